@@ -1,0 +1,76 @@
+// Command fairway is the Service path of a Kubernetes cluster in one program:
+// the service proxy of a node, the cluster's DNS, the pods' network plugin, and
+// the tools that show what they did.
+//
+// main does nothing but hand the world (arguments, output, signals) to run, so
+// that every command can be tested in process.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// env is the outside world as the commands may see it.
+type env struct {
+	stdin  io.Reader
+	stdout io.Writer
+	stderr io.Writer
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	code := run(ctx, env{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr}, os.Args[1:])
+	stop()
+	os.Exit(code)
+}
+
+// exitError ends the program with a status of its own and no further message.
+// `fairway diff` uses it: 1 means "there is a difference", as in diff(1).
+type exitError int
+
+func (e exitError) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
+
+// run executes one command line and returns the exit status. An error is
+// printed once, here, as one line.
+func run(ctx context.Context, e env, args []string) int {
+	root := newRoot(e)
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	var code exitError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &code):
+		return int(code)
+	}
+	fmt.Fprintf(e.stderr, "fairway: %v\n", err)
+	return 1
+}
+
+// newRoot builds the command tree, one file a command.
+func newRoot(e env) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "fairway",
+		Short: "The Kubernetes service network: service proxy, cluster DNS, pod network",
+		// Errors are printed by run, without the usage text: the line that
+		// says what is wrong must not drown in forty lines of flags.
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}
+	root.SetIn(e.stdin)
+	root.SetOut(e.stdout)
+	root.SetErr(e.stderr)
+	root.CompletionOptions.DisableDefaultCmd = true
+	root.AddCommand(
+		newVersion(e),
+	)
+	return root
+}
