@@ -1,0 +1,138 @@
+package service
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+)
+
+// An Entry is everything one Service asks of a node: the result of Compile. It is
+// immutable.
+type Entry struct {
+	Name      Name
+	Created   int64
+	Frontends []*Frontend // sorted by key, without duplicates
+	Problems  []Problem   // what was left out, and why
+}
+
+// Compile decides what the node at v does for svc, whose endpoints are in slices.
+// It never fails: what makes no sense is left out and reported in Entry.Problems.
+func Compile(svc *Service, eps []*Slice, v Vantage) *Entry {
+	c := compilation{svc: svc, v: v, entry: &Entry{Name: svc.Name, Created: svc.Created}}
+	c.entry.Problems = append(c.entry.Problems, svc.Problems...)
+	for _, s := range eps {
+		c.entry.Problems = append(c.entry.Problems, s.Problems...)
+	}
+	if len(svc.ClusterIPs) == 0 {
+		return c.entry
+	}
+	for i, port := range svc.Ports {
+		if !c.valid(i) {
+			continue
+		}
+		for _, ip := range c.families() {
+			c.port(port, ip, collect(eps, port, ip.Is4(), v.Node))
+		}
+	}
+	slices.SortFunc(c.entry.Frontends, func(a, b *Frontend) int { return a.Key().Compare(b.Key()) })
+	return c.entry
+}
+
+// compilation is one run of Compile.
+type compilation struct {
+	svc   *Service
+	v     Vantage
+	entry *Entry
+}
+
+func (c *compilation) problem(reason, format string, args ...any) {
+	c.entry.Problems = append(c.entry.Problems, Problem{reason, fmt.Sprintf(format, args...)})
+}
+
+// valid reports whether the i-th port can be served: the API server guarantees it,
+// but a table must not fall with an object that came around the API server.
+func (c *compilation) valid(i int) bool {
+	p := c.svc.Ports[i]
+	if p.Port == 0 {
+		c.problem("InvalidPort", "port %q has no number; it is left out", p.Name)
+		return false
+	}
+	for _, q := range c.svc.Ports[:i] {
+		switch {
+		case q.Port == p.Port && q.Proto == p.Proto:
+			c.problem("DuplicatePort", "port %d/%v of %q is already that of %q; it is left out", p.Port, p.Proto, p.Name, q.Name)
+			return false
+		case q.Name == p.Name && q.Proto == p.Proto:
+			c.problem("DuplicatePort", "port name %q is used twice; port %d/%v is left out", p.Name, p.Port, p.Proto)
+			return false
+		}
+	}
+	return true
+}
+
+// families returns the ClusterIPs that can be served, the first of each family.
+func (c *compilation) families() []netip.Addr {
+	var ips []netip.Addr
+	for _, ip := range c.svc.ClusterIPs {
+		ip = ip.Unmap()
+		if !ip.IsValid() || ip.IsUnspecified() || ip.IsLoopback() || ip.IsMulticast() {
+			continue // named by internal/kube, which knows the text
+		}
+		if !slices.ContainsFunc(ips, func(o netip.Addr) bool { return o.Is4() == ip.Is4() }) {
+			ips = append(ips, ip)
+		}
+	}
+	return ips
+}
+
+// port adds the frontends that one port has in the family of ip.
+func (c *compilation) port(p Port, ip netip.Addr, all []candidate) {
+	set := categorize(all, c.svc, c.v)
+	name := PortName{c.svc.Name, p.Name}
+	add := func(addr netip.Addr, port uint16, inside, outside *Route) {
+		c.entry.Frontends = append(c.entry.Frontends, &Frontend{
+			Addr: netip.AddrPortFrom(addr, port), Proto: p.Proto, Service: name, Inside: inside, Outside: outside,
+		})
+	}
+
+	in := c.internal(set)
+	add(ip, p.Port, in, in)
+
+	if p.NodePort != 0 {
+		inside, outside := c.external(set)
+		any := netip.IPv6Unspecified()
+		if ip.Is4() {
+			any = netip.IPv4Unspecified()
+		}
+		add(any, p.NodePort, inside, outside)
+	}
+}
+
+// internal is the route of the ClusterIP. Clients that are not pods of the cluster
+// are masqueraded: their replies would otherwise not find back through this node.
+func (c *compilation) internal(set choice) *Route {
+	masq := MasqueradeHairpin
+	switch {
+	case c.v.MasqueradeAll:
+		masq = MasqueradeAll
+	case c.v.Detect:
+		masq = MasqueradeFar
+	}
+	if c.svc.InternalLocal {
+		return set.route(set.local, masq)
+	}
+	return set.route(set.cluster, masq)
+}
+
+// external is the route of addresses for clients outside the cluster.
+//
+// externalTrafficPolicy: Local keeps the client's address, so the packet may go
+// only to a pod on this node. Pods and the node itself are no outside clients: they
+// get the whole cluster's endpoints, the node masqueraded.
+func (c *compilation) external(set choice) (inside, outside *Route) {
+	if !c.svc.ExternalLocal {
+		r := set.route(set.cluster, MasqueradeAll)
+		return r, r
+	}
+	return set.route(set.cluster, MasqueradeFar), set.route(set.local, MasqueradeHairpin)
+}

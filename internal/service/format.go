@@ -1,0 +1,79 @@
+package service
+
+import (
+	"fmt"
+	"io"
+	"net/netip"
+	"slices"
+	"strings"
+	"text/tabwriter"
+)
+
+// WriteTo writes the table for people and for tests: settings first, then a line a
+// frontend and scope, sorted.
+//
+//	Addr             Scope    Service          Action   Masquerade  Endpoints
+//	10.96.0.9:80/TCP any      ns/web:http      forward  far         10.0.2.5:8080(local),10.0.3.4:8080
+//	*:30080/TCP      outside  ns/web:http      drop     -           -
+func (t *Table) WriteTo(w io.Writer) (int64, error) {
+	var out strings.Builder
+	fmt.Fprintf(&out, "pods %s\n", list(t.Settings.Pods))
+	fmt.Fprintf(&out, "nodeports %s\n", list(t.Settings.NodePorts))
+	tw := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, "Addr\tScope\tService\tAction\tMasquerade\tEndpoints")
+	for _, f := range t.Sorted() {
+		for _, line := range f.lines() {
+			fmt.Fprintln(tw, line)
+		}
+	}
+	if err := tw.Flush(); err != nil {
+		return 0, err
+	}
+	n, err := io.WriteString(w, out.String())
+	return int64(n), err
+}
+
+// lines returns the frontend's rows: one, or two if it matters where a packet is from.
+func (f *Frontend) lines() []string {
+	row := func(scope string, r *Route) string {
+		masq := "-"
+		if r.Action == Forward {
+			masq = r.Masquerade.String()
+		}
+		return strings.Join([]string{f.Key().String(), scope, f.Service.String(), r.Action.String(), masq, list(r.Endpoints)}, "\t")
+	}
+	if f.Inside.Equal(f.Outside) {
+		return []string{row("any", f.Inside)}
+	}
+	return []string{row("inside", f.Inside), row("outside", f.Outside)}
+}
+
+// String returns "10.0.2.5:8080", with "(local)" behind one on this node.
+func (e Endpoint) String() string {
+	if e.Local {
+		return e.Addr.String() + "(local)"
+	}
+	return e.Addr.String()
+}
+
+// list joins values by commas; "-" stands for none.
+func list[T fmt.Stringer](all []T) string {
+	if len(all) == 0 {
+		return "-"
+	}
+	texts := make([]string, len(all))
+	for i, v := range all {
+		texts[i] = v.String()
+	}
+	return strings.Join(texts, ",")
+}
+
+// samePrefixes reports whether two sets of prefixes are equal.
+func samePrefixes(a, b []netip.Prefix) bool {
+	sorted := func(all []netip.Prefix) []netip.Prefix {
+		all = slices.Clone(all)
+		slices.SortFunc(all, netip.Prefix.Compare)
+		return slices.Compact(all)
+	}
+	return slices.Equal(sorted(a), sorted(b))
+}

@@ -1,0 +1,73 @@
+package service
+
+import "net/netip"
+
+// A Service is what this package needs to know of a Kubernetes Service. The API
+// edge (internal/kube) fills it; what it could not read it says in Problems.
+type Service struct {
+	Name
+	// ClusterIPs are the Service's own addresses, one a family; empty for headless
+	// and ExternalName Services, which have no Frontends.
+	ClusterIPs []netip.Addr
+	Ports      []Port
+	// InternalLocal and ExternalLocal are internalTrafficPolicy: Local and
+	// externalTrafficPolicy: Local.
+	InternalLocal, ExternalLocal bool
+	// Created orders Services that claim the same address: the older one has it.
+	// Seconds since 1970; zero is the oldest.
+	Created int64
+	// Problems are the parts of the object that made no sense and were left out.
+	Problems []Problem
+}
+
+// A Port is one port of a Service.
+type Port struct {
+	Name     string
+	Proto    Proto
+	Port     uint16
+	NodePort uint16 // 0: none
+}
+
+// A Slice is what this package needs to know of an EndpointSlice.
+type Slice struct {
+	Name
+	Service   Name // the Service it belongs to
+	Ports     []SlicePort
+	Endpoints []SliceEndpoint
+	Problems  []Problem
+}
+
+// A SlicePort is one port of a Slice: the number that a Service's port of this name
+// and protocol has on the pods of the Slice.
+type SlicePort struct {
+	Name  string
+	Proto Proto
+	Port  uint16
+}
+
+// A SliceEndpoint is one pod of a Slice.
+type SliceEndpoint struct {
+	Addr                        netip.Addr
+	Node                        string // empty: not known, so never local
+	Zone                        string
+	Ready, Serving, Terminating bool
+	// NodeHints and ZoneHints name the nodes and zones that shall use the endpoint.
+	NodeHints, ZoneHints []string
+}
+
+// A Vantage is for whom a Table is compiled: today a node.
+type Vantage struct {
+	Node string // the node's name, as in SliceEndpoint.Node
+	Zone string // its label topology.kubernetes.io/zone; empty: none
+	// Detect says that the node can tell pods from others (Settings.Pods is not
+	// empty). Without that, traffic to ClusterIPs from outside is not masqueraded.
+	Detect        bool
+	MasqueradeAll bool // masquerade everyone who uses a ClusterIP
+}
+
+// A Problem is a part of an object that makes no sense and was left out, in words
+// for the object's owner. Reason is CamelCase, as in a Kubernetes event.
+type Problem struct {
+	Reason  string
+	Message string
+}

@@ -1,0 +1,172 @@
+package service
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+)
+
+// Proto is a transport protocol by its IP protocol number. The zero value is not
+// a protocol.
+type Proto uint8
+
+// The protocols that a Service port may have.
+const (
+	TCP  Proto = 6
+	UDP  Proto = 17
+	SCTP Proto = 132
+)
+
+// String returns the name as Kubernetes writes it: "TCP", "UDP", "SCTP".
+func (p Proto) String() string {
+	switch p {
+	case TCP:
+		return "TCP"
+	case UDP:
+		return "UDP"
+	case SCTP:
+		return "SCTP"
+	}
+	return fmt.Sprintf("Proto(%d)", uint8(p))
+}
+
+// ParseProto is the inverse of String, in any case. An empty string is TCP, the
+// default of the Kubernetes API.
+func ParseProto(s string) (Proto, error) {
+	switch strings.ToUpper(s) {
+	case "", "TCP":
+		return TCP, nil
+	case "UDP":
+		return UDP, nil
+	case "SCTP":
+		return SCTP, nil
+	}
+	return 0, fmt.Errorf("protocol %q is not TCP, UDP or SCTP", s)
+}
+
+// Name names a Kubernetes object within its kind.
+type Name struct{ Namespace, Name string }
+
+// String returns "namespace/name".
+func (n Name) String() string { return n.Namespace + "/" + n.Name }
+
+// Compare orders names by namespace, then name.
+func (n Name) Compare(o Name) int {
+	if c := strings.Compare(n.Namespace, o.Namespace); c != 0 {
+		return c
+	}
+	return strings.Compare(n.Name, o.Name)
+}
+
+// PortName names one port of one Service. Port is empty for an unnamed port.
+type PortName struct {
+	Name
+	Port string
+}
+
+// String returns "namespace/name:port", or "namespace/name" for an unnamed port,
+// as kube-proxy writes it.
+func (n PortName) String() string {
+	if n.Port == "" {
+		return n.Name.String()
+	}
+	return n.Name.String() + ":" + n.Port
+}
+
+// ParsePortName is the inverse of PortName.String.
+func ParsePortName(s string) (PortName, error) {
+	ns, rest, ok := strings.Cut(s, "/")
+	if !ok {
+		return PortName{}, fmt.Errorf("service port name %q lacks a namespace", s)
+	}
+	name, port, _ := strings.Cut(rest, ":")
+	return PortName{Name{ns, name}, port}, nil
+}
+
+// Action is what becomes of a packet. The zero value is Forward.
+type Action uint8
+
+// The actions. Reject answers the client (ICMP port unreachable), so that it fails
+// at once; Drop stays silent, so that it retries: kube-proxy rejects where a Service
+// has no endpoint anywhere and drops where it has none that this node may use.
+const (
+	Forward Action = iota
+	Reject
+	Drop
+)
+
+// String returns "forward", "reject" or "drop".
+func (a Action) String() string { return [...]string{"forward", "reject", "drop"}[a] }
+
+// Masquerade says whose source address is replaced by the node's own, so that the
+// reply comes back through this node. A packet that an endpoint sends to itself
+// through a Service (hairpin) is always masqueraded: its reply would not leave the pod.
+type Masquerade uint8
+
+// The zero value replaces only the source of hairpin packets.
+const (
+	MasqueradeHairpin Masquerade = iota // nobody else's
+	MasqueradeFar                       // also everyone's who is not a pod by Settings.Pods
+	MasqueradeAll                       // everyone's
+)
+
+// String returns "hairpin", "far" or "all".
+func (m Masquerade) String() string { return [...]string{"hairpin", "far", "all"}[m] }
+
+// An Endpoint is one pod's address and port, chosen for this node.
+type Endpoint struct {
+	Addr  netip.AddrPort
+	Local bool // it runs on this node, so that it can be its own client (hairpin)
+}
+
+// A Route is what becomes of a packet that reaches a Frontend.
+type Route struct {
+	Action     Action
+	Endpoints  []Endpoint // sorted by address, without duplicates; empty unless Action is Forward
+	Masquerade Masquerade
+}
+
+// A Frontend is one address that this node answers for, with every policy already
+// decided.
+type Frontend struct {
+	// Addr is the address and port clients use. A NodePort has the unspecified
+	// address of its family: "any address in Settings.NodePorts".
+	Addr    netip.AddrPort
+	Proto   Proto
+	Service PortName // for names, metrics and messages
+	Inside  *Route   // for pods (Settings.Pods) and for the node itself
+	Outside *Route   // for everyone else; the same pointer as Inside when nothing differs
+}
+
+// NodePort reports whether the frontend is a port on the node's own addresses.
+func (f *Frontend) NodePort() bool { return f.Addr.Addr().IsUnspecified() }
+
+// Key returns what identifies the frontend on a node.
+func (f *Frontend) Key() Key { return Key{f.Addr, f.Proto} }
+
+// A Key identifies a Frontend: no two in a Table have the same.
+type Key struct {
+	Addr  netip.AddrPort
+	Proto Proto
+}
+
+// Compare orders keys by address, port and protocol.
+func (k Key) Compare(o Key) int {
+	if c := k.Addr.Compare(o.Addr); c != 0 {
+		return c
+	}
+	return int(k.Proto) - int(o.Proto)
+}
+
+// String returns "10.96.0.10:53/UDP".
+func (k Key) String() string { return k.Addr.String() + "/" + k.Proto.String() }
+
+// Settings are the facts about a node that hold for all its Frontends.
+type Settings struct {
+	// Pods are the sources that count as pods: kube-proxy's local-traffic detector.
+	// Empty means that nobody does.
+	Pods []netip.Prefix
+	// NodePorts are the addresses of this node on which NodePorts are served;
+	// 0.0.0.0/0 and ::/0 stand for all but loopback. Empty means none.
+	NodePorts []netip.Prefix
+}
