@@ -1,0 +1,41 @@
+// Package datapath is the contract between the policy and a kernel mechanism.
+//
+//	*service.Table ── Sync ──→ ┌───────────┐
+//	                           │  kernel   │ ←── packets
+//	*service.Table ←── Dump ── └───────────┘
+//
+// A mechanism (nftables, later iptables, ipvs, ebpf, userspace) is a package beside
+// this one. It hides how a Table becomes kernel objects and promises three verbs,
+// which the suite in conformance/ holds every mechanism to with real packets.
+package datapath
+
+import (
+	"context"
+
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// A Datapath makes one kernel mechanism behave like a Table. It belongs to one
+// goroutine. It works in the network namespace of the thread that calls it and
+// starts no goroutine.
+type Datapath interface {
+	// Name is the mechanism's name as in --proxy-mode: "nftables".
+	Name() string
+	// Sync makes the kernel do what want says. It is atomic for each frontend,
+	// idempotent, and safe to repeat after any error: it then starts from what the
+	// kernel really holds. The first Sync of a process adopts what an earlier one
+	// left and writes only what differs.
+	Sync(ctx context.Context, want *service.Table) (Stats, error)
+	// Dump reads back what the kernel does now, in the words of a Table.
+	Dump(ctx context.Context) (*service.Table, error)
+	// Cleanup removes every trace. It is not an error if there is none.
+	Cleanup(ctx context.Context) error
+}
+
+// Stats says what a Sync did.
+type Stats struct {
+	Frontends int  // frontends that changed
+	Added     int  // kernel elements added
+	Deleted   int  // kernel elements deleted
+	Full      bool // everything was compared with the kernel, not with the last table
+}
