@@ -70,6 +70,7 @@ func newRoot(e env) *cobra.Command {
 	root.SetErr(e.stderr)
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.AddCommand(
+		newDNS(e),
 		newVersion(e),
 	)
 	return root

@@ -1,0 +1,55 @@
+package main
+
+import (
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fairway-net/fairway/internal/dns"
+)
+
+// newDNS builds `fairway dns`, the cluster's DNS server.
+func newDNS(e env) *cobra.Command {
+	var cfg dns.Config
+	var show bool
+	c := &cobra.Command{
+		Use:   "dns",
+		Short: "Answer DNS for the cluster's Services and pods (CoreDNS)",
+		Long: `Answer DNS for the cluster's Services and pods, with CoreDNS.
+
+Without --conf it reads ` + dns.DefaultCorefile + ` if that exists, else it
+uses the Corefile that --show-corefile prints. A Corefile may use these plugins:
+` + strings.Join(dns.Plugins(), " ") + ".",
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			cfg.Log = slog.New(slog.NewTextHandler(e.stderr, nil))
+			// The kubelet tells a pod the ClusterIP of the Service in front of
+			// it. A node's resolv.conf may name it, and it leads back here.
+			if ip, err := netip.ParseAddr(os.Getenv("KUBE_DNS_SERVICE_HOST")); err == nil {
+				cfg.Self = append(cfg.Self, ip)
+			}
+			s := dns.New(cfg)
+			if !show {
+				return s.Run(c.Context())
+			}
+			text, err := s.Corefile()
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprint(e.stdout, text)
+			return err
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&cfg.Corefile, "conf", "", "Corefile to serve (default "+dns.DefaultCorefile+" if it exists, else built in)")
+	f.Uint16Var(&cfg.Port, "dns-port", 53, "port for server blocks that name none")
+	f.StringVar(&cfg.ClusterDomain, "cluster-domain", "cluster.local", "zone of the cluster")
+	f.StringVar(&cfg.Kubeconfig, "kubeconfig", "", "kubeconfig file, to run outside the cluster")
+	f.StringVar(&cfg.Master, "master", "", "URL of the API server, if it needs no credentials")
+	f.BoolVar(&show, "show-corefile", false, "print the Corefile that would be served, and end")
+	return c
+}

@@ -1,0 +1,230 @@
+package dns
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"text/template"
+
+	"github.com/coredns/caddy"
+	"github.com/coredns/caddy/caddyfile"
+	"github.com/miekg/dns"
+)
+
+// builtin is the Corefile that kubeadm installs, less what cannot work here.
+// Names of the cluster are not cached: the kubernetes plugin answers from memory
+// anyway, and a cached "no such name" would hide a new Service for its TTL.
+// Without an upstream nothing may fall through (it would turn "no such name" for
+// reverse lookups into a server failure), and there is no loop to look for.
+const builtin = `{{with .Note}}# {{.}}
+{{end}}.:{{.Port}} {
+    errors
+    health {
+        lameduck 5s
+    }
+    ready
+    kubernetes {{.Domain}} in-addr.arpa ip6.arpa {
+{{- with .Kubeconfig}}
+        kubeconfig "{{.}}"
+{{- end}}
+{{- with .Master}}
+        endpoint "{{.}}"
+{{- end}}
+        pods insecure
+{{- if .Upstreams}}
+        fallthrough in-addr.arpa ip6.arpa
+{{- end}}
+        ttl 30
+    }
+    prometheus :9153
+{{- with .Upstreams}}
+    forward . {{.}} {
+        max_concurrent 1000
+    }
+    loop
+{{- end}}
+    cache 30 {
+        disable success {{.Domain}}
+        disable denial {{.Domain}}
+    }
+    reload
+    loadbalance
+}
+`
+
+// values fill the built-in Corefile.
+type values struct {
+	Note               string // a remark above it; empty means none
+	Port               uint16
+	Domain             string
+	Kubeconfig, Master string // where the API server is; both empty means in the cluster
+	Upstreams          string // arguments of forward; empty means no forward
+}
+
+// Corefile returns the Corefile that Run would serve if it were called now.
+func (s *Server) Corefile() (string, error) {
+	in, _, err := s.load()
+	if err != nil {
+		return "", err
+	}
+	return string(in.Contents), nil
+}
+
+// load finds the Corefile: the one that was asked for, else the one at
+// DefaultCorefile, else the built-in one. note says in one line what a reader of
+// the log should know about the choice.
+func (s *Server) load() (in caddy.CaddyfileInput, note string, err error) {
+	path := s.cfg.Corefile
+	if path == "" {
+		path = DefaultCorefile
+	}
+	text, err := os.ReadFile(path)
+	switch {
+	case err == nil && (s.cfg.Kubeconfig != "" || s.cfg.Master != "" || s.cfg.ClusterDomain != defaultDomain):
+		return in, "", fmt.Errorf("read Corefile: %s says itself which cluster it serves [in its kubernetes block, write the zone and `kubeconfig PATH` or `endpoint URL`, in place of flags]", path)
+	case err == nil:
+		return caddy.CaddyfileInput{Filepath: path, Contents: text, ServerTypeName: "dns"}, "", nil
+	case s.cfg.Corefile != "":
+		return in, "", fmt.Errorf("read Corefile: %w", err)
+	case !errors.Is(err, fs.ErrNotExist):
+		return in, "", fmt.Errorf("read Corefile: %w", err)
+	}
+	text, note, err = s.builtin()
+	if err != nil {
+		return in, "", fmt.Errorf("make built-in Corefile: %w", err)
+	}
+	return caddy.CaddyfileInput{Filepath: "built-in", Contents: text, ServerTypeName: "dns"}, note, nil
+}
+
+// builtin renders the built-in Corefile for this machine as it is now.
+func (s *Server) builtin() (text []byte, note string, err error) {
+	self, err := s.self()
+	if err != nil {
+		return nil, "", err
+	}
+	v := values{Port: s.cfg.Port, Domain: s.cfg.ClusterDomain, Kubeconfig: s.cfg.Kubeconfig, Master: s.cfg.Master}
+	v.Upstreams, v.Note = upstreams(s.cfg.ResolvConf, self)
+	for _, arg := range []string{v.Domain, v.Kubeconfig, v.Master} {
+		if strings.ContainsAny(arg, "\"{}\n\\") {
+			return nil, "", fmt.Errorf("%q cannot be written into a Corefile", arg)
+		}
+	}
+	var b bytes.Buffer
+	t, err := template.New("Corefile").Parse(builtin)
+	if err != nil {
+		return nil, "", err
+	}
+	if err := t.Execute(&b, v); err != nil {
+		return nil, "", err
+	}
+	return b.Bytes(), v.Note, nil
+}
+
+// self lists the addresses at which a query would reach this server again. An
+// upstream among them would be asked by us, who would ask it, without end.
+func (s *Server) self() ([]netip.Addr, error) {
+	self := slices.Clone(s.cfg.Self)
+	if s.cfg.Port != 53 {
+		// resolv.conf always means port 53, and that is not ours: a local
+		// resolver there (systemd-resolved, dnsmasq) is a fine upstream.
+		return self, nil
+	}
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, fmt.Errorf("list own addresses: %w", err)
+	}
+	for _, a := range addrs {
+		p, err := netip.ParsePrefix(a.String())
+		if err != nil {
+			continue // not an IP address
+		}
+		self = append(self, p.Addr().Unmap())
+	}
+	return self, nil
+}
+
+// upstreams decides the arguments of forward from resolv.conf: the file itself
+// where every server in it can be used, else those that can be, else none. note
+// says why it is not the file itself.
+func upstreams(path string, self []netip.Addr) (args, note string) {
+	rc, err := dns.ClientConfigFromFile(path)
+	switch {
+	case err != nil:
+		return "", fmt.Sprintf("names outside the cluster are not answered: read resolv.conf: %v", err)
+	case len(rc.Servers) == 0:
+		return "", fmt.Sprintf("names outside the cluster are not answered: %s names no server", path)
+	}
+	var usable, skipped []string
+	for _, server := range rc.Servers {
+		addr, err := netip.ParseAddr(server)
+		if err != nil || isSelf(addr.WithZone(""), self) {
+			skipped = append(skipped, server)
+			continue
+		}
+		usable = append(usable, server)
+	}
+	if len(skipped) == 0 {
+		return path, ""
+	}
+	why := fmt.Sprintf("%s in %s is this server itself or no address", strings.Join(skipped, " "), path)
+	if len(usable) == 0 {
+		return "", "names outside the cluster are not answered: " + why
+	}
+	return strings.Join(usable, " "), "forwarding only to the other servers: " + why
+}
+
+// isSelf reports whether a query to addr, sent from here to port 53, comes to a
+// server of this machine's that listens on every address.
+func isSelf(addr netip.Addr, self []netip.Addr) bool {
+	addr = addr.Unmap()
+	if addr.IsUnspecified() {
+		return true // Linux sends what is for 0.0.0.0 to itself
+	}
+	for _, s := range self {
+		// The whole of 127.0.0.0/8 is local where 127.0.0.1 is.
+		if s == addr || s.IsLoopback() && addr.IsLoopback() {
+			return true
+		}
+	}
+	return false
+}
+
+// check refuses a Corefile that CoreDNS would refuse with a message that does not
+// help, and returns its server blocks.
+func check(in caddy.CaddyfileInput) ([]caddyfile.ServerBlock, error) {
+	// No list of valid directives: all are let through here, so that the
+	// message about an unknown one can be ours.
+	blocks, err := caddyfile.Parse(in.Filepath, bytes.NewReader(in.Contents), nil)
+	if err != nil {
+		return nil, fmt.Errorf("read Corefile: %w", oneLine(err))
+	}
+	if len(blocks) == 0 {
+		return nil, fmt.Errorf("read Corefile: %s has no server block [write at least `. { forward . ADDRESS }`]", in.Filepath)
+	}
+	known := Plugins()
+	for _, b := range blocks {
+		for name, tokens := range b.Tokens {
+			if slices.Contains(known, name) {
+				continue
+			}
+			return nil, fmt.Errorf("read Corefile: %s:%d: plugin %q is not built in [built in are: %s]",
+				in.Filepath, tokens[0].Line, name, strings.Join(slices.Sorted(slices.Values(known)), " "))
+		}
+	}
+	return blocks, nil
+}
+
+// oneLine keeps an error of CoreDNS to one line, as ours are.
+func oneLine(err error) error {
+	text := err.Error()
+	if !strings.Contains(text, "\n") {
+		return err
+	}
+	return errors.New(strings.Join(strings.Fields(text), " "))
+}

@@ -1,0 +1,17 @@
+// Package dns is the cluster's DNS server: CoreDNS, linked in as a library with
+// the ten plugins that a cluster needs and no others.
+//
+//	pod --53/udp,tcp--> loadbalance -> cache -> kubernetes -> loop -> forward --> upstream
+//	                                               |
+//	                                API server (services, slices, namespaces)
+//
+// It hides CoreDNS's process-wide machinery (the directive list, the Corefile
+// loader, the standard logger) behind New and Run. Because that machinery is
+// process-wide, one Server can run at a time in a process; a second one gets an
+// error and does not disturb the first.
+//
+// It promises: without a Corefile it comes up anywhere, also where resolv.conf
+// names nobody or names this very server; a Corefile that cannot be served is
+// refused with one line before any socket is open; when Run returns, the sockets
+// are closed and every goroutine that it started has ended.
+package dns

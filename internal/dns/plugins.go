@@ -1,0 +1,28 @@
+package dns
+
+import (
+	// Every plugin registers itself with CoreDNS when it is imported. They are
+	// imported one by one: core/plugin would bring all sixty, and with them the
+	// clients of three clouds.
+	_ "github.com/coredns/coredns/plugin/cache"
+	_ "github.com/coredns/coredns/plugin/errors"
+	_ "github.com/coredns/coredns/plugin/forward"
+	_ "github.com/coredns/coredns/plugin/health"
+	_ "github.com/coredns/coredns/plugin/kubernetes"
+	_ "github.com/coredns/coredns/plugin/loadbalance"
+	_ "github.com/coredns/coredns/plugin/loop"
+	_ "github.com/coredns/coredns/plugin/metrics"
+	_ "github.com/coredns/coredns/plugin/ready"
+	_ "github.com/coredns/coredns/plugin/reload"
+)
+
+// Plugins are the names that a Corefile may use, in the order in which a query
+// passes them, whatever their order in the Corefile. It is the order of
+// CoreDNS's own build: reload, ready and health only watch; prometheus and errors
+// must see what all later ones answered; cache must come before whatever is slow.
+func Plugins() []string {
+	return []string{
+		"reload", "ready", "health", "prometheus", "errors",
+		"loadbalance", "cache", "kubernetes", "loop", "forward",
+	}
+}

@@ -1,0 +1,209 @@
+package dns
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/coredns/caddy"
+	"github.com/coredns/coredns/core/dnsserver"
+)
+
+// DefaultCorefile is read when no Corefile is named and this file exists. The
+// Deployment mounts an optional ConfigMap there, so that making, changing or
+// deleting it is all that an operator does.
+const DefaultCorefile = "/etc/fairway/dns/Corefile"
+
+// defaultDomain is the zone of nearly every cluster.
+const defaultDomain = "cluster.local"
+
+// Config says what a Server serves. The zero value serves cluster.local on port
+// 53 to a cluster of which this process is a pod.
+type Config struct {
+	// Corefile is the path of the user's Corefile, which then says all that
+	// the built-in one would have said. Empty means DefaultCorefile if that
+	// exists, else the built-in one.
+	Corefile string
+	// Port serves every server block that names none; 0 means 53.
+	Port uint16
+	// ClusterDomain is the cluster's zone; empty means cluster.local.
+	// Built-in Corefile only, as the next two.
+	ClusterDomain string
+	// Kubeconfig and Master say where the API server is: a kubeconfig file, or
+	// a URL that needs no credentials. At most one; none means in the cluster.
+	Kubeconfig, Master string
+	// ResolvConf names the servers that answer for the rest of the world;
+	// empty means /etc/resolv.conf.
+	ResolvConf string
+	// Self are addresses that lead here although no interface of this machine
+	// has them, as the ClusterIP of this server's own Service.
+	Self []netip.Addr
+	// Log takes our lines and CoreDNS's; nil means none are written.
+	Log *slog.Logger
+}
+
+// A Server is the cluster's DNS server, made by New.
+type Server struct {
+	cfg Config
+
+	mu   sync.Mutex
+	note string // the last remark about the Corefile that was logged
+}
+
+// New makes a Server that does nothing until it is Run.
+func New(cfg Config) *Server {
+	if cfg.Port == 0 {
+		cfg.Port = 53
+	}
+	if cfg.ClusterDomain == "" {
+		cfg.ClusterDomain = defaultDomain
+	}
+	if cfg.ResolvConf == "" {
+		cfg.ResolvConf = "/etc/resolv.conf"
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Server{cfg: cfg}
+}
+
+// Run serves until ctx ends, then for as long as the Corefile's `lameduck` says
+// (clients learn that this server leaves later than it does), and returns nil.
+// It returns an error at once if the Corefile cannot be served.
+func (s *Server) Run(ctx context.Context) error {
+	if err := s.validate(); err != nil {
+		return err
+	}
+	in, note, err := s.load()
+	if err != nil {
+		return err
+	}
+	blocks, err := check(in)
+	if err != nil {
+		return err
+	}
+	if err := checkPorts(blocks, s.cfg.Port); err != nil {
+		return err
+	}
+	defer captureLog(s.cfg.Log)()
+	s.remark(note)
+	inst, err := s.start(in)
+	if err != nil {
+		return err
+	}
+	s.cfg.Log.Info("serving DNS", "corefile", in.Filepath, "on", listeners(inst))
+	<-ctx.Done()
+	s.cfg.Log.Info("ending DNS: queries are answered until the lame duck time is over")
+	// From here on the reload plugin must find nothing new to load.
+	err = stop(inst)
+	caddy.SetDefaultCaddyfileLoader("none", caddy.LoaderFunc(func(string) (caddy.Input, error) { return nil, nil }))
+	if err != nil {
+		return fmt.Errorf("end DNS: %w", err)
+	}
+	return nil
+}
+
+// validate refuses a Config that contradicts itself.
+func (s *Server) validate() error {
+	c := s.cfg
+	switch {
+	case c.Kubeconfig != "" && c.Master != "":
+		return errors.New("kubeconfig and master are both given [give one: a kubeconfig names its server itself]")
+	case len(caddy.Instances()) > 0:
+		return errors.New("another DNS server runs in this process")
+	}
+	return nil
+}
+
+// start sets CoreDNS's process-wide settings and starts it. The listeners are
+// open when it returns. What a failed start had begun is ended.
+func (s *Server) start(in caddy.CaddyfileInput) (*caddy.Instance, error) {
+	if err := dnsserver.SetDirectives(Plugins()); err != nil {
+		return nil, fmt.Errorf("choose plugins: %w", err)
+	}
+	dnsserver.Port = strconv.Itoa(int(s.cfg.Port))
+	dnsserver.Quiet, caddy.Quiet = true, true // we log what is served, in our form
+	caddy.SetDefaultCaddyfileLoader("fairway", caddy.LoaderFunc(s.reload))
+	inst, err := caddy.Start(in)
+	if err == nil {
+		return inst, nil
+	}
+	// CoreDNS does not undo a start that failed half way. The callbacks for
+	// a restart close the HTTP listeners without the lame duck's sleep.
+	for _, undo := range slices.Concat(inst.OnRestart, inst.OnShutdown) {
+		_ = undo() // the error that counts is the one of Start
+	}
+	err = oneLine(err)
+	if strings.Contains(err.Error(), "in-cluster configuration") {
+		return nil, fmt.Errorf("serve Corefile %s: %w [outside a cluster, give --kubeconfig or --master]", in.Filepath, err)
+	}
+	return nil, fmt.Errorf("serve Corefile %s: %w", in.Filepath, err)
+}
+
+// reload is what the reload plugin calls every 30 seconds: the user's file as it
+// is now, or the built-in Corefile for resolv.conf as it is now. Names that CoreDNS
+// does not know are refused here too, before it closes a socket for them.
+func (s *Server) reload(string) (caddy.Input, error) {
+	in, note, err := s.load()
+	if err == nil {
+		_, err = check(in)
+	}
+	if err != nil {
+		s.remark("the Corefile is kept as it was: " + err.Error())
+		return nil, err
+	}
+	s.remark(note)
+	return in, nil
+}
+
+// remark logs a remark once, until another takes its place.
+func (s *Server) remark(note string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if note != "" && note != s.note {
+		s.cfg.Log.Warn(note)
+	}
+	s.note = note
+}
+
+// stop ends every instance there is. A reload may be at work at this moment and
+// put a new instance in the place of inst, so it looks again until all servers,
+// which share one wait group over reloads, have ended.
+func stop(inst *caddy.Instance) error {
+	ended := make(chan struct{})
+	go func() {
+		inst.Wait()
+		close(ended)
+	}()
+	var errs []error
+	for {
+		for _, i := range slices.Clone(caddy.Instances()) {
+			errs = append(errs, i.ShutdownCallbacks()...)
+			errs = append(errs, i.Stop())
+		}
+		select {
+		case <-ended:
+			return errors.Join(errs...)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// listeners names the addresses that an instance serves.
+func listeners(inst *caddy.Instance) string {
+	var on []string
+	for _, s := range inst.Servers() {
+		if a := s.Addr(); a != nil {
+			on = append(on, a.String())
+		}
+	}
+	slices.Sort(on)
+	return strings.Join(on, " ")
+}
