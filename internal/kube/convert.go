@@ -1,0 +1,224 @@
+package kube
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	netutils "k8s.io/utils/net"
+
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// The reasons of the problems that a converter finds.
+const (
+	reasonAddress  = "InvalidAddress"
+	reasonPort     = "InvalidPort"
+	reasonProtocol = "InvalidProtocol"
+)
+
+// problems collects what a converter leaves out.
+type problems []service.Problem
+
+func (p *problems) add(reason, format string, args ...any) {
+	*p = append(*p, service.Problem{Reason: reason, Message: fmt.Sprintf(format, args...)})
+}
+
+// ConvertService cuts a Service to what the model knows. Headless Services and those
+// of type ExternalName come out without ClusterIPs and ports: a node does nothing
+// for them.
+func ConvertService(o *corev1.Service) *service.Service {
+	svc := &service.Service{
+		Name:          service.Name{Namespace: o.Namespace, Name: o.Name},
+		Created:       created(o.CreationTimestamp),
+		ExternalLocal: o.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal,
+		InternalLocal: o.Spec.InternalTrafficPolicy != nil &&
+			*o.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal,
+	}
+	var bad problems
+	svc.ClusterIPs = clusterIPs(o, &bad)
+	if len(svc.ClusterIPs) > 0 {
+		svc.Ports = servicePorts(o.Spec.Ports, &bad)
+	}
+	svc.Problems = bad
+	return svc
+}
+
+// created is when the object was made, in seconds since 1970; 0 if nobody knows.
+func created(t metav1.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return max(t.Unix(), 0)
+}
+
+func clusterIPs(o *corev1.Service, bad *problems) []netip.Addr {
+	if o.Spec.Type == corev1.ServiceTypeExternalName {
+		return nil
+	}
+	texts := o.Spec.ClusterIPs
+	if len(texts) == 0 && o.Spec.ClusterIP != "" {
+		texts = []string{o.Spec.ClusterIP} // written before ClusterIPs existed
+	}
+	var ips []netip.Addr
+	for _, text := range texts {
+		if text == "" || text == corev1.ClusterIPNone {
+			continue
+		}
+		ip, err := parseAddr(text)
+		switch {
+		case err != nil:
+			bad.add(reasonAddress, "clusterIP %v; it is left out", err)
+		case ip.IsUnspecified() || ip.IsLoopback() || ip.IsMulticast():
+			bad.add(reasonAddress, "clusterIP %q can belong to no Service; it is left out", text)
+		case slices.ContainsFunc(ips, func(a netip.Addr) bool { return a.Is4() == ip.Is4() }):
+			bad.add(reasonAddress, "clusterIP %q is the second of its family; it is left out", text)
+		default:
+			ips = append(ips, ip)
+		}
+	}
+	return ips
+}
+
+// parseAddr reads an address as the API server does. Old objects may hold IPv4
+// numbers with leading zeros, which it has always read as decimal (KEP-4858), and
+// IPv4 addresses mapped into IPv6.
+func parseAddr(text string) (netip.Addr, error) {
+	ip, ok := netip.AddrFromSlice(netutils.ParseIPSloppy(text))
+	if !ok {
+		return netip.Addr{}, fmt.Errorf("%q is not an IP address", text)
+	}
+	return ip.Unmap(), nil
+}
+
+func servicePorts(ports []corev1.ServicePort, bad *problems) []service.Port {
+	out := make([]service.Port, 0, len(ports))
+	for _, p := range ports {
+		proto, err := service.ParseProto(string(p.Protocol))
+		if err != nil {
+			bad.add(reasonProtocol, "port %q: %v; it is left out", p.Name, err)
+			continue
+		}
+		if !validPort(p.Port) {
+			bad.add(reasonPort, "port %q has the number %d, which is not in 1-65535; it is left out", p.Name, p.Port)
+			continue
+		}
+		q := service.Port{Name: p.Name, Proto: proto, Port: uint16(p.Port)}
+		switch {
+		case validPort(p.NodePort):
+			q.NodePort = uint16(p.NodePort)
+		case p.NodePort != 0:
+			bad.add(reasonPort, "port %q has the nodePort %d, which is not in 1-65535; it gets none", p.Name, p.NodePort)
+		}
+		out = append(out, q)
+	}
+	return out
+}
+
+func validPort(n int32) bool { return n > 0 && n <= 65535 }
+
+// ConvertSlice cuts an EndpointSlice to what the model knows. Slices of type FQDN
+// come out without endpoints, for there is nothing a node could send packets to.
+// Service has an empty name if the slice belongs to none.
+func ConvertSlice(o *discoveryv1.EndpointSlice) *service.Slice {
+	s := &service.Slice{Name: service.Name{Namespace: o.Namespace, Name: o.Name}}
+	if name := o.Labels[discoveryv1.LabelServiceName]; name != "" {
+		s.Service = service.Name{Namespace: o.Namespace, Name: name}
+	}
+	if o.AddressType == discoveryv1.AddressTypeFQDN {
+		return s
+	}
+	var bad problems
+	s.Ports = slicePorts(o, &bad)
+	s.Endpoints = sliceEndpoints(o, &bad)
+	s.Problems = bad
+	return s
+}
+
+// slicePorts leaves out ports without a number: in the API they mean "all ports",
+// and no Service port can be matched with that.
+func slicePorts(o *discoveryv1.EndpointSlice, bad *problems) []service.SlicePort {
+	out := make([]service.SlicePort, 0, len(o.Ports))
+	for _, p := range o.Ports {
+		if p.Port == nil || *p.Port == 0 {
+			continue
+		}
+		name := deref(p.Name, "")
+		if !validPort(*p.Port) {
+			bad.add(reasonPort, "EndpointSlice %s: port %q has the number %d, which is not in 1-65535; it is left out", o.Name, name, *p.Port)
+			continue
+		}
+		proto, err := service.ParseProto(string(deref(p.Protocol, "")))
+		if err != nil {
+			bad.add(reasonProtocol, "EndpointSlice %s: port %q: %v; it is left out", o.Name, name, err)
+			continue
+		}
+		out = append(out, service.SlicePort{Name: name, Proto: proto, Port: uint16(*p.Port)})
+	}
+	return out
+}
+
+func sliceEndpoints(o *discoveryv1.EndpointSlice, bad *problems) []service.SliceEndpoint {
+	out := make([]service.SliceEndpoint, 0, len(o.Endpoints))
+	for i := range o.Endpoints {
+		e := &o.Endpoints[i]
+		if len(e.Addresses) == 0 {
+			bad.add(reasonAddress, "EndpointSlice %s: an endpoint has no address; it is left out", o.Name)
+			continue
+		}
+		// The API calls all addresses of an endpoint the same thing and tells
+		// consumers to use the first one alone.
+		addr, err := endpointAddr(o.AddressType, e.Addresses[0])
+		if err != nil {
+			bad.add(reasonAddress, "EndpointSlice %s: endpoint %v; it is left out", o.Name, err)
+			continue
+		}
+		ep := service.SliceEndpoint{
+			Addr:        addr,
+			Node:        deref(e.NodeName, ""),
+			Zone:        deref(e.Zone, ""),
+			Ready:       deref(e.Conditions.Ready, true),
+			Serving:     deref(e.Conditions.Serving, true),
+			Terminating: deref(e.Conditions.Terminating, false),
+		}
+		if e.Hints != nil {
+			for _, n := range e.Hints.ForNodes {
+				ep.NodeHints = append(ep.NodeHints, n.Name)
+			}
+			for _, z := range e.Hints.ForZones {
+				ep.ZoneHints = append(ep.ZoneHints, z.Name)
+			}
+		}
+		out = append(out, ep)
+	}
+	return out
+}
+
+// endpointAddr reads an endpoint's address. The special addresses are those that the
+// API server refuses too: they would lead into the node itself, or to its
+// provider's metadata server.
+func endpointAddr(kind discoveryv1.AddressType, text string) (netip.Addr, error) {
+	ip, err := parseAddr(text)
+	switch {
+	case err != nil:
+		return netip.Addr{}, err
+	case kind != discoveryv1.AddressTypeIPv4 && kind != discoveryv1.AddressTypeIPv6:
+		return netip.Addr{}, fmt.Errorf("%q: the addressType %q is none of IPv4, IPv6, FQDN", text, kind)
+	case ip.Is4() != (kind == discoveryv1.AddressTypeIPv4):
+		return netip.Addr{}, fmt.Errorf("%q is not of the addressType %s", text, kind)
+	case ip.IsUnspecified() || ip.IsLoopback() || ip.IsMulticast() || ip.IsLinkLocalUnicast():
+		return netip.Addr{}, fmt.Errorf("%q can belong to no pod", text)
+	}
+	return ip, nil
+}
+
+// deref returns what p points at, or the value that the API gives to nil.
+func deref[T any](p *T, or T) T {
+	if p == nil {
+		return or
+	}
+	return *p
+}
