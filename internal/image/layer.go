@@ -1,0 +1,82 @@
+package image
+
+import (
+	"archive/tar"
+	"bytes"
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+)
+
+// A Layer is a packed tree. It may be shared by any number of images, in one archive or in several: the same files
+// give the same bytes and the same digest, and a node that has the layer takes it once.
+//
+// A layer is not compressed. It is read by a node of the machine it was made on, from a local disk, where inflating
+// costs more than reading; a registry's client compresses when it pushes.
+type Layer struct {
+	digest v1.Hash
+	data   []byte
+}
+
+// Layer packs the tree, or returns the first error met while the tree was put together.
+func (t *Tree) Layer() (*Layer, error) {
+	if t.err != nil {
+		return nil, fmt.Errorf("layer: %w", t.err)
+	}
+	var buf bytes.Buffer
+	w := tar.NewWriter(&buf)
+	for _, name := range t.names() {
+		if err := writeEntry(w, name, t.entries[name]); err != nil {
+			return nil, fmt.Errorf("layer: %s: %w", name, err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		return nil, fmt.Errorf("layer: %w", err)
+	}
+	return &Layer{digest: hash(buf.Bytes()), data: buf.Bytes()}, nil
+}
+
+// Size is the number of bytes of the layer, in the archive as well as (about) on a node's disk.
+func (l *Layer) Size() int { return len(l.data) }
+
+func writeEntry(w *tar.Writer, name string, e entry) error {
+	h := &tar.Header{Name: name, Mode: tarMode(e.mode), ModTime: time.Unix(0, 0)}
+	data := e.data
+	switch {
+	case e.mode.IsDir():
+		h.Typeflag, h.Name = tar.TypeDir, name+"/"
+	case e.target != "":
+		h.Typeflag, h.Linkname = tar.TypeSymlink, e.target
+	default:
+		h.Typeflag = tar.TypeReg
+		if e.host != "" {
+			var err error
+			if data, err = os.ReadFile(e.host); err != nil {
+				return err
+			}
+		}
+		h.Size = int64(len(data))
+	}
+	if err := w.WriteHeader(h); err != nil {
+		return err
+	}
+	_, err := w.Write(data)
+	return err
+}
+
+// tarMode turns Go's permission bits into those of the archive (and of chmod).
+func tarMode(m fs.FileMode) int64 {
+	mode := int64(m.Perm())
+	for _, bit := range []struct {
+		have fs.FileMode
+		want int64
+	}{{fs.ModeSetuid, 0o4000}, {fs.ModeSetgid, 0o2000}, {fs.ModeSticky, 0o1000}} {
+		if m&bit.have != 0 {
+			mode |= bit.want
+		}
+	}
+	return mode
+}

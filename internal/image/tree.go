@@ -1,0 +1,184 @@
+package image
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"sort"
+	"strings"
+)
+
+// maxLinks bounds how many symbolic links one path may pass through, like the kernel's ELOOP limit.
+const maxLinks = 40
+
+// A Tree is the file system of one layer while it is put together. The zero value is an empty tree.
+//
+// Its methods do not return errors: the first one is kept and comes out of Layer, so that a tree is written down
+// as a plain list. Later calls after an error do nothing.
+type Tree struct {
+	entries map[string]entry // by clean path without the leading slash
+	err     error
+}
+
+// entry is one file, link or directory of a tree.
+type entry struct {
+	mode   fs.FileMode // type and permissions
+	data   []byte      // content of a regular file whose host is ""
+	host   string      // where to read the content of a regular file
+	target string      // of a symbolic link
+}
+
+// Dir adds an empty directory. Parents need no call: they appear with mode 0755.
+func (t *Tree) Dir(name string, perm fs.FileMode) { t.add(name, entry{mode: fs.ModeDir | perm}) }
+
+// File adds a regular file with the given content.
+func (t *Tree) File(name string, perm fs.FileMode, data string) {
+	t.add(name, entry{mode: perm, data: []byte(data)})
+}
+
+// Copy adds the host's regular file (links followed) under another name.
+func (t *Tree) Copy(name, host string) {
+	if t.err != nil {
+		return
+	}
+	info, err := os.Stat(host)
+	if err == nil && !info.Mode().IsRegular() {
+		err = errors.New("not a regular file")
+	}
+	if err != nil {
+		t.fail(fmt.Errorf("copy %s: %w", host, err))
+		return
+	}
+	t.add(name, entry{mode: info.Mode() & (fs.ModePerm | fs.ModeSetuid | fs.ModeSetgid), host: host})
+}
+
+// Link adds a symbolic link.
+func (t *Tree) Link(name, target string) {
+	t.add(name, entry{mode: fs.ModeSymlink | fs.ModePerm, target: target})
+}
+
+// Same adds the host's file at the path it has on the host, with every symbolic link on the way kept as a link:
+// /bin/nc becomes bin -> usr/bin, usr/bin/nc -> /etc/alternatives/nc, and so on down to the program. It returns
+// the path of the file behind all links, or "" after an error.
+func (t *Tree) Same(host string) string {
+	if t.err != nil {
+		return ""
+	}
+	final, err := t.same(host)
+	if err != nil {
+		t.fail(fmt.Errorf("copy %s: %w", host, err))
+		return ""
+	}
+	return final
+}
+
+func (t *Tree) same(host string) (string, error) {
+	rest := strings.Split(strings.TrimPrefix(path.Clean(host), "/"), "/")
+	done := "/"
+	for links := 0; len(rest) > 0; {
+		here := path.Join(done, rest[0])
+		rest = rest[1:]
+		info, err := os.Lstat(here)
+		if err != nil {
+			return "", err
+		}
+		if info.Mode()&fs.ModeSymlink == 0 {
+			done = here
+			continue
+		}
+		if links++; links > maxLinks {
+			return "", errors.New("too many symbolic links")
+		}
+		target, err := os.Readlink(here)
+		if err != nil {
+			return "", err
+		}
+		t.Link(here, target)
+		if !path.IsAbs(target) {
+			target = path.Join(done, target)
+		}
+		rest = append(strings.Split(strings.TrimPrefix(path.Clean(target), "/"), "/"), rest...)
+		done = "/"
+	}
+	t.Copy(done, done)
+	return done, t.err
+}
+
+// add puts one entry into the tree. The same entry twice is harmless, two different ones under a name are not.
+func (t *Tree) add(name string, e entry) {
+	if t.err != nil {
+		return
+	}
+	if t.entries == nil {
+		t.entries = make(map[string]entry)
+	}
+	at, err := t.resolve(name)
+	if err != nil {
+		t.fail(fmt.Errorf("add %s: %w", name, err))
+		return
+	}
+	if old, ok := t.entries[at]; ok && !old.equal(e) {
+		if !old.mode.IsDir() || !e.mode.IsDir() {
+			t.fail(fmt.Errorf("add %s: already there as a different file", name))
+			return
+		}
+	}
+	t.entries[at] = e
+}
+
+// resolve gives the key of name: its parents are made where missing, and followed where they are links, because
+// an archive entry below a link would be written through it or refused, depending on who unpacks it.
+func (t *Tree) resolve(name string) (string, error) {
+	rest := strings.Split(strings.TrimPrefix(path.Clean("/"+name), "/"), "/")
+	done := ""
+	for links := 0; len(rest) > 1; {
+		here := path.Join(done, rest[0])
+		rest = rest[1:]
+		e, ok := t.entries[here]
+		switch {
+		case !ok:
+			t.entries[here] = entry{mode: fs.ModeDir | 0o755}
+			done = here
+		case e.mode.IsDir():
+			done = here
+		case e.target != "":
+			if links++; links > maxLinks {
+				return "", errors.New("too many symbolic links")
+			}
+			to := e.target
+			if !path.IsAbs(to) {
+				to = path.Join("/", done, to)
+			}
+			rest = append(strings.Split(strings.TrimPrefix(path.Clean(to), "/"), "/"), rest...)
+			done = ""
+		default:
+			return "", fmt.Errorf("/%s is a file, not a directory", here)
+		}
+	}
+	if rest[0] == "" {
+		return "", errors.New("the root directory cannot be replaced")
+	}
+	return path.Join(done, rest[0]), nil
+}
+
+func (e entry) equal(o entry) bool {
+	return e.mode == o.mode && e.host == o.host && e.target == o.target && string(e.data) == string(o.data)
+}
+
+// names returns the keys of the tree in order; a directory always comes before what it holds.
+func (t *Tree) names() []string {
+	names := make([]string, 0, len(t.entries))
+	for name := range t.entries {
+		names = append(names, name)
+	}
+	sort.Strings(names)
+	return names
+}
+
+func (t *Tree) fail(err error) {
+	if t.err == nil {
+		t.err = err
+	}
+}
