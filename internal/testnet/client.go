@@ -1,0 +1,153 @@
+package testnet
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// An Outcome is what a client experienced.
+type Outcome int
+
+// The outcomes. Refused is an answer (a TCP reset or an ICMP port unreachable),
+// Dropped is silence until the client's patience ended.
+const (
+	Failed Outcome = iota // anything else, see Answer.Err
+	Answered
+	Refused
+	Dropped
+)
+
+// String returns "failed", "answered", "refused" or "dropped".
+func (o Outcome) String() string {
+	return [...]string{"failed", "answered", "refused", "dropped"}[o]
+}
+
+// An Answer is what became of one request. By, At and Seen are set if it was
+// Answered.
+type Answer struct {
+	Outcome Outcome
+	By      string         // the name of the host that answered
+	At      netip.AddrPort // the address it was asked at
+	Seen    netip.AddrPort // the client's address, as it saw it
+	Err     error          // what the socket said, if not Answered
+}
+
+// String returns "answered by pod-a 10.244.1.5:8080, which saw 198.51.100.10:4711",
+// "refused", "dropped" or "failed: …".
+func (a Answer) String() string {
+	switch a.Outcome {
+	case Answered:
+		return fmt.Sprintf("answered by %s %v, which saw %v", a.By, a.At, a.Seen)
+	case Failed:
+		return fmt.Sprintf("failed: %v", a.Err)
+	}
+	return a.Outcome.String()
+}
+
+// Patience is how long a client waits by default where silence is a possible answer.
+// Every answer within a test's network comes in less than a tenth of it.
+const Patience = 300 * time.Millisecond
+
+// Ask sends one request from the namespace and waits for an answer. The network is
+// "tcp" or "udp".
+func (n *Namespace) Ask(network string, to netip.AddrPort, patience time.Duration) Answer {
+	c, err := n.Dial(network, to, patience)
+	if err != nil {
+		return failure(err)
+	}
+	defer c.Close()
+	return c.Ask(patience)
+}
+
+// A Conn is a client's connection: a TCP connection, or a UDP socket with one peer.
+type Conn struct {
+	conn net.Conn
+	in   *bufio.Reader
+	tcp  bool
+	said bool // the server's first line was read
+}
+
+// Dial connects from the namespace. A UDP "connection" sends nothing yet.
+func (n *Namespace) Dial(network string, to netip.AddrPort, patience time.Duration) (*Conn, error) {
+	var conn net.Conn
+	err := n.Do(func() (err error) {
+		if network == "tcp" {
+			conn, err = dialTCP(to, patience)
+		} else {
+			conn, err = net.Dial(network, to.String())
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Conn{conn: conn, in: bufio.NewReader(conn), tcp: network == "tcp"}, nil
+}
+
+// Ask asks who is at the other end. It may be called again and again.
+func (c *Conn) Ask(patience time.Duration) Answer {
+	if err := c.conn.SetDeadline(time.Now().Add(patience)); err != nil {
+		return failure(err)
+	}
+	if !c.tcp || c.said {
+		// A UDP sender whose packet a local rule stopped gets EPERM at once, whether
+		// the rule rejects or drops. If it rejects, an ICMP error waits to be read.
+		if _, err := c.conn.Write([]byte("who?\n")); err != nil && !errors.Is(err, unix.EPERM) {
+			return failure(err)
+		}
+	}
+	line, err := c.in.ReadString('\n')
+	if err != nil {
+		return failure(err)
+	}
+	c.said = true
+	return parseAnswer(line)
+}
+
+// LocalAddr is the client's own address.
+func (c *Conn) LocalAddr() netip.AddrPort {
+	return netip.MustParseAddrPort(c.conn.LocalAddr().String())
+}
+
+// Close ends the connection.
+func (c *Conn) Close() {
+	if tcp, ok := c.conn.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0) // thousands of connections leave no TIME_WAIT
+	}
+	_ = c.conn.Close()
+}
+
+// failure sorts an error of a socket.
+func failure(err error) Answer {
+	var timeout net.Error
+	switch {
+	case errors.Is(err, unix.ECONNREFUSED):
+		return Answer{Outcome: Refused, Err: err}
+	case errors.As(err, &timeout) && timeout.Timeout():
+		return Answer{Outcome: Dropped, Err: err}
+	}
+	return Answer{Outcome: Failed, Err: err}
+}
+
+func parseAnswer(line string) Answer {
+	f := strings.Fields(line)
+	if len(f) != 4 || f[2] != "saw" {
+		return Answer{Err: fmt.Errorf("answer %q makes no sense", line)}
+	}
+	at, err := netip.ParseAddrPort(f[1])
+	if err != nil {
+		return Answer{Err: fmt.Errorf("read answer: %w", err)}
+	}
+	seen, err := netip.ParseAddrPort(f[3])
+	if err != nil {
+		return Answer{Err: fmt.Errorf("read answer: %w", err)}
+	}
+	return Answer{Outcome: Answered, By: f[0], At: at, Seen: seen}
+}

@@ -1,0 +1,106 @@
+package testnet
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// dialTCP connects from the namespace of the thread. It differs from net.Dial in one
+// thing. All hosts of a test are on one machine, so that an ICMP error often comes
+// back while connect(2) still holds the socket. The kernel then only notes it, and a
+// refused client would look like a dropped one until it sends again, a second later.
+// With RECVERR the note goes to the socket's error queue, which is read here.
+func dialTCP(to netip.AddrPort, patience time.Duration) (net.Conn, error) {
+	family, level, option := unix.AF_INET, unix.SOL_IP, unix.IP_RECVERR
+	if to.Addr().Is6() {
+		family, level, option = unix.AF_INET6, unix.SOL_IPV6, unix.IPV6_RECVERR
+	}
+	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("socket", err)
+	}
+	f := os.NewFile(uintptr(fd), "tcp")
+	defer f.Close() // FileConn has its own copy
+	if err := unix.SetsockoptInt(fd, level, option, 1); err != nil {
+		return nil, os.NewSyscallError("setsockopt RECVERR", err)
+	}
+	if err := unix.Connect(fd, sockaddr(to)); err != nil && !errors.Is(err, unix.EINPROGRESS) {
+		return nil, os.NewSyscallError("connect", err)
+	}
+	if err := await(fd, patience); err != nil {
+		return nil, err
+	}
+	// From here on the connection shall bear ICMP errors as any client's does.
+	if err := unix.SetsockoptInt(fd, level, option, 0); err != nil {
+		return nil, os.NewSyscallError("setsockopt RECVERR", err)
+	}
+	return net.FileConn(f)
+}
+
+// await waits until the socket is connected or knows that it will not be.
+func await(fd int, patience time.Duration) error {
+	deadline := time.Now().Add(patience)
+	for {
+		poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
+		left := max(time.Until(deadline), 0)
+		n, err := unix.Poll(poll, int(left.Milliseconds()))
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil:
+			return os.NewSyscallError("poll", err)
+		case n == 0:
+			return fmt.Errorf("connect: %w", os.ErrDeadlineExceeded)
+		}
+		if err := verdict(fd); err != nil {
+			return err
+		}
+		if poll[0].Revents&unix.POLLOUT != 0 {
+			return nil
+		}
+	}
+}
+
+// verdict returns the socket's error or, if that is not final, the one in its queue.
+func verdict(fd int) error {
+	code, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
+	if err != nil {
+		return os.NewSyscallError("getsockopt SO_ERROR", err)
+	}
+	if code != 0 {
+		return os.NewSyscallError("connect", unix.Errno(code))
+	}
+	oob := make([]byte, 512)
+	_, n, _, _, err := unix.Recvmsg(fd, nil, oob, unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT)
+	if errors.Is(err, unix.EAGAIN) {
+		return nil
+	}
+	if err != nil {
+		return os.NewSyscallError("recvmsg", err)
+	}
+	messages, err := unix.ParseSocketControlMessage(oob[:n])
+	if err != nil {
+		return os.NewSyscallError("recvmsg", err)
+	}
+	for _, m := range messages {
+		// struct sock_extended_err begins with the errno, in the machine's order.
+		if len(m.Data) >= 4 {
+			return os.NewSyscallError("connect", unix.Errno(binary.NativeEndian.Uint32(m.Data)))
+		}
+	}
+	return nil
+}
+
+func sockaddr(a netip.AddrPort) unix.Sockaddr {
+	if a.Addr().Is4() {
+		return &unix.SockaddrInet4{Port: int(a.Port()), Addr: a.Addr().As4()}
+	}
+	return &unix.SockaddrInet6{Port: int(a.Port()), Addr: a.Addr().As16()}
+}

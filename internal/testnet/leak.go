@@ -1,0 +1,82 @@
+package testnet
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/pprof"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Main is a package's TestMain: it runs the tests and then fails if goroutines or file
+// descriptors are left over. A namespace that leaks is a descriptor that leaks.
+func Main(m *testing.M) { os.Exit(run(m, os.Stderr)) }
+
+func run(m interface{ Run() int }, out io.Writer) int {
+	before := descriptors()
+	code := m.Run()
+	if code != 0 {
+		return code
+	}
+	if left := leaks(before, 5*time.Second); left != "" {
+		fmt.Fprintf(out, "FAIL: all tests passed, but they left behind:\n%s", left)
+		return 1
+	}
+	return 0
+}
+
+// leaks waits until nothing is left over, or says what is.
+func leaks(before map[string]string, patience time.Duration) string {
+	deadline := time.Now().Add(patience)
+	for {
+		left := leftDescriptors(before) + leftGoroutines()
+		if left == "" || time.Now().After(deadline) {
+			return left
+		}
+		time.Sleep(5 * time.Millisecond) // between two looks at a condition
+	}
+}
+
+// leftGoroutines returns the stacks of all goroutines but the one that asks.
+func leftGoroutines() string {
+	if runtime.NumGoroutine() == 1 {
+		return ""
+	}
+	var b strings.Builder
+	_ = pprof.Lookup("goroutine").WriteTo(&b, 1)
+	return b.String()
+}
+
+// leftDescriptors returns a line for each descriptor that is open now and was not before.
+func leftDescriptors(before map[string]string) string {
+	var b strings.Builder
+	for fd, what := range descriptors() {
+		// The runtime keeps its poller, os/exec its pidfd probe; both open once.
+		if before[fd] != "" || strings.HasPrefix(what, "anon_inode:") {
+			continue
+		}
+		fmt.Fprintf(&b, "descriptor %s -> %s\n", fd, what)
+	}
+	return b.String()
+}
+
+// descriptors returns what each open descriptor of this process is.
+func descriptors() map[string]string {
+	const dir = "/proc/self/fd"
+	all := map[string]string{}
+	names, err := os.ReadDir(dir)
+	if err != nil {
+		return all
+	}
+	for _, n := range names {
+		// ReadDir's own descriptor is closed by now: no link to read.
+		if what, err := os.Readlink(filepath.Join(dir, n.Name())); err == nil {
+			all[n.Name()] = what
+		}
+	}
+	return all
+}

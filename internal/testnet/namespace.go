@@ -1,0 +1,157 @@
+package testnet
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// A Namespace is a network namespace that lives as long as the test that made it.
+type Namespace struct {
+	Name string // for messages; the kernel does not know it
+	fd   netns.NsHandle
+	link *netlink.Handle // speaks to the namespace from any thread
+}
+
+// NewNamespace makes a namespace with a loopback interface that is up, forwarding
+// for both families, and nothing else. It fails the test if it cannot.
+func NewNamespace(t testing.TB, name string) *Namespace {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Fatal("this test makes network namespaces and needs root: run it with sudo")
+	}
+	n, err := newNamespace(name)
+	if err != nil {
+		t.Fatalf("make network namespace %s: %v", name, err)
+	}
+	t.Cleanup(n.close)
+	return n
+}
+
+func newNamespace(name string) (*Namespace, error) {
+	fd, err := unshare()
+	if err != nil {
+		return nil, err
+	}
+	n := &Namespace{Name: name, fd: fd}
+	if n.link, err = netlink.NewHandleAt(fd, unix.NETLINK_ROUTE); err != nil {
+		_ = fd.Close()
+		return nil, fmt.Errorf("open netlink socket: %w", err)
+	}
+	if err := n.prepare(); err != nil {
+		n.close()
+		return nil, err
+	}
+	return n, nil
+}
+
+// unshare makes a namespace and returns the only thing that keeps it.
+func unshare() (netns.NsHandle, error) {
+	runtime.LockOSThread()
+	home, err := netns.Get()
+	if err != nil {
+		runtime.UnlockOSThread()
+		return netns.None(), fmt.Errorf("open own namespace: %w", err)
+	}
+	defer home.Close()
+	fd, err := netns.New() // also enters it
+	if err != nil {
+		runtime.UnlockOSThread()
+		return netns.None(), fmt.Errorf("unshare (the kernel may lack network namespaces): %w", err)
+	}
+	return fd, leave(home)
+}
+
+// leave takes a locked thread back to where it was. A thread that cannot go back
+// stays locked, so that the runtime ends it with its goroutine: no other may run there.
+func leave(home netns.NsHandle) error {
+	if err := netns.Set(home); err != nil {
+		return fmt.Errorf("return to own namespace: %w", err)
+	}
+	runtime.UnlockOSThread()
+	return nil
+}
+
+func (n *Namespace) close() {
+	n.link.Close()
+	_ = n.fd.Close()
+}
+
+// Do runs f on a thread that is in the namespace. Sockets opened and programs
+// started by f stay in it; goroutines started by f do not begin there.
+func (n *Namespace) Do(f func() error) (err error) {
+	runtime.LockOSThread()
+	home, err := netns.Get()
+	if err != nil {
+		runtime.UnlockOSThread()
+		return fmt.Errorf("open own namespace: %w", err)
+	}
+	defer home.Close()
+	if err := netns.Set(n.fd); err != nil {
+		runtime.UnlockOSThread()
+		return fmt.Errorf("enter namespace %s: %w", n.Name, err)
+	}
+	defer func() { // also if f ends the test
+		if back := leave(home); err == nil {
+			err = back
+		}
+	}()
+	return f()
+}
+
+// Path is a file by which other programs can enter the namespace while the test
+// runs: nsenter --net=PATH.
+func (n *Namespace) Path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), int(n.fd)) }
+
+// Sysctl sets a kernel parameter below /proc/sys/net, such as "ipv4/ip_forward".
+func (n *Namespace) Sysctl(name, value string) error {
+	return n.Do(func() error {
+		// /proc/sys/net shows the namespace of the thread that opens it.
+		return os.WriteFile(filepath.Join("/proc/sys/net", name), []byte(value), 0)
+	})
+}
+
+// prepare sets what every namespace of a test needs.
+func (n *Namespace) prepare() error {
+	for _, s := range [...][2]string{
+		{"ipv4/ip_forward", "1"},
+		{"ipv6/conf/all/disable_ipv6", "0"},
+		{"ipv6/conf/default/disable_ipv6", "0"},
+		{"ipv6/conf/all/forwarding", "1"},
+		// No duplicate address detection: addresses are usable at once.
+		{"ipv6/conf/all/accept_dad", "0"},
+		{"ipv6/conf/default/accept_dad", "0"},
+		{"ipv6/conf/default/dad_transmits", "0"},
+		// A new namespace may inherit these from the host.
+		{"ipv4/conf/all/rp_filter", "0"},
+		{"ipv4/conf/default/rp_filter", "0"},
+		// The fabric forwards between ports of one bridge: it shall not advise
+		// nodes to speak to each other directly.
+		{"ipv4/conf/all/send_redirects", "0"},
+		{"ipv4/conf/default/send_redirects", "0"},
+		{"ipv4/conf/all/accept_redirects", "0"},
+		{"ipv4/conf/default/accept_redirects", "0"},
+		{"ipv6/conf/default/accept_redirects", "0"},
+		// A test must see every "port unreachable", not one a second.
+		{"ipv4/icmp_ratelimit", "0"},
+		{"ipv6/icmp/ratelimit", "0"},
+	} {
+		if err := n.Sysctl(s[0], s[1]); err != nil {
+			return fmt.Errorf("set sysctl: %w", err)
+		}
+	}
+	lo, err := n.link.LinkByName("lo")
+	if err != nil {
+		return fmt.Errorf("find lo: %w", err)
+	}
+	if err := n.link.LinkSetUp(lo); err != nil {
+		return fmt.Errorf("bring lo up: %w", err)
+	}
+	return nil
+}

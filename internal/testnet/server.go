@@ -1,0 +1,131 @@
+package testnet
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+)
+
+// A server answers every line and every datagram with who it is and whom it sees:
+//
+//	pod-a 10.244.1.5:8080 saw 198.51.100.10:41234
+//
+// A TCP client gets the line at once and again for each line it sends.
+type server struct {
+	name  string
+	close func() error
+	done  sync.WaitGroup
+
+	mu    sync.Mutex
+	conns map[net.Conn]struct{} // nil once the server ends
+}
+
+// Serve answers on an address of the host until the test ends, or until the returned
+// function is called, which also cuts the connections. The network is "tcp" or "udp".
+func (h *Host) Serve(network string, at netip.AddrPort) (stop func()) {
+	h.t.Helper()
+	s := &server{name: h.Name, conns: map[net.Conn]struct{}{}}
+	err := h.Do(func() error {
+		switch network {
+		case "tcp":
+			return s.serveTCP(at)
+		case "udp":
+			return s.serveUDP(at)
+		}
+		return fmt.Errorf("network %q is not tcp or udp", network)
+	})
+	h.net.must(fmt.Sprintf("serve %s %v at %s", network, at, h.Name), err)
+	stop = sync.OnceFunc(s.stop)
+	h.t.Cleanup(stop)
+	return stop
+}
+
+func (s *server) serveTCP(at netip.AddrPort) error {
+	var c net.ListenConfig
+	l, err := c.Listen(context.Background(), "tcp", at.String())
+	if err != nil {
+		return err
+	}
+	s.close = l.Close
+	s.done.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			if s.add(conn) {
+				s.done.Go(func() { s.talk(conn) })
+			}
+		}
+	})
+	return nil
+}
+
+// talk serves one TCP connection until the client closes it.
+func (s *server) talk(conn net.Conn) {
+	defer s.remove(conn)
+	in := bufio.NewScanner(conn)
+	for {
+		if _, err := fmt.Fprintf(conn, "%s %s saw %s\n", s.name, conn.LocalAddr(), conn.RemoteAddr()); err != nil {
+			return
+		}
+		if !in.Scan() {
+			return
+		}
+	}
+}
+
+func (s *server) serveUDP(at netip.AddrPort) error {
+	var c net.ListenConfig
+	pc, err := c.ListenPacket(context.Background(), "udp", at.String())
+	if err != nil {
+		return err
+	}
+	s.close = pc.Close
+	s.done.Go(func() {
+		buf := make([]byte, 2048)
+		for {
+			_, from, err := pc.ReadFrom(buf)
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			if err == nil { // an ICMP error of an earlier answer is nobody's business
+				_, _ = pc.WriteTo(fmt.Appendf(nil, "%s %s saw %s\n", s.name, at, from), from)
+			}
+		}
+	})
+	return nil
+}
+
+func (s *server) add(c net.Conn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.conns == nil {
+		_ = c.Close()
+		return false
+	}
+	s.conns[c] = struct{}{}
+	return true
+}
+
+func (s *server) remove(c net.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.conns, c)
+	_ = c.Close()
+}
+
+func (s *server) stop() {
+	_ = s.close()
+	s.mu.Lock()
+	for c := range s.conns {
+		_ = c.Close()
+	}
+	s.conns = nil
+	s.mu.Unlock()
+	s.done.Wait()
+}
