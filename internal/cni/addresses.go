@@ -1,0 +1,158 @@
+package cni
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/allocator"
+	"github.com/containernetworking/plugins/plugins/ipam/host-local/backend/disk"
+)
+
+// ranges reads the podCIDRs with host-local's parser.
+func ranges(conf *netConf, stdin []byte, cniArgs string) (*allocator.IPAMConfig, error) {
+	stdin, err := withDataDir(stdin, conf.IPAM.DataDir)
+	if err != nil {
+		return nil, failf(types.ErrDecodingFailure, "%v", err)
+	}
+	ipam, _, err := allocator.LoadIPAMConfig(stdin, cniArgs)
+	if err != nil {
+		return nil, failf(types.ErrInvalidNetworkConfig, "read the pod address ranges of network %q: %v (ipam.ranges holds the node's podCIDRs; the fairway agent writes them)", conf.Name, err)
+	}
+	return ipam, nil
+}
+
+// reserve takes one address from every range set, that is one a family, or none.
+func reserve(conf *netConf, stdin []byte, cniArgs string, a attachment) ([]netip.Addr, error) {
+	ipam, err := ranges(conf, stdin, cniArgs)
+	if err != nil {
+		return nil, err
+	}
+	store, err := disk.New(ipam.Name, ipam.DataDir)
+	if err != nil {
+		return nil, failf(types.ErrIOFailure, "open the address store %s: %v", filepath.Join(ipam.DataDir, ipam.Name), err)
+	}
+	defer store.Close()
+
+	wanted := ipam.IPArgs
+	var got []netip.Addr
+	for i := range ipam.Ranges {
+		set := &ipam.Ranges[i]
+		var request net.IP
+		wanted, request = takeFrom(wanted, set)
+		alloc := allocator.NewIPAllocator(set, store, i)
+		ip, err := alloc.Get(a.containerID, a.ifName, request)
+		if err != nil {
+			// The store is asked for duplicates first, so what this container
+			// has held before this ADD is not given back when i is 0.
+			if i > 0 {
+				_ = alloc.Release(a.containerID, a.ifName)
+			}
+			return nil, failf(types.ErrTryAgainLater, "take a pod address: %v (delete pods on this node, or give the node a larger podCIDR)", err)
+		}
+		addr, _ := netip.AddrFromSlice(ip.Address.IP)
+		got = append(got, addr.Unmap())
+	}
+	if len(wanted) > 0 {
+		release(conf, a)
+		return nil, failf(types.ErrInvalidNetworkConfig, "the requested address %s is in none of the node's podCIDRs (choose one that is)", wanted[0])
+	}
+	return got, nil
+}
+
+// takeFrom removes the first requested address that the set contains.
+func takeFrom(requested []net.IP, set *allocator.RangeSet) (rest []net.IP, taken net.IP) {
+	for _, ip := range requested {
+		if taken == nil && set.Contains(ip) {
+			taken = ip
+			continue
+		}
+		rest = append(rest, ip)
+	}
+	return rest, taken
+}
+
+// release gives every address of the attachment back; none is no error.
+func release(conf *netConf, a attachment) error {
+	store, err := openStore(conf)
+	if store == nil {
+		return err
+	}
+	defer store.Close()
+	if err := store.Lock(); err != nil {
+		return fmt.Errorf("lock the address store: %w", err)
+	}
+	defer store.Unlock()
+	if err := store.ReleaseByID(a.containerID, a.ifName); err != nil {
+		return fmt.Errorf("release pod addresses: %w", err)
+	}
+	return nil
+}
+
+// openStore opens the network's store, or returns nil when there is none: DEL,
+// CHECK and GC must not create files.
+func openStore(conf *netConf) (*disk.Store, error) {
+	dir := filepath.Join(conf.IPAM.DataDir, conf.Name)
+	if _, err := os.Stat(dir); os.IsNotExist(err) {
+		return nil, nil
+	}
+	store, err := disk.New(conf.Name, conf.IPAM.DataDir)
+	if err != nil {
+		return nil, fmt.Errorf("open the address store %s: %w", dir, err)
+	}
+	return store, nil
+}
+
+// held lists the addresses that the store keeps for the attachment.
+func held(conf *netConf, a attachment) (map[netip.Addr]bool, error) {
+	addrs := map[netip.Addr]bool{}
+	store, err := openStore(conf)
+	if store == nil {
+		return addrs, err
+	}
+	defer store.Close()
+	if err := store.Lock(); err != nil {
+		return nil, fmt.Errorf("lock the address store: %w", err)
+	}
+	defer store.Unlock()
+	for _, ip := range store.GetByID(a.containerID, a.ifName) {
+		addr, _ := netip.AddrFromSlice(ip)
+		addrs[addr.Unmap()] = true
+	}
+	return addrs, nil
+}
+
+// holders lists the attachments that hold an address. host-local has no call for
+// it; its format is one file an address: container, CR LF, interface.
+func holders(conf *netConf) ([]attachment, error) {
+	dir := filepath.Join(conf.IPAM.DataDir, conf.Name)
+	entries, err := os.ReadDir(dir)
+	if os.IsNotExist(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list the address store: %w", err)
+	}
+	seen := map[attachment]bool{}
+	var all []attachment
+	for _, entry := range entries {
+		if _, err := netip.ParseAddr(entry.Name()); err != nil {
+			continue // the lock and the last_reserved_ip files
+		}
+		text, err := os.ReadFile(filepath.Join(dir, entry.Name()))
+		if err != nil {
+			continue // released meanwhile
+		}
+		id, ifName, _ := strings.Cut(strings.TrimSpace(string(text)), disk.LineBreak)
+		a := attachment{network: conf.Name, containerID: id, ifName: ifName}
+		if !seen[a] {
+			seen[a] = true
+			all = append(all, a)
+		}
+	}
+	return all, nil
+}

@@ -1,0 +1,91 @@
+package cni
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/types"
+)
+
+// DefaultStateDir holds host-local's address store when the configuration names
+// no other. It is on /run because addresses must be forgotten with the pods'
+// namespaces when the machine restarts.
+const DefaultStateDir = "/run/fairway/cni"
+
+// maxNetworkName keeps the name whole inside a link's alias (255 bytes), from
+// which GC reads whose link it is.
+const maxNetworkName = 100
+
+// netConf is one plugin's part of a network configuration.
+type netConf struct {
+	types.PluginConf
+	// MTU of the pod's link in bytes; 0 takes that of the node's default route.
+	MTU  int      `json:"mtu"`
+	IPAM ipamConf `json:"ipam"`
+}
+
+// ipamConf is what we read of the ipam section ourselves. The ranges are read by
+// host-local's own parser (see reserve), so that they mean what they mean there.
+type ipamConf struct {
+	Type    string `json:"type"`
+	DataDir string `json:"dataDir"`
+}
+
+// parseConf reads what every verb needs. It does not look at the ranges: DEL and
+// GC must work for a network whose podCIDRs have gone.
+func parseConf(stdin []byte) (*netConf, error) {
+	conf := &netConf{}
+	if err := json.Unmarshal(stdin, conf); err != nil {
+		return nil, failf(types.ErrDecodingFailure, "read network configuration: %v", err)
+	}
+	if len(conf.Name) > maxNetworkName {
+		return nil, failf(types.ErrInvalidNetworkConfig, "network name has %d characters, at most %d are possible (choose a shorter name)", len(conf.Name), maxNetworkName)
+	}
+	if conf.IPAM.Type != "" && conf.IPAM.Type != "host-local" {
+		return nil, failf(types.ErrUnsupportedField, "ipam type %q is not supported (use \"host-local\": it is built in)", conf.IPAM.Type)
+	}
+	if conf.MTU < 0 || conf.MTU > 65535 {
+		return nil, failf(types.ErrInvalidNetworkConfig, "mtu %d is not possible (use 0 for that of the uplink, or 1280 to 65535)", conf.MTU)
+	}
+	if conf.IPAM.DataDir == "" {
+		conf.IPAM.DataDir = DefaultStateDir
+	}
+	return conf, nil
+}
+
+// withDataDir writes the default state directory into the configuration, because
+// host-local's parser would fall back to its own.
+func withDataDir(stdin []byte, dir string) ([]byte, error) {
+	var all map[string]any
+	if err := json.Unmarshal(stdin, &all); err != nil {
+		return nil, fmt.Errorf("read network configuration: %w", err)
+	}
+	if ipam, ok := all["ipam"].(map[string]any); ok {
+		ipam["dataDir"] = dir
+	}
+	return json.Marshal(all)
+}
+
+// podName is "namespace/name" of the pod, or "" when the runtime does not tell.
+func podName(cniArgs string) string {
+	var namespace, name string
+	for _, pair := range strings.Split(cniArgs, ";") {
+		switch key, value, _ := strings.Cut(pair, "="); key {
+		case "K8S_POD_NAMESPACE":
+			namespace = value
+		case "K8S_POD_NAME":
+			name = value
+		}
+	}
+	if namespace == "" || name == "" {
+		return ""
+	}
+	return namespace + "/" + name
+}
+
+// failf makes an error of the CNI specification. Codes below 100 are the
+// specification's; everything else that goes wrong is ErrInternal.
+func failf(code uint, format string, args ...any) *types.Error {
+	return types.NewError(code, fmt.Sprintf(format, args...), "")
+}

@@ -1,0 +1,232 @@
+package cni
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+
+	cnins "github.com/containernetworking/cni/pkg/ns"
+	"github.com/containernetworking/cni/pkg/skel"
+	"github.com/containernetworking/cni/pkg/types"
+	current "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/version"
+	"github.com/containernetworking/plugins/pkg/netlinksafe"
+	"github.com/containernetworking/plugins/pkg/ns"
+	"golang.org/x/sys/unix"
+)
+
+// PluginName is the name under which runtimes find the plugin: the file's name
+// in the CNI directory and the "type" in a network configuration.
+const PluginName = "fairway-cni"
+
+// Main serves one call of a CNI runtime, which comes in environment variables and
+// on standard input, and returns the exit status. An error goes to standard
+// output as JSON, as the specification wants it.
+func Main(release string) int {
+	supported := version.PluginSupports("0.3.1", "0.4.0", "1.0.0", "1.1.0")
+	about := fmt.Sprintf("%s %s: the CNI plugin of Fairway. A container runtime starts it with CNI_COMMAND set; see https://www.cni.dev/docs/spec.", PluginName, release)
+	funcs := skel.CNIFuncs{Add: add, Del: del, Check: check, GC: gc, Status: status}
+	if failure := skel.PluginMainFuncsWithError(funcs, supported, about); failure != nil {
+		if err := failure.Print(); err != nil {
+			fmt.Fprintf(os.Stderr, "%s: print error: %v\n", PluginName, err)
+		}
+		return 1
+	}
+	return 0
+}
+
+func attachmentOf(conf *netConf, args *skel.CmdArgs) attachment {
+	return attachment{network: conf.Name, containerID: args.ContainerID, ifName: args.IfName}
+}
+
+func openHost() (netlinksafe.Handle, error) {
+	host, err := netlinksafe.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return host, fmt.Errorf("open netlink: %w", err)
+	}
+	return host, nil
+}
+
+// add wires a container.
+func add(args *skel.CmdArgs) error {
+	conf, err := parseConf(args.StdinData)
+	if err != nil {
+		return err
+	}
+	if conf.RawPrevResult != nil {
+		return failf(types.ErrInvalidNetworkConfig, "%s makes the pod's interface, so it has to be the first plugin of network %q (move it to the front)", PluginName, conf.Name)
+	}
+	if same, nsErr := cnins.CheckNetNS(args.Netns); nsErr != nil || same {
+		return failf(types.ErrInvalidNetNS, "CNI_NETNS %s is the node's own network namespace (a pod on the host network needs no CNI)", args.Netns)
+	}
+	podNS, err := ns.GetNS(args.Netns)
+	if err != nil {
+		return failf(types.ErrInvalidNetNS, "open the pod's network namespace: %v", err)
+	}
+	defer podNS.Close()
+	host, err := openHost()
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	if conf.MTU == 0 {
+		conf.MTU = uplinkMTU(host)
+	}
+	w := wire{attachment: attachmentOf(conf, args), mtu: conf.MTU}
+	w.alias = w.attachment.alias(podName(args.Args))
+	if w.addrs, err = reserve(conf, args.StdinData, args.Args, w.attachment); err != nil {
+		return err
+	}
+	if err := w.connect(host, podNS); err != nil {
+		return withCleanup(err, release(conf, w.attachment))
+	}
+	if err := types.PrintResult(w.result(conf, args.Netns), conf.CNIVersion); err != nil {
+		err = fmt.Errorf("print result: %w", err)
+		return withCleanup(err, removeLink(host, w.hostLink()), release(conf, w.attachment))
+	}
+	return nil
+}
+
+// withCleanup keeps the CNI code of the first error and adds to its message what
+// went wrong while its traces were removed.
+func withCleanup(err error, cleanup ...error) error {
+	failed := errors.Join(cleanup...)
+	if failed == nil {
+		return err
+	}
+	var coded *types.Error
+	if errors.As(err, &coded) {
+		return failf(coded.Code, "%s (and cleaning up: %v)", coded.Msg, failed)
+	}
+	return fmt.Errorf("%w (and cleaning up: %v)", err, failed)
+}
+
+// result is what the runtime, CHECK and the next plugin of the list get to know.
+func (w wire) result(conf *netConf, netns string) *current.Result {
+	hostMAC, podMAC := w.macs()
+	result := &current.Result{
+		CNIVersion: current.ImplementedSpecVersion,
+		Interfaces: []*current.Interface{
+			{Name: w.hostLink(), Mac: hostMAC.String(), Mtu: w.mtu},
+			{Name: w.ifName, Mac: podMAC.String(), Mtu: w.mtu, Sandbox: netns},
+		},
+		DNS: conf.DNS,
+	}
+	for _, addr := range w.addrs {
+		result.IPs = append(result.IPs, &current.IPConfig{
+			Interface: current.Int(1), Address: *hostPrefix(addr), Gateway: gatewayFor(addr).AsSlice(),
+		})
+		for _, route := range podRoutes(0, addr) {
+			result.Routes = append(result.Routes, &types.Route{Dst: *route.Dst, GW: route.Gw})
+		}
+	}
+	return result
+}
+
+// del removes whatever is left of a container. Neither its namespace nor the
+// result of ADD is needed: a runtime calls DEL also when both are gone, and
+// again until it succeeds.
+func del(args *skel.CmdArgs) error {
+	conf, err := parseConf(args.StdinData)
+	if err != nil {
+		return err
+	}
+	host, err := openHost()
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	a := attachmentOf(conf, args)
+	// The link goes first: an address must not be given to the next pod while
+	// it is still routed to this one.
+	if err := removeLink(host, a.hostLink()); err != nil {
+		return err
+	}
+	return release(conf, a)
+}
+
+// gc removes what belongs to this network and to no attachment that the runtime
+// lists as valid.
+func gc(args *skel.CmdArgs) error {
+	conf, err := parseConf(args.StdinData)
+	if err != nil {
+		return err
+	}
+	// An empty list means "nothing is valid"; a missing one is a mistake which
+	// must not cut off every pod.
+	var keys map[string]json.RawMessage
+	if err := json.Unmarshal(args.StdinData, &keys); err != nil {
+		return failf(types.ErrDecodingFailure, "read network configuration: %v", err)
+	}
+	if _, listed := keys["cni.dev/valid-attachments"]; !listed {
+		return failf(types.ErrInvalidNetworkConfig, "GC needs the list cni.dev/valid-attachments (the runtime adds it; nothing was removed)")
+	}
+	validLinks, valid := map[string]bool{}, map[attachment]bool{}
+	for _, v := range conf.ValidAttachments {
+		a := attachment{network: conf.Name, containerID: v.ContainerID, ifName: v.IfName}
+		valid[a], validLinks[a.hostLink()] = true, true
+	}
+	failed := gcLinks(conf.Name, validLinks)
+	all, err := holders(conf)
+	failed = errors.Join(failed, err)
+	for _, a := range all {
+		if !valid[a] {
+			failed = errors.Join(failed, release(conf, a))
+		}
+	}
+	return failed
+}
+
+func gcLinks(network string, valid map[string]bool) error {
+	host, err := openHost()
+	if err != nil {
+		return err
+	}
+	defer host.Close()
+	links, err := host.LinkList()
+	if err != nil {
+		return fmt.Errorf("list links: %w", err)
+	}
+	var failed error
+	for _, link := range links {
+		attrs := link.Attrs()
+		if link.Type() == "veth" && ofNetwork(attrs.Name, attrs.Alias, network) && !valid[attrs.Name] {
+			failed = errors.Join(failed, removeLink(host, attrs.Name))
+		}
+	}
+	return failed
+}
+
+// status says whether ADD could succeed now. Addresses running out is not part
+// of it: the node would become NotReady and lose the pods it carries well.
+func status(args *skel.CmdArgs) error {
+	conf, err := parseConf(args.StdinData)
+	if err != nil {
+		return err
+	}
+	ipam, err := ranges(conf, args.StdinData, "")
+	if err != nil {
+		return failf(types.ErrPluginNotAvailable, "%v", err)
+	}
+	if err := os.MkdirAll(ipam.DataDir, 0o755); err != nil {
+		return failf(types.ErrPluginNotAvailable, "make the address store: %v (ipam.dataDir has to be writable)", err)
+	}
+	for _, set := range ipam.Ranges {
+		first, _ := netip.AddrFromSlice(set[0].RangeStart)
+		name := "ipv6/conf/all/forwarding"
+		if first.Unmap().Is4() {
+			name = "ipv4/ip_forward"
+		}
+		value, err := os.ReadFile("/proc/sys/net/" + name)
+		if err != nil {
+			return failf(types.ErrPluginNotAvailable, "read forwarding: %v (does the kernel have this address family?)", err)
+		}
+		if strings.TrimSpace(string(value)) == "0" {
+			return failf(types.ErrLimitedConnectivity, "the node does not forward: net/%s is 0 (is the fairway agent running with --pod-network routes?)", name)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,294 @@
+package cni
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/plugins/pkg/netlinksafe"
+	"github.com/containernetworking/plugins/pkg/ns"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// RouteProtocol marks every route that Fairway makes on a node (`ip route show
+// proto 70`), so that they are told from everyone else's. 70 is 'F'; it is free
+// in iproute2's rt_protos. A route to a pod has no gateway; the routes with one
+// are the agent's, to peers.
+const RouteProtocol = 70
+
+// The pods' gateways. They exist on no interface; see the package comment.
+var (
+	gateway4 = netip.MustParseAddr("169.254.1.1")
+	gateway6 = netip.MustParseAddr("fe80::1")
+)
+
+func gatewayFor(addr netip.Addr) netip.Addr {
+	if addr.Is4() {
+		return gateway4
+	}
+	return gateway6
+}
+
+// A wire is one veth pair with all that belongs to it on both sides.
+type wire struct {
+	attachment
+	addrs []netip.Addr
+	mtu   int
+	alias string
+}
+
+// connect makes the wire, or nothing.
+func (w wire) connect(host netlinksafe.Handle, podNS ns.NetNS) (err error) {
+	hostMAC, podMAC := w.macs()
+	veth := &netlink.Veth{
+		LinkAttrs:        netlink.LinkAttrs{Name: w.hostLink(), MTU: w.mtu, HardwareAddr: hostMAC, Flags: net.FlagUp, TxQLen: -1},
+		PeerName:         w.ifName,
+		PeerNamespace:    netlink.NsFd(int(podNS.Fd())),
+		PeerHardwareAddr: podMAC,
+		PeerMTU:          uint32(w.mtu),
+	}
+	// Both ends appear in one step in their own namespaces: no link has to be
+	// moved or renamed, and the names cannot race with another plugin's.
+	if err := host.LinkAdd(veth); err != nil {
+		if errors.Is(err, unix.EEXIST) {
+			return failf(types.ErrInvalidNetworkConfig, "interface %s or its host side %s exists already (was the container added twice? DEL it first)", w.ifName, w.hostLink())
+		}
+		return fmt.Errorf("create veth pair %s: %w", w.hostLink(), err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, removeLink(host, w.hostLink()))
+		}
+	}()
+	if err := podNS.Do(func(ns.NetNS) error { return w.wirePod(hostMAC) }); err != nil {
+		return fmt.Errorf("wire the pod's side: %w", err)
+	}
+	if err := w.wireHost(host, podMAC); err != nil {
+		return fmt.Errorf("wire the host's side: %w", err)
+	}
+	return nil
+}
+
+// wirePod runs in the pod's namespace.
+func (w wire) wirePod(hostMAC net.HardwareAddr) error {
+	pod, err := netlinksafe.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return fmt.Errorf("open netlink: %w", err)
+	}
+	defer pod.Close()
+	link, err := pod.LinkByName(w.ifName)
+	if err != nil {
+		return fmt.Errorf("find link %s: %w", w.ifName, err)
+	}
+	if err := setSysctls(w.podSysctls()); err != nil {
+		return err
+	}
+	for _, addr := range w.addrs {
+		// The address is ours alone by construction, so duplicate address
+		// detection would only keep IPv6 unusable for a second.
+		a := &netlink.Addr{IPNet: hostPrefix(addr)}
+		if addr.Is6() {
+			a.Flags = unix.IFA_F_NODAD
+		}
+		if err := pod.AddrAdd(link, a); err != nil {
+			return fmt.Errorf("add address %s: %w", addr, err)
+		}
+	}
+	if err := pod.LinkSetUp(link); err != nil {
+		return fmt.Errorf("set %s up: %w", w.ifName, err)
+	}
+	for _, addr := range w.addrs {
+		if err := setNeighbour(pod, link, gatewayFor(addr), hostMAC); err != nil {
+			return err
+		}
+		for _, route := range podRoutes(link.Attrs().Index, addr) {
+			if err := pod.RouteAdd(route); err != nil {
+				return fmt.Errorf("add route %s: %w", route.Dst, err)
+			}
+		}
+	}
+	return nil
+}
+
+// wireHost runs in the node's namespace.
+//
+// The routes name no source address. The kernel then uses one of the node's own
+// for kubelet's probes, because this link has none, and finds another one when
+// the node's addresses change; a route that names its source would be deleted
+// together with the address, and the pod be cut off.
+func (w wire) wireHost(host netlinksafe.Handle, podMAC net.HardwareAddr) error {
+	link, err := host.LinkByName(w.hostLink())
+	if err != nil {
+		return fmt.Errorf("find link %s: %w", w.hostLink(), err)
+	}
+	if err := host.LinkSetAlias(link, w.alias); err != nil {
+		return fmt.Errorf("set alias of %s: %w", w.hostLink(), err)
+	}
+	if err := setSysctls(w.hostSysctls()); err != nil {
+		return err
+	}
+	for _, addr := range w.addrs {
+		if err := setNeighbour(host, link, addr, podMAC); err != nil {
+			return err
+		}
+		err := host.RouteAdd(hostRoute(link.Attrs().Index, addr))
+		if errors.Is(err, unix.EEXIST) {
+			// The store was lost while pods were running. The next try gets
+			// the next address, since the store remembers where it was.
+			return failf(types.ErrTryAgainLater, "address %s is routed to another link already (`ip route get %s` shows it; trying again takes another address)", addr, addr)
+		}
+		if err != nil {
+			return fmt.Errorf("add route %s: %w", addr, err)
+		}
+	}
+	return nil
+}
+
+// podRoutes is the pod's way out: everything through the gateway.
+func podRoutes(link int, addr netip.Addr) []*netlink.Route {
+	gateway := gatewayFor(addr)
+	all := &net.IPNet{IP: net.IPv6zero, Mask: net.CIDRMask(0, 128)}
+	if addr.Is4() {
+		all = &net.IPNet{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)}
+	}
+	defaultRoute := &netlink.Route{LinkIndex: link, Dst: all, Gw: gateway.AsSlice()}
+	if addr.Is6() {
+		return []*netlink.Route{defaultRoute} // fe80::/64 is on the link anyway
+	}
+	return []*netlink.Route{
+		{LinkIndex: link, Dst: hostPrefix(gateway), Scope: netlink.SCOPE_LINK},
+		defaultRoute,
+	}
+}
+
+// hostRoute is the node's way to the pod.
+func hostRoute(link int, addr netip.Addr) *netlink.Route {
+	route := &netlink.Route{LinkIndex: link, Dst: hostPrefix(addr), Protocol: RouteProtocol}
+	if addr.Is4() {
+		route.Scope = netlink.SCOPE_LINK
+	}
+	return route
+}
+
+// podSysctls: there is one way out of a pod, so nobody may teach it another by
+// redirect or router advertisement. A runtime may have switched IPv6 off.
+func (w wire) podSysctls() []sysctl {
+	all := []sysctl{
+		{"ipv4/conf/all/accept_redirects", "0"},
+		{"ipv4/conf/" + w.ifName + "/accept_redirects", "0"},
+		{"ipv6/conf/" + w.ifName + "/accept_redirects", "0"},
+		{"ipv6/conf/" + w.ifName + "/accept_ra", "0"},
+	}
+	if w.hasIPv6() {
+		all = append(all, sysctl{"ipv6/conf/" + w.ifName + "/disable_ipv6", "0"})
+	}
+	return all
+}
+
+// hostSysctls: strict reverse path filtering lets the pod send from its own IPv4
+// addresses only; the rest keeps the pod from configuring the node.
+func (w wire) hostSysctls() []sysctl {
+	name := w.hostLink()
+	all := []sysctl{
+		{"ipv4/conf/" + name + "/rp_filter", "1"},
+		{"ipv4/conf/" + name + "/accept_redirects", "0"},
+		{"ipv4/conf/" + name + "/send_redirects", "0"},
+		{"ipv6/conf/" + name + "/accept_redirects", "0"},
+		{"ipv6/conf/" + name + "/accept_ra", "0"},
+	}
+	if w.hasIPv6() {
+		all = append(all, sysctl{"ipv6/conf/" + name + "/disable_ipv6", "0"})
+	}
+	return all
+}
+
+func (w wire) hasIPv6() bool {
+	return slices.ContainsFunc(w.addrs, netip.Addr.Is6)
+}
+
+// A sysctl is a file below /proc/sys/net and what it has to hold.
+type sysctl struct{ name, value string }
+
+// setSysctls writes in the calling thread's namespace. Files of IPv6 may be
+// missing, in a kernel without it or on a link below 1280 bytes: IPv4 works all
+// the same, and an IPv6 address is refused when it is added.
+func setSysctls(all []sysctl) error {
+	for _, s := range all {
+		err := os.WriteFile(filepath.Join("/proc/sys/net", s.name), []byte(s.value), 0)
+		if errors.Is(err, os.ErrNotExist) && strings.HasPrefix(s.name, "ipv6/") {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("set sysctl: %w (is /proc/sys writable?)", err)
+		}
+	}
+	return nil
+}
+
+func setNeighbour(h netlinksafe.Handle, link netlink.Link, addr netip.Addr, mac net.HardwareAddr) error {
+	err := h.NeighSet(&netlink.Neigh{
+		LinkIndex: link.Attrs().Index, State: netlink.NUD_PERMANENT,
+		IP: addr.AsSlice(), HardwareAddr: mac,
+	})
+	if err != nil {
+		return fmt.Errorf("set neighbour %s: %w", addr, err)
+	}
+	return nil
+}
+
+// removeLink deletes a link by name; none is no error. The other end of the pair
+// goes with it, and with both their addresses, routes and neighbours.
+func removeLink(h netlinksafe.Handle, name string) error {
+	link, err := h.LinkByName(name)
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		return nil
+	}
+	if err == nil {
+		err = h.LinkDel(link)
+	}
+	if err != nil && !errors.Is(err, unix.ENODEV) {
+		return fmt.Errorf("delete link %s: %w", name, err)
+	}
+	return nil
+}
+
+// hostPrefix is the address alone as a prefix, /32 or /128.
+func hostPrefix(addr netip.Addr) *net.IPNet {
+	return &net.IPNet{IP: addr.AsSlice(), Mask: net.CIDRMask(addr.BitLen(), addr.BitLen())}
+}
+
+// uplinkMTU is the MTU of the link of the default route, or Ethernet's.
+func uplinkMTU(host netlinksafe.Handle) int {
+	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		routes, err := host.RouteList(nil, family)
+		if err != nil {
+			continue
+		}
+		for _, route := range routes {
+			if ones := defaultBits(route.Dst); ones != 0 || route.LinkIndex == 0 {
+				continue
+			}
+			if link, err := host.LinkByIndex(route.LinkIndex); err == nil {
+				return link.Attrs().MTU
+			}
+		}
+	}
+	return 1500
+}
+
+// defaultBits is the length of a route's destination; netlink gives nil for "all"
+// in some versions.
+func defaultBits(dst *net.IPNet) int {
+	if dst == nil {
+		return 0
+	}
+	ones, _ := dst.Mask.Size()
+	return ones
+}
