@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"fmt"
 	"io/fs"
-	"os"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -44,7 +43,7 @@ func (l *Layer) Size() int { return len(l.data) }
 
 func writeEntry(w *tar.Writer, name string, e entry) error {
 	h := &tar.Header{Name: name, Mode: tarMode(e.mode), ModTime: time.Unix(0, 0)}
-	data := e.data
+	var data []byte
 	switch {
 	case e.mode.IsDir():
 		h.Typeflag, h.Name = tar.TypeDir, name+"/"
@@ -52,11 +51,9 @@ func writeEntry(w *tar.Writer, name string, e entry) error {
 		h.Typeflag, h.Linkname = tar.TypeSymlink, e.target
 	default:
 		h.Typeflag = tar.TypeReg
-		if e.host != "" {
-			var err error
-			if data, err = os.ReadFile(e.host); err != nil {
-				return err
-			}
+		var err error
+		if data, err = e.read(); err != nil {
+			return err
 		}
 		h.Size = int64(len(data))
 	}

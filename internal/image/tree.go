@@ -167,6 +167,42 @@ func (e entry) equal(o entry) bool {
 	return e.mode == o.mode && e.host == o.host && e.target == o.target && string(e.data) == string(o.data)
 }
 
+// Rewrite puts the content of a file through edit. The name is one of Files.
+func (t *Tree) Rewrite(name string, edit func([]byte) ([]byte, error)) error {
+	e, ok := t.entries[name]
+	if !ok || !e.mode.IsRegular() {
+		return fmt.Errorf("rewrite %s: no such file in the tree", name)
+	}
+	data, err := e.read()
+	if err == nil {
+		data, err = edit(data)
+	}
+	if err != nil {
+		return fmt.Errorf("rewrite %s: %w", name, err)
+	}
+	t.entries[name] = entry{mode: e.mode, data: data}
+	return nil
+}
+
+// Files returns the names of the regular files, in order and without the leading slash.
+func (t *Tree) Files() []string {
+	var files []string
+	for _, name := range t.names() {
+		if t.entries[name].mode.IsRegular() {
+			files = append(files, name)
+		}
+	}
+	return files
+}
+
+// read returns the content of a regular file.
+func (e entry) read() ([]byte, error) {
+	if e.host == "" {
+		return e.data, nil
+	}
+	return os.ReadFile(e.host)
+}
+
 // names returns the keys of the tree in order; a directory always comes before what it holds.
 func (t *Tree) names() []string {
 	names := make([]string, 0, len(t.entries))
