@@ -1,0 +1,188 @@
+package nftables
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// held is what the kernel holds for one frontend.
+type held struct {
+	name            string // the Service's port, the comment of the element
+	inside, outside how    // outside is 0 where both are treated alike
+	// slots and outsideSlots are the two lists of endpoints. An invalid address is a
+	// slot that should be there and is not.
+	slots, outsideSlots []netip.AddrPort
+}
+
+// equal reports whether the kernel holds the same for h and o.
+func (h *held) equal(o *held) bool {
+	return h.name == o.name && h.inside == o.inside && h.outside == o.outside &&
+		slices.Equal(h.slots, o.slots) && slices.Equal(h.outsideSlots, o.outsideSlots)
+}
+
+// count adds d to the uses of the ways that h leads to.
+func (h *held) count(uses map[how]int, d int) {
+	for _, way := range [...]how{h.inside, h.outside} {
+		if ok, _, _ := way.forwards(); ok {
+			uses[way] += d
+		}
+	}
+}
+
+// hold returns what the kernel shall hold for f, given what it holds now: an endpoint
+// that stays keeps its slot, so that a change writes as many slots as endpoints changed.
+func hold(was *held, f *service.Frontend) *held {
+	if f == nil {
+		return &held{}
+	}
+	is := &held{
+		name:   f.Service.String(),
+		inside: howTo(f.Inside, f.NodePort(), false),
+		slots:  assign(was.slots, f.Inside.Endpoints),
+	}
+	if !f.Inside.Equal(f.Outside) {
+		is.outside = howTo(f.Outside, f.NodePort(), true)
+		is.outsideSlots = assign(was.outsideSlots, f.Outside.Endpoints)
+	}
+	return is
+}
+
+// assign gives each endpoint a slot: the one it has if that is still in range, else
+// the first free one.
+func assign(was []netip.AddrPort, eps []service.Endpoint) []netip.AddrPort {
+	n := min(len(eps), maxSlots)
+	is := make([]netip.AddrPort, n)
+	if len(was) == 0 {
+		for i := range is {
+			is[i] = eps[i].Addr
+		}
+		return is
+	}
+	left := make(map[netip.AddrPort]bool, n)
+	for _, e := range eps[:n] {
+		left[e.Addr] = true
+	}
+	for i := range min(n, len(was)) {
+		if left[was[i]] {
+			is[i] = was[i]
+			delete(left, was[i])
+		}
+	}
+	free := 0
+	for _, e := range eps[:n] {
+		if !left[e.Addr] {
+			continue
+		}
+		for is[free].IsValid() {
+			free++
+		}
+		is[free] = e.Addr
+	}
+	return is
+}
+
+// A plan is the writes of one Sync in their order. Between two of its transactions
+// every frontend is whole: an endpoint is there before the first packet can pick it
+// and leaves after the last one could.
+type plan struct {
+	endpoints []write // added or replaced
+	fronts    []write
+	gone      []write // endpoints removed
+	rest      []write // settings and hairpins
+}
+
+func (p *plan) writes() []write {
+	return slices.Concat(p.rest, p.endpoints, p.fronts, p.gone)
+}
+
+// frontend plans the change of one frontend from was to is.
+func (p *plan) frontend(k service.Key, was, is *held) {
+	key, is4, nodePort := frontKey(k), k.Addr.Addr().Is4(), k.Addr.Addr().IsUnspecified()
+	front, out, eps := frontends, outside, endpoints
+	if nodePort {
+		front, out, eps = nodeports, nodeportsOutside, nodeportEndpoints
+	}
+	p.slots(eps.name(is4), key, 0, was.slots, is.slots)
+	p.slots(eps.name(is4), key, outsideOffset, was.outsideSlots, is.outsideSlots)
+	// The element for outsiders comes before and leaves after the one for all: without
+	// it they would be served by the other.
+	if is.outside != 0 {
+		p.front(out.name(is4), key, was, is, was.outside, is.outside)
+	}
+	p.front(front.name(is4), key, was, is, was.inside, is.inside)
+	if is.outside == 0 {
+		p.front(out.name(is4), key, was, is, was.outside, is.outside)
+	}
+}
+
+func (p *plan) front(set string, key []byte, was, is *held, from, to how) {
+	if from == to && (to == 0 || was.name == is.name) {
+		return
+	}
+	w := write{set: set, key: key, del: from != 0, add: to != 0}
+	if w.add {
+		w.data, w.comment = howData(to), is.name
+	}
+	p.fronts = append(p.fronts, w)
+}
+
+func (p *plan) slots(set string, front []byte, offset uint32, was, is []netip.AddrPort) {
+	at := func(list []netip.AddrPort, i int) netip.AddrPort {
+		if i < len(list) {
+			return list[i]
+		}
+		return netip.AddrPort{}
+	}
+	for i := range max(len(was), len(is)) {
+		from, to := at(was, i), at(is, i)
+		if from == to {
+			continue
+		}
+		w := write{set: set, key: slotKey(front, offset+uint32(i)), del: from.IsValid(), add: to.IsValid()}
+		if !w.add {
+			p.gone = append(p.gone, w)
+			continue
+		}
+		w.data = endpointData(to)
+		p.endpoints = append(p.endpoints, w)
+	}
+}
+
+// hairpins plans the set of endpoints that may be their own client. is has the new
+// counts of the addresses that may have changed, was those of all.
+func (p *plan) hairpins(was, is map[netip.Addr]int) {
+	for a, n := range is {
+		if (was[a] > 0) == (n > 0) {
+			continue
+		}
+		key := append(a.AsSlice(), a.AsSlice()...)
+		p.rest = append(p.rest, write{set: hairpin.name(a.Is4()), key: key, add: n > 0, del: n == 0})
+	}
+}
+
+// prefixes plans the change of an interval set. It is small and rarely changes, so it
+// is written anew, in one transaction.
+func (p *plan) prefixes(s set, was, is []netip.Prefix) {
+	for _, f := range families {
+		from, to := ranges(was, f.is4), ranges(is, f.is4)
+		if slices.Equal(from, to) {
+			continue
+		}
+		for _, r := range from {
+			p.rest = append(p.rest, write{set: s.name(f.is4), key: r.From().AsSlice(), end: after(r.To()), del: true})
+		}
+		for _, r := range to {
+			p.rest = append(p.rest, write{set: s.name(f.is4), key: r.From().AsSlice(), end: after(r.To()), add: true})
+		}
+	}
+}
+
+// after returns the address behind a as an interval's end, nil behind the last one.
+func after(a netip.Addr) []byte {
+	if next := a.Next(); next.IsValid() {
+		return next.AsSlice()
+	}
+	return nil
+}

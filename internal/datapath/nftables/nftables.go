@@ -1,0 +1,160 @@
+// Package nftables is the datapath that uses nf_tables.
+//
+//	Table ─ Diff ─→ changes ─ hold ─→ what the kernel shall hold ─ plan ─→ writes ─ commit ─→ kernel
+//	                            ↑                                                              │
+//	                            └───────────────── state ←───────────── read (first, or after an error)
+//
+// The program (ruleset.nft.tmpl) is constant; it is loaded as text once per version and
+// says how a packet goes. A Service is a handful of elements of its maps, so that a
+// change costs what changed, with ten Services or fifty thousand.
+//
+// It hides how a Table is laid out in those maps. It promises, beyond the contract in
+// package datapath, that an endpoint which stays is never moved, that between two
+// transactions of one Sync every frontend is whole, and that it touches nothing but its
+// own table, inet fairway.
+//
+// It needs the program nft once, at the first Sync of a new version, and a kernel of
+// 5.13 or later (reject in prerouting, concatenated data in maps).
+package nftables
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/nftables"
+
+	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// DefaultMark is kube-proxy's: bit 14.
+const DefaultMark = 1 << 14
+
+// Config says how the datapath works. The zero value works.
+type Config struct {
+	// Mark is the bit of the packet mark that means "masquerade me". 0: DefaultMark.
+	Mark uint32
+}
+
+// Datapath implements datapath.Datapath.
+type Datapath struct {
+	program *program
+	kernel  *kernel
+	table   *service.Table // what the kernel holds; nil: not known, read it
+	state   *state         // the same, as elements
+}
+
+var _ datapath.Datapath = (*Datapath)(nil)
+
+// New returns a datapath. It does not touch the kernel.
+func New(cfg Config) (*Datapath, error) {
+	if cfg.Mark == 0 {
+		cfg.Mark = DefaultMark
+	}
+	p, err := newProgram(cfg.Mark)
+	if err != nil {
+		return nil, err
+	}
+	return &Datapath{
+		program: p,
+		kernel:  &kernel{table: &nftables.Table{Name: tableName, Family: nftables.TableFamilyINet}},
+	}, nil
+}
+
+// Name returns "nftables".
+func (d *Datapath) Name() string { return "nftables" }
+
+// FailWrites makes every write ask f first and fail with its error. It is for tests
+// that inject faults.
+func (d *Datapath) FailWrites(f func() error) { d.kernel.fail = f }
+
+// Program returns the ruleset that is loaded, as text for people.
+func (d *Datapath) Program() (string, error) { return d.program.text(nil) }
+
+// Sync implements datapath.Datapath.
+func (d *Datapath) Sync(ctx context.Context, want *service.Table) (datapath.Stats, error) {
+	full := d.table == nil
+	if full {
+		if err := d.learn(ctx); err != nil {
+			return datapath.Stats{}, fmt.Errorf("sync nftables: %w", err)
+		}
+	}
+	r := d.render(want, full)
+	if err := d.apply(r); err != nil {
+		d.table, d.state = nil, nil // the next Sync asks the kernel
+		return datapath.Stats{}, fmt.Errorf("sync nftables: %w", err)
+	}
+	d.table = want
+	stats := datapath.Stats{Frontends: len(r.next), Full: full}
+	for _, w := range r.writes {
+		if w.add {
+			stats.Added++
+		}
+		if w.del {
+			stats.Deleted++
+		}
+	}
+	return stats, nil
+}
+
+// learn loads the program if it is not there and reads what the kernel holds.
+func (d *Datapath) learn(ctx context.Context) error {
+	loaded, err := d.program.load(ctx, d.kernel)
+	if err != nil {
+		return err
+	}
+	s, err := d.kernel.read()
+	if err != nil {
+		return err
+	}
+	if loaded {
+		clear(s.chains) // of another program: write them again
+	}
+	d.state = s
+	return nil
+}
+
+// apply writes r and, once that is done, takes note of it.
+func (d *Datapath) apply(r *rendering) error {
+	addWays := func(c *nftables.Conn) error {
+		for _, h := range r.newWays {
+			if err := d.kernel.addWay(c, h, d.program.mark); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	dropWays := func(c *nftables.Conn) error {
+		for _, h := range r.oldWays {
+			if err := d.kernel.delWay(c, h); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if err := d.kernel.commit(addWays, r.writes); err != nil {
+		return fmt.Errorf("write elements: %w", err)
+	}
+	if err := d.kernel.commit(dropWays, nil); err != nil {
+		return fmt.Errorf("remove unused chains: %w", err)
+	}
+	for _, h := range r.newWays {
+		d.state.chains[h] = true
+	}
+	for _, h := range r.oldWays {
+		delete(d.state.chains, h)
+		delete(d.state.uses, h)
+	}
+	for k, is := range r.next {
+		d.state.put(k, is)
+	}
+	for a, n := range r.hairpins {
+		if n == 0 {
+			delete(d.state.hairpins, a)
+			continue
+		}
+		d.state.hairpins[a] = n
+	}
+	d.state.settings = r.settings
+	return nil
+}

@@ -1,0 +1,208 @@
+package nftables
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/google/nftables"
+
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// state is what the kernel holds, all of it.
+type state struct {
+	frontends map[service.Key]*held
+	hairpins  map[netip.Addr]int // how many endpoints need it; 1 where not known
+	settings  service.Settings
+	uses      map[how]int  // how many elements lead there
+	chains    map[how]bool // whether the chain is there
+}
+
+func newState() *state {
+	return &state{
+		frontends: map[service.Key]*held{},
+		hairpins:  map[netip.Addr]int{},
+		uses:      map[how]int{},
+		chains:    map[how]bool{},
+	}
+}
+
+// at returns what is held for k, an empty one if nothing is.
+func (s *state) at(k service.Key) *held {
+	if h := s.frontends[k]; h != nil {
+		return h
+	}
+	return &held{}
+}
+
+// put replaces what is held for k and counts the ways in use.
+func (s *state) put(k service.Key, is *held) {
+	s.at(k).count(s.uses, -1)
+	is.count(s.uses, +1)
+	if is.inside == 0 && is.outside == 0 && len(is.slots) == 0 && len(is.outsideSlots) == 0 {
+		delete(s.frontends, k)
+		return
+	}
+	s.frontends[k] = is
+}
+
+// read returns what the kernel holds.
+func (k *kernel) read() (*state, error) {
+	c, err := k.conn()
+	if err != nil {
+		return nil, fmt.Errorf("open netlink socket: %w", err)
+	}
+	r := reader{kernel: k, conn: c, state: newState()}
+	for _, f := range families {
+		r.fronts(f.is4, frontends, false, func(h *held, how how) { h.inside = how })
+		r.fronts(f.is4, outside, false, func(h *held, how how) { h.outside = how })
+		r.fronts(f.is4, nodeports, true, func(h *held, how how) { h.inside = how })
+		r.fronts(f.is4, nodeportsOutside, true, func(h *held, how how) { h.outside = how })
+		r.endpoints(f.is4, endpoints, false)
+		r.endpoints(f.is4, nodeportEndpoints, true)
+		r.hairpins(f.is4)
+		r.state.settings.Pods = append(r.state.settings.Pods, r.prefixes(pods, f.is4)...)
+		r.state.settings.NodePorts = append(r.state.settings.NodePorts, r.prefixes(nodeportAddresses, f.is4)...)
+	}
+	r.ways()
+	return r.state, r.err
+}
+
+// reader reads set after set until the first error.
+type reader struct {
+	*kernel
+	conn  *nftables.Conn
+	state *state
+	err   error
+}
+
+// each calls f for every element of a set.
+func (r *reader) each(name string, f func(e nftables.SetElement) error) {
+	if r.err != nil {
+		return
+	}
+	els, err := r.conn.GetSetElements(&nftables.Set{Table: r.table, Name: name})
+	if err != nil {
+		r.err = fmt.Errorf("read %s: %w", name, err)
+		return
+	}
+	for _, e := range els {
+		if err := f(e); err != nil {
+			r.err = fmt.Errorf("read %s: %w", name, err)
+			return
+		}
+	}
+}
+
+// held returns the frontend of a key, to be filled.
+func (r *reader) held(k service.Key) *held {
+	h := r.state.frontends[k]
+	if h == nil {
+		h = &held{}
+		r.state.frontends[k] = h
+	}
+	return h
+}
+
+func (r *reader) fronts(is4 bool, s set, nodePort bool, put func(*held, how)) {
+	r.each(s.name(is4), func(e nftables.SetElement) error {
+		k, err := parseFrontKey(e.Key, is4, nodePort)
+		if err != nil {
+			return err
+		}
+		how, err := parseHow(e.Val)
+		if err != nil {
+			return err
+		}
+		h := r.held(k)
+		h.name = e.Comment
+		put(h, how)
+		return nil
+	})
+}
+
+func (r *reader) endpoints(is4 bool, s set, nodePort bool) {
+	r.each(s.name(is4), func(e nftables.SetElement) error {
+		k, slot, err := parseSlotKey(e.Key, is4, nodePort)
+		if err != nil {
+			return err
+		}
+		addr, err := parseEndpoint(e.Val, is4)
+		if err != nil {
+			return err
+		}
+		h := r.held(k)
+		list := &h.slots
+		if slot >= outsideOffset {
+			list, slot = &h.outsideSlots, slot-outsideOffset
+		}
+		if slot >= maxSlots {
+			return fmt.Errorf("slot %d of %v is out of range", slot, k)
+		}
+		for len(*list) <= int(slot) {
+			*list = append(*list, netip.AddrPort{})
+		}
+		(*list)[slot] = addr
+		return nil
+	})
+}
+
+func (r *reader) hairpins(is4 bool) {
+	r.each(hairpin.name(is4), func(e nftables.SetElement) error {
+		addr, ok := netip.AddrFromSlice(e.Key[:min(len(e.Key), addrSize(is4))])
+		if !ok {
+			return fmt.Errorf("address has %d bytes", len(e.Key))
+		}
+		r.state.hairpins[addr] = 1
+		return nil
+	})
+}
+
+// ways reads which chains are there, and counts those in use.
+func (r *reader) ways() {
+	for _, h := range r.state.frontends {
+		h.count(r.state.uses, +1)
+	}
+	r.each(waysMap, func(e nftables.SetElement) error {
+		h, err := parseHow(e.Key)
+		if ok, _, _ := h.forwards(); ok {
+			r.state.chains[h] = true
+		}
+		return err
+	})
+}
+
+// prefixes reads an interval set.
+func (r *reader) prefixes(s set, is4 bool) []netip.Prefix {
+	type edge struct {
+		addr netip.Addr
+		end  bool
+	}
+	var edges []edge
+	r.each(s.name(is4), func(e nftables.SetElement) error {
+		addr, ok := netip.AddrFromSlice(e.Key)
+		if !ok {
+			return fmt.Errorf("address has %d bytes", len(e.Key))
+		}
+		edges = append(edges, edge{addr, e.IntervalEnd})
+		return nil
+	})
+	slices.SortFunc(edges, func(a, b edge) int {
+		if c := a.addr.Compare(b.addr); c != 0 {
+			return c
+		}
+		return first(a.end, b.end)
+	})
+	var out []netip.Prefix
+	for i, e := range edges {
+		switch {
+		case e.end:
+		case i+1 < len(edges) && edges[i+1].end:
+			out = append(out, toPrefixes(e.addr, edges[i+1].addr.Prev())...)
+		default:
+			out = append(out, toPrefixes(e.addr, lastAddr(is4))...)
+		}
+	}
+	return out
+}
