@@ -1,0 +1,114 @@
+package kube
+
+import (
+	"fmt"
+	"log/slog"
+	"runtime"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// BenchmarkMemory prints what a Service with two endpoints costs, and what the
+// objects of the API would cost.
+func BenchmarkMemory(b *testing.B) {
+	const n = 10000
+	for b.Loop() {
+		before := heap()
+		raw := make([]any, 0, 2*n)
+		for i := range n {
+			raw = append(raw, realService(i), realSlice(i))
+		}
+		whole := heap() - before
+
+		s := New(Config{Log: slog.New(slog.DiscardHandler), NodeName: "node-1"})
+		for _, o := range raw {
+			var err error
+			if _, ok := o.(*corev1.Service); ok {
+				err = s.services.Add(o)
+			} else {
+				err = s.slices.Add(o)
+			}
+			if err != nil {
+				b.Fatal(err)
+			}
+		}
+		clear(raw)
+		raw = nil
+		b.ReportMetric(float64(whole)/n, "raw-B/service")
+		b.ReportMetric(float64(heap()-before)/n, "B/service")
+		runtime.KeepAlive(s)
+	}
+}
+
+func heap() uint64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+// BenchmarkUpdate is one changed EndpointSlice until Take has returned it.
+func BenchmarkUpdate(b *testing.B) {
+	s := New(Config{Log: slog.New(slog.DiscardHandler), NodeName: "node-1"})
+	s.ready = true
+	slices := [2]*discoveryv1.EndpointSlice{realSlice(1), realSlice(1)}
+	slices[1].Endpoints = slices[1].Endpoints[:1]
+	i := 0
+	for b.Loop() {
+		if err := s.slices.Update(slices[i%2]); err != nil {
+			b.Fatal(err)
+		}
+		if len(s.Take()) != 1 {
+			b.Fatal("nothing taken")
+		}
+		i++
+	}
+}
+
+// realService has what a Service carries in a cluster in use. Every string is a
+// new one, as from the wire.
+func realService(i int) *corev1.Service {
+	ip := fmt.Sprintf("10.%d.%d.%d", 96+i/65536, i/256%256, i%256)
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: fmt.Sprintf("team-%d", i%100), Name: fmt.Sprintf("service-%d", i),
+			UID: "8f7a1c0e-0000-4000-8000-000000000000", ResourceVersion: fmt.Sprint(i), CreationTimestamp: metav1.Now(),
+			Labels:        map[string]string{"app.kubernetes.io/name": fmt.Sprint("app-", i), "app.kubernetes.io/managed-by": fmt.Sprint("helm", i)},
+			Annotations:   map[string]string{"kubectl.kubernetes.io/last-applied-configuration": fmt.Sprintf("{%0600d}", i)},
+			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl", FieldsV1: &metav1.FieldsV1{Raw: make([]byte, 500)}}},
+		},
+		Spec: corev1.ServiceSpec{
+			Type: corev1.ServiceTypeClusterIP, ClusterIP: ip, ClusterIPs: []string{ip},
+			Selector: map[string]string{"app.kubernetes.io/name": fmt.Sprint("app-", i)},
+			Ports:    []corev1.ServicePort{{Name: fmt.Sprint("ht", "tp"), Port: 80, Protocol: corev1.ProtocolTCP}},
+		},
+	}
+}
+
+func realSlice(i int) *discoveryv1.EndpointSlice {
+	port := int32(8080)
+	s := &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: fmt.Sprintf("team-%d", i%100), Name: fmt.Sprintf("service-%d-x7k2p", i),
+			Labels:        map[string]string{discoveryv1.LabelServiceName: fmt.Sprintf("service-%d", i)},
+			Annotations:   map[string]string{corev1.EndpointsLastChangeTriggerTime: time.Now().Format(time.RFC3339Nano)},
+			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kube-controller-manager", FieldsV1: &metav1.FieldsV1{Raw: make([]byte, 700)}}},
+		},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Ports:       []discoveryv1.EndpointPort{{Name: new(fmt.Sprint("ht", "tp")), Port: &port}},
+	}
+	for j := range 2 {
+		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{
+			Addresses:  []string{fmt.Sprintf("10.%d.%d.%d", 200+j, i/256%256, i%256)},
+			Conditions: discoveryv1.EndpointConditions{Ready: new(true), Serving: new(true), Terminating: new(false)},
+			NodeName:   new(fmt.Sprintf("node-%d", i%500)), Zone: new(fmt.Sprintf("zone-%d", i%3)),
+			TargetRef: &corev1.ObjectReference{Kind: "Pod", Name: fmt.Sprintf("service-%d-6d4cf56db6-x7k2p", i)},
+		})
+	}
+	return s
+}

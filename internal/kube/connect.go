@@ -1,0 +1,147 @@
+package kube
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+)
+
+// A Connection says how to reach the API server. The zero value is that of a pod with
+// a service account.
+type Connection struct {
+	Kubeconfig string // path of a kubeconfig file; empty: the pod's service account
+	Master     string // URL of the API server; empty: as the above say
+	// QPS and Burst limit our own requests; zero means client-go's defaults.
+	QPS   float32
+	Burst int
+	// ContentType is what we speak; empty means protobuf, which costs the API server
+	// and us the least.
+	ContentType string
+	// UserAgent names us in the API server's logs; empty means client-go's default.
+	UserAgent string
+}
+
+const protobuf = "application/vnd.kubernetes.protobuf"
+
+// serviceAccount is where the kubelet mounts a pod's credentials.
+const serviceAccount = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+// Connect makes a client. It reads files but sends nothing yet.
+func Connect(c Connection) (kubernetes.Interface, error) {
+	cfg, err := c.restConfig(serviceAccount)
+	if err != nil {
+		return nil, err
+	}
+	client, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the API server at %s: %w", cfg.Host, oneLine(err))
+	}
+	return client, nil
+}
+
+func (c Connection) restConfig(account string) (*rest.Config, error) {
+	if err := c.checkMaster(); err != nil {
+		return nil, err
+	}
+	read := c.fromPod
+	if c.Kubeconfig != "" {
+		read = c.fromFile
+	}
+	cfg, err := read(account)
+	if err != nil {
+		return nil, err
+	}
+	cfg.QPS, cfg.Burst, cfg.UserAgent = c.QPS, c.Burst, c.UserAgent
+	cfg.ContentType = c.ContentType
+	if cfg.ContentType == "" {
+		cfg.ContentType = protobuf
+	}
+	cfg.AcceptContentTypes = cfg.ContentType + ",application/json"
+	return cfg, nil
+}
+
+func (c Connection) checkMaster() error {
+	if c.Master == "" {
+		return nil
+	}
+	u, err := url.Parse(c.Master)
+	if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" {
+		return fmt.Errorf("API server address %q is not a URL (write it as https://HOST:PORT)", c.Master)
+	}
+	return nil
+}
+
+func (c Connection) fromFile(string) (*rest.Config, error) {
+	file, err := clientcmd.LoadFromFile(c.Kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("read kubeconfig %s: %w", c.Kubeconfig, oneLine(withoutPath(err)))
+	}
+	if err := clientcmd.ResolveLocalPaths(file); err != nil {
+		return nil, fmt.Errorf("read kubeconfig %s: %w", c.Kubeconfig, oneLine(err))
+	}
+	cfg, err := clientcmd.NewDefaultClientConfig(*file, &clientcmd.ConfigOverrides{
+		ClusterInfo: clientcmdapi.Cluster{Server: c.Master},
+	}).ClientConfig()
+	switch {
+	case clientcmd.IsEmptyConfig(err):
+		return nil, fmt.Errorf("read kubeconfig %s: it names no cluster (is it empty, or is current-context missing?)", c.Kubeconfig)
+	case err != nil:
+		return nil, fmt.Errorf("read kubeconfig %s: %w", c.Kubeconfig, oneLine(err))
+	}
+	return cfg, nil
+}
+
+// fromPod uses the service account's token and CA. With Master they are sent there:
+// the address that a pod is given is a Service's, and until a proxy runs on the node
+// nobody carries packets to it.
+func (c Connection) fromPod(account string) (*rest.Config, error) {
+	cfg := &rest.Config{Host: c.Master}
+	if cfg.Host == "" {
+		host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
+		if host == "" || port == "" {
+			return nil, errors.New("no way to the API server: we are not in a pod (give --kubeconfig FILE)")
+		}
+		if strings.Contains(host, ":") {
+			host = "[" + host + "]"
+		}
+		cfg.Host = "https://" + host + ":" + port
+	}
+	if strings.HasPrefix(cfg.Host, "http://") {
+		return cfg, nil // a token must not travel in the clear
+	}
+	cfg.BearerTokenFile = filepath.Join(account, "token") // read again when it is renewed
+	if _, err := os.ReadFile(cfg.BearerTokenFile); err != nil {
+		return nil, fmt.Errorf("read the service account's token: %w (outside a pod, give --kubeconfig FILE)", err)
+	}
+	cfg.CAFile = filepath.Join(account, "ca.crt")
+	if _, err := os.ReadFile(cfg.CAFile); err != nil {
+		return nil, fmt.Errorf("read the service account's CA: %w", err)
+	}
+	return cfg, nil
+}
+
+// withoutPath takes the file's name, which the message already has, from an error of
+// package os.
+func withoutPath(err error) error {
+	var p *os.PathError
+	if errors.As(err, &p) {
+		return p.Err
+	}
+	return err
+}
+
+// oneLine makes an error of client-go readable in a terminal: some have many lines.
+func oneLine(err error) error {
+	if text := strings.Join(strings.Fields(err.Error()), " "); text != err.Error() {
+		return errors.New(text)
+	}
+	return err
+}

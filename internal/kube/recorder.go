@@ -1,0 +1,201 @@
+package kube
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"hash/fnv"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+const (
+	controllerName = "fairway"
+	// noteLimit is what the API server accepts as an event's text, in bytes.
+	noteLimit = 1024
+	// queueLimit bounds the events that wait for a slow API server.
+	queueLimit = 1000
+	// eventTries and eventPause are for an API server that is just restarting.
+	eventTries = 4
+	eventPause = time.Second
+	// eventTimeout keeps one request from holding up the queue.
+	eventTimeout = 10 * time.Second
+)
+
+// A Recorder tells the owners of Services what was left out: as Kubernetes events and
+// as log lines, each problem once while it lasts. It never makes its caller wait.
+//
+// An event's name follows from the Service and the problem, not from the node: when
+// five thousand nodes see the same problem there is one event. (That is why this does
+// not use tools/events, which would also fold two problems of one reason into one.)
+type Recorder struct {
+	log    *slog.Logger
+	client kubernetes.Interface
+	node   string
+	pause  time.Duration // before the second try; doubles
+
+	mu    sync.Mutex
+	known map[service.Name][]service.Problem
+	queue []report
+	full  bool // an event was dropped since the queue was last empty
+	wake  chan struct{}
+}
+
+type report struct {
+	name    service.Name
+	problem service.Problem
+}
+
+// NewRecorder returns a Recorder for the agent on a node. Events are sent by Run.
+func NewRecorder(log *slog.Logger, client kubernetes.Interface, node string) *Recorder {
+	return &Recorder{
+		log: log, client: client, node: node, pause: eventPause,
+		known: map[service.Name][]service.Problem{},
+		wake:  make(chan struct{}, 1),
+	}
+}
+
+// Report says which problems a Service has now; none when all is well or the Service
+// is gone. What it had at the last Report is not told again.
+func (r *Recorder) Report(name service.Name, now []service.Problem) {
+	r.mu.Lock()
+	var fresh []service.Problem
+	for _, p := range now {
+		if !slices.Contains(r.known[name], p) && !slices.Contains(fresh, p) {
+			fresh = append(fresh, p)
+		}
+	}
+	if len(now) == 0 {
+		delete(r.known, name)
+	} else {
+		r.known[name] = slices.Clone(now)
+	}
+	dropped := false
+	for _, p := range fresh {
+		if len(r.queue) >= queueLimit {
+			dropped = !r.full
+			r.full = true
+			break
+		}
+		r.queue = append(r.queue, report{name, p})
+	}
+	r.mu.Unlock()
+
+	for _, p := range fresh {
+		r.log.Warn("a part of a Service makes no sense and is left out", "service", name.String(), "reason", p.Reason, "problem", p.Message)
+	}
+	if dropped {
+		r.log.Warn("too many events are waiting for the API server; some are only logged", "limit", queueLimit)
+	}
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run sends events until ctx ends, which is no error.
+func (r *Recorder) Run(ctx context.Context) error {
+	for {
+		rep, ok := r.next()
+		if !ok {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-r.wake:
+			}
+			continue
+		}
+		if err := r.send(ctx, rep); err != nil && ctx.Err() == nil {
+			r.log.Warn("cannot write an event", "service", rep.name.String(), "reason", rep.problem.Reason, "err", err)
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+	}
+}
+
+func (r *Recorder) next() (report, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.queue) == 0 {
+		r.queue, r.full = nil, false
+		return report{}, false
+	}
+	rep := r.queue[0]
+	r.queue = r.queue[1:]
+	return rep, true
+}
+
+// send writes one event. That it is already there is fine, whoever wrote it. What the
+// API server refuses for good is not tried again.
+func (r *Recorder) send(ctx context.Context, rep report) error {
+	pause := r.pause
+	for try := 1; ; try++ {
+		err := r.create(ctx, rep)
+		switch {
+		case err == nil || apierrors.IsAlreadyExists(err):
+			return nil
+		case apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsNotFound(err), try == eventTries:
+			return fmt.Errorf("create event: %w", err)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(pause):
+		}
+		pause *= 2
+	}
+}
+
+func (r *Recorder) create(ctx context.Context, rep report) error {
+	ctx, cancel := context.WithTimeout(ctx, eventTimeout)
+	defer cancel()
+	// kubectl describe shows only events that carry the object's UID. Without it the
+	// event is still worth having.
+	var uid types.UID
+	if svc, err := r.client.CoreV1().Services(rep.name.Namespace).Get(ctx, rep.name.Name, metav1.GetOptions{}); err == nil {
+		uid = svc.UID
+	}
+	e := r.event(rep, uid)
+	_, err := r.client.EventsV1().Events(e.Namespace).Create(ctx, e, metav1.CreateOptions{})
+	return err
+}
+
+func (r *Recorder) event(rep report, uid types.UID) *eventsv1.Event {
+	h := fnv.New64a()
+	fmt.Fprintf(h, "%s\x00%s\x00%s", uid, rep.problem.Reason, rep.problem.Message)
+	namespace := cmp.Or(rep.name.Namespace, metav1.NamespaceDefault)
+	return &eventsv1.Event{
+		ObjectMeta:          metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("%s.%016x", rep.name.Name, h.Sum64())},
+		EventTime:           metav1.NowMicro(),
+		ReportingController: controllerName,
+		ReportingInstance:   cmp.Or(cut(r.node, 128), "unknown"),
+		Action:              "ProgramService",
+		Reason:              cut(rep.problem.Reason, 128),
+		Type:                corev1.EventTypeWarning,
+		Note:                cut(rep.problem.Message, noteLimit),
+		Regarding:           corev1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: rep.name.Namespace, Name: rep.name.Name, UID: uid},
+	}
+}
+
+// cut shortens s to at most n bytes, between two characters.
+func cut(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && s[n]&0xc0 == 0x80 {
+		n--
+	}
+	return s[:n]
+}
