@@ -127,9 +127,14 @@ func must[T any](t *testing.T) func(T, error) T {
 func TestNothingBeforeEveryFirstListIsIn(t *testing.T) {
 	client := fake.NewClientset(apiService("web", "10.96.0.1"), apiSlice("web-1", "web", "10.0.0.1"), apiNode("node-1", "a"))
 	gate := make(chan struct{})
+	// The fake cannot be made to answer late, only to fail until the gate is open.
 	client.PrependReactor("list", "endpointslices", func(clienttesting.Action) (bool, runtime.Object, error) {
-		<-gate
-		return false, nil, nil
+		select {
+		case <-gate:
+			return false, nil, nil
+		default:
+			return true, nil, errors.New("not yet")
+		}
 	})
 	s := start(t, client)
 
