@@ -1,0 +1,212 @@
+// Package proxy is the loop that keeps a datapath equal to what the API says.
+//
+//	Source ─ dirty names ─→ ┌──────────────────────────────────┐
+//	         node changed → │ one goroutine, one select        │
+//	         retry timer ─→ │ Compile the dirty, build, Sync   │ ─→ Datapath
+//	                        └──────────────────────────────────┘ ─→ Report, Metrics, Health
+//
+// It hides when to act. It promises: nothing is programmed before every first list is
+// in; a burst of changes becomes one pass; a pass that fails loses nothing, because the
+// next one hands the whole table over again; and no other goroutine ever sees the
+// builder or the datapath.
+package proxy
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// A Source is where the loop reads what the API says now. It is level-triggered: the
+// channels only say that there is something to Take.
+type Source interface {
+	// Synced is closed when every first list is in.
+	Synced() <-chan struct{}
+	// Dirty receives when a Service or its endpoints changed.
+	Dirty() <-chan struct{}
+	// Take returns the names that changed since the last call.
+	Take() []service.Name
+	// Triggers returns, for the names of the last Take, when the endpoints changed in
+	// the cluster, where the API said so.
+	Triggers() map[service.Name]time.Time
+	Service(service.Name) (*service.Service, bool)
+	Slices(service.Name) []*service.Slice
+}
+
+// Health is told how the loop is doing; /healthz answers from it.
+type Health interface {
+	Queued() // a change waits
+	Synced() // nothing waits any more
+}
+
+// Config says what a Loop works with. Log, Source, Datapath, View, Health and Metrics
+// are required.
+type Config struct {
+	Log      *slog.Logger
+	Source   Source
+	Datapath datapath.Datapath
+	// View returns for whom tables are compiled, from the node's object as it is now.
+	View func() (service.Vantage, service.Settings)
+	// NodeChanged receives when View may return something else. nil: it never does.
+	NodeChanged <-chan struct{}
+	// Report is told the problems of a Service after each compilation; none if it is
+	// fine. It must not block. nil: nobody wants to know.
+	Report  func(service.Name, []service.Problem)
+	Health  Health
+	Metrics *Metrics
+	// MinSync is the least time from the start of one pass to the start of the next;
+	// 0: as soon as there is something to do.
+	MinSync time.Duration
+	// MaxRetry bounds the time between tries that fail; 0: 30 s.
+	MaxRetry time.Duration
+}
+
+// firstRetry is the pause after a first failure. It doubles with each further one.
+const firstRetry = 100 * time.Millisecond
+
+// A Loop runs passes. Only the goroutine in Run touches it.
+type Loop struct {
+	cfg     Config
+	builder *service.Builder
+	view    view
+	table   *service.Table // the last that was built
+	pause   time.Duration  // after the next failure
+	// triggers are the changes that no successful pass has brought to the kernel yet.
+	triggers []time.Time
+}
+
+// view is what tables are compiled for.
+type view struct {
+	vantage  service.Vantage
+	settings service.Settings
+}
+
+// New returns a Loop. It starts nothing.
+func New(cfg Config) *Loop {
+	if cfg.MaxRetry == 0 {
+		cfg.MaxRetry = 30 * time.Second
+	}
+	if cfg.Report == nil {
+		cfg.Report = func(service.Name, []service.Problem) {}
+	}
+	return &Loop{cfg: cfg, builder: service.NewBuilder(), table: &service.Table{}, pause: firstRetry}
+}
+
+// Run works until ctx ends, and returns nil then: the rules stay in place.
+func (l *Loop) Run(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-l.cfg.Source.Synced():
+	}
+	l.cfg.Health.Queued()
+	timer := time.NewTimer(0) // the first pass needs no event
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-l.cfg.Source.Dirty():
+		case <-l.cfg.NodeChanged:
+		case <-timer.C:
+		}
+		l.cfg.Health.Queued()
+		start := time.Now()
+		if again := l.pass(ctx, start); again > 0 {
+			timer.Reset(again)
+		}
+		if !sleep(ctx, l.cfg.MinSync-time.Since(start)) {
+			return nil
+		}
+	}
+}
+
+// sleep waits for d, and returns false if ctx ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	if d <= 0 {
+		return ctx.Err() == nil
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+// pass brings the datapath to what the Source says now. It returns how long to wait
+// before trying again, 0 if it succeeded.
+func (l *Loop) pass(ctx context.Context, start time.Time) time.Duration {
+	l.build()
+	stats, err := l.cfg.Datapath.Sync(ctx, l.table)
+	if err != nil && ctx.Err() != nil {
+		return 0 // we are being stopped; the next start goes on
+	}
+	l.cfg.Metrics.pass(start, stats, err)
+	if err != nil {
+		again := l.pause
+		l.pause = min(2*l.pause, l.cfg.MaxRetry)
+		l.cfg.Log.Error("the rules could not be written, will try again", "err", err, "again", again)
+		return again
+	}
+	l.pause = firstRetry
+	l.cfg.Health.Synced()
+	l.cfg.Metrics.programmed(l.triggers)
+	l.triggers = l.triggers[:0]
+	l.log(start, stats)
+	return 0
+}
+
+// build compiles what changed into a new table.
+func (l *Loop) build() {
+	names := l.cfg.Source.Take()
+	for _, t := range l.cfg.Source.Triggers() {
+		l.triggers = append(l.triggers, t)
+	}
+	var now view
+	now.vantage, now.settings = l.cfg.View()
+	if now.vantage != l.view.vantage {
+		for e := range l.table.Entries() {
+			names = append(names, e.Name)
+		}
+	}
+	l.view = now
+	for _, n := range names {
+		l.compile(n)
+	}
+	l.cfg.Metrics.changed(len(names))
+	l.table = l.builder.Table(now.settings)
+	for _, n := range names {
+		if e := l.table.Entry(n); e != nil {
+			l.cfg.Report(n, e.Problems)
+		} else {
+			l.cfg.Report(n, nil)
+		}
+	}
+}
+
+func (l *Loop) compile(n service.Name) {
+	svc, ok := l.cfg.Source.Service(n)
+	if !ok {
+		l.builder.Delete(n)
+		return
+	}
+	l.builder.Set(service.Compile(svc, l.cfg.Source.Slices(n), l.view.vantage))
+}
+
+func (l *Loop) log(start time.Time, s datapath.Stats) {
+	level := slog.LevelDebug
+	if s.Full {
+		level = slog.LevelInfo // the first pass, and the one after a failure
+	}
+	services, frontends := l.table.Len()
+	l.cfg.Log.Log(context.Background(), level, "rules are up to date",
+		"services", services, "frontends", frontends, "changed", s.Frontends,
+		"added", s.Added, "deleted", s.Deleted, "took", fmt.Sprint(time.Since(start).Round(time.Microsecond)))
+}

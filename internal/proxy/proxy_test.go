@@ -1,0 +1,246 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/datapath/nftables"
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// api is a Source under the test's control.
+type api struct {
+	synced, dirty chan struct{}
+
+	mu       sync.Mutex
+	services map[service.Name]*service.Service
+	changed  map[service.Name]bool
+}
+
+func newAPI() *api {
+	return &api{
+		synced: make(chan struct{}), dirty: make(chan struct{}, 1),
+		services: map[service.Name]*service.Service{}, changed: map[service.Name]bool{},
+	}
+}
+
+func (a *api) Synced() <-chan struct{}              { return a.synced }
+func (a *api) Dirty() <-chan struct{}               { return a.dirty }
+func (a *api) Triggers() map[service.Name]time.Time { return nil }
+func (a *api) Slices(service.Name) []*service.Slice { return nil }
+func (a *api) Take() (names []service.Name) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for n := range a.changed {
+		names = append(names, n)
+	}
+	clear(a.changed)
+	return names
+}
+
+func (a *api) Service(n service.Name) (*service.Service, bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s, ok := a.services[n]
+	return s, ok
+}
+
+// set adds the i-th Service, which has no endpoints.
+func (a *api) set(i int) service.Name {
+	s := &service.Service{
+		Name:       service.Name{Namespace: "ns", Name: fmt.Sprint("svc-", i)},
+		ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)})},
+		Ports:      []service.Port{{Name: "http", Proto: service.TCP, Port: 80}},
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.services[s.Name] = s
+	a.changed[s.Name] = true
+	select {
+	case a.dirty <- struct{}{}:
+	default:
+	}
+	return s.Name
+}
+
+// recorded is a real datapath whose passes the test can see and stop.
+type recorded struct {
+	datapath.Datapath
+	syncs chan *service.Table // receives the table before each Sync
+}
+
+func (r *recorded) Sync(ctx context.Context, t *service.Table) (datapath.Stats, error) {
+	r.syncs <- t
+	return r.Datapath.Sync(ctx, t)
+}
+
+type health struct{ queued, synced chan struct{} }
+
+func (h health) Queued() { ring(h.queued) }
+func (h health) Synced() { ring(h.synced) }
+
+func ring(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// harness is a Loop that runs in a network namespace of its own.
+type harness struct {
+	api    *api
+	syncs  chan *service.Table
+	health health
+	dump   func() *service.Table // after stop
+	stop   func()
+}
+
+func start(t *testing.T, fail func() error) *harness {
+	t.Helper()
+	real, err := nftables.New(nftables.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	real.FailWrites(fail)
+	h := &harness{
+		api: newAPI(), syncs: make(chan *service.Table),
+		health: health{make(chan struct{}, 1), make(chan struct{}, 1)},
+	}
+	loop := New(Config{
+		Log: slog.New(slog.DiscardHandler), Source: h.api, Datapath: &recorded{real, h.syncs},
+		View:   func() (service.Vantage, service.Settings) { return service.Vantage{Node: "n"}, service.Settings{} },
+		Health: h.health, Metrics: NewMetrics(prometheus.NewRegistry()), MaxRetry: 200 * time.Millisecond,
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	dumped := make(chan *service.Table, 1)
+	go func() {
+		runtime.LockOSThread() // and never unlock: the namespace ends with the thread
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			done <- fmt.Errorf("make a network namespace: %w [run the tests as root]", err)
+			return
+		}
+		err := loop.Run(ctx)
+		real.FailWrites(nil)
+		table, derr := real.Dump(context.Background())
+		dumped <- table
+		done <- errors.Join(err, derr)
+	}()
+	stopped := false
+	h.stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		for {
+			select {
+			case <-h.syncs: // a pass under way may end
+			case err := <-done:
+				if err != nil {
+					t.Error(err)
+				}
+				return
+			}
+		}
+	}
+	h.dump = func() *service.Table { h.stop(); return <-dumped }
+	t.Cleanup(h.stop)
+	return h
+}
+
+// pass lets the next Sync happen and returns its table.
+func (h *harness) pass(t *testing.T) *service.Table {
+	t.Helper()
+	select {
+	case table := <-h.syncs:
+		return table
+	case <-time.After(10 * time.Second):
+		t.Fatal("no pass within 10 s")
+		return nil
+	}
+}
+
+func TestNothingBeforeSynced(t *testing.T) {
+	h := start(t, nil)
+	h.api.set(1)
+	select {
+	case <-h.syncs:
+		t.Fatal("a pass before the first lists were in")
+	case <-time.After(100 * time.Millisecond):
+	}
+	close(h.api.synced)
+	if n, _ := h.pass(t).Len(); n != 1 {
+		t.Fatalf("the first pass has %d Services, want 1", n)
+	}
+}
+
+func TestBurstIsOnePass(t *testing.T) {
+	h := start(t, nil)
+	close(h.api.synced)
+	h.pass(t) // empty
+	<-h.health.synced
+	const burst = 500
+	for i := range burst {
+		h.api.set(i)
+	}
+	// The loop took some of them at the first wake-up, the rest at the second.
+	passes := 0
+	for n := 0; n < burst; passes++ {
+		n, _ = h.pass(t).Len()
+	}
+	if passes > 2 {
+		t.Errorf("%d changes took %d passes, want at most 2", burst, passes)
+	}
+}
+
+func TestFailureIsRetriedAndLosesNothing(t *testing.T) {
+	var mu sync.Mutex
+	left := 3
+	h := start(t, func() error {
+		mu.Lock()
+		defer mu.Unlock()
+		if left--; left >= 0 {
+			return errors.New("injected")
+		}
+		return nil
+	})
+	h.api.set(1)
+	close(h.api.synced)
+	h.pass(t)
+	h.api.set(2) // while it fails
+	for synced := false; !synced; {
+		select {
+		case <-h.syncs:
+		case <-h.health.synced:
+			synced = true
+		case <-time.After(10 * time.Second):
+			t.Fatal("not synced within 10 s")
+		}
+	}
+	if n, _ := h.dump().Len(); n != 2 {
+		t.Errorf("the kernel has %d Services, want 2", n)
+	}
+}
+
+func TestRulesStayWhenTheLoopEnds(t *testing.T) {
+	h := start(t, nil)
+	h.api.set(7)
+	close(h.api.synced)
+	want := h.pass(t)
+	<-h.health.synced
+	if d := service.Diff(h.dump(), want); len(d) != 0 {
+		t.Errorf("after the end the kernel differs: %v", d)
+	}
+}
