@@ -7,11 +7,12 @@
 //
 // It hides CoreDNS's process-wide machinery (the directive list, the Corefile
 // loader, the standard logger) behind New and Run. Because that machinery is
-// process-wide, one Server can run at a time in a process; a second one gets an
-// error and does not disturb the first.
+// process-wide, one Server can run at a time in a process, and a process should
+// run one in its life: CoreDNS opens the port for metrics only once.
 //
 // It promises: without a Corefile it comes up anywhere, also where resolv.conf
 // names nobody or names this very server; a Corefile that cannot be served is
-// refused with one line before any socket is open; when Run returns, the sockets
-// are closed and every goroutine that it started has ended.
+// refused with one line; when Run returns, the sockets are closed and its
+// goroutines have ended (of CoreDNS's own, the loop plugin's probe and the keepers
+// of idle upstream connections end some seconds later).
 package dns

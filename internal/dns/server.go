@@ -140,11 +140,14 @@ func (s *Server) start(in caddy.CaddyfileInput) (*caddy.Instance, error) {
 	for _, undo := range slices.Concat(inst.OnRestart, inst.OnShutdown) {
 		_ = undo() // the error that counts is the one of Start
 	}
-	err = oneLine(err)
-	if strings.Contains(err.Error(), "in-cluster configuration") {
-		return nil, fmt.Errorf("serve Corefile %s: %w [outside a cluster, give --kubeconfig or --master]", in.Filepath, err)
+	hint := ""
+	switch text := err.Error(); {
+	case strings.Contains(text, "in-cluster configuration"):
+		hint = " [outside a cluster, give --kubeconfig or --master]"
+	case s.cfg.Kubeconfig != "" && strings.HasPrefix(text, "plugin/kubernetes"):
+		hint = fmt.Sprintf(" [check the kubeconfig file %s]", s.cfg.Kubeconfig)
 	}
-	return nil, fmt.Errorf("serve Corefile %s: %w", in.Filepath, err)
+	return nil, fmt.Errorf("serve Corefile %s: %w%s", in.Filepath, oneLine(err), hint)
 }
 
 // reload is what the reload plugin calls every 30 seconds: the user's file as it
