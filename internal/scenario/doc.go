@@ -1,0 +1,48 @@
+// Package scenario reads the one format in which tests say what a Service shall do:
+// Kubernetes YAML in, a table and the way of packets out. The tests of the policy, of
+// the order of events and of every datapath read the same files.
+//
+//	file.txtar ─ Load ─→ Scenario ─┬─ Table ─────────→ golden text (internal/service)
+//	                               ├─ Orders, State ─→ the same Table, whatever the order
+//	                               └─ Packets ─┬─ Predict(Table) ─→ agree? (internal/service)
+//	                                           └─ real packets ───→ agree? (datapath/conformance)
+//
+// It hides the format and the conversion of YAML. It promises that a file with a
+// misspelled word, an unknown field or a packet from nowhere is an error, for a test
+// that is silently left out holds nothing.
+//
+// # The format
+//
+// A txtar archive. Its comment is one directive a line; "#" starts a comment:
+//
+//	node node-1 zone=a          the vantage; "node node-1" if it has no zone
+//	detect 10.244.0.0/16 …      Settings.Pods; without it nobody counts as a pod
+//	nodeports primary           Settings.NodePorts: the node's main addresses (default),
+//	nodeports all               all but loopback,
+//	nodeports 192.0.2.0/24 …    or those in the given ranges
+//	masquerade-all              Vantage.MasqueradeAll
+//	packet from=F to=T -> W     a packet and what becomes of it
+//
+// F is who sends: pod (a pod on the vantage node that is no endpoint), pod-remote (one
+// on another node), node (the vantage node), peer (the other node), outside, or the
+// address of an endpoint. Their addresses are in World.
+//
+// T is ADDRESS:PORT/PROTO, with proto tcp, udp or sctp. The address is a literal, or
+// the vantage node's name for its IPv4 and [name] for its IPv6 address.
+//
+// W is drop, reject, or the endpoints that may answer, each of which does:
+//
+//	-> 10.244.2.5:8080 source=client
+//	-> one-of 10.244.1.5:8080(node) 10.244.2.5:8080 source=client
+//
+// source says whom an endpoint sees: the client itself or the node, which has
+// masqueraded it. In brackets it is said for one endpoint.
+//
+// The files are
+//
+//	objects.yaml   Services and EndpointSlices
+//	table          golden: Table.WriteTo
+//	problems       golden, optional: Entry.Problems, a line each
+//
+// "go test -update" in internal/service writes the golden ones.
+package scenario

@@ -1,0 +1,135 @@
+package scenario
+
+import (
+	"fmt"
+	"iter"
+	"math/rand/v2"
+	"slices"
+
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// Orders yields many ways in which the scenario's objects may come to be, each with
+// its name: in every sequence the last word about every object is the same, so that
+// the last table must be.
+func (s *Scenario) Orders(rng *rand.Rand) iter.Seq2[string, []Event] {
+	base := s.events()
+	return func(yield func(string, []Event) bool) {
+		for order, events := range permutations(base, rng) {
+			for _, way := range ways(rng) {
+				events := way.expand(events)
+				name := order + ", " + way.name
+				if !yield(name+", one table", events) || !yield(name+", a table each", flushEach(events)) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// events are the objects as they stand in the file.
+func (s *Scenario) events() []Event {
+	var out []Event
+	for _, svc := range s.Services {
+		out = append(out, Event{Service: svc})
+	}
+	for _, slice := range s.Slices {
+		out = append(out, Event{Slice: slice})
+	}
+	return out
+}
+
+func permutations(base []Event, rng *rand.Rand) iter.Seq2[string, []Event] {
+	return func(yield func(string, []Event) bool) {
+		backward := slices.Clone(base)
+		slices.Reverse(backward)
+		if !yield("forward", base) || !yield("backward", backward) {
+			return
+		}
+		for i := range 3 {
+			mixed := slices.Clone(base)
+			rng.Shuffle(len(mixed), func(i, j int) { mixed[i], mixed[j] = mixed[j], mixed[i] })
+			if !yield(fmt.Sprintf("shuffle %d", i), mixed) {
+				return
+			}
+		}
+	}
+}
+
+// A way is what may happen to the objects on the way to their last state.
+type way struct {
+	name   string
+	expand func([]Event) []Event
+}
+
+// ways are a list and not a map: the same rng must make the same sequences.
+func ways(rng *rand.Rand) []way {
+	each := func(f func(Event) []Event) func([]Event) []Event {
+		return func(events []Event) []Event {
+			var out []Event
+			for _, e := range events {
+				out = append(out, f(e)...)
+			}
+			return out
+		}
+	}
+	gone := func(e Event) []Event { return []Event{e.gone()} }
+	other := func(e Event) []Event { return []Event{e.other(rng)} }
+	return []way{
+		{"once", slices.Clone[[]Event]},
+		{"each twice", each(func(e Event) []Event { return []Event{e, e} })},
+		{"all twice", func(events []Event) []Event { return slices.Concat(events, events) }},
+		{"removed and again", each(func(e Event) []Event { return []Event{e, e.gone(), e} })},
+		{"removed before", each(func(e Event) []Event { return []Event{e.gone(), e} })},
+		{"emptied and again", each(func(e Event) []Event { return []Event{e, e.empty(), e} })},
+		{"another before", each(func(e Event) []Event { return []Event{e.other(rng), e} })},
+		{"all others before", func(events []Event) []Event { return slices.Concat(each(other)(events), events) }},
+		{"all removed and again", func(events []Event) []Event { return slices.Concat(events, each(gone)(events), events) }},
+	}
+}
+
+func flushEach(events []Event) []Event {
+	var out []Event
+	for _, e := range events {
+		out = append(out, e, Event{Flush: true})
+	}
+	return out
+}
+
+// gone is the deletion of the event's object.
+func (e Event) gone() Event {
+	if e.Service != nil {
+		return Event{GoneService: e.Service.Name}
+	}
+	return Event{GoneSlice: e.Slice.Name}
+}
+
+// empty is the same object with nothing in it.
+func (e Event) empty() Event {
+	if e.Service != nil {
+		return Event{Service: &service.Service{Name: e.Service.Name, Created: e.Service.Created}}
+	}
+	return Event{Slice: &service.Slice{Name: e.Slice.Name, Service: e.Slice.Service}}
+}
+
+// other is the same object as it might have been before: its ports and endpoints
+// shuffled and cut, its ports and conditions changed.
+func (e Event) other(rng *rand.Rand) Event {
+	if e.Service != nil {
+		o := *e.Service
+		o.Ports = slices.Clone(o.Ports)
+		for i := range o.Ports {
+			o.Ports[i].Port++
+		}
+		o.ExternalLocal = !o.ExternalLocal
+		return Event{Service: &o}
+	}
+	o := *e.Slice
+	o.Endpoints = slices.Clone(o.Endpoints)
+	rng.Shuffle(len(o.Endpoints), func(i, j int) { o.Endpoints[i], o.Endpoints[j] = o.Endpoints[j], o.Endpoints[i] })
+	o.Endpoints = o.Endpoints[:rng.IntN(len(o.Endpoints)+1)]
+	for i := range o.Endpoints {
+		o.Endpoints[i].Ready = !o.Endpoints[i].Ready
+	}
+	return Event{Slice: &o}
+}

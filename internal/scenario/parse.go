@@ -1,0 +1,234 @@
+package scenario
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"golang.org/x/tools/txtar"
+
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// Parse reads one scenario. See the package's documentation for the format.
+func Parse(data []byte) (*Scenario, error) {
+	s := &Scenario{archive: txtar.Parse(data)}
+	objects := ""
+	for _, f := range s.archive.Files {
+		switch f.Name {
+		case "objects.yaml":
+			objects = string(f.Data)
+		case "table", "problems":
+		default:
+			return nil, fmt.Errorf("file %q is none of objects.yaml, table, problems", f.Name)
+		}
+	}
+	var err error
+	if s.Services, s.Slices, err = convert(objects); err != nil {
+		return nil, err
+	}
+	s.Settings.NodePorts = primary()
+	for i, line := range strings.Split(string(s.archive.Comment), "\n") {
+		line, _, _ = strings.Cut(line, "#")
+		if f := strings.Fields(line); len(f) > 0 {
+			if err := s.directive(f); err != nil {
+				return nil, fmt.Errorf("line %d: %w", i+1, err)
+			}
+		}
+	}
+	if s.Vantage.Node == "" {
+		return nil, fmt.Errorf(`the line "node NAME" is missing: from whose view is the table?`)
+	}
+	s.Vantage.Detect = len(s.Settings.Pods) > 0
+	return s, s.check()
+}
+
+func (s *Scenario) directive(f []string) (err error) {
+	switch f[0] {
+	case "node":
+		return s.node(f[1:])
+	case "detect":
+		s.Settings.Pods, err = prefixes(f[1:])
+	case "nodeports":
+		switch {
+		case slices.Equal(f[1:], []string{"primary"}):
+			s.Settings.NodePorts = primary()
+		case slices.Equal(f[1:], []string{"all"}):
+			s.Settings.NodePorts, err = prefixes([]string{"0.0.0.0/0", "::/0"})
+		default:
+			s.Settings.NodePorts, err = prefixes(f[1:])
+		}
+	case "masquerade-all":
+		s.Vantage.MasqueradeAll = true
+	case "packet":
+		var p Packet
+		if p, err = s.packet(f[1:]); err == nil {
+			s.Packets = append(s.Packets, p)
+		}
+	default:
+		err = fmt.Errorf("%q is none of node, detect, nodeports, masquerade-all, packet", f[0])
+	}
+	return err
+}
+
+func (s *Scenario) node(f []string) error {
+	if len(f) == 0 || len(f) > 2 {
+		return fmt.Errorf("node: want NAME and perhaps zone=ZONE")
+	}
+	s.Vantage.Node = f[0]
+	if len(f) == 2 {
+		zone, ok := strings.CutPrefix(f[1], "zone=")
+		if !ok {
+			return fmt.Errorf("node: %q is not zone=ZONE", f[1])
+		}
+		s.Vantage.Zone = zone
+	}
+	return nil
+}
+
+// packet reads "from=F to=T -> W".
+func (s *Scenario) packet(f []string) (Packet, error) {
+	p := Packet{Text: strings.Join(f, " ")}
+	if len(f) < 4 || f[2] != "->" {
+		return p, fmt.Errorf("packet: want from=F to=T -> W")
+	}
+	from, ok1 := strings.CutPrefix(f[0], "from=")
+	to, ok2 := strings.CutPrefix(f[1], "to=")
+	if !ok1 || !ok2 {
+		return p, fmt.Errorf("packet: want from=F to=T -> W")
+	}
+	if err := s.to(&p, to); err != nil {
+		return p, err
+	}
+	if err := s.from(&p, from); err != nil {
+		return p, err
+	}
+	want, err := outcome(f[3:])
+	p.Want = want
+	return p, err
+}
+
+func (s *Scenario) to(p *Packet, text string) error {
+	addr, proto, ok := strings.Cut(text, "/")
+	if !ok {
+		return fmt.Errorf("to: %q lacks /tcp, /udp or /sctp", text)
+	}
+	var err error
+	if p.Proto, err = service.ParseProto(proto); err != nil {
+		return fmt.Errorf("to: %w", err)
+	}
+	if rest, ok := strings.CutPrefix(addr, s.Vantage.Node+":"); ok {
+		addr = World.Node.V4.String() + ":" + rest
+	}
+	if rest, ok := strings.CutPrefix(addr, "["+s.Vantage.Node+"]:"); ok {
+		addr = "[" + World.Node.V6.String() + "]:" + rest
+	}
+	if p.To, err = netip.ParseAddrPort(addr); err != nil {
+		return fmt.Errorf("to: %w", err)
+	}
+	return nil
+}
+
+func (s *Scenario) from(p *Packet, name string) error {
+	for _, place := range Places() {
+		if place.Name == name {
+			p.From = From{Place: name, Addr: place.Addr(p.To.Addr().Is4())}
+			return nil
+		}
+	}
+	addr, err := netip.ParseAddr(name)
+	if err != nil {
+		return fmt.Errorf("from: %q is none of pod, pod-remote, node, peer, outside, nor an address", name)
+	}
+	for k := range s.Endpoints() {
+		if k.Addr.Addr() == addr {
+			p.From = From{Place: name, Addr: addr}
+			return nil
+		}
+	}
+	return fmt.Errorf("from: no slice has the endpoint %v", addr)
+}
+
+// outcome reads what is written behind the arrow.
+func outcome(f []string) (Outcome, error) {
+	switch {
+	case slices.Equal(f, []string{"drop"}):
+		return Outcome{Action: service.Drop}, nil
+	case slices.Equal(f, []string{"reject"}):
+		return Outcome{Action: service.Reject}, nil
+	case f[0] == "one-of":
+		f = f[1:]
+	}
+	var o Outcome
+	var common Source
+	for _, w := range f {
+		if text, ok := strings.CutPrefix(w, "source="); ok {
+			if err := common.parse(text); err != nil {
+				return o, err
+			}
+			continue
+		}
+		r := Reach{}
+		addr, source, ok := strings.Cut(w, "(")
+		if ok {
+			if err := r.Source.parse(strings.TrimSuffix(source, ")")); err != nil {
+				return o, err
+			}
+		}
+		var err error
+		if r.Endpoint, err = netip.ParseAddrPort(addr); err != nil {
+			return o, fmt.Errorf("%q is neither drop, reject, source=… nor an endpoint: %w", w, err)
+		}
+		o.Reaches = append(o.Reaches, r)
+	}
+	for i := range o.Reaches {
+		if o.Reaches[i].Source == AnySource {
+			o.Reaches[i].Source = common
+		}
+	}
+	if len(o.Reaches) == 0 {
+		return o, fmt.Errorf("packet: nothing behind the arrow")
+	}
+	o.sort()
+	return o, nil
+}
+
+// check finds what no single line shows.
+func (s *Scenario) check() error {
+	known := s.Endpoints()
+	for _, p := range s.Packets {
+		for _, r := range p.Want.Reaches {
+			if _, ok := known[service.Key{Addr: r.Endpoint, Proto: p.Proto}]; !ok {
+				return fmt.Errorf("packet %s: no slice has the endpoint %v/%v", p.Text, r.Endpoint, p.Proto)
+			}
+		}
+	}
+	for _, slice := range s.Slices {
+		if !slices.ContainsFunc(s.Services, func(svc *service.Service) bool { return svc.Name == slice.Service }) {
+			return fmt.Errorf("EndpointSlice %v: there is no Service %v (is its label kubernetes.io/service-name right?)", slice.Name, slice.Service)
+		}
+	}
+	return nil
+}
+
+func prefixes(texts []string) ([]netip.Prefix, error) {
+	if len(texts) == 0 {
+		return nil, fmt.Errorf("want one or more prefixes")
+	}
+	var out []netip.Prefix
+	for _, t := range texts {
+		p, err := netip.ParsePrefix(t)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, p)
+	}
+	return out, nil
+}
+
+// primary is what nodePortAddresses "primary" stands for.
+func primary() []netip.Prefix {
+	n := World.Node
+	return []netip.Prefix{netip.PrefixFrom(n.V4, 32), netip.PrefixFrom(n.V6, 128)}
+}

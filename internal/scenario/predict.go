@@ -1,0 +1,146 @@
+package scenario
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// A Packet is the first packet of a flow, and what shall become of it.
+type Packet struct {
+	Text  string // as written
+	From  From
+	To    netip.AddrPort
+	Proto service.Proto
+	Want  Outcome
+}
+
+// From is who sends a packet.
+type From struct {
+	Place string // the name of a Place, or an endpoint's address
+	Addr  netip.Addr
+}
+
+// Source is whom an endpoint sees.
+type Source uint8
+
+// The sources. AnySource is an expectation that says nothing.
+const (
+	AnySource Source = iota
+	Client           // the client itself
+	Node             // an address of the vantage node
+)
+
+// String returns "any", "client" or "node".
+func (s Source) String() string { return [...]string{"any", "client", "node"}[s] }
+
+func (s *Source) parse(text string) error {
+	switch text {
+	case "client":
+		*s = Client
+	case "node":
+		*s = Node
+	default:
+		return fmt.Errorf("source %q is neither client nor node", text)
+	}
+	return nil
+}
+
+// An Outcome is what becomes of a packet.
+type Outcome struct {
+	Action  service.Action
+	Reaches []Reach // who may answer, sorted; empty unless Action is Forward
+}
+
+// A Reach is an endpoint and whom it sees.
+type Reach struct {
+	Endpoint netip.AddrPort
+	Source   Source
+}
+
+func (o *Outcome) sort() {
+	slices.SortFunc(o.Reaches, func(a, b Reach) int { return a.Endpoint.Compare(b.Endpoint) })
+}
+
+// String returns it as in a scenario: "drop", "one-of 10.244.1.5:8080(client)".
+func (o Outcome) String() string {
+	if o.Action != service.Forward {
+		return o.Action.String()
+	}
+	words := []string{"one-of"}
+	for _, r := range o.Reaches {
+		words = append(words, fmt.Sprintf("%v(%v)", r.Endpoint, r.Source))
+	}
+	return strings.Join(words, " ")
+}
+
+// Agrees reports whether what happens is what was expected of p.
+func (p Packet) Agrees(got Outcome) bool {
+	return p.Want.Action == got.Action && slices.EqualFunc(p.Want.Reaches, got.Reaches, func(w, g Reach) bool {
+		if w.Endpoint != g.Endpoint {
+			return false
+		}
+		// The node's own packets show the node, masqueraded or not.
+		return w.Source == AnySource || g.Source == AnySource || w.Source == g.Source || p.From.Place == World.Node.Name
+	})
+}
+
+// Predict says what the table means for a packet: slowly, with nothing but the words
+// of the model. It is the reference that datapaths are compared with. It returns false
+// if the table says nothing about the packet.
+func Predict(t *service.Table, p Packet) (Outcome, bool) {
+	f := frontend(t, p)
+	if f == nil {
+		// An address of the node on which nothing listens refuses by itself.
+		return Outcome{Action: service.Reject}, ofNode(p.To.Addr())
+	}
+	isPod := contains(t.Settings.Pods, p.From.Addr)
+	isNode := ofNode(p.From.Addr)
+	route := f.Outside
+	if isPod || isNode {
+		route = f.Inside
+	}
+	out := Outcome{Action: route.Action}
+	for _, e := range route.Endpoints {
+		r := Reach{Endpoint: e.Addr, Source: Client}
+		hairpin := e.Local && e.Addr.Addr() == p.From.Addr
+		far := route.Masquerade == service.MasqueradeFar && !isPod
+		if hairpin || far || isNode || route.Masquerade == service.MasqueradeAll {
+			r.Source = Node
+		}
+		out.Reaches = append(out.Reaches, r)
+	}
+	out.sort()
+	return out, true
+}
+
+// frontend finds who answers for the packet's destination: an address of its own
+// before a NodePort.
+func frontend(t *service.Table, p Packet) *service.Frontend {
+	var nodePort *service.Frontend
+	for f := range t.Frontends() {
+		if f.Proto != p.Proto || f.Addr.Port() != p.To.Port() {
+			continue
+		}
+		switch {
+		case f.Addr == p.To:
+			return f
+		case f.NodePort() && f.Addr.Addr().Is4() == p.To.Addr().Is4() && ofNode(p.To.Addr()) && servesNodePorts(t, p.To.Addr()):
+			nodePort = f
+		}
+	}
+	return nodePort
+}
+
+func servesNodePorts(t *service.Table, a netip.Addr) bool {
+	return slices.ContainsFunc(t.Settings.NodePorts, func(p netip.Prefix) bool {
+		return p.Contains(a) && !(p.Bits() == 0 && a.IsLoopback())
+	})
+}
+
+func contains(all []netip.Prefix, a netip.Addr) bool {
+	return slices.ContainsFunc(all, func(p netip.Prefix) bool { return p.Contains(a) })
+}

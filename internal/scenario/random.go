@@ -1,0 +1,123 @@
+package scenario
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// A Random makes events about a few Services with a few endpoints each: few, so that
+// they meet (in addresses, NodePorts, pods) far more often than real ones do. The same
+// rng makes the same events.
+type Random struct {
+	rng *rand.Rand
+	// Services and Pods bound how many there are.
+	Services, Pods int
+}
+
+// NewRandom returns a generator for 12 Services and 6 pods.
+func NewRandom(rng *rand.Rand) *Random { return &Random{rng: rng, Services: 12, Pods: 6} }
+
+// Vantage returns who may look at the events, and its settings.
+func (r *Random) Vantage() (service.Vantage, service.Settings) {
+	v := service.Vantage{Node: "node-1", Zone: []string{"", "a", "b"}[r.rng.IntN(3)], MasqueradeAll: r.rng.IntN(5) == 0}
+	s := service.Settings{NodePorts: primary()}
+	if r.rng.IntN(4) > 0 {
+		v.Detect = true
+		s.Pods = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/48")}
+	}
+	if r.rng.IntN(2) == 0 {
+		s.NodePorts = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}
+	}
+	return v, s
+}
+
+// Event returns the next change.
+func (r *Random) Event() Event {
+	name := service.Name{Namespace: "default", Name: fmt.Sprintf("svc-%d", r.rng.IntN(r.Services))}
+	switch r.rng.IntN(10) {
+	case 0:
+		return Event{GoneService: name}
+	case 1:
+		return Event{GoneSlice: r.sliceName(name)}
+	case 2, 3, 4:
+		return Event{Service: r.service(name)}
+	default:
+		return Event{Slice: r.slice(name)}
+	}
+}
+
+func (r *Random) sliceName(of service.Name) service.Name {
+	return service.Name{Namespace: of.Namespace, Name: fmt.Sprintf("%s-%d", of.Name, r.rng.IntN(3))}
+}
+
+// ports are few, and two of them meet under different names.
+var ports = []service.Port{
+	{Name: "http", Proto: service.TCP, Port: 80},
+	{Name: "web", Proto: service.TCP, Port: 80},
+	{Name: "dns", Proto: service.UDP, Port: 53},
+	{Name: "dns-tcp", Proto: service.TCP, Port: 53},
+	{Name: "", Proto: service.TCP, Port: 443},
+	{Name: "sig", Proto: service.SCTP, Port: 7000},
+}
+
+func (r *Random) service(n service.Name) *service.Service {
+	svc := &service.Service{
+		Name: n, Created: int64(r.rng.IntN(4)),
+		InternalLocal: r.rng.IntN(4) == 0, ExternalLocal: r.rng.IntN(3) == 0,
+	}
+	ip := 1 + r.rng.IntN(r.Services) // now and then that of another
+	v4 := netip.AddrFrom4([4]byte{10, 96, 0, byte(ip)})
+	v6 := netip.MustParseAddr(fmt.Sprintf("fd00:10:96::%d", ip))
+	svc.ClusterIPs = [][]netip.Addr{{v4}, {v6}, {v4, v6}, {v6, v4}, nil}[r.rng.IntN(5)]
+	for _, p := range ports {
+		if r.rng.IntN(2) == 0 {
+			continue
+		}
+		if r.rng.IntN(3) == 0 {
+			p.NodePort = uint16(30000 + r.rng.IntN(6))
+		}
+		svc.Ports = append(svc.Ports, p)
+	}
+	return svc
+}
+
+// PodAddr is the address of a pod, and the node that it is on.
+func PodAddr(i int, is4 bool) (netip.Addr, string) {
+	node := 1 + i%2
+	if is4 {
+		return netip.AddrFrom4([4]byte{10, 244, byte(node), byte(5 + i)}), fmt.Sprintf("node-%d", node)
+	}
+	return netip.MustParseAddr(fmt.Sprintf("fd00:10:244:%d::%d", node, 5+i)), fmt.Sprintf("node-%d", node)
+}
+
+// PortOf is the number that a port has on pods; it differs with the slice, as a
+// targetPort by name may.
+func PortOf(p service.Port, slice int) uint16 { return 8000 + p.Port%1000 + uint16(slice) }
+
+func (r *Random) slice(of service.Name) *service.Slice {
+	s := &service.Slice{Name: r.sliceName(of), Service: of}
+	number := int(s.Name.Name[len(s.Name.Name)-1] - '0')
+	for _, p := range ports {
+		if r.rng.IntN(5) > 0 {
+			s.Ports = append(s.Ports, service.SlicePort{Name: p.Name, Proto: p.Proto, Port: PortOf(p, number)})
+		}
+	}
+	is4 := r.rng.IntN(2) == 0
+	for range r.rng.IntN(5) {
+		addr, node := PodAddr(r.rng.IntN(r.Pods), is4)
+		e := service.SliceEndpoint{Addr: addr, Node: node, Ready: r.rng.IntN(3) > 0}
+		e.Serving = e.Ready || r.rng.IntN(2) == 0
+		e.Terminating = !e.Ready && r.rng.IntN(2) == 0
+		for range r.rng.IntN(2) {
+			e.ZoneHints = append(e.ZoneHints, []string{"a", "b"}[r.rng.IntN(2)])
+		}
+		for range r.rng.IntN(2) {
+			e.NodeHints = append(e.NodeHints, []string{"node-1", "node-2"}[r.rng.IntN(2)])
+		}
+		s.Endpoints = append(s.Endpoints, e)
+	}
+	return s
+}

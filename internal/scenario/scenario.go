@@ -1,0 +1,151 @@
+package scenario
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/tools/txtar"
+
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// A Scenario is one file.
+type Scenario struct {
+	Name     string // the file's, without directory and ".txtar"
+	Vantage  service.Vantage
+	Settings service.Settings
+	Packets  []Packet
+	Services []*service.Service
+	Slices   []*service.Slice
+
+	path    string
+	archive *txtar.Archive
+}
+
+// Load reads all scenarios of a directory. An empty directory is an error.
+func Load(dir string) ([]*Scenario, error) {
+	paths, err := filepath.Glob(filepath.Join(dir, "*.txtar"))
+	if err != nil {
+		return nil, fmt.Errorf("list scenarios: %w", err)
+	}
+	if len(paths) == 0 {
+		return nil, fmt.Errorf("no scenarios (*.txtar) in %s", dir)
+	}
+	var all []*Scenario
+	for _, p := range paths {
+		s, err := read(p)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, s)
+	}
+	return all, nil
+}
+
+// Dir returns the directory of the policy's scenarios, for a test in any package of
+// the module.
+func Dir() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", fmt.Errorf("find scenarios: %w", err)
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return filepath.Join(dir, "internal", "service", "testdata"), nil
+		}
+		up := filepath.Dir(dir)
+		if up == dir {
+			return "", errors.New("find scenarios: no go.mod above the working directory")
+		}
+		dir = up
+	}
+}
+
+func read(path string) (*Scenario, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read scenario: %w", err)
+	}
+	s, err := Parse(data)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	s.path = path
+	s.Name = strings.TrimSuffix(filepath.Base(path), ".txtar")
+	return s, nil
+}
+
+// Table is the table that the scenario's objects make.
+func (s *Scenario) Table() *service.Table {
+	b := service.NewBuilder()
+	for _, svc := range s.Services {
+		b.Set(service.Compile(svc, s.slicesOf(svc.Name), s.Vantage))
+	}
+	return b.Table(s.Settings)
+}
+
+func (s *Scenario) slicesOf(n service.Name) []*service.Slice {
+	var out []*service.Slice
+	for _, slice := range s.Slices {
+		if slice.Service == n {
+			out = append(out, slice)
+		}
+	}
+	return out
+}
+
+// Golden returns a file of the scenario, and whether there is one.
+func (s *Scenario) Golden(name string) (string, bool) {
+	for _, f := range s.archive.Files {
+		if f.Name == name {
+			return string(f.Data), true
+		}
+	}
+	return "", false
+}
+
+// Update writes a golden file back into the scenario. Empty text removes it.
+func (s *Scenario) Update(name, text string) error {
+	var files []txtar.File
+	found := false
+	for _, f := range s.archive.Files {
+		if f.Name == name {
+			f.Data, found = []byte(text), true
+		}
+		if len(f.Data) > 0 {
+			files = append(files, f)
+		}
+	}
+	if !found && text != "" {
+		files = append(files, txtar.File{Name: name, Data: []byte(text)})
+	}
+	s.archive.Files = files
+	if err := os.WriteFile(s.path, txtar.Format(s.archive), 0o644); err != nil {
+		return fmt.Errorf("update scenario: %w", err)
+	}
+	return nil
+}
+
+// Endpoints returns all addresses and ports that the scenario's slices name, each
+// once, and the node that each is on ("" if the slice does not say).
+func (s *Scenario) Endpoints() map[service.Key]string { return Endpoints(s.Slices) }
+
+// Endpoints returns all addresses and ports that the slices name, and where they are.
+func Endpoints(slices []*service.Slice) map[service.Key]string {
+	all := map[service.Key]string{}
+	for _, slice := range slices {
+		for _, e := range slice.Endpoints {
+			for _, p := range slice.Ports {
+				k := service.Key{Addr: netip.AddrPortFrom(e.Addr, p.Port), Proto: p.Proto}
+				if all[k] == "" {
+					all[k] = e.Node
+				}
+			}
+		}
+	}
+	return all
+}

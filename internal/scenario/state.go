@@ -1,0 +1,85 @@
+package scenario
+
+import (
+	"slices"
+
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// An Event is a change of one object: exactly one of the fields is set. A name in
+// GoneService or GoneSlice is that of an object that is deleted.
+type Event struct {
+	Service     *service.Service
+	Slice       *service.Slice
+	GoneService service.Name
+	GoneSlice   service.Name
+	Flush       bool // a table is made now, of all events so far
+}
+
+// A State is the smallest thing that does what internal/proxy does: it takes events
+// in the order in which they come and makes tables of them.
+type State struct {
+	vantage  service.Vantage
+	settings service.Settings
+	services map[service.Name]*service.Service
+	slices   []*service.Slice // in the order in which they came
+	dirty    map[service.Name]bool
+	builder  *service.Builder
+}
+
+// NewState returns a State without objects.
+func NewState(v service.Vantage, s service.Settings) *State {
+	return &State{
+		vantage: v, settings: s,
+		services: map[service.Name]*service.Service{},
+		dirty:    map[service.Name]bool{},
+		builder:  service.NewBuilder(),
+	}
+}
+
+// Apply notes an event; Event.Flush does nothing here.
+func (s *State) Apply(e Event) {
+	switch {
+	case e.Service != nil:
+		s.services[e.Service.Name] = e.Service
+		s.dirty[e.Service.Name] = true
+	case e.Slice != nil:
+		s.removeSlice(e.Slice.Name)
+		s.slices = append(s.slices, e.Slice)
+		s.dirty[e.Slice.Service] = true
+	case e.GoneService != service.Name{}:
+		delete(s.services, e.GoneService)
+		s.dirty[e.GoneService] = true
+	case e.GoneSlice != service.Name{}:
+		s.removeSlice(e.GoneSlice)
+	}
+}
+
+func (s *State) removeSlice(n service.Name) {
+	s.slices = slices.DeleteFunc(s.slices, func(o *service.Slice) bool {
+		if o.Name == n {
+			s.dirty[o.Service] = true
+		}
+		return o.Name == n
+	})
+}
+
+// Table makes the table of all events so far.
+func (s *State) Table() *service.Table {
+	for n := range s.dirty {
+		svc := s.services[n]
+		if svc == nil {
+			s.builder.Delete(n)
+			continue
+		}
+		var eps []*service.Slice
+		for _, o := range s.slices {
+			if o.Service == n {
+				eps = append(eps, o)
+			}
+		}
+		s.builder.Set(service.Compile(svc, eps, s.vantage))
+	}
+	clear(s.dirty)
+	return s.builder.Table(s.settings)
+}

@@ -1,0 +1,54 @@
+package scenario
+
+import "net/netip"
+
+// A Place is somewhere a packet may come from, with its address of each family.
+type Place struct {
+	Name   string
+	V4, V6 netip.Addr
+	OnNode bool // the vantage node itself or a pod on it
+}
+
+// Addr returns the place's address of a family.
+func (p Place) Addr(is4 bool) netip.Addr {
+	if is4 {
+		return p.V4
+	}
+	return p.V6
+}
+
+// World says where the fixed places of every scenario are. The addresses of nodes and
+// of the outside are those that internal/testnet gives.
+var World = struct {
+	Pod, PodRemote, Node, Peer, Outside Place
+	// Extra are addresses that the vantage node has besides its main ones.
+	Extra Place
+	// ServiceCIDRs are routed to the vantage node, so that clients elsewhere can try
+	// its ClusterIPs.
+	ServiceCIDRs []netip.Prefix
+}{
+	Pod:       place("pod", "10.244.1.200", "fd00:10:244:1::200", true),
+	PodRemote: place("pod-remote", "10.244.2.200", "fd00:10:244:2::200", false),
+	Node:      place("node", "172.18.0.11", "fd00:172:18::11", true),
+	Peer:      place("peer", "172.18.0.12", "fd00:172:18::12", false),
+	Outside:   place("outside", "198.51.100.10", "2001:db8:51::10", false),
+	Extra:     place("extra", "192.0.2.11", "2001:db8:2::11", true),
+	ServiceCIDRs: []netip.Prefix{
+		netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("fd00:10:96::/108"),
+	},
+}
+
+// Places returns everything a packet may come from, but endpoints.
+func Places() []Place {
+	return []Place{World.Pod, World.PodRemote, World.Node, World.Peer, World.Outside}
+}
+
+func place(name, v4, v6 string, onNode bool) Place {
+	return Place{Name: name, V4: netip.MustParseAddr(v4), V6: netip.MustParseAddr(v6), OnNode: onNode}
+}
+
+// ofNode reports whether the address is one of the vantage node's own.
+func ofNode(a netip.Addr) bool {
+	w := &World
+	return a.IsLoopback() || a == w.Node.Addr(a.Is4()) || a == w.Extra.Addr(a.Is4())
+}
