@@ -21,7 +21,7 @@ func newCNI(env) *cobra.Command {
 		RunE: func(*cobra.Command, []string) error {
 			// The plugin has printed its error as JSON, which is all that a
 			// runtime reads.
-			if code := cni.Main(version); code != 0 {
+			if code := cni.Main(cni.PluginName, version); code != 0 {
 				return exitError(code)
 			}
 			return nil
@@ -35,7 +35,7 @@ func newCNI(env) *cobra.Command {
 // environment with a stray CNI_COMMAND does not turn `fairway agent` into one.
 func isCNI(argv0 string) bool {
 	switch filepath.Base(argv0) {
-	case cni.PluginName:
+	case cni.PluginName, cni.LoopbackName:
 		return true
 	case "fairway":
 		return os.Getenv("CNI_COMMAND") != "" &&

@@ -24,8 +24,8 @@ import (
 // TestMain lets the test binary be the plugin: libcni starts it under the
 // plugin's name, as containerd does.
 func TestMain(m *testing.M) {
-	if filepath.Base(os.Args[0]) == PluginName {
-		os.Exit(Main("test"))
+	if name := filepath.Base(os.Args[0]); name == PluginName || name == LoopbackName {
+		os.Exit(Main(name, "test"))
 	}
 	if os.Geteuid() != 0 {
 		fmt.Fprintln(os.Stderr, "internal/cni: these tests make network namespaces: run them as root")

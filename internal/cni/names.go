@@ -61,3 +61,9 @@ func (a attachment) alias(pod string) string {
 func ofNetwork(name, alias, network string) bool {
 	return strings.HasPrefix(name, linkPrefix) && strings.HasPrefix(alias, aliasPrefix+network+" ")
 }
+
+// IsPodLink says whether a link of the node, by its name and alias, is the host
+// side of a pod of any network of ours.
+func IsPodLink(name, alias string) bool {
+	return strings.HasPrefix(name, linkPrefix) && strings.HasPrefix(alias, aliasPrefix)
+}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strings"
 
 	cnins "github.com/containernetworking/cni/pkg/ns"
@@ -24,11 +25,15 @@ const PluginName = "fairway-cni"
 
 // Main serves one call of a CNI runtime, which comes in environment variables and
 // on standard input, and returns the exit status. An error goes to standard
-// output as JSON, as the specification wants it.
-func Main(release string) int {
+// output as JSON, as the specification wants it. argv0 is the name under which
+// the program was started: under LoopbackName it is that plugin.
+func Main(argv0, release string) int {
 	supported := version.PluginSupports("0.3.1", "0.4.0", "1.0.0", "1.1.0")
 	about := fmt.Sprintf("%s %s: the CNI plugin of Fairway. A container runtime starts it with CNI_COMMAND set; see https://www.cni.dev/docs/spec.", PluginName, release)
 	funcs := skel.CNIFuncs{Add: add, Del: del, Check: check, GC: gc, Status: status}
+	if filepath.Base(argv0) == LoopbackName {
+		funcs = skel.CNIFuncs{Add: loopbackUp, Del: loopbackDown, Check: loopbackCheck, GC: nothing, Status: nothing}
+	}
 	if failure := skel.PluginMainFuncsWithError(funcs, supported, about); failure != nil {
 		if err := failure.Print(); err != nil {
 			fmt.Fprintf(os.Stderr, "%s: print error: %v\n", PluginName, err)

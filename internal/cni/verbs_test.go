@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/types"
 )
 
@@ -156,5 +157,31 @@ func TestDelWithoutState(t *testing.T) {
 	}
 	if _, err := os.Stat(n.stateDir); !os.IsNotExist(err) {
 		t.Errorf("DEL made %s (%v)", n.stateDir, err)
+	}
+}
+
+// TestLoopback is the second plugin of this program.
+func TestLoopback(t *testing.T) {
+	n := newNode(t)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(self, filepath.Join(n.runtime.Path[0], LoopbackName)); err != nil {
+		t.Fatal(err)
+	}
+	list, err := libcni.NetworkConfFromBytes([]byte(`{"cniVersion":"0.3.1","name":"cni-loopback","plugins":[{"type":"loopback"}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := newPod(t)
+	p.run("ip link set lo down")
+	p.rt.IfName = "lo"
+	n.mustAdd(list, p)
+	if out := p.run("ping -c1 -W1 127.0.0.1; ip -br addr show lo"); !strings.Contains(out, "127.0.0.1/8") || !strings.Contains(out, "::1/128") {
+		t.Errorf("lo is not usable: %s", out)
+	}
+	if err := n.del(list, p); err != nil {
+		t.Errorf("DEL: %v", err)
 	}
 }
