@@ -1,0 +1,162 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+)
+
+// The load of step 8: for about ten seconds, each request a new connection, each bounded in time.
+const (
+	rate     = 40
+	lasting  = 10 * time.Second
+	patience = "2" // seconds
+)
+
+// answer is one request of the load, as it came back.
+type answer struct {
+	at  time.Time
+	pod string // who answered, "" for nobody
+	err string // curl's words for what went wrong
+}
+
+// deletion deletes a back-end pod under load. A request may fail in the moment in which the pod dies and the nodes do
+// not know; it must not once the pod has left the endpoints.
+func deletion(ctx context.Context, d *demo) error {
+	at, _, err := d.service(ctx, "backend-service")
+	if err != nil {
+		return err
+	}
+	pods, err := d.pods(ctx, "backend")
+	if err != nil {
+		return err
+	}
+	victim := pods[0]
+	results, err := d.load(ctx, at)
+	if err != nil {
+		return err
+	}
+	var answers []answer
+	deleted, left := time.Time{}, make(chan time.Time, 1)
+	for a := range results {
+		answers = append(answers, a)
+		// A second of load first: then delete, and watch the endpoints while it goes on.
+		if len(answers) == rate {
+			deleted = time.Now()
+			if _, err := d.kubectl(ctx, "delete", "pod", victim.Metadata.Name, "--wait=false"); err != nil {
+				return err
+			}
+			go d.watchLeave(ctx, victim.Status.PodIP, left)
+		}
+	}
+	if deleted.IsZero() {
+		return mismatch{fmt.Sprintf("%d answers in the first seconds", rate), fmt.Sprint(len(answers))}
+	}
+	select {
+	case gone := <-left:
+		return d.judge(victim, answers, deleted, gone)
+	default:
+		return mismatch{victim.Metadata.Name + " to leave the endpoints while requests ran", "it is still there"}
+	}
+}
+
+// load starts the requests in the client pod. The channel is closed when they are done.
+func (d *demo) load(ctx context.Context, at netip.AddrPort) (<-chan answer, error) {
+	n := rate * int(lasting.Seconds())
+	args := []string{"kubectl", "exec", client, "--", "curl", "-s", "--rate", fmt.Sprintf("%d/s", rate),
+		"--max-time", patience, "-H", "Connection: close", "-w", `%{http_code} %{errormsg}\n`, fmt.Sprintf("http://%s/?n=[1-%d]", at, n)}
+	fmt.Fprintf(d.out, "   $ %s &\n", typed(d.lab, args))
+	cmd := d.command(ctx, args...)
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	results := make(chan answer, n)
+	go func() {
+		defer close(results)
+		read(stdout, results)
+		_ = cmd.Wait() // curl's exit status is that of its last request, which the results tell better
+	}()
+	return results, nil
+}
+
+// read takes curl's output apart: the body of an answer in one line, then a line with its status and the error.
+func read(from io.Reader, to chan<- answer) {
+	pod := ""
+	for s := bufio.NewScanner(from); s.Scan(); {
+		line := s.Text()
+		if strings.HasPrefix(line, "{") {
+			var j job
+			if json.Unmarshal([]byte(line), &j) == nil {
+				pod = j.Pod
+			}
+			continue
+		}
+		a := answer{at: time.Now(), pod: pod}
+		if code, why, _ := strings.Cut(line, " "); code != "200" || pod == "" {
+			a.pod, a.err = "", strings.TrimSpace(code+" "+why)
+		}
+		to <- a
+		pod = ""
+	}
+}
+
+// watchLeave sends the time at which an address is no endpoint of the back end any more.
+func (d *demo) watchLeave(ctx context.Context, addr netip.Addr, left chan<- time.Time) {
+	for ctx.Err() == nil {
+		// Taken before the question: a request that came back later than this may have begun earlier, and counts.
+		asked := time.Now()
+		addrs, err := d.endpoints(ctx, "backend-service")
+		if err == nil && !slices.Contains(addrs, addr) {
+			left <- asked
+			return
+		}
+	}
+}
+
+// judge counts, shows and decides.
+func (d *demo) judge(victim pod, answers []answer, deleted, gone time.Time) error {
+	count := make(map[string]int)
+	var before, after []answer
+	last := deleted
+	for _, a := range answers {
+		switch {
+		case a.err == "":
+			count[a.pod]++
+			if a.pod == victim.Metadata.Name {
+				last = a.at
+			}
+		case a.at.After(gone):
+			after = append(after, a)
+		default:
+			before = append(before, a)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(count)) {
+		mark := ""
+		if name == victim.Metadata.Name {
+			mark = fmt.Sprintf("  deleted; last answer %.1f s later", last.Sub(deleted).Seconds())
+		}
+		fmt.Fprintf(d.out, "     %4d  %s%s\n", count[name], name, mark)
+	}
+	fmt.Fprintf(d.out, "     %4d  failed before the pod left the endpoints (%.1f s after the delete)\n", len(before), gone.Sub(deleted).Seconds())
+	fmt.Fprintf(d.out, "     %4d  failed after\n", len(after))
+	if want := rate * int(lasting.Seconds()); len(answers) != want {
+		return mismatch{fmt.Sprintf("%d requests to be made", want), fmt.Sprint(len(answers))}
+	}
+	if len(after) > 0 {
+		return mismatch{"no request to fail after the pod left the endpoints", fmt.Sprintf("%d failed, the first with %q", len(after), after[0].err)}
+	}
+	d.ok("%d requests while a pod was deleted, 0 failed after it left the endpoints", len(answers))
+	return nil
+}

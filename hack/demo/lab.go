@@ -1,0 +1,159 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// client is the pod from which the cluster is looked at from inside.
+const client = "demo-client"
+
+// demo is what the steps share.
+type demo struct {
+	lab       string // path of fairway-lab
+	manifests string
+	out       io.Writer
+}
+
+// mismatch is an expectation that was not met.
+type mismatch struct{ want, got string }
+
+func (m mismatch) Error() string {
+	return fmt.Sprintf("expected %s\nsaw      %s", m.want, indent(m.got, "         "))
+}
+
+// ok prints what held.
+func (d *demo) ok(format string, args ...any) { fmt.Fprintf(d.out, "   ✓ "+format+"\n", args...) }
+
+// command is one call of the lab's program. It is interrupted, not killed, when the step's time is up, so that `up`
+// and a remote shell can end in order.
+func (d *demo) command(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, d.lab, args...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
+	cmd.WaitDelay = 5 * time.Second
+	return cmd
+}
+
+// show prints a command as one would type it, runs it and prints what it says as it comes. It returns what it wrote
+// to its standard output.
+func (d *demo) show(ctx context.Context, args ...string) (string, error) {
+	fmt.Fprintf(d.out, "   $ %s\n", typed(d.lab, args))
+	both := &indenter{to: d.out, prefix: []byte("     "), fresh: true}
+	var stdout bytes.Buffer
+	cmd := d.command(ctx, args...)
+	cmd.Stdout, cmd.Stderr = io.MultiWriter(&stdout, both), both
+	err := cmd.Run()
+	both.end()
+	if err != nil {
+		return stdout.String(), fmt.Errorf("%s: %w", typed(d.lab, args), err)
+	}
+	return stdout.String(), nil
+}
+
+// quiet runs a command of which only the result is of interest.
+func (d *demo) quiet(ctx context.Context, args ...string) (string, error) {
+	out, err := d.command(ctx, args...).Output()
+	if err != nil {
+		said := ""
+		if exit, ok := err.(*exec.ExitError); ok {
+			said = "\n" + strings.TrimSpace(string(exit.Stderr))
+		}
+		return "", fmt.Errorf("%s: %w%s", typed(d.lab, args), err, said)
+	}
+	return string(out), nil
+}
+
+// kubectl shows a kubectl command.
+func (d *demo) kubectl(ctx context.Context, args ...string) (string, error) {
+	return d.show(ctx, append([]string{"kubectl"}, args...)...)
+}
+
+// inPod shows a command inside the client pod.
+func (d *demo) inPod(ctx context.Context, args ...string) (string, error) {
+	return d.kubectl(ctx, append([]string{"exec", client, "--"}, args...)...)
+}
+
+// get reads objects, quietly, into a value of their JSON.
+func (d *demo) get(ctx context.Context, into any, args ...string) error {
+	out, err := d.quiet(ctx, append([]string{"kubectl", "get", "-o", "json"}, args...)...)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal([]byte(out), into); err != nil {
+		return fmt.Errorf("kubectl get %v: %w", args, err)
+	}
+	return nil
+}
+
+// until repeats a question until its answer is yes, and reports the last answer when time is up. An error of the
+// question itself counts as no: a cluster in motion has them.
+func until(ctx context.Context, want string, ask func() (seen string, yes bool, err error)) error {
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		seen, yes, err := ask()
+		if yes && err == nil {
+			return nil
+		}
+		if err != nil {
+			seen = err.Error()
+		}
+		select {
+		case <-ctx.Done():
+			return mismatch{want, seen}
+		case <-tick.C:
+		}
+	}
+}
+
+// typed is a command as a shell would take it.
+func typed(program string, args []string) string {
+	words := []string{program}
+	for _, a := range args {
+		if a == "" || strings.ContainsAny(a, " '\"$`\\&|;<>()[]{}*?!#~\n") {
+			a = "'" + strings.ReplaceAll(a, "'", `'\''`) + "'"
+		}
+		words = append(words, a)
+	}
+	return strings.Join(words, " ")
+}
+
+// indent sets all lines but the first under it.
+func indent(text, by string) string {
+	return strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n"+by)
+}
+
+// indenter writes lines with a prefix, as they come.
+type indenter struct {
+	to     io.Writer
+	prefix []byte
+	fresh  bool // the next byte begins a line
+}
+
+func (w *indenter) Write(p []byte) (int, error) {
+	for line := range bytes.Lines(p) {
+		if w.fresh {
+			w.to.Write(w.prefix)
+		}
+		if _, err := w.to.Write(line); err != nil {
+			return 0, err
+		}
+		w.fresh = line[len(line)-1] == '\n'
+	}
+	return len(p), nil
+}
+
+// end finishes a line that has no end.
+func (w *indenter) end() {
+	if !w.fresh {
+		io.WriteString(w.to, "\n")
+		w.fresh = true
+	}
+}

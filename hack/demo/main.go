@@ -1,0 +1,119 @@
+// Demo shows on a real cluster that Services work: it brings up the lab, applies examples/two-tier unchanged and
+// follows packets to pods, step by step, with each command and its real output.
+//
+//	demo ─► bin/fairway-lab up | kubectl … | client -- … | down
+//	  step 1 … 9: title, commands as typed, their output, ✓ what held or ✗ what was expected and what was seen
+//
+// It hides nothing: whatever it checks, it has printed. It promises that its exit status is 0 only if every step held,
+// that every step is bounded in time, and that it can be run again on the same lab.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+)
+
+// step is one thing that is shown. It fails by returning an error; an unmet expectation says what was seen instead.
+type step struct {
+	title string
+	bound time.Duration
+	run   func(context.Context, *demo) error
+}
+
+// steps is the order in which things are shown; later ones rely on what earlier ones have made.
+var steps = []step{
+	{"A cluster of three nodes", 3 * time.Minute, cluster},
+	{"The application of the article, unchanged", 90 * time.Second, application},
+	{"A pod resolves the Service by its short and by its full name", 30 * time.Second, names},
+	{"A pod calls the Service by name and by ClusterIP", 30 * time.Second, calls},
+	{"Three back ends share 300 requests", 90 * time.Second, spread},
+	{"Every node opens the NodePort to a client outside the cluster", 90 * time.Second, nodePorts},
+	{"What Kubernetes knows", 30 * time.Second, objects},
+	{"A pod is deleted while requests run", 90 * time.Second, deletion},
+	{"What the node's kernel holds, in our terms", 30 * time.Second, dump},
+}
+
+func main() {
+	lab := flag.String("lab", "bin/fairway-lab", "the lab's program")
+	manifests := flag.String("manifests", "examples/two-tier", "directory of the application's manifests")
+	down := flag.Bool("down", false, "take the lab down at the end, whatever the outcome")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	d := &demo{lab: *lab, manifests: *manifests, out: os.Stdout}
+	if err := check(d); err != nil {
+		fmt.Fprintln(os.Stderr, "demo:", err)
+		os.Exit(1)
+	}
+	err := d.all(ctx, steps)
+	if *down {
+		err = errors.Join(err, d.down())
+	}
+	if err != nil {
+		os.Exit(1)
+	}
+}
+
+// check is what can be known to be wrong before anything is started.
+func check(d *demo) error {
+	if os.Geteuid() != 0 {
+		return errors.New("the lab makes network namespaces and needs root (run `sudo make demo`)")
+	}
+	for _, file := range []string{d.lab, d.manifests} {
+		if _, err := os.Stat(file); err != nil {
+			return fmt.Errorf("%w (run `make demo`, which builds everything first, from the root of the repository)", err)
+		}
+	}
+	return nil
+}
+
+// all runs the steps until one fails, and says what a person can do next.
+func (d *demo) all(ctx context.Context, steps []step) error {
+	began := time.Now()
+	for i, s := range steps {
+		fmt.Fprintf(d.out, "\n%d. %s\n", i+1, s.title)
+		start := time.Now()
+		bounded, cancel := context.WithTimeoutCause(ctx, s.bound, fmt.Errorf("the step took longer than %v", s.bound))
+		err := s.run(bounded, d)
+		if err != nil && bounded.Err() != nil {
+			err = errors.Join(err, context.Cause(bounded))
+		}
+		cancel()
+		if err != nil {
+			fmt.Fprintf(d.out, "   ✗ %s\n\nStep %d of %d failed. The lab is left as it is:\n", indent(err.Error(), "     "), i+1, len(steps))
+			d.lookAround()
+			return err
+		}
+		fmt.Fprintf(d.out, "   (%.1f s)\n", time.Since(start).Seconds())
+	}
+	fmt.Fprintf(d.out, "\nAll %d steps held, in %.0f s. The lab is still up; look around:\n", len(steps), time.Since(began).Seconds())
+	d.lookAround()
+	return nil
+}
+
+func (d *demo) lookAround() {
+	fmt.Fprintf(d.out, `   %[1]s kubectl get pods -A -o wide
+   %[1]s kubectl -n kube-system logs ds/fairway-agent
+   %[1]s node 1 -- nft list ruleset
+   %[1]s client -- curl -s http://NODE:NODEPORT
+   %[1]s down
+`, d.lab)
+}
+
+// down ends the lab, also after the demo was interrupted.
+func (d *demo) down() error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	fmt.Fprintln(d.out)
+	_, err := d.show(ctx, "down")
+	if err != nil {
+		fmt.Fprintf(d.out, "   ✗ %s\n", indent(err.Error(), "     "))
+	}
+	return err
+}

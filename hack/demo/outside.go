@@ -1,0 +1,163 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"strings"
+)
+
+// nodePorts opens the front end on every node, from outside, with fewer pods than nodes.
+func nodePorts(ctx context.Context, d *demo) error {
+	if err := d.scale(ctx, "frontend", 2); err != nil {
+		return err
+	}
+	_, port, err := d.service(ctx, "frontend-service")
+	if err != nil {
+		return err
+	}
+	pods, err := d.pods(ctx, "frontend")
+	if err != nil {
+		return err
+	}
+	has := make(map[string]int)
+	for _, p := range pods {
+		has[p.Spec.NodeName]++
+	}
+	var nodes nodeList
+	if err := d.get(ctx, &nodes, "nodes"); err != nil {
+		return err
+	}
+	empty := 0
+	for _, n := range nodes.Items {
+		addr, err := n.address()
+		if err != nil {
+			return err
+		}
+		if has[n.Metadata.Name] == 0 {
+			empty++
+		}
+		fmt.Fprintf(d.out, "   %s has %d of the front end's pods\n", n.Metadata.Name, has[n.Metadata.Name])
+		if err := d.open(ctx, netip.AddrPortFrom(addr, port), pods); err != nil {
+			return err
+		}
+	}
+	if empty == 0 {
+		return mismatch{"a node without a pod of the front end", fmt.Sprint(has)}
+	}
+	d.ok("all %d nodes answer, also the %d without a pod", len(nodes.Items), empty)
+	return nil
+}
+
+// open gets the page once, readably, and then often enough to meet every pod: with two pods, twenty requests miss one
+// of them once in half a million times.
+func (d *demo) open(ctx context.Context, at netip.AddrPort, pods []pod) error {
+	url := "http://" + at.String()
+	out, err := d.show(ctx, "client", "--", "curl", "-sS", "--max-time", "5", url)
+	if err != nil {
+		return err
+	}
+	if !strings.Contains(out, title) {
+		return mismatch{"the job's title", out}
+	}
+	const times = 20
+	out, err = d.quiet(ctx, "client", "--", "curl", "-sS", "--max-time", "5", "-H", "Connection: close",
+		"-H", "Accept: application/json", fmt.Sprintf("%s/?n=[1-%d]", url, times))
+	if err != nil {
+		return err
+	}
+	count := make(map[string]int)
+	total := 0
+	for line := range strings.Lines(out) {
+		var j job
+		if err := json.Unmarshal([]byte(line), &j); err != nil || j.Job != title {
+			return mismatch{"a job in each line", line}
+		}
+		count[j.Frontend]++
+		total++
+	}
+	if total != times || len(count) != len(pods) {
+		return mismatch{fmt.Sprintf("%d answers at %v, from all %d pods", times, at, len(pods)), fmt.Sprint(count)}
+	}
+	fmt.Fprintf(d.out, "     and %d times more: %v\n", times, count)
+	return nil
+}
+
+// objects shows what the control plane says.
+func objects(ctx context.Context, d *demo) error {
+	if _, err := d.kubectl(ctx, "get", "endpoints,services"); err != nil {
+		return err
+	}
+	for app, want := range map[string]int{"backend": 3, "frontend": 2} {
+		addrs, err := d.endpoints(ctx, app+"-service")
+		if err != nil {
+			return err
+		}
+		if len(addrs) != want {
+			return mismatch{fmt.Sprintf("%d endpoints of %s-service", want, app), fmt.Sprint(addrs)}
+		}
+	}
+	d.ok("backend-service has 3 endpoints, frontend-service 2")
+	return nil
+}
+
+// agents is the label of the agent's pods.
+const agents = "app.kubernetes.io/name=fairway-agent"
+
+// dump asks the agent on the client pod's node what it reads back from the kernel about the back end.
+func dump(ctx context.Context, d *demo) error {
+	var from pod
+	if err := d.get(ctx, &from, "pod", client); err != nil {
+		return err
+	}
+	var list podList
+	err := d.get(ctx, &list, "pods", "-n", "kube-system", "-l", agents, "--field-selector", "spec.nodeName="+from.Spec.NodeName)
+	if err != nil {
+		return err
+	}
+	if len(list.Items) != 1 {
+		return mismatch{"one agent on node " + from.Spec.NodeName, fmt.Sprintf("%d pods with the label %s", len(list.Items), agents)}
+	}
+	args := []string{"kubectl", "-n", "kube-system", "exec", list.Items[0].Metadata.Name, "--", "fairway", "dump"}
+	fmt.Fprintf(d.out, "   On %s:\n   $ %s   # the part about backend-service\n", from.Spec.NodeName, typed(d.lab, args))
+	out, err := d.quiet(ctx, args...)
+	if err != nil {
+		return err
+	}
+	part := about(out, "backend-service")
+	fmt.Fprintf(d.out, "     %s\n", indent(part, "     "))
+	at, _, err := d.service(ctx, "backend-service")
+	if err != nil {
+		return err
+	}
+	addrs, err := d.endpoints(ctx, "backend-service")
+	if err != nil {
+		return err
+	}
+	for _, a := range append(addrs, at.Addr()) {
+		if !strings.Contains(part, a.String()) {
+			return mismatch{"the kernel to know " + a.String(), part}
+		}
+	}
+	d.ok("the kernel of %s sends %v to %v", from.Spec.NodeName, at, addrs)
+	return nil
+}
+
+// about picks the lines of a dump that name a Service, and those set under them.
+func about(out, service string) string {
+	var part strings.Builder
+	depth := -1 // of the line that named it
+	for line := range strings.Lines(out) {
+		in := len(line) - len(strings.TrimLeft(line, " \t"))
+		if strings.Contains(line, service) {
+			depth = in
+			part.WriteString(line)
+		} else if depth >= 0 && in > depth {
+			part.WriteString(line)
+		} else {
+			depth = -1
+		}
+	}
+	return part.String()
+}
