@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -59,6 +60,24 @@ func serve(t *testing.T, cfg Config) *running {
 		return r.log.has("serving DNS")
 	})
 	return r
+}
+
+// alone runs the calling test once more, in a process of its own, and reports
+// whether this is that process. CoreDNS opens the ports for metrics and readiness
+// properly only once in the life of a process.
+func alone(t *testing.T) bool {
+	t.Helper()
+	const child = "FAIRWAY_TEST_DNS_CHILD"
+	if os.Getenv(child) != "" {
+		return true
+	}
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v")
+	cmd.Env = append(os.Environ(), child+"=1")
+	out, err := cmd.CombinedOutput()
+	if err != nil || !bytes.Contains(out, []byte("--- PASS: "+t.Name())) {
+		t.Fatalf("in a process of its own: %v:\n%s", err, out)
+	}
+	return false
 }
 
 // corefile writes a Corefile for the test and returns its path.

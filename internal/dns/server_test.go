@@ -7,8 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -161,17 +159,9 @@ func TestSecondServerIsRefused(t *testing.T) {
 	}
 }
 
-// The built-in Corefile listens for queries, health, readiness and metrics. It runs
-// in a process of its own, because CoreDNS opens the port for metrics only once in
-// the life of a process.
+// The built-in Corefile listens for queries, health, readiness and metrics.
 func TestBuiltInCorefileListens(t *testing.T) {
-	const child = "FAIRWAY_TEST_DNS_CHILD"
-	if os.Getenv(child) == "" {
-		cmd := exec.Command("/proc/self/exe", "-test.run=^TestBuiltInCorefileListens$", "-test.v")
-		cmd.Env = append(os.Environ(), child+"=1")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("%v:\n%s", err, out)
-		}
+	if !alone(t) {
 		return
 	}
 	api := newAPIServer(t)
