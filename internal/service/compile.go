@@ -26,8 +26,9 @@ func Compile(svc *Service, eps []*Slice, v Vantage) *Entry {
 	if len(svc.ClusterIPs) == 0 {
 		return c.entry
 	}
-	for i, port := range svc.Ports {
-		if !c.valid(i) {
+	for _, port := range svc.Ports {
+		port, ok := c.admit(port)
+		if !ok {
 			continue
 		}
 		for _, ip := range c.families() {
@@ -42,6 +43,7 @@ func Compile(svc *Service, eps []*Slice, v Vantage) *Entry {
 type compilation struct {
 	svc   *Service
 	v     Vantage
+	ports []Port // those admitted so far
 	entry *Entry
 }
 
@@ -49,25 +51,33 @@ func (c *compilation) problem(reason, format string, args ...any) {
 	c.entry.Problems = append(c.entry.Problems, Problem{reason, fmt.Sprintf(format, args...)})
 }
 
-// valid reports whether the i-th port can be served: the API server guarantees it,
-// but a table must not fall with an object that came around the API server.
-func (c *compilation) valid(i int) bool {
-	p := c.svc.Ports[i]
+// admit returns a port as it can be served, and whether it can at all: the API server
+// guarantees it, but a table must not fall with an object that came around the API
+// server. A port that is left out is in no other's way.
+func (c *compilation) admit(p Port) (Port, bool) {
 	if p.Port == 0 {
 		c.problem("InvalidPort", "port %q has no number; it is left out", p.Name)
-		return false
+		return p, false
 	}
-	for _, q := range c.svc.Ports[:i] {
+	for _, q := range c.ports {
 		switch {
-		case q.Port == p.Port && q.Proto == p.Proto:
+		case q.Proto != p.Proto:
+		case q.Port == p.Port:
 			c.problem("DuplicatePort", "port %d/%v of %q is already that of %q; it is left out", p.Port, p.Proto, p.Name, q.Name)
-			return false
-		case q.Name == p.Name && q.Proto == p.Proto:
+			return p, false
+		case q.Name == p.Name:
 			c.problem("DuplicatePort", "port name %q is used twice; port %d/%v is left out", p.Name, p.Port, p.Proto)
-			return false
+			return p, false
 		}
 	}
-	return true
+	for _, q := range c.ports {
+		if p.NodePort != 0 && q.NodePort == p.NodePort && q.Proto == p.Proto {
+			c.problem("DuplicatePort", "nodePort %d/%v of %q is already that of %q; it gets none", p.NodePort, p.Proto, p.Name, q.Name)
+			p.NodePort = 0
+		}
+	}
+	c.ports = append(c.ports, p)
+	return p, true
 }
 
 // families returns the ClusterIPs that can be served, the first of each family.
