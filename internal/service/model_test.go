@@ -1,0 +1,267 @@
+package service_test
+
+import (
+	"cmp"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/fairway-net/fairway/internal/scenario"
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// world is all objects at one moment: the input of the slow reference.
+type world struct {
+	v        service.Vantage
+	services map[service.Name]*service.Service
+	slices   map[service.Name]*service.Slice
+}
+
+func newWorld(v service.Vantage) *world {
+	return &world{v: v, services: map[service.Name]*service.Service{}, slices: map[service.Name]*service.Slice{}}
+}
+
+func (w *world) apply(e scenario.Event) {
+	switch {
+	case e.Service != nil:
+		w.services[e.Service.Name] = e.Service
+	case e.Slice != nil:
+		w.slices[e.Slice.Name] = e.Slice
+	case e.GoneService != service.Name{}:
+		delete(w.services, e.GoneService)
+	default:
+		delete(w.slices, e.GoneSlice)
+	}
+}
+
+// table says what kube-proxy does for this world, rule by rule, from nothing and
+// without a thought for cost: oldest Service first, each takes what nobody has.
+func (w *world) table() map[service.Key]*service.Frontend {
+	var svcs []*service.Service
+	for _, s := range w.services {
+		svcs = append(svcs, s)
+	}
+	slices.SortFunc(svcs, func(a, b *service.Service) int {
+		return cmp.Or(cmp.Compare(a.Created, b.Created), a.Name.Compare(b.Name))
+	})
+	all := map[service.Key]*service.Frontend{}
+	for _, s := range svcs {
+		for key, f := range w.frontends(s) {
+			if all[key] == nil {
+				all[key] = f
+			}
+		}
+	}
+	return all
+}
+
+func (w *world) frontends(s *service.Service) map[service.Key]*service.Frontend {
+	all := map[service.Key]*service.Frontend{}
+	add := func(p service.Port, ip netip.Addr, port uint16, in, out *service.Route) {
+		f := &service.Frontend{
+			Addr: netip.AddrPortFrom(ip, port), Proto: p.Proto,
+			Service: service.PortName{Name: s.Name, Port: p.Name}, Inside: in, Outside: out,
+		}
+		if all[f.Key()] == nil {
+			all[f.Key()] = f
+		}
+	}
+	var used []service.Port
+	for _, ip := range s.ClusterIPs {
+		used = nil
+		for _, p := range s.Ports {
+			if slices.ContainsFunc(used, func(q service.Port) bool {
+				return q.Proto == p.Proto && (q.Name == p.Name || q.Port == p.Port)
+			}) {
+				continue
+			}
+			used = append(used, p)
+			r := w.rules(s, p, ip.Is4())
+			add(p, ip, p.Port, r.internal(), r.internal())
+			if p.NodePort == 0 {
+				continue
+			}
+			any := netip.MustParseAddr("::")
+			if ip.Is4() {
+				any = netip.MustParseAddr("0.0.0.0")
+			}
+			if s.ExternalLocal {
+				add(p, any, p.NodePort, r.route(r.cluster(), service.MasqueradeFar), r.route(r.local(), service.MasqueradeHairpin))
+			} else {
+				both := r.route(r.cluster(), service.MasqueradeAll)
+				add(p, any, p.NodePort, both, both)
+			}
+		}
+	}
+	return all
+}
+
+// rules are those for the endpoints of one port in one family.
+type rules struct {
+	v   service.Vantage
+	svc *service.Service
+	eps map[netip.AddrPort]service.SliceEndpoint
+}
+
+func (w *world) rules(s *service.Service, p service.Port, is4 bool) rules {
+	r := rules{v: w.v, svc: s, eps: map[netip.AddrPort]service.SliceEndpoint{}}
+	for _, slice := range w.slices {
+		if slice.Service != s.Name {
+			continue
+		}
+		for _, q := range slice.Ports {
+			if q.Name != p.Name || q.Proto != p.Proto {
+				continue
+			}
+			for _, e := range slice.Endpoints {
+				at := netip.AddrPortFrom(e.Addr, q.Port)
+				if old, ok := r.eps[at]; e.Addr.Is4() == is4 && (!ok || better(e, old, w.v.Node)) {
+					r.eps[at] = e
+				}
+			}
+		}
+	}
+	return r
+}
+
+// better decides between two endpoints with the same address and port. Kubernetes
+// only says that a terminating one loses.
+func better(a, b service.SliceEndpoint, node string) bool {
+	yes := func(x, y bool) int {
+		if x == y {
+			return 0
+		} else if x {
+			return -1
+		}
+		return 1
+	}
+	return cmp.Or(
+		yes(!a.Terminating, !b.Terminating), yes(a.Ready, b.Ready), yes(a.Serving, b.Serving),
+		yes(a.Node == node, b.Node == node),
+		slices.Compare(a.NodeHints, b.NodeHints), slices.Compare(a.ZoneHints, b.ZoneHints)) < 0
+}
+
+func (r rules) filter(keep func(service.SliceEndpoint) bool) []service.Endpoint {
+	var out []service.Endpoint
+	for at, e := range r.eps {
+		if keep(e) {
+			out = append(out, service.Endpoint{Addr: at, Local: e.Node == r.v.Node})
+		}
+	}
+	slices.SortFunc(out, func(a, b service.Endpoint) int { return a.Addr.Compare(b.Addr) })
+	return out
+}
+
+func ready(e service.SliceEndpoint) bool    { return e.Ready }
+func draining(e service.SliceEndpoint) bool { return e.Serving && e.Terminating }
+
+func (r rules) cluster() []service.Endpoint {
+	ours := ready
+	forNode := func(e service.SliceEndpoint) bool { return slices.Contains(e.NodeHints, r.v.Node) }
+	forZone := func(e service.SliceEndpoint) bool { return slices.Contains(e.ZoneHints, r.v.Zone) }
+	if r.hinted(func(e service.SliceEndpoint) []string { return e.NodeHints }, forNode) {
+		ours = func(e service.SliceEndpoint) bool { return e.Ready && forNode(e) }
+	} else if r.v.Zone != "" && r.hinted(func(e service.SliceEndpoint) []string { return e.ZoneHints }, forZone) {
+		ours = func(e service.SliceEndpoint) bool { return e.Ready && forZone(e) }
+	}
+	if eps := r.filter(ours); len(eps) > 0 {
+		return eps
+	}
+	return r.filter(draining)
+}
+
+// hinted: every ready endpoint has a hint, and one of them is for us.
+func (r rules) hinted(hints func(service.SliceEndpoint) []string, ours func(service.SliceEndpoint) bool) bool {
+	one := false
+	for _, e := range r.eps {
+		if e.Ready && len(hints(e)) == 0 {
+			return false
+		}
+		one = one || e.Ready && ours(e)
+	}
+	return one
+}
+
+func (r rules) local() []service.Endpoint {
+	here := func(of func(service.SliceEndpoint) bool) func(service.SliceEndpoint) bool {
+		return func(e service.SliceEndpoint) bool { return of(e) && e.Node == r.v.Node }
+	}
+	if eps := r.filter(here(ready)); len(eps) > 0 {
+		return eps
+	}
+	return r.filter(here(draining))
+}
+
+func (r rules) internal() *service.Route {
+	m := service.MasqueradeHairpin
+	if r.v.Detect {
+		m = service.MasqueradeFar
+	}
+	if r.v.MasqueradeAll {
+		m = service.MasqueradeAll
+	}
+	if r.svc.InternalLocal {
+		return r.route(r.local(), m)
+	}
+	return r.route(r.cluster(), m)
+}
+
+func (r rules) route(eps []service.Endpoint, m service.Masquerade) *service.Route {
+	if len(eps) > 0 {
+		return &service.Route{Endpoints: eps, Masquerade: m}
+	}
+	if len(r.filter(ready))+len(r.filter(draining)) > 0 {
+		return &service.Route{Action: service.Drop}
+	}
+	return &service.Route{Action: service.Reject}
+}
+
+// Random events, compared after each of them with the slow reference: the policy, who
+// has an address, what Diff says, and that nothing in an old table changes.
+func TestModel(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	for run := range uint64(40) {
+		checkModel(t, rand.New(rand.NewPCG(seed, run)), 60)
+	}
+}
+
+// FuzzModel searches for a seed that TestModel did not think of.
+func FuzzModel(f *testing.F) {
+	f.Add(uint64(1), uint8(20))
+	f.Fuzz(func(t *testing.T, seed uint64, events uint8) {
+		checkModel(t, rand.New(rand.NewPCG(seed, 0)), int(events))
+	})
+}
+
+func checkModel(t *testing.T, rng *rand.Rand, events int) {
+	t.Helper()
+	r := scenario.NewRandom(rng)
+	v, settings := r.Vantage()
+	w, state, shadow := newWorld(v), scenario.NewState(v, settings), newShadow(t)
+	for i := range events {
+		e := r.Event()
+		w.apply(e)
+		state.Apply(e)
+		if rng.IntN(3) == 0 {
+			continue // several events in one table
+		}
+		got := state.Table()
+		shadow.follow(got)
+		want := w.table()
+		n := 0
+		for f := range got.Frontends() {
+			n++
+			if ref := want[f.Key()]; !f.Equal(ref) {
+				t.Fatalf("event %d: %v\n got %+v\nwant %+v\n%s", i, f.Key(), f, ref, text(got))
+			}
+		}
+		if n != len(want) {
+			t.Fatalf("event %d: %d frontends, want %d\n%s", i, n, len(want), text(got))
+		}
+		if !got.Settings.Equal(settings) {
+			t.Fatalf("event %d: settings %v", i, got.Settings)
+		}
+	}
+}

@@ -1,0 +1,153 @@
+package service_test
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/fairway-net/fairway/internal/scenario"
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+var update = flag.Bool("update", false, "write the golden tables of testdata again")
+
+func scenarios(t *testing.T) []*scenario.Scenario {
+	t.Helper()
+	all, err := scenario.Load("testdata")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// Every behaviour of the policy: objects in, table and problems out, and what the
+// table means for packets.
+func TestScenarios(t *testing.T) {
+	for _, s := range scenarios(t) {
+		t.Run(s.Name, func(t *testing.T) {
+			table := s.Table()
+			golden(t, s, "table", text(table))
+			golden(t, s, "problems", problems(table))
+			for _, p := range s.Packets {
+				got, ok := scenario.Predict(table, p)
+				if !ok && p.Want.Action != service.Reject {
+					t.Errorf("packet %s: the table says nothing about it", p.Text)
+				}
+				if ok && !p.Agrees(got) {
+					t.Errorf("packet %s: the table says %v", p.Text, got)
+				}
+			}
+		})
+	}
+}
+
+func golden(t *testing.T, s *scenario.Scenario, name, got string) {
+	t.Helper()
+	want, _ := s.Golden(name)
+	if got == want {
+		return
+	}
+	if *update {
+		if err := s.Update(name, got); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	t.Errorf("%s differs (go test -update writes it)\n--- got\n%s--- want\n%s", name, got, want)
+}
+
+func text(t *service.Table) string {
+	var b strings.Builder
+	if _, err := t.WriteTo(&b); err != nil {
+		return err.Error()
+	}
+	return b.String()
+}
+
+func problems(t *service.Table) string {
+	var lines []string
+	for e := range t.Entries() {
+		for _, p := range e.Problems {
+			lines = append(lines, fmt.Sprintf("%v %s: %s\n", e.Name, p.Reason, p.Message))
+		}
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "")
+}
+
+// In whatever order the objects come, the table is the same, and the changes from
+// table to table add up to it.
+func TestOrders(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	orders := 0
+	for _, s := range scenarios(t) {
+		t.Run(s.Name, func(t *testing.T) {
+			want := s.Table()
+			for name, events := range s.Orders(rand.New(rand.NewPCG(seed, 0))) {
+				orders++
+				state := scenario.NewState(s.Vantage, s.Settings)
+				shadow := newShadow(t)
+				for _, e := range events {
+					state.Apply(e)
+					if e.Flush {
+						shadow.follow(state.Table())
+					}
+				}
+				got := state.Table()
+				shadow.follow(got)
+				if d := service.Diff(want, got); len(d) > 0 || text(want) != text(got) {
+					t.Fatalf("%s: %d changes\n--- got\n%s--- want\n%s", name, len(d), text(got), text(want))
+				}
+				if a, b := problems(want), problems(got); a != b {
+					t.Fatalf("%s: problems\n--- got\n%s--- want\n%s", name, b, a)
+				}
+			}
+		})
+	}
+	t.Logf("%d orders", orders)
+}
+
+// A shadow is what a datapath has that does nothing but what Diff says.
+type shadow struct {
+	t    *testing.T
+	last *service.Table
+	held map[service.Key]*service.Frontend
+}
+
+func newShadow(t *testing.T) *shadow {
+	return &shadow{t: t, last: &service.Table{}, held: map[service.Key]*service.Frontend{}}
+}
+
+// follow applies the difference to the next table and compares everything.
+func (s *shadow) follow(next *service.Table) {
+	s.t.Helper()
+	before := text(s.last)
+	for _, c := range service.Diff(s.last, next) {
+		if (c.Old == nil) == (s.held[c.Key()] != nil) || c.Old != nil && !c.Old.Equal(s.held[c.Key()]) {
+			s.t.Fatalf("change of %v: old is %v, but %v is held", c.Key(), c.Old, s.held[c.Key()])
+		}
+		if c.New == nil {
+			delete(s.held, c.Key())
+		} else {
+			s.held[c.Key()] = c.New
+		}
+	}
+	n := 0
+	for f := range next.Frontends() {
+		n++
+		if !f.Equal(s.held[f.Key()]) {
+			s.t.Fatalf("%v: the table has %v, the changes made %v", f.Key(), f, s.held[f.Key()])
+		}
+	}
+	if n != len(s.held) {
+		s.t.Fatalf("the table has %d frontends, the changes made %d", n, len(s.held))
+	}
+	if after := text(s.last); after != before {
+		s.t.Fatalf("an old table changed\n--- was\n%s--- is\n%s", before, after)
+	}
+	s.last = next
+}
