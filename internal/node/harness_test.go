@@ -1,0 +1,314 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+	current "github.com/containernetworking/cni/pkg/types/100"
+	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/internal/cni"
+)
+
+// TestMain lets the test binary be the plugin that Sync installs: a copy of it
+// is started by libcni under the plugin's name.
+func TestMain(m *testing.M) {
+	if name := filepath.Base(os.Args[0]); name == cni.PluginName || name == cni.LoopbackName {
+		os.Exit(cni.Main(name, "test"))
+	}
+	if os.Geteuid() != 0 {
+		fmt.Fprintln(os.Stderr, "internal/node: these tests make network namespaces: run them as root")
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+// A namespace is known only by an open file of this process: it has no name that
+// could collide, and the kernel removes it, with everything inside, also when
+// the test is killed.
+type namespace struct {
+	t    *testing.T
+	file *os.File
+}
+
+func newNamespace(t *testing.T) *namespace {
+	t.Helper()
+	n := &namespace{t: t}
+	err := onOwnThread(func() (err error) {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("unshare: %w", err)
+		}
+		n.file, err = os.Open("/proc/thread-self/ns/net")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { n.file.Close() })
+	n.run("ip link set lo up")
+	return n
+}
+
+func (n *namespace) path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), n.file.Fd()) }
+
+// do runs fn on a thread inside the namespace; processes it starts and sockets
+// it opens are inside too.
+func (n *namespace) do(fn func() error) error {
+	return onOwnThread(func() error {
+		if err := unix.Setns(int(n.file.Fd()), unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("setns: %w", err)
+		}
+		return fn()
+	})
+}
+
+// onOwnThread runs fn on a thread that ends with it, so that no other goroutine
+// can ever run in the wrong namespace.
+func onOwnThread(fn func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		done <- fn()
+	}()
+	return <-done
+}
+
+func (n *namespace) run(line string) string {
+	n.t.Helper()
+	var out []byte
+	err := n.do(func() (err error) {
+		out, err = exec.Command("sh", "-ec", line).CombinedOutput()
+		return err
+	})
+	if err != nil {
+		n.t.Fatalf("%s: %v: %s", line, err, out)
+	}
+	return string(out)
+}
+
+// serve answers every TCP connection with the client's address.
+func (n *namespace) serve() {
+	n.t.Helper()
+	var listener net.Listener
+	err := n.do(func() (err error) {
+		listener, err = net.Listen("tcp", ":8080")
+		return err
+	})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() { listener.Close() })
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			fmt.Fprint(conn, conn.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap())
+			conn.Close()
+		}
+	}()
+}
+
+// wantSource fails unless the server at addr answers and sees this source.
+func (n *namespace) wantSource(what string, addr, want netip.Addr) {
+	n.t.Helper()
+	answer := make([]byte, 64)
+	var size int
+	err := n.do(func() error {
+		conn, err := net.DialTimeout("tcp", netip.AddrPortFrom(addr, 8080).String(), 3*time.Second)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		conn.SetDeadline(time.Now().Add(3 * time.Second))
+		size, err = conn.Read(answer)
+		return err
+	})
+	if err != nil {
+		n.t.Errorf("%s: %v", what, err)
+	} else if got := string(answer[:size]); got != want.String() {
+		n.t.Errorf("%s: the server saw %s, want %s", what, got, want)
+	}
+}
+
+// A machine is a node: a namespace on the fabric with its own CNI directories.
+type machine struct {
+	*namespace
+	peer    Peer
+	config  Config
+	network *Network
+	log     *logBuffer
+	pods    int
+}
+
+// A cluster is machines and an outside namespace on one bridge.
+type cluster struct {
+	t        *testing.T
+	fabric   *namespace
+	outside  *namespace
+	machines []*machine
+}
+
+var (
+	outside4 = netip.MustParseAddr("192.0.2.99")
+	outside6 = netip.MustParseAddr("2001:db8::99")
+)
+
+// newCluster makes count machines; machine i has the podCIDRs that cidrs(i) says.
+func newCluster(t *testing.T, count int, cidrs func(i int) []string) *cluster {
+	t.Helper()
+	c := &cluster{t: t, fabric: newNamespace(t), outside: newNamespace(t)}
+	c.fabric.run("ip link add br0 type bridge; ip link set br0 up")
+	c.plug(c.outside, "out", "192.0.2.99/24", "2001:db8::99/64")
+	for i := 1; i <= count; i++ {
+		dir := t.TempDir()
+		m := &machine{namespace: newNamespace(t), log: &logBuffer{}}
+		name, addr4, addr6 := fmt.Sprintf("node-%d", i), fmt.Sprintf("192.0.2.%d", i), fmt.Sprintf("2001:db8::%d", i)
+		c.plug(m.namespace, name, addr4+"/24", addr6+"/64")
+		m.run("ip route add default via 192.0.2.99; ip route add default via 2001:db8::99")
+		m.peer = Peer{Name: name, Addrs: []netip.Addr{netip.MustParseAddr(addr4), netip.MustParseAddr(addr6)}}
+		for _, cidr := range cidrs(i) {
+			m.peer.PodCIDRs = append(m.peer.PodCIDRs, netip.MustParsePrefix(cidr))
+		}
+		m.config = Config{
+			Log:       slog.New(slog.NewTextHandler(m.log, nil)),
+			CNIBinDir: filepath.Join(dir, "bin"), CNIConfDir: filepath.Join(dir, "net.d"), StateDir: filepath.Join(dir, "state"),
+			Masquerade: true,
+		}
+		m.network = New(m.config)
+		c.machines = append(c.machines, m)
+	}
+	return c
+}
+
+func (c *cluster) plug(n *namespace, name, addr4, addr6 string) {
+	c.t.Helper()
+	n.run(fmt.Sprintf("ip link add eth0 mtu 1450 type veth peer name %s mtu 1450 netns %s", name, c.fabric.path()))
+	c.fabric.run(fmt.Sprintf("ip link set %s master br0; ip link set %s up", name, name))
+	n.run(fmt.Sprintf("ip addr add %s dev eth0; ip addr add %s dev eth0 nodad; ip link set eth0 up", addr4, addr6))
+}
+
+func (c *cluster) peers() []Peer {
+	var peers []Peer
+	for _, m := range c.machines {
+		peers = append(peers, m.peer)
+	}
+	return peers
+}
+
+// sync runs on every machine.
+func (c *cluster) sync() {
+	c.t.Helper()
+	for _, m := range c.machines {
+		m.mustSync(c.peers())
+	}
+}
+
+func (m *machine) sync(peers []Peer) error {
+	return m.do(func() error { return m.network.Sync(context.Background(), m.peer, peers) })
+}
+
+func (m *machine) mustSync(peers []Peer) {
+	m.t.Helper()
+	if err := m.sync(peers); err != nil {
+		m.t.Fatalf("Sync on %s: %v", m.peer.Name, err)
+	}
+}
+
+// A pod is what a runtime makes of the configuration that Sync wrote.
+type pod struct {
+	*namespace
+	addrs []netip.Addr
+}
+
+func (m *machine) newPod() *pod {
+	m.t.Helper()
+	p := &pod{namespace: newNamespace(m.t)}
+	list, err := libcni.ConfListFromFile(filepath.Join(m.config.CNIConfDir, configName))
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	m.pods++
+	runtimeConf := &libcni.RuntimeConf{ContainerID: fmt.Sprintf("%s-%d", m.peer.Name, m.pods), NetNS: p.path(), IfName: "eth0"}
+	cniConfig := libcni.NewCNIConfigWithCacheDir([]string{m.config.CNIBinDir}, m.t.TempDir(), nil)
+	err = m.do(func() error {
+		if err := cniConfig.GetStatusNetworkList(context.Background(), list); err != nil {
+			return fmt.Errorf("STATUS: %w", err)
+		}
+		raw, err := cniConfig.AddNetworkList(context.Background(), list, runtimeConf)
+		if err != nil {
+			return fmt.Errorf("ADD: %w", err)
+		}
+		result, err := current.NewResultFromResult(raw)
+		if err != nil {
+			return err
+		}
+		for _, ip := range result.IPs {
+			addr, _ := netip.AddrFromSlice(ip.Address.IP)
+			p.addrs = append(p.addrs, addr.Unmap())
+		}
+		return nil
+	})
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	p.serve()
+	return p
+}
+
+// routes are the machine's routes of our protocol that are not to its own pods.
+func (m *machine) routes() string {
+	m.t.Helper()
+	var lines []string
+	usual := strings.NewReplacer(" scope link", "", " metric 1024", "", " pref medium", "")
+	for _, line := range strings.Split(m.run("ip route show proto 70; ip -6 route show proto 70"), "\n") {
+		if line = strings.TrimSpace(usual.Replace(line)); line != "" && !strings.Contains(line, " dev fw") {
+			lines = append(lines, line)
+		}
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
+
+// logBuffer collects log lines.
+type logBuffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logBuffer) count(s string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.text.String(), s)
+}
+
+// eventually polls a condition with a deadline.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(5 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within 5 s: %s", what)
+		}
+	}
+}

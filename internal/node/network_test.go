@@ -1,0 +1,396 @@
+package node
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func v4(i int) []string   { return []string{fmt.Sprintf("10.244.%d.0/24", i)} }
+func v6(i int) []string   { return []string{fmt.Sprintf("fd00:10:244:%d::/64", i)} }
+func dual(i int) []string { return append(v4(i), v6(i)...) }
+
+// TestPodsReachEachOther sends packets between pods of three nodes, to nodes and
+// out of the cluster, where nobody knows the way back to a pod.
+func TestPodsReachEachOther(t *testing.T) {
+	for _, family := range []struct {
+		name  string
+		cidrs func(int) []string
+	}{{"IPv4", v4}, {"IPv6", v6}, {"dual stack", dual}} {
+		t.Run(family.name, func(t *testing.T) {
+			c := newCluster(t, 3, family.cidrs)
+			c.sync()
+			c.outside.serve()
+			var pods []*pod
+			for _, m := range c.machines {
+				m.serve()
+				pods = append(pods, m.newPod())
+			}
+			pods = append(pods, c.machines[0].newPod())
+			for i, from := range pods {
+				for j, to := range pods {
+					for k, addr := range to.addrs {
+						from.wantSource(fmt.Sprintf("pod %d to pod %d", i, j), addr, from.addrs[k])
+					}
+				}
+			}
+			for _, addr := range pods[0].addrs {
+				nodes, outside, own := []netip.Addr{}, outside6, 1
+				if addr.Is4() {
+					outside, own = outside4, 0
+				}
+				for _, m := range c.machines {
+					nodes = append(nodes, m.peer.Addrs[own])
+				}
+				pods[0].wantSource("pod to its own node", nodes[0], addr)
+				pods[0].wantSource("pod to another node", nodes[1], addr)
+				pods[0].wantSource("pod to the outside", outside, nodes[0])
+				c.machines[1].wantSource("another node to pod", addr, nodes[1])
+			}
+			if out := pods[0].run("ip link show eth0"); !strings.Contains(out, "mtu 1450") {
+				t.Errorf("the pod's MTU is not the uplink's: %s", out)
+			}
+		})
+	}
+}
+
+// TestDeadPodIsRefusedAtOnce: the node of a podCIDR answers for addresses that
+// no pod has; without that the packet would go round by the default route.
+func TestDeadPodIsRefusedAtOnce(t *testing.T) {
+	c := newCluster(t, 2, dual)
+	c.sync()
+	p := c.machines[0].newPod()
+	for _, addr := range []string{"10.244.2.77", "fd00:10:244:2::77"} {
+		err := p.do(func() error {
+			out, err := exec.Command("ping", "-c1", "-W3", addr).CombinedOutput()
+			if err == nil || !strings.Contains(strings.ToLower(string(out)), "unreachable") {
+				return fmt.Errorf("ping %s: %v: %s", addr, err, out)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestClusterCIDRsAreNotMasqueraded also turns masquerading off altogether.
+func TestClusterCIDRsAreNotMasqueraded(t *testing.T) {
+	c := newCluster(t, 1, v4)
+	m := c.machines[0]
+	c.outside.run("ip route add 10.244.1.0/24 via 192.0.2.1")
+	c.outside.serve()
+	m.config.ClusterCIDRs = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
+	m.network = New(m.config)
+	c.sync()
+	p := m.newPod()
+	p.wantSource("into a cluster CIDR", outside4, p.addrs[0])
+
+	m.network = New(Config{Log: m.config.Log, CNIBinDir: m.config.CNIBinDir, CNIConfDir: m.config.CNIConfDir, StateDir: m.config.StateDir})
+	c.sync()
+	p.wantSource("without masquerading", outside4, p.addrs[0])
+	if out := m.run("nft list ruleset"); out != "" {
+		t.Errorf("the table is still there: %s", out)
+	}
+}
+
+// TestSyncIsQuiet: when everything is right, also after a restart, Sync changes
+// nothing in the kernel and no file.
+func TestSyncIsQuiet(t *testing.T) {
+	c := newCluster(t, 3, dual)
+	c.sync()
+	m := c.machines[0]
+	m.newPod()
+	files := func() string {
+		return m.run(fmt.Sprintf("stat -c '%%n %%i %%y' %s/* %s/*", m.config.CNIBinDir, m.config.CNIConfDir))
+	}
+	before := files()
+	events := &logBuffer{}
+	for _, line := range [][]string{{"ip", "monitor", "link", "address", "route", "rule", "netconf"}, {"nft", "monitor"}} {
+		cmd := exec.Command(line[0], line[1:]...)
+		cmd.Stdout = events
+		if err := m.do(cmd.Start); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+	}
+	// A monitor that has not started yet would see nothing: wait for both.
+	marks := 0
+	mark := func() {
+		t.Helper()
+		marks++
+		route, table := fmt.Sprintf("203.0.113.%d", marks), fmt.Sprintf("mark%d", marks)
+		m.run("ip route add unreachable " + route + "; nft add table inet " + table)
+		eventually(t, "the monitors report a mark", func() bool {
+			m.run(fmt.Sprintf("ip route replace unreachable %s; nft 'add table inet %s; delete table inet %s; add table inet %s'", route, table, table, table))
+			return events.count(route) > 0 && events.count(table) > 0
+		})
+	}
+	mark()
+	events.mu.Lock()
+	seen := events.text.Len()
+	events.mu.Unlock()
+	c.machines[0].mustSync(c.peers())
+	m.network = New(m.config)
+	m.mustSync(c.peers())
+	mark()
+	events.mu.Lock()
+	defer events.mu.Unlock()
+	for _, line := range strings.Split(events.text.String()[seen:], "\n") {
+		if line != "" && !strings.Contains(line, "203.0.113.") && !strings.Contains(line, "mark") && !strings.HasPrefix(line, "# new generation") {
+			t.Errorf("Sync without a change did: %s", line)
+		}
+	}
+	if after := files(); after != before {
+		t.Errorf("files before:\n%safter:\n%s", before, after)
+	}
+}
+
+// TestRestartTidies: routes of an earlier run that are wrong by now are mended,
+// everyone else's stay.
+func TestRestartTidies(t *testing.T) {
+	c := newCluster(t, 3, dual)
+	m := c.machines[0]
+	m.run(`ip route add 10.244.9.0/24 via 192.0.2.9 proto 70
+		ip route add 10.244.2.0/24 via 192.0.2.3 proto 70
+		ip route add unreachable 10.244.8.0/24 proto 70
+		ip route add unreachable 10.244.3.0/24 proto 70
+		ip -6 route add fd00:10:244:9::/64 via 2001:db8::9 proto 70
+		ip -6 route add fd00:10:244:2::/64 via 2001:db8::3 proto 70
+		ip -6 route add fd00:10:244:2::/64 via 2001:db8::3 proto 70 metric 7
+		ip route add 10.77.0.0/16 via 192.0.2.9 proto static
+		ip route add 10.244.7.5 dev lo proto 70 scope link`)
+	c.sync()
+	want := strings.TrimSpace(`
+10.244.2.0/24 via 192.0.2.2 dev eth0
+10.244.3.0/24 via 192.0.2.3 dev eth0
+10.244.7.5 dev lo
+fd00:10:244:2::/64 via 2001:db8::2 dev eth0
+fd00:10:244:3::/64 via 2001:db8::3 dev eth0
+unreachable 10.244.1.0/24
+unreachable fd00:10:244:1::/64 dev lo`)
+	if got := m.routes(); got != want {
+		t.Errorf("routes:\n%s\nwant:\n%s", got, want)
+	}
+	if out := m.run("ip route show 10.77.0.0/16"); !strings.Contains(out, "proto static") {
+		t.Errorf("a foreign route was touched: %q", out)
+	}
+
+	// A node leaves, another gets a new address.
+	peers := c.peers()[:2]
+	peers[1].Addrs = []netip.Addr{netip.MustParseAddr("192.0.2.22"), netip.MustParseAddr("2001:db8::22")}
+	m.mustSync(peers)
+	want = strings.TrimSpace(`
+10.244.2.0/24 via 192.0.2.22 dev eth0
+10.244.7.5 dev lo
+fd00:10:244:2::/64 via 2001:db8::22 dev eth0
+unreachable 10.244.1.0/24
+unreachable fd00:10:244:1::/64 dev lo`)
+	if got := m.routes(); got != want {
+		t.Errorf("routes after a node left:\n%s\nwant:\n%s", got, want)
+	}
+}
+
+// TestBadPeers: one bad node is reported once and disturbs no other.
+func TestBadPeers(t *testing.T) {
+	c := newCluster(t, 2, dual)
+	m := c.machines[0]
+	m.run("ip route add 10.244.40.0/24 via 192.0.2.99 proto static")
+	addr, cidr := netip.MustParseAddr, netip.MustParsePrefix
+	bad := map[string]Peer{
+		"behind a router":                  {Name: "far", Addrs: []netip.Addr{addr("198.51.100.7")}, PodCIDRs: []netip.Prefix{cidr("10.244.30.0/24")}},
+		"node nameless has podCIDR":        {Name: "nameless", PodCIDRs: []netip.Prefix{cidr("10.244.31.0/24")}},
+		"contains every address":           {Name: "greedy", Addrs: []netip.Addr{addr("192.0.2.50")}, PodCIDRs: []netip.Prefix{cidr("0.0.0.0/0")}},
+		"contains this node's address":     {Name: "squatter", Addrs: []netip.Addr{addr("192.0.2.51")}, PodCIDRs: []netip.Prefix{cidr("192.0.2.0/25")}},
+		"overlaps this node's own":         {Name: "thief", Addrs: []netip.Addr{addr("192.0.2.52")}, PodCIDRs: []netip.Prefix{cidr("10.244.1.128/25")}},
+		"another node has the same":        {Name: "zwilling", Addrs: []netip.Addr{addr("192.0.2.53")}, PodCIDRs: []netip.Prefix{cidr("10.244.2.0/24")}},
+		"another program's and stays":      {Name: "static", Addrs: []netip.Addr{addr("192.0.2.54")}, PodCIDRs: []netip.Prefix{cidr("10.244.40.0/24")}},
+		"is not used: it is no prefix":     {Name: "void", Addrs: []netip.Addr{addr("192.0.2.55")}, PodCIDRs: []netip.Prefix{{}}},
+		"fd00:bad::/64 but no usable Inte": {Name: "v4only", Addrs: []netip.Addr{addr("192.0.2.56")}, PodCIDRs: []netip.Prefix{cidr("10.244.56.0/24"), cidr("fd00:bad::/64")}},
+	}
+	peers := c.peers()
+	for _, peer := range bad {
+		peers = append(peers, peer)
+	}
+	for range 2 {
+		m.mustSync(peers)
+	}
+	for want := range bad {
+		if got := m.log.count(want); got != 1 {
+			t.Errorf("%q was logged %d times, want once", want, got)
+		}
+	}
+	want := strings.TrimSpace(`
+10.244.2.0/24 via 192.0.2.2 dev eth0
+10.244.56.0/24 via 192.0.2.56 dev eth0
+fd00:10:244:2::/64 via 2001:db8::2 dev eth0
+unreachable 10.244.1.0/24
+unreachable fd00:10:244:1::/64 dev lo`)
+	if got := m.routes(); got != want {
+		t.Errorf("routes:\n%s\nwant:\n%s", got, want)
+	}
+	if out := m.run("ip route show 10.244.40.0/24"); !strings.Contains(out, "proto static") {
+		t.Errorf("a foreign route was touched: %q", out)
+	}
+}
+
+// TestMasqueradeHeals: whatever was done to our table is undone, and other
+// tables, the Service proxy's first of all, are left alone.
+func TestMasqueradeHeals(t *testing.T) {
+	c := newCluster(t, 2, dual)
+	m := c.machines[0]
+	m.run("nft add table inet fairway; nft 'add set inet fairway pods4 { type ipv4_addr; }'")
+	c.sync()
+	want := m.run("nft -s list ruleset")
+	for _, damage := range []string{
+		"nft flush chain inet fairway-pods postrouting",
+		"nft delete table inet fairway-pods",
+		"nft flush set inet fairway-pods inside4",
+		"nft add element inet fairway-pods pods4 '{ 10.9.0.0/16 }'",
+		"nft add rule inet fairway-pods postrouting accept",
+		"nft 'flush chain inet fairway-pods postrouting; add rule inet fairway-pods postrouting masquerade comment \"pods.nft old\"'",
+	} {
+		m.run(damage)
+		if m.run("nft -s list ruleset") == want {
+			t.Fatalf("%s did no damage", damage)
+		}
+		c.sync()
+		if got := m.run("nft -s list ruleset"); got != want {
+			t.Errorf("after %q and Sync:\n%s\nwant:\n%s", damage, got, want)
+		}
+	}
+}
+
+// TestConfigComesLast: no configuration, so no Ready node, before pods can work.
+func TestConfigComesLast(t *testing.T) {
+	c := newCluster(t, 1, dual)
+	m := c.machines[0]
+	path := filepath.Join(m.config.CNIConfDir, configName)
+	missing := func(when string) {
+		t.Helper()
+		if _, err := os.Stat(path); !os.IsNotExist(err) {
+			t.Errorf("%s there is a configuration (%v)", when, err)
+		}
+	}
+	cidrs := m.peer.PodCIDRs
+	m.peer.PodCIDRs = nil
+	m.mustSync(nil)
+	missing("without podCIDRs")
+
+	m.peer.PodCIDRs = cidrs
+	t.Setenv("PATH", t.TempDir()) // no nft
+	if err := m.sync(nil); err == nil || !strings.Contains(err.Error(), "install the package nftables") {
+		t.Errorf("without nft: %v", err)
+	}
+	missing("when masquerading failed")
+
+	t.Setenv("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+	m.mustSync(nil)
+	text, err := os.ReadFile(path)
+	if err != nil || strings.Contains(string(text), "portmap") || !strings.Contains(string(text), `"mtu": 1450`) {
+		t.Errorf("configuration without portmap and with the uplink's MTU: %s %v", text, err)
+	}
+	if err := os.WriteFile(filepath.Join(m.config.CNIBinDir, "portmap"), nil, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	m.mustSync(nil)
+	if text, _ := os.ReadFile(path); !strings.Contains(string(text), `"portmap"`) {
+		t.Errorf("portmap is not chained: %s", text)
+	}
+	m.peer.PodCIDRs = nil
+	m.mustSync(nil)
+	missing("after the podCIDRs went")
+}
+
+// TestPluginIsReplaced when it is another program, and only then; a loopback
+// plugin of a package is left alone.
+func TestPluginIsReplaced(t *testing.T) {
+	c := newCluster(t, 1, v4)
+	m := c.machines[0]
+	if err := os.MkdirAll(m.config.CNIBinDir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	plugin, loopback := filepath.Join(m.config.CNIBinDir, "fairway-cni"), filepath.Join(m.config.CNIBinDir, "loopback")
+	for _, file := range []string{plugin, loopback, filepath.Join(m.config.CNIBinDir, temporary+"crashed")} {
+		if err := os.WriteFile(file, []byte("other"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m.mustSync(nil)
+	self, _ := os.Executable()
+	if !sameContent(self, plugin) {
+		t.Error("the plugin is not this program")
+	}
+	if text, _ := os.ReadFile(loopback); string(text) != "other" {
+		t.Error("a foreign loopback plugin was replaced")
+	}
+	if files, _ := filepath.Glob(filepath.Join(m.config.CNIBinDir, ".*")); len(files) != 0 {
+		t.Errorf("temporary files are left: %v", files)
+	}
+	// Overwritten with the same size: found by the time of modification.
+	if err := os.WriteFile(plugin, make([]byte, fileSize(t, plugin)), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	m.mustSync(nil)
+	if !sameContent(self, plugin) {
+		t.Error("a damaged plugin was not mended")
+	}
+}
+
+func fileSize(t *testing.T, path string) int64 {
+	t.Helper()
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.Size()
+}
+
+// TestForwardingKeepsTheDefaultRoute: a router ignores router advertisements
+// unless accept_ra is 2, so a node that lives on them must be told.
+func TestForwardingKeepsTheDefaultRoute(t *testing.T) {
+	c := newCluster(t, 1, dual)
+	m := c.machines[0]
+	m.run("ip -6 route replace default via fe80::99 dev eth0 proto ra")
+	m.mustSync(nil)
+	want := map[string]string{"ipv4/ip_forward": "1", "ipv6/conf/all/forwarding": "1", "ipv6/conf/eth0/accept_ra": "2"}
+	for name, value := range want {
+		if got := strings.TrimSpace(m.run("cat /proc/sys/net/" + name)); got != value {
+			t.Errorf("%s is %s, want %s", name, got, value)
+		}
+	}
+}
+
+// TestCleanup leaves no trace but forwarding.
+func TestCleanup(t *testing.T) {
+	c := newCluster(t, 2, dual)
+	m := c.machines[0]
+	state := func() string {
+		return m.run(fmt.Sprintf("ip route; ip -6 route; nft list ruleset; find %s %s -type f -o -type l", m.config.CNIBinDir, m.config.CNIConfDir))
+	}
+	m.run(fmt.Sprintf("mkdir -p %s %s; nft add table inet fairway", m.config.CNIBinDir, m.config.CNIConfDir))
+	before := state()
+	c.sync()
+	if state() == before {
+		t.Fatal("Sync did nothing")
+	}
+	p := m.newPod()
+	for range 2 {
+		if err := m.do(func() error { return m.network.Cleanup(t.Context()) }); err != nil {
+			t.Fatalf("Cleanup: %v", err)
+		}
+	}
+	if m.log.count("pods are still running") != 2 {
+		t.Error("Cleanup did not warn of a running pod")
+	}
+	p.run("ip link del eth0")
+	if after := state(); after != before {
+		t.Errorf("before:\n%s\nafter:\n%s", before, after)
+	}
+	// And it can begin again.
+	c.sync()
+}
