@@ -1,0 +1,163 @@
+// Package config knows every option of `fairway agent`: kube-proxy's flags, a
+// KubeProxyConfiguration file, and a few flags of our own.
+//
+//	flags ───────────┐
+//	                 ├─ Load ─→ Config ─ Settings(zone, addresses, podCIDRs) ─→ service
+//	--config FILE ───┘            └─ Warnings: what was understood but not done
+//
+// It hides two spellings of every option, kube-proxy's defaults and its rules about
+// which of the two spellings wins. It promises that a Config is complete and valid:
+// who reads it checks nothing. A mistake costs one line that names the flag or the
+// field; what we understand but cannot do is a warning; nothing is ignored silently.
+//
+// As in kube-proxy, with --config the file alone counts, except for --master,
+// --hostname-override, --cleanup, -v and the flags that the file has no field for
+// (--log-level, --pod-network, --cni-bin-dir, --cni-conf-dir). Other flags are named
+// in a warning.
+//
+// Three defaults differ from kube-proxy's. The mode is nftables, with all that
+// follows (NodePorts on the primary addresses). There is no minimum time between two
+// passes: a pass costs what has changed, and what changes meanwhile is the next pass.
+// And "primary" means the node's primary addresses only: a family in which it has
+// none gets no NodePorts, where kube-proxy opens all addresses of the family.
+//
+// This package imports k8s.io/kube-proxy for the types of the file, the one exception
+// to the rule that only internal/kube knows the Kubernetes API.
+package config
+
+import (
+	"log/slog"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// The proxy modes.
+const (
+	ModeNFTables = "nftables"
+	ModeNone     = "none" // do not proxy: only the pod network is wanted
+)
+
+// The ways to tell pods from others (kube-proxy's detectLocalMode).
+const (
+	DetectClusterCIDR = "ClusterCIDR" // by ClusterCIDRs
+	DetectNodeCIDR    = "NodeCIDR"    // by the podCIDRs of our node
+)
+
+// The pod networks that the agent can make.
+const (
+	PodNetworkNone   = "none"   // somebody else makes it
+	PodNetworkRoutes = "routes" // our CNI plugin, and a route to every other node
+)
+
+// A Config is every option of the agent, with defaults applied and checked.
+type Config struct {
+	Kubeconfig  string // path; empty: the pod's service account
+	Master      string // URL of the API server; empty: as Kubeconfig says
+	QPS         float32
+	Burst       int
+	ContentType string
+
+	NodeName string
+	Mode     string // ModeNFTables or ModeNone
+
+	// BindAddress replaces what the API server says is the node's address of its
+	// family. Invalid: it does not. Nothing is bound to it.
+	BindAddress netip.Addr
+	// Healthz and Metrics are where the HTTP servers listen. Invalid: they do not.
+	Healthz, Metrics netip.AddrPort
+
+	Detect       string // DetectClusterCIDR or DetectNodeCIDR
+	ClusterCIDRs []netip.Prefix
+	NodePorts    NodePorts
+
+	MasqueradeAll bool
+	MasqueradeBit int // of the packet mark, 0 to 31
+
+	// SyncPeriod bounds how long a change may wait before the agent counts as sick
+	// (after twice that) and how long a failed pass waits to be tried again.
+	SyncPeriod    time.Duration
+	MinSyncPeriod time.Duration // between the starts of two passes; 0: none
+
+	// OOMScoreAdj is what the kernel is told about ending us when memory is short,
+	// -1000 (never) to 1000; nil leaves it.
+	OOMScoreAdj *int
+
+	PodNetwork            string // PodNetworkNone or PodNetworkRoutes
+	CNIBinDir, CNIConfDir string
+	Cleanup               bool // remove all that was programmed, and exit
+	LogLevel              slog.Level
+	// Warnings are one line each, for the log.
+	Warnings []string
+}
+
+// NodePorts says on which of the node's addresses NodePorts are served.
+type NodePorts struct {
+	Primary  bool           // on the node's primary address of each family
+	Prefixes []netip.Prefix // and on all in these
+}
+
+// Mask is MasqueradeBit as a packet mark.
+func (c *Config) Mask() uint32 { return 1 << c.MasqueradeBit }
+
+// HealthTimeout is how long a change may wait before the agent counts as sick.
+func (c *Config) HealthTimeout() time.Duration { return 2 * c.SyncPeriod }
+
+// Settings computes what a datapath and service.Compile must know of the node, from
+// what the API server says of it: its zone, its addresses with the best one of each
+// family first, and its podCIDRs.
+func (c *Config) Settings(zone string, addrs []netip.Addr, podCIDRs []netip.Prefix) (service.Settings, service.Vantage) {
+	s := service.Settings{Pods: c.ClusterCIDRs, NodePorts: slices.Clone(c.NodePorts.Prefixes)}
+	if c.Detect == DetectNodeCIDR {
+		s.Pods = podCIDRs
+	}
+	if c.NodePorts.Primary {
+		for _, a := range c.primary(addrs) {
+			s.NodePorts = append(s.NodePorts, netip.PrefixFrom(a, a.BitLen()))
+		}
+	}
+	s.NodePorts = widest(s.NodePorts)
+	return s, service.Vantage{
+		Node: c.NodeName, Zone: zone,
+		Detect:        len(s.Pods) > 0,
+		MasqueradeAll: c.MasqueradeAll,
+	}
+}
+
+// primary returns the node's address of each family that has one. Loopback addresses
+// are nobody's way in.
+func (c *Config) primary(addrs []netip.Addr) []netip.Addr {
+	var out []netip.Addr
+	for _, a := range append([]netip.Addr{c.BindAddress}, addrs...) {
+		a = a.Unmap()
+		if !a.IsValid() || a.IsLoopback() || a.IsUnspecified() {
+			continue
+		}
+		if !slices.ContainsFunc(out, func(o netip.Addr) bool { return o.Is4() == a.Is4() }) {
+			out = append(out, a.WithZone(""))
+		}
+	}
+	return out
+}
+
+// widest returns the prefixes that no other one contains, sorted: a datapath keeps
+// them in a set of intervals, which must not overlap.
+func widest(all []netip.Prefix) []netip.Prefix {
+	sorted := slices.Clone(all)
+	slices.SortFunc(sorted, func(a, b netip.Prefix) int {
+		if a.Bits() != b.Bits() {
+			return a.Bits() - b.Bits()
+		}
+		return a.Compare(b)
+	})
+	var out []netip.Prefix
+	for _, p := range sorted {
+		if !slices.ContainsFunc(out, func(w netip.Prefix) bool { return w.Overlaps(p) }) {
+			out = append(out, p)
+		}
+	}
+	slices.SortFunc(out, netip.Prefix.Compare)
+	return out
+}

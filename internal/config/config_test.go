@@ -1,0 +1,456 @@
+package config
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+func prefixes(texts ...string) []netip.Prefix {
+	var out []netip.Prefix
+	for _, t := range texts {
+		out = append(out, netip.MustParsePrefix(t))
+	}
+	return out
+}
+
+// load runs a command line as the agent does.
+func load(args ...string) (*Config, error) {
+	fs := pflag.NewFlagSet("agent", pflag.ContinueOnError)
+	f := NewFlags(fs)
+	if err := fs.Parse(args); err != nil {
+		return nil, err
+	}
+	return f.load(func() (string, error) { return "Host-1", nil })
+}
+
+// write puts a KubeProxyConfiguration with these lines into a file.
+func write(t testing.TB, lines string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "config.conf")
+	text := "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n" + lines
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// defaults is the Config of `--cluster-cidr 10.244.0.0/16`.
+func defaults() *Config {
+	return &Config{
+		QPS: 5, Burst: 10,
+		NodeName: "host-1", Mode: "nftables",
+		Healthz: netip.MustParseAddrPort("0.0.0.0:10256"), Metrics: netip.MustParseAddrPort("127.0.0.1:10249"),
+		Detect: "ClusterCIDR", ClusterCIDRs: prefixes("10.244.0.0/16"),
+		NodePorts: NodePorts{Primary: true}, MasqueradeBit: 14, SyncPeriod: 30 * time.Second,
+		PodNetwork: "none", CNIBinDir: "/opt/cni/bin", CNIConfDir: "/etc/cni/net.d",
+	}
+}
+
+func TestFlags(t *testing.T) {
+	tests := map[string]struct {
+		args []string
+		want func(*Config)
+	}{
+		"defaults": {nil, func(*Config) {}},
+		"connection": {
+			[]string{"--kubeconfig=/k", "--master=https://1.2.3.4:6443", "--kube-api-qps=50", "--kube-api-burst=100", "--kube-api-content-type=application/json"},
+			func(c *Config) {
+				c.Kubeconfig, c.Master, c.QPS, c.Burst, c.ContentType = "/k", "https://1.2.3.4:6443", 50, 100, "application/json"
+			},
+		},
+		"the node's name is lower case": {[]string{"--hostname-override= Node-A "}, func(c *Config) { c.NodeName = "node-a" }},
+		"dual stack pods": {
+			[]string{"--cluster-cidr=10.244.3.4/16, fd00:10:244::/56"},
+			func(c *Config) { c.ClusterCIDRs = prefixes("10.244.0.0/16", "fd00:10:244::/56") },
+		},
+		"node CIDR": {
+			[]string{"--detect-local-mode=NodeCIDR", "--cluster-cidr="},
+			func(c *Config) { c.Detect, c.ClusterCIDRs = "NodeCIDR", nil },
+		},
+		"addresses": {
+			[]string{"--healthz-bind-address=127.0.0.1", "--metrics-bind-address=[::]:9999"},
+			func(c *Config) {
+				c.Healthz, c.Metrics = netip.MustParseAddrPort("127.0.0.1:10256"), netip.MustParseAddrPort("[::]:9999")
+			},
+		},
+		"no servers": {
+			[]string{"--healthz-bind-address=", "--metrics-bind-address="},
+			func(c *Config) { c.Healthz, c.Metrics = netip.AddrPort{}, netip.AddrPort{} },
+		},
+		"an IPv6 node": {
+			[]string{"--bind-address=fd00::1"},
+			func(c *Config) {
+				c.BindAddress = netip.MustParseAddr("fd00::1")
+				c.Healthz, c.Metrics = netip.MustParseAddrPort("[::]:10256"), netip.MustParseAddrPort("[::1]:10249")
+			},
+		},
+		"node ports": {
+			[]string{"--nodeport-addresses=primary,192.168.7.7/24"},
+			func(c *Config) { c.NodePorts.Prefixes = prefixes("192.168.7.0/24") },
+		},
+		"node ports everywhere": {
+			[]string{"--nodeport-addresses=all"},
+			func(c *Config) { c.NodePorts = NodePorts{Prefixes: prefixes("0.0.0.0/0", "::/0")} },
+		},
+		"masquerading": {
+			[]string{"--masquerade-all", "--iptables-masquerade-bit=3"},
+			func(c *Config) { c.MasqueradeAll, c.MasqueradeBit = true, 3 },
+		},
+		"periods": {
+			[]string{"--sync-period=10s", "--iptables-min-sync-period=2s"},
+			func(c *Config) { c.SyncPeriod, c.MinSyncPeriod = 10*time.Second, 2*time.Second },
+		},
+		"process": {
+			[]string{"--oom-score-adj=-998", "-v4", "--cleanup"},
+			func(c *Config) { c.OOMScoreAdj, c.LogLevel, c.Cleanup = new(-998), -4, true },
+		},
+		"log level": {[]string{"--log-level=warn", "-v=9"}, func(c *Config) { c.LogLevel = 4 }},
+		"pod network only": {
+			[]string{"--proxy-mode=none", "--pod-network=routes", "--cni-bin-dir=/b", "--cni-conf-dir=/c"},
+			func(c *Config) { c.Mode, c.PodNetwork, c.CNIBinDir, c.CNIConfDir = "none", "routes", "/b", "/c" },
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			got, err := load(append([]string{"--cluster-cidr=10.244.0.0/16"}, test.args...)...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := defaults()
+			test.want(want)
+			if !reflect.DeepEqual(got, want) {
+				t.Errorf("got  %+v\nwant %+v", got, want)
+			}
+		})
+	}
+}
+
+// TestMistakes: every mistake costs one line, and it says where.
+func TestMistakes(t *testing.T) {
+	file := func(lines string) string { return "--config=" + write(t, lines) }
+	raw := func(text string) string {
+		path := filepath.Join(t.TempDir(), "raw.conf")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return "--config=" + path
+	}
+	tests := map[string]struct{ arg, want string }{
+		"mode":             {"--proxy-mode=ipvs", `--proxy-mode: proxy mode "ipvs" is not supported (supported are: nftables, none)`},
+		"mode, file":       {file("mode: iptables"), `mode: proxy mode "iptables" is not supported (supported are: nftables, none)`},
+		"nothing to do":    {"--proxy-mode=none", "nothing to do"},
+		"cluster CIDR":     {"--cluster-cidr=10.244.0.0", `--cluster-cidr: "10.244.0.0" is not a CIDR`},
+		"mixed families":   {"--cluster-cidr=::ffff:10.0.0.0/100", "mixes IPv4 and IPv6"},
+		"detector":         {"--detect-local-mode=BridgeInterface", "--detect-local-mode: BridgeInterface is not supported yet (use ClusterCIDR or NodeCIDR)"},
+		"no detector":      {"--detect-local-mode=magic", `--detect-local-mode: "magic" is not one of ClusterCIDR, NodeCIDR`},
+		"node ports":       {"--nodeport-addresses=primry", `--nodeport-addresses: "primry" is not a CIDR`},
+		"healthz":          {"--healthz-bind-address=localhost:1", `--healthz-bind-address: "localhost:1" is not IP:port`},
+		"metrics port":     {"--metrics-bind-address=127.0.0.1:0", "--metrics-bind-address"},
+		"same port":        {"--metrics-bind-address=0.0.0.0:10256", "already that of healthzBindAddress"},
+		"bind address":     {"--bind-address=here", `--bind-address: "here" is not an IP address`},
+		"masquerade bit":   {"--nftables-masquerade-bit=32", "--nftables-masquerade-bit: 32: must be in 0-31"},
+		"period":           {"--sync-period=0", "--sync-period 0s: must be more than 0"},
+		"min period":       {"--min-sync-period=31s", "--min-sync-period: 31s: must not be more than --sync-period, 30s"},
+		"negative":         {"--min-sync-period=-1s", "--min-sync-period: -1s: must not be less than 0"},
+		"oom":              {"--oom-score-adj=-1001", "--oom-score-adj: -1001: must be in -1000-1000"},
+		"burst":            {"--kube-api-burst=-1", "--kube-api-burst: -1"},
+		"log level":        {"--log-level=loud", `--log-level "loud": must be debug, info, warn or error`},
+		"pod network":      {"--pod-network=vxlan", `--pod-network "vxlan": must be none or routes`},
+		"blank name":       {"--hostname-override= ", "--hostname-override: must not be blank"},
+		"unknown flag":     {"--proxymode=nftables", "unknown flag: --proxymode"},
+		"no file":          {"--config=/nonexistent/file", "read configuration: open /nonexistent/file: no such file or directory"},
+		"unknown field":    {file("nftables:\n  masqueradeBits: 3\n"), `unknown field "nftables.masqueradeBits"`},
+		"field twice":      {file("mode: nftables\nmode: none\n"), `"mode" already set`},
+		"wrong type":       {file("oomScoreAdj: lots"), "oomScoreAdj"},
+		"no YAML":          {raw("a: [b"), "yaml"},
+		"empty file":       {raw(""), `it is apiVersion "", kind ""; want apiVersion "kubeproxy.config.k8s.io/v1alpha1", kind "KubeProxyConfiguration"`},
+		"a list":           {raw("- 1\n- 2\n"), "it is no KubeProxyConfiguration"},
+		"another kind":     {raw("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nfoo: 1\n"), `it is apiVersion "kubelet.config.k8s.io/v1beta1"`},
+		"two documents":    {file("mode: nftables\n---\nkind: Other\n"), "more than one YAML document"},
+		"file's CIDR":      {file("clusterCIDR: nowhere"), `clusterCIDR: "nowhere" is not a CIDR`},
+		"file's period":    {file("nftables:\n  syncPeriod: -3s\n"), "nftables.syncPeriod: -3s: must be more than 0"},
+		"file's bad time":  {file("nftables:\n  syncPeriod: 3 weeks\n"), "3 weeks"},
+		"relative CNI dir": {"--cni-bin-dir=bin", ""},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			args := []string{test.arg}
+			if test.want == "" {
+				args, test.want = append(args, "--pod-network=routes"), `--cni-bin-dir "bin": must be an absolute path`
+			}
+			_, err := load(args...)
+			if err == nil {
+				t.Fatal("no error")
+			}
+			if !strings.Contains(err.Error(), test.want) {
+				t.Errorf("error %q\nwant   %q in it", err, test.want)
+			}
+			if strings.Contains(err.Error(), "\n") {
+				t.Errorf("error has several lines: %q", err)
+			}
+		})
+	}
+}
+
+// kubeadmFile is what kubeadm 1.33 writes for its own kube-proxy, with mode set.
+const kubeadmFile = `bindAddress: 0.0.0.0
+bindAddressHardFail: false
+clientConnection:
+  acceptContentTypes: ""
+  burst: 0
+  contentType: ""
+  kubeconfig: /var/lib/kube-proxy/kubeconfig.conf
+  qps: 0
+clusterCIDR: 10.244.0.0/16,fd00:10:244::/56
+configSyncPeriod: 0s
+conntrack:
+  maxPerCore: null
+  min: null
+  tcpBeLiberal: false
+  tcpCloseWaitTimeout: null
+  tcpEstablishedTimeout: null
+  udpStreamTimeout: 0s
+  udpTimeout: 0s
+detectLocal:
+  bridgeInterface: ""
+  interfaceNamePrefix: ""
+detectLocalMode: ""
+enableProfiling: false
+healthzBindAddress: ""
+hostnameOverride: ""
+iptables:
+  localhostNodePorts: null
+  masqueradeAll: false
+  masqueradeBit: null
+  minSyncPeriod: 0s
+  syncPeriod: 0s
+ipvs:
+  excludeCIDRs: null
+  minSyncPeriod: 0s
+  scheduler: ""
+  strictARP: false
+  syncPeriod: 0s
+  tcpFinTimeout: 0s
+  tcpTimeout: 0s
+  udpTimeout: 0s
+logging:
+  flushFrequency: 0
+  options:
+    json:
+      infoBufferSize: "0"
+    text:
+      infoBufferSize: "0"
+  verbosity: 0
+metricsBindAddress: ""
+mode: ""
+nftables:
+  masqueradeAll: false
+  masqueradeBit: null
+  minSyncPeriod: 0s
+  syncPeriod: 0s
+nodePortAddresses: null
+oomScoreAdj: null
+portRange: ""
+showHiddenMetricsForVersion: ""
+winkernel:
+  enableDSR: false
+  forwardHealthCheckVip: false
+  networkName: ""
+  rootHnsEndpointName: ""
+  sourceVip: ""
+`
+
+func TestFile(t *testing.T) {
+	tests := map[string]struct {
+		lines string
+		args  []string
+		want  func(*Config)
+		warns []string // a piece of each warning
+	}{
+		"kubeadm's": {kubeadmFile, nil, func(c *Config) {
+			c.Kubeconfig = "/var/lib/kube-proxy/kubeconfig.conf"
+			c.ClusterCIDRs = prefixes("10.244.0.0/16", "fd00:10:244::/56")
+		}, nil},
+		"with a document start": {"clusterCIDR: 10.244.0.0/16\n---\n", nil, func(*Config) {}, nil},
+		"flags that win": {
+			"clusterCIDR: 10.244.0.0/16\nhostnameOverride: file\nlogging: {verbosity: 2}\n",
+			[]string{"--hostname-override=flag", "--master=http://127.0.0.1:1", "-v=4", "--pod-network=routes"},
+			func(c *Config) {
+				c.NodeName, c.Master, c.LogLevel, c.PodNetwork = "flag", "http://127.0.0.1:1", -4, "routes"
+			}, nil,
+		},
+		"flags that lose": {
+			"clusterCIDR: 10.244.0.0/16\nhostnameOverride: File\nlogging: {verbosity: 2}\n",
+			[]string{"--kubeconfig=/k", "--cluster-cidr=1.0.0.0/8", "--masquerade-all", "--healthz-bind-address="},
+			func(c *Config) { c.NodeName, c.LogLevel = "file", -2 },
+			[]string{"--cluster-cidr, --healthz-bind-address, --kubeconfig, --masquerade-all"},
+		},
+		"without a mode the section of iptables counts": {
+			"clusterCIDR: 10.244.0.0/16\niptables: {masqueradeAll: true, masqueradeBit: 7, syncPeriod: 9s, minSyncPeriod: 1s}\n", nil,
+			func(c *Config) {
+				c.MasqueradeAll, c.MasqueradeBit, c.SyncPeriod, c.MinSyncPeriod = true, 7, 9*time.Second, time.Second
+			}, nil,
+		},
+		"with a mode it does not": {
+			"mode: nftables\nclusterCIDR: 10.244.0.0/16\niptables: {masqueradeAll: true, masqueradeBit: 7}\nnftables: {masqueradeBit: 8}\n", nil,
+			func(c *Config) { c.MasqueradeBit = 8 }, nil,
+		},
+		"what is not done yet": {
+			"clusterCIDR: 10.244.0.0/16\nfeatureGates: {A: true}\nconntrack: {min: 5}\nenableProfiling: true\nshowHiddenMetricsForVersion: '1.36'\n", nil,
+			func(*Config) {}, []string{"featureGates", "enableProfiling", "showHiddenMetricsForVersion", "conntrack"},
+		},
+		"one family of node ports": {
+			"clusterCIDR: 10.244.0.0/16\nnodePortAddresses: [10.0.0.0/8, localhost]\n", nil,
+			func(c *Config) { c.NodePorts = NodePorts{Prefixes: prefixes("10.0.0.0/8", "::/0")} },
+			[]string{"localhost", "::/0"},
+		},
+		"no cluster CIDR": {"mode: nftables", nil, func(c *Config) { c.ClusterCIDRs = nil }, []string{"clusterCIDR is not set"}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			got, err := load(append(test.args, "--config="+write(t, test.lines))...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			checkWarnings(t, got.Warnings, test.warns)
+			got.Warnings = nil
+			want := defaults()
+			test.want(want)
+			if !reflect.DeepEqual(got, want) {
+				t.Errorf("got  %+v\nwant %+v", got, want)
+			}
+		})
+	}
+}
+
+func checkWarnings(t *testing.T, got, want []string) {
+	t.Helper()
+	if len(got) != len(want) {
+		t.Fatalf("%d warnings %q, want %d: %q", len(got), got, len(want), want)
+	}
+	for i, w := range want {
+		if !strings.Contains(got[i], w) {
+			t.Errorf("warning %q, want %q in it", got[i], w)
+		}
+	}
+}
+
+func TestFlagWarnings(t *testing.T) {
+	c, err := load("--cluster-cidr=10.0.0.0/8", "--ipvs-strict-arp", "--conntrack-min=5", "--feature-gates=A=true", "--profiling=false")
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkWarnings(t, c.Warnings, []string{"no effect here: --conntrack-min, --feature-gates, --ipvs-strict-arp, --profiling"})
+	c, err = load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkWarnings(t, c.Warnings, []string{"--cluster-cidr is not set"})
+}
+
+func TestSettings(t *testing.T) {
+	addrs := func(texts ...string) []netip.Addr {
+		var out []netip.Addr
+		for _, text := range texts {
+			out = append(out, netip.MustParseAddr(text))
+		}
+		return out
+	}
+	tests := map[string]struct {
+		args    []string
+		addrs   []netip.Addr
+		pods    []netip.Prefix
+		want    service.Settings
+		detect  bool
+		masqAll bool
+	}{
+		"primary": {
+			[]string{"--cluster-cidr=10.244.0.0/16"}, addrs("192.168.1.5", "192.168.2.5", "fd00::5"), nil,
+			service.Settings{Pods: prefixes("10.244.0.0/16"), NodePorts: prefixes("192.168.1.5/32", "fd00::5/128")}, true, false,
+		},
+		"bind address": {
+			[]string{"--cluster-cidr=10.244.0.0/16", "--bind-address=192.168.2.5"}, addrs("192.168.1.5", "fd00::5"), nil,
+			service.Settings{Pods: prefixes("10.244.0.0/16"), NodePorts: prefixes("192.168.2.5/32", "fd00::5/128")}, true, false,
+		},
+		"no address yet": {
+			nil, nil, nil, service.Settings{}, false, false,
+		},
+		"node CIDR": {
+			[]string{"--detect-local-mode=NodeCIDR", "--cluster-cidr=10.244.0.0/16", "--masquerade-all"}, nil, prefixes("10.244.1.0/24"),
+			service.Settings{Pods: prefixes("10.244.1.0/24")}, true, true,
+		},
+		"node CIDR not yet given": {
+			[]string{"--detect-local-mode=NodeCIDR", "--cluster-cidr=10.244.0.0/16"}, nil, nil, service.Settings{}, false, false,
+		},
+		"ranges that contain each other": {
+			[]string{"--nodeport-addresses=primary,192.168.0.0/16,192.168.1.0/24,fd00::/8"}, addrs("192.168.1.5", "fe80::1"), nil,
+			service.Settings{NodePorts: prefixes("192.168.0.0/16", "fd00::/8", "fe80::1/128")}, false, false,
+		},
+		"loopback is no primary address": {
+			nil, addrs("127.0.0.1", "192.168.1.5"), nil, service.Settings{NodePorts: prefixes("192.168.1.5/32")}, false, false,
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			c, err := load(test.args...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, v := c.Settings("zone-a", test.addrs, test.pods)
+			if !slices.Equal(got.Pods, test.want.Pods) || !slices.Equal(got.NodePorts, test.want.NodePorts) {
+				t.Errorf("got  %v\nwant %v", got, test.want)
+			}
+			if want := (service.Vantage{Node: "host-1", Zone: "zone-a", Detect: test.detect, MasqueradeAll: test.masqAll}); v != want {
+				t.Errorf("vantage %+v, want %+v", v, want)
+			}
+		})
+	}
+}
+
+// FuzzFile: whatever the file holds, there is a valid Config or an error of one line.
+func FuzzFile(f *testing.F) {
+	const head = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"
+	f.Add(head + kubeadmFile)
+	f.Add(head + "nodePortAddresses: [primary, 10.0.0.0/8]\n")
+	f.Add(`{"apiVersion":"kubeproxy.config.k8s.io/v1alpha1","kind":"KubeProxyConfiguration","oomScoreAdj":-1}`)
+	f.Add("---\n- \x00\n---\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		kp, err := decode([]byte(text))
+		if err == nil {
+			r := &resolver{
+				kp: kp, file: true, own: own{podNetwork: "none"},
+				name: func(s string) string { return s }, changed: func(string) bool { return false },
+			}
+			var c *Config
+			if c, err = r.resolve(func() (string, error) { return "n", nil }); err == nil {
+				checkValid(t, c)
+			}
+		}
+		if err != nil && (err.Error() == "" || strings.Contains(err.Error(), "\n")) {
+			t.Errorf("error is not one line: %q", err)
+		}
+	})
+}
+
+func checkValid(t *testing.T, c *Config) {
+	t.Helper()
+	if c.Mode != "nftables" && c.Mode != "none" || c.NodeName == "" || c.SyncPeriod <= 0 || c.MinSyncPeriod < 0 || c.Mask() == 0 ||
+		!c.Healthz.IsValid() || !c.Metrics.IsValid() {
+		t.Errorf("not valid: %+v", c)
+	}
+	for _, p := range append(c.ClusterCIDRs, c.NodePorts.Prefixes...) {
+		if !p.IsValid() || p != p.Masked() {
+			t.Errorf("prefix %v is not one", p)
+		}
+	}
+}

@@ -1,0 +1,210 @@
+package config
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/kube-proxy/config/v1alpha1"
+)
+
+// Flags are the command line's options before they are checked.
+type Flags struct {
+	fs   *pflag.FlagSet
+	file string // --config
+	// kp holds the options that the file has too, so that both go the same way on.
+	kp  v1alpha1.KubeProxyConfiguration
+	own own
+
+	syncPeriod, minSyncPeriod time.Duration
+	masqueradeBit, oomScore   int32
+	featureGates              string
+}
+
+// own are the options that the file has no field for, or that win over it.
+type own struct {
+	master, hostname      string
+	podNetwork            string
+	cniBinDir, cniConfDir string
+	logLevel              string
+	verbosity             int
+	cleanup               bool
+}
+
+// fromFile are the flags that count in spite of --config.
+var fromFile = []string{
+	"config", "master", "hostname-override", "cleanup", "v", "log-level",
+	"pod-network", "cni-bin-dir", "cni-conf-dir",
+}
+
+// NewFlags adds the agent's flags to fs.
+func NewFlags(fs *pflag.FlagSet) *Flags {
+	f := &Flags{fs: fs}
+	fs.StringVar(&f.file, "config", "", "Read a KubeProxyConfiguration `file`; most other flags are ignored then")
+	f.addCluster()
+	f.addProxy()
+	f.addPodNetwork()
+	f.addIgnored()
+	return f
+}
+
+func (f *Flags) addCluster() {
+	fs, kp := f.fs, &f.kp
+	fs.StringVar(&kp.ClientConnection.Kubeconfig, "kubeconfig", "", "How to reach the API server: `file`; without it the pod's service account is used")
+	fs.StringVar(&f.own.master, "master", "", "`URL` of the API server, instead of the one that the kubeconfig or the service account names")
+	fs.StringVar(&kp.ClientConnection.ContentType, "kube-api-content-type", "", "Content type of requests (default application/vnd.kubernetes.protobuf)")
+	fs.Int32Var(&kp.ClientConnection.Burst, "kube-api-burst", 10, "Requests that may be sent at once")
+	fs.Float32Var(&kp.ClientConnection.QPS, "kube-api-qps", 5, "Requests a second")
+	fs.StringVar(&f.own.hostname, "hostname-override", "", "`Name` of our node (default the host's name)")
+	fs.StringVar(&kp.BindAddress, "bind-address", "", "`IP` that counts as the node's primary one of its family; nothing is bound to it")
+	fs.StringVar(&kp.HealthzBindAddress, "healthz-bind-address", "", "`IP[:port]` of /healthz and /livez; given but empty: none (default 0.0.0.0:10256)")
+	fs.StringVar(&kp.MetricsBindAddress, "metrics-bind-address", "", "`IP[:port]` of /metrics and /proxyMode; given but empty: none (default 127.0.0.1:10249)")
+	fs.Int32Var(&f.oomScore, "oom-score-adj", 0, "The oom-score-adj value of this process, -1000 to 1000 (default: left as it is)")
+	fs.IntVarP(&f.own.verbosity, "v", "v", 0, "Log more: 4 is --log-level debug")
+	fs.StringVar(&f.own.logLevel, "log-level", "", "Log from this `level` on: debug, info, warn or error")
+	fs.BoolVar(&f.own.cleanup, "cleanup", false, "Remove all that was programmed, and exit")
+}
+
+func (f *Flags) addProxy() {
+	fs, kp := f.fs, &f.kp
+	fs.StringVar((*string)(&kp.Mode), "proxy-mode", "", "nftables, or none to make only the pod network (default nftables)")
+	fs.StringVar((*string)(&kp.DetectLocalMode), "detect-local-mode", "", "How pods are told from others: ClusterCIDR or NodeCIDR (default ClusterCIDR)")
+	fs.StringVar(&kp.ClusterCIDR, "cluster-cidr", "", "`CIDRs` of the cluster's pods, separated by commas")
+	fs.StringVar(&kp.DetectLocal.BridgeInterface, "pod-bridge-interface", "", "Not supported yet")
+	fs.StringVar(&kp.DetectLocal.InterfaceNamePrefix, "pod-interface-name-prefix", "", "Not supported yet")
+	fs.StringSliceVar(&kp.NodePortAddresses, "nodeport-addresses", nil, "Serve NodePorts on the node's addresses in these `CIDRs`; also the words primary and all (default primary)")
+	fs.BoolVar(&kp.NFTables.MasqueradeAll, "masquerade-all", false, "Replace the source address of everyone who uses a ClusterIP")
+	for _, name := range []string{"nftables-masquerade-bit", "iptables-masquerade-bit"} {
+		fs.Int32Var(&f.masqueradeBit, name, 14, "Bit of the packet mark that asks for masquerading, 0 to 31")
+	}
+	for _, name := range []string{"sync-period", "iptables-sync-period"} {
+		fs.DurationVar(&f.syncPeriod, name, defaultSyncPeriod, "A failed pass is tried again within this time; /healthz fails when a change waits twice as long")
+	}
+	for _, name := range []string{"min-sync-period", "iptables-min-sync-period"} {
+		fs.DurationVar(&f.minSyncPeriod, name, 0, "The least time between two passes")
+	}
+	// These are kube-proxy's names for what is not iptables' alone.
+	for _, name := range []string{"iptables-masquerade-bit", "iptables-sync-period", "iptables-min-sync-period"} {
+		fs.Lookup(name).Hidden = true
+	}
+}
+
+func (f *Flags) addPodNetwork() {
+	f.fs.StringVar(&f.own.podNetwork, "pod-network", PodNetworkNone, "none, or routes: install our CNI plugin, and route to the pods of other nodes")
+	f.fs.StringVar(&f.own.cniBinDir, "cni-bin-dir", "/opt/cni/bin", "`Directory` for the CNI plugin")
+	f.fs.StringVar(&f.own.cniConfDir, "cni-conf-dir", "/etc/cni/net.d", "`Directory` for the CNI configuration")
+}
+
+// ignoredFlags are kube-proxy's flags that mean nothing here or nothing yet: a
+// DaemonSet that has them must start all the same. The value is that of a flag given
+// without one.
+var ignoredFlags = map[string]string{
+	"bind-address-hard-fail": "true", "profiling": "true", "show-hidden-metrics-for-version": "",
+	"iptables-localhost-nodeports": "true", "config-sync-period": "",
+	"ipvs-sync-period": "", "ipvs-min-sync-period": "", "ipvs-scheduler": "", "ipvs-exclude-cidrs": "",
+	"ipvs-strict-arp": "true", "ipvs-tcp-timeout": "", "ipvs-tcpfin-timeout": "", "ipvs-udp-timeout": "",
+	"conntrack-max-per-core": "", "conntrack-min": "", "conntrack-tcp-be-liberal": "true",
+	"conntrack-tcp-timeout-established": "", "conntrack-tcp-timeout-close-wait": "",
+	"conntrack-udp-timeout": "", "conntrack-udp-timeout-stream": "",
+}
+
+func (f *Flags) addIgnored() {
+	f.fs.StringVar(&f.featureGates, "feature-gates", "", "Accepted for kube-proxy's sake; we have none")
+	for name, bare := range ignoredFlags {
+		f.fs.String(name, "", "Accepted for kube-proxy's sake")
+		f.fs.Lookup(name).NoOptDefVal = bare
+		f.fs.Lookup(name).Hidden = true
+	}
+	f.fs.Lookup("feature-gates").Hidden = true
+}
+
+// Load returns what the flags that fs has parsed, and the file they name, ask for.
+func (f *Flags) Load() (*Config, error) { return f.load(os.Hostname) }
+
+func (f *Flags) load(hostname func() (string, error)) (*Config, error) {
+	r := &resolver{own: f.own, changed: f.fs.Changed}
+	if f.file == "" {
+		kp, err := f.merged()
+		if err != nil {
+			return nil, err
+		}
+		r.kp, r.name = kp, flagName
+		r.warnings = f.ignored()
+	} else {
+		kp, err := readFile(f.file)
+		if err != nil {
+			return nil, err
+		}
+		r.kp, r.name = kp, func(field string) string { return fmt.Sprintf("%s: %s", f.file, field) }
+		r.warnings = f.overruled()
+		r.file = true
+	}
+	return r.resolve(hostname)
+}
+
+// merged returns kp with the flags that have no field of their own type in it.
+func (f *Flags) merged() (*v1alpha1.KubeProxyConfiguration, error) {
+	kp := f.kp.DeepCopy()
+	kp.NFTables.SyncPeriod = metav1.Duration{Duration: f.syncPeriod}
+	kp.NFTables.MinSyncPeriod = metav1.Duration{Duration: f.minSyncPeriod}
+	if f.syncPeriod <= 0 {
+		return nil, fmt.Errorf("--sync-period %v: must be more than 0", f.syncPeriod)
+	}
+	kp.NFTables.MasqueradeBit = &f.masqueradeBit
+	if f.fs.Changed("oom-score-adj") {
+		kp.OOMScoreAdj = &f.oomScore
+	}
+	return kp, nil
+}
+
+// ignored warns of flags that were given and mean nothing.
+func (f *Flags) ignored() []string {
+	var names []string
+	for name := range ignoredFlags {
+		if f.fs.Changed(name) {
+			names = append(names, "--"+name)
+		}
+	}
+	if f.featureGates != "" {
+		names = append(names, "--feature-gates")
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	slices.Sort(names)
+	return []string{"these flags of kube-proxy have no effect here: " + strings.Join(names, ", ")}
+}
+
+// overruled warns of flags that were given beside --config.
+func (f *Flags) overruled() []string {
+	var names []string
+	f.fs.Visit(func(fl *pflag.Flag) {
+		if !slices.Contains(fromFile, fl.Name) && f.known(fl.Name) {
+			names = append(names, "--"+fl.Name)
+		}
+	})
+	if len(names) == 0 {
+		return nil
+	}
+	return []string{"--config is given, so these flags are ignored, as kube-proxy does (write them into the file): " + strings.Join(names, ", ")}
+}
+
+// known reports whether the flag is one of ours: the command may have others.
+func (f *Flags) known(name string) bool { return name != "help" }
+
+// level returns the log level: klog's verbosity is slog's level below zero.
+func (o own) level(verbosity int) (slog.Level, error) {
+	if o.logLevel == "" {
+		return slog.Level(-max(verbosity, 0)), nil
+	}
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(o.logLevel)); err != nil {
+		return 0, fmt.Errorf("--log-level %q: must be debug, info, warn or error", o.logLevel)
+	}
+	return l, nil
+}

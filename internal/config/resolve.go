@@ -1,0 +1,323 @@
+package config
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/kube-proxy/config/v1alpha1"
+)
+
+const (
+	defaultSyncPeriod    = 30 * time.Second
+	defaultMasqueradeBit = 14
+	healthzPort          = 10256
+	metricsPort          = 10249
+)
+
+// A resolver makes a Config of either spelling.
+type resolver struct {
+	kp       *v1alpha1.KubeProxyConfiguration
+	own      own
+	file     bool                      // kp comes from a file
+	name     func(field string) string // the option's name as the user wrote it
+	changed  func(flag string) bool    // the flag was given
+	warnings []string
+}
+
+// flagNames are the flags whose name does not follow from the field's.
+var flagNames = map[string]string{
+	"mode": "proxy-mode", "clusterCIDR": "cluster-cidr", "detectLocalMode": "detect-local-mode",
+	"nodePortAddresses": "nodeport-addresses", "bindAddress": "bind-address",
+	"healthzBindAddress": "healthz-bind-address", "metricsBindAddress": "metrics-bind-address",
+	"nftables.masqueradeBit": "nftables-masquerade-bit", "nftables.syncPeriod": "sync-period",
+	"nftables.minSyncPeriod": "min-sync-period", "oomScoreAdj": "oom-score-adj",
+	"clientConnection.burst": "kube-api-burst", "clientConnection.qps": "kube-api-qps",
+}
+
+func flagName(field string) string { return "--" + cmp.Or(flagNames[field], field) }
+
+func (r *resolver) errorf(field, format string, args ...any) error {
+	return fmt.Errorf("%s: %s", r.name(field), fmt.Sprintf(format, args...))
+}
+
+func (r *resolver) warnf(format string, args ...any) {
+	r.warnings = append(r.warnings, fmt.Sprintf(format, args...))
+}
+
+// resolve checks everything and stops at the first mistake.
+func (r *resolver) resolve(hostname func() (string, error)) (*Config, error) {
+	c := &Config{
+		Kubeconfig:  r.kp.ClientConnection.Kubeconfig,
+		Master:      r.own.master,
+		ContentType: r.kp.ClientConnection.ContentType,
+		Cleanup:     r.own.cleanup,
+	}
+	for _, step := range []func(*Config) error{
+		r.mode, r.client, r.bind, r.detect, r.nodePorts, r.masquerade, r.periods, r.process, r.podNetwork,
+		func(c *Config) error { return r.nodeName(c, hostname) },
+	} {
+		if err := step(c); err != nil {
+			return nil, err
+		}
+	}
+	r.unsupported()
+	c.Warnings = r.warnings
+	return c, nil
+}
+
+func (r *resolver) mode(c *Config) error {
+	c.Mode = cmp.Or(string(r.kp.Mode), ModeNFTables)
+	if c.Mode != ModeNFTables && c.Mode != ModeNone {
+		return r.errorf("mode", "proxy mode %q is not supported (supported are: %s, %s)", c.Mode, ModeNFTables, ModeNone)
+	}
+	return nil
+}
+
+func (r *resolver) client(c *Config) error {
+	cc := r.kp.ClientConnection
+	if cc.Burst < 0 {
+		return r.errorf("clientConnection.burst", "%d: must not be less than 0", cc.Burst)
+	}
+	c.QPS, c.Burst = cmp.Or(cc.QPS, 5), int(cmp.Or(cc.Burst, 10))
+	return nil
+}
+
+func (r *resolver) nodeName(c *Config, hostname func() (string, error)) error {
+	given := r.kp.HostnameOverride
+	if r.own.hostname != "" {
+		given = strings.TrimSpace(r.own.hostname)
+		if given == "" {
+			return errors.New("--hostname-override: must not be blank")
+		}
+	}
+	name := given
+	if name == "" {
+		var err error
+		if name, err = hostname(); err != nil {
+			return fmt.Errorf("read the host's name: %w (give --hostname-override)", err)
+		}
+	}
+	// Kubernetes writes node names so, whatever the host calls itself.
+	c.NodeName = strings.ToLower(strings.TrimSpace(name))
+	if c.NodeName == "" {
+		return errors.New("the host has no name (give --hostname-override)")
+	}
+	return nil
+}
+
+func (r *resolver) bind(c *Config) error {
+	healthz, metrics := netip.IPv4Unspecified(), netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	if text := r.kp.BindAddress; text != "" {
+		ip, err := netip.ParseAddr(text)
+		if err != nil {
+			return r.errorf("bindAddress", "%q is not an IP address", text)
+		}
+		if ip = ip.Unmap(); ip.Is6() {
+			healthz, metrics = netip.IPv6Unspecified(), netip.IPv6Loopback()
+		}
+		if !ip.IsUnspecified() {
+			c.BindAddress = ip
+		}
+	}
+	var err error
+	if c.Healthz, err = r.listen("healthzBindAddress", r.kp.HealthzBindAddress, netip.AddrPortFrom(healthz, healthzPort)); err != nil {
+		return err
+	}
+	if c.Metrics, err = r.listen("metricsBindAddress", r.kp.MetricsBindAddress, netip.AddrPortFrom(metrics, metricsPort)); err != nil {
+		return err
+	}
+	if c.Healthz.IsValid() && c.Healthz == c.Metrics {
+		return r.errorf("metricsBindAddress", "%v is already that of healthzBindAddress", c.Metrics)
+	}
+	return nil
+}
+
+// listen reads "IP" or "IP:port". A flag that is given but empty means: do not
+// listen; an empty field of the file means the default, as in kube-proxy.
+func (r *resolver) listen(field, text string, or netip.AddrPort) (netip.AddrPort, error) {
+	if text == "" {
+		if !r.file && r.changed(flagNames[field]) {
+			return netip.AddrPort{}, nil
+		}
+		return or, nil
+	}
+	if ip, err := netip.ParseAddr(strings.Trim(text, "[]")); err == nil {
+		return netip.AddrPortFrom(ip, or.Port()), nil
+	}
+	ap, err := netip.ParseAddrPort(text)
+	if err != nil {
+		return netip.AddrPort{}, r.errorf(field, "%q is not IP:port", text)
+	}
+	if ap.Port() == 0 {
+		return netip.AddrPort{}, r.errorf(field, "%q: the port must be in 1-65535", text)
+	}
+	return ap, nil
+}
+
+func (r *resolver) detect(c *Config) error {
+	c.Detect = cmp.Or(string(r.kp.DetectLocalMode), DetectClusterCIDR)
+	switch c.Detect {
+	case DetectClusterCIDR, DetectNodeCIDR:
+	case "BridgeInterface", "InterfaceNamePrefix":
+		return r.errorf("detectLocalMode", "%s is not supported yet (use %s or %s)", c.Detect, DetectClusterCIDR, DetectNodeCIDR)
+	default:
+		return r.errorf("detectLocalMode", "%q is not one of %s, %s", c.Detect, DetectClusterCIDR, DetectNodeCIDR)
+	}
+	for text := range strings.SplitSeq(r.kp.ClusterCIDR, ",") {
+		if text = strings.TrimSpace(text); text == "" {
+			continue
+		}
+		p, err := parsePrefix(text)
+		if err != nil {
+			return r.errorf("clusterCIDR", "%v", err)
+		}
+		c.ClusterCIDRs = append(c.ClusterCIDRs, p)
+	}
+	if c.Detect == DetectClusterCIDR && len(c.ClusterCIDRs) == 0 && c.Mode != ModeNone && !c.Cleanup {
+		r.warnf("%s is not set: clients outside the cluster can use a ClusterIP only if their replies come back through this node", r.name("clusterCIDR"))
+	}
+	return nil
+}
+
+func parsePrefix(text string) (netip.Prefix, error) {
+	p, err := netip.ParsePrefix(text)
+	if err != nil {
+		return netip.Prefix{}, fmt.Errorf("%q is not a CIDR such as 10.244.0.0/16", text)
+	}
+	if a := p.Addr(); a.Is4In6() {
+		return netip.Prefix{}, fmt.Errorf("%q mixes IPv4 and IPv6", text)
+	}
+	return p.Masked(), nil
+}
+
+func (r *resolver) nodePorts(c *Config) error {
+	texts := r.kp.NodePortAddresses
+	if len(texts) == 0 {
+		c.NodePorts.Primary = true
+		return nil
+	}
+	for _, text := range texts {
+		switch text = strings.TrimSpace(text); text {
+		case "primary":
+			c.NodePorts.Primary = true
+		case "all":
+			c.NodePorts.Prefixes = append(c.NodePorts.Prefixes, allOf(true), allOf(false))
+		case "localhost":
+			r.warnf("%s: NodePorts are not served on localhost", r.name("nodePortAddresses"))
+		default:
+			p, err := parsePrefix(text)
+			if err != nil {
+				return r.errorf("nodePortAddresses", "%v, nor one of the words primary, all", err)
+			}
+			c.NodePorts.Prefixes = append(c.NodePorts.Prefixes, p)
+		}
+	}
+	r.openFamily(c)
+	return nil
+}
+
+// openFamily does what kube-proxy does with a list that names addresses of one
+// family only: the other family is served on all addresses.
+func (r *resolver) openFamily(c *Config) {
+	if c.NodePorts.Primary || len(c.NodePorts.Prefixes) == 0 {
+		return
+	}
+	for _, is4 := range []bool{true, false} {
+		if slices.ContainsFunc(c.NodePorts.Prefixes, func(p netip.Prefix) bool { return p.Addr().Is4() == is4 }) {
+			continue
+		}
+		p := allOf(is4)
+		c.NodePorts.Prefixes = append(c.NodePorts.Prefixes, p)
+		r.warnf("%s has no CIDR of the other family, so NodePorts are served on %v too, as kube-proxy does", r.name("nodePortAddresses"), p)
+	}
+}
+
+func allOf(is4 bool) netip.Prefix {
+	if is4 {
+		return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+	}
+	return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+}
+
+// legacy reports whether the section "iptables" of a file counts too: without a mode
+// it is the one that kube-proxy reads.
+func (r *resolver) legacy() bool { return r.file && r.kp.Mode == "" }
+
+func (r *resolver) masquerade(c *Config) error {
+	c.MasqueradeAll = r.kp.NFTables.MasqueradeAll || r.legacy() && r.kp.IPTables.MasqueradeAll
+	bit := r.kp.NFTables.MasqueradeBit
+	if bit == nil && r.legacy() {
+		bit = r.kp.IPTables.MasqueradeBit
+	}
+	c.MasqueradeBit = defaultMasqueradeBit
+	if bit != nil {
+		c.MasqueradeBit = int(*bit)
+	}
+	if c.MasqueradeBit < 0 || c.MasqueradeBit > 31 {
+		return r.errorf("nftables.masqueradeBit", "%d: must be in 0-31", c.MasqueradeBit)
+	}
+	return nil
+}
+
+func (r *resolver) periods(c *Config) error {
+	pick := func(own, legacy metav1.Duration) time.Duration {
+		if own.Duration == 0 && r.legacy() {
+			return legacy.Duration
+		}
+		return own.Duration
+	}
+	c.SyncPeriod = cmp.Or(pick(r.kp.NFTables.SyncPeriod, r.kp.IPTables.SyncPeriod), defaultSyncPeriod)
+	c.MinSyncPeriod = pick(r.kp.NFTables.MinSyncPeriod, r.kp.IPTables.MinSyncPeriod)
+	switch {
+	case c.SyncPeriod <= 0:
+		return r.errorf("nftables.syncPeriod", "%v: must be more than 0", c.SyncPeriod)
+	case c.MinSyncPeriod < 0:
+		return r.errorf("nftables.minSyncPeriod", "%v: must not be less than 0", c.MinSyncPeriod)
+	case c.MinSyncPeriod > c.SyncPeriod:
+		return r.errorf("nftables.minSyncPeriod", "%v: must not be more than %s, %v", c.MinSyncPeriod, r.name("nftables.syncPeriod"), c.SyncPeriod)
+	}
+	return nil
+}
+
+func (r *resolver) process(c *Config) error {
+	if adj := r.kp.OOMScoreAdj; adj != nil {
+		if *adj < -1000 || *adj > 1000 {
+			return r.errorf("oomScoreAdj", "%d: must be in -1000-1000", *adj)
+		}
+		c.OOMScoreAdj = new(int(*adj))
+	}
+	verbosity := r.own.verbosity
+	if r.file && !r.changed("v") {
+		verbosity = int(min(r.kp.Logging.Verbosity, 100))
+	}
+	var err error
+	c.LogLevel, err = r.own.level(verbosity)
+	return err
+}
+
+func (r *resolver) podNetwork(c *Config) error {
+	c.PodNetwork, c.CNIBinDir, c.CNIConfDir = r.own.podNetwork, r.own.cniBinDir, r.own.cniConfDir
+	switch c.PodNetwork {
+	case PodNetworkNone:
+		if c.Mode == ModeNone && !c.Cleanup {
+			return errors.New("nothing to do: the proxy mode and --pod-network are both none")
+		}
+		return nil
+	case PodNetworkRoutes:
+	default:
+		return fmt.Errorf("--pod-network %q: must be %s or %s", c.PodNetwork, PodNetworkNone, PodNetworkRoutes)
+	}
+	for flag, dir := range map[string]string{"--cni-bin-dir": c.CNIBinDir, "--cni-conf-dir": c.CNIConfDir} {
+		if !filepath.IsAbs(dir) {
+			return fmt.Errorf("%s %q: must be an absolute path", flag, dir)
+		}
+	}
+	return nil
+}
