@@ -16,8 +16,8 @@ import (
 )
 
 // A Datapath makes one kernel mechanism behave like a Table. It belongs to one
-// goroutine. It works in the network namespace of the thread that calls it and
-// starts no goroutine.
+// goroutine, which stays in one network namespace: the one that it works on. It starts
+// no goroutine.
 type Datapath interface {
 	// Name is the mechanism's name as in --proxy-mode: "nftables".
 	Name() string
@@ -30,6 +30,10 @@ type Datapath interface {
 	Dump(ctx context.Context) (*service.Table, error)
 	// Cleanup removes every trace. It is not an error if there is none.
 	Cleanup(ctx context.Context) error
+	// Close gives back what the datapath holds in this process: sockets and memory.
+	// What the kernel does stays. A closed datapath may be used again, and then starts
+	// from what the kernel holds.
+	Close()
 }
 
 // Stats says what a Sync did.

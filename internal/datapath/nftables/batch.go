@@ -30,21 +30,39 @@ type write struct {
 	del, add bool
 }
 
-// kernel sends writes. It opens a socket for each transaction, in the network
-// namespace of the thread that calls.
+// kernel sends writes, over one socket in the network namespace of the thread that
+// first asked for it. The socket stays open: to close one makes the kernel wait for
+// the elements deleted before, some 10 ms each time (nft_rcv_nl_event).
 type kernel struct {
 	table *nftables.Table
+	open  *nftables.Conn // nil: not yet
 	// fail, if set, is asked before each transaction and fails it with its error:
 	// tests inject faults here.
 	fail func() error
 }
 
 func (k *kernel) conn() (*nftables.Conn, error) {
+	if k.open != nil {
+		return k.open, nil
+	}
 	size := func(c *netlink.Conn) error {
 		// SO_SNDBUFFORCE and SO_RCVBUFFORCE: a commit is one datagram.
 		return errors.Join(c.SetWriteBuffer(socketBuffer), c.SetReadBuffer(socketBuffer))
 	}
-	return nftables.New(nftables.WithSockOptions(size))
+	c, err := nftables.New(nftables.AsLasting(), nftables.WithSockOptions(size))
+	if err != nil {
+		return nil, fmt.Errorf("open netlink socket: %w [needs CAP_NET_ADMIN]", err)
+	}
+	k.open = c
+	return c, nil
+}
+
+// close forgets the socket, with whatever is queued or unread on it.
+func (k *kernel) close() {
+	if k.open != nil {
+		_ = k.open.CloseLasting() // nothing is lost by a socket that does not close
+		k.open = nil
+	}
 }
 
 // commit queues what prepare does and applies ws in order, in as few transactions as
@@ -55,7 +73,7 @@ func (k *kernel) commit(prepare func(*nftables.Conn) error, ws []write) error {
 		n := min(len(ws), elementsPerCommit)
 		c, err := k.conn()
 		if err != nil {
-			return fmt.Errorf("open netlink socket: %w", err)
+			return err
 		}
 		if first {
 			if err := prepare(c); err != nil {

@@ -75,14 +75,14 @@ func (s *state) route(h how, slots []netip.AddrPort) *service.Route {
 
 // Cleanup implements datapath.Datapath.
 func (d *Datapath) Cleanup(context.Context) error {
-	d.table, d.state = nil, nil
+	defer d.Close()
 	there, err := d.kernel.chains()
 	if err != nil || len(there) == 0 {
 		return err
 	}
 	c, err := d.kernel.conn()
 	if err != nil {
-		return fmt.Errorf("open netlink socket: %w", err)
+		return err
 	}
 	c.DelTable(&nftables.Table{Name: tableName, Family: nftables.TableFamilyINet})
 	if err := d.kernel.flush(c); err != nil {

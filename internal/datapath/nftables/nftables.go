@@ -76,12 +76,13 @@ func (d *Datapath) Sync(ctx context.Context, want *service.Table) (datapath.Stat
 	full := d.table == nil
 	if full {
 		if err := d.learn(ctx); err != nil {
+			d.Close()
 			return datapath.Stats{}, fmt.Errorf("sync nftables: %w", err)
 		}
 	}
 	r := d.render(want, full)
 	if err := d.apply(r); err != nil {
-		d.table, d.state = nil, nil // the next Sync asks the kernel
+		d.Close() // the next Sync asks the kernel
 		return datapath.Stats{}, fmt.Errorf("sync nftables: %w", err)
 	}
 	d.table = want
@@ -95,6 +96,12 @@ func (d *Datapath) Sync(ctx context.Context, want *service.Table) (datapath.Stat
 		}
 	}
 	return stats, nil
+}
+
+// Close implements datapath.Datapath.
+func (d *Datapath) Close() {
+	d.table, d.state = nil, nil
+	d.kernel.close()
 }
 
 // learn loads the program if it is not there and reads what the kernel holds.

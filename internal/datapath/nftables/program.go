@@ -100,11 +100,12 @@ func (p *program) load(ctx context.Context, k *kernel) (loaded bool, err error) 
 func (k *kernel) chains() (map[string]bool, error) {
 	c, err := k.conn()
 	if err != nil {
-		return nil, fmt.Errorf("open netlink socket: %w", err)
+		return nil, err
 	}
 	all, err := c.ListChainsOfTableFamily(nftables.TableFamilyINet)
 	if err != nil {
-		return nil, fmt.Errorf("list chains: %w", err)
+		k.close() // answers may be left unread
+		return nil, fmt.Errorf("list chains: %w [needs root and a kernel with nf_tables]", err)
 	}
 	names := map[string]bool{}
 	for _, ch := range all {

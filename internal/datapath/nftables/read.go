@@ -5,8 +5,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/google/nftables"
-
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -49,18 +47,14 @@ func (s *state) put(k service.Key, is *held) {
 
 // read returns what the kernel holds.
 func (k *kernel) read() (*state, error) {
-	c, err := k.conn()
-	if err != nil {
-		return nil, fmt.Errorf("open netlink socket: %w", err)
-	}
-	r := reader{kernel: k, conn: c, state: newState()}
+	r := reader{kernel: k, state: newState()}
 	for _, f := range families {
 		r.fronts(f.is4, frontends, false, func(h *held, how how) { h.inside = how })
 		r.fronts(f.is4, outside, false, func(h *held, how how) { h.outside = how })
 		r.fronts(f.is4, nodeports, true, func(h *held, how how) { h.inside = how })
 		r.fronts(f.is4, nodeportsOutside, true, func(h *held, how how) { h.outside = how })
-		r.endpoints(f.is4, endpoints, false)
-		r.endpoints(f.is4, nodeportEndpoints, true)
+		r.slots(f.is4, endpoints, false)
+		r.slots(f.is4, nodeportEndpoints, true)
 		r.hairpins(f.is4)
 		r.state.settings.Pods = append(r.state.settings.Pods, r.prefixes(pods, f.is4)...)
 		r.state.settings.NodePorts = append(r.state.settings.NodePorts, r.prefixes(nodeportAddresses, f.is4)...)
@@ -72,26 +66,17 @@ func (k *kernel) read() (*state, error) {
 // reader reads set after set until the first error.
 type reader struct {
 	*kernel
-	conn  *nftables.Conn
 	state *state
 	err   error
 }
 
 // each calls f for every element of a set.
-func (r *reader) each(name string, f func(e nftables.SetElement) error) {
+func (r *reader) each(name string, f func(e element) error) {
 	if r.err != nil {
 		return
 	}
-	els, err := r.conn.GetSetElements(&nftables.Set{Table: r.table, Name: name})
-	if err != nil {
+	if err := r.elements(name, f); err != nil {
 		r.err = fmt.Errorf("read %s: %w", name, err)
-		return
-	}
-	for _, e := range els {
-		if err := f(e); err != nil {
-			r.err = fmt.Errorf("read %s: %w", name, err)
-			return
-		}
 	}
 }
 
@@ -106,29 +91,29 @@ func (r *reader) held(k service.Key) *held {
 }
 
 func (r *reader) fronts(is4 bool, s set, nodePort bool, put func(*held, how)) {
-	r.each(s.name(is4), func(e nftables.SetElement) error {
-		k, err := parseFrontKey(e.Key, is4, nodePort)
+	r.each(s.name(is4), func(e element) error {
+		k, err := parseFrontKey(e.key, is4, nodePort)
 		if err != nil {
 			return err
 		}
-		how, err := parseHow(e.Val)
+		how, err := parseHow(e.data)
 		if err != nil {
 			return err
 		}
 		h := r.held(k)
-		h.name = e.Comment
+		h.name = e.comment
 		put(h, how)
 		return nil
 	})
 }
 
-func (r *reader) endpoints(is4 bool, s set, nodePort bool) {
-	r.each(s.name(is4), func(e nftables.SetElement) error {
-		k, slot, err := parseSlotKey(e.Key, is4, nodePort)
+func (r *reader) slots(is4 bool, s set, nodePort bool) {
+	r.each(s.name(is4), func(e element) error {
+		k, slot, err := parseSlotKey(e.key, is4, nodePort)
 		if err != nil {
 			return err
 		}
-		addr, err := parseEndpoint(e.Val, is4)
+		addr, err := parseEndpoint(e.data, is4)
 		if err != nil {
 			return err
 		}
@@ -149,10 +134,10 @@ func (r *reader) endpoints(is4 bool, s set, nodePort bool) {
 }
 
 func (r *reader) hairpins(is4 bool) {
-	r.each(hairpin.name(is4), func(e nftables.SetElement) error {
-		addr, ok := netip.AddrFromSlice(e.Key[:min(len(e.Key), addrSize(is4))])
+	r.each(hairpin.name(is4), func(e element) error {
+		addr, ok := netip.AddrFromSlice(e.key[:min(len(e.key), addrSize(is4))])
 		if !ok {
-			return fmt.Errorf("address has %d bytes", len(e.Key))
+			return fmt.Errorf("address has %d bytes", len(e.key))
 		}
 		r.state.hairpins[addr] = 1
 		return nil
@@ -164,8 +149,8 @@ func (r *reader) ways() {
 	for _, h := range r.state.frontends {
 		h.count(r.state.uses, +1)
 	}
-	r.each(waysMap, func(e nftables.SetElement) error {
-		h, err := parseHow(e.Key)
+	r.each(waysMap, func(e element) error {
+		h, err := parseHow(e.key)
 		if ok, _, _ := h.forwards(); ok {
 			r.state.chains[h] = true
 		}
@@ -180,12 +165,12 @@ func (r *reader) prefixes(s set, is4 bool) []netip.Prefix {
 		end  bool
 	}
 	var edges []edge
-	r.each(s.name(is4), func(e nftables.SetElement) error {
-		addr, ok := netip.AddrFromSlice(e.Key)
+	r.each(s.name(is4), func(e element) error {
+		addr, ok := netip.AddrFromSlice(e.key)
 		if !ok {
-			return fmt.Errorf("address has %d bytes", len(e.Key))
+			return fmt.Errorf("address has %d bytes", len(e.key))
 		}
-		edges = append(edges, edge{addr, e.IntervalEnd})
+		edges = append(edges, edge{addr, e.end})
 		return nil
 	})
 	slices.SortFunc(edges, func(a, b edge) int {

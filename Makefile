@@ -1,0 +1,72 @@
+# Everything a person needs: make demo, make test. The rest serves these two.
+# All of it runs as root: real kernels want it.
+
+VERSION  ?= v0.1.0-dev
+GOFLAGS  := -trimpath
+LDFLAGS  := -s -w -X main.version=$(VERSION)
+export CGO_ENABLED := 0
+
+# Programs that the tests, the lab and its images use, by Debian's and Ubuntu's names.
+PACKAGES := nftables iproute2 containerd runc conntrack iptables tcpdump dnsutils netcat-openbsd \
+            wget busybox curl dash iputils-ping procps kmod ca-certificates gcc libc6-dev
+
+.PHONY: all build deps image images lab kubectl demo test test-product test-lab bench fuzz clean
+
+all: build
+
+## deps: install what is missing (apt, by name) and fetch the modules
+deps:
+	@missing=$$(dpkg-query -W -f '$${Package} $${db:Status-Status}\n' $(PACKAGES) 2>&1 | \
+	  awk '/no packages found/ {print $$NF} $$2 && $$2 != "installed" && !/no packages/ {print $$1}'); \
+	if [ -n "$$missing" ]; then \
+	  test "$$(id -u)" = 0 || { echo "make deps: must be root to install:" $$missing >&2; exit 1; }; \
+	  echo "installing" $$missing; \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing >/dev/null; \
+	fi
+	@go mod download && cd lab && go mod download
+
+## build: bin/fairway, static
+build:
+	go build $(GOFLAGS) -ldflags '$(LDFLAGS)' -o bin/fairway ./cmd/fairway
+
+## image: bin/fairway-image.tar, loadable by containerd, docker and podman
+image: build
+	go run ./hack/mkimage -o bin/fairway-image.tar
+
+## images: the lab's built-in images, bin/images/*.tar
+images:
+	cd lab && go run ./images/cmd/mkimages -o ../bin/images
+
+## lab: bin/fairway-lab, a whole cluster in one program (4 minutes from an empty cache)
+lab:
+	cd lab && go build $(GOFLAGS) -ldflags '$(LDFLAGS)' -o ../bin/fairway-lab ./cmd/fairway-lab
+	ln -sf fairway-lab bin/kubectl
+
+## demo: the main job: a three-node cluster, the seeds' application, packets reaching pods
+demo: deps image images lab
+	go run ./hack/demo
+
+## test: every test
+test: build image images lab test-product test-lab
+
+test-product:
+	CGO_ENABLED=1 go test -race ./internal/proxy ./internal/kube ./internal/health
+	go test ./...
+
+test-lab:
+	cd lab && go vet ./... && FAIRWAY_LAB_BIN=$(CURDIR)/bin/fairway-lab go test -timeout 15m ./...
+
+## bench: print the figures that docs/performance.md keeps
+bench:
+	go test -run '^$$' -bench . -benchtime 20x ./internal/datapath/nftables ./internal/service
+	go run ./hack/bench-lab
+
+## fuzz: each fuzzer for FUZZTIME
+FUZZTIME ?= 20s
+fuzz:
+	@for p in $$(go list ./internal/...); do \
+	  for f in $$(go test -list '^Fuzz' $$p | grep ^Fuzz); do \
+	    go test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) $$p || exit 1; done; done
+
+clean:
+	rm -rf bin

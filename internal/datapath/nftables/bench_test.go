@@ -1,0 +1,141 @@
+package nftables
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"runtime"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// enterNamespace gives the test's thread a network namespace of its own, which ends
+// with the thread.
+func enterNamespace(t testing.TB) {
+	t.Helper()
+	runtime.LockOSThread()
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		t.Fatalf("make a network namespace: %v [run the tests as root]", err)
+	}
+}
+
+// numbered returns the i-th Service, a ClusterIP with eps endpoints.
+func numbered(i, eps int) *service.Entry {
+	r := &service.Route{Masquerade: service.MasqueradeFar}
+	for e := range eps {
+		r.Endpoints = append(r.Endpoints, service.Endpoint{
+			Addr:  netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 128 | byte(i>>16), byte(i >> 8), byte(i)}), uint16(8000+e)),
+			Local: i < 100,
+		})
+	}
+	n := service.Name{Namespace: "default", Name: fmt.Sprintf("service-%05d", i)}
+	return &service.Entry{Name: n, Frontends: []*service.Frontend{{
+		Addr:  netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 64 | byte(i>>16), byte(i >> 8), byte(i)}), 80),
+		Proto: service.TCP, Service: service.PortName{Name: n, Port: "http"}, Inside: r, Outside: r,
+	}}}
+}
+
+func settings() service.Settings {
+	return service.Settings{
+		Pods:      []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/56")},
+		NodePorts: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")},
+	}
+}
+
+// cluster returns a builder with n Services of 2 endpoints each.
+func cluster(n int) *service.Builder {
+	b := service.NewBuilder()
+	for i := range n {
+		b.Set(numbered(i, 2))
+	}
+	return b
+}
+
+var sizes = []int{1000, 10000, 50000}
+
+// BenchmarkCold is a first Sync into an empty kernel. To hold: 1 s at 10,000 Services.
+func BenchmarkCold(b *testing.B) {
+	for _, n := range sizes {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			enterNamespace(b)
+			table := cluster(n).Table(settings())
+			for b.Loop() {
+				d := open(b)
+				sync(b, d, table)
+				b.StopTimer()
+				if err := d.Cleanup(b.Context()); err != nil {
+					b.Fatal(err)
+				}
+				b.StartTimer()
+			}
+		})
+	}
+}
+
+// BenchmarkOneMore adds one Service to n, from Sync's call to the kernel's answer. To
+// hold: 10 ms at 10,000 Services.
+func BenchmarkOneMore(b *testing.B) {
+	for _, n := range sizes {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			enterNamespace(b)
+			builder, d := cluster(n), open(b)
+			sync(b, d, builder.Table(settings()))
+			i := n
+			for b.Loop() {
+				builder.Set(numbered(i, 2))
+				sync(b, d, builder.Table(settings()))
+				i++
+			}
+		})
+	}
+}
+
+// BenchmarkOneEndpoint changes the number of endpoints of one Service among n.
+func BenchmarkOneEndpoint(b *testing.B) {
+	for _, n := range sizes {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			enterNamespace(b)
+			builder, d := cluster(n), open(b)
+			sync(b, d, builder.Table(settings()))
+			i := 0
+			for b.Loop() {
+				builder.Set(numbered(n/2, 2+i%2))
+				sync(b, d, builder.Table(settings()))
+				i++
+			}
+		})
+	}
+}
+
+// BenchmarkRestart is the first Sync of a process that finds everything in place.
+func BenchmarkRestart(b *testing.B) {
+	for _, n := range sizes {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			enterNamespace(b)
+			table := cluster(n).Table(settings())
+			sync(b, open(b), table)
+			for b.Loop() {
+				sync(b, open(b), table)
+			}
+		})
+	}
+}
+
+func open(t testing.TB) *Datapath {
+	t.Helper()
+	d, err := New(Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func sync(t testing.TB, d *Datapath, table *service.Table) {
+	t.Helper()
+	if _, err := d.Sync(context.Background(), table); err != nil {
+		t.Fatal(err)
+	}
+}
