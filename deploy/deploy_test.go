@@ -1,0 +1,303 @@
+// Package deploy_test reads the manifests as the API server would, strictly, and checks
+// that what they say of each other holds.
+//
+//	kustomization.yaml -> agent/ dns/ -> every document -> its Go type -> cross-checks
+//
+// A misspelt field would otherwise be dropped without a word by `kubectl apply`.
+package deploy_test
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/yaml"
+)
+
+// A kustomization is the part of a kustomization.yaml that we use.
+type kustomization struct {
+	metav1.TypeMeta `json:",inline"`
+	Resources       []string `json:"resources,omitempty"`
+	Labels          []struct {
+		Pairs map[string]string `json:"pairs"`
+	} `json:"labels,omitempty"`
+	Patches []struct {
+		Path string `json:"path"`
+	} `json:"patches,omitempty"`
+}
+
+// read decodes the document strictly: an unknown or a doubled field is an error.
+func read(t *testing.T, path string, into any) {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.UnmarshalStrict(text, into); err != nil {
+		t.Fatalf("%s: %v", path, err)
+	}
+}
+
+// objects decodes every document of a manifest into its Go type.
+func objects(t *testing.T, path string) []runtime.Object {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var all []runtime.Object
+	for docs := utilyaml.NewDocumentDecoder(f); ; {
+		text, err := nextDocument(docs)
+		if errors.Is(err, io.EOF) {
+			return all
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+		var meta metav1.TypeMeta
+		if err := yaml.Unmarshal(text, &meta); err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+		o, err := scheme.Scheme.New(meta.GroupVersionKind())
+		if err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+		if err := yaml.UnmarshalStrict(text, o); err != nil {
+			t.Fatalf("%s: %s: %v", path, meta.Kind, err)
+		}
+		all = append(all, o)
+	}
+}
+
+func nextDocument(docs io.Reader) ([]byte, error) {
+	buf := make([]byte, 64<<10)
+	n, err := docs.Read(buf)
+	return bytes.TrimSpace(buf[:n]), err
+}
+
+// base is every object that `kubectl apply -k deploy/` makes.
+func base(t *testing.T) []runtime.Object {
+	t.Helper()
+	var all []runtime.Object
+	var walk func(dir string)
+	walk = func(dir string) {
+		var k kustomization
+		read(t, filepath.Join(dir, "kustomization.yaml"), &k)
+		for _, r := range k.Resources {
+			path := filepath.Join(dir, r)
+			if info, err := os.Stat(path); err == nil && info.IsDir() {
+				walk(path)
+				continue
+			}
+			all = append(all, objects(t, path)...)
+		}
+	}
+	walk(".")
+	if len(all) == 0 {
+		t.Fatal("no objects")
+	}
+	return all
+}
+
+// find returns the only object of type T with the name.
+func find[T runtime.Object](t *testing.T, all []runtime.Object, name string) T {
+	t.Helper()
+	var found []T
+	for _, o := range all {
+		if typed, ok := o.(T); ok && o.(metav1.Object).GetName() == name {
+			found = append(found, typed)
+		}
+	}
+	if len(found) != 1 {
+		var zero T
+		t.Fatalf("%d objects %T %q, want 1", len(found), zero, name)
+	}
+	return found[0]
+}
+
+func TestEveryManifestIsUsedAndDecodes(t *testing.T) {
+	used := make(map[string]bool)
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.Name() != "kustomization.yaml" {
+			return err
+		}
+		var k kustomization
+		read(t, path, &k)
+		used[path] = true
+		for _, r := range k.Resources {
+			used[filepath.Join(filepath.Dir(path), r)] = true
+		}
+		for _, p := range k.Patches {
+			used[filepath.Join(filepath.Dir(path), p.Path)] = true
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob("*/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("found %d manifests: %v", len(files), err)
+	}
+	for _, path := range files {
+		if !used[path] {
+			t.Errorf("%s is in no kustomization.yaml", path)
+		}
+		if filepath.Base(path) != "kustomization.yaml" {
+			objects(t, path)
+		}
+	}
+}
+
+func TestObjectsAreInKubeSystem(t *testing.T) {
+	for _, o := range base(t) {
+		m := o.(metav1.Object)
+		_, role := o.(*rbacv1.ClusterRole)
+		_, binding := o.(*rbacv1.ClusterRoleBinding)
+		want := "kube-system"
+		if role || binding {
+			want = ""
+		}
+		if m.GetNamespace() != want {
+			t.Errorf("%T %s: namespace %q, want %q", o, m.GetName(), m.GetNamespace(), want)
+		}
+		if m.GetLabels()["app.kubernetes.io/name"] == "" {
+			t.Errorf("%T %s has no label app.kubernetes.io/name", o, m.GetName())
+		}
+	}
+}
+
+func TestPodsFindWhatTheyName(t *testing.T) {
+	all := base(t)
+	agent := find[*appsv1.DaemonSet](t, all, "fairway-agent")
+	dns := find[*appsv1.Deployment](t, all, "fairway-dns")
+	for _, c := range []struct {
+		name     string
+		selector *metav1.LabelSelector
+		pod      corev1.PodTemplateSpec
+	}{
+		{"fairway-agent", agent.Spec.Selector, agent.Spec.Template},
+		{"fairway-dns", dns.Spec.Selector, dns.Spec.Template},
+	} {
+		if !matches(t, c.selector, c.pod.Labels) {
+			t.Errorf("%s: the selector does not match its own pods", c.name)
+		}
+		if c.pod.Spec.ServiceAccountName != c.name {
+			t.Errorf("%s: service account %q", c.name, c.pod.Spec.ServiceAccountName)
+		}
+		find[*corev1.ServiceAccount](t, all, c.name)
+		binding := find[*rbacv1.ClusterRoleBinding](t, all, c.name)
+		find[*rbacv1.ClusterRole](t, all, binding.RoleRef.Name)
+		want := rbacv1.Subject{Kind: "ServiceAccount", Name: c.name, Namespace: "kube-system"}
+		if !slices.Equal(binding.Subjects, []rbacv1.Subject{want}) {
+			t.Errorf("%s: the binding is for %v", c.name, binding.Subjects)
+		}
+		for _, container := range c.pod.Spec.Containers {
+			checkContainer(t, all, c.pod.Spec, container)
+		}
+	}
+	budget := find[*policyv1.PodDisruptionBudget](t, all, "fairway-dns")
+	if !matches(t, budget.Spec.Selector, dns.Spec.Template.Labels) {
+		t.Error("the disruption budget does not match the DNS pods")
+	}
+}
+
+var reference = regexp.MustCompile(`\$\((\w+)\)`)
+
+// checkContainer checks that the variables, keys, ports and volumes that a container
+// names are there.
+func checkContainer(t *testing.T, all []runtime.Object, pod corev1.PodSpec, c corev1.Container) {
+	t.Helper()
+	env := make(map[string]bool)
+	for _, e := range c.Env {
+		env[e.Name] = true
+		if ref := e.ValueFrom.ConfigMapKeyRef; ref != nil {
+			config := find[*corev1.ConfigMap](t, all, ref.Name)
+			if _, ok := config.Data[ref.Key]; !ok {
+				t.Errorf("%s: ConfigMap %s has no key %s", c.Name, ref.Name, ref.Key)
+			}
+		}
+	}
+	used := make(map[string]bool)
+	for _, m := range reference.FindAllStringSubmatch(strings.Join(c.Command, "\n"), -1) {
+		used[m[1]] = true
+		if !env[m[1]] {
+			t.Errorf("%s: $(%s) is not in env", c.Name, m[1])
+		}
+	}
+	for name := range env {
+		if !used[name] {
+			t.Errorf("%s: no argument uses %s", c.Name, name)
+		}
+	}
+	for _, p := range []*corev1.Probe{c.LivenessProbe, c.ReadinessProbe} {
+		named := func(port corev1.ContainerPort) bool { return port.Name == p.HTTPGet.Port.StrVal }
+		if !slices.ContainsFunc(c.Ports, named) {
+			t.Errorf("%s: a probe asks at port %q, which the container does not name", c.Name, p.HTTPGet.Port.StrVal)
+		}
+	}
+	for _, m := range c.VolumeMounts {
+		if !slices.ContainsFunc(pod.Volumes, func(v corev1.Volume) bool { return v.Name == m.Name }) {
+			t.Errorf("%s: no volume %s", c.Name, m.Name)
+		}
+	}
+}
+
+// matches reports whether the selector matches the labels.
+func matches(t *testing.T, selector *metav1.LabelSelector, set map[string]string) bool {
+	t.Helper()
+	s, err := metav1.LabelSelectorAsSelector(selector)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s.Matches(labels.Set(set))
+}
+
+func TestServiceReachesTheDNSPods(t *testing.T) {
+	all := base(t)
+	pod := find[*appsv1.Deployment](t, all, "fairway-dns").Spec.Template
+	svc := find[*corev1.Service](t, all, "kube-dns")
+	if !labels.SelectorFromSet(svc.Spec.Selector).Matches(labels.Set(pod.Labels)) {
+		t.Errorf("selector %v does not match pods %v", svc.Spec.Selector, pod.Labels)
+	}
+	for _, p := range svc.Spec.Ports {
+		same := func(c corev1.ContainerPort) bool {
+			return c.ContainerPort == p.TargetPort.IntVal && c.Protocol == p.Protocol
+		}
+		if !slices.ContainsFunc(pod.Spec.Containers[0].Ports, same) {
+			t.Errorf("port %s: no container port %v/%s", p.Name, p.TargetPort.IntVal, p.Protocol)
+		}
+	}
+}
+
+// The DNS server is reachable by everybody in the cluster: it gets nothing that it
+// can do without.
+func TestDNSHasNoPrivileges(t *testing.T) {
+	pod := find[*appsv1.Deployment](t, base(t), "fairway-dns").Spec.Template.Spec
+	c := pod.Containers[0].SecurityContext
+	switch {
+	case pod.HostNetwork, pod.HostPID, pod.HostIPC:
+		t.Error("it is in a namespace of the host")
+	case !*pod.SecurityContext.RunAsNonRoot, *c.AllowPrivilegeEscalation, !*c.ReadOnlyRootFilesystem, len(c.Capabilities.Add) > 0:
+		t.Error("it has more than it needs")
+	case !slices.Equal(c.Capabilities.Drop, []corev1.Capability{"ALL"}):
+		t.Errorf("it drops only %v", c.Capabilities.Drop)
+	}
+}
