@@ -1,0 +1,74 @@
+// Package health answers those who ask over HTTP whether this node may be used: load
+// balancers, kubelets, people and Prometheus. It listens where kube-proxy does and
+// answers as kube-proxy does.
+//
+//	proxy loop ─ Queued, Synced ─→ State ─→ :10256 /healthz  may load balancers use the node?
+//	API server ─ node eligible ──────┘  └─→ :10256 /livez    is the agent itself well?
+//	registry ────────────────────────────→ :10249 /metrics /proxyMode /healthz
+//
+// It hides kube-proxy's JSON and its rules. It promises: the agent is healthy as long
+// as no change waits longer than the timeout, however long nothing changes; a node
+// that is about to be deleted fails /healthz, so that load balancers leave it, but not
+// /livez, or the kubelet would restart the agent; nothing listens that nobody asked
+// for; and a port in use is one clear error at the start.
+package health
+
+import (
+	"sync"
+	"time"
+)
+
+// A State is what the proxy loop says of itself. Its methods may be called by any
+// goroutine.
+type State struct {
+	timeout time.Duration
+	now     func() time.Time
+
+	mu     sync.Mutex
+	synced time.Time // the last success; zero: none yet
+	queued time.Time // since when a change waits; zero: none does
+}
+
+// NewState returns the State of a loop that has not started: it is healthy. timeout is
+// how long a change may wait, kube-proxy's 2*syncPeriod.
+func NewState(timeout time.Duration) *State { return newState(timeout, time.Now) }
+
+func newState(timeout time.Duration, now func() time.Time) *State {
+	return &State{timeout: timeout, now: now}
+}
+
+// Queued says that a change waits to be programmed.
+func (s *State) Queued() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.queued.IsZero() {
+		s.queued = s.now()
+	}
+}
+
+// Synced says that no change waits any more.
+func (s *State) Synced() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.queued = time.Time{}
+	s.synced = s.now()
+}
+
+// A Verdict is how a State is at one moment.
+type Verdict struct {
+	Healthy bool
+	Synced  time.Time // the last success; zero: none yet
+	Now     time.Time
+}
+
+// Verdict judges. kube-proxy calls itself healthy until its first success, for ever if
+// there is none; here a first pass that fails for too long is as bad as a later one.
+// Nothing is queued while the API server cannot be reached, which is not this node's
+// fault.
+func (s *State) Verdict() Verdict {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := s.now()
+	late := !s.queued.IsZero() && now.Sub(s.queued) >= s.timeout
+	return Verdict{Healthy: !late, Synced: s.synced, Now: now}
+}

@@ -1,0 +1,258 @@
+package health
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+const deadline = 10 * time.Second
+
+// clock is a time that the test moves.
+type clock struct {
+	mu sync.Mutex
+	t  time.Time
+}
+
+func (c *clock) now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.t
+}
+
+func (c *clock) add(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.t = c.t.Add(d)
+}
+
+type harness struct {
+	clock    *clock
+	state    *State
+	server   *Server
+	mu       sync.Mutex
+	eligible bool
+	stop     context.CancelFunc
+	done     chan error
+}
+
+func (h *harness) setEligible(v bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.eligible = v
+}
+
+// start runs a Server on ports of its own until the test ends.
+func start(t *testing.T, change ...func(*Config)) *harness {
+	t.Helper()
+	h := &harness{clock: &clock{t: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}, eligible: true, done: make(chan error, 1)}
+	h.state = newState(time.Minute, h.clock.now)
+	any := netip.MustParseAddrPort("127.0.0.1:0")
+	cfg := Config{
+		Log: slog.New(slog.DiscardHandler), Healthz: any, Metrics: any, State: h.state,
+		Families: []string{"IPv4", "IPv6"}, ProxyMode: "nftables", Registry: prometheus.NewRegistry(),
+		Eligible: func() bool {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			return h.eligible
+		},
+	}
+	for _, c := range change {
+		c(&cfg)
+	}
+	h.server = New(cfg)
+	ctx, stop := context.WithCancel(context.Background())
+	h.stop = stop
+	go func() { h.done <- h.server.Run(ctx) }()
+	t.Cleanup(func() { h.end(t) })
+	want := map[string]bool{"healthz": cfg.Healthz.IsValid(), "metrics": cfg.Metrics.IsValid()}
+	for end := time.Now().Add(deadline); ; time.Sleep(time.Millisecond) {
+		if (h.server.Addr("healthz") != nil) == want["healthz"] && (h.server.Addr("metrics") != nil) == want["metrics"] {
+			return h
+		}
+		if time.Now().After(end) {
+			t.Fatal("the server does not listen")
+		}
+	}
+}
+
+func (h *harness) end(t *testing.T) {
+	t.Helper()
+	h.stop()
+	select {
+	case err := <-h.done:
+		if err != nil {
+			t.Errorf("Run: %v", err)
+		}
+		h.done <- nil // for a second call
+	case <-time.After(deadline):
+		t.Fatal("Run did not end with its context")
+	}
+}
+
+func (h *harness) get(t *testing.T, server, path string) (int, http.Header, string) {
+	t.Helper()
+	client := http.Client{Timeout: deadline, Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Get("http://" + h.server.Addr(server).String() + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, resp.Header, string(body)
+}
+
+// want is the answer to one path.
+type want struct {
+	code int
+	body string
+}
+
+func (h *harness) check(t *testing.T, what string, healthz, livez want) {
+	t.Helper()
+	for path, w := range map[string]want{"/healthz": healthz, "/livez": livez} {
+		code, header, body := h.get(t, "healthz", path)
+		if code != w.code || body != w.body {
+			t.Errorf("%s: %s answers %d %s\nwant %d %s", what, path, code, body, w.code, w.body)
+		}
+		if header.Get("Content-Type") != "application/json" || header.Get("X-Content-Type-Options") != "nosniff" {
+			t.Errorf("%s: %s has the headers %v", what, path, header)
+		}
+	}
+}
+
+// TestRules walks through a loop's life. The JSON is what kube-proxy v1.37 answers.
+func TestRules(t *testing.T) {
+	h := start(t)
+	h.check(t, "before the first pass",
+		want{200, `{"lastUpdated":"2026-01-02T03:04:05Z","currentTime":"2026-01-02T03:04:05Z","nodeEligible":true,"healthy":true}`},
+		want{200, `{"lastUpdated":"2026-01-02T03:04:05Z","currentTime":"2026-01-02T03:04:05Z","healthy":true}`})
+
+	h.state.Queued()
+	h.state.Synced()
+	h.clock.add(24 * time.Hour)
+	const fine = `"healthy":true,"status":{"IPv4":{"lastUpdated":"2026-01-02T03:04:05Z","healthy":true},"IPv6":{"lastUpdated":"2026-01-02T03:04:05Z","healthy":true}}`
+	h.check(t, "nothing changed for a day",
+		want{200, `{"lastUpdated":"2026-01-03T03:04:05Z","currentTime":"2026-01-03T03:04:05Z","nodeEligible":true,` + fine + `}`},
+		want{200, `{"lastUpdated":"2026-01-03T03:04:05Z","currentTime":"2026-01-03T03:04:05Z",` + fine + `}`})
+
+	h.setEligible(false)
+	h.check(t, "the node is about to be deleted",
+		want{503, `{"lastUpdated":"2026-01-02T03:04:05Z","currentTime":"2026-01-03T03:04:05Z","nodeEligible":false,` + fine + `}`},
+		want{200, `{"lastUpdated":"2026-01-03T03:04:05Z","currentTime":"2026-01-03T03:04:05Z",` + fine + `}`})
+	h.setEligible(true)
+
+	h.state.Queued()
+	h.clock.add(59 * time.Second)
+	h.state.Queued() // a later change does not make the first one younger
+	if code, _, _ := h.get(t, "healthz", "/healthz"); code != 200 {
+		t.Errorf("a change that waits for 59 s: status %d, want 200", code)
+	}
+	h.clock.add(time.Second)
+	const sick = `"healthy":false,"status":{"IPv4":{"lastUpdated":"2026-01-02T03:04:05Z","healthy":false},"IPv6":{"lastUpdated":"2026-01-02T03:04:05Z","healthy":false}}`
+	h.check(t, "a change waits for 60 s",
+		want{503, `{"lastUpdated":"2026-01-02T03:04:05Z","currentTime":"2026-01-03T03:05:05Z","nodeEligible":true,` + sick + `}`},
+		want{503, `{"lastUpdated":"2026-01-02T03:04:05Z","currentTime":"2026-01-03T03:05:05Z",` + sick + `}`})
+
+	h.state.Synced()
+	if code, _, _ := h.get(t, "healthz", "/healthz"); code != 200 {
+		t.Errorf("after a success: status %d, want 200", code)
+	}
+}
+
+func TestFirstPassNeverSucceeds(t *testing.T) {
+	h := start(t)
+	h.state.Queued()
+	h.clock.add(time.Minute)
+	if code, _, body := h.get(t, "healthz", "/healthz"); code != 503 {
+		t.Errorf("status %d %s, want 503", code, body)
+	}
+}
+
+func TestMetricsServer(t *testing.T) {
+	h := start(t)
+	h.get(t, "healthz", "/healthz")
+	h.setEligible(false)
+	h.get(t, "healthz", "/healthz")
+	h.get(t, "healthz", "/livez")
+
+	if code, header, body := h.get(t, "metrics", "/proxyMode"); code != 200 || body != "nftables" || header.Get("Content-Type") != "text/plain; charset=utf-8" {
+		t.Errorf("/proxyMode answers %d %q, %v", code, body, header)
+	}
+	if code, _, body := h.get(t, "metrics", "/healthz"); code != 200 || body != "ok" {
+		t.Errorf("/healthz answers %d %q", code, body)
+	}
+	_, _, body := h.get(t, "metrics", "/metrics")
+	for _, line := range []string{
+		`kubeproxy_proxy_healthz_total{code="200"} 1`,
+		`kubeproxy_proxy_healthz_total{code="503"} 1`,
+		`kubeproxy_proxy_livez_total{code="200"} 1`,
+	} {
+		if !strings.Contains(body, line+"\n") {
+			t.Errorf("/metrics lacks %q", line)
+		}
+	}
+	if code, _, _ := h.get(t, "healthz", "/metrics"); code != 404 {
+		t.Errorf("the health port shows metrics: status %d", code)
+	}
+}
+
+func TestNothingListensThatNobodyAskedFor(t *testing.T) {
+	h := start(t, func(c *Config) { c.Healthz = netip.AddrPort{} })
+	if a := h.server.Addr("healthz"); a != nil {
+		t.Errorf("healthz listens on %v", a)
+	}
+	h.end(t)
+	h = start(t, func(c *Config) { c.Healthz, c.Metrics = netip.AddrPort{}, netip.AddrPort{} })
+	h.end(t)
+}
+
+func TestPortInUse(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	s := New(Config{
+		Log: slog.New(slog.DiscardHandler), State: NewState(time.Minute), Registry: prometheus.NewRegistry(),
+		Healthz: netip.MustParseAddrPort("127.0.0.1:0"), Metrics: netip.MustParseAddrPort(taken.Addr().String()),
+	})
+	err = s.Run(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "serve metrics: port ") || !strings.Contains(err.Error(), "--metrics-bind-address") || strings.Contains(err.Error(), "\n") {
+		t.Errorf("error %v, want one line that names the port and the flag", err)
+	}
+	if c, err := net.Dial("tcp", s.Addr("healthz").String()); err == nil {
+		c.Close()
+		t.Error("the other server still listens")
+	}
+}
+
+// TestPortIsFreeAfterRun: an agent that is replaced must not keep the next one out.
+func TestPortIsFreeAfterRun(t *testing.T) {
+	h := start(t)
+	addr := h.server.Addr("healthz").String()
+	// A client that stays connected and silent must not hold the end up.
+	idle, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer idle.Close()
+	h.end(t)
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		t.Fatalf("the port is still taken: %v", err)
+	}
+	l.Close()
+}

@@ -1,0 +1,236 @@
+package health
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// Config says what to serve and where.
+type Config struct {
+	Log *slog.Logger
+	// Healthz and Metrics are where the two servers listen; invalid: they do not.
+	Healthz, Metrics netip.AddrPort
+	State            *State
+	// Eligible reports whether load balancers may use the node: it is known to the API
+	// server and not about to be deleted.
+	Eligible func() bool
+	// Families are the ones that /healthz names, "IPv4" and "IPv6". They have one
+	// state: both are programmed in the same pass.
+	Families []string
+	// ProxyMode is the text of /proxyMode.
+	ProxyMode string
+	// Registry is what /metrics shows. The Server adds kube-proxy's counters of health
+	// answers.
+	Registry *prometheus.Registry
+}
+
+// closeTimeout is how long Run waits for answers that are being written.
+const closeTimeout = time.Second
+
+// A Server answers on the ports that its Config names.
+type Server struct {
+	cfg            Config
+	healthz, livez *prometheus.CounterVec // by status code
+
+	mu    sync.Mutex
+	bound map[string]net.Addr // by the server's name
+}
+
+// New returns a Server. It listens in Run.
+func New(cfg Config) *Server {
+	s := &Server{cfg: cfg, bound: map[string]net.Addr{}}
+	counter := func(path string) *prometheus.CounterVec {
+		v := prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "kubeproxy_proxy_" + path + "_total",
+			Help: "Answers of /" + path + " by status code.",
+		}, []string{"code"})
+		cfg.Registry.MustRegister(v)
+		return v
+	}
+	s.healthz, s.livez = counter("healthz"), counter("livez")
+	return s
+}
+
+// Run listens and answers until ctx ends, which is no error. It fails at once, without
+// a server left behind, if one cannot listen.
+func (s *Server) Run(ctx context.Context) error {
+	servers := []struct {
+		name, flag string
+		addr       netip.AddrPort
+		handler    http.Handler
+	}{
+		{"healthz", "--healthz-bind-address", s.cfg.Healthz, s.healthMux()},
+		{"metrics", "--metrics-bind-address", s.cfg.Metrics, s.metricsMux()},
+	}
+	var running []running
+	defer func() {
+		for _, r := range running {
+			r.listener.Close()
+		}
+	}()
+	for _, v := range servers {
+		if !v.addr.IsValid() {
+			continue
+		}
+		l, err := listen(ctx, v.addr)
+		if err != nil {
+			return fmt.Errorf("serve %s: %w (is another agent or kube-proxy running? choose another address with %s)", v.name, err, v.flag)
+		}
+		s.note(v.name, l.Addr())
+		s.cfg.Log.Info("listening", "server", v.name, "address", l.Addr().String())
+		running = append(running, newRunning(s.cfg.Log, l, v.handler))
+	}
+	return serve(ctx, running)
+}
+
+// Addr returns where the server "healthz" or "metrics" listens, nil if it does not
+// (yet). It differs from the Config's if that has port 0.
+func (s *Server) Addr(name string) net.Addr {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.bound[name]
+}
+
+func (s *Server) note(name string, addr net.Addr) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.bound[name] = addr
+}
+
+// listen opens a port. 0.0.0.0 and :: both stand for both families (package net), as
+// with kube-proxy.
+func listen(ctx context.Context, addr netip.AddrPort) (net.Listener, error) {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", addr.String())
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, fmt.Errorf("port %d of %v is in use", addr.Port(), addr.Addr())
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return nil, fmt.Errorf("%v is not an address of this machine", addr.Addr())
+	}
+	return l, err
+}
+
+// running is one HTTP server and its port.
+type running struct {
+	listener net.Listener
+	server   *http.Server
+}
+
+func newRunning(log *slog.Logger, l net.Listener, h http.Handler) running {
+	return running{l, &http.Server{
+		Handler: h,
+		// A client that sends nothing must not hold a connection for ever.
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}}
+}
+
+// serve answers until ctx ends or a server fails, and then ends all servers.
+func serve(ctx context.Context, all []running) (err error) {
+	failed := make(chan error, len(all))
+	var wg sync.WaitGroup
+	for _, r := range all {
+		wg.Go(func() {
+			if err := r.server.Serve(r.listener); !errors.Is(err, http.ErrServerClosed) {
+				failed <- fmt.Errorf("serve on %v: %w", r.listener.Addr(), err)
+			}
+		})
+	}
+	select {
+	case <-ctx.Done():
+	case err = <-failed:
+	}
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	defer cancel()
+	for _, r := range all {
+		if r.server.Shutdown(grace) != nil {
+			_ = r.server.Close() // who is still there is cut off
+		}
+	}
+	wg.Wait()
+	return err
+}
+
+func (s *Server) healthMux() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) {
+		eligible := s.cfg.Eligible()
+		s.answer(w, s.healthz, &eligible)
+	})
+	mux.HandleFunc("/livez", func(w http.ResponseWriter, _ *http.Request) {
+		s.answer(w, s.livez, nil)
+	})
+	return mux
+}
+
+// report is kube-proxy's answer, field by field.
+type report struct {
+	LastUpdated  time.Time               `json:"lastUpdated"`
+	CurrentTime  time.Time               `json:"currentTime"`
+	NodeEligible *bool                   `json:"nodeEligible,omitempty"`
+	Healthy      bool                    `json:"healthy"`
+	Status       map[string]familyReport `json:"status,omitempty"`
+}
+
+type familyReport struct {
+	LastUpdated time.Time `json:"lastUpdated"`
+	Healthy     bool      `json:"healthy"`
+}
+
+// answer writes what kube-proxy writes: "healthy" is the proxy's own state, the status
+// code also counts eligible, if that is asked for; lastUpdated is now as long as all
+// is well, for old monitors that take an old time for a stuck proxy.
+func (s *Server) answer(w http.ResponseWriter, count *prometheus.CounterVec, eligible *bool) {
+	v := s.cfg.State.Verdict()
+	r := report{LastUpdated: v.Synced, CurrentTime: v.Now, NodeEligible: eligible, Healthy: v.Healthy}
+	if !v.Synced.IsZero() || !v.Healthy {
+		r.Status = map[string]familyReport{}
+		for _, f := range s.cfg.Families {
+			r.Status[f] = familyReport{v.Synced, v.Healthy}
+		}
+	}
+	code := http.StatusServiceUnavailable
+	if v.Healthy && (eligible == nil || *eligible) {
+		code = http.StatusOK
+		r.LastUpdated = v.Now
+	}
+	count.WithLabelValues(fmt.Sprint(code)).Inc()
+	text, err := json.Marshal(r)
+	if err != nil { // a year beyond 9999
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(code)
+	_, _ = w.Write(text) // who asked may have gone
+}
+
+func (s *Server) metricsMux() http.Handler {
+	text := func(t string) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+			w.Header().Set("X-Content-Type-Options", "nosniff")
+			_, _ = io.WriteString(w, t)
+		}
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/metrics", promhttp.HandlerFor(s.cfg.Registry, promhttp.HandlerOpts{Registry: s.cfg.Registry}))
+	mux.HandleFunc("/proxyMode", text(s.cfg.ProxyMode))
+	mux.HandleFunc("/healthz", text("ok"))
+	return mux
+}
