@@ -25,6 +25,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/yaml"
@@ -62,6 +63,8 @@ func objects(t *testing.T, path string) []runtime.Object {
 		t.Fatal(err)
 	}
 	defer f.Close()
+	// The API server's own decoder, made strict: field names are case-sensitive.
+	decoder := serializer.NewCodecFactory(scheme.Scheme, serializer.EnableStrict).UniversalDeserializer()
 	var all []runtime.Object
 	for docs := utilyaml.NewDocumentDecoder(f); ; {
 		text, err := nextDocument(docs)
@@ -71,16 +74,9 @@ func objects(t *testing.T, path string) []runtime.Object {
 		if err != nil {
 			t.Fatalf("%s: %v", path, err)
 		}
-		var meta metav1.TypeMeta
-		if err := yaml.Unmarshal(text, &meta); err != nil {
-			t.Fatalf("%s: %v", path, err)
-		}
-		o, err := scheme.Scheme.New(meta.GroupVersionKind())
+		o, _, err := decoder.Decode(text, nil, nil)
 		if err != nil {
 			t.Fatalf("%s: %v", path, err)
-		}
-		if err := yaml.UnmarshalStrict(text, o); err != nil {
-			t.Fatalf("%s: %s: %v", path, meta.Kind, err)
 		}
 		all = append(all, o)
 	}
