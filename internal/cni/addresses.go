@@ -1,6 +1,7 @@
 package cni
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -49,17 +50,17 @@ func reserve(conf *netConf, stdin []byte, cniArgs string, a attachment) ([]netip
 		if err != nil {
 			// The store is asked for duplicates first, so what this container
 			// has held before this ADD is not given back when i is 0.
+			var cleanup error
 			if i > 0 {
-				_ = alloc.Release(a.containerID, a.ifName)
+				cleanup = release(conf, a)
 			}
-			return nil, failf(types.ErrTryAgainLater, "take a pod address: %v (delete pods on this node, or give the node a larger podCIDR)", err)
+			return nil, withCleanup(failf(types.ErrTryAgainLater, "take a pod address: %v (delete pods on this node, or give the node a larger podCIDR)", err), cleanup)
 		}
 		addr, _ := netip.AddrFromSlice(ip.Address.IP)
 		got = append(got, addr.Unmap())
 	}
 	if len(wanted) > 0 {
-		release(conf, a)
-		return nil, failf(types.ErrInvalidNetworkConfig, "the requested address %s is in none of the node's podCIDRs (choose one that is)", wanted[0])
+		return nil, withCleanup(failf(types.ErrInvalidNetworkConfig, "the requested address %s is in none of the node's podCIDRs (choose one that is)", wanted[0]), release(conf, a))
 	}
 	return got, nil
 }
@@ -78,19 +79,7 @@ func takeFrom(requested []net.IP, set *allocator.RangeSet) (rest []net.IP, taken
 
 // release gives every address of the attachment back; none is no error.
 func release(conf *netConf, a attachment) error {
-	store, err := openStore(conf)
-	if store == nil {
-		return err
-	}
-	defer store.Close()
-	if err := store.Lock(); err != nil {
-		return fmt.Errorf("lock the address store: %w", err)
-	}
-	defer store.Unlock()
-	if err := store.ReleaseByID(a.containerID, a.ifName); err != nil {
-		return fmt.Errorf("release pod addresses: %w", err)
-	}
-	return nil
+	return sweep(conf, func(holder attachment) bool { return holder != a })
 }
 
 // openStore opens the network's store, or returns nil when there is none: DEL,
@@ -126,33 +115,44 @@ func held(conf *netConf, a attachment) (map[netip.Addr]bool, error) {
 	return addrs, nil
 }
 
-// holders lists the attachments that hold an address. host-local has no call for
-// it; its format is one file an address: container, CR LF, interface.
-func holders(conf *netConf) ([]attachment, error) {
+// sweep gives back the addresses whose holder is not to be kept, and those that
+// have no holder. host-local's own calls know neither "all but these" nor the
+// latter. Its format is one file an address: container, CR LF, interface. The
+// lock keeps out every ADD that has made its file and not yet written it, so what
+// is empty was left by a plugin that was killed just there.
+func sweep(conf *netConf, keep func(holder attachment) bool) error {
+	store, err := openStore(conf)
+	if store == nil {
+		return err
+	}
+	defer store.Close()
+	if err := store.Lock(); err != nil {
+		return fmt.Errorf("lock the address store: %w", err)
+	}
+	defer store.Unlock()
 	dir := filepath.Join(conf.IPAM.DataDir, conf.Name)
 	entries, err := os.ReadDir(dir)
-	if os.IsNotExist(err) {
-		return nil, nil
-	}
 	if err != nil {
-		return nil, fmt.Errorf("list the address store: %w", err)
+		return fmt.Errorf("list the address store: %w", err)
 	}
-	seen := map[attachment]bool{}
-	var all []attachment
+	var failed error
 	for _, entry := range entries {
 		if _, err := netip.ParseAddr(entry.Name()); err != nil {
 			continue // the lock and the last_reserved_ip files
 		}
-		text, err := os.ReadFile(filepath.Join(dir, entry.Name()))
+		file := filepath.Join(dir, entry.Name())
+		text, err := os.ReadFile(file)
 		if err != nil {
-			continue // released meanwhile
+			failed = errors.Join(failed, fmt.Errorf("read the address store: %w", err))
+			continue
 		}
 		id, ifName, _ := strings.Cut(strings.TrimSpace(string(text)), disk.LineBreak)
-		a := attachment{network: conf.Name, containerID: id, ifName: ifName}
-		if !seen[a] {
-			seen[a] = true
-			all = append(all, a)
+		if id != "" && keep(attachment{network: conf.Name, containerID: id, ifName: ifName}) {
+			continue
+		}
+		if err := os.Remove(file); err != nil {
+			failed = errors.Join(failed, fmt.Errorf("release a pod address: %w", err))
 		}
 	}
-	return all, nil
+	return failed
 }

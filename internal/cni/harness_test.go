@@ -38,11 +38,11 @@ func TestMain(m *testing.M) {
 // could collide, and the kernel removes it, with everything inside, also when
 // the test is killed.
 type namespace struct {
-	t    *testing.T
+	t    testing.TB
 	file *os.File
 }
 
-func newNamespace(t *testing.T) *namespace {
+func newNamespace(t testing.TB) *namespace {
 	t.Helper()
 	var file *os.File
 	err := onOwnThread(func() (err error) {
@@ -181,7 +181,7 @@ var (
 	node6, outside6 = netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("2001:db8::2")
 )
 
-func newNode(t *testing.T) *node {
+func newNode(t testing.TB) *node {
 	t.Helper()
 	dir := t.TempDir()
 	self, err := os.Executable()
@@ -230,7 +230,7 @@ type pod struct {
 
 var containers atomic.Int64
 
-func newPod(t *testing.T) *pod {
+func newPod(t testing.TB) *pod {
 	t.Helper()
 	n := newNamespace(t)
 	id := containers.Add(1)
@@ -292,7 +292,7 @@ func (n *node) left() string {
 }
 
 // wantCode fails unless err is the plugin's error with this code and says want.
-func wantCode(t *testing.T, err error, code uint, want string) {
+func wantCode(t testing.TB, err error, code uint, want string) {
 	t.Helper()
 	var e *types.Error
 	if !errors.As(err, &e) {

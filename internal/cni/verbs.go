@@ -174,15 +174,7 @@ func gc(args *skel.CmdArgs) error {
 		a := attachment{network: conf.Name, containerID: v.ContainerID, ifName: v.IfName}
 		valid[a], validLinks[a.hostLink()] = true, true
 	}
-	failed := gcLinks(conf.Name, validLinks)
-	all, err := holders(conf)
-	failed = errors.Join(failed, err)
-	for _, a := range all {
-		if !valid[a] {
-			failed = errors.Join(failed, release(conf, a))
-		}
-	}
-	return failed
+	return errors.Join(gcLinks(conf.Name, validLinks), sweep(conf, func(a attachment) bool { return valid[a] }))
 }
 
 func gcLinks(network string, valid map[string]bool) error {

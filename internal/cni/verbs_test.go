@@ -15,17 +15,23 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// call runs the plugin by hand, for what libcni would not let through.
+// command is a call of the plugin by hand, for what libcni would not let through.
+func (n *node) command(verb, stdin string, p *pod) *exec.Cmd {
+	cmd := exec.Command(filepath.Join(n.runtime.Path[0], PluginName))
+	cmd.Env = append(os.Environ(), "CNI_COMMAND="+verb, "CNI_PATH="+n.runtime.Path[0])
+	if p != nil {
+		cmd.Env = append(cmd.Env, "CNI_CONTAINERID="+p.rt.ContainerID, "CNI_IFNAME="+p.rt.IfName, "CNI_NETNS="+p.rt.NetNS)
+	}
+	cmd.Stdin = strings.NewReader(stdin)
+	return cmd
+}
+
 func (n *node) call(verb, stdin string, p *pod) (stdout string, err error) {
 	n.t.Helper()
 	var out bytes.Buffer
 	runErr := n.do(func() error {
-		cmd := exec.Command(filepath.Join(n.runtime.Path[0], PluginName))
-		cmd.Env = append(os.Environ(), "CNI_COMMAND="+verb, "CNI_PATH="+n.runtime.Path[0])
-		if p != nil {
-			cmd.Env = append(cmd.Env, "CNI_CONTAINERID="+p.rt.ContainerID, "CNI_IFNAME="+p.rt.IfName, "CNI_NETNS="+p.rt.NetNS)
-		}
-		cmd.Stdin, cmd.Stdout = strings.NewReader(stdin), &out
+		cmd := n.command(verb, stdin, p)
+		cmd.Stdout = &out
 		return cmd.Run()
 	})
 	if runErr == nil {

@@ -41,11 +41,11 @@ func TestMain(m *testing.M) {
 // could collide, and the kernel removes it, with everything inside, also when
 // the test is killed.
 type namespace struct {
-	t    *testing.T
+	t    testing.TB
 	file *os.File
 }
 
-func newNamespace(t *testing.T) *namespace {
+func newNamespace(t testing.TB) *namespace {
 	t.Helper()
 	n := &namespace{t: t}
 	err := onOwnThread(func() (err error) {
@@ -158,7 +158,7 @@ type machine struct {
 
 // A cluster is machines and an outside namespace on one bridge.
 type cluster struct {
-	t        *testing.T
+	t        testing.TB
 	fabric   *namespace
 	outside  *namespace
 	machines []*machine
@@ -170,7 +170,7 @@ var (
 )
 
 // newCluster makes count machines; machine i has the podCIDRs that cidrs(i) says.
-func newCluster(t *testing.T, count int, cidrs func(i int) []string) *cluster {
+func newCluster(t testing.TB, count int, cidrs func(i int) []string) *cluster {
 	t.Helper()
 	c := &cluster{t: t, fabric: newNamespace(t), outside: newNamespace(t)}
 	c.fabric.run("ip link add br0 type bridge; ip link set br0 up")
@@ -304,7 +304,7 @@ func (l *logBuffer) count(s string) int {
 }
 
 // eventually polls a condition with a deadline.
-func eventually(t *testing.T, what string, ok func() bool) {
+func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(5 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {

@@ -198,8 +198,11 @@ func (n *Network) syncConfig(nodeName string, own []netip.Prefix, mtu int) error
 // 1.6, ignore the list and refuse any cniVersion above 1.0.0.
 func renderConfig(stateDir string, own []netip.Prefix, mtu int, portmap bool) ([]byte, error) {
 	type object = map[string]any
-	var ranges [][]object // one set a family: the plugin takes one address from each
-	for _, is4 := range []bool{true, false} {
+	// One set a family, the plugin takes one address from each; the family of
+	// the first podCIDR is the pods' first address too.
+	var ranges [][]object
+	first4 := own[0].Addr().Is4()
+	for _, is4 := range []bool{first4, !first4} {
 		var set []object
 		for _, cidr := range own {
 			if cidr.Addr().Is4() == is4 {
