@@ -16,6 +16,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/fairway-net/fairway/internal/cni"
 )
 
 // env is the outside world as the commands may see it.
@@ -26,6 +28,9 @@ type env struct {
 }
 
 func main() {
+	if isCNI(os.Args[0]) { // as /opt/cni/bin/fairway-cni, started by a container runtime
+		os.Exit(cni.Main(os.Args[0], version))
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	code := run(ctx, env{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr}, os.Args[1:])
 	stop()
@@ -70,7 +75,11 @@ func newRoot(e env) *cobra.Command {
 	root.SetErr(e.stderr)
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.AddCommand(
+		newAgent(e),
+		newCNI(e),
 		newDNS(e),
+		newDiff(e),
+		newDump(e),
 		newVersion(e),
 	)
 	return root

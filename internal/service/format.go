@@ -17,13 +17,12 @@ import (
 //	*:30080/TCP      outside  ns/web:http      drop     -           -
 func (t *Table) WriteTo(w io.Writer) (int64, error) {
 	var out strings.Builder
-	fmt.Fprintf(&out, "pods %s\n", list(t.Settings.Pods))
-	fmt.Fprintf(&out, "nodeports %s\n", list(t.Settings.NodePorts))
+	fmt.Fprintf(&out, "%v\n", t.Settings)
 	tw := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "Addr\tScope\tService\tAction\tMasquerade\tEndpoints")
 	for _, f := range t.Sorted() {
-		for _, line := range f.lines() {
-			fmt.Fprintln(tw, line)
+		for _, row := range f.rows() {
+			fmt.Fprintln(tw, strings.Join(row, "\t"))
 		}
 	}
 	if err := tw.Flush(); err != nil {
@@ -33,19 +32,33 @@ func (t *Table) WriteTo(w io.Writer) (int64, error) {
 	return int64(n), err
 }
 
-// lines returns the frontend's rows: one, or two if it matters where a packet is from.
-func (f *Frontend) lines() []string {
-	row := func(scope string, r *Route) string {
+// rows returns the frontend's rows: one, or two if it matters where a packet is from.
+func (f *Frontend) rows() [][]string {
+	row := func(scope string, r *Route) []string {
 		masq := "-"
 		if r.Action == Forward {
 			masq = r.Masquerade.String()
 		}
-		return strings.Join([]string{f.Key().String(), scope, f.Service.String(), r.Action.String(), masq, list(r.Endpoints)}, "\t")
+		return []string{f.Key().String(), scope, f.Service.String(), r.Action.String(), masq, list(r.Endpoints)}
 	}
 	if f.Inside.Equal(f.Outside) {
-		return []string{row("any", f.Inside)}
+		return [][]string{row("any", f.Inside)}
 	}
-	return []string{row("inside", f.Inside), row("outside", f.Outside)}
+	return [][]string{row("inside", f.Inside), row("outside", f.Outside)}
+}
+
+// Lines returns the frontend's rows as text, the fields separated by a space.
+func (f *Frontend) Lines() []string {
+	var lines []string
+	for _, row := range f.rows() {
+		lines = append(lines, strings.Join(row, " "))
+	}
+	return lines
+}
+
+// String returns the settings as WriteTo prints them.
+func (s Settings) String() string {
+	return fmt.Sprintf("pods %s\nnodeports %s", list(s.Pods), list(s.NodePorts))
 }
 
 // String returns "10.0.2.5:8080", with "(local)" behind one on this node.

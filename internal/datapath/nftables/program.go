@@ -116,6 +116,18 @@ func (k *kernel) chains() (map[string]bool, error) {
 	return names, nil
 }
 
+// Probe reports what keeps the datapath from working here: no rights, no nf_tables, no
+// nft. It changes nothing.
+func (d *Datapath) Probe() error {
+	if _, err := exec.LookPath("nft"); err != nil {
+		return errNoNFT
+	}
+	_, err := d.kernel.chains()
+	return err
+}
+
+var errNoNFT = errors.New("the program nft is not installed [apt-get install nftables]")
+
 // nft runs the nft program on text, in one transaction.
 func (k *kernel) nft(ctx context.Context, text string) error {
 	if k.fail != nil {
@@ -125,7 +137,7 @@ func (k *kernel) nft(ctx context.Context, text string) error {
 	}
 	path, err := exec.LookPath("nft")
 	if err != nil {
-		return errors.New("the program nft is not installed [apt-get install nftables]")
+		return errNoNFT
 	}
 	cmd := exec.CommandContext(ctx, path, "-f", "-")
 	cmd.Stdin = strings.NewReader(text)

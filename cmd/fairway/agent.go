@@ -1,0 +1,210 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fairway-net/fairway/internal/config"
+	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/datapath/nftables"
+	"github.com/fairway-net/fairway/internal/health"
+	"github.com/fairway-net/fairway/internal/kube"
+	"github.com/fairway-net/fairway/internal/node"
+	"github.com/fairway-net/fairway/internal/proxy"
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+func newAgent(e env) *cobra.Command {
+	c := &cobra.Command{
+		Use:   "agent",
+		Short: "Carry the packets of Services on this node, in place of kube-proxy",
+		Long: `Carry the packets of Services on this node, in place of kube-proxy.
+
+The flags are kube-proxy's where they mean the same. On SIGTERM the agent ends and
+leaves its rules in place, so that no connection notices a restart; --cleanup removes
+them.`,
+		Args: cobra.NoArgs,
+	}
+	flags := config.NewFlags(c.Flags())
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		cfg, err := flags.Load()
+		if err != nil {
+			return err
+		}
+		log := slog.New(slog.NewTextHandler(e.stderr, &slog.HandlerOptions{Level: cfg.LogLevel}))
+		for _, w := range cfg.Warnings {
+			log.Warn(w)
+		}
+		a := &agent{cfg: cfg, log: log}
+		if cfg.Cleanup {
+			return a.cleanup(c.Context())
+		}
+		return a.run(c.Context())
+	}
+	return c
+}
+
+// agent is everything that runs on a node, wired by hand.
+type agent struct {
+	cfg *config.Config
+	log *slog.Logger
+}
+
+func (a *agent) run(ctx context.Context) error {
+	a.setOOMScore()
+	dp, err := a.datapath()
+	if err != nil {
+		return err
+	}
+	defer dp.Close()
+	client, err := kube.Connect(a.connection())
+	if err != nil {
+		return err
+	}
+	withPods := a.cfg.PodNetwork == config.PodNetworkRoutes
+	src := kube.New(kube.Config{Log: a.log, Client: client, NodeName: a.cfg.NodeName, AllNodes: withPods})
+	events := kube.NewRecorder(a.log, client, a.cfg.NodeName)
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	state := health.NewState(a.cfg.HealthTimeout())
+	server := health.New(health.Config{
+		Log: a.log, Healthz: a.cfg.Healthz, Metrics: a.cfg.Metrics, State: state,
+		Eligible:  func() bool { n, ok := src.Node(); return ok && n.Eligible },
+		Families:  []string{"IPv4", "IPv6"},
+		ProxyMode: a.cfg.Mode, Registry: registry,
+	})
+
+	a.log.Info("starting", "version", version, "node", a.cfg.NodeName, "mode", a.cfg.Mode, "podNetwork", a.cfg.PodNetwork)
+	g, ctx := errgroup.WithContext(ctx)
+	nodes := newFanout(src.NodeChanged())
+	g.Go(func() error { return server.Run(ctx) })
+	g.Go(func() error { return src.Run(ctx) })
+	g.Go(func() error { return events.Run(ctx) })
+	if a.cfg.Mode != config.ModeNone {
+		loop := proxy.New(proxy.Config{
+			Log: a.log, Source: src, Datapath: dp, View: a.view(src), NodeChanged: nodes.listen(),
+			Report: events.Report, Health: state, Metrics: proxy.NewMetrics(registry),
+			MinSync: a.cfg.MinSyncPeriod, MaxRetry: a.cfg.SyncPeriod,
+		})
+		g.Go(func() error { return loop.Run(ctx) })
+	}
+	if withPods {
+		pods := &podNetwork{log: a.log, src: src, network: a.network(), changed: nodes.listen(), maxRetry: a.cfg.SyncPeriod}
+		g.Go(func() error { return pods.Run(ctx) })
+	}
+	g.Go(func() error { return nodes.Run(ctx) })
+	err = g.Wait()
+	a.log.Info("ending; the rules stay in place", "err", err)
+	return err
+}
+
+// view returns for whom tables are compiled: this node as the API server knows it now.
+func (a *agent) view(src *kube.Source) func() (service.Vantage, service.Settings) {
+	return func() (service.Vantage, service.Settings) {
+		n, _ := src.Node() // a node that is not there (yet) has no zone and no addresses
+		s, v := a.cfg.Settings(n.Zone, n.Addrs, n.PodCIDRs)
+		return v, s
+	}
+}
+
+func (a *agent) connection() kube.Connection {
+	return kube.Connection{
+		Kubeconfig: a.cfg.Kubeconfig, Master: a.cfg.Master, QPS: a.cfg.QPS, Burst: a.cfg.Burst,
+		ContentType: a.cfg.ContentType, UserAgent: "fairway/" + version,
+	}
+}
+
+// datapath opens the mechanism that --proxy-mode names, and finds out whether it works
+// here before anything else starts.
+func (a *agent) datapath() (datapath.Datapath, error) {
+	dp, err := nftables.New(nftables.Config{Mark: a.cfg.Mask()})
+	if err != nil {
+		return nil, err
+	}
+	if a.cfg.Mode == config.ModeNone {
+		return dp, nil
+	}
+	if err := dp.Probe(); err != nil {
+		return nil, fmt.Errorf("proxy mode %s does not work here: %w", a.cfg.Mode, err)
+	}
+	return dp, nil
+}
+
+func (a *agent) network() *node.Network {
+	return node.New(node.Config{
+		Log: a.log, CNIBinDir: a.cfg.CNIBinDir, CNIConfDir: a.cfg.CNIConfDir,
+		Masquerade: true, ClusterCIDRs: a.cfg.ClusterCIDRs,
+	})
+}
+
+// cleanup removes all that an agent may have made here, whatever its mode was.
+func (a *agent) cleanup(ctx context.Context) error {
+	dp, err := nftables.New(nftables.Config{})
+	if err != nil {
+		return err
+	}
+	err = dp.Cleanup(ctx)
+	if a.cfg.PodNetwork == config.PodNetworkRoutes {
+		err = errors.Join(err, a.network().Cleanup(ctx))
+	}
+	if err != nil {
+		return fmt.Errorf("cleanup: %s", strings.ReplaceAll(err.Error(), "\n", "; "))
+	}
+	a.log.Info("removed all rules")
+	return nil
+}
+
+// setOOMScore asks the kernel to end others first. Without CAP_SYS_RESOURCE it may
+// refuse, which is no reason not to run.
+func (a *agent) setOOMScore() {
+	if a.cfg.OOMScoreAdj == nil {
+		return
+	}
+	err := os.WriteFile("/proc/self/oom_score_adj", []byte(strconv.Itoa(*a.cfg.OOMScoreAdj)), 0)
+	if err != nil {
+		a.log.Warn("--oom-score-adj has no effect", "err", err)
+	}
+}
+
+// fanout passes the wake-ups of one channel on to several listeners.
+type fanout struct {
+	from <-chan struct{}
+	to   []chan struct{}
+}
+
+func newFanout(from <-chan struct{}) *fanout { return &fanout{from: from} }
+
+// listen returns a channel that receives after each wake-up; it must be called before
+// Run.
+func (f *fanout) listen() <-chan struct{} {
+	c := make(chan struct{}, 1)
+	f.to = append(f.to, c)
+	return c
+}
+
+// Run passes wake-ups on until ctx ends.
+func (f *fanout) Run(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-f.from:
+		}
+		for _, c := range f.to {
+			select {
+			case c <- struct{}{}:
+			default: // it has one waiting
+			}
+		}
+	}
+}

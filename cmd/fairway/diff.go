@@ -1,0 +1,109 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fairway-net/fairway/internal/config"
+	"github.com/fairway-net/fairway/internal/datapath/nftables"
+	"github.com/fairway-net/fairway/internal/kube"
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+func newDiff(e env) *cobra.Command {
+	c := &cobra.Command{
+		Use:   "diff",
+		Short: "Compare what this node's kernel does for Services with what it should do",
+		Long: `Compare what this node's kernel does for Services with what it should do.
+
+Takes the agent's flags, to decide as the agent would. It changes nothing. As with
+diff(1) the exit status is 0 for no difference and 1 for some; lines with - are in the
+kernel and should not be, lines with + are missing.`,
+		Args: cobra.NoArgs,
+	}
+	flags := config.NewFlags(c.Flags())
+	timeout := c.Flags().Duration("timeout", 10*time.Second, "how long to wait for the API server")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		cfg, err := flags.Load()
+		if err != nil {
+			return err
+		}
+		a := &agent{cfg: cfg, log: slog.New(slog.NewTextHandler(e.stderr, &slog.HandlerOptions{Level: slog.LevelError}))}
+		ctx, cancel := context.WithTimeout(c.Context(), *timeout)
+		defer cancel()
+		want, err := a.wanted(ctx)
+		if err != nil {
+			return err
+		}
+		dp, err := nftables.New(nftables.Config{Mark: cfg.Mask()})
+		if err != nil {
+			return err
+		}
+		defer dp.Close()
+		have, err := dp.Dump(ctx)
+		if err != nil {
+			return err
+		}
+		if writeDiff(e.stdout, have, want) {
+			return exitError(1)
+		}
+		return nil
+	}
+	return c
+}
+
+// wanted compiles the table that the API server's objects ask for now.
+func (a *agent) wanted(ctx context.Context) (*service.Table, error) {
+	client, err := kube.Connect(a.connection())
+	if err != nil {
+		return nil, err
+	}
+	src := kube.New(kube.Config{Log: a.log, Client: client, NodeName: a.cfg.NodeName})
+	ctx, stop := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- src.Run(ctx) }()
+	defer func() { stop(); <-ended }()
+	select {
+	case <-src.Synced():
+	case <-ctx.Done():
+		return nil, errors.New("the API server did not answer in time [see --master, --kubeconfig and --timeout]")
+	}
+	vantage, settings := a.view(src)()
+	b := service.NewBuilder()
+	for _, n := range src.Take() {
+		if svc, ok := src.Service(n); ok {
+			b.Set(service.Compile(svc, src.Slices(n), vantage))
+		}
+	}
+	return b.Table(settings), nil
+}
+
+// writeDiff prints how have must change to be want, and reports whether it must.
+func writeDiff(w io.Writer, have, want *service.Table) bool {
+	changes := service.Diff(have, want)
+	for _, c := range changes {
+		if c.Old != nil {
+			for _, line := range c.Old.Lines() {
+				fmt.Fprintln(w, "-", line)
+			}
+		}
+		if c.New != nil {
+			for _, line := range c.New.Lines() {
+				fmt.Fprintln(w, "+", line)
+			}
+		}
+	}
+	same := have.Settings.Equal(want.Settings)
+	if !same {
+		fmt.Fprintf(w, "- %s\n", strings.ReplaceAll(have.Settings.String(), "\n", "\n- "))
+		fmt.Fprintf(w, "+ %s\n", strings.ReplaceAll(want.Settings.String(), "\n", "\n+ "))
+	}
+	return len(changes) > 0 || !same
+}
