@@ -1,0 +1,40 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestDNSShowsAndRefuses(t *testing.T) {
+	dir := t.TempDir()
+	bad := filepath.Join(dir, "Corefile")
+	if err := os.WriteFile(bad, []byte(". {\n whoami\n}\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		args   []string
+		code   int
+		stdout string
+		stderr string
+	}{
+		{[]string{"--show-corefile", "--cluster-domain", "k8s.test", "--dns-port", "1053"}, 0, "kubernetes k8s.test in-addr.arpa", ""},
+		{[]string{"--show-corefile", "--conf", bad}, 0, "whoami", ""},
+		{[]string{"--conf", bad}, 1, "", `plugin "whoami" is not built in [built in are: cache errors`},
+		{[]string{"--conf", filepath.Join(dir, "none")}, 1, "", "no such file"},
+		{[]string{"--kubeconfig", "a", "--master", "b"}, 1, "", "give one"},
+		{[]string{"--dns-port", "70000"}, 1, "", "--dns-port"},
+		{[]string{"extra"}, 1, "", "extra"},
+	} {
+		var stdout, stderr bytes.Buffer
+		code := run(t.Context(), env{stdin: strings.NewReader(""), stdout: &stdout, stderr: &stderr}, append([]string{"dns"}, c.args...))
+		if code != c.code || !strings.Contains(stdout.String(), c.stdout) || !strings.Contains(stderr.String(), c.stderr) {
+			t.Errorf("%v: status %d, want %d\nstdout: %s\nstderr: %s", c.args, code, c.code, &stdout, &stderr)
+		}
+		if code != 0 && strings.Count(stderr.String(), "\n") != 1 {
+			t.Errorf("%v: want one line, got %q", c.args, &stderr)
+		}
+	}
+}

@@ -1,0 +1,49 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// The manifests and the program change in different files: every command line in
+// deploy/ must be one that this program understands.
+func TestCommandLinesInManifests(t *testing.T) {
+	for _, path := range []string{"../../deploy/agent/daemonset.yaml", "../../deploy/dns/deployment.yaml"} {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		first, _, _ := bytes.Cut(text, []byte("\n---\n"))
+		var workload struct {
+			Spec struct {
+				Template corev1.PodTemplateSpec `json:"template"`
+			} `json:"spec"`
+		}
+		if err := yaml.Unmarshal(first, &workload); err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+		containers := workload.Spec.Template.Spec.Containers
+		if len(containers) == 0 {
+			t.Fatalf("%s has no containers", path)
+		}
+		for _, c := range containers {
+			root := newRoot(env{stdin: strings.NewReader(""), stdout: &bytes.Buffer{}, stderr: &bytes.Buffer{}})
+			if len(c.Command) < 2 || c.Command[0] != root.Name() {
+				t.Errorf("%s: %q does not start with %q and a command", path, c.Command, root.Name())
+				continue
+			}
+			cmd, args, err := root.Find(c.Command[1:])
+			if err == nil {
+				err = cmd.ParseFlags(args)
+			}
+			if err != nil || cmd == root {
+				t.Errorf("%s: %q: %v", path, c.Command, err)
+			}
+		}
+	}
+}
