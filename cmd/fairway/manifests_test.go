@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 )
 
@@ -21,7 +20,13 @@ func TestCommandLinesInManifests(t *testing.T) {
 		first, _, _ := bytes.Cut(text, []byte("\n---\n"))
 		var workload struct {
 			Spec struct {
-				Template corev1.PodTemplateSpec `json:"template"`
+				Template struct {
+					Spec struct {
+						Containers []struct {
+							Command []string `json:"command"`
+						} `json:"containers"`
+					} `json:"spec"`
+				} `json:"template"`
 			} `json:"spec"`
 		}
 		if err := yaml.Unmarshal(first, &workload); err != nil {
