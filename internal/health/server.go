@@ -44,12 +44,13 @@ const closeTimeout = time.Second
 type Server struct {
 	cfg            Config
 	healthz, livez *prometheus.CounterVec // by status code
+	open           []running              // by Listen
 
 	mu    sync.Mutex
 	bound map[string]net.Addr // by the server's name
 }
 
-// New returns a Server. It listens in Run.
+// New returns a Server that does not listen yet.
 func New(cfg Config) *Server {
 	s := &Server{cfg: cfg, bound: map[string]net.Addr{}}
 	counter := func(path string) *prometheus.CounterVec {
@@ -64,9 +65,9 @@ func New(cfg Config) *Server {
 	return s
 }
 
-// Run listens and answers until ctx ends, which is no error. It fails at once, without
-// a server left behind, if one cannot listen.
-func (s *Server) Run(ctx context.Context) error {
+// Listen opens the ports. Call it before anything is programmed: that a port is in use
+// is best found out while there is nothing to take back. Run does it otherwise.
+func (s *Server) Listen(ctx context.Context) error {
 	servers := []struct {
 		name, flag string
 		addr       netip.AddrPort
@@ -75,25 +76,34 @@ func (s *Server) Run(ctx context.Context) error {
 		{"healthz", "--healthz-bind-address", s.cfg.Healthz, s.healthMux()},
 		{"metrics", "--metrics-bind-address", s.cfg.Metrics, s.metricsMux()},
 	}
-	var running []running
-	defer func() {
-		for _, r := range running {
-			r.listener.Close()
-		}
-	}()
 	for _, v := range servers {
 		if !v.addr.IsValid() {
 			continue
 		}
 		l, err := listen(ctx, v.addr)
 		if err != nil {
+			for _, r := range s.open {
+				r.listener.Close()
+			}
+			s.open = nil
 			return fmt.Errorf("serve %s: %w (is another agent or kube-proxy running? choose another address with %s)", v.name, err, v.flag)
 		}
 		s.note(v.name, l.Addr())
 		s.cfg.Log.Info("listening", "server", v.name, "address", l.Addr().String())
-		running = append(running, newRunning(s.cfg.Log, l, v.handler))
+		s.open = append(s.open, newRunning(s.cfg.Log, l, v.handler))
 	}
-	return serve(ctx, running)
+	return nil
+}
+
+// Run answers until ctx ends, which is no error. It fails at once, without a server
+// left behind, if one cannot listen.
+func (s *Server) Run(ctx context.Context) error {
+	if s.open == nil {
+		if err := s.Listen(ctx); err != nil {
+			return err
+		}
+	}
+	return serve(ctx, s.open)
 }
 
 // Addr returns where the server "healthz" or "metrics" listens, nil if it does not

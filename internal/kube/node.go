@@ -104,8 +104,8 @@ func parsePrefix(text string) (netip.Prefix, bool) {
 	}
 	ip, _ := netip.AddrFromSlice(ipnet.IP)
 	bits, _ := ipnet.Mask.Size()
-	// A range of mapped IPv4 addresses has the length of an IPv6 prefix but, from
-	// net.IPNet, the address of an IPv4 one.
+	// A range of mapped IPv4 addresses comes out with more bits than IPv4 has, and is
+	// refused for that.
 	p := netip.PrefixFrom(ip.Unmap(), bits)
 	return p.Masked(), p.IsValid()
 }

@@ -1,0 +1,342 @@
+package kube
+
+import (
+	"encoding/json"
+	"math/rand/v2"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/randfill"
+	"sigs.k8s.io/yaml"
+
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+func parse[T any](t *testing.T, text string) *T {
+	t.Helper()
+	o := new(T)
+	if err := yaml.UnmarshalStrict([]byte(text), o); err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+func ips(texts ...string) []netip.Addr {
+	var out []netip.Addr
+	for _, text := range texts {
+		out = append(out, netip.MustParseAddr(text))
+	}
+	return out
+}
+
+func messages(ps []service.Problem) string {
+	var out []string
+	for _, p := range ps {
+		out = append(out, p.Reason+": "+p.Message)
+	}
+	return strings.Join(out, "\n")
+}
+
+func TestConvertService(t *testing.T) {
+	http := []service.Port{{Name: "http", Proto: service.TCP, Port: 80}}
+	tests := map[string]struct {
+		spec string
+		want service.Service
+	}{
+		"dual stack": {
+			"{clusterIPs: [10.96.0.1, 'fd00::1'], ports: [{name: http, port: 80}]}",
+			service.Service{ClusterIPs: ips("10.96.0.1", "fd00::1"), Ports: http},
+		},
+		"the old field alone": {
+			"{clusterIP: 10.96.0.1, ports: [{name: http, port: 80, protocol: TCP}]}",
+			service.Service{ClusterIPs: ips("10.96.0.1"), Ports: http},
+		},
+		"ports and policies": {
+			`{clusterIP: 10.96.0.1, type: NodePort, externalTrafficPolicy: Local, internalTrafficPolicy: Local,
+			  ports: [{port: 53, protocol: UDP, nodePort: 30053}, {name: s, port: 99, protocol: SCTP}]}`,
+			service.Service{
+				ClusterIPs: ips("10.96.0.1"), InternalLocal: true, ExternalLocal: true,
+				Ports: []service.Port{{Proto: service.UDP, Port: 53, NodePort: 30053}, {Name: "s", Proto: service.SCTP, Port: 99}},
+			},
+		},
+		"headless":         {"{clusterIP: None, clusterIPs: [None], ports: [{port: 80}]}", service.Service{}},
+		"external name":    {"{type: ExternalName, externalName: a.b, clusterIP: 10.96.0.1, ports: [{port: 80}]}", service.Service{}},
+		"not yet given":    {"{ports: [{port: 80}]}", service.Service{}},
+		"as old as Docker": {"{clusterIP: 010.096.0.01}", service.Service{ClusterIPs: ips("10.96.0.1"), Ports: []service.Port{}}},
+		"mapped":           {"{clusterIP: '::ffff:10.96.0.1'}", service.Service{ClusterIPs: ips("10.96.0.1"), Ports: []service.Port{}}},
+		"bad addresses": {
+			"{clusterIPs: [nowhere, 10.96.0.1, 127.0.0.1, 10.96.0.2, '::', 'ff02::1', 'fe80::1%eth0']}",
+			service.Service{ClusterIPs: ips("10.96.0.1"), Ports: []service.Port{}, Problems: []service.Problem{
+				{Reason: "InvalidAddress", Message: `clusterIP "nowhere" is not an IP address; it is left out`},
+				{Reason: "InvalidAddress", Message: `clusterIP "127.0.0.1" can belong to no Service; it is left out`},
+				{Reason: "InvalidAddress", Message: `clusterIP "10.96.0.2" is the second of its family; it is left out`},
+				{Reason: "InvalidAddress", Message: `clusterIP "::" can belong to no Service; it is left out`},
+				{Reason: "InvalidAddress", Message: `clusterIP "ff02::1" can belong to no Service; it is left out`},
+				{Reason: "InvalidAddress", Message: `clusterIP "fe80::1%eth0" is not an IP address; it is left out`},
+			}},
+		},
+		"bad ports": {
+			`{clusterIP: 10.96.0.1, ports: [{name: a, port: 0}, {name: b, port: 65536}, {name: c, port: 1, protocol: ICMP},
+			  {name: d, port: 2, nodePort: -1}, {name: http, port: 80}]}`,
+			service.Service{
+				ClusterIPs: ips("10.96.0.1"),
+				Ports:      append([]service.Port{{Name: "d", Proto: service.TCP, Port: 2}}, http...),
+				Problems: []service.Problem{
+					{Reason: "InvalidPort", Message: `port "a" has the number 0, which is not in 1-65535; it is left out`},
+					{Reason: "InvalidPort", Message: `port "b" has the number 65536, which is not in 1-65535; it is left out`},
+					{Reason: "InvalidProtocol", Message: `port "c": protocol "ICMP" is not TCP, UDP or SCTP; it is left out`},
+					{Reason: "InvalidPort", Message: `port "d" has the nodePort -1, which is not in 1-65535; it gets none`},
+				},
+			},
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			o := &corev1.Service{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "svc", CreationTimestamp: metav1.NewTime(time.Unix(1234, 0))},
+				Spec:       *parse[corev1.ServiceSpec](t, test.spec),
+			}
+			test.want.Name, test.want.Created = service.Name{Namespace: "ns", Name: "svc"}, 1234
+			got := ConvertService(o)
+			if !reflect.DeepEqual(got, &test.want) {
+				t.Errorf("got  %+v\n%s\nwant %+v\n%s", got, messages(got.Problems), test.want, messages(test.want.Problems))
+			}
+		})
+	}
+}
+
+func TestConvertSlice(t *testing.T) {
+	ready := func(addr string) service.SliceEndpoint {
+		return service.SliceEndpoint{Addr: netip.MustParseAddr(addr), Ready: true, Serving: true}
+	}
+	tests := map[string]struct {
+		text string
+		want service.Slice
+	}{
+		"conditions": {
+			`{addressType: IPv4, ports: [{name: http, port: 8080}], endpoints: [
+			  {addresses: [10.0.0.1]},
+			  {addresses: [10.0.0.2], conditions: {ready: false}},
+			  {addresses: [10.0.0.3], conditions: {ready: false, serving: true, terminating: true}},
+			  {addresses: [10.0.0.4], conditions: {ready: true, serving: false, terminating: false}}]}`,
+			service.Slice{
+				Ports: []service.SlicePort{{Name: "http", Proto: service.TCP, Port: 8080}},
+				Endpoints: []service.SliceEndpoint{
+					ready("10.0.0.1"),
+					{Addr: netip.MustParseAddr("10.0.0.2"), Serving: true},
+					{Addr: netip.MustParseAddr("10.0.0.3"), Serving: true, Terminating: true},
+					{Addr: netip.MustParseAddr("10.0.0.4"), Ready: true},
+				},
+			},
+		},
+		"place and hints": {
+			`{addressType: IPv6, endpoints: [{addresses: ['fd00::1', 'fd00::2'], nodeName: n1, zone: z1,
+			  hints: {forZones: [{name: z1}, {name: z2}], forNodes: [{name: n1}]}}]}`,
+			service.Slice{Ports: []service.SlicePort{}, Endpoints: []service.SliceEndpoint{{
+				Addr: netip.MustParseAddr("fd00::1"), Node: "n1", Zone: "z1", Ready: true, Serving: true,
+				ZoneHints: []string{"z1", "z2"}, NodeHints: []string{"n1"},
+			}}},
+		},
+		"ports without number are all ports": {
+			`{addressType: IPv4, ports: [{name: a}, {name: b, port: 0}, {port: 53, protocol: UDP}], endpoints: []}`,
+			service.Slice{Ports: []service.SlicePort{{Proto: service.UDP, Port: 53}}, Endpoints: []service.SliceEndpoint{}},
+		},
+		"names": {
+			`{addressType: FQDN, ports: [{port: 80}], endpoints: [{addresses: [example.com]}]}`, service.Slice{},
+		},
+		"old spellings": {
+			`{addressType: IPv4, endpoints: [{addresses: ['::ffff:10.0.0.1']}, {addresses: [010.0.0.02]}]}`,
+			service.Slice{Ports: []service.SlicePort{}, Endpoints: []service.SliceEndpoint{ready("10.0.0.1"), ready("10.0.0.2")}},
+		},
+		"nonsense": {
+			`{addressType: IPv4, ports: [{name: a, port: 70000}, {name: b, port: 1, protocol: X}], endpoints: [
+			  {addresses: []}, {addresses: [here, 10.0.0.9]}, {addresses: ['fd00::1']}, {addresses: [169.254.169.254]}, {addresses: [10.0.0.1]}]}`,
+			service.Slice{
+				Ports: []service.SlicePort{}, Endpoints: []service.SliceEndpoint{ready("10.0.0.1")},
+				Problems: []service.Problem{
+					{Reason: "InvalidPort", Message: `EndpointSlice s-1: port "a" has the number 70000, which is not in 1-65535; it is left out`},
+					{Reason: "InvalidProtocol", Message: `EndpointSlice s-1: port "b": protocol "X" is not TCP, UDP or SCTP; it is left out`},
+					{Reason: "InvalidAddress", Message: `EndpointSlice s-1: an endpoint has no address; it is left out`},
+					{Reason: "InvalidAddress", Message: `EndpointSlice s-1: endpoint "here" is not an IP address; it is left out`},
+					{Reason: "InvalidAddress", Message: `EndpointSlice s-1: endpoint "fd00::1" is not of the addressType IPv4; it is left out`},
+					{Reason: "InvalidAddress", Message: `EndpointSlice s-1: endpoint "169.254.169.254" can belong to no pod; it is left out`},
+				},
+			},
+		},
+		"no type": {
+			`{addressType: IPX, endpoints: [{addresses: [10.0.0.1]}]}`,
+			service.Slice{Ports: []service.SlicePort{}, Endpoints: []service.SliceEndpoint{}, Problems: []service.Problem{
+				{Reason: "InvalidAddress", Message: `EndpointSlice s-1: endpoint "10.0.0.1": the addressType "IPX" is none of IPv4, IPv6, FQDN; it is left out`},
+			}},
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			o := parse[discoveryv1.EndpointSlice](t, test.text)
+			o.Namespace, o.Name, o.Labels = "ns", "s-1", map[string]string{discoveryv1.LabelServiceName: "svc"}
+			test.want.Name = service.Name{Namespace: "ns", Name: "s-1"}
+			test.want.Service = service.Name{Namespace: "ns", Name: "svc"}
+			got := ConvertSlice(o)
+			if !reflect.DeepEqual(got, &test.want) {
+				t.Errorf("got  %+v\n%s\nwant %+v\n%s", got, messages(got.Problems), test.want, messages(test.want.Problems))
+			}
+		})
+	}
+}
+
+func TestConvertNode(t *testing.T) {
+	o := parse[corev1.Node](t, `
+metadata: {name: n1, labels: {topology.kubernetes.io/zone: z1}}
+spec: {podCIDRs: [10.244.1.7/24, 'fd00:1::/64', nonsense]}
+status:
+  addresses:
+  - {type: Hostname, address: n1}
+  - {type: ExternalIP, address: 203.0.113.7}
+  - {type: InternalIP, address: 192.168.1.7}
+  - {type: InternalIP, address: 'fd00::7'}
+  - {type: InternalIP, address: '?'}
+`)
+	want := Node{
+		Name: "n1", Zone: "z1", Eligible: true,
+		Addrs:    ips("192.168.1.7", "fd00::7", "203.0.113.7"),
+		PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24"), netip.MustParsePrefix("fd00:1::/64")},
+		Problems: []service.Problem{
+			{Reason: "InvalidAddress", Message: `InternalIP "?" is not an IP address; it is left out`},
+			{Reason: "InvalidAddress", Message: `podCIDR "nonsense" is not an address range; it is left out`},
+		},
+	}
+	if got := ConvertNode(o); !got.Equal(want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+	if got := want.Primary(); !slices.Equal(got, ips("192.168.1.7", "fd00::7")) {
+		t.Errorf("Primary() = %v", got)
+	}
+
+	o.Spec.Taints = []corev1.Taint{{Key: "ToBeDeletedByClusterAutoscaler"}}
+	if ConvertNode(o).Eligible {
+		t.Error("a node that the autoscaler will delete is eligible")
+	}
+	o.Spec.Taints, o.DeletionTimestamp = nil, new(metav1.Now())
+	if ConvertNode(o).Eligible {
+		t.Error("a node that is being deleted is eligible")
+	}
+	if got := ConvertNode(&corev1.Node{Spec: corev1.NodeSpec{PodCIDR: "10.1.0.0/24"}}); len(got.PodCIDRs) != 1 {
+		t.Errorf("the old field podCIDR is not read: %+v", got)
+	}
+}
+
+// checkService holds what every consumer relies on, whatever the object was.
+func checkService(t *testing.T, svc *service.Service) {
+	t.Helper()
+	for i, ip := range svc.ClusterIPs {
+		if !ip.IsValid() || ip.Is4In6() || ip.IsUnspecified() || ip.Zone() != "" || i > 0 && ip.Is4() == svc.ClusterIPs[0].Is4() || i > 1 {
+			t.Errorf("clusterIPs %v", svc.ClusterIPs)
+		}
+	}
+	for _, p := range svc.Ports {
+		if p.Port == 0 || p.Proto == 0 {
+			t.Errorf("port %+v", p)
+		}
+	}
+	checkProblems(t, svc.Problems)
+	service.Compile(svc, nil, service.Vantage{})
+}
+
+func checkSlice(t *testing.T, s *service.Slice) {
+	t.Helper()
+	for _, e := range s.Endpoints {
+		if !e.Addr.IsValid() || e.Addr.Is4In6() || e.Addr.IsLoopback() || e.Addr.Zone() != "" {
+			t.Errorf("endpoint %+v", e)
+		}
+	}
+	for _, p := range s.Ports {
+		if p.Port == 0 || p.Proto == 0 {
+			t.Errorf("port %+v", p)
+		}
+	}
+	checkProblems(t, s.Problems)
+}
+
+func checkNode(t *testing.T, n Node) {
+	t.Helper()
+	for _, a := range n.Addrs {
+		if !a.IsValid() || a.Is4In6() {
+			t.Errorf("address %v", a)
+		}
+	}
+	for _, p := range n.PodCIDRs {
+		if !p.IsValid() || p != p.Masked() || p.Addr().Is4In6() {
+			t.Errorf("podCIDR %v", p)
+		}
+	}
+	checkProblems(t, n.Problems)
+}
+
+func checkProblems(t *testing.T, ps []service.Problem) {
+	t.Helper()
+	for _, p := range ps {
+		if p.Reason == "" || p.Message == "" {
+			t.Errorf("problem %+v says nothing", p)
+		}
+	}
+}
+
+// FuzzConvert reads any JSON as each kind.
+func FuzzConvert(f *testing.F) {
+	whole := realSlice(3)
+	whole.ManagedFields = nil // the benchmark's are no JSON
+	for _, o := range []any{apiService("web", "10.96.0.1"), apiSlice("s", "web", "10.0.0.1"), apiNode("n", "z"), whole} {
+		text, err := json.Marshal(o)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(text)
+	}
+	f.Add([]byte(`{"spec":{"clusterIPs":["::ffff:1.2.3.4","1.2.3.4"],"podCIDRs":["::ffff:10.0.0.0/104","10.0.0.0/33","::/129"]}}`))
+	f.Add([]byte(`{"addressType":"IPv4","ports":[{"port":null},{"port":-1}],"endpoints":[{"addresses":null,"hints":{}},{"addresses":["1.2.3.4/5"]}]}`))
+	f.Add([]byte(`{"metadata":{"creationTimestamp":"0001-01-01T00:00:00Z"},"status":{"addresses":[{"type":"InternalIP","address":"fe80::1%eth0"}]}}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		svc, slice, node := new(corev1.Service), new(discoveryv1.EndpointSlice), new(corev1.Node)
+		if json.Unmarshal(text, svc) == nil {
+			checkService(t, ConvertService(svc))
+		}
+		if json.Unmarshal(text, slice) == nil {
+			checkSlice(t, ConvertSlice(slice))
+		}
+		if json.Unmarshal(text, node) == nil {
+			checkNode(t, ConvertNode(node))
+		}
+	})
+}
+
+// TestRandomObjects fills whole objects, with text that is sometimes an address.
+func TestRandomObjects(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	words := []string{"10.0.0.1", "fd00::1", "::ffff:1.2.3.4", "None", "", "0.0.0.0", "10.0.0.0/8", "fd00::/200", "TCP", "IPv4", "IPv6", "x"}
+	fill := randfill.NewWithSeed(int64(seed)).NilChance(0.2).NumElements(0, 4).Funcs(
+		func(s *string, _ randfill.Continue) { *s = words[rnd.IntN(len(words))] },
+		func(s *discoveryv1.AddressType, _ randfill.Continue) {
+			*s = discoveryv1.AddressType(words[rnd.IntN(len(words))])
+		},
+		func(s *corev1.NodeAddressType, _ randfill.Continue) { *s = corev1.NodeInternalIP },
+		func(f *metav1.FieldsV1, _ randfill.Continue) {},
+	)
+	for range 3000 {
+		svc, slice, node := new(corev1.Service), new(discoveryv1.EndpointSlice), new(corev1.Node)
+		fill.Fill(svc)
+		fill.Fill(slice)
+		fill.Fill(node)
+		checkService(t, ConvertService(svc))
+		checkSlice(t, ConvertSlice(slice))
+		checkNode(t, ConvertNode(node))
+	}
+}

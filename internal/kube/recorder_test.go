@@ -1,0 +1,159 @@
+package kube
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// lines is a log that a test reads.
+type lines struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+func (l *lines) count(text string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Count(l.buf.String(), text)
+}
+
+func startRecorder(t *testing.T, client *fake.Clientset) (*Recorder, *lines) {
+	t.Helper()
+	log := &lines{}
+	r := NewRecorder(slog.New(slog.NewTextHandler(log, nil)), client, "node-1")
+	r.pause = time.Millisecond
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() { done <- r.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		select {
+		case <-done:
+		case <-time.After(deadline):
+			t.Error("Run did not end with its context")
+		}
+	})
+	return r, log
+}
+
+func events(t *testing.T, client *fake.Clientset) []eventsv1.Event {
+	t.Helper()
+	l, err := client.EventsV1().Events("default").List(context.Background(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l.Items
+}
+
+func TestRecorder(t *testing.T) {
+	svc := apiService("web", "10.96.0.1")
+	svc.UID = "u-1"
+	client := fake.NewClientset(svc)
+	r, log := startRecorder(t, client)
+	port := service.Problem{Reason: "InvalidPort", Message: "port a is bad"}
+	other := service.Problem{Reason: "InvalidPort", Message: strings.Repeat("ä", 2000)} // same reason, too long
+
+	r.Report(svcName("web"), []service.Problem{port, port})
+	r.Report(svcName("web"), []service.Problem{port, other})
+	r.Report(svcName("web"), []service.Problem{port, other})
+	until(t, "two events", func() bool { return len(events(t, client)) == 2 })
+	if n := log.count("port a is bad"); n != 1 {
+		t.Errorf("%d log lines of a problem that lasts, want 1", n)
+	}
+	for _, e := range events(t, client) {
+		if e.Regarding.Kind != "Service" || e.Regarding.Name != "web" || e.Regarding.UID != "u-1" || e.Reason != "InvalidPort" ||
+			e.Type != "Warning" || e.Action == "" || e.ReportingController != "fairway" || e.ReportingInstance != "node-1" || e.EventTime.IsZero() {
+			t.Errorf("event %+v", e)
+		}
+		if len(e.Note) > noteLimit || strings.ToValidUTF8(e.Note, "?") != e.Note {
+			t.Errorf("note of %d bytes: %q", len(e.Note), e.Note)
+		}
+	}
+
+	// Gone and come again is worth a new line. The event is still there: no second one.
+	r.Report(svcName("web"), nil)
+	r.Report(svcName("web"), []service.Problem{port})
+	until(t, "the queue to be empty", func() bool {
+		creates := 0
+		for _, a := range client.Actions() {
+			if a.GetVerb() == "create" {
+				creates++
+			}
+		}
+		return creates == 3
+	})
+	if n := len(events(t, client)); n != 2 {
+		t.Errorf("%d events, want 2", n)
+	}
+	if n := log.count("port a is bad"); n != 2 {
+		t.Errorf("%d log lines of a problem that came twice, want 2", n)
+	}
+	if n := log.count("cannot write an event"); n != 0 {
+		t.Errorf("that an event is there already was logged as an error %d times", n)
+	}
+}
+
+func TestRecorderRetries(t *testing.T) {
+	client := fake.NewClientset()
+	fails := 0
+	client.PrependReactor("create", "events", func(clienttesting.Action) (bool, runtime.Object, error) {
+		fails++ // the fake holds its lock
+		if fails <= eventTries-1 {
+			return true, nil, errors.New("connection refused")
+		}
+		return false, nil, nil
+	})
+	r, log := startRecorder(t, client)
+	r.Report(svcName("web"), []service.Problem{{Reason: "A", Message: "b"}})
+	until(t, "the event", func() bool { return len(events(t, client)) == 1 })
+	if n := log.count("cannot write"); n != 0 {
+		t.Errorf("%d complaints though it succeeded", n)
+	}
+}
+
+func TestRecorderGivesUp(t *testing.T) {
+	client := fake.NewClientset()
+	client.PrependReactor("create", "events", func(clienttesting.Action) (bool, runtime.Object, error) {
+		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "events"}, "", errors.New("no RBAC"))
+	})
+	r, log := startRecorder(t, client)
+	r.Report(svcName("web"), []service.Problem{{Reason: "A", Message: "b"}})
+	until(t, "one complaint", func() bool { return log.count("no RBAC") == 1 })
+}
+
+// TestRecorderNeverBlocks: nobody runs it, and the proxy loop goes on all the same.
+func TestRecorderNeverBlocks(t *testing.T) {
+	log := &lines{}
+	r := NewRecorder(slog.New(slog.NewTextHandler(log, nil)), fake.NewClientset(), "node-1")
+	for i := range 2 * queueLimit {
+		r.Report(service.Name{Namespace: "ns", Name: string(rune('a' + i))}, []service.Problem{{Reason: "A", Message: "b"}})
+	}
+	if len(r.queue) != queueLimit {
+		t.Errorf("%d events wait, want %d", len(r.queue), queueLimit)
+	}
+	if n := log.count("too many events"); n != 1 {
+		t.Errorf("%d log lines of a full queue, want 1", n)
+	}
+}
