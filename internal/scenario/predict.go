@@ -108,7 +108,14 @@ func Predict(t *service.Table, p Packet) (Outcome, bool) {
 		r := Reach{Endpoint: e.Addr, Source: Client}
 		hairpin := e.Local && e.Addr.Addr() == p.From.Addr
 		far := route.Masquerade == service.MasqueradeFar && !isPod
-		if hairpin || far || isNode || route.Masquerade == service.MasqueradeAll {
+		switch {
+		case isNode:
+			r.Source = Node
+		case ofNode(e.Addr.Addr()):
+			// It never leaves the node, so that some mechanisms cannot masquerade it;
+			// and its reply comes back anyhow.
+			r.Source = AnySource
+		case hairpin || far || route.Masquerade == service.MasqueradeAll:
 			r.Source = Node
 		}
 		out.Reaches = append(out.Reaches, r)

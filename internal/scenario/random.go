@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 
 	"github.com/fairway-net/fairway/internal/service"
 )
@@ -62,6 +63,9 @@ var ports = []service.Port{
 	{Name: "", Proto: service.TCP, Port: 443},
 	{Name: "sig", Proto: service.SCTP, Port: 7000},
 }
+
+// Ports returns every port that a Service may have.
+func Ports() []service.Port { return slices.Clone(ports) }
 
 func (r *Random) service(n service.Name) *service.Service {
 	svc := &service.Service{

@@ -37,6 +37,9 @@ func NewState(v service.Vantage, s service.Settings) *State {
 	}
 }
 
+// Configure changes the settings of the next table.
+func (s *State) Configure(settings service.Settings) { s.settings = settings }
+
 // Apply notes an event; Event.Flush does nothing here.
 func (s *State) Apply(e Event) {
 	switch {

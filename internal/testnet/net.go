@@ -40,6 +40,7 @@ type Host struct {
 
 	t    testing.TB
 	net  *Net
+	node *Host        // of a pod
 	eth0 netlink.Link // nil until it is connected
 }
 
@@ -152,6 +153,7 @@ func (n *Net) connectNode(h *Host) error {
 func (n *Net) Pod(node *Host, name string, addrs ...netip.Addr) *Host {
 	n.t.Helper()
 	h := n.newHost(name, addrs...)
+	h.node = node
 	n.links++
 	n.must("connect "+name, n.connectPod(h, node, fmt.Sprintf("veth%d", n.links)))
 	return h
@@ -208,6 +210,9 @@ func (h *Host) AddAddr(a netip.Addr) {
 	h.net.must("route "+a.String(), h.net.Route(whole(a), h))
 	h.Addrs = append(h.Addrs, a)
 }
+
+// Node returns the node that the pod is on, nil for a host that is no pod.
+func (h *Host) Node() *Host { return h.node }
 
 // Addr returns the host's main address of a family, the zero Addr if it has none.
 func (h *Host) Addr(is4 bool) netip.Addr {

@@ -1,0 +1,151 @@
+package conformance
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/fairway-net/fairway/internal/scenario"
+	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/testnet"
+)
+
+// patience is how long a client waits for an answer that must come. It is long, since
+// other tests may have the machine; silence that is expected is waited for only
+// testnet.Patience.
+const patience = 5 * time.Second
+
+// everywhere makes a packet from each place, and from each local endpoint of the
+// frontend, to each frontend of the table, with what the table says about it.
+func everywhere(t *service.Table) []scenario.Packet {
+	var out []scenario.Packet
+	for _, f := range t.Sorted() {
+		is4 := f.Addr.Addr().Is4()
+		to := []netip.Addr{f.Addr.Addr()}
+		if f.NodePort() {
+			w := &scenario.World
+			to = []netip.Addr{w.Node.Addr(is4), w.Extra.Addr(is4)}
+		}
+		var from []scenario.From
+		for _, p := range scenario.Places() {
+			from = append(from, scenario.From{Place: p.Name, Addr: p.Addr(is4)})
+		}
+		for _, e := range f.Inside.Endpoints {
+			if a := e.Addr.Addr(); e.Local && a != scenario.World.Node.Addr(is4) {
+				from = append(from, scenario.From{Place: a.String(), Addr: a})
+			}
+		}
+		for _, who := range from {
+			for _, addr := range to {
+				p := scenario.Packet{From: who, To: netip.AddrPortFrom(addr, f.Addr.Port()), Proto: f.Proto}
+				if want, ok := scenario.Predict(t, p); ok {
+					p.Want = want
+					p.Text = fmt.Sprintf("from=%s to=%v/%v -> %v", who.Place, p.To, p.Proto, want)
+					out = append(out, p)
+				}
+			}
+		}
+	}
+	return out
+}
+
+// packets sends all of them, several at a time, and says which went another way.
+func (r *rig) packets(all []scenario.Packet) error {
+	var (
+		mu   sync.Mutex
+		errs []error
+		wait sync.WaitGroup
+		slot = make(chan struct{}, 16)
+	)
+	for _, p := range all {
+		if p.Proto == service.SCTP || !r.returns(p) {
+			continue
+		}
+		slot <- struct{}{}
+		wait.Go(func() {
+			defer func() { <-slot }()
+			if err := r.packet(p); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				errs = append(errs, fmt.Errorf("packet %s: %w", p.Text, err))
+			}
+		})
+	}
+	wait.Wait()
+	return errors.Join(errs...)
+}
+
+// returns reports whether replies come back through the node whichever endpoint is
+// chosen. A client elsewhere that an endpoint elsewhere sees as itself gets its reply
+// past the node, from an address it never asked: no datapath could help it.
+func (r *rig) returns(p scenario.Packet) bool {
+	onNode := func(a netip.Addr) bool {
+		h := r.hosts[a]
+		return h == r.node || h != nil && h.Node() == r.node
+	}
+	return onNode(p.From.Addr) || !slices.ContainsFunc(p.Want.Reaches, func(reach scenario.Reach) bool {
+		return reach.Source != scenario.Node && !onNode(reach.Endpoint.Addr())
+	})
+}
+
+// packet sends p as often as it needs to see every endpoint that may answer.
+func (r *rig) packet(p scenario.Packet) error {
+	client := r.hosts[p.From.Addr]
+	ask := func(d time.Duration) testnet.Answer { return client.Ask(network(p.Proto), p.To, d) }
+	switch p.Want.Action {
+	case service.Drop:
+		if got := ask(testnet.Patience); got.Outcome != testnet.Dropped {
+			return errors.New(got.String())
+		}
+		return nil
+	case service.Reject:
+		if got := ask(patience); got.Outcome != testnet.Refused {
+			return errors.New(got.String())
+		}
+		return nil
+	}
+	// With n endpoints a fair choice misses one in 40*n tries once in 10^17.
+	n := len(p.Want.Reaches)
+	missing := slices.Clone(p.Want.Reaches)
+	for i := 0; i < 40*n && (len(missing) > 0 || i < 2*n); i++ {
+		got := ask(patience)
+		if got.Outcome != testnet.Answered {
+			return errors.New(got.String())
+		}
+		at := slices.IndexFunc(p.Want.Reaches, func(w scenario.Reach) bool { return w.Endpoint == got.At })
+		if at < 0 || got.By != r.hosts[got.At.Addr()].Name {
+			return fmt.Errorf("%v, which is not among the endpoints", got)
+		}
+		if err := r.seen(p, p.Want.Reaches[at], got); err != nil {
+			return err
+		}
+		missing = slices.DeleteFunc(missing, func(w scenario.Reach) bool { return w.Endpoint == got.At })
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("after %d tries never answered by %v", 40*n, missing)
+	}
+	return nil
+}
+
+// seen checks whom the endpoint saw.
+func (r *rig) seen(p scenario.Packet, want scenario.Reach, got testnet.Answer) error {
+	byNode := r.hosts[got.Seen.Addr()] == r.node
+	switch {
+	case want.Source == scenario.Node && !byNode:
+		return fmt.Errorf("%v, not the node: it was not masqueraded", got)
+	case want.Source == scenario.Client && p.From.Place != scenario.World.Node.Name && got.Seen.Addr() != p.From.Addr:
+		return fmt.Errorf("%v, not the client", got)
+	}
+	return nil
+}
+
+func has(all []service.Endpoint, a netip.AddrPort) bool {
+	return slices.ContainsFunc(all, func(e service.Endpoint) bool { return e.Addr == a })
+}
+
+func sorted(all []service.Endpoint) []service.Endpoint {
+	return slices.SortedFunc(slices.Values(all), func(a, b service.Endpoint) int { return a.Addr.Compare(b.Addr) })
+}

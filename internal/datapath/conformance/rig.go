@@ -1,0 +1,128 @@
+package conformance
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/scenario"
+	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/testnet"
+)
+
+// A rig is a network with a datapath in its first node, and the world that scenarios
+// speak of around it.
+type rig struct {
+	t     testing.TB
+	open  Open
+	net   *testnet.Net
+	node  *testnet.Host // where the datapath works
+	peer  *testnet.Host
+	hosts map[netip.Addr]*testnet.Host
+	dp    datapath.Datapath
+}
+
+// newRig builds the network, with a server on each endpoint: also on those that no
+// packet may reach, for a wrong answer is a better finding than none. Endpoints of the
+// vantage node are on node, all others on peer.
+func newRig(t testing.TB, open Open, vantage string, endpoints map[service.Key]string) *rig {
+	t.Helper()
+	n := testnet.New(t)
+	r := &rig{t: t, open: open, net: n, node: n.Node("node-1"), peer: n.Node("node-2"), hosts: map[netip.Addr]*testnet.Host{}}
+	w := &scenario.World
+	r.node.AddAddr(w.Extra.V4)
+	r.node.AddAddr(w.Extra.V6)
+	for _, h := range []*testnet.Host{
+		r.node, r.peer, n.Outside,
+		n.Pod(r.node, "pod", w.Pod.V4, w.Pod.V6),
+		n.Pod(r.peer, "pod-remote", w.PodRemote.V4, w.PodRemote.V6),
+	} {
+		for _, a := range h.Addrs {
+			r.hosts[a] = h
+		}
+	}
+	for _, place := range scenario.Places() {
+		if h := r.hosts[place.V4]; h == nil || h != r.hosts[place.V6] {
+			t.Fatalf("the network has no %s at %v and %v", place.Name, place.V4, place.V6)
+		}
+	}
+	for _, p := range w.ServiceCIDRs {
+		if err := n.Route(p, r.node); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for k, on := range endpoints {
+		r.serve(k, on == vantage)
+	}
+	r.reopen()
+	t.Cleanup(func() { r.dp.Close() })
+	return r
+}
+
+// serve answers on an endpoint, in a pod of its own for each address.
+func (r *rig) serve(k service.Key, local bool) {
+	if k.Proto == service.SCTP {
+		return
+	}
+	addr := k.Addr.Addr()
+	h := r.hosts[addr]
+	if h == nil {
+		on := r.peer
+		if local {
+			on = r.node
+		}
+		h = r.net.Pod(on, fmt.Sprintf("pod-%v", addr), addr)
+		r.hosts[addr] = h
+	}
+	h.Serve(network(k.Proto), k.Addr)
+}
+
+// network is the protocol as testnet calls it.
+func network(p service.Proto) string {
+	if p == service.UDP {
+		return "udp"
+	}
+	return "tcp"
+}
+
+// reopen replaces the datapath by a new instance, as a restart does.
+func (r *rig) reopen() {
+	if r.dp != nil {
+		r.dp.Close()
+	}
+	r.dp = r.open(r.t)
+}
+
+func (r *rig) sync(want *service.Table) error {
+	_, err := r.syncStats(want)
+	return err
+}
+
+func (r *rig) syncStats(want *service.Table) (stats datapath.Stats, err error) {
+	err = r.node.Do(func() error {
+		stats, err = r.dp.Sync(context.Background(), want)
+		return err
+	})
+	return stats, err
+}
+
+// forget deletes the node's UDP flows: a later client that happens to have the same
+// port would be sent where the earlier one was. That is internal/conntrack's business.
+func (r *rig) forget() error {
+	return r.node.Do(func() error {
+		udp := &netlink.ConntrackFilter{}
+		if err := udp.AddProtocol(17); err != nil {
+			return err
+		}
+		for _, family := range []netlink.InetFamily{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+			if _, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, family, udp); err != nil {
+				return fmt.Errorf("delete UDP flows: %w", err)
+			}
+		}
+		return nil
+	})
+}

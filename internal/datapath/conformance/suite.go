@@ -1,0 +1,160 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/scenario"
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// Open makes a new instance of the datapath, as a process does that starts.
+type Open func(t testing.TB) datapath.Datapath
+
+// Faulty is implemented by datapaths whose writes to the kernel can be made to fail.
+// f is called before each write; an error of f is the write's. Nil ends it.
+type Faulty interface{ FailWrites(f func() error) }
+
+// Run runs the suite. Its subtests are parallel and take about 20 seconds on two cores.
+func Run(t *testing.T, open Open) {
+	t.Run("scenarios", func(t *testing.T) { scenarios(t, open) })
+	for _, test := range []struct {
+		name string
+		run  func(t *testing.T, open Open)
+	}{
+		{"empty", empty},
+		{"random", random},
+		{"large", large},
+		{"adopt", adopt},
+		{"cleanup", cleanup},
+		{"established", established},
+		{"continuity", continuity},
+		{"faults", faults},
+		{"spread", spread},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			test.run(t, open)
+		})
+	}
+}
+
+// scenarios looks at every scenario of the policy: the packets it names, and then one
+// from everywhere to everything in its table.
+func scenarios(t *testing.T, open Open) {
+	dir, err := scenario.Dir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := scenario.Load(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range all {
+		t.Run(s.Name, func(t *testing.T) {
+			t.Parallel()
+			report(t, checkScenario(t, open, s))
+		})
+	}
+}
+
+func checkScenario(t testing.TB, open Open, s *scenario.Scenario) error {
+	table := s.Table()
+	r := newRig(t, open, s.Vantage.Node, s.Endpoints())
+	if err := r.sync(table); err != nil {
+		return err
+	}
+	packets := everywhere(table)
+	for _, p := range s.Packets {
+		got, ok := scenario.Predict(table, p)
+		if ok && p.Agrees(got) {
+			p.Want = got // says the source too
+		}
+		packets = append(packets, p)
+	}
+	return errors.Join(r.holds(table), r.packets(packets), r.restart(table))
+}
+
+// report fails the test with each error that err joins.
+func report(t testing.TB, err error) {
+	t.Helper()
+	if all, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, e := range all.Unwrap() {
+			report(t, e)
+		}
+	} else if err != nil {
+		t.Error(err)
+	}
+}
+
+// holds checks that the kernel says what was synced, and that saying it again writes
+// nothing.
+func (r *rig) holds(want *service.Table) error {
+	return r.node.Do(func() error {
+		got, err := r.dp.Dump(context.Background())
+		if err != nil {
+			return fmt.Errorf("dump: %w", err)
+		}
+		if err := same(want, got); err != nil {
+			return fmt.Errorf("dump after sync: %w", err)
+		}
+		stats, err := r.dp.Sync(context.Background(), want)
+		if err != nil {
+			return fmt.Errorf("sync the same again: %w", err)
+		}
+		if stats.Frontends+stats.Added+stats.Deleted > 0 {
+			return fmt.Errorf("sync of the same table wrote: %+v", stats)
+		}
+		return nil
+	})
+}
+
+// restart checks that a new instance adopts what is there.
+func (r *rig) restart(want *service.Table) error {
+	r.reopen()
+	if err := r.holds(want); err != nil {
+		return fmt.Errorf("a new instance: %w", err)
+	}
+	// One that syncs before anything else, as the agent does.
+	r.reopen()
+	stats, err := r.syncStats(want)
+	if err == nil && stats.Frontends+stats.Added+stats.Deleted > 0 {
+		err = fmt.Errorf("the first sync of a new instance wrote: %+v", stats)
+	}
+	return err
+}
+
+// same compares two tables as a datapath sees them.
+func same(want, got *service.Table) error {
+	var errs []error
+	for i, c := range service.Diff(want, got) {
+		if i == 5 {
+			errs = append(errs, errors.New("… and more"))
+			break
+		}
+		errs = append(errs, fmt.Errorf("%v: want %s, got %s", c.Key(), describe(c.Old), describe(c.New)))
+	}
+	if !want.Settings.Equal(got.Settings) {
+		errs = append(errs, fmt.Errorf("settings: want %v, got %v", want.Settings, got.Settings))
+	}
+	return errors.Join(errs...)
+}
+
+func describe(f *service.Frontend) string {
+	if f == nil {
+		return "nothing"
+	}
+	return fmt.Sprintf("%v inside %v/%v%v outside %v/%v%v", f.Service,
+		f.Inside.Action, f.Inside.Masquerade, f.Inside.Endpoints, f.Outside.Action, f.Outside.Masquerade, f.Outside.Endpoints)
+}
+
+// newSeed says its seed, so that a failure can be had again.
+func newSeed(t testing.TB) *rand.Rand {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	return rand.New(rand.NewPCG(seed, 0))
+}
