@@ -1,0 +1,61 @@
+package cluster
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/lab/fabric"
+	"github.com/fairway-net/fairway/lab/node"
+)
+
+// OnNode runs a command on a node, which is named as "2" or "node-2", with the
+// caller's standard streams. The error of a command that failed is an
+// *exec.ExitError.
+func (l Lab) OnNode(name string, argv []string) error {
+	if err := CheckRoot(); err != nil {
+		return err
+	}
+	state, err := l.load()
+	if err != nil {
+		return err
+	}
+	n, err := strconv.Atoi(strings.TrimPrefix(name, "node-"))
+	if err != nil || n < 1 || n > state.Options.Nodes {
+		return fmt.Errorf("no node %q: the lab has node-1 to node-%d", name, state.Options.Nodes)
+	}
+	init := state.process(fabric.NodeName(n))
+	if !init.Alive() {
+		return fmt.Errorf("%s is not running: fairway-lab down removes the lab, then up again", fabric.NodeName(n))
+	}
+	return run(argv, func(cmd *exec.Cmd) error { return node.Run(init.PID, cmd) })
+}
+
+// OnClient runs a command on the client outside the cluster, as OnNode does.
+func (l Lab) OnClient(argv []string) error {
+	if err := CheckRoot(); err != nil {
+		return err
+	}
+	if _, err := l.load(); err != nil {
+		return err
+	}
+	return run(argv, func(cmd *exec.Cmd) error {
+		return l.fabric().Do(fabric.Client, cmd.Run)
+	})
+}
+
+// run starts a command by start. Keys that interrupt go to the command, which
+// shares the terminal; this process lives on to pass on how it ended.
+func run(argv []string, start func(*exec.Cmd) error) error {
+	keys := make(chan os.Signal, 1)
+	signal.Notify(keys, unix.SIGINT, unix.SIGQUIT)
+	defer signal.Stop(keys)
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	return start(cmd)
+}

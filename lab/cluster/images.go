@@ -1,0 +1,103 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/lab/fabric"
+	"github.com/fairway-net/fairway/lab/node"
+)
+
+// pauseArchive is the archive of the sandbox image in ImagesDir.
+const pauseArchive = "pause.tar"
+
+// Load brings an image archive, as docker save or an OCI layout in a tar, into
+// every node.
+func (l Lab) Load(ctx context.Context, archive string) error {
+	if err := CheckRoot(); err != nil {
+		return err
+	}
+	state, err := l.load()
+	if err != nil {
+		return err
+	}
+	if err := unix.Access(archive, unix.R_OK); err != nil {
+		return fmt.Errorf("image archive %s: %w", archive, err)
+	}
+	return state.importAll(ctx, []string{archive})
+}
+
+// importAll brings the archives into all nodes, at once on each.
+func (s *State) importAll(ctx context.Context, archives []string) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for n := 1; n <= s.Options.Nodes; n++ {
+		init := s.process(fabric.NodeName(n))
+		if !init.Alive() {
+			return fmt.Errorf("%s is not running: fairway-lab down removes the lab, then up again", fabric.NodeName(n))
+		}
+		group.Go(func() error {
+			for _, archive := range archives {
+				if ctx.Err() != nil {
+					return ctx.Err()
+				}
+				if err := node.ImportImages(init.PID, archive); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	return group.Wait()
+}
+
+// importFirst imports what the first pods need, as soon as the containerds
+// serve.
+func (b *builder) importFirst(ctx context.Context) error {
+	for n := 1; n <= b.Nodes; n++ {
+		init := b.state.process(fabric.NodeName(n))
+		err := poll(ctx, 20*time.Millisecond, func(context.Context) error {
+			_, err := os.Stat(node.Socket(init.PID))
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("wait for containerd of %s: %w", fabric.NodeName(n), err)
+		}
+	}
+	b.Done("containerd runs on %d nodes", b.Nodes)
+	var archives []string
+	if pause := filepath.Join(b.ImagesDir, pauseArchive); b.ImagesDir != "" && first(pause) != "" {
+		archives = append(archives, pause)
+	}
+	if b.Image != "" {
+		archives = append(archives, b.Image)
+	}
+	if err := b.state.importAll(ctx, archives); err != nil {
+		return err
+	}
+	b.Done("images of the cluster loaded")
+	return nil
+}
+
+// importRest imports the images of the examples, when the cluster is ready.
+func (b *builder) importRest(ctx context.Context) error {
+	if b.ImagesDir == "" {
+		return nil
+	}
+	archives, err := filepath.Glob(filepath.Join(b.ImagesDir, "*.tar"))
+	if err != nil {
+		return fmt.Errorf("list images: %w", err)
+	}
+	archives = slices.DeleteFunc(archives, func(a string) bool { return filepath.Base(a) == pauseArchive })
+	if err := b.state.importAll(ctx, archives); err != nil {
+		return err
+	}
+	b.Done("%d example images loaded", len(archives))
+	return nil
+}

@@ -1,0 +1,121 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/lab/fabric"
+)
+
+// Options say what Up makes. DefaultOptions has the defaults.
+type Options struct {
+	Nodes     int           `json:"nodes"`
+	ProxyMode string        `json:"proxyMode"`
+	Family    fabric.Family `json:"family"`
+	KubeProxy string        `json:"kubeProxy"` // path of a kube-proxy to run instead of our proxy; empty means ours
+	APIPort   int           `json:"apiPort"`   // on 127.0.0.1
+	Deploy    string        `json:"deploy"`    // directory with a kustomization; empty means none
+	Image     string        `json:"image"`     // archive of our image; empty means none
+	ImagesDir string        `json:"imagesDir"` // archives of further images; empty means none
+	Keep      bool          `json:"-"`         // leave what a failed Up has made, to look at it
+}
+
+// ProxyModes are the proxy modes a lab can run.
+var ProxyModes = []string{"nftables"}
+
+// DefaultOptions are those of "fairway-lab up". Images and manifests are
+// looked for beside the binary, as "make" puts them.
+func DefaultOptions() Options {
+	o := Options{Nodes: 3, ProxyMode: ProxyModes[0], Family: fabric.IPv4, APIPort: 16443}
+	exe, err := os.Executable()
+	if err != nil {
+		return o
+	}
+	bin := filepath.Dir(exe)
+	o.Image = first(filepath.Join(bin, "fairway-image.tar"))
+	o.ImagesDir = first(filepath.Join(bin, "images"))
+	o.Deploy = first(filepath.Join(bin, "deploy"), filepath.Join(bin, "..", "deploy"))
+	return o
+}
+
+func first(paths ...string) string {
+	for _, p := range paths {
+		if _, err := os.Stat(p); err == nil {
+			return p
+		}
+	}
+	return ""
+}
+
+// Validate tells what is wrong with the options, in one line.
+func (o Options) Validate() error {
+	if !slices.Contains(ProxyModes, o.ProxyMode) {
+		return fmt.Errorf("unknown proxy mode %q: choose one of %s", o.ProxyMode, strings.Join(ProxyModes, ", "))
+	}
+	if o.Nodes < 1 || o.Nodes > fabric.MaxNodes {
+		return fmt.Errorf("%d nodes: choose from 1 to %d", o.Nodes, fabric.MaxNodes)
+	}
+	if o.APIPort < 1 || o.APIPort > 65535 {
+		return fmt.Errorf("API port %d: choose from 1 to 65535", o.APIPort)
+	}
+	for what, path := range map[string]string{
+		"--kube-proxy": o.KubeProxy, "--image": o.Image, "--images-dir": o.ImagesDir, "--deploy": o.Deploy,
+	} {
+		if path == "" {
+			continue
+		}
+		if _, err := os.Stat(path); err != nil {
+			return fmt.Errorf("%s: %w", what, err)
+		}
+	}
+	if o.KubeProxy != "" {
+		if err := unix.Access(o.KubeProxy, unix.X_OK); err != nil {
+			return fmt.Errorf("--kube-proxy %s is not a program: %w", o.KubeProxy, err)
+		}
+	}
+	return nil
+}
+
+// packages says which Debian package has a program that a lab needs.
+var packages = []struct{ program, name string }{
+	{"containerd", "containerd"},
+	{"containerd-shim-runc-v2", "containerd"},
+	{"ctr", "containerd"},
+	{"runc", "runc"},
+	{"nft", "nftables"},
+	{"mount", "mount"},
+}
+
+// CheckRoot tells a user who is not root what to do.
+func CheckRoot() error {
+	if os.Geteuid() != 0 {
+		return errors.New("fairway-lab makes network namespaces and mounts: run it as root (sudo fairway-lab …)")
+	}
+	return nil
+}
+
+// checkMachine tells what this machine lacks.
+func checkMachine() error {
+	var missing, install []string
+	for _, p := range packages {
+		if _, err := exec.LookPath(p.program); err == nil {
+			continue
+		}
+		missing = append(missing, p.program)
+		if !slices.Contains(install, p.name) {
+			install = append(install, p.name)
+		}
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("not installed: %s (apt-get install %s)",
+			strings.Join(missing, ", "), strings.Join(install, " "))
+	}
+	return fabric.CheckKernel()
+}

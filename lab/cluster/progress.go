@@ -1,0 +1,34 @@
+package cluster
+
+import (
+	"fmt"
+	"io"
+	"sync"
+	"time"
+)
+
+// A Progress tells a person, line by line, how far Up or Down is.
+type Progress struct {
+	mu    sync.Mutex
+	out   io.Writer
+	start time.Time
+}
+
+// NewProgress writes to out and counts from now.
+func NewProgress(out io.Writer) *Progress {
+	return &Progress{out: out, start: time.Now()}
+}
+
+// Done tells that a step is done, and when, counted from the start.
+func (p *Progress) Done(format string, args ...any) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	fmt.Fprintf(p.out, "✓ %-46s %5.1fs\n", fmt.Sprintf(format, args...), time.Since(p.start).Seconds())
+}
+
+// Say prints a line as it is.
+func (p *Progress) Say(format string, args ...any) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	fmt.Fprintf(p.out, format+"\n", args...)
+}

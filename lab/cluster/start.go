@@ -1,0 +1,183 @@
+package cluster
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/lab/controlplane"
+	"github.com/fairway-net/fairway/lab/fabric"
+	"github.com/fairway-net/fairway/lab/node"
+	"github.com/fairway-net/fairway/lab/pki"
+	"github.com/fairway-net/fairway/lab/process"
+)
+
+// The hidden commands by which the binary starts itself again.
+const (
+	ChildControlPlane = "control-plane"
+	ChildInit         = "init"
+	ChildKubelet      = "kubelet"
+)
+
+const controlPlane = "control-plane"
+
+// makePKI makes every certificate and kubeconfig of the cluster, with the
+// names that kube-apiserver's authorizers know.
+func (b *builder) makePKI() error {
+	ca, err := pki.New(b.pki())
+	if err != nil {
+		return err
+	}
+	if err := ca.IssueServiceAccount(); err != nil {
+		return err
+	}
+	subjects := map[string]pki.Subject{
+		controlplane.CertAPIServer: {
+			Name: "kube-apiserver",
+			Names: []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc",
+				"kubernetes.default.svc.cluster.local"},
+			Addrs: append(append(fabric.Addrs(b.plan.ControlPlane()), b.plan.APIService()...),
+				netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("::1")),
+		},
+		controlplane.CertKubeletClient:     {Name: "kube-apiserver-kubelet-client", Groups: []string{"system:masters"}},
+		controlplane.CertControllerManager: {Name: "system:kube-controller-manager"},
+		controlplane.CertScheduler:         {Name: "system:kube-scheduler"},
+		"kube-proxy":                       {Name: "system:kube-proxy"},
+		"admin":                            {Name: "fairway-lab-admin", Groups: []string{"system:masters"}},
+	}
+	conf := func(name string) string { return controlplane.Kubeconfig(b.pki(), name) }
+	kubeconfigs := map[string]string{
+		controlplane.CertControllerManager: conf(controlplane.CertControllerManager),
+		controlplane.CertScheduler:         conf(controlplane.CertScheduler),
+		"kube-proxy":                       conf("kube-proxy"),
+	}
+	for n := 1; n <= b.Nodes; n++ {
+		name := fabric.NodeName(n)
+		subjects[name] = pki.Subject{Name: "system:node:" + name, Groups: []string{"system:nodes"}}
+		subjects["kubelet-"+name] = pki.Subject{
+			Name: "system:node:" + name, Groups: []string{"system:nodes"},
+			Names: []string{name}, Addrs: fabric.Addrs(b.plan.Node(n)),
+		}
+		kubeconfigs[name] = conf(name)
+	}
+	for name, subject := range subjects {
+		if err := ca.Issue(name, subject); err != nil {
+			return err
+		}
+	}
+	for name, path := range kubeconfigs {
+		if err := ca.Kubeconfig(path, name, b.plan.APIServer()); err != nil {
+			return err
+		}
+	}
+	return ca.Kubeconfig(b.Kubeconfig(), "admin", fmt.Sprintf("https://127.0.0.1:%d", b.APIPort))
+}
+
+// startProcesses starts the control plane and every node's init. Each is
+// remembered at once, so that whatever happens Down finds it.
+func (b *builder) startProcesses() error {
+	exe, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program: %w", err)
+	}
+	if err := b.startControlPlane(exe); err != nil {
+		return err
+	}
+	for n := 1; n <= b.Nodes; n++ {
+		if err := b.startNode(exe, n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *builder) start(name, namespace string, cmd *exec.Cmd) error {
+	return b.fabric().Do(namespace, func() error {
+		r, err := process.Start(name, filepath.Join(b.logs(), name+".log"), cmd)
+		if err != nil {
+			return err
+		}
+		b.state.Processes = append(b.state.Processes, r)
+		return b.save(b.state)
+	})
+}
+
+func (b *builder) startControlPlane(exe string) error {
+	dir := b.path("control-plane")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("create control plane directory: %w", err)
+	}
+	config := controlplane.Config{
+		Dir: dir, PKI: b.pki(),
+		Address: b.plan.ControlPlane()[0].Addr(), Port: fabric.APIPort,
+		Pods: b.plan.Pods(), Services: b.plan.Services(),
+	}
+	data, err := json.MarshalIndent(config, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode control plane: %w", err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "config.json"), data, 0o644); err != nil {
+		return fmt.Errorf("write control plane: %w", err)
+	}
+	socket, err := b.listener.File()
+	if err != nil {
+		return fmt.Errorf("hand listener on: %w", err)
+	}
+	defer socket.Close()
+	cmd := exec.Command(exe, "child", ChildControlPlane, dir)
+	cmd.ExtraFiles = []*os.File{socket}
+	return b.start(controlPlane, fabric.ControlPlane, cmd)
+}
+
+func (b *builder) startNode(exe string, n int) error {
+	name := fabric.NodeName(n)
+	config := node.Config{
+		Name: name, Dir: b.nodeDir(name), Logs: b.logs(), Cgroup: b.cgroup() + "/" + name,
+		Addresses:  fabric.Addrs(b.plan.Node(n)),
+		Kubeconfig: controlplane.Kubeconfig(b.pki(), name),
+		PKI:        b.pki(),
+		DNS:        b.plan.DNS(),
+		Upstream:   b.plan.Gateway()[0].Addr(),
+		KubeProxy:  b.kubeProxy(name),
+	}
+	if err := config.Save(); err != nil {
+		return err
+	}
+	cmd := exec.Command(exe, "child", ChildInit, config.Dir)
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWUTS,
+		// Not a clone flag: the runtime makes an unshared mount namespace
+		// private, so that the machine sees nothing of the node's mounts.
+		Unshareflags: unix.CLONE_NEWNS,
+	}
+	return b.start(name, name, cmd)
+}
+
+// kubeProxy is the command line of the kube-proxy to compare with. It leaves
+// the conntrack sysctls alone, which are the machine's.
+func (b *builder) kubeProxy(name string) []string {
+	if b.KubeProxy == "" {
+		return nil
+	}
+	var pods []string
+	for _, p := range b.plan.Pods() {
+		pods = append(pods, p.String())
+	}
+	return []string{
+		b.KubeProxy,
+		"--kubeconfig=" + controlplane.Kubeconfig(b.pki(), "kube-proxy"),
+		"--hostname-override=" + name,
+		"--proxy-mode=" + b.ProxyMode,
+		"--cluster-cidr=" + strings.Join(pods, ","),
+		"--conntrack-max-per-core=0",
+		"--conntrack-tcp-timeout-established=0s",
+		"--conntrack-tcp-timeout-close-wait=0s",
+	}
+}

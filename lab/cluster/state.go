@@ -1,0 +1,129 @@
+package cluster
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/lab/fabric"
+	"github.com/fairway-net/fairway/lab/process"
+)
+
+// A Lab is a cluster on this machine, running or not. Name tells it from
+// others on the machine; the usual lab has the empty name.
+type Lab struct {
+	Name string
+}
+
+// Dir holds all files of the lab.
+func (l Lab) Dir() string { return "/var/lib/" + l.id() }
+
+func (l Lab) id() string {
+	if l.Name == "" {
+		return "fairway-lab"
+	}
+	return "fairway-lab-" + l.Name
+}
+
+func (l Lab) path(elem ...string) string {
+	return filepath.Join(append([]string{l.Dir()}, elem...)...)
+}
+
+// Kubeconfig is the administrator's kubeconfig, for use on this machine.
+func (l Lab) Kubeconfig() string { return l.path("kubeconfig") }
+
+func (l Lab) pki() string                { return l.path("pki") }
+func (l Lab) logs() string               { return l.path("logs") }
+func (l Lab) nodeDir(name string) string { return l.path("nodes", name) }
+func (l Lab) fabric() fabric.Fabric      { return fabric.Fabric{Dir: l.path("net")} }
+func (l Lab) cgroup() string             { return "/" + l.id() }
+
+// ErrNoLab says that there is no lab of this name.
+var ErrNoLab = errors.New("no lab is up (fairway-lab up starts one)")
+
+// State is what a lab remembers of itself, as lab.json.
+type State struct {
+	Options   Options          `json:"options"`
+	Started   time.Time        `json:"started"`
+	Ready     bool             `json:"ready"` // Up came to its end
+	Processes []process.Record `json:"processes"`
+	Dirs      []string         `json:"dirs"` // directories made on the machine as mount points, outermost first
+}
+
+func (l Lab) load() (*State, error) {
+	data, err := os.ReadFile(l.path("lab.json"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, ErrNoLab
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read lab: %w", err)
+	}
+	s := &State{}
+	if err := json.Unmarshal(data, s); err != nil {
+		return nil, fmt.Errorf("decode lab (fairway-lab down removes it): %w", err)
+	}
+	return s, nil
+}
+
+// save replaces the file in one step, so that a lab killed at any moment is
+// still known.
+func (l Lab) save(s *State) error {
+	data, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode lab: %w", err)
+	}
+	if err := os.WriteFile(l.path("lab.json.new"), data, 0o644); err != nil {
+		return fmt.Errorf("write lab: %w", err)
+	}
+	if err := os.Rename(l.path("lab.json.new"), l.path("lab.json")); err != nil {
+		return fmt.Errorf("write lab: %w", err)
+	}
+	return nil
+}
+
+// process finds a process by name; the zero Record is not alive.
+func (s *State) process(name string) process.Record {
+	for _, r := range s.Processes {
+		if r.Name == name {
+			return r
+		}
+	}
+	return process.Record{}
+}
+
+// dead names the processes that should run and do not.
+func (s *State) dead() []string {
+	var names []string
+	for _, r := range s.Processes {
+		if !r.Alive() {
+			names = append(names, r.Name)
+		}
+	}
+	return names
+}
+
+// lock keeps a second up or down of the same lab out. The lock is on the
+// directory itself, so nothing is left of it when the directory is gone.
+func (l Lab) lock() (unlock func(), err error) {
+	dir, err := os.Open(l.Dir())
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", l.Dir(), err)
+	}
+	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		dir.Close()
+		return nil, fmt.Errorf("another fairway-lab up or down is at work in %s: wait for it to end", l.Dir())
+	}
+	return func() { dir.Close() }, nil
+}
+
+// Exists reports whether there is a lab of this name, up or half made.
+func (l Lab) Exists() bool {
+	_, err := l.load()
+	return !errors.Is(err, ErrNoLab)
+}

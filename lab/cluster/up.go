@@ -1,0 +1,193 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fairway-net/fairway/lab/fabric"
+)
+
+// Timeout is how long Up tries.
+const Timeout = 3 * time.Minute
+
+// Up brings the lab up, or finds that it is. When it returns an error, nothing
+// of what it made is left, unless o.Keep.
+func (l Lab) Up(ctx context.Context, o Options, p *Progress) error {
+	if err := CheckRoot(); err != nil {
+		return err
+	}
+	if err := o.Validate(); err != nil {
+		return err
+	}
+	if running, err := l.running(o); running || err != nil {
+		if err == nil {
+			p.Say("The lab is up already: %d nodes, %s. KUBECONFIG=%s", o.Nodes, o.ProxyMode, l.Kubeconfig())
+		}
+		return err
+	}
+	if err := checkMachine(); err != nil {
+		return err
+	}
+	listener, err := listen(o.APIPort)
+	if err != nil {
+		return err
+	}
+	defer listener.Close()
+	if err := os.MkdirAll(l.logs(), 0o755); err != nil {
+		return fmt.Errorf("create lab directory: %w", err)
+	}
+	unlock, err := l.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	b := &builder{Lab: l, Options: o, Progress: p, plan: fabric.Plan{Family: o.Family}, listener: listener,
+		state: &State{Options: o, Started: time.Now()}}
+	ctx, cancel := context.WithTimeoutCause(ctx, Timeout, fmt.Errorf("not ready after %s", Timeout))
+	defer cancel()
+	if err := b.build(ctx); err != nil {
+		return b.giveUp(ctx, err)
+	}
+	return nil
+}
+
+// giveUp undoes what was built. The logs go with it, so their last lines are
+// in the error.
+func (b *builder) giveUp(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil && errors.Is(err, ctx.Err()) {
+		err = cause
+	}
+	err = fmt.Errorf("%w%s", err, b.lastWords())
+	if b.Keep {
+		return fmt.Errorf("%w (kept: %s)", err, b.Dir())
+	}
+	return errors.Join(err, b.remove())
+}
+
+// running tells whether this very lab is up. A lab that is not whole, or is
+// another than wanted, is an error.
+func (l Lab) running(o Options) (bool, error) {
+	s, err := l.load()
+	if errors.Is(err, ErrNoLab) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if dead := s.dead(); len(dead) > 0 {
+		return false, fmt.Errorf("the lab is half dead (%s ended): fairway-lab down removes it, then up again",
+			strings.Join(dead, ", "))
+	}
+	if !s.Ready {
+		return false, errors.New("the lab is still coming up, or up was killed: wait, or fairway-lab down removes it")
+	}
+	have := s.Options
+	if have.Nodes != o.Nodes || have.ProxyMode != o.ProxyMode || have.Family != o.Family || have.KubeProxy != o.KubeProxy {
+		return false, fmt.Errorf("a lab with other options is up (%d nodes, %s, %s): fairway-lab down removes it",
+			have.Nodes, have.ProxyMode, have.Family)
+	}
+	return true, nil
+}
+
+func listen(port int) (*net.TCPListener, error) {
+	listener, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port})
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, fmt.Errorf("port %d of 127.0.0.1 is in use: choose another for the API server with --api-port", port)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("listen for the API server: %w", err)
+	}
+	return listener, nil
+}
+
+// A builder is one run of Up.
+type builder struct {
+	Lab
+	Options
+	*Progress
+	plan     fabric.Plan
+	listener *net.TCPListener
+	state    *State
+}
+
+// build makes everything, as far as possible at once: the control plane needs
+// a core for four seconds, in which containerd's can unpack images.
+func (b *builder) build(ctx context.Context) error {
+	if err := b.save(b.state); err != nil {
+		return err
+	}
+	if err := b.makeMountpoints(); err != nil {
+		return err
+	}
+	var parts errgroup.Group
+	parts.Go(b.makePKI)
+	parts.Go(func() error { return b.fabric().Create(b.plan, b.Nodes) })
+	if err := parts.Wait(); err != nil {
+		return err
+	}
+	b.Done("network and certificates made")
+	if err := b.startProcesses(); err != nil {
+		return err
+	}
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.Go(func() error { return b.guard(groupCtx, b.waitAPI) })
+	group.Go(func() error { return b.guard(groupCtx, b.importFirst) })
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	if err := b.guard(ctx, b.deployAll); err != nil {
+		return err
+	}
+	if err := b.guard(ctx, b.waitNodes); err != nil {
+		return err
+	}
+	if err := b.routePods(ctx); err != nil {
+		return err
+	}
+	if b.Deploy != "" {
+		if err := b.guard(ctx, b.waitDNS); err != nil {
+			return err
+		}
+	}
+	if err := b.guard(ctx, b.importRest); err != nil {
+		return err
+	}
+	b.state.Ready = true
+	if err := b.save(b.state); err != nil {
+		return err
+	}
+	b.Say("\nThe lab is up. Try: fairway-lab kubectl get nodes   (or KUBECONFIG=%s)", b.Kubeconfig())
+	return nil
+}
+
+// guard runs a step until it is done, or until a process of the lab has ended:
+// then waiting on is no use.
+func (b *builder) guard(ctx context.Context, step func(context.Context) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	done := make(chan error, 1)
+	go func() { done <- step(ctx) }()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case err := <-done:
+			if err != nil && context.Cause(ctx) != nil && errors.Is(err, context.Canceled) {
+				return context.Cause(ctx)
+			}
+			return err
+		case <-tick.C:
+			if dead := b.state.dead(); len(dead) > 0 {
+				cancel(fmt.Errorf("%s ended", strings.Join(dead, ", ")))
+			}
+		}
+	}
+}

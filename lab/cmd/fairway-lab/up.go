@@ -1,0 +1,67 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fairway-net/fairway/lab/cluster"
+	"github.com/fairway-net/fairway/lab/fabric"
+)
+
+func upCommand(lab *cluster.Lab) *cobra.Command {
+	o := cluster.DefaultOptions()
+	var v6, dual bool
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "Bring the cluster up, or find that it is",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch {
+			case v6 && dual:
+				return errors.New("--ipv6 and --dual-stack exclude each other: choose one")
+			case v6:
+				o.Family = fabric.IPv6
+			case dual:
+				o.Family = fabric.Dual
+			}
+			for _, path := range []*string{&o.KubeProxy, &o.Deploy, &o.Image, &o.ImagesDir} {
+				if *path == "" {
+					continue
+				}
+				abs, err := filepath.Abs(*path)
+				if err != nil {
+					return fmt.Errorf("find %s: %w", *path, err)
+				}
+				*path = abs
+			}
+			return lab.Up(cmd.Context(), o, cluster.NewProgress(cmd.OutOrStdout()))
+		},
+	}
+	f := cmd.Flags()
+	f.IntVar(&o.Nodes, "nodes", o.Nodes, "number of nodes")
+	f.StringVar(&o.ProxyMode, "proxy-mode", o.ProxyMode, "how Services are proxied: "+strings.Join(cluster.ProxyModes, ", "))
+	f.BoolVar(&v6, "ipv6", false, "a cluster of IPv6 alone")
+	f.BoolVar(&dual, "dual-stack", false, "a cluster of IPv4 and IPv6")
+	f.StringVar(&o.KubeProxy, "kube-proxy", "", "path of a kube-proxy to run instead of Fairway's proxy")
+	f.IntVar(&o.APIPort, "api-port", o.APIPort, "port of the API server on 127.0.0.1")
+	f.StringVar(&o.Deploy, "deploy", o.Deploy, "directory of the manifests to apply (empty: none)")
+	f.StringVar(&o.Image, "image", o.Image, "archive of Fairway's image (empty: none)")
+	f.StringVar(&o.ImagesDir, "images-dir", o.ImagesDir, "directory of further image archives (empty: none)")
+	f.BoolVar(&o.Keep, "keep-failed", false, "leave what a failed up has made, to look at it")
+	return cmd
+}
+
+func downCommand(lab *cluster.Lab) *cobra.Command {
+	return &cobra.Command{
+		Use:   "down",
+		Short: "Remove the cluster and all that belongs to it",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return lab.Down(cluster.NewProgress(cmd.OutOrStdout()))
+		},
+	}
+}

@@ -1,0 +1,132 @@
+package controlplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// Config says what one control plane is made of. All fields but Forward are
+// required.
+type Config struct {
+	Dir      string         // etcd's data and generated files
+	PKI      string         // directory written by package pki
+	Address  netip.Addr     // where kube-apiserver is reached
+	Port     int            // kube-apiserver's port
+	Pods     []netip.Prefix // cluster CIDRs, primary first
+	Services []netip.Prefix // service CIDRs, primary first
+	Forward  net.Listener   `json:"-"` // connections to it reach kube-apiserver; may be of another network namespace
+}
+
+// The names under which the certificates of the components are in PKI.
+const (
+	CertAPIServer         = "kube-apiserver"
+	CertKubeletClient     = "kube-apiserver-kubelet-client"
+	CertControllerManager = "kube-controller-manager"
+	CertScheduler         = "kube-scheduler"
+)
+
+// Kubeconfig is where a component's kubeconfig lies in the directory pki.
+func Kubeconfig(pki, name string) string { return filepath.Join(pki, name+".conf") }
+
+func (c Config) pki(name string) string { return filepath.Join(c.PKI, name) }
+
+func (c Config) hostPort() string {
+	return net.JoinHostPort(c.Address.String(), strconv.Itoa(c.Port))
+}
+
+// Run runs the control plane until ctx is done or a component has ended, which
+// is an error.
+func Run(ctx context.Context, log *slog.Logger, c Config) error {
+	group, ctx := errgroup.WithContext(ctx)
+	start := func(name string, run func(context.Context) error) {
+		group.Go(func() error {
+			log.Info("start", "component", name)
+			err := run(ctx)
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			if err == nil {
+				err = errors.New("ended")
+			}
+			return fmt.Errorf("%s: %w", name, err)
+		})
+	}
+	if err := c.startEtcd(ctx, group); err != nil {
+		return err
+	}
+	start("kube-apiserver", c.runAPIServer)
+	if c.Forward != nil {
+		start("forward", c.forward)
+	}
+	group.Go(func() error {
+		if err := c.waitReady(ctx); err != nil {
+			return err
+		}
+		log.Info("kube-apiserver is ready")
+		start("kube-controller-manager", c.runControllerManager)
+		start("kube-scheduler", c.runScheduler)
+		return nil
+	})
+	err := group.Wait()
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+// waitReady waits until kube-apiserver says so itself: then its own roles and
+// priority classes are there, which the other components need.
+func (c Config) waitReady(ctx context.Context) error {
+	config, err := clientcmd.BuildConfigFromFlags("", Kubeconfig(c.PKI, CertControllerManager))
+	if err != nil {
+		return fmt.Errorf("read kubeconfig: %w", err)
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("make client: %w", err)
+	}
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+		err := client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
+		if err == nil {
+			return nil
+		}
+	}
+}
+
+// flags are the arguments of a component, without the leading dashes.
+type flags map[string]string
+
+func (f flags) args() []string {
+	args := make([]string, 0, len(f))
+	for name, value := range f {
+		args = append(args, "--"+name+"="+value)
+	}
+	return args
+}
+
+func join(prefixes []netip.Prefix) string {
+	s := make([]string, len(prefixes))
+	for i, p := range prefixes {
+		s[i] = p.String()
+	}
+	return strings.Join(s, ",")
+}

@@ -1,0 +1,184 @@
+package fabric
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+const bridge = "br0"
+
+// Create makes the whole fabric for a cluster of nodes nodes.
+func (f Fabric) Create(plan Plan, nodes int) error {
+	if err := f.createSwitch(plan); err != nil {
+		return fmt.Errorf("create fabric: %w", err)
+	}
+	gateway := Addrs(plan.Gateway())
+	if err := f.attach(ControlPlane, bridge, plan.ControlPlane(), gateway); err != nil {
+		return err
+	}
+	for n := 1; n <= nodes; n++ {
+		if err := f.attach(NodeName(n), bridge, plan.Node(n), gateway); err != nil {
+			return err
+		}
+	}
+	if err := f.attach(Client, "", plan.Client(), Addrs(plan.ClientGateway())); err != nil {
+		return err
+	}
+	return f.with(Switch, func(h *netlink.Handle) error {
+		return address(h, Client, plan.ClientGateway())
+	})
+}
+
+// createSwitch makes the namespace in the middle: a bridge for the cluster's
+// machines, and a router between it and the outside client.
+func (f Fabric) createSwitch(plan Plan) error {
+	if err := f.create(Switch); err != nil {
+		return err
+	}
+	err := f.Do(Switch, func() error {
+		for _, path := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
+			err := os.WriteFile("/proc/sys/net/"+path, []byte("1"), 0)
+			if err != nil && !errors.Is(err, os.ErrNotExist) {
+				return fmt.Errorf("enable forwarding: %w", err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return f.with(Switch, func(h *netlink.Handle) error {
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name = bridge
+		if err := h.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil {
+			return fmt.Errorf("add bridge (a kernel with CONFIG_BRIDGE is needed): %w", err)
+		}
+		if err := address(h, bridge, plan.Gateway()); err != nil {
+			return err
+		}
+		return up(h, "lo")
+	})
+}
+
+// attach makes the namespace name with an interface eth0, whose other end is
+// in the fabric: a port of master, or a link of its own when master is empty.
+// The pair is made inside the fabric, never in the caller's namespace.
+func (f Fabric) attach(name, master string, addrs []netip.Prefix, gateways []netip.Addr) error {
+	if err := f.create(name); err != nil {
+		return fmt.Errorf("attach %s: %w", name, err)
+	}
+	err := f.with(Switch, func(h *netlink.Handle) error { return f.addPair(h, name, master) })
+	if err != nil {
+		return fmt.Errorf("attach %s: %w", name, err)
+	}
+	err = f.with(name, func(h *netlink.Handle) error {
+		if err := up(h, "lo"); err != nil {
+			return err
+		}
+		if err := address(h, "eth0", addrs); err != nil {
+			return err
+		}
+		for _, gw := range gateways {
+			if err := h.RouteAdd(&netlink.Route{Gw: net.IP(gw.AsSlice())}); err != nil {
+				return fmt.Errorf("add default route by %s: %w", gw, err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("attach %s: %w", name, err)
+	}
+	return nil
+}
+
+func (f Fabric) addPair(h *netlink.Handle, name, master string) error {
+	peer, err := os.Open(f.Path(name))
+	if err != nil {
+		return fmt.Errorf("open network namespace: %w", err)
+	}
+	defer peer.Close()
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = name
+	if master != "" {
+		br, err := h.LinkByName(master)
+		if err != nil {
+			return fmt.Errorf("find bridge: %w", err)
+		}
+		attrs.MasterIndex = br.Attrs().Index
+	}
+	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: "eth0", PeerNamespace: netlink.NsFd(int(peer.Fd()))}
+	if err := h.LinkAdd(veth); err != nil {
+		return fmt.Errorf("add veth pair (a kernel with CONFIG_VETH is needed): %w", err)
+	}
+	return up(h, name)
+}
+
+// Route makes the namespace name send packets for dst to via.
+func (f Fabric) Route(name string, dst netip.Prefix, via netip.Addr) error {
+	return f.with(name, func(h *netlink.Handle) error {
+		r := &netlink.Route{
+			Dst: &net.IPNet{IP: net.IP(dst.Addr().AsSlice()), Mask: net.CIDRMask(dst.Bits(), dst.Addr().BitLen())},
+			Gw:  net.IP(via.AsSlice()),
+		}
+		if err := h.RouteReplace(r); err != nil {
+			return fmt.Errorf("route %s by %s in %s: %w", dst, via, name, err)
+		}
+		return nil
+	})
+}
+
+// with opens netlink in the namespace name.
+func (f Fabric) with(name string, fn func(*netlink.Handle) error) error {
+	ns, err := netns.GetFromPath(f.Path(name))
+	if err != nil {
+		return fmt.Errorf("open network namespace %s: %w", name, err)
+	}
+	defer ns.Close()
+	h, err := netlink.NewHandleAt(ns, unix.NETLINK_ROUTE)
+	if err != nil {
+		return fmt.Errorf("open netlink in %s: %w", name, err)
+	}
+	defer h.Close()
+	return fn(h)
+}
+
+func up(h *netlink.Handle, name string) error {
+	link, err := h.LinkByName(name)
+	if err != nil {
+		return fmt.Errorf("find %s: %w", name, err)
+	}
+	if err := h.LinkSetUp(link); err != nil {
+		return fmt.Errorf("set %s up: %w", name, err)
+	}
+	return nil
+}
+
+// address gives the link its addresses and sets it up. Duplicate address
+// detection (RFC 4862, 5.4) is left out: it would keep an IPv6 address
+// unusable for a second, and nobody else can be on these links.
+func address(h *netlink.Handle, name string, addrs []netip.Prefix) error {
+	link, err := h.LinkByName(name)
+	if err != nil {
+		return fmt.Errorf("find %s: %w", name, err)
+	}
+	for _, p := range addrs {
+		a := &netlink.Addr{IPNet: &net.IPNet{
+			IP:   net.IP(p.Addr().AsSlice()),
+			Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen()),
+		}}
+		if p.Addr().Is6() {
+			a.Flags = unix.IFA_F_NODAD
+		}
+		if err := h.AddrAdd(link, a); err != nil {
+			return fmt.Errorf("add %s to %s: %w", p, name, err)
+		}
+	}
+	return up(h, name)
+}

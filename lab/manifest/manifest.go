@@ -1,0 +1,90 @@
+package manifest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/restmapper"
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+)
+
+// Build writes overlay, the text of a kustomization.yaml that may refer to
+// "base", into dir beside a copy of the directory base, and returns the
+// objects that come of it in the order in which they are to be applied.
+func Build(dir, base, overlay string) ([]*unstructured.Unstructured, error) {
+	if err := os.RemoveAll(dir); err != nil {
+		return nil, fmt.Errorf("clear overlay: %w", err)
+	}
+	if err := os.CopyFS(filepath.Join(dir, "base"), os.DirFS(base)); err != nil {
+		return nil, fmt.Errorf("copy manifests: %w", err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(overlay), 0o644); err != nil {
+		return nil, fmt.Errorf("write overlay: %w", err)
+	}
+	options := krusty.MakeDefaultOptions()
+	options.Reorder = krusty.ReorderOptionLegacy // namespaces and roles first
+	built, err := krusty.MakeKustomizer(options).Run(filesys.MakeFsOnDisk(), dir)
+	if err != nil {
+		return nil, fmt.Errorf("build manifests of %s: %w", base, err)
+	}
+	var objects []*unstructured.Unstructured
+	for _, r := range built.Resources() {
+		data, err := r.MarshalJSON()
+		if err != nil {
+			return nil, fmt.Errorf("encode %s: %w", r.CurId(), err)
+		}
+		u := &unstructured.Unstructured{}
+		if err := u.UnmarshalJSON(data); err != nil {
+			return nil, fmt.Errorf("decode %s: %w", r.CurId(), err)
+		}
+		objects = append(objects, u)
+	}
+	return objects, nil
+}
+
+// Apply makes the cluster hold the objects.
+func Apply(ctx context.Context, config *rest.Config, objects []*unstructured.Unstructured) error {
+	client, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("make client: %w", err)
+	}
+	disco, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		return fmt.Errorf("make client: %w", err)
+	}
+	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(disco))
+	for _, o := range objects {
+		gvk := o.GroupVersionKind()
+		mapping, err := mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
+		if err != nil {
+			return fmt.Errorf("find kind of %s: %w", name(o), err)
+		}
+		data, err := json.Marshal(o)
+		if err != nil {
+			return fmt.Errorf("encode %s: %w", name(o), err)
+		}
+		force := true
+		ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+		_, err = client.Resource(mapping.Resource).Namespace(o.GetNamespace()).Patch(ctx, o.GetName(),
+			types.ApplyPatchType, data, metav1.PatchOptions{FieldManager: "fairway-lab", Force: &force})
+		cancel()
+		if err != nil {
+			return fmt.Errorf("apply %s: %w", name(o), err)
+		}
+	}
+	return nil
+}
+
+func name(o *unstructured.Unstructured) string { return o.GetKind() + " " + o.GetName() }

@@ -1,0 +1,109 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const cgroupRoot = "/sys/fs/cgroup"
+
+// hierarchies returns the mount point of every cgroup hierarchy and, of these,
+// the one of version 2, or "".
+func hierarchies() (all []string, unified string, err error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(cgroupRoot, &st); err != nil {
+		return nil, "", fmt.Errorf("find cgroups: %w", err)
+	}
+	if st.Type == unix.CGROUP2_SUPER_MAGIC {
+		return []string{cgroupRoot}, cgroupRoot, nil
+	}
+	entries, err := os.ReadDir(cgroupRoot)
+	if err != nil {
+		return nil, "", fmt.Errorf("find cgroups: %w", err)
+	}
+	for _, e := range entries {
+		dir := filepath.Join(cgroupRoot, e.Name())
+		if e.Type()&fs.ModeSymlink != 0 || unix.Statfs(dir, &st) != nil {
+			continue // "cpu" may be a link to "cpu,cpuacct"
+		}
+		switch st.Type {
+		case unix.CGROUP_SUPER_MAGIC:
+			all = append(all, dir)
+		case unix.CGROUP2_SUPER_MAGIC:
+			all = append(all, dir)
+			unified = dir
+		}
+	}
+	return all, unified, nil
+}
+
+// enterCgroup moves the calling process, and so all that it will start, into a
+// leaf of the node's part of the version 2 hierarchy: programs attached to
+// that part see this node's traffic alone. A leaf, because a cgroup with
+// children that have limits may hold no process itself.
+func (c Config) enterCgroup() error {
+	_, unified, err := hierarchies()
+	if err != nil || unified == "" {
+		return err
+	}
+	leaf := filepath.Join(unified, c.Cgroup, "host")
+	if err := os.MkdirAll(leaf, 0o755); err != nil {
+		return fmt.Errorf("create cgroup: %w", err)
+	}
+	if err := os.WriteFile(filepath.Join(leaf, "cgroup.procs"), []byte("0"), 0); err != nil {
+		return fmt.Errorf("enter cgroup: %w", err)
+	}
+	return nil
+}
+
+// RemoveCgroups removes cgroup with all below it from every hierarchy. The
+// processes in it must have been killed; the kernel may still be burying them,
+// which RemoveCgroups awaits for at most five seconds.
+func RemoveCgroups(cgroup string) error {
+	all, _, err := hierarchies()
+	if err != nil {
+		return err
+	}
+	for _, dir := range all {
+		if err := removeTree(filepath.Join(dir, cgroup), time.Now().Add(5*time.Second)); err != nil {
+			return fmt.Errorf("remove cgroup: %w", err)
+		}
+	}
+	return nil
+}
+
+// removeTree removes directories bottom up; the files in them are the
+// kernel's and go with them.
+func removeTree(dir string, end time.Time) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if e.IsDir() {
+			if err := removeTree(filepath.Join(dir, e.Name()), end); err != nil {
+				return err
+			}
+		}
+	}
+	for {
+		err := unix.Rmdir(dir)
+		switch {
+		case err == nil, errors.Is(err, unix.ENOENT):
+			return nil
+		case errors.Is(err, unix.EBUSY) && time.Now().Before(end):
+			time.Sleep(10 * time.Millisecond)
+		default:
+			return &os.PathError{Op: "rmdir", Path: dir, Err: err}
+		}
+	}
+}

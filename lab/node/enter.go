@@ -1,0 +1,84 @@
+package node
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+// Run runs cmd inside the node whose first process is init, to its end. The
+// command's path is looked up inside the node.
+func Run(init int, cmd *exec.Cmd) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // and never unlock: the thread is of no other use
+		if err := enter(init); err != nil {
+			done <- err
+			return
+		}
+		path, err := exec.LookPath(cmd.Path)
+		if err != nil {
+			done <- fmt.Errorf("find %s: %w", cmd.Path, err)
+			return
+		}
+		cmd.Path, cmd.Err, cmd.Dir = path, nil, "/"
+		done <- cmd.Run()
+	}()
+	return <-done
+}
+
+// enter moves the calling thread into the namespaces of process init. Only
+// processes started from the thread get the new process ids.
+func enter(init int) error {
+	fd, err := unix.PidfdOpen(init, 0)
+	if err != nil {
+		return fmt.Errorf("find process %d: %w", init, err)
+	}
+	defer unix.Close(fd)
+	// A thread that shares its root directory with others may not change its
+	// mount namespace.
+	if err := unix.Unshare(unix.CLONE_FS); err != nil {
+		return fmt.Errorf("unshare root directory: %w", err)
+	}
+	const all = unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWPID | unix.CLONE_NEWUTS
+	if err := unix.Setns(fd, all); err != nil {
+		return fmt.Errorf("enter namespaces of process %d: %w", init, err)
+	}
+	return nil
+}
+
+// ImportImages brings an archive (docker or OCI) into the node's containerd.
+func ImportImages(init int, archive string) error {
+	file, err := os.Open(archive)
+	if err != nil {
+		return fmt.Errorf("open image archive: %w", err)
+	}
+	defer file.Close()
+	cmd := exec.Command("ctr", "--address", containerdSocket, "--namespace", "k8s.io", "images", "import", "-")
+	cmd.Stdin = file
+	out := &tail{}
+	cmd.Stdout, cmd.Stderr = out, out
+	if err := Run(init, cmd); err != nil {
+		return fmt.Errorf("import %s: %w: %s", archive, err, out)
+	}
+	return nil
+}
+
+// Socket is where containerd's socket of the node is seen from outside.
+func Socket(init int) string { return fmt.Sprintf("/proc/%d/root%s", init, containerdSocket) }
+
+// tail keeps the end of what is written to it.
+type tail struct{ data []byte }
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.data = append(t.data, p...)
+	if extra := len(t.data) - 500; extra > 0 {
+		t.data = t.data[extra:]
+	}
+	return len(p), nil
+}
+
+func (t *tail) String() string { return string(t.data) }

@@ -1,0 +1,80 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// An imageService stands between the kubelet and containerd's images. The
+// default pull policy of an image without a tag is Always, so the kubelet asks
+// for a pull although the image is there; here nothing can be pulled from
+// anywhere, so what is there is the newest there is.
+type imageService struct {
+	cri.UnimplementedImageServiceServer
+	containerd cri.ImageServiceClient
+}
+
+// serveImages serves the CRI image service on imageSocket until ctx is done.
+// It returns as soon as the socket is there.
+func serveImages(ctx context.Context) error {
+	conn, err := grpc.NewClient("unix://"+containerdSocket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return fmt.Errorf("connect to containerd: %w", err)
+	}
+	if err := os.MkdirAll(filepath.Dir(imageSocket), 0o755); err != nil {
+		return fmt.Errorf("create socket directory: %w", err)
+	}
+	// One that a killed kubelet left would keep the address in use.
+	if err := os.Remove(imageSocket); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove old socket: %w", err)
+	}
+	listener, err := net.Listen("unix", imageSocket)
+	if err != nil {
+		return fmt.Errorf("listen for images: %w", err)
+	}
+	server := grpc.NewServer()
+	cri.RegisterImageServiceServer(server, &imageService{containerd: cri.NewImageServiceClient(conn)})
+	context.AfterFunc(ctx, server.Stop)
+	go func() { _ = server.Serve(listener) }()
+	return nil
+}
+
+func (s *imageService) ListImages(ctx context.Context, r *cri.ListImagesRequest) (*cri.ListImagesResponse, error) {
+	return s.containerd.ListImages(ctx, r)
+}
+
+func (s *imageService) ImageStatus(ctx context.Context, r *cri.ImageStatusRequest) (*cri.ImageStatusResponse, error) {
+	return s.containerd.ImageStatus(ctx, r)
+}
+
+func (s *imageService) RemoveImage(ctx context.Context, r *cri.RemoveImageRequest) (*cri.RemoveImageResponse, error) {
+	return s.containerd.RemoveImage(ctx, r)
+}
+
+func (s *imageService) ImageFsInfo(ctx context.Context, r *cri.ImageFsInfoRequest) (*cri.ImageFsInfoResponse, error) {
+	return s.containerd.ImageFsInfo(ctx, r)
+}
+
+// PullImage answers from the node's own store.
+func (s *imageService) PullImage(ctx context.Context, r *cri.PullImageRequest) (*cri.PullImageResponse, error) {
+	found, err := s.containerd.ImageStatus(ctx, &cri.ImageStatusRequest{Image: r.GetImage()})
+	if err != nil {
+		return nil, err
+	}
+	if found.GetImage() == nil {
+		return nil, status.Errorf(codes.NotFound,
+			"the lab has no image %s and reaches no registry (fairway-lab load IMAGE.tar brings one in)", r.GetImage().GetImage())
+	}
+	return &cri.PullImageResponse{ImageRef: found.GetImage().GetId()}, nil
+}

@@ -1,0 +1,130 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+	kubeletconfig "k8s.io/kubelet/config/v1beta1"
+	"k8s.io/kubernetes/cmd/kubelet/app"
+)
+
+// RunKubelet runs the node's kubelet in the calling process, which must be
+// inside the node, from the moment the API server is ready until ctx is done.
+func (c Config) RunKubelet(ctx context.Context) error {
+	if err := c.writeKubeletConfig(); err != nil {
+		return err
+	}
+	if err := serveImages(ctx); err != nil {
+		return err
+	}
+	// A kubelet that finds no API server waits for seconds before it tries
+	// again to register its node.
+	if err := c.waitAPI(ctx); err != nil {
+		return err
+	}
+	cmd := app.NewKubeletCommand(ctx)
+	cmd.SetArgs([]string{
+		"--config=" + c.path("kubelet.json"),
+		"--kubeconfig=" + c.Kubeconfig,
+		"--hostname-override=" + c.Name,
+		"--node-ip=" + joinAddrs(c.Addresses),
+		"--root-dir=/var/lib/kubelet",
+		"--cert-dir=/var/lib/kubelet/pki",
+	})
+	if err := cmd.ExecuteContext(ctx); err != nil {
+		return fmt.Errorf("run kubelet: %w", err)
+	}
+	return nil
+}
+
+func (c Config) waitAPI(ctx context.Context) error {
+	config, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig)
+	if err != nil {
+		return fmt.Errorf("read kubeconfig: %w", err)
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("make client: %w", err)
+	}
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
+}
+
+func (c Config) writeKubeletConfig() error {
+	data, err := json.MarshalIndent(c.kubeletConfig(), "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode kubelet's configuration: %w", err)
+	}
+	if err := os.WriteFile(c.path("kubelet.json"), data, 0o644); err != nil {
+		return fmt.Errorf("write kubelet's configuration: %w", err)
+	}
+	return nil
+}
+
+func (c Config) kubeletConfig() *kubeletconfig.KubeletConfiguration {
+	yes, no := true, false
+	var never int32 = 100
+	dns := make([]string, len(c.DNS))
+	for i, a := range c.DNS {
+		dns[i] = a.String()
+	}
+	k := &kubeletconfig.KubeletConfiguration{
+		TypeMeta:                 metav1.TypeMeta{APIVersion: "kubelet.config.k8s.io/v1beta1", Kind: "KubeletConfiguration"},
+		ContainerRuntimeEndpoint: "unix://" + containerdSocket,
+		ImageServiceEndpoint:     "unix://" + imageSocket,
+		TLSCertFile:              c.PKI + "/kubelet-" + c.Name + ".crt",
+		TLSPrivateKeyFile:        c.PKI + "/kubelet-" + c.Name + ".key",
+		ClusterDomain:            "cluster.local",
+		ClusterDNS:               dns,
+		PodLogsDir:               "/var/log/pods",
+		VolumePluginDir:          "/var/lib/kubelet/volumeplugins",
+		SerializeImagePulls:      &no,
+	}
+	resolv := c.path("resolv.conf")
+	k.ResolverConfig = &resolv
+	k.Authentication.Anonymous.Enabled = &no
+	k.Authentication.Webhook.Enabled = &yes
+	k.Authentication.X509.ClientCAFile = c.PKI + "/ca.crt"
+	k.Authorization.Mode = kubeletconfig.KubeletAuthorizationModeWebhook
+	// Three nodes share one machine's cgroups: pods get a cgroup below the
+	// node's, without limits per quality class and without a reserve.
+	k.CgroupDriver = "cgroupfs"
+	k.CgroupRoot = c.Cgroup
+	k.CgroupsPerQOS = &no
+	k.EnforceNodeAllocatable = []string{"none"} // an empty list would be replaced by the default
+	k.FailCgroupV1 = &no
+	k.FailSwapOn = &no
+	k.LocalStorageCapacityIsolation = &no
+	// The machine's disk may well be nearly full; that is no reason for a lab
+	// to evict pods or to throw away images it cannot fetch again.
+	k.ImageGCHighThresholdPercent = &never
+	k.EvictionHard = map[string]string{"nodefs.available": "0%", "nodefs.inodesFree": "0%", "imagefs.available": "0%"}
+	return k
+}
+
+func joinAddrs(addrs []netip.Addr) string {
+	s := make([]string, len(addrs))
+	for i, a := range addrs {
+		s[i] = a.String()
+	}
+	return strings.Join(s, ",")
+}

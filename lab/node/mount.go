@@ -1,0 +1,152 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Mountpoints are the directories of the machine over which every node mounts
+// its own. They have to exist on the machine.
+var Mountpoints = []string{
+	"/etc/cni/net.d",
+	"/opt/cni/bin",
+	"/var/lib/cni",
+	"/var/lib/containerd",
+	"/var/lib/kubelet",
+	"/var/log/containers",
+	"/var/log/pods",
+}
+
+// tunables are the settings that a kubelet insists on, and would otherwise
+// change for the whole machine. It is shown files with these values instead.
+var tunables = map[string]string{
+	"vm/overcommit_memory":      "1",
+	"vm/panic_on_oom":           "0",
+	"kernel/panic":              "10",
+	"kernel/panic_on_oops":      "1",
+	"kernel/keys/root_maxkeys":  "1000000",
+	"kernel/keys/root_maxbytes": "25000000",
+}
+
+// mountAll turns a private copy of the machine's mounts into the node's. It
+// must run as the first process of new pid and mount namespaces.
+func (c Config) mountAll() error {
+	resolv, err := filepath.EvalSymlinks("/etc/resolv.conf")
+	if err != nil {
+		resolv = "/etc/resolv.conf"
+	}
+	steps := []func() error{
+		func() error { return mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "") },
+		c.mountSys,
+		func() error { return mount("tmpfs", "/run", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755") },
+		c.mountOwn,
+		c.mountTunables,
+		func() error { return c.mountResolv(resolv) },
+		// Mounts that a pod makes with mountPropagation: Bidirectional must
+		// reach the node, as on a machine run by systemd.
+		func() error { return mount("", "/", "", unix.MS_SHARED|unix.MS_REC, "") },
+	}
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mountSys mounts a sysfs that shows the node's network devices, with the
+// machine's cgroups and a bpf file system of the node's own in it: pins
+// vanish with the node.
+func (c Config) mountSys() error {
+	staging := c.path("cgroup")
+	if err := os.MkdirAll(staging, 0o755); err != nil {
+		return fmt.Errorf("create %s: %w", staging, err)
+	}
+	if err := mount("/sys/fs/cgroup", staging, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		return err
+	}
+	if err := mount("sysfs", "/sys", "sysfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+		return err
+	}
+	if err := mount(staging, "/sys/fs/cgroup", "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		return err
+	}
+	if err := unix.Unmount(staging, unix.MNT_DETACH); err != nil {
+		return fmt.Errorf("unmount %s: %w", staging, err)
+	}
+	err := mount("bpf", "/sys/fs/bpf", "bpf", 0, "mode=700")
+	if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENODEV) {
+		return err
+	}
+	return nil
+}
+
+func (c Config) mountOwn() error {
+	for _, target := range Mountpoints {
+		own := c.path("fs", target)
+		if err := os.MkdirAll(own, 0o755); err != nil {
+			return fmt.Errorf("create %s: %w", own, err)
+		}
+		if err := mount(own, target, "", unix.MS_BIND, ""); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c Config) mountTunables() error {
+	for name, value := range tunables {
+		target := filepath.Join("/proc/sys", name)
+		if _, err := os.Stat(target); err != nil {
+			continue // this kernel has no such setting
+		}
+		if err := c.mountFile("tunables/"+name, value+"\n", target); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mountResolv gives the node a name server that refuses at once, instead of
+// one that no packet from here can reach. target is where /etc/resolv.conf
+// leads; below /run it is gone by now and is made anew.
+func (c Config) mountResolv(target string) error {
+	text := fmt.Sprintf("nameserver %s\n", c.Upstream)
+	if strings.HasPrefix(target, "/run/") {
+		if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
+			return fmt.Errorf("create %s: %w", filepath.Dir(target), err)
+		}
+		if err := os.WriteFile(target, []byte(text), 0o644); err != nil {
+			return fmt.Errorf("write %s: %w", target, err)
+		}
+	}
+	return c.mountFile("resolv.conf", text, target)
+}
+
+// mountFile writes text to the node's file name and mounts it over target, if
+// there is a target.
+func (c Config) mountFile(name, text, target string) error {
+	own := c.path(name)
+	if err := os.MkdirAll(filepath.Dir(own), 0o755); err != nil {
+		return fmt.Errorf("create %s: %w", filepath.Dir(own), err)
+	}
+	if err := os.WriteFile(own, []byte(text), 0o644); err != nil {
+		return fmt.Errorf("write %s: %w", own, err)
+	}
+	if _, err := os.Stat(target); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return mount(own, target, "", unix.MS_BIND, "")
+}
+
+func mount(source, target, fstype string, flags uintptr, data string) error {
+	if err := unix.Mount(source, target, fstype, flags, data); err != nil {
+		return fmt.Errorf("mount %s on %s: %w", source, target, err)
+	}
+	return nil
+}

@@ -1,0 +1,141 @@
+package process
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A Record is a process that can be recognised later. The zero value is no
+// process, and is not alive.
+type Record struct {
+	Name    string `json:"name"`
+	PID     int    `json:"pid"`
+	Started uint64 `json:"started"` // clock ticks since boot, field 22 of /proc/PID/stat
+}
+
+// Start starts cmd in a session of its own, with its output appended to the
+// file log, and returns without waiting for it. It must be called on the
+// thread whose namespaces the process shall have.
+func Start(name, log string, cmd *exec.Cmd) (Record, error) {
+	out, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		return Record{}, fmt.Errorf("open log: %w", err)
+	}
+	defer out.Close()
+	cmd.Stdout, cmd.Stderr = out, out
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Setsid = true
+	if err := cmd.Start(); err != nil {
+		return Record{}, fmt.Errorf("start %s: %w", name, err)
+	}
+	started, err := startTime(cmd.Process.Pid)
+	if err != nil {
+		return Record{}, fmt.Errorf("start %s: %w", name, err)
+	}
+	r := Record{Name: name, PID: cmd.Process.Pid, Started: started}
+	// Reaped while the starter lives; afterwards init does it.
+	go func() { _ = cmd.Wait() }()
+	return r, nil
+}
+
+// Alive reports whether the process still runs.
+func (r Record) Alive() bool {
+	if r.PID == 0 {
+		return false
+	}
+	started, err := startTime(r.PID)
+	return err == nil && started == r.Started
+}
+
+// Kill ends the process at once and waits until it is gone, for at most five
+// seconds. It is no error if it was gone before.
+func (r Record) Kill() error {
+	if !r.Alive() {
+		return nil
+	}
+	if err := unix.Kill(r.PID, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("kill %s (pid %d): %w", r.Name, r.PID, err)
+	}
+	for end := time.Now().Add(5 * time.Second); r.Alive(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			return fmt.Errorf("kill %s: pid %d is still there after 5s", r.Name, r.PID)
+		}
+	}
+	return nil
+}
+
+// Resident is the process's resident memory in bytes.
+func (r Record) Resident() (int64, error) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", r.PID))
+	if err != nil {
+		return 0, fmt.Errorf("read memory of %s: %w", r.Name, err)
+	}
+	fields := strings.Fields(string(data))
+	if len(fields) < 2 {
+		return 0, fmt.Errorf("read memory of %s: short statm", r.Name)
+	}
+	pages, err := strconv.ParseInt(fields[1], 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("read memory of %s: %w", r.Name, err)
+	}
+	return pages * int64(os.Getpagesize()), nil
+}
+
+// InNamespaces returns every process whose network namespace is one of the
+// given inodes: those that a lab left behind without a record of them.
+func InNamespaces(inodes map[uint64]string) ([]Record, error) {
+	links, err := filepath.Glob("/proc/[0-9]*/ns/net")
+	if err != nil {
+		return nil, fmt.Errorf("list processes: %w", err)
+	}
+	var found []Record
+	for _, link := range links {
+		var st unix.Stat_t
+		if unix.Stat(link, &st) != nil {
+			continue // ended meanwhile
+		}
+		name, ok := inodes[st.Ino]
+		if !ok {
+			continue
+		}
+		pid, err := strconv.Atoi(strings.Split(link, "/")[2])
+		if err != nil {
+			continue
+		}
+		if started, err := startTime(pid); err == nil {
+			found = append(found, Record{Name: "process in " + name, PID: pid, Started: started})
+		}
+	}
+	return found, nil
+}
+
+// startTime reads when the process started; a zombie counts as gone.
+func startTime(pid int) (uint64, error) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, fmt.Errorf("read process: %w", err)
+	}
+	// The name is in brackets and may itself hold brackets and blanks: the
+	// fields after it start behind the last closing one.
+	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
+	if len(fields) < 20 || fields[0] == "Z" || fields[0] == "X" {
+		return 0, fmt.Errorf("read process: %w", os.ErrNotExist)
+	}
+	started, err := strconv.ParseUint(fields[19], 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("read process: %w", err)
+	}
+	return started, nil
+}
