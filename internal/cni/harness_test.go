@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/invoke"
 	"github.com/containernetworking/cni/pkg/types"
 	current "github.com/containernetworking/cni/pkg/types/100"
 	"golang.org/x/sys/unix"
@@ -193,7 +194,7 @@ func newNode(t testing.TB) *node {
 	}
 	n := &node{
 		namespace: newNamespace(t), outside: newNamespace(t), stateDir: filepath.Join(dir, "state"),
-		runtime: libcni.NewCNIConfigWithCacheDir([]string{dir}, filepath.Join(dir, "cache"), nil),
+		runtime: libcni.NewCNIConfigWithCacheDir([]string{dir}, filepath.Join(dir, "cache"), pluginExec()),
 	}
 	n.sysctl("ipv4/ip_forward", "1")
 	n.sysctl("ipv6/conf/all/forwarding", "1")
@@ -203,6 +204,11 @@ func newNode(t testing.TB) *node {
 	n.run("ip route add default via 192.0.2.2; ip route add default via 2001:db8::2")
 	n.outside.run("ip route add 10.0.0.0/8 via 192.0.2.1; ip route add fd00::/8 via 2001:db8::1")
 	return n
+}
+
+// pluginExec is what libcni would make itself at the first call, without a lock.
+func pluginExec() invoke.Exec {
+	return &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: os.Stderr}}
 }
 
 // list is a network configuration as the agent writes it.

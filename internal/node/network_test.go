@@ -105,12 +105,13 @@ func TestSyncIsQuiet(t *testing.T) {
 	c.sync()
 	m := c.machines[0]
 	m.newPod()
+	eventually(t, "the kernel's own address detection is over", func() bool { return m.run("ip -6 addr show tentative") == "" })
 	files := func() string {
 		return m.run(fmt.Sprintf("stat -c '%%n %%i %%y' %s/* %s/*", m.config.CNIBinDir, m.config.CNIConfDir))
 	}
 	before := files()
 	events := &logBuffer{}
-	for _, line := range [][]string{{"ip", "monitor", "link", "address", "route", "rule", "netconf"}, {"nft", "monitor"}} {
+	for _, line := range [][]string{{"ip", "monitor", "link", "address", "route", "rule", "netconf"}, {"stdbuf", "-oL", "nft", "monitor"}} {
 		cmd := exec.Command(line[0], line[1:]...)
 		cmd.Stdout = events
 		if err := m.do(cmd.Start); err != nil {
