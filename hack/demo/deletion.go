@@ -61,7 +61,10 @@ func deletion(ctx context.Context, d *demo) error {
 	}
 	select {
 	case gone := <-left:
-		return d.judge(victim, answers, deleted, gone)
+		if err := d.judge(victim, answers, deleted, gone); err != nil {
+			return err
+		}
+		return d.settled(ctx, "backend", len(pods))
 	default:
 		return mismatch{victim.Metadata.Name + " to leave the endpoints while requests ran", "it is still there"}
 	}

@@ -83,21 +83,6 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-func TestAbout(t *testing.T) {
-	const out = `default/backend-service:backend 10.96.1.1:3000
-  10.244.1.2:3000
-  10.244.2.2:3000
-default/kubernetes:https 10.96.0.1:443
-  192.168.49.254:6443
-`
-	if got, want := about(out, "backend-service"), strings.Join(strings.SplitAfter(out, "\n")[:3], ""); got != want {
-		t.Errorf("about gives %q, want %q", got, want)
-	}
-	if got := about(out, "frontend"); got != "" {
-		t.Errorf("about a stranger gives %q", got)
-	}
-}
-
 func TestTyped(t *testing.T) {
 	got := typed("lab", []string{"client", "--", "curl", "http://x/?n=[1-3]", "it's", ""})
 	if want := `lab client -- curl 'http://x/?n=[1-3]' 'it'\''s' ''`; got != want {

@@ -119,14 +119,12 @@ func dump(ctx context.Context, d *demo) error {
 	if len(list.Items) != 1 {
 		return mismatch{"one agent on node " + from.Spec.NodeName, fmt.Sprintf("%d pods with the label %s", len(list.Items), agents)}
 	}
-	args := []string{"kubectl", "-n", "kube-system", "exec", list.Items[0].Metadata.Name, "--", "fairway", "dump"}
-	fmt.Fprintf(d.out, "   On %s:\n   $ %s   # the part about backend-service\n", from.Spec.NodeName, typed(d.lab, args))
-	out, err := d.quiet(ctx, args...)
+	fmt.Fprintf(d.out, "   The client pod runs on %s; there:\n", from.Spec.NodeName)
+	out, err := d.kubectl(ctx, "-n", "kube-system", "exec", list.Items[0].Metadata.Name, "--",
+		"fairway", "dump", "--service", "default/backend-service")
 	if err != nil {
 		return err
 	}
-	part := about(out, "backend-service")
-	fmt.Fprintf(d.out, "     %s\n", indent(part, "     "))
 	at, _, err := d.service(ctx, "backend-service")
 	if err != nil {
 		return err
@@ -136,28 +134,11 @@ func dump(ctx context.Context, d *demo) error {
 		return err
 	}
 	for _, a := range append(addrs, at.Addr()) {
-		if !strings.Contains(part, a.String()) {
-			return mismatch{"the kernel to know " + a.String(), part}
+		// The example's Service and pods use the same port.
+		if one := netip.AddrPortFrom(a, at.Port()).String(); !strings.Contains(out, one) {
+			return mismatch{"the kernel to know " + one, out}
 		}
 	}
 	d.ok("the kernel of %s sends %v to %v", from.Spec.NodeName, at, addrs)
 	return nil
-}
-
-// about picks the lines of a dump that name a Service, and those set under them.
-func about(out, service string) string {
-	var part strings.Builder
-	depth := -1 // of the line that named it
-	for line := range strings.Lines(out) {
-		in := len(line) - len(strings.TrimLeft(line, " \t"))
-		if strings.Contains(line, service) {
-			depth = in
-			part.WriteString(line)
-		} else if depth >= 0 && in > depth {
-			part.WriteString(line)
-		} else {
-			depth = -1
-		}
-	}
-	return part.String()
 }
