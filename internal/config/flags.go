@@ -36,10 +36,10 @@ type own struct {
 	cleanup               bool
 }
 
-// fromFile are the flags that count in spite of --config.
-var fromFile = []string{
+// besideFile are the flags that count in spite of --config. (help is cobra's.)
+var besideFile = []string{
 	"config", "master", "hostname-override", "cleanup", "v", "log-level",
-	"pod-network", "cni-bin-dir", "cni-conf-dir",
+	"pod-network", "cni-bin-dir", "cni-conf-dir", "help",
 }
 
 // NewFlags adds the agent's flags to fs.
@@ -184,7 +184,7 @@ func (f *Flags) ignored() []string {
 func (f *Flags) overruled() []string {
 	var names []string
 	f.fs.Visit(func(fl *pflag.Flag) {
-		if !slices.Contains(fromFile, fl.Name) && f.known(fl.Name) {
+		if !slices.Contains(besideFile, fl.Name) {
 			names = append(names, "--"+fl.Name)
 		}
 	})
@@ -193,9 +193,6 @@ func (f *Flags) overruled() []string {
 	}
 	return []string{"--config is given, so these flags are ignored, as kube-proxy does (write them into the file): " + strings.Join(names, ", ")}
 }
-
-// known reports whether the flag is one of ours: the command may have others.
-func (f *Flags) known(name string) bool { return name != "help" }
 
 // level returns the log level: klog's verbosity is slog's level below zero.
 func (o own) level(verbosity int) (slog.Level, error) {

@@ -62,6 +62,12 @@ func start(t *testing.T, client *fake.Clientset, change ...func(*Config)) *Sourc
 		c(&cfg)
 	}
 	s := New(cfg)
+	runUntilEnd(t, s)
+	return s
+}
+
+func runUntilEnd(t *testing.T, s *Source) {
+	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error)
 	go func() { done <- s.Run(ctx) }()
@@ -76,7 +82,6 @@ func start(t *testing.T, client *fake.Clientset, change ...func(*Config)) *Sourc
 			t.Error("Run did not end with its context")
 		}
 	})
-	return s
 }
 
 func waitFor(t *testing.T, c <-chan struct{}, what string) {

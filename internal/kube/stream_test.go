@@ -1,0 +1,154 @@
+package kube
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// streamServer speaks the API server's streaming list over real HTTP, which client-go
+// uses by default and its fake cannot do: objects as ADDED events, a bookmark that ends
+// the first list, then changes.
+type streamServer struct {
+	*httptest.Server
+	first map[string][]runtime.Object // by resource
+
+	mu    sync.Mutex
+	later map[string]chan watchEvent
+	asked []string // resourceVersions of watches on Services
+}
+
+type watchEvent struct {
+	Type   string         `json:"type"`
+	Object runtime.Object `json:"object"`
+	hangUp bool
+}
+
+func newStreamServer(t *testing.T, first map[string][]runtime.Object) *streamServer {
+	t.Helper()
+	s := &streamServer{first: first, later: map[string]chan watchEvent{}}
+	mux := http.NewServeMux()
+	for path, o := range map[string]runtime.Object{
+		"/api/v1/services": &corev1.Service{}, "/api/v1/nodes": &corev1.Node{},
+		"/apis/discovery.k8s.io/v1/endpointslices": &discoveryv1.EndpointSlice{},
+	} {
+		s.later[path] = make(chan watchEvent)
+		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) { s.watch(w, r, o) })
+	}
+	s.Server = httptest.NewServer(mux)
+	t.Cleanup(s.Close)
+	t.Cleanup(s.CloseClientConnections) // runs first: a watch never ends by itself
+	return s
+}
+
+func typed(o runtime.Object) runtime.Object {
+	switch o := o.(type) {
+	case *corev1.Service:
+		o.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Service"}
+	case *corev1.Node:
+		o.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}
+	case *discoveryv1.EndpointSlice:
+		o.TypeMeta = metav1.TypeMeta{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSlice"}
+	}
+	return o
+}
+
+func (s *streamServer) watch(w http.ResponseWriter, r *http.Request, kind runtime.Object) {
+	q := r.URL.Query()
+	if q.Get("watch") != "true" {
+		http.Error(w, "this server only streams", http.StatusNotImplemented)
+		return
+	}
+	send := func(e watchEvent) {
+		e.Object = typed(e.Object)
+		_ = json.NewEncoder(w).Encode(e)
+		w.(http.Flusher).Flush()
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusOK)
+	w.(http.Flusher).Flush()
+	path := r.URL.Path
+	if path == "/api/v1/services" {
+		s.mu.Lock()
+		s.asked = append(s.asked, q.Get("resourceVersion"))
+		s.mu.Unlock()
+	}
+	if q.Get("sendInitialEvents") == "true" {
+		for _, o := range s.first[path] {
+			send(watchEvent{Type: "ADDED", Object: o})
+		}
+		mark := kind.DeepCopyObject()
+		m := mark.(metav1.Object)
+		m.SetResourceVersion("100")
+		m.SetAnnotations(map[string]string{metav1.InitialEventsAnnotationKey: "true"})
+		send(watchEvent{Type: "BOOKMARK", Object: mark})
+	}
+	for {
+		select {
+		case <-r.Context().Done():
+			return
+		case e := <-s.later[path]:
+			if e.hangUp {
+				return
+			}
+			send(e)
+		}
+	}
+}
+
+func versioned[T metav1.Object](o T, version int) T {
+	o.SetResourceVersion(fmt.Sprint(version))
+	return o
+}
+
+func TestStreamedListAndLostConnection(t *testing.T) {
+	web, api := svcName("web"), svcName("api")
+	const services, slicesPath = "/api/v1/services", "/apis/discovery.k8s.io/v1/endpointslices"
+	server := newStreamServer(t, map[string][]runtime.Object{
+		services:        {versioned(apiService("web", "10.96.0.1"), 1), versioned(apiService("api", "10.96.0.2"), 2)},
+		slicesPath:      {versioned(apiSlice("web-1", "web", "10.0.0.1"), 3)},
+		"/api/v1/nodes": {versioned(apiNode("node-1", "a"), 4)},
+	})
+	client, err := Connect(Connection{Master: server.URL, ContentType: "application/json"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := New(Config{Log: slog.New(slog.DiscardHandler), Client: client, NodeName: "node-1"})
+	runUntilEnd(t, s)
+
+	takeUntil(t, s, web, api)
+	if got, want := addrsOf(s, web), []string{"10.0.0.1"}; !slices.Equal(got, want) {
+		t.Errorf("endpoints %v, want %v", got, want)
+	}
+	if n, ok := s.Node(); !ok || n.Zone != "a" {
+		t.Errorf("Node() = %+v, %v", n, ok)
+	}
+
+	server.later[slicesPath] <- watchEvent{Type: "MODIFIED", Object: versioned(apiSlice("web-1", "web", "10.0.0.1", "10.0.0.2"), 101)}
+	takeUntil(t, s, web)
+	server.later[services] <- watchEvent{Type: "MODIFIED", Object: versioned(apiService("api", "10.96.0.3"), 102)}
+	takeUntil(t, s, api)
+
+	// The connection goes; the next watch must go on where this one was, not list again.
+	server.later[services] <- watchEvent{hangUp: true}
+	server.later[services] <- watchEvent{Type: "DELETED", Object: versioned(apiService("api", "10.96.0.3"), 103)}
+	takeUntil(t, s, api)
+	if _, ok := s.Service(api); ok {
+		t.Error("a deleted Service is still there")
+	}
+	server.mu.Lock()
+	defer server.mu.Unlock()
+	if want := []string{"", "102"}; !slices.Equal(server.asked, want) {
+		t.Errorf("watches from resourceVersions %q, want %q", server.asked, want)
+	}
+}
