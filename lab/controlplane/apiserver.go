@@ -57,6 +57,8 @@ func (c Config) apiServerFlags() flags {
 		// Without it there is no ConfigMap extension-apiserver-authentication,
 		// on which kubelets and controllers wait.
 		"client-ca-file":                   c.pki("ca.crt"),
+		"requestheader-client-ca-file":     c.pki("ca.crt"),
+		"requestheader-allowed-names":      "front-proxy-client",
 		"service-account-issuer":           "https://kubernetes.default.svc.cluster.local",
 		"service-account-key-file":         c.pki("service-account.pub"),
 		"service-account-signing-key-file": c.pki("service-account.key"),

@@ -49,6 +49,10 @@ func (c Config) controllerManagerFlags() flags {
 		"cluster-cidr":                     join(c.Pods),
 		"service-cluster-ip-range":         join(c.Services),
 		"profiling":                        "false",
+		// It asks for a service account and a token for each of its
+		// controllers before it starts them: five seconds at the default rate.
+		"kube-api-qps":   "1000",
+		"kube-api-burst": "1000",
 	}
 	// kube-controller-manager refuses the mask of a family it does not have,
 	// and the general one when it has both.
@@ -79,6 +83,8 @@ func (c Config) runScheduler(ctx context.Context) error {
 		"cert-dir":                  c.Dir,
 		"leader-elect":              "false",
 		"profiling":                 "false",
+		"kube-api-qps":              "1000",
+		"kube-api-burst":            "1000",
 	})
 	if err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -58,6 +59,36 @@ func (c Config) enterCgroup() error {
 	}
 	if err := os.WriteFile(filepath.Join(leaf, "cgroup.procs"), []byte("0"), 0); err != nil {
 		return fmt.Errorf("enter cgroup: %w", err)
+	}
+	return nil
+}
+
+// createCgroups makes the parent of the node's pods in every hierarchy. A
+// cpuset of version 1 is of no use until it has processors and memory; runc
+// fills it for its own cgroups only.
+func (c Config) createCgroups() error {
+	all, _, err := hierarchies()
+	if err != nil {
+		return err
+	}
+	for _, dir := range all {
+		parent := dir
+		for _, name := range strings.Split(strings.Trim(c.Cgroup, "/"), "/") {
+			child := filepath.Join(parent, name)
+			if err := os.MkdirAll(child, 0o755); err != nil {
+				return fmt.Errorf("create cgroup: %w", err)
+			}
+			for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
+				value, err := os.ReadFile(filepath.Join(parent, file))
+				if err != nil {
+					continue // another controller, or version 2's root: nothing to inherit
+				}
+				if err := os.WriteFile(filepath.Join(child, file), value, 0); err != nil {
+					return fmt.Errorf("fill cpuset: %w", err)
+				}
+			}
+			parent = child
+		}
 	}
 	return nil
 }

@@ -38,6 +38,9 @@ func (c Config) Init(ctx context.Context, log *slog.Logger, kubelet []string) er
 	if os.Getpid() != 1 {
 		return fmt.Errorf("init of %s is not the first process of a pid namespace", c.Name)
 	}
+	if err := c.createCgroups(); err != nil {
+		return err
+	}
 	if err := c.enterCgroup(); err != nil {
 		return err
 	}
