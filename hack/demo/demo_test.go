@@ -16,11 +16,12 @@ func TestAnswers(t *testing.T) {
 	const name = "backend-service.default.svc.cluster.local"
 	server := "Server:\t\t10.96.0.10\nAddress:\t10.96.0.10#53\n\n"
 	for out, want := range map[string]bool{
-		server + "Name:\t" + name + "\nAddress: 10.96.5.81\n\n":                                         true,
-		server + "Name:\t" + name + "\nAddress: 10.96.5.82\n\n":                                         false,
-		server + "Name:\t" + name + "\nAddress: 10.96.5.81\nName:\t" + name + "\nAddress: 10.96.5.82\n": false,
-		server + "** server can't find backend-service: NXDOMAIN\n":                                     false,
-		server + "Name:\tbackend-service.other.svc.cluster.local\nAddress: 10.96.5.81\n":                false,
+		";; Got recursion not available\n" + server + "Name:\t" + name + "\nAddress: 10.96.5.81\n;; Got recursion not available\n\n": true,
+		server + "Name:\t" + name + "\nAddress: 10.96.5.81\n\n":                                                                      true,
+		server + "Name:\t" + name + "\nAddress: 10.96.5.82\n\n":                                                                      false,
+		server + "Name:\t" + name + "\nAddress: 10.96.5.81\nName:\t" + name + "\nAddress: 10.96.5.82\n":                              false,
+		server + "** server can't find backend-service: NXDOMAIN\n":                                                                  false,
+		server + "Name:\tbackend-service.other.svc.cluster.local\nAddress: 10.96.5.81\n":                                             false,
 	} {
 		if got := answers(out, name, netip.MustParseAddr("10.96.5.81")); got != want {
 			t.Errorf("answers = %v, want %v, for\n%s", got, want, out)

@@ -139,7 +139,7 @@ type indenter struct {
 
 func (w *indenter) Write(p []byte) (int, error) {
 	for line := range bytes.Lines(p) {
-		if w.fresh {
+		if w.fresh && len(line) > 1 {
 			w.to.Write(w.prefix)
 		}
 		if _, err := w.to.Write(line); err != nil {

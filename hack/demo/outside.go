@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -78,10 +80,19 @@ func (d *demo) open(ctx context.Context, at netip.AddrPort, pods []pod) error {
 		total++
 	}
 	if total != times || len(count) != len(pods) {
-		return mismatch{fmt.Sprintf("%d answers at %v, from all %d pods", times, at, len(pods)), fmt.Sprint(count)}
+		return mismatch{fmt.Sprintf("%d answers at %v, from all %d pods", times, at, len(pods)), tally(count)}
 	}
-	fmt.Fprintf(d.out, "     and %d times more: %v\n", times, count)
+	fmt.Fprintf(d.out, "     and %d times more: %s\n", times, tally(count))
 	return nil
+}
+
+// tally is a count as a person would say it.
+func tally(count map[string]int) string {
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(count)) {
+		parts = append(parts, fmt.Sprintf("%d from %s", count[name], name))
+	}
+	return strings.Join(parts, ", ")
 }
 
 // objects shows what the control plane says.
