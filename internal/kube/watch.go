@@ -55,16 +55,27 @@ func reflector[L runtime.Object](s *Source, name string, kind runtime.Object, st
 		o.LabelSelector, o.FieldSelector = only.LabelSelector, only.FieldSelector
 		return o
 	}
+	pace := &pacer{log: s.cfg.Log, kind: name}
 	lw := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return client.List(ctx, narrow(o))
+			if err := pace.before(ctx); err != nil {
+				return nil, err
+			}
+			list, err := client.List(ctx, narrow(o))
+			pace.after(ctx, err, false, false)
+			return list, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			return client.Watch(ctx, narrow(o))
+			if err := pace.before(ctx); err != nil {
+				return nil, err
+			}
+			w, err := client.Watch(ctx, narrow(o))
+			pace.after(ctx, err, true, o.SendInitialEvents != nil)
+			return w, err
 		},
 	}
 	return cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, s.cfg.Client), kind, store,
-		cache.ReflectorOptions{Name: name})
+		cache.ReflectorOptions{Name: name, Backoff: &reflectorPause})
 }
 
 // The same few names come with every object; one copy of each is kept.

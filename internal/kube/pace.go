@@ -1,0 +1,96 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"net/url"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/wait"
+)
+
+// How fast an API server is asked again that fails, by the number of failures.
+const (
+	firstPause = 800 * time.Millisecond // doubles
+	lastPause  = 30 * time.Second
+	// shortWatch is a watch that ended so soon that it counts as a failure.
+	shortWatch = 5 * time.Second
+	// logAgain is how often a failure that lasts is logged.
+	logAgain = time.Minute
+)
+
+// reflectorPause turns off the reflector's own pauses, all but a trace: some of them
+// do not end with the context, so that an agent could not stop for a minute while the
+// API server is away. A pacer pauses instead.
+var reflectorPause = wait.Backoff{Duration: 5 * time.Millisecond, Steps: 1, Factor: 1}
+
+// A pacer asks the API server for one kind of object: not too often, and it logs when
+// the server does not answer and when it does again, which client-go does not. It
+// belongs to the one goroutine of a reflector.
+type pacer struct {
+	log  *slog.Logger
+	kind string
+
+	failures int       // since a watch last lasted
+	listed   bool      // the last request was a list, and succeeded
+	logged   time.Time // when a failure was last logged; zero: all is well
+	watching time.Time // when the last watch began; zero: none has
+}
+
+// before waits until the server may be asked. It returns the context's error if that
+// ends first.
+func (p *pacer) before(ctx context.Context) error {
+	if !p.watching.IsZero() {
+		if time.Since(p.watching) < shortWatch {
+			p.failures++
+		} else {
+			p.failures = 0
+		}
+		p.watching = time.Time{}
+	}
+	if p.failures == 0 || p.listed {
+		p.listed = false // its watch follows at once
+		return ctx.Err()
+	}
+	pause := min(firstPause<<min(p.failures-1, 10), lastPause)
+	pause += rand.N(pause / 2) // not all nodes at once
+	t := time.NewTimer(pause)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
+}
+
+// after notes how asking went. streaming says that a list was asked for as a stream,
+// which old servers refuse; client-go asks them otherwise then.
+func (p *pacer) after(ctx context.Context, err error, watch, streaming bool) {
+	switch {
+	case ctx.Err() != nil, streaming && apierrors.IsInvalid(err):
+		return
+	case err == nil:
+		if watch {
+			p.watching = time.Now()
+		}
+		p.listed = !watch
+		if !p.logged.IsZero() {
+			p.log.Info("the API server answers again", "kind", p.kind)
+		}
+		p.logged = time.Time{}
+		return
+	}
+	p.failures++
+	if p.logged.IsZero() || time.Since(p.logged) >= logAgain {
+		p.logged = time.Now()
+		var u *url.Error // its text is mostly our query
+		if errors.As(err, &u) {
+			err = u.Err
+		}
+		p.log.Warn("cannot read from the API server, will try again", "kind", p.kind, "err", err)
+	}
+}

@@ -1,0 +1,95 @@
+package kube
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+)
+
+// TestServerAway: a server that is away is logged, not once a try; it is found when it
+// comes; and Run ends at once with its context while it is away.
+func TestServerAway(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	l.Close()
+	client, err := Connect(Connection{Master: "http://" + addr, ContentType: "application/json"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := &lines{}
+	s := New(Config{Log: slog.New(slog.NewTextHandler(log, nil)), Client: client, NodeName: "node-1"})
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	for _, kind := range []string{"services", "endpointslices", "nodes"} {
+		until(t, "a log line", func() bool { return log.count("kind="+kind) > 0 })
+	}
+
+	if l, err = net.Listen("tcp", addr); err != nil {
+		t.Fatal(err)
+	}
+	empty := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Get("watch") != "" {
+			http.Error(w, "gone again", http.StatusServiceUnavailable)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte(`{"apiVersion":"v1","kind":"List","metadata":{"resourceVersion":"7"},"items":[]}`))
+	})
+	server := &http.Server{Handler: empty, ReadHeaderTimeout: deadline}
+	go func() { _ = server.Serve(l) }()
+	defer server.Close()
+	waitFor(t, s.Synced(), "Synced")
+	if n := log.count("cannot read from the API server"); n < 3 || n > 9 {
+		t.Errorf("%d log lines of three kinds that could not be read", n)
+	}
+
+	stop()
+	start := time.Now()
+	select {
+	case <-done:
+	case <-time.After(deadline):
+		t.Fatal("Run did not end")
+	}
+	if took := time.Since(start); took > 500*time.Millisecond {
+		t.Errorf("Run took %v to end", took)
+	}
+}
+
+func TestPace(t *testing.T) {
+	p := &pacer{log: slog.New(slog.DiscardHandler), kind: "services"}
+	took := func() time.Duration {
+		start := time.Now()
+		if err := p.before(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return time.Since(start).Round(100 * time.Millisecond)
+	}
+	if d := took(); d > 0 {
+		t.Errorf("the first request waited for %v", d)
+	}
+	p.after(t.Context(), context.DeadlineExceeded, false, false)
+	if d := took(); d < firstPause || d > 2*firstPause {
+		t.Errorf("the request after a failure waited for %v", d)
+	}
+	p.after(t.Context(), nil, false, false)
+	if d := took(); d > 0 {
+		t.Errorf("the watch after a list waited for %v", d)
+	}
+	p.after(t.Context(), nil, true, false) // and ends at once
+	if d := took(); d < 2*firstPause {
+		t.Errorf("the request after a second failure waited for %v", d)
+	}
+	p.after(t.Context(), nil, true, false)
+	p.watching = time.Now().Add(-shortWatch)
+	if d := took(); d > 0 {
+		t.Errorf("the request after a long watch waited for %v", d)
+	}
+}
