@@ -51,6 +51,8 @@ type Network struct {
 	Config
 	reported  map[string]bool // problems of peers that were logged
 	installed [2]fileState    // source and copy of the plugin when they were last equal
+	looked    bool            // for obstacles, which were found
+	obstacles []string
 }
 
 // New returns a Network that has done nothing yet.
@@ -82,7 +84,7 @@ func (n *Network) Sync(ctx context.Context, self Peer, peers []Peer) error {
 	mtu, err := n.mtu(netlink, self)
 	needed = errors.Join(needed, err)
 	refused, failed := syncRoutes(netlink, table.ours, plan.routes)
-	n.report(append(plan.problems, refused...))
+	n.report(slices.Concat(plan.problems, refused, n.findObstacles(ctx)))
 	if needed != nil {
 		return errors.Join(needed, failed)
 	}
