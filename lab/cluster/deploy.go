@@ -3,22 +3,26 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"strings"
 
+	"github.com/fairway-net/fairway/lab/fabric"
 	"github.com/fairway-net/fairway/lab/manifest"
 )
 
 // overlay is what the lab changes in deploy/: where the API server is, the
-// cluster's addresses, and how Services are proxied.
+// cluster's addresses, how Services are proxied, and that Fairway makes the
+// pod network as well.
 func (b *builder) overlay() string {
 	mode := b.ProxyMode
 	if b.KubeProxy != "" {
 		mode = "none" // the agent makes the pod network, kube-proxy the Services
 	}
-	var pods []string
-	for _, p := range b.plan.Pods() {
-		pods = append(pods, p.String())
+	policy := "SingleStack"
+	if b.Family == fabric.Dual {
+		policy = "RequireDualStack"
 	}
+	dns := b.plan.DNS()
 	return fmt.Sprintf(`apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
 resources: [base]
@@ -33,7 +37,32 @@ patches:
       CLUSTER_CIDR: %q
       PROXY_MODE: %q
       POD_NETWORK: routes
-`, b.plan.APIServer(), strings.Join(pods, ","), mode)
+- target: {kind: Service, name: kube-dns}
+  patch: |
+    apiVersion: v1
+    kind: Service
+    metadata: {name: kube-dns}
+    spec:
+      ipFamilyPolicy: %s
+      clusterIP: %q
+      clusterIPs: [%s]
+`, b.plan.APIServer(), list(b.plan.Pods()), mode, policy, dns[0], quoted(dns))
+}
+
+func list(prefixes []netip.Prefix) string {
+	s := make([]string, len(prefixes))
+	for i, p := range prefixes {
+		s[i] = p.String()
+	}
+	return strings.Join(s, ",")
+}
+
+func quoted(addrs []netip.Addr) string {
+	s := make([]string, len(addrs))
+	for i, a := range addrs {
+		s[i] = fmt.Sprintf("%q", a)
+	}
+	return strings.Join(s, ", ")
 }
 
 func (b *builder) deployAll(ctx context.Context) error {

@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -166,16 +165,12 @@ func (b *builder) kubeProxy(name string) []string {
 	if b.KubeProxy == "" {
 		return nil
 	}
-	var pods []string
-	for _, p := range b.plan.Pods() {
-		pods = append(pods, p.String())
-	}
 	return []string{
 		b.KubeProxy,
 		"--kubeconfig=" + controlplane.Kubeconfig(b.pki(), "kube-proxy"),
 		"--hostname-override=" + name,
 		"--proxy-mode=" + b.ProxyMode,
-		"--cluster-cidr=" + strings.Join(pods, ","),
+		"--cluster-cidr=" + list(b.plan.Pods()),
 		"--conntrack-max-per-core=0",
 		"--conntrack-tcp-timeout-established=0s",
 		"--conntrack-tcp-timeout-close-wait=0s",

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/spf13/cobra"
 	"k8s.io/component-base/cli"
@@ -29,6 +30,11 @@ func kubectlCommand(lab *cluster.Lab) *cobra.Command {
 // name. An empty kubeconfig means the lab's.
 func kubectl(lab cluster.Lab, args []string, kubeconfig string) int {
 	if kubeconfig == "" {
+		// kubectl would fall back to localhost:8080, and say so many times.
+		if !lab.Exists() && !offline(args) {
+			fmt.Fprintln(os.Stderr, "fairway-lab:", cluster.ErrNoLab)
+			return 1
+		}
 		kubeconfig = lab.Kubeconfig()
 	}
 	if err := os.Setenv("KUBECONFIG", kubeconfig); err != nil {
@@ -41,4 +47,9 @@ func kubectl(lab cluster.Lab, args []string, kubeconfig string) int {
 		util.CheckErr(err) // prints it and ends with its status
 	}
 	return 0
+}
+
+// offline reports whether the command makes sense without a cluster.
+func offline(args []string) bool {
+	return len(args) == 0 || slices.Contains([]string{"help", "--help", "-h", "completion", "kustomize", "version"}, args[0])
 }
