@@ -1,0 +1,66 @@
+// Web is the one program behind the lab's web images: `web jobs` is the two-tier application of the examples, `web
+// httpd` a server that says "It works!".
+//
+//	client ─► :8080 front end ─► http://backend-service:3000 ─► :3000 API ─► {"job":…,"pod":…}
+//	client ─► :80   httpd     ─► <h1>It works!</h1>
+//
+// The image of the back end and of the front end is the same and is started without arguments by the examples, so
+// `web jobs` serves both ports; which one is used is the Service's affair. It promises to lose no request when a pod
+// is deleted: see serve.
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+)
+
+// grace is how long a server goes on accepting after SIGTERM. The kubelet sends SIGTERM at the moment the API server
+// begins to tell the nodes that the endpoint goes; until the last node knows, new connections still arrive.
+const grace = 5 * time.Second
+
+func main() {
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	if err := run(ctx, log, os.Args[1:], os.Getenv); err != nil {
+		fmt.Fprintln(os.Stderr, "web:", err)
+		os.Exit(1)
+	}
+}
+
+// run starts the servers of one role. getenv is os.Getenv outside of tests.
+func run(ctx context.Context, log *slog.Logger, args []string, getenv func(string) string) error {
+	pod, err := os.Hostname()
+	if err != nil {
+		return fmt.Errorf("read the pod's name: %w", err)
+	}
+	env := func(key, otherwise string) string {
+		if v := getenv(key); v != "" {
+			return v
+		}
+		return otherwise
+	}
+	wait, err := time.ParseDuration(env("GRACE", grace.String()))
+	if err != nil {
+		return fmt.Errorf("GRACE: %w (write a duration, as 5s)", err)
+	}
+	role := ""
+	if len(args) == 1 {
+		role = args[0]
+	}
+	switch role {
+	case "jobs":
+		back := env("BACKEND_URL", "http://backend-service:3000")
+		return serve(ctx, log, wait,
+			server{name: "api", addr: env("API_ADDR", ":3000"), handler: api(pod)},
+			server{name: "front end", addr: env("FRONTEND_ADDR", ":8080"), handler: newFrontend(pod, back, log)})
+	case "httpd":
+		return serve(ctx, log, wait, server{name: "httpd", addr: env("ADDR", ":80"), handler: itWorks()})
+	}
+	return fmt.Errorf("unknown arguments %q (say `web jobs` or `web httpd`)", args)
+}
