@@ -118,7 +118,7 @@ func TestStepsAreBoundedAndTold(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var out bytes.Buffer
-			d := &demo{lab: lab, out: &out}
+			d := &demo{lab: lab, leave: true, out: &out}
 			err := d.all(t.Context(), []step{{"one", 200 * time.Millisecond, c.run}})
 			if (err == nil) != c.ok || !strings.Contains(out.String(), c.want) {
 				t.Errorf("error %v, output\n%s\nwant %q", err, out.String(), c.want)

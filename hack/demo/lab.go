@@ -19,6 +19,7 @@ const client = "demo-client"
 type demo struct {
 	lab       string // path of fairway-lab
 	manifests string
+	leave     bool // the lab stays up after the demo
 	out       io.Writer
 }
 

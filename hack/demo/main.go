@@ -46,7 +46,7 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	d := &demo{lab: *lab, manifests: *manifests, out: os.Stdout}
+	d := &demo{lab: *lab, manifests: *manifests, leave: !*down, out: os.Stdout}
 	if err := check(d); err != nil {
 		fmt.Fprintln(os.Stderr, "demo:", err)
 		os.Exit(1)
@@ -86,19 +86,25 @@ func (d *demo) all(ctx context.Context, steps []step) error {
 		}
 		cancel()
 		if err != nil {
-			fmt.Fprintf(d.out, "   ✗ %s\n\nStep %d of %d failed. The lab is left as it is:\n", indent(err.Error(), "     "), i+1, len(steps))
+			fmt.Fprintf(d.out, "   ✗ %s\n\nStep %d of %d failed.", indent(err.Error(), "     "), i+1, len(steps))
 			d.lookAround()
 			return err
 		}
 		fmt.Fprintf(d.out, "   (%.1f s)\n", time.Since(start).Seconds())
 	}
-	fmt.Fprintf(d.out, "\nAll %d steps held, in %.0f s. The lab is still up; look around:\n", len(steps), time.Since(began).Seconds())
+	fmt.Fprintf(d.out, "\nAll %d steps held, in %.0f s.", len(steps), time.Since(began).Seconds())
 	d.lookAround()
 	return nil
 }
 
+// lookAround says what can be done with the lab that is left.
 func (d *demo) lookAround() {
-	fmt.Fprintf(d.out, `   %[1]s kubectl get pods -A -o wide
+	if !d.leave {
+		fmt.Fprintln(d.out)
+		return
+	}
+	fmt.Fprintf(d.out, ` The lab is left up; look around:
+   %[1]s kubectl get pods -A -o wide
    %[1]s kubectl -n kube-system logs ds/fairway-agent
    %[1]s node 1 -- nft list ruleset
    %[1]s client -- curl -s http://NODE:NODEPORT
@@ -110,7 +116,6 @@ func (d *demo) lookAround() {
 func (d *demo) down() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	fmt.Fprintln(d.out)
 	_, err := d.show(ctx, "down")
 	if err != nil {
 		fmt.Fprintf(d.out, "   ✗ %s\n", indent(err.Error(), "     "))
