@@ -1,0 +1,252 @@
+// Package fairway holds the tests of the tree's structure; it has no code.
+package fairway
+
+import (
+	"bytes"
+	"fmt"
+	"go/ast"
+	"go/format"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/fairway-net/fairway"
+
+// Caps. A function that outgrows its cap hides a second one; a file, a second noun.
+const (
+	maxFunc = 80
+	maxFile = 800
+)
+
+// longer lists what may be over a cap, with the reason. Keep it empty.
+var longer = map[string]string{}
+
+// law says which packages of ours a package may import, by path below internal/, and
+// whether it may use more than the standard library. A package that is not listed has
+// no law yet and fails the test: think about who may use it, then write it here.
+var law = map[string]struct {
+	ours     []string
+	thirdOK  bool
+	k8s      bool
+	whyOrNot string
+}{
+	"service":              {nil, false, false, "the policy is pure: it must be readable and testable without a kernel or an API server"},
+	"datapath":             {[]string{"service"}, false, false, "the contract speaks of tables only"},
+	"datapath/nftables":    {[]string{"service", "datapath"}, true, false, "a mechanism renders tables; it knows no API objects"},
+	"datapath/conformance": {[]string{"service", "datapath", "testnet", "scenario", "kube"}, true, true, "tests"},
+	"proxy":                {[]string{"service", "datapath"}, true, false, "the loop knows no API objects and no mechanism"},
+	"kube":                 {[]string{"service"}, true, true, "the edge to the API server, the only importer of client-go"},
+	"config":               {[]string{"service", "kube"}, true, true, "k8s.io/kube-proxy has the types of KubeProxyConfiguration"},
+	"health":               {[]string{"service"}, true, false, "answers load balancers and kubelets"},
+	"cni":                  {nil, true, false, "the plugin runs by itself, started by the container runtime"},
+	"node":                 {[]string{"cni"}, true, false, "the pod network is told its peers; it does not watch"},
+	"dns":                  {nil, true, false, "CoreDNS brings its own client"},
+	"image":                {nil, true, false, "writes archives; knows nothing of the rest"},
+	"testnet":              {nil, true, false, "namespaces for tests"},
+	"scenario":             {[]string{"service", "kube", "testnet"}, true, true, "reads the behaviours that tests share"},
+}
+
+// netIPers may use net.IP, with the reason.
+var netIPers = map[string]string{
+	"internal/cni":     "CNI's result types and netlink speak net.IPNet; converted at the edge of each call",
+	"internal/node":    "netlink speaks net.IPNet",
+	"internal/testnet": "netlink speaks net.IPNet",
+	"internal/dns":     "miekg/dns records hold net.IP",
+	"lab/fabric":       "netlink speaks net.IPNet",
+	"lab/node":         "netlink speaks net.IPNet",
+	"lab/pki":          "x509 certificates hold net.IP",
+	"lab/cluster":      "x509 certificates hold net.IP",
+}
+
+// source is one parsed file.
+type source struct {
+	path string // slash separated, from the root
+	text []byte
+	file *ast.File
+	fset *token.FileSet
+}
+
+func (s source) dir() string { return path.Dir(s.path) }
+func (s source) test() bool  { return strings.HasSuffix(s.path, "_test.go") }
+func (s source) at(n ast.Node) string {
+	return fmt.Sprintf("%s:%d", s.path, s.fset.Position(n.Pos()).Line)
+}
+
+// sources parses every Go file of the repository, the lab's module included.
+func sources(t *testing.T) []source {
+	t.Helper()
+	var all []source
+	err := filepath.WalkDir(".", func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name := d.Name()
+		if d.IsDir() && p != "." && (strings.HasPrefix(name, ".") || strings.HasPrefix(name, "_") || name == "bin" || name == "testdata") {
+			return filepath.SkipDir
+		}
+		if d.IsDir() || !strings.HasSuffix(name, ".go") {
+			return nil
+		}
+		text, err := os.ReadFile(p)
+		if err != nil {
+			return err
+		}
+		fset := token.NewFileSet()
+		f, err := parser.ParseFile(fset, p, text, parser.ParseComments)
+		if err != nil {
+			return err
+		}
+		all = append(all, source{filepath.ToSlash(p), text, f, fset})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(all) < 20 {
+		t.Fatalf("found %d Go files only: is this the root of the repository?", len(all))
+	}
+	return all
+}
+
+func TestFormat(t *testing.T) {
+	for _, s := range sources(t) {
+		want, err := format.Source(s.text)
+		if err != nil {
+			t.Errorf("%s: %v", s.path, err)
+		} else if !bytes.Equal(want, s.text) {
+			t.Errorf("%s is not formatted: run gofmt -w %s", s.path, s.path)
+		}
+	}
+}
+
+// TestDocs holds that every package says what it hides and promises.
+func TestDocs(t *testing.T) {
+	docs := map[string]string{}
+	for _, s := range sources(t) {
+		if _, ok := docs[s.dir()]; !ok && !s.test() {
+			docs[s.dir()] = ""
+		}
+		if s.file.Doc != nil && !s.test() {
+			docs[s.dir()] += s.file.Doc.Text()
+		}
+	}
+	for dir, doc := range docs {
+		if len(doc) < 60 {
+			t.Errorf("package %s has no package comment worth the name: say what it hides and what it promises", dir)
+		}
+	}
+}
+
+func TestSizes(t *testing.T) {
+	for _, s := range sources(t) {
+		if n := bytes.Count(s.text, []byte("\n")); n > maxFile && longer[s.path] == "" {
+			t.Errorf("%s has %d lines, at most %d: find the second noun in it", s.path, n, maxFile)
+		}
+		for _, d := range s.file.Decls {
+			f, ok := d.(*ast.FuncDecl)
+			if !ok || f.Body == nil {
+				continue
+			}
+			n := s.fset.Position(f.End()).Line - s.fset.Position(f.Pos()).Line + 1
+			if n > maxFunc && longer[s.path+":"+f.Name.Name] == "" {
+				t.Errorf("%s: %s has %d lines, at most %d: find the second function in it", s.at(f), f.Name.Name, n, maxFunc)
+			}
+		}
+	}
+}
+
+// TestImportLaw holds who may know whom. It looks at shipped code, not at tests.
+func TestImportLaw(t *testing.T) {
+	seen := map[string]bool{}
+	for _, s := range sources(t) {
+		pkg, ok := strings.CutPrefix(s.dir(), "internal/")
+		if !ok || s.test() {
+			continue
+		}
+		seen[pkg] = true
+		l, ok := law[pkg]
+		if !ok {
+			t.Errorf("internal/%s has no law: decide what it may import and write it into the table law", pkg)
+			continue
+		}
+		for _, i := range s.file.Imports {
+			p, err := strconv.Unquote(i.Path.Value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ours, isOurs := strings.CutPrefix(p, module+"/internal/")
+			switch {
+			case isOurs && !slices.Contains(l.ours, ours):
+				t.Errorf("%s imports internal/%s: %s", s.path, ours, l.whyOrNot)
+			case isOurs:
+			case strings.Contains(p, "k8s.io/") && !l.k8s:
+				t.Errorf("%s imports %s: only internal/kube knows Kubernetes (%s)", s.path, p, l.whyOrNot)
+			case strings.Contains(strings.SplitN(p, "/", 2)[0], ".") && !l.thirdOK:
+				t.Errorf("%s imports %s: the standard library only (%s)", s.path, p, l.whyOrNot)
+			}
+		}
+	}
+	for pkg := range law {
+		if !seen[pkg] {
+			t.Errorf("the law names internal/%s, which does not exist", pkg)
+		}
+	}
+}
+
+// TestForbidden holds what reviewers would otherwise have to look for.
+func TestForbidden(t *testing.T) {
+	for _, s := range sources(t) {
+		var above []ast.Node
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			if n == nil {
+				above = above[:len(above)-1]
+				return true
+			}
+			above = append(above, n)
+			switch n := n.(type) {
+			case *ast.FuncDecl:
+				if n.Name.Name == "init" && n.Recv == nil {
+					t.Errorf("%s: func init: build it by hand, from main down", s.at(n))
+				}
+			case *ast.SelectorExpr:
+				forbidden(t, s, n, above)
+			}
+			return true
+		})
+	}
+}
+
+func forbidden(t *testing.T, s source, n *ast.SelectorExpr, above []ast.Node) {
+	x, ok := n.X.(*ast.Ident)
+	if !ok {
+		return
+	}
+	switch x.Name + "." + n.Sel.Name {
+	case "context.TODO":
+		t.Errorf("%s: context.TODO: take the caller's", s.at(n))
+	case "time.Sleep":
+		// In a loop it is the pause between two looks at a condition.
+		loop := func(n ast.Node) bool {
+			switch n.(type) {
+			case *ast.ForStmt, *ast.RangeStmt:
+				return true
+			}
+			return false
+		}
+		if !slices.ContainsFunc(above, loop) {
+			t.Errorf("%s: time.Sleep outside a loop: wait for what you wait for", s.at(n))
+		}
+	case "net.IP":
+		if _, ok := netIPers[s.dir()]; !ok && !s.test() {
+			t.Errorf("%s: net.IP: use netip.Addr, or list the package with its reason", s.at(n))
+		}
+	}
+}
