@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"testing"
 	"time"
 )
@@ -60,6 +61,30 @@ func TestServerAway(t *testing.T) {
 	}
 	if took := time.Since(start); took > 500*time.Millisecond {
 		t.Errorf("Run took %v to end", took)
+	}
+}
+
+// TestForbidden: missing rights are one log line a kind, with the server's words.
+func TestForbidden(t *testing.T) {
+	asked := make(chan struct{}, 1000)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked <- struct{}{}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusForbidden)
+		_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403,"message":"user fairway cannot list this"}`))
+	}))
+	t.Cleanup(server.Close)
+	client, err := Connect(Connection{Master: server.URL, ContentType: "application/json"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := &lines{}
+	runUntilEnd(t, New(Config{Log: slog.New(slog.NewTextHandler(log, nil)), Client: client, NodeName: "node-1"}))
+	for range 9 { // the stream, the list, and a second round of each
+		waitFor(t, asked, "a request")
+	}
+	if n := log.count("user fairway cannot list this"); n != 3 {
+		t.Errorf("%d log lines, want one a kind", n)
 	}
 }
 

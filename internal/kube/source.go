@@ -116,7 +116,7 @@ func cutNode(obj any) (*Node, int64) {
 // logged and tried again.
 func (s *Source) Run(ctx context.Context) error {
 	// client-go logs through the context; its details are debug messages to us.
-	ctx = klog.NewContext(ctx, logr.FromSlogHandler(s.cfg.Log.Handler()))
+	ctx = klog.NewContext(ctx, logr.FromSlogHandler(oncePerFailure{s.cfg.Log.Handler()}))
 	var wg sync.WaitGroup
 	for _, r := range s.reflectors() {
 		wg.Go(func() { r.RunWithContext(ctx) })
