@@ -141,6 +141,8 @@ func (n *Namespace) prepare() error {
 		// A test must see every "port unreachable", not one a second.
 		{"ipv4/icmp_ratelimit", "0"},
 		{"ipv6/icmp/ratelimit", "0"},
+		{"ipv4/icmp_msgs_per_sec", "100000"}, // of IPv6 too
+		{"ipv4/icmp_msgs_burst", "10000"},
 	} {
 		if err := n.Sysctl(s[0], s[1]); err != nil {
 			return fmt.Errorf("set sysctl: %w", err)

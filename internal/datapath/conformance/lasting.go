@@ -25,14 +25,14 @@ func six() []service.Endpoint {
 	return out
 }
 
-func sixRig(t testing.TB, open Open) *rig {
+func sixRig(t testing.TB, s suite) *rig {
 	eps := map[service.Key]string{}
 	for i, e := range six() {
 		_, node := scenario.PodAddr(i, true)
 		eps[service.Key{Addr: e.Addr, Proto: service.TCP}] = node
 		eps[service.Key{Addr: e.Addr, Proto: service.UDP}] = node
 	}
-	return newRig(t, open, "node-1", eps)
+	return newRig(t, s, "node-1", eps)
 }
 
 // web is a frontend that forwards TCP or UDP to some of six.
@@ -59,8 +59,8 @@ func tableOf(frontends ...*service.Frontend) *service.Table {
 }
 
 // cleanup: nothing of the datapath is left, and nothing else is touched.
-func cleanup(t *testing.T, open Open) {
-	r := sixRig(t, open)
+func (s suite) cleanup(t testing.TB) {
+	r := sixRig(t, s)
 	foreign := "table ip theirs {\n\tchain c {\n\t\ttype nat hook prerouting priority dstnat;\n\t\ttcp dport 9 drop\n\t}\n}\n"
 	report(t, r.node.Do(func() error {
 		cmd := exec.Command("nft", "-f", "-")
@@ -114,14 +114,14 @@ func (r *rig) ruleset() string {
 }
 
 // established: a connection stays with its endpoint, whatever else changes.
-func established(t *testing.T, open Open) {
-	r := sixRig(t, open)
+func (s suite) established(t testing.TB) {
+	r := sixRig(t, s)
 	const at = "10.96.0.1:80"
 	report(t, r.sync(tableOf(web("a", at, service.TCP, 0), web("a", at, service.UDP, 0))))
 	var conns []*testnet.Conn
 	for _, place := range []scenario.Place{scenario.World.Pod, scenario.World.Node, scenario.World.Outside} {
 		for _, network := range []string{"tcp", "udp"} {
-			c, err := r.hosts[place.V4].Dial(network, netip.MustParseAddrPort(at), patience)
+			c, err := r.hosts[place.V4].Dial(network, netip.MustParseAddrPort(at), s.patience)
 			if err != nil {
 				t.Fatalf("%s, %s: %v", place.Name, network, err)
 			}
@@ -132,7 +132,7 @@ func established(t *testing.T, open Open) {
 	still := func(when string) {
 		t.Helper()
 		for _, c := range conns {
-			if got := c.Ask(patience); got.Outcome != testnet.Answered || got.At != six()[0].Addr {
+			if got := c.Ask(s.patience); got.Outcome != testnet.Answered || got.At != six()[0].Addr {
 				t.Errorf("%s: %v is %v", when, c.LocalAddr(), got)
 			}
 		}
@@ -156,8 +156,8 @@ func established(t *testing.T, open Open) {
 
 // continuity: while endpoints come and go, every request is answered by one that the
 // Service has, and Services that do not change never notice.
-func continuity(t *testing.T, open Open) {
-	r := sixRig(t, open)
+func (s suite) continuity(t testing.TB) {
+	r := sixRig(t, s)
 	rng := newSeed(t)
 	next := func() *service.Table {
 		// Endpoint 0 is always there; more and less around it, in every number.
@@ -169,8 +169,8 @@ func continuity(t *testing.T, open Open) {
 	}
 	report(t, r.sync(next()))
 	load := r.load([]request{{to: "10.96.0.1:80", by: six()}, {to: "10.96.0.2:80", by: six()[:2]}})
-	for i := range 150 {
-		if i%30 == 29 {
+	for i := range s.changes {
+		if i%20 == 19 {
 			r.reopen()
 		}
 		table := next()
@@ -184,7 +184,7 @@ func continuity(t *testing.T, open Open) {
 
 // faults: one write of ten fails, sometimes all of them, in the middle of everything.
 // Sync is repeated until it succeeds, as internal/proxy does.
-func faults(t *testing.T, open Open) {
+func (s suite) faults(t testing.TB) {
 	rng := newSeed(t)
 	gen := scenario.NewRandom(rng)
 	v, settings := gen.Vantage()
@@ -192,7 +192,7 @@ func faults(t *testing.T, open Open) {
 	for i, e := range six() {
 		_, eps[service.Key{Addr: e.Addr, Proto: service.TCP}] = scenario.PodAddr(i, true)
 	}
-	r := newRig(t, open, v.Node, eps)
+	r := newRig(t, s, v.Node, eps)
 	faulty, ok := r.dp.(Faulty)
 	if !ok {
 		t.Skipf("%s has no writes that could be made to fail (FailWrites)", r.dp.Name())
@@ -208,7 +208,7 @@ func faults(t *testing.T, open Open) {
 	load := r.load([]request{{to: "10.96.100.1:80", by: six()[:2]}})
 	injected := errors.New("injected fault")
 	failed := 0
-	for step := range 100 {
+	for step := range s.changes {
 		for range 1 + rng.IntN(4) {
 			state.Apply(gen.Event())
 		}
@@ -244,15 +244,15 @@ func faults(t *testing.T, open Open) {
 
 // spread: each of three endpoints gets its share. With 600 connections a fair choice
 // is outside 20 to 47 percent once in 10^11.
-func spread(t *testing.T, open Open) {
-	r := sixRig(t, open)
+func (s suite) spread(t testing.TB) {
+	r := sixRig(t, s)
 	report(t, r.sync(tableOf(web("a", "10.96.0.1:80", service.TCP, 0, 1, 2), web("a", "10.96.0.1:80", service.UDP, 0, 1, 2))))
 	client := r.hosts[scenario.World.Pod.V4]
 	for _, network := range []string{"tcp", "udp"} {
 		const total = 600
 		count := map[netip.AddrPort]int{}
 		for range total {
-			got := client.Ask(network, netip.MustParseAddrPort("10.96.0.1:80"), patience)
+			got := client.Ask(network, netip.MustParseAddrPort("10.96.0.1:80"), s.patience)
 			if got.Outcome != testnet.Answered {
 				t.Fatal(got)
 			}
@@ -290,7 +290,7 @@ func (r *rig) load(all []request) (stop func() error) {
 					return
 				default:
 				}
-				got := client.Ask("tcp", netip.MustParseAddrPort(q.to), patience)
+				got := client.Ask("tcp", netip.MustParseAddrPort(q.to), r.suite.patience)
 				if got.Outcome != testnet.Answered || !has(q.by, got.At) {
 					errs[i] = fmt.Errorf("request %d to %s: %v", n, q.to, got)
 				}

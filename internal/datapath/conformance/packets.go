@@ -13,11 +13,6 @@ import (
 	"github.com/fairway-net/fairway/internal/testnet"
 )
 
-// patience is how long a client waits for an answer that must come. It is long, since
-// other tests may have the machine; silence that is expected is waited for only
-// testnet.Patience.
-const patience = 5 * time.Second
-
 // everywhere makes a packet from each place, and from each local endpoint of the
 // frontend, to each frontend of the table, with what the table says about it.
 func everywhere(t *service.Table) []scenario.Packet {
@@ -102,7 +97,7 @@ func (r *rig) packet(p scenario.Packet) error {
 		}
 		return nil
 	case service.Reject:
-		if got := ask(patience); got.Outcome != testnet.Refused {
+		if got := ask(r.suite.patience); got.Outcome != testnet.Refused {
 			return errors.New(got.String())
 		}
 		return nil
@@ -111,7 +106,7 @@ func (r *rig) packet(p scenario.Packet) error {
 	n := len(p.Want.Reaches)
 	missing := slices.Clone(p.Want.Reaches)
 	for i := 0; i < 40*n && (len(missing) > 0 || i < 2*n); i++ {
-		got := ask(patience)
+		got := ask(r.suite.patience)
 		if got.Outcome != testnet.Answered {
 			return errors.New(got.String())
 		}

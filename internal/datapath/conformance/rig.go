@@ -18,7 +18,7 @@ import (
 // speak of around it.
 type rig struct {
 	t     testing.TB
-	open  Open
+	suite suite
 	net   *testnet.Net
 	node  *testnet.Host // where the datapath works
 	peer  *testnet.Host
@@ -29,10 +29,10 @@ type rig struct {
 // newRig builds the network, with a server on each endpoint: also on those that no
 // packet may reach, for a wrong answer is a better finding than none. Endpoints of the
 // vantage node are on node, all others on peer.
-func newRig(t testing.TB, open Open, vantage string, endpoints map[service.Key]string) *rig {
+func newRig(t testing.TB, s suite, vantage string, endpoints map[service.Key]string) *rig {
 	t.Helper()
 	n := testnet.New(t)
-	r := &rig{t: t, open: open, net: n, node: n.Node("node-1"), peer: n.Node("node-2"), hosts: map[netip.Addr]*testnet.Host{}}
+	r := &rig{t: t, suite: s, net: n, node: n.Node("node-1"), peer: n.Node("node-2"), hosts: map[netip.Addr]*testnet.Host{}}
 	w := &scenario.World
 	r.node.AddAddr(w.Extra.V4)
 	r.node.AddAddr(w.Extra.V6)
@@ -94,7 +94,7 @@ func (r *rig) reopen() {
 	if r.dp != nil {
 		r.dp.Close()
 	}
-	r.dp = r.open(r.t)
+	r.dp = r.suite.open(r.t)
 }
 
 func (r *rig) sync(want *service.Table) error {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/scenario"
@@ -19,57 +20,74 @@ type Open func(t testing.TB) datapath.Datapath
 // f is called before each write; an error of f is the write's. Nil ends it.
 type Faulty interface{ FailWrites(f func() error) }
 
-// Run runs the suite. Its subtests are parallel and take about 20 seconds on two cores.
+// A suite is the suite, for one datapath and of some size.
+type suite struct {
+	open     Open
+	services int           // in a large table
+	changes  int           // of tables, where many follow each other
+	patience time.Duration // with an answer that must come; see testnet.Patience for others
+}
+
+// Run runs the suite. Its subtests are parallel and take about 15 seconds on two cores.
 func Run(t *testing.T, open Open) {
-	t.Run("scenarios", func(t *testing.T) { scenarios(t, open) })
+	suite{open: open, services: 3000, changes: 150, patience: 3 * time.Second}.run(t)
+}
+
+func (s suite) run(t *testing.T) {
+	t.Run("scenarios", s.scenarios)
 	for _, test := range []struct {
 		name string
-		run  func(t *testing.T, open Open)
+		run  func(testing.TB)
 	}{
-		{"empty", empty},
-		{"random", random},
-		{"large", large},
-		{"adopt", adopt},
-		{"cleanup", cleanup},
-		{"established", established},
-		{"continuity", continuity},
-		{"faults", faults},
-		{"spread", spread},
+		{"empty", s.empty},
+		{"random", s.random},
+		{"large", s.large},
+		{"adopt", s.adopt},
+		{"cleanup", s.cleanup},
+		{"established", s.established},
+		{"continuity", s.continuity},
+		{"faults", s.faults},
+		{"spread", s.spread},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			test.run(t, open)
+			test.run(t)
 		})
 	}
 }
 
 // scenarios looks at every scenario of the policy: the packets it names, and then one
 // from everywhere to everything in its table.
-func scenarios(t *testing.T, open Open) {
-	dir, err := scenario.Dir()
+func (s suite) scenarios(t *testing.T) {
+	all, err := load()
 	if err != nil {
 		t.Fatal(err)
 	}
-	all, err := scenario.Load(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, s := range all {
-		t.Run(s.Name, func(t *testing.T) {
+	for _, one := range all {
+		t.Run(one.Name, func(t *testing.T) {
 			t.Parallel()
-			report(t, checkScenario(t, open, s))
+			report(t, s.scenario(t, one))
 		})
 	}
 }
 
-func checkScenario(t testing.TB, open Open, s *scenario.Scenario) error {
-	table := s.Table()
-	r := newRig(t, open, s.Vantage.Node, s.Endpoints())
+// load reads the policy's scenarios.
+func load() ([]*scenario.Scenario, error) {
+	dir, err := scenario.Dir()
+	if err != nil {
+		return nil, err
+	}
+	return scenario.Load(dir)
+}
+
+func (s suite) scenario(t testing.TB, one *scenario.Scenario) error {
+	table := one.Table()
+	r := newRig(t, s, one.Vantage.Node, one.Endpoints())
 	if err := r.sync(table); err != nil {
 		return err
 	}
 	packets := everywhere(table)
-	for _, p := range s.Packets {
+	for _, p := range one.Packets {
 		got, ok := scenario.Predict(table, p)
 		if ok && p.Agrees(got) {
 			p.Want = got // says the source too

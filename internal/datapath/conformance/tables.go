@@ -30,8 +30,8 @@ func pods(r *scenario.Random) map[service.Key]string {
 }
 
 // empty: a datapath in a namespace that it has never seen.
-func empty(t *testing.T, open Open) {
-	r := newRig(t, open, "node-1", nil)
+func (s suite) empty(t testing.TB) {
+	r := newRig(t, s, "node-1", nil)
 	zero := &service.Table{}
 	report(t, r.node.Do(func() error {
 		got, err := r.dp.Dump(context.Background())
@@ -46,13 +46,13 @@ func empty(t *testing.T, open Open) {
 }
 
 // random: one table after the other, held against the kernel after each.
-func random(t *testing.T, open Open) {
+func (s suite) random(t testing.TB) {
 	rng := newSeed(t)
 	gen := scenario.NewRandom(rng)
 	v, settings := gen.Vantage()
-	r := newRig(t, open, v.Node, pods(gen))
+	r := newRig(t, s, v.Node, pods(gen))
 	state := scenario.NewState(v, settings)
-	for round := range 12 {
+	for round := range s.changes / 12 {
 		for step := range 8 {
 			for range 1 + rng.IntN(3) {
 				state.Apply(gen.Event())
@@ -101,13 +101,12 @@ func sample(rng *rand.Rand, all []scenario.Packet, n int) []scenario.Packet {
 
 // large: more frontends than fit into one message to the kernel, all at once, half of
 // them changed, and gone again.
-func large(t *testing.T, open Open) {
-	r := newRig(t, open, "node-1", nil)
+func (s suite) large(t testing.TB) {
+	r := newRig(t, s, "node-1", nil)
 	settings := service.Settings{Pods: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}
 	b := service.NewBuilder()
-	const services = 3000
 	for round := range 2 {
-		for i := range services / (1 + round) {
+		for i := range s.services / (1 + round) {
 			b.Set(service.Compile(bigService(i, round)))
 		}
 		table := b.Table(settings)
@@ -115,7 +114,7 @@ func large(t *testing.T, open Open) {
 		report(t, r.holds(table))
 	}
 	report(t, r.restart(b.Table(settings)))
-	for i := range services {
+	for i := range s.services {
 		b.Delete(bigName(i))
 	}
 	report(t, r.sync(b.Table(settings)))
@@ -143,11 +142,11 @@ func bigService(i, round int) (*service.Service, []*service.Slice, service.Vanta
 
 // adopt: a new instance finds what another left for another table, and writes what
 // differs: less than the whole, and the result is the same.
-func adopt(t *testing.T, open Open) {
+func (s suite) adopt(t testing.TB) {
 	rng := newSeed(t)
 	gen := scenario.NewRandom(rng)
 	v, settings := gen.Vantage()
-	r := newRig(t, open, v.Node, pods(gen))
+	r := newRig(t, s, v.Node, pods(gen))
 	state := scenario.NewState(v, settings)
 	for range 60 {
 		state.Apply(gen.Event())
