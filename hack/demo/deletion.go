@@ -148,7 +148,7 @@ func (d *demo) judge(victim pod, answers []answer, deleted, gone time.Time) erro
 	for _, name := range slices.Sorted(maps.Keys(count)) {
 		mark := ""
 		if name == victim.Metadata.Name {
-			mark = fmt.Sprintf("  deleted; last answer %.1f s later", last.Sub(deleted).Seconds())
+			mark = fmt.Sprintf("  deleted; last answer %.1f s later", max(0, last.Sub(deleted)).Seconds())
 		}
 		fmt.Fprintf(d.out, "     %4d  %s%s\n", count[name], name, mark)
 	}

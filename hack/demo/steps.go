@@ -15,9 +15,13 @@ const title = "Instructor at Learnk8s"
 // job is an answer of the back end, or, with Frontend, of the front end.
 type job struct{ Job, Pod, Frontend string }
 
-// cluster brings the lab up, which is harmless when it is.
+// cluster brings the lab up, or takes the one that is, whatever its options are.
 func cluster(ctx context.Context, d *demo) error {
-	if _, err := d.show(ctx, "up"); err != nil {
+	do := "status"
+	if _, err := d.quiet(ctx, "status"); err != nil {
+		do = "up"
+	}
+	if _, err := d.show(ctx, do); err != nil {
 		return err
 	}
 	if _, err := d.kubectl(ctx, "get", "nodes", "-o", "wide"); err != nil {
