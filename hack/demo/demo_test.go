@@ -107,7 +107,7 @@ func TestStepsAreBoundedAndTold(t *testing.T) {
 		ok   bool
 	}{
 		{"holds", call("work"), "said work\n", true},
-		{"fails", call("fail"), "✗ " + lab + " fail: exit status 1", false},
+		{"fails", call("fail"), "✗ expected `" + lab + " fail` to succeed\n     saw      exit status 1: said fail", false},
 		{"hangs", call("hang"), "the step took longer than 200ms", false},
 		{"never comes true", func(ctx context.Context, _ *demo) error {
 			return until(ctx, "rain", func() (string, bool, error) { return "sun", false, nil })

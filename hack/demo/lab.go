@@ -46,16 +46,26 @@ func (d *demo) command(ctx context.Context, args ...string) *exec.Cmd {
 // to its standard output.
 func (d *demo) show(ctx context.Context, args ...string) (string, error) {
 	fmt.Fprintf(d.out, "   $ %s\n", typed(d.lab, args))
-	both := &indenter{to: d.out, prefix: []byte("     "), fresh: true}
-	var stdout bytes.Buffer
+	shown := &indenter{to: d.out, prefix: []byte("     "), fresh: true}
+	var stdout, said bytes.Buffer
+	both := io.MultiWriter(shown, &said)
 	cmd := d.command(ctx, args...)
 	cmd.Stdout, cmd.Stderr = io.MultiWriter(&stdout, both), both
 	err := cmd.Run()
-	both.end()
+	shown.end()
 	if err != nil {
-		return stdout.String(), fmt.Errorf("%s: %w", typed(d.lab, args), err)
+		return stdout.String(), d.failed(args, err, said.String())
 	}
 	return stdout.String(), nil
+}
+
+// failed is the error of a command, with the last of its words: that line says why.
+func (d *demo) failed(args []string, err error, said string) error {
+	lines := strings.Split(strings.TrimSpace(said), "\n")
+	if why := lines[len(lines)-1]; why != "" {
+		err = fmt.Errorf("%w: %s", err, why)
+	}
+	return mismatch{want: fmt.Sprintf("`%s` to succeed", typed(d.lab, args)), got: err.Error()}
 }
 
 // quiet runs a command of which only the result is of interest.
@@ -64,9 +74,9 @@ func (d *demo) quiet(ctx context.Context, args ...string) (string, error) {
 	if err != nil {
 		said := ""
 		if exit, ok := err.(*exec.ExitError); ok {
-			said = "\n" + strings.TrimSpace(string(exit.Stderr))
+			said = string(exit.Stderr)
 		}
-		return "", fmt.Errorf("%s: %w%s", typed(d.lab, args), err, said)
+		return "", d.failed(args, err, said)
 	}
 	return string(out), nil
 }
