@@ -84,6 +84,10 @@ func (a *agent) run(ctx context.Context) error {
 		ProxyMode: a.cfg.Mode, Registry: registry,
 	})
 
+	// A port in use is best found out while there is nothing to take back.
+	if err := server.Listen(ctx); err != nil {
+		return err
+	}
 	a.log.Info("starting", "version", version, "node", a.cfg.NodeName, "mode", a.cfg.Mode, "podNetwork", a.cfg.PodNetwork)
 	g, ctx := errgroup.WithContext(ctx)
 	nodes := newFanout(src.NodeChanged())

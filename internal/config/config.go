@@ -119,11 +119,9 @@ func (c *Config) Settings(zone string, addrs []netip.Addr, podCIDRs []netip.Pref
 		}
 	}
 	s.NodePorts = widest(s.NodePorts)
-	return s, service.Vantage{
-		Node: c.NodeName, Zone: zone,
-		Detect:        len(s.Pods) > 0,
-		MasqueradeAll: c.MasqueradeAll,
-	}
+	v := service.Vantage{Node: c.NodeName, Zone: zone, MasqueradeAll: c.MasqueradeAll}
+	v.Detect4, v.Detect6 = s.Detect()
+	return s, v
 }
 
 // primary returns the node's address of each family that has one. Loopback addresses

@@ -410,7 +410,9 @@ func TestSettings(t *testing.T) {
 			if !slices.Equal(got.Pods, test.want.Pods) || !slices.Equal(got.NodePorts, test.want.NodePorts) {
 				t.Errorf("got  %v\nwant %v", got, test.want)
 			}
-			if want := (service.Vantage{Node: "host-1", Zone: "zone-a", Detect: test.detect, MasqueradeAll: test.masqAll}); v != want {
+			want := service.Vantage{Node: "host-1", Zone: "zone-a", MasqueradeAll: test.masqAll}
+			want.Detect4, want.Detect6 = test.want.Detect()
+			if v != want || test.detect != (v.Detect4 || v.Detect6) {
 				t.Errorf("vantage %+v, want %+v", v, want)
 			}
 		})

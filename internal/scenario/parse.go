@@ -40,7 +40,7 @@ func Parse(data []byte) (*Scenario, error) {
 	if s.Vantage.Node == "" {
 		return nil, fmt.Errorf(`the line "node NAME" is missing: from whose view is the table?`)
 	}
-	s.Vantage.Detect = len(s.Settings.Pods) > 0
+	s.Vantage.Detect4, s.Vantage.Detect6 = s.Settings.Detect()
 	return s, s.check()
 }
 

@@ -26,8 +26,9 @@ func (r *Random) Vantage() (service.Vantage, service.Settings) {
 	v := service.Vantage{Node: "node-1", Zone: []string{"", "a", "b"}[r.rng.IntN(3)], MasqueradeAll: r.rng.IntN(5) == 0}
 	s := service.Settings{NodePorts: primary()}
 	if r.rng.IntN(4) > 0 {
-		v.Detect = true
 		s.Pods = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/48")}
+		s.Pods = s.Pods[:1+r.rng.IntN(2)] // sometimes IPv4 only
+		v.Detect4, v.Detect6 = s.Detect()
 	}
 	if r.rng.IntN(2) == 0 {
 		s.NodePorts = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}

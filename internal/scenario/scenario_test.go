@@ -42,7 +42,7 @@ packet from=outside to=[n1]:30080/tcp -> reject
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := service.Vantage{Node: "n1", Zone: "a", Detect: true, MasqueradeAll: true}
+	want := service.Vantage{Node: "n1", Zone: "a", Detect4: true, MasqueradeAll: true}
 	if s.Vantage != want {
 		t.Errorf("vantage %+v, want %+v", s.Vantage, want)
 	}

@@ -105,7 +105,7 @@ func (c *compilation) port(p Port, ip netip.Addr, all []candidate) {
 		})
 	}
 
-	in := c.internal(set)
+	in := c.internal(set, ip.Is4())
 	add(ip, p.Port, in, in)
 
 	if p.NodePort != 0 {
@@ -120,12 +120,12 @@ func (c *compilation) port(p Port, ip netip.Addr, all []candidate) {
 
 // internal is the route of the ClusterIP. Clients that are not pods of the cluster
 // are masqueraded: their replies would otherwise not find back through this node.
-func (c *compilation) internal(set choice) *Route {
+func (c *compilation) internal(set choice, is4 bool) *Route {
 	masq := MasqueradeHairpin
 	switch {
 	case c.v.MasqueradeAll:
 		masq = MasqueradeAll
-	case c.v.Detect:
+	case is4 && c.v.Detect4, !is4 && c.v.Detect6:
 		masq = MasqueradeFar
 	}
 	if c.svc.InternalLocal {

@@ -59,10 +59,11 @@ type SliceEndpoint struct {
 type Vantage struct {
 	Node string // the node's name, as in SliceEndpoint.Node
 	Zone string // its label topology.kubernetes.io/zone; empty: none
-	// Detect says that the node can tell pods from others (Settings.Pods is not
-	// empty). Without that, traffic to ClusterIPs from outside is not masqueraded.
-	Detect        bool
-	MasqueradeAll bool // masquerade everyone who uses a ClusterIP
+	// Detect4 and Detect6 say that the node can tell pods from others in that family
+	// (Settings.Pods has a prefix of it). Without that, traffic to ClusterIPs from
+	// outside is not masqueraded. Settings.Detect computes them.
+	Detect4, Detect6 bool
+	MasqueradeAll    bool // masquerade everyone who uses a ClusterIP
 }
 
 // A Problem is a part of an object that makes no sense and was left out, in words

@@ -170,3 +170,12 @@ type Settings struct {
 	// 0.0.0.0/0 and ::/0 stand for all but loopback. Empty means none.
 	NodePorts []netip.Prefix
 }
+
+// Detect reports for each family whether there are sources that count as pods.
+func (s Settings) Detect() (is4, is6 bool) {
+	for _, p := range s.Pods {
+		is4 = is4 || p.Addr().Is4()
+		is6 = is6 || p.Addr().Is6()
+	}
+	return is4, is6
+}

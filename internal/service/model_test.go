@@ -102,10 +102,11 @@ type rules struct {
 	v   service.Vantage
 	svc *service.Service
 	eps map[netip.AddrPort]service.SliceEndpoint
+	is4 bool
 }
 
 func (w *world) rules(s *service.Service, p service.Port, is4 bool) rules {
-	r := rules{v: w.v, svc: s, eps: map[netip.AddrPort]service.SliceEndpoint{}}
+	r := rules{v: w.v, svc: s, is4: is4, eps: map[netip.AddrPort]service.SliceEndpoint{}}
 	for _, slice := range w.slices {
 		if slice.Service != s.Name {
 			continue
@@ -195,7 +196,7 @@ func (r rules) local() []service.Endpoint {
 
 func (r rules) internal() *service.Route {
 	m := service.MasqueradeHairpin
-	if r.v.Detect {
+	if r.is4 && r.v.Detect4 || !r.is4 && r.v.Detect6 {
 		m = service.MasqueradeFar
 	}
 	if r.v.MasqueradeAll {

@@ -137,7 +137,7 @@ func bigService(i, round int) (*service.Service, []*service.Slice, service.Vanta
 		addr := netip.AddrFrom4([4]byte{10, 244, byte(n), lo})
 		four.Endpoints = append(four.Endpoints, service.SliceEndpoint{Addr: addr, Ready: true, Serving: true, Node: fmt.Sprintf("node-%d", n)})
 	}
-	return s, []*service.Slice{four}, service.Vantage{Node: "node-1", Detect: true}
+	return s, []*service.Slice{four}, service.Vantage{Node: "node-1", Detect4: true, Detect6: true}
 }
 
 // adopt: a new instance finds what another left for another table, and writes what
