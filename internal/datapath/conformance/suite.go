@@ -48,6 +48,8 @@ func (s suite) run(t *testing.T) {
 		{"continuity", s.continuity},
 		{"faults", s.faults},
 		{"spread", s.spread},
+		{"flushed", s.flushed},
+		{"wide", s.wide},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
