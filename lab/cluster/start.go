@@ -160,7 +160,8 @@ func (b *builder) startNode(exe string, n int) error {
 }
 
 // kubeProxy is the command line of the kube-proxy to compare with. It leaves
-// the conntrack sysctls alone, which are the machine's.
+// the conntrack sysctls alone, which are the machine's, and kube-proxy's usual
+// ports to the agent that makes the pod network beside it.
 func (b *builder) kubeProxy(name string) []string {
 	if b.KubeProxy == "" {
 		return nil
@@ -171,6 +172,8 @@ func (b *builder) kubeProxy(name string) []string {
 		"--hostname-override=" + name,
 		"--proxy-mode=" + b.ProxyMode,
 		"--cluster-cidr=" + list(b.plan.Pods()),
+		"--healthz-bind-address=0.0.0.0:10356",
+		"--metrics-bind-address=127.0.0.1:10349",
 		"--conntrack-max-per-core=0",
 		"--conntrack-tcp-timeout-established=0s",
 		"--conntrack-tcp-timeout-close-wait=0s",

@@ -21,6 +21,9 @@ import (
 	"github.com/fairway-net/fairway/lab/cluster"
 )
 
+// version is set by the linker.
+var version = "dev"
+
 func main() {
 	if filepath.Base(os.Args[0]) == "kubectl" {
 		os.Exit(kubectl(cluster.Lab{Name: os.Getenv("FAIRWAY_LAB_NAME")}, os.Args[1:], os.Getenv("KUBECONFIG")))
@@ -50,11 +53,14 @@ func root() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:           "fairway-lab",
 		Short:         "A real Kubernetes cluster on one machine, whose nodes are network namespaces",
+		Version:       version,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		// --name before a command is ours, what follows "kubectl" is not.
 		TraverseChildren: true,
 	}
+	// Kubernetes' libraries have a flag of this name too: the first one stays.
+	cmd.Flags().Bool("version", false, "print the version")
 	cmd.PersistentFlags().StringVar(&lab.Name, "name", os.Getenv("FAIRWAY_LAB_NAME"),
 		"name of the lab, when there is more than one (also $FAIRWAY_LAB_NAME)")
 	cmd.AddCommand(upCommand(lab), downCommand(lab), statusCommand(lab), kubeconfigCommand(lab), loadCommand(lab),
