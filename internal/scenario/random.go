@@ -113,11 +113,11 @@ func (r *Random) slice(of service.Name) *service.Slice {
 	is4 := r.rng.IntN(2) == 0
 	for range r.rng.IntN(5) {
 		addr, node := PodAddr(r.rng.IntN(r.Pods), is4)
-		e := service.SliceEndpoint{Addr: addr, Node: node, Ready: r.rng.IntN(3) > 0}
+		// A terminating endpoint is ready if its Service publishes all addresses.
+		e := service.SliceEndpoint{Addr: addr, Node: node, Ready: r.rng.IntN(3) > 0, Terminating: r.rng.IntN(4) == 0}
 		e.Serving = e.Ready || r.rng.IntN(2) == 0
-		e.Terminating = !e.Ready && r.rng.IntN(2) == 0
 		for range r.rng.IntN(2) {
-			e.ZoneHints = append(e.ZoneHints, []string{"a", "b"}[r.rng.IntN(2)])
+			e.ZoneHints = append(e.ZoneHints, []string{"a", "b", "a", "b", ""}[r.rng.IntN(5)])
 		}
 		for range r.rng.IntN(2) {
 			e.NodeHints = append(e.NodeHints, []string{"node-1", "node-2"}[r.rng.IntN(2)])

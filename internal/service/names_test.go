@@ -92,6 +92,12 @@ func TestEqual(t *testing.T) {
 	if a.Equal(frontend("b", ep)) || a.Equal(frontend("a", local)) || a.Equal(nil) {
 		t.Error("different frontends are equal")
 	}
+	masquerade, action := frontend("a", ep), frontend("a", ep)
+	masquerade.Outside = &service.Route{Endpoints: a.Inside.Endpoints, Masquerade: service.MasqueradeFar}
+	action.Inside = &service.Route{Action: service.Drop}
+	if a.Equal(masquerade) || a.Equal(action) {
+		t.Error("frontends with different routes are equal")
+	}
 	p := func(texts ...string) (out []netip.Prefix) {
 		for _, s := range texts {
 			out = append(out, netip.MustParsePrefix(s))
