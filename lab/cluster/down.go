@@ -21,11 +21,11 @@ func (l Lab) Down(p *Progress) error {
 	if err := CheckRoot(); err != nil {
 		return err
 	}
-	if _, err := os.Stat(l.Dir()); errors.Is(err, os.ErrNotExist) {
+	unlock, err := l.lock()
+	if errors.Is(err, os.ErrNotExist) {
 		p.Say("No lab is up.")
 		return nil
 	}
-	unlock, err := l.lock()
 	if err != nil {
 		return err
 	}
@@ -37,12 +37,24 @@ func (l Lab) Down(p *Progress) error {
 	return nil
 }
 
-// remove undoes everything, in an order in which nothing comes back: first the
-// processes, then what they held.
+// remove undoes everything, and removes the lab's directory.
 func (l Lab) remove() error {
+	if err := l.clear(); err != nil {
+		return err
+	}
+	if err := os.Remove(l.Dir()); err != nil {
+		return fmt.Errorf("remove lab directory: %w", err)
+	}
+	return nil
+}
+
+// clear undoes everything, in an order in which nothing comes back: first the
+// processes, then what they held; lab.json last, so that a clear that was
+// interrupted can be repeated.
+func (l Lab) clear() error {
 	state, err := l.load()
 	if err != nil {
-		state = &State{} // unreadable: go by what the kernel knows
+		state = &State{} // none, or unreadable: go by what the kernel knows
 	}
 	if err := l.kill(state); err != nil {
 		return err
@@ -59,10 +71,24 @@ func (l Lab) remove() error {
 	if err := l.removeMountpoints(state); err != nil {
 		return err
 	}
-	if err := os.RemoveAll(l.Dir()); err != nil {
-		return fmt.Errorf("remove lab directory: %w", err)
+	entries, err := os.ReadDir(l.Dir())
+	if err != nil {
+		return fmt.Errorf("list lab directory: %w", err)
+	}
+	for _, name := range append(slices.DeleteFunc(names(entries), func(n string) bool { return n == stateFile }), stateFile) {
+		if err := os.RemoveAll(l.path(name)); err != nil {
+			return fmt.Errorf("remove lab directory: %w", err)
+		}
 	}
 	return nil
+}
+
+func names(entries []os.DirEntry) []string {
+	out := make([]string, len(entries))
+	for i, e := range entries {
+		out[i] = e.Name()
+	}
+	return out
 }
 
 // kill ends the recorded processes, then whatever else stands in one of the

@@ -72,8 +72,8 @@ func (b *builder) importFirst(ctx context.Context) error {
 	}
 	b.Done("containerd runs on %d nodes", b.Nodes)
 	var archives []string
-	if pause := filepath.Join(b.ImagesDir, pauseArchive); b.ImagesDir != "" && first(pause) != "" {
-		archives = append(archives, pause)
+	if b.ImagesDir != "" {
+		archives = append(archives, filepath.Join(b.ImagesDir, pauseArchive))
 	}
 	if b.Image != "" {
 		archives = append(archives, b.Image)

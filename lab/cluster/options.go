@@ -39,19 +39,13 @@ func DefaultOptions() Options {
 		return o
 	}
 	bin := filepath.Dir(exe)
-	o.Image = first(filepath.Join(bin, "fairway-image.tar"))
-	o.ImagesDir = first(filepath.Join(bin, "images"))
-	o.Deploy = first(filepath.Join(bin, "deploy"), filepath.Join(bin, "..", "deploy"))
-	return o
-}
-
-func first(paths ...string) string {
-	for _, p := range paths {
-		if _, err := os.Stat(p); err == nil {
-			return p
-		}
+	o.Image = filepath.Join(bin, "fairway-image.tar")
+	o.ImagesDir = filepath.Join(bin, "images")
+	o.Deploy = filepath.Join(bin, "deploy")
+	if _, err := os.Stat(o.Deploy); err != nil {
+		o.Deploy = filepath.Join(bin, "..", "deploy")
 	}
-	return ""
+	return o
 }
 
 // Validate tells what is wrong with the options, in one line.
@@ -65,14 +59,17 @@ func (o Options) Validate() error {
 	if o.APIPort < 1 || o.APIPort > 65535 {
 		return fmt.Errorf("API port %d: choose from 1 to 65535", o.APIPort)
 	}
-	for what, path := range map[string]string{
-		"--kube-proxy": o.KubeProxy, "--image": o.Image, "--images-dir": o.ImagesDir, "--deploy": o.Deploy,
+	for _, file := range []struct{ flag, path, advice string }{
+		{"--kube-proxy", o.KubeProxy, "name a kube-proxy program"},
+		{"--image", o.Image, "make image builds it"},
+		{"--images-dir", o.ImagesDir, "make images builds it"},
+		{"--deploy", o.Deploy, "name the directory deploy of the repository"},
 	} {
-		if path == "" {
+		if file.path == "" {
 			continue
 		}
-		if _, err := os.Stat(path); err != nil {
-			return fmt.Errorf("%s: %w", what, err)
+		if _, err := os.Stat(file.path); err != nil {
+			return fmt.Errorf("%s: %w (%s)", file.flag, err, file.advice)
 		}
 	}
 	if o.KubeProxy != "" {

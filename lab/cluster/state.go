@@ -47,6 +47,8 @@ func (l Lab) cgroup() string             { return "/" + l.id() }
 // ErrNoLab says that there is no lab of this name.
 var ErrNoLab = errors.New("no lab is up (fairway-lab up starts one)")
 
+const stateFile = "lab.json"
+
 // State is what a lab remembers of itself, as lab.json.
 type State struct {
 	Options   Options          `json:"options"`
@@ -57,7 +59,7 @@ type State struct {
 }
 
 func (l Lab) load() (*State, error) {
-	data, err := os.ReadFile(l.path("lab.json"))
+	data, err := os.ReadFile(l.path(stateFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, ErrNoLab
 	}
@@ -78,10 +80,10 @@ func (l Lab) save(s *State) error {
 	if err != nil {
 		return fmt.Errorf("encode lab: %w", err)
 	}
-	if err := os.WriteFile(l.path("lab.json.new"), data, 0o644); err != nil {
+	if err := os.WriteFile(l.path(stateFile+".new"), data, 0o644); err != nil {
 		return fmt.Errorf("write lab: %w", err)
 	}
-	if err := os.Rename(l.path("lab.json.new"), l.path("lab.json")); err != nil {
+	if err := os.Rename(l.path(stateFile+".new"), l.path(stateFile)); err != nil {
 		return fmt.Errorf("write lab: %w", err)
 	}
 	return nil
@@ -118,6 +120,14 @@ func (l Lab) lock() (unlock func(), err error) {
 	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		dir.Close()
 		return nil, fmt.Errorf("another fairway-lab up or down is at work in %s: wait for it to end", l.Dir())
+	}
+	// Between the two calls another down may have removed the directory: then
+	// the lock is on nothing that anybody else would find.
+	locked, err1 := dir.Stat()
+	there, err2 := os.Stat(l.Dir())
+	if err := errors.Join(err1, err2); err != nil || !os.SameFile(locked, there) {
+		dir.Close()
+		return nil, fmt.Errorf("%s was removed meanwhile: try again", l.Dir())
 	}
 	return func() { dir.Close() }, nil
 }

@@ -27,21 +27,7 @@ func (l Lab) Up(ctx context.Context, o Options, p *Progress) error {
 	if err := o.Validate(); err != nil {
 		return err
 	}
-	if running, err := l.running(o); running || err != nil {
-		if err == nil {
-			p.Say("The lab is up already: %d nodes, %s. KUBECONFIG=%s", o.Nodes, o.ProxyMode, l.Kubeconfig())
-		}
-		return err
-	}
-	if err := checkMachine(); err != nil {
-		return err
-	}
-	listener, err := listen(o.APIPort)
-	if err != nil {
-		return err
-	}
-	defer listener.Close()
-	if err := os.MkdirAll(l.logs(), 0o755); err != nil {
+	if err := os.MkdirAll(l.Dir(), 0o755); err != nil {
 		return fmt.Errorf("create lab directory: %w", err)
 	}
 	unlock, err := l.lock()
@@ -49,6 +35,19 @@ func (l Lab) Up(ctx context.Context, o Options, p *Progress) error {
 		return err
 	}
 	defer unlock()
+	running, err := l.running(o)
+	if running {
+		p.Say("The lab is up already: %d nodes, %s. KUBECONFIG=%s", o.Nodes, o.ProxyMode, l.Kubeconfig())
+	}
+	if running || err != nil {
+		return err
+	}
+	listener, err := l.prepare(o)
+	if err != nil {
+		_ = os.Remove(l.Dir()) // empty, or a lab that is none of our business
+		return err
+	}
+	defer listener.Close()
 	b := &builder{Lab: l, Options: o, Progress: p, plan: fabric.Plan{Family: o.Family}, listener: listener,
 		state: &State{Options: o, Started: time.Now()}}
 	ctx, cancel := context.WithTimeoutCause(ctx, Timeout, fmt.Errorf("not ready after %s", Timeout))
@@ -57,6 +56,26 @@ func (l Lab) Up(ctx context.Context, o Options, p *Progress) error {
 		return b.giveUp(ctx, err)
 	}
 	return nil
+}
+
+// prepare finds out whether a lab can be made here, and makes room for it.
+func (l Lab) prepare(o Options) (*net.TCPListener, error) {
+	if err := checkMachine(); err != nil {
+		return nil, err
+	}
+	listener, err := listen(o.APIPort)
+	if err != nil {
+		return nil, err
+	}
+	if err := l.clear(); err != nil {
+		listener.Close()
+		return nil, err
+	}
+	if err := os.MkdirAll(l.logs(), 0o755); err != nil {
+		listener.Close()
+		return nil, fmt.Errorf("create log directory: %w", err)
+	}
+	return listener, nil
 }
 
 // giveUp undoes what was built. The logs go with it, so their last lines are

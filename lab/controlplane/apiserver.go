@@ -48,7 +48,7 @@ func (c Config) apiServerFlags() flags {
 	return flags{
 		"etcd-servers":      etcdURL,
 		"advertise-address": c.Address.String(),
-		"bind-address":      "::",
+		"bind-address":      c.anyAddress(),
 		"secure-port":       strconv.Itoa(c.Port),
 		"cert-dir":          c.Dir,
 
@@ -76,4 +76,13 @@ func (c Config) apiServerFlags() flags {
 		"service-cluster-ip-range": join(c.Services),
 		"profiling":                "false",
 	}
+}
+
+// anyAddress is where to listen: on both families only where there may be two,
+// since a kernel without IPv6 has no "::".
+func (c Config) anyAddress() string {
+	if len(c.Pods) == 1 && c.Address.Is4() {
+		return "0.0.0.0"
+	}
+	return "::"
 }

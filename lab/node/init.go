@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -100,7 +101,7 @@ func (c Config) supervise(ctx context.Context, log *slog.Logger, units []unit) e
 					u.short = 0
 				}
 				if u.short++; u.short == shortLives {
-					return fmt.Errorf("%s keeps ending (its log: %s)", u.name, c.log(u))
+					return fmt.Errorf("%s keeps ending; it said last: %s", u.name, c.lastLine(u))
 				}
 				time.AfterFunc(time.Second, func() { restart <- u })
 			}
@@ -125,6 +126,16 @@ func reap() map[int]unix.WaitStatus {
 }
 
 func (c Config) log(u unit) string { return filepath.Join(c.Logs, u.name+"-"+c.Name+".log") }
+
+// lastLine is what the unit logged last.
+func (c Config) lastLine(u unit) string {
+	data, err := os.ReadFile(c.log(u))
+	if err != nil {
+		return "nothing"
+	}
+	lines := strings.Split(strings.TrimSpace(string(data)), "\n")
+	return lines[len(lines)-1]
+}
 
 func (c Config) start(u unit) (int, error) {
 	path, err := exec.LookPath(u.argv[0])

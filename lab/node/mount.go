@@ -41,6 +41,7 @@ func (c Config) mountAll() error {
 		resolv = "/etc/resolv.conf"
 	}
 	steps := []func() error{
+		dropNamespaces,
 		func() error { return mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "") },
 		c.mountSys,
 		func() error { return mount("tmpfs", "/run", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755") },
@@ -54,6 +55,26 @@ func (c Config) mountAll() error {
 	for _, step := range steps {
 		if err := step(); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// dropNamespaces lets go of the network namespaces that were mounted on the
+// machine when the node was made: they would live as long as the node, and so
+// would the links in them, after their owners have deleted them.
+func dropNamespaces() error {
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		return fmt.Errorf("read mounts: %w", err)
+	}
+	for line := range strings.Lines(string(mounts)) {
+		fields := strings.Fields(line)
+		if len(fields) < 3 || fields[0] != "nsfs" {
+			continue
+		}
+		if err := unix.Unmount(fields[1], unix.MNT_DETACH); err != nil {
+			return fmt.Errorf("unmount %s: %w", fields[1], err)
 		}
 	}
 	return nil
