@@ -1,0 +1,295 @@
+package cluster_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fairway-net/fairway/lab/fabric"
+	"github.com/fairway-net/fairway/lab/node"
+)
+
+// built is where the programs and images under test are: all that "make image
+// images lab" makes.
+var built struct{ lab, image, images, deploy string }
+
+func TestMain(m *testing.M) {
+	if os.Geteuid() != 0 {
+		fmt.Fprintln(os.Stderr, "these tests make network namespaces and mounts: run them as root")
+		os.Exit(1)
+	}
+	dir, err := os.MkdirTemp("", "fairway-lab-test-")
+	if err == nil {
+		err = build(dir)
+	}
+	code := 1
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "build what is tested:", err)
+	} else {
+		code = m.Run()
+	}
+	os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+// build takes the binary named by FAIRWAY_LAB_BIN, with what lies beside it, or
+// else builds everything into dir.
+func build(dir string) error {
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		return err
+	}
+	built.deploy = filepath.Join(root, "deploy")
+	if lab := os.Getenv("FAIRWAY_LAB_BIN"); lab != "" {
+		bin := filepath.Dir(lab)
+		built.lab, built.image, built.images = lab, filepath.Join(bin, "fairway-image.tar"), filepath.Join(bin, "images")
+		return nil
+	}
+	built.lab, built.image, built.images = filepath.Join(dir, "fairway-lab"), filepath.Join(dir, "fairway-image.tar"), filepath.Join(dir, "images")
+	binary := filepath.Join(dir, "fairway")
+	for _, step := range []struct {
+		dir  string
+		argv []string
+	}{
+		{root, []string{"go", "build", "-trimpath", "-o", binary, "./cmd/fairway"}},
+		{root, []string{"go", "run", "-trimpath", "./hack/mkimage", "-binary", binary, "-o", built.image}},
+		{filepath.Join(root, "lab"), []string{"go", "run", "-trimpath", "./images/cmd/mkimages", "-o", built.images}},
+		{filepath.Join(root, "lab"), []string{"go", "build", "-trimpath", "-o", built.lab, "./cmd/fairway-lab"}},
+	} {
+		cmd := exec.Command(step.argv[0], step.argv[1:]...)
+		cmd.Dir, cmd.Env = step.dir, append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: %w\n%s", strings.Join(step.argv, " "), err, out)
+		}
+	}
+	return nil
+}
+
+// A lab is one lab of a test, under a name of its own.
+type lab struct {
+	*testing.T
+	name string
+	port int
+}
+
+// newLab names a lab and removes it, whatever becomes of the test.
+func newLab(t *testing.T) *lab {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	l := &lab{T: t, name: fmt.Sprintf("test-%d-%s", os.Getpid(), strings.ReplaceAll(strings.ToLower(t.Name()), "/", "-")), port: listener.Addr().(*net.TCPAddr).Port}
+	t.Cleanup(func() {
+		if t.Failed() {
+			l.dumpLogs()
+		}
+		if out, err := l.try("down"); err != nil {
+			t.Errorf("down: %v\n%s", err, out)
+		}
+	})
+	return l
+}
+
+func (l *lab) dir() string { return "/var/lib/fairway-lab-" + l.name }
+
+// dumpLogs shows the end of every log of a lab whose test has failed.
+func (l *lab) dumpLogs() {
+	logs, _ := filepath.Glob(filepath.Join(l.dir(), "logs", "*"))
+	for _, log := range logs {
+		data, err := os.ReadFile(log)
+		if err != nil {
+			continue
+		}
+		l.Logf("%s:\n%s", log, data[max(0, len(data)-3000):])
+	}
+}
+
+func (l *lab) cmd(args ...string) *exec.Cmd {
+	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
+	l.Cleanup(cancel)
+	return exec.CommandContext(ctx, built.lab, append([]string{"--name", l.name}, args...)...)
+}
+
+// upArgs are the arguments of an up with everything that was built.
+func (l *lab) upArgs(args ...string) []string {
+	return append([]string{"up", "--api-port", strconv.Itoa(l.port), "--deploy", built.deploy,
+		"--image", built.image, "--images-dir", built.images}, args...)
+}
+
+func (l *lab) try(args ...string) (string, error) {
+	out, err := l.cmd(args...).CombinedOutput()
+	return string(out), err
+}
+
+// run runs fairway-lab, which must succeed.
+func (l *lab) run(args ...string) string {
+	l.Helper()
+	out, err := l.try(args...)
+	if err != nil {
+		l.Fatalf("fairway-lab %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return out
+}
+
+// input runs fairway-lab with standard input.
+func (l *lab) input(text string, args ...string) string {
+	l.Helper()
+	cmd := l.cmd(args...)
+	cmd.Stdin = strings.NewReader(text)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		l.Fatalf("fairway-lab %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+// eventually tries until the output of a command has want in it.
+func (l *lab) eventually(want string, args ...string) string {
+	l.Helper()
+	var out string
+	var err error
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
+		if out, err = l.try(args...); err == nil && strings.Contains(out, want) {
+			return out
+		}
+	}
+	l.Fatalf("fairway-lab %s never said %q (%v): %s", strings.Join(args, " "), want, err, out)
+	return ""
+}
+
+// refused runs fairway-lab, which must fail with status 1 and one line that
+// holds want.
+func (l *lab) refused(want string, args ...string) {
+	l.Helper()
+	cmd := l.cmd(args...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 1 {
+		l.Fatalf("fairway-lab %s: %v, want exit status 1", strings.Join(args, " "), err)
+	}
+	line := strings.TrimSuffix(stderr.String(), "\n")
+	if strings.Contains(line, "\n") || !strings.Contains(line, want) {
+		l.Errorf("fairway-lab %s says %q, want one line with %q", strings.Join(args, " "), line, want)
+	}
+}
+
+// pids finds the lab's processes, however they are called: all of their mount
+// namespaces hold mounts of the lab's directory, or the command line names it.
+func (l *lab) pids() []int {
+	l.Helper()
+	procs, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		l.Fatal(err)
+	}
+	var pids []int
+	for _, proc := range procs {
+		pid, err := strconv.Atoi(filepath.Base(proc))
+		if err != nil || pid == os.Getpid() || sameMounts(proc) && !l.names(proc+"/cmdline") {
+			continue
+		}
+		if l.names(proc+"/cmdline") || l.names(proc+"/mountinfo") {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// sameMounts reports whether the process sees our own mounts, among which the
+// lab's namespaces are while it is up.
+func sameMounts(proc string) bool {
+	theirs, err := os.Readlink(proc + "/ns/mnt")
+	if err != nil {
+		return true
+	}
+	ours, err := os.Readlink("/proc/self/ns/mnt")
+	return err == nil && ours == theirs
+}
+
+func (l *lab) names(file string) bool {
+	data, err := os.ReadFile(file)
+	return err == nil && bytes.Contains(data, []byte(l.dir()+"/"))
+}
+
+// gone fails the test for everything that is left of the lab.
+func (l *lab) gone() {
+	l.Helper()
+	if _, err := os.Stat(l.dir()); !errors.Is(err, os.ErrNotExist) {
+		l.Errorf("%s is left", l.dir())
+	}
+	if pids := l.pids(); len(pids) > 0 {
+		l.Errorf("processes %v are left", pids)
+	}
+	if l.names("/proc/self/mountinfo") {
+		l.Error("mounts are left")
+	}
+	cgroups, err := filepath.Glob("/sys/fs/cgroup/*/fairway-lab-" + l.name)
+	if err != nil || len(cgroups) > 0 {
+		l.Errorf("cgroups are left: %v %v", cgroups, err)
+	}
+}
+
+// A machine is what a lab must leave as it found it.
+type machine struct {
+	addresses, routes, rules, tunables, mountpoints string
+}
+
+func snapshot(t *testing.T) machine {
+	t.Helper()
+	read := func(argv ...string) string {
+		out, err := exec.Command(argv[0], argv[1:]...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s: %v\n%s", strings.Join(argv, " "), err, out)
+		}
+		return string(out)
+	}
+	m := machine{
+		addresses: read("ip", "-o", "address"),
+		routes:    read("ip", "route", "show", "table", "all"),
+		rules:     read("nft", "list", "ruleset"),
+		tunables:  read("sysctl", "vm.overcommit_memory", "vm.panic_on_oom", "kernel.panic", "kernel.panic_on_oops", "net.ipv4.ip_forward"),
+	}
+	// Another lab on the machine would have inherited those of ours.
+	if others, _ := filepath.Glob("/var/lib/fairway-lab*"); len(others) == 0 {
+		for _, dir := range node.Mountpoints {
+			_, err := os.Stat(dir)
+			m.mountpoints += fmt.Sprintln(dir, err == nil)
+		}
+	}
+	return m
+}
+
+// unchanged compares the machine with how it was.
+func (m machine) unchanged(t *testing.T) {
+	t.Helper()
+	now := snapshot(t)
+	if m.mountpoints == "" || now.mountpoints == "" {
+		m.mountpoints, now.mountpoints = "", ""
+	}
+	if now != m {
+		t.Errorf("the machine was changed:\n%+v\nwas\n%+v", now, m)
+	}
+}
+
+// urls are the addresses of a node port on every node, in every family.
+func urls(plan fabric.Plan, nodes int, port string) []string {
+	var out []string
+	for n := 1; n <= nodes; n++ {
+		for _, addr := range fabric.Addrs(plan.Node(n)) {
+			out = append(out, "http://"+net.JoinHostPort(addr.String(), port)+"/")
+		}
+	}
+	return out
+}

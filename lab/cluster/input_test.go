@@ -1,0 +1,110 @@
+package cluster_test
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestBadInput checks that each mistake gets one line that says what to do,
+// and leaves nothing.
+func TestBadInput(t *testing.T) {
+	taken, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	port := fmt.Sprint(taken.Addr().(*net.TCPAddr).Port)
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"up", "--ipv6", "--dual-stack"}, "exclude each other"},
+		{[]string{"up", "--unknown"}, "unknown flag: --unknown"},
+		{[]string{"up", "now"}, `unknown command "now"`},
+		{[]string{"status"}, "fairway-lab up starts one"},
+		{[]string{"kubeconfig"}, "fairway-lab up starts one"},
+		{[]string{"load", "x.tar"}, "fairway-lab up starts one"},
+		{[]string{"node", "1", "--", "true"}, "fairway-lab up starts one"},
+		{[]string{"client", "--", "true"}, "fairway-lab up starts one"},
+		{[]string{"kubectl", "get", "nodes"}, "fairway-lab up starts one"},
+	} {
+		l := newLab(t)
+		l.refused(c.want, c.args...)
+		l.gone()
+	}
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--proxy-mode", "magic"}, "choose one of nftables"},
+		{[]string{"--nodes", "0"}, "choose from 1 to"},
+		{[]string{"--api-port", port}, "port " + port + " of 127.0.0.1 is in use: choose another"},
+		{[]string{"--api-port", "70000"}, "choose from 1 to 65535"},
+		{[]string{"--kube-proxy", "/etc/passwd"}, "is not a program"},
+		{[]string{"--kube-proxy", "/nonexistent"}, "no such file"},
+		{[]string{"--image", "/nonexistent"}, "make image builds it"},
+		{[]string{"--deploy", "/nonexistent"}, "no such file"},
+	} {
+		l := newLab(t)
+		l.refused(c.want, l.upArgs(c.args...)...)
+		l.gone()
+	}
+}
+
+// TestNotRoot runs up as a user who may do nothing.
+func TestNotRoot(t *testing.T) {
+	l := newLab(t)
+	// The checkout may be where nobody else may look.
+	dir, err := os.MkdirTemp("", "fairway-lab-nobody-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	binary, err := os.ReadFile(built.lab)
+	if err != nil {
+		t.Fatal(err)
+	}
+	copied := filepath.Join(dir, "fairway-lab")
+	if err := errors.Join(os.Chmod(dir, 0o755), os.WriteFile(copied, binary, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups",
+		copied, "--name", l.name, "up").CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "run it as root") || strings.Count(string(out), "\n") != 1 {
+		t.Errorf("up without root: %v, says %q", err, out)
+	}
+	l.gone()
+}
+
+// TestMissingPrograms runs up where nothing is installed.
+func TestMissingPrograms(t *testing.T) {
+	l := newLab(t)
+	cmd := l.cmd(l.upArgs()...)
+	cmd.Env = append(os.Environ(), "PATH="+t.TempDir())
+	out, err := cmd.CombinedOutput()
+	for _, want := range []string{"runc", "nft", "apt-get install containerd runc nftables"} {
+		if err == nil || !strings.Contains(string(out), want) {
+			t.Errorf("up without programs: %v, does not say %q: %s", err, want, out)
+		}
+	}
+	l.gone()
+}
+
+// TestBrokenUnit brings a node up on which a program does not stay alive: up
+// must say which, and undo everything.
+func TestBrokenUnit(t *testing.T) {
+	broken := filepath.Join(t.TempDir(), "kube-proxy")
+	if err := os.WriteFile(broken, []byte("#!/bin/sh\necho I cannot go on >&2\nexit 1\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	l := newLab(t)
+	l.refused("kube-proxy keeps ending; it said last: I cannot go on",
+		l.upArgs("--nodes", "1", "--kube-proxy", broken)...)
+	l.gone()
+}

@@ -1,0 +1,207 @@
+package cluster_test
+
+import (
+	"errors"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/lab/fabric"
+)
+
+// webManifest is a pod and a node port as the seeds write them: no pull
+// policy, and images without a tag, which default to Always.
+const webManifest = `
+apiVersion: v1
+kind: Pod
+metadata: {name: web, labels: {app: web}}
+spec:
+  containers: [{name: web, image: httpd}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec:
+  type: NodePort
+  ipFamilyPolicy: PreferDualStack
+  selector: {app: web}
+  ports: [{port: 80}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: box}
+spec:
+  containers: [{name: box, image: busybox, command: [sh, -c, "echo I am $(hostname); sleep 600"]}]
+`
+
+// TestLab is the life of a lab of two nodes and both families.
+func TestLab(t *testing.T) {
+	before := snapshot(t)
+	l := newLab(t)
+	up := l.run(l.upArgs("--nodes", "2", "--dual-stack")...)
+	for _, step := range []string{"control plane ready", "all nodes Ready", "DNS answers on every node"} {
+		if !strings.Contains(up, step) {
+			t.Errorf("up does not tell %q:\n%s", step, up)
+		}
+	}
+	during := snapshot(t)
+	if during.addresses != before.addresses || during.routes != before.routes || during.tunables != before.tunables {
+		t.Errorf("the lab shows outside of itself:\n%+v\nwas\n%+v", during, before)
+	}
+	t.Run("again", func(t *testing.T) {
+		l := l.in(t)
+		if out := l.run(l.upArgs("--nodes", "2", "--dual-stack")...); !strings.Contains(out, "up already") {
+			t.Errorf("a second up says %q", out)
+		}
+		l.refused("a lab with other options is up", l.upArgs("--nodes", "3")...)
+	})
+	t.Run("pods", func(t *testing.T) { l.in(t).testPods() })
+	t.Run("commands", func(t *testing.T) { l.in(t).testCommands() })
+	t.Run("kubelet", func(t *testing.T) { l.in(t).testKubelet() })
+	l.run("down")
+	l.gone()
+	before.unchanged(t)
+	if out := l.run("down"); !strings.Contains(out, "No lab is up") {
+		t.Errorf("a second down says %q", out)
+	}
+}
+
+// in is the same lab in a subtest.
+func (l *lab) in(t *testing.T) *lab { return &lab{T: t, name: l.name, port: l.port} }
+
+// testPods checks that pods run and that they are reached in every way.
+func (l *lab) testPods() {
+	l.input(webManifest, "kubectl", "apply", "-f", "-")
+	l.run("kubectl", "wait", "--for=condition=Ready", "pod/web", "pod/box", "--timeout=60s")
+	if out := l.run("kubectl", "logs", "box"); strings.TrimSpace(out) != "I am box" {
+		l.Errorf("logs are %q", out)
+	}
+	if out := l.input("through\n", "kubectl", "exec", "-i", "box", "--", "cat"); out != "through\n" {
+		l.Errorf("exec with input says %q", out)
+	}
+	l.eventually("It works!", "kubectl", "exec", "box", "--", "curl", "-sS", "-m", "2", "http://web")
+	port := l.run("kubectl", "get", "service", "web", "-o", "jsonpath={.spec.ports[0].nodePort}")
+	for _, url := range urls(fabric.Plan{Family: fabric.Dual}, 2, port) {
+		l.eventually("It works!", "client", "--", "curl", "-sS", "-m", "2", url)
+	}
+	l.eventually("It works!", "kubectl", "get", "--raw", "/api/v1/namespaces/default/services/web/proxy/")
+}
+
+func (l *lab) testCommands() {
+	if out := l.run("node", "2", "--", "hostname"); out != "node-2\n" {
+		l.Errorf("host name of node 2 is %q", out)
+	}
+	if out := l.run("client", "ip", "-o", "-4", "address"); !strings.Contains(out, "198.51.100.10/24") {
+		l.Errorf("the client's addresses are %q", out)
+	}
+	var exit *exec.ExitError
+	if _, err := l.try("node", "node-1", "sh", "-c", "exit 7"); !errors.As(err, &exit) || exit.ExitCode() != 7 {
+		l.Errorf("a command that exits with 7 on a node: %v", err)
+	}
+	l.refused("lab has node-1 to node-2", "node", "3", "--", "true")
+	l.run("load", filepath.Join(built.images, "web.tar"))
+	l.refused("no such file", "load", "/nonexistent.tar")
+	if out := l.run("status"); strings.Count(out, "Ready") != 2 {
+		l.Errorf("status does not show two nodes that are Ready:\n%s", out)
+	}
+	if out := l.run("kubeconfig"); out != l.dir()+"/kubeconfig\n" {
+		l.Errorf("kubeconfig is %q", out)
+	}
+}
+
+// testKubelet checks that a node survives the end of its kubelet, as a machine
+// run by systemd does.
+func (l *lab) testKubelet() {
+	find := []string{"node", "1", "--", "pgrep", "-f", "child kubelet .*/node-1$"}
+	old := strings.TrimSpace(l.run(find...))
+	if _, err := strconv.Atoi(old); err != nil {
+		l.Fatalf("kubelet's process is %q", old)
+	}
+	l.run("node", "1", "--", "kill", "-9", old)
+	l.run("kubectl", "delete", "pod", "box", "--now")
+	l.input(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"after"},"spec":{"nodeName":"node-1",
+		"containers":[{"name":"c","image":"busybox","command":["sleep","600"]}]}}`, "kubectl", "apply", "-f", "-")
+	l.run("kubectl", "wait", "--for=condition=Ready", "pod/after", "--timeout=60s")
+	if now := strings.TrimSpace(l.run(find...)); now == old || now == "" {
+		l.Errorf("kubelet's process was %s and is %q", old, now)
+	}
+}
+
+// TestIPv6 is a lab that has no IPv4 address at all.
+func TestIPv6(t *testing.T) {
+	l := newLab(t)
+	l.run(l.upArgs("--nodes", "1", "--ipv6")...)
+	if out := l.run("node", "1", "--", "ip", "-o", "-4", "address", "show", "dev", "eth0"); out != "" {
+		t.Errorf("the node has %s", out)
+	}
+	l.input(webManifest, "kubectl", "apply", "-f", "-")
+	l.run("kubectl", "wait", "--for=condition=Ready", "pod/web", "--timeout=60s")
+	port := l.run("kubectl", "get", "service", "web", "-o", "jsonpath={.spec.ports[0].nodePort}")
+	l.eventually("It works!", "client", "--", "curl", "-sS", "-m", "2", urls(fabric.Plan{Family: fabric.IPv6}, 1, port)[0])
+}
+
+// TestDownAfterKill kills everything there is of a lab, and then removes it.
+func TestDownAfterKill(t *testing.T) {
+	before := snapshot(t)
+	l := newLab(t)
+	l.run(l.upArgs("--nodes", "2")...)
+	pids := l.pids()
+	// The control plane; for each node init, containerd, kubelet, the agent's
+	// shim, pause and program; the DNS pods.
+	if len(pids) < 13 {
+		t.Fatalf("found only processes %v", pids)
+	}
+	for _, pid := range pids {
+		if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+			t.Fatal(err)
+		}
+	}
+	l.refused("ended", "status")
+	l.refused("half dead", l.upArgs("--nodes", "2")...)
+	l.run("down")
+	l.gone()
+	before.unchanged(t)
+}
+
+// TestUpInterrupted ends an up in the middle: politely, when it must clean up
+// by itself, and not.
+func TestUpInterrupted(t *testing.T) {
+	before := snapshot(t)
+	for name, signal := range map[string]unix.Signal{"terminated": unix.SIGTERM, "killed": unix.SIGKILL} {
+		t.Run(name, func(t *testing.T) {
+			l := newLab(t)
+			cmd := l.cmd(l.upArgs("--nodes", "1")...)
+			out, err := cmd.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			var told strings.Builder
+			for buf := make([]byte, 256); !strings.Contains(told.String(), "containerd runs"); {
+				n, err := out.Read(buf)
+				told.Write(buf[:n])
+				if err != nil {
+					t.Fatalf("up ended early: %s", told.String())
+				}
+			}
+			if err := cmd.Process.Signal(signal); err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Wait(); err == nil {
+				t.Error("an up that was interrupted says it succeeded")
+			}
+			if signal == unix.SIGKILL {
+				l.refused("up was killed", l.upArgs("--nodes", "1")...)
+				l.run("down")
+			}
+			l.gone()
+		})
+	}
+	before.unchanged(t)
+}
