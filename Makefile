@@ -7,8 +7,8 @@ LDFLAGS  := -s -w -X main.version=$(VERSION)
 export CGO_ENABLED := 0
 
 # Programs that the tests, the lab and its images use, by Debian's and Ubuntu's names.
-PACKAGES := nftables iproute2 containerd runc conntrack iptables tcpdump dnsutils netcat-openbsd \
-            wget busybox curl dash iputils-ping procps kmod ca-certificates gcc libc6-dev
+PACKAGES := nftables iproute2 containerd runc conntrack iptables tcpdump bind9-dnsutils netcat-openbsd \
+            wget busybox bash curl dash iputils-ping procps kmod ca-certificates gcc libc6-dev
 
 .PHONY: all build deps image images lab kubectl demo test test-product test-lab bench fuzz clean
 

@@ -42,6 +42,7 @@ var law = map[string]struct {
 	"datapath":             {[]string{"service"}, false, false, "the contract speaks of tables only"},
 	"datapath/nftables":    {[]string{"service", "datapath"}, true, false, "a mechanism renders tables; it knows no API objects"},
 	"datapath/conformance": {[]string{"service", "datapath", "testnet", "scenario", "kube"}, true, true, "tests"},
+	"conntrack":            {[]string{"service"}, true, false, "deletes flows; knows tables' words only"},
 	"proxy":                {[]string{"service", "datapath"}, true, false, "the loop knows no API objects and no mechanism"},
 	"kube":                 {[]string{"service"}, true, true, "the edge to the API server, the only importer of client-go"},
 	"config":               {[]string{"service", "kube"}, true, true, "k8s.io/kube-proxy has the types of KubeProxyConfiguration"},

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -42,6 +43,9 @@ func ConvertService(o *corev1.Service) *service.Service {
 	svc.ClusterIPs = clusterIPs(o, &bad)
 	if len(svc.ClusterIPs) > 0 {
 		svc.Ports = servicePorts(o.Spec.Ports, &bad)
+		svc.ExternalIPs = addrs(o.Spec.ExternalIPs, "InvalidExternalIP", "externalIP", &bad)
+		svc.BalancerIPs = balancerIPs(o.Status.LoadBalancer.Ingress, &bad)
+		svc.Sources = sourceRanges(o.Spec.LoadBalancerSourceRanges, &bad)
 	}
 	svc.Problems = bad
 	return svc
@@ -53,6 +57,53 @@ func created(t metav1.Time) int64 {
 		return 0
 	}
 	return max(t.Unix(), 0)
+}
+
+// addrs reads addresses for outside clients.
+func addrs(texts []string, reason, what string, bad *problems) []netip.Addr {
+	var out []netip.Addr
+	for _, text := range texts {
+		a, err := parseAddr(text)
+		if err != nil {
+			bad.add(reason, "%s %q is left out: %v", what, text, err)
+			continue
+		}
+		out = append(out, a)
+	}
+	return out
+}
+
+// balancerIPs returns the addresses that a load balancer sends packets to unchanged.
+// One of mode Proxy rewrites them to a node's or a pod's address, so packets to its
+// own address are still on their way to it and must not be caught (KEP-1860).
+func balancerIPs(ingress []corev1.LoadBalancerIngress, bad *problems) []netip.Addr {
+	var texts []string
+	for _, i := range ingress {
+		if i.IP != "" && (i.IPMode == nil || *i.IPMode == corev1.LoadBalancerIPModeVIP) {
+			texts = append(texts, i.IP)
+		}
+	}
+	return addrs(texts, "InvalidLoadBalancerIP", "load balancer address", bad)
+}
+
+// sourceRanges reads loadBalancerSourceRanges. White space around a range is allowed,
+// as it always was. If none can be read nobody may come in: an empty list would open
+// the address to everyone.
+func sourceRanges(texts []string, bad *problems) []netip.Prefix {
+	var out []netip.Prefix
+	for _, text := range texts {
+		p, ok := parsePrefix(strings.TrimSpace(text))
+		if !ok {
+			bad.add("InvalidSourceRange", "loadBalancerSourceRange %q is left out: it is no CIDR", text)
+			continue
+		}
+		out = append(out, p)
+	}
+	if len(out) == 0 && len(texts) > 0 {
+		// Addresses that no packet comes from.
+		out = []netip.Prefix{netip.MustParsePrefix("255.255.255.255/32"), netip.MustParsePrefix("ff0f::/128")}
+	}
+	return out
 }
 
 func clusterIPs(o *corev1.Service, bad *problems) []netip.Addr {

@@ -20,7 +20,9 @@
 //	nodeports primary           Settings.NodePorts: the node's main addresses (default),
 //	nodeports all               all but loopback,
 //	nodeports 192.0.2.0/24 …    or those in the given ranges
+//	services 10.96.0.0/12 …     Settings.ServiceCIDRs; without it there are none
 //	masquerade-all              Vantage.MasqueradeAll
+//	refuse-external-ips         Vantage.RefuseExternalIPs
 //	packet from=F to=T -> W     a packet and what becomes of it
 //
 // F is who sends: pod (a pod on the vantage node that is no endpoint), pod-remote (one

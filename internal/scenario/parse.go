@@ -40,6 +40,7 @@ func Parse(data []byte) (*Scenario, error) {
 	if s.Vantage.Node == "" {
 		return nil, fmt.Errorf(`the line "node NAME" is missing: from whose view is the table?`)
 	}
+	s.Vantage.Primary4, s.Vantage.Primary6 = World.Node.Addr(true), World.Node.Addr(false)
 	s.Vantage.Detect4, s.Vantage.Detect6 = s.Settings.Detect()
 	return s, s.check()
 }
@@ -59,15 +60,19 @@ func (s *Scenario) directive(f []string) (err error) {
 		default:
 			s.Settings.NodePorts, err = prefixes(f[1:])
 		}
+	case "services":
+		s.Settings.ServiceCIDRs, err = prefixes(f[1:])
 	case "masquerade-all":
 		s.Vantage.MasqueradeAll = true
+	case "refuse-external-ips":
+		s.Vantage.RefuseExternalIPs = true
 	case "packet":
 		var p Packet
 		if p, err = s.packet(f[1:]); err == nil {
 			s.Packets = append(s.Packets, p)
 		}
 	default:
-		err = fmt.Errorf("%q is none of node, detect, nodeports, masquerade-all, packet", f[0])
+		err = fmt.Errorf("%q is none of node, detect, nodeports, services, masquerade-all, refuse-external-ips, packet", f[0])
 	}
 	return err
 }

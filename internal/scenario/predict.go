@@ -93,7 +93,14 @@ func (p Packet) Agrees(got Outcome) bool {
 // if the table says nothing about the packet.
 func Predict(t *service.Table, p Packet) (Outcome, bool) {
 	f := frontend(t, p)
-	if f == nil {
+	switch {
+	case f != nil && len(f.Sources) > 0 && !contains(f.Sources, p.From.Addr):
+		return Outcome{Action: service.Drop}, true
+	case f == nil && reserved(t, p.To.Addr()):
+		return Outcome{Action: service.Reject}, true
+	case f == nil && contains(t.Settings.ServiceCIDRs, p.To.Addr()):
+		return Outcome{Action: service.Drop}, true
+	case f == nil:
 		// An address of the node on which nothing listens refuses by itself.
 		return Outcome{Action: service.Reject}, ofNode(p.To.Addr())
 	}
@@ -140,6 +147,16 @@ func frontend(t *service.Table, p Packet) *service.Frontend {
 		}
 	}
 	return nodePort
+}
+
+// reserved reports whether an address belongs to a Service alone.
+func reserved(t *service.Table, a netip.Addr) bool {
+	for f := range t.Frontends() {
+		if f.Reserved && f.Addr.Addr() == a {
+			return true
+		}
+	}
+	return false
 }
 
 func servesNodePorts(t *service.Table, a netip.Addr) bool {

@@ -42,7 +42,10 @@ packet from=outside to=[n1]:30080/tcp -> reject
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := service.Vantage{Node: "n1", Zone: "a", Detect4: true, MasqueradeAll: true}
+	want := service.Vantage{
+		Node: "n1", Zone: "a", Detect4: true, MasqueradeAll: true,
+		Primary4: World.Node.Addr(true), Primary6: World.Node.Addr(false),
+	}
 	if s.Vantage != want {
 		t.Errorf("vantage %+v, want %+v", s.Vantage, want)
 	}

@@ -23,9 +23,9 @@ var World = struct {
 	Pod, PodRemote, Node, Peer, Outside Place
 	// Extra are addresses that the vantage node has besides its main ones.
 	Extra Place
-	// ServiceCIDRs are routed to the vantage node, so that clients elsewhere can try
-	// its ClusterIPs.
-	ServiceCIDRs []netip.Prefix
+	// Routed are sent to the vantage node, so that clients elsewhere can try its
+	// ClusterIPs, and the addresses of its load balancers and external IPs.
+	Routed []netip.Prefix
 }{
 	Pod:       place("pod", "10.244.1.200", "fd00:10:244:1::200", true),
 	PodRemote: place("pod-remote", "10.244.2.200", "fd00:10:244:2::200", false),
@@ -33,8 +33,9 @@ var World = struct {
 	Peer:      place("peer", "172.18.0.12", "fd00:172:18::12", false),
 	Outside:   place("outside", "198.51.100.10", "2001:db8:51::10", false),
 	Extra:     place("extra", "192.0.2.11", "2001:db8:2::11", true),
-	ServiceCIDRs: []netip.Prefix{
+	Routed: []netip.Prefix{
 		netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("fd00:10:96::/108"),
+		netip.MustParsePrefix("203.0.113.0/24"), netip.MustParsePrefix("2001:db8:9::/64"),
 	},
 }
 

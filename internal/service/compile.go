@@ -26,6 +26,7 @@ func Compile(svc *Service, eps []*Slice, v Vantage) *Entry {
 	if len(svc.ClusterIPs) == 0 {
 		return c.entry
 	}
+	c.outsideAddresses()
 	for _, port := range svc.Ports {
 		port, ok := c.admit(port)
 		if !ok {
@@ -45,6 +46,8 @@ type compilation struct {
 	v     Vantage
 	ports []Port // those admitted so far
 	entry *Entry
+	// balancers and externals are the addresses for outside clients; true: IPv4.
+	balancers, externals map[bool][]netip.Addr
 }
 
 func (c *compilation) problem(reason, format string, args ...any) {
@@ -85,7 +88,7 @@ func (c *compilation) families() []netip.Addr {
 	var ips []netip.Addr
 	for _, ip := range c.svc.ClusterIPs {
 		ip = ip.Unmap()
-		if !ip.IsValid() || ip.IsUnspecified() || ip.IsLoopback() || ip.IsMulticast() {
+		if !usable(ip) {
 			continue // named by internal/kube, which knows the text
 		}
 		if !slices.ContainsFunc(ips, func(o netip.Addr) bool { return o.Is4() == ip.Is4() }) {
@@ -95,27 +98,100 @@ func (c *compilation) families() []netip.Addr {
 	return ips
 }
 
+// usable reports whether clients can use a as a Service's address.
+func usable(a netip.Addr) bool {
+	return a.IsValid() && !a.IsUnspecified() && !a.IsLoopback() && !a.IsMulticast()
+}
+
 // port adds the frontends that one port has in the family of ip.
 func (c *compilation) port(p Port, ip netip.Addr, all []candidate) {
 	set := categorize(all, c.svc, c.v)
 	name := PortName{c.svc.Name, p.Name}
-	add := func(addr netip.Addr, port uint16, inside, outside *Route) {
-		c.entry.Frontends = append(c.entry.Frontends, &Frontend{
-			Addr: netip.AddrPortFrom(addr, port), Proto: p.Proto, Service: name, Inside: inside, Outside: outside,
-		})
+	add := func(addr netip.Addr, port uint16, inside, outside *Route) *Frontend {
+		f := &Frontend{Addr: netip.AddrPortFrom(addr, port), Proto: p.Proto, Service: name, Inside: inside, Outside: outside}
+		c.entry.Frontends = append(c.entry.Frontends, f)
+		return f
 	}
 
 	in := c.internal(set, ip.Is4())
-	add(ip, p.Port, in, in)
+	add(ip, p.Port, in, in).Reserved = true
 
+	inside, outside := c.external(set)
 	if p.NodePort != 0 {
-		inside, outside := c.external(set)
 		any := netip.IPv6Unspecified()
 		if ip.Is4() {
 			any = netip.IPv4Unspecified()
 		}
 		add(any, p.NodePort, inside, outside)
 	}
+	for _, a := range c.balancers[ip.Is4()] {
+		add(a, p.Port, inside, outside).Sources = c.sources(a)
+	}
+	for _, a := range c.externals[ip.Is4()] {
+		add(a, p.Port, inside, outside)
+	}
+}
+
+// outsideAddresses sorts the addresses for outside clients by family. An address that
+// is there twice counts once, as a load balancer's if it is one, because only those
+// are subject to Sources.
+func (c *compilation) outsideAddresses() {
+	c.balancers, c.externals = map[bool][]netip.Addr{}, map[bool][]netip.Addr{}
+	seen := map[netip.Addr]bool{}
+	for _, a := range c.families() {
+		seen[a] = true // the ClusterIP has its own Frontend
+	}
+	into := func(list map[bool][]netip.Addr, addrs []netip.Addr) {
+		for _, a := range addrs {
+			if a = a.Unmap(); usable(a) && !seen[a] {
+				seen[a] = true
+				list[a.Is4()] = append(list[a.Is4()], a)
+			}
+		}
+	}
+	into(c.balancers, c.svc.BalancerIPs)
+	if len(c.svc.ExternalIPs) > 0 && c.v.RefuseExternalIPs {
+		c.problem("ExternalIPsRefused", "spec.externalIPs are refused on this cluster; they are left out")
+		return
+	}
+	into(c.externals, c.svc.ExternalIPs)
+}
+
+// sources returns who may use a load balancer's address. kube-proxy's rules: ranges
+// of the other family do not count, none left or one of everything means everyone.
+func (c *compilation) sources(vip netip.Addr) []netip.Prefix {
+	primary := c.v.Primary6
+	if vip.Is4() {
+		primary = c.v.Primary4
+	}
+	var all []netip.Prefix
+	own := false
+	for _, p := range c.svc.Sources {
+		switch {
+		case p.Addr().Is4() != vip.Is4():
+			continue
+		case p.Bits() == 0:
+			return nil
+		}
+		all = append(all, p.Masked())
+		own = own || p.Contains(primary)
+	}
+	if own {
+		all = append(all, netip.PrefixFrom(vip, vip.BitLen()))
+	}
+	slices.SortFunc(all, netip.Prefix.Compare)
+	all = slices.Compact(all)
+	// One that lies in another adds nothing.
+	inner := func(p netip.Prefix) bool {
+		return slices.ContainsFunc(all, func(o netip.Prefix) bool { return o.Bits() < p.Bits() && o.Overlaps(p) })
+	}
+	var widest []netip.Prefix
+	for _, p := range all {
+		if !inner(p) {
+			widest = append(widest, p)
+		}
+	}
+	return widest
 }
 
 // internal is the route of the ClusterIP. Clients that are not pods of the cluster

@@ -64,8 +64,8 @@ func (f *Frontend) Equal(o *Frontend) bool {
 	if f == nil || o == nil {
 		return f == o
 	}
-	return f == o || f.Key() == o.Key() && f.Service == o.Service &&
-		f.Inside.Equal(o.Inside) && f.Outside.Equal(o.Outside)
+	return f == o || f.Key() == o.Key() && f.Service == o.Service && f.Reserved == o.Reserved &&
+		slices.Equal(f.Sources, o.Sources) && f.Inside.Equal(o.Inside) && f.Outside.Equal(o.Outside)
 }
 
 // Equal reports whether r and o send packets the same way.
@@ -75,5 +75,6 @@ func (r *Route) Equal(o *Route) bool {
 
 // Equal reports whether s and o hold the same, in whatever order.
 func (s Settings) Equal(o Settings) bool {
-	return samePrefixes(s.Pods, o.Pods) && samePrefixes(s.NodePorts, o.NodePorts)
+	return samePrefixes(s.Pods, o.Pods) && samePrefixes(s.NodePorts, o.NodePorts) &&
+		samePrefixes(s.ServiceCIDRs, o.ServiceCIDRs)
 }

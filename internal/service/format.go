@@ -39,7 +39,11 @@ func (f *Frontend) rows() [][]string {
 		if r.Action == Forward {
 			masq = r.Masquerade.String()
 		}
-		return []string{f.Key().String(), scope, f.Service.String(), r.Action.String(), masq, list(r.Endpoints)}
+		fields := []string{f.Key().String(), scope, f.Service.String(), r.Action.String(), masq, list(r.Endpoints)}
+		if len(f.Sources) > 0 {
+			fields = append(fields, "from "+list(f.Sources))
+		}
+		return fields
 	}
 	if f.Inside.Equal(f.Outside) {
 		return [][]string{row("any", f.Inside)}
@@ -58,7 +62,11 @@ func (f *Frontend) Lines() []string {
 
 // String returns the settings as WriteTo prints them.
 func (s Settings) String() string {
-	return fmt.Sprintf("pods %s\nnodeports %s", list(s.Pods), list(s.NodePorts))
+	text := fmt.Sprintf("pods %s\nnodeports %s", list(s.Pods), list(s.NodePorts))
+	if len(s.ServiceCIDRs) > 0 {
+		text += "\nservices " + list(s.ServiceCIDRs)
+	}
+	return text
 }
 
 // String returns "10.0.2.5:8080", with "(local)" behind one on this node.

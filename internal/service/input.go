@@ -9,7 +9,13 @@ type Service struct {
 	// ClusterIPs are the Service's own addresses, one a family; empty for headless
 	// and ExternalName Services, which have no Frontends.
 	ClusterIPs []netip.Addr
-	Ports      []Port
+	// ExternalIPs and BalancerIPs are addresses of the outside that lead here: those of
+	// spec.externalIPs, and those that a load balancer has (status.loadBalancer.ingress)
+	// and sends packets to unchanged (ipMode VIP).
+	ExternalIPs, BalancerIPs []netip.Addr
+	// Sources are loadBalancerSourceRanges: who may use BalancerIPs. Empty: everyone.
+	Sources []netip.Prefix
+	Ports   []Port
 	// InternalLocal and ExternalLocal are internalTrafficPolicy: Local and
 	// externalTrafficPolicy: Local.
 	InternalLocal, ExternalLocal bool
@@ -63,7 +69,12 @@ type Vantage struct {
 	// (Settings.Pods has a prefix of it). Without that, traffic to ClusterIPs from
 	// outside is not masqueraded. Settings.Detect computes them.
 	Detect4, Detect6 bool
-	MasqueradeAll    bool // masquerade everyone who uses a ClusterIP
+	// Primary4 and Primary6 are the node's own addresses. One that lies in a Service's
+	// Sources may come through the load balancer's address, which then counts as a
+	// source as well: that is what the packet carries when the node calls it.
+	Primary4, Primary6 netip.Addr
+	RefuseExternalIPs  bool // leave out ExternalIPs (KEP-5707: they can be abused)
+	MasqueradeAll      bool // masquerade everyone who uses a ClusterIP
 }
 
 // A Problem is a part of an object that makes no sense and was left out, in words

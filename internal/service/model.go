@@ -136,6 +136,11 @@ type Frontend struct {
 	Service PortName // for names, metrics and messages
 	Inside  *Route   // for pods (Settings.Pods) and for the node itself
 	Outside *Route   // for everyone else; the same pointer as Inside when nothing differs
+	// Sources are who may come in, others are dropped; sorted. Empty: everyone.
+	Sources []netip.Prefix
+	// Reserved says that the address is the Service's alone (a ClusterIP): what comes
+	// to a port that no Frontend has is rejected, not passed on.
+	Reserved bool
 }
 
 // NodePort reports whether the frontend is a port on the node's own addresses.
@@ -169,6 +174,9 @@ type Settings struct {
 	// NodePorts are the addresses of this node on which NodePorts are served;
 	// 0.0.0.0/0 and ::/0 stand for all but loopback. Empty means none.
 	NodePorts []netip.Prefix
+	// ServiceCIDRs are what ClusterIPs are taken from. What comes to an address in them
+	// that no Frontend has is dropped: it may have one tomorrow. Empty: not known.
+	ServiceCIDRs []netip.Prefix
 }
 
 // Detect reports for each family whether there are sources that count as pods.

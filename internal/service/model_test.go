@@ -79,6 +79,7 @@ func (w *world) frontends(s *service.Service) map[service.Key]*service.Frontend 
 			used = append(used, p)
 			r := w.rules(s, p, ip.Is4())
 			add(p, ip, p.Port, r.internal(), r.internal())
+			all[service.Key{Addr: netip.AddrPortFrom(ip, p.Port), Proto: p.Proto}].Reserved = true
 			if p.NodePort == 0 {
 				continue
 			}

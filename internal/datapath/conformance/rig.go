@@ -50,7 +50,7 @@ func newRig(t testing.TB, s suite, vantage string, endpoints map[service.Key]str
 			t.Fatalf("the network has no %s at %v and %v", place.Name, place.V4, place.V6)
 		}
 	}
-	for _, p := range w.ServiceCIDRs {
+	for _, p := range w.Routed {
 		if err := n.Route(p, r.node); err != nil {
 			t.Fatal(err)
 		}

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/vishvananda/netlink"
@@ -144,6 +145,8 @@ func (s *slow) render(t *service.Table) string {
 			}
 		}
 	}
+	filter = slices.Concat(s.guards(t), filter, s.unserved(t))
+	filterOut = slices.Concat(s.guards(t), filterOut, s.unserved(t))
 	chain := func(name, hook string, rules []string) {
 		line("  chain %s {\n    %s\n    %s\n  }", name, hook, strings.Join(rules, "\n    "))
 	}
@@ -173,6 +176,43 @@ func family(a netip.Addr) string {
 		return "ip"
 	}
 	return "ip6"
+}
+
+// guards keep out who is not in a frontend's Sources.
+func (s *slow) guards(t *service.Table) (all []string) {
+	for _, f := range t.Sorted() {
+		if len(f.Sources) > 0 && !s.has("everyone may come in") {
+			ip := family(f.Addr.Addr())
+			all = append(all, fmt.Sprintf("%s daddr %v meta l4proto %d th dport %d ct state new %s saddr != %s drop",
+				ip, f.Addr.Addr(), f.Proto, f.Addr.Port(), ip, prefixes(f.Sources, ip)))
+		}
+	}
+	return all
+}
+
+// unserved refuses what comes to addresses of Services and reaches no frontend.
+func (s *slow) unserved(t *service.Table) (all []string) {
+	if s.has("unserved ports pass") {
+		return nil
+	}
+	var reserved []string
+	for _, f := range t.Sorted() {
+		if f.NodePort() {
+			continue
+		}
+		to := fmt.Sprintf("%s daddr %v", family(f.Addr.Addr()), f.Addr.Addr())
+		all = append(all, fmt.Sprintf("%s meta l4proto %d th dport %d accept", to, f.Proto, f.Addr.Port()))
+		if f.Reserved {
+			reserved = append(reserved, to+" ct state new reject")
+		}
+	}
+	all = append(all, reserved...)
+	for _, ip := range []string{"ip", "ip6"} {
+		if set := prefixes(t.Settings.ServiceCIDRs, ip); set != "" {
+			all = append(all, fmt.Sprintf("%s daddr %s ct state new drop", ip, set))
+		}
+	}
+	return all
 }
 
 // rules are what a frontend needs at one hook: the NAT, or the refusal.

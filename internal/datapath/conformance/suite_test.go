@@ -35,6 +35,8 @@ func TestSuiteFindsBugs(t *testing.T) {
 		{"no UDP", only("protocols")},
 		{"NodePorts anywhere", only("nodeport")},
 		{"node ignored", only("clusterip")},
+		{"everyone may come in", only("source-ranges")},
+		{"unserved ports pass", only("wrong-port")},
 		{"dump forgets", only("clusterip")},
 		{"writes again", only("clusterip")},
 		{"cleanup leaves a table", suite.cleanup},

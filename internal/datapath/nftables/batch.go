@@ -25,6 +25,7 @@ type write struct {
 	set      string
 	key      []byte
 	end      []byte // for interval sets: the first key behind the interval, nil: none
+	last     []byte // for concatenations with a range: the last key of the range, nil: none
 	data     []byte
 	comment  string
 	del, add bool
@@ -129,7 +130,7 @@ func (k *kernel) add(c *nftables.Conn, ws []write) error {
 func toElements(ws []write, data bool) []nftables.SetElement {
 	els := make([]nftables.SetElement, 0, len(ws))
 	for _, w := range ws {
-		e := nftables.SetElement{Key: w.key}
+		e := nftables.SetElement{Key: w.key, KeyEnd: w.last}
 		if data {
 			e.Val, e.Comment = w.data, w.comment
 		}

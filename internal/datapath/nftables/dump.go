@@ -49,7 +49,13 @@ func (s *state) frontend(k service.Key, h *held) (*service.Frontend, error) {
 		return nil, fmt.Errorf("%v: %w", k, err)
 	}
 	inside := s.route(h.inside, h.slots)
-	f := &service.Frontend{Addr: k.Addr, Proto: k.Proto, Service: name, Inside: inside, Outside: inside}
+	f := &service.Frontend{
+		Addr: k.Addr, Proto: k.Proto, Service: name, Inside: inside, Outside: inside,
+		Reserved: s.reserved[k.Addr.Addr()] > 0,
+	}
+	for _, r := range h.sources {
+		f.Sources = append(f.Sources, r.Prefixes()...)
+	}
 	if h.outside != 0 {
 		f.Outside = s.route(h.outside, h.outsideSlots)
 	}

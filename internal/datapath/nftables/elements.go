@@ -14,9 +14,13 @@ import (
 // pieces grows with the square: 50,000 Services took 2.5 s in pages of 4 KiB.
 const dumpBuffer = 32 << 10
 
+// nftaSetElemKeyEnd is NFTA_SET_ELEM_KEY_END, which x/sys/unix lacks.
+const nftaSetElemKeyEnd = 10
+
 // An element is one that was read. Data and comment may be empty.
 type element struct {
-	key, data []byte
+	key, last []byte // last: the end of a range in a concatenation
+	data      []byte
 	comment   string
 	end       bool // the end of an interval
 }
@@ -87,6 +91,8 @@ func parseElement(b []byte) (e element, err error) {
 		switch typ {
 		case unix.NFTA_SET_ELEM_KEY:
 			return nested(b, value(&e.key))
+		case nftaSetElemKeyEnd:
+			return nested(b, value(&e.last))
 		case unix.NFTA_SET_ELEM_DATA:
 			return nested(b, value(&e.data))
 		case unix.NFTA_SET_ELEM_FLAGS:

@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"go4.org/netipx"
+
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -14,11 +16,15 @@ type held struct {
 	// slots and outsideSlots are the two lists of endpoints. An invalid address is a
 	// slot that should be there and is not.
 	slots, outsideSlots []netip.AddrPort
+	// guarded says that only sources may come in.
+	guarded bool
+	sources []netipx.IPRange
 }
 
 // equal reports whether the kernel holds the same for h and o.
 func (h *held) equal(o *held) bool {
 	return h.name == o.name && h.inside == o.inside && h.outside == o.outside &&
+		h.guarded == o.guarded && slices.Equal(h.sources, o.sources) &&
 		slices.Equal(h.slots, o.slots) && slices.Equal(h.outsideSlots, o.outsideSlots)
 }
 
@@ -41,6 +47,9 @@ func hold(was *held, f *service.Frontend) *held {
 		name:   f.Service.String(),
 		inside: howTo(f.Inside, f.NodePort(), false),
 		slots:  assign(was.slots, f.Inside.Endpoints),
+	}
+	if len(f.Sources) > 0 {
+		is.guarded, is.sources = true, ranges(f.Sources, f.Addr.Addr().Is4())
 	}
 	if !f.Inside.Equal(f.Outside) {
 		is.outside = howTo(f.Outside, f.NodePort(), true)
@@ -106,6 +115,7 @@ func (p *plan) frontend(k service.Key, was, is *held) {
 	}
 	p.slots(eps.name(is4), key, 0, was.slots, is.slots)
 	p.slots(eps.name(is4), key, outsideOffset, was.outsideSlots, is.outsideSlots)
+	p.guard(is4, key, was, is)
 	// The element for outsiders comes before and leaves after the one for all: without
 	// it they would be served by the other.
 	if is.outside != 0 {
@@ -114,6 +124,40 @@ func (p *plan) frontend(k service.Key, was, is *held) {
 	p.front(front.name(is4), key, was, is, was.inside, is.inside)
 	if is.outside == 0 {
 		p.front(out.name(is4), key, was, is, was.outside, is.outside)
+	}
+}
+
+// guard plans who may come in. The guard stands before the frontend opens and leaves
+// before the sources do, so that nobody slips in; ranges are replaced at once, because
+// the kernel does not take one that overlaps another.
+func (p *plan) guard(is4 bool, key []byte, was, is *held) {
+	guard := write{set: guarded.name(is4), key: key}
+	all := func(list []netipx.IPRange, del, add bool) []write {
+		var ws []write
+		for _, r := range list {
+			ws = append(ws, write{
+				set: sources.name(is4), del: del, add: add,
+				key:  append(slices.Clone(key), r.From().AsSlice()...),
+				last: append(slices.Clone(key), r.To().AsSlice()...),
+			})
+		}
+		return ws
+	}
+	if !slices.Equal(was.sources, is.sources) {
+		if len(is.sources) > 0 {
+			p.endpoints = append(p.endpoints, all(was.sources, true, false)...)
+			p.endpoints = append(p.endpoints, all(is.sources, false, true)...)
+		} else {
+			p.gone = append(p.gone, all(was.sources, true, false)...)
+		}
+	}
+	switch {
+	case is.guarded && !was.guarded:
+		guard.add = true
+		p.endpoints = append(p.endpoints, guard)
+	case was.guarded && !is.guarded:
+		guard.del = true
+		p.fronts = append(p.fronts, guard)
 	}
 }
 
@@ -150,17 +194,18 @@ func (p *plan) slots(set string, front []byte, offset uint32, was, is []netip.Ad
 	}
 }
 
-// hairpins plans the set of endpoints that may be their own client. is has the new
-// counts of the addresses that may have changed, was those of all.
-func (p *plan) hairpins(was, is map[netip.Addr]int) {
+// members plans a set of addresses that several frontends may need. is has the new
+// counts of those that may have changed, was those of all; key makes an element.
+func (p *plan) members(s set, was, is map[netip.Addr]int, key func(netip.Addr) []byte) {
 	for a, n := range is {
-		if (was[a] > 0) == (n > 0) {
-			continue
+		if (was[a] > 0) != (n > 0) {
+			p.rest = append(p.rest, write{set: s.name(a.Is4()), key: key(a), add: n > 0, del: n == 0})
 		}
-		key := append(a.AsSlice(), a.AsSlice()...)
-		p.rest = append(p.rest, write{set: hairpin.name(a.Is4()), key: key, add: n > 0, del: n == 0})
 	}
 }
+
+// hairpinKey is an address as source and destination.
+func hairpinKey(a netip.Addr) []byte { return append(a.AsSlice(), a.AsSlice()...) }
 
 // prefixes plans the change of an interval set. It is small and rarely changes, so it
 // is written anew, in one transaction.

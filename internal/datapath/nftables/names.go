@@ -15,7 +15,7 @@ const (
 )
 
 // builtin are the chains whose rules the program loads; a new version flushes them.
-var builtin = []string{"refused", "dropped", "services", "services6", "prerouting", "output", "postrouting"}
+var builtin = []string{"refused", "dropped", "services", "services6", "unserved", "prerouting", "output", "postrouting"}
 
 // A set is a map or set of the program, one for each family: its name is followed
 // by 4 or 6.
@@ -31,6 +31,10 @@ const (
 	pods              set = "pods"
 	nodeportAddresses set = "nodeport-addresses"
 	hairpin           set = "hairpin"
+	guarded           set = "guarded"
+	sources           set = "sources"
+	reserved          set = "reserved"
+	serviceCIDRs      set = "service-cidrs"
 )
 
 // name returns the kernel's name of the set for a family.

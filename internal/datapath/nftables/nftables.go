@@ -20,6 +20,7 @@ package nftables
 import (
 	"context"
 	"fmt"
+	"net/netip"
 
 	"github.com/google/nftables"
 
@@ -155,13 +156,19 @@ func (d *Datapath) apply(r *rendering) error {
 	for k, is := range r.next {
 		d.state.put(k, is)
 	}
-	for a, n := range r.hairpins {
-		if n == 0 {
-			delete(d.state.hairpins, a)
-			continue
-		}
-		d.state.hairpins[a] = n
-	}
+	note(d.state.hairpins, r.hairpins)
+	note(d.state.reserved, r.reserved)
 	d.state.settings = r.settings
 	return nil
+}
+
+// note takes over counts that changed.
+func note(all, changed map[netip.Addr]int) {
+	for a, n := range changed {
+		if n == 0 {
+			delete(all, a)
+			continue
+		}
+		all[a] = n
+	}
 }

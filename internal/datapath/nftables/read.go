@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"go4.org/netipx"
+
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -12,6 +14,7 @@ import (
 type state struct {
 	frontends map[service.Key]*held
 	hairpins  map[netip.Addr]int // how many endpoints need it; 1 where not known
+	reserved  map[netip.Addr]int // how many frontends reserve it; 1 where not known
 	settings  service.Settings
 	uses      map[how]int  // how many elements lead there
 	chains    map[how]bool // whether the chain is there
@@ -21,6 +24,7 @@ func newState() *state {
 	return &state{
 		frontends: map[service.Key]*held{},
 		hairpins:  map[netip.Addr]int{},
+		reserved:  map[netip.Addr]int{},
 		uses:      map[how]int{},
 		chains:    map[how]bool{},
 	}
@@ -38,7 +42,7 @@ func (s *state) at(k service.Key) *held {
 func (s *state) put(k service.Key, is *held) {
 	s.at(k).count(s.uses, -1)
 	is.count(s.uses, +1)
-	if is.inside == 0 && is.outside == 0 && len(is.slots) == 0 && len(is.outsideSlots) == 0 {
+	if is.equal(&held{name: is.name}) {
 		delete(s.frontends, k)
 		return
 	}
@@ -55,8 +59,11 @@ func (k *kernel) read() (*state, error) {
 		r.fronts(f.is4, nodeportsOutside, true, func(h *held, how how) { h.outside = how })
 		r.slots(f.is4, endpoints, false)
 		r.slots(f.is4, nodeportEndpoints, true)
-		r.hairpins(f.is4)
+		r.guards(f.is4)
+		r.members(f.is4, hairpin, r.state.hairpins)
+		r.members(f.is4, reserved, r.state.reserved)
 		r.state.settings.Pods = append(r.state.settings.Pods, r.prefixes(pods, f.is4)...)
+		r.state.settings.ServiceCIDRs = append(r.state.settings.ServiceCIDRs, r.prefixes(serviceCIDRs, f.is4)...)
 		r.state.settings.NodePorts = append(r.state.settings.NodePorts, r.prefixes(nodeportAddresses, f.is4)...)
 	}
 	r.ways()
@@ -133,13 +140,41 @@ func (r *reader) slots(is4 bool, s set, nodePort bool) {
 	})
 }
 
-func (r *reader) hairpins(is4 bool) {
-	r.each(hairpin.name(is4), func(e element) error {
+// guards reads who may come in.
+func (r *reader) guards(is4 bool) {
+	r.each(guarded.name(is4), func(e element) error {
+		k, err := parseFrontKey(e.key, is4, false)
+		if err == nil {
+			r.held(k).guarded = true
+		}
+		return err
+	})
+	size := addrSize(is4)
+	r.each(sources.name(is4), func(e element) error {
+		if len(e.key) < size || len(e.last) != len(e.key) {
+			return fmt.Errorf("range has %d and %d bytes", len(e.key), len(e.last))
+		}
+		k, err := parseFrontKey(e.key[:len(e.key)-size], is4, false)
+		if err != nil {
+			return err
+		}
+		from, _ := netip.AddrFromSlice(e.key[len(e.key)-size:])
+		to, _ := netip.AddrFromSlice(e.last[len(e.last)-size:])
+		h := r.held(k)
+		h.sources = append(h.sources, netipx.IPRangeFrom(from, to))
+		slices.SortFunc(h.sources, func(a, b netipx.IPRange) int { return a.From().Compare(b.From()) })
+		return nil
+	})
+}
+
+// members reads a set of addresses; in a hairpin's key the address stands first.
+func (r *reader) members(is4 bool, s set, into map[netip.Addr]int) {
+	r.each(s.name(is4), func(e element) error {
 		addr, ok := netip.AddrFromSlice(e.key[:min(len(e.key), addrSize(is4))])
 		if !ok {
 			return fmt.Errorf("address has %d bytes", len(e.key))
 		}
-		r.state.hairpins[addr] = 1
+		into[addr] = 1
 		return nil
 	})
 }

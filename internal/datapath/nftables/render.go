@@ -12,6 +12,7 @@ type rendering struct {
 	writes   []write
 	next     map[service.Key]*held // frontends that change
 	hairpins map[netip.Addr]int    // counts that change
+	reserved map[netip.Addr]int    // counts that change
 	settings service.Settings
 	newWays  []how
 	oldWays  []how // in use by nobody after the writes
@@ -19,7 +20,10 @@ type rendering struct {
 
 // render compares want with what is held. It changes nothing.
 func (d *Datapath) render(want *service.Table, full bool) *rendering {
-	r := &rendering{next: map[service.Key]*held{}, hairpins: map[netip.Addr]int{}, settings: want.Settings}
+	r := &rendering{
+		next: map[service.Key]*held{}, settings: want.Settings,
+		hairpins: map[netip.Addr]int{}, reserved: map[netip.Addr]int{},
+	}
 	var p plan
 	for _, c := range d.changes(want, full) {
 		k := c.Key()
@@ -29,26 +33,20 @@ func (d *Datapath) render(want *service.Table, full bool) *rendering {
 			r.next[k] = is
 			p.frontend(k, was, is)
 		}
-		if full {
-			countLocal(r.hairpins, c.New, +1)
-			continue
-		}
-		for _, f := range []*service.Frontend{c.Old, c.New} {
-			for a := range localAddrs(f) {
-				if _, ok := r.hairpins[a]; !ok {
-					r.hairpins[a] = d.state.hairpins[a]
-				}
-			}
-		}
-		countLocal(r.hairpins, c.Old, -1)
-		countLocal(r.hairpins, c.New, +1)
+		recount(r.hairpins, d.state.hairpins, c, localAddrs, full)
+		recount(r.reserved, d.state.reserved, c, reservedAddrs, full)
 	}
 	if full {
 		for a := range d.state.hairpins {
 			r.hairpins[a] += 0
 		}
+		for a := range d.state.reserved {
+			r.reserved[a] += 0
+		}
 	}
-	p.hairpins(d.state.hairpins, r.hairpins)
+	p.members(hairpin, d.state.hairpins, r.hairpins, hairpinKey)
+	p.members(reserved, d.state.reserved, r.reserved, netip.Addr.AsSlice)
+	p.prefixes(serviceCIDRs, d.state.settings.ServiceCIDRs, want.Settings.ServiceCIDRs)
 	p.prefixes(pods, d.state.settings.Pods, want.Settings.Pods)
 	p.prefixes(nodeportAddresses, d.state.settings.NodePorts, want.Settings.NodePorts)
 	r.writes = p.writes()
@@ -102,11 +100,29 @@ func (r *rendering) ways(s *state) {
 	}
 }
 
-// countLocal adds d for each address of f's endpoints on this node.
-func countLocal(counts map[netip.Addr]int, f *service.Frontend, d int) {
-	for a := range localAddrs(f) {
-		counts[a] += d
+// recount counts the addresses that a change needs more or less often. After a full
+// comparison the counts are of what is wanted; else they start from those held.
+func recount(counts, held map[netip.Addr]int, c service.Change, of func(*service.Frontend) map[netip.Addr]bool, full bool) {
+	count := func(f *service.Frontend, d int) {
+		for a := range of(f) {
+			if _, ok := counts[a]; !ok && !full {
+				counts[a] = held[a]
+			}
+			counts[a] += d
+		}
 	}
+	if !full {
+		count(c.Old, -1)
+	}
+	count(c.New, +1)
+}
+
+// reservedAddrs returns the address that f reserves. f may be nil.
+func reservedAddrs(f *service.Frontend) map[netip.Addr]bool {
+	if f == nil || !f.Reserved {
+		return nil
+	}
+	return map[netip.Addr]bool{f.Addr.Addr(): true}
 }
 
 // localAddrs returns the addresses of f's endpoints on this node. f may be nil.
