@@ -73,8 +73,10 @@ type Config struct {
 	ClusterCIDRs []netip.Prefix
 	NodePorts    NodePorts
 
-	MasqueradeAll bool
-	MasqueradeBit int // of the packet mark, 0 to 31
+	// RefuseExternalIPs leaves out spec.externalIPs.
+	RefuseExternalIPs bool
+	MasqueradeAll     bool
+	MasqueradeBit     int // of the packet mark, 0 to 31
 
 	// SyncPeriod bounds how long a change may wait before the agent counts as sick
 	// (after twice that) and how long a failed pass waits to be tried again.
@@ -119,7 +121,17 @@ func (c *Config) Settings(zone string, addrs []netip.Addr, podCIDRs []netip.Pref
 		}
 	}
 	s.NodePorts = widest(s.NodePorts)
-	v := service.Vantage{Node: c.NodeName, Zone: zone, MasqueradeAll: c.MasqueradeAll}
+	v := service.Vantage{
+		Node: c.NodeName, Zone: zone,
+		MasqueradeAll: c.MasqueradeAll, RefuseExternalIPs: c.RefuseExternalIPs,
+	}
+	for _, a := range c.primary(addrs) {
+		if a.Is4() {
+			v.Primary4 = a
+		} else {
+			v.Primary6 = a
+		}
+	}
 	v.Detect4, v.Detect6 = s.Detect()
 	return s, v
 }

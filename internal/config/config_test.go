@@ -350,7 +350,16 @@ func TestFlagWarnings(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	checkWarnings(t, c.Warnings, []string{"no effect here: --conntrack-min, --feature-gates, --ipvs-strict-arp, --profiling"})
+	checkWarnings(t, c.Warnings, []string{"no effect here: --conntrack-min, --ipvs-strict-arp, --profiling", "--feature-gates has no effect"})
+	for _, args := range [][]string{{"--feature-gates=AllowServiceExternalIPs=false"}, {"--refuse-external-ips"}} {
+		c, err := load(append(args, "--cluster-cidr=10.0.0.0/8")...)
+		if err != nil || !c.RefuseExternalIPs || len(c.Warnings) > 0 {
+			t.Errorf("%q: refuses %v, warns %q, error %v", args, c.RefuseExternalIPs, c.Warnings, err)
+		}
+	}
+	if _, err := load("--feature-gates=AllowServiceExternalIPs"); err == nil {
+		t.Error("a gate without a value is accepted")
+	}
 	c, err = load()
 	if err != nil {
 		t.Fatal(err)
@@ -412,6 +421,7 @@ func TestSettings(t *testing.T) {
 			}
 			want := service.Vantage{Node: "host-1", Zone: "zone-a", MasqueradeAll: test.masqAll}
 			want.Detect4, want.Detect6 = test.want.Detect()
+			want.Primary4, want.Primary6 = v.Primary4, v.Primary6 // TestPrimary looks at those
 			if v != want || test.detect != (v.Detect4 || v.Detect6) {
 				t.Errorf("vantage %+v, want %+v", v, want)
 			}
@@ -454,5 +464,16 @@ func checkValid(t *testing.T, c *Config) {
 		if !p.IsValid() || p != p.Masked() {
 			t.Errorf("prefix %v is not one", p)
 		}
+	}
+}
+
+func TestPrimary(t *testing.T) {
+	c, err := load("--bind-address=fd00::7")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, v := c.Settings("", addrs("127.0.0.1", "192.168.1.5", "fd00::5", "192.168.1.6"), nil)
+	if v.Primary4.String() != "192.168.1.5" || v.Primary6.String() != "fd00::7" {
+		t.Errorf("primary addresses are %v and %v", v.Primary4, v.Primary6)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -34,12 +35,13 @@ type own struct {
 	logLevel              string
 	verbosity             int
 	cleanup               bool
+	refuseExternalIPs     bool
 }
 
 // besideFile are the flags that count in spite of --config. (help is cobra's.)
 var besideFile = []string{
 	"config", "master", "hostname-override", "cleanup", "v", "log-level",
-	"pod-network", "cni-bin-dir", "cni-conf-dir", "help",
+	"pod-network", "cni-bin-dir", "cni-conf-dir", "refuse-external-ips", "help",
 }
 
 // NewFlags adds the agent's flags to fs.
@@ -78,6 +80,7 @@ func (f *Flags) addProxy() {
 	fs.StringVar(&kp.DetectLocal.BridgeInterface, "pod-bridge-interface", "", "Not supported yet")
 	fs.StringVar(&kp.DetectLocal.InterfaceNamePrefix, "pod-interface-name-prefix", "", "Not supported yet")
 	fs.StringSliceVar(&kp.NodePortAddresses, "nodeport-addresses", nil, "Serve NodePorts on the node's addresses in these `CIDRs`; also the words primary and all (default primary)")
+	fs.BoolVar(&f.own.refuseExternalIPs, "refuse-external-ips", false, "Leave out spec.externalIPs of Services: whoever may write a Service could catch any address with them")
 	fs.BoolVar(&kp.NFTables.MasqueradeAll, "masquerade-all", false, "Replace the source address of everyone who uses a ClusterIP")
 	for _, name := range []string{"nftables-masquerade-bit", "iptables-masquerade-bit"} {
 		fs.Int32Var(&f.masqueradeBit, name, 14, "Bit of the packet mark that asks for masquerading, 0 to 31")
@@ -92,6 +95,23 @@ func (f *Flags) addProxy() {
 	for _, name := range []string{"iptables-masquerade-bit", "iptables-sync-period", "iptables-min-sync-period"} {
 		fs.Lookup(name).Hidden = true
 	}
+}
+
+// parseGates reads "Name=true,Other=false".
+func parseGates(text string) (map[string]bool, error) {
+	if text == "" {
+		return nil, nil
+	}
+	gates := map[string]bool{}
+	for _, one := range strings.Split(text, ",") {
+		name, value, _ := strings.Cut(strings.TrimSpace(one), "=")
+		on, err := strconv.ParseBool(value)
+		if err != nil || name == "" {
+			return nil, fmt.Errorf("%q is not Name=true or Name=false", one)
+		}
+		gates[name] = on
+	}
+	return gates, nil
 }
 
 func (f *Flags) addPodNetwork() {
@@ -114,7 +134,7 @@ var ignoredFlags = map[string]string{
 }
 
 func (f *Flags) addIgnored() {
-	f.fs.StringVar(&f.featureGates, "feature-gates", "", "Accepted for kube-proxy's sake; we have none")
+	f.fs.StringVar(&f.featureGates, "feature-gates", "", "Of kube-proxy's gates only "+gateExternalIPs+" means something here")
 	for name, bare := range ignoredFlags {
 		f.fs.String(name, "", "Accepted for kube-proxy's sake")
 		f.fs.Lookup(name).NoOptDefVal = bare
@@ -156,6 +176,11 @@ func (f *Flags) merged() (*v1alpha1.KubeProxyConfiguration, error) {
 		return nil, fmt.Errorf("--sync-period %v: must be more than 0", f.syncPeriod)
 	}
 	kp.NFTables.MasqueradeBit = &f.masqueradeBit
+	gates, err := parseGates(f.featureGates)
+	if err != nil {
+		return nil, fmt.Errorf("--feature-gates: %w", err)
+	}
+	kp.FeatureGates = gates
 	if f.fs.Changed("oom-score-adj") {
 		kp.OOMScoreAdj = &f.oomScore
 	}
@@ -169,9 +194,6 @@ func (f *Flags) ignored() []string {
 		if f.fs.Changed(name) {
 			names = append(names, "--"+name)
 		}
-	}
-	if f.featureGates != "" {
-		names = append(names, "--feature-gates")
 	}
 	if len(names) == 0 {
 		return nil

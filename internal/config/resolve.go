@@ -38,7 +38,7 @@ var flagNames = map[string]string{
 	"healthzBindAddress": "healthz-bind-address", "metricsBindAddress": "metrics-bind-address",
 	"nftables.masqueradeBit": "nftables-masquerade-bit", "nftables.syncPeriod": "sync-period",
 	"nftables.minSyncPeriod": "min-sync-period", "oomScoreAdj": "oom-score-adj",
-	"clientConnection.burst": "kube-api-burst", "clientConnection.qps": "kube-api-qps",
+	"featureGates": "feature-gates", "clientConnection.burst": "kube-api-burst", "clientConnection.qps": "kube-api-qps",
 }
 
 func flagName(field string) string { return "--" + cmp.Or(flagNames[field], field) }
@@ -60,7 +60,7 @@ func (r *resolver) resolve(hostname func() (string, error)) (*Config, error) {
 		Cleanup:     r.own.cleanup,
 	}
 	for _, step := range []func(*Config) error{
-		r.mode, r.client, r.bind, r.detect, r.nodePorts, r.masquerade, r.periods, r.process, r.podNetwork,
+		r.mode, r.gates, r.client, r.bind, r.detect, r.nodePorts, r.masquerade, r.periods, r.process, r.podNetwork,
 		func(c *Config) error { return r.nodeName(c, hostname) },
 	} {
 		if err := step(c); err != nil {
@@ -70,6 +70,15 @@ func (r *resolver) resolve(hostname func() (string, error)) (*Config, error) {
 	r.unsupported()
 	c.Warnings = r.warnings
 	return c, nil
+}
+
+// gateExternalIPs is kube-proxy's gate of KEP-5707; off refuses spec.externalIPs.
+const gateExternalIPs = "AllowServiceExternalIPs"
+
+func (r *resolver) gates(c *Config) error {
+	allowed, set := r.kp.FeatureGates[gateExternalIPs]
+	c.RefuseExternalIPs = r.own.refuseExternalIPs || set && !allowed
+	return nil
 }
 
 func (r *resolver) mode(c *Config) error {

@@ -12,7 +12,7 @@ func (r *resolver) unsupported() {
 		field string
 		why   string
 	}{
-		{len(kp.FeatureGates) > 0 && r.file, "featureGates", "we have none"},
+		{len(kp.FeatureGates) > known(kp.FeatureGates), "featureGates", "only " + gateExternalIPs + " means something here"},
 		{kp.EnableProfiling, "enableProfiling", "there is no profiling yet"},
 		{kp.ShowHiddenMetricsForVersion != "", "showHiddenMetricsForVersion", "we hide no metrics"},
 		{kp.ClientConnection.AcceptContentTypes != "", "clientConnection.acceptContentTypes", "it follows contentType"},
@@ -24,6 +24,14 @@ func (r *resolver) unsupported() {
 			r.warnf("%s has no effect: %s", r.name(f.field), f.why)
 		}
 	}
+}
+
+// known counts the gates that mean something here.
+func known(gates map[string]bool) int {
+	if _, ok := gates[gateExternalIPs]; ok {
+		return 1
+	}
+	return 0
 }
 
 func setsConntrack(c v1alpha1.KubeProxyConntrackConfiguration) bool {
