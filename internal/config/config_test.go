@@ -472,7 +472,10 @@ func TestPrimary(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, v := c.Settings("", addrs("127.0.0.1", "192.168.1.5", "fd00::5", "192.168.1.6"), nil)
+	_, v := c.Settings("", []netip.Addr{
+		netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("192.168.1.5"),
+		netip.MustParseAddr("fd00::5"), netip.MustParseAddr("192.168.1.6"),
+	}, nil)
 	if v.Primary4.String() != "192.168.1.5" || v.Primary6.String() != "fd00::7" {
 		t.Errorf("primary addresses are %v and %v", v.Primary4, v.Primary6)
 	}
