@@ -70,7 +70,7 @@ func (b *builder) importFirst(ctx context.Context) error {
 			return fmt.Errorf("wait for containerd of %s: %w", fabric.NodeName(n), err)
 		}
 	}
-	b.Done("containerd runs on %d nodes", b.Nodes)
+	b.Done("containerd runs on %s", count(b.Nodes, "node"))
 	var archives []string
 	if b.ImagesDir != "" {
 		archives = append(archives, filepath.Join(b.ImagesDir, pauseArchive))
@@ -98,6 +98,6 @@ func (b *builder) importRest(ctx context.Context) error {
 	if err := b.state.importAll(ctx, archives); err != nil {
 		return err
 	}
-	b.Done("%d example images loaded", len(archives))
+	b.Done("example images loaded (%s)", count(len(archives), "archive"))
 	return nil
 }

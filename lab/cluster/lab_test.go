@@ -88,6 +88,8 @@ func (l *lab) testPods() {
 	for _, url := range urls(fabric.Plan{Family: fabric.Dual}, 2, port) {
 		l.eventually("It works!", "client", "--", "curl", "-sS", "-m", "2", url)
 	}
+	l.run("kubectl", "run", "unknown", "--image=nobody/nothing")
+	l.eventually("the lab has no image nobody/nothing:latest", "kubectl", "get", "events")
 	l.eventually("It works!", "kubectl", "get", "--raw", "/api/v1/namespaces/default/services/web/proxy/")
 }
 

@@ -32,3 +32,11 @@ func (p *Progress) Say(format string, args ...any) {
 	defer p.mu.Unlock()
 	fmt.Fprintf(p.out, format+"\n", args...)
 }
+
+// count says how many there are of something.
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}

@@ -21,7 +21,7 @@ func (l Lab) Status(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	o := state.Options
-	fmt.Fprintf(out, "lab: %d nodes, %s, %s, up for %s\nKUBECONFIG=%s\nlogs: %s\n\n", o.Nodes, o.ProxyMode, o.Family,
+	fmt.Fprintf(out, "lab: %s, %s, %s, up for %s\nKUBECONFIG=%s\nlogs: %s\n\n", count(o.Nodes, "node"), o.ProxyMode, o.Family,
 		time.Since(state.Started).Round(time.Second), l.Kubeconfig(), l.logs())
 	table := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(table, "PROCESS\tPID\tSTATE\tRESIDENT")

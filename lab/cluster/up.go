@@ -37,7 +37,7 @@ func (l Lab) Up(ctx context.Context, o Options, p *Progress) error {
 	defer unlock()
 	running, err := l.running(o)
 	if running {
-		p.Say("The lab is up already: %d nodes, %s. KUBECONFIG=%s", o.Nodes, o.ProxyMode, l.Kubeconfig())
+		p.Say("The lab is up already: %s, %s. KUBECONFIG=%s", count(o.Nodes, "node"), o.ProxyMode, l.Kubeconfig())
 	}
 	if running || err != nil {
 		return err
@@ -110,8 +110,8 @@ func (l Lab) running(o Options) (bool, error) {
 	}
 	have := s.Options
 	if have.Nodes != o.Nodes || have.ProxyMode != o.ProxyMode || have.Family != o.Family || have.KubeProxy != o.KubeProxy {
-		return false, fmt.Errorf("a lab with other options is up (%d nodes, %s, %s): fairway-lab down removes it",
-			have.Nodes, have.ProxyMode, have.Family)
+		return false, fmt.Errorf("a lab with other options is up (%s, %s, %s): fairway-lab down removes it",
+			count(have.Nodes, "node"), have.ProxyMode, have.Family)
 	}
 	return true, nil
 }

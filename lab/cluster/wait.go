@@ -84,7 +84,7 @@ func (b *builder) waitNodes(ctx context.Context) error {
 			return fmt.Errorf("%d of %d nodes are registered", len(nodes.Items), b.Nodes)
 		}
 		if !registered {
-			b.Done("%d nodes registered", b.Nodes)
+			b.Done("%s registered", count(b.Nodes, "node"))
 			registered = true
 		}
 		return notReady(nodes.Items, b.Deploy != "")

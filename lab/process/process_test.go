@@ -1,0 +1,82 @@
+package process
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func start(t *testing.T, argv ...string) (Record, string) {
+	t.Helper()
+	log := filepath.Join(t.TempDir(), "log")
+	r, err := Start("sleeper", log, exec.Command(argv[0], argv[1:]...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.Kill(); err != nil {
+			t.Error(err)
+		}
+	})
+	return r, log
+}
+
+func TestKill(t *testing.T) {
+	r, _ := start(t, "sleep", "60")
+	if !r.Alive() {
+		t.Fatal("not alive after Start")
+	}
+	if size, err := r.Resident(); err != nil || size <= 0 {
+		t.Errorf("resident memory is %d, %v", size, err)
+	}
+	if err := r.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if r.Alive() {
+		t.Error("alive after Kill")
+	}
+	if err := r.Kill(); err != nil {
+		t.Errorf("a second Kill: %v", err)
+	}
+}
+
+// TestOtherProcess holds that a record is of no other process that has got the
+// same id later: such a one must not be killed.
+func TestOtherProcess(t *testing.T) {
+	r, _ := start(t, "sleep", "60")
+	earlier := Record{Name: "earlier", PID: r.PID, Started: r.Started - 1}
+	if earlier.Alive() {
+		t.Error("a process of another start time counts as alive")
+	}
+	if err := earlier.Kill(); err != nil {
+		t.Error(err)
+	}
+	if !r.Alive() {
+		t.Error("Kill ended a process that is not the one recorded")
+	}
+	if (Record{}).Alive() {
+		t.Error("no process is alive")
+	}
+}
+
+func TestLog(t *testing.T) {
+	r, log := start(t, "sh", "-c", "echo out; echo err >&2; exec sleep 60")
+	for r.Alive() {
+		data, err := os.ReadFile(log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(data), "out\n") && strings.Contains(string(data), "err\n") {
+			return
+		}
+	}
+	t.Error("the process ended before its output was in the log")
+}
+
+func TestStartFails(t *testing.T) {
+	if _, err := Start("nothing", filepath.Join(t.TempDir(), "log"), exec.Command("/nonexistent")); err == nil {
+		t.Error("a program that does not exist was started")
+	}
+}
