@@ -4,6 +4,10 @@
 VERSION  ?= v0.1.0-dev
 GOFLAGS  := -trimpath
 LDFLAGS  := -s -w -X main.version=$(VERSION)
+# What kubelet and kubectl say of themselves; Kubernetes' own build sets these.
+K8S_VERSION := v1.37.1
+K8S_LDFLAGS := -X k8s.io/component-base/version.gitVersion=$(K8S_VERSION) \
+               -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=37
 export CGO_ENABLED := 0
 
 # Programs that the tests, the lab and its images use, by Debian's and Ubuntu's names.
@@ -39,7 +43,7 @@ images:
 
 ## lab: bin/fairway-lab, a whole cluster in one program (4 minutes from an empty cache)
 lab:
-	cd lab && go build $(GOFLAGS) -ldflags '$(LDFLAGS)' -o ../bin/fairway-lab ./cmd/fairway-lab
+	cd lab && go build $(GOFLAGS) -ldflags '$(LDFLAGS) $(K8S_LDFLAGS)' -o ../bin/fairway-lab ./cmd/fairway-lab
 	ln -sf fairway-lab bin/kubectl
 
 ## demo: the main job: a three-node cluster, the seeds' application, packets reaching pods

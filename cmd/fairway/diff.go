@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -23,7 +25,8 @@ func newDiff(e env) *cobra.Command {
 		Short: "Compare what this node's kernel does for Services with what it should do",
 		Long: `Compare what this node's kernel does for Services with what it should do.
 
-Takes the agent's flags, to decide as the agent would. It changes nothing. As with
+Takes the agent's flags, to decide as the agent would; in the agent's pod, without
+flags, those that the agent runs with. It changes nothing. As with
 diff(1) the exit status is 0 for no difference and 1 for some; lines with - are in the
 kernel and should not be, lines with + are missing.`,
 		Args: cobra.NoArgs,
@@ -31,6 +34,11 @@ kernel and should not be, lines with + are missing.`,
 	flags := config.NewFlags(c.Flags())
 	timeout := c.Flags().Duration("timeout", 10*time.Second, "how long to wait for the API server")
 	c.RunE = func(c *cobra.Command, _ []string) error {
+		if c.Flags().NFlag() == 0 {
+			if err := c.Flags().Parse(agentArgs("/proc/1/cmdline")); err != nil {
+				return fmt.Errorf("read the agent's flags: %w", err)
+			}
+		}
 		cfg, err := flags.Load()
 		if err != nil {
 			return err
@@ -57,6 +65,17 @@ kernel and should not be, lines with + are missing.`,
 		return nil
 	}
 	return c
+}
+
+// agentArgs returns the flags of the agent whose command line is in a file of /proc,
+// none if that is another program.
+func agentArgs(file string) []string {
+	data, err := os.ReadFile(file)
+	args := strings.Split(strings.TrimSuffix(string(data), "\x00"), "\x00")
+	if err != nil || len(args) < 2 || filepath.Base(args[0]) != "fairway" || args[1] != "agent" {
+		return nil
+	}
+	return args[2:]
 }
 
 // wanted compiles the table that the API server's objects ask for now.
