@@ -1,0 +1,81 @@
+package conntrack
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+)
+
+// A set says of an entry whether it is one of the Flows, in the time of two lookups.
+type set struct {
+	zone  uint16
+	flows map[Flow]struct{} // an untranslated one has its frontend as its endpoint
+	// local are this machine's addresses with NodePorts; nil unless asked about.
+	local map[netip.Addr]bool
+}
+
+func newSet(flows []Flow, cfg Config) (*set, error) {
+	s := &set{zone: cfg.Zone, flows: make(map[Flow]struct{}, len(flows))}
+	for _, f := range flows {
+		if !f.Frontend.IsValid() || f.Proto == 0 {
+			return nil, fmt.Errorf("%v: the frontend or the protocol is missing", f)
+		}
+		if !f.Endpoint.IsValid() {
+			f.Endpoint = f.Frontend
+			if f.Frontend.Addr().IsUnspecified() && s.local == nil {
+				var err error
+				if s.local, err = localAddrs(cfg.NodePort); err != nil {
+					return nil, err
+				}
+			}
+		}
+		s.flows[f] = struct{}{}
+	}
+	return s, nil
+}
+
+// localAddrs returns the addresses of this machine that are wanted.
+func localAddrs(want func(netip.Addr) bool) (map[netip.Addr]bool, error) {
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, fmt.Errorf("list this machine's addresses: %w", err)
+	}
+	local := map[netip.Addr]bool{}
+	for _, a := range addrs {
+		p, err := netip.ParsePrefix(a.String())
+		if err == nil && want(p.Addr()) {
+			local[p.Addr()] = true
+		}
+	}
+	return local, nil
+}
+
+func (s *set) has(e entry) bool {
+	if e.zone != s.zone || e.orig.zone != 0 || e.reply.zone != 0 {
+		return false // also flows that are in a zone in one direction only
+	}
+	f := Flow{e.orig.proto, e.orig.dst, e.reply.src}
+	if s.holds(f) {
+		return true
+	}
+	any := netip.AddrPortFrom(unspecified(e.is4()), e.orig.dst.Port())
+	if f.Frontend != f.Endpoint {
+		f.Frontend = any
+		return s.holds(f)
+	}
+	// A flow straight to an endpoint whose port is the NodePort's is not translated
+	// either, and right. So is one to another machine.
+	return s.local[e.orig.dst.Addr()] && s.holds(Flow{f.Proto, any, any})
+}
+
+func (s *set) holds(f Flow) bool {
+	_, ok := s.flows[f]
+	return ok
+}
+
+func unspecified(is4 bool) netip.Addr {
+	if is4 {
+		return netip.IPv4Unspecified()
+	}
+	return netip.IPv6Unspecified()
+}
