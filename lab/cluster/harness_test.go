@@ -235,15 +235,17 @@ func (l *lab) gone() {
 	if l.names("/proc/self/mountinfo") {
 		l.Error("mounts are left")
 	}
-	cgroups, err := filepath.Glob("/sys/fs/cgroup/*/fairway-lab-" + l.name)
-	if err != nil || len(cgroups) > 0 {
-		l.Errorf("cgroups are left: %v %v", cgroups, err)
+	for _, pattern := range []string{"/sys/fs/cgroup/fairway-lab-", "/sys/fs/cgroup/*/fairway-lab-"} {
+		cgroups, err := filepath.Glob(pattern + l.name)
+		if err != nil || len(cgroups) > 0 {
+			l.Errorf("cgroups are left: %v %v", cgroups, err)
+		}
 	}
 }
 
 // A machine is what a lab must leave as it found it.
 type machine struct {
-	addresses, routes, rules, tunables, mountpoints string
+	addresses, routes, rules, tunables, cgroups, mountpoints string
 }
 
 func snapshot(t *testing.T) machine {
@@ -260,6 +262,15 @@ func snapshot(t *testing.T) machine {
 		routes:    read("ip", "route", "show", "table", "all"),
 		rules:     read("nft", "list", "ruleset"),
 		tunables:  read("sysctl", "vm.overcommit_memory", "vm.panic_on_oom", "kernel.panic", "kernel.panic_on_oops", "net.ipv4.ip_forward"),
+	}
+	cgroups, err := filepath.Glob("/sys/fs/cgroup/*/*/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range cgroups {
+		if !strings.HasPrefix(filepath.Base(dir), "fairway-lab") { // another lab's
+			m.cgroups += dir + "\n"
+		}
 	}
 	// Another lab on the machine would have inherited those of ours.
 	if others, _ := filepath.Glob("/var/lib/fairway-lab*"); len(others) == 0 {

@@ -49,7 +49,7 @@ func TestLab(t *testing.T) {
 		}
 	}
 	during := snapshot(t)
-	if during.addresses != before.addresses || during.routes != before.routes || during.tunables != before.tunables {
+	if during.addresses != before.addresses || during.routes != before.routes || during.cgroups != before.cgroups || during.tunables != before.tunables {
 		t.Errorf("the lab shows outside of itself:\n%+v\nwas\n%+v", during, before)
 	}
 	t.Run("again", func(t *testing.T) {

@@ -105,11 +105,11 @@ func (c Config) kubeletConfig() *kubeletconfig.KubeletConfiguration {
 	k.Authentication.Webhook.Enabled = &yes
 	k.Authentication.X509.ClientCAFile = c.PKI + "/ca.crt"
 	k.Authorization.Mode = kubeletconfig.KubeletAuthorizationModeWebhook
-	// Three nodes share one machine's cgroups: pods get a cgroup below the
-	// node's, without limits per quality class and without a reserve.
+	// Nodes share one machine's cgroups: pods get theirs below the node's.
+	// That takes cgroupsPerQOS; without it runc makes them at the very root.
 	k.CgroupDriver = "cgroupfs"
 	k.CgroupRoot = c.Cgroup
-	k.CgroupsPerQOS = &no
+	k.CgroupsPerQOS = &yes
 	k.EnforceNodeAllocatable = []string{"none"} // an empty list would be replaced by the default
 	k.FailCgroupV1 = &no
 	k.FailSwapOn = &no
