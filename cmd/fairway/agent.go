@@ -117,6 +117,7 @@ func (a *agent) view(src *kube.Source) func() (service.Vantage, service.Settings
 	return func() (service.Vantage, service.Settings) {
 		n, _ := src.Node() // a node that is not there (yet) has no zone and no addresses
 		s, v := a.cfg.Settings(n.Zone, n.Addrs, n.PodCIDRs)
+		s.ServiceCIDRs = src.ServiceCIDRs()
 		return v, s
 	}
 }

@@ -83,7 +83,7 @@ func TestForbidden(t *testing.T) {
 	for range 9 { // the stream, the list, and a second round of each
 		waitFor(t, asked, "a request")
 	}
-	if n := log.count("user fairway cannot list this"); n != 3 {
+	if n := log.count("user fairway cannot list this"); n != 4 { // ServiceCIDRs are the fourth
 		t.Errorf("%d log lines, want one a kind", n)
 	}
 }

@@ -41,6 +41,7 @@ type Source struct {
 	services *feed[service.Service]
 	slices   *feed[service.Slice]
 	nodes    *feed[Node]
+	ranges   *feed[serviceRange]
 
 	mu       sync.Mutex
 	ready    bool                              // every first list is in
@@ -73,6 +74,7 @@ func New(cfg Config) *Source {
 		changed:  func(service.Name, *Node, *Node, int64) { s.ring(s.nodeWake) },
 		replaced: s.reportNode,
 	}
+	s.ranges = s.rangeFeed()
 	return s
 }
 
@@ -121,6 +123,7 @@ func (s *Source) Run(ctx context.Context) error {
 	for _, r := range s.reflectors() {
 		wg.Go(func() { r.RunWithContext(ctx) })
 	}
+	wg.Go(func() { s.watchRanges(ctx) })
 	wg.Wait()
 	return nil
 }
@@ -131,7 +134,7 @@ func (s *Source) Synced() <-chan struct{} { return s.synced }
 // Dirty wakes whoever should call Take. One wake-up may stand for many changes.
 func (s *Source) Dirty() <-chan struct{} { return s.wake }
 
-// NodeChanged wakes whoever should call Node and Nodes again.
+// NodeChanged wakes whoever should call Node, Nodes and ServiceCIDRs again.
 func (s *Source) NodeChanged() <-chan struct{} { return s.nodeWake }
 
 // Take returns the names of the Services that have changed since the last Take, or
@@ -254,7 +257,7 @@ func (s *Source) ring(c chan struct{}) {
 // firstList opens the gate when the first list of every kind is in.
 func (s *Source) firstList() {
 	s.mu.Lock()
-	done := !s.ready && s.services.listed && s.slices.listed && s.nodes.listed
+	done := !s.ready && s.services.listed && s.slices.listed && s.nodes.listed && s.ranges.listed
 	if done {
 		s.ready = true
 		s.ring(s.wake)
