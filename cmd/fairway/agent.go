@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fairway-net/fairway/internal/config"
+	"github.com/fairway-net/fairway/internal/conntrack"
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/datapath/nftables"
 	"github.com/fairway-net/fairway/internal/health"
@@ -71,6 +72,8 @@ func (a *agent) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	flows := conntrack.New(conntrack.Config{Log: a.log})
+	defer flows.Close()
 	withPods := a.cfg.PodNetwork == config.PodNetworkRoutes
 	src := kube.New(kube.Config{Log: a.log, Client: client, NodeName: a.cfg.NodeName, AllNodes: withPods})
 	events := kube.NewRecorder(a.log, client, a.cfg.NodeName)
@@ -97,7 +100,7 @@ func (a *agent) run(ctx context.Context) error {
 	if a.cfg.Mode != config.ModeNone {
 		loop := proxy.New(proxy.Config{
 			Log: a.log, Source: src, Datapath: dp, View: a.view(src), NodeChanged: nodes.listen(),
-			Report: events.Report, Health: state, Metrics: proxy.NewMetrics(registry),
+			Report: events.Report, Forget: a.forget(flows), Health: state, Metrics: proxy.NewMetrics(registry),
 			MinSync: a.cfg.MinSyncPeriod, MaxRetry: a.cfg.SyncPeriod,
 		})
 		g.Go(func() error { return loop.Run(ctx) })
@@ -119,6 +122,19 @@ func (a *agent) view(src *kube.Source) func() (service.Vantage, service.Settings
 		s, v := a.cfg.Settings(n.Zone, n.Addrs, n.PodCIDRs)
 		s.ServiceCIDRs = src.ServiceCIDRs()
 		return v, s
+	}
+}
+
+// forget returns what makes the kernel forget flows.
+func (a *agent) forget(table *conntrack.Table) func(context.Context, []service.Flow) error {
+	return func(ctx context.Context, stale []service.Flow) error {
+		flows := make([]conntrack.Flow, len(stale))
+		for i, f := range stale {
+			flows[i] = conntrack.Flow(f)
+		}
+		n, err := table.Delete(ctx, flows)
+		a.log.Debug("forgot flows", "asked", len(flows), "deleted", n)
+		return err
 	}
 }
 

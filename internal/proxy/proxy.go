@@ -51,6 +51,8 @@ type Config struct {
 	Datapath datapath.Datapath
 	// View returns for whom tables are compiled, from the node's object as it is now.
 	View func() (service.Vantage, service.Settings)
+	// Forget deletes flows that the kernel remembers. nil: none are deleted.
+	Forget func(context.Context, []service.Flow) error
 	// NodeChanged receives when View may return something else. nil: it never does.
 	NodeChanged <-chan struct{}
 	// Report is told the problems of a Service after each compilation; none if it is
@@ -74,6 +76,8 @@ type Loop struct {
 	builder *service.Builder
 	view    view
 	table   *service.Table // the last that was built
+	applied *service.Table // the last that the kernel took over; nil: none of ours yet
+	stale   []service.Flow // that the kernel must still forget
 	pause   time.Duration  // after the next failure
 	// triggers are the changes that no successful pass has brought to the kernel yet.
 	triggers []time.Time
@@ -144,6 +148,9 @@ func sleep(ctx context.Context, d time.Duration) bool {
 // before trying again, 0 if it succeeded.
 func (l *Loop) pass(ctx context.Context, start time.Time) time.Duration {
 	l.build()
+	if l.applied == nil && l.cfg.Forget != nil {
+		l.adopt(ctx)
+	}
 	stats, err := l.cfg.Datapath.Sync(ctx, l.table)
 	if err != nil && ctx.Err() != nil {
 		return 0 // we are being stopped; the next start goes on
@@ -155,12 +162,41 @@ func (l *Loop) pass(ctx context.Context, start time.Time) time.Duration {
 		l.cfg.Log.Error("the rules could not be written, will try again", "err", err, "again", again)
 		return again
 	}
+	l.forget(ctx)
 	l.pause = firstRetry
 	l.cfg.Health.Synced()
 	l.cfg.Metrics.programmed(l.triggers)
 	l.triggers = l.triggers[:0]
 	l.log(start, stats)
 	return 0
+}
+
+// adopt reads what the kernel does before our first Sync: flows that became wrong while
+// no agent ran are found like all others, by comparing tables.
+func (l *Loop) adopt(ctx context.Context) {
+	held, err := l.cfg.Datapath.Dump(ctx)
+	if err != nil {
+		held = &service.Table{} // Sync will meet the same error, and report it
+	}
+	l.applied = held
+}
+
+// forget makes the kernel forget the flows that the last pass made wrong. What fails is
+// tried again with the next pass.
+func (l *Loop) forget(ctx context.Context) {
+	if l.cfg.Forget == nil {
+		return
+	}
+	l.stale = append(l.stale, service.Stale(l.applied, l.table)...)
+	l.applied = l.table
+	if len(l.stale) == 0 {
+		return
+	}
+	if err := l.cfg.Forget(ctx, l.stale); err != nil {
+		l.cfg.Log.Warn("some UDP clients may still send to endpoints that are gone", "err", err)
+		return
+	}
+	l.stale = nil
 }
 
 // build compiles what changed into a new table.

@@ -105,10 +105,10 @@ func usable(a netip.Addr) bool {
 
 // port adds the frontends that one port has in the family of ip.
 func (c *compilation) port(p Port, ip netip.Addr, all []candidate) {
-	set := categorize(all, c.svc, c.v)
+	set := categorize(all, p, c.svc, c.v)
 	name := PortName{c.svc.Name, p.Name}
 	add := func(addr netip.Addr, port uint16, inside, outside *Route) *Frontend {
-		f := &Frontend{Addr: netip.AddrPortFrom(addr, port), Proto: p.Proto, Service: name, Inside: inside, Outside: outside}
+		f := &Frontend{Addr: netip.AddrPortFrom(addr, port), Proto: p.Proto, Service: name, Inside: inside, Outside: outside, Serving: set.serving}
 		c.entry.Frontends = append(c.entry.Frontends, f)
 		return f
 	}

@@ -18,6 +18,19 @@ func (c Change) Key() Key {
 // follows the number of changed shards, if to was made from from by a Builder.
 // Settings are not compared: they are a plain value.
 func Diff(from, to *Table) []Change {
+	all := changed(from, to)
+	out := make([]Change, 0, len(all))
+	for _, c := range all {
+		if !c.Old.Equal(c.New) {
+			out = append(out, *c)
+		}
+	}
+	slices.SortFunc(out, func(a, b Change) int { return a.Key().Compare(b.Key()) })
+	return out
+}
+
+// changed returns the frontends of all entries that are not the same in both tables.
+func changed(from, to *Table) map[Key]*Change {
 	changes := map[Key]*Change{}
 	at := func(k Key) *Change {
 		c := changes[k]
@@ -49,14 +62,7 @@ func Diff(from, to *Table) []Change {
 			}
 		}
 	}
-	out := make([]Change, 0, len(changes))
-	for _, c := range changes {
-		if !c.Old.Equal(c.New) {
-			out = append(out, *c)
-		}
-	}
-	slices.SortFunc(out, func(a, b Change) int { return a.Key().Compare(b.Key()) })
-	return out
+	return changes
 }
 
 // Equal reports whether f and o make a datapath do the same. Both may be nil.

@@ -84,8 +84,9 @@ func (s *Slice) port(p Port) uint16 {
 
 // A choice is what a node may use of a Service port's endpoints.
 type choice struct {
-	cluster, local []Endpoint // under policy Cluster, under policy Local
-	any            bool       // some endpoint somewhere could answer
+	cluster, local []Endpoint       // under policy Cluster, under policy Local
+	any            bool             // some endpoint somewhere could answer
+	serving        []netip.AddrPort // for UDP: all that serve, wherever they are
 }
 
 // categorize applies readiness, topology and the fallback to terminating endpoints,
@@ -95,8 +96,15 @@ type choice struct {
 //     terminating but still serve, wherever they are.
 //   - Local: the ready ones here; if there are none, those here that are terminating
 //     but still serve. Hints do not apply.
-func categorize(all []candidate, svc *Service, v Vantage) choice {
+func categorize(all []candidate, p Port, svc *Service, v Vantage) choice {
 	var set choice
+	if p.Proto == UDP {
+		for _, c := range all {
+			if c.ready || c.serving {
+				set.serving = append(set.serving, c.Addr)
+			}
+		}
+	}
 	draining := func(c candidate) bool { return c.serving && c.terminating }
 	local := func(c candidate) bool { return c.Local }
 

@@ -138,6 +138,10 @@ type Frontend struct {
 	Outside *Route   // for everyone else; the same pointer as Inside when nothing differs
 	// Sources are who may come in, others are dropped; sorted. Empty: everyone.
 	Sources []netip.Prefix
+	// Serving are the endpoints that may keep the flows they have, also those that get
+	// no new ones; sorted. It is set for UDP only and is no concern of a datapath: Stale
+	// uses it.
+	Serving []netip.AddrPort
 	// Reserved says that the address is the Service's alone (a ClusterIP): what comes
 	// to a port that no Frontend has is rejected, not passed on.
 	Reserved bool
