@@ -5,12 +5,14 @@
 //	proxy loop ─ Queued, Synced ─→ State ─→ :10256 /healthz  may load balancers use the node?
 //	API server ─ node eligible ──────┘  └─→ :10256 /livez    is the agent itself well?
 //	registry ────────────────────────────→ :10249 /metrics /proxyMode /healthz
+//	proxy loop ─ Sync(checks) ───────────→ healthCheckNodePorts: endpoints of a Service here?
 //
 // It hides kube-proxy's JSON and its rules. It promises: the agent is healthy as long
 // as no change waits longer than the timeout, however long nothing changes; a node
 // that is about to be deleted fails /healthz, so that load balancers leave it, but not
 // /livez, or the kubelet would restart the agent; nothing listens that nobody asked
-// for; and a port in use is one clear error at the start.
+// for; a port in use is one clear error at the start; and the port of a Service that
+// cannot be opened is that Service's trouble only.
 package health
 
 import (

@@ -80,7 +80,7 @@ func (s *Server) Listen(ctx context.Context) error {
 		if !v.addr.IsValid() {
 			continue
 		}
-		l, err := listen(ctx, v.addr)
+		l, err := listen(ctx, "tcp", v.addr)
 		if err != nil {
 			for _, r := range s.open {
 				r.listener.Close()
@@ -120,10 +120,10 @@ func (s *Server) note(name string, addr net.Addr) {
 	s.bound[name] = addr
 }
 
-// listen opens a port. 0.0.0.0 and :: both stand for both families (package net), as
-// with kube-proxy.
-func listen(ctx context.Context, addr netip.AddrPort) (net.Listener, error) {
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", addr.String())
+// listen opens a port, without waiting. In the network "tcp" 0.0.0.0 and :: both stand
+// for both families (package net), as with kube-proxy.
+func listen(ctx context.Context, network string, addr netip.AddrPort) (net.Listener, error) {
+	l, err := new(net.ListenConfig).Listen(ctx, network, addr.String())
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
 		return nil, fmt.Errorf("port %d of %v is in use", addr.Port(), addr.Addr())

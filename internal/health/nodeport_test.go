@@ -1,0 +1,281 @@
+package health
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+var (
+	web = service.Name{Namespace: "shop", Name: "web"}
+	dns = service.Name{Namespace: "kube-system", Name: "dns"}
+)
+
+// checks is NodePortChecks that run until the test ends.
+type checks struct {
+	*NodePortChecks
+	clock *clock
+	stop  context.CancelFunc
+	done  chan error
+
+	mu       sync.Mutex
+	problems []string
+}
+
+func startChecks(t *testing.T, addrs ...string) *checks {
+	t.Helper()
+	c := &checks{clock: &clock{t: time.Unix(1, 0)}, done: make(chan error, 1)}
+	cfg := NodePortConfig{
+		Log: slog.New(slog.DiscardHandler), State: newState(time.Minute, c.clock.now),
+		Problem: func(n service.Name, p service.Problem) {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.problems = append(c.problems, fmt.Sprintf("%v %s: %s", n, p.Reason, p.Message))
+		},
+	}
+	for _, a := range addrs {
+		cfg.Addrs = append(cfg.Addrs, netip.MustParsePrefix(a))
+	}
+	c.NodePortChecks = NewNodePortChecks(cfg)
+	ctx, stop := context.WithCancel(context.Background())
+	c.stop = stop
+	go func() { c.done <- c.Run(ctx) }()
+	t.Cleanup(func() { c.end(t) })
+	return c
+}
+
+func (c *checks) end(t *testing.T) {
+	t.Helper()
+	c.stop()
+	select {
+	case err := <-c.done:
+		if err != nil {
+			t.Errorf("Run: %v", err)
+		}
+		c.done <- nil // for a second call
+	case <-time.After(deadline):
+		t.Fatal("Run did not end with its context")
+	}
+}
+
+func (c *checks) told() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.problems)
+}
+
+// freePort is one that nobody has at the moment and that the kernel gives to nobody
+// who does not ask for it.
+func freePort(t *testing.T) uint16 {
+	t.Helper()
+	for range 100 {
+		port := uint16(20_000 + rand.IntN(10_000))
+		if l, err := net.Listen("tcp", fmt.Sprintf("0.0.0.0:%d", port)); err == nil {
+			l.Close()
+			return port
+		}
+	}
+	t.Fatal("no port is free")
+	return 0
+}
+
+func ask(t *testing.T, host string, port uint16, path string) (int, http.Header, string) {
+	t.Helper()
+	client := http.Client{Timeout: deadline, Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Get("http://" + net.JoinHostPort(host, fmt.Sprint(port)) + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, resp.Header, string(body)
+}
+
+func closed(t *testing.T, host string, port uint16) {
+	t.Helper()
+	if c, err := net.Dial("tcp", net.JoinHostPort(host, fmt.Sprint(port))); err == nil {
+		c.Close()
+		t.Errorf("port %d of %s is open", port, host)
+	}
+}
+
+// expect compares the whole answer with kube-proxy's (v1.37.1, service_health.go:
+// dedent.Dedent leaves the inner tabs and no newline at either end).
+func (c *checks) expect(t *testing.T, when string, name service.Name, port uint16, code, endpoints int, healthy bool) {
+	t.Helper()
+	want := "{\n\t\"service\": {\n\t\t\"namespace\": \"" + name.Namespace + "\",\n\t\t\"name\": \"" + name.Name +
+		"\"\n\t},\n\t\"localEndpoints\": " + fmt.Sprint(endpoints) + ",\n\t\"serviceProxyHealthy\": " + fmt.Sprint(healthy) + "\n}"
+	for _, path := range []string{"/", "/healthz", "/any/path?x=y"} {
+		got, header, body := ask(t, "127.0.0.1", port, path)
+		if got != code || body != want {
+			t.Errorf("%s: %s answers %d %q\nwant %d %q", when, path, got, body, code, want)
+		}
+		for name, want := range map[string]string{
+			"Content-Type": "application/json", "X-Content-Type-Options": "nosniff",
+			"X-Load-Balancing-Endpoint-Weight": fmt.Sprint(endpoints),
+		} {
+			if v := header.Get(name); v != want {
+				t.Errorf("%s: %s is %q, want %q", when, name, v, want)
+			}
+		}
+	}
+}
+
+func TestNodePortRules(t *testing.T) {
+	c := startChecks(t)
+	a, b := freePort(t), freePort(t)
+	c.Sync([]Check{{web, a, 2}, {dns, b, 0}})
+	c.expect(t, "two endpoints", web, a, 200, 2, true)
+	c.expect(t, "no endpoint", dns, b, 503, 0, true)
+	if code, _, _ := ask(t, "::1", a, "/"); code != 200 {
+		t.Errorf("over IPv6: status %d, want 200", code)
+	}
+
+	c.Sync([]Check{{web, a, 0}, {dns, b, 1}})
+	c.expect(t, "the last one terminates", web, a, 503, 0, true)
+	c.expect(t, "one came", dns, b, 200, 1, true)
+
+	c.cfg.State.Queued()
+	c.clock.add(time.Minute)
+	c.expect(t, "the agent is stuck", dns, b, 503, 1, false)
+	c.cfg.State.Synced()
+	c.expect(t, "the agent is well again", dns, b, 200, 1, true)
+
+	c.Sync([]Check{{dns, a, 3}}) // with the port of another
+	c.expect(t, "port moved", dns, a, 200, 3, true)
+	closed(t, "127.0.0.1", b)
+	c.Sync(nil)
+	closed(t, "127.0.0.1", a)
+	if p := c.told(); len(p) > 0 {
+		t.Errorf("problems: %q", p)
+	}
+}
+
+func TestNodePortInUse(t *testing.T) {
+	c := startChecks(t)
+	taken, err := net.Listen("tcp", "0.0.0.0:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	a, b := netip.MustParseAddrPort(taken.Addr().String()).Port(), freePort(t)
+	both := []Check{{web, a, 1}, {dns, b, 1}}
+	c.Sync(both)
+	c.Sync(both)
+	c.expect(t, "another's port is in use", dns, b, 200, 1, true)
+	p := c.told()
+	if len(p) != 1 || !strings.HasPrefix(p[0], "shop/web FailedToStartServiceHealthcheck: ") ||
+		!strings.Contains(p[0], fmt.Sprintf("port %d of 0.0.0.0 is in use", a)) || strings.Contains(p[0], "\n") {
+		t.Errorf("problems %q, want one line about web", p)
+	}
+	taken.Close()
+	c.Sync(both)
+	c.expect(t, "the port is free", web, a, 200, 1, true)
+	if again := c.told(); len(again) != 1 {
+		t.Errorf("problems %q", again)
+	}
+}
+
+func TestNodePortAddresses(t *testing.T) {
+	for name, v := range map[string]struct {
+		addrs        []string
+		open, closed []string
+	}{
+		"everywhere":  {[]string{"::/0", "0.0.0.0/0"}, []string{"127.0.0.1", "::1"}, nil},
+		"IPv4":        {[]string{"0.0.0.0/0"}, []string{"127.0.0.1", "127.0.0.2"}, []string{"::1"}},
+		"IPv6":        {[]string{"::/0"}, []string{"::1"}, []string{"127.0.0.1"}},
+		"one address": {[]string{"127.0.0.1/32"}, []string{"127.0.0.1"}, []string{"127.0.0.2", "::1"}},
+		"mixed":       {[]string{"127.0.0.1/32", "::/0"}, []string{"127.0.0.1", "::1"}, []string{"127.0.0.2"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := startChecks(t, v.addrs...)
+			port := freePort(t)
+			c.Sync([]Check{{web, port, 1}})
+			for _, host := range v.open {
+				if code, _, _ := ask(t, host, port, "/"); code != 200 {
+					t.Errorf("%s: status %d, want 200", host, code)
+				}
+			}
+			for _, host := range v.closed {
+				closed(t, host, port)
+			}
+			if p := c.told(); len(p) > 0 {
+				t.Errorf("problems: %q", p)
+			}
+		})
+	}
+	c := startChecks(t, "203.0.113.0/24")
+	c.Sync([]Check{{web, freePort(t), 1}})
+	if p := c.told(); len(p) != 1 || !strings.Contains(p[0], "--nodeport-addresses") {
+		t.Errorf("no address: problems %q", p)
+	}
+}
+
+// TestNodePortClients: neither a client that says nothing nor one that keeps its
+// connection holds up Sync, a closed port or the end.
+func TestNodePortClients(t *testing.T) {
+	c := startChecks(t)
+	port := freePort(t)
+	c.Sync([]Check{{web, port, 1}})
+	dial := func() net.Conn {
+		t.Helper()
+		conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		return conn
+	}
+	dial()
+	begin := time.Now()
+	c.Sync(nil)
+	c.Sync([]Check{{web, port, 1}})
+	if d := time.Since(begin); d > closeTimeout {
+		t.Errorf("Sync took %v with a silent client", d)
+	}
+	c.expect(t, "opened again", web, port, 200, 1, true)
+	dial()
+	c.end(t)
+	c.Sync([]Check{{web, port, 1}})
+	closed(t, "127.0.0.1", port)
+}
+
+// TestNodePortServerLost: a port that stops to accept is opened again.
+func TestNodePortServerLost(t *testing.T) {
+	c := startChecks(t)
+	port := freePort(t)
+	c.Sync([]Check{{web, port, 1}})
+	c.NodePortChecks.mu.Lock()
+	for _, r := range c.open[web].servers {
+		_ = r.listener.Close()
+	}
+	c.NodePortChecks.mu.Unlock()
+	for end := time.Now().Add(deadline); ; time.Sleep(time.Millisecond) {
+		c.NodePortChecks.mu.Lock()
+		n := len(c.open[web].servers)
+		c.NodePortChecks.mu.Unlock()
+		if n == 0 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("the lost server is not forgotten")
+		}
+	}
+	c.Sync([]Check{{web, port, 2}})
+	c.expect(t, "opened again", web, port, 200, 2, true)
+}

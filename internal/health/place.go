@@ -1,0 +1,56 @@
+package health
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+)
+
+// A place is an address to listen on, and in which families.
+type place struct {
+	network string // "tcp", "tcp4" or "tcp6"
+	addr    netip.Addr
+}
+
+var all4, all6 = netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")
+
+// places returns where to listen for the addresses in prefixes.
+func places(prefixes []netip.Prefix) ([]place, error) {
+	is4, is6 := slices.Contains(prefixes, all4), slices.Contains(prefixes, all6)
+	var at []place
+	switch {
+	case len(prefixes) == 0, is4 && is6:
+		// See listen: both families where the machine has both.
+		return []place{{"tcp", netip.IPv4Unspecified()}}, nil
+	case is4:
+		at = append(at, place{"tcp4", netip.IPv4Unspecified()})
+	case is6:
+		at = append(at, place{"tcp6", netip.IPv6Unspecified()})
+	}
+	if len(prefixes) == len(at) {
+		return at, nil
+	}
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, fmt.Errorf("list this machine's addresses: %w", err)
+	}
+	for _, a := range addrs {
+		own, err := netip.ParsePrefix(a.String())
+		if err != nil {
+			continue
+		}
+		a := own.Addr()
+		switch {
+		case a.IsLinkLocalUnicast(): // means nothing without its link
+		case is4 && a.Is4(), is6 && a.Is6(): // has been said
+		case slices.Contains(at, place{"tcp", a}): // on two links
+		case slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(a) }):
+			at = append(at, place{"tcp", a})
+		}
+	}
+	if len(at) == 0 {
+		return nil, fmt.Errorf("this machine has no address in %v [see --nodeport-addresses]", prefixes)
+	}
+	return at, nil
+}
