@@ -96,7 +96,7 @@ func (t *Table) delete(ctx context.Context, flows []Flow, set *set) (deleted int
 		}
 	}
 	entries, err := t.open.count(ctx)
-	if err != nil {
+	if err != nil || entries == 0 {
 		return 0, err
 	}
 	for todo := plan(flows, t.limit(entries)); len(todo) > 0; {
