@@ -14,7 +14,7 @@ export CGO_ENABLED := 0
 PACKAGES := nftables iproute2 containerd runc conntrack iptables tcpdump bind9-dnsutils netcat-openbsd \
             wget busybox bash curl dash iputils-ping procps kmod ca-certificates gcc libc6-dev
 
-.PHONY: all build deps image images lab kubectl demo test test-product test-lab bench fuzz clean
+.PHONY: all build deps image images lab demo test test-product test-lab vet bench fuzz clean
 
 all: build
 
@@ -57,13 +57,19 @@ test-product:
 	CGO_ENABLED=1 go test -race ./internal/proxy ./internal/kube ./internal/health
 	go test ./...
 
+# Without vet: it would analyse all of Kubernetes first, which takes longer than the tests.
 test-lab:
-	cd lab && go vet ./... && FAIRWAY_LAB_BIN=$(CURDIR)/bin/fairway-lab go test -timeout 15m ./...
+	cd lab && FAIRWAY_LAB_BIN=$(CURDIR)/bin/fairway-lab go test -vet=off -timeout 15m ./...
+
+## vet: what go vet finds, the lab included
+vet:
+	go vet ./...
+	cd lab && go vet ./...
 
 ## bench: print the figures that docs/performance.md keeps
-bench:
-	go test -run '^$$' -bench . -benchtime 20x ./internal/datapath/nftables ./internal/service
-	go run ./hack/bench-lab
+bench: build image images lab
+	go test -run '^$$' -bench . -benchtime 20x ./internal/datapath/nftables ./internal/node ./internal/cni ./internal/conntrack
+	bin/fairway-lab down && bin/fairway-lab up && bin/fairway-lab status && bin/fairway-lab down
 
 ## fuzz: each fuzzer for FUZZTIME
 FUZZTIME ?= 20s
