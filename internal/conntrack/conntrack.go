@@ -73,7 +73,8 @@ func (t *Table) Close() {
 }
 
 // Delete deletes the flows that exist of those described and returns how many it
-// deleted, also when it fails midway. It may be repeated after an error.
+// deleted, also when it fails midway. It may be repeated after an error. Call it when
+// the kernel has the new rules, or a client's next packet brings the flow back.
 func (t *Table) Delete(ctx context.Context, flows []Flow) (deleted int, err error) {
 	set, err := newSet(flows, t.cfg)
 	if err != nil {

@@ -58,14 +58,14 @@ func (s *set) has(e entry) bool {
 	if s.holds(f) {
 		return true
 	}
-	any := netip.AddrPortFrom(unspecified(e.is4()), e.orig.dst.Port())
+	everywhere := netip.AddrPortFrom(unspecified(e.is4()), e.orig.dst.Port())
 	if f.Frontend != f.Endpoint {
-		f.Frontend = any
+		f.Frontend = everywhere
 		return s.holds(f)
 	}
 	// A flow straight to an endpoint whose port is the NodePort's is not translated
 	// either, and right. So is one to another machine.
-	return s.local[e.orig.dst.Addr()] && s.holds(Flow{f.Proto, any, any})
+	return s.local[e.orig.dst.Addr()] && s.holds(Flow{f.Proto, everywhere, everywhere})
 }
 
 func (s *set) holds(f Flow) bool {
