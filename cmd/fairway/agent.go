@@ -80,6 +80,9 @@ func (a *agent) run(ctx context.Context) error {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	state := health.NewState(a.cfg.HealthTimeout())
+	checks := health.NewNodePortChecks(health.NodePortConfig{
+		Log: a.log, State: state, Addrs: a.cfg.NodePorts.Prefixes, Problem: events.Tell,
+	})
 	server := health.New(health.Config{
 		Log: a.log, Healthz: a.cfg.Healthz, Metrics: a.cfg.Metrics, State: state,
 		Eligible:  func() bool { n, ok := src.Node(); return ok && n.Eligible },
@@ -96,11 +99,12 @@ func (a *agent) run(ctx context.Context) error {
 	nodes := newFanout(src.NodeChanged())
 	g.Go(func() error { return server.Run(ctx) })
 	g.Go(func() error { return src.Run(ctx) })
+	g.Go(func() error { return checks.Run(ctx) })
 	g.Go(func() error { return events.Run(ctx) })
 	if a.cfg.Mode != config.ModeNone {
 		loop := proxy.New(proxy.Config{
 			Log: a.log, Source: src, Datapath: dp, View: a.view(src), NodeChanged: nodes.listen(),
-			Report: events.Report, Forget: a.forget(flows), Health: state, Metrics: proxy.NewMetrics(registry),
+			Report: events.Report, Forget: a.forget(flows), Checks: checkNodePorts(checks), Health: state, Metrics: proxy.NewMetrics(registry),
 			MinSync: a.cfg.MinSyncPeriod, MaxRetry: a.cfg.SyncPeriod,
 		})
 		g.Go(func() error { return loop.Run(ctx) })
@@ -126,15 +130,26 @@ func (a *agent) view(src *kube.Source) func() (service.Vantage, service.Settings
 }
 
 // forget returns what makes the kernel forget flows.
-func (a *agent) forget(table *conntrack.Table) func(context.Context, []service.Flow) error {
-	return func(ctx context.Context, stale []service.Flow) error {
+func (a *agent) forget(table *conntrack.Table) func(context.Context, []service.Flow) (int, error) {
+	return func(ctx context.Context, stale []service.Flow) (int, error) {
 		flows := make([]conntrack.Flow, len(stale))
 		for i, f := range stale {
 			flows[i] = conntrack.Flow(f)
 		}
 		n, err := table.Delete(ctx, flows)
 		a.log.Debug("forgot flows", "asked", len(flows), "deleted", n)
-		return err
+		return n, err
+	}
+}
+
+// checkNodePorts returns what answers load balancers on Services' healthCheckNodePorts.
+func checkNodePorts(checks *health.NodePortChecks) func([]service.HealthCheck) {
+	return func(all []service.HealthCheck) {
+		list := make([]health.Check, len(all))
+		for i, h := range all {
+			list[i] = health.Check(h)
+		}
+		checks.Sync(list)
 	}
 }
 

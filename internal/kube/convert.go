@@ -43,6 +43,9 @@ func ConvertService(o *corev1.Service) *service.Service {
 	svc.ClusterIPs = clusterIPs(o, &bad)
 	if len(svc.ClusterIPs) > 0 {
 		svc.Ports = servicePorts(o.Spec.Ports, &bad)
+		if p := o.Spec.HealthCheckNodePort; o.Spec.Type == corev1.ServiceTypeLoadBalancer && validPort(p) {
+			svc.HealthCheckNodePort = uint16(p)
+		}
 		svc.ExternalIPs = addrs(o.Spec.ExternalIPs, "InvalidExternalIP", "externalIP", &bad)
 		svc.BalancerIPs = balancerIPs(o.Status.LoadBalancer.Ingress, &bad)
 		svc.Sources = sourceRanges(o.Spec.LoadBalancerSourceRanges, &bad)

@@ -104,6 +104,20 @@ func (r *Recorder) Report(name service.Name, now []service.Problem) {
 	}
 }
 
+// Tell queues an event about one problem that its finder has logged and will not tell
+// again.
+func (r *Recorder) Tell(name service.Name, p service.Problem) {
+	r.mu.Lock()
+	if len(r.queue) < queueLimit {
+		r.queue = append(r.queue, report{name, p})
+	}
+	r.mu.Unlock()
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
 // Run sends events until ctx ends, which is no error.
 func (r *Recorder) Run(ctx context.Context) error {
 	for {

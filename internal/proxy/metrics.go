@@ -15,6 +15,8 @@ type Metrics struct {
 	timestamp, queued                    *prometheus.GaugeVec
 	changes, failures                    *prometheus.CounterVec
 	elements                             *prometheus.CounterVec
+	forgetting                           *prometheus.HistogramVec
+	forgotten                            *prometheus.CounterVec
 }
 
 // families are the values of the label ip_family.
@@ -51,6 +53,8 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 		queued:      gauge("sync_proxy_rules_last_queued_timestamp_seconds", "When a pass was last asked for, in seconds since 1970"),
 		changes:     counter("kubeproxy", "sync_proxy_rules_service_changes_total", "Services that were compiled again", label...),
 		failures:    counter("kubeproxy", "sync_proxy_rules_nftables_sync_failures_total", "Passes that failed", label...),
+		forgetting:  histogram("conntrack_reconciler_sync_duration_seconds", "Time to delete the flows that a pass made wrong, in seconds", 0.001, 15),
+		forgotten:   counter("kubeproxy", "conntrack_reconciler_deleted_entries_total", "Flows deleted because a change made them wrong", label...),
 		elements:    counter("fairway", "datapath_elements_total", "Elements written to the kernel", "operation"),
 	}
 }
@@ -74,6 +78,12 @@ func (m *Metrics) pass(start time.Time, s datapath.Stats, err error) {
 		}
 		kind.WithLabelValues(f).Observe(took)
 	}
+}
+
+// forgot takes note of deleted flows. Both families are done in one go.
+func (m *Metrics) forgot(start time.Time, deleted int) {
+	m.forgetting.WithLabelValues(families[0]).Observe(time.Since(start).Seconds())
+	m.forgotten.WithLabelValues(families[0]).Add(float64(deleted))
 }
 
 // changed takes note of Services that were compiled.

@@ -51,8 +51,12 @@ type Config struct {
 	Datapath datapath.Datapath
 	// View returns for whom tables are compiled, from the node's object as it is now.
 	View func() (service.Vantage, service.Settings)
-	// Forget deletes flows that the kernel remembers. nil: none are deleted.
-	Forget func(context.Context, []service.Flow) error
+	// Forget deletes flows that the kernel remembers and returns how many there were.
+	// nil: none are deleted.
+	Forget func(context.Context, []service.Flow) (deleted int, err error)
+	// Checks is told the health checks of all Services after each pass, so that it can
+	// try again what failed. nil: nobody wants to know.
+	Checks func([]service.HealthCheck)
 	// NodeChanged receives when View may return something else. nil: it never does.
 	NodeChanged <-chan struct{}
 	// Report is told the problems of a Service after each compilation; none if it is
@@ -162,11 +166,14 @@ func (l *Loop) pass(ctx context.Context, start time.Time) time.Duration {
 		l.cfg.Log.Error("the rules could not be written, will try again", "err", err, "again", again)
 		return again
 	}
-	l.forget(ctx)
 	l.pause = firstRetry
 	l.cfg.Health.Synced()
 	l.cfg.Metrics.programmed(l.triggers)
 	l.triggers = l.triggers[:0]
+	l.forget(ctx)
+	if l.cfg.Checks != nil {
+		l.cfg.Checks(l.table.HealthChecks)
+	}
 	l.log(start, stats)
 	return 0
 }
@@ -192,7 +199,10 @@ func (l *Loop) forget(ctx context.Context) {
 	if len(l.stale) == 0 {
 		return
 	}
-	if err := l.cfg.Forget(ctx, l.stale); err != nil {
+	start := time.Now()
+	deleted, err := l.cfg.Forget(ctx, l.stale)
+	l.cfg.Metrics.forgot(start, deleted)
+	if err != nil {
 		l.cfg.Log.Warn("some UDP clients may still send to endpoints that are gone", "err", err)
 		return
 	}

@@ -2,6 +2,7 @@ package service
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 )
 
@@ -14,6 +15,7 @@ type Builder struct {
 	whole  map[Name]*Entry   // as compiled, with all that they claim
 	claims map[Key][]*Entry  // who claims a key; nearly always one
 	again  map[Name]struct{} // must be settled again at the next Table
+	checks map[Name]HealthCheck
 }
 
 // NewBuilder returns a Builder whose table is empty.
@@ -23,6 +25,7 @@ func NewBuilder() *Builder {
 		whole:  map[Name]*Entry{},
 		claims: map[Key][]*Entry{},
 		again:  map[Name]struct{}{},
+		checks: map[Name]HealthCheck{},
 	}
 }
 
@@ -78,7 +81,34 @@ func (b *Builder) Table(s Settings) *Table {
 	clear(b.again)
 	b.table = b.table.with(changed)
 	b.table.Settings = s // the copy that with made is still ours
+	b.health(changed)
 	return b.table
+}
+
+// health brings the table's health checks up to date. Few Services have one.
+func (b *Builder) health(changed map[Name]*Entry) {
+	same := true
+	for n, e := range changed {
+		var is HealthCheck
+		if e != nil {
+			is = e.Health
+		}
+		if is == b.checks[n] {
+			continue
+		}
+		same = false
+		if is.Port == 0 {
+			delete(b.checks, n)
+		} else {
+			b.checks[n] = is
+		}
+	}
+	if same {
+		return
+	}
+	b.table.HealthChecks = slices.SortedFunc(maps.Values(b.checks), func(x, y HealthCheck) int {
+		return x.Service.Compare(y.Service)
+	})
 }
 
 // settle returns e without the frontends that an older Service has.
@@ -97,7 +127,7 @@ func (b *Builder) settle(e *Entry) *Entry {
 	if !slices.ContainsFunc(e.Frontends, func(f *Frontend) bool { return lost(f) != nil }) {
 		return e
 	}
-	kept := &Entry{Name: e.Name, Created: e.Created, Problems: slices.Clip(e.Problems)}
+	kept := &Entry{Name: e.Name, Created: e.Created, Problems: slices.Clip(e.Problems), Health: e.Health}
 	for _, f := range e.Frontends {
 		if o := lost(f); o != nil {
 			kept.Problems = append(kept.Problems, Problem{"AddressInUse",

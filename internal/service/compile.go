@@ -13,6 +13,17 @@ type Entry struct {
 	Created   int64
 	Frontends []*Frontend // sorted by key, without duplicates
 	Problems  []Problem   // what was left out, and why
+	Health    HealthCheck // what load balancers may ask; the zero value: nothing
+}
+
+// A HealthCheck is what a load balancer may ask a node about one Service.
+type HealthCheck struct {
+	Service Name
+	Port    uint16 // healthCheckNodePort; 0: there is no check
+	// Endpoints is the number of addresses of ready endpoints on the node. Terminating
+	// ones do not count, although traffic may still be sent to them: so load balancers
+	// leave the node while its last pod still answers.
+	Endpoints int
 }
 
 // Compile decides what the node at v does for svc, whose endpoints are in slices.
@@ -35,6 +46,9 @@ func Compile(svc *Service, eps []*Slice, v Vantage) *Entry {
 		for _, ip := range c.families() {
 			c.port(port, ip, collect(eps, port, ip.Is4(), v.Node))
 		}
+	}
+	if svc.HealthCheckNodePort != 0 && svc.ExternalLocal {
+		c.entry.Health = HealthCheck{svc.Name, svc.HealthCheckNodePort, localReady(eps, v.Node)}
 	}
 	slices.SortFunc(c.entry.Frontends, func(a, b *Frontend) int { return a.Key().Compare(b.Key()) })
 	return c.entry

@@ -82,6 +82,19 @@ func (s *Slice) port(p Port) uint16 {
 	return 0
 }
 
+// localReady counts the addresses of ready endpoints on a node.
+func localReady(eps []*Slice, node string) int {
+	here := map[netip.Addr]bool{}
+	for _, s := range eps {
+		for _, e := range s.Endpoints {
+			if e.Ready && !e.Terminating && e.Node != "" && e.Node == node {
+				here[e.Addr] = true
+			}
+		}
+	}
+	return len(here)
+}
+
 // A choice is what a node may use of a Service port's endpoints.
 type choice struct {
 	cluster, local []Endpoint       // under policy Cluster, under policy Local

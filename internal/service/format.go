@@ -18,6 +18,9 @@ import (
 func (t *Table) WriteTo(w io.Writer) (int64, error) {
 	var out strings.Builder
 	fmt.Fprintf(&out, "%v\n", t.Settings)
+	for _, h := range t.HealthChecks {
+		fmt.Fprintf(&out, "health %v port %d endpoints %d\n", h.Service, h.Port, h.Endpoints)
+	}
 	tw := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "Addr\tScope\tService\tAction\tMasquerade\tEndpoints")
 	for _, f := range t.Sorted() {

@@ -16,6 +16,9 @@ type Service struct {
 	// Sources are loadBalancerSourceRanges: who may use BalancerIPs. Empty: everyone.
 	Sources []netip.Prefix
 	Ports   []Port
+	// HealthCheckNodePort is where load balancers ask whether this node has endpoints;
+	// it counts with ExternalLocal only. 0: nowhere.
+	HealthCheckNodePort uint16
 	// InternalLocal and ExternalLocal are internalTrafficPolicy: Local and
 	// externalTrafficPolicy: Local.
 	InternalLocal, ExternalLocal bool

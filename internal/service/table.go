@@ -13,7 +13,10 @@ const shardCount = 1024
 // be read by any goroutine. The zero Table answers for nothing.
 type Table struct {
 	Settings Settings
-	shards   [shardCount]*shard // nil: empty; never changed once in a Table
+	// HealthChecks are what load balancers may ask, sorted by Service. A datapath has
+	// nothing to do with them.
+	HealthChecks []HealthCheck
+	shards       [shardCount]*shard // nil: empty; never changed once in a Table
 }
 
 // A shard is a part of a Table. It is a pointer's target so that Diff can tell
