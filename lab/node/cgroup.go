@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -63,31 +64,64 @@ func (c Config) enterCgroup() error {
 	return nil
 }
 
-// createCgroups makes the parent of the node's pods in every hierarchy. A
-// cpuset of version 1 is of no use until it has processors and memory; runc
-// fills it for its own cgroups only.
+// createCgroups makes the parent of the node's pods in every hierarchy, with
+// all that a kubelet wants to find there.
 func (c Config) createCgroups() error {
-	all, _, err := hierarchies()
+	all, unified, err := hierarchies()
 	if err != nil {
 		return err
 	}
-	for _, dir := range all {
-		parent := dir
+	for _, parent := range all {
 		for _, name := range strings.Split(strings.Trim(c.Cgroup, "/"), "/") {
 			child := filepath.Join(parent, name)
 			if err := os.MkdirAll(child, 0o755); err != nil {
 				return fmt.Errorf("create cgroup: %w", err)
 			}
-			for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
-				value, err := os.ReadFile(filepath.Join(parent, file))
-				if err != nil {
-					continue // another controller, or version 2's root: nothing to inherit
-				}
-				if err := os.WriteFile(filepath.Join(child, file), value, 0); err != nil {
-					return fmt.Errorf("fill cpuset: %w", err)
-				}
+			if unified == cgroupRoot {
+				err = delegate(parent)
+			} else {
+				err = fillCpuset(parent, child)
+			}
+			if err != nil {
+				return err
 			}
 			parent = child
+		}
+	}
+	return nil
+}
+
+// delegate gives the children of a version 2 cgroup the controllers that a
+// kubelet counts on.
+func delegate(dir string) error {
+	available, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
+	if err != nil {
+		return fmt.Errorf("read cgroup controllers: %w", err)
+	}
+	for _, name := range strings.Fields(string(available)) {
+		if !slices.Contains([]string{"cpu", "cpuset", "hugetlb", "memory", "pids"}, name) {
+			continue
+		}
+		if err := os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+"+name), 0); err != nil {
+			return fmt.Errorf("delegate cgroup controller %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// fillCpuset gives a version 1 cpuset its parent's processors and memory,
+// without which it takes no process. runc does so for its own cgroups only.
+func fillCpuset(parent, child string) error {
+	for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
+		value, err := os.ReadFile(filepath.Join(parent, file))
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // another controller
+		}
+		if err != nil {
+			return fmt.Errorf("read cpuset: %w", err)
+		}
+		if err := os.WriteFile(filepath.Join(child, file), value, 0); err != nil {
+			return fmt.Errorf("fill cpuset: %w", err)
 		}
 	}
 	return nil
