@@ -1,6 +1,7 @@
 package cluster_test
 
 import (
+	"bufio"
 	"errors"
 	"os/exec"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fairway-net/fairway/lab/fabric"
+	"github.com/fairway-net/fairway/lab/node"
 )
 
 // webManifest is a pod and a node port as the seeds write them: no pull
@@ -206,4 +208,53 @@ func TestUpInterrupted(t *testing.T) {
 		})
 	}
 	before.unchanged(t)
+}
+
+// TestTwoLabs holds that two labs do not notice each other, and that the one
+// that stays is whole when the other goes.
+func TestTwoLabs(t *testing.T) {
+	before := snapshot(t)
+	one, two := newLab(t), newLab(t)
+	two.name += "-other"
+	one.run(one.upArgs("--nodes", "1", "--deploy", "")...)
+	two.refused("choose another for the API server", append(two.upArgs("--nodes", "1"), "--api-port", strconv.Itoa(one.port))...)
+	two.run(two.upArgs("--nodes", "1", "--deploy", "")...)
+	one.run("down")
+	one.gone()
+	for _, dir := range node.Mountpoints {
+		two.run("node", "1", "--", "mountpoint", dir)
+	}
+	two.input(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"pod"},"spec":{"hostNetwork":true,"tolerations":
+		[{"operator":"Exists"}],"containers":[{"name":"c","image":"busybox","command":["sleep","600"]}]}}`,
+		"kubectl", "apply", "-f", "-")
+	two.run("kubectl", "wait", "--for=condition=Ready", "pod/pod", "--timeout=60s")
+	two.run("down")
+	two.gone()
+	before.unchanged(t)
+}
+
+// TestUpTogether starts the same lab twice at once: one comes up, the other
+// says why it does not.
+func TestUpTogether(t *testing.T) {
+	l := newLab(t)
+	first := l.cmd(l.upArgs("--nodes", "1", "--deploy", "")...)
+	out, err := first.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := first.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(out)
+	if !lines.Scan() {
+		t.Fatal("up says nothing")
+	}
+	l.refused("another fairway-lab up or down is at work", l.upArgs("--nodes", "1")...)
+	l.refused("another fairway-lab up or down is at work", "down")
+	for lines.Scan() {
+	}
+	if err := first.Wait(); err != nil {
+		t.Errorf("the first up: %v", err)
+	}
+	l.run("status")
 }
