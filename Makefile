@@ -2,7 +2,8 @@
 # All of it runs as root: real kernels want it.
 
 VERSION  ?= v0.1.0-dev
-GOFLAGS  := -trimpath
+# The same flags everywhere, so that Kubernetes is compiled once.
+export GOFLAGS := -trimpath -buildvcs=false
 LDFLAGS  := -s -w -X main.version=$(VERSION)
 # What kubelet and kubectl say of themselves; Kubernetes' own build sets these.
 K8S_VERSION := v1.37.1
@@ -31,7 +32,7 @@ deps:
 
 ## build: bin/fairway, static
 build:
-	go build $(GOFLAGS) -ldflags '$(LDFLAGS)' -o bin/fairway ./cmd/fairway
+	go build -ldflags '$(LDFLAGS)' -o bin/fairway ./cmd/fairway
 
 ## image: bin/fairway-image.tar, loadable by containerd, docker and podman
 image: build
@@ -43,7 +44,7 @@ images:
 
 ## lab: bin/fairway-lab, a whole cluster in one program (4 minutes from an empty cache)
 lab:
-	cd lab && go build $(GOFLAGS) -ldflags '$(LDFLAGS) $(K8S_LDFLAGS)' -o ../bin/fairway-lab ./cmd/fairway-lab
+	cd lab && go build -ldflags '$(LDFLAGS) $(K8S_LDFLAGS)' -o ../bin/fairway-lab ./cmd/fairway-lab
 	ln -sf fairway-lab bin/kubectl
 
 ## demo: the main job: a three-node cluster, the seeds' application, packets reaching pods

@@ -26,6 +26,10 @@ type Datapath interface {
 	// kernel really holds. The first Sync of a process adopts what an earlier one
 	// left and writes only what differs.
 	Sync(ctx context.Context, want *service.Table) (Stats, error)
+	// Check reports whether the kernel still holds what the last Sync left, as far as
+	// can be told cheaply: it is called every few seconds. After false the next Sync
+	// puts right what another hand has changed.
+	Check(ctx context.Context) (intact bool, err error)
 	// Dump reads back what the kernel does now, in the words of a Table.
 	Dump(ctx context.Context) (*service.Table, error)
 	// Cleanup removes every trace. It is not an error if there is none.

@@ -114,6 +114,8 @@ func (l *Loop) Run(ctx context.Context) error {
 	l.cfg.Health.Queued()
 	timer := time.NewTimer(0) // the first pass needs no event
 	defer timer.Stop()
+	check := time.NewTicker(checkEvery)
+	defer check.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -121,6 +123,10 @@ func (l *Loop) Run(ctx context.Context) error {
 		case <-l.cfg.Source.Dirty():
 		case <-l.cfg.NodeChanged:
 		case <-timer.C:
+		case <-check.C:
+			if l.intact(ctx) {
+				continue
+			}
 		}
 		l.cfg.Health.Queued()
 		start := time.Now()
@@ -131,6 +137,22 @@ func (l *Loop) Run(ctx context.Context) error {
 			return nil
 		}
 	}
+}
+
+// checkEvery is how often the kernel is asked whether another hand has changed our
+// rules. Finding out that nobody has costs one message.
+const checkEvery = 2 * time.Second
+
+// intact reports whether the rules are as we left them.
+func (l *Loop) intact(ctx context.Context) bool {
+	intact, err := l.cfg.Datapath.Check(ctx)
+	if err != nil {
+		l.cfg.Log.Debug("cannot check the rules", "err", err)
+	}
+	if !intact {
+		l.cfg.Log.Warn("somebody else has changed our rules; putting them back")
+	}
+	return intact
 }
 
 // sleep waits for d, and returns false if ctx ended first.

@@ -27,6 +27,23 @@ func (s suite) flushed(t testing.TB) {
 		report(t, r.packets(everywhere(table)))
 	}
 	report(t, r.sync(one))
+	intact := func(when string, want bool) {
+		t.Helper()
+		var got bool
+		report(t, r.node.Do(func() (err error) { got, err = r.dp.Check(t.Context()); return err }))
+		if got != want {
+			t.Errorf("%s: Check says %v, want %v", when, got, want)
+		}
+	}
+	intact("after a Sync", true)
+	report(t, r.node.Do(func() error { return exec.Command("nft", "add table inet somebody").Run() }))
+	intact("after a change of another table", true)
+	flush()
+	intact("after a flush", false)
+	report(t, r.sync(one))
+	check("the same instance after a flush and a Check", one)
+	intact("after it was put right", true)
+
 	flush()
 	r.reopen()
 	report(t, r.sync(one))

@@ -26,10 +26,11 @@ import (
 type slow struct {
 	bug  string
 	fail func() error
+	last *service.Table
 }
 
 func (s *slow) Name() string              { return "slow" }
-func (s *slow) Close()                    {}
+func (s *slow) Close()                    { s.last = nil }
 func (s *slow) FailWrites(f func() error) { s.fail = f }
 func (s *slow) has(bug string) bool       { return s.bug == bug }
 func (s *slow) either(bug, a, b string) string {
@@ -46,6 +47,7 @@ func (s *slow) Sync(ctx context.Context, want *service.Table) (datapath.Stats, e
 	}
 	changes := service.Diff(held, want)
 	stats := datapath.Stats{Frontends: len(changes), Added: len(changes), Full: true}
+	s.last = want
 	if len(changes) == 0 && held.Settings.Equal(want.Settings) && !s.has("writes again") {
 		return stats, nil
 	}
@@ -88,6 +90,14 @@ type record struct {
 }
 
 var comment = regexp.MustCompile(`comment "([^"]*)"`)
+
+func (s *slow) Check(ctx context.Context) (bool, error) {
+	held, err := s.Dump(ctx)
+	if err != nil || s.last == nil || s.has("notices nothing") {
+		return true, err
+	}
+	return len(service.Diff(held, s.last)) == 0 && held.Settings.Equal(s.last.Settings), nil
+}
 
 func (s *slow) Dump(ctx context.Context) (*service.Table, error) {
 	out, err := exec.CommandContext(ctx, "nft", "list", "tables").Output()

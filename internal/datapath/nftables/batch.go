@@ -37,6 +37,9 @@ type write struct {
 type kernel struct {
 	table *nftables.Table
 	open  *nftables.Conn // nil: not yet
+	ask   *netlink.Conn  // the same, for questions; nil: not yet
+	// commits is how many transactions changed something since it was last set to 0.
+	commits uint32
 	// fail, if set, is asked before each transaction and fails it with its error:
 	// tests inject faults here.
 	fail func() error
@@ -64,20 +67,25 @@ func (k *kernel) close() {
 		_ = k.open.CloseLasting() // nothing is lost by a socket that does not close
 		k.open = nil
 	}
+	if k.ask != nil {
+		_ = k.ask.Close()
+		k.ask = nil
+	}
 }
 
 // commit queues what prepare does and applies ws in order, in as few transactions as
 // elementsPerCommit allows; writes of equal sets and kinds that follow each other
 // share messages.
-func (k *kernel) commit(prepare func(*nftables.Conn) error, ws []write) error {
+func (k *kernel) commit(prepare func(*nftables.Conn) (queued bool, err error), ws []write) error {
 	for first := true; first || len(ws) > 0; first = false {
 		n := min(len(ws), elementsPerCommit)
 		c, err := k.conn()
 		if err != nil {
 			return err
 		}
+		queued := false
 		if first {
-			if err := prepare(c); err != nil {
+			if queued, err = prepare(c); err != nil {
 				return err
 			}
 		}
@@ -86,6 +94,9 @@ func (k *kernel) commit(prepare func(*nftables.Conn) error, ws []write) error {
 		}
 		if err := k.flush(c); err != nil {
 			return err
+		}
+		if queued || n > 0 {
+			k.commits++
 		}
 		ws = ws[n:]
 	}

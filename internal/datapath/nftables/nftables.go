@@ -21,6 +21,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"time"
 
 	"github.com/google/nftables"
 
@@ -43,6 +44,12 @@ type Datapath struct {
 	kernel  *kernel
 	table   *service.Table // what the kernel holds; nil: not known, read it
 	state   *state         // the same, as elements
+	// generation and rules are what Check compares: the kernel's count of changes, and
+	// the handles of our chains and rules, both after our last commit.
+	generation uint32
+	rules      []string
+	verify     time.Time // when Check may read the elements again
+	reload     bool      // the rules were changed: load the program again
 }
 
 var _ datapath.Datapath = (*Datapath)(nil)
@@ -81,9 +88,15 @@ func (d *Datapath) Sync(ctx context.Context, want *service.Table) (datapath.Stat
 			return datapath.Stats{}, fmt.Errorf("sync nftables: %w", err)
 		}
 	}
+	before := d.generation
+	d.kernel.commits = 0
 	r := d.render(want, full)
 	if err := d.apply(r); err != nil {
 		d.Close() // the next Sync asks the kernel
+		return datapath.Stats{}, fmt.Errorf("sync nftables: %w", err)
+	}
+	if err := d.remember(before, full || len(r.newWays)+len(r.oldWays) > 0); err != nil {
+		d.Close()
 		return datapath.Stats{}, fmt.Errorf("sync nftables: %w", err)
 	}
 	d.table = want
@@ -107,8 +120,11 @@ func (d *Datapath) Close() {
 
 // learn loads the program if it is not there and reads what the kernel holds.
 func (d *Datapath) learn(ctx context.Context) error {
-	loaded, err := d.program.load(ctx, d.kernel)
+	loaded, err := d.program.load(ctx, d.kernel, d.reload)
 	if err != nil {
+		return err
+	}
+	if d.generation, err = d.kernel.generation(); err != nil {
 		return err
 	}
 	s, err := d.kernel.read()
@@ -118,27 +134,27 @@ func (d *Datapath) learn(ctx context.Context) error {
 	if loaded {
 		clear(s.chains) // of another program: write them again
 	}
-	d.state = s
+	d.state, d.reload = s, false
 	return nil
 }
 
 // apply writes r and, once that is done, takes note of it.
 func (d *Datapath) apply(r *rendering) error {
-	addWays := func(c *nftables.Conn) error {
+	addWays := func(c *nftables.Conn) (bool, error) {
 		for _, h := range r.newWays {
 			if err := d.kernel.addWay(c, h, d.program.mark); err != nil {
-				return err
+				return false, err
 			}
 		}
-		return nil
+		return len(r.newWays) > 0, nil
 	}
-	dropWays := func(c *nftables.Conn) error {
+	dropWays := func(c *nftables.Conn) (bool, error) {
 		for _, h := range r.oldWays {
 			if err := d.kernel.delWay(c, h); err != nil {
-				return err
+				return false, err
 			}
 		}
-		return nil
+		return len(r.oldWays) > 0, nil
 	}
 	if err := d.kernel.commit(addWays, r.writes); err != nil {
 		return fmt.Errorf("write elements: %w", err)

@@ -57,15 +57,15 @@ func (p *program) text(reload []string) (string, error) {
 	return out.String(), err
 }
 
-// load makes the kernel run the program. It returns whether it had to: then the ways
+// load makes the kernel run the program, even if it seems to be there if again is set. It returns whether it had to: then the ways
 // must be written again. The elements stay, so that a new version of the agent takes
 // over what an old one left; only if the maps are of another shape does it start anew.
-func (p *program) load(ctx context.Context, k *kernel) (loaded bool, err error) {
+func (p *program) load(ctx context.Context, k *kernel, again bool) (loaded bool, err error) {
 	there, err := k.chains()
 	if err != nil {
 		return false, err
 	}
-	if there[p.marker] {
+	if there[p.marker] && !again {
 		return false, nil
 	}
 	var reload []string
@@ -79,7 +79,7 @@ func (p *program) load(ctx context.Context, k *kernel) (loaded bool, err error) 
 		return false, err
 	}
 	for name := range there {
-		if strings.HasPrefix(name, markerPrefix) {
+		if strings.HasPrefix(name, markerPrefix) && name != p.marker {
 			text += fmt.Sprintf("delete chain inet %s %s\n", tableName, name)
 		}
 	}

@@ -1,0 +1,77 @@
+package nftables
+
+import (
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// TestCheckNotices: whatever another hand changes in our table is noticed, and the next
+// Sync puts it right.
+func TestCheckNotices(t *testing.T) {
+	enterNamespace(t)
+	nft := func(command string) string {
+		t.Helper()
+		out, err := exec.Command("nft", strings.Fields(command)...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("nft %s: %v: %s", command, err, out)
+		}
+		return string(out)
+	}
+	d, b := open(t), cluster(50)
+	defer d.Close()
+	table := b.Table(settings())
+	sync(t, d, table)
+	rules := nft("list table inet fairway")
+	for _, command := range []string{
+		"delete element inet fairway frontends4 { 10.64.0.7 . tcp . 80 }",
+		"delete element inet fairway endpoints4 { 10.64.0.7 . tcp . 80 . 0x1 }",
+		"add element inet fairway frontends4 { 10.9.9.9 . tcp . 80 : 0:1 }",
+		"flush map inet fairway endpoints4",
+		"flush set inet fairway hairpin4",
+		"flush set inet fairway pods4",
+		"flush chain inet fairway services",
+		"add rule inet fairway prerouting counter",
+		"flush chain inet fairway pick-2-far",
+		"add chain inet fairway stranger",
+		"delete table inet fairway",
+		"flush ruleset",
+	} {
+		if intact, err := d.Check(t.Context()); err != nil || !intact {
+			t.Fatalf("before nft %s: intact %v, error %v", command, intact, err)
+		}
+		nft(command)
+		d.verify = d.verify.AddDate(-1, 0, 0) // as if the last look was long ago
+		if intact, err := d.Check(t.Context()); err != nil || intact {
+			t.Errorf("after nft %s: intact %v, error %v", command, intact, err)
+		}
+		sync(t, d, table)
+		held, err := d.Dump(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := service.Diff(held, table); len(diff) > 0 || !held.Settings.Equal(table.Settings) {
+			t.Errorf("after nft %s and a Sync: %d frontends differ", command, len(diff))
+		}
+		nft("list table inet fairway")
+		if strings.Contains(command, "stranger") {
+			nft("delete chain inet fairway stranger") // it harms nobody, so it stays
+			sync(t, open(t), table)
+			d.Close()
+			sync(t, d, table)
+		}
+	}
+	if got := nft("list table inet fairway"); sortedLines(got) != sortedLines(rules) {
+		t.Errorf("in the end the rules differ\ngot\n%s\nwant\n%s", got, rules)
+	}
+}
+
+// sortedLines is a ruleset without the order of its elements and chains.
+func sortedLines(text string) string {
+	words := strings.Fields(strings.ReplaceAll(text, ",", " "))
+	slices.Sort(words)
+	return strings.Join(words, " ")
+}
