@@ -27,7 +27,10 @@ func (p *podNetwork) Run(ctx context.Context) error {
 		return nil
 	case <-p.src.Synced():
 	}
-	const firstRetry = 200 * time.Millisecond
+	const (
+		firstRetry = 200 * time.Millisecond
+		resync     = 4 * time.Second // others write routes, rules and files too
+	)
 	pause := firstRetry
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -46,7 +49,7 @@ func (p *podNetwork) Run(ctx context.Context) error {
 			continue
 		}
 		pause = firstRetry
-		timer.Reset(p.maxRetry)
+		timer.Reset(resync)
 	}
 }
 
