@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -43,6 +44,7 @@ func ConvertService(o *corev1.Service) *service.Service {
 	svc.ClusterIPs = clusterIPs(o, &bad)
 	if len(svc.ClusterIPs) > 0 {
 		svc.Ports = servicePorts(o.Spec.Ports, &bad)
+		svc.Affinity = affinity(o.Spec)
 		if p := o.Spec.HealthCheckNodePort; o.Spec.Type == corev1.ServiceTypeLoadBalancer && validPort(p) {
 			svc.HealthCheckNodePort = uint16(p)
 		}
@@ -60,6 +62,19 @@ func created(t metav1.Time) int64 {
 		return 0
 	}
 	return max(t.Unix(), 0)
+}
+
+// affinity returns how long a client stays at its endpoint, 0 if it need not.
+func affinity(spec corev1.ServiceSpec) time.Duration {
+	if spec.SessionAffinity != corev1.ServiceAffinityClientIP {
+		return 0
+	}
+	seconds := int32(corev1.DefaultClientIPServiceAffinitySeconds)
+	if c := spec.SessionAffinityConfig; c != nil && c.ClientIP != nil && c.ClientIP.TimeoutSeconds != nil {
+		seconds = *c.ClientIP.TimeoutSeconds
+	}
+	const day = 86400 // what the API server allows
+	return time.Duration(min(max(seconds, 1), day)) * time.Second
 }
 
 // addrs reads addresses for outside clients.

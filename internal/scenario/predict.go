@@ -53,6 +53,9 @@ func (s *Source) parse(text string) error {
 type Outcome struct {
 	Action  service.Action
 	Reaches []Reach // who may answer, sorted; empty unless Action is Forward
+	// Sticky says that a client always gets the same of them. A scenario does not say
+	// it; Predict does.
+	Sticky bool
 }
 
 // A Reach is an endpoint and whom it sees.
@@ -110,7 +113,7 @@ func Predict(t *service.Table, p Packet) (Outcome, bool) {
 	if isPod || isNode {
 		route = f.Inside
 	}
-	out := Outcome{Action: route.Action}
+	out := Outcome{Action: route.Action, Sticky: route.Action == service.Forward && f.Affinity > 0}
 	for _, e := range route.Endpoints {
 		r := Reach{Endpoint: e.Addr, Source: Client}
 		hairpin := e.Local && e.Addr.Addr() == p.From.Addr

@@ -122,7 +122,7 @@ func (c *compilation) port(p Port, ip netip.Addr, all []candidate) {
 	set := categorize(all, p, c.svc, c.v)
 	name := PortName{c.svc.Name, p.Name}
 	add := func(addr netip.Addr, port uint16, inside, outside *Route) *Frontend {
-		f := &Frontend{Addr: netip.AddrPortFrom(addr, port), Proto: p.Proto, Service: name, Inside: inside, Outside: outside, Serving: set.serving}
+		f := &Frontend{Addr: netip.AddrPortFrom(addr, port), Proto: p.Proto, Service: name, Inside: inside, Outside: outside, Serving: set.serving, Affinity: c.svc.Affinity}
 		c.entry.Frontends = append(c.entry.Frontends, f)
 		return f
 	}

@@ -43,6 +43,9 @@ func (f *Frontend) rows() [][]string {
 			masq = r.Masquerade.String()
 		}
 		fields := []string{f.Key().String(), scope, f.Service.String(), r.Action.String(), masq, list(r.Endpoints)}
+		if f.Affinity > 0 {
+			fields = append(fields, "affinity "+f.Affinity.String())
+		}
 		if len(f.Sources) > 0 {
 			fields = append(fields, "from "+list(f.Sources))
 		}

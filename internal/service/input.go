@@ -1,6 +1,9 @@
 package service
 
-import "net/netip"
+import (
+	"net/netip"
+	"time"
+)
 
 // A Service is what this package needs to know of a Kubernetes Service. The API
 // edge (internal/kube) fills it; what it could not read it says in Problems.
@@ -16,6 +19,8 @@ type Service struct {
 	// Sources are loadBalancerSourceRanges: who may use BalancerIPs. Empty: everyone.
 	Sources []netip.Prefix
 	Ports   []Port
+	// Affinity is sessionAffinity ClientIP's timeout; 0: none.
+	Affinity time.Duration
 	// HealthCheckNodePort is where load balancers ask whether this node has endpoints;
 	// it counts with ExternalLocal only. 0: nowhere.
 	HealthCheckNodePort uint16

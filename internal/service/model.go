@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"time"
 )
 
 // Proto is a transport protocol by its IP protocol number. The zero value is not
@@ -136,6 +137,9 @@ type Frontend struct {
 	Service PortName // for names, metrics and messages
 	Inside  *Route   // for pods (Settings.Pods) and for the node itself
 	Outside *Route   // for everyone else; the same pointer as Inside when nothing differs
+	// Affinity is how long a client stays at the endpoint it got, counted from its last
+	// new connection, over all Frontends of the same Service port; 0: not at all.
+	Affinity time.Duration
 	// Sources are who may come in, others are dropped; sorted. Empty: everyone.
 	Sources []netip.Prefix
 	// Serving are the endpoints that may keep the flows they have, also those that get

@@ -102,19 +102,15 @@ func (r *rig) packet(p scenario.Packet) error {
 		}
 		return nil
 	}
+	if p.Want.Sticky {
+		return r.sticky(p, ask)
+	}
 	// With n endpoints a fair choice misses one in 40*n tries once in 10^17.
 	n := len(p.Want.Reaches)
 	missing := slices.Clone(p.Want.Reaches)
 	for i := 0; i < 40*n && (len(missing) > 0 || i < 2*n); i++ {
 		got := ask(r.suite.patience)
-		if got.Outcome != testnet.Answered {
-			return errors.New(got.String())
-		}
-		at := slices.IndexFunc(p.Want.Reaches, func(w scenario.Reach) bool { return w.Endpoint == got.At })
-		if at < 0 || got.By != r.hosts[got.At.Addr()].Name {
-			return fmt.Errorf("%v, which is not among the endpoints", got)
-		}
-		if err := r.seen(p, p.Want.Reaches[at], got); err != nil {
+		if err := r.fits(p, got); err != nil {
 			return err
 		}
 		missing = slices.DeleteFunc(missing, func(w scenario.Reach) bool { return w.Endpoint == got.At })
@@ -123,6 +119,34 @@ func (r *rig) packet(p scenario.Packet) error {
 		return fmt.Errorf("after %d tries never answered by %v", 40*n, missing)
 	}
 	return nil
+}
+
+// sticky sends p until it is clear that one endpoint answers it, always the same.
+func (r *rig) sticky(p scenario.Packet, ask func(time.Duration) testnet.Answer) error {
+	var home netip.AddrPort
+	for range 8 {
+		got := ask(r.suite.patience)
+		if err := r.fits(p, got); err != nil {
+			return err
+		}
+		if home.IsValid() && got.At != home {
+			return fmt.Errorf("%v, but before by %v: the client does not stay", got, home)
+		}
+		home = got.At
+	}
+	return nil
+}
+
+// fits checks that one of the endpoints answered, and whom it saw.
+func (r *rig) fits(p scenario.Packet, got testnet.Answer) error {
+	if got.Outcome != testnet.Answered {
+		return errors.New(got.String())
+	}
+	at := slices.IndexFunc(p.Want.Reaches, func(w scenario.Reach) bool { return w.Endpoint == got.At })
+	if at < 0 || got.By != r.hosts[got.At.Addr()].Name {
+		return fmt.Errorf("%v, which is not among the endpoints", got)
+	}
+	return r.seen(p, p.Want.Reaches[at], got)
 }
 
 // seen checks whom the endpoint saw.

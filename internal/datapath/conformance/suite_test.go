@@ -64,6 +64,7 @@ func small(bug string, patience time.Duration) suite {
 	return suite{
 		open:     func(testing.TB) datapath.Datapath { return &slow{bug: bug} },
 		services: 100, changes: 36, patience: patience,
+		lacks: map[string]string{"affinity": "it remembers nothing, not even clients"},
 	}
 }
 

@@ -28,6 +28,14 @@ func (d *Datapath) Check(context.Context) (intact bool, err error) {
 	if d.table == nil {
 		return true, nil // the next Sync compares anyway
 	}
+	if len(d.swept) > 0 {
+		d.kernel.commits = 0
+		if err := d.sweep(d.swept); err != nil {
+			return true, err
+		}
+		d.swept = nil
+		d.generation += d.kernel.commits
+	}
 	gen, err := d.kernel.generation()
 	if err != nil || gen == d.generation {
 		return true, err
@@ -75,7 +83,7 @@ func (s *state) same(o *state) bool {
 		return maps.EqualFunc(a, b, func(int, int) bool { return true })
 	}
 	return maps.EqualFunc(s.frontends, o.frontends, func(a, b *held) bool { return a.equal(b) }) &&
-		maps.Equal(s.chains, o.chains) && s.settings.Equal(o.settings) &&
+		maps.Equal(s.chains, o.chains) && maps.Equal(s.learned, o.learned) && s.settings.Equal(o.settings) &&
 		members(s.hairpins, o.hairpins) && members(s.reserved, o.reserved)
 }
 

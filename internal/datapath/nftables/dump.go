@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/google/nftables"
 
@@ -52,6 +53,7 @@ func (s *state) frontend(k service.Key, h *held) (*service.Frontend, error) {
 	f := &service.Frontend{
 		Addr: k.Addr, Proto: k.Proto, Service: name, Inside: inside, Outside: inside,
 		Reserved: s.reserved[k.Addr.Addr()] > 0,
+		Affinity: time.Duration(h.seconds) * time.Second,
 	}
 	for _, r := range h.sources {
 		f.Sources = append(f.Sources, r.Prefixes()...)

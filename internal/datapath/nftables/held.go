@@ -3,6 +3,7 @@ package nftables
 import (
 	"net/netip"
 	"slices"
+	"time"
 
 	"go4.org/netipx"
 
@@ -16,6 +17,10 @@ type held struct {
 	// slots and outsideSlots are the two lists of endpoints. An invalid address is a
 	// slot that should be there and is not.
 	slots, outsideSlots []netip.AddrPort
+	// id is the number of the Service's port, if it has affinity, and seconds how long
+	// that lasts; 0: it has none.
+	id      id
+	seconds uint32
 	// guarded says that only sources may come in.
 	guarded bool
 	sources []netipx.IPRange
@@ -24,7 +29,7 @@ type held struct {
 // equal reports whether the kernel holds the same for h and o.
 func (h *held) equal(o *held) bool {
 	return h.name == o.name && h.inside == o.inside && h.outside == o.outside &&
-		h.guarded == o.guarded && slices.Equal(h.sources, o.sources) &&
+		h.id == o.id && h.seconds == o.seconds && h.guarded == o.guarded && slices.Equal(h.sources, o.sources) &&
 		slices.Equal(h.slots, o.slots) && slices.Equal(h.outsideSlots, o.outsideSlots)
 }
 
@@ -39,20 +44,25 @@ func (h *held) count(uses map[how]int, d int) {
 
 // hold returns what the kernel shall hold for f, given what it holds now: an endpoint
 // that stays keeps its slot, so that a change writes as many slots as endpoints changed.
-func hold(was *held, f *service.Frontend) *held {
+func (s *state) hold(was *held, f *service.Frontend) *held {
 	if f == nil {
 		return &held{}
 	}
+	sticky := f.Affinity > 0
 	is := &held{
 		name:   f.Service.String(),
-		inside: howTo(f.Inside, f.NodePort(), false),
+		inside: howTo(f.Inside, f.NodePort(), false, sticky),
 		slots:  assign(was.slots, f.Inside.Endpoints),
+	}
+	if sticky {
+		is.id = s.idOf(stickyName{is.name, f.Addr.Addr().Is4()})
+		is.seconds = uint32(max(f.Affinity/time.Second, 1))
 	}
 	if len(f.Sources) > 0 {
 		is.guarded, is.sources = true, ranges(f.Sources, f.Addr.Addr().Is4())
 	}
 	if !f.Inside.Equal(f.Outside) {
-		is.outside = howTo(f.Outside, f.NodePort(), true)
+		is.outside = howTo(f.Outside, f.NodePort(), true, sticky)
 		is.outsideSlots = assign(was.outsideSlots, f.Outside.Endpoints)
 	}
 	return is
@@ -109,13 +119,14 @@ func (p *plan) writes() []write {
 // frontend plans the change of one frontend from was to is.
 func (p *plan) frontend(k service.Key, was, is *held) {
 	key, is4, nodePort := frontKey(k), k.Addr.Addr().Is4(), k.Addr.Addr().IsUnspecified()
-	front, out, eps := frontends, outside, endpoints
+	front, out, eps, ids := frontends, outside, endpoints, stickies
 	if nodePort {
-		front, out, eps = nodeports, nodeportsOutside, nodeportEndpoints
+		front, out, eps, ids = nodeports, nodeportsOutside, nodeportEndpoints, nodeportSticky
 	}
 	p.slots(eps.name(is4), key, 0, was.slots, is.slots)
 	p.slots(eps.name(is4), key, outsideOffset, was.outsideSlots, is.outsideSlots)
 	p.guard(is4, key, was, is)
+	p.sticky(ids.name(is4), key, was, is)
 	// The element for outsiders comes before and leaves after the one for all: without
 	// it they would be served by the other.
 	if is.outside != 0 {
@@ -125,6 +136,20 @@ func (p *plan) frontend(k service.Key, was, is *held) {
 	if is.outside == 0 {
 		p.front(out.name(is4), key, was, is, was.outside, is.outside)
 	}
+}
+
+// sticky plans the id of a frontend. It is there before the way that asks for it.
+func (p *plan) sticky(set string, key []byte, was, is *held) {
+	if was.id == is.id && was.seconds == is.seconds && (is.id == 0 || was.name == is.name) {
+		return
+	}
+	w := write{set: set, key: key, del: was.id != 0, add: is.id != 0}
+	if !w.add {
+		p.gone = append(p.gone, w)
+		return
+	}
+	w.data, w.comment = idData(is.id), stickyComment(is.name, is.seconds)
+	p.endpoints = append(p.endpoints, w)
 }
 
 // guard plans who may come in. The guard stands before the frontend opens and leaves

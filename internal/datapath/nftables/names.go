@@ -12,10 +12,11 @@ const (
 	tableName    = "fairway"
 	markerPrefix = "program-" // + the first digits of the program's hash
 	waysMap      = "ways"
+	learnMap     = "learn"
 )
 
 // builtin are the chains whose rules the program loads; a new version flushes them.
-var builtin = []string{"refused", "dropped", "services", "services6", "unserved", "prerouting", "output", "postrouting"}
+var builtin = []string{"refused", "dropped", "services", "services6", "unserved", "prerouting", "output", "learn-prerouting", "learn-output", "postrouting"}
 
 // A set is a map or set of the program, one for each family: its name is followed
 // by 4 or 6.
@@ -35,6 +36,9 @@ const (
 	sources           set = "sources"
 	reserved          set = "reserved"
 	serviceCIDRs      set = "service-cidrs"
+	stickies          set = "sticky"
+	nodeportSticky    set = "nodeport-sticky"
+	affinity          set = "affinity"
 )
 
 // name returns the kernel's name of the set for a family.
@@ -55,6 +59,7 @@ const (
 	howAll      how = 2 << 16
 	howOutside  how = 4 << 16
 	howNodePort how = 8 << 16
+	howSticky   how = 16 << 16
 	howMajor    how = 0xffff << 16
 	howReject   how = 0xf000<<16 | 1
 	howDrop     how = 0xf000<<16 | 2
@@ -67,7 +72,7 @@ const maxSlots = 65535
 const outsideOffset = 65536
 
 // howTo translates a route. isOutside selects the list for clients from outside.
-func howTo(r *service.Route, nodePort, isOutside bool) how {
+func howTo(r *service.Route, nodePort, isOutside, isSticky bool) how {
 	switch r.Action {
 	case service.Reject:
 		return howReject
@@ -86,6 +91,9 @@ func howTo(r *service.Route, nodePort, isOutside bool) how {
 	}
 	if isOutside {
 		h |= howOutside
+	}
+	if isSticky {
+		h |= howSticky
 	}
 	return h
 }
@@ -142,6 +150,9 @@ func (h how) chain() string {
 		name += "-all"
 	case h&howFar != 0:
 		name += "-far"
+	}
+	if h&howSticky != 0 {
+		name += "-sticky"
 	}
 	return name
 }

@@ -48,8 +48,9 @@ type Datapath struct {
 	// the handles of our chains and rules, both after our last commit.
 	generation uint32
 	rules      []string
-	verify     time.Time // when Check may read the elements again
-	reload     bool      // the rules were changed: load the program again
+	verify     time.Time   // when Check may read the elements again
+	swept      map[id]bool // ids to sweep once more at the next Check
+	reload     bool        // the rules were changed: load the program again
 }
 
 var _ datapath.Datapath = (*Datapath)(nil)
@@ -95,7 +96,12 @@ func (d *Datapath) Sync(ctx context.Context, want *service.Table) (datapath.Stat
 		d.Close() // the next Sync asks the kernel
 		return datapath.Stats{}, fmt.Errorf("sync nftables: %w", err)
 	}
-	if err := d.remember(before, full || len(r.newWays)+len(r.oldWays) > 0); err != nil {
+	if err := d.sweep(r.learners.gone); err != nil {
+		d.Close()
+		return datapath.Stats{}, fmt.Errorf("sync nftables: %w", err)
+	}
+	d.swept = r.learners.gone
+	if err := d.remember(before, full || len(r.newWays)+len(r.oldWays)+len(r.learners.now) > 0); err != nil {
 		d.Close()
 		return datapath.Stats{}, fmt.Errorf("sync nftables: %w", err)
 	}
@@ -146,7 +152,8 @@ func (d *Datapath) apply(r *rendering) error {
 				return false, err
 			}
 		}
-		return len(r.newWays) > 0, nil
+		queued, err := r.learners.prepare(d.kernel, c, d.state.learned)
+		return queued || len(r.newWays) > 0, err
 	}
 	dropWays := func(c *nftables.Conn) (bool, error) {
 		for _, h := range r.oldWays {
@@ -154,7 +161,8 @@ func (d *Datapath) apply(r *rendering) error {
 				return false, err
 			}
 		}
-		return len(r.oldWays) > 0, nil
+		queued, err := r.learners.finish(d.kernel, c, d.state.learned)
+		return queued || len(r.oldWays) > 0, err
 	}
 	if err := d.kernel.commit(addWays, r.writes); err != nil {
 		return fmt.Errorf("write elements: %w", err)
@@ -172,6 +180,7 @@ func (d *Datapath) apply(r *rendering) error {
 	for k, is := range r.next {
 		d.state.put(k, is)
 	}
+	r.learners.note(d.state)
 	note(d.state.hairpins, r.hairpins)
 	note(d.state.reserved, r.reserved)
 	d.state.settings = r.settings

@@ -33,7 +33,7 @@ func newProgram(mark uint32) (*program, error) {
 	// The rules of the ways belong to the program as well.
 	sum := sha256.New()
 	sum.Write([]byte(text))
-	fmt.Fprintf(sum, "%+v", (howAll | howFar | 1).rules(mark))
+	fmt.Fprintf(sum, "%+v", (howAll | howSticky | 1).rules(mark))
 	p.marker = markerPrefix + hex.EncodeToString(sum.Sum(nil))[:12]
 	return p, nil
 }

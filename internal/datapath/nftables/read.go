@@ -16,6 +16,9 @@ type state struct {
 	hairpins  map[netip.Addr]int // how many endpoints need it; 1 where not known
 	reserved  map[netip.Addr]int // how many frontends reserve it; 1 where not known
 	settings  service.Settings
+	ids       map[stickyName]id
+	stickies  map[id]sticky
+	learned   map[id]bool  // ids that lead to a learner
 	uses      map[how]int  // how many elements lead there
 	chains    map[how]bool // whether the chain is there
 }
@@ -26,6 +29,9 @@ func newState() *state {
 		hairpins:  map[netip.Addr]int{},
 		reserved:  map[netip.Addr]int{},
 		uses:      map[how]int{},
+		ids:       map[stickyName]id{},
+		stickies:  map[id]sticky{},
+		learned:   map[id]bool{},
 		chains:    map[how]bool{},
 	}
 }
@@ -60,6 +66,8 @@ func (k *kernel) read() (*state, error) {
 		r.slots(f.is4, endpoints, false)
 		r.slots(f.is4, nodeportEndpoints, true)
 		r.guards(f.is4)
+		r.sticky(f.is4, stickies, false)
+		r.sticky(f.is4, nodeportSticky, true)
 		r.members(f.is4, hairpin, r.state.hairpins)
 		r.members(f.is4, reserved, r.state.reserved)
 		r.state.settings.Pods = append(r.state.settings.Pods, r.prefixes(pods, f.is4)...)
@@ -67,6 +75,11 @@ func (k *kernel) read() (*state, error) {
 		r.state.settings.NodePorts = append(r.state.settings.NodePorts, r.prefixes(nodeportAddresses, f.is4)...)
 	}
 	r.ways()
+	r.each(learnMap, func(e element) error {
+		i, err := parseHow(e.key)
+		r.state.learned[id(i)] = true
+		return err
+	})
 	return r.state, r.err
 }
 
@@ -136,6 +149,29 @@ func (r *reader) slots(is4 bool, s set, nodePort bool) {
 			*list = append(*list, netip.AddrPort{})
 		}
 		(*list)[slot] = addr
+		return nil
+	})
+}
+
+// sticky reads the ids of frontends.
+func (r *reader) sticky(is4 bool, s set, nodePort bool) {
+	r.each(s.name(is4), func(e element) error {
+		k, err := parseFrontKey(e.key, is4, nodePort)
+		if err != nil {
+			return err
+		}
+		i, err := parseHow(e.data)
+		if err != nil {
+			return err
+		}
+		name, seconds, err := parseStickyComment(e.comment)
+		if err != nil {
+			return err
+		}
+		h := r.held(k)
+		h.id, h.seconds = id(i), seconds
+		r.state.ids[stickyName{name, is4}] = h.id
+		r.state.stickies[h.id] = sticky{seconds, r.state.stickies[h.id].uses + 1}
 		return nil
 	})
 }

@@ -16,6 +16,7 @@ type rendering struct {
 	settings service.Settings
 	newWays  []how
 	oldWays  []how // in use by nobody after the writes
+	learners learners
 }
 
 // render compares want with what is held. It changes nothing.
@@ -28,7 +29,7 @@ func (d *Datapath) render(want *service.Table, full bool) *rendering {
 	for _, c := range d.changes(want, full) {
 		k := c.Key()
 		was := d.state.at(k)
-		is := hold(was, c.New)
+		is := d.state.hold(was, c.New)
 		if !full || !was.equal(is) {
 			r.next[k] = is
 			p.frontend(k, was, is)
@@ -51,6 +52,7 @@ func (d *Datapath) render(want *service.Table, full bool) *rendering {
 	p.prefixes(nodeportAddresses, d.state.settings.NodePorts, want.Settings.NodePorts)
 	r.writes = p.writes()
 	r.ways(d.state)
+	r.learners = d.state.learners(r.next, full)
 	return r
 }
 

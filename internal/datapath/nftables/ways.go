@@ -33,11 +33,7 @@ var families = []family{
 // up an address and a port of any protocol ("conflicting protocols: ip vs. th").
 func (h how) rules(mark uint32) [][]expr.Any {
 	_, slots, offset := h.forwards()
-	rules := [][]expr.Any{{
-		// meta priority set none
-		&expr.Immediate{Register: reg1, Data: []byte{0, 0, 0, 0}},
-		&expr.Meta{Key: expr.MetaKeyPRIORITY, Register: reg1, SourceRegister: true},
-	}}
+	rules := [][]expr.Any{clearPriority()}
 	switch {
 	case h&howAll != 0:
 		rules = append(rules, setMark(mark))
@@ -53,9 +49,20 @@ func (h how) rules(mark uint32) [][]expr.Any {
 		}
 	}
 	for _, f := range families {
+		if h&howSticky != 0 {
+			rules = append(rules, f.remembered(h)...)
+		}
 		rules = append(rules, f.pick(h, slots, offset), f.pick(h, 1, offset))
 	}
 	return rules
+}
+
+// clearPriority is "meta priority set none".
+func clearPriority() []expr.Any {
+	return []expr.Any{
+		&expr.Immediate{Register: reg1, Data: []byte{0, 0, 0, 0}},
+		&expr.Meta{Key: expr.MetaKeyPRIORITY, Register: reg1, SourceRegister: true},
+	}
 }
 
 // match is "meta nfproto ipv4".
