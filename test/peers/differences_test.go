@@ -1,0 +1,131 @@
+package peers
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/fairway-net/fairway/internal/scenario"
+	"github.com/fairway-net/fairway/internal/testnet"
+)
+
+// documented are the differences that are meant, by their heading in
+// docs/kube-proxy-differences.md.
+var documented = []struct {
+	heading string
+	is      func(difference, objects, configuration) bool
+}{
+	{"NodePorts of a family in which the node has no address", func(d difference, _ objects, c configuration) bool {
+		return c.one && nodePort(d.packet) && d.packet.To.Addr().Is6()
+	}},
+	{"Ports and addresses of ClusterIPs that no Service has, in mode iptables", func(d difference, in objects, c configuration) bool {
+		return c.mode == "iptables" && clusterIPs.Contains(d.packet.To.Addr()) && !serves(d.packet, in)
+	}},
+	{"NodePorts without endpoints on addresses that have no NodePorts, in mode iptables", func(d difference, _ objects, c configuration) bool {
+		return c.mode == "iptables" && nodePort(d.packet) && d.packet.To.Addr() != scenario.World.Node.Addr(d.packet.To.Addr().Is4()) &&
+			d.theirs.outcome == testnet.Dropped && d.ours.outcome == testnet.Refused
+	}},
+	{"Source ranges of a load balancer without endpoints, in mode iptables", func(d difference, in objects, c configuration) bool {
+		svc := owner(d.packet, in)
+		return c.mode == "iptables" && svc != nil && len(svc.Spec.LoadBalancerSourceRanges) > 0 &&
+			d.theirs.outcome == testnet.Refused && d.ours.outcome == testnet.Dropped
+	}},
+}
+
+// explain returns the heading of the documented difference that d is, if it is one.
+func explain(d difference, in objects, c configuration) string {
+	for _, e := range documented {
+		if e.is(d, in, c) {
+			return e.heading
+		}
+	}
+	return ""
+}
+
+// TestDifferencesAreDocumented holds the table against the document.
+func TestDifferencesAreDocumented(t *testing.T) {
+	text, err := os.ReadFile("../../docs/kube-proxy-differences.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range documented {
+		if !strings.Contains(string(text), "\n## "+e.heading+"\n") {
+			t.Errorf("docs/kube-proxy-differences.md has no heading %q", e.heading)
+		}
+	}
+}
+
+// concerning returns the objects that a packet is about, as YAML.
+func concerning(p scenario.Packet, in objects) string {
+	svc := owner(p, in)
+	if svc == nil {
+		return "(no Service has the address)"
+	}
+	var b strings.Builder
+	show := func(o any) {
+		text, err := yaml.Marshal(o)
+		if err != nil {
+			text = []byte(err.Error())
+		}
+		fmt.Fprintf(&b, "---\n%s", text)
+	}
+	show(svc)
+	for _, o := range in {
+		if s, ok := o.(*discoveryv1.EndpointSlice); ok && s.Labels[discoveryv1.LabelServiceName] == svc.Name {
+			if (s.AddressType == discoveryv1.AddressTypeIPv4) == p.To.Addr().Is4() {
+				show(s)
+			}
+		}
+	}
+	return b.String()
+}
+
+// owner returns the Service that a packet is sent to.
+func owner(p scenario.Packet, in objects) *corev1.Service {
+	for _, o := range in {
+		svc, ok := o.(*corev1.Service)
+		if !ok {
+			continue
+		}
+		for _, k := range destinations(svc) {
+			if k.Addr == p.To || p.To.Addr().IsLoopback() && k.Addr.Port() == p.To.Port() {
+				return svc
+			}
+		}
+	}
+	return nil
+}
+
+// clusterIPs are the addresses of Services.
+var clusterIPs = prefixes{netip.MustParsePrefix(services4), netip.MustParsePrefix(services6)}
+
+type prefixes [2]netip.Prefix
+
+// Contains reports whether one of them contains a.
+func (p prefixes) Contains(a netip.Addr) bool { return p[0].Contains(a) || p[1].Contains(a) }
+
+// serves reports whether a Service has the port that a packet is sent to.
+func serves(p scenario.Packet, in objects) bool {
+	svc := owner(p, in)
+	return svc != nil && len(svc.Labels) == 0 && slices.ContainsFunc(svc.Spec.Ports, func(q corev1.ServicePort) bool {
+		return uint16(q.Port) == p.To.Port() && string(q.Protocol) == p.Proto.String()
+	})
+}
+
+// nodePort reports whether a packet goes to a port of the node.
+func nodePort(p scenario.Packet) bool {
+	w := &scenario.World
+	for _, a := range []netip.Addr{w.Node.V4, w.Node.V6, w.Extra.V4, w.Extra.V6} {
+		if p.To.Addr() == a {
+			return true
+		}
+	}
+	return p.To.Addr().IsLoopback()
+}

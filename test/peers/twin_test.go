@@ -1,0 +1,129 @@
+package peers
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/fairway-net/fairway/internal/scenario"
+	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/test/peers/apiserver"
+	"github.com/fairway-net/fairway/test/peers/process"
+)
+
+func TestMain(m *testing.M) { testnet.Main(m) }
+
+// A twin is a network with one of the two programs in its first node. Both twins are
+// alike but for the program.
+type twin struct {
+	name  string
+	node  *testnet.Host
+	hosts map[netip.Addr]*testnet.Host
+	proc  *process.Process
+}
+
+// binary returns the path of a program in bin/.
+func binary(t testing.TB, name string) string {
+	t.Helper()
+	path, err := filepath.Abs(filepath.Join("..", "..", "bin", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Fatalf("%v (make test-peers builds it)", err)
+	}
+	return path
+}
+
+// newTwin builds the network and starts the program in it, with the API server on its
+// loopback interface.
+func newTwin(t testing.TB, api *apiserver.Server, name string, argv ...string) *twin {
+	t.Helper()
+	n := testnet.New(t)
+	w := &scenario.World
+	tw := &twin{name: name, node: n.Node("node-1"), hosts: map[netip.Addr]*testnet.Host{}}
+	peer := n.Node("node-2")
+	tw.node.AddAddr(w.Extra.V4)
+	tw.node.AddAddr(w.Extra.V6)
+	all := []*testnet.Host{
+		tw.node, peer, n.Outside,
+		n.Pod(tw.node, "pod", w.Pod.V4, w.Pod.V6), n.Pod(peer, "pod-remote", w.PodRemote.V4, w.PodRemote.V6),
+	}
+	for i := range pods {
+		on := peer
+		four, node := scenario.PodAddr(i, true)
+		six, _ := scenario.PodAddr(i, false)
+		if node == "node-1" {
+			on = tw.node
+		}
+		all = append(all, n.Pod(on, fmt.Sprintf("pod-%d", i), four, six))
+	}
+	for _, h := range all {
+		for _, a := range h.Addrs {
+			tw.hosts[a] = h
+		}
+	}
+	for i := range pods + 2 {
+		tw.serve(i)
+	}
+	for _, p := range w.Routed {
+		if err := n.Route(p, tw.node); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tw.listen(t, api)
+	var err error
+	if tw.proc, err = process.Start(tw.node.Do, name, argv...); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tw.proc.Stop() })
+	return tw
+}
+
+// serve answers on all ports that endpoint i may have.
+func (tw *twin) serve(i int) {
+	for _, is4 := range []bool{true, false} {
+		addr, _ := endpointAddr(i, is4)
+		done := map[string]bool{}
+		for _, p := range servicePorts {
+			network := map[string]string{"TCP": "tcp", "UDP": "udp"}[string(p.Protocol)]
+			for _, port := range targets[p.Name] {
+				at := netip.AddrPortFrom(addr, uint16(port))
+				if network != "" && !done[network+at.String()] {
+					done[network+at.String()] = true
+					tw.hosts[addr].Serve(network, at)
+				}
+			}
+		}
+	}
+}
+
+const apiPort = "127.0.0.1:6443"
+
+// listen makes the API server answer inside the node.
+func (tw *twin) listen(t testing.TB, api *apiserver.Server) {
+	t.Helper()
+	err := tw.node.Do(func() error {
+		l, err := net.Listen("tcp", apiPort)
+		if err == nil {
+			t.Cleanup(api.Serve(l))
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatalf("listen in %s's node: %v", tw.name, err)
+	}
+}
+
+// forget deletes the node's connections: whom a new client with an old client's port
+// reaches shall be decided anew.
+func (tw *twin) forget() error {
+	return tw.node.Do(func() error {
+		return netlink.ConntrackTableFlush(netlink.ConntrackTable)
+	})
+}
