@@ -115,7 +115,7 @@ func (a *agent) run(ctx context.Context) error {
 	}
 	g.Go(func() error { return nodes.Run(ctx) })
 	err = g.Wait()
-	a.log.Info("ending; the rules stay in place", "err", err)
+	a.log.Info("ending; the rules stay in place")
 	return err
 }
 

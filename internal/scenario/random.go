@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/fairway-net/fairway/internal/service"
 )
@@ -23,12 +24,15 @@ func NewRandom(rng *rand.Rand) *Random { return &Random{rng: rng, Services: 12, 
 
 // Vantage returns who may look at the events, and its settings.
 func (r *Random) Vantage() (service.Vantage, service.Settings) {
-	v := service.Vantage{Node: "node-1", Zone: []string{"", "a", "b"}[r.rng.IntN(3)], MasqueradeAll: r.rng.IntN(5) == 0}
+	v := service.Vantage{Primary4: World.Node.V4, Primary6: World.Node.V6, Node: "node-1", Zone: []string{"", "a", "b"}[r.rng.IntN(3)], MasqueradeAll: r.rng.IntN(5) == 0}
 	s := service.Settings{NodePorts: primary()}
 	if r.rng.IntN(4) > 0 {
 		s.Pods = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/48")}
 		s.Pods = s.Pods[:1+r.rng.IntN(2)] // sometimes IPv4 only
 		v.Detect4, v.Detect6 = s.Detect()
+	}
+	if r.rng.IntN(2) == 0 {
+		s.ServiceCIDRs = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("fd00:10:96::/112")}
 	}
 	if r.rng.IntN(2) == 0 {
 		s.NodePorts = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}
@@ -77,6 +81,25 @@ func (r *Random) service(n service.Name) *service.Service {
 	v4 := netip.AddrFrom4([4]byte{10, 96, 0, byte(ip)})
 	v6 := netip.MustParseAddr(fmt.Sprintf("fd00:10:96::%d", ip))
 	svc.ClusterIPs = [][]netip.Addr{{v4}, {v6}, {v4, v6}, {v6, v4}, nil}[r.rng.IntN(5)]
+	if r.rng.IntN(3) == 0 {
+		svc.Affinity = []time.Duration{time.Hour, 3 * time.Hour}[r.rng.IntN(2)]
+	}
+	for range r.rng.IntN(3) { // few, so that Services claim the same ones
+		n := 1 + r.rng.IntN(4)
+		a := netip.AddrFrom4([4]byte{203, 0, 113, byte(n)})
+		if r.rng.IntN(2) == 0 {
+			a = netip.MustParseAddr(fmt.Sprintf("2001:db8:9::%d", n))
+		}
+		if r.rng.IntN(2) == 0 {
+			svc.BalancerIPs = append(svc.BalancerIPs, a)
+		} else {
+			svc.ExternalIPs = append(svc.ExternalIPs, a)
+		}
+	}
+	for range max(0, r.rng.IntN(5)-2) {
+		ranges := []string{"198.51.100.0/24", "172.18.0.0/16", "10.244.0.0/16", "172.18.0.12/32", "0.0.0.0/0", "2001:db8:51::/64", "fd00:172:18::/64"}
+		svc.Sources = append(svc.Sources, netip.MustParsePrefix(ranges[r.rng.IntN(len(ranges))]))
+	}
 	for _, p := range ports {
 		if r.rng.IntN(2) == 0 {
 			continue

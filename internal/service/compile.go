@@ -219,7 +219,7 @@ func (c *compilation) internal(set choice, is4 bool) *Route {
 		masq = MasqueradeFar
 	}
 	if c.svc.InternalLocal {
-		return set.route(set.local, masq)
+		return set.route(set.local, masq).local()
 	}
 	return set.route(set.cluster, masq)
 }
@@ -234,5 +234,5 @@ func (c *compilation) external(set choice) (inside, outside *Route) {
 		r := set.route(set.cluster, MasqueradeAll)
 		return r, r
 	}
-	return set.route(set.cluster, MasqueradeFar), set.route(set.local, MasqueradeHairpin)
+	return set.route(set.cluster, MasqueradeFar), set.route(set.local, MasqueradeHairpin).local()
 }

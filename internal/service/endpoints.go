@@ -187,3 +187,9 @@ func (s choice) route(eps []Endpoint, m Masquerade) *Route {
 	}
 	return &Route{Action: Reject}
 }
+
+// local marks a route of policy Local, which nobody else has yet.
+func (r *Route) local() *Route {
+	r.Local = true
+	return r
+}

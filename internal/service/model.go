@@ -125,6 +125,11 @@ type Route struct {
 	Action     Action
 	Endpoints  []Endpoint // sorted by address, without duplicates; empty unless Action is Forward
 	Masquerade Masquerade
+	// Local says that the route may use the endpoints of this node only (policy Local).
+	// It tells lists of one Service port apart that affinity must not mix: a client that
+	// was sent to any endpoint by one address must not be sent there by another that has
+	// only local ones. It makes no difference by itself, so that Equal leaves it out.
+	Local bool
 }
 
 // A Frontend is one address that this node answers for, with every policy already

@@ -80,22 +80,60 @@ func (w *world) frontends(s *service.Service) map[service.Key]*service.Frontend 
 			r := w.rules(s, p, ip.Is4())
 			add(p, ip, p.Port, r.internal(), r.internal())
 			all[service.Key{Addr: netip.AddrPortFrom(ip, p.Port), Proto: p.Proto}].Reserved = true
-			if p.NodePort == 0 {
-				continue
+			in := r.route(r.cluster(), service.MasqueradeAll)
+			out := in
+			if s.ExternalLocal {
+				in, out = r.route(r.cluster(), service.MasqueradeFar), r.route(r.local(), service.MasqueradeHairpin)
 			}
 			any := netip.MustParseAddr("::")
 			if ip.Is4() {
 				any = netip.MustParseAddr("0.0.0.0")
 			}
-			if s.ExternalLocal {
-				add(p, any, p.NodePort, r.route(r.cluster(), service.MasqueradeFar), r.route(r.local(), service.MasqueradeHairpin))
-			} else {
-				both := r.route(r.cluster(), service.MasqueradeAll)
-				add(p, any, p.NodePort, both, both)
+			if p.NodePort != 0 {
+				add(p, any, p.NodePort, in, out)
+			}
+			for i, vip := range slices.Concat(s.BalancerIPs, s.ExternalIPs) {
+				key := service.Key{Addr: netip.AddrPortFrom(vip, p.Port), Proto: p.Proto}
+				if vip.Is4() != ip.Is4() || all[key] != nil {
+					continue
+				}
+				add(p, vip, p.Port, in, out)
+				if i < len(s.BalancerIPs) {
+					all[key].Sources = guards(s.Sources, vip, w.v)
+				}
 			}
 		}
 	}
+	for _, f := range all {
+		f.Affinity = s.Affinity
+	}
 	return all
+}
+
+// guards are who may use a load balancer's address, without those that others contain.
+func guards(all []netip.Prefix, vip netip.Addr, v service.Vantage) []netip.Prefix {
+	var out []netip.Prefix
+	for _, p := range all {
+		if p.Addr().Is4() != vip.Is4() {
+			continue
+		}
+		if p.Bits() == 0 {
+			return nil
+		}
+		out = append(out, p)
+		if p.Contains(v.Primary4) || p.Contains(v.Primary6) {
+			out = append(out, netip.PrefixFrom(vip, vip.BitLen()))
+		}
+	}
+	var kept []netip.Prefix
+	for _, p := range out {
+		inOther := slices.ContainsFunc(out, func(o netip.Prefix) bool { return o != p && o.Contains(p.Addr()) && o.Bits() < p.Bits() })
+		if !inOther && !slices.Contains(kept, p) {
+			kept = append(kept, p)
+		}
+	}
+	slices.SortFunc(kept, netip.Prefix.Compare)
+	return kept
 }
 
 // rules are those for the endpoints of one port in one family.

@@ -17,10 +17,12 @@ type held struct {
 	// slots and outsideSlots are the two lists of endpoints. An invalid address is a
 	// slot that should be there and is not.
 	slots, outsideSlots []netip.AddrPort
-	// id is the number of the Service's port, if it has affinity, and seconds how long
-	// that lasts; 0: it has none.
-	id      id
-	seconds uint32
+	// id and outsideID are the numbers of the two lists, if the Service's port has
+	// affinity, and seconds is how long that lasts; 0: it has none. local and
+	// outsideLocal are the lists' Route.Local then.
+	id, outsideID       id
+	local, outsideLocal bool
+	seconds             uint32
 	// guarded says that only sources may come in.
 	guarded bool
 	sources []netipx.IPRange
@@ -29,7 +31,7 @@ type held struct {
 // equal reports whether the kernel holds the same for h and o.
 func (h *held) equal(o *held) bool {
 	return h.name == o.name && h.inside == o.inside && h.outside == o.outside &&
-		h.id == o.id && h.seconds == o.seconds && h.guarded == o.guarded && slices.Equal(h.sources, o.sources) &&
+		h.id == o.id && h.outsideID == o.outsideID && h.seconds == o.seconds && h.guarded == o.guarded && slices.Equal(h.sources, o.sources) &&
 		slices.Equal(h.slots, o.slots) && slices.Equal(h.outsideSlots, o.outsideSlots)
 }
 
@@ -55,7 +57,8 @@ func (s *state) hold(was *held, f *service.Frontend) *held {
 		slots:  assign(was.slots, f.Inside.Endpoints),
 	}
 	if sticky {
-		is.id = s.idOf(stickyName{is.name, f.Addr.Addr().Is4()})
+		is.local = f.Inside.Local
+		is.id = s.idOf(stickyName{is.name, f.Addr.Addr().Is4(), is.local})
 		is.seconds = uint32(max(f.Affinity/time.Second, 1))
 	}
 	if len(f.Sources) > 0 {
@@ -64,6 +67,10 @@ func (s *state) hold(was *held, f *service.Frontend) *held {
 	if !f.Inside.Equal(f.Outside) {
 		is.outside = howTo(f.Outside, f.NodePort(), true, sticky)
 		is.outsideSlots = assign(was.outsideSlots, f.Outside.Endpoints)
+		if sticky {
+			is.outsideLocal = f.Outside.Local
+			is.outsideID = s.idOf(stickyName{is.name, f.Addr.Addr().Is4(), is.outsideLocal})
+		}
 	}
 	return is
 }
@@ -119,14 +126,15 @@ func (p *plan) writes() []write {
 // frontend plans the change of one frontend from was to is.
 func (p *plan) frontend(k service.Key, was, is *held) {
 	key, is4, nodePort := frontKey(k), k.Addr.Addr().Is4(), k.Addr.Addr().IsUnspecified()
-	front, out, eps, ids := frontends, outside, endpoints, stickies
+	front, out, eps := frontends, outside, endpoints
 	if nodePort {
-		front, out, eps, ids = nodeports, nodeportsOutside, nodeportEndpoints, nodeportSticky
+		front, out, eps = nodeports, nodeportsOutside, nodeportEndpoints
 	}
 	p.slots(eps.name(is4), key, 0, was.slots, is.slots)
 	p.slots(eps.name(is4), key, outsideOffset, was.outsideSlots, is.outsideSlots)
 	p.guard(is4, key, was, is)
-	p.sticky(ids.name(is4), key, was, is)
+	p.sticky(stickySet(nodePort, false).name(is4), key, was.id, is.id, was, is, is.local)
+	p.sticky(stickySet(nodePort, true).name(is4), key, was.outsideID, is.outsideID, was, is, is.outsideLocal)
 	// The element for outsiders comes before and leaves after the one for all: without
 	// it they would be served by the other.
 	if is.outside != 0 {
@@ -139,16 +147,16 @@ func (p *plan) frontend(k service.Key, was, is *held) {
 }
 
 // sticky plans the id of a frontend. It is there before the way that asks for it.
-func (p *plan) sticky(set string, key []byte, was, is *held) {
-	if was.id == is.id && was.seconds == is.seconds && (is.id == 0 || was.name == is.name) {
+func (p *plan) sticky(set string, key []byte, from, to id, was, is *held, local bool) {
+	if from == to && (to == 0 || was.seconds == is.seconds && was.name == is.name) {
 		return
 	}
-	w := write{set: set, key: key, del: was.id != 0, add: is.id != 0}
+	w := write{set: set, key: key, del: from != 0, add: to != 0}
 	if !w.add {
 		p.gone = append(p.gone, w)
 		return
 	}
-	w.data, w.comment = idData(is.id), stickyComment(is.name, is.seconds)
+	w.data, w.comment = idData(to), stickyName{is.name, false, local}.comment(is.seconds)
 	p.endpoints = append(p.endpoints, w)
 }
 

@@ -37,7 +37,9 @@ const (
 	reserved          set = "reserved"
 	serviceCIDRs      set = "service-cidrs"
 	stickies          set = "sticky"
+	stickyOutside     set = "sticky-outside"
 	nodeportSticky    set = "nodeport-sticky"
+	nodeportStickyOut set = "nodeport-sticky-outside"
 	affinity          set = "affinity"
 )
 

@@ -66,8 +66,10 @@ func (k *kernel) read() (*state, error) {
 		r.slots(f.is4, endpoints, false)
 		r.slots(f.is4, nodeportEndpoints, true)
 		r.guards(f.is4)
-		r.sticky(f.is4, stickies, false)
-		r.sticky(f.is4, nodeportSticky, true)
+		for _, nodePort := range []bool{false, true} {
+			r.sticky(f.is4, nodePort, false, func(h *held, i id, local bool) { h.id, h.local = i, local })
+			r.sticky(f.is4, nodePort, true, func(h *held, i id, local bool) { h.outsideID, h.outsideLocal = i, local })
+		}
 		r.members(f.is4, hairpin, r.state.hairpins)
 		r.members(f.is4, reserved, r.state.reserved)
 		r.state.settings.Pods = append(r.state.settings.Pods, r.prefixes(pods, f.is4)...)
@@ -154,24 +156,25 @@ func (r *reader) slots(is4 bool, s set, nodePort bool) {
 }
 
 // sticky reads the ids of frontends.
-func (r *reader) sticky(is4 bool, s set, nodePort bool) {
-	r.each(s.name(is4), func(e element) error {
+func (r *reader) sticky(is4, nodePort, outside bool, put func(h *held, i id, local bool)) {
+	r.each(stickySet(nodePort, outside).name(is4), func(e element) error {
 		k, err := parseFrontKey(e.key, is4, nodePort)
 		if err != nil {
 			return err
 		}
-		i, err := parseHow(e.data)
+		number, err := parseHow(e.data)
 		if err != nil {
 			return err
 		}
-		name, seconds, err := parseStickyComment(e.comment)
+		name, seconds, err := parseStickyComment(e.comment, is4)
 		if err != nil {
 			return err
 		}
-		h := r.held(k)
-		h.id, h.seconds = id(i), seconds
-		r.state.ids[stickyName{name, is4}] = h.id
-		r.state.stickies[h.id] = sticky{seconds, r.state.stickies[h.id].uses + 1}
+		h, i := r.held(k), id(number)
+		h.seconds = seconds
+		put(h, i, name.local)
+		r.state.ids[name] = i
+		r.state.stickies[i] = sticky{seconds, r.state.stickies[i].uses + 1}
 		return nil
 	})
 }

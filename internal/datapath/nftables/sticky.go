@@ -18,7 +18,8 @@ import (
 )
 
 // Session affinity. A Service's port that has it gets a number, an id, which all its
-// frontends of a family share. The id takes the place of "how" in the packet's priority:
+// frontends of a family share whose routes have the same endpoints: all of the cluster,
+// or this node's only. The id takes the place of "how" in the packet's priority:
 //
 //	pick-3-sticky:  priority = sticky4[frontend]; dnat to affinity4[id . client], else pick
 //	   after dnat:  priority vmap @learn → learn-10800: affinity4[id . client] = endpoint
@@ -35,8 +36,9 @@ const firstID id = 0xfa110000
 
 // stickyName is what an id belongs to.
 type stickyName struct {
-	name string
-	is4  bool
+	name  string
+	is4   bool
+	local bool // of routes with this node's endpoints only
 }
 
 // sticky is what an id needs in the kernel.
@@ -62,19 +64,26 @@ func (s *state) idOf(n stickyName) id {
 	return next
 }
 
-// stickyComment is the comment of a frontend's id: who it is, and for how long a client
-// stays. It is read back at a restart.
-func stickyComment(name string, seconds uint32) string {
-	return fmt.Sprintf("%s %ds", name, seconds)
+// comment is the comment of a frontend's id: who it is, and for how long a client stays.
+// It is read back at a restart.
+func (n stickyName) comment(seconds uint32) string {
+	if n.local {
+		return fmt.Sprintf("%s %ds local", n.name, seconds)
+	}
+	return fmt.Sprintf("%s %ds", n.name, seconds)
 }
 
-func parseStickyComment(text string) (name string, seconds uint32, err error) {
-	name, rest, ok := strings.Cut(text, " ")
-	n, err := strconv.ParseUint(strings.TrimSuffix(rest, "s"), 10, 32)
-	if !ok || err != nil {
-		return "", 0, fmt.Errorf("comment %q names no affinity", text)
+func parseStickyComment(text string, is4 bool) (n stickyName, seconds uint32, err error) {
+	words := strings.Fields(text)
+	if len(words) == 3 && words[2] == "local" {
+		n.local, words = true, words[:2]
 	}
-	return name, uint32(n), nil
+	if len(words) != 2 {
+		return n, 0, fmt.Errorf("comment %q names no affinity", text)
+	}
+	long, err := strconv.ParseUint(strings.TrimSuffix(words[1], "s"), 10, 32)
+	n.name, n.is4 = words[0], is4
+	return n, uint32(long), err
 }
 
 // learnChain is the chain that remembers clients for so many seconds.
@@ -123,10 +132,9 @@ func idData(i id) []byte { return binary.NativeEndian.AppendUint32(nil, uint32(i
 //	meta priority set ip daddr . meta l4proto . th dport map @sticky4
 //	dnat ip to meta priority . ip saddr map @affinity4
 func (f family) remembered(h how) [][]expr.Any {
-	reg, from := uint32(firstReg), nodeportSticky
+	reg, from := uint32(firstReg), stickySet(h&howNodePort != 0, h&howOutside != 0)
 	first := f.match()
 	if h&howNodePort == 0 {
-		from = stickies
 		first = append(first, &expr.Payload{DestRegister: reg, Base: expr.PayloadBaseNetworkHeader, Offset: f.daddr, Len: f.size})
 		reg += f.size / 4
 	}
@@ -143,6 +151,19 @@ func (f family) remembered(h how) [][]expr.Any {
 		&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.nfproto), RegAddrMin: firstReg, RegProtoMin: f.protoInNAT},
 	)
 	return [][]expr.Any{first, second}
+}
+
+// stickySet is the map that has the ids of a kind of frontend.
+func stickySet(nodePort, outside bool) set {
+	switch {
+	case nodePort && outside:
+		return nodeportStickyOut
+	case nodePort:
+		return nodeportSticky
+	case outside:
+		return stickyOutside
+	}
+	return stickies
 }
 
 // learners is what one Sync changes of ids.
@@ -162,16 +183,21 @@ func (s *state) learners(next map[service.Key]*held, full bool) learners {
 		return l.now[i]
 	}
 	for k, is := range next {
-		if was := s.at(k); was.id != 0 {
-			st := touch(was.id)
-			st.uses--
-			l.now[was.id], l.gone[was.id] = st, true
+		was := s.at(k)
+		for _, i := range [...]id{was.id, was.outsideID} {
+			if i != 0 {
+				st := touch(i)
+				st.uses--
+				l.now[i], l.gone[i] = st, true
+			}
 		}
-		if is.id != 0 {
-			st := touch(is.id)
-			st.uses++
-			st.seconds = is.seconds
-			l.now[is.id] = st
+		for _, i := range [...]id{is.id, is.outsideID} {
+			if i != 0 {
+				st := touch(i)
+				st.uses++
+				st.seconds = is.seconds
+				l.now[i] = st
+			}
 		}
 	}
 	if full {
@@ -250,11 +276,15 @@ func (d *Datapath) sweep(ids map[id]bool) error {
 		valid[i] = map[netip.AddrPort]bool{}
 	}
 	for _, h := range d.state.frontends {
-		for _, a := range slices.Concat(h.slots, h.outsideSlots) {
-			if of := valid[h.id]; of != nil {
-				of[a] = true
+		add := func(i id, slots []netip.AddrPort) {
+			if of := valid[i]; of != nil {
+				for _, a := range slots {
+					of[a] = true
+				}
 			}
 		}
+		add(h.id, h.slots)
+		add(h.outsideID, h.outsideSlots)
 	}
 	var err error
 	for range maxSweeps {
