@@ -1,0 +1,148 @@
+// Command bench-scale measures Fairway and the real kube-proxy side by side: the same
+// Services from the same API server, one program after the other, in a network
+// namespace without links.
+//
+//	objects ─→ API server ─┬─→ kube-proxy ──→ kernel   cold start, one change, one
+//	  (here)     (here)    └─→ fairway ─────→ kernel   Service, restart, memory, CPU
+//
+// When a change is in the kernel both say themselves, to the microsecond, in the metric
+// kubeproxy_sync_proxy_rules_last_timestamp_seconds; that what they say is true is
+// looked up in the kernel's own listing at the end of each run.
+//
+//	go run ./cmd/bench-scale -sizes 1000,10000 -kube-proxy-max 10000
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/fairway-net/fairway/test/peers/apiserver"
+)
+
+// options are the flags.
+type options struct {
+	sizes        []int
+	kubeProxyMax int
+	changes      int
+	bin          string
+	budget       time.Duration
+}
+
+const inside = "FAIRWAY_BENCH_INSIDE" // set in the copy of us that has a namespace of its own
+
+func main() {
+	var o options
+	sizes := flag.String("sizes", "1000,10000,50000", "numbers of Services, each with 2 endpoints")
+	flag.IntVar(&o.kubeProxyMax, "kube-proxy-max", 10000, "measure kube-proxy up to this many Services: it takes minutes beyond")
+	flag.IntVar(&o.changes, "changes", 100, "changes of one endpoint to measure (kube-proxy: a fifth, it needs a second for each)")
+	flag.StringVar(&o.bin, "bin", "../../bin", "where kube-proxy and fairway are")
+	flag.DurationVar(&o.budget, "budget", 20*time.Minute, "end after this time with what was measured")
+	flag.Parse()
+	for text := range strings.SplitSeq(*sizes, ",") {
+		n, err := strconv.Atoi(strings.TrimSpace(text))
+		if err != nil || n < 1 || n > 500000 {
+			fail(fmt.Errorf("-sizes %q: must be numbers from 1 to 500000", *sizes))
+		}
+		o.sizes = append(o.sizes, n)
+	}
+	if os.Getenv(inside) == "" {
+		fail(again())
+		return
+	}
+	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer cancel()
+	ctx, cancel = context.WithTimeout(ctx, o.budget)
+	defer cancel()
+	fail(run(ctx, o))
+}
+
+func fail(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench-scale:", err)
+		os.Exit(1)
+	}
+}
+
+// again runs us once more in a network namespace of our own: what the programs write
+// is gone with it.
+func again() error {
+	if os.Geteuid() != 0 {
+		return errors.New("must be root to make a network namespace")
+	}
+	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
+	cmd.Env = append(os.Environ(), inside+"=1")
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("run in a namespace: %w", err)
+	}
+	return nil
+}
+
+const apiAddress = "127.0.0.1:6443"
+
+func run(ctx context.Context, o options) error {
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return fmt.Errorf("find lo: %w", err)
+	}
+	if err := netlink.LinkSetUp(lo); err != nil {
+		return fmt.Errorf("bring lo up: %w", err)
+	}
+	dir, err := os.MkdirTemp("", "bench-scale-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	config := filepath.Join(dir, "config.yaml")
+	if err := os.WriteFile(config, []byte(configuration), 0o600); err != nil {
+		return err
+	}
+	for _, n := range o.sizes {
+		if err := size(ctx, o, n, config); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// size measures both programs with n Services and prints the table.
+func size(ctx context.Context, o options, n int, config string) error {
+	var l net.ListenConfig
+	listener, err := l.Listen(ctx, "tcp", apiAddress)
+	if err != nil {
+		return err
+	}
+	w := &world{api: apiserver.New(), n: n}
+	defer w.api.Serve(listener)()
+	w.fill()
+	flags := []string{"--config", config, "--master", "http://" + apiAddress}
+	var results [2]*result
+	if n <= o.kubeProxyMax {
+		m := &measurement{world: w, name: "kube-proxy", argv: append([]string{filepath.Join(o.bin, "kube-proxy")}, flags...),
+			changes: max(3, o.changes/5), pause: 1100 * time.Millisecond}
+		if results[0], err = m.run(ctx); err != nil {
+			return err
+		}
+	}
+	m := &measurement{world: w, name: "fairway", argv: append([]string{filepath.Join(o.bin, "fairway"), "agent"}, flags...),
+		changes: o.changes, pause: 20 * time.Millisecond}
+	if results[1], err = m.run(ctx); err != nil {
+		return err
+	}
+	table(os.Stdout, n, results[0], results[1])
+	return nil
+}

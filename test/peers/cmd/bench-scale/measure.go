@@ -1,0 +1,185 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/fairway-net/fairway/test/peers/process"
+)
+
+// A result is what was measured of one program.
+type result struct {
+	cold, firstPass time.Duration // from the start of the process; the pass alone
+	change          []time.Duration
+	add, remove     []time.Duration
+	restart, again  time.Duration // as cold and firstPass, with nothing changed
+	usage           process.Usage // after all changes, before the restart
+	coldCPU         time.Duration
+	restartPeak     int64
+	changeCPU       time.Duration // for each change
+}
+
+// A measurement is the run of one program.
+type measurement struct {
+	*world
+	name    string
+	argv    []string
+	changes int
+	pause   time.Duration // between changes: kube-proxy waits a second between passes
+	proc    *process.Process
+}
+
+func (m *measurement) run(ctx context.Context) (*result, error) {
+	defer func() { _ = exec.Command("nft", "flush", "ruleset").Run() }() // of our namespace
+	r := &result{}
+	var err error
+	if r.cold, r.firstPass, err = m.start(ctx); err != nil {
+		return nil, err
+	}
+	defer func() { _ = m.proc.Stop() }()
+	before, err := m.proc.Usage()
+	if err != nil {
+		return nil, err
+	}
+	r.coldCPU = before.CPU
+	if err := m.endpoints(ctx, r); err != nil {
+		return nil, err
+	}
+	if r.usage, err = m.proc.Usage(); err != nil {
+		return nil, err
+	}
+	r.changeCPU = (r.usage.CPU - before.CPU) / time.Duration(m.changes)
+	if err := m.addRemove(ctx, r); err != nil {
+		return nil, err
+	}
+	if err := m.proc.Stop(); err != nil {
+		return nil, err
+	}
+	if r.restart, r.again, err = m.start(ctx); err != nil {
+		return nil, err
+	}
+	u, err := m.proc.Usage()
+	r.restartPeak = u.PeakRSS
+	return r, err
+}
+
+// start starts the program and waits for its first pass over IPv4.
+func (m *measurement) start(ctx context.Context) (took, pass time.Duration, err error) {
+	if m.proc, err = process.Start(nil, m.name, m.argv...); err != nil {
+		return 0, 0, err
+	}
+	done, err := m.await(ctx, m.proc.Began)
+	if err != nil {
+		return 0, 0, err
+	}
+	sum, err := metric("kubeproxy_sync_proxy_rules_duration_seconds_sum")
+	return done.Sub(m.proc.Began), time.Duration(sum * 1e9), err
+}
+
+// await waits until a pass has ended after t, and returns when that was.
+func (m *measurement) await(ctx context.Context, t time.Time) (time.Time, error) {
+	for {
+		seconds, err := metric("kubeproxy_sync_proxy_rules_last_timestamp_seconds")
+		if at := time.UnixMicro(int64(seconds * 1e6)); err == nil && at.After(t) {
+			return at, nil
+		}
+		if err := m.proc.Alive(); err != nil {
+			return t, err
+		}
+		select {
+		case <-ctx.Done():
+			return t, fmt.Errorf("wait for %s with %d Services: %w", m.name, m.n, ctx.Err())
+		case <-time.After(min(time.Since(t)/4+time.Millisecond, 50*time.Millisecond)):
+		}
+	}
+}
+
+// timed makes a change and returns how long it took until a pass after it had ended.
+func (m *measurement) timed(ctx context.Context, change func()) (time.Duration, error) {
+	select { // let the last pass's echo end
+	case <-ctx.Done():
+	case <-time.After(m.pause):
+	}
+	t := time.Now()
+	change()
+	done, err := m.await(ctx, t)
+	return done.Sub(t), err
+}
+
+func (m *measurement) endpoints(ctx context.Context, r *result) error {
+	var last string
+	for range m.changes {
+		took, err := m.timed(ctx, func() { last = m.replaceEndpoint().String() })
+		if err != nil {
+			return err
+		}
+		r.change = append(r.change, took)
+	}
+	listing, err := exec.CommandContext(ctx, "nft", "list", "ruleset").Output()
+	if err != nil {
+		return fmt.Errorf("list the rules of %s: %w", m.name, err)
+	}
+	if !bytes.Contains(listing, []byte(last)) {
+		return fmt.Errorf("%s says that it is done, but %s is not in the kernel", m.name, last)
+	}
+	return nil
+}
+
+// addRemove measures one more Service, whose slice is there before it and goes after.
+func (m *measurement) addRemove(ctx context.Context, r *result) error {
+	for k := range max(3, m.changes/5) {
+		i := m.n + 1000 + k
+		svc, slice := m.service(i), m.slice(i, podAddr(1), podAddr(2))
+		for _, step := range []struct {
+			do   func()
+			into *[]time.Duration
+		}{
+			{func() { m.api.Put(slice) }, nil},
+			{func() { m.api.Put(svc) }, &r.add},
+			{func() { m.api.Delete(svc) }, &r.remove},
+			{func() { m.api.Delete(slice) }, nil},
+		} {
+			took, err := m.timed(ctx, step.do)
+			if err != nil {
+				return err
+			}
+			if step.into != nil {
+				*step.into = append(*step.into, took)
+			}
+		}
+	}
+	return nil
+}
+
+// metric reads the IPv4 sample of a metric. Both programs have the same names.
+func metric(name string) (float64, error) {
+	resp, err := http.Get("http://127.0.0.1:10249/metrics")
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	for in := bufio.NewScanner(resp.Body); in.Scan(); {
+		rest, ok := strings.CutPrefix(in.Text(), name)
+		if ok && strings.HasPrefix(rest, `{ip_family="IPv4"}`) {
+			return strconv.ParseFloat(strings.TrimSpace(strings.TrimPrefix(rest, `{ip_family="IPv4"}`)), 64)
+		}
+	}
+	return 0, fmt.Errorf("there is no metric %s", name)
+}
+
+// quantile returns the q-th of 100 of all.
+func quantile(all []time.Duration, q int) time.Duration {
+	if len(all) == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(all))
+	return sorted[min(len(sorted)*q/100, len(sorted)-1)]
+}

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"fmt"
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fairway-net/fairway/test/peers/apiserver"
+)
+
+// configuration is both programs', with kube-proxy's defaults, as clusters run it. The
+// sysctls of conntrack are the machine's and are left alone.
+const configuration = `apiVersion: kubeproxy.config.k8s.io/v1alpha1
+kind: KubeProxyConfiguration
+mode: nftables
+hostnameOverride: node-1
+clusterCIDR: 10.128.0.0/9
+nodePortAddresses: [primary]
+conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
+`
+
+// A world is n Services of 2 endpoints each.
+type world struct {
+	api *apiserver.Server
+	n   int
+	// changes counts the endpoints that were replaced so far: each new one has an
+	// address that none had before.
+	changes int
+}
+
+func (w *world) fill() {
+	w.api.Put(&corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "node-1"},
+		Status:     corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "172.18.0.11"}}},
+	})
+	for i := range w.n {
+		w.api.Put(w.service(i))
+		w.api.Put(w.slice(i, podAddr(2*i), podAddr(2*i+1)))
+	}
+}
+
+func meta(i int) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: fmt.Sprintf("ns-%d", i%50), Name: fmt.Sprintf("service-%d", i)}
+}
+
+// nth is an address so many after another.
+func nth(from string, n int) netip.Addr {
+	a := netip.MustParseAddr(from).As4()
+	v := uint32(a[0])<<24 | uint32(a[1])<<16 | uint32(a[2])<<8 | uint32(a[3])
+	v += uint32(n)
+	return netip.AddrFrom4([4]byte{byte(v >> 24), byte(v >> 16), byte(v >> 8), byte(v)})
+}
+
+func podAddr(i int) netip.Addr { return nth("10.128.0.1", i) }
+
+func (w *world) service(i int) *corev1.Service {
+	ip := nth("10.96.0.1", i).String()
+	return &corev1.Service{ObjectMeta: meta(i), Spec: corev1.ServiceSpec{
+		Type: corev1.ServiceTypeClusterIP, ClusterIP: ip, ClusterIPs: []string{ip}, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
+		Ports: []corev1.ServicePort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80}},
+	}}
+}
+
+func (w *world) slice(i int, addrs ...netip.Addr) *discoveryv1.EndpointSlice {
+	s := &discoveryv1.EndpointSlice{ObjectMeta: meta(i), AddressType: discoveryv1.AddressTypeIPv4,
+		Ports: []discoveryv1.EndpointPort{{Name: new("http"), Protocol: new(corev1.ProtocolTCP), Port: new(int32(8080))}}}
+	s.Labels = map[string]string{discoveryv1.LabelServiceName: s.Name}
+	for k, a := range addrs {
+		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{
+			Addresses: []string{a.String()}, NodeName: new(fmt.Sprintf("node-%d", 1+(i+k)%10)),
+			Conditions: discoveryv1.EndpointConditions{Ready: new(true), Serving: new(true), Terminating: new(false)},
+		})
+	}
+	return s
+}
+
+// replaceEndpoint gives a Service a new second endpoint and returns its address.
+func (w *world) replaceEndpoint() netip.Addr {
+	i := w.changes * 7919 % w.n
+	w.changes++
+	fresh := nth("10.200.0.1", w.changes)
+	w.api.Put(w.slice(i, podAddr(2*i), fresh))
+	return fresh
+}
