@@ -165,6 +165,9 @@ func (s *slow) render(t *service.Table) string {
 	chain("out", "type nat hook output priority -100", natOut)
 	chain("pre-no", "type filter hook prerouting priority -110", filter)
 	chain("out-no", "type filter hook output priority -110", filterOut)
+	if !s.has("invalid passes") {
+		chain("forward", "type filter hook forward priority filter", []string{"ct state invalid drop"})
+	}
 	chain("post", "type nat hook postrouting priority srcnat", append(hairpins, "mark and 0x4000 == 0x4000 masquerade"))
 	data, err := json.Marshal(record{t.Settings, t.Sorted()})
 	if err != nil {

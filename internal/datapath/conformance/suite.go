@@ -53,6 +53,7 @@ func (s suite) run(t *testing.T) {
 		{"flushed", s.flushed},
 		{"wide", s.wide},
 		{"affinity", s.affinity},
+		{"invalid", s.invalid},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if why := s.lacks[test.name]; why != "" {

@@ -40,6 +40,7 @@ func TestSuiteFindsBugs(t *testing.T) {
 		{"dump forgets", only("clusterip")},
 		{"writes again", only("clusterip")},
 		{"cleanup leaves a table", suite.cleanup},
+		{"invalid passes", suite.invalid},
 		{"notices nothing", suite.flushed},
 		{"forgets flows", suite.established},
 		{"not atomic", suite.continuity},

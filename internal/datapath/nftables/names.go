@@ -16,7 +16,7 @@ const (
 )
 
 // builtin are the chains whose rules the program loads; a new version flushes them.
-var builtin = []string{"refused", "dropped", "services", "services6", "unserved", "prerouting", "output", "learn-prerouting", "learn-output", "postrouting"}
+var builtin = []string{"refused", "dropped", "services", "services6", "unserved", "prerouting", "output", "learn-prerouting", "learn-output", "forward", "postrouting"}
 
 // A set is a map or set of the program, one for each family: its name is followed
 // by 4 or 6.

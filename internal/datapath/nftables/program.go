@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"strings"
 	"text/template"
@@ -22,7 +23,13 @@ var rulesetText string
 type program struct {
 	mark   uint32
 	marker string // the empty chain that says which program is loaded
+	// liberal says that packets which conntrack cannot place are let through. The node
+	// decides; load asks it.
+	liberal bool
 }
+
+// markLiberal is the end of the marker of a program that is liberal.
+const markLiberal = "-liberal"
 
 func newProgram(mark uint32) (*program, error) {
 	p := &program{mark: mark}
@@ -53,6 +60,7 @@ func (p *program) text(reload []string) (string, error) {
 	err = t.Execute(&out, map[string]any{
 		"Table": tableName, "Marker": marker, "Mark": fmt.Sprintf("%#x", p.mark),
 		"Outside": outsideOffset, "Reject": howReject, "Drop": howDrop, "Reload": reload,
+		"DropInvalid": !p.liberal,
 	})
 	return out.String(), err
 }
@@ -64,6 +72,10 @@ func (p *program) load(ctx context.Context, k *kernel, again bool) (loaded bool,
 	there, err := k.chains()
 	if err != nil {
 		return false, err
+	}
+	p.marker = strings.TrimSuffix(p.marker, markLiberal)
+	if p.liberal = liberal(); p.liberal {
+		p.marker += markLiberal
 	}
 	if there[p.marker] && !again {
 		return false, nil
@@ -94,6 +106,12 @@ func (p *program) load(ctx context.Context, k *kernel, again bool) (loaded bool,
 		return false, fmt.Errorf("load program: %w", err)
 	}
 	return true, nil
+}
+
+// liberal reports whether the node takes TCP packets out of window for valid.
+func liberal() bool {
+	value, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal")
+	return err == nil && strings.TrimSpace(string(value)) != "0"
 }
 
 // chains returns the names of the chains in our table; none if there is no table.
