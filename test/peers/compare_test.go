@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/fairway-net/fairway/internal/scenario"
 	"github.com/fairway-net/fairway/internal/service"
 	"github.com/fairway-net/fairway/internal/testnet"
@@ -36,7 +38,9 @@ func (o observation) String() string {
 
 // observe sends p until every endpoint of want has answered, and some more, to meet
 // those that should not.
-func (tw *twin) observe(p scenario.Packet, want []netip.AddrPort, patience time.Duration) observation {
+//
+// A Service with affinity shows each client one endpoint only, and which is chance.
+func (tw *twin) observe(p scenario.Packet, want []netip.AddrPort, sticky bool, patience time.Duration) observation {
 	network := "tcp"
 	if p.Proto == service.UDP {
 		network = "udp"
@@ -64,6 +68,9 @@ func (tw *twin) observe(p scenario.Packet, want []netip.AddrPort, patience time.
 			who = was + "|" + who
 		}
 		o.seen[at] = who
+		if sticky && i == 5 {
+			break
+		}
 		if i >= 2*n && !slices.ContainsFunc(want, func(w netip.AddrPort) bool { return o.seen[w] == "" }) {
 			break
 		}
@@ -95,7 +102,7 @@ func (d difference) String() string {
 
 // compare sends the packets to both, many at a time, and returns what differs and how
 // many were sent.
-func compare(theirs, ours *twin, table *service.Table, all []scenario.Packet) (differences []difference, sent tally) {
+func compare(theirs, ours *twin, table *service.Table, in objects, all []scenario.Packet) (differences []difference, sent tally) {
 	var (
 		mu   sync.Mutex
 		wait sync.WaitGroup
@@ -106,6 +113,8 @@ func compare(theirs, ours *twin, table *service.Table, all []scenario.Packet) (d
 		if known && !theirs.returns(p, want) {
 			continue
 		}
+		svc := owner(p, in)
+		sticky := svc != nil && svc.Spec.SessionAffinity == corev1.ServiceAffinityClientIP
 		slot <- struct{}{}
 		wait.Go(func() {
 			defer func() { <-slot }()
@@ -114,9 +123,13 @@ func compare(theirs, ours *twin, table *service.Table, all []scenario.Packet) (d
 			// A machine under load makes a late answer look like none: what differs is
 			// looked at again, patiently.
 			for _, patience := range []time.Duration{testnet.Patience, 4 * testnet.Patience} {
-				d.theirs = theirs.observe(p, endpointsOf(want), patience)
-				d.ours = ours.observe(p, endpointsOf(want), patience)
-				if same = d.theirs.String() == d.ours.String(); same {
+				d.theirs = theirs.observe(p, endpointsOf(want), sticky, patience)
+				d.ours = ours.observe(p, endpointsOf(want), sticky, patience)
+				same = d.theirs.String() == d.ours.String()
+				if sticky && !same {
+					same = d.theirs.stays(p, want) && d.ours.stays(p, want)
+				}
+				if same {
 					break
 				}
 			}
@@ -131,6 +144,14 @@ func compare(theirs, ours *twin, table *service.Table, all []scenario.Packet) (d
 	wait.Wait()
 	slices.SortFunc(differences, func(a, b difference) int { return strings.Compare(a.packet.Text, b.packet.Text) })
 	return differences, sent
+}
+
+// stays reports whether one endpoint alone has answered, one of those that may.
+func (o observation) stays(p scenario.Packet, want scenario.Outcome) bool {
+	return o.outcome == testnet.Answered && len(o.seen) == 1 && slices.ContainsFunc(want.Reaches, func(r scenario.Reach) bool {
+		who := o.seen[r.Endpoint]
+		return who != "" && (r.Source == scenario.AnySource || r.Source.String() == who || p.From.Place == scenario.World.Node.Name)
+	})
 }
 
 func endpointsOf(o scenario.Outcome) []netip.AddrPort {

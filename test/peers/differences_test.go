@@ -32,6 +32,11 @@ var documented = []struct {
 		return c.mode == "iptables" && nodePort(d.packet) && d.packet.To.Addr() != scenario.World.Node.Addr(d.packet.To.Addr().Is4()) &&
 			d.theirs.outcome == testnet.Dropped && d.ours.outcome == testnet.Refused
 	}},
+	{"External addresses without endpoints that the node itself calls, in mode iptables", func(d difference, in objects, c configuration) bool {
+		to := d.packet.To.Addr()
+		return c.mode == "iptables" && d.packet.From.Place == "node" && !nodePort(d.packet) && !clusterIPs.Contains(to) &&
+			d.theirs.outcome == testnet.Dropped && d.ours.outcome == testnet.Refused
+	}},
 	{"Source ranges of a load balancer without endpoints, in mode iptables", func(d difference, in objects, c configuration) bool {
 		svc := owner(d.packet, in)
 		return c.mode == "iptables" && svc != nil && len(svc.Spec.LoadBalancerSourceRanges) > 0 &&

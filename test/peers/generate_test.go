@@ -111,12 +111,16 @@ func (g *generator) service(i int) *corev1.Service {
 	s := &svc.Spec
 	s.Type = pick(g, corev1.ServiceTypeClusterIP, corev1.ServiceTypeNodePort, corev1.ServiceTypeNodePort, corev1.ServiceTypeLoadBalancer, corev1.ServiceTypeLoadBalancer)
 	g.addresses(svc, i)
-	s.Ports = g.ports(s.Type)
+	s.Ports = g.ports(s.Type, i)
 	s.InternalTrafficPolicy = pick(g, nil, new(corev1.ServiceInternalTrafficPolicyCluster), new(corev1.ServiceInternalTrafficPolicyLocal))
 	if s.Type != corev1.ServiceTypeClusterIP || len(s.ExternalIPs) > 0 {
 		s.ExternalTrafficPolicy = pick(g, corev1.ServiceExternalTrafficPolicyCluster, corev1.ServiceExternalTrafficPolicyLocal)
 	}
 	s.PublishNotReadyAddresses = g.one(8)
+	if g.one(5) {
+		s.SessionAffinity = corev1.ServiceAffinityClientIP
+		s.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: new(pick(g, int32(10800), int32(600)))}}
+	}
 	switch g.IntN(20) {
 	case 0: // headless
 		*s = corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP, ClusterIP: corev1.ClusterIPNone, ClusterIPs: []string{corev1.ClusterIPNone}, Ports: s.Ports}
@@ -133,24 +137,36 @@ func (g *generator) service(i int) *corev1.Service {
 	return svc
 }
 
-func (g *generator) ports(t corev1.ServiceType) []corev1.ServicePort {
+// ports gives two Services that share addresses different ports.
+func (g *generator) ports(t corev1.ServiceType, i int) []corev1.ServicePort {
 	all := slices.Clone(servicePorts)
 	g.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	all = all[:1+g.IntN(3)]
 	if len(all) == 1 && g.one(3) && all[0].Protocol == corev1.ProtocolTCP {
 		all[0].Name = ""
 	}
-	for i := range all {
-		if t == corev1.ServiceTypeNodePort || t == corev1.ServiceTypeLoadBalancer && !g.one(4) {
-			g.nodePort++
-			all[i].NodePort = g.nodePort
+	dns := int32(0) // one NodePort for UDP and TCP
+	for k := range all {
+		p := &all[k]
+		p.Port += int32(i%2) * 1000
+		if t != corev1.ServiceTypeNodePort && (t != corev1.ServiceTypeLoadBalancer || g.one(4)) {
+			continue
+		}
+		g.nodePort++
+		p.NodePort = g.nodePort
+		if p.Port%1000 == 53 {
+			if dns == 0 {
+				dns = g.nodePort
+			}
+			p.NodePort = dns
 		}
 	}
 	return all
 }
 
-// addresses gives a Service its ClusterIPs and those for outside clients. They are its
-// own: who gets an address that two Services claim is documented as different.
+// addresses gives a Service its ClusterIPs and those for outside clients. Two Services
+// may share the latter, with different ports: who gets an address and port that both
+// claim is documented as different.
 func (g *generator) addresses(svc *corev1.Service, i int) {
 	four, six := clusterIP(i, true), clusterIP(i, false)
 	svc.Spec.ClusterIPs = pick(g, []string{four}, []string{six}, []string{four, six}, []string{six, four})
@@ -164,18 +180,25 @@ func (g *generator) addresses(svc *corev1.Service, i int) {
 	}
 	ext := func(n int, is4 bool) string {
 		if is4 {
-			return fmt.Sprintf("203.0.113.%d", 10*i+n)
+			return fmt.Sprintf("203.0.113.%d", 10*(i/2)+n)
 		}
-		return fmt.Sprintf("2001:db8:9::%x", 10*i+n)
+		return fmt.Sprintf("2001:db8:9::%x", 10*(i/2)+n)
+	}
+	w := &scenario.World
+	if g.one(6) && i < 2 { // addresses of the node itself
+		svc.Spec.ExternalIPs = []string{w.Extra.Addr(g.one(2)).String()}
 	}
 	if g.one(3) {
-		svc.Spec.ExternalIPs = pick(g, []string{ext(1, true)}, []string{ext(1, false)}, []string{ext(1, true), ext(2, true), ext(1, false)})
+		svc.Spec.ExternalIPs = append(svc.Spec.ExternalIPs, pick(g, []string{ext(1, true)}, []string{ext(1, false)}, []string{ext(1, true), ext(5, true), ext(1, false)})...)
 	}
 	if svc.Spec.Type != corev1.ServiceTypeLoadBalancer {
 		return
 	}
 	for n := range g.IntN(3) {
 		in := corev1.LoadBalancerIngress{IP: ext(5+n, g.one(2))}
+		if i < 2 && g.one(2) { // as where nodes are their own load balancers
+			in.IP = w.Node.Addr(g.one(2)).String()
+		}
 		in.IPMode = pick(g, nil, new(corev1.LoadBalancerIPModeVIP), new(corev1.LoadBalancerIPModeProxy))
 		if g.one(8) {
 			in = corev1.LoadBalancerIngress{Hostname: "lb.example.com"}

@@ -185,7 +185,7 @@ func (o *oracle) seed(t *testing.T, seed uint64, judge func(step int, in objects
 		if err != nil {
 			t.Fatal(err)
 		}
-		differences, n := compare(o.theirs, o.ours, table, g.sample(packets(want), table, *perSeed))
+		differences, n := compare(o.theirs, o.ours, table, want, g.sample(packets(want), table, *perSeed))
 		sent.add(n)
 		judge(step, want, differences)
 	}
