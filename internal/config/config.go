@@ -42,8 +42,10 @@ const (
 
 // The ways to tell pods from others (kube-proxy's detectLocalMode).
 const (
-	DetectClusterCIDR = "ClusterCIDR" // by ClusterCIDRs
-	DetectNodeCIDR    = "NodeCIDR"    // by the podCIDRs of our node
+	DetectClusterCIDR = "ClusterCIDR"         // by ClusterCIDRs
+	DetectNodeCIDR    = "NodeCIDR"            // by the podCIDRs of our node
+	DetectBridge      = "BridgeInterface"     // by the bridge that they come in at
+	DetectPrefix      = "InterfaceNamePrefix" // by the names of their links
 )
 
 // The pod networks that the agent can make.
@@ -71,6 +73,7 @@ type Config struct {
 
 	Detect       string // DetectClusterCIDR or DetectNodeCIDR
 	ClusterCIDRs []netip.Prefix
+	PodInterface string // with the interface detectors; a name, or a prefix and "*"
 	NodePorts    NodePorts
 
 	// RefuseExternalIPs leaves out spec.externalIPs.
@@ -112,8 +115,11 @@ func (c *Config) HealthTimeout() time.Duration { return 2 * c.SyncPeriod }
 // family first, and its podCIDRs.
 func (c *Config) Settings(zone string, addrs []netip.Addr, podCIDRs []netip.Prefix) (service.Settings, service.Vantage) {
 	s := service.Settings{Pods: c.ClusterCIDRs, NodePorts: slices.Clone(c.NodePorts.Prefixes)}
-	if c.Detect == DetectNodeCIDR {
+	switch c.Detect {
+	case DetectNodeCIDR:
 		s.Pods = podCIDRs
+	case DetectBridge, DetectPrefix:
+		s.Pods, s.PodInterfaces = nil, []string{c.PodInterface}
 	}
 	if c.NodePorts.Primary {
 		for _, a := range c.primary(addrs) {

@@ -151,7 +151,7 @@ func TestMistakes(t *testing.T) {
 		"nothing to do":    {"--proxy-mode=none", "nothing to do"},
 		"cluster CIDR":     {"--cluster-cidr=10.244.0.0", `--cluster-cidr: "10.244.0.0" is not a CIDR`},
 		"mixed families":   {"--cluster-cidr=::ffff:10.0.0.0/100", "mixes IPv4 and IPv6"},
-		"detector":         {"--detect-local-mode=BridgeInterface", "--detect-local-mode: BridgeInterface is not supported yet (use ClusterCIDR or NodeCIDR)"},
+		"detector":         {"--detect-local-mode=BridgeInterface", "--pod-bridge-interface: \"\" is not the name of an interface, which detectLocalMode BridgeInterface needs"},
 		"no detector":      {"--detect-local-mode=magic", `--detect-local-mode: "magic" is not one of ClusterCIDR, NodeCIDR`},
 		"node ports":       {"--nodeport-addresses=primry", `--nodeport-addresses: "primry" is not a CIDR`},
 		"healthz":          {"--healthz-bind-address=localhost:1", `--healthz-bind-address: "localhost:1" is not IP:port`},
@@ -478,5 +478,24 @@ func TestPrimary(t *testing.T) {
 	}, nil)
 	if v.Primary4.String() != "192.168.1.5" || v.Primary6.String() != "fd00::7" {
 		t.Errorf("primary addresses are %v and %v", v.Primary4, v.Primary6)
+	}
+}
+
+func TestInterfaceDetectors(t *testing.T) {
+	for want, args := range map[string][]string{
+		"cni0":  {"--detect-local-mode=BridgeInterface", "--pod-bridge-interface=cni0"},
+		"veth*": {"--detect-local-mode=InterfaceNamePrefix", "--pod-interface-name-prefix=veth"},
+	} {
+		c, err := load(args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, v := c.Settings("", nil, nil)
+		if !slices.Equal(s.PodInterfaces, []string{want}) || len(s.Pods) > 0 || !v.Detect4 || !v.Detect6 {
+			t.Errorf("%q: settings %v, vantage %+v", args, s, v)
+		}
+	}
+	if _, err := load("--detect-local-mode=InterfaceNamePrefix", "--pod-interface-name-prefix=a/b"); err == nil {
+		t.Error("a name with a slash is accepted")
 	}
 }

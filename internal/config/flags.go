@@ -75,10 +75,10 @@ func (f *Flags) addCluster() {
 func (f *Flags) addProxy() {
 	fs, kp := f.fs, &f.kp
 	fs.StringVar((*string)(&kp.Mode), "proxy-mode", "", "nftables, or none to make only the pod network (default nftables)")
-	fs.StringVar((*string)(&kp.DetectLocalMode), "detect-local-mode", "", "How pods are told from others: ClusterCIDR or NodeCIDR (default ClusterCIDR)")
+	fs.StringVar((*string)(&kp.DetectLocalMode), "detect-local-mode", "", "How pods are told from others: ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix (default ClusterCIDR)")
 	fs.StringVar(&kp.ClusterCIDR, "cluster-cidr", "", "`CIDRs` of the cluster's pods, separated by commas")
-	fs.StringVar(&kp.DetectLocal.BridgeInterface, "pod-bridge-interface", "", "Not supported yet")
-	fs.StringVar(&kp.DetectLocal.InterfaceNamePrefix, "pod-interface-name-prefix", "", "Not supported yet")
+	fs.StringVar(&kp.DetectLocal.BridgeInterface, "pod-bridge-interface", "", "`Bridge` that pods are on, with --detect-local-mode BridgeInterface")
+	fs.StringVar(&kp.DetectLocal.InterfaceNamePrefix, "pod-interface-name-prefix", "", "How the `names` of pods' links begin, with --detect-local-mode InterfaceNamePrefix")
 	fs.StringSliceVar(&kp.NodePortAddresses, "nodeport-addresses", nil, "Serve NodePorts on the node's addresses in these `CIDRs`; also the words primary and all (default primary)")
 	fs.BoolVar(&f.own.refuseExternalIPs, "refuse-external-ips", false, "Leave out spec.externalIPs of Services: whoever may write a Service could catch any address with them")
 	fs.BoolVar(&kp.NFTables.MasqueradeAll, "masquerade-all", false, "Replace the source address of everyone who uses a ClusterIP")

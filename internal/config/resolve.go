@@ -34,6 +34,7 @@ type resolver struct {
 // flagNames are the flags whose name does not follow from the field's.
 var flagNames = map[string]string{
 	"mode": "proxy-mode", "clusterCIDR": "cluster-cidr", "detectLocalMode": "detect-local-mode",
+	"detectLocal.bridgeInterface": "pod-bridge-interface", "detectLocal.interfaceNamePrefix": "pod-interface-name-prefix",
 	"nodePortAddresses": "nodeport-addresses", "bindAddress": "bind-address",
 	"healthzBindAddress": "healthz-bind-address", "metricsBindAddress": "metrics-bind-address",
 	"nftables.masqueradeBit": "nftables-masquerade-bit", "nftables.syncPeriod": "sync-period",
@@ -170,14 +171,31 @@ func (r *resolver) listen(field, text string, or netip.AddrPort) (netip.AddrPort
 	return ap, nil
 }
 
+// podInterface reads the interface behind which pods are.
+func (r *resolver) podInterface(c *Config) error {
+	field, name, suffix := "detectLocal.bridgeInterface", r.kp.DetectLocal.BridgeInterface, ""
+	if c.Detect == DetectPrefix {
+		field, name, suffix = "detectLocal.interfaceNamePrefix", r.kp.DetectLocal.InterfaceNamePrefix, "*"
+	}
+	const longest = 15 // IFNAMSIZ without its end
+	if name == "" || len(name) > longest || strings.ContainsAny(name, "*/ \t") {
+		return r.errorf(field, "%q is not the name of an interface, which detectLocalMode %s needs", name, c.Detect)
+	}
+	c.PodInterface = name + suffix
+	return nil
+}
+
 func (r *resolver) detect(c *Config) error {
 	c.Detect = cmp.Or(string(r.kp.DetectLocalMode), DetectClusterCIDR)
 	switch c.Detect {
 	case DetectClusterCIDR, DetectNodeCIDR:
-	case "BridgeInterface", "InterfaceNamePrefix":
-		return r.errorf("detectLocalMode", "%s is not supported yet (use %s or %s)", c.Detect, DetectClusterCIDR, DetectNodeCIDR)
+	case DetectBridge, DetectPrefix:
+		if err := r.podInterface(c); err != nil {
+			return err
+		}
 	default:
-		return r.errorf("detectLocalMode", "%q is not one of %s, %s", c.Detect, DetectClusterCIDR, DetectNodeCIDR)
+		return r.errorf("detectLocalMode", "%q is not one of %s, %s, %s, %s", c.Detect,
+			DetectClusterCIDR, DetectNodeCIDR, DetectBridge, DetectPrefix)
 	}
 	for text := range strings.SplitSeq(r.kp.ClusterCIDR, ",") {
 		if text = strings.TrimSpace(text); text == "" {

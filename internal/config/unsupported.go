@@ -16,7 +16,6 @@ func (r *resolver) unsupported() {
 		{kp.EnableProfiling, "enableProfiling", "there is no profiling yet"},
 		{kp.ShowHiddenMetricsForVersion != "", "showHiddenMetricsForVersion", "we hide no metrics"},
 		{kp.ClientConnection.AcceptContentTypes != "", "clientConnection.acceptContentTypes", "it follows contentType"},
-		{kp.DetectLocal != (v1alpha1.DetectLocalConfiguration{}), "detectLocal", "pods are told from others by their addresses only"},
 		{setsConntrack(kp.Conntrack), "conntrack", "the node's conntrack settings are left as they are"},
 		{kp.Logging.Format != "" && kp.Logging.Format != "text", "logging.format", "logs are text"},
 	} {

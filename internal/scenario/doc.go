@@ -17,6 +17,8 @@
 //
 //	node node-1 zone=a          the vantage; "node node-1" if it has no zone
 //	detect 10.244.0.0/16 …      Settings.Pods; without it nobody counts as a pod
+//	pod-interfaces veth* …      Settings.PodInterfaces: names of this node's links; the
+//	                            tests' pods have veth1, veth2 …
 //	nodeports primary           Settings.NodePorts: the node's main addresses (default),
 //	nodeports all               all but loopback,
 //	nodeports 192.0.2.0/24 …    or those in the given ranges

@@ -60,6 +60,8 @@ func (s *Scenario) directive(f []string) (err error) {
 		default:
 			s.Settings.NodePorts, err = prefixes(f[1:])
 		}
+	case "pod-interfaces":
+		s.Settings.PodInterfaces = f[1:]
 	case "services":
 		s.Settings.ServiceCIDRs, err = prefixes(f[1:])
 	case "masquerade-all":
@@ -72,7 +74,7 @@ func (s *Scenario) directive(f []string) (err error) {
 			s.Packets = append(s.Packets, p)
 		}
 	default:
-		err = fmt.Errorf("%q is none of node, detect, nodeports, services, masquerade-all, refuse-external-ips, packet", f[0])
+		err = fmt.Errorf("%q is none of node, detect, pod-interfaces, nodeports, services, masquerade-all, refuse-external-ips, packet", f[0])
 	}
 	return err
 }

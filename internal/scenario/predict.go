@@ -107,7 +107,7 @@ func Predict(t *service.Table, p Packet) (Outcome, bool) {
 		// An address of the node on which nothing listens refuses by itself.
 		return Outcome{Action: service.Reject}, ofNode(p.To.Addr())
 	}
-	isPod := contains(t.Settings.Pods, p.From.Addr)
+	isPod := contains(t.Settings.Pods, p.From.Addr) || len(t.Settings.PodInterfaces) > 0 && p.From.here(f)
 	isNode := ofNode(p.From.Addr)
 	route := f.Outside
 	if isPod || isNode {
@@ -132,6 +132,22 @@ func Predict(t *service.Table, p Packet) (Outcome, bool) {
 	}
 	out.sort()
 	return out, true
+}
+
+// here reports whether a packet comes from a pod of the vantage node: an endpoint on it,
+// or the pod that is no endpoint.
+func (f From) here(at *service.Frontend) bool {
+	if f.Place == World.Pod.Name {
+		return true
+	}
+	for _, r := range [...]*service.Route{at.Inside, at.Outside} {
+		for _, e := range r.Endpoints {
+			if e.Local && e.Addr.Addr() == f.Addr && !ofNode(f.Addr) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // frontend finds who answers for the packet's destination: an address of its own

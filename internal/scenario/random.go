@@ -14,7 +14,8 @@ import (
 // they meet (in addresses, NodePorts, pods) far more often than real ones do. The same
 // rng makes the same events.
 type Random struct {
-	rng *rand.Rand
+	NoAffinity bool // no Service has session affinity
+	rng        *rand.Rand
 	// Services and Pods bound how many there are.
 	Services, Pods int
 }
@@ -81,7 +82,7 @@ func (r *Random) service(n service.Name) *service.Service {
 	v4 := netip.AddrFrom4([4]byte{10, 96, 0, byte(ip)})
 	v6 := netip.MustParseAddr(fmt.Sprintf("fd00:10:96::%d", ip))
 	svc.ClusterIPs = [][]netip.Addr{{v4}, {v6}, {v4, v6}, {v6, v4}, nil}[r.rng.IntN(5)]
-	if r.rng.IntN(3) == 0 {
+	if r.rng.IntN(3) == 0 && !r.NoAffinity {
 		svc.Affinity = []time.Duration{time.Hour, 3 * time.Hour}[r.rng.IntN(2)]
 	}
 	for range r.rng.IntN(3) { // few, so that Services claim the same ones

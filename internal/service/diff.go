@@ -81,6 +81,6 @@ func (r *Route) Equal(o *Route) bool {
 
 // Equal reports whether s and o hold the same, in whatever order.
 func (s Settings) Equal(o Settings) bool {
-	return samePrefixes(s.Pods, o.Pods) && samePrefixes(s.NodePorts, o.NodePorts) &&
+	return samePrefixes(s.Pods, o.Pods) && samePrefixes(s.NodePorts, o.NodePorts) && slices.Equal(s.PodInterfaces, o.PodInterfaces) &&
 		samePrefixes(s.ServiceCIDRs, o.ServiceCIDRs)
 }

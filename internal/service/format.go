@@ -69,6 +69,9 @@ func (f *Frontend) Lines() []string {
 // String returns the settings as WriteTo prints them.
 func (s Settings) String() string {
 	text := fmt.Sprintf("pods %s\nnodeports %s", list(s.Pods), list(s.NodePorts))
+	if len(s.PodInterfaces) > 0 {
+		text += "\npod interfaces " + strings.Join(s.PodInterfaces, ",")
+	}
 	if len(s.ServiceCIDRs) > 0 {
 		text += "\nservices " + list(s.ServiceCIDRs)
 	}

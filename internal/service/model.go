@@ -184,6 +184,9 @@ type Settings struct {
 	// Pods are the sources that count as pods: kube-proxy's local-traffic detector.
 	// Empty means that nobody does.
 	Pods []netip.Prefix
+	// PodInterfaces are the node's interfaces behind which only pods are; a name that ends
+	// in "*" stands for all that begin so. Who comes in there counts as a pod as well.
+	PodInterfaces []string
 	// NodePorts are the addresses of this node on which NodePorts are served;
 	// 0.0.0.0/0 and ::/0 stand for all but loopback. Empty means none.
 	NodePorts []netip.Prefix
@@ -197,6 +200,9 @@ func (s Settings) Detect() (is4, is6 bool) {
 	for _, p := range s.Pods {
 		is4 = is4 || p.Addr().Is4()
 		is6 = is6 || p.Addr().Is6()
+	}
+	if len(s.PodInterfaces) > 0 {
+		return true, true
 	}
 	return is4, is6
 }

@@ -186,7 +186,7 @@ func (s suite) continuity(t testing.TB) {
 // Sync is repeated until it succeeds, as internal/proxy does.
 func (s suite) faults(t testing.TB) {
 	rng := newSeed(t)
-	gen := scenario.NewRandom(rng)
+	gen := s.objects(rng)
 	v, settings := gen.Vantage()
 	eps := pods(gen)
 	for i, e := range six() {

@@ -256,8 +256,13 @@ func (s *slow) rules(t *service.Table, f *service.Frontend, output, nat bool) []
 		return s.rule(match, inside, "", ip, nat)
 	}
 	var all []string
+	if links := t.Settings.PodInterfaces; len(links) > 0 && !s.has("no interfaces") {
+		in := fmt.Sprintf("iifname { %s }", quoted(links))
+		all = s.rule(match+" "+in, podRoute(inside), "", ip, nat)
+		match += " " + strings.Replace(in, "iifname", "iifname !=", 1)
+	}
 	if pods != "" {
-		all = s.rule(fmt.Sprintf("%s %s saddr %s", match, ip, pods), inside, pods, ip, nat)
+		all = append(all, s.rule(fmt.Sprintf("%s %s saddr %s", match, ip, pods), inside, pods, ip, nat)...)
 	}
 	if pods != "" {
 		match += fmt.Sprintf(" %s saddr != %s", ip, pods)
@@ -301,6 +306,17 @@ func (s *slow) rule(match string, r *service.Route, pods, ip string, nat bool) [
 	}
 	return all
 }
+
+// podRoute is a route as pods have it: only those are masqueraded whom all are.
+func podRoute(r *service.Route) *service.Route {
+	own := *r
+	if own.Masquerade == service.MasqueradeFar {
+		own.Masquerade = service.MasqueradeHairpin
+	}
+	return &own
+}
+
+func quoted(names []string) string { return `"` + strings.Join(names, `", "`) + `"` }
 
 // prefixes is a set of those of a family, "" if there is none.
 func prefixes(all []netip.Prefix, ip string) string {

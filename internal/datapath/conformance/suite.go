@@ -188,3 +188,10 @@ func newSeed(t testing.TB) *rand.Rand {
 	t.Logf("seed %d", seed)
 	return rand.New(rand.NewPCG(seed, 0))
 }
+
+// objects generates random objects that the datapath can serve.
+func (s suite) objects(rng *rand.Rand) *scenario.Random {
+	gen := scenario.NewRandom(rng)
+	gen.NoAffinity = s.lacks["affinity"] != ""
+	return gen
+}

@@ -36,6 +36,7 @@ func TestSuiteFindsBugs(t *testing.T) {
 		{"NodePorts anywhere", only("nodeport")},
 		{"node ignored", only("clusterip")},
 		{"everyone may come in", only("source-ranges")},
+		{"no interfaces", only("detect-interface")},
 		{"unserved ports pass", only("wrong-port")},
 		{"dump forgets", only("clusterip")},
 		{"writes again", only("clusterip")},

@@ -48,7 +48,7 @@ func (s suite) empty(t testing.TB) {
 // random: one table after the other, held against the kernel after each.
 func (s suite) random(t testing.TB) {
 	rng := newSeed(t)
-	gen := scenario.NewRandom(rng)
+	gen := s.objects(rng)
 	v, settings := gen.Vantage()
 	r := newRig(t, s, v.Node, pods(gen))
 	state := scenario.NewState(v, settings)
@@ -144,7 +144,7 @@ func bigService(i, round int) (*service.Service, []*service.Slice, service.Vanta
 // differs: less than the whole, and the result is the same.
 func (s suite) adopt(t testing.TB) {
 	rng := newSeed(t)
-	gen := scenario.NewRandom(rng)
+	gen := s.objects(rng)
 	v, settings := gen.Vantage()
 	r := newRig(t, s, v.Node, pods(gen))
 	state := scenario.NewState(v, settings)

@@ -1,11 +1,14 @@
 package nftables
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"strings"
 
 	"go4.org/netipx"
+	"golang.org/x/sys/unix"
 
 	"github.com/fairway-net/fairway/internal/service"
 )
@@ -135,4 +138,28 @@ func first(a, b bool) int {
 		return -1
 	}
 	return 1
+}
+
+// linkRange returns the names of interfaces that a pattern stands for, as an interval of
+// sixteen bytes: from the first name to behind the last.
+func linkRange(pattern string) (from, end []byte) {
+	from, end = make([]byte, unix.IFNAMSIZ), make([]byte, unix.IFNAMSIZ)
+	name, many := strings.CutSuffix(pattern, "*")
+	n := copy(from, name)
+	copy(end, from)
+	last := unix.IFNAMSIZ - 1 // one name only: up to the next possible one
+	if many && n > 0 {
+		last = n - 1
+	}
+	end[last]++
+	return from, end
+}
+
+// parseLinkRange is the inverse of linkRange.
+func parseLinkRange(from, end []byte) string {
+	name := string(bytes.TrimRight(from, "\x00"))
+	if len(end) > 0 && end[len(end)-1] == 0 {
+		return name + "*"
+	}
+	return name
 }

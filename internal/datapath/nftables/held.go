@@ -257,6 +257,22 @@ func (p *plan) prefixes(s set, was, is []netip.Prefix) {
 	}
 }
 
+// links plans the set of interfaces behind which pods are.
+func (p *plan) links(was, is []string) {
+	if slices.Equal(was, is) {
+		return
+	}
+	for _, step := range []struct {
+		names []string
+		add   bool
+	}{{was, false}, {is, true}} {
+		for _, name := range step.names {
+			from, end := linkRange(name)
+			p.rest = append(p.rest, write{set: podLinks, key: from, end: end, add: step.add, del: !step.add})
+		}
+	}
+}
+
 // after returns the address behind a as an interval's end, nil behind the last one.
 func after(a netip.Addr) []byte {
 	if next := a.Next(); next.IsValid() {

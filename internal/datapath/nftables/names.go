@@ -13,6 +13,7 @@ const (
 	markerPrefix = "program-" // + the first digits of the program's hash
 	waysMap      = "ways"
 	learnMap     = "learn"
+	podLinks     = "pod-interfaces"
 )
 
 // builtin are the chains whose rules the program loads; a new version flushes them.

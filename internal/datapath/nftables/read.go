@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"bytes"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -76,6 +77,7 @@ func (k *kernel) read() (*state, error) {
 		r.state.settings.ServiceCIDRs = append(r.state.settings.ServiceCIDRs, r.prefixes(serviceCIDRs, f.is4)...)
 		r.state.settings.NodePorts = append(r.state.settings.NodePorts, r.prefixes(nodeportAddresses, f.is4)...)
 	}
+	r.links()
 	r.ways()
 	r.each(learnMap, func(e element) error {
 		i, err := parseHow(e.key)
@@ -230,6 +232,26 @@ func (r *reader) ways() {
 		}
 		return err
 	})
+}
+
+// links reads the interfaces behind which pods are.
+func (r *reader) links() {
+	var edges []element
+	r.each(podLinks, func(e element) error {
+		edges = append(edges, e)
+		return nil
+	})
+	slices.SortFunc(edges, func(a, b element) int {
+		if c := bytes.Compare(a.key, b.key); c != 0 {
+			return c
+		}
+		return first(a.end, b.end)
+	})
+	for i, e := range edges {
+		if !e.end && i+1 < len(edges) && edges[i+1].end {
+			r.state.settings.PodInterfaces = append(r.state.settings.PodInterfaces, parseLinkRange(e.key, edges[i+1].key))
+		}
+	}
 }
 
 // prefixes reads an interval set.

@@ -47,6 +47,7 @@ func (d *Datapath) render(want *service.Table, full bool) *rendering {
 	}
 	p.members(hairpin, d.state.hairpins, r.hairpins, hairpinKey)
 	p.members(reserved, d.state.reserved, r.reserved, netip.Addr.AsSlice)
+	p.links(d.state.settings.PodInterfaces, want.Settings.PodInterfaces)
 	p.prefixes(serviceCIDRs, d.state.settings.ServiceCIDRs, want.Settings.ServiceCIDRs)
 	p.prefixes(pods, d.state.settings.Pods, want.Settings.Pods)
 	p.prefixes(nodeportAddresses, d.state.settings.NodePorts, want.Settings.NodePorts)

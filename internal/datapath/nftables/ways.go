@@ -39,10 +39,12 @@ func (h how) rules(mark uint32) [][]expr.Any {
 		rules = append(rules, setMark(mark))
 	case h&howFar != 0:
 		for _, f := range families {
-			// ip saddr != @pods4 meta mark set meta mark | 0x4000
+			// ip saddr != @pods4 iifname != @pod-interfaces meta mark set meta mark | 0x4000
 			rules = append(rules, append(f.match(),
 				&expr.Payload{DestRegister: reg1, Base: expr.PayloadBaseNetworkHeader, Offset: f.saddr, Len: f.size},
 				&expr.Lookup{SourceRegister: reg1, SetName: pods.name(f.is4), Invert: true},
+				&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: reg1},
+				&expr.Lookup{SourceRegister: reg1, SetName: podLinks, Invert: true},
 			))
 			last := len(rules) - 1
 			rules[last] = append(rules[last], setMark(mark)...)
