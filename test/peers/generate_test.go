@@ -121,6 +121,10 @@ func (g *generator) service(i int) *corev1.Service {
 		s.SessionAffinity = corev1.ServiceAffinityClientIP
 		s.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: new(pick(g, int32(10800), int32(600)))}}
 	}
+	if s.Type == corev1.ServiceTypeLoadBalancer && s.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
+		g.nodePort++
+		s.HealthCheckNodePort = g.nodePort
+	}
 	switch g.IntN(20) {
 	case 0: // headless
 		*s = corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP, ClusterIP: corev1.ClusterIPNone, ClusterIPs: []string{corev1.ClusterIPNone}, Ports: s.Ports}
