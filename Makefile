@@ -15,7 +15,7 @@ export CGO_ENABLED := 0
 PACKAGES := nftables iproute2 containerd runc conntrack iptables tcpdump bind9-dnsutils netcat-openbsd \
             wget busybox bash curl dash iputils-ping procps kmod ca-certificates gcc libc6-dev
 
-.PHONY: all build deps image images lab demo test test-product test-lab vet bench fuzz clean
+.PHONY: all build deps image images lab demo test test-product test-lab test-peers bench-scale vet bench fuzz clean
 
 all: build
 
@@ -61,6 +61,14 @@ test-product:
 # Without vet: it would analyse all of Kubernetes first, which takes longer than the tests.
 test-lab:
 	cd lab && FAIRWAY_LAB_BIN=$(CURDIR)/bin/fairway-lab go test -vet=off -timeout 15m ./...
+
+## test-peers: the same random objects and packets for real kube-proxy and for us (minutes)
+test-peers: build
+	cd test/peers && go build -o ../../bin/kube-proxy k8s.io/kubernetes/cmd/kube-proxy && go test -vet=off -timeout 30m ./...
+
+## bench-scale: both at 1,000 and 10,000 Services, us at 50,000
+bench-scale: build
+	cd test/peers && go build -o ../../bin/kube-proxy k8s.io/kubernetes/cmd/kube-proxy && go run ./cmd/bench-scale
 
 ## vet: what go vet finds, the lab included
 vet:

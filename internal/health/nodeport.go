@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -19,11 +20,13 @@ import (
 type Check struct {
 	Service service.Name
 	Port    uint16
-	// Endpoints is the number of different addresses of ready endpoints on this node.
+	// Endpoints4 and Endpoints6 are the numbers of different addresses of ready endpoints
+	// on this node, by family: who asks over IPv4 will send IPv4. 0 for a family that the
+	// Service does not have.
 	// Terminating ones must not be counted, although traffic may still be sent to them:
 	// so the node fails its check, and load balancers leave it, while its last pod
 	// still answers.
-	Endpoints int
+	Endpoints4, Endpoints6 int
 }
 
 // NodePortConfig says how NodePortChecks work.
@@ -32,8 +35,8 @@ type NodePortConfig struct {
 	State *State
 	// Addrs hold the addresses to listen on, as service.Settings.NodePorts does: those
 	// of this machine at the time of a Sync; 0.0.0.0/0 and ::/0 are all of a family.
-	// Empty: all addresses.
-	Addrs []netip.Prefix
+	// Empty: all addresses. Nil: the same. It is asked at each Sync.
+	Addrs func() []netip.Prefix
 	// Problem is told when a Service's port cannot be opened, once for each reason. It
 	// is called by Sync, must not call back, and should not wait. Nil: nobody is told.
 	Problem func(service.Name, service.Problem)
@@ -53,17 +56,20 @@ type NodePortChecks struct {
 
 // A check is one Service's open port. Its fields are guarded by NodePortChecks.mu.
 type check struct {
-	name      service.Name
-	port      uint16
-	endpoints int
-	servers   map[place]running
-	failed    string // why a port is not open, as last told; empty: all are
+	name                   service.Name
+	port                   uint16
+	endpoints4, endpoints6 int
+	servers                map[place]running
+	failed                 string // why a port is not open, as last told; empty: all are
 }
 
 // NewNodePortChecks returns checks that listen nowhere yet.
 func NewNodePortChecks(cfg NodePortConfig) *NodePortChecks {
 	if cfg.Problem == nil {
 		cfg.Problem = func(service.Name, service.Problem) {}
+	}
+	if cfg.Addrs == nil {
+		cfg.Addrs = func() []netip.Prefix { return nil }
 	}
 	return &NodePortChecks{cfg: cfg, open: map[service.Name]*check{}}
 }
@@ -117,14 +123,14 @@ func (n *NodePortChecks) Sync(checks []Check) {
 	if len(want) == 0 {
 		return
 	}
-	at, err := places(n.cfg.Addrs)
+	at, err := places(n.cfg.Addrs())
 	for name, w := range want {
 		c := n.open[name]
 		if c == nil {
 			c = &check{name: name, port: w.Port, servers: map[place]running{}}
 			n.open[name] = c
 		}
-		c.endpoints = w.Endpoints
+		c.endpoints4, c.endpoints6 = w.Endpoints4, w.Endpoints6
 		if err != nil {
 			n.report(c, err)
 			continue
@@ -199,9 +205,12 @@ func (n *NodePortChecks) report(c *check, err error) {
 
 // handler answers on every path, byte for byte as kube-proxy does.
 func (n *NodePortChecks) handler(c *check) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		n.mu.Lock()
-		endpoints := c.endpoints
+		endpoints := c.endpoints4
+		if askedOverIPv6(r) {
+			endpoints = c.endpoints6
+		}
 		n.mu.Unlock()
 		healthy := n.cfg.State.Verdict().Healthy
 		h := w.Header()
@@ -216,6 +225,16 @@ func (n *NodePortChecks) handler(c *check) http.Handler {
 		// Who asked may have gone.
 		_, _ = fmt.Fprintf(w, nodePortBody, c.name.Namespace, c.name.Name, endpoints, healthy)
 	})
+}
+
+// askedOverIPv6 reports in which family a request came to this machine.
+func askedOverIPv6(r *http.Request) bool {
+	at, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	if !ok {
+		return false
+	}
+	addr, err := netip.ParseAddrPort(at.String())
+	return err == nil && addr.Addr().Unmap().Is6()
 }
 
 // nodePortBody is indented by tabs and ends without a newline, as kube-proxy's.

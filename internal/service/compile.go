@@ -20,10 +20,11 @@ type Entry struct {
 type HealthCheck struct {
 	Service Name
 	Port    uint16 // healthCheckNodePort; 0: there is no check
-	// Endpoints is the number of addresses of ready endpoints on the node. Terminating
+	// Endpoints4 and Endpoints6 are the numbers of IPv4 and IPv6 addresses of ready
+	// endpoints on the node; 0 for a family that the Service does not have. Terminating
 	// ones do not count, although traffic may still be sent to them: so load balancers
 	// leave the node while its last pod still answers.
-	Endpoints int
+	Endpoints4, Endpoints6 int
 }
 
 // Compile decides what the node at v does for svc, whose endpoints are in slices.
@@ -48,7 +49,15 @@ func Compile(svc *Service, eps []*Slice, v Vantage) *Entry {
 		}
 	}
 	if svc.HealthCheckNodePort != 0 && svc.ExternalLocal {
-		c.entry.Health = HealthCheck{svc.Name, svc.HealthCheckNodePort, localReady(eps, v.Node)}
+		h := HealthCheck{Service: svc.Name, Port: svc.HealthCheckNodePort}
+		for _, ip := range c.families() {
+			if n := localReady(eps, v.Node, ip.Is4()); ip.Is4() {
+				h.Endpoints4 = n
+			} else {
+				h.Endpoints6 = n
+			}
+		}
+		c.entry.Health = h
 	}
 	slices.SortFunc(c.entry.Frontends, func(a, b *Frontend) int { return a.Key().Compare(b.Key()) })
 	return c.entry

@@ -82,12 +82,12 @@ func (s *Slice) port(p Port) uint16 {
 	return 0
 }
 
-// localReady counts the addresses of ready endpoints on a node.
-func localReady(eps []*Slice, node string) int {
+// localReady counts the addresses of ready endpoints of one family on a node.
+func localReady(eps []*Slice, node string, is4 bool) int {
 	here := map[netip.Addr]bool{}
 	for _, s := range eps {
 		for _, e := range s.Endpoints {
-			if e.Ready && !e.Terminating && e.Node != "" && e.Node == node {
+			if e.Addr.Is4() == is4 && e.Ready && !e.Terminating && e.Node != "" && e.Node == node {
 				here[e.Addr] = true
 			}
 		}

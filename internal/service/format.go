@@ -19,7 +19,7 @@ func (t *Table) WriteTo(w io.Writer) (int64, error) {
 	var out strings.Builder
 	fmt.Fprintf(&out, "%v\n", t.Settings)
 	for _, h := range t.HealthChecks {
-		fmt.Fprintf(&out, "health %v port %d endpoints %d\n", h.Service, h.Port, h.Endpoints)
+		fmt.Fprintf(&out, "health %v port %d endpoints IPv4 %d IPv6 %d\n", h.Service, h.Port, h.Endpoints4, h.Endpoints6)
 	}
 	tw := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "Addr\tScope\tService\tAction\tMasquerade\tEndpoints")
