@@ -141,7 +141,7 @@ func (c *checks) expect(t *testing.T, when string, name service.Name, port uint1
 func TestNodePortRules(t *testing.T) {
 	c := startChecks(t)
 	a, b := freePort(t), freePort(t)
-	c.Sync([]Check{{web, a, 2, 0}, {dns, b, 0, 0}})
+	c.Sync([]Check{{web, a, 2, 1}, {dns, b, 0, 0}})
 	c.expect(t, "two endpoints", web, a, 200, 2, true)
 	c.expect(t, "no endpoint", dns, b, 503, 0, true)
 	if code, _, _ := ask(t, "::1", a, "/"); code != 200 {
