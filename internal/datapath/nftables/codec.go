@@ -129,17 +129,6 @@ func lastAddr(is4 bool) netip.Addr {
 	return netip.AddrFrom16(b)
 }
 
-// first orders true before false.
-func first(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case a:
-		return -1
-	}
-	return 1
-}
-
 // linkRange returns the names of interfaces that a pattern stands for, as an interval of
 // sixteen bytes: from the first name to behind the last.
 func linkRange(pattern string) (from, end []byte) {

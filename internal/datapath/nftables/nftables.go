@@ -82,31 +82,36 @@ func (d *Datapath) Program() (string, error) { return d.program.text(nil) }
 
 // Sync implements datapath.Datapath.
 func (d *Datapath) Sync(ctx context.Context, want *service.Table) (datapath.Stats, error) {
-	full := d.table == nil
-	if full {
+	stats, err := d.sync(ctx, want)
+	if err != nil {
+		d.Close() // the next Sync asks the kernel
+		return datapath.Stats{}, fmt.Errorf("sync nftables: %w", err)
+	}
+	return stats, nil
+}
+
+func (d *Datapath) sync(ctx context.Context, want *service.Table) (datapath.Stats, error) {
+	stats := datapath.Stats{Full: d.table == nil}
+	if stats.Full {
 		if err := d.learn(ctx); err != nil {
-			d.Close()
-			return datapath.Stats{}, fmt.Errorf("sync nftables: %w", err)
+			return stats, err
 		}
 	}
 	before := d.generation
 	d.kernel.commits = 0
-	r := d.render(want, full)
+	r := d.render(want, stats.Full)
 	if err := d.apply(r); err != nil {
-		d.Close() // the next Sync asks the kernel
-		return datapath.Stats{}, fmt.Errorf("sync nftables: %w", err)
+		return stats, err
 	}
 	if err := d.sweep(r.learners.gone); err != nil {
-		d.Close()
-		return datapath.Stats{}, fmt.Errorf("sync nftables: %w", err)
+		return stats, err
 	}
 	d.swept = r.learners.gone
-	if err := d.remember(before, full || len(r.newWays)+len(r.oldWays)+len(r.learners.now) > 0); err != nil {
-		d.Close()
-		return datapath.Stats{}, fmt.Errorf("sync nftables: %w", err)
+	if err := d.remember(before, stats.Full || len(r.newWays)+len(r.oldWays)+len(r.learners.now) > 0); err != nil {
+		return stats, err
 	}
 	d.table = want
-	stats := datapath.Stats{Frontends: len(r.next), Full: full}
+	stats.Frontends = len(r.next)
 	for _, w := range r.writes {
 		if w.add {
 			stats.Added++
@@ -152,7 +157,7 @@ func (d *Datapath) apply(r *rendering) error {
 				return false, err
 			}
 		}
-		queued, err := r.learners.prepare(d.kernel, c, d.state.learned)
+		queued, err := r.learners.prepare(d.kernel, c, d.state)
 		return queued || len(r.newWays) > 0, err
 	}
 	dropWays := func(c *nftables.Conn) (bool, error) {
@@ -161,7 +166,7 @@ func (d *Datapath) apply(r *rendering) error {
 				return false, err
 			}
 		}
-		queued, err := r.learners.finish(d.kernel, c, d.state.learned)
+		queued, err := r.learners.finish(d.kernel, c, d.state)
 		return queued || len(r.oldWays) > 0, err
 	}
 	if err := d.kernel.commit(addWays, r.writes); err != nil {

@@ -2,6 +2,7 @@ package nftables
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -18,6 +19,7 @@ type state struct {
 	reserved  map[netip.Addr]int // how many frontends reserve it; 1 where not known
 	settings  service.Settings
 	ids       map[stickyName]id
+	nextID    id
 	stickies  map[id]sticky
 	learned   map[id]bool  // ids that lead to a learner
 	uses      map[how]int  // how many elements lead there
@@ -31,6 +33,7 @@ func newState() *state {
 		reserved:  map[netip.Addr]int{},
 		uses:      map[how]int{},
 		ids:       map[stickyName]id{},
+		nextID:    firstID,
 		stickies:  map[id]sticky{},
 		learned:   map[id]bool{},
 		chains:    map[how]bool{},
@@ -175,8 +178,8 @@ func (r *reader) sticky(is4, nodePort, outside bool, put func(h *held, i id, loc
 		h, i := r.held(k), id(number)
 		h.seconds = seconds
 		put(h, i, name.local)
-		r.state.ids[name] = i
-		r.state.stickies[i] = sticky{seconds, r.state.stickies[i].uses + 1}
+		r.state.takeID(name, i)
+		r.state.stickies[i] = sticky{name, seconds, r.state.stickies[i].uses + 1}
 		return nil
 	})
 }
@@ -236,53 +239,59 @@ func (r *reader) ways() {
 
 // links reads the interfaces behind which pods are.
 func (r *reader) links() {
-	var edges []element
-	r.each(podLinks, func(e element) error {
-		edges = append(edges, e)
-		return nil
-	})
-	slices.SortFunc(edges, func(a, b element) int {
-		if c := bytes.Compare(a.key, b.key); c != 0 {
-			return c
-		}
-		return first(a.end, b.end)
-	})
-	for i, e := range edges {
-		if !e.end && i+1 < len(edges) && edges[i+1].end {
-			r.state.settings.PodInterfaces = append(r.state.settings.PodInterfaces, parseLinkRange(e.key, edges[i+1].key))
+	for _, i := range r.intervals(podLinks) {
+		if i.end != nil {
+			r.state.settings.PodInterfaces = append(r.state.settings.PodInterfaces, parseLinkRange(i.from, i.end))
 		}
 	}
 }
 
-// prefixes reads an interval set.
+// prefixes reads an interval set of addresses.
 func (r *reader) prefixes(s set, is4 bool) []netip.Prefix {
-	type edge struct {
-		addr netip.Addr
-		end  bool
-	}
-	var edges []edge
-	r.each(s.name(is4), func(e element) error {
-		addr, ok := netip.AddrFromSlice(e.key)
-		if !ok {
-			return fmt.Errorf("address has %d bytes", len(e.key))
+	var out []netip.Prefix
+	for _, i := range r.intervals(s.name(is4)) {
+		from, ok := netip.AddrFromSlice(i.from)
+		to := lastAddr(is4)
+		if i.end != nil {
+			end, _ := netip.AddrFromSlice(i.end)
+			to = end.Prev()
 		}
-		edges = append(edges, edge{addr, e.end})
+		if !ok || !to.IsValid() {
+			r.err = errors.Join(r.err, fmt.Errorf("read %s: address has %d bytes", s, len(i.from)))
+			return nil
+		}
+		out = append(out, toPrefixes(from, to)...)
+	}
+	return out
+}
+
+// An interval is from its first key to behind its last; end is nil if it has no end.
+type interval struct{ from, end []byte }
+
+// intervals reads an interval set, sorted. The kernel keeps each edge as an element.
+func (r *reader) intervals(name string) []interval {
+	var edges []element
+	r.each(name, func(e element) error {
+		edges = append(edges, e)
 		return nil
 	})
-	slices.SortFunc(edges, func(a, b edge) int {
-		if c := a.addr.Compare(b.addr); c != 0 {
+	slices.SortFunc(edges, func(a, b element) int {
+		if c := bytes.Compare(a.key, b.key); c != 0 || a.end == b.end {
 			return c
 		}
-		return first(a.end, b.end)
+		if a.end { // of the one before
+			return -1
+		}
+		return 1
 	})
-	var out []netip.Prefix
+	var out []interval
 	for i, e := range edges {
 		switch {
 		case e.end:
 		case i+1 < len(edges) && edges[i+1].end:
-			out = append(out, toPrefixes(e.addr, edges[i+1].addr.Prev())...)
+			out = append(out, interval{e.key, edges[i+1].key})
 		default:
-			out = append(out, toPrefixes(e.addr, lastAddr(is4))...)
+			out = append(out, interval{from: e.key})
 		}
 	}
 	return out

@@ -3,9 +3,7 @@ package nftables
 import (
 	"encoding/binary"
 	"fmt"
-	"maps"
 	"net/netip"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -43,6 +41,7 @@ type stickyName struct {
 
 // sticky is what an id needs in the kernel.
 type sticky struct {
+	name    stickyName
 	seconds uint32
 	uses    int // frontends that have it
 }
@@ -52,16 +51,15 @@ func (s *state) idOf(n stickyName) id {
 	if i, ok := s.ids[n]; ok {
 		return i
 	}
-	next := firstID
-	taken := slices.Sorted(maps.Values(s.ids))
-	for _, i := range taken {
-		if i != next {
-			break
-		}
-		next++
-	}
-	s.ids[n] = next
-	return next
+	i := s.nextID
+	s.takeID(n, i)
+	return i
+}
+
+// takeID notes whose an id is; the next new one is behind all that were ever taken.
+func (s *state) takeID(n stickyName, i id) {
+	s.ids[n] = i
+	s.nextID = max(s.nextID, i+1)
 }
 
 // comment is the comment of a frontend's id: who it is, and for how long a client stays.
@@ -169,16 +167,15 @@ func stickySet(nodePort, outside bool) set {
 // learners is what one Sync changes of ids.
 type learners struct {
 	now  map[id]sticky // ids that change, as they shall be; uses 0: gone
-	was  map[id]sticky
-	gone map[id]bool // ids of which an endpoint may have left
+	gone map[id]bool   // ids of which an endpoint may have left
 }
 
 // learners finds the ids that change with the frontends in next.
 func (s *state) learners(next map[service.Key]*held, full bool) learners {
-	l := learners{now: map[id]sticky{}, was: map[id]sticky{}, gone: map[id]bool{}}
+	l := learners{now: map[id]sticky{}, gone: map[id]bool{}}
 	touch := func(i id) sticky {
 		if _, ok := l.now[i]; !ok {
-			l.now[i], l.was[i] = s.stickies[i], s.stickies[i]
+			l.now[i] = s.stickies[i]
 		}
 		return l.now[i]
 	}
@@ -191,12 +188,15 @@ func (s *state) learners(next map[service.Key]*held, full bool) learners {
 				l.now[i], l.gone[i] = st, true
 			}
 		}
-		for _, i := range [...]id{is.id, is.outsideID} {
-			if i != 0 {
-				st := touch(i)
+		for _, list := range [...]struct {
+			id    id
+			local bool
+		}{{is.id, is.local}, {is.outsideID, is.outsideLocal}} {
+			if list.id != 0 {
+				st := touch(list.id)
 				st.uses++
-				st.seconds = is.seconds
-				l.now[i] = st
+				st.name, st.seconds = stickyName{is.name, k.Addr.Addr().Is4(), list.local}, is.seconds
+				l.now[list.id] = st
 			}
 		}
 	}
@@ -210,19 +210,19 @@ func (s *state) learners(next map[service.Key]*held, full bool) learners {
 }
 
 // prepare queues what must be there before the first packet of an id.
-func (l learners) prepare(k *kernel, c *nftables.Conn, learned map[id]bool) (queued bool, err error) {
+func (l learners) prepare(k *kernel, c *nftables.Conn, s *state) (queued bool, err error) {
 	chains := map[uint32]bool{}
 	for i, st := range l.now {
-		if st.uses > 0 && (!learned[i] || l.was[i].seconds != st.seconds) && !chains[st.seconds] {
+		if st.uses > 0 && (!s.learned[i] || s.stickies[i].seconds != st.seconds) && !chains[st.seconds] {
 			chains[st.seconds], queued = true, true
 			k.addLearner(c, st.seconds)
 		}
 	}
 	for i, st := range l.now {
-		if st.uses <= 0 || learned[i] && l.was[i].seconds == st.seconds {
+		if st.uses <= 0 || s.learned[i] && s.stickies[i].seconds == st.seconds {
 			continue
 		}
-		if learned[i] {
+		if s.learned[i] {
 			if err := k.unlearn(c, i); err != nil {
 				return queued, err
 			}
@@ -235,9 +235,9 @@ func (l learners) prepare(k *kernel, c *nftables.Conn, learned map[id]bool) (que
 }
 
 // finish queues the end of ids that nobody uses any more.
-func (l learners) finish(k *kernel, c *nftables.Conn, learned map[id]bool) (queued bool, err error) {
+func (l learners) finish(k *kernel, c *nftables.Conn, s *state) (queued bool, err error) {
 	for i, st := range l.now {
-		if st.uses <= 0 && learned[i] {
+		if st.uses <= 0 && s.learned[i] {
 			queued = true
 			if err := k.unlearn(c, i); err != nil {
 				return queued, err
@@ -254,9 +254,11 @@ func (l learners) note(s *state) {
 			s.stickies[i], s.learned[i] = st, true
 			continue
 		}
+		if name := s.stickies[i].name; s.ids[name] == i {
+			delete(s.ids, name)
+		}
 		delete(s.stickies, i)
 		delete(s.learned, i)
-		maps.DeleteFunc(s.ids, func(_ stickyName, o id) bool { return o == i })
 	}
 }
 
