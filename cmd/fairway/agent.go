@@ -112,7 +112,7 @@ func (a *agent) run(ctx context.Context) error {
 	if a.cfg.Mode != config.ModeNone {
 		loop := proxy.New(proxy.Config{
 			Log: a.log, Source: src, Datapath: dp, View: view, NodeChanged: nodes.listen(),
-			Report: events.Report, Forget: a.forget(flows), Checks: checkNodePorts(checks), Health: state, Metrics: proxy.NewMetrics(registry),
+			Report: events.Report, Forget: a.forget(flows), Checks: checks.Sync, Health: state, Metrics: proxy.NewMetrics(registry),
 			MinSync: a.cfg.MinSyncPeriod, MaxRetry: a.cfg.SyncPeriod,
 		})
 		g.Go(func() error { return loop.Run(ctx) })
@@ -147,17 +147,6 @@ func (a *agent) forget(table *conntrack.Table) func(context.Context, []service.F
 		n, err := table.Delete(ctx, flows)
 		a.log.Debug("forgot flows", "asked", len(flows), "deleted", n)
 		return n, err
-	}
-}
-
-// checkNodePorts returns what answers load balancers on Services' healthCheckNodePorts.
-func checkNodePorts(checks *health.NodePortChecks) func([]service.HealthCheck) {
-	return func(all []service.HealthCheck) {
-		list := make([]health.Check, len(all))
-		for i, h := range all {
-			list[i] = health.Check(h)
-		}
-		checks.Sync(list)
 	}
 }
 

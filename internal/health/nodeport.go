@@ -16,18 +16,9 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// A Check is what load balancers may ask of one Service: its healthCheckNodePort.
-type Check struct {
-	Service service.Name
-	Port    uint16
-	// Endpoints4 and Endpoints6 are the numbers of different addresses of ready endpoints
-	// on this node, by family: who asks over IPv4 will send IPv4. 0 for a family that the
-	// Service does not have.
-	// Terminating ones must not be counted, although traffic may still be sent to them:
-	// so the node fails its check, and load balancers leave it, while its last pod
-	// still answers.
-	Endpoints4, Endpoints6 int
-}
+// A Check is what load balancers may ask of one Service: its healthCheckNodePort. Who
+// asks over IPv4 will send IPv4, and is told of that family's endpoints.
+type Check = service.HealthCheck
 
 // NodePortConfig says how NodePortChecks work.
 type NodePortConfig struct {

@@ -141,14 +141,14 @@ func (c *checks) expect(t *testing.T, when string, name service.Name, port uint1
 func TestNodePortRules(t *testing.T) {
 	c := startChecks(t)
 	a, b := freePort(t), freePort(t)
-	c.Sync([]Check{{web, a, 2, 1}, {dns, b, 0, 0}})
+	c.Sync([]Check{checkOf(web, a, 2, 1), checkOf(dns, b, 0, 0)})
 	c.expect(t, "two endpoints", web, a, 200, 2, true)
 	c.expect(t, "no endpoint", dns, b, 503, 0, true)
 	if code, _, _ := ask(t, "::1", a, "/"); code != 200 {
 		t.Errorf("over IPv6: status %d, want 200", code)
 	}
 
-	c.Sync([]Check{{web, a, 0, 0}, {dns, b, 1, 0}})
+	c.Sync([]Check{checkOf(web, a, 0, 0), checkOf(dns, b, 1, 0)})
 	c.expect(t, "the last one terminates", web, a, 503, 0, true)
 	c.expect(t, "one came", dns, b, 200, 1, true)
 
@@ -158,7 +158,7 @@ func TestNodePortRules(t *testing.T) {
 	c.cfg.State.Synced()
 	c.expect(t, "the agent is well again", dns, b, 200, 1, true)
 
-	c.Sync([]Check{{dns, a, 3, 0}}) // with the port of another
+	c.Sync([]Check{checkOf(dns, a, 3, 0)}) // with the port of another
 	c.expect(t, "port moved", dns, a, 200, 3, true)
 	closed(t, "127.0.0.1", b)
 	c.Sync(nil)
@@ -176,7 +176,7 @@ func TestNodePortInUse(t *testing.T) {
 	}
 	defer taken.Close()
 	a, b := netip.MustParseAddrPort(taken.Addr().String()).Port(), freePort(t)
-	both := []Check{{web, a, 1, 0}, {dns, b, 1, 0}}
+	both := []Check{checkOf(web, a, 1, 0), checkOf(dns, b, 1, 0)}
 	c.Sync(both)
 	c.Sync(both)
 	c.expect(t, "another's port is in use", dns, b, 200, 1, true)
@@ -207,7 +207,7 @@ func TestNodePortAddresses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := startChecks(t, v.addrs...)
 			port := freePort(t)
-			c.Sync([]Check{{web, port, 1, 1}})
+			c.Sync([]Check{checkOf(web, port, 1, 1)})
 			for _, host := range v.open {
 				if code, _, _ := ask(t, host, port, "/"); code != 200 {
 					t.Errorf("%s: status %d, want 200", host, code)
@@ -222,7 +222,7 @@ func TestNodePortAddresses(t *testing.T) {
 		})
 	}
 	c := startChecks(t, "203.0.113.0/24")
-	c.Sync([]Check{{web, freePort(t), 1, 0}})
+	c.Sync([]Check{checkOf(web, freePort(t), 1, 0)})
 	if p := c.told(); len(p) != 1 || !strings.Contains(p[0], "--nodeport-addresses") {
 		t.Errorf("no address: problems %q", p)
 	}
@@ -233,7 +233,7 @@ func TestNodePortAddresses(t *testing.T) {
 func TestNodePortClients(t *testing.T) {
 	c := startChecks(t)
 	port := freePort(t)
-	c.Sync([]Check{{web, port, 1, 0}})
+	c.Sync([]Check{checkOf(web, port, 1, 0)})
 	dial := func() net.Conn {
 		t.Helper()
 		conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
@@ -246,14 +246,14 @@ func TestNodePortClients(t *testing.T) {
 	dial()
 	begin := time.Now()
 	c.Sync(nil)
-	c.Sync([]Check{{web, port, 1, 0}})
+	c.Sync([]Check{checkOf(web, port, 1, 0)})
 	if d := time.Since(begin); d > closeTimeout {
 		t.Errorf("Sync took %v with a silent client", d)
 	}
 	c.expect(t, "opened again", web, port, 200, 1, true)
 	dial()
 	c.end(t)
-	c.Sync([]Check{{web, port, 1, 0}})
+	c.Sync([]Check{checkOf(web, port, 1, 0)})
 	closed(t, "127.0.0.1", port)
 }
 
@@ -261,7 +261,7 @@ func TestNodePortClients(t *testing.T) {
 func TestNodePortServerLost(t *testing.T) {
 	c := startChecks(t)
 	port := freePort(t)
-	c.Sync([]Check{{web, port, 1, 0}})
+	c.Sync([]Check{checkOf(web, port, 1, 0)})
 	c.NodePortChecks.mu.Lock()
 	for _, r := range c.open[web].servers {
 		_ = r.listener.Close()
@@ -278,7 +278,7 @@ func TestNodePortServerLost(t *testing.T) {
 			t.Fatal("the lost server is not forgotten")
 		}
 	}
-	c.Sync([]Check{{web, port, 2, 0}})
+	c.Sync([]Check{checkOf(web, port, 2, 0)})
 	c.expect(t, "opened again", web, port, 200, 2, true)
 }
 
@@ -286,7 +286,7 @@ func TestNodePortServerLost(t *testing.T) {
 func TestFamilies(t *testing.T) {
 	c := startChecks(t)
 	port := freePort(t)
-	c.Sync([]Check{{web, port, 0, 3}})
+	c.Sync([]Check{checkOf(web, port, 0, 3)})
 	for at, want := range map[string]int{"127.0.0.1": http.StatusServiceUnavailable, "[::1]": http.StatusOK} {
 		resp, err := http.Get(fmt.Sprintf("http://%s:%d/", at, port))
 		if err != nil {
@@ -297,4 +297,8 @@ func TestFamilies(t *testing.T) {
 			t.Errorf("over %s: status %d, want %d", at, resp.StatusCode, want)
 		}
 	}
+}
+
+func checkOf(n service.Name, port uint16, endpoints4, endpoints6 int) Check {
+	return Check{Service: n, Port: port, Endpoints4: endpoints4, Endpoints6: endpoints6}
 }
