@@ -21,6 +21,8 @@ import (
 type Datapath interface {
 	// Name is the mechanism's name as in --proxy-mode: "nftables".
 	Name() string
+	// Algorithms are those that it can do; Random is always one of them.
+	Algorithms() service.Algorithms
 	// Sync makes the kernel do what want says. It is atomic for each frontend,
 	// idempotent, and safe to repeat after any error: it then starts from what the
 	// kernel really holds. The first Sync of a process adopts what an earlier one
@@ -47,3 +49,34 @@ type Stats struct {
 	Deleted   int  // kernel elements deleted
 	Full      bool // everything was compared with the kernel, not with the last table
 }
+
+// A Prober can say what keeps it from working here: no rights, a kernel without it, a
+// program that is not installed. It changes nothing.
+type Prober interface{ Probe() error }
+
+// A Releaser is a datapath whose established connections need more than conntrack's
+// entries to live on. Others can just be cleaned up when another one has taken over.
+type Releaser interface {
+	// Release gives the node to another datapath, which is in place: from now on this one
+	// takes no new connection. It keeps what established ones need, and takes away what
+	// none needs any more each time it is called; done says that no trace is left.
+	Release(ctx context.Context) (done bool, err error)
+}
+
+// A Carrier carries connections itself, in this process, so that conntrack alone cannot
+// end them.
+type Carrier interface {
+	// Cut ends the connections and flows of the given kind to endpoints that are gone, and
+	// says how many those were.
+	Cut(ctx context.Context, flows []service.Flow) (int, error)
+}
+
+// A Counter counts what it carried.
+type Counter interface {
+	// Counts returns what was carried since the rules were loaded, for each Service port.
+	Counts(ctx context.Context) (map[service.PortName]Count, error)
+}
+
+// A Count is what one Service port carried. Connections, Packets and Bytes (of both
+// directions where the mechanism can tell) may be 0 where they are not counted.
+type Count struct{ Connections, Packets, Bytes, Rejects, Drops uint64 }

@@ -39,6 +39,7 @@ func Compile(svc *Service, eps []*Slice, v Vantage) *Entry {
 		return c.entry
 	}
 	c.outsideAddresses()
+	c.balance = c.algorithm()
 	for _, port := range svc.Ports {
 		port, ok := c.admit(port)
 		if !ok {
@@ -63,12 +64,27 @@ func Compile(svc *Service, eps []*Slice, v Vantage) *Entry {
 	return c.entry
 }
 
+// algorithm returns how connections are spread: as the Service asks, else as the node
+// does by default.
+func (c *compilation) algorithm() Algorithm {
+	if !c.svc.Balanced {
+		return c.v.Balance
+	}
+	if c.v.Lacks.Has(c.svc.Balance) {
+		c.problem("BalanceNotSupported", "this node's proxy mode cannot balance by %v; it balances by %v", c.svc.Balance, c.v.Balance)
+		return c.v.Balance
+	}
+	return c.svc.Balance
+}
+
 // compilation is one run of Compile.
 type compilation struct {
 	svc   *Service
 	v     Vantage
 	ports []Port // those admitted so far
 	entry *Entry
+	// balance is how all frontends spread connections.
+	balance Algorithm
 	// balancers and externals are the addresses for outside clients; true: IPv4.
 	balancers, externals map[bool][]netip.Addr
 }
@@ -131,7 +147,7 @@ func (c *compilation) port(p Port, ip netip.Addr, all []candidate) {
 	set := categorize(all, p, c.svc, c.v)
 	name := PortName{c.svc.Name, p.Name}
 	add := func(addr netip.Addr, port uint16, inside, outside *Route) *Frontend {
-		f := &Frontend{Addr: netip.AddrPortFrom(addr, port), Proto: p.Proto, Service: name, Inside: inside, Outside: outside, Serving: set.serving, Affinity: c.svc.Affinity}
+		f := &Frontend{Addr: netip.AddrPortFrom(addr, port), Proto: p.Proto, Service: name, Inside: inside, Outside: outside, Serving: set.serving, Balance: c.balance, Affinity: c.svc.Affinity}
 		c.entry.Frontends = append(c.entry.Frontends, f)
 		return f
 	}

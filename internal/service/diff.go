@@ -70,7 +70,7 @@ func (f *Frontend) Equal(o *Frontend) bool {
 	if f == nil || o == nil {
 		return f == o
 	}
-	return f == o || f.Key() == o.Key() && f.Service == o.Service && f.Reserved == o.Reserved && f.Affinity == o.Affinity &&
+	return f == o || f.Key() == o.Key() && f.Service == o.Service && f.Reserved == o.Reserved && f.Affinity == o.Affinity && f.Balance == o.Balance &&
 		slices.Equal(f.Sources, o.Sources) && f.Inside.Equal(o.Inside) && f.Outside.Equal(o.Outside)
 }
 

@@ -43,6 +43,9 @@ func (f *Frontend) rows() [][]string {
 			masq = r.Masquerade.String()
 		}
 		fields := []string{f.Key().String(), scope, f.Service.String(), r.Action.String(), masq, list(r.Endpoints)}
+		if f.Balance != Random {
+			fields = append(fields, "balance "+f.Balance.String())
+		}
 		if f.Affinity > 0 {
 			fields = append(fields, "affinity "+f.Affinity.String())
 		}
@@ -78,12 +81,17 @@ func (s Settings) String() string {
 	return text
 }
 
-// String returns "10.0.2.5:8080", with "(local)" behind one on this node.
+// String returns "10.0.2.5:8080", with "(local)" behind one on this node, and "*3"
+// behind one with a weight.
 func (e Endpoint) String() string {
+	s := e.Addr.String()
 	if e.Local {
-		return e.Addr.String() + "(local)"
+		s += "(local)"
 	}
-	return e.Addr.String()
+	if e.Weight != 0 {
+		s += fmt.Sprintf("*%d", e.Weight)
+	}
+	return s
 }
 
 // list joins values by commas; "-" stands for none.

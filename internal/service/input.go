@@ -21,6 +21,12 @@ type Service struct {
 	Ports   []Port
 	// Affinity is sessionAffinity ClientIP's timeout; 0: none.
 	Affinity time.Duration
+	// Balance is the algorithm that the Service asks for, if Balanced; else the
+	// Vantage's default counts.
+	Balance  Algorithm
+	Balanced bool
+	// Weighted says that the endpoints' weights count.
+	Weighted bool
 	// HealthCheckNodePort is where load balancers ask whether this node has endpoints;
 	// it counts with ExternalLocal only. 0: nowhere.
 	HealthCheckNodePort uint16
@@ -65,6 +71,10 @@ type SliceEndpoint struct {
 	Node                        string // empty: not known, so never local
 	Zone                        string
 	Ready, Serving, Terminating bool
+	// Weight is the pod's share of new connections, if the Service is Weighted; it is
+	// known only if HasWeight, else it is 1. A pod of weight 0 gets no new connections.
+	Weight    uint16
+	HasWeight bool
 	// NodeHints and ZoneHints name the nodes and zones that shall use the endpoint.
 	NodeHints, ZoneHints []string
 }
@@ -81,8 +91,12 @@ type Vantage struct {
 	// Sources may come through the load balancer's address, which then counts as a
 	// source as well: that is what the packet carries when the node calls it.
 	Primary4, Primary6 netip.Addr
-	RefuseExternalIPs  bool // leave out ExternalIPs (KEP-5707: they can be abused)
-	MasqueradeAll      bool // masquerade everyone who uses a ClusterIP
+	// Balance is the algorithm of Services that name none, and Lacks are the algorithms
+	// that the node's datapath cannot do.
+	Balance           Algorithm
+	Lacks             Algorithms
+	RefuseExternalIPs bool // leave out ExternalIPs (KEP-5707: they can be abused)
+	MasqueradeAll     bool // masquerade everyone who uses a ClusterIP
 }
 
 // A Problem is a part of an object that makes no sense and was left out, in words

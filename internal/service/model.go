@@ -118,6 +118,9 @@ func (m Masquerade) String() string { return [...]string{"hairpin", "far", "all"
 type Endpoint struct {
 	Addr  netip.AddrPort
 	Local bool // it runs on this node, so that it can be its own client (hairpin)
+	// Weight is its share of new connections relative to the others'. 0 is the same as 1,
+	// and what all have whose Service does not ask for weights.
+	Weight uint16
 }
 
 // A Route is what becomes of a packet that reaches a Frontend.
@@ -142,6 +145,8 @@ type Frontend struct {
 	Service PortName // for names, metrics and messages
 	Inside  *Route   // for pods (Settings.Pods) and for the node itself
 	Outside *Route   // for everyone else; the same pointer as Inside when nothing differs
+	// Balance says how new connections are spread over a Route's endpoints.
+	Balance Algorithm
 	// Affinity is how long a client stays at the endpoint it got, counted from its last
 	// new connection, over all Frontends of the same Service port; 0: not at all.
 	Affinity time.Duration

@@ -29,10 +29,11 @@ type slow struct {
 	last *service.Table
 }
 
-func (s *slow) Name() string              { return "slow" }
-func (s *slow) Close()                    { s.last = nil }
-func (s *slow) FailWrites(f func() error) { s.fail = f }
-func (s *slow) has(bug string) bool       { return s.bug == bug }
+func (s *slow) Name() string                   { return "slow" }
+func (s *slow) Algorithms() service.Algorithms { return service.AlgorithmsOf(service.Random) }
+func (s *slow) Close()                         { s.last = nil }
+func (s *slow) FailWrites(f func() error)      { s.fail = f }
+func (s *slow) has(bug string) bool            { return s.bug == bug }
 func (s *slow) either(bug, a, b string) string {
 	if s.has(bug) {
 		return a

@@ -73,6 +73,9 @@ func New(cfg Config) (*Datapath, error) {
 // Name returns "nftables".
 func (d *Datapath) Name() string { return "nftables" }
 
+// Algorithms implements datapath.Datapath.
+func (d *Datapath) Algorithms() service.Algorithms { return service.AlgorithmsOf(service.Random) }
+
 // FailWrites makes every write ask f first and fail with its error. It is for tests
 // that inject faults.
 func (d *Datapath) FailWrites(f func() error) { d.kernel.fail = f }

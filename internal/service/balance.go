@@ -1,0 +1,66 @@
+package service
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// An Algorithm says how new connections are spread over the endpoints of a Frontend.
+// Weights (Endpoint.Weight) count with every one of them. The zero value is Random.
+type Algorithm uint8
+
+// The algorithms. Which of them a datapath can do, its Algorithms says.
+const (
+	Random        Algorithm = iota
+	RoundRobin              // one after the other
+	LeastConn               // who has the fewest open connections
+	SourceHash              // by the client's address
+	DestHash                // by the address that the client called
+	ShortestDelay           // who would have the fewest connections after this one, by weight
+	NeverQueue              // one without connections, else as ShortestDelay
+	Maglev                  // by the client's address, stable when endpoints come and go
+	algorithmCount
+)
+
+// names are IPVS' where it has one, and so kube-router's and kube-proxy's.
+var algorithmNames = [algorithmCount]string{"random", "rr", "lc", "sh", "dh", "sed", "nq", "maglev"}
+
+// String returns the name as in the annotation fairway.net/balance: "rr".
+func (a Algorithm) String() string {
+	if int(a) < len(algorithmNames) {
+		return algorithmNames[a]
+	}
+	return fmt.Sprintf("Algorithm(%d)", uint8(a))
+}
+
+// ParseAlgorithm is the inverse of String. It also knows the names that IPVS has for
+// the same with weights (wrr, wlc) and for Maglev hashing (mh).
+func ParseAlgorithm(s string) (Algorithm, error) {
+	switch s {
+	case "wrr":
+		return RoundRobin, nil
+	case "wlc":
+		return LeastConn, nil
+	case "mh":
+		return Maglev, nil
+	}
+	if i := slices.Index(algorithmNames[:], s); i >= 0 {
+		return Algorithm(i), nil
+	}
+	return Random, fmt.Errorf("%q is none of %s", s, strings.Join(algorithmNames[:], ", "))
+}
+
+// Algorithms is a set of algorithms. The zero value is empty.
+type Algorithms uint16
+
+// AlgorithmsOf returns the set of all.
+func AlgorithmsOf(all ...Algorithm) (s Algorithms) {
+	for _, a := range all {
+		s |= 1 << a
+	}
+	return s
+}
+
+// Has reports whether a is in the set.
+func (s Algorithms) Has(a Algorithm) bool { return s&(1<<a) != 0 }
