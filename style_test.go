@@ -40,7 +40,8 @@ var law = map[string]struct {
 }{
 	"service":              {nil, false, false, "the policy is pure: it must be readable and testable without a kernel or an API server"},
 	"datapath":             {[]string{"service"}, false, false, "the contract speaks of tables only"},
-	"datapath/nftables":    {[]string{"service", "datapath"}, true, false, "a mechanism renders tables; it knows no API objects"},
+	"datapath/nft":         {nil, true, false, "a table whose program is constant; what its elements mean, the mechanisms know"},
+	"datapath/nftables":    {[]string{"service", "datapath", "datapath/nft"}, true, false, "a mechanism renders tables; it knows no API objects"},
 	"datapath/conformance": {[]string{"service", "datapath", "testnet", "scenario", "kube"}, true, true, "tests"},
 	"conntrack":            {[]string{"service"}, true, false, "deletes flows; knows tables' words only"},
 	"proxy":                {[]string{"service", "datapath"}, true, false, "the loop knows no API objects and no mechanism"},

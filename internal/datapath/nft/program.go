@@ -1,0 +1,206 @@
+package nft
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"text/template"
+
+	"github.com/google/nftables"
+)
+
+// markerPrefix begins the name of the empty chain that says which program is loaded.
+const markerPrefix = "program-"
+
+// A Program is the constant part of a table: sets, maps, chains and rules, as a
+// text/template of what nft reads. Besides Data it may use {{.Table}}, the table's
+// name, and it must declare the chain {{.Marker}}, without rules: by its name, which
+// has a hash of the whole program, a restart knows that there is nothing to load.
+//
+// A program begins with "add table inet {{.Table}}". Its chains are declared in blocks,
+// "chain NAME {" on a line, because Load must know which ones they are.
+type Program struct {
+	Source string
+	Data   map[string]any
+	// Salt is what else makes another version of it: rules that are written over netlink.
+	Salt string
+	// Keep says which other chains belong to the table, written over netlink. A load leaves
+	// them; whatever it finds beside is emptied, and removed by Prune. Nil: none.
+	Keep func(chain string) bool
+}
+
+// Text returns the program as nft reads it.
+func (p *Program) Text(table string) (string, error) {
+	text, _, err := p.render(table)
+	return text, err
+}
+
+// render returns the text and the marker in it.
+func (p *Program) render(table string) (text, marker string, err error) {
+	t, err := template.New("ruleset").Option("missingkey=error").Parse(p.Source)
+	if err != nil {
+		return "", "", fmt.Errorf("parse embedded ruleset: %w", err)
+	}
+	data := maps.Clone(p.Data)
+	if data == nil {
+		data = map[string]any{}
+	}
+	data["Table"] = table
+	marker = "unnamed" // while its hash is taken
+	for range 2 {
+		data["Marker"] = markerPrefix + marker
+		var out strings.Builder
+		if err := t.Execute(&out, data); err != nil {
+			return "", "", fmt.Errorf("render embedded ruleset: %w", err)
+		}
+		text = out.String()
+		sum := sha256.Sum256([]byte(text + p.Salt))
+		if marker == "unnamed" {
+			marker = hex.EncodeToString(sum[:])[:12]
+		}
+	}
+	return text, markerPrefix + marker, nil
+}
+
+// Declarations in a program, one a line.
+const chainPattern, setPattern = `(?m)^\s*chain (\S+) \{`, `(?m)^\s*(?:set|map) (\S+) \{`
+
+func declared(text, pattern string) map[string]bool {
+	names := map[string]bool{}
+	for _, m := range regexp.MustCompile(pattern).FindAllStringSubmatch(text, -1) {
+		names[m[1]] = true
+	}
+	return names
+}
+
+// Load makes the kernel run p, even if it seems to be there if again is set. It returns
+// whether it had to: then the chains that p keeps must be written again.
+//
+// Rules are replaced in one transaction; elements stay, so that a new version of the
+// agent takes over what an old one left. Only if a set has another shape under an old
+// name does the table start anew: give such a set a new name.
+func (t *Table) Load(ctx context.Context, p *Program, again bool) (loaded bool, err error) {
+	text, marker, err := p.render(t.name)
+	if err != nil {
+		return false, err
+	}
+	chains, err := t.list()
+	if err != nil {
+		return false, err
+	}
+	if slices.Contains(chains, chain{name: marker}) && !again {
+		return false, nil
+	}
+	var all strings.Builder
+	for _, c := range chains {
+		if p.Keep == nil || !p.Keep(c.name) {
+			fmt.Fprintf(&all, "flush chain inet %s %s\n", t.name, c.name)
+		}
+	}
+	for _, c := range chains {
+		if strings.HasPrefix(c.name, markerPrefix) && c.name != marker {
+			fmt.Fprintf(&all, "delete chain inet %s %s\n", t.name, c.name)
+		}
+	}
+	all.WriteString(text)
+	if err := t.mayWrite(); err != nil {
+		return false, err
+	}
+	if err = t.run(ctx, all.String()); err != nil && len(chains) > 0 {
+		err = t.run(ctx, fmt.Sprintf("delete table inet %s\n%s", t.name, text))
+	}
+	if err != nil {
+		return false, fmt.Errorf("load program: %w", err)
+	}
+	return true, nil
+}
+
+// Prune removes the chains and sets that neither p nor its Keep has: those of older
+// programs. It is called after a Load that loaded, when the chains that p keeps are
+// written again and nothing refers to the old ones any more.
+func (t *Table) Prune(p *Program) error {
+	text, _, err := p.render(t.name)
+	if err != nil {
+		return err
+	}
+	chains, err := t.list()
+	if err != nil || chains == nil {
+		return err
+	}
+	sets, err := t.sets()
+	if err != nil {
+		return err
+	}
+	known := declared(text, chainPattern)
+	return t.Commit(func(c *nftables.Conn) (queued bool, err error) {
+		old := func(name string) bool { return !known[name] && (p.Keep == nil || !p.Keep(name)) }
+		for _, chain := range chains {
+			if old(chain.name) {
+				c.FlushChain(t.Chain(chain.name))
+			}
+		}
+		declared := declared(text, setPattern)
+		for name, isMap := range sets {
+			if !declared[name] {
+				s := t.Set(name)
+				if s.IsMap = isMap; isMap {
+					c.FlushSet(s) // its verdicts may hold chains
+				}
+				c.DelSet(s)
+				queued = true
+			}
+		}
+		for _, chain := range chains {
+			if old(chain.name) {
+				c.DelChain(t.Chain(chain.name))
+				queued = true
+			}
+		}
+		return queued, nil
+	}, nil)
+}
+
+// Run runs the program nft on text, in one transaction.
+func (t *Table) Run(ctx context.Context, text string) error {
+	if err := t.mayWrite(); err != nil {
+		return err
+	}
+	return t.run(ctx, text)
+}
+
+func (t *Table) run(ctx context.Context, text string) error {
+	path, err := exec.LookPath("nft")
+	if err != nil {
+		return errNoNFT
+	}
+	cmd := exec.CommandContext(ctx, path, "-f", "-")
+	cmd.Stdin = strings.NewReader(text)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	if err := cmd.Run(); err != nil {
+		line, _, _ := strings.Cut(strings.TrimSpace(stderr.String()), "\n")
+		return fmt.Errorf("nft: %w: %s [needs root and a kernel with nf_tables, 5.13 or later]", err, line)
+	}
+	t.commits++
+	return nil
+}
+
+// Probe reports what keeps a table from working here: no rights, no nf_tables, no nft.
+// It changes nothing.
+func (t *Table) Probe() error {
+	if _, err := exec.LookPath("nft"); err != nil {
+		return errNoNFT
+	}
+	_, err := t.exists()
+	return err
+}
+
+var errNoNFT = errors.New("the program nft is not installed [apt-get install nftables]")

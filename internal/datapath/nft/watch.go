@@ -1,0 +1,141 @@
+package nft
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// A Watch tells whether another hand has changed a table.
+//
+// The kernel counts the changes of all tables of a network namespace (the generation).
+// As long as that is the number after our last commit, nobody has changed anything,
+// which costs one message to find out. Else our chains and rules are compared by their
+// handles; what is left is a change of elements, or of a table that is not ours.
+//
+//	Begin, read the table, Commit…, End(true) · Look · Begin, Commit…, End(false) · Look …
+type Watch struct {
+	table      *Table
+	generation uint32
+	rules      []string
+	known      bool
+}
+
+// Watch returns a watch over the table that has not begun.
+func (t *Table) Watch() *Watch { return &Watch{table: t} }
+
+// A Change is what a Look found.
+type Change uint8
+
+// The findings. Elements means that they may have changed, or that another table did.
+const (
+	Nothing Change = iota
+	Elements
+	Rules
+)
+
+// Begin notes the generation; from here on it counts our own commits. It is called
+// before the table is read, so that a change while it is read will be seen.
+func (w *Watch) Begin() error {
+	if w.known {
+		w.table.commits = 0
+		return nil
+	}
+	gen, err := w.table.Generation()
+	if err != nil {
+		return err
+	}
+	w.generation, w.known, w.table.commits = gen, true, 0
+	return nil
+}
+
+// End takes our own commits since Begin for known; rules says that they changed chains
+// or rules. If the generation has grown by more than our commits, somebody else changed
+// something meanwhile, and Look will find that.
+func (w *Watch) End(rules bool) (err error) {
+	w.generation += w.table.commits
+	w.table.commits = 0
+	if rules {
+		w.rules, err = w.table.rules()
+	}
+	return err
+}
+
+// Reset forgets everything: the next Begin starts anew.
+func (w *Watch) Reset() { *w = Watch{table: w.table} }
+
+// Look reports what changed since End. After Elements, accept takes what the table
+// holds now for known, if the caller has read it, after Look, and found it right.
+func (w *Watch) Look() (c Change, accept func(), err error) {
+	gen, err := w.table.Generation()
+	if err != nil || gen == w.generation {
+		return Nothing, func() {}, err
+	}
+	rules, err := w.table.rules()
+	if err != nil {
+		return Nothing, func() {}, err
+	}
+	if !slices.Equal(rules, w.rules) {
+		return Rules, func() {}, nil
+	}
+	return Elements, func() { w.generation = gen }, nil
+}
+
+// Generation returns how often the tables of this network namespace were changed.
+func (t *Table) Generation() (gen uint32, err error) {
+	msgs, err := t.execute(unix.NFT_MSG_GETGEN, 0, nil)
+	if err != nil {
+		return 0, fmt.Errorf("ask for the generation: %w", err)
+	}
+	for _, m := range msgs {
+		if len(m.Data) < nfgenmsg {
+			continue
+		}
+		err = nested(m.Data[nfgenmsg:], func(typ uint16, b []byte) error {
+			if typ == unix.NFTA_GEN_ID && len(b) == 4 {
+				gen = binary.BigEndian.Uint32(b)
+			}
+			return nil
+		})
+	}
+	return gen, err
+}
+
+// rules returns the chains of our table and the handles of their rules. The kernel never
+// uses a handle again, so that a change of a rule is a change of this list.
+func (t *Table) rules() ([]string, error) {
+	chains, err := t.list()
+	if err != nil || chains == nil {
+		return nil, err
+	}
+	var list []string
+	for _, c := range chains {
+		list = append(list, c.name)
+	}
+	msgs, err := t.dump(unix.NFT_MSG_GETRULE, []netlink.Attribute{{Type: unix.NFTA_RULE_TABLE, Data: []byte(t.name + "\x00")}})
+	if err != nil {
+		return nil, fmt.Errorf("list rules of table %s: %w", t.name, err)
+	}
+	for _, m := range msgs {
+		var in string
+		var handle uint64
+		err := nested(m, func(typ uint16, b []byte) error {
+			switch {
+			case typ == unix.NFTA_RULE_CHAIN:
+				in = text(b)
+			case typ == unix.NFTA_RULE_HANDLE && len(b) == 8:
+				handle = binary.BigEndian.Uint64(b)
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, fmt.Errorf("list rules of table %s: %w", t.name, err)
+		}
+		list = append(list, fmt.Sprintf("%s %d", in, handle))
+	}
+	slices.Sort(list)
+	return list, nil
+}
