@@ -15,8 +15,11 @@
 // (--log-level, --pod-network, --cni-bin-dir, --cni-conf-dir). Other flags are named
 // in a warning.
 //
-// Three defaults differ from kube-proxy's. The mode is nftables, with all that
-// follows (NodePorts on the primary addresses). There is no minimum time between two
+// The section of a file that counts is that of the mode; where the file names no mode,
+// the section iptables as well, which is the one that kube-proxy would read.
+//
+// Three defaults differ from kube-proxy's. The mode is nftables, and NodePorts are on
+// the primary addresses in every mode. There is no minimum time between two
 // passes: a pass costs what has changed, and what changes meanwhile is the next pass.
 // And "primary" means the node's primary addresses only: a family in which it has
 // none gets no NodePorts, where kube-proxy opens all addresses of the family.
@@ -36,9 +39,18 @@ import (
 
 // The proxy modes.
 const (
-	ModeNFTables = "nftables"
-	ModeNone     = "none" // do not proxy: only the pod network is wanted
+	ModeNFTables  = "nftables"
+	ModeIPTables  = "iptables"
+	ModeIPVS      = "ipvs"
+	ModeUserspace = "userspace"
+	ModeAuto      = "auto" // the best that works here
+	ModeNone      = "none" // do not proxy: only the pod network is wanted
 )
+
+// Modes are all of them, in the order in which messages name them.
+func Modes() []string {
+	return []string{ModeNFTables, ModeIPTables, ModeIPVS, ModeUserspace, ModeAuto, ModeNone}
+}
 
 // The ways to tell pods from others (kube-proxy's detectLocalMode).
 const (
@@ -63,7 +75,7 @@ type Config struct {
 	ContentType string
 
 	NodeName string
-	Mode     string // ModeNFTables or ModeNone
+	Mode     string // one of Modes
 
 	// BindAddress replaces what the API server says is the node's address of its
 	// family. Invalid: it does not. Nothing is bound to it.
@@ -81,6 +93,13 @@ type Config struct {
 	MasqueradeAll     bool
 	MasqueradeBit     int // of the packet mark, 0 to 31
 
+	IPVS IPVS // what mode ipvs alone knows
+	// CountTraffic asks for counters of each Service port, which cost each connection
+	// some time.
+	CountTraffic bool
+	// ReplaceKubeProxy has the agent remove kube-proxy's rules once its own are there.
+	ReplaceKubeProxy bool
+
 	// SyncPeriod bounds how long a change may wait before the agent counts as sick
 	// (after twice that) and how long a failed pass waits to be tried again.
 	SyncPeriod    time.Duration
@@ -96,6 +115,15 @@ type Config struct {
 	LogLevel              slog.Level
 	// Warnings are one line each, for the log.
 	Warnings []string
+}
+
+// IPVS are the options of mode ipvs.
+type IPVS struct {
+	Scheduler    service.Algorithm // of Services that name none
+	ExcludeCIDRs []netip.Prefix    // virtual servers that are somebody else's
+	StrictARP    bool              // answer ARP for addresses of the asked interface only
+	// TCP, TCPFin and UDP are how long idle connections are kept; 0: as the kernel has it.
+	TCP, TCPFin, UDP time.Duration
 }
 
 // NodePorts says on which of the node's addresses NodePorts are served.
@@ -130,6 +158,7 @@ func (c *Config) Settings(zone string, addrs []netip.Addr, podCIDRs []netip.Pref
 	v := service.Vantage{
 		Node: c.NodeName, Zone: zone,
 		MasqueradeAll: c.MasqueradeAll, RefuseExternalIPs: c.RefuseExternalIPs,
+		Balance: c.balance(),
 	}
 	for _, a := range c.primary(addrs) {
 		if a.Is4() {
@@ -140,6 +169,17 @@ func (c *Config) Settings(zone string, addrs []netip.Addr, podCIDRs []netip.Pref
 	}
 	v.Detect4, v.Detect6 = s.Detect()
 	return s, v
+}
+
+// balance is the algorithm of Services that name none.
+func (c *Config) balance() service.Algorithm {
+	switch c.Mode {
+	case ModeIPVS:
+		return c.IPVS.Scheduler
+	case ModeUserspace: // as the proxy of old was known for
+		return service.RoundRobin
+	}
+	return service.Random
 }
 
 // primary returns the node's address of each family that has one. Loopback addresses

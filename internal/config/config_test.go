@@ -51,7 +51,7 @@ func defaults() *Config {
 		NodeName: "host-1", Mode: "nftables",
 		Healthz: netip.MustParseAddrPort("0.0.0.0:10256"), Metrics: netip.MustParseAddrPort("127.0.0.1:10249"),
 		Detect: "ClusterCIDR", ClusterCIDRs: prefixes("10.244.0.0/16"),
-		NodePorts: NodePorts{Primary: true}, MasqueradeBit: 14, SyncPeriod: 30 * time.Second,
+		NodePorts: NodePorts{Primary: true}, MasqueradeBit: 14, IPVS: IPVS{Scheduler: service.RoundRobin}, SyncPeriod: 30 * time.Second,
 		PodNetwork: "none", CNIBinDir: "/opt/cni/bin", CNIConfDir: "/etc/cni/net.d",
 	}
 }
@@ -110,6 +110,28 @@ func TestFlags(t *testing.T) {
 			[]string{"--sync-period=10s", "--iptables-min-sync-period=2s"},
 			func(c *Config) { c.SyncPeriod, c.MinSyncPeriod = 10*time.Second, 2*time.Second },
 		},
+		"mode ipvs": {
+			[]string{
+				"--proxy-mode=ipvs", "--ipvs-scheduler=wlc", "--ipvs-exclude-cidrs=10.1.2.3/16,10.9.0.0/24", "--ipvs-strict-arp",
+				"--ipvs-tcp-timeout=1h", "--ipvs-tcpfin-timeout=2m", "--ipvs-udp-timeout=3s", "--ipvs-sync-period=7s", "--ipvs-min-sync-period=1s",
+			},
+			func(c *Config) {
+				c.Mode, c.SyncPeriod, c.MinSyncPeriod = "ipvs", 7*time.Second, time.Second
+				c.IPVS = IPVS{service.LeastConn, prefixes("10.1.0.0/16", "10.9.0.0/24"), true, time.Hour, 2 * time.Minute, 3 * time.Second}
+			},
+		},
+		"mode iptables": {
+			[]string{"--proxy-mode=iptables", "--masquerade-all", "--iptables-masquerade-bit=3", "--iptables-sync-period=7s", "--iptables-localhost-nodeports=false"},
+			func(c *Config) {
+				c.Mode, c.MasqueradeAll, c.MasqueradeBit, c.SyncPeriod = "iptables", true, 3, 7*time.Second
+			},
+		},
+		"mode auto":      {[]string{"--proxy-mode=auto", "--ipvs-scheduler=sh"}, func(c *Config) { c.Mode, c.IPVS.Scheduler = "auto", service.SourceHash }},
+		"mode userspace": {[]string{"--proxy-mode=userspace"}, func(c *Config) { c.Mode = "userspace" }},
+		"of our own": {
+			[]string{"--count-traffic", "--refuse-external-ips", "--replace-kube-proxy"},
+			func(c *Config) { c.CountTraffic, c.RefuseExternalIPs, c.ReplaceKubeProxy = true, true, true },
+		},
 		"process": {
 			[]string{"--oom-score-adj=-998", "-v4", "--cleanup"},
 			func(c *Config) { c.OOMScoreAdj, c.LogLevel, c.Cleanup = new(-998), -4, true },
@@ -146,8 +168,15 @@ func TestMistakes(t *testing.T) {
 		return "--config=" + path
 	}
 	tests := map[string]struct{ arg, want string }{
-		"mode":             {"--proxy-mode=ipvs", `--proxy-mode: proxy mode "ipvs" is not supported (supported are: nftables, none)`},
-		"mode, file":       {file("mode: iptables"), `mode: proxy mode "iptables" is not supported (supported are: nftables, none)`},
+		"mode":             {"--proxy-mode=magic", `--proxy-mode: "magic" is not a proxy mode [choose one of nftables, iptables, ipvs, userspace, auto, none]`},
+		"mode, file":       {file("mode: kernelspace"), `mode: "kernelspace" is not a proxy mode [choose one of nftables, iptables, ipvs`},
+		"replace by none":  {"--replace-kube-proxy", ""},
+		"scheduler":        {"--ipvs-scheduler=fastest", `--ipvs-scheduler: "fastest" is none of random, rr, lc`},
+		"scheduler, file":  {file("mode: nftables\nipvs: {scheduler: fastest}"), `ipvs.scheduler: "fastest" is none of`},
+		"excluded":         {"--ipvs-exclude-cidrs=10.0.0.1", `--ipvs-exclude-cidrs: "10.0.0.1" is not a CIDR`},
+		"IPVS timeout":     {"--ipvs-udp-timeout=-1s", "--ipvs-udp-timeout: -1s: must not be less than 0"},
+		"iptables' bit":    {file("mode: ipvs\niptables: {masqueradeBit: 40}"), "iptables.masqueradeBit: 40: must be in 0-31"},
+		"IPVS' period":     {file("mode: ipvs\nipvs: {syncPeriod: 1s, minSyncPeriod: 2s}"), "ipvs.minSyncPeriod: 2s: must not be more than"},
 		"nothing to do":    {"--proxy-mode=none", "nothing to do"},
 		"cluster CIDR":     {"--cluster-cidr=10.244.0.0", `--cluster-cidr: "10.244.0.0" is not a CIDR`},
 		"mixed families":   {"--cluster-cidr=::ffff:10.0.0.0/100", "mixes IPv4 and IPv6"},
@@ -185,7 +214,10 @@ func TestMistakes(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			args := []string{test.arg}
-			if test.want == "" {
+			switch {
+			case test.want == "" && test.arg == "--replace-kube-proxy":
+				args, test.want = append(args, "--proxy-mode=none", "--pod-network=routes"), "nobody would carry Services"
+			case test.want == "":
 				args, test.want = append(args, "--pod-network=routes"), `--cni-bin-dir "bin": must be an absolute path`
 			}
 			_, err := load(args...)
@@ -303,7 +335,26 @@ func TestFile(t *testing.T) {
 		},
 		"with a mode it does not": {
 			"mode: nftables\nclusterCIDR: 10.244.0.0/16\niptables: {masqueradeAll: true, masqueradeBit: 7}\nnftables: {masqueradeBit: 8}\n", nil,
-			func(c *Config) { c.MasqueradeBit = 8 }, nil,
+			func(c *Config) { c.MasqueradeBit = 8 }, []string{"in mode nftables these have no effect: iptables.masquerade*"},
+		},
+		"mode iptables": {
+			"mode: iptables\nclusterCIDR: 10.244.0.0/16\niptables: {masqueradeAll: true, masqueradeBit: 7, syncPeriod: 9s, minSyncPeriod: 1s, localhostNodePorts: true}\nnftables: {masqueradeBit: 8, syncPeriod: 3s}\n", nil,
+			func(c *Config) {
+				c.Mode, c.MasqueradeAll, c.MasqueradeBit, c.SyncPeriod, c.MinSyncPeriod = "iptables", true, 7, 9*time.Second, time.Second
+			},
+			[]string{"iptables.localhostNodePorts has no effect: NodePorts are not served on 127.0.0.1", "in mode iptables these have no effect: nftables.masquerade*, nftables.*Period"},
+		},
+		"mode ipvs": {
+			"mode: ipvs\nclusterCIDR: 10.244.0.0/16\niptables: {masqueradeBit: 7, syncPeriod: 5s}\nipvs: {scheduler: sed, strictARP: true, excludeCIDRs: [10.9.0.0/16], syncPeriod: 9s, udpTimeout: 4s}\nwinkernel: {sourceVip: 1.2.3.4}\n", nil,
+			func(c *Config) {
+				c.Mode, c.MasqueradeBit, c.SyncPeriod = "ipvs", 7, 9*time.Second
+				c.IPVS = IPVS{Scheduler: service.ShortestDelay, ExcludeCIDRs: prefixes("10.9.0.0/16"), StrictARP: true, UDP: 4 * time.Second}
+			},
+			[]string{"in mode ipvs these have no effect: winkernel.sourceVip, iptables.*Period"},
+		},
+		"of our own, beside a file": {
+			"clusterCIDR: 10.244.0.0/16\n", []string{"--count-traffic", "--replace-kube-proxy"},
+			func(c *Config) { c.CountTraffic, c.ReplaceKubeProxy = true, true }, nil,
 		},
 		"what is not done yet": {
 			"clusterCIDR: 10.244.0.0/16\nfeatureGates: {A: true}\nconntrack: {min: 5}\nenableProfiling: true\nshowHiddenMetricsForVersion: '1.36'\n", nil,
@@ -350,7 +401,10 @@ func TestFlagWarnings(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	checkWarnings(t, c.Warnings, []string{"no effect here: --conntrack-min, --ipvs-strict-arp, --profiling", "--feature-gates has no effect"})
+	checkWarnings(t, c.Warnings, []string{
+		"no effect here: --conntrack-min, --profiling", "--feature-gates has no effect: only AllowServiceExternalIPs means something here, not A",
+		"in mode nftables these have no effect: --ipvs-strict-arp",
+	})
 	for _, args := range [][]string{{"--feature-gates=AllowServiceExternalIPs=false"}, {"--refuse-external-ips"}} {
 		c, err := load(append(args, "--cluster-cidr=10.0.0.0/8")...)
 		if err != nil || !c.RefuseExternalIPs || len(c.Warnings) > 0 {
@@ -435,6 +489,7 @@ func FuzzFile(f *testing.F) {
 	f.Add(head + kubeadmFile)
 	f.Add(head + "nodePortAddresses: [primary, 10.0.0.0/8]\n")
 	f.Add(`{"apiVersion":"kubeproxy.config.k8s.io/v1alpha1","kind":"KubeProxyConfiguration","oomScoreAdj":-1}`)
+	f.Add(head + "mode: ipvs\nipvs: {scheduler: mh, excludeCIDRs: [10.0.0.0/8], tcpTimeout: 1s}\niptables: {masqueradeBit: 1, localhostNodePorts: true}\n")
 	f.Add("---\n- \x00\n---\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		kp, err := decode([]byte(text))
@@ -456,7 +511,7 @@ func FuzzFile(f *testing.F) {
 
 func checkValid(t *testing.T, c *Config) {
 	t.Helper()
-	if c.Mode != "nftables" && c.Mode != "none" || c.NodeName == "" || c.SyncPeriod <= 0 || c.MinSyncPeriod < 0 || c.Mask() == 0 ||
+	if !slices.Contains(Modes(), c.Mode) || c.NodeName == "" || c.SyncPeriod <= 0 || c.MinSyncPeriod < 0 || c.Mask() == 0 ||
 		!c.Healthz.IsValid() || !c.Metrics.IsValid() {
 		t.Errorf("not valid: %+v", c)
 	}
@@ -498,4 +553,45 @@ func TestInterfaceDetectors(t *testing.T) {
 	if _, err := load("--detect-local-mode=InterfaceNamePrefix", "--pod-interface-name-prefix=a/b"); err == nil {
 		t.Error("a name with a slash is accepted")
 	}
+}
+
+// TestBalance: what a Service that says nothing gets depends on the mode.
+func TestBalance(t *testing.T) {
+	for mode, want := range map[string]service.Algorithm{
+		"nftables": service.Random, "iptables": service.Random, "ipvs": service.SourceHash, "userspace": service.RoundRobin,
+	} {
+		c, err := load("--proxy-mode="+mode, "--ipvs-scheduler=sh")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, v := c.Settings("", nil, nil); v.Balance != want {
+			t.Errorf("mode %s: %v, want %v", mode, v.Balance, want)
+		}
+	}
+}
+
+// FuzzLoad: whatever the command line holds, there is a valid Config or an error of one
+// line.
+func FuzzLoad(f *testing.F) {
+	f.Add("--proxy-mode=auto\n--cluster-cidr=10.0.0.0/8,fd00::/8\n-v=4")
+	f.Add("--ipvs-exclude-cidrs=10.0.0.0/8, fd00::/8\n--ipvs-scheduler\nmh")
+	f.Add("--nodeport-addresses=primary,all\n--feature-gates=AllowServiceExternalIPs=false\n--replace-kube-proxy")
+	f.Add("--healthz-bind-address=::\n--metrics-bind-address=[::1]:1\n--sync-period=1s\n--min-sync-period=1h")
+	f.Fuzz(func(t *testing.T, text string) {
+		args := strings.Split(text, "\n")
+		if slices.ContainsFunc(args, func(a string) bool { return strings.HasPrefix(a, "--config") }) {
+			return // FuzzFile does files, and need not open any
+		}
+		c, err := load(args...)
+		if err != nil {
+			if err.Error() == "" || !strings.Contains(text, err.Error()) && strings.ContainsAny(err.Error(), "\n") {
+				t.Errorf("error is not one line: %q", err)
+			}
+			return
+		}
+		if !c.Healthz.IsValid() || !c.Metrics.IsValid() { // given but empty
+			c.Healthz, c.Metrics = netip.MustParseAddrPort("[::]:1"), netip.MustParseAddrPort("[::]:2")
+		}
+		checkValid(t, c)
+	})
 }

@@ -25,6 +25,7 @@ type Flags struct {
 	syncPeriod, minSyncPeriod time.Duration
 	masqueradeBit, oomScore   int32
 	featureGates              string
+	localhost                 *bool
 }
 
 // own are the options that the file has no field for, or that win over it.
@@ -36,12 +37,14 @@ type own struct {
 	verbosity             int
 	cleanup               bool
 	refuseExternalIPs     bool
+	countTraffic          bool
+	replaceKubeProxy      bool
 }
 
 // besideFile are the flags that count in spite of --config. (help is cobra's.)
 var besideFile = []string{
 	"config", "master", "hostname-override", "cleanup", "v", "log-level",
-	"pod-network", "cni-bin-dir", "cni-conf-dir", "refuse-external-ips", "help",
+	"pod-network", "cni-bin-dir", "cni-conf-dir", "refuse-external-ips", "count-traffic", "replace-kube-proxy", "help",
 }
 
 // NewFlags adds the agent's flags to fs.
@@ -50,6 +53,7 @@ func NewFlags(fs *pflag.FlagSet) *Flags {
 	fs.StringVar(&f.file, "config", "", "Read a KubeProxyConfiguration `file`; most other flags are ignored then")
 	f.addCluster()
 	f.addProxy()
+	f.addIPVS()
 	f.addPodNetwork()
 	f.addIgnored()
 	return f
@@ -74,7 +78,9 @@ func (f *Flags) addCluster() {
 
 func (f *Flags) addProxy() {
 	fs, kp := f.fs, &f.kp
-	fs.StringVar((*string)(&kp.Mode), "proxy-mode", "", "nftables, or none to make only the pod network (default nftables)")
+	fs.StringVar((*string)(&kp.Mode), "proxy-mode", "", "How Services are carried: "+proxyModes()+" (default nftables)")
+	fs.BoolVar(&f.own.replaceKubeProxy, "replace-kube-proxy", false, "Remove the rules of a kube-proxy, running or not, once ours carry the traffic")
+	fs.BoolVar(&f.own.countTraffic, "count-traffic", false, "Count connections, packets and bytes of each Service port; costs each connection a little")
 	fs.StringVar((*string)(&kp.DetectLocalMode), "detect-local-mode", "", "How pods are told from others: ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix (default ClusterCIDR)")
 	fs.StringVar(&kp.ClusterCIDR, "cluster-cidr", "", "`CIDRs` of the cluster's pods, separated by commas")
 	fs.StringVar(&kp.DetectLocal.BridgeInterface, "pod-bridge-interface", "", "`Bridge` that pods are on, with --detect-local-mode BridgeInterface")
@@ -85,16 +91,36 @@ func (f *Flags) addProxy() {
 	for _, name := range []string{"nftables-masquerade-bit", "iptables-masquerade-bit"} {
 		fs.Int32Var(&f.masqueradeBit, name, 14, "Bit of the packet mark that asks for masquerading, 0 to 31")
 	}
-	for _, name := range []string{"sync-period", "iptables-sync-period"} {
+	for _, name := range []string{"sync-period", "iptables-sync-period", "ipvs-sync-period"} {
 		fs.DurationVar(&f.syncPeriod, name, defaultSyncPeriod, "A failed pass is tried again within this time; /healthz fails when a change waits twice as long")
 	}
-	for _, name := range []string{"min-sync-period", "iptables-min-sync-period"} {
+	for _, name := range []string{"min-sync-period", "iptables-min-sync-period", "ipvs-min-sync-period"} {
 		fs.DurationVar(&f.minSyncPeriod, name, 0, "The least time between two passes")
 	}
-	// These are kube-proxy's names for what is not iptables' alone.
-	for _, name := range []string{"iptables-masquerade-bit", "iptables-sync-period", "iptables-min-sync-period"} {
+	// These are kube-proxy's names for what is no mode's alone.
+	for _, name := range []string{
+		"iptables-masquerade-bit", "iptables-sync-period", "iptables-min-sync-period", "ipvs-sync-period", "ipvs-min-sync-period",
+	} {
 		fs.Lookup(name).Hidden = true
 	}
+	f.localhost = fs.Bool("iptables-localhost-nodeports", false, "NodePorts on 127.0.0.1: they are not served there in any mode")
+	fs.Lookup("iptables-localhost-nodeports").Hidden = true
+}
+
+// proxyModes is Modes for people.
+func proxyModes() string {
+	all := Modes()
+	return strings.Join(all[:len(all)-2], ", ") + ", auto for the best that works here, or none to make only the pod network"
+}
+
+func (f *Flags) addIPVS() {
+	fs, v := f.fs, &f.kp.IPVS
+	fs.StringVar(&v.Scheduler, "ipvs-scheduler", "", "In mode ipvs, how Services that say nothing of it spread connections: rr, lc, dh, sh, sed, nq, … (default rr)")
+	fs.StringSliceVar(&v.ExcludeCIDRs, "ipvs-exclude-cidrs", nil, "In mode ipvs, leave virtual servers in these `CIDRs` alone: somebody else made them")
+	fs.BoolVar(&v.StrictARP, "ipvs-strict-arp", false, "In mode ipvs, have the node answer ARP for an address only where it is (arp_ignore 1, arp_announce 2)")
+	fs.DurationVar(&v.TCPTimeout.Duration, "ipvs-tcp-timeout", 0, "In mode ipvs, forget idle TCP connections after this time (default: the kernel's)")
+	fs.DurationVar(&v.TCPFinTimeout.Duration, "ipvs-tcpfin-timeout", 0, "In mode ipvs, forget TCP connections this long after a FIN (default: the kernel's)")
+	fs.DurationVar(&v.UDPTimeout.Duration, "ipvs-udp-timeout", 0, "In mode ipvs, forget idle UDP flows after this time (default: the kernel's)")
 }
 
 // parseGates reads "Name=true,Other=false".
@@ -125,9 +151,7 @@ func (f *Flags) addPodNetwork() {
 // without one.
 var ignoredFlags = map[string]string{
 	"bind-address-hard-fail": "true", "profiling": "true", "show-hidden-metrics-for-version": "",
-	"iptables-localhost-nodeports": "true", "config-sync-period": "",
-	"ipvs-sync-period": "", "ipvs-min-sync-period": "", "ipvs-scheduler": "", "ipvs-exclude-cidrs": "",
-	"ipvs-strict-arp": "true", "ipvs-tcp-timeout": "", "ipvs-tcpfin-timeout": "", "ipvs-udp-timeout": "",
+	"config-sync-period":     "",
 	"conntrack-max-per-core": "", "conntrack-min": "", "conntrack-tcp-be-liberal": "true",
 	"conntrack-tcp-timeout-established": "", "conntrack-tcp-timeout-close-wait": "",
 	"conntrack-udp-timeout": "", "conntrack-udp-timeout-stream": "",
@@ -170,12 +194,18 @@ func (f *Flags) load(hostname func() (string, error)) (*Config, error) {
 // merged returns kp with the flags that have no field of their own type in it.
 func (f *Flags) merged() (*v1alpha1.KubeProxyConfiguration, error) {
 	kp := f.kp.DeepCopy()
-	kp.NFTables.SyncPeriod = metav1.Duration{Duration: f.syncPeriod}
-	kp.NFTables.MinSyncPeriod = metav1.Duration{Duration: f.minSyncPeriod}
 	if f.syncPeriod <= 0 {
 		return nil, fmt.Errorf("--sync-period %v: must be more than 0", f.syncPeriod)
 	}
-	kp.NFTables.MasqueradeBit = &f.masqueradeBit
+	// A flag counts in every mode; which section is read is the file's concern.
+	period, pause := metav1.Duration{Duration: f.syncPeriod}, metav1.Duration{Duration: f.minSyncPeriod}
+	kp.NFTables.SyncPeriod, kp.IPTables.SyncPeriod, kp.IPVS.SyncPeriod = period, period, period
+	kp.NFTables.MinSyncPeriod, kp.IPTables.MinSyncPeriod, kp.IPVS.MinSyncPeriod = pause, pause, pause
+	kp.NFTables.MasqueradeBit, kp.IPTables.MasqueradeBit = &f.masqueradeBit, &f.masqueradeBit
+	kp.IPTables.MasqueradeAll = kp.NFTables.MasqueradeAll
+	if f.fs.Changed("iptables-localhost-nodeports") {
+		kp.IPTables.LocalhostNodePorts = f.localhost
+	}
 	gates, err := parseGates(f.featureGates)
 	if err != nil {
 		return nil, fmt.Errorf("--feature-gates: %w", err)

@@ -12,6 +12,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/kube-proxy/config/v1alpha1"
+
+	"github.com/fairway-net/fairway/internal/service"
 )
 
 const (
@@ -37,8 +39,12 @@ var flagNames = map[string]string{
 	"detectLocal.bridgeInterface": "pod-bridge-interface", "detectLocal.interfaceNamePrefix": "pod-interface-name-prefix",
 	"nodePortAddresses": "nodeport-addresses", "bindAddress": "bind-address",
 	"healthzBindAddress": "healthz-bind-address", "metricsBindAddress": "metrics-bind-address",
-	"nftables.masqueradeBit": "nftables-masquerade-bit", "nftables.syncPeriod": "sync-period",
-	"nftables.minSyncPeriod": "min-sync-period", "oomScoreAdj": "oom-score-adj",
+	"nftables.masqueradeBit": "nftables-masquerade-bit", "nftables.syncPeriod": "sync-period", "nftables.minSyncPeriod": "min-sync-period",
+	"iptables.masqueradeBit": "iptables-masquerade-bit", "iptables.syncPeriod": "sync-period", "iptables.minSyncPeriod": "min-sync-period",
+	"iptables.localhostNodePorts": "iptables-localhost-nodeports",
+	"ipvs.syncPeriod":             "sync-period", "ipvs.minSyncPeriod": "min-sync-period", "ipvs.scheduler": "ipvs-scheduler",
+	"ipvs.excludeCIDRs": "ipvs-exclude-cidrs", "ipvs.tcpTimeout": "ipvs-tcp-timeout", "ipvs.tcpFinTimeout": "ipvs-tcpfin-timeout",
+	"ipvs.udpTimeout": "ipvs-udp-timeout", "ipvs.strictARP": "ipvs-strict-arp", "oomScoreAdj": "oom-score-adj",
 	"featureGates": "feature-gates", "clientConnection.burst": "kube-api-burst", "clientConnection.qps": "kube-api-qps",
 }
 
@@ -58,17 +64,17 @@ func (r *resolver) resolve(hostname func() (string, error)) (*Config, error) {
 		Kubeconfig:  r.kp.ClientConnection.Kubeconfig,
 		Master:      r.own.master,
 		ContentType: r.kp.ClientConnection.ContentType,
-		Cleanup:     r.own.cleanup,
+		Cleanup:     r.own.cleanup, CountTraffic: r.own.countTraffic, ReplaceKubeProxy: r.own.replaceKubeProxy,
 	}
 	for _, step := range []func(*Config) error{
-		r.mode, r.gates, r.client, r.bind, r.detect, r.nodePorts, r.masquerade, r.periods, r.process, r.podNetwork,
+		r.mode, r.gates, r.client, r.bind, r.detect, r.nodePorts, r.masquerade, r.periods, r.ipvs, r.process, r.podNetwork,
 		func(c *Config) error { return r.nodeName(c, hostname) },
 	} {
 		if err := step(c); err != nil {
 			return nil, err
 		}
 	}
-	r.unsupported()
+	r.unsupported(c)
 	c.Warnings = r.warnings
 	return c, nil
 }
@@ -84,8 +90,11 @@ func (r *resolver) gates(c *Config) error {
 
 func (r *resolver) mode(c *Config) error {
 	c.Mode = cmp.Or(string(r.kp.Mode), ModeNFTables)
-	if c.Mode != ModeNFTables && c.Mode != ModeNone {
-		return r.errorf("mode", "proxy mode %q is not supported (supported are: %s, %s)", c.Mode, ModeNFTables, ModeNone)
+	switch {
+	case !slices.Contains(Modes(), c.Mode):
+		return r.errorf("mode", "%q is not a proxy mode [choose one of %s]", c.Mode, strings.Join(Modes(), ", "))
+	case c.Mode == ModeNone && c.ReplaceKubeProxy && !c.Cleanup:
+		return errors.New("--replace-kube-proxy: with proxy mode none nobody would carry Services [choose another mode]")
 	}
 	return nil
 }
@@ -273,42 +282,88 @@ func allOf(is4 bool) netip.Prefix {
 	return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 }
 
-// legacy reports whether the section "iptables" of a file counts too: without a mode
-// it is the one that kube-proxy reads.
-func (r *resolver) legacy() bool { return r.file && r.kp.Mode == "" }
+// A section is the part of the options that each mode has for itself.
+type section struct {
+	name          string // of the periods
+	masqueradeIn  string // the section with the masquerade options
+	all           bool
+	bit           *int32
+	sync, minSync metav1.Duration
+}
+
+// section returns the options of the mode. Without a mode in a file, what the section
+// nftables does not say is taken from the one that kube-proxy would read.
+func (r *resolver) section() section {
+	ipt, nft, ipvs := r.kp.IPTables, r.kp.NFTables, r.kp.IPVS
+	switch string(r.kp.Mode) {
+	case ModeIPTables:
+		return section{"iptables", "iptables", ipt.MasqueradeAll, ipt.MasqueradeBit, ipt.SyncPeriod, ipt.MinSyncPeriod}
+	case ModeIPVS:
+		return section{"ipvs", "iptables", ipt.MasqueradeAll, ipt.MasqueradeBit, ipvs.SyncPeriod, ipvs.MinSyncPeriod}
+	}
+	s := section{"nftables", "nftables", nft.MasqueradeAll, nft.MasqueradeBit, nft.SyncPeriod, nft.MinSyncPeriod}
+	if r.file && r.kp.Mode == "" {
+		s.all = s.all || ipt.MasqueradeAll
+		s.bit = cmp.Or(s.bit, ipt.MasqueradeBit)
+		s.sync, s.minSync = cmp.Or(s.sync, ipt.SyncPeriod), cmp.Or(s.minSync, ipt.MinSyncPeriod)
+	}
+	return s
+}
 
 func (r *resolver) masquerade(c *Config) error {
-	c.MasqueradeAll = r.kp.NFTables.MasqueradeAll || r.legacy() && r.kp.IPTables.MasqueradeAll
-	bit := r.kp.NFTables.MasqueradeBit
-	if bit == nil && r.legacy() {
-		bit = r.kp.IPTables.MasqueradeBit
-	}
-	c.MasqueradeBit = defaultMasqueradeBit
-	if bit != nil {
-		c.MasqueradeBit = int(*bit)
+	s := r.section()
+	c.MasqueradeAll, c.MasqueradeBit = s.all, defaultMasqueradeBit
+	if s.bit != nil {
+		c.MasqueradeBit = int(*s.bit)
 	}
 	if c.MasqueradeBit < 0 || c.MasqueradeBit > 31 {
-		return r.errorf("nftables.masqueradeBit", "%d: must be in 0-31", c.MasqueradeBit)
+		return r.errorf(s.masqueradeIn+".masqueradeBit", "%d: must be in 0-31", c.MasqueradeBit)
 	}
 	return nil
 }
 
 func (r *resolver) periods(c *Config) error {
-	pick := func(own, legacy metav1.Duration) time.Duration {
-		if own.Duration == 0 && r.legacy() {
-			return legacy.Duration
-		}
-		return own.Duration
-	}
-	c.SyncPeriod = cmp.Or(pick(r.kp.NFTables.SyncPeriod, r.kp.IPTables.SyncPeriod), defaultSyncPeriod)
-	c.MinSyncPeriod = pick(r.kp.NFTables.MinSyncPeriod, r.kp.IPTables.MinSyncPeriod)
+	s := r.section()
+	period, pause := s.name+".syncPeriod", s.name+".minSyncPeriod"
+	c.SyncPeriod, c.MinSyncPeriod = cmp.Or(s.sync.Duration, defaultSyncPeriod), s.minSync.Duration
 	switch {
 	case c.SyncPeriod <= 0:
-		return r.errorf("nftables.syncPeriod", "%v: must be more than 0", c.SyncPeriod)
+		return r.errorf(period, "%v: must be more than 0", c.SyncPeriod)
 	case c.MinSyncPeriod < 0:
-		return r.errorf("nftables.minSyncPeriod", "%v: must not be less than 0", c.MinSyncPeriod)
+		return r.errorf(pause, "%v: must not be less than 0", c.MinSyncPeriod)
 	case c.MinSyncPeriod > c.SyncPeriod:
-		return r.errorf("nftables.minSyncPeriod", "%v: must not be more than %s, %v", c.MinSyncPeriod, r.name("nftables.syncPeriod"), c.SyncPeriod)
+		return r.errorf(pause, "%v: must not be more than %s, %v", c.MinSyncPeriod, r.name(period), c.SyncPeriod)
+	}
+	return nil
+}
+
+// ipvs reads the options of mode ipvs in every mode: a mistake is one at any time.
+func (r *resolver) ipvs(c *Config) error {
+	v := r.kp.IPVS
+	c.IPVS = IPVS{
+		Scheduler: service.RoundRobin, StrictARP: v.StrictARP,
+		TCP: v.TCPTimeout.Duration, TCPFin: v.TCPFinTimeout.Duration, UDP: v.UDPTimeout.Duration,
+	}
+	if v.Scheduler != "" {
+		var err error
+		if c.IPVS.Scheduler, err = service.ParseAlgorithm(v.Scheduler); err != nil {
+			return r.errorf("ipvs.scheduler", "%v", err)
+		}
+	}
+	for _, text := range v.ExcludeCIDRs {
+		p, err := parsePrefix(strings.TrimSpace(text))
+		if err != nil {
+			return r.errorf("ipvs.excludeCIDRs", "%v", err)
+		}
+		c.IPVS.ExcludeCIDRs = append(c.IPVS.ExcludeCIDRs, p)
+	}
+	for _, t := range []struct {
+		field string
+		d     time.Duration
+	}{{"ipvs.tcpTimeout", c.IPVS.TCP}, {"ipvs.tcpFinTimeout", c.IPVS.TCPFin}, {"ipvs.udpTimeout", c.IPVS.UDP}} {
+		if t.d < 0 {
+			return r.errorf(t.field, "%v: must not be less than 0", t.d)
+		}
 	}
 	return nil
 }

@@ -1,36 +1,110 @@
 package config
 
-import "k8s.io/kube-proxy/config/v1alpha1"
+import (
+	"maps"
+	"slices"
+	"strings"
 
-// unsupported warns of fields that are set and that we know but do not honour. Those
-// that can mean nothing in our modes even to kube-proxy (its sections for other modes
-// and for Windows, portRange) are not worth a line.
-func (r *resolver) unsupported() {
+	"k8s.io/kube-proxy/config/v1alpha1"
+)
+
+// unsupported warns of fields that are set and that we know but do not honour: a line
+// with the reason for each that would mean something to kube-proxy on Linux, and one
+// line for all that belong to another mode, to Windows or to nobody any more.
+func (r *resolver) unsupported(c *Config) {
 	kp := r.kp
+	localhost := kp.IPTables.LocalhostNodePorts
 	for _, f := range []struct {
 		set   bool
 		field string
 		why   string
 	}{
-		{len(kp.FeatureGates) > known(kp.FeatureGates), "featureGates", "only " + gateExternalIPs + " means something here"},
+		{len(unknownGates(kp.FeatureGates)) > 0, "featureGates", "only " + gateExternalIPs + " means something here, not " + strings.Join(unknownGates(kp.FeatureGates), ", ")},
 		{kp.EnableProfiling, "enableProfiling", "there is no profiling yet"},
 		{kp.ShowHiddenMetricsForVersion != "", "showHiddenMetricsForVersion", "we hide no metrics"},
 		{kp.ClientConnection.AcceptContentTypes != "", "clientConnection.acceptContentTypes", "it follows contentType"},
 		{setsConntrack(kp.Conntrack), "conntrack", "the node's conntrack settings are left as they are"},
 		{kp.Logging.Format != "" && kp.Logging.Format != "text", "logging.format", "logs are text"},
+		{localhost != nil && *localhost, "iptables.localhostNodePorts", "NodePorts are not served on 127.0.0.1, whose packets would need route_localnet, which opens the node's own services to the network [use an address of the node]"},
 	} {
 		if f.set {
 			r.warnf("%s has no effect: %s", r.name(f.field), f.why)
 		}
 	}
+	if fields := r.idle(c.Mode); len(fields) > 0 {
+		if !r.file {
+			for i, f := range fields {
+				fields[i] = flagName(f)
+			}
+		}
+		r.warnf("in mode %s these have no effect: %s", c.Mode, strings.Join(fields, ", "))
+	}
 }
 
-// known counts the gates that mean something here.
-func known(gates map[string]bool) int {
-	if _, ok := gates[gateExternalIPs]; ok {
-		return 1
+// idle returns the fields that are set and belong to a mode that we are not
+// in, to Windows, or to nobody.
+func (r *resolver) idle(mode string) []string {
+	kp := r.kp
+	var names []string
+	for _, f := range []struct {
+		set   bool
+		field string
+		in    []string // the modes in which it counts
+	}{
+		{kp.IPVS.Scheduler != "", "ipvs.scheduler", []string{ModeIPVS, ModeAuto}},
+		{len(kp.IPVS.ExcludeCIDRs) > 0, "ipvs.excludeCIDRs", []string{ModeIPVS, ModeAuto}},
+		{kp.IPVS.StrictARP, "ipvs.strictARP", []string{ModeIPVS, ModeAuto}},
+		{kp.IPVS.TCPTimeout.Duration != 0, "ipvs.tcpTimeout", []string{ModeIPVS, ModeAuto}},
+		{kp.IPVS.TCPFinTimeout.Duration != 0, "ipvs.tcpFinTimeout", []string{ModeIPVS, ModeAuto}},
+		{kp.IPVS.UDPTimeout.Duration != 0, "ipvs.udpTimeout", []string{ModeIPVS, ModeAuto}},
+		{kp.ConfigSyncPeriod.Duration != 0, "configSyncPeriod", nil},
+		{kp.BindAddressHardFail, "bindAddressHardFail", nil},
+		{kp.PortRange != "", "portRange", nil},
+		{kp.WindowsRunAsService, "windowsRunAsService", nil},
+		{kp.Winkernel.NetworkName != "", "winkernel.networkName", nil},
+		{kp.Winkernel.SourceVip != "", "winkernel.sourceVip", nil},
+		{kp.Winkernel.EnableDSR, "winkernel.enableDSR", nil},
+		{kp.Winkernel.RootHnsEndpointName != "", "winkernel.rootHnsEndpointName", nil},
+		{kp.Winkernel.ForwardHealthCheckVip, "winkernel.forwardHealthCheckVip", nil},
+	} {
+		if f.set && !slices.Contains(f.in, mode) {
+			names = append(names, f.field)
+		}
 	}
-	return 0
+	return append(names, r.idleSections()...)
+}
+
+// idleSections returns the fields of periods and masquerade options that a file sets in another
+// section than the one that counts. Flags set all sections at once.
+func (r *resolver) idleSections() []string {
+	if !r.file || r.kp.Mode == "" {
+		return nil // without a mode two sections count, and nobody wrote the third for nothing
+	}
+	kp, used := r.kp, r.section()
+	var names []string
+	for _, s := range []struct {
+		name          string
+		masquerade    bool
+		sync, minSync bool
+	}{
+		{"iptables", kp.IPTables.MasqueradeAll || kp.IPTables.MasqueradeBit != nil, kp.IPTables.SyncPeriod.Duration != 0, kp.IPTables.MinSyncPeriod.Duration != 0},
+		{"ipvs", false, kp.IPVS.SyncPeriod.Duration != 0, kp.IPVS.MinSyncPeriod.Duration != 0},
+		{"nftables", kp.NFTables.MasqueradeAll || kp.NFTables.MasqueradeBit != nil, kp.NFTables.SyncPeriod.Duration != 0, kp.NFTables.MinSyncPeriod.Duration != 0},
+	} {
+		if s.masquerade && s.name != used.masqueradeIn {
+			names = append(names, s.name+".masquerade*")
+		}
+		if (s.sync || s.minSync) && s.name != used.name {
+			names = append(names, s.name+".*Period")
+		}
+	}
+	return names
+}
+
+// unknownGates are the names that mean nothing here, sorted.
+func unknownGates(gates map[string]bool) []string {
+	names := slices.Sorted(maps.Keys(gates))
+	return slices.DeleteFunc(names, func(n string) bool { return n == gateExternalIPs })
 }
 
 func setsConntrack(c v1alpha1.KubeProxyConntrackConfiguration) bool {
