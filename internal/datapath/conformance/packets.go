@@ -151,6 +151,9 @@ func (r *rig) fits(p scenario.Packet, got testnet.Answer) error {
 
 // seen checks whom the endpoint saw.
 func (r *rig) seen(p scenario.Packet, want scenario.Reach, got testnet.Answer) error {
+	if r.suite.lacks["source"] != "" {
+		return nil
+	}
 	byNode := r.hosts[got.Seen.Addr()] == r.node
 	switch {
 	case want.Source == scenario.Node && !byNode:

@@ -29,47 +29,81 @@ type suite struct {
 	services int               // in a large table
 	changes  int               // of tables, where many follow each other
 	patience time.Duration     // with an answer that must come; see testnet.Patience for others
-	lacks    map[string]string // parts that a datapath cannot pass, with the reason
+	lacks    map[string]string // what the datapath cannot do, from differences.go
 }
 
-// Run runs the suite. Its subtests are parallel and take about 15 seconds on two cores.
+// parallel is how many parts and scenarios run at a time: on two cores more of them
+// would only starve each other, and an answer that is late looks like none.
+const parallel = 3
+
+// Run runs the suite. It takes about 20 seconds on two cores.
 func Run(t *testing.T, open Open) {
-	suite{open: open, services: 3000, changes: 150, patience: 3 * time.Second}.run(t)
+	s := newSuite(t, open)
+	s.run(t)
 }
+
+// RunScenarios runs the scenarios only, for a second variant of a mechanism that has
+// passed the suite.
+func RunScenarios(t *testing.T, open Open) {
+	s := newSuite(t, open)
+	s.scenarios(t, s.slots())
+}
+
+func newSuite(t testing.TB, open Open) suite {
+	dp := open(t)
+	defer dp.Close()
+	return suite{open: open, services: 3000, changes: 150, patience: 5 * time.Second, lacks: lacks(dp.Name())}
+}
+
+// A part is one test of the suite.
+type part struct {
+	name string
+	run  func(suite, testing.TB)
+}
+
+func parts() []part {
+	return []part{
+		{"empty", suite.empty},
+		{"random", suite.random},
+		{"large", suite.large},
+		{"adopt", suite.adopt},
+		{"cleanup", suite.cleanup},
+		{"established", suite.established},
+		{"continuity", suite.continuity},
+		{"faults", suite.faults},
+		{"spread", suite.spread},
+		{"flushed", suite.flushed},
+		{"wide", suite.wide},
+		{"affinity", suite.affinity},
+		{"invalid", suite.invalid},
+	}
+}
+
+// slots bounds what runs at a time: take one by sending, give it back by receiving.
+func (s suite) slots() chan struct{} { return make(chan struct{}, parallel) }
 
 func (s suite) run(t *testing.T) {
-	t.Run("scenarios", s.scenarios)
-	for _, test := range []struct {
-		name string
-		run  func(testing.TB)
-	}{
-		{"empty", s.empty},
-		{"random", s.random},
-		{"large", s.large},
-		{"adopt", s.adopt},
-		{"cleanup", s.cleanup},
-		{"established", s.established},
-		{"continuity", s.continuity},
-		{"faults", s.faults},
-		{"spread", s.spread},
-		{"flushed", s.flushed},
-		{"wide", s.wide},
-		{"affinity", s.affinity},
-		{"invalid", s.invalid},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			if why := s.lacks[test.name]; why != "" {
+	slots := s.slots()
+	t.Run("scenarios", func(t *testing.T) {
+		t.Parallel()
+		s.scenarios(t, slots)
+	})
+	for _, p := range parts() {
+		t.Run(p.name, func(t *testing.T) {
+			if why := s.lacks[p.name]; why != "" {
 				t.Skip(why)
 			}
 			t.Parallel()
-			test.run(t)
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			p.run(s, t)
 		})
 	}
 }
 
 // scenarios looks at every scenario of the policy: the packets it names, and then one
 // from everywhere to everything in its table.
-func (s suite) scenarios(t *testing.T) {
+func (s suite) scenarios(t *testing.T, slots chan struct{}) {
 	all, err := load()
 	if err != nil {
 		t.Fatal(err)
@@ -79,7 +113,12 @@ func (s suite) scenarios(t *testing.T) {
 			if why := s.lacks["affinity"]; why != "" && strings.HasPrefix(one.Name, "affinity") {
 				t.Skip(why)
 			}
+			if why := s.lacks["scenarios/"+one.Name]; why != "" {
+				t.Skip(why)
+			}
 			t.Parallel()
+			slots <- struct{}{}
+			defer func() { <-slots }()
 			report(t, s.scenario(t, one))
 		})
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -16,6 +17,28 @@ func TestMain(m *testing.M) { testnet.Main(m) }
 
 // The obvious datapath passes: the suite asks for nothing but the contract.
 func TestObvious(t *testing.T) { small("", 3*time.Second).run(t) }
+
+// Each difference names something that the suite looks at, and says why.
+func TestDifferences(t *testing.T) {
+	all, err := load()
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := features()
+	for _, p := range parts() {
+		known = append(known, p.name)
+	}
+	for _, one := range all {
+		known = append(known, "scenarios/"+one.Name)
+	}
+	for mechanism, list := range differences() {
+		for what, why := range list {
+			if !slices.Contains(known, what) || len(why) < 20 {
+				t.Errorf("%s: %q: %q: no such part, or no reason", mechanism, what, why)
+			}
+		}
+	}
+}
 
 // A suite that rejects nothing holds nothing. Each of these datapaths is wrong in one
 // way, and the named part of the suite must find it.
@@ -66,7 +89,7 @@ func small(bug string, patience time.Duration) suite {
 	return suite{
 		open:     func(testing.TB) datapath.Datapath { return &slow{bug: bug} },
 		services: 100, changes: 36, patience: patience,
-		lacks: map[string]string{"affinity": "it remembers nothing, not even clients"},
+		lacks: lacks("slow"),
 	}
 }
 

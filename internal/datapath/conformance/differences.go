@@ -1,0 +1,26 @@
+package conformance
+
+// differences is the one list of what mechanisms cannot do as the others, with the
+// reason: first by the mechanism's name, as Datapath.Name says it, then by what differs.
+//
+// What differs is a part of the suite ("affinity", "spread", see suite.parts), one
+// scenario ("scenarios/hairpin"), or a feature that several parts look at:
+//
+//	source    whom an endpoint sees is not compared
+//	affinity  no Service has any, the part and its scenarios are left out
+//
+// An entry needs a reason that lies in the mechanism and not in our code, and it must
+// name something that exists: TestDifferences holds that.
+func differences() map[string]map[string]string {
+	return map[string]map[string]string{
+		"slow": { // the example that slow_test.go breaks
+			"affinity": "it remembers nothing, not even clients",
+		},
+	}
+}
+
+// lacks is what the datapath of that name cannot do.
+func lacks(name string) map[string]string { return differences()[name] }
+
+// features are what an entry may name besides parts and scenarios.
+func features() []string { return []string{"source", "affinity"} }
