@@ -142,7 +142,7 @@ func (a *agent) forget(table *conntrack.Table) func(context.Context, []service.F
 	return func(ctx context.Context, stale []service.Flow) (int, error) {
 		flows := make([]conntrack.Flow, len(stale))
 		for i, f := range stale {
-			flows[i] = conntrack.Flow(f)
+			flows[i] = conntrack.Flow{Proto: f.Proto, Frontend: f.Frontend, Endpoint: f.Endpoint}
 		}
 		n, err := table.Delete(ctx, flows)
 		a.log.Debug("forgot flows", "asked", len(flows), "deleted", n)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -76,54 +77,107 @@ func (t *Table) Close() {
 // deleted, also when it fails midway. It may be repeated after an error. Call it when
 // the kernel has the new rules, or a client's next packet brings the flow back.
 func (t *Table) Delete(ctx context.Context, flows []Flow) (deleted int, err error) {
-	set, err := newSet(flows, t.cfg)
+	found, err := t.Find(ctx, flows)
+	if err == nil {
+		deleted, err = t.Remove(ctx, found)
+	}
 	if err != nil {
-		return 0, fmt.Errorf("delete flows: %w", err)
-	}
-	if len(flows) == 0 {
-		return 0, nil
-	}
-	if deleted, err = t.delete(ctx, flows, set); err != nil {
-		t.Close() // answers may wait in it
 		return deleted, fmt.Errorf("delete flows: %w", err)
 	}
 	return deleted, nil
 }
 
-func (t *Table) delete(ctx context.Context, flows []Flow, set *set) (deleted int, err error) {
-	if t.open == nil {
-		if t.open, err = newSocket(); err != nil {
-			return 0, err
+// Find returns the flows that exist of those described.
+func (t *Table) Find(ctx context.Context, flows []Flow) (found []Entry, err error) {
+	set, err := newSet(flows, t.cfg)
+	if err != nil || len(flows) == 0 {
+		return nil, err
+	}
+	return t.walk(ctx, set.has, func(entries int) []filter { return plan(flows, t.limit(entries)) })
+}
+
+// Wrong returns the flows of the protocols that wrong says are wrong. It reads the whole
+// table: it is for the start, when nobody knows what the kernel remembers.
+func (t *Table) Wrong(ctx context.Context, protos []service.Proto, wrong func(Entry) bool) (found []Entry, err error) {
+	mine := func(e entry) bool {
+		return e.in(t.cfg.Zone) && slices.Contains(protos, e.orig.proto) && wrong(Entry{e})
+	}
+	return t.walk(ctx, mine, func(int) (all []filter) {
+		for _, p := range protos {
+			all = append(all, filter{is4: true, proto: p}, filter{proto: p})
 		}
+		return all
+	})
+}
+
+// Remove deletes entries and returns how many were still there.
+func (t *Table) Remove(ctx context.Context, all []Entry) (deleted int, err error) {
+	return t.each(ctx, "delete", all, entry.deletion)
+}
+
+// walk returns the entries of the filters' dumps that has reports.
+func (t *Table) walk(ctx context.Context, has func(entry) bool, plan func(entries int) []filter) (found []Entry, err error) {
+	defer func() {
+		if err != nil {
+			t.Close() // answers may wait in it
+		}
+	}()
+	if err := t.connect(); err != nil {
+		return nil, err
 	}
 	entries, err := t.open.count(ctx)
 	if err != nil || entries == 0 {
-		return 0, err
+		return nil, err
 	}
-	for todo := plan(flows, t.limit(entries)); len(todo) > 0; {
+	for todo := plan(entries); len(todo) > 0; {
 		if t.deaf {
 			todo = merge(todo) // every dump is whole: once is enough
 		}
-		n, again, err := t.sweep(ctx, todo[0], set)
-		deleted += n
+		some, again, err := t.sweep(ctx, todo[0], has)
 		if err != nil {
-			return deleted, err
+			return nil, err
 		}
 		if !again {
+			found = append(found, some...)
 			todo = todo[1:]
 		}
 	}
-	return deleted, nil
+	return found, nil
 }
 
-// sweep deletes the flows of set among those that f finds. It is to be done again if
-// the kernel refused the filter.
-func (t *Table) sweep(ctx context.Context, f filter, set *set) (deleted int, again bool, err error) {
+func (t *Table) connect() (err error) {
+	if t.open == nil {
+		t.open, err = newSocket()
+	}
+	return err
+}
+
+// each asks for something to be done to every entry, and returns how many were still
+// there.
+func (t *Table) each(ctx context.Context, what string, all []Entry, ask func(entry) message) (done int, err error) {
+	if len(all) == 0 {
+		return 0, nil
+	}
+	if err := t.connect(); err != nil {
+		return 0, err
+	}
+	raw := make([]entry, len(all))
+	for i, e := range all {
+		raw[i] = e.entry
+	}
+	if done, err = t.open.each(ctx, what, raw, ask); err != nil {
+		t.Close()
+	}
+	return done, err
+}
+
+// sweep returns the flows that has reports among those that f finds. It is to be done
+// again if the kernel refused the filter.
+func (t *Table) sweep(ctx context.Context, f filter, has func(entry) bool) (found []Entry, again bool, err error) {
 	ask := t.ask
 	if t.deaf {
 		ask.filter = 0
 	}
-	var wrong []entry
 	err = t.open.dump(ctx, f.request(ask), func(msg []byte) {
 		e, ok := parse(msg)
 		if !ok {
@@ -132,20 +186,19 @@ func (t *Table) sweep(ctx context.Context, f filter, set *set) (deleted int, aga
 		if !t.deaf && !f.admits(e) {
 			t.noFilter(nil)
 		}
-		if set.has(e) {
-			wrong = append(wrong, e.clone())
+		if has(e) {
+			found = append(found, Entry{e.clone()})
 		}
 	})
 	switch {
 	case !t.deaf && (errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP)):
 		t.noFilter(err)
-		return 0, true, nil
+		return nil, true, nil
 	case err != nil:
-		return 0, false, fmt.Errorf("list: %w", err)
+		return nil, false, fmt.Errorf("list: %w", err)
 	}
-	deleted, err = t.open.delete(ctx, wrong)
-	t.cfg.Log.Debug("deleted flows", "filter", f, "found", len(wrong), "deleted", deleted)
-	return deleted, false, err
+	t.cfg.Log.Debug("looked for flows", "filter", f, "found", len(found))
+	return found, false, nil
 }
 
 // noFilter remembers that the kernel does not search for us. A kernel before 5.8 passes

@@ -15,11 +15,6 @@ import (
 	"github.com/fairway-net/fairway/internal/testnet"
 )
 
-const (
-	ctNew      = unix.NFNL_SUBSYS_CTNETLINK << 8
-	ctaTimeout = 7
-)
-
 // A want is an entry to make: who asks whom, and who answers.
 type want struct {
 	proto            service.Proto
@@ -107,7 +102,7 @@ func (w *world) do(f func() error) {
 // create makes entries, many at a time.
 func (w *world) create(all ...want) {
 	w.t.Helper()
-	for some := range slices.Chunk(all, deletesAtOnce) {
+	for some := range slices.Chunk(all, requestsAtOnce) {
 		var out []byte
 		for _, e := range some {
 			w.socket.seq++

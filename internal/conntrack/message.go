@@ -12,15 +12,27 @@ import (
 
 // linux/netfilter/nfnetlink_conntrack.h
 const (
+	ctNew      = unix.NFNL_SUBSYS_CTNETLINK << 8
 	ctGet      = unix.NFNL_SUBSYS_CTNETLINK<<8 | 1
 	ctDelete   = unix.NFNL_SUBSYS_CTNETLINK<<8 | 2
 	ctGetStats = unix.NFNL_SUBSYS_CTNETLINK<<8 | 5
 
 	ctaTupleOrig  = 1
 	ctaTupleReply = 2
+	ctaStatus     = 3
+	ctaProtoInfo  = 4
+	ctaTimeout    = 7
+	ctaMark       = 8
 	ctaID         = 12
 	ctaZone       = 18
+	ctaMarkMask   = 21
 	ctaFilter     = 25
+
+	ctaProtoInfoTCP      = 1
+	ctaProtoInfoTCPState = 1
+
+	statusSeenReply    = 1 << 1
+	statusFixedTimeout = 1 << 10
 
 	ctaStatsEntries = 1
 
@@ -154,6 +166,9 @@ type entry struct {
 	orig, reply tuple
 	zone        uint16 // of both directions
 	id          uint32 // as it came
+	status      uint32
+	mark        uint32
+	state       byte   // of TCP
 	raw         []byte // reply, as it came
 }
 
@@ -204,6 +219,12 @@ func parse(b []byte) (e entry, ok bool) {
 			}
 		case ctaZone:
 			e.zone = be16(data)
+		case ctaStatus:
+			e.status = be32(data)
+		case ctaMark:
+			e.mark = be32(data)
+		case ctaProtoInfo:
+			e.state = parseState(data)
 		}
 	}
 	return e, hasID && e.orig.whole() && e.reply.whole()
@@ -247,6 +268,28 @@ func parseTuple(b []byte) tuple {
 	}
 	t.src, t.dst = netip.AddrPortFrom(src, sport), netip.AddrPortFrom(dst, dport)
 	return t
+}
+
+// parseState returns the state of a TCP flow, 0 for others.
+func parseState(b []byte) (state byte) {
+	for typ, data := range attrs(b) {
+		if typ != ctaProtoInfoTCP {
+			continue
+		}
+		for typ, data := range attrs(data) {
+			if typ == ctaProtoInfoTCPState && len(data) > 0 {
+				state = data[0]
+			}
+		}
+	}
+	return state
+}
+
+func be32(b []byte) uint32 {
+	if len(b) < 4 {
+		return 0
+	}
+	return binary.BigEndian.Uint32(b)
 }
 
 func be16(b []byte) uint16 {

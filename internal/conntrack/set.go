@@ -51,8 +51,8 @@ func localAddrs(want func(netip.Addr) bool) (map[netip.Addr]bool, error) {
 }
 
 func (s *set) has(e entry) bool {
-	if e.zone != s.zone || e.orig.zone != 0 || e.reply.zone != 0 {
-		return false // also flows that are in a zone in one direction only
+	if !e.in(s.zone) {
+		return false
 	}
 	f := Flow{e.orig.proto, e.orig.dst, e.reply.src}
 	if s.holds(f) {

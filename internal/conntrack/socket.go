@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -13,9 +14,9 @@ const (
 	// readBuffer is what the kernel fills at once in a dump (netlink_dump: 32 KiB at
 	// most, and only for a reader whose buffer was that large before).
 	readBuffer = 32 << 10
-	// deletesAtOnce bounds the answers that wait in the socket; each may be as large as
+	// requestsAtOnce bounds the answers that wait in the socket; each may be as large as
 	// its request and some more.
-	deletesAtOnce = 64
+	requestsAtOnce = 64
 	// patience is how long an answer may take. The kernel works while it is asked, so
 	// that silence means an answer was lost.
 	patience = 10 // seconds
@@ -101,27 +102,31 @@ func (s *socket) count(ctx context.Context) (entries int, err error) {
 
 // delete deletes entries and returns how many of them were still there.
 func (s *socket) delete(ctx context.Context, all []entry) (deleted int, err error) {
-	for len(all) > 0 {
-		if err := ctx.Err(); err != nil {
-			return deleted, err
-		}
-		some := all[:min(deletesAtOnce, len(all))]
-		n, err := s.deleteSome(some)
-		deleted += n
-		if err != nil {
-			return deleted, err
-		}
-		all = all[len(some):]
-	}
-	return deleted, nil
+	return s.each(ctx, "delete", all, entry.deletion)
 }
 
-func (s *socket) deleteSome(some []entry) (deleted int, err error) {
+// each asks for something to be done to every entry, and returns how many were still
+// there.
+func (s *socket) each(ctx context.Context, what string, all []entry, ask func(entry) message) (done int, err error) {
+	for some := range slices.Chunk(all, requestsAtOnce) {
+		if err := ctx.Err(); err != nil {
+			return done, err
+		}
+		n, err := s.some(what, some, ask)
+		done += n
+		if err != nil {
+			return done, err
+		}
+	}
+	return done, nil
+}
+
+func (s *socket) some(what string, some []entry, ask func(entry) message) (done int, err error) {
 	var out []byte
 	first := s.seq + 1
 	for _, e := range some {
 		s.seq++
-		out = append(out, e.deletion().finish(s.seq)...)
+		out = append(out, ask(e).finish(s.seq)...)
 	}
 	if err := s.send(out); err != nil {
 		return 0, err
@@ -135,19 +140,19 @@ func (s *socket) deleteSome(some []entry) (deleted int, err error) {
 			answers++
 			switch err := status(body); {
 			case err == nil:
-				deleted++
+				done++
 			case errors.Is(err, unix.ENOENT): // it ended by itself
 			default:
 				e := some[seq-first]
-				failed = fmt.Errorf("delete %v of %v: %w", Flow{e.orig.proto, e.orig.dst, e.reply.src}, e.orig.src, err)
+				failed = fmt.Errorf("%s %v of %v: %w", what, Flow{e.orig.proto, e.orig.dst, e.reply.src}, e.orig.src, err)
 			}
 			return nil
 		})
 		if err != nil {
-			return deleted, err
+			return done, err
 		}
 	}
-	return deleted, failed
+	return done, failed
 }
 
 func (s *socket) send(b []byte) error {
