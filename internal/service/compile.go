@@ -146,16 +146,22 @@ func usable(a netip.Addr) bool {
 func (c *compilation) port(p Port, ip netip.Addr, all []candidate) {
 	set := categorize(all, p, c.svc, c.v)
 	name := PortName{c.svc.Name, p.Name}
+	var serving []netip.AddrPort
 	add := func(addr netip.Addr, port uint16, inside, outside *Route) *Frontend {
-		f := &Frontend{Addr: netip.AddrPortFrom(addr, port), Proto: p.Proto, Service: name, Inside: inside, Outside: outside, Serving: set.serving, Balance: c.balance, Affinity: c.svc.Affinity}
+		f := &Frontend{
+			Addr: netip.AddrPortFrom(addr, port), Proto: p.Proto, Service: name, Inside: inside, Outside: outside,
+			Balance: c.balance, Affinity: c.svc.Affinity, Serving: serving, Close: c.svc.Close,
+		}
 		c.entry.Frontends = append(c.entry.Frontends, f)
 		return f
 	}
 
 	in := c.internal(set, ip.Is4())
+	serving = set.besides(in, in)
 	add(ip, p.Port, in, in).Reserved = true
 
 	inside, outside := c.external(set)
+	serving = set.besides(inside, outside)
 	if p.NodePort != 0 {
 		any := netip.IPv6Unspecified()
 		if ip.Is4() {

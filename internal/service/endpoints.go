@@ -99,7 +99,7 @@ func localReady(eps []*Slice, node string, is4 bool) int {
 type choice struct {
 	cluster, local []Endpoint       // under policy Cluster, under policy Local
 	any            bool             // some endpoint somewhere could answer
-	serving        []netip.AddrPort // for UDP: all that serve, wherever they are
+	keep           []netip.AddrPort // all that keep the flows they have, wherever they are
 }
 
 // categorize applies readiness, topology and the fallback to terminating endpoints,
@@ -111,13 +111,7 @@ type choice struct {
 //     but still serve. Hints do not apply.
 func categorize(all []candidate, p Port, svc *Service, v Vantage) choice {
 	var set choice
-	if p.Proto == UDP {
-		for _, c := range all {
-			if c.ready || c.serving {
-				set.serving = append(set.serving, c.Addr)
-			}
-		}
-	}
+	set.keep = keepers(all, p, svc)
 	draining := func(c candidate) bool { return c.serving && c.terminating }
 	local := func(c candidate) bool { return c.Local }
 
@@ -135,6 +129,39 @@ func categorize(all []candidate, p Port, svc *Service, v Vantage) choice {
 		}
 	}
 	return set
+}
+
+// keepers returns the endpoints that keep the flows they have.
+func keepers(all []candidate, p Port, svc *Service) []netip.AddrPort {
+	if p.Proto == SCTP || p.Proto == TCP && svc.Close == CloseNever {
+		return nil // nobody ends any
+	}
+	inSlice := p.Proto == TCP && svc.Close == CloseGone
+	addrs := make([]netip.AddrPort, 0, len(all))
+	for _, c := range all {
+		if inSlice || c.ready || c.serving {
+			addrs = append(addrs, c.Addr)
+		}
+	}
+	return addrs
+}
+
+// besides returns those of keep that the routes lack: nearly always none.
+func (s choice) besides(inside, outside *Route) []netip.AddrPort {
+	if max(len(inside.Endpoints), len(outside.Endpoints)) == len(s.keep) {
+		return nil // all of a route's are in keep
+	}
+	has := func(r *Route, a netip.AddrPort) bool {
+		_, ok := slices.BinarySearchFunc(r.Endpoints, a, func(e Endpoint, a netip.AddrPort) int { return e.Addr.Compare(a) })
+		return ok
+	}
+	var rest []netip.AddrPort
+	for _, a := range s.keep {
+		if !has(inside, a) && !has(outside, a) {
+			rest = append(rest, a)
+		}
+	}
+	return rest
 }
 
 // hints returns the filter that topology hints ask for. It is all or nothing: hints

@@ -27,6 +27,8 @@ type Service struct {
 	Balanced bool
 	// Weighted says that the endpoints' weights count.
 	Weighted bool
+	// Close says which TCP connections end because of what became of their endpoint.
+	Close Closing
 	// HealthCheckNodePort is where load balancers ask whether this node has endpoints;
 	// it counts with ExternalLocal only. 0: nowhere.
 	HealthCheckNodePort uint16

@@ -152,10 +152,11 @@ type Frontend struct {
 	Affinity time.Duration
 	// Sources are who may come in, others are dropped; sorted. Empty: everyone.
 	Sources []netip.Prefix
-	// Serving are the endpoints that may keep the flows they have, also those that get
-	// no new ones; sorted. It is set for UDP only and is no concern of a datapath: Stale
-	// uses it.
+	// Serving are the endpoints that keep the flows they have although no Route has them:
+	// they get no new ones. Sorted. Which these are, Close says for TCP; for UDP they are
+	// those that serve. Neither is any concern of a datapath, nor of Equal: Stale uses them.
 	Serving []netip.AddrPort
+	Close   Closing
 	// Reserved says that the address is the Service's alone (a ClusterIP): what comes
 	// to a port that no Frontend has is rejected, not passed on.
 	Reserved bool
