@@ -111,6 +111,16 @@ func (c *Conn) Ask(patience time.Duration) Answer {
 	return parseAnswer(line)
 }
 
+// Wait waits for what the other end does without being asked. The error is io.EOF if it
+// ends the connection in order, and says which error otherwise; nil: it says something.
+func (c *Conn) Wait(patience time.Duration) error {
+	if err := c.conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		return err
+	}
+	_, err := c.in.ReadByte()
+	return err
+}
+
 // LocalAddr is the client's own address.
 func (c *Conn) LocalAddr() netip.AddrPort {
 	return netip.MustParseAddrPort(c.conn.LocalAddr().String())
