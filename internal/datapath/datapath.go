@@ -63,6 +63,11 @@ type Releaser interface {
 	Release(ctx context.Context) (done bool, err error)
 }
 
+// A Finder can say whether it has been at work on this node, which others find out by
+// Dump. A mechanism must have it whose rules look like somebody else's: kube-proxy's
+// chains are not ours.
+type Finder interface{ Found(ctx context.Context) (bool, error) }
+
 // A Carrier carries connections itself, in this process, so that conntrack alone cannot
 // end them.
 type Carrier interface {
