@@ -51,6 +51,7 @@ func ConvertService(o *corev1.Service) *service.Service {
 		svc.ExternalIPs = addrs(o.Spec.ExternalIPs, "InvalidExternalIP", "externalIP", &bad)
 		svc.BalancerIPs = balancerIPs(o.Status.LoadBalancer.Ingress, &bad)
 		svc.Sources = sourceRanges(o.Spec.LoadBalancerSourceRanges, &bad)
+		annotations(o, svc, &bad)
 	}
 	svc.Problems = bad
 	return svc

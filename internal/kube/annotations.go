@@ -1,0 +1,60 @@
+package kube
+
+import (
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// The annotations of Services and Pods that say what the API has no field for. Those of
+// others are read so that a cluster can change its proxy without editing Services.
+const (
+	annotationBalance = "fairway.net/balance"
+	annotationWeights = "fairway.net/weights"           // of a Service: "true" lets its pods' weights count
+	annotationWeight  = "fairway.net/weight"            // of a Pod
+	annotationClose   = "fairway.net/close-connections" // which TCP connections end with their endpoint
+	kubeRouterBalance = "kube-router.io/service.scheduler"
+	ciliumBalance     = "service.cilium.io/lb-algorithm"
+)
+
+const reasonAnnotation = "InvalidAnnotation"
+
+// annotations reads a Service's annotations into svc. What makes no sense counts as if
+// it were not there.
+func annotations(o *corev1.Service, svc *service.Service, bad *problems) {
+	read := func(key string) (string, bool) {
+		text, ok := o.Annotations[key]
+		return strings.TrimSpace(text), ok
+	}
+	for _, key := range [...]string{annotationBalance, kubeRouterBalance, ciliumBalance} {
+		text, ok := read(key)
+		if !ok {
+			continue
+		}
+		a, err := service.ParseAlgorithm(text)
+		if err != nil {
+			bad.add(reasonAnnotation, "annotation %s: %v; the node's default counts", key, err)
+		} else {
+			svc.Balance, svc.Balanced = a, true
+		}
+		break // ours before theirs
+	}
+	if text, ok := read(annotationWeights); ok {
+		switch text {
+		case "true":
+			svc.Weighted = true
+		case "false":
+		default:
+			bad.add(reasonAnnotation, "annotation %s: %q is neither true nor false; its pods' weights do not count", annotationWeights, text)
+		}
+	}
+	if text, ok := read(annotationClose); ok {
+		c, err := service.ParseClosing(text)
+		if err != nil {
+			bad.add(reasonAnnotation, "annotation %s: %v; %v counts", annotationClose, err, c)
+		}
+		svc.Close = c
+	}
+}

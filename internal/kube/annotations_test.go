@@ -1,0 +1,67 @@
+package kube
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+func TestAnnotations(t *testing.T) {
+	type notes = map[string]string
+	const names = "random, rr, lc, sh, dh, sed, nq, maglev"
+	balance := func(a service.Algorithm) service.Service { return service.Service{Balance: a, Balanced: true} }
+	for name, test := range map[string]struct {
+		notes   notes
+		want    service.Service
+		problem string
+	}{
+		"none":            {notes{"else": "rr"}, service.Service{}, ""},
+		"ours":            {notes{"fairway.net/balance": "maglev"}, balance(service.Maglev), ""},
+		"white space":     {notes{"fairway.net/balance": " sh\n"}, balance(service.SourceHash), ""},
+		"random, by name": {notes{"fairway.net/balance": "random"}, balance(service.Random), ""},
+		"kube-router's":   {notes{"kube-router.io/service.scheduler": "lc"}, balance(service.LeastConn), ""},
+		"with weights":    {notes{"kube-router.io/service.scheduler": "wrr"}, balance(service.RoundRobin), ""},
+		"Cilium's":        {notes{"service.cilium.io/lb-algorithm": "maglev"}, balance(service.Maglev), ""},
+		"ours first":      {notes{"fairway.net/balance": "dh", "kube-router.io/service.scheduler": "lc", "service.cilium.io/lb-algorithm": "random"}, balance(service.DestHash), ""},
+		"ours unknown": {
+			notes{"fairway.net/balance": "best", "kube-router.io/service.scheduler": "lc"}, service.Service{},
+			`InvalidAnnotation: annotation fairway.net/balance: "best" is none of ` + names + `; the node's default counts`,
+		},
+		"theirs unknown": {
+			notes{"kube-router.io/service.scheduler": "lblc"}, service.Service{},
+			`InvalidAnnotation: annotation kube-router.io/service.scheduler: "lblc" is none of ` + names + `; the node's default counts`,
+		},
+		"weights":     {notes{"fairway.net/weights": "true"}, service.Service{Weighted: true}, ""},
+		"no weights":  {notes{"fairway.net/weights": "false"}, service.Service{}, ""},
+		"bad weights": {notes{"fairway.net/weights": "3"}, service.Service{}, `InvalidAnnotation: annotation fairway.net/weights: "3" is neither true nor false; its pods' weights do not count`},
+		"close":       {notes{"fairway.net/close-connections": "unready"}, service.Service{Close: service.CloseUnready}, ""},
+		"never close": {notes{"fairway.net/close-connections": "never"}, service.Service{Close: service.CloseNever}, ""},
+		"bad close": {
+			notes{"fairway.net/close-connections": "maybe", "fairway.net/balance": "nq"}, balance(service.NeverQueue),
+			`InvalidAnnotation: annotation fairway.net/close-connections: "maybe" is none of gone, unready, never; gone counts`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := apiService("web", "10.96.0.1")
+			o.Annotations = test.notes
+			svc := ConvertService(o)
+			got := service.Service{Balance: svc.Balance, Balanced: svc.Balanced, Weighted: svc.Weighted, Close: svc.Close}
+			if got.Balance != test.want.Balance || got.Balanced != test.want.Balanced || got.Weighted != test.want.Weighted || got.Close != test.want.Close {
+				t.Errorf("got %+v, want %+v", got, test.want)
+			}
+			if m := messages(svc.Problems); m != test.problem {
+				t.Errorf("problems %q, want %q", m, test.problem)
+			}
+			if len(svc.Ports) != 1 || len(svc.ClusterIPs) != 1 {
+				t.Errorf("the rest was disturbed: %+v", svc)
+			}
+		})
+	}
+	headless := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Annotations: notes{"fairway.net/balance": "?"}}, Spec: corev1.ServiceSpec{ClusterIP: "None"}}
+	if svc := ConvertService(headless); len(svc.Problems) > 0 {
+		t.Errorf("a headless Service has problems: %v", svc.Problems)
+	}
+}
