@@ -25,8 +25,9 @@ const markerPrefix = "program-"
 // name, and it must declare the chain {{.Marker}}, without rules: by its name, which
 // has a hash of the whole program, a restart knows that there is nothing to load.
 //
-// A program begins with "add table inet {{.Table}}". Its chains are declared in blocks,
-// "chain NAME {" on a line, because Load must know which ones they are.
+// Its sets, maps and chains are declared in blocks in one "table inet {{.Table}} {", each
+// indented by one tab, "chain NAME {" up to "}", because Declare and Prune must know
+// which ones they are.
 type Program struct {
 	Source string
 	Data   map[string]any
@@ -70,8 +71,8 @@ func (p *Program) render(table string) (text, marker string, err error) {
 	return text, markerPrefix + marker, nil
 }
 
-// Declarations in a program, one a line.
-const chainPattern, setPattern = `(?m)^\s*chain (\S+) \{`, `(?m)^\s*(?:set|map) (\S+) \{`
+// Declarations in a program: a chain's first line, and a whole set or map.
+const chainPattern, setPattern = `(?m)^\tchain (\S+) \{`, `(?ms)^\t(?:set|map) (\S+) \{.*?^\t\}`
 
 func declared(text, pattern string) map[string]bool {
 	names := map[string]bool{}
@@ -79,6 +80,33 @@ func declared(text, pattern string) map[string]bool {
 		names[m[1]] = true
 	}
 	return names
+}
+
+// Declare is what comes before a Load that shall not interrupt anybody: if p is not what
+// the kernel runs, it makes the sets and maps of p, and nothing else. The caller fills
+// them, adds the chains that p keeps, and lets Load switch the rules over. It reports
+// whether there was nothing to do.
+func (t *Table) Declare(ctx context.Context, p *Program) (runs bool, err error) {
+	text, marker, err := p.render(t.name)
+	if err != nil {
+		return false, err
+	}
+	chains, err := t.Chains()
+	if err != nil || chains[marker] {
+		return err == nil, err
+	}
+	if err := t.mayWrite(); err != nil {
+		return false, err
+	}
+	sets := regexp.MustCompile(setPattern).FindAllString(text, -1)
+	text = fmt.Sprintf("table inet %s {\n%s\n}\n", t.name, strings.Join(sets, "\n"))
+	if err = t.run(ctx, text); err != nil && len(chains) > 0 { // another shape under an old name
+		err = t.run(ctx, fmt.Sprintf("delete table inet %s\n%s", t.name, text))
+	}
+	if err != nil {
+		return false, fmt.Errorf("declare sets: %w", err)
+	}
+	return false, nil
 }
 
 // Load makes the kernel run p, even if it seems to be there if again is set. It returns

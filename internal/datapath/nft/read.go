@@ -20,8 +20,11 @@ const dumpBuffer = 32 << 10
 // writes all the time, no dump is left alone.
 const maxDumps = 4
 
-// nftaSetElemKeyEnd is NFTA_SET_ELEM_KEY_END, which x/sys/unix lacks.
-const nftaSetElemKeyEnd = 10
+// Attributes that x/sys/unix lacks: NFTA_SET_ELEM_KEY_END, NFTA_SET_ELEM_EXPRESSIONS.
+const (
+	nftaSetElemKeyEnd      = 10
+	nftaSetElemExpressions = 11
+)
 
 // An Element is one that was read. Key, Last, Data and Comment are set as in a Write.
 type Element struct {
@@ -29,6 +32,8 @@ type Element struct {
 	Data      []byte // of a map of verdicts: nil
 	Comment   string
 	End       bool // it is the end of an interval
+	// Packets and Bytes are what its counter says, if the set has counters.
+	Packets, Bytes uint64
 }
 
 // Elements calls f for each element of a set or map. It reads the whole set first.
@@ -244,12 +249,34 @@ func parseElement(b []byte) (e Element, err error) {
 			return nested(b, value(&e.Data))
 		case unix.NFTA_SET_ELEM_FLAGS:
 			e.End = len(b) == 4 && binary.BigEndian.Uint32(b)&unix.NFT_SET_ELEM_INTERVAL_END != 0
+		case unix.NFTA_SET_ELEM_EXPR:
+			return e.counter(b)
+		case nftaSetElemExpressions:
+			return nested(b, func(_ uint16, b []byte) error { return e.counter(b) })
 		case unix.NFTA_SET_ELEM_USERDATA:
 			e.Comment, _ = userdata.GetString(b, userdata.NFTNL_UDATA_SET_ELEM_COMMENT)
 		}
 		return nil
 	})
 	return e, err
+}
+
+// counter takes what an element's counter says.
+func (e *Element) counter(b []byte) error {
+	return nested(b, func(typ uint16, b []byte) error {
+		if typ != unix.NFTA_EXPR_DATA {
+			return nil
+		}
+		return nested(b, func(typ uint16, b []byte) error {
+			switch {
+			case typ == unix.NFTA_COUNTER_PACKETS && len(b) == 8:
+				e.Packets = binary.BigEndian.Uint64(b)
+			case typ == unix.NFTA_COUNTER_BYTES && len(b) == 8:
+				e.Bytes = binary.BigEndian.Uint64(b)
+			}
+			return nil
+		})
+	})
 }
 
 // nested calls f for each attribute in b.

@@ -44,6 +44,10 @@ table inet {{.Table}} {
 		type ipv4_addr
 		flags timeout
 	}
+	set counted {
+		type ipv4_addr
+		counter
+	}
 	chain leaving {
 		ip saddr @old drop
 	}
@@ -260,6 +264,50 @@ func TestNextVersion(t *testing.T) {
 	}
 	if out := list(t, "table inet tested"); !strings.Contains(out, "ipv6_addr . inet_service") {
 		t.Errorf("another shape was not loaded:\n%s", out)
+	}
+}
+
+// TestDeclare: a version is prepared beside the one that runs, and then takes over.
+func TestDeclare(t *testing.T) {
+	table, p := open(t)
+	if runs, err := table.Declare(t.Context(), p); err != nil || !runs {
+		t.Errorf("what runs: %v, error %v", runs, err)
+	}
+	next := &Program{Source: strings.Replace(second, "set nets", "set networks", 1), Keep: keep}
+	next.Source = strings.Replace(next.Source, "@nets", "@networks", 1)
+	before := list(t, "chain inet tested input")
+	for range 2 {
+		if runs, err := table.Declare(t.Context(), next); err != nil || runs {
+			t.Errorf("another one runs: %v, error %v", runs, err)
+		}
+	}
+	if out := list(t, "table inet tested"); !strings.Contains(out, "set networks") || !strings.Contains(out, "set nets") {
+		t.Errorf("the sets of both should be there:\n%s", out)
+	}
+	if out := list(t, "chain inet tested input"); out != before {
+		t.Errorf("the rules changed:\n%s", out)
+	}
+	must(t, table.Commit(nil, ReplacePrefixes("networks", true, nil, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")})))
+	_, err := table.Load(t.Context(), next, false)
+	must(t, err)
+	must(t, table.Prune(next))
+	if out := list(t, "table inet tested"); strings.Contains(out, "set nets") || !strings.Contains(out, "10.0.0.0/8") {
+		t.Errorf("in the end:\n%s", out)
+	}
+}
+
+// TestCounters: what elements count is read.
+func TestCounters(t *testing.T) {
+	table, _ := open(t)
+	must(t, table.Commit(nil, []Write{{Set: "counted", Key: []byte{10, 0, 0, 1}, Add: true}}))
+	must(t, table.Run(t.Context(), "add element inet tested counted { 10.0.0.2 counter packets 7 bytes 420 }"))
+	got := map[byte][2]uint64{}
+	must(t, table.Elements("counted", func(e Element) error {
+		got[e.Key[3]] = [2]uint64{e.Packets, e.Bytes}
+		return nil
+	}))
+	if want := (map[byte][2]uint64{1: {0, 0}, 2: {7, 420}}); !reflect.DeepEqual(got, want) {
+		t.Errorf("counters are %v, want %v", got, want)
 	}
 }
 
