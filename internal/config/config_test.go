@@ -110,6 +110,27 @@ func TestFlags(t *testing.T) {
 			[]string{"--sync-period=10s", "--iptables-min-sync-period=2s"},
 			func(c *Config) { c.SyncPeriod, c.MinSyncPeriod = 10*time.Second, 2*time.Second },
 		},
+		"process": {
+			[]string{"--oom-score-adj=-998", "-v4", "--cleanup"},
+			func(c *Config) { c.OOMScoreAdj, c.LogLevel, c.Cleanup = new(-998), -4, true },
+		},
+		"log level": {[]string{"--log-level=warn", "-v=9"}, func(c *Config) { c.LogLevel = 4 }},
+		"pod network only": {
+			[]string{"--proxy-mode=none", "--pod-network=routes", "--cni-bin-dir=/b", "--cni-conf-dir=/c"},
+			func(c *Config) { c.Mode, c.PodNetwork, c.CNIBinDir, c.CNIConfDir = "none", "routes", "/b", "/c" },
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) { checkFlags(t, test.args, test.want) })
+	}
+}
+
+// TestModes is TestFlags for the modes beside nftables.
+func TestModes(t *testing.T) {
+	tests := map[string]struct {
+		args []string
+		want func(*Config)
+	}{
 		"mode ipvs": {
 			[]string{
 				"--proxy-mode=ipvs", "--ipvs-scheduler=wlc", "--ipvs-exclude-cidrs=10.1.2.3/16,10.9.0.0/24", "--ipvs-strict-arp",
@@ -132,28 +153,23 @@ func TestFlags(t *testing.T) {
 			[]string{"--count-traffic", "--refuse-external-ips", "--replace-kube-proxy"},
 			func(c *Config) { c.CountTraffic, c.RefuseExternalIPs, c.ReplaceKubeProxy = true, true, true },
 		},
-		"process": {
-			[]string{"--oom-score-adj=-998", "-v4", "--cleanup"},
-			func(c *Config) { c.OOMScoreAdj, c.LogLevel, c.Cleanup = new(-998), -4, true },
-		},
-		"log level": {[]string{"--log-level=warn", "-v=9"}, func(c *Config) { c.LogLevel = 4 }},
-		"pod network only": {
-			[]string{"--proxy-mode=none", "--pod-network=routes", "--cni-bin-dir=/b", "--cni-conf-dir=/c"},
-			func(c *Config) { c.Mode, c.PodNetwork, c.CNIBinDir, c.CNIConfDir = "none", "routes", "/b", "/c" },
-		},
 	}
 	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			got, err := load(append([]string{"--cluster-cidr=10.244.0.0/16"}, test.args...)...)
-			if err != nil {
-				t.Fatal(err)
-			}
-			want := defaults()
-			test.want(want)
-			if !reflect.DeepEqual(got, want) {
-				t.Errorf("got  %+v\nwant %+v", got, want)
-			}
-		})
+		t.Run(name, func(t *testing.T) { checkFlags(t, test.args, test.want) })
+	}
+}
+
+// checkFlags holds what the flags make of the defaults against want.
+func checkFlags(t *testing.T, args []string, change func(*Config)) {
+	t.Helper()
+	got, err := load(append([]string{"--cluster-cidr=10.244.0.0/16"}, args...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := defaults()
+	change(want)
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
 }
 
@@ -337,21 +353,6 @@ func TestFile(t *testing.T) {
 			"mode: nftables\nclusterCIDR: 10.244.0.0/16\niptables: {masqueradeAll: true, masqueradeBit: 7}\nnftables: {masqueradeBit: 8}\n", nil,
 			func(c *Config) { c.MasqueradeBit = 8 }, []string{"in mode nftables these have no effect: iptables.masquerade*"},
 		},
-		"mode iptables": {
-			"mode: iptables\nclusterCIDR: 10.244.0.0/16\niptables: {masqueradeAll: true, masqueradeBit: 7, syncPeriod: 9s, minSyncPeriod: 1s, localhostNodePorts: true}\nnftables: {masqueradeBit: 8, syncPeriod: 3s}\n", nil,
-			func(c *Config) {
-				c.Mode, c.MasqueradeAll, c.MasqueradeBit, c.SyncPeriod, c.MinSyncPeriod = "iptables", true, 7, 9*time.Second, time.Second
-			},
-			[]string{"iptables.localhostNodePorts has no effect: NodePorts are not served on 127.0.0.1", "in mode iptables these have no effect: nftables.masquerade*, nftables.*Period"},
-		},
-		"mode ipvs": {
-			"mode: ipvs\nclusterCIDR: 10.244.0.0/16\niptables: {masqueradeBit: 7, syncPeriod: 5s}\nipvs: {scheduler: sed, strictARP: true, excludeCIDRs: [10.9.0.0/16], syncPeriod: 9s, udpTimeout: 4s}\nwinkernel: {sourceVip: 1.2.3.4}\n", nil,
-			func(c *Config) {
-				c.Mode, c.MasqueradeBit, c.SyncPeriod = "ipvs", 7, 9*time.Second
-				c.IPVS = IPVS{Scheduler: service.ShortestDelay, ExcludeCIDRs: prefixes("10.9.0.0/16"), StrictARP: true, UDP: 4 * time.Second}
-			},
-			[]string{"in mode ipvs these have no effect: winkernel.sourceVip, iptables.*Period"},
-		},
 		"of our own, beside a file": {
 			"clusterCIDR: 10.244.0.0/16\n", []string{"--count-traffic", "--replace-kube-proxy"},
 			func(c *Config) { c.CountTraffic, c.ReplaceKubeProxy = true, true }, nil,
@@ -369,18 +370,55 @@ func TestFile(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			got, err := load(append(test.args, "--config="+write(t, test.lines))...)
-			if err != nil {
-				t.Fatal(err)
-			}
-			checkWarnings(t, got.Warnings, test.warns)
-			got.Warnings = nil
-			want := defaults()
-			test.want(want)
-			if !reflect.DeepEqual(got, want) {
-				t.Errorf("got  %+v\nwant %+v", got, want)
-			}
+			checkFile(t, append(test.args, "--config="+write(t, test.lines)), test.want, test.warns)
 		})
+	}
+}
+
+// TestFileModes: the section that counts is the mode's, and what is idle is named.
+func TestFileModes(t *testing.T) {
+	tests := map[string]struct {
+		lines string
+		args  []string
+		want  func(*Config)
+		warns []string
+	}{
+		"mode iptables": {
+			"mode: iptables\nclusterCIDR: 10.244.0.0/16\niptables: {masqueradeAll: true, masqueradeBit: 7, syncPeriod: 9s, minSyncPeriod: 1s, localhostNodePorts: true}\nnftables: {masqueradeBit: 8, syncPeriod: 3s}\n", nil,
+			func(c *Config) {
+				c.Mode, c.MasqueradeAll, c.MasqueradeBit, c.SyncPeriod, c.MinSyncPeriod = "iptables", true, 7, 9*time.Second, time.Second
+			},
+			[]string{"iptables.localhostNodePorts has no effect: NodePorts are not served on 127.0.0.1", "in mode iptables these have no effect: nftables.masquerade*, nftables.*Period"},
+		},
+		"mode ipvs": {
+			"mode: ipvs\nclusterCIDR: 10.244.0.0/16\niptables: {masqueradeBit: 7, syncPeriod: 5s}\nipvs: {scheduler: sed, strictARP: true, excludeCIDRs: [10.9.0.0/16], syncPeriod: 9s, udpTimeout: 4s}\nwinkernel: {sourceVip: 1.2.3.4}\n", nil,
+			func(c *Config) {
+				c.Mode, c.MasqueradeBit, c.SyncPeriod = "ipvs", 7, 9*time.Second
+				c.IPVS = IPVS{Scheduler: service.ShortestDelay, ExcludeCIDRs: prefixes("10.9.0.0/16"), StrictARP: true, UDP: 4 * time.Second}
+			},
+			[]string{"in mode ipvs these have no effect: winkernel.sourceVip, iptables.*Period"},
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			checkFile(t, []string{"--config=" + write(t, test.lines)}, test.want, test.warns)
+		})
+	}
+}
+
+// checkFile holds what the arguments make of the defaults against want.
+func checkFile(t *testing.T, args []string, change func(*Config), warns []string) {
+	t.Helper()
+	got, err := load(args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkWarnings(t, got.Warnings, warns)
+	got.Warnings = nil
+	want := defaults()
+	change(want)
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
 }
 

@@ -66,7 +66,9 @@ type Releaser interface {
 // A Finder can say whether it has been at work on this node, which others find out by
 // Dump. A mechanism must have it whose rules look like somebody else's: kube-proxy's
 // chains are not ours.
-type Finder interface{ Found(ctx context.Context) (bool, error) }
+type Finder interface {
+	Found(ctx context.Context) (bool, error)
+}
 
 // A Carrier carries connections itself, in this process, so that conntrack alone cannot
 // end them.

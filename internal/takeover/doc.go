@@ -1,0 +1,22 @@
+// Package takeover gives a node from one carrier of Services to another, without a
+// connection noticing.
+//
+//	           Sync, Check                       ┌─→ our datapath: carries first …
+//	proxy.Loop ───────────→ Handover ────────────┤
+//	                             │               └─ … then, again and again until done:
+//	                             ├─→ the datapaths of other modes: Release, or Cleanup
+//	                             └─→ KubeProxy: Find, Remove
+//
+// A Handover is a datapath around the one of our mode. It hides that somebody else, an
+// agent in another mode or a kube-proxy, carried Services here before, and how that is
+// told from the kernel. It promises that nothing of them is touched before our own rules
+// are in place; that what is not ours and not kube-proxy's is never touched (the
+// kubelet's chains, a container runtime's host ports, kube-router's); and that it goes by
+// what it finds, so that an agent killed in between leaves nothing to know: the next one
+// goes on.
+//
+// Established connections live on because conntrack remembers where each goes, and our
+// own NAT rules keep the kernel's hooks for that in place. Where that is not enough
+// (IPVS, userspace), the datapath that leaves is a datapath.Releaser and knows what its
+// connections need.
+package takeover

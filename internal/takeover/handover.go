@@ -1,0 +1,189 @@
+package takeover
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// Config says who takes over from whom. Log and Datapath are required.
+type Config struct {
+	Log      *slog.Logger
+	Datapath datapath.Datapath
+	// Others are the datapaths that may have carried Services here before. The Handover
+	// closes each when nothing of it is left.
+	Others []datapath.Datapath
+	// KubeProxy knows what a kube-proxy leaves. Nil: nobody looks for it.
+	KubeProxy *KubeProxy
+	// Replace has kube-proxy's rules removed; else they are only talked of.
+	Replace bool
+}
+
+// A Handover carries Services with its Config's datapath and takes away what others
+// left.
+type Handover struct {
+	datapath.Datapath
+	cfg     Config
+	others  []*other
+	carries bool // our own rules are in place
+	kube    kubeProxyWatch
+}
+
+// other is a datapath that may have left something.
+type other struct {
+	datapath.Datapath
+	found bool
+	said  string // the last error that was logged
+}
+
+// New returns a Handover. It touches nothing.
+func New(cfg Config) *Handover {
+	h := &Handover{Datapath: cfg.Datapath, cfg: cfg}
+	for _, o := range cfg.Others {
+		h.others = append(h.others, &other{Datapath: o})
+	}
+	return h
+}
+
+// Sync implements datapath.Datapath. Others are sent away in the same call: two tables
+// of which only one follows the cluster must not be asked both for longer than it takes.
+func (h *Handover) Sync(ctx context.Context, want *service.Table) (datapath.Stats, error) {
+	stats, err := h.Datapath.Sync(ctx, want)
+	if err == nil {
+		h.carries = true
+		h.settle(ctx)
+	}
+	return stats, err
+}
+
+// Check implements datapath.Datapath, and goes on with what is not done yet.
+func (h *Handover) Check(ctx context.Context) (bool, error) {
+	if h.carries {
+		h.settle(ctx)
+	}
+	return h.Datapath.Check(ctx)
+}
+
+// Close implements datapath.Datapath.
+func (h *Handover) Close() {
+	for _, o := range h.others {
+		o.Close()
+	}
+	h.Datapath.Close()
+}
+
+// settle does what can be done now. What fails is only logged: our own rules carry.
+func (h *Handover) settle(ctx context.Context) {
+	h.others = slices.DeleteFunc(h.others, func(o *other) bool {
+		done, err := h.leave(ctx, o)
+		switch {
+		case err != nil && ctx.Err() == nil && err.Error() != o.said:
+			h.cfg.Log.Warn("what another mode left could not be removed, will try again", "mode", o.Name(), "err", err)
+			o.said = err.Error()
+		case done:
+			o.Close()
+		}
+		return done
+	})
+	if h.cfg.KubeProxy != nil && h.kube.due() {
+		h.kube.look(ctx, h.cfg)
+	}
+}
+
+// leave takes away what another mode left, as far as no connection needs it.
+func (h *Handover) leave(ctx context.Context, o *other) (done bool, err error) {
+	if !o.found {
+		if o.found, err = Found(ctx, o.Datapath); err != nil {
+			return false, err
+		}
+		if !o.found {
+			return true, nil
+		}
+		h.cfg.Log.Info("taking over from another mode", "mode", o.Name(), "ours", h.Name())
+	}
+	if r, ok := o.Datapath.(datapath.Releaser); ok {
+		done, err = r.Release(ctx)
+	} else {
+		err = o.Cleanup(ctx)
+		done = err == nil
+	}
+	if done {
+		h.cfg.Log.Info("nothing of the other mode is left", "mode", o.Name())
+	}
+	return done, err
+}
+
+// Found reports whether a datapath's rules are in the kernel, whoever wrote them.
+func Found(ctx context.Context, dp datapath.Datapath) (bool, error) {
+	if f, ok := dp.(datapath.Finder); ok {
+		return f.Found(ctx)
+	}
+	table, err := dp.Dump(ctx)
+	if err != nil {
+		return false, err
+	}
+	_, frontends := table.Len()
+	return frontends > 0 || !table.Settings.Equal(service.Settings{}), nil
+}
+
+// How often a kube-proxy's rules are looked for. Each time that they have come back the
+// pause doubles: to remove them is a courtesy, not a fight.
+const (
+	kubeProxyPause   = 10 * time.Second
+	kubeProxyLongest = 5 * time.Minute
+)
+
+// kubeProxyWatch is what is known of a kube-proxy on this node.
+type kubeProxyWatch struct {
+	next    time.Time
+	pause   time.Duration
+	removed bool   // its rules, at least once
+	back    bool   // they had come back when last looked for
+	said    string // the last error that was logged
+}
+
+func (w *kubeProxyWatch) due() bool { return !time.Now().Before(w.next) }
+
+// look removes what a kube-proxy wrote, and says if it seems to be at work still.
+func (w *kubeProxyWatch) look(ctx context.Context, cfg Config) {
+	if w.pause == 0 {
+		w.pause = kubeProxyPause
+	}
+	defer func() { w.next = time.Now().Add(w.pause) }()
+	remains, err := cfg.KubeProxy.Find(ctx)
+	if err == nil && len(remains) > 0 && cfg.Replace {
+		err = cfg.KubeProxy.Remove(ctx, remains)
+	}
+	switch {
+	case ctx.Err() != nil:
+	case err != nil:
+		if err.Error() != w.said {
+			cfg.Log.Warn("kube-proxy's rules could not be removed, will try again", "err", err)
+			w.said = err.Error()
+		}
+	case len(remains) == 0:
+		w.back = false
+		w.pause = kubeProxyPause
+		if !cfg.Replace {
+			w.pause = kubeProxyLongest // nobody promised to look after them
+		}
+	case !cfg.Replace:
+		if !w.back {
+			cfg.Log.Warn("kube-proxy's rules are on this node beside ours [--replace-kube-proxy removes them]", "rules", names(remains))
+		}
+		w.back, w.pause = true, kubeProxyLongest
+	case !w.removed:
+		w.removed = true
+		cfg.Log.Info("took over from kube-proxy: removed its rules", "rules", names(remains))
+	default:
+		w.pause = min(2*w.pause, kubeProxyLongest)
+		if !w.back {
+			cfg.Log.Warn("kube-proxy is still running on this node: its rules came back, and were removed again [end it: kubectl -n kube-system delete daemonset kube-proxy]", "rules", names(remains))
+		}
+		w.back = true
+	}
+}

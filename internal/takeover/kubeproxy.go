@@ -1,0 +1,61 @@
+package takeover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// KubeProxy finds and removes what a kube-proxy, in any of its modes, has written in this
+// network namespace. The zero value works.
+type KubeProxy struct {
+	// Holds reports whether the chains that kube-proxy has names for are our own in this
+	// command, "iptables-nft" or "iptables-legacy": then they are not looked at. Nil: they
+	// are nowhere.
+	Holds func(command string) bool
+}
+
+// A Remain is one part of what a kube-proxy wrote.
+type Remain struct {
+	name   string
+	remove func(context.Context) error
+}
+
+// String says what it is: "nftables table ip kube-proxy".
+func (r Remain) String() string { return r.name }
+
+func names(all []Remain) string {
+	texts := make([]string, len(all))
+	for i, r := range all {
+		texts[i] = r.name
+	}
+	return strings.Join(texts, ", ")
+}
+
+// Find returns what is there. It costs a few messages to the kernel if nothing is.
+func (k *KubeProxy) Find(ctx context.Context) ([]Remain, error) {
+	var all []Remain
+	for _, find := range []func(context.Context) ([]Remain, error){k.findTables, k.findChains} {
+		some, err := find(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("look for kube-proxy's rules: %w", err)
+		}
+		all = append(all, some...)
+	}
+	return all, nil
+}
+
+// Remove takes remains away. It tries all of them.
+func (k *KubeProxy) Remove(ctx context.Context, remains []Remain) error {
+	var all []error
+	for _, r := range remains {
+		if err := r.remove(ctx); err != nil {
+			all = append(all, fmt.Errorf("remove %s: %w", r.name, err))
+		}
+	}
+	if err := errors.Join(all...); err != nil {
+		return errors.New(strings.ReplaceAll(err.Error(), "\n", "; "))
+	}
+	return nil
+}
