@@ -46,7 +46,7 @@ func Compile(svc *Service, eps []*Slice, v Vantage) *Entry {
 			continue
 		}
 		for _, ip := range c.families() {
-			c.port(port, ip, collect(eps, port, ip.Is4(), v.Node))
+			c.port(port, ip, collect(eps, port, ip.Is4(), svc.Weighted, v.Node))
 		}
 	}
 	if svc.HealthCheckNodePort != 0 && svc.ExternalLocal {

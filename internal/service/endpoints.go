@@ -1,44 +1,81 @@
 package service
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 )
 
 // A candidate is an endpoint of one Service port that may still be left out.
 type candidate struct {
-	Endpoint
-	ready, serving, terminating bool
-	nodeHints, zoneHints        []string
+	Endpoint // its Weight is the pod's own, where 0 means 0
+	from     *SliceEndpoint
 }
 
 // collect returns the endpoints that a Service port has in one family, sorted by
 // address. Where two pods have the same address and port (an address was used
 // again), the one that is not terminating wins.
-func collect(eps []*Slice, p Port, is4 bool, node string) []candidate {
-	var all []candidate
+//
+// Each slice is a sorted run, nearly always as it comes, so that merging them is all
+// that a Service with thousands of endpoints costs.
+func collect(eps []*Slice, p Port, is4, weighted bool, node string) []candidate {
+	var runs [][]candidate
 	for _, s := range eps {
 		port := s.port(p)
 		if port == 0 {
 			continue
 		}
+		run := make([]candidate, 0, len(s.Endpoints))
 		for i := range s.Endpoints {
 			e := &s.Endpoints[i]
 			if !e.Addr.IsValid() || e.Addr.Is4() != is4 {
 				continue
 			}
-			all = append(all, candidate{
-				Endpoint: Endpoint{
-					Addr:  netip.AddrPortFrom(e.Addr, port),
-					Local: e.Node != "" && e.Node == node,
-				},
-				ready: e.Ready, serving: e.Serving, terminating: e.Terminating,
-				nodeHints: e.NodeHints, zoneHints: e.ZoneHints,
-			})
+			c := candidate{Endpoint{Addr: netip.AddrPortFrom(e.Addr, port), Local: e.Node != "" && e.Node == node}, e}
+			if weighted {
+				c.Weight = e.weight()
+			}
+			run = append(run, c)
+		}
+		if !slices.IsSortedFunc(run, candidate.compare) {
+			slices.SortFunc(run, candidate.compare)
+		}
+		if len(run) > 0 {
+			runs = append(runs, run)
 		}
 	}
-	slices.SortFunc(all, candidate.compare)
-	return slices.CompactFunc(all, func(a, b candidate) bool { return a.Addr == b.Addr })
+	return slices.CompactFunc(merge(runs), func(a, b candidate) bool { return a.Addr == b.Addr })
+}
+
+// merge makes one sorted run of many, two at a time.
+func merge(runs [][]candidate) []candidate {
+	if len(runs) == 0 {
+		return nil
+	}
+	for len(runs) > 1 {
+		half := runs[:0]
+		for pair := range slices.Chunk(runs, 2) {
+			if len(pair) == 1 {
+				half = append(half, pair[0])
+				continue
+			}
+			half = append(half, merge2(pair[0], pair[1]))
+		}
+		runs = half
+	}
+	return runs[0]
+}
+
+func merge2(a, b []candidate) []candidate {
+	out := make([]candidate, 0, len(a)+len(b))
+	for len(a) > 0 && len(b) > 0 {
+		if b[0].compare(a[0]) < 0 {
+			a, b = b, a
+		}
+		out = append(out, a[0])
+		a = a[1:]
+	}
+	return append(append(out, a...), b...)
 }
 
 // compare orders candidates by address, the better one of the same address first.
@@ -47,18 +84,15 @@ func (c candidate) compare(o candidate) int {
 	if d := c.Addr.Compare(o.Addr); d != 0 {
 		return d
 	}
-	for _, d := range []int{
-		first(!c.terminating, !o.terminating),
-		first(c.ready, o.ready),
-		first(c.serving, o.serving),
+	return cmp.Or(
+		first(!c.from.Terminating, !o.from.Terminating),
+		first(c.from.Ready, o.from.Ready),
+		first(c.from.Serving, o.from.Serving),
 		first(c.Local, o.Local),
-		slices.Compare(c.nodeHints, o.nodeHints),
-	} {
-		if d != 0 {
-			return d
-		}
-	}
-	return slices.Compare(c.zoneHints, o.zoneHints)
+		slices.Compare(c.from.NodeHints, o.from.NodeHints),
+		slices.Compare(c.from.ZoneHints, o.from.ZoneHints),
+		cmp.Compare(o.Weight, c.Weight),
+	)
 }
 
 // first orders true before false.
@@ -97,9 +131,10 @@ func localReady(eps []*Slice, node string, is4 bool) int {
 
 // A choice is what a node may use of a Service port's endpoints.
 type choice struct {
-	cluster, local []Endpoint       // under policy Cluster, under policy Local
-	any            bool             // some endpoint somewhere could answer
-	keep           []netip.AddrPort // all that keep the flows they have, wherever they are
+	cluster, local []Endpoint  // under policy Cluster, under policy Local
+	any            bool        // some endpoint somewhere could answer
+	all            []candidate // wherever they are
+	keeps          func(candidate) bool
 }
 
 // categorize applies readiness, topology and the fallback to terminating endpoints,
@@ -109,69 +144,75 @@ type choice struct {
 //     terminating but still serve, wherever they are.
 //   - Local: the ready ones here; if there are none, those here that are terminating
 //     but still serve. Hints do not apply.
+//
+// Weights come last: they share out what is left.
 func categorize(all []candidate, p Port, svc *Service, v Vantage) choice {
-	var set choice
-	set.keep = keepers(all, p, svc)
-	draining := func(c candidate) bool { return c.serving && c.terminating }
+	set := choice{all: all, keeps: keeps(p, svc)}
+	ready := func(c candidate) bool { return c.from.Ready }
+	draining := func(c candidate) bool { return c.from.Serving && c.from.Terminating }
 	local := func(c candidate) bool { return c.Local }
 
-	set.any = slices.ContainsFunc(all, func(c candidate) bool { return c.ready || draining(c) })
+	set.any = slices.ContainsFunc(all, func(c candidate) bool { return ready(c) || draining(c) })
 
-	hinted := hints(all, v)
-	set.cluster = keep(all, func(c candidate) bool { return c.ready && hinted(c) })
+	if hinted := hints(all, v); hinted != nil {
+		set.cluster = pick(all, func(c candidate) bool { return ready(c) && hinted(c) })
+	} else {
+		set.cluster = pick(all, ready)
+	}
 	if len(set.cluster) == 0 {
-		set.cluster = keep(all, draining)
+		set.cluster = pick(all, draining)
 	}
 	if svc.InternalLocal || svc.ExternalLocal {
-		set.local = keep(all, func(c candidate) bool { return c.ready && local(c) })
+		set.local = pick(all, func(c candidate) bool { return ready(c) && local(c) })
 		if len(set.local) == 0 {
-			set.local = keep(all, func(c candidate) bool { return draining(c) && local(c) })
+			set.local = pick(all, func(c candidate) bool { return draining(c) && local(c) })
 		}
+	}
+	if svc.Weighted {
+		set.cluster, set.local = weigh(set.cluster), weigh(set.local)
 	}
 	return set
 }
 
-// keepers returns the endpoints that keep the flows they have.
-func keepers(all []candidate, p Port, svc *Service) []netip.AddrPort {
-	if p.Proto == SCTP || p.Proto == TCP && svc.Close == CloseNever {
-		return nil // nobody ends any
+// keeps returns the filter for the endpoints that keep the flows they have. Of SCTP, and
+// of TCP where the Service closes nothing, nobody asks.
+func keeps(p Port, svc *Service) func(candidate) bool {
+	switch {
+	case p.Proto == SCTP, p.Proto == TCP && svc.Close == CloseNever:
+		return func(candidate) bool { return false }
+	case p.Proto == TCP && svc.Close == CloseGone:
+		return func(candidate) bool { return true }
 	}
-	inSlice := p.Proto == TCP && svc.Close == CloseGone
-	addrs := make([]netip.AddrPort, 0, len(all))
-	for _, c := range all {
-		if inSlice || c.ready || c.serving {
-			addrs = append(addrs, c.Addr)
-		}
-	}
-	return addrs
+	return func(c candidate) bool { return c.from.Ready || c.from.Serving }
 }
 
-// besides returns those of keep that the routes lack: nearly always none.
+// besides returns the endpoints that keep their flows and that the routes lack, nearly
+// always none.
 func (s choice) besides(inside, outside *Route) []netip.AddrPort {
-	if max(len(inside.Endpoints), len(outside.Endpoints)) == len(s.keep) {
-		return nil // all of a route's are in keep
+	if max(len(inside.Endpoints), len(outside.Endpoints)) == len(s.all) {
+		return nil
 	}
 	has := func(r *Route, a netip.AddrPort) bool {
 		_, ok := slices.BinarySearchFunc(r.Endpoints, a, func(e Endpoint, a netip.AddrPort) int { return e.Addr.Compare(a) })
 		return ok
 	}
 	var rest []netip.AddrPort
-	for _, a := range s.keep {
-		if !has(inside, a) && !has(outside, a) {
-			rest = append(rest, a)
+	for _, c := range s.all {
+		if s.keeps(c) && !has(inside, c.Addr) && !has(outside, c.Addr) {
+			rest = append(rest, c.Addr)
 		}
 	}
-	return rest
+	return slices.Clip(rest)
 }
 
-// hints returns the filter that topology hints ask for. It is all or nothing: hints
-// count only if every ready endpoint has one of the kind and one of them is for us,
-// or part of a half-written update would decide where traffic goes.
+// hints returns the filter that topology hints ask for, nil if there is none. It is all
+// or nothing: hints count only if every ready endpoint has one of the kind and one of
+// them is for us, or part of a half-written update would decide where traffic goes.
 func hints(all []candidate, v Vantage) func(candidate) bool {
 	usable := func(of func(candidate) []string, here string) bool {
 		found := false
 		for _, c := range all {
-			if !c.ready {
+			if !c.from.Ready {
 				continue
 			}
 			if len(of(c)) == 0 {
@@ -181,25 +222,74 @@ func hints(all []candidate, v Vantage) func(candidate) bool {
 		}
 		return found && here != ""
 	}
-	node := func(c candidate) []string { return c.nodeHints }
-	zone := func(c candidate) []string { return c.zoneHints }
+	node := func(c candidate) []string { return c.from.NodeHints }
+	zone := func(c candidate) []string { return c.from.ZoneHints }
 	switch {
 	case usable(node, v.Node):
-		return func(c candidate) bool { return slices.Contains(c.nodeHints, v.Node) }
+		return func(c candidate) bool { return slices.Contains(c.from.NodeHints, v.Node) }
 	case usable(zone, v.Zone):
-		return func(c candidate) bool { return slices.Contains(c.zoneHints, v.Zone) }
+		return func(c candidate) bool { return slices.Contains(c.from.ZoneHints, v.Zone) }
 	}
-	return func(candidate) bool { return true }
+	return nil
 }
 
-func keep(all []candidate, want func(candidate) bool) []Endpoint {
-	var eps []Endpoint
+// pick returns those that are wanted.
+func pick(all []candidate, want func(candidate) bool) []Endpoint {
+	n := 0
+	for _, c := range all {
+		if want(c) {
+			n++
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	eps := make([]Endpoint, 0, n)
 	for _, c := range all {
 		if want(c) {
 			eps = append(eps, c.Endpoint)
 		}
 	}
 	return eps
+}
+
+// weight returns the pod's share.
+func (e *SliceEndpoint) weight() uint16 {
+	if e.HasWeight {
+		return e.Weight
+	}
+	return 1
+}
+
+// weigh leaves out the endpoints of weight 0 and writes the others' weights in the one
+// way in which the same shares are always written: without a common divisor, and none
+// at all if they are equal.
+//
+// If all have weight 0 they are equal: weights share traffic out, and it would be no
+// sharing if nobody got any.
+func weigh(eps []Endpoint) []Endpoint {
+	divisor, most := uint16(0), uint16(0)
+	for _, e := range eps {
+		divisor, most = gcd(divisor, e.Weight), max(most, e.Weight)
+	}
+	if most > 0 {
+		eps = slices.DeleteFunc(eps, func(e Endpoint) bool { return e.Weight == 0 })
+	}
+	for i := range eps {
+		if most == divisor { // all that are left are equal
+			eps[i].Weight = 0
+		} else {
+			eps[i].Weight /= divisor
+		}
+	}
+	return eps
+}
+
+func gcd(a, b uint16) uint16 {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
 }
 
 // route makes the Route to eps. With none it refuses: by an answer if nothing

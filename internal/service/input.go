@@ -74,7 +74,8 @@ type SliceEndpoint struct {
 	Zone                        string
 	Ready, Serving, Terminating bool
 	// Weight is the pod's share of new connections, if the Service is Weighted; it is
-	// known only if HasWeight, else it is 1. A pod of weight 0 gets no new connections.
+	// known only if HasWeight, else it is 1. A pod of weight 0 gets no new connections
+	// and goes on with those it has; if all that a node may use have 0, all are equal.
 	Weight    uint16
 	HasWeight bool
 	// NodeHints and ZoneHints name the nodes and zones that shall use the endpoint.

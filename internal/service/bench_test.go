@@ -1,0 +1,101 @@
+package service_test
+
+import (
+	"fmt"
+	"net/netip"
+	"runtime"
+	"testing"
+
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// hugeSlices are the slices of one Service with n endpoints, 100 in each.
+func hugeSlices(name service.Name, n int) []*service.Slice {
+	var all []*service.Slice
+	for i := range n {
+		if i%100 == 0 {
+			all = append(all, &service.Slice{
+				Name: service.Name{Namespace: name.Namespace, Name: fmt.Sprintf("%s-%d", name.Name, i/100)}, Service: name,
+				Ports: []service.SlicePort{{Name: "http", Proto: service.TCP, Port: 8080}},
+			})
+		}
+		s := all[len(all)-1]
+		k := i * 7919 % n // slices hold pods in no order of addresses
+		s.Endpoints = append(s.Endpoints, service.SliceEndpoint{
+			Addr: netip.AddrFrom4([4]byte{10, 200, byte(k >> 8), byte(k)}), Node: fmt.Sprintf("node-%d", k%100), Zone: "a", Ready: true, Serving: true,
+		})
+	}
+	return all
+}
+
+func someService(i int) *service.Service {
+	return &service.Service{
+		Name: service.Name{Namespace: fmt.Sprintf("team-%d", i%100), Name: fmt.Sprintf("service-%d", i)}, Created: 1,
+		ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96 + byte(i>>16), byte(i >> 8), byte(i)})},
+		Ports:      []service.Port{{Name: "http", Proto: service.TCP, Port: 80}},
+	}
+}
+
+// BenchmarkHuge is one change of a Service with 5,000 endpoints, up to the flows that
+// it made wrong.
+func BenchmarkHuge(b *testing.B) {
+	svc := someService(1)
+	slices := hugeSlices(svc.Name, 5000)
+	v := service.Vantage{Node: "node-1", Zone: "a"}
+	builder := service.NewBuilder()
+	builder.Set(service.Compile(svc, slices, v))
+	last := builder.Table(service.Settings{})
+	changed := *slices[7]
+	changed.Endpoints = changed.Endpoints[1:]
+	both := [2]*service.Slice{slices[7], &changed}
+	i := 1
+	b.ReportAllocs()
+	for b.Loop() {
+		slices[7] = both[i%2]
+		builder.Set(service.Compile(svc, slices, v))
+		next := builder.Table(service.Settings{})
+		if len(service.Diff(last, next)) != 1 {
+			b.Fatal("nothing changed")
+		}
+		if flows := service.Stale(last, next); len(flows) != i%2 {
+			b.Fatal(flows)
+		}
+		last = next
+		i++
+	}
+}
+
+func BenchmarkHugeCompile(b *testing.B) {
+	svc := someService(1)
+	slices := hugeSlices(svc.Name, 5000)
+	b.ReportAllocs()
+	for b.Loop() {
+		service.Compile(svc, slices, service.Vantage{Node: "node-1", Zone: "a"})
+	}
+}
+
+// BenchmarkMemory prints what a Service with two endpoints costs in the Builder and
+// its table.
+func BenchmarkMemory(b *testing.B) {
+	const n = 10000
+	for b.Loop() {
+		before := heap()
+		builder := service.NewBuilder()
+		for i := range n {
+			svc := someService(i)
+			builder.Set(service.Compile(svc, hugeSlices(svc.Name, 2), service.Vantage{Node: "node-1"}))
+		}
+		table := builder.Table(service.Settings{})
+		b.ReportMetric(float64(heap()-before)/n, "B/service")
+		runtime.KeepAlive(table)
+		runtime.KeepAlive(builder)
+	}
+}
+
+func heap() uint64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
