@@ -27,7 +27,7 @@ func BenchmarkDelete(b *testing.B) {
 						b.StopTimer()
 						w.create(e)
 						b.StartTimer()
-						if n := w.delete(Flow{e.proto, e.to, e.by}); n != 1 {
+						if n := w.delete(Flow{Proto: e.proto, Frontend: e.to, Endpoint: e.by}); n != 1 {
 							b.Fatalf("%d deleted", n)
 						}
 					}
@@ -91,8 +91,7 @@ func manyFlows(n int) []Flow {
 	all := make([]Flow, n)
 	for i := range all {
 		at := netip.AddrFrom4([4]byte{10, 98, byte(i >> 8), byte(i)})
-		all[i] = Flow{service.UDP, netip.AddrPortFrom(at, 53), ap("10.246.0.1:53")}
-		all[i].Endpoint = netip.AddrPortFrom(at, 5353)
+		all[i] = Flow{Proto: service.UDP, Frontend: netip.AddrPortFrom(at, 53), Endpoint: netip.AddrPortFrom(at, 5353)}
 	}
 	return all
 }

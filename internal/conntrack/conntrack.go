@@ -24,15 +24,21 @@ type Flow struct {
 	// Of a NodePort that means flows to addresses of this machine only; flows to the
 	// same port of other machines pass here and are none of the Service's business.
 	Endpoint netip.AddrPort
+	// Unserved narrows a NodePort to the addresses on which NodePorts are not served.
+	Unserved bool
 }
 
 // String returns "10.96.0.10:53/UDP to 10.244.1.5:53" or "10.96.0.10:53/UDP untranslated".
 func (f Flow) String() string {
 	k := service.Key{Addr: f.Frontend, Proto: f.Proto}
-	if !f.Endpoint.IsValid() {
-		return k.String() + " untranslated"
+	where := ""
+	if f.Unserved {
+		where = " on other addresses"
 	}
-	return k.String() + " to " + f.Endpoint.String()
+	if !f.Endpoint.IsValid() {
+		return k.String() + " untranslated" + where
+	}
+	return k.String() + " to " + f.Endpoint.String() + where
 }
 
 // Config says how a Table works. Only Log must be set.
@@ -41,7 +47,8 @@ type Config struct {
 	// Zone is the conntrack zone whose flows are meant; others are never touched.
 	Zone uint16
 	// NodePort reports whether NodePorts are served on an address of this machine. It
-	// is asked about untranslated flows only. Nil: on all but loopback addresses.
+	// is asked about untranslated flows and Unserved ones only. Nil: on all but loopback
+	// addresses.
 	NodePort func(netip.Addr) bool
 }
 
@@ -133,14 +140,16 @@ func (t *Table) walk(ctx context.Context, has func(entry) bool, plan func(entrie
 		if t.deaf {
 			todo = merge(todo) // every dump is whole: once is enough
 		}
-		some, again, err := t.sweep(ctx, todo[0], has)
+		was := t.deaf
+		some, err := t.sweep(ctx, todo[0], has)
 		if err != nil {
 			return nil, err
 		}
-		if !again {
-			found = append(found, some...)
-			todo = todo[1:]
+		if t.deaf != was { // what was found so far is in what comes now
+			found, todo = nil, plan(entries)
+			continue
 		}
+		found, todo = append(found, some...), todo[1:]
 	}
 	return found, nil
 }
@@ -171,9 +180,9 @@ func (t *Table) each(ctx context.Context, what string, all []Entry, ask func(ent
 	return done, err
 }
 
-// sweep returns the flows that has reports among those that f finds. It is to be done
-// again if the kernel refused the filter.
-func (t *Table) sweep(ctx context.Context, f filter, has func(entry) bool) (found []Entry, again bool, err error) {
+// sweep returns the flows that has reports among those that f finds. It may find out
+// that the kernel is deaf.
+func (t *Table) sweep(ctx context.Context, f filter, has func(entry) bool) (found []Entry, err error) {
 	ask := t.ask
 	if t.deaf {
 		ask.filter = 0
@@ -193,12 +202,12 @@ func (t *Table) sweep(ctx context.Context, f filter, has func(entry) bool) (foun
 	switch {
 	case !t.deaf && (errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP)):
 		t.noFilter(err)
-		return nil, true, nil
+		return nil, nil
 	case err != nil:
-		return nil, false, fmt.Errorf("list: %w", err)
+		return nil, fmt.Errorf("list: %w", err)
 	}
 	t.cfg.Log.Debug("looked for flows", "filter", f, "found", len(found))
-	return found, false, nil
+	return found, nil
 }
 
 // noFilter remembers that the kernel does not search for us. A kernel before 5.8 passes

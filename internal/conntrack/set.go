@@ -10,12 +10,13 @@ import (
 type set struct {
 	zone  uint16
 	flows map[Flow]struct{} // an untranslated one has its frontend as its endpoint
+	serve func(netip.Addr) bool
 	// local are this machine's addresses with NodePorts; nil unless asked about.
 	local map[netip.Addr]bool
 }
 
 func newSet(flows []Flow, cfg Config) (*set, error) {
-	s := &set{zone: cfg.Zone, flows: make(map[Flow]struct{}, len(flows))}
+	s := &set{zone: cfg.Zone, serve: cfg.NodePort, flows: make(map[Flow]struct{}, len(flows))}
 	for _, f := range flows {
 		if !f.Frontend.IsValid() || f.Proto == 0 {
 			return nil, fmt.Errorf("%v: the frontend or the protocol is missing", f)
@@ -54,18 +55,22 @@ func (s *set) has(e entry) bool {
 	if !e.in(s.zone) {
 		return false
 	}
-	f := Flow{e.orig.proto, e.orig.dst, e.reply.src}
+	f := Flow{Proto: e.orig.proto, Frontend: e.orig.dst, Endpoint: e.reply.src}
 	if s.holds(f) {
 		return true
 	}
 	everywhere := netip.AddrPortFrom(unspecified(e.is4()), e.orig.dst.Port())
 	if f.Frontend != f.Endpoint {
 		f.Frontend = everywhere
-		return s.holds(f)
+		if s.holds(f) {
+			return true
+		}
+		f.Unserved = true
+		return s.holds(f) && !s.serve(e.orig.dst.Addr())
 	}
 	// A flow straight to an endpoint whose port is the NodePort's is not translated
 	// either, and right. So is one to another machine.
-	return s.local[e.orig.dst.Addr()] && s.holds(Flow{f.Proto, everywhere, everywhere})
+	return s.local[e.orig.dst.Addr()] && s.holds(Flow{Proto: f.Proto, Frontend: everywhere, Endpoint: everywhere})
 }
 
 func (s *set) holds(f Flow) bool {

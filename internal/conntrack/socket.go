@@ -144,7 +144,7 @@ func (s *socket) some(what string, some []entry, ask func(entry) message) (done 
 			case errors.Is(err, unix.ENOENT): // it ended by itself
 			default:
 				e := some[seq-first]
-				failed = fmt.Errorf("%s %v of %v: %w", what, Flow{e.orig.proto, e.orig.dst, e.reply.src}, e.orig.src, err)
+				failed = fmt.Errorf("%s %v of %v: %w", what, Flow{Proto: e.orig.proto, Frontend: e.orig.dst, Endpoint: e.reply.src}, e.orig.src, err)
 			}
 			return nil
 		})

@@ -27,6 +27,9 @@ var kernels = []struct {
 	{"refuses filters", asking{filter: ctaFilter, flags: 1 << 30}, true}, // its family of errors
 }
 
+// served says where NodePorts are.
+func served(a netip.Addr) bool { return a.AsSlice()[len(a.AsSlice())-1] != 2 }
+
 // described is what Flow's documentation says, word for word and slowly.
 func described(w want, f Flow, local []netip.Addr) bool {
 	if w.zone != 0 || w.zoneOrig != 0 || w.proto != f.Proto || w.to.Addr().Is4() != f.Frontend.Addr().Is4() {
@@ -38,9 +41,9 @@ func described(w want, f Flow, local []netip.Addr) bool {
 			return false
 		}
 		if f.Endpoint.IsValid() {
-			return translated && w.by == f.Endpoint
+			return translated && w.by == f.Endpoint && !(f.Unserved && served(w.to.Addr()))
 		}
-		return !translated && slices.Contains(local, w.to.Addr())
+		return !translated && !f.Unserved && served(w.to.Addr()) && slices.Contains(local, w.to.Addr())
 	}
 	if f.Endpoint.IsValid() {
 		return w.to == f.Frontend && w.by == f.Endpoint
@@ -98,6 +101,7 @@ func (d *domain) flow() Flow {
 	if d.rng.IntN(3) == 0 {
 		f.Frontend = netip.AddrPortFrom(unspecified(is4), f.Frontend.Port())
 	}
+	f.Unserved = f.Frontend.Addr().IsUnspecified() && d.rng.IntN(3) == 0
 	if d.rng.IntN(3) == 0 {
 		f.Endpoint = netip.AddrPort{}
 	}
@@ -136,7 +140,7 @@ func TestExact(t *testing.T) {
 			for _, a := range local {
 				node.AddAddr(a)
 			}
-			w := newWorld(t, node.Namespace, Config{})
+			w := newWorld(t, node.Namespace, Config{NodePort: served})
 			w.ask = k.ask
 			d := &domain{rng: rand.New(rand.NewPCG(seed, uint64(i))), local: local}
 			for round := range 25 {
@@ -214,14 +218,14 @@ func TestStale(t *testing.T) {
 		if len(found) != 1 {
 			t.Fatalf("%d entries, want 1", len(found))
 		}
-		if n := w.delete(Flow{a.proto, a.to, a.by}); n != 1 {
+		if n := w.delete(Flow{Proto: a.proto, Frontend: a.to, Endpoint: a.by}); n != 1 {
 			t.Fatalf("%d deleted, want 1", n)
 		}
 		w.create(next)
 		if n, err := w.socket.delete(t.Context(), found); n != 0 || err != nil {
 			t.Errorf("%s: %d deleted, %v; want the new flow to stay", name, n, err)
 		}
-		if n := w.delete(Flow{next.proto, next.to, next.by}); n != 1 {
+		if n := w.delete(Flow{Proto: next.proto, Frontend: next.to, Endpoint: next.by}); n != 1 {
 			t.Errorf("%s: the new flow is gone", name)
 		}
 	}
@@ -242,7 +246,7 @@ func TestZone(t *testing.T) {
 	w.create(e)
 	e.zone = 7
 	w.create(e)
-	f := Flow{e.proto, e.to, e.by}
+	f := Flow{Proto: e.proto, Frontend: e.to, Endpoint: e.by}
 	if n := w.delete(f); n != 1 {
 		t.Errorf("%d deleted, want 1", n)
 	}
@@ -262,7 +266,7 @@ func TestOthers(t *testing.T) {
 	} {
 		e := want{proto: service.UDP, client: ap(family[0]), to: ap(family[1]), by: ap(family[2])}
 		w.create(e)
-		f := Flow{e.proto, e.to, e.by}
+		f := Flow{Proto: e.proto, Frontend: e.to, Endpoint: e.by}
 		if n := w.delete(f); n != 1 {
 			t.Errorf("%v: %d deleted, want 1", f, n)
 		}
@@ -272,7 +276,7 @@ func TestOthers(t *testing.T) {
 	}
 	var many []Flow
 	for i := range 1000 {
-		many = append(many, Flow{service.UDP, crowdFrontend(i), crowdEndpoint(i)})
+		many = append(many, Flow{Proto: service.UDP, Frontend: crowdFrontend(i), Endpoint: crowdEndpoint(i)})
 	}
 	if n := w.delete(many...); n != others/10 {
 		t.Errorf("%d deleted, want %d", n, others/10)
@@ -304,7 +308,7 @@ func TestErrors(t *testing.T) {
 	w := newWorld(t, testnet.NewNamespace(t, "node"), Config{})
 	ended, end := context.WithCancel(t.Context())
 	end()
-	f := Flow{service.UDP, ap("10.96.0.10:53"), ap("10.244.1.5:53")}
+	f := Flow{Proto: service.UDP, Frontend: ap("10.96.0.10:53"), Endpoint: ap("10.244.1.5:53")}
 	w.do(func() error {
 		if _, err := w.Delete(ended, []Flow{f}); !errors.Is(err, context.Canceled) {
 			t.Errorf("after the context's end: %v", err)
@@ -332,12 +336,12 @@ func TestPlan(t *testing.T) {
 	pod := func(i int) netip.AddrPort { return ap(fmt.Sprintf("10.244.0.%d:53", i+1)) }
 	var down, gone, both, six []Flow
 	for i := range 100 {
-		down = append(down, Flow{service.UDP, vip(0), pod(i)})
-		gone = append(gone, Flow{service.UDP, vip(i), pod(0)})
-		both = append(both, Flow{service.UDP, vip(i), pod(i)})
-		six = append(six, Flow{service.UDP, ap(fmt.Sprintf("[fd00::%d]:53", i+1)), ap(fmt.Sprintf("[fd01::%d]:5353", i+1))})
+		down = append(down, Flow{Proto: service.UDP, Frontend: vip(0), Endpoint: pod(i)})
+		gone = append(gone, Flow{Proto: service.UDP, Frontend: vip(i), Endpoint: pod(0)})
+		both = append(both, Flow{Proto: service.UDP, Frontend: vip(i), Endpoint: pod(i)})
+		six = append(six, Flow{Proto: service.UDP, Frontend: ap(fmt.Sprintf("[fd00::%d]:53", i+1)), Endpoint: ap(fmt.Sprintf("[fd01::%d]:5353", i+1))})
 	}
-	all := slices.Concat(both, []Flow{{service.TCP, vip(0), pod(0)}})
+	all := slices.Concat(both, []Flow{{Proto: service.TCP, Frontend: vip(0), Endpoint: pod(0)}})
 	for name, c := range map[string]struct {
 		flows []Flow
 		dumps int
