@@ -47,6 +47,7 @@ func TestAnnotations(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			o := apiService("web", "10.96.0.1")
 			o.Annotations = test.notes
+			o.Spec.Selector = map[string]string{"app": "web"}
 			svc := ConvertService(o)
 			got := service.Service{Balance: svc.Balance, Balanced: svc.Balanced, Weighted: svc.Weighted, Close: svc.Close}
 			if got.Balance != test.want.Balance || got.Balanced != test.want.Balanced || got.Weighted != test.want.Weighted || got.Close != test.want.Close {
@@ -59,6 +60,11 @@ func TestAnnotations(t *testing.T) {
 				t.Errorf("the rest was disturbed: %+v", svc)
 			}
 		})
+	}
+	alone := apiService("alone", "10.96.0.1")
+	alone.Annotations = notes{"fairway.net/weights": "true"}
+	if m := messages(ConvertService(alone).Problems); m != "InvalidAnnotation: annotation fairway.net/weights has no effect: the Service has no selector, so that nobody knows its pods" {
+		t.Errorf("weights without a selector: %q", m)
 	}
 	headless := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Annotations: notes{"fairway.net/balance": "?"}}, Spec: corev1.ServiceSpec{ClusterIP: "None"}}
 	if svc := ConvertService(headless); len(svc.Problems) > 0 {

@@ -36,9 +36,10 @@ type Source struct {
 
 	wake     chan struct{}
 	nodeWake chan struct{}
+	podWake  chan struct{}
 	synced   chan struct{}
 
-	services *feed[service.Service]
+	services *feed[serviceRecord]
 	slices   *feed[service.Slice]
 	nodes    *feed[Node]
 	ranges   *feed[serviceRange]
@@ -48,6 +49,14 @@ type Source struct {
 	byOwner  map[service.Name][]*service.Slice // the lists are never changed in place
 	dirty    map[service.Name]int64            // changed Services, and their oldest trigger
 	triggers map[service.Name]time.Time        // of the last Take
+	// podWatches are there while a Service asks for them.
+	podWatches map[podSelector]*podWatch
+}
+
+// A serviceRecord is a Service as it is kept.
+type serviceRecord struct {
+	service.Service
+	pods *podSelector // whose weights it asks for
 }
 
 // New returns a Source that knows nothing until Run.
@@ -57,13 +66,16 @@ func New(cfg Config) *Source {
 		started:  time.Now(),
 		wake:     make(chan struct{}, 1),
 		nodeWake: make(chan struct{}, 1),
+		podWake:  make(chan struct{}, 1),
 		synced:   make(chan struct{}),
 		byOwner:  map[service.Name][]*service.Slice{},
 		dirty:    map[service.Name]int64{},
+
+		podWatches: map[podSelector]*podWatch{},
 	}
-	s.services = &feed[service.Service]{
-		src: s, all: map[service.Name]*service.Service{}, cut: cutService,
-		changed: func(name service.Name, _, _ *service.Service, _ int64) { s.mark(name, 0) },
+	s.services = &feed[serviceRecord]{
+		src: s, all: map[service.Name]*serviceRecord{}, cut: cutService,
+		changed: s.serviceChanged,
 	}
 	s.slices = &feed[service.Slice]{
 		src: s, all: map[service.Name]*service.Slice{}, cut: cutSlice,
@@ -78,14 +90,17 @@ func New(cfg Config) *Source {
 	return s
 }
 
-func cutService(obj any) (*service.Service, int64) {
+func cutService(obj any) (*serviceRecord, int64) {
 	o, ok := obj.(*corev1.Service)
 	if !ok {
 		return nil, 0
 	}
-	svc := ConvertService(o)
-	internService(svc)
-	return svc, 0
+	r := &serviceRecord{Service: *ConvertService(o)}
+	internService(&r.Service)
+	if r.Weighted {
+		r.pods = selectorOf(o)
+	}
+	return r, 0
 }
 
 func cutSlice(obj any) (*service.Slice, int64) {
@@ -124,6 +139,7 @@ func (s *Source) Run(ctx context.Context) error {
 		wg.Go(func() { r.RunWithContext(ctx) })
 	}
 	wg.Go(func() { s.watchRanges(ctx) })
+	wg.Go(func() { s.watchPods(ctx) })
 	wg.Wait()
 	return nil
 }
@@ -173,16 +189,19 @@ func (s *Source) Triggers() map[service.Name]time.Time {
 func (s *Source) Service(name service.Name) (*service.Service, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	svc, ok := s.services.all[name]
-	return svc, ok
+	r, ok := s.services.all[name]
+	if !ok {
+		return nil, false
+	}
+	return &r.Service, true
 }
 
-// Slices returns the EndpointSlices of the Service of that name. The caller must not
-// change the list.
+// Slices returns the EndpointSlices of the Service of that name, with the weights of its
+// pods if it asks for them. The caller must not change the list.
 func (s *Source) Slices(name service.Name) []*service.Slice {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.byOwner[name]
+	return s.weigh(name, s.byOwner[name])
 }
 
 // Node returns the node we run on, if the API server knows it.
@@ -257,7 +276,7 @@ func (s *Source) ring(c chan struct{}) {
 // firstList opens the gate when the first list of every kind is in.
 func (s *Source) firstList() {
 	s.mu.Lock()
-	done := !s.ready && s.services.listed && s.slices.listed && s.nodes.listed && s.ranges.listed
+	done := !s.ready && s.services.listed && s.slices.listed && s.nodes.listed && s.ranges.listed && s.podsListed()
 	if done {
 		s.ready = true
 		s.ring(s.wake)
