@@ -9,7 +9,7 @@ import (
 	"os"
 	"runtime/debug"
 	"strconv"
-	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -19,12 +19,12 @@ import (
 	"github.com/fairway-net/fairway/internal/config"
 	"github.com/fairway-net/fairway/internal/conntrack"
 	"github.com/fairway-net/fairway/internal/datapath"
-	"github.com/fairway-net/fairway/internal/datapath/nftables"
 	"github.com/fairway-net/fairway/internal/health"
 	"github.com/fairway-net/fairway/internal/kube"
 	"github.com/fairway-net/fairway/internal/node"
 	"github.com/fairway-net/fairway/internal/proxy"
 	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/takeover"
 )
 
 func newAgent(e env) *cobra.Command {
@@ -35,7 +35,8 @@ func newAgent(e env) *cobra.Command {
 
 The flags are kube-proxy's where they mean the same. On SIGTERM the agent ends and
 leaves its rules in place, so that no connection notices a restart; --cleanup removes
-them.`,
+them, whatever mode they are of. Started in another mode than the agent before, it takes
+the node over as soon as its own rules are in place, and connections live on.`,
 		Args: cobra.NoArgs,
 	}
 	flags := config.NewFlags(c.Flags())
@@ -70,11 +71,13 @@ func (a *agent) run(ctx context.Context) error {
 		// costs little time and saves a third of the memory.
 		debug.SetGCPercent(50)
 	}
-	dp, err := a.datapath()
+	dp, err := a.carrier()
 	if err != nil {
 		return err
 	}
-	defer dp.Close()
+	if dp != nil {
+		defer dp.Close()
+	}
 	client, err := kube.Connect(a.connection())
 	if err != nil {
 		return err
@@ -87,7 +90,7 @@ func (a *agent) run(ctx context.Context) error {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	state := health.NewState(a.cfg.HealthTimeout())
-	view := a.view(src)
+	view := a.view(src, dp)
 	checks := health.NewNodePortChecks(health.NodePortConfig{
 		Log: a.log, State: state, Addrs: func() []netip.Prefix { _, s := view(); return s.NodePorts }, Problem: events.Tell,
 	})
@@ -99,17 +102,17 @@ func (a *agent) run(ctx context.Context) error {
 	})
 
 	// A port in use is best found out while there is nothing to take back.
-	if err := server.Listen(ctx); err != nil {
+	if err := server.Listen(ctx); err != nil && !a.cfg.ReplaceKubeProxy {
 		return err
 	}
 	a.log.Info("starting", "version", version, "node", a.cfg.NodeName, "mode", a.cfg.Mode, "podNetwork", a.cfg.PodNetwork)
 	g, ctx := errgroup.WithContext(ctx)
 	nodes := newFanout(src.NodeChanged())
-	g.Go(func() error { return server.Run(ctx) })
+	g.Go(func() error { return a.serve(ctx, server) })
 	g.Go(func() error { return src.Run(ctx) })
 	g.Go(func() error { return checks.Run(ctx) })
 	g.Go(func() error { return events.Run(ctx) })
-	if a.cfg.Mode != config.ModeNone {
+	if dp != nil {
 		loop := proxy.New(proxy.Config{
 			Log: a.log, Source: src, Datapath: dp, View: view, NodeChanged: nodes.listen(),
 			Report: events.Report, Forget: a.forget(flows), Checks: checks.Sync, Health: state, Metrics: proxy.NewMetrics(registry),
@@ -127,12 +130,42 @@ func (a *agent) run(ctx context.Context) error {
 	return err
 }
 
-// view returns for whom tables are compiled: this node as the API server knows it now.
-func (a *agent) view(src *kube.Source) func() (service.Vantage, service.Settings) {
+// serve answers on the health and metrics ports. Where a kube-proxy is to be replaced, it
+// may still have them: then it answers for the node until it ends.
+func (a *agent) serve(ctx context.Context, server *health.Server) error {
+	if !a.cfg.ReplaceKubeProxy {
+		return server.Run(ctx)
+	}
+	again := time.NewTicker(time.Second)
+	defer again.Stop()
+	for said := false; ; said = true {
+		err := server.Listen(ctx)
+		if err == nil {
+			return server.Run(ctx)
+		}
+		if !said {
+			a.log.Warn("a kube-proxy seems to run still; its ports are taken over when it has ended", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-again.C:
+		}
+	}
+}
+
+// view returns for whom tables are compiled: this node as the API server knows it now,
+// and what its datapath can do. dp may be nil.
+func (a *agent) view(src *kube.Source, dp datapath.Datapath) func() (service.Vantage, service.Settings) {
+	var lacks service.Algorithms
+	if dp != nil {
+		lacks = ^dp.Algorithms()
+	}
 	return func() (service.Vantage, service.Settings) {
 		n, _ := src.Node() // a node that is not there (yet) has no zone and no addresses
 		s, v := a.cfg.Settings(n.Zone, n.Addrs, n.PodCIDRs)
 		s.ServiceCIDRs = src.ServiceCIDRs()
+		v.Lacks = lacks
 		return v, s
 	}
 }
@@ -157,20 +190,21 @@ func (a *agent) connection() kube.Connection {
 	}
 }
 
-// datapath opens the mechanism that --proxy-mode names, and finds out whether it works
-// here before anything else starts.
-func (a *agent) datapath() (datapath.Datapath, error) {
-	dp, err := nftables.New(nftables.Config{Mark: a.cfg.Mask()})
+// carrier opens the datapath that --proxy-mode asks for, and finds out whether it works
+// here before anything else starts. It takes over from what carried Services before. Nil:
+// nobody shall carry them.
+func (a *agent) carrier() (datapath.Datapath, error) {
+	if a.cfg.Mode == config.ModeNone {
+		return nil, nil
+	}
+	dp, err := modes().choose(a.log, a.cfg)
 	if err != nil {
 		return nil, err
 	}
-	if a.cfg.Mode == config.ModeNone {
-		return dp, nil
-	}
-	if err := dp.Probe(); err != nil {
-		return nil, fmt.Errorf("proxy mode %s does not work here: %w", a.cfg.Mode, err)
-	}
-	return dp, nil
+	return takeover.New(takeover.Config{
+		Log: a.log, Datapath: dp, Others: modes().others(a.log, a.cfg, dp.Name()),
+		KubeProxy: &takeover.KubeProxy{}, Replace: a.cfg.ReplaceKubeProxy,
+	}), nil
 }
 
 func (a *agent) network() *node.Network {
@@ -182,16 +216,12 @@ func (a *agent) network() *node.Network {
 
 // cleanup removes all that an agent may have made here, whatever its mode was.
 func (a *agent) cleanup(ctx context.Context) error {
-	dp, err := nftables.New(nftables.Config{})
-	if err != nil {
-		return err
-	}
-	err = dp.Cleanup(ctx)
+	err := modes().cleanup(ctx, a.log, a.cfg)
 	if a.cfg.PodNetwork == config.PodNetworkRoutes {
 		err = errors.Join(err, a.network().Cleanup(ctx))
 	}
 	if err != nil {
-		return fmt.Errorf("cleanup: %s", strings.ReplaceAll(err.Error(), "\n", "; "))
+		return fmt.Errorf("cleanup: %w", oneLine(err))
 	}
 	a.log.Info("removed all rules")
 	return nil

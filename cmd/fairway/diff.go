@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fairway-net/fairway/internal/config"
-	"github.com/fairway-net/fairway/internal/datapath/nftables"
+	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/kube"
 	"github.com/fairway-net/fairway/internal/service"
 )
@@ -46,15 +46,15 @@ kernel and should not be, lines with + are missing.`,
 		a := &agent{cfg: cfg, log: slog.New(slog.NewTextHandler(e.stderr, &slog.HandlerOptions{Level: slog.LevelError}))}
 		ctx, cancel := context.WithTimeout(c.Context(), *timeout)
 		defer cancel()
-		want, err := a.wanted(ctx)
-		if err != nil {
-			return err
-		}
-		dp, err := nftables.New(nftables.Config{Mark: cfg.Mask()})
+		dp, err := a.held(ctx)
 		if err != nil {
 			return err
 		}
 		defer dp.Close()
+		want, err := a.wanted(ctx, dp)
+		if err != nil {
+			return err
+		}
 		have, err := dp.Dump(ctx)
 		if err != nil {
 			return err
@@ -78,8 +78,30 @@ func agentArgs(file string) []string {
 	return args[2:]
 }
 
+// held opens the datapath of the mode that the agent's flags name; for auto the one whose
+// rules are here.
+func (a *agent) held(ctx context.Context) (datapath.Datapath, error) {
+	switch a.cfg.Mode {
+	case config.ModeNone:
+		return nil, errors.New("--proxy-mode none carries no Services, so there is nothing to compare")
+	case config.ModeAuto:
+		all, err := modes().found(ctx, a.cfg)
+		if err != nil {
+			return nil, err
+		}
+		if len(all) > 0 {
+			for _, dp := range all[1:] {
+				dp.Close()
+			}
+			a.cfg.Mode = all[0].Name()
+			return all[0], nil
+		}
+	}
+	return modes().choose(a.log, a.cfg)
+}
+
 // wanted compiles the table that the API server's objects ask for now.
-func (a *agent) wanted(ctx context.Context) (*service.Table, error) {
+func (a *agent) wanted(ctx context.Context, dp datapath.Datapath) (*service.Table, error) {
 	client, err := kube.Connect(a.connection())
 	if err != nil {
 		return nil, err
@@ -94,7 +116,7 @@ func (a *agent) wanted(ctx context.Context) (*service.Table, error) {
 	case <-ctx.Done():
 		return nil, errors.New("the API server did not answer in time [see --master, --kubeconfig and --timeout]")
 	}
-	vantage, settings := a.view(src)()
+	vantage, settings := a.view(src, dp)()
 	b := service.NewBuilder()
 	for _, n := range src.Take() {
 		if svc, ok := src.Service(n); ok {

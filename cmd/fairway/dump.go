@@ -1,54 +1,101 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"io"
+	"log/slog"
 
 	"github.com/spf13/cobra"
 
-	"github.com/fairway-net/fairway/internal/datapath/nftables"
+	"github.com/fairway-net/fairway/internal/config"
+	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
 func newDump(e env) *cobra.Command {
 	var program bool
-	var only string
+	var only, name string
 	c := &cobra.Command{
 		Use:   "dump",
 		Short: "Show what the kernel of this node does for Services, read back from it",
 		Args:  cobra.NoArgs,
 		Example: `  fairway dump
   fairway dump --service default/backend-service
+  fairway dump --proxy-mode iptables
   fairway dump --program       the constant ruleset`,
 		RunE: func(c *cobra.Command, _ []string) error {
-			dp, err := nftables.New(nftables.Config{})
+			all, err := opened(c.Context(), name)
 			if err != nil {
 				return err
 			}
-			defer dp.Close()
-			if program {
-				text, err := dp.Program()
+			for _, dp := range all {
+				defer dp.Close()
+				if program {
+					err = showProgram(e.stdout, dp)
+				} else {
+					err = showTable(c.Context(), e.stdout, dp, only)
+				}
 				if err != nil {
 					return err
 				}
-				_, err = fmt.Fprint(e.stdout, text)
-				return err
 			}
-			table, err := dp.Dump(c.Context())
-			if err != nil {
-				return err
-			}
-			if only != "" {
-				if table, err = onlyService(table, only); err != nil {
-					return err
-				}
-			}
-			_, err = table.WriteTo(e.stdout)
-			return err
+			return nil
 		},
 	}
 	c.Flags().BoolVar(&program, "program", false, "print the program that the kernel runs, as nft text")
 	c.Flags().StringVar(&only, "service", "", "only this Service: `namespace/name`")
+	c.Flags().StringVar(&name, "proxy-mode", config.ModeAuto, "the rules of this mode: "+modes().names()+"; auto: of all that are on this node")
 	return c
+}
+
+// opened returns the datapaths of that mode, or of all whose rules are here.
+func opened(ctx context.Context, name string) ([]datapath.Datapath, error) {
+	cfg := &config.Config{Mode: name, MasqueradeBit: config.DefaultMasqueradeBit}
+	if name != config.ModeAuto {
+		dp, err := modes().choose(slog.New(slog.DiscardHandler), cfg)
+		if err != nil {
+			return nil, fmt.Errorf("--proxy-mode: %w", err)
+		}
+		return []datapath.Datapath{dp}, nil
+	}
+	all, err := modes().found(ctx, cfg)
+	if err == nil && len(all) == 0 {
+		err = errors.New("no mode has rules on this node [is the agent running here?]")
+	}
+	return all, err
+}
+
+// showProgram prints the constant ruleset of a datapath that has one.
+func showProgram(w io.Writer, dp datapath.Datapath) error {
+	p, ok := dp.(interface{ Program() (string, error) })
+	if !ok {
+		return fmt.Errorf("mode %s has no constant program [leave out --program]", dp.Name())
+	}
+	text, err := p.Program()
+	if err == nil {
+		_, err = io.WriteString(w, text)
+	}
+	return err
+}
+
+// showTable prints what the kernel does, and which mode makes it do so.
+func showTable(ctx context.Context, w io.Writer, dp datapath.Datapath, only string) error {
+	table, err := dp.Dump(ctx)
+	if err != nil {
+		return err
+	}
+	if only != "" {
+		if table, err = onlyService(table, only); err != nil {
+			return err
+		}
+	}
+	if _, err := fmt.Fprintln(w, "mode", dp.Name()); err != nil {
+		return err
+	}
+	_, err = table.WriteTo(w)
+	return err
 }
 
 // onlyService returns the table of one Service.

@@ -18,7 +18,7 @@ import (
 
 const (
 	defaultSyncPeriod    = 30 * time.Second
-	defaultMasqueradeBit = 14
+	DefaultMasqueradeBit = 14 // kube-proxy's
 	healthzPort          = 10256
 	metricsPort          = 10249
 )
@@ -312,7 +312,7 @@ func (r *resolver) section() section {
 
 func (r *resolver) masquerade(c *Config) error {
 	s := r.section()
-	c.MasqueradeAll, c.MasqueradeBit = s.all, defaultMasqueradeBit
+	c.MasqueradeAll, c.MasqueradeBit = s.all, DefaultMasqueradeBit
 	if s.bit != nil {
 		c.MasqueradeBit = int(*s.bit)
 	}
