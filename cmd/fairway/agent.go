@@ -17,12 +17,12 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fairway-net/fairway/internal/config"
-	"github.com/fairway-net/fairway/internal/conntrack"
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/health"
 	"github.com/fairway-net/fairway/internal/kube"
 	"github.com/fairway-net/fairway/internal/node"
 	"github.com/fairway-net/fairway/internal/proxy"
+	"github.com/fairway-net/fairway/internal/reset"
 	"github.com/fairway-net/fairway/internal/service"
 	"github.com/fairway-net/fairway/internal/takeover"
 )
@@ -82,8 +82,6 @@ func (a *agent) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	flows := conntrack.New(conntrack.Config{Log: a.log})
-	defer flows.Close()
 	withPods := a.cfg.PodNetwork == config.PodNetworkRoutes
 	src := kube.New(kube.Config{Log: a.log, Client: client, NodeName: a.cfg.NodeName, AllNodes: withPods})
 	events := kube.NewRecorder(a.log, client, a.cfg.NodeName)
@@ -113,11 +111,18 @@ func (a *agent) run(ctx context.Context) error {
 	g.Go(func() error { return checks.Run(ctx) })
 	g.Go(func() error { return events.Run(ctx) })
 	if dp != nil {
+		alive := func(ctx context.Context, namespace string, addr netip.Addr) (bool, error) {
+			return kube.Alive(ctx, client, namespace, addr)
+		}
+		flows := newFlows(a.log, alive, dp, func() service.Settings { _, s := view(); return s })
+		defer flows.close()
 		loop := proxy.New(proxy.Config{
 			Log: a.log, Source: src, Datapath: dp, View: view, NodeChanged: nodes.listen(),
-			Report: events.Report, Forget: a.forget(flows), Checks: checks.Sync, Health: state, Metrics: proxy.NewMetrics(registry),
+			Report: events.Report, Forget: flows.Forget, Review: flows.Review, Checks: checks.Sync, Health: state,
+			Metrics: proxy.NewMetrics(proxy.MetricsConfig{Registry: registry, Mode: a.cfg.Mode, Changes: src.Changes}), Counter: counter(dp),
 			MinSync: a.cfg.MinSyncPeriod, MaxRetry: a.cfg.SyncPeriod,
 		})
+		g.Go(func() error { return flows.resets.Run(ctx) })
 		g.Go(func() error { return loop.Run(ctx) })
 	}
 	if withPods {
@@ -170,19 +175,6 @@ func (a *agent) view(src *kube.Source, dp datapath.Datapath) func() (service.Van
 	}
 }
 
-// forget returns what makes the kernel forget flows.
-func (a *agent) forget(table *conntrack.Table) func(context.Context, []service.Flow) (int, error) {
-	return func(ctx context.Context, stale []service.Flow) (int, error) {
-		flows := make([]conntrack.Flow, len(stale))
-		for i, f := range stale {
-			flows[i] = conntrack.Flow{Proto: f.Proto, Frontend: f.Frontend, Endpoint: f.Endpoint}
-		}
-		n, err := table.Delete(ctx, flows)
-		a.log.Debug("forgot flows", "asked", len(flows), "deleted", n)
-		return n, err
-	}
-}
-
 func (a *agent) connection() kube.Connection {
 	return kube.Connection{
 		Kubeconfig: a.cfg.Kubeconfig, Master: a.cfg.Master, QPS: a.cfg.QPS, Burst: a.cfg.Burst,
@@ -216,7 +208,7 @@ func (a *agent) network() *node.Network {
 
 // cleanup removes all that an agent may have made here, whatever its mode was.
 func (a *agent) cleanup(ctx context.Context) error {
-	err := modes().cleanup(ctx, a.log, a.cfg)
+	err := errors.Join(modes().cleanup(ctx, a.log, a.cfg), reset.Cleanup())
 	if a.cfg.PodNetwork == config.PodNetworkRoutes {
 		err = errors.Join(err, a.network().Cleanup(ctx))
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/reset"
 	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/takeover"
 )
 
 // flows ends what the kernel remembers of clients whose endpoint is gone: UDP flows are
@@ -21,9 +22,32 @@ type flows struct {
 	cut    datapath.Carrier // nil: conntrack knows all connections
 }
 
-// nodePort returns what conntrack must know of NodePorts.
-func nodePort(settings func() service.Settings) func(netip.Addr) bool {
-	return func(a netip.Addr) bool { return settings().ServesNodePorts(a) }
+// asking reports whether a namespace has a living pod with that address.
+type asking func(ctx context.Context, namespace string, addr netip.Addr) (bool, error)
+
+// newFlows returns what ends flows on this node. It does not touch the kernel.
+func newFlows(log *slog.Logger, alive asking, dp datapath.Datapath, settings func() service.Settings) *flows {
+	f := &flows{log: log}
+	f.cut, _ = mechanism(dp).(datapath.Carrier)
+	f.table = conntrack.New(conntrack.Config{Log: log, NodePort: func(a netip.Addr) bool { return settings().ServesNodePorts(a) }})
+	f.resets = reset.New(reset.Config{Log: log, Flows: conntrack.New(conntrack.Config{Log: log}), Alive: alive})
+	return f
+}
+
+func (f *flows) close() { f.table.Close() }
+
+// mechanism returns the datapath itself, without what takes over from others.
+func mechanism(dp datapath.Datapath) datapath.Datapath {
+	if h, ok := dp.(*takeover.Handover); ok {
+		return h.Datapath
+	}
+	return dp
+}
+
+// counter returns the side of a datapath that counts, nil if it has none.
+func counter(dp datapath.Datapath) datapath.Counter {
+	c, _ := mechanism(dp).(datapath.Counter)
+	return c
 }
 
 // Forget ends the flows that a change made wrong, and says how many. It walks the
@@ -54,10 +78,15 @@ func (f *flows) Forget(ctx context.Context, stale []service.Flow) (int, error) {
 	return carried + n, errors.Join(failed, err)
 }
 
-// Review ends all flows that judge says are wrong.
-func (f *flows) Review(ctx context.Context, judge func(service.Flow) (service.Flow, bool)) (int, error) {
+// Review ends all flows that the table does not allow.
+func (f *flows) Review(ctx context.Context, table *service.Table) (int, error) {
+	own, err := conntrack.LocalAddrs()
+	if err != nil {
+		return 0, err
+	}
+	judge := table.Review(func(a netip.Addr) bool { return own[a] })
 	verdict := func(e conntrack.Entry) (service.Flow, bool) {
-		return judge(service.Flow{Proto: e.Proto(), Frontend: e.To(), Endpoint: e.Endpoint()})
+		return judge.Wrong(service.Flow{Proto: e.Proto(), Frontend: e.To(), Endpoint: e.Endpoint()})
 	}
 	found, err := f.table.Wrong(ctx, []service.Proto{service.TCP, service.UDP}, func(e conntrack.Entry) bool {
 		_, wrong := verdict(e)

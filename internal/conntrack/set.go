@@ -2,6 +2,7 @@ package conntrack
 
 import (
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 )
@@ -25,9 +26,10 @@ func newSet(flows []Flow, cfg Config) (*set, error) {
 			f.Endpoint = f.Frontend
 			if f.Frontend.Addr().IsUnspecified() && s.local == nil {
 				var err error
-				if s.local, err = localAddrs(cfg.NodePort); err != nil {
+				if s.local, err = LocalAddrs(); err != nil {
 					return nil, err
 				}
+				maps.DeleteFunc(s.local, func(a netip.Addr, _ bool) bool { return !cfg.NodePort(a) })
 			}
 		}
 		s.flows[f] = struct{}{}
@@ -35,16 +37,15 @@ func newSet(flows []Flow, cfg Config) (*set, error) {
 	return s, nil
 }
 
-// localAddrs returns the addresses of this machine that are wanted.
-func localAddrs(want func(netip.Addr) bool) (map[netip.Addr]bool, error) {
+// LocalAddrs returns the addresses of this machine.
+func LocalAddrs() (map[netip.Addr]bool, error) {
 	addrs, err := net.InterfaceAddrs()
 	if err != nil {
 		return nil, fmt.Errorf("list this machine's addresses: %w", err)
 	}
 	local := map[netip.Addr]bool{}
 	for _, a := range addrs {
-		p, err := netip.ParsePrefix(a.String())
-		if err == nil && want(p.Addr()) {
+		if p, err := netip.ParsePrefix(a.String()); err == nil {
 			local[p.Addr()] = true
 		}
 	}

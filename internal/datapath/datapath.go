@@ -74,7 +74,8 @@ type Finder interface {
 // end them.
 type Carrier interface {
 	// Cut ends the connections and flows of the given kind to endpoints that are gone, and
-	// says how many those were.
+	// says how many those were. Unlike the others it may be called by any goroutine: who
+	// asks first whether an endpoint is gone must not make the loop wait.
 	Cut(ctx context.Context, flows []service.Flow) (int, error)
 }
 

@@ -49,6 +49,7 @@ type Source struct {
 	byOwner  map[service.Name][]*service.Slice // the lists are never changed in place
 	dirty    map[service.Name]int64            // changed Services, and their oldest trigger
 	triggers map[service.Name]time.Time        // of the last Take
+	changes  service.Changes
 	// podWatches are there while a Service asks for them.
 	podWatches map[podSelector]*podWatch
 }
@@ -171,8 +172,16 @@ func (s *Source) Take() []service.Name {
 		}
 	}
 	s.dirty = map[service.Name]int64{}
+	s.changes.ServicesPending, s.changes.EndpointsPending = 0, 0
 	slices.SortFunc(names, service.Name.Compare)
 	return names
+}
+
+// Changes counts what the API server told.
+func (s *Source) Changes() service.Changes {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.changes
 }
 
 // Triggers returns, for the Services of the last Take, when somebody caused the oldest
@@ -230,6 +239,8 @@ func (s *Source) Nodes() []Node {
 // sliceChanged keeps the index by Service. A slice may move to another Service: its
 // label can be edited.
 func (s *Source) sliceChanged(_ service.Name, old, new *service.Slice, trigger int64) {
+	s.changes.Endpoints++
+	s.changes.EndpointsPending++
 	if old != nil {
 		rest := slices.DeleteFunc(slices.Clone(s.byOwner[old.Service]), func(o *service.Slice) bool { return o == old })
 		if len(rest) == 0 {

@@ -125,6 +125,8 @@ func cutPod(obj any) (*PodWeight, int64) {
 
 // serviceChanged follows which pods are asked for. s.mu is held.
 func (s *Source) serviceChanged(name service.Name, old, new *serviceRecord, _ int64) {
+	s.changes.Services++
+	s.changes.ServicesPending++
 	s.mark(name, 0)
 	var was, is *podSelector
 	if old != nil {

@@ -6,56 +6,141 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/service"
 )
 
 // Metrics are kube-proxy's, by its names, so that dashboards and alerts go on working.
-// One pass programs both families, so each is observed.
+// One pass programs both families, so each is observed. Besides there is what Services
+// carried (carried.go).
 type Metrics struct {
 	duration, full, partial, programming *prometheus.HistogramVec
 	timestamp, queued                    *prometheus.GaugeVec
-	changes, failures                    *prometheus.CounterVec
+	failures                             map[bool]*prometheus.CounterVec // of passes that were full, and of others
+	failed                               prometheus.Counter
 	elements                             *prometheus.CounterVec
 	forgetting                           *prometheus.HistogramVec
 	forgotten                            *prometheus.CounterVec
+	noLocal                              *prometheus.GaugeVec
+	missing                              map[service.Name][]missing // what noLocal counts
+	carried                              *carried
 }
 
 // families are the values of the label ip_family.
 var families = []string{"IPv4", "IPv6"}
 
-// NewMetrics makes the metrics and registers them with r.
-func NewMetrics(r prometheus.Registerer) *Metrics {
+// MetricsConfig says what to measure.
+type MetricsConfig struct {
+	Registry prometheus.Registerer
+	// Mode is the datapath's name: kube-proxy names some metrics by its modes.
+	Mode string
+	// Changes counts changes of objects. Nil: nobody does.
+	Changes func() service.Changes
+}
+
+// NewMetrics makes the metrics and registers them.
+func NewMetrics(cfg MetricsConfig) *Metrics {
+	r := factory{cfg.Registry}
 	label := []string{"ip_family"}
-	histogram := func(name, help string, first float64, count int) *prometheus.HistogramVec {
-		h := prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Namespace: "kubeproxy", Name: name, Help: help, Buckets: prometheus.ExponentialBuckets(first, 2, count),
-		}, label)
-		r.MustRegister(h)
-		return h
-	}
-	gauge := func(name, help string) *prometheus.GaugeVec {
-		g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "kubeproxy", Name: name, Help: help}, label)
-		r.MustRegister(g)
-		return g
-	}
-	counter := func(namespace, name, help string, labels ...string) *prometheus.CounterVec {
-		c := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help}, labels)
-		r.MustRegister(c)
-		return c
-	}
 	// The first bucket is kube-proxy's, a millisecond; below that lie most of our
 	// passes, so ours start lower: a dashboard sums buckets by le and does not mind.
-	return &Metrics{
-		duration:    histogram("sync_proxy_rules_duration_seconds", "Duration of a pass in seconds", 0.000125, 18),
-		full:        histogram("sync_full_proxy_rules_duration_seconds", "Duration of a pass that read the kernel's rules back, in seconds", 0.000125, 18),
-		partial:     histogram("sync_partial_proxy_rules_duration_seconds", "Duration of a pass that wrote only changes, in seconds", 0.000125, 18),
-		programming: histogram("network_programming_duration_seconds", "Time from the change of an endpoint in the cluster to the kernel, in seconds", 0.001, 18),
-		timestamp:   gauge("sync_proxy_rules_last_timestamp_seconds", "When the rules were last written, in seconds since 1970"),
-		queued:      gauge("sync_proxy_rules_last_queued_timestamp_seconds", "When a pass was last asked for, in seconds since 1970"),
-		changes:     counter("kubeproxy", "sync_proxy_rules_service_changes_total", "Services that were compiled again", label...),
-		failures:    counter("kubeproxy", "sync_proxy_rules_nftables_sync_failures_total", "Passes that failed", label...),
-		forgetting:  histogram("conntrack_reconciler_sync_duration_seconds", "Time to delete the flows that a pass made wrong, in seconds", 0.001, 15),
-		forgotten:   counter("kubeproxy", "conntrack_reconciler_deleted_entries_total", "Flows deleted because a change made them wrong", label...),
-		elements:    counter("fairway", "datapath_elements_total", "Elements written to the kernel", "operation"),
+	m := &Metrics{
+		duration:    r.histogram("sync_proxy_rules_duration_seconds", "Duration of a pass in seconds", 0.000125, 18),
+		full:        r.histogram("sync_full_proxy_rules_duration_seconds", "Duration of a pass that read the kernel's rules back, in seconds", 0.000125, 18),
+		partial:     r.histogram("sync_partial_proxy_rules_duration_seconds", "Duration of a pass that wrote only changes, in seconds", 0.000125, 18),
+		programming: r.histogram("network_programming_duration_seconds", "Time from the change of an endpoint in the cluster to the kernel, in seconds", 0.001, 18),
+		timestamp:   r.gauge("sync_proxy_rules_last_timestamp_seconds", "When the rules were last written, in seconds since 1970", label...),
+		queued:      r.gauge("sync_proxy_rules_last_queued_timestamp_seconds", "When a pass was last asked for, in seconds since 1970", label...),
+		forgetting:  r.histogram("conntrack_reconciler_sync_duration_seconds", "Time to end the flows that passes made wrong, in seconds", 0.001, 15),
+		forgotten:   r.counter("kubeproxy", "conntrack_reconciler_deleted_entries_total", "Flows that ended because a change made them wrong", label...),
+		noLocal:     r.gauge("sync_proxy_rules_no_local_endpoints_total", "Services whose traffic policy is Local and that have endpoints, but none here", "ip_family", "traffic_policy"),
+		elements:    r.counter("fairway", "datapath_elements_total", "Elements written to the kernel", "operation"),
+		failed:      r.counter("fairway", "datapath_failures_total", "Passes that failed").WithLabelValues(),
+		missing:     map[service.Name][]missing{},
+		carried:     newCarried(),
+	}
+	m.failures = r.failures(cfg.Mode)
+	for _, f := range families {
+		for _, policy := range []string{"internal", "external"} {
+			m.noLocal.WithLabelValues(f, policy)
+		}
+		for _, full := range []bool{false, true} {
+			if v := m.failures[full]; v != nil {
+				v.WithLabelValues(f)
+			}
+		}
+		if cfg.Changes != nil {
+			r.changes(cfg.Changes, f)
+		}
+	}
+	cfg.Registry.MustRegister(m.carried)
+	return m
+}
+
+// factory makes metrics that are registered.
+type factory struct{ prometheus.Registerer }
+
+func (r factory) histogram(name, help string, first float64, count int) *prometheus.HistogramVec {
+	h := prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Namespace: "kubeproxy", Name: name, Help: help, Buckets: prometheus.ExponentialBuckets(first, 2, count),
+	}, []string{"ip_family"})
+	r.MustRegister(h)
+	return h
+}
+
+func (r factory) gauge(name, help string, labels ...string) *prometheus.GaugeVec {
+	g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "kubeproxy", Name: name, Help: help}, labels)
+	r.MustRegister(g)
+	return g
+}
+
+func (r factory) counter(namespace, name, help string, labels ...string) *prometheus.CounterVec {
+	c := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help}, labels)
+	r.MustRegister(c)
+	return c
+}
+
+// failures makes the mode's own counters of passes that failed.
+func (r factory) failures(mode string) map[bool]*prometheus.CounterVec {
+	const name = "sync_proxy_rules_"
+	label := "ip_family"
+	switch mode {
+	case "iptables":
+		return map[bool]*prometheus.CounterVec{
+			true:  r.counter("kubeproxy", name+"iptables_restore_failures_total", "Passes that failed", label),
+			false: r.counter("kubeproxy", name+"iptables_partial_restore_failures_total", "Passes that wrote only changes and failed", label),
+		}
+	case "nftables":
+		v := r.counter("kubeproxy", name+"nftables_sync_failures_total", "Passes that failed", label)
+		return map[bool]*prometheus.CounterVec{true: v, false: v}
+	}
+	return nil
+}
+
+// changes makes kube-proxy's counts of what the API server told. Its changes are of one
+// family each; ours are of both.
+func (r factory) changes(count func() service.Changes, family string) {
+	labels := prometheus.Labels{"ip_family": family}
+	for _, m := range []struct {
+		name, help string
+		value      func(service.Changes) uint64
+	}{
+		{"service_changes", "Changes of Services that were seen", func(c service.Changes) uint64 { return c.Services }},
+		{"endpoint_changes", "Changes of EndpointSlices that were seen", func(c service.Changes) uint64 { return c.Endpoints }},
+	} {
+		r.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Namespace: "kubeproxy", Name: "sync_proxy_rules_" + m.name + "_total", Help: m.help, ConstLabels: labels,
+		}, func() float64 { return float64(m.value(count())) }))
+	}
+	for _, m := range []struct {
+		name, help string
+		value      func(service.Changes) uint64
+	}{
+		{"service_changes", "Changes of Services that wait for the next pass", func(c service.Changes) uint64 { return c.ServicesPending }},
+		{"endpoint_changes", "Changes of EndpointSlices that wait for the next pass", func(c service.Changes) uint64 { return c.EndpointsPending }},
+	} {
+		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Namespace: "kubeproxy", Name: "sync_proxy_rules_" + m.name + "_pending", Help: m.help, ConstLabels: labels,
+		}, func() float64 { return float64(m.value(count())) }))
 	}
 }
 
@@ -64,10 +149,15 @@ func (m *Metrics) pass(start time.Time, s datapath.Stats, err error) {
 	took := time.Since(start).Seconds()
 	m.elements.WithLabelValues("add").Add(float64(s.Added))
 	m.elements.WithLabelValues("delete").Add(float64(s.Deleted))
+	if err != nil {
+		m.failed.Inc()
+	}
 	for _, f := range families {
 		m.queued.WithLabelValues(f).Set(float64(start.UnixMicro()) / 1e6)
 		if err != nil {
-			m.failures.WithLabelValues(f).Inc()
+			if v := m.failures[s.Full]; v != nil {
+				v.WithLabelValues(f).Inc()
+			}
 			continue
 		}
 		m.timestamp.WithLabelValues(f).SetToCurrentTime()
@@ -80,17 +170,10 @@ func (m *Metrics) pass(start time.Time, s datapath.Stats, err error) {
 	}
 }
 
-// forgot takes note of deleted flows. Both families are done in one go.
-func (m *Metrics) forgot(start time.Time, deleted int) {
+// forgot takes note of flows that ended. Both families are done in one go.
+func (m *Metrics) forgot(start time.Time, ended int) {
 	m.forgetting.WithLabelValues(families[0]).Observe(time.Since(start).Seconds())
-	m.forgotten.WithLabelValues(families[0]).Add(float64(deleted))
-}
-
-// changed takes note of Services that were compiled.
-func (m *Metrics) changed(n int) {
-	for _, f := range families {
-		m.changes.WithLabelValues(f).Add(float64(n))
-	}
+	m.forgotten.WithLabelValues(families[0]).Add(float64(ended))
 }
 
 // programmed takes note of changes that are in the kernel now.
@@ -100,4 +183,54 @@ func (m *Metrics) programmed(since []time.Time) {
 			m.programming.WithLabelValues(f).Observe(time.Since(t).Seconds())
 		}
 	}
+}
+
+// missing is a family and a policy in which a Service has endpoints, but none here.
+type missing struct{ family, policy string }
+
+// compiled takes note of what was made of a Service; e is nil if it is gone.
+func (m *Metrics) compiled(n service.Name, e *service.Entry) {
+	var now []missing
+	if e != nil {
+		now = noLocal(e)
+	}
+	for _, v := range m.missing[n] {
+		m.noLocal.WithLabelValues(v.family, v.policy).Dec()
+	}
+	for _, v := range now {
+		m.noLocal.WithLabelValues(v.family, v.policy).Inc()
+	}
+	if len(now) == 0 {
+		delete(m.missing, n)
+	} else {
+		m.missing[n] = now
+	}
+}
+
+// noLocal returns where packets are dropped for want of an endpoint on this node, each
+// once: only a traffic policy makes that of a Service which has endpoints.
+func noLocal(e *service.Entry) []missing {
+	var all []missing
+	add := func(is4 bool, policy string) {
+		v := missing{families[1], policy}
+		if is4 {
+			v.family = families[0]
+		}
+		for _, o := range all {
+			if o == v {
+				return
+			}
+		}
+		all = append(all, v)
+	}
+	for _, f := range e.Frontends {
+		is4 := f.Addr.Addr().Is4()
+		switch {
+		case f.Reserved && f.Inside.Action == service.Drop:
+			add(is4, "internal")
+		case !f.Reserved && f.Outside.Action == service.Drop:
+			add(is4, "external")
+		}
+	}
+	return all
 }

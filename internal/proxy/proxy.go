@@ -7,7 +7,8 @@
 //
 // It hides when to act. It promises: nothing is programmed before every first list is
 // in; a burst of changes becomes one pass; a pass that fails loses nothing, because the
-// next one hands the whole table over again; and no other goroutine ever sees the
+// next one hands the whole table over again; what the kernel remembers of clients whose
+// endpoint is gone ends, whatever failed in between; and no other goroutine ever sees the
 // builder or the datapath.
 package proxy
 
@@ -49,11 +50,16 @@ type Config struct {
 	Log      *slog.Logger
 	Source   Source
 	Datapath datapath.Datapath
+	// Counter is the Datapath's side that counts. nil: it does not.
+	Counter datapath.Counter
 	// View returns for whom tables are compiled, from the node's object as it is now.
 	View func() (service.Vantage, service.Settings)
-	// Forget deletes flows that the kernel remembers and returns how many there were.
-	// nil: none are deleted.
-	Forget func(context.Context, []service.Flow) (deleted int, err error)
+	// Forget ends flows that a change made wrong and returns how many there were. nil:
+	// none are ended.
+	Forget func(context.Context, []service.Flow) (ended int, err error)
+	// Review ends all flows that the table does not allow; it is called once, after the
+	// first pass. nil: it is not.
+	Review func(context.Context, *service.Table) (ended int, err error)
 	// Checks is told the health checks of all Services after each pass, so that it can
 	// try again what failed. nil: nobody wants to know.
 	Checks func([]service.HealthCheck)
@@ -80,9 +86,8 @@ type Loop struct {
 	builder *service.Builder
 	view    view
 	table   *service.Table // the last that was built
-	applied *service.Table // the last that the kernel took over; nil: none of ours yet
-	stale   []service.Flow // that the kernel must still forget
-	pause   time.Duration  // after the next failure
+	flows   flows
+	pause   time.Duration // after the next failure
 	// triggers are the changes that no successful pass has brought to the kernel yet.
 	triggers []time.Time
 }
@@ -101,7 +106,10 @@ func New(cfg Config) *Loop {
 	if cfg.Report == nil {
 		cfg.Report = func(service.Name, []service.Problem) {}
 	}
-	return &Loop{cfg: cfg, builder: service.NewBuilder(), table: &service.Table{}, pause: firstRetry}
+	return &Loop{
+		cfg: cfg, builder: service.NewBuilder(), table: &service.Table{}, pause: firstRetry,
+		flows: flows{cfg: cfg, stale: map[flowKey]service.Flow{}, reviewed: cfg.Review == nil},
+	}
 }
 
 // Run works until ctx ends, and returns nil then: the rules stay in place.
@@ -116,10 +124,21 @@ func (l *Loop) Run(ctx context.Context) error {
 	defer timer.Stop()
 	check := time.NewTicker(checkEvery)
 	defer check.Stop()
+	walk := time.NewTimer(time.Hour)
+	walk.Stop()
+	defer walk.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-walk.C:
+			if again := l.flows.end(ctx, time.Now()); again > 0 {
+				walk.Reset(again)
+			}
+			continue
+		case reply := <-l.cfg.Metrics.carried.ask:
+			reply <- l.counts(ctx)
+			continue
 		case <-l.cfg.Source.Dirty():
 		case <-l.cfg.NodeChanged:
 		case <-timer.C:
@@ -132,6 +151,9 @@ func (l *Loop) Run(ctx context.Context) error {
 		start := time.Now()
 		if again := l.pass(ctx, start); again > 0 {
 			timer.Reset(again)
+		}
+		if again := l.flows.end(ctx, time.Now()); again > 0 {
+			walk.Reset(again)
 		}
 		if !sleep(ctx, l.cfg.MinSync-time.Since(start)) {
 			return nil
@@ -174,13 +196,12 @@ func sleep(ctx context.Context, d time.Duration) bool {
 // before trying again, 0 if it succeeded.
 func (l *Loop) pass(ctx context.Context, start time.Time) time.Duration {
 	l.build()
-	if l.applied == nil && l.cfg.Forget != nil {
-		l.adopt(ctx)
-	}
+	l.flows.wanted(ctx, l.table)
 	stats, err := l.cfg.Datapath.Sync(ctx, l.table)
 	if err != nil && ctx.Err() != nil {
 		return 0 // we are being stopped; the next start goes on
 	}
+	l.flows.synced = err == nil
 	l.cfg.Metrics.pass(start, stats, err)
 	if err != nil {
 		again := l.pause
@@ -192,43 +213,11 @@ func (l *Loop) pass(ctx context.Context, start time.Time) time.Duration {
 	l.cfg.Health.Synced()
 	l.cfg.Metrics.programmed(l.triggers)
 	l.triggers = l.triggers[:0]
-	l.forget(ctx)
 	if l.cfg.Checks != nil {
 		l.cfg.Checks(l.table.HealthChecks)
 	}
 	l.log(start, stats)
 	return 0
-}
-
-// adopt reads what the kernel does before our first Sync: flows that became wrong while
-// no agent ran are found like all others, by comparing tables.
-func (l *Loop) adopt(ctx context.Context) {
-	held, err := l.cfg.Datapath.Dump(ctx)
-	if err != nil {
-		held = &service.Table{} // Sync will meet the same error, and report it
-	}
-	l.applied = held
-}
-
-// forget makes the kernel forget the flows that the last pass made wrong. What fails is
-// tried again with the next pass.
-func (l *Loop) forget(ctx context.Context) {
-	if l.cfg.Forget == nil {
-		return
-	}
-	l.stale = append(l.stale, service.Stale(l.applied, l.table)...)
-	l.applied = l.table
-	if len(l.stale) == 0 {
-		return
-	}
-	start := time.Now()
-	deleted, err := l.cfg.Forget(ctx, l.stale)
-	l.cfg.Metrics.forgot(start, deleted)
-	if err != nil {
-		l.cfg.Log.Warn("some UDP clients may still send to endpoints that are gone", "err", err)
-		return
-	}
-	l.stale = nil
 }
 
 // build compiles what changed into a new table.
@@ -248,10 +237,11 @@ func (l *Loop) build() {
 	for _, n := range names {
 		l.compile(n)
 	}
-	l.cfg.Metrics.changed(len(names))
 	l.table = l.builder.Table(now.settings)
 	for _, n := range names {
-		if e := l.table.Entry(n); e != nil {
+		e := l.table.Entry(n)
+		l.cfg.Metrics.compiled(n, e)
+		if e != nil {
 			l.cfg.Report(n, e.Problems)
 		} else {
 			l.cfg.Report(n, nil)
@@ -266,6 +256,19 @@ func (l *Loop) compile(n service.Name) {
 		return
 	}
 	l.builder.Set(service.Compile(svc, l.cfg.Source.Slices(n), l.view.vantage))
+}
+
+// counts asks the datapath what it carried.
+func (l *Loop) counts(ctx context.Context) counts {
+	if l.cfg.Counter == nil {
+		return nil
+	}
+	all, err := l.cfg.Counter.Counts(ctx)
+	if err != nil {
+		l.cfg.Log.Debug("cannot read the counters", "err", err)
+		return nil
+	}
+	return all
 }
 
 func (l *Loop) log(start time.Time, s datapath.Stats) {

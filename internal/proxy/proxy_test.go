@@ -120,7 +120,7 @@ func start(t *testing.T, fail func() error) *harness {
 	loop := New(Config{
 		Log: slog.New(slog.DiscardHandler), Source: h.api, Datapath: &recorded{real, h.syncs},
 		View:   func() (service.Vantage, service.Settings) { return service.Vantage{Node: "n"}, service.Settings{} },
-		Health: h.health, Metrics: NewMetrics(prometheus.NewRegistry()), MaxRetry: 200 * time.Millisecond,
+		Health: h.health, Metrics: NewMetrics(MetricsConfig{Registry: prometheus.NewRegistry(), Mode: "nftables"}), MaxRetry: 200 * time.Millisecond,
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

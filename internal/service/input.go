@@ -108,3 +108,7 @@ type Problem struct {
 	Reason  string
 	Message string
 }
+
+// Changes counts the changes of objects that were seen, and those that nothing has been
+// made of yet.
+type Changes struct{ Services, Endpoints, ServicesPending, EndpointsPending uint64 }

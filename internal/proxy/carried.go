@@ -1,0 +1,70 @@
+package proxy
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// scrapePatience is how long a scrape waits for the loop. Prometheus waits 10 s.
+const scrapePatience = 5 * time.Second
+
+// counts is what a datapath carried; nil: it does not count.
+type counts = map[service.PortName]datapath.Count
+
+// carried shows what each port of each Service carried, as of the moment it is asked.
+// The loop asks the datapath, which no other goroutine may touch. A counter that is zero
+// is not shown: of 50,000 Services most nodes see few.
+type carried struct {
+	ask  chan chan<- counts
+	what []figure
+}
+
+// A figure is one of the numbers in a Count.
+type figure struct {
+	desc  *prometheus.Desc
+	value func(datapath.Count) uint64
+}
+
+func newCarried() *carried {
+	c := &carried{ask: make(chan chan<- counts)}
+	add := func(name, help string, value func(datapath.Count) uint64) {
+		d := prometheus.NewDesc("fairway_service_"+name+"_total", help, []string{"namespace", "service", "port"}, nil)
+		c.what = append(c.what, figure{d, value})
+	}
+	add("connections", "Connections and UDP flows that were sent to an endpoint (with --count-traffic)", func(c datapath.Count) uint64 { return c.Connections })
+	add("packets", "Packets that were carried (with --count-traffic)", func(c datapath.Count) uint64 { return c.Packets })
+	add("bytes", "Bytes that were carried (with --count-traffic)", func(c datapath.Count) uint64 { return c.Bytes })
+	add("rejects", "Packets that were rejected because the Service has no endpoint", func(c datapath.Count) uint64 { return c.Rejects })
+	add("drops", "Packets that were dropped: no endpoint on this node, or a source that may not come in", func(c datapath.Count) uint64 { return c.Drops })
+	return c
+}
+
+// Describe implements prometheus.Collector.
+func (c *carried) Describe(out chan<- *prometheus.Desc) {
+	for _, f := range c.what {
+		out <- f.desc
+	}
+}
+
+// Collect implements prometheus.Collector. While the loop is busy it shows nothing.
+func (c *carried) Collect(out chan<- prometheus.Metric) {
+	patience := time.NewTimer(scrapePatience)
+	defer patience.Stop()
+	reply := make(chan counts, 1)
+	select {
+	case c.ask <- reply:
+	case <-patience.C:
+		return
+	}
+	for name, n := range <-reply { // the loop has taken the question, and will answer
+		for _, f := range c.what {
+			if v := f.value(n); v > 0 {
+				out <- prometheus.MustNewConstMetric(f.desc, prometheus.CounterValue, float64(v), name.Namespace, name.Name.Name, name.Port)
+			}
+		}
+	}
+}
