@@ -196,6 +196,10 @@ type Settings struct {
 	// NodePorts are the addresses of this node on which NodePorts are served;
 	// 0.0.0.0/0 and ::/0 stand for all but loopback. Empty means none.
 	NodePorts []netip.Prefix
+	// NodeIPs are addresses that are known to be this node's own, so that nobody needs to
+	// ask the kernel whether a packet to them is for this node. They say nothing about what
+	// is served there, so that Equal leaves them out.
+	NodeIPs []netip.Addr
 	// ServiceCIDRs are what ClusterIPs are taken from. What comes to an address in them
 	// that no Frontend has is dropped: it may have one tomorrow. Empty: not known.
 	ServiceCIDRs []netip.Prefix

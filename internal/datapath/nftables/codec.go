@@ -1,14 +1,11 @@
 package nftables
 
 import (
-	"bytes"
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"strconv"
 	"strings"
-
-	"go4.org/netipx"
-	"golang.org/x/sys/unix"
 
 	"github.com/fairway-net/fairway/internal/service"
 )
@@ -19,9 +16,15 @@ import (
 
 // frontKey is the key of a frontend's element.
 func frontKey(k service.Key) []byte {
-	var b []byte
-	if !k.Addr.Addr().IsUnspecified() {
-		b = k.Addr.Addr().AsSlice()
+	b := make([]byte, 0, 24)
+	switch a := k.Addr.Addr(); {
+	case a.IsUnspecified():
+	case a.Is4():
+		raw := a.As4()
+		b = append(b, raw[:]...)
+	default:
+		raw := a.As16()
+		b = append(b, raw[:]...)
 	}
 	return portKey(append(b, byte(k.Proto), 0, 0, 0), k.Addr.Port())
 }
@@ -96,59 +99,38 @@ func addrSize(is4 bool) int {
 	return 16
 }
 
-// ranges returns the prefixes of one family as sorted ranges that do not touch, the
-// form in which an interval set takes them.
-func ranges(all []netip.Prefix, is4 bool) []netipx.IPRange {
-	var b netipx.IPSetBuilder
-	for _, p := range all {
-		if p.IsValid() && p.Addr().Is4() == is4 {
-			b.AddPrefix(p)
-		}
+// comment is the comment of a frontend's element: whose it is, and how connections are
+// spread if not at random.
+func (h *held) comment() string {
+	if h.balance == service.Random {
+		return h.name
 	}
-	s, err := b.IPSet()
-	if err != nil {
-		return nil // only invalid prefixes make an error, and those are left out
-	}
-	return s.Ranges()
+	return h.name + " " + h.balance.String()
 }
 
-// toPrefixes returns the prefixes that make up a range.
-func toPrefixes(from, to netip.Addr) []netip.Prefix {
-	return netipx.IPRangeFrom(from, to).Prefixes()
+// parseComment is the inverse of held.comment.
+func (h *held) parseComment(text string) (err error) {
+	name, balance, has := strings.Cut(text, " ")
+	h.name = name
+	if has {
+		h.balance, err = service.ParseAlgorithm(balance)
+	}
+	return err
 }
 
-// lastAddr is the highest address of a family: an interval without an end reaches it.
-func lastAddr(is4 bool) netip.Addr {
-	if is4 {
-		return netip.AddrFrom4([4]byte{255, 255, 255, 255})
+// weightComment is the comment of an endpoint's element: its weight, if it has one.
+func weightComment(w uint16) string {
+	if w == 0 {
+		return ""
 	}
-	var b [16]byte
-	for i := range b {
-		b[i] = 255
-	}
-	return netip.AddrFrom16(b)
+	return "weight " + strconv.Itoa(int(w))
 }
 
-// linkRange returns the names of interfaces that a pattern stands for, as an interval of
-// sixteen bytes: from the first name to behind the last.
-func linkRange(pattern string) (from, end []byte) {
-	from, end = make([]byte, unix.IFNAMSIZ), make([]byte, unix.IFNAMSIZ)
-	name, many := strings.CutSuffix(pattern, "*")
-	n := copy(from, name)
-	copy(end, from)
-	last := unix.IFNAMSIZ - 1 // one name only: up to the next possible one
-	if many && n > 0 {
-		last = n - 1
+// parseWeight is the inverse of weightComment.
+func parseWeight(text string) (uint16, error) {
+	if text == "" {
+		return 0, nil
 	}
-	end[last]++
-	return from, end
-}
-
-// parseLinkRange is the inverse of linkRange.
-func parseLinkRange(from, end []byte) string {
-	name := string(bytes.TrimRight(from, "\x00"))
-	if len(end) > 0 && end[len(end)-1] == 0 {
-		return name + "*"
-	}
-	return name
+	w, err := strconv.ParseUint(strings.TrimPrefix(text, "weight "), 10, 16)
+	return uint16(w), err
 }

@@ -2,6 +2,7 @@ package nftables
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/fairway-net/fairway/internal/service"
 )
@@ -9,28 +10,38 @@ import (
 // Names of kernel objects. Those that ruleset.nft.tmpl declares stand there with what
 // they are for.
 const (
-	tableName    = "fairway"
-	markerPrefix = "program-" // + the first digits of the program's hash
-	waysMap      = "ways"
-	learnMap     = "learn"
-	podLinks     = "pod-interfaces"
+	tableName  = "fairway"
+	waysMap    = "ways"
+	learnerMap = "learners"
+	podLinks   = "pod-interfaces"
 )
 
-// builtin are the chains whose rules the program loads; a new version flushes them.
-var builtin = []string{"refused", "dropped", "services", "services6", "unserved", "prerouting", "output", "learn-prerouting", "learn-output", "forward", "postrouting"}
+// dynamic reports whether a chain is one that is written over netlink, when it is first
+// needed: "pick-3-far", "turn-7", "remember-10800".
+func dynamic(chain string) bool {
+	for _, prefix := range []string{"pick-", "outside-", "nodeport-outside-", "nodeport-", "turn-"} {
+		if rest, ok := strings.CutPrefix(chain, prefix); ok && rest != "" && rest[0] >= '0' && rest[0] <= '9' {
+			return true
+		}
+	}
+	return strings.HasPrefix(chain, rememberPrefix)
+}
 
 // A set is a map or set of the program, one for each family: its name is followed
 // by 4 or 6.
 type set string
 
 const (
-	frontends         set = "frontends"
+	services          set = "services"
+	inside            set = "inside"
 	outside           set = "outside"
-	nodeports         set = "nodeports"
-	nodeportsOutside  set = "nodeports-outside"
+	nodeport          set = "nodeport"
+	nodeportInside    set = "nodeport-inside"
+	nodeportOutside   set = "nodeport-outside"
 	endpoints         set = "endpoints"
 	nodeportEndpoints set = "nodeport-endpoints"
 	pods              set = "pods"
+	nodeportHosts     set = "nodeport-hosts"
 	nodeportAddresses set = "nodeport-addresses"
 	hairpin           set = "hairpin"
 	guarded           set = "guarded"
@@ -63,40 +74,55 @@ const (
 	howOutside  how = 4 << 16
 	howNodePort how = 8 << 16
 	howSticky   how = 16 << 16
+	howRing     how = 0x60 << 16 // these bits are one of:
+	howTurns    how = 0x20 << 16
+	howSource   how = 0x40 << 16
+	howDest     how = 0x60 << 16
 	howMajor    how = 0xffff << 16
+	howOwn      how = 0xe000 << 16 // a chain of one frontend's own; the other 28 bits number it
+	howOwnMask  how = 0xf000 << 16
 	howReject   how = 0xf000<<16 | 1
 	howDrop     how = 0xf000<<16 | 2
+	howCloser   how = 0xf000<<16 | 3
 )
 
-// maxSlots is how many endpoints a list can have: minor has 16 bits.
+// maxSlots is how many slots a list can have: minor has 16 bits.
 const maxSlots = 65535
 
 // outsideOffset is the first slot of the list for clients from outside.
 const outsideOffset = 65536
 
-// howTo translates a route. isOutside selects the list for clients from outside.
-func howTo(r *service.Route, nodePort, isOutside, isSticky bool) how {
+// howTo translates a route to a frontend that is balanced in a way, with so many slots.
+// isOutside selects the list for clients from outside.
+func howTo(r *service.Route, balance service.Algorithm, slots int, nodePort, isOutside, isSticky bool) how {
 	switch r.Action {
 	case service.Reject:
 		return howReject
 	case service.Drop:
 		return howDrop
 	}
-	h := how(min(len(r.Endpoints), maxSlots))
+	h := how(slots)
 	switch r.Masquerade {
 	case service.MasqueradeFar:
 		h |= howFar
 	case service.MasqueradeAll:
 		h |= howAll
 	}
-	if nodePort {
-		h |= howNodePort
+	switch balance {
+	case service.RoundRobin:
+		h |= howTurns
+	case service.SourceHash, service.Maglev:
+		h |= howSource
+	case service.DestHash:
+		h |= howDest
 	}
-	if isOutside {
-		h |= howOutside
-	}
-	if isSticky {
-		h |= howSticky
+	for _, bit := range [...]struct {
+		how how
+		set bool
+	}{{howNodePort, nodePort}, {howOutside, isOutside}, {howSticky, isSticky}} {
+		if bit.set {
+			h |= bit.how
+		}
 	}
 	return h
 }
@@ -116,27 +142,41 @@ func (h how) route() *service.Route {
 	return &service.Route{}
 }
 
-// forwards reports whether h picks an endpoint, from how many slots, and from which.
-func (h how) forwards() (ok bool, slots, offset uint32) {
-	if h == 0 || h == howReject || h == howDrop {
-		return false, 0, 0
-	}
+// own reports whether h is a chain of one frontend's own.
+func (h how) own() bool { return h&howOwnMask == howOwn }
+
+// picks reports whether h leads to a chain that picks an endpoint.
+func (h how) picks() bool { return h != 0 && h&howOwnMask != howReject&howOwnMask }
+
+// slots returns from how many slots h picks, and from which on.
+func (h how) slots() (n, offset uint32) {
 	if h&howOutside != 0 {
 		offset = outsideOffset
 	}
-	return true, uint32(h &^ howMajor), offset
+	return uint32(h &^ howMajor), offset
 }
 
 // String returns how as nft prints it: "1:3".
 func (h how) String() string { return fmt.Sprintf("%x:%x", uint32(h>>16), uint32(h&0xffff)) }
 
+// parseHowText is the inverse of String.
+func parseHowText(s string) (how, error) {
+	var major, minor uint32
+	if _, err := fmt.Sscanf(s, "%x:%x", &major, &minor); err != nil {
+		return 0, fmt.Errorf("%q is no how: %w", s, err)
+	}
+	return how(major<<16 | minor), nil
+}
+
 // chain returns the name of the chain that does it: "nodeport-outside-3-all".
 func (h how) chain() string {
-	switch h {
-	case howReject:
+	switch {
+	case h == howReject:
 		return "refused"
-	case howDrop:
+	case h == howDrop:
 		return "dropped"
+	case h.own():
+		return fmt.Sprintf("turn-%d", h&^howOwnMask)
 	}
 	name := "pick"
 	switch h & (howNodePort | howOutside) {
@@ -148,6 +188,12 @@ func (h how) chain() string {
 		name = "nodeport-outside"
 	}
 	name = fmt.Sprintf("%s-%d", name, h&^howMajor)
+	switch h & howRing {
+	case howSource:
+		name += "-source"
+	case howDest:
+		name += "-dest"
+	}
 	switch {
 	case h&howAll != 0:
 		name += "-all"

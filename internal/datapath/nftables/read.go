@@ -1,110 +1,75 @@
 package nftables
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"slices"
 
 	"go4.org/netipx"
 
+	"github.com/fairway-net/fairway/internal/datapath/nft"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// state is what the kernel holds, all of it.
-type state struct {
-	frontends map[service.Key]*held
-	hairpins  map[netip.Addr]int // how many endpoints need it; 1 where not known
-	reserved  map[netip.Addr]int // how many frontends reserve it; 1 where not known
-	settings  service.Settings
-	ids       map[stickyName]id
-	nextID    id
-	stickies  map[id]sticky
-	learned   map[id]bool  // ids that lead to a learner
-	uses      map[how]int  // how many elements lead there
-	chains    map[how]bool // whether the chain is there
-}
-
-func newState() *state {
-	return &state{
-		frontends: map[service.Key]*held{},
-		hairpins:  map[netip.Addr]int{},
-		reserved:  map[netip.Addr]int{},
-		uses:      map[how]int{},
-		ids:       map[stickyName]id{},
-		nextID:    firstID,
-		stickies:  map[id]sticky{},
-		learned:   map[id]bool{},
-		chains:    map[how]bool{},
-	}
-}
-
-// at returns what is held for k, an empty one if nothing is.
-func (s *state) at(k service.Key) *held {
-	if h := s.frontends[k]; h != nil {
-		return h
-	}
-	return &held{}
-}
-
-// put replaces what is held for k and counts the ways in use.
-func (s *state) put(k service.Key, is *held) {
-	s.at(k).count(s.uses, -1)
-	is.count(s.uses, +1)
-	if is.equal(&held{name: is.name}) {
-		delete(s.frontends, k)
-		return
-	}
-	s.frontends[k] = is
-}
-
-// read returns what the kernel holds.
-func (k *kernel) read() (*state, error) {
-	r := reader{kernel: k, state: newState()}
+// read returns what the kernel holds. Sets that are not there, in the table of an older
+// program, hold nothing.
+func read(t *nft.Table) (*state, error) {
+	r := reader{Table: t, state: newState()}
+	r.ways()
 	for _, f := range families {
-		r.fronts(f.is4, frontends, false, func(h *held, how how) { h.inside = how })
-		r.fronts(f.is4, outside, false, func(h *held, how how) { h.outside = how })
-		r.fronts(f.is4, nodeports, true, func(h *held, how how) { h.inside = how })
-		r.fronts(f.is4, nodeportsOutside, true, func(h *held, how how) { h.outside = how })
+		r.fronts(f.is4, services, false, func(h *held, how how) { h.entry = how })
+		r.fronts(f.is4, nodeport, true, func(h *held, how how) { h.entry = how })
+		r.fronts(f.is4, inside, false, func(h *held, how how) { h.most().inside = how })
+		r.fronts(f.is4, nodeportInside, true, func(h *held, how how) { h.most().inside = how })
+		r.fronts(f.is4, outside, false, func(h *held, how how) { h.most().outside = how })
+		r.fronts(f.is4, nodeportOutside, true, func(h *held, how how) { h.most().outside = how })
 		r.slots(f.is4, endpoints, false)
 		r.slots(f.is4, nodeportEndpoints, true)
 		r.guards(f.is4)
 		for _, nodePort := range []bool{false, true} {
-			r.sticky(f.is4, nodePort, false, func(h *held, i id, local bool) { h.id, h.local = i, local })
-			r.sticky(f.is4, nodePort, true, func(h *held, i id, local bool) { h.outsideID, h.outsideLocal = i, local })
+			r.sticky(f.is4, nodePort, false)
+			r.sticky(f.is4, nodePort, true)
 		}
-		r.members(f.is4, hairpin, r.state.hairpins)
-		r.members(f.is4, reserved, r.state.reserved)
-		r.state.settings.Pods = append(r.state.settings.Pods, r.prefixes(pods, f.is4)...)
-		r.state.settings.ServiceCIDRs = append(r.state.settings.ServiceCIDRs, r.prefixes(serviceCIDRs, f.is4)...)
-		r.state.settings.NodePorts = append(r.state.settings.NodePorts, r.prefixes(nodeportAddresses, f.is4)...)
+		r.members(f.is4, hairpin, func(a netip.Addr) { r.state.hairpins[a] = 1 })
+		r.members(f.is4, reserved, func(a netip.Addr) { r.state.reserved[a] = 1 })
+		facts := &r.state.facts
+		r.members(f.is4, nodeportHosts, func(a netip.Addr) { facts.hosts = append(facts.hosts, a) })
+		facts.pods = append(facts.pods, r.prefixes(pods, f.is4)...)
+		facts.services = append(facts.services, r.prefixes(serviceCIDRs, f.is4)...)
+		facts.nodePorts = append(facts.nodePorts, r.prefixes(nodeportAddresses, f.is4)...)
 	}
+	r.tallies()
 	r.links()
-	r.ways()
-	r.each(learnMap, func(e element) error {
-		i, err := parseHow(e.key)
-		r.state.learned[id(i)] = true
-		return err
-	})
+	r.learners()
+	for k, h := range r.state.frontends {
+		h.count(r.state.uses, +1)
+		r.state.listAll(k, h, true)
+	}
 	return r.state, r.err
 }
 
 // reader reads set after set until the first error.
 type reader struct {
-	*kernel
+	*nft.Table
 	state *state
 	err   error
 }
 
 // each calls f for every element of a set.
-func (r *reader) each(name string, f func(e element) error) {
-	if r.err != nil {
-		return
+func (r *reader) each(name string, f func(e nft.Element) error) {
+	if r.err == nil {
+		r.err = r.missing(r.Elements(name, f))
 	}
-	if err := r.elements(name, f); err != nil {
-		r.err = fmt.Errorf("read %s: %w", name, err)
+}
+
+// missing forgives that a set is not there.
+func (r *reader) missing(err error) error {
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
 	}
+	return err
 }
 
 // held returns the frontend of a key, to be filled.
@@ -117,182 +82,181 @@ func (r *reader) held(k service.Key) *held {
 	return h
 }
 
+// most returns what few frontends have, to be filled.
+func (h *held) most() *more {
+	if h.more == nil {
+		h.more = &more{}
+	}
+	return h.more
+}
+
 func (r *reader) fronts(is4 bool, s set, nodePort bool, put func(*held, how)) {
-	r.each(s.name(is4), func(e element) error {
-		k, err := parseFrontKey(e.key, is4, nodePort)
+	r.each(s.name(is4), func(e nft.Element) error {
+		k, err := parseFrontKey(e.Key, is4, nodePort)
 		if err != nil {
 			return err
 		}
-		how, err := parseHow(e.data)
+		how, err := parseHow(e.Data)
 		if err != nil {
 			return err
 		}
 		h := r.held(k)
-		h.name = e.comment
 		put(h, how)
+		if s == services || s == nodeport {
+			return h.parseComment(e.Comment)
+		}
 		return nil
 	})
 }
 
 func (r *reader) slots(is4 bool, s set, nodePort bool) {
-	r.each(s.name(is4), func(e element) error {
-		k, slot, err := parseSlotKey(e.key, is4, nodePort)
+	r.each(s.name(is4), func(e nft.Element) error {
+		k, at, err := parseSlotKey(e.Key, is4, nodePort)
 		if err != nil {
 			return err
 		}
-		addr, err := parseEndpoint(e.data, is4)
+		addr, err := parseEndpoint(e.Data, is4)
+		if err != nil {
+			return err
+		}
+		weight, err := parseWeight(e.Comment)
 		if err != nil {
 			return err
 		}
 		h := r.held(k)
 		list := &h.slots
-		if slot >= outsideOffset {
-			list, slot = &h.outsideSlots, slot-outsideOffset
+		if at >= outsideOffset {
+			list, at = &h.most().outsideSlots, at-outsideOffset
 		}
-		if slot >= maxSlots {
-			return fmt.Errorf("slot %d of %v is out of range", slot, k)
+		if at >= maxSlots {
+			return fmt.Errorf("slot %d of %v is out of range", at, k)
 		}
-		for len(*list) <= int(slot) {
-			*list = append(*list, netip.AddrPort{})
+		if *list == nil {
+			n, _ := h.way().slots()
+			*list = make([]slot, 0, min(max(n, at+1), maxSlots))
 		}
-		(*list)[slot] = addr
+		for len(*list) <= int(at) {
+			*list = append(*list, slot{})
+		}
+		(*list)[at] = slot{addr.Addr(), addr.Port(), weight}
 		return nil
 	})
 }
 
 // sticky reads the ids of frontends.
-func (r *reader) sticky(is4, nodePort, outside bool, put func(h *held, i id, local bool)) {
-	r.each(stickySet(nodePort, outside).name(is4), func(e element) error {
-		k, err := parseFrontKey(e.key, is4, nodePort)
+func (r *reader) sticky(is4, nodePort, outside bool) {
+	r.each(stickySet(nodePort, outside).name(is4), func(e nft.Element) error {
+		k, err := parseFrontKey(e.Key, is4, nodePort)
 		if err != nil {
 			return err
 		}
-		number, err := parseHow(e.data)
+		number, err := parseHow(e.Data)
 		if err != nil {
 			return err
 		}
-		name, seconds, err := parseStickyComment(e.comment, is4)
+		name, seconds, err := parseStickyComment(e.Comment, is4)
 		if err != nil {
 			return err
 		}
-		h, i := r.held(k), id(number)
-		h.seconds = seconds
-		put(h, i, name.local)
-		r.state.takeID(name, i)
-		r.state.stickies[i] = sticky{name, seconds, r.state.stickies[i].uses + 1}
+		i, m := id(number)&idMask, r.held(k).most()
+		m.seconds, m.class = seconds, class(id(number)&^idMask>>classShift)
+		if outside {
+			m.outsideID, m.outsideLocal = i, name.local
+		} else {
+			m.id, m.local = i, name.local
+		}
+		if i&^idNumber == idRange && r.state.stickies[i] == nil { // else of an older program
+			r.state.takeID(name, i)
+		}
 		return nil
 	})
 }
 
 // guards reads who may come in.
 func (r *reader) guards(is4 bool) {
-	r.each(guarded.name(is4), func(e element) error {
-		k, err := parseFrontKey(e.key, is4, false)
+	r.each(guarded.name(is4), func(e nft.Element) error {
+		k, err := parseFrontKey(e.Key, is4, false)
 		if err == nil {
-			r.held(k).guarded = true
+			r.held(k).most().guarded = true
 		}
 		return err
 	})
 	size := addrSize(is4)
-	r.each(sources.name(is4), func(e element) error {
-		if len(e.key) < size || len(e.last) != len(e.key) {
-			return fmt.Errorf("range has %d and %d bytes", len(e.key), len(e.last))
+	r.each(sources.name(is4), func(e nft.Element) error {
+		if len(e.Key) < size || len(e.Last) != len(e.Key) {
+			return fmt.Errorf("range has %d and %d bytes", len(e.Key), len(e.Last))
 		}
-		k, err := parseFrontKey(e.key[:len(e.key)-size], is4, false)
+		k, err := parseFrontKey(e.Key[:len(e.Key)-size], is4, false)
 		if err != nil {
 			return err
 		}
-		from, _ := netip.AddrFromSlice(e.key[len(e.key)-size:])
-		to, _ := netip.AddrFromSlice(e.last[len(e.last)-size:])
-		h := r.held(k)
-		h.sources = append(h.sources, netipx.IPRangeFrom(from, to))
-		slices.SortFunc(h.sources, func(a, b netipx.IPRange) int { return a.From().Compare(b.From()) })
+		from, _ := netip.AddrFromSlice(e.Key[len(e.Key)-size:])
+		to, _ := netip.AddrFromSlice(e.Last[len(e.Last)-size:])
+		m := r.held(k).most()
+		m.sources = append(m.sources, netipx.IPRangeFrom(from, to))
+		slices.SortFunc(m.sources, func(a, b netipx.IPRange) int { return a.From().Compare(b.From()) })
 		return nil
 	})
 }
 
 // members reads a set of addresses; in a hairpin's key the address stands first.
-func (r *reader) members(is4 bool, s set, into map[netip.Addr]int) {
-	r.each(s.name(is4), func(e element) error {
-		addr, ok := netip.AddrFromSlice(e.key[:min(len(e.key), addrSize(is4))])
+func (r *reader) members(is4 bool, s set, add func(netip.Addr)) {
+	r.each(s.name(is4), func(e nft.Element) error {
+		addr, ok := netip.AddrFromSlice(e.Key[:min(len(e.Key), addrSize(is4))])
 		if !ok {
-			return fmt.Errorf("address has %d bytes", len(e.key))
+			return fmt.Errorf("address has %d bytes", len(e.Key))
 		}
-		into[addr] = 1
+		add(addr)
 		return nil
 	})
 }
 
-// ways reads which chains are there, and counts those in use.
+// ways reads which chains are there, and what those of somebody's own do.
 func (r *reader) ways() {
-	for _, h := range r.state.frontends {
-		h.count(r.state.uses, +1)
-	}
-	r.each(waysMap, func(e element) error {
-		h, err := parseHow(e.key)
-		if ok, _, _ := h.forwards(); ok {
-			r.state.chains[h] = true
+	r.each(waysMap, func(e nft.Element) error {
+		h, err := parseHow(e.Key)
+		if err != nil || !h.picks() {
+			return err
 		}
+		what := h
+		if h.own() {
+			if what, err = parseHowText(e.Comment); err != nil {
+				return err
+			}
+			r.state.lastOwn = max(r.state.lastOwn, h&^howOwnMask)
+		}
+		r.state.chains[h] = way{what, true}
+		return nil
+	})
+}
+
+// learners reads how long clients are remembered.
+func (r *reader) learners() {
+	r.each(learnerMap, func(e nft.Element) error {
+		number, err := parseHow(e.Key)
+		if err != nil {
+			return err
+		}
+		seconds, err := parseSeconds(e.Comment)
+		c := class(id(number) &^ idMask >> classShift)
+		r.state.classes[c], r.state.learners[c] = seconds, seconds
 		return err
 	})
 }
 
 // links reads the interfaces behind which pods are.
 func (r *reader) links() {
-	for _, i := range r.intervals(podLinks) {
-		if i.end != nil {
-			r.state.settings.PodInterfaces = append(r.state.settings.PodInterfaces, parseLinkRange(i.from, i.end))
-		}
+	if r.err == nil {
+		r.state.facts.links, r.err = r.Links(podLinks)
+		r.err = r.missing(r.err)
 	}
 }
 
 // prefixes reads an interval set of addresses.
-func (r *reader) prefixes(s set, is4 bool) []netip.Prefix {
-	var out []netip.Prefix
-	for _, i := range r.intervals(s.name(is4)) {
-		from, ok := netip.AddrFromSlice(i.from)
-		to := lastAddr(is4)
-		if i.end != nil {
-			end, _ := netip.AddrFromSlice(i.end)
-			to = end.Prev()
-		}
-		if !ok || !to.IsValid() {
-			r.err = errors.Join(r.err, fmt.Errorf("read %s: address has %d bytes", s, len(i.from)))
-			return nil
-		}
-		out = append(out, toPrefixes(from, to)...)
+func (r *reader) prefixes(s set, is4 bool) (all []netip.Prefix) {
+	if r.err == nil {
+		all, r.err = r.Prefixes(s.name(is4))
+		r.err = r.missing(r.err)
 	}
-	return out
-}
-
-// An interval is from its first key to behind its last; end is nil if it has no end.
-type interval struct{ from, end []byte }
-
-// intervals reads an interval set, sorted. The kernel keeps each edge as an element.
-func (r *reader) intervals(name string) []interval {
-	var edges []element
-	r.each(name, func(e element) error {
-		edges = append(edges, e)
-		return nil
-	})
-	slices.SortFunc(edges, func(a, b element) int {
-		if c := bytes.Compare(a.key, b.key); c != 0 || a.end == b.end {
-			return c
-		}
-		if a.end { // of the one before
-			return -1
-		}
-		return 1
-	})
-	var out []interval
-	for i, e := range edges {
-		switch {
-		case e.end:
-		case i+1 < len(edges) && edges[i+1].end:
-			out = append(out, interval{e.key, edges[i+1].key})
-		default:
-			out = append(out, interval{from: e.key})
-		}
-	}
-	return out
+	return all
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -12,25 +13,44 @@ import (
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
+	"github.com/fairway-net/fairway/internal/datapath/nft"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
 // Session affinity. A Service's port that has it gets a number, an id, which all its
 // frontends of a family share whose routes have the same endpoints: all of the cluster,
-// or this node's only. The id takes the place of "how" in the packet's priority:
+// or this node's only. The id takes the place of "how" in the packet's priority, with
+// the class of how long clients stay in eight of its bits:
 //
 //	pick-3-sticky:  priority = sticky4[frontend]; dnat to affinity4[id . client], else pick
-//	   after dnat:  priority vmap @learn → learn-10800: affinity4[id . client] = endpoint
+//	   after dnat:  class vmap @learners → remember-10800: affinity4[id . client] = endpoint
+//
+// So a Service with affinity costs elements of data only; there is a chain for each
+// duration in use, and the hooks after dnat are there only while there is one.
 //
 // A client's entry lives as long as the affinity lasts and is renewed by every new
 // connection. There is no limit of clients but memory. Entries that lead to an endpoint
 // which left are swept out after the change, and once more a moment later, for packets
 // that were under way.
 
-// An id is a number in a range that no one else's priorities come from.
+// An id is a number in a range that no one else's priorities come from: its highest four
+// bits are b, the next eight are for the class, which is no part of it.
 type id uint32
 
-const firstID id = 0xfa110000
+const (
+	idRange    id = 0xb0000000
+	idNumber   id = 0x000fffff
+	idMask        = 0xf0000000 | idNumber // the id in a packet's priority
+	classMask     = ^idNumber             // the class in it, with the range
+	classShift    = 20
+	maxClasses    = 256
+)
+
+// A class is one of the durations in use.
+type class uint8
+
+// in returns what stands in a packet's priority.
+func (c class) in(i id) id { return i | id(c)<<classShift }
 
 // stickyName is what an id belongs to.
 type stickyName struct {
@@ -39,11 +59,10 @@ type stickyName struct {
 	local bool // of routes with this node's endpoints only
 }
 
-// sticky is what an id needs in the kernel.
+// sticky is an id in use.
 type sticky struct {
-	name    stickyName
-	seconds uint32
-	uses    int // frontends that have it
+	name stickyName
+	keys []service.Key // frontends that have it
 }
 
 // idOf returns the id of a Service's port, a new one if it has none yet.
@@ -51,15 +70,42 @@ func (s *state) idOf(n stickyName) id {
 	if i, ok := s.ids[n]; ok {
 		return i
 	}
-	i := s.nextID
-	s.takeID(n, i)
-	return i
+	for {
+		s.lastID = s.lastID%idNumber + 1
+		if i := idRange | s.lastID; s.stickies[i] == nil {
+			s.takeID(n, i)
+			return i
+		}
+	}
 }
 
-// takeID notes whose an id is; the next new one is behind all that were ever taken.
+// takeID notes whose an id is.
 func (s *state) takeID(n stickyName, i id) {
 	s.ids[n] = i
-	s.nextID = max(s.nextID, i+1)
+	s.stickies[i] = &sticky{name: n}
+	s.lastID = max(s.lastID, i&idNumber)
+}
+
+// classOf returns the class of a duration, a new one if it has none yet. Of more than
+// maxClasses durations at once, some share the next longer one.
+func (s *state) classOf(seconds uint32) class {
+	free, nearest := -1, 0
+	for c, at := range s.classes {
+		best := s.classes[nearest]
+		switch {
+		case at == seconds:
+			return class(c)
+		case at == 0 && free < 0:
+			free = c
+		case at >= seconds && (best < seconds || at < best), at < seconds && best < seconds && at > best:
+			nearest = c
+		}
+	}
+	if free < 0 {
+		return class(nearest)
+	}
+	s.classes[free] = seconds
+	return class(free)
 }
 
 // comment is the comment of a frontend's id: who it is, and for how long a client stays.
@@ -79,48 +125,97 @@ func parseStickyComment(text string, is4 bool) (n stickyName, seconds uint32, er
 	if len(words) != 2 {
 		return n, 0, fmt.Errorf("comment %q names no affinity", text)
 	}
-	long, err := strconv.ParseUint(strings.TrimSuffix(words[1], "s"), 10, 32)
+	seconds, err = parseSeconds(words[1])
 	n.name, n.is4 = words[0], is4
-	return n, uint32(long), err
+	return n, seconds, err
 }
 
-// learnChain is the chain that remembers clients for so many seconds.
-func learnChain(seconds uint32) string { return fmt.Sprintf("learn-%d", seconds) }
+func parseSeconds(text string) (uint32, error) {
+	n, err := strconv.ParseUint(strings.TrimSuffix(text, "s"), 10, 32)
+	return uint32(n), err
+}
 
-// addLearner queues the chain of a duration: for each family
+// Names of the chains that remember.
+const (
+	rememberPrefix     = "remember-"
+	rememberPrerouting = rememberPrefix + "prerouting"
+	rememberOutput     = rememberPrefix + "output"
+)
+
+func rememberChain(seconds uint32) string { return fmt.Sprintf("%s%d", rememberPrefix, seconds) }
+
+// addHooks queues the hooks that look whether a packet's endpoint shall be remembered:
 //
-//	update @affinity4 { meta priority . ip saddr timeout 3h : ip daddr . th dport }
+//	ct state new ct status dnat meta priority & 0xfff00000 vmap @learners
+func addHooks(t *nft.Table, c *nftables.Conn) {
+	rule := []expr.Any{
+		&expr.Ct{Key: expr.CtKeySTATE, Register: reg1},
+		masked(expr.CtStateBitNEW, 0),
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg1, Data: []byte{0, 0, 0, 0}},
+	}
+	rule = append(rule, translated()...)
+	rule = append(rule,
+		&expr.Meta{Key: expr.MetaKeyPRIORITY, Register: reg1},
+		masked(uint32(classMask), 0),
+		&expr.Lookup{SourceRegister: reg1, SetName: learnerMap, IsDestRegSet: true, DestRegister: unix.NFT_REG_VERDICT},
+	)
+	for name, hook := range map[string]*nftables.ChainHook{rememberPrerouting: nftables.ChainHookPrerouting, rememberOutput: nftables.ChainHookOutput} {
+		chain := addHook(t, c, name, hook, -99)
+		c.AddRule(&nftables.Rule{Table: t.Ref(), Chain: chain, Exprs: rule})
+	}
+}
+
+// delHooks queues the inverse of addHooks.
+func delHooks(t *nft.Table, c *nftables.Conn) {
+	for _, name := range []string{rememberPrerouting, rememberOutput} {
+		c.FlushChain(t.Chain(name))
+		c.DelChain(t.Chain(name))
+	}
+}
+
+// addLearner queues the chain of a duration, for each family
 //
-// and then the priority is cleared.
-func (k *kernel) addLearner(c *nftables.Conn, seconds uint32) {
-	chain := c.AddChain(&nftables.Chain{Table: k.table, Name: learnChain(seconds)})
+//	update @affinity4 { (meta priority & 0xf00fffff) . ip saddr timeout 3h : ip daddr . th dport }
+//
+// and then the priority is cleared; and the element that leads there.
+func addLearner(t *nft.Table, c *nftables.Conn, l class, seconds uint32) error {
+	name := rememberChain(seconds)
+	chain := c.AddChain(t.Chain(name))
 	c.FlushChain(chain)
 	for _, f := range families {
-		const key, data = firstReg, firstReg + 8
-		rule := append(f.match(),
-			&expr.Meta{Key: expr.MetaKeyPRIORITY, Register: key},
-			&expr.Payload{DestRegister: key + 1, Base: expr.PayloadBaseNetworkHeader, Offset: f.saddr, Len: f.size},
+		const data = firstReg + 8
+		rule := append(f.match(), loadID()...)
+		rule = append(rule,
+			&expr.Payload{DestRegister: firstReg + 1, Base: expr.PayloadBaseNetworkHeader, Offset: f.saddr, Len: f.size},
 			&expr.Payload{DestRegister: data, Base: expr.PayloadBaseNetworkHeader, Offset: f.daddr, Len: f.size},
 			&expr.Payload{DestRegister: data + f.size/4, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
 			&expr.Dynset{
-				SrcRegKey: key, SrcRegData: data, SetName: affinity.name(f.is4),
+				SrcRegKey: firstReg, SrcRegData: data, SetName: affinity.name(f.is4),
 				Operation: unix.NFT_DYNSET_OP_UPDATE, Timeout: time.Duration(seconds) * time.Second,
 			},
 		)
-		c.AddRule(&nftables.Rule{Table: k.table, Chain: chain, Exprs: rule})
+		c.AddRule(&nftables.Rule{Table: t.Ref(), Chain: chain, Exprs: rule})
 	}
-	c.AddRule(&nftables.Rule{Table: k.table, Chain: chain, Exprs: clearPriority()})
-}
-
-// learn queues the element that leads from an id to its learner.
-func (k *kernel) learn(c *nftables.Conn, i id, seconds uint32) error {
-	return c.SetAddElements(&nftables.Set{Table: k.table, Name: learnMap}, []nftables.SetElement{{
-		Key: idData(i), VerdictData: &expr.Verdict{Kind: expr.VerdictGoto, Chain: learnChain(seconds)},
+	c.AddRule(&nftables.Rule{Table: t.Ref(), Chain: chain, Exprs: clearPriority()})
+	return c.SetAddElements(t.Set(learnerMap), []nftables.SetElement{{
+		Key: idData(l.in(idRange)), Comment: fmt.Sprintf("%ds", seconds),
+		VerdictData: &expr.Verdict{Kind: expr.VerdictGoto, Chain: name},
 	}})
 }
 
-func (k *kernel) unlearn(c *nftables.Conn, i id) error {
-	return c.SetDeleteElements(&nftables.Set{Table: k.table, Name: learnMap}, []nftables.SetElement{{Key: idData(i)}})
+// delLearner queues the inverse of addLearner.
+func delLearner(t *nft.Table, c *nftables.Conn, l class, seconds uint32) error {
+	if err := c.SetDeleteElements(t.Set(learnerMap), []nftables.SetElement{{Key: idData(l.in(idRange))}}); err != nil {
+		return err
+	}
+	c.FlushChain(t.Chain(rememberChain(seconds)))
+	c.DelChain(t.Chain(rememberChain(seconds)))
+	return nil
+}
+
+// loadID puts the id in the packet's priority into the first register.
+func loadID() []expr.Any {
+	return []expr.Any{&expr.Meta{Key: expr.MetaKeyPRIORITY, Register: reg1}, masked(uint32(idMask), 0)}
 }
 
 func idData(i id) []byte { return binary.NativeEndian.AppendUint32(nil, uint32(i)) }
@@ -128,22 +223,17 @@ func idData(i id) []byte { return binary.NativeEndian.AppendUint32(nil, uint32(i
 // remembered is the lookup of a client's endpoint, in two rules:
 //
 //	meta priority set ip daddr . meta l4proto . th dport map @sticky4
-//	dnat ip to meta priority . ip saddr map @affinity4
+//	dnat ip to (meta priority & 0xf00fffff) . ip saddr map @affinity4
 func (f family) remembered(h how) [][]expr.Any {
-	reg, from := uint32(firstReg), stickySet(h&howNodePort != 0, h&howOutside != 0)
-	first := f.match()
-	if h&howNodePort == 0 {
-		first = append(first, &expr.Payload{DestRegister: reg, Base: expr.PayloadBaseNetworkHeader, Offset: f.daddr, Len: f.size})
-		reg += f.size / 4
-	}
+	from := stickySet(h&howNodePort != 0, h&howOutside != 0)
+	front, _ := f.front(h&howNodePort != 0)
+	first := append(f.match(), front...)
 	first = append(first,
-		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg},
-		&expr.Payload{DestRegister: reg + 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
 		&expr.Lookup{SourceRegister: firstReg, DestRegister: firstReg, IsDestRegSet: true, SetName: from.name(f.is4)},
 		&expr.Meta{Key: expr.MetaKeyPRIORITY, Register: firstReg, SourceRegister: true},
 	)
-	second := append(f.match(),
-		&expr.Meta{Key: expr.MetaKeyPRIORITY, Register: firstReg},
+	second := append(f.match(), loadID()...)
+	second = append(second,
 		&expr.Payload{DestRegister: firstReg + 1, Base: expr.PayloadBaseNetworkHeader, Offset: f.saddr, Len: f.size},
 		&expr.Lookup{SourceRegister: firstReg, DestRegister: firstReg, IsDestRegSet: true, SetName: affinity.name(f.is4)},
 		&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.nfproto), RegAddrMin: firstReg, RegProtoMin: f.protoInNAT},
@@ -164,101 +254,71 @@ func stickySet(nodePort, outside bool) set {
 	return stickies
 }
 
-// learners is what one Sync changes of ids.
-type learners struct {
-	now  map[id]sticky // ids that change, as they shall be; uses 0: gone
-	gone map[id]bool   // ids of which an endpoint may have left
+// list notes that the frontend k has i, or has it no more.
+func (s *state) list(i id, k service.Key, has bool) {
+	st := s.stickies[i]
+	if st == nil {
+		return
+	}
+	at := slices.Index(st.keys, k)
+	switch {
+	case has && at < 0:
+		st.keys = append(st.keys, k)
+	case !has && at >= 0:
+		st.keys = slices.Delete(st.keys, at, at+1)
+	}
 }
 
-// learners finds the ids that change with the frontends in next.
-func (s *state) learners(next map[service.Key]*held, full bool) learners {
-	l := learners{now: map[id]sticky{}, gone: map[id]bool{}}
-	touch := func(i id) sticky {
-		if _, ok := l.now[i]; !ok {
-			l.now[i] = s.stickies[i]
-		}
-		return l.now[i]
-	}
-	for k, is := range next {
-		was := s.at(k)
-		for _, i := range [...]id{was.id, was.outsideID} {
-			if i != 0 {
-				st := touch(i)
-				st.uses--
-				l.now[i], l.gone[i] = st, true
-			}
-		}
-		for _, list := range [...]struct {
-			id    id
-			local bool
-		}{{is.id, is.local}, {is.outsideID, is.outsideLocal}} {
-			if list.id != 0 {
-				st := touch(list.id)
-				st.uses++
-				st.name, st.seconds = stickyName{is.name, k.Addr.Addr().Is4(), list.local}, is.seconds
-				l.now[list.id] = st
-			}
-		}
-	}
-	if full {
-		for i := range s.stickies {
-			touch(i)
-			l.gone[i] = true
-		}
-	}
-	return l
-}
-
-// prepare queues what must be there before the first packet of an id.
-func (l learners) prepare(k *kernel, c *nftables.Conn, s *state) (queued bool, err error) {
-	chains := map[uint32]bool{}
-	for i, st := range l.now {
-		if st.uses > 0 && (!s.learned[i] || s.stickies[i].seconds != st.seconds) && !chains[st.seconds] {
-			chains[st.seconds], queued = true, true
-			k.addLearner(c, st.seconds)
-		}
-	}
-	for i, st := range l.now {
-		if st.uses <= 0 || s.learned[i] && s.stickies[i].seconds == st.seconds {
+// addLearners queues what remembers clients for the durations that came into use.
+func (s *state) addLearners(t *nft.Table, c *nftables.Conn) (queued bool, err error) {
+	for l, seconds := range s.classes {
+		if seconds == 0 || s.learners[class(l)] == seconds {
 			continue
 		}
-		if s.learned[i] {
-			if err := k.unlearn(c, i); err != nil {
-				return queued, err
-			}
+		if len(s.learners) == 0 {
+			addHooks(t, c)
 		}
-		if err := k.learn(c, i, st.seconds); err != nil {
-			return queued, err
+		if err := addLearner(t, c, class(l), seconds); err != nil {
+			return true, err
 		}
+		s.learners[class(l)], queued = seconds, true
 	}
 	return queued, nil
 }
 
-// finish queues the end of ids that nobody uses any more.
-func (l learners) finish(k *kernel, c *nftables.Conn, s *state) (queued bool, err error) {
-	for i, st := range l.now {
-		if st.uses <= 0 && s.learned[i] {
-			queued = true
-			if err := k.unlearn(c, i); err != nil {
-				return queued, err
-			}
+// delLearners queues the end of those that no frontend uses any more.
+func (s *state) delLearners(t *nft.Table, c *nftables.Conn) (queued bool, err error) {
+	var used [maxClasses]bool
+	for _, st := range s.stickies {
+		for _, k := range st.keys {
+			used[s.at(k).rare().class] = true
 		}
+	}
+	for l, seconds := range s.learners {
+		if used[l] {
+			continue
+		}
+		if err := delLearner(t, c, l, seconds); err != nil {
+			return true, err
+		}
+		delete(s.learners, l)
+		s.classes[l], queued = 0, true
+	}
+	if queued && len(s.learners) == 0 {
+		delHooks(t, c)
 	}
 	return queued, nil
 }
 
-// note takes over what was written.
-func (l learners) note(s *state) {
-	for i, st := range l.now {
-		if st.uses > 0 {
-			s.stickies[i], s.learned[i] = st, true
-			continue
+// release forgets ids that no frontend has any more.
+func (s *state) release(gone map[id]bool) {
+	for i := range gone {
+		if st := s.stickies[i]; st != nil && len(st.keys) == 0 {
+			delete(s.stickies, i)
+			if s.ids[st.name] == i {
+				delete(s.ids, st.name)
+			}
 		}
-		if name := s.stickies[i].name; s.ids[name] == i {
-			delete(s.ids, name)
-		}
-		delete(s.stickies, i)
-		delete(s.learned, i)
 	}
 }
 
@@ -267,54 +327,60 @@ func (l learners) note(s *state) {
 const maxSweeps = 5
 
 // sweep deletes clients' entries that lead to an endpoint which their Service's port does
-// not have any more. It reads all entries, so it is done only when a port that has
-// affinity loses an endpoint.
-func (d *Datapath) sweep(ids map[id]bool) error {
-	if len(ids) == 0 {
+// not have any more: those of ids or, if all is set, all, also those whose id nobody
+// has. It reads all entries, so it is done only when a port that has affinity loses an
+// endpoint, and at the start.
+func (d *Datapath) sweep(ids map[id]bool, all bool) error {
+	if len(ids) == 0 && !all {
 		return nil
 	}
 	valid := map[id]map[netip.AddrPort]bool{}
-	for i := range ids {
+	for i, st := range d.state.stickies {
+		if !all && !ids[i] {
+			continue
+		}
 		valid[i] = map[netip.AddrPort]bool{}
-	}
-	for _, h := range d.state.frontends {
-		add := func(i id, slots []netip.AddrPort) {
-			if of := valid[i]; of != nil {
-				for _, a := range slots {
-					of[a] = true
-				}
+		for _, k := range st.keys {
+			h := d.state.at(k)
+			more := h.rare()
+			if more.id == i {
+				note(valid[i], h.slots)
+			}
+			if more.outsideID == i {
+				note(valid[i], more.outsideSlots)
 			}
 		}
-		add(h.id, h.slots)
-		add(h.outsideID, h.outsideSlots)
 	}
 	var err error
 	for range maxSweeps {
-		var ws []write
+		var ws []nft.Write
 		for _, f := range families {
 			name := affinity.name(f.is4)
-			err := d.kernel.elements(name, func(e element) error {
-				if len(e.key) < 4 {
-					return fmt.Errorf("affinity key has %d bytes", len(e.key))
+			err := d.kernel.Elements(name, func(e nft.Element) error {
+				if len(e.Key) < 4 {
+					return fmt.Errorf("affinity key has %d bytes", len(e.Key))
 				}
-				of, asked := valid[id(binary.NativeEndian.Uint32(e.key))]
-				to, err := parseEndpoint(e.data, f.is4)
-				if asked && !of[to] {
-					ws = append(ws, write{set: name, key: e.key, del: true})
+				i := id(binary.NativeEndian.Uint32(e.Key))
+				to, err := parseEndpoint(e.Data, f.is4)
+				if (all || ids[i]) && !valid[i][to] {
+					ws = append(ws, nft.Write{Set: name, Key: e.Key, Del: true})
 				}
 				return err
 			})
 			if err != nil {
-				return fmt.Errorf("read %s: %w", name, err)
+				return err
 			}
 		}
-		if err = d.kernel.commit(nothing, ws); err == nil {
+		if err = d.kernel.Commit(nil, ws); err == nil {
 			return nil
 		}
-		d.kernel.close()
 	}
 	return fmt.Errorf("delete clients' entries: %w", err)
 }
 
-// nothing is a commit's preparation that queues nothing.
-func nothing(*nftables.Conn) (bool, error) { return false, nil }
+// note adds the endpoints in slots to a set.
+func note(set map[netip.AddrPort]bool, slots []slot) {
+	for _, s := range slots {
+		set[s.addr()] = true
+	}
+}

@@ -1,9 +1,12 @@
 package nftables
 
 import (
+	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/internal/datapath/nft"
 )
 
 // Registers: a key is built from reg1 on, four bytes a register (NFT_REG32_xx).
@@ -11,6 +14,7 @@ import (
 const (
 	reg1     = unix.NFT_REG_1
 	firstReg = unix.NFT_REG32_00
+	hashReg  = unix.NFT_REG32_12 // behind any key; what is hashed needs four
 )
 
 // family is what IPv4 and IPv6 differ in, seen from a rule.
@@ -28,33 +32,64 @@ var families = []family{
 	{is4: false, nfproto: unix.NFPROTO_IPV6, saddr: 8, daddr: 24, size: 16, protoInNAT: firstReg + 4},
 }
 
+// chains writes the chains of one program.
+type chains struct {
+	mark  uint32
+	count bool // traffic is counted
+}
+
+// addWay queues the chain that does what, and the element that leads from h to it. The
+// comment of a chain of somebody's own says what it does, to be read at a restart.
+func (w chains) addWay(t *nft.Table, c *nftables.Conn, h, what how) error {
+	chain := c.AddChain(t.Chain(h.chain()))
+	c.FlushChain(chain) // should it be there already
+	for _, exprs := range w.rules(what) {
+		c.AddRule(&nftables.Rule{Table: t.Ref(), Chain: chain, Exprs: exprs})
+	}
+	e := nftables.SetElement{Key: howData(h), VerdictData: &expr.Verdict{Kind: expr.VerdictGoto, Chain: h.chain()}}
+	if h != what {
+		e.Comment = what.String()
+	}
+	return c.SetAddElements(t.Set(waysMap), []nftables.SetElement{e})
+}
+
+// delWay queues the inverse of addWay.
+func delWay(t *nft.Table, c *nftables.Conn, h how) error {
+	if err := c.SetDeleteElements(t.Set(waysMap), []nftables.SetElement{{Key: howData(h)}}); err != nil {
+		return err
+	}
+	c.FlushChain(t.Chain(h.chain()))
+	c.DelChain(t.Chain(h.chain()))
+	return nil
+}
+
 // rules returns the rules of the chain that does h. They are the few that are not in
 // ruleset.nft.tmpl: nft 1.0.6 cannot add, to a table that is there, a rule which looks
 // up an address and a port of any protocol ("conflicting protocols: ip vs. th").
-func (h how) rules(mark uint32) [][]expr.Any {
-	_, slots, offset := h.forwards()
+func (w chains) rules(h how) [][]expr.Any {
+	slots, _ := h.slots()
 	rules := [][]expr.Any{clearPriority()}
-	switch {
-	case h&howAll != 0:
-		rules = append(rules, setMark(mark))
-	case h&howFar != 0:
-		for _, f := range families {
+	if h&howAll != 0 {
+		rules = append(rules, setMark(w.mark))
+	}
+	for _, f := range families {
+		if h&howFar != 0 {
 			// ip saddr != @pods4 iifname != @pod-interfaces meta mark set meta mark | 0x4000
-			rules = append(rules, append(f.match(),
+			far := append(f.match(),
 				&expr.Payload{DestRegister: reg1, Base: expr.PayloadBaseNetworkHeader, Offset: f.saddr, Len: f.size},
 				&expr.Lookup{SourceRegister: reg1, SetName: pods.name(f.is4), Invert: true},
 				&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: reg1},
 				&expr.Lookup{SourceRegister: reg1, SetName: podLinks, Invert: true},
-			))
-			last := len(rules) - 1
-			rules[last] = append(rules[last], setMark(mark)...)
+			)
+			rules = append(rules, append(far, setMark(w.mark)...))
 		}
-	}
-	for _, f := range families {
+		if w.count {
+			rules = append(rules, f.connection(h))
+		}
 		if h&howSticky != 0 {
 			rules = append(rules, f.remembered(h)...)
 		}
-		rules = append(rules, f.pick(h, slots, offset), f.pick(h, 1, offset))
+		rules = append(rules, f.pick(h, slots), f.pick(h&^howRing, 1))
 	}
 	return rules
 }
@@ -75,23 +110,57 @@ func (f family) match() []expr.Any {
 	}
 }
 
-// pick is one of
+// front loads a frontend's key, and returns the first register behind it:
 //
-//	dnat ip to ip daddr . meta l4proto . th dport . numgen random mod N offset O map @endpoints4
-//	dnat ip to meta l4proto . th dport . numgen random mod N offset O map @nodeport-endpoints4
-func (f family) pick(h how, slots, offset uint32) []expr.Any {
-	rule := f.match()
+//	ip daddr . meta l4proto . th dport
+//	           meta l4proto . th dport
+func (f family) front(nodePort bool) (load []expr.Any, next uint32) {
 	reg := uint32(firstReg)
-	from := nodeportEndpoints
-	if h&howNodePort == 0 {
-		from = endpoints
-		rule = append(rule, &expr.Payload{DestRegister: reg, Base: expr.PayloadBaseNetworkHeader, Offset: f.daddr, Len: f.size})
+	if !nodePort {
+		load = append(load, &expr.Payload{DestRegister: reg, Base: expr.PayloadBaseNetworkHeader, Offset: f.daddr, Len: f.size})
 		reg += f.size / 4
 	}
-	return append(rule,
+	return append(load,
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg},
 		&expr.Payload{DestRegister: reg + 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
-		&expr.Numgen{Register: reg + 2, Modulus: slots, Type: unix.NFT_NG_RANDOM, Offset: offset},
+	), reg + 2
+}
+
+// pick is one of
+//
+//	dnat ip to ip daddr . meta l4proto . th dport . NUMBER map @endpoints4
+//	dnat ip to meta l4proto . th dport . NUMBER map @nodeport-endpoints4
+//
+// where NUMBER is one of
+//
+//	numgen random mod N offset O
+//	numgen inc mod N offset O
+//	jhash ip saddr mod N seed 1 offset O
+func (f family) pick(h how, slots uint32) []expr.Any {
+	from := endpoints
+	if h&howNodePort != 0 {
+		from = nodeportEndpoints
+	}
+	_, offset := h.slots()
+	front, reg := f.front(h&howNodePort != 0)
+	rule := append(f.match(), front...)
+	switch h & howRing {
+	case howTurns:
+		rule = append(rule, &expr.Numgen{Register: reg, Modulus: slots, Type: unix.NFT_NG_INCREMENTAL, Offset: offset})
+	case howSource, howDest:
+		addr := f.saddr
+		if h&howRing == howDest {
+			addr = f.daddr
+		}
+		rule = append(rule,
+			&expr.Payload{DestRegister: hashReg, Base: expr.PayloadBaseNetworkHeader, Offset: addr, Len: f.size},
+			// A seed, or the kernel takes a random one: every node shall choose the same.
+			&expr.Hash{SourceRegister: hashReg, DestRegister: reg, Length: f.size, Modulus: slots, Seed: 1, Offset: offset, Type: expr.HashTypeJenkins},
+		)
+	default:
+		rule = append(rule, &expr.Numgen{Register: reg, Modulus: slots, Type: unix.NFT_NG_RANDOM, Offset: offset})
+	}
+	return append(rule,
 		&expr.Lookup{SourceRegister: firstReg, DestRegister: firstReg, IsDestRegSet: true, SetName: from.name(f.is4)},
 		&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.nfproto), RegAddrMin: firstReg, RegProtoMin: f.protoInNAT},
 	)
@@ -101,11 +170,16 @@ func (f family) pick(h how, slots, offset uint32) []expr.Any {
 func setMark(mark uint32) []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyMARK, Register: reg1},
-		&expr.Bitwise{
-			SourceRegister: reg1, DestRegister: reg1, Len: 4,
-			Mask: binaryutil.NativeEndian.PutUint32(^mark),
-			Xor:  binaryutil.NativeEndian.PutUint32(mark),
-		},
+		masked(^mark, mark),
 		&expr.Meta{Key: expr.MetaKeyMARK, Register: reg1, SourceRegister: true},
+	}
+}
+
+// masked is reg1 = reg1 & mask ^ xor.
+func masked(mask, xor uint32) expr.Any {
+	return &expr.Bitwise{
+		SourceRegister: reg1, DestRegister: reg1, Len: 4,
+		Mask: binaryutil.NativeEndian.PutUint32(mask),
+		Xor:  binaryutil.NativeEndian.PutUint32(xor),
 	}
 }

@@ -1,0 +1,264 @@
+package nftables
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/datapath/nft"
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// What is counted. A frontend that refuses or drops has an element with a counter in
+// rejects or drops as long as it exists, so that no count is lost while it changes
+// between states; the others have none, and cost nothing. If traffic is counted, every
+// frontend has an element in connections and in traffic as well.
+//
+//	pick-3:            ip daddr . meta l4proto . th dport @connections4
+//	count-prerouting:  ct status dnat  ct original ip daddr . … @traffic4 accept
+//	count-output:      the same
+//
+// The hooks are written over netlink, as nft 1.0.6 knows no type for "ct original
+// proto-dst" in a concatenation.
+
+// A tally is a set of bits: what is counted for a frontend.
+type tally uint8
+
+const (
+	tallyRejects tally = 1 << iota
+	tallyDrops
+	tallyConnections
+	tallyTraffic
+	tallyAll = tallyRejects | tallyDrops | tallyConnections | tallyTraffic
+)
+
+// tallySets are the names of the sets, by bit.
+var tallySets = [...]set{"rejects", "drops", "connections", "traffic"}
+
+// tallySet returns the set for a bit's frontends, and the key in it.
+func tallySet(bit int, k service.Key) (name string, key []byte) {
+	s := tallySets[bit]
+	if k.Addr.Addr().IsUnspecified() {
+		return nodeportSet(s), append([]byte{protoFamily(k.Addr.Addr().Is4()), 0, 0, 0}, frontKey(k)...)
+	}
+	return s.name(k.Addr.Addr().Is4()), frontKey(k)
+}
+
+// nodeportSet is a tally's set for NodePorts of both families.
+func nodeportSet(s set) string { return "nodeport-" + string(s) }
+
+func protoFamily(is4 bool) byte {
+	if is4 {
+		return unix.NFPROTO_IPV4
+	}
+	return unix.NFPROTO_IPV6
+}
+
+// tallies returns what is counted for h, which had some tallies before.
+func (h *held) counted(before tally, traffic bool) tally {
+	is := before & (tallyRejects | tallyDrops)
+	if h.entry == 0 {
+		return 0
+	}
+	more := h.rare()
+	for _, way := range [...]how{h.way(), more.outside} {
+		switch way {
+		case howReject:
+			is |= tallyRejects
+		case howDrop:
+			is |= tallyDrops
+		}
+	}
+	if more.guarded {
+		is |= tallyDrops
+	}
+	if traffic {
+		is |= tallyConnections | tallyTraffic
+	}
+	return is
+}
+
+// tallies plans the elements that count.
+func (p *plan) tallies(k service.Key, was, is tally) {
+	for bit := range tallySets {
+		had, has := was>>bit&1 != 0, is>>bit&1 != 0
+		if had == has {
+			continue
+		}
+		name, key := tallySet(bit, k)
+		w := nft.Write{Set: name, Key: key, Add: has, Del: had}
+		if has {
+			p.before = append(p.before, w)
+		} else {
+			p.gone = append(p.gone, w)
+		}
+	}
+}
+
+// tallies reads which frontends are counted.
+func (r *reader) tallies() {
+	for bit := range tallySets {
+		r.counters(bit, func(k service.Key, _ nft.Element) {
+			r.held(k).tallies |= 1 << bit
+		})
+	}
+}
+
+// counters calls f for each element of a tally.
+func (r *reader) counters(bit int, f func(service.Key, nft.Element)) {
+	for _, fam := range families {
+		r.each(tallySets[bit].name(fam.is4), func(e nft.Element) error {
+			k, err := parseFrontKey(e.Key, fam.is4, false)
+			if err == nil {
+				f(k, e)
+			}
+			return err
+		})
+	}
+	r.each(nodeportSet(tallySets[bit]), func(e nft.Element) error {
+		if len(e.Key) < 4 {
+			return fmt.Errorf("key has %d bytes", len(e.Key))
+		}
+		k, err := parseFrontKey(e.Key[4:], e.Key[0] == unix.NFPROTO_IPV4, true)
+		if err == nil {
+			f(k, e)
+		}
+		return err
+	})
+}
+
+var _ datapath.Counter = (*Datapath)(nil)
+
+// Counts implements datapath.Counter. Before the first Sync it is empty.
+func (d *Datapath) Counts(context.Context) (map[service.PortName]datapath.Count, error) {
+	all := map[service.PortName]datapath.Count{}
+	if d.state == nil {
+		return all, nil
+	}
+	r := reader{Table: d.kernel}
+	for bit := range tallySets {
+		r.counters(bit, func(k service.Key, e nft.Element) {
+			h := d.state.frontends[k]
+			if h == nil {
+				return
+			}
+			name, err := service.ParsePortName(h.name)
+			if err != nil {
+				return // not ours to report; Sync puts it right
+			}
+			c := all[name]
+			switch tally(1 << bit) {
+			case tallyRejects:
+				c.Rejects += e.Packets
+			case tallyDrops:
+				c.Drops += e.Packets
+			case tallyConnections:
+				c.Connections += e.Packets
+			case tallyTraffic:
+				c.Packets += e.Packets
+				c.Bytes += e.Bytes
+			}
+			all[name] = c
+		})
+	}
+	if r.err != nil {
+		return nil, fmt.Errorf("count nftables: %w", r.err)
+	}
+	return all, nil
+}
+
+// connection counts a connection that is about to be translated.
+func (f family) connection(h how) []expr.Any {
+	nodePort := h&howNodePort != 0
+	if !nodePort {
+		front, _ := f.front(false)
+		return append(append(f.match(), front...), &expr.Lookup{SourceRegister: firstReg, SetName: "connections" + f.digit()})
+	}
+	return append(f.match(),
+		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: firstReg},
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: firstReg + 1},
+		&expr.Payload{DestRegister: firstReg + 2, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
+		&expr.Lookup{SourceRegister: firstReg, SetName: nodeportSet("connections")},
+	)
+}
+
+func (f family) digit() string { return set("").name(f.is4) }
+
+// Names of the chains that count packets.
+const (
+	countChain      = "count"
+	countPrerouting = "count-prerouting"
+	countOutput     = "count-output"
+)
+
+// isCounter reports whether a chain is one that counts packets.
+func isCounter(chain string) bool {
+	return chain == countChain || chain == countPrerouting || chain == countOutput
+}
+
+// addCounters queues the hooks that count packets. Each packet of a translated
+// connection meets one of them once: it comes in, or it is sent here. What is sent to
+// an address of the node itself does both, over lo.
+func addCounters(t *nft.Table, c *nftables.Conn) {
+	count := c.AddChain(t.Chain(countChain))
+	c.FlushChain(count)
+	for _, f := range families {
+		c.AddRule(&nftables.Rule{Table: t.Ref(), Chain: count, Exprs: f.counts(false)})
+		c.AddRule(&nftables.Rule{Table: t.Ref(), Chain: count, Exprs: f.counts(true)})
+	}
+	for name, hook := range map[string]*nftables.ChainHook{countPrerouting: nftables.ChainHookPrerouting, countOutput: nftables.ChainHookOutput} {
+		chain := addHook(t, c, name, hook, -90)
+		rule := translated()
+		if name == countPrerouting { // iifname != "lo"
+			lo := make([]byte, unix.IFNAMSIZ)
+			copy(lo, "lo")
+			rule = append(rule, &expr.Meta{Key: expr.MetaKeyIIFNAME, Register: reg1}, &expr.Cmp{Op: expr.CmpOpNeq, Register: reg1, Data: lo})
+		}
+		rule = append(rule, &expr.Verdict{Kind: expr.VerdictGoto, Chain: countChain})
+		c.AddRule(&nftables.Rule{Table: t.Ref(), Chain: chain, Exprs: rule})
+	}
+}
+
+// addHook queues a chain, without rules, that sees packets at a hook.
+func addHook(t *nft.Table, c *nftables.Conn, name string, hook *nftables.ChainHook, priority nftables.ChainPriority) *nftables.Chain {
+	chain := t.Chain(name)
+	chain.Type, chain.Hooknum, chain.Priority = nftables.ChainTypeFilter, hook, &priority
+	c.AddChain(chain)
+	c.FlushChain(chain)
+	return chain
+}
+
+// translated is "ct status dnat".
+func translated() []expr.Any {
+	const ipsDstNAT = 1 << 5
+	return []expr.Any{
+		&expr.Ct{Key: expr.CtKeySTATUS, Register: reg1},
+		masked(ipsDstNAT, 0),
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg1, Data: []byte{0, 0, 0, 0}},
+	}
+}
+
+// counts is one of
+//
+//	ct original ip daddr . meta l4proto . ct original proto-dst @traffic4 accept
+//	meta nfproto . meta l4proto . ct original proto-dst @nodeport-traffic accept
+func (f family) counts(nodePort bool) []expr.Any {
+	rule, reg, from := f.match(), uint32(firstReg), "traffic"+f.digit()
+	if nodePort {
+		rule = append(rule, &expr.Meta{Key: expr.MetaKeyNFPROTO, Register: reg})
+		reg, from = reg+1, nodeportSet("traffic")
+	} else {
+		rule = append(rule, &expr.Ct{Key: expr.CtKeyDST, Register: reg}) // four registers; for IPv4 only the first is read
+		reg += f.size / 4
+	}
+	return append(rule,
+		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg},
+		&expr.Ct{Key: expr.CtKeyPROTODST, Register: reg + 1},
+		&expr.Lookup{SourceRegister: firstReg, SetName: from},
+		&expr.Verdict{Kind: expr.VerdictAccept},
+	)
+}

@@ -1,0 +1,367 @@
+package nftables
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/google/nftables"
+
+	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// Sync implements datapath.Datapath.
+func (d *Datapath) Sync(ctx context.Context, want *service.Table) (datapath.Stats, error) {
+	stats, err := d.sync(ctx, want)
+	if err != nil {
+		d.Close() // the next Sync asks the kernel
+		return datapath.Stats{}, fmt.Errorf("sync nftables: %w", err)
+	}
+	return stats, nil
+}
+
+// batch is how many frontends are rendered and written at a time: some transactions,
+// and a bounded amount of memory. Smaller changes are one transaction.
+const batch = 4096
+
+func (d *Datapath) sync(ctx context.Context, want *service.Table) (datapath.Stats, error) {
+	stats := datapath.Stats{Full: d.table == nil}
+	if stats.Full {
+		if err := d.learn(ctx); err != nil {
+			return stats, err
+		}
+	}
+	if err := d.watch.Begin(); err != nil {
+		return stats, err
+	}
+	changes := d.changes(want, stats.Full)
+	j := job{Datapath: d, stats: &stats, gone: map[id]bool{}}
+	j.members(want, changes)
+	for first := true; first || len(changes) > 0; first = false {
+		n := min(len(changes), batch)
+		if err := j.batch(changes[:n], len(changes) == n); err != nil {
+			return stats, err
+		}
+		changes = changes[n:]
+	}
+	if err := j.finish(); err != nil {
+		return stats, err
+	}
+	if err := d.switchOver(ctx); err != nil {
+		return stats, err
+	}
+	if err := d.sweep(j.gone, stats.Full); err != nil {
+		return stats, err
+	}
+	d.swept = j.gone
+	if err := d.watch.End(stats.Full || j.rules); err != nil {
+		return stats, err
+	}
+	d.table = want
+	return stats, nil
+}
+
+// learn finds out what the kernel holds. If it runs another program, or none, what is
+// missing of ours is declared beside it; the rules follow in switchOver, when all
+// elements are there that they need.
+func (d *Datapath) learn(ctx context.Context) error {
+	d.program.Data["DropInvalid"] = !liberal()
+	runs, err := d.kernel.Declare(ctx, d.program)
+	if err != nil {
+		return err
+	}
+	d.pending = !runs
+	if runs && d.reload { // ours, but somebody has changed it
+		if _, err := d.kernel.Load(ctx, d.program, true); err != nil {
+			return err
+		}
+	}
+	if err := d.recall(); err != nil {
+		return err
+	}
+	if d.pending || d.reload {
+		for h, w := range d.state.chains {
+			d.state.chains[h] = way{what: w.what}
+		}
+		clear(d.state.learners)
+		d.hooked = false
+	}
+	d.reload = false
+	return nil
+}
+
+// recall reads the state, or takes what Dump has read if nothing was changed since.
+func (d *Datapath) recall() (err error) {
+	if d.kept.state != nil {
+		gen, err := d.kernel.Generation()
+		if err != nil {
+			return err
+		}
+		if gen == d.kept.generation {
+			d.state, d.watch = d.kept.state, d.kept.watch
+			d.hooked, d.kept = d.kept.hooked, kept{}
+			return nil
+		}
+	}
+	k, err := d.readAll()
+	d.state, d.watch, d.hooked, d.kept = k.state, k.watch, k.hooked, kept{}
+	return err
+}
+
+// readAll reads the state, and watches over the table from before.
+func (d *Datapath) readAll() (k kept, err error) {
+	k.watch = d.kernel.Watch()
+	if err := k.watch.Begin(); err != nil {
+		return k, err
+	}
+	if k.generation, err = d.kernel.Generation(); err != nil {
+		return k, err
+	}
+	chains, err := d.kernel.Chains()
+	if err != nil {
+		return k, err
+	}
+	k.hooked = chains[countPrerouting] && chains[countOutput] && chains[countChain]
+	k.state, err = read(d.kernel)
+	return k, err
+}
+
+// switchOver makes the kernel run our program instead of another one, or of none.
+func (d *Datapath) switchOver(ctx context.Context) error {
+	if !d.pending {
+		return nil
+	}
+	if _, err := d.kernel.Load(ctx, d.program, true); err != nil {
+		return err
+	}
+	if err := d.kernel.Prune(d.program); err != nil {
+		return fmt.Errorf("remove what an older program left: %w", err)
+	}
+	d.pending = false
+	return nil
+}
+
+// changes returns the frontends that may have to change: those that differ from the
+// last table or, if what the kernel holds was just read, all.
+func (d *Datapath) changes(want *service.Table, full bool) []service.Change {
+	if !full {
+		return service.Diff(d.table, want)
+	}
+	_, n := want.Len()
+	all := make([]service.Change, 0, n)
+	wanted := make(map[service.Key]bool, n)
+	for f := range want.Frontends() {
+		wanted[f.Key()] = true
+		all = append(all, service.Change{New: f})
+	}
+	for k := range d.state.frontends {
+		if !wanted[k] {
+			all = append(all, service.Change{Old: &service.Frontend{Addr: k.Addr, Proto: k.Proto}})
+		}
+	}
+	return all
+}
+
+// job is one Sync at work.
+type job struct {
+	*Datapath
+	stats *datapath.Stats
+	rest  plan        // what goes with the first batch, and with the last
+	gone  map[id]bool // ids of which an endpoint may have left
+	rules bool        // chains or rules were changed
+}
+
+// members plans the sets that are about all frontends, and the settings.
+func (j *job) members(want *service.Table, changes []service.Change) {
+	hairpins, reserve := map[netip.Addr]int{}, map[netip.Addr]int{}
+	for _, c := range changes {
+		recount(hairpins, j.state.hairpins, c, eachLocal, j.stats.Full)
+		recount(reserve, j.state.reserved, c, eachReserved, j.stats.Full)
+	}
+	if j.stats.Full {
+		for a := range j.state.hairpins {
+			hairpins[a] += 0
+		}
+		for a := range j.state.reserved {
+			reserve[a] += 0
+		}
+	}
+	j.rest.members(hairpin, j.state.hairpins, hairpins, hairpinKey)
+	j.rest.members(reserved, j.state.reserved, reserve, netip.Addr.AsSlice)
+	facts := factsOf(want.Settings)
+	j.rest.settings(&j.state.facts, &facts)
+	j.state.facts = facts
+	takeOver(j.state.hairpins, hairpins)
+	takeOver(j.state.reserved, reserve)
+}
+
+// batch renders some frontends and writes them. State that is noted before it is written
+// is no harm: after an error all of it is read again.
+func (j *job) batch(changes []service.Change, last bool) error {
+	p := plan{before: j.rest.before}
+	j.rest.before = nil
+	for _, c := range changes {
+		k := c.Key()
+		was := j.state.at(k)
+		is := j.state.hold(was, c.New, j.count)
+		if j.stats.Full && was.equal(is) {
+			if was != is && is.name != "" {
+				j.state.put(k, is) // the same, but shares what it can with the table
+			}
+			continue
+		}
+		if from := was.rare(); from.id|from.outsideID != 0 {
+			j.gone[from.id], j.gone[from.outsideID] = true, true
+		}
+		j.state.put(k, is)
+		p.frontend(k, was, is)
+		j.stats.Frontends++
+	}
+	if last {
+		p.gone = append(p.gone, j.rest.gone...)
+	}
+	ws := p.writes()
+	for i := range ws {
+		if ws[i].Add {
+			j.stats.Added++
+		}
+		if ws[i].Del {
+			j.stats.Deleted++
+		}
+	}
+	if err := j.kernel.Commit(j.addChains, ws); err != nil {
+		return fmt.Errorf("write elements: %w", err)
+	}
+	return nil
+}
+
+// addChains queues the chains that are missing.
+func (j *job) addChains(c *nftables.Conn) (queued bool, err error) {
+	if j.count && !j.hooked {
+		addCounters(j.kernel, c)
+		j.hooked, queued = true, true
+	}
+	for h, n := range j.state.uses {
+		w := j.state.chains[h]
+		if n <= 0 || w.right {
+			continue
+		}
+		if !h.own() {
+			w.what = h
+		}
+		if err := j.chains.addWay(j.kernel, c, h, w.what); err != nil {
+			return true, err
+		}
+		w.right = true
+		j.state.chains[h], queued = w, true
+	}
+	learners, err := j.state.addLearners(j.kernel, c)
+	queued = queued || learners
+	j.rules = j.rules || queued
+	return queued, err
+}
+
+// spareWays is how many chains nobody uses may stay: the counts of endpoints of
+// Services that are rolling out come and go.
+const spareWays = 64
+
+// finish removes what nobody uses any more.
+func (j *job) finish() error {
+	var unused []how
+	own := 0
+	for h, n := range j.state.uses {
+		if n <= 0 {
+			delete(j.state.uses, h)
+		}
+	}
+	for h := range j.state.chains {
+		if j.state.uses[h] > 0 {
+			continue
+		}
+		unused = append(unused, h)
+		if h.own() || !j.state.chains[h].right {
+			own++
+		}
+	}
+	if len(unused)-own <= spareWays { // those of somebody's own nobody else can use
+		unused = slices.DeleteFunc(unused, func(h how) bool { return !h.own() && j.state.chains[h].right })
+	}
+	delete(j.gone, 0)
+	j.state.release(j.gone)
+	err := j.kernel.Commit(func(c *nftables.Conn) (bool, error) {
+		for _, h := range unused {
+			if err := delWay(j.kernel, c, h); err != nil {
+				return true, err
+			}
+			delete(j.state.chains, h)
+		}
+		learners := false
+		if len(j.gone) > 0 || j.stats.Full {
+			var err error
+			if learners, err = j.state.delLearners(j.kernel, c); err != nil {
+				return true, err
+			}
+		}
+		queued := learners || len(unused) > 0
+		j.rules = j.rules || queued
+		return queued, nil
+	}, nil)
+	if err != nil {
+		return fmt.Errorf("remove unused chains: %w", err)
+	}
+	return nil
+}
+
+// recount counts the addresses that a change needs more or less often. After a full
+// comparison the counts are of what is wanted; else they start from those held.
+func recount(counts, held map[netip.Addr]int, c service.Change, each func(*service.Frontend, func(netip.Addr)), full bool) {
+	count := func(f *service.Frontend, d int) {
+		if f == nil {
+			return
+		}
+		each(f, func(a netip.Addr) {
+			if _, ok := counts[a]; !ok && !full {
+				counts[a] = held[a]
+			}
+			counts[a] += d
+		})
+	}
+	if !full {
+		count(c.Old, -1)
+	}
+	count(c.New, +1)
+}
+
+// eachReserved calls f for the address that fr reserves.
+func eachReserved(fr *service.Frontend, f func(netip.Addr)) {
+	if fr.Reserved {
+		f(fr.Addr.Addr())
+	}
+}
+
+// eachLocal calls f for the addresses of endpoints on this node, as often as they occur.
+func eachLocal(fr *service.Frontend, f func(netip.Addr)) {
+	for i, r := range [...]*service.Route{fr.Inside, fr.Outside} {
+		if r == nil || i == 1 && r == fr.Inside {
+			continue
+		}
+		for _, e := range r.Endpoints {
+			if e.Local {
+				f(e.Addr.Addr())
+			}
+		}
+	}
+}
+
+// takeOver takes over counts that changed.
+func takeOver(all, changed map[netip.Addr]int) {
+	for a, n := range changed {
+		if n == 0 {
+			delete(all, a)
+			continue
+		}
+		all[a] = n
+	}
+}
