@@ -15,8 +15,6 @@ type doubt struct {
 const (
 	// askFor is how long one question may take.
 	askFor = 10 * time.Second
-	// askAgain is the pause after a question without an answer.
-	askAgain = 2 * time.Second
 	// mostTries bounds how often it is asked: an API server that is away for longer will
 	// not say of a change of then what it meant.
 	mostTries = 30
@@ -64,7 +62,7 @@ func (r *Resetter) gone(ctx context.Context, about doubt) bool {
 		select {
 		case <-ctx.Done():
 			return false
-		case <-time.After(askAgain):
+		case <-time.After(r.times.askAgain):
 		}
 	}
 	r.cfg.Log.Warn("nobody knows whether an endpoint is gone; connections to it are kept", "namespace", about.namespace, "address", about.addr)

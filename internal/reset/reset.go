@@ -22,18 +22,24 @@ const (
 	priority = 0x0fa1_0a11
 	// mark is put on doomed entries.
 	mark = 0x0800_0000
-	// lifetime is how long a doomed entry lives. It is longer than all provocations take,
-	// and short for a client that uses its port again and is kept waiting.
-	lifetime = 5 * time.Second
-	// again is when those who may not have heard the first provocation get the second.
-	// A kernel answers nonsense twice a second at most (tcp_invalid_ratelimit).
-	again = time.Second
-	// linger is how long the rules stay after the last reset.
-	linger = 2 * lifetime
 	// burst is how many connections end in one go, and pace the time from one to the
 	// next: 20,000 a second.
 	burst, pace = 200, 10 * time.Millisecond
 )
+
+// periods are the times that a reset takes.
+type periods struct {
+	// lifetime is that of a doomed entry. It is longer than all provocations take, and
+	// short for a client that uses its port again and is kept waiting.
+	lifetime time.Duration
+	// again is when those who may not have heard the first provocation get the second.
+	// A kernel answers nonsense twice a second at most (tcp_invalid_ratelimit).
+	again time.Duration
+	// linger is how long the rules stay after they were needed last.
+	linger time.Duration
+	// askAgain is the pause after a question without an answer.
+	askAgain time.Duration
+}
 
 const tableName = "fairway-reset"
 
@@ -62,6 +68,7 @@ type Config struct {
 // A Resetter ends connections.
 type Resetter struct {
 	cfg   Config
+	times periods
 	table *nft.Table
 	wake  chan struct{}
 	ask   chan struct{}
@@ -86,7 +93,9 @@ type provocation struct {
 // New returns a Resetter. It does not touch the kernel.
 func New(cfg Config) *Resetter {
 	return &Resetter{
-		cfg: cfg, table: nft.New(tableName), doubts: map[doubt][]func(){},
+		cfg:   cfg,
+		times: periods{lifetime: 5 * time.Second, again: time.Second, linger: 10 * time.Second, askAgain: 2 * time.Second},
+		table: nft.New(tableName), doubts: map[doubt][]func(){},
 		wake: make(chan struct{}, 1), ask: make(chan struct{}, 1),
 	}
 }
@@ -177,8 +186,8 @@ func (r *Resetter) work(ctx context.Context, now time.Time) time.Duration {
 		return max(pace, r.pending[0].at.Sub(now))
 	case r.loaded.IsZero():
 		return 0
-	case now.Before(r.loaded.Add(linger)):
-		return r.loaded.Add(linger).Sub(now)
+	case now.Before(r.loaded.Add(r.times.linger)):
+		return r.loaded.Add(r.times.linger).Sub(now)
 	}
 	r.pending = nil
 	r.clean()
@@ -208,11 +217,11 @@ func (r *Resetter) reset(ctx context.Context, entries []conntrack.Entry, now tim
 	if _, err := r.cfg.Flows.Remove(ctx, rest); err != nil {
 		return err
 	}
-	if _, err := r.cfg.Flows.Doom(ctx, open, mark, lifetime); err != nil {
+	if _, err := r.cfg.Flows.Doom(ctx, open, mark, r.times.lifetime); err != nil {
 		return err
 	}
 	for _, e := range open {
-		r.pending = append(r.pending, provocation{now.Add(again), e})
+		r.pending = append(r.pending, provocation{now.Add(r.times.again), e})
 	}
 	r.provoke(open, flagSYN)
 	if len(entries) > 0 {
@@ -232,7 +241,7 @@ func (r *Resetter) tell(err error) {
 // load makes sure that the rules are there for long enough. They are not trusted to be
 // there for long: to load them costs less than to look whether another hand took them.
 func (r *Resetter) load(ctx context.Context, now time.Time) error {
-	if now.Before(r.loaded.Add(again)) {
+	if now.Before(r.loaded.Add(r.times.again)) {
 		return nil
 	}
 	text := strings.NewReplacer("MARK", fmt.Sprintf("%#x", mark), "PRIORITY", fmt.Sprintf("%#x", priority)).Replace(rules)
