@@ -1,0 +1,22 @@
+package userspace_test
+
+import (
+	"testing"
+
+	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/datapath/conformance"
+	"github.com/fairway-net/fairway/internal/datapath/userspace"
+	"github.com/fairway-net/fairway/internal/testnet"
+)
+
+func TestConformance(t *testing.T) { conformance.Run(t, open) }
+
+func open(t testing.TB) datapath.Datapath {
+	dp, err := userspace.New(userspace.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dp
+}
+
+func TestMain(m *testing.M) { testnet.Main(m) }

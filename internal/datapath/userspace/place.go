@@ -1,0 +1,231 @@
+package userspace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"runtime"
+	"syscall"
+	"time"
+
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// A place is the network namespace in which sockets are opened, by whatever goroutine.
+type place struct {
+	ns netns.NsHandle // None: the process's own, where every goroutine is anyway
+}
+
+// here returns the place of the calling thread.
+func here() (*place, error) {
+	mine, err := netns.Get()
+	if err != nil {
+		return nil, fmt.Errorf("open own network namespace: %w", err)
+	}
+	// A goroutine that nobody locked to a thread is where all are.
+	type answer struct {
+		ns  netns.NsHandle
+		err error
+	}
+	others := make(chan answer)
+	go func() {
+		ns, err := netns.Get()
+		others <- answer{ns, err}
+	}()
+	a := <-others
+	if a.err != nil {
+		_ = mine.Close()
+		return nil, fmt.Errorf("open network namespace: %w", a.err)
+	}
+	defer a.ns.Close()
+	if mine.Equal(a.ns) {
+		_ = mine.Close()
+		return &place{netns.None()}, nil
+	}
+	return &place{mine}, nil
+}
+
+// do runs f on a thread that is in the place.
+func (p *place) do(f func() error) (err error) {
+	if !p.ns.IsOpen() {
+		return f()
+	}
+	runtime.LockOSThread()
+	home, err := netns.Get()
+	if err != nil {
+		runtime.UnlockOSThread()
+		return fmt.Errorf("open own network namespace: %w", err)
+	}
+	defer home.Close()
+	if err := netns.Set(p.ns); err != nil {
+		runtime.UnlockOSThread()
+		return fmt.Errorf("enter network namespace: %w", err)
+	}
+	defer func() {
+		// A thread that cannot go back stays locked, and ends with its goroutine.
+		if back := netns.Set(home); back != nil {
+			err = errors.Join(err, fmt.Errorf("return to own network namespace: %w", back))
+			return
+		}
+		runtime.UnlockOSThread()
+	}()
+	return f()
+}
+
+func (p *place) close() {
+	if p.ns.IsOpen() {
+		_ = p.ns.Close()
+	}
+}
+
+// Keepalive finds ends that are gone without a word: after 15 s of silence, nine times.
+// The listener's connections inherit it.
+const keepIdle, keepEvery, keepCount = 15, 15, 9
+
+// option sets options of a socket before it is bound.
+func option(set ...func(fd int) error) func(network, address string, c syscall.RawConn) error {
+	return func(_, _ string, c syscall.RawConn) error {
+		var err error
+		if e := c.Control(func(fd uintptr) {
+			for _, f := range set {
+				if err = f(int(fd)); err != nil {
+					return
+				}
+			}
+		}); e != nil {
+			return e
+		}
+		return err
+	}
+}
+
+// transparent allows addresses that are not the node's, and tells our own packets.
+func transparent(is4 bool) func(int) error {
+	return func(fd int) error {
+		if is4 {
+			return unix.SetsockoptInt(fd, unix.SOL_IP, unix.IP_TRANSPARENT, 1)
+		}
+		return unix.SetsockoptInt(fd, unix.SOL_IPV6, unix.IPV6_TRANSPARENT, 1)
+	}
+}
+
+// latePort lets the kernel choose the port when it knows the peer: the same port serves
+// for many.
+func latePort(fd int) error {
+	return unix.SetsockoptInt(fd, unix.SOL_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1)
+}
+
+func reuse(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) }
+
+// destination makes each datagram come with the address it was sent to.
+func destination(is4 bool) func(int) error {
+	return func(fd int) error {
+		if is4 {
+			return unix.SetsockoptInt(fd, unix.SOL_IP, unix.IP_RECVORIGDSTADDR, 1)
+		}
+		return unix.SetsockoptInt(fd, unix.SOL_IPV6, unix.IPV6_RECVORIGDSTADDR, 1)
+	}
+}
+
+func keepAlive(fd int) error {
+	return errors.Join(
+		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1),
+		unix.SetsockoptInt(fd, unix.SOL_TCP, unix.TCP_KEEPIDLE, keepIdle),
+		unix.SetsockoptInt(fd, unix.SOL_TCP, unix.TCP_KEEPINTVL, keepEvery),
+		unix.SetsockoptInt(fd, unix.SOL_TCP, unix.TCP_KEEPCNT, keepCount),
+	)
+}
+
+// network is Go's name: "tcp4".
+func networkName(proto string, is4 bool) string {
+	if is4 {
+		return proto + "4"
+	}
+	return proto + "6"
+}
+
+// loopback is where listeners are: nobody reaches them there from elsewhere.
+func loopback(is4 bool, port uint16) netip.AddrPort {
+	if is4 {
+		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), port)
+	}
+	return netip.AddrPortFrom(netip.IPv6Loopback(), port)
+}
+
+func (p *place) listenTCP(ctx context.Context, at netip.AddrPort) (l *net.TCPListener, err error) {
+	is4 := at.Addr().Is4()
+	c := net.ListenConfig{KeepAlive: -1, Control: option(transparent(is4), keepAlive)}
+	c.SetMultipathTCP(false) // its connections could not be spliced
+	err = p.do(func() error {
+		all, err := c.Listen(ctx, networkName("tcp", is4), at.String())
+		if err == nil {
+			l = all.(*net.TCPListener)
+		}
+		return err
+	})
+	return l, err
+}
+
+func (p *place) listenUDP(ctx context.Context, at netip.AddrPort) (*net.UDPConn, error) {
+	is4 := at.Addr().Is4()
+	return p.packets(ctx, at, option(transparent(is4), destination(is4)))
+}
+
+// replies opens the socket from whose address a frontend's clients are answered.
+func (p *place) replies(ctx context.Context, at netip.AddrPort) (*net.UDPConn, error) {
+	return p.packets(ctx, at, option(transparent(at.Addr().Is4()), reuse))
+}
+
+func (p *place) packets(ctx context.Context, at netip.AddrPort, control func(string, string, syscall.RawConn) error) (pc *net.UDPConn, err error) {
+	c := net.ListenConfig{Control: control}
+	err = p.do(func() error {
+		all, err := c.ListenPacket(ctx, networkName("udp", at.Addr().Is4()), at.String())
+		if err == nil {
+			pc = all.(*net.UDPConn)
+		}
+		return err
+	})
+	return pc, err
+}
+
+// dialTCP connects to an endpoint; from is the source to keep, the zero value for the
+// node's own. If the source's port is taken there, another will do.
+func (p *place) dialTCP(ctx context.Context, from, to netip.AddrPort, patience time.Duration) (c *net.TCPConn, err error) {
+	is4 := to.Addr().Is4()
+	d := net.Dialer{Timeout: patience, KeepAlive: -1}
+	dial := func(control func(string, string, syscall.RawConn) error, from netip.AddrPort) error {
+		d.Control = control
+		return p.do(func() error {
+			c, err = d.DialTCP(ctx, networkName("tcp", is4), from, to)
+			return err
+		})
+	}
+	if !from.IsValid() {
+		return c, dial(option(transparent(is4), keepAlive), from)
+	}
+	err = dial(option(transparent(is4), keepAlive, reuse), from)
+	if errors.Is(err, unix.EADDRINUSE) || errors.Is(err, unix.EADDRNOTAVAIL) {
+		err = dial(option(transparent(is4), keepAlive, latePort), netip.AddrPortFrom(from.Addr(), 0))
+	}
+	return c, err
+}
+
+// dialUDP is dialTCP for a flow.
+func (p *place) dialUDP(ctx context.Context, from, to netip.AddrPort) (c *net.UDPConn, err error) {
+	is4 := to.Addr().Is4()
+	d := net.Dialer{Control: option(transparent(is4))}
+	dial := func(from netip.AddrPort) error {
+		return p.do(func() error {
+			c, err = d.DialUDP(ctx, networkName("udp", is4), from, to)
+			return err
+		})
+	}
+	err = dial(from)
+	if from.IsValid() && errors.Is(err, unix.EADDRINUSE) {
+		err = dial(netip.AddrPortFrom(from.Addr(), 0))
+	}
+	return c, err
+}

@@ -1,0 +1,59 @@
+package userspace
+
+import (
+	_ "embed"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/fairway-net/fairway/internal/datapath/nft"
+)
+
+//go:embed ruleset.nft.tmpl
+var rulesetText string
+
+// tableName is the table's name: table inet fairway-userspace.
+const tableName = "fairway-userspace"
+
+// A scope is where a client is; each has a listener, so that the proxy knows it although
+// only the kernel sees by which interface a packet came.
+type scope int
+
+const (
+	fromPod     scope = iota // counts as a pod
+	fromNode                 // the node itself
+	fromOutside              // everyone else
+	scopes
+)
+
+// String returns the name that the program's chains have.
+func (s scope) String() string { return [...]string{"pod", "node", "outside"}[s] }
+
+// family is what the program says twice.
+type family struct{ N, Addr, IP, Loopback string }
+
+// newProgram returns the program for a mark and the listeners' ports.
+func newProgram(mark uint32, first uint16) *nft.Program {
+	type listener struct {
+		Name string
+		Port uint16
+	}
+	var listeners []listener
+	for s := range scopes {
+		listeners = append(listeners, listener{s.String(), first + uint16(s)})
+	}
+	return &nft.Program{Source: rulesetText, Data: map[string]any{
+		"Mark": fmt.Sprintf("%#x", mark), "Scopes": listeners, "DropInvalid": !liberal(),
+		"Families": []family{
+			{"4", "ipv4_addr", "ip", "127.0.0.0/8"},
+			{"6", "ipv6_addr", "ip6", "::1"},
+		},
+		"From": []struct{ Name string }{{"pod"}, {"output"}, {"outside"}},
+	}}
+}
+
+// liberal reports whether the node takes TCP packets out of window for valid.
+func liberal() bool {
+	value, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal")
+	return err == nil && strings.TrimSpace(string(value)) != "0"
+}

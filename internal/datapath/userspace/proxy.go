@@ -1,0 +1,203 @@
+package userspace
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// A proxy is what runs: listeners, and what they ask when somebody comes.
+type proxy struct {
+	place     *place
+	first     uint16 // port of the first scope's listeners
+	ctx       context.Context
+	cancel    context.CancelFunc
+	running   sync.WaitGroup
+	listeners []interface{ Close() error }
+	sticky    stickies
+	buffers   buffers
+
+	mu      sync.RWMutex
+	fronts  map[service.Key]*front
+	targets map[targetKey]*target
+	tallies map[service.PortName]*tally
+	serving []netip.Prefix      // node addresses that serve NodePorts
+	own     map[netip.Addr]bool // the node's addresses
+
+	sessions sessions
+	flows    flows
+}
+
+type targetKey struct {
+	service service.PortName
+	proto   service.Proto
+	addr    netip.AddrPort
+}
+
+// A front is a frontend as the proxy serves it. It is replaced, never changed.
+type front struct {
+	*service.Frontend
+	inside, outside *pool
+	tally           *tally
+}
+
+// A tally counts what a Service port carried.
+type tally struct{ connections, bytes, drops atomic.Uint64 }
+
+// route returns what becomes of a client from a scope.
+func (f *front) route(s scope) (*service.Route, *pool) {
+	if s == fromOutside {
+		return f.Outside, f.outside
+	}
+	return f.Inside, f.inside
+}
+
+// keeps reports whether the endpoint shall see the client's own address.
+func keeps(r *service.Route, e service.Endpoint, s scope, client netip.Addr) bool {
+	switch {
+	case s == fromNode || e.Local && e.Addr.Addr() == client: // its own anyway; hairpin
+		return false
+	case s == fromPod:
+		return r.Masquerade != service.MasqueradeAll
+	}
+	return r.Masquerade == service.MasqueradeHairpin
+}
+
+// find returns who answers for an address: one of its own before a NodePort. Nil: nobody.
+func (p *proxy) find(proto service.Proto, at netip.AddrPort) *front {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	if f := p.fronts[service.Key{Addr: at, Proto: proto}]; f != nil {
+		return f
+	}
+	f := p.fronts[nodePortKey(proto, at)]
+	if f == nil || !slices.ContainsFunc(p.serving, func(s netip.Prefix) bool { return s.Contains(at.Addr()) }) {
+		return nil
+	}
+	return f
+}
+
+func nodePortKey(proto service.Proto, at netip.AddrPort) service.Key {
+	any := netip.IPv6Unspecified()
+	if at.Addr().Is4() {
+		any = netip.IPv4Unspecified()
+	}
+	return service.Key{Addr: netip.AddrPortFrom(any, at.Port()), Proto: proto}
+}
+
+// local reports whether an address is the node's.
+func (p *proxy) local(a netip.Addr) bool {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	return p.own[a]
+}
+
+// set takes over changes. Frontends that went are served on until drop.
+func (p *proxy) set(changes []service.Change, s service.Settings, own map[netip.Addr]bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.serving, p.own = s.NodePorts, own
+	for _, c := range changes {
+		if c.New != nil {
+			p.put(c.New)
+		}
+	}
+}
+
+// drop ends what was only kept until the kernel sends nobody there any more.
+func (p *proxy) drop(changes []service.Change) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, c := range changes {
+		if c.New == nil {
+			if f := p.fronts[c.Key()]; f != nil {
+				p.release(f)
+				delete(p.fronts, c.Key())
+			}
+		}
+	}
+}
+
+// put makes a front. The caller holds mu.
+func (p *proxy) put(f *service.Frontend) {
+	old := p.fronts[f.Key()]
+	is := &front{Frontend: f, tally: p.tally(f.Service)}
+	var wasIn, wasOut *pool
+	if old != nil {
+		wasIn, wasOut = old.inside, old.outside
+	}
+	take := func(e service.Endpoint) *target { return p.target(f, e) }
+	is.inside = newPool(f.Balance, f.Inside.Endpoints, wasIn, take)
+	is.outside = is.inside
+	if !f.Outside.Equal(f.Inside) {
+		is.outside = newPool(f.Balance, f.Outside.Endpoints, wasOut, take)
+	}
+	p.fronts[f.Key()] = is
+	if old != nil {
+		p.release(old)
+		if f.Affinity > 0 || old.Affinity > 0 {
+			p.sticky.sweep(old.Frontend, f)
+		}
+	}
+}
+
+func (p *proxy) tally(name service.PortName) *tally {
+	t := p.tallies[name]
+	if t == nil {
+		t = &tally{}
+		p.tallies[name] = t
+	}
+	return t
+}
+
+func (p *proxy) target(f *service.Frontend, e service.Endpoint) *target {
+	k := targetKey{f.Service, f.Proto, e.Addr}
+	t := p.targets[k]
+	if t == nil {
+		t = &target{addr: e.Addr}
+		p.targets[k] = t
+	}
+	t.pools++
+	return t
+}
+
+// release gives back the targets of a front that is no more.
+func (p *proxy) release(f *front) {
+	pools := []*pool{f.inside}
+	if f.outside != f.inside {
+		pools = append(pools, f.outside)
+	}
+	for _, in := range pools {
+		for _, m := range in.members {
+			if m.target.pools--; m.target.pools == 0 {
+				delete(p.targets, targetKey{f.Service, f.Proto, m.addr})
+			}
+		}
+	}
+}
+
+// choose returns the member for a client: the one it has by affinity, or the
+// algorithm's choice among those not tried yet.
+func (p *proxy) choose(f *front, r *service.Route, in *pool, c call, tried []*target) *member {
+	pick := func() *member { return in.pick(c, tried) }
+	if f.Affinity == 0 {
+		return pick()
+	}
+	return p.sticky.claim(f.Frontend, r, c.client, in, tried, pick)
+}
+
+// counts returns what each Service port carried.
+func (p *proxy) counts() map[service.PortName]datapath.Count {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	all := make(map[service.PortName]datapath.Count, len(p.tallies))
+	for name, t := range p.tallies {
+		all[name] = datapath.Count{Connections: t.connections.Load(), Bytes: t.bytes.Load(), Drops: t.drops.Load()}
+	}
+	return all
+}

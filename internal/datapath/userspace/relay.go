@@ -1,0 +1,290 @@
+package userspace
+
+import (
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// A relay carries bytes between a client and an endpoint.
+//
+//	client ──→ upward, a goroutine of its own ─────────→ endpoint ─┐ resets before its
+//	client ←── run, in the connection's goroutine ←───── endpoint  │ first byte
+//	                 ↑                                             │
+//	                 └── again, with the next endpoint ←───────────┘
+//
+// Until the endpoint has said its first byte, what the client says is kept, as much as
+// fits into replay, so that the next endpoint can hear the same. From then on bytes are
+// only passed on.
+type relay struct {
+	client  *net.TCPConn
+	buffers *buffers
+	bytes   atomic.Uint64
+	upDone  chan struct{} // closed when upward has ended; nil: not begun
+
+	mu       sync.Mutex
+	changed  sync.Cond    // endpoint or over
+	endpoint *net.TCPConn // who hears the client; nil: nobody yet
+	said     []byte       // all that the client has said
+	settled  bool         // said is not kept any more: it stays with this endpoint
+	eof      bool         // the client has said all
+	over     bool         // the connection ends
+}
+
+func newRelay(client *net.TCPConn, b *buffers) *relay {
+	r := &relay{client: client, buffers: b}
+	r.changed.L = &r.mu
+	return r
+}
+
+// replay bounds what is kept to be said again.
+const replay = 16 << 10
+
+// run relays between the client and c. It returns when the connection has ended, or
+// with again set when c has reset before it said anything, and another may be tried.
+func (r *relay) run(c *net.TCPConn, spawn func(func())) (again bool) {
+	if !r.attach(c) {
+		return false
+	}
+	if r.upDone == nil {
+		r.upDone = make(chan struct{})
+		spawn(r.upward)
+	}
+	err := r.pass(r.client, c, r.settle)
+	if err != nil && r.detach(err) {
+		return true
+	}
+	if err == nil {
+		_ = r.client.CloseWrite() // its reset is met when reading from it
+	} else {
+		r.abort()
+	}
+	<-r.upDone
+	return false
+}
+
+// attach makes c the endpoint and says to it what was said before. It returns false if
+// the client is gone.
+func (r *relay) attach(c *net.TCPConn) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.over {
+		return false
+	}
+	r.endpoint = c
+	if len(r.said) > 0 {
+		_, _ = c.Write(r.said) // what is wrong with c will be read from it
+	}
+	if r.eof {
+		_ = c.CloseWrite()
+	}
+	r.changed.Broadcast()
+	return true
+}
+
+// detach takes the endpoint away because of err, if another can take its place.
+func (r *relay) detach(err error) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.settled || r.over || !errors.Is(err, unix.ECONNRESET) {
+		return false
+	}
+	r.endpoint = nil
+	return true
+}
+
+// settle gives up what was said: the endpoint answers.
+func (r *relay) settle() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.settled, r.said = true, nil
+}
+
+// abort resets both ends.
+func (r *relay) abort() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.over = true
+	reset(r.client)
+	if r.endpoint != nil {
+		reset(r.endpoint)
+	}
+	r.changed.Broadcast()
+}
+
+// fail ends a connection that no endpoint takes.
+func (r *relay) fail() {
+	r.abort()
+	if r.upDone != nil {
+		<-r.upDone
+	}
+}
+
+// upward carries what the client says.
+func (r *relay) upward() {
+	defer close(r.upDone)
+	err := r.opening()
+	r.mu.Lock()
+	to := r.endpoint
+	r.mu.Unlock()
+	if err == nil {
+		err = r.pass(to, r.client, nil)
+	}
+	if err == nil {
+		r.mu.Lock()
+		r.eof = true
+		r.mu.Unlock()
+		_ = to.CloseWrite()
+		return
+	}
+	if !errors.Is(err, io.EOF) {
+		r.abort()
+	}
+}
+
+// opening carries what the client says while it may have to be said again. It returns
+// nil when the endpoint is settled, and io.EOF when the client has said all before.
+func (r *relay) opening() error {
+	raw, err := r.client.SyscallConn()
+	if err != nil {
+		return err
+	}
+	for {
+		r.mu.Lock()
+		settled := r.settled
+		r.mu.Unlock()
+		if settled {
+			return nil
+		}
+		b, n, err := r.buffers.read(raw)
+		if err != nil {
+			return err
+		}
+		err = r.say(b[:n])
+		r.buffers.put(b)
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// say says b to the endpoint, and keeps it if it may be needed again. Nothing is the end
+// of what the client says.
+func (r *relay) say(b []byte) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.settled && len(r.said)+len(b) > replay {
+		// Too much to keep: this endpoint it is, if there is one at the moment.
+		for r.endpoint == nil && !r.over {
+			r.changed.Wait()
+		}
+		r.settled, r.said = true, nil
+	}
+	if r.over {
+		return net.ErrClosed
+	}
+	if !r.settled {
+		r.said = append(r.said, b...)
+	}
+	if len(b) == 0 {
+		r.eof = true
+		if r.endpoint != nil {
+			_ = r.endpoint.CloseWrite()
+		}
+		return io.EOF
+	}
+	r.bytes.Add(uint64(len(b)))
+	if r.endpoint != nil {
+		if _, err := r.endpoint.Write(b); err != nil && r.settled {
+			return err
+		}
+	}
+	return nil
+}
+
+// Small pieces are passed on through a buffer. After bulk full ones in a row, a pipe for
+// splice(2) is worth its price; it is kept for chunk bytes.
+const (
+	bulk  = 4
+	chunk = 64 << 20
+)
+
+// pass carries from src to dst until src has said all. first is called when the first
+// byte is there.
+func (r *relay) pass(dst, src *net.TCPConn, first func()) error {
+	raw, err := src.SyscallConn()
+	if err != nil {
+		return err
+	}
+	for full := 0; ; {
+		b, n, err := r.buffers.read(raw)
+		if err != nil {
+			return err
+		}
+		if first != nil {
+			first()
+			first = nil
+		}
+		if n > 0 {
+			_, err = dst.Write(b[:n])
+		}
+		r.buffers.put(b)
+		if err != nil || n == 0 {
+			return err
+		}
+		r.bytes.Add(uint64(n))
+		if full++; n < len(b) {
+			full = 0
+		}
+		if full == bulk {
+			n, err := dst.ReadFrom(&io.LimitedReader{R: src, N: chunk})
+			r.bytes.Add(uint64(n))
+			if err != nil || n < chunk {
+				return err
+			}
+			full = 0
+		}
+	}
+}
+
+// buffers are shared by all connections: one that is silent has none.
+type buffers struct{ pool sync.Pool }
+
+const bufferSize = 32 << 10
+
+func (b *buffers) get() *[bufferSize]byte {
+	if p, ok := b.pool.Get().(*[bufferSize]byte); ok {
+		return p
+	}
+	return new([bufferSize]byte)
+}
+
+func (b *buffers) put(p *[bufferSize]byte) { b.pool.Put(p) }
+
+// read waits until there is something to read, and only then takes a buffer. Nothing
+// and no error is the end.
+func (b *buffers) read(raw syscall.RawConn) (p *[bufferSize]byte, n int, err error) {
+	e := raw.Read(func(fd uintptr) bool {
+		p = b.get()
+		for {
+			if n, err = unix.Read(int(fd), p[:]); !errors.Is(err, unix.EINTR) {
+				break
+			}
+		}
+		if err != nil {
+			b.put(p)
+			p, n = nil, 0
+		}
+		return !errors.Is(err, unix.EAGAIN)
+	})
+	if e != nil && p != nil {
+		b.put(p)
+		p = nil
+	}
+	return p, n, errors.Join(err, e)
+}

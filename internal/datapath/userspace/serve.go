@@ -1,0 +1,86 @@
+package userspace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// maxTries is how many blocks of ports are tried for listeners: an agent that ends while
+// the next one begins still has its own.
+const maxTries = 16
+
+// start opens the listeners, in the namespace of the calling thread, and begins to serve.
+// first is the port of the first scope; if it is taken, others behind it will do.
+func start(first uint16) (*proxy, error) {
+	where, err := here()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(context.Background()) // until close
+	p := &proxy{
+		place: where, ctx: ctx, cancel: cancel,
+		fronts: map[service.Key]*front{}, targets: map[targetKey]*target{}, tallies: map[service.PortName]*tally{},
+		flows: flows{all: map[flowKey]*flow{}, answers: map[netip.AddrPort]*answers{}},
+	}
+	p.flows.oneWay, p.flows.answered = idleTimes()
+	for try := range maxTries {
+		p.first = first + uint16(try)*uint16(scopes)
+		if err = p.listen(); err == nil || !errors.Is(err, unix.EADDRINUSE) {
+			break
+		}
+	}
+	if err != nil {
+		p.close()
+		return nil, fmt.Errorf("open listeners: %w [needs CAP_NET_ADMIN]", err)
+	}
+	return p, nil
+}
+
+// listen opens all listeners or none.
+func (p *proxy) listen() error {
+	var begin []func()
+	for s := range scopes {
+		for _, is4 := range families {
+			at := loopback(is4, p.first+uint16(s))
+			l, err := p.place.listenTCP(p.ctx, at)
+			if err != nil {
+				return errors.Join(err, p.deafen())
+			}
+			p.listeners = append(p.listeners, l)
+			c, err := p.place.listenUDP(p.ctx, at)
+			if err != nil {
+				return errors.Join(err, p.deafen())
+			}
+			p.listeners = append(p.listeners, c)
+			begin = append(begin, func() { p.accept(l, s) }, func() { p.receive(c, s) })
+		}
+	}
+	for _, f := range begin {
+		p.running.Go(f)
+	}
+	return nil
+}
+
+// deafen closes the listeners.
+func (p *proxy) deafen() (err error) {
+	for _, l := range p.listeners {
+		err = errors.Join(err, l.Close())
+	}
+	p.listeners = nil
+	return err
+}
+
+// close ends everything, and waits for it.
+func (p *proxy) close() {
+	p.cancel()
+	_ = p.deafen() // what is closed already does no harm
+	end(p.sessions.list(func(*session) bool { return true }))
+	p.running.Wait()
+	p.place.close()
+}

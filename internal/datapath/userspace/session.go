@@ -1,0 +1,81 @@
+package userspace
+
+import (
+	"net/netip"
+	"sync"
+
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// A session is one connection or flow that the proxy carries.
+type session struct {
+	proto    service.Proto
+	scope    scope
+	client   netip.AddrPort
+	dest     netip.AddrPort // the address that the client called
+	front    service.Key    // the frontend that answered for it
+	endpoint netip.AddrPort
+	end      func() // ends it at once; may be called again
+}
+
+// sessions are those that are open.
+type sessions struct {
+	mu  sync.Mutex
+	all map[service.Key]map[*session]struct{}
+}
+
+func (s *sessions) add(one *session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.all == nil {
+		s.all = map[service.Key]map[*session]struct{}{}
+	}
+	of := s.all[one.front]
+	if of == nil {
+		of = map[*session]struct{}{}
+		s.all[one.front] = of
+	}
+	of[one] = struct{}{}
+}
+
+func (s *sessions) remove(one *session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.all[one.front], one)
+	if len(s.all[one.front]) == 0 {
+		delete(s.all, one.front)
+	}
+}
+
+// list returns the sessions that want says, of all frontends.
+func (s *sessions) list(want func(*session) bool) (out []*session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, of := range s.all {
+		for one := range of {
+			if want(one) {
+				out = append(out, one)
+			}
+		}
+	}
+	return out
+}
+
+// of returns the sessions of one frontend with one endpoint.
+func (s *sessions) of(k service.Key, endpoint netip.AddrPort) (out []*session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for one := range s.all[k] {
+		if one.endpoint == endpoint {
+			out = append(out, one)
+		}
+	}
+	return out
+}
+
+// end ends all of them.
+func end(all []*session) {
+	for _, s := range all {
+		s.end()
+	}
+}

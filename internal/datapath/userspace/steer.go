@@ -1,0 +1,110 @@
+package userspace
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Where packets with the proxy's mark are local: an ip rule for each family, and one
+// route in a table of its own.
+const (
+	routeTable   = 1070
+	rulePriority = 1070
+	protocol     = 70 // by which routes of ours are told from others'
+)
+
+func steerRule(family int, mark uint32) *netlink.Rule {
+	r := netlink.NewRule()
+	r.Family, r.Priority, r.Table = family, rulePriority, routeTable
+	r.Mark, r.Mask = mark, &mark
+	r.Protocol = protocol
+	return r
+}
+
+func steerRoute(family, lo int) *netlink.Route {
+	all := netip.IPv4Unspecified()
+	if family == unix.AF_INET6 {
+		all = netip.IPv6Unspecified()
+	}
+	return &netlink.Route{
+		LinkIndex: lo, Table: routeTable, Type: unix.RTN_LOCAL, Scope: netlink.SCOPE_HOST, Protocol: protocol,
+		Dst: &net.IPNet{IP: all.AsSlice(), Mask: net.CIDRMask(0, all.BitLen())},
+	}
+}
+
+// steered reports whether the rules and routes are there, in the thread's namespace.
+func steered(mark uint32) (bool, error) {
+	for _, family := range [...]int{unix.AF_INET, unix.AF_INET6} {
+		rules, routes, err := steering(family)
+		if err != nil {
+			return false, err
+		}
+		if len(rules) != 1 || len(routes) != 1 || rules[0].Mark != mark || rules[0].Mask == nil || *rules[0].Mask != mark {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// steering returns the rules and routes of ours.
+func steering(family int) ([]netlink.Rule, []netlink.Route, error) {
+	rules, err := netlink.RuleListFiltered(family, &netlink.Rule{Priority: rulePriority, Table: routeTable}, netlink.RT_FILTER_PRIORITY|netlink.RT_FILTER_TABLE)
+	if err != nil {
+		return nil, nil, fmt.Errorf("list ip rules: %w", err)
+	}
+	routes, err := netlink.RouteListFiltered(family, &netlink.Route{Table: routeTable, Type: unix.RTN_LOCAL}, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE)
+	if err != nil {
+		return nil, nil, fmt.Errorf("list routes: %w", err)
+	}
+	return rules, routes, nil
+}
+
+// steer makes them.
+func steer(mark uint32) error {
+	if ok, err := steered(mark); err != nil || ok {
+		return err
+	}
+	if err := unsteer(); err != nil {
+		return err
+	}
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return fmt.Errorf("find lo: %w", err)
+	}
+	for _, family := range [...]int{unix.AF_INET, unix.AF_INET6} {
+		if err := netlink.RouteReplace(steerRoute(family, lo.Attrs().Index)); err != nil {
+			return fmt.Errorf("add local route to table %d: %w", routeTable, err)
+		}
+		if err := netlink.RuleAdd(steerRule(family, mark)); err != nil && !errors.Is(err, unix.EEXIST) {
+			return fmt.Errorf("add ip rule: %w [needs a kernel with policy routing]", err)
+		}
+	}
+	return nil
+}
+
+// unsteer takes them away.
+func unsteer() error {
+	for _, family := range [...]int{unix.AF_INET, unix.AF_INET6} {
+		rules, routes, err := steering(family)
+		if err != nil {
+			return err
+		}
+		for _, r := range rules {
+			r.Family = family
+			if err := netlink.RuleDel(&r); err != nil && !errors.Is(err, unix.ENOENT) {
+				return fmt.Errorf("delete ip rule: %w", err)
+			}
+		}
+		for _, r := range routes {
+			if err := netlink.RouteDel(&r); err != nil && !errors.Is(err, unix.ESRCH) {
+				return fmt.Errorf("delete route of table %d: %w", routeTable, err)
+			}
+		}
+	}
+	return nil
+}

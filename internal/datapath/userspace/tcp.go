@@ -1,0 +1,157 @@
+package userspace
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// How long an endpoint has to answer a SYN: as long as the client's own first retry if
+// there is another to try, else as long as most clients have patience.
+const (
+	synPatience  = time.Second
+	lastPatience = 10 * time.Second
+)
+
+// accept serves the connections that come to a listener.
+func (p *proxy) accept(l *net.TCPListener, s scope) {
+	for {
+		c, err := l.AcceptTCP()
+		switch {
+		case errors.Is(err, net.ErrClosed):
+			return
+		case err != nil:
+			// Out of descriptors or memory: those that are open must end first.
+			if !p.pause(10 * time.Millisecond) {
+				return
+			}
+		default:
+			p.running.Go(func() { p.serveTCP(c, s) })
+		}
+	}
+}
+
+// pause waits; it returns false if the proxy ends first.
+func (p *proxy) pause(d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-p.ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+func addrPort(a net.Addr) netip.AddrPort {
+	var ap netip.AddrPort
+	switch a := a.(type) {
+	case *net.TCPAddr:
+		ap = a.AddrPort()
+	case *net.UDPAddr:
+		ap = a.AddrPort()
+	}
+	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
+}
+
+// A line is one TCP connection on its way to an endpoint.
+type line struct {
+	*proxy
+	front *front
+	route *service.Route
+	pool  *pool
+	scope scope
+	peer  netip.AddrPort // the client
+	dest  netip.AddrPort // whom it called
+	tried []*target
+}
+
+// serveTCP carries one connection from its first byte to its last.
+func (p *proxy) serveTCP(client *net.TCPConn, s scope) {
+	defer client.Close()
+	l := &line{proxy: p, scope: s, peer: addrPort(client.RemoteAddr()), dest: addrPort(client.LocalAddr())}
+	if l.front = p.find(service.TCP, l.dest); l.front == nil {
+		reset(client)
+		return
+	}
+	if l.route, l.pool = l.front.route(s); l.route.Action != service.Forward {
+		reset(client)
+		return
+	}
+	r := newRelay(client, &p.buffers)
+	defer func() { l.front.tally.bytes.Add(r.bytes.Load()) }()
+	for {
+		m, c, err := l.dial()
+		if err != nil {
+			l.front.tally.drops.Add(1)
+			r.fail()
+			return
+		}
+		if again := l.carry(r, m, c); !again {
+			return
+		}
+	}
+}
+
+// carry relays until the connection ends, or until the endpoint turns out not to want
+// it: then another may have it.
+func (l *line) carry(r *relay, m *member, c *net.TCPConn) (again bool) {
+	defer c.Close()
+	one := &session{
+		proto: service.TCP, scope: l.scope, client: l.peer, dest: l.dest, front: l.front.Key(), endpoint: m.addr,
+		end: func() { reset(r.client); reset(c) },
+	}
+	l.sessions.add(one)
+	defer l.sessions.remove(one)
+	m.active.Add(1)
+	defer m.active.Add(-1)
+	if l.ctx.Err() != nil { // closed since; nobody else would end it
+		one.end()
+		return false
+	}
+	return r.run(c, func(f func()) {
+		l.front.tally.connections.Add(1) // the first time
+		l.running.Go(f)
+	})
+}
+
+var errNobody = errors.New("no endpoint answers")
+
+// dial connects to the next endpoint that answers.
+func (l *line) dial() (*member, *net.TCPConn, error) {
+	for {
+		m := l.choose(l.front, l.route, l.pool, call{l.peer.Addr(), l.dest.Addr()}, l.tried)
+		if m == nil {
+			return nil, nil, errNobody
+		}
+		l.tried = append(l.tried, m.target)
+		patience := synPatience
+		if len(l.tried) == len(l.pool.members) {
+			patience = lastPatience
+		}
+		c, err := l.place.dialTCP(l.ctx, l.source(m.endpoint), m.addr, patience)
+		if err == nil {
+			return m, c, nil
+		}
+		if l.ctx.Err() != nil {
+			return nil, nil, err
+		}
+	}
+}
+
+// source returns the address to call an endpoint from, the zero value for the node's own.
+func (l *line) source(e service.Endpoint) netip.AddrPort {
+	if keeps(l.route, e, l.scope, l.peer.Addr()) && !l.local(e.Addr.Addr()) {
+		return l.peer
+	}
+	return netip.AddrPort{}
+}
+
+// reset ends a connection without a farewell, as an endpoint does that is gone.
+func reset(c *net.TCPConn) {
+	_ = c.SetLinger(0) // it may be closed already
+	_ = c.Close()
+}

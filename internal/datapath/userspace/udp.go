@@ -1,0 +1,375 @@
+package userspace
+
+import (
+	"encoding/binary"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// maxFlows bounds the UDP flows: each has a socket and a goroutine. Who comes when all
+// are in use is dropped, as by a full conntrack table.
+const maxFlows = 1 << 16
+
+// How long a flow lives without a datagram, where the node does not say: conntrack's
+// own defaults, before and after the first answer.
+const (
+	oneWayIdle = 30 * time.Second
+	answerIdle = 120 * time.Second
+)
+
+// idleTimes returns what the node's conntrack is set to.
+func idleTimes() (oneWay, answered time.Duration) {
+	read := func(name string, otherwise time.Duration) time.Duration {
+		text, err := os.ReadFile("/proc/sys/net/netfilter/" + name)
+		if err != nil {
+			return otherwise
+		}
+		n, err := strconv.Atoi(strings.TrimSpace(string(text)))
+		if err != nil || n <= 0 {
+			return otherwise
+		}
+		return time.Duration(n) * time.Second
+	}
+	return read("nf_conntrack_udp_timeout", oneWayIdle), read("nf_conntrack_udp_timeout_stream", answerIdle)
+}
+
+// A flowKey identifies a flow: who called whom.
+type flowKey struct{ client, dest netip.AddrPort }
+
+// A flow is a UDP client's conversation with an endpoint.
+//
+//	client ─→ listener ─→ endpoint's socket (one a flow) ─→ endpoint
+//	client ←─ answers (one socket a called address) ←────── endpoint
+type flow struct {
+	*proxy
+	key     flowKey
+	front   *front
+	scope   scope
+	route   *service.Route
+	pool    *pool
+	answers *answers
+	last    atomic.Int64 // when there was a datagram, in nanoseconds since the flow began
+	began   time.Time
+
+	mu       sync.Mutex
+	socket   *net.UDPConn // to the endpoint; replaced if that refuses
+	member   *member
+	session  *session
+	first    []byte // what the endpoint has not answered yet, to be said to another one
+	answered bool
+	ended    bool
+	tried    []*target
+}
+
+// maxFirst bounds the datagram that is kept to be said again.
+const maxFirst = 4 << 10
+
+// flows are those that are open, and the sockets that answer for them.
+type flows struct {
+	mu      sync.Mutex
+	all     map[flowKey]*flow
+	answers map[netip.AddrPort]*answers
+	// oneWay and answered are how long a flow may be silent.
+	oneWay, answered time.Duration
+}
+
+// answers is a socket with the address of a frontend, for all its flows.
+type answers struct {
+	*net.UDPConn
+	flows int // guarded by flows.mu
+}
+
+// receive serves the datagrams that come to a listener.
+func (p *proxy) receive(c *net.UDPConn, s scope) {
+	buf, oob := make([]byte, 64<<10), make([]byte, 256)
+	for {
+		n, nn, _, from, err := c.ReadMsgUDPAddrPort(buf, oob)
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			if !p.pause(10 * time.Millisecond) {
+				return
+			}
+			continue
+		}
+		dest, ok := original(oob[:nn])
+		if !ok {
+			continue
+		}
+		client := netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
+		if f := p.flow(flowKey{client, dest}, s); f != nil {
+			f.forward(buf[:n])
+		}
+	}
+}
+
+// original returns the address that a datagram was sent to, from what came with it.
+func original(oob []byte) (netip.AddrPort, bool) {
+	all, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return netip.AddrPort{}, false
+	}
+	for _, m := range all {
+		switch {
+		// struct sockaddr_in: family, port, address; sockaddr_in6 has the flow label between.
+		case m.Header.Level == unix.SOL_IP && m.Header.Type == unix.IP_ORIGDSTADDR && len(m.Data) >= 8:
+			return netip.AddrPortFrom(netip.AddrFrom4([4]byte(m.Data[4:8])), binary.BigEndian.Uint16(m.Data[2:])), true
+		case m.Header.Level == unix.SOL_IPV6 && m.Header.Type == unix.IPV6_ORIGDSTADDR && len(m.Data) >= 24:
+			return netip.AddrPortFrom(netip.AddrFrom16([16]byte(m.Data[8:24])), binary.BigEndian.Uint16(m.Data[2:])), true
+		}
+	}
+	return netip.AddrPort{}, false
+}
+
+// flow returns the flow of a datagram, a new one if there is none. Nil: nobody takes it.
+func (p *proxy) flow(k flowKey, s scope) *flow {
+	p.flows.mu.Lock()
+	f, n := p.flows.all[k], len(p.flows.all)
+	p.flows.mu.Unlock()
+	if f != nil && !f.gone() {
+		return f
+	}
+	to := p.find(service.UDP, k.dest)
+	if to == nil {
+		return nil
+	}
+	f = &flow{proxy: p, key: k, front: to, scope: s, began: time.Now()}
+	if f.route, f.pool = to.route(s); f.route.Action != service.Forward {
+		return nil
+	}
+	if n >= maxFlows || p.ctx.Err() != nil {
+		to.tally.drops.Add(1)
+		return nil
+	}
+	var err error
+	if f.answers, err = p.answer(k.dest); err != nil {
+		to.tally.drops.Add(1)
+		return nil
+	}
+	if !f.next() {
+		p.noAnswer(f)
+		to.tally.drops.Add(1)
+		return nil
+	}
+	to.tally.connections.Add(1)
+	p.flows.mu.Lock()
+	p.flows.all[k] = f
+	p.flows.mu.Unlock()
+	p.running.Go(f.run)
+	return f
+}
+
+// answer returns the socket that answers for an address.
+func (p *proxy) answer(at netip.AddrPort) (*answers, error) {
+	p.flows.mu.Lock()
+	defer p.flows.mu.Unlock()
+	a := p.flows.answers[at]
+	if a == nil {
+		c, err := p.place.replies(p.ctx, at)
+		if err != nil {
+			return nil, err
+		}
+		a = &answers{UDPConn: c}
+		p.flows.answers[at] = a
+	}
+	a.flows++
+	return a, nil
+}
+
+// noAnswer is the end of a flow's use of the socket that answers: with the last flow it
+// goes, lest it swallow what the node should refuse.
+func (p *proxy) noAnswer(f *flow) {
+	p.flows.mu.Lock()
+	defer p.flows.mu.Unlock()
+	if f.answers.flows--; f.answers.flows == 0 {
+		_ = f.answers.Close()
+		delete(p.flows.answers, f.key.dest)
+	}
+}
+
+// next turns to the next endpoint; false if there is none, or the flow has ended.
+func (f *flow) next() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.leave()
+	for !f.ended {
+		m := f.choose(f.front, f.route, f.pool, call{f.key.client.Addr(), f.key.dest.Addr()}, f.tried)
+		if m == nil {
+			return false
+		}
+		f.tried = append(f.tried, m.target)
+		var from netip.AddrPort
+		if keeps(f.route, m.endpoint, f.scope, f.key.client.Addr()) && !f.local(m.addr.Addr()) {
+			from = f.key.client
+		}
+		c, err := f.place.dialUDP(f.ctx, from, m.addr)
+		if err != nil {
+			continue
+		}
+		f.socket, f.member = c, m
+		m.active.Add(1)
+		f.session = &session{
+			proto: service.UDP, scope: f.scope, client: f.key.client, dest: f.key.dest, front: f.front.Key(), endpoint: m.addr,
+			end: f.end,
+		}
+		f.sessions.add(f.session)
+		if f.ctx.Err() == nil {
+			return true
+		}
+		f.leave() // the proxy has ended since; nobody else would end it
+		return false
+	}
+	return false
+}
+
+// leave ends what there is with an endpoint. The caller holds mu.
+func (f *flow) leave() {
+	if f.socket == nil {
+		return
+	}
+	_ = f.socket.Close()
+	f.member.active.Add(-1)
+	f.sessions.remove(f.session)
+	f.socket = nil
+}
+
+// forward sends a client's datagram to the endpoint.
+func (f *flow) forward(b []byte) {
+	f.touch()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.socket == nil {
+		return
+	}
+	if !f.answered && len(b) <= maxFirst {
+		f.first = append(f.first[:0], b...)
+	}
+	// An error is that of an earlier datagram: run meets it too. This one was not sent.
+	if _, err := f.socket.Write(b); err != nil {
+		_, _ = f.socket.Write(b)
+	}
+	f.front.tally.bytes.Add(uint64(len(b)))
+}
+
+func (f *flow) touch() { f.last.Store(int64(time.Since(f.began))) }
+
+// idle returns how much longer the flow may be silent.
+func (f *flow) idle() time.Duration {
+	f.mu.Lock()
+	lasts := f.flows.oneWay
+	if f.answered {
+		lasts = f.flows.answered
+	}
+	f.mu.Unlock()
+	return lasts - (time.Since(f.began) - time.Duration(f.last.Load()))
+}
+
+// run carries the answers, until nobody has said anything for long.
+func (f *flow) run() {
+	defer f.close()
+	f.touch()
+	for f.carry() {
+		f.mu.Lock()
+		again := f.first
+		f.mu.Unlock()
+		if !f.next() {
+			return
+		}
+		f.forward(again)
+	}
+}
+
+// carry passes on what one endpoint says. It returns true if the endpoint refused before
+// it said anything, so that another may be asked.
+func (f *flow) carry() (refused bool) {
+	f.mu.Lock()
+	c := f.socket
+	f.mu.Unlock()
+	if c == nil {
+		return false
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return false
+	}
+	for {
+		left := f.idle()
+		if left <= 0 {
+			return false
+		}
+		if err := c.SetReadDeadline(time.Now().Add(left)); err != nil {
+			return false
+		}
+		b, n, err := f.buffers.read(raw)
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			continue // perhaps the client has said something
+		case errors.Is(err, unix.ECONNREFUSED), errors.Is(err, unix.EHOSTUNREACH):
+			if !f.heard() {
+				return true
+			}
+			continue
+		case err != nil:
+			return false
+		}
+		f.touch()
+		f.hear()
+		_, _ = f.answers.WriteToUDPAddrPort(b[:n], f.key.client) // the client may be gone
+		f.buffers.put(b)
+		f.front.tally.bytes.Add(uint64(n))
+	}
+}
+
+func (f *flow) heard() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.answered || len(f.first) == 0
+}
+
+func (f *flow) hear() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.answered, f.first = true, nil
+}
+
+// end makes run end.
+func (f *flow) end() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.ended = true
+	if f.socket != nil {
+		_ = f.socket.Close()
+	}
+}
+
+func (f *flow) gone() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.ended
+}
+
+// close takes the flow out of the books.
+func (f *flow) close() {
+	f.mu.Lock()
+	f.ended = true
+	f.leave()
+	f.mu.Unlock()
+	f.flows.mu.Lock()
+	if f.flows.all[f.key] == f { // not yet its successor
+		delete(f.flows.all, f.key)
+	}
+	f.flows.mu.Unlock()
+	f.noAnswer(f)
+}

@@ -1,0 +1,405 @@
+package userspace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os/exec"
+	"strings"
+	"time"
+
+	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/datapath/nft"
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// DefaultMark is bit 13: kube-proxy, Calico and Cilium have no use for it.
+const DefaultMark = 1 << 13
+
+// DefaultPort is the first of the listeners' ports on the loopback addresses: one for
+// each scope. If they are taken, the next ones are.
+const DefaultPort = 10271
+
+// Config says how the datapath works. The zero value works.
+type Config struct {
+	// Mark is the bit of the packet mark that means "to a socket of the proxy". It must
+	// not be one that means "masquerade me" to somebody. 0: DefaultMark.
+	Mark uint32
+	// Port is the first port of the listeners. 0: DefaultPort.
+	Port uint16
+}
+
+// Datapath implements datapath.Datapath.
+type Datapath struct {
+	cfg    Config
+	kernel *nft.Table
+	watch  *nft.Watch
+	proxy  *proxy               // nil: it does not run
+	table  *service.Table       // what the kernel holds; nil: not known, read it
+	uses   map[netip.Addr]int   // how many frontends reserve an address
+	served map[service.Key]bool // what the proxy knows
+	kept   map[id]element       // connections that the kernel hands over by themselves
+	verify time.Time            // when Check may read the elements again
+	reload bool                 // the rules were changed: load the program again
+	gone   bool                 // released: it takes no new connection
+}
+
+var (
+	_ datapath.Datapath = (*Datapath)(nil)
+	_ datapath.Prober   = (*Datapath)(nil)
+	_ datapath.Carrier  = (*Datapath)(nil)
+	_ datapath.Releaser = (*Datapath)(nil)
+	_ datapath.Counter  = (*Datapath)(nil)
+)
+
+// New returns a datapath. It does not touch the kernel and starts nothing.
+func New(cfg Config) (*Datapath, error) {
+	if cfg.Mark == 0 {
+		cfg.Mark = DefaultMark
+	}
+	if cfg.Mark&(cfg.Mark-1) != 0 {
+		return nil, fmt.Errorf("mark %#x is not one bit", cfg.Mark)
+	}
+	if cfg.Port == 0 {
+		cfg.Port = DefaultPort
+	}
+	t := nft.New(tableName)
+	return &Datapath{cfg: cfg, kernel: t, watch: t.Watch()}, nil
+}
+
+// Name returns "userspace".
+func (d *Datapath) Name() string { return "userspace" }
+
+// Algorithms implements datapath.Datapath: it can do all.
+func (d *Datapath) Algorithms() service.Algorithms {
+	return service.AlgorithmsOf(service.Random, service.RoundRobin, service.LeastConn, service.SourceHash,
+		service.DestHash, service.ShortestDelay, service.NeverQueue, service.Maglev)
+}
+
+// FailWrites makes every write ask f first and fail with its error. It is for tests
+// that inject faults.
+func (d *Datapath) FailWrites(f func() error) { d.kernel.FailWrites(f) }
+
+// Program returns the ruleset that is loaded, as text for people.
+func (d *Datapath) Program() (string, error) {
+	return newProgram(d.cfg.Mark, d.cfg.Port).Text(tableName)
+}
+
+// Probe implements datapath.Prober.
+func (d *Datapath) Probe() error {
+	if err := d.kernel.Probe(); err != nil {
+		return err
+	}
+	// -c: the kernel looks at it and throws it away.
+	cmd := exec.Command("nft", "-c", "-f", "-")
+	cmd.Stdin = strings.NewReader("add table inet " + tableName + "-probe\nadd chain inet " + tableName + "-probe c { type filter hook prerouting priority mangle; " +
+		"}\nadd rule inet " + tableName + "-probe c socket transparent 1 accept\nadd rule inet " + tableName + "-probe c meta nfproto ipv4 meta l4proto tcp tproxy ip to 127.0.0.1:1 accept\n")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		line, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
+		return fmt.Errorf("the kernel has no tproxy: %w: %s [needs nft_tproxy and nft_socket]", err, line)
+	}
+	return nil
+}
+
+// Sync implements datapath.Datapath.
+func (d *Datapath) Sync(ctx context.Context, want *service.Table) (datapath.Stats, error) {
+	stats, err := d.sync(ctx, want)
+	if err != nil {
+		d.forget() // the next Sync asks the kernel
+		return datapath.Stats{}, fmt.Errorf("sync userspace: %w", err)
+	}
+	return stats, nil
+}
+
+func (d *Datapath) sync(ctx context.Context, want *service.Table) (stats datapath.Stats, err error) {
+	if d.proxy == nil {
+		if d.proxy, err = start(d.cfg.Port); err != nil {
+			return stats, err
+		}
+	}
+	if err := d.watch.Begin(); err != nil {
+		return stats, err
+	}
+	d.gone = false
+	stats.Full = d.table == nil
+	loaded := false
+	var h *held
+	if stats.Full {
+		if h, loaded, err = d.learn(ctx); err != nil {
+			return stats, err
+		}
+	}
+	var p *plan
+	var changes []service.Change
+	if stats.Full {
+		p, changes = full(h, want), d.unknown(want)
+	} else {
+		p, changes = incremental(d.table, want), service.Diff(d.table, want)
+	}
+	if err := d.apply(p, h, want, changes); err != nil {
+		return stats, err
+	}
+	if err := d.watch.End(loaded); err != nil {
+		return stats, err
+	}
+	d.table = want
+	stats.Frontends = len(p.fronts)
+	for _, w := range p.writes() {
+		if w.Add {
+			stats.Added++
+		}
+		if w.Del {
+			stats.Deleted++
+		}
+	}
+	return stats, nil
+}
+
+// learn makes the kernel run the program and reads what it holds.
+func (d *Datapath) learn(ctx context.Context) (h *held, loaded bool, err error) {
+	p := newProgram(d.cfg.Mark, d.proxy.first)
+	if loaded, err = d.kernel.Load(ctx, p, d.reload); err != nil {
+		return nil, false, err
+	}
+	if loaded {
+		if err := d.kernel.Prune(p); err != nil {
+			return nil, false, err
+		}
+	}
+	if err := steer(d.cfg.Mark); err != nil {
+		return nil, false, err
+	}
+	if h, err = read(d.kernel); err != nil {
+		return nil, false, err
+	}
+	if err := d.proxy.sticky.load(d.kernel); err != nil {
+		return nil, false, err
+	}
+	if d.kept, err = readKept(d.kernel); err != nil {
+		return nil, false, err
+	}
+	d.uses, d.reload = map[netip.Addr]int{}, false
+	return h, true, nil // the watch shall look at the rules anew
+}
+
+// unknown returns the changes for a proxy that serves other frontends than want, without
+// knowing which of them changed.
+func (d *Datapath) unknown(want *service.Table) (changes []service.Change) {
+	left := map[service.Key]bool{}
+	for k := range d.served {
+		left[k] = true
+	}
+	for f := range want.Frontends() {
+		delete(left, f.Key())
+		changes = append(changes, service.Change{New: f})
+	}
+	for k := range left {
+		changes = append(changes, service.Change{Old: &service.Frontend{Addr: k.Addr, Proto: k.Proto}})
+	}
+	return changes
+}
+
+// apply makes p so. The proxy knows new frontends before the kernel sends anybody there,
+// and old ones for as long as it does.
+func (d *Datapath) apply(p *plan, h *held, want *service.Table, changes []service.Change) error {
+	own, err := ownAddrs()
+	if err != nil {
+		return err
+	}
+	was, holds := service.Settings{}, map[netip.Addr]bool(nil)
+	if h != nil {
+		was, holds = h.settings, h.reserved
+	} else {
+		was = d.table.Settings
+	}
+	uses := p.reserving(d.uses, holds)
+	p.settings(was, want.Settings)
+	d.proxy.set(changes, want.Settings, own)
+	if d.served == nil {
+		d.served = map[service.Key]bool{}
+	}
+	for _, c := range changes {
+		if c.New != nil {
+			d.served[c.Key()] = true
+		}
+	}
+	lost := d.lost(changes)
+	if err := d.keep(lost); err != nil {
+		return err
+	}
+	if err := d.kernel.Commit(nil, p.writes()); err != nil {
+		return fmt.Errorf("write elements: %w", err)
+	}
+	for a, n := range uses {
+		if d.uses[a] = n; n == 0 {
+			delete(d.uses, a)
+		}
+	}
+	d.proxy.drop(changes)
+	for _, c := range changes {
+		if c.New == nil {
+			delete(d.served, c.Key())
+		}
+	}
+	end(d.proxy.orphans())
+	return nil
+}
+
+// ownAddrs returns the addresses of the thread's namespace.
+func ownAddrs() (map[netip.Addr]bool, error) {
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, fmt.Errorf("list own addresses: %w", err)
+	}
+	own := map[netip.Addr]bool{}
+	for _, a := range all {
+		if p, err := netip.ParsePrefix(a.String()); err == nil {
+			own[p.Addr().Unmap()] = true
+		}
+	}
+	return own, nil
+}
+
+// Check implements datapath.Datapath. It also copies to the kernel which clients are
+// where, and takes away what connections that ended have left there.
+func (d *Datapath) Check(context.Context) (intact bool, err error) {
+	if d.table == nil {
+		return true, nil // the next Sync compares anyway
+	}
+	change, accept, err := d.watch.Look()
+	if err != nil {
+		return true, err
+	}
+	ok, err := steered(d.cfg.Mark)
+	if err != nil {
+		return true, err
+	}
+	if change == nft.Rules || !ok {
+		d.reload = change == nft.Rules
+		d.forget()
+		return false, nil
+	}
+	if change == nft.Elements && time.Now().After(d.verify) {
+		began := time.Now()
+		same, err := d.same()
+		if err != nil {
+			return true, err
+		}
+		if !same {
+			d.forget()
+			return false, nil
+		}
+		d.verify = time.Now().Add(verifyShare * time.Since(began))
+		accept()
+	}
+	return true, d.tidy()
+}
+
+// verifyShare bounds the time that Check spends reading: a twentieth.
+const verifyShare = 20
+
+// same reports whether the kernel holds what the last Sync left.
+func (d *Datapath) same() (bool, error) {
+	h, err := read(d.kernel)
+	if err != nil {
+		return false, err
+	}
+	p := full(h, d.table)
+	p.reserving(nil, h.reserved)
+	p.settings(h.settings, d.table.Settings)
+	return len(p.writes()) == 0, nil
+}
+
+// tidy writes what time has changed.
+func (d *Datapath) tidy() error {
+	if err := d.watch.Begin(); err != nil {
+		return err
+	}
+	ws, done := d.proxy.sticky.writes(time.Now())
+	over := d.over()
+	for _, e := range over {
+		ws = append(ws, e.write(true, false))
+	}
+	if err := d.kernel.Commit(nil, ws); err != nil {
+		d.forget()
+		return fmt.Errorf("write affinity: %w", err)
+	}
+	done()
+	for _, e := range over {
+		delete(d.kept, e.id())
+	}
+	return d.watch.End(false)
+}
+
+// Dump implements datapath.Datapath.
+func (d *Datapath) Dump(context.Context) (*service.Table, error) {
+	there, err := d.kernel.Chains()
+	if err != nil {
+		return nil, fmt.Errorf("dump userspace: %w", err)
+	}
+	if len(there) == 0 {
+		return &service.Table{}, nil
+	}
+	h, err := read(d.kernel)
+	if err != nil {
+		return nil, fmt.Errorf("dump userspace: %w", err)
+	}
+	return h.table()
+}
+
+// Cut implements datapath.Carrier.
+func (d *Datapath) Cut(_ context.Context, flows []service.Flow) (int, error) {
+	if d.proxy == nil {
+		return 0, nil
+	}
+	n := 0
+	for _, f := range flows {
+		all := d.proxy.sessions.of(service.Key{Addr: f.Frontend, Proto: f.Proto}, f.Endpoint)
+		end(all)
+		n += len(all)
+	}
+	return n, nil
+}
+
+// Counts implements datapath.Counter.
+func (d *Datapath) Counts(context.Context) (map[service.PortName]datapath.Count, error) {
+	if d.proxy == nil {
+		return nil, nil
+	}
+	return d.proxy.counts(), nil
+}
+
+// Cleanup implements datapath.Datapath. The connections it carries end.
+func (d *Datapath) Cleanup(context.Context) error {
+	d.stop()
+	if err := errors.Join(d.kernel.Delete(), unsteer()); err != nil {
+		return fmt.Errorf("clean up userspace: %w", err)
+	}
+	return nil
+}
+
+// Close implements datapath.Datapath. It ends all goroutines and connections.
+func (d *Datapath) Close() {
+	if d.proxy != nil && d.table != nil {
+		// The clients of the last seconds. What cannot be written is forgotten.
+		_ = d.proxy.place.do(d.tidy)
+	}
+	d.stop()
+}
+
+func (d *Datapath) stop() {
+	d.forget()
+	if d.proxy != nil {
+		d.proxy.close()
+		d.proxy, d.served = nil, nil
+	}
+}
+
+// forget makes the next Sync ask the kernel.
+func (d *Datapath) forget() {
+	d.table = nil
+	d.watch.Reset()
+	d.kernel.Close()
+}
