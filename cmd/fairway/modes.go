@@ -26,7 +26,7 @@ type modeTable []mode
 func modes() modeTable {
 	return modeTable{
 		{config.ModeNFTables, func(c *config.Config) (datapath.Datapath, error) {
-			return nftables.New(nftables.Config{Mark: c.Mask()})
+			return nftables.New(nftables.Config{Mark: c.Mask(), CountTraffic: c.CountTraffic})
 		}},
 	}
 }

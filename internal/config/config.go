@@ -149,8 +149,9 @@ func (c *Config) Settings(zone string, addrs []netip.Addr, podCIDRs []netip.Pref
 	case DetectBridge, DetectPrefix:
 		s.Pods, s.PodInterfaces = nil, []string{c.PodInterface}
 	}
+	s.NodeIPs = c.primary(addrs)
 	if c.NodePorts.Primary {
-		for _, a := range c.primary(addrs) {
+		for _, a := range s.NodeIPs {
 			s.NodePorts = append(s.NodePorts, netip.PrefixFrom(a, a.BitLen()))
 		}
 	}
