@@ -25,6 +25,8 @@
 //	services 10.96.0.0/12 …     Settings.ServiceCIDRs; without it there are none
 //	masquerade-all              Vantage.MasqueradeAll
 //	refuse-external-ips         Vantage.RefuseExternalIPs
+//	balance rr                  Vantage.Balance
+//	lacks rr sh …               Vantage.Lacks
 //	packet from=F to=T -> W     a packet and what becomes of it
 //
 // F is who sends: pod (a pod on the vantage node that is no endpoint), pod-remote (one
@@ -44,7 +46,7 @@
 //
 // The files are
 //
-//	objects.yaml   Services and EndpointSlices
+//	objects.yaml   Services and EndpointSlices, and Pods where their weights matter
 //	table          golden: Table.WriteTo
 //	problems       golden, optional: Entry.Problems, a line each
 //

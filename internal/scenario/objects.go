@@ -7,6 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/yaml"
 
 	"github.com/fairway-net/fairway/internal/kube"
@@ -16,6 +17,8 @@ import (
 // convert reads Kubernetes objects as the agent would get them from the API server,
 // through the same converters. Objects without a namespace are in "default".
 func convert(text string) (svcs []*service.Service, eps []*service.Slice, err error) {
+	var services []*corev1.Service
+	var pods []*corev1.Pod
 	for i, doc := range strings.Split("\n"+text, "\n---") {
 		if strings.TrimSpace(doc) == "" {
 			continue
@@ -29,7 +32,13 @@ func convert(text string) (svcs []*service.Service, eps []*service.Slice, err er
 			var o corev1.Service
 			if err = yaml.UnmarshalStrict([]byte(doc), &o); err == nil {
 				home(&o.ObjectMeta)
-				svcs = append(svcs, kube.ConvertService(&o))
+				services = append(services, &o)
+			}
+		case "v1 Pod":
+			var o corev1.Pod
+			if err = yaml.UnmarshalStrict([]byte(doc), &o); err == nil {
+				home(&o.ObjectMeta)
+				pods = append(pods, &o)
 			}
 		case "discovery.k8s.io/v1 EndpointSlice":
 			var o discoveryv1.EndpointSlice
@@ -38,13 +47,36 @@ func convert(text string) (svcs []*service.Service, eps []*service.Slice, err er
 				eps = append(eps, kube.ConvertSlice(&o))
 			}
 		default:
-			err = fmt.Errorf("%q of apiVersion %q is neither Service nor EndpointSlice", kind.Kind, kind.APIVersion)
+			err = fmt.Errorf("%q of apiVersion %q is none of Service, EndpointSlice, Pod", kind.Kind, kind.APIVersion)
 		}
 		if err != nil {
 			return nil, nil, fmt.Errorf("objects.yaml, object %d: %w", i+1, err)
 		}
 	}
+	for _, o := range services {
+		svc := kube.ConvertService(o)
+		svcs = append(svcs, svc)
+		if svc.Weighted {
+			weigh(o, eps, pods)
+		}
+	}
 	return svcs, eps, nil
+}
+
+// weigh gives the slices of a Service the weights of its pods.
+func weigh(svc *corev1.Service, eps []*service.Slice, pods []*corev1.Pod) {
+	var weights []*kube.PodWeight
+	for _, p := range pods {
+		mine := p.Namespace == svc.Namespace && labels.SelectorFromSet(svc.Spec.Selector).Matches(labels.Set(p.Labels))
+		if w := kube.ConvertPod(p); mine && w != nil {
+			weights = append(weights, w)
+		}
+	}
+	for i, s := range eps {
+		if s.Service.Namespace == svc.Namespace && s.Service.Name == svc.Name {
+			eps[i] = kube.WithWeights([]*service.Slice{s}, weights)[0]
+		}
+	}
 }
 
 func home(o *metav1.ObjectMeta) {

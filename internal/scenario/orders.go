@@ -16,7 +16,7 @@ func (s *Scenario) Orders(rng *rand.Rand) iter.Seq2[string, []Event] {
 	base := s.events()
 	return func(yield func(string, []Event) bool) {
 		for order, events := range permutations(base, rng) {
-			for _, way := range ways(rng) {
+			for _, way := range s.ways(rng) {
 				events := way.expand(events)
 				name := order + ", " + way.name
 				if !yield(name+", one table", events) || !yield(name+", a table each", flushEach(events)) {
@@ -63,7 +63,7 @@ type way struct {
 }
 
 // ways are a list and not a map: the same rng must make the same sequences.
-func ways(rng *rand.Rand) []way {
+func (s *Scenario) ways(rng *rand.Rand) []way {
 	each := func(f func(Event) []Event) func([]Event) []Event {
 		return func(events []Event) []Event {
 			var out []Event
@@ -73,6 +73,8 @@ func ways(rng *rand.Rand) []way {
 			return out
 		}
 	}
+	elsewhere, here := s.Vantage, s.Vantage
+	elsewhere.Zone, elsewhere.Node, elsewhere.MasqueradeAll = "elsewhere", "another", !here.MasqueradeAll
 	gone := func(e Event) []Event { return []Event{e.gone()} }
 	other := func(e Event) []Event { return []Event{e.other(rng)} }
 	return []way{
@@ -84,6 +86,9 @@ func ways(rng *rand.Rand) []way {
 		{"emptied and again", each(func(e Event) []Event { return []Event{e, e.empty(), e} })},
 		{"another before", each(func(e Event) []Event { return []Event{e.other(rng), e} })},
 		{"all others before", func(events []Event) []Event { return slices.Concat(each(other)(events), events) }},
+		{"from elsewhere before", func(events []Event) []Event {
+			return slices.Concat([]Event{{Vantage: &elsewhere}}, events, []Event{{Vantage: &here}})
+		}},
 		{"all removed and again", func(events []Event) []Event { return slices.Concat(events, each(gone)(events), events) }},
 	}
 }
@@ -121,7 +126,8 @@ func (e Event) other(rng *rand.Rand) Event {
 		for i := range o.Ports {
 			o.Ports[i].Port++
 		}
-		o.ExternalLocal = !o.ExternalLocal
+		o.ExternalLocal, o.Weighted = !o.ExternalLocal, !o.Weighted
+		o.Balance, o.Balanced = service.Maglev, !o.Balanced
 		return Event{Service: &o}
 	}
 	o := *e.Slice
@@ -130,6 +136,7 @@ func (e Event) other(rng *rand.Rand) Event {
 	o.Endpoints = o.Endpoints[:rng.IntN(len(o.Endpoints)+1)]
 	for i := range o.Endpoints {
 		o.Endpoints[i].Ready = !o.Endpoints[i].Ready
+		o.Endpoints[i].Weight, o.Endpoints[i].HasWeight = uint16(rng.IntN(3)), true
 	}
 	return Event{Slice: &o}
 }

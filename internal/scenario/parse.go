@@ -64,6 +64,8 @@ func (s *Scenario) directive(f []string) (err error) {
 		s.Settings.PodInterfaces = f[1:]
 	case "services":
 		s.Settings.ServiceCIDRs, err = prefixes(f[1:])
+	case "balance", "lacks":
+		err = s.balance(f)
 	case "masquerade-all":
 		s.Vantage.MasqueradeAll = true
 	case "refuse-external-ips":
@@ -74,7 +76,7 @@ func (s *Scenario) directive(f []string) (err error) {
 			s.Packets = append(s.Packets, p)
 		}
 	default:
-		err = fmt.Errorf("%q is none of node, detect, pod-interfaces, nodeports, services, masquerade-all, refuse-external-ips, packet", f[0])
+		err = fmt.Errorf("%q is none of node, detect, pod-interfaces, nodeports, services, balance, lacks, masquerade-all, refuse-external-ips, packet", f[0])
 	}
 	return err
 }
@@ -90,6 +92,25 @@ func (s *Scenario) node(f []string) error {
 			return fmt.Errorf("node: %q is not zone=ZONE", f[1])
 		}
 		s.Vantage.Zone = zone
+	}
+	return nil
+}
+
+// balance reads "balance A" and "lacks A …".
+func (s *Scenario) balance(f []string) error {
+	if len(f) < 2 || f[0] == "balance" && len(f) > 2 {
+		return fmt.Errorf("%s: want the name of an algorithm", f[0])
+	}
+	for _, name := range f[1:] {
+		a, err := service.ParseAlgorithm(name)
+		if err != nil {
+			return fmt.Errorf("%s: %w", f[0], err)
+		}
+		if f[0] == "balance" {
+			s.Vantage.Balance = a
+		} else {
+			s.Vantage.Lacks |= service.AlgorithmsOf(a)
+		}
 	}
 	return nil
 }

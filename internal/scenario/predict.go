@@ -56,6 +56,10 @@ type Outcome struct {
 	// Sticky says that a client always gets the same of them. A scenario does not say
 	// it; Predict does.
 	Sticky bool
+	// Some says that a client may never reach some of them however often it tries: the
+	// algorithm is not by chance or by turns, or the chances are not the same. Predict
+	// says it.
+	Some bool
 }
 
 // A Reach is an endpoint and whom it sees.
@@ -114,7 +118,9 @@ func Predict(t *service.Table, p Packet) (Outcome, bool) {
 		route = f.Inside
 	}
 	out := Outcome{Action: route.Action, Sticky: route.Action == service.Forward && f.Affinity > 0}
+	out.Some = f.Balance != service.Random && f.Balance != service.RoundRobin
 	for _, e := range route.Endpoints {
+		out.Some = out.Some || e.Weight != 0
 		r := Reach{Endpoint: e.Addr, Source: Client}
 		hairpin := e.Local && e.Addr.Addr() == p.From.Addr
 		far := route.Masquerade == service.MasqueradeFar && !isPod

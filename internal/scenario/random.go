@@ -15,6 +15,10 @@ import (
 // rng makes the same events.
 type Random struct {
 	NoAffinity bool // no Service has session affinity
+	NoWeights  bool // no Service asks for weights
+	// Algorithms are those that the node has; Services ask for others as well. Zero: no
+	// Service asks for any.
+	Algorithms service.Algorithms
 	rng        *rand.Rand
 	// Services and Pods bound how many there are.
 	Services, Pods int
@@ -26,6 +30,12 @@ func NewRandom(rng *rand.Rand) *Random { return &Random{rng: rng, Services: 12, 
 // Vantage returns who may look at the events, and its settings.
 func (r *Random) Vantage() (service.Vantage, service.Settings) {
 	v := service.Vantage{Primary4: World.Node.V4, Primary6: World.Node.V6, Node: "node-1", Zone: []string{"", "a", "b"}[r.rng.IntN(3)], MasqueradeAll: r.rng.IntN(5) == 0}
+	if r.Algorithms != 0 {
+		v = offer(v, r.Algorithms)
+		if a := service.Algorithm(r.rng.IntN(algorithms)); r.Algorithms.Has(a) {
+			v.Balance = a
+		}
+	}
 	s := service.Settings{NodePorts: primary()}
 	if r.rng.IntN(4) > 0 {
 		s.Pods = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/48")}
@@ -60,6 +70,9 @@ func (r *Random) sliceName(of service.Name) service.Name {
 	return service.Name{Namespace: of.Namespace, Name: fmt.Sprintf("%s-%d", of.Name, r.rng.IntN(3))}
 }
 
+// algorithms is how many there are.
+const algorithms = int(service.Maglev) + 1
+
 // ports are few, and two of them meet under different names.
 var ports = []service.Port{
 	{Name: "http", Proto: service.TCP, Port: 80},
@@ -85,6 +98,10 @@ func (r *Random) service(n service.Name) *service.Service {
 	if r.rng.IntN(3) == 0 && !r.NoAffinity {
 		svc.Affinity = []time.Duration{time.Hour, 3 * time.Hour}[r.rng.IntN(2)]
 	}
+	if r.Algorithms != 0 && r.rng.IntN(2) == 0 {
+		svc.Balanced, svc.Balance = true, service.Algorithm(r.rng.IntN(algorithms))
+	}
+	svc.Weighted = !r.NoWeights && r.rng.IntN(3) == 0
 	for range r.rng.IntN(3) { // few, so that Services claim the same ones
 		n := 1 + r.rng.IntN(4)
 		a := netip.AddrFrom4([4]byte{203, 0, 113, byte(n)})
@@ -140,6 +157,9 @@ func (r *Random) slice(of service.Name) *service.Slice {
 		// A terminating endpoint is ready if its Service publishes all addresses.
 		e := service.SliceEndpoint{Addr: addr, Node: node, Ready: r.rng.IntN(3) > 0, Terminating: r.rng.IntN(4) == 0}
 		e.Serving = e.Ready || r.rng.IntN(2) == 0
+		if r.rng.IntN(3) > 0 {
+			e.HasWeight, e.Weight = true, []uint16{0, 1, 2, 2, 4, 6}[r.rng.IntN(6)]
+		}
 		for range r.rng.IntN(2) {
 			e.ZoneHints = append(e.ZoneHints, []string{"a", "b", "a", "b", ""}[r.rng.IntN(5)])
 		}

@@ -88,6 +88,21 @@ func (s *Scenario) Table() *service.Table {
 	return b.Table(s.Settings)
 }
 
+// Offer returns the scenario as a node has it whose datapath has these algorithms only.
+func (s *Scenario) Offer(all service.Algorithms) *Scenario {
+	o := *s
+	o.Vantage = offer(o.Vantage, all)
+	return &o
+}
+
+func offer(v service.Vantage, all service.Algorithms) service.Vantage {
+	v.Lacks |= ^all
+	if v.Lacks.Has(v.Balance) {
+		v.Balance = service.Random
+	}
+	return v
+}
+
 func (s *Scenario) slicesOf(n service.Name) []*service.Slice {
 	var out []*service.Slice
 	for _, slice := range s.Slices {

@@ -13,7 +13,8 @@ type Event struct {
 	Slice       *service.Slice
 	GoneService service.Name
 	GoneSlice   service.Name
-	Flush       bool // a table is made now, of all events so far
+	Vantage     *service.Vantage // the node itself has changed: its zone, its addresses
+	Flush       bool             // a table is made now, of all events so far
 }
 
 // A State is the smallest thing that does what internal/proxy does: it takes events
@@ -55,6 +56,11 @@ func (s *State) Apply(e Event) {
 		s.dirty[e.GoneService] = true
 	case e.GoneSlice != service.Name{}:
 		s.removeSlice(e.GoneSlice)
+	case e.Vantage != nil:
+		s.vantage = *e.Vantage
+		for n := range s.services {
+			s.dirty[n] = true
+		}
 	}
 }
 

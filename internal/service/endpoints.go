@@ -120,6 +120,9 @@ func (s *Slice) port(p Port) uint16 {
 func localReady(eps []*Slice, node string, is4 bool) int {
 	here := map[netip.Addr]bool{}
 	for _, s := range eps {
+		if len(s.Ports) == 0 {
+			continue // nobody can be sent there
+		}
 		for _, e := range s.Endpoints {
 			if e.Addr.Is4() == is4 && e.Ready && !e.Terminating && e.Node != "" && e.Node == node {
 				here[e.Addr] = true

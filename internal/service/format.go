@@ -25,7 +25,7 @@ func (t *Table) WriteTo(w io.Writer) (int64, error) {
 	fmt.Fprintln(tw, "Addr\tScope\tService\tAction\tMasquerade\tEndpoints")
 	for _, f := range t.Sorted() {
 		for _, row := range f.rows() {
-			fmt.Fprintln(tw, strings.Join(row, "\t"))
+			fmt.Fprintln(tw, strings.Join(append(row, f.keeping()...), "\t"))
 		}
 	}
 	if err := tw.Flush(); err != nil {
@@ -58,6 +58,18 @@ func (f *Frontend) rows() [][]string {
 		return [][]string{row("any", f.Inside)}
 	}
 	return [][]string{row("inside", f.Inside), row("outside", f.Outside)}
+}
+
+// keeping returns what a row says besides what a datapath does.
+func (f *Frontend) keeping() []string {
+	var fields []string
+	if f.Close != CloseGone {
+		fields = append(fields, "close "+f.Close.String())
+	}
+	if len(f.Serving) > 0 {
+		fields = append(fields, "keeps "+list(f.Serving))
+	}
+	return fields
 }
 
 // Lines returns the frontend's rows as text, the fields separated by a space.

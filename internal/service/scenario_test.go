@@ -3,7 +3,6 @@ package service_test
 import (
 	"flag"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -81,13 +80,11 @@ func problems(t *service.Table) string {
 // In whatever order the objects come, the table is the same, and the changes from
 // table to table add up to it.
 func TestOrders(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	orders := 0
+	rng, orders := newSeed(t), 0
 	for _, s := range scenarios(t) {
 		t.Run(s.Name, func(t *testing.T) {
 			want := s.Table()
-			for name, events := range s.Orders(rand.New(rand.NewPCG(seed, 0))) {
+			for name, events := range s.Orders(rng) {
 				orders++
 				state := scenario.NewState(s.Vantage, s.Settings)
 				shadow := newShadow(t)

@@ -30,6 +30,7 @@ type suite struct {
 	changes  int               // of tables, where many follow each other
 	patience time.Duration     // with an answer that must come; see testnet.Patience for others
 	lacks    map[string]string // what the datapath cannot do, from differences.go
+	offers   service.Algorithms
 }
 
 // parallel is how many parts and scenarios run at a time: on two cores more of them
@@ -52,7 +53,7 @@ func RunScenarios(t *testing.T, open Open) {
 func newSuite(t testing.TB, open Open) suite {
 	dp := open(t)
 	defer dp.Close()
-	return suite{open: open, services: 3000, changes: 150, patience: 5 * time.Second, lacks: lacks(dp.Name())}
+	return suite{open: open, services: 3000, changes: 150, patience: 5 * time.Second, lacks: lacks(dp.Name()), offers: dp.Algorithms()}
 }
 
 // A part is one test of the suite.
@@ -113,6 +114,9 @@ func (s suite) scenarios(t *testing.T, slots chan struct{}) {
 			if why := s.lacks["affinity"]; why != "" && strings.HasPrefix(one.Name, "affinity") {
 				t.Skip(why)
 			}
+			if why := s.lacks["weights"]; why != "" && strings.HasPrefix(one.Name, "weights") {
+				t.Skip(why)
+			}
 			if why := s.lacks["scenarios/"+one.Name]; why != "" {
 				t.Skip(why)
 			}
@@ -134,7 +138,7 @@ func load() ([]*scenario.Scenario, error) {
 }
 
 func (s suite) scenario(t testing.TB, one *scenario.Scenario) error {
-	table := one.Table()
+	table := one.Offer(s.offers).Table()
 	r := newRig(t, s, one.Vantage.Node, one.Endpoints())
 	if err := r.sync(table); err != nil {
 		return err
@@ -219,7 +223,7 @@ func describe(f *service.Frontend) string {
 	if f == nil {
 		return "nothing"
 	}
-	return fmt.Sprintf("%v inside %v/%v%v outside %v/%v%v", f.Service,
+	return fmt.Sprintf("%v by %v inside %v/%v%v outside %v/%v%v", f.Service, f.Balance,
 		f.Inside.Action, f.Inside.Masquerade, f.Inside.Endpoints, f.Outside.Action, f.Outside.Masquerade, f.Outside.Endpoints)
 }
 
@@ -245,6 +249,6 @@ func newSeed(t testing.TB) *rand.Rand {
 // objects generates random objects that the datapath can serve.
 func (s suite) objects(rng *rand.Rand) *scenario.Random {
 	gen := scenario.NewRandom(rng)
-	gen.NoAffinity = s.lacks["affinity"] != ""
+	gen.NoAffinity, gen.NoWeights, gen.Algorithms = s.lacks["affinity"] != "", s.lacks["weights"] != "", s.offers
 	return gen
 }
