@@ -1,0 +1,354 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/internal/datapath/nftables"
+	"github.com/fairway-net/fairway/internal/health"
+	"github.com/fairway-net/fairway/internal/proxy"
+	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/testnet"
+)
+
+// patience is for what must come. It is long: a loaded machine is no failure.
+const patience = 30 * time.Second
+
+// cluster is an API with one Service, and who lives in it.
+type cluster struct {
+	synced, dirty chan struct{}
+
+	mu        sync.Mutex
+	service   *service.Service
+	endpoints []service.SliceEndpoint
+	changed   bool
+	alive     map[netip.Addr]bool
+	asked     atomic.Int32
+}
+
+func (c *cluster) Synced() <-chan struct{}              { return c.synced }
+func (c *cluster) Dirty() <-chan struct{}               { return c.dirty }
+func (c *cluster) Triggers() map[service.Name]time.Time { return nil }
+
+func (c *cluster) Take() []service.Name {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.changed {
+		return nil
+	}
+	c.changed = false
+	return []service.Name{c.service.Name}
+}
+
+func (c *cluster) Service(service.Name) (*service.Service, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.service, true
+}
+
+func (c *cluster) Slices(n service.Name) []*service.Slice {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	four := &service.Slice{Name: service.Name{Namespace: n.Namespace, Name: "four"}, Service: n, Ports: slicePorts()}
+	six := &service.Slice{Name: service.Name{Namespace: n.Namespace, Name: "six"}, Service: n, Ports: slicePorts()}
+	for _, e := range c.endpoints {
+		if e.Addr.Is4() {
+			four.Endpoints = append(four.Endpoints, e)
+		} else {
+			six.Endpoints = append(six.Endpoints, e)
+		}
+	}
+	return []*service.Slice{four, six}
+}
+
+func slicePorts() []service.SlicePort {
+	return []service.SlicePort{{Name: "tcp", Proto: service.TCP, Port: 8080}, {Name: "udp", Proto: service.UDP, Port: 8080}}
+}
+
+// Alive is the API server's answer.
+func (c *cluster) Alive(_ context.Context, namespace string, addr netip.Addr) (bool, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	defer c.asked.Add(1)
+	return namespace == c.service.Name.Namespace && c.alive[addr], nil
+}
+
+// change changes something, and says so.
+func (c *cluster) change(f func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f()
+	c.changed = true
+	select {
+	case c.dirty <- struct{}{}:
+	default:
+	}
+}
+
+// stage is a node with an agent's loop, and pods a and b of the Service.
+type stage struct {
+	*testnet.Net
+	t               *testing.T
+	api             *cluster
+	node, a, b, pod *testnet.Host
+	vips            map[bool]netip.Addr // by whether it is IPv4
+}
+
+func newStage(t *testing.T, closing service.Closing) *stage {
+	t.Helper()
+	s := &stage{Net: testnet.New(t), t: t}
+	s.node = s.Node("node")
+	both := func(last byte) []netip.Addr {
+		return []netip.Addr{netip.AddrFrom4([4]byte{10, 244, 1, last}), netip.AddrFrom16([16]byte{0: 0xfd, 2: 2, 3: 0x44, 15: last})}
+	}
+	s.a, s.b, s.pod = s.Pod(s.node, "a", both(5)...), s.Pod(s.node, "b", both(6)...), s.Pod(s.node, "pod", both(7)...)
+	s.vips = map[bool]netip.Addr{true: netip.MustParseAddr("10.96.0.10"), false: netip.MustParseAddr("fd00:96::10")}
+	s.api = &cluster{
+		synced: make(chan struct{}), dirty: make(chan struct{}, 1), alive: map[netip.Addr]bool{},
+		service: &service.Service{
+			Name: service.Name{Namespace: "shop", Name: "web"}, ClusterIPs: []netip.Addr{s.vips[true], s.vips[false]}, Close: closing,
+			Ports: []service.Port{
+				{Name: "tcp", Proto: service.TCP, Port: 80, NodePort: 30080}, {Name: "udp", Proto: service.UDP, Port: 80, NodePort: 30080},
+			},
+		},
+	}
+	close(s.api.synced)
+	for is4, vip := range s.vips {
+		if err := s.Route(netip.PrefixFrom(vip, vip.BitLen()), s.node); err != nil {
+			t.Fatal(err)
+		}
+		for _, network := range []string{"tcp", "udp"} {
+			s.a.Serve(network, netip.AddrPortFrom(s.a.Addr(is4), 8080))
+			s.b.Serve(network, netip.AddrPortFrom(s.b.Addr(is4), 8080))
+		}
+	}
+	return s
+}
+
+func ready(ready bool) service.SliceEndpoint {
+	return service.SliceEndpoint{Node: "node", Ready: ready, Serving: ready}
+}
+
+// endpoints makes the Service have a and b, each as it is given; nil: not at all.
+func (s *stage) endpoints(a, b *service.SliceEndpoint) {
+	s.api.change(func() {
+		s.api.endpoints = nil
+		for h, e := range map[*testnet.Host]*service.SliceEndpoint{s.a: a, s.b: b} {
+			for _, addr := range h.Addrs {
+				if e != nil {
+					one := *e
+					one.Addr = addr
+					s.api.endpoints = append(s.api.endpoints, one)
+				}
+			}
+		}
+	})
+}
+
+// start runs an agent's loop on the node, with or without what ends flows.
+func (s *stage) start(ends bool) (stop func()) {
+	s.t.Helper()
+	log := slog.New(slog.NewTextHandler(s.t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
+	dp, err := nftables.New(nftables.Config{})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	settings := service.Settings{
+		Pods:      []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:244::/64")},
+		NodePorts: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")},
+	}
+	f := newFlows(log, s.api.Alive, dp, func() service.Settings { return settings })
+	cfg := proxy.Config{
+		Log: log, Source: s.api, Datapath: dp, Health: health.NewState(time.Minute),
+		View:    func() (service.Vantage, service.Settings) { return service.Vantage{Node: "node"}, settings },
+		Metrics: proxy.NewMetrics(proxy.MetricsConfig{Registry: prometheus.NewRegistry(), Mode: "nftables"}),
+	}
+	if ends {
+		cfg.Forget, cfg.Review = f.Forget, f.Review
+	}
+	loop := proxy.New(cfg)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 2)
+	go func() { done <- s.node.Do(func() error { return loop.Run(ctx) }) }()
+	go func() { done <- s.node.Do(func() error { return f.resets.Run(ctx) }) }()
+	var once sync.Once
+	stop = func() {
+		once.Do(func() {
+			cancel()
+			if err := errors.Join(<-done, <-done); err != nil {
+				s.t.Error(err)
+			}
+			f.close()
+			dp.Close()
+		})
+	}
+	s.t.Cleanup(stop)
+	return stop
+}
+
+// dial connects until by answers: the rules may not be there yet.
+func (s *stage) dial(h *testnet.Host, network string, to netip.AddrPort, by string) *testnet.Conn {
+	s.t.Helper()
+	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		c, err := h.Dial(network, to, time.Second)
+		if err == nil {
+			if got := c.Ask(time.Second); got.By == by {
+				s.t.Cleanup(c.Close)
+				return c
+			}
+			c.Close()
+		}
+		if time.Now().After(deadline) {
+			s.t.Fatalf("%s to %v: %s does not answer: %v", h.Name, to, by, err)
+		}
+	}
+}
+
+// goes asks until by answers: the flow may not have ended yet.
+func (s *stage) goes(c *testnet.Conn, by string) {
+	s.t.Helper()
+	s.eventually(by+" answers", func() bool { return c.Ask(time.Second).By == by })
+}
+
+// eventually waits for a condition.
+func (s *stage) eventually(what string, is func() bool) {
+	s.t.Helper()
+	for deadline := time.Now().Add(patience); !is(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			s.t.Fatalf("not within %v: %s", patience, what)
+		}
+	}
+}
+
+// TestConnectionsEnd: what becomes of established connections by what became of their
+// endpoint.
+func TestConnectionsEnd(t *testing.T) {
+	yes, no := ready(true), ready(false)
+	for name, c := range map[string]struct {
+		closing service.Closing
+		left    *service.SliceEndpoint // what is left of the endpoint
+		alive   bool
+		ends    bool
+	}{
+		"deleted":                                  {ends: true},
+		"not ready":                                {left: &no},
+		"left the Service, but lives":              {alive: true},
+		"deleted, connections are never closed":    {closing: service.CloseNever},
+		"not ready, and unready ones are closed":   {closing: service.CloseUnready, left: &no, alive: true, ends: true},
+		"ready as before, unready ones are closed": {closing: service.CloseUnready, left: &yes},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStage(t, c.closing)
+			s.endpoints(&yes, nil)
+			s.start(true)
+			var all []*testnet.Conn
+			udp := s.dial(s.pod, "udp", netip.AddrPortFrom(s.vips[true], 80), "a")
+			for is4, vip := range s.vips {
+				for _, h := range []*testnet.Host{s.pod, s.node, s.Outside} {
+					all = append(all, s.dial(h, "tcp", netip.AddrPortFrom(vip, 80), "a"))
+				}
+				all = append(all, s.dial(s.Outside, "tcp", netip.AddrPortFrom(s.node.Addr(is4), 30080), "a"))
+			}
+			s.api.change(func() {
+				for _, a := range s.a.Addrs {
+					s.api.alive[a] = c.alive
+				}
+			})
+			s.endpoints(c.left, &yes)
+			if c.ends {
+				for _, conn := range all {
+					if err := conn.Wait(patience); !errors.Is(err, unix.ECONNRESET) {
+						t.Errorf("%v: %v, want a reset", conn.LocalAddr(), err)
+					}
+				}
+				return
+			}
+			s.dial(s.Outside, "tcp", netip.AddrPortFrom(s.vips[true], 80), "b") // the pass was made
+			if c.left != &yes {
+				s.goes(udp, "b") // and the walk
+			}
+			if c.alive && c.closing == service.CloseGone {
+				s.eventually("the API server was asked", func() bool { return s.api.asked.Load() == 2 })
+			}
+			for _, conn := range all {
+				if got := conn.Ask(patience); got.By != "a" {
+					t.Errorf("%v: %v, want the connection to go on", conn.LocalAddr(), got)
+				}
+			}
+		})
+	}
+}
+
+// TestAgentKilled: flows that became wrong just before an agent was killed end when the
+// next one starts, although it finds all rules as they should be.
+func TestAgentKilled(t *testing.T) {
+	s := newStage(t, service.CloseGone)
+	yes := ready(true)
+	s.endpoints(&yes, nil)
+	stop := s.start(false)
+	var tcp, udp []*testnet.Conn
+	for is4, vip := range s.vips {
+		for _, to := range []netip.AddrPort{netip.AddrPortFrom(vip, 80), netip.AddrPortFrom(s.node.Addr(is4), 30080)} {
+			tcp = append(tcp, s.dial(s.Outside, "tcp", to, "a"))
+			udp = append(udp, s.dial(s.Outside, "udp", to, "a"))
+		}
+	}
+	s.endpoints(nil, &yes)
+	for is4, vip := range s.vips {
+		s.dial(s.pod, "tcp", netip.AddrPortFrom(vip, 80), "b")
+		s.dial(s.pod, "tcp", netip.AddrPortFrom(s.node.Addr(is4), 30080), "b")
+	}
+	stop()
+	for _, c := range udp {
+		if got := c.Ask(patience); got.By != "a" {
+			t.Fatalf("before the next start: %v; this would prove nothing", got)
+		}
+	}
+	s.api.change(func() {}) // a new agent lists everything
+	s.start(true)
+	for _, c := range udp {
+		s.goes(c, "b")
+	}
+	for _, c := range tcp {
+		if err := c.Wait(patience); !errors.Is(err, unix.ECONNRESET) {
+			t.Errorf("%v: %v, want a reset", c.LocalAddr(), err)
+		}
+	}
+}
+
+// TestUDP: a client that keeps its port is refused when the Service has nobody any more,
+// and answered when it has somebody again.
+func TestUDP(t *testing.T) {
+	s := newStage(t, service.CloseGone)
+	yes := ready(true)
+	s.endpoints(&yes, nil)
+	s.start(true)
+	var all []*testnet.Conn
+	for is4, vip := range s.vips {
+		for _, h := range []*testnet.Host{s.pod, s.Outside} {
+			all = append(all, s.dial(h, "udp", netip.AddrPortFrom(vip, 80), "a"), s.dial(h, "udp", netip.AddrPortFrom(s.node.Addr(is4), 30080), "a"))
+		}
+	}
+	s.endpoints(nil, nil)
+	for _, c := range all {
+		s.eventually("the client is refused", func() bool { return c.Ask(time.Second).Outcome == testnet.Refused })
+	}
+	s.endpoints(nil, &yes)
+	for _, c := range all {
+		s.goes(c, "b")
+	}
+	s.api.change(func() { s.api.service.Ports = s.api.service.Ports[:1] }) // both addresses of UDP are gone
+	for _, c := range all {
+		s.eventually("nobody answers", func() bool { return c.Ask(time.Second).Outcome != testnet.Answered })
+	}
+}
