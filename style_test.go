@@ -43,6 +43,7 @@ var law = map[string]struct {
 	"datapath/nft":         {nil, true, false, "a table whose program is constant; what its elements mean, the mechanisms know"},
 	"datapath/nftables":    {[]string{"service", "datapath", "datapath/nft"}, true, false, "a mechanism renders tables; it knows no API objects"},
 	"datapath/userspace":   {[]string{"service", "datapath", "datapath/nft"}, true, false, "a mechanism renders tables; it knows no API objects"},
+	"datapath/iptables":    {[]string{"service", "datapath", "datapath/nft"}, true, false, "a mechanism renders tables; it knows no API objects"},
 	"datapath/conformance": {[]string{"service", "datapath", "testnet", "scenario", "kube"}, true, true, "tests"},
 	"conntrack":            {[]string{"service"}, true, false, "deletes flows; knows tables' words only"},
 	"reset":                {[]string{"conntrack", "datapath/nft"}, true, false, "ends connections; knows flows, not Services"},

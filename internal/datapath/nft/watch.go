@@ -52,6 +52,10 @@ func (w *Watch) Begin() error {
 	return nil
 }
 
+// Count adds n transactions that were made for us by other means between Begin and End,
+// as iptables-restore does: they are our own too.
+func (w *Watch) Count(n uint32) { w.table.commits += n }
+
 // End takes our own commits since Begin for known; rules says that they changed chains
 // or rules. If the generation has grown by more than our commits, somebody else changed
 // something meanwhile, and Look will find that.

@@ -1,0 +1,157 @@
+package iptables
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fairway-net/fairway/internal/datapath/nft"
+)
+
+// verifyShare bounds the time that Check spends reading: a node where somebody else
+// writes rules all the time must not spend more than a twentieth on it.
+const verifyShare = 20
+
+// Check implements datapath.Datapath.
+//
+// iptables-nft and the helper are tables of nf_tables: as long as the kernel's count of
+// their changes stands where we left it, nobody has changed anything. Otherwise, and
+// always for iptables-legacy, which counts nothing, all our chains are read and compared.
+func (d *Datapath) Check(ctx context.Context) (intact bool, err error) {
+	if d.table == nil {
+		return true, nil // the next Sync compares anyway
+	}
+	change, accept, err := d.helper.watch.Look()
+	if err != nil || change == nft.Nothing && d.variant == NFT {
+		return true, err
+	}
+	if change == nft.Rules {
+		d.Close() // the next Sync asks the kernel
+		d.reload = true
+		return false, nil
+	}
+	start := time.Now()
+	if start.Before(d.verify) {
+		return true, nil
+	}
+	intact, err = d.intact(ctx, change == nft.Elements)
+	d.verify = start.Add(verifyShare * time.Since(start))
+	switch {
+	case err != nil:
+		return true, fmt.Errorf("check iptables: %w", err)
+	case intact:
+		accept()
+	default:
+		d.Close()
+	}
+	return intact, nil
+}
+
+// intact compares everything that iptables holds, and the helper's elements if they may
+// have changed.
+func (d *Datapath) intact(ctx context.Context, elements bool) (bool, error) {
+	if elements {
+		have, err := d.helper.read()
+		if err != nil {
+			return false, err
+		}
+		settings, err := d.helper.settings(d.table.Settings)
+		if err != nil || len(settings) > 0 || !maps.Equal(have, keys(d.helper.elems)) {
+			return false, err
+		}
+	}
+	all, err := d.readAll(ctx)
+	if err != nil {
+		return false, err
+	}
+	scripts, _ := d.whole(d.groups, all)
+	for _, s := range scripts {
+		if s.String() != "" {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// Cleanup implements datapath.Datapath. It leaves alone the rules of a kube-proxy that
+// was here before us and that we never took over.
+func (d *Datapath) Cleanup(ctx context.Context) error {
+	defer d.Close()
+	var errs []error
+	for _, v := range []Variant{NFT, Legacy} {
+		for _, is4 := range families() {
+			if err := d.clean(ctx, v, is4); err != nil {
+				errs = append(errs, err)
+			}
+		}
+	}
+	if len(errs) == 0 {
+		errs = append(errs, d.helper.table.Delete())
+	}
+	for _, err := range errs {
+		if err != nil {
+			return fmt.Errorf("clean up iptables: %w", err)
+		}
+	}
+	return nil
+}
+
+// clean removes what we have in one family of one variant.
+func (d *Datapath) clean(ctx context.Context, v Variant, is4 bool) error {
+	h, err := d.kernel.read(ctx, v, is4)
+	if err != nil {
+		if v != d.cfg.Variant {
+			return nil // this iptables is not here, so nothing of ours is in it
+		}
+		return err
+	}
+	if h.chains[chain{nat, recordings}] == nil {
+		return nil
+	}
+	s := newScript()
+	for _, where := range []*section{&s.nat, &s.after} {
+		for _, one := range h.hooks {
+			if one.in.table == where.table {
+				where.delete(one.in.name, []string{one.rule})
+			}
+		}
+		for _, c := range sorted(h.chains) {
+			if c.table == where.table {
+				where.drop(c.name)
+			}
+		}
+	}
+	if err := d.kernel.restore(ctx, v, is4, s.String()); err != nil {
+		return err
+	}
+	if v == NFT {
+		return d.vacate(ctx, is4, h)
+	}
+	return nil
+}
+
+// vacate removes the tables that iptables-nft made for us and that nobody else uses: they
+// hold nothing but the empty chains of the hooks.
+func (d *Datapath) vacate(ctx context.Context, is4 bool, was *held) error {
+	h, err := d.kernel.read(ctx, NFT, is4)
+	if err != nil {
+		return err
+	}
+	family := "ip"
+	if !is4 {
+		family = "ip6"
+	}
+	var text strings.Builder
+	for _, table := range slices.Sorted(maps.Keys(h.others)) {
+		if _, used := was.others[table]; used && h.others[table] == 0 && (table == nat || table == filter) {
+			fmt.Fprintf(&text, "delete table %s %s\n", family, table)
+		}
+	}
+	if text.Len() == 0 {
+		return nil
+	}
+	return d.helper.table.Run(ctx, text.String())
+}

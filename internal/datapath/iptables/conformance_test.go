@@ -1,0 +1,27 @@
+package iptables_test
+
+import (
+	"testing"
+
+	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/datapath/conformance"
+	"github.com/fairway-net/fairway/internal/datapath/iptables"
+	"github.com/fairway-net/fairway/internal/testnet"
+)
+
+func TestMain(m *testing.M) { testnet.Main(m) }
+
+func TestConformance(t *testing.T) { conformance.Run(t, open(iptables.NFT)) }
+
+// TestLegacy runs the scenarios only: what differs is the program that writes the rules.
+func TestLegacy(t *testing.T) { conformance.RunScenarios(t, open(iptables.Legacy)) }
+
+func open(v iptables.Variant) conformance.Open {
+	return func(t testing.TB) datapath.Datapath {
+		d, err := iptables.New(iptables.Config{Variant: v})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+}

@@ -1,0 +1,322 @@
+package iptables
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/internal/datapath/nft"
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+//go:embed helper.nft.tmpl
+var helperText string
+
+// An elem is one element of a set of the helper's; to is the chain that a verdict leads
+// to. Its fields are strings so that it can be a map's key.
+type elem struct{ set, key, data, to string }
+
+func (e elem) write(add bool) nft.Write {
+	w := nft.Write{Set: e.set, Key: []byte(e.key), Add: add, Del: !add}
+	if add {
+		w.Data, w.Goto, w.Comment = []byte(e.data), e.to, e.to
+		if e.to != "" {
+			w.Data = nil
+		}
+	}
+	return w
+}
+
+// helperSets are those whose elements come and go with Services.
+func helperSets() []string {
+	return []string{
+		"sticky4", "sticky6", "sticky-outside4", "sticky-outside6",
+		"nodeport-sticky4", "nodeport-sticky6", "nodeport-sticky-outside4", "nodeport-sticky-outside6",
+		"ids", "learn", "reserved4", "reserved6",
+	}
+}
+
+// A helper is the table beside iptables: helper.nft.tmpl.
+type helper struct {
+	table *nft.Table
+	watch *nft.Watch
+	elems map[elem]int // what it holds, and by how many frontends
+}
+
+func newHelper() *helper {
+	t := nft.New("fairway-iptables")
+	return &helper{table: t, watch: t.Watch()}
+}
+
+func (h *helper) program() *nft.Program {
+	return &nft.Program{
+		Source: helperText, Data: map[string]any{"Marked": fmt.Sprintf("%#x", chosen)},
+		Keep: func(chain string) bool { _, _, ok := lasting(chain); return ok },
+	}
+}
+
+// read returns the elements that the kernel holds.
+func (h *helper) read() (map[elem]bool, error) {
+	all := map[elem]bool{}
+	for _, set := range helperSets() {
+		err := h.table.Elements(set, func(e nft.Element) error {
+			all[elem{set, string(e.Key), string(e.Data), e.Comment}] = true
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// settings are the writes that make the helper's settings s.
+func (h *helper) settings(s service.Settings) (ws []nft.Write, err error) {
+	for _, is4 := range []bool{true, false} {
+		for _, set := range []struct {
+			name string
+			want []netip.Prefix
+		}{{"pods", s.Pods}, {"nodeport-addresses", s.NodePorts}, {"service-cidrs", s.ServiceCIDRs}} {
+			have, err := h.table.Prefixes(inFamily(set.name, is4))
+			if err != nil {
+				return nil, err
+			}
+			ws = append(ws, nft.ReplacePrefixes(inFamily(set.name, is4), is4, have, set.want)...)
+		}
+	}
+	have, err := h.table.Links("pod-interfaces")
+	if err != nil {
+		return nil, err
+	}
+	want := slices.Compact(slices.Sorted(slices.Values(s.PodInterfaces)))
+	return append(ws, nft.ReplaceLinks("pod-interfaces", have, want)...), nil
+}
+
+// A step is what changes of the helper: before the rules of iptables, and after them.
+type step struct {
+	before, after []nft.Write
+	newChains     []string
+	oldChains     []string
+	rules         bool // the constant rules are written too
+}
+
+// plan makes the step from what is there to what shall be.
+func plan(was, is map[elem]bool) (s step) {
+	type place struct{ set, key string }
+	taken := map[place]bool{}
+	chains := func(all map[elem]bool) map[string]bool {
+		names := map[string]bool{}
+		for e := range all {
+			if e.set == "learn" {
+				names[e.to] = true
+			}
+		}
+		return names
+	}
+	for e := range is {
+		if !was[e] {
+			taken[place{e.set, e.key}] = true
+		}
+	}
+	var add []nft.Write
+	for _, e := range order(is) {
+		if !was[e] {
+			add = append(add, e.write(true))
+		}
+	}
+	for _, e := range order(was) {
+		switch {
+		case is[e]:
+		case taken[place{e.set, e.key}]: // another value for the same key
+			s.before = append(s.before, e.write(false))
+		default:
+			s.after = append(s.after, e.write(false))
+		}
+	}
+	s.before = append(s.before, add...)
+	from, to := chains(was), chains(is)
+	for name := range to {
+		if !from[name] {
+			s.newChains = append(s.newChains, name)
+		}
+	}
+	for name := range from {
+		if !to[name] && name != "" {
+			s.oldChains = append(s.oldChains, name)
+		}
+	}
+	return s
+}
+
+// order sorts elements by set and key: neighbours share a message to the kernel.
+func order(all map[elem]bool) []elem {
+	return slices.SortedFunc(maps.Keys(all), func(a, b elem) int {
+		if c := strings.Compare(a.set, b.set); c != 0 {
+			return c
+		}
+		return strings.Compare(a.key, b.key)
+	})
+}
+
+func (h *helper) first(s step) error {
+	return h.table.Commit(func(c *nftables.Conn) (bool, error) {
+		if s.rules {
+			h.constant(c)
+		}
+		for _, name := range s.newChains {
+			if err := h.learner(c, name); err != nil {
+				return false, err
+			}
+		}
+		return s.rules || len(s.newChains) > 0, nil
+	}, s.before)
+}
+
+func (h *helper) last(s step) error {
+	if err := h.table.Commit(nil, s.after); err != nil {
+		return err
+	}
+	return h.table.Commit(func(c *nftables.Conn) (bool, error) {
+		for _, name := range s.oldChains {
+			c.FlushChain(h.table.Chain(name))
+			c.DelChain(h.table.Chain(name))
+		}
+		return len(s.oldChains) > 0, nil
+	}, nil)
+}
+
+// Registers of four bytes: a key begins at the first, a value is apart from it.
+const (
+	keyReg  = unix.NFT_REG32_00
+	dataReg = unix.NFT_REG32_08
+	keepReg = unix.NFT_REG32_12
+)
+
+func readPriority(reg uint32) expr.Any { return &expr.Meta{Key: expr.MetaKeyPRIORITY, Register: reg} }
+func setPriority(reg uint32) expr.Any {
+	return &expr.Meta{Key: expr.MetaKeyPRIORITY, Register: reg, SourceRegister: true}
+}
+func readMark(reg uint32) expr.Any { return &expr.Ct{Key: expr.CtKeyMARK, Register: reg} }
+func setMark(reg uint32) expr.Any {
+	return &expr.Ct{Key: expr.CtKeyMARK, Register: reg, SourceRegister: true}
+}
+func number(reg, v uint32) expr.Any {
+	return &expr.Immediate{Register: reg, Data: binaryutil.NativeEndian.PutUint32(v)}
+}
+
+// source is the client's address, behind the number of a list.
+func source(is4 bool) expr.Any {
+	p := &expr.Payload{DestRegister: keyReg + 1, Base: expr.PayloadBaseNetworkHeader, Offset: 12, Len: 4}
+	if !is4 {
+		p.Offset, p.Len = 8, 16
+	}
+	return p
+}
+
+// constant writes the rules that the program leaves empty:
+//
+//	recall4    the mark of (priority, client), if it is known, else one that is nobody's,
+//	           becomes the connection's, whose own goes into the priority
+//	give-back  and back
+func (h *helper) constant(c *nftables.Conn) {
+	rule := func(chain string, exprs ...expr.Any) {
+		c.AddRule(&nftables.Rule{Table: h.table.Ref(), Chain: h.table.Chain(chain), Exprs: exprs})
+	}
+	for _, is4 := range []bool{true, false} {
+		name := inFamily("recall", is4)
+		c.FlushChain(h.table.Chain(name))
+		rule(name, readPriority(keyReg), source(is4),
+			&expr.Lookup{SourceRegister: keyReg, DestRegister: dataReg, IsDestRegSet: true, SetName: inFamily("affinity", is4)},
+			readMark(keepReg), setPriority(keepReg), setMark(dataReg), &expr.Verdict{Kind: expr.VerdictReturn})
+		rule(name, readMark(keepReg), setPriority(keepReg), number(dataReg, chosen), setMark(dataReg))
+	}
+	c.FlushChain(h.table.Chain("give-back"))
+	rule("give-back", readPriority(keepReg), setMark(keepReg), number(keepReg, 0), setPriority(keepReg))
+}
+
+// Chains that remember a client for so many seconds: one where it is new, another where
+// it was before.
+const learnPrefix, keepPrefix = "learn-", "keep-"
+
+// dynsetDelete is NFT_DYNSET_OP_DELETE, which x/sys/unix lacks.
+const dynsetDelete = 2
+
+// lasting reads the name of such a chain.
+func lasting(name string) (seconds int, renew, ok bool) {
+	text, renew := strings.CutPrefix(name, keepPrefix)
+	if !renew {
+		if text, ok = strings.CutPrefix(name, learnPrefix); !ok {
+			return 0, false, false
+		}
+	}
+	seconds, err := strconv.Atoi(text)
+	return seconds, renew, err == nil
+}
+
+// learner writes one of these chains. An entry's value cannot be changed by a rule, so
+// that one which leads elsewhere is deleted first. One that is right is only renewed: it
+// must not be missing for a moment.
+func (h *helper) learner(c *nftables.Conn, name string) error {
+	seconds, renew, ok := lasting(name)
+	if !ok {
+		return fmt.Errorf("chain %s remembers nobody", name)
+	}
+	chain := c.AddChain(h.table.Chain(name))
+	c.FlushChain(chain)
+	for _, is4 := range []bool{true, false} {
+		nfproto := byte(unix.NFPROTO_IPV6)
+		if is4 {
+			nfproto = unix.NFPROTO_IPV4
+		}
+		other := func(from, to uint32) expr.Any { // the mark with the other beginning
+			return &expr.Bitwise{SourceRegister: from, DestRegister: to, Len: 4,
+				Mask: native(0xffffffff), Xor: native(chosen ^ remembered)}
+		}
+		remember := func(operation uint32) expr.Any {
+			return &expr.Dynset{
+				SrcRegKey: keyReg, SrcRegData: dataReg, SetName: inFamily("affinity", is4),
+				Operation: operation, Timeout: time.Duration(seconds) * time.Second,
+			}
+		}
+		exprs := []expr.Any{
+			&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: keyReg},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: keyReg, Data: []byte{nfproto}},
+		}
+		if renew {
+			exprs = append(exprs, readMark(dataReg), other(dataReg, keepReg))
+		} else {
+			exprs = append(exprs, readMark(keepReg), other(keepReg, dataReg))
+		}
+		exprs = append(exprs,
+			&expr.Lookup{SourceRegister: keepReg, DestRegister: keyReg, IsDestRegSet: true, SetName: "ids"}, source(is4))
+		if !renew {
+			forget := append(slices.Clone(exprs), remember(dynsetDelete))
+			c.AddRule(&nftables.Rule{Table: h.table.Ref(), Chain: chain, Exprs: forget})
+		}
+		c.AddRule(&nftables.Rule{Table: h.table.Ref(), Chain: chain, Exprs: append(exprs, remember(unix.NFT_DYNSET_OP_UPDATE))})
+	}
+	c.AddRule(&nftables.Rule{Table: h.table.Ref(), Chain: chain, Exprs: []expr.Any{
+		&expr.Verdict{Kind: expr.VerdictGoto, Chain: "give-back"},
+	}})
+	return nil
+}
+
+// load makes the program run.
+func (h *helper) load(ctx context.Context, again bool) error {
+	loaded, err := h.table.Load(ctx, h.program(), again)
+	if err == nil && loaded {
+		err = h.table.Prune(h.program())
+	}
+	return err
+}

@@ -1,0 +1,426 @@
+// Package iptables is the datapath that uses iptables: the chains that kube-proxy's mode
+// iptables writes and that every article about Services shows.
+//
+//	PREROUTING, OUTPUT → KUBE-SERVICES ─┬→ KUBE-SVC-… ──────────────┬→ KUBE-SEP-… → DNAT
+//	                       │            ├→ KUBE-EXT-… → KUBE-SVL-… ─┘      │
+//	                       │            └→ KUBE-FW-…  → KUBE-EXT-…   KUBE-MARK-MASQ
+//	                       └→ KUBE-NODEPORTS → KUBE-EXT-…
+//	POSTROUTING → KUBE-POSTROUTING: masquerade what is marked
+//	filter: KUBE-SERVICES, KUBE-EXTERNAL-SERVICES, KUBE-NODEPORTS reject and drop
+//
+// It hides how a Table becomes rules, and which of the two iptables there are (nft,
+// legacy) is in use. It promises, beyond the contract in package datapath, that
+// a change is told to the kernel by its own chains alone, with iptables-restore, and
+// that all it wrote can be read back from iptables-save: what rules do not show by
+// themselves is in their comments, and the node's settings are in the chain FAIRWAY.
+//
+// Two things iptables cannot do are in a small table of nf_tables beside it
+// (helper.nft.tmpl): clients that stay at their endpoint, without xt_recent's limit of
+// 100 an endpoint, and refusing what comes to a ClusterIP at a port that nobody serves.
+//
+// It needs the programs iptables-*, ip6tables-* and nft.
+package iptables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os/exec"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// DefaultMark is kube-proxy's: bit 14.
+const DefaultMark = 1 << 14
+
+// Config says how the datapath works. The zero value works.
+type Config struct {
+	// Mark is the bit of the packet mark that means "masquerade me". 0: DefaultMark.
+	Mark uint32
+	// Variant is which iptables is used.
+	Variant Variant
+}
+
+// Datapath implements datapath.Datapath.
+type Datapath struct {
+	cfg     Config
+	variant Variant // Auto: not known
+	kernel  *kernel
+	helper  *helper
+	painter *painter
+	table   *service.Table // what the kernel holds; nil: not known, read it
+	groups  map[group][]*service.Frontend
+	reload  bool      // the helper's rules were changed: load it again
+	verify  time.Time // when Check may read everything again
+}
+
+var (
+	_ datapath.Datapath = (*Datapath)(nil)
+	_ datapath.Prober   = (*Datapath)(nil)
+)
+
+// New returns a datapath. It does not touch the kernel.
+func New(cfg Config) (*Datapath, error) {
+	if cfg.Mark == 0 {
+		cfg.Mark = DefaultMark
+	}
+	if cfg.Variant > Legacy {
+		return nil, fmt.Errorf("iptables: there is no variant %d", cfg.Variant)
+	}
+	return &Datapath{cfg: cfg, kernel: &kernel{}, helper: newHelper()}, nil
+}
+
+// Name returns "iptables".
+func (d *Datapath) Name() string { return "iptables" }
+
+// Algorithms implements datapath.Datapath.
+func (d *Datapath) Algorithms() service.Algorithms {
+	return service.AlgorithmsOf(service.Random, service.RoundRobin)
+}
+
+// FailWrites makes every write ask f first and fail with its error. It is for tests
+// that inject faults.
+func (d *Datapath) FailWrites(f func() error) {
+	d.kernel.fail = f
+	d.helper.table.FailWrites(f)
+}
+
+// Probe reports what keeps the datapath from working here.
+func (d *Datapath) Probe() error {
+	if err := d.helper.table.Probe(); err != nil {
+		return err
+	}
+	var missing error
+	for _, v := range []Variant{NFT, Legacy} {
+		if d.cfg.Variant != Auto && d.cfg.Variant != v {
+			continue
+		}
+		_, err := exec.LookPath(program(v, true, "restore"))
+		if err == nil {
+			return nil
+		}
+		missing = errors.Join(missing, err)
+	}
+	return fmt.Errorf("iptables is not installed: %w [apt-get install iptables]", missing)
+}
+
+// Sync implements datapath.Datapath.
+func (d *Datapath) Sync(ctx context.Context, want *service.Table) (datapath.Stats, error) {
+	var stats datapath.Stats
+	var err error
+	if d.table == nil || !d.table.Settings.Equal(want.Settings) {
+		stats, err = d.full(ctx, want)
+	} else {
+		stats, err = d.changes(ctx, want)
+	}
+	if err != nil {
+		d.Close() // the next Sync asks the kernel
+		return datapath.Stats{}, fmt.Errorf("sync iptables: %w", err)
+	}
+	return stats, nil
+}
+
+// Close implements datapath.Datapath.
+func (d *Datapath) Close() {
+	d.table, d.groups, d.painter, d.variant = nil, nil, nil, Auto
+	d.helper.elems = nil
+	d.helper.watch.Reset()
+	d.helper.table.Close()
+}
+
+// choose settles which iptables is used.
+func (d *Datapath) choose(ctx context.Context) (err error) {
+	if d.variant = d.cfg.Variant; d.variant == Auto {
+		d.variant, err = d.kernel.choose(ctx)
+	}
+	return err
+}
+
+// readAll reads both families.
+func (d *Datapath) readAll(ctx context.Context) (map[bool]*held, error) {
+	all := map[bool]*held{}
+	for _, is4 := range families() {
+		h, err := d.kernel.read(ctx, d.variant, is4)
+		if err != nil {
+			return nil, err
+		}
+		all[is4] = h
+	}
+	return all, nil
+}
+
+// Dump implements datapath.Datapath.
+func (d *Datapath) Dump(ctx context.Context) (*service.Table, error) {
+	if d.variant == Auto {
+		if err := d.choose(ctx); err != nil {
+			return nil, fmt.Errorf("dump iptables: %w", err)
+		}
+	}
+	all, err := d.readAll(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("dump iptables: %w", err)
+	}
+	t, err := table(all)
+	if err != nil {
+		return nil, fmt.Errorf("dump iptables: %w", err)
+	}
+	return t, nil
+}
+
+// full compares everything with the kernel and writes what differs.
+func (d *Datapath) full(ctx context.Context, want *service.Table) (stats datapath.Stats, err error) {
+	stats.Full = true
+	if err := d.choose(ctx); err != nil {
+		return stats, err
+	}
+	if err := d.helper.load(ctx, d.reload); err != nil {
+		return stats, err
+	}
+	if err := d.helper.watch.Begin(); err != nil {
+		return stats, err
+	}
+	all, err := d.readAll(ctx)
+	if err != nil {
+		return stats, err
+	}
+	elems, err := d.helper.read()
+	if err != nil {
+		return stats, err
+	}
+	if was, err := table(all); err == nil {
+		stats.Frontends = len(service.Diff(was, want))
+	} else {
+		_, stats.Frontends = want.Len() // what is there makes no sense
+	}
+	d.learn(want.Settings, all, elems)
+	groups := map[group][]*service.Frontend{}
+	for _, f := range want.Sorted() {
+		groups[groupOf(f)] = append(groups[groupOf(f)], f)
+	}
+	scripts, shall := d.whole(groups, all)
+	step := plan(elems, keys(shall))
+	settings, err := d.helper.settings(want.Settings)
+	if err != nil {
+		return stats, err
+	}
+	step.before, step.rules = append(settings, step.before...), true
+	for name := range learners(shall) { // their rules are not read
+		if !slices.Contains(step.newChains, name) {
+			step.newChains = append(step.newChains, name)
+		}
+	}
+	if err := d.apply(ctx, step, scripts, &stats); err != nil {
+		return stats, err
+	}
+	d.helper.elems, d.reload = shall, false
+	d.done(want, groups, true)
+	return stats, d.helper.watch.End(true)
+}
+
+// whole plans both families anew.
+func (d *Datapath) whole(groups map[group][]*service.Frontend, all map[bool]*held) (map[bool]*script, map[elem]int) {
+	scripts, shall := map[bool]*script{}, map[elem]int{}
+	for is4, h := range all {
+		l, entries := d.painter.layout(is4, d.cfg.Mark), map[chain][]string{}
+		for _, g := range sortedGroups(groups) {
+			one := d.painter.draw(is4, inOne(groups[g], is4))
+			maps.Copy(l.chains, one.chains)
+			for c, rules := range one.entries {
+				entries[c] = append(entries[c], rules...)
+			}
+			for e, n := range one.elems {
+				shall[e] += n
+			}
+		}
+		scripts[is4] = newScript()
+		scripts[is4].everything(h, l, entries)
+	}
+	return scripts, shall
+}
+
+// changes writes what differs from the last table.
+func (d *Datapath) changes(ctx context.Context, want *service.Table) (stats datapath.Stats, err error) {
+	all := service.Diff(d.table, want)
+	if len(all) == 0 {
+		d.table = want
+		return stats, nil
+	}
+	if err := d.helper.watch.Begin(); err != nil {
+		return stats, err
+	}
+	stats.Frontends = len(all)
+	groups := map[group][]*service.Frontend{}
+	for _, c := range all {
+		for _, f := range []*service.Frontend{c.Old, c.New} {
+			if f != nil {
+				groups[groupOf(f)] = nil
+			}
+		}
+	}
+	for g := range groups {
+		groups[g] = frontendsOf(want, g)
+	}
+	scripts := map[bool]*script{}
+	for _, is4 := range families() {
+		scripts[is4] = newScript()
+	}
+	was, is := map[elem]bool{}, map[elem]bool{}
+	counts := map[elem]int{}
+	for _, g := range sortedGroups(groups) {
+		for is4, s := range scripts {
+			old, next := d.painter.draw(is4, inOne(d.groups[g], is4)), d.painter.draw(is4, inOne(groups[g], is4))
+			s.change(old, next)
+			for e, n := range old.elems {
+				counts[e] -= n
+			}
+			for e, n := range next.elems {
+				counts[e] += n
+			}
+		}
+	}
+	for e, n := range counts {
+		if had := d.helper.elems[e]; had > 0 {
+			was[e] = true
+		}
+		if d.helper.elems[e]+n > 0 {
+			is[e] = true
+		}
+	}
+	step := d.learnersOf(plan(was, is), counts)
+	if err := d.apply(ctx, step, scripts, &stats); err != nil {
+		return stats, err
+	}
+	for e, n := range counts {
+		if d.helper.elems[e] += n; d.helper.elems[e] <= 0 {
+			delete(d.helper.elems, e)
+		}
+	}
+	d.done(want, groups, false)
+	return stats, d.helper.watch.End(true)
+}
+
+// learnersOf corrects which chains come and go: others may use them too.
+func (d *Datapath) learnersOf(s step, counts map[elem]int) step {
+	if len(s.newChains)+len(s.oldChains) == 0 {
+		return s
+	}
+	before := learners(d.helper.elems)
+	next := maps.Clone(d.helper.elems)
+	for e, n := range counts {
+		if next[e] += n; next[e] <= 0 {
+			delete(next, e)
+		}
+	}
+	after := learners(next)
+	s.newChains = slices.DeleteFunc(s.newChains, func(name string) bool { return before[name] })
+	s.oldChains = slices.DeleteFunc(s.oldChains, func(name string) bool { return after[name] })
+	return s
+}
+
+// learners are the chains that elements lead to.
+func learners(all map[elem]int) map[string]bool {
+	names := map[string]bool{}
+	for e := range all {
+		if e.set == "learn" {
+			names[e.to] = true
+		}
+	}
+	return names
+}
+
+// apply writes.
+func (d *Datapath) apply(ctx context.Context, s step, scripts map[bool]*script, stats *datapath.Stats) error {
+	if err := d.helper.first(s); err != nil {
+		return err
+	}
+	for _, is4 := range families() {
+		text := scripts[is4].String()
+		if text == "" {
+			continue
+		}
+		if err := d.kernel.restore(ctx, d.variant, is4, text); err != nil {
+			return err
+		}
+		if d.variant == NFT {
+			d.helper.watch.Count(uint32(strings.Count(text, "COMMIT\n")))
+		}
+		for _, part := range scripts[is4].sections() {
+			stats.Added += part.added
+			stats.Deleted += part.deleted
+		}
+	}
+	for _, w := range slices.Concat(s.before, s.after) {
+		if w.Add {
+			stats.Added++
+		} else {
+			stats.Deleted++
+		}
+	}
+	return d.helper.last(s)
+}
+
+// done takes note of what the kernel holds now.
+func (d *Datapath) done(want *service.Table, groups map[group][]*service.Frontend, all bool) {
+	d.table = want
+	if all {
+		d.groups = groups
+	}
+	for g, fronts := range groups {
+		if d.groups[g] = fronts; len(fronts) == 0 {
+			delete(d.groups, g)
+		}
+	}
+	d.painter.forget(d.helper.elems)
+}
+
+// frontendsOf are the frontends of a group in a table, sorted by key.
+func frontendsOf(t *service.Table, g group) (all []*service.Frontend) {
+	e := t.Entry(g.name.Name)
+	if e == nil {
+		return nil
+	}
+	for _, f := range e.Frontends {
+		if groupOf(f) == g {
+			all = append(all, f)
+		}
+	}
+	slices.SortFunc(all, func(a, b *service.Frontend) int { return a.Key().Compare(b.Key()) })
+	return all
+}
+
+func inOne(all []*service.Frontend, is4 bool) (some []*service.Frontend) {
+	for _, f := range all {
+		if f.Addr.Addr().Is4() == is4 {
+			some = append(some, f)
+		}
+	}
+	return some
+}
+
+func sortedGroups(all map[group][]*service.Frontend) []group {
+	return slices.SortedFunc(maps.Keys(all), func(a, b group) int {
+		if c := a.name.Name.Compare(b.name.Name); c != 0 {
+			return c
+		}
+		if a.name.Port != b.name.Port {
+			if a.name.Port < b.name.Port {
+				return -1
+			}
+			return 1
+		}
+		return int(a.proto) - int(b.proto)
+	})
+}
+
+func keys(all map[elem]int) map[elem]bool {
+	out := make(map[elem]bool, len(all))
+	for e := range all {
+		out[e] = true
+	}
+	return out
+}

@@ -1,0 +1,199 @@
+package iptables
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// A script is what iptables-restore is told of one family, in three transactions: first
+// what refuses packets that nobody takes any more, then the translation, then what
+// refuses no more. So a packet never passes between two of them.
+type script struct {
+	before, nat, after section
+}
+
+type section struct {
+	table                  string
+	declare, rules, remove []string
+	added, deleted         int
+}
+
+func newScript() *script {
+	return &script{section{table: filter}, section{table: nat}, section{table: filter}}
+}
+
+func (s *script) sections() []*section { return []*section{&s.before, &s.nat, &s.after} }
+
+func (s *script) String() string {
+	var b strings.Builder
+	for _, part := range s.sections() {
+		if len(part.declare)+len(part.rules)+len(part.remove) == 0 {
+			continue
+		}
+		b.WriteString("*" + part.table + "\n")
+		for _, lines := range [][]string{part.declare, part.rules, part.remove} {
+			for _, line := range lines {
+				b.WriteString(line + "\n")
+			}
+		}
+		b.WriteString("COMMIT\n")
+	}
+	return b.String()
+}
+
+// whole writes a chain anew, in one transaction with all the others of its section.
+func (s *section) whole(name string, rules []string) {
+	s.declare = append(s.declare, ":"+name+" - [0:0]")
+	for _, r := range rules {
+		s.rules = append(s.rules, "-A "+name+" "+r)
+	}
+	s.added += max(1, len(rules))
+}
+
+// drop removes a chain that nothing leads to any more.
+func (s *section) drop(name string) {
+	s.declare = append(s.declare, ":"+name+" - [0:0]")
+	s.remove = append(s.remove, "-X "+name)
+	s.deleted++
+}
+
+// insert puts rules before all others of a chain.
+func (s *section) insert(name string, rules []string) {
+	for _, r := range slices.Backward(rules) {
+		s.rules = append(s.rules, "-I "+name+" "+r)
+	}
+	s.added += len(rules)
+}
+
+func (s *section) delete(name string, rules []string) {
+	for _, r := range rules {
+		s.rules = append(s.rules, "-D "+name+" "+r)
+	}
+	s.deleted += len(rules)
+}
+
+// change tells a family of a group's change.
+func (s *script) change(was, is *drawing) {
+	for _, c := range sorted(is.chains) {
+		if !slices.Equal(is.chains[c], was.chains[c]) {
+			s.nat.whole(c.name, is.chains[c])
+		}
+	}
+	for _, c := range both(was.entries, is.entries) {
+		from, to := was.entries[c], is.entries[c]
+		if slices.Equal(from, to) {
+			continue
+		}
+		if c.table == nat {
+			s.nat.insert(c.name, minus(to, from))
+			s.nat.delete(c.name, minus(from, to))
+			continue
+		}
+		s.before.insert(c.name, minus(to, from))
+		s.after.delete(c.name, minus(from, to))
+	}
+	for _, c := range sorted(was.chains) {
+		if _, stays := is.chains[c]; !stays {
+			s.nat.drop(c.name)
+		}
+	}
+}
+
+// everything makes a family that holds h hold l, whatever is different.
+func (s *script) everything(h *held, l *layout, entries map[chain][]string) {
+	for _, c := range sorted(l.chains) {
+		want := slices.Concat(entries[c], l.chains[c], l.tails[c])
+		have, there := h.chains[c]
+		if there && sameRules(have, want, len(entries[c])) {
+			continue
+		}
+		switch {
+		case c.table == nat:
+			s.nat.whole(c.name, want)
+		case there:
+			s.before.insert(c.name, minus(entries[c], have))
+			s.after.whole(c.name, want)
+		default:
+			s.before.whole(c.name, want)
+		}
+	}
+	for _, where := range []struct {
+		table string
+		in    *section
+	}{{filter, &s.before}, {nat, &s.nat}} {
+		s.hook(h, l, where.table, where.in)
+	}
+	for _, c := range sorted(h.chains) {
+		if _, stays := l.chains[c]; !stays {
+			s.nat.drop(c.name)
+		}
+	}
+}
+
+// hook leads packets to our chains, and nobody twice.
+func (s *script) hook(h *held, l *layout, table string, in *section) {
+	left := slices.Clone(h.hooks)
+	missing := map[string][]string{}
+	for _, want := range l.hooks {
+		if want.in.table != table {
+			continue
+		}
+		if i := slices.Index(left, want); i >= 0 {
+			left = slices.Delete(left, i, i+1)
+			continue
+		}
+		missing[want.in.name] = append(missing[want.in.name], want.rule)
+	}
+	for _, name := range slices.Sorted(maps.Keys(missing)) {
+		in.insert(name, missing[name])
+	}
+	for _, old := range left {
+		if old.in.table == table {
+			in.delete(old.in.name, []string{old.rule})
+		}
+	}
+}
+
+// sameRules compares what a chain holds with what it shall hold. The order of the
+// entries at its beginning means nothing, that of all other rules does.
+func sameRules(have, want []string, entries int) bool {
+	if len(have) != len(want) {
+		return false
+	}
+	set := func(all []string) []string { return slices.Sorted(slices.Values(all[:entries])) }
+	return slices.Equal(have[entries:], want[entries:]) && slices.Equal(set(have), set(want))
+}
+
+// minus is a without what is in b.
+func minus(a, b []string) []string {
+	if len(b) == 0 {
+		return a
+	}
+	in := make(map[string]bool, len(b))
+	for _, s := range b {
+		in[s] = true
+	}
+	var out []string
+	for _, s := range a {
+		if !in[s] {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// sorted are the chains in the order of their names.
+func sorted[T any](all map[chain]T) []chain {
+	return slices.SortedFunc(maps.Keys(all), func(a, b chain) int {
+		return cmp.Or(strings.Compare(a.table, b.table), strings.Compare(a.name, b.name))
+	})
+}
+
+// both are the chains of either.
+func both(a, b map[chain][]string) []chain {
+	all := maps.Clone(a)
+	maps.Copy(all, b)
+	return sorted(all)
+}

@@ -1,0 +1,507 @@
+package iptables
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// A group is one port of one Service, whose frontends share chains.
+type group struct {
+	name  service.PortName
+	proto service.Proto
+}
+
+func groupOf(f *service.Frontend) group { return group{f.Service, f.Proto} }
+
+// A drawing is what some frontends of one family need in the kernel.
+type drawing struct {
+	chains  map[chain][]string // whole chains
+	entries map[chain][]string // rules in chains that it shares with others
+	elems   map[elem]int       // elements of the helper's sets, and how often
+}
+
+func newDrawing() *drawing {
+	return &drawing{map[chain][]string{}, map[chain][]string{}, map[elem]int{}}
+}
+
+// A painter draws groups on a node of some settings.
+type painter struct {
+	settings service.Settings
+	marks    numbers // of endpoints' chains, where clients stay
+	lists    numbers // of lists of endpoints, where clients stay
+}
+
+// draw draws the frontends of one group in one family, sorted by key.
+func (p *painter) draw(is4 bool, all []*service.Frontend) *drawing {
+	if len(all) == 0 {
+		return newDrawing()
+	}
+	s := &sketch{painter: p, drawing: newDrawing(), is4: is4, group: groupOf(all[0]),
+		names: map[string]string{}, masq: map[string][]string{}}
+	for _, f := range all {
+		s.frontend(f)
+	}
+	for list, rules := range s.masq {
+		c := chain{nat, list}
+		s.chains[c] = append(rules, s.chains[c]...)
+	}
+	return s.drawing
+}
+
+// A sketch is a drawing of one group in one family under way.
+type sketch struct {
+	*painter
+	*drawing
+	is4   bool
+	group group
+	names map[string]string   // of a chain's content : its name
+	masq  map[string][]string // rules that come before a list's endpoints
+}
+
+// name names a chain. The first of a kind has kube-proxy's name; others, which no
+// policy of Kubernetes needs, have one made of their content as well.
+func (s *sketch) name(prefix, content string, of ...string) (name string, there bool) {
+	key := prefix + strings.Join(of, "") + "\x00" + content
+	if name := s.names[key]; name != "" {
+		return name, true
+	}
+	name = prefix + hash(s.group.name, s.group.proto, of...)
+	for _, taken := range s.names {
+		if taken == name {
+			name = prefix + hash(s.group.name, s.group.proto, append(of, content)...)
+			break
+		}
+	}
+	s.names[key] = name
+	return name, false
+}
+
+func (s *sketch) frontend(f *service.Frontend) {
+	at := rule{proto: f.Proto, port: f.Addr.Port()}
+	in, kind := nodeports, ""
+	if !f.NodePort() {
+		at.dst, in, kind = whole(f.Addr.Addr()), services, " external IP"
+	}
+	switch {
+	case f.Reserved:
+		kind = " cluster IP"
+	case len(f.Sources) > 0 && !f.NodePort():
+		kind = " loadbalancer IP"
+	}
+	if f.Inside.Action == service.Forward || f.Outside.Action == service.Forward || len(f.Sources) > 0 {
+		at.jump = s.target(f)
+		at.comment = cut(f.Service.String() + kind + extras(f))
+		c := chain{nat, in}
+		s.entries[c] = append(s.entries[c], at.String())
+	}
+	s.refuse(f)
+	s.elements(f)
+}
+
+// extras are the facts about a frontend that no rule shows.
+func extras(f *service.Frontend) (text string) {
+	if f.Affinity > 0 {
+		text += " affinity " + f.Affinity.String()
+	}
+	if f.Balance != service.Random {
+		text += " balance " + f.Balance.String()
+	}
+	return text
+}
+
+// target is the chain that a frontend's packets go to.
+func (s *sketch) target(f *service.Frontend) string {
+	to := ""
+	switch {
+	case f.Inside.Action != service.Forward && f.Outside.Action != service.Forward:
+		to = "RETURN"
+	case f.Reserved && f.Inside.Equal(f.Outside):
+		to = s.list(f, f.Inside)
+		s.cluster(f, to)
+	default:
+		to = s.external(f)
+	}
+	if len(f.Sources) == 0 {
+		return to
+	}
+	name, there := s.name(fw, to+fmt.Sprint(f.Sources))
+	if there {
+		return name
+	}
+	var rules []string
+	for _, p := range f.Sources {
+		rules = append(rules, rule{src: p.String(), comment: cut(f.Service.String() + " loadbalancer IP"), jump: to}.String())
+	}
+	note := rule{comment: cut("other traffic to " + f.Service.String() + " will be dropped by KUBE-PROXY-FIREWALL")}
+	s.chains[chain{nat, name}] = append(rules, note.String())
+	return name
+}
+
+// cluster marks who must be masqueraded on the way to a ClusterIP, in the list's chain.
+func (s *sketch) cluster(f *service.Frontend, list string) {
+	r := rule{dst: whole(f.Addr.Addr()), proto: f.Proto, port: f.Addr.Port(), comment: f.Service.String() + " cluster IP"}
+	switch f.Inside.Masquerade {
+	case service.MasqueradeHairpin:
+		return
+	case service.MasqueradeFar:
+		r = s.far(r)
+	default:
+		r.comment, r.jump = r.comment+allMasqueraded, markMasq
+	}
+	s.masq[list] = append(s.masq[list], r.String())
+}
+
+// allMasqueraded tells MasqueradeAll from MasqueradeFar on a node that knows no pods;
+// farMasqueraded the same of clients from outside, who are no pods.
+const allMasqueraded, farMasqueraded = ", everyone", ", all but pods"
+
+// pods are the matches for clients that are pods, in one family.
+func (p *painter) pods(is4 bool) (all []rule) {
+	for _, cidr := range p.settings.Pods {
+		if cidr.Addr().Is4() == is4 {
+			all = append(all, rule{src: cidr.Masked().String()})
+		}
+	}
+	for _, name := range p.settings.PodInterfaces {
+		all = append(all, rule{in: link(name)})
+	}
+	return all
+}
+
+// far makes r mark all but pods for masquerade.
+func (s *sketch) far(r rule) rule {
+	pods := s.pods(s.is4)
+	r.jump = markMasq
+	switch len(pods) {
+	case 0:
+	case 1:
+		r.src, r.in = pods[0].src, pods[0].in
+		r.notSrc, r.notIn = r.src != "", r.in != ""
+	default:
+		r.jump = markFar
+	}
+	return r
+}
+
+// external is the chain of a frontend that outside clients use.
+func (s *sketch) external(f *service.Frontend) string {
+	key := fmt.Sprint(*f.Inside, *f.Outside, f.Affinity, f.Balance)
+	name, there := s.name(ext, key)
+	if there {
+		return name
+	}
+	to := func(what string) string { return what + " for " + f.Service.String() + " external destinations" }
+	var rules []rule
+	if !f.Inside.Equal(f.Outside) {
+		rules = s.insiders(f, to)
+	}
+	if r := f.Outside; r.Action == service.Forward {
+		mark := rule{comment: to("masquerade traffic"), jump: markMasq}
+		switch {
+		case r.Masquerade == service.MasqueradeAll:
+			rules = append(rules, mark)
+		case r.Masquerade == service.MasqueradeFar:
+			if mark.comment += farMasqueraded; f.Inside.Equal(r) {
+				mark = s.far(mark)
+			}
+			rules = append(rules, mark)
+		}
+		rules = append(rules, rule{jump: s.list(f, r)})
+	}
+	s.write(chain{nat, name}, rules)
+	return name
+}
+
+// insiders are the rules for pods and for the node itself, where they differ.
+func (s *sketch) insiders(f *service.Frontend, to func(string) string) (rules []rule) {
+	r, jump := f.Inside, "RETURN"
+	if r.Action == service.Forward {
+		jump = s.list(f, r)
+	}
+	for _, pod := range s.pods(s.is4) {
+		if r.Action == service.Forward && r.Masquerade == service.MasqueradeAll {
+			mark := pod
+			mark.comment, mark.jump = to("masquerade pod traffic"), markMasq
+			rules = append(rules, mark)
+		}
+		pod.comment, pod.jump = to("pod traffic"), jump
+		rules = append(rules, pod)
+	}
+	if r.Action == service.Forward && r.Masquerade != service.MasqueradeHairpin {
+		mark := rule{comment: to("masquerade LOCAL traffic"), more: fromLocal, jump: markMasq}
+		if r.Masquerade == service.MasqueradeAll {
+			mark.comment += allMasqueraded
+		}
+		rules = append(rules, mark)
+	}
+	return append(rules, rule{comment: to("route LOCAL traffic"), more: fromLocal, jump: jump})
+}
+
+func (s *sketch) write(c chain, rules []rule) {
+	texts := make([]string, 0, len(rules))
+	for _, r := range rules {
+		r.comment = cut(r.comment)
+		texts = append(texts, r.String())
+	}
+	s.chains[c] = texts
+}
+
+// list is the chain that picks one of a route's endpoints.
+func (s *sketch) list(f *service.Frontend, r *service.Route) string {
+	prefix := svc
+	if r.Local {
+		prefix = svl
+	}
+	name, there := s.name(prefix, fmt.Sprint(r.Endpoints, f.Affinity, f.Balance))
+	if there {
+		return name
+	}
+	var stay, pick []rule
+	slots := slotsOf(f.Balance, r.Endpoints)
+	for i, slot := range slots {
+		e := r.Endpoints[slot.endpoint]
+		arrow := " -> " + e.String()
+		own := f.Service.String()
+		one := rule{comment: own[:min(len(own), maxComment-len(arrow))] + arrow, jump: s.endpoint(f, e, name)}
+		if f.Affinity > 0 && !slices.ContainsFunc(slots[:i], func(o slot_) bool { return o.endpoint == slot.endpoint }) {
+			known := one
+			known.more = fmt.Sprintf("-m connmark --mark %#x", remembered|s.marks.get(one.jump))
+			stay = append(stay, known)
+		}
+		one.more = slot.match
+		pick = append(pick, one)
+	}
+	s.write(chain{nat, name}, append(stay, pick...))
+	return name
+}
+
+// A slot_ is one rule that picks an endpoint, and with which match.
+type slot_ struct {
+	endpoint int
+	match    string
+}
+
+// maxSlots bounds the rules of a list that takes turns by weight.
+const maxSlots = 256
+
+// slotsOf says how endpoints are picked. Each rule takes its share of what the rules
+// before it have left.
+func slotsOf(how service.Algorithm, all []service.Endpoint) (slots []slot_) {
+	weight := func(e service.Endpoint) uint32 { return uint32(max(e.Weight, 1)) }
+	var total uint32
+	for _, e := range all {
+		total += weight(e)
+	}
+	if how == service.RoundRobin {
+		turns := turns(all)
+		for i, e := range turns {
+			slot := slot_{endpoint: e}
+			if left := len(turns) - i; left > 1 {
+				slot.match = every(left)
+			}
+			slots = append(slots, slot)
+		}
+		return slots
+	}
+	for i, e := range all {
+		slot := slot_{endpoint: i}
+		if i < len(all)-1 {
+			slot.match = chance(weight(e), total)
+		}
+		total -= weight(e)
+		slots = append(slots, slot)
+	}
+	return slots
+}
+
+// turns is one round: who is next, each as often as its weight says, far from itself.
+func turns(all []service.Endpoint) (round []int) {
+	weights, total, divisor := make([]int, len(all)), 0, 0
+	for i, e := range all {
+		weights[i] = int(max(e.Weight, 1))
+		for a, b := weights[i], divisor; ; a, b = b, a%b {
+			if b == 0 {
+				divisor = a
+				break
+			}
+		}
+	}
+	for i := range weights {
+		weights[i] /= divisor
+		total += weights[i]
+	}
+	if total > max(maxSlots, len(all)) { // so many rules would cost more than exactness gains
+		sum := total
+		total = 0
+		for i := range weights {
+			weights[i] = max(1, weights[i]*maxSlots/sum)
+			total += weights[i]
+		}
+	}
+	credit := make([]int, len(all))
+	for range total {
+		best := 0
+		for i := range credit {
+			if credit[i] += weights[i]; credit[i] > credit[best] {
+				best = i
+			}
+		}
+		credit[best] -= total
+		round = append(round, best)
+	}
+	return round
+}
+
+// endpoint is the chain of one endpoint. Lists share it, unless clients stay at it.
+func (s *sketch) endpoint(f *service.Frontend, e service.Endpoint, list string) string {
+	content := fmt.Sprint(e)
+	if f.Affinity > 0 {
+		content += list
+	}
+	name, there := s.name(sep, content, e.Addr.String())
+	if there {
+		return name
+	}
+	own := f.Service.String()
+	rules := []rule{{src: whole(e.Addr.Addr()), comment: own, jump: markMasq}}
+	if f.Affinity > 0 {
+		n := s.marks.get(name)
+		rules = append(rules, rule{comment: own, more: fmt.Sprintf("-m connmark ! --mark %#x", remembered|n),
+			jump: fmt.Sprintf("CONNMARK --set-xmark %#x/0xffffffff", chosen|n)})
+	}
+	rules = append(rules, rule{proto: f.Proto, comment: own, jump: "DNAT --to-destination " + e.Addr.String()})
+	s.write(chain{nat, name}, rules)
+	return name
+}
+
+// A connection is marked between two hooks only, with the number of its endpoint's chain:
+// chosen if it is new there, remembered if its client was there before.
+const chosen, remembered = 0xfa << 24, 0xfb << 24
+
+// refuse draws what becomes of packets that no endpoint gets.
+func (s *sketch) refuse(f *service.Frontend) {
+	at := rule{proto: f.Proto, port: f.Addr.Port()}
+	c := chain{filter, externals}
+	switch {
+	case f.NodePort():
+		c.name = nodeports
+	case f.Reserved:
+		c.name = services
+	}
+	if !f.NodePort() {
+		at.dst = whole(f.Addr.Addr())
+	}
+	add := func(c chain, r rule) { s.entries[c] = append(s.entries[c], r.String()) }
+	refuse := func(a service.Action, who rule) {
+		r := at
+		r.src, r.in, r.more = who.src, who.in, who.more
+		r.jump, r.comment = "DROP", cut(f.Service.String()+" has no local endpoints"+extras(f))
+		if a == service.Reject {
+			r.jump, r.comment = rejects(s.is4), cut(f.Service.String()+" has no endpoints"+extras(f))
+		}
+		if a == service.Drop || len(f.Sources) == 0 || who != (rule{}) {
+			add(c, r)
+			return
+		}
+		for _, p := range f.Sources { // who may not come in learns nothing
+			r.src = p.String()
+			add(c, r)
+		}
+	}
+	in, out := f.Inside.Action, f.Outside.Action
+	switch {
+	case in != service.Forward && out != service.Forward && in != out:
+		for _, who := range append(s.pods(s.is4), rule{more: fromLocal}) {
+			refuse(in, who)
+		}
+		refuse(out, rule{})
+	case in != service.Forward: // others are translated before they come here
+		refuse(in, rule{})
+	case out != service.Forward:
+		refuse(out, rule{})
+	}
+	if len(f.Sources) > 0 {
+		if !f.NodePort() {
+			c.name = firewall
+		}
+		at.comment, at.jump = cut(f.Service.String()+" traffic not accepted by "+fw+hash(f.Service, f.Proto)), "DROP"
+		add(c, at)
+	}
+}
+
+func rejects(is4 bool) string {
+	if is4 {
+		return "REJECT --reject-with icmp-port-unreachable"
+	}
+	return "REJECT --reject-with icmp6-port-unreachable"
+}
+
+// elements are the frontend's elements in the helper's sets.
+func (s *sketch) elements(f *service.Frontend) {
+	put := func(e elem) { s.elems[e]++ }
+	if f.Reserved {
+		put(elem{set: inFamily("reserved", s.is4), key: string(f.Addr.Addr().AsSlice())})
+	}
+	if f.Affinity <= 0 {
+		return
+	}
+	own := func(r *service.Route) []byte {
+		if r.Action != service.Forward {
+			return make([]byte, 4)
+		}
+		list := s.list(f, r)
+		number := native(s.lists.get(list + inFamily("", s.is4)))
+		for _, e := range r.Endpoints {
+			n, seconds := s.marks.get(s.endpoint(f, e, list)), max(1, int64(f.Affinity/time.Second))
+			put(elem{set: "ids", key: string(native(chosen | n)), data: string(number)})
+			put(elem{set: "learn", key: string(native(chosen | n)), to: learnPrefix + strconv.FormatInt(seconds, 10)})
+			put(elem{set: "learn", key: string(native(remembered | n)), to: keepPrefix + strconv.FormatInt(seconds, 10)})
+		}
+		return number
+	}
+	base, key := "sticky", string(stickyKey(f))
+	if f.NodePort() {
+		base = "nodeport-sticky"
+	}
+	put(elem{set: inFamily(base, s.is4), key: key, data: string(own(f.Inside))})
+	if !f.Inside.Equal(f.Outside) {
+		put(elem{set: inFamily(base+"-outside", s.is4), key: key, data: string(own(f.Outside))})
+	}
+}
+
+// stickyKey is address . protocol . port, each in four bytes or a multiple of them.
+func stickyKey(f *service.Frontend) []byte {
+	var key []byte
+	if !f.NodePort() {
+		key = f.Addr.Addr().AsSlice()
+	}
+	key = append(key, byte(f.Proto), 0, 0, 0)
+	return append(binary.BigEndian.AppendUint16(key, f.Addr.Port()), 0, 0)
+}
+
+func native(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
+
+// inFamily is a set's name in a family.
+func inFamily(set string, is4 bool) string {
+	if is4 {
+		return set + "4"
+	}
+	return set + "6"
+}
+
+// ofFamily are the prefixes of a family.
+func ofFamily(all []netip.Prefix, is4 bool) (some []netip.Prefix) {
+	for _, p := range all {
+		if p.Addr().Is4() == is4 {
+			some = append(some, p)
+		}
+	}
+	return some
+}

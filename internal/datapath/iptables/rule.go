@@ -1,0 +1,186 @@
+package iptables
+
+import (
+	"fmt"
+	"math"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// A rule is one rule, in the words that we use of iptables. Its text is exactly what
+// iptables-save prints for it, so that what we want and what the kernel has can be
+// compared as text.
+type rule struct {
+	src, dst, in          string // "10.96.0.1/32", "veth+"; empty: any
+	notSrc, notDst, notIn bool
+	proto                 service.Proto // 0: any
+	port                  uint16        // 0: any
+	comment               string
+	more                  string // other matches, as text
+	jump                  string // the target with its options; empty: none
+	unknown               bool   // it was read and has words that are not ours
+}
+
+// String returns the rule as it stands behind "-A CHAIN".
+func (r rule) String() string {
+	var b strings.Builder
+	word := func(not bool, option, value string) {
+		if value != "" {
+			if not {
+				b.WriteString("! ")
+			}
+			b.WriteString(option + " " + value + " ")
+		}
+	}
+	word(r.notSrc, "-s", r.src)
+	word(r.notDst, "-d", r.dst)
+	word(r.notIn, "-i", r.in)
+	proto := lower(r.proto)
+	word(false, "-p", proto)
+	word(false, "-m comment --comment", quote(r.comment))
+	word(false, "-m", proto)
+	if r.port != 0 {
+		word(false, "--dport", strconv.Itoa(int(r.port)))
+	}
+	if r.more != "" {
+		b.WriteString(r.more + " ")
+	}
+	word(false, "-j", r.jump)
+	return strings.TrimSuffix(b.String(), " ")
+}
+
+// lower is a protocol as iptables calls it, empty for none.
+func lower(p service.Proto) string {
+	if p == 0 {
+		return ""
+	}
+	return strings.ToLower(p.String())
+}
+
+// maxComment is a little less than iptables takes.
+const maxComment = 250
+
+// cut shortens a comment that is too long, at its end.
+func cut(comment string) string { return comment[:min(len(comment), maxComment)] }
+
+// quote puts a comment into quotes if iptables-save does: it prints only letters, digits,
+// "-" and "_" as they are.
+func quote(s string) string {
+	plain := func(c rune) bool {
+		return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_'
+	}
+	if s == "" || strings.IndexFunc(s, func(c rune) bool { return !plain(c) }) < 0 {
+		return s
+	}
+	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, `'`, `\'`).Replace(s) + `"`
+}
+
+// words splits a line of iptables-save, which quotes only comments.
+func words(line string) []string {
+	var all []string
+	for line = strings.TrimLeft(line, " "); line != ""; line = strings.TrimLeft(line, " ") {
+		if line[0] != '"' {
+			word, rest, _ := strings.Cut(line, " ")
+			all, line = append(all, word), rest
+			continue
+		}
+		var b strings.Builder
+		i := 1
+		for ; i < len(line) && line[i] != '"'; i++ {
+			if line[i] == '\\' && i+1 < len(line) {
+				i++
+			}
+			b.WriteByte(line[i])
+		}
+		all, line = append(all, b.String()), line[min(i+1, len(line)):]
+	}
+	return all
+}
+
+// parse reads a rule as iptables-save prints it behind "-A CHAIN".
+func parse(text string) rule {
+	var r rule
+	not, more := false, []string(nil)
+	all := words(text)
+	next := func(i int) string {
+		if i+1 < len(all) {
+			return all[i+1]
+		}
+		return ""
+	}
+	for i := 0; i < len(all); i++ {
+		switch value := next(i); all[i] {
+		case "!":
+			not = true
+			continue
+		case "-s":
+			r.src, r.notSrc = value, not
+		case "-d":
+			r.dst, r.notDst = value, not
+		case "-i":
+			r.in, r.notIn = value, not
+		case "-p":
+			p, err := service.ParseProto(value)
+			r.proto, r.unknown = p, r.unknown || err != nil || not
+		case "--comment":
+			r.comment = value
+		case "--dport":
+			n, err := strconv.ParseUint(value, 10, 16)
+			r.port, r.unknown = uint16(n), r.unknown || err != nil || not
+		case "-j", "-g":
+			r.jump, r.unknown = strings.Join(all[i+1:], " "), r.unknown || all[i] == "-g"
+			i = len(all)
+		case "-m":
+			if value != "comment" && value != lower(r.proto) {
+				more = append(more, "-m", value)
+			}
+		default:
+			if not {
+				more = append(more, "!")
+			}
+			more = append(more, all[i])
+			i-- // it is one word, perhaps followed by others
+		}
+		not = false
+		i++
+	}
+	r.more = strings.Join(more, " ")
+	return r
+}
+
+// to reports whether the rule is about one destination, and which.
+func (r rule) to() (netip.Addr, bool) {
+	p, err := netip.ParsePrefix(r.dst)
+	return p.Addr(), err == nil && !r.notDst && p.IsSingleIP()
+}
+
+// Matches and targets that we use.
+const (
+	toLocal   = "-m addrtype --dst-type LOCAL"
+	fromLocal = "-m addrtype --src-type LOCAL"
+	isNew     = "-m conntrack --ctstate NEW"
+)
+
+// chance is the match of a packet in some: part of whole. iptables counts in 2^31sts,
+// which is why a third is 0.33333333349.
+func chance(part, whole uint32) string {
+	scaled := math.Round(float64(part) / float64(whole) * (1 << 31))
+	return fmt.Sprintf("-m statistic --mode random --probability %.11f", scaled/(1<<31))
+}
+
+// every is the match of one packet in n, counted.
+func every(n int) string { return fmt.Sprintf("-m statistic --mode nth --every %d --packet 0", n) }
+
+// whole is an address as a prefix.
+func whole(a netip.Addr) string { return netip.PrefixFrom(a, a.BitLen()).String() }
+
+// link is a pattern of interfaces as iptables writes it.
+func link(pattern string) string {
+	if name, many := strings.CutSuffix(pattern, "*"); many {
+		return name + "+"
+	}
+	return pattern
+}

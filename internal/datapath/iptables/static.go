@@ -1,0 +1,131 @@
+package iptables
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// A layout is what a family shall have in the kernel, of our chains.
+type layout struct {
+	chains map[chain][]string
+	// tails are the rules that come behind the entries of shared chains.
+	tails map[chain][]string
+	// hooks are the rules in chains that are not ours, which lead to ours.
+	hooks []hook
+}
+
+type hook struct {
+	in   chain
+	rule string
+}
+
+// layout is what a family has whatever the Services are: kube-proxy's chains around
+// them.
+func (p *painter) layout(is4 bool, mark uint32) *layout {
+	l := &layout{chains: map[chain][]string{}, tails: map[chain][]string{}}
+	for _, table := range []string{nat, filter} {
+		for _, name := range always(table) {
+			l.chains[chain{table, name}] = nil
+		}
+	}
+	rules := func(c chain, all ...rule) {
+		for _, r := range all {
+			l.chains[c] = append(l.chains[c], r.String())
+		}
+	}
+	bit := fmt.Sprintf("%#x", mark)
+	rules(chain{nat, markMasq}, rule{jump: "MARK --set-xmark " + bit + "/" + bit})
+	rules(chain{nat, postroute},
+		rule{more: "-m mark ! --mark " + bit + "/" + bit, jump: "RETURN"},
+		rule{jump: "MARK --set-xmark " + bit + "/0x0"},
+		rule{comment: "kubernetes service traffic requiring SNAT", jump: "MASQUERADE --random-fully"})
+	if !liberal() {
+		rules(chain{filter, forward}, rule{more: "-m conntrack --ctstate INVALID", jump: "DROP"})
+	}
+	rules(chain{filter, forward},
+		rule{comment: "kubernetes forwarding rules", more: "-m mark --mark " + bit + "/" + bit, jump: "ACCEPT"},
+		rule{comment: "kubernetes forwarding conntrack rule", more: "-m conntrack --ctstate RELATED,ESTABLISHED", jump: "ACCEPT"})
+	pods := p.pods(is4)
+	for _, pod := range pods {
+		pod.comment, pod.jump = "pods keep their address", "RETURN"
+		rules(chain{nat, markFar}, pod)
+	}
+	rules(chain{nat, markFar}, rule{jump: markMasq})
+	for _, line := range recorded(p.settings, is4) {
+		rules(chain{nat, recordings}, rule{comment: cut(line)})
+	}
+	for _, r := range p.nodePorts(is4) {
+		l.tails[chain{nat, services}] = append(l.tails[chain{nat, services}], r.String())
+		l.tails[chain{filter, externals}] = append(l.tails[chain{filter, externals}], r.String())
+	}
+	l.hooks = hooks()
+	return l
+}
+
+// nodePorts are the rules that lead to NodePorts.
+func (p *painter) nodePorts(is4 bool) (all []rule) {
+	const comment = "kubernetes service nodeports; NOTE: this must be the last rule in this chain"
+	for _, at := range ofFamily(p.settings.NodePorts, is4) {
+		r := rule{comment: comment, more: toLocal, jump: nodeports, dst: at.Masked().String()}
+		switch {
+		case at.Bits() == 0 && is4:
+			r.dst, r.notDst = "127.0.0.0/8", true
+		case at.Bits() == 0:
+			r.dst, r.notDst = "::1/128", true
+		}
+		all = append(all, r)
+	}
+	return all
+}
+
+// hooks are kube-proxy's, in the order in which they stand. Beyond its own, the node's
+// own packets are refused too where a Service has no endpoints.
+func hooks() (all []hook) {
+	add := func(table, in, comment, more, jump string) {
+		r := rule{comment: comment, jump: jump}
+		text := r.String()
+		if more != "" {
+			text = more + " " + text
+		}
+		all = append(all, hook{chain{table, in}, text})
+	}
+	for _, in := range []string{"PREROUTING", "OUTPUT"} {
+		add(nat, in, "kubernetes service portals", "", services)
+	}
+	add(nat, "POSTROUTING", "kubernetes postrouting rules", "", postroute)
+	for _, in := range []string{"INPUT", "FORWARD", "OUTPUT"} {
+		if in != "INPUT" {
+			add(filter, in, "kubernetes service portals", isNew, services)
+		}
+		add(filter, in, "kubernetes externally-visible service portals", isNew, externals)
+		add(filter, in, "kubernetes load balancer firewall", isNew, firewall)
+	}
+	add(filter, "FORWARD", "kubernetes forwarding rules", "", forward)
+	return all
+}
+
+// liberal reports whether the node takes TCP packets out of window for valid.
+func liberal() bool {
+	value, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal")
+	return err == nil && strings.TrimSpace(string(value)) != "0"
+}
+
+// recorded are the settings of a family, as comments.
+func recorded(s service.Settings, is4 bool) (lines []string) {
+	for _, p := range ofFamily(s.Pods, is4) {
+		lines = append(lines, "pods "+p.String())
+	}
+	for _, name := range s.PodInterfaces {
+		lines = append(lines, "interface "+name)
+	}
+	for _, p := range ofFamily(s.NodePorts, is4) {
+		lines = append(lines, "nodeports "+p.String())
+	}
+	for _, p := range ofFamily(s.ServiceCIDRs, is4) {
+		lines = append(lines, "services "+p.String())
+	}
+	return append(lines, "Fairway wrote these chains; this one holds its settings")
+}
