@@ -1,8 +1,10 @@
-// Mkimage writes the product's container image without Docker: the static binary, the nft program with which the
-// agent loads its constant ruleset once, and the few files that programs expect in every file system.
+// Mkimage writes the product's container image without Docker: the static binary, the programs that it starts, and
+// the few files that programs expect in every file system. It starts nft, with which the agent loads its constant
+// ruleset once; iptables in both variants, for mode iptables and for what a kube-proxy left; modprobe, for the modules
+// of iptables-legacy and IPVS, which the kernel does not load by itself.
 //
 //	bin/fairway ────────► /usr/bin/fairway  (entrypoint; /fairway links to it)
-//	nft + its libraries ► where they are on this machine
+//	nft, iptables, … + their libraries and extensions ► where they are on this machine
 //	CA certificates ────► where they are on this machine, if they are
 //
 // It promises an archive that `ctr images import`, `docker load` and OCI tools accept, the same bytes for the same
@@ -10,9 +12,11 @@
 package main
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"os"
+	"path/filepath"
 
 	"github.com/fairway-net/fairway/internal/image"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -20,6 +24,9 @@ import (
 
 // certificates is where Debian, and Go's crypto/x509 first of all, look for the CA bundle.
 const certificates = "/etc/ssl/certs/ca-certificates.crt"
+
+// protocols has the names that iptables-save prints in place of numbers.
+const protocols = "/etc/protocols"
 
 func main() {
 	out := flag.String("o", "bin/fairway-image.tar", "archive to write")
@@ -36,11 +43,11 @@ func run(out, binary, name string) error {
 	if _, err := os.Stat(binary); err != nil {
 		return fmt.Errorf("%w (run `make build` first, or name the binary with -binary)", err)
 	}
-	nft, err := image.Find("nft")
+	programs, err := find()
 	if err != nil {
-		return fmt.Errorf("%w (run `make deps`, or `apt-get install nftables`)", err)
+		return err
 	}
-	layer, err := product(binary, nft)
+	layer, err := product(binary, programs)
 	if err != nil {
 		return err
 	}
@@ -64,19 +71,50 @@ func run(out, binary, name string) error {
 	return nil
 }
 
+// find returns where the programs of the image are on this machine, and the extensions that iptables loads: all of
+// them, because it must print and restore everybody's rules.
+func find() ([]string, error) {
+	names := []string{"nft", "modprobe"}
+	for _, family := range []string{"iptables", "ip6tables"} {
+		for _, variant := range []string{"nft", "legacy"} {
+			for _, verb := range []string{"", "-save", "-restore"} {
+				names = append(names, family+"-"+variant+verb)
+			}
+		}
+	}
+	var all []string
+	for _, n := range names {
+		at, err := image.Find(n)
+		if err != nil {
+			return nil, fmt.Errorf("%w (run `make deps`, or `apt-get install nftables iptables kmod`)", err)
+		}
+		all = append(all, at)
+	}
+	extensions, err := filepath.Glob("/usr/lib/*/xtables/lib*.so")
+	if err != nil || len(extensions) == 0 {
+		return nil, errors.New("no extensions of iptables in /usr/lib/*/xtables (run `make deps`, or `apt-get install iptables`)")
+	}
+	return append(all, extensions...), nil
+}
+
 // product is the one layer of the image.
-func product(binary, nft string) (*image.Layer, error) {
+func product(binary string, programs []string) (*image.Layer, error) {
 	var t image.Tree
-	t.Program(nft)
+	for _, p := range programs {
+		t.Program(p)
+	}
 	t.Copy("/usr/bin/fairway", binary)
 	t.Link("/fairway", "usr/bin/fairway")
-	if _, err := os.Stat(certificates); err == nil {
-		t.Same(certificates)
+	for _, file := range []string{certificates, protocols} {
+		if _, err := os.Stat(file); err == nil {
+			t.Same(file)
+		}
 	}
 	t.File("/etc/passwd", 0o644, "root:x:0:0:root:/:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/:/sbin/nologin\n")
 	t.File("/etc/group", 0o644, "root:x:0:\nnonroot:x:65532:\n")
 	// Go's resolver reads the hosts file first only when told so.
 	t.File("/etc/nsswitch.conf", 0o644, "hosts: files dns\n")
 	t.Dir("/tmp", 0o777|os.ModeSticky)
+	t.Dir("/run", 0o755) // iptables-legacy locks a file there
 	return t.Layer()
 }

@@ -30,7 +30,7 @@ func TestRun(t *testing.T) {
 	if err := run(out, binary, "ghcr.io/fairway-net/fairway:test"); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"usr/bin/fairway", "fairway", "usr/sbin/nft", "etc/passwd", "tmp/"} {
+	for _, want := range []string{"usr/bin/fairway", "fairway", "usr/sbin/nft", "usr/sbin/ip6tables-legacy-restore", "usr/sbin/xtables-nft-multi", "etc/passwd", "tmp/"} {
 		if !inArchive(t, out, want) {
 			t.Errorf("the image has no %s", want)
 		}

@@ -37,6 +37,18 @@ patches:
       CLUSTER_CIDR: %q
       PROXY_MODE: %q
       POD_NETWORK: routes
+- target: {kind: DaemonSet, name: fairway-agent}
+  patch: |
+    apiVersion: apps/v1
+    kind: DaemonSet
+    metadata: {name: fairway-agent}
+    spec:
+      template:
+        spec:
+          volumes:
+          - name: modules # one kernel for all nodes: what it lacks no agent shall load
+            hostPath: null
+            emptyDir: {}
 - target: {kind: Service, name: kube-dns}
   patch: |
     apiVersion: v1

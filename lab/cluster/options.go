@@ -27,8 +27,8 @@ type Options struct {
 	Keep      bool          `json:"-"`         // leave what a failed Up has made, to look at it
 }
 
-// ProxyModes are the proxy modes a lab can run.
-var ProxyModes = []string{"nftables"}
+// ProxyModes are the proxy modes a lab can run, the default first.
+var ProxyModes = []string{"nftables", "iptables", "ipvs", "userspace", "auto"}
 
 // DefaultOptions are those of "fairway-lab up". Images and manifests are
 // looked for beside the binary, as "make" puts them.
@@ -52,6 +52,9 @@ func DefaultOptions() Options {
 func (o Options) Validate() error {
 	if !slices.Contains(ProxyModes, o.ProxyMode) {
 		return fmt.Errorf("unknown proxy mode %q: choose one of %s", o.ProxyMode, strings.Join(ProxyModes, ", "))
+	}
+	if _, err := os.Stat("/proc/net/ip_vs"); err != nil && o.ProxyMode == "ipvs" {
+		return errors.New("proxy mode ipvs: this kernel has no IPVS, or has not loaded it (modprobe ip_vs)")
 	}
 	if o.Nodes < 1 || o.Nodes > fabric.MaxNodes {
 		return fmt.Errorf("%d nodes: choose from 1 to %d", o.Nodes, fabric.MaxNodes)
