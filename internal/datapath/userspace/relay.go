@@ -32,6 +32,7 @@ type relay struct {
 	endpoint *net.TCPConn // who hears the client; nil: nobody yet
 	said     []byte       // all that the client has said
 	settled  bool         // said is not kept any more: it stays with this endpoint
+	broken   bool         // the endpoint did not take what was said to it
 	eof      bool         // the client has said all
 	over     bool         // the connection ends
 }
@@ -56,7 +57,7 @@ func (r *relay) run(c *net.TCPConn, spawn func(func())) (again bool) {
 		spawn(r.upward)
 	}
 	err := r.pass(r.client, c, r.settle)
-	if err != nil && r.detach(err) {
+	if r.detach(err) {
 		return true
 	}
 	if err == nil {
@@ -76,9 +77,10 @@ func (r *relay) attach(c *net.TCPConn) bool {
 	if r.over {
 		return false
 	}
-	r.endpoint = c
+	r.endpoint, r.broken = c, false
 	if len(r.said) > 0 {
-		_, _ = c.Write(r.said) // what is wrong with c will be read from it
+		_, err := c.Write(r.said)
+		r.broken = err != nil
 	}
 	if r.eof {
 		_ = c.CloseWrite()
@@ -87,11 +89,17 @@ func (r *relay) attach(c *net.TCPConn) bool {
 	return true
 }
 
-// detach takes the endpoint away because of err, if another can take its place.
+// detach takes the endpoint away if it has reset, which err or an end without a word may
+// mean, and if another can take its place. Who hears of a reset first, a writer or a
+// reader, hears it alone: the other one meets an ordinary end.
 func (r *relay) detach(err error) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.settled || r.over || !errors.Is(err, unix.ECONNRESET) {
+	if r.settled || r.over {
+		return false
+	}
+	if !errors.Is(err, unix.ECONNRESET) && (err != nil || !r.broken) {
+		r.settled, r.said = true, nil // it has nothing to say, but that properly
 		return false
 	}
 	r.endpoint = nil
@@ -200,8 +208,11 @@ func (r *relay) say(b []byte) error {
 	}
 	r.bytes.Add(uint64(len(b)))
 	if r.endpoint != nil {
-		if _, err := r.endpoint.Write(b); err != nil && r.settled {
-			return err
+		if _, err := r.endpoint.Write(b); err != nil {
+			if r.settled {
+				return err
+			}
+			r.broken = true
 		}
 	}
 	return nil
@@ -226,7 +237,7 @@ func (r *relay) pass(dst, src *net.TCPConn, first func()) error {
 		if err != nil {
 			return err
 		}
-		if first != nil {
+		if first != nil && n > 0 {
 			first()
 			first = nil
 		}

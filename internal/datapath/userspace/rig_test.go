@@ -1,0 +1,177 @@
+package userspace_test
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/datapath/userspace"
+	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/testnet"
+)
+
+// patience is for what must come, on however busy a machine.
+const patience = 20 * time.Second
+
+// vip and nodePort are where the tests' Service is.
+var (
+	vip      = netip.MustParseAddrPort("10.96.0.1:80")
+	nodePort = netip.MustParseAddrPort("172.18.0.11:30080")
+)
+
+// A rig is a node with the datapath, a client pod on it, and pods for endpoints.
+type rig struct {
+	t       testing.TB
+	net     *testnet.Net
+	node    *testnet.Host
+	client  *testnet.Host
+	outside *testnet.Host
+	pods    []*testnet.Host // 10.244.1.5 and on, with ports 8080
+	dp      datapath.Datapath
+}
+
+func newRig(t testing.TB, endpoints int) *rig {
+	t.Helper()
+	n := testnet.New(t)
+	r := &rig{t: t, net: n, node: n.Node("node-1"), outside: n.Outside, dp: open(t)}
+	r.client = n.Pod(r.node, "client", netip.MustParseAddr("10.244.1.200"))
+	for i := range endpoints {
+		r.pods = append(r.pods, n.Pod(r.node, "pod", netip.AddrFrom4([4]byte{10, 244, 1, byte(5 + i)})))
+	}
+	must(t, n.Route(netip.MustParsePrefix("10.96.0.0/12"), r.node))
+	t.Cleanup(func() { r.dp.Close() })
+	return r
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (r *rig) at(i int) netip.AddrPort { return netip.AddrPortFrom(r.pods[i].Addr(true), 8080) }
+
+// service is a table of one Service with the given endpoints, at vip and nodePort.
+func (r *rig) service(p service.Proto, which ...int) *service.Table {
+	route := &service.Route{Masquerade: service.MasqueradeFar}
+	for _, i := range which {
+		route.Endpoints = append(route.Endpoints, service.Endpoint{Addr: r.at(i), Local: true})
+	}
+	var all []*service.Frontend
+	for _, at := range []netip.AddrPort{vip, netip.AddrPortFrom(netip.IPv4Unspecified(), nodePort.Port())} {
+		all = append(all, &service.Frontend{
+			Addr: at, Proto: p, Inside: route, Outside: route, Balance: service.RoundRobin,
+			Service: service.PortName{Name: service.Name{Namespace: "default", Name: "web"}, Port: "http"},
+		})
+	}
+	return service.NewTable(service.Settings{
+		Pods:      []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")},
+		NodePorts: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")},
+	}, all)
+}
+
+func (r *rig) sync(t *service.Table) {
+	r.t.Helper()
+	must(r.t, r.node.Do(func() error {
+		_, err := r.dp.Sync(context.Background(), t)
+		return err
+	}))
+}
+
+// check is what the agent does every few seconds.
+func (r *rig) check() {
+	r.t.Helper()
+	must(r.t, r.node.Do(func() error {
+		intact, err := r.dp.Check(context.Background())
+		if err == nil && !intact {
+			r.t.Error("Check says that another hand changed something")
+		}
+		return err
+	}))
+}
+
+func (r *rig) release() (done bool) {
+	r.t.Helper()
+	must(r.t, r.node.Do(func() (err error) {
+		done, err = r.dp.(*userspace.Datapath).Release(context.Background())
+		return err
+	}))
+	return done
+}
+
+func (r *rig) cut(flows ...service.Flow) int {
+	r.t.Helper()
+	n, err := r.dp.(datapath.Carrier).Cut(context.Background(), flows)
+	must(r.t, err)
+	return n
+}
+
+// listen opens a listener in a pod.
+func (r *rig) listen(i int) *net.TCPListener {
+	r.t.Helper()
+	var l net.Listener
+	must(r.t, r.pods[i].Do(func() (err error) {
+		var c net.ListenConfig
+		l, err = c.Listen(context.Background(), "tcp4", r.at(i).String())
+		return err
+	}))
+	r.t.Cleanup(func() { _ = l.Close() })
+	return l.(*net.TCPListener)
+}
+
+// serve runs f for each connection to a pod, until the test ends.
+func (r *rig) serve(i int, f func(*net.TCPConn)) {
+	l := r.listen(i)
+	done := make(chan struct{})
+	r.t.Cleanup(func() { _ = l.Close(); <-done })
+	go func() {
+		defer close(done)
+		for {
+			c, err := l.AcceptTCP()
+			if err != nil {
+				return
+			}
+			f(c)
+		}
+	}()
+}
+
+// dial connects from a host over TCP.
+func (r *rig) dial(from *testnet.Host, to netip.AddrPort) *net.TCPConn {
+	r.t.Helper()
+	var c net.Conn
+	must(r.t, from.Do(func() (err error) {
+		c, err = net.DialTimeout("tcp", to.String(), patience)
+		return err
+	}))
+	must(r.t, c.SetDeadline(time.Now().Add(patience)))
+	r.t.Cleanup(func() { _ = c.Close() })
+	return c.(*net.TCPConn)
+}
+
+// connected is a client whose connection has got to its endpoint.
+func (r *rig) connected(from *testnet.Host, network string) *testnet.Conn {
+	r.t.Helper()
+	c, err := from.Dial(network, vip, patience)
+	must(r.t, err)
+	r.t.Cleanup(c.Close)
+	if got := c.Ask(patience); got.Outcome != testnet.Answered {
+		r.t.Fatalf("%s: %v", network, got)
+	}
+	return c
+}
+
+// eventually waits for a condition.
+func eventually(t testing.TB, what string, is func() bool) {
+	t.Helper()
+	for until := time.Now().Add(patience); !is(); {
+		if time.Now().After(until) {
+			t.Fatalf("after %v still not: %s", patience, what)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
