@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
@@ -18,12 +17,8 @@ import (
 // between states; the others have none, and cost nothing. If traffic is counted, every
 // frontend has an element in connections and in traffic as well.
 //
-//	pick-3:            ip daddr . meta l4proto . th dport @connections4
-//	count-prerouting:  ct status dnat  ct original ip daddr . … @traffic4 accept
-//	count-output:      the same
-//
-// The hooks are written over netlink, as nft 1.0.6 knows no type for "ct original
-// proto-dst" in a concatenation.
+//	pick-3:  ip daddr . meta l4proto . th dport @connections4
+//	count:   ct original ip daddr . meta l4proto . ct original proto-dst @traffic4 accept
 
 // A tally is a set of bits: what is counted for a frontend.
 type tally uint8
@@ -33,7 +28,6 @@ const (
 	tallyDrops
 	tallyConnections
 	tallyTraffic
-	tallyAll = tallyRejects | tallyDrops | tallyConnections | tallyTraffic
 )
 
 // tallySets are the names of the sets, by bit.
@@ -58,7 +52,7 @@ func protoFamily(is4 bool) byte {
 	return unix.NFPROTO_IPV6
 }
 
-// tallies returns what is counted for h, which had some tallies before.
+// counted returns what is counted for h, which had some tallies before.
 func (h *held) counted(before tally, traffic bool) tally {
 	is := before & (tallyRejects | tallyDrops)
 	if h.entry == 0 {
@@ -187,78 +181,3 @@ func (f family) connection(h how) []expr.Any {
 }
 
 func (f family) digit() string { return set("").name(f.is4) }
-
-// Names of the chains that count packets.
-const (
-	countChain      = "count"
-	countPrerouting = "count-prerouting"
-	countOutput     = "count-output"
-)
-
-// isCounter reports whether a chain is one that counts packets.
-func isCounter(chain string) bool {
-	return chain == countChain || chain == countPrerouting || chain == countOutput
-}
-
-// addCounters queues the hooks that count packets. Each packet of a translated
-// connection meets one of them once: it comes in, or it is sent here. What is sent to
-// an address of the node itself does both, over lo.
-func addCounters(t *nft.Table, c *nftables.Conn) {
-	count := c.AddChain(t.Chain(countChain))
-	c.FlushChain(count)
-	for _, f := range families {
-		c.AddRule(&nftables.Rule{Table: t.Ref(), Chain: count, Exprs: f.counts(false)})
-		c.AddRule(&nftables.Rule{Table: t.Ref(), Chain: count, Exprs: f.counts(true)})
-	}
-	for name, hook := range map[string]*nftables.ChainHook{countPrerouting: nftables.ChainHookPrerouting, countOutput: nftables.ChainHookOutput} {
-		chain := addHook(t, c, name, hook, -90)
-		rule := translated()
-		if name == countPrerouting { // iifname != "lo"
-			lo := make([]byte, unix.IFNAMSIZ)
-			copy(lo, "lo")
-			rule = append(rule, &expr.Meta{Key: expr.MetaKeyIIFNAME, Register: reg1}, &expr.Cmp{Op: expr.CmpOpNeq, Register: reg1, Data: lo})
-		}
-		rule = append(rule, &expr.Verdict{Kind: expr.VerdictGoto, Chain: countChain})
-		c.AddRule(&nftables.Rule{Table: t.Ref(), Chain: chain, Exprs: rule})
-	}
-}
-
-// addHook queues a chain, without rules, that sees packets at a hook.
-func addHook(t *nft.Table, c *nftables.Conn, name string, hook *nftables.ChainHook, priority nftables.ChainPriority) *nftables.Chain {
-	chain := t.Chain(name)
-	chain.Type, chain.Hooknum, chain.Priority = nftables.ChainTypeFilter, hook, &priority
-	c.AddChain(chain)
-	c.FlushChain(chain)
-	return chain
-}
-
-// translated is "ct status dnat".
-func translated() []expr.Any {
-	const ipsDstNAT = 1 << 5
-	return []expr.Any{
-		&expr.Ct{Key: expr.CtKeySTATUS, Register: reg1},
-		masked(ipsDstNAT, 0),
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg1, Data: []byte{0, 0, 0, 0}},
-	}
-}
-
-// counts is one of
-//
-//	ct original ip daddr . meta l4proto . ct original proto-dst @traffic4 accept
-//	meta nfproto . meta l4proto . ct original proto-dst @nodeport-traffic accept
-func (f family) counts(nodePort bool) []expr.Any {
-	rule, reg, from := f.match(), uint32(firstReg), "traffic"+f.digit()
-	if nodePort {
-		rule = append(rule, &expr.Meta{Key: expr.MetaKeyNFPROTO, Register: reg})
-		reg, from = reg+1, nodeportSet("traffic")
-	} else {
-		rule = append(rule, &expr.Ct{Key: expr.CtKeyDST, Register: reg}) // four registers; for IPv4 only the first is read
-		reg += f.size / 4
-	}
-	return append(rule,
-		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg},
-		&expr.Ct{Key: expr.CtKeyPROTODST, Register: reg + 1},
-		&expr.Lookup{SourceRegister: firstReg, SetName: from},
-		&expr.Verdict{Kind: expr.VerdictAccept},
-	)
-}

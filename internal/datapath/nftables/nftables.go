@@ -52,7 +52,6 @@ type Datapath struct {
 	watch   *nft.Watch     // over what is in the kernel since state was read
 	table   *service.Table // what the kernel holds; nil: not known, read it
 	state   *state         // the same, as elements
-	hooked  bool           // the chains that count traffic are there
 	pending bool           // the kernel does not run our program yet
 	kept    kept           // what Dump has read, for the first Sync
 	verify  time.Time      // when Check may read the elements again
@@ -64,7 +63,6 @@ type Datapath struct {
 type kept struct {
 	state      *state
 	watch      *nft.Watch
-	hooked     bool
 	generation uint32
 }
 
@@ -84,13 +82,10 @@ func New(cfg Config) (*Datapath, error) {
 		Data: map[string]any{
 			"Mark": fmt.Sprintf("%#x", cfg.Mark), "Reject": howReject, "Drop": howDrop, "Closer": howCloser,
 			"OutsideOffset": outsideOffset, "DropInvalid": true,
+			"Count": cfg.CountTraffic, "Protocols": []string{"tcp", "udp", "sctp"},
 		},
-		// The rules of the ways belong to the program as well.
-		Salt: fmt.Sprintf("%+v", [...]any{
-			d.chains.rules(howAll | howSticky | 1), d.chains.rules(howFar | howNodePort | howSource | 1),
-			cfg.CountTraffic, families[0].counts(false), translated(),
-		}),
-		Keep: func(chain string) bool { return dynamic(chain) || cfg.CountTraffic && isCounter(chain) },
+		Salt: d.chains.salt(),
+		Keep: dynamic,
 	}
 	if _, err := d.Program(); err != nil {
 		return nil, err

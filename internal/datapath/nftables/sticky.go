@@ -144,24 +144,46 @@ const (
 
 func rememberChain(seconds uint32) string { return fmt.Sprintf("%s%d", rememberPrefix, seconds) }
 
-// addHooks queues the hooks that look whether a packet's endpoint shall be remembered:
+// learns looks whether a packet's endpoint shall be remembered:
 //
 //	ct state new ct status dnat meta priority & 0xfff00000 vmap @learners
-func addHooks(t *nft.Table, c *nftables.Conn) {
+func learns() []expr.Any {
 	rule := []expr.Any{
 		&expr.Ct{Key: expr.CtKeySTATE, Register: reg1},
 		masked(expr.CtStateBitNEW, 0),
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg1, Data: []byte{0, 0, 0, 0}},
 	}
-	rule = append(rule, translated()...)
-	rule = append(rule,
+	return append(append(rule, translated()...),
 		&expr.Meta{Key: expr.MetaKeyPRIORITY, Register: reg1},
 		masked(uint32(classMask), 0),
 		&expr.Lookup{SourceRegister: reg1, SetName: learnerMap, IsDestRegSet: true, DestRegister: unix.NFT_REG_VERDICT},
 	)
+}
+
+// addHooks queues the hooks that learn.
+func addHooks(t *nft.Table, c *nftables.Conn) {
 	for name, hook := range map[string]*nftables.ChainHook{rememberPrerouting: nftables.ChainHookPrerouting, rememberOutput: nftables.ChainHookOutput} {
 		chain := addHook(t, c, name, hook, -99)
-		c.AddRule(&nftables.Rule{Table: t.Ref(), Chain: chain, Exprs: rule})
+		c.AddRule(&nftables.Rule{Table: t.Ref(), Chain: chain, Exprs: learns()})
+	}
+}
+
+// addHook queues a chain, without rules, that sees packets at a hook.
+func addHook(t *nft.Table, c *nftables.Conn, name string, hook *nftables.ChainHook, priority nftables.ChainPriority) *nftables.Chain {
+	chain := t.Chain(name)
+	chain.Type, chain.Hooknum, chain.Priority = nftables.ChainTypeFilter, hook, &priority
+	c.AddChain(chain)
+	c.FlushChain(chain)
+	return chain
+}
+
+// translated is "ct status dnat".
+func translated() []expr.Any {
+	const ipsDstNAT = 1 << 5
+	return []expr.Any{
+		&expr.Ct{Key: expr.CtKeySTATUS, Register: reg1},
+		masked(ipsDstNAT, 0),
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg1, Data: []byte{0, 0, 0, 0}},
 	}
 }
 
@@ -173,30 +195,31 @@ func delHooks(t *nft.Table, c *nftables.Conn) {
 	}
 }
 
-// addLearner queues the chain of a duration, for each family
+// remember is the rule that remembers a client for so long:
 //
 //	update @affinity4 { (meta priority & 0xf00fffff) . ip saddr timeout 3h : ip daddr . th dport }
-//
-// and then the priority is cleared; and the element that leads there.
+func (f family) remember(seconds uint32) []expr.Any {
+	const data = firstReg + 8
+	return append(append(f.match(), loadID()...),
+		&expr.Payload{DestRegister: firstReg + 1, Base: expr.PayloadBaseNetworkHeader, Offset: f.saddr, Len: f.size},
+		&expr.Payload{DestRegister: data, Base: expr.PayloadBaseNetworkHeader, Offset: f.daddr, Len: f.size},
+		&expr.Payload{DestRegister: data + f.size/4, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
+		&expr.Dynset{
+			SrcRegKey: firstReg, SrcRegData: data, SetName: affinity.name(f.is4),
+			Operation: unix.NFT_DYNSET_OP_UPDATE, Timeout: time.Duration(seconds) * time.Second,
+		},
+	)
+}
+
+// addLearner queues the chain of a duration, and the element that leads there. After it
+// the priority is as if we had never used it.
 func addLearner(t *nft.Table, c *nftables.Conn, l class, seconds uint32) error {
 	name := rememberChain(seconds)
 	chain := c.AddChain(t.Chain(name))
 	c.FlushChain(chain)
-	for _, f := range families {
-		const data = firstReg + 8
-		rule := append(f.match(), loadID()...)
-		rule = append(rule,
-			&expr.Payload{DestRegister: firstReg + 1, Base: expr.PayloadBaseNetworkHeader, Offset: f.saddr, Len: f.size},
-			&expr.Payload{DestRegister: data, Base: expr.PayloadBaseNetworkHeader, Offset: f.daddr, Len: f.size},
-			&expr.Payload{DestRegister: data + f.size/4, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
-			&expr.Dynset{
-				SrcRegKey: firstReg, SrcRegData: data, SetName: affinity.name(f.is4),
-				Operation: unix.NFT_DYNSET_OP_UPDATE, Timeout: time.Duration(seconds) * time.Second,
-			},
-		)
+	for _, rule := range [...][]expr.Any{families[0].remember(seconds), families[1].remember(seconds), clearPriority()} {
 		c.AddRule(&nftables.Rule{Table: t.Ref(), Chain: chain, Exprs: rule})
 	}
-	c.AddRule(&nftables.Rule{Table: t.Ref(), Chain: chain, Exprs: clearPriority()})
 	return c.SetAddElements(t.Set(learnerMap), []nftables.SetElement{{
 		Key: idData(l.in(idRange)), Comment: fmt.Sprintf("%ds", seconds),
 		VerdictData: &expr.Verdict{Kind: expr.VerdictGoto, Chain: name},

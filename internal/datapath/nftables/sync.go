@@ -86,7 +86,6 @@ func (d *Datapath) learn(ctx context.Context) error {
 			d.state.chains[h] = way{what: w.what}
 		}
 		clear(d.state.learners)
-		d.hooked = false
 	}
 	d.reload = false
 	return nil
@@ -100,13 +99,12 @@ func (d *Datapath) recall() (err error) {
 			return err
 		}
 		if gen == d.kept.generation {
-			d.state, d.watch = d.kept.state, d.kept.watch
-			d.hooked, d.kept = d.kept.hooked, kept{}
+			d.state, d.watch, d.kept = d.kept.state, d.kept.watch, kept{}
 			return nil
 		}
 	}
 	k, err := d.readAll()
-	d.state, d.watch, d.hooked, d.kept = k.state, k.watch, k.hooked, kept{}
+	d.state, d.watch, d.kept = k.state, k.watch, kept{}
 	return err
 }
 
@@ -119,11 +117,6 @@ func (d *Datapath) readAll() (k kept, err error) {
 	if k.generation, err = d.kernel.Generation(); err != nil {
 		return k, err
 	}
-	chains, err := d.kernel.Chains()
-	if err != nil {
-		return k, err
-	}
-	k.hooked = chains[countPrerouting] && chains[countOutput] && chains[countChain]
 	k.state, err = read(d.kernel)
 	return k, err
 }
@@ -239,10 +232,6 @@ func (j *job) batch(changes []service.Change, last bool) error {
 
 // addChains queues the chains that are missing.
 func (j *job) addChains(c *nftables.Conn) (queued bool, err error) {
-	if j.count && !j.hooked {
-		addCounters(j.kernel, c)
-		j.hooked, queued = true, true
-	}
 	for h, n := range j.state.uses {
 		w := j.state.chains[h]
 		if n <= 0 || w.right {

@@ -1,6 +1,9 @@
 package nftables
 
 import (
+	"fmt"
+	"strings"
+
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
@@ -51,6 +54,23 @@ func (w chains) addWay(t *nft.Table, c *nftables.Conn, h, what how) error {
 		e.Comment = what.String()
 	}
 	return c.SetAddElements(t.Set(waysMap), []nftables.SetElement{e})
+}
+
+// salt stands for the rules that are written over netlink: they belong to the program's
+// version as well.
+func (w chains) salt() string {
+	rules := [][]expr.Any{learns(), families[0].remember(1), families[1].remember(1)}
+	for _, h := range []how{howAll | howSticky | 1, howFar | howNodePort | howSource | 1, howOutside | howTurns | 1, howDest | 1} {
+		rules = append(rules, w.rules(h)...)
+	}
+	var all strings.Builder
+	for _, rule := range rules {
+		for _, e := range rule {
+			fmt.Fprintf(&all, "%T%+v ", e, e)
+		}
+		all.WriteString("\n")
+	}
+	return all.String()
 }
 
 // delWay queues the inverse of addWay.
