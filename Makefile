@@ -28,7 +28,7 @@ deps:
 	  echo "installing" $$missing; \
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing >/dev/null; \
 	fi
-	@go mod download && cd lab && go mod download
+	@go mod download && (cd lab && go mod download) && cd test/peers && go mod download
 
 ## build: bin/fairway, static
 build:
@@ -52,7 +52,7 @@ demo: deps image images lab
 	go run ./hack/demo
 
 ## test: every test
-test: build image images lab test-product test-lab
+test: build image images lab test-product test-lab test-peers
 
 test-product:
 	CGO_ENABLED=1 go test -race ./internal/proxy ./internal/kube ./internal/health
@@ -62,9 +62,12 @@ test-product:
 test-lab:
 	cd lab && FAIRWAY_LAB_BIN=$(CURDIR)/bin/fairway-lab go test -vet=off -timeout 15m ./...
 
-## test-peers: the same random objects and packets for real kube-proxy and for us (minutes)
-test-peers: build
-	cd test/peers && go build -o ../../bin/kube-proxy k8s.io/kubernetes/cmd/kube-proxy && go test -vet=off -timeout 30m ./...
+bin/kube-proxy: test/peers/go.mod
+	cd test/peers && go build -o ../../bin/kube-proxy k8s.io/kubernetes/cmd/kube-proxy && touch ../../bin/kube-proxy
+
+## test-peers: 500 random clusters for real kube-proxy and for us, the same packets; SEEDS=N FIRST_SEED=N for others
+test-peers: build bin/kube-proxy
+	cd test/peers && go test -vet=off -timeout 30m ./...
 
 ## bench-scale: both at 1,000 and 10,000 Services, us at 50,000
 bench-scale: build

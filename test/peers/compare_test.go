@@ -7,75 +7,109 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/fairway-net/fairway/internal/scenario"
 	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/test/peers/volley"
 )
+
+// A question is a packet that is sent to both, many times over.
+type question struct {
+	scenario.Packet
+	// want is what the policy expects: it says how often to ask and how long to wait,
+	// not who is right.
+	want []netip.AddrPort
+	// far are those of want that see the node.
+	far    map[netip.AddrPort]bool
+	likely bool // that somebody says something
+	// sticky: each client meets one endpoint only, and which is chance.
+	sticky bool
+}
+
+// questions adds what is expected.
+func (o *oracle) questions(table *service.Table, in objects, all []scenario.Packet) []*question {
+	var out []*question
+	for _, p := range all {
+		want, known := scenario.Predict(table, p)
+		q := &question{Packet: p, far: map[netip.AddrPort]bool{}, likely: known && want.Action != service.Drop}
+		if want.Action == service.Reject && o.config.mode == "iptables" {
+			q.likely = false // often documented as silence
+		}
+		lost := false
+		for _, r := range want.Reaches {
+			if r.Source != scenario.Node && p.From.Place == scenario.World.Peer.Name && p.To.Addr().Is4() && !o.ours.onNode(r.Endpoint.Addr()) {
+				// The other node does not believe an IPv4 packet with its own address that
+				// comes from outside.
+				lost = true
+				continue
+			}
+			q.want = append(q.want, r.Endpoint)
+			q.far[r.Endpoint] = r.Source == scenario.Node
+		}
+		if svc := owner(p, in); svc != nil {
+			q.sticky = svc.Spec.SessionAffinity == corev1.ServiceAffinityClientIP
+		}
+		if lost && q.sticky {
+			continue // silence or not, by chance
+		}
+		q.likely = q.likely && !lost
+		out = append(out, q)
+	}
+	return out
+}
 
 // An observation is what clients learn about a destination by asking many times.
 type observation struct {
-	outcome testnet.Outcome // of all tries; Failed if they differ
-	failure string          // why Failed
-	// seen are the endpoints that answered, and whom they saw: "client", "node" or an
-	// address that is neither.
+	// verdicts are those of packets that no endpoint got.
+	verdicts []string
+	// seen are the endpoints that were reached, whom they saw ("client", "node" or an
+	// address that is neither), and how the answer came back if not as it should.
 	seen map[netip.AddrPort]string
 }
 
 func (o observation) String() string {
-	if o.outcome != testnet.Answered {
-		return strings.TrimSpace(o.outcome.String() + " " + o.failure)
-	}
-	var words []string
+	words := slices.Sorted(slices.Values(o.verdicts))
 	for _, at := range slices.SortedFunc(maps.Keys(o.seen), netip.AddrPort.Compare) {
 		words = append(words, fmt.Sprintf("%v(%s)", at, o.seen[at]))
 	}
-	return "answered by " + strings.Join(words, " ")
+	return strings.Join(words, " ")
 }
 
-// observe sends p until every endpoint of want has answered, and some more, to meet
-// those that should not.
-//
-// A Service with affinity shows each client one endpoint only, and which is chance.
-func (tw *twin) observe(p scenario.Packet, want []netip.AddrPort, sticky bool, patience time.Duration) observation {
-	network := "tcp"
-	if p.Proto == service.UDP {
-		network = "udp"
+// only reports whether v was the answer to all packets.
+func (o observation) only(v volley.Verdict) bool {
+	return len(o.seen) == 0 && len(o.verdicts) == 1 && o.verdicts[0] == v.String()
+}
+
+// refused reports whether all were refused, in whichever way.
+func (o observation) refused() bool { return o.only(volley.Reset) || o.only(volley.Refused) }
+
+func (o *observation) add(tw *twin, q *question, r volley.Result) {
+	if r.By == nil || r.Verdict >= volley.Reset { // nobody listens there
+		if v := r.Verdict.String(); !slices.Contains(o.verdicts, v) {
+			o.verdicts = append(o.verdicts, v)
+		}
+		return
 	}
-	o := observation{seen: map[netip.AddrPort]string{}}
-	n := max(len(want), 1)
-	for i := 0; i < 40*n; i++ {
-		a := tw.hosts[p.From.Addr].Ask(network, p.To, patience)
-		if i > 0 && a.Outcome != o.outcome {
-			return observation{failure: fmt.Sprintf("first %v, then %v", o.outcome, a)}
-		}
-		o.outcome = a.Outcome
-		if a.Outcome != testnet.Answered {
-			if a.Outcome == testnet.Failed {
-				o.failure = a.Err.Error()
-			}
-			return o
-		}
-		at := a.At
-		if h := tw.hosts[at.Addr()]; h == nil || h.Name != a.By {
-			return observation{failure: fmt.Sprintf("answer of a wrong host: %v", a)}
-		}
-		who := tw.who(p, a.Seen.Addr())
-		if was, ok := o.seen[at]; ok && was != who {
-			who = was + "|" + who
-		}
-		o.seen[at] = who
-		if sticky && i == 5 {
-			break
-		}
-		if i >= 2*n && !slices.ContainsFunc(want, func(w netip.AddrPort) bool { return o.seen[w] == "" }) {
-			break
-		}
+	who := tw.who(q.Packet, r.Seen)
+	if r.Verdict != volley.Answered {
+		who += ", " + r.Verdict.String()
 	}
-	return o
+	if h := tw.hosts[r.At.Addr()]; h == nil || h.Name != r.By.Name {
+		who += ", at " + r.By.Name
+	}
+	if was, ok := o.seen[r.At]; ok && was != who {
+		who = min(was, who) + "|" + max(was, who)
+	}
+	o.seen[r.At] = who
+}
+
+// misses reports whether an endpoint has not answered yet.
+func (o observation) misses(q *question) bool {
+	return !q.sticky && slices.ContainsFunc(q.want, func(w netip.AddrPort) bool { return o.seen[w] == "" })
 }
 
 // who says whose address an endpoint has seen. A node's own packets show the node,
@@ -90,6 +124,70 @@ func (tw *twin) who(p scenario.Packet, seen netip.Addr) string {
 	return seen.String()
 }
 
+// observe asks each question several times, and again those that some endpoint has not
+// answered yet: chance passes over one of n in 40 n tries less than once in 10^17.
+func (tw *twin) observe(all []*question, patience, quiet time.Duration) ([]observation, error) {
+	out := make([]observation, len(all))
+	for i := range out {
+		out[i].seen = map[netip.AddrPort]string{}
+	}
+	for round := range 7 {
+		var probes []volley.Probe
+		var of []int
+		for i, q := range all {
+			if round > 0 && !out[i].misses(q) {
+				continue
+			}
+			n := max(2, 6*len(q.want))
+			if q.sticky {
+				n = 5
+			}
+			for range n {
+				probes = append(probes, tw.probe(q))
+				of = append(of, i)
+			}
+		}
+		// Fewer than the ports that a field has, and no more than sockets have buffers for.
+		for start := 0; start < len(probes); start += maxVolley {
+			end := min(start+maxVolley, len(probes))
+			results, err := tw.field.Fire(probes[start:end], patience, quiet)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", tw.name, err)
+			}
+			for k, r := range results {
+				out[of[start+k]].add(tw, all[of[start+k]], r)
+			}
+		}
+	}
+	return out, nil
+}
+
+const maxVolley = 4000
+
+// looks are one after the other at what differs: on a busy machine a late answer looks
+// like none. quiet is how long silence must last where silence is expected; what comes
+// later is missed, not mistaken, and packets cross the network while they are sent.
+var looks = []look{
+	{time.Second, 10 * time.Millisecond}, {4 * time.Second, 500 * time.Millisecond}, {20 * time.Second, 4 * time.Second},
+}
+
+type look struct{ patience, quiet time.Duration }
+
+// onNode reports whether an address is the vantage node's or that of a pod on it.
+func (tw *twin) onNode(a netip.Addr) bool {
+	h := tw.hosts[a]
+	return h == tw.node || h != nil && h.Node() == tw.node
+}
+
+// probe is the question as a packet; the source is what the client's kernel would take.
+func (tw *twin) probe(q *question) volley.Probe {
+	src, to := q.From.Addr, q.To.Addr()
+	if tw.hosts[src] == tw.node && (to.IsLoopback() || tw.hosts[to] == tw.node) {
+		src = to
+	}
+	return volley.Probe{From: tw.stations[tw.hosts[q.From.Addr].Name], Src: src, To: q.To, Proto: q.Proto, Likely: q.likely}
+}
+
 // A difference is a packet that went two ways.
 type difference struct {
 	packet       scenario.Packet
@@ -100,93 +198,85 @@ func (d difference) String() string {
 	return fmt.Sprintf("%s\n    kube-proxy: %v\n    fairway:    %v", d.packet.Text, d.theirs, d.ours)
 }
 
-// compare sends the packets to both, many at a time, and returns what differs and how
-// many were sent.
-func compare(theirs, ours *twin, table *service.Table, in objects, all []scenario.Packet) (differences []difference, sent tally) {
-	var (
-		mu   sync.Mutex
-		wait sync.WaitGroup
-		slot = make(chan struct{}, 24)
-	)
-	for _, p := range all {
-		want, known := scenario.Predict(table, p)
-		if known && !theirs.returns(p, want) {
-			continue
+// compare asks both all questions and returns what differs.
+func (o *oracle) compare(t *testing.T, in objects, all []*question) (differences []difference, sent tally) {
+	t.Helper()
+	for attempt, look := range o.looks {
+		var seen [2][]observation
+		var errs [2]error
+		var wait sync.WaitGroup
+		for i, tw := range []*twin{o.theirs, o.ours} {
+			wait.Go(func() { seen[i], errs[i] = tw.observe(all, look.patience, look.quiet) })
 		}
-		svc := owner(p, in)
-		sticky := svc != nil && svc.Spec.SessionAffinity == corev1.ServiceAffinityClientIP
-		slot <- struct{}{}
-		wait.Go(func() {
-			defer func() { <-slot }()
-			d := difference{packet: p}
-			same := false
-			// A machine under load makes a late answer look like none: what differs is
-			// looked at again, patiently.
-			for _, patience := range []time.Duration{testnet.Patience, 4 * testnet.Patience} {
-				d.theirs = theirs.observe(p, endpointsOf(want), sticky, patience)
-				d.ours = ours.observe(p, endpointsOf(want), sticky, patience)
-				same = d.theirs.String() == d.ours.String()
-				if sticky && !same {
-					same = d.theirs.stays(p, want) && d.ours.stays(p, want)
-				}
-				if same {
-					break
-				}
+		wait.Wait()
+		for _, err := range errs {
+			if err != nil {
+				t.Fatal(err)
 			}
-			mu.Lock()
-			defer mu.Unlock()
-			sent.count(d.ours.outcome)
-			if !same {
+		}
+		var again []*question
+		var open []difference
+		for i, q := range all {
+			d := difference{packet: q.Packet, theirs: seen[0][i], ours: seen[1][i]}
+			if attempt == 0 {
+				sent.count(d.ours)
+			}
+			switch {
+			case d.theirs.String() == d.ours.String(), q.sticky && d.theirs.stays(q) && d.ours.stays(q):
+			case explain(d, in, o.config) != "":
 				differences = append(differences, d)
+			default:
+				open, again = append(open, d), append(again, q)
 			}
-		})
+		}
+		all = again
+		if len(all) == 0 {
+			break
+		}
+		if attempt == len(o.looks)-1 {
+			differences = append(differences, open...)
+		}
 	}
-	wait.Wait()
 	slices.SortFunc(differences, func(a, b difference) int { return strings.Compare(a.packet.Text, b.packet.Text) })
 	return differences, sent
 }
 
-// stays reports whether one endpoint alone has answered, one of those that may.
-func (o observation) stays(p scenario.Packet, want scenario.Outcome) bool {
-	return o.outcome == testnet.Answered && len(o.seen) == 1 && slices.ContainsFunc(want.Reaches, func(r scenario.Reach) bool {
-		who := o.seen[r.Endpoint]
-		return who != "" && (r.Source == scenario.AnySource || r.Source.String() == who || p.From.Place == scenario.World.Node.Name)
-	})
-}
-
-func endpointsOf(o scenario.Outcome) []netip.AddrPort {
-	var out []netip.AddrPort
-	for _, r := range o.Reaches {
-		out = append(out, r.Endpoint)
+// stays reports whether one endpoint alone has answered, one of those that may, and saw
+// whom it shall see.
+func (o observation) stays(q *question) bool {
+	if len(o.seen) != 1 || len(o.verdicts) > 0 {
+		return false
 	}
-	return out
-}
-
-// returns reports whether replies come back through the node whichever endpoint is
-// chosen. A client elsewhere that an endpoint elsewhere sees as itself gets its reply
-// past the node, from an address that it never asked.
-func (tw *twin) returns(p scenario.Packet, want scenario.Outcome) bool {
-	onNode := func(a netip.Addr) bool {
-		h := tw.hosts[a]
-		return h == tw.node || h != nil && h.Node() == tw.node
+	for at, who := range o.seen {
+		return slices.Contains(q.want, at) && (!q.far[at] || strings.HasPrefix(who, "node"))
 	}
-	return onNode(p.From.Addr) || !slices.ContainsFunc(want.Reaches, func(r scenario.Reach) bool {
-		return r.Source != scenario.Node && !onNode(r.Endpoint.Addr())
-	})
+	return false
 }
 
-// A tally counts packets by what became of them.
-type tally [4]int
+// A tally counts questions by what became of them.
+type tally struct{ reached, refused, silent, other int }
 
-func (t *tally) count(o testnet.Outcome) { t[o]++ }
+func (t *tally) count(o observation) {
+	switch {
+	case len(o.seen) > 0:
+		t.reached++
+	case o.refused():
+		t.refused++
+	case o.only(volley.Silence):
+		t.silent++
+	default:
+		t.other++
+	}
+}
 
 func (t *tally) add(o tally) {
-	for i := range t {
-		t[i] += o[i]
-	}
+	t.reached += o.reached
+	t.refused += o.refused
+	t.silent += o.silent
+	t.other += o.other
 }
 
 func (t tally) String() string {
-	return fmt.Sprintf("%d packets (%d answered, %d refused, %d dropped, %d failed)",
-		t[0]+t[1]+t[2]+t[3], t[testnet.Answered], t[testnet.Refused], t[testnet.Dropped], t[testnet.Failed])
+	return fmt.Sprintf("%d packets (%d reached endpoints, %d refused, %d silent, %d other)",
+		t.reached+t.refused+t.silent+t.other, t.reached, t.refused, t.silent, t.other)
 }

@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/fairway-net/fairway/internal/scenario"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/test/peers/volley"
 )
 
 // documented are the differences that are meant, by their heading in
@@ -30,17 +30,22 @@ var documented = []struct {
 	}},
 	{"NodePorts without endpoints on addresses that have no NodePorts, in mode iptables", func(d difference, _ objects, c configuration) bool {
 		return c.mode == "iptables" && nodePort(d.packet) && d.packet.To.Addr() != scenario.World.Node.Addr(d.packet.To.Addr().Is4()) &&
-			d.theirs.outcome == testnet.Dropped && d.ours.outcome == testnet.Refused
+			(d.theirs.only(volley.Silence) || d.theirs.only(volley.Refused)) && d.ours.refused()
 	}},
 	{"External addresses without endpoints that the node itself calls, in mode iptables", func(d difference, in objects, c configuration) bool {
 		to := d.packet.To.Addr()
 		return c.mode == "iptables" && d.packet.From.Place == "node" && !nodePort(d.packet) && !clusterIPs.Contains(to) &&
-			d.theirs.outcome == testnet.Dropped && d.ours.outcome == testnet.Refused
+			d.theirs.only(volley.Silence) && d.ours.refused()
 	}},
 	{"Source ranges of a load balancer without endpoints, in mode iptables", func(d difference, in objects, c configuration) bool {
 		svc := owner(d.packet, in)
 		return c.mode == "iptables" && svc != nil && len(svc.Spec.LoadBalancerSourceRanges) > 0 &&
-			d.theirs.outcome == testnet.Refused && d.ours.outcome == testnet.Dropped
+			d.theirs.refused() && d.ours.only(volley.Silence)
+	}},
+	{"An address that is an external IP and a load balancer's with source ranges, in mode iptables", func(d difference, in objects, c configuration) bool {
+		svc := owner(d.packet, in)
+		return c.mode == "iptables" && svc != nil && len(svc.Spec.LoadBalancerSourceRanges) > 0 && d.ours.only(volley.Silence) &&
+			slices.Contains(svc.Spec.ExternalIPs, d.packet.To.Addr().String())
 	}},
 }
 
@@ -100,7 +105,7 @@ func owner(p scenario.Packet, in objects) *corev1.Service {
 			continue
 		}
 		for _, k := range destinations(svc) {
-			if k.Addr == p.To || p.To.Addr().IsLoopback() && k.Addr.Port() == p.To.Port() {
+			if k.Addr == p.To || uint16(svc.Spec.HealthCheckNodePort) == p.To.Port() || p.To.Addr().IsLoopback() && k.Addr.Port() == p.To.Port() {
 				return svc
 			}
 		}

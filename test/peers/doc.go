@@ -10,5 +10,7 @@
 // docs/kube-proxy-differences.md, and in one table here (differences_test.go) that
 // names the document's headings.
 //
-//	go test ./... -args -seeds 500 -seed 1     # any number of seeds, from any
+// Seeds are fixed, 1 to 500; any number, from any:
+//
+//	SEEDS=5000 FIRST_SEED=100000 go test -run TestSamePackets -timeout 2h .
 package peers

@@ -16,7 +16,6 @@ import (
 
 	"github.com/fairway-net/fairway/internal/scenario"
 	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/testnet"
 )
 
 // health compares what load balancers are told on each Service's healthCheckNodePort,
@@ -36,7 +35,7 @@ func (o *oracle) health(in objects) []difference {
 			at := netip.AddrPortFrom(to, uint16(svc.Spec.HealthCheckNodePort))
 			var theirs, ours string
 			// Both tell load balancers after the kernel, so not at once.
-			for deadline := time.Now().Add(2 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+			for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 				theirs, ours = o.theirs.check(at), o.ours.check(at)
 				if theirs == ours || time.Now().After(deadline) {
 					break
@@ -46,7 +45,7 @@ func (o *oracle) health(in objects) []difference {
 				p := packet(scenario.From{Place: w.Outside.Name, Addr: w.Outside.Addr(to.Is4())}, service.Key{Addr: at, Proto: service.TCP})
 				p.Text = "health check of " + svc.Name + " at " + at.String()
 				out = append(out, difference{packet: p,
-					theirs: observation{outcome: testnet.Failed, failure: theirs}, ours: observation{outcome: testnet.Failed, failure: ours}})
+					theirs: observation{verdicts: []string{theirs}}, ours: observation{verdicts: []string{ours}}})
 			}
 		}
 	}
@@ -71,11 +70,11 @@ func plain(in objects, name string) bool {
 
 // check asks as a load balancer does: status, weight and body, or that nobody listens.
 func (tw *twin) check(at netip.AddrPort) string {
-	client := &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{
+	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (conn net.Conn, err error) {
 			err = tw.hosts[scenario.World.Outside.V4].Do(func() error {
-				conn, err = (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", at.String())
+				conn, err = (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "tcp", at.String())
 				return err
 			})
 			return conn, err

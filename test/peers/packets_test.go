@@ -104,8 +104,8 @@ func destinations(svc *corev1.Service) []service.Key {
 	w := &scenario.World
 	for _, p := range svc.Spec.Ports {
 		proto, err := service.ParseProto(string(p.Protocol))
-		if err != nil || proto == service.SCTP {
-			continue // kernels without SCTP sockets are common
+		if err != nil {
+			continue
 		}
 		for _, text := range addrs {
 			add(netip.MustParseAddr(text), p.Port, proto)

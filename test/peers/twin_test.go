@@ -14,6 +14,7 @@ import (
 	"github.com/fairway-net/fairway/internal/testnet"
 	"github.com/fairway-net/fairway/test/peers/apiserver"
 	"github.com/fairway-net/fairway/test/peers/process"
+	"github.com/fairway-net/fairway/test/peers/volley"
 )
 
 func TestMain(m *testing.M) { testnet.Main(m) }
@@ -25,6 +26,9 @@ type twin struct {
 	node  *testnet.Host
 	hosts map[netip.Addr]*testnet.Host
 	proc  *process.Process
+	// field sends packets from all hosts; stations are they, by name.
+	field    *volley.Field
+	stations map[string]*volley.Station
 }
 
 // binary returns the path of a program in bin/.
@@ -76,6 +80,7 @@ func newTwin(t testing.TB, api *apiserver.Server, name string, argv ...string) *
 			t.Fatal(err)
 		}
 	}
+	tw.join(t, all)
 	tw.listen(t, api)
 	var err error
 	if tw.proc, err = process.Start(tw.node.Do, name, argv...); err != nil {
@@ -83,6 +88,22 @@ func newTwin(t testing.TB, api *apiserver.Server, name string, argv ...string) *
 	}
 	t.Cleanup(func() { _ = tw.proc.Stop() })
 	return tw
+}
+
+// join lets all hosts send and receive.
+func (tw *twin) join(t testing.TB, all []*testnet.Host) {
+	t.Helper()
+	var err error
+	if tw.field, err = volley.New(uint16(targets["sig"][0]), uint16(targets["sig"][1])); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(tw.field.Close)
+	tw.stations = map[string]*volley.Station{}
+	for _, h := range all {
+		if tw.stations[h.Name], err = tw.field.Join(h.Name, h.Do); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // serve answers on all ports that endpoint i may have.

@@ -1,0 +1,129 @@
+package peers
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// Fixed seeds by default: what passes today passes tomorrow. SEEDS=5000
+// FIRST_SEED=100000 go test -run TestSamePackets -timeout 2h . looks further.
+const (
+	defaultSeeds = 500
+	perState     = 120 // packets, each sent many times, for each state of a cluster
+	atOnce       = 5   // oracles: while one waits for a program, another sends
+)
+
+// number reads a variable of the environment.
+func number(t *testing.T, name string, or uint64) uint64 {
+	t.Helper()
+	text := os.Getenv(name)
+	if text == "" {
+		return or
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		t.Fatalf("%s=%q is no number", name, text)
+	}
+	return n
+}
+
+// TestSamePackets holds our agent against kube-proxy: each seed is a random cluster and
+// a change of it. What differs is said once more at the end.
+func TestSamePackets(t *testing.T) {
+	start := time.Now()
+	seeds, first := int(number(t, "SEEDS", defaultSeeds)), number(t, "FIRST_SEED", 1)
+	var (
+		wait sync.WaitGroup
+		mu   sync.Mutex
+		sum  summary
+		slot = make(chan struct{}, atOnce)
+	)
+	for index, c := range configurations {
+		wait.Go(func() {
+			slot <- struct{}{}
+			defer func() { <-slot }()
+			t.Run(c.name, func(t *testing.T) {
+				if index >= seeds {
+					return // fewer seeds than configurations
+				}
+				o := newOracle(t, c, c)
+				for i := index; i < seeds; i += len(configurations) {
+					seed := first + uint64(i)
+					n := o.seed(t, seed, func(step int, in objects, all []difference) {
+						found := o.report(t, seed, step, in, all)
+						mu.Lock()
+						defer mu.Unlock()
+						sum.differ = append(sum.differ, found...)
+					})
+					mu.Lock()
+					sum.seeds++
+					sum.packets.add(n)
+					mu.Unlock()
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				sum.add(o.explained)
+			})
+		})
+	}
+	wait.Wait()
+	t.Logf("%v, from seed %d, in %v", sum, first, time.Since(start).Round(time.Second))
+	if sum.seeds != seeds {
+		t.Errorf("only %d of %d seeds were compared", sum.seeds, seeds)
+	}
+	if len(sum.differ) > 0 {
+		t.Errorf("%d packets differ:\n%s", len(sum.differ), strings.Join(sum.differ[:min(len(sum.differ), 20)], "\n"))
+	}
+}
+
+// A summary is what a run has found.
+type summary struct {
+	seeds     int
+	packets   tally
+	differ    []string
+	explained map[string]int
+}
+
+func (s *summary) add(explained map[string]int) {
+	if s.explained == nil {
+		s.explained = map[string]int{}
+	}
+	for name, n := range explained {
+		s.explained[name] += n
+	}
+}
+
+func (s summary) String() string {
+	words := []string{fmt.Sprintf("%d seeds: %v", s.seeds, s.packets)}
+	for name, n := range s.explained {
+		words = append(words, fmt.Sprintf("%d packets differ as documented: %s", n, name))
+	}
+	slices.Sort(words[1:])
+	return strings.Join(words, "\n    ")
+}
+
+// TestOracleNotices holds the oracle itself: programs with different orders differ.
+func TestOracleNotices(t *testing.T) {
+	for _, pair := range [][2]string{{podsKnown, masqueradeAll}, {podsKnown, rangeOnly}, {somePodsKnown, podsKnown}} {
+		t.Run(pair[0]+" against "+pair[1], func(t *testing.T) {
+			found := 0
+			o := newOracle(t, configured(pair[0]), configured(pair[1]))
+			o.looks = looks[:1] // what differs need not be looked at again
+			sent := o.seed(t, 1, func(_ int, _ objects, all []difference) {
+				found += len(all)
+				if len(all) > 0 {
+					t.Logf("for example %v", all[0])
+				}
+			})
+			if found < 3 {
+				t.Errorf("found %d differences among %v", found, sent)
+			}
+		})
+	}
+}
