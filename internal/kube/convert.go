@@ -249,7 +249,6 @@ func sliceEndpoints(o *discoveryv1.EndpointSlice, bad *problems) []service.Slice
 		ep := service.SliceEndpoint{
 			Addr:        addr,
 			Node:        deref(e.NodeName, ""),
-			Zone:        deref(e.Zone, ""),
 			Ready:       deref(e.Conditions.Ready, true),
 			Serving:     deref(e.Conditions.Serving, true),
 			Terminating: deref(e.Conditions.Terminating, false),

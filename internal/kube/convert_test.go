@@ -140,7 +140,7 @@ func TestConvertSlice(t *testing.T) {
 			`{addressType: IPv6, endpoints: [{addresses: ['fd00::1', 'fd00::2'], nodeName: n1, zone: z1,
 			  hints: {forZones: [{name: z1}, {name: z2}], forNodes: [{name: n1}]}}]}`,
 			service.Slice{Ports: []service.SlicePort{}, Endpoints: []service.SliceEndpoint{{
-				Addr: netip.MustParseAddr("fd00::1"), Node: "n1", Zone: "z1", Ready: true, Serving: true,
+				Addr: netip.MustParseAddr("fd00::1"), Node: "n1", Ready: true, Serving: true,
 				ZoneHints: []string{"z1", "z2"}, NodeHints: []string{"n1"},
 			}}},
 		},

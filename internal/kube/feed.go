@@ -29,12 +29,18 @@ type feed[V any] struct {
 	listed bool                // guarded by src.mu: the first list is in
 }
 
-// slim stands for an API object between the wire and the feed. It has the metadata
-// that the reflector asks for while it collects the first list, and nothing else.
+// slim stands for an API object between the wire and the feed: while the first list
+// streams in, there are as many as the cluster has objects.
 type slim[V any] struct {
-	metav1.ObjectMeta // namespace and name
-	value             *V
-	trigger           int64
+	name    service.Name
+	value   *V
+	trigger int64
+}
+
+// GetObjectMeta makes it a metav1.ObjectMetaAccessor: the reflector asks for the names of
+// what it collects.
+func (s *slim[V]) GetObjectMeta() metav1.Object {
+	return &metav1.ObjectMeta{Namespace: s.name.Namespace, Name: s.name.Name}
 }
 
 func (f *feed[V]) slim(obj any) (*slim[V], error) {
@@ -48,12 +54,10 @@ func (f *feed[V]) slim(obj any) (*slim[V], error) {
 	if !ok {
 		return nil, fmt.Errorf("API server sent a %T where an object was expected", obj)
 	}
-	s := &slim[V]{ObjectMeta: metav1.ObjectMeta{Namespace: meta.GetNamespace(), Name: meta.GetName()}}
+	s := &slim[V]{name: service.Name{Namespace: meta.GetNamespace(), Name: meta.GetName()}}
 	s.value, s.trigger = f.cut(obj)
 	return s, nil
 }
-
-func (s *slim[V]) name() service.Name { return service.Name{Namespace: s.Namespace, Name: s.Name} }
 
 // Transformer lets the reflector cut objects while a list streams in
 // (cache.TransformingStore).
@@ -71,7 +75,7 @@ func (f *feed[V]) Update(obj any) error {
 		return err
 	}
 	f.src.mu.Lock()
-	fresh := f.put(s.name(), s.value, s.trigger)
+	fresh := f.put(s.name, s.value, s.trigger)
 	f.src.mu.Unlock()
 	f.tell(fresh)
 	return nil
@@ -84,7 +88,7 @@ func (f *feed[V]) Delete(obj any) error {
 		return err
 	}
 	f.src.mu.Lock()
-	f.put(s.name(), nil, 0)
+	f.put(s.name, nil, 0)
 	f.src.mu.Unlock()
 	return nil
 }
@@ -99,7 +103,7 @@ func (f *feed[V]) Replace(list []any, _ string) error {
 		if err != nil {
 			return err
 		}
-		seen[s.name()] = s
+		seen[s.name] = s
 	}
 	var fresh []*V
 	f.src.mu.Lock()

@@ -98,7 +98,6 @@ func internSlice(s *service.Slice) {
 	for i := range s.Endpoints {
 		e := &s.Endpoints[i]
 		intern(&e.Node)
-		intern(&e.Zone)
 		for j := range e.NodeHints {
 			intern(&e.NodeHints[j])
 		}

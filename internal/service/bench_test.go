@@ -22,7 +22,7 @@ func hugeSlices(name service.Name, n int) []*service.Slice {
 		s := all[len(all)-1]
 		k := i * 7919 % n // slices hold pods in no order of addresses
 		s.Endpoints = append(s.Endpoints, service.SliceEndpoint{
-			Addr: netip.AddrFrom4([4]byte{10, 200, byte(k >> 8), byte(k)}), Node: fmt.Sprintf("node-%d", k%100), Zone: "a", Ready: true, Serving: true,
+			Addr: netip.AddrFrom4([4]byte{10, 200, byte(k >> 8), byte(k)}), Node: fmt.Sprintf("node-%d", k%100), Ready: true, Serving: true,
 		})
 	}
 	return all

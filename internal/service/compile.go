@@ -11,9 +11,9 @@ import (
 type Entry struct {
 	Name      Name
 	Created   int64
-	Frontends []*Frontend // sorted by key, without duplicates
-	Problems  []Problem   // what was left out, and why
-	Health    HealthCheck // what load balancers may ask; the zero value: nothing
+	Frontends []*Frontend  // sorted by key, without duplicates
+	Problems  []Problem    // what was left out, and why
+	Health    *HealthCheck // what load balancers may ask; nil: nothing
 }
 
 // A HealthCheck is what a load balancer may ask a node about one Service.
@@ -50,7 +50,7 @@ func Compile(svc *Service, eps []*Slice, v Vantage) *Entry {
 		}
 	}
 	if svc.HealthCheckNodePort != 0 && svc.ExternalLocal {
-		h := HealthCheck{Service: svc.Name, Port: svc.HealthCheckNodePort}
+		h := &HealthCheck{Service: svc.Name, Port: svc.HealthCheckNodePort}
 		for _, ip := range c.families() {
 			if n := localReady(eps, v.Node, ip.Is4()); ip.Is4() {
 				h.Endpoints4 = n

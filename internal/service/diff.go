@@ -45,24 +45,36 @@ func changed(from, to *Table) map[Key]*Change {
 			continue
 		}
 		was, is := from.shards[i].all(), to.shards[i].all()
-		for name, e := range was {
-			if is[name] == e {
+		for len(was)+len(is) > 0 { // both are sorted
+			var old, new *Entry
+			switch {
+			case len(is) == 0 || len(was) > 0 && was[0].Name.Compare(is[0].Name) < 0:
+				old, was = was[0], was[1:]
+			case len(was) == 0 || was[0].Name != is[0].Name:
+				new, is = is[0], is[1:]
+			default:
+				old, new, was, is = was[0], is[0], was[1:], is[1:]
+			}
+			if old == new {
 				continue
 			}
-			for _, f := range e.Frontends {
+			for _, f := range old.frontends() {
 				at(f.Key()).Old = f
 			}
-		}
-		for name, e := range is {
-			if was[name] == e {
-				continue
-			}
-			for _, f := range e.Frontends {
+			for _, f := range new.frontends() {
 				at(f.Key()).New = f
 			}
 		}
 	}
 	return changes
+}
+
+// frontends returns those of an entry that may be nil.
+func (e *Entry) frontends() []*Frontend {
+	if e == nil {
+		return nil
+	}
+	return e.Frontends
 }
 
 // Equal reports whether f and o make a datapath do the same. Both may be nil.

@@ -71,7 +71,6 @@ type SlicePort struct {
 type SliceEndpoint struct {
 	Addr                        netip.Addr
 	Node                        string // empty: not known, so never local
-	Zone                        string
 	Ready, Serving, Terminating bool
 	// Weight is the pod's share of new connections, if the Service is Weighted; it is
 	// known only if HasWeight, else it is 1. A pod of weight 0 gets no new connections

@@ -125,8 +125,8 @@ type Endpoint struct {
 
 // A Route is what becomes of a packet that reaches a Frontend.
 type Route struct {
-	Action     Action
 	Endpoints  []Endpoint // sorted by address, without duplicates; empty unless Action is Forward
+	Action     Action
 	Masquerade Masquerade
 	// Local says that the route may use the endpoints of this node only (policy Local).
 	// It tells lists of one Service port apart that affinity must not mix: a client that
@@ -140,13 +140,17 @@ type Route struct {
 type Frontend struct {
 	// Addr is the address and port clients use. A NodePort has the unspecified
 	// address of its family: "any address in Settings.NodePorts".
-	Addr    netip.AddrPort
-	Proto   Proto
+	Addr  netip.AddrPort
+	Proto Proto
+	// Reserved says that the address is the Service's alone (a ClusterIP): what comes
+	// to a port that no Frontend has is rejected, not passed on.
+	Reserved bool
+	// Balance says how new connections are spread over a Route's endpoints.
+	Balance Algorithm
+	Close   Closing  // see Serving
 	Service PortName // for names, metrics and messages
 	Inside  *Route   // for pods (Settings.Pods) and for the node itself
 	Outside *Route   // for everyone else; the same pointer as Inside when nothing differs
-	// Balance says how new connections are spread over a Route's endpoints.
-	Balance Algorithm
 	// Affinity is how long a client stays at the endpoint it got, counted from its last
 	// new connection, over all Frontends of the same Service port; 0: not at all.
 	Affinity time.Duration
@@ -156,10 +160,6 @@ type Frontend struct {
 	// they get no new ones. Sorted. Which these are, Close says for TCP; for UDP they are
 	// those that serve. Neither is any concern of a datapath, nor of Equal: Stale uses them.
 	Serving []netip.AddrPort
-	Close   Closing
-	// Reserved says that the address is the Service's alone (a ClusterIP): what comes
-	// to a port that no Frontend has is rejected, not passed on.
-	Reserved bool
 }
 
 // NodePort reports whether the frontend is a port on the node's own addresses.

