@@ -8,6 +8,7 @@ package conformance
 //
 //	source    whom an endpoint sees is not compared
 //	affinity  no Service has any, the part and its scenarios are left out
+//	restart   a new instance does not come while connections are open
 //	weights   no Service asks for them, and their scenarios are left out
 //
 // An entry needs a reason that lies in the mechanism and not in our code, and it must
@@ -17,8 +18,8 @@ func differences() map[string]map[string]string {
 		"slow": { // the example that slow_test.go breaks
 			"affinity": "it remembers nothing, not even clients",
 		},
-		"nftables": {
-			"weights": "its slots do not repeat endpoints yet: to be deleted by the commit that makes them",
+		"userspace": {
+			"restart": "it carries the connections itself: they end with the process",
 		},
 	}
 }
@@ -27,4 +28,4 @@ func differences() map[string]map[string]string {
 func lacks(name string) map[string]string { return differences()[name] }
 
 // features are what an entry may name besides parts and scenarios.
-func features() []string { return []string{"source", "affinity", "weights"} }
+func features() []string { return []string{"source", "affinity", "restart", "weights"} }

@@ -147,10 +147,10 @@ func (s suite) established(t testing.TB) {
 	change("after another Service came", tableOf(web("a", at, service.TCP, 0), web("a", at, service.UDP, 0), b))
 	more := tableOf(web("a", at, service.TCP, 0, 1, 2, 3), web("a", at, service.UDP, 0, 1, 2, 3), b)
 	change("after its own Service grew", more)
-	r.reopen()
+	r.replace()
 	change("after a restart", more)
 	change("after its own Service shrank", tableOf(web("a", at, service.TCP, 0, 3), web("a", at, service.UDP, 0, 3)))
-	r.reopen()
+	r.replace()
 	change("after a restart with another table", tableOf(web("a", at, service.TCP, 4, 0), web("a", at, service.UDP, 4, 0), b))
 }
 
@@ -171,7 +171,7 @@ func (s suite) continuity(t testing.TB) {
 	load := r.load([]request{{to: "10.96.0.1:80", by: six()}, {to: "10.96.0.2:80", by: six()[:2]}})
 	for i := range s.changes {
 		if i%20 == 19 {
-			r.reopen()
+			r.replace()
 		}
 		table := next()
 		if err := errors.Join(r.sync(table), r.holds(table)); err != nil {

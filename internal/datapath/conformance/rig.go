@@ -3,7 +3,9 @@ package conformance
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -24,6 +26,7 @@ type rig struct {
 	peer  *testnet.Host
 	hosts map[netip.Addr]*testnet.Host
 	dp    datapath.Datapath
+	flows map[service.Flow]bool // UDP flows that clients may ever have had
 }
 
 // newRig builds the network, with a server on each endpoint: also on those that no
@@ -97,12 +100,20 @@ func (r *rig) reopen() {
 	r.dp = r.suite.open(r.t)
 }
 
+// replace is reopen while connections are open.
+func (r *rig) replace() {
+	if r.suite.lacks["restart"] == "" {
+		r.reopen()
+	}
+}
+
 func (r *rig) sync(want *service.Table) error {
 	_, err := r.syncStats(want)
 	return err
 }
 
 func (r *rig) syncStats(want *service.Table) (stats datapath.Stats, err error) {
+	r.note(want)
 	err = r.node.Do(func() error {
 		stats, err = r.dp.Sync(context.Background(), want)
 		return err
@@ -110,9 +121,31 @@ func (r *rig) syncStats(want *service.Table) (stats datapath.Stats, err error) {
 	return stats, err
 }
 
+// note notes the flows that clients may have from now on.
+func (r *rig) note(t *service.Table) {
+	if r.flows == nil {
+		r.flows = map[service.Flow]bool{}
+	}
+	for f := range t.Frontends() {
+		if f.Proto != service.UDP {
+			continue
+		}
+		for _, route := range [...]*service.Route{f.Inside, f.Outside} {
+			for _, e := range route.Endpoints {
+				r.flows[service.Flow{Proto: service.UDP, Frontend: f.Addr, Endpoint: e.Addr}] = true
+			}
+		}
+	}
+}
+
 // forget deletes the node's UDP flows: a later client that happens to have the same
 // port would be sent where the earlier one was. That is internal/conntrack's business.
 func (r *rig) forget() error {
+	if c, ok := r.dp.(datapath.Carrier); ok {
+		if _, err := c.Cut(context.Background(), slices.Collect(maps.Keys(r.flows))); err != nil {
+			return fmt.Errorf("cut UDP flows: %w", err)
+		}
+	}
 	return r.node.Do(func() error {
 		udp := &netlink.ConntrackFilter{}
 		if err := udp.AddProtocol(17); err != nil {
