@@ -76,8 +76,21 @@ func (d *Datapath) intact(ctx context.Context, elements bool) (bool, error) {
 	return true, nil
 }
 
+// Found implements datapath.Finder: kube-proxy's chains alone are not ours.
+func (d *Datapath) Found(ctx context.Context) (bool, error) {
+	for _, v := range []Variant{NFT, Legacy} {
+		for _, is4 := range families() {
+			h, err := d.kernel.read(ctx, v, is4)
+			if err == nil && h.chains[chain{nat, recordings}] != nil {
+				return true, nil
+			}
+		}
+	}
+	return false, nil // an iptables that is not installed has nothing of ours
+}
+
 // Cleanup implements datapath.Datapath. It leaves alone the rules of a kube-proxy that
-// was here before us and that we never took over.
+// was here before us and that we never took over, or that has taken over from us.
 func (d *Datapath) Cleanup(ctx context.Context) error {
 	defer d.Close()
 	var errs []error
@@ -111,15 +124,19 @@ func (d *Datapath) clean(ctx context.Context, v Variant, is4 bool) error {
 	if h.chains[chain{nat, recordings}] == nil {
 		return nil
 	}
+	goes, leads := everyChain, everyHook
+	if h.chains[chain{nat, canary}] != nil {
+		goes, leads = onlyOurs, noKubeProxys
+	}
 	s := newScript()
 	for _, where := range []*section{&s.nat, &s.after} {
 		for _, one := range h.hooks {
-			if one.in.table == where.table {
+			if one.in.table == where.table && leads(one) {
 				where.delete(one.in.name, []string{one.rule})
 			}
 		}
 		for _, c := range sorted(h.chains) {
-			if c.table == where.table {
+			if c.table == where.table && goes(c) {
 				where.drop(c.name)
 			}
 		}
@@ -127,10 +144,21 @@ func (d *Datapath) clean(ctx context.Context, v Variant, is4 bool) error {
 	if err := d.kernel.restore(ctx, v, is4, s.String()); err != nil {
 		return err
 	}
-	if v == NFT {
+	if v == NFT && h.chains[chain{nat, canary}] == nil {
 		return d.vacate(ctx, is4, h)
 	}
 	return nil
+}
+
+func everyChain(chain) bool { return true }
+func everyHook(hook) bool   { return true }
+
+// onlyOurs are the chains that kube-proxy has no name for.
+func onlyOurs(c chain) bool { return c.table == nat && (c.name == recordings || c.name == markFar) }
+
+// noKubeProxys is the hook that kube-proxy does not have, see hooks.
+func noKubeProxys(h hook) bool {
+	return h.in == chain{filter, "OUTPUT"} && strings.HasSuffix(h.rule, "-j "+externals)
 }
 
 // vacate removes the tables that iptables-nft made for us and that nobody else uses: they

@@ -27,6 +27,10 @@ const (
 	recordings = "FAIRWAY"       // no packet comes here: its comments are the settings
 )
 
+// canary is a chain by which kube-proxy notices that its rules were flushed. Sync removes
+// it, so that where it is kube-proxy has written after us, and holds the chains now.
+const canary = "KUBE-PROXY-CANARY"
+
 // Beginnings of the names of chains of one Service port.
 const (
 	svc = "KUBE-SVC-" // all endpoints
@@ -44,7 +48,7 @@ func ours(c chain) bool {
 			return true
 		}
 	}
-	return c.table == nat && perService(c.name)
+	return c.table == nat && (perService(c.name) || c.name == canary)
 }
 
 func perService(name string) bool {
