@@ -24,6 +24,7 @@ type flows struct {
 	stale    map[flowKey]service.Flow // that must still end
 	reviewed bool
 	rest     time.Time // no walk before
+	clock    func() time.Time
 }
 
 // A flowKey identifies a kind of flows.
@@ -77,17 +78,19 @@ func (f *flows) adopt(ctx context.Context) {
 
 // end ends the flows that are wrong, in one walk for all that became so meanwhile. It
 // returns how long to wait if there will be more to do, 0 if not.
-func (f *flows) end(ctx context.Context, now time.Time) time.Duration {
+func (f *flows) end(ctx context.Context) time.Duration {
 	if f.cfg.Forget == nil || !f.synced || len(f.stale) == 0 && f.reviewed {
 		return 0
 	}
-	if wait := f.rest.Sub(now); wait > 0 {
+	start := f.clock()
+	if wait := f.rest.Sub(start); wait > 0 {
 		return wait
 	}
 	ended, err := f.walk(ctx)
-	took := time.Since(now)
-	f.rest = now.Add(took + min((walkShare-1)*took, longest))
-	f.cfg.Metrics.forgot(now, ended)
+	now := f.clock()
+	took := now.Sub(start)
+	f.rest = now.Add(min((walkShare-1)*took, longest))
+	f.cfg.Metrics.forgot(took, ended)
 	if err != nil {
 		f.cfg.Log.Warn("some clients may still send to endpoints that are gone", "err", err, "again", walkAgain)
 		return walkAgain

@@ -171,8 +171,8 @@ func (m *Metrics) pass(start time.Time, s datapath.Stats, err error) {
 }
 
 // forgot takes note of flows that ended. Both families are done in one go.
-func (m *Metrics) forgot(start time.Time, ended int) {
-	m.forgetting.WithLabelValues(families[0]).Observe(time.Since(start).Seconds())
+func (m *Metrics) forgot(took time.Duration, ended int) {
+	m.forgetting.WithLabelValues(families[0]).Observe(took.Seconds())
 	m.forgotten.WithLabelValues(families[0]).Add(float64(ended))
 }
 

@@ -108,7 +108,7 @@ func New(cfg Config) *Loop {
 	}
 	return &Loop{
 		cfg: cfg, builder: service.NewBuilder(), table: &service.Table{}, pause: firstRetry,
-		flows: flows{cfg: cfg, stale: map[flowKey]service.Flow{}, reviewed: cfg.Review == nil},
+		flows: flows{cfg: cfg, stale: map[flowKey]service.Flow{}, reviewed: cfg.Review == nil, clock: time.Now},
 	}
 }
 
@@ -132,7 +132,7 @@ func (l *Loop) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-walk.C:
-			if again := l.flows.end(ctx, time.Now()); again > 0 {
+			if again := l.flows.end(ctx); again > 0 {
 				walk.Reset(again)
 			}
 			continue
@@ -152,7 +152,7 @@ func (l *Loop) Run(ctx context.Context) error {
 		if again := l.pass(ctx, start); again > 0 {
 			timer.Reset(again)
 		}
-		if again := l.flows.end(ctx, time.Now()); again > 0 {
+		if again := l.flows.end(ctx); again > 0 {
 			walk.Reset(again)
 		}
 		if !sleep(ctx, l.cfg.MinSync-time.Since(start)) {

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -78,11 +79,16 @@ func (a *api) set(i int) service.Name {
 type recorded struct {
 	datapath.Datapath
 	syncs chan *service.Table // receives the table before each Sync
+	done  atomic.Pointer[service.Table]
 }
 
 func (r *recorded) Sync(ctx context.Context, t *service.Table) (datapath.Stats, error) {
 	r.syncs <- t
-	return r.Datapath.Sync(ctx, t)
+	stats, err := r.Datapath.Sync(ctx, t)
+	if err == nil {
+		r.done.Store(t)
+	}
+	return stats, err
 }
 
 type health struct{ queued, synced chan struct{} }
@@ -102,6 +108,7 @@ type harness struct {
 	api    *api
 	syncs  chan *service.Table
 	health health
+	done   func() *service.Table // what the last Sync that succeeded was asked for
 	dump   func() *service.Table // after stop
 	stop   func()
 }
@@ -117,8 +124,10 @@ func start(t *testing.T, fail func() error) *harness {
 		api: newAPI(), syncs: make(chan *service.Table),
 		health: health{make(chan struct{}, 1), make(chan struct{}, 1)},
 	}
+	dp := &recorded{Datapath: real, syncs: h.syncs}
+	h.done = dp.done.Load
 	loop := New(Config{
-		Log: slog.New(slog.DiscardHandler), Source: h.api, Datapath: &recorded{real, h.syncs},
+		Log: slog.New(slog.DiscardHandler), Source: h.api, Datapath: dp,
 		View:   func() (service.Vantage, service.Settings) { return service.Vantage{Node: "n"}, service.Settings{} },
 		Health: h.health, Metrics: NewMetrics(MetricsConfig{Registry: prometheus.NewRegistry(), Mode: "nftables"}), MaxRetry: 200 * time.Millisecond,
 	})

@@ -1,0 +1,83 @@
+package proxy
+
+import (
+	"errors"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// newSeed returns the randomness of a test: the same in each run, so that who changes
+// nothing breaks nothing. FAIRWAY_SEED=random looks for new faults, a number for an old one.
+func newSeed(t *testing.T) *rand.Rand {
+	seed := uint64(1)
+	switch text := os.Getenv("FAIRWAY_SEED"); text {
+	case "":
+	case "random":
+		seed = rand.Uint64()
+	default:
+		n, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
+			t.Fatalf("FAIRWAY_SEED: %v", err)
+		}
+		seed = n
+	}
+	t.Logf("seed %d", seed)
+	return rand.New(rand.NewPCG(seed, 0))
+}
+
+// unset deletes the i-th Service.
+func (a *api) unset(i int) {
+	n := a.set(i) // marks it
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.services, n)
+}
+
+// TestFaults: of all writes to the kernel a tenth fails, and one in the middle of a
+// transaction is as good as any. Whatever was asked for meanwhile, in the end the kernel
+// holds what the API says.
+func TestFaults(t *testing.T) {
+	rng, faults := newSeed(t), newSeed(t) // one goroutine each
+	var failed atomic.Int32
+	h := start(t, func() error {
+		if faults.IntN(10) > 0 {
+			return nil
+		}
+		failed.Add(1)
+		return errors.New("injected")
+	})
+	close(h.api.synced)
+	const services, rounds = 30, 150
+	for range rounds {
+		for range 1 + rng.IntN(3) {
+			if i := rng.IntN(services); rng.IntN(2) == 0 {
+				h.api.set(i)
+			} else {
+				h.api.unset(i)
+			}
+		}
+		h.pass(t)
+	}
+	last := h.api.set(services) // a table that has it has all
+	for deadline := time.Now().Add(time.Minute); h.done() == nil || h.done().Entry(last) == nil; {
+		select {
+		case <-h.syncs:
+		case <-time.After(10 * time.Millisecond): // it may be done by now
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("no pass succeeds")
+		}
+	}
+	if failed.Load() == 0 {
+		t.Error("no write failed: this proves nothing")
+	}
+	if d := service.Diff(h.dump(), h.done()); len(d) != 0 {
+		t.Errorf("after %d failed writes the kernel differs: %v", failed.Load(), d)
+	}
+}
