@@ -9,7 +9,9 @@ import (
 
 	"github.com/fairway-net/fairway/internal/config"
 	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/datapath/iptables"
 	"github.com/fairway-net/fairway/internal/datapath/nftables"
+	"github.com/fairway-net/fairway/internal/datapath/userspace"
 	"github.com/fairway-net/fairway/internal/takeover"
 )
 
@@ -27,6 +29,12 @@ func modes() modeTable {
 	return modeTable{
 		{config.ModeNFTables, func(c *config.Config) (datapath.Datapath, error) {
 			return nftables.New(nftables.Config{Mark: c.Mask(), CountTraffic: c.CountTraffic})
+		}},
+		{config.ModeIPTables, func(c *config.Config) (datapath.Datapath, error) {
+			return iptables.New(iptables.Config{Mark: c.Mask()})
+		}},
+		{config.ModeUserspace, func(*config.Config) (datapath.Datapath, error) {
+			return userspace.New(userspace.Config{})
 		}},
 	}
 }

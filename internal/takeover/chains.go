@@ -47,14 +47,16 @@ func variants() []variant {
 	return all
 }
 
-// hasChains reports whether one of iptables-nft's tables has a chain of kube-proxy.
+// hasChains reports whether one of iptables-nft's tables has a chain of kube-proxy that
+// is not ours by adoption.
 func hasChains(family nftables.TableFamily) (bool, error) {
 	chains, err := (&nftables.Conn{}).ListChainsOfTableFamily(family)
 	if err != nil {
 		return false, fmt.Errorf("list the chains of nf_tables: %w", err)
 	}
+	adopted := slices.ContainsFunc(chains, func(c *nftables.Chain) bool { return c.Table.Name == ourTable && c.Name == ourChain })
 	return slices.ContainsFunc(chains, func(c *nftables.Chain) bool {
-		return slices.Contains(iptablesTables, c.Table.Name) && isKubeProxys(c.Name)
+		return slices.Contains(iptablesTables, c.Table.Name) && isKubeProxys(c.Name) && (!adopted || slices.Contains(unusedNames, c.Name))
 	}), nil
 }
 
@@ -72,9 +74,6 @@ func hasTables(file string) (bool, error) {
 func (k *KubeProxy) findChains(ctx context.Context) ([]Remain, error) {
 	var all []Remain
 	for _, v := range variants() {
-		if k.Holds != nil && k.Holds(v.command) {
-			continue
-		}
 		if there, err := v.there(); err != nil || !there {
 			if err != nil {
 				return nil, err

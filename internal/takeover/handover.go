@@ -130,10 +130,12 @@ func Found(ctx context.Context, dp datapath.Datapath) (bool, error) {
 	return frontends > 0 || !table.Settings.Equal(service.Settings{}), nil
 }
 
-// How often a kube-proxy's rules are looked for. Each time that they have come back the
-// pause doubles: to remove them is a courtesy, not a fight.
+// How often a kube-proxy's rules are looked for. The pause doubles as long as there are
+// none, up to a minute, and each time that they have come back: to remove them is a
+// courtesy, not a fight.
 const (
-	kubeProxyPause   = 10 * time.Second
+	kubeProxyPause   = 5 * time.Second
+	kubeProxyQuiet   = time.Minute
 	kubeProxyLongest = 5 * time.Minute
 )
 
@@ -167,7 +169,7 @@ func (w *kubeProxyWatch) look(ctx context.Context, cfg Config) {
 		}
 	case len(remains) == 0:
 		w.back = false
-		w.pause = kubeProxyPause
+		w.pause = min(2*w.pause, kubeProxyQuiet)
 		if !cfg.Replace {
 			w.pause = kubeProxyLongest // nobody promised to look after them
 		}
@@ -177,7 +179,7 @@ func (w *kubeProxyWatch) look(ctx context.Context, cfg Config) {
 		}
 		w.back, w.pause = true, kubeProxyLongest
 	case !w.removed:
-		w.removed = true
+		w.removed, w.pause = true, kubeProxyPause
 		cfg.Log.Info("took over from kube-proxy: removed its rules", "rules", names(remains))
 	default:
 		w.pause = min(2*w.pause, kubeProxyLongest)

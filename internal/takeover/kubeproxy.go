@@ -8,13 +8,8 @@ import (
 )
 
 // KubeProxy finds and removes what a kube-proxy, in any of its modes, has written in this
-// network namespace. The zero value works.
-type KubeProxy struct {
-	// Holds reports whether the chains that kube-proxy has names for are our own in this
-	// command, "iptables-nft" or "iptables-legacy": then they are not looked at. Nil: they
-	// are nowhere.
-	Holds func(command string) bool
-}
+// network namespace.
+type KubeProxy struct{}
 
 // A Remain is one part of what a kube-proxy wrote.
 type Remain struct {

@@ -115,19 +115,38 @@ func replace(t *testing.T, want string) error {
 	return err
 }
 
-// TestHolds: chains that are ours by adoption are not looked at; those of the other
-// command are.
-func TestHolds(t *testing.T) {
+// TestAdopted: chains that our mode iptables has adopted are left to it; those of the
+// other command, and what it has no use for, are not.
+func TestAdopted(t *testing.T) {
 	inside(t, func() error {
-		for _, program := range []string{"iptables-nft-restore", "iptables-legacy-restore"} {
-			if _, err := run(t.Context(), saved(t), program); err != nil {
+		ours := strings.Replace(saved(t), ":KUBE-EXT-", ":FAIRWAY - [0:0]\n:KUBE-EXT-", 1)
+		for program, rules := range map[string]string{"iptables-nft-restore": ours, "iptables-legacy-restore": saved(t)} {
+			if _, err := run(t.Context(), rules, program); err != nil {
 				return err
 			}
 		}
-		k := &KubeProxy{Holds: func(command string) bool { return command == "iptables-nft" }}
+		k := &KubeProxy{}
 		remains, err := k.Find(t.Context())
-		if want := "chains KUBE-* of iptables-legacy-save"; names(remains) != want {
+		if err != nil {
+			return err
+		}
+		if want := "chains KUBE-* of iptables-nft-save, chains KUBE-* of iptables-legacy-save"; names(remains) != want {
 			t.Errorf("found %q, want %q", names(remains), want)
+		}
+		if err := k.Remove(t.Context(), remains); err != nil {
+			return err
+		}
+		if remains, err = k.Find(t.Context()); len(remains) > 0 {
+			t.Errorf("found %q after they were removed", names(remains))
+		}
+		for program, there := range map[string]bool{"iptables-nft-save": true, "iptables-legacy-save": false} {
+			text, err := run(t.Context(), "", program)
+			if err != nil {
+				return err
+			}
+			if strings.Contains(text, "-j KUBE-SVC-CG5I4G2RS3ZVWGLK") != there || strings.Contains(text, "KUBE-PROXY-CANARY") {
+				t.Errorf("%s prints\n%s", program, text)
+			}
 		}
 		return err
 	})

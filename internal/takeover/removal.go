@@ -18,6 +18,17 @@ var (
 	chainPrefixes = []string{"KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-FW-", "KUBE-SEP-", "KUBE-XLB-"}
 )
 
+// Our mode iptables writes chains of the same names. Those are ours by adoption, and left
+// to it, where its own chain is; only what it has no use for is kube-proxy's there.
+const (
+	ourChain = "FAIRWAY"
+	ourTable = "nat"
+)
+
+var unusedNames = []string{
+	"KUBE-PROXY-CANARY", "KUBE-LOAD-BALANCER", "KUBE-NODE-PORT", "KUBE-SOURCE-RANGES-FIREWALL", "KUBE-IPVS-FILTER", "KUBE-IPVS-OUT-FILTER",
+}
+
 // isKubeProxys reports whether a chain has a name that kube-proxy gives.
 func isKubeProxys(chain string) bool {
 	return slices.Contains(chainNames, chain) ||
@@ -119,9 +130,15 @@ func (t *savedTable) kept() map[string]bool {
 // out of what iptables-save printed: "" if there are none. Each table is one transaction.
 func removal(saved string) string {
 	var out strings.Builder
-	for _, t := range parse(saved) {
+	tables := parse(saved)
+	adopted := slices.ContainsFunc(tables, func(t *savedTable) bool {
+		return t.name == ourTable && slices.Contains(t.chains, ourChain)
+	})
+	for _, t := range tables {
 		kept := t.kept()
-		goes := func(chain string) bool { return isKubeProxys(chain) && !kept[chain] }
+		goes := func(chain string) bool {
+			return isKubeProxys(chain) && !kept[chain] && (!adopted || slices.Contains(unusedNames, chain))
+		}
 		chains := slices.DeleteFunc(slices.Clone(t.chains), func(c string) bool { return !goes(c) })
 		if len(chains) == 0 {
 			continue
