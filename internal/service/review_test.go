@@ -1,0 +1,79 @@
+package service_test
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// TestReview: which flows a table allows, said of each by itself.
+func TestReview(t *testing.T) {
+	name := service.Name{Namespace: "shop", Name: "dns"}
+	ap := netip.MustParseAddrPort
+	table := func(closing service.Closing, endpoints ...service.SliceEndpoint) *service.Table {
+		b := service.NewBuilder()
+		b.Set(service.Compile(&service.Service{
+			Name: name, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, Close: closing,
+			Ports: []service.Port{{Name: "udp", Proto: service.UDP, Port: 53, NodePort: 30053}, {Name: "tcp", Proto: service.TCP, Port: 53, NodePort: 30053}},
+		}, []*service.Slice{{Name: name, Service: name, Endpoints: endpoints, Ports: []service.SlicePort{
+			{Name: "udp", Proto: service.UDP, Port: 5353}, {Name: "tcp", Proto: service.TCP, Port: 5353},
+		}}}, service.Vantage{Node: "n"}))
+		return b.Table(service.Settings{
+			NodePorts:    []netip.Prefix{netip.MustParsePrefix("172.18.0.0/24")},
+			ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")},
+		})
+	}
+	pod := func(last byte, ready bool) service.SliceEndpoint {
+		return service.SliceEndpoint{Addr: netip.AddrFrom4([4]byte{10, 244, 1, last}), Ready: ready, Serving: ready}
+	}
+	two := []service.SliceEndpoint{pod(1, true), pod(2, false)} // 2 is in the Service, and not ready
+	const right, wrong, doubt = "right", "wrong", "wrong if shop has no such pod"
+	for _, c := range []struct {
+		what     string
+		table    *service.Table
+		proto    service.Proto
+		to, by   string
+		want     string
+		endpoint string // in the answer, if it differs
+	}{
+		{what: "to an endpoint", proto: service.UDP, to: "10.96.0.10:53", by: "10.244.1.1:5353", want: right},
+		{what: "to an endpoint by the NodePort", proto: service.UDP, to: "172.18.0.11:30053", by: "10.244.1.1:5353", want: right},
+		{what: "to one that does not serve", proto: service.UDP, to: "10.96.0.10:53", by: "10.244.1.2:5353", want: wrong},
+		{what: "to one that is not there", proto: service.UDP, to: "10.96.0.10:53", by: "10.244.1.3:5353", want: wrong},
+		{what: "to one that is not there, by the NodePort", proto: service.UDP, to: "172.18.0.11:30053", by: "10.244.1.3:5353", want: wrong},
+		{what: "NodePort on an address without", proto: service.UDP, to: "172.19.0.11:30053", by: "10.244.1.3:5353", want: right},
+		{what: "untranslated", proto: service.UDP, to: "10.96.0.10:53", by: "10.96.0.10:53", want: wrong, endpoint: "none"},
+		{what: "untranslated, nobody there", table: table(0), proto: service.UDP, to: "10.96.0.10:53", by: "10.96.0.10:53", want: right, endpoint: "none"},
+		{what: "untranslated NodePort of ours", proto: service.UDP, to: "172.18.0.11:30053", by: "172.18.0.11:30053", want: wrong, endpoint: "none"},
+		{what: "untranslated NodePort of another node", proto: service.UDP, to: "172.18.0.12:30053", by: "172.18.0.12:30053", want: right, endpoint: "none"},
+		{what: "a Service that is gone", proto: service.UDP, to: "10.96.0.11:53", by: "10.244.1.1:5353", want: wrong},
+		{what: "a Service that is gone, TCP", proto: service.TCP, to: "10.96.0.11:53", by: "10.244.1.1:5353", want: right},
+		{what: "a client of the ClusterIPs' range that nobody translated", proto: service.UDP, to: "10.96.0.11:53", by: "10.96.0.11:53", want: right},
+		{what: "nothing of ours", proto: service.UDP, to: "192.0.2.1:53", by: "192.0.2.7:53", want: right},
+		{what: "TCP to an endpoint", proto: service.TCP, to: "10.96.0.10:53", by: "10.244.1.1:5353", want: right},
+		{what: "TCP to one that is not ready", proto: service.TCP, to: "10.96.0.10:53", by: "10.244.1.2:5353", want: right},
+		{what: "TCP to one that is not ready, which ends it", table: table(service.CloseUnready, two...), proto: service.TCP, to: "10.96.0.10:53", by: "10.244.1.2:5353", want: wrong},
+		{what: "TCP to one that is not there", proto: service.TCP, to: "172.18.0.11:30053", by: "10.244.1.3:5353", want: doubt},
+		{what: "TCP that never ends", table: table(service.CloseNever, two...), proto: service.TCP, to: "10.96.0.10:53", by: "10.244.1.3:5353", want: right},
+		{what: "TCP untranslated", proto: service.TCP, to: "10.96.0.10:53", by: "10.96.0.10:53", want: right, endpoint: "none"},
+	} {
+		if c.table == nil {
+			c.table = table(service.CloseGone, two...)
+		}
+		judge := c.table.Review(func(a netip.Addr) bool { return a == netip.MustParseAddr("172.18.0.11") })
+		got, is := judge.Wrong(service.Flow{Proto: c.proto, Frontend: ap(c.to), Endpoint: ap(c.by)})
+		verdict := map[bool]string{true: wrong, false: right}[is]
+		if is && got.Doubt {
+			verdict = fmt.Sprintf("wrong if %s has no such pod", got.Namespace)
+		}
+		endpoint := ap(c.by)
+		if c.endpoint == "none" {
+			endpoint = netip.AddrPort{}
+		}
+		if verdict != c.want || got.Endpoint != endpoint || got.Frontend != ap(c.to) {
+			t.Errorf("%s: %s (%+v), want %s", c.what, verdict, got, c.want)
+		}
+	}
+}
