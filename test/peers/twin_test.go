@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -25,7 +26,9 @@ type twin struct {
 	name  string
 	node  *testnet.Host
 	hosts map[netip.Addr]*testnet.Host
+	argv  []string
 	proc  *process.Process
+	leave func() // takes the API server out of the node
 	// field sends packets from all hosts; stations are they, by name.
 	field    *volley.Field
 	stations map[string]*volley.Station
@@ -81,13 +84,21 @@ func newTwin(t testing.TB, api *apiserver.Server, name string, argv ...string) *
 		}
 	}
 	tw.join(t, all)
+	tw.argv = argv
 	tw.listen(t, api)
-	var err error
-	if tw.proc, err = process.Start(tw.node.Do, name, argv...); err != nil {
-		t.Fatal(err)
-	}
+	t.Cleanup(func() { tw.leave() })
+	tw.start(t)
 	t.Cleanup(func() { _ = tw.proc.Stop() })
 	return tw
+}
+
+// start starts the program, again if it has ended.
+func (tw *twin) start(t testing.TB) {
+	t.Helper()
+	var err error
+	if tw.proc, err = process.Start(tw.node.Do, tw.name, tw.argv...); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // join lets all hosts send and receive.
@@ -132,7 +143,7 @@ func (tw *twin) listen(t testing.TB, api *apiserver.Server) {
 	err := tw.node.Do(func() error {
 		l, err := net.Listen("tcp", apiPort)
 		if err == nil {
-			t.Cleanup(api.Serve(l))
+			tw.leave = sync.OnceFunc(api.Serve(l))
 		}
 		return err
 	})

@@ -82,6 +82,12 @@ func (p *Process) Stop() error {
 	return nil
 }
 
+// Kill ends the program as a crash does: it learns nothing of it.
+func (p *Process) Kill() {
+	_ = p.cmd.Process.Kill()
+	<-p.done
+}
+
 // Usage is what a program costs.
 type Usage struct {
 	RSS, PeakRSS int64         // bytes
