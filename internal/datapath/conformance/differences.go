@@ -10,6 +10,8 @@ package conformance
 //	affinity  no Service has any, the part and its scenarios are left out
 //	restart   a new instance does not come while connections are open
 //	weights   no Service asks for them, and their scenarios are left out
+//	chance    one request at a time, where chance would show every endpoint to each client
+//	expiry    how long a client without connections stays is not measured
 //
 // An entry needs a reason that lies in the mechanism and not in our code, and it must
 // name something that exists: TestDifferences holds that.
@@ -17,6 +19,10 @@ func differences() map[string]map[string]string {
 	return map[string]map[string]string{
 		"slow": { // the example that slow_test.go breaks
 			"affinity": "it remembers nothing, not even clients",
+		},
+		"ipvs": {
+			"chance": "its schedulers take one endpoint after the other: clients in step may each get always the same",
+			"expiry": "a client stays as long as IPVS remembers one of its connections, some minutes after it ended",
 		},
 		"userspace": {
 			"restart": "it carries the connections itself: they end with the process",
@@ -28,4 +34,4 @@ func differences() map[string]map[string]string {
 func lacks(name string) map[string]string { return differences()[name] }
 
 // features are what an entry may name besides parts and scenarios.
-func features() []string { return []string{"source", "affinity", "restart", "weights"} }
+func features() []string { return []string{"source", "affinity", "restart", "weights", "chance", "expiry"} }

@@ -55,6 +55,9 @@ func (r *rig) packets(all []scenario.Packet) error {
 		wait sync.WaitGroup
 		slot = make(chan struct{}, 16)
 	)
+	if r.suite.lacks["chance"] != "" {
+		slot = make(chan struct{}, 1)
+	}
 	for _, p := range all {
 		if p.Proto == service.SCTP || !r.returns(p) {
 			continue
