@@ -6,7 +6,6 @@ import (
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/datapath/conformance"
 	"github.com/fairway-net/fairway/internal/datapath/userspace"
-	"github.com/fairway-net/fairway/internal/testnet"
 )
 
 func TestConformance(t *testing.T) { conformance.Run(t, open) }
@@ -18,5 +17,3 @@ func open(t testing.TB) datapath.Datapath {
 	}
 	return dp
 }
-
-func TestMain(m *testing.M) { testnet.Main(m) }

@@ -57,14 +57,22 @@ func (r *rig) at(i int) netip.AddrPort { return netip.AddrPortFrom(r.pods[i].Add
 
 // service is a table of one Service with the given endpoints, at vip and nodePort.
 func (r *rig) service(p service.Proto, which ...int) *service.Table {
-	route := &service.Route{Masquerade: service.MasqueradeFar}
+	var all []netip.AddrPort
 	for _, i := range which {
-		route.Endpoints = append(route.Endpoints, service.Endpoint{Addr: r.at(i), Local: true})
+		all = append(all, r.at(i))
+	}
+	return table(p, all...)
+}
+
+func table(p service.Proto, endpoints ...netip.AddrPort) *service.Table {
+	route := &service.Route{Masquerade: service.MasqueradeFar}
+	for _, a := range endpoints {
+		route.Endpoints = append(route.Endpoints, service.Endpoint{Addr: a, Local: true})
 	}
 	var all []*service.Frontend
 	for _, at := range []netip.AddrPort{vip, netip.AddrPortFrom(netip.IPv4Unspecified(), nodePort.Port())} {
 		all = append(all, &service.Frontend{
-			Addr: at, Proto: p, Inside: route, Outside: route, Balance: service.RoundRobin,
+			Addr: at, Proto: p, Inside: route, Outside: route,
 			Service: service.PortName{Name: service.Name{Namespace: "default", Name: "web"}, Port: "http"},
 		})
 	}
@@ -72,6 +80,15 @@ func (r *rig) service(p service.Proto, which ...int) *service.Table {
 		Pods:      []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")},
 		NodePorts: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")},
 	}, all)
+}
+
+// roundRobin is a table in which endpoints take turns, so that a test knows whom it gets.
+func roundRobin(t *service.Table) *service.Table {
+	all := t.Sorted()
+	for _, f := range all {
+		f.Balance = service.RoundRobin
+	}
+	return service.NewTable(t.Settings, all)
 }
 
 func (r *rig) sync(t *service.Table) {

@@ -48,7 +48,7 @@ func TestDeadEndpoint(t *testing.T) {
 			for i := 1; i < 3; i++ {
 				r.pods[i].Serve("tcp", r.at(i))
 			}
-			r.sync(r.service(service.TCP, 0, 1, 2))
+			r.sync(roundRobin(r.service(service.TCP, 0, 1, 2)))
 			for i := range c.requests {
 				if got := r.client.Ask("tcp", vip, patience); got.Outcome != testnet.Answered {
 					t.Fatalf("request %d: %v", i, got)
@@ -76,7 +76,7 @@ func TestReplay(t *testing.T) {
 			_, _ = c.Write(sum[:])
 		}
 	})
-	r.sync(r.service(service.TCP, 0, 1))
+	r.sync(roundRobin(r.service(service.TCP, 0, 1)))
 	want := sha256.Sum256(request)
 	for i := range 300 {
 		c := r.dial(r.client, vip)
@@ -94,7 +94,7 @@ func TestReplay(t *testing.T) {
 func TestDeadUDP(t *testing.T) {
 	r := newRig(t, 3)
 	r.pods[2].Serve("udp", r.at(2))
-	r.sync(r.service(service.UDP, 0, 1, 2))
+	r.sync(roundRobin(r.service(service.UDP, 0, 1, 2)))
 	for i := range 100 {
 		if got := r.client.Ask("udp", vip, patience); got.Outcome != testnet.Answered {
 			t.Fatalf("request %d: %v", i, got)
@@ -105,7 +105,7 @@ func TestDeadUDP(t *testing.T) {
 // TestAllDead: the client is told.
 func TestAllDead(t *testing.T) {
 	r := newRig(t, 2)
-	r.sync(r.service(service.TCP, 0, 1))
+	r.sync(roundRobin(r.service(service.TCP, 0, 1)))
 	// The reset may come before the client knows that it is connected.
 	if got := r.client.Ask("tcp", vip, patience); !errors.Is(got.Err, unix.ECONNRESET) {
 		t.Errorf("%v, want a reset", got)
@@ -220,7 +220,7 @@ func TestCut(t *testing.T) {
 		r := newRig(t, 2)
 		r.pods[0].Serve(network, r.at(0))
 		r.pods[1].Serve(network, r.at(1))
-		r.sync(r.service(proto, 0, 1))
+		r.sync(roundRobin(r.service(proto, 0, 1)))
 		conns := map[netip.AddrPort]*testnet.Conn{}
 		for range 2 {
 			c, err := r.client.Dial(network, nodePort, patience)
