@@ -1,0 +1,190 @@
+package nftables
+
+import (
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fairway-net/fairway/internal/datapath/nft"
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+func mustDump(t *testing.T, d *Datapath) *service.Table {
+	t.Helper()
+	table, err := d.Dump(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return table
+}
+
+// sticky returns a cluster of n Services with affinity; each has another duration.
+func stickyCluster(n int) *service.Builder {
+	b := service.NewBuilder()
+	for i := range n {
+		e := numbered(i, 2)
+		e.Frontends[0].Affinity = time.Duration(1+i) * time.Minute
+		b.Set(e)
+	}
+	return b
+}
+
+// TestSweepUnknown: a process that starts removes clients' entries that lead to what
+// their Service does not have, and those of numbers that nobody has: an earlier process
+// was killed before it did, and the number may be given away again.
+func TestSweepUnknown(t *testing.T) {
+	enterNamespace(t)
+	d := open(t)
+	defer d.Close()
+	table := stickyCluster(3).Table(settings())
+	sync(t, d, table)
+	f := table.Sorted()[1]
+	i := d.state.at(f.Key()).rare().id
+	entry := func(i id, client byte, to netip.AddrPort) nft.Write {
+		key := append(idData(i), 10, 244, 9, client)
+		return nft.Write{Set: "affinity4", Key: key, Data: endpointData(to), Timeout: time.Hour, Add: true}
+	}
+	good := entry(i, 1, f.Inside.Endpoints[1].Addr)
+	if err := d.kernel.Commit(nil, []nft.Write{
+		good, entry(i, 2, netip.MustParseAddrPort("10.9.9.9:9")), entry(i+77, 3, f.Inside.Endpoints[0].Addr), entry(0xfa110001, 4, f.Inside.Endpoints[0].Addr),
+	}); err != nil {
+		t.Fatal(err)
+	}
+	d.Close()
+	sync(t, d, table)
+	var left [][]byte
+	if err := d.kernel.Elements("affinity4", func(e nft.Element) error {
+		left = append(left, e.Key)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if len(left) != 1 || !slices.Equal(left[0], good.Key) {
+		t.Errorf("left are %x, want %x", left, good.Key)
+	}
+}
+
+// TestLearners: the hooks that remember clients are there while somebody has affinity,
+// and a chain for each duration.
+func TestLearners(t *testing.T) {
+	enterNamespace(t)
+	d := open(t)
+	defer d.Close()
+	remember := func() (names []string) {
+		t.Helper()
+		chains, err := d.kernel.Chains()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for c := range chains {
+			if strings.HasPrefix(c, rememberPrefix) {
+				names = append(names, c)
+			}
+		}
+		slices.Sort(names)
+		return names
+	}
+	for _, n := range []int{0, 2, 1, 0, 3, 300, 2, 0} {
+		b := stickyCluster(n)
+		b.Set(numbered(1000, 1))
+		table := b.Table(settings())
+		sync(t, d, table)
+		want := min(n, maxClasses)
+		if n > 0 {
+			want += 2
+		}
+		if got := remember(); len(got) != want {
+			t.Errorf("%d durations: %d chains, want %d: %v", n, len(got), want, got[:min(len(got), 10)])
+		}
+		for _, f := range table.Sorted() { // a client may stay longer than asked, not shorter
+			m := d.state.at(f.Key()).rare()
+			if at := d.state.classes[m.class]; f.Affinity > 0 && at < m.seconds && n < maxClasses {
+				t.Errorf("%v stays %d s, want %d", f.Key(), at, m.seconds)
+			}
+		}
+		if diff := service.Diff(mustDump(t, d), table); len(diff) > 0 {
+			t.Errorf("%d durations: %d frontends differ", n, len(diff))
+		}
+		again := open(t)
+		if s, err := again.Sync(t.Context(), table); err != nil || s.Added+s.Deleted > 0 && n < maxClasses {
+			t.Errorf("%d durations: a restart wrote %+v, error %v", n, s, err)
+		}
+		again.Close()
+		d.Close()
+		sync(t, d, table)
+	}
+}
+
+// TestDumpKept: what Dump reads is not read again by the first Sync, unless somebody has
+// changed something in between.
+func TestDumpKept(t *testing.T) {
+	enterNamespace(t)
+	table := cluster(20).Table(settings())
+	first := open(t)
+	sync(t, first, table)
+	first.Close()
+	for _, change := range []bool{false, true} {
+		d := open(t)
+		held := mustDump(t, d)
+		if diff := service.Diff(held, table); len(diff) > 0 {
+			t.Errorf("%d frontends differ", len(diff))
+		}
+		kept := d.kept.state
+		if change {
+			out, err := exec.Command("nft", "flush", "map", "inet", "fairway", "endpoints4").CombinedOutput()
+			if err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+		}
+		sync(t, d, table)
+		if same := d.state == kept; same == change || d.kept.state != nil {
+			t.Errorf("changed in between: %v, the state was kept: %v", change, same)
+		}
+		if diff := service.Diff(mustDump(t, d), table); len(diff) > 0 {
+			t.Errorf("after Sync %d frontends differ", len(diff))
+		}
+		if intact, err := d.Check(t.Context()); err != nil || !intact {
+			t.Errorf("intact %v, error %v", intact, err)
+		}
+		d.Close()
+	}
+}
+
+// TestNodeIPs: what is known to be the node's own needs no question to the kernel.
+func TestNodeIPs(t *testing.T) {
+	enterNamespace(t)
+	d := open(t)
+	defer d.Close()
+	ip, ip6 := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
+	prefix := netip.MustParsePrefix
+	for _, c := range []struct {
+		serve        []netip.Prefix
+		own          []netip.Addr
+		hosts, asked int
+	}{
+		{[]netip.Prefix{prefix("192.0.2.1/32"), prefix("2001:db8::1/128")}, []netip.Addr{ip, ip6}, 2, 0},
+		{[]netip.Prefix{prefix("192.0.2.1/32"), prefix("2001:db8::1/128")}, nil, 0, 2},
+		{[]netip.Prefix{prefix("0.0.0.0/0")}, []netip.Addr{ip, ip6}, 1, 1},
+		{[]netip.Prefix{prefix("192.0.2.0/24"), prefix("198.51.100.0/24")}, []netip.Addr{ip}, 1, 2},
+		{[]netip.Prefix{prefix("198.51.100.0/24")}, []netip.Addr{ip}, 0, 1},
+		{nil, []netip.Addr{ip}, 0, 0},
+	} {
+		table := cluster(1).Table(service.Settings{NodePorts: c.serve, NodeIPs: c.own})
+		sync(t, d, table)
+		held := mustDump(t, d)
+		if !held.Settings.Equal(table.Settings) {
+			t.Errorf("%v with %v: read back %v", c.serve, c.own, held.Settings)
+		}
+		if f := d.state.facts; len(f.hosts) != c.hosts || len(f.nodePorts) != c.asked {
+			t.Errorf("%v with %v: %d hosts, %d prefixes to ask about, want %d, %d", c.serve, c.own, len(f.hosts), len(f.nodePorts), c.hosts, c.asked)
+		}
+		out, err := exec.Command("nft", "list", "set", "inet", "fairway", "nodeport-hosts4").CombinedOutput()
+		if has := strings.Contains(string(out), fmt.Sprint(ip)); err != nil || has != (c.hosts > 0) {
+			t.Errorf("%v with %v: nodeport-hosts4 %s, error %v", c.serve, c.own, out, err)
+		}
+	}
+}
