@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"strconv"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fairway-net/fairway/internal/config"
+	"github.com/fairway-net/fairway/internal/conntrack"
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/health"
 	"github.com/fairway-net/fairway/internal/kube"
@@ -217,6 +219,19 @@ func (a *agent) cleanup(ctx context.Context) error {
 	}
 	a.log.Info("removed all rules")
 	return nil
+}
+
+// tune makes the node remember flows as the configuration asks. A node that cannot
+// still carries Services.
+func (a *agent) tune() {
+	c := a.cfg.Conntrack
+	err := conntrack.Tuning{
+		Max: c.Max(runtime.NumCPU()), TCPEstablished: c.TCPEstablished, TCPCloseWait: c.TCPCloseWait,
+		UDP: c.UDP, UDPStream: c.UDPStream, TCPBeLiberal: c.TCPBeLiberal,
+	}.Apply(a.log)
+	if err != nil {
+		a.log.Warn("the node may run out of room for connections, or keep dead ones for long", "err", err)
+	}
 }
 
 // setOOMScore asks the kernel to end others first. Without CAP_SYS_RESOURCE it may

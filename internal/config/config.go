@@ -93,7 +93,8 @@ type Config struct {
 	MasqueradeAll     bool
 	MasqueradeBit     int // of the packet mark, 0 to 31
 
-	IPVS IPVS // what mode ipvs alone knows
+	Conntrack Conntrack
+	IPVS      IPVS // what mode ipvs alone knows
 	// CountTraffic asks for counters of each Service port, which cost each connection
 	// some time.
 	CountTraffic bool

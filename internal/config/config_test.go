@@ -51,7 +51,7 @@ func defaults() *Config {
 		NodeName: "host-1", Mode: "nftables",
 		Healthz: netip.MustParseAddrPort("0.0.0.0:10256"), Metrics: netip.MustParseAddrPort("127.0.0.1:10249"),
 		Detect: "ClusterCIDR", ClusterCIDRs: prefixes("10.244.0.0/16"),
-		NodePorts: NodePorts{Primary: true}, MasqueradeBit: 14, IPVS: IPVS{Scheduler: service.RoundRobin}, SyncPeriod: 30 * time.Second,
+		NodePorts: NodePorts{Primary: true}, MasqueradeBit: 14, Conntrack: byDefault(), IPVS: IPVS{Scheduler: service.RoundRobin}, SyncPeriod: 30 * time.Second,
 		PodNetwork: "none", CNIBinDir: "/opt/cni/bin", CNIConfDir: "/etc/cni/net.d",
 	}
 }
@@ -358,8 +358,8 @@ func TestFile(t *testing.T) {
 			func(c *Config) { c.CountTraffic, c.ReplaceKubeProxy = true, true }, nil,
 		},
 		"what is not done yet": {
-			"clusterCIDR: 10.244.0.0/16\nfeatureGates: {A: true}\nconntrack: {min: 5}\nenableProfiling: true\nshowHiddenMetricsForVersion: '1.36'\n", nil,
-			func(*Config) {}, []string{"featureGates", "enableProfiling", "showHiddenMetricsForVersion", "conntrack"},
+			"clusterCIDR: 10.244.0.0/16\nfeatureGates: {A: true}\nenableProfiling: true\nshowHiddenMetricsForVersion: '1.36'\n", nil,
+			func(*Config) {}, []string{"featureGates", "enableProfiling", "showHiddenMetricsForVersion"},
 		},
 		"one family of node ports": {
 			"clusterCIDR: 10.244.0.0/16\nnodePortAddresses: [10.0.0.0/8, localhost]\n", nil,
@@ -435,12 +435,12 @@ func checkWarnings(t *testing.T, got, want []string) {
 }
 
 func TestFlagWarnings(t *testing.T) {
-	c, err := load("--cluster-cidr=10.0.0.0/8", "--ipvs-strict-arp", "--conntrack-min=5", "--feature-gates=A=true", "--profiling=false")
+	c, err := load("--cluster-cidr=10.0.0.0/8", "--ipvs-strict-arp", "--feature-gates=A=true", "--profiling=false")
 	if err != nil {
 		t.Fatal(err)
 	}
 	checkWarnings(t, c.Warnings, []string{
-		"no effect here: --conntrack-min, --profiling", "--feature-gates has no effect: only AllowServiceExternalIPs means something here, not A",
+		"no effect here: --profiling", "--feature-gates has no effect: only AllowServiceExternalIPs means something here, not A",
 		"in mode nftables these have no effect: --ipvs-strict-arp",
 	})
 	for _, args := range [][]string{{"--feature-gates=AllowServiceExternalIPs=false"}, {"--refuse-external-ips"}} {

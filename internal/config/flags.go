@@ -54,6 +54,7 @@ func NewFlags(fs *pflag.FlagSet) *Flags {
 	f.addCluster()
 	f.addProxy()
 	f.addIPVS()
+	f.addConntrack()
 	f.addPodNetwork()
 	f.addIgnored()
 	return f
@@ -151,10 +152,7 @@ func (f *Flags) addPodNetwork() {
 // without one.
 var ignoredFlags = map[string]string{
 	"bind-address-hard-fail": "true", "profiling": "true", "show-hidden-metrics-for-version": "",
-	"config-sync-period":     "",
-	"conntrack-max-per-core": "", "conntrack-min": "", "conntrack-tcp-be-liberal": "true",
-	"conntrack-tcp-timeout-established": "", "conntrack-tcp-timeout-close-wait": "",
-	"conntrack-udp-timeout": "", "conntrack-udp-timeout-stream": "",
+	"config-sync-period": "",
 }
 
 func (f *Flags) addIgnored() {

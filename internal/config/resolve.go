@@ -45,6 +45,9 @@ var flagNames = map[string]string{
 	"ipvs.syncPeriod":             "sync-period", "ipvs.minSyncPeriod": "min-sync-period", "ipvs.scheduler": "ipvs-scheduler",
 	"ipvs.excludeCIDRs": "ipvs-exclude-cidrs", "ipvs.tcpTimeout": "ipvs-tcp-timeout", "ipvs.tcpFinTimeout": "ipvs-tcpfin-timeout",
 	"ipvs.udpTimeout": "ipvs-udp-timeout", "ipvs.strictARP": "ipvs-strict-arp", "oomScoreAdj": "oom-score-adj",
+	"conntrack.maxPerCore": "conntrack-max-per-core", "conntrack.min": "conntrack-min",
+	"conntrack.tcpEstablishedTimeout": "conntrack-tcp-timeout-established", "conntrack.tcpCloseWaitTimeout": "conntrack-tcp-timeout-close-wait",
+	"conntrack.udpTimeout": "conntrack-udp-timeout", "conntrack.udpStreamTimeout": "conntrack-udp-timeout-stream",
 	"featureGates": "feature-gates", "clientConnection.burst": "kube-api-burst", "clientConnection.qps": "kube-api-qps",
 }
 
@@ -67,7 +70,7 @@ func (r *resolver) resolve(hostname func() (string, error)) (*Config, error) {
 		Cleanup:     r.own.cleanup, CountTraffic: r.own.countTraffic, ReplaceKubeProxy: r.own.replaceKubeProxy,
 	}
 	for _, step := range []func(*Config) error{
-		r.mode, r.gates, r.client, r.bind, r.detect, r.nodePorts, r.masquerade, r.periods, r.ipvs, r.process, r.podNetwork,
+		r.mode, r.gates, r.client, r.bind, r.detect, r.nodePorts, r.masquerade, r.periods, r.ipvs, r.conntrack, r.process, r.podNetwork,
 		func(c *Config) error { return r.nodeName(c, hostname) },
 	} {
 		if err := step(c); err != nil {

@@ -4,8 +4,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-
-	"k8s.io/kube-proxy/config/v1alpha1"
 )
 
 // unsupported warns of fields that are set and that we know but do not honour: a line
@@ -23,7 +21,6 @@ func (r *resolver) unsupported(c *Config) {
 		{kp.EnableProfiling, "enableProfiling", "there is no profiling yet"},
 		{kp.ShowHiddenMetricsForVersion != "", "showHiddenMetricsForVersion", "we hide no metrics"},
 		{kp.ClientConnection.AcceptContentTypes != "", "clientConnection.acceptContentTypes", "it follows contentType"},
-		{setsConntrack(kp.Conntrack), "conntrack", "the node's conntrack settings are left as they are"},
 		{kp.Logging.Format != "" && kp.Logging.Format != "text", "logging.format", "logs are text"},
 		{localhost != nil && *localhost, "iptables.localhostNodePorts", "NodePorts are not served on 127.0.0.1, whose packets would need route_localnet, which opens the node's own services to the network [use an address of the node]"},
 	} {
@@ -105,11 +102,4 @@ func (r *resolver) idleSections() []string {
 func unknownGates(gates map[string]bool) []string {
 	names := slices.Sorted(maps.Keys(gates))
 	return slices.DeleteFunc(names, func(n string) bool { return n == gateExternalIPs })
-}
-
-func setsConntrack(c v1alpha1.KubeProxyConntrackConfiguration) bool {
-	return c.MaxPerCore != nil && *c.MaxPerCore != 0 || c.Min != nil && *c.Min != 0 ||
-		c.TCPEstablishedTimeout != nil && c.TCPEstablishedTimeout.Duration != 0 ||
-		c.TCPCloseWaitTimeout != nil && c.TCPCloseWaitTimeout.Duration != 0 ||
-		c.TCPBeLiberal || c.UDPTimeout.Duration != 0 || c.UDPStreamTimeout.Duration != 0
 }

@@ -1,0 +1,78 @@
+package config
+
+import (
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Conntrack is how the node shall remember flows, with kube-proxy's defaults. 0 leaves
+// what is there.
+type Conntrack struct {
+	MaxPerCore, Min int
+	// TCPEstablished and TCPCloseWait, UDP and UDPStream (with an answer) are how long
+	// flows without packets are remembered.
+	TCPEstablished, TCPCloseWait, UDP, UDPStream time.Duration
+	TCPBeLiberal                                 bool // what is out of the window is not invalid
+}
+
+// mostScaled is where kube-proxy stops to scale: a table of that size takes some 300 MB.
+const mostScaled = 1 << 20
+
+// Max is how many flows a node with so many cores shall remember; 0 leaves it.
+func (c Conntrack) Max(cores int) int {
+	if c.MaxPerCore == 0 {
+		return 0
+	}
+	return max(min(c.MaxPerCore*cores, mostScaled), c.Min)
+}
+
+func (f *Flags) addConntrack() {
+	fs, c := f.fs, &f.kp.Conntrack
+	c.MaxPerCore, c.Min = new(int32), new(int32)
+	c.TCPEstablishedTimeout, c.TCPCloseWaitTimeout = new(metav1.Duration), new(metav1.Duration)
+	fs.Int32Var(c.MaxPerCore, "conntrack-max-per-core", 32<<10, "Flows that the node shall remember for each core; fewer than now it never becomes (0: leave it)")
+	fs.Int32Var(c.Min, "conntrack-min", 128<<10, "Flows that the node shall remember at least, unless --conntrack-max-per-core is 0")
+	fs.DurationVar(&c.TCPEstablishedTimeout.Duration, "conntrack-tcp-timeout-established", 24*time.Hour, "Forget TCP connections without a packet after this time (0: leave it)")
+	fs.DurationVar(&c.TCPCloseWaitTimeout.Duration, "conntrack-tcp-timeout-close-wait", time.Hour, "Forget TCP connections in CLOSE_WAIT after this time (0: leave it)")
+	fs.BoolVar(&c.TCPBeLiberal, "conntrack-tcp-be-liberal", false, "Let TCP packets pass that are out of their window")
+	fs.DurationVar(&c.UDPTimeout.Duration, "conntrack-udp-timeout", 0, "Forget UDP flows without an answer after this time (0: leave it)")
+	fs.DurationVar(&c.UDPStreamTimeout.Duration, "conntrack-udp-timeout-stream", 0, "Forget UDP flows with answers after this time (0: leave it)")
+}
+
+func (r *resolver) conntrack(c *Config) error {
+	kp := r.kp.Conntrack
+	number := func(field string, to *int, from *int32, or int) error {
+		if *to = or; from != nil {
+			*to = int(*from)
+		}
+		if *to < 0 {
+			return r.errorf(field, "%d: must not be less than 0", *to)
+		}
+		return nil
+	}
+	period := func(field string, to *time.Duration, from *metav1.Duration, or time.Duration) error {
+		if *to = or; from != nil {
+			*to = from.Duration
+		}
+		if *to < 0 {
+			return r.errorf(field, "%v: must not be less than 0", *to)
+		}
+		return nil
+	}
+	ct := &c.Conntrack
+	ct.TCPBeLiberal = kp.TCPBeLiberal
+	for _, err := range []error{
+		number("conntrack.maxPerCore", &ct.MaxPerCore, kp.MaxPerCore, 32<<10),
+		number("conntrack.min", &ct.Min, kp.Min, 128<<10),
+		period("conntrack.tcpEstablishedTimeout", &ct.TCPEstablished, kp.TCPEstablishedTimeout, 24*time.Hour),
+		period("conntrack.tcpCloseWaitTimeout", &ct.TCPCloseWait, kp.TCPCloseWaitTimeout, time.Hour),
+		period("conntrack.udpTimeout", &ct.UDP, &kp.UDPTimeout, 0),
+		period("conntrack.udpStreamTimeout", &ct.UDPStream, &kp.UDPStreamTimeout, 0),
+	} {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,109 @@
+package conntrack
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// A Tuning is how the kernel shall remember flows. Zero values leave what is there.
+type Tuning struct {
+	// Max is how many flows at least shall find room; a table that is larger stays so.
+	Max int
+	// How long flows without packets are remembered.
+	TCPEstablished, TCPCloseWait, UDP, UDPStream time.Duration
+	TCPBeLiberal                                 bool
+}
+
+// Apply sets what differs, and says in the log what it changed. It goes on after a
+// failure: a node without room for more flows still carries those it has.
+func (t Tuning) Apply(log *slog.Logger) error { return t.apply(log, "/") }
+
+func (t Tuning) apply(log *slog.Logger, root string) error {
+	k := knobs{log: log, root: root}
+	k.grow(t.Max)
+	k.period("nf_conntrack_tcp_timeout_established", t.TCPEstablished)
+	k.period("nf_conntrack_tcp_timeout_close_wait", t.TCPCloseWait)
+	k.period("nf_conntrack_udp_timeout", t.UDP)
+	k.period("nf_conntrack_udp_timeout_stream", t.UDPStream)
+	if t.TCPBeLiberal {
+		k.set(sysctl("nf_conntrack_tcp_be_liberal"), 1)
+	}
+	if len(k.failed) == 0 {
+		return nil
+	}
+	var names []string
+	for _, f := range k.failed {
+		names = append(names, f.Error())
+	}
+	return fmt.Errorf("set how the node remembers flows: %s [needs to be privileged, with /proc/sys and /sys writable; or set them on the host, and the options of conntrack to 0]", strings.Join(names, "; "))
+}
+
+func sysctl(name string) string { return "proc/sys/net/netfilter/" + name }
+
+// hashSize is the number of the table's buckets. Only the host's network namespace can
+// change it.
+const hashSize = "sys/module/nf_conntrack/parameters/hashsize"
+
+// perBucket is how many flows share a bucket when the table is full: the kernel's own
+// proportion since 5.15 is 1, and kube-proxy's 4.
+const perBucket = 4
+
+// knobs sets numbers of the kernel.
+type knobs struct {
+	log    *slog.Logger
+	root   string
+	failed []error
+}
+
+// grow makes room for so many flows.
+func (k *knobs) grow(flows int) {
+	if flows == 0 {
+		return
+	}
+	if now, err := k.get(sysctl("nf_conntrack_max")); err != nil || now < flows {
+		k.set(sysctl("nf_conntrack_max"), flows)
+	}
+	if now, err := k.get(hashSize); err == nil && now < flows/perBucket {
+		k.set(hashSize, flows/perBucket)
+	}
+}
+
+func (k *knobs) period(name string, d time.Duration) {
+	if seconds := int(d / time.Second); seconds > 0 {
+		k.set(sysctl(name), seconds)
+	}
+}
+
+func (k *knobs) get(path string) (int, error) {
+	text, err := os.ReadFile(filepath.Join(k.root, path))
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(strings.TrimSpace(string(text)))
+}
+
+// set writes a number that is not there yet.
+func (k *knobs) set(path string, want int) {
+	now, err := k.get(path)
+	if err == nil && now == want {
+		return
+	}
+	if err == nil {
+		err = os.WriteFile(filepath.Join(k.root, path), []byte(strconv.Itoa(want)), 0)
+	}
+	if err != nil {
+		var p *os.PathError
+		if errors.As(err, &p) {
+			err = p.Err
+		}
+		k.failed = append(k.failed, fmt.Errorf("%s to %d: %w", filepath.Base(path), want, err))
+		return
+	}
+	k.log.Info("changed how the node remembers flows", "setting", filepath.Base(path), "from", now, "to", want)
+}
