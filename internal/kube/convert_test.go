@@ -4,8 +4,10 @@ import (
 	"encoding/json"
 	"math/rand/v2"
 	"net/netip"
+	"os"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -316,27 +318,196 @@ func FuzzConvert(f *testing.F) {
 	})
 }
 
-// TestRandomObjects fills whole objects, with text that is sometimes an address.
-func TestRandomObjects(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
+// whole is what one Service is made of.
+type whole struct {
+	Service corev1.Service
+	Slices  []discoveryv1.EndpointSlice
+	Pods    []corev1.Pod
+	Lacks   service.Algorithms
+}
+
+// checkWhole brings objects from the wire into a table and out of it again, and holds
+// what every datapath relies on.
+func checkWhole(t *testing.T, w *whole) *service.Table {
+	t.Helper()
+	svc := ConvertService(&w.Service)
+	checkService(t, svc)
+	var eps []*service.Slice
+	for i := range w.Slices {
+		s := ConvertSlice(&w.Slices[i])
+		checkSlice(t, s)
+		eps = append(eps, s)
+	}
+	var pods []*PodWeight
+	for i := range w.Pods {
+		if p := ConvertPod(&w.Pods[i]); p != nil {
+			if p.Weight > maxWeight || p.Pod != w.Pods[i].Name {
+				t.Errorf("weight %+v", p)
+			}
+			pods = append(pods, p)
+		}
+	}
+	eps = WithWeights(eps, pods)
+	for _, s := range eps {
+		checkProblems(t, s.Problems)
+	}
+	b := service.NewBuilder()
+	b.Set(service.Compile(svc, eps, service.Vantage{Node: "n", Zone: "z", Lacks: w.Lacks &^ 1}))
+	table := b.Table(service.Settings{})
+	for f := range table.Frontends() {
+		checkFrontend(t, f)
+		if f.Balance != service.Random && w.Lacks.Has(f.Balance) {
+			t.Errorf("%v is balanced by %v, which the node lacks", f.Key(), f.Balance)
+		}
+	}
+	for e := range table.Entries() {
+		checkProblems(t, e.Problems)
+	}
+	for _, flow := range slices.Concat(service.Stale(&service.Table{}, table), service.Stale(table, &service.Table{})) {
+		if flow.Proto != service.UDP && (flow.Proto != service.TCP || !flow.Endpoint.IsValid()) {
+			t.Errorf("flow %+v", flow)
+		}
+	}
+	b.Delete(svc.Name)
+	if services, _ := b.Table(service.Settings{}).Len(); services != 0 {
+		t.Errorf("%d Services are left", services)
+	}
+	return table
+}
+
+func checkFrontend(t *testing.T, f *service.Frontend) {
+	t.Helper()
+	for _, r := range []*service.Route{f.Inside, f.Outside} {
+		if (r.Action == service.Forward) != (len(r.Endpoints) > 0) {
+			t.Errorf("%v: %v with %d endpoints", f.Key(), r.Action, len(r.Endpoints))
+		}
+		unequal := false
+		for i, e := range r.Endpoints {
+			if i > 0 && r.Endpoints[i-1].Addr.Compare(e.Addr) >= 0 || e.Addr.Addr().Is4() != f.Addr.Addr().Is4() || e.Addr.Port() == 0 || e.Weight > maxWeight {
+				t.Errorf("%v: endpoints %v", f.Key(), r.Endpoints)
+			}
+			if (e.Weight == 0) != (r.Endpoints[0].Weight == 0) {
+				t.Errorf("%v: some have weights: %v", f.Key(), r.Endpoints)
+			}
+			unequal = unequal || e.Weight != r.Endpoints[0].Weight
+		}
+		if !unequal && len(r.Endpoints) > 0 && r.Endpoints[0].Weight != 0 {
+			t.Errorf("%v: equal weights %v", f.Key(), r.Endpoints)
+		}
+	}
+}
+
+// FuzzWhole reads any JSON as a Service with all that belongs to it.
+func FuzzWhole(f *testing.F) {
+	for _, w := range []whole{
+		{Service: *weighted("web", "10.96.0.1", "web"), Slices: []discoveryv1.EndpointSlice{*apiSlice("a", "web", "10.0.0.1", "10.0.0.2")}, Pods: []corev1.Pod{*apiPod("p", "web", "10.0.0.1", "7")}},
+		{Service: *apiService("web", "10.96.0.1"), Slices: []discoveryv1.EndpointSlice{*apiSlice("a", "web", "10.0.0.1"), *apiSlice("b", "web", "10.0.0.1")}, Lacks: 6},
+	} {
+		w.Service.Annotations = map[string]string{annotationBalance: "rr", annotationWeights: "true", annotationClose: "unready"}
+		text, err := json.Marshal(w)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		var w whole
+		if json.Unmarshal(text, &w) == nil {
+			checkWhole(t, &w)
+		}
+	})
+}
+
+// newSeed returns the seed of one test: the same in each run. FAIRWAY_SEED=random looks
+// for new faults, a number for an old one.
+func newSeed(t testing.TB) uint64 {
+	seed := uint64(1)
+	switch text := os.Getenv("FAIRWAY_SEED"); text {
+	case "":
+	case "random":
+		seed = rand.Uint64()
+	default:
+		n, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
+			t.Fatalf("FAIRWAY_SEED: %v", err)
+		}
+		seed = n
+	}
 	t.Logf("seed %d", seed)
+	return seed
+}
+
+// TestRandomObjects fills whole objects, with text that is sometimes an address or an
+// annotation.
+func TestRandomObjects(t *testing.T) {
+	seed := newSeed(t)
 	rnd := rand.New(rand.NewPCG(seed, 0))
-	words := []string{"10.0.0.1", "fd00::1", "::ffff:1.2.3.4", "None", "", "0.0.0.0", "10.0.0.0/8", "fd00::/200", "TCP", "IPv4", "IPv6", "x"}
+	words := []string{
+		"10.0.0.1", "10.0.0.2", "fd00::1", "::ffff:1.2.3.4", "None", "", "0.0.0.0", "10.0.0.0/8", "fd00::/200", "TCP", "UDP", "IPv4", "IPv6", "x",
+		annotationBalance, annotationWeights, annotationWeight, annotationClose, kubeRouterBalance, "rr", "true", "true", "3", "0", "never", "unready",
+	}
+	word := func() string { return words[rnd.IntN(len(words))] }
 	fill := randfill.NewWithSeed(int64(seed)).NilChance(0.2).NumElements(0, 4).Funcs(
-		func(s *string, _ randfill.Continue) { *s = words[rnd.IntN(len(words))] },
-		func(s *discoveryv1.AddressType, _ randfill.Continue) {
-			*s = discoveryv1.AddressType(words[rnd.IntN(len(words))])
-		},
+		func(s *string, _ randfill.Continue) { *s = word() },
+		func(s *discoveryv1.AddressType, _ randfill.Continue) { *s = discoveryv1.AddressType(word()) },
+		func(s *corev1.Protocol, _ randfill.Continue) { *s = corev1.Protocol(word()) },
+		func(s *corev1.ServiceType, _ randfill.Continue) { *s = corev1.ServiceType(word()) },
+		func(n *int32, _ randfill.Continue) { *n = []int32{80, 80, 8080, 30080, 0, -1, 70000}[rnd.IntN(7)] },
 		func(s *corev1.NodeAddressType, _ randfill.Continue) { *s = corev1.NodeInternalIP },
 		func(f *metav1.FieldsV1, _ randfill.Continue) {},
+		func(p *corev1.PodSpec, _ randfill.Continue) {}, // large, and nobody looks at it
 	)
-	for range 3000 {
-		svc, slice, node := new(corev1.Service), new(discoveryv1.EndpointSlice), new(corev1.Node)
-		fill.Fill(svc)
-		fill.Fill(slice)
+	var seen seen
+	for range 2000 {
+		w, node := new(whole), new(corev1.Node)
+		fill.Fill(w)
 		fill.Fill(node)
-		checkService(t, ConvertService(svc))
-		checkSlice(t, ConvertSlice(slice))
+		if rnd.IntN(2) == 0 {
+			mend(w, rnd)
+		}
+		seen.add(checkWhole(t, w))
 		checkNode(t, ConvertNode(node))
+	}
+	if seen.endpoints == 0 || seen.weights == 0 || seen.balanced == 0 || seen.closing == 0 {
+		t.Errorf("the objects were too senseless to prove anything: %+v", seen)
+	}
+	t.Logf("%+v", seen)
+}
+
+// mend gives random objects what a Service needs to have endpoints at all.
+func mend(w *whole, rnd *rand.Rand) {
+	pick := func(words ...string) string { return words[rnd.IntN(len(words))] }
+	addr := func() string { return pick("10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.04") }
+	w.Service.Spec.Type, w.Service.Spec.ClusterIPs = corev1.ServiceTypeNodePort, []string{"10.96.0.1", "fd00::1"}
+	w.Service.Spec.Ports = []corev1.ServicePort{{Name: "a", Port: 80, NodePort: 30080}, {Name: "b", Port: 53, Protocol: "UDP"}}
+	w.Service.Annotations = map[string]string{
+		annotationBalance: pick("rr", "maglev", "lc", "?"), annotationWeights: pick("true", "false"), annotationClose: pick("gone", "unready", "never", "?"),
+	}
+	for i := range w.Slices {
+		s := &w.Slices[i]
+		s.AddressType = discoveryv1.AddressTypeIPv4
+		s.Ports = []discoveryv1.EndpointPort{{Name: new("a"), Port: new(int32(8080))}, {Name: new("b"), Protocol: new(corev1.ProtocolUDP), Port: new(int32(53))}}
+		for j := range s.Endpoints {
+			s.Endpoints[j].Addresses = []string{addr()}
+		}
+	}
+	for i := range w.Pods {
+		w.Pods[i].Annotations = map[string]string{annotationWeight: pick("0", "1", "2", "6", "300", "?")}
+		w.Pods[i].Status.Phase, w.Pods[i].Status.PodIPs = corev1.PodRunning, []corev1.PodIP{{IP: addr()}}
+	}
+}
+
+// seen counts what random objects led to.
+type seen struct{ frontends, endpoints, weights, balanced, closing int }
+
+func (s *seen) add(t *service.Table) {
+	for f := range t.Frontends() {
+		s.frontends++
+		s.endpoints += len(f.Outside.Endpoints)
+		for _, e := range f.Outside.Endpoints {
+			s.weights += int(min(e.Weight, 1))
+		}
+		s.balanced += min(int(f.Balance), 1)
+		s.closing += min(int(f.Close), 1)
 	}
 }
