@@ -13,9 +13,10 @@ export CGO_ENABLED := 0
 
 # Programs that the tests, the lab and its images use, by Debian's and Ubuntu's names.
 PACKAGES := nftables iproute2 containerd runc conntrack iptables tcpdump bind9-dnsutils netcat-openbsd \
-            wget busybox bash curl dash iputils-ping procps kmod ca-certificates gcc libc6-dev
+            wget busybox bash curl dash iputils-ping procps kmod ca-certificates gcc libc6-dev \
+            linux-source make flex bison bc xz-utils binutils
 
-.PHONY: all build deps image images lab demo test test-product test-lab test-peers bench-scale vet bench fuzz clean
+.PHONY: all build deps image images lab uml demo test test-product test-lab test-peers bench-scale vet bench fuzz clean
 
 all: build
 
@@ -47,12 +48,16 @@ lab:
 	cd lab && go build -ldflags '$(LDFLAGS) $(K8S_LDFLAGS)' -o ../bin/fairway-lab ./cmd/fairway-lab
 	ln -sf fairway-lab bin/kubectl
 
+## uml: bin/linux.uml, a kernel as a process, for tests that the machine's cannot run
+uml:
+	@hack/mkuml/mkuml bin/linux.uml
+
 ## demo: the main job: a three-node cluster, the seeds' application, packets reaching pods
 demo: deps image images lab
 	go run ./hack/demo
 
 ## test: every test
-test: build image images lab test-product test-lab test-peers
+test: build image images lab uml test-product test-lab test-peers
 
 test-product:
 	CGO_ENABLED=1 go test -race ./internal/proxy ./internal/kube ./internal/health

@@ -44,6 +44,7 @@ var law = map[string]struct {
 	"datapath/nftables":    {[]string{"service", "datapath", "datapath/nft"}, true, false, "a mechanism renders tables; it knows no API objects"},
 	"datapath/userspace":   {[]string{"service", "datapath", "datapath/nft"}, true, false, "a mechanism renders tables; it knows no API objects"},
 	"datapath/iptables":    {[]string{"service", "datapath", "datapath/nft"}, true, false, "a mechanism renders tables; it knows no API objects"},
+	"datapath/ipvs":        {[]string{"service", "datapath", "datapath/nft"}, true, false, "a mechanism renders tables; it knows no API objects"},
 	"datapath/conformance": {[]string{"service", "datapath", "testnet", "scenario", "kube"}, true, true, "tests"},
 	"conntrack":            {[]string{"service"}, true, false, "deletes flows; knows tables' words only"},
 	"reset":                {[]string{"conntrack", "datapath/nft"}, true, false, "ends connections; knows flows, not Services"},
@@ -57,19 +58,21 @@ var law = map[string]struct {
 	"dns":                  {nil, true, false, "CoreDNS brings its own client"},
 	"image":                {nil, true, false, "writes archives; knows nothing of the rest"},
 	"testnet":              {nil, true, false, "namespaces for tests"},
+	"uml":                  {nil, false, false, "a kernel for tests"},
 	"scenario":             {[]string{"service", "kube", "testnet"}, true, true, "reads the behaviours that tests share"},
 }
 
 // netIPers may use net.IP, with the reason.
 var netIPers = map[string]string{
-	"internal/cni":     "CNI's result types and netlink speak net.IPNet; converted at the edge of each call",
-	"internal/node":    "netlink speaks net.IPNet",
-	"internal/testnet": "netlink speaks net.IPNet",
-	"internal/dns":     "miekg/dns records hold net.IP",
-	"lab/fabric":       "netlink speaks net.IPNet",
-	"lab/node":         "netlink speaks net.IPNet",
-	"lab/pki":          "x509 certificates hold net.IP",
-	"lab/cluster":      "x509 certificates hold net.IP",
+	"internal/datapath/ipvs": "netlink's routes speak net.IPNet",
+	"internal/cni":           "CNI's result types and netlink speak net.IPNet; converted at the edge of each call",
+	"internal/node":          "netlink speaks net.IPNet",
+	"internal/testnet":       "netlink speaks net.IPNet",
+	"internal/dns":           "miekg/dns records hold net.IP",
+	"lab/fabric":             "netlink speaks net.IPNet",
+	"lab/node":               "netlink speaks net.IPNet",
+	"lab/pki":                "x509 certificates hold net.IP",
+	"lab/cluster":            "x509 certificates hold net.IP",
 }
 
 // source is one parsed file.

@@ -34,4 +34,6 @@ func differences() map[string]map[string]string {
 func lacks(name string) map[string]string { return differences()[name] }
 
 // features are what an entry may name besides parts and scenarios.
-func features() []string { return []string{"source", "affinity", "restart", "weights", "chance", "expiry"} }
+func features() []string {
+	return []string{"source", "affinity", "restart", "weights", "chance", "expiry"}
+}

@@ -1,0 +1,118 @@
+package ipvs
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// routeProtocol marks our routes, as docs/decisions/0005 says.
+const routeProtocol = 70
+
+// prepare makes the node take packets to virtual servers for its own, and IPVS write its
+// choices into conntrack.
+//
+// One route for all of them, not an address for each as kube-proxy's kube-ipvs0 has:
+// nothing to add for a Service, and no address that the node could announce.
+func (d *Datapath) prepare() error {
+	for _, s := range [...][2]string{
+		{"conntrack", "1"},
+		{"conn_reuse_mode", "1"},           // a port used again is a new connection
+		{"expire_nodest_conn", "1"},        // one to an endpoint that left is chosen anew
+		{"expire_quiescent_template", "1"}, // and so is the place of a client
+	} {
+		if err := sysctl(s[0], s[1]); err != nil {
+			return err
+		}
+	}
+	if c := d.cfg; c.TCPTimeout+c.FinTimeout+c.UDPTimeout > 0 {
+		seconds := func(t time.Duration) uint32 { return uint32(t / time.Second) }
+		if err := d.wire.timeouts(seconds(c.TCPTimeout), seconds(c.FinTimeout), seconds(c.UDPTimeout)); err != nil {
+			return err
+		}
+	}
+	return withRoutes(func(h *netlink.Handle, r *netlink.Route) error {
+		err := h.RouteReplace(r)
+		if err != nil && r.Family == netlink.FAMILY_V6 && !hasIPv6() {
+			return nil
+		}
+		return err
+	})
+}
+
+// sysctl sets a parameter of IPVS in the thread's network namespace.
+func sysctl(name, value string) error {
+	path := "/proc/sys/net/ipv4/vs/" + name
+	if now, err := os.ReadFile(path); err == nil && strings.TrimSpace(string(now)) == value {
+		return nil
+	}
+	if err := os.WriteFile(path, []byte(value), 0); err != nil {
+		return fmt.Errorf("set net.ipv4.vs.%s: %w", name, err)
+	}
+	return nil
+}
+
+func hasIPv6() bool {
+	_, err := os.Stat("/proc/net/if_inet6")
+	return err == nil
+}
+
+// unprepare removes the routes. The parameters stay: others may have wanted them too.
+func (d *Datapath) unprepare() error {
+	return withRoutes(func(h *netlink.Handle, r *netlink.Route) error {
+		err := h.RouteDel(r)
+		if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ENOENT) {
+			return nil
+		}
+		return err
+	})
+}
+
+// routed reports whether the routes are there.
+func routed() (bool, error) {
+	missing := errors.New("missing")
+	err := withRoutes(func(h *netlink.Handle, r *netlink.Route) error {
+		found, err := h.RouteListFiltered(r.Family, r, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_DST|netlink.RT_FILTER_TYPE)
+		if err == nil && len(found) == 0 && (r.Family == netlink.FAMILY_V4 || hasIPv6()) {
+			return missing
+		}
+		return err
+	})
+	if errors.Is(err, missing) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// withRoutes calls f for the route of each family, in the thread's network namespace.
+func withRoutes(f func(h *netlink.Handle, r *netlink.Route) error) error {
+	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return fmt.Errorf("open netlink socket: %w", err)
+	}
+	defer h.Close()
+	lo, err := h.LinkByName("lo")
+	if err != nil {
+		return fmt.Errorf("find lo: %w", err)
+	}
+	for family, p := range map[int]netip.Prefix{netlink.FAMILY_V4: own4, netlink.FAMILY_V6: own6} {
+		r := &netlink.Route{
+			Family: family, Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL, LinkIndex: lo.Attrs().Index, Protocol: routeProtocol,
+			Dst: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())},
+		}
+		if family == netlink.FAMILY_V4 {
+			r.Scope = netlink.SCOPE_HOST
+		}
+		if err := f(h, r); err != nil {
+			return fmt.Errorf("local route %v: %w", p, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,56 @@
+//go:build !uml
+
+package ipvs_test
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fairway-net/fairway/internal/uml"
+)
+
+// TestInUML runs the tests that need IPVS, those with the build tag uml, in a kernel that
+// has it. It fails if they could not be run.
+//
+// Most of them run in virtual time: silence costs nothing there, and nothing is late
+// because the machine is busy. Those in which load runs beside changes need real time.
+func TestInUML(t *testing.T) {
+	const load = "TestConformance/(continuity|faults|established)|TestSwitch"
+	binary, err := uml.Build(t.Context(), "uml", t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, run := range []struct {
+		name    string
+		virtual bool
+		args    []string
+		ran     string // a test that must be among those that passed
+	}{
+		{"virtual", true, []string{"-test.skip", load}, "TestConformance/scenarios"},
+		{"real", false, []string{"-test.run", load}, "TestConformance/continuity"},
+	} {
+		t.Run(run.name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
+			defer cancel()
+			dir, err := os.Getwd()
+			if err != nil {
+				t.Fatal(err)
+			}
+			var out bytes.Buffer
+			status, err := uml.Run(ctx, uml.Options{
+				Program: binary, Args: append(run.args, "-test.v", "-test.timeout", "0"), Dir: dir,
+				Env: []string{"FAIRWAY_SEED=" + os.Getenv("FAIRWAY_SEED")}, Output: &out, Virtual: run.virtual,
+			})
+			passed := strings.Count(out.String(), "--- PASS: ")
+			if err != nil || status != 0 || !regexp.MustCompile(`--- PASS: `+run.ran+" ").MatchString(out.String()) {
+				t.Fatalf("status %d, error %v, %d tests passed; all of the output:\n%s", status, err, passed, out.String())
+			}
+			t.Logf("%d tests passed in user-mode Linux", passed)
+		})
+	}
+}

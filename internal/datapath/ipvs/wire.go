@@ -1,0 +1,478 @@
+package ipvs
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// What linux/ip_vs.h and linux/genetlink.h call IPVS_CMD_… and IPVS_…_ATTR_….
+const (
+	cmdNewServer, cmdSetServer, cmdDelServer, cmdGetServer = 1, 2, 3, 4
+	cmdNewReal, cmdSetReal, cmdDelReal, cmdGetReal         = 5, 6, 7, 8
+	cmdSetTimeouts                                         = 12
+
+	attrServer, attrReal                           = 1, 2
+	attrTCPTimeout, attrFinTimeout, attrUDPTimeout = 4, 5, 6
+
+	serverAF, serverProto, serverAddr, serverPort       = 1, 2, 3, 4
+	serverSched, serverFlags, serverTimeout, serverMask = 6, 7, 8, 9
+	serverStats                                         = 12
+
+	realAddr, realPort, realMethod, realWeight = 1, 2, 3, 4
+	realUpper, realLower                       = 5, 6
+	realActive, realInactive                   = 7, 8
+	realAF                                     = 11
+
+	flagPersistent = 1
+	flagFallback   = 8 // IP_VS_SVC_F_SCHED1: sh and mh go on to the next if one is full
+
+	statsConns = 1
+	genlHeader = 4
+)
+
+// messagesPerSend bounds what one system call carries: some 20 KiB.
+const messagesPerSend = 150
+
+// A wire is the way to the kernel's IPVS: one socket in the network namespace of the
+// thread that first asked for it. It takes many changes in one system call.
+type wire struct {
+	conn   *netlink.Conn // nil: not yet
+	family uint16
+	// fail, if set, is asked before each call that changes something.
+	fail func() error
+}
+
+func (w *wire) open() error {
+	if w.conn != nil {
+		return nil
+	}
+	c, err := netlink.Dial(unix.NETLINK_GENERIC, &netlink.Config{MessageBufferSize: 32 << 10})
+	if err != nil {
+		return fmt.Errorf("open netlink socket: %w", err)
+	}
+	if w.family, err = ipvsFamily(c); err != nil {
+		_ = c.Close()
+		return err
+	}
+	w.conn = c
+	return nil
+}
+
+func (w *wire) close() {
+	if w.conn != nil {
+		_ = w.conn.Close()
+		w.conn = nil
+	}
+}
+
+// ipvsFamily asks for IPVS' number; the kernel loads the module for that if it can.
+func ipvsFamily(c *netlink.Conn) (uint16, error) {
+	attrs, err := netlink.MarshalAttributes([]netlink.Attribute{{Type: unix.CTRL_ATTR_FAMILY_NAME, Data: []byte("IPVS\x00")}})
+	if err != nil {
+		return 0, err
+	}
+	msgs, err := c.Execute(netlink.Message{
+		Header: netlink.Header{Type: unix.GENL_ID_CTRL, Flags: netlink.Request},
+		Data:   append([]byte{unix.CTRL_CMD_GETFAMILY, 1, 0, 0}, attrs...),
+	})
+	if errors.Is(err, unix.ENOENT) {
+		return 0, errors.New("the kernel has no IPVS [modprobe ip_vs]")
+	}
+	if err != nil {
+		return 0, fmt.Errorf("look for IPVS: %w", err)
+	}
+	for _, m := range msgs {
+		var id uint16
+		err := attributes(m.Data, func(typ uint16, d *netlink.AttributeDecoder) {
+			if typ == unix.CTRL_ATTR_FAMILY_ID {
+				id = d.Uint16()
+			}
+		})
+		if err != nil || id != 0 {
+			return id, err
+		}
+	}
+	return 0, errors.New("the kernel does not say which number IPVS has")
+}
+
+// attributes calls f for each attribute of a generic netlink message.
+func attributes(data []byte, f func(typ uint16, d *netlink.AttributeDecoder)) error {
+	if len(data) < genlHeader {
+		return fmt.Errorf("message of %d bytes", len(data))
+	}
+	d, err := netlink.NewAttributeDecoder(data[genlHeader:])
+	if err != nil {
+		return err
+	}
+	return each(d, f)
+}
+
+func each(d *netlink.AttributeDecoder, f func(typ uint16, d *netlink.AttributeDecoder)) error {
+	for d.Next() {
+		f(d.Type(), d)
+	}
+	return d.Err()
+}
+
+// An op is one change.
+type op struct {
+	cmd    byte
+	id     id
+	server *server        // of new and changed virtual servers
+	real   netip.AddrPort // of changes of a real server
+	weight uint16
+}
+
+func (o op) message(family uint16) (netlink.Message, error) {
+	e := netlink.NewAttributeEncoder()
+	e.Nested(attrServer, func(e *netlink.AttributeEncoder) error {
+		o.id.encode(e)
+		if o.server != nil {
+			o.server.encode(e, o.id)
+		}
+		return nil
+	})
+	if o.real.IsValid() {
+		e.Nested(attrReal, func(e *netlink.AttributeEncoder) error {
+			a := o.real.Addr().As16()
+			if o.real.Addr().Is4() {
+				a = [16]byte{}
+				copy(a[:], o.real.Addr().AsSlice())
+			}
+			e.Bytes(realAddr, a[:])
+			e.Bytes(realPort, binary.BigEndian.AppendUint16(nil, o.real.Port()))
+			if o.cmd != cmdDelReal {
+				e.Uint32(realMethod, 0) // masquerading, which is NAT
+				e.Uint32(realWeight, uint32(o.weight))
+				e.Uint32(realUpper, 0)
+				e.Uint32(realLower, 0)
+			}
+			return nil
+		})
+	}
+	return message(family, o.cmd, e)
+}
+
+func message(family uint16, cmd byte, e *netlink.AttributeEncoder) (netlink.Message, error) {
+	attrs, err := e.Encode()
+	return netlink.Message{
+		Header: netlink.Header{Type: netlink.HeaderType(family), Flags: netlink.Request},
+		Data:   append([]byte{cmd, 1, 0, 0}, attrs...),
+	}, err
+}
+
+// encode writes what names a virtual server.
+func (i id) encode(e *netlink.AttributeEncoder) {
+	var addr [16]byte
+	copy(addr[:], i.Addr.Addr().AsSlice())
+	af := uint16(unix.AF_INET6)
+	if i.Addr.Addr().Is4() {
+		af = unix.AF_INET
+	}
+	e.Uint16(serverAF, af)
+	e.Uint16(serverProto, uint16(i.Proto))
+	e.Bytes(serverAddr, addr[:])
+	e.Bytes(serverPort, binary.BigEndian.AppendUint16(nil, i.Addr.Port()))
+}
+
+// encode writes what a virtual server is beside its name and its real servers.
+func (s *server) encode(e *netlink.AttributeEncoder, i id) {
+	var flags, timeout uint32
+	mask := uint32(128)
+	if i.Addr.Addr().Is4() {
+		mask = ^uint32(0)
+	}
+	if s.persist > 0 {
+		flags, timeout = flagPersistent, s.persist
+	}
+	if s.sched == "sh" || s.sched == "mh" {
+		flags |= flagFallback
+	}
+	e.String(serverSched, s.sched)
+	e.Bytes(serverFlags, binary.NativeEndian.AppendUint32(binary.NativeEndian.AppendUint32(nil, flags), ^uint32(0)))
+	e.Uint32(serverTimeout, timeout)
+	e.Uint32(serverMask, mask)
+}
+
+// do makes changes in their order. After an error some may have been made.
+func (w *wire) do(ops []op) error {
+	for len(ops) > 0 {
+		n := min(len(ops), messagesPerSend)
+		if err := w.send(ops[:n]); err != nil {
+			w.close() // answers may be left unread
+			return fmt.Errorf("change IPVS: %w", err)
+		}
+		ops = ops[n:]
+	}
+	return nil
+}
+
+func (w *wire) send(ops []op) error {
+	if w.fail != nil {
+		if err := w.fail(); err != nil {
+			return err
+		}
+	}
+	if err := w.open(); err != nil {
+		return err
+	}
+	msgs := make([]netlink.Message, len(ops))
+	for i, o := range ops {
+		var err error
+		if msgs[i], err = o.message(w.family); err != nil {
+			return err
+		}
+	}
+	// The kernel answers errors always, success only where it is asked to.
+	msgs[len(msgs)-1].Header.Flags |= netlink.Acknowledge
+	sent, err := w.conn.SendMessages(msgs)
+	if err != nil {
+		return err
+	}
+	last := sent[len(sent)-1].Header.Sequence
+	for {
+		got, err := w.conn.Receive()
+		if err != nil {
+			return err
+		}
+		for _, m := range got {
+			if m.Header.Sequence == last {
+				return nil
+			}
+		}
+	}
+}
+
+// ask dumps.
+func (w *wire) ask(cmd byte, about *id) ([]netlink.Message, error) {
+	if err := w.open(); err != nil {
+		return nil, err
+	}
+	e := netlink.NewAttributeEncoder()
+	if about != nil {
+		e.Nested(attrServer, func(e *netlink.AttributeEncoder) error {
+			about.encode(e)
+			return nil
+		})
+	}
+	m, err := message(w.family, cmd, e)
+	if err != nil {
+		return nil, err
+	}
+	m.Header.Flags |= netlink.Dump
+	msgs, err := w.conn.Execute(m)
+	if err != nil {
+		w.close()
+	}
+	return msgs, err
+}
+
+// found is a virtual server as the kernel tells it.
+type found struct {
+	server
+	conns uint64 // that it scheduled
+}
+
+// maxLists bounds how often the list of virtual servers is asked for.
+const maxLists = 20
+
+// servers returns the virtual servers without their real ones. The kernel continues a
+// long list at a place that it counts over all network namespaces, so that a list misses
+// some when another namespace changes its own meanwhile: it is asked for again until two
+// lists are the same.
+func (w *wire) servers() (map[id]*found, error) {
+	var before map[id]*found
+	for range maxLists {
+		msgs, err := w.ask(cmdGetServer, nil)
+		if err != nil {
+			return nil, fmt.Errorf("list virtual servers: %w", err)
+		}
+		all := map[id]*found{}
+		for _, m := range msgs {
+			i, f, err := parseServer(m.Data)
+			if err != nil {
+				return nil, fmt.Errorf("list virtual servers: %w", err)
+			}
+			if own(i.Addr.Addr()) {
+				all[i] = f
+			}
+		}
+		if before != nil && sameKeys(before, all) {
+			return all, nil
+		}
+		before = all
+	}
+	return nil, fmt.Errorf("list virtual servers: %d lists differ", maxLists)
+}
+
+func sameKeys(a, b map[id]*found) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		if b[i] == nil {
+			return false
+		}
+	}
+	return true
+}
+
+func parseServer(data []byte) (id, *found, error) {
+	var (
+		f           found
+		af, proto   uint16
+		addr        []byte
+		port        uint16
+		flags, time uint32
+	)
+	err := attributes(data, func(typ uint16, d *netlink.AttributeDecoder) {
+		if typ != attrServer {
+			return
+		}
+		d.Nested(func(d *netlink.AttributeDecoder) error {
+			return each(d, func(typ uint16, d *netlink.AttributeDecoder) {
+				switch typ {
+				case serverAF:
+					af = d.Uint16()
+				case serverProto:
+					proto = d.Uint16()
+				case serverAddr:
+					addr = d.Bytes()
+				case serverPort:
+					port = bigEndian16(d.Bytes())
+				case serverSched:
+					f.sched = d.String()
+				case serverFlags:
+					if b := d.Bytes(); len(b) >= 4 {
+						flags = binary.NativeEndian.Uint32(b)
+					}
+				case serverTimeout:
+					time = d.Uint32()
+				case serverStats:
+					d.Nested(func(d *netlink.AttributeDecoder) error {
+						return each(d, func(typ uint16, d *netlink.AttributeDecoder) {
+							if typ == statsConns {
+								f.conns = d.Uint64()
+							}
+						})
+					})
+				}
+			})
+		})
+	})
+	if err != nil {
+		return id{}, nil, err
+	}
+	if flags&flagPersistent != 0 {
+		f.persist = time
+	}
+	a, err := parseAddr(af, addr)
+	return id{Addr: netip.AddrPortFrom(a, port), Proto: service.Proto(proto)}, &f, err
+}
+
+// A realState is a real server as the kernel tells it.
+type realState struct {
+	weight uint16
+	conns  uint32 // active and inactive
+}
+
+// reals returns the real servers of a virtual one.
+func (w *wire) reals(of id) (map[netip.AddrPort]realState, error) {
+	msgs, err := w.ask(cmdGetReal, &of)
+	if err != nil {
+		return nil, fmt.Errorf("list real servers of %v: %w", of, err)
+	}
+	all := map[netip.AddrPort]realState{}
+	for _, m := range msgs {
+		a, r, err := parseReal(m.Data, of.Addr.Addr().Is4())
+		if err != nil {
+			return nil, fmt.Errorf("list real servers of %v: %w", of, err)
+		}
+		all[a] = r
+	}
+	return all, nil
+}
+
+func parseReal(data []byte, is4 bool) (netip.AddrPort, realState, error) {
+	var (
+		r    realState
+		addr []byte
+		port uint16
+	)
+	af := uint16(unix.AF_INET6)
+	if is4 {
+		af = unix.AF_INET
+	}
+	err := attributes(data, func(typ uint16, d *netlink.AttributeDecoder) {
+		if typ != attrReal {
+			return
+		}
+		d.Nested(func(d *netlink.AttributeDecoder) error {
+			return each(d, func(typ uint16, d *netlink.AttributeDecoder) {
+				switch typ {
+				case realAddr:
+					addr = d.Bytes()
+				case realPort:
+					port = bigEndian16(d.Bytes())
+				case realWeight:
+					r.weight = uint16(min(d.Uint32(), 65535))
+				case realActive, realInactive:
+					r.conns += d.Uint32()
+				}
+			})
+		})
+	})
+	if err != nil {
+		return netip.AddrPort{}, r, err
+	}
+	a, err := parseAddr(af, addr)
+	return netip.AddrPortFrom(a, port), r, err
+}
+
+func bigEndian16(b []byte) uint16 {
+	if len(b) < 2 {
+		return 0
+	}
+	return binary.BigEndian.Uint16(b)
+}
+
+// parseAddr reads an address out of its sixteen bytes.
+func parseAddr(af uint16, b []byte) (netip.Addr, error) {
+	size := 16
+	if af == unix.AF_INET {
+		size = 4
+	}
+	a, ok := netip.AddrFromSlice(b[:min(len(b), size)])
+	if !ok {
+		return a, fmt.Errorf("address of family %d has %d bytes", af, len(b))
+	}
+	return a, nil
+}
+
+// timeouts sets how long IPVS remembers connections; 0 leaves one as it is.
+func (w *wire) timeouts(tcp, fin, udp uint32) error {
+	if err := w.open(); err != nil {
+		return err
+	}
+	e := netlink.NewAttributeEncoder()
+	e.Uint32(attrTCPTimeout, tcp)
+	e.Uint32(attrFinTimeout, fin)
+	e.Uint32(attrUDPTimeout, udp)
+	m, err := message(w.family, cmdSetTimeouts, e)
+	if err != nil {
+		return err
+	}
+	m.Header.Flags |= netlink.Acknowledge
+	if _, err := w.conn.Execute(m); err != nil {
+		w.close()
+		return fmt.Errorf("set IPVS timeouts: %w", err)
+	}
+	return nil
+}
