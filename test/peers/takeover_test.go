@@ -1,0 +1,226 @@
+package peers
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fairway-net/fairway/internal/takeover"
+	"github.com/fairway-net/fairway/test/peers/apiserver"
+	"github.com/fairway-net/fairway/test/peers/process"
+)
+
+// soon is how long anything may take that must come.
+const soon = time.Minute
+
+// TestTakeover puts our agent in the place of a kube-proxy that runs, and kube-proxy back
+// in the place of our agent. Flows that go through the one before go on with the other,
+// and no new one is ever refused.
+func TestTakeover(t *testing.T) {
+	for _, c := range []struct{ theirs, ours string }{
+		{"nftables", "nftables"}, {"iptables", "nftables"}, {"iptables", "iptables"}, {"nftables", "iptables"}, {"iptables", "userspace"},
+	} {
+		t.Run(c.theirs+" to "+c.ours, func(t *testing.T) { takeOver(t, c.theirs, c.ours) })
+	}
+}
+
+func takeOver(t *testing.T, theirs, ours string) {
+	o := &oracle{api: apiserver.New(), holds: objects{}}
+	o.api.Put(&networkingv1.ServiceCIDR{
+		ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{services4, services6}},
+	})
+	o.api.Put(o.node(""))
+	o.putStable()
+	config := configured(podsKnown)
+	tw := newTwin(t, o.api, "kube-proxy", binary(t, "kube-proxy"), "--master", "http://"+apiPort, "--config", config.file(t, theirs))
+	n := &takenNode{t: t, tw: tw}
+	n.synced(tw.proc)
+	flows := openFlows(t, tw)
+	load := n.load(flows)
+
+	agent := n.agent("--config", config.file(t, ours), "--replace-kube-proxy")
+	n.until("the agent to take over", agent, func() bool { return strings.Contains(agent.Output(), "took over from kube-proxy") })
+	flows.hold(0)
+	t.Log("our agent has taken over; kube-proxy is stopped")
+	if err := tw.proc.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	n.until("the agent to serve the ports that kube-proxy had", agent, func() bool { return n.get("10249/proxyMode") == ours })
+	n.until("kube-proxy's rules to be gone", agent, func() bool { return n.remains() == "" })
+	flows.hold(0)
+	flows.fresh()
+
+	if ours == "userspace" { // an agent in this mode takes its connections with it
+		load.end()
+		return
+	}
+	if ours == "iptables" && theirs != ours {
+		// A kube-proxy that starts in another mode takes the chains KUBE-… for its own, and
+		// removes them before it has written anything. So we switch first.
+		ours = "nftables"
+		if err := agent.Stop(); err != nil {
+			t.Fatal(err)
+		}
+		agent = n.agent("--config", config.file(t, ours))
+		n.until("the switch to mode nftables", agent, func() bool { return strings.Contains(agent.Output(), "nothing of the other mode is left") })
+		flows.hold(0)
+	}
+	t.Log("kube-proxy is back; our agent is stopped")
+	if err := agent.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	tw.start(t)
+	n.synced(tw.proc)
+	t.Log("kube-proxy has written its rules; ours are removed")
+	if out, err := n.fairway("agent", "--cleanup"); err != nil {
+		t.Errorf("fairway agent --cleanup: %v: %s", err, out)
+	}
+	if out, err := n.fairway("dump"); err == nil || !strings.Contains(out, "no mode has rules on this node") {
+		t.Errorf("after --cleanup fairway dump says: %s", out)
+	}
+	flows.hold(0)
+	flows.fresh()
+	load.end()
+}
+
+// A takenNode is the node on which one program takes over from the other.
+type takenNode struct {
+	t  *testing.T
+	tw *twin
+}
+
+// agent starts our agent beside whatever runs on the node.
+func (n *takenNode) agent(args ...string) *process.Process {
+	n.t.Helper()
+	argv := append([]string{binary(n.t, "fairway"), "agent", "--master", "http://" + apiPort}, args...)
+	p, err := process.Start(n.tw.node.Do, "fairway", argv...)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() { _ = p.Stop() })
+	return p
+}
+
+// fairway runs a command of ours on the node until it ends.
+func (n *takenNode) fairway(args ...string) (out string, err error) {
+	cmd := exec.Command(binary(n.t, "fairway"), args...)
+	err = n.tw.node.Do(func() error {
+		text, err := cmd.CombinedOutput()
+		out = string(text)
+		return err
+	})
+	return out, err
+}
+
+// until waits for what must come.
+func (n *takenNode) until(what string, p *process.Process, done func() bool) {
+	n.t.Helper()
+	for deadline := time.Now().Add(soon); !done(); time.Sleep(20 * time.Millisecond) {
+		if err := p.Alive(); err != nil {
+			n.t.Fatalf("wait for %s: %v", what, err)
+		}
+		if time.Now().After(deadline) {
+			n.t.Fatalf("waited %v for %s; of kube-proxy there is %q\n%s says:\n%s", soon, what, n.remains(), p.Name, end(p.Output()))
+		}
+	}
+}
+
+// synced waits until kube-proxy has written the rules of both families.
+func (n *takenNode) synced(kubeProxy *process.Process) {
+	n.t.Helper()
+	n.until("kube-proxy's first pass", kubeProxy, func() bool {
+		metrics := n.get("10249/metrics")
+		for _, family := range []string{"IPv4", "IPv6"} {
+			name := fmt.Sprintf("kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family=%q} ", family)
+			_, value, ok := strings.Cut(metrics, name)
+			if !ok || strings.HasPrefix(value, "0\n") {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// get asks a server on the node's loopback interface; "" if there is none.
+func (n *takenNode) get(portAndPath string) string {
+	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, network, to string) (conn net.Conn, err error) {
+			err = n.tw.node.Do(func() error {
+				conn, err = (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, network, to)
+				return err
+			})
+			return conn, err
+		},
+	}}
+	resp, err := client.Get("http://127.0.0.1:" + portAndPath)
+	if err != nil {
+		return ""
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return ""
+	}
+	return string(body)
+}
+
+// remains says what there is of kube-proxy.
+func (n *takenNode) remains() string {
+	var all []takeover.Remain
+	err := n.tw.node.Do(func() (err error) {
+		all, err = (&takeover.KubeProxy{}).Find(context.Background())
+		return err
+	})
+	if err != nil {
+		return err.Error()
+	}
+	if len(all) == 0 {
+		return ""
+	}
+	return fmt.Sprint(all)
+}
+
+// A stream opens new flows all the time.
+type stream struct {
+	n    *takenNode
+	stop chan struct{}
+	wg   sync.WaitGroup
+}
+
+// load opens flows in every way until its end, each of which must be answered.
+func (n *takenNode) load(f *flows) *stream {
+	l := &stream{n: n, stop: make(chan struct{})}
+	l.wg.Go(func() {
+		for rounds := 0; ; rounds++ {
+			select {
+			case <-l.stop:
+				n.t.Logf("%d rounds of new flows", rounds)
+				return
+			default:
+				f.fresh()
+			}
+		}
+	})
+	n.t.Cleanup(l.end)
+	return l
+}
+
+func (l *stream) end() {
+	select {
+	case <-l.stop:
+	default:
+		close(l.stop)
+	}
+	l.wg.Wait()
+}
