@@ -174,9 +174,30 @@ func (p *place) listenUDP(ctx context.Context, at netip.AddrPort) (*net.UDPConn,
 	return p.packets(ctx, at, option(transparent(is4), destination(is4)))
 }
 
-// replies opens the socket from whose address a frontend's clients are answered.
+// replies opens the socket from whose address a frontend's clients are answered. It is
+// "connected" to nobody: else the kernel would find it for datagrams to that address, and
+// they would end there unread when they are the node's to refuse or another mechanism's
+// to translate.
 func (p *place) replies(ctx context.Context, at netip.AddrPort) (*net.UDPConn, error) {
-	return p.packets(ctx, at, option(transparent(at.Addr().Is4()), reuse))
+	is4 := at.Addr().Is4()
+	c, err := p.packets(ctx, at, option(transparent(is4), reuse))
+	if err != nil {
+		return nil, err
+	}
+	var nobody unix.Sockaddr = &unix.SockaddrInet6{Addr: loopback(is4, 0).Addr().As16(), Port: 1}
+	if is4 {
+		nobody = &unix.SockaddrInet4{Addr: loopback(is4, 0).Addr().As4(), Port: 1}
+	}
+	raw, err := c.SyscallConn()
+	if err == nil {
+		e := raw.Control(func(fd uintptr) { err = unix.Connect(int(fd), nobody) })
+		err = errors.Join(err, e)
+	}
+	if err != nil {
+		_ = c.Close()
+		return nil, fmt.Errorf("turn away from clients: %w", err)
+	}
+	return c, nil
 }
 
 func (p *place) packets(ctx context.Context, at netip.AddrPort, control func(string, string, syscall.RawConn) error) (pc *net.UDPConn, err error) {

@@ -52,17 +52,30 @@ func steered(mark uint32) (bool, error) {
 }
 
 // steering returns the rules and routes of ours.
-func steering(family int) ([]netlink.Rule, []netlink.Route, error) {
-	rules, err := netlink.RuleListFiltered(family, &netlink.Rule{Priority: rulePriority, Table: routeTable}, netlink.RT_FILTER_PRIORITY|netlink.RT_FILTER_TABLE)
+func steering(family int) (rules []netlink.Rule, routes []netlink.Route, err error) {
+	// A list in which a change came is asked for again, up to a point.
+	for range maxLists {
+		rules, err = netlink.RuleListFiltered(family, &netlink.Rule{Priority: rulePriority, Table: routeTable}, netlink.RT_FILTER_PRIORITY|netlink.RT_FILTER_TABLE)
+		if !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("list ip rules: %w", err)
 	}
-	routes, err := netlink.RouteListFiltered(family, &netlink.Route{Table: routeTable, Type: unix.RTN_LOCAL}, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE)
+	for range maxLists {
+		routes, err = netlink.RouteListFiltered(family, &netlink.Route{Table: routeTable, Type: unix.RTN_LOCAL}, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_TYPE)
+		if !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("list routes: %w", err)
 	}
 	return rules, routes, nil
 }
+
+const maxLists = 10
 
 // steer makes them.
 func steer(mark uint32) error {

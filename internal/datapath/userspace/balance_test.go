@@ -1,0 +1,297 @@
+package userspace
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/fairway-net/fairway/internal/datapath/nft"
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// some returns endpoints with weights.
+func some(weights ...uint16) []service.Endpoint {
+	var all []service.Endpoint
+	for i, w := range weights {
+		all = append(all, service.Endpoint{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, 1, byte(i)}), 80), Weight: w})
+	}
+	return all
+}
+
+func poolOf(a service.Algorithm, eps []service.Endpoint) *pool {
+	return newPool(a, eps, nil, func(e service.Endpoint) *target { return &target{addr: e.Addr} })
+}
+
+func client(i int) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, byte(i >> 8), byte(i)}) }
+
+// picks counts who is picked for n clients.
+func picks(p *pool, n int) (count map[byte]int, order string) {
+	count = map[byte]int{}
+	var all []byte
+	for i := range n {
+		m := p.pick(call{client(i), vip}, nil)
+		last := m.addr.Addr().As4()[3]
+		count[last]++
+		all = append(all, '0'+last)
+	}
+	return count, string(all)
+}
+
+var vip = netip.MustParseAddr("10.96.0.1")
+
+func TestRoundRobin(t *testing.T) {
+	if _, got := picks(poolOf(service.RoundRobin, some(0, 0, 0)), 7); got != "0120120" {
+		t.Errorf("without weights %s", got)
+	}
+	p := poolOf(service.RoundRobin, some(3, 1))
+	if _, got := picks(p, 8); got != "00100010" {
+		t.Errorf("with weights %s", got)
+	}
+	// It goes on where it was when the route changes.
+	before := poolOf(service.RoundRobin, some(0, 0, 0))
+	picks(before, 1)
+	after := newPool(service.RoundRobin, some(0, 0, 0), before, func(e service.Endpoint) *target { return &target{addr: e.Addr} })
+	if _, got := picks(after, 3); got != "120" {
+		t.Errorf("after a change %s", got)
+	}
+}
+
+func TestLoad(t *testing.T) {
+	for _, c := range []struct {
+		algorithm service.Algorithm
+		weights   []uint16
+		active    []int64
+		want      byte
+	}{
+		{service.LeastConn, []uint16{0, 0, 0}, []int64{5, 2, 7}, 1},
+		{service.LeastConn, []uint16{1, 4, 1}, []int64{2, 7, 3}, 1},     // 2, 1.75, 3
+		{service.ShortestDelay, []uint16{1, 3, 1}, []int64{0, 1, 1}, 1}, // 1, 0.67, 2
+		{service.NeverQueue, []uint16{1, 100, 1}, []int64{0, 1, 1}, 0},  // idle, though slower
+		{service.NeverQueue, []uint16{1, 3, 1}, []int64{1, 1, 1}, 1},    // none is idle: as sed
+	} {
+		p := poolOf(c.algorithm, some(c.weights...))
+		for i, n := range c.active {
+			p.members[i].active.Store(n)
+		}
+		for range 5 {
+			if got := p.pick(call{client(1), vip}, nil).addr.Addr().As4()[3]; got != c.want {
+				t.Errorf("%v %v with %v: %d, want %d", c.algorithm, c.weights, c.active, got, c.want)
+			}
+		}
+	}
+	// Among equals nobody is always the first.
+	if count, _ := picks(poolOf(service.LeastConn, some(0, 0, 0)), 9); len(count) != 3 {
+		t.Errorf("idle endpoints: %v", count)
+	}
+}
+
+func TestHash(t *testing.T) {
+	for _, a := range []service.Algorithm{service.SourceHash, service.Maglev, service.Random} {
+		for _, weights := range [][]uint16{{0, 0, 0, 0}, {1, 2, 3, 4}} {
+			p := poolOf(a, some(weights...))
+			const n = 20000
+			count, order := picks(p, n)
+			if _, again := picks(p, n); a != service.Random && again != order {
+				t.Errorf("%v: a client does not stay", a)
+			}
+			for i := range p.members {
+				m := &p.members[i]
+				// The standard deviation is at most 71: a tenth of n is 28 of them.
+				want := float64(n) * float64(m.share()) / float64(p.total)
+				if got := float64(count[byte(i)]); got < want-n/10 || got > want+n/10 {
+					t.Errorf("%v %v: %d got %v, want about %v", a, weights, i, got, want)
+				}
+			}
+		}
+	}
+	p := poolOf(service.DestHash, some(0, 0, 0, 0))
+	if count, _ := picks(p, 100); len(count) != 1 {
+		t.Errorf("dh gives clients of one address %v", count)
+	}
+	who := map[netip.AddrPort]bool{}
+	for i := range 100 {
+		who[p.pick(call{client(1), client(i)}, nil).addr] = true
+	}
+	if len(who) != 4 {
+		t.Errorf("dh uses %d endpoints for a hundred addresses", len(who))
+	}
+}
+
+// TestMaglev: when one of ten leaves, its clients move and hardly any others.
+func TestMaglev(t *testing.T) {
+	all := some(make([]uint16, 10)...)
+	before, after := poolOf(service.Maglev, all), poolOf(service.Maglev, slices.Delete(slices.Clone(all), 3, 4))
+	moved := 0
+	const n = 10000
+	for i := range n {
+		c := call{client(i), vip}
+		was, is := before.pick(c, nil).addr, after.pick(c, nil).addr
+		if was != is && was != all[3].Addr {
+			moved++
+		}
+	}
+	if moved > n/20 {
+		t.Errorf("%d of %d clients moved though their endpoint stayed", moved, n)
+	}
+}
+
+// TestTried: whatever the algorithm, each endpoint is tried once, then none.
+func TestTried(t *testing.T) {
+	for a := service.Random; a <= service.Maglev; a++ {
+		p := poolOf(a, some(2, 0, 1))
+		var tried []*target
+		for m := p.pick(call{client(1), vip}, tried); m != nil; m = p.pick(call{client(1), vip}, tried) {
+			if slices.Contains(tried, m.target) || len(tried) == 3 {
+				t.Fatalf("%v: %v again", a, m.addr)
+			}
+			tried = append(tried, m.target)
+		}
+		if len(tried) != 3 {
+			t.Errorf("%v: %d of 3 were tried", a, len(tried))
+		}
+	}
+	if poolOf(service.Random, nil).pick(call{}, nil) != nil {
+		t.Error("a pool of nobody picks somebody")
+	}
+}
+
+// TestRender: what is rendered is read back as it was.
+func TestRender(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 0))
+	var all []*service.Frontend
+	var elements []element
+	for i := range 500 {
+		f := randomFrontend(rng, i)
+		all = append(all, f)
+		elements = append(elements, render(f)...)
+	}
+	ids := map[id]bool{}
+	for _, e := range elements {
+		if ids[e.id()] {
+			t.Fatalf("%v twice", e)
+		}
+		ids[e.id()] = true
+	}
+	rng.Shuffle(len(elements), func(i, j int) { elements[i], elements[j] = elements[j], elements[i] })
+	got, err := parse(elements)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range service.Diff(service.NewTable(service.Settings{}, all), service.NewTable(service.Settings{}, got)) {
+		t.Errorf("%v: %v became %v", c.Key(), c.Old.Lines(), c.New.Lines())
+	}
+}
+
+func randomFrontend(rng *rand.Rand, i int) *service.Frontend {
+	is4 := rng.IntN(2) == 0
+	addr := func(n int) netip.Addr {
+		if is4 {
+			return netip.AddrFrom4([4]byte{10, 96, byte(n >> 8), byte(n)})
+		}
+		return netip.MustParseAddr(fmt.Sprintf("fd00::%x", n+1))
+	}
+	route := func() *service.Route {
+		r := &service.Route{Action: service.Action(rng.IntN(3)), Masquerade: service.Masquerade(rng.IntN(3))}
+		for n := range rng.IntN(4) {
+			if r.Action == service.Forward {
+				r.Endpoints = append(r.Endpoints, service.Endpoint{Addr: netip.AddrPortFrom(addr(n), uint16(rng.IntN(1<<16))), Local: n%2 == 0, Weight: uint16(rng.IntN(300))})
+			}
+		}
+		return r
+	}
+	at := addr(i)
+	if rng.IntN(4) == 0 {
+		if at = netip.IPv6Unspecified(); is4 {
+			at = netip.IPv4Unspecified()
+		}
+	}
+	f := &service.Frontend{
+		Addr: netip.AddrPortFrom(at, uint16(1000+i)), Proto: service.TCP, Inside: route(),
+		Service:  service.PortName{Name: service.Name{Namespace: "ns", Name: fmt.Sprint("s", i)}, Port: "http"},
+		Balance:  service.Algorithm(rng.IntN(8)),
+		Affinity: time.Duration(rng.IntN(3)) * time.Second,
+		Reserved: !at.IsUnspecified() && rng.IntN(2) == 0,
+	}
+	if f.Outside = f.Inside; rng.IntN(2) == 0 {
+		f.Outside = route()
+	}
+	if rng.IntN(4) == 0 && !f.NodePort() {
+		other := netip.MustParsePrefix("2001:db8::/32")
+		if is4 {
+			other = netip.MustParsePrefix("192.0.2.0/24")
+		}
+		f.Sources = []netip.Prefix{netip.PrefixFrom(addr(0), 14).Masked(), other}
+		slices.SortFunc(f.Sources, netip.Prefix.Compare)
+	}
+	return f
+}
+
+// TestPlan: between what the kernel holds and what it shall hold are the writes that
+// differ, and what leads a packet to the proxy is never written before the rest.
+func TestPlan(t *testing.T) {
+	rng := rand.New(rand.NewPCG(2, 0))
+	for range 200 {
+		var was, is []*service.Frontend
+		for i := range 8 {
+			f := randomFrontend(rng, i)
+			if rng.IntN(3) > 0 {
+				was = append(was, f)
+			}
+			switch rng.IntN(3) {
+			case 0:
+				is = append(is, f)
+			case 1:
+				g := randomFrontend(rng, i)
+				g.Addr, g.Sources = f.Addr, nil
+				if g.Inside.Equal(g.Outside); f.Addr.Addr().Is4() == g.Addr.Addr().Is4() {
+					g.Inside, g.Outside = f.Outside, f.Inside
+				}
+				is = append(is, g)
+			}
+		}
+		from, to := service.NewTable(service.Settings{}, was), service.NewTable(service.Settings{}, is)
+		h := &held{elements: map[id]element{}, reserved: map[netip.Addr]bool{}}
+		for _, f := range was {
+			for _, e := range render(f) {
+				h.elements[e.id()] = e
+			}
+		}
+		want := map[id]element{}
+		for _, f := range is {
+			for _, e := range render(f) {
+				want[e.id()] = e
+			}
+		}
+		for how, p := range map[string]*plan{"incremental": incremental(from, to), "full": full(h, to)} {
+			if got := written(t, h.elements, p.writes()); !maps.Equal(got, want) {
+				t.Fatalf("%s: got %v\nwant %v", how, got, want)
+			}
+		}
+		if p := full(h, from); len(p.writes()) > 0 {
+			t.Fatalf("nothing to do, but %v", p.writes())
+		}
+	}
+}
+
+// written applies writes to elements as the kernel does.
+func written(t *testing.T, elements map[id]element, ws []nft.Write) map[id]element {
+	t.Helper()
+	now := maps.Clone(elements)
+	for _, w := range ws {
+		is4 := w.Set[len(w.Set)-1] == '4'
+		e := element{set: set(w.Set[:len(w.Set)-1]), is4: is4, key: string(w.Key), last: string(w.Last), data: string(w.Data), comment: w.Comment}
+		_, there := now[e.id()]
+		if there != w.Del {
+			t.Fatalf("%v: delete %v, but there is %v", e, w.Del, there)
+		}
+		delete(now, e.id())
+		if w.Add {
+			now[e.id()] = e
+		}
+	}
+	return now
+}

@@ -1,0 +1,97 @@
+package userspace_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/datapath/nftables"
+	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/testnet"
+)
+
+// TestTakeover: the node goes from nftables to userspace and back while clients ask. None
+// is refused, and those who are connected stay so.
+func TestTakeover(t *testing.T) {
+	r := newRig(t, 2)
+	for i := range 2 {
+		r.pods[i].Serve("tcp", r.at(i))
+		r.pods[i].Serve("udp", r.at(i))
+	}
+	both := append(r.service(service.TCP, 0, 1).Sorted(), r.service(service.UDP, 0, 1).Sorted()...)
+	want := service.NewTable(r.service(service.TCP, 0).Settings, both)
+	modes := map[string]datapath.Datapath{"userspace": r.dp}
+	var err error
+	modes["nftables"], err = nftables.New(nftables.Config{})
+	must(t, err)
+	defer modes["nftables"].Close()
+
+	var conns []*testnet.Conn
+	check := func(when string) {
+		t.Helper()
+		for i, c := range conns {
+			if got := c.Ask(patience); got.Outcome != testnet.Answered {
+				t.Errorf("%s: connection %d: %v", when, i, got)
+			}
+		}
+		for _, from := range []*testnet.Host{r.client, r.node, r.outside} {
+			for _, network := range []string{"tcp", "udp"} {
+				conns = append(conns, r.connected(from, network))
+			}
+		}
+	}
+	r.dp = modes["nftables"]
+	r.sync(want)
+	check("at first")
+	load := r.load()
+	for _, to := range []string{"userspace", "nftables", "userspace"} {
+		from := r.dp
+		r.dp = modes[to]
+		r.sync(want)
+		check(to + " beside " + from.Name())
+		must(t, r.node.Do(func() error {
+			if releaser, ok := from.(datapath.Releaser); ok {
+				_, err := releaser.Release(context.Background())
+				return err
+			}
+			return from.Cleanup(context.Background())
+		}))
+		check(to + " alone")
+	}
+	must(t, load())
+	for _, c := range conns {
+		c.Close()
+	}
+}
+
+// load asks again and again from everywhere, until the returned function is called. It
+// says what was not answered.
+func (r *rig) load() (stop func() error) {
+	done := make(chan struct{})
+	errs := make(chan error, 3)
+	clients := []*testnet.Host{r.client, r.node, r.outside}
+	for _, from := range clients {
+		go func() {
+			for n := 0; ; n++ {
+				select {
+				case <-done:
+					errs <- nil
+					return
+				default:
+				}
+				if got := from.Ask("tcp", vip, patience); got.Outcome != testnet.Answered {
+					errs <- errors.New(from.Name + ": " + got.String())
+					return
+				}
+			}
+		}()
+	}
+	return func() (err error) {
+		close(done)
+		for range clients {
+			err = errors.Join(err, <-errs)
+		}
+		return err
+	}
+}
