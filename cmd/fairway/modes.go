@@ -10,6 +10,7 @@ import (
 	"github.com/fairway-net/fairway/internal/config"
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/datapath/iptables"
+	"github.com/fairway-net/fairway/internal/datapath/ipvs"
 	"github.com/fairway-net/fairway/internal/datapath/nftables"
 	"github.com/fairway-net/fairway/internal/datapath/userspace"
 	"github.com/fairway-net/fairway/internal/takeover"
@@ -32,6 +33,9 @@ func modes() modeTable {
 		}},
 		{config.ModeIPTables, func(c *config.Config) (datapath.Datapath, error) {
 			return iptables.New(iptables.Config{Mark: c.Mask()})
+		}},
+		{config.ModeIPVS, func(c *config.Config) (datapath.Datapath, error) {
+			return ipvs.New(ipvs.Config{Mark: c.Mask(), TCPTimeout: c.IPVS.TCP, FinTimeout: c.IPVS.TCPFin, UDPTimeout: c.IPVS.UDP})
 		}},
 		{config.ModeUserspace, func(*config.Config) (datapath.Datapath, error) {
 			return userspace.New(userspace.Config{})

@@ -105,7 +105,7 @@ func TestCleanupOfAllModes(t *testing.T) {
 	}
 }
 
-// TestEveryMode: every mode of the table is one that the configuration knows.
+// TestEveryMode: what the configuration knows is in the table, and the other way round.
 func TestEveryMode(t *testing.T) {
 	want := map[string]bool{}
 	for _, name := range config.Modes() {
@@ -124,6 +124,11 @@ func TestEveryMode(t *testing.T) {
 			t.Errorf("mode %q has a datapath %q with algorithms %b", m.name, dp.Name(), dp.Algorithms())
 		}
 		dp.Close()
+	}
+	for name, missing := range want {
+		if missing {
+			t.Errorf("mode %s is not in the table", name)
+		}
 	}
 }
 

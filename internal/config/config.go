@@ -120,9 +120,7 @@ type Config struct {
 
 // IPVS are the options of mode ipvs.
 type IPVS struct {
-	Scheduler    service.Algorithm // of Services that name none
-	ExcludeCIDRs []netip.Prefix    // virtual servers that are somebody else's
-	StrictARP    bool              // answer ARP for addresses of the asked interface only
+	Scheduler service.Algorithm // of Services that name none
 	// TCP, TCPFin and UDP are how long idle connections are kept; 0: as the kernel has it.
 	TCP, TCPFin, UDP time.Duration
 }

@@ -133,12 +133,12 @@ func TestModes(t *testing.T) {
 	}{
 		"mode ipvs": {
 			[]string{
-				"--proxy-mode=ipvs", "--ipvs-scheduler=wlc", "--ipvs-exclude-cidrs=10.1.2.3/16,10.9.0.0/24", "--ipvs-strict-arp",
+				"--proxy-mode=ipvs", "--ipvs-scheduler=wlc",
 				"--ipvs-tcp-timeout=1h", "--ipvs-tcpfin-timeout=2m", "--ipvs-udp-timeout=3s", "--ipvs-sync-period=7s", "--ipvs-min-sync-period=1s",
 			},
 			func(c *Config) {
 				c.Mode, c.SyncPeriod, c.MinSyncPeriod = "ipvs", 7*time.Second, time.Second
-				c.IPVS = IPVS{service.LeastConn, prefixes("10.1.0.0/16", "10.9.0.0/24"), true, time.Hour, 2 * time.Minute, 3 * time.Second}
+				c.IPVS = IPVS{service.LeastConn, time.Hour, 2 * time.Minute, 3 * time.Second}
 			},
 		},
 		"mode iptables": {
@@ -394,9 +394,9 @@ func TestFileModes(t *testing.T) {
 			"mode: ipvs\nclusterCIDR: 10.244.0.0/16\niptables: {masqueradeBit: 7, syncPeriod: 5s}\nipvs: {scheduler: sed, strictARP: true, excludeCIDRs: [10.9.0.0/16], syncPeriod: 9s, udpTimeout: 4s}\nwinkernel: {sourceVip: 1.2.3.4}\n", nil,
 			func(c *Config) {
 				c.Mode, c.MasqueradeBit, c.SyncPeriod = "ipvs", 7, 9*time.Second
-				c.IPVS = IPVS{Scheduler: service.ShortestDelay, ExcludeCIDRs: prefixes("10.9.0.0/16"), StrictARP: true, UDP: 4 * time.Second}
+				c.IPVS = IPVS{Scheduler: service.ShortestDelay, UDP: 4 * time.Second}
 			},
-			[]string{"in mode ipvs these have no effect: winkernel.sourceVip, iptables.*Period"},
+			[]string{"ipvs.excludeCIDRs has no effect: virtual servers that others", "ipvs.strictARP has no effect", "in mode ipvs these have no effect: winkernel.sourceVip, iptables.*Period"},
 		},
 	}
 	for name, test := range tests {

@@ -117,8 +117,11 @@ func proxyModes() string {
 func (f *Flags) addIPVS() {
 	fs, v := f.fs, &f.kp.IPVS
 	fs.StringVar(&v.Scheduler, "ipvs-scheduler", "", "In mode ipvs, how Services that say nothing of it spread connections: rr, lc, dh, sh, sed, nq, … (default rr)")
-	fs.StringSliceVar(&v.ExcludeCIDRs, "ipvs-exclude-cidrs", nil, "In mode ipvs, leave virtual servers in these `CIDRs` alone: somebody else made them")
-	fs.BoolVar(&v.StrictARP, "ipvs-strict-arp", false, "In mode ipvs, have the node answer ARP for an address only where it is (arp_ignore 1, arp_announce 2)")
+	fs.StringSliceVar(&v.ExcludeCIDRs, "ipvs-exclude-cidrs", nil, "Accepted for kube-proxy's sake: virtual servers that others made are never touched")
+	fs.BoolVar(&v.StrictARP, "ipvs-strict-arp", false, "Accepted for kube-proxy's sake: no Service's address is on an interface")
+	for _, name := range []string{"ipvs-exclude-cidrs", "ipvs-strict-arp"} {
+		fs.Lookup(name).Hidden = true
+	}
 	fs.DurationVar(&v.TCPTimeout.Duration, "ipvs-tcp-timeout", 0, "In mode ipvs, forget idle TCP connections after this time (default: the kernel's)")
 	fs.DurationVar(&v.TCPFinTimeout.Duration, "ipvs-tcpfin-timeout", 0, "In mode ipvs, forget TCP connections this long after a FIN (default: the kernel's)")
 	fs.DurationVar(&v.UDPTimeout.Duration, "ipvs-udp-timeout", 0, "In mode ipvs, forget idle UDP flows after this time (default: the kernel's)")

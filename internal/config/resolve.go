@@ -344,8 +344,7 @@ func (r *resolver) periods(c *Config) error {
 func (r *resolver) ipvs(c *Config) error {
 	v := r.kp.IPVS
 	c.IPVS = IPVS{
-		Scheduler: service.RoundRobin, StrictARP: v.StrictARP,
-		TCP: v.TCPTimeout.Duration, TCPFin: v.TCPFinTimeout.Duration, UDP: v.UDPTimeout.Duration,
+		Scheduler: service.RoundRobin, TCP: v.TCPTimeout.Duration, TCPFin: v.TCPFinTimeout.Duration, UDP: v.UDPTimeout.Duration,
 	}
 	if v.Scheduler != "" {
 		var err error
@@ -354,11 +353,9 @@ func (r *resolver) ipvs(c *Config) error {
 		}
 	}
 	for _, text := range v.ExcludeCIDRs {
-		p, err := parsePrefix(strings.TrimSpace(text))
-		if err != nil {
+		if _, err := parsePrefix(strings.TrimSpace(text)); err != nil {
 			return r.errorf("ipvs.excludeCIDRs", "%v", err)
 		}
-		c.IPVS.ExcludeCIDRs = append(c.IPVS.ExcludeCIDRs, p)
 	}
 	for _, t := range []struct {
 		field string

@@ -11,6 +11,7 @@ import (
 // line for all that belong to another mode, to Windows or to nobody any more.
 func (r *resolver) unsupported(c *Config) {
 	kp := r.kp
+	ipvs := c.Mode == ModeIPVS || c.Mode == ModeAuto
 	localhost := kp.IPTables.LocalhostNodePorts
 	for _, f := range []struct {
 		set   bool
@@ -23,6 +24,8 @@ func (r *resolver) unsupported(c *Config) {
 		{kp.ClientConnection.AcceptContentTypes != "", "clientConnection.acceptContentTypes", "it follows contentType"},
 		{kp.Logging.Format != "" && kp.Logging.Format != "text", "logging.format", "logs are text"},
 		{localhost != nil && *localhost, "iptables.localhostNodePorts", "NodePorts are not served on 127.0.0.1, whose packets would need route_localnet, which opens the node's own services to the network [use an address of the node]"},
+		{ipvs && len(kp.IPVS.ExcludeCIDRs) > 0, "ipvs.excludeCIDRs", "virtual servers that others made are never touched"},
+		{ipvs && kp.IPVS.StrictARP, "ipvs.strictARP", "no Service's address is on an interface, so the node answers ARP for none"},
 	} {
 		if f.set {
 			r.warnf("%s has no effect: %s", r.name(f.field), f.why)
