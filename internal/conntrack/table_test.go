@@ -143,7 +143,7 @@ func TestExact(t *testing.T) {
 			w := newWorld(t, node.Namespace, Config{NodePort: served})
 			w.ask = k.ask
 			d := &domain{rng: rand.New(rand.NewPCG(seed, uint64(i))), local: local}
-			for round := range 25 {
+			for round := range 8 {
 				checkExact(t, w, d, round)
 			}
 			if w.deaf != k.deaf || strings.Count(w.log.String(), "cannot search") != map[bool]int{true: 1}[k.deaf] {
@@ -160,7 +160,7 @@ func checkExact(t *testing.T, w *world, d *domain, round int) {
 		all = append(all, d.entry())
 	}
 	w.create(all...)
-	w.limit = func(int) int { return 1 + d.rng.IntN(40) } // filters or whole dumps
+	w.limit = func(int) int { return 1 + d.rng.IntN(12) } // filters or whole dumps
 	flows := make([]Flow, 1+d.rng.IntN(60))
 	for i := range flows {
 		flows[i] = d.flow()
