@@ -14,9 +14,9 @@ export CGO_ENABLED := 0
 # Programs that the tests, the lab and its images use, by Debian's and Ubuntu's names.
 PACKAGES := nftables iproute2 containerd runc conntrack iptables tcpdump bind9-dnsutils netcat-openbsd \
             wget busybox bash curl dash iputils-ping procps kmod ca-certificates gcc libc6-dev \
-            linux-source make flex bison bc xz-utils binutils
+            linux-source make flex bison bc xz-utils binutils ipvsadm
 
-.PHONY: all build deps image images lab uml demo test test-product test-lab test-peers bench-scale vet bench fuzz clean
+.PHONY: all build deps image images lab uml demo test test-product test-lab test-peers bench-scale bench-packets vet bench fuzz clean
 
 all: build
 
@@ -70,13 +70,17 @@ test-lab:
 bin/kube-proxy: test/peers/go.mod
 	cd test/peers && go build -o ../../bin/kube-proxy k8s.io/kubernetes/cmd/kube-proxy && touch ../../bin/kube-proxy
 
-## test-peers: 500 random clusters for real kube-proxy and for us, the same packets; SEEDS=N FIRST_SEED=N for others
+## test-peers: 500 random clusters for real kube-proxy and for us, the same packets, and faults; SEEDS=N FIRST_SEED=N for others, GONE=60 for a minute without API server
 test-peers: build bin/kube-proxy
 	cd test/peers && go test -vet=off -timeout 30m ./...
 
-## bench-scale: both at 1,000 and 10,000 Services, us at 50,000
-bench-scale: build
-	cd test/peers && go build -o ../../bin/kube-proxy k8s.io/kubernetes/cmd/kube-proxy && go run ./cmd/bench-scale
+## bench-scale: both at 1,000 and 10,000 Services and one of 5,000 endpoints, us at 50,000 too; ARGS="-kube-proxy-max 50000" for it as well (an hour)
+bench-scale: build bin/kube-proxy
+	cd test/peers && go run ./cmd/bench-scale $(ARGS)
+
+## bench-packets: connect latency and rate through both, and directly; fails if ours is slower
+bench-packets: build bin/kube-proxy
+	cd test/peers && go test -vet=off -run '^$$' -bench BenchmarkPackets -benchtime 1x -timeout 30m .
 
 ## vet: what go vet finds, the lab included
 vet:

@@ -9,7 +9,10 @@
 // kubeproxy_sync_proxy_rules_last_timestamp_seconds; that what they say is true is
 // looked up in the kernel's own listing at the end of each run.
 //
-//	go run ./cmd/bench-scale -sizes 1000,10000 -kube-proxy-max 10000
+// A size is a number of Services of two endpoints, or 1xN, one Service of N endpoints. In
+// each there is one Service more, of 100 pods, for a rolling update.
+//
+//	go run ./cmd/bench-scale -sizes 1000,10000,1x5000 -kube-proxy-max 10000
 package main
 
 import (
@@ -32,9 +35,33 @@ import (
 	"github.com/fairway-net/fairway/test/peers/apiserver"
 )
 
+// A size is so many Services of so many endpoints.
+type size struct{ services, endpoints int }
+
+func (s size) String() string {
+	if s.services == 1 {
+		return fmt.Sprintf("One Service with %d endpoints", s.endpoints)
+	}
+	return fmt.Sprintf("%d Services with %d endpoints each", s.services, s.endpoints)
+}
+
+func parseSize(text string) (size, error) {
+	s := size{endpoints: 2}
+	many, each, both := strings.Cut(strings.TrimSpace(text), "x")
+	n, err := strconv.Atoi(many)
+	s.services = n
+	if err == nil && both {
+		s.endpoints, err = strconv.Atoi(each)
+	}
+	if err != nil || s.services < 1 || s.endpoints < 2 || s.services*s.endpoints > 1000000 {
+		return s, fmt.Errorf("-sizes: %q is neither a number of Services nor 1x and a number of endpoints", text)
+	}
+	return s, nil
+}
+
 // options are the flags.
 type options struct {
-	sizes        []int
+	sizes        []size
 	kubeProxyMax int
 	changes      int
 	bin          string
@@ -45,17 +72,15 @@ const inside = "FAIRWAY_BENCH_INSIDE" // set in the copy of us that has a namesp
 
 func main() {
 	var o options
-	sizes := flag.String("sizes", "1000,10000,50000", "numbers of Services, each with 2 endpoints")
+	sizes := flag.String("sizes", "1000,10000,50000,1x5000", "numbers of Services, each with 2 endpoints, or 1xN, one Service with N endpoints")
 	flag.IntVar(&o.kubeProxyMax, "kube-proxy-max", 10000, "measure kube-proxy up to this many Services: it takes minutes beyond")
 	flag.IntVar(&o.changes, "changes", 100, "changes of one endpoint to measure (kube-proxy: a fifth, it needs a second for each)")
 	flag.StringVar(&o.bin, "bin", "../../bin", "where kube-proxy and fairway are")
 	flag.DurationVar(&o.budget, "budget", 20*time.Minute, "end after this time with what was measured")
 	flag.Parse()
 	for text := range strings.SplitSeq(*sizes, ",") {
-		n, err := strconv.Atoi(strings.TrimSpace(text))
-		if err != nil || n < 1 || n > 500000 {
-			fail(fmt.Errorf("-sizes %q: must be numbers from 1 to 500000", *sizes))
-		}
+		n, err := parseSize(text)
+		fail(err)
 		o.sizes = append(o.sizes, n)
 	}
 	if os.Getenv(inside) == "" {
@@ -112,26 +137,26 @@ func run(ctx context.Context, o options) error {
 		return err
 	}
 	for _, n := range o.sizes {
-		if err := size(ctx, o, n, config); err != nil {
+		if err := measure(ctx, o, n, config); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// size measures both programs with n Services and prints the table.
-func size(ctx context.Context, o options, n int, config string) error {
+// measure measures both programs at a size and prints the table.
+func measure(ctx context.Context, o options, n size, config string) error {
 	var l net.ListenConfig
 	listener, err := l.Listen(ctx, "tcp", apiAddress)
 	if err != nil {
 		return err
 	}
-	w := &world{api: apiserver.New(), n: n}
+	w := &world{api: apiserver.New(), size: n}
 	defer w.api.Serve(listener)()
 	w.fill()
 	flags := []string{"--config", config, "--master", "http://" + apiAddress}
 	var results [2]*result
-	if n <= o.kubeProxyMax {
+	if n.services <= o.kubeProxyMax {
 		m := &measurement{world: w, name: "kube-proxy", argv: append([]string{filepath.Join(o.bin, "kube-proxy")}, flags...),
 			changes: max(3, o.changes/5), pause: 1100 * time.Millisecond}
 		if results[0], err = m.run(ctx); err != nil {

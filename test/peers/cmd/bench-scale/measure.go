@@ -25,6 +25,10 @@ type result struct {
 	coldCPU         time.Duration
 	restartPeak     int64
 	changeCPU       time.Duration // for each change
+	// rolling is from the last change of a rolling update to the kernel; passes and CPU
+	// are those of the whole of it.
+	rolling, rollingCPU time.Duration
+	rollingPasses       int
 }
 
 // A measurement is the run of one program.
@@ -60,11 +64,17 @@ func (m *measurement) run(ctx context.Context) (*result, error) {
 	if err := m.addRemove(ctx, r); err != nil {
 		return nil, err
 	}
+	if err := m.rollingUpdate(ctx, r); err != nil {
+		return nil, err
+	}
 	if err := m.proc.Stop(); err != nil {
 		return nil, err
 	}
 	if r.restart, r.again, err = m.start(ctx); err != nil {
 		return nil, err
+	}
+	if m.name == "fairway" && !strings.Contains(m.proc.Output(), "added=0 deleted=0") {
+		return nil, fmt.Errorf("fairway has written elements although nothing had changed:\n%s", m.proc.Output())
 	}
 	u, err := m.proc.Usage()
 	r.restartPeak = u.PeakRSS
@@ -96,7 +106,7 @@ func (m *measurement) await(ctx context.Context, t time.Time) (time.Time, error)
 		}
 		select {
 		case <-ctx.Done():
-			return t, fmt.Errorf("wait for %s with %d Services: %w", m.name, m.n, ctx.Err())
+			return t, fmt.Errorf("wait for %s at %v: %w", m.name, m.size, ctx.Err())
 		case <-time.After(min(time.Since(t)/4+time.Millisecond, 50*time.Millisecond)):
 		}
 	}
@@ -136,8 +146,8 @@ func (m *measurement) endpoints(ctx context.Context, r *result) error {
 // addRemove measures one more Service, whose slice is there before it and goes after.
 func (m *measurement) addRemove(ctx context.Context, r *result) error {
 	for k := range max(3, m.changes/5) {
-		i := m.n + 1000 + k
-		svc, slice := m.service(i), m.slice(i, podAddr(1), podAddr(2))
+		i := m.services + 1000 + k
+		svc, slice := m.service(i), m.slice(i, 0, podAddr(1), podAddr(2))
 		for _, step := range []struct {
 			do   func()
 			into *[]time.Duration
@@ -157,6 +167,54 @@ func (m *measurement) addRemove(ctx context.Context, r *result) error {
 		}
 	}
 	return nil
+}
+
+// rollingUpdate replaces the 100 pods of a Service, 3 changes each, 100 changes a second.
+func (m *measurement) rollingUpdate(ctx context.Context, r *result) error {
+	const count = "kubeproxy_sync_proxy_rules_duration_seconds_count"
+	before, err := m.proc.Usage()
+	if err != nil {
+		return err
+	}
+	passes, err := metric(count)
+	if err != nil {
+		return err
+	}
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	var last time.Time
+	for done := range 100 {
+		for phase := 1; phase <= 3; phase++ {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-tick.C:
+			}
+			last = time.Now()
+			m.roll(done+phase/3, phase%3)
+		}
+	}
+	// The last change is in the kernel with the last pass: when no more come.
+	at, err := m.await(ctx, last)
+	if err != nil {
+		return err
+	}
+	for {
+		quiet, cancel := context.WithTimeout(ctx, max(2*time.Second, 3*at.Sub(last)))
+		next, none := m.await(quiet, at)
+		cancel()
+		if none != nil {
+			break
+		}
+		at = next
+	}
+	after, err := m.proc.Usage()
+	if err != nil {
+		return err
+	}
+	now, err := metric(count)
+	r.rolling, r.rollingCPU, r.rollingPasses = at.Sub(last), after.CPU-before.CPU, int(now-passes)
+	return err
 }
 
 // metric reads the IPv4 sample of a metric. Both programs have the same names.

@@ -3,13 +3,15 @@ package main
 import (
 	"fmt"
 	"io"
+	"os"
 	"time"
 )
 
 // table prints both programs' figures and how many times less ours are. theirs may be
 // nil.
-func table(w io.Writer, n int, theirs, ours *result) {
-	fmt.Fprintf(w, "\n%d Services with 2 endpoints each\n\n", n)
+func table(w io.Writer, n size, theirs, ours *result) {
+	load, _ := os.ReadFile("/proc/loadavg") // without it the table says nothing of load
+	fmt.Fprintf(w, "\n%v (load %.4s)\n\n", n, load)
 	fmt.Fprintln(w, "| | kube-proxy nftables | fairway | ratio |")
 	fmt.Fprintln(w, "|---|---:|---:|---:|")
 	duration := func(d time.Duration) string {
@@ -48,6 +50,10 @@ func table(w io.Writer, n int, theirs, ours *result) {
 	times("one endpoint changed, p99", func(r *result) time.Duration { return quantile(r.change, 99) })
 	times("one Service added, p50", func(r *result) time.Duration { return quantile(r.add, 50) })
 	times("one Service removed, p50", func(r *result) time.Duration { return quantile(r.remove, 50) })
+	times("one Service added, p99", func(r *result) time.Duration { return quantile(r.add, 99) })
+	times("one Service removed, p99", func(r *result) time.Duration { return quantile(r.remove, 99) })
+	times("rolling update of 100 pods, last change to kernel", func(r *result) time.Duration { return r.rolling })
+	times("  CPU of all its 300 changes", func(r *result) time.Duration { return r.rollingCPU })
 	times("restart, nothing changed, to first pass done", func(r *result) time.Duration { return r.restart })
 	times("  of that the pass", func(r *result) time.Duration { return r.again })
 	times("CPU of the cold start", func(r *result) time.Duration { return r.coldCPU })

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -22,10 +23,11 @@ nodePortAddresses: [primary]
 conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
 `
 
-// A world is n Services of 2 endpoints each.
+// A world is so many Services of so many endpoints each, and one of 100 pods that is
+// rolled over.
 type world struct {
 	api *apiserver.Server
-	n   int
+	size
 	// changes counts the endpoints that were replaced so far: each new one has an
 	// address that none had before.
 	changes int
@@ -36,9 +38,52 @@ func (w *world) fill() {
 		ObjectMeta: metav1.ObjectMeta{Name: "node-1"},
 		Status:     corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "172.18.0.11"}}},
 	})
-	for i := range w.n {
+	for i := range w.services {
 		w.api.Put(w.service(i))
-		w.api.Put(w.slice(i, podAddr(2*i), podAddr(2*i+1)))
+		addrs := make([]netip.Addr, w.endpoints)
+		for k := range addrs {
+			addrs[k] = podAddr(w.endpoints*i + k)
+		}
+		// The controller puts a hundred into a slice.
+		for k, part := range slices.Collect(slices.Chunk(addrs, perSlice)) {
+			w.api.Put(w.slice(i, k, part...))
+		}
+	}
+	w.api.Put(w.service(w.rolled()))
+	w.roll(0, 0)
+}
+
+const perSlice = 100
+
+// rolled is the number of the Service that is rolled over.
+func (w *world) rolled() int { return w.services + 10 }
+
+// roll shows a rolling update of 100 pods in the middle: so many are new, and the next
+// one is not there yet, or is there besides the old one, or the old one ends.
+func (w *world) roll(done, phase int) {
+	s := w.slice(w.rolled(), 0)
+	for i := range 100 {
+		was, is := nth("10.220.0.1", i), nth("10.221.0.1", i)
+		switch {
+		case i > done, i == done && phase == 0:
+			s.Endpoints = append(s.Endpoints, endpoint(was, i))
+		case i < done:
+			s.Endpoints = append(s.Endpoints, endpoint(is, i))
+		default:
+			old := endpoint(was, i)
+			if phase == 2 {
+				old.Conditions.Ready, old.Conditions.Terminating = new(false), new(true)
+			}
+			s.Endpoints = append(s.Endpoints, endpoint(is, i), old)
+		}
+	}
+	w.api.Put(s)
+}
+
+func endpoint(a netip.Addr, i int) discoveryv1.Endpoint {
+	return discoveryv1.Endpoint{
+		Addresses: []string{a.String()}, NodeName: new(fmt.Sprintf("node-%d", 1+i%10)),
+		Conditions: discoveryv1.EndpointConditions{Ready: new(true), Serving: new(true), Terminating: new(false)},
 	}
 }
 
@@ -64,24 +109,28 @@ func (w *world) service(i int) *corev1.Service {
 	}}
 }
 
-func (w *world) slice(i int, addrs ...netip.Addr) *discoveryv1.EndpointSlice {
+func (w *world) slice(i, part int, addrs ...netip.Addr) *discoveryv1.EndpointSlice {
 	s := &discoveryv1.EndpointSlice{ObjectMeta: meta(i), AddressType: discoveryv1.AddressTypeIPv4,
 		Ports: []discoveryv1.EndpointPort{{Name: new("http"), Protocol: new(corev1.ProtocolTCP), Port: new(int32(8080))}}}
 	s.Labels = map[string]string{discoveryv1.LabelServiceName: s.Name}
+	if part > 0 {
+		s.Name = fmt.Sprintf("%s-%d", s.Name, part)
+	}
 	for k, a := range addrs {
-		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{
-			Addresses: []string{a.String()}, NodeName: new(fmt.Sprintf("node-%d", 1+(i+k)%10)),
-			Conditions: discoveryv1.EndpointConditions{Ready: new(true), Serving: new(true), Terminating: new(false)},
-		})
+		s.Endpoints = append(s.Endpoints, endpoint(a, i+k))
 	}
 	return s
 }
 
 // replaceEndpoint gives a Service a new second endpoint and returns its address.
 func (w *world) replaceEndpoint() netip.Addr {
-	i := w.changes * 7919 % w.n
+	i := w.changes * 7919 % w.services
 	w.changes++
 	fresh := nth("10.200.0.1", w.changes)
-	w.api.Put(w.slice(i, podAddr(2*i), fresh))
+	addrs := []netip.Addr{podAddr(w.endpoints * i), fresh}
+	for k := 2; k < min(w.endpoints, perSlice); k++ {
+		addrs = append(addrs, podAddr(w.endpoints*i+k))
+	}
+	w.api.Put(w.slice(i, 0, addrs...))
 	return fresh
 }
