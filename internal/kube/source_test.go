@@ -292,6 +292,29 @@ func TestSelectors(t *testing.T) {
 	}
 }
 
+// What is another proxy's, or nobody's to proxy, is left out by the API server: the fake
+// applies labels as it does.
+func TestNotOurs(t *testing.T) {
+	other := apiService("other", "10.96.0.2")
+	other.Labels = map[string]string{"service.kubernetes.io/service-proxy-name": "another-proxy"}
+	empty := apiService("empty", "10.96.0.3")
+	empty.Labels = map[string]string{"service.kubernetes.io/service-proxy-name": ""}
+	headless := apiSlice("headless-1", "headless", "10.0.0.9")
+	headless.Labels[corev1.IsHeadlessService] = ""
+	s := start(t, fake.NewClientset(
+		apiService("web", "10.96.0.1"), other, empty, apiSlice("web-1", "web", "10.0.0.1"), headless,
+	))
+	takeUntil(t, s, svcName("web"))
+	for _, name := range []string{"other", "empty"} {
+		if _, ok := s.Service(svcName(name)); ok {
+			t.Errorf("the Service %s is another proxy's, and here", name)
+		}
+	}
+	if got := s.Slices(svcName("headless")); len(got) > 0 {
+		t.Errorf("slices of a headless Service: %v", got)
+	}
+}
+
 func TestReconnect(t *testing.T) {
 	web, api := svcName("web"), svcName("api")
 	client := fake.NewClientset(apiService("web", "10.96.0.1"), apiService("api", "10.96.0.2"))
