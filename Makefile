@@ -90,6 +90,8 @@ vet:
 ## bench: print the figures that docs/performance.md keeps
 bench: build image images lab
 	go test -run '^$$' -bench . -benchtime 20x ./internal/datapath/nftables ./internal/node ./internal/cni ./internal/conntrack
+	@$(MAKE) --no-print-directory deps PACKAGES="$(PACKAGES) haproxy"
+	go test -run '^$$' -bench . -benchtime 10x ./internal/datapath/userspace
 	bin/fairway-lab down && bin/fairway-lab up && bin/fairway-lab status && bin/fairway-lab down
 
 ## fuzz: each fuzzer for FUZZTIME

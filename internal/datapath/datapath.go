@@ -17,7 +17,7 @@ import (
 
 // A Datapath makes one kernel mechanism behave like a Table. It belongs to one
 // goroutine, which stays in one network namespace: the one that it works on. It starts
-// no goroutine.
+// no goroutine; only a Carrier (userspace) does, from its first Sync to Close.
 type Datapath interface {
 	// Name is the mechanism's name as in --proxy-mode: "nftables".
 	Name() string

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/datapath/iptables"
 	"github.com/fairway-net/fairway/internal/datapath/nftables"
 	"github.com/fairway-net/fairway/internal/datapath/userspace"
 	"github.com/fairway-net/fairway/internal/service"
@@ -215,6 +216,7 @@ func BenchmarkDeadEndpoint(b *testing.B) {
 	}{
 		{"userspace", func() (datapath.Datapath, error) { return userspace.New(userspace.Config{}) }},
 		{"nftables", func() (datapath.Datapath, error) { return nftables.New(nftables.Config{}) }},
+		{"iptables", func() (datapath.Datapath, error) { return iptables.New(iptables.Config{}) }},
 	} {
 		b.Run(mode.name, func(b *testing.B) {
 			r := newRig(b, 3)
