@@ -157,6 +157,7 @@ func (s *stage) start(alive func(context.Context, string, netip.Addr) (bool, err
 	s.t.Helper()
 	log := slog.New(slog.NewTextHandler(s.t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
 	r := New(Config{Log: log, Flows: conntrack.New(conntrack.Config{Log: log}), Alive: alive})
+	r.times.lifetime = time.Minute // a loaded machine may need longer than what is right elsewhere
 	if change != nil {
 		change(&r.times)
 	}
