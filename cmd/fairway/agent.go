@@ -88,7 +88,7 @@ func (a *agent) run(ctx context.Context) error {
 	src := kube.New(kube.Config{Log: a.log, Client: client, NodeName: a.cfg.NodeName, AllNodes: withPods})
 	events := kube.NewRecorder(a.log, client, a.cfg.NodeName)
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), info(a.cfg.Mode))
 	state := health.NewState(a.cfg.HealthTimeout())
 	view := a.view(src, dp)
 	checks := health.NewNodePortChecks(health.NodePortConfig{
@@ -135,6 +135,16 @@ func (a *agent) run(ctx context.Context) error {
 	err = g.Wait()
 	a.log.Info("ending; the rules stay in place")
 	return err
+}
+
+// info is a metric whose labels say what runs here.
+func info(mode string) prometheus.Collector {
+	g := prometheus.NewGauge(prometheus.GaugeOpts{
+		Namespace: "fairway", Name: "info", Help: "1; the labels say which version runs, and in which proxy mode",
+		ConstLabels: prometheus.Labels{"version": version, "mode": mode},
+	})
+	g.Set(1)
+	return g
 }
 
 // serve answers on the health and metrics ports. Where a kube-proxy is to be replaced, it

@@ -37,8 +37,12 @@ func modes() modeTable {
 		{config.ModeIPVS, func(c *config.Config) (datapath.Datapath, error) {
 			return ipvs.New(ipvs.Config{Mark: c.Mask(), TCPTimeout: c.IPVS.TCP, FinTimeout: c.IPVS.TCPFin, UDPTimeout: c.IPVS.UDP})
 		}},
-		{config.ModeUserspace, func(*config.Config) (datapath.Datapath, error) {
-			return userspace.New(userspace.Config{})
+		{config.ModeUserspace, func(c *config.Config) (datapath.Datapath, error) {
+			var mark uint32 = userspace.DefaultMark
+			if mark == c.Mask() { // which means something else to those who set it
+				mark >>= 1
+			}
+			return userspace.New(userspace.Config{Mark: mark})
 		}},
 	}
 }
