@@ -43,11 +43,11 @@ func run(out, binary, name string) error {
 	if _, err := os.Stat(binary); err != nil {
 		return fmt.Errorf("%w (run `make build` first, or name the binary with -binary)", err)
 	}
-	programs, err := find()
+	programs, extensions, err := find()
 	if err != nil {
 		return err
 	}
-	layer, err := product(binary, programs)
+	layer, err := product(binary, programs, extensions)
 	if err != nil {
 		return err
 	}
@@ -73,7 +73,7 @@ func run(out, binary, name string) error {
 
 // find returns where the programs of the image are on this machine, and the extensions that iptables loads: all of
 // them, because it must print and restore everybody's rules.
-func find() ([]string, error) {
+func find() (programs, extensions []string, err error) {
 	names := []string{"nft", "modprobe"}
 	for _, family := range []string{"iptables", "ip6tables"} {
 		for _, variant := range []string{"nft", "legacy"} {
@@ -82,26 +82,28 @@ func find() ([]string, error) {
 			}
 		}
 	}
-	var all []string
 	for _, n := range names {
 		at, err := image.Find(n)
 		if err != nil {
-			return nil, fmt.Errorf("%w (run `make deps`, or `apt-get install nftables iptables kmod`)", err)
+			return nil, nil, fmt.Errorf("%w (run `make deps`, or `apt-get install nftables iptables kmod`)", err)
 		}
-		all = append(all, at)
+		programs = append(programs, at)
 	}
-	extensions, err := filepath.Glob("/usr/lib/*/xtables/lib*.so")
+	extensions, err = filepath.Glob("/usr/lib/*/xtables/lib*.so")
 	if err != nil || len(extensions) == 0 {
-		return nil, errors.New("no extensions of iptables in /usr/lib/*/xtables (run `make deps`, or `apt-get install iptables`)")
+		return nil, nil, errors.New("no extensions of iptables in /usr/lib/*/xtables (run `make deps`, or `apt-get install iptables`)")
 	}
-	return append(all, extensions...), nil
+	return programs, extensions, nil
 }
 
 // product is the one layer of the image.
-func product(binary string, programs []string) (*image.Layer, error) {
+func product(binary string, programs, extensions []string) (*image.Layer, error) {
 	var t image.Tree
 	for _, p := range programs {
 		t.Program(p)
+	}
+	for _, e := range extensions {
+		t.Plugin(e, programs[len(programs)-1])
 	}
 	t.Copy("/usr/bin/fairway", binary)
 	t.Link("/fairway", "usr/bin/fairway")

@@ -6,8 +6,11 @@ import (
 	"errors"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -64,5 +67,104 @@ func inArchive(t *testing.T, archive, name string) bool {
 				return true
 			}
 		}
+	}
+}
+
+// rules use every extension that kube-proxy's chains, and ours in mode iptables, have.
+const rules = `*nat
+:PREROUTING ACCEPT [0:0]
+:OUTPUT ACCEPT [0:0]
+:POSTROUTING ACCEPT [0:0]
+:KUBE-X - [0:0]
+-A PREROUTING -m comment --comment "some words" -m addrtype --dst-type LOCAL -j KUBE-X
+-A KUBE-X -m statistic --mode random --probability 0.5 -p tcp -m tcp --dport 80 -j DNAT --to-destination ADDRESS
+-A KUBE-X -m mark ! --mark 0x4000/0x4000 -j RETURN
+-A KUBE-X -m connmark --mark 0x1 -j MARK --set-xmark 0x4000/0x4000
+-A POSTROUTING -m mark --mark 0x4000/0x4000 -j MASQUERADE --random-fully
+COMMIT
+*filter
+:INPUT ACCEPT [0:0]
+-A INPUT -m conntrack --ctstate INVALID -j DROP
+-A INPUT -p udp -m udp --dport 53 -j REJECT
+COMMIT
+`
+
+// TestProgramsRun runs iptables out of the image, in a network namespace: its extensions are found by name when a
+// rule needs them, which no list of libraries shows.
+func TestProgramsRun(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("it takes root to run a program in another root directory")
+	}
+	programs, _, err := find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	binary := filepath.Join(t.TempDir(), "fairway")
+	if err := os.WriteFile(binary, []byte("#!/bin/true\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	out, root := filepath.Join(t.TempDir(), "image.tar"), t.TempDir()
+	if err := run(out, binary, "ghcr.io/fairway-net/fairway:test"); err != nil {
+		t.Fatal(err)
+	}
+	unpack(t, out, root)
+	for _, family := range []struct{ program, to string }{{"iptables", "10.0.0.1:80"}, {"ip6tables", "[fd00::1]:80"}} {
+		for _, variant := range []string{"nft", "legacy"} {
+			name := family.program + "-" + variant + "-restore"
+			path := programs[slices.IndexFunc(programs, func(p string) bool { return filepath.Base(p) == name })]
+			cmd := exec.Command(path)
+			cmd.Dir, cmd.Env = "/", []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
+			cmd.Stdin = strings.NewReader(strings.Replace(rules, "ADDRESS", family.to, 1))
+			cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: root, Cloneflags: syscall.CLONE_NEWNET}
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Errorf("%s: %v: %s", name, err, out)
+			}
+		}
+	}
+}
+
+// unpack writes the files of an image's layers below a directory.
+func unpack(t *testing.T, archive, root string) {
+	t.Helper()
+	data, err := os.ReadFile(archive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for outer := tar.NewReader(bytes.NewReader(data)); ; {
+		h, err := outer.Next()
+		if errors.Is(err, io.EOF) {
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for inner := tar.NewReader(outer); strings.HasPrefix(h.Name, "blobs/"); {
+			f, err := inner.Next()
+			if err != nil {
+				break // the end of the layer, or a blob that is none
+			}
+			place(t, filepath.Join(root, f.Name), f, inner)
+		}
+	}
+}
+
+func place(t *testing.T, at string, h *tar.Header, from io.Reader) {
+	t.Helper()
+	err := os.MkdirAll(filepath.Dir(at), 0o755)
+	if err == nil {
+		switch h.Typeflag {
+		case tar.TypeDir:
+			err = os.MkdirAll(at, 0o755)
+		case tar.TypeSymlink:
+			err = os.Symlink(h.Linkname, at)
+		default:
+			var data []byte
+			if data, err = io.ReadAll(from); err == nil {
+				err = os.WriteFile(at, data, h.FileInfo().Mode().Perm())
+			}
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -10,14 +10,37 @@ import (
 	"strings"
 )
 
-// Program adds a program (or library) of this machine at its own path, links kept, with its interpreter and all
-// libraries it needs. A static program needs nothing more.
+// Program adds a program of this machine at its own path, links kept, with its interpreter and all libraries it needs.
+// A static program needs nothing more.
 func (t *Tree) Program(host string) {
 	final := t.Same(host)
 	if t.err != nil {
 		return
 	}
-	if err := t.libraries(final); err != nil {
+	interp, err := interpreter(final)
+	if err == nil && interp != "" {
+		err = t.libraries(final, interp)
+	}
+	if err != nil {
+		t.fail(fmt.Errorf("libraries of %s: %w", host, err))
+	}
+}
+
+// Plugin adds a library that a program loads while it runs, with all libraries it needs. It names no interpreter
+// itself: the program's will load it.
+func (t *Tree) Plugin(host, program string) {
+	final := t.Same(host)
+	if t.err != nil {
+		return
+	}
+	interp, err := interpreter(program)
+	switch {
+	case err == nil && interp == "":
+		err = fmt.Errorf("%s is static and loads nothing", program)
+	case err == nil:
+		err = t.libraries(final, interp)
+	}
+	if err != nil {
 		t.fail(fmt.Errorf("libraries of %s: %w", host, err))
 	}
 }
@@ -35,17 +58,13 @@ func Find(program string) (string, error) {
 	return "", fmt.Errorf("%s: %w", program, exec.ErrNotFound)
 }
 
-// libraries adds the interpreter of a program and what it would load.
+// libraries adds an interpreter and what it would load for a program or library.
 //
 // The program's own dynamic linker is asked, as ldd does. Reading DT_NEEDED ourselves would mean to repeat its
 // search (RPATH, RUNPATH, $ORIGIN, the cache, the capability directories), and to be wrong one day; the linker that
 // will stand in the image is the only one that cannot disagree with itself. It is the one that the file names
 // (PT_INTERP), not the ldd of the machine, and --list runs no code of the program.
-func (t *Tree) libraries(host string) error {
-	interp, err := interpreter(host)
-	if err != nil || interp == "" {
-		return err
-	}
+func (t *Tree) libraries(host, interp string) error {
 	t.Same(interp)
 	out, err := exec.Command(interp, "--list", host).Output()
 	if err != nil {
