@@ -5,24 +5,29 @@ import (
 	"slices"
 )
 
-// A Judge knows which flows a Table allows.
+// A Judge knows which flows a Table allows. It belongs to one goroutine.
 type Judge struct {
 	table *Table
 	local func(netip.Addr) bool
-	at    map[Key]*Frontend
+	at    map[Key]*Frontend // nil: not asked yet
 }
 
 // Review returns a Judge of flows. It is for an agent that starts and does not know
 // which tables came before: Stale costs less where they are known. local reports whether
 // an address is this machine's.
 func (t *Table) Review(local func(netip.Addr) bool) *Judge {
-	j := &Judge{table: t, local: local, at: map[Key]*Frontend{}}
-	for f := range t.Frontends() {
+	return &Judge{table: t, local: local}
+}
+
+// index makes the table's frontends be found by their key. A node without flows does not
+// need it, and it is large.
+func (j *Judge) index() {
+	j.at = map[Key]*Frontend{}
+	for f := range j.table.Frontends() {
 		if f.Proto != SCTP {
 			j.at[f.Key()] = f
 		}
 	}
-	return j
 }
 
 // Wrong reports whether a flow that exists should not, and how to end it. Its Frontend
@@ -66,6 +71,9 @@ func (f *Frontend) keepsTo(a netip.AddrPort) bool {
 
 // frontend returns who answers at the flow's address, nil if nobody does.
 func (j *Judge) frontend(f Flow) *Frontend {
+	if j.at == nil {
+		j.index()
+	}
 	if front := j.at[Key{f.Frontend, f.Proto}]; front != nil {
 		return front
 	}
