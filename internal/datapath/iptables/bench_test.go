@@ -1,0 +1,136 @@
+package iptables
+
+import (
+	"fmt"
+	"net/netip"
+	"runtime"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// enterNamespace gives the test's thread a network namespace of its own, which ends
+// with the thread.
+func enterNamespace(t testing.TB) {
+	t.Helper()
+	runtime.LockOSThread()
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		t.Fatalf("make a network namespace: %v [run the tests as root]", err)
+	}
+}
+
+// numbered returns the i-th Service, a ClusterIP with eps endpoints.
+func numbered(i, eps int) *service.Entry {
+	r := &service.Route{Masquerade: service.MasqueradeFar}
+	for e := range eps {
+		r.Endpoints = append(r.Endpoints, service.Endpoint{
+			Addr:  netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 128 | byte(i>>16), byte(i >> 8), byte(i)}), uint16(8000+e)),
+			Local: i < 100,
+		})
+	}
+	n := service.Name{Namespace: "default", Name: fmt.Sprintf("service-%05d", i)}
+	return &service.Entry{Name: n, Frontends: []*service.Frontend{{
+		Addr:  netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 64 | byte(i>>16), byte(i >> 8), byte(i)}), 80),
+		Proto: service.TCP, Service: service.PortName{Name: n, Port: "http"}, Inside: r, Outside: r, Reserved: true,
+	}}}
+}
+
+func settings() service.Settings {
+	return service.Settings{
+		Pods:      []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/56")},
+		NodePorts: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")},
+	}
+}
+
+// cluster returns a builder with n Services of 2 endpoints each.
+func cluster(n int) *service.Builder {
+	b := service.NewBuilder()
+	for i := range n {
+		b.Set(numbered(i, 2))
+	}
+	return b
+}
+
+// each runs a benchmark for both programs, with 10,000 Services in a namespace of its own.
+func each(b *testing.B, f func(b *testing.B, v Variant, n int)) {
+	for _, v := range []Variant{NFT, Legacy} {
+		b.Run(v.String(), func(b *testing.B) {
+			enterNamespace(b)
+			f(b, v, 10000)
+		})
+	}
+}
+
+// BenchmarkCold is a first Sync into an empty kernel, kube-proxy's 41 s.
+func BenchmarkCold(b *testing.B) {
+	each(b, func(b *testing.B, v Variant, n int) {
+		table := cluster(n).Table(settings())
+		for b.Loop() {
+			d := open(b, v)
+			sync(b, d, table)
+			b.StopTimer()
+			if err := d.Cleanup(b.Context()); err != nil {
+				b.Fatal(err)
+			}
+			b.StartTimer()
+		}
+	})
+}
+
+// BenchmarkChange changes one endpoint of one Service among 10,000, then adds and removes
+// a Service. To hold with nft: 150 ms for an endpoint, where kube-proxy takes 0.9 to 1.7 s.
+func BenchmarkChange(b *testing.B) {
+	each(b, func(b *testing.B, v Variant, n int) {
+		builder, d := cluster(n), open(b, v)
+		sync(b, d, builder.Table(settings()))
+		var spent [3]time.Duration
+		rounds := 0
+		for b.Loop() {
+			step := func(i int, change func()) {
+				change()
+				table := builder.Table(settings())
+				start := time.Now()
+				sync(b, d, table)
+				spent[i] += time.Since(start)
+			}
+			rounds++
+			step(0, func() { builder.Set(numbered(n/2, 2+rounds%2)) })
+			step(1, func() { builder.Set(numbered(n+1, 2)) })
+			step(2, func() { builder.Delete(numbered(n+1, 2).Name) })
+		}
+		for i, what := range []string{"endpoint", "add", "remove"} {
+			b.ReportMetric(float64(spent[i].Milliseconds())/float64(rounds), "ms/"+what)
+		}
+	})
+}
+
+// BenchmarkRestart is the first Sync of a process that finds everything in place.
+func BenchmarkRestart(b *testing.B) {
+	each(b, func(b *testing.B, v Variant, n int) {
+		table := cluster(n).Table(settings())
+		sync(b, open(b, v), table)
+		for b.Loop() {
+			sync(b, open(b, v), table)
+		}
+	})
+}
+
+func open(t testing.TB, v Variant) *Datapath {
+	t.Helper()
+	d, err := New(Config{Variant: v})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(d.Close)
+	return d
+}
+
+func sync(t testing.TB, d *Datapath, table *service.Table) {
+	t.Helper()
+	if _, err := d.Sync(t.Context(), table); err != nil {
+		t.Fatal(err)
+	}
+}
