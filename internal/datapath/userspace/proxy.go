@@ -26,8 +26,7 @@ type proxy struct {
 	fronts  map[service.Key]*front
 	targets map[targetKey]*target
 	tallies map[service.PortName]*tally
-	serving []netip.Prefix      // node addresses that serve NodePorts
-	own     map[netip.Addr]bool // the node's addresses
+	serving []netip.Prefix // node addresses that serve NodePorts
 
 	sessions sessions
 	flows    flows
@@ -47,7 +46,10 @@ type front struct {
 }
 
 // A tally counts what a Service port carried.
-type tally struct{ connections, bytes, drops atomic.Uint64 }
+type tally struct {
+	connections, bytes, drops atomic.Uint64
+	fronts                    int // that count here; guarded by the proxy's mutex
+}
 
 // route returns what becomes of a client from a scope.
 func (f *front) route(s scope) (*service.Route, *pool) {
@@ -90,18 +92,11 @@ func nodePortKey(proto service.Proto, at netip.AddrPort) service.Key {
 	return service.Key{Addr: netip.AddrPortFrom(any, at.Port()), Proto: proto}
 }
 
-// local reports whether an address is the node's.
-func (p *proxy) local(a netip.Addr) bool {
-	p.mu.RLock()
-	defer p.mu.RUnlock()
-	return p.own[a]
-}
-
 // set takes over changes. Frontends that went are served on until drop.
-func (p *proxy) set(changes []service.Change, s service.Settings, own map[netip.Addr]bool) {
+func (p *proxy) set(changes []service.Change, s service.Settings) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.serving, p.own = s.NodePorts, own
+	p.serving = s.NodePorts
 	for _, c := range changes {
 		if c.New != nil {
 			p.put(c.New)
@@ -152,6 +147,7 @@ func (p *proxy) tally(name service.PortName) *tally {
 		t = &tally{}
 		p.tallies[name] = t
 	}
+	t.fronts++
 	return t
 }
 
@@ -166,8 +162,11 @@ func (p *proxy) target(f *service.Frontend, e service.Endpoint) *target {
 	return t
 }
 
-// release gives back the targets of a front that is no more.
+// release gives back the targets and the tally of a front that is no more.
 func (p *proxy) release(f *front) {
+	if f.tally.fronts--; f.tally.fronts == 0 {
+		delete(p.tallies, f.Service)
+	}
 	pools := []*pool{f.inside}
 	if f.outside != f.inside {
 		pools = append(pools, f.outside)

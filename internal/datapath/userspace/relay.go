@@ -266,7 +266,8 @@ func (r *relay) pass(dst, src *net.TCPConn, first func()) error {
 // buffers are shared by all connections: one that is silent has none.
 type buffers struct{ pool sync.Pool }
 
-const bufferSize = 32 << 10
+// bufferSize is that of the largest datagram.
+const bufferSize = 64 << 10
 
 func (b *buffers) get() *[bufferSize]byte {
 	if p, ok := b.pool.Get().(*[bufferSize]byte); ok {

@@ -144,7 +144,7 @@ func (l *line) dial() (*member, *net.TCPConn, error) {
 
 // source returns the address to call an endpoint from, the zero value for the node's own.
 func (l *line) source(e service.Endpoint) netip.AddrPort {
-	if keeps(l.route, e, l.scope, l.peer.Addr()) && !l.local(e.Addr.Addr()) {
+	if keeps(l.route, e, l.scope, l.peer.Addr()) {
 		return l.peer
 	}
 	return netip.AddrPort{}

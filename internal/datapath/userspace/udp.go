@@ -211,7 +211,7 @@ func (f *flow) next() bool {
 		}
 		f.tried = append(f.tried, m.target)
 		var from netip.AddrPort
-		if keeps(f.route, m.endpoint, f.scope, f.key.client.Addr()) && !f.local(m.addr.Addr()) {
+		if keeps(f.route, m.endpoint, f.scope, f.key.client.Addr()) {
 			from = f.key.client
 		}
 		c, err := f.place.dialUDP(f.ctx, from, m.addr)

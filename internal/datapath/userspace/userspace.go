@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os/exec"
 	"strings"
@@ -204,10 +203,6 @@ func (d *Datapath) unknown(want *service.Table) (changes []service.Change) {
 // apply makes p so. The proxy knows new frontends before the kernel sends anybody there,
 // and old ones for as long as it does.
 func (d *Datapath) apply(p *plan, h *held, want *service.Table, changes []service.Change) error {
-	own, err := ownAddrs()
-	if err != nil {
-		return err
-	}
 	was, holds := service.Settings{}, map[netip.Addr]bool(nil)
 	if h != nil {
 		was, holds = h.settings, h.reserved
@@ -216,7 +211,7 @@ func (d *Datapath) apply(p *plan, h *held, want *service.Table, changes []servic
 	}
 	uses := p.reserving(d.uses, holds)
 	p.settings(was, want.Settings)
-	d.proxy.set(changes, want.Settings, own)
+	d.proxy.set(changes, want.Settings)
 	if d.served == nil {
 		d.served = map[service.Key]bool{}
 	}
@@ -245,21 +240,6 @@ func (d *Datapath) apply(p *plan, h *held, want *service.Table, changes []servic
 	}
 	end(d.proxy.orphans())
 	return nil
-}
-
-// ownAddrs returns the addresses of the thread's namespace.
-func ownAddrs() (map[netip.Addr]bool, error) {
-	all, err := net.InterfaceAddrs()
-	if err != nil {
-		return nil, fmt.Errorf("list own addresses: %w", err)
-	}
-	own := map[netip.Addr]bool{}
-	for _, a := range all {
-		if p, err := netip.ParsePrefix(a.String()); err == nil {
-			own[p.Addr().Unmap()] = true
-		}
-	}
-	return own, nil
 }
 
 // Check implements datapath.Datapath. It also copies to the kernel which clients are

@@ -346,6 +346,74 @@ func TestRelease(t *testing.T) {
 	}
 }
 
+// TestHostNetwork: an endpoint on the node's own address sees the client as well, and its
+// answers find the way back.
+func TestHostNetwork(t *testing.T) {
+	r := newRig(t, 1)
+	at := netip.AddrPortFrom(nodePort.Addr(), 8080)
+	for _, network := range []string{"tcp", "udp"} {
+		r.node.Serve(network, at)
+		proto := service.TCP
+		if network == "udp" {
+			proto = service.UDP
+		}
+		all := table(proto, at).Sorted()
+		for _, f := range all {
+			f.Inside.Masquerade, f.Outside.Masquerade = service.MasqueradeHairpin, service.MasqueradeHairpin
+		}
+		r.sync(service.NewTable(table(proto).Settings, all))
+		for _, from := range []*testnet.Host{r.client, r.outside} {
+			for _, to := range []netip.AddrPort{vip, nodePort} {
+				if got := from.Ask(network, to, patience); got.At != at || got.Seen.Addr() != from.Addr(true) {
+					t.Errorf("%s, %s to %v: %v, want that it sees %v", network, from.Name, to, got, from.Addr(true))
+				}
+			}
+		}
+		if got := r.node.Ask(network, vip, patience); got.At != at {
+			t.Errorf("%s from the node: %v", network, got)
+		}
+	}
+}
+
+// TestLargeDatagram: as large as there are.
+func TestLargeDatagram(t *testing.T) {
+	r := newRig(t, 1)
+	want := noise(4, 65507)
+	var pc net.PacketConn
+	must(t, r.pods[0].Do(func() (err error) {
+		var c net.ListenConfig
+		pc, err = c.ListenPacket(t.Context(), "udp4", r.at(0).String())
+		return err
+	}))
+	done := make(chan struct{})
+	defer func() { _ = pc.Close(); <-done }()
+	go func() {
+		defer close(done)
+		buf := make([]byte, 1<<16)
+		for {
+			n, from, err := pc.ReadFrom(buf)
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			_, _ = pc.WriteTo(buf[:n], from)
+		}
+	}()
+	r.sync(r.service(service.UDP, 0))
+	var c net.Conn
+	must(t, r.client.Do(func() (err error) {
+		c, err = net.Dial("udp", vip.String())
+		return err
+	}))
+	defer c.Close()
+	must(t, c.SetDeadline(time.Now().Add(patience)))
+	_, err := c.Write(want)
+	must(t, err)
+	got := make([]byte, 1<<16)
+	if n, err := c.Read(got); err != nil || !bytes.Equal(got[:n], want) {
+		t.Errorf("got %d bytes of %d, error %v", n, len(want), err)
+	}
+}
+
 // TestDrain: an endpoint that gets no new connections keeps those it has.
 func TestDrain(t *testing.T) {
 	r := newRig(t, 2)
