@@ -1,0 +1,249 @@
+//go:build uml
+
+package ipvs_test
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fairway-net/fairway/internal/datapath/ipvs"
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// pause waits: time is virtual here.
+func pause(d time.Duration) { <-time.After(d) }
+
+func (r *rig) check(want bool) {
+	r.t.Helper()
+	r.do(func() error {
+		got, err := r.dp.Check(r.t.Context())
+		if err == nil && got != want {
+			r.t.Errorf("Check says %v, want %v", got, want)
+		}
+		return err
+	})
+}
+
+// real says whether an endpoint is a real server, and with which weight.
+func (r *rig) real(e service.Endpoint) (there bool, weight string) {
+	r.t.Helper()
+	for line := range strings.Lines(r.run("ipvsadm", "-Ln")) {
+		if f := strings.Fields(line); len(f) > 3 && f[1] == e.Addr.String() {
+			return true, f[3]
+		}
+	}
+	return false, ""
+}
+
+// An endpoint that leaves gets weight 0 while it has connections, and is removed when
+// they have ended or its time is over. UDP is cleaned at once. Connections stay.
+func TestDrain(t *testing.T) {
+	dp, err := ipvs.New(ipvs.Config{Drain: 30 * time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newRig(t, dp)
+	leaving := r.eps[0]
+	state := func(when string, there bool) {
+		t.Helper()
+		r.check(true)
+		if got, weight := r.real(leaving); got != there || got && weight != "0" {
+			t.Errorf("%s: it is there: %v, with weight %q; want %v", when, got, weight, there)
+		}
+	}
+	r.sync(frontend(0, service.TCP, 0, leaving), frontend(1, service.UDP, 0, leaving))
+	c := r.dial(r.from(0), vip(0))
+	r.sync(frontend(0, service.TCP, 0, r.eps[1]), frontend(1, service.UDP, 0, r.eps[1]))
+	state("just left", true)
+	if out := r.run("ipvsadm", "-Ln", "-u", "250.64.0.2:1"); strings.Contains(out, leaving.Addr.String()) {
+		t.Errorf("UDP keeps it:\n%s", out)
+	}
+	for range 3 {
+		pause(5 * time.Minute)
+		if at := r.ask(c); at != leaving.Addr {
+			t.Errorf("answered by %v", at)
+		}
+		state("with a connection", true)
+	}
+	r.end(c)
+	pause(5 * time.Minute)
+	state("its connection has ended", false)
+
+	r.sync(frontend(0, service.TCP, 0, leaving))
+	c = r.dial(r.from(0), vip(0))
+	r.sync(frontend(0, service.TCP, 0, r.eps[1]))
+	for range 4 {
+		pause(10 * time.Minute)
+		r.ask(c)
+	}
+	state("its time is over", false)
+	if at := r.ask(c); at != leaving.Addr {
+		t.Errorf("without a real server answered by %v", at)
+	}
+}
+
+// A restart in the middle of it leaves the endpoint to drain, and it may come back.
+func TestDrainRestart(t *testing.T) {
+	r := newRig(t, open(t))
+	r.sync(frontend(0, service.TCP, 0, r.eps[:2]...))
+	c := r.dial(r.from(0), vip(0))
+	var left service.Endpoint
+	for _, e := range r.eps[:2] {
+		if e.Addr != c.at {
+			left = e
+		}
+	}
+	r.sync(frontend(0, service.TCP, 0, left))
+	r.dp.Close()
+	r.dp = open(t)
+	t.Cleanup(r.dp.Close)
+	r.sync(frontend(0, service.TCP, 0, left))
+	if there, weight := r.real(service.Endpoint{Addr: c.at}); !there || weight != "0" {
+		t.Errorf("after a restart it is there: %v, with weight %q", there, weight)
+	}
+	r.sync(frontend(0, service.TCP, 0, r.eps[:2]...))
+	if there, weight := r.real(service.Endpoint{Addr: c.at}); !there || weight != "1" {
+		t.Errorf("come back it is there: %v, with weight %q", there, weight)
+	}
+	if at := r.ask(c); at != c.at {
+		t.Errorf("answered by %v, before by %v", at, c.at)
+	}
+}
+
+// A client stays as long as its affinity, and no longer than that and what IPVS
+// remembers of its connections.
+func TestAffinityEnds(t *testing.T) {
+	r := newRig(t, open(t))
+	f := frontend(0, service.TCP, service.RoundRobin, r.eps...)
+	f.Affinity = time.Hour
+	r.sync(f)
+	visit := func(client int) netip.AddrPort {
+		c := r.dial(r.from(client), vip(0))
+		r.end(c)
+		return c.at
+	}
+	home := visit(0)
+	for range 8 {
+		pause(50 * time.Minute) // a new connection renews it
+		if now := visit(0); now != home {
+			t.Fatalf("moved from %v to %v", home, now)
+		}
+	}
+	pause(90 * time.Minute)
+	// The next in turn is another one.
+	if now := visit(0); now == home {
+		t.Errorf("still at %v", home)
+	}
+}
+
+// IPVS forgets an idle connection; the connection lives on.
+func TestForgotten(t *testing.T) {
+	dp, err := ipvs.New(ipvs.Config{TCPTimeout: 3 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newRig(t, dp)
+	r.sync(frontend(0, service.TCP, 0, r.eps...))
+	c := r.dial(r.from(0), vip(0))
+	pause(10 * time.Second) // less than until the first keepalive
+	if out := r.run("ipvsadm", "-Lnc"); strings.Contains(out, c.at.String()) {
+		t.Errorf("IPVS remembers:\n%s", out)
+	}
+	if at := r.ask(c); at != c.at {
+		t.Errorf("answered by %v, before by %v", at, c.at)
+	}
+}
+
+// IPVS knows a reply by client and endpoint alone. One client port to one endpoint by two
+// addresses and directly: each connection gets its own replies.
+func TestOnePort(t *testing.T) {
+	r := newRig(t, open(t))
+	r.sync(frontend(0, service.TCP, 0, r.eps[0]), frontend(1, service.TCP, 0, r.eps[0]))
+	from := netip.AddrPortFrom(r.addrs[0], 4711)
+	a, b := r.dial(from, vip(0)), r.dial(from, vip(1))
+	for range 3 {
+		for _, c := range []*conn{a, b} {
+			if at := r.ask(c); at != r.eps[0].Addr {
+				t.Errorf("%v: answered by %v", c.RemoteAddr(), at)
+			}
+		}
+	}
+	_ = a.SetLinger(0)
+	_ = a.Close() // a reset, which IPVS does not see
+	_ = b.SetLinger(0)
+	_ = b.Close()
+	if out := r.run("ipvsadm", "-Lnc"); !strings.Contains(out, from.String()) {
+		t.Errorf("IPVS has forgotten already:\n%s", out)
+	}
+	direct := r.dial(from, r.eps[0].Addr)
+	if at := r.ask(direct); at != r.eps[0].Addr {
+		t.Errorf("directly: answered by %v", at)
+	}
+}
+
+// What another hand does to our virtual servers and routes is noticed and put right.
+func TestOtherHand(t *testing.T) {
+	r := newRig(t, open(t))
+	want := []*service.Frontend{frontend(0, service.TCP, 0, r.eps...), frontend(1, service.TCP, 0, r.eps[1])}
+	r.sync(want...)
+	r.check(true)
+	for _, harm := range []string{
+		"ipvsadm -C",
+		"ipvsadm -d -t 250.64.0.2:1 -r 10.244.2.6:8080",
+		"ipvsadm -e -t 250.64.0.2:1 -r 10.244.2.6:8080 -m -w 7",
+		"ipvsadm -E -t 250.64.0.1:1 -s lc",
+		"ip route del local 250.64.0.0/10 table local",
+		"nft flush chain inet fairway-ipvs services",
+		"nft flush map inet fairway-ipvs servers4",
+	} {
+		pause(time.Minute) // Check reads at intervals
+		r.check(true)
+		f := strings.Fields(harm)
+		r.run(f[0], f[1:]...)
+		pause(time.Minute)
+		r.check(false)
+		r.sync(want...)
+		pause(time.Minute)
+		r.check(true)
+		for i := range want {
+			r.end(r.dial(r.from(0), vip(i)))
+		}
+	}
+}
+
+// Virtual servers of others are nobody's business here; nobody reaches ours past the
+// rules.
+func TestForeign(t *testing.T) {
+	r := newRig(t, open(t))
+	r.run("ipvsadm", "-A", "-t", "192.0.2.7:80", "-s", "rr")
+	r.sync(frontend(0, service.TCP, 0, r.eps...))
+	c := r.client.Ask("tcp", netip.MustParseAddrPort("250.64.0.1:1"), patience)
+	if c.By != "" {
+		t.Errorf("a virtual server answers those who call it: %v", c)
+	}
+	r.do(func() error { return r.dp.Cleanup(t.Context()) })
+	out := r.run("ipvsadm", "-Ln")
+	if !strings.Contains(out, "192.0.2.7:80") || strings.Contains(out, "250.64.") {
+		t.Errorf("after Cleanup:\n%s", out)
+	}
+}
+
+// Every connection is counted.
+func TestCounts(t *testing.T) {
+	r := newRig(t, open(t))
+	f := frontend(0, service.TCP, 0, r.eps...)
+	r.sync(f)
+	for range 7 {
+		r.end(r.dial(r.from(0), vip(0)))
+	}
+	pause(5 * time.Second) // the kernel adds up every other second
+	r.do(func() error {
+		counts, err := r.dp.(*ipvs.Datapath).Counts(t.Context())
+		if got := counts[f.Service].Connections; got != 7 {
+			t.Errorf("counted %d connections of 7: %v", got, counts)
+		}
+		return err
+	})
+}
