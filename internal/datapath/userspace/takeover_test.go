@@ -6,14 +6,29 @@ import (
 	"testing"
 
 	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/datapath/iptables"
 	"github.com/fairway-net/fairway/internal/datapath/nftables"
 	"github.com/fairway-net/fairway/internal/service"
 	"github.com/fairway-net/fairway/internal/testnet"
 )
 
-// TestTakeover: the node goes from nftables to userspace and back while clients ask. None
-// is refused, and those who are connected stay so.
+// TestTakeover: the node goes from another mode to userspace and back while clients ask.
+// None is refused, and those who are connected stay so.
 func TestTakeover(t *testing.T) {
+	for name, open := range map[string]func() (datapath.Datapath, error){
+		"nftables": func() (datapath.Datapath, error) { return nftables.New(nftables.Config{}) },
+		"iptables": func() (datapath.Datapath, error) { return iptables.New(iptables.Config{}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			other, err := open()
+			must(t, err)
+			defer other.Close()
+			takeover(t, other)
+		})
+	}
+}
+
+func takeover(t *testing.T, other datapath.Datapath) {
 	r := newRig(t, 2)
 	for i := range 2 {
 		r.pods[i].Serve("tcp", r.at(i))
@@ -21,12 +36,7 @@ func TestTakeover(t *testing.T) {
 	}
 	both := append(r.service(service.TCP, 0, 1).Sorted(), r.service(service.UDP, 0, 1).Sorted()...)
 	want := service.NewTable(r.service(service.TCP, 0).Settings, both)
-	modes := map[string]datapath.Datapath{"userspace": r.dp}
-	var err error
-	modes["nftables"], err = nftables.New(nftables.Config{})
-	must(t, err)
-	defer modes["nftables"].Close()
-
+	userspace := r.dp
 	var conns []*testnet.Conn
 	check := func(when string) {
 		t.Helper()
@@ -41,15 +51,15 @@ func TestTakeover(t *testing.T) {
 			}
 		}
 	}
-	r.dp = modes["nftables"]
+	r.dp = other
 	r.sync(want)
 	check("at first")
 	load := r.load()
-	for _, to := range []string{"userspace", "nftables", "userspace"} {
+	for _, to := range []datapath.Datapath{userspace, other, userspace} {
 		from := r.dp
-		r.dp = modes[to]
+		r.dp = to
 		r.sync(want)
-		check(to + " beside " + from.Name())
+		check(to.Name() + " beside " + from.Name())
 		must(t, r.node.Do(func() error {
 			if releaser, ok := from.(datapath.Releaser); ok {
 				_, err := releaser.Release(context.Background())
@@ -57,7 +67,7 @@ func TestTakeover(t *testing.T) {
 			}
 			return from.Cleanup(context.Background())
 		}))
-		check(to + " alone")
+		check(to.Name() + " alone")
 	}
 	must(t, load())
 	for _, c := range conns {
