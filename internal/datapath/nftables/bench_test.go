@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"runtime"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -110,7 +111,55 @@ func BenchmarkOneEndpoint(b *testing.B) {
 	}
 }
 
-// BenchmarkRestart is the first Sync of a process that finds everything in place.
+// BenchmarkColdSticky is BenchmarkCold with session affinity on every Service.
+func BenchmarkColdSticky(b *testing.B) {
+	for _, n := range sizes {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			enterNamespace(b)
+			builder := service.NewBuilder()
+			for i := range n {
+				e := numbered(i, 2)
+				e.Frontends[0].Affinity = 3 * time.Hour
+				builder.Set(e)
+			}
+			table := builder.Table(settings())
+			for b.Loop() {
+				d := open(b)
+				sync(b, d, table)
+				b.StopTimer()
+				if err := d.Cleanup(b.Context()); err != nil {
+					b.Fatal(err)
+				}
+				b.StartTimer()
+			}
+		})
+	}
+}
+
+// BenchmarkHeld is what is held of n Services in memory.
+func BenchmarkHeld(b *testing.B) {
+	for _, n := range sizes {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			enterNamespace(b)
+			table := cluster(n).Table(settings())
+			heap := func() uint64 {
+				runtime.GC()
+				var m runtime.MemStats
+				runtime.ReadMemStats(&m)
+				return m.HeapAlloc
+			}
+			for b.Loop() {
+				before, d := heap(), open(b)
+				sync(b, d, table)
+				b.ReportMetric(float64(heap()-before)/float64(n), "B/Service")
+				d.Close()
+			}
+			runtime.KeepAlive(table)
+		})
+	}
+}
+
+// BenchmarkRestart is the first Dump and Sync of a process that finds everything in place.
 func BenchmarkRestart(b *testing.B) {
 	for _, n := range sizes {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
@@ -118,7 +167,12 @@ func BenchmarkRestart(b *testing.B) {
 			table := cluster(n).Table(settings())
 			sync(b, open(b), table)
 			for b.Loop() {
-				sync(b, open(b), table)
+				d := open(b)
+				if _, err := d.Dump(b.Context()); err != nil { // as internal/proxy does
+					b.Fatal(err)
+				}
+				sync(b, d, table)
+				d.Close()
 			}
 		})
 	}
@@ -130,6 +184,7 @@ func open(t testing.TB) *Datapath {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(d.Close)
 	return d
 }
 

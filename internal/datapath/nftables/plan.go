@@ -3,6 +3,7 @@ package nftables
 import (
 	"net/netip"
 	"slices"
+	"strings"
 
 	"go4.org/netipx"
 
@@ -14,12 +15,21 @@ import (
 // every frontend is whole: what a way needs is there before the first packet can take
 // it, and leaves after the last one could.
 type plan struct {
-	before []nft.Write // added or replaced
+	before []nft.Write // added or replaced: what ways need
+	scoped []nft.Write // ways of those to look closer at
 	fronts []nft.Write
 	gone   []nft.Write
 }
 
-func (p *plan) writes() []nft.Write { return slices.Concat(p.before, p.fronts, p.gone) }
+// writes returns them in order. Those of one set stand together, so that they share
+// messages; it is as good that guarded comes before sources in gone, because a guard
+// without sources lets nobody in.
+func (p *plan) writes() []nft.Write {
+	for _, ws := range [...][]nft.Write{p.before, p.scoped, p.fronts, p.gone} {
+		slices.SortStableFunc(ws, func(a, b nft.Write) int { return strings.Compare(a.Set, b.Set) })
+	}
+	return slices.Concat(p.before, p.scoped, p.fronts, p.gone)
+}
 
 // frontend plans the change of one frontend from was to is.
 func (p *plan) frontend(k service.Key, was, is *held) {
@@ -35,8 +45,8 @@ func (p *plan) frontend(k service.Key, was, is *held) {
 	p.sticky(stickySet(nodePort, false).name(is4), key, sticker{was.name, from.id, from.class, from.seconds, from.local}, sticker{is.name, to.id, to.class, to.seconds, to.local})
 	p.sticky(stickySet(nodePort, true).name(is4), key, sticker{was.name, from.outsideID, from.class, from.seconds, from.outsideLocal}, sticker{is.name, to.outsideID, to.class, to.seconds, to.outsideLocal})
 	p.tallies(k, was.tallies, is.tallies)
-	p.scoped(in.name(is4), key, from.inside, to.inside)
-	p.scoped(out.name(is4), key, from.outside, to.outside)
+	p.way(in.name(is4), key, from.inside, to.inside)
+	p.way(out.name(is4), key, from.outside, to.outside)
 	if was.entry != is.entry || is.entry != 0 && was.comment() != is.comment() {
 		w := nft.Write{Set: entry.name(is4), Key: key, Del: was.entry != 0, Add: is.entry != 0}
 		if w.Add {
@@ -46,14 +56,14 @@ func (p *plan) frontend(k service.Key, was, is *held) {
 	}
 }
 
-// scoped plans how clients inside or outside are treated, after a closer look.
-func (p *plan) scoped(set string, key []byte, from, to how) {
+// way plans how clients inside or outside are treated, after a closer look.
+func (p *plan) way(set string, key []byte, from, to how) {
 	switch {
 	case from == to:
 	case to == 0:
 		p.gone = append(p.gone, nft.Write{Set: set, Key: key, Del: true})
 	default:
-		p.before = append(p.before, nft.Write{Set: set, Key: key, Data: howData(to), Del: from != 0, Add: true})
+		p.scoped = append(p.scoped, nft.Write{Set: set, Key: key, Data: howData(to), Del: from != 0, Add: true})
 	}
 }
 
@@ -82,8 +92,8 @@ func (p *plan) sticky(set string, key []byte, from, to sticker) {
 }
 
 // guard plans who may come in. The guard stands before the frontend opens and leaves
-// before the sources do, so that nobody slips in; ranges are replaced at once, because
-// the kernel does not take one that overlaps another.
+// after it has closed, or when nobody looks for it any more; ranges are replaced at
+// once, because the kernel does not take one that overlaps another.
 func (p *plan) guard(is4 bool, key []byte, was, is *more) {
 	guard := nft.Write{Set: guarded.name(is4), Key: key}
 	all := func(list []netipx.IPRange, del, add bool) []nft.Write {
@@ -111,7 +121,7 @@ func (p *plan) guard(is4 bool, key []byte, was, is *more) {
 		p.before = append(p.before, guard)
 	case was.guarded && !is.guarded:
 		guard.Del = true
-		p.fronts = append(p.fronts, guard)
+		p.gone = append(p.gone, guard)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/google/nftables"
 
 	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/datapath/nft"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -38,7 +39,10 @@ func (d *Datapath) sync(ctx context.Context, want *service.Table) (datapath.Stat
 	}
 	changes := d.changes(want, stats.Full)
 	j := job{Datapath: d, stats: &stats, gone: map[id]bool{}}
-	j.members(want, changes)
+	if err := j.facts(want); err != nil {
+		return stats, err
+	}
+	j.members(changes)
 	for first := true; first || len(changes) > 0; first = false {
 		n := min(len(changes), batch)
 		if err := j.batch(changes[:n], len(changes) == n); err != nil {
@@ -166,8 +170,17 @@ type job struct {
 	rules bool        // chains or rules were changed
 }
 
-// members plans the sets that are about all frontends, and the settings.
-func (j *job) members(want *service.Table, changes []service.Change) {
+// facts writes the settings.
+func (j *job) facts(want *service.Table) error {
+	var p plan
+	facts := factsOf(want.Settings)
+	p.settings(&j.state.facts, &facts)
+	j.state.facts = facts
+	return j.commit(p.writes(), nil)
+}
+
+// members plans the sets that are about all frontends.
+func (j *job) members(changes []service.Change) {
 	hairpins, reserve := map[netip.Addr]int{}, map[netip.Addr]int{}
 	for _, c := range changes {
 		recount(hairpins, j.state.hairpins, c, eachLocal, j.stats.Full)
@@ -183,9 +196,6 @@ func (j *job) members(want *service.Table, changes []service.Change) {
 	}
 	j.rest.members(hairpin, j.state.hairpins, hairpins, hairpinKey)
 	j.rest.members(reserved, j.state.reserved, reserve, netip.Addr.AsSlice)
-	facts := factsOf(want.Settings)
-	j.rest.settings(&j.state.facts, &facts)
-	j.state.facts = facts
 	takeOver(j.state.hairpins, hairpins)
 	takeOver(j.state.reserved, reserve)
 }
@@ -215,7 +225,11 @@ func (j *job) batch(changes []service.Change, last bool) error {
 	if last {
 		p.gone = append(p.gone, j.rest.gone...)
 	}
-	ws := p.writes()
+	return j.commit(p.writes(), j.addChains)
+}
+
+// commit writes and counts.
+func (j *job) commit(ws []nft.Write, prepare func(*nftables.Conn) (bool, error)) error {
 	for i := range ws {
 		if ws[i].Add {
 			j.stats.Added++
@@ -224,7 +238,7 @@ func (j *job) batch(changes []service.Change, last bool) error {
 			j.stats.Deleted++
 		}
 	}
-	if err := j.kernel.Commit(j.addChains, ws); err != nil {
+	if err := j.kernel.Commit(prepare, ws); err != nil {
 		return fmt.Errorf("write elements: %w", err)
 	}
 	return nil
