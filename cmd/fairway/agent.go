@@ -113,6 +113,7 @@ func (a *agent) run(ctx context.Context) error {
 	g.Go(func() error { return checks.Run(ctx) })
 	g.Go(func() error { return events.Run(ctx) })
 	if dp != nil {
+		a.tune()
 		alive := func(ctx context.Context, namespace string, addr netip.Addr) (bool, error) {
 			return kube.Alive(ctx, client, namespace, addr)
 		}

@@ -1,15 +1,15 @@
-// Package conntrack deletes the kernel's memory of flows that a change made wrong.
+// Package conntrack ends the kernel's memory of flows that a change made wrong.
 //
 //	[]Flow ─ plan ─→ filters ─ one dump each ─→ ┌────────┐
 //	   │                                        │ kernel │  walks its table, sends what the filter lets through
 //	   └─ set ──── is it one of them? ←─ entry ─└────────┘
-//	                      └─ yes: delete by reply tuple and id ─→ kernel
+//	                      └─ yes: delete by reply tuple and id, or doom ─→ kernel
 //
 // The kernel translates the first packet of a flow by the rules and all later ones by
 // memory. A UDP client that keeps its port has one flow for ever: when its endpoint
 // leaves, it sends into the void until somebody deletes the flow, and when a Service
-// gets its first endpoint, a flow that passed before stays untranslated. TCP ends by
-// itself, so the caller need not ask for it.
+// gets its first endpoint, a flow that passed before stays untranslated. A TCP connection
+// must be told that it ends: its entry is doomed, for rules to see (package reset).
 //
 // It hides ctnetlink: how the kernel is made to search by itself, which parts of its
 // filter cannot be trusted, and what is done on a kernel without one. It promises:
@@ -20,6 +20,8 @@
 //     nothing but those flows is copied to this process; for a change of thousands it
 //     is read once, in a stream, and never held.
 //   - Repeatable: a flow that is gone already is no error.
+//
+// Besides it sets how many flows the node remembers, and for how long (Tuning).
 //
 // It needs CAP_NET_ADMIN, and a kernel of 5.8 or later to be cheap.
 package conntrack

@@ -177,3 +177,29 @@ func TestCarried(t *testing.T) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 }
+
+// TestScrape: the loop answers a scrape before its first pass and between two.
+func TestScrape(t *testing.T) {
+	h := start(t, nil)
+	scraped := func(when string) {
+		t.Helper()
+		reply, asked := make(chan counts, 1), false
+		for deadline := time.After(30 * time.Second); !asked; {
+			select {
+			case h.metrics.carried.ask <- reply:
+				asked = true
+			case <-h.syncs: // another pass
+			case <-deadline:
+				t.Fatalf("%s: the loop does not answer", when)
+			}
+		}
+		if all := <-reply; all != nil {
+			t.Errorf("%s: %v, of a datapath that does not count", when, all)
+		}
+	}
+	scraped("before the first lists are in")
+	h.api.set(1)
+	close(h.api.synced)
+	h.pass(t)
+	scraped("after a pass")
+}

@@ -114,10 +114,15 @@ func New(cfg Config) *Loop {
 
 // Run works until ctx ends, and returns nil then: the rules stay in place.
 func (l *Loop) Run(ctx context.Context) error {
-	select {
-	case <-ctx.Done():
-		return nil
-	case <-l.cfg.Source.Synced():
+	for synced := false; !synced; {
+		select {
+		case <-ctx.Done():
+			return nil
+		case reply := <-l.cfg.Metrics.carried.ask:
+			reply <- nil // the datapath is not asked before it is told
+		case <-l.cfg.Source.Synced():
+			synced = true
+		}
 	}
 	l.cfg.Health.Queued()
 	timer := time.NewTimer(0) // the first pass needs no event

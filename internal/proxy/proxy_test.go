@@ -105,12 +105,13 @@ func ring(c chan struct{}) {
 
 // harness is a Loop that runs in a network namespace of its own.
 type harness struct {
-	api    *api
-	syncs  chan *service.Table
-	health health
-	done   func() *service.Table // what the last Sync that succeeded was asked for
-	dump   func() *service.Table // after stop
-	stop   func()
+	api     *api
+	syncs   chan *service.Table
+	health  health
+	metrics *Metrics
+	done    func() *service.Table // what the last Sync that succeeded was asked for
+	dump    func() *service.Table // after stop
+	stop    func()
 }
 
 func start(t *testing.T, fail func() error) *harness {
@@ -125,11 +126,12 @@ func start(t *testing.T, fail func() error) *harness {
 		health: health{make(chan struct{}, 1), make(chan struct{}, 1)},
 	}
 	dp := &recorded{Datapath: real, syncs: h.syncs}
+	h.metrics = NewMetrics(MetricsConfig{Registry: prometheus.NewRegistry(), Mode: "nftables"})
 	h.done = dp.done.Load
 	loop := New(Config{
 		Log: slog.New(slog.DiscardHandler), Source: h.api, Datapath: dp,
 		View:   func() (service.Vantage, service.Settings) { return service.Vantage{Node: "n"}, service.Settings{} },
-		Health: h.health, Metrics: NewMetrics(MetricsConfig{Registry: prometheus.NewRegistry(), Mode: "nftables"}), MaxRetry: 200 * time.Millisecond,
+		Health: h.health, Metrics: h.metrics, MaxRetry: 200 * time.Millisecond,
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
