@@ -56,6 +56,9 @@ func (d *Datapath) sync(ctx context.Context, want *service.Table) (datapath.Stat
 	if err := d.switchOver(ctx); err != nil {
 		return stats, err
 	}
+	if err := j.settle(); err != nil {
+		return stats, err
+	}
 	if err := d.sweep(j.gone, stats.Full); err != nil {
 		return stats, err
 	}
@@ -168,6 +171,7 @@ type job struct {
 	rest  plan        // what goes with the first batch, and with the last
 	gone  map[id]bool // ids of which an endpoint may have left
 	rules bool        // chains or rules were changed
+	late  *facts      // what the settings shall be once our program runs; nil: they are
 }
 
 // facts writes the settings.
@@ -198,6 +202,20 @@ func (j *job) members(changes []service.Change) {
 	j.rest.members(reserved, j.state.reserved, reserve, netip.Addr.AsSlice)
 	takeOver(j.state.hairpins, hairpins)
 	takeOver(j.state.reserved, reserve)
+}
+
+// settle writes the settings that had to wait for our program.
+func (j *job) settle() error {
+	if j.late == nil {
+		return nil
+	}
+	var p plan
+	p.settings(&j.state.facts, j.late)
+	j.state.facts = *j.late
+	if err := j.kernel.Commit(nil, p.writes()); err != nil {
+		return fmt.Errorf("write settings: %w", err)
+	}
+	return nil
 }
 
 // batch renders some frontends and writes them. State that is noted before it is written
