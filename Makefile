@@ -61,6 +61,7 @@ test: build image images lab uml test-product test-lab test-peers
 
 test-product:
 	CGO_ENABLED=1 go test -race ./internal/proxy ./internal/kube ./internal/health
+	CGO_ENABLED=1 go test -race -skip 'TestConformance|TestHash' ./internal/datapath/userspace
 	go test -timeout 30m ./...
 
 # Without vet: it would analyse all of Kubernetes first, which takes longer than the tests.
