@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fairway-net/fairway/internal/service"
 	"github.com/fairway-net/fairway/internal/testnet"
@@ -19,6 +20,9 @@ type place struct {
 }
 
 const target = 5353
+
+// long is for what must come: an answer, or a refusal. A loaded machine is no failure.
+const long = 30 * time.Second
 
 // stage is a node with two pods that serve UDP and TCP.
 type stage struct {
@@ -106,7 +110,7 @@ func (s *stage) talk(network string, to netip.AddrPort) talker {
 
 func (s *stage) talkFrom(h *testnet.Host, network string, to netip.AddrPort) talker {
 	s.t.Helper()
-	c, err := h.Dial(network, to, testnet.Patience)
+	c, err := h.Dial(network, to, long)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -117,7 +121,7 @@ func (s *stage) talkFrom(h *testnet.Host, network string, to netip.AddrPort) tal
 // expect asks once more; by is who shall answer, "" that it is refused.
 func (c talker) expect(when, by string) {
 	c.t.Helper()
-	got := c.Ask(testnet.Patience)
+	got := c.Ask(long)
 	if by == "" && got.Outcome != testnet.Refused || got.By != by {
 		c.t.Errorf("%s, %s: %v, want %q", when, c.what, got, by)
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-const deadline = 10 * time.Second
+const deadline = 30 * time.Second
 
 // clock is a time that the test moves.
 type clock struct {

@@ -177,8 +177,8 @@ func (h *harness) pass(t *testing.T) *service.Table {
 	select {
 	case table := <-h.syncs:
 		return table
-	case <-time.After(10 * time.Second):
-		t.Fatal("no pass within 10 s")
+	case <-time.After(30 * time.Second):
+		t.Fatal("no pass within 30 s")
 		return nil
 	}
 }
@@ -236,8 +236,8 @@ func TestFailureIsRetriedAndLosesNothing(t *testing.T) {
 		case <-h.syncs:
 		case <-h.health.synced:
 			synced = true
-		case <-time.After(10 * time.Second):
-			t.Fatal("not synced within 10 s")
+		case <-time.After(30 * time.Second):
+			t.Fatal("not synced within 30 s")
 		}
 	}
 	if n, _ := h.dump().Len(); n != 2 {
