@@ -285,6 +285,10 @@ func (f *flow) run() {
 		again := f.first
 		f.mu.Unlock()
 		if !f.next() {
+			if !f.gone() { // all have refused
+				f.front.tally.drops.Add(1)
+				_ = f.place.refuse(f.key, len(again)) // it could be lost as well
+			}
 			return
 		}
 		f.forward(again)

@@ -105,6 +105,24 @@ func TestDeadUDP(t *testing.T) {
 // TestAllDead: the client is told.
 func TestAllDead(t *testing.T) {
 	r := newRig(t, 2)
+	six := netip.MustParseAddrPort("[fd00:10:96::1]:80")
+	must(t, r.net.Route(netip.MustParsePrefix("fd00:10:96::/108"), r.node))
+	route := &service.Route{Endpoints: []service.Endpoint{{Addr: netip.AddrPortFrom(r.node.Addr(false), 9)}}, Masquerade: service.MasqueradeAll}
+	udp := r.service(service.UDP, 0, 1)
+	r.sync(service.NewTable(udp.Settings, append(udp.Sorted(), &service.Frontend{
+		Addr: six, Proto: service.UDP, Inside: route, Outside: route,
+		Service: service.PortName{Name: service.Name{Namespace: "default", Name: "six"}},
+	})))
+	for _, from := range []*testnet.Host{r.client, r.node, r.outside} {
+		for _, to := range []netip.AddrPort{vip, nodePort, six} {
+			if from == r.client && to == six {
+				continue // it has no address of that family
+			}
+			if got := from.Ask("udp", to, patience); got.Outcome != testnet.Refused {
+				t.Errorf("%s to %v: %v, want refused", from.Name, to, got)
+			}
+		}
+	}
 	r.sync(roundRobin(r.service(service.TCP, 0, 1)))
 	// The reset may come before the client knows that it is connected.
 	if got := r.client.Ask("tcp", vip, patience); !errors.Is(got.Err, unix.ECONNRESET) {
