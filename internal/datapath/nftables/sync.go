@@ -174,10 +174,16 @@ type job struct {
 	late  *facts      // what the settings shall be once our program runs; nil: they are
 }
 
-// facts writes the settings.
+// facts writes the settings. What an older program still looks for stays until settle:
+// it may look for its NodePorts where ours does not.
 func (j *job) facts(want *service.Table) error {
 	var p plan
 	facts := factsOf(want.Settings)
+	if j.pending {
+		late := facts
+		j.late = &late
+		facts.nodePorts = slices.Concat(facts.nodePorts, j.state.facts.nodePorts)
+	}
 	p.settings(&j.state.facts, &facts)
 	j.state.facts = facts
 	return j.commit(p.writes(), nil)
@@ -212,10 +218,7 @@ func (j *job) settle() error {
 	var p plan
 	p.settings(&j.state.facts, j.late)
 	j.state.facts = *j.late
-	if err := j.kernel.Commit(nil, p.writes()); err != nil {
-		return fmt.Errorf("write settings: %w", err)
-	}
-	return nil
+	return j.commit(p.writes(), nil)
 }
 
 // batch renders some frontends and writes them. State that is noted before it is written
