@@ -61,6 +61,13 @@ nodePortAddresses: [primary]`,
 		yaml: podRanges + `nodePortAddresses: ["172.18.0.0/16", "fd00:172:18::/64"]`},
 }
 
+// otherModes are ours against kube-proxy's nftables, with a few seeds each. Mode userspace
+// is none of them: it answers a SYN itself, and asks an endpoint when the connection is
+// there, which a probe's never is. Mode ipvs needs another kernel.
+var otherModes = []configuration{
+	{name: "our mode iptables", mode: "nftables", ours: "iptables", yaml: podRanges + `nodePortAddresses: [primary]`},
+}
+
 // configured returns the configuration of a name.
 func configured(name string) configuration {
 	return configurations[slices.IndexFunc(configurations, func(c configuration) bool { return c.name == name })]

@@ -93,9 +93,11 @@ var servicePorts = []corev1.ServicePort{
 	{Name: "sig", Protocol: corev1.ProtocolSCTP, Port: 7000},
 }
 
-// targets are the ports that pods listen on, two for each port's name.
+// targets are the ports that pods listen on, two for each port's name. None is a port of
+// a Service: kube-proxy's filters look at packets after translation, and take those to an
+// endpoint on a node for those to a load balancer with the node's address and that port.
 var targets = map[string][2]int32{
-	"http": {8080, 8081}, "dns": {5353, 5354}, "dns-tcp": {5353, 5354}, "https": {8443, 8444}, "sig": {7000, 7001}, "": {8080, 8081},
+	"http": {8080, 8081}, "dns": {5353, 5354}, "dns-tcp": {5353, 5354}, "https": {8443, 8444}, "sig": {7100, 7101}, "": {8080, 8081},
 }
 
 // cluster addresses of Service i.

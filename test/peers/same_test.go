@@ -15,6 +15,7 @@ import (
 // FIRST_SEED=100000 go test -run TestSamePackets -timeout 2h . looks further.
 const (
 	defaultSeeds = 500
+	perMode      = 20  // seeds for each of our other modes, if there are as many
 	perState     = 120 // packets, each sent many times, for each state of a cluster
 	atOnce       = 5   // oracles: while one waits for a program, another sends
 )
@@ -44,16 +45,16 @@ func TestSamePackets(t *testing.T) {
 		sum  summary
 		slot = make(chan struct{}, atOnce)
 	)
-	for index, c := range configurations {
+	share := func(c configuration, from, below, step int) {
 		wait.Go(func() {
 			slot <- struct{}{}
 			defer func() { <-slot }()
 			t.Run(c.name, func(t *testing.T) {
-				if index >= seeds {
+				if from >= below {
 					return // fewer seeds than configurations
 				}
 				o := newOracle(t, c, c)
-				for i := index; i < seeds; i += len(configurations) {
+				for i := from; i < below; i += step {
 					seed := first + uint64(i)
 					n := o.seed(t, seed, func(step int, in objects, all []difference) {
 						found := o.report(t, seed, step, in, all)
@@ -72,10 +73,17 @@ func TestSamePackets(t *testing.T) {
 			})
 		})
 	}
+	for index, c := range configurations {
+		share(c, index, seeds, len(configurations))
+	}
+	again := min(seeds, perMode)
+	for _, c := range otherModes {
+		share(c, 0, again, 1)
+	}
 	wait.Wait()
-	t.Logf("%v, from seed %d, in %v", sum, first, time.Since(start).Round(time.Second))
-	if sum.seeds != seeds {
-		t.Errorf("only %d of %d seeds were compared", sum.seeds, seeds)
+	t.Logf("%v\n    from seed %d, in %v", sum, first, time.Since(start).Round(time.Second))
+	if all := seeds + again*len(otherModes); sum.seeds != all {
+		t.Errorf("only %d of %d seeds were compared", sum.seeds, all)
 	}
 	if len(sum.differ) > 0 {
 		t.Errorf("%d packets differ:\n%s", len(sum.differ), strings.Join(sum.differ[:min(len(sum.differ), 20)], "\n"))
