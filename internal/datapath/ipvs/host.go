@@ -68,7 +68,7 @@ func hasIPv6() bool {
 func (d *Datapath) unprepare() error {
 	return withRoutes(func(h *netlink.Handle, r *netlink.Route) error {
 		err := h.RouteDel(r)
-		if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ENOENT) {
+		if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.ENOENT) || err != nil && r.Family == netlink.FAMILY_V6 && !hasIPv6() {
 			return nil
 		}
 		return err
