@@ -121,6 +121,9 @@ func (p *proxy) drop(changes []service.Change) {
 // put makes a front. The caller holds mu.
 func (p *proxy) put(f *service.Frontend) {
 	old := p.fronts[f.Key()]
+	if old != nil && old.Frontend == f {
+		return // it is immutable
+	}
 	is := &front{Frontend: f, tally: p.tally(f.Service)}
 	var wasIn, wasOut *pool
 	if old != nil {

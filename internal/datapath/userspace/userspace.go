@@ -233,12 +233,16 @@ func (d *Datapath) apply(p *plan, h *held, want *service.Table, changes []servic
 		}
 	}
 	d.proxy.drop(changes)
+	fewer := h != nil || !was.Equal(want.Settings)
 	for _, c := range changes {
 		if c.New == nil {
+			fewer = true
 			delete(d.served, c.Key())
 		}
 	}
-	end(d.proxy.orphans())
+	if fewer {
+		end(d.proxy.orphans())
+	}
 	return nil
 }
 
