@@ -43,6 +43,22 @@ type pacer struct {
 // before waits until the server may be asked. It returns the context's error if that
 // ends first.
 func (p *pacer) before(ctx context.Context) error {
+	pause := p.pause()
+	if pause == 0 {
+		return ctx.Err()
+	}
+	t := time.NewTimer(pause)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
+}
+
+// pause returns how long to wait before the next request.
+func (p *pacer) pause() time.Duration {
 	if !p.watching.IsZero() {
 		if time.Since(p.watching) < shortWatch {
 			p.failures++
@@ -53,18 +69,10 @@ func (p *pacer) before(ctx context.Context) error {
 	}
 	if p.failures == 0 || p.listed {
 		p.listed = false // its watch follows at once
-		return ctx.Err()
+		return 0
 	}
 	pause := min(firstPause<<min(p.failures-1, 10), lastPause)
-	pause += rand.N(pause / 2) // not all nodes at once
-	t := time.NewTimer(pause)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.C:
-		return nil
-	}
+	return pause + rand.N(pause/2) // not all nodes at once
 }
 
 // after notes how asking went. streaming says that a list was asked for as a stream,

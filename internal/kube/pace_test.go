@@ -3,9 +3,9 @@ package kube
 import (
 	"context"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/http/httptest"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,13 +14,21 @@ import (
 // TestServerAway: a server that is away is logged, not once a try; it is found when it
 // comes; and Run ends at once with its context while it is away.
 func TestServerAway(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := l.Addr().String()
-	l.Close()
-	client, err := Connect(Connection{Master: "http://" + addr, ContentType: "application/json"})
+	var up atomic.Bool
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case !up.Load():
+			http.Error(w, "away", http.StatusServiceUnavailable)
+			return
+		case r.URL.Query().Get("watch") != "":
+			http.Error(w, "gone again", http.StatusServiceUnavailable)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte(`{"apiVersion":"v1","kind":"List","metadata":{"resourceVersion":"7"},"items":[]}`))
+	}))
+	defer server.Close()
+	client, err := Connect(Connection{Master: server.URL, ContentType: "application/json"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,20 +42,7 @@ func TestServerAway(t *testing.T) {
 		until(t, "a log line", func() bool { return log.count("kind="+kind) > 0 })
 	}
 
-	if l, err = net.Listen("tcp", addr); err != nil {
-		t.Fatal(err)
-	}
-	empty := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Query().Get("watch") != "" {
-			http.Error(w, "gone again", http.StatusServiceUnavailable)
-			return
-		}
-		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write([]byte(`{"apiVersion":"v1","kind":"List","metadata":{"resourceVersion":"7"},"items":[]}`))
-	})
-	server := &http.Server{Handler: empty, ReadHeaderTimeout: deadline}
-	go func() { _ = server.Serve(l) }()
-	defer server.Close()
+	up.Store(true)
 	waitFor(t, s.Synced(), "Synced")
 	if n := log.count("cannot read from the API server"); n < 3 || n > 30 {
 		t.Errorf("%d log lines of three kinds that could not be read", n)
