@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/datapath/nft"
 	"github.com/fairway-net/fairway/internal/service"
@@ -98,7 +100,7 @@ func (d *Datapath) Algorithms() service.Algorithms {
 	offers := service.AlgorithmsOf(service.Random)
 	for _, a := range all {
 		s := &server{sched: scheduler(a, false)}
-		if err := w.do([]op{{cmd: cmdNewServer, id: probe, server: s}}); err != nil {
+		if err := w.do([]op{{cmd: cmdNewServer, id: probe, server: s}}); err != nil && !errors.Is(err, unix.EEXIST) {
 			continue
 		}
 		offers |= service.AlgorithmsOf(a)
