@@ -1,6 +1,7 @@
 package testnet
 
 import (
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -19,7 +20,7 @@ func Main(m *testing.M) { os.Exit(run(m, os.Stderr)) }
 func run(m interface{ Run() int }, out io.Writer) int {
 	before := descriptors()
 	code := m.Run()
-	if code != 0 {
+	if code != 0 || fuzzing() {
 		return code
 	}
 	if left := leaks(before, 5*time.Second); left != "" {
@@ -27,6 +28,12 @@ func run(m interface{ Run() int }, out io.Writer) int {
 		return 1
 	}
 	return 0
+}
+
+// fuzzing reports whether this is the fuzzing engine, which keeps a goroutine for signals.
+func fuzzing() bool {
+	f := flag.Lookup("test.fuzz")
+	return f != nil && f.Value.String() != ""
 }
 
 // leaks waits until nothing is left over, or says what is.
