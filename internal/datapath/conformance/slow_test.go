@@ -295,17 +295,29 @@ func (s *slow) rule(match string, r *service.Route, pods, ip string, nat bool) [
 	if s.has("first endpoint only") {
 		eps = eps[:1]
 	}
+	left := 0
+	for _, e := range eps {
+		left += s.weight(e)
+	}
 	for i, e := range eps {
 		pick := ""
-		if left := len(eps) - i; left > 1 {
+		if i < len(eps)-1 {
 			if s.has("unfair") {
 				left = 10
 			}
-			pick = fmt.Sprintf(" numgen random mod %d 0", left)
+			pick = fmt.Sprintf(" numgen random mod %d < %d", left, s.weight(e))
+			left -= s.weight(e)
 		}
 		all = append(all, fmt.Sprintf("%s%s dnat %s to %v", match, pick, ip, e.Addr))
 	}
 	return all
+}
+
+func (s *slow) weight(e service.Endpoint) int {
+	if s.has("weights ignored") {
+		return 1
+	}
+	return int(max(e.Weight, 1))
 }
 
 // podRoute is a route as pods have it: only those are masqueraded whom all are.

@@ -77,6 +77,8 @@ func parts() []part {
 		{"wide", suite.wide},
 		{"affinity", suite.affinity},
 		{"invalid", suite.invalid},
+		{"algorithms", suite.algorithms},
+		{"counted", suite.counted},
 	}
 }
 

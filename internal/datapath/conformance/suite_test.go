@@ -69,6 +69,7 @@ func TestSuiteFindsBugs(t *testing.T) {
 		{"forgets flows", suite.established},
 		{"not atomic", suite.continuity},
 		{"unfair", suite.spread},
+		{"weights ignored", suite.algorithms},
 	} {
 		t.Run(c.bug, func(t *testing.T) {
 			t.Parallel()

@@ -1,0 +1,38 @@
+package datapath_test
+
+import (
+	"testing"
+
+	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/datapath/conformance"
+	"github.com/fairway-net/fairway/internal/datapath/iptables"
+	"github.com/fairway-net/fairway/internal/datapath/nftables"
+	"github.com/fairway-net/fairway/internal/datapath/userspace"
+	"github.com/fairway-net/fairway/internal/testnet"
+)
+
+func TestMain(m *testing.M) { testnet.Main(m) }
+
+// TestSwitch walks among all modes that this kernel has.
+func TestSwitch(t *testing.T) {
+	must := func(t testing.TB, dp datapath.Datapath, err error) datapath.Datapath {
+		if err != nil {
+			t.Fatal(err)
+		}
+		return dp
+	}
+	conformance.Switch(t, map[string]conformance.Open{
+		"nftables": func(t testing.TB) datapath.Datapath {
+			dp, err := nftables.New(nftables.Config{})
+			return must(t, dp, err)
+		},
+		"iptables": func(t testing.TB) datapath.Datapath {
+			dp, err := iptables.New(iptables.Config{Variant: iptables.NFT})
+			return must(t, dp, err)
+		},
+		"userspace": func(t testing.TB) datapath.Datapath {
+			dp, err := userspace.New(userspace.Config{})
+			return must(t, dp, err)
+		},
+	})
+}
