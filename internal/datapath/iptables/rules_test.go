@@ -1,0 +1,178 @@
+package iptables
+
+import (
+	"net/netip"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// The names that articles show.
+func TestNames(t *testing.T) {
+	port := func(ns, name, port string) service.PortName {
+		return service.PortName{Name: service.Name{Namespace: ns, Name: name}, Port: port}
+	}
+	for want, got := range map[string]string{
+		"NPX46M4PTMTKRN6Y": hash(port("default", "kubernetes", "https"), service.TCP),
+		"TCOU7JCQXEZGVUNU": hash(port("kube-system", "kube-dns", "dns"), service.UDP),
+		"ERIFXISQEP7F7OF4": hash(port("kube-system", "kube-dns", "dns-tcp"), service.TCP),
+	} {
+		if got != want {
+			t.Errorf("hash is %s, want %s", got, want)
+		}
+	}
+}
+
+// What is written is what iptables-save prints, so that it can be read again.
+func TestRuleText(t *testing.T) {
+	for _, text := range []string{
+		`-d 10.96.0.1/32 -p tcp -m comment --comment "default/kubernetes:https cluster IP" -m tcp --dport 443 -j KUBE-SVC-NPX46M4PTMTKRN6Y`,
+		`! -d 127.0.0.0/8 -m comment --comment "kubernetes service nodeports" -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS`,
+		`! -s 10.244.0.0/16 -d 10.96.0.1/32 -p udp -m comment --comment plain -m udp --dport 53 -j KUBE-MARK-MASQ`,
+		`! -i veth+ -j KUBE-MARK-MASQ`,
+		`-m comment --comment "a/b -> 10.0.0.1:80(local)*3" -m statistic --mode random --probability 0.33333333349 -j KUBE-SEP-A`,
+		`-m comment --comment "quo\"te" -m connmark ! --mark 0xfb000001 -j CONNMARK --set-xmark 0xfa000001/0xffffffff`,
+		`-p tcp -m comment --comment "a/b" -m tcp -j DNAT --to-destination [fd00::1]:80`,
+	} {
+		if got := parse(text).String(); got != text {
+			t.Errorf("read and written again:\n%s\n%s", text, got)
+		}
+	}
+	if got := chance(1, 3); !strings.HasSuffix(got, " 0.33333333349") {
+		t.Errorf("a third is %s", got)
+	}
+}
+
+// Turns follow weights, far from each other.
+func TestTurns(t *testing.T) {
+	all := func(weights ...uint16) (eps []service.Endpoint) {
+		for i, w := range weights {
+			eps = append(eps, service.Endpoint{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 80), Weight: w})
+		}
+		return eps
+	}
+	for _, c := range []struct {
+		weights []uint16
+		want    []int
+	}{{[]uint16{0, 0, 0}, []int{0, 1, 2}}, {[]uint16{1, 3}, []int{1, 0, 1, 1}}, {[]uint16{20, 20}, []int{0, 1}}} {
+		if got := turns(all(c.weights...)); !slices.Equal(got, c.want) {
+			t.Errorf("turns of %v: %v, want %v", c.weights, got, c.want)
+		}
+	}
+	if n := len(turns(all(65535, 1, 1))); n > maxSlots+3 {
+		t.Errorf("a round has %d turns", n)
+	}
+}
+
+func TestNumbers(t *testing.T) {
+	n := numbers{of: map[string]uint32{}}
+	n.take("a", mayBe-1)
+	if got := n.get("b"); got != mayBe {
+		t.Errorf("behind the last but one comes %d", got)
+	}
+	n.take("c", 1)
+	if got := n.get("d"); got != 2 {
+		t.Errorf("behind the last comes %d: 1 is taken", got)
+	}
+}
+
+// TestCheckNotices: whatever another hand changes of ours is noticed, and the next Sync
+// puts it right.
+func TestCheckNotices(t *testing.T) {
+	for _, v := range []Variant{NFT, Legacy} {
+		t.Run(v.String(), func(t *testing.T) {
+			enterNamespace(t)
+			run := func(command string) {
+				t.Helper()
+				f := strings.Fields(command)
+				if out, err := exec.Command(f[0], f[1:]...).CombinedOutput(); err != nil {
+					t.Fatalf("%s: %v: %s", command, err, out)
+				}
+			}
+			b := cluster(20)
+			one := numbered(21, 2)
+			one.Frontends[0].Affinity = time.Hour
+			b.Set(one)
+			d, table := open(t, v), b.Table(settings())
+			sync(t, d, table)
+			name := "iptables-" + v.String()
+			for _, command := range []string{
+				name + " -t nat -F KUBE-SERVICES",
+				name + " -t nat -D KUBE-MARK-MASQ 1",
+				name + " -t nat -I KUBE-" + "SVC-" + hash(one.Frontends[0].Service, service.TCP) + " -j RETURN",
+				name + " -t nat -D PREROUTING 1",
+				name + " -t filter -F",
+				name + " -t nat -F",
+				"ip6tables-" + v.String() + " -t nat -F",
+				"nft flush chain inet fairway-iptables which",
+				"nft flush map inet fairway-iptables sticky4",
+				"nft flush ruleset",
+			} {
+				d.verify = time.Time{} // as if the last look was long ago
+				if intact, err := d.Check(t.Context()); err != nil || !intact {
+					t.Fatalf("before %s: intact %v, error %v", command, intact, err)
+				}
+				run(command)
+				d.verify = time.Time{}
+				if intact, err := d.Check(t.Context()); err != nil || intact {
+					t.Errorf("after %s: intact %v, error %v", command, intact, err)
+				}
+				sync(t, d, table)
+				held, err := d.Dump(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				if diff := service.Diff(held, table); len(diff) > 0 || !held.Settings.Equal(table.Settings) {
+					t.Errorf("after %s and a Sync: %d frontends differ", command, len(diff))
+				}
+			}
+			if err := d.Cleanup(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			out, err := exec.Command(name + "-save").Output()
+			if err != nil || strings.Contains(string(out), "KUBE-") || strings.Contains(string(out), recordings) {
+				t.Errorf("after Cleanup: %v\n%s", err, out)
+			}
+		})
+	}
+}
+
+// Chains of others that begin with KUBE- stay.
+func TestOthers(t *testing.T) {
+	enterNamespace(t)
+	for _, command := range []string{
+		"iptables-nft -t mangle -N KUBE-KUBELET-CANARY", "iptables-nft -t nat -N KUBE-MARK-DROP",
+		"iptables-nft -t nat -A POSTROUTING -s 10.244.0.0/16 -j MASQUERADE",
+	} {
+		f := strings.Fields(command)
+		if out, err := exec.Command(f[0], f[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v: %s", command, err, out)
+		}
+	}
+	save := func() string {
+		out, err := exec.Command("iptables-nft-save").Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := slices.DeleteFunc(strings.Split(string(out), "\n"), func(l string) bool {
+			return strings.HasPrefix(l, "#") || strings.HasPrefix(l, ":") && strings.Contains(l, " ACCEPT ")
+		})
+		return strings.Join(lines, "\n")
+	}
+	before := save()
+	d := open(t, Auto)
+	sync(t, d, cluster(3).Table(settings()))
+	if d.variant != NFT {
+		t.Errorf("where kubelet uses nft, %v is taken", d.variant)
+	}
+	if err := d.Cleanup(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if after := save(); after != before {
+		t.Errorf("others' rules were\n%s\nand are\n%s", before, after)
+	}
+}
