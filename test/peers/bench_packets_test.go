@@ -1,6 +1,7 @@
 package peers
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -11,11 +12,10 @@ import (
 	"time"
 	"unsafe"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/fairway-net/fairway/internal/scenario"
 )
@@ -174,12 +174,16 @@ func (c *cell) round(n int) error {
 		port := (*[2]byte)(unsafe.Pointer(&sa.Port))
 		port[0], port[1] = byte(c.to.Port()>>8), byte(c.to.Port())
 		start := time.Now()
-		for range n {
+		for done := 0; done < n; {
 			took, err := connect(&sa)
+			if errors.Is(err, unix.EINTR) {
+				continue // Go's scheduler wanted something; that one does not count
+			}
 			if err != nil {
 				return err
 			}
 			c.connects = append(c.connects, took)
+			done++
 		}
 		c.elapsed += time.Since(start)
 		return nil
