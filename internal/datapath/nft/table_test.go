@@ -341,6 +341,19 @@ func TestWatch(t *testing.T) {
 	must(t, table.Run(t.Context(), "add element inet tested old { 10.0.0.1 }"))
 	must(t, w.End(false))
 	looks("after our own commits", Nothing)
+	must(t, w.Begin())
+	must(t, table.Commit(func(c *nftables.Conn) (bool, error) {
+		c.AddRule(&nftables.Rule{Table: table.Ref(), Chain: c.AddChain(table.Chain("way-1"))})
+		c.AddChain(table.Chain("way-2"))
+		return true, nil
+	}, nil))
+	must(t, w.EndChains([]string{"way-1", "way-2"}, nil))
+	must(t, w.Begin())
+	must(t, table.Commit(func(c *nftables.Conn) (bool, error) {
+		c.DelChain(table.Chain("way-2"))
+		return true, nil
+	}, nil))
+	must(t, w.EndChains(nil, []string{"way-2"}))
 	run("add table inet theirs")
 	accept := looks("after another's table came", Elements)
 	looks("and not yet accepted", Elements)
@@ -348,7 +361,7 @@ func TestWatch(t *testing.T) {
 	looks("and accepted", Nothing)
 	run("flush map inet tested numbers")
 	looks("after our elements were flushed", Elements)()
-	for _, rule := range []string{"add rule inet tested leaving drop", "flush chain inet tested leaving", "add chain inet tested stranger"} {
+	for _, rule := range []string{"add rule inet tested leaving drop", "flush chain inet tested leaving", "flush chain inet tested way-1", "add chain inet tested stranger"} {
 		run(rule)
 		looks(rule, Rules)
 		w.Reset()

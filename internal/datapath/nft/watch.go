@@ -3,6 +3,7 @@ package nft
 import (
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/mdlayher/netlink"
@@ -20,7 +21,7 @@ import (
 type Watch struct {
 	table      *Table
 	generation uint32
-	rules      []string
+	rules      map[string][]uint64 // the handles of each chain's rules
 	known      bool
 }
 
@@ -68,6 +69,28 @@ func (w *Watch) End(rules bool) (err error) {
 	return err
 }
 
+// manyChains is how many chains are read one by one rather than all at once.
+const manyChains = 50
+
+// EndChains is End where the commits changed some chains and not many others: those
+// added, with new rules, and those gone. It costs these, and not all rules.
+func (w *Watch) EndChains(added, gone []string) error {
+	if w.rules == nil || len(added) > manyChains {
+		return w.End(true)
+	}
+	for _, name := range gone {
+		delete(w.rules, name)
+	}
+	for _, name := range added {
+		rules := map[string][]uint64{name: nil}
+		if err := w.table.handles(rules, name); err != nil {
+			return err
+		}
+		w.rules[name] = rules[name]
+	}
+	return w.End(false)
+}
+
 // Reset forgets everything: the next Begin starts anew.
 func (w *Watch) Reset() { *w = Watch{table: w.table} }
 
@@ -82,7 +105,7 @@ func (w *Watch) Look() (c Change, accept func(), err error) {
 	if err != nil {
 		return Nothing, func() {}, err
 	}
-	if !slices.Equal(rules, w.rules) {
+	if !maps.EqualFunc(rules, w.rules, slices.Equal) {
 		return Rules, func() {}, nil
 	}
 	return Elements, func() { w.generation = gen }, nil
@@ -109,19 +132,28 @@ func (t *Table) Generation() (gen uint32, err error) {
 }
 
 // rules returns the chains of our table and the handles of their rules. The kernel never
-// uses a handle again, so that a change of a rule is a change of this list.
-func (t *Table) rules() ([]string, error) {
+// uses a handle again, so that a change of a rule is a change of this.
+func (t *Table) rules() (map[string][]uint64, error) {
 	chains, err := t.list()
 	if err != nil || chains == nil {
 		return nil, err
 	}
-	var list []string
+	all := make(map[string][]uint64, len(chains))
 	for _, c := range chains {
-		list = append(list, c.name)
+		all[c.name] = nil
 	}
-	msgs, err := t.dump(unix.NFT_MSG_GETRULE, []netlink.Attribute{{Type: unix.NFTA_RULE_TABLE, Data: []byte(t.name + "\x00")}})
+	return all, t.handles(all, "")
+}
+
+// handles adds the handles of a chain's rules, or of all rules of the table.
+func (t *Table) handles(into map[string][]uint64, chain string) error {
+	about := []netlink.Attribute{{Type: unix.NFTA_RULE_TABLE, Data: []byte(t.name + "\x00")}}
+	if chain != "" {
+		about = append(about, netlink.Attribute{Type: unix.NFTA_RULE_CHAIN, Data: []byte(chain + "\x00")})
+	}
+	msgs, err := t.dump(unix.NFT_MSG_GETRULE, about)
 	if err != nil {
-		return nil, fmt.Errorf("list rules of table %s: %w", t.name, err)
+		return fmt.Errorf("list rules of table %s: %w", t.name, err)
 	}
 	for _, m := range msgs {
 		var in string
@@ -136,10 +168,9 @@ func (t *Table) rules() ([]string, error) {
 			return nil
 		})
 		if err != nil {
-			return nil, fmt.Errorf("list rules of table %s: %w", t.name, err)
+			return fmt.Errorf("list rules of table %s: %w", t.name, err)
 		}
-		list = append(list, fmt.Sprintf("%s %d", in, handle))
+		into[in] = append(into[in], handle)
 	}
-	slices.Sort(list)
-	return list, nil
+	return nil
 }

@@ -136,6 +136,32 @@ func BenchmarkColdSticky(b *testing.B) {
 	}
 }
 
+// BenchmarkTurns changes the endpoints of one Service among n that take turns, each of
+// which has a chain of its own.
+func BenchmarkTurns(b *testing.B) {
+	for _, n := range []int{10, 1000, 5000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			enterNamespace(b)
+			builder, d := service.NewBuilder(), open(b)
+			turns := func(i, eps int) {
+				e := numbered(i, eps)
+				e.Frontends[0].Balance = service.RoundRobin
+				builder.Set(e)
+			}
+			for i := range n {
+				turns(i, 2)
+			}
+			sync(b, d, builder.Table(settings()))
+			i := 0
+			for b.Loop() {
+				turns(n/2, 3+i%2)
+				sync(b, d, builder.Table(settings()))
+				i++
+			}
+		})
+	}
+}
+
 // BenchmarkHeld is what is held of n Services in memory.
 func BenchmarkHeld(b *testing.B) {
 	for _, n := range sizes {

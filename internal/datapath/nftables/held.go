@@ -93,23 +93,24 @@ func (s *state) hold(was *held, f *service.Frontend, traffic bool) *held {
 	}
 	sticky, before := f.Affinity > 0, was.rare()
 	is := &held{name: f.Service.String(), balance: f.Balance, slots: s.fill(was.slots, f.Inside, f.Balance)}
-	way := s.way(was.way(), howTo(f.Inside, f.Balance, len(is.slots), f.NodePort(), false, sticky))
+	is4 := f.Addr.Addr().Is4()
+	way := s.way(was.way(), howTo(f.Inside, f.Balance, len(is.slots), f.NodePort(), false, sticky), is4)
 	var now more
 	if sticky {
 		now.local = f.Inside.Local
-		now.id = s.idOf(stickyName{is.name, f.Addr.Addr().Is4(), now.local})
+		now.id = s.idOf(stickyName{is.name, is4, now.local})
 		now.seconds = uint32(max(f.Affinity/time.Second, 1))
 		now.class = s.classOf(now.seconds)
 	}
 	if len(f.Sources) > 0 {
-		now.guarded, now.sources = true, nft.Ranges(f.Sources, f.Addr.Addr().Is4())
+		now.guarded, now.sources = true, nft.Ranges(f.Sources, is4)
 	}
 	if !f.Inside.Equal(f.Outside) {
 		now.outsideSlots = s.fill(before.outsideSlots, f.Outside, f.Balance)
-		now.outside = s.way(before.outside, howTo(f.Outside, f.Balance, len(now.outsideSlots), f.NodePort(), true, sticky))
+		now.outside = s.way(before.outside, howTo(f.Outside, f.Balance, len(now.outsideSlots), f.NodePort(), true, sticky), is4)
 		if sticky {
 			now.outsideLocal = f.Outside.Local
-			now.outsideID = s.idOf(stickyName{is.name, f.Addr.Addr().Is4(), now.outsideLocal})
+			now.outsideID = s.idOf(stickyName{is.name, is4, now.outsideLocal})
 		}
 	}
 	is.entry = way
@@ -137,11 +138,14 @@ func (s *state) fill(was []slot, r *service.Route, balance service.Algorithm) []
 
 // way returns the number that leads to the chain which does what: what itself, or a
 // number of its own for those that take turns. was is the number until now.
-func (s *state) way(was, what how) how {
-	switch {
-	case !what.picks() || what&howRing != howTurns:
+func (s *state) way(was, what how, is4 bool) how {
+	if !what.picks() || what&howRing != howTurns {
 		return what
-	case was.own() && s.chains[was].what == what:
+	}
+	if what |= howOnly6; is4 {
+		what ^= howOnly6 | howOnly4
+	}
+	if was.own() && s.chains[was].what == what {
 		return was
 	}
 	for {

@@ -78,6 +78,8 @@ const (
 	howTurns    how = 0x20 << 16
 	howSource   how = 0x40 << 16
 	howDest     how = 0x60 << 16
+	howOnly4    how = 0x100 << 16 // a chain for one family
+	howOnly6    how = 0x200 << 16
 	howMajor    how = 0xffff << 16
 	howOwn      how = 0xe000 << 16 // a chain of one frontend's own; the other 28 bits number it
 	howOwnMask  how = 0xf000 << 16

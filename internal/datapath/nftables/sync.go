@@ -63,7 +63,7 @@ func (d *Datapath) sync(ctx context.Context, want *service.Table) (datapath.Stat
 		return stats, err
 	}
 	d.swept = j.gone
-	if err := d.watch.End(stats.Full || j.rules); err != nil {
+	if err := j.end(); err != nil {
 		return stats, err
 	}
 	d.table = want
@@ -170,8 +170,18 @@ type job struct {
 	stats *datapath.Stats
 	rest  plan        // what goes with the first batch, and with the last
 	gone  map[id]bool // ids of which an endpoint may have left
-	rules bool        // chains or rules were changed
+	rules bool        // the chains that remember were changed
 	late  *facts      // what the settings shall be once our program runs; nil: they are
+	// added and removed are the chains that pick of which that is so.
+	added, removed []string
+}
+
+// end notes what the kernel holds after our commits.
+func (j *job) end() error {
+	if j.rules || j.stats.Full {
+		return j.watch.End(true)
+	}
+	return j.watch.EndChains(j.added, j.removed)
 }
 
 // facts writes the settings. What an older program still looks for stays until settle:
@@ -246,7 +256,14 @@ func (j *job) batch(changes []service.Change, last bool) error {
 	if last {
 		p.gone = append(p.gone, j.rest.gone...)
 	}
-	return j.commit(p.writes(), j.addChains)
+	missing := j.missing()
+	for len(missing) > chainsPerCommit {
+		if err := j.commit(nil, j.addChains(missing[:chainsPerCommit])); err != nil {
+			return err
+		}
+		missing = missing[chainsPerCommit:]
+	}
+	return j.commit(p.writes(), j.addChains(missing))
 }
 
 // commit writes and counts.
@@ -265,26 +282,38 @@ func (j *job) commit(ws []nft.Write, prepare func(*nftables.Conn) (bool, error))
 	return nil
 }
 
-// addChains queues the chains that are missing.
-func (j *job) addChains(c *nftables.Conn) (queued bool, err error) {
+// chainsPerCommit bounds the transactions that make or remove chains: each chain is some
+// ten messages, and the answers to all must fit into the socket's buffer.
+const chainsPerCommit = 500
+
+// missing returns the chains that are in use and not there.
+func (j *job) missing() (all []how) {
 	for h, n := range j.state.uses {
-		w := j.state.chains[h]
-		if n <= 0 || w.right {
-			continue
+		if n > 0 && !j.state.chains[h].right {
+			all = append(all, h)
 		}
-		if !h.own() {
-			w.what = h
-		}
-		if err := j.chains.addWay(j.kernel, c, h, w.what); err != nil {
-			return true, err
-		}
-		w.right = true
-		j.state.chains[h], queued = w, true
 	}
-	learners, err := j.state.addLearners(j.kernel, c)
-	queued = queued || learners
-	j.rules = j.rules || queued
-	return queued, err
+	return all
+}
+
+// addChains returns what queues chains that pick, and those that remember.
+func (j *job) addChains(missing []how) func(*nftables.Conn) (queued bool, err error) {
+	return func(c *nftables.Conn) (queued bool, err error) {
+		for _, h := range missing {
+			w := j.state.chains[h]
+			if w.right = true; !h.own() {
+				w.what = h
+			}
+			if err := j.chains.addWay(j.kernel, c, h, w.what); err != nil {
+				return true, err
+			}
+			j.state.chains[h] = w
+			j.added = append(j.added, h.chain())
+		}
+		learners, err := j.state.addLearners(j.kernel, c)
+		j.rules = j.rules || learners
+		return learners || len(missing) > 0, err
+	}
 }
 
 // spareWays is how many chains nobody uses may stay: the counts of endpoints of
@@ -314,28 +343,33 @@ func (j *job) finish() error {
 	}
 	delete(j.gone, 0)
 	j.state.release(j.gone)
-	err := j.kernel.Commit(func(c *nftables.Conn) (bool, error) {
+	for first := true; first || len(unused) > 0; first = false {
+		n := min(len(unused), chainsPerCommit)
+		if err := j.kernel.Commit(j.delChains(unused[:n]), nil); err != nil {
+			return fmt.Errorf("remove unused chains: %w", err)
+		}
+		unused = unused[n:]
+	}
+	return nil
+}
+
+// delChains returns what queues the inverse of addChains.
+func (j *job) delChains(unused []how) func(*nftables.Conn) (queued bool, err error) {
+	return func(c *nftables.Conn) (queued bool, err error) {
 		for _, h := range unused {
 			if err := delWay(j.kernel, c, h); err != nil {
 				return true, err
 			}
 			delete(j.state.chains, h)
+			j.removed = append(j.removed, h.chain())
 		}
 		learners := false
 		if len(j.gone) > 0 || j.stats.Full {
-			var err error
-			if learners, err = j.state.delLearners(j.kernel, c); err != nil {
-				return true, err
-			}
+			learners, err = j.state.delLearners(j.kernel, c)
 		}
-		queued := learners || len(unused) > 0
-		j.rules = j.rules || queued
-		return queued, nil
-	}, nil)
-	if err != nil {
-		return fmt.Errorf("remove unused chains: %w", err)
+		j.rules = j.rules || learners
+		return learners || len(unused) > 0, err
 	}
-	return nil
 }
 
 // recount counts the addresses that a change needs more or less often. After a full

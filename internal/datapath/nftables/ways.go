@@ -93,6 +93,9 @@ func (w chains) rules(h how) [][]expr.Any {
 		rules = append(rules, setMark(w.mark))
 	}
 	for _, f := range families {
+		if h&howOnly4 != 0 && !f.is4 || h&howOnly6 != 0 && f.is4 {
+			continue
+		}
 		if h&howFar != 0 {
 			// ip saddr != @pods4 iifname != @pod-interfaces meta mark set meta mark | 0x4000
 			far := append(f.match(),
