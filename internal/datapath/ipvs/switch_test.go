@@ -1,0 +1,48 @@
+//go:build uml
+
+package ipvs_test
+
+import (
+	"testing"
+
+	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/datapath/conformance"
+	"github.com/fairway-net/fairway/internal/datapath/iptables"
+	"github.com/fairway-net/fairway/internal/datapath/nftables"
+	"github.com/fairway-net/fairway/internal/datapath/userspace"
+)
+
+// From every mode in the kernel to every other, with IPVS among them: nobody notices.
+func TestSwitch(t *testing.T) {
+	conformance.Switch(t, map[string]conformance.Open{"ipvs": open, "nftables": openNFTables, "iptables": openIPTables})
+}
+
+// From IPVS to user space and back. What user space carries itself keeps it there for a
+// minute.
+func TestSwitchUserspace(t *testing.T) {
+	conformance.Switch(t, map[string]conformance.Open{"ipvs": open, "userspace": openUserspace})
+}
+
+func openNFTables(t testing.TB) datapath.Datapath {
+	dp, err := nftables.New(nftables.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dp
+}
+
+func openIPTables(t testing.TB) datapath.Datapath {
+	dp, err := iptables.New(iptables.Config{Variant: iptables.NFT})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dp
+}
+
+func openUserspace(t testing.TB) datapath.Datapath {
+	dp, err := userspace.New(userspace.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dp
+}
