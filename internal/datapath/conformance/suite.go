@@ -43,11 +43,12 @@ func Run(t *testing.T, open Open) {
 	s.run(t)
 }
 
-// RunScenarios runs the scenarios only, for a second variant of a mechanism that has
-// passed the suite.
+// RunScenarios runs the scenarios and what is counted, for a second variant of a
+// mechanism that has passed the suite.
 func RunScenarios(t *testing.T, open Open) {
 	s := newSuite(t, open)
 	s.scenarios(t, s.slots())
+	t.Run("counted", func(t *testing.T) { s.counted(t) })
 }
 
 func newSuite(t testing.TB, open Open) suite {

@@ -9,14 +9,21 @@ import (
 	"github.com/fairway-net/fairway/internal/testnet"
 )
 
-func TestConformance(t *testing.T) {
-	conformance.Run(t, func(t testing.TB) datapath.Datapath {
-		dp, err := nftables.New(nftables.Config{})
+func open(cfg nftables.Config) conformance.Open {
+	return func(t testing.TB) datapath.Datapath {
+		dp, err := nftables.New(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return dp
-	})
+	}
+}
+
+func TestConformance(t *testing.T) { conformance.Run(t, open(nftables.Config{})) }
+
+// TestCounting looks at the program that counts traffic: it goes other ways.
+func TestCounting(t *testing.T) {
+	conformance.RunScenarios(t, open(nftables.Config{CountTraffic: true}))
 }
 
 func TestMain(m *testing.M) { testnet.Main(m) }
