@@ -81,7 +81,7 @@ func (n *Namespace) Dial(network string, to netip.AddrPort, patience time.Durati
 		if network == "tcp" {
 			conn, err = dialTCP(to, patience)
 		} else {
-			conn, err = net.Dial(network, to.String())
+			conn, err = n.dialUDP(network, to)
 		}
 		return err
 	})
@@ -89,6 +89,30 @@ func (n *Namespace) Dial(network string, to netip.AddrPort, patience time.Durati
 		return nil, err
 	}
 	return &Conn{conn: conn, in: bufio.NewReader(conn), tcp: network == "tcp"}, nil
+}
+
+// firstPort to lastPort are the ports that UDP clients take one after the other; below
+// those that are NodePorts or that the kernel draws.
+const (
+	firstPort = 12000
+	lastPort  = 29999
+)
+
+// dialUDP opens a socket on a port that no UDP client of the namespace had before. One
+// that the kernel draws is, once in a hundred tests, that of an earlier client, and
+// conntrack then sends what it asks where the earlier one was sent.
+func (n *Namespace) dialUDP(network string, to netip.AddrPort) (net.Conn, error) {
+	for {
+		port := firstPort + int(n.clients.Add(1)-1)
+		if port > lastPort {
+			return nil, fmt.Errorf("%s had %d UDP clients: there are no more ports", n.Name, port-firstPort)
+		}
+		d := net.Dialer{LocalAddr: &net.UDPAddr{Port: port}}
+		conn, err := d.Dial(network, to.String())
+		if !errors.Is(err, unix.EADDRINUSE) {
+			return conn, err
+		}
+	}
 }
 
 // Ask asks who is at the other end. It may be called again and again.

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"sync/atomic"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -17,6 +18,8 @@ type Namespace struct {
 	Name string // for messages; the kernel does not know it
 	fd   netns.NsHandle
 	link *netlink.Handle // speaks to the namespace from any thread
+	// clients counts the UDP clients there were.
+	clients atomic.Uint32
 }
 
 // NewNamespace makes a namespace with a loopback interface that is up, forwarding
