@@ -90,8 +90,10 @@ vet:
 	cd lab && go vet ./...
 
 ## bench: print the figures that docs/performance.md keeps
-bench: build image images lab
+bench: build image images lab uml
 	go test -run '^$$' -bench . -benchtime 20x ./internal/datapath/nftables ./internal/node ./internal/cni ./internal/conntrack
+	go test -run '^$$' -bench Modes -benchtime 1x ./internal/datapath
+	go test -run '^$$' -bench InUML -benchtime 1x ./internal/datapath/ipvs
 	@$(MAKE) --no-print-directory deps PACKAGES="$(PACKAGES) haproxy"
 	go test -run '^$$' -bench . -benchtime 10x ./internal/datapath/userspace
 	bin/fairway-lab down && bin/fairway-lab up && bin/fairway-lab status && bin/fairway-lab down

@@ -14,14 +14,16 @@ import (
 func TestMain(m *testing.M) { testnet.Main(m) }
 
 // TestSwitch walks among all modes that this kernel has.
-func TestSwitch(t *testing.T) {
+func TestSwitch(t *testing.T) { conformance.Switch(t, modes()) }
+
+func modes() map[string]conformance.Open {
 	must := func(t testing.TB, dp datapath.Datapath, err error) datapath.Datapath {
 		if err != nil {
 			t.Fatal(err)
 		}
 		return dp
 	}
-	conformance.Switch(t, map[string]conformance.Open{
+	return map[string]conformance.Open{
 		"nftables": func(t testing.TB) datapath.Datapath {
 			dp, err := nftables.New(nftables.Config{})
 			return must(t, dp, err)
@@ -34,5 +36,5 @@ func TestSwitch(t *testing.T) {
 			dp, err := userspace.New(userspace.Config{})
 			return must(t, dp, err)
 		},
-	})
+	}
 }

@@ -23,6 +23,11 @@ func TestSwitchUserspace(t *testing.T) {
 	conformance.Switch(t, map[string]conformance.Open{"ipvs": open, "userspace": openUserspace})
 }
 
+// BenchmarkModes has nftables beside IPVS: this kernel is slower than the machine's.
+func BenchmarkModes(b *testing.B) {
+	conformance.Bench(b, map[string]conformance.Open{"ipvs": open, "nftables": openNFTables})
+}
+
 func openNFTables(t testing.TB) datapath.Datapath {
 	dp, err := nftables.New(nftables.Config{})
 	if err != nil {

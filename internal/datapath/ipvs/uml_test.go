@@ -57,3 +57,25 @@ func TestInUML(t *testing.T) {
 		})
 	}
 }
+
+// BenchmarkInUML runs BenchmarkModes in user-mode Linux, and prints what it prints.
+func BenchmarkInUML(b *testing.B) {
+	binary, err := uml.Build(b.Context(), "uml", b.TempDir())
+	if err != nil {
+		b.Fatal(err)
+	}
+	dir, err := os.Getwd()
+	if err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		status, err := uml.Run(b.Context(), uml.Options{
+			Program: binary, Dir: dir, Env: []string{"GOMAXPROCS=2"}, Output: os.Stdout,
+			Args: []string{"-test.run", "^$", "-test.bench", "Modes", "-test.benchtime", "1x", "-test.timeout", "20m"},
+		})
+		if err != nil || status != 0 {
+			b.Fatalf("status %d, error %v", status, err)
+		}
+	}
+	b.ReportMetric(0, "ns/op") // of booting it: it says nothing
+}
