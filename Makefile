@@ -61,7 +61,7 @@ test: build image images lab uml test-product test-lab test-peers
 
 # One package at a time: each has two cores full of packets to send.
 test-product:
-	CGO_ENABLED=1 go test -p 1 -race ./internal/proxy ./internal/kube ./internal/health ./internal/reset
+	CGO_ENABLED=1 go test -race ./internal/proxy ./internal/kube ./internal/health ./internal/reset
 	CGO_ENABLED=1 go test -race -skip 'TestConformance|TestHash' ./internal/datapath/userspace
 	go build ./... && go test -p 1 -timeout 30m ./...
 
