@@ -134,3 +134,34 @@ func sync(t testing.TB, d *Datapath, table *service.Table) {
 		t.Fatal(err)
 	}
 }
+
+// BenchmarkNotice is what it takes to see what another hand did among 10,000 Services, and
+// to put it back: a rule in somebody's own chain, one rule of ours deleted, all of nat gone.
+func BenchmarkNotice(b *testing.B) {
+	enterNamespace(b)
+	d, table := open(b, NFT), cluster(10000).Table(settings())
+	sync(b, d, table)
+	spent := map[string]time.Duration{}
+	rounds := 0
+	for b.Loop() {
+		rounds++
+		for _, what := range []struct{ name, command string }{
+			{"others", "iptables-nft -t nat -A POSTROUTING -s 192.0.2.1 -j MASQUERADE"},
+			{"one", "iptables-nft -t nat -D KUBE-SERVICES 2"},
+			{"flush", "iptables-nft -t nat -F"},
+		} {
+			other(b, what.command)
+			start := time.Now()
+			if check(b, d) != (what.name == "others") {
+				b.Fatalf("after %s", what.command)
+			}
+			spent[what.name] += time.Since(start)
+			start = time.Now()
+			sync(b, d, table)
+			spent[what.name+"-back"] += time.Since(start)
+		}
+	}
+	for what, took := range spent {
+		b.ReportMetric(float64(took.Milliseconds())/float64(rounds), "ms/"+what)
+	}
+}

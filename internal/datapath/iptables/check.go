@@ -18,8 +18,9 @@ const verifyShare = 20
 // Check implements datapath.Datapath.
 //
 // iptables-nft and the helper are tables of nf_tables: as long as the kernel's count of
-// their changes stands where we left it, nobody has changed anything. Otherwise, and
-// always for iptables-legacy, which counts nothing, all our chains are read and compared.
+// their changes stands where we left it, nobody has changed anything. Otherwise the
+// handles of chains and rules tell where. iptables-legacy counts and numbers nothing: there
+// all our chains are read and compared.
 func (d *Datapath) Check(ctx context.Context) (intact bool, err error) {
 	if d.table == nil {
 		return true, nil // the next Sync compares anyway
@@ -33,46 +34,59 @@ func (d *Datapath) Check(ctx context.Context) (intact bool, err error) {
 		d.reload = true
 		return false, nil
 	}
-	start := time.Now()
-	if start.Before(d.verify) {
-		return true, nil
-	}
-	intact, err = d.intact(ctx, change == nft.Elements)
-	d.verify = start.Add(verifyShare * time.Since(start))
-	switch {
-	case err != nil:
-		return true, fmt.Errorf("check iptables: %w", err)
-	case intact:
-		accept()
-	default:
+	if intact, err = d.helperIntact(change == nft.Elements); err == nil && !intact {
 		d.Close()
+		return false, nil
+	}
+	if err == nil && d.variant == NFT && d.seen.known != nil {
+		intact, err = d.spotsIntact(ctx, accept)
+	} else if err == nil {
+		intact, err = d.rulesIntact(ctx, accept)
+	}
+	if err != nil {
+		return true, fmt.Errorf("check iptables: %w", err)
 	}
 	return intact, nil
 }
 
-// intact compares everything that iptables holds, and the helper's elements if they may
-// have changed.
-func (d *Datapath) intact(ctx context.Context, elements bool) (bool, error) {
-	if elements {
-		have, err := d.helper.read()
-		if err != nil {
-			return false, err
-		}
-		settings, err := d.helper.settings(d.table.Settings)
-		if err != nil || len(settings) > 0 || !maps.Equal(have, keys(d.helper.elems)) {
-			return false, err
+// helperIntact compares the helper's elements, if they may have changed.
+func (d *Datapath) helperIntact(may bool) (bool, error) {
+	if !may {
+		return true, nil
+	}
+	have, err := d.helper.read()
+	if err != nil {
+		return false, err
+	}
+	settings, err := d.helper.settings(d.table.Settings)
+	return err == nil && len(settings) == 0 && maps.Equal(have, keys(d.helper.elems)), err
+}
+
+// rulesIntact reads everything that iptables holds, and compares it.
+func (d *Datapath) rulesIntact(ctx context.Context, accept func()) (bool, error) {
+	start := time.Now()
+	if start.Before(d.verify) {
+		return true, nil
+	}
+	defer func() { d.verify = start.Add(verifyShare * time.Since(start)) }()
+	var now handles
+	var err error
+	if d.variant == NFT {
+		if now, err = d.seen.tap.everyHandle(nil); err != nil {
+			return true, err
 		}
 	}
 	all, err := d.readAll(ctx)
 	if err != nil {
-		return false, err
+		return true, err
 	}
-	scripts, _ := d.whole(d.groups, all)
-	for _, s := range scripts {
-		if s.String() != "" {
-			return false, nil
-		}
+	if scripts, _ := d.whole(d.groups, all); !empty(scripts) {
+		d.Close()
+		return false, nil
 	}
+	d.seen.reset()
+	d.seen.known = now
+	accept()
 	return true, nil
 }
 

@@ -57,6 +57,7 @@ type Datapath struct {
 	groups  map[group][]*service.Frontend
 	reload  bool      // the helper's rules were changed: load it again
 	verify  time.Time // when Check may read everything again
+	seen    witness   // with iptables-nft: by which others' changes are noticed
 }
 
 var (
@@ -115,8 +116,8 @@ func (d *Datapath) Sync(ctx context.Context, want *service.Table) (datapath.Stat
 	var err error
 	if d.table == nil || !d.table.Settings.Equal(want.Settings) {
 		stats, err = d.full(ctx, want)
-	} else {
-		stats, err = d.changes(ctx, want)
+	} else if stats, err = d.mend(ctx); err == nil {
+		err = d.changes(ctx, want, &stats)
 	}
 	if err != nil {
 		d.Close() // the next Sync asks the kernel
@@ -129,6 +130,8 @@ func (d *Datapath) Sync(ctx context.Context, want *service.Table) (datapath.Stat
 func (d *Datapath) Close() {
 	d.table, d.groups, d.painter, d.variant = nil, nil, nil, Auto
 	d.helper.elems = nil
+	d.seen.reset()
+	d.seen.tap.close()
 	d.helper.watch.Reset()
 	d.helper.table.Close()
 }
@@ -175,6 +178,7 @@ func (d *Datapath) Dump(ctx context.Context) (*service.Table, error) {
 // full compares everything with the kernel and writes what differs.
 func (d *Datapath) full(ctx context.Context, want *service.Table) (stats datapath.Stats, err error) {
 	stats.Full = true
+	d.seen.reset()
 	if err := d.choose(ctx); err != nil {
 		return stats, err
 	}
@@ -219,39 +223,48 @@ func (d *Datapath) full(ctx context.Context, want *service.Table) (stats datapat
 	}
 	d.helper.elems, d.reload = shall, false
 	d.done(want, groups, true)
-	return stats, d.helper.watch.End(true)
+	if err := d.helper.watch.End(true); err != nil {
+		return stats, err
+	}
+	return stats, d.rememberAll(nil)
 }
 
 // whole plans both families anew.
 func (d *Datapath) whole(groups map[group][]*service.Frontend, all map[bool]*held) (map[bool]*script, map[elem]int) {
 	scripts, shall := map[bool]*script{}, map[elem]int{}
 	for is4, h := range all {
-		l, entries := d.painter.layout(is4, d.cfg.Mark), map[chain][]string{}
-		for _, g := range sortedGroups(groups) {
-			one := d.painter.draw(is4, inOne(groups[g], is4))
-			maps.Copy(l.chains, one.chains)
-			for c, rules := range one.entries {
-				entries[c] = append(entries[c], rules...)
-			}
-			for e, n := range one.elems {
-				shall[e] += n
-			}
-		}
+		l, entries := d.family(groups, is4, shall)
 		scripts[is4] = newScript()
 		scripts[is4].everything(h, l, entries)
 	}
 	return scripts, shall
 }
 
+// family draws all of one family, and adds to the elements that shall be.
+func (d *Datapath) family(groups map[group][]*service.Frontend, is4 bool, shall map[elem]int) (*layout, map[chain][]string) {
+	l, entries := d.painter.layout(is4, d.cfg.Mark), map[chain][]string{}
+	for _, g := range sortedGroups(groups) {
+		one := d.painter.draw(is4, inOne(groups[g], is4))
+		maps.Copy(l.chains, one.chains)
+		for c, rules := range one.entries {
+			entries[c] = append(entries[c], rules...)
+		}
+		for e, n := range one.elems {
+			shall[e] += n
+		}
+	}
+	return l, entries
+}
+
 // changes writes what differs from the last table.
-func (d *Datapath) changes(ctx context.Context, want *service.Table) (stats datapath.Stats, err error) {
+func (d *Datapath) changes(ctx context.Context, want *service.Table, stats *datapath.Stats) error {
 	all := service.Diff(d.table, want)
 	if len(all) == 0 {
 		d.table = want
-		return stats, nil
+		return nil
 	}
 	if err := d.helper.watch.Begin(); err != nil {
-		return stats, err
+		return err
 	}
 	stats.Frontends = len(all)
 	groups := map[group][]*service.Frontend{}
@@ -292,8 +305,8 @@ func (d *Datapath) changes(ctx context.Context, want *service.Table) (stats data
 		}
 	}
 	step := d.learnersOf(plan(was, is), counts)
-	if err := d.apply(ctx, step, scripts, &stats); err != nil {
-		return stats, err
+	if err := d.apply(ctx, step, scripts, stats); err != nil {
+		return err
 	}
 	for e, n := range counts {
 		if d.helper.elems[e] += n; d.helper.elems[e] <= 0 {
@@ -301,7 +314,10 @@ func (d *Datapath) changes(ctx context.Context, want *service.Table) (stats data
 		}
 	}
 	d.done(want, groups, false)
-	return stats, d.helper.watch.End(true)
+	if err := d.helper.watch.End(len(step.newChains)+len(step.oldChains) > 0); err != nil {
+		return err
+	}
+	return d.remember(scripts)
 }
 
 // learnersOf corrects which chains come and go: others may use them too.

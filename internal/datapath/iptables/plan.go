@@ -18,10 +18,12 @@ type section struct {
 	table                  string
 	declare, rules, remove []string
 	added, deleted         int
+	touched                map[string]bool // chains that it changes
 }
 
 func newScript() *script {
-	return &script{section{table: filter}, section{table: nat}, section{table: filter}}
+	of := func(table string) section { return section{table: table, touched: map[string]bool{}} }
+	return &script{of(filter), of(nat), of(filter)}
 }
 
 func (s *script) sections() []*section { return []*section{&s.before, &s.nat, &s.after} }
@@ -50,6 +52,7 @@ func (s *section) whole(name string, rules []string) {
 		s.rules = append(s.rules, "-A "+name+" "+r)
 	}
 	s.added += max(1, len(rules))
+	s.touched[name] = true
 }
 
 // drop removes a chain that nothing leads to any more.
@@ -57,6 +60,7 @@ func (s *section) drop(name string) {
 	s.declare = append(s.declare, ":"+name+" - [0:0]")
 	s.remove = append(s.remove, "-X "+name)
 	s.deleted++
+	s.touched[name] = true
 }
 
 // insert puts rules before all others of a chain.
@@ -65,6 +69,7 @@ func (s *section) insert(name string, rules []string) {
 		s.rules = append(s.rules, "-I "+name+" "+r)
 	}
 	s.added += len(rules)
+	s.touched[name] = true
 }
 
 func (s *section) delete(name string, rules []string) {
@@ -72,6 +77,7 @@ func (s *section) delete(name string, rules []string) {
 		s.rules = append(s.rules, "-D "+name+" "+r)
 	}
 	s.deleted += len(rules)
+	s.touched[name] = true
 }
 
 // change tells a family of a group's change.

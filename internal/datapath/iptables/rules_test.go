@@ -110,14 +110,19 @@ func TestCheckNotices(t *testing.T) {
 				"ip6tables-" + v.String() + " -t nat -F",
 				"nft flush chain inet fairway-iptables which",
 				"nft flush map inet fairway-iptables sticky4",
+				name + " -t filter -D FORWARD 1",
+				name + " -t nat -R KUBE-MARK-MASQ 1 -j RETURN",
+				name + " -t nat -A OUTPUT -j KUBE-SERVICES",
+				name + " -t nat -A KUBE-NODEPORTS -p udp -j RETURN",
+				name + " -t nat -N KUBE-SEP-AAAAAAAAAAAAAAAA",
 				"nft flush ruleset",
 			} {
-				d.verify = time.Time{} // as if the last look was long ago
+				d.verify, d.seen.deep = time.Time{}, time.Time{} // as if the last look was long ago
 				if intact, err := d.Check(t.Context()); err != nil || !intact {
 					t.Fatalf("before %s: intact %v, error %v", command, intact, err)
 				}
 				run(command)
-				d.verify = time.Time{}
+				d.verify, d.seen.deep = time.Time{}, time.Time{}
 				if intact, err := d.Check(t.Context()); err != nil || intact {
 					t.Errorf("after %s: intact %v, error %v", command, intact, err)
 				}

@@ -111,6 +111,12 @@ func (w *Watch) Look() (c Change, accept func(), err error) {
 	return Elements, func() { w.generation = gen }, nil
 }
 
+// Settled reports whether nobody but us has written anything since the last Begin.
+func (w *Watch) Settled() (bool, error) {
+	gen, err := w.table.Generation()
+	return err == nil && gen == w.generation, err
+}
+
 // Generation returns how often the tables of this network namespace were changed.
 func (t *Table) Generation() (gen uint32, err error) {
 	msgs, err := t.execute(unix.NFT_MSG_GETGEN, 0, nil)

@@ -1,0 +1,227 @@
+package iptables
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fairway-net/fairway/internal/datapath"
+)
+
+// A witness knows by which handles our rules stand in the kernel, since our last write.
+type witness struct {
+	tap    tap
+	known  handles       // nil: not known, all rules must be read
+	doubt  map[spot]bool // somebody wrote while we did: these may not be as we left them
+	broken func()        // a Check found damage; it accepts what the kernel holds since
+	deep   time.Time     // when Check may read the handles of all rules again
+}
+
+// reset forgets what it knows.
+func (w *witness) reset() { w.known, w.doubt, w.broken = nil, nil, nil }
+
+// manySpots is how many spots are read one by one rather than all at once.
+const manySpots = 50
+
+// remember notes the handles of the chains that scripts wrote.
+func (d *Datapath) remember(scripts map[bool]*script) error {
+	if d.variant != NFT || d.seen.known == nil {
+		return nil // the next Check reads everything
+	}
+	where := spotsOf(scripts)
+	if len(where) > manySpots {
+		return d.rememberAll(scripts)
+	}
+	if err := d.seen.tap.someHandles(d.seen.known, where); err != nil {
+		return err
+	}
+	settled, err := d.helper.watch.Settled()
+	if !settled {
+		d.doubt(where)
+	}
+	return err
+}
+
+// rememberAll notes all handles, after scripts wrote; nil: after everything was compared.
+func (d *Datapath) rememberAll(scripts map[bool]*script) error {
+	if d.variant != NFT {
+		return nil
+	}
+	now, err := d.seen.tap.everyHandle(nil)
+	if err != nil {
+		return err
+	}
+	settled, err := d.helper.watch.Settled()
+	switch {
+	case err != nil:
+		return err
+	case settled:
+		d.seen.known, d.seen.doubt = now, nil
+	case scripts == nil:
+		d.seen.known = nil
+	default:
+		d.doubt(spotsOf(scripts))
+	}
+	return nil
+}
+
+// doubt notes spots of which we do not know whether they are as we wrote them.
+func (d *Datapath) doubt(where map[spot]bool) {
+	if d.seen.doubt == nil {
+		d.seen.doubt = map[spot]bool{}
+	}
+	maps.Copy(d.seen.doubt, where)
+}
+
+// spotsOf are the chains that scripts write.
+func spotsOf(scripts map[bool]*script) map[spot]bool {
+	all := map[spot]bool{}
+	for is4, s := range scripts {
+		for _, part := range s.sections() {
+			for name := range part.touched {
+				all[spot{is4: is4, in: chain{part.table, name}}] = true
+			}
+		}
+	}
+	return all
+}
+
+// spotsIntact looks at the rules where the handles are others than we know. That another
+// hand was elsewhere is accepted only when all handles were read, which takes longer and
+// is done less often: until then each Check looks again.
+func (d *Datapath) spotsIntact(ctx context.Context, accept func()) (bool, error) {
+	start, like := time.Now(), d.seen.known
+	deep := !start.Before(d.seen.deep)
+	if deep {
+		like = nil
+	}
+	now, err := d.seen.tap.everyHandle(like)
+	if err != nil {
+		return true, err
+	}
+	if deep {
+		d.seen.deep = start.Add(verifyShare * time.Since(start))
+	}
+	scripts, err := d.repairs(ctx, now)
+	switch {
+	case err != nil:
+		return true, err
+	case !empty(scripts):
+		d.seen.broken = accept
+		return false, nil
+	case deep:
+		d.seen.reset()
+		d.seen.known = now
+		accept()
+	}
+	return true, nil
+}
+
+// repairs plans what puts the rules right again that are not as the last Sync left them.
+func (d *Datapath) repairs(ctx context.Context, now handles) (map[bool]*script, error) {
+	wrong := d.seen.known.differ(now)
+	maps.Copy(wrong, d.seen.doubt)
+	if len(wrong) == 0 {
+		return nil, nil
+	}
+	scripts := map[bool]*script{}
+	for _, is4 := range families() {
+		l, entries := d.family(d.groups, is4, map[elem]int{})
+		h := &held{chains: map[chain][]string{}, others: map[string]int{}, hooks: slices.Clone(l.hooks)}
+		for c := range l.chains {
+			h.chains[c] = slices.Concat(entries[c], l.chains[c], l.tails[c])
+		}
+		if err := d.look(ctx, h, is4, wrong, now); err != nil {
+			return nil, err
+		}
+		scripts[is4] = newScript()
+		scripts[is4].everything(h, l, entries)
+	}
+	return scripts, nil
+}
+
+// unread stands for the rules of a chain that was not read: it is written anew.
+const unread = "-m comment --comment unread"
+
+// look corrects what we believe that a family holds, at the spots that changed.
+func (d *Datapath) look(ctx context.Context, h *held, is4 bool, wrong map[spot]bool, now handles) error {
+	read := map[chain]bool{}
+	for s := range wrong {
+		if s.is4 != is4 {
+			continue
+		}
+		_, there := now[spot{is4: is4, in: s.in}]
+		switch hooks := !ours(s.in); {
+		case hooks:
+			h.hooks = slices.DeleteFunc(h.hooks, func(o hook) bool { return o.in == s.in })
+			read[s.in] = true
+		case !there:
+			delete(h.chains, s.in)
+		case len(wrong) <= manySpots:
+			read[s.in] = true
+			delete(h.chains, s.in)
+		default:
+			h.chains[s.in] = []string{unread}
+		}
+	}
+	for _, c := range sorted(read) {
+		text, err := d.kernel.one(ctx, d.variant, is4, c)
+		if err != nil {
+			return err
+		}
+		h.parse("*" + c.table + "\n" + text)
+		if ours(c) && h.chains[c] == nil {
+			h.chains[c] = []string{}
+		}
+	}
+	return nil
+}
+
+// one returns the rules of one chain; none if it is not there.
+func (k *kernel) one(ctx context.Context, v Variant, is4 bool, c chain) (string, error) {
+	name := strings.TrimSuffix(program(v, is4, ""), "-")
+	out, err := k.run(ctx, nil, name, "-t", c.table, "-S", c.name)
+	return string(out), err
+}
+
+// mend puts right what Check found wrong, as the last table says.
+func (d *Datapath) mend(ctx context.Context) (stats datapath.Stats, err error) {
+	if d.seen.broken == nil {
+		return stats, nil
+	}
+	accept := d.seen.broken
+	now, err := d.seen.tap.everyHandle(nil)
+	if err != nil {
+		return stats, err
+	}
+	scripts, err := d.repairs(ctx, now)
+	if err != nil {
+		return stats, err
+	}
+	accept() // what comes after that Check is seen by the next
+	if err := d.helper.watch.Begin(); err != nil {
+		return stats, err
+	}
+	if err := d.apply(ctx, step{}, scripts, &stats); err != nil {
+		return stats, err
+	}
+	d.seen.broken = nil
+	if err := d.helper.watch.End(false); err != nil {
+		return stats, err
+	}
+	stats.Full = true
+	// Not only where we wrote: elsewhere the handles changed and the rules are right.
+	return stats, d.rememberAll(scripts)
+}
+
+// empty reports whether scripts change nothing.
+func empty(scripts map[bool]*script) bool {
+	for _, s := range scripts {
+		if s.String() != "" {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,137 @@
+package iptables
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// other runs a command of another hand.
+func other(t testing.TB, command string) {
+	t.Helper()
+	f := strings.Fields(command)
+	if out, err := exec.Command(f[0], f[1:]...).CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v: %s", command, err, out)
+	}
+}
+
+// check is a Check that may read.
+func check(t testing.TB, d *Datapath) bool {
+	t.Helper()
+	d.verify, d.seen.deep = time.Time{}, time.Time{} // as if the last one was long ago
+	intact, err := d.Check(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return intact
+}
+
+// A scene is a datapath that others disturb.
+type scene struct {
+	*testing.T
+	b *service.Builder
+	d *Datapath
+}
+
+// known checks that the handles are those that the datapath knows.
+func (t *scene) known(when string) {
+	t.Helper()
+	now, err := t.d.seen.tap.everyHandle(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wrong := now.differ(t.d.seen.known)
+	if len(t.d.seen.doubt) > 0 || len(now) < 20 || len(wrong) > 0 {
+		t.Errorf("%s: not known %v, doubtful %v", when, wrong, t.d.seen.doubt)
+	}
+	if settled, err := t.d.helper.watch.Settled(); err != nil || !settled {
+		t.Errorf("%s: settled %v (%v): not all of our transactions are counted", when, settled, err)
+	}
+}
+
+// step changes Services, and checks that the kernel holds them then.
+func (t *scene) step(when string, change func()) {
+	t.Helper()
+	change()
+	sync(t, t.d, t.b.Table(settings()))
+	t.known(when)
+	held, err := open(t, NFT).Dump(t.Context())
+	if err != nil {
+		t.Fatalf("%s: %v", when, err)
+	}
+	if diff := service.Diff(held, t.b.Table(settings())); len(diff) > 0 {
+		t.Errorf("%s: %d frontends differ", when, len(diff))
+	}
+}
+
+// TestHandles: with iptables-nft a change by another hand is found by handles, whatever we
+// wrote before it, and put right without reading everything.
+func TestHandles(t *testing.T) {
+	enterNamespace(t)
+	s := &scene{t, cluster(5), open(t, NFT)}
+	s.step("the first Sync", func() {})
+	s.step("an endpoint", func() { s.b.Set(numbered(2, 3)) })
+	s.step("a Service more", func() { s.b.Set(numbered(7, 2)) })
+	s.step("a Service less", func() { s.b.Delete(numbered(1, 2).Name) })
+	s.step("many", func() {
+		for i := range manySpots {
+			s.b.Set(numbered(100+i, 1))
+		}
+	})
+
+	other(t, "iptables-nft -t nat -A POSTROUTING -s 192.0.2.1 -j MASQUERADE")
+	if !check(t, s.d) {
+		t.Error("a rule of somebody's own is taken for damage")
+	}
+	s.known("after somebody's own rule")
+	other(t, "iptables-nft -t nat -Z KUBE-MARK-MASQ")
+	if !check(t, s.d) {
+		t.Error("counters that were set to zero are taken for damage")
+	}
+
+	damage := "iptables-nft -t nat -D KUBE-SERVICES 2"
+	for _, more := range []func(){func() {}, func() { s.b.Set(numbered(8, 2)) }, func() { s.b.Set(numbered(9, 2)); s.b.Set(numbered(3, 1)) }} {
+		other(t, damage)
+		if check(t, s.d) || s.d.table == nil || s.d.seen.broken == nil {
+			t.Errorf("after %s: not found by handles", damage)
+		}
+		s.step("after "+damage, more)
+	}
+
+	// Nobody looks between another hand's change and our own of the same chain.
+	other(t, damage)
+	s.b.Set(numbered(200, 2))
+	sync(t, s.d, s.b.Table(settings()))
+	if check(t, s.d) {
+		t.Error("damage before a Sync is taken for its work")
+	}
+	s.step("damage before a Sync", func() {})
+}
+
+// TestQuickLook: between two readings of all handles, rules more or less are found by how
+// often chains are used.
+func TestQuickLook(t *testing.T) {
+	enterNamespace(t)
+	s := &scene{t, cluster(5), open(t, NFT)}
+	s.step("the first Sync", func() {})
+	for _, command := range []string{"-D KUBE-SERVICES 2", "-I KUBE-MARK-MASQ -j RETURN", "-F KUBE-SERVICES", "-D OUTPUT 1"} {
+		other(t, "iptables-nft -t nat "+command)
+		s.d.seen.deep = time.Now().Add(time.Hour) // not all handles are read
+		if intact, err := s.d.Check(t.Context()); err != nil || intact {
+			t.Errorf("%s: with a quick look: intact %v, error %v", command, intact, err)
+		}
+		s.step(command, func() {})
+	}
+	other(t, "iptables-nft -t nat -R KUBE-MARK-MASQ 1 -j RETURN")
+	s.d.seen.deep = time.Now().Add(time.Hour)
+	if intact, err := s.d.Check(t.Context()); err != nil || !intact {
+		t.Errorf("a replaced rule: with a quick look: intact %v, error %v", intact, err)
+	}
+	if check(t, s.d) {
+		t.Error("a replaced rule is not found later either")
+	}
+	s.step("a replaced rule", func() {})
+}
