@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"maps"
 
 	"golang.org/x/sys/unix"
 )
@@ -84,9 +85,16 @@ func (t *tap) everyHandle(like handles) (all handles, err error) {
 	return all, nil
 }
 
-// someHandles reads those of chains of ours again.
+// someHandles reads those of some chains again.
 func (t *tap) someHandles(all handles, which map[spot]bool) error {
 	for s := range which {
+		if !ours(s.in) {
+			maps.DeleteFunc(all, func(o spot, _ digest) bool { return o.is4 == s.is4 && o.in == s.in })
+			if err := t.rules(all, spot{is4: s.is4, in: s.in}); err != nil {
+				return err
+			}
+			continue
+		}
 		delete(all, s)
 		seed, err := t.tableHandle(s.is4, s.in.table)
 		if err != nil {

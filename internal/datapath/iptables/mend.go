@@ -15,12 +15,27 @@ type witness struct {
 	tap    tap
 	known  handles       // nil: not known, all rules must be read
 	doubt  map[spot]bool // somebody wrote while we did: these may not be as we left them
-	broken func()        // a Check found damage; it accepts what the kernel holds since
+	repair *repair       // a Check found damage
 	deep   time.Time     // when Check may read the handles of all rules again
 }
 
+// A repair is what puts right what a Check found.
+type repair struct {
+	scripts map[bool]*script
+	wrong   map[spot]bool
+	now     handles // what the kernel held
+	accept  func()  // takes the kernel's count of changes for known, if all was read
+}
+
 // reset forgets what it knows.
-func (w *witness) reset() { w.known, w.doubt, w.broken = nil, nil, nil }
+func (w *witness) reset() { w.known, w.doubt, w.repair = nil, nil, nil }
+
+// wrong are the spots that are not as the last write left them, or may be so.
+func (w *witness) wrong(now handles) map[spot]bool {
+	all := w.known.differ(now)
+	maps.Copy(all, w.doubt)
+	return all
+}
 
 // manySpots is how many spots are read one by one rather than all at once.
 const manySpots = 50
@@ -73,6 +88,9 @@ func (d *Datapath) doubt(where map[spot]bool) {
 		d.seen.doubt = map[spot]bool{}
 	}
 	maps.Copy(d.seen.doubt, where)
+	if len(d.seen.doubt) > manySpots {
+		d.seen.reset() // to write so many anew would cost more than to read everything
+	}
 }
 
 // spotsOf are the chains that scripts write.
@@ -88,46 +106,49 @@ func spotsOf(scripts map[bool]*script) map[spot]bool {
 	return all
 }
 
-// spotsIntact looks at the rules where the handles are others than we know. That another
-// hand was elsewhere is accepted only when all handles were read, which takes longer and
-// is done less often: until then each Check looks again.
+// spotsIntact looks at the rules where the handles are others than we know. First it takes
+// a quick look at all chains. That another hand was elsewhere is accepted only when all
+// handles were read, which is done less often: until then each Check looks again.
 func (d *Datapath) spotsIntact(ctx context.Context, accept func()) (bool, error) {
-	start, like := time.Now(), d.seen.known
-	deep := !start.Before(d.seen.deep)
-	if deep {
-		like = nil
-	}
-	now, err := d.seen.tap.everyHandle(like)
+	now, err := d.seen.tap.everyHandle(d.seen.known)
 	if err != nil {
 		return true, err
 	}
+	wrong, start := d.seen.wrong(now), time.Now()
+	deep := len(wrong) > manySpots || len(wrong) == 0 && !start.Before(d.seen.deep)
 	if deep {
+		if now, err = d.seen.tap.everyHandle(nil); err != nil {
+			return true, err
+		}
 		d.seen.deep = start.Add(verifyShare * time.Since(start))
+		wrong = d.seen.wrong(now)
+	} else {
+		accept = func() {}
 	}
-	scripts, err := d.repairs(ctx, now)
-	switch {
-	case err != nil:
+	scripts, err := d.repairs(ctx, wrong, now)
+	if err != nil {
 		return true, err
-	case !empty(scripts):
-		d.seen.broken = accept
-		return false, nil
-	case deep:
-		d.seen.reset()
-		d.seen.known = now
-		accept()
 	}
+	if !empty(scripts) {
+		d.seen.repair = &repair{scripts, wrong, now, accept}
+		return false, nil
+	}
+	d.seen.reset()
+	d.seen.known = now
+	accept()
 	return true, nil
 }
 
-// repairs plans what puts the rules right again that are not as the last Sync left them.
-func (d *Datapath) repairs(ctx context.Context, now handles) (map[bool]*script, error) {
-	wrong := d.seen.known.differ(now)
-	maps.Copy(wrong, d.seen.doubt)
-	if len(wrong) == 0 {
-		return nil, nil
+// repairs plans what puts the rules right again where they are wrong.
+func (d *Datapath) repairs(ctx context.Context, wrong map[spot]bool, now handles) (map[bool]*script, error) {
+	scripts, where := map[bool]*script{}, map[bool]bool{}
+	for s := range wrong {
+		where[s.is4] = true
 	}
-	scripts := map[bool]*script{}
 	for _, is4 := range families() {
+		if scripts[is4] = newScript(); !where[is4] {
+			continue
+		}
 		l, entries := d.family(d.groups, is4, map[elem]int{})
 		h := &held{chains: map[chain][]string{}, others: map[string]int{}, hooks: slices.Clone(l.hooks)}
 		for c := range l.chains {
@@ -136,7 +157,6 @@ func (d *Datapath) repairs(ctx context.Context, now handles) (map[bool]*script, 
 		if err := d.look(ctx, h, is4, wrong, now); err != nil {
 			return nil, err
 		}
-		scripts[is4] = newScript()
 		scripts[is4].everything(h, l, entries)
 	}
 	return scripts, nil
@@ -188,32 +208,29 @@ func (k *kernel) one(ctx context.Context, v Variant, is4 bool, c chain) (string,
 
 // mend puts right what Check found wrong, as the last table says.
 func (d *Datapath) mend(ctx context.Context) (stats datapath.Stats, err error) {
-	if d.seen.broken == nil {
+	r := d.seen.repair
+	if d.seen.repair = nil; r == nil {
 		return stats, nil
 	}
-	accept := d.seen.broken
-	now, err := d.seen.tap.everyHandle(nil)
-	if err != nil {
-		return stats, err
-	}
-	scripts, err := d.repairs(ctx, now)
-	if err != nil {
-		return stats, err
-	}
-	accept() // what comes after that Check is seen by the next
+	r.accept() // what came after that Check is seen by the next
 	if err := d.helper.watch.Begin(); err != nil {
 		return stats, err
 	}
-	if err := d.apply(ctx, step{}, scripts, &stats); err != nil {
+	if err := d.apply(ctx, step{}, r.scripts, &stats); err != nil {
 		return stats, err
 	}
-	d.seen.broken = nil
 	if err := d.helper.watch.End(false); err != nil {
 		return stats, err
 	}
 	stats.Full = true
-	// Not only where we wrote: elsewhere the handles changed and the rules are right.
-	return stats, d.rememberAll(scripts)
+	// Where we did not write, the rules are right and their handles are others.
+	for s := range r.wrong {
+		delete(d.seen.known, s)
+		if is, ok := r.now[s]; ok {
+			d.seen.known[s] = is
+		}
+	}
+	return stats, d.remember(r.scripts)
 }
 
 // empty reports whether scripts change nothing.

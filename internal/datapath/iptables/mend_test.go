@@ -57,6 +57,11 @@ func (t *scene) step(when string, change func()) {
 	t.Helper()
 	change()
 	sync(t, t.d, t.b.Table(settings()))
+	for range 2 { // the first looks only where damage was
+		if !check(t, t.d) {
+			t.Errorf("%s: what was put right is taken for damage", when)
+		}
+	}
 	t.known(when)
 	held, err := open(t, NFT).Dump(t.Context())
 	if err != nil {
@@ -95,7 +100,7 @@ func TestHandles(t *testing.T) {
 	damage := "iptables-nft -t nat -D KUBE-SERVICES 2"
 	for _, more := range []func(){func() {}, func() { s.b.Set(numbered(8, 2)) }, func() { s.b.Set(numbered(9, 2)); s.b.Set(numbered(3, 1)) }} {
 		other(t, damage)
-		if check(t, s.d) || s.d.table == nil || s.d.seen.broken == nil {
+		if check(t, s.d) || s.d.table == nil || s.d.seen.repair == nil {
 			t.Errorf("after %s: not found by handles", damage)
 		}
 		s.step("after "+damage, more)

@@ -115,7 +115,10 @@ func (s *script) everything(h *held, l *layout, entries map[chain][]string) {
 		if there && sameRules(have, want, len(entries[c])) {
 			continue
 		}
+		missing, only := lacks(have, want, len(entries[c]))
 		switch {
+		case c.table == nat && only:
+			s.nat.insert(c.name, missing)
 		case c.table == nat:
 			s.nat.whole(c.name, want)
 		case there:
@@ -170,6 +173,16 @@ func sameRules(have, want []string, entries int) bool {
 	}
 	set := func(all []string) []string { return slices.Sorted(slices.Values(all[:entries])) }
 	return slices.Equal(have[entries:], want[entries:]) && slices.Equal(set(have), set(want))
+}
+
+// lacks reports whether a chain lacks nothing but some of its entries, and which.
+func lacks(have, want []string, entries int) (missing []string, only bool) {
+	had := len(have) - (len(want) - entries)
+	if had <= 0 || !slices.Equal(have[had:], want[entries:]) || len(minus(have[:had], want[:entries])) > 0 {
+		return nil, false
+	}
+	missing = minus(want[:entries], have[:had])
+	return missing, had+len(missing) == entries // else one is there twice
 }
 
 // minus is a without what is in b.
