@@ -3,6 +3,8 @@ package nft
 import (
 	"encoding/binary"
 	"fmt"
+	"hash/fnv"
+	"io"
 	"maps"
 	"slices"
 
@@ -15,13 +17,14 @@ import (
 // The kernel counts the changes of all tables of a network namespace (the generation).
 // As long as that is the number after our last commit, nobody has changed anything,
 // which costs one message to find out. Else our chains and rules are compared by their
-// handles; what is left is a change of elements, or of a table that is not ours.
+// handles and what they say; what is left is a change of elements, or of a table that is
+// not ours.
 //
 //	Begin, read the table, Commit…, End(true) · Look · Begin, Commit…, End(false) · Look …
 type Watch struct {
 	table      *Table
 	generation uint32
-	rules      map[string][]uint64 // the handles of each chain's rules
+	rules      map[string][]uint64 // a sum of each rule of each chain
 	known      bool
 }
 
@@ -83,7 +86,7 @@ func (w *Watch) EndChains(added, gone []string) error {
 	}
 	for _, name := range added {
 		rules := map[string][]uint64{name: nil}
-		if err := w.table.handles(rules, name); err != nil {
+		if err := w.table.sums(rules, name); err != nil {
 			return err
 		}
 		w.rules[name] = rules[name]
@@ -137,8 +140,9 @@ func (t *Table) Generation() (gen uint32, err error) {
 	return gen, err
 }
 
-// rules returns the chains of our table and the handles of their rules. The kernel never
-// uses a handle again, so that a change of a rule is a change of this.
+// rules returns the chains of our table and a sum of each of their rules. The kernel uses a
+// handle again only for a rule that replaces another, so that the sum is of what the rule
+// says, too.
 func (t *Table) rules() (map[string][]uint64, error) {
 	chains, err := t.list()
 	if err != nil || chains == nil {
@@ -148,11 +152,11 @@ func (t *Table) rules() (map[string][]uint64, error) {
 	for _, c := range chains {
 		all[c.name] = nil
 	}
-	return all, t.handles(all, "")
+	return all, t.sums(all, "")
 }
 
-// handles adds the handles of a chain's rules, or of all rules of the table.
-func (t *Table) handles(into map[string][]uint64, chain string) error {
+// sums adds those of a chain's rules, or of all rules of the table.
+func (t *Table) sums(into map[string][]uint64, chain string) error {
 	about := []netlink.Attribute{{Type: unix.NFTA_RULE_TABLE, Data: []byte(t.name + "\x00")}}
 	if chain != "" {
 		about = append(about, netlink.Attribute{Type: unix.NFTA_RULE_CHAIN, Data: []byte(chain + "\x00")})
@@ -163,20 +167,37 @@ func (t *Table) handles(into map[string][]uint64, chain string) error {
 	}
 	for _, m := range msgs {
 		var in string
-		var handle uint64
+		sum := fnv.New64a()
 		err := nested(m, func(typ uint16, b []byte) error {
-			switch {
-			case typ == unix.NFTA_RULE_CHAIN:
+			switch typ {
+			case unix.NFTA_RULE_CHAIN:
 				in = text(b)
-			case typ == unix.NFTA_RULE_HANDLE && len(b) == 8:
-				handle = binary.BigEndian.Uint64(b)
+			case unix.NFTA_RULE_HANDLE:
+				_, _ = sum.Write(b) // a hash takes everything
+			case unix.NFTA_RULE_EXPRESSIONS:
+				return says(sum, b)
 			}
 			return nil
 		})
 		if err != nil {
 			return fmt.Errorf("list rules of table %s: %w", t.name, err)
 		}
-		into[in] = append(into[in], handle)
+		into[in] = append(into[in], sum.Sum64())
 	}
 	return nil
+}
+
+// says adds a rule's expressions to a sum, but for what they have counted.
+func says(sum io.Writer, exprs []byte) error {
+	return nested(exprs, func(_ uint16, expr []byte) error {
+		counter := false
+		err := nested(expr, func(typ uint16, b []byte) error {
+			counter = counter || typ == unix.NFTA_EXPR_NAME && text(b) == "counter"
+			return nil
+		})
+		if err == nil && !counter {
+			_, err = sum.Write(expr)
+		}
+		return err
+	})
 }

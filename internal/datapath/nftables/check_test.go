@@ -35,6 +35,7 @@ func TestCheckNotices(t *testing.T) {
 		"flush set inet fairway pods4",
 		"flush chain inet fairway services",
 		"add rule inet fairway prerouting counter",
+		"replace rule inet fairway services handle HANDLE counter", // which keeps its handle
 		"flush chain inet fairway pick-2-far",
 		"add chain inet fairway stranger",
 		"delete table inet fairway",
@@ -42,6 +43,11 @@ func TestCheckNotices(t *testing.T) {
 	} {
 		if intact, err := d.Check(t.Context()); err != nil || !intact {
 			t.Fatalf("before nft %s: intact %v, error %v", command, intact, err)
+		}
+		if strings.Contains(command, "HANDLE") {
+			_, first, _ := strings.Cut(nft("-a list chain inet fairway services"), "\n\t\t")
+			first, _, _ = strings.Cut(first, "\n")
+			command = strings.ReplaceAll(command, "HANDLE", first[strings.LastIndex(first, " ")+1:])
 		}
 		nft(command)
 		d.verify = d.verify.AddDate(-1, 0, 0) // as if the last look was long ago
