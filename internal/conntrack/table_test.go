@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -108,29 +106,10 @@ func (d *domain) flow() Flow {
 	return f
 }
 
-// newSeed returns the randomness of a test: the same in each run, so that who changes
-// nothing breaks nothing. FAIRWAY_SEED=random looks for new faults, a number for an old one.
-func newSeed(t *testing.T) uint64 {
-	seed := uint64(1)
-	switch text := os.Getenv("FAIRWAY_SEED"); text {
-	case "":
-	case "random":
-		seed = rand.Uint64()
-	default:
-		n, err := strconv.ParseUint(text, 10, 64)
-		if err != nil {
-			t.Fatalf("FAIRWAY_SEED: %v", err)
-		}
-		seed = n
-	}
-	t.Logf("seed %d", seed)
-	return seed
-}
-
 // TestExact makes random entries, deletes random flows and compares what is left with
 // the slow reading of the documentation, on every age of kernel.
 func TestExact(t *testing.T) {
-	seed := newSeed(t)
+	seed := testnet.Seed(t)
 	local := []netip.Addr{netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("fd00::1")}
 	for i, k := range kernels {
 		t.Run(k.name, func(t *testing.T) {

@@ -4,10 +4,8 @@ import (
 	"encoding/json"
 	"math/rand/v2"
 	"net/netip"
-	"os"
 	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/testnet"
 )
 
 func parse[T any](t *testing.T, text string) *T {
@@ -418,29 +417,10 @@ func FuzzWhole(f *testing.F) {
 	})
 }
 
-// newSeed returns the seed of one test: the same in each run. FAIRWAY_SEED=random looks
-// for new faults, a number for an old one.
-func newSeed(t testing.TB) uint64 {
-	seed := uint64(1)
-	switch text := os.Getenv("FAIRWAY_SEED"); text {
-	case "":
-	case "random":
-		seed = rand.Uint64()
-	default:
-		n, err := strconv.ParseUint(text, 10, 64)
-		if err != nil {
-			t.Fatalf("FAIRWAY_SEED: %v", err)
-		}
-		seed = n
-	}
-	t.Logf("seed %d", seed)
-	return seed
-}
-
 // TestRandomObjects fills whole objects, with text that is sometimes an address or an
 // annotation.
 func TestRandomObjects(t *testing.T) {
-	seed := newSeed(t)
+	seed := testnet.Seed(t)
 	rnd := rand.New(rand.NewPCG(seed, 0))
 	words := []string{
 		"10.0.0.1", "10.0.0.2", "fd00::1", "::ffff:1.2.3.4", "None", "", "0.0.0.0", "10.0.0.0/8", "fd00::/200", "TCP", "UDP", "IPv4", "IPv6", "x",

@@ -2,34 +2,13 @@ package proxy
 
 import (
 	"errors"
-	"math/rand/v2"
-	"os"
-	"strconv"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/testnet"
 )
-
-// newSeed returns the randomness of a test: the same in each run, so that who changes
-// nothing breaks nothing. FAIRWAY_SEED=random looks for new faults, a number for an old one.
-func newSeed(t *testing.T) *rand.Rand {
-	seed := uint64(1)
-	switch text := os.Getenv("FAIRWAY_SEED"); text {
-	case "":
-	case "random":
-		seed = rand.Uint64()
-	default:
-		n, err := strconv.ParseUint(text, 10, 64)
-		if err != nil {
-			t.Fatalf("FAIRWAY_SEED: %v", err)
-		}
-		seed = n
-	}
-	t.Logf("seed %d", seed)
-	return rand.New(rand.NewPCG(seed, 0))
-}
 
 // unset deletes the i-th Service.
 func (a *api) unset(i int) {
@@ -43,7 +22,7 @@ func (a *api) unset(i int) {
 // transaction is as good as any. Whatever was asked for meanwhile, in the end the kernel
 // holds what the API says.
 func TestFaults(t *testing.T) {
-	rng, faults := newSeed(t), newSeed(t) // one goroutine each
+	rng, faults := testnet.Random(t), testnet.Random(t) // one goroutine each
 	var failed atomic.Int32
 	h := start(t, func() error {
 		if faults.IntN(10) > 0 {

@@ -4,13 +4,12 @@ import (
 	"cmp"
 	"math/rand/v2"
 	"net/netip"
-	"os"
 	"slices"
-	"strconv"
 	"testing"
 
 	"github.com/fairway-net/fairway/internal/scenario"
 	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/testnet"
 )
 
 // world is all objects at one moment: the input of the slow reference.
@@ -304,29 +303,10 @@ func (r rules) route(eps []service.Endpoint, m service.Masquerade) *service.Rout
 // Random events, compared after each of them with the slow reference: the policy, who
 // has an address, what Diff says, and that nothing in an old table changes.
 func TestModel(t *testing.T) {
-	rng := newSeed(t)
+	rng := testnet.Random(t)
 	for range 40 {
 		checkModel(t, rand.New(rand.NewPCG(rng.Uint64(), 0)), 60)
 	}
-}
-
-// newSeed returns the randomness of one test: the same in each run. FAIRWAY_SEED=random
-// looks for new faults, a number for an old one.
-func newSeed(t testing.TB) *rand.Rand {
-	seed := uint64(1)
-	switch text := os.Getenv("FAIRWAY_SEED"); text {
-	case "":
-	case "random":
-		seed = rand.Uint64()
-	default:
-		n, err := strconv.ParseUint(text, 10, 64)
-		if err != nil {
-			t.Fatalf("FAIRWAY_SEED: %v", err)
-		}
-		seed = n
-	}
-	t.Logf("seed %d", seed)
-	return rand.New(rand.NewPCG(seed, 0))
 }
 
 // algorithms are a few or all.

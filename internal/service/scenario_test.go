@@ -9,6 +9,7 @@ import (
 
 	"github.com/fairway-net/fairway/internal/scenario"
 	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/testnet"
 )
 
 var update = flag.Bool("update", false, "write the golden tables of testdata again")
@@ -80,7 +81,7 @@ func problems(t *service.Table) string {
 // In whatever order the objects come, the table is the same, and the changes from
 // table to table add up to it.
 func TestOrders(t *testing.T) {
-	rng, orders := newSeed(t), 0
+	rng, orders := testnet.Random(t), 0
 	for _, s := range scenarios(t) {
 		t.Run(s.Name, func(t *testing.T) {
 			want := s.Table()

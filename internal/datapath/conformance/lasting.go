@@ -158,7 +158,7 @@ func (s suite) established(t testing.TB) {
 // Service has, and Services that do not change never notice.
 func (s suite) continuity(t testing.TB) {
 	r := sixRig(t, s)
-	rng := newSeed(t)
+	rng := testnet.Random(t)
 	next := func() *service.Table {
 		// Endpoint 0 is always there; more and less around it, in every number.
 		some := append([]int{0}, rng.Perm(5)[:rng.IntN(6)]...)
@@ -185,7 +185,7 @@ func (s suite) continuity(t testing.TB) {
 // faults: one write of ten fails, sometimes all of them, in the middle of everything.
 // Sync is repeated until it succeeds, as internal/proxy does.
 func (s suite) faults(t testing.TB) {
-	rng := newSeed(t)
+	rng := testnet.Random(t)
 	gen := s.objects(rng)
 	v, settings := gen.Vantage()
 	eps := pods(gen)

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -228,25 +226,6 @@ func describe(f *service.Frontend) string {
 	}
 	return fmt.Sprintf("%v by %v inside %v/%v%v outside %v/%v%v", f.Service, f.Balance,
 		f.Inside.Action, f.Inside.Masquerade, f.Inside.Endpoints, f.Outside.Action, f.Outside.Masquerade, f.Outside.Endpoints)
-}
-
-// newSeed returns the randomness of one test: the same in each run, so that who changes
-// nothing breaks nothing. FAIRWAY_SEED=random looks for new faults, a number for an old one.
-func newSeed(t testing.TB) *rand.Rand {
-	seed := uint64(1)
-	switch text := os.Getenv("FAIRWAY_SEED"); text {
-	case "":
-	case "random":
-		seed = rand.Uint64()
-	default:
-		n, err := strconv.ParseUint(text, 10, 64)
-		if err != nil {
-			t.Fatalf("FAIRWAY_SEED: %v", err)
-		}
-		seed = n
-	}
-	t.Logf("seed %d", seed)
-	return rand.New(rand.NewPCG(seed, 0))
 }
 
 // objects generates random objects that the datapath can serve.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/fairway-net/fairway/internal/scenario"
 	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/testnet"
 )
 
 // pods are the endpoints of all random tables.
@@ -47,7 +48,7 @@ func (s suite) empty(t testing.TB) {
 
 // random: one table after the other, held against the kernel after each.
 func (s suite) random(t testing.TB) {
-	rng := newSeed(t)
+	rng := testnet.Random(t)
 	gen := s.objects(rng)
 	v, settings := gen.Vantage()
 	r := newRig(t, s, v.Node, pods(gen))
@@ -143,7 +144,7 @@ func bigService(i, round int) (*service.Service, []*service.Slice, service.Vanta
 // adopt: a new instance finds what another left for another table, and writes what
 // differs: less than the whole, and the result is the same.
 func (s suite) adopt(t testing.TB) {
-	rng := newSeed(t)
+	rng := testnet.Random(t)
 	gen := s.objects(rng)
 	v, settings := gen.Vantage()
 	r := newRig(t, s, v.Node, pods(gen))
