@@ -65,16 +65,17 @@ test-product:
 	CGO_ENABLED=1 go test -race -skip 'TestConformance|TestHash' ./internal/datapath/userspace
 	go build ./... && go test -p 1 -timeout 30m ./...
 
-# Without vet: it would analyse all of Kubernetes first, which takes longer than the tests.
+# Without vet: it would analyse all of Kubernetes first, which takes longer than the tests. Never from
+# the cache: it does not know the programs in bin/, which are what is tested.
 test-lab:
-	cd lab && FAIRWAY_LAB_BIN=$(CURDIR)/bin/fairway-lab go test -vet=off -timeout 15m ./...
+	cd lab && FAIRWAY_LAB_BIN=$(CURDIR)/bin/fairway-lab go test -count=1 -vet=off -timeout 15m ./...
 
 bin/kube-proxy: test/peers/go.mod
 	cd test/peers && go build -o ../../bin/kube-proxy k8s.io/kubernetes/cmd/kube-proxy && touch ../../bin/kube-proxy
 
 ## test-peers: 500 random clusters for real kube-proxy and for us, the same packets, and faults; SEEDS=N FIRST_SEED=N for others, GONE=60 for a minute without API server
 test-peers: build bin/kube-proxy
-	cd test/peers && go test -vet=off -timeout 30m ./...
+	cd test/peers && go test -count=1 -vet=off -timeout 30m ./...
 
 ## bench-scale: both at 1,000 and 10,000 Services and one of 5,000 endpoints, us at 50,000 too; ARGS="-kube-proxy-max 50000" for it as well (an hour)
 bench-scale: build bin/kube-proxy
