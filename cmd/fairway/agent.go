@@ -174,16 +174,16 @@ func (a *agent) serve(ctx context.Context, server *health.Server) error {
 
 // view returns for whom tables are compiled: this node as the API server knows it now,
 // and what its datapath can do. dp may be nil.
-func (a *agent) view(src *kube.Source, dp datapath.Datapath) func() (service.Vantage, service.Settings) {
+func (a *agent) view(src *kube.Source, dp datapath.Datapath) func() (service.Node, service.Settings) {
 	var lacks service.Algorithms
 	if dp != nil {
 		lacks = ^dp.Algorithms()
 	}
-	return func() (service.Vantage, service.Settings) {
+	return func() (service.Node, service.Settings) {
 		n, _ := src.Node() // a node that is not there (yet) has no zone and no addresses
 		s, v := a.cfg.Settings(n.Zone, n.Addrs, n.PodCIDRs)
 		s.ServiceCIDRs = src.ServiceCIDRs()
-		v.Lacks = lacks
+		v.Unsupported = lacks
 		return v, s
 	}
 }

@@ -103,7 +103,7 @@ type stage struct {
 	vips            map[bool]netip.Addr // by whether it is IPv4
 }
 
-func newStage(t *testing.T, closing service.Closing) *stage {
+func newStage(t *testing.T, closing service.TerminationPolicy) *stage {
 	t.Helper()
 	s := &stage{Net: testnet.New(t), t: t}
 	s.node = s.Node("node")
@@ -115,7 +115,7 @@ func newStage(t *testing.T, closing service.Closing) *stage {
 	s.api = &cluster{
 		synced: make(chan struct{}), dirty: make(chan struct{}, 1), alive: map[netip.Addr]bool{},
 		service: &service.Service{
-			Name: service.Name{Namespace: "shop", Name: "web"}, ClusterIPs: []netip.Addr{s.vips[true], s.vips[false]}, Close: closing,
+			Name: service.Name{Namespace: "shop", Name: "web"}, ClusterIPs: []netip.Addr{s.vips[true], s.vips[false]}, Termination: closing,
 			Ports: []service.Port{
 				{Name: "tcp", Proto: service.TCP, Port: 80, NodePort: 30080}, {Name: "udp", Proto: service.UDP, Port: 80, NodePort: 30080},
 			},
@@ -169,7 +169,7 @@ func (s *stage) start(ends bool) (stop func()) {
 	f := newFlows(log, s.api.Alive, dp, func() service.Settings { return settings })
 	cfg := proxy.Config{
 		Log: log, Source: s.api, Datapath: dp, Health: health.NewState(time.Minute),
-		View:    func() (service.Vantage, service.Settings) { return service.Vantage{Node: "node"}, settings },
+		View:    func() (service.Node, service.Settings) { return service.Node{Name: "node"}, settings },
 		Metrics: proxy.NewMetrics(proxy.MetricsConfig{Registry: prometheus.NewRegistry(), Mode: "nftables"}),
 	}
 	if ends {
@@ -234,7 +234,7 @@ func (s *stage) eventually(what string, is func() bool) {
 func TestConnectionsEnd(t *testing.T) {
 	yes, no := ready(true), ready(false)
 	for name, c := range map[string]struct {
-		closing service.Closing
+		closing service.TerminationPolicy
 		left    *service.SliceEndpoint // what is left of the endpoint
 		alive   bool
 		ends    bool
@@ -242,9 +242,9 @@ func TestConnectionsEnd(t *testing.T) {
 		"deleted":                                  {ends: true},
 		"not ready":                                {left: &no},
 		"left the Service, but lives":              {alive: true},
-		"deleted, connections are never closed":    {closing: service.CloseNever},
-		"not ready, and unready ones are closed":   {closing: service.CloseUnready, left: &no, alive: true, ends: true},
-		"ready as before, unready ones are closed": {closing: service.CloseUnready, left: &yes},
+		"deleted, connections are never closed":    {closing: service.TerminateNever},
+		"not ready, and unready ones are closed":   {closing: service.TerminateUnready, left: &no, alive: true, ends: true},
+		"ready as before, unready ones are closed": {closing: service.TerminateUnready, left: &yes},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -277,7 +277,7 @@ func TestConnectionsEnd(t *testing.T) {
 			if c.left != &yes {
 				s.goes(udp, "b") // and the walk
 			}
-			if c.alive && c.closing == service.CloseGone {
+			if c.alive && c.closing == service.TerminateGone {
 				s.eventually("the API server was asked", func() bool { return s.api.asked.Load() == 2 })
 			}
 			for _, conn := range all {
@@ -292,7 +292,7 @@ func TestConnectionsEnd(t *testing.T) {
 // TestAgentKilled: flows that became wrong just before an agent was killed end when the
 // next one starts, although it finds all rules as they should be.
 func TestAgentKilled(t *testing.T) {
-	s := newStage(t, service.CloseGone)
+	s := newStage(t, service.TerminateGone)
 	yes := ready(true)
 	s.endpoints(&yes, nil)
 	stop := s.start(false)
@@ -329,7 +329,7 @@ func TestAgentKilled(t *testing.T) {
 // TestUDP: a client that keeps its port is refused when the Service has nobody any more,
 // and answered when it has somebody again.
 func TestUDP(t *testing.T) {
-	s := newStage(t, service.CloseGone)
+	s := newStage(t, service.TerminateGone)
 	yes := ready(true)
 	s.endpoints(&yes, nil)
 	s.start(true)

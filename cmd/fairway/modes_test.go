@@ -163,13 +163,13 @@ func TestDumpAndCleanup(t *testing.T) {
 // example is a table of one Service.
 func example() *service.Table {
 	to := &service.Route{
-		Action: service.Forward, Masquerade: service.MasqueradeFar,
+		Action: service.Forward, Masquerade: service.MasqueradeOffCluster,
 		Endpoints: []service.Endpoint{{Addr: netip.MustParseAddrPort("10.244.0.5:8080"), Local: true}},
 	}
 	return service.NewTable(service.Settings{Pods: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}, []*service.Frontend{{
 		Addr: netip.MustParseAddrPort("10.96.0.8:80"), Proto: service.TCP,
-		Service: service.PortName{Name: service.Name{Namespace: "default", Name: "web"}, Port: "http"},
-		Inside:  to, Outside: to,
+		Service:  service.PortName{Name: service.Name{Namespace: "default", Name: "web"}, Port: "http"},
+		Internal: to, External: to,
 	}})
 }
 

@@ -140,7 +140,7 @@ func (c *Config) HealthTimeout() time.Duration { return 2 * c.SyncPeriod }
 // Settings computes what a datapath and service.Compile must know of the node, from
 // what the API server says of it: its zone, its addresses with the best one of each
 // family first, and its podCIDRs.
-func (c *Config) Settings(zone string, addrs []netip.Addr, podCIDRs []netip.Prefix) (service.Settings, service.Vantage) {
+func (c *Config) Settings(zone string, addrs []netip.Addr, podCIDRs []netip.Prefix) (service.Settings, service.Node) {
 	s := service.Settings{Pods: c.ClusterCIDRs, NodePorts: slices.Clone(c.NodePorts.Prefixes)}
 	switch c.Detect {
 	case DetectNodeCIDR:
@@ -155,8 +155,8 @@ func (c *Config) Settings(zone string, addrs []netip.Addr, podCIDRs []netip.Pref
 		}
 	}
 	s.NodePorts = widest(s.NodePorts)
-	v := service.Vantage{
-		Node: c.NodeName, Zone: zone,
+	v := service.Node{
+		Name: c.NodeName, Zone: zone,
 		MasqueradeAll: c.MasqueradeAll, RefuseExternalIPs: c.RefuseExternalIPs,
 		Balance: c.balance(),
 	}

@@ -511,7 +511,7 @@ func TestSettings(t *testing.T) {
 			if !slices.Equal(got.Pods, test.want.Pods) || !slices.Equal(got.NodePorts, test.want.NodePorts) {
 				t.Errorf("got  %v\nwant %v", got, test.want)
 			}
-			want := service.Vantage{Node: "host-1", Zone: "zone-a", MasqueradeAll: test.masqAll}
+			want := service.Node{Name: "host-1", Zone: "zone-a", MasqueradeAll: test.masqAll}
 			want.Detect4, want.Detect6 = test.want.Detect()
 			want.Primary4, want.Primary6 = v.Primary4, v.Primary6 // TestPrimary looks at those
 			if v != want || test.detect != (v.Detect4 || v.Detect6) {

@@ -54,10 +54,10 @@ func annotations(o *corev1.Service, svc *service.Service, bad *problems) {
 		}
 	}
 	if text, ok := read(annotationClose); ok {
-		c, err := service.ParseClosing(text)
+		c, err := service.ParseTerminationPolicy(text)
 		if err != nil {
 			bad.add(reasonAnnotation, "annotation %s: %v; %v counts", annotationClose, err, c)
 		}
-		svc.Close = c
+		svc.Termination = c
 	}
 }

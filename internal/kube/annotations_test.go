@@ -37,8 +37,8 @@ func TestAnnotations(t *testing.T) {
 		"weights":     {notes{"fairway.net/weights": "true"}, service.Service{Weighted: true}, ""},
 		"no weights":  {notes{"fairway.net/weights": "false"}, service.Service{}, ""},
 		"bad weights": {notes{"fairway.net/weights": "3"}, service.Service{}, `InvalidAnnotation: annotation fairway.net/weights: "3" is neither true nor false; its pods' weights do not count`},
-		"close":       {notes{"fairway.net/close-connections": "unready"}, service.Service{Close: service.CloseUnready}, ""},
-		"never close": {notes{"fairway.net/close-connections": "never"}, service.Service{Close: service.CloseNever}, ""},
+		"close":       {notes{"fairway.net/close-connections": "unready"}, service.Service{Termination: service.TerminateUnready}, ""},
+		"never close": {notes{"fairway.net/close-connections": "never"}, service.Service{Termination: service.TerminateNever}, ""},
 		"bad close": {
 			notes{"fairway.net/close-connections": "maybe", "fairway.net/balance": "nq"}, balance(service.NeverQueue),
 			`InvalidAnnotation: annotation fairway.net/close-connections: "maybe" is none of gone, unready, never; gone counts`,
@@ -49,8 +49,8 @@ func TestAnnotations(t *testing.T) {
 			o.Annotations = test.notes
 			o.Spec.Selector = map[string]string{"app": "web"}
 			svc := ConvertService(o)
-			got := service.Service{Balance: svc.Balance, Balanced: svc.Balanced, Weighted: svc.Weighted, Close: svc.Close}
-			if got.Balance != test.want.Balance || got.Balanced != test.want.Balanced || got.Weighted != test.want.Weighted || got.Close != test.want.Close {
+			got := service.Service{Balance: svc.Balance, Balanced: svc.Balanced, Weighted: svc.Weighted, Termination: svc.Termination}
+			if got.Balance != test.want.Balance || got.Balanced != test.want.Balanced || got.Weighted != test.want.Weighted || got.Termination != test.want.Termination {
 				t.Errorf("got %+v, want %+v", got, test.want)
 			}
 			if m := messages(svc.Problems); m != test.problem {

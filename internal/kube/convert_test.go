@@ -247,7 +247,7 @@ func checkService(t *testing.T, svc *service.Service) {
 		}
 	}
 	checkProblems(t, svc.Problems)
-	service.Compile(svc, nil, service.Vantage{})
+	service.Compile(svc, nil, service.Node{})
 }
 
 func checkSlice(t *testing.T, s *service.Slice) {
@@ -351,7 +351,7 @@ func checkWhole(t *testing.T, w *whole) *service.Table {
 		checkProblems(t, s.Problems)
 	}
 	b := service.NewBuilder()
-	b.Set(service.Compile(svc, eps, service.Vantage{Node: "n", Zone: "z", Lacks: w.Lacks &^ 1}))
+	b.Set(service.Compile(svc, eps, service.Node{Name: "n", Zone: "z", Unsupported: w.Lacks &^ 1}))
 	table := b.Table(service.Settings{})
 	for f := range table.Frontends() {
 		checkFrontend(t, f)
@@ -376,7 +376,7 @@ func checkWhole(t *testing.T, w *whole) *service.Table {
 
 func checkFrontend(t *testing.T, f *service.Frontend) {
 	t.Helper()
-	for _, r := range []*service.Route{f.Inside, f.Outside} {
+	for _, r := range []*service.Route{f.Internal, f.External} {
 		if (r.Action == service.Forward) != (len(r.Endpoints) > 0) {
 			t.Errorf("%v: %v with %d endpoints", f.Key(), r.Action, len(r.Endpoints))
 		}
@@ -483,11 +483,11 @@ type seen struct{ frontends, endpoints, weights, balanced, closing int }
 func (s *seen) add(t *service.Table) {
 	for f := range t.Frontends() {
 		s.frontends++
-		s.endpoints += len(f.Outside.Endpoints)
-		for _, e := range f.Outside.Endpoints {
+		s.endpoints += len(f.External.Endpoints)
+		for _, e := range f.External.Endpoints {
 			s.weights += int(min(e.Weight, 1))
 		}
 		s.balanced += min(int(f.Balance), 1)
-		s.closing += min(int(f.Close), 1)
+		s.closing += min(int(f.Termination), 1)
 	}
 }

@@ -69,7 +69,7 @@ func table(last ...byte) *service.Table {
 	b := service.NewBuilder()
 	b.Set(service.Compile(&service.Service{
 		Name: name, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, Ports: []service.Port{{Proto: service.UDP, Port: 53}},
-	}, []*service.Slice{slice}, service.Vantage{Node: "n"}))
+	}, []*service.Slice{slice}, service.Node{Name: "n"}))
 	return b.Table(service.Settings{})
 }
 

@@ -226,9 +226,9 @@ func noLocal(e *service.Entry) []missing {
 	for _, f := range e.Frontends {
 		is4 := f.Addr.Addr().Is4()
 		switch {
-		case f.Reserved && f.Inside.Action == service.Drop:
+		case f.ClusterIP && f.Internal.Action == service.Drop:
 			add(is4, "internal")
-		case !f.Reserved && f.Outside.Action == service.Drop:
+		case !f.ClusterIP && f.External.Action == service.Drop:
 			add(is4, "external")
 		}
 	}

@@ -53,7 +53,7 @@ type Config struct {
 	// Counter is the Datapath's side that counts. nil: it does not.
 	Counter datapath.Counter
 	// View returns for whom tables are compiled, from the node's object as it is now.
-	View func() (service.Vantage, service.Settings)
+	View func() (service.Node, service.Settings)
 	// Forget ends flows that a change made wrong and returns how many there were. nil:
 	// none are ended.
 	Forget func(context.Context, []service.Flow) (ended int, err error)
@@ -94,7 +94,7 @@ type Loop struct {
 
 // view is what tables are compiled for.
 type view struct {
-	vantage  service.Vantage
+	vantage  service.Node
 	settings service.Settings
 }
 

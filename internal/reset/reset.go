@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/fairway-net/fairway/internal/conntrack"
-	"github.com/fairway-net/fairway/internal/datapath/nft"
+	"github.com/fairway-net/fairway/internal/nft"
 )
 
 const (

@@ -74,7 +74,7 @@ func (s *Scenario) ways(rng *rand.Rand) []way {
 		}
 	}
 	elsewhere, here := s.Vantage, s.Vantage
-	elsewhere.Zone, elsewhere.Node, elsewhere.MasqueradeAll = "elsewhere", "another", !here.MasqueradeAll
+	elsewhere.Zone, elsewhere.Name, elsewhere.MasqueradeAll = "elsewhere", "another", !here.MasqueradeAll
 	gone := func(e Event) []Event { return []Event{e.gone()} }
 	other := func(e Event) []Event { return []Event{e.other(rng)} }
 	return []way{

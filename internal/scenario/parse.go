@@ -37,7 +37,7 @@ func Parse(data []byte) (*Scenario, error) {
 			}
 		}
 	}
-	if s.Vantage.Node == "" {
+	if s.Vantage.Name == "" {
 		return nil, fmt.Errorf(`the line "node NAME" is missing: from whose view is the table?`)
 	}
 	s.Vantage.Primary4, s.Vantage.Primary6 = World.Node.Addr(true), World.Node.Addr(false)
@@ -85,7 +85,7 @@ func (s *Scenario) node(f []string) error {
 	if len(f) == 0 || len(f) > 2 {
 		return fmt.Errorf("node: want NAME and perhaps zone=ZONE")
 	}
-	s.Vantage.Node = f[0]
+	s.Vantage.Name = f[0]
 	if len(f) == 2 {
 		zone, ok := strings.CutPrefix(f[1], "zone=")
 		if !ok {
@@ -109,7 +109,7 @@ func (s *Scenario) balance(f []string) error {
 		if f[0] == "balance" {
 			s.Vantage.Balance = a
 		} else {
-			s.Vantage.Lacks |= service.AlgorithmsOf(a)
+			s.Vantage.Unsupported |= service.AlgorithmsOf(a)
 		}
 	}
 	return nil
@@ -146,10 +146,10 @@ func (s *Scenario) to(p *Packet, text string) error {
 	if p.Proto, err = service.ParseProto(proto); err != nil {
 		return fmt.Errorf("to: %w", err)
 	}
-	if rest, ok := strings.CutPrefix(addr, s.Vantage.Node+":"); ok {
+	if rest, ok := strings.CutPrefix(addr, s.Vantage.Name+":"); ok {
 		addr = World.Node.V4.String() + ":" + rest
 	}
-	if rest, ok := strings.CutPrefix(addr, "["+s.Vantage.Node+"]:"); ok {
+	if rest, ok := strings.CutPrefix(addr, "["+s.Vantage.Name+"]:"); ok {
 		addr = "[" + World.Node.V6.String() + "]:" + rest
 	}
 	if p.To, err = netip.ParseAddrPort(addr); err != nil {

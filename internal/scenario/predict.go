@@ -113,9 +113,9 @@ func Predict(t *service.Table, p Packet) (Outcome, bool) {
 	}
 	isPod := contains(t.Settings.Pods, p.From.Addr) || len(t.Settings.PodInterfaces) > 0 && p.From.here(f)
 	isNode := ofNode(p.From.Addr)
-	route := f.Outside
+	route := f.External
 	if isPod || isNode {
-		route = f.Inside
+		route = f.Internal
 	}
 	out := Outcome{Action: route.Action, Sticky: route.Action == service.Forward && f.Affinity > 0}
 	out.Some = f.Balance != service.Random && f.Balance != service.RoundRobin
@@ -123,7 +123,7 @@ func Predict(t *service.Table, p Packet) (Outcome, bool) {
 		out.Some = out.Some || e.Weight != 0
 		r := Reach{Endpoint: e.Addr, Source: Client}
 		hairpin := e.Local && e.Addr.Addr() == p.From.Addr
-		far := route.Masquerade == service.MasqueradeFar && !isPod
+		far := route.Masquerade == service.MasqueradeOffCluster && !isPod
 		switch {
 		case isNode:
 			r.Source = Node
@@ -146,7 +146,7 @@ func (f From) here(at *service.Frontend) bool {
 	if f.Place == World.Pod.Name {
 		return true
 	}
-	for _, r := range [...]*service.Route{at.Inside, at.Outside} {
+	for _, r := range [...]*service.Route{at.Internal, at.External} {
 		for _, e := range r.Endpoints {
 			if e.Local && e.Addr.Addr() == f.Addr && !ofNode(f.Addr) {
 				return true
@@ -177,7 +177,7 @@ func frontend(t *service.Table, p Packet) *service.Frontend {
 // reserved reports whether an address belongs to a Service alone.
 func reserved(t *service.Table, a netip.Addr) bool {
 	for f := range t.Frontends() {
-		if f.Reserved && f.Addr.Addr() == a {
+		if f.ClusterIP && f.Addr.Addr() == a {
 			return true
 		}
 	}

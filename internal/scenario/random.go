@@ -28,8 +28,8 @@ type Random struct {
 func NewRandom(rng *rand.Rand) *Random { return &Random{rng: rng, Services: 12, Pods: 6} }
 
 // Vantage returns who may look at the events, and its settings.
-func (r *Random) Vantage() (service.Vantage, service.Settings) {
-	v := service.Vantage{Primary4: World.Node.V4, Primary6: World.Node.V6, Node: "node-1", Zone: []string{"", "a", "b"}[r.rng.IntN(3)], MasqueradeAll: r.rng.IntN(5) == 0}
+func (r *Random) Vantage() (service.Node, service.Settings) {
+	v := service.Node{Primary4: World.Node.V4, Primary6: World.Node.V6, Name: "node-1", Zone: []string{"", "a", "b"}[r.rng.IntN(3)], MasqueradeAll: r.rng.IntN(5) == 0}
 	if r.Algorithms != 0 {
 		v = offer(v, r.Algorithms)
 		if a := service.Algorithm(r.rng.IntN(algorithms)); r.Algorithms.Has(a) {

@@ -16,7 +16,7 @@ import (
 // A Scenario is one file.
 type Scenario struct {
 	Name     string // the file's, without directory and ".txtar"
-	Vantage  service.Vantage
+	Vantage  service.Node
 	Settings service.Settings
 	Packets  []Packet
 	Services []*service.Service
@@ -95,9 +95,9 @@ func (s *Scenario) Offer(all service.Algorithms) *Scenario {
 	return &o
 }
 
-func offer(v service.Vantage, all service.Algorithms) service.Vantage {
-	v.Lacks |= ^all
-	if v.Lacks.Has(v.Balance) {
+func offer(v service.Node, all service.Algorithms) service.Node {
+	v.Unsupported |= ^all
+	if v.Unsupported.Has(v.Balance) {
 		v.Balance = service.Random
 	}
 	return v

@@ -42,8 +42,8 @@ packet from=outside to=[n1]:30080/tcp -> reject
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := service.Vantage{
-		Node: "n1", Zone: "a", Detect4: true, MasqueradeAll: true,
+	want := service.Node{
+		Name: "n1", Zone: "a", Detect4: true, MasqueradeAll: true,
 		Primary4: World.Node.Addr(true), Primary6: World.Node.Addr(false),
 	}
 	if s.Vantage != want {
@@ -138,8 +138,8 @@ func TestPredict(t *testing.T) {
 		Pods:      []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")},
 		NodePorts: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")},
 	}, []*service.Frontend{
-		{Addr: addr("10.96.0.9:80"), Proto: service.TCP, Inside: route(service.MasqueradeFar, local, remote), Outside: route(service.MasqueradeFar, local, remote)},
-		{Addr: addr("0.0.0.0:30080"), Proto: service.TCP, Inside: route(service.MasqueradeFar, remote), Outside: &service.Route{Action: service.Drop}},
+		{Addr: addr("10.96.0.9:80"), Proto: service.TCP, Internal: route(service.MasqueradeOffCluster, local, remote), External: route(service.MasqueradeOffCluster, local, remote)},
+		{Addr: addr("0.0.0.0:30080"), Proto: service.TCP, Internal: route(service.MasqueradeOffCluster, remote), External: &service.Route{Action: service.Drop}},
 	})
 	for _, c := range []struct {
 		place, to string

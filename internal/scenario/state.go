@@ -13,14 +13,14 @@ type Event struct {
 	Slice       *service.Slice
 	GoneService service.Name
 	GoneSlice   service.Name
-	Vantage     *service.Vantage // the node itself has changed: its zone, its addresses
-	Flush       bool             // a table is made now, of all events so far
+	Vantage     *service.Node // the node itself has changed: its zone, its addresses
+	Flush       bool          // a table is made now, of all events so far
 }
 
 // A State is the smallest thing that does what internal/proxy does: it takes events
 // in the order in which they come and makes tables of them.
 type State struct {
-	vantage  service.Vantage
+	vantage  service.Node
 	settings service.Settings
 	services map[service.Name]*service.Service
 	slices   []*service.Slice // in the order in which they came
@@ -29,7 +29,7 @@ type State struct {
 }
 
 // NewState returns a State without objects.
-func NewState(v service.Vantage, s service.Settings) *State {
+func NewState(v service.Node, s service.Settings) *State {
 	return &State{
 		vantage: v, settings: s,
 		services: map[service.Name]*service.Service{},

@@ -41,7 +41,7 @@ func someService(i int) *service.Service {
 func BenchmarkHuge(b *testing.B) {
 	svc := someService(1)
 	slices := hugeSlices(svc.Name, 5000)
-	v := service.Vantage{Node: "node-1", Zone: "a"}
+	v := service.Node{Name: "node-1", Zone: "a"}
 	builder := service.NewBuilder()
 	builder.Set(service.Compile(svc, slices, v))
 	last := builder.Table(service.Settings{})
@@ -70,7 +70,7 @@ func BenchmarkHugeCompile(b *testing.B) {
 	slices := hugeSlices(svc.Name, 5000)
 	b.ReportAllocs()
 	for b.Loop() {
-		service.Compile(svc, slices, service.Vantage{Node: "node-1", Zone: "a"})
+		service.Compile(svc, slices, service.Node{Name: "node-1", Zone: "a"})
 	}
 }
 
@@ -83,7 +83,7 @@ func BenchmarkMemory(b *testing.B) {
 		builder := service.NewBuilder()
 		for i := range n {
 			svc := someService(i)
-			builder.Set(service.Compile(svc, hugeSlices(svc.Name, 2), service.Vantage{Node: "node-1"}))
+			builder.Set(service.Compile(svc, hugeSlices(svc.Name, 2), service.Node{Name: "node-1"}))
 		}
 		table := builder.Table(service.Settings{})
 		b.ReportMetric(float64(heap()-before)/n, "B/service")

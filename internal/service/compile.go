@@ -29,7 +29,7 @@ type HealthCheck struct {
 
 // Compile decides what the node at v does for svc, whose endpoints are in slices.
 // It never fails: what makes no sense is left out and reported in Entry.Problems.
-func Compile(svc *Service, eps []*Slice, v Vantage) *Entry {
+func Compile(svc *Service, eps []*Slice, v Node) *Entry {
 	c := compilation{svc: svc, v: v, entry: &Entry{Name: svc.Name, Created: svc.Created}}
 	c.entry.Problems = append(c.entry.Problems, svc.Problems...)
 	for _, s := range eps {
@@ -46,13 +46,13 @@ func Compile(svc *Service, eps []*Slice, v Vantage) *Entry {
 			continue
 		}
 		for _, ip := range c.families() {
-			c.port(port, ip, collect(eps, port, ip.Is4(), svc.Weighted, v.Node))
+			c.port(port, ip, collect(eps, port, ip.Is4(), svc.Weighted, v.Name))
 		}
 	}
 	if svc.HealthCheckNodePort != 0 && svc.ExternalLocal {
 		h := &HealthCheck{Service: svc.Name, Port: svc.HealthCheckNodePort}
 		for _, ip := range c.families() {
-			if n := localReady(eps, v.Node, ip.Is4()); ip.Is4() {
+			if n := localReady(eps, v.Name, ip.Is4()); ip.Is4() {
 				h.Endpoints4 = n
 			} else {
 				h.Endpoints6 = n
@@ -70,7 +70,7 @@ func (c *compilation) algorithm() Algorithm {
 	if !c.svc.Balanced {
 		return c.v.Balance
 	}
-	if c.v.Lacks.Has(c.svc.Balance) {
+	if c.v.Unsupported.Has(c.svc.Balance) {
 		c.problem("BalanceNotSupported", "this node's proxy mode cannot balance by %v; it balances by %v", c.svc.Balance, c.v.Balance)
 		return c.v.Balance
 	}
@@ -80,7 +80,7 @@ func (c *compilation) algorithm() Algorithm {
 // compilation is one run of Compile.
 type compilation struct {
 	svc   *Service
-	v     Vantage
+	v     Node
 	ports []Port // those admitted so far
 	entry *Entry
 	// balance is how all frontends spread connections.
@@ -149,8 +149,8 @@ func (c *compilation) port(p Port, ip netip.Addr, all []candidate) {
 	var serving []netip.AddrPort
 	add := func(addr netip.Addr, port uint16, inside, outside *Route) *Frontend {
 		f := &Frontend{
-			Addr: netip.AddrPortFrom(addr, port), Proto: p.Proto, Service: name, Inside: inside, Outside: outside,
-			Balance: c.balance, Affinity: c.svc.Affinity, Serving: serving, Close: c.svc.Close,
+			Addr: netip.AddrPortFrom(addr, port), Proto: p.Proto, Service: name, Internal: inside, External: outside,
+			Balance: c.balance, Affinity: c.svc.Affinity, Retained: serving, Termination: c.svc.Termination,
 		}
 		c.entry.Frontends = append(c.entry.Frontends, f)
 		return f
@@ -158,7 +158,7 @@ func (c *compilation) port(p Port, ip netip.Addr, all []candidate) {
 
 	in := c.internal(set, ip.Is4())
 	serving = set.besides(in, in)
-	add(ip, p.Port, in, in).Reserved = true
+	add(ip, p.Port, in, in).ClusterIP = true
 
 	inside, outside := c.external(set)
 	serving = set.besides(inside, outside)
@@ -247,7 +247,7 @@ func (c *compilation) internal(set choice, is4 bool) *Route {
 	case c.v.MasqueradeAll:
 		masq = MasqueradeAll
 	case is4 && c.v.Detect4, !is4 && c.v.Detect6:
-		masq = MasqueradeFar
+		masq = MasqueradeOffCluster
 	}
 	if c.svc.InternalLocal {
 		return set.route(set.local, masq).local()
@@ -265,5 +265,5 @@ func (c *compilation) external(set choice) (inside, outside *Route) {
 		r := set.route(set.cluster, MasqueradeAll)
 		return r, r
 	}
-	return set.route(set.cluster, MasqueradeFar), set.route(set.local, MasqueradeHairpin).local()
+	return set.route(set.cluster, MasqueradeOffCluster), set.route(set.local, MasqueradeHairpin).local()
 }

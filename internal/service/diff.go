@@ -82,8 +82,8 @@ func (f *Frontend) Equal(o *Frontend) bool {
 	if f == nil || o == nil {
 		return f == o
 	}
-	return f == o || f.Key() == o.Key() && f.Service == o.Service && f.Reserved == o.Reserved && f.Affinity == o.Affinity && f.Balance == o.Balance &&
-		slices.Equal(f.Sources, o.Sources) && f.Inside.Equal(o.Inside) && f.Outside.Equal(o.Outside)
+	return f == o || f.Key() == o.Key() && f.Service == o.Service && f.ClusterIP == o.ClusterIP && f.Affinity == o.Affinity && f.Balance == o.Balance &&
+		slices.Equal(f.Sources, o.Sources) && f.Internal.Equal(o.Internal) && f.External.Equal(o.External)
 }
 
 // Equal reports whether r and o send packets the same way.

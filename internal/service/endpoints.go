@@ -149,7 +149,7 @@ type choice struct {
 //     but still serve. Hints do not apply.
 //
 // Weights come last: they share out what is left.
-func categorize(all []candidate, p Port, svc *Service, v Vantage) choice {
+func categorize(all []candidate, p Port, svc *Service, v Node) choice {
 	set := choice{all: all, keeps: keeps(p, svc)}
 	ready := func(c candidate) bool { return c.from.Ready }
 	draining := func(c candidate) bool { return c.from.Serving && c.from.Terminating }
@@ -181,9 +181,9 @@ func categorize(all []candidate, p Port, svc *Service, v Vantage) choice {
 // of TCP where the Service closes nothing, nobody asks.
 func keeps(p Port, svc *Service) func(candidate) bool {
 	switch {
-	case p.Proto == SCTP, p.Proto == TCP && svc.Close == CloseNever:
+	case p.Proto == SCTP, p.Proto == TCP && svc.Termination == TerminateNever:
 		return func(candidate) bool { return false }
-	case p.Proto == TCP && svc.Close == CloseGone:
+	case p.Proto == TCP && svc.Termination == TerminateGone:
 		return func(candidate) bool { return true }
 	}
 	return func(c candidate) bool { return c.from.Ready || c.from.Serving }
@@ -211,7 +211,7 @@ func (s choice) besides(inside, outside *Route) []netip.AddrPort {
 // hints returns the filter that topology hints ask for, nil if there is none. It is all
 // or nothing: hints count only if every ready endpoint has one of the kind and one of
 // them is for us, or part of a half-written update would decide where traffic goes.
-func hints(all []candidate, v Vantage) func(candidate) bool {
+func hints(all []candidate, v Node) func(candidate) bool {
 	usable := func(of func(candidate) []string, here string) bool {
 		found := false
 		for _, c := range all {
@@ -228,8 +228,8 @@ func hints(all []candidate, v Vantage) func(candidate) bool {
 	node := func(c candidate) []string { return c.from.NodeHints }
 	zone := func(c candidate) []string { return c.from.ZoneHints }
 	switch {
-	case usable(node, v.Node):
-		return func(c candidate) bool { return slices.Contains(c.from.NodeHints, v.Node) }
+	case usable(node, v.Name):
+		return func(c candidate) bool { return slices.Contains(c.from.NodeHints, v.Name) }
 	case usable(zone, v.Zone):
 		return func(c candidate) bool { return slices.Contains(c.from.ZoneHints, v.Zone) }
 	}

@@ -54,20 +54,20 @@ func (f *Frontend) rows() [][]string {
 		}
 		return fields
 	}
-	if f.Inside.Equal(f.Outside) {
-		return [][]string{row("any", f.Inside)}
+	if f.Internal.Equal(f.External) {
+		return [][]string{row("any", f.Internal)}
 	}
-	return [][]string{row("inside", f.Inside), row("outside", f.Outside)}
+	return [][]string{row("inside", f.Internal), row("outside", f.External)}
 }
 
 // keeping returns what a row says besides what a datapath does.
 func (f *Frontend) keeping() []string {
 	var fields []string
-	if f.Close != CloseGone {
-		fields = append(fields, "close "+f.Close.String())
+	if f.Termination != TerminateGone {
+		fields = append(fields, "close "+f.Termination.String())
 	}
-	if len(f.Serving) > 0 {
-		fields = append(fields, "keeps "+list(f.Serving))
+	if len(f.Retained) > 0 {
+		fields = append(fields, "keeps "+list(f.Retained))
 	}
 	return fields
 }

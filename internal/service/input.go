@@ -28,7 +28,7 @@ type Service struct {
 	// Weighted says that the endpoints' weights count.
 	Weighted bool
 	// Close says which TCP connections end because of what became of their endpoint.
-	Close Closing
+	Termination TerminationPolicy
 	// HealthCheckNodePort is where load balancers ask whether this node has endpoints;
 	// it counts with ExternalLocal only. 0: nowhere.
 	HealthCheckNodePort uint16
@@ -82,8 +82,8 @@ type SliceEndpoint struct {
 }
 
 // A Vantage is for whom a Table is compiled: today a node.
-type Vantage struct {
-	Node string // the node's name, as in SliceEndpoint.Node
+type Node struct {
+	Name string // the node's name, as in SliceEndpoint.Node
 	Zone string // its label topology.kubernetes.io/zone; empty: none
 	// Detect4 and Detect6 say that the node can tell pods from others in that family
 	// (Settings.Pods has a prefix of it). Without that, traffic to ClusterIPs from
@@ -96,7 +96,7 @@ type Vantage struct {
 	// Balance is the algorithm of Services that name none, and Lacks are the algorithms
 	// that the node's datapath cannot do.
 	Balance           Algorithm
-	Lacks             Algorithms
+	Unsupported       Algorithms
 	RefuseExternalIPs bool // leave out ExternalIPs (KEP-5707: they can be abused)
 	MasqueradeAll     bool // masquerade everyone who uses a ClusterIP
 }

@@ -106,9 +106,9 @@ type Masquerade uint8
 
 // The zero value replaces only the source of hairpin packets.
 const (
-	MasqueradeHairpin Masquerade = iota // nobody else's
-	MasqueradeFar                       // also everyone's who is not a pod by Settings.Pods
-	MasqueradeAll                       // everyone's
+	MasqueradeHairpin    Masquerade = iota // nobody else's
+	MasqueradeOffCluster                   // also everyone's who is not a pod by Settings.Pods
+	MasqueradeAll                          // everyone's
 )
 
 // String returns "hairpin", "far" or "all".
@@ -144,13 +144,13 @@ type Frontend struct {
 	Proto Proto
 	// Reserved says that the address is the Service's alone (a ClusterIP): what comes
 	// to a port that no Frontend has is rejected, not passed on.
-	Reserved bool
+	ClusterIP bool
 	// Balance says how new connections are spread over a Route's endpoints.
-	Balance Algorithm
-	Close   Closing  // see Serving
-	Service PortName // for names, metrics and messages
-	Inside  *Route   // for pods (Settings.Pods) and for the node itself
-	Outside *Route   // for everyone else; the same pointer as Inside when nothing differs
+	Balance     Algorithm
+	Termination TerminationPolicy // see Serving
+	Service     PortName          // for names, metrics and messages
+	Internal    *Route            // for pods (Settings.Pods) and for the node itself
+	External    *Route            // for everyone else; the same pointer as Inside when nothing differs
 	// Affinity is how long a client stays at the endpoint it got, counted from its last
 	// new connection, over all Frontends of the same Service port; 0: not at all.
 	Affinity time.Duration
@@ -159,7 +159,7 @@ type Frontend struct {
 	// Serving are the endpoints that keep the flows they have although no Route has them:
 	// they get no new ones. Sorted. Which these are, Close says for TCP; for UDP they are
 	// those that serve. Neither is any concern of a datapath, nor of Equal: Stale uses them.
-	Serving []netip.AddrPort
+	Retained []netip.AddrPort
 }
 
 // NodePort reports whether the frontend is a port on the node's own addresses.

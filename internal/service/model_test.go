@@ -14,12 +14,12 @@ import (
 
 // world is all objects at one moment: the input of the slow reference.
 type world struct {
-	v        service.Vantage
+	v        service.Node
 	services map[service.Name]*service.Service
 	slices   map[service.Name]*service.Slice
 }
 
-func newWorld(v service.Vantage) *world {
+func newWorld(v service.Node) *world {
 	return &world{v: v, services: map[service.Name]*service.Service{}, slices: map[service.Name]*service.Slice{}}
 }
 
@@ -62,7 +62,7 @@ func (w *world) frontends(s *service.Service) map[service.Key]*service.Frontend 
 	add := func(p service.Port, ip netip.Addr, port uint16, in, out *service.Route) {
 		f := &service.Frontend{
 			Addr: netip.AddrPortFrom(ip, port), Proto: p.Proto,
-			Service: service.PortName{Name: s.Name, Port: p.Name}, Inside: in, Outside: out,
+			Service: service.PortName{Name: s.Name, Port: p.Name}, Internal: in, External: out,
 		}
 		if all[f.Key()] == nil {
 			all[f.Key()] = f
@@ -80,11 +80,11 @@ func (w *world) frontends(s *service.Service) map[service.Key]*service.Frontend 
 			used = append(used, p)
 			r := w.rules(s, p, ip.Is4())
 			add(p, ip, p.Port, r.internal(), r.internal())
-			all[service.Key{Addr: netip.AddrPortFrom(ip, p.Port), Proto: p.Proto}].Reserved = true
+			all[service.Key{Addr: netip.AddrPortFrom(ip, p.Port), Proto: p.Proto}].ClusterIP = true
 			in := r.route(r.cluster(), service.MasqueradeAll)
 			out := in
 			if s.ExternalLocal {
-				in, out = r.route(r.cluster(), service.MasqueradeFar), r.route(r.local(), service.MasqueradeHairpin)
+				in, out = r.route(r.cluster(), service.MasqueradeOffCluster), r.route(r.local(), service.MasqueradeHairpin)
 			}
 			any := netip.MustParseAddr("::")
 			if ip.Is4() {
@@ -107,7 +107,7 @@ func (w *world) frontends(s *service.Service) map[service.Key]*service.Frontend 
 	}
 	for _, f := range all {
 		f.Affinity, f.Balance = s.Affinity, w.v.Balance
-		if s.Balanced && !w.v.Lacks.Has(s.Balance) {
+		if s.Balanced && !w.v.Unsupported.Has(s.Balance) {
 			f.Balance = s.Balance
 		}
 	}
@@ -115,7 +115,7 @@ func (w *world) frontends(s *service.Service) map[service.Key]*service.Frontend 
 }
 
 // guards are who may use a load balancer's address, without those that others contain.
-func guards(all []netip.Prefix, vip netip.Addr, v service.Vantage) []netip.Prefix {
+func guards(all []netip.Prefix, vip netip.Addr, v service.Node) []netip.Prefix {
 	var out []netip.Prefix
 	for _, p := range all {
 		if p.Addr().Is4() != vip.Is4() {
@@ -142,7 +142,7 @@ func guards(all []netip.Prefix, vip netip.Addr, v service.Vantage) []netip.Prefi
 
 // rules are those for the endpoints of one port in one family.
 type rules struct {
-	v   service.Vantage
+	v   service.Node
 	svc *service.Service
 	eps map[netip.AddrPort]service.SliceEndpoint
 	is4 bool
@@ -160,7 +160,7 @@ func (w *world) rules(s *service.Service, p service.Port, is4 bool) rules {
 			}
 			for _, e := range slice.Endpoints {
 				at := netip.AddrPortFrom(e.Addr, q.Port)
-				if old, ok := r.eps[at]; e.Addr.Is4() == is4 && (!ok || better(e, old, w.v.Node)) {
+				if old, ok := r.eps[at]; e.Addr.Is4() == is4 && (!ok || better(e, old, w.v.Name)) {
 					r.eps[at] = e
 				}
 			}
@@ -226,7 +226,7 @@ func (r rules) filter(keep func(service.SliceEndpoint) bool) []service.Endpoint 
 	var out []service.Endpoint
 	for at, e := range r.eps {
 		if keep(e) {
-			out = append(out, service.Endpoint{Addr: at, Local: e.Node == r.v.Node})
+			out = append(out, service.Endpoint{Addr: at, Local: e.Node == r.v.Name})
 		}
 	}
 	slices.SortFunc(out, func(a, b service.Endpoint) int { return a.Addr.Compare(b.Addr) })
@@ -241,7 +241,7 @@ func draining(e service.SliceEndpoint) bool { return e.Serving && e.Terminating 
 
 func (r rules) cluster() []service.Endpoint {
 	ours := ready
-	forNode := func(e service.SliceEndpoint) bool { return slices.Contains(e.NodeHints, r.v.Node) }
+	forNode := func(e service.SliceEndpoint) bool { return slices.Contains(e.NodeHints, r.v.Name) }
 	forZone := func(e service.SliceEndpoint) bool { return slices.Contains(e.ZoneHints, r.v.Zone) }
 	if r.hinted(func(e service.SliceEndpoint) []string { return e.NodeHints }, forNode) {
 		ours = func(e service.SliceEndpoint) bool { return e.Ready && forNode(e) }
@@ -268,7 +268,7 @@ func (r rules) hinted(hints func(service.SliceEndpoint) []string, ours func(serv
 
 func (r rules) local() []service.Endpoint {
 	here := func(of func(service.SliceEndpoint) bool) func(service.SliceEndpoint) bool {
-		return func(e service.SliceEndpoint) bool { return of(e) && e.Node == r.v.Node }
+		return func(e service.SliceEndpoint) bool { return of(e) && e.Node == r.v.Name }
 	}
 	if eps := r.filter(here(ready)); len(eps) > 0 {
 		return eps
@@ -279,7 +279,7 @@ func (r rules) local() []service.Endpoint {
 func (r rules) internal() *service.Route {
 	m := service.MasqueradeHairpin
 	if r.is4 && r.v.Detect4 || !r.is4 && r.v.Detect6 {
-		m = service.MasqueradeFar
+		m = service.MasqueradeOffCluster
 	}
 	if r.v.MasqueradeAll {
 		m = service.MasqueradeAll

@@ -54,7 +54,7 @@ func TestNewTable(t *testing.T) {
 	refuse := &service.Route{Action: service.Reject}
 	front := func(ns, name, addr string) *service.Frontend {
 		return &service.Frontend{
-			Addr: netip.MustParseAddrPort(addr), Proto: service.TCP, Inside: refuse, Outside: refuse,
+			Addr: netip.MustParseAddrPort(addr), Proto: service.TCP, Internal: refuse, External: refuse,
 			Service: service.PortName{Name: service.Name{Namespace: ns, Name: name}},
 		}
 	}
@@ -80,7 +80,7 @@ func TestEqual(t *testing.T) {
 		r := &service.Route{Endpoints: []service.Endpoint{e}}
 		return &service.Frontend{
 			Addr: netip.MustParseAddrPort("10.96.0.1:80"), Proto: service.TCP,
-			Service: service.PortName{Port: name}, Inside: r, Outside: r,
+			Service: service.PortName{Port: name}, Internal: r, External: r,
 		}
 	}
 	local := ep
@@ -93,8 +93,8 @@ func TestEqual(t *testing.T) {
 		t.Error("different frontends are equal")
 	}
 	masquerade, action := frontend("a", ep), frontend("a", ep)
-	masquerade.Outside = &service.Route{Endpoints: a.Inside.Endpoints, Masquerade: service.MasqueradeFar}
-	action.Inside = &service.Route{Action: service.Drop}
+	masquerade.External = &service.Route{Endpoints: a.Internal.Endpoints, Masquerade: service.MasqueradeOffCluster}
+	action.Internal = &service.Route{Action: service.Drop}
 	if a.Equal(masquerade) || a.Equal(action) {
 		t.Error("frontends with different routes are equal")
 	}

@@ -51,16 +51,16 @@ func (j *Judge) Wrong(f Flow) (Flow, bool) {
 	case f.Proto == UDP:
 		return f, true
 	}
-	f.Doubt, f.Namespace = front.Close == CloseGone, front.Service.Namespace
-	return f, front.Close != CloseNever
+	f.Doubt, f.Namespace = front.Termination == TerminateGone, front.Service.Namespace
+	return f, front.Termination != TerminateNever
 }
 
 // keepsTo reports whether flows to the endpoint may live.
 func (f *Frontend) keepsTo(a netip.AddrPort) bool {
-	if _, ok := slices.BinarySearchFunc(f.Serving, a, netip.AddrPort.Compare); ok {
+	if _, ok := slices.BinarySearchFunc(f.Retained, a, netip.AddrPort.Compare); ok {
 		return true
 	}
-	for _, r := range [...]*Route{f.Inside, f.Outside} {
+	for _, r := range [...]*Route{f.Internal, f.External} {
 		_, ok := slices.BinarySearchFunc(r.Endpoints, a, func(e Endpoint, a netip.AddrPort) int { return e.Addr.Compare(a) })
 		if ok {
 			return true

@@ -12,14 +12,14 @@ import (
 func TestReview(t *testing.T) {
 	name := service.Name{Namespace: "shop", Name: "dns"}
 	ap := netip.MustParseAddrPort
-	table := func(closing service.Closing, endpoints ...service.SliceEndpoint) *service.Table {
+	table := func(closing service.TerminationPolicy, endpoints ...service.SliceEndpoint) *service.Table {
 		b := service.NewBuilder()
 		b.Set(service.Compile(&service.Service{
-			Name: name, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, Close: closing,
+			Name: name, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, Termination: closing,
 			Ports: []service.Port{{Name: "udp", Proto: service.UDP, Port: 53, NodePort: 30053}, {Name: "tcp", Proto: service.TCP, Port: 53, NodePort: 30053}},
 		}, []*service.Slice{{Name: name, Service: name, Endpoints: endpoints, Ports: []service.SlicePort{
 			{Name: "udp", Proto: service.UDP, Port: 5353}, {Name: "tcp", Proto: service.TCP, Port: 5353},
-		}}}, service.Vantage{Node: "n"}))
+		}}}, service.Node{Name: "n"}))
 		return b.Table(service.Settings{
 			NodePorts:    []netip.Prefix{netip.MustParsePrefix("172.18.0.0/24")},
 			ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")},
@@ -54,13 +54,13 @@ func TestReview(t *testing.T) {
 		{what: "nothing of ours", proto: service.UDP, to: "192.0.2.1:53", by: "192.0.2.7:53", want: right},
 		{what: "TCP to an endpoint", proto: service.TCP, to: "10.96.0.10:53", by: "10.244.1.1:5353", want: right},
 		{what: "TCP to one that is not ready", proto: service.TCP, to: "10.96.0.10:53", by: "10.244.1.2:5353", want: right},
-		{what: "TCP to one that is not ready, which ends it", table: table(service.CloseUnready, two...), proto: service.TCP, to: "10.96.0.10:53", by: "10.244.1.2:5353", want: wrong},
+		{what: "TCP to one that is not ready, which ends it", table: table(service.TerminateUnready, two...), proto: service.TCP, to: "10.96.0.10:53", by: "10.244.1.2:5353", want: wrong},
 		{what: "TCP to one that is not there", proto: service.TCP, to: "172.18.0.11:30053", by: "10.244.1.3:5353", want: doubt},
-		{what: "TCP that never ends", table: table(service.CloseNever, two...), proto: service.TCP, to: "10.96.0.10:53", by: "10.244.1.3:5353", want: right},
+		{what: "TCP that never ends", table: table(service.TerminateNever, two...), proto: service.TCP, to: "10.96.0.10:53", by: "10.244.1.3:5353", want: right},
 		{what: "TCP untranslated", proto: service.TCP, to: "10.96.0.10:53", by: "10.96.0.10:53", want: right, endpoint: "none"},
 	} {
 		if c.table == nil {
-			c.table = table(service.CloseGone, two...)
+			c.table = table(service.TerminateGone, two...)
 		}
 		judge := c.table.Review(func(a netip.Addr) bool { return a == netip.MustParseAddr("172.18.0.11") })
 		got, is := judge.Wrong(service.Flow{Proto: c.proto, Frontend: ap(c.to), Endpoint: ap(c.by)})

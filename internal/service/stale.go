@@ -8,31 +8,31 @@ import (
 )
 
 // A Closing says which TCP connections end because of what became of their endpoint.
-type Closing uint8
+type TerminationPolicy uint8
 
 // The ways of closing connections, as in the annotation fairway.net/close-connections.
 const (
 	// CloseGone ends those to endpoints that have left the Service altogether: the pod is
 	// deleted, or its node. Who is merely not ready any more goes on with what he has.
-	CloseGone Closing = iota
+	TerminateGone TerminationPolicy = iota
 	// CloseUnready ends those to endpoints that do not serve any more, for whatever reason.
-	CloseUnready
+	TerminateUnready
 	// CloseNever ends none.
-	CloseNever
+	TerminateNever
 	closingCount
 )
 
 var closingNames = [closingCount]string{"gone", "unready", "never"}
 
 // String returns "gone", "unready" or "never".
-func (c Closing) String() string { return closingNames[c] }
+func (c TerminationPolicy) String() string { return closingNames[c] }
 
 // ParseClosing is the inverse of String.
-func ParseClosing(s string) (Closing, error) {
+func ParseTerminationPolicy(s string) (TerminationPolicy, error) {
 	if i := slices.Index(closingNames[:], s); i >= 0 {
-		return Closing(i), nil
+		return TerminationPolicy(i), nil
 	}
-	return CloseGone, fmt.Errorf("%q is none of gone, unready, never", s)
+	return TerminateGone, fmt.Errorf("%q is none of gone, unready, never", s)
 }
 
 // A Flow is what the kernel remembers of a client that used a Frontend: packets to
@@ -80,12 +80,12 @@ func Stale(from, to *Table) []Flow {
 			}
 		case TCP:
 			closing, kept := c.closing(to)
-			if closing == CloseNever {
+			if closing == TerminateNever {
 				continue
 			}
 			for _, a := range c.lost() {
 				if !kept(a) {
-					add(*c, Flow{Endpoint: a, Doubt: closing == CloseGone})
+					add(*c, Flow{Endpoint: a, Doubt: closing == TerminateGone})
 				}
 			}
 		}
@@ -121,15 +121,15 @@ func (c Change) lost() []netip.AddrPort {
 
 // closing returns which connections the Service that had the frontend closes, and
 // whether it keeps those to an endpoint for another frontend's sake.
-func (c Change) closing(to *Table) (Closing, func(netip.AddrPort) bool) {
+func (c Change) closing(to *Table) (TerminationPolicy, func(netip.AddrPort) bool) {
 	if c.Old == nil {
-		return CloseNever, nil // nobody has a connection yet
+		return TerminateNever, nil // nobody has a connection yet
 	}
 	e := to.Entry(c.Old.Service.Name)
 	if e == nil || len(e.Frontends) == 0 {
-		return c.Old.Close, func(netip.AddrPort) bool { return false }
+		return c.Old.Termination, func(netip.AddrPort) bool { return false }
 	}
-	closing := e.Frontends[0].Close // all have the same
+	closing := e.Frontends[0].Termination // all have the same
 	if c.New != nil && c.New.Service.Name == e.Name {
 		return closing, func(netip.AddrPort) bool { return false }
 	}
@@ -172,7 +172,7 @@ func (t *Table) has(n Name, k Key) bool {
 
 // keeps reports whether f has any keepers. f may be nil.
 func (f *Frontend) keeps() bool {
-	return f != nil && len(f.Serving)+len(f.Inside.Endpoints)+len(f.Outside.Endpoints) > 0
+	return f != nil && len(f.Retained)+len(f.Internal.Endpoints)+len(f.External.Endpoints) > 0
 }
 
 // keepers returns the endpoints whose flows may live, sorted; the list is the caller's.
@@ -181,13 +181,13 @@ func (f *Frontend) keepers() []netip.AddrPort {
 	if f == nil {
 		return nil
 	}
-	all := make([]netip.AddrPort, 0, len(f.Serving)+len(f.Inside.Endpoints))
-	all = append(all, f.Serving...)
-	for _, e := range f.Inside.Endpoints {
+	all := make([]netip.AddrPort, 0, len(f.Retained)+len(f.Internal.Endpoints))
+	all = append(all, f.Retained...)
+	for _, e := range f.Internal.Endpoints {
 		all = append(all, e.Addr)
 	}
-	if f.Outside != f.Inside {
-		for _, e := range f.Outside.Endpoints {
+	if f.External != f.Internal {
+		for _, e := range f.External.Endpoints {
 			all = append(all, e.Addr)
 		}
 	}

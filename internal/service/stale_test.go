@@ -35,7 +35,7 @@ func tableWith(s service.Settings, svc *service.Service, eps ...service.SliceEnd
 		{Name: "dns", Proto: service.UDP, Port: 5353}, {Name: "tcp", Proto: service.TCP, Port: 5353},
 	}}
 	b := service.NewBuilder()
-	b.Set(service.Compile(svc, []*service.Slice{slice}, service.Vantage{Node: "n"}))
+	b.Set(service.Compile(svc, []*service.Slice{slice}, service.Node{Name: "n"}))
 	return b.Table(s)
 }
 
@@ -77,8 +77,8 @@ func TestStale(t *testing.T) {
 	balancer := func(s *service.Service) { s.BalancerIPs = []netip.Addr{netip.MustParseAddr("203.0.113.1")} }
 	otherPort := func(s *service.Service) { s.Ports[0].Port, s.Ports[1].Port = 54, 54 }
 	local := func(s *service.Service) { s.ExternalLocal = true }
-	unready := func(s *service.Service) { s.Close = service.CloseUnready }
-	never := func(s *service.Service) { s.Close = service.CloseNever }
+	unready := func(s *service.Service) { s.Termination = service.TerminateUnready }
+	never := func(s *service.Service) { s.Termination = service.TerminateNever }
 	empty := &service.Table{}
 	for name, test := range map[string]struct {
 		from, to *service.Table
@@ -134,7 +134,7 @@ func readBack(t *service.Table) *service.Table {
 	var all []*service.Frontend
 	for f := range t.Frontends() {
 		held := *f
-		held.Serving, held.Close = nil, service.CloseGone
+		held.Retained, held.Termination = nil, service.TerminateGone
 		all = append(all, &held)
 	}
 	return service.NewTable(t.Settings, all)
@@ -183,8 +183,8 @@ func TestStaleMoved(t *testing.T) {
 func TestServingShared(t *testing.T) {
 	one, two := pod(1, true, true, false), pod(2, false, false, false)
 	for f := range tableOf(dns(), one).Frontends() {
-		if f.Serving != nil {
-			t.Errorf("%v: %v besides its routes", f.Key(), f.Serving)
+		if f.Retained != nil {
+			t.Errorf("%v: %v besides its routes", f.Key(), f.Retained)
 		}
 	}
 	for f := range tableOf(dns(), one, two).Frontends() {
@@ -192,8 +192,8 @@ func TestServingShared(t *testing.T) {
 		if f.Proto == service.TCP {
 			want = "[10.244.1.2:5353]"
 		}
-		if fmt.Sprint(f.Serving) != want {
-			t.Errorf("%v: %v besides its routes, want %v", f.Key(), f.Serving, want)
+		if fmt.Sprint(f.Retained) != want {
+			t.Errorf("%v: %v besides its routes, want %v", f.Key(), f.Retained, want)
 		}
 	}
 }

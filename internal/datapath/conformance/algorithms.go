@@ -50,7 +50,7 @@ func (r *rig) balanced(t testing.TB, by service.Algorithm, weights []uint16, whi
 	f := web("balanced", at, service.TCP, which...)
 	f.Balance = by
 	for i, w := range weights {
-		f.Inside.Endpoints[i].Weight = w
+		f.Internal.Endpoints[i].Weight = w
 	}
 	table := tableOf(f)
 	report(t, r.sync(table))
@@ -157,7 +157,7 @@ func (r *rig) movesFew(t testing.TB) {
 // choice is outside of 55 to 95 percent once in 10^11.
 func (r *rig) weighs(t testing.TB, by service.Algorithm) {
 	at := r.balanced(t, by, []uint16{1, 3}, 0, 2)
-	heavy := web("x", "10.96.1.1:80", service.TCP, 0, 2).Inside.Endpoints[1].Addr
+	heavy := web("x", "10.96.1.1:80", service.TCP, 0, 2).Internal.Endpoints[1].Addr
 	const total = 240
 	n := 0
 	for _, a := range r.ask(t, r.hosts[scenario.World.Pod.V4], at, total) {

@@ -71,7 +71,7 @@ func (s suite) wide(t testing.TB) {
 			route.Endpoints = append(route.Endpoints, service.Endpoint{Addr: netip.AddrPortFrom(addr, 80), Local: i%3 == 0})
 		}
 		table := tableOf(&service.Frontend{
-			Addr: netip.MustParseAddrPort("10.96.0.1:80"), Proto: service.TCP, Inside: route, Outside: route,
+			Addr: netip.MustParseAddrPort("10.96.0.1:80"), Proto: service.TCP, Internal: route, External: route,
 			Service: service.PortName{Name: service.Name{Namespace: "default", Name: "wide"}, Port: "http"},
 		})
 		if err := r.sync(table); err != nil {

@@ -38,7 +38,7 @@ func sixRig(t testing.TB, s suite) *rig {
 // web is a frontend that forwards TCP or UDP to some of six.
 func web(name, at string, p service.Proto, which ...int) *service.Frontend {
 	all := six()
-	route := &service.Route{Masquerade: service.MasqueradeFar}
+	route := &service.Route{Masquerade: service.MasqueradeOffCluster}
 	for _, i := range which {
 		route.Endpoints = append(route.Endpoints, all[i])
 	}
@@ -48,7 +48,7 @@ func web(name, at string, p service.Proto, which ...int) *service.Frontend {
 		route = &service.Route{Action: service.Reject}
 	}
 	return &service.Frontend{
-		Addr: netip.MustParseAddrPort(at), Proto: p, Inside: route, Outside: route,
+		Addr: netip.MustParseAddrPort(at), Proto: p, Internal: route, External: route,
 		Service: service.PortName{Name: service.Name{Namespace: "default", Name: name}},
 	}
 }
@@ -192,7 +192,7 @@ func (s suite) faults(t testing.TB) {
 	for i, e := range six() {
 		_, eps[service.Key{Addr: e.Addr, Proto: service.TCP}] = scenario.PodAddr(i, true)
 	}
-	r := newRig(t, s, v.Node, eps)
+	r := newRig(t, s, v.Name, eps)
 	faulty, ok := r.dp.(Faulty)
 	if !ok {
 		t.Skipf("%s has no writes that could be made to fail (FailWrites)", r.dp.Name())

@@ -28,7 +28,7 @@ func everywhere(t *service.Table) []scenario.Packet {
 		for _, p := range scenario.Places() {
 			from = append(from, scenario.From{Place: p.Name, Addr: p.Addr(is4)})
 		}
-		for _, e := range f.Inside.Endpoints {
+		for _, e := range f.Internal.Endpoints {
 			if a := e.Addr.Addr(); e.Local && a != scenario.World.Node.Addr(is4) {
 				from = append(from, scenario.From{Place: a.String(), Addr: a})
 			}

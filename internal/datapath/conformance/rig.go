@@ -130,7 +130,7 @@ func (r *rig) note(t *service.Table) {
 		if f.Proto != service.UDP {
 			continue
 		}
-		for _, route := range [...]*service.Route{f.Inside, f.Outside} {
+		for _, route := range [...]*service.Route{f.Internal, f.External} {
 			for _, e := range route.Endpoints {
 				r.flows[service.Flow{Proto: service.UDP, Frontend: f.Addr, Endpoint: e.Addr}] = true
 			}

@@ -149,7 +149,7 @@ func (s *slow) render(t *service.Table) string {
 			natOut = append(natOut, s.rules(t, f, true, true)...)
 			filterOut = append(filterOut, s.rules(t, f, true, false)...)
 		}
-		for _, e := range f.Inside.Endpoints {
+		for _, e := range f.Internal.Endpoints {
 			ip := family(e.Addr.Addr())
 			if e.Local && !s.has("no hairpin") {
 				hairpins = append(hairpins, fmt.Sprintf("%s saddr %v %s daddr %v ct status dnat masquerade", ip, e.Addr.Addr(), ip, e.Addr.Addr()))
@@ -216,7 +216,7 @@ func (s *slow) unserved(t *service.Table) (all []string) {
 		}
 		to := fmt.Sprintf("%s daddr %v", family(f.Addr.Addr()), f.Addr.Addr())
 		all = append(all, fmt.Sprintf("%s meta l4proto %d th dport %d accept", to, f.Proto, f.Addr.Port()))
-		if f.Reserved {
+		if f.ClusterIP {
 			reserved = append(reserved, to+" ct state new reject")
 		}
 	}
@@ -249,7 +249,7 @@ func (s *slow) rules(t *service.Table, f *service.Frontend, output, nat bool) []
 	}
 	match := fmt.Sprintf("%s meta l4proto %d th dport %d ct state new", to, f.Proto, f.Addr.Port())
 	pods := prefixes(t.Settings.Pods, ip)
-	inside, outside := f.Inside, f.Outside
+	inside, outside := f.Internal, f.External
 	if s.has("inside for all") {
 		outside = inside
 	}
@@ -286,9 +286,9 @@ func (s *slow) rule(match string, r *service.Route, pods, ip string, nat bool) [
 	case s.has("no masquerade"):
 	case r.Masquerade == service.MasqueradeAll || s.has("masquerade for all"):
 		all = append(all, match+" mark set mark or 0x4000")
-	case r.Masquerade == service.MasqueradeFar && pods != "":
+	case r.Masquerade == service.MasqueradeOffCluster && pods != "":
 		all = append(all, fmt.Sprintf("%s %s saddr != %s mark set mark or 0x4000", match, ip, pods))
-	case r.Masquerade == service.MasqueradeFar:
+	case r.Masquerade == service.MasqueradeOffCluster:
 		all = append(all, match+" mark set mark or 0x4000")
 	}
 	eps := r.Endpoints
@@ -323,7 +323,7 @@ func (s *slow) weight(e service.Endpoint) int {
 // podRoute is a route as pods have it: only those are masqueraded whom all are.
 func podRoute(r *service.Route) *service.Route {
 	own := *r
-	if own.Masquerade == service.MasqueradeFar {
+	if own.Masquerade == service.MasqueradeOffCluster {
 		own.Masquerade = service.MasqueradeHairpin
 	}
 	return &own

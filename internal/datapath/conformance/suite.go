@@ -140,7 +140,7 @@ func load() ([]*scenario.Scenario, error) {
 
 func (s suite) scenario(t testing.TB, one *scenario.Scenario) error {
 	table := one.Offer(s.offers).Table()
-	r := newRig(t, s, one.Vantage.Node, one.Endpoints())
+	r := newRig(t, s, one.Vantage.Name, one.Endpoints())
 	if err := r.sync(table); err != nil {
 		return err
 	}
@@ -225,7 +225,7 @@ func describe(f *service.Frontend) string {
 		return "nothing"
 	}
 	return fmt.Sprintf("%v by %v inside %v/%v%v outside %v/%v%v", f.Service, f.Balance,
-		f.Inside.Action, f.Inside.Masquerade, f.Inside.Endpoints, f.Outside.Action, f.Outside.Masquerade, f.Outside.Endpoints)
+		f.Internal.Action, f.Internal.Masquerade, f.Internal.Endpoints, f.External.Action, f.External.Masquerade, f.External.Endpoints)
 }
 
 // objects generates random objects that the datapath can serve.

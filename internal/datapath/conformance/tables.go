@@ -51,7 +51,7 @@ func (s suite) random(t testing.TB) {
 	rng := testnet.Random(t)
 	gen := s.objects(rng)
 	v, settings := gen.Vantage()
-	r := newRig(t, s, v.Node, pods(gen))
+	r := newRig(t, s, v.Name, pods(gen))
 	state := scenario.NewState(v, settings)
 	for round := range s.changes / 12 {
 		for step := range 8 {
@@ -126,7 +126,7 @@ func bigName(i int) service.Name {
 	return service.Name{Namespace: "default", Name: fmt.Sprintf("svc-%d", i)}
 }
 
-func bigService(i, round int) (*service.Service, []*service.Slice, service.Vantage) {
+func bigService(i, round int) (*service.Service, []*service.Slice, service.Node) {
 	hi, lo := byte(i/256), byte(i%256)
 	s := &service.Service{
 		Name:       bigName(i),
@@ -138,7 +138,7 @@ func bigService(i, round int) (*service.Service, []*service.Slice, service.Vanta
 		addr := netip.AddrFrom4([4]byte{10, 244, byte(n), lo})
 		four.Endpoints = append(four.Endpoints, service.SliceEndpoint{Addr: addr, Ready: true, Serving: true, Node: fmt.Sprintf("node-%d", n)})
 	}
-	return s, []*service.Slice{four}, service.Vantage{Node: "node-1", Detect4: true, Detect6: true}
+	return s, []*service.Slice{four}, service.Node{Name: "node-1", Detect4: true, Detect6: true}
 }
 
 // adopt: a new instance finds what another left for another table, and writes what
@@ -147,7 +147,7 @@ func (s suite) adopt(t testing.TB) {
 	rng := testnet.Random(t)
 	gen := s.objects(rng)
 	v, settings := gen.Vantage()
-	r := newRig(t, s, v.Node, pods(gen))
+	r := newRig(t, s, v.Name, pods(gen))
 	state := scenario.NewState(v, settings)
 	for range 60 {
 		state.Apply(gen.Event())

@@ -88,11 +88,11 @@ func (r *reader) read() error {
 		}
 	}
 	for k, f := range r.fronts {
-		if f.Inside == nil || f.Outside == nil {
+		if f.Internal == nil || f.External == nil {
 			return fmt.Errorf("%v has no route for some clients", k)
 		}
-		if f.Inside.Equal(f.Outside) {
-			f.Outside = f.Inside
+		if f.Internal.Equal(f.External) {
+			f.External = f.Internal
 		}
 	}
 	return nil
@@ -146,7 +146,7 @@ func (r *reader) forward(one rule) error {
 	if err != nil {
 		return err
 	}
-	f.Reserved = strings.Contains(one.comment, " cluster IP")
+	f.ClusterIP = strings.Contains(one.comment, " cluster IP")
 	to := one.jump
 	if strings.HasPrefix(to, fw) {
 		for _, text := range r.held.chains[chain{nat, to}] {
@@ -175,11 +175,11 @@ func (r *reader) forward(one rule) error {
 			if m.dst != one.dst || m.port != one.port || m.jump != markMasq && m.jump != markFar {
 				continue
 			}
-			if route.Masquerade = service.MasqueradeFar; strings.HasSuffix(m.comment, allMasqueraded) {
+			if route.Masquerade = service.MasqueradeOffCluster; strings.HasSuffix(m.comment, allMasqueraded) {
 				route.Masquerade = service.MasqueradeAll
 			}
 		}
-		f.Inside, f.Outside = route, route
+		f.Internal, f.External = route, route
 	}
 	return nil
 }
@@ -192,7 +192,7 @@ func (r *reader) external(f *service.Frontend, name string) error {
 		one := parse(text)
 		switch marks := one.jump == markMasq || one.jump == markFar; {
 		case marks && strings.HasPrefix(one.comment, "masquerade LOCAL"):
-			if local = service.MasqueradeFar; strings.HasSuffix(one.comment, allMasqueraded) {
+			if local = service.MasqueradeOffCluster; strings.HasSuffix(one.comment, allMasqueraded) {
 				local = service.MasqueradeAll
 			}
 		case marks && strings.HasPrefix(one.comment, "masquerade traffic"):
@@ -217,7 +217,7 @@ func (r *reader) external(f *service.Frontend, name string) error {
 	if outside != nil {
 		switch {
 		case far:
-			outside.Masquerade = service.MasqueradeFar
+			outside.Masquerade = service.MasqueradeOffCluster
 		case all:
 			outside.Masquerade = service.MasqueradeAll
 		}
@@ -227,7 +227,7 @@ func (r *reader) external(f *service.Frontend, name string) error {
 	if !differs {
 		inside = outside
 	}
-	f.Inside, f.Outside = inside, outside
+	f.Internal, f.External = inside, outside
 	return nil
 }
 
@@ -286,23 +286,23 @@ func (r *reader) refusal(one rule, in string) error {
 	if err != nil {
 		return err
 	}
-	f.Reserved = f.Reserved || in == services
+	f.ClusterIP = f.ClusterIP || in == services
 	route := &service.Route{Action: service.Drop}
 	if strings.HasPrefix(one.jump, "REJECT") {
 		route.Action = service.Reject
 	}
 	switch {
 	case one.more == fromLocal:
-		f.Inside = route
+		f.Internal = route
 		return nil
 	case one.in != "", one.src != "" && !covers(f.Sources, one.src):
 		return nil // of pods, for whom the same holds as for the node
 	}
-	if f.Inside == nil {
-		f.Inside = route
+	if f.Internal == nil {
+		f.Internal = route
 	}
-	if f.Outside == nil {
-		f.Outside = route
+	if f.External == nil {
+		f.External = route
 	}
 	return nil
 }

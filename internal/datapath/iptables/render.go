@@ -90,12 +90,12 @@ func (s *sketch) frontend(f *service.Frontend) {
 		at.dst, in, kind = whole(f.Addr.Addr()), services, " external IP"
 	}
 	switch {
-	case f.Reserved:
+	case f.ClusterIP:
 		kind = " cluster IP"
 	case len(f.Sources) > 0 && !f.NodePort():
 		kind = " loadbalancer IP"
 	}
-	if f.Inside.Action == service.Forward || f.Outside.Action == service.Forward || len(f.Sources) > 0 {
+	if f.Internal.Action == service.Forward || f.External.Action == service.Forward || len(f.Sources) > 0 {
 		at.jump = s.target(f)
 		at.comment = cut(f.Service.String() + kind + extras(f))
 		c := chain{nat, in}
@@ -120,10 +120,10 @@ func extras(f *service.Frontend) (text string) {
 func (s *sketch) target(f *service.Frontend) string {
 	to := ""
 	switch {
-	case f.Inside.Action != service.Forward && f.Outside.Action != service.Forward:
+	case f.Internal.Action != service.Forward && f.External.Action != service.Forward:
 		to = "RETURN"
-	case f.Reserved && f.Inside.Equal(f.Outside):
-		to = s.list(f, f.Inside)
+	case f.ClusterIP && f.Internal.Equal(f.External):
+		to = s.list(f, f.Internal)
 		s.cluster(f, to)
 	default:
 		to = s.external(f)
@@ -147,10 +147,10 @@ func (s *sketch) target(f *service.Frontend) string {
 // cluster marks who must be masqueraded on the way to a ClusterIP, in the list's chain.
 func (s *sketch) cluster(f *service.Frontend, list string) {
 	r := rule{dst: whole(f.Addr.Addr()), proto: f.Proto, port: f.Addr.Port(), comment: f.Service.String() + " cluster IP"}
-	switch f.Inside.Masquerade {
+	switch f.Internal.Masquerade {
 	case service.MasqueradeHairpin:
 		return
-	case service.MasqueradeFar:
+	case service.MasqueradeOffCluster:
 		r = s.far(r)
 	default:
 		r.comment, r.jump = r.comment+allMasqueraded, markMasq
@@ -192,23 +192,23 @@ func (s *sketch) far(r rule) rule {
 
 // external is the chain of a frontend that outside clients use.
 func (s *sketch) external(f *service.Frontend) string {
-	key := fmt.Sprint(*f.Inside, *f.Outside, f.Affinity, f.Balance)
+	key := fmt.Sprint(*f.Internal, *f.External, f.Affinity, f.Balance)
 	name, there := s.name(ext, key)
 	if there {
 		return name
 	}
 	to := func(what string) string { return what + " for " + f.Service.String() + " external destinations" }
 	var rules []rule
-	if !f.Inside.Equal(f.Outside) {
+	if !f.Internal.Equal(f.External) {
 		rules = s.insiders(f, to)
 	}
-	if r := f.Outside; r.Action == service.Forward {
+	if r := f.External; r.Action == service.Forward {
 		mark := rule{comment: to("masquerade traffic"), jump: markMasq}
 		switch {
 		case r.Masquerade == service.MasqueradeAll:
 			rules = append(rules, mark)
-		case r.Masquerade == service.MasqueradeFar:
-			if mark.comment += farMasqueraded; f.Inside.Equal(r) {
+		case r.Masquerade == service.MasqueradeOffCluster:
+			if mark.comment += farMasqueraded; f.Internal.Equal(r) {
 				mark = s.far(mark)
 			}
 			rules = append(rules, mark)
@@ -221,7 +221,7 @@ func (s *sketch) external(f *service.Frontend) string {
 
 // insiders are the rules for pods and for the node itself, where they differ.
 func (s *sketch) insiders(f *service.Frontend, to func(string) string) (rules []rule) {
-	r, jump := f.Inside, "RETURN"
+	r, jump := f.Internal, "RETURN"
 	if r.Action == service.Forward {
 		jump = s.list(f, r)
 	}
@@ -392,7 +392,7 @@ func (s *sketch) refuse(f *service.Frontend) {
 	switch {
 	case f.NodePort():
 		c.name = nodeports
-	case f.Reserved:
+	case f.ClusterIP:
 		c.name = services
 	}
 	if !f.NodePort() {
@@ -415,7 +415,7 @@ func (s *sketch) refuse(f *service.Frontend) {
 			add(c, r)
 		}
 	}
-	in, out := f.Inside.Action, f.Outside.Action
+	in, out := f.Internal.Action, f.External.Action
 	switch {
 	case in != service.Forward && out != service.Forward && in != out:
 		for _, who := range append(s.pods(s.is4), rule{more: fromLocal}) {
@@ -446,7 +446,7 @@ func rejects(is4 bool) string {
 // elements are the frontend's elements in the helper's sets.
 func (s *sketch) elements(f *service.Frontend) {
 	put := func(e elem) { s.elems[e]++ }
-	if f.Reserved {
+	if f.ClusterIP {
 		put(elem{set: inFamily("reserved", s.is4), key: string(f.Addr.Addr().AsSlice())})
 	}
 	if f.Affinity <= 0 {
@@ -470,9 +470,9 @@ func (s *sketch) elements(f *service.Frontend) {
 	if f.NodePort() {
 		base = "nodeport-sticky"
 	}
-	put(elem{set: inFamily(base, s.is4), key: key, data: string(own(f.Inside))})
-	if !f.Inside.Equal(f.Outside) {
-		put(elem{set: inFamily(base+"-outside", s.is4), key: key, data: string(own(f.Outside))})
+	put(elem{set: inFamily(base, s.is4), key: key, data: string(own(f.Internal))})
+	if !f.Internal.Equal(f.External) {
+		put(elem{set: inFamily(base+"-outside", s.is4), key: key, data: string(own(f.External))})
 	}
 }
 

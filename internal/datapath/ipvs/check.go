@@ -7,7 +7,7 @@ import (
 
 	gomaps "maps"
 
-	"github.com/fairway-net/fairway/internal/datapath/nft"
+	"github.com/fairway-net/fairway/internal/nft"
 )
 
 // verifyShare bounds the time that Check spends reading: at most a twentieth.

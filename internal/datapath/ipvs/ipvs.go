@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fairway-net/fairway/internal/datapath"
-	"github.com/fairway-net/fairway/internal/datapath/nft"
+	"github.com/fairway-net/fairway/internal/nft"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -316,14 +316,14 @@ func (s *state) frontend(k service.Key, f *front) (*service.Frontend, error) {
 	}
 	inside := s.route(f.inside, id{f.server, k.Proto}, &n)
 	out := &service.Frontend{
-		Addr: k.Addr, Proto: k.Proto, Service: n.service, Inside: inside, Outside: inside,
-		Reserved: s.reserved[k.Addr.Addr()] > 0,
+		Addr: k.Addr, Proto: k.Proto, Service: n.service, Internal: inside, External: inside,
+		ClusterIP: s.reserved[k.Addr.Addr()] > 0,
 	}
 	for _, r := range f.sources {
 		out.Sources = append(out.Sources, r.Prefixes()...)
 	}
 	if f.outside != 0 {
-		out.Outside = s.route(f.outside, id{f.outsideServer, k.Proto}, &n)
+		out.External = s.route(f.outside, id{f.outsideServer, k.Proto}, &n)
 	}
 	out.Balance, out.Affinity = n.balance, n.affinity
 	return out, nil

@@ -104,7 +104,7 @@ func howTo(r *service.Route, nodePort, outside bool) how {
 	}
 	h := howServe
 	switch r.Masquerade {
-	case service.MasqueradeFar:
+	case service.MasqueradeOffCluster:
 		h |= howFar
 	case service.MasqueradeAll:
 		h |= howAll
@@ -128,7 +128,7 @@ func (h how) route() *service.Route {
 	case h&howAll != 0:
 		return &service.Route{Masquerade: service.MasqueradeAll}
 	case h&howFar != 0:
-		return &service.Route{Masquerade: service.MasqueradeFar}
+		return &service.Route{Masquerade: service.MasqueradeOffCluster}
 	}
 	return &service.Route{}
 }

@@ -10,7 +10,7 @@ import (
 
 	"go4.org/netipx"
 
-	"github.com/fairway-net/fairway/internal/datapath/nft"
+	"github.com/fairway-net/fairway/internal/nft"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -185,9 +185,9 @@ func (s *state) entry(e *service.Entry, fronts map[service.Key]*front, servers m
 		return err
 	}
 	for _, f := range e.Frontends {
-		is := &front{comment: noteOf(f).String(), inside: howTo(f.Inside, f.NodePort(), false)}
-		if !f.Inside.Equal(f.Outside) {
-			is.outside = howTo(f.Outside, f.NodePort(), true)
+		is := &front{comment: noteOf(f).String(), inside: howTo(f.Internal, f.NodePort(), false)}
+		if !f.Internal.Equal(f.External) {
+			is.outside = howTo(f.External, f.NodePort(), true)
 		}
 		if len(f.Sources) > 0 {
 			is.guarded, is.sources = true, nft.Ranges(f.Sources, f.Addr.Addr().Is4())
@@ -242,9 +242,9 @@ func pools(e *service.Entry) (all []*pool) {
 		of[k][i].sides = append(of[k][i].sides, side{f.Key(), outside})
 	}
 	for _, f := range slices.SortedFunc(slices.Values(e.Frontends), func(a, b *service.Frontend) int { return a.Key().Compare(b.Key()) }) {
-		add(f, f.Inside, false)
-		if !f.Inside.Equal(f.Outside) {
-			add(f, f.Outside, true)
+		add(f, f.Internal, false)
+		if !f.Internal.Equal(f.External) {
+			add(f, f.External, true)
 		}
 	}
 	return all
@@ -476,7 +476,7 @@ func recount(counts, held map[netip.Addr]int, c service.Change, of func(*service
 
 // reservedAddrs returns the address that f reserves. f may be nil.
 func reservedAddrs(f *service.Frontend) map[netip.Addr]bool {
-	if f == nil || !f.Reserved {
+	if f == nil || !f.ClusterIP {
 		return nil
 	}
 	return map[netip.Addr]bool{f.Addr.Addr(): true}
@@ -488,7 +488,7 @@ func localAddrs(f *service.Frontend) map[netip.Addr]bool {
 		return nil
 	}
 	local := map[netip.Addr]bool{}
-	for _, r := range [...]*service.Route{f.Inside, f.Outside} {
+	for _, r := range [...]*service.Route{f.Internal, f.External} {
 		if r == nil {
 			continue
 		}

@@ -142,7 +142,7 @@ func table(change func(f *service.Frontend), eps ...service.Endpoint) *service.T
 	for _, at := range []string{"10.96.0.1:80", "0.0.0.0:30080"} {
 		route := &service.Route{Endpoints: eps}
 		f := &service.Frontend{
-			Addr: netip.MustParseAddrPort(at), Proto: service.TCP, Inside: route, Outside: route,
+			Addr: netip.MustParseAddrPort(at), Proto: service.TCP, Internal: route, External: route,
 			Service: service.PortName{Name: service.Name{Namespace: "default", Name: "web"}, Port: "http"},
 		}
 		if change != nil {
@@ -185,7 +185,10 @@ func TestShare(t *testing.T) {
 		{"with weights", table(balance(service.LeastConn), ep("10.244.1.5:8080", 3), ep("10.244.2.5:8080", 1)), "2:invalid AddrPort:0 6:10.244.1.5:8080:3"},
 		{"one leaves a hash at once", table(balance(service.SourceHash), a), "2:invalid AddrPort:0 6:10.244.1.5:8080:1 7:10.244.2.5:8080:0"},
 		{"affinity", table(func(f *service.Frontend) { f.Affinity = time.Hour }, a), "2:invalid AddrPort:0"},
-		{"no endpoints", table(func(f *service.Frontend) { f.Inside = &service.Route{Action: service.Reject}; f.Outside = f.Inside }), "3:invalid AddrPort:0"},
+		{"no endpoints", table(func(f *service.Frontend) {
+			f.Internal = &service.Route{Action: service.Reject}
+			f.External = f.Internal
+		}), "3:invalid AddrPort:0"},
 	} {
 		if got := text(step(t, d, k, c.want, false)); got != c.ops {
 			t.Errorf("%s: %s, want %s", c.what, got, c.ops)
@@ -222,7 +225,7 @@ func TestAddresses(t *testing.T) {
 			&service.Service{Name: name, ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 0, byte(i)})}, Ports: []service.Port{{Name: "http", Proto: service.TCP, Port: 80}}},
 			[]*service.Slice{{Name: name, Service: name, Ports: []service.SlicePort{{Name: "http", Proto: service.TCP, Port: 80}},
 				Endpoints: []service.SliceEndpoint{{Addr: netip.AddrFrom4([4]byte{10, 244, 0, byte(i)}), Ready: true, Serving: true}}}},
-			service.Vantage{Node: "node-1"}))
+			service.Node{Name: "node-1"}))
 	}
 	step(t, d, k, b.Table(service.Settings{}), false)
 	if len(k) != 4 {

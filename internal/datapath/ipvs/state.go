@@ -9,7 +9,7 @@ import (
 
 	"go4.org/netipx"
 
-	"github.com/fairway-net/fairway/internal/datapath/nft"
+	"github.com/fairway-net/fairway/internal/nft"
 	"github.com/fairway-net/fairway/internal/service"
 )
 

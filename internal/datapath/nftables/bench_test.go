@@ -25,7 +25,7 @@ func enterNamespace(t testing.TB) {
 
 // numbered returns the i-th Service, a ClusterIP with eps endpoints.
 func numbered(i, eps int) *service.Entry {
-	r := &service.Route{Masquerade: service.MasqueradeFar}
+	r := &service.Route{Masquerade: service.MasqueradeOffCluster}
 	for e := range eps {
 		r.Endpoints = append(r.Endpoints, service.Endpoint{
 			Addr:  netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 128 | byte(i>>16), byte(i >> 8), byte(i)}), uint16(8000+e)),
@@ -35,7 +35,7 @@ func numbered(i, eps int) *service.Entry {
 	n := service.Name{Namespace: "default", Name: fmt.Sprintf("service-%05d", i)}
 	return &service.Entry{Name: n, Frontends: []*service.Frontend{{
 		Addr:  netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 64 | byte(i>>16), byte(i >> 8), byte(i)}), 80),
-		Proto: service.TCP, Service: service.PortName{Name: n, Port: "http"}, Inside: r, Outside: r,
+		Proto: service.TCP, Service: service.PortName{Name: n, Port: "http"}, Internal: r, External: r,
 	}}}
 }
 

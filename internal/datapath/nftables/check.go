@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/fairway-net/fairway/internal/datapath/nft"
+	"github.com/fairway-net/fairway/internal/nft"
 )
 
 // verifyShare bounds the time that Check spends reading: a node where somebody else

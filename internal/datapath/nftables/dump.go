@@ -52,8 +52,8 @@ func (s *state) frontend(k service.Key, h *held) (*service.Frontend, error) {
 	more := h.rare()
 	inside := s.route(h.way(), h.slots)
 	f := &service.Frontend{
-		Addr: k.Addr, Proto: k.Proto, Service: name, Inside: inside, Outside: inside,
-		Reserved: s.reserved[k.Addr.Addr()] > 0, Balance: h.balance,
+		Addr: k.Addr, Proto: k.Proto, Service: name, Internal: inside, External: inside,
+		ClusterIP: s.reserved[k.Addr.Addr()] > 0, Balance: h.balance,
 		Affinity: time.Duration(more.seconds) * time.Second,
 	}
 	if h.entry != howCloser {
@@ -63,7 +63,7 @@ func (s *state) frontend(k service.Key, h *held) (*service.Frontend, error) {
 		f.Sources = append(f.Sources, r.Prefixes()...)
 	}
 	if more.outside != 0 {
-		f.Outside = s.route(more.outside, more.outsideSlots)
+		f.External = s.route(more.outside, more.outsideSlots)
 	}
 	return f, nil
 }

@@ -6,7 +6,7 @@ import (
 
 	"go4.org/netipx"
 
-	"github.com/fairway-net/fairway/internal/datapath/nft"
+	"github.com/fairway-net/fairway/internal/nft"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -92,12 +92,12 @@ func (s *state) hold(was *held, f *service.Frontend, traffic bool) *held {
 		return &held{}
 	}
 	sticky, before := f.Affinity > 0, was.rare()
-	is := &held{name: f.Service.String(), balance: f.Balance, slots: s.fill(was.slots, f.Inside, f.Balance)}
+	is := &held{name: f.Service.String(), balance: f.Balance, slots: s.fill(was.slots, f.Internal, f.Balance)}
 	is4 := f.Addr.Addr().Is4()
-	way := s.way(was.way(), howTo(f.Inside, f.Balance, len(is.slots), f.NodePort(), false, sticky), is4)
+	way := s.way(was.way(), howTo(f.Internal, f.Balance, len(is.slots), f.NodePort(), false, sticky), is4)
 	var now more
 	if sticky {
-		now.local = f.Inside.Local
+		now.local = f.Internal.Local
 		now.id = s.idOf(stickyName{is.name, is4, now.local})
 		now.seconds = uint32(max(f.Affinity/time.Second, 1))
 		now.class = s.classOf(now.seconds)
@@ -105,11 +105,11 @@ func (s *state) hold(was *held, f *service.Frontend, traffic bool) *held {
 	if len(f.Sources) > 0 {
 		now.guarded, now.sources = true, nft.Ranges(f.Sources, is4)
 	}
-	if !f.Inside.Equal(f.Outside) {
-		now.outsideSlots = s.fill(before.outsideSlots, f.Outside, f.Balance)
-		now.outside = s.way(before.outside, howTo(f.Outside, f.Balance, len(now.outsideSlots), f.NodePort(), true, sticky), is4)
+	if !f.Internal.Equal(f.External) {
+		now.outsideSlots = s.fill(before.outsideSlots, f.External, f.Balance)
+		now.outside = s.way(before.outside, howTo(f.External, f.Balance, len(now.outsideSlots), f.NodePort(), true, sticky), is4)
 		if sticky {
-			now.outsideLocal = f.Outside.Local
+			now.outsideLocal = f.External.Local
 			now.outsideID = s.idOf(stickyName{is.name, is4, now.outsideLocal})
 		}
 	}

@@ -105,7 +105,7 @@ func howTo(r *service.Route, balance service.Algorithm, slots int, nodePort, isO
 	}
 	h := how(slots)
 	switch r.Masquerade {
-	case service.MasqueradeFar:
+	case service.MasqueradeOffCluster:
 		h |= howFar
 	case service.MasqueradeAll:
 		h |= howAll
@@ -139,7 +139,7 @@ func (h how) route() *service.Route {
 	case h&howAll != 0:
 		return &service.Route{Masquerade: service.MasqueradeAll}
 	case h&howFar != 0:
-		return &service.Route{Masquerade: service.MasqueradeFar}
+		return &service.Route{Masquerade: service.MasqueradeOffCluster}
 	}
 	return &service.Route{}
 }

@@ -72,7 +72,7 @@ func (n *node) restart() {
 // frontend is one at an address, balanced in a way over the endpoints of its family.
 func (n *node) frontend(at string, proto service.Proto, balance service.Algorithm, weights ...uint16) *service.Frontend {
 	addr := netip.MustParseAddrPort(at)
-	r := &service.Route{Masquerade: service.MasqueradeFar}
+	r := &service.Route{Masquerade: service.MasqueradeOffCluster}
 	for _, e := range n.eps {
 		if e.Addr.Addr().Is4() != addr.Addr().Is4() {
 			continue
@@ -83,7 +83,7 @@ func (n *node) frontend(at string, proto service.Proto, balance service.Algorith
 		r.Endpoints = append(r.Endpoints, e)
 	}
 	return &service.Frontend{
-		Addr: addr, Proto: proto, Balance: balance, Inside: r, Outside: r,
+		Addr: addr, Proto: proto, Balance: balance, Internal: r, External: r,
 		Service: service.PortName{Name: service.Name{Namespace: "default", Name: fmt.Sprintf("at-%d", addr.Port())}, Port: proto.String()},
 	}
 }
@@ -268,8 +268,8 @@ func TestCounts(t *testing.T) {
 		web, dns := n.frontend("10.96.0.1:80", service.TCP, service.Random), n.frontend("[fd00:10:96::1]:53", service.UDP, service.Random)
 		port := n.frontend("0.0.0.0:30080", service.TCP, service.Random)
 		refuses, guarded := n.frontend("10.96.0.2:81", service.TCP, service.Random), n.frontend("10.96.0.3:83", service.UDP, service.Random)
-		refuses.Inside = &service.Route{Action: service.Reject}
-		refuses.Outside = refuses.Inside
+		refuses.Internal = &service.Route{Action: service.Reject}
+		refuses.External = refuses.Internal
 		guarded.Sources = []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}
 		n.sync(web, dns, port, refuses, guarded)
 		client := n.clients[0]

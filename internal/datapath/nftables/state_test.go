@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fairway-net/fairway/internal/datapath/nft"
+	"github.com/fairway-net/fairway/internal/nft"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -48,9 +48,9 @@ func TestSweepUnknown(t *testing.T) {
 		key := append(idData(i), 10, 244, 9, client)
 		return nft.Write{Set: "affinity4", Key: key, Data: endpointData(to), Timeout: time.Hour, Add: true}
 	}
-	good := entry(i, 1, f.Inside.Endpoints[1].Addr)
+	good := entry(i, 1, f.Internal.Endpoints[1].Addr)
 	if err := d.kernel.Commit(nil, []nft.Write{
-		good, entry(i, 2, netip.MustParseAddrPort("10.9.9.9:9")), entry(i+77, 3, f.Inside.Endpoints[0].Addr), entry(0xfa110001, 4, f.Inside.Endpoints[0].Addr),
+		good, entry(i, 2, netip.MustParseAddrPort("10.9.9.9:9")), entry(i+77, 3, f.Internal.Endpoints[0].Addr), entry(0xfa110001, 4, f.Internal.Endpoints[0].Addr),
 	}); err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/google/nftables"
 
 	"github.com/fairway-net/fairway/internal/datapath"
-	"github.com/fairway-net/fairway/internal/datapath/nft"
+	"github.com/fairway-net/fairway/internal/nft"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -394,15 +394,15 @@ func recount(counts, held map[netip.Addr]int, c service.Change, each func(*servi
 
 // eachReserved calls f for the address that fr reserves.
 func eachReserved(fr *service.Frontend, f func(netip.Addr)) {
-	if fr.Reserved {
+	if fr.ClusterIP {
 		f(fr.Addr.Addr())
 	}
 }
 
 // eachLocal calls f for the addresses of endpoints on this node, as often as they occur.
 func eachLocal(fr *service.Frontend, f func(netip.Addr)) {
-	for i, r := range [...]*service.Route{fr.Inside, fr.Outside} {
-		if r == nil || i == 1 && r == fr.Inside {
+	for i, r := range [...]*service.Route{fr.Internal, fr.External} {
+		if r == nil || i == 1 && r == fr.Internal {
 			continue
 		}
 		for _, e := range r.Endpoints {

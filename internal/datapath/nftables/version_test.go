@@ -144,11 +144,11 @@ func TestLeave(t *testing.T) {
 	}
 }`)
 	f := n.frontend("10.96.0.1:80", service.TCP, service.Random)
-	f.Reserved = true
+	f.ClusterIP = true
 	all := []*service.Frontend{f}
 	for i := range 300 { // elements that are taken away one after the other
 		more := n.frontend(fmt.Sprintf("10.97.%d.%d:80", i/250, i%250), service.TCP, service.Random)
-		more.Reserved = true
+		more.ClusterIP = true
 		all = append(all, more)
 	}
 	stop := n.load("10.96.0.1:80")

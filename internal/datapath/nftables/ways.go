@@ -9,7 +9,7 @@ import (
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
-	"github.com/fairway-net/fairway/internal/datapath/nft"
+	"github.com/fairway-net/fairway/internal/nft"
 )
 
 // Registers: a key is built from reg1 on, four bytes a register (NFT_REG32_xx).

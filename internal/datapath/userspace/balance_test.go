@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fairway-net/fairway/internal/datapath/nft"
+	"github.com/fairway-net/fairway/internal/nft"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -210,14 +210,14 @@ func randomFrontend(rng *rand.Rand, i int) *service.Frontend {
 		}
 	}
 	f := &service.Frontend{
-		Addr: netip.AddrPortFrom(at, uint16(1000+i)), Proto: service.TCP, Inside: route(),
-		Service:  service.PortName{Name: service.Name{Namespace: "ns", Name: fmt.Sprint("s", i)}, Port: "http"},
-		Balance:  service.Algorithm(rng.IntN(8)),
-		Affinity: time.Duration(rng.IntN(3)) * time.Second,
-		Reserved: !at.IsUnspecified() && rng.IntN(2) == 0,
+		Addr: netip.AddrPortFrom(at, uint16(1000+i)), Proto: service.TCP, Internal: route(),
+		Service:   service.PortName{Name: service.Name{Namespace: "ns", Name: fmt.Sprint("s", i)}, Port: "http"},
+		Balance:   service.Algorithm(rng.IntN(8)),
+		Affinity:  time.Duration(rng.IntN(3)) * time.Second,
+		ClusterIP: !at.IsUnspecified() && rng.IntN(2) == 0,
 	}
-	if f.Outside = f.Inside; rng.IntN(2) == 0 {
-		f.Outside = route()
+	if f.External = f.Internal; rng.IntN(2) == 0 {
+		f.External = route()
 	}
 	if rng.IntN(4) == 0 && !f.NodePort() {
 		other := netip.MustParsePrefix("2001:db8::/32")
@@ -247,8 +247,8 @@ func TestPlan(t *testing.T) {
 			case 1:
 				g := randomFrontend(rng, i)
 				g.Addr, g.Sources = f.Addr, nil
-				if g.Inside.Equal(g.Outside); f.Addr.Addr().Is4() == g.Addr.Addr().Is4() {
-					g.Inside, g.Outside = f.Outside, f.Inside
+				if g.Internal.Equal(g.External); f.Addr.Addr().Is4() == g.Addr.Addr().Is4() {
+					g.Internal, g.External = f.External, f.Internal
 				}
 				is = append(is, g)
 			}

@@ -11,7 +11,7 @@ import (
 
 	"go4.org/netipx"
 
-	"github.com/fairway-net/fairway/internal/datapath/nft"
+	"github.com/fairway-net/fairway/internal/nft"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -101,13 +101,13 @@ func render(f *service.Frontend) []element {
 	if f.NodePort() {
 		in, out, key = nodeports, nodeportsOutside, front[addrSize(is4):]
 	}
-	all := []element{{set: in, is4: is4, key: key, data: number(how(f.Inside)), comment: comment(f)}}
-	for _, e := range f.Inside.Endpoints {
+	all := []element{{set: in, is4: is4, key: key, data: number(how(f.Internal)), comment: comment(f)}}
+	for _, e := range f.Internal.Endpoints {
 		all = append(all, element{set: endpoints, is4: is4, key: front + endpoint(e.Addr), data: weight(e)})
 	}
-	if !f.Outside.Equal(f.Inside) {
-		all = append(all, element{set: out, is4: is4, key: key, data: number(how(f.Outside)), comment: f.Outside.Masquerade.String()})
-		for _, e := range f.Outside.Endpoints {
+	if !f.External.Equal(f.Internal) {
+		all = append(all, element{set: out, is4: is4, key: key, data: number(how(f.External)), comment: f.External.Masquerade.String()})
+		for _, e := range f.External.Endpoints {
 			all = append(all, element{set: endpointsOutside, is4: is4, key: front + endpoint(e.Addr), data: weight(e)})
 		}
 	}
@@ -143,11 +143,11 @@ func weight(e service.Endpoint) string {
 // comment says of a frontend what the kernel need not know: "default/web:http far rr
 // affinity=3h0m0s reserved".
 func comment(f *service.Frontend) string {
-	words := []string{f.Service.String(), f.Inside.Masquerade.String(), f.Balance.String()}
+	words := []string{f.Service.String(), f.Internal.Masquerade.String(), f.Balance.String()}
 	if f.Affinity > 0 {
 		words = append(words, "affinity="+f.Affinity.String())
 	}
-	if f.Reserved {
+	if f.ClusterIP {
 		words = append(words, "reserved")
 	}
 	return strings.Join(words, " ")
@@ -162,7 +162,7 @@ func parseComment(text string, f *service.Frontend) (err error) {
 	if f.Service, err = service.ParsePortName(words[0]); err != nil {
 		return err
 	}
-	if f.Inside.Masquerade, err = parseMasquerade(words[1]); err != nil {
+	if f.Internal.Masquerade, err = parseMasquerade(words[1]); err != nil {
 		return err
 	}
 	if f.Balance, err = service.ParseAlgorithm(words[2]); err != nil {
@@ -176,14 +176,14 @@ func parseComment(text string, f *service.Frontend) (err error) {
 				return err
 			}
 		case w == "reserved":
-			f.Reserved = true
+			f.ClusterIP = true
 		}
 	}
 	return nil
 }
 
 func parseMasquerade(text string) (service.Masquerade, error) {
-	for _, m := range []service.Masquerade{service.MasqueradeHairpin, service.MasqueradeFar, service.MasqueradeAll} {
+	for _, m := range []service.Masquerade{service.MasqueradeHairpin, service.MasqueradeOffCluster, service.MasqueradeAll} {
 		if m.String() == text {
 			return m, nil
 		}
@@ -260,7 +260,7 @@ func parse(all []element) ([]*service.Frontend, error) {
 		if e.set != frontends && e.set != nodeports {
 			continue
 		}
-		f := &service.Frontend{Inside: &service.Route{}}
+		f := &service.Frontend{Internal: &service.Route{}}
 		k, _, err := e.front()
 		if err != nil {
 			return nil, err
@@ -269,10 +269,10 @@ func parse(all []element) ([]*service.Frontend, error) {
 		if err := parseComment(e.comment, f); err != nil {
 			return nil, err
 		}
-		if err := parseHow(f.Inside, e.data); err != nil {
+		if err := parseHow(f.Internal, e.data); err != nil {
 			return nil, err
 		}
-		f.Outside = f.Inside
+		f.External = f.Internal
 		found[k] = f
 	}
 	for _, e := range all { // before their endpoints
@@ -284,11 +284,11 @@ func parse(all []element) ([]*service.Frontend, error) {
 			return nil, err
 		}
 		if f := found[k]; f != nil {
-			f.Outside = &service.Route{}
-			if f.Outside.Masquerade, err = parseMasquerade(e.comment); err != nil {
+			f.External = &service.Route{}
+			if f.External.Masquerade, err = parseMasquerade(e.comment); err != nil {
 				return nil, err
 			}
-			if err := parseHow(f.Outside, e.data); err != nil {
+			if err := parseHow(f.External, e.data); err != nil {
 				return nil, err
 			}
 		}
@@ -307,7 +307,7 @@ func parse(all []element) ([]*service.Frontend, error) {
 	out := make([]*service.Frontend, 0, len(found))
 	for _, f := range found {
 		slices.SortFunc(f.Sources, netip.Prefix.Compare)
-		for _, r := range [...]*service.Route{f.Inside, f.Outside} {
+		for _, r := range [...]*service.Route{f.Internal, f.External} {
 			slices.SortFunc(r.Endpoints, func(a, b service.Endpoint) int { return a.Addr.Compare(b.Addr) })
 		}
 		out = append(out, f)
@@ -334,10 +334,10 @@ func parseHow(r *service.Route, data string) error {
 
 // addTo adds an endpoint or a source to its frontend.
 func (e element) addTo(f *service.Frontend, rest string) error {
-	route := f.Inside
+	route := f.Internal
 	switch e.set {
 	case endpointsOutside:
-		if route = f.Outside; route == f.Inside {
+		if route = f.External; route == f.Internal {
 			return nil // a rest of earlier
 		}
 		fallthrough

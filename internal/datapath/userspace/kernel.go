@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/fairway-net/fairway/internal/datapath/nft"
+	"github.com/fairway-net/fairway/internal/nft"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -154,7 +154,7 @@ func full(h *held, to *service.Table) *plan {
 }
 
 func (p *plan) count(f *service.Frontend, n int) {
-	if f != nil && f.Reserved {
+	if f != nil && f.ClusterIP {
 		p.reserve[f.Addr.Addr()] += n
 	}
 }

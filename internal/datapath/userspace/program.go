@@ -6,7 +6,7 @@ import (
 	"os"
 	"strings"
 
-	"github.com/fairway-net/fairway/internal/datapath/nft"
+	"github.com/fairway-net/fairway/internal/nft"
 )
 
 //go:embed ruleset.nft.tmpl

@@ -54,9 +54,9 @@ type tally struct {
 // route returns what becomes of a client from a scope.
 func (f *front) route(s scope) (*service.Route, *pool) {
 	if s == fromOutside {
-		return f.Outside, f.outside
+		return f.External, f.outside
 	}
-	return f.Inside, f.inside
+	return f.Internal, f.inside
 }
 
 // keeps reports whether the endpoint shall see the client's own address.
@@ -130,10 +130,10 @@ func (p *proxy) put(f *service.Frontend) {
 		wasIn, wasOut = old.inside, old.outside
 	}
 	take := func(e service.Endpoint) *target { return p.target(f, e) }
-	is.inside = newPool(f.Balance, f.Inside.Endpoints, wasIn, take)
+	is.inside = newPool(f.Balance, f.Internal.Endpoints, wasIn, take)
 	is.outside = is.inside
-	if !f.Outside.Equal(f.Inside) {
-		is.outside = newPool(f.Balance, f.Outside.Endpoints, wasOut, take)
+	if !f.External.Equal(f.Internal) {
+		is.outside = newPool(f.Balance, f.External.Endpoints, wasOut, take)
 	}
 	p.fronts[f.Key()] = is
 	if old != nil {

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/fairway-net/fairway/internal/datapath/nft"
+	"github.com/fairway-net/fairway/internal/nft"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -42,7 +42,7 @@ func needsKeeping(s *session) bool { return s.proto == service.UDP || s.scope ==
 func (d *Datapath) lost(changes []service.Change) []*session {
 	going := map[service.Key]bool{}
 	for _, c := range changes {
-		if c.New == nil || c.New.Inside.Action != service.Forward {
+		if c.New == nil || c.New.Internal.Action != service.Forward {
 			going[c.Key()] = true
 		}
 	}

@@ -65,14 +65,14 @@ func (r *rig) service(p service.Proto, which ...int) *service.Table {
 }
 
 func table(p service.Proto, endpoints ...netip.AddrPort) *service.Table {
-	route := &service.Route{Masquerade: service.MasqueradeFar}
+	route := &service.Route{Masquerade: service.MasqueradeOffCluster}
 	for _, a := range endpoints {
 		route.Endpoints = append(route.Endpoints, service.Endpoint{Addr: a, Local: true})
 	}
 	var all []*service.Frontend
 	for _, at := range []netip.AddrPort{vip, netip.AddrPortFrom(netip.IPv4Unspecified(), nodePort.Port())} {
 		all = append(all, &service.Frontend{
-			Addr: at, Proto: p, Inside: route, Outside: route,
+			Addr: at, Proto: p, Internal: route, External: route,
 			Service: service.PortName{Name: service.Name{Namespace: "default", Name: "web"}, Port: "http"},
 		})
 	}

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fairway-net/fairway/internal/datapath/nft"
+	"github.com/fairway-net/fairway/internal/nft"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -88,7 +88,7 @@ func (s *stickies) keep(k stayKey, one stay) {
 func (s *stickies) sweep(was, is *service.Frontend) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, pair := range [...][2]*service.Route{{was.Inside, is.Inside}, {was.Outside, is.Outside}} {
+	for _, pair := range [...][2]*service.Route{{was.Internal, is.Internal}, {was.External, is.External}} {
 		port := stickyPort(was.Service, pair[0].Local)
 		for client, one := range s.ports[port] {
 			if hasEndpoint(pair[0], one.at) && !hasEndpoint(pair[1], one.at) {

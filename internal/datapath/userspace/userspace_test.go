@@ -110,7 +110,7 @@ func TestAllDead(t *testing.T) {
 	route := &service.Route{Endpoints: []service.Endpoint{{Addr: netip.AddrPortFrom(r.node.Addr(false), 9)}}, Masquerade: service.MasqueradeAll}
 	udp := r.service(service.UDP, 0, 1)
 	r.sync(service.NewTable(udp.Settings, append(udp.Sorted(), &service.Frontend{
-		Addr: six, Proto: service.UDP, Inside: route, Outside: route,
+		Addr: six, Proto: service.UDP, Internal: route, External: route,
 		Service: service.PortName{Name: service.Name{Namespace: "default", Name: "six"}},
 	})))
 	for _, from := range []*testnet.Host{r.client, r.node, r.outside} {
@@ -377,7 +377,7 @@ func TestHostNetwork(t *testing.T) {
 		}
 		all := table(proto, at).Sorted()
 		for _, f := range all {
-			f.Inside.Masquerade, f.Outside.Masquerade = service.MasqueradeHairpin, service.MasqueradeHairpin
+			f.Internal.Masquerade, f.External.Masquerade = service.MasqueradeHairpin, service.MasqueradeHairpin
 		}
 		r.sync(service.NewTable(table(proto).Settings, all))
 		for _, from := range []*testnet.Host{r.client, r.outside} {
