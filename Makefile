@@ -85,10 +85,12 @@ bench-scale: build bin/kube-proxy
 bench-packets: build bin/kube-proxy
 	cd test/peers && go test -vet=off -run '^$$' -bench BenchmarkPackets -benchtime 1x -timeout 30m .
 
-## vet: what go vet finds, the lab included
+## vet: what go vet finds, in all modules and with the build tag of the tests in user-mode Linux
 vet:
 	go vet ./...
+	go vet -tags uml ./internal/datapath/ipvs
 	cd lab && go vet ./...
+	cd test/peers && go vet ./...
 
 ## bench: print the figures that docs/performance.md keeps
 bench: build image images lab uml

@@ -66,7 +66,7 @@ func vip(n int) netip.AddrPort {
 func frontend(n int, p service.Proto, b service.Algorithm, eps ...service.Endpoint) *service.Frontend {
 	route := &service.Route{Endpoints: eps}
 	return &service.Frontend{
-		Addr: vip(n), Proto: p, Inside: route, Outside: route, Balance: b,
+		Addr: vip(n), Proto: p, Internal: route, External: route, Balance: b,
 		Service: service.PortName{Name: service.Name{Namespace: "default", Name: fmt.Sprintf("svc-%d", n)}},
 	}
 }
