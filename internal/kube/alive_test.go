@@ -2,6 +2,7 @@ package kube
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -11,7 +12,10 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fairway-net/fairway/internal/service"
 )
 
 // podServer answers as the API server does: by the first address only, in pages.
@@ -83,4 +87,50 @@ func TestAlive(t *testing.T) {
 			t.Errorf("%s: an API server that refuses: %v, want one line", name, err)
 		}
 	}
+}
+
+// TestPodNames: a slice keeps the names of its endpoints' pods, in whatever order they come.
+func TestPodNames(t *testing.T) {
+	endpoint := func(addr, kind, namespace, name string) discoveryv1.Endpoint {
+		e := discoveryv1.Endpoint{Addresses: []string{addr}}
+		if kind != "" {
+			e.TargetRef = &corev1.ObjectReference{Kind: kind, Namespace: namespace, Name: name}
+		}
+		return e
+	}
+	s := ConvertSlice(&discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-x", Labels: map[string]string{discoveryv1.LabelServiceName: "web"}},
+		Endpoints: []discoveryv1.Endpoint{
+			endpoint("10.0.0.9", "Pod", "shop", "web-9"), endpoint("no address", "Pod", "shop", "web-0"), endpoint("10.0.0.1", "Pod", "", "web-1"),
+			endpoint("10.0.0.3", "", "", ""), endpoint("10.0.0.4", "Node", "", "web-4"), endpoint("10.0.0.5", "Pod", "bank", "web-5"),
+		},
+		AddressType: discoveryv1.AddressTypeIPv4,
+	})
+	want := map[string]string{"10.0.0.9": "web-9", "10.0.0.1": "web-1", "10.0.0.3": "", "10.0.0.4": "", "10.0.0.5": ""}
+	for i, e := range s.Endpoints {
+		if got := s.Pods.At(i); got != want[e.Addr.String()] {
+			t.Errorf("%v: pod %q, want %q", e.Addr, got, want[e.Addr.String()])
+		}
+		delete(want, e.Addr.String())
+	}
+	if len(want) > 0 {
+		t.Errorf("endpoints are missing: %v", want)
+	}
+}
+
+// TestPodNamesAreSmall: what the names of the pods of a large cluster cost.
+func TestPodNamesAreSmall(t *testing.T) {
+	const endpoints, perSlice = 250_000, 100
+	bytes := 0
+	for range endpoints / perSlice {
+		names := make([]string, perSlice)
+		for i := range names {
+			names[i] = fmt.Sprintf("checkout-service-7d4b9c6f5d-%05x", i*7919)
+		}
+		bytes += len(fmt.Sprint(service.PackPodNames(names)))
+	}
+	if bytes > 2<<20 {
+		t.Errorf("%d bytes for %d names", bytes, endpoints)
+	}
+	t.Logf("%d bytes for %d names", bytes, endpoints)
 }

@@ -203,7 +203,9 @@ func ConvertSlice(o *discoveryv1.EndpointSlice) *service.Slice {
 	}
 	var bad problems
 	s.Ports = slicePorts(o, &bad)
-	s.Endpoints = sliceEndpoints(o, &bad)
+	var pods []string
+	s.Endpoints, pods = sliceEndpoints(o, &bad)
+	s.Pods = service.PackPodNames(pods)
 	s.Problems = bad
 	return s
 }
@@ -231,8 +233,13 @@ func slicePorts(o *discoveryv1.EndpointSlice, bad *problems) []service.SlicePort
 	return out
 }
 
-func sliceEndpoints(o *discoveryv1.EndpointSlice, bad *problems) []service.SliceEndpoint {
-	out := make([]service.SliceEndpoint, 0, len(o.Endpoints))
+// sliceEndpoints returns the endpoints sorted by address, and the names of their pods.
+func sliceEndpoints(o *discoveryv1.EndpointSlice, bad *problems) ([]service.SliceEndpoint, []string) {
+	type endpoint struct {
+		service.SliceEndpoint
+		pod string
+	}
+	all := make([]endpoint, 0, len(o.Endpoints))
 	for i := range o.Endpoints {
 		e := &o.Endpoints[i]
 		if len(e.Addresses) == 0 {
@@ -261,12 +268,25 @@ func sliceEndpoints(o *discoveryv1.EndpointSlice, bad *problems) []service.Slice
 				ep.ZoneHints = append(ep.ZoneHints, z.Name)
 			}
 		}
-		out = append(out, ep)
+		all = append(all, endpoint{ep, podName(o.Namespace, e.TargetRef)})
 	}
 	// In one order, whatever the controller's: what only moved has not changed, and Compile
 	// has less to sort.
-	slices.SortStableFunc(out, func(a, b service.SliceEndpoint) int { return a.Addr.Compare(b.Addr) })
-	return out
+	slices.SortStableFunc(all, func(a, b endpoint) int { return a.Addr.Compare(b.Addr) })
+	out, pods := make([]service.SliceEndpoint, len(all)), make([]string, len(all))
+	for i, e := range all {
+		out[i], pods[i] = e.SliceEndpoint, e.pod
+	}
+	return out, pods
+}
+
+// podName returns the name of the pod that an endpoint refers to, empty if it refers to
+// something else, or to a pod of another namespace.
+func podName(namespace string, ref *corev1.ObjectReference) string {
+	if ref == nil || ref.Kind != "Pod" || ref.Namespace != "" && ref.Namespace != namespace {
+		return ""
+	}
+	return ref.Name
 }
 
 // endpointAddr reads an endpoint's address. The special addresses are those that the

@@ -171,7 +171,7 @@ func (b *Builder) settle(e *Entry) *Entry {
 	if !slices.ContainsFunc(e.Frontends, func(f *Frontend) bool { return lost(f) != nil }) {
 		return e
 	}
-	kept := &Entry{Name: e.Name, Created: e.Created, Problems: slices.Clip(e.Problems), Health: e.Health}
+	kept := &Entry{Name: e.Name, Created: e.Created, Problems: slices.Clip(e.Problems), Health: e.Health, slices: e.slices}
 	for _, f := range e.Frontends {
 		if o := lost(f); o != nil {
 			kept.Problems = append(kept.Problems, Problem{"AddressInUse",

@@ -14,6 +14,7 @@ type Entry struct {
 	Frontends []*Frontend  // sorted by key, without duplicates
 	Problems  []Problem    // what was left out, and why
 	Health    *HealthCheck // what load balancers may ask; nil: nothing
+	slices    []*Slice     // that it was compiled from; nil if it was not
 }
 
 // A HealthCheck is what a load balancer may ask a node about one Service.
@@ -30,7 +31,7 @@ type HealthCheck struct {
 // Compile decides what the node at v does for svc, whose endpoints are in slices.
 // It never fails: what makes no sense is left out and reported in Entry.Problems.
 func Compile(svc *Service, eps []*Slice, v Node) *Entry {
-	c := compilation{svc: svc, v: v, entry: &Entry{Name: svc.Name, Created: svc.Created}}
+	c := compilation{svc: svc, v: v, entry: &Entry{Name: svc.Name, Created: svc.Created, slices: eps}}
 	c.entry.Problems = append(c.entry.Problems, svc.Problems...)
 	for _, s := range eps {
 		c.entry.Problems = append(c.entry.Problems, s.Problems...)

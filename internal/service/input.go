@@ -56,6 +56,7 @@ type Slice struct {
 	Service   Name // the Service it belongs to
 	Ports     []SlicePort
 	Endpoints []SliceEndpoint
+	Pods      PodNames // behind the Endpoints, in their order
 	Problems  []Problem
 }
 

@@ -1,0 +1,97 @@
+package service
+
+import (
+	"net/netip"
+	"strings"
+)
+
+// PodNames are the names of the pods behind a Slice's endpoints, in their order. They are
+// packed, because a cluster has 250,000 of them: the pods of a Slice nearly always share
+// all of their name but the last letters. The zero value knows no name.
+type PodNames struct{ packed string }
+
+// maxPodName is how long the name of an object may be.
+const maxPodName = 253
+
+// podNameEnd ends the common prefix and each rest. No object's name has it.
+const podNameEnd = "\n"
+
+// PackPodNames packs names. An empty one is not known; neither is one that no pod can have.
+func PackPodNames(names []string) PodNames {
+	known := func(s string) bool { return s != "" && len(s) <= maxPodName && !strings.Contains(s, podNameEnd) }
+	prefix, any := "", false
+	for _, name := range names {
+		switch {
+		case !known(name):
+		case !any:
+			prefix, any = name[:len(name)-1], true // the rest of a known name is never empty
+		default:
+			prefix = commonPrefix(prefix, name[:len(name)-1])
+		}
+	}
+	if !any {
+		return PodNames{}
+	}
+	var b strings.Builder
+	b.WriteString(prefix)
+	for _, name := range names {
+		b.WriteString(podNameEnd)
+		if known(name) {
+			b.WriteString(name[len(prefix):])
+		}
+	}
+	return PodNames{strings.Clone(b.String())} // without the builder's spare room
+}
+
+func commonPrefix(a, b string) string {
+	n := 0
+	for n < len(a) && n < len(b) && a[n] == b[n] {
+		n++
+	}
+	return a[:n]
+}
+
+// At returns the name of the pod behind the endpoint with that index, empty if it is not
+// known. Its cost follows the number of names: it is for the rare endpoint that is lost.
+func (p PodNames) At(i int) string {
+	prefix, rest, _ := strings.Cut(p.packed, podNameEnd)
+	for ; i > 0; i-- {
+		var more bool
+		if _, rest, more = strings.Cut(rest, podNameEnd); !more {
+			return ""
+		}
+	}
+	own, _, _ := strings.Cut(rest, podNameEnd)
+	if own == "" {
+		return ""
+	}
+	return prefix + own
+}
+
+// A PodRef is what an EndpointSlice says of the pod behind an address.
+type PodRef struct {
+	Name        string // empty: the slice does not say
+	Terminating bool   // the pod was being deleted
+}
+
+// Pod returns what the Service's slices said of the pod behind an endpoint's address;
+// false if they did not have that address, or if e was read back from a datapath. e may be
+// nil. Its cost follows the number of endpoints.
+func (e *Entry) Pod(addr netip.Addr) (PodRef, bool) {
+	if e == nil {
+		return PodRef{}, false
+	}
+	var ref PodRef
+	found := false
+	for _, s := range e.slices {
+		for i := range s.Endpoints {
+			p := &s.Endpoints[i]
+			if p.Addr != addr || found && (p.Terminating || !ref.Terminating) {
+				continue
+			}
+			// Of two pods that had the address, the one that was not being deleted counts.
+			ref, found = PodRef{s.Pods.At(i), p.Terminating}, true
+		}
+	}
+	return ref, found
+}

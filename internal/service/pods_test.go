@@ -1,0 +1,91 @@
+package service_test
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// TestPodNames: every name comes out as it went in, or not at all if no pod can have it.
+func TestPodNames(t *testing.T) {
+	long := strings.Repeat("x", 253)
+	for _, names := range [][]string{
+		nil, {""}, {"", ""}, {"a"}, {"a", ""}, {"", "a"}, {"a", "a"}, {"web-0", "web-1", "web-10"}, {"web", "web-1"}, {"web-1", "web"},
+		{"a", "b"}, {"", "web-7d4b9c6f5d-x2x7k", "", "web-7d4b9c6f5d-abcde"}, {long, long},
+	} {
+		packed := service.PackPodNames(names)
+		for i, name := range names {
+			if got := packed.At(i); got != name {
+				t.Errorf("%q: number %d is %q", names, i, got)
+			}
+		}
+		if got := packed.At(len(names)); got != "" {
+			t.Errorf("%q: one more is %q", names, got)
+		}
+	}
+	bad := service.PackPodNames([]string{"web-1", "we\nb-2", long + "x", "web-3"})
+	if got := []string{bad.At(0), bad.At(1), bad.At(2), bad.At(3)}; !slices.Equal(got, []string{"web-1", "", "", "web-3"}) {
+		t.Errorf("names that no pod can have: %q", got)
+	}
+}
+
+// FuzzPodNames: whatever a slice names, each name is told from the others.
+func FuzzPodNames(f *testing.F) {
+	f.Add("web-1,web-2,,web", 2)
+	f.Add("we\nb,,", 0)
+	f.Fuzz(func(t *testing.T, text string, at int) {
+		names := strings.Split(text, ",")
+		at = int(uint(at) % uint(len(names)))
+		want := names[at]
+		if strings.Contains(want, "\n") || len(want) > 253 {
+			want = ""
+		}
+		if got := service.PackPodNames(names).At(at); got != want {
+			t.Errorf("%q: number %d is %q", names, at, got)
+		}
+	})
+}
+
+// TestEntryPod: a compiled entry says which pod was behind an address, also after another
+// Service won one of its addresses; a table that was read back does not.
+func TestEntryPod(t *testing.T) {
+	name := service.Name{Namespace: "shop", Name: "web"}
+	addr := func(last byte) netip.Addr { return netip.AddrFrom4([4]byte{10, 244, 1, last}) }
+	svc := &service.Service{
+		Name: name, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, Created: 2,
+		Ports: []service.Port{{Proto: service.TCP, Port: 80}, {Name: "b", Proto: service.TCP, Port: 81}},
+	}
+	slice := func(names []string, eps ...service.SliceEndpoint) *service.Slice {
+		return &service.Slice{Name: name, Service: name, Endpoints: eps, Pods: service.PackPodNames(names), Ports: []service.SlicePort{{Proto: service.TCP, Port: 80}, {Name: "b", Proto: service.TCP, Port: 81}}}
+	}
+	b := service.NewBuilder()
+	b.Set(service.Compile(svc, []*service.Slice{
+		slice([]string{"web-1", "web-2"}, service.SliceEndpoint{Addr: addr(1), Ready: true}, service.SliceEndpoint{Addr: addr(2), Terminating: true}),
+		slice(nil, service.SliceEndpoint{Addr: addr(3), Ready: true}),
+		slice([]string{"web-2-again"}, service.SliceEndpoint{Addr: addr(2)}),
+	}, service.Node{}))
+	other := *svc
+	other.Name.Name, other.Created, other.Ports = "older", 1, svc.Ports[:1]
+	b.Set(service.Compile(&other, nil, service.Node{}))
+	table := b.Table(service.Settings{})
+	if n := len(table.Entry(name).Frontends); n != 1 {
+		t.Fatalf("%d frontends are left, want one", n)
+	}
+	for last, want := range map[byte]string{1: "{web-1 false} true", 2: "{web-2-again false} true", 3: "{ false} true", 4: "{ false} false"} {
+		ref, ok := table.Entry(name).Pod(addr(last))
+		if got := fmt.Sprint(ref, ok); got != want {
+			t.Errorf("%v: %s, want %s", addr(last), got, want)
+		}
+	}
+	readBack := service.NewTable(service.Settings{}, slices.Collect(table.Frontends()))
+	if ref, ok := readBack.Entry(name).Pod(addr(1)); ok {
+		t.Errorf("read back: %v", ref)
+	}
+	if ref, ok := table.Entry(service.Name{}).Pod(addr(1)); ok {
+		t.Errorf("no Service: %v", ref)
+	}
+}
