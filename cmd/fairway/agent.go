@@ -221,7 +221,7 @@ func (a *agent) network() *node.Network {
 
 // cleanup removes all that an agent may have made here, whatever its mode was.
 func (a *agent) cleanup(ctx context.Context) error {
-	err := errors.Join(modes().cleanup(ctx, a.log, a.cfg), reset.Cleanup())
+	err := errors.Join(modes().cleanup(ctx, a.log, a.cfg), reset.Cleanup(ctx))
 	if a.cfg.PodNetwork == config.PodNetworkRoutes {
 		err = errors.Join(err, a.network().Cleanup(ctx))
 	}

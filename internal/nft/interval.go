@@ -2,6 +2,7 @@ package nft
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -15,9 +16,9 @@ import (
 type Interval struct{ From, End []byte }
 
 // Intervals reads an interval set, sorted. The kernel keeps each edge as an element.
-func (t *Table) Intervals(set string) ([]Interval, error) {
+func (t *Table) Intervals(ctx context.Context, set string) ([]Interval, error) {
 	var edges []Element
-	err := t.Elements(set, func(e Element) error {
+	err := t.Elements(ctx, set, func(e Element) error {
 		edges = append(edges, e)
 		return nil
 	})
@@ -47,8 +48,8 @@ func (t *Table) Intervals(set string) ([]Interval, error) {
 }
 
 // Prefixes reads an interval set of addresses.
-func (t *Table) Prefixes(set string) ([]netip.Prefix, error) {
-	all, err := t.Intervals(set)
+func (t *Table) Prefixes(ctx context.Context, set string) ([]netip.Prefix, error) {
+	all, err := t.Intervals(ctx, set)
 	if err != nil {
 		return nil, err
 	}
@@ -118,8 +119,8 @@ func lastAddr(is4 bool) netip.Addr {
 }
 
 // Links reads an interval set of interfaces' names, as patterns: "eth0", "veth*".
-func (t *Table) Links(set string) ([]string, error) {
-	all, err := t.Intervals(set)
+func (t *Table) Links(ctx context.Context, set string) ([]string, error) {
+	all, err := t.Intervals(ctx, set)
 	if err != nil {
 		return nil, err
 	}

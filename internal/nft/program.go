@@ -13,8 +13,11 @@ import (
 	"slices"
 	"strings"
 	"text/template"
+	"time"
 
 	"github.com/google/nftables"
+
+	fwnetlink "github.com/fairway-net/fairway/internal/netlink"
 )
 
 // markerPrefix begins the name of the empty chain that says which program is loaded.
@@ -91,7 +94,7 @@ func (t *Table) Declare(ctx context.Context, p *Program) (runs bool, err error) 
 	if err != nil {
 		return false, err
 	}
-	chains, err := t.Chains()
+	chains, err := t.Chains(ctx)
 	if err != nil || chains[marker] {
 		return err == nil, err
 	}
@@ -120,7 +123,7 @@ func (t *Table) Load(ctx context.Context, p *Program, again bool) (loaded bool, 
 	if err != nil {
 		return false, err
 	}
-	chains, err := t.list()
+	chains, err := t.list(ctx)
 	if err != nil {
 		return false, err
 	}
@@ -154,21 +157,21 @@ func (t *Table) Load(ctx context.Context, p *Program, again bool) (loaded bool, 
 // Prune removes the chains and sets that neither p nor its Keep has: those of older
 // programs. It is called after a Load that loaded, when the chains that p keeps are
 // written again and nothing refers to the old ones any more.
-func (t *Table) Prune(p *Program) error {
+func (t *Table) Prune(ctx context.Context, p *Program) error {
 	text, _, err := p.render(t.name)
 	if err != nil {
 		return err
 	}
-	chains, err := t.list()
+	chains, err := t.list(ctx)
 	if err != nil || chains == nil {
 		return err
 	}
-	sets, err := t.sets()
+	sets, err := t.sets(ctx)
 	if err != nil {
 		return err
 	}
 	known := declared(text, chainPattern)
-	return t.Commit(func(c *nftables.Conn) (queued bool, err error) {
+	return t.Commit(ctx, func(c *nftables.Conn) (queued bool, err error) {
 		old := func(name string) bool { return !known[name] && (p.Keep == nil || !p.Keep(name)) }
 		for _, chain := range chains {
 			if old(chain.name) {
@@ -205,29 +208,50 @@ func (t *Table) Run(ctx context.Context, text string) error {
 }
 
 func (t *Table) run(ctx context.Context, text string) error {
-	path, err := exec.LookPath("nft")
-	if err != nil {
-		return errNoNFT
-	}
-	cmd := exec.CommandContext(ctx, path, "-f", "-")
-	cmd.Stdin = strings.NewReader(text)
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	if err := cmd.Run(); err != nil {
-		line, _, _ := strings.Cut(strings.TrimSpace(stderr.String()), "\n")
-		return fmt.Errorf("nft: %w: %s [needs root and a kernel with nf_tables, 5.13 or later]", err, line)
+	if err := command(ctx, text, "-f", "-"); err != nil {
+		return err
 	}
 	t.commits++
 	return nil
 }
 
+// Try makes the kernel look at text, as Run would load it, and changes nothing.
+func Try(ctx context.Context, text string) error { return command(ctx, text, "-c", "-f", "-") }
+
+// stopAfter is how long the program nft may go on when it was killed.
+const stopAfter = 5 * time.Second
+
+// command runs the program nft in the network namespace of the calling thread.
+func command(ctx context.Context, stdin string, args ...string) error {
+	path, err := exec.LookPath("nft")
+	if err != nil {
+		return errNoNFT
+	}
+	ctx, cancel := fwnetlink.Bounded(ctx)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.WaitDelay = stopAfter
+	cmd.Stdin = strings.NewReader(stdin)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	err = cmd.Run()
+	if err != nil && ctx.Err() != nil {
+		return fmt.Errorf("nft: %w", context.Cause(ctx))
+	}
+	if err != nil {
+		line, _, _ := strings.Cut(strings.TrimSpace(stderr.String()), "\n")
+		return fmt.Errorf("nft: %w: %s [needs root and a kernel with nf_tables, 5.13 or later]", err, line)
+	}
+	return nil
+}
+
 // Probe reports what keeps a table from working here: no rights, no nf_tables, no nft.
 // It changes nothing.
-func (t *Table) Probe() error {
+func (t *Table) Probe(ctx context.Context) error {
 	if _, err := exec.LookPath("nft"); err != nil {
 		return errNoNFT
 	}
-	_, err := t.exists()
+	_, err := t.exists(ctx)
 	return err
 }
 

@@ -1,6 +1,7 @@
 package nft
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -8,6 +9,8 @@ import (
 	"github.com/google/nftables/userdata"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	fwnetlink "github.com/fairway-net/fairway/internal/netlink"
 )
 
 // dumpBuffer is how much of a dump we take at once, the kernel's own maximum. To send
@@ -37,8 +40,8 @@ type Element struct {
 }
 
 // Elements calls f for each element of a set or map. It reads the whole set first.
-func (t *Table) Elements(set string, f func(Element) error) error {
-	msgs, err := t.dump(unix.NFT_MSG_GETSETELEM, []netlink.Attribute{
+func (t *Table) Elements(ctx context.Context, set string, f func(Element) error) error {
+	msgs, err := t.dump(ctx, unix.NFT_MSG_GETSETELEM, []netlink.Attribute{
 		{Type: unix.NFTA_SET_ELEM_LIST_TABLE, Data: []byte(t.name + "\x00")},
 		{Type: unix.NFTA_SET_ELEM_LIST_SET, Data: []byte(set + "\x00")},
 	})
@@ -46,6 +49,9 @@ func (t *Table) Elements(set string, f func(Element) error) error {
 		return fmt.Errorf("read %s: %w", set, err)
 	}
 	for i, m := range msgs {
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("read %s: %w", set, err)
+		}
 		if err := parseElements(m, f); err != nil {
 			return fmt.Errorf("read %s: %w", set, err)
 		}
@@ -55,13 +61,13 @@ func (t *Table) Elements(set string, f func(Element) error) error {
 }
 
 // dump asks for all objects of a kind, and returns the attributes of each answer.
-func (t *Table) dump(kind uint16, about []netlink.Attribute) (bodies [][]byte, err error) {
+func (t *Table) dump(ctx context.Context, kind uint16, about []netlink.Attribute) (bodies [][]byte, err error) {
 	attrs, err := netlink.MarshalAttributes(about)
 	if err != nil {
 		return nil, err
 	}
 	for try := 1; ; try++ {
-		msgs, err := t.execute(kind, netlink.Dump, attrs)
+		msgs, err := t.execute(ctx, kind, netlink.Dump, attrs)
 		if err != nil {
 			return nil, err
 		}
@@ -83,7 +89,7 @@ func (t *Table) dump(kind uint16, about []netlink.Attribute) (bodies [][]byte, e
 const nfgenmsg = 4 // size of struct nfgenmsg, which all messages begin with
 
 // execute sends one question and returns the answers.
-func (t *Table) execute(kind uint16, flags netlink.HeaderFlags, attrs []byte) ([]netlink.Message, error) {
+func (t *Table) execute(ctx context.Context, kind uint16, flags netlink.HeaderFlags, attrs []byte) (msgs []netlink.Message, err error) {
 	if t.ask == nil {
 		c, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{MessageBufferSize: dumpBuffer})
 		if err != nil {
@@ -91,12 +97,15 @@ func (t *Table) execute(kind uint16, flags netlink.HeaderFlags, attrs []byte) ([
 		}
 		t.ask = c
 	}
-	msgs, err := t.ask.Execute(netlink.Message{
-		Header: netlink.Header{
-			Type:  netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | kind),
-			Flags: netlink.Request | flags,
-		},
-		Data: append([]byte{unix.NFPROTO_INET, unix.NFNETLINK_V0, 0, 0}, attrs...),
+	err = fwnetlink.Within(ctx, t.ask, func() (err error) {
+		msgs, err = t.ask.Execute(netlink.Message{
+			Header: netlink.Header{
+				Type:  netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | kind),
+				Flags: netlink.Request | flags,
+			},
+			Data: append([]byte{unix.NFPROTO_INET, unix.NFNETLINK_V0, 0, 0}, attrs...),
+		})
+		return err
 	})
 	if err != nil {
 		_ = t.ask.Close() // answers may be left unread
@@ -112,12 +121,12 @@ type chain struct {
 }
 
 // list returns the chains of the table; nil if there is no table.
-func (t *Table) list() ([]chain, error) {
-	there, err := t.exists()
+func (t *Table) list(ctx context.Context) ([]chain, error) {
+	there, err := t.exists(ctx)
 	if err != nil || !there {
 		return nil, err
 	}
-	msgs, err := t.dump(unix.NFT_MSG_GETCHAIN, nil)
+	msgs, err := t.dump(ctx, unix.NFT_MSG_GETCHAIN, nil)
 	if err != nil {
 		return nil, fmt.Errorf("list chains: %w", err)
 	}
@@ -147,12 +156,12 @@ func (t *Table) list() ([]chain, error) {
 }
 
 // exists reports whether the table is in the kernel.
-func (t *Table) exists() (bool, error) {
+func (t *Table) exists(ctx context.Context) (bool, error) {
 	attrs, err := netlink.MarshalAttributes([]netlink.Attribute{{Type: unix.NFTA_TABLE_NAME, Data: []byte(t.name + "\x00")}})
 	if err != nil {
 		return false, err
 	}
-	_, err = t.execute(unix.NFT_MSG_GETTABLE, 0, attrs)
+	_, err = t.execute(ctx, unix.NFT_MSG_GETTABLE, 0, attrs)
 	if errors.Is(err, unix.ENOENT) {
 		return false, nil
 	}
@@ -163,8 +172,8 @@ func (t *Table) exists() (bool, error) {
 }
 
 // Chains returns the names of the chains in the table; none if there is no table.
-func (t *Table) Chains() (map[string]bool, error) {
-	all, err := t.list()
+func (t *Table) Chains(ctx context.Context) (map[string]bool, error) {
+	all, err := t.list(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -177,9 +186,9 @@ func (t *Table) Chains() (map[string]bool, error) {
 
 // sets returns the names of the sets and maps in the table, and whether each is a map.
 // Those without a name of their own are left out: they go with their rule.
-func (t *Table) sets() (map[string]bool, error) {
+func (t *Table) sets(ctx context.Context) (map[string]bool, error) {
 	const anonymous, aMap = unix.NFT_SET_ANONYMOUS, unix.NFT_SET_MAP
-	msgs, err := t.dump(unix.NFT_MSG_GETSET, []netlink.Attribute{{Type: unix.NFTA_SET_TABLE, Data: []byte(t.name + "\x00")}})
+	msgs, err := t.dump(ctx, unix.NFT_MSG_GETSET, []netlink.Attribute{{Type: unix.NFTA_SET_TABLE, Data: []byte(t.name + "\x00")}})
 	if err != nil {
 		return nil, fmt.Errorf("list sets: %w", err)
 	}

@@ -1,11 +1,14 @@
 package nft
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
 	"github.com/google/nftables"
 	"github.com/mdlayher/netlink"
+
+	fwnetlink "github.com/fairway-net/fairway/internal/netlink"
 )
 
 // socketBuffer is for commits: each is one datagram, with an answer for each message.
@@ -19,6 +22,7 @@ const socketBuffer = 16 << 20
 type Table struct {
 	name  string
 	write *nftables.Conn // nil: not yet
+	sock  *netlink.Conn  // the socket of write
 	ask   *netlink.Conn  // for questions; nil: not yet
 	// commits is how many transactions changed something since a Watch last asked.
 	commits uint32
@@ -40,7 +44,7 @@ func (t *Table) FailWrites(f func() error) { t.fail = f }
 func (t *Table) Close() {
 	if t.write != nil {
 		_ = t.write.CloseLasting() // nothing is lost by a socket that does not close
-		t.write = nil
+		t.write, t.sock = nil, nil
 	}
 	if t.ask != nil {
 		_ = t.ask.Close()
@@ -66,6 +70,7 @@ func (t *Table) conn() (*nftables.Conn, error) {
 		return t.write, nil
 	}
 	size := func(c *netlink.Conn) error {
+		t.sock = c
 		// SO_SNDBUFFORCE and SO_RCVBUFFORCE: they are not bound to the sysctls.
 		return errors.Join(c.SetWriteBuffer(socketBuffer), c.SetReadBuffer(socketBuffer))
 	}
@@ -77,11 +82,12 @@ func (t *Table) conn() (*nftables.Conn, error) {
 	return c, nil
 }
 
-// flush sends what is queued on c as one transaction.
-func (t *Table) flush(c *nftables.Conn) error {
+// flush sends what is queued on c as one transaction. If ctx ends before the kernel has
+// answered, the transaction may have been made.
+func (t *Table) flush(ctx context.Context, c *nftables.Conn) error {
 	err := t.mayWrite()
 	if err == nil {
-		if err = c.Flush(); err != nil {
+		if err = fwnetlink.Within(ctx, t.sock, c.Flush); err != nil {
 			err = fmt.Errorf("commit to table %s: %w", t.name, err)
 		}
 	}
@@ -105,9 +111,9 @@ func (t *Table) mayWrite() error {
 // The hooks are emptied first, in a transaction of their own: when a whole table goes,
 // the kernel takes the elements of its maps a moment before it stops asking its rules,
 // and would refuse connections that another mechanism serves already.
-func (t *Table) Delete() error {
+func (t *Table) Delete(ctx context.Context) error {
 	defer t.Close()
-	chains, err := t.list()
+	chains, err := t.list(ctx)
 	if err != nil || chains == nil {
 		return err
 	}
@@ -123,7 +129,7 @@ func (t *Table) Delete() error {
 		}
 	}
 	if hooks > 0 {
-		if err := t.flush(c); err != nil {
+		if err := t.flush(ctx, c); err != nil {
 			return fmt.Errorf("empty the hooks: %w", err)
 		}
 	}
@@ -131,7 +137,7 @@ func (t *Table) Delete() error {
 		return err
 	}
 	c.DelTable(t.Ref())
-	if err := t.flush(c); err != nil {
+	if err := t.flush(ctx, c); err != nil {
 		return fmt.Errorf("delete table %s: %w", t.name, err)
 	}
 	return nil

@@ -120,9 +120,9 @@ func number(i int) Write {
 	return Write{Set: "numbers", Key: []byte{10, byte(i >> 16), byte(i >> 8), byte(i)}, Data: []byte{byte(i), 0, 0, 0}, Comment: fmt.Sprint("c", i), Add: true}
 }
 
-func (t *Table) numbers() (map[string]string, error) {
+func (t *Table) numbers(ctx context.Context) (map[string]string, error) {
 	got := map[string]string{}
-	return got, t.Elements("numbers", func(e Element) error {
+	return got, t.Elements(ctx, "numbers", func(e Element) error {
 		got[fmt.Sprint(e.Key, e.Data)] = e.Comment
 		return nil
 	})
@@ -138,8 +138,8 @@ func TestElements(t *testing.T) {
 		ws = append(ws, w)
 		want[fmt.Sprint(w.Key, w.Data)] = w.Comment
 	}
-	must(t, table.Commit(nil, ws))
-	got, err := table.numbers()
+	must(t, table.Commit(t.Context(), nil, ws))
+	got, err := table.numbers(t.Context())
 	must(t, err)
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("wrote %d elements, read %d", len(want), len(got))
@@ -149,14 +149,14 @@ func TestElements(t *testing.T) {
 	other.Data, other.Del = []byte{9, 0, 0, 9}, true
 	gone := number(6)
 	gone.Add, gone.Del = false, true
-	must(t, table.Commit(nil, []Write{other, gone}))
-	got, err = table.numbers()
+	must(t, table.Commit(t.Context(), nil, []Write{other, gone}))
+	got, err = table.numbers(t.Context())
 	must(t, err)
 	if got[fmt.Sprint(other.Key, other.Data)] != "c5" || len(got) != len(want)-1 {
 		t.Errorf("after a change there are %d elements, want %d", len(got), len(want)-1)
 	}
 	// A timeout, and a verdict.
-	must(t, table.Commit(func(c *nftables.Conn) (bool, error) {
+	must(t, table.Commit(t.Context(), func(c *nftables.Conn) (bool, error) {
 		c.AddChain(table.Chain("way-1"))
 		return true, nil
 	}, []Write{
@@ -181,8 +181,8 @@ func TestIntervals(t *testing.T) {
 		prefixes("10.0.0.0/8"), prefixes("10.0.0.0/9", "10.128.0.0/16", "192.168.7.1/32"), prefixes("0.0.0.0/0"),
 		prefixes("0.0.0.0/1", "255.255.255.255/32"), prefixes("10.0.0.0/16", "10.1.0.0/16", "10.1.2.0/24", "fd00::/8"), prefixes(),
 	} {
-		must(t, table.Commit(nil, ReplacePrefixes("nets", true, was, is)))
-		got, err := table.Prefixes("nets")
+		must(t, table.Commit(t.Context(), nil, ReplacePrefixes("nets", true, was, is)))
+		got, err := table.Prefixes(t.Context(), "nets")
 		must(t, err)
 		if !slices.Equal(Ranges(got, true), Ranges(is, true)) {
 			t.Errorf("wrote %v, read %v", is, got)
@@ -191,8 +191,8 @@ func TestIntervals(t *testing.T) {
 	}
 	var links []string
 	for _, is := range [][]string{{"eth0"}, {"cali*", "eth0", "veth*"}, {"interface-namex"}, nil} {
-		must(t, table.Commit(nil, ReplaceLinks("links", links, is)))
-		got, err := table.Links("links")
+		must(t, table.Commit(t.Context(), nil, ReplaceLinks("links", links, is)))
+		got, err := table.Links(t.Context(), "links")
 		must(t, err)
 		if !slices.Equal(got, is) {
 			t.Errorf("wrote %v, read %v", is, got)
@@ -204,7 +204,7 @@ func TestIntervals(t *testing.T) {
 // TestLoad: a program is loaded once, another version keeps elements and what is kept.
 func TestLoad(t *testing.T) {
 	table, p := open(t)
-	must(t, table.Commit(func(c *nftables.Conn) (bool, error) {
+	must(t, table.Commit(t.Context(), func(c *nftables.Conn) (bool, error) {
 		c.AddChain(table.Chain("way-1"))
 		return true, nil
 	}, []Write{number(1), {Set: "ways", Key: []byte{1, 0, 0, 0}, Goto: "way-1", Add: true}}))
@@ -220,7 +220,7 @@ func TestLoad(t *testing.T) {
 		if err != nil || !loaded {
 			t.Errorf("again %v: loaded %v, error %v", again, loaded, err)
 		}
-		must(t, table.Prune(p))
+		must(t, table.Prune(t.Context(), p))
 	}
 	after := list(t, "table inet tested")
 	strip := func(text string) string {
@@ -237,21 +237,21 @@ func TestLoad(t *testing.T) {
 // TestNextVersion: what the new program has not is pruned, elements stay.
 func TestNextVersion(t *testing.T) {
 	table, p := open(t)
-	must(t, table.Commit(nil, []Write{number(1), {Set: "ways", Key: []byte{7, 0, 0, 0}, Goto: "leaving", Add: true}}))
+	must(t, table.Commit(t.Context(), nil, []Write{number(1), {Set: "ways", Key: []byte{7, 0, 0, 0}, Goto: "leaving", Add: true}}))
 	next := &Program{Source: second, Keep: keep}
 	loaded, err := table.Load(t.Context(), next, false)
 	if err != nil || !loaded {
 		t.Fatalf("loaded %v, error %v", loaded, err)
 	}
-	must(t, table.Commit(nil, []Write{{Set: "ways", Key: []byte{7, 0, 0, 0}, Del: true}}))
-	must(t, table.Prune(next))
+	must(t, table.Commit(t.Context(), nil, []Write{{Set: "ways", Key: []byte{7, 0, 0, 0}, Del: true}}))
+	must(t, table.Prune(t.Context(), next))
 	out := list(t, "table inet tested")
 	for _, gone := range []string{"leaving", "old", "short", "links"} {
 		if strings.Contains(out, gone) {
 			t.Errorf("%s is still there:\n%s", gone, out)
 		}
 	}
-	if got, err := table.numbers(); err != nil || len(got) != 1 {
+	if got, err := table.numbers(t.Context()); err != nil || len(got) != 1 {
 		t.Errorf("elements %v, error %v", got, err)
 	}
 	if loaded, err := table.Load(t.Context(), p, false); err != nil || !loaded {
@@ -287,10 +287,10 @@ func TestDeclare(t *testing.T) {
 	if out := list(t, "chain inet tested input"); out != before {
 		t.Errorf("the rules changed:\n%s", out)
 	}
-	must(t, table.Commit(nil, ReplacePrefixes("networks", true, nil, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")})))
+	must(t, table.Commit(t.Context(), nil, ReplacePrefixes("networks", true, nil, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")})))
 	_, err := table.Load(t.Context(), next, false)
 	must(t, err)
-	must(t, table.Prune(next))
+	must(t, table.Prune(t.Context(), next))
 	if out := list(t, "table inet tested"); strings.Contains(out, "set nets") || !strings.Contains(out, "10.0.0.0/8") {
 		t.Errorf("in the end:\n%s", out)
 	}
@@ -299,10 +299,10 @@ func TestDeclare(t *testing.T) {
 // TestCounters: what elements count is read.
 func TestCounters(t *testing.T) {
 	table, _ := open(t)
-	must(t, table.Commit(nil, []Write{{Set: "counted", Key: []byte{10, 0, 0, 1}, Add: true}}))
+	must(t, table.Commit(t.Context(), nil, []Write{{Set: "counted", Key: []byte{10, 0, 0, 1}, Add: true}}))
 	must(t, table.Run(t.Context(), "add element inet tested counted { 10.0.0.2 counter packets 7 bytes 420 }"))
 	got := map[byte][2]uint64{}
-	must(t, table.Elements("counted", func(e Element) error {
+	must(t, table.Elements(t.Context(), "counted", func(e Element) error {
 		got[e.Key[3]] = [2]uint64{e.Packets, e.Bytes}
 		return nil
 	}))
@@ -324,36 +324,36 @@ func TestWatch(t *testing.T) {
 	}
 	looks := func(when string, want Change) func() {
 		t.Helper()
-		got, accept, err := w.Look()
+		got, accept, err := w.Look(t.Context())
 		if err != nil || got != want {
 			t.Errorf("%s: %v, error %v, want %v", when, got, err, want)
 		}
 		return accept
 	}
-	must(t, w.Begin())
-	must(t, table.Commit(nil, []Write{number(1)}))
-	must(t, w.End(true))
+	must(t, w.Begin(t.Context()))
+	must(t, table.Commit(t.Context(), nil, []Write{number(1)}))
+	must(t, w.End(t.Context(), true))
 	looks("after the first commit", Nothing)
-	must(t, w.Begin())
-	must(t, table.Commit(nil, []Write{number(2)}))
-	must(t, table.Commit(nil, nil))
-	must(t, table.Commit(func(*nftables.Conn) (bool, error) { return false, nil }, []Write{number(3)}))
+	must(t, w.Begin(t.Context()))
+	must(t, table.Commit(t.Context(), nil, []Write{number(2)}))
+	must(t, table.Commit(t.Context(), nil, nil))
+	must(t, table.Commit(t.Context(), func(*nftables.Conn) (bool, error) { return false, nil }, []Write{number(3)}))
 	must(t, table.Run(t.Context(), "add element inet tested old { 10.0.0.1 }"))
-	must(t, w.End(false))
+	must(t, w.End(t.Context(), false))
 	looks("after our own commits", Nothing)
-	must(t, w.Begin())
-	must(t, table.Commit(func(c *nftables.Conn) (bool, error) {
+	must(t, w.Begin(t.Context()))
+	must(t, table.Commit(t.Context(), func(c *nftables.Conn) (bool, error) {
 		c.AddRule(&nftables.Rule{Table: table.Ref(), Chain: c.AddChain(table.Chain("way-1"))})
 		c.AddChain(table.Chain("way-2"))
 		return true, nil
 	}, nil))
-	must(t, w.EndChains([]string{"way-1", "way-2"}, nil))
-	must(t, w.Begin())
-	must(t, table.Commit(func(c *nftables.Conn) (bool, error) {
+	must(t, w.EndChains(t.Context(), []string{"way-1", "way-2"}, nil))
+	must(t, w.Begin(t.Context()))
+	must(t, table.Commit(t.Context(), func(c *nftables.Conn) (bool, error) {
 		c.DelChain(table.Chain("way-2"))
 		return true, nil
 	}, nil))
-	must(t, w.EndChains(nil, []string{"way-2"}))
+	must(t, w.EndChains(t.Context(), nil, []string{"way-2"}))
 	run("add table inet theirs")
 	accept := looks("after another's table came", Elements)
 	looks("and not yet accepted", Elements)
@@ -365,10 +365,10 @@ func TestWatch(t *testing.T) {
 		run(rule)
 		looks(rule, Rules)
 		w.Reset()
-		must(t, w.Begin())
+		must(t, w.Begin(t.Context()))
 		_, err := table.Load(t.Context(), p, true)
 		must(t, err)
-		must(t, w.End(true))
+		must(t, w.End(t.Context(), true))
 		looks("after loading again", Nothing)
 	}
 	run("delete table inet tested")
@@ -380,15 +380,15 @@ func TestDelete(t *testing.T) {
 	foreign := "add table inet theirs"
 	must(t, table.Run(t.Context(), foreign))
 	before := list(t, "tables")
-	must(t, table.Delete())
-	must(t, table.Delete())
+	must(t, table.Delete(t.Context()))
+	must(t, table.Delete(t.Context()))
 	if after := list(t, "tables"); after != "table inet theirs\n" {
 		t.Errorf("tables before\n%safter\n%s", before, after)
 	}
 	if _, err := table.Load(t.Context(), p, false); err != nil {
 		t.Errorf("load after a delete: %v", err)
 	}
-	if there, err := table.Chains(); err != nil || !there["input"] {
+	if there, err := table.Chains(t.Context()); err != nil || !there["input"] {
 		t.Errorf("chains %v, error %v", there, err)
 	}
 }
@@ -398,24 +398,24 @@ func TestFaults(t *testing.T) {
 	table, p := open(t)
 	injected := errors.New("injected")
 	table.FailWrites(func() error { return injected })
-	if err := table.Commit(nil, []Write{number(1)}); !errors.Is(err, injected) {
+	if err := table.Commit(t.Context(), nil, []Write{number(1)}); !errors.Is(err, injected) {
 		t.Errorf("commit: %v", err)
 	}
 	if _, err := table.Load(context.Background(), p, true); !errors.Is(err, injected) {
 		t.Errorf("load: %v", err)
 	}
-	if err := table.Delete(); !errors.Is(err, injected) {
+	if err := table.Delete(t.Context()); !errors.Is(err, injected) {
 		t.Errorf("delete: %v", err)
 	}
 	table.FailWrites(nil)
-	must(t, table.Commit(nil, []Write{number(2)}))
+	must(t, table.Commit(t.Context(), nil, []Write{number(2)}))
 	bad := number(3)
 	bad.Key = []byte{1}
-	if err := table.Commit(nil, []Write{number(4), bad}); err == nil {
+	if err := table.Commit(t.Context(), nil, []Write{number(4), bad}); err == nil {
 		t.Error("a key of one byte was taken")
 	}
-	must(t, table.Commit(nil, []Write{number(5)}))
-	if got, err := table.numbers(); err != nil || len(got) != 2 {
+	must(t, table.Commit(t.Context(), nil, []Write{number(5)}))
+	if got, err := table.numbers(t.Context()); err != nil || len(got) != 2 {
 		t.Errorf("elements %v, error %v", got, err)
 	}
 }

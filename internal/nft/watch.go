@@ -1,6 +1,7 @@
 package nft
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 	"hash/fnv"
@@ -43,12 +44,12 @@ const (
 
 // Begin notes the generation; from here on it counts our own commits. It is called
 // before the table is read, so that a change while it is read will be seen.
-func (w *Watch) Begin() error {
+func (w *Watch) Begin(ctx context.Context) error {
 	if w.known {
 		w.table.commits = 0
 		return nil
 	}
-	gen, err := w.table.Generation()
+	gen, err := w.table.Generation(ctx)
 	if err != nil {
 		return err
 	}
@@ -63,11 +64,11 @@ func (w *Watch) Count(n uint32) { w.table.commits += n }
 // End takes our own commits since Begin for known; rules says that they changed chains
 // or rules. If the generation has grown by more than our commits, somebody else changed
 // something meanwhile, and Look will find that.
-func (w *Watch) End(rules bool) (err error) {
+func (w *Watch) End(ctx context.Context, rules bool) (err error) {
 	w.generation += w.table.commits
 	w.table.commits = 0
 	if rules {
-		w.rules, err = w.table.rules()
+		w.rules, err = w.table.rules(ctx)
 	}
 	return err
 }
@@ -77,21 +78,21 @@ const manyChains = 50
 
 // EndChains is End where the commits changed some chains and not many others: those
 // added, with new rules, and those gone. It costs these, and not all rules.
-func (w *Watch) EndChains(added, gone []string) error {
+func (w *Watch) EndChains(ctx context.Context, added, gone []string) error {
 	if w.rules == nil || len(added) > manyChains {
-		return w.End(true)
+		return w.End(ctx, true)
 	}
 	for _, name := range gone {
 		delete(w.rules, name)
 	}
 	for _, name := range added {
 		rules := map[string][]uint64{name: nil}
-		if err := w.table.sums(rules, name); err != nil {
+		if err := w.table.sums(ctx, rules, name); err != nil {
 			return err
 		}
 		w.rules[name] = rules[name]
 	}
-	return w.End(false)
+	return w.End(ctx, false)
 }
 
 // Reset forgets everything: the next Begin starts anew.
@@ -99,12 +100,12 @@ func (w *Watch) Reset() { *w = Watch{table: w.table} }
 
 // Look reports what changed since End. After Elements, accept takes what the table
 // holds now for known, if the caller has read it, after Look, and found it right.
-func (w *Watch) Look() (c Change, accept func(), err error) {
-	gen, err := w.table.Generation()
+func (w *Watch) Look(ctx context.Context) (c Change, accept func(), err error) {
+	gen, err := w.table.Generation(ctx)
 	if err != nil || gen == w.generation {
 		return Nothing, func() {}, err
 	}
-	rules, err := w.table.rules()
+	rules, err := w.table.rules(ctx)
 	if err != nil {
 		return Nothing, func() {}, err
 	}
@@ -115,14 +116,14 @@ func (w *Watch) Look() (c Change, accept func(), err error) {
 }
 
 // Settled reports whether nobody but us has written anything since the last Begin.
-func (w *Watch) Settled() (bool, error) {
-	gen, err := w.table.Generation()
+func (w *Watch) Settled(ctx context.Context) (bool, error) {
+	gen, err := w.table.Generation(ctx)
 	return err == nil && gen == w.generation, err
 }
 
 // Generation returns how often the tables of this network namespace were changed.
-func (t *Table) Generation() (gen uint32, err error) {
-	msgs, err := t.execute(unix.NFT_MSG_GETGEN, 0, nil)
+func (t *Table) Generation(ctx context.Context) (gen uint32, err error) {
+	msgs, err := t.execute(ctx, unix.NFT_MSG_GETGEN, 0, nil)
 	if err != nil {
 		return 0, fmt.Errorf("ask for the generation: %w", err)
 	}
@@ -143,8 +144,8 @@ func (t *Table) Generation() (gen uint32, err error) {
 // rules returns the chains of our table and a sum of each of their rules. The kernel uses a
 // handle again only for a rule that replaces another, so that the sum is of what the rule
 // says, too.
-func (t *Table) rules() (map[string][]uint64, error) {
-	chains, err := t.list()
+func (t *Table) rules(ctx context.Context) (map[string][]uint64, error) {
+	chains, err := t.list(ctx)
 	if err != nil || chains == nil {
 		return nil, err
 	}
@@ -152,16 +153,16 @@ func (t *Table) rules() (map[string][]uint64, error) {
 	for _, c := range chains {
 		all[c.name] = nil
 	}
-	return all, t.sums(all, "")
+	return all, t.sums(ctx, all, "")
 }
 
 // sums adds those of a chain's rules, or of all rules of the table.
-func (t *Table) sums(into map[string][]uint64, chain string) error {
+func (t *Table) sums(ctx context.Context, into map[string][]uint64, chain string) error {
 	about := []netlink.Attribute{{Type: unix.NFTA_RULE_TABLE, Data: []byte(t.name + "\x00")}}
 	if chain != "" {
 		about = append(about, netlink.Attribute{Type: unix.NFTA_RULE_CHAIN, Data: []byte(chain + "\x00")})
 	}
-	msgs, err := t.dump(unix.NFT_MSG_GETRULE, about)
+	msgs, err := t.dump(ctx, unix.NFT_MSG_GETRULE, about)
 	if err != nil {
 		return fmt.Errorf("list rules of table %s: %w", t.name, err)
 	}

@@ -1,6 +1,7 @@
 package nft
 
 import (
+	"context"
 	"fmt"
 	"time"
 
@@ -37,7 +38,7 @@ func (w *Write) like(o *Write) bool { return w.Set == o.Set && w.Del == o.Del &&
 // Commit queues what prepare does (nil: nothing) and applies ws in order, in as few
 // transactions as elementsPerCommit allows, prepare's with the first of them. After an
 // error some transactions may have been applied, and nothing is queued any more.
-func (t *Table) Commit(prepare func(*nftables.Conn) (queued bool, err error), ws []Write) error {
+func (t *Table) Commit(ctx context.Context, prepare func(*nftables.Conn) (queued bool, err error), ws []Write) error {
 	for first := true; first || len(ws) > 0; first = false {
 		n := min(len(ws), elementsPerCommit)
 		c, err := t.conn()
@@ -56,7 +57,7 @@ func (t *Table) Commit(prepare func(*nftables.Conn) (queued bool, err error), ws
 			return err
 		}
 		if queued || n > 0 {
-			if err := t.flush(c); err != nil {
+			if err := t.flush(ctx, c); err != nil {
 				return err
 			}
 		}

@@ -145,8 +145,8 @@ func (r *Resetter) Run(ctx context.Context) error {
 	asking.Go(func() { r.settle(ctx) })
 	defer asking.Wait()
 	defer r.cfg.Flows.Close()
-	r.clean() // what a killed agent may have left
-	defer r.clean()
+	r.clean(ctx) // what a killed agent may have left
+	defer r.clean(ctx)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -190,7 +190,7 @@ func (r *Resetter) work(ctx context.Context, now time.Time) time.Duration {
 		return r.loaded.Add(r.times.linger).Sub(now)
 	}
 	r.pending = nil
-	r.clean()
+	r.clean(ctx)
 	return 0
 }
 
@@ -254,16 +254,16 @@ func (r *Resetter) load(ctx context.Context, now time.Time) error {
 }
 
 // clean removes the rules, if there are any.
-func (r *Resetter) clean() {
+func (r *Resetter) clean(ctx context.Context) {
 	r.loaded = time.Time{}
-	if err := r.table.Delete(); err != nil {
+	if err := r.table.Delete(context.WithoutCancel(ctx)); err != nil {
 		r.cfg.Log.Debug("cannot remove the rules for resets", "err", err)
 	}
 }
 
 // Cleanup removes the rules, if there are any.
-func Cleanup() error {
-	if err := nft.New(tableName).Delete(); err != nil {
+func Cleanup(ctx context.Context) error {
+	if err := nft.New(tableName).Delete(ctx); err != nil {
 		return fmt.Errorf("remove the rules for resets: %w", err)
 	}
 	return nil

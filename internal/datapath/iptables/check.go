@@ -25,7 +25,7 @@ func (d *Datapath) Check(ctx context.Context) (intact bool, err error) {
 	if d.table == nil {
 		return true, nil // the next Sync compares anyway
 	}
-	change, accept, err := d.helper.watch.Look()
+	change, accept, err := d.helper.watch.Look(ctx)
 	if err != nil || change == nft.Nothing && d.variant == NFT {
 		return true, err
 	}
@@ -34,7 +34,7 @@ func (d *Datapath) Check(ctx context.Context) (intact bool, err error) {
 		d.reload = true
 		return false, nil
 	}
-	if intact, err = d.helperIntact(change == nft.Elements); err == nil && !intact {
+	if intact, err = d.helperIntact(ctx, change == nft.Elements); err == nil && !intact {
 		d.Close()
 		return false, nil
 	}
@@ -50,15 +50,15 @@ func (d *Datapath) Check(ctx context.Context) (intact bool, err error) {
 }
 
 // helperIntact compares the helper's elements, if they may have changed.
-func (d *Datapath) helperIntact(may bool) (bool, error) {
+func (d *Datapath) helperIntact(ctx context.Context, may bool) (bool, error) {
 	if !may {
 		return true, nil
 	}
-	have, err := d.helper.read()
+	have, err := d.helper.read(ctx)
 	if err != nil {
 		return false, err
 	}
-	settings, err := d.helper.settings(d.table.Settings)
+	settings, err := d.helper.settings(ctx, d.table.Settings)
 	return err == nil && len(settings) == 0 && maps.Equal(have, keys(d.helper.elems)), err
 }
 
@@ -116,7 +116,7 @@ func (d *Datapath) Cleanup(ctx context.Context) error {
 		}
 	}
 	if len(errs) == 0 {
-		errs = append(errs, d.helper.table.Delete())
+		errs = append(errs, d.helper.table.Delete(ctx))
 	}
 	for _, err := range errs {
 		if err != nil {

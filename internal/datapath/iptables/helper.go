@@ -67,10 +67,10 @@ func (h *helper) program() *nft.Program {
 }
 
 // read returns the elements that the kernel holds.
-func (h *helper) read() (map[elem]bool, error) {
+func (h *helper) read(ctx context.Context) (map[elem]bool, error) {
 	all := map[elem]bool{}
 	for _, set := range helperSets() {
-		err := h.table.Elements(set, func(e nft.Element) error {
+		err := h.table.Elements(ctx, set, func(e nft.Element) error {
 			all[elem{set, string(e.Key), string(e.Data), e.Comment}] = true
 			return nil
 		})
@@ -82,20 +82,20 @@ func (h *helper) read() (map[elem]bool, error) {
 }
 
 // settings are the writes that make the helper's settings s.
-func (h *helper) settings(s service.Settings) (ws []nft.Write, err error) {
+func (h *helper) settings(ctx context.Context, s service.Settings) (ws []nft.Write, err error) {
 	for _, is4 := range []bool{true, false} {
 		for _, set := range []struct {
 			name string
 			want []netip.Prefix
 		}{{"pods", s.Pods}, {"nodeport-addresses", s.NodePorts}, {"service-cidrs", s.ServiceCIDRs}} {
-			have, err := h.table.Prefixes(inFamily(set.name, is4))
+			have, err := h.table.Prefixes(ctx, inFamily(set.name, is4))
 			if err != nil {
 				return nil, err
 			}
 			ws = append(ws, nft.ReplacePrefixes(inFamily(set.name, is4), is4, have, set.want)...)
 		}
 	}
-	have, err := h.table.Links("pod-interfaces")
+	have, err := h.table.Links(ctx, "pod-interfaces")
 	if err != nil {
 		return nil, err
 	}
@@ -169,8 +169,8 @@ func order(all map[elem]bool) []elem {
 	})
 }
 
-func (h *helper) first(s step) error {
-	return h.table.Commit(func(c *nftables.Conn) (bool, error) {
+func (h *helper) first(ctx context.Context, s step) error {
+	return h.table.Commit(ctx, func(c *nftables.Conn) (bool, error) {
 		if s.rules {
 			h.constant(c)
 		}
@@ -183,11 +183,11 @@ func (h *helper) first(s step) error {
 	}, s.before)
 }
 
-func (h *helper) last(s step) error {
-	if err := h.table.Commit(nil, s.after); err != nil {
+func (h *helper) last(ctx context.Context, s step) error {
+	if err := h.table.Commit(ctx, nil, s.after); err != nil {
 		return err
 	}
-	return h.table.Commit(func(c *nftables.Conn) (bool, error) {
+	return h.table.Commit(ctx, func(c *nftables.Conn) (bool, error) {
 		for _, name := range s.oldChains {
 			c.FlushChain(h.table.Chain(name))
 			c.DelChain(h.table.Chain(name))
@@ -316,7 +316,7 @@ func (h *helper) learner(c *nftables.Conn, name string) error {
 func (h *helper) load(ctx context.Context, again bool) error {
 	loaded, err := h.table.Load(ctx, h.program(), again)
 	if err == nil && loaded {
-		err = h.table.Prune(h.program())
+		err = h.table.Prune(ctx, h.program())
 	}
 	return err
 }

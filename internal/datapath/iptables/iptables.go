@@ -93,7 +93,7 @@ func (d *Datapath) FailWrites(f func() error) {
 
 // Probe reports what keeps the datapath from working here.
 func (d *Datapath) Probe() error {
-	if err := d.helper.table.Probe(); err != nil {
+	if err := d.helper.table.Probe(context.Background()); err != nil {
 		return err
 	}
 	var missing error
@@ -185,14 +185,14 @@ func (d *Datapath) full(ctx context.Context, want *service.Table) (stats datapat
 	if err := d.helper.load(ctx, d.reload); err != nil {
 		return stats, err
 	}
-	if err := d.helper.watch.Begin(); err != nil {
+	if err := d.helper.watch.Begin(ctx); err != nil {
 		return stats, err
 	}
 	all, err := d.readAll(ctx)
 	if err != nil {
 		return stats, err
 	}
-	elems, err := d.helper.read()
+	elems, err := d.helper.read(ctx)
 	if err != nil {
 		return stats, err
 	}
@@ -208,7 +208,7 @@ func (d *Datapath) full(ctx context.Context, want *service.Table) (stats datapat
 	}
 	scripts, shall := d.whole(groups, all)
 	step := plan(elems, keys(shall))
-	settings, err := d.helper.settings(want.Settings)
+	settings, err := d.helper.settings(ctx, want.Settings)
 	if err != nil {
 		return stats, err
 	}
@@ -223,10 +223,10 @@ func (d *Datapath) full(ctx context.Context, want *service.Table) (stats datapat
 	}
 	d.helper.elems, d.reload = shall, false
 	d.done(want, groups, true)
-	if err := d.helper.watch.End(true); err != nil {
+	if err := d.helper.watch.End(ctx, true); err != nil {
 		return stats, err
 	}
-	return stats, d.rememberAll(nil)
+	return stats, d.rememberAll(ctx, nil)
 }
 
 // whole plans both families anew.
@@ -263,7 +263,7 @@ func (d *Datapath) changes(ctx context.Context, want *service.Table, stats *data
 		d.table = want
 		return nil
 	}
-	if err := d.helper.watch.Begin(); err != nil {
+	if err := d.helper.watch.Begin(ctx); err != nil {
 		return err
 	}
 	stats.Frontends = len(all)
@@ -314,10 +314,10 @@ func (d *Datapath) changes(ctx context.Context, want *service.Table, stats *data
 		}
 	}
 	d.done(want, groups, false)
-	if err := d.helper.watch.End(len(step.newChains)+len(step.oldChains) > 0); err != nil {
+	if err := d.helper.watch.End(ctx, len(step.newChains)+len(step.oldChains) > 0); err != nil {
 		return err
 	}
-	return d.remember(scripts)
+	return d.remember(ctx, scripts)
 }
 
 // learnersOf corrects which chains come and go: others may use them too.
@@ -351,7 +351,7 @@ func learners(all map[elem]int) map[string]bool {
 
 // apply writes.
 func (d *Datapath) apply(ctx context.Context, s step, scripts map[bool]*script, stats *datapath.Stats) error {
-	if err := d.helper.first(s); err != nil {
+	if err := d.helper.first(ctx, s); err != nil {
 		return err
 	}
 	for _, is4 := range families() {
@@ -377,7 +377,7 @@ func (d *Datapath) apply(ctx context.Context, s step, scripts map[bool]*script, 
 			stats.Deleted++
 		}
 	}
-	return d.helper.last(s)
+	return d.helper.last(ctx, s)
 }
 
 // done takes note of what the kernel holds now.

@@ -41,18 +41,18 @@ func (w *witness) wrong(now handles) map[spot]bool {
 const manySpots = 50
 
 // remember notes the handles of the chains that scripts wrote.
-func (d *Datapath) remember(scripts map[bool]*script) error {
+func (d *Datapath) remember(ctx context.Context, scripts map[bool]*script) error {
 	if d.variant != NFT || d.seen.known == nil {
 		return nil // the next Check reads everything
 	}
 	where := spotsOf(scripts)
 	if len(where) > manySpots {
-		return d.rememberAll(scripts)
+		return d.rememberAll(ctx, scripts)
 	}
 	if err := d.seen.tap.someHandles(d.seen.known, where); err != nil {
 		return err
 	}
-	settled, err := d.helper.watch.Settled()
+	settled, err := d.helper.watch.Settled(ctx)
 	if !settled {
 		d.doubt(where)
 	}
@@ -60,7 +60,7 @@ func (d *Datapath) remember(scripts map[bool]*script) error {
 }
 
 // rememberAll notes all handles, after scripts wrote; nil: after everything was compared.
-func (d *Datapath) rememberAll(scripts map[bool]*script) error {
+func (d *Datapath) rememberAll(ctx context.Context, scripts map[bool]*script) error {
 	if d.variant != NFT {
 		return nil
 	}
@@ -68,7 +68,7 @@ func (d *Datapath) rememberAll(scripts map[bool]*script) error {
 	if err != nil {
 		return err
 	}
-	settled, err := d.helper.watch.Settled()
+	settled, err := d.helper.watch.Settled(ctx)
 	switch {
 	case err != nil:
 		return err
@@ -213,13 +213,13 @@ func (d *Datapath) mend(ctx context.Context) (stats datapath.Stats, err error) {
 		return stats, nil
 	}
 	r.accept() // what came after that Check is seen by the next
-	if err := d.helper.watch.Begin(); err != nil {
+	if err := d.helper.watch.Begin(ctx); err != nil {
 		return stats, err
 	}
 	if err := d.apply(ctx, step{}, r.scripts, &stats); err != nil {
 		return stats, err
 	}
-	if err := d.helper.watch.End(false); err != nil {
+	if err := d.helper.watch.End(ctx, false); err != nil {
 		return stats, err
 	}
 	stats.Full = true
@@ -230,7 +230,7 @@ func (d *Datapath) mend(ctx context.Context) (stats datapath.Stats, err error) {
 			d.seen.known[s] = is
 		}
 	}
-	return stats, d.remember(r.scripts)
+	return stats, d.remember(ctx, r.scripts)
 }
 
 // empty reports whether scripts change nothing.

@@ -47,7 +47,7 @@ func (t *scene) known(when string) {
 	if len(t.d.seen.doubt) > 0 || len(now) < 20 || len(wrong) > 0 {
 		t.Errorf("%s: not known %v, doubtful %v", when, wrong, t.d.seen.doubt)
 	}
-	if settled, err := t.d.helper.watch.Settled(); err != nil || !settled {
+	if settled, err := t.d.helper.watch.Settled(t.Context()); err != nil || !settled {
 		t.Errorf("%s: settled %v (%v): not all of our transactions are counted", when, settled, err)
 	}
 }

@@ -17,15 +17,15 @@ const verifyShare = 20
 // changed; IPVS does not, so that its servers are read again each time, as long as that
 // does not take more than its share. It also removes real servers that have come to
 // their end.
-func (d *Datapath) Check(context.Context) (intact bool, err error) {
+func (d *Datapath) Check(ctx context.Context) (intact bool, err error) {
 	if d.synced == nil {
 		return true, nil // the next Sync compares anyway
 	}
-	if err := d.retire(time.Now()); err != nil {
+	if err := d.retire(ctx, time.Now()); err != nil {
 		d.Close()
 		return true, err
 	}
-	change, accept, err := d.watch.Look()
+	change, accept, err := d.watch.Look(ctx)
 	if err != nil {
 		return true, err
 	}
@@ -47,9 +47,9 @@ func (d *Datapath) Check(context.Context) (intact bool, err error) {
 		servers: map[id]*server{},
 	}
 	if change == nft.Nothing {
-		err = d.readServers(now)
+		err = d.readServers(ctx, now)
 	} else {
-		now, err = d.read()
+		now, err = d.read(ctx)
 	}
 	if err != nil {
 		return true, err
@@ -65,12 +65,12 @@ func (d *Datapath) Check(context.Context) (intact bool, err error) {
 
 // retire removes the real servers that have left and have no connection any more, or
 // whose time is over.
-func (d *Datapath) retire(now time.Time) error {
+func (d *Datapath) retire(ctx context.Context, now time.Time) error {
 	for i, s := range d.state.servers {
 		if len(s.leaving) == 0 {
 			continue
 		}
-		reals, err := d.wire.reals(i)
+		reals, err := d.wire.reals(ctx, i)
 		if err != nil {
 			return err
 		}
@@ -86,7 +86,7 @@ func (d *Datapath) retire(now time.Time) error {
 				left[a] = until
 			}
 		}
-		if err := d.wire.do(ops); err != nil {
+		if err := d.wire.do(ctx, ops); err != nil {
 			return err
 		}
 		gomaps.DeleteFunc(s.leaving, func(a netip.AddrPort, _ time.Time) bool { _, stays := left[a]; return !stays })

@@ -1,6 +1,7 @@
 package ipvs
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -21,7 +22,7 @@ const routeProtocol = 70
 //
 // One route for all of them, not an address for each as kube-proxy's kube-ipvs0 has:
 // nothing to add for a Service, and no address that the node could announce.
-func (d *Datapath) prepare() error {
+func (d *Datapath) prepare(ctx context.Context) error {
 	for _, s := range [...][2]string{
 		{"conntrack", "1"},
 		{"conn_reuse_mode", "1"},           // a port used again is a new connection
@@ -34,7 +35,7 @@ func (d *Datapath) prepare() error {
 	}
 	if c := d.cfg; c.TCPTimeout+c.FinTimeout+c.UDPTimeout > 0 {
 		seconds := func(t time.Duration) uint32 { return uint32(t / time.Second) }
-		if err := d.wire.timeouts(seconds(c.TCPTimeout), seconds(c.FinTimeout), seconds(c.UDPTimeout)); err != nil {
+		if err := d.wire.timeouts(ctx, seconds(c.TCPTimeout), seconds(c.FinTimeout), seconds(c.UDPTimeout)); err != nil {
 			return err
 		}
 	}

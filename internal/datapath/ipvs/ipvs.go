@@ -93,18 +93,18 @@ func (d *Datapath) Algorithms() service.Algorithms {
 	}
 	w := &wire{}
 	defer w.close()
-	if w.open() != nil {
+	if w.open(context.Background()) != nil {
 		return service.AlgorithmsOf(append(all[:6], service.Random)...) // Probe says why
 	}
 	probe := id{netip.AddrPortFrom(own4.Addr(), serverPortNumber), service.TCP}
 	offers := service.AlgorithmsOf(service.Random)
 	for _, a := range all {
 		s := &server{sched: scheduler(a, false)}
-		if err := w.do([]op{{cmd: cmdNewServer, id: probe, server: s}}); err != nil && !errors.Is(err, unix.EEXIST) {
+		if err := w.do(context.Background(), []op{{cmd: cmdNewServer, id: probe, server: s}}); err != nil && !errors.Is(err, unix.EEXIST) {
 			continue
 		}
 		offers |= service.AlgorithmsOf(a)
-		if err := w.do([]op{{cmd: cmdDelServer, id: probe}}); err != nil {
+		if err := w.do(context.Background(), []op{{cmd: cmdDelServer, id: probe}}); err != nil {
 			break // the next Sync removes it
 		}
 	}
@@ -138,7 +138,7 @@ func liberal() bool {
 func (d *Datapath) Probe() error {
 	w := &wire{}
 	defer w.close()
-	return errors.Join(d.table.Probe(), w.open())
+	return errors.Join(d.table.Probe(context.Background()), w.open(context.Background()))
 }
 
 // errChanged says that our rules are not what we left. The next Sync loads them again.
@@ -160,7 +160,7 @@ func (d *Datapath) sync(ctx context.Context, want *service.Table) (datapath.Stat
 		if err := d.learn(ctx); err != nil {
 			return stats, err
 		}
-	} else if err := d.watch.Begin(); err != nil {
+	} else if err := d.watch.Begin(ctx); err != nil {
 		return stats, err
 	}
 	r, err := d.render(want, stats.Full)
@@ -169,15 +169,15 @@ func (d *Datapath) sync(ctx context.Context, want *service.Table) (datapath.Stat
 	}
 	if len(r.writes) == 0 && len(r.before)+len(r.after) > 0 {
 		// A table that somebody has removed is noticed by writes, but there are none.
-		if change, _, err := d.watch.Look(); err != nil || change == nft.Rules {
+		if change, _, err := d.watch.Look(ctx); err != nil || change == nft.Rules {
 			d.reload = true
 			return stats, errors.Join(err, errChanged)
 		}
 	}
-	if err := d.apply(r); err != nil {
+	if err := d.apply(ctx, r); err != nil {
 		return stats, err
 	}
-	if err := d.watch.End(stats.Full); err != nil {
+	if err := d.watch.End(ctx, stats.Full); err != nil {
 		return stats, err
 	}
 	d.synced = want
@@ -204,10 +204,10 @@ func count(b bool) int {
 // learn makes the node fit, loads the program if it is not there and reads what the
 // kernel holds.
 func (d *Datapath) learn(ctx context.Context) error {
-	if err := d.wire.open(); err != nil {
+	if err := d.wire.open(ctx); err != nil {
 		return err
 	}
-	if err := d.prepare(); err != nil {
+	if err := d.prepare(ctx); err != nil {
 		return err
 	}
 	loaded, err := d.table.Load(ctx, d.program(), d.reload)
@@ -216,27 +216,27 @@ func (d *Datapath) learn(ctx context.Context) error {
 	}
 	d.reload = false
 	if loaded {
-		if err := d.table.Prune(d.program()); err != nil {
+		if err := d.table.Prune(ctx, d.program()); err != nil {
 			return err
 		}
 	}
 	d.watch.Reset()
-	if err := d.watch.Begin(); err != nil {
+	if err := d.watch.Begin(ctx); err != nil {
 		return err
 	}
-	d.state, err = d.read()
+	d.state, err = d.read(ctx)
 	return err
 }
 
 // apply does r and, if that succeeds, takes note of it.
-func (d *Datapath) apply(r *rendering) error {
-	if err := d.wire.do(r.before); err != nil {
+func (d *Datapath) apply(ctx context.Context, r *rendering) error {
+	if err := d.wire.do(ctx, r.before); err != nil {
 		return err
 	}
-	if err := d.table.Commit(nil, r.writes); err != nil {
+	if err := d.table.Commit(ctx, nil, r.writes); err != nil {
 		return err
 	}
-	if err := d.wire.do(r.after); err != nil {
+	if err := d.wire.do(ctx, r.after); err != nil {
 		return err
 	}
 	d.note(r)
@@ -282,15 +282,15 @@ func (d *Datapath) Close() {
 }
 
 // Dump implements datapath.Datapath. Without our table in the kernel the result is empty.
-func (d *Datapath) Dump(context.Context) (*service.Table, error) {
-	there, err := d.table.Chains()
+func (d *Datapath) Dump(ctx context.Context) (*service.Table, error) {
+	there, err := d.table.Chains(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("dump ipvs: %w", err)
 	}
 	if len(there) == 0 {
 		return &service.Table{}, nil
 	}
-	s, err := d.read()
+	s, err := d.read(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("dump ipvs: %w", err)
 	}
@@ -360,14 +360,14 @@ func (s *state) route(h how, at id, n *note) *service.Route {
 
 // Counts implements datapath.Counter. IPVS sees the first packet of a connection and its
 // replies, so that packets and bytes would be half the truth: they are left out.
-func (d *Datapath) Counts(context.Context) (map[service.PortName]datapath.Count, error) {
-	all, err := d.wire.servers()
+func (d *Datapath) Counts(ctx context.Context) (map[service.PortName]datapath.Count, error) {
+	all, err := d.wire.servers(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("count: %w", err)
 	}
 	s := d.state
 	if s == nil {
-		if s, err = d.read(); err != nil {
+		if s, err = d.read(ctx); err != nil {
 			return nil, fmt.Errorf("count: %w", err)
 		}
 	}
@@ -392,18 +392,18 @@ func (d *Datapath) Counts(context.Context) (map[service.PortName]datapath.Count,
 }
 
 // Cleanup implements datapath.Datapath. Connections stay: conntrack carries them.
-func (d *Datapath) Cleanup(context.Context) error {
+func (d *Datapath) Cleanup(ctx context.Context) error {
 	defer d.Close()
-	if err := d.table.Delete(); err != nil {
+	if err := d.table.Delete(ctx); err != nil {
 		return err
 	}
 	if err := d.unprepare(); err != nil {
 		return err
 	}
-	if d.wire.open() != nil {
+	if d.wire.open(ctx) != nil {
 		return nil // without IPVS there is nothing of ours in it
 	}
-	all, err := d.wire.servers()
+	all, err := d.wire.servers(ctx)
 	if err != nil {
 		return err
 	}
@@ -411,5 +411,5 @@ func (d *Datapath) Cleanup(context.Context) error {
 	for i := range all {
 		ops = append(ops, op{cmd: cmdDelServer, id: i})
 	}
-	return d.wire.do(ops)
+	return d.wire.do(ctx, ops)
 }

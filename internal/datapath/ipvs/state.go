@@ -1,6 +1,7 @@
 package ipvs
 
 import (
+	"context"
 	"fmt"
 	gomaps "maps"
 	"net/netip"
@@ -93,8 +94,8 @@ func (s *state) same(o *state) bool {
 }
 
 // read returns what the kernel holds.
-func (d *Datapath) read() (*state, error) {
-	r := reader{table: d.table, state: newState()}
+func (d *Datapath) read(ctx context.Context) (*state, error) {
+	r := reader{ctx: ctx, table: d.table, state: newState()}
 	for _, is4 := range families {
 		for _, nodePort := range []bool{false, true} {
 			r.fronts(is4, nodePort, false, func(f *front, h how) { f.inside = h })
@@ -110,24 +111,24 @@ func (d *Datapath) read() (*state, error) {
 		r.state.settings.NodePorts = append(r.state.settings.NodePorts, r.prefixes("nodeport-addresses", is4)...)
 	}
 	if r.err == nil {
-		r.state.settings.PodInterfaces, r.err = d.table.Links(podLinks)
+		r.state.settings.PodInterfaces, r.err = d.table.Links(ctx, podLinks)
 	}
 	if r.err != nil {
 		return nil, r.err
 	}
-	return r.state, d.readServers(r.state)
+	return r.state, d.readServers(ctx, r.state)
 }
 
 // readServers reads the virtual servers, and where to look for the next address.
-func (d *Datapath) readServers(s *state) error {
-	all, err := d.wire.servers()
+func (d *Datapath) readServers(ctx context.Context, s *state) error {
+	all, err := d.wire.servers(ctx)
 	if err != nil {
 		return err
 	}
 	for i, f := range all {
 		found := f.server
 		found.reals, found.leaving = map[netip.AddrPort]uint16{}, map[netip.AddrPort]time.Time{}
-		reals, err := d.wire.reals(i)
+		reals, err := d.wire.reals(ctx, i)
 		if err != nil {
 			return err
 		}
@@ -146,6 +147,7 @@ func (d *Datapath) readServers(s *state) error {
 
 // reader reads set after set until the first error.
 type reader struct {
+	ctx   context.Context // of this reading
 	table *nft.Table
 	state *state
 	err   error
@@ -154,7 +156,7 @@ type reader struct {
 // each calls f for every element of a set.
 func (r *reader) each(name string, f func(e nft.Element) error) {
 	if r.err == nil {
-		r.err = r.table.Elements(name, f)
+		r.err = r.table.Elements(r.ctx, name, f)
 	}
 }
 
@@ -243,7 +245,7 @@ func (r *reader) members(is4 bool, set string, into map[netip.Addr]int) {
 
 func (r *reader) prefixes(set string, is4 bool) (all []netip.Prefix) {
 	if r.err == nil {
-		all, r.err = r.table.Prefixes(name(set, is4))
+		all, r.err = r.table.Prefixes(r.ctx, name(set, is4))
 	}
 	return all
 }

@@ -1,6 +1,7 @@
 package ipvs
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
+	fwnetlink "github.com/fairway-net/fairway/internal/netlink"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -49,7 +51,7 @@ type wire struct {
 	fail func() error
 }
 
-func (w *wire) open() error {
+func (w *wire) open(ctx context.Context) error {
 	if w.conn != nil {
 		return nil
 	}
@@ -57,7 +59,7 @@ func (w *wire) open() error {
 	if err != nil {
 		return fmt.Errorf("open netlink socket: %w", err)
 	}
-	if w.family, err = ipvsFamily(c); err != nil {
+	if w.family, err = ipvsFamily(ctx, c); err != nil {
 		_ = c.Close()
 		return err
 	}
@@ -73,12 +75,12 @@ func (w *wire) close() {
 }
 
 // ipvsFamily asks for IPVS' number; the kernel loads the module for that if it can.
-func ipvsFamily(c *netlink.Conn) (uint16, error) {
+func ipvsFamily(ctx context.Context, c *netlink.Conn) (uint16, error) {
 	attrs, err := netlink.MarshalAttributes([]netlink.Attribute{{Type: unix.CTRL_ATTR_FAMILY_NAME, Data: []byte("IPVS\x00")}})
 	if err != nil {
 		return 0, err
 	}
-	msgs, err := c.Execute(netlink.Message{
+	msgs, err := execute(ctx, c, netlink.Message{
 		Header: netlink.Header{Type: unix.GENL_ID_CTRL, Flags: netlink.Request},
 		Data:   append([]byte{unix.CTRL_CMD_GETFAMILY, 1, 0, 0}, attrs...),
 	})
@@ -202,10 +204,10 @@ func (s *server) encode(e *netlink.AttributeEncoder, i id) {
 }
 
 // do makes changes in their order. After an error some may have been made.
-func (w *wire) do(ops []op) error {
+func (w *wire) do(ctx context.Context, ops []op) error {
 	for len(ops) > 0 {
 		n := min(len(ops), messagesPerSend)
-		if err := w.send(ops[:n]); err != nil {
+		if err := w.send(ctx, ops[:n]); err != nil {
 			w.close() // answers may be left unread
 			return fmt.Errorf("change IPVS: %w", err)
 		}
@@ -214,13 +216,13 @@ func (w *wire) do(ops []op) error {
 	return nil
 }
 
-func (w *wire) send(ops []op) error {
+func (w *wire) send(ctx context.Context, ops []op) error {
 	if w.fail != nil {
 		if err := w.fail(); err != nil {
 			return err
 		}
 	}
-	if err := w.open(); err != nil {
+	if err := w.open(ctx); err != nil {
 		return err
 	}
 	msgs := make([]netlink.Message, len(ops))
@@ -232,27 +234,38 @@ func (w *wire) send(ops []op) error {
 	}
 	// The kernel answers errors always, success only where it is asked to.
 	msgs[len(msgs)-1].Header.Flags |= netlink.Acknowledge
-	sent, err := w.conn.SendMessages(msgs)
-	if err != nil {
-		return err
-	}
-	last := sent[len(sent)-1].Header.Sequence
-	for {
-		got, err := w.conn.Receive()
+	return fwnetlink.Within(ctx, w.conn, func() error {
+		sent, err := w.conn.SendMessages(msgs)
 		if err != nil {
 			return err
 		}
-		for _, m := range got {
-			if m.Header.Sequence == last {
-				return nil
+		last := sent[len(sent)-1].Header.Sequence
+		for {
+			got, err := w.conn.Receive()
+			if err != nil {
+				return err
+			}
+			for _, m := range got {
+				if m.Header.Sequence == last {
+					return nil
+				}
 			}
 		}
-	}
+	})
+}
+
+// execute sends one question and returns the answers.
+func execute(ctx context.Context, c *netlink.Conn, m netlink.Message) (msgs []netlink.Message, err error) {
+	err = fwnetlink.Within(ctx, c, func() (err error) {
+		msgs, err = c.Execute(m)
+		return err
+	})
+	return msgs, err
 }
 
 // ask dumps.
-func (w *wire) ask(cmd byte, about *id) ([]netlink.Message, error) {
-	if err := w.open(); err != nil {
+func (w *wire) ask(ctx context.Context, cmd byte, about *id) ([]netlink.Message, error) {
+	if err := w.open(ctx); err != nil {
 		return nil, err
 	}
 	e := netlink.NewAttributeEncoder()
@@ -267,7 +280,7 @@ func (w *wire) ask(cmd byte, about *id) ([]netlink.Message, error) {
 		return nil, err
 	}
 	m.Header.Flags |= netlink.Dump
-	msgs, err := w.conn.Execute(m)
+	msgs, err := execute(ctx, w.conn, m)
 	if err != nil {
 		w.close()
 	}
@@ -287,10 +300,10 @@ const maxLists = 20
 // long list at a place that it counts over all network namespaces, so that a list misses
 // some when another namespace changes its own meanwhile: it is asked for again until two
 // lists are the same.
-func (w *wire) servers() (map[id]*found, error) {
+func (w *wire) servers(ctx context.Context) (map[id]*found, error) {
 	var before map[id]*found
 	for range maxLists {
-		msgs, err := w.ask(cmdGetServer, nil)
+		msgs, err := w.ask(ctx, cmdGetServer, nil)
 		if err != nil {
 			return nil, fmt.Errorf("list virtual servers: %w", err)
 		}
@@ -384,8 +397,8 @@ type realState struct {
 }
 
 // reals returns the real servers of a virtual one.
-func (w *wire) reals(of id) (map[netip.AddrPort]realState, error) {
-	msgs, err := w.ask(cmdGetReal, &of)
+func (w *wire) reals(ctx context.Context, of id) (map[netip.AddrPort]realState, error) {
+	msgs, err := w.ask(ctx, cmdGetReal, &of)
 	if err != nil {
 		return nil, fmt.Errorf("list real servers of %v: %w", of, err)
 	}
@@ -457,8 +470,8 @@ func parseAddr(af uint16, b []byte) (netip.Addr, error) {
 }
 
 // timeouts sets how long IPVS remembers connections; 0 leaves one as it is.
-func (w *wire) timeouts(tcp, fin, udp uint32) error {
-	if err := w.open(); err != nil {
+func (w *wire) timeouts(ctx context.Context, tcp, fin, udp uint32) error {
+	if err := w.open(ctx); err != nil {
 		return err
 	}
 	e := netlink.NewAttributeEncoder()
@@ -470,7 +483,7 @@ func (w *wire) timeouts(tcp, fin, udp uint32) error {
 		return err
 	}
 	m.Header.Flags |= netlink.Acknowledge
-	if _, err := w.conn.Execute(m); err != nil {
+	if _, err := execute(ctx, w.conn, m); err != nil {
 		w.close()
 		return fmt.Errorf("set IPVS timeouts: %w", err)
 	}

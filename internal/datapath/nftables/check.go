@@ -17,23 +17,23 @@ const verifyShare = 20
 // Check implements datapath.Datapath. If the tables of this node were changed by
 // somebody else, our chains and rules are compared by their handles, and our elements
 // one by one.
-func (d *Datapath) Check(context.Context) (intact bool, err error) {
+func (d *Datapath) Check(ctx context.Context) (intact bool, err error) {
 	if d.table == nil {
 		return true, nil // the next Sync compares anyway
 	}
 	if len(d.swept) > 0 {
-		if err := d.watch.Begin(); err != nil {
+		if err := d.watch.Begin(ctx); err != nil {
 			return true, err
 		}
-		if err := d.sweep(d.swept, false); err != nil {
+		if err := d.sweep(ctx, d.swept, false); err != nil {
 			return true, err
 		}
 		d.swept = nil
-		if err := d.watch.End(false); err != nil {
+		if err := d.watch.End(ctx, false); err != nil {
 			return true, err
 		}
 	}
-	change, accept, err := d.watch.Look()
+	change, accept, err := d.watch.Look(ctx)
 	switch {
 	case err != nil || change == nft.Nothing:
 		return true, err
@@ -45,7 +45,7 @@ func (d *Datapath) Check(context.Context) (intact bool, err error) {
 		return true, nil
 	}
 	start := time.Now()
-	now, err := read(d.kernel)
+	now, err := read(ctx, d.kernel)
 	if err != nil {
 		return true, err
 	}

@@ -128,12 +128,12 @@ func (r *reader) counters(bit int, f func(service.Key, nft.Element)) {
 var _ datapath.Counter = (*Datapath)(nil)
 
 // Counts implements datapath.Counter. Before the first Sync it is empty.
-func (d *Datapath) Counts(context.Context) (map[service.PortName]datapath.Count, error) {
+func (d *Datapath) Counts(ctx context.Context) (map[service.PortName]datapath.Count, error) {
 	all := map[service.PortName]datapath.Count{}
 	if d.state == nil {
 		return all, nil
 	}
-	r := reader{Table: d.kernel}
+	r := reader{ctx: ctx, Table: d.kernel}
 	for bit := range tallySets {
 		r.counters(bit, func(k service.Key, e nft.Element) {
 			h := d.state.frontends[k]

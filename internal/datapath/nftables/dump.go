@@ -11,15 +11,15 @@ import (
 
 // Dump implements datapath.Datapath. Without our table in the kernel the result is
 // empty. What it reads before the first Sync is kept for that.
-func (d *Datapath) Dump(context.Context) (*service.Table, error) {
-	there, err := d.kernel.Chains()
+func (d *Datapath) Dump(ctx context.Context) (*service.Table, error) {
+	there, err := d.kernel.Chains(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("dump nftables: %w", err)
 	}
 	if len(there) == 0 {
 		return &service.Table{}, nil
 	}
-	read, err := d.readAll()
+	read, err := d.readAll(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("dump nftables: %w", err)
 	}
@@ -90,9 +90,9 @@ func (s *state) route(h how, slots []slot) *service.Route {
 }
 
 // Cleanup implements datapath.Datapath.
-func (d *Datapath) Cleanup(context.Context) error {
+func (d *Datapath) Cleanup(ctx context.Context) error {
 	d.Close()
-	if err := d.kernel.Delete(); err != nil {
+	if err := d.kernel.Delete(ctx); err != nil {
 		return fmt.Errorf("clean up nftables: %w", err)
 	}
 	return nil

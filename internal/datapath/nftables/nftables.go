@@ -19,6 +19,7 @@
 package nftables
 
 import (
+	"context"
 	_ "embed"
 	"fmt"
 	"os"
@@ -110,7 +111,7 @@ func (d *Datapath) Program() (string, error) { return d.program.Text(tableName) 
 
 // Probe reports what keeps the datapath from working here: no rights, no nf_tables, no
 // nft. It changes nothing.
-func (d *Datapath) Probe() error { return d.kernel.Probe() }
+func (d *Datapath) Probe() error { return d.kernel.Probe(context.Background()) }
 
 // Close implements datapath.Datapath.
 func (d *Datapath) Close() {

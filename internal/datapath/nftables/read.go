@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -15,8 +16,8 @@ import (
 
 // read returns what the kernel holds. Sets that are not there, in the table of an older
 // program, hold nothing.
-func read(t *nft.Table) (*state, error) {
-	r := reader{Table: t, state: newState()}
+func read(ctx context.Context, t *nft.Table) (*state, error) {
+	r := reader{ctx: ctx, Table: t, state: newState()}
 	r.ways()
 	for _, f := range families {
 		r.fronts(f.is4, services, false, func(h *held, how how) { h.entry = how })
@@ -52,6 +53,7 @@ func read(t *nft.Table) (*state, error) {
 
 // reader reads set after set until the first error.
 type reader struct {
+	ctx context.Context // of this reading
 	*nft.Table
 	state *state
 	err   error
@@ -60,7 +62,7 @@ type reader struct {
 // each calls f for every element of a set.
 func (r *reader) each(name string, f func(e nft.Element) error) {
 	if r.err == nil {
-		r.err = r.missing(r.Elements(name, f))
+		r.err = r.missing(r.Elements(r.ctx, name, f))
 	}
 }
 
@@ -247,7 +249,7 @@ func (r *reader) learners() {
 // links reads the interfaces behind which pods are.
 func (r *reader) links() {
 	if r.err == nil {
-		r.state.facts.links, r.err = r.Links(podLinks)
+		r.state.facts.links, r.err = r.Links(r.ctx, podLinks)
 		r.err = r.missing(r.err)
 	}
 }
@@ -255,7 +257,7 @@ func (r *reader) links() {
 // prefixes reads an interval set of addresses.
 func (r *reader) prefixes(s set, is4 bool) (all []netip.Prefix) {
 	if r.err == nil {
-		all, r.err = r.Prefixes(s.name(is4))
+		all, r.err = r.Prefixes(r.ctx, s.name(is4))
 		r.err = r.missing(r.err)
 	}
 	return all

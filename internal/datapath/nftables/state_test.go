@@ -49,7 +49,7 @@ func TestSweepUnknown(t *testing.T) {
 		return nft.Write{Set: "affinity4", Key: key, Data: endpointData(to), Timeout: time.Hour, Add: true}
 	}
 	good := entry(i, 1, f.Internal.Endpoints[1].Addr)
-	if err := d.kernel.Commit(nil, []nft.Write{
+	if err := d.kernel.Commit(t.Context(), nil, []nft.Write{
 		good, entry(i, 2, netip.MustParseAddrPort("10.9.9.9:9")), entry(i+77, 3, f.Internal.Endpoints[0].Addr), entry(0xfa110001, 4, f.Internal.Endpoints[0].Addr),
 	}); err != nil {
 		t.Fatal(err)
@@ -57,7 +57,7 @@ func TestSweepUnknown(t *testing.T) {
 	d.Close()
 	sync(t, d, table)
 	var left [][]byte
-	if err := d.kernel.Elements("affinity4", func(e nft.Element) error {
+	if err := d.kernel.Elements(t.Context(), "affinity4", func(e nft.Element) error {
 		left = append(left, e.Key)
 		return nil
 	}); err != nil {
@@ -76,7 +76,7 @@ func TestLearners(t *testing.T) {
 	defer d.Close()
 	remember := func() (names []string) {
 		t.Helper()
-		chains, err := d.kernel.Chains()
+		chains, err := d.kernel.Chains(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 	"net/netip"
@@ -353,7 +354,7 @@ const maxSweeps = 5
 // not have any more: those of ids or, if all is set, all, also those whose id nobody
 // has. It reads all entries, so it is done only when a port that has affinity loses an
 // endpoint, and at the start.
-func (d *Datapath) sweep(ids map[id]bool, all bool) error {
+func (d *Datapath) sweep(ctx context.Context, ids map[id]bool, all bool) error {
 	if len(ids) == 0 && !all {
 		return nil
 	}
@@ -379,7 +380,7 @@ func (d *Datapath) sweep(ids map[id]bool, all bool) error {
 		var ws []nft.Write
 		for _, f := range families {
 			name := affinity.name(f.is4)
-			err := d.kernel.Elements(name, func(e nft.Element) error {
+			err := d.kernel.Elements(ctx, name, func(e nft.Element) error {
 				if len(e.Key) < 4 {
 					return fmt.Errorf("affinity key has %d bytes", len(e.Key))
 				}
@@ -394,7 +395,7 @@ func (d *Datapath) sweep(ids map[id]bool, all bool) error {
 				return err
 			}
 		}
-		if err = d.kernel.Commit(nil, ws); err == nil {
+		if err = d.kernel.Commit(ctx, nil, ws); err == nil {
 			return nil
 		}
 	}

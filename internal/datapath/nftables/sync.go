@@ -34,11 +34,11 @@ func (d *Datapath) sync(ctx context.Context, want *service.Table) (datapath.Stat
 			return stats, err
 		}
 	}
-	if err := d.watch.Begin(); err != nil {
+	if err := d.watch.Begin(ctx); err != nil {
 		return stats, err
 	}
 	changes := d.changes(want, stats.Full)
-	j := job{Datapath: d, stats: &stats, gone: map[id]bool{}}
+	j := job{ctx: ctx, Datapath: d, stats: &stats, gone: map[id]bool{}}
 	if err := j.facts(want); err != nil {
 		return stats, err
 	}
@@ -59,7 +59,7 @@ func (d *Datapath) sync(ctx context.Context, want *service.Table) (datapath.Stat
 	if err := j.settle(); err != nil {
 		return stats, err
 	}
-	if err := d.sweep(j.gone, stats.Full); err != nil {
+	if err := d.sweep(ctx, j.gone, stats.Full); err != nil {
 		return stats, err
 	}
 	d.swept = j.gone
@@ -85,7 +85,7 @@ func (d *Datapath) learn(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := d.recall(); err != nil {
+	if err := d.recall(ctx); err != nil {
 		return err
 	}
 	if d.pending || d.reload {
@@ -99,9 +99,9 @@ func (d *Datapath) learn(ctx context.Context) error {
 }
 
 // recall reads the state, or takes what Dump has read if nothing was changed since.
-func (d *Datapath) recall() (err error) {
+func (d *Datapath) recall(ctx context.Context) (err error) {
 	if d.kept.state != nil {
-		gen, err := d.kernel.Generation()
+		gen, err := d.kernel.Generation(ctx)
 		if err != nil {
 			return err
 		}
@@ -110,21 +110,21 @@ func (d *Datapath) recall() (err error) {
 			return nil
 		}
 	}
-	k, err := d.readAll()
+	k, err := d.readAll(ctx)
 	d.state, d.watch, d.kept = k.state, k.watch, kept{}
 	return err
 }
 
 // readAll reads the state, and watches over the table from before.
-func (d *Datapath) readAll() (k kept, err error) {
+func (d *Datapath) readAll(ctx context.Context) (k kept, err error) {
 	k.watch = d.kernel.Watch()
-	if err := k.watch.Begin(); err != nil {
+	if err := k.watch.Begin(ctx); err != nil {
 		return k, err
 	}
-	if k.generation, err = d.kernel.Generation(); err != nil {
+	if k.generation, err = d.kernel.Generation(ctx); err != nil {
 		return k, err
 	}
-	k.state, err = read(d.kernel)
+	k.state, err = read(ctx, d.kernel)
 	return k, err
 }
 
@@ -136,7 +136,7 @@ func (d *Datapath) switchOver(ctx context.Context) error {
 	if _, err := d.kernel.Load(ctx, d.program, true); err != nil {
 		return err
 	}
-	if err := d.kernel.Prune(d.program); err != nil {
+	if err := d.kernel.Prune(ctx, d.program); err != nil {
 		return fmt.Errorf("remove what an older program left: %w", err)
 	}
 	d.pending = false
@@ -166,6 +166,7 @@ func (d *Datapath) changes(want *service.Table, full bool) []service.Change {
 
 // job is one Sync at work.
 type job struct {
+	ctx context.Context // of the Sync
 	*Datapath
 	stats *datapath.Stats
 	rest  plan        // what goes with the first batch, and with the last
@@ -179,9 +180,9 @@ type job struct {
 // end notes what the kernel holds after our commits.
 func (j *job) end() error {
 	if j.rules || j.stats.Full {
-		return j.watch.End(true)
+		return j.watch.End(j.ctx, true)
 	}
-	return j.watch.EndChains(j.added, j.removed)
+	return j.watch.EndChains(j.ctx, j.added, j.removed)
 }
 
 // facts writes the settings. What an older program still looks for stays until settle:
@@ -276,7 +277,7 @@ func (j *job) commit(ws []nft.Write, prepare func(*nftables.Conn) (bool, error))
 			j.stats.Deleted++
 		}
 	}
-	if err := j.kernel.Commit(prepare, ws); err != nil {
+	if err := j.kernel.Commit(j.ctx, prepare, ws); err != nil {
 		return fmt.Errorf("write elements: %w", err)
 	}
 	return nil
@@ -345,7 +346,7 @@ func (j *job) finish() error {
 	j.state.release(j.gone)
 	for first := true; first || len(unused) > 0; first = false {
 		n := min(len(unused), chainsPerCommit)
-		if err := j.kernel.Commit(j.delChains(unused[:n]), nil); err != nil {
+		if err := j.kernel.Commit(j.ctx, j.delChains(unused[:n]), nil); err != nil {
 			return fmt.Errorf("remove unused chains: %w", err)
 		}
 		unused = unused[n:]

@@ -1,6 +1,7 @@
 package userspace
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -21,11 +22,11 @@ type held struct {
 var families = [...]bool{true, false}
 
 // read returns what the kernel holds.
-func read(t *nft.Table) (*held, error) {
+func read(ctx context.Context, t *nft.Table) (*held, error) {
 	h := &held{elements: map[id]element{}, reserved: map[netip.Addr]bool{}}
 	for _, is4 := range families {
 		for _, s := range perFrontend {
-			err := t.Elements(s.name(is4), func(e nft.Element) error {
+			err := t.Elements(ctx, s.name(is4), func(e nft.Element) error {
 				one := element{set: s, is4: is4, key: string(e.Key), last: string(e.Last), data: string(e.Data), comment: e.Comment}
 				h.elements[one.id()] = one
 				return nil
@@ -34,7 +35,7 @@ func read(t *nft.Table) (*held, error) {
 				return nil, err
 			}
 		}
-		err := t.Elements(reserved.name(is4), func(e nft.Element) error {
+		err := t.Elements(ctx, reserved.name(is4), func(e nft.Element) error {
 			if a, ok := netip.AddrFromSlice(e.Key); ok {
 				h.reserved[a] = true
 			}
@@ -46,7 +47,7 @@ func read(t *nft.Table) (*held, error) {
 		for s, into := range map[set]*[]netip.Prefix{
 			pods: &h.settings.Pods, nodeportAddrs: &h.settings.NodePorts, serviceCIDRs: &h.settings.ServiceCIDRs,
 		} {
-			all, err := t.Prefixes(s.name(is4))
+			all, err := t.Prefixes(ctx, s.name(is4))
 			if err != nil {
 				return nil, err
 			}
@@ -54,7 +55,7 @@ func read(t *nft.Table) (*held, error) {
 		}
 	}
 	var err error
-	h.settings.PodInterfaces, err = t.Links(podLinks)
+	h.settings.PodInterfaces, err = t.Links(ctx, podLinks)
 	return h, err
 }
 

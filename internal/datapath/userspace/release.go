@@ -13,10 +13,10 @@ import (
 // stay are named one by one, in the set kept.
 
 // readKept returns what the kernel has of it.
-func readKept(t *nft.Table) (map[id]element, error) {
+func readKept(ctx context.Context, t *nft.Table) (map[id]element, error) {
 	all := map[id]element{}
 	for _, is4 := range families {
-		err := t.Elements(kept.name(is4), func(e nft.Element) error {
+		err := t.Elements(ctx, kept.name(is4), func(e nft.Element) error {
 			one := element{set: kept, is4: is4, key: string(e.Key)}
 			all[one.id()] = one
 			return nil
@@ -55,7 +55,7 @@ func (d *Datapath) lost(changes []service.Change) []*session {
 }
 
 // keep writes the names of connections to the kernel.
-func (d *Datapath) keep(all []*session) error {
+func (d *Datapath) keep(ctx context.Context, all []*session) error {
 	var ws []nft.Write
 	var news []element
 	for _, s := range all {
@@ -64,7 +64,7 @@ func (d *Datapath) keep(all []*session) error {
 			ws, news = append(ws, e.write(false, true)), append(news, e)
 		}
 	}
-	if err := d.kernel.Commit(nil, ws); err != nil {
+	if err := d.kernel.Commit(ctx, nil, ws); err != nil {
 		return fmt.Errorf("keep connections: %w", err)
 	}
 	if d.kept == nil {
@@ -111,7 +111,7 @@ func (d *Datapath) Release(ctx context.Context) (done bool, err error) {
 		return true, d.Cleanup(ctx)
 	}
 	if !d.gone {
-		if err := d.leave(); err != nil {
+		if err := d.leave(ctx); err != nil {
 			d.forget()
 			return false, fmt.Errorf("release userspace: %w", err)
 		}
@@ -125,22 +125,22 @@ func (d *Datapath) Release(ctx context.Context) (done bool, err error) {
 }
 
 // leave names the connections, and then takes the frontends away.
-func (d *Datapath) leave() error {
-	if err := d.keep(d.proxy.sessions.list(needsKeeping)); err != nil {
+func (d *Datapath) leave(ctx context.Context) error {
+	if err := d.keep(ctx, d.proxy.sessions.list(needsKeeping)); err != nil {
 		return err
 	}
-	h, err := read(d.kernel)
+	h, err := read(ctx, d.kernel)
 	if err != nil {
 		return err
 	}
 	p := full(h, &service.Table{})
 	p.reserving(nil, h.reserved)
 	p.settings(h.settings, service.Settings{})
-	if err := d.kernel.Commit(nil, p.writes()); err != nil {
+	if err := d.kernel.Commit(ctx, nil, p.writes()); err != nil {
 		return err
 	}
 	// Flows that began meanwhile.
-	if err := d.keep(d.proxy.sessions.list(needsKeeping)); err != nil {
+	if err := d.keep(ctx, d.proxy.sessions.list(needsKeeping)); err != nil {
 		return err
 	}
 	d.table = nil

@@ -1,6 +1,7 @@
 package userspace
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 	"net/netip"
@@ -176,10 +177,10 @@ func stayElement(k stayKey, one stay) element {
 }
 
 // load takes over what the kernel has. What this process knows itself is newer.
-func (s *stickies) load(t *nft.Table) error {
+func (s *stickies) load(ctx context.Context, t *nft.Table) error {
 	found := map[stayKey]stay{}
 	for _, is4 := range families {
-		err := t.Elements(affinities.name(is4), func(e nft.Element) error {
+		err := t.Elements(ctx, affinities.name(is4), func(e nft.Element) error {
 			if len(e.Key) != 8+addrSize(is4) {
 				return fmt.Errorf("key has %d bytes", len(e.Key))
 			}

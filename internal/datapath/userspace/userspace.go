@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os/exec"
-	"strings"
 	"time"
 
 	"github.com/fairway-net/fairway/internal/datapath"
@@ -88,16 +86,14 @@ func (d *Datapath) Program() (string, error) {
 
 // Probe implements datapath.Prober.
 func (d *Datapath) Probe() error {
-	if err := d.kernel.Probe(); err != nil {
+	if err := d.kernel.Probe(context.Background()); err != nil {
 		return err
 	}
-	// -c: the kernel looks at it and throws it away.
-	cmd := exec.Command("nft", "-c", "-f", "-")
-	cmd.Stdin = strings.NewReader("add table inet " + tableName + "-probe\nadd chain inet " + tableName + "-probe c { type filter hook prerouting priority mangle; " +
-		"}\nadd rule inet " + tableName + "-probe c socket transparent 1 accept\nadd rule inet " + tableName + "-probe c meta nfproto ipv4 meta l4proto tcp tproxy ip to 127.0.0.1:1 accept\n")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		line, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
-		return fmt.Errorf("the kernel has no tproxy: %w: %s [needs nft_tproxy and nft_socket]", err, line)
+	name := tableName + "-probe"
+	err := nft.Try(context.Background(), "add table inet "+name+"\nadd chain inet "+name+" c { type filter hook prerouting priority mangle; }\n"+
+		"add rule inet "+name+" c socket transparent 1 accept\nadd rule inet "+name+" c meta nfproto ipv4 meta l4proto tcp tproxy ip to 127.0.0.1:1 accept\n")
+	if err != nil {
+		return fmt.Errorf("the kernel has no tproxy: %w [needs nft_tproxy and nft_socket]", err)
 	}
 	return nil
 }
@@ -118,7 +114,7 @@ func (d *Datapath) sync(ctx context.Context, want *service.Table) (stats datapat
 			return stats, err
 		}
 	}
-	if err := d.watch.Begin(); err != nil {
+	if err := d.watch.Begin(ctx); err != nil {
 		return stats, err
 	}
 	d.gone = false
@@ -137,10 +133,10 @@ func (d *Datapath) sync(ctx context.Context, want *service.Table) (stats datapat
 	} else {
 		p, changes = incremental(d.table, want), service.Diff(d.table, want)
 	}
-	if err := d.apply(p, h, want, changes); err != nil {
+	if err := d.apply(ctx, p, h, want, changes); err != nil {
 		return stats, err
 	}
-	if err := d.watch.End(loaded); err != nil {
+	if err := d.watch.End(ctx, loaded); err != nil {
 		return stats, err
 	}
 	d.table = want
@@ -163,20 +159,20 @@ func (d *Datapath) learn(ctx context.Context) (h *held, loaded bool, err error) 
 		return nil, false, err
 	}
 	if loaded {
-		if err := d.kernel.Prune(p); err != nil {
+		if err := d.kernel.Prune(ctx, p); err != nil {
 			return nil, false, err
 		}
 	}
 	if err := steer(d.cfg.Mark); err != nil {
 		return nil, false, err
 	}
-	if h, err = read(d.kernel); err != nil {
+	if h, err = read(ctx, d.kernel); err != nil {
 		return nil, false, err
 	}
-	if err := d.proxy.sticky.load(d.kernel); err != nil {
+	if err := d.proxy.sticky.load(ctx, d.kernel); err != nil {
 		return nil, false, err
 	}
-	if d.kept, err = readKept(d.kernel); err != nil {
+	if d.kept, err = readKept(ctx, d.kernel); err != nil {
 		return nil, false, err
 	}
 	d.uses, d.reload = map[netip.Addr]int{}, false
@@ -202,7 +198,7 @@ func (d *Datapath) unknown(want *service.Table) (changes []service.Change) {
 
 // apply makes p so. The proxy knows new frontends before the kernel sends anybody there,
 // and old ones for as long as it does.
-func (d *Datapath) apply(p *plan, h *held, want *service.Table, changes []service.Change) error {
+func (d *Datapath) apply(ctx context.Context, p *plan, h *held, want *service.Table, changes []service.Change) error {
 	was, holds := service.Settings{}, map[netip.Addr]bool(nil)
 	if h != nil {
 		was, holds = h.settings, h.reserved
@@ -221,10 +217,10 @@ func (d *Datapath) apply(p *plan, h *held, want *service.Table, changes []servic
 		}
 	}
 	lost := d.lost(changes)
-	if err := d.keep(lost); err != nil {
+	if err := d.keep(ctx, lost); err != nil {
 		return err
 	}
-	if err := d.kernel.Commit(nil, p.writes()); err != nil {
+	if err := d.kernel.Commit(ctx, nil, p.writes()); err != nil {
 		return fmt.Errorf("write elements: %w", err)
 	}
 	for a, n := range uses {
@@ -248,11 +244,11 @@ func (d *Datapath) apply(p *plan, h *held, want *service.Table, changes []servic
 
 // Check implements datapath.Datapath. It also copies to the kernel which clients are
 // where, and takes away what connections that ended have left there.
-func (d *Datapath) Check(context.Context) (intact bool, err error) {
+func (d *Datapath) Check(ctx context.Context) (intact bool, err error) {
 	if d.table == nil {
 		return true, nil // the next Sync compares anyway
 	}
-	change, accept, err := d.watch.Look()
+	change, accept, err := d.watch.Look(ctx)
 	if err != nil {
 		return true, err
 	}
@@ -267,7 +263,7 @@ func (d *Datapath) Check(context.Context) (intact bool, err error) {
 	}
 	if change == nft.Elements && time.Now().After(d.verify) {
 		began := time.Now()
-		same, err := d.same()
+		same, err := d.same(ctx)
 		if err != nil {
 			return true, err
 		}
@@ -278,15 +274,15 @@ func (d *Datapath) Check(context.Context) (intact bool, err error) {
 		d.verify = time.Now().Add(verifyShare * time.Since(began))
 		accept()
 	}
-	return true, d.tidy()
+	return true, d.tidy(ctx)
 }
 
 // verifyShare bounds the time that Check spends reading: a twentieth.
 const verifyShare = 20
 
 // same reports whether the kernel holds what the last Sync left.
-func (d *Datapath) same() (bool, error) {
-	h, err := read(d.kernel)
+func (d *Datapath) same(ctx context.Context) (bool, error) {
+	h, err := read(ctx, d.kernel)
 	if err != nil {
 		return false, err
 	}
@@ -297,8 +293,8 @@ func (d *Datapath) same() (bool, error) {
 }
 
 // tidy writes what time has changed.
-func (d *Datapath) tidy() error {
-	if err := d.watch.Begin(); err != nil {
+func (d *Datapath) tidy(ctx context.Context) error {
+	if err := d.watch.Begin(ctx); err != nil {
 		return err
 	}
 	ws, done := d.proxy.sticky.writes(time.Now())
@@ -306,7 +302,7 @@ func (d *Datapath) tidy() error {
 	for _, e := range over {
 		ws = append(ws, e.write(true, false))
 	}
-	if err := d.kernel.Commit(nil, ws); err != nil {
+	if err := d.kernel.Commit(ctx, nil, ws); err != nil {
 		d.forget()
 		return fmt.Errorf("write affinity: %w", err)
 	}
@@ -314,19 +310,19 @@ func (d *Datapath) tidy() error {
 	for _, e := range over {
 		delete(d.kept, e.id())
 	}
-	return d.watch.End(false)
+	return d.watch.End(ctx, false)
 }
 
 // Dump implements datapath.Datapath.
-func (d *Datapath) Dump(context.Context) (*service.Table, error) {
-	there, err := d.kernel.Chains()
+func (d *Datapath) Dump(ctx context.Context) (*service.Table, error) {
+	there, err := d.kernel.Chains(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("dump userspace: %w", err)
 	}
 	if len(there) == 0 {
 		return &service.Table{}, nil
 	}
-	h, err := read(d.kernel)
+	h, err := read(ctx, d.kernel)
 	if err != nil {
 		return nil, fmt.Errorf("dump userspace: %w", err)
 	}
@@ -356,9 +352,9 @@ func (d *Datapath) Counts(context.Context) (map[service.PortName]datapath.Count,
 }
 
 // Cleanup implements datapath.Datapath. The connections it carries end.
-func (d *Datapath) Cleanup(context.Context) error {
+func (d *Datapath) Cleanup(ctx context.Context) error {
 	d.stop()
-	if err := errors.Join(d.kernel.Delete(), unsteer()); err != nil {
+	if err := errors.Join(d.kernel.Delete(ctx), unsteer()); err != nil {
 		return fmt.Errorf("clean up userspace: %w", err)
 	}
 	return nil
@@ -368,7 +364,7 @@ func (d *Datapath) Cleanup(context.Context) error {
 func (d *Datapath) Close() {
 	if d.proxy != nil && d.table != nil {
 		// The clients of the last seconds. What cannot be written is forgotten.
-		_ = d.proxy.place.do(d.tidy)
+		_ = d.proxy.place.do(func() error { return d.tidy(context.Background()) })
 	}
 	d.stop()
 }

@@ -1,0 +1,27 @@
+package ipvs
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+)
+
+// TestEnded: with a context that has ended, IPVS is not waited for.
+func TestEnded(t *testing.T) {
+	ctx, cancel := context.WithDeadline(t.Context(), time.Now())
+	defer cancel()
+	w := &wire{}
+	defer w.close()
+	for name, f := range map[string]func() error{
+		"open":     func() error { return w.open(ctx) },
+		"do":       func() error { return w.do(ctx, []op{{cmd: cmdDelServer, id: id{}}}) },
+		"servers":  func() error { _, err := w.servers(ctx); return err },
+		"reals":    func() error { _, err := w.reals(ctx, id{}); return err },
+		"timeouts": func() error { return w.timeouts(ctx, 1, 1, 1) },
+	} {
+		if err := f(); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s: error %v", name, err)
+		}
+	}
+}
