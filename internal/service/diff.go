@@ -82,12 +82,20 @@ func (f *Frontend) Equal(o *Frontend) bool {
 	if f == nil || o == nil {
 		return f == o
 	}
+	sameRoute := (*Route).Equal
+	if f.Affinity == 0 {
+		sameRoute = (*Route).forwardsLike // Local keeps clients' affinity apart, and there is none
+	}
 	return f == o || f.Key() == o.Key() && f.Service == o.Service && f.ClusterIP == o.ClusterIP && f.Affinity == o.Affinity && f.Balance == o.Balance &&
-		slices.Equal(f.Sources, o.Sources) && f.Internal.Equal(o.Internal) && f.External.Equal(o.External)
+		slices.Equal(f.Sources, o.Sources) && sameRoute(f.Internal, o.Internal) && sameRoute(f.External, o.External)
 }
 
-// Equal reports whether r and o send packets the same way.
-func (r *Route) Equal(o *Route) bool {
+// Equal reports whether r and o are the same in every field.
+func (r *Route) Equal(o *Route) bool { return r.Local == o.Local && r.forwardsLike(o) }
+
+// forwardsLike reports whether r and o send a packet of a client without affinity the
+// same way.
+func (r *Route) forwardsLike(o *Route) bool {
 	return r == o || r.Action == o.Action && r.Masquerade == o.Masquerade && slices.Equal(r.Endpoints, o.Endpoints)
 }
 

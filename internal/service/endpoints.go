@@ -308,8 +308,8 @@ func (s choice) route(eps []Endpoint, m Masquerade) *Route {
 	return &Route{Action: Reject}
 }
 
-// local marks a route of policy Local, which nobody else has yet.
+// local marks a route of policy Local, to which nothing else points yet.
 func (r *Route) local() *Route {
-	r.Local = true
+	r.Local = r.Action == Forward
 	return r
 }

@@ -128,10 +128,10 @@ type Route struct {
 	Endpoints  []Endpoint // sorted by address, without duplicates; empty unless Action is Forward
 	Action     Action
 	Masquerade Masquerade
-	// Local says that the route may use the endpoints of this node only (policy Local).
-	// It tells lists of one Service port apart that affinity must not mix: a client that
-	// was sent to any endpoint by one address must not be sent there by another that has
-	// only local ones. It makes no difference by itself, so that Equal leaves it out.
+	// Local says that the route may use the endpoints of this node only (policy Local);
+	// false unless Action is Forward. With affinity, routes of policy Local and others of
+	// the same Service port keep their clients apart: a client that one address sent to an
+	// endpoint on another node must not be sent there by an address of policy Local.
 	Local bool
 }
 

@@ -84,7 +84,7 @@ func (w *world) frontends(s *service.Service) map[service.Key]*service.Frontend 
 			in := r.route(r.cluster(), service.MasqueradeAll)
 			out := in
 			if s.ExternalLocal {
-				in, out = r.route(r.cluster(), service.MasqueradeOffCluster), r.route(r.local(), service.MasqueradeHairpin)
+				in, out = r.route(r.cluster(), service.MasqueradeOffCluster), r.localRoute(service.MasqueradeHairpin)
 			}
 			any := netip.MustParseAddr("::")
 			if ip.Is4() {
@@ -285,9 +285,15 @@ func (r rules) internal() *service.Route {
 		m = service.MasqueradeAll
 	}
 	if r.svc.InternalLocal {
-		return r.route(r.local(), m)
+		return r.localRoute(m)
 	}
 	return r.route(r.cluster(), m)
+}
+
+func (r rules) localRoute(m service.Masquerade) *service.Route {
+	route := r.route(r.local(), m)
+	route.Local = len(route.Endpoints) > 0
+	return route
 }
 
 func (r rules) route(eps []service.Endpoint, m service.Masquerade) *service.Route {

@@ -75,6 +75,42 @@ func (s suite) affinity(t testing.TB) {
 	report(t, r.holds(tableOf()))
 }
 
+// affinityLocal: the frontends of a Service port share where a client stays, but one of
+// policy Local never sends it to another node, also when the policy changed while its
+// endpoints did not.
+func (s suite) affinityLocal(t testing.TB) {
+	r := sixRig(t, s)
+	w := &scenario.World
+	clients := []*testnet.Host{r.hosts[w.Pod.V4], r.hosts[w.Peer.V4], r.hosts[w.Outside.V4], r.node}
+	const clusterIP, nodePort = "10.96.0.1:80", "172.18.0.11:30080"
+	table := func(local bool, atNodePort ...int) *service.Table {
+		one := func(addr string, which ...int) *service.Frontend {
+			f := web("web", addr, service.TCP, which...)
+			f.Affinity = 3 * time.Hour
+			return f
+		}
+		cluster := one(clusterIP, 0)
+		cluster.Internal.Local = local
+		t := tableOf(cluster, one("0.0.0.0:30080", atNodePort...))
+		t.Settings.NodePorts = []netip.Prefix{netip.MustParsePrefix("172.18.0.11/32")}
+		return t
+	}
+	for _, step := range []*service.Table{table(false, 0), table(true, 0), table(true, 1, 3, 5)} {
+		report(t, r.sync(step))
+		report(t, r.holds(step))
+	}
+	for _, c := range clients {
+		home := r.stays(t, c, "tcp", nodePort)
+		if at := r.stays(t, c, "tcp", clusterIP); at != six()[0].Addr {
+			t.Errorf("%s is answered by %v at the ClusterIP of policy Local, want %v", c.Name, at, six()[0].Addr)
+		}
+		if at := r.stays(t, c, "tcp", nodePort); at != home {
+			t.Errorf("%s moved from %v to %v at the NodePort", c.Name, home, at)
+		}
+	}
+	report(t, r.restart(table(true, 1, 3, 5)))
+}
+
 // stays asks until it is clear that a client always gets the same endpoint, and returns it.
 func (r *rig) stays(t testing.TB, c *testnet.Host, network string, to ...string) netip.AddrPort {
 	t.Helper()

@@ -18,7 +18,8 @@ package conformance
 func differences() map[string]map[string]string {
 	return map[string]map[string]string{
 		"slow": { // the example that slow_test.go breaks
-			"affinity": "it remembers nothing, not even clients",
+			"affinity":       "it remembers nothing, not even clients",
+			"affinity-local": "it remembers nothing, not even clients",
 		},
 		"ipvs": {
 			"chance": "its schedulers take one endpoint after the other: clients in step may each get always the same",

@@ -75,6 +75,7 @@ func parts() []part {
 		{"flushed", suite.flushed},
 		{"wide", suite.wide},
 		{"affinity", suite.affinity},
+		{"affinity-local", suite.affinityLocal},
 		{"invalid", suite.invalid},
 		{"algorithms", suite.algorithms},
 		{"counted", suite.counted},

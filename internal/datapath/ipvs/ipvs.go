@@ -315,6 +315,7 @@ func (s *state) frontend(k service.Key, f *front) (*service.Frontend, error) {
 		return nil, err
 	}
 	inside := s.route(f.inside, id{f.server, k.Proto}, &n)
+	inside.Local = n.local && inside.Action == service.Forward
 	out := &service.Frontend{
 		Addr: k.Addr, Proto: k.Proto, Service: n.service, Internal: inside, External: inside,
 		ClusterIP: s.reserved[k.Addr.Addr()] > 0,
@@ -324,6 +325,7 @@ func (s *state) frontend(k service.Key, f *front) (*service.Frontend, error) {
 	}
 	if f.outside != 0 {
 		out.External = s.route(f.outside, id{f.outsideServer, k.Proto}, &n)
+		out.External.Local = n.externalLocal && out.External.Action == service.Forward
 	}
 	out.Balance, out.Affinity = n.balance, n.affinity
 	return out, nil

@@ -134,15 +134,21 @@ func (h how) route() *service.Route {
 }
 
 // A note is the comment of a frontend's element: what a person wants to read there, and
-// what its virtual server cannot tell: "default/web:http rr 10800s".
+// what its virtual server cannot tell: "default/web:http rr 10800s local".
 type note struct {
 	service  service.PortName
 	balance  service.Algorithm
 	affinity time.Duration
+	// local and externalLocal are Route.Local of the two routes; false without affinity.
+	local, externalLocal bool
 }
 
 func noteOf(f *service.Frontend) note {
-	return note{f.Service, f.Balance, time.Duration(persistence(f)) * time.Second}
+	n := note{service: f.Service, balance: f.Balance, affinity: time.Duration(persistence(f)) * time.Second}
+	if n.affinity > 0 {
+		n.local, n.externalLocal = f.Internal.Local, f.External.Local
+	}
+	return n
 }
 
 // persistence is the affinity of f in seconds, as IPVS counts; 0 only for none.
@@ -161,6 +167,12 @@ func (n note) String() string {
 	if n.affinity > 0 {
 		words = append(words, fmt.Sprintf("%ds", n.affinity/time.Second))
 	}
+	if n.local {
+		words = append(words, "local")
+	}
+	if n.externalLocal {
+		words = append(words, "external-local")
+	}
 	return strings.Join(words, " ")
 }
 
@@ -171,6 +183,14 @@ func parseNote(text string) (n note, err error) {
 		return n, err
 	}
 	for _, w := range words[1:] {
+		switch w {
+		case "local":
+			n.local = true
+			continue
+		case "external-local":
+			n.externalLocal = true
+			continue
+		}
 		if number, ok := strings.CutSuffix(w, "s"); ok {
 			if seconds, err := strconv.Atoi(number); err == nil {
 				n.affinity = time.Duration(seconds) * time.Second

@@ -51,6 +51,7 @@ func (s *state) frontend(k service.Key, h *held) (*service.Frontend, error) {
 	}
 	more := h.rare()
 	inside := s.route(h.way(), h.slots)
+	inside.Local = more.local && inside.Action == service.Forward
 	f := &service.Frontend{
 		Addr: k.Addr, Proto: k.Proto, Service: name, Internal: inside, External: inside,
 		ClusterIP: s.reserved[k.Addr.Addr()] > 0, Balance: h.balance,
@@ -64,6 +65,7 @@ func (s *state) frontend(k service.Key, h *held) (*service.Frontend, error) {
 	}
 	if more.outside != 0 {
 		f.External = s.route(more.outside, more.outsideSlots)
+		f.External.Local = more.outsideLocal && f.External.Action == service.Forward
 	}
 	return f, nil
 }

@@ -141,11 +141,17 @@ func weight(e service.Endpoint) string {
 }
 
 // comment says of a frontend what the kernel need not know: "default/web:http far rr
-// affinity=3h0m0s reserved".
+// affinity=3h0m0s local reserved". What policy Local keeps apart counts with affinity only.
 func comment(f *service.Frontend) string {
 	words := []string{f.Service.String(), f.Internal.Masquerade.String(), f.Balance.String()}
 	if f.Affinity > 0 {
 		words = append(words, "affinity="+f.Affinity.String())
+		if f.Internal.Local {
+			words = append(words, wordLocal)
+		}
+		if f.External.Local && f.External != f.Internal {
+			words = append(words, wordExternalLocal)
+		}
 	}
 	if f.ClusterIP {
 		words = append(words, "reserved")
@@ -153,7 +159,14 @@ func comment(f *service.Frontend) string {
 	return strings.Join(words, " ")
 }
 
-// parseComment is the inverse of comment.
+// The words of a comment for Route.Local.
+const (
+	wordLocal         = "local"
+	wordExternalLocal = "external-local"
+)
+
+// parseComment is the inverse of comment but for wordExternalLocal: the external route
+// follows later.
 func parseComment(text string, f *service.Frontend) (err error) {
 	words := strings.Fields(text)
 	if len(words) < 3 {
@@ -175,6 +188,8 @@ func parseComment(text string, f *service.Frontend) (err error) {
 			if f.Affinity, err = time.ParseDuration(lasts); err != nil {
 				return err
 			}
+		case w == wordLocal:
+			f.Internal.Local = true
 		case w == "reserved":
 			f.ClusterIP = true
 		}
@@ -255,7 +270,7 @@ func (e element) front() (service.Key, string, error) {
 // parse makes frontends of elements: the inverse of render. What belongs to no frontend
 // is left out: a Sync will take it away.
 func parse(all []element) ([]*service.Frontend, error) {
-	found := map[service.Key]*service.Frontend{}
+	found, externalLocal := map[service.Key]*service.Frontend{}, map[service.Key]bool{}
 	for _, e := range all {
 		if e.set != frontends && e.set != nodeports {
 			continue
@@ -273,7 +288,7 @@ func parse(all []element) ([]*service.Frontend, error) {
 			return nil, err
 		}
 		f.External = f.Internal
-		found[k] = f
+		found[k], externalLocal[k] = f, slices.Contains(strings.Fields(e.comment), wordExternalLocal)
 	}
 	for _, e := range all { // before their endpoints
 		if e.set != outsides && e.set != nodeportsOutside {
@@ -284,7 +299,7 @@ func parse(all []element) ([]*service.Frontend, error) {
 			return nil, err
 		}
 		if f := found[k]; f != nil {
-			f.External = &service.Route{}
+			f.External = &service.Route{Local: externalLocal[k]}
 			if f.External.Masquerade, err = parseMasquerade(e.comment); err != nil {
 				return nil, err
 			}

@@ -1,0 +1,167 @@
+package service_test
+
+import (
+	"net/netip"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// A Service with ClientIP affinity, a NodePort and one endpoint, on this node, becomes
+// internalTrafficPolicy Local: the endpoints are the same, but the ClusterIP must not
+// share the clients' affinity with the NodePort any more.
+func TestDiffPolicyLocalWithAffinity(t *testing.T) {
+	svc := service.Service{
+		Name: service.Name{Namespace: "default", Name: "web"}, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.9")},
+		Ports: []service.Port{{Proto: service.TCP, Port: 80, NodePort: 30080}}, Affinity: 3 * time.Hour,
+	}
+	slice := &service.Slice{
+		Name: svc.Name, Service: svc.Name, Ports: []service.SlicePort{{Proto: service.TCP, Port: 8080}},
+		Endpoints: []service.SliceEndpoint{{Addr: netip.MustParseAddr("10.244.1.5"), Node: "node-1", Ready: true, Serving: true}},
+	}
+	table := func(affinity time.Duration, local bool) *service.Table {
+		o := svc
+		o.Affinity, o.InternalLocal = affinity, local
+		b := service.NewBuilder()
+		b.Set(service.Compile(&o, []*service.Slice{slice}, service.Node{Name: "node-1"}))
+		return b.Table(service.Settings{})
+	}
+	changes := service.Diff(table(svc.Affinity, false), table(svc.Affinity, true))
+	if len(changes) != 1 || changes[0].Key().Addr != netip.MustParseAddrPort("10.96.0.9:80") {
+		t.Errorf("changes %v, want one of the ClusterIP", changes)
+	}
+	if changes := service.Diff(table(0, false), table(0, true)); len(changes) > 0 {
+		t.Errorf("without affinity the policy makes no difference here, but %v", changes)
+	}
+}
+
+// ignored are the fields of the model that Equal leaves out, with the reason: no
+// datapath reads them.
+var ignored = map[string]string{
+	"Frontend.Retained":    "what flow review reads: which flows may live",
+	"Frontend.Termination": "what flow review reads: which connections end",
+	"Settings.NodeIPs":     "they save a question to the kernel and decide nothing",
+}
+
+// Every field of the model makes a difference to Equal, or is listed with its reason.
+func TestEqualComparesEveryField(t *testing.T) {
+	used := map[string]bool{}
+	check := func(path string, equal bool) {
+		t.Helper()
+		why, listed := ignored[path]
+		used[path] = true
+		switch {
+		case equal && !listed:
+			t.Errorf("%s differs, and Equal does not see it: compare it, or list it with the reason", path)
+		case !equal && listed:
+			t.Errorf("%s is compared; it is listed as ignored: %s", path, why)
+		}
+	}
+	eachField(t, "Frontend", func() (reflect.Value, func() bool) {
+		a, b := fullFrontend(), fullFrontend()
+		return reflect.ValueOf(b).Elem(), func() bool { return a.Equal(b) || b.Equal(a) }
+	}, check)
+	eachField(t, "Route", func() (reflect.Value, func() bool) {
+		a, b := fullFrontend().Internal, fullFrontend().Internal
+		return reflect.ValueOf(b).Elem(), func() bool { return a.Equal(b) || b.Equal(a) }
+	}, check)
+	eachField(t, "Settings", func() (reflect.Value, func() bool) {
+		a, b := fullSettings(), fullSettings()
+		return reflect.ValueOf(b).Elem(), func() bool { return a.Equal(*b) || b.Equal(*a) }
+	}, check)
+	for path := range ignored {
+		if !used[path] {
+			t.Errorf("%s is listed, and there is no such field", path)
+		}
+	}
+}
+
+// fullFrontend has a value in every field.
+func fullFrontend() *service.Frontend {
+	route := func(last byte) *service.Route {
+		return &service.Route{
+			Endpoints: []service.Endpoint{{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, 1, last}), 8080), Local: true, Weight: 3}},
+			Action:    service.Forward, Masquerade: service.MasqueradeAll, Local: true,
+		}
+	}
+	return &service.Frontend{
+		Addr: netip.MustParseAddrPort("10.96.0.9:80"), Proto: service.UDP, ClusterIP: true, Balance: service.Maglev,
+		Termination: service.TerminateUnready, Affinity: time.Hour, Internal: route(5), External: route(6),
+		Service:  service.PortName{Name: service.Name{Namespace: "default", Name: "web"}, Port: "http"},
+		Sources:  []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")},
+		Retained: []netip.AddrPort{netip.MustParseAddrPort("10.244.1.7:8080")},
+	}
+}
+
+func fullSettings() *service.Settings {
+	some := []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}
+	return &service.Settings{
+		Pods: some, PodInterfaces: []string{"veth*"}, NodePorts: some, ServiceCIDRs: some,
+		NodeIPs: []netip.Addr{netip.MustParseAddr("172.18.0.11")},
+	}
+}
+
+// eachField changes one field after the other, also those in structs, slices and behind
+// pointers, and checks whether equal still holds. fill returns a value in which nothing
+// is changed, with the question whether it equals another such.
+func eachField(t *testing.T, name string, fill func() (reflect.Value, func() bool), check func(path string, equal bool)) {
+	t.Helper()
+	first, equal := fill()
+	if !equal() {
+		t.Fatalf("two %s filled alike differ", name)
+	}
+	var visit func(path string, typ reflect.Type, at func(reflect.Value) reflect.Value)
+	visit = func(path string, typ reflect.Type, at func(reflect.Value) reflect.Value) {
+		value := at(first)
+		if value.IsZero() && path != "Route.Action" && path != "Frontend.Internal.Action" && path != "Frontend.External.Action" {
+			t.Errorf("%s: give it a value in the test", path)
+			return
+		}
+		switch {
+		case typ.Kind() == reflect.Pointer:
+			visit(path, typ.Elem(), func(v reflect.Value) reflect.Value { return at(v).Elem() })
+			return
+		case typ.Kind() == reflect.Struct && typ.PkgPath() != "net/netip":
+			for i := range typ.NumField() {
+				visit(path+"."+typ.Field(i).Name, typ.Field(i).Type, func(v reflect.Value) reflect.Value { return at(v).Field(i) })
+			}
+			return
+		case typ.Kind() == reflect.Slice && typ.Elem().Kind() == reflect.Struct && typ.Elem().PkgPath() != "net/netip":
+			visit(path+"[0]", typ.Elem(), func(v reflect.Value) reflect.Value { return at(v).Index(0) })
+		}
+		changed, equal := fill()
+		mutate(t, path, at(changed))
+		check(path, equal())
+	}
+	visit(name, first.Type(), func(v reflect.Value) reflect.Value { return v })
+}
+
+// mutate gives v another value.
+func mutate(t *testing.T, path string, v reflect.Value) {
+	t.Helper()
+	switch v.Kind() {
+	case reflect.Bool:
+		v.SetBool(!v.Bool())
+		return
+	case reflect.Uint8, reflect.Uint16:
+		v.SetUint(v.Uint() + 1)
+		return
+	case reflect.Int64:
+		v.SetInt(v.Int() + int64(time.Second))
+		return
+	case reflect.String:
+		v.SetString(v.String() + "x")
+		return
+	case reflect.Slice:
+		v.SetLen(v.Len() - 1)
+		return
+	}
+	switch v.Interface().(type) {
+	case netip.AddrPort:
+		v.Set(reflect.ValueOf(netip.MustParseAddrPort("192.0.2.99:9")))
+	default:
+		t.Fatalf("%s: a %v cannot be changed yet", path, v.Type())
+	}
+}
