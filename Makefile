@@ -16,7 +16,7 @@ PACKAGES := nftables iproute2 containerd runc conntrack iptables tcpdump bind9-d
             wget busybox bash curl dash iputils-ping procps kmod ca-certificates gcc libc6-dev \
             linux-source make flex bison bc xz-utils binutils ipvsadm
 
-.PHONY: all build deps image images lab uml demo test test-product test-lab test-peers bench-scale bench-packets vet bench fuzz clean
+.PHONY: all build deps image images lab uml demo test test-product test-uml test-lab test-peers test-others bench-scale bench-packets vet bench fuzz clean
 
 all: build
 
@@ -56,14 +56,29 @@ uml:
 demo: deps image images lab
 	go run ./hack/demo
 
-## test: every test
-test: build image images lab uml test-product test-lab test-peers
+## test: every test; SEEDS=N as for test-peers
+test: build image images lab uml bin/kube-proxy
+	@$(MAKE) --no-print-directory -j2 test-product test-others
 
-# One package at a time: each has two cores full of packets to send.
+# Two processes test at a time. The product's packages have both cores full of packets to
+# send, one package at a time; what the others do is mostly waiting: for a kernel that has
+# one CPU, for kube-proxy, for a cluster.
+test-others:
+	@$(MAKE) --no-print-directory test-uml
+	@$(MAKE) --no-print-directory test-peers
+	@$(MAKE) --no-print-directory test-lab
+
+# The packages that boot user-mode Linux.
+UML := ./internal/uml ./internal/datapath/ipvs
+
 test-product:
 	CGO_ENABLED=1 go test -race ./internal/proxy ./internal/kube ./internal/health ./internal/reset
 	CGO_ENABLED=1 go test -race -skip 'TestConformance|TestHash' ./internal/datapath/userspace
-	go build ./... && go test -p 1 -timeout 30m ./...
+	go build ./... && go test -p 1 -timeout 30m $$(go list ./... | grep -vxF "$$(go list $(UML))")
+
+## test-uml: the tests in user-mode Linux, mode ipvs first of all
+test-uml: uml
+	go test -p 1 -timeout 30m $(UML)
 
 # Without vet: it would analyse all of Kubernetes first, which takes longer than the tests. Never from
 # the cache: it does not know the programs in bin/, which are what is tested.

@@ -19,6 +19,7 @@ import (
 // middle of whatever it does. No flow through a Service that stays may notice, and in
 // the end all is as with the kube-proxy that was left alone.
 func TestKilled(t *testing.T) {
+	t.Parallel()
 	o, flows := newFault(t)
 	rng := rand.New(rand.NewPCG(1, 0))
 	for round := range uint64(12) {
@@ -39,6 +40,7 @@ func TestKilled(t *testing.T) {
 // variable GONE says: flows go on, new ones find their endpoints, and an agent that has
 // to start meanwhile changes nothing. What changed in that time comes with the server.
 func TestAPIServerGone(t *testing.T) {
+	t.Parallel()
 	o, flows := newFault(t)
 	gone := time.Duration(number(t, "GONE", 20)) * time.Second
 	rng := rand.New(rand.NewPCG(2, 0))

@@ -37,6 +37,7 @@ func number(t *testing.T, name string, or uint64) uint64 {
 // TestSamePackets holds our agent against kube-proxy: each seed is a random cluster and
 // a change of it. What differs is said once more at the end.
 func TestSamePackets(t *testing.T) {
+	t.Parallel()
 	start := time.Now()
 	seeds, first := int(number(t, "SEEDS", defaultSeeds)), number(t, "FIRST_SEED", 1)
 	var (
@@ -73,12 +74,12 @@ func TestSamePackets(t *testing.T) {
 			})
 		})
 	}
-	for index, c := range configurations {
-		share(c, index, seeds, len(configurations))
-	}
 	again := min(seeds, perMode)
 	for _, c := range otherModes {
 		share(c, 0, again, 1)
+	}
+	for index, c := range configurations {
+		share(c, index, seeds, len(configurations))
 	}
 	wait.Wait()
 	t.Logf("%v\n    from seed %d, in %v", sum, first, time.Since(start).Round(time.Second))

@@ -19,6 +19,7 @@ import (
 //
 // Most of them run in virtual time: silence costs nothing there, and nothing is late
 // because the machine is busy. Those in which load runs beside changes need real time.
+// Each kernel has one CPU, so both run at a time.
 func TestInUML(t *testing.T) {
 	const load = "TestConformance/(continuity|faults|established)|TestSwitch"
 	binary, err := uml.Build(t.Context(), "uml", t.TempDir())
@@ -36,6 +37,7 @@ func TestInUML(t *testing.T) {
 		{"real", "8", false, []string{"-test.run", load}, "TestConformance/continuity"},
 	} {
 		t.Run(run.name, func(t *testing.T) {
+			t.Parallel()
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 			defer cancel()
 			dir, err := os.Getwd()
