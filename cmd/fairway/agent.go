@@ -47,7 +47,7 @@ the node over as soon as its own rules are in place, and connections live on.`,
 		if err != nil {
 			return err
 		}
-		log := slog.New(slog.NewTextHandler(e.stderr, &slog.HandlerOptions{Level: cfg.LogLevel}))
+		log := newLog(e.stderr, cfg.LogLevel)
 		for _, w := range cfg.Warnings {
 			log.Warn(w)
 		}
@@ -85,18 +85,19 @@ func (a *agent) run(ctx context.Context) error {
 		return err
 	}
 	withPods := a.cfg.PodNetwork == config.PodNetworkRoutes
-	src := kube.New(kube.Config{Log: a.log, Client: client, NodeName: a.cfg.NodeName, AllNodes: withPods})
+	store := kube.New(kube.Config{Log: a.log, Client: client, NodeName: a.cfg.NodeName, AllNodes: withPods})
+	nodes := nodes{store.SubscribeNodes("pod network"), store}
 	events := kube.NewRecorder(a.log, client, a.cfg.NodeName)
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), info(a.cfg.Mode))
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), info(a.cfg.Mode), store)
 	state := health.NewState(a.cfg.HealthTimeout())
-	view := a.view(src, dp)
+	view := a.view(store, dp)
 	checks := health.NewNodePortChecks(health.NodePortConfig{
 		Log: a.log, State: state, Addrs: func() []netip.Prefix { _, s := view(); return s.NodePorts }, Problem: events.Tell,
 	})
 	server := health.New(health.Config{
 		Log: a.log, Healthz: a.cfg.Healthz, Metrics: a.cfg.Metrics, State: state,
-		Eligible:  func() bool { n, ok := src.Node(); return ok && n.Eligible },
+		Eligible:  func() bool { n, ok := store.Node(); return ok && n.Eligible },
 		Families:  []string{"IPv4", "IPv6"},
 		ProxyMode: a.cfg.Mode, Registry: registry,
 	})
@@ -107,9 +108,8 @@ func (a *agent) run(ctx context.Context) error {
 	}
 	a.log.Info("starting", "version", version, "node", a.cfg.NodeName, "mode", a.cfg.Mode, "podNetwork", a.cfg.PodNetwork)
 	g, ctx := errgroup.WithContext(ctx)
-	nodes := newFanout(src.NodeChanged())
 	g.Go(func() error { return a.serve(ctx, server) })
-	g.Go(func() error { return src.Run(ctx) })
+	g.Go(func() error { return store.Run(ctx) })
 	g.Go(func() error { return checks.Run(ctx) })
 	g.Go(func() error { return events.Run(ctx) })
 	if dp != nil {
@@ -119,20 +119,19 @@ func (a *agent) run(ctx context.Context) error {
 		}
 		flows := newFlows(a.log, alive, dp, func() service.Settings { _, s := view(); return s })
 		defer flows.close()
+		services := store.SubscribeServices("proxy")
 		loop := proxy.New(proxy.Config{
-			Log: a.log, Source: src, Datapath: dp, View: view, NodeChanged: nodes.listen(),
+			Log: a.log, Source: services, Datapath: dp, View: view,
 			Report: events.Report, Forget: flows.Forget, Review: flows.Review, Checks: checks.Sync, Health: state,
-			Metrics: proxy.NewMetrics(proxy.MetricsConfig{Registry: registry, Mode: a.cfg.Mode, Changes: src.Changes}), Counter: counter(dp),
+			Metrics: proxy.NewMetrics(proxy.MetricsConfig{Registry: registry, Mode: a.cfg.Mode, Changes: services.Changes}), Counter: counter(dp),
 			MinSync: a.cfg.MinSyncPeriod, MaxRetry: a.cfg.SyncPeriod,
 		})
 		g.Go(func() error { return flows.resets.Run(ctx) })
 		g.Go(func() error { return loop.Run(ctx) })
 	}
 	if withPods {
-		pods := &podNetwork{log: a.log, src: src, network: a.network(), changed: nodes.listen(), maxRetry: a.cfg.SyncPeriod}
-		g.Go(func() error { return pods.Run(ctx) })
+		g.Go(func() error { return a.network().Run(ctx, nodes, a.cfg.SyncPeriod) })
 	}
-	g.Go(func() error { return nodes.Run(ctx) })
 	err = g.Wait()
 	a.log.Info("ending; the rules stay in place")
 	return err
@@ -174,15 +173,15 @@ func (a *agent) serve(ctx context.Context, server *health.Server) error {
 
 // view returns for whom tables are compiled: this node as the API server knows it now,
 // and what its datapath can do. dp may be nil.
-func (a *agent) view(src *kube.Source, dp datapath.Datapath) func() (service.Node, service.Settings) {
+func (a *agent) view(store *kube.Store, dp datapath.Datapath) func() (service.Node, service.Settings) {
 	var lacks service.Algorithms
 	if dp != nil {
 		lacks = ^dp.Algorithms()
 	}
 	return func() (service.Node, service.Settings) {
-		n, _ := src.Node() // a node that is not there (yet) has no zone and no addresses
+		n, _ := store.Node() // a node that is not there (yet) has no zone and no addresses
 		s, v := a.cfg.Settings(n.Zone, n.Addrs, n.PodCIDRs)
-		s.ServiceCIDRs = src.ServiceCIDRs()
+		s.ServiceCIDRs = store.ServiceCIDRs()
 		v.Unsupported = lacks
 		return v, s
 	}
@@ -212,6 +211,21 @@ func (a *agent) carrier() (datapath.Datapath, error) {
 	}), nil
 }
 
+// nodes are the cluster's nodes as the pod network reads them.
+type nodes struct {
+	*kube.Subscription
+	store *kube.Store
+}
+
+// Peers implements node.Nodes.
+func (n nodes) Peers() (all []node.Peer, self node.Peer, known bool) {
+	for _, p := range n.store.Nodes() {
+		all = append(all, node.Peer{Name: p.Name, Addrs: p.Addrs, PodCIDRs: p.PodCIDRs})
+	}
+	own, known := n.store.Node()
+	return all, node.Peer{Name: own.Name, Addrs: own.Addrs, PodCIDRs: own.PodCIDRs}, known
+}
+
 func (a *agent) network() *node.Network {
 	return node.New(node.Config{
 		Log: a.log, CNIBinDir: a.cfg.CNIBinDir, CNIConfDir: a.cfg.CNIConfDir,
@@ -226,7 +240,7 @@ func (a *agent) cleanup(ctx context.Context) error {
 		err = errors.Join(err, a.network().Cleanup(ctx))
 	}
 	if err != nil {
-		return fmt.Errorf("cleanup: %w", oneLine(err))
+		return fmt.Errorf("cleanup: %w", err)
 	}
 	a.log.Info("removed all rules")
 	return nil
@@ -254,38 +268,5 @@ func (a *agent) setOOMScore() {
 	err := os.WriteFile("/proc/self/oom_score_adj", []byte(strconv.Itoa(*a.cfg.OOMScoreAdj)), 0)
 	if err != nil {
 		a.log.Warn("--oom-score-adj has no effect", "err", err)
-	}
-}
-
-// fanout passes the wake-ups of one channel on to several listeners.
-type fanout struct {
-	from <-chan struct{}
-	to   []chan struct{}
-}
-
-func newFanout(from <-chan struct{}) *fanout { return &fanout{from: from} }
-
-// listen returns a channel that receives after each wake-up; it must be called before
-// Run.
-func (f *fanout) listen() <-chan struct{} {
-	c := make(chan struct{}, 1)
-	f.to = append(f.to, c)
-	return c
-}
-
-// Run passes wake-ups on until ctx ends.
-func (f *fanout) Run(ctx context.Context) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-f.from:
-		}
-		for _, c := range f.to {
-			select {
-			case c <- struct{}{}:
-			default: // it has one waiting
-			}
-		}
 	}
 }

@@ -43,7 +43,7 @@ kernel and should not be, lines with + are missing.`,
 		if err != nil {
 			return err
 		}
-		a := &agent{cfg: cfg, log: slog.New(slog.NewTextHandler(e.stderr, &slog.HandlerOptions{Level: slog.LevelError}))}
+		a := &agent{cfg: cfg, log: newLog(e.stderr, slog.LevelWarn)}
 		ctx, cancel := context.WithTimeout(c.Context(), *timeout)
 		defer cancel()
 		dp, err := a.held(ctx)
@@ -106,17 +106,18 @@ func (a *agent) wanted(ctx context.Context, dp datapath.Datapath) (*service.Tabl
 	if err != nil {
 		return nil, err
 	}
-	src := kube.New(kube.Config{Log: a.log, Client: client, NodeName: a.cfg.NodeName})
+	store := kube.New(kube.Config{Log: a.log, Client: client, NodeName: a.cfg.NodeName})
+	src := store.SubscribeServices("diff")
 	ctx, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
-	go func() { ended <- src.Run(ctx) }()
+	go func() { ended <- store.Run(ctx) }()
 	defer func() { stop(); <-ended }()
 	select {
 	case <-src.Synced():
 	case <-ctx.Done():
 		return nil, errors.New("the API server did not answer in time [see --master, --kubeconfig and --timeout]")
 	}
-	vantage, settings := a.view(src, dp)()
+	vantage, settings := a.view(store, dp)()
 	b := service.NewBuilder()
 	for _, n := range src.Take() {
 		if svc, ok := src.Service(n); ok {

@@ -26,7 +26,7 @@ uses the Corefile that --show-corefile prints. A Corefile may use these plugins:
 ` + strings.Join(dns.Plugins(), " ") + ".",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			cfg.Log = slog.New(slog.NewTextHandler(e.stderr, nil))
+			cfg.Log = newLog(e.stderr, slog.LevelInfo)
 			// The kubelet tells a pod the ClusterIP of the Service in front of
 			// it. A node's resolv.conf may name it, and it leads back here.
 			if ip, err := netip.ParseAddr(os.Getenv("KUBE_DNS_SERVICE_HOST")); err == nil {

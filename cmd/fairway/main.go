@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/signal"
 	"syscall"
@@ -18,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fairway-net/fairway/internal/cni"
+	"github.com/fairway-net/fairway/internal/oneline"
 )
 
 // env is the outside world as the commands may see it.
@@ -56,8 +58,18 @@ func run(ctx context.Context, e env, args []string) int {
 	case errors.As(err, &code):
 		return int(code)
 	}
-	fmt.Fprintf(e.stderr, "fairway: %v\n", err)
+	fmt.Fprintf(e.stderr, "fairway: %v\n", oneline.Error(err))
 	return 1
+}
+
+// newLog returns a logger that writes an error with several lines as one.
+func newLog(w io.Writer, level slog.Leveler) *slog.Logger {
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if err, ok := a.Value.Any().(error); ok {
+			a.Value = slog.AnyValue(oneline.Error(err))
+		}
+		return a
+	}}))
 }
 
 // newRoot builds the command tree, one file a command.

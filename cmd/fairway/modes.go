@@ -152,7 +152,7 @@ func (t modeTable) found(ctx context.Context, cfg *config.Config) ([]datapath.Da
 		}
 	}
 	if len(all) == 0 && len(refused) == len(t) {
-		return nil, fmt.Errorf("no mode can be looked at here: %w", oneLine(errors.Join(refused...)))
+		return nil, fmt.Errorf("no mode can be looked at here: %w", errors.Join(refused...))
 	}
 	return all, nil
 }
@@ -180,12 +180,4 @@ func (t modeTable) cleanup(ctx context.Context, log *slog.Logger, cfg *config.Co
 		all = append(all, fmt.Errorf("mode %s: %w", m.name, err))
 	}
 	return errors.Join(all...)
-}
-
-// oneLine puts an error that has several lines into one.
-func oneLine(err error) error {
-	if err == nil {
-		return nil
-	}
-	return errors.New(strings.ReplaceAll(err.Error(), "\n", "; "))
 }

@@ -15,6 +15,8 @@ import (
 	"github.com/coredns/caddy"
 	"github.com/coredns/caddy/caddyfile"
 	"github.com/miekg/dns"
+
+	"github.com/fairway-net/fairway/internal/oneline"
 )
 
 // builtin is the Corefile that kubeadm installs, less what cannot work here.
@@ -202,7 +204,7 @@ func check(in caddy.CaddyfileInput) ([]caddyfile.ServerBlock, error) {
 	// message about an unknown one can be ours.
 	blocks, err := caddyfile.Parse(in.Filepath, bytes.NewReader(in.Contents), nil)
 	if err != nil {
-		return nil, fmt.Errorf("read Corefile: %w", oneLine(err))
+		return nil, fmt.Errorf("read Corefile: %w", oneline.Error(err))
 	}
 	if len(blocks) == 0 {
 		return nil, fmt.Errorf("read Corefile: %s has no server block [write at least `. { forward . ADDRESS }`]", in.Filepath)
@@ -218,13 +220,4 @@ func check(in caddy.CaddyfileInput) ([]caddyfile.ServerBlock, error) {
 		}
 	}
 	return blocks, nil
-}
-
-// oneLine keeps an error of CoreDNS to one line, as ours are.
-func oneLine(err error) error {
-	text := err.Error()
-	if !strings.Contains(text, "\n") {
-		return err
-	}
-	return errors.New(strings.Join(strings.Fields(text), " "))
 }

@@ -12,6 +12,8 @@ import (
 	"github.com/coredns/coredns/plugin"
 	"github.com/coredns/coredns/plugin/pkg/parse"
 	"github.com/coredns/coredns/plugin/pkg/transport"
+
+	"github.com/fairway-net/fairway/internal/oneline"
 )
 
 // checkPorts refuses to start where another server listens. CoreDNS opens its
@@ -24,7 +26,7 @@ func checkPorts(blocks []caddyfile.ServerBlock, port uint16) error {
 			proto, rest := parse.Transport(key)
 			_, p, err := plugin.SplitHostPort(rest)
 			if err != nil {
-				return fmt.Errorf("read Corefile: server block %q: %w", key, oneLine(err))
+				return fmt.Errorf("read Corefile: server block %q: %w", key, oneline.Error(err))
 			}
 			if p == "" && proto == transport.DNS {
 				p = strconv.Itoa(int(port))

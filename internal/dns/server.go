@@ -14,6 +14,8 @@ import (
 
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/core/dnsserver"
+
+	"github.com/fairway-net/fairway/internal/oneline"
 )
 
 // DefaultCorefile is read when no Corefile is named and this file exists. The
@@ -147,7 +149,7 @@ func (s *Server) start(in caddy.CaddyfileInput) (*caddy.Instance, error) {
 	case s.cfg.Kubeconfig != "" && strings.HasPrefix(text, "plugin/kubernetes"):
 		hint = fmt.Sprintf(" [check the kubeconfig file %s]", s.cfg.Kubeconfig)
 	}
-	return nil, fmt.Errorf("serve Corefile %s: %w%s", in.Filepath, oneLine(err), hint)
+	return nil, fmt.Errorf("serve Corefile %s: %w%s", in.Filepath, oneline.Error(err), hint)
 }
 
 // reload is what the reload plugin calls every 30 seconds: the user's file as it

@@ -9,6 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/fairway-net/fairway/internal/oneline"
 )
 
 // fewPods are enough to see whether pods have a second address; manyPods are as many as
@@ -23,7 +25,7 @@ const fewPods, manyPods = 20, 500
 func Alive(ctx context.Context, client kubernetes.Interface, namespace string, addr netip.Addr) (bool, error) {
 	pods := client.CoreV1().Pods(namespace)
 	fail := func(err error) (bool, error) {
-		return false, fmt.Errorf("ask for pods with address %v in namespace %s: %w", addr, namespace, oneLine(err))
+		return false, fmt.Errorf("ask for pods with address %v in namespace %s: %w", addr, namespace, oneline.Error(err))
 	}
 	byFirst, err := pods.List(ctx, metav1.ListOptions{FieldSelector: "status.podIP=" + addr.String()})
 	if err != nil {

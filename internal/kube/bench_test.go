@@ -10,6 +10,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/fairway-net/fairway/internal/service"
 )
 
 // BenchmarkMemory prints what a Service with two endpoints costs, and what the
@@ -24,13 +27,13 @@ func BenchmarkMemory(b *testing.B) {
 		}
 		whole := heap() - before
 
-		s := New(Config{Log: slog.New(slog.DiscardHandler), NodeName: "node-1"})
+		s := newSource(Config{Log: slog.New(slog.DiscardHandler), Client: fake.NewClientset(), NodeName: "node-1"})
 		for _, o := range raw {
 			var err error
 			if _, ok := o.(*corev1.Service); ok {
-				err = s.services.Add(o)
+				err = feedStore[serviceRecord]{s.services}.Add(o)
 			} else {
-				err = s.slices.Add(o)
+				err = feedStore[service.Slice]{s.slices}.Add(o)
 			}
 			if err != nil {
 				b.Fatal(err)
@@ -54,13 +57,13 @@ func heap() uint64 {
 
 // BenchmarkUpdate is one changed EndpointSlice until Take has returned it.
 func BenchmarkUpdate(b *testing.B) {
-	s := New(Config{Log: slog.New(slog.DiscardHandler), NodeName: "node-1"})
+	s := newSource(Config{Log: slog.New(slog.DiscardHandler), Client: fake.NewClientset(), NodeName: "node-1"})
 	s.ready = true
 	slices := [2]*discoveryv1.EndpointSlice{realSlice(1), realSlice(1)}
 	slices[1].Endpoints = slices[1].Endpoints[:1]
-	i := 0
+	store, i := feedStore[service.Slice]{s.slices}, 0
 	for b.Loop() {
-		if err := s.slices.Update(slices[i%2]); err != nil {
+		if err := store.Update(slices[i%2]); err != nil {
 			b.Fatal(err)
 		}
 		if len(s.Take()) != 1 {

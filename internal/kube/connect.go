@@ -12,6 +12,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/fairway-net/fairway/internal/oneline"
 )
 
 // A Connection says how to reach the API server. The zero value is that of a pod with
@@ -42,7 +44,7 @@ func Connect(c Connection) (kubernetes.Interface, error) {
 	}
 	client, err := kubernetes.NewForConfig(cfg)
 	if err != nil {
-		return nil, fmt.Errorf("connect to the API server at %s: %w", cfg.Host, oneLine(err))
+		return nil, fmt.Errorf("connect to the API server at %s: %w", cfg.Host, oneline.Error(err))
 	}
 	return client, nil
 }
@@ -82,10 +84,10 @@ func (c Connection) checkMaster() error {
 func (c Connection) fromFile(string) (*rest.Config, error) {
 	file, err := clientcmd.LoadFromFile(c.Kubeconfig)
 	if err != nil {
-		return nil, fmt.Errorf("read kubeconfig %s: %w", c.Kubeconfig, oneLine(withoutPath(err)))
+		return nil, fmt.Errorf("read kubeconfig %s: %w", c.Kubeconfig, oneline.Error(withoutPath(err)))
 	}
 	if err := clientcmd.ResolveLocalPaths(file); err != nil {
-		return nil, fmt.Errorf("read kubeconfig %s: %w", c.Kubeconfig, oneLine(err))
+		return nil, fmt.Errorf("read kubeconfig %s: %w", c.Kubeconfig, oneline.Error(err))
 	}
 	cfg, err := clientcmd.NewDefaultClientConfig(*file, &clientcmd.ConfigOverrides{
 		ClusterInfo: clientcmdapi.Cluster{Server: c.Master},
@@ -94,7 +96,7 @@ func (c Connection) fromFile(string) (*rest.Config, error) {
 	case clientcmd.IsEmptyConfig(err):
 		return nil, fmt.Errorf("read kubeconfig %s: it names no cluster (is it empty, or is current-context missing?)", c.Kubeconfig)
 	case err != nil:
-		return nil, fmt.Errorf("read kubeconfig %s: %w", c.Kubeconfig, oneLine(err))
+		return nil, fmt.Errorf("read kubeconfig %s: %w", c.Kubeconfig, oneline.Error(err))
 	}
 	return cfg, nil
 }
@@ -134,14 +136,6 @@ func withoutPath(err error) error {
 	var p *os.PathError
 	if errors.As(err, &p) {
 		return p.Err
-	}
-	return err
-}
-
-// oneLine makes an error of client-go readable in a terminal: some have many lines.
-func oneLine(err error) error {
-	if text := strings.Join(strings.Fields(err.Error()), " "); text != err.Error() {
-		return errors.New(text)
 	}
 	return err
 }

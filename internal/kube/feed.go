@@ -2,36 +2,226 @@ package kube
 
 import (
 	"fmt"
+	"log/slog"
 	"reflect"
+	"slices"
+	"sync"
+	"sync/atomic"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// A feed keeps all objects of one kind, cut to V. It is the store behind a client-go
-// reflector, instead of an informer: an informer keeps a second queue of whole
-// objects, which a cluster of 50,000 Services pays for with memory.
-//
-// Values are immutable, so that they can be handed out without a copy.
-type feed[V any] struct {
-	src *Source
-	// cut makes a value of an API object; nil if the node has no use for it. trigger
-	// is when somebody caused the change, in nanoseconds since 1970; 0: not known.
-	cut func(obj any) (v *V, trigger int64)
-	// changed is told with src.mu held what differs; old or new may be nil.
-	changed func(name service.Name, old, new *V, trigger int64)
-	// replaced, if set, is told without the lock that there is a value v.
-	replaced func(v *V)
-
-	all    map[service.Name]*V // guarded by src.mu
-	listed bool                // guarded by src.mu: the first list is in
+// A kind declares one kind of API object: how it is listed and watched, and the slim value
+// V that is kept of each object. To read another kind, declare it and open it (doc.go).
+type kind[O metav1.Object, V any] struct {
+	name   string // the resource, as logs and metrics name it: "services"
+	object runtime.Object
+	client listWatcher        // of
+	only   metav1.ListOptions // its selectors count, the rest is ignored
+	// trim makes the value of an object; nil: the node has no use for the object. It runs
+	// while a list streams in, without a lock.
+	trim func(O) *V
+	// trigger returns when the change was caused, in nanoseconds since 1970; 0: unknown.
+	// nil: always unknown.
+	trigger func(O) int64
+	// owner names the object that a value belongs to: the key of Feed.Of. nil: no index.
+	owner func(*V) service.Name
+	// without says, for the log, what happens as long as this kind cannot be read.
+	without string
+	// listed is called once, after the first list and without a lock; nil: nothing is.
+	listed func(*Feed[V])
+	// replaced is called without a lock for each new value; nil: nothing is.
+	replaced func(*V)
 }
 
-// slim stands for an API object between the wire and the feed: while the first list
+// A Feed keeps all objects of one kind, each trimmed to a V, and notifies subscribers of
+// changes. It is the store behind a client-go reflector, instead of an informer: an
+// informer keeps a second queue of whole objects, which a cluster of 50,000 Services pays
+// for with memory.
+//
+// Each feed has a lock of its own, so that a long list of one kind holds up no other kind.
+// Values are immutable, so that they can be handed out without a copy. All methods may be
+// called by any goroutine.
+type Feed[V any] struct {
+	name, without string
+	log           *slog.Logger
+	trim          func(obj any) (v *V, trigger int64)
+	owner         func(*V) service.Name
+	first         func(*Feed[V])
+	replaced      func(*V)
+	start         func() // starts the reflector, at the first call
+
+	progress atomic.Int32
+
+	mu        sync.Mutex
+	all       map[service.Name]*V
+	byOwner   map[service.Name][]*V // the lists are never changed in place
+	followers []func(name service.Name, old, new *V, trigger int64)
+	settled   []func() // called when the feed gets further
+}
+
+// How far a feed is.
+const (
+	notListed int32 = iota
+	refused         // the API server does not have the kind, or we have no right to read it
+	listed          // the first list is in
+)
+
+// newFeed returns a feed that nothing fills yet.
+func newFeed[O metav1.Object, V any](log *slog.Logger, k kind[O, V]) *Feed[V] {
+	f := &Feed[V]{
+		name: k.name, without: k.without, log: log,
+		owner: k.owner, first: k.listed, replaced: k.replaced,
+		all: map[service.Name]*V{}, byOwner: map[service.Name][]*V{},
+	}
+	f.trim = func(obj any) (*V, int64) {
+		o, ok := obj.(O)
+		if !ok {
+			return nil, 0
+		}
+		v := k.trim(o)
+		if v == nil || k.trigger == nil {
+			return v, 0
+		}
+		return v, k.trigger(o)
+	}
+	return f
+}
+
+// Get returns the value of that name, if there is one.
+func (f *Feed[V]) Get(name service.Name) (*V, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	v, ok := f.all[name]
+	return v, ok
+}
+
+// All returns all values, in no order.
+func (f *Feed[V]) All() []*V {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	out := make([]*V, 0, len(f.all))
+	for _, v := range f.all {
+		out = append(out, v)
+	}
+	return out
+}
+
+// Of returns the values that belong to an owner, in no order. The caller must not change
+// the list.
+func (f *Feed[V]) Of(owner service.Name) []*V {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.byOwner[owner]
+}
+
+// Len returns how many values there are.
+func (f *Feed[V]) Len() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.all)
+}
+
+// follow calls changed for each value that there is, with old nil, and then for each
+// change; old or new may be nil, not both. changed runs with the feed's lock held: it may
+// mark subscriptions, but must not read the feed.
+func (f *Feed[V]) follow(changed func(name service.Name, old, new *V, trigger int64)) {
+	f.mu.Lock()
+	for name, v := range f.all {
+		changed(name, nil, v, 0)
+	}
+	f.followers = append(f.followers, changed)
+	f.mu.Unlock()
+	if f.start != nil {
+		f.start()
+	}
+}
+
+// put stores v (nil: gone) and reports whether that changed something. f.mu is held.
+func (f *Feed[V]) put(name service.Name, v *V, trigger int64) bool {
+	old := f.all[name]
+	switch {
+	case v == nil && old == nil:
+		return false
+	case v == nil:
+		delete(f.all, name)
+	case old != nil && reflect.DeepEqual(old, v):
+		return false // only something that we do not keep has changed
+	default:
+		f.all[name] = v
+	}
+	if f.owner != nil {
+		f.index(old, v)
+	}
+	for _, changed := range f.followers {
+		changed(name, old, v, trigger)
+	}
+	return true
+}
+
+// index keeps byOwner. A value may move to another owner: labels can be edited.
+func (f *Feed[V]) index(old, new *V) {
+	if old != nil {
+		owner := f.owner(old)
+		rest := slices.DeleteFunc(slices.Clone(f.byOwner[owner]), func(o *V) bool { return o == old })
+		if len(rest) == 0 {
+			delete(f.byOwner, owner)
+		} else {
+			f.byOwner[owner] = rest
+		}
+	}
+	if new != nil {
+		owner := f.owner(new)
+		list := f.byOwner[owner]
+		f.byOwner[owner] = append(list[:len(list):len(list)], new)
+	}
+}
+
+// onSettle lets check be called when the feed is listed or refused, without a lock.
+func (f *Feed[V]) onSettle(check func()) {
+	f.mu.Lock()
+	f.settled = append(f.settled, check)
+	f.mu.Unlock()
+}
+
+// settle notes how far the feed is and lets the gates that depend on it look again. A feed
+// that was listed stays so.
+func (f *Feed[V]) settle(progress int32) {
+	for {
+		was := f.progress.Load()
+		if was >= progress {
+			return
+		}
+		if f.progress.CompareAndSwap(was, progress) {
+			break
+		}
+	}
+	if progress == listed && f.first != nil {
+		f.first(f)
+	}
+	f.mu.Lock()
+	checks := slices.Clone(f.settled)
+	f.mu.Unlock()
+	for _, check := range checks {
+		check()
+	}
+}
+
+// refuse notes that the API server refuses to list the kind.
+func (f *Feed[V]) refuse() { f.settle(refused) }
+
+// input is a feed as a gate sees it.
+func (f *Feed[V]) input() input {
+	return input{f.name, f.without, f.progress.Load, f.Len}
+}
+
+// trimmed stands for an API object between the wire and the feed: while the first list
 // streams in, there are as many as the cluster has objects.
-type slim[V any] struct {
+type trimmed[V any] struct {
 	name    service.Name
 	value   *V
 	trigger int64
@@ -39,119 +229,22 @@ type slim[V any] struct {
 
 // GetObjectMeta makes it a metav1.ObjectMetaAccessor: the reflector asks for the names of
 // what it collects.
-func (s *slim[V]) GetObjectMeta() metav1.Object {
-	return &metav1.ObjectMeta{Namespace: s.name.Namespace, Name: s.name.Name}
+func (t *trimmed[V]) GetObjectMeta() metav1.Object {
+	return &metav1.ObjectMeta{Namespace: t.name.Namespace, Name: t.name.Name}
 }
 
-func (f *feed[V]) slim(obj any) (*slim[V], error) {
+func (f *Feed[V]) trimObject(obj any) (*trimmed[V], error) {
 	switch o := obj.(type) {
-	case *slim[V]:
+	case *trimmed[V]:
 		return o, nil
 	case cache.DeletedFinalStateUnknown:
-		return f.slim(o.Obj)
+		return f.trimObject(o.Obj)
 	}
 	meta, ok := obj.(metav1.Object)
 	if !ok {
 		return nil, fmt.Errorf("API server sent a %T where an object was expected", obj)
 	}
-	s := &slim[V]{name: service.Name{Namespace: meta.GetNamespace(), Name: meta.GetName()}}
-	s.value, s.trigger = f.cut(obj)
-	return s, nil
-}
-
-// Transformer lets the reflector cut objects while a list streams in
-// (cache.TransformingStore).
-func (f *feed[V]) Transformer() cache.TransformFunc {
-	return func(obj any) (any, error) { return f.slim(obj) }
-}
-
-// Add is a part of cache.ReflectorStore.
-func (f *feed[V]) Add(obj any) error { return f.Update(obj) }
-
-// Update is a part of cache.ReflectorStore.
-func (f *feed[V]) Update(obj any) error {
-	s, err := f.slim(obj)
-	if err != nil {
-		return err
-	}
-	f.src.mu.Lock()
-	fresh := f.put(s.name, s.value, s.trigger)
-	f.src.mu.Unlock()
-	f.tell(fresh)
-	return nil
-}
-
-// Delete is a part of cache.ReflectorStore.
-func (f *feed[V]) Delete(obj any) error {
-	s, err := f.slim(obj)
-	if err != nil {
-		return err
-	}
-	f.src.mu.Lock()
-	f.put(s.name, nil, 0)
-	f.src.mu.Unlock()
-	return nil
-}
-
-// Replace is a part of cache.ReflectorStore: the first list, and every later one
-// after a watch that could not be continued. What is in it as it was before has not
-// changed.
-func (f *feed[V]) Replace(list []any, _ string) error {
-	seen := make(map[service.Name]*slim[V], len(list))
-	for _, obj := range list {
-		s, err := f.slim(obj)
-		if err != nil {
-			return err
-		}
-		seen[s.name] = s
-	}
-	var fresh []*V
-	f.src.mu.Lock()
-	for name, s := range seen {
-		if v := f.put(name, s.value, s.trigger); v != nil {
-			fresh = append(fresh, v)
-		}
-	}
-	for name := range f.all {
-		if seen[name] == nil {
-			f.put(name, nil, 0)
-		}
-	}
-	first := !f.listed
-	f.listed = true
-	f.src.mu.Unlock()
-	for _, v := range fresh {
-		f.tell(v)
-	}
-	if first {
-		f.src.firstList()
-	}
-	return nil
-}
-
-// Resync is a part of cache.ReflectorStore. There is nothing to repeat: Take is
-// level-triggered.
-func (f *feed[V]) Resync() error { return nil }
-
-// put stores v (nil: gone) and returns it if that changed something. src.mu is held.
-func (f *feed[V]) put(name service.Name, v *V, trigger int64) *V {
-	old := f.all[name]
-	switch {
-	case v == nil && old == nil:
-		return nil
-	case v == nil:
-		delete(f.all, name)
-	case old != nil && reflect.DeepEqual(old, v):
-		return nil // only something that we do not keep has changed
-	default:
-		f.all[name] = v
-	}
-	f.changed(name, old, v, trigger)
-	return v
-}
-
-func (f *feed[V]) tell(v *V) {
-	if v != nil && f.replaced != nil {
-		f.replaced(v)
-	}
+	t := &trimmed[V]{name: service.Name{Namespace: meta.GetNamespace(), Name: meta.GetName()}}
+	t.value, t.trigger = f.trim(obj)
+	return t, nil
 }

@@ -10,12 +10,17 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/fairway-net/fairway/internal/oneline"
 )
 
 // How fast an API server is asked again that fails, by the number of failures.
 const (
 	firstPause = 800 * time.Millisecond // doubles
 	lastPause  = 30 * time.Second
+	// absentPause is the longest for an optional kind that this API server does not have:
+	// it will not have it before an upgrade.
+	absentPause = 5 * time.Minute
 	// shortWatch is a watch that ended so soon that it counts as a failure.
 	shortWatch = 5 * time.Second
 	// logAgain is how often a failure that lasts is logged.
@@ -31,10 +36,14 @@ var reflectorPause = wait.Backoff{Duration: 5 * time.Millisecond, Steps: 1, Fact
 // the server does not answer and when it does again, which client-go does not. It
 // belongs to the one goroutine of a reflector.
 type pacer struct {
-	log  *slog.Logger
-	kind string
+	log     *slog.Logger
+	kind    string
+	without string // what happens without the kind; empty: it is needed
+	refused func() // called when the API server does not have the kind, or forbids it
+	failed  func() // called for each failure
 
 	failures int       // since a watch last lasted
+	absent   bool      // the API server does not have the kind
 	listed   bool      // the last request was a list, and succeeded
 	logged   time.Time // when a failure was last logged; zero: all is well
 	watching time.Time // when the last watch began; zero: none has
@@ -71,7 +80,11 @@ func (p *pacer) pause() time.Duration {
 		p.listed = false // its watch follows at once
 		return 0
 	}
-	pause := min(firstPause<<min(p.failures-1, 10), lastPause)
+	longest := lastPause
+	if p.absent && p.without != "" {
+		longest = absentPause
+	}
+	pause := min(firstPause<<min(p.failures-1, 10), longest)
 	return pause + rand.N(pause/2) // not all nodes at once
 }
 
@@ -89,18 +102,38 @@ func (p *pacer) after(ctx context.Context, err error, watch, streaming bool) {
 		if !p.logged.IsZero() {
 			p.log.Info("the API server answers again", "kind", p.kind)
 		}
-		p.logged = time.Time{}
+		p.logged, p.absent = time.Time{}, false
 		return
 	}
 	p.failures++
-	if p.logged.IsZero() || time.Since(p.logged) >= logAgain {
-		p.logged = time.Now()
-		var u *url.Error // its text is mostly our query
-		if errors.As(err, &u) {
-			err = u.Err
-		}
-		p.log.Warn("cannot read from the API server, will try again", "kind", p.kind, "err", err)
+	p.failed()
+	p.absent = apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err)
+	if p.absent || apierrors.IsForbidden(err) {
+		p.refused()
 	}
+	p.report(err)
+}
+
+// report logs a failure: the first one, and then one a minute; that an optional kind does
+// not exist only once.
+func (p *pacer) report(err error) {
+	first := p.logged.IsZero()
+	if !first && (p.absent && p.without != "" || time.Since(p.logged) < logAgain) {
+		return
+	}
+	p.logged = time.Now()
+	var u *url.Error // its text is mostly our query
+	if errors.As(err, &u) {
+		err = u.Err
+	}
+	level, attrs := slog.LevelWarn, []any{"kind", p.kind, "err", oneline.Error(err)}
+	if p.without != "" {
+		attrs = append(attrs, "meanwhile", p.without)
+		if p.absent {
+			level = slog.LevelInfo
+		}
+	}
+	p.log.Log(context.Background(), level, "cannot read from the API server, will try again", attrs...)
 }
 
 // oncePerFailure makes client-go's own line about a failed try, which the pacer has

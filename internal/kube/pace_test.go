@@ -33,7 +33,7 @@ func TestServerAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	log := &lines{}
-	s := New(Config{Log: slog.New(slog.NewTextHandler(log, nil)), Client: client, NodeName: "node-1"})
+	s := newSource(Config{Log: slog.New(slog.NewTextHandler(log, nil)), Client: client, NodeName: "node-1"})
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	done := make(chan error, 1)
@@ -71,7 +71,7 @@ func TestForbidden(t *testing.T) {
 		t.Fatal(err)
 	}
 	log := &lines{}
-	runUntilEnd(t, New(Config{Log: slog.New(slog.NewTextHandler(log, nil)), Client: client, NodeName: "node-1"}))
+	runUntilEnd(t, newSource(Config{Log: slog.New(slog.NewTextHandler(log, nil)), Client: client, NodeName: "node-1"}))
 	for range 9 { // the stream, the list, and a second round of each
 		waitFor(t, asked, "a request")
 	}
@@ -84,7 +84,7 @@ func TestPace(t *testing.T) { synctest.Test(t, testPace) }
 
 // testPace runs on a clock of its own.
 func testPace(t *testing.T) {
-	p := &pacer{log: slog.New(slog.DiscardHandler), kind: "services"}
+	p := &pacer{log: slog.New(slog.DiscardHandler), kind: "services", failed: func() {}, refused: func() {}}
 	if d := p.pause(); d != 0 {
 		t.Errorf("the first request waits for %v", d)
 	}
@@ -110,7 +110,7 @@ func testPace(t *testing.T) {
 
 // A pause ends with its context.
 func TestPaceStops(t *testing.T) {
-	p := &pacer{log: slog.New(slog.DiscardHandler), kind: "services", failures: 20}
+	p := &pacer{log: slog.New(slog.DiscardHandler), kind: "services", failed: func() {}, refused: func() {}, failures: 20}
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
 	if err := p.before(ctx); err == nil {

@@ -22,16 +22,19 @@ func TestServiceCIDRs(t *testing.T) {
 	client := fake.NewClientset(cidr("kubernetes", "10.96.0.0/12", "fd00:10:96::/112"))
 	s := start(t, client)
 	waitFor(t, s.Synced(), "the first lists")
-	<-s.NodeChanged()
+	waitFor(t, s.Dirty(), "the first wake-up")
 	if got, want := s.ServiceCIDRs(), []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("fd00:10:96::/112")}; !slices.Equal(got, want) {
 		t.Errorf("ServiceCIDRs %v, want %v", got, want)
 	}
 	if _, err := client.NetworkingV1().ServiceCIDRs().Create(context.Background(), cidr("more", "10.112.0.0/16"), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, s.NodeChanged(), "news of another range")
+	waitFor(t, s.Dirty(), "news of another range")
 	if got := len(s.ServiceCIDRs()); got != 3 {
 		t.Errorf("%d ranges, want 3", got)
+	}
+	if names := s.Take(); len(names) != 0 {
+		t.Errorf("a ServiceCIDR made Services dirty: %v", names)
 	}
 }
 

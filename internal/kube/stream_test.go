@@ -123,7 +123,7 @@ func TestStreamedListAndLostConnection(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := New(Config{Log: slog.New(slog.DiscardHandler), Client: client, NodeName: "node-1"})
+	s := newSource(Config{Log: slog.New(slog.DiscardHandler), Client: client, NodeName: "node-1"})
 	runUntilEnd(t, s)
 
 	takeUntil(t, s, web, api)

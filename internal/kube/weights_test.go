@@ -39,7 +39,7 @@ func apiPod(name, app, ip, weight string) *corev1.Pod {
 }
 
 // weightsOf writes a Service's endpoints as "10.0.0.1*3 10.0.0.2", sorted.
-func weightsOf(s *Source, name service.Name) string {
+func weightsOf(s *source, name service.Name) string {
 	var out []string
 	for _, slice := range s.Slices(name) {
 		for _, e := range slice.Endpoints {
@@ -195,9 +195,9 @@ func TestWeights(t *testing.T) {
 	until(t, "the end of the first watch", w.IsStopped)
 	must[*corev1.Service](t)(services.Update(ctx, apiService("shop", "10.96.0.2"), metav1.UpdateOptions{}))
 	until(t, "the end of the second watch", next.IsStopped)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if n := len(s.podWatches); n != 0 {
+	s.weights.mu.Lock()
+	defer s.weights.mu.Unlock()
+	if n := len(s.weights.watches); n != 0 {
 		t.Errorf("%d watches of pods are left", n)
 	}
 	selectors := map[string]bool{}
@@ -239,9 +239,12 @@ func TestFirstTableHasWeights(t *testing.T) {
 	s := start(t, client)
 	until(t, "pods to be asked for", func() bool { return len(podActions(client, "list")) > 0 })
 	until(t, "all else to be listed", func() bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return s.services.listed && s.slices.listed && s.nodes.listed && s.ranges.listed
+		for _, in := range []input{s.services.input(), s.slices.input(), s.nodes.input(), s.ranges.input()} {
+			if in.progress() != listed {
+				return false
+			}
+		}
+		return true
 	})
 	if names := s.Take(); len(names) > 0 {
 		t.Errorf("took %v before the weights were known", names)

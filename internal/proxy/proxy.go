@@ -27,7 +27,7 @@ import (
 type Source interface {
 	// Synced is closed when every first list is in.
 	Synced() <-chan struct{}
-	// Dirty receives when a Service or its endpoints changed.
+	// Dirty receives when a Service or its endpoints changed, or what View returns.
 	Dirty() <-chan struct{}
 	// Take returns the names that changed since the last call.
 	Take() []service.Name
@@ -63,8 +63,6 @@ type Config struct {
 	// Checks is told the health checks of all Services after each pass, so that it can
 	// try again what failed. nil: nobody wants to know.
 	Checks func([]service.HealthCheck)
-	// NodeChanged receives when View may return something else. nil: it never does.
-	NodeChanged <-chan struct{}
 	// Report is told the problems of a Service after each compilation; none if it is
 	// fine. It must not block. nil: nobody wants to know.
 	Report  func(service.Name, []service.Problem)
@@ -145,7 +143,6 @@ func (l *Loop) Run(ctx context.Context) error {
 			reply <- l.counts(ctx)
 			continue
 		case <-l.cfg.Source.Dirty():
-		case <-l.cfg.NodeChanged:
 		case <-timer.C:
 		case <-check.C:
 			if l.intact(ctx) {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/fairway-net/fairway/internal/oneline"
 )
 
 // KubeProxy finds and removes what a kube-proxy, in any of its modes, has written in this
@@ -49,8 +51,5 @@ func (k *KubeProxy) Remove(ctx context.Context, remains []Remain) error {
 			all = append(all, fmt.Errorf("remove %s: %w", r.name, err))
 		}
 	}
-	if err := errors.Join(all...); err != nil {
-		return errors.New(strings.ReplaceAll(err.Error(), "\n", "; "))
-	}
-	return nil
+	return oneline.Error(errors.Join(all...))
 }

@@ -54,19 +54,34 @@ func apiNode(name, zone string) *corev1.Node {
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelTopologyZone: zone}}}
 }
 
-// start runs a Source until the test ends.
-func start(t *testing.T, client *fake.Clientset, change ...func(*Config)) *Source {
+// source is a Store with the subscription of a consumer of Services, as the proxy loop is
+// one, and that of a consumer of nodes.
+type source struct {
+	*Store
+	*Services
+	nodeSub *Subscription
+}
+
+func newSource(cfg Config) *source {
+	s := New(cfg)
+	return &source{s, s.SubscribeServices("services"), s.SubscribeNodes("nodes")}
+}
+
+func (s *source) NodeChanged() <-chan struct{} { return s.nodeSub.Dirty() }
+
+// start runs a Store until the test ends.
+func start(t *testing.T, client *fake.Clientset, change ...func(*Config)) *source {
 	t.Helper()
 	cfg := Config{Log: slog.New(slog.DiscardHandler), Client: client, NodeName: "node-1"}
 	for _, c := range change {
 		c(&cfg)
 	}
-	s := New(cfg)
+	s := newSource(cfg)
 	runUntilEnd(t, s)
 	return s
 }
 
-func runUntilEnd(t *testing.T, s *Source) {
+func runUntilEnd(t *testing.T, s interface{ Run(context.Context) error }) {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error)
@@ -94,7 +109,7 @@ func waitFor(t *testing.T, c <-chan struct{}, what string) {
 }
 
 // takeUntil follows Dirty until all names have been taken, and no others.
-func takeUntil(t *testing.T, s *Source, want ...service.Name) {
+func takeUntil(t *testing.T, s *source, want ...service.Name) {
 	t.Helper()
 	got := map[service.Name]bool{}
 	for len(got) < len(want) {
@@ -108,7 +123,7 @@ func takeUntil(t *testing.T, s *Source, want ...service.Name) {
 	}
 }
 
-func addrsOf(s *Source, name service.Name) []string {
+func addrsOf(s *source, name service.Name) []string {
 	var out []string
 	for _, slice := range s.Slices(name) {
 		for _, e := range slice.Endpoints {
@@ -143,7 +158,9 @@ func TestNothingBeforeEveryFirstListIsIn(t *testing.T) {
 	})
 	s := start(t, client)
 
-	// Both other lists are in when their objects can be seen.
+	// A consumer of nodes does not wait for slices.
+	waitFor(t, s.nodeSub.Synced(), "Synced of a consumer of nodes")
+	waitFor(t, s.NodeChanged(), "NodeChanged")
 	until(t, "services and nodes to be listed", func() bool {
 		_, svc := s.Service(svcName("web"))
 		_, node := s.Node()
@@ -152,7 +169,7 @@ func TestNothingBeforeEveryFirstListIsIn(t *testing.T) {
 	if names := s.Take(); len(names) != 0 {
 		t.Errorf("took %v before the slices were listed", names)
 	}
-	for name, c := range map[string]<-chan struct{}{"Dirty": s.Dirty(), "NodeChanged": s.NodeChanged(), "Synced": s.Synced()} {
+	for name, c := range map[string]<-chan struct{}{"Dirty": s.Dirty(), "Synced": s.Synced()} {
 		select {
 		case <-c:
 			t.Errorf("%s fired before the slices were listed", name)
@@ -162,7 +179,6 @@ func TestNothingBeforeEveryFirstListIsIn(t *testing.T) {
 
 	close(gate)
 	waitFor(t, s.Synced(), "Synced")
-	waitFor(t, s.NodeChanged(), "NodeChanged")
 	takeUntil(t, s, svcName("web"))
 	if got, want := addrsOf(s, svcName("web")), []string{"10.0.0.1"}; !slices.Equal(got, want) {
 		t.Errorf("endpoints %v, want %v", got, want)
@@ -398,16 +414,16 @@ func TestTriggers(t *testing.T) {
 		o.Annotations = map[string]string{corev1.EndpointsLastChangeTriggerTime: when.Format(time.RFC3339Nano)}
 		must[*discoveryv1.EndpointSlice](t)(client.DiscoveryV1().EndpointSlices("default").Create(t.Context(), o, metav1.CreateOptions{}))
 	}
-	early, late := s.started.Add(time.Second).Truncate(0), s.started.Add(2*time.Second).Truncate(0)
+	early, late := s.Store.started.Add(time.Second).Truncate(0), s.Store.started.Add(2*time.Second).Truncate(0)
 	at("a", late, "10.0.0.1")
 	at("b", early, "10.0.0.2")
-	at("c", s.started.Add(-time.Hour), "10.0.0.3") // before our time
+	at("c", s.Store.started.Add(-time.Hour), "10.0.0.3") // before our time
 	until(t, "all slices", func() bool { return len(s.Slices(web)) == 3 })
 	s.Take()
 	if got := s.Triggers()[web]; !got.Equal(early) {
 		t.Errorf("trigger %v, want the oldest one since the start, %v", got, early)
 	}
-	at("d", s.started.Add(-time.Hour), "10.0.0.4")
+	at("d", s.Store.started.Add(-time.Hour), "10.0.0.4")
 	until(t, "slice d", func() bool { return len(s.Slices(web)) == 4 })
 	s.Take()
 	if got, ok := s.Triggers()[web]; ok {

@@ -1,0 +1,82 @@
+package kube
+
+import (
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// feedStore is a Feed as the reflector fills it: cache.ReflectorStore and
+// cache.TransformingStore.
+type feedStore[V any] struct{ *Feed[V] }
+
+// Transformer lets the reflector trim objects while a list streams in.
+func (f feedStore[V]) Transformer() cache.TransformFunc {
+	return func(obj any) (any, error) { return f.trimObject(obj) }
+}
+
+// Add is a part of cache.ReflectorStore.
+func (f feedStore[V]) Add(obj any) error { return f.Update(obj) }
+
+// Update is a part of cache.ReflectorStore.
+func (f feedStore[V]) Update(obj any) error {
+	t, err := f.trimObject(obj)
+	if err != nil {
+		return err
+	}
+	f.mu.Lock()
+	changed := f.put(t.name, t.value, t.trigger)
+	f.mu.Unlock()
+	if changed && t.value != nil && f.replaced != nil {
+		f.replaced(t.value)
+	}
+	return nil
+}
+
+// Delete is a part of cache.ReflectorStore.
+func (f feedStore[V]) Delete(obj any) error {
+	t, err := f.trimObject(obj)
+	if err != nil {
+		return err
+	}
+	f.mu.Lock()
+	f.put(t.name, nil, 0)
+	f.mu.Unlock()
+	return nil
+}
+
+// Replace is a part of cache.ReflectorStore: the first list, and every later one
+// after a watch that could not be continued. What is in it as it was before has not
+// changed.
+func (f feedStore[V]) Replace(list []any, _ string) error {
+	seen := make(map[service.Name]*trimmed[V], len(list))
+	for _, obj := range list {
+		t, err := f.trimObject(obj)
+		if err != nil {
+			return err
+		}
+		seen[t.name] = t
+	}
+	var fresh []*V
+	f.mu.Lock()
+	for name, t := range seen {
+		if f.put(name, t.value, t.trigger) && t.value != nil && f.replaced != nil {
+			fresh = append(fresh, t.value)
+		}
+	}
+	for name := range f.all {
+		if seen[name] == nil {
+			f.put(name, nil, 0)
+		}
+	}
+	f.mu.Unlock()
+	for _, v := range fresh {
+		f.replaced(v)
+	}
+	f.settle(listed)
+	return nil
+}
+
+// Resync is a part of cache.ReflectorStore. There is nothing to repeat: Take is
+// level-triggered.
+func (f feedStore[V]) Resync() error { return nil }

@@ -1,0 +1,47 @@
+package kube
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// metrics say how reading from the API server goes, by kind of object.
+type metrics struct {
+	failures *prometheus.CounterVec
+	listed   *prometheus.Desc
+	objects  *prometheus.Desc
+}
+
+func newMetrics() *metrics {
+	label := []string{"kind"}
+	return &metrics{
+		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: "fairway", Name: "api_failures_total", Help: "Requests to list or watch that the API server did not answer, or refused",
+		}, label),
+		listed:  prometheus.NewDesc("fairway_api_listed", "1: the first list of the kind is in; 0: it is not, and the agent works without it or waits", label, nil),
+		objects: prometheus.NewDesc("fairway_api_objects", "Objects that are kept of the kind", label, nil),
+	}
+}
+
+// failed returns what counts a failure.
+func (m *metrics) failed(kind string) func() { return m.failures.WithLabelValues(kind).Inc }
+
+// Describe implements prometheus.Collector.
+func (s *Store) Describe(out chan<- *prometheus.Desc) {
+	s.metrics.failures.Describe(out)
+	out <- s.metrics.listed
+	out <- s.metrics.objects
+}
+
+// Collect implements prometheus.Collector: for each kind whether it is listed, how many
+// objects are kept, and how often the API server did not answer.
+func (s *Store) Collect(out chan<- prometheus.Metric) {
+	s.metrics.failures.Collect(out)
+	for _, in := range s.inputs() {
+		is := 0.0
+		if in.progress() == listed {
+			is = 1
+		}
+		out <- prometheus.MustNewConstMetric(s.metrics.listed, prometheus.GaugeValue, is, in.kind)
+		out <- prometheus.MustNewConstMetric(s.metrics.objects, prometheus.GaugeValue, float64(in.len()), in.kind)
+	}
+}

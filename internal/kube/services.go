@@ -1,0 +1,162 @@
+package kube
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// The API server leaves out what a service proxy must not touch or has no use for, as
+// it does for kube-proxy: Services that are another proxy's, headless Services, and
+// the slices of headless Services.
+const (
+	servicesLabels = "!service.kubernetes.io/service-proxy-name"
+	servicesFields = "spec.clusterIP!=" + corev1.ClusterIPNone
+	slicesLabels   = "!" + corev1.IsHeadlessService
+)
+
+// A serviceRecord is a Service as it is kept.
+type serviceRecord struct {
+	service.Service
+	pods *podSelector // whose weights it asks for
+}
+
+func servicesKind(c kubernetes.Interface) kind[*corev1.Service, serviceRecord] {
+	return kind[*corev1.Service, serviceRecord]{
+		name: "services", object: &corev1.Service{}, client: from(c.CoreV1().Services(metav1.NamespaceAll)),
+		only: metav1.ListOptions{LabelSelector: servicesLabels, FieldSelector: servicesFields},
+		trim: func(o *corev1.Service) *serviceRecord {
+			r := &serviceRecord{Service: *ConvertService(o)}
+			internService(&r.Service)
+			if r.Weighted {
+				r.pods = selectorOf(o)
+			}
+			return r
+		},
+	}
+}
+
+func slicesKind(c kubernetes.Interface) kind[*discoveryv1.EndpointSlice, service.Slice] {
+	return kind[*discoveryv1.EndpointSlice, service.Slice]{
+		name: "endpointslices", object: &discoveryv1.EndpointSlice{}, client: from(c.DiscoveryV1().EndpointSlices(metav1.NamespaceAll)),
+		only: metav1.ListOptions{LabelSelector: slicesLabels},
+		trim: func(o *discoveryv1.EndpointSlice) *service.Slice {
+			slice := ConvertSlice(o)
+			if slice.Service.Name == "" {
+				return nil // made for something else than a Service
+			}
+			internSlice(slice)
+			return slice
+		},
+		trigger: func(o *discoveryv1.EndpointSlice) int64 {
+			t, err := time.Parse(time.RFC3339Nano, o.Annotations[corev1.EndpointsLastChangeTriggerTime])
+			if err != nil {
+				return 0 // most slices do not have it
+			}
+			return t.UnixNano()
+		},
+		owner: func(s *service.Slice) service.Name { return s.Service },
+	}
+}
+
+// Services is a subscription to all that a table of Services is made of: Services and
+// EndpointSlices, which it waits for, and the own node, the ServiceCIDRs and the weights
+// of pods, which it waits for but a moment. Dirty names are those of Services; a change
+// of the node or of ServiceCIDRs is a wake-up without a name.
+type Services struct {
+	*Subscription
+	store   *Store
+	changes service.Changes // guarded by Subscription.mu
+}
+
+// SubscribeServices returns a subscription for a consumer, which the log calls by that
+// name. All Services that there are count as changed.
+func (s *Store) SubscribeServices(consumer string) *Services {
+	v := &Services{Subscription: s.subscribe(consumer), store: s}
+	s.weights.follow(func(user service.Name) { v.mark(user, 0) })
+	s.services.follow(v.serviceChanged)
+	s.slices.follow(v.sliceChanged)
+	s.nodes.follow(func(name service.Name, _, _ *Node, _ int64) {
+		if name.Name == s.cfg.NodeName {
+			v.notify()
+		}
+	})
+	s.ranges.follow(func(service.Name, *serviceRange, *serviceRange, int64) { v.notify() })
+	s.services.onSettle(v.check)
+	s.slices.onSettle(v.check)
+	s.nodes.onSettle(v.check)
+	s.ranges.onSettle(v.check)
+	s.weights.onSettle(v.check)
+	v.need(
+		[]input{s.services.input(), s.slices.input()},
+		[]input{s.nodes.input(), s.ranges.input(), s.weights.input()},
+	)
+	return v
+}
+
+func (v *Services) serviceChanged(name service.Name, _, _ *serviceRecord, _ int64) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.changes.Services++
+	v.changes.ServicesPending++
+	v.markLocked(name, 0)
+}
+
+func (v *Services) sliceChanged(_ service.Name, old, new *service.Slice, trigger int64) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.changes.Endpoints++
+	v.changes.EndpointsPending++
+	if old != nil {
+		v.markLocked(old.Service, 0)
+		if new == nil {
+			v.dirty[old.Service] = 0 // kube-proxy does not time deletions either
+		}
+	}
+	if new != nil {
+		v.markLocked(new.Service, trigger)
+	}
+}
+
+// Take returns the names of the Services that have changed since the last Take, or whose
+// endpoints have, sorted; a Service that is gone is among them. It returns none before
+// Synced.
+func (v *Services) Take() []service.Name {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.ready {
+		v.changes.ServicesPending, v.changes.EndpointsPending = 0, 0
+	}
+	return v.take()
+}
+
+// Changes counts what the API server sent.
+func (v *Services) Changes() service.Changes {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.changes
+}
+
+// Service returns the Service of that name, if there is one.
+func (v *Services) Service(name service.Name) (*service.Service, bool) {
+	r, ok := v.store.services.Get(name)
+	if !ok {
+		return nil, false
+	}
+	return &r.Service, true
+}
+
+// Slices returns the EndpointSlices of the Service of that name, with the weights of its
+// pods if it asks for them. The caller must not change the list.
+func (v *Services) Slices(name service.Name) []*service.Slice {
+	all := v.store.slices.Of(name)
+	if r, ok := v.store.services.Get(name); ok && r.pods != nil {
+		return WithWeights(all, v.store.weights.of(*r.pods))
+	}
+	return all
+}

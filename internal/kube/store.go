@@ -1,0 +1,116 @@
+package kube
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/klog/v2"
+
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// Config says what a Store reads. All fields but AllNodes are required.
+type Config struct {
+	Log    *slog.Logger
+	Client kubernetes.Interface // from Connect
+	// NodeName is the node we run on.
+	NodeName string
+	// AllNodes watches every node instead of this one: routes to the pods of other nodes
+	// need their podCIDRs.
+	AllNodes bool
+}
+
+// A Store knows the objects of a cluster, as the API server last sent them, and hands
+// them to subscribers. It reads a kind from the moment when somebody subscribes to it.
+// Its methods may be called by any goroutine.
+type Store struct {
+	cfg     Config
+	started time.Time
+	metrics *metrics
+
+	services *Feed[serviceRecord]
+	slices   *Feed[service.Slice]
+	nodes    *Feed[Node]
+	ranges   *Feed[serviceRange]
+	weights  *podWeights
+
+	// What Run must start. mu is never held together with a lock of a feed or a
+	// subscription.
+	mu            sync.Mutex
+	starts        []func(context.Context)
+	read          []input // the kinds that somebody subscribed to
+	startable     chan struct{}
+	subscriptions []*Subscription
+}
+
+// New returns a Store that reads nothing until Run.
+func New(cfg Config) *Store {
+	s := &Store{cfg: cfg, started: time.Now(), metrics: newMetrics(), startable: make(chan struct{}, 1)}
+	client := cfg.Client
+	s.services = open(s, servicesKind(client))
+	s.slices = open(s, slicesKind(client))
+	s.nodes = open(s, s.nodesKind(client))
+	s.ranges = open(s, rangesKind(client))
+	s.weights = newPodWeights(s)
+	return s
+}
+
+// open makes the feed of a kind. Its reflector starts with the first subscriber.
+func open[O metav1.Object, V any](s *Store, k kind[O, V]) *Feed[V] {
+	f := newFeed(s.cfg.Log, k)
+	f.start = sync.OnceFunc(func() { s.start(f.input(), newReflector(s, k, f).RunWithContext) })
+	return f
+}
+
+// start lets Run start what reads a kind; run ends with its context.
+func (s *Store) start(kind input, run func(context.Context)) {
+	s.mu.Lock()
+	s.read = append(s.read, kind)
+	s.starts = append(s.starts, run)
+	s.mu.Unlock()
+	select {
+	case s.startable <- struct{}{}:
+	default:
+	}
+}
+
+// Run reads what is subscribed to until ctx ends, which is no error. A server that cannot
+// be reached is logged and tried again.
+func (s *Store) Run(ctx context.Context) error {
+	// client-go logs through the context; its details are debug messages to us.
+	ctx = klog.NewContext(ctx, logr.FromSlogHandler(oncePerFailure{s.cfg.Log.Handler()}))
+	var wg sync.WaitGroup
+	defer func() {
+		wg.Wait()
+		for _, sub := range s.subscriptions {
+			sub.stop()
+		}
+	}()
+	for {
+		s.mu.Lock()
+		starts := s.starts
+		s.starts = nil
+		s.mu.Unlock()
+		for _, run := range starts {
+			wg.Go(func() { run(ctx) })
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.startable:
+		}
+	}
+}
+
+// inputs returns the kinds that are read.
+func (s *Store) inputs() []input {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.read)
+}

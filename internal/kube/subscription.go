@@ -1,0 +1,209 @@
+package kube
+
+import (
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// patience is how long a subscription waits for what it can do without, from the moment
+// when everything else is in: an API server that is slow altogether is waited for.
+const patience = 5 * time.Second
+
+// A Subscription is one consumer's view of some feeds: a gate, a wake-up channel, and the
+// names that have changed since the consumer last asked. What one consumer takes, no other
+// misses. Its methods may be called by any goroutine.
+//
+// The gate opens when the first lists of all required feeds are in and those of the
+// optional ones are in, refused, or late.
+type Subscription struct {
+	log      *slog.Logger
+	consumer string    // for the log
+	started  time.Time // changes that were caused before are not timed
+
+	wake   chan struct{}
+	synced chan struct{}
+
+	mu                 sync.Mutex
+	required, optional []input
+	late               *time.Timer // nil: something required is missing
+	tooLate            bool
+	ready              bool                       // the gate is open
+	dirty              map[service.Name]int64     // changed names, and their oldest trigger
+	triggers           map[service.Name]time.Time // of the last Take
+}
+
+// An input is what a gate needs to know of a feed.
+type input struct {
+	kind, without string
+	progress      func() int32 // notListed, refused, listed
+	len           func() int
+}
+
+func (s *Store) subscribe(consumer string) *Subscription {
+	sub := &Subscription{
+		log: s.cfg.Log, consumer: consumer, started: s.started,
+		wake: make(chan struct{}, 1), synced: make(chan struct{}),
+		dirty: map[service.Name]int64{},
+	}
+	s.mu.Lock()
+	s.subscriptions = append(s.subscriptions, sub)
+	s.mu.Unlock()
+	return sub
+}
+
+// Synced is closed when the gate opens.
+func (s *Subscription) Synced() <-chan struct{} { return s.synced }
+
+// Dirty receives when something has changed since the last wake-up. One wake-up may stand
+// for many changes. There is none before Synced, and one then.
+func (s *Subscription) Dirty() <-chan struct{} { return s.wake }
+
+// Take returns the names that have changed since the last Take, sorted; what is gone is
+// among them. It returns none before Synced.
+func (s *Subscription) Take() []service.Name {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.take()
+}
+
+func (s *Subscription) take() []service.Name {
+	if !s.ready {
+		return nil
+	}
+	names := make([]service.Name, 0, len(s.dirty))
+	s.triggers = map[service.Name]time.Time{}
+	for name, trigger := range s.dirty {
+		names = append(names, name)
+		if trigger != 0 {
+			s.triggers[name] = time.Unix(0, trigger)
+		}
+	}
+	s.dirty = map[service.Name]int64{}
+	slices.SortFunc(names, service.Name.Compare)
+	return names
+}
+
+// Triggers returns, for the names of the last Take, when the oldest of their changes was
+// caused: where the time to program it starts (kube-proxy's network_programming_duration).
+// Names whose changes carry no time are left out, and so are changes that were caused
+// before this program started.
+func (s *Subscription) Triggers() map[service.Name]time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.triggers
+}
+
+// mark notes that a name has changed and wakes the consumer. The lock of a feed may be
+// held.
+func (s *Subscription) mark(name service.Name, trigger int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.markLocked(name, trigger)
+}
+
+func (s *Subscription) markLocked(name service.Name, trigger int64) {
+	if trigger <= s.started.UnixNano() {
+		trigger = 0
+	}
+	if was := s.dirty[name]; trigger == 0 || was != 0 && was < trigger {
+		trigger = was
+	}
+	s.dirty[name] = trigger
+	s.notifyLocked()
+}
+
+// notify wakes the consumer, for a change that has no name.
+func (s *Subscription) notify() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.notifyLocked()
+}
+
+// notifyLocked leaves one wake-up for a consumer that may be busy: one is enough.
+func (s *Subscription) notifyLocked() {
+	if !s.ready {
+		return // open does it
+	}
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// need makes the gate wait for the inputs; for the optional ones not for ever.
+func (s *Subscription) need(required, optional []input) {
+	s.mu.Lock()
+	s.required, s.optional = required, optional
+	s.mu.Unlock()
+	s.check()
+}
+
+// check opens the gate if all that it waits for is there. No lock of a feed is held.
+func (s *Subscription) check() {
+	s.mu.Lock()
+	opens := !s.ready && s.complete()
+	if opens {
+		s.ready = true
+		s.notifyLocked()
+	}
+	s.mu.Unlock()
+	if opens {
+		s.logStart()
+		close(s.synced)
+	}
+}
+
+// complete reports whether the gate can open. s.mu is held.
+func (s *Subscription) complete() bool {
+	missing := func(in input) bool { return in.progress() != listed }
+	if len(s.required) == 0 || slices.ContainsFunc(s.required, missing) {
+		return false
+	}
+	late := func(in input) bool { return in.progress() == notListed }
+	if s.tooLate || !slices.ContainsFunc(s.optional, late) {
+		return true
+	}
+	if s.late == nil {
+		s.late = time.AfterFunc(patience, s.stopWaiting)
+	}
+	return false
+}
+
+// stopWaiting opens the gate without what is late.
+func (s *Subscription) stopWaiting() {
+	s.mu.Lock()
+	s.tooLate = true
+	s.mu.Unlock()
+	s.check()
+}
+
+// logStart logs with what the consumer starts, and without what.
+func (s *Subscription) logStart() {
+	attrs := []any{"consumer", s.consumer}
+	for _, in := range slices.Concat(s.required, s.optional) {
+		why := "the API server refuses it"
+		switch in.progress() {
+		case listed:
+			attrs = append(attrs, in.kind, in.len())
+			continue
+		case notListed:
+			why = "the API server has not sent it yet"
+		}
+		s.log.Warn("starting without an optional list; it is used as soon as it is there",
+			"consumer", s.consumer, "kind", in.kind, "reason", why, "meanwhile", in.without)
+	}
+	s.log.Info("read the cluster's first lists", attrs...)
+}
+
+// stop ends the wait for what is late, when the store ends.
+func (s *Subscription) stop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.late != nil {
+		s.late.Stop()
+	}
+}

@@ -1,0 +1,56 @@
+package node
+
+import (
+	"context"
+	"time"
+)
+
+// Nodes is where a Network reads the cluster's nodes, level-triggered.
+type Nodes interface {
+	// Synced is closed when the first list of nodes is in.
+	Synced() <-chan struct{}
+	// Dirty receives when a node has changed.
+	Dirty() <-chan struct{}
+	// Peers returns all nodes, this one among them, and this one; false: the API server
+	// does not know it yet.
+	Peers() (all []Peer, self Peer, known bool)
+}
+
+// firstRetry is the pause after a first failure. It doubles with each further one.
+const firstRetry = 200 * time.Millisecond
+
+// resync is how often everything is looked at again: other programs write routes, rules
+// and files too.
+const resync = 4 * time.Second
+
+// Run keeps the machine's part of the pod network as the nodes say, until ctx ends, which
+// is no error. What failed is tried again, after maxRetry at the latest.
+func (n *Network) Run(ctx context.Context, nodes Nodes, maxRetry time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-nodes.Synced():
+	}
+	pause := firstRetry
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-nodes.Dirty():
+		case <-timer.C:
+		}
+		all, self, known := nodes.Peers()
+		if !known {
+			n.Log.Debug("this node is not registered yet; the pod network waits")
+		} else if err := n.Sync(ctx, self, all); err != nil && ctx.Err() == nil {
+			n.Log.Error("the pod network is not complete, will try again", "err", err, "again", pause)
+			timer.Reset(pause)
+			pause = min(2*pause, maxRetry)
+			continue
+		}
+		pause = firstRetry
+		timer.Reset(resync)
+	}
+}

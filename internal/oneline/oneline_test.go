@@ -1,0 +1,44 @@
+package oneline
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"testing"
+)
+
+func TestText(t *testing.T) {
+	for text, want := range map[string]string{
+		"plain":                           "plain",
+		"a\nb":                            "a; b",
+		"a\nb\n":                          "a; b",
+		"invalid configuration:\n\t- x\n": "invalid configuration: - x",
+		"\n\na  b\n\n\n  c":               "a b; c",
+		"\n":                              "",
+	} {
+		if got := Error(errors.New(text)).Error(); got != want {
+			t.Errorf("%q became %q, want %q", text, got, want)
+		}
+	}
+	if Error(nil) != nil {
+		t.Error("no error became one")
+	}
+	if err := errors.New("one"); Error(err) != err {
+		t.Error("an error of one line was wrapped")
+	}
+}
+
+// TestChain: what is in the chain is found through any number of wraps.
+func TestChain(t *testing.T) {
+	_, missing := os.Open("/does/not/exist")
+	other := errors.New("other")
+	err := fmt.Errorf("cleanup: %w", Error(errors.Join(fmt.Errorf("mode ipvs: %w", missing), other)))
+	if !errors.Is(err, fs.ErrNotExist) || !errors.Is(err, other) {
+		t.Errorf("%v: the chain is cut", err)
+	}
+	var p *fs.PathError
+	if !errors.As(err, &p) || p.Path != "/does/not/exist" {
+		t.Errorf("%v: the type is not found", err)
+	}
+}
