@@ -39,13 +39,14 @@ var law = map[string]struct {
 	whyOrNot string
 }{
 	"service":              {nil, false, false, "the policy is pure: it must be readable and testable without a kernel or an API server"},
+	"datapath/lb":          {[]string{"service"}, false, false, "pure arithmetic: the same in every mode, and in the gateway"},
 	"datapath":             {[]string{"service"}, false, false, "the contract speaks of tables only"},
 	"netlink":              {nil, false, false, "deadlines on netlink sockets; what is asked, the callers know"},
 	"nft":                  {[]string{"netlink"}, true, false, "a table whose program is constant; what its elements mean, the mechanisms know"},
-	"datapath/nftables":    {[]string{"service", "datapath", "nft"}, true, false, "a mechanism renders tables; it knows no API objects"},
-	"datapath/userspace":   {[]string{"service", "datapath", "nft"}, true, false, "a mechanism renders tables; it knows no API objects"},
-	"datapath/iptables":    {[]string{"service", "datapath", "nft"}, true, false, "a mechanism renders tables; it knows no API objects"},
-	"datapath/ipvs":        {[]string{"service", "datapath", "nft", "netlink"}, true, false, "a mechanism renders tables; it knows no API objects"},
+	"datapath/nftables":    {[]string{"service", "datapath", "datapath/lb", "nft"}, true, false, "a mechanism renders tables; it knows no API objects"},
+	"datapath/userspace":   {[]string{"service", "datapath", "datapath/lb", "nft"}, true, false, "a mechanism renders tables; it knows no API objects"},
+	"datapath/iptables":    {[]string{"service", "datapath", "datapath/lb", "nft"}, true, false, "a mechanism renders tables; it knows no API objects"},
+	"datapath/ipvs":        {[]string{"service", "datapath", "datapath/lb", "nft", "netlink"}, true, false, "a mechanism renders tables; it knows no API objects"},
 	"datapath/conformance": {[]string{"service", "datapath", "testnet", "scenario", "kube"}, true, true, "tests"},
 	"conntrack":            {[]string{"service"}, true, false, "deletes flows; knows tables' words only"},
 	"reset":                {[]string{"conntrack", "nft"}, true, false, "ends connections; knows flows, not Services"},

@@ -38,3 +38,8 @@ func modes() map[string]conformance.Open {
 		},
 	}
 }
+
+// TestSwitchKeepsClients: nftables and userspace choose the same endpoint for a client.
+func TestSwitchKeepsClients(t *testing.T) {
+	conformance.SwitchKeepsClients(t, modes(), "nftables", "userspace")
+}

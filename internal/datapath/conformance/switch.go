@@ -246,3 +246,39 @@ func (w *walk) knock(place scenario.Place, done chan struct{}) error {
 		}
 	}
 }
+
+// SwitchKeepsClients switches between two modes and back, with the algorithms that choose
+// by an address: each client stays at its endpoint, though nothing remembers it. The
+// kernel's hash and its map of nftables, and what userspace computes, must be the same.
+func SwitchKeepsClients(t *testing.T, modes map[string]Open, from, to string) {
+	by := []service.Algorithm{service.Maglev, service.SourceHash, service.DestHash}
+	fronts := []*service.Frontend{
+		web("a", "10.96.0.1:80", service.TCP, 0, 1, 2), web("a", "10.96.0.1:80", service.UDP, 0, 1, 2)}
+	for _, a := range by {
+		f := web("by-"+a.String(), fmt.Sprintf("10.96.1.%d:80", 1+a), service.TCP, 0, 1, 2, 3, 4, 5)
+		f.Balance = a
+		f.Internal.Endpoints[2].Weight = 2
+		fronts = append(fronts, f)
+	}
+	w := &walk{t: t, table: tableOf(fronts...)}
+	w.rig = sixRig(t, suite{open: modes[from], patience: 10 * time.Second})
+	report(t, w.rig.sync(w.table))
+	homes := func() (all [][]netip.AddrPort) {
+		for _, f := range fronts[2:] {
+			all = append(all, w.rig.homes(t, f.Addr))
+		}
+		return all
+	}
+	before := homes()
+	for _, name := range []string{to, from} {
+		w.to(name, modes[name])
+		for i, now := range homes() {
+			if !slices.Equal(now, before[i]) {
+				t.Errorf("%v: in mode %s clients are at %v, and were at %v", by[i], name, now, before[i])
+			}
+		}
+	}
+	for _, c := range w.conns {
+		c.Close()
+	}
+}

@@ -5,13 +5,14 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/fairway-net/fairway/internal/datapath/lb"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
 // learn makes a painter that uses the numbers which the kernel holds already, so that a
 // restart writes nothing and clients stay where they are.
 func (d *Datapath) learn(s service.Settings, all map[bool]*held, elems map[elem]bool) {
-	p := &painter{settings: s, marks: numbers{of: map[string]uint32{}}, lists: numbers{of: map[string]uint32{}}}
+	p := &painter{settings: s, marks: lb.NewIDs[string](maxMark), lists: lb.NewIDs[string](maxMark)}
 	d.painter = p
 	ids := map[uint32]uint32{} // mark: list
 	for e := range elems {
@@ -19,42 +20,22 @@ func (d *Datapath) learn(s service.Settings, all map[bool]*held, elems map[elem]
 			ids[binary.NativeEndian.Uint32([]byte(e.key))] = binary.NativeEndian.Uint32([]byte(e.data))
 		}
 	}
-	taken := map[uint32]bool{}
+	for mark, id := range ids { // the kernel may remember clients by them, whatever they belong to
+		p.marks.Used(mark & maxMark)
+		p.lists.Used(id)
+	}
 	for is4, h := range all {
 		for c, rules := range h.chains {
 			switch {
 			case strings.HasPrefix(c.name, sep):
-				if mark, ok := markIn(rules, "CONNMARK --set-xmark "); ok && !taken[mark] {
-					p.marks.take(c.name, mark&mayBe)
-					taken[mark] = true // two chains may not have the same
+				if mark, ok := markIn(rules, "CONNMARK --set-xmark "); ok {
+					p.marks.Adopt(c.name, mark&maxMark) // of two chains with the same the other gets a new one
 				}
 			case strings.HasPrefix(c.name, svc), strings.HasPrefix(c.name, svl):
 				mark, ok := markIn(rules, "-m connmark --mark ")
-				if id := ids[chosen|mark&mayBe]; ok && id != 0 {
-					p.lists.take(c.name+inFamily("", is4), id)
+				if id := ids[chosen|mark&maxMark]; ok && id != 0 {
+					p.lists.Adopt(c.name+inFamily("", is4), id)
 				}
-			}
-		}
-	}
-	unique(&p.lists)
-	for _, id := range ids {
-		p.lists.last = max(p.lists.last, id)
-	}
-	for mark := range ids {
-		p.marks.last = max(p.marks.last, mark&mayBe)
-	}
-}
-
-// unique forgets numbers that two names have: another hand was there.
-func unique(n *numbers) {
-	names := map[uint32][]string{}
-	for name, v := range n.of {
-		names[v] = append(names[v], name)
-	}
-	for _, all := range names {
-		for _, name := range all {
-			if len(all) > 1 {
-				delete(n.of, name)
 			}
 		}
 	}
@@ -72,7 +53,7 @@ func markIn(rules []string, words string) (uint32, bool) {
 			end = len(rest)
 		}
 		v, err := strconv.ParseUint(rest[:end], 0, 32)
-		if err == nil && (v&^mayBe == chosen || v&^mayBe == remembered) && v&mayBe != 0 {
+		if err == nil && (v&^maxMark == chosen || v&^maxMark == remembered) && v&maxMark != 0 {
 			return uint32(v), true
 		}
 	}
@@ -82,24 +63,16 @@ func markIn(rules []string, words string) (uint32, bool) {
 // forget drops the numbers that nothing uses any more, so that who comes back later is
 // somebody else: clients remembered by an old number find nobody.
 func (p *painter) forget(elems map[elem]int) {
-	if len(p.marks.of)+len(p.lists.of) == 0 {
+	if p.marks.Len()+p.lists.Len() == 0 {
 		return
 	}
 	marks, lists := map[uint32]bool{}, map[uint32]bool{}
 	for e := range elems {
 		if e.set == "ids" {
-			marks[binary.NativeEndian.Uint32([]byte(e.key))&mayBe] = true
+			marks[binary.NativeEndian.Uint32([]byte(e.key))&maxMark] = true
 			lists[binary.NativeEndian.Uint32([]byte(e.data))] = true
 		}
 	}
-	for name, v := range p.marks.of {
-		if !marks[v] {
-			delete(p.marks.of, name)
-		}
-	}
-	for name, v := range p.lists.of {
-		if !lists[v] {
-			delete(p.lists.of, name)
-		}
-	}
+	p.marks.Retain(func(id uint32) bool { return marks[id] })
+	p.lists.Retain(func(id uint32) bool { return lists[id] })
 }

@@ -75,41 +75,6 @@ func hash(name service.PortName, proto service.Proto, more ...string) string {
 	return base32.StdEncoding.EncodeToString(sum[:])[:16]
 }
 
-// numbers gives each name a number of its own that no other had before.
-type numbers struct {
-	of   map[string]uint32
-	last uint32
-}
-
-// mayBe is the largest number: what is above tells our marks from others'.
-const mayBe = 1<<24 - 1
-
-func (n *numbers) get(name string) uint32 {
-	if v, ok := n.of[name]; ok {
-		return v
-	}
-	used := func(v uint32) bool {
-		for _, o := range n.of {
-			if o == v {
-				return true
-			}
-		}
-		return false
-	}
-	// After 16 million changes they begin again; a full node has far fewer.
-	for again := n.last >= mayBe; ; {
-		if n.last++; n.last > mayBe {
-			n.last, again = 1, true
-		}
-		if !again || !used(n.last) {
-			break
-		}
-	}
-	n.of[name] = n.last
-	return n.last
-}
-
-// take notes a number that was read.
-func (n *numbers) take(name string, v uint32) {
-	n.of[name], n.last = v, max(n.last, v)
-}
+// maxMark is the largest number of an endpoint's chain or of a list: the bits above it
+// tell our marks from those of other programs.
+const maxMark = 1<<24 - 1

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/datapath/lb"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -34,8 +35,8 @@ func newDrawing() *drawing {
 // A painter draws groups on a node of some settings.
 type painter struct {
 	settings service.Settings
-	marks    numbers // of endpoints' chains, where clients stay
-	lists    numbers // of lists of endpoints, where clients stay
+	marks    *lb.IDs[string] // of endpoints' chains with affinity
+	lists    *lb.IDs[string] // of lists of endpoints with affinity, by chain and family
 }
 
 // draw draws the frontends of one group in one family, sorted by key.
@@ -272,7 +273,7 @@ func (s *sketch) list(f *service.Frontend, r *service.Route) string {
 		one := rule{comment: own[:min(len(own), maxComment-len(arrow))] + arrow, jump: s.endpoint(f, e, name)}
 		if f.Affinity > 0 && !slices.ContainsFunc(slots[:i], func(o slot_) bool { return o.endpoint == slot.endpoint }) {
 			known := one
-			known.more = fmt.Sprintf("-m connmark --mark %#x", remembered|s.marks.get(one.jump))
+			known.more = fmt.Sprintf("-m connmark --mark %#x", remembered|s.mark(one.jump))
 			stay = append(stay, known)
 		}
 		one.more = slot.match
@@ -294,13 +295,8 @@ const maxSlots = 256
 // slotsOf says how endpoints are picked. Each rule takes its share of what the rules
 // before it have left.
 func slotsOf(how service.Algorithm, all []service.Endpoint) (slots []slot_) {
-	weight := func(e service.Endpoint) uint32 { return uint32(max(e.Weight, 1)) }
-	var total uint32
-	for _, e := range all {
-		total += weight(e)
-	}
 	if how == service.RoundRobin {
-		turns := turns(all)
+		turns := lb.Turns(lb.Shares(all, maxSlots))
 		for i, e := range turns {
 			slot := slot_{endpoint: e}
 			if left := len(turns) - i; left > 1 {
@@ -310,53 +306,19 @@ func slotsOf(how service.Algorithm, all []service.Endpoint) (slots []slot_) {
 		}
 		return slots
 	}
+	total := 0
+	for _, e := range all {
+		total += lb.Weight(e)
+	}
 	for i, e := range all {
 		slot := slot_{endpoint: i}
 		if i < len(all)-1 {
-			slot.match = chance(weight(e), total)
+			slot.match = chance(uint32(lb.Weight(e)), uint32(total))
 		}
-		total -= weight(e)
+		total -= lb.Weight(e)
 		slots = append(slots, slot)
 	}
 	return slots
-}
-
-// turns is one round: who is next, each as often as its weight says, far from itself.
-func turns(all []service.Endpoint) (round []int) {
-	weights, total, divisor := make([]int, len(all)), 0, 0
-	for i, e := range all {
-		weights[i] = int(max(e.Weight, 1))
-		for a, b := weights[i], divisor; ; a, b = b, a%b {
-			if b == 0 {
-				divisor = a
-				break
-			}
-		}
-	}
-	for i := range weights {
-		weights[i] /= divisor
-		total += weights[i]
-	}
-	if total > max(maxSlots, len(all)) { // so many rules would cost more than exactness gains
-		sum := total
-		total = 0
-		for i := range weights {
-			weights[i] = max(1, weights[i]*maxSlots/sum)
-			total += weights[i]
-		}
-	}
-	credit := make([]int, len(all))
-	for range total {
-		best := 0
-		for i := range credit {
-			if credit[i] += weights[i]; credit[i] > credit[best] {
-				best = i
-			}
-		}
-		credit[best] -= total
-		round = append(round, best)
-	}
-	return round
 }
 
 // endpoint is the chain of one endpoint. Lists share it, unless clients stay at it.
@@ -372,13 +334,19 @@ func (s *sketch) endpoint(f *service.Frontend, e service.Endpoint, list string) 
 	own := f.Service.String()
 	rules := []rule{{src: whole(e.Addr.Addr()), comment: own, jump: markMasq}}
 	if f.Affinity > 0 {
-		n := s.marks.get(name)
+		n := s.mark(name)
 		rules = append(rules, rule{comment: own, more: fmt.Sprintf("-m connmark ! --mark %#x", remembered|n),
 			jump: fmt.Sprintf("CONNMARK --set-xmark %#x/0xffffffff", chosen|n)})
 	}
 	rules = append(rules, rule{proto: f.Proto, comment: own, jump: "DNAT --to-destination " + e.Addr.String()})
 	s.write(chain{nat, name}, rules)
 	return name
+}
+
+// mark is the number of an endpoint's chain; there are more than a node has chains.
+func (p *painter) mark(name string) uint32 {
+	id, _ := p.marks.Get(name)
+	return id
 }
 
 // A connection is marked between two hooks only, with the number of its endpoint's chain:
@@ -457,9 +425,10 @@ func (s *sketch) elements(f *service.Frontend) {
 			return make([]byte, 4)
 		}
 		list := s.list(f, r)
-		number := native(s.lists.get(list + inFamily("", s.is4)))
+		id, _ := s.lists.Get(list + inFamily("", s.is4)) // there are more than lists
+		number := native(id)
 		for _, e := range r.Endpoints {
-			n, seconds := s.marks.get(s.endpoint(f, e, list)), max(1, int64(f.Affinity/time.Second))
+			n, seconds := s.mark(s.endpoint(f, e, list)), max(1, int64(f.Affinity/time.Second))
 			put(elem{set: "ids", key: string(native(chosen | n)), data: string(number)})
 			put(elem{set: "learn", key: string(native(chosen | n)), to: learnPrefix + strconv.FormatInt(seconds, 10)})
 			put(elem{set: "learn", key: string(native(remembered | n)), to: keepPrefix + strconv.FormatInt(seconds, 10)})

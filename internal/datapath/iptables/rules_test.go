@@ -47,36 +47,17 @@ func TestRuleText(t *testing.T) {
 	}
 }
 
-// Turns follow weights, far from each other.
-func TestTurns(t *testing.T) {
-	all := func(weights ...uint16) (eps []service.Endpoint) {
-		for i, w := range weights {
-			eps = append(eps, service.Endpoint{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 80), Weight: w})
-		}
-		return eps
+// A list that takes turns by weight has a bounded number of rules.
+func TestSlotsOf(t *testing.T) {
+	var all []service.Endpoint
+	for i, w := range []uint16{65535, 1, 1} {
+		all = append(all, service.Endpoint{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 80), Weight: w})
 	}
-	for _, c := range []struct {
-		weights []uint16
-		want    []int
-	}{{[]uint16{0, 0, 0}, []int{0, 1, 2}}, {[]uint16{1, 3}, []int{1, 0, 1, 1}}, {[]uint16{20, 20}, []int{0, 1}}} {
-		if got := turns(all(c.weights...)); !slices.Equal(got, c.want) {
-			t.Errorf("turns of %v: %v, want %v", c.weights, got, c.want)
-		}
-	}
-	if n := len(turns(all(65535, 1, 1))); n > maxSlots+3 {
+	if n := len(slotsOf(service.RoundRobin, all)); n > maxSlots+3 {
 		t.Errorf("a round has %d turns", n)
 	}
-}
-
-func TestNumbers(t *testing.T) {
-	n := numbers{of: map[string]uint32{}}
-	n.take("a", mayBe-1)
-	if got := n.get("b"); got != mayBe {
-		t.Errorf("behind the last but one comes %d", got)
-	}
-	n.take("c", 1)
-	if got := n.get("d"); got != 2 {
-		t.Errorf("behind the last comes %d: 1 is taken", got)
+	if slots := slotsOf(service.Random, all); len(slots) != 3 || slots[2].match != "" || slots[1].match != chance(1, 2) {
+		t.Errorf("random: %v", slots)
 	}
 }
 

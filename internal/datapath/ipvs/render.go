@@ -10,6 +10,7 @@ import (
 
 	"go4.org/netipx"
 
+	"github.com/fairway-net/fairway/internal/datapath/lb"
 	"github.com/fairway-net/fairway/internal/nft"
 	"github.com/fairway-net/fairway/internal/service"
 )
@@ -254,7 +255,7 @@ func pools(e *service.Entry) (all []*pool) {
 func realsOf(eps []service.Endpoint) (all map[netip.AddrPort]uint16, weighted bool) {
 	all = make(map[netip.AddrPort]uint16, len(eps))
 	for _, e := range eps {
-		all[e.Addr] = max(e.Weight, 1)
+		all[e.Addr] = uint16(lb.Weight(e))
 		weighted = weighted || e.Weight > 1
 	}
 	return all, weighted
@@ -284,18 +285,17 @@ func (s *state) place(n service.Name, all []*pool, taken map[id]*server) error {
 		}
 	}
 	for _, p := range all {
-		for tries := 0; !p.at.IsValid(); tries++ {
-			if tries > maxServers {
-				return errFull
-			}
-			if s.next++; s.next > maxServers {
-				s.next = 1
-			}
-			a := netip.AddrPortFrom(ownAddr(p.is4, s.next), serverPortNumber)
-			if i := (id{a, p.proto}); s.servers[i] == nil && taken[i] == nil {
-				p.at = a
-			}
+		if p.at.IsValid() {
+			continue
 		}
+		at := func(n uint32) id {
+			return id{netip.AddrPortFrom(ownAddr(p.is4, n), serverPortNumber), p.proto}
+		}
+		next, ok := lb.NextFree(s.next, maxServers, func(n uint32) bool { return s.servers[at(n)] != nil || taken[at(n)] != nil })
+		if !ok {
+			return errFull
+		}
+		p.at, s.next = at(next).Addr, next
 	}
 	return nil
 }

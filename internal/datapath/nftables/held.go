@@ -6,6 +6,7 @@ import (
 
 	"go4.org/netipx"
 
+	"github.com/fairway-net/fairway/internal/datapath/lb"
 	"github.com/fairway-net/fairway/internal/nft"
 	"github.com/fairway-net/fairway/internal/service"
 )
@@ -148,12 +149,9 @@ func (s *state) way(was, what how, is4 bool) how {
 	if was.own() && s.chains[was].what == what {
 		return was
 	}
-	for {
-		s.lastOwn = (s.lastOwn + 1) &^ howOwnMask
-		h := howOwn | s.lastOwn
-		if _, taken := s.chains[h]; !taken && s.lastOwn != 0 {
-			s.chains[h] = way{what: what}
-			return h
-		}
-	}
+	// There are more numbers than frontends: one is always free.
+	number, _ := lb.NextFree(uint32(s.lastOwn), uint32(^howOwnMask), func(n uint32) bool { _, taken := s.chains[howOwn|how(n)]; return taken })
+	s.lastOwn = how(number)
+	s.chains[howOwn|s.lastOwn] = way{what: what}
+	return howOwn | s.lastOwn
 }

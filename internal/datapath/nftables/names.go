@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/fairway-net/fairway/internal/datapath/lb"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -89,7 +90,7 @@ const (
 )
 
 // maxSlots is how many slots a list can have: minor has 16 bits.
-const maxSlots = 65535
+const maxSlots = lb.MaxSlots
 
 // outsideOffset is the first slot of the list for clients from outside.
 const outsideOffset = 65536

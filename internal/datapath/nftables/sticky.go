@@ -14,6 +14,7 @@ import (
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
+	"github.com/fairway-net/fairway/internal/datapath/lb"
 	"github.com/fairway-net/fairway/internal/nft"
 	"github.com/fairway-net/fairway/internal/service"
 )
@@ -71,13 +72,11 @@ func (s *state) idOf(n stickyName) id {
 	if i, ok := s.ids[n]; ok {
 		return i
 	}
-	for {
-		s.lastID = s.lastID%idNumber + 1
-		if i := idRange | s.lastID; s.stickies[i] == nil {
-			s.takeID(n, i)
-			return i
-		}
-	}
+	// There are more ids than frontends: one is always free.
+	number, _ := lb.NextFree(uint32(s.lastID), uint32(idNumber), func(n uint32) bool { return s.stickies[idRange|id(n)] != nil })
+	s.lastID = id(number)
+	s.takeID(n, idRange|s.lastID)
+	return idRange | s.lastID
 }
 
 // takeID notes whose an id is.

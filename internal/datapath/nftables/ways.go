@@ -9,6 +9,7 @@ import (
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
+	"github.com/fairway-net/fairway/internal/datapath/lb"
 	"github.com/fairway-net/fairway/internal/nft"
 )
 
@@ -177,8 +178,8 @@ func (f family) pick(h how, slots uint32) []expr.Any {
 		}
 		rule = append(rule,
 			&expr.Payload{DestRegister: hashReg, Base: expr.PayloadBaseNetworkHeader, Offset: addr, Len: f.size},
-			// A seed, or the kernel takes a random one: every node shall choose the same.
-			&expr.Hash{SourceRegister: hashReg, DestRegister: reg, Length: f.size, Modulus: slots, Seed: 1, Offset: offset, Type: expr.HashTypeJenkins},
+			// A seed, or the kernel takes a random one: every node and mode chooses the same.
+			&expr.Hash{SourceRegister: hashReg, DestRegister: reg, Length: f.size, Modulus: slots, Seed: lb.HashSeed, Offset: offset, Type: expr.HashTypeJenkins},
 		)
 	default:
 		rule = append(rule, &expr.Numgen{Register: reg, Modulus: slots, Type: unix.NFT_NG_RANDOM, Offset: offset})

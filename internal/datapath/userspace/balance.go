@@ -1,7 +1,6 @@
 package userspace
 
 import (
-	"encoding/binary"
 	"hash/fnv"
 	"math/rand/v2"
 	"net/netip"
@@ -9,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/fairway-net/fairway/internal/datapath/lb"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -26,20 +26,16 @@ type member struct {
 	endpoint service.Endpoint
 }
 
-// share is the member's weight; 0 is the same as 1.
-func (m *member) share() int64 { return int64(max(m.endpoint.Weight, 1)) }
+// weight is the member's weight, at least 1.
+func (m *member) weight() int64 { return int64(lb.Weight(m.endpoint)) }
 
 // A pool is the endpoints of one route with its algorithm. It is made anew when the
 // route changes, and goes on where the old one was.
 type pool struct {
 	algorithm service.Algorithm
 	members   []member
-	total     int64 // sum of shares
 	turn      atomic.Uint64
-
-	mu      sync.Mutex
-	credits []int64 // weighted round robin: what each has saved
-	ring    []int32 // Maglev: who has each slot; nil: not yet
+	list      func() []int32 // slots, each the index of a member, as package lb fills them
 }
 
 // A call is what algorithms look at.
@@ -49,14 +45,33 @@ type call struct{ client, dest netip.Addr }
 func newPool(a service.Algorithm, eps []service.Endpoint, before *pool, target func(service.Endpoint) *target) *pool {
 	p := &pool{algorithm: a, members: make([]member, 0, len(eps))}
 	for _, e := range eps {
-		m := member{target(e), e}
-		p.members = append(p.members, m)
-		p.total += m.share()
+		p.members = append(p.members, member{target(e), e})
 	}
+	var was []netip.AddrPort
 	if before != nil {
 		p.turn.Store(before.turn.Load())
+		was = before.slots()
 	}
+	p.list = sync.OnceValue(func() []int32 {
+		if a == service.Maglev {
+			return lb.Maglev(eps)
+		}
+		return lb.Slots(was, eps)
+	})
 	return p
+}
+
+// slots are the addresses in a pool's list where the next list goes on from it: an endpoint
+// that stays keeps its clients. The order in which Random picks means nothing.
+func (p *pool) slots() []netip.AddrPort {
+	if p.algorithm != service.SourceHash && p.algorithm != service.DestHash {
+		return nil
+	}
+	var all []netip.AddrPort
+	for _, at := range p.list() {
+		all = append(all, p.members[at].addr)
+	}
+	return all
 }
 
 // pick returns the member for a call, nil if all are among those that were tried. The
@@ -85,14 +100,13 @@ func (p *pool) find(a netip.AddrPort) *member {
 	return &p.members[i]
 }
 
+// first is the algorithm's choice. The list, the hash and so the choice are nftables' for
+// sh, dh and maglev: a switch between the modes leaves clients at their endpoints.
 func (p *pool) first(c call) int {
-	n := len(p.members)
-	if n == 1 {
+	if len(p.members) == 1 {
 		return 0
 	}
 	switch p.algorithm {
-	case service.RoundRobin:
-		return p.roundRobin()
 	case service.LeastConn:
 		return p.least(0)
 	case service.ShortestDelay:
@@ -102,70 +116,39 @@ func (p *pool) first(c call) int {
 			return i
 		}
 		return p.least(1)
-	case service.SourceHash:
-		return p.share(hash(c.client) % uint64(p.total))
+	}
+	list := p.list()
+	at := 0
+	switch p.algorithm {
+	case service.RoundRobin:
+		at = int((p.turn.Add(1) - 1) % uint64(len(list)))
+	case service.SourceHash, service.Maglev:
+		at = lb.Pick(lb.Hash(c.client), len(list))
 	case service.DestHash:
-		return p.share(hash(c.dest) % uint64(p.total))
-	case service.Maglev:
-		ring := p.maglev()
-		return int(ring[hash(c.client)%uint64(len(ring))])
+		at = lb.Pick(lb.Hash(c.dest), len(list))
+	default:
+		at = rand.IntN(len(list))
 	}
-	return p.share(rand.Uint64N(uint64(p.total)))
+	return int(list[at])
 }
 
-// share returns who has a point of the line on which all shares lie one behind the other.
-func (p *pool) share(at uint64) int {
-	if p.total == int64(len(p.members)) {
-		return int(at)
-	}
-	for i := range p.members {
-		s := uint64(p.members[i].share())
-		if at < s {
-			return i
-		}
-		at -= s
-	}
-	return 0
-}
-
-// roundRobin goes round; with weights it is smooth: 3:1 is a a b a, not a a a b.
-func (p *pool) roundRobin() int {
-	if p.total == int64(len(p.members)) {
-		return int((p.turn.Add(1) - 1) % uint64(len(p.members)))
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.credits == nil {
-		p.credits = make([]int64, len(p.members))
-	}
-	best := 0
-	for i := range p.members {
-		p.credits[i] += p.members[i].share()
-		if p.credits[i] > p.credits[best] {
-			best = i
-		}
-	}
-	p.credits[best] -= p.total
-	return best
-}
-
-// least returns who has the fewest connections for its share, with plus more. Among
-// equals it goes round.
+// least returns the member with the fewest connections for its weight, with plus more.
+// Among equals it goes round.
 func (p *pool) least(plus int64) int {
 	n := len(p.members)
 	start := int((p.turn.Add(1) - 1) % uint64(n))
-	best, bestLoad, bestShare := -1, int64(0), int64(1)
+	best, bestLoad, bestWeight := -1, int64(0), int64(1)
 	for i := range n {
 		at := (start + i) % n
-		load, share := p.members[at].active.Load()+plus, p.members[at].share()
-		if best < 0 || load*bestShare < bestLoad*share {
-			best, bestLoad, bestShare = at, load, share
+		load, weight := p.members[at].active.Load()+plus, p.members[at].weight()
+		if best < 0 || load*bestWeight < bestLoad*weight {
+			best, bestLoad, bestWeight = at, load, weight
 		}
 	}
 	return best
 }
 
-// idle returns somebody without any connection, -1 if all have some.
+// idle returns a member without any connection, -1 if all have some.
 func (p *pool) idle() int {
 	n := len(p.members)
 	start := int((p.turn.Add(1) - 1) % uint64(n))
@@ -177,61 +160,7 @@ func (p *pool) idle() int {
 	return -1
 }
 
-// maglev returns the lookup table of Eisenbud et al., "Maglev" (NSDI 2016), section 3.4:
-// each endpoint has its own order of all slots and takes turns, as many as its weight,
-// in taking the first free one. An endpoint that goes leaves most slots of others alone.
-func (p *pool) maglev() []int32 {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.ring != nil {
-		return p.ring
-	}
-	size := ringSize(p.total)
-	ring := make([]int32, size)
-	for i := range ring {
-		ring[i] = -1
-	}
-	type order struct{ offset, skip, next uint64 }
-	orders := make([]order, len(p.members))
-	for i, m := range p.members {
-		h := hashOf(m.addr.Addr().AsSlice(), binary.BigEndian.AppendUint16(nil, m.addr.Port()))
-		orders[i] = order{offset: h % size, skip: (h>>32)%(size-1) + 1}
-	}
-	for filled := uint64(0); filled < size; {
-		for i := range orders {
-			o := &orders[i]
-			for range p.members[i].share() {
-				if filled == size {
-					break
-				}
-				slot := (o.offset + o.next*o.skip) % size
-				for ring[slot] >= 0 {
-					o.next++
-					slot = (o.offset + o.next*o.skip) % size
-				}
-				ring[slot] = int32(i)
-				o.next++
-				filled++
-			}
-		}
-	}
-	p.ring = ring
-	return ring
-}
-
-// ringSize is a prime of some hundred slots a share, so that shares are even to a percent.
-func ringSize(total int64) uint64 {
-	for _, prime := range [...]uint64{1021, 16381, 65537} {
-		if prime >= uint64(total)*100 {
-			return prime
-		}
-	}
-	return 655373
-}
-
-// hash is the same in every process and on every node.
-func hash(a netip.Addr) uint64 { return hashOf(a.Unmap().AsSlice()) }
-
+// hashOf is the same in every process and on every node: the kernel holds it.
 func hashOf(parts ...[]byte) uint64 {
 	h := fnv.New64a()
 	for _, p := range parts {

@@ -98,10 +98,14 @@ func TestHash(t *testing.T) {
 			if _, again := picks(p, n); a != service.Random && again != order {
 				t.Errorf("%v: a client does not stay", a)
 			}
+			total := int64(0)
+			for i := range p.members {
+				total += p.members[i].weight()
+			}
 			for i := range p.members {
 				m := &p.members[i]
 				// The standard deviation is at most 71: a tenth of n is 28 of them.
-				want := float64(n) * float64(m.share()) / float64(p.total)
+				want := float64(n) * float64(m.weight()) / float64(total)
 				if got := float64(count[byte(i)]); got < want-n/10 || got > want+n/10 {
 					t.Errorf("%v %v: %d got %v, want about %v", a, weights, i, got, want)
 				}

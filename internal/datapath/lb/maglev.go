@@ -1,0 +1,108 @@
+package lb
+
+import (
+	"container/heap"
+	"encoding/binary"
+	"hash/fnv"
+	"net/netip"
+
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// maglevSizes are the sizes of Maglev's table, primes. With at least slotsEach slots for
+// each endpoint, shares are even to a few percent. The first does for 31 endpoints, so
+// that most Services never change the size, which moves nearly all clients.
+var maglevSizes = [...]int{251, 1021, 4093, 16381, 65521}
+
+const slotsEach = 8
+
+// Maglev returns Maglev's lookup table (Eisenbud et al., NSDI 2016, section 3.4), each slot
+// the index of an endpoint: each endpoint has an order of its own of all slots, and in
+// turns each takes the first one that is free, less often the smaller its weight. An
+// endpoint that leaves moves its own clients and few others. It is empty without endpoints.
+//
+// The result depends on the endpoints alone, which come sorted by address: every node and
+// every mode has the same table, and the same one after a restart.
+func Maglev(all []service.Endpoint) []int32 {
+	if len(all) == 0 {
+		return nil
+	}
+	size := maglevSize(len(all))
+	all = all[:min(len(all), size)]
+	heaviest := 1
+	for _, e := range all {
+		heaviest = max(heaviest, Weight(e))
+	}
+	turns := make(maglevTurns, len(all))
+	for i, e := range all {
+		start, skip := preference(e.Addr)
+		// In the first round each endpoint has a turn, so that each has a slot.
+		turns[i] = maglevTurn{
+			index: i, weight: Weight(e),
+			slot: int(start % uint64(size)), skip: int(skip%uint64(size-1)) + 1,
+		}
+	}
+	table := make([]int32, size)
+	for i := range table {
+		table[i] = free
+	}
+	for range table { // turns are a heap: all are in round 0, in the order of their index
+		t := &turns[0]
+		for table[t.slot] != free {
+			t.slot = (t.slot + t.skip) % size
+		}
+		table[t.slot] = int32(t.index)
+		t.taken++
+		t.round = (t.taken*heaviest + t.weight - 1) / t.weight
+		heap.Fix(&turns, 0)
+	}
+	return table
+}
+
+func maglevSize(endpoints int) int {
+	for _, size := range maglevSizes {
+		if size >= slotsEach*endpoints {
+			return size
+		}
+	}
+	return maglevSizes[len(maglevSizes)-1]
+}
+
+// A maglevTurn is when an endpoint takes its next slot. The heaviest has a turn in every
+// round; the others have the nth in the first round by which they have earned n turns.
+type maglevTurn struct {
+	index, weight int
+	slot, skip    int // the slot that it looks at next, and the way to the one after that
+	taken         int // slots that it has
+	round         int // of its next turn
+}
+
+// maglevTurns is a heap, the next turn first.
+type maglevTurns []maglevTurn
+
+func (t maglevTurns) Len() int      { return len(t) }
+func (t maglevTurns) Swap(i, j int) { t[i], t[j] = t[j], t[i] }
+func (t maglevTurns) Less(i, j int) bool {
+	return t[i].round < t[j].round || t[i].round == t[j].round && t[i].index < t[j].index
+}
+
+// Push and Pop are not called: endpoints neither come nor go.
+func (t maglevTurns) Push(any) {}
+
+// Pop implements heap.Interface.
+func (t maglevTurns) Pop() any { return nil }
+
+// preference returns two numbers that stand for an endpoint's order of all slots.
+func preference(a netip.AddrPort) (start, skip uint64) {
+	h := fnv.New128a()
+	_, _ = h.Write(binary.BigEndian.AppendUint16(a.Addr().AsSlice(), a.Port())) // it never fails
+	sum := h.Sum(nil)
+	return mix(binary.BigEndian.Uint64(sum[:8])), mix(binary.BigEndian.Uint64(sum[8:]))
+}
+
+// mix spreads a number's bits over all of it (the end of MurmurHash3).
+func mix(x uint64) uint64 {
+	x = (x ^ x>>33) * 0xff51afd7ed558ccd
+	x = (x ^ x>>33) * 0xc4ceb9fe1a85ec53
+	return x ^ x>>33
+}

@@ -1,0 +1,61 @@
+package lb
+
+import (
+	"net/netip"
+
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// MaxSlots is the most slots that a list has: the kernel's maps name them by 16 bits.
+const MaxSlots = 1<<16 - 1
+
+// maxShares is about how many slots a list has whose weights have no small common divisor:
+// a share is exact to 1/4096 of all.
+const maxShares = 4096
+
+// Slots returns a list of slots, each the index of an endpoint, of which each has as many
+// as its weight asks for. A slot chosen at random gives endpoints their weights.
+//
+// Endpoints stay where was has them, as far as the list reaches and they do not have too
+// many slots; free slots are filled in turns. So a change writes as many slots as endpoints
+// changed. An address in was that is no endpoint, or invalid, is a free slot. Of more than
+// MaxSlots endpoints the first are taken.
+func Slots(was []netip.AddrPort, all []service.Endpoint) []int32 {
+	all = all[:min(len(all), MaxSlots)]
+	left := Shares(all, maxShares)
+	total := 0
+	for _, n := range left {
+		total += n
+	}
+	slots := make([]int32, min(total, MaxSlots))
+	for i := range slots {
+		slots[i] = free
+	}
+	keep(slots, was, all, left)
+	turns := Turns(left)
+	for i := range slots {
+		if slots[i] == free {
+			slots[i], turns = int32(turns[0]), turns[1:]
+		}
+	}
+	return slots
+}
+
+const free = -1
+
+// keep gives endpoints the slots that they had, and takes these from what is left to give.
+func keep(slots []int32, was []netip.AddrPort, all []service.Endpoint, left []int) {
+	if len(was) == 0 {
+		return
+	}
+	at := make(map[netip.AddrPort]int, len(all))
+	for i, e := range all {
+		at[e.Addr] = i
+	}
+	for i := range min(len(slots), len(was)) {
+		if e, ok := at[was[i]]; ok && left[e] > 0 {
+			slots[i] = int32(e)
+			left[e]--
+		}
+	}
+}
