@@ -93,7 +93,7 @@ func (a *agent) run(ctx context.Context) error {
 	state := health.NewState(a.cfg.HealthTimeout())
 	view := a.view(store, dp)
 	checks := health.NewNodePortChecks(health.NodePortConfig{
-		Log: a.log, State: state, Addrs: func() []netip.Prefix { _, s := view(); return s.NodePorts }, Problem: events.Tell,
+		Log: a.log, State: state, Addrs: func() []netip.Prefix { return view().Settings.NodePorts }, Problem: events.Tell,
 	})
 	server := health.New(health.Config{
 		Log: a.log, Healthz: a.cfg.Healthz, Metrics: a.cfg.Metrics, State: state,
@@ -117,7 +117,7 @@ func (a *agent) run(ctx context.Context) error {
 		alive := func(ctx context.Context, namespace string, addr netip.Addr) (bool, error) {
 			return kube.Alive(ctx, client, namespace, addr)
 		}
-		flows := newFlows(a.log, alive, dp, func() service.Settings { _, s := view(); return s })
+		flows := newFlows(a.log, alive, dp, func() service.Settings { return view().Settings })
 		defer flows.close()
 		services := store.SubscribeServices("proxy")
 		loop := proxy.New(proxy.Config{
@@ -171,19 +171,19 @@ func (a *agent) serve(ctx context.Context, server *health.Server) error {
 	}
 }
 
-// view returns for whom tables are compiled: this node as the API server knows it now,
+// view returns what tables are compiled for: this node as the API server knows it now,
 // and what its datapath can do. dp may be nil.
-func (a *agent) view(store *kube.Store, dp datapath.Datapath) func() (service.Node, service.Settings) {
+func (a *agent) view(store *kube.Store, dp datapath.Datapath) func() service.Node {
 	var lacks service.Algorithms
 	if dp != nil {
 		lacks = ^dp.Algorithms()
 	}
-	return func() (service.Node, service.Settings) {
+	return func() service.Node {
 		n, _ := store.Node() // a node that is not there (yet) has no zone and no addresses
-		s, v := a.cfg.Settings(n.Zone, n.Addrs, n.PodCIDRs)
-		s.ServiceCIDRs = store.ServiceCIDRs()
-		v.Unsupported = lacks
-		return v, s
+		view := a.cfg.Node(n.Zone, n.Addrs, n.PodCIDRs)
+		view.Settings.ServiceCIDRs = store.ServiceCIDRs()
+		view.Unsupported = lacks
+		return view
 	}
 }
 

@@ -117,14 +117,14 @@ func (a *agent) wanted(ctx context.Context, dp datapath.Datapath) (*service.Tabl
 	case <-ctx.Done():
 		return nil, errors.New("the API server did not answer in time [see --master, --kubeconfig and --timeout]")
 	}
-	vantage, settings := a.view(store, dp)()
+	node := a.view(store, dp)()
 	b := service.NewBuilder()
 	for _, n := range src.Take() {
 		if svc, ok := src.Service(n); ok {
-			b.Set(service.Compile(svc, src.Slices(n), vantage))
+			b.Set(service.Compile(svc, src.Slices(n), node))
 		}
 	}
-	return b.Table(settings), nil
+	return b.Table(node.Settings), nil
 }
 
 // writeDiff prints how have must change to be want, and reports whether it must.

@@ -169,7 +169,7 @@ func (s *stage) start(ends bool) (stop func()) {
 	f := newFlows(log, s.api.Alive, dp, func() service.Settings { return settings })
 	cfg := proxy.Config{
 		Log: log, Source: s.api, Datapath: dp, Health: health.NewState(time.Minute),
-		View:    func() (service.Node, service.Settings) { return service.Node{Name: "node"}, settings },
+		View:    func() service.Node { return service.Node{Name: "node", Settings: settings} },
 		Metrics: proxy.NewMetrics(proxy.MetricsConfig{Registry: prometheus.NewRegistry(), Mode: "nftables"}),
 	}
 	if ends {

@@ -137,10 +137,10 @@ func (c *Config) Mask() uint32 { return 1 << c.MasqueradeBit }
 // HealthTimeout is how long a change may wait before the agent counts as sick.
 func (c *Config) HealthTimeout() time.Duration { return 2 * c.SyncPeriod }
 
-// Settings computes what a datapath and service.Compile must know of the node, from
-// what the API server says of it: its zone, its addresses with the best one of each
-// family first, and its podCIDRs.
-func (c *Config) Settings(zone string, addrs []netip.Addr, podCIDRs []netip.Prefix) (service.Settings, service.Node) {
+// Node computes what a datapath and service.Compile must know of the node, from what the
+// API server says of it: its zone, its addresses with the best one of each family first,
+// and its podCIDRs. ServiceCIDRs and Unsupported are left to the caller.
+func (c *Config) Node(zone string, addrs []netip.Addr, podCIDRs []netip.Prefix) service.Node {
 	s := service.Settings{Pods: c.ClusterCIDRs, NodePorts: slices.Clone(c.NodePorts.Prefixes)}
 	switch c.Detect {
 	case DetectNodeCIDR:
@@ -155,20 +155,19 @@ func (c *Config) Settings(zone string, addrs []netip.Addr, podCIDRs []netip.Pref
 		}
 	}
 	s.NodePorts = widest(s.NodePorts)
-	v := service.Node{
-		Name: c.NodeName, Zone: zone,
+	n := service.Node{
+		Name: c.NodeName, Zone: zone, Settings: s,
 		MasqueradeAll: c.MasqueradeAll, RefuseExternalIPs: c.RefuseExternalIPs,
 		Balance: c.balance(),
 	}
-	for _, a := range c.primary(addrs) {
+	for _, a := range s.NodeIPs {
 		if a.Is4() {
-			v.Primary4 = a
+			n.Primary4 = a
 		} else {
-			v.Primary6 = a
+			n.Primary6 = a
 		}
 	}
-	v.Detect4, v.Detect6 = s.Detect()
-	return s, v
+	return n
 }
 
 // balance is the algorithm of Services that name none.

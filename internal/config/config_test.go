@@ -507,15 +507,15 @@ func TestSettings(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, v := c.Settings("zone-a", test.addrs, test.pods)
+			n := c.Node("zone-a", test.addrs, test.pods)
+			got := n.Settings
 			if !slices.Equal(got.Pods, test.want.Pods) || !slices.Equal(got.NodePorts, test.want.NodePorts) {
 				t.Errorf("got  %v\nwant %v", got, test.want)
 			}
-			want := service.Node{Name: "host-1", Zone: "zone-a", MasqueradeAll: test.masqAll}
-			want.Detect4, want.Detect6 = test.want.Detect()
-			want.Primary4, want.Primary6 = v.Primary4, v.Primary6 // TestPrimary looks at those
-			if v != want || test.detect != (v.Detect4 || v.Detect6) {
-				t.Errorf("vantage %+v, want %+v", v, want)
+			want := service.Node{Name: "host-1", Zone: "zone-a", MasqueradeAll: test.masqAll, Settings: got}
+			want.Primary4, want.Primary6 = n.Primary4, n.Primary6 // TestPrimary looks at those
+			if is4, is6 := got.Detect(); !reflect.DeepEqual(n, want) || test.detect != (is4 || is6) {
+				t.Errorf("node %+v, want %+v", n, want)
 			}
 		})
 	}
@@ -565,12 +565,12 @@ func TestPrimary(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, v := c.Settings("", []netip.Addr{
+	n := c.Node("", []netip.Addr{
 		netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("192.168.1.5"),
 		netip.MustParseAddr("fd00::5"), netip.MustParseAddr("192.168.1.6"),
 	}, nil)
-	if v.Primary4.String() != "192.168.1.5" || v.Primary6.String() != "fd00::7" {
-		t.Errorf("primary addresses are %v and %v", v.Primary4, v.Primary6)
+	if n.Primary4.String() != "192.168.1.5" || n.Primary6.String() != "fd00::7" {
+		t.Errorf("primary addresses are %v and %v", n.Primary4, n.Primary6)
 	}
 }
 
@@ -583,9 +583,9 @@ func TestInterfaceDetectors(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, v := c.Settings("", nil, nil)
-		if !slices.Equal(s.PodInterfaces, []string{want}) || len(s.Pods) > 0 || !v.Detect4 || !v.Detect6 {
-			t.Errorf("%q: settings %v, vantage %+v", args, s, v)
+		s := c.Node("", nil, nil).Settings
+		if is4, is6 := s.Detect(); !slices.Equal(s.PodInterfaces, []string{want}) || len(s.Pods) > 0 || !is4 || !is6 {
+			t.Errorf("%q: settings %v", args, s)
 		}
 	}
 	if _, err := load("--detect-local-mode=InterfaceNamePrefix", "--pod-interface-name-prefix=a/b"); err == nil {
@@ -602,8 +602,8 @@ func TestBalance(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, v := c.Settings("", nil, nil); v.Balance != want {
-			t.Errorf("mode %s: %v, want %v", mode, v.Balance, want)
+		if n := c.Node("", nil, nil); n.Balance != want {
+			t.Errorf("mode %s: %v, want %v", mode, n.Balance, want)
 		}
 	}
 }

@@ -52,8 +52,8 @@ type Config struct {
 	Datapath datapath.Datapath
 	// Counter is the Datapath's side that counts. nil: it does not.
 	Counter datapath.Counter
-	// View returns for whom tables are compiled, from the node's object as it is now.
-	View func() (service.Node, service.Settings)
+	// View returns what tables are compiled for, from the node's object as it is now.
+	View func() service.Node
 	// Forget ends flows that a change made wrong and returns how many there were. nil:
 	// none are ended.
 	Forget func(context.Context, []service.Flow) (ended int, err error)
@@ -82,18 +82,12 @@ const firstRetry = 100 * time.Millisecond
 type Loop struct {
 	cfg     Config
 	builder *service.Builder
-	view    view
+	node    service.Node   // what the last table was compiled for
 	table   *service.Table // the last that was built
 	flows   flows
 	pause   time.Duration // after the next failure
 	// triggers are the changes that no successful pass has brought to the kernel yet.
 	triggers []time.Time
-}
-
-// view is what tables are compiled for.
-type view struct {
-	vantage  service.Node
-	settings service.Settings
 }
 
 // New returns a Loop. It starts nothing.
@@ -228,18 +222,17 @@ func (l *Loop) build() {
 	for _, t := range l.cfg.Source.Triggers() {
 		l.triggers = append(l.triggers, t)
 	}
-	var now view
-	now.vantage, now.settings = l.cfg.View()
-	if now.vantage != l.view.vantage {
+	now := l.cfg.View()
+	if !now.CompilesLike(l.node) {
 		for e := range l.table.Entries() {
 			names = append(names, e.Name)
 		}
 	}
-	l.view = now
+	l.node = now
 	for _, n := range names {
 		l.compile(n)
 	}
-	l.table = l.builder.Table(now.settings)
+	l.table = l.builder.Table(now.Settings)
 	for _, n := range names {
 		e := l.table.Entry(n)
 		l.cfg.Metrics.compiled(n, e)
@@ -257,7 +250,7 @@ func (l *Loop) compile(n service.Name) {
 		l.builder.Delete(n)
 		return
 	}
-	l.builder.Set(service.Compile(svc, l.cfg.Source.Slices(n), l.view.vantage))
+	l.builder.Set(service.Compile(svc, l.cfg.Source.Slices(n), l.node))
 }
 
 // counts asks the datapath what it carried.

@@ -130,7 +130,7 @@ func start(t *testing.T, fail func() error) *harness {
 	h.done = dp.done.Load
 	loop := New(Config{
 		Log: slog.New(slog.DiscardHandler), Source: h.api, Datapath: dp,
-		View:   func() (service.Node, service.Settings) { return service.Node{Name: "n"}, service.Settings{} },
+		View:   func() service.Node { return service.Node{Name: "n"} },
 		Health: h.health, Metrics: h.metrics, MaxRetry: 200 * time.Millisecond,
 	})
 	ctx, cancel := context.WithCancel(context.Background())

@@ -15,7 +15,7 @@
 //
 // A txtar archive. Its comment is one directive a line; "#" starts a comment:
 //
-//	node node-1 zone=a          the vantage; "node node-1" if it has no zone
+//	node node-1 zone=a          the node that the table is for; "node node-1" if it has no zone
 //	detect 10.244.0.0/16 …      Settings.Pods; without it nobody counts as a pod
 //	pod-interfaces veth* …      Settings.PodInterfaces: names of this node's links; the
 //	                            tests' pods have veth1, veth2 …
@@ -23,18 +23,18 @@
 //	nodeports all               all but loopback,
 //	nodeports 192.0.2.0/24 …    or those in the given ranges
 //	services 10.96.0.0/12 …     Settings.ServiceCIDRs; without it there are none
-//	masquerade-all              Vantage.MasqueradeAll
-//	refuse-external-ips         Vantage.RefuseExternalIPs
-//	balance rr                  Vantage.Balance
-//	lacks rr sh …               Vantage.Lacks
+//	masquerade-all              Node.MasqueradeAll
+//	refuse-external-ips         Node.RefuseExternalIPs
+//	balance rr                  Node.Balance
+//	unsupported rr sh …         Node.Unsupported
 //	packet from=F to=T -> W     a packet and what becomes of it
 //
-// F is who sends: pod (a pod on the vantage node that is no endpoint), pod-remote (one
-// on another node), node (the vantage node), peer (the other node), outside, or the
-// address of an endpoint. Their addresses are in World.
+// F is the client: pod (a pod on the node that is no endpoint), pod-remote (one on the
+// other node), node (the node itself), peer (the other node), outside, or the address of
+// an endpoint. Their addresses are in World.
 //
 // T is ADDRESS:PORT/PROTO, with proto tcp, udp or sctp. The address is a literal, or
-// the vantage node's name for its IPv4 and [name] for its IPv6 address.
+// the node's name for its IPv4 and [name] for its IPv6 address.
 //
 // W is drop, reject, or the endpoints that may answer, each of which does:
 //

@@ -73,7 +73,7 @@ func (s *Scenario) ways(rng *rand.Rand) []way {
 			return out
 		}
 	}
-	elsewhere, here := s.Vantage, s.Vantage
+	elsewhere, here := s.Node, s.Node
 	elsewhere.Zone, elsewhere.Name, elsewhere.MasqueradeAll = "elsewhere", "another", !here.MasqueradeAll
 	gone := func(e Event) []Event { return []Event{e.gone()} }
 	other := func(e Event) []Event { return []Event{e.other(rng)} }
@@ -87,7 +87,7 @@ func (s *Scenario) ways(rng *rand.Rand) []way {
 		{"another before", each(func(e Event) []Event { return []Event{e.other(rng), e} })},
 		{"all others before", func(events []Event) []Event { return slices.Concat(each(other)(events), events) }},
 		{"from elsewhere before", func(events []Event) []Event {
-			return slices.Concat([]Event{{Vantage: &elsewhere}}, events, []Event{{Vantage: &here}})
+			return slices.Concat([]Event{{Node: &elsewhere}}, events, []Event{{Node: &here}})
 		}},
 		{"all removed and again", func(events []Event) []Event { return slices.Concat(events, each(gone)(events), events) }},
 	}

@@ -28,7 +28,7 @@ func Parse(data []byte) (*Scenario, error) {
 	if s.Services, s.Slices, err = convert(objects); err != nil {
 		return nil, err
 	}
-	s.Settings.NodePorts = primary()
+	s.Node.Settings.NodePorts = primary()
 	for i, line := range strings.Split(string(s.archive.Comment), "\n") {
 		line, _, _ = strings.Cut(line, "#")
 		if f := strings.Fields(line); len(f) > 0 {
@@ -37,11 +37,10 @@ func Parse(data []byte) (*Scenario, error) {
 			}
 		}
 	}
-	if s.Vantage.Name == "" {
+	if s.Node.Name == "" {
 		return nil, fmt.Errorf(`the line "node NAME" is missing: from whose view is the table?`)
 	}
-	s.Vantage.Primary4, s.Vantage.Primary6 = World.Node.Addr(true), World.Node.Addr(false)
-	s.Vantage.Detect4, s.Vantage.Detect6 = s.Settings.Detect()
+	s.Node.Primary4, s.Node.Primary6 = World.Node.Addr(true), World.Node.Addr(false)
 	return s, s.check()
 }
 
@@ -50,33 +49,33 @@ func (s *Scenario) directive(f []string) (err error) {
 	case "node":
 		return s.node(f[1:])
 	case "detect":
-		s.Settings.Pods, err = prefixes(f[1:])
+		s.Node.Settings.Pods, err = prefixes(f[1:])
 	case "nodeports":
 		switch {
 		case slices.Equal(f[1:], []string{"primary"}):
-			s.Settings.NodePorts = primary()
+			s.Node.Settings.NodePorts = primary()
 		case slices.Equal(f[1:], []string{"all"}):
-			s.Settings.NodePorts, err = prefixes([]string{"0.0.0.0/0", "::/0"})
+			s.Node.Settings.NodePorts, err = prefixes([]string{"0.0.0.0/0", "::/0"})
 		default:
-			s.Settings.NodePorts, err = prefixes(f[1:])
+			s.Node.Settings.NodePorts, err = prefixes(f[1:])
 		}
 	case "pod-interfaces":
-		s.Settings.PodInterfaces = f[1:]
+		s.Node.Settings.PodInterfaces = f[1:]
 	case "services":
-		s.Settings.ServiceCIDRs, err = prefixes(f[1:])
-	case "balance", "lacks":
+		s.Node.Settings.ServiceCIDRs, err = prefixes(f[1:])
+	case "balance", "unsupported":
 		err = s.balance(f)
 	case "masquerade-all":
-		s.Vantage.MasqueradeAll = true
+		s.Node.MasqueradeAll = true
 	case "refuse-external-ips":
-		s.Vantage.RefuseExternalIPs = true
+		s.Node.RefuseExternalIPs = true
 	case "packet":
 		var p Packet
 		if p, err = s.packet(f[1:]); err == nil {
 			s.Packets = append(s.Packets, p)
 		}
 	default:
-		err = fmt.Errorf("%q is none of node, detect, pod-interfaces, nodeports, services, balance, lacks, masquerade-all, refuse-external-ips, packet", f[0])
+		err = fmt.Errorf("%q is none of node, detect, pod-interfaces, nodeports, services, balance, unsupported, masquerade-all, refuse-external-ips, packet", f[0])
 	}
 	return err
 }
@@ -85,18 +84,18 @@ func (s *Scenario) node(f []string) error {
 	if len(f) == 0 || len(f) > 2 {
 		return fmt.Errorf("node: want NAME and perhaps zone=ZONE")
 	}
-	s.Vantage.Name = f[0]
+	s.Node.Name = f[0]
 	if len(f) == 2 {
 		zone, ok := strings.CutPrefix(f[1], "zone=")
 		if !ok {
 			return fmt.Errorf("node: %q is not zone=ZONE", f[1])
 		}
-		s.Vantage.Zone = zone
+		s.Node.Zone = zone
 	}
 	return nil
 }
 
-// balance reads "balance A" and "lacks A …".
+// balance reads "balance A" and "unsupported A …".
 func (s *Scenario) balance(f []string) error {
 	if len(f) < 2 || f[0] == "balance" && len(f) > 2 {
 		return fmt.Errorf("%s: want the name of an algorithm", f[0])
@@ -107,9 +106,9 @@ func (s *Scenario) balance(f []string) error {
 			return fmt.Errorf("%s: %w", f[0], err)
 		}
 		if f[0] == "balance" {
-			s.Vantage.Balance = a
+			s.Node.Balance = a
 		} else {
-			s.Vantage.Unsupported |= service.AlgorithmsOf(a)
+			s.Node.Unsupported |= service.AlgorithmsOf(a)
 		}
 	}
 	return nil
@@ -146,10 +145,10 @@ func (s *Scenario) to(p *Packet, text string) error {
 	if p.Proto, err = service.ParseProto(proto); err != nil {
 		return fmt.Errorf("to: %w", err)
 	}
-	if rest, ok := strings.CutPrefix(addr, s.Vantage.Name+":"); ok {
+	if rest, ok := strings.CutPrefix(addr, s.Node.Name+":"); ok {
 		addr = World.Node.V4.String() + ":" + rest
 	}
-	if rest, ok := strings.CutPrefix(addr, "["+s.Vantage.Name+"]:"); ok {
+	if rest, ok := strings.CutPrefix(addr, "["+s.Node.Name+"]:"); ok {
 		addr = "[" + World.Node.V6.String() + "]:" + rest
 	}
 	if p.To, err = netip.ParseAddrPort(addr); err != nil {

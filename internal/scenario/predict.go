@@ -31,7 +31,7 @@ type Source uint8
 const (
 	AnySource Source = iota
 	Client           // the client itself
-	Node             // an address of the vantage node
+	Node             // an address of the node
 )
 
 // String returns "any", "client" or "node".
@@ -140,7 +140,7 @@ func Predict(t *service.Table, p Packet) (Outcome, bool) {
 	return out, true
 }
 
-// here reports whether a packet comes from a pod of the vantage node: an endpoint on it,
+// here reports whether a packet comes from a pod of the node: an endpoint on it,
 // or the pod that is no endpoint.
 func (f From) here(at *service.Frontend) bool {
 	if f.Place == World.Pod.Name {

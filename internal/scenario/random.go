@@ -27,20 +27,20 @@ type Random struct {
 // NewRandom returns a generator for 12 Services and 6 pods.
 func NewRandom(rng *rand.Rand) *Random { return &Random{rng: rng, Services: 12, Pods: 6} }
 
-// Vantage returns who may look at the events, and its settings.
-func (r *Random) Vantage() (service.Node, service.Settings) {
-	v := service.Node{Primary4: World.Node.V4, Primary6: World.Node.V6, Name: "node-1", Zone: []string{"", "a", "b"}[r.rng.IntN(3)], MasqueradeAll: r.rng.IntN(5) == 0}
+// Node returns a node that tables of the events may be compiled for.
+func (r *Random) Node() service.Node {
+	n := service.Node{Primary4: World.Node.V4, Primary6: World.Node.V6, Name: "node-1", Zone: []string{"", "a", "b"}[r.rng.IntN(3)], MasqueradeAll: r.rng.IntN(5) == 0}
 	if r.Algorithms != 0 {
-		v = offer(v, r.Algorithms)
+		n = offer(n, r.Algorithms)
 		if a := service.Algorithm(r.rng.IntN(algorithms)); r.Algorithms.Has(a) {
-			v.Balance = a
+			n.Balance = a
 		}
 	}
-	s := service.Settings{NodePorts: primary()}
+	s := &n.Settings
+	s.NodePorts = primary()
 	if r.rng.IntN(4) > 0 {
 		s.Pods = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/48")}
 		s.Pods = s.Pods[:1+r.rng.IntN(2)] // sometimes IPv4 only
-		v.Detect4, v.Detect6 = s.Detect()
 	}
 	if r.rng.IntN(2) == 0 {
 		s.ServiceCIDRs = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("fd00:10:96::/112")}
@@ -48,7 +48,7 @@ func (r *Random) Vantage() (service.Node, service.Settings) {
 	if r.rng.IntN(2) == 0 {
 		s.NodePorts = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}
 	}
-	return v, s
+	return n
 }
 
 // Event returns the next change.

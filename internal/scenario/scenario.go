@@ -16,8 +16,7 @@ import (
 // A Scenario is one file.
 type Scenario struct {
 	Name     string // the file's, without directory and ".txtar"
-	Vantage  service.Node
-	Settings service.Settings
+	Node     service.Node
 	Packets  []Packet
 	Services []*service.Service
 	Slices   []*service.Slice
@@ -83,24 +82,24 @@ func read(path string) (*Scenario, error) {
 func (s *Scenario) Table() *service.Table {
 	b := service.NewBuilder()
 	for _, svc := range s.Services {
-		b.Set(service.Compile(svc, s.slicesOf(svc.Name), s.Vantage))
+		b.Set(service.Compile(svc, s.slicesOf(svc.Name), s.Node))
 	}
-	return b.Table(s.Settings)
+	return b.Table(s.Node.Settings)
 }
 
 // Offer returns the scenario as a node has it whose datapath has these algorithms only.
 func (s *Scenario) Offer(all service.Algorithms) *Scenario {
 	o := *s
-	o.Vantage = offer(o.Vantage, all)
+	o.Node = offer(o.Node, all)
 	return &o
 }
 
-func offer(v service.Node, all service.Algorithms) service.Node {
-	v.Unsupported |= ^all
-	if v.Unsupported.Has(v.Balance) {
-		v.Balance = service.Random
+func offer(n service.Node, all service.Algorithms) service.Node {
+	n.Unsupported |= ^all
+	if n.Unsupported.Has(n.Balance) {
+		n.Balance = service.Random
 	}
-	return v
+	return n
 }
 
 func (s *Scenario) slicesOf(n service.Name) []*service.Slice {

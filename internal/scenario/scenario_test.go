@@ -3,6 +3,7 @@ package scenario
 import (
 	"math/rand/v2"
 	"net/netip"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -31,7 +32,7 @@ endpoints:
 
 func TestParse(t *testing.T) {
 	s, err := Parse([]byte(`# about it
-node n1 zone=a   # the vantage
+node n1 zone=a   # the node
 detect 10.244.0.0/16
 nodeports all
 masquerade-all
@@ -43,11 +44,15 @@ packet from=outside to=[n1]:30080/tcp -> reject
 		t.Fatal(err)
 	}
 	want := service.Node{
-		Name: "n1", Zone: "a", Detect4: true, MasqueradeAll: true,
+		Name: "n1", Zone: "a", MasqueradeAll: true,
 		Primary4: World.Node.Addr(true), Primary6: World.Node.Addr(false),
+		Settings: service.Settings{
+			Pods:      []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")},
+			NodePorts: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")},
+		},
 	}
-	if s.Vantage != want {
-		t.Errorf("vantage %+v, want %+v", s.Vantage, want)
+	if !reflect.DeepEqual(s.Node, want) {
+		t.Errorf("node %+v, want %+v", s.Node, want)
 	}
 	if len(s.Services) != 1 || len(s.Slices) != 1 || s.Slices[0].Service != s.Services[0].Name {
 		t.Fatalf("objects: %v %v", s.Services, s.Slices)
@@ -85,7 +90,7 @@ func TestParseRefuses(t *testing.T) {
 		"node n1\npacket from=pod to=10.96.0.9:80/tcp -> 10.9.9.9:80(cow)": `source "cow"`,
 		"node n1\nbalance":                        "want the name",
 		"node n1\nbalance rr lc":                  "want the name",
-		"node n1\nlacks rr best":                  `"best" is none of random`,
+		"node n1\nunsupported rr best":            `"best" is none of random`,
 		"node n1\n-- tabel --\nx":                 `file "tabel"`,
 		"node n1\n-- objects.yaml --\nkind: Node": `"Node"`,
 		"node n1\n-- objects.yaml --\nkind: Service\napiVersion: v1\nspce: 1":                                    "spce",

@@ -13,15 +13,14 @@ type Event struct {
 	Slice       *service.Slice
 	GoneService service.Name
 	GoneSlice   service.Name
-	Vantage     *service.Node // the node itself has changed: its zone, its addresses
+	Node        *service.Node // the node itself has changed: its zone, its addresses, its settings
 	Flush       bool          // a table is made now, of all events so far
 }
 
 // A State is the smallest thing that does what internal/proxy does: it takes events
 // in the order in which they come and makes tables of them.
 type State struct {
-	vantage  service.Node
-	settings service.Settings
+	node     service.Node
 	services map[service.Name]*service.Service
 	slices   []*service.Slice // in the order in which they came
 	dirty    map[service.Name]bool
@@ -29,17 +28,14 @@ type State struct {
 }
 
 // NewState returns a State without objects.
-func NewState(v service.Node, s service.Settings) *State {
+func NewState(node service.Node) *State {
 	return &State{
-		vantage: v, settings: s,
+		node:     node,
 		services: map[service.Name]*service.Service{},
 		dirty:    map[service.Name]bool{},
 		builder:  service.NewBuilder(),
 	}
 }
-
-// Configure changes the settings of the next table.
-func (s *State) Configure(settings service.Settings) { s.settings = settings }
 
 // Apply notes an event; Event.Flush does nothing here.
 func (s *State) Apply(e Event) {
@@ -56,11 +52,13 @@ func (s *State) Apply(e Event) {
 		s.dirty[e.GoneService] = true
 	case e.GoneSlice != service.Name{}:
 		s.removeSlice(e.GoneSlice)
-	case e.Vantage != nil:
-		s.vantage = *e.Vantage
-		for n := range s.services {
-			s.dirty[n] = true
+	case e.Node != nil:
+		if !s.node.CompilesLike(*e.Node) {
+			for n := range s.services {
+				s.dirty[n] = true
+			}
 		}
+		s.node = *e.Node
 	}
 }
 
@@ -87,8 +85,8 @@ func (s *State) Table() *service.Table {
 				eps = append(eps, o)
 			}
 		}
-		s.builder.Set(service.Compile(svc, eps, s.vantage))
+		s.builder.Set(service.Compile(svc, eps, s.node))
 	}
 	clear(s.dirty)
-	return s.builder.Table(s.settings)
+	return s.builder.Table(s.node.Settings)
 }

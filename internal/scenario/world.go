@@ -6,7 +6,7 @@ import "net/netip"
 type Place struct {
 	Name   string
 	V4, V6 netip.Addr
-	OnNode bool // the vantage node itself or a pod on it
+	OnNode bool // the node itself or a pod on it
 }
 
 // Addr returns the place's address of a family.
@@ -21,9 +21,9 @@ func (p Place) Addr(is4 bool) netip.Addr {
 // of the outside are those that internal/testnet gives.
 var World = struct {
 	Pod, PodRemote, Node, Peer, Outside Place
-	// Extra are addresses that the vantage node has besides its main ones.
+	// Extra are addresses that the node has besides its main ones.
 	Extra Place
-	// Routed are sent to the vantage node, so that clients elsewhere can try its
+	// Routed are sent to the node, so that clients elsewhere can try its
 	// ClusterIPs, and the addresses of its load balancers and external IPs.
 	Routed []netip.Prefix
 }{
@@ -48,7 +48,7 @@ func place(name, v4, v6 string, onNode bool) Place {
 	return Place{Name: name, V4: netip.MustParseAddr(v4), V6: netip.MustParseAddr(v6), OnNode: onNode}
 }
 
-// ofNode reports whether the address is one of the vantage node's own.
+// ofNode reports whether the address is one of the node's own.
 func ofNode(a netip.Addr) bool {
 	w := &World
 	return a.IsLoopback() || a == w.Node.Addr(a.Is4()) || a == w.Extra.Addr(a.Is4())

@@ -28,10 +28,10 @@ type HealthCheck struct {
 	Endpoints4, Endpoints6 int
 }
 
-// Compile decides what the node at v does for svc, whose endpoints are in slices.
+// Compile decides what node does for svc, whose endpoints are in eps.
 // It never fails: what makes no sense is left out and reported in Entry.Problems.
-func Compile(svc *Service, eps []*Slice, v Node) *Entry {
-	c := compilation{svc: svc, v: v, entry: &Entry{Name: svc.Name, Created: svc.Created, slices: eps}}
+func Compile(svc *Service, eps []*Slice, node Node) *Entry {
+	c := compilation{svc: svc, node: node, entry: &Entry{Name: svc.Name, Created: svc.Created, slices: eps}}
 	c.entry.Problems = append(c.entry.Problems, svc.Problems...)
 	for _, s := range eps {
 		c.entry.Problems = append(c.entry.Problems, s.Problems...)
@@ -47,13 +47,13 @@ func Compile(svc *Service, eps []*Slice, v Node) *Entry {
 			continue
 		}
 		for _, ip := range c.families() {
-			c.port(port, ip, collect(eps, port, ip.Is4(), svc.Weighted, v.Name))
+			c.port(port, ip, collect(eps, port, ip.Is4(), svc.Weighted, node.Name))
 		}
 	}
 	if svc.HealthCheckNodePort != 0 && svc.ExternalLocal {
 		h := &HealthCheck{Service: svc.Name, Port: svc.HealthCheckNodePort}
 		for _, ip := range c.families() {
-			if n := localReady(eps, v.Name, ip.Is4()); ip.Is4() {
+			if n := localReady(eps, node.Name, ip.Is4()); ip.Is4() {
 				h.Endpoints4 = n
 			} else {
 				h.Endpoints6 = n
@@ -69,11 +69,11 @@ func Compile(svc *Service, eps []*Slice, v Node) *Entry {
 // does by default.
 func (c *compilation) algorithm() Algorithm {
 	if !c.svc.Balanced {
-		return c.v.Balance
+		return c.node.Balance
 	}
-	if c.v.Unsupported.Has(c.svc.Balance) {
-		c.problem("BalanceNotSupported", "this node's proxy mode cannot balance by %v; it balances by %v", c.svc.Balance, c.v.Balance)
-		return c.v.Balance
+	if c.node.Unsupported.Has(c.svc.Balance) {
+		c.problem("BalanceNotSupported", "this node's proxy mode cannot balance by %v; it balances by %v", c.svc.Balance, c.node.Balance)
+		return c.node.Balance
 	}
 	return c.svc.Balance
 }
@@ -81,7 +81,7 @@ func (c *compilation) algorithm() Algorithm {
 // compilation is one run of Compile.
 type compilation struct {
 	svc   *Service
-	v     Node
+	node  Node
 	ports []Port // those admitted so far
 	entry *Entry
 	// balance is how all frontends spread connections.
@@ -145,7 +145,7 @@ func usable(a netip.Addr) bool {
 
 // port adds the frontends that one port has in the family of ip.
 func (c *compilation) port(p Port, ip netip.Addr, all []candidate) {
-	set := categorize(all, p, c.svc, c.v)
+	set := categorize(all, p, c.svc, c.node)
 	name := PortName{c.svc.Name, p.Name}
 	var serving []netip.AddrPort
 	add := func(addr netip.Addr, port uint16, inside, outside *Route) *Frontend {
@@ -196,7 +196,7 @@ func (c *compilation) outsideAddresses() {
 		}
 	}
 	into(c.balancers, c.svc.BalancerIPs)
-	if len(c.svc.ExternalIPs) > 0 && c.v.RefuseExternalIPs {
+	if len(c.svc.ExternalIPs) > 0 && c.node.RefuseExternalIPs {
 		c.problem("ExternalIPsRefused", "spec.externalIPs are refused on this cluster; they are left out")
 		return
 	}
@@ -206,9 +206,9 @@ func (c *compilation) outsideAddresses() {
 // sources returns who may use a load balancer's address. kube-proxy's rules: ranges
 // of the other family do not count, none left or one of everything means everyone.
 func (c *compilation) sources(vip netip.Addr) []netip.Prefix {
-	primary := c.v.Primary6
+	primary := c.node.Primary6
 	if vip.Is4() {
-		primary = c.v.Primary4
+		primary = c.node.Primary4
 	}
 	var all []netip.Prefix
 	own := false
@@ -244,10 +244,11 @@ func (c *compilation) sources(vip netip.Addr) []netip.Prefix {
 // are masqueraded: their replies would otherwise not find back through this node.
 func (c *compilation) internal(set choice, is4 bool) *Route {
 	masq := MasqueradeHairpin
+	detect4, detect6 := c.node.Settings.Detect()
 	switch {
-	case c.v.MasqueradeAll:
+	case c.node.MasqueradeAll:
 		masq = MasqueradeAll
-	case is4 && c.v.Detect4, !is4 && c.v.Detect6:
+	case is4 && detect4, !is4 && detect6:
 		masq = MasqueradeOffCluster
 	}
 	if c.svc.InternalLocal {

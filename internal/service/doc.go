@@ -3,7 +3,7 @@
 //
 //	Service ─┐
 //	Slices  ─┼─ Compile ─→ Entry ─→ Builder.Set ─→ *Table ─→ a datapath's Sync
-//	Vantage ─┘  (pure)      one      (who owns an    (immutable)    │
+//	Node ────┘  (pure)      one      (who owns an    (immutable)    │
 //	                      Service     address)          └── Diff ───┘
 //
 // It hides every rule of kube-proxy: which endpoints a node may use, what happens

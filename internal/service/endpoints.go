@@ -149,7 +149,7 @@ type choice struct {
 //     but still serve. Hints do not apply.
 //
 // Weights come last: they share out what is left.
-func categorize(all []candidate, p Port, svc *Service, v Node) choice {
+func categorize(all []candidate, p Port, svc *Service, node Node) choice {
 	set := choice{all: all, keeps: keeps(p, svc)}
 	ready := func(c candidate) bool { return c.from.Ready }
 	draining := func(c candidate) bool { return c.from.Serving && c.from.Terminating }
@@ -157,7 +157,7 @@ func categorize(all []candidate, p Port, svc *Service, v Node) choice {
 
 	set.any = slices.ContainsFunc(all, func(c candidate) bool { return ready(c) || draining(c) })
 
-	if hinted := hints(all, v); hinted != nil {
+	if hinted := hints(all, node); hinted != nil {
 		set.cluster = pick(all, func(c candidate) bool { return ready(c) && hinted(c) })
 	} else {
 		set.cluster = pick(all, ready)
@@ -211,7 +211,7 @@ func (s choice) besides(inside, outside *Route) []netip.AddrPort {
 // hints returns the filter that topology hints ask for, nil if there is none. It is all
 // or nothing: hints count only if every ready endpoint has one of the kind and one of
 // them is for us, or part of a half-written update would decide where traffic goes.
-func hints(all []candidate, v Node) func(candidate) bool {
+func hints(all []candidate, n Node) func(candidate) bool {
 	usable := func(of func(candidate) []string, here string) bool {
 		found := false
 		for _, c := range all {
@@ -228,10 +228,10 @@ func hints(all []candidate, v Node) func(candidate) bool {
 	node := func(c candidate) []string { return c.from.NodeHints }
 	zone := func(c candidate) []string { return c.from.ZoneHints }
 	switch {
-	case usable(node, v.Name):
-		return func(c candidate) bool { return slices.Contains(c.from.NodeHints, v.Name) }
-	case usable(zone, v.Zone):
-		return func(c candidate) bool { return slices.Contains(c.from.ZoneHints, v.Zone) }
+	case usable(node, n.Name):
+		return func(c candidate) bool { return slices.Contains(c.from.NodeHints, n.Name) }
+	case usable(zone, n.Zone):
+		return func(c candidate) bool { return slices.Contains(c.from.ZoneHints, n.Zone) }
 	}
 	return nil
 }

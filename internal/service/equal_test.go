@@ -78,6 +78,35 @@ func TestEqualComparesEveryField(t *testing.T) {
 	}
 }
 
+// Every field of a Node makes every Service be compiled again; of Settings only whether
+// the node can tell pods from others.
+func TestCompilesLikeComparesEveryField(t *testing.T) {
+	fill := func() *service.Node {
+		return &service.Node{
+			Name: "node-1", Zone: "a", Primary4: netip.MustParseAddr("172.18.0.11"), Primary6: netip.MustParseAddr("fd00:172:18::11"),
+			Balance: service.RoundRobin, Unsupported: service.AlgorithmsOf(service.Maglev), RefuseExternalIPs: true, MasqueradeAll: true,
+			Settings: service.Settings{Pods: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}},
+		}
+	}
+	typ := reflect.TypeFor[service.Node]()
+	for i := range typ.NumField() {
+		a, b := fill(), fill()
+		if !a.CompilesLike(*b) {
+			t.Fatal("two nodes filled alike differ")
+		}
+		if field := reflect.ValueOf(b).Elem().Field(i); typ.Field(i).Name == "Settings" {
+			b.Settings.Pods = nil
+		} else if field.IsZero() {
+			t.Fatalf("%s: give it a value in the test", typ.Field(i).Name)
+		} else {
+			mutate(t, typ.Field(i).Name, field)
+		}
+		if a.CompilesLike(*b) {
+			t.Errorf("%s makes no difference", typ.Field(i).Name)
+		}
+	}
+}
+
 // fullFrontend has a value in every field.
 func fullFrontend() *service.Frontend {
 	route := func(last byte) *service.Route {
@@ -159,6 +188,8 @@ func mutate(t *testing.T, path string, v reflect.Value) {
 		return
 	}
 	switch v.Interface().(type) {
+	case netip.Addr:
+		v.Set(reflect.ValueOf(netip.MustParseAddr("192.0.2.99")))
 	case netip.AddrPort:
 		v.Set(reflect.ValueOf(netip.MustParseAddrPort("192.0.2.99:9")))
 	default:

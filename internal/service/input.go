@@ -22,7 +22,7 @@ type Service struct {
 	// Affinity is sessionAffinity ClientIP's timeout; 0: none.
 	Affinity time.Duration
 	// Balance is the algorithm that the Service asks for, if Balanced; else the
-	// Vantage's default counts.
+	// node's default counts.
 	Balance  Algorithm
 	Balanced bool
 	// Weighted says that the endpoints' weights count.
@@ -82,24 +82,35 @@ type SliceEndpoint struct {
 	NodeHints, ZoneHints []string
 }
 
-// A Vantage is for whom a Table is compiled: today a node.
+// A Node is what a Table is compiled for: all that the rules depend on besides the
+// objects themselves.
 type Node struct {
 	Name string // the node's name, as in SliceEndpoint.Node
 	Zone string // its label topology.kubernetes.io/zone; empty: none
-	// Detect4 and Detect6 say that the node can tell pods from others in that family
-	// (Settings.Pods has a prefix of it). Without that, traffic to ClusterIPs from
-	// outside is not masqueraded. Settings.Detect computes them.
-	Detect4, Detect6 bool
+	// Settings are the facts that the Table carries to the datapath. Whether the node can
+	// tell pods from other clients (Settings.Detect) also decides whether traffic to
+	// ClusterIPs from outside the cluster is masqueraded.
+	Settings Settings
 	// Primary4 and Primary6 are the node's own addresses. One that lies in a Service's
 	// Sources may come through the load balancer's address, which then counts as a
 	// source as well: that is what the packet carries when the node calls it.
 	Primary4, Primary6 netip.Addr
-	// Balance is the algorithm of Services that name none, and Lacks are the algorithms
-	// that the node's datapath cannot do.
+	// Balance is the algorithm of Services that name none, and Unsupported are the
+	// algorithms that the node's datapath cannot do.
 	Balance           Algorithm
 	Unsupported       Algorithms
 	RefuseExternalIPs bool // leave out ExternalIPs (KEP-5707: they can be abused)
-	MasqueradeAll     bool // masquerade everyone who uses a ClusterIP
+	MasqueradeAll     bool // masquerade every client of a ClusterIP
+}
+
+// CompilesLike reports whether Compile returns the same for n and o, whatever the Service:
+// if not, every Service must be compiled again. Of Settings only Detect counts.
+func (n Node) CompilesLike(o Node) bool {
+	n4, n6 := n.Settings.Detect()
+	o4, o6 := o.Settings.Detect()
+	return n.Name == o.Name && n.Zone == o.Zone && n4 == o4 && n6 == o6 &&
+		n.Primary4 == o.Primary4 && n.Primary6 == o.Primary6 && n.Balance == o.Balance && n.Unsupported == o.Unsupported &&
+		n.RefuseExternalIPs == o.RefuseExternalIPs && n.MasqueradeAll == o.MasqueradeAll
 }
 
 // A Problem is a part of an object that makes no sense and was left out, in words

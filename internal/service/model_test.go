@@ -14,13 +14,13 @@ import (
 
 // world is all objects at one moment: the input of the slow reference.
 type world struct {
-	v        service.Node
+	node     service.Node
 	services map[service.Name]*service.Service
 	slices   map[service.Name]*service.Slice
 }
 
-func newWorld(v service.Node) *world {
-	return &world{v: v, services: map[service.Name]*service.Service{}, slices: map[service.Name]*service.Slice{}}
+func newWorld(node service.Node) *world {
+	return &world{node: node, services: map[service.Name]*service.Service{}, slices: map[service.Name]*service.Slice{}}
 }
 
 func (w *world) apply(e scenario.Event) {
@@ -100,14 +100,14 @@ func (w *world) frontends(s *service.Service) map[service.Key]*service.Frontend 
 				}
 				add(p, vip, p.Port, in, out)
 				if i < len(s.BalancerIPs) {
-					all[key].Sources = guards(s.Sources, vip, w.v)
+					all[key].Sources = guards(s.Sources, vip, w.node)
 				}
 			}
 		}
 	}
 	for _, f := range all {
-		f.Affinity, f.Balance = s.Affinity, w.v.Balance
-		if s.Balanced && !w.v.Unsupported.Has(s.Balance) {
+		f.Affinity, f.Balance = s.Affinity, w.node.Balance
+		if s.Balanced && !w.node.Unsupported.Has(s.Balance) {
 			f.Balance = s.Balance
 		}
 	}
@@ -115,7 +115,7 @@ func (w *world) frontends(s *service.Service) map[service.Key]*service.Frontend 
 }
 
 // guards are who may use a load balancer's address, without those that others contain.
-func guards(all []netip.Prefix, vip netip.Addr, v service.Node) []netip.Prefix {
+func guards(all []netip.Prefix, vip netip.Addr, node service.Node) []netip.Prefix {
 	var out []netip.Prefix
 	for _, p := range all {
 		if p.Addr().Is4() != vip.Is4() {
@@ -125,7 +125,7 @@ func guards(all []netip.Prefix, vip netip.Addr, v service.Node) []netip.Prefix {
 			return nil
 		}
 		out = append(out, p)
-		if p.Contains(v.Primary4) || p.Contains(v.Primary6) {
+		if p.Contains(node.Primary4) || p.Contains(node.Primary6) {
 			out = append(out, netip.PrefixFrom(vip, vip.BitLen()))
 		}
 	}
@@ -142,14 +142,14 @@ func guards(all []netip.Prefix, vip netip.Addr, v service.Node) []netip.Prefix {
 
 // rules are those for the endpoints of one port in one family.
 type rules struct {
-	v   service.Node
-	svc *service.Service
-	eps map[netip.AddrPort]service.SliceEndpoint
-	is4 bool
+	node service.Node
+	svc  *service.Service
+	eps  map[netip.AddrPort]service.SliceEndpoint
+	is4  bool
 }
 
 func (w *world) rules(s *service.Service, p service.Port, is4 bool) rules {
-	r := rules{v: w.v, svc: s, is4: is4, eps: map[netip.AddrPort]service.SliceEndpoint{}}
+	r := rules{node: w.node, svc: s, is4: is4, eps: map[netip.AddrPort]service.SliceEndpoint{}}
 	for _, slice := range w.slices {
 		if slice.Service != s.Name {
 			continue
@@ -160,7 +160,7 @@ func (w *world) rules(s *service.Service, p service.Port, is4 bool) rules {
 			}
 			for _, e := range slice.Endpoints {
 				at := netip.AddrPortFrom(e.Addr, q.Port)
-				if old, ok := r.eps[at]; e.Addr.Is4() == is4 && (!ok || better(e, old, w.v.Name)) {
+				if old, ok := r.eps[at]; e.Addr.Is4() == is4 && (!ok || better(e, old, w.node.Name)) {
 					r.eps[at] = e
 				}
 			}
@@ -226,7 +226,7 @@ func (r rules) filter(keep func(service.SliceEndpoint) bool) []service.Endpoint 
 	var out []service.Endpoint
 	for at, e := range r.eps {
 		if keep(e) {
-			out = append(out, service.Endpoint{Addr: at, Local: e.Node == r.v.Name})
+			out = append(out, service.Endpoint{Addr: at, Local: e.Node == r.node.Name})
 		}
 	}
 	slices.SortFunc(out, func(a, b service.Endpoint) int { return a.Addr.Compare(b.Addr) })
@@ -241,11 +241,11 @@ func draining(e service.SliceEndpoint) bool { return e.Serving && e.Terminating 
 
 func (r rules) cluster() []service.Endpoint {
 	ours := ready
-	forNode := func(e service.SliceEndpoint) bool { return slices.Contains(e.NodeHints, r.v.Name) }
-	forZone := func(e service.SliceEndpoint) bool { return slices.Contains(e.ZoneHints, r.v.Zone) }
+	forNode := func(e service.SliceEndpoint) bool { return slices.Contains(e.NodeHints, r.node.Name) }
+	forZone := func(e service.SliceEndpoint) bool { return slices.Contains(e.ZoneHints, r.node.Zone) }
 	if r.hinted(func(e service.SliceEndpoint) []string { return e.NodeHints }, forNode) {
 		ours = func(e service.SliceEndpoint) bool { return e.Ready && forNode(e) }
-	} else if r.v.Zone != "" && r.hinted(func(e service.SliceEndpoint) []string { return e.ZoneHints }, forZone) {
+	} else if r.node.Zone != "" && r.hinted(func(e service.SliceEndpoint) []string { return e.ZoneHints }, forZone) {
 		ours = func(e service.SliceEndpoint) bool { return e.Ready && forZone(e) }
 	}
 	if eps := r.filter(ours); len(eps) > 0 {
@@ -268,7 +268,7 @@ func (r rules) hinted(hints func(service.SliceEndpoint) []string, ours func(serv
 
 func (r rules) local() []service.Endpoint {
 	here := func(of func(service.SliceEndpoint) bool) func(service.SliceEndpoint) bool {
-		return func(e service.SliceEndpoint) bool { return of(e) && e.Node == r.v.Name }
+		return func(e service.SliceEndpoint) bool { return of(e) && e.Node == r.node.Name }
 	}
 	if eps := r.filter(here(ready)); len(eps) > 0 {
 		return eps
@@ -278,10 +278,10 @@ func (r rules) local() []service.Endpoint {
 
 func (r rules) internal() *service.Route {
 	m := service.MasqueradeHairpin
-	if r.is4 && r.v.Detect4 || !r.is4 && r.v.Detect6 {
+	if detect4, detect6 := r.node.Settings.Detect(); r.is4 && detect4 || !r.is4 && detect6 {
 		m = service.MasqueradeOffCluster
 	}
-	if r.v.MasqueradeAll {
+	if r.node.MasqueradeAll {
 		m = service.MasqueradeAll
 	}
 	if r.svc.InternalLocal {
@@ -334,8 +334,8 @@ func checkModel(t *testing.T, rng *rand.Rand, events int) {
 	t.Helper()
 	r := scenario.NewRandom(rng)
 	r.Algorithms = algorithms(rng)
-	v, settings := r.Vantage()
-	w, state, shadow := newWorld(v), scenario.NewState(v, settings), newShadow(t)
+	node := r.Node()
+	w, state, shadow := newWorld(node), scenario.NewState(node), newShadow(t)
 	for i := range events {
 		e := r.Event()
 		w.apply(e)
@@ -356,7 +356,7 @@ func checkModel(t *testing.T, rng *rand.Rand, events int) {
 		if n != len(want) {
 			t.Fatalf("event %d: %d frontends, want %d\n%s", i, n, len(want), text(got))
 		}
-		if !got.Settings.Equal(settings) {
+		if !got.Settings.Equal(node.Settings) {
 			t.Fatalf("event %d: settings %v", i, got.Settings)
 		}
 	}

@@ -87,7 +87,7 @@ func TestOrders(t *testing.T) {
 			want := s.Table()
 			for name, events := range s.Orders(rng) {
 				orders++
-				state := scenario.NewState(s.Vantage, s.Settings)
+				state := scenario.NewState(s.Node)
 				shadow := newShadow(t)
 				for _, e := range events {
 					state.Apply(e)

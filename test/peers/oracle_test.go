@@ -282,12 +282,12 @@ func (o *oracle) forget() error {
 // for, not who is right.
 func (o *oracle) table(in objects, zone string) *service.Table {
 	n := kube.ConvertNode(o.node(zone))
-	settings, vantage := o.settings.Settings(n.Zone, n.Addrs, n.PodCIDRs)
-	settings.ServiceCIDRs = []netip.Prefix{netip.MustParsePrefix(services4), netip.MustParsePrefix(services6)}
+	view := o.settings.Node(n.Zone, n.Addrs, n.PodCIDRs)
+	view.Settings.ServiceCIDRs = []netip.Prefix{netip.MustParsePrefix(services4), netip.MustParsePrefix(services6)}
 	if o.config.pods != nil {
-		settings.Pods, settings.PodInterfaces = o.config.pods, nil
+		view.Settings.Pods, view.Settings.PodInterfaces = o.config.pods, nil
 	}
-	state := scenario.NewState(vantage, settings)
+	state := scenario.NewState(view)
 	for _, obj := range in {
 		switch obj := obj.(type) {
 		case *corev1.Service:

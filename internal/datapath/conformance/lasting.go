@@ -187,18 +187,18 @@ func (s suite) continuity(t testing.TB) {
 func (s suite) faults(t testing.TB) {
 	rng := testnet.Random(t)
 	gen := s.objects(rng)
-	v, settings := gen.Vantage()
+	node := gen.Node()
 	eps := pods(gen)
 	for i, e := range six() {
 		_, eps[service.Key{Addr: e.Addr, Proto: service.TCP}] = scenario.PodAddr(i, true)
 	}
-	r := newRig(t, s, v.Name, eps)
+	r := newRig(t, s, node.Name, eps)
 	faulty, ok := r.dp.(Faulty)
 	if !ok {
 		t.Skipf("%s has no writes that could be made to fail (FailWrites)", r.dp.Name())
 	}
 	steady := web("steady", "10.96.100.1:80", service.TCP, 0, 1)
-	state := scenario.NewState(v, settings)
+	state := scenario.NewState(node)
 	with := func() *service.Table {
 		table := state.Table()
 		all := append(table.Sorted(), steady)

@@ -141,7 +141,7 @@ func load() ([]*scenario.Scenario, error) {
 
 func (s suite) scenario(t testing.TB, one *scenario.Scenario) error {
 	table := one.Offer(s.offers).Table()
-	r := newRig(t, s, one.Vantage.Name, one.Endpoints())
+	r := newRig(t, s, one.Node.Name, one.Endpoints())
 	if err := r.sync(table); err != nil {
 		return err
 	}

@@ -50,18 +50,18 @@ func (s suite) empty(t testing.TB) {
 func (s suite) random(t testing.TB) {
 	rng := testnet.Random(t)
 	gen := s.objects(rng)
-	v, settings := gen.Vantage()
-	r := newRig(t, s, v.Name, pods(gen))
-	state := scenario.NewState(v, settings)
+	node := gen.Node()
+	r := newRig(t, s, node.Name, pods(gen))
+	state := scenario.NewState(node)
 	for round := range s.changes / 12 {
 		for step := range 8 {
 			for range 1 + rng.IntN(3) {
 				state.Apply(gen.Event())
 			}
 			if rng.IntN(6) == 0 {
-				_, s := gen.Vantage()
-				settings.NodePorts = s.NodePorts // may change; Pods and Detect go together
-				state.Configure(settings)
+				changed := node
+				changed.Settings.NodePorts = gen.Node().Settings.NodePorts
+				state.Apply(scenario.Event{Node: &changed})
 			}
 			if rng.IntN(6) == 0 {
 				r.reopen()
@@ -138,7 +138,7 @@ func bigService(i, round int) (*service.Service, []*service.Slice, service.Node)
 		addr := netip.AddrFrom4([4]byte{10, 244, byte(n), lo})
 		four.Endpoints = append(four.Endpoints, service.SliceEndpoint{Addr: addr, Ready: true, Serving: true, Node: fmt.Sprintf("node-%d", n)})
 	}
-	return s, []*service.Slice{four}, service.Node{Name: "node-1", Detect4: true, Detect6: true}
+	return s, []*service.Slice{four}, service.Node{Name: "node-1", Settings: service.Settings{PodInterfaces: []string{"veth*"}}}
 }
 
 // adopt: a new instance finds what another left for another table, and writes what
@@ -146,9 +146,9 @@ func bigService(i, round int) (*service.Service, []*service.Slice, service.Node)
 func (s suite) adopt(t testing.TB) {
 	rng := testnet.Random(t)
 	gen := s.objects(rng)
-	v, settings := gen.Vantage()
-	r := newRig(t, s, v.Name, pods(gen))
-	state := scenario.NewState(v, settings)
+	node := gen.Node()
+	r := newRig(t, s, node.Name, pods(gen))
+	state := scenario.NewState(node)
 	for range 60 {
 		state.Apply(gen.Event())
 	}

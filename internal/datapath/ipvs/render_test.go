@@ -113,8 +113,7 @@ func fresh(t *testing.T) *Datapath {
 // would take it, and rendering it again changes nothing.
 func TestRender(t *testing.T) {
 	gen := scenario.NewRandom(rand.New(rand.NewPCG(7, 0)))
-	v, settings := gen.Vantage()
-	state := scenario.NewState(v, settings)
+	state := scenario.NewState(gen.Node())
 	d, k := fresh(t), kernel{}
 	for range 400 {
 		state.Apply(gen.Event())
