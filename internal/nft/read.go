@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/google/nftables/userdata"
 	"github.com/mdlayher/netlink"
@@ -35,6 +36,8 @@ type Element struct {
 	Data      []byte // of a map of verdicts: nil
 	Comment   string
 	End       bool // it is the end of an interval
+	// Expires is the rest of its time; 0: it stays.
+	Expires time.Duration
 	// Packets and Bytes are what its counter says, if the set has counters.
 	Packets, Bytes uint64
 }
@@ -258,6 +261,11 @@ func parseElement(b []byte) (e Element, err error) {
 			return nested(b, value(&e.Data))
 		case unix.NFTA_SET_ELEM_FLAGS:
 			e.End = len(b) == 4 && binary.BigEndian.Uint32(b)&unix.NFT_SET_ELEM_INTERVAL_END != 0
+		case unix.NFTA_SET_ELEM_EXPIRATION:
+			if len(b) == 8 {
+				// The kernel says 0 in the last moment: such an entry must not stay for ever.
+				e.Expires = time.Duration(max(binary.BigEndian.Uint64(b), 1)) * time.Millisecond
+			}
 		case unix.NFTA_SET_ELEM_EXPR:
 			return e.counter(b)
 		case nftaSetElemExpressions:

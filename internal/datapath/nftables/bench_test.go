@@ -111,8 +111,8 @@ func BenchmarkOneEndpoint(b *testing.B) {
 	}
 }
 
-// BenchmarkColdSticky is BenchmarkCold with session affinity on every Service.
-func BenchmarkColdSticky(b *testing.B) {
+// BenchmarkColdAffinity is BenchmarkCold with session affinity on every Service.
+func BenchmarkColdAffinity(b *testing.B) {
 	for _, n := range sizes {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			enterNamespace(b)

@@ -21,14 +21,14 @@ func (d *Datapath) Check(ctx context.Context) (intact bool, err error) {
 	if d.table == nil {
 		return true, nil // the next Sync compares anyway
 	}
-	if len(d.swept) > 0 {
+	if len(d.pruneAgain) > 0 {
 		if err := d.watch.Begin(ctx); err != nil {
 			return true, err
 		}
-		if err := d.sweep(ctx, d.swept, false); err != nil {
+		if err := d.pruneAffinity(ctx, d.pruneAgain, false); err != nil {
 			return true, err
 		}
-		d.swept = nil
+		d.pruneAgain = nil
 		if err := d.watch.End(ctx, false); err != nil {
 			return true, err
 		}
@@ -63,12 +63,14 @@ func (s *state) same(o *state) bool {
 	members := func(a, b map[netip.Addr]int) bool {
 		return maps.EqualFunc(a, b, func(int, int) bool { return true })
 	}
-	return maps.EqualFunc(s.frontends, o.frontends, func(a, b *held) bool { return a.equal(b) }) &&
-		maps.Equal(s.chains, o.chains) && maps.Equal(s.learners, o.learners) && s.facts.equal(&o.facts) &&
-		members(s.hairpins, o.hairpins) && members(s.reserved, o.reserved)
+	return maps.EqualFunc(s.frontends, o.frontends, func(a, b *frontendState) bool { return a.equal(b) }) &&
+		maps.Equal(s.chains, o.chains) && maps.Equal(s.updateChains, o.updateChains) && s.settings.equal(&o.settings) &&
+		members(s.hairpins, o.hairpins) && members(s.clusterIPs, o.clusterIPs)
 }
 
-func (f *facts) equal(o *facts) bool {
-	hosts := func(f *facts) []netip.Addr { return slices.SortedFunc(slices.Values(f.hosts), netip.Addr.Compare) }
-	return f.settings().Equal(o.settings()) && slices.Equal(hosts(f), hosts(o))
+func (f *nodeSettings) equal(o *nodeSettings) bool {
+	hosts := func(f *nodeSettings) []netip.Addr {
+		return slices.SortedFunc(slices.Values(f.hosts), netip.Addr.Compare)
+	}
+	return f.table().Equal(o.table()) && slices.Equal(hosts(f), hosts(o))
 }

@@ -27,16 +27,16 @@ func TestCheckNotices(t *testing.T) {
 	sync(t, d, table)
 	rules := nft("list table inet fairway")
 	for _, command := range []string{
-		"delete element inet fairway services4 { 10.64.0.7 . tcp . 80 }",
+		"delete element inet fairway frontends4 { 10.64.0.7 . tcp . 80 }",
 		"delete element inet fairway endpoints4 { 10.64.0.7 . tcp . 80 . 0x1 }",
-		"add element inet fairway services4 { 10.9.9.9 . tcp . 80 : 0:1 }",
+		"add element inet fairway frontends4 { 10.9.9.9 . tcp . 80 : 0:1 }",
 		"flush map inet fairway endpoints4",
 		"flush set inet fairway hairpin4",
 		"flush set inet fairway pods4",
 		"flush chain inet fairway services",
 		"add rule inet fairway prerouting counter",
 		"replace rule inet fairway services handle HANDLE counter", // which keeps its handle
-		"flush chain inet fairway pick-2-far",
+		"flush chain inet fairway lb-random-2-masquerade-off-cluster",
 		"add chain inet fairway stranger",
 		"delete table inet fairway",
 		"flush ruleset",

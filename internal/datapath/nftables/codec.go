@@ -12,10 +12,10 @@ import (
 
 // Keys and data of elements, as the kernel keeps them: each field of a concatenation
 // in network order, padded to four bytes; numbers that are no packet fields (slots,
-// hows) in the byte order of the machine.
+// verdict IDs) in the byte order of the machine.
 
-// frontKey is the key of a frontend's element.
-func frontKey(k service.Key) []byte {
+// frontendKey is the key of a frontend's element.
+func frontendKey(k service.Key) []byte {
 	b := make([]byte, 0, 24)
 	switch a := k.Addr.Addr(); {
 	case a.IsUnspecified():
@@ -41,18 +41,18 @@ func slotKey(front []byte, slot uint32) []byte {
 // endpointData is the data of an endpoint's element.
 func endpointData(a netip.AddrPort) []byte { return portKey(a.Addr().AsSlice(), a.Port()) }
 
-func howData(h how) []byte { return binary.NativeEndian.AppendUint32(nil, uint32(h)) }
+func verdictData(h verdictID) []byte { return binary.NativeEndian.AppendUint32(nil, uint32(h)) }
 
-// parseHow is the inverse of howData.
-func parseHow(b []byte) (how, error) {
+// parseVerdict is the inverse of verdictData.
+func parseVerdict(b []byte) (verdictID, error) {
 	if len(b) < 4 {
-		return 0, fmt.Errorf("how has %d bytes", len(b))
+		return 0, fmt.Errorf("verdict ID has %d bytes", len(b))
 	}
-	return how(binary.NativeEndian.Uint32(b)), nil
+	return verdictID(binary.NativeEndian.Uint32(b)), nil
 }
 
-// parseFrontKey is the inverse of frontKey. nodePort tells which kind of map it is from.
-func parseFrontKey(b []byte, is4, nodePort bool) (service.Key, error) {
+// parseFrontendKey is the inverse of frontendKey. nodePort tells which kind of map it is from.
+func parseFrontendKey(b []byte, is4, nodePort bool) (service.Key, error) {
 	size := addrSize(is4)
 	addr := netip.IPv6Unspecified()
 	if is4 {
@@ -78,7 +78,7 @@ func parseSlotKey(b []byte, is4, nodePort bool) (service.Key, uint32, error) {
 	if len(b) < 4 {
 		return service.Key{}, 0, fmt.Errorf("slot key has %d bytes", len(b))
 	}
-	k, err := parseFrontKey(b[:len(b)-4], is4, nodePort)
+	k, err := parseFrontendKey(b[:len(b)-4], is4, nodePort)
 	return k, binary.NativeEndian.Uint32(b[len(b)-4:]), err
 }
 
@@ -99,17 +99,17 @@ func addrSize(is4 bool) int {
 	return 16
 }
 
-// comment is the comment of a frontend's element: whose it is, and how connections are
-// spread if not at random.
-func (h *held) comment() string {
+// comment is the comment of a frontend's element: its Service port, and the algorithm
+// where that is not random.
+func (h *frontendState) comment() string {
 	if h.balance == service.Random {
 		return h.name
 	}
 	return h.name + " " + h.balance.String()
 }
 
-// parseComment is the inverse of held.comment.
-func (h *held) parseComment(text string) (err error) {
+// parseComment is the inverse of frontendState.comment.
+func (h *frontendState) parseComment(text string) (err error) {
 	name, balance, has := strings.Cut(text, " ")
 	h.name = name
 	if has {

@@ -17,7 +17,7 @@ import (
 // between states; the others have none, and cost nothing. If traffic is counted, every
 // frontend has an element in connections and in traffic as well.
 //
-//	pick-3:  ip daddr . meta l4proto . th dport @connections4
+//	lb-random-3:  ip daddr . meta l4proto . th dport @connections4
 //	count:   ct original ip daddr . meta l4proto . ct original proto-dst @traffic4 accept
 
 // A tally is a set of bits: what is counted for a frontend.
@@ -37,9 +37,9 @@ var tallySets = [...]set{"rejects", "drops", "connections", "traffic"}
 func tallySet(bit int, k service.Key) (name string, key []byte) {
 	s := tallySets[bit]
 	if k.Addr.Addr().IsUnspecified() {
-		return nodeportSet(s), append([]byte{protoFamily(k.Addr.Addr().Is4()), 0, 0, 0}, frontKey(k)...)
+		return nodeportSet(s), append([]byte{protoFamily(k.Addr.Addr().Is4()), 0, 0, 0}, frontendKey(k)...)
 	}
-	return s.name(k.Addr.Addr().Is4()), frontKey(k)
+	return s.name(k.Addr.Addr().Is4()), frontendKey(k)
 }
 
 // nodeportSet is a tally's set for NodePorts of both families.
@@ -53,21 +53,21 @@ func protoFamily(is4 bool) byte {
 }
 
 // counted returns what is counted for h, which had some tallies before.
-func (h *held) counted(before tally, traffic bool) tally {
+func (h *frontendState) counted(before tally, traffic bool) tally {
 	is := before & (tallyRejects | tallyDrops)
 	if h.entry == 0 {
 		return 0
 	}
-	more := h.rare()
-	for _, way := range [...]how{h.way(), more.outside} {
-		switch way {
-		case howReject:
+	more := h.extraOrZero()
+	for _, v := range [...]verdictID{h.internalVerdict(), more.external} {
+		switch v {
+		case verdictReject:
 			is |= tallyRejects
-		case howDrop:
+		case verdictDrop:
 			is |= tallyDrops
 		}
 	}
-	if more.guarded {
+	if more.restricted {
 		is |= tallyDrops
 	}
 	if traffic {
@@ -77,7 +77,7 @@ func (h *held) counted(before tally, traffic bool) tally {
 }
 
 // tallies plans the elements that count.
-func (p *plan) tallies(k service.Key, was, is tally) {
+func (p *changeset) tallies(k service.Key, was, is tally) {
 	for bit := range tallySets {
 		had, has := was>>bit&1 != 0, is>>bit&1 != 0
 		if had == has {
@@ -86,9 +86,9 @@ func (p *plan) tallies(k service.Key, was, is tally) {
 		name, key := tallySet(bit, k)
 		w := nft.Write{Set: name, Key: key, Add: has, Del: had}
 		if has {
-			p.before = append(p.before, w)
+			p.early = append(p.early, w)
 		} else {
-			p.gone = append(p.gone, w)
+			p.late = append(p.late, w)
 		}
 	}
 }
@@ -97,7 +97,7 @@ func (p *plan) tallies(k service.Key, was, is tally) {
 func (r *reader) tallies() {
 	for bit := range tallySets {
 		r.counters(bit, func(k service.Key, _ nft.Element) {
-			r.held(k).tallies |= 1 << bit
+			r.frontend(k).tallies |= 1 << bit
 		})
 	}
 }
@@ -106,7 +106,7 @@ func (r *reader) tallies() {
 func (r *reader) counters(bit int, f func(service.Key, nft.Element)) {
 	for _, fam := range families {
 		r.each(tallySets[bit].name(fam.is4), func(e nft.Element) error {
-			k, err := parseFrontKey(e.Key, fam.is4, false)
+			k, err := parseFrontendKey(e.Key, fam.is4, false)
 			if err == nil {
 				f(k, e)
 			}
@@ -117,7 +117,7 @@ func (r *reader) counters(bit int, f func(service.Key, nft.Element)) {
 		if len(e.Key) < 4 {
 			return fmt.Errorf("key has %d bytes", len(e.Key))
 		}
-		k, err := parseFrontKey(e.Key[4:], e.Key[0] == unix.NFPROTO_IPV4, true)
+		k, err := parseFrontendKey(e.Key[4:], e.Key[0] == unix.NFPROTO_IPV4, true)
 		if err == nil {
 			f(k, e)
 		}
@@ -166,13 +166,13 @@ func (d *Datapath) Counts(ctx context.Context) (map[service.PortName]datapath.Co
 }
 
 // connection counts a connection that is about to be translated.
-func (f family) connection(h how) []expr.Any {
-	nodePort := h&howNodePort != 0
+func (f family) connection(h verdictID) []expr.Any {
+	nodePort := h&verdictNodePort != 0
 	if !nodePort {
-		front, _ := f.front(false)
-		return append(append(f.match(), front...), &expr.Lookup{SourceRegister: firstReg, SetName: "connections" + f.digit()})
+		front, _ := f.loadFrontend(false)
+		return append(append(f.family(), front...), &expr.Lookup{SourceRegister: firstReg, SetName: "connections" + f.digit()})
 	}
-	return append(f.match(),
+	return append(f.family(),
 		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: firstReg},
 		&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: firstReg + 1},
 		&expr.Payload{DestRegister: firstReg + 2, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},

@@ -24,7 +24,7 @@ func (d *Datapath) Dump(ctx context.Context) (*service.Table, error) {
 		return nil, fmt.Errorf("dump nftables: %w", err)
 	}
 	if d.table == nil {
-		d.kept = read
+		d.adopted = read
 	}
 	var all []*service.Frontend
 	for k, h := range read.state.frontends {
@@ -36,49 +36,49 @@ func (d *Datapath) Dump(ctx context.Context) (*service.Table, error) {
 			all = append(all, f)
 		}
 	}
-	return service.NewTable(read.state.facts.settings(), all), nil
+	return service.NewTable(read.state.settings.table(), all), nil
 }
 
 // frontend translates what is held for k. Endpoints that no frontend leads to do
 // nothing, so they are not part of the table.
-func (s *state) frontend(k service.Key, h *held) (*service.Frontend, error) {
-	if h.way() == 0 {
+func (s *state) frontend(k service.Key, h *frontendState) (*service.Frontend, error) {
+	if h.internalVerdict() == 0 {
 		return nil, nil
 	}
 	name, err := service.ParsePortName(h.name)
 	if err != nil {
 		return nil, fmt.Errorf("%v: %w", k, err)
 	}
-	more := h.rare()
-	inside := s.route(h.way(), h.slots)
-	inside.Local = more.local && inside.Action == service.Forward
+	more := h.extraOrZero()
+	internal := s.route(h.internalVerdict(), h.slots)
+	internal.Local = more.local && internal.Action == service.Forward
 	f := &service.Frontend{
-		Addr: k.Addr, Proto: k.Proto, Service: name, Internal: inside, External: inside,
-		ClusterIP: s.reserved[k.Addr.Addr()] > 0, Balance: h.balance,
+		Addr: k.Addr, Proto: k.Proto, Service: name, Internal: internal, External: internal,
+		ClusterIP: s.clusterIPs[k.Addr.Addr()] > 0, Balance: h.balance,
 		Affinity: time.Duration(more.seconds) * time.Second,
 	}
-	if h.entry != howCloser {
+	if h.entry != verdictPolicyCheck {
 		return f, nil
 	}
 	for _, r := range more.sources {
 		f.Sources = append(f.Sources, r.Prefixes()...)
 	}
-	if more.outside != 0 {
-		f.External = s.route(more.outside, more.outsideSlots)
-		f.External.Local = more.outsideLocal && f.External.Action == service.Forward
+	if more.external != 0 {
+		f.External = s.route(more.external, more.externalSlots)
+		f.External.Local = more.localExternal && f.External.Action == service.Forward
 	}
 	return f, nil
 }
 
-// route translates a how and its slots. Only as many slots as the how picks from are
+// route translates a verdict ID and its slots. Only as many slots as the ID has are
 // endpoints.
-func (s *state) route(h how, slots []slot) *service.Route {
-	if h.own() {
-		h = s.chains[h].what
+func (s *state) route(h verdictID, slots []slot) *service.Route {
+	if h.isDedicated() {
+		h = s.does(h)
 	}
 	r := h.route()
 	n, _ := h.slots()
-	if !h.picks() || n == 0 {
+	if !h.balances() || n == 0 {
 		return r
 	}
 	for _, at := range slots[:min(int(n), len(slots))] {

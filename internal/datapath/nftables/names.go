@@ -11,21 +11,19 @@ import (
 // Names of kernel objects. Those that ruleset.nft.tmpl declares stand there with what
 // they are for.
 const (
-	tableName  = "fairway"
-	waysMap    = "ways"
-	learnerMap = "learners"
-	podLinks   = "pod-interfaces"
+	tableName       = "fairway"
+	dispatchMap     = "dispatch"
+	affinityUpdates = "affinity-updates"
+	podInterfaces   = "pod-interfaces"
 )
 
-// dynamic reports whether a chain is one that is written over netlink, when it is first
-// needed: "pick-3-far", "turn-7", "remember-10800".
-func dynamic(chain string) bool {
-	for _, prefix := range []string{"pick-", "outside-", "nodeport-outside-", "nodeport-", "turn-"} {
-		if rest, ok := strings.CutPrefix(chain, prefix); ok && rest != "" && rest[0] >= '0' && rest[0] <= '9' {
-			return true
-		}
-	}
-	return strings.HasPrefix(chain, rememberPrefix)
+// lbChainPrefix begins the names of the load-balancing chains.
+const lbChainPrefix = "lb-"
+
+// writtenChain reports whether a chain is one that is written over netlink, when it is
+// first needed: "lb-random-3", "lb-rr-7", "affinity-update-10800".
+func writtenChain(chain string) bool {
+	return strings.HasPrefix(chain, lbChainPrefix) || strings.HasPrefix(chain, affinityChainPrefix)
 }
 
 // A set is a map or set of the program, one for each family: its name is followed
@@ -33,27 +31,27 @@ func dynamic(chain string) bool {
 type set string
 
 const (
-	services          set = "services"
-	inside            set = "inside"
-	outside           set = "outside"
-	nodeport          set = "nodeport"
-	nodeportInside    set = "nodeport-inside"
-	nodeportOutside   set = "nodeport-outside"
-	endpoints         set = "endpoints"
-	nodeportEndpoints set = "nodeport-endpoints"
-	pods              set = "pods"
-	nodeportHosts     set = "nodeport-hosts"
-	nodeportAddresses set = "nodeport-addresses"
-	hairpin           set = "hairpin"
-	guarded           set = "guarded"
-	sources           set = "sources"
-	reserved          set = "reserved"
-	serviceCIDRs      set = "service-cidrs"
-	stickies          set = "sticky"
-	stickyOutside     set = "sticky-outside"
-	nodeportSticky    set = "nodeport-sticky"
-	nodeportStickyOut set = "nodeport-sticky-outside"
-	affinity          set = "affinity"
+	frontends                    set = "frontends"
+	frontendsInternal            set = "frontends-internal"
+	frontendsExternal            set = "frontends-external"
+	nodeports                    set = "nodeports"
+	nodeportsInternal            set = "nodeports-internal"
+	nodeportsExternal            set = "nodeports-external"
+	endpoints                    set = "endpoints"
+	nodeportEndpoints            set = "nodeport-endpoints"
+	pods                         set = "pods"
+	nodeportHosts                set = "nodeport-hosts"
+	nodeportAddresses            set = "nodeport-addresses"
+	hairpin                      set = "hairpin"
+	sourceRestricted             set = "source-restricted"
+	sourceRanges                 set = "source-ranges"
+	clusterIPs                   set = "cluster-ips"
+	serviceCIDRs                 set = "service-cidrs"
+	affinityIDs                  set = "affinity-ids"
+	affinityIDsExternal          set = "affinity-ids-external"
+	affinityIDsNodeports         set = "affinity-ids-nodeports"
+	affinityIDsNodeportsExternal set = "affinity-ids-nodeports-external"
+	affinityClients              set = "affinity-clients"
 )
 
 // name returns the kernel's name of the set for a family.
@@ -64,147 +62,138 @@ func (s set) name(is4 bool) string {
 	return string(s) + "6"
 }
 
-// A how says what becomes of a packet; it is the data of the frontends' maps and the
-// key of the map ways. Its bits are explained in ruleset.nft.tmpl. Zero stands for
+// A verdictID says what becomes of a packet: it is the data of the frontends' maps and
+// the key of the map dispatch. ruleset.nft.tmpl explains its bits. Zero stands for
 // "no element".
-type how uint32
+type verdictID uint32
 
 const (
-	howFar      how = 1 << 16
-	howAll      how = 2 << 16
-	howOutside  how = 4 << 16
-	howNodePort how = 8 << 16
-	howSticky   how = 16 << 16
-	howRing     how = 0x60 << 16 // these bits are one of:
-	howTurns    how = 0x20 << 16
-	howSource   how = 0x40 << 16
-	howDest     how = 0x60 << 16
-	howOnly4    how = 0x100 << 16 // a chain for one family
-	howOnly6    how = 0x200 << 16
-	howMajor    how = 0xffff << 16
-	howOwn      how = 0xe000 << 16 // a chain of one frontend's own; the other 28 bits number it
-	howOwnMask  how = 0xf000 << 16
-	howReject   how = 0xf000<<16 | 1
-	howDrop     how = 0xf000<<16 | 2
-	howCloser   how = 0xf000<<16 | 3
+	verdictMasqueradeOffCluster verdictID = 1 << 16
+	verdictMasqueradeAll        verdictID = 2 << 16
+	verdictExternal             verdictID = 4 << 16
+	verdictNodePort             verdictID = 8 << 16
+	verdictAffinity             verdictID = 16 << 16
+	verdictAlgorithm            verdictID = 0x60 << 16 // these bits are one of:
+	verdictRoundRobin           verdictID = 0x20 << 16
+	verdictSourceHash           verdictID = 0x40 << 16
+	verdictDestHash             verdictID = 0x60 << 16
+	verdictIPv4Only             verdictID = 0x100 << 16 // a chain for one family
+	verdictIPv6Only             verdictID = 0x200 << 16
+	verdictMajor                verdictID = 0xffff << 16
+	verdictDedicated            verdictID = 0xe000 << 16 // a chain for one frontend only; the other 28 bits number it
+	verdictDedicatedMask        verdictID = 0xf000 << 16
+	verdictReject               verdictID = 0xf000<<16 | 1
+	verdictDrop                 verdictID = 0xf000<<16 | 2
+	verdictPolicyCheck          verdictID = 0xf000<<16 | 3
 )
 
 // maxSlots is how many slots a list can have: minor has 16 bits.
 const maxSlots = lb.MaxSlots
 
-// outsideOffset is the first slot of the list for clients from outside.
-const outsideOffset = 65536
+// externalOffset is the first slot of the list for external clients.
+const externalOffset = 65536
 
-// howTo translates a route to a frontend that is balanced in a way, with so many slots.
-// isOutside selects the list for clients from outside.
-func howTo(r *service.Route, balance service.Algorithm, slots int, nodePort, isOutside, isSticky bool) how {
+// verdictFor translates a route that has the given number of slots. external selects the
+// list for external clients.
+func verdictFor(r *service.Route, balance service.Algorithm, slots int, nodePort, external, affinity bool) verdictID {
 	switch r.Action {
 	case service.Reject:
-		return howReject
+		return verdictReject
 	case service.Drop:
-		return howDrop
+		return verdictDrop
 	}
-	h := how(slots)
+	v := verdictID(slots)
 	switch r.Masquerade {
 	case service.MasqueradeOffCluster:
-		h |= howFar
+		v |= verdictMasqueradeOffCluster
 	case service.MasqueradeAll:
-		h |= howAll
+		v |= verdictMasqueradeAll
 	}
 	switch balance {
 	case service.RoundRobin:
-		h |= howTurns
+		v |= verdictRoundRobin
 	case service.SourceHash, service.Maglev:
-		h |= howSource
+		v |= verdictSourceHash
 	case service.DestHash:
-		h |= howDest
+		v |= verdictDestHash
 	}
 	for _, bit := range [...]struct {
-		how how
-		set bool
-	}{{howNodePort, nodePort}, {howOutside, isOutside}, {howSticky, isSticky}} {
+		verdict verdictID
+		set     bool
+	}{{verdictNodePort, nodePort}, {verdictExternal, external}, {verdictAffinity, affinity}} {
 		if bit.set {
-			h |= bit.how
+			v |= bit.verdict
 		}
 	}
-	return h
+	return v
 }
 
-// route is the inverse of howTo but for the endpoints.
-func (h how) route() *service.Route {
+// route is the inverse of verdictFor but for the endpoints.
+func (v verdictID) route() *service.Route {
 	switch {
-	case h == howReject:
+	case v == verdictReject:
 		return &service.Route{Action: service.Reject}
-	case h == howDrop:
+	case v == verdictDrop:
 		return &service.Route{Action: service.Drop}
-	case h&howAll != 0:
+	case v&verdictMasqueradeAll != 0:
 		return &service.Route{Masquerade: service.MasqueradeAll}
-	case h&howFar != 0:
+	case v&verdictMasqueradeOffCluster != 0:
 		return &service.Route{Masquerade: service.MasqueradeOffCluster}
 	}
 	return &service.Route{}
 }
 
-// own reports whether h is a chain of one frontend's own.
-func (h how) own() bool { return h&howOwnMask == howOwn }
+// isDedicated reports whether v leads to a chain that serves one frontend only.
+func (v verdictID) isDedicated() bool { return v&verdictDedicatedMask == verdictDedicated }
 
-// picks reports whether h leads to a chain that picks an endpoint.
-func (h how) picks() bool { return h != 0 && h&howOwnMask != howReject&howOwnMask }
-
-// slots returns from how many slots h picks, and from which on.
-func (h how) slots() (n, offset uint32) {
-	if h&howOutside != 0 {
-		offset = outsideOffset
-	}
-	return uint32(h &^ howMajor), offset
+// balances reports whether v leads to a load-balancing chain.
+func (v verdictID) balances() bool {
+	return v != 0 && v&verdictDedicatedMask != verdictReject&verdictDedicatedMask
 }
 
-// String returns how as nft prints it: "1:3".
-func (h how) String() string { return fmt.Sprintf("%x:%x", uint32(h>>16), uint32(h&0xffff)) }
+// slots returns among how many slots v balances, and the first one.
+func (v verdictID) slots() (n, offset uint32) {
+	if v&verdictExternal != 0 {
+		offset = externalOffset
+	}
+	return uint32(v &^ verdictMajor), offset
+}
 
-// parseHowText is the inverse of String.
-func parseHowText(s string) (how, error) {
+// String returns the ID as nft prints it: "1:3".
+func (v verdictID) String() string { return fmt.Sprintf("%x:%x", uint32(v>>16), uint32(v&0xffff)) }
+
+// parseVerdictText is the inverse of String.
+func parseVerdictText(s string) (verdictID, error) {
 	var major, minor uint32
 	if _, err := fmt.Sscanf(s, "%x:%x", &major, &minor); err != nil {
-		return 0, fmt.Errorf("%q is no how: %w", s, err)
+		return 0, fmt.Errorf("%q is no verdict ID: %w", s, err)
 	}
-	return how(major<<16 | minor), nil
+	return verdictID(major<<16 | minor), nil
 }
 
-// chain returns the name of the chain that does it: "nodeport-outside-3-all".
-func (h how) chain() string {
+// chainName returns the name of the chain that the ID leads to:
+// "lb-random-3-nodeport-external-masquerade-all".
+func (v verdictID) chainName() string {
 	switch {
-	case h == howReject:
+	case v == verdictReject:
 		return "refused"
-	case h == howDrop:
+	case v == verdictDrop:
 		return "dropped"
-	case h.own():
-		return fmt.Sprintf("turn-%d", h&^howOwnMask)
+	case v.isDedicated():
+		return fmt.Sprintf("%srr-%d", lbChainPrefix, v&^verdictDedicatedMask)
 	}
-	name := "pick"
-	switch h & (howNodePort | howOutside) {
-	case howNodePort:
-		name = "nodeport"
-	case howOutside:
-		name = "outside"
-	case howNodePort | howOutside:
-		name = "nodeport-outside"
-	}
-	name = fmt.Sprintf("%s-%d", name, h&^howMajor)
-	switch h & howRing {
-	case howSource:
-		name += "-source"
-	case howDest:
-		name += "-dest"
-	}
-	switch {
-	case h&howAll != 0:
-		name += "-all"
-	case h&howFar != 0:
-		name += "-far"
-	}
-	if h&howSticky != 0 {
-		name += "-sticky"
+	algorithm := map[verdictID]string{0: "random", verdictSourceHash: "source", verdictDestHash: "dest"}[v&verdictAlgorithm]
+	name := fmt.Sprintf("%s%s-%d", lbChainPrefix, algorithm, v&^verdictMajor)
+	for _, bit := range [...]struct {
+		verdict verdictID
+		suffix  string
+	}{
+		{verdictNodePort, "-nodeport"}, {verdictExternal, "-external"}, {verdictMasqueradeAll, "-masquerade-all"},
+		{verdictMasqueradeOffCluster, "-masquerade-off-cluster"}, {verdictAffinity, "-affinity"},
+	} {
+		if v&bit.verdict != 0 {
+			name += bit.suffix
+		}
 	}
 	return name
 }

@@ -1,8 +1,8 @@
 // Package nftables is the datapath that uses nf_tables.
 //
-//	Table ─ Diff ─→ changes ─ hold ─→ what the kernel shall hold ─ plan ─→ writes ─ Commit ─→ kernel
-//	                            ↑                                                              │
-//	                            └───────────────── state ←───────────── read (first, or after an error)
+//	Table ─ Diff ─→ changes ─ render ─→ frontendState ─ changeset ─→ writes ─ Commit ─→ kernel
+//	                             ↑                                                       │
+//	                             └─────────── state ←───────── read (first, or after an error)
 //
 // The program (ruleset.nft.tmpl) is constant; it is loaded as text once per version and
 // says how a packet goes. A Service is a handful of elements of its maps, so that a
@@ -46,22 +46,22 @@ type Config struct {
 
 // Datapath implements datapath.Datapath.
 type Datapath struct {
-	program *nft.Program
-	chains  chains
-	count   bool // traffic is counted
-	kernel  *nft.Table
-	watch   *nft.Watch     // over what is in the kernel since state was read
-	table   *service.Table // what the kernel holds; nil: not known, read it
-	state   *state         // the same, as elements
-	pending bool           // the kernel does not run our program yet
-	kept    kept           // what Dump has read, for the first Sync
-	verify  time.Time      // when Check may read the elements again
-	swept   map[id]bool    // ids to sweep once more at the next Check
-	reload  bool           // the rules were changed: load the program again
+	program    *nft.Program
+	writer     ruleWriter
+	count      bool // traffic is counted
+	kernel     *nft.Table
+	watch      *nft.Watch          // over what is in the kernel since state was read
+	table      *service.Table      // what the kernel holds; nil: not known, read it
+	state      *state              // the same, as elements
+	pending    bool                // the kernel does not run our program yet
+	adopted    readResult          // what Dump has read, for the first Sync
+	verify     time.Time           // when Check may read the elements again
+	pruneAgain map[affinityID]bool // affinity IDs to prune once more at the next Check
+	reload     bool                // the rules were changed: load the program again
 }
 
 // kept is a state that was read, good as long as the generation is the same.
-type kept struct {
+type readResult struct {
 	state      *state
 	watch      *nft.Watch
 	generation uint32
@@ -77,16 +77,16 @@ func New(cfg Config) (*Datapath, error) {
 	if cfg.Mark == 0 {
 		cfg.Mark = DefaultMark
 	}
-	d := &Datapath{kernel: nft.New(tableName), chains: chains{mark: cfg.Mark, count: cfg.CountTraffic}, count: cfg.CountTraffic}
+	d := &Datapath{kernel: nft.New(tableName), writer: ruleWriter{mark: cfg.Mark, count: cfg.CountTraffic}, count: cfg.CountTraffic}
 	d.program = &nft.Program{
 		Source: rulesetText,
 		Data: map[string]any{
-			"Mark": fmt.Sprintf("%#x", cfg.Mark), "Reject": howReject, "Drop": howDrop, "Closer": howCloser,
-			"OutsideOffset": outsideOffset, "DropInvalid": true,
+			"Mark": fmt.Sprintf("%#x", cfg.Mark), "Reject": verdictReject, "Drop": verdictDrop, "PolicyCheck": verdictPolicyCheck,
+			"ExternalOffset": externalOffset, "DropInvalid": true,
 			"Count": cfg.CountTraffic, "Protocols": []string{"tcp", "udp", "sctp"},
 		},
-		Salt: d.chains.salt(),
-		Keep: dynamic,
+		Salt: d.writer.salt(),
+		Keep: writtenChain,
 	}
 	if _, err := d.Program(); err != nil {
 		return nil, err
@@ -115,7 +115,7 @@ func (d *Datapath) Probe() error { return d.kernel.Probe(context.Background()) }
 
 // Close implements datapath.Datapath.
 func (d *Datapath) Close() {
-	d.table, d.state, d.kept = nil, nil, kept{}
+	d.table, d.state, d.adopted = nil, nil, readResult{}
 	d.kernel.Close()
 }
 

@@ -14,39 +14,42 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// read returns what the kernel holds. Sets that are not there, in the table of an older
-// program, hold nothing.
+// read returns what the kernel holds. Of sets that are not there, in the table of an older
+// program, their former names are read.
 func read(ctx context.Context, t *nft.Table) (*state, error) {
-	r := reader{ctx: ctx, Table: t, state: newState()}
-	r.ways()
+	r := reader{ctx: ctx, Table: t, state: newState(), former: map[string]string{}}
+	for _, one := range renamed() {
+		r.former[one.Name] = one.Former
+	}
+	r.dispatch()
 	for _, f := range families {
-		r.fronts(f.is4, services, false, func(h *held, how how) { h.entry = how })
-		r.fronts(f.is4, nodeport, true, func(h *held, how how) { h.entry = how })
-		r.fronts(f.is4, inside, false, func(h *held, how how) { h.most().inside = how })
-		r.fronts(f.is4, nodeportInside, true, func(h *held, how how) { h.most().inside = how })
-		r.fronts(f.is4, outside, false, func(h *held, how how) { h.most().outside = how })
-		r.fronts(f.is4, nodeportOutside, true, func(h *held, how how) { h.most().outside = how })
+		r.entries(f.is4, frontends, false, func(h *frontendState, v verdictID) { h.entry = v })
+		r.entries(f.is4, nodeports, true, func(h *frontendState, v verdictID) { h.entry = v })
+		r.entries(f.is4, frontendsInternal, false, func(h *frontendState, v verdictID) { h.ensureExtra().internal = v })
+		r.entries(f.is4, nodeportsInternal, true, func(h *frontendState, v verdictID) { h.ensureExtra().internal = v })
+		r.entries(f.is4, frontendsExternal, false, func(h *frontendState, v verdictID) { h.ensureExtra().external = v })
+		r.entries(f.is4, nodeportsExternal, true, func(h *frontendState, v verdictID) { h.ensureExtra().external = v })
 		r.slots(f.is4, endpoints, false)
 		r.slots(f.is4, nodeportEndpoints, true)
-		r.guards(f.is4)
+		r.sourceRanges(f.is4)
 		for _, nodePort := range []bool{false, true} {
-			r.sticky(f.is4, nodePort, false)
-			r.sticky(f.is4, nodePort, true)
+			r.affinityIDs(f.is4, nodePort, false)
+			r.affinityIDs(f.is4, nodePort, true)
 		}
 		r.members(f.is4, hairpin, func(a netip.Addr) { r.state.hairpins[a] = 1 })
-		r.members(f.is4, reserved, func(a netip.Addr) { r.state.reserved[a] = 1 })
-		facts := &r.state.facts
+		r.members(f.is4, clusterIPs, func(a netip.Addr) { r.state.clusterIPs[a] = 1 })
+		facts := &r.state.settings
 		r.members(f.is4, nodeportHosts, func(a netip.Addr) { facts.hosts = append(facts.hosts, a) })
 		facts.pods = append(facts.pods, r.prefixes(pods, f.is4)...)
-		facts.services = append(facts.services, r.prefixes(serviceCIDRs, f.is4)...)
+		facts.serviceCIDRs = append(facts.serviceCIDRs, r.prefixes(serviceCIDRs, f.is4)...)
 		facts.nodePorts = append(facts.nodePorts, r.prefixes(nodeportAddresses, f.is4)...)
 	}
 	r.tallies()
-	r.links()
-	r.learners()
+	r.podInterfaces()
+	r.affinityUpdates()
 	for k, h := range r.state.frontends {
-		h.count(r.state.uses, +1)
-		r.state.listAll(k, h, true)
+		h.countUses(r.state.chainUses, +1)
+		r.state.trackAffinity(k, h, true)
 	}
 	return r.state, r.err
 }
@@ -56,55 +59,61 @@ type reader struct {
 	ctx context.Context // of this reading
 	*nft.Table
 	state *state
-	err   error
+	// former are what sets were called that are not there yet.
+	former map[string]string
+	err    error
 }
 
 // each calls f for every element of a set.
 func (r *reader) each(name string, f func(e nft.Element) error) {
 	if r.err == nil {
-		r.err = r.missing(r.Elements(r.ctx, name, f))
+		err := r.Elements(r.ctx, name, f)
+		if former := r.former[name]; former != "" && errors.Is(err, os.ErrNotExist) {
+			err = r.Elements(r.ctx, former, f)
+		}
+		r.err = r.ignoreMissing(err)
 	}
 }
 
-// missing forgives that a set is not there.
-func (r *reader) missing(err error) error {
+// ignoreMissing ignores that a set is not there.
+func (r *reader) ignoreMissing(err error) error {
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
 	return err
 }
 
-// held returns the frontend of a key, to be filled.
-func (r *reader) held(k service.Key) *held {
+// frontend returns the state of a frontend, to be filled.
+func (r *reader) frontend(k service.Key) *frontendState {
 	h := r.state.frontends[k]
 	if h == nil {
-		h = &held{}
+		h = &frontendState{}
 		r.state.frontends[k] = h
 	}
 	return h
 }
 
-// most returns what few frontends have, to be filled.
-func (h *held) most() *more {
-	if h.more == nil {
-		h.more = &more{}
+// ensureExtra returns what few frontends have, to be filled.
+func (h *frontendState) ensureExtra() *extraState {
+	if h.extra == nil {
+		h.extra = &extraState{}
 	}
-	return h.more
+	return h.extra
 }
 
-func (r *reader) fronts(is4 bool, s set, nodePort bool, put func(*held, how)) {
+func (r *reader) entries(is4 bool, s set, nodePort bool, put func(*frontendState, verdictID)) {
 	r.each(s.name(is4), func(e nft.Element) error {
-		k, err := parseFrontKey(e.Key, is4, nodePort)
+		k, err := parseFrontendKey(e.Key, is4, nodePort)
 		if err != nil {
 			return err
 		}
-		how, err := parseHow(e.Data)
+		v, err := parseVerdict(e.Data)
 		if err != nil {
 			return err
 		}
-		h := r.held(k)
-		put(h, how)
-		if s == services || s == nodeport {
+		h := r.frontend(k)
+		put(h, v)
+		if s == frontends || s == nodeports {
 			return h.parseComment(e.Comment)
 		}
 		return nil
@@ -125,16 +134,16 @@ func (r *reader) slots(is4 bool, s set, nodePort bool) {
 		if err != nil {
 			return err
 		}
-		h := r.held(k)
+		h := r.frontend(k)
 		list := &h.slots
-		if at >= outsideOffset {
-			list, at = &h.most().outsideSlots, at-outsideOffset
+		if at >= externalOffset {
+			list, at = &h.ensureExtra().externalSlots, at-externalOffset
 		}
 		if at >= maxSlots {
 			return fmt.Errorf("slot %d of %v is out of range", at, k)
 		}
 		if *list == nil {
-			n, _ := h.way().slots()
+			n, _ := h.internalVerdict().slots()
 			*list = make([]slot, 0, min(max(n, at+1), maxSlots))
 		}
 		for len(*list) <= int(at) {
@@ -145,56 +154,56 @@ func (r *reader) slots(is4 bool, s set, nodePort bool) {
 	})
 }
 
-// sticky reads the ids of frontends.
-func (r *reader) sticky(is4, nodePort, outside bool) {
-	r.each(stickySet(nodePort, outside).name(is4), func(e nft.Element) error {
-		k, err := parseFrontKey(e.Key, is4, nodePort)
+// affinityIDs reads the affinity IDs of frontends.
+func (r *reader) affinityIDs(is4, nodePort, external bool) {
+	r.each(affinityIDSet(nodePort, external).name(is4), func(e nft.Element) error {
+		k, err := parseFrontendKey(e.Key, is4, nodePort)
 		if err != nil {
 			return err
 		}
-		number, err := parseHow(e.Data)
+		number, err := parseVerdict(e.Data)
 		if err != nil {
 			return err
 		}
-		name, seconds, err := parseStickyComment(e.Comment, is4)
+		name, seconds, err := parseAffinityComment(e.Comment, is4)
 		if err != nil {
 			return err
 		}
-		i, m := id(number)&idMask, r.held(k).most()
-		m.seconds, m.class = seconds, class(id(number)&^idMask>>classShift)
-		if outside {
-			m.outsideID, m.outsideLocal = i, name.local
+		i, m := affinityID(number)&affinityMask, r.frontend(k).ensureExtra()
+		m.seconds, m.duration = seconds, durationIndex(affinityID(number)&^affinityMask>>durationShift)
+		if external {
+			m.affinityIDExternal, m.localExternal = i, name.local
 		} else {
-			m.id, m.local = i, name.local
+			m.affinityID, m.local = i, name.local
 		}
-		if i&^idNumber == idRange && r.state.stickies[i] == nil { // else of an older program
-			r.state.takeID(name, i)
+		if i&^affinityNumber == affinityRange && r.state.affinityPorts[i] == nil { // else of an older program
+			r.state.registerAffinityID(name, i)
 		}
 		return nil
 	})
 }
 
-// guards reads who may come in.
-func (r *reader) guards(is4 bool) {
-	r.each(guarded.name(is4), func(e nft.Element) error {
-		k, err := parseFrontKey(e.Key, is4, false)
+// sourceRanges reads the sources that frontends serve.
+func (r *reader) sourceRanges(is4 bool) {
+	r.each(sourceRestricted.name(is4), func(e nft.Element) error {
+		k, err := parseFrontendKey(e.Key, is4, false)
 		if err == nil {
-			r.held(k).most().guarded = true
+			r.frontend(k).ensureExtra().restricted = true
 		}
 		return err
 	})
 	size := addrSize(is4)
-	r.each(sources.name(is4), func(e nft.Element) error {
+	r.each(sourceRanges.name(is4), func(e nft.Element) error {
 		if len(e.Key) < size || len(e.Last) != len(e.Key) {
 			return fmt.Errorf("range has %d and %d bytes", len(e.Key), len(e.Last))
 		}
-		k, err := parseFrontKey(e.Key[:len(e.Key)-size], is4, false)
+		k, err := parseFrontendKey(e.Key[:len(e.Key)-size], is4, false)
 		if err != nil {
 			return err
 		}
 		from, _ := netip.AddrFromSlice(e.Key[len(e.Key)-size:])
 		to, _ := netip.AddrFromSlice(e.Last[len(e.Last)-size:])
-		m := r.held(k).most()
+		m := r.frontend(k).ensureExtra()
 		m.sources = append(m.sources, netipx.IPRangeFrom(from, to))
 		slices.SortFunc(m.sources, func(a, b netipx.IPRange) int { return a.From().Compare(b.From()) })
 		return nil
@@ -213,44 +222,53 @@ func (r *reader) members(is4 bool, s set, add func(netip.Addr)) {
 	})
 }
 
-// ways reads which chains are there, and what those of somebody's own do.
-func (r *reader) ways() {
-	r.each(waysMap, func(e nft.Element) error {
-		h, err := parseHow(e.Key)
-		if err != nil || !h.picks() {
-			return err
-		}
-		what := h
-		if h.own() {
-			if what, err = parseHowText(e.Comment); err != nil {
+// dispatch reads which chains are there, and the verdicts of those for one frontend only.
+func (r *reader) dispatch() {
+	read := func(name string, put func(v, does verdictID)) {
+		r.each(name, func(e nft.Element) error {
+			v, err := parseVerdict(e.Key)
+			if err != nil || !v.balances() {
 				return err
 			}
-			r.state.lastOwn = max(r.state.lastOwn, h&^howOwnMask)
-		}
-		r.state.chains[h] = way{what, true}
-		return nil
-	})
+			does := v
+			if v.isDedicated() {
+				if does, err = parseVerdictText(e.Comment); err != nil {
+					return err
+				}
+				r.state.lastDedicated = max(r.state.lastDedicated, v&^verdictDedicatedMask)
+			}
+			put(v, does)
+			return nil
+		})
+	}
+	read(formerDispatchMap, func(v, does verdictID) { r.state.formerChains[v] = does })
+	read(dispatchMap, func(v, does verdictID) { r.state.chains[v] = lbChain{does, true} })
 }
 
-// learners reads how long clients are remembered.
-func (r *reader) learners() {
-	r.each(learnerMap, func(e nft.Element) error {
-		number, err := parseHow(e.Key)
-		if err != nil {
+// affinityUpdates reads the durations that have a chain.
+func (r *reader) affinityUpdates() {
+	read := func(name string, put func(at durationIndex, seconds uint32)) {
+		r.each(name, func(e nft.Element) error {
+			number, err := parseVerdict(e.Key)
+			if err != nil {
+				return err
+			}
+			seconds, err := parseSeconds(e.Comment)
+			put(durationIndex(affinityID(number)&^affinityMask>>durationShift), seconds)
 			return err
-		}
-		seconds, err := parseSeconds(e.Comment)
-		c := class(id(number) &^ idMask >> classShift)
-		r.state.classes[c], r.state.learners[c] = seconds, seconds
-		return err
+		})
+	}
+	read(formerAffinityUpdates, func(at durationIndex, seconds uint32) { r.state.durations[at] = seconds })
+	read(affinityUpdates, func(at durationIndex, seconds uint32) {
+		r.state.durations[at], r.state.updateChains[at] = seconds, seconds
 	})
 }
 
-// links reads the interfaces behind which pods are.
-func (r *reader) links() {
+// podInterfaces reads the interfaces behind which pods are.
+func (r *reader) podInterfaces() {
 	if r.err == nil {
-		r.state.facts.links, r.err = r.Links(r.ctx, podLinks)
-		r.err = r.missing(r.err)
+		r.state.settings.podInterfaces, r.err = r.Links(r.ctx, podInterfaces)
+		r.err = r.ignoreMissing(r.err)
 	}
 }
 
@@ -258,7 +276,7 @@ func (r *reader) links() {
 func (r *reader) prefixes(s set, is4 bool) (all []netip.Prefix) {
 	if r.err == nil {
 		all, r.err = r.Prefixes(r.ctx, s.name(is4))
-		r.err = r.missing(r.err)
+		r.err = r.ignoreMissing(r.err)
 	}
 	return all
 }

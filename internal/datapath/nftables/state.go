@@ -10,63 +10,73 @@ import (
 
 // state is what the kernel holds, all of it.
 type state struct {
-	frontends map[service.Key]*held
-	hairpins  map[netip.Addr]int // how many frontends need it; 1 where not known
-	reserved  map[netip.Addr]int // how many frontends reserve it; 1 where not known
-	facts     facts
+	frontends  map[service.Key]*frontendState
+	hairpins   map[netip.Addr]int // how many frontends need it; 1 where not known
+	clusterIPs map[netip.Addr]int // how many frontends have it; 1 where not known
+	settings   nodeSettings
 
-	uses    map[how]int // how many elements lead there
-	chains  map[how]way // the chains that are there
-	lastOwn how         // the number of the last chain of somebody's own
+	chainUses     map[verdictID]int       // how many elements lead there
+	chains        map[verdictID]lbChain   // the chains that are there
+	formerChains  map[verdictID]verdictID // the verdicts of those that a former release wrote
+	lastDedicated verdictID               // the number of the last chain for one frontend only
 
-	ids      map[stickyName]id
-	lastID   id
-	stickies map[id]*sticky
-	classes  [maxClasses]uint32 // durations in use, 0: free
-	learners map[class]uint32   // those that the kernel knows
+	affinityIDs    map[affinityPortKey]affinityID
+	lastAffinityID affinityID
+	affinityPorts  map[affinityID]*affinityPort
+	durations      [maxDurations]uint32     // in use, in seconds; 0: free
+	updateChains   map[durationIndex]uint32 // that the kernel has, and their seconds
 
-	// last is what was filled last: the frontends of a Service have routes in common.
-	last struct {
+	// lastFill is the latest result of fillSlots: the frontends of a Service have routes in common.
+	lastFill struct {
 		route   *service.Route
 		balance service.Algorithm
 		slots   []slot
 	}
 }
 
-// A way is the chain that a how leads to.
-type way struct {
-	what  how  // what it does
-	right bool // it is there, and of this program
+// An lbChain is a load-balancing chain.
+type lbChain struct {
+	does    verdictID // the verdict that it gives
+	current bool      // it is there, and of this program
 }
 
 func newState() *state {
 	return &state{
-		frontends: map[service.Key]*held{},
-		hairpins:  map[netip.Addr]int{},
-		reserved:  map[netip.Addr]int{},
-		uses:      map[how]int{},
-		chains:    map[how]way{},
-		ids:       map[stickyName]id{},
-		stickies:  map[id]*sticky{},
-		learners:  map[class]uint32{},
+		frontends:     map[service.Key]*frontendState{},
+		hairpins:      map[netip.Addr]int{},
+		clusterIPs:    map[netip.Addr]int{},
+		chainUses:     map[verdictID]int{},
+		chains:        map[verdictID]lbChain{},
+		formerChains:  map[verdictID]verdictID{},
+		affinityIDs:   map[affinityPortKey]affinityID{},
+		affinityPorts: map[affinityID]*affinityPort{},
+		updateChains:  map[durationIndex]uint32{},
 	}
 }
 
 // at returns what is held for k, an empty one if nothing is.
-func (s *state) at(k service.Key) *held {
+func (s *state) at(k service.Key) *frontendState {
 	if h := s.frontends[k]; h != nil {
 		return h
 	}
-	return &held{}
+	return &frontendState{}
 }
 
-// put replaces what is held for k and counts the ways and ids in use.
-func (s *state) put(k service.Key, is *held) {
+// does returns the verdict that a chain gives which serves one frontend only.
+func (s *state) does(v verdictID) verdictID {
+	if c, ok := s.chains[v]; ok {
+		return c.does
+	}
+	return s.formerChains[v]
+}
+
+// set replaces what is held for k, and counts the chains and affinity IDs in use.
+func (s *state) set(k service.Key, is *frontendState) {
 	was := s.at(k)
-	was.count(s.uses, -1)
-	is.count(s.uses, +1)
-	s.listAll(k, was, false)
-	s.listAll(k, is, true)
+	was.countUses(s.chainUses, -1)
+	is.countUses(s.chainUses, +1)
+	s.trackAffinity(k, was, false)
+	s.trackAffinity(k, is, true)
 	if is.empty() {
 		delete(s.frontends, k)
 		return
@@ -74,26 +84,26 @@ func (s *state) put(k service.Key, is *held) {
 	s.frontends[k] = is
 }
 
-// listAll notes that the frontend k has its ids, or has them no more.
-func (s *state) listAll(k service.Key, h *held, has bool) {
-	if h.more != nil && h.more.id|h.more.outsideID != 0 {
-		s.list(h.more.id, k, has)
-		s.list(h.more.outsideID, k, has)
+// trackAffinity notes that the frontend k has its affinity IDs, or has them no more.
+func (s *state) trackAffinity(k service.Key, h *frontendState, has bool) {
+	if h.extra != nil && h.extra.affinityID|h.extra.affinityIDExternal != 0 {
+		s.trackAffinityID(h.extra.affinityID, k, has)
+		s.trackAffinityID(h.extra.affinityIDExternal, k, has)
 	}
 }
 
-// facts are the Settings as the kernel has them.
-type facts struct {
-	pods, services []netip.Prefix
-	links          []string
-	// nodePorts are where NodePorts are served on those addresses that the kernel says
-	// are the node's; hosts are addresses that serve and are known to be the node's.
+// nodeSettings are the Settings as the kernel has them.
+type nodeSettings struct {
+	pods, serviceCIDRs []netip.Prefix
+	podInterfaces      []string
+	// nodePorts are prefixes in which the addresses that the kernel says are the node's serve
+	// NodePorts; hosts are addresses that serve them and are known to be the node's.
 	nodePorts []netip.Prefix
 	hosts     []netip.Addr
 }
 
-func factsOf(s service.Settings) facts {
-	f := facts{pods: s.Pods, services: s.ServiceCIDRs, links: s.PodInterfaces}
+func nodeSettingsOf(s service.Settings) nodeSettings {
+	f := nodeSettings{pods: s.Pods, serviceCIDRs: s.ServiceCIDRs, podInterfaces: s.PodInterfaces}
 	for _, a := range s.NodeIPs {
 		a = a.Unmap().WithZone("")
 		serves := slices.ContainsFunc(s.NodePorts, func(p netip.Prefix) bool { return p.Contains(a) })
@@ -109,9 +119,9 @@ func factsOf(s service.Settings) facts {
 	return f
 }
 
-// settings is the inverse of factsOf, but for NodeIPs that serve nothing.
-func (f *facts) settings() service.Settings {
-	s := service.Settings{Pods: f.pods, ServiceCIDRs: f.services, PodInterfaces: f.links, NodeIPs: f.hosts}
+// table is the inverse of nodeSettingsOf, but for NodeIPs that serve no NodePorts.
+func (f *nodeSettings) table() service.Settings {
+	s := service.Settings{Pods: f.pods, ServiceCIDRs: f.serviceCIDRs, PodInterfaces: f.podInterfaces, NodeIPs: f.hosts}
 	all := f.nodePorts
 	for _, a := range f.hosts {
 		all = append(all, netip.PrefixFrom(a, a.BitLen()))

@@ -43,10 +43,10 @@ func TestSweepUnknown(t *testing.T) {
 	table := stickyCluster(3).Table(settings())
 	sync(t, d, table)
 	f := table.Sorted()[1]
-	i := d.state.at(f.Key()).rare().id
-	entry := func(i id, client byte, to netip.AddrPort) nft.Write {
-		key := append(idData(i), 10, 244, 9, client)
-		return nft.Write{Set: "affinity4", Key: key, Data: endpointData(to), Timeout: time.Hour, Add: true}
+	i := d.state.at(f.Key()).extraOrZero().affinityID
+	entry := func(i affinityID, client byte, to netip.AddrPort) nft.Write {
+		key := append(affinityData(i), 10, 244, 9, client)
+		return nft.Write{Set: "affinity-clients4", Key: key, Data: endpointData(to), Timeout: time.Hour, Add: true}
 	}
 	good := entry(i, 1, f.Internal.Endpoints[1].Addr)
 	if err := d.kernel.Commit(t.Context(), nil, []nft.Write{
@@ -57,7 +57,7 @@ func TestSweepUnknown(t *testing.T) {
 	d.Close()
 	sync(t, d, table)
 	var left [][]byte
-	if err := d.kernel.Elements(t.Context(), "affinity4", func(e nft.Element) error {
+	if err := d.kernel.Elements(t.Context(), "affinity-clients4", func(e nft.Element) error {
 		left = append(left, e.Key)
 		return nil
 	}); err != nil {
@@ -68,9 +68,9 @@ func TestSweepUnknown(t *testing.T) {
 	}
 }
 
-// TestLearners: the hooks that remember clients are there while somebody has affinity,
+// TestUpdateChains: the affinity hooks are there while any frontend has affinity,
 // and a chain for each duration.
-func TestLearners(t *testing.T) {
+func TestUpdateChains(t *testing.T) {
 	enterNamespace(t)
 	d := open(t)
 	defer d.Close()
@@ -81,7 +81,7 @@ func TestLearners(t *testing.T) {
 			t.Fatal(err)
 		}
 		for c := range chains {
-			if strings.HasPrefix(c, rememberPrefix) {
+			if strings.HasPrefix(c, affinityChainPrefix) {
 				names = append(names, c)
 			}
 		}
@@ -93,7 +93,7 @@ func TestLearners(t *testing.T) {
 		b.Set(numbered(1000, 1))
 		table := b.Table(settings())
 		sync(t, d, table)
-		want := min(n, maxClasses)
+		want := min(n, maxDurations)
 		if n > 0 {
 			want += 2
 		}
@@ -101,8 +101,8 @@ func TestLearners(t *testing.T) {
 			t.Errorf("%d durations: %d chains, want %d: %v", n, len(got), want, got[:min(len(got), 10)])
 		}
 		for _, f := range table.Sorted() { // a client may stay longer than asked, not shorter
-			m := d.state.at(f.Key()).rare()
-			if at := d.state.classes[m.class]; f.Affinity > 0 && at < m.seconds && n < maxClasses {
+			m := d.state.at(f.Key()).extraOrZero()
+			if at := d.state.durations[m.duration]; f.Affinity > 0 && at < m.seconds && n < maxDurations {
 				t.Errorf("%v stays %d s, want %d", f.Key(), at, m.seconds)
 			}
 		}
@@ -110,7 +110,7 @@ func TestLearners(t *testing.T) {
 			t.Errorf("%d durations: %d frontends differ", n, len(diff))
 		}
 		again := open(t)
-		if s, err := again.Sync(t.Context(), table); err != nil || s.Added+s.Deleted > 0 && n < maxClasses {
+		if s, err := again.Sync(t.Context(), table); err != nil || s.Added+s.Deleted > 0 && n < maxDurations {
 			t.Errorf("%d durations: a restart wrote %+v, error %v", n, s, err)
 		}
 		again.Close()
@@ -133,7 +133,7 @@ func TestDumpKept(t *testing.T) {
 		if diff := service.Diff(held, table); len(diff) > 0 {
 			t.Errorf("%d frontends differ", len(diff))
 		}
-		kept := d.kept.state
+		kept := d.adopted.state
 		if change {
 			out, err := exec.Command("nft", "flush", "map", "inet", "fairway", "endpoints4").CombinedOutput()
 			if err != nil {
@@ -141,7 +141,7 @@ func TestDumpKept(t *testing.T) {
 			}
 		}
 		sync(t, d, table)
-		if same := d.state == kept; same == change || d.kept.state != nil {
+		if same := d.state == kept; same == change || d.adopted.state != nil {
 			t.Errorf("changed in between: %v, the state was kept: %v", change, same)
 		}
 		if diff := service.Diff(mustDump(t, d), table); len(diff) > 0 {
@@ -179,7 +179,7 @@ func TestNodeIPs(t *testing.T) {
 		if !held.Settings.Equal(table.Settings) {
 			t.Errorf("%v with %v: read back %v", c.serve, c.own, held.Settings)
 		}
-		if f := d.state.facts; len(f.hosts) != c.hosts || len(f.nodePorts) != c.asked {
+		if f := d.state.settings; len(f.hosts) != c.hosts || len(f.nodePorts) != c.asked {
 			t.Errorf("%v with %v: %d hosts, %d prefixes to ask about, want %d, %d", c.serve, c.own, len(f.hosts), len(f.nodePorts), c.hosts, c.asked)
 		}
 		out, err := exec.Command("nft", "list", "set", "inet", "fairway", "nodeport-hosts4").CombinedOutput()

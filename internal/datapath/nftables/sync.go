@@ -9,6 +9,7 @@ import (
 	"github.com/google/nftables"
 
 	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/datapath/nftset"
 	"github.com/fairway-net/fairway/internal/nft"
 	"github.com/fairway-net/fairway/internal/service"
 )
@@ -30,7 +31,7 @@ const batch = 4096
 func (d *Datapath) sync(ctx context.Context, want *service.Table) (datapath.Stats, error) {
 	stats := datapath.Stats{Full: d.table == nil}
 	if stats.Full {
-		if err := d.learn(ctx); err != nil {
+		if err := d.readKernel(ctx); err != nil {
 			return stats, err
 		}
 	}
@@ -38,11 +39,11 @@ func (d *Datapath) sync(ctx context.Context, want *service.Table) (datapath.Stat
 		return stats, err
 	}
 	changes := d.changes(want, stats.Full)
-	j := job{ctx: ctx, Datapath: d, stats: &stats, gone: map[id]bool{}}
-	if err := j.facts(want); err != nil {
+	j := syncJob{ctx: ctx, Datapath: d, stats: &stats, shrunk: map[affinityID]bool{}}
+	if err := j.writeSettings(want); err != nil {
 		return stats, err
 	}
-	j.members(changes)
+	j.addressSets(changes)
 	for first := true; first || len(changes) > 0; first = false {
 		n := min(len(changes), batch)
 		if err := j.batch(changes[:n], len(changes) == n); err != nil {
@@ -50,20 +51,20 @@ func (d *Datapath) sync(ctx context.Context, want *service.Table) (datapath.Stat
 		}
 		changes = changes[n:]
 	}
-	if err := j.finish(); err != nil {
+	if err := j.removeUnused(); err != nil {
 		return stats, err
 	}
 	if err := d.switchOver(ctx); err != nil {
 		return stats, err
 	}
-	if err := j.settle(); err != nil {
+	if err := j.writeLateSettings(); err != nil {
 		return stats, err
 	}
-	if err := d.sweep(ctx, j.gone, stats.Full); err != nil {
+	if err := d.pruneAffinity(ctx, j.shrunk, stats.Full); err != nil {
 		return stats, err
 	}
-	d.swept = j.gone
-	if err := j.end(); err != nil {
+	d.pruneAgain = j.shrunk
+	if err := j.noteRules(); err != nil {
 		return stats, err
 	}
 	d.table = want
@@ -73,50 +74,54 @@ func (d *Datapath) sync(ctx context.Context, want *service.Table) (datapath.Stat
 // learn finds out what the kernel holds. If it runs another program, or none, what is
 // missing of ours is declared beside it; the rules follow in switchOver, when all
 // elements are there that they need.
-func (d *Datapath) learn(ctx context.Context) error {
+func (d *Datapath) readKernel(ctx context.Context) error {
 	d.program.Data["DropInvalid"] = !liberal()
 	runs, err := d.kernel.Declare(ctx, d.program)
 	if err != nil {
 		return err
 	}
-	d.pending = !runs
+	if d.pending = !runs; d.pending {
+		if err := nftset.Migrate(ctx, d.kernel, renamed()); err != nil {
+			return err
+		}
+	}
 	if runs && d.reload { // ours, but somebody has changed it
 		if _, err := d.kernel.Load(ctx, d.program, true); err != nil {
 			return err
 		}
 	}
-	if err := d.recall(ctx); err != nil {
+	if err := d.readOrReuse(ctx); err != nil {
 		return err
 	}
 	if d.pending || d.reload {
 		for h, w := range d.state.chains {
-			d.state.chains[h] = way{what: w.what}
+			d.state.chains[h] = lbChain{does: w.does}
 		}
-		clear(d.state.learners)
+		clear(d.state.updateChains)
 	}
 	d.reload = false
 	return nil
 }
 
 // recall reads the state, or takes what Dump has read if nothing was changed since.
-func (d *Datapath) recall(ctx context.Context) (err error) {
-	if d.kept.state != nil {
+func (d *Datapath) readOrReuse(ctx context.Context) (err error) {
+	if d.adopted.state != nil {
 		gen, err := d.kernel.Generation(ctx)
 		if err != nil {
 			return err
 		}
-		if gen == d.kept.generation {
-			d.state, d.watch, d.kept = d.kept.state, d.kept.watch, kept{}
+		if gen == d.adopted.generation {
+			d.state, d.watch, d.adopted = d.adopted.state, d.adopted.watch, readResult{}
 			return nil
 		}
 	}
 	k, err := d.readAll(ctx)
-	d.state, d.watch, d.kept = k.state, k.watch, kept{}
+	d.state, d.watch, d.adopted = k.state, k.watch, readResult{}
 	return err
 }
 
 // readAll reads the state, and watches over the table from before.
-func (d *Datapath) readAll(ctx context.Context) (k kept, err error) {
+func (d *Datapath) readAll(ctx context.Context) (k readResult, err error) {
 	k.watch = d.kernel.Watch()
 	if err := k.watch.Begin(ctx); err != nil {
 		return k, err
@@ -134,6 +139,10 @@ func (d *Datapath) switchOver(ctx context.Context) error {
 		return nil
 	}
 	if _, err := d.kernel.Load(ctx, d.program, true); err != nil {
+		return err
+	}
+	// Once more, for the clients that came before the switch.
+	if err := nftset.Migrate(ctx, d.kernel, nftset.RenamedSets(map[nftset.Set]nftset.Set{formerAffinity: nftset.Set(affinityClients)})); err != nil {
 		return err
 	}
 	if err := d.kernel.Prune(ctx, d.program); err != nil {
@@ -165,21 +174,21 @@ func (d *Datapath) changes(want *service.Table, full bool) []service.Change {
 }
 
 // job is one Sync at work.
-type job struct {
+type syncJob struct {
 	ctx context.Context // of the Sync
 	*Datapath
-	stats *datapath.Stats
-	rest  plan        // what goes with the first batch, and with the last
-	gone  map[id]bool // ids of which an endpoint may have left
-	rules bool        // the chains that remember were changed
-	late  *facts      // what the settings shall be once our program runs; nil: they are
+	stats         *datapath.Stats
+	shared        changeset           // what goes with the first batch, and with the last
+	shrunk        map[affinityID]bool // ids of which an endpoint may have left
+	affinityRules bool                // the chains that remember were changed
+	lateSettings  *nodeSettings       // what the settings shall be once our program runs; nil: they are
 	// added and removed are the chains that pick of which that is so.
 	added, removed []string
 }
 
 // end notes what the kernel holds after our commits.
-func (j *job) end() error {
-	if j.rules || j.stats.Full {
+func (j *syncJob) noteRules() error {
+	if j.affinityRules || j.stats.Full {
 		return j.watch.End(j.ctx, true)
 	}
 	return j.watch.EndChains(j.ctx, j.added, j.removed)
@@ -187,77 +196,77 @@ func (j *job) end() error {
 
 // facts writes the settings. What an older program still looks for stays until settle:
 // it may look for its NodePorts where ours does not.
-func (j *job) facts(want *service.Table) error {
-	var p plan
-	facts := factsOf(want.Settings)
+func (j *syncJob) writeSettings(want *service.Table) error {
+	var p changeset
+	facts := nodeSettingsOf(want.Settings)
 	if j.pending {
 		late := facts
-		j.late = &late
-		facts.nodePorts = slices.Concat(facts.nodePorts, j.state.facts.nodePorts)
+		j.lateSettings = &late
+		facts.nodePorts = slices.Concat(facts.nodePorts, j.state.settings.nodePorts)
 	}
-	p.settings(&j.state.facts, &facts)
-	j.state.facts = facts
+	p.settings(&j.state.settings, &facts)
+	j.state.settings = facts
 	return j.commit(p.writes(), nil)
 }
 
 // members plans the sets that are about all frontends.
-func (j *job) members(changes []service.Change) {
+func (j *syncJob) addressSets(changes []service.Change) {
 	hairpins, reserve := map[netip.Addr]int{}, map[netip.Addr]int{}
 	for _, c := range changes {
-		recount(hairpins, j.state.hairpins, c, eachLocal, j.stats.Full)
-		recount(reserve, j.state.reserved, c, eachReserved, j.stats.Full)
+		recount(hairpins, j.state.hairpins, c, eachLocalEndpoint, j.stats.Full)
+		recount(reserve, j.state.clusterIPs, c, eachClusterIP, j.stats.Full)
 	}
 	if j.stats.Full {
 		for a := range j.state.hairpins {
 			hairpins[a] += 0
 		}
-		for a := range j.state.reserved {
+		for a := range j.state.clusterIPs {
 			reserve[a] += 0
 		}
 	}
-	j.rest.members(hairpin, j.state.hairpins, hairpins, hairpinKey)
-	j.rest.members(reserved, j.state.reserved, reserve, netip.Addr.AsSlice)
-	takeOver(j.state.hairpins, hairpins)
-	takeOver(j.state.reserved, reserve)
+	j.shared.members(hairpin, j.state.hairpins, hairpins, hairpinKey)
+	j.shared.members(clusterIPs, j.state.clusterIPs, reserve, netip.Addr.AsSlice)
+	mergeCounts(j.state.hairpins, hairpins)
+	mergeCounts(j.state.clusterIPs, reserve)
 }
 
 // settle writes the settings that had to wait for our program.
-func (j *job) settle() error {
-	if j.late == nil {
+func (j *syncJob) writeLateSettings() error {
+	if j.lateSettings == nil {
 		return nil
 	}
-	var p plan
-	p.settings(&j.state.facts, j.late)
-	j.state.facts = *j.late
+	var p changeset
+	p.settings(&j.state.settings, j.lateSettings)
+	j.state.settings = *j.lateSettings
 	return j.commit(p.writes(), nil)
 }
 
 // batch renders some frontends and writes them. State that is noted before it is written
 // is no harm: after an error all of it is read again.
-func (j *job) batch(changes []service.Change, last bool) error {
-	p := plan{before: j.rest.before}
-	j.rest.before = nil
+func (j *syncJob) batch(changes []service.Change, last bool) error {
+	p := changeset{early: j.shared.early}
+	j.shared.early = nil
 	for _, c := range changes {
 		k := c.Key()
 		was := j.state.at(k)
-		is := j.state.hold(was, c.New, j.count)
+		is := j.state.render(was, c.New, j.count)
 		if j.stats.Full && was.equal(is) {
 			if was != is && is.name != "" {
-				j.state.put(k, is) // the same, but shares what it can with the table
+				j.state.set(k, is) // the same, but shares what it can with the table
 			}
 			continue
 		}
-		if from := was.rare(); from.id|from.outsideID != 0 {
-			j.gone[from.id], j.gone[from.outsideID] = true, true
+		if from := was.extraOrZero(); from.affinityID|from.affinityIDExternal != 0 {
+			j.shrunk[from.affinityID], j.shrunk[from.affinityIDExternal] = true, true
 		}
-		j.state.put(k, is)
+		j.state.set(k, is)
 		p.frontend(k, was, is)
 		j.stats.Frontends++
 	}
 	if last {
-		p.gone = append(p.gone, j.rest.gone...)
+		p.late = append(p.late, j.shared.late...)
 	}
-	missing := j.missing()
+	missing := j.missingChains()
 	for len(missing) > chainsPerCommit {
 		if err := j.commit(nil, j.addChains(missing[:chainsPerCommit])); err != nil {
 			return err
@@ -268,7 +277,7 @@ func (j *job) batch(changes []service.Change, last bool) error {
 }
 
 // commit writes and counts.
-func (j *job) commit(ws []nft.Write, prepare func(*nftables.Conn) (bool, error)) error {
+func (j *syncJob) commit(ws []nft.Write, prepare func(*nftables.Conn) (bool, error)) error {
 	for i := range ws {
 		if ws[i].Add {
 			j.stats.Added++
@@ -288,9 +297,9 @@ func (j *job) commit(ws []nft.Write, prepare func(*nftables.Conn) (bool, error))
 const chainsPerCommit = 500
 
 // missing returns the chains that are in use and not there.
-func (j *job) missing() (all []how) {
-	for h, n := range j.state.uses {
-		if n > 0 && !j.state.chains[h].right {
+func (j *syncJob) missingChains() (all []verdictID) {
+	for h, n := range j.state.chainUses {
+		if n > 0 && !j.state.chains[h].current {
 			all = append(all, h)
 		}
 	}
@@ -298,52 +307,52 @@ func (j *job) missing() (all []how) {
 }
 
 // addChains returns what queues chains that pick, and those that remember.
-func (j *job) addChains(missing []how) func(*nftables.Conn) (queued bool, err error) {
+func (j *syncJob) addChains(missing []verdictID) func(*nftables.Conn) (queued bool, err error) {
 	return func(c *nftables.Conn) (queued bool, err error) {
 		for _, h := range missing {
 			w := j.state.chains[h]
-			if w.right = true; !h.own() {
-				w.what = h
+			if w.current = true; !h.isDedicated() {
+				w.does = h
 			}
-			if err := j.chains.addWay(j.kernel, c, h, w.what); err != nil {
+			if err := j.writer.addChain(j.kernel, c, h, w.does); err != nil {
 				return true, err
 			}
 			j.state.chains[h] = w
-			j.added = append(j.added, h.chain())
+			j.added = append(j.added, h.chainName())
 		}
-		learners, err := j.state.addLearners(j.kernel, c)
-		j.rules = j.rules || learners
+		learners, err := j.state.addUpdateChains(j.kernel, c)
+		j.affinityRules = j.affinityRules || learners
 		return learners || len(missing) > 0, err
 	}
 }
 
 // spareWays is how many chains nobody uses may stay: the counts of endpoints of
 // Services that are rolling out come and go.
-const spareWays = 64
+const spareChains = 64
 
 // finish removes what nobody uses any more.
-func (j *job) finish() error {
-	var unused []how
+func (j *syncJob) removeUnused() error {
+	var unused []verdictID
 	own := 0
-	for h, n := range j.state.uses {
+	for h, n := range j.state.chainUses {
 		if n <= 0 {
-			delete(j.state.uses, h)
+			delete(j.state.chainUses, h)
 		}
 	}
 	for h := range j.state.chains {
-		if j.state.uses[h] > 0 {
+		if j.state.chainUses[h] > 0 {
 			continue
 		}
 		unused = append(unused, h)
-		if h.own() || !j.state.chains[h].right {
+		if h.isDedicated() || !j.state.chains[h].current {
 			own++
 		}
 	}
-	if len(unused)-own <= spareWays { // those of somebody's own nobody else can use
-		unused = slices.DeleteFunc(unused, func(h how) bool { return !h.own() && j.state.chains[h].right })
+	if len(unused)-own <= spareChains { // those of somebody's own nobody else can use
+		unused = slices.DeleteFunc(unused, func(h verdictID) bool { return !h.isDedicated() && j.state.chains[h].current })
 	}
-	delete(j.gone, 0)
-	j.state.release(j.gone)
+	delete(j.shrunk, 0)
+	j.state.releaseAffinityIDs(j.shrunk)
 	for first := true; first || len(unused) > 0; first = false {
 		n := min(len(unused), chainsPerCommit)
 		if err := j.kernel.Commit(j.ctx, j.delChains(unused[:n]), nil); err != nil {
@@ -355,20 +364,20 @@ func (j *job) finish() error {
 }
 
 // delChains returns what queues the inverse of addChains.
-func (j *job) delChains(unused []how) func(*nftables.Conn) (queued bool, err error) {
+func (j *syncJob) delChains(unused []verdictID) func(*nftables.Conn) (queued bool, err error) {
 	return func(c *nftables.Conn) (queued bool, err error) {
 		for _, h := range unused {
-			if err := delWay(j.kernel, c, h); err != nil {
+			if err := delChain(j.kernel, c, h); err != nil {
 				return true, err
 			}
 			delete(j.state.chains, h)
-			j.removed = append(j.removed, h.chain())
+			j.removed = append(j.removed, h.chainName())
 		}
 		learners := false
-		if len(j.gone) > 0 || j.stats.Full {
-			learners, err = j.state.delLearners(j.kernel, c)
+		if len(j.shrunk) > 0 || j.stats.Full {
+			learners, err = j.state.delUpdateChains(j.kernel, c)
 		}
-		j.rules = j.rules || learners
+		j.affinityRules = j.affinityRules || learners
 		return learners || len(unused) > 0, err
 	}
 }
@@ -394,14 +403,14 @@ func recount(counts, held map[netip.Addr]int, c service.Change, each func(*servi
 }
 
 // eachReserved calls f for the address that fr reserves.
-func eachReserved(fr *service.Frontend, f func(netip.Addr)) {
+func eachClusterIP(fr *service.Frontend, f func(netip.Addr)) {
 	if fr.ClusterIP {
 		f(fr.Addr.Addr())
 	}
 }
 
 // eachLocal calls f for the addresses of endpoints on this node, as often as they occur.
-func eachLocal(fr *service.Frontend, f func(netip.Addr)) {
+func eachLocalEndpoint(fr *service.Frontend, f func(netip.Addr)) {
 	for i, r := range [...]*service.Route{fr.Internal, fr.External} {
 		if r == nil || i == 1 && r == fr.Internal {
 			continue
@@ -415,7 +424,7 @@ func eachLocal(fr *service.Frontend, f func(netip.Addr)) {
 }
 
 // takeOver takes over counts that changed.
-func takeOver(all, changed map[netip.Addr]int) {
+func mergeCounts(all, changed map[netip.Addr]int) {
 	for a, n := range changed {
 		if n == 0 {
 			delete(all, a)

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/datapath/conformance"
 	"github.com/fairway-net/fairway/internal/datapath/nftables"
 	"github.com/fairway-net/fairway/internal/service"
 	"github.com/fairway-net/fairway/internal/testnet"
@@ -75,37 +76,16 @@ func (n *node) nft(text string, args ...string) string {
 	return string(out)
 }
 
-// TestPreviousShape: the table of the version before is taken over, without a connection
-// that fails, and nothing of it is left.
-func TestPreviousShape(t *testing.T) {
+// TestUpgrade: the table of release 16d7bce is taken over, and given back.
+func TestUpgrade(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, nftables.Config{}, 1)
-	previous, err := os.ReadFile("testdata/previous.nft")
+	rules, err := os.ReadFile("testdata/16d7bce.nft")
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.nft(string(previous))
-	established, err := n.clients[0].Dial("tcp", netip.MustParseAddrPort("10.96.0.1:80"), patience)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer established.Close()
-	home := established.Ask(patience)
-	stop := n.load("10.96.0.1:80")
-	sticky := n.frontend("10.96.0.7:77", service.TCP, service.Random)
-	sticky.Affinity = 10 * time.Minute
-	n.sync(n.frontend("10.96.0.1:80", service.TCP, service.Random), sticky)
-	n.ask(n.clients[0], "tcp", "10.96.0.7:77")
-	stop()
-	if now := established.Ask(patience); now.Outcome != testnet.Answered || now.At != home.At {
-		t.Errorf("the established connection is %v, was %v", now, home)
-	}
-	rules := n.nft("", "list", "table", "inet", "fairway")
-	for _, old := range []string{"0123456789ab", "frontends4", "nodeports4", "learn-600", "map learn {", "10.96.0.9", "fa11:"} {
-		if strings.Contains(rules, old) {
-			t.Errorf("%q of the previous version is left", old)
-		}
-	}
+	conformance.Upgrade(t, open(nftables.Config{}), conformance.Former{
+		Table: "fairway", Rules: string(rules), Home: netip.MustParseAddrPort("10.244.2.6:8080"),
+	})
 }
 
 // TestAnotherVersion: a program with other rules takes over the elements as they are.

@@ -36,32 +36,32 @@ var families = []family{
 	{is4: false, nfproto: unix.NFPROTO_IPV6, saddr: 8, daddr: 24, size: 16, protoInNAT: firstReg + 4},
 }
 
-// chains writes the chains of one program.
-type chains struct {
+// A ruleWriter writes the chains of one program.
+type ruleWriter struct {
 	mark  uint32
 	count bool // traffic is counted
 }
 
-// addWay queues the chain that does what, and the element that leads from h to it. The
-// comment of a chain of somebody's own says what it does, to be read at a restart.
-func (w chains) addWay(t *nft.Table, c *nftables.Conn, h, what how) error {
-	chain := c.AddChain(t.Chain(h.chain()))
+// addChain queues the chain that does what, and the element that leads from h to it. The
+// comment of a chain for one frontend only has the verdict that it gives, for a restart.
+func (w ruleWriter) addChain(t *nft.Table, c *nftables.Conn, h, what verdictID) error {
+	chain := c.AddChain(t.Chain(h.chainName()))
 	c.FlushChain(chain) // should it be there already
 	for _, exprs := range w.rules(what) {
 		c.AddRule(&nftables.Rule{Table: t.Ref(), Chain: chain, Exprs: exprs})
 	}
-	e := nftables.SetElement{Key: howData(h), VerdictData: &expr.Verdict{Kind: expr.VerdictGoto, Chain: h.chain()}}
+	e := nftables.SetElement{Key: verdictData(h), VerdictData: &expr.Verdict{Kind: expr.VerdictGoto, Chain: h.chainName()}}
 	if h != what {
 		e.Comment = what.String()
 	}
-	return c.SetAddElements(t.Set(waysMap), []nftables.SetElement{e})
+	return c.SetAddElements(t.Set(dispatchMap), []nftables.SetElement{e})
 }
 
 // salt stands for the rules that are written over netlink: they belong to the program's
 // version as well.
-func (w chains) salt() string {
-	rules := [][]expr.Any{learns(), families[0].remember(1), families[1].remember(1)}
-	for _, h := range []how{howAll | howSticky | 1, howFar | howNodePort | howSource | 1, howOutside | howTurns | 1, howDest | 1} {
+func (w ruleWriter) salt() string {
+	rules := [][]expr.Any{affinityUpdateHook(), families[0].affinityUpdate(1), families[1].affinityUpdate(1)}
+	for _, h := range []verdictID{verdictMasqueradeAll | verdictAffinity | 1, verdictMasqueradeOffCluster | verdictNodePort | verdictSourceHash | 1, verdictExternal | verdictRoundRobin | 1, verdictDestHash | 1} {
 		rules = append(rules, w.rules(h)...)
 	}
 	var all strings.Builder
@@ -74,46 +74,46 @@ func (w chains) salt() string {
 	return all.String()
 }
 
-// delWay queues the inverse of addWay.
-func delWay(t *nft.Table, c *nftables.Conn, h how) error {
-	if err := c.SetDeleteElements(t.Set(waysMap), []nftables.SetElement{{Key: howData(h)}}); err != nil {
+// delChain queues the inverse of addChain.
+func delChain(t *nft.Table, c *nftables.Conn, h verdictID) error {
+	if err := c.SetDeleteElements(t.Set(dispatchMap), []nftables.SetElement{{Key: verdictData(h)}}); err != nil {
 		return err
 	}
-	c.FlushChain(t.Chain(h.chain()))
-	c.DelChain(t.Chain(h.chain()))
+	c.FlushChain(t.Chain(h.chainName()))
+	c.DelChain(t.Chain(h.chainName()))
 	return nil
 }
 
 // rules returns the rules of the chain that does h. They are the few that are not in
 // ruleset.nft.tmpl: nft 1.0.6 cannot add, to a table that is there, a rule which looks
 // up an address and a port of any protocol ("conflicting protocols: ip vs. th").
-func (w chains) rules(h how) [][]expr.Any {
+func (w ruleWriter) rules(h verdictID) [][]expr.Any {
 	slots, _ := h.slots()
 	rules := [][]expr.Any{clearPriority()}
-	if h&howAll != 0 {
+	if h&verdictMasqueradeAll != 0 {
 		rules = append(rules, setMark(w.mark))
 	}
 	for _, f := range families {
-		if h&howOnly4 != 0 && !f.is4 || h&howOnly6 != 0 && f.is4 {
+		if h&verdictIPv4Only != 0 && !f.is4 || h&verdictIPv6Only != 0 && f.is4 {
 			continue
 		}
-		if h&howFar != 0 {
+		if h&verdictMasqueradeOffCluster != 0 {
 			// ip saddr != @pods4 iifname != @pod-interfaces meta mark set meta mark | 0x4000
-			far := append(f.match(),
+			far := append(f.family(),
 				&expr.Payload{DestRegister: reg1, Base: expr.PayloadBaseNetworkHeader, Offset: f.saddr, Len: f.size},
 				&expr.Lookup{SourceRegister: reg1, SetName: pods.name(f.is4), Invert: true},
 				&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: reg1},
-				&expr.Lookup{SourceRegister: reg1, SetName: podLinks, Invert: true},
+				&expr.Lookup{SourceRegister: reg1, SetName: podInterfaces, Invert: true},
 			)
 			rules = append(rules, append(far, setMark(w.mark)...))
 		}
 		if w.count {
 			rules = append(rules, f.connection(h))
 		}
-		if h&howSticky != 0 {
-			rules = append(rules, f.remembered(h)...)
+		if h&verdictAffinity != 0 {
+			rules = append(rules, f.affinityLookup(h)...)
 		}
-		rules = append(rules, f.pick(h, slots), f.pick(h&^howRing, 1))
+		rules = append(rules, f.balance(h, slots), f.balance(h&^verdictAlgorithm, 1))
 	}
 	return rules
 }
@@ -127,7 +127,7 @@ func clearPriority() []expr.Any {
 }
 
 // match is "meta nfproto ipv4".
-func (f family) match() []expr.Any {
+func (f family) family() []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: reg1},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: []byte{f.nfproto}},
@@ -138,7 +138,7 @@ func (f family) match() []expr.Any {
 //
 //	ip daddr . meta l4proto . th dport
 //	           meta l4proto . th dport
-func (f family) front(nodePort bool) (load []expr.Any, next uint32) {
+func (f family) loadFrontend(nodePort bool) (load []expr.Any, next uint32) {
 	reg := uint32(firstReg)
 	if !nodePort {
 		load = append(load, &expr.Payload{DestRegister: reg, Base: expr.PayloadBaseNetworkHeader, Offset: f.daddr, Len: f.size})
@@ -150,7 +150,7 @@ func (f family) front(nodePort bool) (load []expr.Any, next uint32) {
 	), reg + 2
 }
 
-// pick is one of
+// balance is one of
 //
 //	dnat ip to ip daddr . meta l4proto . th dport . NUMBER map @endpoints4
 //	dnat ip to meta l4proto . th dport . NUMBER map @nodeport-endpoints4
@@ -160,20 +160,20 @@ func (f family) front(nodePort bool) (load []expr.Any, next uint32) {
 //	numgen random mod N offset O
 //	numgen inc mod N offset O
 //	jhash ip saddr mod N seed 1 offset O
-func (f family) pick(h how, slots uint32) []expr.Any {
+func (f family) balance(h verdictID, slots uint32) []expr.Any {
 	from := endpoints
-	if h&howNodePort != 0 {
+	if h&verdictNodePort != 0 {
 		from = nodeportEndpoints
 	}
 	_, offset := h.slots()
-	front, reg := f.front(h&howNodePort != 0)
-	rule := append(f.match(), front...)
-	switch h & howRing {
-	case howTurns:
+	front, reg := f.loadFrontend(h&verdictNodePort != 0)
+	rule := append(f.family(), front...)
+	switch h & verdictAlgorithm {
+	case verdictRoundRobin:
 		rule = append(rule, &expr.Numgen{Register: reg, Modulus: slots, Type: unix.NFT_NG_INCREMENTAL, Offset: offset})
-	case howSource, howDest:
+	case verdictSourceHash, verdictDestHash:
 		addr := f.saddr
-		if h&howRing == howDest {
+		if h&verdictAlgorithm == verdictDestHash {
 			addr = f.daddr
 		}
 		rule = append(rule,

@@ -1,0 +1,192 @@
+package nftables
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"go4.org/netipx"
+
+	"github.com/fairway-net/fairway/internal/nft"
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// A changeset is the writes of some frontends in their order. Between two of its
+// transactions every frontend is whole: what a chain looks up is there before the first
+// packet can get to the chain, and leaves after the last one could.
+type changeset struct {
+	early    []nft.Write // added or replaced: what chains look up
+	policies []nft.Write // verdicts of frontends whose policy is checked
+	entries  []nft.Write
+	opened   []nft.Write // restrictions removed, before their ranges
+	late     []nft.Write
+}
+
+// writes returns them in order. Those of one set stand together, so that they share
+// messages.
+func (p *changeset) writes() []nft.Write {
+	for _, ws := range [...][]nft.Write{p.early, p.policies, p.entries, p.opened, p.late} {
+		slices.SortStableFunc(ws, func(a, b nft.Write) int { return strings.Compare(a.Set, b.Set) })
+	}
+	return slices.Concat(p.early, p.policies, p.entries, p.opened, p.late)
+}
+
+// frontend plans the change of one frontend from was to is.
+func (p *changeset) frontend(k service.Key, was, is *frontendState) {
+	key, is4, nodePort := frontendKey(k), k.Addr.Addr().Is4(), k.Addr.Addr().IsUnspecified()
+	entry, in, out, eps := frontends, frontendsInternal, frontendsExternal, endpoints
+	if nodePort {
+		entry, in, out, eps = nodeports, nodeportsInternal, nodeportsExternal, nodeportEndpoints
+	}
+	p.slots(eps.name(is4), key, 0, was.slots, is.slots)
+	from, to := was.extraOrZero(), is.extraOrZero()
+	p.slots(eps.name(is4), key, externalOffset, from.externalSlots, to.externalSlots)
+	p.sourceRanges(is4, key, &from, &to)
+	p.affinity(affinityIDSet(nodePort, false).name(is4), key, affinityEntry{was.name, from.affinityID, from.duration, from.seconds, from.local}, affinityEntry{is.name, to.affinityID, to.duration, to.seconds, to.local})
+	p.affinity(affinityIDSet(nodePort, true).name(is4), key, affinityEntry{was.name, from.affinityIDExternal, from.duration, from.seconds, from.localExternal}, affinityEntry{is.name, to.affinityIDExternal, to.duration, to.seconds, to.localExternal})
+	p.tallies(k, was.tallies, is.tallies)
+	p.policy(in.name(is4), key, from.internal, to.internal)
+	p.policy(out.name(is4), key, from.external, to.external)
+	if was.entry != is.entry || is.entry != 0 && was.comment() != is.comment() {
+		w := nft.Write{Set: entry.name(is4), Key: key, Del: was.entry != 0, Add: is.entry != 0}
+		if w.Add {
+			w.Data, w.Comment = verdictData(is.entry), is.comment()
+		}
+		p.entries = append(p.entries, w)
+	}
+}
+
+// policy plans the verdict for internal or external clients.
+func (p *changeset) policy(set string, key []byte, from, to verdictID) {
+	switch {
+	case from == to:
+	case to == 0:
+		p.late = append(p.late, nft.Write{Set: set, Key: key, Del: true})
+	default:
+		p.policies = append(p.policies, nft.Write{Set: set, Key: key, Data: verdictData(to), Del: from != 0, Add: true})
+	}
+}
+
+// A sticker is an id as a frontend has it.
+type affinityEntry struct {
+	name       string
+	affinityID affinityID
+	duration   durationIndex
+	seconds    uint32
+	local      bool
+}
+
+// affinity plans the affinity ID of a frontend. It is there before the chain that looks it up.
+func (p *changeset) affinity(set string, key []byte, from, to affinityEntry) {
+	if from == to || from.affinityID == 0 && to.affinityID == 0 {
+		return
+	}
+	w := nft.Write{Set: set, Key: key, Del: from.affinityID != 0, Add: to.affinityID != 0}
+	if !w.Add {
+		p.late = append(p.late, w)
+		return
+	}
+	w.Data = affinityData(to.duration.word(to.affinityID))
+	w.Comment = affinityPortKey{to.name, false, to.local}.comment(to.seconds)
+	p.early = append(p.early, w)
+}
+
+// sourceRanges plans the sources that a frontend serves. The restriction is there before
+// the frontend serves, and leaves when it does not serve any more; ranges are replaced at
+// once, because the kernel does not take one that overlaps another.
+func (p *changeset) sourceRanges(is4 bool, key []byte, was, is *extraState) {
+	restricted := nft.Write{Set: sourceRestricted.name(is4), Key: key}
+	all := func(list []netipx.IPRange, del, add bool) []nft.Write {
+		var ws []nft.Write
+		for _, r := range list {
+			ws = append(ws, nft.Write{
+				Set: sourceRanges.name(is4), Del: del, Add: add,
+				Key:  append(slices.Clone(key), r.From().AsSlice()...),
+				Last: append(slices.Clone(key), r.To().AsSlice()...),
+			})
+		}
+		return ws
+	}
+	if !slices.Equal(was.sources, is.sources) {
+		if len(is.sources) > 0 {
+			p.early = append(p.early, all(was.sources, true, false)...)
+			p.early = append(p.early, all(is.sources, false, true)...)
+		} else {
+			p.late = append(p.late, all(was.sources, true, false)...)
+		}
+	}
+	switch {
+	case is.restricted && !was.restricted:
+		restricted.Add = true
+		p.early = append(p.early, restricted)
+	case was.restricted && !is.restricted:
+		restricted.Del = true
+		p.opened = append(p.opened, restricted)
+	}
+}
+
+func (p *changeset) slots(set string, front []byte, offset uint32, was, is []slot) {
+	at := func(list []slot, i int) slot {
+		if i < len(list) {
+			return list[i]
+		}
+		return slot{}
+	}
+	for i := range max(len(was), len(is)) {
+		from, to := at(was, i), at(is, i)
+		if from == to {
+			continue
+		}
+		w := nft.Write{Set: set, Key: slotKey(front, offset+uint32(i)), Del: from.ip.IsValid(), Add: to.ip.IsValid()}
+		if !w.Add {
+			p.late = append(p.late, w)
+			continue
+		}
+		w.Data, w.Comment = endpointData(to.addr()), weightComment(to.weight)
+		p.early = append(p.early, w)
+	}
+}
+
+// members plans a set of addresses that several frontends may need. is has the new
+// counts of those that may have changed, was those of all; key makes an element.
+func (p *changeset) members(s set, was, is map[netip.Addr]int, key func(netip.Addr) []byte) {
+	for a, n := range is {
+		w := nft.Write{Set: s.name(a.Is4()), Key: key(a), Add: n > 0, Del: n == 0}
+		switch {
+		case (was[a] > 0) == (n > 0):
+		case n > 0:
+			p.early = append(p.early, w)
+		default:
+			p.late = append(p.late, w)
+		}
+	}
+}
+
+// hairpinKey is an address as source and destination.
+func hairpinKey(a netip.Addr) []byte { return append(a.AsSlice(), a.AsSlice()...) }
+
+// settings plans the facts about the node.
+func (p *changeset) settings(was, is *nodeSettings) {
+	p.early = append(p.early, nft.ReplaceLinks(podInterfaces, was.podInterfaces, is.podInterfaces)...)
+	for _, f := range families {
+		for _, list := range [...]struct {
+			set set
+			was []netip.Prefix
+			is  []netip.Prefix
+		}{
+			{serviceCIDRs, was.serviceCIDRs, is.serviceCIDRs}, {pods, was.pods, is.pods}, {nodeportAddresses, was.nodePorts, is.nodePorts},
+		} {
+			p.early = append(p.early, nft.ReplacePrefixes(list.set.name(f.is4), f.is4, list.was, list.is)...)
+		}
+	}
+	for _, a := range was.hosts {
+		if !slices.Contains(is.hosts, a) {
+			p.early = append(p.early, nft.Write{Set: nodeportHosts.name(a.Is4()), Key: a.AsSlice(), Del: true})
+		}
+	}
+	for _, a := range is.hosts {
+		if !slices.Contains(was.hosts, a) {
+			p.early = append(p.early, nft.Write{Set: nodeportHosts.name(a.Is4()), Key: a.AsSlice(), Add: true})
+		}
+	}
+}

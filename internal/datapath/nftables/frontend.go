@@ -1,0 +1,162 @@
+package nftables
+
+import (
+	"slices"
+	"time"
+
+	"go4.org/netipx"
+
+	"github.com/fairway-net/fairway/internal/datapath/lb"
+	"github.com/fairway-net/fairway/internal/nft"
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// A frontendState is what the kernel holds for one frontend. There is one for each, so it
+// is small: what few of them have is in extra.
+type frontendState struct {
+	name    string // the Service's port
+	slots   []slot
+	extra   *extraState // nil: none of it
+	entry   verdictID   // in the map frontends; verdictPolicyCheck where extra says more
+	balance service.Algorithm
+	tallies tally
+}
+
+// An extraState is what only some frontends have.
+type extraState struct {
+	internal, external verdictID // in the maps frontends-internal and -external; 0: none
+	externalSlots      []slot
+	// With affinity the two lists have IDs, seconds is how long a client stays (0: no
+	// affinity), and duration is the index of that. local and localExternal are the lists'
+	// Route.Local then.
+	affinityID, affinityIDExternal affinityID
+	local, localExternal           bool
+	duration                       durationIndex
+	seconds                        uint32
+	// restricted says that only clients in sources are served.
+	restricted bool
+	sources    []netipx.IPRange
+}
+
+// extraOrZero returns what few frontends have.
+func (h *frontendState) extraOrZero() extraState {
+	if h.extra == nil {
+		return extraState{}
+	}
+	return *h.extra
+}
+
+// internalVerdict returns the verdict for internal clients.
+func (h *frontendState) internalVerdict() verdictID {
+	if h.entry == verdictPolicyCheck {
+		return h.extraOrZero().internal
+	}
+	return h.entry
+}
+
+// empty reports whether the kernel holds nothing for h.
+func (h *frontendState) empty() bool {
+	return h.equal(&frontendState{name: h.name, balance: h.balance})
+}
+
+// equal reports whether the kernel holds the same for h and o.
+func (h *frontendState) equal(o *frontendState) bool {
+	return h.name == o.name && h.entry == o.entry && h.balance == o.balance && h.tallies == o.tallies &&
+		slices.Equal(h.slots, o.slots) && (h.extra == o.extra || h.extraOrZero().equal(o.extraOrZero()))
+}
+
+func (m extraState) equal(o extraState) bool {
+	return m.internal == o.internal && m.external == o.external && slices.Equal(m.externalSlots, o.externalSlots) &&
+		m.affinityID == o.affinityID && m.affinityIDExternal == o.affinityIDExternal && m.duration == o.duration && m.seconds == o.seconds &&
+		m.restricted == o.restricted && slices.Equal(m.sources, o.sources)
+}
+
+// verdicts returns the IDs that h has.
+func (h *frontendState) verdicts() [3]verdictID {
+	all := [3]verdictID{h.entry}
+	if h.extra != nil {
+		all[1], all[2] = h.extra.internal, h.extra.external
+	}
+	return all
+}
+
+// countUses adds d to the uses of the load-balancing chains that h leads to.
+func (h *frontendState) countUses(uses map[verdictID]int, d int) {
+	for _, v := range h.verdicts() {
+		if v.balances() {
+			uses[v] += d
+		}
+	}
+}
+
+// render returns what the kernel must hold for f, given what it holds now.
+func (s *state) render(was *frontendState, f *service.Frontend, traffic bool) *frontendState {
+	if f == nil {
+		return &frontendState{}
+	}
+	affinity, before := f.Affinity > 0, was.extraOrZero()
+	is := &frontendState{name: f.Service.String(), balance: f.Balance, slots: s.fillSlots(was.slots, f.Internal, f.Balance)}
+	is4 := f.Addr.Addr().Is4()
+	verdict := s.chainFor(was.internalVerdict(), verdictFor(f.Internal, f.Balance, len(is.slots), f.NodePort(), false, affinity), is4)
+	var now extraState
+	if affinity {
+		now.local = f.Internal.Local
+		now.affinityID = s.affinityIDOf(affinityPortKey{is.name, is4, now.local})
+		now.seconds = uint32(max(f.Affinity/time.Second, 1))
+		now.duration = s.durationIndexOf(now.seconds)
+	}
+	if len(f.Sources) > 0 {
+		now.restricted, now.sources = true, nft.Ranges(f.Sources, is4)
+	}
+	if !f.Internal.Equal(f.External) {
+		now.externalSlots = s.fillSlots(before.externalSlots, f.External, f.Balance)
+		now.external = s.chainFor(before.external, verdictFor(f.External, f.Balance, len(now.externalSlots), f.NodePort(), true, affinity), is4)
+		if affinity {
+			now.localExternal = f.External.Local
+			now.affinityIDExternal = s.affinityIDOf(affinityPortKey{is.name, is4, now.localExternal})
+		}
+	}
+	is.entry = verdict
+	if now.restricted || now.external != 0 {
+		is.entry, now.internal = verdictPolicyCheck, verdict
+	}
+	if !now.equal(extraState{}) {
+		is.extra = &now
+	}
+	is.tallies = is.counted(was.tallies, traffic)
+	return is
+}
+
+// fillSlots returns the slots for a route. Frontends of one Service have routes in common,
+// so they share their slots where nothing requires a difference.
+func (s *state) fillSlots(was []slot, r *service.Route, balance service.Algorithm) []slot {
+	if len(was) > 0 && balance != service.Maglev {
+		return fill(was, r.Endpoints, balance)
+	}
+	if s.lastFill.route != r || s.lastFill.balance != balance {
+		s.lastFill.route, s.lastFill.balance, s.lastFill.slots = r, balance, fill(nil, r.Endpoints, balance)
+	}
+	return s.lastFill.slots
+}
+
+// chainFor returns the ID of the chain that does what: what itself or, for round robin,
+// the ID of a chain for this frontend only. was is the ID until now.
+func (s *state) chainFor(was, what verdictID, is4 bool) verdictID {
+	if !what.balances() || what&verdictAlgorithm != verdictRoundRobin {
+		return what
+	}
+	if what |= verdictIPv6Only; is4 {
+		what ^= verdictIPv6Only | verdictIPv4Only
+	}
+	if was.isDedicated() && s.does(was) == what {
+		if _, there := s.chains[was]; !there {
+			s.chains[was] = lbChain{does: what}
+		}
+		return was
+	}
+	// There are more numbers than frontends: one is always free.
+	number, _ := lb.NextFree(uint32(s.lastDedicated), uint32(^verdictDedicatedMask), func(n uint32) bool { return s.does(verdictDedicated|verdictID(n)) != 0 })
+	s.lastDedicated = verdictID(number)
+	s.chains[verdictDedicated|s.lastDedicated] = lbChain{does: what}
+	return verdictDedicated | s.lastDedicated
+}
