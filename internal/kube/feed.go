@@ -141,6 +141,14 @@ func (f *Feed[V]) follow(changed func(name service.Name, old, new *V, trigger in
 	}
 }
 
+// marks lets a subscription mark the names of what changes, and returns the feed as its
+// gate sees it.
+func (f *Feed[V]) marks(s *Subscription) input {
+	f.follow(func(name service.Name, _, _ *V, _ int64) { s.mark(name, 0) })
+	f.onSettle(s.check)
+	return f.input()
+}
+
 // put stores v (nil: gone) and reports whether that changed something. f.mu is held.
 func (f *Feed[V]) put(name service.Name, v *V, trigger int64) bool {
 	old := f.all[name]

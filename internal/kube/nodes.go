@@ -43,9 +43,7 @@ func (s *Store) nodesKind(c kubernetes.Interface) kind[*corev1.Node, Node] {
 // those of nodes.
 func (s *Store) SubscribeNodes(consumer string) *Subscription {
 	sub := s.subscribe(consumer)
-	s.nodes.follow(func(name service.Name, _, _ *Node, _ int64) { sub.mark(name, 0) })
-	s.nodes.onSettle(sub.check)
-	sub.need([]input{s.nodes.input()}, nil)
+	sub.need([]input{s.nodes.marks(sub)}, nil)
 	return sub
 }
 

@@ -12,8 +12,18 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// The paths that a streamServer serves.
+const (
+	servicesPath = "/api/v1/services"
+	slicesPath   = "/apis/discovery.k8s.io/v1/endpointslices"
+	nodesPath    = "/api/v1/nodes"
+	rangesPath   = "/apis/networking.k8s.io/v1/servicecidrs"
+	podsPath     = "/api/v1/namespaces/default/pods"
 )
 
 // streamServer speaks the API server's streaming list over real HTTP, which client-go
@@ -21,7 +31,9 @@ import (
 // the first list, then changes.
 type streamServer struct {
 	*httptest.Server
-	first map[string][]runtime.Object // by resource
+	first map[string][]runtime.Object // by path
+	// instead answers requests for a path, if it is there.
+	instead map[string]http.HandlerFunc
 
 	mu    sync.Mutex
 	later map[string]chan watchEvent
@@ -36,14 +48,20 @@ type watchEvent struct {
 
 func newStreamServer(t *testing.T, first map[string][]runtime.Object) *streamServer {
 	t.Helper()
-	s := &streamServer{first: first, later: map[string]chan watchEvent{}}
+	s := &streamServer{first: first, later: map[string]chan watchEvent{}, instead: map[string]http.HandlerFunc{}}
 	mux := http.NewServeMux()
 	for path, o := range map[string]runtime.Object{
-		"/api/v1/services": &corev1.Service{}, "/api/v1/nodes": &corev1.Node{},
-		"/apis/discovery.k8s.io/v1/endpointslices": &discoveryv1.EndpointSlice{},
+		servicesPath: &corev1.Service{}, nodesPath: &corev1.Node{}, slicesPath: &discoveryv1.EndpointSlice{},
+		rangesPath: &networkingv1.ServiceCIDR{}, podsPath: &corev1.Pod{},
 	} {
 		s.later[path] = make(chan watchEvent)
-		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) { s.watch(w, r, o) })
+		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
+			if other := s.instead[path]; other != nil {
+				other(w, r)
+				return
+			}
+			s.watch(w, r, o)
+		})
 	}
 	s.Server = httptest.NewServer(mux)
 	t.Cleanup(s.Close)
@@ -59,6 +77,10 @@ func typed(o runtime.Object) runtime.Object {
 		o.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}
 	case *discoveryv1.EndpointSlice:
 		o.TypeMeta = metav1.TypeMeta{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSlice"}
+	case *networkingv1.ServiceCIDR:
+		o.TypeMeta = metav1.TypeMeta{APIVersion: "networking.k8s.io/v1", Kind: "ServiceCIDR"}
+	case *corev1.Pod:
+		o.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
 	}
 	return o
 }
@@ -78,7 +100,7 @@ func (s *streamServer) watch(w http.ResponseWriter, r *http.Request, kind runtim
 	w.WriteHeader(http.StatusOK)
 	w.(http.Flusher).Flush()
 	path := r.URL.Path
-	if path == "/api/v1/services" {
+	if path == servicesPath {
 		s.mu.Lock()
 		s.asked = append(s.asked, q.Get("resourceVersion"))
 		s.mu.Unlock()
@@ -113,11 +135,10 @@ func versioned[T metav1.Object](o T, version int) T {
 
 func TestStreamedListAndLostConnection(t *testing.T) {
 	web, api := svcName("web"), svcName("api")
-	const services, slicesPath = "/api/v1/services", "/apis/discovery.k8s.io/v1/endpointslices"
 	server := newStreamServer(t, map[string][]runtime.Object{
-		services:        {versioned(apiService("web", "10.96.0.1"), 1), versioned(apiService("api", "10.96.0.2"), 2)},
-		slicesPath:      {versioned(apiSlice("web-1", "web", "10.0.0.1"), 3)},
-		"/api/v1/nodes": {versioned(apiNode("node-1", "a"), 4)},
+		servicesPath: {versioned(apiService("web", "10.96.0.1"), 1), versioned(apiService("api", "10.96.0.2"), 2)},
+		slicesPath:   {versioned(apiSlice("web-1", "web", "10.0.0.1"), 3)},
+		nodesPath:    {versioned(apiNode("node-1", "a"), 4)},
 	})
 	client, err := Connect(Connection{Master: server.URL, ContentType: "application/json"})
 	if err != nil {
@@ -136,12 +157,12 @@ func TestStreamedListAndLostConnection(t *testing.T) {
 
 	server.later[slicesPath] <- watchEvent{Type: "MODIFIED", Object: versioned(apiSlice("web-1", "web", "10.0.0.1", "10.0.0.2"), 101)}
 	takeUntil(t, s, web)
-	server.later[services] <- watchEvent{Type: "MODIFIED", Object: versioned(apiService("api", "10.96.0.3"), 102)}
+	server.later[servicesPath] <- watchEvent{Type: "MODIFIED", Object: versioned(apiService("api", "10.96.0.3"), 102)}
 	takeUntil(t, s, api)
 
 	// The connection goes; the next watch must go on where this one was, not list again.
-	server.later[services] <- watchEvent{hangUp: true}
-	server.later[services] <- watchEvent{Type: "DELETED", Object: versioned(apiService("api", "10.96.0.3"), 103)}
+	server.later[servicesPath] <- watchEvent{hangUp: true}
+	server.later[servicesPath] <- watchEvent{Type: "DELETED", Object: versioned(apiService("api", "10.96.0.3"), 103)}
 	takeUntil(t, s, api)
 	if _, ok := s.Service(api); ok {
 		t.Error("a deleted Service is still there")

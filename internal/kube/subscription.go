@@ -31,7 +31,7 @@ type Subscription struct {
 	required, optional []input
 	late               *time.Timer // nil: something required is missing
 	tooLate            bool
-	ready              bool                       // the gate is open
+	opening, ready     bool                       // the gate is about to open, is open
 	dirty              map[service.Name]int64     // changed names, and their oldest trigger
 	triggers           map[service.Name]time.Time // of the last Take
 }
@@ -145,16 +145,18 @@ func (s *Subscription) need(required, optional []input) {
 // check opens the gate if all that it waits for is there. No lock of a feed is held.
 func (s *Subscription) check() {
 	s.mu.Lock()
-	opens := !s.ready && s.complete()
-	if opens {
-		s.ready = true
-		s.notifyLocked()
-	}
+	opens := !s.opening && s.complete()
+	s.opening = s.opening || opens
 	s.mu.Unlock()
-	if opens {
-		s.logStart()
-		close(s.synced)
+	if !opens {
+		return
 	}
+	s.logStart() // reads the feeds
+	s.mu.Lock()
+	s.ready = true
+	s.notifyLocked()
+	s.mu.Unlock()
+	close(s.synced)
 }
 
 // complete reports whether the gate can open. s.mu is held.

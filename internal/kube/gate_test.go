@@ -1,0 +1,216 @@
+package kube
+
+import (
+	"log/slog"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// cluster is what the tests' API server serves: a Service that asks for the weights of its
+// pods, and all that a consumer of Services reads.
+func cluster() map[string][]runtime.Object {
+	return map[string][]runtime.Object{
+		servicesPath: {versioned(weighted("web", "10.96.0.1", "web"), 1)},
+		slicesPath:   {versioned(apiSlice("web-1", "web", "10.0.0.1"), 2)},
+		nodesPath:    {versioned(apiNode("node-1", "a"), 3)},
+		podsPath:     {versioned(apiPod("a", "web", "10.0.0.1", "3"), 4)},
+		rangesPath: {versioned(&networkingv1.ServiceCIDR{
+			ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.96.0.0/12"}},
+		}, 5)},
+	}
+}
+
+// kinds are the kinds of objects by path.
+var kinds = map[string]string{
+	servicesPath: "services", slicesPath: "endpointslices", nodesPath: "nodes", rangesPath: "servicecidrs", podsPath: "pods",
+}
+
+// failing are the ways in which a list does not come.
+func failing(t *testing.T) map[string]http.HandlerFunc {
+	status := func(code int, reason metav1.StatusReason) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(code)
+			_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"` + string(reason) + `","message":"this test says no"}`))
+		}
+	}
+	return map[string]http.HandlerFunc{
+		"forbidden": status(http.StatusForbidden, metav1.StatusReasonForbidden),
+		"absent":    status(http.StatusNotFound, metav1.StatusReasonNotFound),
+		"failing":   status(http.StatusInternalServerError, metav1.StatusReasonInternalError),
+		"silent":    func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
+	}
+}
+
+// against starts a Store and its consumers against an API server.
+func against(t *testing.T, server *streamServer, log *slog.Logger) *source {
+	t.Helper()
+	client, err := Connect(Connection{Master: server.URL, ContentType: "application/json"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newSource(Config{Log: log, Client: client, NodeName: "node-1"})
+	runUntilEnd(t, s)
+	return s
+}
+
+// listedKinds are the kinds that the metrics call listed.
+func listedKinds(t *testing.T, s *source) map[string]bool {
+	t.Helper()
+	r := prometheus.NewPedanticRegistry()
+	r.MustRegister(s.Store)
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]bool{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == "fairway_api_listed" {
+				all[m.GetLabel()[0].GetValue()] = m.GetGauge().GetValue() == 1
+			}
+		}
+	}
+	return all
+}
+
+// TestWithoutOptional: a consumer of Services starts without any list that is only
+// optional, however that list fails; the log and the metrics say so.
+func TestWithoutOptional(t *testing.T) {
+	for _, path := range []string{nodesPath, rangesPath, podsPath} {
+		for how, fail := range failing(t) {
+			t.Run(kinds[path]+" "+how, func(t *testing.T) {
+				t.Parallel()
+				server := newStreamServer(t, cluster())
+				server.instead[path] = fail
+				log := &lines{}
+				s := against(t, server, slog.New(slog.NewTextHandler(log, nil)))
+				takeUntil(t, s, svcName("web"))
+				want := "10.0.0.1*3"
+				if path == podsPath {
+					want = "10.0.0.1"
+				}
+				if got := weightsOf(s, svcName("web")); got != want {
+					t.Errorf("endpoints %q, want %q", got, want)
+				}
+				if n := log.count(`msg="starting without an optional list; it is used as soon as it is there" consumer=services kind=` + kinds[path]); n != 1 {
+					t.Errorf("%d log lines say what is missing, want 1", n)
+				}
+				for p, kind := range kinds {
+					if is := listedKinds(t, s)[kind]; is != (p != path) {
+						t.Errorf("metrics: %s listed: %v", kind, is)
+					}
+				}
+				if _, known := s.Node(); known != (path != nodesPath) {
+					t.Errorf("the node is known: %v", known)
+				}
+			})
+		}
+	}
+}
+
+// TestNeedless: no list holds up a consumer that does not need it, whatever becomes of the
+// lists.
+func TestNeedless(t *testing.T) {
+	for how, fail := range failing(t) {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			server := newStreamServer(t, cluster())
+			for path := range kinds {
+				if path != nodesPath {
+					server.instead[path] = fail
+				}
+			}
+			s := against(t, server, slog.New(slog.DiscardHandler))
+			waitFor(t, s.nodeSub.Synced(), "Synced of a consumer of nodes")
+			if got := s.nodeSub.Take(); len(got) != 1 || got[0].Name != "node-1" {
+				t.Errorf("took %v, want the node", got)
+			}
+			if got := s.Take(); len(got) != 0 {
+				t.Errorf("a consumer of Services took %v without any Service listed", got)
+			}
+		})
+	}
+}
+
+// TestOptionalComesLate: what a consumer started without is used when it comes.
+func TestOptionalComesLate(t *testing.T) {
+	server := newStreamServer(t, cluster())
+	come := make(chan struct{})
+	for path, kind := range map[string]runtime.Object{nodesPath: apiNode("", ""), podsPath: apiPod("", "", "", "")} {
+		server.instead[path] = func(w http.ResponseWriter, r *http.Request) {
+			select {
+			case <-come:
+				server.watch(w, r, kind)
+			case <-r.Context().Done():
+			}
+		}
+	}
+	s := against(t, server, slog.New(slog.DiscardHandler))
+	takeUntil(t, s, svcName("web"))
+	if _, known := s.Node(); known || weightsOf(s, svcName("web")) != "10.0.0.1" {
+		t.Fatal("the lists are here before they come")
+	}
+	close(come)
+	takeUntil(t, s, svcName("web"))
+	if got := weightsOf(s, svcName("web")); got != "10.0.0.1*3" {
+		t.Errorf("endpoints %q, want the weight", got)
+	}
+	waitFor(t, s.nodeSub.Synced(), "Synced of a consumer of nodes")
+	if n, _ := s.Node(); n.Zone != "a" {
+		t.Errorf("zone %q, want a", n.Zone)
+	}
+}
+
+// stub is an input under the test's control.
+func stub(kind string) (*int32, input) {
+	progress := new(int32)
+	return progress, input{kind: kind, without: "nothing happens", progress: func() int32 { return *progress }, len: func() int { return 0 }}
+}
+
+// TestGate holds the rule of a gate on a clock of its own.
+func TestGate(t *testing.T) {
+	for name, test := range map[string]struct {
+		required, optional int32
+		opens              time.Duration // after both are so far; -1: never
+	}{
+		"all is in":                      {listed, listed, 0},
+		"optional: refused":              {listed, refused, 0},
+		"optional: late":                 {listed, notListed, patience},
+		"required: late":                 {notListed, listed, -1},
+		"required: refused":              {refused, listed, -1},
+		"required: late, nothing at all": {notListed, notListed, -1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &Store{cfg: Config{Log: slog.New(slog.DiscardHandler)}}
+				sub := s.subscribe("test")
+				progress1, required := stub("a")
+				progress2, optional := stub("b")
+				sub.need([]input{required}, []input{optional})
+				time.Sleep(time.Hour) // nothing is waited for yet
+				*progress1, *progress2 = test.required, test.optional
+				start := time.Now()
+				sub.check()
+				opened := time.Duration(-1)
+				select {
+				case <-sub.Synced():
+					opened = time.Since(start)
+				case <-time.After(time.Hour):
+				}
+				if opened != test.opens {
+					t.Errorf("opened after %v, want %v", opened, test.opens)
+				}
+				sub.stop()
+			})
+		})
+	}
+}
