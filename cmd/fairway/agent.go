@@ -73,7 +73,7 @@ func (a *agent) run(ctx context.Context) error {
 		// costs little time and saves a third of the memory.
 		debug.SetGCPercent(50)
 	}
-	dp, err := a.carrier()
+	dp, err := a.carrier(ctx)
 	if err != nil {
 		return err
 	}
@@ -123,7 +123,7 @@ func (a *agent) run(ctx context.Context) error {
 		loop := proxy.New(proxy.Config{
 			Log: a.log, Source: services, Datapath: dp, View: view,
 			Report: events.Report, Forget: flows.Forget, Review: flows.Review, Checks: checks.Sync, Health: state,
-			Metrics: proxy.NewMetrics(proxy.MetricsConfig{Registry: registry, Mode: a.cfg.Mode, Changes: services.Changes}), Counter: counter(dp),
+			Metrics: proxy.NewMetrics(proxy.MetricsConfig{Registry: registry, Mode: a.cfg.Mode, Changes: services.Changes}),
 			MinSync: a.cfg.MinSyncPeriod, MaxRetry: a.cfg.SyncPeriod,
 		})
 		g.Go(func() error { return flows.resets.Run(ctx) })
@@ -176,7 +176,7 @@ func (a *agent) serve(ctx context.Context, server *health.Server) error {
 func (a *agent) view(store *kube.Store, dp datapath.Datapath) func() service.Node {
 	var lacks service.Algorithms
 	if dp != nil {
-		lacks = ^dp.Algorithms()
+		lacks = ^dp.Info().Capabilities.Algorithms
 	}
 	return func() service.Node {
 		n, _ := store.Node() // a node that is not there (yet) has no zone and no addresses
@@ -197,16 +197,16 @@ func (a *agent) connection() kube.Connection {
 // carrier opens the datapath that --proxy-mode asks for, and finds out whether it works
 // here before anything else starts. It takes over from what carried Services before. Nil:
 // nobody shall carry them.
-func (a *agent) carrier() (datapath.Datapath, error) {
+func (a *agent) carrier(ctx context.Context) (datapath.Datapath, error) {
 	if a.cfg.Mode == config.ModeNone {
 		return nil, nil
 	}
-	dp, err := modes().choose(a.log, a.cfg)
+	dp, err := modes().choose(ctx, a.log, a.cfg)
 	if err != nil {
 		return nil, err
 	}
 	return takeover.New(takeover.Config{
-		Log: a.log, Datapath: dp, Others: modes().others(a.log, a.cfg, dp.Name()),
+		Log: a.log, Datapath: dp, Others: modes().others(ctx, a.log, a.cfg, dp.Info().Name),
 		KubeProxy: &takeover.KubeProxy{}, Replace: a.cfg.ReplaceKubeProxy,
 	}), nil
 }

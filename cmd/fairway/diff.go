@@ -55,11 +55,11 @@ kernel and should not be, lines with + are missing.`,
 		if err != nil {
 			return err
 		}
-		have, err := dp.Dump(ctx)
+		have, err := dp.Adopt(ctx)
 		if err != nil {
 			return err
 		}
-		if writeDiff(e.stdout, have, want) {
+		if writeDiff(e.stdout, have.Table, want) {
 			return exitError(1)
 		}
 		return nil
@@ -93,11 +93,11 @@ func (a *agent) held(ctx context.Context) (datapath.Datapath, error) {
 			for _, dp := range all[1:] {
 				dp.Close()
 			}
-			a.cfg.Mode = all[0].Name()
+			a.cfg.Mode = all[0].Info().Name
 			return all[0], nil
 		}
 	}
-	return modes().choose(a.log, a.cfg)
+	return modes().choose(ctx, a.log, a.cfg)
 }
 
 // wanted compiles the table that the API server's objects ask for now.

@@ -54,7 +54,7 @@ func newDump(e env) *cobra.Command {
 func opened(ctx context.Context, name string) ([]datapath.Datapath, error) {
 	cfg := &config.Config{Mode: name, MasqueradeBit: config.DefaultMasqueradeBit}
 	if name != config.ModeAuto {
-		dp, err := modes().choose(slog.New(slog.DiscardHandler), cfg)
+		dp, err := modes().choose(ctx, slog.New(slog.DiscardHandler), cfg)
 		if err != nil {
 			return nil, fmt.Errorf("--proxy-mode: %w", err)
 		}
@@ -69,29 +69,27 @@ func opened(ctx context.Context, name string) ([]datapath.Datapath, error) {
 
 // showProgram prints the constant ruleset of a datapath that has one.
 func showProgram(w io.Writer, dp datapath.Datapath) error {
-	p, ok := dp.(interface{ Program() (string, error) })
-	if !ok {
-		return fmt.Errorf("mode %s has no constant program [leave out --program]", dp.Name())
+	info := dp.Info()
+	if info.Program == "" {
+		return fmt.Errorf("mode %s has no constant program [leave out --program]", info.Name)
 	}
-	text, err := p.Program()
-	if err == nil {
-		_, err = io.WriteString(w, text)
-	}
+	_, err := io.WriteString(w, info.Program)
 	return err
 }
 
 // showTable prints what the kernel does, and which mode makes it do so.
 func showTable(ctx context.Context, w io.Writer, dp datapath.Datapath, only string) error {
-	table, err := dp.Dump(ctx)
+	held, err := dp.Adopt(ctx)
 	if err != nil {
 		return err
 	}
+	table := held.Table
 	if only != "" {
 		if table, err = onlyService(table, only); err != nil {
 			return err
 		}
 	}
-	if _, err := fmt.Fprintln(w, "mode", dp.Name()); err != nil {
+	if _, err := fmt.Fprintln(w, "mode", dp.Info().Name); err != nil {
 		return err
 	}
 	_, err = table.WriteTo(w)

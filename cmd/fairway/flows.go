@@ -10,7 +10,6 @@ import (
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/reset"
 	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/takeover"
 )
 
 // flows ends what the kernel remembers of clients whose endpoint is gone: UDP flows are
@@ -19,7 +18,7 @@ type flows struct {
 	log    *slog.Logger
 	table  *conntrack.Table
 	resets *reset.Resetter
-	cut    datapath.Carrier // nil: conntrack knows all connections
+	dp     datapath.Datapath // for the flows that it carries itself
 }
 
 // asking reports whether a namespace has a living pod with that address.
@@ -27,28 +26,13 @@ type asking func(ctx context.Context, namespace string, addr netip.Addr) (bool, 
 
 // newFlows returns what ends flows on this node. It does not touch the kernel.
 func newFlows(log *slog.Logger, alive asking, dp datapath.Datapath, settings func() service.Settings) *flows {
-	f := &flows{log: log}
-	f.cut, _ = mechanism(dp).(datapath.Carrier)
+	f := &flows{log: log, dp: dp}
 	f.table = conntrack.New(conntrack.Config{Log: log, NodePort: func(a netip.Addr) bool { return settings().ServesNodePorts(a) }})
 	f.resets = reset.New(reset.Config{Log: log, Flows: conntrack.New(conntrack.Config{Log: log}), Alive: alive})
 	return f
 }
 
 func (f *flows) close() { f.table.Close() }
-
-// mechanism returns the datapath itself, without what takes over from others.
-func mechanism(dp datapath.Datapath) datapath.Datapath {
-	if h, ok := dp.(*takeover.Handover); ok {
-		return h.Datapath
-	}
-	return dp
-}
-
-// counter returns the side of a datapath that counts, nil if it has none.
-func counter(dp datapath.Datapath) datapath.Counter {
-	c, _ := mechanism(dp).(datapath.Counter)
-	return c
-}
 
 // Forget ends the flows that a change made wrong, and says how many. It walks the
 // kernel's table once.
@@ -122,7 +106,7 @@ func (f *flows) end(ctx context.Context, found []conntrack.Entry, why func(connt
 // carried ends what the datapath itself carries. It is asked first whether endpoints
 // are gone that may live.
 func (f *flows) carried(ctx context.Context, stale []service.Flow) (int, error) {
-	if f.cut == nil {
+	if !f.dp.Info().Capabilities.CarriesFlows {
 		return 0, nil
 	}
 	var certain []service.Flow
@@ -132,10 +116,10 @@ func (f *flows) carried(ctx context.Context, stale []service.Flow) (int, error) 
 			continue
 		}
 		f.resets.IfGone(s.Namespace, s.Endpoint.Addr(), func() {
-			if _, err := f.cut.Cut(ctx, []service.Flow{s}); err != nil {
+			if _, err := f.dp.EndFlows(ctx, []service.Flow{s}); err != nil {
 				f.log.Warn("a connection to an endpoint that is gone is not ended", "flow", s, "err", err)
 			}
 		})
 	}
-	return f.cut.Cut(ctx, certain)
+	return f.dp.EndFlows(ctx, certain)
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/fairway-net/fairway/internal/datapath/ipvs"
 	"github.com/fairway-net/fairway/internal/datapath/nftables"
 	"github.com/fairway-net/fairway/internal/datapath/userspace"
-	"github.com/fairway-net/fairway/internal/takeover"
 )
 
 // A mode is one way to carry Services, by its name in --proxy-mode.
@@ -67,29 +66,27 @@ func (t modeTable) find(name string) (mode, error) {
 }
 
 // works opens a mode and finds out whether it works here. That changes nothing.
-func (m mode) works(cfg *config.Config) (datapath.Datapath, error) {
+func (m mode) works(ctx context.Context, cfg *config.Config) (datapath.Datapath, error) {
 	dp, err := m.open(cfg)
 	if err != nil {
 		return nil, err
 	}
-	if p, ok := dp.(datapath.Prober); ok {
-		if err := p.Probe(); err != nil {
-			dp.Close()
-			return nil, err
-		}
+	if err := dp.Probe(ctx); err != nil {
+		dp.Close()
+		return nil, err
 	}
 	return dp, nil
 }
 
 // choose opens the mode that the configuration asks for. Auto becomes the best one that
 // works here, and the log says why.
-func (t modeTable) choose(log *slog.Logger, cfg *config.Config) (datapath.Datapath, error) {
+func (t modeTable) choose(ctx context.Context, log *slog.Logger, cfg *config.Config) (datapath.Datapath, error) {
 	if cfg.Mode != config.ModeAuto {
 		m, err := t.find(cfg.Mode)
 		if err != nil {
 			return nil, err
 		}
-		dp, err := m.works(cfg)
+		dp, err := m.works(ctx, cfg)
 		if err != nil {
 			return nil, fmt.Errorf("proxy mode %s does not work here: %w [--proxy-mode auto takes the best that does]", m.name, err)
 		}
@@ -97,7 +94,7 @@ func (t modeTable) choose(log *slog.Logger, cfg *config.Config) (datapath.Datapa
 	}
 	var refused []string
 	for _, m := range t {
-		dp, err := m.works(cfg)
+		dp, err := m.works(ctx, cfg)
 		if err != nil {
 			refused = append(refused, fmt.Sprintf("%s (%v)", m.name, err))
 			continue
@@ -115,13 +112,13 @@ func (t modeTable) choose(log *slog.Logger, cfg *config.Config) (datapath.Datapa
 
 // others opens the modes, beside the one of that name, that may have left something on
 // this node.
-func (t modeTable) others(log *slog.Logger, cfg *config.Config, name string) []datapath.Datapath {
+func (t modeTable) others(ctx context.Context, log *slog.Logger, cfg *config.Config, name string) []datapath.Datapath {
 	var all []datapath.Datapath
 	for _, m := range t {
 		if m.name == name {
 			continue
 		}
-		dp, err := m.works(cfg)
+		dp, err := m.works(ctx, cfg)
 		if err != nil {
 			log.Debug("not looking for what another mode left: it does not work here", "mode", m.name, "err", err)
 			continue
@@ -136,13 +133,13 @@ func (t modeTable) found(ctx context.Context, cfg *config.Config) ([]datapath.Da
 	var all []datapath.Datapath
 	var refused []error
 	for _, m := range t {
-		dp, err := m.works(cfg)
+		dp, err := m.works(ctx, cfg)
 		if err != nil {
 			refused = append(refused, fmt.Errorf("%s: %w", m.name, err))
 			continue
 		}
-		there, err := takeover.Found(ctx, dp)
-		if err == nil && there {
+		held, err := dp.Adopt(ctx)
+		if held.Found {
 			all = append(all, dp)
 			continue
 		}
@@ -171,7 +168,7 @@ func (t modeTable) cleanup(ctx context.Context, log *slog.Logger, cfg *config.Co
 		}
 		// A mode that does not work here has left nothing here either; but one that does
 		// must be able to clean up.
-		dp, worksNot := m.works(cfg)
+		dp, worksNot := m.works(ctx, cfg)
 		if worksNot != nil {
 			log.Debug("not cleaning up after a mode that does not work here", "mode", m.name, "err", worksNot)
 			continue

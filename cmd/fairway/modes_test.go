@@ -26,11 +26,13 @@ type fake struct {
 	there bool
 }
 
-func (f *fake) Name() string                        { return f.name }
-func (f *fake) Probe() error                        { return f.probe }
-func (f *fake) Found(context.Context) (bool, error) { return f.there, nil }
-func (f *fake) Cleanup(context.Context) error       { return f.clean }
-func (f *fake) Close()                              {}
+func (f *fake) Info() datapath.Info         { return datapath.Info{Name: f.name} }
+func (f *fake) Probe(context.Context) error { return f.probe }
+func (f *fake) Adopt(context.Context) (datapath.Adopted, error) {
+	return datapath.Adopted{Table: &service.Table{}, Found: f.there}, nil
+}
+func (f *fake) Cleanup(context.Context) error { return f.clean }
+func (f *fake) Close()                        {}
 
 func tableOf(fakes ...*fake) modeTable {
 	var t modeTable
@@ -51,18 +53,18 @@ func TestChoose(t *testing.T) {
 	} {
 		var log bytes.Buffer
 		cfg := &config.Config{Mode: c.mode}
-		dp, err := table.choose(slog.New(slog.NewTextHandler(&log, nil)), cfg)
+		dp, err := table.choose(t.Context(), slog.New(slog.NewTextHandler(&log, nil)), cfg)
 		if c.fails != "" {
 			if err == nil || !strings.Contains(err.Error(), c.fails) {
 				t.Errorf("%s: error %v, want %q", c.mode, err, c.fails)
 			}
 			continue
 		}
-		if err != nil || dp.Name() != c.want || cfg.Mode != c.want || !strings.Contains(log.String(), c.says) {
+		if err != nil || dp.Info().Name != c.want || cfg.Mode != c.want || !strings.Contains(log.String(), c.says) {
 			t.Errorf("%s: chose %v as %q (%v), and said %s", c.mode, dp, cfg.Mode, err, &log)
 		}
 	}
-	_, err := tableOf(broken).choose(slog.New(slog.DiscardHandler), &config.Config{Mode: "auto"})
+	_, err := tableOf(broken).choose(t.Context(), slog.New(slog.DiscardHandler), &config.Config{Mode: "auto"})
 	if err == nil || !strings.Contains(err.Error(), "no proxy mode works here: broken (no such kernel)") {
 		t.Errorf("nothing works: %v", err)
 	}
@@ -76,11 +78,11 @@ func TestOthersAndFound(t *testing.T) {
 	named := func(all []datapath.Datapath) string {
 		var names []string
 		for _, dp := range all {
-			names = append(names, dp.Name())
+			names = append(names, dp.Info().Name)
 		}
 		return strings.Join(names, " ")
 	}
-	if got := named(table.others(log, &config.Config{}, "fine")); got != "other empty" {
+	if got := named(table.others(t.Context(), log, &config.Config{}, "fine")); got != "other empty" {
 		t.Errorf("the others of fine are %q", got)
 	}
 	all, err := table.found(t.Context(), &config.Config{})
@@ -120,8 +122,8 @@ func TestEveryMode(t *testing.T) {
 		if err != nil {
 			t.Fatalf("mode %s: %v", m.name, err)
 		}
-		if dp.Name() != m.name || !dp.Algorithms().Has(service.Random) {
-			t.Errorf("mode %q has a datapath %q with algorithms %b", m.name, dp.Name(), dp.Algorithms())
+		if dp.Info().Name != m.name || !dp.Info().Capabilities.Algorithms.Has(service.Random) {
+			t.Errorf("mode %q has a datapath %q with algorithms %b", m.name, dp.Info().Name, dp.Info().Capabilities.Algorithms)
 		}
 		dp.Close()
 	}
@@ -138,7 +140,7 @@ func TestDumpAndCleanup(t *testing.T) {
 		t.Run(m.name, func(t *testing.T) {
 			cfg := &config.Config{Mode: m.name, MasqueradeBit: config.DefaultMasqueradeBit}
 			err := testnet.NewNamespace(t, "node").Do(func() error {
-				dp, err := m.works(cfg)
+				dp, err := m.works(t.Context(), cfg)
 				if err != nil {
 					t.Skipf("mode %s does not work in this kernel: %v", m.name, err)
 				}

@@ -1,45 +1,119 @@
-// Package datapath is the contract between the policy and a kernel mechanism.
+// Package datapath is the contract between the policy and a mechanism of the kernel.
 //
 //	*service.Table ── Sync ──→ ┌───────────┐
 //	                           │  kernel   │ ←── packets
-//	*service.Table ←── Dump ── └───────────┘
+//	*service.Table ←─ Adopt ── └───────────┘
 //
-// A mechanism (nftables, later iptables, ipvs, ebpf, userspace) is a package beside
-// this one. It hides how a Table becomes kernel objects and promises three verbs,
-// which the suite in conformance/ holds every mechanism to with real packets.
+// A mechanism (nftables, iptables, ipvs, userspace) is a package beside this one. It hides
+// how a Table becomes kernel objects. The suite in conformance/ holds every mechanism to
+// the contract, with real packets. What a mechanism can do is data (Info), and every method
+// is required: nobody has to ask a datapath for a second interface.
 package datapath
 
 import (
 	"context"
+	"fmt"
+	"strings"
 
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// A Datapath makes one kernel mechanism behave like a Table. It belongs to one
-// goroutine, which stays in one network namespace: the one that it works on. It starts
-// no goroutine; only a Carrier (userspace) does, from its first Sync to Close.
+// A Datapath makes one kernel mechanism behave like a Table. It belongs to one goroutine,
+// but for Info and EndFlows. That goroutine stays in one network namespace, the one that
+// the datapath works on. Every method that asks the kernel ends when its context does.
 type Datapath interface {
-	// Name is the mechanism's name as in --proxy-mode: "nftables".
-	Name() string
-	// Algorithms are those that it can do; Random is always one of them.
-	Algorithms() service.Algorithms
+	// Info returns the mechanism's name and what it can do. It is constant and does not
+	// ask the kernel.
+	Info() Info
+	// Probe returns what keeps the mechanism from working here: no rights, a kernel
+	// without it, a program that is not installed. It changes nothing.
+	Probe(ctx context.Context) error
+	// Adopt reads what the kernel does now and changes nothing. If the datapath has not
+	// synced yet, its first Sync starts from what Adopt read, without reading it again.
+	Adopt(ctx context.Context) (Adopted, error)
 	// Sync makes the kernel do what want says. It is atomic for each frontend,
 	// idempotent, and safe to repeat after any error: it then starts from what the
-	// kernel really holds. The first Sync of a process adopts what an earlier one
-	// left and writes only what differs.
+	// kernel really holds. The first Sync of a process takes over what an earlier one
+	// left and writes only what differs. Stats count what was done also with an error.
 	Sync(ctx context.Context, want *service.Table) (Stats, error)
 	// Check reports whether the kernel still holds what the last Sync left, as far as
-	// can be told cheaply: it is called every few seconds. After false the next Sync
-	// puts right what another hand has changed.
-	Check(ctx context.Context) (intact bool, err error)
-	// Dump reads back what the kernel does now, in the words of a Table.
-	Dump(ctx context.Context) (*service.Table, error)
-	// Cleanup removes every trace. It is not an error if there is none.
+	// can be found out cheaply: it is called every few seconds. After a Drift the next
+	// Sync repairs what another program changed.
+	Check(ctx context.Context) (Drift, error)
+	// Explain returns the kernel objects that make the frontend with that key work, as the
+	// kernel holds them now; none if there is no such frontend. It changes nothing.
+	Explain(ctx context.Context, k service.Key) ([]Object, error)
+	// Counts returns what was carried since the rules were loaded, for each Service port.
+	// Which fields are filled in, Capabilities.Counts says.
+	Counts(ctx context.Context) (map[service.PortName]Count, error)
+	// EndFlows ends connections and flows of the given kinds that the datapath carries in
+	// this process, and returns how many. Conntrack cannot end those. Where
+	// Capabilities.CarriesFlows is false there are none. Any goroutine may call it.
+	EndFlows(ctx context.Context, flows []service.Flow) (int, error)
+	// Drain gives the node to another datapath, which is in place: from now on this one
+	// takes no new connection. It keeps what established connections need, and removes
+	// what none needs any more each time it is called. After done nothing of it is left.
+	Drain(ctx context.Context) (done bool, err error)
+	// Cleanup removes everything of this datapath from the kernel, also what established
+	// connections need. It is not an error if there is nothing.
 	Cleanup(ctx context.Context) error
-	// Close gives back what the datapath holds in this process: sockets and memory.
-	// What the kernel does stays. A closed datapath may be used again, and then starts
-	// from what the kernel holds.
+	// Close frees what the datapath holds in this process: sockets, goroutines, memory.
+	// The rules in the kernel stay. A closed datapath is not used again.
 	Close()
+}
+
+// Info says what a datapath is. It is constant.
+type Info struct {
+	Name         string // the mode's name as in --proxy-mode: "nftables"
+	Capabilities Capabilities
+	// Program is the constant ruleset as nft text; empty if the mechanism has none.
+	Program string
+}
+
+// Capabilities say what a mechanism can do.
+type Capabilities struct {
+	// Algorithms are those that it balances by; Random is always one of them.
+	Algorithms service.Algorithms
+	// Protocols are those that it forwards. Ports of others are rejected.
+	Protocols []service.Proto
+	// Counts are the fields of Count that it fills in.
+	Counts Counted
+	// Affinity says which of a Service port's frontends share what they remember of a client.
+	Affinity AffinityScope
+	// CarriesFlows says that connections pass through this process, which EndFlows can end.
+	CarriesFlows bool
+}
+
+// Counted is a set of the fields of Count. The zero value is empty.
+type Counted uint8
+
+// The fields of Count.
+const (
+	CountsConnections Counted = 1 << iota
+	CountsPackets
+	CountsBytes
+	CountsRejects
+	CountsDrops
+)
+
+// AffinityScope says for which frontends a client's affinity holds.
+type AffinityScope uint8
+
+// The scopes. kube-proxy's is AffinityPerPort.
+const (
+	// AffinityPerPort: a client gets the same endpoint at every address of a Service port.
+	AffinityPerPort AffinityScope = iota
+	// AffinityPerFrontend: each address remembers clients by itself.
+	AffinityPerFrontend
+)
+
+// Adopted is what Adopt found in the kernel.
+type Adopted struct {
+	// Table is what the kernel does, in the words of the policy. It is never nil.
+	Table *service.Table
+	// Found says that this datapath, in this process or an earlier one, has been at work
+	// on the node. Rules that only look like ours, such as kube-proxy's, do not count.
+	Found bool
 }
 
 // Stats says what a Sync did.
@@ -50,41 +124,32 @@ type Stats struct {
 	Full      bool // everything was compared with the kernel, not with the last table
 }
 
-// A Prober can say what keeps it from working here: no rights, a kernel without it, a
-// program that is not installed. It changes nothing.
-type Prober interface{ Probe() error }
-
-// A Releaser is a datapath whose established connections need more than conntrack's
-// entries to live on. Others can just be cleaned up when another one has taken over.
-type Releaser interface {
-	// Release gives the node to another datapath, which is in place: from now on this one
-	// takes no new connection. It keeps what established ones need, and takes away what
-	// none needs any more each time it is called; done says that no trace is left.
-	Release(ctx context.Context) (done bool, err error)
+// Drift says what another program changed. The zero value is no drift.
+type Drift struct {
+	// Rules says that rules or chains differ, Elements that data does: elements of sets and
+	// maps, virtual servers.
+	Rules, Elements bool
 }
 
-// A Finder can say whether it has been at work on this node, which others find out by
-// Dump. A mechanism must have it whose rules look like somebody else's: kube-proxy's
-// chains are not ours.
-type Finder interface {
-	Found(ctx context.Context) (bool, error)
+// Any reports whether anything differs.
+func (d Drift) Any() bool { return d.Rules || d.Elements }
+
+// An Object is a kernel object behind a frontend.
+type Object struct {
+	Kind string // "map element", "set element", "chain", "rule", "virtual server", "listener"
+	Name string // where it is found: "inet fairway services4"
+	Text string // what it says, as the mechanism's own tool prints it
 }
 
-// A Carrier carries connections itself, in this process, so that conntrack alone cannot
-// end them.
-type Carrier interface {
-	// Cut ends the connections and flows of the given kind to endpoints that are gone, and
-	// says how many those were. Unlike the others it may be called by any goroutine: who
-	// asks first whether an endpoint is gone must not make the loop wait.
-	Cut(ctx context.Context, flows []service.Flow) (int, error)
-}
-
-// A Counter counts what it carried.
-type Counter interface {
-	// Counts returns what was carried since the rules were loaded, for each Service port.
-	Counts(ctx context.Context) (map[service.PortName]Count, error)
-}
-
-// A Count is what one Service port carried. Connections, Packets and Bytes (of both
-// directions where the mechanism can tell) may be 0 where they are not counted.
+// A Count is what one Service port carried.
 type Count struct{ Connections, Packets, Bytes, Rejects, Drops uint64 }
+
+// FrontKey returns a frontend's key as nft prints it as a key of our maps:
+// "10.96.0.10 . udp . 53", or "tcp . 30080" for a NodePort.
+func FrontKey(k service.Key) string {
+	text := fmt.Sprintf("%s . %d", strings.ToLower(k.Proto.String()), k.Addr.Port())
+	if k.Addr.Addr().IsUnspecified() {
+		return text
+	}
+	return k.Addr.Addr().String() + " . " + text
+}

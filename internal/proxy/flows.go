@@ -69,11 +69,11 @@ func (f *flows) wanted(ctx context.Context, table *service.Table) {
 // adopt reads what the kernel does before our first Sync: flows that became wrong while
 // no agent ran are found like all others, by comparing tables.
 func (f *flows) adopt(ctx context.Context) {
-	held, err := f.cfg.Datapath.Dump(ctx)
+	held, err := f.cfg.Datapath.Adopt(ctx)
 	if err != nil {
-		held = &service.Table{} // Sync will meet the same error, and report it
+		held.Table = &service.Table{} // Sync will meet the same error, and report it
 	}
-	f.last = held
+	f.last = held.Table
 }
 
 // end ends the flows that are wrong, in one walk for all that became so meanwhile. It

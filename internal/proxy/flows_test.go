@@ -16,14 +16,16 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// holding is a datapath of which only Dump is asked.
+// holding is a datapath of which only Adopt is asked.
 type holding struct {
 	datapath.Datapath
 	table *service.Table
 	err   error
 }
 
-func (h holding) Dump(context.Context) (*service.Table, error) { return h.table, h.err }
+func (h holding) Adopt(context.Context) (datapath.Adopted, error) {
+	return datapath.Adopted{Table: h.table, Found: true}, h.err
+}
 
 // walks is a flows whose Forget and Review are the test's, with a clock of its own.
 type walks struct {

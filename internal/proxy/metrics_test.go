@@ -181,7 +181,7 @@ func TestCarried(t *testing.T) {
 // TestScrape: the loop answers a scrape before its first pass and between two.
 func TestScrape(t *testing.T) {
 	h := start(t, nil)
-	scraped := func(when string) {
+	scraped := func(when string, want counts) {
 		t.Helper()
 		reply, asked := make(chan counts, 1), false
 		for deadline := time.After(30 * time.Second); !asked; {
@@ -193,13 +193,13 @@ func TestScrape(t *testing.T) {
 				t.Fatalf("%s: the loop does not answer", when)
 			}
 		}
-		if all := <-reply; all != nil {
-			t.Errorf("%s: %v, of a datapath that does not count", when, all)
+		if all := <-reply; !maps.Equal(all, want) {
+			t.Errorf("%s: %v, want %v", when, all, want)
 		}
 	}
-	scraped("before the first lists are in")
+	scraped("before the first lists are in", nil)
 	h.api.set(1)
 	close(h.api.synced)
 	h.pass(t)
-	scraped("after a pass")
+	scraped("after a pass", counts{{Name: service.Name{Namespace: "ns", Name: "svc-1"}, Port: "http"}: {}})
 }

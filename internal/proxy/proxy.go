@@ -50,8 +50,6 @@ type Config struct {
 	Log      *slog.Logger
 	Source   Source
 	Datapath datapath.Datapath
-	// Counter is the Datapath's side that counts. nil: it does not.
-	Counter datapath.Counter
 	// View returns what tables are compiled for, from the node's object as it is now.
 	View func() service.Node
 	// Forget ends flows that a change made wrong and returns how many there were. nil:
@@ -157,20 +155,20 @@ func (l *Loop) Run(ctx context.Context) error {
 	}
 }
 
-// checkEvery is how often the kernel is asked whether another hand has changed our
-// rules. Finding out that nobody has costs one message.
+// checkEvery is how often the kernel is asked whether another program has changed our
+// rules. If none has, that costs one message.
 const checkEvery = 2 * time.Second
 
 // intact reports whether the rules are as we left them.
 func (l *Loop) intact(ctx context.Context) bool {
-	intact, err := l.cfg.Datapath.Check(ctx)
+	drift, err := l.cfg.Datapath.Check(ctx)
 	if err != nil {
 		l.cfg.Log.Debug("cannot check the rules", "err", err)
 	}
-	if !intact {
-		l.cfg.Log.Warn("somebody else has changed our rules; putting them back")
+	if drift.Any() {
+		l.cfg.Log.Warn("another program has changed our rules; restoring them", "rules", drift.Rules, "elements", drift.Elements)
 	}
-	return intact
+	return !drift.Any()
 }
 
 // sleep waits for d, and returns false if ctx ended first.
@@ -255,10 +253,7 @@ func (l *Loop) compile(n service.Name) {
 
 // counts asks the datapath what it carried.
 func (l *Loop) counts(ctx context.Context) counts {
-	if l.cfg.Counter == nil {
-		return nil
-	}
-	all, err := l.cfg.Counter.Counts(ctx)
+	all, err := l.cfg.Datapath.Counts(ctx)
 	if err != nil {
 		l.cfg.Log.Debug("cannot read the counters", "err", err)
 		return nil

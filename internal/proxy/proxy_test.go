@@ -144,8 +144,8 @@ func start(t *testing.T, fail func() error) *harness {
 		}
 		err := loop.Run(ctx)
 		real.FailWrites(nil)
-		table, derr := real.Dump(context.Background())
-		dumped <- table
+		held, derr := real.Adopt(context.Background())
+		dumped <- held.Table
 		done <- errors.Join(err, derr)
 	}()
 	stopped := false

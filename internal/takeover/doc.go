@@ -4,7 +4,7 @@
 //	           Sync, Check                       ┌─→ our datapath: carries first …
 //	proxy.Loop ───────────→ Handover ────────────┤
 //	                             │               └─ … then, again and again until done:
-//	                             ├─→ the datapaths of other modes: Release, or Cleanup
+//	                             ├─→ the datapaths of other modes: Drain
 //	                             └─→ KubeProxy: Find, Remove
 //
 // A Handover is a datapath around the one of our mode. It hides that somebody else, an
@@ -17,6 +17,6 @@
 //
 // Established connections live on because conntrack remembers where each goes, and our
 // own NAT rules keep the kernel's hooks for that in place. Where that is not enough
-// (IPVS, userspace), the datapath that leaves is a datapath.Releaser and knows what its
-// connections need.
+// (userspace), the datapath that leaves knows what its connections need: Drain removes it step
+// by step.
 package takeover

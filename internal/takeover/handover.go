@@ -61,7 +61,7 @@ func (h *Handover) Sync(ctx context.Context, want *service.Table) (datapath.Stat
 }
 
 // Check implements datapath.Datapath, and goes on with what is not done yet.
-func (h *Handover) Check(ctx context.Context) (bool, error) {
+func (h *Handover) Check(ctx context.Context) (datapath.Drift, error) {
 	if h.carries {
 		h.settle(ctx)
 	}
@@ -82,7 +82,7 @@ func (h *Handover) settle(ctx context.Context) {
 		done, err := h.leave(ctx, o)
 		switch {
 		case err != nil && ctx.Err() == nil && err.Error() != o.said:
-			h.cfg.Log.Warn("what another mode left could not be removed, will try again", "mode", o.Name(), "err", err)
+			h.cfg.Log.Warn("what another mode left could not be removed, will try again", "mode", o.Info().Name, "err", err)
 			o.said = err.Error()
 		case done:
 			o.Close()
@@ -97,37 +97,17 @@ func (h *Handover) settle(ctx context.Context) {
 // leave takes away what another mode left, as far as no connection needs it.
 func (h *Handover) leave(ctx context.Context, o *other) (done bool, err error) {
 	if !o.found {
-		if o.found, err = Found(ctx, o.Datapath); err != nil {
-			return false, err
+		held, err := o.Adopt(ctx)
+		if o.found = held.Found; !o.found {
+			return err == nil, err
 		}
-		if !o.found {
-			return true, nil
-		}
-		h.cfg.Log.Info("taking over from another mode", "mode", o.Name(), "ours", h.Name())
+		h.cfg.Log.Info("taking over from another mode", "mode", o.Info().Name, "ours", h.Info().Name)
 	}
-	if r, ok := o.Datapath.(datapath.Releaser); ok {
-		done, err = r.Release(ctx)
-	} else {
-		err = o.Cleanup(ctx)
-		done = err == nil
-	}
+	done, err = o.Drain(ctx)
 	if done {
-		h.cfg.Log.Info("nothing of the other mode is left", "mode", o.Name())
+		h.cfg.Log.Info("nothing of the other mode is left", "mode", o.Info().Name)
 	}
 	return done, err
-}
-
-// Found reports whether a datapath's rules are in the kernel, whoever wrote them.
-func Found(ctx context.Context, dp datapath.Datapath) (bool, error) {
-	if f, ok := dp.(datapath.Finder); ok {
-		return f.Found(ctx)
-	}
-	table, err := dp.Dump(ctx)
-	if err != nil {
-		return false, err
-	}
-	_, frontends := table.Len()
-	return frontends > 0 || !table.Settings.Equal(service.Settings{}), nil
 }
 
 // How often a kube-proxy's rules are looked for. The pause doubles as long as there are

@@ -1,6 +1,7 @@
 package takeover
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -12,12 +13,13 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// fake is a datapath that keeps a log of what was asked of it. It is no Finder.
+// fake is a datapath that keeps a log of what was asked of it.
 type fake struct {
-	name string
-	log  *[]string
-	held *service.Table
-	err  error // of the next calls
+	datapath.Datapath // nil: nothing else is asked
+	name              string
+	log               *[]string
+	held              *service.Table
+	err               error // of the next calls
 }
 
 func (f *fake) note(verb string) error {
@@ -25,8 +27,7 @@ func (f *fake) note(verb string) error {
 	return f.err
 }
 
-func (f *fake) Name() string                   { return f.name }
-func (f *fake) Algorithms() service.Algorithms { return service.AlgorithmsOf(service.Random) }
+func (f *fake) Info() datapath.Info { return datapath.Info{Name: f.name} }
 func (f *fake) Sync(_ context.Context, want *service.Table) (datapath.Stats, error) {
 	err := f.note("sync")
 	if err == nil {
@@ -34,33 +35,34 @@ func (f *fake) Sync(_ context.Context, want *service.Table) (datapath.Stats, err
 	}
 	return datapath.Stats{}, err
 }
-func (f *fake) Check(context.Context) (bool, error) { return true, f.note("check") }
-func (f *fake) Dump(context.Context) (*service.Table, error) {
-	if f.held == nil {
-		return &service.Table{}, nil
-	}
-	return f.held, nil
+func (f *fake) Check(context.Context) (datapath.Drift, error) {
+	return datapath.Drift{}, f.note("check")
 }
-func (f *fake) Cleanup(context.Context) error {
-	err := f.note("cleanup")
+func (f *fake) Adopt(context.Context) (datapath.Adopted, error) {
+	return datapath.Adopted{Table: cmp.Or(f.held, &service.Table{}), Found: f.held != nil}, nil
+}
+func (f *fake) Drain(context.Context) (bool, error) {
+	err := f.note("drain")
 	if err == nil {
 		f.held = nil
 	}
-	return err
+	return err == nil, err
 }
 func (f *fake) Close() { _ = f.note("close") }
 
-// releaser needs some calls until its connections have ended. It finds itself.
-type releaser struct {
+// slow needs some calls until its connections have ended.
+type slow struct {
 	fake
 	calls int
 }
 
-func (r *releaser) Found(context.Context) (bool, error) { return r.calls > 0, nil }
-func (r *releaser) Release(context.Context) (bool, error) {
-	err := r.note("release")
-	r.calls--
-	return r.calls == 0, err
+func (s *slow) Adopt(context.Context) (datapath.Adopted, error) {
+	return datapath.Adopted{Table: &service.Table{}, Found: s.calls > 0}, nil
+}
+func (s *slow) Drain(context.Context) (bool, error) {
+	err := s.note("drain")
+	s.calls--
+	return s.calls == 0, err
 }
 
 // table is one that is not empty.
@@ -84,11 +86,11 @@ func TestHandover(t *testing.T) {
 	ours := &fake{name: "ours", log: &log, err: errors.New("not yet")}
 	plain := &fake{name: "plain", log: &log, held: table()}
 	nothing := &fake{name: "nothing", log: &log}
-	slow := &releaser{fake{name: "slow", log: &log}, 2}
-	absent := &releaser{fake{name: "absent", log: &log}, 0}
+	carrying := &slow{fake{name: "slow", log: &log}, 2}
+	absent := &slow{fake{name: "absent", log: &log}, 0}
 	var said strings.Builder
 	h := New(Config{
-		Log: slog.New(slog.NewTextHandler(&said, nil)), Datapath: ours, Others: []datapath.Datapath{plain, nothing, slow, absent},
+		Log: slog.New(slog.NewTextHandler(&said, nil)), Datapath: ours, Others: []datapath.Datapath{plain, nothing, carrying, absent},
 	})
 	_, err := h.Sync(t.Context(), table())
 	if err == nil {
@@ -101,11 +103,11 @@ func TestHandover(t *testing.T) {
 	if _, err := h.Sync(t.Context(), table()); err != nil {
 		t.Errorf("that another mode cannot be removed fails our Sync: %v", err)
 	}
-	expect(t, &log, "ours sync", "plain cleanup", "nothing close", "slow release", "absent close")
+	expect(t, &log, "ours sync", "plain drain", "nothing close", "slow drain", "absent close")
 
 	plain.err = nil
 	_, _ = h.Check(t.Context())
-	expect(t, &log, "plain cleanup", "plain close", "slow release", "slow close", "ours check")
+	expect(t, &log, "plain drain", "plain close", "slow drain", "slow close", "ours check")
 	_, _ = h.Sync(t.Context(), table())
 	expect(t, &log, "ours sync")
 	h.Close()

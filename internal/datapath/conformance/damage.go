@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"testing"
 
+	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -29,10 +30,10 @@ func (s suite) flushed(t testing.TB) {
 	report(t, r.sync(one))
 	intact := func(when string, want bool) {
 		t.Helper()
-		var got bool
-		report(t, r.node.Do(func() (err error) { got, err = r.dp.Check(t.Context()); return err }))
-		if got != want {
-			t.Errorf("%s: Check says %v, want %v", when, got, want)
+		var drift datapath.Drift
+		report(t, r.node.Do(func() (err error) { drift, err = r.dp.Check(t.Context()); return err }))
+		if drift.Any() == want {
+			t.Errorf("%s: Check says %+v, want intact %v", when, drift, want)
 		}
 	}
 	intact("after a Sync", true)

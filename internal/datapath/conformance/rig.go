@@ -141,10 +141,8 @@ func (r *rig) note(t *service.Table) {
 // forget deletes the node's UDP flows: a later client that happens to have the same
 // port would be sent where the earlier one was. That is internal/conntrack's business.
 func (r *rig) forget() error {
-	if c, ok := r.dp.(datapath.Carrier); ok {
-		if _, err := c.Cut(context.Background(), slices.Collect(maps.Keys(r.flows))); err != nil {
-			return fmt.Errorf("cut UDP flows: %w", err)
-		}
+	if _, err := r.dp.EndFlows(context.Background(), slices.Collect(maps.Keys(r.flows))); err != nil {
+		return fmt.Errorf("end UDP flows: %w", err)
 	}
 	return r.node.Do(func() error {
 		udp := &netlink.ConntrackFilter{}

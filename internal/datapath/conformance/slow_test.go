@@ -29,11 +29,35 @@ type slow struct {
 	last *service.Table
 }
 
-func (s *slow) Name() string                   { return "slow" }
-func (s *slow) Algorithms() service.Algorithms { return service.AlgorithmsOf(service.Random) }
-func (s *slow) Close()                         { s.last = nil }
-func (s *slow) FailWrites(f func() error)      { s.fail = f }
-func (s *slow) has(bug string) bool            { return s.bug == bug }
+func (s *slow) Info() datapath.Info {
+	return datapath.Info{Name: "slow", Capabilities: datapath.Capabilities{Algorithms: service.AlgorithmsOf(service.Random)}}
+}
+func (s *slow) Probe(context.Context) error { return nil }
+func (s *slow) Counts(context.Context) (map[service.PortName]datapath.Count, error) {
+	return nil, nil
+}
+func (s *slow) EndFlows(context.Context, []service.Flow) (int, error) { return 0, nil }
+func (s *slow) Drain(ctx context.Context) (bool, error)               { return true, s.Cleanup(ctx) }
+func (s *slow) Adopt(ctx context.Context) (datapath.Adopted, error) {
+	held, err := s.read(ctx)
+	return datapath.Adopted{Table: held, Found: err == nil && held.Settings.NodePorts != nil}, err
+}
+func (s *slow) Explain(ctx context.Context, k service.Key) ([]datapath.Object, error) {
+	held, err := s.read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var all []datapath.Object
+	for f := range held.Frontends() {
+		if f.Key() == k && !s.has("explains nothing") {
+			all = append(all, datapath.Object{Kind: "rule", Name: "inet slow held", Text: strings.Join(f.Lines(), "\n")})
+		}
+	}
+	return all, nil
+}
+func (s *slow) Close()                    { s.last = nil }
+func (s *slow) FailWrites(f func() error) { s.fail = f }
+func (s *slow) has(bug string) bool       { return s.bug == bug }
 func (s *slow) either(bug, a, b string) string {
 	if s.has(bug) {
 		return a
@@ -42,7 +66,7 @@ func (s *slow) either(bug, a, b string) string {
 }
 
 func (s *slow) Sync(ctx context.Context, want *service.Table) (datapath.Stats, error) {
-	held, err := s.Dump(ctx)
+	held, err := s.read(ctx)
 	if err != nil {
 		return datapath.Stats{}, err
 	}
@@ -92,15 +116,16 @@ type record struct {
 
 var comment = regexp.MustCompile(`comment "([^"]*)"`)
 
-func (s *slow) Check(ctx context.Context) (bool, error) {
-	held, err := s.Dump(ctx)
+func (s *slow) Check(ctx context.Context) (drift datapath.Drift, err error) {
+	held, err := s.read(ctx)
 	if err != nil || s.last == nil || s.has("notices nothing") {
-		return true, err
+		return drift, err
 	}
-	return len(service.Diff(held, s.last)) == 0 && held.Settings.Equal(s.last.Settings), nil
+	drift.Rules = len(service.Diff(held, s.last)) > 0 || !held.Settings.Equal(s.last.Settings)
+	return drift, nil
 }
 
-func (s *slow) Dump(ctx context.Context) (*service.Table, error) {
+func (s *slow) read(ctx context.Context) (*service.Table, error) {
 	out, err := exec.CommandContext(ctx, "nft", "list", "tables").Output()
 	if err != nil {
 		return nil, fmt.Errorf("nft list tables: %w", err)

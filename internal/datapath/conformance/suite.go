@@ -52,7 +52,7 @@ func RunScenarios(t *testing.T, open Open) {
 func newSuite(t testing.TB, open Open) suite {
 	dp := open(t)
 	defer dp.Close()
-	return suite{open: open, services: 3000, changes: 150, patience: 5 * time.Second, lacks: lacks(dp.Name()), offers: dp.Algorithms()}
+	return suite{open: open, services: 3000, changes: 150, patience: 5 * time.Second, lacks: lacks(dp.Info().Name), offers: dp.Info().Capabilities.Algorithms}
 }
 
 // A part is one test of the suite.
@@ -79,6 +79,7 @@ func parts() []part {
 		{"invalid", suite.invalid},
 		{"algorithms", suite.algorithms},
 		{"counted", suite.counted},
+		{"explained", suite.explained},
 	}
 }
 
@@ -172,12 +173,12 @@ func report(t testing.TB, err error) {
 // nothing.
 func (r *rig) holds(want *service.Table) error {
 	return r.node.Do(func() error {
-		got, err := r.dp.Dump(context.Background())
+		got, err := r.dp.Adopt(context.Background())
 		if err != nil {
-			return fmt.Errorf("dump: %w", err)
+			return fmt.Errorf("adopt: %w", err)
 		}
-		if err := same(want, got); err != nil {
-			return fmt.Errorf("dump after sync: %w", err)
+		if err := same(want, got.Table); err != nil {
+			return fmt.Errorf("adopt after sync: %w", err)
 		}
 		stats, err := r.dp.Sync(context.Background(), want)
 		if err != nil {

@@ -70,6 +70,7 @@ func TestSuiteFindsBugs(t *testing.T) {
 		{"not atomic", suite.continuity},
 		{"unfair", suite.spread},
 		{"weights ignored", suite.algorithms},
+		{"explains nothing", suite.explained},
 	} {
 		t.Run(c.bug, func(t *testing.T) {
 			t.Parallel()

@@ -120,32 +120,32 @@ func (w *walk) still(when string, all []*held) {
 // to makes another datapath take over.
 func (w *walk) to(name string, open Open) {
 	w.t.Helper()
-	old, when := w.rig.dp, fmt.Sprintf("from %s to %s", w.rig.dp.Name(), name)
-	own := w.open(old.Name())
+	old, when := w.rig.dp, fmt.Sprintf("from %s to %s", w.rig.dp.Info().Name, name)
+	own := w.open(old.Info().Name)
 	next := open(w.t)
 	w.rig.dp = next
 	if err := w.rig.sync(w.table); err != nil {
 		w.t.Fatalf("%s: %v", when, err)
 	}
-	if releaser, ok := old.(datapath.Releaser); ok {
-		if _, err := w.release(releaser); err != nil {
-			w.t.Fatalf("%s: %v", when, err)
-		}
-		w.still(when, slices.Concat(w.conns, own))
+	done, err := w.drain(old)
+	if err != nil {
+		w.t.Fatalf("%s: %v", when, err)
+	}
+	w.still(when, slices.Concat(w.conns, own))
+	if done {
+		w.conns = append(w.conns, own...)
+	} else {
 		// What the old one carries itself needs it until it ends.
 		for _, c := range own {
 			c.Close()
 		}
-		w.gone(when, releaser)
-	} else {
-		report(w.t, w.rig.node.Do(func() error { return old.Cleanup(context.Background()) }))
-		w.conns = append(w.conns, own...)
+		w.drained(when, old)
 	}
 	w.still(when, w.conns)
 	report(w.t, w.rig.node.Do(func() error {
-		left, err := old.Dump(context.Background())
+		left, err := old.Adopt(context.Background())
 		if err == nil {
-			err = same(&service.Table{}, left)
+			err = same(&service.Table{}, left.Table)
 		}
 		if err != nil {
 			return fmt.Errorf("%s: what is left of the old mode: %w", when, err)
@@ -158,22 +158,22 @@ func (w *walk) to(name string, open Open) {
 	}
 }
 
-func (w *walk) release(r datapath.Releaser) (done bool, err error) {
-	err = w.rig.node.Do(func() error { done, err = r.Release(context.Background()); return err })
+func (w *walk) drain(dp datapath.Datapath) (done bool, err error) {
+	err = w.rig.node.Do(func() error { done, err = dp.Drain(context.Background()); return err })
 	return done, err
 }
 
-// drained is how long an old mode may take to see that its connections have ended. It
+// drainTime is how long an old mode may take to see that its connections have ended. It
 // cannot see that of UDP flows, which end by their time.
-const drained = 3 * time.Second
+const drainTime = 3 * time.Second
 
-// gone waits until the old mode says that it is not needed any more, or cleans it up when
+// drained waits until the old mode says that it is not needed any more, or cleans it up when
 // only UDP flows can be left.
-func (w *walk) gone(when string, r datapath.Releaser) {
+func (w *walk) drained(when string, dp datapath.Datapath) {
 	w.t.Helper()
-	until := time.Now().Add(drained)
+	until := time.Now().Add(drainTime)
 	for {
-		done, err := w.release(r)
+		done, err := w.drain(dp)
 		if err != nil {
 			w.t.Fatalf("%s: %v", when, err)
 		}
@@ -181,9 +181,7 @@ func (w *walk) gone(when string, r datapath.Releaser) {
 			return
 		}
 		if time.Now().After(until) {
-			report(w.t, w.rig.node.Do(func() error {
-				return r.(datapath.Datapath).Cleanup(context.Background())
-			}))
+			report(w.t, w.rig.node.Do(func() error { return dp.Cleanup(context.Background()) }))
 			return
 		}
 		time.Sleep(100 * time.Millisecond) // between two looks at a condition

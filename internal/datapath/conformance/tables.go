@@ -35,11 +35,11 @@ func (s suite) empty(t testing.TB) {
 	r := newRig(t, s, "node-1", nil)
 	zero := &service.Table{}
 	report(t, r.node.Do(func() error {
-		got, err := r.dp.Dump(context.Background())
+		got, err := r.dp.Adopt(context.Background())
 		if err != nil {
-			return fmt.Errorf("dump before the first sync: %w", err)
+			return fmt.Errorf("adopt before the first sync: %w", err)
 		}
-		return same(zero, got)
+		return same(zero, got.Table)
 	}))
 	report(t, r.sync(zero))
 	report(t, r.holds(zero))

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/nft"
 )
 
@@ -21,22 +22,23 @@ const verifyShare = 20
 // their changes stands where we left it, nobody has changed anything. Otherwise the
 // handles of chains and rules tell where. iptables-legacy counts and numbers nothing: there
 // all our chains are read and compared.
-func (d *Datapath) Check(ctx context.Context) (intact bool, err error) {
+func (d *Datapath) Check(ctx context.Context) (drift datapath.Drift, err error) {
 	if d.table == nil {
-		return true, nil // the next Sync compares anyway
+		return drift, nil // the next Sync compares anyway
 	}
 	change, accept, err := d.helper.watch.Look(ctx)
 	if err != nil || change == nft.Nothing && d.variant == NFT {
-		return true, err
+		return drift, err
 	}
 	if change == nft.Rules {
-		d.Close() // the next Sync asks the kernel
+		d.forget() // the next Sync asks the kernel
 		d.reload = true
-		return false, nil
+		return datapath.Drift{Rules: true}, nil
 	}
+	intact := true
 	if intact, err = d.helperIntact(ctx, change == nft.Elements); err == nil && !intact {
-		d.Close()
-		return false, nil
+		d.forget()
+		return datapath.Drift{Elements: true}, nil
 	}
 	if err == nil && d.variant == NFT && d.seen.known != nil {
 		intact, err = d.spotsIntact(ctx, accept)
@@ -44,9 +46,9 @@ func (d *Datapath) Check(ctx context.Context) (intact bool, err error) {
 		intact, err = d.rulesIntact(ctx, accept)
 	}
 	if err != nil {
-		return true, fmt.Errorf("check iptables: %w", err)
+		return drift, fmt.Errorf("check iptables: %w", err)
 	}
-	return intact, nil
+	return datapath.Drift{Rules: !intact}, nil
 }
 
 // helperIntact compares the helper's elements, if they may have changed.
@@ -81,7 +83,7 @@ func (d *Datapath) rulesIntact(ctx context.Context, accept func()) (bool, error)
 		return true, err
 	}
 	if scripts, _ := d.whole(d.groups, all); !empty(scripts) {
-		d.Close()
+		d.forget()
 		return false, nil
 	}
 	d.seen.reset()
@@ -90,23 +92,32 @@ func (d *Datapath) rulesIntact(ctx context.Context, accept func()) (bool, error)
 	return true, nil
 }
 
-// Found implements datapath.Finder: kube-proxy's chains alone are not ours.
-func (d *Datapath) Found(ctx context.Context) (bool, error) {
+// found reports whether the datapath has been at work here: kube-proxy's chains alone are
+// not ours.
+func (d *Datapath) found(ctx context.Context, all map[bool]*held) bool {
+	for _, h := range all {
+		if h.chains[chain{nat, recordings}] != nil {
+			return true
+		}
+	}
 	for _, v := range []Variant{NFT, Legacy} {
+		if v == d.variant {
+			continue
+		}
 		for _, is4 := range families() {
 			h, err := d.kernel.read(ctx, v, is4)
 			if err == nil && h.chains[chain{nat, recordings}] != nil {
-				return true, nil
+				return true
 			}
 		}
 	}
-	return false, nil // an iptables that is not installed has nothing of ours
+	return false // an iptables that is not installed has nothing of ours
 }
 
 // Cleanup implements datapath.Datapath. It leaves alone the rules of a kube-proxy that
 // was here before us and that we never took over, or that has taken over from us.
 func (d *Datapath) Cleanup(ctx context.Context) error {
-	defer d.Close()
+	defer d.forget()
 	var errs []error
 	for _, v := range []Variant{NFT, Legacy} {
 		for _, is4 := range families() {

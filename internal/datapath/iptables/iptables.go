@@ -60,10 +60,7 @@ type Datapath struct {
 	seen    witness   // with iptables-nft: by which others' changes are noticed
 }
 
-var (
-	_ datapath.Datapath = (*Datapath)(nil)
-	_ datapath.Prober   = (*Datapath)(nil)
-)
+var _ datapath.Datapath = (*Datapath)(nil)
 
 // New returns a datapath. It does not touch the kernel.
 func New(cfg Config) (*Datapath, error) {
@@ -76,12 +73,13 @@ func New(cfg Config) (*Datapath, error) {
 	return &Datapath{cfg: cfg, kernel: &kernel{}, helper: newHelper()}, nil
 }
 
-// Name returns "iptables".
-func (d *Datapath) Name() string { return "iptables" }
-
-// Algorithms implements datapath.Datapath.
-func (d *Datapath) Algorithms() service.Algorithms {
-	return service.AlgorithmsOf(service.Random, service.RoundRobin)
+// Info implements datapath.Datapath. Nothing is counted: iptables' own counters start anew
+// with each rule that is written.
+func (d *Datapath) Info() datapath.Info {
+	return datapath.Info{Name: datapath.IPTables, Capabilities: datapath.Capabilities{
+		Algorithms: service.AlgorithmsOf(service.Random, service.RoundRobin),
+		Protocols:  []service.Proto{service.TCP, service.UDP, service.SCTP},
+	}}
 }
 
 // FailWrites makes every write ask f first and fail with its error. It is for tests
@@ -91,9 +89,9 @@ func (d *Datapath) FailWrites(f func() error) {
 	d.helper.table.FailWrites(f)
 }
 
-// Probe reports what keeps the datapath from working here.
-func (d *Datapath) Probe() error {
-	if err := d.helper.table.Probe(context.Background()); err != nil {
+// Probe implements datapath.Datapath.
+func (d *Datapath) Probe(ctx context.Context) error {
+	if err := d.helper.table.Probe(ctx); err != nil {
 		return err
 	}
 	var missing error
@@ -120,14 +118,32 @@ func (d *Datapath) Sync(ctx context.Context, want *service.Table) (datapath.Stat
 		err = d.changes(ctx, want, &stats)
 	}
 	if err != nil {
-		d.Close() // the next Sync asks the kernel
-		return datapath.Stats{}, fmt.Errorf("sync iptables: %w", err)
+		d.forget() // the next Sync asks the kernel
+		return stats, fmt.Errorf("sync iptables: %w", err)
 	}
 	return stats, nil
 }
 
+// Counts implements datapath.Datapath: this mode counts nothing.
+func (d *Datapath) Counts(ctx context.Context) (map[service.PortName]datapath.Count, error) {
+	return nil, nil
+}
+
+// EndFlows implements datapath.Datapath: conntrack carries all flows.
+func (d *Datapath) EndFlows(context.Context, []service.Flow) (int, error) { return 0, nil }
+
+// Drain implements datapath.Datapath: conntrack and the other mode's NAT rules are all that
+// established connections need.
+func (d *Datapath) Drain(ctx context.Context) (done bool, err error) {
+	err = d.Cleanup(ctx)
+	return err == nil, err
+}
+
 // Close implements datapath.Datapath.
-func (d *Datapath) Close() {
+func (d *Datapath) Close() { d.forget() }
+
+// forget makes the next Sync ask the kernel.
+func (d *Datapath) forget() {
 	d.table, d.groups, d.painter, d.variant = nil, nil, nil, Auto
 	d.helper.elems = nil
 	d.seen.reset()
@@ -157,22 +173,25 @@ func (d *Datapath) readAll(ctx context.Context) (map[bool]*held, error) {
 	return all, nil
 }
 
-// Dump implements datapath.Datapath.
-func (d *Datapath) Dump(ctx context.Context) (*service.Table, error) {
+// Adopt implements datapath.Datapath.
+func (d *Datapath) Adopt(ctx context.Context) (datapath.Adopted, error) {
+	out := datapath.Adopted{Table: &service.Table{}}
 	if d.variant == Auto {
 		if err := d.choose(ctx); err != nil {
-			return nil, fmt.Errorf("dump iptables: %w", err)
+			return out, fmt.Errorf("adopt iptables: %w", err)
 		}
 	}
 	all, err := d.readAll(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("dump iptables: %w", err)
+		return out, fmt.Errorf("adopt iptables: %w", err)
 	}
+	out.Found = d.found(ctx, all)
 	t, err := table(all)
 	if err != nil {
-		return nil, fmt.Errorf("dump iptables: %w", err)
+		return out, fmt.Errorf("adopt iptables: %w", err)
 	}
-	return t, nil
+	out.Table = t
+	return out, nil
 }
 
 // full compares everything with the kernel and writes what differs.

@@ -43,8 +43,8 @@ func TestKubeProxy(t *testing.T) {
 				}
 				defer d.Close()
 				found := func(when string, want bool) {
-					if got, err := d.Found(t.Context()); got != want || err != nil {
-						t.Errorf("%s: found %v (%v), want %v", when, got, err, want)
+					if held, err := d.Adopt(t.Context()); held.Found != want || err != nil {
+						t.Errorf("%s: found %v (%v), want %v", when, held.Found, err, want)
 					}
 				}
 				kubeProxy(t, v)

@@ -22,11 +22,11 @@ func other(t testing.TB, command string) {
 func check(t testing.TB, d *Datapath) bool {
 	t.Helper()
 	d.verify, d.seen.deep = time.Time{}, time.Time{} // as if the last one was long ago
-	intact, err := d.Check(t.Context())
+	drift, err := d.Check(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return intact
+	return !drift.Any()
 }
 
 // A scene is a datapath that others disturb.
@@ -63,11 +63,11 @@ func (t *scene) step(when string, change func()) {
 		}
 	}
 	t.known(when)
-	held, err := open(t, NFT).Dump(t.Context())
+	held, err := open(t, NFT).Adopt(t.Context())
 	if err != nil {
 		t.Fatalf("%s: %v", when, err)
 	}
-	if diff := service.Diff(held, t.b.Table(settings())); len(diff) > 0 {
+	if diff := service.Diff(held.Table, t.b.Table(settings())); len(diff) > 0 {
 		t.Errorf("%s: %d frontends differ", when, len(diff))
 	}
 }
@@ -125,15 +125,15 @@ func TestQuickLook(t *testing.T) {
 	for _, command := range []string{"-D KUBE-SERVICES 2", "-I KUBE-MARK-MASQ -j RETURN", "-F KUBE-SERVICES", "-D OUTPUT 1"} {
 		other(t, "iptables-nft -t nat "+command)
 		s.d.seen.deep = time.Now().Add(time.Hour) // not all handles are read
-		if intact, err := s.d.Check(t.Context()); err != nil || intact {
-			t.Errorf("%s: with a quick look: intact %v, error %v", command, intact, err)
+		if drift, err := s.d.Check(t.Context()); err != nil || !drift.Any() {
+			t.Errorf("%s: with a quick look: drift %+v, error %v", command, drift, err)
 		}
 		s.step(command, func() {})
 	}
 	other(t, "iptables-nft -t nat -R KUBE-MARK-MASQ 1 -j RETURN")
 	s.d.seen.deep = time.Now().Add(time.Hour)
-	if intact, err := s.d.Check(t.Context()); err != nil || !intact {
-		t.Errorf("a replaced rule: with a quick look: intact %v, error %v", intact, err)
+	if drift, err := s.d.Check(t.Context()); err != nil || drift.Any() {
+		t.Errorf("a replaced rule: with a quick look: drift %+v, error %v", drift, err)
 	}
 	if check(t, s.d) {
 		t.Error("a replaced rule is not found later either")

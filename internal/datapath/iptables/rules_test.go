@@ -99,20 +99,20 @@ func TestCheckNotices(t *testing.T) {
 				"nft flush ruleset",
 			} {
 				d.verify, d.seen.deep = time.Time{}, time.Time{} // as if the last look was long ago
-				if intact, err := d.Check(t.Context()); err != nil || !intact {
-					t.Fatalf("before %s: intact %v, error %v", command, intact, err)
+				if drift, err := d.Check(t.Context()); err != nil || drift.Any() {
+					t.Fatalf("before %s: drift %+v, error %v", command, drift, err)
 				}
 				run(command)
 				d.verify, d.seen.deep = time.Time{}, time.Time{}
-				if intact, err := d.Check(t.Context()); err != nil || intact {
-					t.Errorf("after %s: intact %v, error %v", command, intact, err)
+				if drift, err := d.Check(t.Context()); err != nil || !drift.Any() {
+					t.Errorf("after %s: drift %+v, error %v", command, drift, err)
 				}
 				sync(t, d, table)
-				held, err := d.Dump(t.Context())
+				held, err := d.Adopt(t.Context())
 				if err != nil {
 					t.Fatal(err)
 				}
-				if diff := service.Diff(held, table); len(diff) > 0 || !held.Settings.Equal(table.Settings) {
+				if diff := service.Diff(held.Table, table); len(diff) > 0 || !held.Table.Settings.Equal(table.Settings) {
 					t.Errorf("after %s and a Sync: %d frontends differ", command, len(diff))
 				}
 			}

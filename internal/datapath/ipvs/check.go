@@ -7,6 +7,7 @@ import (
 
 	gomaps "maps"
 
+	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/nft"
 )
 
@@ -17,29 +18,29 @@ const verifyShare = 20
 // changed; IPVS does not, so that its servers are read again each time, as long as that
 // does not take more than its share. It also removes real servers that have come to
 // their end.
-func (d *Datapath) Check(ctx context.Context) (intact bool, err error) {
+func (d *Datapath) Check(ctx context.Context) (drift datapath.Drift, err error) {
 	if d.synced == nil {
-		return true, nil // the next Sync compares anyway
+		return drift, nil // the next Sync compares anyway
 	}
 	if err := d.retire(ctx, time.Now()); err != nil {
-		d.Close()
-		return true, err
+		d.forget()
+		return drift, err
 	}
 	change, accept, err := d.watch.Look(ctx)
 	if err != nil {
-		return true, err
+		return drift, err
 	}
 	there, err := routed()
 	if err != nil {
-		return true, err
+		return drift, err
 	}
 	if change == nft.Rules || !there {
 		d.reload = change == nft.Rules
-		d.Close()
-		return false, nil
+		d.forget()
+		return datapath.Drift{Rules: true}, nil
 	}
 	if time.Now().Before(d.verify) {
-		return true, nil
+		return drift, nil
 	}
 	start := time.Now()
 	now := &state{
@@ -52,15 +53,15 @@ func (d *Datapath) Check(ctx context.Context) (intact bool, err error) {
 		now, err = d.read(ctx)
 	}
 	if err != nil {
-		return true, err
+		return drift, err
 	}
 	d.verify = time.Now().Add(verifyShare * time.Since(start))
 	if !d.state.same(now) {
-		d.Close()
-		return false, nil
+		d.forget()
+		return datapath.Drift{Elements: true}, nil
 	}
 	accept()
-	return true, nil
+	return drift, nil
 }
 
 // retire removes the real servers that have left and have no connection any more, or

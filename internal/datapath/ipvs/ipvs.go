@@ -53,13 +53,10 @@ type Datapath struct {
 	verify time.Time      // when Check may read again
 	reload bool           // the rules were changed: load the program again
 	offers service.Algorithms
+	text   string // the program for people
 }
 
-var (
-	_ datapath.Datapath = (*Datapath)(nil)
-	_ datapath.Prober   = (*Datapath)(nil)
-	_ datapath.Counter  = (*Datapath)(nil)
-)
+var _ datapath.Datapath = (*Datapath)(nil)
 
 // New returns a datapath. It does not touch the kernel.
 func New(cfg Config) (*Datapath, error) {
@@ -71,19 +68,27 @@ func New(cfg Config) (*Datapath, error) {
 	}
 	d := &Datapath{cfg: cfg, drain: cfg.Drain, table: nft.New(tableName), wire: &wire{}}
 	d.watch = d.table.Watch()
-	if _, err := d.program().Text(tableName); err != nil {
+	var err error
+	if d.text, err = d.program().Text(tableName); err != nil {
 		return nil, err
 	}
 	return d, nil
 }
 
-// Name returns "ipvs".
-func (d *Datapath) Name() string { return "ipvs" }
+// Info implements datapath.Datapath. IPVS sees the first packet of a connection and its
+// replies, so that packets and bytes would be half the truth: they are not counted.
+func (d *Datapath) Info() datapath.Info {
+	return datapath.Info{Name: datapath.IPVS, Program: d.text, Capabilities: datapath.Capabilities{
+		Algorithms: d.algorithms(),
+		Protocols:  []service.Proto{service.TCP, service.UDP, service.SCTP},
+		Counts:     datapath.CountsConnections,
+	}}
+}
 
-// Algorithms implements datapath.Datapath: all of IPVS' that the kernel has, and Random,
+// algorithms returns all of IPVS' that the kernel has, and Random,
 // which is one after the other here. It tries each scheduler on a virtual server that
 // lives for a moment.
-func (d *Datapath) Algorithms() service.Algorithms {
+func (d *Datapath) algorithms() service.Algorithms {
 	if d.offers != 0 {
 		return d.offers
 	}
@@ -119,9 +124,6 @@ func (d *Datapath) FailWrites(f func() error) {
 	d.wire.fail = f
 }
 
-// Program returns the ruleset that is loaded, as text for people.
-func (d *Datapath) Program() (string, error) { return d.program().Text(tableName) }
-
 func (d *Datapath) program() *nft.Program {
 	return &nft.Program{Source: rulesetText, Data: map[string]any{
 		"Mark": fmt.Sprintf("%#x", d.cfg.Mark), "Own4": own4, "Own6": own6, "DropInvalid": !liberal(),
@@ -134,11 +136,11 @@ func liberal() bool {
 	return err == nil && strings.TrimSpace(string(value)) != "0"
 }
 
-// Probe implements datapath.Prober.
-func (d *Datapath) Probe() error {
+// Probe implements datapath.Datapath.
+func (d *Datapath) Probe(ctx context.Context) error {
 	w := &wire{}
 	defer w.close()
-	return errors.Join(d.table.Probe(context.Background()), w.open(context.Background()))
+	return errors.Join(d.table.Probe(ctx), w.open(ctx))
 }
 
 // errChanged says that our rules are not what we left. The next Sync loads them again.
@@ -148,8 +150,8 @@ var errChanged = errors.New("another hand has changed table " + tableName)
 func (d *Datapath) Sync(ctx context.Context, want *service.Table) (datapath.Stats, error) {
 	stats, err := d.sync(ctx, want)
 	if err != nil {
-		d.Close() // the next Sync asks the kernel
-		return datapath.Stats{}, fmt.Errorf("sync ipvs: %w", err)
+		d.forget() // the next Sync asks the kernel
+		return stats, fmt.Errorf("sync ipvs: %w", err)
 	}
 	return stats, nil
 }
@@ -273,26 +275,40 @@ func (d *Datapath) note(r *rendering) {
 	d.state.settings = r.settings
 }
 
+// EndFlows implements datapath.Datapath: conntrack carries all flows.
+func (d *Datapath) EndFlows(context.Context, []service.Flow) (int, error) { return 0, nil }
+
+// Drain implements datapath.Datapath: conntrack and the other mode's NAT rules are all that
+// established connections need.
+func (d *Datapath) Drain(ctx context.Context) (done bool, err error) {
+	err = d.Cleanup(ctx)
+	return err == nil, err
+}
+
 // Close implements datapath.Datapath.
-func (d *Datapath) Close() {
+func (d *Datapath) Close() { d.forget() }
+
+// forget makes the next Sync ask the kernel.
+func (d *Datapath) forget() {
 	d.synced, d.state = nil, nil
 	d.table.Close()
 	d.wire.close()
 	d.watch.Reset()
 }
 
-// Dump implements datapath.Datapath. Without our table in the kernel the result is empty.
-func (d *Datapath) Dump(ctx context.Context) (*service.Table, error) {
+// Adopt implements datapath.Datapath.
+func (d *Datapath) Adopt(ctx context.Context) (datapath.Adopted, error) {
+	nothing := datapath.Adopted{Table: &service.Table{}}
 	there, err := d.table.Chains(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("dump ipvs: %w", err)
+		return nothing, fmt.Errorf("adopt ipvs: %w", err)
 	}
 	if len(there) == 0 {
-		return &service.Table{}, nil
+		return nothing, nil
 	}
 	s, err := d.read(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("dump ipvs: %w", err)
+		return nothing, fmt.Errorf("adopt ipvs: %w", err)
 	}
 	var all []*service.Frontend
 	for k, f := range s.fronts {
@@ -301,11 +317,11 @@ func (d *Datapath) Dump(ctx context.Context) (*service.Table, error) {
 		}
 		frontend, err := s.frontend(k, f)
 		if err != nil {
-			return nil, fmt.Errorf("dump ipvs: %v: %w", k, err)
+			return nothing, fmt.Errorf("adopt ipvs: %v: %w", k, err)
 		}
 		all = append(all, frontend)
 	}
-	return service.NewTable(s.settings, all), nil
+	return datapath.Adopted{Table: service.NewTable(s.settings, all), Found: true}, nil
 }
 
 // frontend translates what is held for k.
@@ -360,8 +376,7 @@ func (s *state) route(h how, at id, n *note) *service.Route {
 	return r
 }
 
-// Counts implements datapath.Counter. IPVS sees the first packet of a connection and its
-// replies, so that packets and bytes would be half the truth: they are left out.
+// Counts implements datapath.Datapath.
 func (d *Datapath) Counts(ctx context.Context) (map[service.PortName]datapath.Count, error) {
 	all, err := d.wire.servers(ctx)
 	if err != nil {
@@ -395,7 +410,7 @@ func (d *Datapath) Counts(ctx context.Context) (map[service.PortName]datapath.Co
 
 // Cleanup implements datapath.Datapath. Connections stay: conntrack carries them.
 func (d *Datapath) Cleanup(ctx context.Context) error {
-	defer d.Close()
+	defer d.forget()
 	if err := d.table.Delete(ctx); err != nil {
 		return err
 	}

@@ -186,13 +186,13 @@ func TestLiveChange(t *testing.T) {
 			}
 		}
 		r.do(func() error {
-			table, err := r.dp.Dump(t.Context())
+			held, err := r.dp.Adopt(t.Context())
 			if err != nil {
 				return err
 			}
-			for _, f := range table.Sorted() {
+			for _, f := range held.Table.Sorted() {
 				if f.Balance != b {
-					t.Errorf("%v is dumped as %v", b, f.Balance)
+					t.Errorf("%v is adopted as %v", b, f.Balance)
 				}
 			}
 			return nil

@@ -194,7 +194,7 @@ func BenchmarkRestart(b *testing.B) {
 			sync(b, open(b), table)
 			for b.Loop() {
 				d := open(b)
-				if _, err := d.Dump(b.Context()); err != nil { // as internal/proxy does
+				if _, err := d.Adopt(b.Context()); err != nil { // as internal/proxy does
 					b.Fatal(err)
 				}
 				sync(b, d, table)

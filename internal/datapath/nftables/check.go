@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/nft"
 )
 
@@ -17,45 +18,45 @@ const verifyShare = 20
 // Check implements datapath.Datapath. If the tables of this node were changed by
 // somebody else, our chains and rules are compared by their handles, and our elements
 // one by one.
-func (d *Datapath) Check(ctx context.Context) (intact bool, err error) {
+func (d *Datapath) Check(ctx context.Context) (drift datapath.Drift, err error) {
 	if d.table == nil {
-		return true, nil // the next Sync compares anyway
+		return drift, nil // the next Sync compares anyway
 	}
 	if len(d.pruneAgain) > 0 {
 		if err := d.watch.Begin(ctx); err != nil {
-			return true, err
+			return drift, err
 		}
 		if err := d.pruneAffinity(ctx, d.pruneAgain, false); err != nil {
-			return true, err
+			return drift, err
 		}
 		d.pruneAgain = nil
 		if err := d.watch.End(ctx, false); err != nil {
-			return true, err
+			return drift, err
 		}
 	}
 	change, accept, err := d.watch.Look(ctx)
 	switch {
 	case err != nil || change == nft.Nothing:
-		return true, err
+		return drift, err
 	case change == nft.Rules:
 		d.reload = true
-		d.Close()
-		return false, nil
+		d.forget()
+		return datapath.Drift{Rules: true}, nil
 	case time.Now().Before(d.verify):
-		return true, nil
+		return drift, nil
 	}
 	start := time.Now()
 	now, err := read(ctx, d.kernel)
 	if err != nil {
-		return true, err
+		return drift, err
 	}
 	d.verify = time.Now().Add(verifyShare * time.Since(start))
 	if !d.state.same(now) {
-		d.Close()
-		return false, nil
+		d.forget()
+		return datapath.Drift{Elements: true}, nil
 	}
 	accept()
-	return true, nil
+	return drift, nil
 }
 
 // same reports whether the kernel holds the same in s and o. Counts of uses are ours.

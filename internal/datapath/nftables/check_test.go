@@ -41,8 +41,8 @@ func TestCheckNotices(t *testing.T) {
 		"delete table inet fairway",
 		"flush ruleset",
 	} {
-		if intact, err := d.Check(t.Context()); err != nil || !intact {
-			t.Fatalf("before nft %s: intact %v, error %v", command, intact, err)
+		if drift, err := d.Check(t.Context()); err != nil || drift.Any() {
+			t.Fatalf("before nft %s: drift %+v, error %v", command, drift, err)
 		}
 		if strings.Contains(command, "HANDLE") {
 			_, first, _ := strings.Cut(nft("-a list chain inet fairway services"), "\n\t\t")
@@ -51,15 +51,15 @@ func TestCheckNotices(t *testing.T) {
 		}
 		nft(command)
 		d.verify = d.verify.AddDate(-1, 0, 0) // as if the last look was long ago
-		if intact, err := d.Check(t.Context()); err != nil || intact {
-			t.Errorf("after nft %s: intact %v, error %v", command, intact, err)
+		if drift, err := d.Check(t.Context()); err != nil || !drift.Any() {
+			t.Errorf("after nft %s: drift %+v, error %v", command, drift, err)
 		}
 		sync(t, d, table)
-		held, err := d.Dump(t.Context())
+		held, err := d.Adopt(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := service.Diff(held, table); len(diff) > 0 || !held.Settings.Equal(table.Settings) {
+		if diff := service.Diff(held.Table, table); len(diff) > 0 || !held.Table.Settings.Equal(table.Settings) {
 			t.Errorf("after nft %s and a Sync: %d frontends differ", command, len(diff))
 		}
 		nft("list table inet fairway")

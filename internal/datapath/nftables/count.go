@@ -125,9 +125,7 @@ func (r *reader) counters(bit int, f func(service.Key, nft.Element)) {
 	})
 }
 
-var _ datapath.Counter = (*Datapath)(nil)
-
-// Counts implements datapath.Counter. Before the first Sync it is empty.
+// Counts implements datapath.Datapath. Before the first Sync it is empty.
 func (d *Datapath) Counts(ctx context.Context) (map[service.PortName]datapath.Count, error) {
 	all := map[service.PortName]datapath.Count{}
 	if d.state == nil {

@@ -6,22 +6,23 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// Dump implements datapath.Datapath. Without our table in the kernel the result is
-// empty. What it reads before the first Sync is kept for that.
-func (d *Datapath) Dump(ctx context.Context) (*service.Table, error) {
+// Adopt implements datapath.Datapath.
+func (d *Datapath) Adopt(ctx context.Context) (datapath.Adopted, error) {
+	nothing := datapath.Adopted{Table: &service.Table{}}
 	there, err := d.kernel.Chains(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("dump nftables: %w", err)
+		return nothing, fmt.Errorf("adopt nftables: %w", err)
 	}
 	if len(there) == 0 {
-		return &service.Table{}, nil
+		return nothing, nil
 	}
 	read, err := d.readAll(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("dump nftables: %w", err)
+		return nothing, fmt.Errorf("adopt nftables: %w", err)
 	}
 	if d.table == nil {
 		d.adopted = read
@@ -30,13 +31,13 @@ func (d *Datapath) Dump(ctx context.Context) (*service.Table, error) {
 	for k, h := range read.state.frontends {
 		f, err := read.state.frontend(k, h)
 		if err != nil {
-			return nil, fmt.Errorf("dump nftables: %w", err)
+			return nothing, fmt.Errorf("adopt nftables: %w", err)
 		}
 		if f != nil {
 			all = append(all, f)
 		}
 	}
-	return service.NewTable(read.state.settings.table(), all), nil
+	return datapath.Adopted{Table: service.NewTable(read.state.settings.table(), all), Found: true}, nil
 }
 
 // frontend translates what is held for k. Endpoints that no frontend leads to do
@@ -93,7 +94,7 @@ func (s *state) route(h verdictID, slots []slot) *service.Route {
 
 // Cleanup implements datapath.Datapath.
 func (d *Datapath) Cleanup(ctx context.Context) error {
-	d.Close()
+	d.forget()
 	if err := d.kernel.Delete(ctx); err != nil {
 		return fmt.Errorf("clean up nftables: %w", err)
 	}

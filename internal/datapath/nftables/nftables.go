@@ -47,6 +47,7 @@ type Config struct {
 // Datapath implements datapath.Datapath.
 type Datapath struct {
 	program    *nft.Program
+	text       string // the program for people
 	writer     ruleWriter
 	count      bool // traffic is counted
 	kernel     *nft.Table
@@ -54,7 +55,7 @@ type Datapath struct {
 	table      *service.Table      // what the kernel holds; nil: not known, read it
 	state      *state              // the same, as elements
 	pending    bool                // the kernel does not run our program yet
-	adopted    readResult          // what Dump has read, for the first Sync
+	adopted    readResult          // what Adopt has read, for the first Sync
 	verify     time.Time           // when Check may read the elements again
 	pruneAgain map[affinityID]bool // affinity IDs to prune once more at the next Check
 	reload     bool                // the rules were changed: load the program again
@@ -88,33 +89,49 @@ func New(cfg Config) (*Datapath, error) {
 		Salt: d.writer.salt(),
 		Keep: writtenChain,
 	}
-	if _, err := d.Program(); err != nil {
+	var err error
+	if d.text, err = d.program.Text(tableName); err != nil {
 		return nil, err
 	}
 	return d, nil
 }
 
-// Name returns "nftables".
-func (d *Datapath) Name() string { return "nftables" }
-
-// Algorithms implements datapath.Datapath.
-func (d *Datapath) Algorithms() service.Algorithms {
-	return service.AlgorithmsOf(service.Random, service.RoundRobin, service.SourceHash, service.DestHash, service.Maglev)
+// Info implements datapath.Datapath.
+func (d *Datapath) Info() datapath.Info {
+	counts := datapath.CountsRejects | datapath.CountsDrops
+	if d.count {
+		counts |= datapath.CountsConnections | datapath.CountsPackets | datapath.CountsBytes
+	}
+	return datapath.Info{Name: datapath.NFTables, Program: d.text, Capabilities: datapath.Capabilities{
+		Algorithms: service.AlgorithmsOf(service.Random, service.RoundRobin, service.SourceHash, service.DestHash, service.Maglev),
+		Protocols:  []service.Proto{service.TCP, service.UDP, service.SCTP},
+		Counts:     counts,
+	}}
 }
 
 // FailWrites makes every write ask f first and fail with its error. It is for tests
 // that inject faults.
 func (d *Datapath) FailWrites(f func() error) { d.kernel.FailWrites(f) }
 
-// Program returns the ruleset that is loaded, as text for people.
-func (d *Datapath) Program() (string, error) { return d.program.Text(tableName) }
-
 // Probe reports what keeps the datapath from working here: no rights, no nf_tables, no
 // nft. It changes nothing.
-func (d *Datapath) Probe() error { return d.kernel.Probe(context.Background()) }
+func (d *Datapath) Probe(ctx context.Context) error { return d.kernel.Probe(ctx) }
+
+// EndFlows implements datapath.Datapath: conntrack carries all flows.
+func (d *Datapath) EndFlows(context.Context, []service.Flow) (int, error) { return 0, nil }
+
+// Drain implements datapath.Datapath: conntrack and the other mode's NAT rules are all that
+// established connections need.
+func (d *Datapath) Drain(ctx context.Context) (done bool, err error) {
+	err = d.Cleanup(ctx)
+	return err == nil, err
+}
 
 // Close implements datapath.Datapath.
-func (d *Datapath) Close() {
+func (d *Datapath) Close() { d.forget() }
+
+// forget makes the next Sync ask the kernel.
+func (d *Datapath) forget() {
 	d.table, d.state, d.adopted = nil, nil, readResult{}
 	d.kernel.Close()
 }

@@ -101,11 +101,11 @@ func (n *node) sync(frontends ...*service.Frontend) datapath.Stats {
 		if stats, err = n.dp.Sync(context.Background(), table); err != nil {
 			return err
 		}
-		held, err := n.dp.Dump(context.Background())
+		held, err := n.dp.Adopt(context.Background())
 		if err != nil {
 			return err
 		}
-		if diff := service.Diff(held, table); len(diff) > 0 || !held.Settings.Equal(table.Settings) {
+		if diff := service.Diff(held.Table, table); len(diff) > 0 || !held.Table.Settings.Equal(table.Settings) {
 			return fmt.Errorf("read back %d frontends that differ, the first %v", len(diff), diff[:min(1, len(diff))])
 		}
 		if out, err := exec.Command("nft", "list", "table", "inet", "fairway").CombinedOutput(); err != nil {

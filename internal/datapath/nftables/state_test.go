@@ -13,13 +13,13 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-func mustDump(t *testing.T, d *Datapath) *service.Table {
+func mustAdopt(t *testing.T, d *Datapath) *service.Table {
 	t.Helper()
-	table, err := d.Dump(t.Context())
+	held, err := d.Adopt(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return table
+	return held.Table
 }
 
 // sticky returns a cluster of n Services with affinity; each has another duration.
@@ -106,7 +106,7 @@ func TestUpdateChains(t *testing.T) {
 				t.Errorf("%v stays %d s, want %d", f.Key(), at, m.seconds)
 			}
 		}
-		if diff := service.Diff(mustDump(t, d), table); len(diff) > 0 {
+		if diff := service.Diff(mustAdopt(t, d), table); len(diff) > 0 {
 			t.Errorf("%d durations: %d frontends differ", n, len(diff))
 		}
 		again := open(t)
@@ -129,7 +129,7 @@ func TestDumpKept(t *testing.T) {
 	first.Close()
 	for _, change := range []bool{false, true} {
 		d := open(t)
-		held := mustDump(t, d)
+		held := mustAdopt(t, d)
 		if diff := service.Diff(held, table); len(diff) > 0 {
 			t.Errorf("%d frontends differ", len(diff))
 		}
@@ -144,11 +144,11 @@ func TestDumpKept(t *testing.T) {
 		if same := d.state == kept; same == change || d.adopted.state != nil {
 			t.Errorf("changed in between: %v, the state was kept: %v", change, same)
 		}
-		if diff := service.Diff(mustDump(t, d), table); len(diff) > 0 {
+		if diff := service.Diff(mustAdopt(t, d), table); len(diff) > 0 {
 			t.Errorf("after Sync %d frontends differ", len(diff))
 		}
-		if intact, err := d.Check(t.Context()); err != nil || !intact {
-			t.Errorf("intact %v, error %v", intact, err)
+		if drift, err := d.Check(t.Context()); err != nil || drift.Any() {
+			t.Errorf("drift %+v, error %v", drift, err)
 		}
 		d.Close()
 	}
@@ -175,7 +175,7 @@ func TestNodeIPs(t *testing.T) {
 	} {
 		table := cluster(1).Table(service.Settings{NodePorts: c.serve, NodeIPs: c.own})
 		sync(t, d, table)
-		held := mustDump(t, d)
+		held := mustAdopt(t, d)
 		if !held.Settings.Equal(table.Settings) {
 			t.Errorf("%v with %v: read back %v", c.serve, c.own, held.Settings)
 		}

@@ -18,8 +18,8 @@ import (
 func (d *Datapath) Sync(ctx context.Context, want *service.Table) (datapath.Stats, error) {
 	stats, err := d.sync(ctx, want)
 	if err != nil {
-		d.Close() // the next Sync asks the kernel
-		return datapath.Stats{}, fmt.Errorf("sync nftables: %w", err)
+		d.forget() // the next Sync asks the kernel
+		return stats, fmt.Errorf("sync nftables: %w", err)
 	}
 	return stats, nil
 }

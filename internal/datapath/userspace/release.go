@@ -104,16 +104,16 @@ func (p *proxy) orphans() []*session {
 	return gone
 }
 
-// Release implements datapath.Releaser: the frontends go from the kernel, the connections
+// Drain implements datapath.Datapath: the frontends go from the kernel, the connections
 // stay until they end.
-func (d *Datapath) Release(ctx context.Context) (done bool, err error) {
+func (d *Datapath) Drain(ctx context.Context) (done bool, err error) {
 	if d.proxy == nil { // nothing of this process is open
 		return true, d.Cleanup(ctx)
 	}
 	if !d.gone {
 		if err := d.leave(ctx); err != nil {
 			d.forget()
-			return false, fmt.Errorf("release userspace: %w", err)
+			return false, fmt.Errorf("drain userspace: %w", err)
 		}
 		d.gone = true
 		return false, nil // somebody may be on the way

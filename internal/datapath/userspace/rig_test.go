@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/fairway-net/fairway/internal/datapath"
-	"github.com/fairway-net/fairway/internal/datapath/userspace"
 	"github.com/fairway-net/fairway/internal/service"
 	"github.com/fairway-net/fairway/internal/testnet"
 )
@@ -103,18 +102,18 @@ func (r *rig) sync(t *service.Table) {
 func (r *rig) check() {
 	r.t.Helper()
 	must(r.t, r.node.Do(func() error {
-		intact, err := r.dp.Check(context.Background())
-		if err == nil && !intact {
-			r.t.Error("Check says that another hand changed something")
+		drift, err := r.dp.Check(context.Background())
+		if err == nil && drift.Any() {
+			r.t.Errorf("Check says that another program changed something: %+v", drift)
 		}
 		return err
 	}))
 }
 
-func (r *rig) release() (done bool) {
+func (r *rig) drain() (done bool) {
 	r.t.Helper()
 	must(r.t, r.node.Do(func() (err error) {
-		done, err = r.dp.(*userspace.Datapath).Release(context.Background())
+		done, err = r.dp.Drain(context.Background())
 		return err
 	}))
 	return done
@@ -122,7 +121,7 @@ func (r *rig) release() (done bool) {
 
 func (r *rig) cut(flows ...service.Flow) int {
 	r.t.Helper()
-	n, err := r.dp.(datapath.Carrier).Cut(context.Background(), flows)
+	n, err := r.dp.EndFlows(context.Background(), flows)
 	must(r.t, err)
 	return n
 }

@@ -59,15 +59,15 @@ func takeover(t *testing.T, other datapath.Datapath) {
 		from := r.dp
 		r.dp = to
 		r.sync(want)
-		check(to.Name() + " beside " + from.Name())
+		check(to.Info().Name + " beside " + from.Info().Name)
 		must(t, r.node.Do(func() error {
-			if releaser, ok := from.(datapath.Releaser); ok {
-				_, err := releaser.Release(context.Background())
+			if from.Info().Capabilities.CarriesFlows {
+				_, err := from.Drain(context.Background())
 				return err
 			}
 			return from.Cleanup(context.Background())
 		}))
-		check(to.Name() + " alone")
+		check(to.Info().Name + " alone")
 	}
 	must(t, load())
 	for _, c := range conns {

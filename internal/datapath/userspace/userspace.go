@@ -31,6 +31,7 @@ type Config struct {
 // Datapath implements datapath.Datapath.
 type Datapath struct {
 	cfg    Config
+	text   string // the program for people
 	kernel *nft.Table
 	watch  *nft.Watch
 	proxy  *proxy               // nil: it does not run
@@ -43,13 +44,7 @@ type Datapath struct {
 	gone   bool                 // released: it takes no new connection
 }
 
-var (
-	_ datapath.Datapath = (*Datapath)(nil)
-	_ datapath.Prober   = (*Datapath)(nil)
-	_ datapath.Carrier  = (*Datapath)(nil)
-	_ datapath.Releaser = (*Datapath)(nil)
-	_ datapath.Counter  = (*Datapath)(nil)
-)
+var _ datapath.Datapath = (*Datapath)(nil)
 
 // New returns a datapath. It does not touch the kernel and starts nothing.
 func New(cfg Config) (*Datapath, error) {
@@ -62,35 +57,36 @@ func New(cfg Config) (*Datapath, error) {
 	if cfg.Port == 0 {
 		cfg.Port = DefaultPort
 	}
+	text, err := newProgram(cfg.Mark, cfg.Port).Text(tableName)
+	if err != nil {
+		return nil, err
+	}
 	t := nft.New(tableName)
-	return &Datapath{cfg: cfg, kernel: t, watch: t.Watch()}, nil
+	return &Datapath{cfg: cfg, kernel: t, watch: t.Watch(), text: text}, nil
 }
 
-// Name returns "userspace".
-func (d *Datapath) Name() string { return "userspace" }
-
-// Algorithms implements datapath.Datapath: it can do all.
-func (d *Datapath) Algorithms() service.Algorithms {
-	return service.AlgorithmsOf(service.Random, service.RoundRobin, service.LeastConn, service.SourceHash,
-		service.DestHash, service.ShortestDelay, service.NeverQueue, service.Maglev)
+// Info implements datapath.Datapath.
+func (d *Datapath) Info() datapath.Info {
+	return datapath.Info{Name: datapath.Userspace, Program: d.text, Capabilities: datapath.Capabilities{
+		Algorithms: service.AlgorithmsOf(service.Random, service.RoundRobin, service.LeastConn, service.SourceHash,
+			service.DestHash, service.ShortestDelay, service.NeverQueue, service.Maglev),
+		Protocols:    []service.Proto{service.TCP, service.UDP},
+		Counts:       datapath.CountsConnections | datapath.CountsBytes | datapath.CountsDrops,
+		CarriesFlows: true,
+	}}
 }
 
 // FailWrites makes every write ask f first and fail with its error. It is for tests
 // that inject faults.
 func (d *Datapath) FailWrites(f func() error) { d.kernel.FailWrites(f) }
 
-// Program returns the ruleset that is loaded, as text for people.
-func (d *Datapath) Program() (string, error) {
-	return newProgram(d.cfg.Mark, d.cfg.Port).Text(tableName)
-}
-
-// Probe implements datapath.Prober.
-func (d *Datapath) Probe() error {
-	if err := d.kernel.Probe(context.Background()); err != nil {
+// Probe implements datapath.Datapath.
+func (d *Datapath) Probe(ctx context.Context) error {
+	if err := d.kernel.Probe(ctx); err != nil {
 		return err
 	}
 	name := tableName + "-probe"
-	err := nft.Try(context.Background(), "add table inet "+name+"\nadd chain inet "+name+" c { type filter hook prerouting priority mangle; }\n"+
+	err := nft.Try(ctx, "add table inet "+name+"\nadd chain inet "+name+" c { type filter hook prerouting priority mangle; }\n"+
 		"add rule inet "+name+" c socket transparent 1 accept\nadd rule inet "+name+" c meta nfproto ipv4 meta l4proto tcp tproxy ip to 127.0.0.1:1 accept\n")
 	if err != nil {
 		return fmt.Errorf("the kernel has no tproxy: %w [needs nft_tproxy and nft_socket]", err)
@@ -103,7 +99,7 @@ func (d *Datapath) Sync(ctx context.Context, want *service.Table) (datapath.Stat
 	stats, err := d.sync(ctx, want)
 	if err != nil {
 		d.forget() // the next Sync asks the kernel
-		return datapath.Stats{}, fmt.Errorf("sync userspace: %w", err)
+		return stats, fmt.Errorf("sync userspace: %w", err)
 	}
 	return stats, nil
 }
@@ -244,37 +240,37 @@ func (d *Datapath) apply(ctx context.Context, p *plan, h *held, want *service.Ta
 
 // Check implements datapath.Datapath. It also copies to the kernel which clients are
 // where, and takes away what connections that ended have left there.
-func (d *Datapath) Check(ctx context.Context) (intact bool, err error) {
+func (d *Datapath) Check(ctx context.Context) (drift datapath.Drift, err error) {
 	if d.table == nil {
-		return true, nil // the next Sync compares anyway
+		return drift, nil // the next Sync compares anyway
 	}
 	change, accept, err := d.watch.Look(ctx)
 	if err != nil {
-		return true, err
+		return drift, err
 	}
 	ok, err := steered(d.cfg.Mark)
 	if err != nil {
-		return true, err
+		return drift, err
 	}
 	if change == nft.Rules || !ok {
 		d.reload = change == nft.Rules
 		d.forget()
-		return false, nil
+		return datapath.Drift{Rules: true}, nil
 	}
 	if change == nft.Elements && time.Now().After(d.verify) {
 		began := time.Now()
 		same, err := d.same(ctx)
 		if err != nil {
-			return true, err
+			return drift, err
 		}
 		if !same {
 			d.forget()
-			return false, nil
+			return datapath.Drift{Elements: true}, nil
 		}
 		d.verify = time.Now().Add(verifyShare * time.Since(began))
 		accept()
 	}
-	return true, d.tidy(ctx)
+	return drift, d.tidy(ctx)
 }
 
 // verifyShare bounds the time that Check spends reading: a twentieth.
@@ -313,24 +309,29 @@ func (d *Datapath) tidy(ctx context.Context) error {
 	return d.watch.End(ctx, false)
 }
 
-// Dump implements datapath.Datapath.
-func (d *Datapath) Dump(ctx context.Context) (*service.Table, error) {
+// Adopt implements datapath.Datapath.
+func (d *Datapath) Adopt(ctx context.Context) (datapath.Adopted, error) {
+	nothing := datapath.Adopted{Table: &service.Table{}}
 	there, err := d.kernel.Chains(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("dump userspace: %w", err)
+		return nothing, fmt.Errorf("adopt userspace: %w", err)
 	}
 	if len(there) == 0 {
-		return &service.Table{}, nil
+		return nothing, nil
 	}
 	h, err := read(ctx, d.kernel)
 	if err != nil {
-		return nil, fmt.Errorf("dump userspace: %w", err)
+		return nothing, fmt.Errorf("adopt userspace: %w", err)
 	}
-	return h.table()
+	table, err := h.table()
+	if err != nil {
+		return nothing, fmt.Errorf("adopt userspace: %w", err)
+	}
+	return datapath.Adopted{Table: table, Found: true}, nil
 }
 
-// Cut implements datapath.Carrier.
-func (d *Datapath) Cut(_ context.Context, flows []service.Flow) (int, error) {
+// EndFlows implements datapath.Datapath.
+func (d *Datapath) EndFlows(_ context.Context, flows []service.Flow) (int, error) {
 	if d.proxy == nil {
 		return 0, nil
 	}
@@ -343,8 +344,8 @@ func (d *Datapath) Cut(_ context.Context, flows []service.Flow) (int, error) {
 	return n, nil
 }
 
-// Counts implements datapath.Counter.
-func (d *Datapath) Counts(context.Context) (map[service.PortName]datapath.Count, error) {
+// Counts implements datapath.Datapath.
+func (d *Datapath) Counts(ctx context.Context) (map[service.PortName]datapath.Count, error) {
 	if d.proxy == nil {
 		return nil, nil
 	}

@@ -16,7 +16,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/datapath/userspace"
 	"github.com/fairway-net/fairway/internal/service"
 	"github.com/fairway-net/fairway/internal/testnet"
@@ -337,7 +336,7 @@ func TestRelease(t *testing.T) {
 		}
 	}
 	for range 3 {
-		if r.release() {
+		if r.drain() {
 			t.Fatal("released while there are connections")
 		}
 		for i, c := range conns {
@@ -355,11 +354,11 @@ func TestRelease(t *testing.T) {
 	// Flows have no end but silence.
 	any := netip.AddrPortFrom(netip.IPv4Unspecified(), nodePort.Port())
 	r.cut(service.Flow{Proto: service.UDP, Frontend: vip, Endpoint: r.at(0)}, service.Flow{Proto: service.UDP, Frontend: any, Endpoint: r.at(0)})
-	eventually(t, "the release is done", r.release)
+	eventually(t, "the release is done", r.drain)
 	if after := r.nft("list", "ruleset"); after != before {
 		t.Errorf("it left\n%s", after)
 	}
-	if !r.release() {
+	if !r.drain() {
 		t.Error("a second release is not done")
 	}
 }
@@ -473,7 +472,7 @@ func TestPorts(t *testing.T) {
 func TestProbe(t *testing.T) {
 	r := newRig(t, 0)
 	before := r.nft("list", "ruleset")
-	must(t, r.node.Do(r.dp.(datapath.Prober).Probe))
+	must(t, r.node.Do(func() error { return r.dp.Probe(context.Background()) }))
 	if after := r.nft("list", "ruleset"); after != before {
 		t.Errorf("Probe left\n%s", after)
 	}
@@ -499,7 +498,7 @@ func TestCounts(t *testing.T) {
 	}
 	name := r.service(service.TCP, 0).Sorted()[0].Service
 	eventually(t, "the connections are counted with their bytes", func() bool {
-		all, err := r.dp.(datapath.Counter).Counts(context.Background())
+		all, err := r.dp.Counts(context.Background())
 		must(t, err)
 		return all[name].Connections == asked && all[name].Bytes > asked*10 && all[name].Drops == 0
 	})

@@ -1,0 +1,52 @@
+package nftables
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// Explain implements datapath.Datapath. It reads the whole table.
+func (d *Datapath) Explain(ctx context.Context, k service.Key) ([]datapath.Object, error) {
+	read, err := d.readAll(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("explain nftables: %w", err)
+	}
+	h := read.state.frontends[k]
+	if h == nil || h.entry == 0 {
+		return nil, nil
+	}
+	entry, in, out, eps := frontends, frontendsInternal, frontendsExternal, endpoints
+	if k.Addr.Addr().IsUnspecified() {
+		entry, in, out, eps = nodeports, nodeportsInternal, nodeportsExternal, nodeportEndpoints
+	}
+	is4, key := k.Addr.Addr().Is4(), datapath.FrontKey(k)
+	var all []datapath.Object
+	element := func(s set, text string) {
+		all = append(all, datapath.Object{Kind: "map element", Name: "inet " + tableName + " " + s.name(is4), Text: text})
+	}
+	leads := func(s set, to verdictID) {
+		if to != 0 {
+			element(s, fmt.Sprintf("%s : %v", key, to))
+		}
+	}
+	element(entry, fmt.Sprintf("%s comment %q : %v", key, h.comment(), h.entry))
+	extra := h.extraOrZero()
+	leads(in, extra.internal)
+	leads(out, extra.external)
+	for _, to := range h.verdicts() {
+		if to != 0 {
+			all = append(all, datapath.Object{Kind: "chain", Name: "inet " + tableName + " " + to.chainName()})
+		}
+	}
+	for i, list := range [...][]slot{h.slots, extra.externalSlots} {
+		for n, at := range list {
+			if at.ip.IsValid() {
+				element(eps, fmt.Sprintf("%s . %d : %v . %d", key, n+i*externalOffset, at.ip, at.port))
+			}
+		}
+	}
+	return all, nil
+}

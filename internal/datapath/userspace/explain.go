@@ -1,0 +1,44 @@
+package userspace
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// Explain implements datapath.Datapath. It reads the whole table; the listener that takes
+// the connections is this process' own.
+func (d *Datapath) Explain(ctx context.Context, k service.Key) ([]datapath.Object, error) {
+	h, err := read(ctx, d.kernel)
+	if err != nil {
+		return nil, fmt.Errorf("explain userspace: %w", err)
+	}
+	table, err := h.table()
+	if err != nil {
+		return nil, fmt.Errorf("explain userspace: %w", err)
+	}
+	var all []datapath.Object
+	for f := range table.Frontends() {
+		if f.Key() != k {
+			continue
+		}
+		key := datapath.FrontKey(k)
+		for _, e := range render(f) {
+			o := datapath.Object{Kind: "set element", Name: "inet " + tableName + " " + e.set.name(e.is4), Text: key}
+			if e.comment != "" {
+				o.Text += fmt.Sprintf(" comment %q", e.comment)
+			}
+			all = append(all, o)
+		}
+		for i, r := range [...]*service.Route{f.Internal, f.External} {
+			for _, e := range r.Endpoints {
+				if i == 0 || f.External != f.Internal {
+					all = append(all, datapath.Object{Kind: "endpoint", Name: [...]string{"internal", "external"}[i], Text: e.String()})
+				}
+			}
+		}
+	}
+	return all, nil
+}
