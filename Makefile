@@ -16,7 +16,7 @@ PACKAGES := nftables iproute2 containerd runc conntrack iptables tcpdump bind9-d
             wget busybox bash curl dash iputils-ping procps kmod ca-certificates gcc libc6-dev \
             linux-source make flex bison bc xz-utils binutils ipvsadm
 
-.PHONY: all build deps image images lab uml demo test test-product test-uml test-lab test-peers test-others bench-scale bench-packets vet bench fuzz clean
+.PHONY: all build deps image images lab uml demo test test-product test-uml test-lab test-peers test-others bench-scale bench-packets vet lint vuln bench fuzz clean
 
 all: build
 
@@ -57,13 +57,13 @@ demo: deps image images lab
 	go run ./hack/demo
 
 ## test: every test; SEEDS=N as for test-peers
-test: build image images lab uml bin/kube-proxy
+test: build image images lab uml bin/kube-proxy bin/gotestsum
 	@$(MAKE) --no-print-directory -j2 test-product test-others
 
 # Two processes test at a time. The product's packages have both cores full of packets to
 # send, one package at a time; what the others do is mostly waiting: for a kernel that has
 # one CPU, for kube-proxy, for a cluster.
-test-others:
+test-others: lint
 	@$(MAKE) --no-print-directory test-uml
 	@$(MAKE) --no-print-directory test-peers
 	@$(MAKE) --no-print-directory test-lab
@@ -71,26 +71,31 @@ test-others:
 # The packages that boot user-mode Linux.
 UML := ./internal/uml ./internal/datapath/ipvs
 
-test-product:
-	CGO_ENABLED=1 go test -race ./internal/proxy ./internal/kube ./internal/health ./internal/reset
-	CGO_ENABLED=1 go test -race -skip 'TestConformance|TestHash' ./internal/datapath/userspace
-	go build ./... && go test -p 1 -timeout 30m $$(go list ./... | grep -vxF "$$(go list $(UML))")
+# go test, and at the end each test that was skipped, with its reason.
+GOTEST := $(CURDIR)/bin/gotestsum --format standard-quiet --
+bin/gotestsum: go.mod
+	go build -o bin/gotestsum gotest.tools/gotestsum && touch bin/gotestsum
+
+test-product: bin/gotestsum
+	CGO_ENABLED=1 $(GOTEST) -race ./internal/proxy ./internal/kube ./internal/health ./internal/reset
+	CGO_ENABLED=1 $(GOTEST) -race -skip 'TestConformance|TestHash' ./internal/datapath/userspace
+	go build ./... && $(GOTEST) -p 1 -timeout 30m $$(go list ./... | grep -vxF "$$(go list $(UML))")
 
 ## test-uml: the tests in user-mode Linux, mode ipvs first of all
-test-uml: uml
-	go test -p 1 -timeout 30m $(UML)
+test-uml: uml bin/gotestsum
+	$(GOTEST) -p 1 -timeout 30m $(UML)
 
 # Without vet: it would analyse all of Kubernetes first, which takes longer than the tests. Never from
 # the cache: it does not know the programs in bin/, which are what is tested.
-test-lab:
-	cd lab && FAIRWAY_LAB_BIN=$(CURDIR)/bin/fairway-lab go test -count=1 -vet=off -timeout 15m ./...
+test-lab: bin/gotestsum
+	cd lab && FAIRWAY_LAB_BIN=$(CURDIR)/bin/fairway-lab $(GOTEST) -count=1 -vet=off -timeout 15m ./...
 
 bin/kube-proxy: test/peers/go.mod
 	cd test/peers && go build -o ../../bin/kube-proxy k8s.io/kubernetes/cmd/kube-proxy && touch ../../bin/kube-proxy
 
 ## test-peers: 500 random clusters for real kube-proxy and for us, the same packets, and faults; SEEDS=N FIRST_SEED=N for others, GONE=60 for a minute without API server
-test-peers: build bin/kube-proxy
-	cd test/peers && go test -count=1 -vet=off -timeout 30m ./...
+test-peers: build bin/kube-proxy bin/gotestsum
+	cd test/peers && $(GOTEST) -count=1 -vet=off -timeout 30m ./...
 
 ## bench-scale: both at 1,000 and 10,000 Services and one of 5,000 endpoints, us at 50,000 too; ARGS="-kube-proxy-max 50000" for it as well (an hour)
 bench-scale: build bin/kube-proxy
@@ -106,6 +111,16 @@ vet:
 	go vet -tags uml ./internal/datapath/ipvs
 	cd lab && go vet ./...
 	cd test/peers && go vet ./...
+
+# Not of the lab and test/peers: it would analyse all of Kubernetes first.
+## lint: what staticcheck finds, all of its checks (a minute of two cores from an empty cache)
+lint:
+	go tool staticcheck ./...
+	go tool staticcheck -tags uml ./internal/datapath/ipvs
+
+## vuln: known vulnerabilities that our code reaches; needs the database at vuln.go.dev
+vuln:
+	@hack/vuln
 
 ## bench: print the figures that docs/performance.md keeps
 bench: build image images lab uml

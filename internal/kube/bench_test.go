@@ -83,7 +83,7 @@ func realService(i int) *corev1.Service {
 			UID: "8f7a1c0e-0000-4000-8000-000000000000", ResourceVersion: fmt.Sprint(i), CreationTimestamp: metav1.Now(),
 			Labels:        map[string]string{"app.kubernetes.io/name": fmt.Sprint("app-", i), "app.kubernetes.io/managed-by": fmt.Sprint("helm", i)},
 			Annotations:   map[string]string{"kubectl.kubernetes.io/last-applied-configuration": fmt.Sprintf("{%0600d}", i)},
-			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl", FieldsV1: &metav1.FieldsV1{Raw: make([]byte, 500)}}},
+			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl", FieldsV1: metav1.NewFieldsV1(string(make([]byte, 500)))}},
 		},
 		Spec: corev1.ServiceSpec{
 			Type: corev1.ServiceTypeClusterIP, ClusterIP: ip, ClusterIPs: []string{ip},
@@ -100,7 +100,7 @@ func realSlice(i int) *discoveryv1.EndpointSlice {
 			Namespace: fmt.Sprintf("team-%d", i%100), Name: fmt.Sprintf("service-%d-x7k2p", i),
 			Labels:        map[string]string{discoveryv1.LabelServiceName: fmt.Sprintf("service-%d", i)},
 			Annotations:   map[string]string{corev1.EndpointsLastChangeTriggerTime: time.Now().Format(time.RFC3339Nano)},
-			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kube-controller-manager", FieldsV1: &metav1.FieldsV1{Raw: make([]byte, 700)}}},
+			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kube-controller-manager", FieldsV1: metav1.NewFieldsV1(string(make([]byte, 700)))}},
 		},
 		AddressType: discoveryv1.AddressTypeIPv4,
 		Ports:       []discoveryv1.EndpointPort{{Name: new(fmt.Sprint("ht", "tp")), Port: &port}},

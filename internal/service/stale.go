@@ -7,17 +7,17 @@ import (
 	"slices"
 )
 
-// A Closing says which TCP connections end because of what became of their endpoint.
+// A TerminationPolicy says which TCP connections end because of what became of their endpoint.
 type TerminationPolicy uint8
 
 // The ways of closing connections, as in the annotation fairway.net/close-connections.
 const (
-	// CloseGone ends those to endpoints that have left the Service altogether: the pod is
+	// TerminateGone ends those to endpoints that have left the Service altogether: the pod is
 	// deleted, or its node. Who is merely not ready any more goes on with what he has.
 	TerminateGone TerminationPolicy = iota
-	// CloseUnready ends those to endpoints that do not serve any more, for whatever reason.
+	// TerminateUnready ends those to endpoints that do not serve any more, for whatever reason.
 	TerminateUnready
-	// CloseNever ends none.
+	// TerminateNever ends none.
 	TerminateNever
 	closingCount
 )
@@ -27,7 +27,7 @@ var closingNames = [closingCount]string{"gone", "unready", "never"}
 // String returns "gone", "unready" or "never".
 func (c TerminationPolicy) String() string { return closingNames[c] }
 
-// ParseClosing is the inverse of String.
+// ParseTerminationPolicy is the inverse of String.
 func ParseTerminationPolicy(s string) (TerminationPolicy, error) {
 	if i := slices.Index(closingNames[:], s); i >= 0 {
 		return TerminationPolicy(i), nil
