@@ -111,7 +111,7 @@ func Predict(t *service.Table, p Packet) (Outcome, bool) {
 		// An address of the node on which nothing listens refuses by itself.
 		return Outcome{Action: service.Reject}, ofNode(p.To.Addr())
 	}
-	isPod := contains(t.Settings.Pods, p.From.Addr) || len(t.Settings.PodInterfaces) > 0 && p.From.here(f)
+	isPod := contains(t.Settings.Pods, p.From.Addr) || len(t.Settings.PodInterfaces) > 0 && p.From.podHere(t)
 	isNode := ofNode(p.From.Addr)
 	route := f.External
 	if isPod || isNode {
@@ -140,20 +140,32 @@ func Predict(t *service.Table, p Packet) (Outcome, bool) {
 	return out, true
 }
 
-// here reports whether a packet comes from a pod of the node: an endpoint on it,
-// or the pod that is no endpoint.
-func (f From) here(at *service.Frontend) bool {
+// podHere reports whether a packet comes from a pod of the node, by an interface behind
+// which only pods are: an endpoint on the node, or the pod that is no endpoint.
+func (f From) podHere(t *service.Table) bool {
 	if f.Place == World.Pod.Name {
 		return true
 	}
-	for _, r := range [...]*service.Route{at.Internal, at.External} {
-		for _, e := range r.Endpoints {
-			if e.Local && e.Addr.Addr() == f.Addr && !ofNode(f.Addr) {
-				return true
+	for at := range t.Frontends() {
+		for _, r := range [...]*service.Route{at.Internal, at.External} {
+			for _, e := range r.Endpoints {
+				if e.Local && e.Addr.Addr() == f.Addr && !ofNode(f.Addr) {
+					return true
+				}
 			}
 		}
 	}
 	return false
+}
+
+// Facts returns the packet as service.Lookup wants it, with what the node sees besides the
+// header.
+func (p Packet) Facts(t *service.Table) service.Packet {
+	return service.Packet{
+		From: p.From.Addr, To: p.To, Proto: p.Proto,
+		FromPod:  len(t.Settings.PodInterfaces) > 0 && p.From.podHere(t),
+		FromNode: ofNode(p.From.Addr), ToNode: ofNode(p.To.Addr()),
+	}
 }
 
 // frontend finds who answers for the packet's destination: an address of its own
@@ -184,10 +196,9 @@ func reserved(t *service.Table, a netip.Addr) bool {
 	return false
 }
 
+// servesNodePorts: never on loopback addresses, whatever the settings say.
 func servesNodePorts(t *service.Table, a netip.Addr) bool {
-	return slices.ContainsFunc(t.Settings.NodePorts, func(p netip.Prefix) bool {
-		return p.Contains(a) && !(p.Bits() == 0 && a.IsLoopback())
-	})
+	return !a.IsLoopback() && contains(t.Settings.NodePorts, a)
 }
 
 func contains(all []netip.Prefix, a netip.Addr) bool {

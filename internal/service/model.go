@@ -94,10 +94,11 @@ const (
 	Forward Action = iota
 	Reject
 	Drop
+	Pass // the packet is not for a Service: only a Decision says it, never a Route
 )
 
-// String returns "forward", "reject" or "drop".
-func (a Action) String() string { return [...]string{"forward", "reject", "drop"}[a] }
+// String returns "forward", "reject", "drop" or "pass".
+func (a Action) String() string { return [...]string{"forward", "reject", "drop", "pass"}[a] }
 
 // Masquerade says whose source address is replaced by the node's own, so that the
 // reply comes back through this node. A packet that an endpoint sends to itself

@@ -3,7 +3,6 @@ package userspace
 import (
 	"context"
 	"net/netip"
-	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -22,11 +21,11 @@ type proxy struct {
 	sticky    stickies
 	buffers   buffers
 
-	mu      sync.RWMutex
-	fronts  map[service.Key]*front
-	targets map[targetKey]*target
-	tallies map[service.PortName]*tally
-	serving []netip.Prefix // node addresses that serve NodePorts
+	mu       sync.RWMutex
+	fronts   map[service.Key]*front
+	targets  map[targetKey]*target
+	tallies  map[service.PortName]*tally
+	settings service.Settings // only ServesNodePorts is asked
 
 	sessions sessions
 	flows    flows
@@ -51,52 +50,39 @@ type tally struct {
 	fronts                    int // that count here; guarded by the proxy's mutex
 }
 
-// route returns what becomes of a client from a scope.
-func (f *front) route(s scope) (*service.Route, *pool) {
-	if s == fromOutside {
-		return f.External, f.outside
+// decide returns what becomes of a client from a scope, and its endpoints.
+func (f *front) decide(s scope, client netip.Addr) (service.Decision, *pool) {
+	d := f.Decide(service.Packet{From: client, To: f.Addr, Proto: f.Proto, FromPod: s == fromPod, FromNode: s == fromNode})
+	if d.Packet.Internal() {
+		return d, f.inside
 	}
-	return f.Internal, f.inside
+	return d, f.outside
 }
 
-// keeps reports whether the endpoint shall see the client's own address.
-func keeps(r *service.Route, e service.Endpoint, s scope, client netip.Addr) bool {
-	switch {
-	case s == fromNode || e.Local && e.Addr.Addr() == client: // its own anyway; hairpin
-		return false
-	case s == fromPod:
-		return r.Masquerade != service.MasqueradeAll
-	}
-	return r.Masquerade == service.MasqueradeHairpin
+// keepsSource reports whether the endpoint sees the client's own address. The node's own
+// connections need no address of another.
+func keepsSource(d service.Decision, e service.Endpoint) bool {
+	return !d.Packet.FromNode && !d.Masquerades(e)
 }
 
-// find returns who answers for an address: one of its own before a NodePort. Nil: nobody.
+// find returns the front that answers at an address, as service.Index.Frontend does: one of
+// the address before a NodePort. Nil: there is none. The kernel sends only what is for this
+// node.
 func (p *proxy) find(proto service.Proto, at netip.AddrPort) *front {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	if f := p.fronts[service.Key{Addr: at, Proto: proto}]; f != nil {
+	k := service.Key{Addr: at, Proto: proto}
+	if f := p.fronts[k]; f != nil || !p.settings.ServesNodePorts(at.Addr()) {
 		return f
 	}
-	f := p.fronts[nodePortKey(proto, at)]
-	if f == nil || !slices.ContainsFunc(p.serving, func(s netip.Prefix) bool { return s.Contains(at.Addr()) }) {
-		return nil
-	}
-	return f
-}
-
-func nodePortKey(proto service.Proto, at netip.AddrPort) service.Key {
-	any := netip.IPv6Unspecified()
-	if at.Addr().Is4() {
-		any = netip.IPv4Unspecified()
-	}
-	return service.Key{Addr: netip.AddrPortFrom(any, at.Port()), Proto: proto}
+	return p.fronts[k.NodePort()]
 }
 
 // set takes over changes. Frontends that went are served on until drop.
 func (p *proxy) set(changes []service.Change, s service.Settings) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.serving = s.NodePorts
+	p.settings = s
 	for _, c := range changes {
 		if c.New != nil {
 			p.put(c.New)

@@ -60,13 +60,13 @@ func addrPort(a net.Addr) netip.AddrPort {
 // A line is one TCP connection on its way to an endpoint.
 type line struct {
 	*proxy
-	front *front
-	route *service.Route
-	pool  *pool
-	scope scope
-	peer  netip.AddrPort // the client
-	dest  netip.AddrPort // whom it called
-	tried []*target
+	front    *front
+	decision service.Decision
+	pool     *pool
+	scope    scope
+	peer     netip.AddrPort // the client
+	dest     netip.AddrPort // whom it called
+	tried    []*target
 }
 
 // serveTCP carries one connection from its first byte to its last.
@@ -77,7 +77,7 @@ func (p *proxy) serveTCP(client *net.TCPConn, s scope) {
 		reset(client)
 		return
 	}
-	if l.route, l.pool = l.front.route(s); l.route.Action != service.Forward {
+	if l.decision, l.pool = l.front.decide(s, l.peer.Addr()); l.decision.Action != service.Forward {
 		reset(client)
 		return
 	}
@@ -123,7 +123,7 @@ var errNobody = errors.New("no endpoint answers")
 // dial connects to the next endpoint that answers.
 func (l *line) dial() (*member, *net.TCPConn, error) {
 	for {
-		m := l.choose(l.front, l.route, l.pool, call{l.peer.Addr(), l.dest.Addr()}, l.tried)
+		m := l.choose(l.front, l.decision.Route, l.pool, call{l.peer.Addr(), l.dest.Addr()}, l.tried)
 		if m == nil {
 			return nil, nil, errNobody
 		}
@@ -144,7 +144,7 @@ func (l *line) dial() (*member, *net.TCPConn, error) {
 
 // source returns the address to call an endpoint from, the zero value for the node's own.
 func (l *line) source(e service.Endpoint) netip.AddrPort {
-	if keeps(l.route, e, l.scope, l.peer.Addr()) {
+	if keepsSource(l.decision, e) {
 		return l.peer
 	}
 	return netip.AddrPort{}

@@ -53,14 +53,14 @@ type flowKey struct{ client, dest netip.AddrPort }
 //	client ←─ answers (one socket a called address) ←────── endpoint
 type flow struct {
 	*proxy
-	key     flowKey
-	front   *front
-	scope   scope
-	route   *service.Route
-	pool    *pool
-	answers *answers
-	last    atomic.Int64 // when there was a datagram, in nanoseconds since the flow began
-	began   time.Time
+	key      flowKey
+	front    *front
+	scope    scope
+	decision service.Decision
+	pool     *pool
+	answers  *answers
+	last     atomic.Int64 // when there was a datagram, in nanoseconds since the flow began
+	began    time.Time
 
 	mu       sync.Mutex
 	socket   *net.UDPConn // to the endpoint; replaced if that refuses
@@ -146,7 +146,7 @@ func (p *proxy) flow(k flowKey, s scope) *flow {
 		return nil
 	}
 	f = &flow{proxy: p, key: k, front: to, scope: s, began: time.Now()}
-	if f.route, f.pool = to.route(s); f.route.Action != service.Forward {
+	if f.decision, f.pool = to.decide(s, k.client.Addr()); f.decision.Action != service.Forward {
 		return nil
 	}
 	if n >= maxFlows || p.ctx.Err() != nil {
@@ -205,13 +205,13 @@ func (f *flow) next() bool {
 	defer f.mu.Unlock()
 	f.leave()
 	for !f.ended {
-		m := f.choose(f.front, f.route, f.pool, call{f.key.client.Addr(), f.key.dest.Addr()}, f.tried)
+		m := f.choose(f.front, f.decision.Route, f.pool, call{f.key.client.Addr(), f.key.dest.Addr()}, f.tried)
 		if m == nil {
 			return false
 		}
 		f.tried = append(f.tried, m.target)
 		var from netip.AddrPort
-		if keeps(f.route, m.endpoint, f.scope, f.key.client.Addr()) {
+		if keepsSource(f.decision, m.endpoint) {
 			from = f.key.client
 		}
 		c, err := f.place.dialUDP(f.ctx, from, m.addr)

@@ -1,0 +1,184 @@
+package service
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// A Packet is the first packet of a flow, with what the node knows about it besides its
+// header.
+type Packet struct {
+	From  netip.Addr // the client
+	To    netip.AddrPort
+	Proto Proto
+	// FromPod says that the client counts as a pod for another reason than its address in
+	// Settings.Pods: the packet came in by one of Settings.PodInterfaces.
+	FromPod  bool
+	FromNode bool // the node itself is the client
+	ToNode   bool // To is one of the node's own addresses, where NodePorts may be served
+}
+
+// A Decision is what becomes of a Packet, and why.
+type Decision struct {
+	// Packet is the one that was asked about; its FromPod also counts Settings.Pods.
+	Packet   Packet
+	Frontend *Frontend // what answers at the address; nil: nothing
+	Route    *Route    // that of the packet's class of traffic; nil without a Frontend, or if the client may not come in
+	Action   Action    // Pass: the packet is not for a Service
+	Reason   Reason
+}
+
+// A Reason says why a Decision is what it is. The zero value goes with Pass.
+type Reason uint8
+
+// The reasons, each with its Action.
+const (
+	NotAService         Reason = iota // Pass: nothing of ours has the address
+	HasEndpoints                      // Forward
+	NoEndpoints                       // Reject: the Service has no endpoint that could answer, on any node
+	NoUsableEndpoints                 // Drop: other nodes may use some of its endpoints, this one may not
+	SourceNotAllowed                  // Drop: loadBalancerSourceRanges leaves the client out
+	NoSuchPort                        // Reject: a ClusterIP, and the Service does not have the port
+	UnassignedClusterIP               // Drop: in a ServiceCIDR, and no Service has the address
+	reasonCount
+)
+
+var reasonTexts = [reasonCount]string{
+	"the address is not a Service's",
+	"the Service has endpoints",
+	"the Service has no endpoints that serve",
+	"the Service has endpoints, but none that this node may use",
+	"loadBalancerSourceRanges does not allow the client",
+	"the Service of this ClusterIP has no such port",
+	"the address is in a ServiceCIDR, and no Service has it",
+}
+
+// String returns the reason in words.
+func (r Reason) String() string { return reasonTexts[r] }
+
+// Masquerades reports whether an endpoint of the Decision's Route sees an address of this
+// node in place of the client's. The node's own packets carry such an address anyway.
+func (d Decision) Masquerades(e Endpoint) bool {
+	hairpin := e.Local && e.Addr.Addr() == d.Packet.From
+	return hairpin || d.Route.Masquerade == MasqueradeAll || d.Route.Masquerade == MasqueradeOffCluster && !d.Packet.FromPod
+}
+
+// Internal reports whether the packet is internal traffic: from a pod or from the node.
+func (p Packet) Internal() bool { return p.FromPod || p.FromNode }
+
+// Decide returns what the frontend does with a packet that is for it. FromPod must say
+// whether the client is a pod, whatever tells.
+func (f *Frontend) Decide(p Packet) Decision {
+	d := Decision{Packet: p, Frontend: f}
+	if len(f.Sources) > 0 && !anyContains(f.Sources, p.From) {
+		d.Action, d.Reason = Drop, SourceNotAllowed
+		return d
+	}
+	d.Route = f.External
+	if p.Internal() {
+		d.Route = f.Internal
+	}
+	d.Action = d.Route.Action
+	d.Reason = [...]Reason{Forward: HasEndpoints, Reject: NoEndpoints, Drop: NoUsableEndpoints}[d.Action]
+	return d
+}
+
+// Lookup returns what a node with the table does with a packet. It reads the whole table;
+// an Index answers many such questions.
+func Lookup(t *Table, p Packet) Decision { return lookup(t, &t.Settings, p) }
+
+// An Index answers Lookup at the cost of a few map accesses. It is immutable and may be
+// read by any goroutine.
+type Index struct {
+	settings   Settings
+	frontends  map[Key]*Frontend
+	clusterIPs map[netip.Addr]struct{}
+}
+
+// NewIndex returns an Index of a table. It takes about as much memory as the table's
+// frontends have keys: make one where flows or connections are looked up, not for each
+// table.
+func NewIndex(t *Table) *Index {
+	_, n := t.Len()
+	x := &Index{settings: t.Settings, frontends: make(map[Key]*Frontend, n), clusterIPs: map[netip.Addr]struct{}{}}
+	for f := range t.Frontends() {
+		x.frontends[f.Key()] = f
+		if f.ClusterIP {
+			x.clusterIPs[f.Addr.Addr()] = struct{}{}
+		}
+	}
+	return x
+}
+
+// Lookup is the function of that name for the Index's table.
+func (x *Index) Lookup(p Packet) Decision { return lookup(x, &x.settings, p) }
+
+// Frontend returns what answers at an address, port and protocol: a frontend of that
+// address, else a NodePort if the address is the node's own (toNode) and serves them. Nil:
+// nothing.
+func (x *Index) Frontend(at Key, toNode bool) *Frontend { return answers(x, &x.settings, at, toNode) }
+
+// frontends is what Lookup asks.
+type frontends interface {
+	frontend(Key) *Frontend         // nil if there is none
+	hasClusterIP(a netip.Addr) bool // of any frontend
+}
+
+func lookup(all frontends, s *Settings, p Packet) Decision {
+	p.FromPod = p.FromPod || anyContains(s.Pods, p.From)
+	if f := answers(all, s, Key{p.To, p.Proto}, p.ToNode); f != nil {
+		return f.Decide(p)
+	}
+	switch a := p.To.Addr(); {
+	case all.hasClusterIP(a):
+		return Decision{Packet: p, Action: Reject, Reason: NoSuchPort}
+	case anyContains(s.ServiceCIDRs, a):
+		return Decision{Packet: p, Action: Drop, Reason: UnassignedClusterIP}
+	}
+	return Decision{Packet: p, Action: Pass, Reason: NotAService}
+}
+
+func answers(all frontends, s *Settings, at Key, toNode bool) *Frontend {
+	if f := all.frontend(at); f != nil || !toNode || !s.ServesNodePorts(at.Addr.Addr()) {
+		return f
+	}
+	return all.frontend(at.NodePort())
+}
+
+// NodePort returns the key of the NodePort with the same number and protocol.
+func (k Key) NodePort() Key {
+	any := netip.IPv6Unspecified()
+	if k.Addr.Addr().Is4() {
+		any = netip.IPv4Unspecified()
+	}
+	return Key{netip.AddrPortFrom(any, k.Addr.Port()), k.Proto}
+}
+
+func (x *Index) frontend(k Key) *Frontend { return x.frontends[k] }
+
+func (x *Index) hasClusterIP(a netip.Addr) bool {
+	_, ok := x.clusterIPs[a]
+	return ok
+}
+
+func (t *Table) frontend(k Key) *Frontend {
+	for f := range t.Frontends() {
+		if f.Key() == k {
+			return f
+		}
+	}
+	return nil
+}
+
+func (t *Table) hasClusterIP(a netip.Addr) bool {
+	for f := range t.Frontends() {
+		if f.ClusterIP && f.Addr.Addr() == a {
+			return true
+		}
+	}
+	return false
+}
+
+func anyContains(all []netip.Prefix, a netip.Addr) bool {
+	return slices.ContainsFunc(all, func(p netip.Prefix) bool { return p.Contains(a) })
+}
