@@ -78,10 +78,10 @@ func ReplacePrefixes(set string, is4 bool, was, is []netip.Prefix) (ws []Write) 
 		return nil
 	}
 	for _, r := range from {
-		ws = append(ws, Write{Set: set, Key: r.From().AsSlice(), End: after(r.To()), Del: true})
+		ws = append(ws, Write{Set: set, Key: r.From().AsSlice(), End: behind(r.To()), Del: true})
 	}
 	for _, r := range to {
-		ws = append(ws, Write{Set: set, Key: r.From().AsSlice(), End: after(r.To()), Add: true})
+		ws = append(ws, Write{Set: set, Key: r.From().AsSlice(), End: behind(r.To()), Add: true})
 	}
 	return ws
 }
@@ -102,8 +102,8 @@ func Ranges(all []netip.Prefix, is4 bool) []netipx.IPRange {
 	return s.Ranges()
 }
 
-// after returns the address behind a as an interval's end, nil behind the last one.
-func after(a netip.Addr) []byte {
+// behind returns the address behind a as an interval's end, nil behind the last one.
+func behind(a netip.Addr) []byte {
 	if next := a.Next(); next.IsValid() {
 		return next.AsSlice()
 	}

@@ -158,7 +158,7 @@ func (t *Table) Load(ctx context.Context, p *Program, again bool) (loaded bool, 
 // programs. It is called after a Load that loaded, when the chains that p keeps are
 // written again and nothing refers to the old ones any more.
 func (t *Table) Prune(ctx context.Context, p *Program) error {
-	text, _, err := p.render(t.name)
+	text, marker, err := p.render(t.name)
 	if err != nil {
 		return err
 	}
@@ -172,6 +172,7 @@ func (t *Table) Prune(ctx context.Context, p *Program) error {
 	}
 	known := declared(text, chainPattern)
 	return t.Commit(ctx, func(c *nftables.Conn) (queued bool, err error) {
+		c.FlushChain(t.Chain(marker)) // has no rules; the first message is echoed
 		old := func(name string) bool { return !known[name] && (p.Keep == nil || !p.Keep(name)) }
 		for _, chain := range chains {
 			if old(chain.name) {
@@ -208,11 +209,21 @@ func (t *Table) Run(ctx context.Context, text string) error {
 }
 
 func (t *Table) run(ctx context.Context, text string) error {
-	if err := command(ctx, text, "-f", "-"); err != nil {
+	return t.count(ctx, 1, func() error { return command(ctx, text, "-f", "-") })
+}
+
+// count calls run, which starts a program that makes n transactions in our name.
+func (t *Table) count(ctx context.Context, n uint32, run func() error) error {
+	from, err := t.Generation(ctx)
+	if err != nil {
 		return err
 	}
-	t.commits++
-	return nil
+	l := t.ledger
+	runs := l.begin(t.origin, from, n)
+	failed := run()
+	to, err := t.Generation(ctx)
+	l.end(ctx, runs, to, failed != nil || err != nil)
+	return failed // what these generations were is found out by whoever watches
 }
 
 // Try makes the kernel look at text, as Run would load it, and changes nothing.

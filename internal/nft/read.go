@@ -93,12 +93,8 @@ const nfgenmsg = 4 // size of struct nfgenmsg, which all messages begin with
 
 // execute sends one question and returns the answers.
 func (t *Table) execute(ctx context.Context, kind uint16, flags netlink.HeaderFlags, attrs []byte) (msgs []netlink.Message, err error) {
-	if t.ask == nil {
-		c, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{MessageBufferSize: dumpBuffer})
-		if err != nil {
-			return nil, fmt.Errorf("open netlink socket: %w", err)
-		}
-		t.ask = c
+	if err := t.openAsk(); err != nil {
+		return nil, err
 	}
 	err = fwnetlink.Within(ctx, t.ask, func() (err error) {
 		msgs, err = t.ask.Execute(netlink.Message{
@@ -111,8 +107,7 @@ func (t *Table) execute(ctx context.Context, kind uint16, flags netlink.HeaderFl
 		return err
 	})
 	if err != nil {
-		_ = t.ask.Close() // answers may be left unread
-		t.ask = nil
+		t.closeAsk() // answers may be left unread
 	}
 	return msgs, err
 }

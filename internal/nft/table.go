@@ -7,8 +7,7 @@ import (
 
 	"github.com/google/nftables"
 	"github.com/mdlayher/netlink"
-
-	fwnetlink "github.com/fairway-net/fairway/internal/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // socketBuffer is for commits: each is one datagram, with an answer for each message.
@@ -20,17 +19,16 @@ const socketBuffer = 16 << 20
 // Its sockets stay open: to close one makes the kernel wait for the elements deleted
 // before, some 10 ms each time (nft_rcv_nl_event).
 type Table struct {
-	name  string
-	write *nftables.Conn // nil: not yet
-	sock  *netlink.Conn  // the socket of write
-	ask   *netlink.Conn  // for questions; nil: not yet
-	// commits is how many transactions changed something since a Watch last asked.
-	commits uint32
-	fail    func() error
+	name   string
+	origin *origin       // itself, in the ledger
+	ledger *ledger       // of its network namespace, while a socket is open
+	write  *netlink.Conn // for commits; nil: not yet
+	ask    *netlink.Conn // for questions; nil: not yet
+	fail   func() error
 }
 
 // New returns the table of that name. It does not touch the kernel.
-func New(name string) *Table { return &Table{name: name} }
+func New(name string) *Table { return &Table{name: name, origin: &origin{name}} }
 
 // Name returns the table's name.
 func (t *Table) Name() string { return t.name }
@@ -43,12 +41,21 @@ func (t *Table) FailWrites(f func() error) { t.fail = f }
 // in the kernel, and a closed one may be used again.
 func (t *Table) Close() {
 	if t.write != nil {
-		_ = t.write.CloseLasting() // nothing is lost by a socket that does not close
-		t.write, t.sock = nil, nil
+		_ = t.write.Close() // nothing is lost by a socket that does not close
+		t.write = nil
 	}
+	t.closeAsk()
+}
+
+// closeAsk forgets the socket for questions, and the ledger with the last socket.
+func (t *Table) closeAsk() {
 	if t.ask != nil {
 		_ = t.ask.Close()
 		t.ask = nil
+	}
+	if t.write == nil && t.ledger != nil {
+		t.ledger.leave()
+		t.ledger = nil
 	}
 }
 
@@ -65,38 +72,45 @@ func (t *Table) Chain(name string) *nftables.Chain {
 	return &nftables.Chain{Table: t.Ref(), Name: name}
 }
 
-func (t *Table) conn() (*nftables.Conn, error) {
+// openWrite opens the socket for commits.
+func (t *Table) openWrite() error {
 	if t.write != nil {
-		return t.write, nil
+		return nil
 	}
-	size := func(c *netlink.Conn) error {
-		t.sock = c
-		// SO_SNDBUFFORCE and SO_RCVBUFFORCE: they are not bound to the sysctls.
-		return errors.Join(c.SetWriteBuffer(socketBuffer), c.SetReadBuffer(socketBuffer))
-	}
-	c, err := nftables.New(nftables.AsLasting(), nftables.WithSockOptions(size))
+	c, err := t.dial(nil)
 	if err != nil {
-		return nil, fmt.Errorf("open netlink socket: %w [needs CAP_NET_ADMIN]", err)
-	}
-	t.write = c
-	return c, nil
-}
-
-// flush sends what is queued on c as one transaction. If ctx ends before the kernel has
-// answered, the transaction may have been made.
-func (t *Table) flush(ctx context.Context, c *nftables.Conn) error {
-	err := t.mayWrite()
-	if err == nil {
-		if err = fwnetlink.Within(ctx, t.sock, c.Flush); err != nil {
-			err = fmt.Errorf("commit to table %s: %w", t.name, err)
-		}
-	}
-	if err != nil {
-		t.Close() // with what is queued still
 		return err
 	}
-	t.commits++
+	// SO_SNDBUFFORCE and SO_RCVBUFFORCE: they are not bound to the sysctls.
+	if err := errors.Join(c.SetWriteBuffer(socketBuffer), c.SetReadBuffer(socketBuffer)); err != nil {
+		_ = c.Close()
+		return fmt.Errorf("set buffers of netlink socket: %w [needs CAP_NET_ADMIN]", err)
+	}
+	t.write = c
 	return nil
+}
+
+// openAsk opens the socket for questions.
+func (t *Table) openAsk() (err error) {
+	if t.ask == nil {
+		t.ask, err = t.dial(&netlink.Config{MessageBufferSize: dumpBuffer})
+	}
+	return err
+}
+
+// dial opens a socket, and joins the ledger of the thread's network namespace.
+func (t *Table) dial(config *netlink.Config) (*netlink.Conn, error) {
+	c, err := netlink.Dial(unix.NETLINK_NETFILTER, config)
+	if err != nil {
+		return nil, fmt.Errorf("open netlink socket: %w", err)
+	}
+	if t.ledger == nil {
+		if t.ledger, err = joinLedger(); err != nil {
+			_ = c.Close()
+			return nil, fmt.Errorf("identify network namespace: %w", err)
+		}
+	}
+	return c, nil
 }
 
 func (t *Table) mayWrite() error {
@@ -117,27 +131,23 @@ func (t *Table) Delete(ctx context.Context) error {
 	if err != nil || chains == nil {
 		return err
 	}
-	c, err := t.conn()
+	q, err := newQueue()
 	if err != nil {
 		return err
 	}
-	hooks := 0
 	for _, chain := range chains {
 		if chain.hook {
-			hooks++
-			c.FlushChain(t.Chain(chain.name))
+			q.FlushChain(t.Chain(chain.name))
 		}
 	}
-	if hooks > 0 {
-		if err := t.flush(ctx, c); err != nil {
-			return fmt.Errorf("empty the hooks: %w", err)
-		}
+	if err := t.flush(ctx, q); err != nil {
+		return fmt.Errorf("empty the hooks: %w", err)
 	}
-	if c, err = t.conn(); err != nil {
+	if q, err = newQueue(); err != nil {
 		return err
 	}
-	c.DelTable(t.Ref())
-	if err := t.flush(ctx, c); err != nil {
+	q.DelTable(t.Ref())
+	if err := t.flush(ctx, q); err != nil {
 		return fmt.Errorf("delete table %s: %w", t.name, err)
 	}
 	return nil

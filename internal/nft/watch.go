@@ -2,7 +2,6 @@ package nft
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"hash/fnv"
 	"io"
@@ -13,13 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Watch tells whether another hand has changed a table.
+// A Watch tells whether another program has changed a table.
 //
 // The kernel counts the changes of all tables of a network namespace (the generation).
-// As long as that is the number after our last commit, nobody has changed anything,
-// which costs one message to find out. Else our chains and rules are compared by their
-// handles and what they say; what is left is a change of elements, or of a table that is
-// not ours.
+// As long as the ledger says that all generations since the last one are of this process,
+// and not of another Table of the same name, nothing has changed, which costs one message
+// to find out. Else our chains and rules are compared by their handles and a hash of their
+// expressions; what is left is a change of elements, or of a table that is not ours.
 //
 //	Begin, read the table, Commit…, End(true) · Look · Begin, Commit…, End(false) · Look …
 type Watch struct {
@@ -42,31 +41,28 @@ const (
 	Rules
 )
 
-// Begin notes the generation; from here on it counts our own commits. It is called
-// before the table is read, so that a change while it is read will be seen.
+// Begin notes the generation if the Watch does not know one. It is called before the table
+// is read, so that a change while it is read will be seen.
 func (w *Watch) Begin(ctx context.Context) error {
 	if w.known {
-		w.table.commits = 0
 		return nil
 	}
 	gen, err := w.table.Generation(ctx)
 	if err != nil {
 		return err
 	}
-	w.generation, w.known, w.table.commits = gen, true, 0
+	w.generation, w.known = gen, true
 	return nil
 }
 
-// Count adds n transactions that were made for us by other means between Begin and End,
-// as iptables-restore does: they are our own too.
-func (w *Watch) Count(n uint32) { w.table.commits += n }
+// Count calls run, which starts a program that makes n transactions for us, as
+// iptables-nft-restore does: they are our own too. It returns run's error.
+func (w *Watch) Count(ctx context.Context, n uint32, run func() error) error {
+	return w.table.count(ctx, n, run)
+}
 
-// End takes our own commits since Begin for known; rules says that they changed chains
-// or rules. If the generation has grown by more than our commits, somebody else changed
-// something meanwhile, and Look will find that.
+// End is called after our own commits; rules says that they changed chains or rules.
 func (w *Watch) End(ctx context.Context, rules bool) (err error) {
-	w.generation += w.table.commits
-	w.table.commits = 0
 	if rules {
 		w.rules, err = w.table.rules(ctx)
 	}
@@ -101,8 +97,8 @@ func (w *Watch) Reset() { *w = Watch{table: w.table} }
 // Look reports what changed since End. After Elements, accept takes what the table
 // holds now for known, if the caller has read it, after Look, and found it right.
 func (w *Watch) Look(ctx context.Context) (c Change, accept func(), err error) {
-	gen, err := w.table.Generation(ctx)
-	if err != nil || gen == w.generation {
+	gen, ours, err := w.advance(ctx)
+	if err != nil || ours {
 		return Nothing, func() {}, err
 	}
 	rules, err := w.table.rules(ctx)
@@ -115,10 +111,28 @@ func (w *Watch) Look(ctx context.Context) (c Change, accept func(), err error) {
 	return Elements, func() { w.generation = gen }, nil
 }
 
-// Settled reports whether nobody but us has written anything since the last Begin.
+// Settled reports whether only this process has written since the generation that is
+// known: the first Begin's, or that of the last Look that found nothing or was accepted.
 func (w *Watch) Settled(ctx context.Context) (bool, error) {
-	gen, err := w.table.Generation(ctx)
-	return err == nil && gen == w.generation, err
+	_, ours, err := w.advance(ctx)
+	return ours, err
+}
+
+// advance asks for the generation, and takes it for known if this process made all up to
+// it. Transactions that are under way are waited for.
+func (w *Watch) advance(ctx context.Context) (gen uint32, ours bool, err error) {
+	if gen, err = w.table.Generation(ctx); err != nil || !w.known {
+		return gen, false, err
+	}
+	l := w.table.ledger
+	if ours = l.ours(w.generation, gen, w.table.origin); !ours {
+		l.wait(ctx, true)
+		ours = l.ours(w.generation, gen, w.table.origin)
+	}
+	if ours {
+		w.generation = gen
+	}
+	return gen, ours, nil
 }
 
 // Generation returns how often the tables of this network namespace were changed.
@@ -128,17 +142,11 @@ func (t *Table) Generation(ctx context.Context) (gen uint32, err error) {
 		return 0, fmt.Errorf("ask for the generation: %w", err)
 	}
 	for _, m := range msgs {
-		if len(m.Data) < nfgenmsg {
-			continue
+		if gen, err = parseGeneration(m.Data); err != nil {
+			return 0, fmt.Errorf("ask for the generation: %w", err)
 		}
-		err = nested(m.Data[nfgenmsg:], func(typ uint16, b []byte) error {
-			if typ == unix.NFTA_GEN_ID && len(b) == 4 {
-				gen = binary.BigEndian.Uint32(b)
-			}
-			return nil
-		})
 	}
-	return gen, err
+	return gen, nil
 }
 
 // rules returns the chains of our table and a sum of each of their rules. The kernel uses a

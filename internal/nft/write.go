@@ -41,23 +41,23 @@ func (w *Write) like(o *Write) bool { return w.Set == o.Set && w.Del == o.Del &&
 func (t *Table) Commit(ctx context.Context, prepare func(*nftables.Conn) (queued bool, err error), ws []Write) error {
 	for first := true; first || len(ws) > 0; first = false {
 		n := min(len(ws), elementsPerCommit)
-		c, err := t.conn()
+		q, err := newQueue()
 		if err != nil {
 			return err
 		}
-		queued := false
+		queued := n > 0
 		if first && prepare != nil {
-			if queued, err = prepare(c); err != nil {
-				t.Close()
+			prepared, err := prepare(q.Conn)
+			if err != nil {
 				return err
 			}
+			queued = queued || prepared
 		}
-		if err := t.add(c, ws[:n]); err != nil {
-			t.Close()
+		if err := t.add(q.Conn, ws[:n]); err != nil {
 			return err
 		}
-		if queued || n > 0 {
-			if err := t.flush(ctx, c); err != nil {
+		if queued {
+			if err := t.flush(ctx, q); err != nil {
 				return err
 			}
 		}
@@ -66,11 +66,12 @@ func (t *Table) Commit(ctx context.Context, prepare func(*nftables.Conn) (queued
 	return nil
 }
 
-// add queues ws on c.
+// add queues ws on c. The first message has one element, because the first of a batch is
+// echoed.
 func (t *Table) add(c *nftables.Conn, ws []Write) error {
-	for len(ws) > 0 {
+	for most := 1; len(ws) > 0; most = elementsPerMessage {
 		n := 1
-		for n < len(ws) && n < elementsPerMessage && ws[n].like(&ws[0]) {
+		for n < len(ws) && n < most && ws[n].like(&ws[0]) {
 			n++
 		}
 		s := t.Set(ws[0].Set)

@@ -378,11 +378,13 @@ func (d *Datapath) apply(ctx context.Context, s step, scripts map[bool]*script, 
 		if text == "" {
 			continue
 		}
-		if err := d.kernel.restore(ctx, d.variant, is4, text); err != nil {
-			return err
-		}
+		restore := func() error { return d.kernel.restore(ctx, d.variant, is4, text) }
 		if d.variant == NFT {
-			d.helper.watch.Count(uint32(strings.Count(text, "COMMIT\n")))
+			commit := restore
+			restore = func() error { return d.helper.watch.Count(ctx, uint32(strings.Count(text, "COMMIT\n")), commit) }
+		}
+		if err := restore(); err != nil {
+			return err
 		}
 		for _, part := range scripts[is4].sections() {
 			stats.Added += part.added

@@ -1,0 +1,202 @@
+package nft
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A ledger knows which generations of one network namespace this process made. All Tables
+// of the process that are open in the namespace share it; see the package's comment.
+type ledger struct {
+	ns    namespace
+	users int // open Tables; guarded by ledgers
+
+	mu      sync.Mutex
+	entries [ledgerSize]entry // by generation modulo ledgerSize
+	commits map[chan struct{}]bool
+	runs    *runs // programs that run now; nil: none
+}
+
+// ledgerSize is how many of the last generations a ledger knows. A Watch that is further
+// behind takes what happened for foreign, which costs a comparison.
+const ledgerSize = 4096
+
+// patience is how long a Watch waits for transactions that are under way, to see whether
+// the generations that it finds are theirs.
+const patience = time.Second
+
+// An entry is one generation that we made.
+type entry struct {
+	generation uint32 // 0, which the kernel leaves out: no entry
+	by         []*origin
+}
+
+// An origin is one Table, as the ledger knows it after it is closed.
+type origin struct{ name string }
+
+// namespace identifies a network namespace for as long as it lives.
+type namespace struct{ dev, ino uint64 }
+
+// ledgers has those of the namespaces in which a Table is open. An open Table's socket
+// keeps its namespace alive, so that no other one gets the same number.
+var ledgers = struct {
+	sync.Mutex
+	of map[namespace]*ledger
+}{of: map[namespace]*ledger{}}
+
+// joinLedger returns the ledger of the calling thread's network namespace. Each joinLedger
+// is followed by a leave.
+func joinLedger() (*ledger, error) {
+	var st unix.Stat_t
+	if err := unix.Stat("/proc/thread-self/ns/net", &st); err != nil {
+		return nil, err
+	}
+	ns := namespace{uint64(st.Dev), st.Ino}
+	ledgers.Lock()
+	defer ledgers.Unlock()
+	l := ledgers.of[ns]
+	if l == nil {
+		l = &ledger{ns: ns, commits: map[chan struct{}]bool{}}
+		ledgers.of[ns] = l
+	}
+	l.users++
+	return l, nil
+}
+
+func (l *ledger) leave() {
+	ledgers.Lock()
+	defer ledgers.Unlock()
+	if l.users--; l.users == 0 {
+		delete(ledgers.of, l.ns)
+	}
+}
+
+// after is the generation that follows one: the kernel leaves out 0.
+func after(generation uint32) uint32 { return max(1, generation+1) }
+
+// ours reports whether all generations behind from, up to to, are entered and none is of
+// another Table with the name of by.
+func (l *ledger) ours(from, to uint32, by *origin) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if to-from > ledgerSize {
+		return false
+	}
+	for g := from; g != to; {
+		g = after(g)
+		e := l.entries[g%ledgerSize]
+		if e.generation != g || slices.ContainsFunc(e.by, func(o *origin) bool { return o != by && o.name == by.name }) {
+			return false
+		}
+	}
+	return true
+}
+
+// enter notes a generation. It is called with mu held.
+func (l *ledger) enter(generation uint32, by ...*origin) {
+	l.entries[generation%ledgerSize] = entry{generation, by}
+}
+
+// commit calls send, which makes one transaction and returns its generation; 0: it
+// changed nothing, or it is not known whether it did.
+func (l *ledger) commit(by *origin, send func() (uint32, error)) error {
+	done := make(chan struct{})
+	l.mu.Lock()
+	l.commits[done] = true
+	l.mu.Unlock()
+	generation, err := send()
+	l.mu.Lock()
+	if generation != 0 {
+		l.enter(generation, by)
+	}
+	delete(l.commits, done)
+	l.mu.Unlock()
+	close(done)
+	return err
+}
+
+// runs are programs that run at the same time and make transactions in our name.
+type runs struct {
+	from, to uint32 // generations: before the first of them, after the last
+	n        uint32 // transactions that they make
+	by       []*origin
+	running  int
+	failed   bool // one of them: it is not known what it made
+	done     chan struct{}
+}
+
+// begin notes that a program will run which makes n transactions; from is a generation
+// from before.
+func (l *ledger) begin(by *origin, from, n uint32) *runs {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.runs == nil {
+		l.runs = &runs{from: from, to: from, done: make(chan struct{})}
+	}
+	r := l.runs
+	r.n += n
+	r.running++
+	r.by = append(r.by, by)
+	return r
+}
+
+// end notes that a program of r has ended; to is a generation from after. When all have
+// ended, the generations that have no entry are theirs if they are as many as these
+// programs have made.
+func (l *ledger) end(ctx context.Context, r *runs, to uint32, failed bool) {
+	l.wait(ctx, false)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r.failed = r.failed || failed
+	if !failed && to-r.from > r.to-r.from {
+		r.to = to
+	}
+	if r.running--; r.running > 0 {
+		return
+	}
+	l.runs = nil
+	defer close(r.done)
+	if r.failed || r.to-r.from > ledgerSize {
+		return
+	}
+	var open []uint32
+	for g := r.from; g != r.to; {
+		if g = after(g); l.entries[g%ledgerSize].generation != g {
+			open = append(open, g)
+		}
+	}
+	if uint32(len(open)) == r.n {
+		for _, g := range open {
+			l.enter(g, r.by...)
+		}
+	}
+}
+
+// wait returns when the commits that are under way are entered, and the programs too if
+// that is wanted; at the latest when ctx ends or patience is over.
+func (l *ledger) wait(ctx context.Context, programs bool) {
+	l.mu.Lock()
+	var all []chan struct{}
+	for done := range l.commits {
+		all = append(all, done)
+	}
+	if programs && l.runs != nil {
+		all = append(all, l.runs.done)
+	}
+	l.mu.Unlock()
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	for _, done := range all {
+		select {
+		case <-done:
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+			return
+		}
+	}
+}
