@@ -92,8 +92,9 @@ func (a *agent) run(ctx context.Context) error {
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), info(a.cfg.Mode), store)
 	state := health.NewState(a.cfg.HealthTimeout())
 	view := a.view(store, dp)
+	applied := &proxy.Applied{}
 	checks := health.NewNodePortChecks(health.NodePortConfig{
-		Log: a.log, State: state, Addrs: func() []netip.Prefix { return view().Settings.NodePorts }, Problem: events.Tell,
+		Log: a.log, State: state, Applied: applied, Problem: events.Event,
 	})
 	server := health.New(health.Config{
 		Log: a.log, Healthz: a.cfg.Healthz, Metrics: a.cfg.Metrics, State: state,
@@ -122,7 +123,7 @@ func (a *agent) run(ctx context.Context) error {
 		services := store.SubscribeServices("proxy")
 		loop := proxy.New(proxy.Config{
 			Log: a.log, Source: services, Datapath: dp, View: view,
-			Report: events.Report, Forget: flows.Forget, Review: flows.Review, Checks: checks.Sync, Health: state,
+			Report: events.Report, Forget: flows.Forget, Review: flows.Review, Applied: applied, Health: state,
 			Metrics: proxy.NewMetrics(proxy.MetricsConfig{Registry: registry, Mode: a.cfg.Mode, Changes: services.Changes}),
 			MinSync: a.cfg.MinSyncPeriod, MaxRetry: a.cfg.SyncPeriod,
 		})

@@ -5,7 +5,7 @@
 //	proxy loop ─ Queued, Synced ─→ State ─→ :10256 /healthz  may load balancers use the node?
 //	API server ─ node eligible ──────┘  └─→ :10256 /livez    is the agent itself well?
 //	registry ────────────────────────────→ :10249 /metrics /proxyMode /healthz
-//	proxy loop ─ Sync(checks) ───────────→ healthCheckNodePorts: endpoints of a Service here?
+//	applied table ───────────────────────→ healthCheckNodePorts: endpoints of a Service here?
 //
 // It hides kube-proxy's JSON and its rules. It promises: the agent is healthy as long
 // as no change waits longer than the timeout, however long nothing changes; a node

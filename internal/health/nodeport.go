@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/fairway-net/fairway/internal/service"
 )
@@ -20,14 +21,17 @@ import (
 // asks over IPv4 will send IPv4, and is told of that family's endpoints.
 type Check = service.HealthCheck
 
+// Applied is the table that the datapath carries, level-triggered.
+type Applied interface {
+	Table() *service.Table      // nil: none yet
+	Subscribe() <-chan struct{} // receives when Table may have changed
+}
+
 // NodePortConfig says how NodePortChecks work.
 type NodePortConfig struct {
-	Log   *slog.Logger
-	State *State
-	// Addrs hold the addresses to listen on, as service.Settings.NodePorts does: those
-	// of this machine at the time of a Sync; 0.0.0.0/0 and ::/0 are all of a family.
-	// Empty: all addresses. Nil: the same. It is asked at each Sync.
-	Addrs func() []netip.Prefix
+	Log     *slog.Logger
+	State   *State
+	Applied Applied // where Run takes the checks from
 	// Problem is told when a Service's port cannot be opened, once for each reason. It
 	// is called by Sync, must not call back, and should not wait. Nil: nobody is told.
 	Problem func(service.Name, service.Problem)
@@ -59,16 +63,40 @@ func NewNodePortChecks(cfg NodePortConfig) *NodePortChecks {
 	if cfg.Problem == nil {
 		cfg.Problem = func(service.Name, service.Problem) {}
 	}
-	if cfg.Addrs == nil {
-		cfg.Addrs = func() []netip.Prefix { return nil }
-	}
 	return &NodePortChecks{cfg: cfg, open: map[service.Name]*check{}}
 }
 
-// Run waits until ctx ends and closes all ports. Call Sync before or meanwhile; a later
-// one does nothing.
+// openAgain is the pause after a port could not be opened.
+const openAgain = 2 * time.Second
+
+// Run keeps the checks as the applied table says until ctx ends, and closes all ports then.
+// What could not be opened is tried again.
 func (n *NodePortChecks) Run(ctx context.Context) error {
-	<-ctx.Done()
+	changed := n.cfg.Applied.Subscribe()
+	retry := time.NewTimer(0)
+	retry.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			n.end(ctx)
+			return nil
+		case <-changed:
+		case <-retry.C:
+		}
+		table := n.cfg.Applied.Table()
+		if table == nil {
+			continue
+		}
+		if n.Sync(table.Settings.NodePorts, table.HealthChecks) {
+			retry.Stop()
+		} else {
+			retry.Reset(openAgain)
+		}
+	}
+}
+
+// end closes all ports.
+func (n *NodePortChecks) end(ctx context.Context) {
 	n.mu.Lock()
 	n.ended = true
 	var all []running
@@ -82,23 +110,25 @@ func (n *NodePortChecks) Run(ctx context.Context) error {
 	for _, r := range all {
 		n.served.Go(func() {
 			if r.server.Shutdown(grace) != nil {
-				_ = r.server.Close() // who is still there is cut off
+				_ = r.server.Close() // a client that is still there is cut off
 			}
 			_ = r.listener.Close() // Serve may not have begun
 		})
 	}
 	n.served.Wait()
-	return nil
 }
 
 // Sync makes checks all that there is: ports that are not in it are closed, new ones
-// opened, numbers taken over. A port that cannot be opened is a Problem and is tried
-// again by the next Sync; the others work. It does not wait for clients.
-func (n *NodePortChecks) Sync(checks []Check) {
+// opened, numbers taken over. It listens on the addresses of this machine that are in
+// addrs, which holds what service.Settings.NodePorts does: 0.0.0.0/0 and ::/0 are all of a
+// family, none are all addresses. A port that cannot be opened is a Problem, the others
+// work, and Sync reports false: call it again. It does not wait for clients. After Run it
+// does nothing.
+func (n *NodePortChecks) Sync(addrs []netip.Prefix, checks []Check) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.ended {
-		return
+		return true
 	}
 	want := make(map[service.Name]Check, len(checks))
 	for _, c := range checks {
@@ -112,9 +142,10 @@ func (n *NodePortChecks) Sync(checks []Check) {
 		}
 	}
 	if len(want) == 0 {
-		return
+		return true
 	}
-	at, err := places(n.cfg.Addrs())
+	at, err := places(addrs)
+	all := true
 	for name, w := range want {
 		c := n.open[name]
 		if c == nil {
@@ -122,13 +153,15 @@ func (n *NodePortChecks) Sync(checks []Check) {
 			n.open[name] = c
 		}
 		c.endpoints4, c.endpoints6 = w.Endpoints4, w.Endpoints6
-		if err != nil {
-			n.report(c, err)
-			continue
+		failed := err
+		if failed == nil {
+			n.close(c, at)
+			failed = n.listen(c, at)
 		}
-		n.close(c, at)
-		n.report(c, n.listen(c, at))
+		n.report(c, failed)
+		all = all && failed == nil
 	}
+	return all
 }
 
 // close closes the ports of c that are not at one of the places. Whoever is connected

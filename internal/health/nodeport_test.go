@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -26,9 +27,11 @@ var (
 // checks is NodePortChecks that run until the test ends.
 type checks struct {
 	*NodePortChecks
-	clock *clock
-	stop  context.CancelFunc
-	done  chan error
+	clock   *clock
+	at      []netip.Prefix // where to listen
+	applied *applied
+	stop    context.CancelFunc
+	done    chan error
 
 	mu       sync.Mutex
 	problems []string
@@ -36,26 +39,41 @@ type checks struct {
 
 func startChecks(t *testing.T, addrs ...string) *checks {
 	t.Helper()
-	c := &checks{clock: &clock{t: time.Unix(1, 0)}, done: make(chan error, 1)}
+	c := &checks{clock: &clock{t: time.Unix(1, 0)}, applied: &applied{wake: make(chan struct{}, 1)}, done: make(chan error, 1)}
 	cfg := NodePortConfig{
-		Log: slog.New(slog.DiscardHandler), State: newState(time.Minute, c.clock.now),
+		Log: slog.New(slog.DiscardHandler), State: newState(time.Minute, c.clock.now), Applied: c.applied,
 		Problem: func(n service.Name, p service.Problem) {
 			c.mu.Lock()
 			defer c.mu.Unlock()
 			c.problems = append(c.problems, fmt.Sprintf("%v %s: %s", n, p.Reason, p.Message))
 		},
 	}
-	var at []netip.Prefix
 	for _, a := range addrs {
-		at = append(at, netip.MustParsePrefix(a))
+		c.at = append(c.at, netip.MustParsePrefix(a))
 	}
-	cfg.Addrs = func() []netip.Prefix { return at }
 	c.NodePortChecks = NewNodePortChecks(cfg)
 	ctx, stop := context.WithCancel(context.Background())
 	c.stop = stop
 	go func() { c.done <- c.Run(ctx) }()
 	t.Cleanup(func() { c.end(t) })
 	return c
+}
+
+// sync is a Sync on the addresses of the test.
+func (c *checks) sync(all []Check) bool { return c.NodePortChecks.Sync(c.at, all) }
+
+// applied is a table under the test's control.
+type applied struct {
+	table atomic.Pointer[service.Table]
+	wake  chan struct{}
+}
+
+func (a *applied) Table() *service.Table      { return a.table.Load() }
+func (a *applied) Subscribe() <-chan struct{} { return a.wake }
+
+func (a *applied) publish(t *service.Table) {
+	a.table.Store(t)
+	a.wake <- struct{}{}
 }
 
 func (c *checks) end(t *testing.T) {
@@ -141,14 +159,14 @@ func (c *checks) expect(t *testing.T, when string, name service.Name, port uint1
 func TestNodePortRules(t *testing.T) {
 	c := startChecks(t)
 	a, b := freePort(t), freePort(t)
-	c.Sync([]Check{checkOf(web, a, 2, 1), checkOf(dns, b, 0, 0)})
+	c.sync([]Check{checkOf(web, a, 2, 1), checkOf(dns, b, 0, 0)})
 	c.expect(t, "two endpoints", web, a, 200, 2, true)
 	c.expect(t, "no endpoint", dns, b, 503, 0, true)
 	if code, _, _ := ask(t, "::1", a, "/"); code != 200 {
 		t.Errorf("over IPv6: status %d, want 200", code)
 	}
 
-	c.Sync([]Check{checkOf(web, a, 0, 0), checkOf(dns, b, 1, 0)})
+	c.sync([]Check{checkOf(web, a, 0, 0), checkOf(dns, b, 1, 0)})
 	c.expect(t, "the last one terminates", web, a, 503, 0, true)
 	c.expect(t, "one came", dns, b, 200, 1, true)
 
@@ -158,10 +176,10 @@ func TestNodePortRules(t *testing.T) {
 	c.cfg.State.Synced()
 	c.expect(t, "the agent is well again", dns, b, 200, 1, true)
 
-	c.Sync([]Check{checkOf(dns, a, 3, 0)}) // with the port of another
+	c.sync([]Check{checkOf(dns, a, 3, 0)}) // with the port of another
 	c.expect(t, "port moved", dns, a, 200, 3, true)
 	closed(t, "127.0.0.1", b)
-	c.Sync(nil)
+	c.sync(nil)
 	closed(t, "127.0.0.1", a)
 	if p := c.told(); len(p) > 0 {
 		t.Errorf("problems: %q", p)
@@ -177,8 +195,8 @@ func TestNodePortInUse(t *testing.T) {
 	defer taken.Close()
 	a, b := netip.MustParseAddrPort(taken.Addr().String()).Port(), freePort(t)
 	both := []Check{checkOf(web, a, 1, 0), checkOf(dns, b, 1, 0)}
-	c.Sync(both)
-	c.Sync(both)
+	c.sync(both)
+	c.sync(both)
 	c.expect(t, "another's port is in use", dns, b, 200, 1, true)
 	p := c.told()
 	if len(p) != 1 || !strings.HasPrefix(p[0], "shop/web FailedToStartServiceHealthcheck: ") ||
@@ -186,7 +204,7 @@ func TestNodePortInUse(t *testing.T) {
 		t.Errorf("problems %q, want one line about web", p)
 	}
 	taken.Close()
-	c.Sync(both)
+	c.sync(both)
 	c.expect(t, "the port is free", web, a, 200, 1, true)
 	if again := c.told(); len(again) != 1 {
 		t.Errorf("problems %q", again)
@@ -207,7 +225,7 @@ func TestNodePortAddresses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := startChecks(t, v.addrs...)
 			port := freePort(t)
-			c.Sync([]Check{checkOf(web, port, 1, 1)})
+			c.sync([]Check{checkOf(web, port, 1, 1)})
 			for _, host := range v.open {
 				if code, _, _ := ask(t, host, port, "/"); code != 200 {
 					t.Errorf("%s: status %d, want 200", host, code)
@@ -222,7 +240,7 @@ func TestNodePortAddresses(t *testing.T) {
 		})
 	}
 	c := startChecks(t, "203.0.113.0/24")
-	c.Sync([]Check{checkOf(web, freePort(t), 1, 0)})
+	c.sync([]Check{checkOf(web, freePort(t), 1, 0)})
 	if p := c.told(); len(p) != 1 || !strings.Contains(p[0], "--nodeport-addresses") {
 		t.Errorf("no address: problems %q", p)
 	}
@@ -233,7 +251,7 @@ func TestNodePortAddresses(t *testing.T) {
 func TestNodePortClients(t *testing.T) {
 	c := startChecks(t)
 	port := freePort(t)
-	c.Sync([]Check{checkOf(web, port, 1, 0)})
+	c.sync([]Check{checkOf(web, port, 1, 0)})
 	dial := func() net.Conn {
 		t.Helper()
 		conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
@@ -245,15 +263,15 @@ func TestNodePortClients(t *testing.T) {
 	}
 	dial()
 	begin := time.Now()
-	c.Sync(nil)
-	c.Sync([]Check{checkOf(web, port, 1, 0)})
+	c.sync(nil)
+	c.sync([]Check{checkOf(web, port, 1, 0)})
 	if d := time.Since(begin); d > closeTimeout {
 		t.Errorf("Sync took %v with a silent client", d)
 	}
 	c.expect(t, "opened again", web, port, 200, 1, true)
 	dial()
 	c.end(t)
-	c.Sync([]Check{checkOf(web, port, 1, 0)})
+	c.sync([]Check{checkOf(web, port, 1, 0)})
 	closed(t, "127.0.0.1", port)
 }
 
@@ -261,7 +279,7 @@ func TestNodePortClients(t *testing.T) {
 func TestNodePortServerLost(t *testing.T) {
 	c := startChecks(t)
 	port := freePort(t)
-	c.Sync([]Check{checkOf(web, port, 1, 0)})
+	c.sync([]Check{checkOf(web, port, 1, 0)})
 	c.NodePortChecks.mu.Lock()
 	for _, r := range c.open[web].servers {
 		_ = r.listener.Close()
@@ -278,15 +296,53 @@ func TestNodePortServerLost(t *testing.T) {
 			t.Fatal("the lost server is not forgotten")
 		}
 	}
-	c.Sync([]Check{checkOf(web, port, 2, 0)})
+	c.sync([]Check{checkOf(web, port, 2, 0)})
 	c.expect(t, "opened again", web, port, 200, 2, true)
+}
+
+// TestNodePortApplied: Run opens and closes what the applied table says, and tries again a
+// port that was in use.
+func TestNodePortApplied(t *testing.T) {
+	c := startChecks(t)
+	taken, err := net.Listen("tcp", "0.0.0.0:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	port := uint16(taken.Addr().(*net.TCPAddr).Port)
+	c.applied.publish(&service.Table{HealthChecks: []Check{checkOf(web, port, 2, 0)}})
+	until(t, "the port in use to be a problem", func() bool { return len(c.told()) == 1 })
+	taken.Close()
+	until(t, "the port to be opened", func() bool {
+		c.NodePortChecks.mu.Lock()
+		defer c.NodePortChecks.mu.Unlock()
+		return len(c.open[web].servers) == 1
+	})
+	c.expect(t, "opened at last", web, port, 200, 2, true)
+	c.applied.publish(&service.Table{})
+	until(t, "the port to be closed", func() bool {
+		c.NodePortChecks.mu.Lock()
+		defer c.NodePortChecks.mu.Unlock()
+		return len(c.open) == 0
+	})
+	closed(t, "127.0.0.1", port)
+}
+
+// until polls cond.
+func until(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	for end := time.Now().Add(deadline); !cond(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("waited %v for %s", deadline, what)
+		}
+	}
 }
 
 // TestFamilies: who asks over IPv4 is told of IPv4's endpoints, and so for IPv6.
 func TestFamilies(t *testing.T) {
 	c := startChecks(t)
 	port := freePort(t)
-	c.Sync([]Check{checkOf(web, port, 0, 3)})
+	c.sync([]Check{checkOf(web, port, 0, 3)})
 	for at, want := range map[string]int{"127.0.0.1": http.StatusServiceUnavailable, "[::1]": http.StatusOK} {
 		resp, err := http.Get(fmt.Sprintf("http://%s:%d/", at, port))
 		if err != nil {

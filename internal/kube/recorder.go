@@ -104,9 +104,9 @@ func (r *Recorder) Report(name service.Name, now []service.Problem) {
 	}
 }
 
-// Tell queues an event about one problem that its finder has logged and will not tell
+// Event queues an event about one problem that its finder has logged and will not tell
 // again.
-func (r *Recorder) Tell(name service.Name, p service.Problem) {
+func (r *Recorder) Event(name service.Name, p service.Problem) {
 	r.mu.Lock()
 	if len(r.queue) < queueLimit {
 		r.queue = append(r.queue, report{name, p})

@@ -1,9 +1,10 @@
 // Package proxy is the loop that keeps a datapath equal to what the API says.
 //
 //	Source ─ dirty names ─→ ┌──────────────────────────────────┐
-//	         node changed → │ one goroutine, one select        │
+//	                        │ one goroutine, one select        │
 //	         retry timer ─→ │ Compile the dirty, build, Sync   │ ─→ Datapath
 //	                        └──────────────────────────────────┘ ─→ Report, Metrics, Health
+//	                                         └─→ Applied: the table that the datapath carries
 //
 // It hides when to act. It promises: nothing is programmed before every first list is
 // in; a burst of changes becomes one pass; a pass that fails loses nothing, because the
@@ -58,9 +59,9 @@ type Config struct {
 	// Review ends all flows that the table does not allow; it is called once, after the
 	// first pass. nil: it is not.
 	Review func(context.Context, *service.Table) (ended int, err error)
-	// Checks is told the health checks of all Services after each pass, so that it can
-	// try again what failed. nil: nobody wants to know.
-	Checks func([]service.HealthCheck)
+	// Applied is where the loop publishes each table that the datapath carries; nil: it
+	// has no readers.
+	Applied *Applied
 	// Report is told the problems of a Service after each compilation; none if it is
 	// fine. It must not block. nil: nobody wants to know.
 	Report  func(service.Name, []service.Problem)
@@ -92,6 +93,9 @@ type Loop struct {
 func New(cfg Config) *Loop {
 	if cfg.MaxRetry == 0 {
 		cfg.MaxRetry = 30 * time.Second
+	}
+	if cfg.Applied == nil {
+		cfg.Applied = &Applied{}
 	}
 	if cfg.Report == nil {
 		cfg.Report = func(service.Name, []service.Problem) {}
@@ -207,9 +211,7 @@ func (l *Loop) pass(ctx context.Context, start time.Time) time.Duration {
 	l.cfg.Health.Synced()
 	l.cfg.Metrics.programmed(l.triggers)
 	l.triggers = l.triggers[:0]
-	if l.cfg.Checks != nil {
-		l.cfg.Checks(l.table.HealthChecks)
-	}
+	l.cfg.Applied.publish(l.table)
 	l.log(start, stats)
 	return 0
 }

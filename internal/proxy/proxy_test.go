@@ -93,10 +93,10 @@ func (r *recorded) Sync(ctx context.Context, t *service.Table) (datapath.Stats, 
 
 type health struct{ queued, synced chan struct{} }
 
-func (h health) Queued() { ring(h.queued) }
-func (h health) Synced() { ring(h.synced) }
+func (h health) Queued() { notify(h.queued) }
+func (h health) Synced() { notify(h.synced) }
 
-func ring(c chan struct{}) {
+func notify(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
@@ -108,6 +108,7 @@ type harness struct {
 	api     *api
 	syncs   chan *service.Table
 	health  health
+	applied *Applied
 	metrics *Metrics
 	done    func() *service.Table // what the last Sync that succeeded was asked for
 	dump    func() *service.Table // after stop
@@ -123,15 +124,15 @@ func start(t *testing.T, fail func() error) *harness {
 	real.FailWrites(fail)
 	h := &harness{
 		api: newAPI(), syncs: make(chan *service.Table),
-		health: health{make(chan struct{}, 1), make(chan struct{}, 1)},
+		health: health{make(chan struct{}, 1), make(chan struct{}, 1)}, applied: &Applied{},
 	}
 	dp := &recorded{Datapath: real, syncs: h.syncs}
 	h.metrics = NewMetrics(MetricsConfig{Registry: prometheus.NewRegistry(), Mode: "nftables"})
 	h.done = dp.done.Load
 	loop := New(Config{
 		Log: slog.New(slog.DiscardHandler), Source: h.api, Datapath: dp,
-		View:   func() service.Node { return service.Node{Name: "n"} },
-		Health: h.health, Metrics: h.metrics, MaxRetry: 200 * time.Millisecond,
+		View:    func() service.Node { return service.Node{Name: "n"} },
+		Applied: h.applied, Health: h.health, Metrics: h.metrics, MaxRetry: 200 * time.Millisecond,
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
