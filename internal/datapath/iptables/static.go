@@ -2,8 +2,11 @@ package iptables
 
 import (
 	"fmt"
+	"net/netip"
 	"os"
 	"strings"
+
+	"go4.org/netipx"
 
 	"github.com/fairway-net/fairway/internal/service"
 )
@@ -65,20 +68,41 @@ func (p *painter) layout(is4 bool, mark uint32) *layout {
 	return l
 }
 
-// nodePorts are the rules that lead to NodePorts.
+// nodePorts are the rules that lead to NodePorts, on no loopback address.
 func (p *painter) nodePorts(is4 bool) (all []rule) {
 	const comment = "kubernetes service nodeports; NOTE: this must be the last rule in this chain"
+	loopback := netip.PrefixFrom(netip.IPv6Loopback(), 128)
+	if is4 {
+		loopback = netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8)
+	}
 	for _, at := range ofFamily(p.settings.NodePorts, is4) {
-		r := rule{comment: comment, more: toLocal, jump: nodeports, dst: at.Masked().String()}
-		switch {
-		case at.Bits() == 0 && is4:
-			r.dst, r.notDst = "127.0.0.0/8", true
-		case at.Bits() == 0:
-			r.dst, r.notDst = "::1/128", true
+		r := rule{comment: comment, more: toLocal, jump: nodeports}
+		if at.Bits() == 0 {
+			r.dst, r.notDst = loopback.String(), true
+			all = append(all, r)
+			continue
 		}
-		all = append(all, r)
+		for _, part := range without(at.Masked(), loopback) {
+			r.dst = part.String()
+			all = append(all, r)
+		}
 	}
 	return all
+}
+
+// without returns the prefixes that cover p but not hole.
+func without(p, hole netip.Prefix) []netip.Prefix {
+	if !p.Overlaps(hole) {
+		return []netip.Prefix{p}
+	}
+	var b netipx.IPSetBuilder
+	b.AddPrefix(p)
+	b.RemovePrefix(hole)
+	set, err := b.IPSet()
+	if err != nil { // only of invalid prefixes
+		return nil
+	}
+	return set.Prefixes()
 }
 
 // hooks are kube-proxy's, in the order in which they stand. Beyond its own, the node's
