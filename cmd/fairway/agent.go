@@ -20,6 +20,7 @@ import (
 	"github.com/fairway-net/fairway/internal/config"
 	"github.com/fairway-net/fairway/internal/conntrack"
 	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/flow"
 	"github.com/fairway-net/fairway/internal/health"
 	"github.com/fairway-net/fairway/internal/kube"
 	"github.com/fairway-net/fairway/internal/node"
@@ -115,19 +116,21 @@ func (a *agent) run(ctx context.Context) error {
 	g.Go(func() error { return events.Run(ctx) })
 	if dp != nil {
 		a.tune()
-		alive := func(ctx context.Context, namespace string, addr netip.Addr) (bool, error) {
-			return kube.Alive(ctx, client, namespace, addr)
-		}
-		flows := newFlows(a.log, alive, dp, func() service.Settings { return view().Settings })
-		defer flows.close()
 		services := store.SubscribeServices("proxy")
+		metrics := proxy.NewMetrics(proxy.MetricsConfig{Registry: registry, Mode: a.cfg.Mode, Changes: services.Changes})
+		flows, table, resets, err := a.flows(dp, view, metrics)
+		if err != nil {
+			return err
+		}
+		defer table.Close()
 		loop := proxy.New(proxy.Config{
 			Log: a.log, Source: services, Datapath: dp, View: view,
-			Report: events.Report, Forget: flows.Forget, Review: flows.Review, Applied: applied, Health: state,
-			Metrics: proxy.NewMetrics(proxy.MetricsConfig{Registry: registry, Mode: a.cfg.Mode, Changes: services.Changes}),
+			Report: events.Report, Flows: flows, Applied: applied, Health: state,
+			Metrics: metrics,
 			MinSync: a.cfg.MinSyncPeriod, MaxRetry: a.cfg.SyncPeriod,
 		})
-		g.Go(func() error { return flows.resets.Run(ctx) })
+		g.Go(func() error { return resets.Run(ctx) })
+		g.Go(func() error { return flows.Run(ctx) })
 		g.Go(func() error { return loop.Run(ctx) })
 	}
 	if withPods {
@@ -193,6 +196,24 @@ func (a *agent) connection() kube.Connection {
 		Kubeconfig: a.cfg.Kubeconfig, Master: a.cfg.Master, QPS: a.cfg.QPS, Burst: a.cfg.Burst,
 		ContentType: a.cfg.ContentType, UserAgent: "fairway/" + version,
 	}
+}
+
+// flows wires what ends flows on this node: those that conntrack knows, in table and by
+// resets, and those that the datapath carries itself.
+func (a *agent) flows(dp datapath.Datapath, view func() service.Node, metrics *proxy.Metrics) (*flow.Reconciler, *conntrack.Table, *reset.Resetter, error) {
+	// Package flow paces its questions about pods. They have a client of their own, so that
+	// no other request waits for them.
+	c := a.connection()
+	c.QPS = -1
+	client, err := kube.Connect(c)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	resets := reset.New(reset.Config{Log: a.log, Flows: conntrack.New(conntrack.Config{Log: a.log})})
+	table := conntrack.New(conntrack.Config{Log: a.log, NodePort: func(addr netip.Addr) bool { return view().Settings.ServesNodePorts(addr) }})
+	enders := []flow.Ender{conntrack.NewEnder(a.log, table, resets.Reset), flow.EndFunc(dp.EndFlows)}
+	flows := flow.New(flow.Config{Log: a.log, Enders: enders, Pods: kube.PodLookup{Client: client}, Observe: metrics.FlowsEnded})
+	return flows, table, resets, nil
 }
 
 // carrier opens the datapath that --proxy-mode asks for, and finds out whether it works

@@ -10,36 +10,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fairway-net/fairway/internal/flow"
 	"github.com/fairway-net/fairway/internal/service"
 )
-
-// A Flow describes the flows from any client by way of Frontend to Endpoint.
-type Flow struct {
-	Proto service.Proto
-	// Frontend is where the client sends to: the original destination. The unspecified
-	// address of a family stands for a NodePort: any address with this port.
-	Frontend netip.AddrPort
-	// Endpoint is who answers: the source of the reply. Invalid: nobody was chosen, the
-	// flow was never translated, so that the reply would come from the frontend itself.
-	// Of a NodePort that means flows to addresses of this machine only; flows to the
-	// same port of other machines pass here and are none of the Service's business.
-	Endpoint netip.AddrPort
-	// Unserved narrows a NodePort to the addresses on which NodePorts are not served.
-	Unserved bool
-}
-
-// String returns "10.96.0.10:53/UDP to 10.244.1.5:53" or "10.96.0.10:53/UDP untranslated".
-func (f Flow) String() string {
-	k := service.Key{Addr: f.Frontend, Proto: f.Proto}
-	where := ""
-	if f.Unserved {
-		where = " on other addresses"
-	}
-	if !f.Endpoint.IsValid() {
-		return k.String() + " untranslated" + where
-	}
-	return k.String() + " to " + f.Endpoint.String() + where
-}
 
 // Config says how a Table works. Only Log must be set.
 type Config struct {
@@ -47,8 +20,8 @@ type Config struct {
 	// Zone is the conntrack zone whose flows are meant; others are never touched.
 	Zone uint16
 	// NodePort reports whether NodePorts are served on an address of this machine. It
-	// is asked about untranslated flows and Unserved ones only. Nil: on all but loopback
-	// addresses.
+	// is asked about untranslated flows and OnlyUnserved ones only. Nil: on all but
+	// loopback addresses.
 	NodePort func(netip.Addr) bool
 }
 
@@ -57,10 +30,10 @@ type Config struct {
 type Table struct {
 	cfg  Config
 	open *socket // nil: not yet
-	// deaf says that the kernel does not understand filters.
-	deaf bool
-	// Tests set these: how filters are asked for, and maxDumps.
-	ask   asking
+	// noKernelFilter says that the kernel does not understand filters.
+	noKernelFilter bool
+	// Tests set these: how filters are encoded, and maxDumps.
+	ask   filterAttr
 	limit func(entries int) int
 }
 
@@ -69,7 +42,7 @@ func New(cfg Config) *Table {
 	if cfg.NodePort == nil {
 		cfg.NodePort = func(a netip.Addr) bool { return !a.IsLoopback() }
 	}
-	return &Table{cfg: cfg, ask: asking{filter: ctaFilter}, limit: maxDumps}
+	return &Table{cfg: cfg, ask: filterAttr{filter: ctaFilter}, limit: maxDumps}
 }
 
 // Close gives back the socket. A closed Table may be used again.
@@ -80,36 +53,32 @@ func (t *Table) Close() {
 	}
 }
 
-// Delete deletes the flows that exist of those described and returns how many it
-// deleted, also when it fails midway. It may be repeated after an error. Call it when
-// the kernel has the new rules, or a client's next packet brings the flow back.
-func (t *Table) Delete(ctx context.Context, flows []Flow) (deleted int, err error) {
-	found, err := t.Find(ctx, flows)
-	if err == nil {
-		deleted, err = t.Remove(ctx, found)
-	}
-	if err != nil {
-		return deleted, fmt.Errorf("delete flows: %w", err)
-	}
-	return deleted, nil
+// A Match is an entry that one of the wanted flows describes.
+type Match struct {
+	Entry
+	Flow flow.Flow
 }
 
-// Find returns the flows that exist of those described.
-func (t *Table) Find(ctx context.Context, flows []Flow) (found []Entry, err error) {
+// Find returns the entries that exist of the flows described.
+func (t *Table) Find(ctx context.Context, flows []flow.Flow) ([]Match, error) {
 	set, err := newSet(flows, t.cfg)
 	if err != nil || len(flows) == 0 {
 		return nil, err
 	}
-	return t.walk(ctx, set.has, func(entries int) []filter { return plan(flows, t.limit(entries)) })
+	return t.walk(ctx, set.match, func(entries int) []filter { return plan(flows, t.limit(entries)) })
 }
 
-// Wrong returns the flows of the protocols that wrong says are wrong. It reads the whole
-// table: it is for the start, when nobody knows what the kernel remembers.
-func (t *Table) Wrong(ctx context.Context, protos []service.Proto, wrong func(Entry) bool) (found []Entry, err error) {
-	mine := func(e entry) bool {
-		return e.in(t.cfg.Zone) && slices.Contains(protos, e.orig.proto) && wrong(Entry{e})
+// Audit returns the entries of the protocols that wrong reports, with what it says of them.
+// It reads the whole table: it is for the start, when it is not known what the kernel
+// remembers.
+func (t *Table) Audit(ctx context.Context, protos []service.Proto, wrong func(Entry) (flow.Flow, bool)) ([]Match, error) {
+	match := func(e entry) (flow.Flow, bool) {
+		if !e.in(t.cfg.Zone) || !slices.Contains(protos, e.orig.proto) {
+			return flow.Flow{}, false
+		}
+		return wrong(Entry{e})
 	}
-	return t.walk(ctx, mine, func(int) (all []filter) {
+	return t.walk(ctx, match, func(int) (all []filter) {
 		for _, p := range protos {
 			all = append(all, filter{is4: true, proto: p}, filter{proto: p})
 		}
@@ -122,8 +91,8 @@ func (t *Table) Remove(ctx context.Context, all []Entry) (deleted int, err error
 	return t.each(ctx, "delete", all, entry.deletion)
 }
 
-// walk returns the entries of the filters' dumps that has reports.
-func (t *Table) walk(ctx context.Context, has func(entry) bool, plan func(entries int) []filter) (found []Entry, err error) {
+// walk returns the entries of the filters' dumps that match.
+func (t *Table) walk(ctx context.Context, match matcher, plan func(entries int) []filter) (found []Match, err error) {
 	defer func() {
 		if err != nil {
 			t.Close() // answers may wait in it
@@ -137,15 +106,15 @@ func (t *Table) walk(ctx context.Context, has func(entry) bool, plan func(entrie
 		return nil, err
 	}
 	for todo := plan(entries); len(todo) > 0; {
-		if t.deaf {
+		if t.noKernelFilter {
 			todo = merge(todo) // every dump is whole: once is enough
 		}
-		was := t.deaf
-		some, err := t.sweep(ctx, todo[0], has)
+		was := t.noKernelFilter
+		some, err := t.dump(ctx, todo[0], match)
 		if err != nil {
 			return nil, err
 		}
-		if t.deaf != was { // what was found so far is in what comes now
+		if t.noKernelFilter != was { // what was found so far is in what comes now
 			found, todo = nil, plan(entries)
 			continue
 		}
@@ -180,11 +149,14 @@ func (t *Table) each(ctx context.Context, what string, all []Entry, ask func(ent
 	return done, err
 }
 
-// sweep returns the flows that has reports among those that f finds. It may find out
-// that the kernel is deaf.
-func (t *Table) sweep(ctx context.Context, f filter, has func(entry) bool) (found []Entry, err error) {
+// A matcher reports whether an entry is wanted, and the flow that describes it.
+type matcher func(entry) (flow.Flow, bool)
+
+// dump returns the entries that match of those that f finds. It may find out that the kernel
+// does not filter.
+func (t *Table) dump(ctx context.Context, f filter, match matcher) (found []Match, err error) {
 	ask := t.ask
-	if t.deaf {
+	if t.noKernelFilter {
 		ask.filter = 0
 	}
 	err = t.open.dump(ctx, f.request(ask), func(msg []byte) {
@@ -192,16 +164,16 @@ func (t *Table) sweep(ctx context.Context, f filter, has func(entry) bool) (foun
 		if !ok {
 			return
 		}
-		if !t.deaf && !f.admits(e) {
-			t.noFilter(nil)
+		if !t.noKernelFilter && !f.admits(e) {
+			t.disableKernelFilter(nil)
 		}
-		if has(e) {
-			found = append(found, Entry{e.clone()})
+		if described, ok := match(e); ok {
+			found = append(found, Match{Entry{e.clone()}, described})
 		}
 	})
 	switch {
-	case !t.deaf && (errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP)):
-		t.noFilter(err)
+	case !t.noKernelFilter && (errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP)):
+		t.disableKernelFilter(err)
 		return nil, nil
 	case err != nil:
 		return nil, fmt.Errorf("list: %w", err)
@@ -210,9 +182,9 @@ func (t *Table) sweep(ctx context.Context, f filter, has func(entry) bool) (foun
 	return found, nil
 }
 
-// noFilter remembers that the kernel does not search for us. A kernel before 5.8 passes
+// disableKernelFilter remembers that the kernel does not search for us. A kernel before 5.8 passes
 // over attributes that it does not know, and sends everything.
-func (t *Table) noFilter(err error) {
-	t.deaf = true
+func (t *Table) disableKernelFilter(err error) {
+	t.noKernelFilter = true
 	t.cfg.Log.Warn("the kernel cannot search its table of flows; it is read whole for every change (5.8 and later can)", "error", err)
 }

@@ -3,13 +3,13 @@
 //	[]Flow ─ plan ─→ filters ─ one dump each ─→ ┌────────┐
 //	   │                                        │ kernel │  walks its table, sends what the filter lets through
 //	   └─ set ──── is it one of them? ←─ entry ─└────────┘
-//	                      └─ yes: delete by reply tuple and id, or doom ─→ kernel
+//	                      └─ yes: delete by reply tuple and id, or mark for reset ─→ kernel
 //
 // The kernel translates the first packet of a flow by the rules and all later ones by
 // memory. A UDP client that keeps its port has one flow for ever: when its endpoint
 // leaves, it sends into the void until somebody deletes the flow, and when a Service
 // gets its first endpoint, a flow that passed before stays untranslated. A TCP connection
-// must be told that it ends: its entry is doomed, for rules to see (package reset).
+// must be told that it ends: its entry gets a mark, which rules match (package reset).
 //
 // It hides ctnetlink: how the kernel is made to search by itself, which parts of its
 // filter cannot be trusted, and what is done on a kernel without one. It promises:

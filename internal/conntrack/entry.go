@@ -18,22 +18,22 @@ type Entry struct{ entry }
 // Proto is its protocol.
 func (e Entry) Proto() service.Proto { return e.orig.proto }
 
-// Client is who began it.
+// Client is the original source.
 func (e Entry) Client() netip.AddrPort { return e.orig.src }
 
-// To is where the client sends to.
-func (e Entry) To() netip.AddrPort { return e.orig.dst }
+// Frontend is the original destination: where the client sends to.
+func (e Entry) Frontend() netip.AddrPort { return e.orig.dst }
 
-// Endpoint is who answers; the same as To if it is not translated.
+// Endpoint is the source of the reply; the same as Frontend if the flow is not translated.
 func (e Entry) Endpoint() netip.AddrPort { return e.reply.src }
 
-// Back is whom the endpoint answers: the client, or the node in its stead.
-func (e Entry) Back() netip.AddrPort { return e.reply.dst }
+// ReplyTo is the destination of the reply: the client, or the node if it masquerades.
+func (e Entry) ReplyTo() netip.AddrPort { return e.reply.dst }
 
-// Doomed reports whether Doom has been called for it.
-func (e Entry) Doomed() bool { return e.status&statusFixedTimeout != 0 }
+// MarkedForReset reports whether MarkForReset has been called for it.
+func (e Entry) MarkedForReset() bool { return e.status&statusFixedTimeout != 0 }
 
-// Open reports whether both ends of a TCP connection believe in it.
+// Open reports whether a TCP connection is established for both ends, or closing.
 func (e Entry) Open() bool {
 	const synReceived, lastAck = 2, 6 // linux/netfilter/nf_conntrack_tcp.h
 	return e.orig.proto == service.TCP && e.status&statusSeenReply != 0 && e.state >= synReceived && e.state <= lastAck
@@ -45,22 +45,22 @@ func (e entry) in(zone uint16) bool {
 	return e.zone == zone && e.orig.zone == 0 && e.reply.zone == 0
 }
 
-// Doom gives the entries the mark, for rules to see, and lets them end after the given
-// time, whatever packets come. It returns how many were still there. The mark is or'ed
-// to what is there. Entries that are doomed already stay as they are.
-func (t *Table) Doom(ctx context.Context, all []Entry, mark uint32, after time.Duration) (doomed int, err error) {
+// MarkForReset gives the entries the mark, which rules match (package reset), and a fixed
+// timeout, which no packet extends. It returns how many were still there. The mark is or'ed
+// to the entry's own. Entries that are marked already stay as they are.
+func (t *Table) MarkForReset(ctx context.Context, all []Entry, mark uint32, after time.Duration) (marked int, err error) {
 	var alive []Entry
 	for _, e := range all {
-		if !e.Doomed() {
+		if !e.MarkedForReset() {
 			alive = append(alive, e)
 		}
 	}
-	return t.each(ctx, "doom", alive, func(e entry) message { return e.doom(mark, after) })
+	return t.each(ctx, "mark for reset", alive, func(e entry) message { return e.markForReset(mark, after) })
 }
 
-// doom changes the entry. The kernel finds it by the reply tuple, which has the endpoint
+// markForReset changes the entry. The kernel finds it by the reply tuple, which has the endpoint
 // in it, so that a flow of the same client that goes elsewhere is not hit.
-func (e entry) doom(mark uint32, after time.Duration) message {
+func (e entry) markForReset(mark uint32, after time.Duration) message {
 	m := newMessage(ctNew, unix.NLM_F_ACK, e.is4())
 	m = m.attr(ctaTupleReply|unix.NLA_F_NESTED, e.raw...)
 	if e.zone != 0 {

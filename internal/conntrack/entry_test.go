@@ -4,13 +4,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/flow"
 	"github.com/fairway-net/fairway/internal/service"
 	"github.com/fairway-net/fairway/internal/testnet"
 )
 
-// TestDoom: the entries get the mark and an end, keep what else they have, and others
+// TestMarkForReset: the entries get the mark and an end, keep what else they have, and others
 // are not hit.
-func TestDoom(t *testing.T) {
+func TestMarkForReset(t *testing.T) {
 	w := newWorld(t, testnet.NewNamespace(t, "node"), Config{})
 	const mark, marked = 0x0800_0000, 0x4000
 	e := want{proto: service.UDP, client: ap("10.9.9.9:4000"), to: ap("10.96.0.10:53"), by: ap("10.244.1.5:53")}
@@ -18,16 +19,16 @@ func TestDoom(t *testing.T) {
 	other := e
 	other.client, other.by = ap("10.9.9.9:4001"), ap("10.244.1.6:53")
 	w.create(e, six, other)
-	if _, err := w.Doom(t.Context(), w.find(Flow{Proto: e.proto, Frontend: e.to, Endpoint: e.by}), marked, time.Hour); err != nil {
+	if _, err := w.MarkForReset(t.Context(), w.find(flow.Flow{Proto: e.proto, Frontend: e.to, Endpoint: e.by}), marked, time.Hour); err != nil {
 		t.Fatal(err)
 	}
-	all := w.find(Flow{Proto: e.proto, Frontend: e.to, Endpoint: e.by}, Flow{Proto: e.proto, Frontend: six.to, Endpoint: six.by})
-	if n, err := w.Doom(t.Context(), all, mark, time.Second); n != 1 || err != nil {
-		t.Errorf("%d doomed, %v; want one, the other was doomed before", n, err)
+	all := w.find(flow.Flow{Proto: e.proto, Frontend: e.to, Endpoint: e.by}, flow.Flow{Proto: e.proto, Frontend: six.to, Endpoint: six.by})
+	if n, err := w.MarkForReset(t.Context(), all, mark, time.Second); n != 1 || err != nil {
+		t.Errorf("%d marked, %v; want one, the other was marked before", n, err)
 	}
 	for _, got := range w.list() {
 		want := map[bool]uint32{true: mark}[got.orig.src == six.client] | map[bool]uint32{true: marked}[got.orig.src == e.client]
-		if got.mark != want || (Entry{got}).Doomed() != (want != 0) {
+		if got.mark != want || (Entry{got}).MarkedForReset() != (want != 0) {
 			t.Errorf("%v has mark %#x, status %#x; want mark %#x", got.orig.src, got.mark, got.status, want)
 		}
 	}
@@ -38,13 +39,13 @@ func TestDoom(t *testing.T) {
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
-	if n, err := w.Doom(t.Context(), all[:1], mark, time.Second); n != 0 || err != nil {
-		t.Errorf("%d doomed, %v; want none of those that are gone or doomed", n, err)
+	if n, err := w.MarkForReset(t.Context(), all[:1], mark, time.Second); n != 0 || err != nil {
+		t.Errorf("%d marked, %v; want none of those that are gone or marked", n, err)
 	}
 }
 
-// TestWrong reads everything and finds what it is told to find.
-func TestWrong(t *testing.T) {
+// TestAudit reads everything and finds what it is told to find.
+func TestAudit(t *testing.T) {
 	for _, k := range kernels {
 		w := newWorld(t, testnet.NewNamespace(t, "node"), Config{})
 		w.ask = k.ask
@@ -54,25 +55,32 @@ func TestWrong(t *testing.T) {
 		zone.zone, sctp.proto = 7, service.SCTP
 		w.create(tcp, zone, sctp)
 		seen := map[service.Proto]int{}
-		var found []Entry
+		var found []Match
 		w.do(func() (err error) {
-			found, err = w.Wrong(t.Context(), []service.Proto{service.TCP, service.UDP}, func(e Entry) bool {
+			found, err = w.Audit(t.Context(), []service.Proto{service.TCP, service.UDP}, func(e Entry) (flow.Flow, bool) {
 				seen[e.Proto()]++
-				return e.Endpoint() == tcp.by || e.To() == crowdFrontend(3)
+				return flow.Flow{Namespace: e.Client().String()}, e.Endpoint() == tcp.by || e.Frontend() == crowdFrontend(3)
 			})
 			return err
 		})
+		for _, m := range found {
+			if m.Flow.Namespace != m.Client().String() {
+				t.Errorf("%s: %v comes with what was said of %s", k.name, m.Client(), m.Flow.Namespace)
+			}
+		}
 		if len(seen) != 2 || seen[service.TCP] < 1 || seen[service.UDP] < 100 || len(found) != 2 {
 			t.Errorf("%s: asked about %v, found %d; want all TCP and UDP, and one of each found", k.name, seen, len(found))
 		}
-		if n, err := w.Remove(t.Context(), found); n != 2 || err != nil {
+		if n, err := w.Remove(t.Context(), entries(found)); n != 2 || err != nil {
 			t.Errorf("%s: %d removed, %v", k.name, n, err)
 		}
 	}
 }
 
 // find lists what is described.
-func (w *world) find(flows ...Flow) (found []Entry) {
+func (w *world) find(flows ...flow.Flow) []Entry { return entries(w.matches(flows)) }
+
+func (w *world) matches(flows []flow.Flow) (found []Match) {
 	w.t.Helper()
 	w.do(func() (err error) {
 		found, err = w.Find(w.t.Context(), flows)

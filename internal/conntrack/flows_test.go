@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/flow"
 	"github.com/fairway-net/fairway/internal/service"
 	"github.com/fairway-net/fairway/internal/testnet"
 )
@@ -144,22 +145,22 @@ func TestEndpointLeaves(t *testing.T) {
 		for _, c := range all {
 			c.expect("endpoint replaced, flows kept", "a") // or the test would prove nothing
 		}
-		if n := w.delete(Flow{Proto: service.UDP, Frontend: p.vip, Endpoint: p.b}, Flow{Proto: service.UDP, Frontend: p.vip}); n != 0 {
+		if n := w.delete(flow.Flow{Proto: service.UDP, Frontend: p.vip, Endpoint: p.b}, flow.Flow{Proto: service.UDP, Frontend: p.vip}); n != 0 {
 			t.Errorf("%v: %d flows of other kinds deleted", p.vip, n)
 		}
-		if n := w.delete(Flow{Proto: service.UDP, Frontend: p.vip, Endpoint: p.a}); n != 2 {
+		if n := w.delete(flow.Flow{Proto: service.UDP, Frontend: p.vip, Endpoint: p.a}); n != 2 {
 			t.Errorf("%v: %d flows deleted, want 2", p.vip, n)
 		}
 		vip.expect("flow deleted", "b")
 		other.expect("flow deleted", "b")
 		port.expect("flow of the ClusterIP deleted", "a")
-		if n := w.delete(Flow{Proto: service.UDP, Frontend: p.any, Endpoint: p.a}); n != 1 {
+		if n := w.delete(flow.Flow{Proto: service.UDP, Frontend: p.any, Endpoint: p.a}); n != 1 {
 			t.Errorf("%v: %d flows deleted, want 1", p.any, n)
 		}
 		port.expect("flow deleted", "b")
 		tcp.expect("in the end", "a")
 		straight.expect("in the end", "a")
-		if n := w.delete(Flow{Proto: service.TCP, Frontend: p.vip, Endpoint: p.a}); n != 1 {
+		if n := w.delete(flow.Flow{Proto: service.TCP, Frontend: p.vip, Endpoint: p.a}); n != 1 {
 			t.Errorf("%v: %d TCP flows deleted, want 1", p.vip, n)
 		}
 		s.lead(func(p place) netip.AddrPort { return p.a })
@@ -183,10 +184,10 @@ func TestServiceComes(t *testing.T) {
 		asked.expect("no Service yet", "")
 		s.lead(func(p place) netip.AddrPort { return p.a })
 		asked.expect("the Service came, the flow is kept", "") // or the test would prove nothing
-		if n := w.delete(Flow{Proto: service.UDP, Frontend: p.any, Endpoint: p.a}); n != 0 {
+		if n := w.delete(flow.Flow{Proto: service.UDP, Frontend: p.any, Endpoint: p.a}); n != 0 {
 			t.Errorf("%v: %d translated flows deleted", p.any, n)
 		}
-		if n := w.delete(Flow{Proto: service.UDP, Frontend: p.any}); n != 1 {
+		if n := w.delete(flow.Flow{Proto: service.UDP, Frontend: p.any}); n != 1 {
 			t.Errorf("%v: %d flows deleted, want 1", p.any, n)
 		}
 		asked.expect("flow deleted", "a")
@@ -205,7 +206,7 @@ func TestNodePortElsewhere(t *testing.T) {
 		own.expect("a program of the node", "node")
 		for served, want := range map[bool]int{false: 0, true: 1} {
 			w := newWorld(t, s.node.Namespace, Config{NodePort: func(netip.Addr) bool { return served }})
-			if n := w.delete(Flow{Proto: service.UDP, Frontend: p.any}); n != want {
+			if n := w.delete(flow.Flow{Proto: service.UDP, Frontend: p.any}); n != want {
 				t.Errorf("NodePorts on %v: %v: %d flows deleted, want %d", p.nodePort, served, n, want)
 			}
 			own.expect("again", "node")

@@ -1,6 +1,7 @@
 package conntrack
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 	"log/slog"
@@ -11,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fairway-net/fairway/internal/flow"
 	"github.com/fairway-net/fairway/internal/service"
 	"github.com/fairway-net/fairway/internal/testnet"
 )
@@ -123,11 +125,27 @@ func (w *world) create(all ...want) {
 	}
 }
 
+// Delete deletes the entries that exist of the flows described.
+func (w *world) Delete(ctx context.Context, flows []flow.Flow) (int, error) {
+	found, err := w.Find(ctx, flows)
+	if err != nil {
+		return 0, err
+	}
+	return w.Remove(ctx, entries(found))
+}
+
+func entries(found []Match) (all []Entry) {
+	for _, m := range found {
+		all = append(all, m.Entry)
+	}
+	return all
+}
+
 // list reads all entries of both families.
 func (w *world) list() (all []entry) {
 	w.t.Helper()
 	for _, is4 := range []bool{true, false} {
-		err := w.socket.dump(w.t.Context(), filter{is4: is4}.request(asking{}), func(b []byte) {
+		err := w.socket.dump(w.t.Context(), filter{is4: is4}.request(filterAttr{}), func(b []byte) {
 			if e, ok := parse(b); ok {
 				all = append(all, e.clone())
 			}
@@ -139,7 +157,7 @@ func (w *world) list() (all []entry) {
 	return all
 }
 
-func (w *world) delete(flows ...Flow) int {
+func (w *world) delete(flows ...flow.Flow) int {
 	w.t.Helper()
 	var n int
 	w.do(func() (err error) {

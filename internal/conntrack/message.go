@@ -107,14 +107,14 @@ func (m message) nest(typ uint16, fill func(message) message) message {
 	return m
 }
 
-// asking is how filters are asked for. Tests make kernels of other ages out of it.
-type asking struct {
+// filterAttr is how a filter is encoded. Tests imitate older kernels with it.
+type filterAttr struct {
 	filter uint16 // the attribute: ctaFilter; 0: no filter but the family
 	flags  uint32 // besides those of the filter
 }
 
 // request returns the dump that f asks for.
-func (f filter) request(ask asking) message {
+func (f filter) request(ask filterAttr) message {
 	m := newMessage(ctGet, unix.NLM_F_DUMP, f.is4)
 	if ask.filter == 0 || f.proto == 0 {
 		return m
@@ -129,7 +129,7 @@ func (f filter) request(ask asking) message {
 	m = m.nest(ctaTupleOrig, func(m message) message {
 		return m.tuple(f.proto, f.to, ctaIPv4Dst, ctaProtoDstPort)
 	})
-	if f.by != (end{}) {
+	if f.by != (tupleEnd{}) {
 		reply = flagProtoNum
 		if f.by.addr.IsValid() {
 			reply |= flagIPSrc
@@ -148,7 +148,7 @@ func (f filter) request(ask asking) message {
 }
 
 // tuple adds one end of a tuple and its protocol.
-func (m message) tuple(p service.Proto, e end, ip, port uint16) message {
+func (m message) tuple(p service.Proto, e tupleEnd, ip, port uint16) message {
 	if e.addr.IsValid() {
 		m = m.nest(ctaTupleIP, func(m message) message { return m.attr(ip, e.addr.AsSlice()...) })
 	}

@@ -3,6 +3,7 @@ package conntrack
 import (
 	"net/netip"
 
+	"github.com/fairway-net/fairway/internal/flow"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -18,25 +19,25 @@ func maxDumps(entries int) int { return (50_000 + 11*entries) / (50_000 + entrie
 type filter struct {
 	is4   bool
 	proto service.Proto // 0: any
-	to    end           // the original destination
-	by    end           // the source of the reply
+	to    tupleEnd      // the original destination
+	by    tupleEnd      // the source of the reply
 }
 
-// An end is an address or a port, or both, of one end of a flow.
-type end struct {
+// A tupleEnd is an address or a port, or both, of one end of a flow.
+type tupleEnd struct {
 	addr netip.Addr
 	port uint16
 }
 
-func (e end) admits(a netip.AddrPort) bool {
+func (e tupleEnd) admits(a netip.AddrPort) bool {
 	return (!e.addr.IsValid() || e.addr == a.Addr()) && (e.port == 0 || e.port == a.Port())
 }
 
-// endOf returns what the kernel can be asked about a. Of IPv6 addresses it cannot: from
+// tupleEndOf returns what the kernel can be asked about a. Of IPv6 addresses it cannot: from
 // 5.8 on and still in 6.18 ctnetlink_filter_match_tuple lets through every address but
 // the one that was asked for.
-func endOf(a netip.AddrPort) end {
-	e := end{a.Addr(), a.Port()}
+func tupleEndOf(a netip.AddrPort) tupleEnd {
+	e := tupleEnd{a.Addr(), a.Port()}
 	if !a.Addr().Is4() || a.Addr().IsUnspecified() {
 		e.addr = netip.Addr{}
 	}
@@ -58,12 +59,12 @@ func (f filter) admits(e entry) bool {
 // plan returns the filters that find all flows, one dump each; more than most for a
 // protocol become one that copies all of it. What they find besides is harmless: every
 // entry is looked up in the set.
-func plan(flows []Flow, most int) []filter {
+func plan(flows []flow.Flow, most int) []filter {
 	type group struct {
 		is4   bool
 		proto service.Proto
 	}
-	groups := map[group][]Flow{}
+	groups := map[group][]flow.Flow{}
 	for _, f := range flows {
 		g := group{f.Frontend.Addr().Is4(), f.Proto}
 		groups[g] = append(groups[g], f)
@@ -85,14 +86,14 @@ func plan(flows []Flow, most int) []filter {
 
 // perFrontend asks for the flows of one Frontend after the other: best if a Service
 // lost many endpoints.
-func perFrontend(whole filter, flows []Flow) []filter {
-	ends := map[end]map[end]bool{}
+func perFrontend(whole filter, flows []flow.Flow) []filter {
+	ends := map[tupleEnd]map[tupleEnd]bool{}
 	for _, f := range flows {
-		to := endOf(f.Frontend)
+		to := tupleEndOf(f.Frontend)
 		if ends[to] == nil {
-			ends[to] = map[end]bool{}
+			ends[to] = map[tupleEnd]bool{}
 		}
-		ends[to][f.by()] = true
+		ends[to][by(f)] = true
 	}
 	var all []filter
 	for to, bys := range ends {
@@ -109,28 +110,28 @@ func perFrontend(whole filter, flows []Flow) []filter {
 
 // perEndpoint asks for the flows to one endpoint after the other: best if a pod left
 // that was behind many Frontends.
-func perEndpoint(whole filter, flows []Flow) []filter {
-	seen := map[end]bool{}
+func perEndpoint(whole filter, flows []flow.Flow) []filter {
+	seen := map[tupleEnd]bool{}
 	var all []filter
 	for _, f := range flows {
-		by := f.by()
-		if seen[by] {
+		from := by(f)
+		if seen[from] {
 			continue
 		}
-		seen[by] = true
+		seen[from] = true
 		next := whole
-		next.by = by
+		next.by = from
 		all = append(all, next)
 	}
 	return all
 }
 
 // by returns the source of the reply, as far as it is known.
-func (f Flow) by() end {
+func by(f flow.Flow) tupleEnd {
 	if !f.Endpoint.IsValid() {
-		return endOf(f.Frontend)
+		return tupleEndOf(f.Frontend)
 	}
-	return endOf(f.Endpoint)
+	return tupleEndOf(f.Endpoint)
 }
 
 // merge returns one filter for each family of fs.

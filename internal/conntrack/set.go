@@ -5,25 +5,28 @@ import (
 	"maps"
 	"net"
 	"net/netip"
+
+	"github.com/fairway-net/fairway/internal/flow"
 )
 
-// A set says of an entry whether it is one of the Flows, in the time of two lookups.
+// A set finds the flow that describes an entry, in the time of three lookups.
 type set struct {
 	zone  uint16
-	flows map[Flow]struct{} // an untranslated one has its frontend as its endpoint
+	flows map[flow.Key]flow.Flow // the key of an untranslated one has its frontend as its endpoint
 	serve func(netip.Addr) bool
 	// local are this machine's addresses with NodePorts; nil unless asked about.
 	local map[netip.Addr]bool
 }
 
-func newSet(flows []Flow, cfg Config) (*set, error) {
-	s := &set{zone: cfg.Zone, serve: cfg.NodePort, flows: make(map[Flow]struct{}, len(flows))}
+func newSet(flows []flow.Flow, cfg Config) (*set, error) {
+	s := &set{zone: cfg.Zone, serve: cfg.NodePort, flows: make(map[flow.Key]flow.Flow, len(flows))}
 	for _, f := range flows {
 		if !f.Frontend.IsValid() || f.Proto == 0 {
 			return nil, fmt.Errorf("%v: the frontend or the protocol is missing", f)
 		}
+		key := f.Key()
 		if !f.Endpoint.IsValid() {
-			f.Endpoint = f.Frontend
+			key.Endpoint = f.Frontend
 			if f.Frontend.Addr().IsUnspecified() && s.local == nil {
 				var err error
 				if s.local, err = LocalAddrs(); err != nil {
@@ -32,7 +35,7 @@ func newSet(flows []Flow, cfg Config) (*set, error) {
 				maps.DeleteFunc(s.local, func(a netip.Addr, _ bool) bool { return !cfg.NodePort(a) })
 			}
 		}
-		s.flows[f] = struct{}{}
+		s.flows[key] = f
 	}
 	return s, nil
 }
@@ -52,31 +55,29 @@ func LocalAddrs() (map[netip.Addr]bool, error) {
 	return local, nil
 }
 
-func (s *set) has(e entry) bool {
+// match returns the flow that describes the entry.
+func (s *set) match(e entry) (flow.Flow, bool) {
 	if !e.in(s.zone) {
-		return false
+		return flow.Flow{}, false
 	}
-	f := Flow{Proto: e.orig.proto, Frontend: e.orig.dst, Endpoint: e.reply.src}
-	if s.holds(f) {
-		return true
+	k := flow.Key{Proto: e.orig.proto, Frontend: e.orig.dst, Endpoint: e.reply.src}
+	if f, ok := s.flows[k]; ok {
+		return f, true
 	}
-	everywhere := netip.AddrPortFrom(unspecified(e.is4()), e.orig.dst.Port())
-	if f.Frontend != f.Endpoint {
-		f.Frontend = everywhere
-		if s.holds(f) {
-			return true
-		}
-		f.Unserved = true
-		return s.holds(f) && !s.serve(e.orig.dst.Addr())
+	nodePort := netip.AddrPortFrom(unspecified(e.is4()), e.orig.dst.Port())
+	if k.Frontend == k.Endpoint {
+		// A flow straight to an endpoint whose port is the NodePort's is not translated
+		// either, and right. So is one to another machine.
+		f, ok := s.flows[flow.Key{Proto: k.Proto, Frontend: nodePort, Endpoint: nodePort}]
+		return f, ok && s.local[e.orig.dst.Addr()]
 	}
-	// A flow straight to an endpoint whose port is the NodePort's is not translated
-	// either, and right. So is one to another machine.
-	return s.local[e.orig.dst.Addr()] && s.holds(Flow{Proto: f.Proto, Frontend: everywhere, Endpoint: everywhere})
-}
-
-func (s *set) holds(f Flow) bool {
-	_, ok := s.flows[f]
-	return ok
+	k.Frontend = nodePort
+	if f, ok := s.flows[k]; ok {
+		return f, true
+	}
+	k.OnlyUnserved = true
+	f, ok := s.flows[k]
+	return f, ok && !s.serve(e.orig.dst.Addr())
 }
 
 func unspecified(is4 bool) netip.Addr {

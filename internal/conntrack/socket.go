@@ -1,13 +1,19 @@
 package conntrack
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
+	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/internal/flow"
+	"github.com/fairway-net/fairway/internal/netlink"
 )
 
 const (
@@ -17,30 +23,29 @@ const (
 	// requestsAtOnce bounds the answers that wait in the socket; each may be as large as
 	// its request and some more.
 	requestsAtOnce = 64
-	// patience is how long an answer may take. The kernel works while it is asked, so
-	// that silence means an answer was lost.
-	patience = 10 // seconds
 )
 
-// A socket speaks ctnetlink in the network namespace of the thread that opened it.
+// A socket speaks ctnetlink in the network namespace of the thread that opened it. Each
+// exchange with the kernel ends when its context does (package netlink).
 //
 // It reads by itself because libraries collect a dump before they hand it over: a table
 // of a million flows would be some 300 MB.
 type socket struct {
-	fd  int
-	seq uint32
-	buf []byte
+	file *os.File // not blocking, so that it has deadlines
+	raw  syscall.RawConn
+	seq  uint32
+	buf  []byte
 }
 
 func newSocket() (*socket, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_NETFILTER)
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_NETFILTER)
 	if err != nil {
 		return nil, fmt.Errorf("open netlink socket: %w", err)
 	}
-	s := &socket{fd: fd, buf: make([]byte, readBuffer)}
-	err = errors.Join(
-		unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}),
-		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: patience}))
+	s := &socket{file: os.NewFile(uintptr(fd), "ctnetlink"), buf: make([]byte, readBuffer)}
+	if s.raw, err = s.file.SyscallConn(); err == nil {
+		err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+	}
 	if err != nil {
 		s.close()
 		return nil, fmt.Errorf("prepare netlink socket: %w", err)
@@ -48,35 +53,35 @@ func newSocket() (*socket, error) {
 	return s, nil
 }
 
-func (s *socket) close() { _ = unix.Close(s.fd) }
+func (s *socket) close() { _ = s.file.Close() }
 
-// dump sends m, which asks for a dump or an acknowledgement, and calls each with what follows the header of each message of the
-// answer, which is valid until each returns.
+// dump sends m, which asks for a dump or an acknowledgement, and calls each with what
+// follows the header of each message of the answer, which is valid until each returns.
+// After an error, close s: answers may wait in it.
 func (s *socket) dump(ctx context.Context, m message, each func([]byte)) error {
-	s.seq++
-	if err := s.send(m.finish(s.seq)); err != nil {
-		return err
-	}
-	for done := false; !done; {
-		if err := ctx.Err(); err != nil {
+	return netlink.Within(ctx, s.file, func() error {
+		s.seq++
+		if err := s.send(m.finish(s.seq)); err != nil {
 			return err
 		}
-		err := s.receive(func(typ uint16, seq uint32, body []byte) error {
-			switch {
-			case seq != s.seq: // of a dump that was given up
-			case typ == unix.NLMSG_DONE, typ == unix.NLMSG_ERROR:
-				done = true
-				return status(body)
-			default:
-				each(body)
+		for done := false; !done; {
+			err := s.receive(func(typ uint16, seq uint32, body []byte) error {
+				switch {
+				case seq != s.seq: // of a dump that was given up
+				case typ == unix.NLMSG_DONE, typ == unix.NLMSG_ERROR:
+					done = true
+					return status(body)
+				default:
+					each(body)
+				}
+				return nil
+			})
+			if err != nil {
+				return err
 			}
-			return nil
-		})
-		if err != nil {
-			return err
 		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // count returns how many entries the table has.
@@ -109,11 +114,11 @@ func (s *socket) delete(ctx context.Context, all []entry) (deleted int, err erro
 // there.
 func (s *socket) each(ctx context.Context, what string, all []entry, ask func(entry) message) (done int, err error) {
 	for some := range slices.Chunk(all, requestsAtOnce) {
-		if err := ctx.Err(); err != nil {
-			return done, err
-		}
-		n, err := s.some(what, some, ask)
-		done += n
+		err := netlink.Within(ctx, s.file, func() error {
+			n, err := s.some(what, some, ask)
+			done += n
+			return err
+		})
 		if err != nil {
 			return done, err
 		}
@@ -144,7 +149,7 @@ func (s *socket) some(what string, some []entry, ask func(entry) message) (done 
 			case errors.Is(err, unix.ENOENT): // it ended by itself
 			default:
 				e := some[seq-first]
-				failed = fmt.Errorf("%s %v of %v: %w", what, Flow{Proto: e.orig.proto, Frontend: e.orig.dst, Endpoint: e.reply.src}, e.orig.src, err)
+				failed = fmt.Errorf("%s %v of %v: %w", what, flow.Flow{Proto: e.orig.proto, Frontend: e.orig.dst, Endpoint: e.reply.src}, e.orig.src, err)
 			}
 			return nil
 		})
@@ -156,7 +161,12 @@ func (s *socket) some(what string, some []entry, ask func(entry) message) (done 
 }
 
 func (s *socket) send(b []byte) error {
-	if err := unix.Sendto(s.fd, b, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+	var err error
+	failed := s.raw.Write(func(fd uintptr) (done bool) {
+		err = unix.Sendto(int(fd), b, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+		return !errors.Is(err, unix.EAGAIN)
+	})
+	if err := cmp.Or(failed, err); err != nil {
 		return fmt.Errorf("ask the kernel: %w", err)
 	}
 	return nil
@@ -168,10 +178,15 @@ func (s *socket) receive(each func(typ uint16, seq uint32, body []byte) error) e
 	if err != nil {
 		return err
 	}
-	for b := s.buf[:n]; len(b) >= nlmsgHeader; {
+	return messages(s.buf[:n], each)
+}
+
+// messages calls each for the messages in a datagram, until it fails.
+func messages(b []byte, each func(typ uint16, seq uint32, body []byte) error) error {
+	for len(b) >= nlmsgHeader {
 		size := int(binary.NativeEndian.Uint32(b))
 		if size < nlmsgHeader || size > len(b) {
-			return errors.New("read the kernel's answer: it makes no sense")
+			return errors.New("read the kernel's answer: it is malformed")
 		}
 		typ, seq := binary.NativeEndian.Uint16(b[4:]), binary.NativeEndian.Uint32(b[8:])
 		if err := each(typ, seq, b[nlmsgHeader:size]); err != nil {
@@ -184,19 +199,23 @@ func (s *socket) receive(each func(typ uint16, seq uint32, body []byte) error) e
 
 func (s *socket) read() (int, error) {
 	for {
-		n, _, flags, from, err := unix.Recvmsg(s.fd, s.buf, nil, 0)
-		switch {
+		var n, flags int
+		var from unix.Sockaddr
+		var err error
+		failed := s.raw.Read(func(fd uintptr) (done bool) {
+			n, _, flags, from, err = unix.Recvmsg(int(fd), s.buf, nil, 0)
+			return !errors.Is(err, unix.EAGAIN)
+		})
+		switch err := cmp.Or(failed, err); {
 		case errors.Is(err, unix.EINTR):
 			continue
-		case errors.Is(err, unix.EAGAIN):
-			return 0, fmt.Errorf("read the kernel's answer: none in %d s", patience)
 		case err != nil:
 			return 0, fmt.Errorf("read the kernel's answer: %w", err)
 		case flags&unix.MSG_TRUNC != 0:
 			return 0, errors.New("read the kernel's answer: it is larger than the buffer")
 		}
 		if a, ok := from.(*unix.SockaddrNetlink); ok && a.Pid == 0 {
-			return n, nil // others than the kernel may send here, too
+			return n, nil // other programs may send here, too
 		}
 	}
 }
@@ -204,7 +223,7 @@ func (s *socket) read() (int, error) {
 // status reads the error code that an acknowledgement begins with.
 func status(body []byte) error {
 	if len(body) < 4 {
-		return errors.New("read the kernel's answer: it makes no sense")
+		return errors.New("read the kernel's answer: it is malformed")
 	}
 	switch code := int32(binary.NativeEndian.Uint32(body)); {
 	case code == 0:

@@ -9,27 +9,31 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/internal/flow"
 	"github.com/fairway-net/fairway/internal/service"
 	"github.com/fairway-net/fairway/internal/testnet"
 )
 
 // kernels are the ages of kernels: how each takes a filter.
 var kernels = []struct {
-	name string
-	ask  asking
-	deaf bool
+	name           string
+	ask            filterAttr
+	noKernelFilter bool
 }{
-	{"searches", asking{filter: ctaFilter}, false},
-	{"passes over filters", asking{filter: 60}, true},                    // before 5.8
-	{"refuses filters", asking{filter: ctaFilter, flags: 1 << 30}, true}, // its family of errors
+	{"searches", filterAttr{filter: ctaFilter}, false},
+	{"passes over filters", filterAttr{filter: 60}, true},                    // before 5.8
+	{"refuses filters", filterAttr{filter: ctaFilter, flags: 1 << 30}, true}, // its family of errors
 }
 
 // served says where NodePorts are.
 func served(a netip.Addr) bool { return a.AsSlice()[len(a.AsSlice())-1] != 2 }
 
 // described is what Flow's documentation says, word for word and slowly.
-func described(w want, f Flow, local []netip.Addr) bool {
+func described(w want, f flow.Flow, local []netip.Addr) bool {
 	if w.zone != 0 || w.zoneOrig != 0 || w.proto != f.Proto || w.to.Addr().Is4() != f.Frontend.Addr().Is4() {
 		return false
 	}
@@ -39,9 +43,9 @@ func described(w want, f Flow, local []netip.Addr) bool {
 			return false
 		}
 		if f.Endpoint.IsValid() {
-			return translated && w.by == f.Endpoint && !(f.Unserved && served(w.to.Addr()))
+			return translated && w.by == f.Endpoint && !(f.OnlyUnserved && served(w.to.Addr()))
 		}
-		return !translated && !f.Unserved && served(w.to.Addr()) && slices.Contains(local, w.to.Addr())
+		return !translated && !f.OnlyUnserved && served(w.to.Addr()) && slices.Contains(local, w.to.Addr())
 	}
 	if f.Endpoint.IsValid() {
 		return w.to == f.Frontend && w.by == f.Endpoint
@@ -93,13 +97,13 @@ func (d *domain) entry() want {
 	return w
 }
 
-func (d *domain) flow() Flow {
+func (d *domain) flow() flow.Flow {
 	is4 := d.rng.IntN(2) == 0
-	f := Flow{Proto: d.proto(), Frontend: d.pick(is4, 6), Endpoint: d.pick(is4, 6)}
+	f := flow.Flow{Proto: d.proto(), Frontend: d.pick(is4, 6), Endpoint: d.pick(is4, 6)}
 	if d.rng.IntN(3) == 0 {
 		f.Frontend = netip.AddrPortFrom(unspecified(is4), f.Frontend.Port())
 	}
-	f.Unserved = f.Frontend.Addr().IsUnspecified() && d.rng.IntN(3) == 0
+	f.OnlyUnserved = f.Frontend.Addr().IsUnspecified() && d.rng.IntN(3) == 0
 	if d.rng.IntN(3) == 0 {
 		f.Endpoint = netip.AddrPort{}
 	}
@@ -125,8 +129,8 @@ func TestExact(t *testing.T) {
 			for round := range 8 {
 				checkExact(t, w, d, round)
 			}
-			if w.deaf != k.deaf || strings.Count(w.log.String(), "cannot search") != map[bool]int{true: 1}[k.deaf] {
-				t.Errorf("deaf: %v, want %v; log: %s", w.deaf, k.deaf, w.log)
+			if w.noKernelFilter != k.noKernelFilter || strings.Count(w.log.String(), "cannot search") != map[bool]int{true: 1}[k.noKernelFilter] {
+				t.Errorf("noKernelFilter: %v, want %v; log: %s", w.noKernelFilter, k.noKernelFilter, w.log)
 			}
 		})
 	}
@@ -140,17 +144,23 @@ func checkExact(t *testing.T, w *world, d *domain, round int) {
 	}
 	w.create(all...)
 	w.limit = func(int) int { return 1 + d.rng.IntN(12) } // filters or whole dumps
-	flows := make([]Flow, 1+d.rng.IntN(60))
+	flows := make([]flow.Flow, 1+d.rng.IntN(60))
 	for i := range flows {
 		flows[i] = d.flow()
 	}
 	left := map[string]bool{}
 	gone := 0
 	for _, e := range all {
-		if slices.ContainsFunc(flows, func(f Flow) bool { return described(e, f, d.local) }) {
+		if slices.ContainsFunc(flows, func(f flow.Flow) bool { return described(e, f, d.local) }) {
 			gone++
 		} else {
 			left[e.String()] = true
+		}
+	}
+	for _, m := range w.matches(flows) {
+		e := want{m.orig.proto, m.orig.src, m.orig.dst, m.reply.src, m.zone, m.orig.zone, netip.AddrPort{}, 0}
+		if !described(e, m.Flow, d.local) {
+			t.Errorf("round %d: %v is said to be described by %v", round, e, m.Flow)
 		}
 	}
 	if n := w.delete(flows...); n != gone {
@@ -197,14 +207,14 @@ func TestStale(t *testing.T) {
 		if len(found) != 1 {
 			t.Fatalf("%d entries, want 1", len(found))
 		}
-		if n := w.delete(Flow{Proto: a.proto, Frontend: a.to, Endpoint: a.by}); n != 1 {
+		if n := w.delete(flow.Flow{Proto: a.proto, Frontend: a.to, Endpoint: a.by}); n != 1 {
 			t.Fatalf("%d deleted, want 1", n)
 		}
 		w.create(next)
 		if n, err := w.socket.delete(t.Context(), found); n != 0 || err != nil {
 			t.Errorf("%s: %d deleted, %v; want the new flow to stay", name, n, err)
 		}
-		if n := w.delete(Flow{Proto: next.proto, Frontend: next.to, Endpoint: next.by}); n != 1 {
+		if n := w.delete(flow.Flow{Proto: next.proto, Frontend: next.to, Endpoint: next.by}); n != 1 {
 			t.Errorf("%s: the new flow is gone", name)
 		}
 	}
@@ -225,7 +235,7 @@ func TestZone(t *testing.T) {
 	w.create(e)
 	e.zone = 7
 	w.create(e)
-	f := Flow{Proto: e.proto, Frontend: e.to, Endpoint: e.by}
+	f := flow.Flow{Proto: e.proto, Frontend: e.to, Endpoint: e.by}
 	if n := w.delete(f); n != 1 {
 		t.Errorf("%d deleted, want 1", n)
 	}
@@ -245,7 +255,7 @@ func TestOthers(t *testing.T) {
 	} {
 		e := want{proto: service.UDP, client: ap(family[0]), to: ap(family[1]), by: ap(family[2])}
 		w.create(e)
-		f := Flow{Proto: e.proto, Frontend: e.to, Endpoint: e.by}
+		f := flow.Flow{Proto: e.proto, Frontend: e.to, Endpoint: e.by}
 		if n := w.delete(f); n != 1 {
 			t.Errorf("%v: %d deleted, want 1", f, n)
 		}
@@ -253,9 +263,9 @@ func TestOthers(t *testing.T) {
 			t.Errorf("%v: %d deleted, want none any more", f, n)
 		}
 	}
-	var many []Flow
+	var many []flow.Flow
 	for i := range 1000 {
-		many = append(many, Flow{Proto: service.UDP, Frontend: crowdFrontend(i), Endpoint: crowdEndpoint(i)})
+		many = append(many, flow.Flow{Proto: service.UDP, Frontend: crowdFrontend(i), Endpoint: crowdEndpoint(i)})
 	}
 	if n := w.delete(many...); n != others/10 {
 		t.Errorf("%d deleted, want %d", n, others/10)
@@ -287,9 +297,9 @@ func TestErrors(t *testing.T) {
 	w := newWorld(t, testnet.NewNamespace(t, "node"), Config{})
 	ended, end := context.WithCancel(t.Context())
 	end()
-	f := Flow{Proto: service.UDP, Frontend: ap("10.96.0.10:53"), Endpoint: ap("10.244.1.5:53")}
+	f := flow.Flow{Proto: service.UDP, Frontend: ap("10.96.0.10:53"), Endpoint: ap("10.244.1.5:53")}
 	w.do(func() error {
-		if _, err := w.Delete(ended, []Flow{f}); !errors.Is(err, context.Canceled) {
+		if _, err := w.Delete(ended, []flow.Flow{f}); !errors.Is(err, context.Canceled) {
 			t.Errorf("after the context's end: %v", err)
 		}
 		return nil
@@ -297,7 +307,7 @@ func TestErrors(t *testing.T) {
 	e := want{proto: f.Proto, client: ap("10.9.9.9:4000"), to: f.Frontend, by: f.Endpoint}
 	w.create(e)
 	w.do(func() error {
-		if _, err := w.Delete(t.Context(), []Flow{f, {Proto: service.UDP}}); err == nil || strings.Contains(err.Error(), "\n") {
+		if _, err := w.Delete(t.Context(), []flow.Flow{f, {Proto: service.UDP}}); err == nil || strings.Contains(err.Error(), "\n") {
 			t.Errorf("a flow without a frontend: %v, want one line", err)
 		}
 		return nil
@@ -313,16 +323,16 @@ func TestErrors(t *testing.T) {
 func TestPlan(t *testing.T) {
 	vip := func(i int) netip.AddrPort { return ap(fmt.Sprintf("10.96.0.%d:53", i+1)) }
 	pod := func(i int) netip.AddrPort { return ap(fmt.Sprintf("10.244.0.%d:53", i+1)) }
-	var down, gone, both, six []Flow
+	var down, gone, both, six []flow.Flow
 	for i := range 100 {
-		down = append(down, Flow{Proto: service.UDP, Frontend: vip(0), Endpoint: pod(i)})
-		gone = append(gone, Flow{Proto: service.UDP, Frontend: vip(i), Endpoint: pod(0)})
-		both = append(both, Flow{Proto: service.UDP, Frontend: vip(i), Endpoint: pod(i)})
-		six = append(six, Flow{Proto: service.UDP, Frontend: ap(fmt.Sprintf("[fd00::%d]:53", i+1)), Endpoint: ap(fmt.Sprintf("[fd01::%d]:5353", i+1))})
+		down = append(down, flow.Flow{Proto: service.UDP, Frontend: vip(0), Endpoint: pod(i)})
+		gone = append(gone, flow.Flow{Proto: service.UDP, Frontend: vip(i), Endpoint: pod(0)})
+		both = append(both, flow.Flow{Proto: service.UDP, Frontend: vip(i), Endpoint: pod(i)})
+		six = append(six, flow.Flow{Proto: service.UDP, Frontend: ap(fmt.Sprintf("[fd00::%d]:53", i+1)), Endpoint: ap(fmt.Sprintf("[fd01::%d]:5353", i+1))})
 	}
-	all := slices.Concat(both, []Flow{{Proto: service.TCP, Frontend: vip(0), Endpoint: pod(0)}})
+	all := slices.Concat(both, []flow.Flow{{Proto: service.TCP, Frontend: vip(0), Endpoint: pod(0)}})
 	for name, c := range map[string]struct {
-		flows []Flow
+		flows []flow.Flow
 		dumps int
 	}{
 		"none":                             {nil, 0},
@@ -347,9 +357,63 @@ func TestPlan(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	e := want{proto: service.UDP, client: ap("10.9.9.9:4000"), to: ap("10.96.0.10:53"), by: ap("10.244.1.5:53")}
 	f.Add([]byte(e.creation()[nlmsgHeader:]))
+	e = want{proto: service.TCP, client: ap("[fd00:9::9]:4000"), to: ap("[fd00:96::10]:53"), by: ap("[fd00:244::5]:53"), zone: 7, zoneOrig: 7}
+	f.Add([]byte(e.creation()[nlmsgHeader:]))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if e, ok := parse(b); ok && (!e.orig.whole() || !e.reply.whole() || len(e.raw) == 0) {
+		e, ok := parse(b)
+		if !ok {
+			return
+		}
+		if !e.orig.whole() || !e.reply.whole() || len(e.raw) == 0 {
 			t.Errorf("%+v is called whole", e)
 		}
+		if again, ok := parse(e.reencoded()); !ok || again.reply != e.reply || again.id != e.id || again.zone != e.zone {
+			t.Errorf("what would be deleted is %+v, not %+v", again, e)
+		}
 	})
+}
+
+// reencoded is the answer that has what deletion sends.
+func (e entry) reencoded() []byte {
+	m := newMessage(ctNew, 0, e.is4())
+	m = m.nest(ctaTupleOrig, func(m message) message { return m.both(e.orig.proto, e.orig.src, e.orig.dst, e.orig.zone) })
+	return append(m, e.deletion()[nlmsgHeader+nfgenHeader:]...)[nlmsgHeader:]
+}
+
+// FuzzMessages: whatever a datagram holds, it is read to its end or refused, and the bodies
+// are parts of it.
+func FuzzMessages(f *testing.F) {
+	e := want{proto: service.UDP, client: ap("10.9.9.9:4000"), to: ap("10.96.0.10:53"), by: ap("10.244.1.5:53")}
+	one := []byte(e.creation().finish(1))
+	done := []byte(newMessage(unix.NLMSG_DONE, 0, true).finish(1))
+	f.Add(slices.Concat(one, one, done))
+	f.Add(one[:len(one)-1])
+	f.Fuzz(func(t *testing.T, b []byte) {
+		size := 0
+		err := messages(b, func(typ uint16, _ uint32, body []byte) error {
+			size += nlmsgHeader + len(body)
+			if typ == unix.NLMSG_DONE || typ == unix.NLMSG_ERROR {
+				_ = status(body)
+			}
+			parse(body)
+			return nil
+		})
+		if size > len(b) {
+			t.Errorf("%d bytes of %d were read, error %v", size, len(b), err)
+		}
+	})
+}
+
+// TestSilence: a question without an answer ends with the context.
+func TestSilence(t *testing.T) {
+	w := newWorld(t, testnet.NewNamespace(t, "node"), Config{})
+	unanswered := newMessage(unix.NLMSG_NOOP, 0, true)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if err := w.socket.dump(ctx, unanswered, func([]byte) {}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("error %v, want the context's", err)
+	}
+	if _, err := w.socket.count(t.Context()); err != nil {
+		t.Errorf("the next question: %v", err)
+	}
 }

@@ -25,7 +25,7 @@ type Tuning struct {
 func (t Tuning) Apply(log *slog.Logger) error { return t.apply(log, "/") }
 
 func (t Tuning) apply(log *slog.Logger, root string) error {
-	k := knobs{log: log, root: root}
+	k := sysctls{log: log, root: root}
 	k.grow(t.Max)
 	k.period("nf_conntrack_tcp_timeout_established", t.TCPEstablished)
 	k.period("nf_conntrack_tcp_timeout_close_wait", t.TCPCloseWait)
@@ -54,15 +54,15 @@ const hashSize = "sys/module/nf_conntrack/parameters/hashsize"
 // proportion since 5.15 is 1, and kube-proxy's 4.
 const perBucket = 4
 
-// knobs sets numbers of the kernel.
-type knobs struct {
+// sysctls sets numbers of the kernel.
+type sysctls struct {
 	log    *slog.Logger
 	root   string
 	failed []error
 }
 
 // grow makes room for so many flows.
-func (k *knobs) grow(flows int) {
+func (k *sysctls) grow(flows int) {
 	if flows == 0 {
 		return
 	}
@@ -74,13 +74,13 @@ func (k *knobs) grow(flows int) {
 	}
 }
 
-func (k *knobs) period(name string, d time.Duration) {
+func (k *sysctls) period(name string, d time.Duration) {
 	if seconds := int(d / time.Second); seconds > 0 {
 		k.set(sysctl(name), seconds)
 	}
 }
 
-func (k *knobs) get(path string) (int, error) {
+func (k *sysctls) get(path string) (int, error) {
 	text, err := os.ReadFile(filepath.Join(k.root, path))
 	if err != nil {
 		return 0, err
@@ -89,7 +89,7 @@ func (k *knobs) get(path string) (int, error) {
 }
 
 // set writes a number that is not there yet.
-func (k *knobs) set(path string, want int) {
+func (k *sysctls) set(path string, want int) {
 	now, err := k.get(path)
 	if err == nil && now == want {
 		return

@@ -92,7 +92,7 @@ func TestTuneKernel(t *testing.T) {
 			t.Error(err)
 		}
 		err = ns.Do(func() error {
-			k := knobs{root: "/"}
+			k := sysctls{root: "/"}
 			for _, name := range []string{"tcp_timeout_established", "tcp_timeout_close_wait", "udp_timeout", "udp_timeout_stream"} {
 				if got, err := k.get(sysctl("nf_conntrack_" + name)); err != nil || got != int(seconds) {
 					t.Errorf("%s is %d, %v; want %d", name, got, err, seconds)
@@ -105,7 +105,7 @@ func TestTuneKernel(t *testing.T) {
 		}
 	}
 	err := ns.Do(func() error {
-		k := knobs{root: "/"}
+		k := sysctls{root: "/"}
 		now, err := k.get(sysctl("nf_conntrack_max"))
 		if err != nil {
 			return err

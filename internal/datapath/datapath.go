@@ -15,11 +15,12 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/fairway-net/fairway/internal/flow"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
 // A Datapath makes one kernel mechanism behave like a Table. It belongs to one goroutine,
-// but for Info and EndFlows. That goroutine stays in one network namespace, the one that
+// but for Info. That goroutine stays in one network namespace, the one that
 // the datapath works on. Every method that asks the kernel ends when its context does.
 type Datapath interface {
 	// Info returns the mechanism's name and what it can do. It is constant and does not
@@ -46,10 +47,10 @@ type Datapath interface {
 	// Counts returns what was carried since the rules were loaded, for each Service port.
 	// Which fields are filled in, Capabilities.Counts says.
 	Counts(ctx context.Context) (map[service.PortName]Count, error)
-	// EndFlows ends connections and flows of the given kinds that the datapath carries in
-	// this process, and returns how many. Conntrack cannot end those. Where
-	// Capabilities.CarriesFlows is false there are none. Any goroutine may call it.
-	EndFlows(ctx context.Context, flows []service.Flow) (int, error)
+	// EndFlows ends the flows of those described that the datapath carries in this process,
+	// as flow.Ender has it. Conntrack cannot end those. Where Capabilities.CarriesFlows is
+	// false there are none.
+	EndFlows(ctx context.Context, flows []flow.Flow) (flow.Result, error)
 	// Drain gives the node to another datapath, which is in place: from now on this one
 	// takes no new connection. It keeps what established connections need, and removes
 	// what none needs any more each time it is called. After done nothing of it is left.

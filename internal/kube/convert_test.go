@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/randfill"
 	"sigs.k8s.io/yaml"
 
+	"github.com/fairway-net/fairway/internal/flow"
 	"github.com/fairway-net/fairway/internal/service"
 	"github.com/fairway-net/fairway/internal/testnet"
 )
@@ -362,7 +363,7 @@ func checkWhole(t *testing.T, w *whole) *service.Table {
 	for e := range table.Entries() {
 		checkProblems(t, e.Problems)
 	}
-	for _, flow := range slices.Concat(service.Stale(&service.Table{}, table), service.Stale(table, &service.Table{})) {
+	for _, flow := range slices.Concat(flow.Stale(&service.Table{}, table), flow.Stale(table, &service.Table{})) {
 		if flow.Proto != service.UDP && (flow.Proto != service.TCP || !flow.Endpoint.IsValid()) {
 			t.Errorf("flow %+v", flow)
 		}

@@ -170,8 +170,8 @@ func (m *Metrics) pass(start time.Time, s datapath.Stats, err error) {
 	}
 }
 
-// forgot takes note of flows that ended. Both families are done in one go.
-func (m *Metrics) forgot(took time.Duration, ended int) {
+// FlowsEnded takes note of a search for flows, which is for both families.
+func (m *Metrics) FlowsEnded(took time.Duration, ended int) {
 	m.forgetting.WithLabelValues(families[0]).Observe(took.Seconds())
 	m.forgotten.WithLabelValues(families[0]).Add(float64(ended))
 }

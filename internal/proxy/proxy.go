@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/flow"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -53,12 +54,9 @@ type Config struct {
 	Datapath datapath.Datapath
 	// View returns what tables are compiled for, from the node's object as it is now.
 	View func() service.Node
-	// Forget ends flows that a change made wrong and returns how many there were. nil:
+	// Flows ends the flows that a change made wrong. It is the Loop's, but for its Run. Nil:
 	// none are ended.
-	Forget func(context.Context, []service.Flow) (ended int, err error)
-	// Review ends all flows that the table does not allow; it is called once, after the
-	// first pass. nil: it is not.
-	Review func(context.Context, *service.Table) (ended int, err error)
+	Flows *flow.Reconciler
 	// Applied is where the loop publishes each table that the datapath carries; nil: it
 	// has no readers.
 	Applied *Applied
@@ -83,8 +81,8 @@ type Loop struct {
 	builder *service.Builder
 	node    service.Node   // what the last table was compiled for
 	table   *service.Table // the last that was built
-	flows   flows
-	pause   time.Duration // after the next failure
+	adopted bool           // Flows knows what the rules were before the first pass
+	pause   time.Duration  // after the next failure
 	// triggers are the changes that no successful pass has brought to the kernel yet.
 	triggers []time.Time
 }
@@ -97,12 +95,15 @@ func New(cfg Config) *Loop {
 	if cfg.Applied == nil {
 		cfg.Applied = &Applied{}
 	}
+	adopted := cfg.Flows == nil // it need not know
+	if adopted {
+		cfg.Flows = flow.New(flow.Config{Log: cfg.Log})
+	}
 	if cfg.Report == nil {
 		cfg.Report = func(service.Name, []service.Problem) {}
 	}
 	return &Loop{
-		cfg: cfg, builder: service.NewBuilder(), table: &service.Table{}, pause: firstRetry,
-		flows: flows{cfg: cfg, stale: map[flowKey]service.Flow{}, reviewed: cfg.Review == nil, clock: time.Now},
+		cfg: cfg, builder: service.NewBuilder(), table: &service.Table{}, pause: firstRetry, adopted: adopted,
 	}
 }
 
@@ -123,17 +124,23 @@ func (l *Loop) Run(ctx context.Context) error {
 	defer timer.Stop()
 	check := time.NewTicker(checkEvery)
 	defer check.Stop()
-	walk := time.NewTimer(time.Hour)
-	walk.Stop()
-	defer walk.Stop()
+	search := time.NewTimer(time.Hour) // for flows
+	search.Stop()
+	defer search.Stop()
+	endFlows := func() {
+		if again := l.cfg.Flows.Reconcile(ctx); again > 0 {
+			search.Reset(again)
+		}
+	}
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-walk.C:
-			if again := l.flows.end(ctx); again > 0 {
-				walk.Reset(again)
-			}
+		case <-search.C:
+			endFlows()
+			continue
+		case <-l.cfg.Flows.Wake():
+			endFlows()
 			continue
 		case reply := <-l.cfg.Metrics.carried.ask:
 			reply <- l.counts(ctx)
@@ -150,9 +157,7 @@ func (l *Loop) Run(ctx context.Context) error {
 		if again := l.pass(ctx, start); again > 0 {
 			timer.Reset(again)
 		}
-		if again := l.flows.end(ctx); again > 0 {
-			walk.Reset(again)
-		}
+		endFlows()
 		if !sleep(ctx, l.cfg.MinSync-time.Since(start)) {
 			return nil
 		}
@@ -194,12 +199,12 @@ func sleep(ctx context.Context, d time.Duration) bool {
 // before trying again, 0 if it succeeded.
 func (l *Loop) pass(ctx context.Context, start time.Time) time.Duration {
 	l.build()
-	l.flows.wanted(ctx, l.table)
+	l.adopt(ctx)
+	l.cfg.Flows.Wanted(l.table)
 	stats, err := l.cfg.Datapath.Sync(ctx, l.table)
 	if err != nil && ctx.Err() != nil {
 		return 0 // we are being stopped; the next start goes on
 	}
-	l.flows.synced = err == nil
 	l.cfg.Metrics.pass(start, stats, err)
 	if err != nil {
 		again := l.pause
@@ -207,6 +212,7 @@ func (l *Loop) pass(ctx context.Context, start time.Time) time.Duration {
 		l.cfg.Log.Error("the rules could not be written, will try again", "err", err, "again", again)
 		return again
 	}
+	l.cfg.Flows.Programmed()
 	l.pause = firstRetry
 	l.cfg.Health.Synced()
 	l.cfg.Metrics.programmed(l.triggers)
@@ -214,6 +220,19 @@ func (l *Loop) pass(ctx context.Context, start time.Time) time.Duration {
 	l.cfg.Applied.publish(l.table)
 	l.log(start, stats)
 	return 0
+}
+
+// adopt tells Flows what the rules were before the first pass.
+func (l *Loop) adopt(ctx context.Context) {
+	if l.adopted {
+		return
+	}
+	l.adopted = true
+	held, err := l.cfg.Datapath.Adopt(ctx)
+	if err != nil {
+		return // Sync will meet the same error, and report it
+	}
+	l.cfg.Flows.Adopted(held.Table)
 }
 
 // build compiles what changed into a new table.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fairway-net/fairway/internal/conntrack"
+	"github.com/fairway-net/fairway/internal/flow"
 	"github.com/fairway-net/fairway/internal/service"
 	"github.com/fairway-net/fairway/internal/testnet"
 )
@@ -153,10 +154,10 @@ func (s *stage) dial(h *testnet.Host, to netip.AddrPort, by string) *testnet.Con
 }
 
 // start runs a Resetter on the node until the test ends.
-func (s *stage) start(alive func(context.Context, string, netip.Addr) (bool, error), change func(*periods)) *Resetter {
+func (s *stage) start(change func(*periods)) *Resetter {
 	s.t.Helper()
 	log := slog.New(slog.NewTextHandler(s.t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
-	r := New(Config{Log: log, Flows: conntrack.New(conntrack.Config{Log: log}), Alive: alive})
+	r := New(Config{Log: log, Flows: conntrack.New(conntrack.Config{Log: log})})
 	r.times.lifetime = time.Minute // a loaded machine may need longer than what is right elsewhere
 	if change != nil {
 		change(&r.times)
@@ -174,7 +175,7 @@ func (s *stage) start(alive func(context.Context, string, netip.Addr) (bool, err
 }
 
 // find returns the connections that go to an endpoint.
-func (s *stage) find(f family, to netip.AddrPort) (all []End) {
+func (s *stage) find(f family, to netip.AddrPort) (all []conntrack.Entry) {
 	s.t.Helper()
 	err := s.node.Do(func() error {
 		flows := conntrack.New(conntrack.Config{Log: slog.New(slog.DiscardHandler)})
@@ -183,11 +184,11 @@ func (s *stage) find(f family, to netip.AddrPort) (all []End) {
 		if f.is4 {
 			any = netip.AddrPortFrom(netip.IPv4Unspecified(), 30080)
 		}
-		found, err := flows.Find(s.t.Context(), []conntrack.Flow{
+		found, err := flows.Find(s.t.Context(), []flow.Flow{
 			{Proto: service.TCP, Frontend: f.vip, Endpoint: to}, {Proto: service.TCP, Frontend: any, Endpoint: to},
 		})
-		for _, e := range found {
-			all = append(all, End{Entry: e})
+		for _, m := range found {
+			all = append(all, m.Entry)
 		}
 		return err
 	})

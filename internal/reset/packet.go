@@ -23,7 +23,7 @@ const (
 )
 
 // segment returns an IP packet with a TCP segment without data. In a connection that
-// both ends believe in, a SYN makes no sense, nor does an ACK with a number that is far
+// both ends have established, a SYN is invalid, and so is an ACK with a number that is far
 // from the one expected.
 func segment(from, to netip.AddrPort, flags byte, seq uint32) []byte {
 	tcp := make([]byte, headerTCP)

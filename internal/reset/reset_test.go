@@ -1,24 +1,22 @@
 package reset
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fairway-net/fairway/internal/conntrack"
 	"github.com/fairway-net/fairway/internal/testnet"
 )
 
-// TestReset: whoever is connected to a pod that is gone reads a reset, wherever he is,
-// however he came and whichever mechanism brought him; whoever is connected to another
-// pod goes on.
+// TestReset: a client of a pod that is gone reads a reset, wherever it runs, whichever
+// address it used and whichever mechanism translated it; clients of another pod go on.
 func TestReset(t *testing.T) {
 	for mechanism, legacy := range map[string]bool{"nftables": false, "iptables": true} {
 		for name, is4 := range families {
@@ -46,7 +44,7 @@ func TestReset(t *testing.T) {
 				}
 				s.silence(s.a)
 				start := time.Now()
-				s.start(nil, nil).End(ends)
+				s.start(nil).Reset(ends)
 				for i, c := range end {
 					if err := c.Wait(patience); !errors.Is(err, unix.ECONNRESET) {
 						t.Errorf("%s, connection %d: %v, want a reset", everywhere[i/2].Name, i, err)
@@ -63,39 +61,39 @@ func TestReset(t *testing.T) {
 	}
 }
 
-// TestDeaf: a client that does not hear the first provocation hears the second.
-func TestDeaf(t *testing.T) {
+// TestFirstChallengeLost: a client that does not get the first challenge gets the second.
+func TestFirstChallengeLost(t *testing.T) {
 	s := newStage(t)
 	f := s.family(true)
 	s.lead(f, f.a)
 	c := s.dial(s.pod, f.vip, "a")
-	s.nft(s.pod, `table inet deaf {
+	s.nft(s.pod, `table inet lossy {
 		chain in { type filter hook prerouting priority -400; tcp flags & (syn | ack) == syn counter drop; }
 	}`)
 	s.silence(s.a)
-	s.start(nil, nil).End(s.find(f, f.a))
+	s.start(nil).Reset(s.find(f, f.a))
 	if err := c.Wait(patience); !errors.Is(err, unix.ECONNRESET) {
 		t.Errorf("%v, want a reset", err)
 	}
-	if !strings.Contains(s.run(s.pod, "", "nft", "list", "table", "inet", "deaf"), "packets 1 ") {
-		t.Error("the first provocation was not there to be missed")
+	if !strings.Contains(s.run(s.pod, "", "nft", "list", "table", "inet", "lossy"), "packets 1 ") {
+		t.Error("the first challenge was not sent")
 	}
 }
 
-// TestLate: a client that hears neither is reset when it sends.
+// TestLate: a client that gets neither challenge is reset when it sends.
 func TestLate(t *testing.T) {
 	s := newStage(t)
 	f := s.family(false)
 	s.lead(f, f.a)
 	c := s.dial(s.pod, f.vip, "a")
-	s.nft(s.pod, `table inet deaf {
+	s.nft(s.pod, `table inet lossy {
 		chain in { type filter hook prerouting priority -400; tcp flags & rst == 0 counter drop; }
 	}`)
 	s.silence(s.a)
-	r := s.start(nil, func(p *periods) { p.linger = time.Hour })
-	r.End(s.find(f, f.a))
-	s.eventually("both provocations", func() bool {
-		return strings.Contains(s.run(s.pod, "", "nft", "list", "table", "inet", "deaf"), "packets 2 ")
+	r := s.start(func(p *periods) { p.linger = time.Hour })
+	r.Reset(s.find(f, f.a))
+	s.eventually("both challenges", func() bool {
+		return strings.Contains(s.run(s.pod, "", "nft", "list", "table", "inet", "lossy"), "packets 2 ")
 	})
 	if got := c.Ask(patience); !errors.Is(got.Err, unix.ECONNRESET) {
 		t.Errorf("%v, want a reset", got)
@@ -111,7 +109,7 @@ func TestSamePort(t *testing.T) {
 	c := s.dial(s.Outside, f.vip, "a")
 	s.silence(s.a)
 	s.lead(f, f.b)
-	s.start(nil, func(p *periods) { p.lifetime = 10 * time.Second }).End(s.find(f, f.a))
+	s.start(func(p *periods) { p.lifetime = 10 * time.Second }).Reset(s.find(f, f.a))
 	if err := c.Wait(patience); !errors.Is(err, unix.ECONNRESET) {
 		t.Fatalf("%v, want a reset", err)
 	}
@@ -155,10 +153,10 @@ func TestNotConnected(t *testing.T) {
 		}
 		connected <- err
 	}()
-	var ends []End
+	var ends []conntrack.Entry
 	s.eventually("the client tries", func() bool { ends = s.find(f, f.a); return len(ends) == 1 })
 	s.lead(f, f.b)
-	s.start(nil, nil).End(ends)
+	s.start(nil).Reset(ends)
 	if err := <-connected; err != nil {
 		t.Error(err)
 	}
@@ -167,54 +165,18 @@ func TestNotConnected(t *testing.T) {
 	}
 }
 
-// TestDoubt: who is in doubt is ended only if nobody lives at the address, and kept as
-// long as nobody knows.
-func TestDoubt(t *testing.T) {
-	s := newStage(t)
-	f := s.family(true)
-	s.lead(f, f.a)
-	toA := s.dial(s.pod, f.vip, "a")
-	s.lead(f, f.b)
-	toB := s.dial(s.pod, f.vip, "b")
-	var asked atomic.Int32
-	var about atomic.Value
-	r := s.start(func(_ context.Context, namespace string, addr netip.Addr) (bool, error) {
-		about.Store(namespace)
-		if asked.Add(1) < 3 {
-			return false, errors.New("no answer")
-		}
-		return addr == f.b.Addr(), nil
-	}, func(p *periods) { p.askAgain = time.Millisecond })
-	s.silence(s.a)
-	ends := append(s.find(f, f.a), s.find(f, f.b)...)
-	for i := range ends {
-		ends[i].Doubt, ends[i].Namespace = true, "shop"
-	}
-	r.End(ends)
-	if err := toA.Wait(patience); !errors.Is(err, unix.ECONNRESET) {
-		t.Errorf("the endpoint is gone: %v, want a reset", err)
-	}
-	s.eventually("all questions", func() bool { return asked.Load() == 4 })
-	if got := toB.Ask(patience); got.By != "b" {
-		t.Errorf("the endpoint lives: %v", got)
-	}
-	if about.Load() != "shop" {
-		t.Errorf("asked about namespace %v", about.Load())
-	}
-}
-
 // TestNothingStays: rules go when they are needed no more, also those of an agent that
-// was killed, and doomed entries go by themselves.
+// was killed, and marked entries end by themselves.
 func TestNothingStays(t *testing.T) {
 	s := newStage(t)
 	f := s.family(true)
 	s.nft(s.node, "table inet "+tableName+" {\nchain left {\n}\n}")
-	r := s.start(nil, func(p *periods) { p.lifetime, p.again, p.linger = time.Second, 100*time.Millisecond, time.Second })
+	r := s.start(func(p *periods) { p.lifetime, p.again, p.linger = time.Second, 100*time.Millisecond, time.Second })
 	s.eventually("what was left is gone", func() bool { return !s.rules() })
 	s.lead(f, f.a)
 	s.dial(s.pod, f.vip, "a")
 	s.silence(s.a)
-	r.End(s.find(f, f.a))
+	r.Reset(s.find(f, f.a))
 	s.eventually("the entry is gone", func() bool { return len(s.find(f, f.a)) == 0 })
 	s.eventually("the rules are gone", func() bool { return !s.rules() })
 }
@@ -250,7 +212,7 @@ func TestBothEnds(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		s.start(nil, nil).End(s.find(f, f.a))
+		s.start(nil).Reset(s.find(f, f.a))
 		if err := c.Wait(patience); !errors.Is(err, unix.ECONNRESET) {
 			t.Errorf("%s: the client: %v, want a reset", name, err)
 		}

@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/fairway-net/fairway/internal/flow"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -57,7 +58,7 @@ func BenchmarkHuge(b *testing.B) {
 		if len(service.Diff(last, next)) != 1 {
 			b.Fatal("nothing changed")
 		}
-		if flows := service.Stale(last, next); len(flows) != i%2 {
+		if flows := flow.Stale(last, next); len(flows) != i%2 {
 			b.Fatal(flows)
 		}
 		last = next

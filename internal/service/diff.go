@@ -1,6 +1,9 @@
 package service
 
-import "slices"
+import (
+	"iter"
+	"slices"
+)
 
 // A Change is a Frontend that differs between two Tables. Old is nil for one that
 // was added, New for one that was removed.
@@ -27,6 +30,19 @@ func Diff(from, to *Table) []Change {
 	}
 	slices.SortFunc(out, func(a, b Change) int { return a.Key().Compare(b.Key()) })
 	return out
+}
+
+// Touched yields the frontends of all Services that were compiled anew between two Tables,
+// in no particular order. Unlike Diff it has those that Equal calls equal as well: what
+// they retain may differ, which no datapath needs to know. Its cost is that of Diff.
+func Touched(from, to *Table) iter.Seq[Change] {
+	return func(yield func(Change) bool) {
+		for _, c := range changed(from, to) {
+			if !yield(*c) {
+				return
+			}
+		}
+	}
 }
 
 // changed returns the frontends of all entries that are not the same in both tables.

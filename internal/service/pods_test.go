@@ -89,3 +89,42 @@ func TestEntryPod(t *testing.T) {
 		t.Errorf("no Service: %v", ref)
 	}
 }
+
+// A Service whose endpoints are all in its routes pays nothing for those that are not.
+func TestRetained(t *testing.T) {
+	svc := &service.Service{
+		Name: service.Name{Namespace: "ns", Name: "dns"}, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")},
+		Ports: []service.Port{{Name: "dns", Proto: service.UDP, Port: 53, NodePort: 30053}, {Name: "tcp", Proto: service.TCP, Port: 53, NodePort: 30053}},
+	}
+	frontends := func(eps ...service.SliceEndpoint) []*service.Frontend {
+		slice := &service.Slice{Name: svc.Name, Service: svc.Name, Endpoints: eps, Ports: []service.SlicePort{
+			{Name: "dns", Proto: service.UDP, Port: 5353}, {Name: "tcp", Proto: service.TCP, Port: 5353},
+		}}
+		all := service.Compile(svc, []*service.Slice{slice}, service.Node{Name: "n"}).Frontends
+		if len(all) != 4 {
+			t.Fatalf("%d frontends, want 4", len(all))
+		}
+		return all
+	}
+	one := service.SliceEndpoint{Addr: netip.MustParseAddr("10.244.1.1"), Ready: true, Serving: true}
+	two := service.SliceEndpoint{Addr: netip.MustParseAddr("10.244.1.2")}
+	for _, f := range frontends(one) {
+		if f.Retained != nil {
+			t.Errorf("%v: %v besides its routes", f.Key(), f.Retained)
+		}
+	}
+	for _, f := range frontends(one, two) {
+		want := "[]"
+		if f.Proto == service.TCP {
+			want = "[10.244.1.2:5353]"
+		}
+		if fmt.Sprint(f.Retained) != want {
+			t.Errorf("%v: %v besides its routes, want %v", f.Key(), f.Retained, want)
+		}
+		for _, a := range append(f.FlowEndpoints(), netip.MustParseAddrPort("10.244.1.3:5353")) {
+			if want := a.Addr() == one.Addr || f.Proto == service.TCP && a.Addr() == two.Addr; f.KeepsFlowsTo(a) != want {
+				t.Errorf("%v: flows to %v may go on: %v, want %v", f.Key(), a, !want, want)
+			}
+		}
+	}
+}

@@ -11,6 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/flow"
 	"github.com/fairway-net/fairway/internal/scenario"
 	"github.com/fairway-net/fairway/internal/service"
 	"github.com/fairway-net/fairway/internal/testnet"
@@ -26,7 +27,7 @@ type rig struct {
 	peer  *testnet.Host
 	hosts map[netip.Addr]*testnet.Host
 	dp    datapath.Datapath
-	flows map[service.Flow]bool // UDP flows that clients may ever have had
+	flows map[flow.Flow]bool // UDP flows that clients may ever have had
 }
 
 // newRig builds the network, with a server on each endpoint: also on those that no
@@ -124,7 +125,7 @@ func (r *rig) syncStats(want *service.Table) (stats datapath.Stats, err error) {
 // note notes the flows that clients may have from now on.
 func (r *rig) note(t *service.Table) {
 	if r.flows == nil {
-		r.flows = map[service.Flow]bool{}
+		r.flows = map[flow.Flow]bool{}
 	}
 	for f := range t.Frontends() {
 		if f.Proto != service.UDP {
@@ -132,7 +133,7 @@ func (r *rig) note(t *service.Table) {
 		}
 		for _, route := range [...]*service.Route{f.Internal, f.External} {
 			for _, e := range route.Endpoints {
-				r.flows[service.Flow{Proto: service.UDP, Frontend: f.Addr, Endpoint: e.Addr}] = true
+				r.flows[flow.Flow{Proto: service.UDP, Frontend: f.Addr, Endpoint: e.Addr}] = true
 			}
 		}
 	}

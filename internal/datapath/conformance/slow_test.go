@@ -15,6 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/flow"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -36,8 +37,10 @@ func (s *slow) Probe(context.Context) error { return nil }
 func (s *slow) Counts(context.Context) (map[service.PortName]datapath.Count, error) {
 	return nil, nil
 }
-func (s *slow) EndFlows(context.Context, []service.Flow) (int, error) { return 0, nil }
-func (s *slow) Drain(ctx context.Context) (bool, error)               { return true, s.Cleanup(ctx) }
+func (s *slow) EndFlows(context.Context, []flow.Flow) (flow.Result, error) {
+	return flow.Result{}, nil
+}
+func (s *slow) Drain(ctx context.Context) (bool, error) { return true, s.Cleanup(ctx) }
 func (s *slow) Adopt(ctx context.Context) (datapath.Adopted, error) {
 	held, err := s.read(ctx)
 	return datapath.Adopted{Table: held, Found: err == nil && held.Settings.NodePorts != nil}, err

@@ -32,6 +32,7 @@ import (
 	"time"
 
 	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/flow"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -130,7 +131,9 @@ func (d *Datapath) Counts(ctx context.Context) (map[service.PortName]datapath.Co
 }
 
 // EndFlows implements datapath.Datapath: conntrack carries all flows.
-func (d *Datapath) EndFlows(context.Context, []service.Flow) (int, error) { return 0, nil }
+func (d *Datapath) EndFlows(context.Context, []flow.Flow) (flow.Result, error) {
+	return flow.Result{}, nil
+}
 
 // Drain implements datapath.Datapath: conntrack and the other mode's NAT rules are all that
 // established connections need.

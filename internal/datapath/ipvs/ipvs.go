@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/flow"
 	"github.com/fairway-net/fairway/internal/nft"
 	"github.com/fairway-net/fairway/internal/service"
 )
@@ -276,7 +277,9 @@ func (d *Datapath) note(r *rendering) {
 }
 
 // EndFlows implements datapath.Datapath: conntrack carries all flows.
-func (d *Datapath) EndFlows(context.Context, []service.Flow) (int, error) { return 0, nil }
+func (d *Datapath) EndFlows(context.Context, []flow.Flow) (flow.Result, error) {
+	return flow.Result{}, nil
+}
 
 // Drain implements datapath.Datapath: conntrack and the other mode's NAT rules are all that
 // established connections need.

@@ -27,6 +27,7 @@ import (
 	"time"
 
 	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/flow"
 	"github.com/fairway-net/fairway/internal/nft"
 	"github.com/fairway-net/fairway/internal/service"
 )
@@ -118,7 +119,9 @@ func (d *Datapath) FailWrites(f func() error) { d.kernel.FailWrites(f) }
 func (d *Datapath) Probe(ctx context.Context) error { return d.kernel.Probe(ctx) }
 
 // EndFlows implements datapath.Datapath: conntrack carries all flows.
-func (d *Datapath) EndFlows(context.Context, []service.Flow) (int, error) { return 0, nil }
+func (d *Datapath) EndFlows(context.Context, []flow.Flow) (flow.Result, error) {
+	return flow.Result{}, nil
+}
 
 // Drain implements datapath.Datapath: conntrack and the other mode's NAT rules are all that
 // established connections need.

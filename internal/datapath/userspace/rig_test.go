@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/flow"
 	"github.com/fairway-net/fairway/internal/service"
 	"github.com/fairway-net/fairway/internal/testnet"
 )
@@ -119,11 +120,23 @@ func (r *rig) drain() (done bool) {
 	return done
 }
 
-func (r *rig) cut(flows ...service.Flow) int {
+// endFlows returns how many flows ended. Of unconfirmed ones none may.
+func (r *rig) endFlows(flows ...flow.Flow) int {
 	r.t.Helper()
-	n, err := r.dp.EndFlows(context.Background(), flows)
+	for i := range flows {
+		flows[i].Unconfirmed = true
+	}
+	unconfirmed, err := r.dp.EndFlows(context.Background(), flows)
 	must(r.t, err)
-	return n
+	for i := range flows {
+		flows[i].Unconfirmed = false
+	}
+	result, err := r.dp.EndFlows(context.Background(), flows)
+	must(r.t, err)
+	if unconfirmed.Ended != 0 || (len(unconfirmed.Unconfirmed) > 0) != (result.Ended > 0) || len(result.Unconfirmed) > 0 {
+		r.t.Errorf("unconfirmed: %+v, then %+v", unconfirmed, result)
+	}
+	return result.Ended
 }
 
 // listen opens a listener in a pod.

@@ -26,7 +26,7 @@ func start(first uint16) (*proxy, error) {
 	p := &proxy{
 		place: where, ctx: ctx, cancel: cancel,
 		fronts: map[service.Key]*front{}, targets: map[targetKey]*target{}, tallies: map[service.PortName]*tally{},
-		flows: flows{all: map[flowKey]*flow{}, answers: map[netip.AddrPort]*answers{}},
+		flows: flows{all: map[flowKey]*udpFlow{}, answers: map[netip.AddrPort]*answers{}},
 	}
 	p.flows.oneWay, p.flows.answered = idleTimes()
 	for try := range maxTries {

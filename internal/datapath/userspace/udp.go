@@ -47,11 +47,11 @@ func idleTimes() (oneWay, answered time.Duration) {
 // A flowKey identifies a flow: who called whom.
 type flowKey struct{ client, dest netip.AddrPort }
 
-// A flow is a UDP client's conversation with an endpoint.
+// A udpFlow is a UDP client's conversation with an endpoint.
 //
 //	client ─→ listener ─→ endpoint's socket (one a flow) ─→ endpoint
 //	client ←─ answers (one socket a called address) ←────── endpoint
-type flow struct {
+type udpFlow struct {
 	*proxy
 	key      flowKey
 	front    *front
@@ -78,7 +78,7 @@ const maxFirst = 4 << 10
 // flows are those that are open, and the sockets that answer for them.
 type flows struct {
 	mu      sync.Mutex
-	all     map[flowKey]*flow
+	all     map[flowKey]*udpFlow
 	answers map[netip.AddrPort]*answers
 	// oneWay and answered are how long a flow may be silent.
 	oneWay, answered time.Duration
@@ -134,7 +134,7 @@ func original(oob []byte) (netip.AddrPort, bool) {
 }
 
 // flow returns the flow of a datagram, a new one if there is none. Nil: nobody takes it.
-func (p *proxy) flow(k flowKey, s scope) *flow {
+func (p *proxy) flow(k flowKey, s scope) *udpFlow {
 	p.flows.mu.Lock()
 	f, n := p.flows.all[k], len(p.flows.all)
 	p.flows.mu.Unlock()
@@ -145,7 +145,7 @@ func (p *proxy) flow(k flowKey, s scope) *flow {
 	if to == nil {
 		return nil
 	}
-	f = &flow{proxy: p, key: k, front: to, scope: s, began: time.Now()}
+	f = &udpFlow{proxy: p, key: k, front: to, scope: s, began: time.Now()}
 	if f.decision, f.pool = to.decide(s, k.client.Addr()); f.decision.Action != service.Forward {
 		return nil
 	}
@@ -190,7 +190,7 @@ func (p *proxy) answer(at netip.AddrPort) (*answers, error) {
 
 // noAnswer is the end of a flow's use of the socket that answers: with the last flow it
 // goes, lest it swallow what the node should refuse.
-func (p *proxy) noAnswer(f *flow) {
+func (p *proxy) noAnswer(f *udpFlow) {
 	p.flows.mu.Lock()
 	defer p.flows.mu.Unlock()
 	if f.answers.flows--; f.answers.flows == 0 {
@@ -200,7 +200,7 @@ func (p *proxy) noAnswer(f *flow) {
 }
 
 // next turns to the next endpoint; false if there is none, or the flow has ended.
-func (f *flow) next() bool {
+func (f *udpFlow) next() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.leave()
@@ -235,7 +235,7 @@ func (f *flow) next() bool {
 }
 
 // leave ends what there is with an endpoint. The caller holds mu.
-func (f *flow) leave() {
+func (f *udpFlow) leave() {
 	if f.socket == nil {
 		return
 	}
@@ -246,7 +246,7 @@ func (f *flow) leave() {
 }
 
 // forward sends a client's datagram to the endpoint.
-func (f *flow) forward(b []byte) {
+func (f *udpFlow) forward(b []byte) {
 	f.touch()
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -263,10 +263,10 @@ func (f *flow) forward(b []byte) {
 	f.front.tally.bytes.Add(uint64(len(b)))
 }
 
-func (f *flow) touch() { f.last.Store(int64(time.Since(f.began))) }
+func (f *udpFlow) touch() { f.last.Store(int64(time.Since(f.began))) }
 
 // idle returns how much longer the flow may be silent.
-func (f *flow) idle() time.Duration {
+func (f *udpFlow) idle() time.Duration {
 	f.mu.Lock()
 	lasts := f.flows.oneWay
 	if f.answered {
@@ -277,7 +277,7 @@ func (f *flow) idle() time.Duration {
 }
 
 // run carries the answers, until nobody has said anything for long.
-func (f *flow) run() {
+func (f *udpFlow) run() {
 	defer f.close()
 	f.touch()
 	for f.carry() {
@@ -297,7 +297,7 @@ func (f *flow) run() {
 
 // carry passes on what one endpoint says. It returns true if the endpoint refused before
 // it said anything, so that another may be asked.
-func (f *flow) carry() (refused bool) {
+func (f *udpFlow) carry() (refused bool) {
 	f.mu.Lock()
 	c := f.socket
 	f.mu.Unlock()
@@ -336,20 +336,20 @@ func (f *flow) carry() (refused bool) {
 	}
 }
 
-func (f *flow) heard() bool {
+func (f *udpFlow) heard() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.answered || len(f.first) == 0
 }
 
-func (f *flow) hear() {
+func (f *udpFlow) hear() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.answered, f.first = true, nil
 }
 
 // end makes run end.
-func (f *flow) end() {
+func (f *udpFlow) end() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.ended = true
@@ -358,14 +358,14 @@ func (f *flow) end() {
 	}
 }
 
-func (f *flow) gone() bool {
+func (f *udpFlow) gone() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.ended
 }
 
 // close takes the flow out of the books.
-func (f *flow) close() {
+func (f *udpFlow) close() {
 	f.mu.Lock()
 	f.ended = true
 	f.leave()

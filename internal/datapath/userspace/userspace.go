@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/flow"
 	"github.com/fairway-net/fairway/internal/nft"
 	"github.com/fairway-net/fairway/internal/service"
 )
@@ -331,17 +332,22 @@ func (d *Datapath) Adopt(ctx context.Context) (datapath.Adopted, error) {
 }
 
 // EndFlows implements datapath.Datapath.
-func (d *Datapath) EndFlows(_ context.Context, flows []service.Flow) (int, error) {
+func (d *Datapath) EndFlows(_ context.Context, flows []flow.Flow) (result flow.Result, err error) {
 	if d.proxy == nil {
-		return 0, nil
+		return result, nil
 	}
-	n := 0
 	for _, f := range flows {
 		all := d.proxy.sessions.of(service.Key{Addr: f.Frontend, Proto: f.Proto}, f.Endpoint)
-		end(all)
-		n += len(all)
+		switch {
+		case len(all) == 0:
+		case f.Unconfirmed:
+			result.Unconfirmed = append(result.Unconfirmed, f)
+		default:
+			end(all)
+			result.Ended += len(all)
+		}
 	}
-	return n, nil
+	return result, nil
 }
 
 // Counts implements datapath.Datapath.

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fairway-net/fairway/internal/datapath/userspace"
+	"github.com/fairway-net/fairway/internal/flow"
 	"github.com/fairway-net/fairway/internal/service"
 	"github.com/fairway-net/fairway/internal/testnet"
 )
@@ -249,10 +250,10 @@ func TestCut(t *testing.T) {
 			t.Fatalf("%s: round robin gave two clients %v", network, conns)
 		}
 		any := netip.AddrPortFrom(netip.IPv4Unspecified(), nodePort.Port())
-		if n := r.cut(service.Flow{Proto: proto, Frontend: vip, Endpoint: r.at(0)}); n != 0 {
+		if n := r.endFlows(flow.Flow{Proto: proto, Frontend: vip, Endpoint: r.at(0)}); n != 0 {
 			t.Errorf("%s: cut %d of a frontend that nobody called", network, n)
 		}
-		if n := r.cut(service.Flow{Proto: proto, Frontend: any, Endpoint: r.at(0)}); n != 1 {
+		if n := r.endFlows(flow.Flow{Proto: proto, Frontend: any, Endpoint: r.at(0)}); n != 1 {
 			t.Errorf("%s: cut %d, want 1", network, n)
 		}
 		r.sync(r.service(proto, 1))
@@ -353,7 +354,7 @@ func TestRelease(t *testing.T) {
 	}
 	// Flows have no end but silence.
 	any := netip.AddrPortFrom(netip.IPv4Unspecified(), nodePort.Port())
-	r.cut(service.Flow{Proto: service.UDP, Frontend: vip, Endpoint: r.at(0)}, service.Flow{Proto: service.UDP, Frontend: any, Endpoint: r.at(0)})
+	r.endFlows(flow.Flow{Proto: service.UDP, Frontend: vip, Endpoint: r.at(0)}, flow.Flow{Proto: service.UDP, Frontend: any, Endpoint: r.at(0)})
 	eventually(t, "the release is done", r.drain)
 	if after := r.nft("list", "ruleset"); after != before {
 		t.Errorf("it left\n%s", after)

@@ -1,4 +1,4 @@
-package main
+package flow_test
 
 import (
 	"context"
@@ -13,15 +13,26 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 
+	"github.com/fairway-net/fairway/internal/conntrack"
 	"github.com/fairway-net/fairway/internal/datapath/nftables"
+	"github.com/fairway-net/fairway/internal/flow"
 	"github.com/fairway-net/fairway/internal/health"
 	"github.com/fairway-net/fairway/internal/proxy"
+	"github.com/fairway-net/fairway/internal/reset"
 	"github.com/fairway-net/fairway/internal/service"
 	"github.com/fairway-net/fairway/internal/testnet"
 )
 
+func TestMain(m *testing.M) { testnet.Main(m) }
+
 // patience is for what must come. It is long: a loaded machine is no failure.
 const patience = 30 * time.Second
+
+// An endpoint is one of the Service, and its pod's name.
+type endpoint struct {
+	service.SliceEndpoint
+	pod string
+}
 
 // cluster is an API with one Service, and who lives in it.
 type cluster struct {
@@ -29,10 +40,12 @@ type cluster struct {
 
 	mu        sync.Mutex
 	service   *service.Service
-	endpoints []service.SliceEndpoint
+	endpoints []endpoint
 	changed   bool
 	alive     map[netip.Addr]bool
+	hangs     map[string]bool // pods about which the API server never answers
 	asked     atomic.Int32
+	hanging   atomic.Int32 // questions without an answer
 }
 
 func (c *cluster) Synced() <-chan struct{}              { return c.synced }
@@ -60,13 +73,16 @@ func (c *cluster) Slices(n service.Name) []*service.Slice {
 	defer c.mu.Unlock()
 	four := &service.Slice{Name: service.Name{Namespace: n.Namespace, Name: "four"}, Service: n, Ports: slicePorts()}
 	six := &service.Slice{Name: service.Name{Namespace: n.Namespace, Name: "six"}, Service: n, Ports: slicePorts()}
+	names := map[*service.Slice][]string{}
 	for _, e := range c.endpoints {
+		s := six
 		if e.Addr.Is4() {
-			four.Endpoints = append(four.Endpoints, e)
-		} else {
-			six.Endpoints = append(six.Endpoints, e)
+			s = four
 		}
+		s.Endpoints = append(s.Endpoints, e.SliceEndpoint)
+		names[s] = append(names[s], e.pod)
 	}
+	four.Pods, six.Pods = service.PackPodNames(names[four]), service.PackPodNames(names[six])
 	return []*service.Slice{four, six}
 }
 
@@ -74,12 +90,19 @@ func slicePorts() []service.SlicePort {
 	return []service.SlicePort{{Name: "tcp", Proto: service.TCP, Port: 8080}, {Name: "udp", Proto: service.UDP, Port: 8080}}
 }
 
-// Alive is the API server's answer.
-func (c *cluster) Alive(_ context.Context, namespace string, addr netip.Addr) (bool, error) {
+// Pod implements flow.PodLookup: it is the API server's answer.
+func (c *cluster) Pod(ctx context.Context, namespace, name string, addr netip.Addr) (exists, terminating bool, err error) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	defer c.asked.Add(1)
-	return namespace == c.service.Name.Namespace && c.alive[addr], nil
+	hangs := c.hangs[name]
+	exists = namespace == c.service.Name.Namespace && c.alive[addr]
+	c.mu.Unlock()
+	c.asked.Add(1)
+	if hangs {
+		c.hanging.Add(1)
+		<-ctx.Done()
+		return false, false, ctx.Err()
+	}
+	return exists, false, nil
 }
 
 // change changes something, and says so.
@@ -113,7 +136,7 @@ func newStage(t *testing.T, closing service.TerminationPolicy) *stage {
 	s.a, s.b, s.pod = s.Pod(s.node, "a", both(5)...), s.Pod(s.node, "b", both(6)...), s.Pod(s.node, "pod", both(7)...)
 	s.vips = map[bool]netip.Addr{true: netip.MustParseAddr("10.96.0.10"), false: netip.MustParseAddr("fd00:96::10")}
 	s.api = &cluster{
-		synced: make(chan struct{}), dirty: make(chan struct{}, 1), alive: map[netip.Addr]bool{},
+		synced: make(chan struct{}), dirty: make(chan struct{}, 1), alive: map[netip.Addr]bool{}, hangs: map[string]bool{},
 		service: &service.Service{
 			Name: service.Name{Namespace: "shop", Name: "web"}, ClusterIPs: []netip.Addr{s.vips[true], s.vips[false]}, Termination: closing,
 			Ports: []service.Port{
@@ -145,7 +168,7 @@ func (s *stage) endpoints(a, b *service.SliceEndpoint) {
 		for h, e := range map[*testnet.Host]*service.SliceEndpoint{s.a: a, s.b: b} {
 			for _, addr := range h.Addrs {
 				if e != nil {
-					one := *e
+					one := endpoint{*e, h.Name}
 					one.Addr = addr
 					s.api.endpoints = append(s.api.endpoints, one)
 				}
@@ -166,28 +189,31 @@ func (s *stage) start(ends bool) (stop func()) {
 		Pods:      []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:244::/64")},
 		NodePorts: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")},
 	}
-	f := newFlows(log, s.api.Alive, dp, func() service.Settings { return settings })
+	resets := reset.New(reset.Config{Log: log, Flows: conntrack.New(conntrack.Config{Log: log})})
+	table := conntrack.New(conntrack.Config{Log: log, NodePort: settings.ServesNodePorts})
+	flows := flow.New(flow.Config{Log: log, Pods: s.api, Enders: []flow.Ender{conntrack.NewEnder(log, table, resets.Reset)}})
 	cfg := proxy.Config{
 		Log: log, Source: s.api, Datapath: dp, Health: health.NewState(time.Minute),
 		View:    func() service.Node { return service.Node{Name: "node", Settings: settings} },
 		Metrics: proxy.NewMetrics(proxy.MetricsConfig{Registry: prometheus.NewRegistry(), Mode: "nftables"}),
 	}
 	if ends {
-		cfg.Forget, cfg.Review = f.Forget, f.Review
+		cfg.Flows = flows
 	}
 	loop := proxy.New(cfg)
 	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 2)
+	done := make(chan error, 3)
 	go func() { done <- s.node.Do(func() error { return loop.Run(ctx) }) }()
-	go func() { done <- s.node.Do(func() error { return f.resets.Run(ctx) }) }()
+	go func() { done <- s.node.Do(func() error { return resets.Run(ctx) }) }()
+	go func() { done <- flows.Run(ctx) }()
 	var once sync.Once
 	stop = func() {
 		once.Do(func() {
 			cancel()
-			if err := errors.Join(<-done, <-done); err != nil {
+			if err := errors.Join(<-done, <-done, <-done); err != nil {
 				s.t.Error(err)
 			}
-			f.close()
+			table.Close()
 			dp.Close()
 		})
 	}
@@ -278,7 +304,8 @@ func TestConnectionsEnd(t *testing.T) {
 				s.goes(udp, "b") // and the walk
 			}
 			if c.alive && c.closing == service.TerminateGone {
-				s.eventually("the API server was asked", func() bool { return s.api.asked.Load() == 2 })
+				// Twice about each address: an answer may be of a moment ago.
+				s.eventually("the API server was asked", func() bool { return s.api.asked.Load() == 4 })
 			}
 			for _, conn := range all {
 				if got := conn.Ask(patience); got.By != "a" {
@@ -350,5 +377,27 @@ func TestUDP(t *testing.T) {
 	s.api.change(func() { s.api.service.Ports = s.api.service.Ports[:1] }) // both addresses of UDP are gone
 	for _, c := range all {
 		s.eventually("nobody answers", func() bool { return c.Ask(time.Second).Outcome != testnet.Answered })
+	}
+}
+
+// TestUnansweredQuestion: a pod about which the API server does not answer delays no other's
+// reset.
+func TestUnansweredQuestion(t *testing.T) {
+	s := newStage(t, service.TerminateGone)
+	yes := ready(true)
+	s.api.hangs["a"] = true
+	s.endpoints(&yes, nil)
+	s.start(true)
+	to := netip.AddrPortFrom(s.vips[true], 80)
+	toA := s.dial(s.pod, "tcp", to, "a")
+	s.endpoints(nil, &yes)
+	s.eventually("the question about a", func() bool { return s.api.hanging.Load() > 0 })
+	toB := s.dial(s.pod, "tcp", to, "b")
+	s.endpoints(nil, nil)
+	if err := toB.Wait(patience); !errors.Is(err, unix.ECONNRESET) {
+		t.Errorf("b is gone: %v, want a reset", err)
+	}
+	if got := toA.Ask(patience); got.By != "a" {
+		t.Errorf("nobody knows whether a is gone: %v, want the connection to go on", got)
 	}
 }

@@ -1,4 +1,4 @@
-package service_test
+package flow_test
 
 import (
 	"fmt"
@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fairway-net/fairway/internal/flow"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -44,8 +45,8 @@ func pod(last byte, ready, serving, terminating bool) service.SliceEndpoint {
 }
 
 // flowsOf writes flows of one protocol as "vip>1" and "node>2": frontend and the last
-// number of the endpoint, "?" for a doubt, "!" for addresses no longer served.
-func flowsOf(flows []service.Flow, proto service.Proto) string {
+// number of the endpoint, "?" for an unconfirmed one, "!" for addresses no longer served.
+func flowsOf(flows []flow.Flow, proto service.Proto) string {
 	var out []string
 	for _, f := range flows {
 		if f.Proto != proto {
@@ -57,10 +58,10 @@ func flowsOf(flows []service.Flow, proto service.Proto) string {
 		if f.Endpoint.IsValid() {
 			text += fmt.Sprint(f.Endpoint.Addr().As4()[3])
 		}
-		if f.Doubt {
+		if f.Unconfirmed {
 			text += "?"
 		}
-		if f.Unserved {
+		if f.OnlyUnserved {
 			text += "!"
 		}
 		if f.Namespace != "ns" {
@@ -89,9 +90,13 @@ func TestStale(t *testing.T) {
 		"one is gone":                   {tableOf(dns(), one, two), tableOf(dns(), two), "node>1 vip>1", "node>1? vip>1?"},
 		"one is not ready":              {tableOf(dns(), one, two), tableOf(dns(), pod(1, false, true, false), two), "", ""},
 		"one drains":                    {tableOf(dns(), one, two), tableOf(dns(), pod(1, false, true, true), two), "", ""},
-		"one that drained is gone":      {tableOf(dns(), pod(1, false, true, true), two), tableOf(dns(), two), "node>1 vip>1", "node>1? vip>1?"},
+		"one that drained is gone":      {tableOf(dns(), pod(1, false, true, true), two), tableOf(dns(), two), "node>1 vip>1", "node>1 vip>1"},
+		"one that drained, and another": {tableOf(dns(), pod(1, false, true, true), two), tableOf(dns()), "node>1 node>2 vip>1 vip>2", "node>1? node>2? vip>1? vip>2?"},
+		"two that drained are gone":     {tableOf(dns(), pod(1, false, true, true), pod(2, false, true, true)), tableOf(dns()), "node>1 node>2 vip>1 vip>2", "node>1 node>2 vip>1 vip>2"},
+		"one drained, all is deleted":   {tableOf(dns(), pod(1, false, true, true)), empty, "node>1 vip>1", "node>1? vip>1?"},
 		"one serves no more":            {tableOf(dns(), one, two), tableOf(dns(), pod(1, false, false, true), two), "node>1 vip>1", ""},
-		"who did not serve is gone":     {tableOf(dns(), pod(1, false, false, true), two), tableOf(dns(), two), "", "node>1? vip>1?"},
+		"one that stopped is gone":      {tableOf(dns(), pod(1, false, false, true), two), tableOf(dns(), two), "", "node>1 vip>1"},
+		"one that never served is gone": {tableOf(dns(), pod(1, false, false, false), two), tableOf(dns(), two), "", "node>1? vip>1?"},
 		"scaled to zero":                {tableOf(dns(), one), tableOf(dns()), "node>1 vip>1", "node>1? vip>1?"},
 		"scaled to zero, of two":        {tableOf(dns(), one, two), tableOf(dns()), "node>1 node>2 vip>1 vip>2", "node>1? node>2? vip>1? vip>2?"},
 		"from zero":                     {tableOf(dns()), tableOf(dns(), one), "node> vip>", ""},
@@ -118,11 +123,11 @@ func TestStale(t *testing.T) {
 		"read back, and nothing is new": {readBack(tableOf(dns(), one, pod(2, false, true, true))), tableOf(dns(), one, pod(2, false, true, true)), "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			flows := service.Stale(test.from, test.to)
+			flows := flow.Stale(test.from, test.to)
 			if udp, tcp := flowsOf(flows, service.UDP), flowsOf(flows, service.TCP); udp != test.udp || tcp != test.tcp {
 				t.Errorf("UDP %q, want %q; TCP %q, want %q", udp, test.udp, tcp, test.tcp)
 			}
-			if !slices.IsSortedFunc(flows, func(a, b service.Flow) int { return a.Frontend.Compare(b.Frontend) }) {
+			if !slices.IsSortedFunc(flows, func(a, b flow.Flow) int { return a.Frontend.Compare(b.Frontend) }) {
 				t.Errorf("not sorted: %v", flows)
 			}
 		})
@@ -150,7 +155,7 @@ func TestStaleNewOwner(t *testing.T) {
 		slices.Collect(tableOf(elsewhere, pod(1, true, true, false)).Frontends()),
 		slices.Collect(tableOf(other, pod(2, true, true, false)).Frontends()),
 	)
-	flows := service.Stale(from, service.NewTable(service.Settings{}, all))
+	flows := flow.Stale(from, service.NewTable(service.Settings{}, all))
 	if udp, tcp := flowsOf(flows, service.UDP), flowsOf(flows, service.TCP); udp != "vip>1 new>" || tcp != "" {
 		t.Errorf("UDP %q, TCP %q", udp, tcp)
 	}
@@ -173,27 +178,8 @@ func TestStaleMoved(t *testing.T) {
 		"moved, and gone":    {tableWith(on("172.18.0.99/32"), dns(func(s *service.Service) { s.Ports[0].NodePort = 0 }), one, two), "node>1 node>2"},
 		"not moved":          {tableWith(on("172.18.0.11/32"), dns(), one, two), ""},
 	} {
-		if got := flowsOf(service.Stale(from, test.to), service.UDP); got != test.want {
+		if got := flowsOf(flow.Stale(from, test.to), service.UDP); got != test.want {
 			t.Errorf("%s: %q, want %q", name, got, test.want)
-		}
-	}
-}
-
-// A Service whose endpoints are all in its routes pays nothing for those that are not.
-func TestServingShared(t *testing.T) {
-	one, two := pod(1, true, true, false), pod(2, false, false, false)
-	for f := range tableOf(dns(), one).Frontends() {
-		if f.Retained != nil {
-			t.Errorf("%v: %v besides its routes", f.Key(), f.Retained)
-		}
-	}
-	for f := range tableOf(dns(), one, two).Frontends() {
-		want := "[]"
-		if f.Proto == service.TCP {
-			want = "[10.244.1.2:5353]"
-		}
-		if fmt.Sprint(f.Retained) != want {
-			t.Errorf("%v: %v besides its routes, want %v", f.Key(), f.Retained, want)
 		}
 	}
 }

@@ -1,15 +1,16 @@
-package service_test
+package flow_test
 
 import (
 	"fmt"
 	"net/netip"
 	"testing"
 
+	"github.com/fairway-net/fairway/internal/flow"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// TestReview: which flows a table allows, said of each by itself.
-func TestReview(t *testing.T) {
+// TestChecker: which flows a table allows, said of each by itself.
+func TestChecker(t *testing.T) {
 	name := service.Name{Namespace: "shop", Name: "dns"}
 	ap := netip.MustParseAddrPort
 	table := func(closing service.TerminationPolicy, endpoints ...service.SliceEndpoint) *service.Table {
@@ -29,7 +30,7 @@ func TestReview(t *testing.T) {
 		return service.SliceEndpoint{Addr: netip.AddrFrom4([4]byte{10, 244, 1, last}), Ready: ready, Serving: ready}
 	}
 	two := []service.SliceEndpoint{pod(1, true), pod(2, false)} // 2 is in the Service, and not ready
-	const right, wrong, doubt = "right", "wrong", "wrong if shop has no such pod"
+	const right, wrong, unconfirmed = "right", "wrong", "wrong if shop has no such pod"
 	for _, c := range []struct {
 		what     string
 		table    *service.Table
@@ -55,17 +56,17 @@ func TestReview(t *testing.T) {
 		{what: "TCP to an endpoint", proto: service.TCP, to: "10.96.0.10:53", by: "10.244.1.1:5353", want: right},
 		{what: "TCP to one that is not ready", proto: service.TCP, to: "10.96.0.10:53", by: "10.244.1.2:5353", want: right},
 		{what: "TCP to one that is not ready, which ends it", table: table(service.TerminateUnready, two...), proto: service.TCP, to: "10.96.0.10:53", by: "10.244.1.2:5353", want: wrong},
-		{what: "TCP to one that is not there", proto: service.TCP, to: "172.18.0.11:30053", by: "10.244.1.3:5353", want: doubt},
+		{what: "TCP to one that is not there", proto: service.TCP, to: "172.18.0.11:30053", by: "10.244.1.3:5353", want: unconfirmed},
 		{what: "TCP that never ends", table: table(service.TerminateNever, two...), proto: service.TCP, to: "10.96.0.10:53", by: "10.244.1.3:5353", want: right},
 		{what: "TCP untranslated", proto: service.TCP, to: "10.96.0.10:53", by: "10.96.0.10:53", want: right, endpoint: "none"},
 	} {
 		if c.table == nil {
 			c.table = table(service.TerminateGone, two...)
 		}
-		judge := c.table.Review(func(a netip.Addr) bool { return a == netip.MustParseAddr("172.18.0.11") })
-		got, is := judge.Wrong(service.Flow{Proto: c.proto, Frontend: ap(c.to), Endpoint: ap(c.by)})
+		local := func(a netip.Addr) bool { return a == netip.MustParseAddr("172.18.0.11") }
+		got, is := flow.NewChecker(c.table).Check(flow.Flow{Proto: c.proto, Frontend: ap(c.to), Endpoint: ap(c.by)}, local)
 		verdict := map[bool]string{true: wrong, false: right}[is]
-		if is && got.Doubt {
+		if is && got.Unconfirmed {
 			verdict = fmt.Sprintf("wrong if %s has no such pod", got.Namespace)
 		}
 		endpoint := ap(c.by)

@@ -1,0 +1,147 @@
+package flow
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// Stale returns the flows that the change from one table to another made wrong, sorted.
+//
+// A UDP flow is wrong when its endpoint does not even serve any more, or when the
+// frontend is gone; and a frontend that gets its first endpoints makes flows wrong that
+// passed untranslated before. A client that keeps its port would have its flow for ever.
+//
+// A TCP connection is wrong when its endpoint is no longer one that keeps connections
+// (Frontend.Termination); that its frontend is gone does it no harm while the Service has
+// the endpoint at another.
+//
+// Its cost is that of service.Diff.
+func Stale(from, to *service.Table) []Flow {
+	var flows []Flow
+	for c := range service.Touched(from, to) {
+		switch c.Key().Proto {
+		case service.UDP:
+			flows = staleUDP(flows, c)
+		case service.TCP:
+			flows = staleTCP(flows, c, from, to)
+		}
+	}
+	flows = append(flows, moved(from, to)...)
+	slices.SortFunc(flows, func(a, b Flow) int {
+		return cmp.Or(a.Frontend.Compare(b.Frontend), cmp.Compare(a.Proto, b.Proto), a.Endpoint.Compare(b.Endpoint))
+	})
+	return flows
+}
+
+func staleUDP(flows []Flow, c service.Change) []Flow {
+	f := Flow{Proto: service.UDP, Frontend: c.Key().Addr, Namespace: owner(c).Namespace}
+	if !c.Old.KeepsFlows() && c.New.KeepsFlows() {
+		flows = append(flows, f)
+	}
+	for _, a := range lost(c) {
+		f.Endpoint = a
+		flows = append(flows, f)
+	}
+	return flows
+}
+
+func staleTCP(flows []Flow, c service.Change, from, to *service.Table) []Flow {
+	policy, kept := termination(c, to)
+	if policy == service.TerminateNever {
+		return flows
+	}
+	ended := slices.DeleteFunc(lost(c), kept)
+	pods := make([]service.PodRef, len(ended))
+	entry := from.Entry(owner(c))
+	terminated := true
+	for i, a := range ended {
+		pods[i], _ = entry.Pod(a.Addr())
+		terminated = terminated && pods[i].Terminating
+	}
+	// A pod that was being deleted stays in the slices until its containers have ended. But
+	// where it left together with one that was not, labels or selectors may have changed.
+	gone := policy != service.TerminateGone || terminated && to.Entry(owner(c)) != nil
+	for i, a := range ended {
+		flows = append(flows, Flow{
+			Proto: service.TCP, Frontend: c.Key().Addr, Endpoint: a,
+			Unconfirmed: !gone, Namespace: owner(c).Namespace, Pod: pods[i].Name,
+		})
+	}
+	return flows
+}
+
+// owner returns the Service that had the frontend; the one that has it now if none had it.
+func owner(c service.Change) service.Name {
+	if c.Old != nil {
+		return c.Old.Service.Name
+	}
+	return c.New.Service.Name
+}
+
+// lost returns the endpoints that may not keep their flows any more, sorted.
+func lost(c service.Change) []netip.AddrPort {
+	if !c.Old.KeepsFlows() {
+		return nil
+	}
+	keep := c.New.FlowEndpoints()
+	return slices.DeleteFunc(c.Old.FlowEndpoints(), func(a netip.AddrPort) bool {
+		for len(keep) > 0 && keep[0].Compare(a) < 0 {
+			keep = keep[1:] // both are sorted
+		}
+		return len(keep) > 0 && keep[0] == a
+	})
+}
+
+// termination returns which connections the Service that had the frontend ends, and
+// whether it keeps those to an endpoint because it has the endpoint at another frontend.
+func termination(c service.Change, to *service.Table) (service.TerminationPolicy, func(netip.AddrPort) bool) {
+	none := func(netip.AddrPort) bool { return false }
+	if c.Old == nil {
+		return service.TerminateNever, none // there are no connections yet
+	}
+	e := to.Entry(c.Old.Service.Name)
+	if e == nil || len(e.Frontends) == 0 {
+		return c.Old.Termination, none
+	}
+	policy := e.Frontends[0].Termination // all have the same
+	if c.New != nil && c.New.Service.Name == e.Name {
+		return policy, none
+	}
+	return policy, func(a netip.AddrPort) bool {
+		return slices.ContainsFunc(e.Frontends, func(f *service.Frontend) bool {
+			return f.Proto == service.TCP && f.KeepsFlowsTo(a)
+		})
+	}
+}
+
+// moved returns the UDP flows that are wrong because NodePorts are served on other
+// addresses now.
+func moved(from, to *service.Table) []Flow {
+	if from.Settings.SameNodePorts(to.Settings) {
+		return nil
+	}
+	var flows []Flow
+	for f := range to.Frontends() {
+		if f.Proto != service.UDP || !f.NodePort() || !has(from, f) {
+			continue
+		}
+		flow := Flow{Proto: service.UDP, Frontend: f.Addr, Namespace: f.Service.Namespace}
+		if f.KeepsFlows() {
+			flows = append(flows, flow) // to an address on which it was not served before
+		}
+		for _, a := range f.FlowEndpoints() {
+			flow.Endpoint, flow.OnlyUnserved = a, true
+			flows = append(flows, flow)
+		}
+	}
+	return flows
+}
+
+// has reports whether the Service of f had a frontend with its key in the table.
+func has(t *service.Table, f *service.Frontend) bool {
+	e := t.Entry(f.Service.Name)
+	return e != nil && slices.ContainsFunc(e.Frontends, func(o *service.Frontend) bool { return o.Key() == f.Key() })
+}

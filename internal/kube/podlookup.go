@@ -1,0 +1,111 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"github.com/fairway-net/fairway/internal/oneline"
+)
+
+// A PodLookup asks the API server about single pods. Any goroutine may use it.
+type PodLookup struct {
+	Client kubernetes.Interface
+}
+
+const (
+	// fewPods are enough to see whether pods have a second address; manyPods are as many as
+	// one request should return.
+	fewPods, manyPods = 20, 500
+	// maxPages bounds how many pods are looked at one after the other.
+	maxPages = 8
+	// fromCache lets the API server answer from its watch cache: it does not read etcd, and
+	// the answer may be a moment old.
+	fromCache = "0"
+)
+
+// Pod reports whether the namespace has a pod of that name that has the address and whose
+// containers have not ended, and whether it is being deleted. An empty name stands for any
+// pod.
+//
+// A pod whose name is known costs one object from the API server's watch cache. That the
+// address is compared tells it from a later pod of the same name (of a StatefulSet).
+func (l PodLookup) Pod(ctx context.Context, namespace, name string, addr netip.Addr) (exists, terminating bool, err error) {
+	pods := l.Client.CoreV1().Pods(namespace)
+	var found *corev1.Pod
+	if name != "" {
+		found, err = podOfName(ctx, pods, name, addr)
+	} else {
+		found, err = podOfAddr(ctx, pods, addr)
+	}
+	if err != nil {
+		return false, false, fmt.Errorf("look for pod %q with address %v in namespace %s: %w", name, addr, namespace, oneline.Error(err))
+	}
+	return found != nil, found != nil && found.DeletionTimestamp != nil, nil
+}
+
+func podOfName(ctx context.Context, pods typedcorev1.PodInterface, name string, addr netip.Addr) (*corev1.Pod, error) {
+	p, err := pods.Get(ctx, name, metav1.GetOptions{ResourceVersion: fromCache})
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil || !lives(p, addr) {
+		return nil, err
+	}
+	return p, nil
+}
+
+// podOfAddr finds a pod by its address.
+//
+// The API server finds pods by the first address only. A second one, in a cluster of both
+// families, is looked for in the first few thousand pods of the namespace.
+func podOfAddr(ctx context.Context, pods typedcorev1.PodInterface, addr netip.Addr) (*corev1.Pod, error) {
+	first := func(all []corev1.Pod) *corev1.Pod {
+		if i := slices.IndexFunc(all, func(p corev1.Pod) bool { return lives(&p, addr) }); i >= 0 {
+			return &all[i]
+		}
+		return nil
+	}
+	byFirst, err := pods.List(ctx, metav1.ListOptions{FieldSelector: "status.podIP=" + addr.String(), ResourceVersion: fromCache})
+	if err != nil {
+		return nil, err
+	}
+	if p := first(byFirst.Items); p != nil {
+		return p, nil
+	}
+	options := metav1.ListOptions{Limit: fewPods}
+	for range maxPages {
+		page, err := pods.List(ctx, options)
+		if err != nil {
+			return nil, err
+		}
+		if p := first(page.Items); p != nil {
+			return p, nil
+		}
+		// Where pods have one address, it would have been found.
+		single := slices.ContainsFunc(page.Items, func(p corev1.Pod) bool { return len(p.Status.PodIPs) == 1 })
+		if options.Continue = page.Continue; options.Continue == "" || single {
+			return nil, nil
+		}
+		options.Limit = manyPods
+	}
+	return nil, fmt.Errorf("the namespace has more than %d pods", fewPods+(maxPages-1)*manyPods)
+}
+
+// lives reports whether a pod has the address and still needs it.
+func lives(p *corev1.Pod, addr netip.Addr) bool {
+	if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+		return false
+	}
+	return slices.ContainsFunc(p.Status.PodIPs, func(ip corev1.PodIP) bool {
+		a, err := parseAddr(ip.IP)
+		return err == nil && a == addr
+	})
+}

@@ -1,0 +1,84 @@
+package service
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+)
+
+// A TerminationPolicy says which TCP connections end because of what became of their endpoint.
+type TerminationPolicy uint8
+
+// The policies, as in the annotation fairway.net/close-connections.
+const (
+	// TerminateGone ends those to endpoints that have left the Service altogether: the pod is
+	// deleted, or its node. An endpoint that is only not ready keeps its connections.
+	TerminateGone TerminationPolicy = iota
+	// TerminateUnready ends those to endpoints that do not serve any more, for any reason.
+	TerminateUnready
+	// TerminateNever ends none.
+	TerminateNever
+	terminationCount
+)
+
+var terminationNames = [terminationCount]string{"gone", "unready", "never"}
+
+// String returns "gone", "unready" or "never".
+func (p TerminationPolicy) String() string { return terminationNames[p] }
+
+// ParseTerminationPolicy is the inverse of String.
+func ParseTerminationPolicy(s string) (TerminationPolicy, error) {
+	if i := slices.Index(terminationNames[:], s); i >= 0 {
+		return TerminationPolicy(i), nil
+	}
+	return TerminateGone, fmt.Errorf("%q is none of gone, unready, never", s)
+}
+
+// KeepsFlows reports whether f has any FlowEndpoints. f may be nil.
+func (f *Frontend) KeepsFlows() bool {
+	return f != nil && len(f.Retained)+len(f.Internal.Endpoints)+len(f.External.Endpoints) > 0
+}
+
+// FlowEndpoints returns the endpoints whose existing flows may go on: those of the routes,
+// which also get new flows, and those that are Retained. They are sorted; the list is the
+// caller's. f may be nil.
+func (f *Frontend) FlowEndpoints() []netip.AddrPort {
+	if f == nil {
+		return nil
+	}
+	all := make([]netip.AddrPort, 0, len(f.Retained)+len(f.Internal.Endpoints))
+	all = append(all, f.Retained...)
+	for _, e := range f.Internal.Endpoints {
+		all = append(all, e.Addr)
+	}
+	if f.External != f.Internal {
+		for _, e := range f.External.Endpoints {
+			all = append(all, e.Addr)
+		}
+	}
+	slices.SortFunc(all, netip.AddrPort.Compare)
+	return slices.Compact(all)
+}
+
+// KeepsFlowsTo reports whether a is one of the FlowEndpoints.
+func (f *Frontend) KeepsFlowsTo(a netip.AddrPort) bool {
+	if _, ok := slices.BinarySearchFunc(f.Retained, a, netip.AddrPort.Compare); ok {
+		return true
+	}
+	for _, r := range [...]*Route{f.Internal, f.External} {
+		_, ok := slices.BinarySearchFunc(r.Endpoints, a, func(e Endpoint, a netip.AddrPort) int { return e.Addr.Compare(a) })
+		if ok {
+			return true
+		}
+	}
+	return false
+}
+
+// ServesNodePorts reports whether NodePorts are served on an address, if it is one of
+// this node's.
+func (s Settings) ServesNodePorts(a netip.Addr) bool {
+	return !a.IsLoopback() && slices.ContainsFunc(s.NodePorts, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// SameNodePorts reports whether s and o serve NodePorts on the same addresses.
+func (s Settings) SameNodePorts(o Settings) bool { return samePrefixes(s.NodePorts, o.NodePorts) }
