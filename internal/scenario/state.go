@@ -1,6 +1,7 @@
 package scenario
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/fairway-net/fairway/internal/service"
@@ -71,6 +72,25 @@ func (s *State) removeSlice(n service.Name) {
 	})
 }
 
+// Each calls f for every Service as it is now, with its slices, until the first error.
+func (s *State) Each(f func(*service.Service, []*service.Slice, service.Node) error) error {
+	for n, svc := range s.services {
+		if err := f(svc, s.slicesOf(n), s.node); err != nil {
+			return fmt.Errorf("%v: %w", n, err)
+		}
+	}
+	return nil
+}
+
+func (s *State) slicesOf(n service.Name) (eps []*service.Slice) {
+	for _, o := range s.slices {
+		if o.Service == n {
+			eps = append(eps, o)
+		}
+	}
+	return eps
+}
+
 // Table makes the table of all events so far.
 func (s *State) Table() *service.Table {
 	for n := range s.dirty {
@@ -79,13 +99,7 @@ func (s *State) Table() *service.Table {
 			s.builder.Delete(n)
 			continue
 		}
-		var eps []*service.Slice
-		for _, o := range s.slices {
-			if o.Service == n {
-				eps = append(eps, o)
-			}
-		}
-		s.builder.Set(service.Compile(svc, eps, s.node))
+		s.builder.Set(service.Compile(svc, s.slicesOf(n), s.node))
 	}
 	clear(s.dirty)
 	return s.builder.Table(s.node.Settings)

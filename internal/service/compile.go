@@ -47,7 +47,7 @@ func Compile(svc *Service, eps []*Slice, node Node) *Entry {
 			continue
 		}
 		for _, ip := range c.families() {
-			c.port(port, ip, collect(eps, port, ip.Is4(), svc.Weighted, node.Name))
+			c.port(port, ip, collect(eps, port, ip.Is4(), svc.Weighted, node.Name, nil))
 		}
 	}
 	if svc.HealthCheckNodePort != 0 && svc.ExternalLocal {

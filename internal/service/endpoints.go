@@ -18,20 +18,25 @@ type candidate struct {
 //
 // Each slice is a sorted run, nearly always as it comes, so that merging them is all
 // that a Service with thousands of endpoints costs.
-func collect(eps []*Slice, p Port, is4, weighted bool, node string) []candidate {
+//
+// left is called with each endpoint that is no candidate, and why; nil: nothing is asked.
+func collect(eps []*Slice, p Port, is4, weighted bool, node string, left func(candidate, Exclusion)) []candidate {
 	var runs [][]candidate
 	for _, s := range eps {
 		port := s.port(p)
-		if port == 0 {
+		if port == 0 && left == nil {
 			continue
 		}
 		run := make([]candidate, 0, len(s.Endpoints))
 		for i := range s.Endpoints {
 			e := &s.Endpoints[i]
-			if !e.Addr.IsValid() || e.Addr.Is4() != is4 {
+			c := candidate{Endpoint{Addr: netip.AddrPortFrom(e.Addr, port), Local: e.Node != "" && e.Node == node}, e}
+			if why := e.noCandidate(port, is4); why != Used {
+				if left != nil {
+					left(c, why)
+				}
 				continue
 			}
-			c := candidate{Endpoint{Addr: netip.AddrPortFrom(e.Addr, port), Local: e.Node != "" && e.Node == node}, e}
 			if weighted {
 				c.Weight = e.weight()
 			}
@@ -44,7 +49,26 @@ func collect(eps []*Slice, p Port, is4, weighted bool, node string) []candidate 
 			runs = append(runs, run)
 		}
 	}
-	return slices.CompactFunc(merge(runs), func(a, b candidate) bool { return a.Addr == b.Addr })
+	return slices.CompactFunc(merge(runs), func(a, b candidate) bool {
+		if a.Addr == b.Addr && left != nil {
+			left(b, SameAddress)
+		}
+		return a.Addr == b.Addr
+	})
+}
+
+// noCandidate returns why an endpoint cannot be one of a Service port in a family, whose
+// number in the endpoint's slice is port.
+func (e *SliceEndpoint) noCandidate(port uint16, is4 bool) Exclusion {
+	switch {
+	case !e.Addr.IsValid():
+		return InvalidAddress
+	case e.Addr.Is4() != is4:
+		return OtherFamily
+	case port == 0:
+		return NoSuchPortInSlice
+	}
+	return Used
 }
 
 // merge makes one sorted run of many, two at a time.
@@ -140,39 +164,17 @@ type choice struct {
 	keeps          func(candidate) bool
 }
 
-// categorize applies readiness, topology and the fallback to terminating endpoints,
-// with the rules of kube-proxy (KEP-1669, KEP-2433, KEP-3015):
-//
-//   - Cluster: the ready ones, after hints; if that leaves none, all that are
-//     terminating but still serve, wherever they are.
-//   - Local: the ready ones here; if there are none, those here that are terminating
-//     but still serve. Hints do not apply.
-//
-// Weights come last: they share out what is left.
+// categorize applies readiness, topology and the fallback to terminating endpoints, as the
+// selections of the two policies say.
 func categorize(all []candidate, p Port, svc *Service, node Node) choice {
-	set := choice{all: all, keeps: keeps(p, svc)}
-	ready := func(c candidate) bool { return c.from.Ready }
-	draining := func(c candidate) bool { return c.from.Serving && c.from.Terminating }
-	local := func(c candidate) bool { return c.Local }
-
-	set.any = slices.ContainsFunc(all, func(c candidate) bool { return ready(c) || draining(c) })
-
-	if hinted := hints(all, node); hinted != nil {
-		set.cluster = pick(all, func(c candidate) bool { return ready(c) && hinted(c) })
-	} else {
-		set.cluster = pick(all, ready)
-	}
-	if len(set.cluster) == 0 {
-		set.cluster = pick(all, draining)
-	}
+	set := choice{all: all, keeps: keeps(p, svc), any: slices.ContainsFunc(all, candidate.answers)}
+	set.cluster = policyCluster(all, svc, node).pick(all)
 	if svc.InternalLocal || svc.ExternalLocal {
-		set.local = pick(all, func(c candidate) bool { return ready(c) && local(c) })
-		if len(set.local) == 0 {
-			set.local = pick(all, func(c candidate) bool { return draining(c) && local(c) })
-		}
+		set.local = policyLocal(all, svc).pick(all)
 	}
 	if svc.Weighted {
-		set.cluster, set.local = weigh(set.cluster), weigh(set.local)
+		normalize(set.cluster)
+		normalize(set.local)
 	}
 	return set
 }
@@ -208,54 +210,6 @@ func (s choice) besides(inside, outside *Route) []netip.AddrPort {
 	return slices.Clip(rest)
 }
 
-// hints returns the filter that topology hints ask for, nil if there is none. It is all
-// or nothing: hints count only if every ready endpoint has one of the kind and one of
-// them is for us, or part of a half-written update would decide where traffic goes.
-func hints(all []candidate, n Node) func(candidate) bool {
-	usable := func(of func(candidate) []string, here string) bool {
-		found := false
-		for _, c := range all {
-			if !c.from.Ready {
-				continue
-			}
-			if len(of(c)) == 0 {
-				return false
-			}
-			found = found || slices.Contains(of(c), here)
-		}
-		return found && here != ""
-	}
-	node := func(c candidate) []string { return c.from.NodeHints }
-	zone := func(c candidate) []string { return c.from.ZoneHints }
-	switch {
-	case usable(node, n.Name):
-		return func(c candidate) bool { return slices.Contains(c.from.NodeHints, n.Name) }
-	case usable(zone, n.Zone):
-		return func(c candidate) bool { return slices.Contains(c.from.ZoneHints, n.Zone) }
-	}
-	return nil
-}
-
-// pick returns those that are wanted.
-func pick(all []candidate, want func(candidate) bool) []Endpoint {
-	n := 0
-	for _, c := range all {
-		if want(c) {
-			n++
-		}
-	}
-	if n == 0 {
-		return nil
-	}
-	eps := make([]Endpoint, 0, n)
-	for _, c := range all {
-		if want(c) {
-			eps = append(eps, c.Endpoint)
-		}
-	}
-	return eps
-}
-
 // weight returns the pod's share.
 func (e *SliceEndpoint) weight() uint16 {
 	if e.HasWeight {
@@ -264,28 +218,20 @@ func (e *SliceEndpoint) weight() uint16 {
 	return 1
 }
 
-// weigh leaves out the endpoints of weight 0 and writes the others' weights in the one
-// way in which the same shares are always written: without a common divisor, and none
-// at all if they are equal.
-//
-// If all have weight 0 they are equal: weights share traffic out, and it would be no
-// sharing if nobody got any.
-func weigh(eps []Endpoint) []Endpoint {
+// normalize writes weights in the one way in which the same shares are always written:
+// without a common divisor, and none at all if they are equal.
+func normalize(eps []Endpoint) {
 	divisor, most := uint16(0), uint16(0)
 	for _, e := range eps {
 		divisor, most = gcd(divisor, e.Weight), max(most, e.Weight)
 	}
-	if most > 0 {
-		eps = slices.DeleteFunc(eps, func(e Endpoint) bool { return e.Weight == 0 })
-	}
 	for i := range eps {
-		if most == divisor { // all that are left are equal
+		if most == divisor { // all are equal
 			eps[i].Weight = 0
 		} else {
 			eps[i].Weight /= divisor
 		}
 	}
-	return eps
 }
 
 func gcd(a, b uint16) uint16 {

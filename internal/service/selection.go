@@ -1,0 +1,157 @@
+package service
+
+import "slices"
+
+// An Exclusion says why an endpoint gets no new connections. The zero value says that it
+// does get them.
+type Exclusion uint8
+
+// The exclusions, in the order in which they are looked for.
+const (
+	Used              Exclusion = iota
+	InvalidAddress              // it has no address
+	OtherFamily                 // the Service has no ClusterIP of its family
+	NoSuchPortInSlice           // the slice has no port of that name and protocol
+	SameAddress                 // an endpoint with the same address and port is preferred
+	OtherNode                   // policy Local
+	UnknownNode                 // policy Local
+	NotReady
+	NotServing       // terminating
+	TerminatingSpare // terminating; only used where no endpoint is ready
+	HintOtherNode    // topology hints
+	HintOtherZone    // topology hints
+	ZeroWeight
+	exclusionCount
+)
+
+var exclusionTexts = [exclusionCount]string{
+	"used",
+	"its address is not valid",
+	"the Service has no ClusterIP of its IP family",
+	"its EndpointSlice does not have the port",
+	"another entry with this address and port is preferred",
+	"on another node, and the traffic policy is Local",
+	"its node is not known, and the traffic policy is Local",
+	"not ready",
+	"terminating, and not serving any more",
+	"terminating, while others are ready",
+	"its hints name other nodes",
+	"its hints name other zones",
+	"its weight is 0",
+}
+
+// String returns the reason as a phrase: "not ready"; for Used "used".
+func (x Exclusion) String() string { return exclusionTexts[x] }
+
+// A selection decides which candidates get new connections under one traffic policy, with
+// the rules of kube-proxy (KEP-1669, KEP-2433, KEP-3015):
+//
+//   - Cluster: the ready ones, after hints; if that leaves none, all that are
+//     terminating but still serve, wherever they are.
+//   - Local: the ready ones here; if there are none, those here that are terminating
+//     but still serve. Hints do not apply.
+//
+// Weights come last: where one that is left has a weight, those of weight 0 go.
+type selection struct {
+	local    bool
+	fallback bool      // none is ready: those that are terminating and serve
+	dropZero bool      // those of weight 0 get nothing
+	hint     Exclusion // HintOtherNode or HintOtherZone: only the ready ones for us; Used: no hints
+	here     string    // the node or zone that hints must name
+}
+
+func policyCluster(all []candidate, svc *Service, n Node) selection {
+	s := selection{fallback: !slices.ContainsFunc(all, func(c candidate) bool { return c.from.Ready })}
+	if s.hint = HintOtherNode; !hinted(all, s.hint, n.Name) {
+		if s.hint = HintOtherZone; !hinted(all, s.hint, n.Zone) {
+			s.hint = Used
+		}
+	}
+	if s.here = n.Name; s.hint == HintOtherZone {
+		s.here = n.Zone
+	}
+	return s.weighted(all, svc)
+}
+
+func policyLocal(all []candidate, svc *Service) selection {
+	s := selection{local: true}
+	s.fallback = !slices.ContainsFunc(all, func(c candidate) bool { return c.from.Ready && c.Local })
+	return s.weighted(all, svc)
+}
+
+// weighted returns s with the rule for weight 0. If all have weight 0 they are equal:
+// weights share traffic out, and it would be no sharing if none got any.
+func (s selection) weighted(all []candidate, svc *Service) selection {
+	s.dropZero = svc.Weighted && slices.ContainsFunc(all, func(c candidate) bool { return c.Weight > 0 && s.exclusion(&c) == Used })
+	return s
+}
+
+// hinted reports whether topology hints of a kind count. It is all or nothing: every ready
+// endpoint must have one and one of them must be for us, or part of a half-written update
+// would decide where traffic goes.
+func hinted(all []candidate, kind Exclusion, here string) bool {
+	found := false
+	for i := range all {
+		if !all[i].from.Ready {
+			continue
+		}
+		names := all[i].hints(kind)
+		if len(names) == 0 {
+			return false
+		}
+		found = found || slices.Contains(names, here)
+	}
+	return found && here != ""
+}
+
+// hints returns the nodes or zones that the hints of a kind name.
+func (c *candidate) hints(kind Exclusion) []string {
+	if kind == HintOtherNode {
+		return c.from.NodeHints
+	}
+	return c.from.ZoneHints
+}
+
+// answers reports whether an endpoint could serve some client of some node.
+func (c candidate) answers() bool { return c.from.Ready || c.from.Serving && c.from.Terminating }
+
+// exclusion returns why a candidate gets no new connections, Used if it does.
+func (s *selection) exclusion(c *candidate) Exclusion {
+	switch e := c.from; {
+	case s.local && e.Node == "":
+		return UnknownNode
+	case s.local && !c.Local:
+		return OtherNode
+	case !e.Ready && !e.Terminating:
+		return NotReady
+	case !e.Ready && !e.Serving:
+		return NotServing
+	case !e.Ready && !s.fallback:
+		return TerminatingSpare
+	case s.hint != Used && !slices.Contains(c.hints(s.hint), s.here):
+		return s.hint
+	case s.dropZero && c.Weight == 0:
+		return ZeroWeight
+	}
+	return Used
+}
+
+// pick returns the candidates that get new connections.
+func (s selection) pick(all []candidate) []Endpoint {
+	n := 0
+	for i := range all {
+		if s.exclusion(&all[i]) == Used {
+			n++
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	eps := make([]Endpoint, 0, n)
+	for i := range all {
+		if s.exclusion(&all[i]) == Used {
+			eps = append(eps, all[i].Endpoint)
+		}
+	}
+	return eps
+}
