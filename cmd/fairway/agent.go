@@ -20,6 +20,7 @@ import (
 	"github.com/fairway-net/fairway/internal/config"
 	"github.com/fairway-net/fairway/internal/conntrack"
 	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/datapath/modes"
 	"github.com/fairway-net/fairway/internal/flow"
 	"github.com/fairway-net/fairway/internal/health"
 	"github.com/fairway-net/fairway/internal/kube"
@@ -216,19 +217,26 @@ func (a *agent) flows(dp datapath.Datapath, view func() service.Node, metrics *p
 	return flows, table, resets, nil
 }
 
+// modeOptions are what the configuration says about modes.
+func (a *agent) modeOptions() modes.Options {
+	c := a.cfg
+	return modes.Options{Mark: c.Mask(), CountTraffic: c.CountTraffic, TCPTimeout: c.IPVS.TCP, FinTimeout: c.IPVS.TCPFin, UDPTimeout: c.IPVS.UDP}
+}
+
 // carrier opens the datapath that --proxy-mode asks for, and finds out whether it works
 // here before anything else starts. It takes over from what carried Services before. Nil:
 // nobody shall carry them.
 func (a *agent) carrier(ctx context.Context) (datapath.Datapath, error) {
-	if a.cfg.Mode == config.ModeNone {
+	if a.cfg.Mode == datapath.None {
 		return nil, nil
 	}
-	dp, err := modes().choose(ctx, a.log, a.cfg)
+	dp, err := modes.All().Choose(ctx, a.log, a.cfg.Mode, a.modeOptions())
 	if err != nil {
 		return nil, err
 	}
+	a.cfg.Mode = dp.Info().Name // auto has become this
 	return takeover.New(takeover.Config{
-		Log: a.log, Datapath: dp, Others: modes().others(ctx, a.log, a.cfg, dp.Info().Name),
+		Log: a.log, Datapath: dp, Others: modes.All().Others(ctx, a.log, a.cfg.Mode, a.modeOptions()),
 		KubeProxy: &takeover.KubeProxy{}, Replace: a.cfg.ReplaceKubeProxy,
 	}), nil
 }
@@ -257,7 +265,7 @@ func (a *agent) network() *node.Network {
 
 // cleanup removes all that an agent may have made here, whatever its mode was.
 func (a *agent) cleanup(ctx context.Context) error {
-	err := errors.Join(modes().cleanup(ctx, a.log, a.cfg), reset.Cleanup(ctx))
+	err := errors.Join(modes.All().Cleanup(ctx, a.log, a.modeOptions()), reset.Cleanup(ctx))
 	if a.cfg.PodNetwork == config.PodNetworkRoutes {
 		err = errors.Join(err, a.network().Cleanup(ctx))
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/fairway-net/fairway/internal/config"
 	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/datapath/modes"
 	"github.com/fairway-net/fairway/internal/kube"
 	"github.com/fairway-net/fairway/internal/service"
 )
@@ -82,10 +83,10 @@ func agentArgs(file string) []string {
 // rules are here.
 func (a *agent) held(ctx context.Context) (datapath.Datapath, error) {
 	switch a.cfg.Mode {
-	case config.ModeNone:
+	case datapath.None:
 		return nil, errors.New("--proxy-mode none carries no Services, so there is nothing to compare")
-	case config.ModeAuto:
-		all, err := modes().found(ctx, a.cfg)
+	case datapath.Auto:
+		all, err := modes.All().Found(ctx, a.modeOptions())
 		if err != nil {
 			return nil, err
 		}
@@ -97,7 +98,11 @@ func (a *agent) held(ctx context.Context) (datapath.Datapath, error) {
 			return all[0], nil
 		}
 	}
-	return modes().choose(ctx, a.log, a.cfg)
+	dp, err := modes.All().Choose(ctx, a.log, a.cfg.Mode, a.modeOptions())
+	if err == nil {
+		a.cfg.Mode = dp.Info().Name
+	}
+	return dp, err
 }
 
 // wanted compiles the table that the API server's objects ask for now.

@@ -9,8 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fairway-net/fairway/internal/config"
 	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/datapath/modes"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -46,21 +46,20 @@ func newDump(e env) *cobra.Command {
 	}
 	c.Flags().BoolVar(&program, "program", false, "print the program that the kernel runs, as nft text")
 	c.Flags().StringVar(&only, "service", "", "only this Service: `namespace/name`")
-	c.Flags().StringVar(&name, "proxy-mode", config.ModeAuto, "the rules of this mode: "+modes().names()+"; auto: of all that are on this node")
+	c.Flags().StringVar(&name, "proxy-mode", datapath.Auto, "the rules of this mode: "+datapath.ModeNames()+"; auto: of all that are on this node")
 	return c
 }
 
 // opened returns the datapaths of that mode, or of all whose rules are here.
 func opened(ctx context.Context, name string) ([]datapath.Datapath, error) {
-	cfg := &config.Config{Mode: name, MasqueradeBit: config.DefaultMasqueradeBit}
-	if name != config.ModeAuto {
-		dp, err := modes().choose(ctx, slog.New(slog.DiscardHandler), cfg)
+	if name != datapath.Auto {
+		dp, err := modes.All().Choose(ctx, slog.New(slog.DiscardHandler), name, modes.Options{})
 		if err != nil {
 			return nil, fmt.Errorf("--proxy-mode: %w", err)
 		}
 		return []datapath.Datapath{dp}, nil
 	}
-	all, err := modes().found(ctx, cfg)
+	all, err := modes.All().Found(ctx, modes.Options{})
 	if err == nil && len(all) == 0 {
 		err = errors.New("no mode has rules on this node [is the agent running here?]")
 	}

@@ -34,23 +34,12 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// The proxy modes.
-const (
-	ModeNFTables  = "nftables"
-	ModeIPTables  = "iptables"
-	ModeIPVS      = "ipvs"
-	ModeUserspace = "userspace"
-	ModeAuto      = "auto" // the best that works here
-	ModeNone      = "none" // do not proxy: only the pod network is wanted
-)
-
-// Modes are all of them, in the order in which messages name them.
-func Modes() []string {
-	return []string{ModeNFTables, ModeIPTables, ModeIPVS, ModeUserspace, ModeAuto, ModeNone}
-}
+// Modes are the values of --proxy-mode, in the order in which messages name them.
+func Modes() []string { return append(datapath.Modes(), datapath.Auto, datapath.None) }
 
 // The ways to tell pods from others (kube-proxy's detectLocalMode).
 const (
@@ -173,9 +162,9 @@ func (c *Config) Node(zone string, addrs []netip.Addr, podCIDRs []netip.Prefix) 
 // balance is the algorithm of Services that name none.
 func (c *Config) balance() service.Algorithm {
 	switch c.Mode {
-	case ModeIPVS:
+	case datapath.IPVS:
 		return c.IPVS.Scheduler
-	case ModeUserspace: // as the proxy of old was known for
+	case datapath.Userspace: // as the proxy of old was known for
 		return service.RoundRobin
 	}
 	return service.Random

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/kube-proxy/config/v1alpha1"
 
+	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -92,11 +93,11 @@ func (r *resolver) gates(c *Config) error {
 }
 
 func (r *resolver) mode(c *Config) error {
-	c.Mode = cmp.Or(string(r.kp.Mode), ModeNFTables)
+	c.Mode = cmp.Or(string(r.kp.Mode), datapath.NFTables)
 	switch {
 	case !slices.Contains(Modes(), c.Mode):
 		return r.errorf("mode", "%q is not a proxy mode [choose one of %s]", c.Mode, strings.Join(Modes(), ", "))
-	case c.Mode == ModeNone && c.ReplaceKubeProxy && !c.Cleanup:
+	case c.Mode == datapath.None && c.ReplaceKubeProxy && !c.Cleanup:
 		return errors.New("--replace-kube-proxy: with proxy mode none nobody would carry Services [choose another mode]")
 	}
 	return nil
@@ -219,7 +220,7 @@ func (r *resolver) detect(c *Config) error {
 		}
 		c.ClusterCIDRs = append(c.ClusterCIDRs, p)
 	}
-	if c.Detect == DetectClusterCIDR && len(c.ClusterCIDRs) == 0 && c.Mode != ModeNone && !c.Cleanup {
+	if c.Detect == DetectClusterCIDR && len(c.ClusterCIDRs) == 0 && c.Mode != datapath.None && !c.Cleanup {
 		r.warnf("%s is not set: clients outside the cluster can use a ClusterIP only if their replies come back through this node", r.name("clusterCIDR"))
 	}
 	return nil
@@ -299,9 +300,9 @@ type section struct {
 func (r *resolver) section() section {
 	ipt, nft, ipvs := r.kp.IPTables, r.kp.NFTables, r.kp.IPVS
 	switch string(r.kp.Mode) {
-	case ModeIPTables:
+	case datapath.IPTables:
 		return section{"iptables", "iptables", ipt.MasqueradeAll, ipt.MasqueradeBit, ipt.SyncPeriod, ipt.MinSyncPeriod}
-	case ModeIPVS:
+	case datapath.IPVS:
 		return section{"ipvs", "iptables", ipt.MasqueradeAll, ipt.MasqueradeBit, ipvs.SyncPeriod, ipvs.MinSyncPeriod}
 	}
 	s := section{"nftables", "nftables", nft.MasqueradeAll, nft.MasqueradeBit, nft.SyncPeriod, nft.MinSyncPeriod}
@@ -388,7 +389,7 @@ func (r *resolver) podNetwork(c *Config) error {
 	c.PodNetwork, c.CNIBinDir, c.CNIConfDir = r.own.podNetwork, r.own.cniBinDir, r.own.cniConfDir
 	switch c.PodNetwork {
 	case PodNetworkNone:
-		if c.Mode == ModeNone && !c.Cleanup {
+		if c.Mode == datapath.None && !c.Cleanup {
 			return errors.New("nothing to do: the proxy mode and --pod-network are both none")
 		}
 		return nil

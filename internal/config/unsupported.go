@@ -4,6 +4,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/fairway-net/fairway/internal/datapath"
 )
 
 // unsupported warns of fields that are set and that we know but do not honour: a line
@@ -11,7 +13,7 @@ import (
 // line for all that belong to another mode, to Windows or to nobody any more.
 func (r *resolver) unsupported(c *Config) {
 	kp := r.kp
-	ipvs := c.Mode == ModeIPVS || c.Mode == ModeAuto
+	ipvs := c.Mode == datapath.IPVS || c.Mode == datapath.Auto
 	localhost := kp.IPTables.LocalhostNodePorts
 	for _, f := range []struct {
 		set   bool
@@ -51,12 +53,12 @@ func (r *resolver) idle(mode string) []string {
 		field string
 		in    []string // the modes in which it counts
 	}{
-		{kp.IPVS.Scheduler != "", "ipvs.scheduler", []string{ModeIPVS, ModeAuto}},
-		{len(kp.IPVS.ExcludeCIDRs) > 0, "ipvs.excludeCIDRs", []string{ModeIPVS, ModeAuto}},
-		{kp.IPVS.StrictARP, "ipvs.strictARP", []string{ModeIPVS, ModeAuto}},
-		{kp.IPVS.TCPTimeout.Duration != 0, "ipvs.tcpTimeout", []string{ModeIPVS, ModeAuto}},
-		{kp.IPVS.TCPFinTimeout.Duration != 0, "ipvs.tcpFinTimeout", []string{ModeIPVS, ModeAuto}},
-		{kp.IPVS.UDPTimeout.Duration != 0, "ipvs.udpTimeout", []string{ModeIPVS, ModeAuto}},
+		{kp.IPVS.Scheduler != "", "ipvs.scheduler", []string{datapath.IPVS, datapath.Auto}},
+		{len(kp.IPVS.ExcludeCIDRs) > 0, "ipvs.excludeCIDRs", []string{datapath.IPVS, datapath.Auto}},
+		{kp.IPVS.StrictARP, "ipvs.strictARP", []string{datapath.IPVS, datapath.Auto}},
+		{kp.IPVS.TCPTimeout.Duration != 0, "ipvs.tcpTimeout", []string{datapath.IPVS, datapath.Auto}},
+		{kp.IPVS.TCPFinTimeout.Duration != 0, "ipvs.tcpFinTimeout", []string{datapath.IPVS, datapath.Auto}},
+		{kp.IPVS.UDPTimeout.Duration != 0, "ipvs.udpTimeout", []string{datapath.IPVS, datapath.Auto}},
 		{kp.ConfigSyncPeriod.Duration != 0, "configSyncPeriod", nil},
 		{kp.BindAddressHardFail, "bindAddressHardFail", nil},
 		{kp.PortRange != "", "portRange", nil},

@@ -104,12 +104,12 @@ func (r factory) failures(mode string) map[bool]*prometheus.CounterVec {
 	const name = "sync_proxy_rules_"
 	label := "ip_family"
 	switch mode {
-	case "iptables":
+	case datapath.IPTables:
 		return map[bool]*prometheus.CounterVec{
 			true:  r.counter("kubeproxy", name+"iptables_restore_failures_total", "Passes that failed", label),
 			false: r.counter("kubeproxy", name+"iptables_partial_restore_failures_total", "Passes that wrote only changes and failed", label),
 		}
-	case "nftables":
+	case datapath.NFTables:
 		v := r.counter("kubeproxy", name+"nftables_sync_failures_total", "Passes that failed", label)
 		return map[bool]*prometheus.CounterVec{true: v, false: v}
 	}

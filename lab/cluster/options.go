@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/lab/fabric"
 )
 
@@ -28,7 +29,7 @@ type Options struct {
 }
 
 // ProxyModes are the proxy modes a lab can run, the default first.
-var ProxyModes = []string{"nftables", "iptables", "ipvs", "userspace", "auto"}
+var ProxyModes = append(datapath.Modes(), datapath.Auto)
 
 // DefaultOptions are those of "fairway-lab up". Images and manifests are
 // looked for beside the binary, as "make" puts them.
@@ -53,7 +54,7 @@ func (o Options) Validate() error {
 	if !slices.Contains(ProxyModes, o.ProxyMode) {
 		return fmt.Errorf("unknown proxy mode %q: choose one of %s", o.ProxyMode, strings.Join(ProxyModes, ", "))
 	}
-	if _, err := os.Stat("/proc/net/ip_vs"); err != nil && o.ProxyMode == "ipvs" {
+	if _, err := os.Stat("/proc/net/ip_vs"); err != nil && o.ProxyMode == datapath.IPVS {
 		return errors.New("proxy mode ipvs: this kernel has no IPVS, or has not loaded it (modprobe ip_vs)")
 	}
 	if o.Nodes < 1 || o.Nodes > fabric.MaxNodes {

@@ -1,0 +1,201 @@
+// Package modes is the one registry of the modes that carry Services.
+//
+//	--proxy-mode NAME ─→ Registry ─ Choose ─→ the datapath that carries
+//	                         ├────── Others ─→ those that may have left something (package takeover)
+//	                         ├────── Found ──→ those whose rules are on the node (dump, diff)
+//	                         └────── Cleanup
+//
+// It hides which packages implement package datapath, and their configurations. It promises
+// that opening a mode changes nothing on the node, and that a mode which does not work here
+// says why. The names are in package datapath, so that the configuration and the lab can
+// list them without the mechanisms' code.
+package modes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/datapath/iptables"
+	"github.com/fairway-net/fairway/internal/datapath/ipvs"
+	"github.com/fairway-net/fairway/internal/datapath/nftables"
+	"github.com/fairway-net/fairway/internal/datapath/userspace"
+)
+
+// Options are what modes are opened with; each takes what concerns it. The zero value works.
+type Options struct {
+	// Mark is the bit of the packet mark that means "masquerade". 0: kube-proxy's, bit 14.
+	Mark uint32
+	// CountTraffic counts connections, packets and bytes where that costs something.
+	CountTraffic bool
+	// TCPTimeout, FinTimeout and UDPTimeout are IPVS' own. 0 leaves the kernel's values.
+	TCPTimeout, FinTimeout, UDPTimeout time.Duration
+}
+
+// A Mode is one way to carry Services.
+type Mode struct {
+	Name string // as in --proxy-mode
+	// Open makes the mode's datapath. It does not touch the kernel.
+	Open func(Options) (datapath.Datapath, error)
+}
+
+// A Registry is some modes, the best first: auto takes the first that works here.
+type Registry []Mode
+
+// All returns every mode of this program, in the order of datapath.Modes.
+func All() Registry {
+	return Registry{
+		{datapath.NFTables, func(o Options) (datapath.Datapath, error) {
+			return nftables.New(nftables.Config{Mark: o.Mark, CountTraffic: o.CountTraffic})
+		}},
+		{datapath.IPTables, func(o Options) (datapath.Datapath, error) {
+			return iptables.New(iptables.Config{Mark: o.Mark})
+		}},
+		{datapath.IPVS, func(o Options) (datapath.Datapath, error) {
+			return ipvs.New(ipvs.Config{Mark: o.Mark, TCPTimeout: o.TCPTimeout, FinTimeout: o.FinTimeout, UDPTimeout: o.UDPTimeout})
+		}},
+		{datapath.Userspace, func(o Options) (datapath.Datapath, error) {
+			var mark uint32 = userspace.DefaultMark
+			if mark == o.Mark { // the node masquerades by that bit
+				mark >>= 1
+			}
+			return userspace.New(userspace.Config{Mark: mark})
+		}},
+	}
+}
+
+// names returns the names, for messages.
+func (r Registry) names() string {
+	all := make([]string, len(r))
+	for i, m := range r {
+		all[i] = m.Name
+	}
+	return strings.Join(all, ", ")
+}
+
+// find returns the mode of that name.
+func (r Registry) find(name string) (Mode, error) {
+	for _, m := range r {
+		if m.Name == name {
+			return m, nil
+		}
+	}
+	return Mode{}, fmt.Errorf("proxy mode %q is not one that carries Services [choose one of %s]", name, r.names())
+}
+
+// openWorking opens a mode and probes whether it works here. That changes nothing.
+func (m Mode) openWorking(ctx context.Context, o Options) (datapath.Datapath, error) {
+	dp, err := m.Open(o)
+	if err != nil {
+		return nil, err
+	}
+	if err := dp.Probe(ctx); err != nil {
+		dp.Close()
+		return nil, err
+	}
+	return dp, nil
+}
+
+// Choose opens the mode of that name. Auto becomes the best one that works here, and the
+// log says why.
+func (r Registry) Choose(ctx context.Context, log *slog.Logger, name string, o Options) (datapath.Datapath, error) {
+	if name != datapath.Auto {
+		m, err := r.find(name)
+		if err != nil {
+			return nil, err
+		}
+		dp, err := m.openWorking(ctx, o)
+		if err != nil {
+			return nil, fmt.Errorf("proxy mode %s does not work here: %w [--proxy-mode auto takes the best that does]", m.Name, err)
+		}
+		return dp, nil
+	}
+	var refused []string
+	for _, m := range r {
+		dp, err := m.openWorking(ctx, o)
+		if err != nil {
+			refused = append(refused, fmt.Sprintf("%s (%v)", m.Name, err))
+			continue
+		}
+		why := "it is the best of all modes"
+		if len(refused) > 0 {
+			why = "it is the best that works here; not " + strings.Join(refused, ", not ")
+		}
+		log.Info("chose the proxy mode", "mode", m.Name, "why", why)
+		return dp, nil
+	}
+	return nil, fmt.Errorf("no proxy mode works here: %s", strings.Join(refused, "; "))
+}
+
+// Others opens the modes, beside the one of that name, that may have left something on
+// this node.
+func (r Registry) Others(ctx context.Context, log *slog.Logger, name string, o Options) []datapath.Datapath {
+	var all []datapath.Datapath
+	for _, m := range r {
+		if m.Name == name {
+			continue
+		}
+		dp, err := m.openWorking(ctx, o)
+		if err != nil {
+			log.Debug("not looking for what another mode left: it does not work here", "mode", m.Name, "err", err)
+			continue
+		}
+		all = append(all, dp)
+	}
+	return all
+}
+
+// Found opens the modes whose rules are on this node. It fails only if no mode at all can
+// be looked at.
+func (r Registry) Found(ctx context.Context, o Options) ([]datapath.Datapath, error) {
+	var all []datapath.Datapath
+	var refused []error
+	for _, m := range r {
+		dp, err := m.openWorking(ctx, o)
+		if err != nil {
+			refused = append(refused, fmt.Errorf("%s: %w", m.Name, err))
+			continue
+		}
+		held, err := dp.Adopt(ctx)
+		if held.Found {
+			all = append(all, dp)
+			continue
+		}
+		dp.Close()
+		if err != nil {
+			refused = append(refused, fmt.Errorf("%s: %w", m.Name, err))
+		}
+	}
+	if len(all) == 0 && len(refused) == len(r) {
+		return nil, fmt.Errorf("no mode can be looked at here: %w", errors.Join(refused...))
+	}
+	return all, nil
+}
+
+// Cleanup removes what any mode left on this node. A mode that does not work here has left
+// nothing, unless it does work but cannot clean up.
+func (r Registry) Cleanup(ctx context.Context, log *slog.Logger, o Options) error {
+	var all []error
+	for _, m := range r {
+		dp, err := m.Open(o)
+		if err == nil {
+			err = dp.Cleanup(ctx)
+			dp.Close()
+		}
+		if err == nil {
+			continue
+		}
+		dp, refused := m.openWorking(ctx, o)
+		if refused != nil {
+			log.Debug("not cleaning up after a mode that does not work here", "mode", m.Name, "err", refused)
+			continue
+		}
+		dp.Close()
+		all = append(all, fmt.Errorf("mode %s: %w", m.Name, err))
+	}
+	return errors.Join(all...)
+}
