@@ -3,7 +3,9 @@
 //
 //	API server ─ list, watch ─→ trim ─→ Feed (one a kind) ─→ Subscription (one a consumer)
 //	    ↑                      (Convert*)  Store owns them      gate, wake-up, dirty names
-//	    └── Recorder ←── service.Problem
+//	    ├── Recorder ←── service.Problem
+//	    ├── StatusWriter ←── the status that an owner wants
+//	    └── Elect: one leader at a time
 //
 // It hides informers, selectors, API versions and every way in which an object can
 // be wrong. It promises:

@@ -135,28 +135,3 @@ func (p *pacer) report(err error) {
 	}
 	p.log.Log(context.Background(), level, "cannot read from the API server, will try again", attrs...)
 }
-
-// oncePerFailure makes client-go's own line about a failed try, which the pacer has
-// logged, a debug message.
-type oncePerFailure struct{ slog.Handler }
-
-// Handle is a part of slog.Handler.
-func (h oncePerFailure) Handle(ctx context.Context, r slog.Record) error {
-	if r.Message == "Failed to watch" {
-		r.Level = slog.LevelDebug
-		if !h.Enabled(ctx, r.Level) {
-			return nil
-		}
-	}
-	return h.Handler.Handle(ctx, r)
-}
-
-// WithAttrs is a part of slog.Handler.
-func (h oncePerFailure) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return oncePerFailure{h.Handler.WithAttrs(attrs)}
-}
-
-// WithGroup is a part of slog.Handler.
-func (h oncePerFailure) WithGroup(name string) slog.Handler {
-	return oncePerFailure{h.Handler.WithGroup(name)}
-}

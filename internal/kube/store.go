@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/go-logr/logr"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
@@ -83,8 +82,8 @@ func (s *Store) start(kind input, run func(context.Context)) {
 // Run reads what is subscribed to until ctx ends, which is no error. A server that cannot
 // be reached is logged and tried again.
 func (s *Store) Run(ctx context.Context) error {
-	// client-go logs through the context; its details are debug messages to us.
-	ctx = klog.NewContext(ctx, logr.FromSlogHandler(oncePerFailure{s.cfg.Log.Handler()}))
+	// A pacer has logged each failed try, in one line.
+	ctx = klog.NewContext(ctx, quietly(s.cfg.Log, func(message string) bool { return message == "Failed to watch" }))
 	var wg sync.WaitGroup
 	defer func() {
 		wg.Wait()

@@ -1,0 +1,155 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+)
+
+// candidate stands in an election until its test ends.
+type candidate struct {
+	leading chan context.Context // receives at the start of each term
+	hold    chan struct{}        // lead does not return before it is closed
+	release func()               // closes hold
+	cancel  func()               // ends the context of Elect
+	stop    func()               // does both, and waits for the end
+	err     error                // of Elect, after stop
+}
+
+// stand starts a candidate. leaders counts those that lead.
+func stand(t *testing.T, client *fake.Clientset, name string, leaders *atomic.Int32) *candidate {
+	t.Helper()
+	c := &candidate{leading: make(chan context.Context, 10), hold: make(chan struct{})}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	e := Election{
+		Log: slog.New(slog.DiscardHandler), Client: client, Namespace: "kube-system", Name: "fairway-controller", Identity: name,
+		Duration: 3 * time.Second, Renew: 2 * time.Second, Retry: 100 * time.Millisecond,
+	}
+	c.release = sync.OnceFunc(func() { close(c.hold) })
+	c.cancel = cancel
+	go func() {
+		defer close(done)
+		c.err = Elect(ctx, e, func(ctx context.Context) error {
+			if n := leaders.Add(1); n != 1 {
+				t.Errorf("%d leaders", n)
+			}
+			c.leading <- ctx
+			<-ctx.Done()
+			<-c.hold
+			leaders.Add(-1)
+			return nil
+		})
+	}()
+	c.stop = func() {
+		c.release()
+		cancel()
+		select {
+		case <-done:
+		case <-time.After(deadline):
+			t.Error("Elect did not end with its context")
+		}
+	}
+	t.Cleanup(c.stop)
+	return c
+}
+
+// leads waits until the candidate leads and returns the context of its term.
+func (c *candidate) leads(t *testing.T, when string) context.Context {
+	t.Helper()
+	select {
+	case ctx := <-c.leading:
+		return ctx
+	case <-time.After(deadline):
+		t.Fatalf("%s: no leader in %v", when, deadline)
+		return nil
+	}
+}
+
+// TestElect: one leads at a time; the next one follows when a leader has ended, and not
+// while it is about to end, though that takes longer than a Lease.
+func TestElect(t *testing.T) {
+	var leaders atomic.Int32
+	client := fake.NewClientset()
+	first := stand(t, client, "first", &leaders)
+	term := first.leads(t, "the first")
+	second := stand(t, client, "second", &leaders)
+	looks(t, client, 10)
+	if len(second.leading) > 0 || term.Err() != nil {
+		t.Fatal("the second leads beside the first")
+	}
+	first.cancel()
+	waitFor(t, term.Done(), "the end of the first's term")
+	looks(t, client, 60) // both look each 0.1 s: about a Lease's 3 s
+	if len(second.leading) > 0 {
+		t.Fatal("the second leads before the first has returned")
+	}
+	first.stop()
+	if first.err != nil {
+		t.Errorf("Elect: %v", first.err)
+	}
+	second.leads(t, "after the end of the first")
+}
+
+// looks waits until candidates have looked at the Lease that many times from now on.
+func looks(t *testing.T, client *fake.Clientset, times int) {
+	t.Helper()
+	count := func() (n int) {
+		for _, a := range client.Actions() {
+			if a.GetVerb() == "get" {
+				n++
+			}
+		}
+		return n
+	}
+	start := count()
+	until(t, "looks at the Lease", func() bool { return count() >= start+times })
+}
+
+// TestLostLease: a leader that cannot renew its Lease stops, gives it back only after it has
+// stopped, and stands again.
+func TestLostLease(t *testing.T) {
+	var leaders atomic.Int32
+	var away atomic.Bool
+	client := fake.NewClientset()
+	client.PrependReactor("update", "leases", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		holder := a.(clienttesting.UpdateAction).GetObject().(*coordinationv1.Lease).Spec.HolderIdentity
+		switch {
+		case (holder == nil || *holder == "") && leaders.Load() != 0:
+			t.Error("the Lease is given back while lead runs")
+		case holder != nil && *holder != "" && away.Load():
+			return true, nil, errors.New("connection refused")
+		}
+		return false, nil, nil
+	})
+	c := stand(t, client, "only", &leaders)
+	term := c.leads(t, "at first")
+	away.Store(true)
+	waitFor(t, term.Done(), "the end of the term")
+	<-time.After(200 * time.Millisecond) // for a Lease that is given back too soon
+	c.release()
+	until(t, "lead to return", func() bool { return leaders.Load() == 0 })
+	away.Store(false)
+	c.leads(t, "again")
+}
+
+// TestLeadReturns: Elect ends with what lead returns, and gives the Lease back.
+func TestLeadReturns(t *testing.T) {
+	client := fake.NewClientset()
+	failed := errors.New("failed")
+	e := Election{Log: slog.New(slog.DiscardHandler), Client: client, Namespace: "kube-system", Name: "fairway-controller", Identity: "a"}
+	if err := Elect(t.Context(), e, func(context.Context) error { return failed }); !errors.Is(err, failed) {
+		t.Errorf("Elect: %v, want %v", err, failed)
+	}
+	var leaders atomic.Int32
+	stand(t, client, "b", &leaders).leads(t, "without a wait for the end of the Lease")
+}
