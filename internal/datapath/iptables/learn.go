@@ -5,14 +5,13 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/fairway-net/fairway/internal/datapath/lb"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
 // learn makes a painter that uses the numbers which the kernel holds already, so that a
 // restart writes nothing and clients stay where they are.
 func (d *Datapath) learn(s service.Settings, all map[bool]*held, elems map[elem]bool) {
-	p := &painter{settings: s, marks: lb.NewIDs[string](maxMark), lists: lb.NewIDs[string](maxMark)}
+	p := newPainter(s, liberal())
 	d.painter = p
 	ids := map[uint32]uint32{} // mark: list
 	for e := range elems {

@@ -35,8 +35,14 @@ func newDrawing() *drawing {
 // A painter draws groups on a node of some settings.
 type painter struct {
 	settings service.Settings
+	liberal  bool            // the node takes TCP packets out of window for valid
 	marks    *lb.IDs[string] // of endpoints' chains with affinity
 	lists    *lb.IDs[string] // of lists of endpoints with affinity, by chain and family
+}
+
+// newPainter returns a painter that has given no numbers yet.
+func newPainter(s service.Settings, liberal bool) *painter {
+	return &painter{settings: s, liberal: liberal, marks: lb.NewIDs[string](maxMark), lists: lb.NewIDs[string](maxMark)}
 }
 
 // draw draws the frontends of one group in one family, sorted by key.
@@ -132,7 +138,7 @@ func (s *sketch) target(f *service.Frontend) string {
 	if len(f.Sources) == 0 {
 		return to
 	}
-	name, there := s.name(fw, to+fmt.Sprint(f.Sources))
+	name, there := s.name(fw, to+sourcesText(f.Sources))
 	if there {
 		return name
 	}
@@ -193,7 +199,7 @@ func (s *sketch) far(r rule) rule {
 
 // external is the chain of a frontend that outside clients use.
 func (s *sketch) external(f *service.Frontend) string {
-	key := fmt.Sprint(*f.Internal, *f.External, f.Affinity, f.Balance)
+	key := routeText(f.Internal) + " " + routeText(f.External) + " " + choiceText(f)
 	name, there := s.name(ext, key)
 	if there {
 		return name
@@ -260,7 +266,7 @@ func (s *sketch) list(f *service.Frontend, r *service.Route) string {
 	if r.Local {
 		prefix = svl
 	}
-	name, there := s.name(prefix, fmt.Sprint(r.Endpoints, f.Affinity, f.Balance))
+	name, there := s.name(prefix, endpointsText(r.Endpoints)+" "+choiceText(f))
 	if there {
 		return name
 	}
@@ -323,7 +329,7 @@ func slotsOf(how service.Algorithm, all []service.Endpoint) (slots []slot_) {
 
 // endpoint is the chain of one endpoint. Lists share it, unless clients stay at it.
 func (s *sketch) endpoint(f *service.Frontend, e service.Endpoint, list string) string {
-	content := fmt.Sprint(e)
+	content := endpointText(e)
 	if f.Affinity > 0 {
 		content += list
 	}

@@ -45,7 +45,7 @@ func (p *painter) layout(is4 bool, mark uint32) *layout {
 		rule{more: "-m mark ! --mark " + bit + "/" + bit, jump: "RETURN"},
 		rule{jump: "MARK --set-xmark " + bit + "/0x0"},
 		rule{comment: "kubernetes service traffic requiring SNAT", jump: "MASQUERADE --random-fully"})
-	if !liberal() {
+	if !p.liberal {
 		rules(chain{filter, forward}, rule{more: "-m conntrack --ctstate INVALID", jump: "DROP"})
 	}
 	rules(chain{filter, forward},

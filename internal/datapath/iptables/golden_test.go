@@ -1,0 +1,130 @@
+package iptables
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fairway-net/fairway/internal/scenario"
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+var update = flag.Bool("update", false, "write testdata again")
+
+// TestGolden: what iptables-restore reads for each scenario of the policy, into an empty
+// kernel, and the elements of the helper's sets. A change of the renderer shows here.
+func TestGolden(t *testing.T) {
+	all, err := scenario.Load("../../service/testdata")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := New(Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]bool{}
+	for _, s := range all {
+		file := filepath.Join("testdata", s.Name+".rules")
+		want[file] = true
+		compare(t, file, kernelText(s.Offer(d.Info().Capabilities.Algorithms).Table()))
+	}
+	files, err := filepath.Glob("testdata/*.rules")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		if !want[file] {
+			t.Errorf("%s belongs to no scenario", file)
+		}
+	}
+}
+
+// compare compares a text with a file's, or writes it.
+func compare(t *testing.T, file, got string) {
+	t.Helper()
+	want, err := os.ReadFile(file)
+	if string(want) == got && err == nil {
+		return
+	}
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	t.Errorf("%s differs (go test -update writes it, %v)\n--- got\n%s--- want\n%s", file, err, got, want)
+}
+
+// kernelText is all that a table puts into an empty kernel.
+func kernelText(table *service.Table) string {
+	p := newPainter(table.Settings, false)
+	d := &Datapath{cfg: Config{Mark: DefaultMark}, painter: p}
+	groups := map[group][]*service.Frontend{}
+	for _, f := range table.Sorted() {
+		groups[groupOf(f)] = append(groups[groupOf(f)], f)
+	}
+	var b strings.Builder
+	elems := map[elem]int{}
+	for _, is4 := range []bool{true, false} {
+		l, entries := d.family(groups, is4, elems)
+		s := newScript()
+		s.everything(&held{}, l, entries)
+		fmt.Fprintf(&b, "# %s\n%s", program(NFT, is4, "restore"), s)
+	}
+	b.WriteString("# nft elements\n")
+	for _, e := range order(keys(elems)) {
+		fmt.Fprintf(&b, "%s %x : %x%s\n", e.set, e.key, e.data, e.to)
+	}
+	return b.String()
+}
+
+// TestNamesStay: the names of chains, which are hashed from a Service port and from what is
+// special about the chain, are those that released versions have written. Other names would
+// be another set of chains at an upgrade. The table needs every kind of name: kube-proxy's,
+// and those of a second chain of a kind, made of the chain's content as well.
+func TestNamesStay(t *testing.T) {
+	at := func(addr string, local bool, weight uint16) service.Endpoint {
+		return service.Endpoint{Addr: netip.MustParseAddrPort(addr), Local: local, Weight: weight}
+	}
+	every := &service.Route{Endpoints: []service.Endpoint{at("10.244.1.2:80", true, 3), at("10.244.2.3:80", false, 0)}, Masquerade: service.MasqueradeOffCluster}
+	local := &service.Route{Endpoints: every.Endpoints[:1], Local: true}
+	second := &service.Route{Endpoints: every.Endpoints[1:], Masquerade: service.MasqueradeAll}
+	name := service.PortName{Name: service.Name{Namespace: "default", Name: "web"}, Port: "http"}
+	front := func(addr string, in, out *service.Route, affinity time.Duration, sources ...string) *service.Frontend {
+		f := &service.Frontend{Addr: netip.MustParseAddrPort(addr), Proto: service.TCP, Service: name, Internal: in, External: out, Affinity: affinity}
+		for _, s := range sources {
+			f.Sources = append(f.Sources, netip.MustParsePrefix(s))
+		}
+		return f
+	}
+	cluster := front("10.96.0.1:80", every, every, 0)
+	cluster.ClusterIP = true
+	turns := front("203.0.113.5:80", second, second, 0)
+	turns.Balance = service.RoundRobin
+	reject := &service.Route{Action: service.Reject}
+	table := service.NewTable(service.Settings{Pods: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}, []*service.Frontend{
+		cluster,
+		front("203.0.113.1:80", every, local, 0),
+		front("203.0.113.2:80", every, every, 3*time.Hour),
+		front("203.0.113.3:80", every, local, 3*time.Hour, "192.0.2.0/24"),
+		front("203.0.113.4:80", second, local, 0, "192.0.2.0/24", "198.51.100.0/24"),
+		front("203.0.113.6:80", every, reject, 0),
+		turns,
+	})
+	names := map[string]bool{}
+	for line := range strings.Lines(kernelText(table)) {
+		if name, ok := strings.CutPrefix(line, ":"); ok {
+			if name, _, _ = strings.Cut(name, " "); perService(name) {
+				names[name] = true
+			}
+		}
+	}
+	compare(t, "testdata/names", strings.Join(slices.Sorted(maps.Keys(names)), "\n")+"\n")
+}
