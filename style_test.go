@@ -59,7 +59,7 @@ var law = map[string]struct {
 	"health":               {[]string{"service"}, true, false, "answers load balancers and kubelets"},
 	"cni":                  {nil, true, false, "the plugin runs by itself, started by the container runtime"},
 	"takeover":             {[]string{"service", "datapath", "oneline"}, true, false, "knows datapaths by their contract, and kube-proxy by its rules"},
-	"node":                 {[]string{"cni"}, true, false, "the pod network is told its peers; it does not watch"},
+	"node":                 {[]string{"cni", "nft"}, true, false, "the pod network is told its peers; it does not watch"},
 	"oneline":              {nil, false, false, "a text only"},
 	"dns":                  {[]string{"oneline"}, true, false, "CoreDNS brings its own client"},
 	"image":                {nil, true, false, "writes archives; knows nothing of the rest"},

@@ -2,7 +2,6 @@ package nft
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 
 	"github.com/google/nftables"
@@ -109,18 +108,4 @@ func transact(c *netlink.Conn, batch []netlink.Message) (generation uint32, err 
 			}
 		}
 	}
-}
-
-// parseGeneration reads a message of the kind NEWGEN.
-func parseGeneration(b []byte) (generation uint32, err error) {
-	if len(b) < nfgenmsg {
-		return 0, fmt.Errorf("message of %d bytes", len(b))
-	}
-	err = nested(b[nfgenmsg:], func(typ uint16, b []byte) error {
-		if typ == unix.NFTA_GEN_ID && len(b) == 4 {
-			generation = binary.BigEndian.Uint32(b)
-		}
-		return nil
-	})
-	return generation, err
 }

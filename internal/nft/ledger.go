@@ -2,6 +2,8 @@ package nft
 
 import (
 	"context"
+	"errors"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -13,7 +15,8 @@ import (
 // of the process that are open in the namespace share it; see the package's comment.
 type ledger struct {
 	ns    namespace
-	users int // open Tables; guarded by ledgers
+	file  *os.File // keeps the namespace, so that no other one gets its number
+	users int      // open Tables; guarded by ledgers
 
 	mu      sync.Mutex
 	entries [ledgerSize]entry // by generation modulo ledgerSize
@@ -38,11 +41,10 @@ type entry struct {
 // An origin is one Table, as the ledger knows it after it is closed.
 type origin struct{ name string }
 
-// namespace identifies a network namespace for as long as it lives.
+// namespace identifies a network namespace for as long as it exists.
 type namespace struct{ dev, ino uint64 }
 
-// ledgers has those of the namespaces in which a Table is open. An open Table's socket
-// keeps its namespace alive, so that no other one gets the same number.
+// ledgers has those of the namespaces in which a Table is open.
 var ledgers = struct {
 	sync.Mutex
 	of map[namespace]*ledger
@@ -51,17 +53,23 @@ var ledgers = struct {
 // joinLedger returns the ledger of the calling thread's network namespace. Each joinLedger
 // is followed by a leave.
 func joinLedger() (*ledger, error) {
-	var st unix.Stat_t
-	if err := unix.Stat("/proc/thread-self/ns/net", &st); err != nil {
+	file, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
 		return nil, err
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(file.Fd()), &st); err != nil {
+		return nil, errors.Join(err, file.Close())
 	}
 	ns := namespace{uint64(st.Dev), st.Ino}
 	ledgers.Lock()
 	defer ledgers.Unlock()
 	l := ledgers.of[ns]
 	if l == nil {
-		l = &ledger{ns: ns, commits: map[chan struct{}]bool{}}
+		l = &ledger{ns: ns, file: file, commits: map[chan struct{}]bool{}}
 		ledgers.of[ns] = l
+	} else {
+		_ = file.Close() // it was only asked
 	}
 	l.users++
 	return l, nil
@@ -72,6 +80,7 @@ func (l *ledger) leave() {
 	defer ledgers.Unlock()
 	if l.users--; l.users == 0 {
 		delete(ledgers.of, l.ns)
+		_ = l.file.Close()
 	}
 }
 

@@ -127,18 +127,18 @@ func (t *Table) Load(ctx context.Context, p *Program, again bool) (loaded bool, 
 	if err != nil {
 		return false, err
 	}
-	if slices.Contains(chains, chain{name: marker}) && !again {
+	if slices.ContainsFunc(chains, func(c Chain) bool { return c.Name == marker }) && !again {
 		return false, nil
 	}
 	var all strings.Builder
 	for _, c := range chains {
-		if p.Keep == nil || !p.Keep(c.name) {
-			fmt.Fprintf(&all, "flush chain inet %s %s\n", t.name, c.name)
+		if p.Keep == nil || !p.Keep(c.Name) {
+			fmt.Fprintf(&all, "flush chain inet %s %s\n", t.name, c.Name)
 		}
 	}
 	for _, c := range chains {
-		if strings.HasPrefix(c.name, markerPrefix) && c.name != marker {
-			fmt.Fprintf(&all, "delete chain inet %s %s\n", t.name, c.name)
+		if strings.HasPrefix(c.Name, markerPrefix) && c.Name != marker {
+			fmt.Fprintf(&all, "delete chain inet %s %s\n", t.name, c.Name)
 		}
 	}
 	all.WriteString(text)
@@ -175,8 +175,8 @@ func (t *Table) Prune(ctx context.Context, p *Program) error {
 		c.FlushChain(t.Chain(marker)) // has no rules; the first message is echoed
 		old := func(name string) bool { return !known[name] && (p.Keep == nil || !p.Keep(name)) }
 		for _, chain := range chains {
-			if old(chain.name) {
-				c.FlushChain(t.Chain(chain.name))
+			if old(chain.Name) {
+				c.FlushChain(t.Chain(chain.Name))
 			}
 		}
 		declared := declared(text, setPattern)
@@ -191,8 +191,8 @@ func (t *Table) Prune(ctx context.Context, p *Program) error {
 			}
 		}
 		for _, chain := range chains {
-			if old(chain.name) {
-				c.DelChain(t.Chain(chain.name))
+			if old(chain.Name) {
+				c.DelChain(t.Chain(chain.Name))
 				queued = true
 			}
 		}
@@ -262,7 +262,7 @@ func (t *Table) Probe(ctx context.Context) error {
 	if _, err := exec.LookPath("nft"); err != nil {
 		return errNoNFT
 	}
-	_, err := t.exists(ctx)
+	_, _, err := t.reader.Table(ctx, Inet, t.name)
 	return err
 }
 

@@ -3,26 +3,12 @@ package nft
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/google/nftables/userdata"
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
-
-	fwnetlink "github.com/fairway-net/fairway/internal/netlink"
 )
-
-// dumpBuffer is how much of a dump we take at once, the kernel's own maximum. To send
-// the next piece the kernel walks the set from its start, so that a dump in small
-// pieces grows with the square: 50,000 Services took 2.5 s in pages of 4 KiB.
-const dumpBuffer = 32 << 10
-
-// maxDumps is how often a dump is begun in which a change came: such a dump may have
-// missed something. The last one is taken as it is, because on a node where somebody
-// writes all the time, no dump is left alone.
-const maxDumps = 4
 
 // Attributes that x/sys/unix lacks: NFTA_SET_ELEM_KEY_END, NFTA_SET_ELEM_EXPRESSIONS.
 const (
@@ -44,10 +30,8 @@ type Element struct {
 
 // Elements calls f for each element of a set or map. It reads the whole set first.
 func (t *Table) Elements(ctx context.Context, set string, f func(Element) error) error {
-	msgs, err := t.dump(ctx, unix.NFT_MSG_GETSETELEM, []netlink.Attribute{
-		{Type: unix.NFTA_SET_ELEM_LIST_TABLE, Data: []byte(t.name + "\x00")},
-		{Type: unix.NFTA_SET_ELEM_LIST_SET, Data: []byte(set + "\x00")},
-	})
+	attrs := append(textAttribute(unix.NFTA_SET_ELEM_LIST_TABLE, t.name), textAttribute(unix.NFTA_SET_ELEM_LIST_SET, set)...)
+	msgs, err := t.reader.dump(ctx, Inet, unix.NFT_MSG_GETSETELEM, attrs)
 	if err != nil {
 		return fmt.Errorf("read %s: %w", set, err)
 	}
@@ -63,110 +47,18 @@ func (t *Table) Elements(ctx context.Context, set string, f func(Element) error)
 	return nil
 }
 
-// dump asks for all objects of a kind, and returns the attributes of each answer.
-func (t *Table) dump(ctx context.Context, kind uint16, about []netlink.Attribute) (bodies [][]byte, err error) {
-	attrs, err := netlink.MarshalAttributes(about)
-	if err != nil {
-		return nil, err
-	}
-	for try := 1; ; try++ {
-		msgs, err := t.execute(ctx, kind, netlink.Dump, attrs)
-		if err != nil {
-			return nil, err
-		}
-		bodies = bodies[:0]
-		whole := true
-		for _, m := range msgs {
-			whole = whole && m.Header.Flags&netlink.DumpInterrupted == 0
-			if len(m.Data) < nfgenmsg {
-				return nil, fmt.Errorf("message of %d bytes", len(m.Data))
-			}
-			bodies = append(bodies, m.Data[nfgenmsg:])
-		}
-		if whole || try == maxDumps {
-			return bodies, nil
-		}
-	}
-}
-
-const nfgenmsg = 4 // size of struct nfgenmsg, which all messages begin with
-
-// execute sends one question and returns the answers.
-func (t *Table) execute(ctx context.Context, kind uint16, flags netlink.HeaderFlags, attrs []byte) (msgs []netlink.Message, err error) {
-	if err := t.openAsk(); err != nil {
-		return nil, err
-	}
-	err = fwnetlink.Within(ctx, t.ask, func() (err error) {
-		msgs, err = t.ask.Execute(netlink.Message{
-			Header: netlink.Header{
-				Type:  netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | kind),
-				Flags: netlink.Request | flags,
-			},
-			Data: append([]byte{unix.NFPROTO_INET, unix.NFNETLINK_V0, 0, 0}, attrs...),
-		})
-		return err
-	})
-	if err != nil {
-		t.closeAsk() // answers may be left unread
-	}
-	return msgs, err
-}
-
-// chain is one chain of the table.
-type chain struct {
-	name string
-	hook bool // packets come to it by themselves
-}
-
 // list returns the chains of the table; nil if there is no table.
-func (t *Table) list(ctx context.Context) ([]chain, error) {
-	there, err := t.exists(ctx)
+func (t *Table) list(ctx context.Context) ([]Chain, error) {
+	_, there, err := t.reader.Table(ctx, Inet, t.name)
 	if err != nil || !there {
 		return nil, err
 	}
-	msgs, err := t.dump(ctx, unix.NFT_MSG_GETCHAIN, nil)
-	if err != nil {
-		return nil, fmt.Errorf("list chains: %w", err)
-	}
-	all := []chain{}
-	for _, m := range msgs {
-		var c chain
-		ours := false
-		err := nested(m, func(typ uint16, b []byte) error {
-			switch typ {
-			case unix.NFTA_CHAIN_TABLE:
-				ours = text(b) == t.name
-			case unix.NFTA_CHAIN_NAME:
-				c.name = text(b)
-			case unix.NFTA_CHAIN_HOOK:
-				c.hook = true
-			}
-			return nil
-		})
-		if err != nil {
-			return nil, fmt.Errorf("list chains: %w", err)
-		}
-		if ours {
-			all = append(all, c)
-		}
-	}
-	return all, nil
-}
-
-// exists reports whether the table is in the kernel.
-func (t *Table) exists(ctx context.Context) (bool, error) {
-	attrs, err := netlink.MarshalAttributes([]netlink.Attribute{{Type: unix.NFTA_TABLE_NAME, Data: []byte(t.name + "\x00")}})
-	if err != nil {
-		return false, err
-	}
-	_, err = t.execute(ctx, unix.NFT_MSG_GETTABLE, 0, attrs)
-	if errors.Is(err, unix.ENOENT) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("look for table %s: %w [needs root and a kernel with nf_tables]", t.name, err)
-	}
-	return true, nil
+	all := []Chain{}
+	err = t.reader.Chains(ctx, Inet, t.name, func(c Chain) error {
+		all = append(all, c)
+		return nil
+	})
+	return all, err
 }
 
 // Chains returns the names of the chains in the table; none if there is no table.
@@ -177,7 +69,7 @@ func (t *Table) Chains(ctx context.Context) (map[string]bool, error) {
 	}
 	names := map[string]bool{}
 	for _, c := range all {
-		names[c.name] = true
+		names[c.Name] = true
 	}
 	return names, nil
 }
@@ -186,23 +78,13 @@ func (t *Table) Chains(ctx context.Context) (map[string]bool, error) {
 // Those without a name of their own are left out: they go with their rule.
 func (t *Table) sets(ctx context.Context) (map[string]bool, error) {
 	const anonymous, aMap = unix.NFT_SET_ANONYMOUS, unix.NFT_SET_MAP
-	msgs, err := t.dump(ctx, unix.NFT_MSG_GETSET, []netlink.Attribute{{Type: unix.NFTA_SET_TABLE, Data: []byte(t.name + "\x00")}})
+	msgs, err := t.reader.dump(ctx, Inet, unix.NFT_MSG_GETSET, textAttribute(unix.NFTA_SET_TABLE, t.name))
 	if err != nil {
 		return nil, fmt.Errorf("list sets: %w", err)
 	}
 	all := map[string]bool{}
 	for _, m := range msgs {
-		var name string
-		var flags uint32
-		err := nested(m, func(typ uint16, b []byte) error {
-			switch {
-			case typ == unix.NFTA_SET_NAME:
-				name = text(b)
-			case typ == unix.NFTA_SET_FLAGS && len(b) == 4:
-				flags = binary.BigEndian.Uint32(b)
-			}
-			return nil
-		})
+		name, flags, err := parseSet(m)
 		if err != nil {
 			return nil, fmt.Errorf("list sets: %w", err)
 		}
@@ -213,12 +95,18 @@ func (t *Table) sets(ctx context.Context) (map[string]bool, error) {
 	return all, nil
 }
 
-// text is a string attribute without its zero.
-func text(b []byte) string {
-	if len(b) > 0 && b[len(b)-1] == 0 {
-		b = b[:len(b)-1]
-	}
-	return string(b)
+// parseSet reads a set's name and flags.
+func parseSet(b []byte) (name string, flags uint32, err error) {
+	err = nested(b, func(typ uint16, b []byte) error {
+		switch {
+		case typ == unix.NFTA_SET_NAME:
+			name = text(b)
+		case typ == unix.NFTA_SET_FLAGS && len(b) == 4:
+			flags = binary.BigEndian.Uint32(b)
+		}
+		return nil
+	})
+	return name, flags, err
 }
 
 // parseElements calls f for each element in the attributes of one message.
@@ -289,18 +177,4 @@ func (e *Element) counter(b []byte) error {
 			return nil
 		})
 	})
-}
-
-// nested calls f for each attribute in b.
-func nested(b []byte, f func(typ uint16, b []byte) error) error {
-	ad, err := netlink.NewAttributeDecoder(b)
-	if err != nil {
-		return err
-	}
-	for ad.Next() {
-		if err := f(ad.Type(), ad.Bytes()); err != nil {
-			return err
-		}
-	}
-	return ad.Err()
 }

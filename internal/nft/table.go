@@ -23,7 +23,7 @@ type Table struct {
 	origin *origin       // itself, in the ledger
 	ledger *ledger       // of its network namespace, while a socket is open
 	write  *netlink.Conn // for commits; nil: not yet
-	ask    *netlink.Conn // for questions; nil: not yet
+	reader Reader
 	fail   func() error
 }
 
@@ -44,16 +44,8 @@ func (t *Table) Close() {
 		_ = t.write.Close() // nothing is lost by a socket that does not close
 		t.write = nil
 	}
-	t.closeAsk()
-}
-
-// closeAsk forgets the socket for questions, and the ledger with the last socket.
-func (t *Table) closeAsk() {
-	if t.ask != nil {
-		_ = t.ask.Close()
-		t.ask = nil
-	}
-	if t.write == nil && t.ledger != nil {
+	t.reader.Close()
+	if t.ledger != nil {
 		t.ledger.leave()
 		t.ledger = nil
 	}
@@ -75,11 +67,11 @@ func (t *Table) Chain(name string) *nftables.Chain {
 // openWrite opens the socket for commits.
 func (t *Table) openWrite() error {
 	if t.write != nil {
-		return nil
+		return t.joinLedger()
 	}
-	c, err := t.dial(nil)
+	c, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
 	if err != nil {
-		return err
+		return fmt.Errorf("open netlink socket: %w", err)
 	}
 	// SO_SNDBUFFORCE and SO_RCVBUFFORCE: they are not bound to the sysctls.
 	if err := errors.Join(c.SetWriteBuffer(socketBuffer), c.SetReadBuffer(socketBuffer)); err != nil {
@@ -87,30 +79,26 @@ func (t *Table) openWrite() error {
 		return fmt.Errorf("set buffers of netlink socket: %w [needs CAP_NET_ADMIN]", err)
 	}
 	t.write = c
+	return t.joinLedger()
+}
+
+// joinLedger joins the ledger of the thread's network namespace.
+func (t *Table) joinLedger() (err error) {
+	if t.ledger == nil {
+		if t.ledger, err = joinLedger(); err != nil {
+			return fmt.Errorf("identify network namespace: %w", err)
+		}
+	}
 	return nil
 }
 
-// openAsk opens the socket for questions.
-func (t *Table) openAsk() (err error) {
-	if t.ask == nil {
-		t.ask, err = t.dial(&netlink.Config{MessageBufferSize: dumpBuffer})
-	}
-	return err
-}
-
-// dial opens a socket, and joins the ledger of the thread's network namespace.
-func (t *Table) dial(config *netlink.Config) (*netlink.Conn, error) {
-	c, err := netlink.Dial(unix.NETLINK_NETFILTER, config)
+// Generation returns the number of the last change of a table in this network namespace.
+func (t *Table) Generation(ctx context.Context) (uint32, error) {
+	gen, err := t.reader.Generation(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("open netlink socket: %w", err)
+		return 0, err
 	}
-	if t.ledger == nil {
-		if t.ledger, err = joinLedger(); err != nil {
-			_ = c.Close()
-			return nil, fmt.Errorf("identify network namespace: %w", err)
-		}
-	}
-	return c, nil
+	return gen, t.joinLedger()
 }
 
 func (t *Table) mayWrite() error {
@@ -136,8 +124,8 @@ func (t *Table) Delete(ctx context.Context) error {
 		return err
 	}
 	for _, chain := range chains {
-		if chain.hook {
-			q.FlushChain(t.Chain(chain.name))
+		if chain.Base {
+			q.FlushChain(t.Chain(chain.Name))
 		}
 	}
 	if err := t.flush(ctx, q); err != nil {

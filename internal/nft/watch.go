@@ -2,14 +2,8 @@ package nft
 
 import (
 	"context"
-	"fmt"
-	"hash/fnv"
-	"io"
 	"maps"
 	"slices"
-
-	"github.com/mdlayher/netlink"
-	"golang.org/x/sys/unix"
 )
 
 // A Watch tells whether another program has changed a table.
@@ -24,7 +18,7 @@ import (
 type Watch struct {
 	table      *Table
 	generation uint32
-	rules      map[string][]uint64 // a sum of each rule of each chain
+	rules      map[string][]uint64 // the hash of each rule of each chain
 	known      bool
 }
 
@@ -83,7 +77,7 @@ func (w *Watch) EndChains(ctx context.Context, added, gone []string) error {
 	}
 	for _, name := range added {
 		rules := map[string][]uint64{name: nil}
-		if err := w.table.sums(ctx, rules, name); err != nil {
+		if err := w.table.hashes(ctx, rules, name); err != nil {
 			return err
 		}
 		w.rules[name] = rules[name]
@@ -135,23 +129,8 @@ func (w *Watch) advance(ctx context.Context) (gen uint32, ours bool, err error) 
 	return gen, ours, nil
 }
 
-// Generation returns how often the tables of this network namespace were changed.
-func (t *Table) Generation(ctx context.Context) (gen uint32, err error) {
-	msgs, err := t.execute(ctx, unix.NFT_MSG_GETGEN, 0, nil)
-	if err != nil {
-		return 0, fmt.Errorf("ask for the generation: %w", err)
-	}
-	for _, m := range msgs {
-		if gen, err = parseGeneration(m.Data); err != nil {
-			return 0, fmt.Errorf("ask for the generation: %w", err)
-		}
-	}
-	return gen, nil
-}
-
-// rules returns the chains of our table and a sum of each of their rules. The kernel uses a
-// handle again only for a rule that replaces another, so that the sum is of what the rule
-// says, too.
+// rules returns the chains of our table and the hash of each of their rules; nil if there
+// is no table.
 func (t *Table) rules(ctx context.Context) (map[string][]uint64, error) {
 	chains, err := t.list(ctx)
 	if err != nil || chains == nil {
@@ -159,54 +138,15 @@ func (t *Table) rules(ctx context.Context) (map[string][]uint64, error) {
 	}
 	all := make(map[string][]uint64, len(chains))
 	for _, c := range chains {
-		all[c.name] = nil
+		all[c.Name] = nil
 	}
-	return all, t.sums(ctx, all, "")
+	return all, t.hashes(ctx, all, "")
 }
 
-// sums adds those of a chain's rules, or of all rules of the table.
-func (t *Table) sums(ctx context.Context, into map[string][]uint64, chain string) error {
-	about := []netlink.Attribute{{Type: unix.NFTA_RULE_TABLE, Data: []byte(t.name + "\x00")}}
-	if chain != "" {
-		about = append(about, netlink.Attribute{Type: unix.NFTA_RULE_CHAIN, Data: []byte(chain + "\x00")})
-	}
-	msgs, err := t.dump(ctx, unix.NFT_MSG_GETRULE, about)
-	if err != nil {
-		return fmt.Errorf("list rules of table %s: %w", t.name, err)
-	}
-	for _, m := range msgs {
-		var in string
-		sum := fnv.New64a()
-		err := nested(m, func(typ uint16, b []byte) error {
-			switch typ {
-			case unix.NFTA_RULE_CHAIN:
-				in = text(b)
-			case unix.NFTA_RULE_HANDLE:
-				_, _ = sum.Write(b) // a hash takes everything
-			case unix.NFTA_RULE_EXPRESSIONS:
-				return says(sum, b)
-			}
-			return nil
-		})
-		if err != nil {
-			return fmt.Errorf("list rules of table %s: %w", t.name, err)
-		}
-		into[in] = append(into[in], sum.Sum64())
-	}
-	return nil
-}
-
-// says adds a rule's expressions to a sum, but for what they have counted.
-func says(sum io.Writer, exprs []byte) error {
-	return nested(exprs, func(_ uint16, expr []byte) error {
-		counter := false
-		err := nested(expr, func(typ uint16, b []byte) error {
-			counter = counter || typ == unix.NFTA_EXPR_NAME && text(b) == "counter"
-			return nil
-		})
-		if err == nil && !counter {
-			_, err = sum.Write(expr)
-		}
-		return err
+// hashes adds those of a chain's rules, or of all rules of the table.
+func (t *Table) hashes(ctx context.Context, into map[string][]uint64, chain string) error {
+	return t.reader.Rules(ctx, Inet, t.name, chain, func(r Rule) error {
+		into[r.Chain] = append(into[r.Chain], r.Hash)
+		return nil
 	})
 }

@@ -1,168 +1,159 @@
 package node
 
 import (
-	"bytes"
 	"context"
-	"crypto/sha256"
 	_ "embed"
-	"encoding/hex"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"net/netip"
-	"os/exec"
+	"reflect"
 	"slices"
 	"strings"
+
+	"go4.org/netipx"
+
+	"github.com/fairway-net/fairway/internal/nft"
 )
 
-// podsRules is the text that a person reads and the kernel gets.
-//
 //go:embed pods.nft
 var podsRules string
 
 const (
-	podsTable    = "inet fairway-pods"
-	podsChain    = "postrouting"
-	podsPriority = 110 // srcnat + 10
-	podsRuleSum  = 2   // rules in podsChain
+	podsTable    = "fairway-pods"
+	podsPriority = 110        // srcnat + 10
+	podsComment  = "pods.nft" // of each rule
+	podsRuleSum  = 2          // how many rules there are
 )
+
+func podsProgram() *nft.Program {
+	return &nft.Program{Source: podsRules, Data: map[string]any{"Priority": podsPriority, "Comment": podsComment}}
+}
 
 // multicast is never masqueraded.
 var multicast = []netip.Prefix{netip.MustParsePrefix("224.0.0.0/4"), netip.MustParsePrefix("ff00::/8")}
 
-// wantedSets are the elements of the four sets, without any that another contains.
+// A masquerade is our table of rules for pods.
+type masquerade struct {
+	table *nft.Table
+	watch *nft.Watch
+	// synced is what the kernel held after the last sync; nil: not known.
+	synced map[string][]netipx.IPRange
+}
+
+func newMasquerade() *masquerade {
+	t := nft.New(podsTable)
+	return &masquerade{table: t, watch: t.Watch()}
+}
+
+// podsSets are the program's sets, and whether each is of IPv4.
+var podsSets = map[string]bool{"pods4": true, "pods6": false, "non-masquerade4": true, "non-masquerade6": false}
+
+// wantedSets are the elements of the sets.
 func wantedSets(p *plan, clusterCIDRs []netip.Prefix) map[string][]netip.Prefix {
 	inside := slices.Concat(p.pods, clusterCIDRs, multicast)
 	for _, addr := range p.nodes {
 		inside = append(inside, netip.PrefixFrom(addr, addr.BitLen()))
 	}
-	sets := map[string][]netip.Prefix{"pods4": nil, "pods6": nil, "inside4": nil, "inside6": nil}
-	for name, all := range map[string][]netip.Prefix{"pods": p.own, "inside": inside} {
-		all = slices.Clone(all)
-		slices.SortFunc(all, comparePrefixes)
-		for _, prefix := range all {
-			set := name + "4"
-			if prefix.Addr().Is6() {
-				set = name + "6"
-			}
-			if kept := sets[set]; len(kept) == 0 || !kept[len(kept)-1].Overlaps(prefix) {
-				sets[set] = append(kept, prefix.Masked())
-			}
-		}
-	}
-	return sets
+	return map[string][]netip.Prefix{"pods4": p.own, "pods6": p.own, "non-masquerade4": inside, "non-masquerade6": inside}
 }
 
-// syncMasquerade compares the table with what is wanted and writes the rules, or
-// only elements, or nothing.
+// syncMasquerade makes the table what is wanted.
 func (n *Network) syncMasquerade(ctx context.Context, p *plan) error {
 	if !n.Masquerade || len(p.own) == 0 {
 		return n.removeMasquerade(ctx)
 	}
-	version := rulesVersion()
-	want := wantedSets(p, n.ClusterCIDRs)
-	out, _ := nft(ctx, "", "-j", "list", "table", "inet", "fairway-pods")
-	have, right := parseTable(out, version)
-	var script strings.Builder
-	if !right {
-		// Declared first, so that deleting works also when there is none.
-		fmt.Fprintf(&script, "table %s\ndelete table %s\n", podsTable, podsTable)
-		script.WriteString(strings.ReplaceAll(podsRules, "VERSION", version))
-		have = nil
-	}
-	for _, set := range []string{"pods4", "pods6", "inside4", "inside6"} {
-		if slices.Equal(spans(want[set]), have[set]) {
-			continue
-		}
-		fmt.Fprintf(&script, "flush set %s %s\n", podsTable, set)
-		if len(want[set]) > 0 {
-			fmt.Fprintf(&script, "add element %s %s { %s }\n", podsTable, set, joinPrefixes(want[set]))
-		}
-	}
-	if script.Len() == 0 {
-		return nil
-	}
-	if _, err := nft(ctx, script.String(), "-f", "-"); err != nil {
+	if err := n.masquerade.sync(ctx, wantedSets(p, n.ClusterCIDRs)); err != nil {
+		n.masquerade.forget()
 		return fmt.Errorf("load the masquerade rules: %w", err)
 	}
 	return nil
 }
 
-func (n *Network) removeMasquerade(ctx context.Context) error {
-	// "list tables" tells a missing table from a broken nft without reading
-	// an error message.
-	out, err := nft(ctx, "", "-j", "list", "tables", "inet")
-	if errors.Is(err, exec.ErrNotFound) {
-		return nil // then nobody has loaded it
+// sync compares the table with what is wanted, if anything has changed since the last
+// time, and writes the rules, or only elements, or nothing.
+func (m *masquerade) sync(ctx context.Context, want map[string][]netip.Prefix) error {
+	ranges := map[string][]netipx.IPRange{}
+	for set, is4 := range podsSets {
+		ranges[set] = nft.Ranges(want[set], is4)
 	}
-	if err != nil {
-		return fmt.Errorf("list nft tables: %w", err)
+	again := false
+	if m.synced == nil {
+		var err error
+		if again, err = damaged(ctx); err != nil {
+			return err
+		}
+	} else {
+		change, _, err := m.watch.Look(ctx)
+		if err != nil || change == nft.Nothing && reflect.DeepEqual(m.synced, ranges) {
+			return err
+		}
+		again = change == nft.Rules
 	}
-	if !bytes.Contains(out, []byte(`"name": "fairway-pods"`)) {
+	m.watch.Reset()
+	if err := m.watch.Begin(ctx); err != nil {
+		return err
+	}
+	// The sets first, so that the rules never meet empty ones.
+	program := podsProgram()
+	if _, err := m.table.Declare(ctx, program); err != nil {
+		return err
+	}
+	if err := m.fill(ctx, want); err != nil {
+		return err
+	}
+	loaded, err := m.table.Load(ctx, program, again)
+	if err == nil && loaded {
+		err = m.table.Prune(ctx, program)
+	}
+	if err == nil {
+		err = m.watch.End(ctx, true)
+	}
+	m.synced = ranges
+	return err
+}
+
+// damaged reports whether the table has other rules than a load made. Another program may
+// have changed them when no agent was there.
+func damaged(ctx context.Context) (bool, error) {
+	var r nft.Reader
+	defer r.Close()
+	ours, foreign := 0, 0
+	err := r.Rules(ctx, nft.Inet, podsTable, "", func(rule nft.Rule) error {
+		if rule.Comment == podsComment {
+			ours++
+		} else {
+			foreign++
+		}
 		return nil
+	})
+	return ours != podsRuleSum || foreign > 0, err
+}
+
+// fill writes what differs of the elements.
+func (m *masquerade) fill(ctx context.Context, want map[string][]netip.Prefix) error {
+	var ws []nft.Write
+	for set, is4 := range podsSets {
+		have, err := m.table.Prefixes(ctx, set)
+		if err != nil {
+			return err
+		}
+		ws = append(ws, nft.ReplacePrefixes(set, is4, have, want[set])...)
 	}
-	if _, err := nft(ctx, "", "delete", "table", "inet", "fairway-pods"); err != nil {
+	return m.table.Commit(ctx, nil, ws)
+}
+
+// forget makes the next sync read what the kernel holds.
+func (m *masquerade) forget() {
+	m.synced = nil
+	m.watch.Reset()
+	m.table.Close()
+}
+
+func (n *Network) removeMasquerade(ctx context.Context) error {
+	n.masquerade.forget()
+	if err := n.masquerade.table.Delete(ctx); err != nil {
 		return fmt.Errorf("delete the masquerade rules: %w", err)
 	}
 	return nil
-}
-
-func rulesVersion() string {
-	sum := sha256.Sum256([]byte(podsRules))
-	return hex.EncodeToString(sum[:4])
-}
-
-// nft runs the program in the caller's network namespace.
-func nft(ctx context.Context, stdin string, args ...string) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, "nft", args...)
-	var stdout, stderr bytes.Buffer
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &stdout, &stderr
-	err := cmd.Run()
-	switch {
-	case errors.Is(err, exec.ErrNotFound):
-		return nil, fmt.Errorf("%w (install the package nftables)", err)
-	case err != nil:
-		first, _, _ := strings.Cut(strings.TrimSpace(stderr.String()), "\n")
-		return nil, fmt.Errorf("nft %s: %w: %s", strings.Join(args, " "), err, first)
-	}
-	return stdout.Bytes(), nil
-}
-
-// A span is a range of addresses, both ends included. Sets are compared as
-// sorted, merged spans, because nft may show neighbours as one range.
-type span struct{ first, last netip.Addr }
-
-func spans(prefixes []netip.Prefix) []span {
-	var all []span
-	for _, p := range prefixes {
-		all = append(all, span{p.Masked().Addr(), lastAddr(p)})
-	}
-	return mergeSpans(all)
-}
-
-func mergeSpans(all []span) []span {
-	slices.SortFunc(all, func(a, b span) int { return a.first.Compare(b.first) })
-	var merged []span
-	for _, s := range all {
-		if end := len(merged) - 1; end >= 0 && (!merged[end].last.Less(s.first) || merged[end].last.Next() == s.first) {
-			if merged[end].last.Less(s.last) {
-				merged[end].last = s.last
-			}
-			continue
-		}
-		merged = append(merged, s)
-	}
-	return merged
-}
-
-// lastAddr is the prefix's address with all host bits set.
-func lastAddr(p netip.Prefix) netip.Addr {
-	bytes := p.Addr().AsSlice()
-	for bit := p.Bits(); bit < len(bytes)*8; bit++ {
-		bytes[bit/8] |= 0x80 >> (bit % 8)
-	}
-	addr, _ := netip.AddrFromSlice(bytes)
-	return addr
 }
 
 func joinPrefixes(prefixes []netip.Prefix) string {
@@ -171,78 +162,4 @@ func joinPrefixes(prefixes []netip.Prefix) string {
 		texts = append(texts, p.String())
 	}
 	return strings.Join(texts, ", ")
-}
-
-// listing is nft's JSON, as far as we look at it.
-type listing struct {
-	Nftables []struct {
-		Set *struct {
-			Name string            `json:"name"`
-			Elem []json.RawMessage `json:"elem"`
-		} `json:"set"`
-		Chain *struct {
-			Name, Type, Hook string
-			Prio             int
-		} `json:"chain"`
-		Rule *struct {
-			Chain, Comment string
-		} `json:"rule"`
-	} `json:"nftables"`
-}
-
-// parseTable reads the sets, and says whether chain and rules are those of this
-// version. Somebody may have flushed the chain or left an older version.
-func parseTable(text []byte, version string) (sets map[string][]span, right bool) {
-	var list listing
-	if json.Unmarshal(text, &list) != nil {
-		return nil, false
-	}
-	sets = map[string][]span{}
-	hooked, rules := false, 0
-	for _, item := range list.Nftables {
-		switch {
-		case item.Set != nil:
-			all, ok := parseElements(item.Set.Elem)
-			if !ok {
-				return nil, false
-			}
-			sets[item.Set.Name] = all
-		case item.Chain != nil && item.Chain.Name == podsChain:
-			hooked = item.Chain.Type == "nat" && item.Chain.Hook == "postrouting" && item.Chain.Prio == podsPriority
-		case item.Rule != nil && item.Rule.Comment == "pods.nft "+version:
-			rules++
-		case item.Chain != nil || item.Rule != nil:
-			return nil, false // not ours, or of another version
-		}
-	}
-	return sets, hooked && rules == podsRuleSum && len(sets) == 4
-}
-
-// parseElements reads addresses, prefixes and ranges.
-func parseElements(elements []json.RawMessage) ([]span, bool) {
-	var all []span
-	for _, element := range elements {
-		var addr netip.Addr
-		if json.Unmarshal(element, &addr) == nil {
-			all = append(all, span{addr, addr})
-			continue
-		}
-		var shape struct {
-			Prefix *struct {
-				Addr netip.Addr
-				Len  int
-			}
-			Range []netip.Addr
-		}
-		err := json.Unmarshal(element, &shape)
-		switch {
-		case err == nil && shape.Prefix != nil:
-			all = append(all, spans([]netip.Prefix{netip.PrefixFrom(shape.Prefix.Addr, shape.Prefix.Len)})...)
-		case err == nil && len(shape.Range) == 2:
-			all = append(all, span{shape.Range[0], shape.Range[1]})
-		default:
-			return nil, false
-		}
-	}
-	return mergeSpans(all), true
 }

@@ -49,10 +49,11 @@ type Peer struct {
 // thread.
 type Network struct {
 	Config
-	reported  map[string]bool // problems of peers that were logged
-	installed [2]fileState    // source and copy of the plugin when they were last equal
-	looked    bool            // for obstacles, which were found
-	obstacles []string
+	reported   map[string]bool // problems of peers that were logged
+	installed  [2]fileState    // source and copy of the plugin when they were last equal
+	masquerade *masquerade
+	looked     bool // for obstacles, which were found
+	obstacles  []string
 }
 
 // New returns a Network that has done nothing yet.
@@ -60,7 +61,7 @@ func New(config Config) *Network {
 	config.CNIBinDir = cmp.Or(config.CNIBinDir, "/opt/cni/bin")
 	config.CNIConfDir = cmp.Or(config.CNIConfDir, "/etc/cni/net.d")
 	config.StateDir = cmp.Or(config.StateDir, cni.DefaultStateDir)
-	return &Network{Config: config, reported: map[string]bool{}}
+	return &Network{Config: config, reported: map[string]bool{}, masquerade: newMasquerade()}
 }
 
 // Sync makes the machine carry the pods of self and reach those of peers (self

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -250,7 +251,7 @@ func TestMasqueradeHeals(t *testing.T) {
 	for _, damage := range []string{
 		"nft flush chain inet fairway-pods postrouting",
 		"nft delete table inet fairway-pods",
-		"nft flush set inet fairway-pods inside4",
+		"nft flush set inet fairway-pods non-masquerade4",
 		"nft add element inet fairway-pods pods4 '{ 10.9.0.0/16 }'",
 		"nft add rule inet fairway-pods postrouting accept",
 		"nft 'flush chain inet fairway-pods postrouting; add rule inet fairway-pods postrouting masquerade comment \"pods.nft old\"'",
@@ -263,6 +264,35 @@ func TestMasqueradeHeals(t *testing.T) {
 		if got := m.run("nft -s list ruleset"); got != want {
 			t.Errorf("after %q and Sync:\n%s\nwant:\n%s", damage, got, want)
 		}
+	}
+}
+
+// TestMasqueradeUpgrade: the table that agents up to version 0.2 made becomes today's.
+func TestMasqueradeUpgrade(t *testing.T) {
+	c := newCluster(t, 2, dual)
+	m := c.machines[0]
+	sorted := func() string {
+		lines := strings.Split(m.run("nft -s list table inet fairway-pods"), "\n")
+		slices.Sort(lines)
+		return strings.Join(lines, "\n")
+	}
+	c.sync()
+	want := sorted()
+	m.run(`nft 'delete table inet fairway-pods; table inet fairway-pods {
+		set pods4 { type ipv4_addr; flags interval; elements = { 10.244.1.0/24 }; }
+		set pods6 { type ipv6_addr; flags interval; }
+		set inside4 { type ipv4_addr; flags interval; elements = { 10.244.1.0/24, 10.244.9.0/24 }; }
+		set inside6 { type ipv6_addr; flags interval; }
+		chain postrouting {
+			type nat hook postrouting priority srcnat + 10; policy accept;
+			ip saddr @pods4 ip daddr != @inside4 masquerade fully-random comment "pods.nft 0123"
+			ip6 saddr @pods6 ip6 daddr != @inside6 masquerade fully-random comment "pods.nft 0123"
+		}
+	}'`)
+	m.network = New(m.config)
+	c.sync()
+	if got := sorted(); got != want {
+		t.Errorf("after an upgrade:\n%s\nwant:\n%s", got, want)
 	}
 }
 
@@ -284,7 +314,7 @@ func TestConfigComesLast(t *testing.T) {
 
 	m.peer.PodCIDRs = cidrs
 	t.Setenv("PATH", t.TempDir()) // no nft
-	if err := m.sync(nil); err == nil || !strings.Contains(err.Error(), "install the package nftables") {
+	if err := m.sync(nil); err == nil || !strings.Contains(err.Error(), "apt-get install nftables") {
 		t.Errorf("without nft: %v", err)
 	}
 	missing("when masquerading failed")

@@ -2,8 +2,11 @@ package node
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/internal/nft"
 )
 
 // findObstacles looks once, when the agent starts, for firewall chains that drop
@@ -15,29 +18,20 @@ func (n *Network) findObstacles(ctx context.Context) []string {
 	if n.looked {
 		return n.obstacles
 	}
-	out, err := nft(ctx, "", "-j", "list", "chains")
-	if err != nil {
-		return nil // masquerading says what is wrong with nft
-	}
-	n.looked, n.obstacles = true, droppingChains(out)
-	return n.obstacles
-}
-
-// droppingChains names the base chains at the forward hook whose policy is drop.
-func droppingChains(listing []byte) []string {
-	var all struct {
-		Nftables []struct {
-			Chain *struct{ Family, Table, Name, Type, Hook, Policy string }
-		}
-	}
-	if json.Unmarshal(listing, &all) != nil {
-		return nil
-	}
+	var r nft.Reader
+	defer r.Close()
 	var found []string
-	for _, item := range all.Nftables {
-		if c := item.Chain; c != nil && c.Hook == "forward" && c.Policy == "drop" {
-			found = append(found, fmt.Sprintf("chain %s of table %s %s drops what no rule in it accepts, pods' packets too (Docker does this: accept the podCIDRs there, as with `iptables -I FORWARD -s PODCIDR -j ACCEPT` and -d PODCIDR)", c.Name, c.Family, c.Table))
+	for _, family := range []nft.Family{nft.IPv4, nft.IPv6, nft.Inet} {
+		err := r.Chains(ctx, family, "", func(c nft.Chain) error {
+			if c.Base && c.Hook == unix.NF_INET_FORWARD && c.Drop {
+				found = append(found, fmt.Sprintf("chain %s of table %s %s drops what no rule in it accepts, pods' packets too (Docker does this: accept the podCIDRs there, as with `iptables -I FORWARD -s PODCIDR -j ACCEPT` and -d PODCIDR)", c.Name, family, c.Table))
+			}
+			return nil
+		})
+		if err != nil {
+			return nil // masquerading says what is wrong with nf_tables
 		}
 	}
-	return found
+	n.looked, n.obstacles = true, found
+	return n.obstacles
 }

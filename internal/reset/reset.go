@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/netip"
-	"strings"
 	"sync"
 	"time"
 
@@ -22,6 +21,8 @@ const (
 	priority = 0x0fa1_0a11
 	// mark is put on the conntrack entries of connections that are reset.
 	mark = 0x0800_0000
+	// lookPriority is before whatever translates; untrackPriority before conntrack.
+	lookPriority, untrackPriority = -160, -310
 	// burst is how many connections are reset at once, and pace the time from one burst to
 	// the next: 20,000 a second.
 	burst, pace = 200, 10 * time.Millisecond
@@ -57,6 +58,7 @@ type Resetter struct {
 	cfg   Config
 	times periods
 	table *nft.Table
+	watch *nft.Watch
 	wake  chan struct{}
 
 	mu    sync.Mutex
@@ -77,11 +79,12 @@ type secondChallenge struct {
 
 // New returns a Resetter. It does not touch the kernel.
 func New(cfg Config) *Resetter {
+	table := nft.New(tableName)
 	return &Resetter{
 		cfg:   cfg,
 		times: periods{lifetime: 5 * time.Second, again: time.Second, linger: 10 * time.Second},
-		table: nft.New(tableName),
-		wake:  make(chan struct{}, 1),
+		table: table, watch: table.Watch(),
+		wake: make(chan struct{}, 1),
 	}
 }
 
@@ -193,19 +196,44 @@ func (r *Resetter) logFailure(err error) {
 	r.failing = err != nil
 }
 
-// load makes sure that the rules are loaded. They are loaded again after a while: that costs
-// less than to find out whether another program removed them.
+// load makes the kernel run the rules, unless they are there as the last load left them.
 func (r *Resetter) load(ctx context.Context, now time.Time) error {
-	if now.Before(r.loaded.Add(r.times.again)) {
-		return nil
-	}
-	text := strings.NewReplacer("MARK", fmt.Sprintf("%#x", mark), "PRIORITY", fmt.Sprintf("%#x", priority)).Replace(rules)
-	err := r.table.Run(ctx, "table inet "+tableName+" {}\ndelete table inet "+tableName+"\n"+text)
-	if err != nil {
+	if err := r.reload(ctx); err != nil {
+		r.loaded = time.Time{}
 		return fmt.Errorf("load the rules for resets: %w", err)
 	}
 	r.loaded = now
 	return nil
+}
+
+func (r *Resetter) reload(ctx context.Context) error {
+	if !r.loaded.IsZero() {
+		change, accept, err := r.watch.Look(ctx)
+		if err == nil && change != nft.Rules {
+			accept() // the table has no elements
+			return nil
+		}
+	}
+	r.watch.Reset()
+	if err := r.watch.Begin(ctx); err != nil {
+		return err
+	}
+	p := program()
+	if _, err := r.table.Load(ctx, p, true); err != nil {
+		return err
+	}
+	if err := r.table.Prune(ctx, p); err != nil {
+		return err
+	}
+	return r.watch.End(ctx, true)
+}
+
+// program is the table's, as constant as its numbers.
+func program() *nft.Program {
+	hex := func(n int) string { return fmt.Sprintf("%#x", n) }
+	return &nft.Program{Source: rules, Data: map[string]any{
+		"Mark": hex(mark), "Priority": hex(priority), "Look": lookPriority, "Untrack": untrackPriority,
+	}}
 }
 
 // clean removes the rules, if there are any.
