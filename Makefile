@@ -93,8 +93,16 @@ test-lab: bin/gotestsum
 bin/kube-proxy: test/peers/go.mod
 	cd test/peers && go build -o ../../bin/kube-proxy k8s.io/kubernetes/cmd/kube-proxy && touch ../../bin/kube-proxy
 
+# The program of a former release, for the test of upgrades: built from the history, which a
+# clone of depth 1 does not have.
+FORMER ?= 16d7bce
+bin/fairway-former:
+	@if ! git cat-file -e $(FORMER)^{commit} 2>/dev/null; then echo "no commit $(FORMER) in this clone: TestUpgrade will be skipped"; exit 0; fi; \
+	dir=$$(mktemp -d) && trap 'rm -rf '$$dir EXIT && git archive $(FORMER) | tar -x -C $$dir && \
+	cd $$dir && go build -ldflags '-s -w -X main.version=$(FORMER)' -o $(CURDIR)/$@ ./cmd/fairway
+
 ## test-peers: 500 random clusters for real kube-proxy and for us, the same packets, and faults; SEEDS=N FIRST_SEED=N for others, GONE=60 for a minute without API server
-test-peers: build bin/kube-proxy bin/gotestsum
+test-peers: build bin/kube-proxy bin/fairway-former bin/gotestsum
 	cd test/peers && $(GOTEST) -count=1 -vet=off -timeout 30m ./...
 
 ## bench-scale: both at 1,000 and 10,000 Services and one of 5,000 endpoints, us at 50,000 too; ARGS="-kube-proxy-max 50000" for it as well (an hour)

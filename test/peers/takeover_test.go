@@ -113,7 +113,12 @@ func (n *takenNode) agent(args ...string) *process.Process {
 
 // fairway runs a command of ours on the node until it ends.
 func (n *takenNode) fairway(args ...string) (out string, err error) {
-	cmd := exec.Command(binary(n.t, "fairway"), args...)
+	return n.output(binary(n.t, "fairway"), args...)
+}
+
+// output runs a program on the node until it ends.
+func (n *takenNode) output(program string, args ...string) (out string, err error) {
+	cmd := exec.Command(program, args...)
 	err = n.tw.node.Do(func() error {
 		text, err := cmd.CombinedOutput()
 		out = string(text)
