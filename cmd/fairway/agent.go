@@ -10,7 +10,6 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strconv"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -75,14 +74,16 @@ func (a *agent) run(ctx context.Context) error {
 		// costs little time and saves a third of the memory.
 		debug.SetGCPercent(50)
 	}
-	dp, err := a.carrier(ctx)
+	dp, err := a.openDatapath(ctx)
 	if err != nil {
 		return err
 	}
+	var unsupported service.Algorithms
 	if dp != nil {
 		defer dp.Close()
+		unsupported = ^dp.Info().Capabilities.Algorithms
 	}
-	client, err := kube.Connect(a.connection())
+	client, err := kube.Connect(a.cfg.Connection(userAgent))
 	if err != nil {
 		return err
 	}
@@ -91,9 +92,9 @@ func (a *agent) run(ctx context.Context) error {
 	nodes := nodes{store.SubscribeNodes("pod network"), store}
 	events := kube.NewRecorder(a.log, client, a.cfg.NodeName)
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), info(a.cfg.Mode), store)
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), store)
 	state := health.NewState(a.cfg.HealthTimeout())
-	view := a.view(store, dp)
+	view := a.cfg.View(store, unsupported)
 	applied := &proxy.Applied{}
 	checks := health.NewNodePortChecks(health.NodePortConfig{
 		Log: a.log, State: state, Applied: applied, Problem: events.Event,
@@ -102,16 +103,15 @@ func (a *agent) run(ctx context.Context) error {
 		Log: a.log, Healthz: a.cfg.Healthz, Metrics: a.cfg.Metrics, State: state,
 		Eligible:  func() bool { n, ok := store.Node(); return ok && n.Eligible },
 		Families:  []string{"IPv4", "IPv6"},
-		ProxyMode: a.cfg.Mode, Registry: registry,
+		ProxyMode: a.cfg.Mode, Version: version, Registry: registry, Wait: a.cfg.ReplaceKubeProxy,
 	})
 
-	// A port in use is best found out while there is nothing to take back.
-	if err := server.Listen(ctx); err != nil && !a.cfg.ReplaceKubeProxy {
+	if err := server.Listen(ctx); err != nil {
 		return err
 	}
 	a.log.Info("starting", "version", version, "node", a.cfg.NodeName, "mode", a.cfg.Mode, "podNetwork", a.cfg.PodNetwork)
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return a.serve(ctx, server) })
+	g.Go(func() error { return server.Run(ctx) })
 	g.Go(func() error { return store.Run(ctx) })
 	g.Go(func() error { return checks.Run(ctx) })
 	g.Go(func() error { return events.Run(ctx) })
@@ -142,69 +142,12 @@ func (a *agent) run(ctx context.Context) error {
 	return err
 }
 
-// info is a metric whose labels say what runs here.
-func info(mode string) prometheus.Collector {
-	g := prometheus.NewGauge(prometheus.GaugeOpts{
-		Namespace: "fairway", Name: "info", Help: "1; the labels say which version runs, and in which proxy mode",
-		ConstLabels: prometheus.Labels{"version": version, "mode": mode},
-	})
-	g.Set(1)
-	return g
-}
-
-// serve answers on the health and metrics ports. Where a kube-proxy is to be replaced, it
-// may still have them: then it answers for the node until it ends.
-func (a *agent) serve(ctx context.Context, server *health.Server) error {
-	if !a.cfg.ReplaceKubeProxy {
-		return server.Run(ctx)
-	}
-	again := time.NewTicker(time.Second)
-	defer again.Stop()
-	for said := false; ; said = true {
-		err := server.Listen(ctx)
-		if err == nil {
-			return server.Run(ctx)
-		}
-		if !said {
-			a.log.Warn("a kube-proxy seems to run still; its ports are taken over when it has ended", "err", err)
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-again.C:
-		}
-	}
-}
-
-// view returns what tables are compiled for: this node as the API server knows it now,
-// and what its datapath can do. dp may be nil.
-func (a *agent) view(store *kube.Store, dp datapath.Datapath) func() service.Node {
-	var lacks service.Algorithms
-	if dp != nil {
-		lacks = ^dp.Info().Capabilities.Algorithms
-	}
-	return func() service.Node {
-		n, _ := store.Node() // a node that is not there (yet) has no zone and no addresses
-		view := a.cfg.Node(n.Zone, n.Addrs, n.PodCIDRs)
-		view.Settings.ServiceCIDRs = store.ServiceCIDRs()
-		view.Unsupported = lacks
-		return view
-	}
-}
-
-func (a *agent) connection() kube.Connection {
-	return kube.Connection{
-		Kubeconfig: a.cfg.Kubeconfig, Master: a.cfg.Master, QPS: a.cfg.QPS, Burst: a.cfg.Burst,
-		ContentType: a.cfg.ContentType, UserAgent: "fairway/" + version,
-	}
-}
-
 // flows wires what ends flows on this node: those that conntrack knows, in table and by
 // resets, and those that the datapath carries itself.
 func (a *agent) flows(dp datapath.Datapath, view func() service.Node, metrics *proxy.Metrics) (*flow.Reconciler, *conntrack.Table, *reset.Resetter, error) {
 	// Package flow paces its questions about pods. They have a client of their own, so that
 	// no other request waits for them.
-	c := a.connection()
+	c := a.cfg.Connection(userAgent)
 	c.QPS = -1
 	client, err := kube.Connect(c)
 	if err != nil {
@@ -223,10 +166,10 @@ func (a *agent) modeOptions() modes.Options {
 	return modes.Options{Mark: c.Mask(), CountTraffic: c.CountTraffic, TCPTimeout: c.IPVS.TCP, FinTimeout: c.IPVS.TCPFin, UDPTimeout: c.IPVS.UDP}
 }
 
-// carrier opens the datapath that --proxy-mode asks for, and finds out whether it works
+// openDatapath opens the datapath that --proxy-mode asks for, and finds out whether it works
 // here before anything else starts. It takes over from what carried Services before. Nil:
-// nobody shall carry them.
-func (a *agent) carrier(ctx context.Context) (datapath.Datapath, error) {
+// the mode is none.
+func (a *agent) openDatapath(ctx context.Context) (datapath.Datapath, error) {
 	if a.cfg.Mode == datapath.None {
 		return nil, nil
 	}

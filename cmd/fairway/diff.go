@@ -107,7 +107,7 @@ func (a *agent) held(ctx context.Context) (datapath.Datapath, error) {
 
 // wanted compiles the table that the API server's objects ask for now.
 func (a *agent) wanted(ctx context.Context, dp datapath.Datapath) (*service.Table, error) {
-	client, err := kube.Connect(a.connection())
+	client, err := kube.Connect(a.cfg.Connection(userAgent))
 	if err != nil {
 		return nil, err
 	}
@@ -122,7 +122,7 @@ func (a *agent) wanted(ctx context.Context, dp datapath.Datapath) (*service.Tabl
 	case <-ctx.Done():
 		return nil, errors.New("the API server did not answer in time [see --master, --kubeconfig and --timeout]")
 	}
-	node := a.view(store, dp)()
+	node := a.cfg.View(store, ^dp.Info().Capabilities.Algorithms)()
 	b := service.NewBuilder()
 	for _, n := range src.Take() {
 		if svc, ok := src.Service(n); ok {

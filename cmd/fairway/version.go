@@ -10,6 +10,9 @@ import (
 // version is set by the Makefile with -ldflags -X; a plain `go build` says so.
 var version = "v0.1.0-dev"
 
+// userAgent names this program to the API server. It is made at the start, after -X.
+var userAgent = "fairway/" + version
+
 func newVersion(e env) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",

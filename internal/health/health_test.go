@@ -239,6 +239,42 @@ func TestPortInUse(t *testing.T) {
 	}
 }
 
+// TestPortComesFree: with Wait a port in use is waited for, as that of a kube-proxy which is
+// replaced.
+func TestPortComesFree(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	addr := netip.MustParseAddrPort(taken.Addr().String())
+	s := New(Config{
+		Log: slog.New(slog.DiscardHandler), State: NewState(time.Minute), Registry: prometheus.NewRegistry(),
+		Healthz: netip.MustParseAddrPort("127.0.0.1:0"), Metrics: addr, Wait: true, ProxyMode: "ipvs", Version: "v1",
+	})
+	if err := s.Listen(t.Context()); err != nil {
+		t.Fatalf("Listen: %v", err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	taken.Close()
+	until(t, "an answer on the port that came free", func() bool {
+		resp, err := http.Get("http://" + addr.String() + "/metrics")
+		if err != nil {
+			return false
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		return err == nil && strings.Contains(string(body), `fairway_info{mode="ipvs",version="v1"} 1`)
+	})
+	stop()
+	if err := <-done; err != nil {
+		t.Errorf("Run: %v", err)
+	}
+}
+
 // TestPortIsFreeAfterRun: an agent that is replaced must not keep the next one out.
 func TestPortIsFreeAfterRun(t *testing.T) {
 	h := start(t)

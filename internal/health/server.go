@@ -30,12 +30,19 @@ type Config struct {
 	// Families are the ones that /healthz names, "IPv4" and "IPv6". They have one
 	// state: both are programmed in the same pass.
 	Families []string
-	// ProxyMode is the text of /proxyMode.
-	ProxyMode string
-	// Registry is what /metrics shows. The Server adds kube-proxy's counters of health
-	// answers.
+	// ProxyMode is the text of /proxyMode, and Version that of this program. Both are
+	// labels of the metric fairway_info.
+	ProxyMode, Version string
+	// Registry is what /metrics shows. The Server adds fairway_info and kube-proxy's
+	// counters of health answers.
 	Registry *prometheus.Registry
+	// Wait lets Run wait for ports that are in use. Where a kube-proxy is replaced, it has
+	// them, and answers for the node, until it ends.
+	Wait bool
 }
+
+// listenAgain is the pause before Run tries again to listen, with Config.Wait.
+const listenAgain = time.Second
 
 // closeTimeout is how long Run waits for answers that are being written.
 const closeTimeout = time.Second
@@ -62,12 +69,28 @@ func New(cfg Config) *Server {
 		return v
 	}
 	s.healthz, s.livez = counter("healthz"), counter("livez")
+	info := prometheus.NewGauge(prometheus.GaugeOpts{
+		Namespace: "fairway", Name: "info", Help: "1; the labels say which version runs, and in which proxy mode",
+		ConstLabels: prometheus.Labels{"version": cfg.Version, "mode": cfg.ProxyMode},
+	})
+	info.Set(1)
+	cfg.Registry.MustRegister(info)
 	return s
 }
 
-// Listen opens the ports. Call it before anything is programmed: that a port is in use
-// is best found out while there is nothing to take back. Run does it otherwise.
+// Listen opens the ports. Call it before anything is programmed: a port in use is best
+// found while there is nothing to take back. With Config.Wait a port in use is no error,
+// but a log line. Run does it otherwise.
 func (s *Server) Listen(ctx context.Context) error {
+	err := s.listen(ctx)
+	if err != nil && s.cfg.Wait {
+		s.cfg.Log.Warn("cannot listen yet, will try again until the other program has ended", "err", err)
+		return nil
+	}
+	return err
+}
+
+func (s *Server) listen(ctx context.Context) error {
 	servers := []struct {
 		name, flag string
 		addr       netip.AddrPort
@@ -96,11 +119,22 @@ func (s *Server) Listen(ctx context.Context) error {
 }
 
 // Run answers until ctx ends, which is no error. It fails at once, without a server
-// left behind, if one cannot listen.
+// left behind, if one cannot listen; with Config.Wait it tries again.
 func (s *Server) Run(ctx context.Context) error {
-	if s.open == nil {
-		if err := s.Listen(ctx); err != nil {
+	again := time.NewTicker(listenAgain)
+	defer again.Stop()
+	for s.open == nil {
+		err := s.listen(ctx)
+		if err == nil {
+			break // without a port, if none is configured
+		}
+		if !s.cfg.Wait {
 			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-again.C:
 		}
 	}
 	return serve(ctx, s.open)

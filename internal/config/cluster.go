@@ -1,0 +1,27 @@
+package config
+
+import (
+	"github.com/fairway-net/fairway/internal/kube"
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// Connection returns how to reach the API server, which knows this program as userAgent.
+func (c *Config) Connection(userAgent string) kube.Connection {
+	return kube.Connection{
+		Kubeconfig: c.Kubeconfig, Master: c.Master, QPS: c.QPS, Burst: c.Burst,
+		ContentType: c.ContentType, UserAgent: userAgent,
+	}
+}
+
+// View returns what tables are compiled for: this node as the API server knows it at the
+// time of a call. A node that it does not know has no zone and no addresses. A datapath
+// that carries Services can do all algorithms but the unsupported ones.
+func (c *Config) View(store *kube.Store, unsupported service.Algorithms) func() service.Node {
+	return func() service.Node {
+		known, _ := store.Node()
+		n := c.Node(known.Zone, known.Addrs, known.PodCIDRs)
+		n.Settings.ServiceCIDRs = store.ServiceCIDRs()
+		n.Unsupported = unsupported
+		return n
+	}
+}
