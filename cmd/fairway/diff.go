@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/fairway-net/fairway/internal/config"
 	"github.com/fairway-net/fairway/internal/datapath"
@@ -32,21 +33,7 @@ diff(1) the exit status is 0 for no difference and 1 for some; lines with - are 
 kernel and should not be, lines with + are missing.`,
 		Args: cobra.NoArgs,
 	}
-	flags := config.NewFlags(c.Flags())
-	timeout := c.Flags().Duration("timeout", 10*time.Second, "how long to wait for the API server")
-	c.RunE = func(c *cobra.Command, _ []string) error {
-		if c.Flags().NFlag() == 0 {
-			if err := c.Flags().Parse(agentArgs("/proc/1/cmdline")); err != nil {
-				return fmt.Errorf("read the agent's flags: %w", err)
-			}
-		}
-		cfg, err := flags.Load()
-		if err != nil {
-			return err
-		}
-		a := &agent{cfg: cfg, log: newLog(e.stderr, slog.LevelWarn)}
-		ctx, cancel := context.WithTimeout(c.Context(), *timeout)
-		defer cancel()
+	asAgent(c, e, func(ctx context.Context, a *agent, _ []string) error {
 		dp, err := a.held(ctx)
 		if err != nil {
 			return err
@@ -60,12 +47,37 @@ kernel and should not be, lines with + are missing.`,
 		if err != nil {
 			return err
 		}
-		if writeDiff(e.stdout, have.Table, want) {
+		if writeDiff(e.stdout, have.Table, want.table) {
 			return exitError(1)
 		}
 		return nil
-	}
+	})
 	return c
+}
+
+// asAgent gives c the agent's flags, and makes it run f with what they say. In the agent's
+// pod the flags that the agent runs with count, unless some of them are given.
+func asAgent(c *cobra.Command, e env, f func(context.Context, *agent, []string) error) {
+	own := map[string]bool{"timeout": true}
+	c.Flags().VisitAll(func(f *pflag.Flag) { own[f.Name] = true })
+	flags := config.NewFlags(c.Flags())
+	timeout := c.Flags().Duration("timeout", 10*time.Second, "how long to wait for the API server")
+	c.RunE = func(c *cobra.Command, args []string) error {
+		given := false
+		c.Flags().Visit(func(f *pflag.Flag) { given = given || !own[f.Name] })
+		if !given {
+			if err := c.Flags().Parse(agentArgs("/proc/1/cmdline")); err != nil {
+				return fmt.Errorf("read the agent's flags: %w", err)
+			}
+		}
+		cfg, err := flags.Load()
+		if err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(c.Context(), *timeout)
+		defer cancel()
+		return f(ctx, &agent{cfg: cfg, log: newLog(e.stderr, slog.LevelWarn)}, args)
+	}
 }
 
 // agentArgs returns the flags of the agent whose command line is in a file of /proc,
@@ -105,14 +117,21 @@ func (a *agent) held(ctx context.Context) (datapath.Datapath, error) {
 	return dp, err
 }
 
-// wanted compiles the table that the API server's objects ask for now.
-func (a *agent) wanted(ctx context.Context, dp datapath.Datapath) (*service.Table, error) {
+// wanted is what the API server's objects ask for at one moment, and what it follows from.
+type wanted struct {
+	table   *service.Table
+	node    service.Node
+	objects *kube.Services
+}
+
+// wanted reads the API server once and compiles what its objects ask for. dp may be nil.
+func (a *agent) wanted(ctx context.Context, dp datapath.Datapath) (*wanted, error) {
 	client, err := kube.Connect(a.cfg.Connection(userAgent))
 	if err != nil {
 		return nil, err
 	}
 	store := kube.New(kube.Config{Log: a.log, Client: client, NodeName: a.cfg.NodeName})
-	src := store.SubscribeServices("diff")
+	src := store.SubscribeServices("command")
 	ctx, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- store.Run(ctx) }()
@@ -129,7 +148,7 @@ func (a *agent) wanted(ctx context.Context, dp datapath.Datapath) (*service.Tabl
 			b.Set(service.Compile(svc, src.Slices(n), node))
 		}
 	}
-	return b.Table(node.Settings), nil
+	return &wanted{table: b.Table(node.Settings), node: node, objects: src}, nil
 }
 
 // writeDiff prints how have must change to be want, and reports whether it must.

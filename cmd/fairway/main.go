@@ -92,6 +92,7 @@ func newRoot(e env) *cobra.Command {
 		newDNS(e),
 		newDiff(e),
 		newDump(e),
+		newExplain(e),
 		newVersion(e),
 	)
 	return root

@@ -49,6 +49,7 @@
 //	objects.yaml   Services and EndpointSlices, and Pods where their weights matter
 //	table          golden: Table.WriteTo
 //	problems       golden, optional: Entry.Problems, a line each
+//	explain        golden, where the file is there: service.NewReport of every Service
 //
 // "go test -update" in internal/service writes the golden ones.
 package scenario

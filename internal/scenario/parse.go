@@ -19,9 +19,9 @@ func Parse(data []byte) (*Scenario, error) {
 		switch f.Name {
 		case "objects.yaml":
 			objects = string(f.Data)
-		case "table", "problems":
+		case "table", "problems", "explain":
 		default:
-			return nil, fmt.Errorf("file %q is none of objects.yaml, table, problems", f.Name)
+			return nil, fmt.Errorf("file %q is none of objects.yaml, table, problems, explain", f.Name)
 		}
 	}
 	var err error

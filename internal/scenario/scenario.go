@@ -82,7 +82,7 @@ func read(path string) (*Scenario, error) {
 func (s *Scenario) Table() *service.Table {
 	b := service.NewBuilder()
 	for _, svc := range s.Services {
-		b.Set(service.Compile(svc, s.slicesOf(svc.Name), s.Node))
+		b.Set(service.Compile(svc, s.SlicesOf(svc.Name), s.Node))
 	}
 	return b.Table(s.Node.Settings)
 }
@@ -102,7 +102,8 @@ func offer(n service.Node, all service.Algorithms) service.Node {
 	return n
 }
 
-func (s *Scenario) slicesOf(n service.Name) []*service.Slice {
+// SlicesOf returns the slices of a Service.
+func (s *Scenario) SlicesOf(n service.Name) []*service.Slice {
 	var out []*service.Slice
 	for _, slice := range s.Slices {
 		if slice.Service == n {

@@ -116,8 +116,8 @@ func (n Node) CompilesLike(o Node) bool {
 // A Problem is a part of an object that makes no sense and was left out, in words
 // for the object's owner. Reason is CamelCase, as in a Kubernetes event.
 type Problem struct {
-	Reason  string
-	Message string
+	Reason  string `json:"reason"`
+	Message string `json:"message"`
 }
 
 // Changes counts the changes of objects that were seen, and those that nothing has been

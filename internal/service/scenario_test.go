@@ -31,6 +31,9 @@ func TestScenarios(t *testing.T) {
 			table := s.Table()
 			golden(t, s, "table", text(table))
 			golden(t, s, "problems", problems(table))
+			if _, ok := s.Golden("explain"); ok {
+				golden(t, s, "explain", explained(t, s, table))
+			}
 			for _, p := range s.Packets {
 				got, ok := scenario.Predict(table, p)
 				if !ok && p.Want.Action != service.Reject {
@@ -63,6 +66,19 @@ func text(t *service.Table) string {
 	var b strings.Builder
 	if _, err := t.WriteTo(&b); err != nil {
 		return err.Error()
+	}
+	return b.String()
+}
+
+// explained is the report on every Service of a scenario.
+func explained(t *testing.T, s *scenario.Scenario, table *service.Table) string {
+	t.Helper()
+	var b strings.Builder
+	for _, svc := range s.Services {
+		r := service.NewReport(svc, s.SlicesOf(svc.Name), s.Node, table.Entry(svc.Name), service.Origins())
+		if _, err := r.WriteTo(&b); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return b.String()
 }
