@@ -29,7 +29,7 @@ func newCNI(env) *cobra.Command {
 	}
 }
 
-// isCNI says whether a container runtime started this program as a plugin:
+// isCNI reports whether a container runtime started this program as a plugin:
 // runtimes pass no arguments, only a file name and the environment. The name
 // "fairway" counts only in one of the runtime's plugin directories, so that an
 // environment with a stray CNI_COMMAND does not turn `fairway agent` into one.

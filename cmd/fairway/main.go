@@ -78,7 +78,7 @@ func newRoot(e env) *cobra.Command {
 		Use:   "fairway",
 		Short: "The Kubernetes service network: service proxy, cluster DNS, pod network",
 		// Errors are printed by run, without the usage text: the line that
-		// says what is wrong must not drown in forty lines of flags.
+		// names the fault must not drown in forty lines of flags.
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}

@@ -1,5 +1,5 @@
-// Package health answers those who ask over HTTP whether this node may be used: load
-// balancers, kubelets, people and Prometheus. It listens where kube-proxy does and
+// Package health answers over HTTP whether this node may be used, to load balancers,
+// kubelets, people and Prometheus. It listens where kube-proxy does and
 // answers as kube-proxy does.
 //
 //	proxy loop ─ Queued, Synced ─→ State ─→ :10256 /healthz  may load balancers use the node?
@@ -10,8 +10,8 @@
 // It hides kube-proxy's JSON and its rules. It promises: the agent is healthy as long
 // as no change waits longer than the timeout, however long nothing changes; a node
 // that is about to be deleted fails /healthz, so that load balancers leave it, but not
-// /livez, or the kubelet would restart the agent; nothing listens that nobody asked
-// for; a port in use is one clear error at the start; and the port of a Service that
+// /livez, or the kubelet would restart the agent; nothing listens that is not
+// configured; a port in use is one clear error at the start; and the port of a Service that
 // cannot be opened is that Service's trouble only.
 package health
 
@@ -20,7 +20,7 @@ import (
 	"time"
 )
 
-// A State is what the proxy loop says of itself. Its methods may be called by any
+// A State is what the proxy loop reports of itself. Its methods may be called by any
 // goroutine.
 type State struct {
 	timeout time.Duration
@@ -39,7 +39,7 @@ func newState(timeout time.Duration, now func() time.Time) *State {
 	return &State{timeout: timeout, now: now}
 }
 
-// Queued says that a change waits to be programmed.
+// Queued notes that a change waits to be programmed.
 func (s *State) Queued() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -48,7 +48,7 @@ func (s *State) Queued() {
 	}
 }
 
-// Synced says that no change waits any more.
+// Synced notes that no change waits any more.
 func (s *State) Synced() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

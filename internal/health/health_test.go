@@ -209,7 +209,7 @@ func TestMetricsServer(t *testing.T) {
 	}
 }
 
-func TestNothingListensThatNobodyAskedFor(t *testing.T) {
+func TestNothingListensUnconfigured(t *testing.T) {
 	h := start(t, func(c *Config) { c.Healthz = netip.AddrPort{} })
 	if a := h.server.Addr("healthz"); a != nil {
 		t.Errorf("healthz listens on %v", a)

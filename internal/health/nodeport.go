@@ -17,8 +17,8 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// A Check is what load balancers may ask of one Service: its healthCheckNodePort. Who
-// asks over IPv4 will send IPv4, and is told of that family's endpoints.
+// A Check is what load balancers may ask of one Service: its healthCheckNodePort. A
+// load balancer that asks over IPv4 sends IPv4, and gets the number of that family's endpoints.
 type Check = service.HealthCheck
 
 // Applied is the table that the datapath carries, level-triggered.
@@ -32,8 +32,9 @@ type NodePortConfig struct {
 	Log     *slog.Logger
 	State   *State
 	Applied Applied // where Run takes the checks from
-	// Problem is told when a Service's port cannot be opened, once for each reason. It
-	// is called by Sync, must not call back, and should not wait. Nil: nobody is told.
+	// Problem is called when a Service's port cannot be opened, once for each reason. It
+	// is called by Sync, must not call back, and should not wait. Nil: problems are only
+	// logged.
 	Problem func(service.Name, service.Problem)
 }
 
@@ -54,8 +55,8 @@ type check struct {
 	name                   service.Name
 	port                   uint16
 	endpoints4, endpoints6 int
-	servers                map[place]running
-	failed                 string // why a port is not open, as last told; empty: all are
+	servers                map[listenAddr]running
+	failed                 string // why a port is not open, as last reported; empty: all are
 }
 
 // NewNodePortChecks returns checks that listen nowhere yet.
@@ -144,12 +145,12 @@ func (n *NodePortChecks) Sync(addrs []netip.Prefix, checks []Check) bool {
 	if len(want) == 0 {
 		return true
 	}
-	at, err := places(addrs)
+	at, err := listenAddrs(addrs)
 	all := true
 	for name, w := range want {
 		c := n.open[name]
 		if c == nil {
-			c = &check{name: name, port: w.Port, servers: map[place]running{}}
+			c = &check{name: name, port: w.Port, servers: map[listenAddr]running{}}
 			n.open[name] = c
 		}
 		c.endpoints4, c.endpoints6 = w.Endpoints4, w.Endpoints6
@@ -164,9 +165,9 @@ func (n *NodePortChecks) Sync(addrs []netip.Prefix, checks []Check) bool {
 	return all
 }
 
-// close closes the ports of c that are not at one of the places. Whoever is connected
-// is cut off: there is nothing left to say.
-func (n *NodePortChecks) close(c *check, but []place) {
+// close closes the ports of c that are not at one of the addresses. Connected
+// clients are cut off: there is no answer left.
+func (n *NodePortChecks) close(c *check, but []listenAddr) {
 	for p, r := range c.servers {
 		if !slices.Contains(but, p) {
 			delete(c.servers, p)
@@ -177,7 +178,7 @@ func (n *NodePortChecks) close(c *check, but []place) {
 }
 
 // listen opens the port of c where it is not open yet.
-func (n *NodePortChecks) listen(c *check, at []place) error {
+func (n *NodePortChecks) listen(c *check, at []listenAddr) error {
 	var failed []error
 	for _, p := range at {
 		if _, ok := c.servers[p]; ok {
@@ -203,7 +204,7 @@ func (n *NodePortChecks) listen(c *check, at []place) error {
 }
 
 // lost forgets a server that ended by itself, so that the next Sync opens it again.
-func (n *NodePortChecks) lost(c *check, p place, r running, err error) {
+func (n *NodePortChecks) lost(c *check, p listenAddr, r running, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if c.servers[p] == r {
@@ -212,7 +213,7 @@ func (n *NodePortChecks) lost(c *check, p place, r running, err error) {
 	}
 }
 
-// report tells the Service's owner once what is the matter.
+// report reports a problem once to the Service's owner.
 func (n *NodePortChecks) report(c *check, err error) {
 	if err == nil {
 		c.failed = ""
@@ -246,7 +247,7 @@ func (n *NodePortChecks) handler(c *check) http.Handler {
 			code = http.StatusServiceUnavailable
 		}
 		w.WriteHeader(code)
-		// Who asked may have gone.
+		// The client may have gone.
 		_, _ = fmt.Fprintf(w, nodePortBody, c.name.Namespace, c.name.Name, endpoints, healthy)
 	})
 }

@@ -90,14 +90,14 @@ func (c *checks) end(t *testing.T) {
 	}
 }
 
-func (c *checks) told() []string {
+func (c *checks) reported() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.problems)
 }
 
-// freePort is one that nobody has at the moment and that the kernel gives to nobody
-// who does not ask for it.
+// freePort is one that is free at the moment and that the kernel gives only to a program
+// that asks for it.
 func freePort(t *testing.T) uint16 {
 	t.Helper()
 	for range 100 {
@@ -181,7 +181,7 @@ func TestNodePortRules(t *testing.T) {
 	closed(t, "127.0.0.1", b)
 	c.sync(nil)
 	closed(t, "127.0.0.1", a)
-	if p := c.told(); len(p) > 0 {
+	if p := c.reported(); len(p) > 0 {
 		t.Errorf("problems: %q", p)
 	}
 }
@@ -198,7 +198,7 @@ func TestNodePortInUse(t *testing.T) {
 	c.sync(both)
 	c.sync(both)
 	c.expect(t, "another's port is in use", dns, b, 200, 1, true)
-	p := c.told()
+	p := c.reported()
 	if len(p) != 1 || !strings.HasPrefix(p[0], "shop/web FailedToStartServiceHealthcheck: ") ||
 		!strings.Contains(p[0], fmt.Sprintf("port %d of 0.0.0.0 is in use", a)) || strings.Contains(p[0], "\n") {
 		t.Errorf("problems %q, want one line about web", p)
@@ -206,7 +206,7 @@ func TestNodePortInUse(t *testing.T) {
 	taken.Close()
 	c.sync(both)
 	c.expect(t, "the port is free", web, a, 200, 1, true)
-	if again := c.told(); len(again) != 1 {
+	if again := c.reported(); len(again) != 1 {
 		t.Errorf("problems %q", again)
 	}
 }
@@ -234,19 +234,19 @@ func TestNodePortAddresses(t *testing.T) {
 			for _, host := range v.closed {
 				closed(t, host, port)
 			}
-			if p := c.told(); len(p) > 0 {
+			if p := c.reported(); len(p) > 0 {
 				t.Errorf("problems: %q", p)
 			}
 		})
 	}
 	c := startChecks(t, "203.0.113.0/24")
 	c.sync([]Check{checkOf(web, freePort(t), 1, 0)})
-	if p := c.told(); len(p) != 1 || !strings.Contains(p[0], "--nodeport-addresses") {
+	if p := c.reported(); len(p) != 1 || !strings.Contains(p[0], "--nodeport-addresses") {
 		t.Errorf("no address: problems %q", p)
 	}
 }
 
-// TestNodePortClients: neither a client that says nothing nor one that keeps its
+// TestNodePortClients: neither a silent client nor one that keeps its
 // connection holds up Sync, a closed port or the end.
 func TestNodePortClients(t *testing.T) {
 	c := startChecks(t)
@@ -311,7 +311,7 @@ func TestNodePortApplied(t *testing.T) {
 	defer taken.Close()
 	port := uint16(taken.Addr().(*net.TCPAddr).Port)
 	c.applied.publish(&service.Table{HealthChecks: []Check{checkOf(web, port, 2, 0)}})
-	until(t, "the port in use to be a problem", func() bool { return len(c.told()) == 1 })
+	until(t, "the port in use to be a problem", func() bool { return len(c.reported()) == 1 })
 	taken.Close()
 	until(t, "the port to be opened", func() bool {
 		c.NodePortChecks.mu.Lock()
@@ -338,7 +338,7 @@ func until(t *testing.T, what string, cond func() bool) {
 	}
 }
 
-// TestFamilies: who asks over IPv4 is told of IPv4's endpoints, and so for IPv6.
+// TestFamilies: a request over IPv4 gets the number of IPv4 endpoints, and so for IPv6.
 func TestFamilies(t *testing.T) {
 	c := startChecks(t)
 	port := freePort(t)

@@ -109,7 +109,7 @@ func (s *Server) listen(ctx context.Context) error {
 				r.listener.Close()
 			}
 			s.open = nil
-			return fmt.Errorf("serve %s: %w (is another agent or kube-proxy running? choose another address with %s)", v.name, err, v.flag)
+			return fmt.Errorf("serve %s: %w [is another agent or kube-proxy running? choose another address with %s]", v.name, err, v.flag)
 		}
 		s.note(v.name, l.Addr())
 		s.cfg.Log.Info("listening", "server", v.name, "address", l.Addr().String())
@@ -202,7 +202,7 @@ func serve(ctx context.Context, all []running) (err error) {
 	defer cancel()
 	for _, r := range all {
 		if r.server.Shutdown(grace) != nil {
-			_ = r.server.Close() // who is still there is cut off
+			_ = r.server.Close() // a client that is still there is cut off
 		}
 	}
 	wg.Wait()
@@ -261,7 +261,7 @@ func (s *Server) answer(w http.ResponseWriter, count *prometheus.CounterVec, eli
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(code)
-	_, _ = w.Write(text) // who asked may have gone
+	_, _ = w.Write(text) // the client may have gone
 }
 
 func (s *Server) metricsMux() http.Handler {

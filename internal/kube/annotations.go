@@ -21,7 +21,7 @@ const (
 
 const reasonAnnotation = "InvalidAnnotation"
 
-// annotations reads a Service's annotations into svc. What makes no sense counts as if
+// annotations reads a Service's annotations into svc. An invalid value counts as if
 // it were not there.
 func annotations(o *corev1.Service, svc *service.Service, bad *problems) {
 	read := func(key string) (string, bool) {
@@ -46,7 +46,7 @@ func annotations(o *corev1.Service, svc *service.Service, bad *problems) {
 		case "true":
 			svc.Weighted = true
 			if len(o.Spec.Selector) == 0 {
-				bad.add(reasonAnnotation, "annotation %s has no effect: the Service has no selector, so that nobody knows its pods", annotationWeights)
+				bad.add(reasonAnnotation, "annotation %s has no effect: the Service has no selector that names its pods", annotationWeights)
 			}
 		case "false":
 		default:

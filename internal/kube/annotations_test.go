@@ -63,7 +63,7 @@ func TestAnnotations(t *testing.T) {
 	}
 	alone := apiService("alone", "10.96.0.1")
 	alone.Annotations = notes{"fairway.net/weights": "true"}
-	if m := messages(ConvertService(alone).Problems); m != "InvalidAnnotation: annotation fairway.net/weights has no effect: the Service has no selector, so that nobody knows its pods" {
+	if m := messages(ConvertService(alone).Problems); m != "InvalidAnnotation: annotation fairway.net/weights has no effect: the Service has no selector that names its pods" {
 		t.Errorf("weights without a selector: %q", m)
 	}
 	headless := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Annotations: notes{"fairway.net/balance": "?"}}, Spec: corev1.ServiceSpec{ClusterIP: "None"}}

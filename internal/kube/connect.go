@@ -76,7 +76,7 @@ func (c Connection) checkMaster() error {
 	}
 	u, err := url.Parse(c.Master)
 	if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" {
-		return fmt.Errorf("API server address %q is not a URL (write it as https://HOST:PORT)", c.Master)
+		return fmt.Errorf("API server address %q is not a URL [write it as https://HOST:PORT]", c.Master)
 	}
 	return nil
 }
@@ -94,7 +94,7 @@ func (c Connection) fromFile(string) (*rest.Config, error) {
 	}).ClientConfig()
 	switch {
 	case clientcmd.IsEmptyConfig(err):
-		return nil, fmt.Errorf("read kubeconfig %s: it names no cluster (is it empty, or is current-context missing?)", c.Kubeconfig)
+		return nil, fmt.Errorf("read kubeconfig %s: it names no cluster [is it empty, or is current-context missing?]", c.Kubeconfig)
 	case err != nil:
 		return nil, fmt.Errorf("read kubeconfig %s: %w", c.Kubeconfig, oneline.Error(err))
 	}
@@ -103,13 +103,13 @@ func (c Connection) fromFile(string) (*rest.Config, error) {
 
 // fromPod uses the service account's token and CA. With Master they are sent there:
 // the address that a pod is given is a Service's, and until a proxy runs on the node
-// nobody carries packets to it.
+// no packet gets there.
 func (c Connection) fromPod(account string) (*rest.Config, error) {
 	cfg := &rest.Config{Host: c.Master}
 	if cfg.Host == "" {
 		host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
 		if host == "" || port == "" {
-			return nil, errors.New("no way to the API server: we are not in a pod (give --kubeconfig FILE)")
+			return nil, errors.New("find the API server: this process is not in a pod [give --kubeconfig FILE]")
 		}
 		if strings.Contains(host, ":") {
 			host = "[" + host + "]"
@@ -121,7 +121,7 @@ func (c Connection) fromPod(account string) (*rest.Config, error) {
 	}
 	cfg.BearerTokenFile = filepath.Join(account, "token") // read again when it is renewed
 	if _, err := os.ReadFile(cfg.BearerTokenFile); err != nil {
-		return nil, fmt.Errorf("read the service account's token: %w (outside a pod, give --kubeconfig FILE)", err)
+		return nil, fmt.Errorf("read the service account's token: %w [outside a pod, give --kubeconfig FILE]", err)
 	}
 	cfg.CAFile = filepath.Join(account, "ca.crt")
 	if _, err := os.ReadFile(cfg.CAFile); err != nil {

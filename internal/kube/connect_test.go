@@ -140,8 +140,8 @@ func TestBadConnection(t *testing.T) {
 		"empty":        {Connection{Kubeconfig: write("e", "")}, "it names no cluster"},
 		"no context":   {Connection{Kubeconfig: write("x", strings.Replace(kubeconfig("https://a"), "current-context: c", "current-context: d", 1))}, "context was not found for specified context: d"},
 		"no CA file":   {Connection{Kubeconfig: write("c", kubeconfig("https://a"))}, "ca.crt"},
-		"not in a pod": {Connection{}, "we are not in a pod (give --kubeconfig FILE)"},
-		"no URL":       {Connection{Master: "10.0.0.1:6443"}, `API server address "10.0.0.1:6443" is not a URL (write it as https://HOST:PORT)`},
+		"not in a pod": {Connection{}, "this process is not in a pod [give --kubeconfig FILE]"},
+		"no URL":       {Connection{Master: "10.0.0.1:6443"}, `API server address "10.0.0.1:6443" is not a URL [write it as https://HOST:PORT]`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := Connect(test.c)

@@ -57,7 +57,7 @@ func ConvertService(o *corev1.Service) *service.Service {
 	return svc
 }
 
-// created is when the object was made, in seconds since 1970; 0 if nobody knows.
+// created is when the object was made, in seconds since 1970; 0 if unknown.
 func created(t metav1.Time) int64 {
 	if t.IsZero() {
 		return 0
@@ -106,7 +106,7 @@ func balancerIPs(ingress []corev1.LoadBalancerIngress, bad *problems) []netip.Ad
 }
 
 // sourceRanges reads loadBalancerSourceRanges. White space around a range is allowed,
-// as it always was. If none can be read nobody may come in: an empty list would open
+// as it always was. If none can be read no client is let in: an empty list would open
 // the address to everyone.
 func sourceRanges(texts []string, bad *problems) []netip.Prefix {
 	var out []netip.Prefix
@@ -246,7 +246,7 @@ func sliceEndpoints(o *discoveryv1.EndpointSlice, bad *problems) ([]service.Slic
 			bad.add(reasonAddress, "EndpointSlice %s: an endpoint has no address; it is left out", o.Name)
 			continue
 		}
-		// The API calls all addresses of an endpoint the same thing and tells
+		// The API calls all addresses of an endpoint the same thing and asks
 		// consumers to use the first one alone.
 		addr, err := endpointAddr(o.AddressType, e.Addresses[0])
 		if err != nil {

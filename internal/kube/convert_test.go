@@ -436,7 +436,7 @@ func TestRandomObjects(t *testing.T) {
 		func(n *int32, _ randfill.Continue) { *n = []int32{80, 80, 8080, 30080, 0, -1, 70000}[rnd.IntN(7)] },
 		func(s *corev1.NodeAddressType, _ randfill.Continue) { *s = corev1.NodeInternalIP },
 		func(f *metav1.FieldsV1, _ randfill.Continue) {},
-		func(p *corev1.PodSpec, _ randfill.Continue) {}, // large, and nobody looks at it
+		func(p *corev1.PodSpec, _ randfill.Continue) {}, // large, and not read
 	)
 	var seen seen
 	for range 2000 {

@@ -10,18 +10,18 @@
 // It hides informers, selectors, API versions and every way in which an object can
 // be wrong. It promises:
 //   - Many consumers: each has a Subscription of its own, and what one takes no other
-//     misses. A kind is read from the moment when somebody subscribes to it.
+//     misses. A kind is read from its first subscription on.
 //   - A gate for each consumer: it gets nothing before the first lists of the kinds that
 //     it needs are in (a proxy that programs half a cluster cuts off the other half), and
 //     it does not wait for a list that it does not need. What is only optional is waited
 //     for as long as the API server does not refuse it, but at most a few seconds from the
-//     moment when the rest is in; then the consumer starts without it, the log says what
-//     that means, and the list is used when it comes.
+//     moment when the rest is in; then the consumer starts without it, the log names
+//     the effect, and the list is used when it comes.
 //   - Trimmed: an object is cut to what consumers need before it is stored.
 //   - Harmless: what cannot be read is left out and becomes a service.Problem, in
 //     words for the object's owner; no object makes the program fail.
-//   - Level, not edge: Take says which names changed, the getters say how things
-//     are now. A consumer that misses a wake-up misses nothing.
+//   - Level, not edge: Take returns the names that changed, the getters return how
+//     things are now. A consumer that misses a wake-up misses nothing.
 //
 // What consumers need, and what they start without:
 //

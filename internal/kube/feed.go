@@ -15,7 +15,7 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// A kind declares one kind of API object: how it is listed and watched, and the slim value
+// A kind declares one kind of API object: how it is listed and watched, and the value
 // V that is kept of each object. To read another kind, declare it and open it (doc.go).
 type kind[O metav1.Object, V any] struct {
 	name   string // the resource, as logs and metrics name it: "services"
@@ -30,7 +30,7 @@ type kind[O metav1.Object, V any] struct {
 	trigger func(O) int64
 	// owner names the object that a value belongs to: the key of Feed.Of. nil: no index.
 	owner func(*V) service.Name
-	// without says, for the log, what happens as long as this kind cannot be read.
+	// without is, for the log, what happens as long as this kind cannot be read.
 	without string
 	// listed is called once, after the first list and without a lock; nil: nothing is.
 	listed func(*Feed[V])

@@ -58,7 +58,7 @@ func TestAnotherKind(t *testing.T) {
 	}
 	for _, a := range client.Actions() {
 		if a.GetResource().Resource != "namespaces" {
-			t.Errorf("reads %s, which nobody subscribed to", a.GetResource().Resource)
+			t.Errorf("reads %s, without a subscription", a.GetResource().Resource)
 		}
 	}
 }

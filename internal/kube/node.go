@@ -11,7 +11,7 @@ import (
 )
 
 // taintToBeDeleted is put on a node by the cluster autoscaler before it removes the
-// machine: load balancers shall look for another one by then (KEP-3836).
+// machine: load balancers must use another one by then (KEP-3836).
 const taintToBeDeleted = "ToBeDeletedByClusterAutoscaler"
 
 // A Node is what the agent needs to know of a Kubernetes node. It is immutable.
@@ -24,7 +24,7 @@ type Node struct {
 	// PodCIDRs are what its pods' addresses are taken from; empty until the cluster
 	// has given it any.
 	PodCIDRs []netip.Prefix
-	// Eligible says that load balancers may send it traffic: it is not about to be
+	// Eligible: load balancers may send it traffic: it is not about to be
 	// deleted.
 	Eligible bool
 	// Problems are the parts of the object that made no sense and were left out.

@@ -47,8 +47,8 @@ func (s *Store) SubscribeNodes(consumer string) *Subscription {
 	return sub
 }
 
-// Node returns the node we run on, if the API server knows it. Somebody must have
-// subscribed to nodes or Services.
+// Node returns the node we run on, if the API server knows it. Nodes are read
+// only while there is a subscription to nodes or Services.
 func (s *Store) Node() (Node, bool) {
 	n, ok := s.nodes.Get(service.Name{Name: s.cfg.NodeName})
 	if !ok {

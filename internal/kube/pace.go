@@ -88,7 +88,7 @@ func (p *pacer) pause() time.Duration {
 	return pause + rand.N(pause/2) // not all nodes at once
 }
 
-// after notes how asking went. streaming says that a list was asked for as a stream,
+// after notes the result of a request. streaming: the list was asked for as a stream,
 // which old servers refuse; client-go asks them otherwise then.
 func (p *pacer) after(ctx context.Context, err error, watch, streaming bool) {
 	switch {

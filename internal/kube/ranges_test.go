@@ -38,7 +38,7 @@ func TestServiceCIDRs(t *testing.T) {
 	}
 }
 
-// TestNoServiceCIDRs: an API server that does not know them keeps nobody waiting.
+// TestNoServiceCIDRs: an API server that does not know them delays no consumer.
 func TestNoServiceCIDRs(t *testing.T) {
 	client := fake.NewClientset(apiService("web", "10.96.0.1"))
 	client.PrependReactor("list", "servicecidrs", func(clienttesting.Action) (bool, runtime.Object, error) {

@@ -33,7 +33,7 @@ const (
 	eventTimeout = 10 * time.Second
 )
 
-// A Recorder tells the owners of Services what was left out: as Kubernetes events and
+// A Recorder reports to the owners of Services what was left out: as Kubernetes events and
 // as log lines, each problem once while it lasts. It never makes its caller wait.
 //
 // An event's name follows from the Service and the problem, not from the node: when
@@ -66,8 +66,8 @@ func NewRecorder(log *slog.Logger, client kubernetes.Interface, node string) *Re
 	}
 }
 
-// Report says which problems a Service has now; none when all is well or the Service
-// is gone. What it had at the last Report is not told again.
+// Report takes the problems that a Service has now; none when it is fine or the Service
+// is gone. What it had at the last Report is not reported again.
 func (r *Recorder) Report(name service.Name, now []service.Problem) {
 	r.mu.Lock()
 	var fresh []service.Problem
@@ -93,7 +93,7 @@ func (r *Recorder) Report(name service.Name, now []service.Problem) {
 	r.mu.Unlock()
 
 	for _, p := range fresh {
-		r.log.Warn("a part of a Service makes no sense and is left out", "service", name.String(), "reason", p.Reason, "problem", p.Message)
+		r.log.Warn("a part of a Service is invalid and left out", "service", name.String(), "reason", p.Reason, "problem", p.Message)
 	}
 	if dropped {
 		r.log.Warn("too many events are waiting for the API server; some are only logged", "limit", queueLimit)
@@ -104,8 +104,8 @@ func (r *Recorder) Report(name service.Name, now []service.Problem) {
 	}
 }
 
-// Event queues an event about one problem that its finder has logged and will not tell
-// again.
+// Event queues an event about one problem that its finder has logged and reports only
+// once.
 func (r *Recorder) Event(name service.Name, p service.Problem) {
 	r.mu.Lock()
 	if len(r.queue) < queueLimit {
@@ -151,7 +151,7 @@ func (r *Recorder) next() (report, bool) {
 	return rep, true
 }
 
-// send writes one event. That it is already there is fine, whoever wrote it. What the
+// send writes one event. An event that is already there, from any node, is fine. What the
 // API server refuses for good is not tried again.
 func (r *Recorder) send(ctx context.Context, rep report) error {
 	pause := r.pause

@@ -143,7 +143,7 @@ func TestRecorderGivesUp(t *testing.T) {
 	until(t, "one complaint", func() bool { return log.count("no RBAC") == 1 })
 }
 
-// TestRecorderNeverBlocks: nobody runs it, and the proxy loop goes on all the same.
+// TestRecorderNeverBlocks: Run is not called, and the proxy loop continues.
 func TestRecorderNeverBlocks(t *testing.T) {
 	log := &lines{}
 	r := NewRecorder(slog.New(slog.NewTextHandler(log, nil)), fake.NewClientset(), "node-1")

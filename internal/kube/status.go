@@ -68,7 +68,7 @@ func NewStatusWriter[V any](cfg StatusConfig[V]) *StatusWriter[V] {
 	}
 }
 
-// Set says what the owner's part of an object's status shall be, from now on.
+// Set makes want the owner's part of an object's status, from now on.
 func (w *StatusWriter[V]) Set(name service.Name, want V) {
 	w.mu.Lock()
 	if s := w.wants[name]; s != nil {
@@ -88,7 +88,7 @@ func (w *StatusWriter[V]) Forget(name service.Name) {
 	w.mu.Unlock()
 }
 
-// Changed says that Have may return something else for an object.
+// Changed lets the writer look again: Have may return something else for an object.
 func (w *StatusWriter[V]) Changed(name service.Name) { w.queue.Add(name) }
 
 // Run writes until ctx ends, which is no error.

@@ -26,7 +26,7 @@ type Config struct {
 }
 
 // A Store knows the objects of a cluster, as the API server last sent them, and hands
-// them to subscribers. It reads a kind from the moment when somebody subscribes to it.
+// them to subscribers. It reads a kind from its first subscription on.
 // Its methods may be called by any goroutine.
 type Store struct {
 	cfg     Config
@@ -43,14 +43,14 @@ type Store struct {
 	// subscription.
 	mu            sync.Mutex
 	starts        []func(context.Context)
-	read          []input // the kinds that somebody subscribed to
-	startable     chan struct{}
+	read          []input // the kinds that have subscriptions
+	pending       chan struct{}
 	subscriptions []*Subscription
 }
 
 // New returns a Store that reads nothing until Run.
 func New(cfg Config) *Store {
-	s := &Store{cfg: cfg, started: time.Now(), metrics: newMetrics(), startable: make(chan struct{}, 1)}
+	s := &Store{cfg: cfg, started: time.Now(), metrics: newMetrics(), pending: make(chan struct{}, 1)}
 	client := cfg.Client
 	s.services = open(s, servicesKind(client))
 	s.slices = open(s, slicesKind(client))
@@ -74,7 +74,7 @@ func (s *Store) start(kind input, run func(context.Context)) {
 	s.starts = append(s.starts, run)
 	s.mu.Unlock()
 	select {
-	case s.startable <- struct{}{}:
+	case s.pending <- struct{}{}:
 	default:
 	}
 }
@@ -87,7 +87,10 @@ func (s *Store) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer func() {
 		wg.Wait()
-		for _, sub := range s.subscriptions {
+		s.mu.Lock()
+		subscriptions := slices.Clone(s.subscriptions)
+		s.mu.Unlock()
+		for _, sub := range subscriptions {
 			sub.stop()
 		}
 	}()
@@ -102,7 +105,7 @@ func (s *Store) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-s.startable:
+		case <-s.pending:
 		}
 	}
 }

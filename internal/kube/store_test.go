@@ -235,7 +235,7 @@ func TestChanges(t *testing.T) {
 			t.Errorf("endpoints %v, want %v", got, want)
 		}
 	})
-	t.Run("a change that does not matter wakes nobody", func(t *testing.T) {
+	t.Run("a change that does not matter wakes no consumer", func(t *testing.T) {
 		o := apiService("web", "10.96.0.1")
 		o.Annotations = map[string]string{"note": "seen"}
 		must[*corev1.Service](t)(services.Update(ctx, o, metav1.UpdateOptions{}))
@@ -308,7 +308,7 @@ func TestSelectors(t *testing.T) {
 	}
 }
 
-// What is another proxy's, or nobody's to proxy, is left out by the API server: the fake
+// What another proxy serves, or no proxy, is left out by the API server: the fake
 // applies labels as it does.
 func TestNotOurs(t *testing.T) {
 	other := apiService("other", "10.96.0.2")

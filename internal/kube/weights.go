@@ -20,7 +20,7 @@ const maxWeight = 256
 // is wrong with them.
 const maxWeightProblems = 3
 
-// podSelector says which pods a Service has.
+// podSelector selects the pods of a Service.
 type podSelector struct{ namespace, labels string }
 
 // selectorOf returns how to find the pods of a Service that asks for weights, nil if

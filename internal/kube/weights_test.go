@@ -122,8 +122,8 @@ func TestWithWeights(t *testing.T) {
 	}
 }
 
-// No Service asks for weights, so that nobody asks for pods: not even when one is
-// written whose pods have some.
+// No Service asks for weights, so that pods are not read: not even when a Service is
+// written whose pods have weights.
 func TestNoWeightsNoPods(t *testing.T) {
 	client := fake.NewClientset(apiService("web", "10.96.0.1"), apiSlice("web-1", "web", "10.0.0.1"), apiPod("p", "web", "10.0.0.1", "3"))
 	s := start(t, client)

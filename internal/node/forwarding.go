@@ -29,7 +29,7 @@ func enableForwarding(own []netip.Prefix, table *routingTable) error {
 		return failed
 	}
 	if value, err := readSysctl(forward6); err == nil && value != "1" {
-		// A router ignores router advertisements unless told otherwise
+		// A router ignores router advertisements unless configured otherwise
 		// (accept_ra 2), and the node would lose its default route.
 		for index := range table.learnedRA {
 			failed = errors.Join(failed, keepAdvertisements(index))

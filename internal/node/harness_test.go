@@ -169,7 +169,7 @@ var (
 	outside6 = netip.MustParseAddr("2001:db8::99")
 )
 
-// newCluster makes count machines; machine i has the podCIDRs that cidrs(i) says.
+// newCluster makes count machines; machine i has the podCIDRs of cidrs(i).
 func newCluster(t testing.TB, count int, cidrs func(i int) []string) *cluster {
 	t.Helper()
 	c := &cluster{t: t, fabric: newNamespace(t), outside: newNamespace(t)}

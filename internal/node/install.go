@@ -21,7 +21,7 @@ const configName = "10-fairway.conflist"
 // one, and the next Sync removes it. Runtimes look only at names that they know.
 const temporary = ".fairway-tmp-"
 
-// fileState tells whether a file was replaced or written since.
+// fileState shows whether a file was replaced or written since.
 type fileState struct {
 	size     int64
 	modified time.Time
@@ -168,7 +168,7 @@ func (n *Network) removeConfig() error {
 }
 
 // syncConfig writes the network configuration, or removes it as long as the node
-// has no podCIDR: kubelet then says "network plugin not ready", which is true.
+// has no podCIDR: kubelet then reports "network plugin not ready", which is true.
 func (n *Network) syncConfig(nodeName string, own []netip.Prefix, mtu int) error {
 	if len(own) == 0 {
 		return n.removeConfig()

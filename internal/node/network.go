@@ -15,7 +15,7 @@ import (
 	"github.com/fairway-net/fairway/internal/cni"
 )
 
-// Config says where a Network works.
+// Config is where a Network works.
 type Config struct {
 	Log *slog.Logger // required
 
@@ -137,7 +137,7 @@ func (n *Network) warnOfPods(netlink netlinksafe.Handle) {
 		}
 	}
 	if pods > 0 {
-		n.Log.Warn("pod network: pods are still running; they cannot be deleted without the CNI plugin (drain the node before --cleanup, or start the agent again)", "pods", pods)
+		n.Log.Warn("pod network: pods are still running; they cannot be deleted without the CNI plugin [drain the node before --cleanup, or start the agent again]", "pods", pods)
 	}
 }
 

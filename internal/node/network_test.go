@@ -16,7 +16,7 @@ func v6(i int) []string   { return []string{fmt.Sprintf("fd00:10:244:%d::/64", i
 func dual(i int) []string { return append(v4(i), v6(i)...) }
 
 // TestPodsReachEachOther sends packets between pods of three nodes, to nodes and
-// out of the cluster, where nobody knows the way back to a pod.
+// out of the cluster, where no router knows the way back to a pod.
 func TestPodsReachEachOther(t *testing.T) {
 	for _, family := range []struct {
 		name  string
@@ -382,7 +382,7 @@ func fileSize(t *testing.T, path string) int64 {
 }
 
 // TestForwardingKeepsTheDefaultRoute: a router ignores router advertisements
-// unless accept_ra is 2, so a node that lives on them must be told.
+// unless accept_ra is 2, so a node that lives on them must set it.
 func TestForwardingKeepsTheDefaultRoute(t *testing.T) {
 	c := newCluster(t, 1, dual)
 	m := c.machines[0]

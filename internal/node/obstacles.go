@@ -29,7 +29,7 @@ func (n *Network) findObstacles(ctx context.Context) []string {
 			return nil
 		})
 		if err != nil {
-			return nil // masquerading says what is wrong with nf_tables
+			return nil // masquerading reports what is wrong with nf_tables
 		}
 	}
 	n.looked, n.obstacles = true, found

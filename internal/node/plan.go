@@ -71,7 +71,7 @@ func makePlan(self Peer, peers []Peer, networks []onLink) *plan {
 	return p
 }
 
-// addPeer plans the route to one podCIDR of a peer, or says why there is none.
+// addPeer plans the route to one podCIDR of a peer, or adds a problem.
 func (p *plan) addPeer(self, peer Peer, cidr netip.Prefix, networks []onLink) {
 	why := p.refuse(cidr, self)
 	cidr = cidr.Masked()
@@ -105,7 +105,7 @@ func (p *plan) addPeer(self, peer Peer, cidr netip.Prefix, networks []onLink) {
 }
 
 // refuse names the reason why a podCIDR would do harm. A Node object is only as
-// right as whoever wrote it: "0.0.0.0/0" must not swallow the default route.
+// right as its author: "0.0.0.0/0" must not swallow the default route.
 func (p *plan) refuse(cidr netip.Prefix, self Peer) string {
 	switch {
 	case !cidr.IsValid():
@@ -115,7 +115,7 @@ func (p *plan) refuse(cidr netip.Prefix, self Peer) string {
 	}
 	for _, addr := range self.Addrs {
 		if cidr.Contains(addr) {
-			return fmt.Sprintf("it contains this node's address %s (choose a cluster CIDR apart from the nodes' network)", addr)
+			return fmt.Sprintf("it contains this node's address %s [choose a cluster CIDR apart from the nodes' network]", addr)
 		}
 	}
 	return ""

@@ -77,7 +77,7 @@ func syncRoutes(handle netlinksafe.Handle, ours map[netip.Prefix][]route, wanted
 		write := handle.RouteAdd
 		if len(have) == 1 {
 			// The key of a route (destination, metric) is unique, so this
-			// replaces ours and nobody else's.
+			// replaces ours and no other program's.
 			write = handle.RouteReplace
 		}
 		err := write(kernelRoute(want))

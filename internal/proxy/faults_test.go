@@ -20,7 +20,7 @@ func (a *api) unset(i int) {
 
 // TestFaults: of all writes to the kernel a tenth fails, and one in the middle of a
 // transaction is as good as any. Whatever was asked for meanwhile, in the end the kernel
-// holds what the API says.
+// holds what the API asks for.
 func TestFaults(t *testing.T) {
 	rng, faults := testnet.Random(t), testnet.Random(t) // one goroutine each
 	var failed atomic.Int32

@@ -33,7 +33,7 @@ type MetricsConfig struct {
 	Registry prometheus.Registerer
 	// Mode is the datapath's name: kube-proxy names some metrics by its modes.
 	Mode string
-	// Changes counts changes of objects. Nil: nobody does.
+	// Changes counts changes of objects. Nil: they are not counted.
 	Changes func() service.Changes
 }
 
@@ -116,7 +116,7 @@ func (r factory) failures(mode string) map[bool]*prometheus.CounterVec {
 	return nil
 }
 
-// changes makes kube-proxy's counts of what the API server told. Its changes are of one
+// changes makes kube-proxy's counts of what the API server sent. Its changes are of one
 // family each; ours are of both.
 func (r factory) changes(count func() service.Changes, family string) {
 	labels := prometheus.Labels{"ip_family": family}

@@ -15,8 +15,8 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// TestMetricsOfModes: who alerts on kube-proxy's failures finds them under the names
-// that the mode has there.
+// TestMetricsOfModes: alerts on kube-proxy's failures find them under the names that
+// the mode has there.
 func TestMetricsOfModes(t *testing.T) {
 	const prefix = "kubeproxy_sync_proxy_rules_"
 	for mode, want := range map[string]map[string]int{
@@ -139,15 +139,15 @@ func TestNoLocalEndpoints(t *testing.T) {
 		}
 	}
 	compiled()
-	expect("nobody anywhere", 0)
+	expect("no endpoint", 0)
 	compiled("there")
-	expect("somebody elsewhere", 1)
+	expect("one endpoint, on another node", 1)
 	compiled("there", "there")
-	expect("two elsewhere", 1)
+	expect("two, on another node", 1)
 	compiled("there", "here")
-	expect("somebody here", 0)
+	expect("one on this node", 0)
 	compiled("there")
-	expect("nobody here again", 1)
+	expect("none on this node again", 1)
 	m.compiled(name, nil)
 	expect("the Service is gone", 0)
 }

@@ -1,4 +1,4 @@
-// Package proxy is the loop that keeps a datapath equal to what the API says.
+// Package proxy is the loop that keeps a datapath equal to the API's objects.
 //
 //	Source ─ dirty names ─→ ┌──────────────────────────────────┐
 //	                        │ one goroutine, one select        │
@@ -24,7 +24,7 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// A Source is where the loop reads what the API says now. It is level-triggered: the
+// A Source is where the loop reads the API's objects as they are now. It is level-triggered: the
 // channels only say that there is something to Take.
 type Source interface {
 	// Synced is closed when every first list is in.
@@ -34,13 +34,13 @@ type Source interface {
 	// Take returns the names that changed since the last call.
 	Take() []service.Name
 	// Triggers returns, for the names of the last Take, when the endpoints changed in
-	// the cluster, where the API said so.
+	// the cluster, where the API has the time.
 	Triggers() map[service.Name]time.Time
 	Service(service.Name) (*service.Service, bool)
 	Slices(service.Name) []*service.Slice
 }
 
-// Health is told how the loop is doing; /healthz answers from it.
+// Health gets the state of the loop; /healthz answers from it.
 type Health interface {
 	Queued() // a change waits
 	Synced() // nothing waits any more
@@ -60,8 +60,8 @@ type Config struct {
 	// Applied is where the loop publishes each table that the datapath carries; nil: it
 	// has no readers.
 	Applied *Applied
-	// Report is told the problems of a Service after each compilation; none if it is
-	// fine. It must not block. nil: nobody wants to know.
+	// Report is called with the problems of a Service after each compilation; none if it
+	// is fine. It must not block. nil: problems are not reported.
 	Report  func(service.Name, []service.Problem)
 	Health  Health
 	Metrics *Metrics
@@ -95,7 +95,7 @@ func New(cfg Config) *Loop {
 	if cfg.Applied == nil {
 		cfg.Applied = &Applied{}
 	}
-	adopted := cfg.Flows == nil // it need not know
+	adopted := cfg.Flows == nil
 	if adopted {
 		cfg.Flows = flow.New(flow.Config{Log: cfg.Log})
 	}
@@ -114,7 +114,7 @@ func (l *Loop) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case reply := <-l.cfg.Metrics.carried.ask:
-			reply <- nil // the datapath is not asked before it is told
+			reply <- nil // the datapath is not asked before its first Sync
 		case <-l.cfg.Source.Synced():
 			synced = true
 		}
@@ -195,7 +195,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// pass brings the datapath to what the Source says now. It returns how long to wait
+// pass makes the datapath equal to the Source. It returns how long to wait
 // before trying again, 0 if it succeeded.
 func (l *Loop) pass(ctx context.Context, start time.Time) time.Duration {
 	l.build()
@@ -203,7 +203,7 @@ func (l *Loop) pass(ctx context.Context, start time.Time) time.Duration {
 	l.cfg.Flows.Wanted(l.table)
 	stats, err := l.cfg.Datapath.Sync(ctx, l.table)
 	if err != nil && ctx.Err() != nil {
-		return 0 // we are being stopped; the next start goes on
+		return 0 // the agent ends; its next start continues
 	}
 	l.cfg.Metrics.pass(start, stats, err)
 	if err != nil {
@@ -222,7 +222,7 @@ func (l *Loop) pass(ctx context.Context, start time.Time) time.Duration {
 	return 0
 }
 
-// adopt tells Flows what the rules were before the first pass.
+// adopt gives Flows the rules that were there before the first pass.
 func (l *Loop) adopt(ctx context.Context) {
 	if l.adopted {
 		return

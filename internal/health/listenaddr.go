@@ -7,26 +7,26 @@ import (
 	"slices"
 )
 
-// A place is an address to listen on, and in which families.
-type place struct {
+// A listenAddr is an address to listen on, and in which families.
+type listenAddr struct {
 	network string // "tcp", "tcp4" or "tcp6"
 	addr    netip.Addr
 }
 
 var all4, all6 = netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")
 
-// places returns where to listen for the addresses in prefixes.
-func places(prefixes []netip.Prefix) ([]place, error) {
+// listenAddrs returns where to listen for the addresses in prefixes.
+func listenAddrs(prefixes []netip.Prefix) ([]listenAddr, error) {
 	is4, is6 := slices.Contains(prefixes, all4), slices.Contains(prefixes, all6)
-	var at []place
+	var at []listenAddr
 	switch {
 	case len(prefixes) == 0, is4 && is6:
 		// See listen: both families where the machine has both.
-		return []place{{"tcp", netip.IPv4Unspecified()}}, nil
+		return []listenAddr{{"tcp", netip.IPv4Unspecified()}}, nil
 	case is4:
-		at = append(at, place{"tcp4", netip.IPv4Unspecified()})
+		at = append(at, listenAddr{"tcp4", netip.IPv4Unspecified()})
 	case is6:
-		at = append(at, place{"tcp6", netip.IPv6Unspecified()})
+		at = append(at, listenAddr{"tcp6", netip.IPv6Unspecified()})
 	}
 	if len(prefixes) == len(at) {
 		return at, nil
@@ -43,10 +43,10 @@ func places(prefixes []netip.Prefix) ([]place, error) {
 		a := own.Addr()
 		switch {
 		case a.IsLinkLocalUnicast(): // means nothing without its link
-		case is4 && a.Is4(), is6 && a.Is6(): // has been said
-		case slices.Contains(at, place{"tcp", a}): // on two links
+		case is4 && a.Is4(), is6 && a.Is6(): // is contained in the above
+		case slices.Contains(at, listenAddr{"tcp", a}): // on two links
 		case slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(a) }):
-			at = append(at, place{"tcp", a})
+			at = append(at, listenAddr{"tcp", a})
 		}
 	}
 	if len(at) == 0 {
