@@ -15,13 +15,14 @@ import (
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/internal/numbers"
 )
 
 // RouteProtocol marks every route that Fairway makes on a node (`ip route show
-// proto 70`), so that they are told from everyone else's. 70 is 'F'; it is free
-// in iproute2's rt_protos. A route to a pod has no gateway; the routes with one
+// proto 70`), so that they are told from everyone else's. A route to a pod has no gateway; the routes with one
 // are the agent's, to peers.
-const RouteProtocol = 70
+const RouteProtocol = numbers.RouteProtocol
 
 // The pods' gateways. They exist on no interface; see the package comment.
 var (

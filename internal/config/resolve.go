@@ -14,14 +14,15 @@ import (
 	"k8s.io/kube-proxy/config/v1alpha1"
 
 	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/numbers"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
 const (
 	defaultSyncPeriod    = 30 * time.Second
-	DefaultMasqueradeBit = 14 // kube-proxy's
-	healthzPort          = 10256
-	metricsPort          = 10249
+	DefaultMasqueradeBit = numbers.MasqueradeBit
+	healthzPort          = numbers.PortHealthz
+	metricsPort          = numbers.PortMetrics
 )
 
 // A resolver makes a Config of either spelling.

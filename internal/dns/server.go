@@ -15,6 +15,7 @@ import (
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/core/dnsserver"
 
+	"github.com/fairway-net/fairway/internal/numbers"
 	"github.com/fairway-net/fairway/internal/oneline"
 )
 
@@ -62,7 +63,7 @@ type Server struct {
 // New makes a Server that does nothing until it is Run.
 func New(cfg Config) *Server {
 	if cfg.Port == 0 {
-		cfg.Port = 53
+		cfg.Port = numbers.PortDNS
 	}
 	if cfg.ClusterDomain == "" {
 		cfg.ClusterDomain = defaultDomain

@@ -12,20 +12,20 @@ import (
 	"go4.org/netipx"
 
 	"github.com/fairway-net/fairway/internal/nft"
+	"github.com/fairway-net/fairway/internal/numbers"
 )
 
 //go:embed pods.nft
 var podsRules string
 
 const (
-	podsTable    = "fairway-pods"
-	podsPriority = 110        // srcnat + 10
-	podsComment  = "pods.nft" // of each rule
-	podsRuleSum  = 2          // how many rules there are
+	podsTable   = numbers.TablePods
+	podsComment = "pods.nft" // of each rule
+	podsRuleSum = 2          // how many rules there are
 )
 
 func podsProgram() *nft.Program {
-	return &nft.Program{Source: podsRules, Data: map[string]any{"Priority": podsPriority, "Comment": podsComment}}
+	return &nft.Program{Source: podsRules, Data: map[string]any{"Priority": numbers.HookPods, "Comment": podsComment}}
 }
 
 // multicast is never masqueraded.

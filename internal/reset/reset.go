@@ -13,16 +13,15 @@ import (
 
 	"github.com/fairway-net/fairway/internal/conntrack"
 	"github.com/fairway-net/fairway/internal/nft"
+	"github.com/fairway-net/fairway/internal/numbers"
 )
 
 const (
 	// priority tells our forged packets from others inside this node. It means nothing
 	// to the kernel: classes of traffic are small numbers.
-	priority = 0x0fa1_0a11
+	priority = numbers.PriorityChallenge
 	// mark is put on the conntrack entries of connections that are reset.
-	mark = 0x0800_0000
-	// lookPriority is before whatever translates; untrackPriority before conntrack.
-	lookPriority, untrackPriority = -160, -310
+	mark = numbers.ConnMarkReset
 	// burst is how many connections are reset at once, and pace the time from one burst to
 	// the next: 20,000 a second.
 	burst, pace = 200, 10 * time.Millisecond
@@ -41,7 +40,7 @@ type periods struct {
 	linger time.Duration
 }
 
-const tableName = "fairway-reset"
+const tableName = numbers.TableReset
 
 //go:embed rules.nft
 var rules string
@@ -232,7 +231,7 @@ func (r *Resetter) reload(ctx context.Context) error {
 func program() *nft.Program {
 	hex := func(n int) string { return fmt.Sprintf("%#x", n) }
 	return &nft.Program{Source: rules, Data: map[string]any{
-		"Mark": hex(mark), "Priority": hex(priority), "Look": lookPriority, "Untrack": untrackPriority,
+		"Mark": hex(mark), "Priority": hex(priority), "Look": numbers.HookReset, "Untrack": numbers.HookChallenge,
 	}}
 }
 

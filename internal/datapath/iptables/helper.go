@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fairway-net/fairway/internal/nft"
+	"github.com/fairway-net/fairway/internal/numbers"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -55,7 +56,7 @@ type helper struct {
 }
 
 func newHelper() *helper {
-	t := nft.New("fairway-iptables")
+	t := nft.New(numbers.TableIPTables)
 	return &helper{table: t, watch: t.Watch()}
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/base32"
 	"strings"
 
+	"github.com/fairway-net/fairway/internal/numbers"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -77,4 +78,4 @@ func hash(name service.PortName, proto service.Proto, more ...string) string {
 
 // maxMark is the largest number of an endpoint's chain or of a list: the bits above it
 // tell our marks from those of other programs.
-const maxMark = 1<<24 - 1
+const maxMark = numbers.ConnMarkNumber

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fairway-net/fairway/internal/datapath/lb"
+	"github.com/fairway-net/fairway/internal/numbers"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -357,7 +358,7 @@ func (p *painter) mark(name string) uint32 {
 
 // A connection is marked between two hooks only, with the number of its endpoint's chain:
 // chosen if it is new there, remembered if its client was there before.
-const chosen, remembered = 0xfa << 24, 0xfb << 24
+const chosen, remembered = numbers.ConnMarkChosen, numbers.ConnMarkKnown
 
 // refuse draws what becomes of packets that no endpoint gets.
 func (s *sketch) refuse(f *service.Frontend) {

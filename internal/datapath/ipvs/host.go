@@ -12,10 +12,9 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
-)
 
-// routeProtocol marks our routes, as docs/decisions/0005 says.
-const routeProtocol = 70
+	"github.com/fairway-net/fairway/internal/numbers"
+)
 
 // prepare makes the node take packets to virtual servers for its own, and IPVS write its
 // choices into conntrack.
@@ -105,7 +104,7 @@ func withRoutes(f func(h *netlink.Handle, r *netlink.Route) error) error {
 	}
 	for family, p := range map[int]netip.Prefix{netlink.FAMILY_V4: own4, netlink.FAMILY_V6: own6} {
 		r := &netlink.Route{
-			Family: family, Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL, LinkIndex: lo.Attrs().Index, Protocol: routeProtocol,
+			Family: family, Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL, LinkIndex: lo.Attrs().Index, Protocol: numbers.RouteProtocol,
 			Dst: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())},
 		}
 		if family == netlink.FAMILY_V4 {

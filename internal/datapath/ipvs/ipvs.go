@@ -16,6 +16,7 @@ import (
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/flow"
 	"github.com/fairway-net/fairway/internal/nft"
+	"github.com/fairway-net/fairway/internal/numbers"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -23,7 +24,7 @@ import (
 var rulesetText string
 
 // DefaultMark is kube-proxy's: bit 14.
-const DefaultMark = 1 << 14
+const DefaultMark = numbers.MarkMasquerade
 
 // DefaultDrain is kube-proxy's.
 const DefaultDrain = 15 * time.Minute

@@ -8,20 +8,21 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/numbers"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
 // tableName is the nft table around IPVS. Its sets are explained in ruleset.nft.tmpl.
 const (
-	tableName = "fairway-ipvs"
+	tableName = numbers.TableIPVS
 	podLinks  = "pod-interfaces"
 )
 
 // Where virtual servers are: ranges that are nobody's. 240.0.0.0/4 is reserved and never
 // routed; the other one is a unique local prefix.
 var (
-	own4 = netip.PrefixFrom(netip.AddrFrom4([4]byte{250, 64}), 10)
-	own6 = netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfd, 0x66, 0x61, 0x69, 0x72, 0x77, 0x61, 0x79}), 64)
+	own4 = netip.MustParsePrefix(numbers.RangeIPVS4)
+	own6 = netip.MustParsePrefix(numbers.RangeIPVS6)
 )
 
 // serverPort is every virtual server's: no local socket is there by chance (tcpmux).

@@ -24,6 +24,7 @@ import (
 	"github.com/fairway-net/fairway/internal/datapath/ipvs"
 	"github.com/fairway-net/fairway/internal/datapath/nftables"
 	"github.com/fairway-net/fairway/internal/datapath/userspace"
+	"github.com/fairway-net/fairway/internal/numbers"
 )
 
 // Options are what modes are opened with; each takes what concerns it. The zero value works.
@@ -61,7 +62,7 @@ func All() Registry {
 		{datapath.Userspace, func(o Options) (datapath.Datapath, error) {
 			var mark uint32 = userspace.DefaultMark
 			if mark == o.Mark { // the node masquerades by that bit
-				mark >>= 1
+				mark = numbers.MarkUserspaceElse
 			}
 			return userspace.New(userspace.Config{Mark: mark})
 		}},

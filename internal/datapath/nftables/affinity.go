@@ -16,6 +16,7 @@ import (
 
 	"github.com/fairway-net/fairway/internal/datapath/lb"
 	"github.com/fairway-net/fairway/internal/nft"
+	"github.com/fairway-net/fairway/internal/numbers"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -167,7 +168,7 @@ func affinityUpdateHook() []expr.Any {
 // affinityPriority is that of the hooks that note endpoints. It is one behind that of
 // releases up to 16d7bce: while both are there, in an upgrade, theirs note into their map,
 // which migrate reads, until the rules are switched over.
-const affinityPriority = -98
+const affinityPriority = numbers.HookAffinity
 
 // addAffinityHooks queues the hooks that note endpoints.
 func addAffinityHooks(t *nft.Table, c *nftables.Conn) {

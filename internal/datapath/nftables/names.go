@@ -5,13 +5,14 @@ import (
 	"strings"
 
 	"github.com/fairway-net/fairway/internal/datapath/lb"
+	"github.com/fairway-net/fairway/internal/numbers"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
 // Names of kernel objects. Those that ruleset.nft.tmpl declares stand there with what
 // they are for.
 const (
-	tableName       = "fairway"
+	tableName       = numbers.TableNFTables
 	dispatchMap     = "dispatch"
 	affinityUpdates = "affinity-updates"
 	podInterfaces   = "pod-interfaces"

@@ -29,11 +29,12 @@ import (
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/flow"
 	"github.com/fairway-net/fairway/internal/nft"
+	"github.com/fairway-net/fairway/internal/numbers"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
 // DefaultMark is kube-proxy's: bit 14.
-const DefaultMark = 1 << 14
+const DefaultMark = numbers.MarkMasquerade
 
 // Config says how the datapath works. The zero value works.
 type Config struct {

@@ -7,13 +7,14 @@ import (
 	"strings"
 
 	"github.com/fairway-net/fairway/internal/nft"
+	"github.com/fairway-net/fairway/internal/numbers"
 )
 
 //go:embed ruleset.nft.tmpl
 var rulesetText string
 
 // tableName is the table's name: table inet fairway-userspace.
-const tableName = "fairway-userspace"
+const tableName = numbers.TableUserspace
 
 // A scope is where a client is; each has a listener, so that the proxy knows it although
 // only the kernel sees by which interface a packet came.

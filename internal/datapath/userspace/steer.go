@@ -5,17 +5,20 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/internal/numbers"
 )
 
 // Where packets with the proxy's mark are local: an ip rule for each family, and one
 // route in a table of its own.
 const (
-	routeTable   = 1070
-	rulePriority = 1070
-	protocol     = 70 // by which routes of ours are told from others'
+	routeTable   = numbers.RouteTableUserspace
+	rulePriority = numbers.RulePriorityUserspace
+	protocol     = numbers.RouteProtocol
 )
 
 func steerRule(family int, mark uint32) *netlink.Rule {
@@ -77,14 +80,9 @@ func steering(family int) (rules []netlink.Rule, routes []netlink.Route, err err
 
 const maxLists = 10
 
-// steer makes them.
+// steer makes them. Rules with another mark, an older agent's, stay: its program may still
+// run.
 func steer(mark uint32) error {
-	if ok, err := steered(mark); err != nil || ok {
-		return err
-	}
-	if err := unsteer(); err != nil {
-		return err
-	}
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
 		return fmt.Errorf("find lo: %w", err)
@@ -100,20 +98,39 @@ func steer(mark uint32) error {
 	return nil
 }
 
-// unsteer takes them away.
-func unsteer() error {
+// steerOnly removes all others of ours.
+func steerOnly(mark uint32) error {
+	return unsteer(
+		func(r netlink.Rule) bool { return r.Mark == mark && r.Mask != nil && *r.Mask == mark },
+		func(r netlink.Route) bool {
+			if r.Dst == nil {
+				return true
+			}
+			ones, _ := r.Dst.Mask.Size()
+			return ones == 0
+		},
+	)
+}
+
+// unsteerAll removes them.
+func unsteerAll() error {
+	return unsteer(func(netlink.Rule) bool { return false }, func(netlink.Route) bool { return false })
+}
+
+// unsteer removes rules and routes of ours, but for some.
+func unsteer(keepRule func(netlink.Rule) bool, keepRoute func(netlink.Route) bool) error {
 	for _, family := range [...]int{unix.AF_INET, unix.AF_INET6} {
 		rules, routes, err := steering(family)
 		if err != nil {
 			return err
 		}
-		for _, r := range rules {
+		for _, r := range slices.DeleteFunc(rules, keepRule) {
 			r.Family = family
 			if err := netlink.RuleDel(&r); err != nil && !errors.Is(err, unix.ENOENT) {
 				return fmt.Errorf("delete ip rule: %w", err)
 			}
 		}
-		for _, r := range routes {
+		for _, r := range slices.DeleteFunc(routes, keepRoute) {
 			if err := netlink.RouteDel(&r); err != nil && !errors.Is(err, unix.ESRCH) {
 				return fmt.Errorf("delete route of table %d: %w", routeTable, err)
 			}

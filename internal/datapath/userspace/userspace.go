@@ -10,15 +10,16 @@ import (
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/flow"
 	"github.com/fairway-net/fairway/internal/nft"
+	"github.com/fairway-net/fairway/internal/numbers"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// DefaultMark is bit 13: kube-proxy, Calico and Cilium have no use for it.
-const DefaultMark = 1 << 13
+// DefaultMark is the bit of the packet mark that no other program uses by default.
+const DefaultMark = numbers.MarkUserspace
 
 // DefaultPort is the first of the listeners' ports on the loopback addresses: one for
 // each scope. If they are taken, the next ones are.
-const DefaultPort = 10271
+const DefaultPort = numbers.PortUserspace
 
 // Config says how the datapath works. The zero value works.
 type Config struct {
@@ -152,6 +153,9 @@ func (d *Datapath) sync(ctx context.Context, want *service.Table) (stats datapat
 // learn makes the kernel run the program and reads what it holds.
 func (d *Datapath) learn(ctx context.Context) (h *held, loaded bool, err error) {
 	p := newProgram(d.cfg.Mark, d.proxy.first)
+	if err := steer(d.cfg.Mark); err != nil {
+		return nil, false, err
+	}
 	if loaded, err = d.kernel.Load(ctx, p, d.reload); err != nil {
 		return nil, false, err
 	}
@@ -160,7 +164,7 @@ func (d *Datapath) learn(ctx context.Context) (h *held, loaded bool, err error) 
 			return nil, false, err
 		}
 	}
-	if err := steer(d.cfg.Mark); err != nil {
+	if err := steerOnly(d.cfg.Mark); err != nil {
 		return nil, false, err
 	}
 	if h, err = read(ctx, d.kernel); err != nil {
@@ -361,7 +365,7 @@ func (d *Datapath) Counts(ctx context.Context) (map[service.PortName]datapath.Co
 // Cleanup implements datapath.Datapath. The connections it carries end.
 func (d *Datapath) Cleanup(ctx context.Context) error {
 	d.stop()
-	if err := errors.Join(d.kernel.Delete(ctx), unsteer()); err != nil {
+	if err := errors.Join(d.kernel.Delete(ctx), unsteerAll()); err != nil {
 		return fmt.Errorf("clean up userspace: %w", err)
 	}
 	return nil

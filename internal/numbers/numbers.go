@@ -1,0 +1,97 @@
+// Package numbers is the register of the numbers that Fairway shares with other programs on
+// a node: marks, priorities, routes, ports and the names of tables.
+//
+//	constant ─ used by ─→ datapaths, reset, node, cni, config
+//	   └─ listed in Ours ─ compared with Others by the test ─→ docs/numbers.md
+//
+// It promises that no two of ours overlap and that none is another program's default, unless
+// the number means the same to both (Shared says so). Who needs a new number takes it here.
+package numbers
+
+// Marks of packets. Each is one bit, because other programs use the others.
+const (
+	// MasqueradeBit is the bit of kube-proxy's mark for packets to masquerade.
+	MasqueradeBit = 14
+	// MarkMasquerade is that bit's mark.
+	MarkMasquerade = 1 << MasqueradeBit
+	// MarkUserspace means "to a socket of mode userspace".
+	MarkUserspace = 1 << 12
+	// MarkUserspaceElse is taken where MarkUserspace is configured for masquerading.
+	MarkUserspaceElse = 1 << 4
+)
+
+// Marks of connections (conntrack).
+const (
+	// ConnMarkReset is the bit of a connection that is being reset, which also has a fixed
+	// timeout.
+	ConnMarkReset = 1 << 26
+	// ConnMarkChosen and ConnMarkKnown are the first bytes of the mark that a new connection
+	// with affinity has in mode iptables until its first packet has left: with an endpoint
+	// that was chosen, or with that of a client that was known. ConnMarkNumber is the rest.
+	ConnMarkChosen = 0xfa << 24
+	ConnMarkKnown  = 0xfb << 24
+	ConnMarkNumber = 1<<24 - 1
+)
+
+// PriorityChallenge is the priority (SO_PRIORITY) of the packets that make the ends of a
+// connection answer before it is reset. Classes of traffic are small numbers.
+const PriorityChallenge = 0x0fa1_0a11
+
+// Routes.
+const (
+	// RouteProtocol marks every route and ip rule of ours: 'F', which is free in iproute2's
+	// rt_protos.
+	RouteProtocol = 70
+	// RouteTableUserspace has the local route for MarkUserspace, and RulePriorityUserspace
+	// is that of the ip rule which leads there.
+	RouteTableUserspace   = 1070
+	RulePriorityUserspace = 1070
+)
+
+// Ports.
+const (
+	// PortHealthz and PortMetrics are kube-proxy's, for what replaces it.
+	PortHealthz = 10256
+	PortMetrics = 10249
+	// PortUserspace is the first of the listeners' of mode userspace, on loopback addresses;
+	// PortsUserspace is how many there are. If they are taken, the next ones are.
+	PortUserspace  = 10271
+	PortsUserspace = 3
+	// PortHeartbeat is reserved for heartbeats between agents (UDP).
+	PortHeartbeat = 10280
+	// PortDNS and PortDNSMetrics are CoreDNS'.
+	PortDNS        = 53
+	PortDNSMetrics = 9153
+	// PortBGP and PortVXLAN are reserved: IANA's.
+	PortBGP   = 179
+	PortVXLAN = 4789
+)
+
+// Tables of nf_tables, all of family inet.
+const (
+	TableNFTables  = "fairway"
+	TableIPTables  = "fairway-iptables"
+	TableIPVS      = "fairway-ipvs"
+	TableUserspace = "fairway-userspace"
+	TableReset     = "fairway-reset"
+	TablePods      = "fairway-pods"
+)
+
+// Priorities of nf_tables' hooks that Go code sets; the others stand in the rulesets.
+const (
+	// HookReset is before whatever translates, HookChallenge before conntrack.
+	HookReset     = -160
+	HookChallenge = -310
+	// HookPods is behind the Services' masquerading (srcnat).
+	HookPods = 110
+	// HookAffinity is one behind that of releases up to 16d7bce: while both are there, in an
+	// upgrade, theirs note into their map, until the rules are switched over.
+	HookAffinity = -98
+)
+
+// The ranges of IPVS' virtual servers. 240.0.0.0/4 is reserved and never routed; the other
+// one is a unique local prefix.
+const (
+	RangeIPVS4 = "250.64.0.0/10"
+	RangeIPVS6 = "fd66:6169:7277:6179::/64"
+)

@@ -1,0 +1,189 @@
+package numbers
+
+// A Space is what a number is one of.
+type Space string
+
+// The spaces. Marks are compared bit by bit, the rest as ranges.
+const (
+	PacketMark   Space = "Mark of a packet"
+	ConnMark     Space = "Mark of a connection (conntrack)"
+	Priority     Space = "Priority of a packet"
+	RouteProto   Space = "Protocol of a route or an ip rule"
+	RouteTable   Space = "Table of routes"
+	RulePriority Space = "Priority of an ip rule"
+	TCPPort      Space = "TCP port"
+	UDPPort      Space = "UDP port"
+)
+
+// Spaces are all, in the order of the docs.
+var Spaces = []Space{PacketMark, ConnMark, Priority, RouteProto, RouteTable, RulePriority, TCPPort, UDPPort}
+
+// bits reports whether the space's numbers are bits: they overlap where a bit is in both.
+func (s Space) bits() bool { return s == PacketMark || s == ConnMark }
+
+// A Number is a number, or a range up to and with To, or the value of some bits of a mark.
+type Number struct {
+	Space Space
+	From  uint32
+	To    uint32 // of a range; 0: one number only
+	Mask  uint32 // of a mark: the bits that are compared; 0: those of From
+	Who   string // whose
+	For   string // what it is for
+	// Shared says, of one of ours, why others may have it too; empty: they may not.
+	Shared string
+}
+
+func (n Number) last() uint32 { return max(n.From, n.To) }
+
+func (n Number) mask() uint32 {
+	if n.Mask == 0 {
+		return n.From
+	}
+	return n.Mask
+}
+
+// overlaps reports whether something can be both n and o. Marks are different if a bit
+// that both compare has two values; two single bits are, because each leaves the other
+// alone.
+func (n Number) overlaps(o Number) bool {
+	switch {
+	case n.Space != o.Space:
+		return false
+	case n.Space.bits():
+		both := n.mask() & o.mask()
+		return both != 0 && n.From&both == o.From&both
+	}
+	return n.From <= o.last() && o.From <= n.last()
+}
+
+// Ours are Fairway's.
+var Ours = []Number{
+	{Space: PacketMark, From: MarkMasquerade, For: "masquerade (`--nftables-masquerade-bit`, `iptables.masqueradeBit`)", Shared: "it is kube-proxy's and means the same"},
+	{Space: PacketMark, From: MarkUserspace, For: "mode userspace: to a socket of the proxy (0x2000 up to 16d7bce; its ip rule is removed)"},
+	{Space: PacketMark, From: MarkUserspaceElse, For: "mode userspace, where bit 12 is configured for masquerading"},
+	{Space: ConnMark, From: ConnMarkReset, For: "a connection that is being reset; it also has status fixed timeout (0x0800_0000 up to 16d7bce)"},
+	{Space: ConnMark, From: ConnMarkChosen, Mask: 0xff << 24, For: "mode iptables, affinity: the endpoint that was chosen, until the first packet has left"},
+	{Space: ConnMark, From: ConnMarkKnown, Mask: 0xff << 24, For: "mode iptables, affinity: the endpoint that the client was known at, until the first packet has left"},
+	{Space: Priority, From: PriorityChallenge, For: "packets that make the ends of a connection answer before a reset"},
+	{Space: RouteProto, From: RouteProtocol, For: "all routes and ip rules of ours"},
+	{Space: RouteTable, From: RouteTableUserspace, For: "mode userspace: everything is local"},
+	{Space: RulePriority, From: RulePriorityUserspace, For: "mode userspace: marked packets to that table"},
+	{Space: TCPPort, From: PortDNS, For: "cluster DNS", Shared: "it is DNS', on an address of its own"},
+	{Space: TCPPort, From: PortBGP, For: "reserved: announcing addresses", Shared: "it is BGP's; one speaker on a node listens"},
+	{Space: TCPPort, From: PortDNSMetrics, For: "cluster DNS: metrics", Shared: "it is CoreDNS', in a pod"},
+	{Space: TCPPort, From: PortMetrics, For: "metrics, `/proxyMode`", Shared: "it is kube-proxy's, which Fairway replaces"},
+	{Space: TCPPort, From: PortHealthz, For: "`/healthz`, `/livez`", Shared: "it is kube-proxy's, which Fairway replaces"},
+	{Space: TCPPort, From: PortUserspace, To: PortUserspace + PortsUserspace - 1, For: "mode userspace: listeners on loopback addresses; others if they are taken"},
+	{Space: UDPPort, From: PortDNS, For: "cluster DNS", Shared: "it is DNS', on an address of its own"},
+	{Space: UDPPort, From: PortVXLAN, For: "reserved: a tunnel between agents", Shared: "it is VXLAN's; one tunnel driver on a node has it"},
+	{Space: UDPPort, From: PortUserspace, To: PortUserspace + PortsUserspace - 1, For: "mode userspace: listeners on loopback addresses; others if they are taken"},
+	{Space: UDPPort, From: PortHeartbeat, For: "reserved: heartbeats between agents"},
+}
+
+// Others are the defaults of programs that are found on nodes, in the node's own network
+// namespace.
+var Others = []Number{
+	{Space: PacketMark, From: 0x4000, Who: "kube-proxy, kubelet", For: "masquerade"},
+	{Space: PacketMark, From: 0x8000, Who: "kubelet up to 1.27", For: "drop (KUBE-MARK-DROP)"},
+	{Space: PacketMark, From: 0x2000, Who: "portmap (CNI), Podman", For: "masquerade host ports"},
+	{Space: PacketMark, From: 0x0f00, Who: "Cilium", For: "where a packet comes from"},
+	{Space: PacketMark, From: 0xffff0000, Who: "Calico", For: "all of its decisions; Cilium: identities"},
+	{Space: PacketMark, From: 0x00ff0000, Who: "Tailscale", For: "0x40000 and 0x80000: its own traffic"},
+	{Space: PacketMark, From: 0x80, Who: "Amazon VPC CNI", For: "replies leave by the first interface"},
+	{Space: PacketMark, From: 0xca6c, Mask: 0xffffffff, Who: "wg-quick", For: "WireGuard's own packets: the whole mark"},
+	{Space: ConnMark, From: 0x80, Who: "Amazon VPC CNI", For: "replies leave by the first interface"},
+	{Space: ConnMark, From: 0x00ff0000, Who: "Tailscale", For: "a copy of its packet marks"},
+	{Space: RouteProto, From: 2, To: 4, Who: "the kernel, `ip route`", For: "kernel, boot, static"},
+	{Space: RouteProto, From: 8, To: 18, Who: "gated, FRR, BIRD, DHCP, keepalived", For: "routing daemons"},
+	{Space: RouteProto, From: 42, Who: "babeld", For: "its routes"},
+	{Space: RouteProto, From: 80, Who: "Calico", For: "its routes"},
+	{Space: RouteProto, From: 99, Who: "Open/R", For: "its routes"},
+	{Space: RouteProto, From: 186, To: 192, Who: "FRR", For: "BGP, IS-IS, OSPF, RIP, EIGRP"},
+	{Space: RouteTable, From: 1, To: 250, Who: "Calico, Amazon VPC CNI, Tailscale (52)", For: "WireGuard, interfaces"},
+	{Space: RouteTable, From: 253, To: 255, Who: "the kernel", For: "default, main, local"},
+	{Space: RouteTable, From: 2004, To: 2005, Who: "Cilium", For: "to its proxy, and back"},
+	{Space: RouteTable, From: 51820, Who: "wg-quick", For: "WireGuard"},
+	{Space: RulePriority, From: 0, To: 111, Who: "the kernel, Cilium, Calico", For: "local, to a proxy, WireGuard"},
+	{Space: RulePriority, From: 512, Who: "Amazon VPC CNI", For: "to pods"},
+	{Space: RulePriority, From: 1024, Who: "Amazon VPC CNI", For: "marked packets"},
+	{Space: RulePriority, From: 1536, Who: "Amazon VPC CNI", For: "from pods"},
+	{Space: RulePriority, From: 5210, To: 5270, Who: "Tailscale", For: "its own traffic"},
+	{Space: RulePriority, From: 32764, To: 32767, Who: "the kernel, wg-quick", For: "main, default, WireGuard"},
+	{Space: TCPPort, From: 53, Who: "systemd-resolved, NodeLocal DNSCache", For: "DNS, each on an address of its own"},
+	{Space: TCPPort, From: 179, Who: "BIRD, Calico, MetalLB, kube-router", For: "BGP"},
+	{Space: TCPPort, From: 2379, To: 2381, Who: "etcd", For: "clients, peers, metrics"},
+	{Space: TCPPort, From: 4240, To: 4244, Who: "Cilium", For: "health, Hubble"},
+	{Space: TCPPort, From: 6443, Who: "kube-apiserver", For: "the API"},
+	{Space: TCPPort, From: 7472, Who: "MetalLB", For: "metrics"},
+	{Space: TCPPort, From: 9099, Who: "Calico", For: "health"},
+	{Space: TCPPort, From: 9100, Who: "node-exporter", For: "metrics"},
+	{Space: TCPPort, From: 9153, Who: "CoreDNS", For: "metrics"},
+	{Space: TCPPort, From: 10248, Who: "kubelet", For: "health"},
+	{Space: TCPPort, From: 10249, Who: "kube-proxy", For: "metrics"},
+	{Space: TCPPort, From: 10250, To: 10255, Who: "kubelet", For: "its API"},
+	{Space: TCPPort, From: 10256, Who: "kube-proxy", For: "health"},
+	{Space: TCPPort, From: 10257, To: 10260, Who: "kube-controller-manager, kube-scheduler, cloud-controller-manager", For: "health, metrics"},
+	{Space: TCPPort, From: 30000, To: 32767, Who: "Kubernetes", For: "NodePorts"},
+	{Space: UDPPort, From: 53, Who: "systemd-resolved, NodeLocal DNSCache", For: "DNS, each on an address of its own"},
+	{Space: UDPPort, From: 4789, Who: "Calico, Docker (overlay)", For: "VXLAN"},
+	{Space: UDPPort, From: 7946, Who: "MetalLB, Docker (overlay)", For: "members"},
+	{Space: UDPPort, From: 8472, Who: "flannel, Cilium", For: "VXLAN"},
+	{Space: UDPPort, From: 30000, To: 32767, Who: "Kubernetes", For: "NodePorts"},
+	{Space: UDPPort, From: 41641, Who: "Tailscale", For: "WireGuard"},
+	{Space: UDPPort, From: 51820, To: 51821, Who: "WireGuard, flannel, Calico", For: "WireGuard"},
+}
+
+// A Table is one of nf_tables' that we make, all of family inet.
+type Table struct{ Name, For string }
+
+// Tables are all.
+var Tables = []Table{
+	{TableNFTables, "mode nftables: Services"},
+	{TableIPTables, "mode iptables: affinity, and ports of ClusterIPs that nothing serves; beside iptables' own `ip nat`, `ip filter`, …"},
+	{TableIPVS, "mode ipvs: what leads to virtual servers"},
+	{TableUserspace, "mode userspace: what leads to the sockets"},
+	{TableReset, "connections that are being reset; is there only meanwhile"},
+	{TablePods, "`--pod-network routes`: masquerades what pods send out of the cluster"},
+}
+
+// A Hook is where one of our tables sees packets.
+type Hook struct {
+	Table, Type, Hook string
+	Priority          int
+}
+
+// Hooks are all.
+var Hooks = []Hook{
+	{TableNFTables, "nat", "prerouting", -100},
+	{TableNFTables, "nat", "output", -100},
+	{TableNFTables, "filter", "forward", 0},
+	{TableNFTables, "nat", "postrouting", 100},
+	{TableNFTables, "filter", "prerouting", -90},
+	{TableNFTables, "filter", "output", -90},
+	{TableNFTables, "filter", "prerouting", HookAffinity},
+	{TableNFTables, "filter", "output", HookAffinity},
+	{TableIPTables, "filter", "prerouting", -101},
+	{TableIPTables, "filter", "output", -101},
+	{TableIPTables, "filter", "prerouting", -99},
+	{TableIPTables, "filter", "output", -99},
+	{TableIPTables, "filter", "input", 1},
+	{TableIPTables, "filter", "forward", 1},
+	{TableIPTables, "filter", "output", 1},
+	{TableIPVS, "nat", "prerouting", -100},
+	{TableIPVS, "nat", "output", -100},
+	{TableIPVS, "filter", "prerouting", -99},
+	{TableIPVS, "filter", "output", -99},
+	{TableIPVS, "filter", "input", 101},
+	{TableIPVS, "filter", "postrouting", 101},
+	{TableIPVS, "filter", "forward", 0},
+	{TableIPVS, "nat", "postrouting", 100},
+	{TableUserspace, "filter", "prerouting", -150},
+	{TableUserspace, "route", "output", -150},
+	{TableUserspace, "nat", "prerouting", -101},
+	{TableUserspace, "nat", "output", -101},
+	{TableUserspace, "filter", "forward", 0},
+	{TableReset, "filter", "prerouting", HookReset},
+	{TableReset, "filter", "output", HookReset},
+	{TableReset, "filter", "output", HookChallenge},
+	{TablePods, "nat", "postrouting", HookPods},
+}

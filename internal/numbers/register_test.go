@@ -1,0 +1,202 @@
+package numbers
+
+import (
+	"cmp"
+	"flag"
+	"fmt"
+	"math/bits"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write docs/numbers.md")
+
+// TestOverlaps: no two of ours are the same, and none is another program's default, unless
+// both mean the same by it.
+func TestOverlaps(t *testing.T) {
+	for i, n := range Ours {
+		for _, o := range Ours[i+1:] {
+			if n.overlaps(o) {
+				t.Errorf("%s %s: for %q, and for %q", n.Space, n.text(), n.For, o.For)
+			}
+		}
+		shared := false
+		for _, o := range Others {
+			if n.overlaps(o) {
+				shared = true
+				if n.Shared == "" {
+					t.Errorf("%s %s for %q is %s's, for %s", n.Space, n.text(), n.For, o.Who, o.For)
+				}
+			}
+		}
+		if n.Shared != "" && !shared {
+			t.Errorf("%s %s: no program on the list shares it", n.Space, n.text())
+		}
+		if n.Space == PacketMark && bits.OnesCount32(n.From) != 1 {
+			t.Errorf("mark %#x is not one bit", n.From)
+		}
+	}
+}
+
+// TestFormer: the numbers that had to move would be found today.
+func TestFormer(t *testing.T) {
+	for _, former := range []Number{{Space: PacketMark, From: 0x2000}, {Space: ConnMark, From: 0x0800_0000}} {
+		found := false
+		for _, o := range slices.Concat(Ours, Others) {
+			found = found || former.overlaps(o)
+		}
+		if !found {
+			t.Errorf("%s %s overlaps with nothing", former.Space, former.text())
+		}
+	}
+}
+
+// TestHooks: the hooks in the register are those in the rulesets.
+func TestHooks(t *testing.T) {
+	files := map[string]string{
+		"datapath/nftables/ruleset.nft.tmpl": TableNFTables, "datapath/iptables/helper.nft.tmpl": TableIPTables,
+		"datapath/ipvs/ruleset.nft.tmpl": TableIPVS, "datapath/userspace/ruleset.nft.tmpl": TableUserspace,
+		"reset/rules.nft": TableReset, "node/pods.nft": TablePods,
+	}
+	seen := map[Hook]bool{}
+	hook := regexp.MustCompile(`type (\w+) hook (\w+) priority ([^;]+);`)
+	for _, pattern := range []string{"*/*.nft*", "*/*/*.nft*"} {
+		all, err := filepath.Glob(filepath.Join("..", pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, path := range all {
+			name, err := filepath.Rel("..", path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			table, ok := files[filepath.ToSlash(name)]
+			if !ok {
+				t.Errorf("%s: add it to this test, and its table to the register", name)
+				continue
+			}
+			delete(files, name)
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range hook.FindAllStringSubmatch(string(text), -1) {
+				if strings.HasPrefix(m[3], "{{") {
+					continue // a constant of this package
+				}
+				h := Hook{table, m[1], m[2], hookPriority(t, m[3])}
+				if seen[h] = true; !slices.Contains(Hooks, h) {
+					t.Errorf("%s: %+v is not in the register", name, h)
+				}
+			}
+		}
+	}
+	for name := range files {
+		t.Errorf("%s is not there any more", name)
+	}
+	for _, h := range Hooks {
+		constant := slices.Contains([]int{HookReset, HookChallenge, HookPods, HookAffinity}, h.Priority)
+		if !seen[h] && !constant {
+			t.Errorf("no ruleset has %+v", h)
+		}
+	}
+}
+
+// hookPriority reads "dstnat - 1".
+func hookPriority(t *testing.T, text string) int {
+	t.Helper()
+	named := map[string]int{"raw": -300, "mangle": -150, "dstnat": -100, "filter": 0, "security": 50, "srcnat": 100}
+	name, offset, _ := strings.Cut(strings.ReplaceAll(text, " ", ""), "-")
+	if base, ok := named[name]; ok {
+		n, err := strconv.Atoi(cmp.Or(offset, "0"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return base - n
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// TestDocs: docs/numbers.md has what the register has.
+func TestDocs(t *testing.T) {
+	path := filepath.Join("..", "..", "docs", "numbers.md")
+	want := docs()
+	if *update {
+		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(got) != want {
+		t.Errorf("%s is not what the register says; write it with: go test ./internal/numbers -update", path)
+	}
+}
+
+func (n Number) text() string {
+	switch {
+	case n.Space.bits() && n.Mask != 0:
+		return fmt.Sprintf("%#x/%#x", n.From, n.Mask)
+	case n.Space.bits() || n.Space == Priority:
+		return fmt.Sprintf("%#x", n.From)
+	case n.To != 0:
+		return fmt.Sprintf("%d–%d", n.From, n.To)
+	}
+	return strconv.Itoa(int(n.From))
+}
+
+func docs() string {
+	var b strings.Builder
+	b.WriteString(`# Numbers
+
+Numbers that a node's programs share: which are Fairway's, and which are other programs' by default, in the node's own network
+namespace. Written from ` + "`internal/numbers`" + ` (` + "`go test ./internal/numbers -update`" + `), whose test holds that no two of ours overlap and
+that none is another program's, unless both mean the same by it. A mark is bits: ` + "`0x1000`" + ` is one that is set and looked at alone,
+` + "`0xfa000000/0xff000000`" + ` the value of eight.
+
+Not a default, but in the way: Cilium with IPsec puts the number of a key into the bits 12 to 15 of packets' marks, which kube-proxy's
+mark and that of mode userspace are among. Istio's marks (0x539, 0x111) are in pods' namespaces.
+`)
+	for _, s := range Spaces {
+		fmt.Fprintf(&b, "\n## %s\n\n| number | whose | for |\n|---|---|---|\n", s)
+		for _, all := range [][]Number{Ours, Others} {
+			for _, n := range all {
+				if n.Space != s {
+					continue
+				}
+				who, what := n.Who, n.For
+				if who == "" {
+					who = "**Fairway**"
+				}
+				if n.Shared != "" {
+					what += "; shared: " + n.Shared
+				}
+				fmt.Fprintf(&b, "| `%s` | %s | %s |\n", n.text(), who, what)
+			}
+		}
+	}
+	fmt.Fprintf(&b, "\n## Addresses\n\n`%s` and `%s` are those of IPVS' virtual servers, on the node alone.\n", RangeIPVS4, RangeIPVS6)
+	b.WriteString("\n## Tables of nf_tables\n\nAll are of family inet. kube-proxy's is `kube-proxy` (ip and ip6), Calico's `calico` (ip and ip6), Docker's `docker-bridges`, firewalld's `firewalld`.\n\n| table | for | its hooks: priorities |\n|---|---|---|\n")
+	for _, table := range Tables {
+		var hooks []string
+		for _, h := range Hooks {
+			if h.Table == table.Name {
+				hooks = append(hooks, fmt.Sprintf("%s (%s) %d", h.Hook, h.Type, h.Priority))
+			}
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", table.Name, table.For, strings.Join(hooks, ", "))
+	}
+	b.WriteString("\nOther programs' hooks have the standard priorities (raw -300, conntrack -200, mangle -150, dstnat -100, filter 0, srcnat 100); ours that must be before or behind them are one to ten away.\n")
+	return b.String()
+}
