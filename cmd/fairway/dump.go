@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -15,7 +16,7 @@ import (
 )
 
 func newDump(e env) *cobra.Command {
-	var program bool
+	var program, objects bool
 	var only, name string
 	c := &cobra.Command{
 		Use:   "dump",
@@ -23,9 +24,13 @@ func newDump(e env) *cobra.Command {
 		Args:  cobra.NoArgs,
 		Example: `  fairway dump
   fairway dump --service default/backend-service
+  fairway dump --service default/backend-service --objects
   fairway dump --proxy-mode iptables
   fairway dump --program       the constant ruleset`,
 		RunE: func(c *cobra.Command, _ []string) error {
+			if objects && only == "" {
+				return errors.New("--objects is for one Service [add --service namespace/name]")
+			}
 			all, err := opened(c.Context(), name)
 			if err != nil {
 				return err
@@ -35,7 +40,7 @@ func newDump(e env) *cobra.Command {
 				if program {
 					err = showProgram(e.stdout, dp)
 				} else {
-					err = showTable(c.Context(), e.stdout, dp, only)
+					err = showTable(c.Context(), e.stdout, dp, only, objects)
 				}
 				if err != nil {
 					return err
@@ -46,6 +51,7 @@ func newDump(e env) *cobra.Command {
 	}
 	c.Flags().BoolVar(&program, "program", false, "print the program that the kernel runs, as nft text")
 	c.Flags().StringVar(&only, "service", "", "only this Service: `namespace/name`")
+	c.Flags().BoolVar(&objects, "objects", false, "with --service: also the kernel objects behind each frontend")
 	c.Flags().StringVar(&name, "proxy-mode", datapath.Auto, "the rules of this mode: "+datapath.ModeNames()+"; auto: of all that are on this node")
 	return c
 }
@@ -77,7 +83,7 @@ func showProgram(w io.Writer, dp datapath.Datapath) error {
 }
 
 // showTable prints what the kernel does, and which mode makes it do so.
-func showTable(ctx context.Context, w io.Writer, dp datapath.Datapath, only string) error {
+func showTable(ctx context.Context, w io.Writer, dp datapath.Datapath, only string, objects bool) error {
 	held, err := dp.Adopt(ctx)
 	if err != nil {
 		return err
@@ -91,8 +97,30 @@ func showTable(ctx context.Context, w io.Writer, dp datapath.Datapath, only stri
 	if _, err := fmt.Fprintln(w, "mode", dp.Info().Name); err != nil {
 		return err
 	}
-	_, err = table.WriteTo(w)
-	return err
+	if _, err = table.WriteTo(w); err != nil || !objects {
+		return err
+	}
+	for _, f := range table.Sorted() {
+		if err := showObjects(ctx, w, dp, f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// showObjects prints the kernel objects that make a frontend work.
+func showObjects(ctx context.Context, w io.Writer, dp datapath.Datapath, f *service.Frontend) error {
+	all, err := dp.Explain(ctx, f.Key())
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(w, "\n%v %v\n", f.Key(), f.Service)
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, o := range all {
+		_, werr := fmt.Fprintf(tw, "  %s\t%s\t%s\n", o.Kind, o.Name, o.Text)
+		err = errors.Join(err, werr)
+	}
+	return errors.Join(err, tw.Flush())
 }
 
 // onlyService returns the table of one Service.

@@ -30,6 +30,8 @@ func TestDumpAndCleanup(t *testing.T) {
 				}
 				prints(t, "mode "+m.Name+"\n", "dump")
 				prints(t, "10.96.0.8:80/TCP", "dump", "--proxy-mode", m.Name, "--service", "default/web")
+				prints(t, "\n10.96.0.8:80/TCP default/web:http\n  ", "dump", "--proxy-mode", m.Name, "--service", "default/web", "--objects")
+				fails(t, "--objects is for one Service", "dump", "--objects")
 				prints(t, "", "agent", "--cleanup")
 				fails(t, "no mode has rules on this node", "dump")
 				return nil
