@@ -16,7 +16,7 @@ PACKAGES := nftables iproute2 containerd runc conntrack iptables tcpdump bind9-d
             wget busybox bash curl dash iputils-ping procps kmod ca-certificates gcc libc6-dev \
             linux-source make flex bison bc xz-utils binutils ipvsadm
 
-.PHONY: all build deps image images lab uml demo test test-product test-uml test-lab test-peers test-others bench-scale bench-packets vet lint vuln bench fuzz clean
+.PHONY: all build deps image images lab uml demo test test-product test-user test-uml test-lab test-peers test-others bench-scale bench-packets vet lint vuln bench fuzz clean
 
 all: build
 
@@ -80,6 +80,12 @@ test-product: bin/gotestsum
 	CGO_ENABLED=1 $(GOTEST) -race ./internal/proxy ./internal/kube ./internal/health ./internal/reset
 	CGO_ENABLED=1 $(GOTEST) -race -skip 'TestConformance|TestHash' ./internal/datapath/userspace
 	go build ./... && $(GOTEST) -p 1 -timeout 30m $$(go list ./... | grep -vxF "$$(go list $(UML))")
+
+## test-user: what an ordinary user can test; says what it leaves out
+test-user:
+	@mkdir -p bin; go test -v ./... >bin/test-user.log 2>&1; status=$$?; \
+	grep -E '^(ok|FAIL|panic:|left out:|    --- FAIL|--- FAIL)' bin/test-user.log; \
+	test $$status = 0 || { echo "make test-user: all of the output is in bin/test-user.log" >&2; exit $$status; }
 
 ## test-uml: the tests in user-mode Linux, mode ipvs first of all
 test-uml: uml bin/gotestsum

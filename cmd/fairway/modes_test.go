@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fairway-net/fairway/internal/datapath/conformance"
 	"github.com/fairway-net/fairway/internal/datapath/modes"
 	"github.com/fairway-net/fairway/internal/service"
 	"github.com/fairway-net/fairway/internal/testnet"
@@ -21,7 +22,7 @@ func TestDumpAndCleanup(t *testing.T) {
 			err := testnet.NewNamespace(t, "node").Do(func() error {
 				dp, err := modes.All().Choose(t.Context(), slog.New(slog.DiscardHandler), m.Name, modes.Options{})
 				if err != nil {
-					t.Skipf("mode %s does not work in this kernel: %v", m.Name, err)
+					conformance.Missing(t, m.Name, err)
 				}
 				defer dp.Close()
 				fails(t, "no mode has rules on this node", "dump")

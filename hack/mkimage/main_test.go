@@ -12,7 +12,11 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/fairway-net/fairway/internal/testnet"
 )
+
+func TestMain(m *testing.M) { testnet.Main(m) }
 
 func TestRun(t *testing.T) {
 	dir := t.TempDir()
@@ -92,9 +96,7 @@ COMMIT
 // TestProgramsRun runs iptables out of the image, in a network namespace: its extensions are found by name when a
 // rule needs them, which no list of libraries shows.
 func TestProgramsRun(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("it takes root to run a program in another root directory")
-	}
+	testnet.NeedRoot(t, "runs a program in another root directory")
 	programs, _, err := find()
 	if err != nil {
 		t.Fatal(err)

@@ -20,6 +20,8 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	current "github.com/containernetworking/cni/pkg/types/100"
 	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/internal/testnet"
 )
 
 // TestMain lets the test binary be the plugin: libcni starts it under the
@@ -28,11 +30,7 @@ func TestMain(m *testing.M) {
 	if name := filepath.Base(os.Args[0]); name == PluginName || name == LoopbackName {
 		os.Exit(Main(name, "test"))
 	}
-	if os.Geteuid() != 0 {
-		fmt.Fprintln(os.Stderr, "internal/cni: these tests make network namespaces: run them as root")
-		os.Exit(1)
-	}
-	os.Exit(m.Run())
+	testnet.Main(m)
 }
 
 // A namespace is known only by an open file of this process: it has no name that
@@ -45,6 +43,7 @@ type namespace struct {
 
 func newNamespace(t testing.TB) *namespace {
 	t.Helper()
+	testnet.NeedRoot(t, "makes network namespaces")
 	var file *os.File
 	err := onOwnThread(func() (err error) {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+
+	"github.com/fairway-net/fairway/internal/testnet"
 )
 
 // A running is a Server under test and what it logged.
@@ -28,6 +30,7 @@ type running struct {
 // serve runs a Server until the test ends.
 func serve(t *testing.T, cfg Config) *running {
 	t.Helper()
+	testnet.NeedRoot(t, "opens the ports of a DNS server")
 	r := &running{log: &lockedBuffer{}}
 	cfg.Log = slog.New(slog.NewTextHandler(r.log, nil))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -67,6 +70,7 @@ func serve(t *testing.T, cfg Config) *running {
 // properly only once in the life of a process.
 func alone(t *testing.T) bool {
 	t.Helper()
+	testnet.NeedRoot(t, "opens the ports of a DNS server")
 	const child = "FAIRWAY_TEST_DNS_CHILD"
 	if os.Getenv(child) != "" {
 		return true
@@ -99,6 +103,7 @@ func rewrite(t *testing.T, path, format string, args ...any) {
 // with one address. It returns its host:port and a count of the queries it got.
 func upstream(t *testing.T, address string) (addr string, queries func() int) {
 	t.Helper()
+	testnet.NeedRoot(t, "opens the ports of a DNS server")
 	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/vishvananda/netlink"
+
+	"github.com/fairway-net/fairway/internal/testnet"
 )
 
 // TestMain runs the tests in a network namespace of their own, which has nothing
@@ -24,8 +26,7 @@ func TestMain(m *testing.M) {
 		os.Exit(m.Run())
 	}
 	if os.Geteuid() != 0 {
-		fmt.Fprintln(os.Stderr, "these tests make a network namespace: run them as root")
-		os.Exit(1)
+		testnet.Main(m) // those that open ports are left out: see serve
 	}
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
 	cmd.Env = append(os.Environ(), inside+"=1")

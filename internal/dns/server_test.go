@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/miekg/dns"
+
+	"github.com/fairway-net/fairway/internal/testnet"
 )
 
 func TestUserCorefileIsServedOverBothTransports(t *testing.T) {
@@ -100,6 +102,7 @@ func TestLameDuckStillAnswers(t *testing.T) {
 }
 
 func TestWhatCannotBeServedIsRefused(t *testing.T) {
+	testnet.NeedRoot(t, "opens the ports of a DNS server")
 	taken, err := net.ListenPacket("udp", "127.0.0.1:5310")
 	if err != nil {
 		t.Fatal(err)

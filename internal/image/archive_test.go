@@ -16,7 +16,11 @@ import (
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"github.com/fairway-net/fairway/internal/testnet"
 )
+
+func TestMain(m *testing.M) { testnet.Main(m) }
 
 // twoImages share one layer; the first has two names.
 func twoImages(t *testing.T) []Image {
@@ -120,9 +124,7 @@ func TestWriteFileLeavesNothingBehindOnError(t *testing.T) {
 
 // TestContainerdImport gives an archive to a containerd of its own, as the lab does.
 func TestContainerdImport(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Fatal("needs root, for containerd: run it with sudo")
-	}
+	testnet.NeedRoot(t, "starts containerd or changes its root directory")
 	socket := startContainerd(t)
 	file := filepath.Join(t.TempDir(), "images.tar")
 	must(t, WriteFile(file, twoImages(t)...))

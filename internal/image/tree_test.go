@@ -13,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/fairway-net/fairway/internal/testnet"
 )
 
 // listing is a layer as text: mode, size or target, name.
@@ -130,9 +132,7 @@ func TestRewrite(t *testing.T) {
 
 // TestProgramRuns runs dynamic programs with nothing but what Program brought along.
 func TestProgramRuns(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Fatal("needs root, for chroot: run it with sudo")
-	}
+	testnet.NeedRoot(t, "starts containerd or changes its root directory")
 	for program, args := range map[string][]string{"nft": {"--version"}, "curl": {"--version"}, "bash": {"-c", "echo bash"}} {
 		t.Run(program, func(t *testing.T) {
 			at, err := Find(program)

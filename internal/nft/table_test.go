@@ -15,6 +15,8 @@ import (
 
 	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/internal/testnet"
 )
 
 // first is a program with one of each; second is the next version of it.
@@ -87,6 +89,7 @@ func keep(chain string) bool { return strings.HasPrefix(chain, "way-") }
 // thread, and a table in it with the first program.
 func open(t *testing.T) (*Table, *Program) {
 	t.Helper()
+	testnet.NeedRoot(t, "makes network namespaces")
 	runtime.LockOSThread()
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		t.Fatalf("make a network namespace: %v [run the tests as root]", err)

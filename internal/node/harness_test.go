@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fairway-net/fairway/internal/cni"
+	"github.com/fairway-net/fairway/internal/testnet"
 )
 
 // TestMain lets the test binary be the plugin that Sync installs: a copy of it
@@ -30,11 +31,7 @@ func TestMain(m *testing.M) {
 	if name := filepath.Base(os.Args[0]); name == cni.PluginName || name == cni.LoopbackName {
 		os.Exit(cni.Main(name, "test"))
 	}
-	if os.Geteuid() != 0 {
-		fmt.Fprintln(os.Stderr, "internal/node: these tests make network namespaces: run them as root")
-		os.Exit(1)
-	}
-	os.Exit(m.Run())
+	testnet.Main(m)
 }
 
 // A namespace is known only by an open file of this process: it has no name that
@@ -47,6 +44,7 @@ type namespace struct {
 
 func newNamespace(t testing.TB) *namespace {
 	t.Helper()
+	testnet.NeedRoot(t, "makes network namespaces")
 	n := &namespace{t: t}
 	err := onOwnThread(func() (err error) {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {

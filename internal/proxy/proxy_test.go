@@ -18,6 +18,7 @@ import (
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/datapath/nftables"
 	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/testnet"
 )
 
 // api is a Source under the test's control.
@@ -117,10 +118,12 @@ type harness struct {
 
 func start(t *testing.T, fail func() error) *harness {
 	t.Helper()
+	testnet.NeedRoot(t, "makes network namespaces")
 	real, err := nftables.New(nftables.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(real.Close)
 	real.FailWrites(fail)
 	h := &harness{
 		api: newAPI(), syncs: make(chan *service.Table),

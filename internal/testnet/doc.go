@@ -21,5 +21,6 @@
 //     them may use the same addresses.
 //
 // It needs root and a Linux kernel with network namespaces, veth and bridge. It fails
-// the test with one line if they are missing, for a test that is not run proves nothing.
+// the test with one line if the kernel lacks them, for a test that is not run proves
+// nothing. For an ordinary user it skips the test, and Main says what was left out.
 package testnet

@@ -14,12 +14,14 @@ import (
 )
 
 // Main is a package's TestMain: it runs the tests and then fails if goroutines or file
-// descriptors are left over. A namespace that leaks is a descriptor that leaks.
+// descriptors are left over. A namespace that leaks is a descriptor that leaks. It says
+// what was left out because the process is not root.
 func Main(m *testing.M) { os.Exit(run(m, os.Stderr)) }
 
 func run(m interface{ Run() int }, out io.Writer) int {
 	before := descriptors()
 	code := m.Run()
+	sayLeftOut(out)
 	if code != 0 || fuzzing() {
 		return code
 	}

@@ -23,12 +23,11 @@ type Namespace struct {
 }
 
 // NewNamespace makes a namespace with a loopback interface that is up, forwarding
-// for both families, and nothing else. It fails the test if it cannot.
+// for both families, and nothing else. It fails the test if it cannot, and skips it where
+// the process is not root.
 func NewNamespace(t testing.TB, name string) *Namespace {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Fatal("this test makes network namespaces and needs root: run it with sudo")
-	}
+	NeedRoot(t, "makes network namespaces")
 	n, err := newNamespace(name)
 	if err != nil {
 		t.Fatalf("make network namespace %s: %v", name, err)

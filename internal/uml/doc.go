@@ -5,7 +5,7 @@
 //	                                ├─ Run ─→ linux.uml ─ init script ─→ test binary ─→ output, status
 //	hack/mkuml ─→ bin/linux.uml ────┘            └─ the host's files, read-only
 //
-// It hides how the kernel is found and started, and how the status of a program comes
+// It takes no root. It hides how the kernel is found and started, and how the status of a program comes
 // out of it. It promises:
 //   - Honest: a kernel that is missing, dies, hangs or says nothing is an error. Only
 //     a program that was started and ended by itself has a status.

@@ -11,12 +11,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/testnet"
 	"github.com/fairway-net/fairway/internal/uml"
 )
+
+func TestMain(m *testing.M) { testnet.Main(m) }
 
 // run runs a shell command in the kernel.
 func run(t *testing.T, ctx context.Context, virtual bool, script string) (status int, out string, err error) {
 	t.Helper()
+	needKernel(t)
 	var b bytes.Buffer
 	status, err = uml.Run(ctx, uml.Options{
 		Program: "/bin/sh", Args: []string{"-c", script}, Dir: "/", Env: []string{"WORD=it's"},
@@ -24,6 +28,16 @@ func run(t *testing.T, ctx context.Context, virtual bool, script string) (status
 	})
 	t.Logf("%q: status %d, error %v, output:\n%s", script, status, err, b.String())
 	return status, b.String(), err
+}
+
+// needKernel fails the test if there is no kernel; an ordinary user, for whom nobody may
+// have built one, goes without.
+func needKernel(t *testing.T) {
+	t.Helper()
+	if _, err := uml.Kernel(); err != nil {
+		testnet.NeedRoot(t, "boots a kernel that is not built yet [make uml]")
+		t.Fatal(err)
+	}
 }
 
 // It says what a program said and how it ended.
@@ -79,6 +93,7 @@ func TestKilled(t *testing.T) {
 		_, _, _ = run(t, t.Context(), false, "echo up; sleep 3600")
 		return
 	}
+	needKernel(t)
 	scratch := t.TempDir()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestKilled$")
 	cmd.Env = append(os.Environ(), "UML_HANG=yes", "TMPDIR="+scratch)

@@ -1,5 +1,7 @@
 package conformance
 
+import "testing"
+
 // differences is the one list of what mechanisms cannot do as the others, with the
 // reason: first by the mechanism's name, as Datapath.Name says it, then by what differs.
 //
@@ -29,6 +31,24 @@ func differences() map[string]map[string]string {
 			"restart": "it carries the connections itself: they end with the process",
 		},
 	}
+}
+
+// elsewhere says why a mode may be missing in the kernel that runs the tests, and where it
+// is tested then. A mode that is not listed must work in every kernel that runs them.
+func elsewhere() map[string]string {
+	return map[string]string{
+		"ipvs": "a kernel need not have IPVS: internal/datapath/ipvs runs its tests in user-mode Linux",
+	}
+}
+
+// Missing handles the error by which a mode does not work in this kernel: the test is
+// skipped if the list above gives a reason, and fails otherwise.
+func Missing(t testing.TB, mode string, err error) {
+	t.Helper()
+	if why := elsewhere()[mode]; why != "" {
+		t.Skipf("%s: %v", why, err)
+	}
+	t.Fatalf("mode %s does not work in this kernel: %v", mode, err)
 }
 
 // lacks is what the datapath of that name cannot do.

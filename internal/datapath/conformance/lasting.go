@@ -195,7 +195,7 @@ func (s suite) faults(t testing.TB) {
 	r := newRig(t, s, node.Name, eps)
 	faulty, ok := r.dp.(Faulty)
 	if !ok {
-		t.Skipf("%s has no writes that could be made to fail (FailWrites)", r.dp.Info().Name)
+		t.Fatalf("%s has no FailWrites, and differences.go gives no reason", r.dp.Info().Name)
 	}
 	steady := web("steady", "10.96.100.1:80", service.TCP, 0, 1)
 	state := scenario.NewState(node)

@@ -73,6 +73,7 @@ func TestSuiteFindsBugs(t *testing.T) {
 		{"explains nothing", suite.explained},
 	} {
 		t.Run(c.bug, func(t *testing.T) {
+			testnet.NeedRoot(t, "makes network namespaces")
 			t.Parallel()
 			found := &recorder{TB: t}
 			found.run(func() { c.part(small(c.bug, time.Second), found) })

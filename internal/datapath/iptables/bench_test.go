@@ -10,12 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/testnet"
 )
 
 // enterNamespace gives the test's thread a network namespace of its own, which ends
 // with the thread.
 func enterNamespace(t testing.TB) {
 	t.Helper()
+	testnet.NeedRoot(t, "makes network namespaces")
 	runtime.LockOSThread()
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		t.Fatalf("make a network namespace: %v [run the tests as root]", err)

@@ -11,8 +11,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/testnet"
 	"github.com/fairway-net/fairway/internal/uml"
 )
+
+func TestMain(m *testing.M) { testnet.Main(m) }
 
 // TestInUML runs the tests that need IPVS, those with the build tag uml, in a kernel that
 // has it. It fails if they could not be run.
@@ -21,6 +24,10 @@ import (
 // because the machine is busy. Those in which load runs beside changes need real time.
 // Each kernel has one CPU, so both run at a time.
 func TestInUML(t *testing.T) {
+	if _, err := uml.Kernel(); err != nil {
+		testnet.NeedRoot(t, "boots a kernel that is not built yet [make uml]")
+		t.Fatal(err)
+	}
 	const load = "TestConformance/(continuity|faults|established)|TestSwitch"
 	binary, err := uml.Build(t.Context(), "uml", t.TempDir())
 	if err != nil {

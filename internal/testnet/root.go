@@ -1,0 +1,40 @@
+package testnet
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+)
+
+// leftOut counts the tests that NeedRoot has skipped, by what they would have done.
+var leftOut = struct {
+	sync.Mutex
+	tests map[string]int
+}{tests: map[string]int{}}
+
+// NeedRoot skips the test if the process is not root. what says what the test does that
+// takes root, such as "makes network namespaces"; Main says how many tests a package left
+// out for it. Nothing is skipped for root: there, what the kernel lacks is a failure.
+func NeedRoot(t testing.TB, what string) {
+	t.Helper()
+	if os.Geteuid() == 0 {
+		return
+	}
+	leftOut.Lock()
+	leftOut.tests[what]++
+	leftOut.Unlock()
+	t.Skipf("needs root: it %s [sudo go test]", what)
+}
+
+// sayLeftOut writes a line for each kind of test that NeedRoot has skipped.
+func sayLeftOut(out io.Writer) {
+	leftOut.Lock()
+	defer leftOut.Unlock()
+	for _, what := range slices.Sorted(maps.Keys(leftOut.tests)) {
+		fmt.Fprintf(out, "left out: %d tests that need root: each %s\n", leftOut.tests[what], what)
+	}
+}
