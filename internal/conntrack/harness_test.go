@@ -168,3 +168,10 @@ func (w *world) delete(flows ...flow.Flow) int {
 }
 
 func ap(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
+
+func unspecified(is4 bool) netip.Addr {
+	if is4 {
+		return netip.IPv4Unspecified()
+	}
+	return netip.IPv6Unspecified()
+}

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 
 	"github.com/fairway-net/fairway/internal/flow"
+	"github.com/fairway-net/fairway/internal/service"
 )
 
 // A set finds the flow that describes an entry, in the time of three lookups.
@@ -64,7 +65,7 @@ func (s *set) match(e entry) (flow.Flow, bool) {
 	if f, ok := s.flows[k]; ok {
 		return f, true
 	}
-	nodePort := netip.AddrPortFrom(unspecified(e.is4()), e.orig.dst.Port())
+	nodePort := service.Key{Addr: e.orig.dst, Proto: e.orig.proto}.NodePort().Addr
 	if k.Frontend == k.Endpoint {
 		// A flow straight to an endpoint whose port is the NodePort's is not translated
 		// either, and right. So is one to another machine.
@@ -78,11 +79,4 @@ func (s *set) match(e entry) (flow.Flow, bool) {
 	k.OnlyUnserved = true
 	f, ok := s.flows[k]
 	return f, ok && !s.serve(e.orig.dst.Addr())
-}
-
-func unspecified(is4 bool) netip.Addr {
-	if is4 {
-		return netip.IPv4Unspecified()
-	}
-	return netip.IPv6Unspecified()
 }

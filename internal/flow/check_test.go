@@ -51,7 +51,7 @@ func TestChecker(t *testing.T) {
 		{what: "untranslated NodePort of another node", proto: service.UDP, to: "172.18.0.12:30053", by: "172.18.0.12:30053", want: right, endpoint: "none"},
 		{what: "a Service that is gone", proto: service.UDP, to: "10.96.0.11:53", by: "10.244.1.1:5353", want: wrong},
 		{what: "a Service that is gone, TCP", proto: service.TCP, to: "10.96.0.11:53", by: "10.244.1.1:5353", want: right},
-		{what: "a client of the ClusterIPs' range that nobody translated", proto: service.UDP, to: "10.96.0.11:53", by: "10.96.0.11:53", want: right},
+		{what: "a client of the ClusterIPs' range that nobody translated", proto: service.UDP, to: "10.96.0.11:53", by: "10.96.0.11:53", want: right, endpoint: "none"},
 		{what: "nothing of ours", proto: service.UDP, to: "192.0.2.1:53", by: "192.0.2.7:53", want: right},
 		{what: "TCP to an endpoint", proto: service.TCP, to: "10.96.0.10:53", by: "10.244.1.1:5353", want: right},
 		{what: "TCP to one that is not ready", proto: service.TCP, to: "10.96.0.10:53", by: "10.244.1.2:5353", want: right},

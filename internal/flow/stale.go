@@ -54,13 +54,8 @@ func staleTCP(flows []Flow, c service.Change, from, to *service.Table) []Flow {
 		return flows
 	}
 	ended := slices.DeleteFunc(lost(c), kept)
-	pods := make([]service.PodRef, len(ended))
-	entry := from.Entry(owner(c))
-	terminated := true
-	for i, a := range ended {
-		pods[i], _ = entry.Pod(a.Addr())
-		terminated = terminated && pods[i].Terminating
-	}
+	pods := from.Entry(owner(c)).Pods(ended)
+	terminated := !slices.ContainsFunc(pods, func(p service.PodRef) bool { return !p.Terminating })
 	// A pod that was being deleted stays in the slices until its containers have ended. But
 	// where it left together with one that was not, labels or selectors may have changed.
 	gone := policy != service.TerminateGone || terminated && to.Entry(owner(c)) != nil

@@ -2,6 +2,7 @@ package service
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -74,24 +75,27 @@ type PodRef struct {
 	Terminating bool   // the pod was being deleted
 }
 
-// Pod returns what the Service's slices said of the pod behind an endpoint's address;
-// false if they did not have that address, or if e was read back from a datapath. e may be
-// nil. Its cost follows the number of endpoints.
-func (e *Entry) Pod(addr netip.Addr) (PodRef, bool) {
-	if e == nil {
-		return PodRef{}, false
+// Pods returns, for each of the endpoints' addresses, what the Service's slices said of the
+// pod behind it; an empty PodRef if they did not have that address, or if e was read back
+// from a datapath. addrs are sorted. e may be nil. The cost follows the number of endpoints
+// in the slices.
+func (e *Entry) Pods(addrs []netip.AddrPort) []PodRef {
+	refs := make([]PodRef, len(addrs))
+	if e == nil || len(addrs) == 0 {
+		return refs
 	}
-	var ref PodRef
-	found := false
+	found := make([]bool, len(addrs))
 	for _, s := range e.slices {
 		for i := range s.Endpoints {
 			p := &s.Endpoints[i]
-			if p.Addr != addr || found && (p.Terminating || !ref.Terminating) {
-				continue
+			at, _ := slices.BinarySearchFunc(addrs, p.Addr, func(a netip.AddrPort, addr netip.Addr) int { return a.Addr().Compare(addr) })
+			for ; at < len(addrs) && addrs[at].Addr() == p.Addr; at++ {
+				// Of two pods that had the address, the one that was not being deleted counts.
+				if !found[at] || refs[at].Terminating && !p.Terminating {
+					refs[at], found[at] = PodRef{s.Pods.At(i), p.Terminating}, true
+				}
 			}
-			// Of two pods that had the address, the one that was not being deleted counts.
-			ref, found = PodRef{s.Pods.At(i), p.Terminating}, true
 		}
 	}
-	return ref, found
+	return refs
 }

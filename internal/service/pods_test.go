@@ -75,18 +75,26 @@ func TestEntryPod(t *testing.T) {
 	if n := len(table.Entry(name).Frontends); n != 1 {
 		t.Fatalf("%d frontends are left, want one", n)
 	}
-	for last, want := range map[byte]string{1: "{web-1 false} true", 2: "{web-2-again false} true", 3: "{ false} true", 4: "{ false} false"} {
-		ref, ok := table.Entry(name).Pod(addr(last))
-		if got := fmt.Sprint(ref, ok); got != want {
-			t.Errorf("%v: %s, want %s", addr(last), got, want)
+	var addrs []netip.AddrPort
+	for _, port := range []uint16{80, 8080} {
+		for last := range byte(4) {
+			addrs = append(addrs, netip.AddrPortFrom(addr(last+1), port))
 		}
 	}
-	readBack := service.NewTable(service.Settings{}, slices.Collect(table.Frontends()))
-	if ref, ok := readBack.Entry(name).Pod(addr(1)); ok {
-		t.Errorf("read back: %v", ref)
+	slices.SortFunc(addrs, netip.AddrPort.Compare)
+	want := "[{web-1 false} {web-1 false} {web-2-again false} {web-2-again false} { false} { false} { false} { false}]"
+	if got := fmt.Sprint(table.Entry(name).Pods(addrs)); got != want {
+		t.Errorf("%s, want %s", got, want)
 	}
-	if ref, ok := table.Entry(service.Name{}).Pod(addr(1)); ok {
-		t.Errorf("no Service: %v", ref)
+	only := service.Compile(svc, []*service.Slice{slice([]string{"web-2"}, service.SliceEndpoint{Addr: addr(2), Terminating: true})}, service.Node{})
+	if got := fmt.Sprint(only.Pods(addrs[2:3])); got != "[{web-2 true}]" {
+		t.Errorf("terminating: %s", got)
+	}
+	readBack := service.NewTable(service.Settings{}, slices.Collect(table.Frontends()))
+	for _, e := range []*service.Entry{readBack.Entry(name), nil} {
+		if got := fmt.Sprint(e.Pods(addrs[:1])); got != "[{ false}]" {
+			t.Errorf("not compiled: %s", got)
+		}
 	}
 }
 
