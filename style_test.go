@@ -52,7 +52,7 @@ var law = map[string]struct {
 	"datapath/ipvs":        {[]string{"service", "datapath", "datapath/lb", "datapath/nftset", "nft", "netlink", "flow", "numbers"}, true, false, "a mechanism renders tables; it knows no API objects"},
 	"datapath/modes":       {[]string{"datapath", "datapath/nftables", "datapath/iptables", "datapath/ipvs", "datapath/userspace", "numbers"}, true, false, "the registry knows every mechanism, and nothing else"},
 	"datapath/conformance": {[]string{"service", "datapath", "testnet", "scenario", "kube", "flow"}, true, true, "tests"},
-	"conntrack":            {[]string{"service", "flow", "netlink"}, true, false, "an ender of flows; what is stale, package flow knows"},
+	"conntrack":            {[]string{"service", "flow", "netlink", "oneline"}, true, false, "an ender of flows; what is stale, package flow knows"},
 	"reset":                {[]string{"conntrack", "nft", "numbers"}, true, false, "ends connections; knows flows, not Services"},
 	"proxy":                {[]string{"service", "datapath", "flow"}, true, false, "the loop knows no API objects and no mechanism"},
 	"kube":                 {[]string{"service", "oneline"}, true, true, "the edge to the API server, the only importer of client-go"},

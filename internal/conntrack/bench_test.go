@@ -55,7 +55,7 @@ func BenchmarkDump(b *testing.B) {
 			b.Run(fmt.Sprintf("others=%d/%s", others, name), func(b *testing.B) {
 				b.ReportAllocs()
 				for range b.N {
-					err := w.socket.dump(b.Context(), f.request(w.ask), func(msg []byte) {
+					err := w.socket.dump(b.Context(), f.request(w.attr), func(msg []byte) {
 						if e, ok := parse(msg); ok {
 							if _, found := set.match(e); found {
 								b.Fatal("found")

@@ -28,12 +28,12 @@ type Config struct {
 // A Table is the kernel's table of flows. It belongs to one goroutine, which stays in
 // one network namespace: the one that it works on. It starts no goroutine.
 type Table struct {
-	cfg  Config
-	open *socket // nil: not yet
-	// noKernelFilter says that the kernel does not understand filters.
+	cfg    Config
+	socket *socket // nil: not open
+	// noKernelFilter says that the kernel does not filter dumps (before Linux 5.8).
 	noKernelFilter bool
 	// Tests set these: how filters are encoded, and maxDumps.
-	ask   filterAttr
+	attr  filterAttr
 	limit func(entries int) int
 }
 
@@ -42,14 +42,14 @@ func New(cfg Config) *Table {
 	if cfg.NodePort == nil {
 		cfg.NodePort = func(a netip.Addr) bool { return !a.IsLoopback() }
 	}
-	return &Table{cfg: cfg, ask: filterAttr{filter: ctaFilter}, limit: maxDumps}
+	return &Table{cfg: cfg, attr: filterAttr{filter: ctaFilter}, limit: maxDumps}
 }
 
-// Close gives back the socket. A closed Table may be used again.
+// Close closes the socket. A closed Table may be used again.
 func (t *Table) Close() {
-	if t.open != nil {
-		t.open.close()
-		t.open = nil
+	if t.socket != nil {
+		t.socket.close()
+		t.socket = nil
 	}
 }
 
@@ -68,8 +68,8 @@ func (t *Table) Find(ctx context.Context, flows []flow.Flow) ([]Match, error) {
 	return t.walk(ctx, set.match, func(entries int) []filter { return plan(flows, t.limit(entries)) })
 }
 
-// Audit returns the entries of the protocols that wrong reports, with what it says of them.
-// It reads the whole table: it is for the start, when it is not known what the kernel
+// Audit returns the entries of the protocols that wrong reports, with the flow that it returns
+// for each. It reads the whole table: it is for the start, when it is not known what the kernel
 // remembers.
 func (t *Table) Audit(ctx context.Context, protos []service.Proto, wrong func(Entry) (flow.Flow, bool)) ([]Match, error) {
 	match := func(e entry) (flow.Flow, bool) {
@@ -95,26 +95,26 @@ func (t *Table) Remove(ctx context.Context, all []Entry) (deleted int, err error
 func (t *Table) walk(ctx context.Context, match matcher, plan func(entries int) []filter) (found []Match, err error) {
 	defer func() {
 		if err != nil {
-			t.Close() // answers may wait in it
+			t.Close() // the socket may hold unread answers
 		}
 	}()
 	if err := t.connect(); err != nil {
 		return nil, err
 	}
-	entries, err := t.open.count(ctx)
+	entries, err := t.socket.count(ctx)
 	if err != nil || entries == 0 {
 		return nil, err
 	}
 	for todo := plan(entries); len(todo) > 0; {
 		if t.noKernelFilter {
-			todo = merge(todo) // every dump is whole: once is enough
+			todo = merge(todo) // every dump is of the whole table: one a family is enough
 		}
 		was := t.noKernelFilter
 		some, err := t.dump(ctx, todo[0], match)
 		if err != nil {
 			return nil, err
 		}
-		if t.noKernelFilter != was { // what was found so far is in what comes now
+		if t.noKernelFilter != was { // the dumps of whole families find all again
 			found, todo = nil, plan(entries)
 			continue
 		}
@@ -124,15 +124,14 @@ func (t *Table) walk(ctx context.Context, match matcher, plan func(entries int) 
 }
 
 func (t *Table) connect() (err error) {
-	if t.open == nil {
-		t.open, err = newSocket()
+	if t.socket == nil {
+		t.socket, err = newSocket()
 	}
 	return err
 }
 
-// each asks for something to be done to every entry, and returns how many were still
-// there.
-func (t *Table) each(ctx context.Context, what string, all []Entry, ask func(entry) message) (done int, err error) {
+// each sends a request for every entry, and returns how many entries were still there.
+func (t *Table) each(ctx context.Context, what string, all []Entry, request func(entry) message) (done int, err error) {
 	if len(all) == 0 {
 		return 0, nil
 	}
@@ -143,7 +142,7 @@ func (t *Table) each(ctx context.Context, what string, all []Entry, ask func(ent
 	for i, e := range all {
 		raw[i] = e.entry
 	}
-	if done, err = t.open.each(ctx, what, raw, ask); err != nil {
+	if done, err = t.socket.each(ctx, what, raw, request); err != nil {
 		t.Close()
 	}
 	return done, err
@@ -155,11 +154,11 @@ type matcher func(entry) (flow.Flow, bool)
 // dump returns the entries that match of those that f finds. It may find out that the kernel
 // does not filter.
 func (t *Table) dump(ctx context.Context, f filter, match matcher) (found []Match, err error) {
-	ask := t.ask
+	attr := t.attr
 	if t.noKernelFilter {
-		ask.filter = 0
+		attr.filter = 0
 	}
-	err = t.open.dump(ctx, f.request(ask), func(msg []byte) {
+	err = t.socket.dump(ctx, f.request(attr), func(msg []byte) {
 		e, ok := parse(msg)
 		if !ok {
 			return
@@ -178,13 +177,13 @@ func (t *Table) dump(ctx context.Context, f filter, match matcher) (found []Matc
 	case err != nil:
 		return nil, fmt.Errorf("list: %w", err)
 	}
-	t.cfg.Log.Debug("looked for flows", "filter", f, "found", len(found))
+	t.cfg.Log.Debug("searched for flows", "filter", f, "found", len(found))
 	return found, nil
 }
 
-// disableKernelFilter remembers that the kernel does not search for us. A kernel before 5.8 passes
-// over attributes that it does not know, and sends everything.
+// disableKernelFilter notes that the kernel does not filter. A kernel before 5.8 ignores
+// attributes that it does not know, and sends everything.
 func (t *Table) disableKernelFilter(err error) {
 	t.noKernelFilter = true
-	t.cfg.Log.Warn("the kernel cannot search its table of flows; it is read whole for every change (5.8 and later can)", "error", err)
+	t.cfg.Log.Warn("the kernel cannot search its table of flows; it is read whole for every change (5.8 and later can)", "err", err)
 }

@@ -119,7 +119,7 @@ func (s *stage) talkFrom(h *testnet.Host, network string, to netip.AddrPort) tal
 	return talker{c, s.t, fmt.Sprintf("%s to %v", network, to)}
 }
 
-// expect asks once more; by is who shall answer, "" that it is refused.
+// expect asks once more; by is the host that must answer, "" that the client is refused.
 func (c talker) expect(when, by string) {
 	c.t.Helper()
 	got := c.Ask(long)
@@ -129,7 +129,7 @@ func (c talker) expect(when, by string) {
 }
 
 // TestEndpointLeaves: real clients that keep their ports go to the new endpoint, each
-// after its own flow was described, and nobody else does.
+// after its own flow was described, and no other does.
 func TestEndpointLeaves(t *testing.T) {
 	s := newStage(t)
 	w := newWorld(t, s.node.Namespace, Config{})
@@ -167,7 +167,7 @@ func TestEndpointLeaves(t *testing.T) {
 	}
 }
 
-// TestServiceComes: who asked a NodePort before it had an endpoint is answered once
+// TestServiceComes: a client that used a NodePort before it had an endpoint is answered once
 // the untranslated flow is gone. A flow through this node to the same port of another
 // machine is left alone.
 func TestServiceComes(t *testing.T) {

@@ -17,7 +17,7 @@ import (
 	"github.com/fairway-net/fairway/internal/testnet"
 )
 
-// A want is an entry to make: who asks whom, and who answers.
+// A want is an entry to make: the client, the frontend it sends to, the endpoint that answers.
 type want struct {
 	proto            service.Proto
 	client, to, by   netip.AddrPort

@@ -114,12 +114,12 @@ type filterAttr struct {
 }
 
 // request returns the dump that f asks for.
-func (f filter) request(ask filterAttr) message {
+func (f filter) request(attr filterAttr) message {
 	m := newMessage(ctGet, unix.NLM_F_DUMP, f.is4)
-	if ask.filter == 0 || f.proto == 0 {
+	if attr.filter == 0 || f.proto == 0 {
 		return m
 	}
-	orig, reply := uint32(flagProtoNum)|ask.flags, uint32(0)
+	orig, reply := uint32(flagProtoNum)|attr.flags, uint32(0)
 	if f.to.addr.IsValid() {
 		orig |= flagIPDst
 	}
@@ -141,7 +141,7 @@ func (f filter) request(ask filterAttr) message {
 			return m.tuple(f.proto, f.by, ctaIPv4Src, ctaProtoSrcPort)
 		})
 	}
-	return m.nest(ask.filter, func(m message) message {
+	return m.nest(attr.filter, func(m message) message {
 		m = m.attr(ctaFilterOrigFlags, binary.NativeEndian.AppendUint32(nil, orig)...)
 		return m.attr(ctaFilterReplyFlags, binary.NativeEndian.AppendUint32(nil, reply)...)
 	})

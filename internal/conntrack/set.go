@@ -14,13 +14,14 @@ import (
 type set struct {
 	zone  uint16
 	flows map[flow.Key]flow.Flow // the key of an untranslated one has its frontend as its endpoint
-	serve func(netip.Addr) bool
+	// servesNodePorts is Config.NodePort.
+	servesNodePorts func(netip.Addr) bool
 	// local are this machine's addresses with NodePorts; nil unless asked about.
 	local map[netip.Addr]bool
 }
 
 func newSet(flows []flow.Flow, cfg Config) (*set, error) {
-	s := &set{zone: cfg.Zone, serve: cfg.NodePort, flows: make(map[flow.Key]flow.Flow, len(flows))}
+	s := &set{zone: cfg.Zone, servesNodePorts: cfg.NodePort, flows: make(map[flow.Key]flow.Flow, len(flows))}
 	for _, f := range flows {
 		if !f.Frontend.IsValid() || f.Proto == 0 {
 			return nil, fmt.Errorf("%v: the frontend or the protocol is missing", f)
@@ -78,5 +79,5 @@ func (s *set) match(e entry) (flow.Flow, bool) {
 	}
 	k.OnlyUnserved = true
 	f, ok := s.flows[k]
-	return f, ok && !s.serve(e.orig.dst.Addr())
+	return f, ok && !s.servesNodePorts(e.orig.dst.Addr())
 }

@@ -110,12 +110,11 @@ func (s *socket) delete(ctx context.Context, all []entry) (deleted int, err erro
 	return s.each(ctx, "delete", all, entry.deletion)
 }
 
-// each asks for something to be done to every entry, and returns how many were still
-// there.
-func (s *socket) each(ctx context.Context, what string, all []entry, ask func(entry) message) (done int, err error) {
+// each sends a request for every entry, and returns how many entries were still there.
+func (s *socket) each(ctx context.Context, what string, all []entry, request func(entry) message) (done int, err error) {
 	for some := range slices.Chunk(all, requestsAtOnce) {
 		err := netlink.Within(ctx, s.file, func() error {
-			n, err := s.some(what, some, ask)
+			n, err := s.batch(what, some, request)
 			done += n
 			return err
 		})
@@ -126,12 +125,12 @@ func (s *socket) each(ctx context.Context, what string, all []entry, ask func(en
 	return done, nil
 }
 
-func (s *socket) some(what string, some []entry, ask func(entry) message) (done int, err error) {
+func (s *socket) batch(what string, some []entry, request func(entry) message) (done int, err error) {
 	var out []byte
 	first := s.seq + 1
 	for _, e := range some {
 		s.seq++
-		out = append(out, ask(e).finish(s.seq)...)
+		out = append(out, request(e).finish(s.seq)...)
 	}
 	if err := s.send(out); err != nil {
 		return 0, err
@@ -146,7 +145,7 @@ func (s *socket) some(what string, some []entry, ask func(entry) message) (done 
 			switch err := status(body); {
 			case err == nil:
 				done++
-			case errors.Is(err, unix.ENOENT): // it ended by itself
+			case errors.Is(err, unix.ENOENT): // the flow has ended
 			default:
 				e := some[seq-first]
 				failed = fmt.Errorf("%s %v of %v: %w", what, flow.Flow{Proto: e.orig.proto, Frontend: e.orig.dst, Endpoint: e.reply.src}, e.orig.src, err)
@@ -167,7 +166,7 @@ func (s *socket) send(b []byte) error {
 		return !errors.Is(err, unix.EAGAIN)
 	})
 	if err := cmp.Or(failed, err); err != nil {
-		return fmt.Errorf("ask the kernel: %w", err)
+		return fmt.Errorf("send a request to the kernel: %w", err)
 	}
 	return nil
 }

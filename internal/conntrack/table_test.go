@@ -21,7 +21,7 @@ import (
 // kernels are the ages of kernels: how each takes a filter.
 var kernels = []struct {
 	name           string
-	ask            filterAttr
+	attr           filterAttr
 	noKernelFilter bool
 }{
 	{"searches", filterAttr{filter: ctaFilter}, false},
@@ -29,7 +29,7 @@ var kernels = []struct {
 	{"refuses filters", filterAttr{filter: ctaFilter, flags: 1 << 30}, true}, // its family of errors
 }
 
-// served says where NodePorts are.
+// served reports whether NodePorts are served on an address.
 func served(a netip.Addr) bool { return a.AsSlice()[len(a.AsSlice())-1] != 2 }
 
 // described is what Flow's documentation says, word for word and slowly.
@@ -124,7 +124,7 @@ func TestExact(t *testing.T) {
 				node.AddAddr(a)
 			}
 			w := newWorld(t, node.Namespace, Config{NodePort: served})
-			w.ask = k.ask
+			w.attr = k.attr
 			d := &domain{rng: rand.New(rand.NewPCG(seed, uint64(i))), local: local}
 			for round := range 8 {
 				checkExact(t, w, d, round)

@@ -9,19 +9,21 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/fairway-net/fairway/internal/oneline"
 )
 
-// A Tuning is how the kernel shall remember flows. Zero values leave what is there.
+// A Tuning says how the kernel remembers flows. Zero values leave a setting as it is.
 type Tuning struct {
-	// Max is how many flows at least shall find room; a table that is larger stays so.
+	// Max is for how many flows at least there must be room; a larger table stays as it is.
 	Max int
 	// How long flows without packets are remembered.
 	TCPEstablished, TCPCloseWait, UDP, UDPStream time.Duration
 	TCPBeLiberal                                 bool
 }
 
-// Apply sets what differs, and says in the log what it changed. It goes on after a
-// failure: a node without room for more flows still carries those it has.
+// Apply sets what differs, and logs what it changed. It goes on after a failure: a node
+// without room for more flows still carries those it has.
 func (t Tuning) Apply(log *slog.Logger) error { return t.apply(log, "/") }
 
 func (t Tuning) apply(log *slog.Logger, root string) error {
@@ -37,11 +39,8 @@ func (t Tuning) apply(log *slog.Logger, root string) error {
 	if len(k.failed) == 0 {
 		return nil
 	}
-	var names []string
-	for _, f := range k.failed {
-		names = append(names, f.Error())
-	}
-	return fmt.Errorf("set how the node remembers flows: %s [needs to be privileged, with /proc/sys and /sys writable; or set them on the host, and the options of conntrack to 0]", strings.Join(names, "; "))
+	return fmt.Errorf("set how the node remembers flows: %w [needs to be privileged, with /proc/sys and /sys writable; or set them on the host, and the options of conntrack to 0]",
+		oneline.Error(errors.Join(k.failed...)))
 }
 
 func sysctl(name string) string { return "proc/sys/net/netfilter/" + name }
@@ -54,7 +53,7 @@ const hashSize = "sys/module/nf_conntrack/parameters/hashsize"
 // proportion since 5.15 is 1, and kube-proxy's 4.
 const perBucket = 4
 
-// sysctls sets numbers of the kernel.
+// sysctls sets parameters of the kernel.
 type sysctls struct {
 	log    *slog.Logger
 	root   string
@@ -88,7 +87,7 @@ func (k *sysctls) get(path string) (int, error) {
 	return strconv.Atoi(strings.TrimSpace(string(text)))
 }
 
-// set writes a number that is not there yet.
+// set writes a parameter that has another value.
 func (k *sysctls) set(path string, want int) {
 	now, err := k.get(path)
 	if err == nil && now == want {

@@ -9,7 +9,7 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// TestChecker: which flows a table allows, said of each by itself.
+// TestChecker: which flows a table allows, each by itself.
 func TestChecker(t *testing.T) {
 	name := service.Name{Namespace: "shop", Name: "dns"}
 	ap := netip.MustParseAddrPort
@@ -46,12 +46,12 @@ func TestChecker(t *testing.T) {
 		{what: "to one that is not there, by the NodePort", proto: service.UDP, to: "172.18.0.11:30053", by: "10.244.1.3:5353", want: wrong},
 		{what: "NodePort on an address without", proto: service.UDP, to: "172.19.0.11:30053", by: "10.244.1.3:5353", want: right},
 		{what: "untranslated", proto: service.UDP, to: "10.96.0.10:53", by: "10.96.0.10:53", want: wrong, endpoint: "none"},
-		{what: "untranslated, nobody there", table: table(0), proto: service.UDP, to: "10.96.0.10:53", by: "10.96.0.10:53", want: right, endpoint: "none"},
+		{what: "untranslated, no endpoint", table: table(0), proto: service.UDP, to: "10.96.0.10:53", by: "10.96.0.10:53", want: right, endpoint: "none"},
 		{what: "untranslated NodePort of ours", proto: service.UDP, to: "172.18.0.11:30053", by: "172.18.0.11:30053", want: wrong, endpoint: "none"},
 		{what: "untranslated NodePort of another node", proto: service.UDP, to: "172.18.0.12:30053", by: "172.18.0.12:30053", want: right, endpoint: "none"},
 		{what: "a Service that is gone", proto: service.UDP, to: "10.96.0.11:53", by: "10.244.1.1:5353", want: wrong},
 		{what: "a Service that is gone, TCP", proto: service.TCP, to: "10.96.0.11:53", by: "10.244.1.1:5353", want: right},
-		{what: "a client of the ClusterIPs' range that nobody translated", proto: service.UDP, to: "10.96.0.11:53", by: "10.96.0.11:53", want: right, endpoint: "none"},
+		{what: "a client of the ClusterIPs' range that was not translated", proto: service.UDP, to: "10.96.0.11:53", by: "10.96.0.11:53", want: right, endpoint: "none"},
 		{what: "nothing of ours", proto: service.UDP, to: "192.0.2.1:53", by: "192.0.2.7:53", want: right},
 		{what: "TCP to an endpoint", proto: service.TCP, to: "10.96.0.10:53", by: "10.244.1.1:5353", want: right},
 		{what: "TCP to one that is not ready", proto: service.TCP, to: "10.96.0.10:53", by: "10.244.1.2:5353", want: right},

@@ -34,7 +34,7 @@ type endpoint struct {
 	pod string
 }
 
-// cluster is an API with one Service, and who lives in it.
+// cluster is an API with one Service and its pods.
 type cluster struct {
 	synced, dirty chan struct{}
 
@@ -105,7 +105,7 @@ func (c *cluster) Pod(ctx context.Context, namespace, name string, addr netip.Ad
 	return exists, false, nil
 }
 
-// change changes something, and says so.
+// change changes something and wakes the loop.
 func (c *cluster) change(f func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -353,8 +353,8 @@ func TestAgentKilled(t *testing.T) {
 	}
 }
 
-// TestUDP: a client that keeps its port is refused when the Service has nobody any more,
-// and answered when it has somebody again.
+// TestUDP: a client that keeps its port is refused when the Service has no endpoint any more,
+// and answered when it has one again.
 func TestUDP(t *testing.T) {
 	s := newStage(t, service.TerminateGone)
 	yes := ready(true)
@@ -376,7 +376,7 @@ func TestUDP(t *testing.T) {
 	}
 	s.api.change(func() { s.api.service.Ports = s.api.service.Ports[:1] }) // both addresses of UDP are gone
 	for _, c := range all {
-		s.eventually("nobody answers", func() bool { return c.Ask(time.Second).Outcome != testnet.Answered })
+		s.eventually("no answer", func() bool { return c.Ask(time.Second).Outcome != testnet.Answered })
 	}
 }
 
@@ -398,6 +398,6 @@ func TestUnansweredQuestion(t *testing.T) {
 		t.Errorf("b is gone: %v, want a reset", err)
 	}
 	if got := toA.Ask(patience); got.By != "a" {
-		t.Errorf("nobody knows whether a is gone: %v, want the connection to go on", got)
+		t.Errorf("it is not known whether a is gone: %v, want the connection to go on", got)
 	}
 }

@@ -101,11 +101,11 @@ func TestPodLookup(t *testing.T) {
 		requests  int
 	}{
 		"alive":                  {pods: append(many(100, "10.0.0.1"), podAt(corev1.PodRunning, "10.0.0.2")), addr: "10.0.0.2", want: exists, requests: 1},
-		"nobody":                 {addr: "10.0.0.2", want: none, requests: 2},
+		"no pod":                 {addr: "10.0.0.2", want: none, requests: 2},
 		"others":                 {pods: many(1000, "10.0.0.1"), addr: "10.0.0.2", want: none, requests: 2},
 		"has ended":              {pods: []corev1.Pod{podAt(corev1.PodSucceeded, "10.0.0.2"), podAt(corev1.PodFailed, "10.0.0.2")}, addr: "10.0.0.2", want: none, requests: 2},
 		"by its second address":  {pods: append(many(800, "10.0.0.1", "fd00::1"), web), addr: "fd00::2", want: exists, requests: 4},
-		"nobody has the second":  {pods: many(800, "10.0.0.1", "fd00::1"), addr: "fd00::2", want: none, requests: 4},
+		"none has the second":    {pods: many(800, "10.0.0.1", "fd00::1"), addr: "fd00::2", want: none, requests: 4},
 		"some have none as yet":  {pods: append(many(30), web), addr: "fd00::2", want: exists, requests: 3},
 		"written in another way": {pods: []corev1.Pod{podAt(corev1.PodRunning, "10.0.0.2", "FD00:0::2")}, addr: "fd00::2", want: exists, requests: 2},
 		"too many to look at":    {pods: many(5000, "10.0.0.1", "fd00::1"), addr: "fd00::2", want: unknown, requests: 1 + maxPages},
@@ -113,7 +113,7 @@ func TestPodLookup(t *testing.T) {
 
 		"by name":                         {pods: append(many(1000, "10.0.0.1"), web), pod: "web-0", addr: "10.0.0.2", want: exists, requests: 1},
 		"by name and second address":      {pods: append(many(1000, "10.0.0.1"), web), pod: "web-0", addr: "fd00::2", want: exists, requests: 1},
-		"by name, nobody":                 {pods: many(1000, "10.0.0.1"), pod: "web-0", addr: "10.0.0.2", want: none, requests: 1},
+		"by name, no pod":                 {pods: many(1000, "10.0.0.1"), pod: "web-0", addr: "10.0.0.2", want: none, requests: 1},
 		"by name, has ended":              {pods: []corev1.Pod{named("web-0", false, podAt(corev1.PodFailed, "10.0.0.2"))}, pod: "web-0", addr: "10.0.0.2", want: none, requests: 1},
 		"by name, is being deleted":       {pods: []corev1.Pod{named("web-0", true, web)}, pod: "web-0", addr: "10.0.0.2", want: ending, requests: 1},
 		"by name, another address by now": {pods: []corev1.Pod{named("web-0", false, podAt(corev1.PodRunning, "10.0.0.3"))}, pod: "web-0", addr: "10.0.0.2", want: none, requests: 1},

@@ -139,7 +139,7 @@ func (s *stage) silence(h *testnet.Host) {
 	}`)
 }
 
-// dial connects and makes sure who answers.
+// dial connects, and fails the test unless by answers.
 func (s *stage) dial(h *testnet.Host, to netip.AddrPort, by string) *testnet.Conn {
 	s.t.Helper()
 	c, err := h.Dial("tcp", to, patience)
