@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/fairway-net/fairway/internal/datapath"
@@ -342,6 +343,11 @@ func (d *Datapath) EndFlows(_ context.Context, flows []flow.Flow) (result flow.R
 	}
 	for _, f := range flows {
 		all := d.proxy.sessions.of(service.Key{Addr: f.Frontend, Proto: f.Proto}, f.Endpoint)
+		if f.OnlyUnserved {
+			all = slices.DeleteFunc(all, func(s *session) bool {
+				return d.table == nil || d.table.Settings.ServesNodePorts(s.dest.Addr())
+			})
+		}
 		switch {
 		case len(all) == 0:
 		case f.Unconfirmed:

@@ -228,8 +228,8 @@ func TestReset(t *testing.T) {
 	}
 }
 
-// TestCut: connections and flows to an endpoint that is gone end, others do not.
-func TestCut(t *testing.T) {
+// TestEndFlows: connections and flows to an endpoint that is gone end, others do not.
+func TestEndFlows(t *testing.T) {
 	for _, network := range []string{"tcp", "udp"} {
 		proto := service.TCP
 		if network == "udp" {
@@ -251,10 +251,13 @@ func TestCut(t *testing.T) {
 		}
 		any := netip.AddrPortFrom(netip.IPv4Unspecified(), nodePort.Port())
 		if n := r.endFlows(flow.Flow{Proto: proto, Frontend: vip, Endpoint: r.at(0)}); n != 0 {
-			t.Errorf("%s: cut %d of a frontend that nobody called", network, n)
+			t.Errorf("%s: ended %d of a frontend without flows", network, n)
+		}
+		if n := r.endFlows(flow.Flow{Proto: proto, Frontend: any, Endpoint: r.at(0), OnlyUnserved: true}); n != 0 {
+			t.Errorf("%s: ended %d on an address that NodePorts are served on", network, n)
 		}
 		if n := r.endFlows(flow.Flow{Proto: proto, Frontend: any, Endpoint: r.at(0)}); n != 1 {
-			t.Errorf("%s: cut %d, want 1", network, n)
+			t.Errorf("%s: ended %d, want 1", network, n)
 		}
 		r.sync(r.service(proto, 1))
 		if got := conns[r.at(1)].Ask(patience); got.At != r.at(1) {
@@ -262,7 +265,7 @@ func TestCut(t *testing.T) {
 		}
 		got := conns[r.at(0)].Ask(patience)
 		if network == "tcp" && got.Outcome != testnet.Failed || network == "udp" && got.At != r.at(1) {
-			t.Errorf("%s: the one that was cut is %v", network, got)
+			t.Errorf("%s: the one that was ended is %v", network, got)
 		}
 	}
 }

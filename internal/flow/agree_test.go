@@ -1,0 +1,100 @@
+package flow_test
+
+import (
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+
+	"github.com/fairway-net/fairway/internal/flow"
+	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/testnet"
+)
+
+// TestStaleAgreesWithChecker: what Stale finds by comparing two tables, a Checker of the
+// later one finds by looking at each flow that the earlier one allowed, wherever it can know.
+func TestStaleAgreesWithChecker(t *testing.T) {
+	rng := rand.New(rand.NewPCG(testnet.Seed(t), 9))
+	local := func(netip.Addr) bool { return true }
+	checked, ended := 0, 0
+	for range 2000 {
+		from, to := randomTable(rng), randomTable(rng)
+		stale := map[flow.Key]flow.Flow{}
+		for _, f := range flow.Stale(from, to) {
+			stale[f.Key()] = f
+		}
+		checker := flow.NewChecker(to)
+		owners := map[service.Key]service.Name{}
+		for f := range to.Frontends() {
+			owners[f.Key()] = f.Service.Name
+		}
+		for f := range from.Frontends() {
+			if owner, is := owners[f.Key()]; !is && !f.ClusterIP || f.Proto == service.TCP && owner != f.Service.Name {
+				continue // a Checker cannot know whose the flow was
+			}
+			for _, a := range f.FlowEndpoints() {
+				exists := flow.Flow{Proto: f.Proto, Frontend: f.Addr, Endpoint: a}
+				want, is := stale[exists.Key()]
+				if f.NodePort() {
+					exists.Frontend = netip.AddrPortFrom(netip.MustParseAddr("172.18.0.11"), f.Addr.Port())
+				}
+				got, wrong := checker.Check(exists, local)
+				if wrong != is || is && (want.Unconfirmed && !got.Unconfirmed || want.Namespace != got.Namespace && f.Proto == service.TCP) {
+					t.Fatalf("%v: Stale %v %+v, Checker %v %+v\nfrom %v\nto %v", exists, is, want, wrong, got, from.Sorted(), to.Sorted())
+				}
+				checked++
+				if is {
+					ended++
+				}
+			}
+			untranslated := flow.Flow{Proto: f.Proto, Frontend: f.Addr, Endpoint: f.Addr}
+			if f.Proto == service.UDP && !f.KeepsFlows() && !f.NodePort() {
+				_, wrong := checker.Check(untranslated, local)
+				if _, is := stale[flow.Key{Proto: f.Proto, Frontend: f.Addr}]; is != wrong {
+					t.Fatalf("%v untranslated: Stale %v, Checker %v", f.Key(), is, wrong)
+				}
+				checked++
+			}
+		}
+	}
+	if ended < checked/20 || ended > checked*19/20 {
+		t.Errorf("%d of %d flows ended: this proves little", ended, checked)
+	}
+}
+
+// randomTable has up to three Services with few addresses and endpoints, so that tables share
+// most of them.
+func randomTable(rng *rand.Rand) *service.Table {
+	b := service.NewBuilder()
+	for i := range 3 {
+		if rng.IntN(6) == 0 {
+			continue
+		}
+		svc := dns(func(s *service.Service) {
+			s.Name.Name = string(rune('a' + i))
+			s.ClusterIPs = []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 0, byte(10 + (i+rng.IntN(8)/7)%3)})}
+			s.Created = int64(i)
+			s.Termination = service.TerminationPolicy(rng.IntN(3))
+			s.ExternalLocal = rng.IntN(4) == 0
+			for p := range s.Ports {
+				s.Ports[p].NodePort = uint16(30000 + i)
+				if rng.IntN(5) == 0 {
+					s.Ports[p].NodePort = 0
+				}
+			}
+		})
+		var eps []service.SliceEndpoint
+		for last := range byte(4) {
+			if rng.IntN(3) > 0 {
+				eps = append(eps, pod(10*byte(i)+last, rng.IntN(2) == 0, rng.IntN(3) > 0, rng.IntN(4) == 0))
+			}
+		}
+		slice := &service.Slice{Name: svc.Name, Service: svc.Name, Endpoints: eps, Ports: []service.SlicePort{
+			{Name: "dns", Proto: service.UDP, Port: 5353}, {Name: "tcp", Proto: service.TCP, Port: 5353},
+		}}
+		b.Set(service.Compile(svc, []*service.Slice{slice}, service.Node{Name: "n"}))
+	}
+	return b.Table(service.Settings{
+		NodePorts:    []netip.Prefix{netip.MustParsePrefix("172.18.0.0/24")},
+		ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")},
+	})
+}
