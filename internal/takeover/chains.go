@@ -1,128 +1,88 @@
 package takeover
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"os/exec"
 	"slices"
-	"strings"
 
 	"github.com/google/nftables"
+
+	"github.com/fairway-net/fairway/internal/xtables"
 )
 
-// iptables' tables that kube-proxy writes to.
+// iptablesTables are iptables' tables that kube-proxy writes to.
 var iptablesTables = []string{"filter", "nat", "mangle"}
 
-// A variant is one of the four rule sets that programs named iptables know.
-type variant struct {
-	family  string // the program: "iptables" or "ip6tables"
-	command string // "iptables-nft" or "iptables-legacy"
-	there   func() (bool, error)
+// A program is one of the four rule sets that programs named iptables know.
+type program struct {
+	variant xtables.Variant
+	is4     bool
 }
 
-func (v variant) program(what string) string {
-	return v.family + strings.TrimPrefix(v.command, "iptables") + "-" + what
-}
+// programs are all of them.
+var programs = []program{{xtables.NFT, true}, {xtables.Legacy, true}, {xtables.NFT, false}, {xtables.Legacy, false}}
 
-// variants says for each rule set how to find out, without waking the kernel's part of
-// it, whether it may have chains of kube-proxy.
-func variants() []variant {
-	var all []variant
-	for _, f := range []struct {
-		program string
-		family  nftables.TableFamily
-		names   string
-	}{
-		{"iptables", nftables.TableFamilyIPv4, "ip_tables_names"},
-		{"ip6tables", nftables.TableFamilyIPv6, "ip6_tables_names"},
-	} {
-		all = append(all,
-			variant{f.program, "iptables-nft", func() (bool, error) { return hasChains(f.family) }},
-			variant{f.program, "iptables-legacy", func() (bool, error) { return hasTables(f.names) }})
+// mayHave reports, without making the kernel load iptables-legacy, whether the rule set may
+// have chains of kube-proxy.
+func (p program) mayHave(ctx context.Context) (bool, error) {
+	if p.variant == xtables.Legacy {
+		return xtables.LegacyTables(p.is4)
 	}
-	return all
+	if p.is4 {
+		return hasChains(ctx, nftables.TableFamilyIPv4)
+	}
+	return hasChains(ctx, nftables.TableFamilyIPv6)
 }
 
 // hasChains reports whether one of iptables-nft's tables has a chain of kube-proxy that
 // is not ours by adoption.
-func hasChains(family nftables.TableFamily) (bool, error) {
-	chains, err := (&nftables.Conn{}).ListChainsOfTableFamily(family)
+func hasChains(ctx context.Context, family nftables.TableFamily) (bool, error) {
+	var chains []*nftables.Chain
+	err := ask(ctx, func(c *nftables.Conn) (err error) { chains, err = c.ListChainsOfTableFamily(family); return err })
 	if err != nil {
 		return false, fmt.Errorf("list the chains of nf_tables: %w", err)
 	}
-	adopted := slices.ContainsFunc(chains, func(c *nftables.Chain) bool { return c.Table.Name == ourTable && c.Name == ourChain })
+	adopted := slices.ContainsFunc(chains, func(c *nftables.Chain) bool { return adopts(c.Table.Name, c.Name) })
 	return slices.ContainsFunc(chains, func(c *nftables.Chain) bool {
-		return slices.Contains(iptablesTables, c.Table.Name) && isKubeProxys(c.Name) && (!adopted || slices.Contains(unusedNames, c.Name))
+		return slices.Contains(iptablesTables, c.Table.Name) && kubeProxys(c.Name, adopted)
 	}), nil
-}
-
-// hasTables reports whether the kernel has tables of iptables-legacy in our network
-// namespace. To ask iptables-legacy itself would make them.
-func hasTables(file string) (bool, error) {
-	text, err := os.ReadFile("/proc/thread-self/net/" + file)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil // a kernel without them
-	}
-	return len(bytes.TrimSpace(text)) > 0, err
 }
 
 // findChains finds what kube-proxy writes in its modes iptables and ipvs.
 func (k *KubeProxy) findChains(ctx context.Context) ([]Remain, error) {
 	var all []Remain
-	for _, v := range variants() {
-		if there, err := v.there(); err != nil || !there {
+	for _, p := range programs {
+		if may, err := p.mayHave(ctx); err != nil || !may {
 			if err != nil {
 				return nil, err
 			}
 			continue
 		}
-		text, err := v.removal(ctx)
+		text, err := p.removal(ctx)
 		if err != nil {
 			return nil, err
 		}
 		if text != "" {
-			all = append(all, Remain{"chains KUBE-* of " + v.program("save"), v.remove})
+			all = append(all, Remain{"chains KUBE-* of " + xtables.Program(p.variant, p.is4, "save"), p.remove})
 		}
 	}
 	return all, nil
 }
 
-// removal returns what the variant's restore program must read.
-func (v variant) removal(ctx context.Context) (string, error) {
-	saved, err := run(ctx, "", v.program("save"))
-	if err != nil {
+// removal returns what the restore program must read.
+func (p program) removal(ctx context.Context) (string, error) {
+	var r ruleset
+	if err := xtables.Save(ctx, p.variant, p.is4, r.add); err != nil {
 		return "", err
 	}
-	return removal(saved), nil
+	return r.removal(), nil
 }
 
 // remove reads the rules again: some seconds may have passed since they were found.
-func (v variant) remove(ctx context.Context) error {
-	text, err := v.removal(ctx)
+func (p program) remove(ctx context.Context) error {
+	text, err := p.removal(ctx)
 	if err != nil || text == "" {
 		return err
 	}
-	_, err = run(ctx, text, v.program("restore"), "--noflush", "--wait", "5")
-	return err
-}
-
-// run starts a program in the network namespace of this thread.
-func run(ctx context.Context, input, program string, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, program, args...)
-	cmd.Stdin = strings.NewReader(input)
-	var out, said bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &said
-	err := cmd.Run()
-	if errors.Is(err, exec.ErrNotFound) {
-		return "", fmt.Errorf("%w [install iptables, or run kube-proxy --cleanup on the node]", err)
-	}
-	if err != nil {
-		words := strings.Join(strings.FieldsFunc(said.String(), func(r rune) bool { return r == '\n' }), "; ")
-		return "", fmt.Errorf("run %s: %w: %s", program, err, words)
-	}
-	return out.String(), nil
+	return xtables.Restore(ctx, p.variant, p.is4, text)
 }

@@ -1,13 +1,25 @@
 package takeover
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/xtables"
 )
+
+// run runs a program in the network namespace of this thread.
+func run(ctx context.Context, input, program string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Stdin = strings.NewReader(input)
+	out, err := cmd.Output()
+	return string(out), err
+}
 
 func TestMain(m *testing.M) { testnet.Main(m) }
 
@@ -159,9 +171,21 @@ func TestNothing(t *testing.T) {
 		if len(remains) > 0 {
 			t.Errorf("found %v", remains)
 		}
-		if there, err := hasTables("ip_tables_names"); there || err != nil {
+		if there, err := xtables.LegacyTables(true); there || err != nil {
 			t.Errorf("to look made tables of iptables-legacy (%v)", err)
 		}
 		return err
+	})
+}
+
+// TestContext: with a context that has ended nothing is asked.
+func TestContext(t *testing.T) {
+	inside(t, func() error {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if remains, err := (&KubeProxy{}).Find(ctx); !errors.Is(err, context.Canceled) {
+			t.Errorf("found %v, error %v", remains, err)
+		}
+		return nil
 	})
 }

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/fairway-net/fairway/internal/xtables"
 )
 
 func saved(t testing.TB) string {
@@ -15,6 +17,18 @@ func saved(t testing.TB) string {
 	}
 	return string(text)
 }
+
+// scan reads what iptables-save printed.
+func scan(t testing.TB, text string) *ruleset {
+	t.Helper()
+	r := &ruleset{}
+	if err := xtables.Scan(strings.NewReader(text), r.add); err != nil {
+		t.Skip(err) // a line that is too long
+	}
+	return r
+}
+
+func removal(t testing.TB, text string) string { return scan(t, text).removal() }
 
 // without is what must be left of what iptables-save printed: chains and rules of
 // others, in their order.
@@ -37,8 +51,8 @@ func without(saved string, gone func(line string) bool) []string {
 // It is written down line by line there: what is kube-proxy's names one of its chains
 // outside of quotes.
 func foreign(line string) bool {
-	for word := range words(strings.TrimPrefix(line, ":")) {
-		if isKubeProxys(word) {
+	for word := range xtables.Words(strings.TrimPrefix(line, ":")) {
+		if !word.Quoted && xtables.IsKubeProxys(word.Text) {
 			return false
 		}
 	}
@@ -46,8 +60,8 @@ func foreign(line string) bool {
 }
 
 func TestRemoval(t *testing.T) {
-	got := removal(saved(t))
-	if removal("") != "" || removal("*nat\n:PREROUTING ACCEPT [0:0]\n:KUBE-FIREWALL - [0:0]\nCOMMIT\n") != "" {
+	got := removal(t, saved(t))
+	if removal(t, "") != "" || removal(t, "*nat\n:PREROUTING ACCEPT [0:0]\n:KUBE-FIREWALL - [0:0]\nCOMMIT\n") != "" {
 		t.Error("something is removed where nothing is kube-proxy's")
 	}
 	for _, want := range []string{
@@ -71,7 +85,7 @@ func TestRemoval(t *testing.T) {
 // kube-proxy's keeps it, with all that it needs.
 func TestRemovalKeepsWhatOthersUse(t *testing.T) {
 	text := strings.Replace(saved(t), "-A KUBE-EXT-CG", "-A CNI-HOSTPORT-DNAT -s 10.244.0.9/32 -j KUBE-MARK-MASQ\n-A KUBE-EXT-CG", 1)
-	got := removal(text)
+	got := removal(t, text)
 	for _, not := range []string{":KUBE-MARK-MASQ ", "-X KUBE-MARK-MASQ", ":KUBE-POSTROUTING ", "-D POSTROUTING"} {
 		if strings.Contains(got, not) {
 			t.Errorf("%q in\n%s", not, got)
@@ -82,38 +96,21 @@ func TestRemovalKeepsWhatOthersUse(t *testing.T) {
 	}
 }
 
-func TestTarget(t *testing.T) {
-	for rule, want := range map[string]string{
-		`-A INPUT -j KUBE-SERVICES`:                                  "KUBE-SERVICES",
-		`-A INPUT -m comment --comment "x -j A \" -j B" -g C --more`: "C",
-		`-A INPUT -m comment --comment -j -p tcp`:                    "",
-		`-A INPUT -m comment --comment "" -j D`:                      "D",
-		`-A INPUT -m comment --comment "open -j E`:                   "",
-		`-A INPUT -j`: "",
-		`-A INPUT -m comment --comment "a \\" -j F`:                      "F",
-		`-A INPUT -p tcp -m tcp --dport 80 -j DNAT --to-destination 1:2`: "DNAT",
-	} {
-		if got := target(rule); got != want {
-			t.Errorf("%s: target %q, want %q", rule, got, want)
-		}
-	}
-}
-
 // FuzzRemoval: only kube-proxy's chains are ever emptied or deleted.
 func FuzzRemoval(f *testing.F) {
 	f.Add(saved(f))
 	f.Add("*nat\n:KUBE-SVC-A - [0:0]\n-A X -g KUBE-SVC-A\n:X - [0:0]\n-A KUBE-SVC-A -j KUBE-SVC-A")
 	f.Fuzz(func(t *testing.T, text string) {
 		var chains []string
-		for _, table := range parse(text) {
+		for _, table := range scan(t, text).tables {
 			chains = append(chains, table.chains...)
 		}
-		for line := range strings.Lines(removal(text)) {
+		for line := range strings.Lines(removal(t, text)) {
 			line = strings.TrimSuffix(line, "\n")
-			if name, ok := strings.CutPrefix(line, "-X "); ok && (!isKubeProxys(name) || !slices.Contains(chains, name)) {
+			if name, ok := strings.CutPrefix(line, "-X "); ok && (!xtables.IsKubeProxys(name) || !slices.Contains(chains, name)) {
 				t.Errorf("deletes %q", name)
 			}
-			if name, ok := strings.CutPrefix(line, ":"); ok && !isKubeProxys(strings.TrimSuffix(name, " - [0:0]")) {
+			if name, ok := strings.CutPrefix(line, ":"); ok && !xtables.IsKubeProxys(strings.TrimSuffix(name, " - [0:0]")) {
 				t.Errorf("empties %q", name)
 			}
 		}

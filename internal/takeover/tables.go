@@ -5,6 +5,9 @@ import (
 	"fmt"
 
 	"github.com/google/nftables"
+	"github.com/mdlayher/netlink"
+
+	deadline "github.com/fairway-net/fairway/internal/netlink"
 )
 
 // kubeProxyTable is the name of kube-proxy's nf_tables tables, one in each family.
@@ -15,11 +18,25 @@ var families = []struct {
 	family nftables.TableFamily
 }{{"ip", nftables.TableFamilyIPv4}, {"ip6", nftables.TableFamilyIPv6}}
 
+// ask calls f with a connection whose questions end with the context.
+func ask(ctx context.Context, f func(*nftables.Conn) error) error {
+	var socket *netlink.Conn
+	note := func(c *netlink.Conn) error { socket = c; return nil }
+	c, err := nftables.New(nftables.AsLasting(), nftables.WithSockOptions(note))
+	if err != nil {
+		return fmt.Errorf("open netlink socket: %w [needs CAP_NET_ADMIN]", err)
+	}
+	err = deadline.Within(ctx, socket, func() error { return f(c) })
+	_ = c.CloseLasting() // all it was asked for is done
+	return err
+}
+
 // findTables finds what kube-proxy writes in its mode nftables.
-func (k *KubeProxy) findTables(context.Context) ([]Remain, error) {
+func (k *KubeProxy) findTables(ctx context.Context) ([]Remain, error) {
 	var all []Remain
 	for _, f := range families {
-		tables, err := (&nftables.Conn{}).ListTablesOfFamily(f.family)
+		var tables []*nftables.Table
+		err := ask(ctx, func(c *nftables.Conn) (err error) { tables, err = c.ListTablesOfFamily(f.family); return err })
 		if err != nil {
 			return nil, fmt.Errorf("list the nf_tables tables of family %s: %w", f.name, err)
 		}
@@ -27,7 +44,9 @@ func (k *KubeProxy) findTables(context.Context) ([]Remain, error) {
 			if t.Name == kubeProxyTable {
 				all = append(all, Remain{
 					"nftables table " + f.name + " " + t.Name,
-					func(context.Context) error { return deleteTable(t) },
+					func(ctx context.Context) error {
+						return ask(ctx, func(c *nftables.Conn) error { return deleteTable(c, t) })
+					},
 				})
 			}
 		}
@@ -38,8 +57,7 @@ func (k *KubeProxy) findTables(context.Context) ([]Remain, error) {
 // deleteTable empties a table's hooks in one transaction and deletes it in another: when
 // a whole table goes at once, the kernel takes the elements of its maps a moment before
 // it stops asking its rules, and refuses connections that we serve.
-func deleteTable(t *nftables.Table) error {
-	c := &nftables.Conn{}
+func deleteTable(c *nftables.Conn, t *nftables.Table) error {
 	chains, err := c.ListChainsOfTableFamily(t.Family)
 	if err != nil {
 		return fmt.Errorf("list chains: %w", err)

@@ -78,7 +78,7 @@ func (d *Datapath) rulesIntact(ctx context.Context, accept func()) (bool, error)
 			return true, err
 		}
 	}
-	all, err := d.readAll(ctx)
+	all, err := newSnapshot().all(ctx, d.variant)
 	if err != nil {
 		return true, err
 	}
@@ -90,28 +90,6 @@ func (d *Datapath) rulesIntact(ctx context.Context, accept func()) (bool, error)
 	d.seen.known = now
 	accept()
 	return true, nil
-}
-
-// found reports whether the datapath has been at work here: kube-proxy's chains alone are
-// not ours.
-func (d *Datapath) found(ctx context.Context, all map[bool]*held) bool {
-	for _, h := range all {
-		if h.chains[chain{nat, recordings}] != nil {
-			return true
-		}
-	}
-	for _, v := range []Variant{NFT, Legacy} {
-		if v == d.variant {
-			continue
-		}
-		for _, is4 := range families() {
-			h, err := d.kernel.read(ctx, v, is4)
-			if err == nil && h.chains[chain{nat, recordings}] != nil {
-				return true
-			}
-		}
-	}
-	return false // an iptables that is not installed has nothing of ours
 }
 
 // Cleanup implements datapath.Datapath. It leaves alone the rules of a kube-proxy that
@@ -139,9 +117,9 @@ func (d *Datapath) Cleanup(ctx context.Context) error {
 
 // clean removes what we have in one family of one variant.
 func (d *Datapath) clean(ctx context.Context, v Variant, is4 bool) error {
-	h, err := d.kernel.read(ctx, v, is4)
+	h, err := newSnapshot().of(ctx, v, is4)
 	if err != nil {
-		if v != d.cfg.Variant {
+		if v != d.cfg.Variant && ctx.Err() == nil {
 			return nil // this iptables is not here, so nothing of ours is in it
 		}
 		return err
@@ -166,7 +144,7 @@ func (d *Datapath) clean(ctx context.Context, v Variant, is4 bool) error {
 			}
 		}
 	}
-	if err := d.kernel.restore(ctx, v, is4, s.String()); err != nil {
+	if err := d.restore(ctx, v, is4, s.String()); err != nil {
 		return err
 	}
 	if v == NFT && h.chains[chain{nat, canary}] == nil {
@@ -186,10 +164,10 @@ func noKubeProxys(h hook) bool {
 	return h.in == chain{filter, "OUTPUT"} && strings.HasSuffix(h.rule, "-j "+externals)
 }
 
-// vacate removes the tables that iptables-nft made for us and that nobody else uses: they
+// vacate removes the tables that iptables-nft made for us and that no other program uses: they
 // hold nothing but the empty chains of the hooks.
 func (d *Datapath) vacate(ctx context.Context, is4 bool, was *held) error {
-	h, err := d.kernel.read(ctx, NFT, is4)
+	h, err := newSnapshot().of(ctx, NFT, is4)
 	if err != nil {
 		return err
 	}

@@ -8,17 +8,17 @@ import (
 
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/xtables"
 )
 
 // Explain implements datapath.Datapath. It returns the rules of the shared chains that
 // match the frontend, and every chain of the Service that they lead to. It reads everything.
 func (d *Datapath) Explain(ctx context.Context, k service.Key) ([]datapath.Object, error) {
-	if d.variant == Auto {
-		if err := d.choose(ctx); err != nil {
-			return nil, fmt.Errorf("explain iptables: %w", err)
-		}
+	s := newSnapshot()
+	if err := d.choose(ctx, s); err != nil {
+		return nil, fmt.Errorf("explain iptables: %w", err)
 	}
-	h, err := d.kernel.read(ctx, d.variant, k.Addr.Addr().Is4())
+	h, err := s.of(ctx, d.variant, k.Addr.Addr().Is4())
 	if err != nil {
 		return nil, fmt.Errorf("explain iptables: %w", err)
 	}
@@ -35,7 +35,7 @@ func (d *Datapath) Explain(ctx context.Context, k service.Key) ([]datapath.Objec
 	seen := map[chain]bool{}
 	for ; len(chains) > 0; chains = chains[1:] {
 		c := chains[0]
-		if seen[c] || !perService(c.name) {
+		if seen[c] || !xtables.PerService(c.name) {
 			continue
 		}
 		seen[c] = true

@@ -14,6 +14,7 @@ import (
 
 	"github.com/fairway-net/fairway/internal/scenario"
 	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/xtables"
 )
 
 var update = flag.Bool("update", false, "write testdata again")
@@ -76,7 +77,7 @@ func kernelText(table *service.Table) string {
 		l, entries := d.family(groups, is4, elems)
 		s := newScript()
 		s.everything(&held{}, l, entries)
-		fmt.Fprintf(&b, "# %s\n%s", program(NFT, is4, "restore"), s)
+		fmt.Fprintf(&b, "# %s\n%s", xtables.Program(NFT, is4, "restore"), s)
 	}
 	b.WriteString("# nft elements\n")
 	for _, e := range order(keys(elems)) {
@@ -121,7 +122,7 @@ func TestNamesStay(t *testing.T) {
 	names := map[string]bool{}
 	for line := range strings.Lines(kernelText(table)) {
 		if name, ok := strings.CutPrefix(line, ":"); ok {
-			if name, _, _ = strings.Cut(name, " "); perService(name) {
+			if name, _, _ = strings.Cut(name, " "); xtables.PerService(name) {
 				names[name] = true
 			}
 		}

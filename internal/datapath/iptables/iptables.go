@@ -26,7 +26,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os/exec"
 	"slices"
 	"strings"
 	"time"
@@ -35,6 +34,7 @@ import (
 	"github.com/fairway-net/fairway/internal/flow"
 	"github.com/fairway-net/fairway/internal/numbers"
 	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/xtables"
 )
 
 // DefaultMark is kube-proxy's: bit 14.
@@ -51,11 +51,12 @@ type Config struct {
 // Datapath implements datapath.Datapath.
 type Datapath struct {
 	cfg     Config
-	variant Variant // Auto: not known
-	kernel  *kernel
+	variant Variant      // Auto: not known
+	fail    func() error // a test's fault in writes; may be nil
 	helper  *helper
 	painter *painter
 	table   *service.Table // what the kernel holds; nil: not known, read it
+	adopted *snapshot      // what Adopt read, for the first Sync; nil: nothing
 	groups  map[group][]*service.Frontend
 	reload  bool      // the helper's rules were changed: load it again
 	verify  time.Time // when Check may read everything again
@@ -72,7 +73,7 @@ func New(cfg Config) (*Datapath, error) {
 	if cfg.Variant > Legacy {
 		return nil, fmt.Errorf("iptables: there is no variant %d", cfg.Variant)
 	}
-	return &Datapath{cfg: cfg, kernel: &kernel{}, helper: newHelper()}, nil
+	return &Datapath{cfg: cfg, helper: newHelper()}, nil
 }
 
 // Info implements datapath.Datapath. Nothing is counted: iptables' own counters start anew
@@ -87,7 +88,7 @@ func (d *Datapath) Info() datapath.Info {
 // FailWrites makes every write ask f first and fail with its error. It is for tests
 // that inject faults.
 func (d *Datapath) FailWrites(f func() error) {
-	d.kernel.fail = f
+	d.fail = f
 	d.helper.table.FailWrites(f)
 }
 
@@ -101,13 +102,13 @@ func (d *Datapath) Probe(ctx context.Context) error {
 		if d.cfg.Variant != Auto && d.cfg.Variant != v {
 			continue
 		}
-		_, err := exec.LookPath(program(v, true, "restore"))
+		err := xtables.Installed(xtables.Program(v, true, "restore"))
 		if err == nil {
 			return nil
 		}
 		missing = errors.Join(missing, err)
 	}
-	return fmt.Errorf("iptables is not installed: %w [apt-get install iptables]", missing)
+	return missing
 }
 
 // Sync implements datapath.Datapath.
@@ -146,9 +147,19 @@ func (d *Datapath) Drain(ctx context.Context) (done bool, err error) {
 // Close implements datapath.Datapath.
 func (d *Datapath) Close() { d.forget() }
 
+// restore applies text with iptables-restore.
+func (d *Datapath) restore(ctx context.Context, v Variant, is4 bool, text string) error {
+	if d.fail != nil {
+		if err := d.fail(); err != nil {
+			return err
+		}
+	}
+	return xtables.Restore(ctx, v, is4, text)
+}
+
 // forget makes the next Sync ask the kernel.
 func (d *Datapath) forget() {
-	d.table, d.groups, d.painter, d.variant = nil, nil, nil, Auto
+	d.table, d.groups, d.painter, d.variant, d.adopted = nil, nil, nil, Auto, nil
 	d.helper.elems = nil
 	d.seen.reset()
 	d.seen.tap.close()
@@ -156,62 +167,84 @@ func (d *Datapath) forget() {
 	d.helper.table.Close()
 }
 
-// choose settles which iptables is used.
-func (d *Datapath) choose(ctx context.Context) (err error) {
-	if d.variant = d.cfg.Variant; d.variant == Auto {
-		d.variant, err = d.kernel.choose(ctx)
+// choose settles which iptables is used, if that is not known.
+func (d *Datapath) choose(ctx context.Context, s *snapshot) (err error) {
+	if d.variant == Auto {
+		d.variant = d.cfg.Variant
+	}
+	if d.variant == Auto {
+		d.variant, err = s.choose(ctx)
 	}
 	return err
 }
 
-// readAll reads both families.
-func (d *Datapath) readAll(ctx context.Context) (map[bool]*held, error) {
-	all := map[bool]*held{}
-	for _, is4 := range families() {
-		h, err := d.kernel.read(ctx, d.variant, is4)
-		if err != nil {
-			return nil, err
-		}
-		all[is4] = h
-	}
-	return all, nil
-}
-
 // Adopt implements datapath.Datapath.
 func (d *Datapath) Adopt(ctx context.Context) (datapath.Adopted, error) {
-	out := datapath.Adopted{Table: &service.Table{}}
-	if d.variant == Auto {
-		if err := d.choose(ctx); err != nil {
-			return out, fmt.Errorf("adopt iptables: %w", err)
+	out, err := d.adopt(ctx)
+	if err != nil {
+		return datapath.Adopted{Table: &service.Table{}}, fmt.Errorf("adopt iptables: %w", err)
+	}
+	return out, nil
+}
+
+// adopt reads everything, and keeps it for the first Sync if the kernel can tell by then
+// whether another program has written since.
+func (d *Datapath) adopt(ctx context.Context) (out datapath.Adopted, err error) {
+	watched := false
+	if d.table == nil {
+		d.helper.watch.Reset()
+		watched = d.helper.watch.Begin(ctx) == nil
+	}
+	s := newSnapshot()
+	if err := d.choose(ctx, s); err != nil {
+		return out, err
+	}
+	all, err := s.all(ctx, d.variant)
+	if err != nil {
+		return out, err
+	}
+	if out.Found, err = s.adopted(ctx); err != nil {
+		return out, err
+	}
+	if out.Table, err = table(all); err != nil {
+		return out, err
+	}
+	if d.table == nil && watched {
+		d.adopted = s
+	}
+	return out, nil
+}
+
+// start returns what the kernel holds before the first Sync: what Adopt read, if no other
+// program has written since. iptables-legacy's rules are not in the kernel's count of
+// changes; a Check compares those with what was read.
+func (d *Datapath) start(ctx context.Context) (*snapshot, error) {
+	s := d.adopted
+	if d.adopted = nil; s != nil {
+		settled, err := d.helper.watch.Settled(ctx)
+		if err != nil || settled {
+			return s, err
 		}
 	}
-	all, err := d.readAll(ctx)
-	if err != nil {
-		return out, fmt.Errorf("adopt iptables: %w", err)
-	}
-	out.Found = d.found(ctx, all)
-	t, err := table(all)
-	if err != nil {
-		return out, fmt.Errorf("adopt iptables: %w", err)
-	}
-	out.Table = t
-	return out, nil
+	d.helper.watch.Reset()
+	return newSnapshot(), d.helper.watch.Begin(ctx)
 }
 
 // full compares everything with the kernel and writes what differs.
 func (d *Datapath) full(ctx context.Context, want *service.Table) (stats datapath.Stats, err error) {
 	stats.Full = true
 	d.seen.reset()
-	if err := d.choose(ctx); err != nil {
+	kernel, err := d.start(ctx)
+	if err != nil {
+		return stats, err
+	}
+	if err := d.choose(ctx, kernel); err != nil {
 		return stats, err
 	}
 	if err := d.helper.load(ctx, d.reload); err != nil {
 		return stats, err
 	}
-	if err := d.helper.watch.Begin(ctx); err != nil {
-		return stats, err
-	}
-	all, err := d.readAll(ctx)
+	all, err := kernel.all(ctx, d.variant)
 	if err != nil {
 		return stats, err
 	}
@@ -382,7 +415,7 @@ func (d *Datapath) apply(ctx context.Context, s step, scripts map[bool]*script, 
 		if text == "" {
 			continue
 		}
-		restore := func() error { return d.kernel.restore(ctx, d.variant, is4, text) }
+		restore := func() error { return d.restore(ctx, d.variant, is4, text) }
 		if d.variant == NFT {
 			commit := restore
 			restore = func() error { return d.helper.watch.Count(ctx, uint32(strings.Count(text, "COMMIT\n")), commit) }

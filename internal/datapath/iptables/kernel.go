@@ -1,44 +1,24 @@
 package iptables
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"os"
-	"os/exec"
 	"strings"
+
+	"github.com/fairway-net/fairway/internal/xtables"
 )
 
 // A Variant is one of the two sets of programs, each with its own rules in the kernel.
-type Variant uint8
+type Variant = xtables.Variant
 
 // The variants. Auto takes the one whose rules kubelet or others use already, as
 // kube-proxy's images do, and nf_tables where there are none.
 const (
-	Auto Variant = iota
-	NFT
-	Legacy
+	Auto   Variant = 0
+	NFT            = xtables.NFT
+	Legacy         = xtables.Legacy
 )
-
-// String returns what the programs' names have: "nft", "legacy".
-func (v Variant) String() string { return [...]string{"auto", "nft", "legacy"}[v] }
-
-// lockSeconds is how long iptables waits for the lock that its programs share.
-const lockSeconds = "30"
-
-// A kernel runs the programs.
-type kernel struct {
-	fail func() error
-}
-
-func program(v Variant, is4 bool, what string) string {
-	name := "iptables"
-	if !is4 {
-		name = "ip6tables"
-	}
-	return name + "-" + v.String() + "-" + what
-}
 
 // families are those that the kernel has.
 func families() []bool {
@@ -53,98 +33,84 @@ type held struct {
 	chains map[chain][]string // ours; nil rules: it is not there
 	hooks  []hook             // rules in others' chains that lead to ours
 	others map[string]int     // rules and chains of others, by table
-	rules  int                // of everybody
+	rules  int                // of all programs
 	hints  bool               // kubelet uses this variant
 }
 
-// read asks for everything.
-func (k *kernel) read(ctx context.Context, v Variant, is4 bool) (*held, error) {
-	h := &held{chains: map[chain][]string{}, others: map[string]int{}}
-	if v == Legacy {
-		// The program would make the kernel load tables that are not there.
-		names := "/proc/thread-self/net/ip_tables_names"
-		if !is4 {
-			names = "/proc/thread-self/net/ip6_tables_names"
+func newHeld() *held { return &held{chains: map[chain][]string{}, others: map[string]int{}} }
+
+// add notes one line of what iptables-save prints.
+func (h *held) add(l xtables.Line) {
+	c := chain{l.Table, l.Chain}
+	switch l.Kind {
+	case xtables.Table:
+		h.others[l.Table] += 0
+	case xtables.Chain:
+		h.hints = h.hints || l.Table == "mangle" && (l.Chain == "KUBE-IPTABLES-HINT" || l.Chain == "KUBE-KUBELET-CANARY")
+		switch {
+		case ours(c):
+			h.chains[c] = []string{}
+		case l.Text != "ACCEPT":
+			h.others[l.Table]++ // a chain of another program, or a policy
 		}
-		if text, err := os.ReadFile(names); err != nil || len(bytes.TrimSpace(text)) == 0 {
-			return h, nil
+	case xtables.Rule:
+		h.rules++
+		if ours(c) {
+			h.chains[c] = append(h.chains[c], l.Text)
+		} else if jump := xtables.Target(l.Text); ours(chain{l.Table, jump}) && strings.HasSuffix(l.Text, "-j "+jump) {
+			h.hooks = append(h.hooks, hook{c, l.Text})
+		} else {
+			h.others[l.Table]++
 		}
 	}
-	out, err := k.run(ctx, nil, program(v, is4, "save"))
-	if err != nil {
+}
+
+// A snapshot is what the kernel holds at one time, read as far as it is asked for: each
+// family of each variant once, because to read 10,000 Services takes seconds.
+type snapshot struct {
+	read map[ruleset]*held
+}
+
+// A ruleset is what one set of programs has of one family.
+type ruleset struct {
+	variant Variant
+	is4     bool
+}
+
+func newSnapshot() *snapshot { return &snapshot{map[ruleset]*held{}} }
+
+// of returns what the kernel holds in one ruleset.
+func (s *snapshot) of(ctx context.Context, v Variant, is4 bool) (*held, error) {
+	if h := s.read[ruleset{v, is4}]; h != nil {
+		return h, nil
+	}
+	h := newHeld()
+	if err := xtables.Save(ctx, v, is4, h.add); err != nil {
 		return nil, err
 	}
-	h.parse(string(out))
+	s.read[ruleset{v, is4}] = h
 	return h, nil
 }
 
-func (h *held) parse(text string) {
-	table := ""
-	for line := range strings.Lines(text) {
-		line = strings.TrimSuffix(line, "\n")
-		switch {
-		case strings.HasPrefix(line, "*"):
-			table = line[1:]
-			h.others[table] += 0
-		case strings.HasPrefix(line, ":"):
-			name, policy, _ := strings.Cut(line[1:], " ")
-			h.hints = h.hints || table == "mangle" && (name == "KUBE-IPTABLES-HINT" || name == "KUBE-KUBELET-CANARY")
-			switch c := (chain{table, name}); {
-			case ours(c):
-				h.chains[c] = []string{}
-			case !strings.HasPrefix(policy, "ACCEPT"):
-				h.others[table]++ // a chain of somebody, or a policy
-			}
-		case strings.HasPrefix(line, "-A "):
-			name, spec, _ := strings.Cut(line[3:], " ")
-			h.rules++
-			if c := (chain{table, name}); ours(c) {
-				h.chains[c] = append(h.chains[c], spec)
-			} else if _, jump, ok := strings.Cut(spec, "-j "); ok && ours(chain{table, jump}) {
-				h.hooks = append(h.hooks, hook{c, spec})
-			} else {
-				h.others[table]++
-			}
+// all returns what the kernel holds in both families of one variant.
+func (s *snapshot) all(ctx context.Context, v Variant) (map[bool]*held, error) {
+	all := map[bool]*held{}
+	for _, is4 := range families() {
+		h, err := s.of(ctx, v, is4)
+		if err != nil {
+			return nil, err
 		}
+		all[is4] = h
 	}
-}
-
-// restore applies text, which has one transaction for each COMMIT.
-func (k *kernel) restore(ctx context.Context, v Variant, is4 bool, text string) error {
-	if k.fail != nil {
-		if err := k.fail(); err != nil {
-			return err
-		}
-	}
-	_, err := k.run(ctx, strings.NewReader(text), program(v, is4, "restore"), "--noflush", "-w", lockSeconds)
-	return err
-}
-
-func (k *kernel) run(ctx context.Context, stdin *strings.Reader, name string, args ...string) ([]byte, error) {
-	path, err := exec.LookPath(name)
-	if err != nil {
-		return nil, fmt.Errorf("the program %s is not installed [apt-get install iptables]", name)
-	}
-	cmd := exec.CommandContext(ctx, path, args...)
-	if stdin != nil {
-		cmd.Stdin = stdin
-	}
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil {
-		line, _, _ := strings.Cut(strings.TrimSpace(stderr.String()), "\n")
-		return nil, fmt.Errorf("%s: %w: %s [needs root and a kernel with nf_tables or ip_tables]", name, err, line)
-	}
-	return out, nil
+	return all, nil
 }
 
 // choose finds out which variant is in use.
-func (k *kernel) choose(ctx context.Context) (Variant, error) {
+func (s *snapshot) choose(ctx context.Context) (Variant, error) {
 	count := map[Variant]int{}
 	var errs []error
 	for _, v := range []Variant{NFT, Legacy} {
-		h, err := k.read(ctx, v, true)
+		h, err := s.of(ctx, v, true)
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -154,11 +120,25 @@ func (k *kernel) choose(ctx context.Context) (Variant, error) {
 			return v, nil
 		}
 	}
-	if len(errs) == 2 {
+	if len(errs) == 2 || ctx.Err() != nil {
 		return NFT, errors.Join(errs...)
 	}
 	if count[Legacy] > count[NFT] {
 		return Legacy, nil
 	}
 	return NFT, nil
+}
+
+// adopted reports whether a ruleset has chains that we wrote: kube-proxy's alone are not
+// ours. An iptables that is not installed has nothing of ours.
+func (s *snapshot) adopted(ctx context.Context) (bool, error) {
+	for _, v := range []Variant{NFT, Legacy} {
+		for _, is4 := range families() {
+			h, err := s.of(ctx, v, is4)
+			if err == nil && h.chains[chain{nat, recordings}] != nil {
+				return true, nil
+			}
+		}
+	}
+	return false, ctx.Err()
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/fairway-net/fairway/internal/service"
 	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/xtables"
 )
 
 // kubeProxyWrites is what a kube-proxy that starts does to our chains: it empties the
@@ -84,7 +85,7 @@ func TestKubeProxy(t *testing.T) {
 
 func kubeProxy(t *testing.T, v Variant) {
 	t.Helper()
-	cmd := exec.Command(program(v, true, "restore"), "--noflush")
+	cmd := exec.Command(xtables.Program(v, true, "restore"), "--noflush")
 	cmd.Stdin = strings.NewReader(kubeProxyWrites)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("write as kube-proxy does: %v: %s", err, out)
@@ -93,7 +94,7 @@ func kubeProxy(t *testing.T, v Variant) {
 
 func save(t *testing.T, v Variant) string {
 	t.Helper()
-	out, err := exec.Command(program(v, true, "save")).Output()
+	out, err := exec.Command(xtables.Program(v, true, "save")).Output()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,10 +4,10 @@ import (
 	"context"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/xtables"
 )
 
 // A witness knows by which handles our rules stand in the kernel, since our last write.
@@ -150,7 +150,8 @@ func (d *Datapath) repairs(ctx context.Context, wrong map[spot]bool, now handles
 			continue
 		}
 		l, entries := d.family(d.groups, is4, map[elem]int{})
-		h := &held{chains: map[chain][]string{}, others: map[string]int{}, hooks: slices.Clone(l.hooks)}
+		h := newHeld()
+		h.hooks = slices.Clone(l.hooks)
 		for c := range l.chains {
 			h.chains[c] = slices.Concat(entries[c], l.chains[c], l.tails[c])
 		}
@@ -187,23 +188,14 @@ func (d *Datapath) look(ctx context.Context, h *held, is4 bool, wrong map[spot]b
 		}
 	}
 	for _, c := range sorted(read) {
-		text, err := d.kernel.one(ctx, d.variant, is4, c)
-		if err != nil {
+		if err := xtables.SaveChain(ctx, d.variant, is4, c.table, c.name, h.add); err != nil {
 			return err
 		}
-		h.parse("*" + c.table + "\n" + text)
 		if ours(c) && h.chains[c] == nil {
 			h.chains[c] = []string{}
 		}
 	}
 	return nil
-}
-
-// one returns the rules of one chain; none if it is not there.
-func (k *kernel) one(ctx context.Context, v Variant, is4 bool, c chain) (string, error) {
-	name := strings.TrimSuffix(program(v, is4, ""), "-")
-	out, err := k.run(ctx, nil, name, "-t", c.table, "-S", c.name)
-	return string(out), err
 }
 
 // mend puts right what Check found wrong, as the last table says.

@@ -1,12 +1,9 @@
 package iptables
 
 import (
-	"crypto/sha256"
-	"encoding/base32"
-	"strings"
-
 	"github.com/fairway-net/fairway/internal/numbers"
 	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/xtables"
 )
 
 // A chain is one chain of one table of a family.
@@ -17,28 +14,28 @@ const nat, filter = "nat", "filter"
 
 // Chains that are always there. All but the last two are kube-proxy's.
 const (
-	services   = "KUBE-SERVICES"
-	nodeports  = "KUBE-NODEPORTS"
-	postroute  = "KUBE-POSTROUTING"
-	markMasq   = "KUBE-MARK-MASQ"
-	externals  = "KUBE-EXTERNAL-SERVICES"
-	forward    = "KUBE-FORWARD"
-	firewall   = "KUBE-PROXY-FIREWALL"
-	markFar    = "KUBE-MARK-FAR" // marks all that are no pods
-	recordings = "FAIRWAY"       // no packet comes here: its comments are the settings
+	services   = xtables.Services
+	nodeports  = xtables.NodePorts
+	postroute  = xtables.Postrouting
+	markMasq   = xtables.MarkMasq
+	externals  = xtables.ExternalServices
+	forward    = xtables.Forward
+	firewall   = xtables.Firewall
+	markFar    = "KUBE-MARK-FAR"  // marks all that are no pods
+	recordings = xtables.Settings // no packet comes here: its comments are the settings
 )
 
 // canary is a chain by which kube-proxy notices that its rules were flushed. Sync removes
 // it, so that where it is kube-proxy has written after us, and holds the chains now.
-const canary = "KUBE-PROXY-CANARY"
+const canary = xtables.Canary
 
 // Beginnings of the names of chains of one Service port.
 const (
-	svc = "KUBE-SVC-" // all endpoints
-	svl = "KUBE-SVL-" // those of this node
-	ext = "KUBE-EXT-" // who comes from outside
-	fw  = "KUBE-FW-"  // who may come in
-	sep = "KUBE-SEP-" // one endpoint
+	svc = xtables.ClusterPolicy
+	svl = xtables.LocalPolicy
+	ext = xtables.External
+	fw  = xtables.Sources
+	sep = xtables.Endpoint
 )
 
 // ours reports whether a chain is one of those that we write. KUBE-KUBELET-CANARY and
@@ -49,16 +46,7 @@ func ours(c chain) bool {
 			return true
 		}
 	}
-	return c.table == nat && (perService(c.name) || c.name == canary)
-}
-
-func perService(name string) bool {
-	for _, prefix := range []string{svc, svl, ext, fw, sep} {
-		if strings.HasPrefix(name, prefix) {
-			return true
-		}
-	}
-	return false
+	return c.table == nat && (xtables.PerService(c.name) || c.name == canary)
 }
 
 // always are the chains that are always there.
@@ -69,11 +57,10 @@ func always(table string) []string {
 	return []string{services, externals, nodeports, forward, firewall}
 }
 
-// hash is kube-proxy's: of the Service port, the protocol, and whatever else makes the
-// chain's name.
+// hash ends the name of a chain: of the Service port, the protocol, and whatever else
+// tells the chain from others.
 func hash(name service.PortName, proto service.Proto, more ...string) string {
-	sum := sha256.Sum256([]byte(name.String() + lower(proto) + strings.Join(more, "")))
-	return base32.StdEncoding.EncodeToString(sum[:])[:16]
+	return xtables.Hash(append([]string{name.String(), lower(proto)}, more...)...)
 }
 
 // maxMark is the largest number of an endpoint's chain or of a list: the bits above it

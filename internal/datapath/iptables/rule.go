@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/xtables"
 )
 
 // A rule is one rule, in the words that we use of iptables. Its text is exactly what
@@ -40,7 +41,7 @@ func (r rule) String() string {
 	word(r.notIn, "-i", r.in)
 	proto := lower(r.proto)
 	word(false, "-p", proto)
-	word(false, "-m comment --comment", quote(r.comment))
+	word(false, "-m comment --comment", xtables.Quote(r.comment))
 	word(false, "-m", proto)
 	if r.port != 0 {
 		word(false, "--dport", strconv.Itoa(int(r.port)))
@@ -66,45 +67,14 @@ const maxComment = 250
 // cut shortens a comment that is too long, at its end.
 func cut(comment string) string { return comment[:min(len(comment), maxComment)] }
 
-// quote puts a comment into quotes if iptables-save does: it prints only letters, digits,
-// "-" and "_" as they are.
-func quote(s string) string {
-	plain := func(c rune) bool {
-		return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_'
-	}
-	if s == "" || strings.IndexFunc(s, func(c rune) bool { return !plain(c) }) < 0 {
-		return s
-	}
-	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, `'`, `\'`).Replace(s) + `"`
-}
-
-// words splits a line of iptables-save, which quotes only comments.
-func words(line string) []string {
-	var all []string
-	for line = strings.TrimLeft(line, " "); line != ""; line = strings.TrimLeft(line, " ") {
-		if line[0] != '"' {
-			word, rest, _ := strings.Cut(line, " ")
-			all, line = append(all, word), rest
-			continue
-		}
-		var b strings.Builder
-		i := 1
-		for ; i < len(line) && line[i] != '"'; i++ {
-			if line[i] == '\\' && i+1 < len(line) {
-				i++
-			}
-			b.WriteByte(line[i])
-		}
-		all, line = append(all, b.String()), line[min(i+1, len(line)):]
-	}
-	return all
-}
-
 // parse reads a rule as iptables-save prints it behind "-A CHAIN".
 func parse(text string) rule {
 	var r rule
 	not, more := false, []string(nil)
-	all := words(text)
+	var all []string
+	for w := range xtables.Words(text) {
+		all = append(all, w.Text)
+	}
 	next := func(i int) string {
 		if i+1 < len(all) {
 			return all[i+1]

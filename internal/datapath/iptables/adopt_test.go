@@ -1,0 +1,121 @@
+package iptables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/xtables"
+)
+
+// countRuns puts a script before each save program, and returns how often one has run.
+func countRuns(t *testing.T) (runs func(program string) int) {
+	t.Helper()
+	dir := t.TempDir()
+	log := filepath.Join(dir, "runs")
+	for _, is4 := range []bool{true, false} {
+		for _, v := range []Variant{NFT, Legacy} {
+			name := xtables.Program(v, is4, "save")
+			path, err := exec.LookPath(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			script := fmt.Sprintf("#!/bin/sh\necho %s >> %s\nexec %s \"$@\"\n", name, log, path)
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(script), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	return func(program string) int {
+		text, err := os.ReadFile(log)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			t.Fatal(err)
+		}
+		return len(slices.DeleteFunc(strings.Fields(string(text)), func(name string) bool { return name != program }))
+	}
+}
+
+// TestReadsOnce: a process that adopts and syncs reads the kernel once, as long as no other
+// program writes between the two.
+func TestReadsOnce(t *testing.T) {
+	for _, v := range []Variant{NFT, Legacy, Auto} {
+		t.Run(v.String(), func(t *testing.T) {
+			enterNamespace(t)
+			table := cluster(5).Table(settings())
+			sync(t, open(t, v), table)
+			runs := countRuns(t)
+			used := v
+			if v == Auto {
+				used = NFT
+			}
+			d := open(t, v)
+			adopted, err := d.Adopt(t.Context())
+			if err != nil || !adopted.Found || len(service.Diff(adopted.Table, table)) > 0 {
+				t.Errorf("adopted %v (%v)", adopted, err)
+			}
+			stats, err := d.Sync(t.Context(), table)
+			if err != nil || stats.Added+stats.Deleted > 0 {
+				t.Errorf("the first Sync wrote: %+v (%v)", stats, err)
+			}
+			for _, is4 := range []bool{true, false} {
+				if name := xtables.Program(used, is4, "save"); runs(name) != 1 {
+					t.Errorf("%s ran %d times", name, runs(name))
+				}
+			}
+		})
+	}
+}
+
+// TestAdoptIsOld: what another program writes between Adopt and the first Sync is found.
+func TestAdoptIsOld(t *testing.T) {
+	enterNamespace(t)
+	table := cluster(5).Table(settings())
+	sync(t, open(t, NFT), table)
+	d := open(t, NFT)
+	if _, err := d.Adopt(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	other(t, "iptables-nft -t nat -D KUBE-SERVICES 2")
+	if stats, err := d.Sync(t.Context(), table); err != nil || stats.Added == 0 {
+		t.Errorf("the first Sync repaired nothing: %+v (%v)", stats, err)
+	}
+	(&scene{t, nil, d}).known("after the first Sync")
+}
+
+// TestContexts: with a context that has ended the kernel is not read.
+func TestContexts(t *testing.T) {
+	enterNamespace(t)
+	d, table := open(t, NFT), cluster(5).Table(settings())
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := d.Adopt(ended); !errors.Is(err, context.Canceled) {
+		t.Errorf("Adopt: %v", err)
+	}
+	if _, err := d.Sync(ended, table); !errors.Is(err, context.Canceled) {
+		t.Errorf("Sync: %v", err)
+	}
+	sync(t, d, table)
+	other(t, "iptables-nft -t nat -D KUBE-SERVICES 2")
+	d.verify, d.seen.deep = time.Time{}, time.Time{}
+	if _, err := d.Check(ended); !errors.Is(err, context.Canceled) {
+		t.Errorf("Check: %v", err)
+	}
+	if _, err := d.Explain(ended, service.Key{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("Explain: %v", err)
+	}
+	if check(t, d) {
+		t.Error("a Check whose context had ended took damage for known")
+	}
+	if err := d.Cleanup(ended); !errors.Is(err, context.Canceled) {
+		t.Errorf("Cleanup: %v", err)
+	}
+}
