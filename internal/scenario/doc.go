@@ -1,4 +1,4 @@
-// Package scenario reads the one format in which tests say what a Service shall do:
+// Package scenario reads the one format in which tests say what a Service does:
 // Kubernetes YAML in, a table and the way of packets out. The tests of the policy, of
 // the order of events and of every datapath read the same files.
 //
@@ -16,7 +16,7 @@
 // A txtar archive. Its comment is one directive a line; "#" starts a comment:
 //
 //	node node-1 zone=a          the node that the table is for; "node node-1" if it has no zone
-//	detect 10.244.0.0/16 …      Settings.Pods; without it nobody counts as a pod
+//	detect 10.244.0.0/16 …      Settings.Pods; without it no client counts as a pod
 //	pod-interfaces veth* …      Settings.PodInterfaces: names of this node's links; the
 //	                            tests' pods have veth1, veth2 …
 //	nodeports primary           Settings.NodePorts: the node's main addresses (default),
@@ -41,8 +41,8 @@
 //	-> 10.244.2.5:8080 source=client
 //	-> one-of 10.244.1.5:8080(node) 10.244.2.5:8080 source=client
 //
-// source says whom an endpoint sees: the client itself or the node, which has
-// masqueraded it. In brackets it is said for one endpoint.
+// source is the address that an endpoint sees: the client's own or, after masquerading,
+// the node's. In brackets it is said for one endpoint.
 //
 // The files are
 //

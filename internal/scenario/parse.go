@@ -38,7 +38,7 @@ func Parse(data []byte) (*Scenario, error) {
 		}
 	}
 	if s.Node.Name == "" {
-		return nil, fmt.Errorf(`the line "node NAME" is missing: from whose view is the table?`)
+		return nil, fmt.Errorf(`the line "node NAME" is missing: which node is the table for?`)
 	}
 	s.Node.Primary4, s.Node.Primary6 = World.Node.Addr(true), World.Node.Addr(false)
 	return s, s.check()

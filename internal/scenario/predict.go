@@ -9,7 +9,7 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// A Packet is the first packet of a flow, and what shall become of it.
+// A Packet is the first packet of a flow, and what is expected to become of it.
 type Packet struct {
 	Text  string // as written
 	From  From
@@ -18,13 +18,13 @@ type Packet struct {
 	Want  Outcome
 }
 
-// From is who sends a packet.
+// From is the client that sends a packet.
 type From struct {
 	Place string // the name of a Place, or an endpoint's address
 	Addr  netip.Addr
 }
 
-// Source is whom an endpoint sees.
+// Source is the client as an endpoint sees it.
 type Source uint8
 
 // The sources. AnySource is an expectation that says nothing.
@@ -52,7 +52,7 @@ func (s *Source) parse(text string) error {
 // An Outcome is what becomes of a packet.
 type Outcome struct {
 	Action  service.Action
-	Reaches []Reach // who may answer, sorted; empty unless Action is Forward
+	Reaches []Reach // endpoints that may answer, sorted; empty unless Action is Forward
 	// Sticky says that a client always gets the same of them. A scenario does not say
 	// it; Predict does.
 	Sticky bool
@@ -62,7 +62,7 @@ type Outcome struct {
 	Some bool
 }
 
-// A Reach is an endpoint and whom it sees.
+// A Reach is an endpoint and the source address that it sees.
 type Reach struct {
 	Endpoint netip.AddrPort
 	Source   Source
@@ -103,7 +103,7 @@ func Predict(t *service.Table, p Packet) (Outcome, bool) {
 	switch {
 	case f != nil && len(f.Sources) > 0 && !contains(f.Sources, p.From.Addr):
 		return Outcome{Action: service.Drop}, true
-	case f == nil && reserved(t, p.To.Addr()):
+	case f == nil && isClusterIP(t, p.To.Addr()):
 		return Outcome{Action: service.Reject}, true
 	case f == nil && contains(t.Settings.ServiceCIDRs, p.To.Addr()):
 		return Outcome{Action: service.Drop}, true
@@ -123,7 +123,7 @@ func Predict(t *service.Table, p Packet) (Outcome, bool) {
 		out.Some = out.Some || e.Weight != 0
 		r := Reach{Endpoint: e.Addr, Source: Client}
 		hairpin := e.Local && e.Addr.Addr() == p.From.Addr
-		far := route.Masquerade == service.MasqueradeOffCluster && !isPod
+		offCluster := route.Masquerade == service.MasqueradeOffCluster && !isPod
 		switch {
 		case isNode:
 			r.Source = Node
@@ -131,7 +131,7 @@ func Predict(t *service.Table, p Packet) (Outcome, bool) {
 			// It never leaves the node, so that some mechanisms cannot masquerade it;
 			// and its reply comes back anyhow.
 			r.Source = AnySource
-		case hairpin || far || route.Masquerade == service.MasqueradeAll:
+		case hairpin || offCluster || route.Masquerade == service.MasqueradeAll:
 			r.Source = Node
 		}
 		out.Reaches = append(out.Reaches, r)
@@ -168,7 +168,7 @@ func (p Packet) Facts(t *service.Table) service.Packet {
 	}
 }
 
-// frontend finds who answers for the packet's destination: an address of its own
+// frontend finds what answers at the packet's destination: an address of its own
 // before a NodePort.
 func frontend(t *service.Table, p Packet) *service.Frontend {
 	var nodePort *service.Frontend
@@ -186,8 +186,8 @@ func frontend(t *service.Table, p Packet) *service.Frontend {
 	return nodePort
 }
 
-// reserved reports whether an address belongs to a Service alone.
-func reserved(t *service.Table, a netip.Addr) bool {
+// isClusterIP reports whether an address belongs to a Service alone.
+func isClusterIP(t *service.Table, a netip.Addr) bool {
 	for f := range t.Frontends() {
 		if f.ClusterIP && f.Addr.Addr() == a {
 			return true

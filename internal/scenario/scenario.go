@@ -87,7 +87,7 @@ func (s *Scenario) Table() *service.Table {
 	return b.Table(s.Node.Settings)
 }
 
-// Offer returns the scenario as a node has it whose datapath has these algorithms only.
+// Offer returns the scenario for a node whose datapath has these algorithms only.
 func (s *Scenario) Offer(all service.Algorithms) *Scenario {
 	o := *s
 	o.Node = offer(o.Node, all)

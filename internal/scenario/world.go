@@ -18,10 +18,10 @@ func (p Place) Addr(is4 bool) netip.Addr {
 }
 
 // World says where the fixed places of every scenario are. The addresses of nodes and
-// of the outside are those that internal/testnet gives.
+// of the host outside are those that internal/testnet gives.
 var World = struct {
 	Pod, PodRemote, Node, Peer, Outside Place
-	// Extra are addresses that the node has besides its main ones.
+	// Extra are addresses that the node has in addition to its main ones.
 	Extra Place
 	// Routed are sent to the node, so that clients elsewhere can try its
 	// ClusterIPs, and the addresses of its load balancers and external IPs.

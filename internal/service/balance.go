@@ -14,10 +14,10 @@ type Algorithm uint8
 const (
 	Random        Algorithm = iota
 	RoundRobin              // one after the other
-	LeastConn               // who has the fewest open connections
+	LeastConn               // the endpoint with the fewest open connections
 	SourceHash              // by the client's address
 	DestHash                // by the address that the client called
-	ShortestDelay           // who would have the fewest connections after this one, by weight
+	ShortestDelay           // the endpoint that would have the fewest connections after this one, by weight
 	NeverQueue              // one without connections, else as ShortestDelay
 	Maglev                  // by the client's address, stable when endpoints come and go
 	algorithmCount

@@ -6,49 +6,52 @@ import (
 	"slices"
 )
 
-// A Builder makes Tables out of Entries and settles who has an address that several
-// Services claim. It belongs to one goroutine; the Tables it returns do not.
+// A Builder makes Tables out of Entries and decides which Service has an address that
+// several claim. It belongs to one goroutine; the Tables it returns do not.
 //
 // The result depends on the entries alone, never on the order in which they came.
 type Builder struct {
 	table *Table
-	// Entries as compiled, with all that they claim: those of which the table says
-	// something else, because they are newer (nil: deleted) or because they lost a part.
-	fresh, whole map[Name]*Entry
-	owner        map[claim]*Entry   // the only one who claims a key, or any of the rivals
-	rivals       map[claim][]*Entry // all who claim a key, where they are several
-	again        map[Name]struct{}  // must be settled again at the next Table
-	checks       map[Name]HealthCheck
+	// Entries as compiled that differ from the table's: those in changed are newer than the
+	// table (nil: deleted), of those in complete the table has only the frontends that no
+	// older Service has.
+	changed, complete map[Name]*Entry
+	claimant          map[packedKey]*Entry   // the only entry that asks for a key, or one of several
+	conflicts         map[packedKey][]*Entry // all entries that ask for a key, where they are several
+	unresolved        map[Name]struct{}      // to be resolved for the next Table
+	checks            map[Name]HealthCheck
 }
 
-// A claim is a Key in less memory, in which the garbage collector has nothing to look for.
-type claim struct {
+// A packedKey is a Key in less memory, without a pointer for the garbage collector.
+type packedKey struct {
 	addr  [16]byte
 	port  uint16
 	proto Proto
 }
 
-func (f *Frontend) claim() claim { return claim{f.Addr.Addr().As16(), f.Addr.Port(), f.Proto} }
+func (f *Frontend) packedKey() packedKey {
+	return packedKey{f.Addr.Addr().As16(), f.Addr.Port(), f.Proto}
+}
 
 // NewBuilder returns a Builder whose table is empty.
 func NewBuilder() *Builder {
 	return &Builder{
-		table:  &Table{},
-		fresh:  map[Name]*Entry{},
-		whole:  map[Name]*Entry{},
-		owner:  map[claim]*Entry{},
-		rivals: map[claim][]*Entry{},
-		again:  map[Name]struct{}{},
-		checks: map[Name]HealthCheck{},
+		table:      &Table{},
+		changed:    map[Name]*Entry{},
+		complete:   map[Name]*Entry{},
+		claimant:   map[packedKey]*Entry{},
+		conflicts:  map[packedKey][]*Entry{},
+		unresolved: map[Name]struct{}{},
+		checks:     map[Name]HealthCheck{},
 	}
 }
 
 // entry returns the entry of that name as it was set, nil if there is none.
 func (b *Builder) entry(n Name) *Entry {
-	if e, ok := b.fresh[n]; ok {
+	if e, ok := b.changed[n]; ok {
 		return e
 	}
-	if e := b.whole[n]; e != nil {
+	if e := b.complete[n]; e != nil {
 		return e
 	}
 	return b.table.Entry(n)
@@ -56,76 +59,75 @@ func (b *Builder) entry(n Name) *Entry {
 
 // Set replaces the entry of the same name.
 func (b *Builder) Set(e *Entry) {
-	b.release(e.Name)
-	b.fresh[e.Name] = e
-	b.again[e.Name] = struct{}{}
+	b.withdraw(e.Name)
+	b.changed[e.Name] = e
+	b.unresolved[e.Name] = struct{}{}
 	for _, f := range e.Frontends {
-		c := f.claim()
-		switch owner := b.owner[c]; {
-		case owner == nil:
-			b.owner[c] = e
+		k := f.packedKey()
+		switch other := b.claimant[k]; {
+		case other == nil:
+			b.claimant[k] = e
 			continue
-		case b.rivals[c] == nil:
-			b.rivals[c] = []*Entry{owner}
+		case b.conflicts[k] == nil:
+			b.conflicts[k] = []*Entry{other}
 		}
-		b.contest(c)
-		b.rivals[c] = append(b.rivals[c], e)
+		b.markConflict(k)
+		b.conflicts[k] = append(b.conflicts[k], e)
 	}
 }
 
 // Delete removes the entry of that name, if there is one.
 func (b *Builder) Delete(n Name) {
-	b.release(n)
-	b.fresh[n] = nil
-	b.again[n] = struct{}{}
+	b.withdraw(n)
+	b.changed[n] = nil
+	b.unresolved[n] = struct{}{}
 }
 
-// release takes back all that the entry of that name claims.
-func (b *Builder) release(n Name) {
+// withdraw takes back all that the entry of that name asks for.
+func (b *Builder) withdraw(n Name) {
 	e := b.entry(n)
 	if e == nil {
 		return
 	}
 	for _, f := range e.Frontends {
-		c := f.claim()
-		rest := slices.DeleteFunc(b.rivals[c], func(o *Entry) bool { return o == e })
+		k := f.packedKey()
+		rest := slices.DeleteFunc(b.conflicts[k], func(o *Entry) bool { return o == e })
 		if len(rest) == 0 {
-			delete(b.owner, c)
+			delete(b.claimant, k)
 			continue
 		}
-		b.owner[c], b.rivals[c] = rest[0], rest
-		b.contest(c)
+		b.claimant[k], b.conflicts[k] = rest[0], rest
+		b.markConflict(k)
 		if len(rest) == 1 {
-			delete(b.rivals, c)
+			delete(b.conflicts, k)
 		}
 	}
 }
 
-// contest marks everyone who claims c together with others: the winner may be another
-// now.
-func (b *Builder) contest(c claim) {
-	for _, e := range b.rivals[c] {
-		b.again[e.Name] = struct{}{}
+// markConflict marks all entries that ask for k: another one may have it now.
+func (b *Builder) markConflict(k packedKey) {
+	for _, e := range b.conflicts[k] {
+		b.unresolved[e.Name] = struct{}{}
 	}
 }
 
 // Table returns the table of all entries set so far.
 func (b *Builder) Table(s Settings) *Table {
-	changed := make(map[Name]*Entry, len(b.again))
-	for n := range b.again {
-		whole := b.entry(n)
-		changed[n] = b.settle(whole)
-		if changed[n] == whole {
-			delete(b.whole, n)
+	resolved := make(map[Name]*Entry, len(b.unresolved))
+	for n := range b.unresolved {
+		compiled := b.entry(n)
+		resolved[n] = b.resolve(compiled)
+		if resolved[n] == compiled {
+			delete(b.complete, n)
 		} else {
-			b.whole[n] = whole
+			b.complete[n] = compiled
 		}
 	}
-	// New maps, because one that was large once stays so.
-	b.fresh, b.again = map[Name]*Entry{}, map[Name]struct{}{}
-	b.table = b.table.with(changed)
-	b.table.Settings = s // the copy that with made is still ours
-	b.health(changed)
+	// New maps: one that was large once keeps its memory.
+	b.changed, b.unresolved = map[Name]*Entry{}, map[Name]struct{}{}
+	b.table = b.table.with(resolved)
+	b.table.Settings = s // with made a copy, to which nothing else points yet
+	b.health(resolved)
 	return b.table
 }
 
@@ -155,13 +157,13 @@ func (b *Builder) health(changed map[Name]*Entry) {
 	})
 }
 
-// settle returns e without the frontends that an older Service has.
-func (b *Builder) settle(e *Entry) *Entry {
+// resolve returns e without the frontends that an older Service has.
+func (b *Builder) resolve(e *Entry) *Entry {
 	if e == nil {
 		return nil
 	}
 	lost := func(f *Frontend) *Entry {
-		for _, o := range b.rivals[f.claim()] {
+		for _, o := range b.conflicts[f.packedKey()] {
 			if o.before(e) {
 				return o
 			}
@@ -183,7 +185,7 @@ func (b *Builder) settle(e *Entry) *Entry {
 	return kept
 }
 
-// before reports whether e has what both e and o claim.
+// before reports whether e has what both e and o ask for.
 func (e *Entry) before(o *Entry) bool {
 	if e.Created != o.Created {
 		return e.Created < o.Created

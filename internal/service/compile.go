@@ -39,7 +39,7 @@ func Compile(svc *Service, eps []*Slice, node Node) *Entry {
 	if len(svc.ClusterIPs) == 0 {
 		return c.entry
 	}
-	c.outsideAddresses()
+	c.externalAddresses()
 	c.balance = c.algorithm()
 	for _, port := range svc.Ports {
 		port, ok := c.admit(port)
@@ -86,7 +86,7 @@ type compilation struct {
 	entry *Entry
 	// balance is how all frontends spread connections.
 	balance Algorithm
-	// balancers and externals are the addresses for outside clients; true: IPv4.
+	// balancers and externals are the addresses for clients outside the cluster; true: IPv4.
 	balancers, externals map[bool][]netip.Addr
 }
 
@@ -147,41 +147,41 @@ func usable(a netip.Addr) bool {
 func (c *compilation) port(p Port, ip netip.Addr, all []candidate) {
 	set := categorize(all, p, c.svc, c.node)
 	name := PortName{c.svc.Name, p.Name}
-	var serving []netip.AddrPort
-	add := func(addr netip.Addr, port uint16, inside, outside *Route) *Frontend {
+	var retained []netip.AddrPort
+	add := func(addr netip.Addr, port uint16, internal, external *Route) *Frontend {
 		f := &Frontend{
-			Addr: netip.AddrPortFrom(addr, port), Proto: p.Proto, Service: name, Internal: inside, External: outside,
-			Balance: c.balance, Affinity: c.svc.Affinity, Retained: serving, Termination: c.svc.Termination,
+			Addr: netip.AddrPortFrom(addr, port), Proto: p.Proto, Service: name, Internal: internal, External: external,
+			Balance: c.balance, Affinity: c.svc.Affinity, Retained: retained, Termination: c.svc.Termination,
 		}
 		c.entry.Frontends = append(c.entry.Frontends, f)
 		return f
 	}
 
 	in := c.internal(set, ip.Is4())
-	serving = set.besides(in, in)
+	retained = set.retained(in, in)
 	add(ip, p.Port, in, in).ClusterIP = true
 
-	inside, outside := c.external(set)
-	serving = set.besides(inside, outside)
+	internal, external := c.external(set)
+	retained = set.retained(internal, external)
 	if p.NodePort != 0 {
 		any := netip.IPv6Unspecified()
 		if ip.Is4() {
 			any = netip.IPv4Unspecified()
 		}
-		add(any, p.NodePort, inside, outside)
+		add(any, p.NodePort, internal, external)
 	}
 	for _, a := range c.balancers[ip.Is4()] {
-		add(a, p.Port, inside, outside).Sources = c.sources(a)
+		add(a, p.Port, internal, external).Sources = c.sources(a)
 	}
 	for _, a := range c.externals[ip.Is4()] {
-		add(a, p.Port, inside, outside)
+		add(a, p.Port, internal, external)
 	}
 }
 
-// outsideAddresses sorts the addresses for outside clients by family. An address that
+// externalAddresses sorts the addresses for clients outside the cluster by family. An address that
 // is there twice counts once, as a load balancer's if it is one, because only those
 // are subject to Sources.
-func (c *compilation) outsideAddresses() {
+func (c *compilation) externalAddresses() {
 	c.balancers, c.externals = map[bool][]netip.Addr{}, map[bool][]netip.Addr{}
 	seen := map[netip.Addr]bool{}
 	for _, a := range c.families() {
@@ -203,8 +203,9 @@ func (c *compilation) outsideAddresses() {
 	into(c.externals, c.svc.ExternalIPs)
 }
 
-// sources returns who may use a load balancer's address. kube-proxy's rules: ranges
-// of the other family do not count, none left or one of everything means everyone.
+// sources returns the clients that may use a load balancer's address. kube-proxy's rules:
+// ranges of the other family do not count; none left, or a range of all addresses, means
+// all clients.
 func (c *compilation) sources(vip netip.Addr) []netip.Prefix {
 	primary := c.node.Primary6
 	if vip.Is4() {
@@ -260,9 +261,9 @@ func (c *compilation) internal(set choice, is4 bool) *Route {
 // external is the route of addresses for clients outside the cluster.
 //
 // externalTrafficPolicy: Local keeps the client's address, so the packet may go
-// only to a pod on this node. Pods and the node itself are no outside clients: they
-// get the whole cluster's endpoints, the node masqueraded.
-func (c *compilation) external(set choice) (inside, outside *Route) {
+// only to a pod on this node. Pods and the node itself are internal clients: they get the
+// whole cluster's endpoints, the node masqueraded.
+func (c *compilation) external(set choice) (internal, external *Route) {
 	if !c.svc.ExternalLocal {
 		r := set.route(set.cluster, MasqueradeAll)
 		return r, r

@@ -3,11 +3,14 @@
 //
 //	Service ─┐
 //	Slices  ─┼─ Compile ─→ Entry ─→ Builder.Set ─→ *Table ─→ a datapath's Sync
-//	Node ────┘  (pure)      one      (who owns an    (immutable)    │
+//	Node ────┘  (pure)      one      (whose is an    (immutable)    │
 //	                      Service     address)          └── Diff ───┘
 //
+//	Lookup(Table, Packet) ─→ Decision: what becomes of a packet, and why
+//	Explain(Service, Slices, Node) ─→ an Explanation for each endpoint: used, or why not
+//
 // It hides every rule of kube-proxy: which endpoints a node may use, what happens
-// when there are none, whose source address is replaced. A Table carries only
+// when there are none, which packets are masqueraded. A Table carries only
 // results, so that a datapath never needs an "if" about policy; one that does has
 // found a field that is missing here.
 //
@@ -16,6 +19,8 @@
 //     in whatever order the input came.
 //   - Complete: a Table says for every address this node answers for what becomes
 //     of a packet, from every place it may come from.
+//   - One evaluator: what Explain says is decided by the predicates of Compile, and
+//     what Lookup says is what every datapath does.
 //   - Harmless: an object that makes no sense costs its own Frontends only, and is
 //     reported as a Problem.
 //   - Cheap: a changed Service makes a new Table that shares the rest; Diff of two

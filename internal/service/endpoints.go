@@ -142,18 +142,18 @@ func (s *Slice) port(p Port) uint16 {
 
 // localReady counts the addresses of ready endpoints of one family on a node.
 func localReady(eps []*Slice, node string, is4 bool) int {
-	here := map[netip.Addr]bool{}
+	local := map[netip.Addr]bool{}
 	for _, s := range eps {
 		if len(s.Ports) == 0 {
-			continue // nobody can be sent there
+			continue // no port to send to
 		}
 		for _, e := range s.Endpoints {
 			if e.Addr.Is4() == is4 && e.Ready && !e.Terminating && e.Node != "" && e.Node == node {
-				here[e.Addr] = true
+				local[e.Addr] = true
 			}
 		}
 	}
-	return len(here)
+	return len(local)
 }
 
 // A choice is what a node may use of a Service port's endpoints.
@@ -180,7 +180,7 @@ func categorize(all []candidate, p Port, svc *Service, node Node) choice {
 }
 
 // keeps returns the filter for the endpoints that keep the flows they have. Of SCTP, and
-// of TCP where the Service closes nothing, nobody asks.
+// of TCP where the Service ends no connection, the list is not needed.
 func keeps(p Port, svc *Service) func(candidate) bool {
 	switch {
 	case p.Proto == SCTP, p.Proto == TCP && svc.Termination == TerminateNever:
@@ -191,10 +191,10 @@ func keeps(p Port, svc *Service) func(candidate) bool {
 	return func(c candidate) bool { return c.from.Ready || c.from.Serving }
 }
 
-// besides returns the endpoints that keep their flows and that the routes lack, nearly
+// retained returns the endpoints that keep their flows and that the routes lack, nearly
 // always none.
-func (s choice) besides(inside, outside *Route) []netip.AddrPort {
-	if max(len(inside.Endpoints), len(outside.Endpoints)) == len(s.all) {
+func (s choice) retained(internal, external *Route) []netip.AddrPort {
+	if max(len(internal.Endpoints), len(external.Endpoints)) == len(s.all) {
 		return nil
 	}
 	has := func(r *Route, a netip.AddrPort) bool {
@@ -203,7 +203,7 @@ func (s choice) besides(inside, outside *Route) []netip.AddrPort {
 	}
 	var rest []netip.AddrPort
 	for _, c := range s.all {
-		if s.keeps(c) && !has(inside, c.Addr) && !has(outside, c.Addr) {
+		if s.keeps(c) && !has(internal, c.Addr) && !has(external, c.Addr) {
 			rest = append(rest, c.Addr)
 		}
 	}

@@ -13,8 +13,8 @@ import (
 // frontend and scope, sorted.
 //
 //	Addr             Scope    Service          Action   Masquerade  Endpoints
-//	10.96.0.9:80/TCP any      ns/web:http      forward  far         10.0.2.5:8080(local),10.0.3.4:8080
-//	*:30080/TCP      outside  ns/web:http      drop     -           -
+//	10.96.0.9:80/TCP any      ns/web:http      forward  off-cluster 10.0.2.5:8080(local),10.0.3.4:8080
+//	*:30080/TCP      external ns/web:http      drop     -           -
 func (t *Table) WriteTo(w io.Writer) (int64, error) {
 	var out strings.Builder
 	fmt.Fprintf(&out, "%v\n", t.Settings)
@@ -25,7 +25,7 @@ func (t *Table) WriteTo(w io.Writer) (int64, error) {
 	fmt.Fprintln(tw, "Addr\tScope\tService\tAction\tMasquerade\tEndpoints")
 	for _, f := range t.Sorted() {
 		for _, row := range f.rows() {
-			fmt.Fprintln(tw, strings.Join(append(row, f.keeping()...), "\t"))
+			fmt.Fprintln(tw, strings.Join(append(row, f.termination()...), "\t"))
 		}
 	}
 	if err := tw.Flush(); err != nil {
@@ -57,17 +57,17 @@ func (f *Frontend) rows() [][]string {
 	if f.Internal.Equal(f.External) {
 		return [][]string{row("any", f.Internal)}
 	}
-	return [][]string{row("inside", f.Internal), row("outside", f.External)}
+	return [][]string{row("internal", f.Internal), row("external", f.External)}
 }
 
-// keeping returns what a row says besides what a datapath does.
-func (f *Frontend) keeping() []string {
+// termination returns what a row says of existing flows, which is not a datapath's business.
+func (f *Frontend) termination() []string {
 	var fields []string
 	if f.Termination != TerminateGone {
 		fields = append(fields, "close "+f.Termination.String())
 	}
 	if len(f.Retained) > 0 {
-		fields = append(fields, "keeps "+list(f.Retained))
+		fields = append(fields, "retains "+list(f.Retained))
 	}
 	return fields
 }

@@ -12,11 +12,11 @@ type Service struct {
 	// ClusterIPs are the Service's own addresses, one a family; empty for headless
 	// and ExternalName Services, which have no Frontends.
 	ClusterIPs []netip.Addr
-	// ExternalIPs and BalancerIPs are addresses of the outside that lead here: those of
+	// ExternalIPs and BalancerIPs are addresses for clients outside the cluster: those of
 	// spec.externalIPs, and those that a load balancer has (status.loadBalancer.ingress)
 	// and sends packets to unchanged (ipMode VIP).
 	ExternalIPs, BalancerIPs []netip.Addr
-	// Sources are loadBalancerSourceRanges: who may use BalancerIPs. Empty: everyone.
+	// Sources are loadBalancerSourceRanges: the clients that may use BalancerIPs. Empty: all.
 	Sources []netip.Prefix
 	Ports   []Port
 	// Affinity is sessionAffinity ClientIP's timeout; 0: none.
@@ -27,7 +27,7 @@ type Service struct {
 	Balanced bool
 	// Weighted says that the endpoints' weights count.
 	Weighted bool
-	// Close says which TCP connections end because of what became of their endpoint.
+	// Termination says which TCP connections end because of what became of their endpoint.
 	Termination TerminationPolicy
 	// HealthCheckNodePort is where load balancers ask whether this node has endpoints;
 	// it counts with ExternalLocal only. 0: nowhere.
@@ -78,7 +78,7 @@ type SliceEndpoint struct {
 	// and goes on with those it has; if all that a node may use have 0, all are equal.
 	Weight    uint16
 	HasWeight bool
-	// NodeHints and ZoneHints name the nodes and zones that shall use the endpoint.
+	// NodeHints and ZoneHints name the nodes and zones that are to use the endpoint.
 	NodeHints, ZoneHints []string
 }
 

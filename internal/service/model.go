@@ -100,27 +100,27 @@ const (
 // String returns "forward", "reject", "drop" or "pass".
 func (a Action) String() string { return [...]string{"forward", "reject", "drop", "pass"}[a] }
 
-// Masquerade says whose source address is replaced by the node's own, so that the
-// reply comes back through this node. A packet that an endpoint sends to itself
+// Masquerade says of which packets the source address is replaced by the node's own, so
+// that the reply comes back through this node. A packet that an endpoint sends to itself
 // through a Service (hairpin) is always masqueraded: its reply would not leave the pod.
 type Masquerade uint8
 
 // The zero value replaces only the source of hairpin packets.
 const (
-	MasqueradeHairpin    Masquerade = iota // nobody else's
-	MasqueradeOffCluster                   // also everyone's who is not a pod by Settings.Pods
-	MasqueradeAll                          // everyone's
+	MasqueradeHairpin    Masquerade = iota // only hairpin packets
+	MasqueradeOffCluster                   // also packets of clients that are not pods by Settings.Pods
+	MasqueradeAll                          // all packets
 )
 
-// String returns "hairpin", "far" or "all".
-func (m Masquerade) String() string { return [...]string{"hairpin", "far", "all"}[m] }
+// String returns "hairpin", "off-cluster" or "all".
+func (m Masquerade) String() string { return [...]string{"hairpin", "off-cluster", "all"}[m] }
 
 // An Endpoint is one pod's address and port, chosen for this node.
 type Endpoint struct {
 	Addr  netip.AddrPort
 	Local bool // it runs on this node, so that it can be its own client (hairpin)
 	// Weight is its share of new connections relative to the others'. 0 is the same as 1,
-	// and what all have whose Service does not ask for weights.
+	// and what all endpoints have if their Service does not ask for weights.
 	Weight uint16
 }
 
@@ -143,23 +143,25 @@ type Frontend struct {
 	// address of its family: "any address in Settings.NodePorts".
 	Addr  netip.AddrPort
 	Proto Proto
-	// Reserved says that the address is the Service's alone (a ClusterIP): what comes
-	// to a port that no Frontend has is rejected, not passed on.
+	// ClusterIP says that the address is the Service's alone: a packet to a port of it
+	// that no Frontend has is rejected, not passed on.
 	ClusterIP bool
 	// Balance says how new connections are spread over a Route's endpoints.
 	Balance     Algorithm
-	Termination TerminationPolicy // see Serving
+	Termination TerminationPolicy // see Retained
 	Service     PortName          // for names, metrics and messages
 	Internal    *Route            // for pods (Settings.Pods) and for the node itself
-	External    *Route            // for everyone else; the same pointer as Inside when nothing differs
+	External    *Route            // for all other clients; the same pointer as Internal when nothing differs
 	// Affinity is how long a client stays at the endpoint it got, counted from its last
 	// new connection, over all Frontends of the same Service port; 0: not at all.
 	Affinity time.Duration
-	// Sources are who may come in, others are dropped; sorted. Empty: everyone.
+	// Sources are the clients that may use the address, packets of others are dropped;
+	// sorted. Empty: all clients.
 	Sources []netip.Prefix
-	// Serving are the endpoints that keep the flows they have although no Route has them:
-	// they get no new ones. Sorted. Which these are, Close says for TCP; for UDP they are
-	// those that serve. Neither is any concern of a datapath, nor of Equal: Stale uses them.
+	// Retained are the endpoints that keep the flows they have although no Route has them:
+	// they get no new ones. Sorted. For TCP, Termination says which these are; for UDP they
+	// are those that serve. No datapath reads either, and Equal leaves both out: package
+	// flow uses them.
 	Retained []netip.AddrPort
 }
 
@@ -189,20 +191,22 @@ func (k Key) String() string { return k.Addr.String() + "/" + k.Proto.String() }
 // Settings are the facts about a node that hold for all its Frontends.
 type Settings struct {
 	// Pods are the sources that count as pods: kube-proxy's local-traffic detector.
-	// Empty means that nobody does.
+	// Empty means that no client does.
 	Pods []netip.Prefix
 	// PodInterfaces are the node's interfaces behind which only pods are; a name that ends
-	// in "*" stands for all that begin so. Who comes in there counts as a pod as well.
+	// in "*" stands for all that begin so. A client whose packet comes in there counts as a
+	// pod as well.
 	PodInterfaces []string
 	// NodePorts are the addresses of this node on which NodePorts are served;
-	// 0.0.0.0/0 and ::/0 stand for all but loopback. Empty means none.
+	// never on loopback addresses, even if a prefix
+	// contains some. Empty means none.
 	NodePorts []netip.Prefix
-	// NodeIPs are addresses that are known to be this node's own, so that nobody needs to
-	// ask the kernel whether a packet to them is for this node. They say nothing about what
+	// NodeIPs are addresses that are known to be this node's own, so that the kernel need
+	// not be asked whether a packet to them is for this node. They say nothing about what
 	// is served there, so that Equal leaves them out.
 	NodeIPs []netip.Addr
-	// ServiceCIDRs are what ClusterIPs are taken from. What comes to an address in them
-	// that no Frontend has is dropped: it may have one tomorrow. Empty: not known.
+	// ServiceCIDRs are what ClusterIPs are taken from. A packet to an address in them that
+	// no Frontend has is dropped: a Service may get the address later. Empty: not known.
 	ServiceCIDRs []netip.Prefix
 }
 

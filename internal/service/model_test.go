@@ -37,7 +37,7 @@ func (w *world) apply(e scenario.Event) {
 }
 
 // table says what kube-proxy does for this world, rule by rule, from nothing and
-// without a thought for cost: oldest Service first, each takes what nobody has.
+// without a thought for cost: oldest Service first, each takes what no other has.
 func (w *world) table() map[service.Key]*service.Frontend {
 	var svcs []*service.Service
 	for _, s := range w.services {
@@ -100,7 +100,7 @@ func (w *world) frontends(s *service.Service) map[service.Key]*service.Frontend 
 				}
 				add(p, vip, p.Port, in, out)
 				if i < len(s.BalancerIPs) {
-					all[key].Sources = guards(s.Sources, vip, w.node)
+					all[key].Sources = sources(s.Sources, vip, w.node)
 				}
 			}
 		}
@@ -114,8 +114,9 @@ func (w *world) frontends(s *service.Service) map[service.Key]*service.Frontend 
 	return all
 }
 
-// guards are who may use a load balancer's address, without those that others contain.
-func guards(all []netip.Prefix, vip netip.Addr, node service.Node) []netip.Prefix {
+// sources are the clients that may use a load balancer's address, without ranges that
+// others contain.
+func sources(all []netip.Prefix, vip netip.Addr, node service.Node) []netip.Prefix {
 	var out []netip.Prefix
 	for _, p := range all {
 		if p.Addr().Is4() != vip.Is4() {
@@ -306,8 +307,8 @@ func (r rules) route(eps []service.Endpoint, m service.Masquerade) *service.Rout
 	return &service.Route{Action: service.Reject}
 }
 
-// Random events, compared after each of them with the slow reference: the policy, who
-// has an address, what Diff says, and that nothing in an old table changes.
+// Random events, compared after each of them with the slow reference: the policy, which
+// Service has an address, what Diff says, and that nothing in an old table changes.
 func TestModel(t *testing.T) {
 	rng := testnet.Random(t)
 	for range 40 {

@@ -106,7 +106,7 @@ func render(f *service.Frontend) []element {
 		all = append(all, element{set: endpoints, is4: is4, key: front + endpoint(e.Addr), data: weight(e)})
 	}
 	if !f.External.Equal(f.Internal) {
-		all = append(all, element{set: out, is4: is4, key: key, data: number(how(f.External)), comment: f.External.Masquerade.String()})
+		all = append(all, element{set: out, is4: is4, key: key, data: number(how(f.External)), comment: masqueradeWords[f.External.Masquerade]})
 		for _, e := range f.External.Endpoints {
 			all = append(all, element{set: endpointsOutside, is4: is4, key: front + endpoint(e.Addr), data: weight(e)})
 		}
@@ -143,7 +143,7 @@ func weight(e service.Endpoint) string {
 // comment says of a frontend what the kernel need not know: "default/web:http far rr
 // affinity=3h0m0s local reserved". What policy Local keeps apart counts with affinity only.
 func comment(f *service.Frontend) string {
-	words := []string{f.Service.String(), f.Internal.Masquerade.String(), f.Balance.String()}
+	words := []string{f.Service.String(), masqueradeWords[f.Internal.Masquerade], f.Balance.String()}
 	if f.Affinity > 0 {
 		words = append(words, "affinity="+f.Affinity.String())
 		if f.Internal.Local {
@@ -197,11 +197,15 @@ func parseComment(text string, f *service.Frontend) (err error) {
 	return nil
 }
 
+// masqueradeWords are the words of a comment for Route.Masquerade. "far" is what the first
+// release wrote for MasqueradeOffCluster: it must still read them after a downgrade.
+var masqueradeWords = [...]string{
+	service.MasqueradeHairpin: "hairpin", service.MasqueradeOffCluster: "far", service.MasqueradeAll: "all",
+}
+
 func parseMasquerade(text string) (service.Masquerade, error) {
-	for _, m := range []service.Masquerade{service.MasqueradeHairpin, service.MasqueradeOffCluster, service.MasqueradeAll} {
-		if m.String() == text {
-			return m, nil
-		}
+	if i := slices.Index(masqueradeWords[:], text); i >= 0 {
+		return service.Masquerade(i), nil
 	}
 	return 0, fmt.Errorf("masquerade %q is not known", text)
 }
