@@ -11,25 +11,21 @@ K8S_LDFLAGS := -X k8s.io/component-base/version.gitVersion=$(K8S_VERSION) \
                -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=37
 export CGO_ENABLED := 0
 
-# Programs that the tests, the lab and its images use, by Debian's and Ubuntu's names.
-PACKAGES := nftables iproute2 containerd runc conntrack iptables tcpdump bind9-dnsutils netcat-openbsd \
-            wget busybox bash curl dash iputils-ping procps kmod ca-certificates gcc libc6-dev \
-            linux-source make flex bison bc xz-utils binutils ipvsadm
+# Programs by Debian's and Ubuntu's names: what the lab, its images and the demo use, and
+# what the tests use besides.
+DEMO_PACKAGES := nftables iproute2 containerd runc iptables kmod tcpdump bind9-dnsutils netcat-openbsd \
+                 wget busybox bash curl dash iputils-ping procps ca-certificates
+PACKAGES      := $(DEMO_PACKAGES) conntrack gcc libc6-dev \
+                 linux-source make flex bison bc xz-utils binutils ipvsadm
 
 .PHONY: all build deps image images lab uml demo test test-product test-user test-uml test-lab test-peers test-others bench-scale bench-packets vet lint vuln bench fuzz clean
 
 all: build
 
-## deps: install what is missing (apt, by name) and fetch the modules
+## deps: install what is missing for the tests (apt, by name) and fetch the modules
 deps:
-	@missing=$$(dpkg-query -W -f '$${Package} $${db:Status-Status}\n' $(PACKAGES) 2>&1 | \
-	  awk '/no packages found/ {print $$NF} $$2 && $$2 != "installed" && !/no packages/ {print $$1}'); \
-	if [ -n "$$missing" ]; then \
-	  test "$$(id -u)" = 0 || { echo "make deps: must be root to install:" $$missing >&2; exit 1; }; \
-	  echo "installing" $$missing; \
-	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing >/dev/null; \
-	fi
-	@go mod download && (cd lab && go mod download) && cd test/peers && go mod download
+	@hack/packages $(PACKAGES)
+	@hack/stage "downloading modules" sh -c 'go mod download && (cd lab && go mod download) && cd test/peers && go mod download'
 
 ## build: bin/fairway, static
 build:
@@ -53,8 +49,13 @@ uml:
 	@hack/mkuml/mkuml bin/linux.uml
 
 ## demo: the main job: a three-node cluster, the seeds' application, packets reaching pods
-demo: deps image images lab
-	go run ./hack/demo
+demo:
+	@hack/packages $(DEMO_PACKAGES)
+	@hack/stage "downloading modules" sh -c 'go mod download && cd lab && go mod download'
+	@hack/stage "building fairway and its image" $(MAKE) image
+	@hack/stage "building the lab's images" $(MAKE) images
+	@hack/stage "building the lab: Kubernetes' control plane, kubelet, etcd (minutes from an empty cache)" $(MAKE) lab
+	@go run ./hack/demo
 
 ## test: every test; SEEDS=N as for test-peers
 test: build image images lab uml bin/kube-proxy bin/gotestsum
@@ -141,7 +142,7 @@ bench: build image images lab uml
 	go test -run '^$$' -bench . -benchtime 20x ./internal/datapath/nftables ./internal/node ./internal/cni ./internal/conntrack
 	go test -run '^$$' -bench Modes -benchtime 1x ./internal/datapath
 	go test -run '^$$' -bench InUML -benchtime 1x ./internal/datapath/ipvs
-	@$(MAKE) --no-print-directory deps PACKAGES="$(PACKAGES) haproxy"
+	@hack/packages haproxy
 	go test -run '^$$' -bench . -benchtime 10x ./internal/datapath/userspace
 	bin/fairway-lab down && bin/fairway-lab up && bin/fairway-lab status && bin/fairway-lab down
 
