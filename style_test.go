@@ -42,7 +42,7 @@ var law = map[string]struct {
 	"datapath/lb":          {[]string{"service"}, false, false, "pure arithmetic: the same in every mode, and in the gateway"},
 	"flow":                 {[]string{"service"}, true, false, "what is stale follows from tables; enders behind its interface touch the kernel"},
 	"datapath":             {[]string{"service", "flow"}, false, false, "the contract speaks of tables and flows only"},
-	"netlink":              {nil, false, false, "deadlines on netlink sockets; what is asked, the callers know"},
+	"netlink":              {nil, true, false, "sockets, messages, deadlines; what is asked, the callers know"},
 	"numbers":              {nil, false, false, "constants: the register of what other programs share with us"},
 	"nft":                  {[]string{"netlink"}, true, false, "a table whose program is constant; what its elements mean, the mechanisms know"},
 	"datapath/nftset":      {[]string{"service", "nft"}, true, false, "what the modes on nf_tables have in common: names, keys and data of elements"},

@@ -1,10 +1,13 @@
-// Package netlink bounds the time that the kernel may take to answer over netlink.
+// Package netlink talks to the kernel over netlink, and bounds the time that it may take to
+// answer.
 //
-//	caller ── ctx ──→ Within ── deadline on the socket ──→ f: send, receive, receive …
+//	caller ── ctx ──→ Conn.Ask ─ message ─→ kernel; f is called for each answer
+//	caller ── ctx ──→ Within ── deadline on a socket of mdlayher/netlink ──→ f: send, receive …
 //
-// It hides how a socket's read and write deadlines follow a context. It promises that f's
-// calls on the socket fail soon after the context ends, or after Limit if the context has
-// no deadline, and that the deadline is gone when Within returns.
+// It hides how a socket's deadlines follow a context, and how messages and attributes lie
+// in a datagram. It promises that a question ends soon after its context, or after Limit if
+// the context has no deadline, that no answer makes it read beyond its bytes, and that the
+// deadline is gone when Within returns.
 //
 // One system call is not interrupted: the kernel applies a whole batch of changes before
 // the call that sends it returns.
@@ -33,15 +36,15 @@ func Bounded(ctx context.Context) (bounded context.Context, cancel context.Cance
 	return context.WithTimeoutCause(ctx, Limit, errLimit)
 }
 
-// A Conn is a socket with deadlines: a *netlink.Conn of mdlayher/netlink.
-type Conn interface {
+// A Deadliner is a socket with deadlines: a *netlink.Conn of mdlayher/netlink.
+type Deadliner interface {
 	SetDeadline(t time.Time) error
 }
 
 // Within calls f, which works on c. If f fails because ctx has ended, or because Limit is
 // over, the error is the context's; what f left unread on c is still there, so the caller
 // closes c.
-func Within(ctx context.Context, c Conn, f func() error) error {
+func Within(ctx context.Context, c Deadliner, f func() error) error {
 	ctx, cancel := Bounded(ctx)
 	defer cancel()
 	if ctx.Err() != nil {

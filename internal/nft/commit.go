@@ -100,7 +100,10 @@ func transact(c *netlink.Conn, batch []netlink.Message) (generation uint32, err 
 		for _, m := range answers {
 			switch {
 			case m.Header.Type == unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_NEWGEN:
-				if generation, err = parseGeneration(m.Data); err != nil {
+				if len(m.Data) < nfgenmsg {
+					return 0, fmt.Errorf("message of %d bytes", len(m.Data))
+				}
+				if generation, err = parseGeneration(m.Data[nfgenmsg:]); err != nil {
 					return 0, err
 				}
 			case m.Header.Type == netlink.Error && m.Header.Sequence == last:

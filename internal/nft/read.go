@@ -1,6 +1,7 @@
 package nft
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -8,6 +9,8 @@ import (
 
 	"github.com/google/nftables/userdata"
 	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/internal/netlink"
 )
 
 // Attributes that x/sys/unix lacks: NFTA_SET_ELEM_KEY_END, NFTA_SET_ELEM_EXPRESSIONS.
@@ -30,19 +33,20 @@ type Element struct {
 
 // Elements calls f for each element of a set or map. It reads the whole set first.
 func (t *Table) Elements(ctx context.Context, set string, f func(Element) error) error {
-	attrs := append(textAttribute(unix.NFTA_SET_ELEM_LIST_TABLE, t.name), textAttribute(unix.NFTA_SET_ELEM_LIST_SET, set)...)
-	msgs, err := t.reader.dump(ctx, Inet, unix.NFT_MSG_GETSETELEM, attrs)
-	if err != nil {
-		return fmt.Errorf("read %s: %w", set, err)
-	}
-	for i, m := range msgs {
-		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("read %s: %w", set, err)
-		}
-		if err := parseElements(m, f); err != nil {
-			return fmt.Errorf("read %s: %w", set, err)
+	attrs := netlink.AppendText(netlink.AppendText(nil, unix.NFTA_SET_ELEM_LIST_TABLE, t.name), unix.NFTA_SET_ELEM_LIST_SET, set)
+	var msgs [][]byte
+	err := t.reader.dump(ctx, Inet, unix.NFT_MSG_GETSETELEM, attrs, func() { msgs = msgs[:0] }, func(b []byte) error {
+		msgs = append(msgs, bytes.Clone(b))
+		return nil
+	})
+	for i := 0; i < len(msgs) && err == nil; i++ {
+		if err = ctx.Err(); err == nil {
+			err = parseElements(msgs[i], f)
 		}
 		msgs[i] = nil
+	}
+	if err != nil {
+		return fmt.Errorf("read %s: %w", set, err)
 	}
 	return nil
 }
@@ -78,26 +82,23 @@ func (t *Table) Chains(ctx context.Context) (map[string]bool, error) {
 // Those without a name of their own are left out: they go with their rule.
 func (t *Table) sets(ctx context.Context) (map[string]bool, error) {
 	const anonymous, aMap = unix.NFT_SET_ANONYMOUS, unix.NFT_SET_MAP
-	msgs, err := t.reader.dump(ctx, Inet, unix.NFT_MSG_GETSET, textAttribute(unix.NFTA_SET_TABLE, t.name))
-	if err != nil {
-		return nil, fmt.Errorf("list sets: %w", err)
-	}
 	all := map[string]bool{}
-	for _, m := range msgs {
-		name, flags, err := parseSet(m)
-		if err != nil {
-			return nil, fmt.Errorf("list sets: %w", err)
-		}
+	err := t.reader.dump(ctx, Inet, unix.NFT_MSG_GETSET, netlink.AppendText(nil, unix.NFTA_SET_TABLE, t.name), func() { clear(all) }, func(b []byte) error {
+		name, flags, err := parseSet(b)
 		if flags&anonymous == 0 {
 			all[name] = flags&aMap != 0
 		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list sets: %w", err)
 	}
 	return all, nil
 }
 
 // parseSet reads a set's name and flags.
 func parseSet(b []byte) (name string, flags uint32, err error) {
-	err = nested(b, func(typ uint16, b []byte) error {
+	err = netlink.Attributes(b, func(typ uint16, b []byte) error {
 		switch {
 		case typ == unix.NFTA_SET_NAME:
 			name = text(b)
@@ -111,11 +112,11 @@ func parseSet(b []byte) (name string, flags uint32, err error) {
 
 // parseElements calls f for each element in the attributes of one message.
 func parseElements(b []byte, f func(Element) error) error {
-	return nested(b, func(typ uint16, b []byte) error {
+	return netlink.Attributes(b, func(typ uint16, b []byte) error {
 		if typ != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
 			return nil
 		}
-		return nested(b, func(_ uint16, b []byte) error {
+		return netlink.Attributes(b, func(_ uint16, b []byte) error {
 			e, err := parseElement(b)
 			if err != nil {
 				return err
@@ -134,14 +135,14 @@ func parseElement(b []byte) (e Element, err error) {
 			return nil
 		}
 	}
-	err = nested(b, func(typ uint16, b []byte) error {
+	err = netlink.Attributes(b, func(typ uint16, b []byte) error {
 		switch typ {
 		case unix.NFTA_SET_ELEM_KEY:
-			return nested(b, value(&e.Key))
+			return netlink.Attributes(b, value(&e.Key))
 		case nftaSetElemKeyEnd:
-			return nested(b, value(&e.Last))
+			return netlink.Attributes(b, value(&e.Last))
 		case unix.NFTA_SET_ELEM_DATA:
-			return nested(b, value(&e.Data))
+			return netlink.Attributes(b, value(&e.Data))
 		case unix.NFTA_SET_ELEM_FLAGS:
 			e.End = len(b) == 4 && binary.BigEndian.Uint32(b)&unix.NFT_SET_ELEM_INTERVAL_END != 0
 		case unix.NFTA_SET_ELEM_EXPIRATION:
@@ -152,9 +153,9 @@ func parseElement(b []byte) (e Element, err error) {
 		case unix.NFTA_SET_ELEM_EXPR:
 			return e.counter(b)
 		case nftaSetElemExpressions:
-			return nested(b, func(_ uint16, b []byte) error { return e.counter(b) })
+			return netlink.Attributes(b, func(_ uint16, b []byte) error { return e.counter(b) })
 		case unix.NFTA_SET_ELEM_USERDATA:
-			e.Comment, _ = userdata.GetString(b, userdata.NFTNL_UDATA_SET_ELEM_COMMENT)
+			e.Comment = comment(b, userdata.NFTNL_UDATA_SET_ELEM_COMMENT)
 		}
 		return nil
 	})
@@ -163,11 +164,11 @@ func parseElement(b []byte) (e Element, err error) {
 
 // counter takes what an element's counter says.
 func (e *Element) counter(b []byte) error {
-	return nested(b, func(typ uint16, b []byte) error {
+	return netlink.Attributes(b, func(typ uint16, b []byte) error {
 		if typ != unix.NFTA_EXPR_DATA {
 			return nil
 		}
-		return nested(b, func(typ uint16, b []byte) error {
+		return netlink.Attributes(b, func(typ uint16, b []byte) error {
 			switch {
 			case typ == unix.NFTA_COUNTER_PACKETS && len(b) == 8:
 				e.Packets = binary.BigEndian.Uint64(b)

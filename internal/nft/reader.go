@@ -8,10 +8,9 @@ import (
 	"hash/maphash"
 
 	"github.com/google/nftables/userdata"
-	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	fwnetlink "github.com/fairway-net/fairway/internal/netlink"
+	"github.com/fairway-net/fairway/internal/netlink"
 )
 
 // A Family is one of nf_tables' families of tables.
@@ -38,11 +37,6 @@ func (f Family) String() string {
 	return fmt.Sprintf("family %d", uint8(f))
 }
 
-// dumpBuffer is how much of a dump we take at once, the kernel's own maximum. To send
-// the next piece the kernel walks the set from its start, so that a dump in small
-// pieces grows with the square: 50,000 Services took 2.5 s in pages of 4 KiB.
-const dumpBuffer = 32 << 10
-
 // maxDumps is how often a dump is begun in which a change came: such a dump may have
 // missed something. The last one is taken as it is, because on a node where another
 // program writes all the time, no dump is undisturbed.
@@ -52,8 +46,7 @@ const maxDumps = 4
 // works in the network namespace of the thread that first asked, until Close, and belongs
 // to one goroutine. The zero value is ready.
 type Reader struct {
-	conn    *netlink.Conn // nil: not open
-	bounded bool          // within Do
+	conn *netlink.Conn // nil: not open
 }
 
 // A Chain is one chain of a table.
@@ -75,8 +68,9 @@ type Rule struct {
 	Comment string
 	// Hash is of its handle and its expressions, but for what they have counted. The kernel
 	// uses a handle again for a rule that replaces another. It is another one in each process.
-	Hash        uint64
-	expressions []byte
+	Hash uint64
+	// Jump is the chain that it jumps or goes to; empty: none.
+	Jump string
 }
 
 // hashSeed is that of all Rules' hashes.
@@ -90,114 +84,56 @@ func (r *Reader) Close() {
 	}
 }
 
-// Do calls f, which asks many small questions: they share one deadline, which costs less
-// than one for each.
-func (r *Reader) Do(ctx context.Context, f func() error) error {
-	if err := r.open(); err != nil {
-		return err
+// ask sends one question and calls f with the attributes of each answer, which are valid
+// until f returns.
+func (r *Reader) ask(ctx context.Context, family Family, kind, flags uint16, attrs []byte, f func(attrs []byte) error) (interrupted bool, err error) {
+	if r.conn == nil {
+		if r.conn, err = netlink.Dial(unix.NETLINK_NETFILTER); err != nil {
+			return false, err
+		}
 	}
-	err := fwnetlink.Within(ctx, r.conn, func() error {
-		r.bounded = true
-		defer func() { r.bounded = false }()
-		return f()
+	body := append([]byte{byte(family), unix.NFNETLINK_V0, 0, 0}, attrs...)
+	interrupted, err = r.conn.Ask(ctx, unix.NFNL_SUBSYS_NFTABLES<<8|kind, flags, body, func(b []byte) error {
+		if len(b) < nfgenmsg {
+			return fmt.Errorf("message of %d bytes", len(b))
+		}
+		return f(b[nfgenmsg:])
 	})
-	if err != nil {
-		r.Close() // answers may be left unread
-	}
-	return err
-}
-
-func (r *Reader) open() error {
-	if r.conn != nil {
-		return nil
-	}
-	c, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{MessageBufferSize: dumpBuffer})
-	if err != nil {
-		return fmt.Errorf("open netlink socket: %w", err)
-	}
-	r.conn = c
-	return nil
-}
-
-// execute sends one question and returns the answers.
-func (r *Reader) execute(ctx context.Context, f Family, kind uint16, flags netlink.HeaderFlags, attrs []byte) (msgs []netlink.Message, err error) {
-	if err := r.open(); err != nil {
-		return nil, err
-	}
-	ask := func() (err error) {
-		msgs, err = r.conn.Execute(netlink.Message{
-			Header: netlink.Header{
-				Type:  netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | kind),
-				Flags: netlink.Request | flags,
-			},
-			Data: append([]byte{byte(f), unix.NFNETLINK_V0, 0, 0}, attrs...),
-		})
-		return err
-	}
-	if r.bounded {
-		err = ask()
-	} else {
-		err = fwnetlink.Within(ctx, r.conn, ask)
-	}
 	if err != nil && !errors.Is(err, unix.ENOENT) {
 		r.Close() // answers may be left unread
 	}
-	return msgs, err
-}
-
-// dump asks for all objects of a kind, and returns the attributes of each answer.
-func (r *Reader) dump(ctx context.Context, f Family, kind uint16, attrs []byte) (bodies [][]byte, err error) {
-	for try := 1; ; try++ {
-		msgs, err := r.execute(ctx, f, kind, netlink.Dump, attrs)
-		if err != nil {
-			return nil, err
-		}
-		bodies = bodies[:0]
-		whole := true
-		for _, m := range msgs {
-			whole = whole && m.Header.Flags&netlink.DumpInterrupted == 0
-			b, err := body(m)
-			if err != nil {
-				return nil, err
-			}
-			bodies = append(bodies, b)
-		}
-		if whole || try == maxDumps {
-			return bodies, nil
-		}
-	}
+	return interrupted, err
 }
 
 const nfgenmsg = 4 // size of struct nfgenmsg, which all messages begin with
 
-// body returns the attributes of an answer.
-func body(m netlink.Message) ([]byte, error) {
-	if len(m.Data) < nfgenmsg {
-		return nil, fmt.Errorf("message of %d bytes", len(m.Data))
+// dump asks for all objects of a kind, and begins anew when a change comes meanwhile:
+// start is called first each time.
+func (r *Reader) dump(ctx context.Context, family Family, kind uint16, attrs []byte, start func(), f func(attrs []byte) error) error {
+	for try := 1; ; try++ {
+		start()
+		interrupted, err := r.ask(ctx, family, kind, unix.NLM_F_DUMP, attrs, f)
+		if err != nil || !interrupted || try == maxDumps {
+			return err
+		}
 	}
-	return m.Data[nfgenmsg:], nil
 }
 
 // Generation returns the number of the last change of a table in this network namespace.
 func (r *Reader) Generation(ctx context.Context) (gen uint32, err error) {
-	msgs, err := r.execute(ctx, Any, unix.NFT_MSG_GETGEN, 0, nil)
+	_, err = r.ask(ctx, Any, unix.NFT_MSG_GETGEN, 0, nil, func(b []byte) (err error) {
+		gen, err = parseGeneration(b)
+		return err
+	})
 	if err != nil {
 		return 0, fmt.Errorf("ask for the generation: %w", err)
-	}
-	for _, m := range msgs {
-		if gen, err = parseGeneration(m.Data); err != nil {
-			return 0, fmt.Errorf("ask for the generation: %w", err)
-		}
 	}
 	return gen, nil
 }
 
-// parseGeneration reads a message of the kind NEWGEN.
+// parseGeneration reads the attributes of a message of the kind NEWGEN.
 func parseGeneration(b []byte) (generation uint32, err error) {
-	if len(b) < nfgenmsg {
-		return 0, fmt.Errorf("message of %d bytes", len(b))
-	}
-	err = nested(b[nfgenmsg:], func(typ uint16, b []byte) error {
+	err = netlink.Attributes(b, func(typ uint16, b []byte) error {
 		if typ == unix.NFTA_GEN_ID && len(b) == 4 {
 			generation = binary.BigEndian.Uint32(b)
 		}
@@ -212,15 +148,12 @@ const nftaTableHandle = 4
 // Table returns the handle of a table: another one if it was deleted and made again.
 // There is false if there is no such table.
 func (r *Reader) Table(ctx context.Context, f Family, name string) (handle uint64, there bool, err error) {
-	msgs, err := r.execute(ctx, f, unix.NFT_MSG_GETTABLE, 0, textAttribute(unix.NFTA_TABLE_NAME, name))
+	_, err = r.ask(ctx, f, unix.NFT_MSG_GETTABLE, 0, netlink.AppendText(nil, unix.NFTA_TABLE_NAME, name), func(b []byte) (err error) {
+		handle, err = parseTable(b)
+		return err
+	})
 	if errors.Is(err, unix.ENOENT) {
 		return 0, false, nil
-	}
-	for i := 0; i < len(msgs) && err == nil; i++ {
-		var b []byte
-		if b, err = body(msgs[i]); err == nil {
-			handle, err = parseTable(b)
-		}
 	}
 	if err != nil {
 		return 0, false, fmt.Errorf("look for table %v %s: %w [needs root and a kernel with nf_tables]", f, name, err)
@@ -229,7 +162,7 @@ func (r *Reader) Table(ctx context.Context, f Family, name string) (handle uint6
 }
 
 func parseTable(b []byte) (handle uint64, err error) {
-	err = nested(b, func(typ uint16, b []byte) error {
+	err = netlink.Attributes(b, func(typ uint16, b []byte) error {
 		if typ == nftaTableHandle && len(b) == 8 {
 			handle = binary.BigEndian.Uint64(b)
 		}
@@ -243,21 +176,21 @@ func parseTable(b []byte) (handle uint64, err error) {
 func (r *Reader) Chains(ctx context.Context, f Family, table string, each func(Chain) error) error {
 	var attrs []byte
 	if table != "" { // older kernels name the chains of all tables all the same
-		attrs = textAttribute(unix.NFTA_CHAIN_TABLE, table)
+		attrs = netlink.AppendText(nil, unix.NFTA_CHAIN_TABLE, table)
 	}
-	msgs, err := r.dump(ctx, f, unix.NFT_MSG_GETCHAIN, attrs)
-	for i := 0; i < len(msgs) && err == nil; i++ {
-		var c Chain
-		var in []byte
-		if c, in, err = parseChain(msgs[i]); err != nil {
-			break
-		}
+	var all []Chain
+	err := r.dump(ctx, f, unix.NFT_MSG_GETCHAIN, attrs, func() { all = all[:0] }, func(b []byte) error {
+		c, in, err := parseChain(b)
 		if table == "" {
 			c.Table = string(in)
 		}
-		if table == "" || string(in) == table {
-			err = each(c)
+		if err == nil && (table == "" || string(in) == table) {
+			all = append(all, c)
 		}
+		return err
+	})
+	for i := 0; i < len(all) && err == nil; i++ {
+		err = each(all[i])
 	}
 	if err != nil {
 		return fmt.Errorf("list chains of table %v %s: %w", f, table, err)
@@ -267,16 +200,13 @@ func (r *Reader) Chains(ctx context.Context, f Family, table string, each func(C
 
 // Chain returns one chain. There is false if there is no such chain.
 func (r *Reader) Chain(ctx context.Context, f Family, table, name string) (c Chain, there bool, err error) {
-	attrs := append(textAttribute(unix.NFTA_CHAIN_TABLE, table), textAttribute(unix.NFTA_CHAIN_NAME, name)...)
-	msgs, err := r.execute(ctx, f, unix.NFT_MSG_GETCHAIN, 0, attrs)
+	attrs := netlink.AppendText(netlink.AppendText(nil, unix.NFTA_CHAIN_TABLE, table), unix.NFTA_CHAIN_NAME, name)
+	_, err = r.ask(ctx, f, unix.NFT_MSG_GETCHAIN, 0, attrs, func(b []byte) (err error) {
+		c, _, err = parseChain(b)
+		return err
+	})
 	if errors.Is(err, unix.ENOENT) {
 		return c, false, nil
-	}
-	for i := 0; i < len(msgs) && err == nil; i++ {
-		var b []byte
-		if b, err = body(msgs[i]); err == nil {
-			c, _, err = parseChain(b)
-		}
 	}
 	if err != nil {
 		return c, false, fmt.Errorf("look for chain %s of table %v %s: %w", name, f, table, err)
@@ -286,10 +216,10 @@ func (r *Reader) Chain(ctx context.Context, f Family, table, name string) (c Cha
 
 // parseChain reads a chain, and the name of its table.
 func parseChain(b []byte) (c Chain, table []byte, err error) {
-	err = nested(b, func(typ uint16, b []byte) error {
+	err = netlink.Attributes(b, func(typ uint16, b []byte) error {
 		switch {
 		case typ == unix.NFTA_CHAIN_TABLE:
-			table = trim(b)
+			table = netlink.Text(b)
 		case typ == unix.NFTA_CHAIN_NAME:
 			c.Name = text(b)
 		case typ == unix.NFTA_CHAIN_HANDLE && len(b) == 8:
@@ -300,7 +230,7 @@ func parseChain(b []byte) (c Chain, table []byte, err error) {
 			c.Drop = binary.BigEndian.Uint32(b) == nfDrop
 		case typ == unix.NFTA_CHAIN_HOOK:
 			c.Base = true
-			return nested(b, func(typ uint16, b []byte) error {
+			return netlink.Attributes(b, func(typ uint16, b []byte) error {
 				if typ == unix.NFTA_HOOK_HOOKNUM && len(b) == 4 {
 					c.Hook = binary.BigEndian.Uint32(b)
 				}
@@ -319,19 +249,21 @@ const nfDrop = 0
 // empty; for none if there is no such chain or table. All at once takes long where there
 // are tens of thousands: to send the next piece the kernel walks them from the start.
 func (r *Reader) Rules(ctx context.Context, f Family, table, chain string, each func(Rule) error) error {
-	attrs := textAttribute(unix.NFTA_RULE_TABLE, table)
+	attrs := netlink.AppendText(nil, unix.NFTA_RULE_TABLE, table)
 	if chain != "" {
-		attrs = append(attrs, textAttribute(unix.NFTA_RULE_CHAIN, chain)...)
+		attrs = netlink.AppendText(attrs, unix.NFTA_RULE_CHAIN, chain)
 	}
-	msgs, err := r.dump(ctx, f, unix.NFT_MSG_GETRULE, attrs)
+	var all []Rule
+	err := r.dump(ctx, f, unix.NFT_MSG_GETRULE, attrs, func() { all = all[:0] }, func(b []byte) error {
+		rule, err := parseRule(b)
+		all = append(all, rule)
+		return err
+	})
 	if errors.Is(err, unix.ENOENT) {
 		return nil
 	}
-	for i := 0; i < len(msgs) && err == nil; i++ {
-		var rule Rule
-		if rule, err = parseRule(msgs[i]); err == nil {
-			err = each(rule)
-		}
+	for i := 0; i < len(all) && err == nil; i++ {
+		err = each(all[i])
 	}
 	if err != nil {
 		return fmt.Errorf("list rules of table %v %s: %w", f, table, err)
@@ -342,7 +274,7 @@ func (r *Reader) Rules(ctx context.Context, f Family, table, chain string, each 
 func parseRule(b []byte) (r Rule, err error) {
 	var h maphash.Hash
 	h.SetSeed(hashSeed)
-	err = nested(b, func(typ uint16, b []byte) error {
+	err = netlink.Attributes(b, func(typ uint16, b []byte) error {
 		switch {
 		case typ == unix.NFTA_RULE_CHAIN:
 			r.Chain = text(b)
@@ -350,10 +282,10 @@ func parseRule(b []byte) (r Rule, err error) {
 			r.Handle = binary.BigEndian.Uint64(b)
 			_, _ = h.Write(b) // a hash takes everything
 		case typ == unix.NFTA_RULE_EXPRESSIONS:
-			r.expressions = b
+			r.Jump = jump(b)
 			return hashExpressions(&h, b)
 		case typ == unix.NFTA_RULE_USERDATA:
-			r.Comment, _ = userdata.GetString(b, userdata.TypeComment)
+			r.Comment = comment(b, userdata.TypeComment)
 		}
 		return nil
 	})
@@ -363,10 +295,10 @@ func parseRule(b []byte) (r Rule, err error) {
 
 // hashExpressions hashes a rule's expressions, but for counters.
 func hashExpressions(h *maphash.Hash, exprs []byte) error {
-	return nested(exprs, func(_ uint16, expr []byte) error {
+	return netlink.Attributes(exprs, func(_ uint16, expr []byte) error {
 		counter := false
-		err := nested(expr, func(typ uint16, b []byte) error {
-			counter = counter || typ == unix.NFTA_EXPR_NAME && string(trim(b)) == "counter"
+		err := netlink.Attributes(expr, func(typ uint16, b []byte) error {
+			counter = counter || typ == unix.NFTA_EXPR_NAME && string(netlink.Text(b)) == "counter"
 			return nil
 		})
 		if err == nil && !counter {
@@ -376,65 +308,39 @@ func hashExpressions(h *maphash.Hash, exprs []byte) error {
 	})
 }
 
-// Jump returns the chain that the rule jumps or goes to; empty if there is none.
-func (r *Rule) Jump() (chain string) {
+// jump returns the chain that a rule's expressions jump or go to; empty if there is none.
+func jump(exprs []byte) (chain string) {
 	path := [...]uint16{unix.NFTA_LIST_ELEM, unix.NFTA_EXPR_DATA, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VERDICT, unix.NFTA_VERDICT_CHAIN}
-	var walk func(b []byte, depth int) error
-	walk = func(b []byte, depth int) error {
-		return nested(b, func(typ uint16, b []byte) error {
+	var walk func(b []byte, depth int)
+	walk = func(b []byte, depth int) {
+		// What has no such attributes is another expression.
+		_ = netlink.Attributes(b, func(typ uint16, b []byte) error {
 			switch {
 			case typ != path[depth]:
 			case depth == len(path)-1:
 				chain = text(b)
 			default:
-				_ = walk(b, depth+1) // what has no such attributes is another expression
+				walk(b, depth+1)
 			}
 			return nil
 		})
 	}
-	_ = walk(r.expressions, 0)
+	walk(exprs, 0)
 	return chain
 }
 
-// textAttribute is one attribute with a text.
-func textAttribute(typ uint16, text string) []byte {
-	b := binary.NativeEndian.AppendUint16(nil, uint16(4+len(text)+1))
-	b = append(binary.NativeEndian.AppendUint16(b, typ), text...)
-	b = append(b, 0)
-	for len(b)%4 != 0 {
-		b = append(b, 0)
+// comment returns a text of nft's user data: a row of types, sizes and values of one, one
+// and that many bytes. google/nftables' reader panics where a value is cut off.
+func comment(b []byte, typ userdata.Type) string {
+	for len(b) >= 2 && len(b) >= 2+int(b[1]) {
+		value := b[2 : 2+int(b[1])]
+		if userdata.Type(b[0]) == typ {
+			return text(value)
+		}
+		b = b[2+len(value):]
 	}
-	return b
+	return ""
 }
 
-// attributeType leaves out the flags of an attribute's type.
-const attributeType = ^uint16(unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER)
-
-// nested calls f for each attribute in b. It copies nothing, unlike netlink's decoder,
-// which takes twice the time for a dump of 50,000 Services.
-func nested(b []byte, f func(typ uint16, b []byte) error) error {
-	for len(b) > 0 {
-		if len(b) < 4 {
-			return fmt.Errorf("attribute of %d bytes", len(b))
-		}
-		size, typ := int(binary.NativeEndian.Uint16(b)), binary.NativeEndian.Uint16(b[2:])
-		if size < 4 || size > len(b) {
-			return fmt.Errorf("attribute of %d bytes in %d", size, len(b))
-		}
-		if err := f(typ&attributeType, b[4:size:size]); err != nil {
-			return err
-		}
-		b = b[min((size+3)&^3, len(b)):]
-	}
-	return nil
-}
-
-// text is a string attribute without its zero.
-func text(b []byte) string { return string(trim(b)) }
-
-func trim(b []byte) []byte {
-	if len(b) > 0 && b[len(b)-1] == 0 {
-		return b[:len(b)-1]
-	}
-	return b
-}
+// text is a text attribute as a string of its own.
+func text(b []byte) string { return string(netlink.Text(b)) }

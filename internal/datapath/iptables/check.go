@@ -74,7 +74,7 @@ func (d *Datapath) rulesIntact(ctx context.Context, accept func()) (bool, error)
 	var now handles
 	var err error
 	if d.variant == NFT {
-		if now, err = d.seen.tap.everyHandle(nil); err != nil {
+		if now, err = d.seen.tap.everyHandle(ctx, nil); err != nil {
 			return true, err
 		}
 	}

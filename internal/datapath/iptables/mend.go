@@ -12,7 +12,7 @@ import (
 
 // A witness knows by which handles our rules stand in the kernel, since our last write.
 type witness struct {
-	tap    tap
+	tap    handleReader
 	known  handles       // nil: not known, all rules must be read
 	doubt  map[spot]bool // somebody wrote while we did: these may not be as we left them
 	repair *repair       // a Check found damage
@@ -49,7 +49,7 @@ func (d *Datapath) remember(ctx context.Context, scripts map[bool]*script) error
 	if len(where) > manySpots {
 		return d.rememberAll(ctx, scripts)
 	}
-	if err := d.seen.tap.someHandles(d.seen.known, where); err != nil {
+	if err := d.seen.tap.someHandles(ctx, d.seen.known, where); err != nil {
 		return err
 	}
 	settled, err := d.helper.watch.Settled(ctx)
@@ -64,7 +64,7 @@ func (d *Datapath) rememberAll(ctx context.Context, scripts map[bool]*script) er
 	if d.variant != NFT {
 		return nil
 	}
-	now, err := d.seen.tap.everyHandle(nil)
+	now, err := d.seen.tap.everyHandle(ctx, nil)
 	if err != nil {
 		return err
 	}
@@ -110,14 +110,14 @@ func spotsOf(scripts map[bool]*script) map[spot]bool {
 // a quick look at all chains. That another hand was elsewhere is accepted only when all
 // handles were read, which is done less often: until then each Check looks again.
 func (d *Datapath) spotsIntact(ctx context.Context, accept func()) (bool, error) {
-	now, err := d.seen.tap.everyHandle(d.seen.known)
+	now, err := d.seen.tap.everyHandle(ctx, d.seen.known)
 	if err != nil {
 		return true, err
 	}
 	wrong, start := d.seen.wrong(now), time.Now()
 	deep := len(wrong) > manySpots || len(wrong) == 0 && !start.Before(d.seen.deep)
 	if deep {
-		if now, err = d.seen.tap.everyHandle(nil); err != nil {
+		if now, err = d.seen.tap.everyHandle(ctx, nil); err != nil {
 			return true, err
 		}
 		d.seen.deep = start.Add(verifyShare * time.Since(start))

@@ -39,7 +39,7 @@ type scene struct {
 // known checks that the handles are those that the datapath knows.
 func (t *scene) known(when string) {
 	t.Helper()
-	now, err := t.d.seen.tap.everyHandle(nil)
+	now, err := t.d.seen.tap.everyHandle(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

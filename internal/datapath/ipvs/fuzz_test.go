@@ -1,0 +1,40 @@
+package ipvs
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// FuzzReplies: no reply of IPVS makes the parsers panic, and what we ask for is read back:
+// a request has the shape of a reply.
+func FuzzReplies(f *testing.F) {
+	for _, addr := range []string{"10.96.0.1:80", "[fd00::1]:80"} {
+		o := op{
+			cmd: cmdNewReal, id: id{netip.MustParseAddrPort(addr), service.TCP}, server: &server{sched: "rr", persist: 30},
+			real: netip.MustParseAddrPort(addr), weight: 7,
+		}
+		m, err := o.message(30)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(m.Data)
+		i, found, err := parseServer(m.Data)
+		if err != nil || i != o.id || found.sched != "rr" || found.persist != 30 {
+			f.Errorf("wrote %v, read %v, %+v, error %v", o.id, i, found, err)
+		}
+		real, state, err := parseReal(m.Data, i.Addr.Addr().Is4())
+		if err != nil || real != o.real || state.weight != 7 {
+			f.Errorf("wrote %v, read %v, %+v, error %v", o.real, real, state, err)
+		}
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if _, found, err := parseServer(b); err == nil && len(found.sched) > len(b) {
+			t.Fatalf("scheduler %q in %d bytes", found.sched, len(b))
+		}
+		for _, is4 := range families {
+			_, _, _ = parseReal(b, is4)
+		}
+	})
+}
