@@ -119,6 +119,9 @@ func (r *Reconciler) Reconcile(ctx context.Context) time.Duration {
 	took := now.Sub(start)
 	r.pauseUntil = now.Add(min((searchShare-1)*took, longestPause))
 	r.cfg.Observe(took, ended)
+	if err != nil && ctx.Err() != nil {
+		return 0 // the agent ends; the next one audits
+	}
 	if err != nil {
 		r.cfg.Log.Warn("some clients may still send to endpoints that are gone", "err", err, "retryIn", failurePause)
 		return failurePause

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os/exec"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -28,7 +29,8 @@ type stage struct {
 	t                 *testing.T
 	node, far         *testnet.Host
 	a, b, pod, farPod *testnet.Host
-	legacy            bool // translate by iptables, not by nft
+	legacy            bool   // translate by iptables, not by nft
+	stop              func() // the Resetter
 }
 
 // family is what a stage is in IPv4 or IPv6.
@@ -153,7 +155,7 @@ func (s *stage) dial(h *testnet.Host, to netip.AddrPort, by string) *testnet.Con
 	return c
 }
 
-// start runs a Resetter on the node until the test ends.
+// start runs a Resetter on the node until stop, or the end of the test.
 func (s *stage) start(change func(*periods)) *Resetter {
 	s.t.Helper()
 	log := slog.New(slog.NewTextHandler(s.t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -165,12 +167,13 @@ func (s *stage) start(change func(*periods)) *Resetter {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
 	go func() { done <- s.node.Do(func() error { return r.Run(ctx) }) }()
-	s.t.Cleanup(func() {
+	s.stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
 			s.t.Error(err)
 		}
 	})
+	s.t.Cleanup(s.stop)
 	return r
 }
 

@@ -179,6 +179,15 @@ func TestNothingStays(t *testing.T) {
 	r.Reset(s.find(f, f.a))
 	s.eventually("the entry is gone", func() bool { return len(s.find(f, f.a)) == 0 })
 	s.eventually("the rules are gone", func() bool { return !s.rules() })
+	s.stop()
+	r = s.start(func(p *periods) { p.linger = time.Hour })
+	s.lead(f, f.b)
+	s.dial(s.pod, f.vip, "b")
+	r.Reset(s.find(f, f.b))
+	s.eventually("the rules are there", s.rules)
+	if s.stop(); s.rules() {
+		t.Error("the rules are left when the agent ends")
+	}
 }
 
 // TestBothEnds: an endpoint that still runs reads a reset as well.
