@@ -22,6 +22,7 @@ func differences() map[string]map[string]string {
 		"slow": { // the example that slow_test.go breaks
 			"affinity":       "it remembers nothing, not even clients",
 			"affinity-local": "it remembers nothing, not even clients",
+			"failures":       "it remembers nothing, so that every Sync is a full one",
 		},
 		"ipvs": {
 			"chance": "its schedulers take one endpoint after the other: clients in step may each get always the same",

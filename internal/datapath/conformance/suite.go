@@ -71,6 +71,7 @@ func parts() []part {
 		{"established", suite.established},
 		{"continuity", suite.continuity},
 		{"faults", suite.faults},
+		{"failures", suite.failures},
 		{"spread", suite.spread},
 		{"flushed", suite.flushed},
 		{"wide", suite.wide},
