@@ -78,7 +78,7 @@ bin/gotestsum: go.mod
 	go build -o bin/gotestsum gotest.tools/gotestsum && touch bin/gotestsum
 
 test-product: bin/gotestsum
-	CGO_ENABLED=1 $(GOTEST) -race ./internal/proxy ./internal/kube ./internal/health ./internal/reset
+	CGO_ENABLED=1 $(GOTEST) -race ./internal/proxy ./internal/kube ./internal/health ./internal/flow ./internal/reset
 	CGO_ENABLED=1 $(GOTEST) -race -skip 'TestConformance|TestHash' ./internal/datapath/userspace
 	go build ./... && $(GOTEST) -p 1 -timeout 30m $$(go list ./... | grep -vxF "$$(go list $(UML))")
 

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strings"
 
 	cnins "github.com/containernetworking/cni/pkg/ns"
 	"github.com/containernetworking/cni/pkg/skel"
@@ -16,6 +15,7 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/containernetworking/plugins/pkg/ns"
+	"github.com/containernetworking/plugins/pkg/utils/sysctl"
 	"golang.org/x/sys/unix"
 )
 
@@ -217,11 +217,11 @@ func status(args *skel.CmdArgs) error {
 		if first.Unmap().Is4() {
 			name = "ipv4/ip_forward"
 		}
-		value, err := os.ReadFile("/proc/sys/net/" + name)
+		value, err := sysctl.Sysctl("net/" + name)
 		if err != nil {
 			return failf(types.ErrPluginNotAvailable, "read forwarding: %v (does the kernel have this address family?)", err)
 		}
-		if strings.TrimSpace(string(value)) == "0" {
+		if value == "0" {
 			return failf(types.ErrLimitedConnectivity, "the node does not forward: net/%s is 0 (is the fairway agent running with --pod-network routes?)", name)
 		}
 	}

@@ -6,13 +6,13 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/containernetworking/plugins/pkg/ns"
+	"github.com/containernetworking/plugins/pkg/utils/sysctl"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
@@ -180,24 +180,24 @@ func hostRoute(link int, addr netip.Addr) *netlink.Route {
 
 // podSysctls: there is one way out of a pod, so nobody may teach it another by
 // redirect or router advertisement. A runtime may have switched IPv6 off.
-func (w wire) podSysctls() []sysctl {
-	all := []sysctl{
+func (w wire) podSysctls() []setting {
+	all := []setting{
 		{"ipv4/conf/all/accept_redirects", "0"},
 		{"ipv4/conf/" + w.ifName + "/accept_redirects", "0"},
 		{"ipv6/conf/" + w.ifName + "/accept_redirects", "0"},
 		{"ipv6/conf/" + w.ifName + "/accept_ra", "0"},
 	}
 	if w.hasIPv6() {
-		all = append(all, sysctl{"ipv6/conf/" + w.ifName + "/disable_ipv6", "0"})
+		all = append(all, setting{"ipv6/conf/" + w.ifName + "/disable_ipv6", "0"})
 	}
 	return all
 }
 
 // hostSysctls: strict reverse path filtering lets the pod send from its own IPv4
 // addresses only; the rest keeps the pod from configuring the node.
-func (w wire) hostSysctls() []sysctl {
+func (w wire) hostSysctls() []setting {
 	name := w.hostLink()
-	all := []sysctl{
+	all := []setting{
 		{"ipv4/conf/" + name + "/rp_filter", "1"},
 		{"ipv4/conf/" + name + "/accept_redirects", "0"},
 		{"ipv4/conf/" + name + "/send_redirects", "0"},
@@ -205,7 +205,7 @@ func (w wire) hostSysctls() []sysctl {
 		{"ipv6/conf/" + name + "/accept_ra", "0"},
 	}
 	if w.hasIPv6() {
-		all = append(all, sysctl{"ipv6/conf/" + name + "/disable_ipv6", "0"})
+		all = append(all, setting{"ipv6/conf/" + name + "/disable_ipv6", "0"})
 	}
 	return all
 }
@@ -214,20 +214,20 @@ func (w wire) hasIPv6() bool {
 	return slices.ContainsFunc(w.addrs, netip.Addr.Is6)
 }
 
-// A sysctl is a file below /proc/sys/net and what it has to hold.
-type sysctl struct{ name, value string }
+// A setting is a sysctl below net and what it has to hold.
+type setting struct{ name, value string }
 
 // setSysctls writes in the calling thread's namespace. Files of IPv6 may be
 // missing, in a kernel without it or on a link below 1280 bytes: IPv4 works all
 // the same, and an IPv6 address is refused when it is added.
-func setSysctls(all []sysctl) error {
+func setSysctls(all []setting) error {
 	for _, s := range all {
-		err := os.WriteFile(filepath.Join("/proc/sys/net", s.name), []byte(s.value), 0)
+		_, err := sysctl.Sysctl("net/"+s.name, s.value)
 		if errors.Is(err, os.ErrNotExist) && strings.HasPrefix(s.name, "ipv6/") {
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("set sysctl: %w (is /proc/sys writable?)", err)
+			return fmt.Errorf("set sysctl: %w [is /proc/sys writable?]", err)
 		}
 	}
 	return nil

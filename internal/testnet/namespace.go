@@ -3,11 +3,11 @@ package testnet
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"runtime"
 	"sync/atomic"
 	"testing"
 
+	"github.com/containernetworking/plugins/pkg/utils/sysctl"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
@@ -115,7 +115,8 @@ func (n *Namespace) Path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getp
 func (n *Namespace) Sysctl(name, value string) error {
 	return n.Do(func() error {
 		// /proc/sys/net shows the namespace of the thread that opens it.
-		return os.WriteFile(filepath.Join("/proc/sys/net", name), []byte(value), 0)
+		_, err := sysctl.Sysctl("net/"+name, value)
+		return err
 	})
 }
 

@@ -5,6 +5,7 @@ go 1.26.8
 require github.com/vishvananda/netlink v1.3.1
 
 require (
+	github.com/containernetworking/plugins v1.9.1 // indirect
 	github.com/go-logr/zapr v1.3.0 // indirect
 	github.com/google/nftables v0.3.0 // indirect
 	github.com/mdlayher/netlink v1.11.2 // indirect

@@ -5,10 +5,11 @@ import "github.com/fairway-net/fairway/internal/datapath/nftset"
 // What releases up to 16d7bce called the sets, so that their elements are taken over: the
 // verdicts, the affinity IDs and with them the clients. Their load-balancing chains are
 // not: they are written again under the new names.
+const formerAffinity nftset.Set = "affinity"
+
 const (
-	formerAffinity        nftset.Set = "affinity"
-	formerDispatchMap                = "ways"
-	formerAffinityUpdates            = "learners"
+	formerDispatchMap     = "ways"
+	formerAffinityUpdates = "learners"
 )
 
 func renamed() []nftset.Rename {
