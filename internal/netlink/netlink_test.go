@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dial opens a socket for which nobody sends anything: to receive waits.
+// dial opens a socket to which nothing is sent: to receive waits.
 func dial(t *testing.T) *netlink.Conn {
 	t.Helper()
 	c, err := netlink.Dial(unix.NETLINK_ROUTE, nil)
@@ -25,7 +25,7 @@ func receive(c *netlink.Conn) func() error {
 	return func() error { _, err := c.Receive(); return err }
 }
 
-// TestSilence: who waits for an answer that does not come stops with the context.
+// TestSilence: to wait for an answer that does not come ends with the context.
 func TestSilence(t *testing.T) {
 	c := dial(t)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -38,8 +38,8 @@ func (q *queue) take(sent []netlink.Message) ([]netlink.Message, error) {
 }
 
 // messages returns what is queued, from the beginning of the batch to its end; none if
-// nothing is. The kernel looks at the first message for whether it shall tell what became
-// of the batch: that one is echoed, and so is the new generation. Errors are reported in
+// nothing is. The kernel looks at the first message for whether the sender wants to know
+// what became of the batch: that one is echoed, and so is the new generation. Errors are reported in
 // any case, success for the last message.
 func (q *queue) messages() ([]netlink.Message, error) {
 	if err := q.Flush(); err != nil {

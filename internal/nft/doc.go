@@ -47,7 +47,7 @@
 //
 // A Watch that finds a generation without an entry waits for commits and programs that are
 // under way, because a transaction is in the kernel before it is in the ledger; not for
-// longer than patience, so that one that hangs holds up nobody for long. What is left after
+// longer than patience, so that one that hangs does not hold up another Table for long. What is left after
 // that is foreign, which is never wrong but costs a comparison. A ledger lives as long as a
 // Table is open in its namespace, and keeps the namespace, so that its number names no
 // other one.

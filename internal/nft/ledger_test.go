@@ -111,7 +111,7 @@ func TestRestore(t *testing.T) {
 	must(t, w.Count(t.Context(), 1, restore("*nat\n-A X -j ACCEPT\nCOMMIT\n")))
 	w.finds(t, "after one more", Nothing)
 	must(t, restore(two)())
-	w.finds(t, "after somebody's", Elements)()
+	w.finds(t, "after another program's", Elements)()
 	must(t, w.Count(t.Context(), 2, func() error {
 		foreign(t, "add element inet tested old { 10.0.0.1 }")
 		return restore(two)()

@@ -85,7 +85,7 @@ func declared(text, pattern string) map[string]bool {
 	return names
 }
 
-// Declare is what comes before a Load that shall not interrupt anybody: if p is not what
+// Declare comes before a Load that must not interrupt traffic: if p is not what
 // the kernel runs, it makes the sets and maps of p, and nothing else. The caller fills
 // them, adds the chains that p keeps, and lets Load switch the rules over. It reports
 // whether there was nothing to do.
@@ -223,7 +223,7 @@ func (t *Table) count(ctx context.Context, n uint32, run func() error) error {
 	failed := run()
 	to, err := t.Generation(ctx)
 	l.end(ctx, runs, to, failed != nil || err != nil)
-	return failed // what these generations were is found out by whoever watches
+	return failed // a Watch finds out what these generations were
 }
 
 // Try makes the kernel look at text, as Run would load it, and changes nothing.

@@ -5,7 +5,7 @@
 //	   └─ listed in Ours ─ compared with Others by the test ─→ docs/numbers.md
 //
 // It promises that no two of ours overlap and that none is another program's default, unless
-// the number means the same to both (Shared says so). Who needs a new number takes it here.
+// the number means the same to both (Shared says so). A new number is added here first.
 package numbers
 
 // Marks of packets. Each is one bit, because other programs use the others.

@@ -30,7 +30,7 @@ func TestOverlaps(t *testing.T) {
 			if n.overlaps(o) {
 				shared = true
 				if n.Shared == "" {
-					t.Errorf("%s %s for %q is %s's, for %s", n.Space, n.text(), n.For, o.Who, o.For)
+					t.Errorf("%s %s for %q is %s's, for %s", n.Space, n.text(), n.For, o.Owner, o.For)
 				}
 			}
 		}
@@ -175,14 +175,14 @@ mark and that of mode userspace are among. Istio's marks (0x539, 0x111) are in p
 				if n.Space != s {
 					continue
 				}
-				who, what := n.Who, n.For
-				if who == "" {
-					who = "**Fairway**"
+				owner, what := n.Owner, n.For
+				if owner == "" {
+					owner = "**Fairway**"
 				}
 				if n.Shared != "" {
 					what += "; shared: " + n.Shared
 				}
-				fmt.Fprintf(&b, "| `%s` | %s | %s |\n", n.text(), who, what)
+				fmt.Fprintf(&b, "| `%s` | %s | %s |\n", n.text(), owner, what)
 			}
 		}
 	}
