@@ -7,9 +7,9 @@
 //	                             ├─→ the datapaths of other modes: Drain
 //	                             └─→ KubeProxy: Find, Remove
 //
-// A Handover is a datapath around the one of our mode. It hides that somebody else, an
+// A Handover is a datapath around the one of our mode. It hides that another program, an
 // agent in another mode or a kube-proxy, carried Services here before, and how that is
-// told from the kernel. It promises that nothing of them is touched before our own rules
+// read from the kernel. It promises that nothing of them is touched before our own rules
 // are in place; that what is not ours and not kube-proxy's is never touched (the
 // kubelet's chains, a container runtime's host ports, kube-router's); and that it goes by
 // what it finds, so that an agent killed in between leaves nothing to know: the next one

@@ -10,16 +10,16 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// Config says who takes over from whom. Log and Datapath are required.
+// Config says which datapath takes over from which. Log and Datapath are required.
 type Config struct {
 	Log      *slog.Logger
 	Datapath datapath.Datapath
 	// Others are the datapaths that may have carried Services here before. The Handover
 	// closes each when nothing of it is left.
 	Others []datapath.Datapath
-	// KubeProxy knows what a kube-proxy leaves. Nil: nobody looks for it.
+	// KubeProxy knows what a kube-proxy leaves. Nil: it is not looked for.
 	KubeProxy *KubeProxy
-	// Replace has kube-proxy's rules removed; else they are only talked of.
+	// Replace has kube-proxy's rules removed; else they are only logged.
 	Replace bool
 }
 
@@ -36,8 +36,8 @@ type Handover struct {
 // other is a datapath that may have left something.
 type other struct {
 	datapath.Datapath
-	found bool
-	said  string // the last error that was logged
+	found  bool
+	logged string // the last error that was logged
 }
 
 // New returns a Handover. It touches nothing.
@@ -49,13 +49,13 @@ func New(cfg Config) *Handover {
 	return h
 }
 
-// Sync implements datapath.Datapath. Others are sent away in the same call: two tables
-// of which only one follows the cluster must not be asked both for longer than it takes.
+// Sync implements datapath.Datapath. Others are removed in the same call: two tables, of
+// which only one follows the cluster, see packets together for as short as possible.
 func (h *Handover) Sync(ctx context.Context, want *service.Table) (datapath.Stats, error) {
 	stats, err := h.Datapath.Sync(ctx, want)
 	if err == nil {
 		h.carries = true
-		h.settle(ctx)
+		h.removeOthers(ctx)
 	}
 	return stats, err
 }
@@ -63,7 +63,7 @@ func (h *Handover) Sync(ctx context.Context, want *service.Table) (datapath.Stat
 // Check implements datapath.Datapath, and goes on with what is not done yet.
 func (h *Handover) Check(ctx context.Context) (datapath.Drift, error) {
 	if h.carries {
-		h.settle(ctx)
+		h.removeOthers(ctx)
 	}
 	return h.Datapath.Check(ctx)
 }
@@ -76,14 +76,15 @@ func (h *Handover) Close() {
 	h.Datapath.Close()
 }
 
-// settle does what can be done now. What fails is only logged: our own rules carry.
-func (h *Handover) settle(ctx context.Context) {
+// removeOthers removes what can be removed now. What fails is only logged: our own rules are in
+// place.
+func (h *Handover) removeOthers(ctx context.Context) {
 	h.others = slices.DeleteFunc(h.others, func(o *other) bool {
 		done, err := h.leave(ctx, o)
 		switch {
-		case err != nil && ctx.Err() == nil && err.Error() != o.said:
+		case err != nil && ctx.Err() == nil && err.Error() != o.logged:
 			h.cfg.Log.Warn("what another mode left could not be removed, will try again", "mode", o.Info().Name, "err", err)
-			o.said = err.Error()
+			o.logged = err.Error()
 		case done:
 			o.Close()
 		}
@@ -125,7 +126,7 @@ type kubeProxyWatch struct {
 	pause   time.Duration
 	removed bool   // its rules, at least once
 	back    bool   // they had come back when last looked for
-	said    string // the last error that was logged
+	logged  string // the last error that was logged
 }
 
 func (w *kubeProxyWatch) due() bool { return !time.Now().Before(w.next) }
@@ -143,15 +144,15 @@ func (w *kubeProxyWatch) look(ctx context.Context, cfg Config) {
 	switch {
 	case ctx.Err() != nil:
 	case err != nil:
-		if err.Error() != w.said {
+		if err.Error() != w.logged {
 			cfg.Log.Warn("kube-proxy's rules could not be removed, will try again", "err", err)
-			w.said = err.Error()
+			w.logged = err.Error()
 		}
 	case len(remains) == 0:
 		w.back = false
 		w.pause = min(2*w.pause, kubeProxyQuiet)
 		if !cfg.Replace {
-			w.pause = kubeProxyLongest // nobody promised to look after them
+			w.pause = kubeProxyLongest // they stay whatever is found
 		}
 	case !cfg.Replace:
 		if !w.back {

@@ -88,9 +88,9 @@ func TestHandover(t *testing.T) {
 	nothing := &fake{name: "nothing", log: &log}
 	carrying := &slow{fake{name: "slow", log: &log}, 2}
 	absent := &slow{fake{name: "absent", log: &log}, 0}
-	var said strings.Builder
+	var logged strings.Builder
 	h := New(Config{
-		Log: slog.New(slog.NewTextHandler(&said, nil)), Datapath: ours, Others: []datapath.Datapath{plain, nothing, carrying, absent},
+		Log: slog.New(slog.NewTextHandler(&logged, nil)), Datapath: ours, Others: []datapath.Datapath{plain, nothing, carrying, absent},
 	})
 	_, err := h.Sync(t.Context(), table())
 	if err == nil {
@@ -112,12 +112,12 @@ func TestHandover(t *testing.T) {
 	expect(t, &log, "ours sync")
 	h.Close()
 	expect(t, &log, "ours close")
-	if n := strings.Count(said.String(), "busy"); n != 1 {
-		t.Errorf("the failure is told %d times, want once:\n%s", n, &said)
+	if n := strings.Count(logged.String(), "busy"); n != 1 {
+		t.Errorf("the failure is logged %d times, want once:\n%s", n, &logged)
 	}
 }
 
-// TestCloseEarly: a Handover that never got to carry closes everybody.
+// TestCloseEarly: a Handover that never got to carry closes all.
 func TestCloseEarly(t *testing.T) {
 	var log []string
 	New(Config{
@@ -132,9 +132,9 @@ func TestCloseEarly(t *testing.T) {
 func TestReplace(t *testing.T) {
 	inside(t, func() error {
 		var log []string
-		var said strings.Builder
+		var logged strings.Builder
 		ours := &fake{name: "ours", log: &log, err: errors.New("not yet")}
-		h := New(Config{Log: slog.New(slog.NewTextHandler(&said, nil)), Datapath: ours, KubeProxy: &KubeProxy{}, Replace: true})
+		h := New(Config{Log: slog.New(slog.NewTextHandler(&logged, nil)), Datapath: ours, KubeProxy: &KubeProxy{}, Replace: true})
 		write := func() error {
 			_, err := run(t.Context(), "table ip kube-proxy { chain x { type filter hook input priority 0; }; }", "nft", "-f", "-")
 			return err
@@ -161,11 +161,11 @@ func TestReplace(t *testing.T) {
 			}
 			h.kube.next = h.kube.next.Add(-2 * kubeProxyLongest) // as if that time had passed
 		}
-		if n := strings.Count(said.String(), "took over from kube-proxy"); n != 1 {
-			t.Errorf("the takeover is told %d times:\n%s", n, &said)
+		if n := strings.Count(logged.String(), "took over from kube-proxy"); n != 1 {
+			t.Errorf("the takeover is logged %d times:\n%s", n, &logged)
 		}
-		if n := strings.Count(said.String(), "still running"); n != 1 {
-			t.Errorf("that kube-proxy runs is told %d times:\n%s", n, &said)
+		if n := strings.Count(logged.String(), "still running"); n != 1 {
+			t.Errorf("that kube-proxy runs is logged %d times:\n%s", n, &logged)
 		}
 		return nil
 	})
@@ -175,15 +175,15 @@ func TestReplace(t *testing.T) {
 func TestNotAsked(t *testing.T) {
 	inside(t, func() error {
 		var log []string
-		var said strings.Builder
+		var logged strings.Builder
 		if _, err := run(t.Context(), "table ip kube-proxy { }", "nft", "-f", "-"); err != nil {
 			return err
 		}
-		h := New(Config{Log: slog.New(slog.NewTextHandler(&said, nil)), Datapath: &fake{name: "ours", log: &log}, KubeProxy: &KubeProxy{}})
+		h := New(Config{Log: slog.New(slog.NewTextHandler(&logged, nil)), Datapath: &fake{name: "ours", log: &log}, KubeProxy: &KubeProxy{}})
 		_, _ = h.Sync(t.Context(), table())
 		remains, err := (&KubeProxy{}).Find(t.Context())
-		if len(remains) != 1 || !strings.Contains(said.String(), "--replace-kube-proxy") {
-			t.Errorf("left %v, said %s", remains, &said)
+		if len(remains) != 1 || !strings.Contains(logged.String(), "--replace-kube-proxy") {
+			t.Errorf("left %v, logged %s", remains, &logged)
 		}
 		return err
 	})

@@ -12,15 +12,15 @@ import (
 	"github.com/fairway-net/fairway/internal/nft"
 )
 
-// verifyShare bounds the time that Check spends reading: a node where somebody else
+// verifyShare bounds the time that Check spends reading: a node where another program
 // writes rules all the time must not spend more than a twentieth on it.
 const verifyShare = 20
 
 // Check implements datapath.Datapath.
 //
 // iptables-nft and the helper are tables of nf_tables: as long as the kernel's count of
-// their changes stands where we left it, nobody has changed anything. Otherwise the
-// handles of chains and rules tell where. iptables-legacy counts and numbers nothing: there
+// their changes stands where we left it, nothing has changed. Otherwise the
+// handles of chains and rules show where. iptables-legacy counts and numbers nothing: there
 // all our chains are read and compared.
 func (d *Datapath) Check(ctx context.Context) (drift datapath.Drift, err error) {
 	if d.table == nil {
@@ -41,7 +41,7 @@ func (d *Datapath) Check(ctx context.Context) (drift datapath.Drift, err error) 
 		return datapath.Drift{Elements: true}, nil
 	}
 	if err == nil && d.variant == NFT && d.seen.known != nil {
-		intact, err = d.spotsIntact(ctx, accept)
+		intact, err = d.chainsIntact(ctx, accept)
 	} else if err == nil {
 		intact, err = d.rulesIntact(ctx, accept)
 	}
@@ -74,7 +74,7 @@ func (d *Datapath) rulesIntact(ctx context.Context, accept func()) (bool, error)
 	var now handles
 	var err error
 	if d.variant == NFT {
-		if now, err = d.seen.tap.everyHandle(ctx, nil); err != nil {
+		if now, err = d.seen.reader.everyHandle(ctx, nil); err != nil {
 			return true, err
 		}
 	}
@@ -166,7 +166,7 @@ func noKubeProxys(h hook) bool {
 
 // vacate removes the tables that iptables-nft made for us and that no other program uses: they
 // hold nothing but the empty chains of the hooks.
-func (d *Datapath) vacate(ctx context.Context, is4 bool, was *held) error {
+func (d *Datapath) vacate(ctx context.Context, is4 bool, was *familyState) error {
 	h, err := newSnapshot().of(ctx, NFT, is4)
 	if err != nil {
 		return err

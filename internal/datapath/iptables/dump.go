@@ -13,13 +13,13 @@ import (
 
 // A reader translates the rules of one family back.
 type reader struct {
-	held   *held
+	held   *familyState
 	is4    bool
 	fronts map[service.Key]*service.Frontend
 }
 
 // table translates what both families hold.
-func table(all map[bool]*held) (*service.Table, error) {
+func table(all map[bool]*familyState) (*service.Table, error) {
 	var settings service.Settings
 	var fronts []*service.Frontend
 	for _, is4 := range []bool{true, false} {
@@ -41,7 +41,7 @@ func table(all map[bool]*held) (*service.Table, error) {
 	return service.NewTable(settings, fronts), nil
 }
 
-func settingsOf(h *held, s *service.Settings) error {
+func settingsOf(h *familyState, s *service.Settings) error {
 	for _, text := range h.chains[chain{nat, recordings}] {
 		what, value, _ := strings.Cut(parse(text).comment, " ")
 		if what == "interface" {
@@ -296,7 +296,7 @@ func (r *reader) refusal(one rule, in string) error {
 		f.Internal = route
 		return nil
 	case one.in != "", one.src != "" && !covers(f.Sources, one.src):
-		return nil // of pods, for whom the same holds as for the node
+		return nil // of pods, which are treated as the node is
 	}
 	if f.Internal == nil {
 		f.Internal = route
@@ -307,7 +307,7 @@ func (r *reader) refusal(one rule, in string) error {
 	return nil
 }
 
-// covers reports whether a source is one of those who may come in.
+// covers reports whether a source is one of those that may connect.
 func covers(all []netip.Prefix, src string) bool {
 	return slices.ContainsFunc(all, func(p netip.Prefix) bool { return p.String() == src })
 }

@@ -65,8 +65,8 @@ func compare(t *testing.T, file, got string) {
 
 // kernelText is all that a table puts into an empty kernel.
 func kernelText(table *service.Table) string {
-	p := newPainter(table.Settings, false)
-	d := &Datapath{cfg: Config{Mark: DefaultMark}, painter: p}
+	p := newRenderer(table.Settings, false)
+	d := &Datapath{cfg: Config{Mark: DefaultMark}, renderer: p}
 	groups := map[group][]*service.Frontend{}
 	for _, f := range table.Sorted() {
 		groups[groupOf(f)] = append(groups[groupOf(f)], f)
@@ -76,7 +76,7 @@ func kernelText(table *service.Table) string {
 	for _, is4 := range []bool{true, false} {
 		l, entries := d.family(groups, is4, elems)
 		s := newScript()
-		s.everything(&held{}, l, entries)
+		s.everything(&familyState{}, l, entries)
 		fmt.Fprintf(&b, "# %s\n%s", xtables.Program(NFT, is4, "restore"), s)
 	}
 	b.WriteString("# nft elements\n")

@@ -8,34 +8,34 @@ import (
 	"github.com/fairway-net/fairway/internal/nft"
 )
 
-// What iptables-nft holds, told by handles: the kernel numbers each table, chain and rule,
+// What iptables-nft holds, by its handles: the kernel numbers each table, chain and rule,
 // so that a rule more or less is a change of these; only one that is replaced keeps its
 // number. To read them, and a hash of the rules' expressions, takes a tenth of the time of
 // iptables-nft-save, which makes text of them.
 //
-//	(ip, nat, KUBE-SVC-X) ── table 7, chain 23, rules 31, 32, 33 ──→ one digest
-//	(ip, nat, PREROUTING, to KUBE-SERVICES) ── rule 12 ────────────→ one digest
+//	(ip, nat, KUBE-SVC-X) ── table 7, chain 23, rules 31, 32, 33 ──→ one fingerprint
+//	(ip, nat, PREROUTING, to KUBE-SERVICES) ── rule 12 ────────────→ one fingerprint
 
-// A spot is one chain of ours, or the rules in a chain of others that lead to one.
-type spot struct {
+// A chainRef is one chain of ours, or the rules in a chain of others that lead to one.
+type chainRef struct {
 	is4 bool
 	in  chain
-	to  string // the chain of ours; empty: the spot is itself one
+	to  string // the chain of ours; empty: the chainRef is itself one
 }
 
-// A digest stands for the handles at one spot.
-type digest struct {
+// A fingerprint stands for the handles at one chainRef.
+type fingerprint struct {
 	chain uint64 // of the table and the chain
 	rules uint64
 	use   uint32 // rules in the chain and jumps to it: a rule more or less changes it
 }
 
-// handles are the digests of all spots.
-type handles map[spot]digest
+// handles are the fingerprints of all chains.
+type handles map[chainRef]fingerprint
 
-// differ are the spots at which two readings differ.
-func (h handles) differ(o handles) map[spot]bool {
-	all := map[spot]bool{}
+// differ are the chains at which two readings differ.
+func (h handles) differ(o handles) map[chainRef]bool {
+	all := map[chainRef]bool{}
 	for s, v := range h {
 		if w, ok := o[s]; !ok || v.chain != w.chain || v.rules != w.rules {
 			all[s] = true
@@ -49,8 +49,8 @@ func (h handles) differ(o handles) map[spot]bool {
 	return all
 }
 
-// mix adds a number to a digest: another order makes another digest. (FNV's prime.)
-func mix(digest, handle uint64) uint64 { return (digest ^ handle) * 1099511628211 }
+// mix adds a number to a fingerprint: another order makes another fingerprint. (FNV's prime.)
+func mix(fingerprint, handle uint64) uint64 { return (fingerprint ^ handle) * 1099511628211 }
 
 // A handleReader reads handles over a socket of its own, which works in the network
 // namespace of the thread that first used it.
@@ -73,20 +73,20 @@ func (t *handleReader) everyHandle(ctx context.Context, like handles) (all handl
 }
 
 // someHandles reads those of some chains again.
-func (t *handleReader) someHandles(ctx context.Context, all handles, which map[spot]bool) error {
+func (t *handleReader) someHandles(ctx context.Context, all handles, which map[chainRef]bool) error {
 	for s := range which {
-		if err := t.spot(ctx, all, s); err != nil {
+		if err := t.chainRef(ctx, all, s); err != nil {
 			return fmt.Errorf("read handles of rules: %w", err)
 		}
 	}
 	return nil
 }
 
-// spot reads those of one chain again.
-func (t *handleReader) spot(ctx context.Context, all handles, s spot) error {
+// chainRef reads those of one chain again.
+func (t *handleReader) chainRef(ctx context.Context, all handles, s chainRef) error {
 	if !ours(s.in) {
-		maps.DeleteFunc(all, func(o spot, _ digest) bool { return o.is4 == s.is4 && o.in == s.in })
-		return t.rules(ctx, all, spot{is4: s.is4, in: s.in})
+		maps.DeleteFunc(all, func(o chainRef, _ fingerprint) bool { return o.is4 == s.is4 && o.in == s.in })
+		return t.rules(ctx, all, chainRef{is4: s.is4, in: s.in})
 	}
 	delete(all, s)
 	seed, _, err := t.nft.Table(ctx, family(s.is4), s.in.table)
@@ -108,9 +108,9 @@ func (t *handleReader) table(ctx context.Context, all, like handles, is4 bool, t
 	if err != nil || !there {
 		return err
 	}
-	var read []spot
+	var read []chainRef
 	err = t.nft.Chains(ctx, family(is4), table, func(c nft.Chain) error {
-		s, is := spot{is4: is4, in: chain{table, c.Name}}, digestOf(c, seed)
+		s, is := chainRef{is4: is4, in: chain{table, c.Name}}, digestOf(c, seed)
 		if ours(s.in) {
 			if was, ok := like[s]; ok && was.chain == is.chain && was.use == is.use {
 				is.rules = was.rules
@@ -128,13 +128,13 @@ func (t *handleReader) table(ctx context.Context, all, like handles, is4 bool, t
 	return err
 }
 
-// digestOf is the digest of a chain without its rules, in the table of a handle.
-func digestOf(c nft.Chain, table uint64) digest {
-	return digest{chain: mix(table, c.Handle), use: c.Use}
+// digestOf is the fingerprint of a chain without its rules, in the table of a handle.
+func digestOf(c nft.Chain, table uint64) fingerprint {
+	return fingerprint{chain: mix(table, c.Handle), use: c.Use}
 }
 
 // rules adds the rules of one chain: of one that is not ours, those that lead to ours.
-func (t *handleReader) rules(ctx context.Context, all handles, s spot) error {
+func (t *handleReader) rules(ctx context.Context, all handles, s chainRef) error {
 	own := ours(s.in)
 	return t.nft.Rules(ctx, family(s.is4), s.in.table, s.in.name, func(r nft.Rule) error {
 		at := s

@@ -112,7 +112,7 @@ type step struct {
 	rules         bool // the constant rules are written too
 }
 
-// plan makes the step from what is there to what shall be.
+// plan makes the step from the elements that are there to those that are wanted.
 func plan(was, is map[elem]bool) (s step) {
 	type place struct{ set, key string }
 	taken := map[place]bool{}
@@ -227,7 +227,7 @@ func source(is4 bool) expr.Any {
 
 // constant writes the rules that the program leaves empty:
 //
-//	recall4    the mark of (priority, client), if it is known, else one that is nobody's,
+//	recall4    the mark of (priority, client), if it is known, else one of no endpoint,
 //	           becomes the connection's, whose own goes into the priority
 //	give-back  and back
 func (h *helper) constant(c *nftables.Conn) {
@@ -271,7 +271,7 @@ func lasting(name string) (seconds int, renew, ok bool) {
 func (h *helper) learner(c *nftables.Conn, name string) error {
 	seconds, renew, ok := lasting(name)
 	if !ok {
-		return fmt.Errorf("chain %s remembers nobody", name)
+		return fmt.Errorf("chain %s is no chain that remembers clients", name)
 	}
 	chain := c.AddChain(h.table.Chain(name))
 	c.FlushChain(chain)

@@ -10,13 +10,13 @@
 //
 // It hides how a Table becomes rules, and which of the two iptables there are (nft,
 // legacy) is in use. It promises, beyond the contract in package datapath, that
-// a change is told to the kernel by its own chains alone, with iptables-restore, and
+// a change writes its own chains alone, with iptables-restore, and
 // that all it wrote can be read back from iptables-save: what rules do not show by
 // themselves is in their comments, and the node's settings are in the chain FAIRWAY.
 //
 // Two things iptables cannot do are in a small table of nf_tables beside it
 // (helper.nft.tmpl): clients that stay at their endpoint, without xt_recent's limit of
-// 100 an endpoint, and refusing what comes to a ClusterIP at a port that nobody serves.
+// 100 an endpoint, and refusing what comes to a ClusterIP at a port that no Service has.
 //
 // It needs the programs iptables-*, ip6tables-* and nft.
 package iptables
@@ -50,17 +50,17 @@ type Config struct {
 
 // Datapath implements datapath.Datapath.
 type Datapath struct {
-	cfg     Config
-	variant Variant      // Auto: not known
-	fail    func() error // a test's fault in writes; may be nil
-	helper  *helper
-	painter *painter
-	table   *service.Table // what the kernel holds; nil: not known, read it
-	adopted *snapshot      // what Adopt read, for the first Sync; nil: nothing
-	groups  map[group][]*service.Frontend
-	reload  bool      // the helper's rules were changed: load it again
-	verify  time.Time // when Check may read everything again
-	seen    witness   // with iptables-nft: by which others' changes are noticed
+	cfg      Config
+	variant  Variant      // Auto: not known
+	fail     func() error // a test's fault in writes; may be nil
+	helper   *helper
+	renderer *renderer
+	table    *service.Table // what the kernel holds; nil: not known, read it
+	adopted  *snapshot      // what Adopt read, for the first Sync; nil: nothing
+	groups   map[group][]*service.Frontend
+	reload   bool        // the helper's rules were changed: load it again
+	verify   time.Time   // when Check may read everything again
+	seen     handleWatch // with iptables-nft: by which others' changes are noticed
 }
 
 var _ datapath.Datapath = (*Datapath)(nil)
@@ -159,10 +159,10 @@ func (d *Datapath) restore(ctx context.Context, v Variant, is4 bool, text string
 
 // forget makes the next Sync ask the kernel.
 func (d *Datapath) forget() {
-	d.table, d.groups, d.painter, d.variant, d.adopted = nil, nil, nil, Auto, nil
+	d.table, d.groups, d.renderer, d.variant, d.adopted = nil, nil, nil, Auto, nil
 	d.helper.elems = nil
 	d.seen.reset()
-	d.seen.tap.close()
+	d.seen.reader.close()
 	d.helper.watch.Reset()
 	d.helper.table.Close()
 }
@@ -257,19 +257,19 @@ func (d *Datapath) full(ctx context.Context, want *service.Table) (stats datapat
 	} else {
 		_, stats.Frontends = want.Len() // what is there makes no sense
 	}
-	d.learn(want.Settings, all, elems)
+	d.readNumbers(want.Settings, all, elems)
 	groups := map[group][]*service.Frontend{}
 	for _, f := range want.Sorted() {
 		groups[groupOf(f)] = append(groups[groupOf(f)], f)
 	}
-	scripts, shall := d.whole(groups, all)
-	step := plan(elems, keys(shall))
+	scripts, wanted := d.whole(groups, all)
+	step := plan(elems, keys(wanted))
 	settings, err := d.helper.settings(ctx, want.Settings)
 	if err != nil {
 		return stats, err
 	}
 	step.before, step.rules = append(settings, step.before...), true
-	for name := range learners(shall) { // their rules are not read
+	for name := range learners(wanted) { // their rules are not read
 		if !slices.Contains(step.newChains, name) {
 			step.newChains = append(step.newChains, name)
 		}
@@ -277,7 +277,7 @@ func (d *Datapath) full(ctx context.Context, want *service.Table) (stats datapat
 	if err := d.apply(ctx, step, scripts, &stats); err != nil {
 		return stats, err
 	}
-	d.helper.elems, d.reload = shall, false
+	d.helper.elems, d.reload = wanted, false
 	d.done(want, groups, true)
 	if err := d.helper.watch.End(ctx, true); err != nil {
 		return stats, err
@@ -286,27 +286,27 @@ func (d *Datapath) full(ctx context.Context, want *service.Table) (stats datapat
 }
 
 // whole plans both families anew.
-func (d *Datapath) whole(groups map[group][]*service.Frontend, all map[bool]*held) (map[bool]*script, map[elem]int) {
-	scripts, shall := map[bool]*script{}, map[elem]int{}
+func (d *Datapath) whole(groups map[group][]*service.Frontend, all map[bool]*familyState) (map[bool]*script, map[elem]int) {
+	scripts, wanted := map[bool]*script{}, map[elem]int{}
 	for is4, h := range all {
-		l, entries := d.family(groups, is4, shall)
+		l, entries := d.family(groups, is4, wanted)
 		scripts[is4] = newScript()
 		scripts[is4].everything(h, l, entries)
 	}
-	return scripts, shall
+	return scripts, wanted
 }
 
-// family draws all of one family, and adds to the elements that shall be.
-func (d *Datapath) family(groups map[group][]*service.Frontend, is4 bool, shall map[elem]int) (*layout, map[chain][]string) {
-	l, entries := d.painter.layout(is4, d.cfg.Mark), map[chain][]string{}
+// family renders all of one family, and adds to the wanted elements.
+func (d *Datapath) family(groups map[group][]*service.Frontend, is4 bool, wanted map[elem]int) (*layout, map[chain][]string) {
+	l, entries := d.renderer.layout(is4, d.cfg.Mark), map[chain][]string{}
 	for _, g := range sortedGroups(groups) {
-		one := d.painter.draw(is4, inOne(groups[g], is4))
+		one := d.renderer.render(is4, inOne(groups[g], is4))
 		maps.Copy(l.chains, one.chains)
 		for c, rules := range one.entries {
 			entries[c] = append(entries[c], rules...)
 		}
 		for e, n := range one.elems {
-			shall[e] += n
+			wanted[e] += n
 		}
 	}
 	return l, entries
@@ -342,7 +342,7 @@ func (d *Datapath) changes(ctx context.Context, want *service.Table, stats *data
 	counts := map[elem]int{}
 	for _, g := range sortedGroups(groups) {
 		for is4, s := range scripts {
-			old, next := d.painter.draw(is4, inOne(d.groups[g], is4)), d.painter.draw(is4, inOne(groups[g], is4))
+			old, next := d.renderer.render(is4, inOne(d.groups[g], is4)), d.renderer.render(is4, inOne(groups[g], is4))
 			s.change(old, next)
 			for e, n := range old.elems {
 				counts[e] -= n
@@ -449,7 +449,7 @@ func (d *Datapath) done(want *service.Table, groups map[group][]*service.Fronten
 			delete(d.groups, g)
 		}
 	}
-	d.painter.forget(d.helper.elems)
+	d.renderer.forget(d.helper.elems)
 }
 
 // frontendsOf are the frontends of a group in a table, sorted by key.

@@ -29,7 +29,7 @@ func families() []bool {
 }
 
 // A held is what the kernel holds of one family.
-type held struct {
+type familyState struct {
 	chains map[chain][]string // ours; nil rules: it is not there
 	hooks  []hook             // rules in others' chains that lead to ours
 	others map[string]int     // rules and chains of others, by table
@@ -37,10 +37,12 @@ type held struct {
 	hints  bool               // kubelet uses this variant
 }
 
-func newHeld() *held { return &held{chains: map[chain][]string{}, others: map[string]int{}} }
+func newFamilyState() *familyState {
+	return &familyState{chains: map[chain][]string{}, others: map[string]int{}}
+}
 
 // add notes one line of what iptables-save prints.
-func (h *held) add(l xtables.Line) {
+func (h *familyState) add(l xtables.Line) {
 	c := chain{l.Table, l.Chain}
 	switch l.Kind {
 	case xtables.Table:
@@ -68,7 +70,7 @@ func (h *held) add(l xtables.Line) {
 // A snapshot is what the kernel holds at one time, read as far as it is asked for: each
 // family of each variant once, because to read 10,000 Services takes seconds.
 type snapshot struct {
-	read map[ruleset]*held
+	read map[ruleset]*familyState
 }
 
 // A ruleset is what one set of programs has of one family.
@@ -77,14 +79,14 @@ type ruleset struct {
 	is4     bool
 }
 
-func newSnapshot() *snapshot { return &snapshot{map[ruleset]*held{}} }
+func newSnapshot() *snapshot { return &snapshot{map[ruleset]*familyState{}} }
 
 // of returns what the kernel holds in one ruleset.
-func (s *snapshot) of(ctx context.Context, v Variant, is4 bool) (*held, error) {
+func (s *snapshot) of(ctx context.Context, v Variant, is4 bool) (*familyState, error) {
 	if h := s.read[ruleset{v, is4}]; h != nil {
 		return h, nil
 	}
-	h := newHeld()
+	h := newFamilyState()
 	if err := xtables.Save(ctx, v, is4, h.add); err != nil {
 		return nil, err
 	}
@@ -93,8 +95,8 @@ func (s *snapshot) of(ctx context.Context, v Variant, is4 bool) (*held, error) {
 }
 
 // all returns what the kernel holds in both families of one variant.
-func (s *snapshot) all(ctx context.Context, v Variant) (map[bool]*held, error) {
-	all := map[bool]*held{}
+func (s *snapshot) all(ctx context.Context, v Variant) (map[bool]*familyState, error) {
+	all := map[bool]*familyState{}
 	for _, is4 := range families() {
 		h, err := s.of(ctx, v, is4)
 		if err != nil {

@@ -8,11 +8,11 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// learn makes a painter that uses the numbers which the kernel holds already, so that a
+// readNumbers makes a renderer that uses the numbers which the kernel holds already, so that a
 // restart writes nothing and clients stay where they are.
-func (d *Datapath) learn(s service.Settings, all map[bool]*held, elems map[elem]bool) {
-	p := newPainter(s, liberal())
-	d.painter = p
+func (d *Datapath) readNumbers(s service.Settings, all map[bool]*familyState, elems map[elem]bool) {
+	p := newRenderer(s, liberal())
+	d.renderer = p
 	ids := map[uint32]uint32{} // mark: list
 	for e := range elems {
 		if e.set == "ids" && len(e.key) == 4 && len(e.data) == 4 {
@@ -59,9 +59,9 @@ func markIn(rules []string, words string) (uint32, bool) {
 	return 0, false
 }
 
-// forget drops the numbers that nothing uses any more, so that who comes back later is
-// somebody else: clients remembered by an old number find nobody.
-func (p *painter) forget(elems map[elem]int) {
+// forget releases the numbers that nothing uses any more. A Service that comes back later
+// gets others: clients that are remembered by an old number are not sent to it.
+func (p *renderer) forget(elems map[elem]int) {
 	if p.marks.Len()+p.lists.Len() == 0 {
 		return
 	}

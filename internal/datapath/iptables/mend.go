@@ -10,51 +10,51 @@ import (
 	"github.com/fairway-net/fairway/internal/xtables"
 )
 
-// A witness knows by which handles our rules stand in the kernel, since our last write.
-type witness struct {
-	tap    handleReader
-	known  handles       // nil: not known, all rules must be read
-	doubt  map[spot]bool // somebody wrote while we did: these may not be as we left them
-	repair *repair       // a Check found damage
-	deep   time.Time     // when Check may read the handles of all rules again
+// A handleWatch knows by which handles our rules stand in the kernel, since our last write.
+type handleWatch struct {
+	reader     handleReader
+	known      handles           // nil: not known, all rules must be read
+	unverified map[chainRef]bool // another program wrote while we did: these may not be as we left them
+	repair     *repair           // a Check found damage
+	deep       time.Time         // when Check may read the handles of all rules again
 }
 
 // A repair is what puts right what a Check found.
 type repair struct {
 	scripts map[bool]*script
-	wrong   map[spot]bool
+	wrong   map[chainRef]bool
 	now     handles // what the kernel held
 	accept  func()  // takes the kernel's count of changes for known, if all was read
 }
 
 // reset forgets what it knows.
-func (w *witness) reset() { w.known, w.doubt, w.repair = nil, nil, nil }
+func (w *handleWatch) reset() { w.known, w.unverified, w.repair = nil, nil, nil }
 
-// wrong are the spots that are not as the last write left them, or may be so.
-func (w *witness) wrong(now handles) map[spot]bool {
+// wrong are the chains that are not as the last write left them, or may be so.
+func (w *handleWatch) wrong(now handles) map[chainRef]bool {
 	all := w.known.differ(now)
-	maps.Copy(all, w.doubt)
+	maps.Copy(all, w.unverified)
 	return all
 }
 
-// manySpots is how many spots are read one by one rather than all at once.
-const manySpots = 50
+// manyChains is how many chains are read one by one rather than all at once.
+const manyChains = 50
 
 // remember notes the handles of the chains that scripts wrote.
 func (d *Datapath) remember(ctx context.Context, scripts map[bool]*script) error {
 	if d.variant != NFT || d.seen.known == nil {
 		return nil // the next Check reads everything
 	}
-	where := spotsOf(scripts)
-	if len(where) > manySpots {
+	where := chainRefsOf(scripts)
+	if len(where) > manyChains {
 		return d.rememberAll(ctx, scripts)
 	}
-	if err := d.seen.tap.someHandles(ctx, d.seen.known, where); err != nil {
+	if err := d.seen.reader.someHandles(ctx, d.seen.known, where); err != nil {
 		return err
 	}
 	settled, err := d.helper.watch.Settled(ctx)
 	if !settled {
-		d.doubt(where)
+		d.unverified(where)
 	}
 	return err
 }
@@ -64,7 +64,7 @@ func (d *Datapath) rememberAll(ctx context.Context, scripts map[bool]*script) er
 	if d.variant != NFT {
 		return nil
 	}
-	now, err := d.seen.tap.everyHandle(ctx, nil)
+	now, err := d.seen.reader.everyHandle(ctx, nil)
 	if err != nil {
 		return err
 	}
@@ -73,51 +73,51 @@ func (d *Datapath) rememberAll(ctx context.Context, scripts map[bool]*script) er
 	case err != nil:
 		return err
 	case settled:
-		d.seen.known, d.seen.doubt = now, nil
+		d.seen.known, d.seen.unverified = now, nil
 	case scripts == nil:
 		d.seen.known = nil
 	default:
-		d.doubt(spotsOf(scripts))
+		d.unverified(chainRefsOf(scripts))
 	}
 	return nil
 }
 
-// doubt notes spots of which we do not know whether they are as we wrote them.
-func (d *Datapath) doubt(where map[spot]bool) {
-	if d.seen.doubt == nil {
-		d.seen.doubt = map[spot]bool{}
+// unverified notes chains of which we do not know whether they are as we wrote them.
+func (d *Datapath) unverified(where map[chainRef]bool) {
+	if d.seen.unverified == nil {
+		d.seen.unverified = map[chainRef]bool{}
 	}
-	maps.Copy(d.seen.doubt, where)
-	if len(d.seen.doubt) > manySpots {
+	maps.Copy(d.seen.unverified, where)
+	if len(d.seen.unverified) > manyChains {
 		d.seen.reset() // to write so many anew would cost more than to read everything
 	}
 }
 
-// spotsOf are the chains that scripts write.
-func spotsOf(scripts map[bool]*script) map[spot]bool {
-	all := map[spot]bool{}
+// chainRefsOf are the chains that scripts write.
+func chainRefsOf(scripts map[bool]*script) map[chainRef]bool {
+	all := map[chainRef]bool{}
 	for is4, s := range scripts {
 		for _, part := range s.sections() {
 			for name := range part.touched {
-				all[spot{is4: is4, in: chain{part.table, name}}] = true
+				all[chainRef{is4: is4, in: chain{part.table, name}}] = true
 			}
 		}
 	}
 	return all
 }
 
-// spotsIntact looks at the rules where the handles are others than we know. First it takes
-// a quick look at all chains. That another hand was elsewhere is accepted only when all
+// chainsIntact looks at the rules where the handles are others than we know. First it takes
+// a quick look at all chains. That another program wrote elsewhere is accepted only when all
 // handles were read, which is done less often: until then each Check looks again.
-func (d *Datapath) spotsIntact(ctx context.Context, accept func()) (bool, error) {
-	now, err := d.seen.tap.everyHandle(ctx, d.seen.known)
+func (d *Datapath) chainsIntact(ctx context.Context, accept func()) (bool, error) {
+	now, err := d.seen.reader.everyHandle(ctx, d.seen.known)
 	if err != nil {
 		return true, err
 	}
 	wrong, start := d.seen.wrong(now), time.Now()
-	deep := len(wrong) > manySpots || len(wrong) == 0 && !start.Before(d.seen.deep)
+	deep := len(wrong) > manyChains || len(wrong) == 0 && !start.Before(d.seen.deep)
 	if deep {
-		if now, err = d.seen.tap.everyHandle(ctx, nil); err != nil {
+		if now, err = d.seen.reader.everyHandle(ctx, nil); err != nil {
 			return true, err
 		}
 		d.seen.deep = start.Add(verifyShare * time.Since(start))
@@ -140,7 +140,7 @@ func (d *Datapath) spotsIntact(ctx context.Context, accept func()) (bool, error)
 }
 
 // repairs plans what puts the rules right again where they are wrong.
-func (d *Datapath) repairs(ctx context.Context, wrong map[spot]bool, now handles) (map[bool]*script, error) {
+func (d *Datapath) repairs(ctx context.Context, wrong map[chainRef]bool, now handles) (map[bool]*script, error) {
 	scripts, where := map[bool]*script{}, map[bool]bool{}
 	for s := range wrong {
 		where[s.is4] = true
@@ -150,7 +150,7 @@ func (d *Datapath) repairs(ctx context.Context, wrong map[spot]bool, now handles
 			continue
 		}
 		l, entries := d.family(d.groups, is4, map[elem]int{})
-		h := newHeld()
+		h := newFamilyState()
 		h.hooks = slices.Clone(l.hooks)
 		for c := range l.chains {
 			h.chains[c] = slices.Concat(entries[c], l.chains[c], l.tails[c])
@@ -166,21 +166,21 @@ func (d *Datapath) repairs(ctx context.Context, wrong map[spot]bool, now handles
 // unread stands for the rules of a chain that was not read: it is written anew.
 const unread = "-m comment --comment unread"
 
-// look corrects what we believe that a family holds, at the spots that changed.
-func (d *Datapath) look(ctx context.Context, h *held, is4 bool, wrong map[spot]bool, now handles) error {
+// look corrects what we believe that a family holds, at the chains that changed.
+func (d *Datapath) look(ctx context.Context, h *familyState, is4 bool, wrong map[chainRef]bool, now handles) error {
 	read := map[chain]bool{}
 	for s := range wrong {
 		if s.is4 != is4 {
 			continue
 		}
-		_, there := now[spot{is4: is4, in: s.in}]
+		_, there := now[chainRef{is4: is4, in: s.in}]
 		switch hooks := !ours(s.in); {
 		case hooks:
 			h.hooks = slices.DeleteFunc(h.hooks, func(o hook) bool { return o.in == s.in })
 			read[s.in] = true
 		case !there:
 			delete(h.chains, s.in)
-		case len(wrong) <= manySpots:
+		case len(wrong) <= manyChains:
 			read[s.in] = true
 			delete(h.chains, s.in)
 		default:

@@ -39,13 +39,13 @@ type scene struct {
 // known checks that the handles are those that the datapath knows.
 func (t *scene) known(when string) {
 	t.Helper()
-	now, err := t.d.seen.tap.everyHandle(t.Context(), nil)
+	now, err := t.d.seen.reader.everyHandle(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	wrong := now.differ(t.d.seen.known)
-	if len(t.d.seen.doubt) > 0 || len(now) < 20 || len(wrong) > 0 {
-		t.Errorf("%s: not known %v, doubtful %v", when, wrong, t.d.seen.doubt)
+	if len(t.d.seen.unverified) > 0 || len(now) < 20 || len(wrong) > 0 {
+		t.Errorf("%s: not known %v, doubtful %v", when, wrong, t.d.seen.unverified)
 	}
 	if settled, err := t.d.helper.watch.Settled(t.Context()); err != nil || !settled {
 		t.Errorf("%s: settled %v (%v): not all of our transactions are counted", when, settled, err)
@@ -82,7 +82,7 @@ func TestHandles(t *testing.T) {
 	s.step("a Service more", func() { s.b.Set(numbered(7, 2)) })
 	s.step("a Service less", func() { s.b.Delete(numbered(1, 2).Name) })
 	s.step("many", func() {
-		for i := range manySpots {
+		for i := range manyChains {
 			s.b.Set(numbered(100+i, 1))
 		}
 	})

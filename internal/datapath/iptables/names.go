@@ -58,11 +58,11 @@ func always(table string) []string {
 }
 
 // hash ends the name of a chain: of the Service port, the protocol, and whatever else
-// tells the chain from others.
+// distinguishes the chain.
 func hash(name service.PortName, proto service.Proto, more ...string) string {
 	return xtables.Hash(append([]string{name.String(), lower(proto)}, more...)...)
 }
 
 // maxMark is the largest number of an endpoint's chain or of a list: the bits above it
-// tell our marks from those of other programs.
+// distinguish our marks from those of other programs.
 const maxMark = numbers.ConnMarkNumber

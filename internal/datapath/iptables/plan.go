@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// A script is what iptables-restore is told of one family, in three transactions: first
-// what refuses packets that nobody takes any more, then the translation, then what
+// A script is what iptables-restore reads for one family, in three transactions: first
+// what refuses packets that are not translated any more, then the translation, then what
 // refuses no more. So a packet never passes between two of them.
 type script struct {
 	before, nat, after section
@@ -80,8 +80,8 @@ func (s *section) delete(name string, rules []string) {
 	s.touched[name] = true
 }
 
-// change tells a family of a group's change.
-func (s *script) change(was, is *drawing) {
+// change adds a group's change in one family.
+func (s *script) change(was, is *fragment) {
 	for _, c := range sorted(is.chains) {
 		if !slices.Equal(is.chains[c], was.chains[c]) {
 			s.nat.whole(c.name, is.chains[c])
@@ -108,7 +108,7 @@ func (s *script) change(was, is *drawing) {
 }
 
 // everything makes a family that holds h hold l, whatever is different.
-func (s *script) everything(h *held, l *layout, entries map[chain][]string) {
+func (s *script) everything(h *familyState, l *layout, entries map[chain][]string) {
 	for _, c := range sorted(l.chains) {
 		want := slices.Concat(entries[c], l.chains[c], l.tails[c])
 		have, there := h.chains[c]
@@ -141,8 +141,8 @@ func (s *script) everything(h *held, l *layout, entries map[chain][]string) {
 	}
 }
 
-// hook leads packets to our chains, and nobody twice.
-func (s *script) hook(h *held, l *layout, table string, in *section) {
+// hook leads packets to our chains, each packet once.
+func (s *script) hook(h *familyState, l *layout, table string, in *section) {
 	left := slices.Clone(h.hooks)
 	missing := map[string][]string{}
 	for _, want := range l.hooks {
@@ -165,7 +165,7 @@ func (s *script) hook(h *held, l *layout, table string, in *section) {
 	}
 }
 
-// sameRules compares what a chain holds with what it shall hold. The order of the
+// sameRules compares what a chain holds with what is wanted. The order of the
 // entries at its beginning means nothing, that of all other rules does.
 func sameRules(have, want []string, entries int) bool {
 	if len(have) != len(want) {

@@ -22,36 +22,36 @@ type group struct {
 
 func groupOf(f *service.Frontend) group { return group{f.Service, f.Proto} }
 
-// A drawing is what some frontends of one family need in the kernel.
-type drawing struct {
+// A fragment is what some frontends of one family need in the kernel.
+type fragment struct {
 	chains  map[chain][]string // whole chains
 	entries map[chain][]string // rules in chains that it shares with others
 	elems   map[elem]int       // elements of the helper's sets, and how often
 }
 
-func newDrawing() *drawing {
-	return &drawing{map[chain][]string{}, map[chain][]string{}, map[elem]int{}}
+func newFragment() *fragment {
+	return &fragment{map[chain][]string{}, map[chain][]string{}, map[elem]int{}}
 }
 
-// A painter draws groups on a node of some settings.
-type painter struct {
+// A renderer turns groups into rules, on a node with some settings.
+type renderer struct {
 	settings service.Settings
 	liberal  bool            // the node takes TCP packets out of window for valid
 	marks    *lb.IDs[string] // of endpoints' chains with affinity
 	lists    *lb.IDs[string] // of lists of endpoints with affinity, by chain and family
 }
 
-// newPainter returns a painter that has given no numbers yet.
-func newPainter(s service.Settings, liberal bool) *painter {
-	return &painter{settings: s, liberal: liberal, marks: lb.NewIDs[string](maxMark), lists: lb.NewIDs[string](maxMark)}
+// newRenderer returns a renderer that has given no numbers yet.
+func newRenderer(s service.Settings, liberal bool) *renderer {
+	return &renderer{settings: s, liberal: liberal, marks: lb.NewIDs[string](maxMark), lists: lb.NewIDs[string](maxMark)}
 }
 
-// draw draws the frontends of one group in one family, sorted by key.
-func (p *painter) draw(is4 bool, all []*service.Frontend) *drawing {
+// render renders the frontends of one group in one family, sorted by key.
+func (p *renderer) render(is4 bool, all []*service.Frontend) *fragment {
 	if len(all) == 0 {
-		return newDrawing()
+		return newFragment()
 	}
-	s := &sketch{painter: p, drawing: newDrawing(), is4: is4, group: groupOf(all[0]),
+	s := &builder{renderer: p, fragment: newFragment(), is4: is4, group: groupOf(all[0]),
 		names: map[string]string{}, masq: map[string][]string{}}
 	for _, f := range all {
 		s.frontend(f)
@@ -60,13 +60,13 @@ func (p *painter) draw(is4 bool, all []*service.Frontend) *drawing {
 		c := chain{nat, list}
 		s.chains[c] = append(rules, s.chains[c]...)
 	}
-	return s.drawing
+	return s.fragment
 }
 
-// A sketch is a drawing of one group in one family under way.
-type sketch struct {
-	*painter
-	*drawing
+// A builder is a fragment of one group in one family under way.
+type builder struct {
+	*renderer
+	*fragment
 	is4   bool
 	group group
 	names map[string]string   // of a chain's content : its name
@@ -75,7 +75,7 @@ type sketch struct {
 
 // name names a chain. The first of a kind has kube-proxy's name; others, which no
 // policy of Kubernetes needs, have one made of their content as well.
-func (s *sketch) name(prefix, content string, of ...string) (name string, there bool) {
+func (s *builder) name(prefix, content string, of ...string) (name string, there bool) {
 	key := prefix + strings.Join(of, "") + "\x00" + content
 	if name := s.names[key]; name != "" {
 		return name, true
@@ -91,7 +91,7 @@ func (s *sketch) name(prefix, content string, of ...string) (name string, there 
 	return name, false
 }
 
-func (s *sketch) frontend(f *service.Frontend) {
+func (s *builder) frontend(f *service.Frontend) {
 	at := rule{proto: f.Proto, port: f.Addr.Port()}
 	in, kind := nodeports, ""
 	if !f.NodePort() {
@@ -125,7 +125,7 @@ func extras(f *service.Frontend) (text string) {
 }
 
 // target is the chain that a frontend's packets go to.
-func (s *sketch) target(f *service.Frontend) string {
+func (s *builder) target(f *service.Frontend) string {
 	to := ""
 	switch {
 	case f.Internal.Action != service.Forward && f.External.Action != service.Forward:
@@ -152,8 +152,8 @@ func (s *sketch) target(f *service.Frontend) string {
 	return name
 }
 
-// cluster marks who must be masqueraded on the way to a ClusterIP, in the list's chain.
-func (s *sketch) cluster(f *service.Frontend, list string) {
+// cluster marks clients that must be masqueraded on the way to a ClusterIP, in the list's chain.
+func (s *builder) cluster(f *service.Frontend, list string) {
 	r := rule{dst: whole(f.Addr.Addr()), proto: f.Proto, port: f.Addr.Port(), comment: f.Service.String() + " cluster IP"}
 	switch f.Internal.Masquerade {
 	case service.MasqueradeHairpin:
@@ -166,12 +166,12 @@ func (s *sketch) cluster(f *service.Frontend, list string) {
 	s.masq[list] = append(s.masq[list], r.String())
 }
 
-// allMasqueraded tells MasqueradeAll from MasqueradeFar on a node that knows no pods;
-// farMasqueraded the same of clients from outside, who are no pods.
+// allMasqueraded distinguishes MasqueradeAll from MasqueradeOffCluster on a node without pod
+// ranges; farMasqueraded does the same for clients from outside, which are no pods.
 const allMasqueraded, farMasqueraded = ", everyone", ", all but pods"
 
 // pods are the matches for clients that are pods, in one family.
-func (p *painter) pods(is4 bool) (all []rule) {
+func (p *renderer) pods(is4 bool) (all []rule) {
 	for _, cidr := range p.settings.Pods {
 		if cidr.Addr().Is4() == is4 {
 			all = append(all, rule{src: cidr.Masked().String()})
@@ -184,7 +184,7 @@ func (p *painter) pods(is4 bool) (all []rule) {
 }
 
 // far makes r mark all but pods for masquerade.
-func (s *sketch) far(r rule) rule {
+func (s *builder) far(r rule) rule {
 	pods := s.pods(s.is4)
 	r.jump = markMasq
 	switch len(pods) {
@@ -199,7 +199,7 @@ func (s *sketch) far(r rule) rule {
 }
 
 // external is the chain of a frontend that outside clients use.
-func (s *sketch) external(f *service.Frontend) string {
+func (s *builder) external(f *service.Frontend) string {
 	key := routeText(f.Internal) + " " + routeText(f.External) + " " + choiceText(f)
 	name, there := s.name(ext, key)
 	if there {
@@ -228,7 +228,7 @@ func (s *sketch) external(f *service.Frontend) string {
 }
 
 // insiders are the rules for pods and for the node itself, where they differ.
-func (s *sketch) insiders(f *service.Frontend, to func(string) string) (rules []rule) {
+func (s *builder) insiders(f *service.Frontend, to func(string) string) (rules []rule) {
 	r, jump := f.Internal, "RETURN"
 	if r.Action == service.Forward {
 		jump = s.list(f, r)
@@ -252,7 +252,7 @@ func (s *sketch) insiders(f *service.Frontend, to func(string) string) (rules []
 	return append(rules, rule{comment: to("route LOCAL traffic"), more: fromLocal, jump: jump})
 }
 
-func (s *sketch) write(c chain, rules []rule) {
+func (s *builder) write(c chain, rules []rule) {
 	texts := make([]string, 0, len(rules))
 	for _, r := range rules {
 		r.comment = cut(r.comment)
@@ -262,7 +262,7 @@ func (s *sketch) write(c chain, rules []rule) {
 }
 
 // list is the chain that picks one of a route's endpoints.
-func (s *sketch) list(f *service.Frontend, r *service.Route) string {
+func (s *builder) list(f *service.Frontend, r *service.Route) string {
 	prefix := svc
 	if r.Local {
 		prefix = svl
@@ -278,7 +278,7 @@ func (s *sketch) list(f *service.Frontend, r *service.Route) string {
 		arrow := " -> " + e.String()
 		own := f.Service.String()
 		one := rule{comment: own[:min(len(own), maxComment-len(arrow))] + arrow, jump: s.endpoint(f, e, name)}
-		if f.Affinity > 0 && !slices.ContainsFunc(slots[:i], func(o slot_) bool { return o.endpoint == slot.endpoint }) {
+		if f.Affinity > 0 && !slices.ContainsFunc(slots[:i], func(o choice) bool { return o.endpoint == slot.endpoint }) {
 			known := one
 			known.more = fmt.Sprintf("-m connmark --mark %#x", remembered|s.mark(one.jump))
 			stay = append(stay, known)
@@ -290,8 +290,8 @@ func (s *sketch) list(f *service.Frontend, r *service.Route) string {
 	return name
 }
 
-// A slot_ is one rule that picks an endpoint, and with which match.
-type slot_ struct {
+// A choice is one rule that chooses an endpoint, with its match.
+type choice struct {
 	endpoint int
 	match    string
 }
@@ -301,11 +301,11 @@ const maxSlots = 256
 
 // slotsOf says how endpoints are picked. Each rule takes its share of what the rules
 // before it have left.
-func slotsOf(how service.Algorithm, all []service.Endpoint) (slots []slot_) {
+func slotsOf(how service.Algorithm, all []service.Endpoint) (slots []choice) {
 	if how == service.RoundRobin {
 		turns := lb.Turns(lb.Shares(all, maxSlots))
 		for i, e := range turns {
-			slot := slot_{endpoint: e}
+			slot := choice{endpoint: e}
 			if left := len(turns) - i; left > 1 {
 				slot.match = every(left)
 			}
@@ -318,7 +318,7 @@ func slotsOf(how service.Algorithm, all []service.Endpoint) (slots []slot_) {
 		total += lb.Weight(e)
 	}
 	for i, e := range all {
-		slot := slot_{endpoint: i}
+		slot := choice{endpoint: i}
 		if i < len(all)-1 {
 			slot.match = chance(uint32(lb.Weight(e)), uint32(total))
 		}
@@ -329,7 +329,7 @@ func slotsOf(how service.Algorithm, all []service.Endpoint) (slots []slot_) {
 }
 
 // endpoint is the chain of one endpoint. Lists share it, unless clients stay at it.
-func (s *sketch) endpoint(f *service.Frontend, e service.Endpoint, list string) string {
+func (s *builder) endpoint(f *service.Frontend, e service.Endpoint, list string) string {
 	content := endpointText(e)
 	if f.Affinity > 0 {
 		content += list
@@ -351,7 +351,7 @@ func (s *sketch) endpoint(f *service.Frontend, e service.Endpoint, list string) 
 }
 
 // mark is the number of an endpoint's chain; there are more than a node has chains.
-func (p *painter) mark(name string) uint32 {
+func (p *renderer) mark(name string) uint32 {
 	id, _ := p.marks.Get(name)
 	return id
 }
@@ -360,8 +360,8 @@ func (p *painter) mark(name string) uint32 {
 // chosen if it is new there, remembered if its client was there before.
 const chosen, remembered = numbers.ConnMarkChosen, numbers.ConnMarkKnown
 
-// refuse draws what becomes of packets that no endpoint gets.
-func (s *sketch) refuse(f *service.Frontend) {
+// refuse renders what becomes of packets that no endpoint gets.
+func (s *builder) refuse(f *service.Frontend) {
 	at := rule{proto: f.Proto, port: f.Addr.Port()}
 	c := chain{filter, externals}
 	switch {
@@ -374,18 +374,18 @@ func (s *sketch) refuse(f *service.Frontend) {
 		at.dst = whole(f.Addr.Addr())
 	}
 	add := func(c chain, r rule) { s.entries[c] = append(s.entries[c], r.String()) }
-	refuse := func(a service.Action, who rule) {
+	refuse := func(a service.Action, from rule) {
 		r := at
-		r.src, r.in, r.more = who.src, who.in, who.more
+		r.src, r.in, r.more = from.src, from.in, from.more
 		r.jump, r.comment = "DROP", cut(f.Service.String()+" has no local endpoints"+extras(f))
 		if a == service.Reject {
 			r.jump, r.comment = rejects(s.is4), cut(f.Service.String()+" has no endpoints"+extras(f))
 		}
-		if a == service.Drop || len(f.Sources) == 0 || who != (rule{}) {
+		if a == service.Drop || len(f.Sources) == 0 || from != (rule{}) {
 			add(c, r)
 			return
 		}
-		for _, p := range f.Sources { // who may not come in learns nothing
+		for _, p := range f.Sources { // clients that may not connect get no answer
 			r.src = p.String()
 			add(c, r)
 		}
@@ -393,8 +393,8 @@ func (s *sketch) refuse(f *service.Frontend) {
 	in, out := f.Internal.Action, f.External.Action
 	switch {
 	case in != service.Forward && out != service.Forward && in != out:
-		for _, who := range append(s.pods(s.is4), rule{more: fromLocal}) {
-			refuse(in, who)
+		for _, from := range append(s.pods(s.is4), rule{more: fromLocal}) {
+			refuse(in, from)
 		}
 		refuse(out, rule{})
 	case in != service.Forward: // others are translated before they come here
@@ -419,7 +419,7 @@ func rejects(is4 bool) string {
 }
 
 // elements are the frontend's elements in the helper's sets.
-func (s *sketch) elements(f *service.Frontend) {
+func (s *builder) elements(f *service.Frontend) {
 	put := func(e elem) { s.elems[e]++ }
 	if f.ClusterIP {
 		put(elem{set: inFamily("reserved", s.is4), key: string(f.Addr.Addr().AsSlice())})

@@ -11,7 +11,7 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// A layout is what a family shall have in the kernel, of our chains.
+// A layout is what is wanted in the kernel of our chains in one family.
 type layout struct {
 	chains map[chain][]string
 	// tails are the rules that come behind the entries of shared chains.
@@ -27,7 +27,7 @@ type hook struct {
 
 // layout is what a family has whatever the Services are: kube-proxy's chains around
 // them.
-func (p *painter) layout(is4 bool, mark uint32) *layout {
+func (p *renderer) layout(is4 bool, mark uint32) *layout {
 	l := &layout{chains: map[chain][]string{}, tails: map[chain][]string{}}
 	for _, table := range []string{nat, filter} {
 		for _, name := range always(table) {
@@ -69,7 +69,7 @@ func (p *painter) layout(is4 bool, mark uint32) *layout {
 }
 
 // nodePorts are the rules that lead to NodePorts, on no loopback address.
-func (p *painter) nodePorts(is4 bool) (all []rule) {
+func (p *renderer) nodePorts(is4 bool) (all []rule) {
 	const comment = "kubernetes service nodeports; NOTE: this must be the last rule in this chain"
 	loopback := netip.PrefixFrom(netip.IPv6Loopback(), 128)
 	if is4 {
