@@ -126,8 +126,7 @@ func (a *agent) run(ctx context.Context) error {
 		defer table.Close()
 		loop := proxy.New(proxy.Config{
 			Log: a.log, Source: services, Datapath: dp, View: view,
-			Report: events.Report, Flows: flows, Applied: applied, Health: state,
-			Metrics: metrics,
+			Report: events.Report, Flows: flows, Applied: applied, Health: state, Metrics: metrics,
 			MinSync: a.cfg.MinSyncPeriod, MaxRetry: a.cfg.SyncPeriod,
 		})
 		g.Go(func() error { return resets.Run(ctx) })
@@ -135,7 +134,7 @@ func (a *agent) run(ctx context.Context) error {
 		g.Go(func() error { return loop.Run(ctx) })
 	}
 	if withPods {
-		g.Go(func() error { return a.network().Run(ctx, nodes, a.cfg.SyncPeriod) })
+		g.Go(func() error { return a.network().Run(ctx, a.cfg.NodeName, nodes, a.cfg.SyncPeriod) })
 	}
 	err = g.Wait()
 	a.log.Info("ending; the rules stay in place")
@@ -191,12 +190,11 @@ type nodes struct {
 }
 
 // Peers implements node.Nodes.
-func (n nodes) Peers() (all []node.Peer, self node.Peer, known bool) {
+func (n nodes) Peers() (all []node.Peer) {
 	for _, p := range n.store.Nodes() {
 		all = append(all, node.Peer{Name: p.Name, Addrs: p.Addrs, PodCIDRs: p.PodCIDRs})
 	}
-	own, known := n.store.Node()
-	return all, node.Peer{Name: own.Name, Addrs: own.Addrs, PodCIDRs: own.PodCIDRs}, known
+	return all
 }
 
 func (a *agent) network() *node.Network {

@@ -1,10 +1,6 @@
 package main
 
 import (
-	"os"
-	"path/filepath"
-	"slices"
-
 	"github.com/spf13/cobra"
 
 	"github.com/fairway-net/fairway/internal/cni"
@@ -12,7 +8,7 @@ import (
 
 // newCNI is the plugin under a name that a person can type. A runtime starts the
 // copy of this binary that the agent installs as /opt/cni/bin/fairway-cni, and
-// main recognises that with isCNI.
+// main recognises that with cni.Invoked.
 func newCNI(env) *cobra.Command {
 	return &cobra.Command{
 		Use:   "cni",
@@ -27,19 +23,4 @@ func newCNI(env) *cobra.Command {
 			return nil
 		},
 	}
-}
-
-// isCNI reports whether a container runtime started this program as a plugin:
-// runtimes pass no arguments, only a file name and the environment. The name
-// "fairway" counts only in one of the runtime's plugin directories, so that an
-// environment with a stray CNI_COMMAND does not turn `fairway agent` into one.
-func isCNI(argv0 string) bool {
-	switch filepath.Base(argv0) {
-	case cni.PluginName, cni.LoopbackName:
-		return true
-	case "fairway":
-		return os.Getenv("CNI_COMMAND") != "" &&
-			slices.Contains(filepath.SplitList(os.Getenv("CNI_PATH")), filepath.Dir(argv0))
-	}
-	return false
 }

@@ -4,11 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"os"
-	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -34,12 +30,15 @@ kernel and should not be, lines with + are missing.`,
 		Args: cobra.NoArgs,
 	}
 	asAgent(c, e, func(ctx context.Context, a *agent, _ []string) error {
-		dp, err := a.held(ctx)
+		if a.cfg.Mode == datapath.None {
+			return errors.New("--proxy-mode none carries no Services, so there is nothing to compare")
+		}
+		dp, err := modes.All().Current(ctx, a.log, a.cfg.Mode, a.modeOptions())
 		if err != nil {
 			return err
 		}
 		defer dp.Close()
-		want, err := a.wanted(ctx, dp)
+		want, err := a.wanted(ctx, dp.Info())
 		if err != nil {
 			return err
 		}
@@ -47,10 +46,11 @@ kernel and should not be, lines with + are missing.`,
 		if err != nil {
 			return err
 		}
-		if writeDiff(e.stdout, have.Table, want.table) {
-			return exitError(1)
+		differ, err := service.WriteDiff(e.stdout, have.Table, want.table)
+		if err == nil && differ {
+			err = exitError(1)
 		}
-		return nil
+		return err
 	})
 	return c
 }
@@ -66,7 +66,7 @@ func asAgent(c *cobra.Command, e env, f func(context.Context, *agent, []string) 
 		given := false
 		c.Flags().Visit(func(f *pflag.Flag) { given = given || !own[f.Name] })
 		if !given {
-			if err := c.Flags().Parse(agentArgs("/proc/1/cmdline")); err != nil {
+			if err := c.Flags().Parse(config.RunningArgs("/proc/1/cmdline")); err != nil {
 				return fmt.Errorf("read the agent's flags: %w", err)
 			}
 		}
@@ -80,43 +80,6 @@ func asAgent(c *cobra.Command, e env, f func(context.Context, *agent, []string) 
 	}
 }
 
-// agentArgs returns the flags of the agent whose command line is in a file of /proc,
-// none if that is another program.
-func agentArgs(file string) []string {
-	data, err := os.ReadFile(file)
-	args := strings.Split(strings.TrimSuffix(string(data), "\x00"), "\x00")
-	if err != nil || len(args) < 2 || filepath.Base(args[0]) != "fairway" || args[1] != "agent" {
-		return nil
-	}
-	return args[2:]
-}
-
-// held opens the datapath of the mode that the agent's flags name; for auto the one whose
-// rules are here.
-func (a *agent) held(ctx context.Context) (datapath.Datapath, error) {
-	switch a.cfg.Mode {
-	case datapath.None:
-		return nil, errors.New("--proxy-mode none carries no Services, so there is nothing to compare")
-	case datapath.Auto:
-		all, err := modes.All().Found(ctx, a.modeOptions())
-		if err != nil {
-			return nil, err
-		}
-		if len(all) > 0 {
-			for _, dp := range all[1:] {
-				dp.Close()
-			}
-			a.cfg.Mode = all[0].Info().Name
-			return all[0], nil
-		}
-	}
-	dp, err := modes.All().Choose(ctx, a.log, a.cfg.Mode, a.modeOptions())
-	if err == nil {
-		a.cfg.Mode = dp.Info().Name
-	}
-	return dp, err
-}
-
 // wanted is what the API server's objects ask for at one moment, and what it follows from.
 type wanted struct {
 	table   *service.Table
@@ -124,52 +87,17 @@ type wanted struct {
 	objects *kube.Services
 }
 
-// wanted reads the API server once and compiles what its objects ask for. dp may be nil.
-func (a *agent) wanted(ctx context.Context, dp datapath.Datapath) (*wanted, error) {
+// wanted reads the API server once and compiles what its objects ask for in a mode.
+func (a *agent) wanted(ctx context.Context, mode datapath.Info) (*wanted, error) {
 	client, err := kube.Connect(a.cfg.Connection(userAgent))
 	if err != nil {
 		return nil, err
 	}
-	store := kube.New(kube.Config{Log: a.log, Client: client, NodeName: a.cfg.NodeName})
-	src := store.SubscribeServices("command")
-	ctx, stop := context.WithCancel(ctx)
-	ended := make(chan error, 1)
-	go func() { ended <- store.Run(ctx) }()
-	defer func() { stop(); <-ended }()
-	select {
-	case <-src.Synced():
-	case <-ctx.Done():
-		return nil, errors.New("the API server did not answer in time [see --master, --kubeconfig and --timeout]")
+	store, objects, err := kube.Once(ctx, kube.Config{Log: a.log, Client: client, NodeName: a.cfg.NodeName})
+	if err != nil {
+		return nil, err
 	}
-	node := a.cfg.View(store, ^dp.Info().Capabilities.Algorithms)()
-	b := service.NewBuilder()
-	for _, n := range src.Take() {
-		if svc, ok := src.Service(n); ok {
-			b.Set(service.Compile(svc, src.Slices(n), node))
-		}
-	}
-	return &wanted{table: b.Table(node.Settings), node: node, objects: src}, nil
-}
-
-// writeDiff prints how have must change to be want, and reports whether it must.
-func writeDiff(w io.Writer, have, want *service.Table) bool {
-	changes := service.Diff(have, want)
-	for _, c := range changes {
-		if c.Old != nil {
-			for _, line := range c.Old.Lines() {
-				fmt.Fprintln(w, "-", line)
-			}
-		}
-		if c.New != nil {
-			for _, line := range c.New.Lines() {
-				fmt.Fprintln(w, "+", line)
-			}
-		}
-	}
-	same := have.Settings.Equal(want.Settings)
-	if !same {
-		fmt.Fprintf(w, "- %s\n", strings.ReplaceAll(have.Settings.String(), "\n", "\n- "))
-		fmt.Fprintf(w, "+ %s\n", strings.ReplaceAll(want.Settings.String(), "\n", "\n+ "))
-	}
-	return len(changes) > 0 || !same
+	a.cfg.Mode = mode.Name // the node's default algorithm is that of the mode
+	node := a.cfg.View(store, ^mode.Capabilities.Algorithms)()
+	return &wanted{table: objects.Table(node), node: node, objects: objects}, nil
 }

@@ -3,8 +3,6 @@ package main
 import (
 	"fmt"
 	"log/slog"
-	"net/netip"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -27,11 +25,7 @@ uses the Corefile that --show-corefile prints. A Corefile may use these plugins:
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			cfg.Log = newLog(e.stderr, slog.LevelInfo)
-			// The kubelet gives a pod the ClusterIP of the Service in front of
-			// it. A node's resolv.conf may name it, and it leads back here.
-			if ip, err := netip.ParseAddr(os.Getenv("KUBE_DNS_SERVICE_HOST")); err == nil {
-				cfg.Self = append(cfg.Self, ip)
-			}
+			cfg.Self = dns.ServiceIP()
 			s := dns.New(cfg)
 			if !show {
 				return s.Run(c.Context())

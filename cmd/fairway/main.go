@@ -30,7 +30,7 @@ type env struct {
 }
 
 func main() {
-	if isCNI(os.Args[0]) { // as /opt/cni/bin/fairway-cni, started by a container runtime
+	if cni.Invoked(os.Args[0]) { // as /opt/cni/bin/fairway-cni, started by a container runtime
 		os.Exit(cni.Main(os.Args[0], version))
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)

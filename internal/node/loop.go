@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"slices"
 	"time"
 )
 
@@ -11,9 +12,8 @@ type Nodes interface {
 	Synced() <-chan struct{}
 	// Dirty receives when a node has changed.
 	Dirty() <-chan struct{}
-	// Peers returns all nodes, this one among them, and this one; false: the API server
-	// does not know it yet.
-	Peers() (all []Peer, self Peer, known bool)
+	// Peers returns all nodes, also this one if the API server knows it.
+	Peers() []Peer
 }
 
 // firstRetry is the pause after a first failure. It doubles with each further one.
@@ -23,9 +23,10 @@ const firstRetry = 200 * time.Millisecond
 // and files too.
 const resync = 4 * time.Second
 
-// Run keeps the machine's part of the pod network as the nodes say, until ctx ends, which
-// is no error. What failed is tried again, after maxRetry at the latest.
-func (n *Network) Run(ctx context.Context, nodes Nodes, maxRetry time.Duration) error {
+// Run keeps the machine's part of the pod network as the nodes ask for, until ctx ends,
+// which is no error. self is the name of this node: until it is there, nothing is done. What
+// failed is tried again, after maxRetry at the latest.
+func (n *Network) Run(ctx context.Context, self string, nodes Nodes, maxRetry time.Duration) error {
 	select {
 	case <-ctx.Done():
 		return nil
@@ -41,10 +42,11 @@ func (n *Network) Run(ctx context.Context, nodes Nodes, maxRetry time.Duration) 
 		case <-nodes.Dirty():
 		case <-timer.C:
 		}
-		all, self, known := nodes.Peers()
-		if !known {
-			n.Log.Debug("this node is not registered yet; the pod network waits")
-		} else if err := n.Sync(ctx, self, all); err != nil && ctx.Err() == nil {
+		all := nodes.Peers()
+		i := slices.IndexFunc(all, func(p Peer) bool { return p.Name == self })
+		if i < 0 {
+			n.Log.Debug("this node is not registered yet; the pod network waits", "node", self)
+		} else if err := n.Sync(ctx, all[i], all); err != nil && ctx.Err() == nil {
 			n.Log.Error("the pod network is not complete, will try again", "err", err, "again", pause)
 			timer.Reset(pause)
 			pause = min(2*pause, maxRetry)

@@ -84,6 +84,15 @@ func ParsePortName(s string) (PortName, error) {
 	return PortName{Name{ns, name}, port}, nil
 }
 
+// ParseName reads "namespace/name", as a person writes it.
+func ParseName(text string) (Name, error) {
+	namespace, name, ok := strings.Cut(text, "/")
+	if !ok || namespace == "" || name == "" || strings.ContainsAny(name, "/:") {
+		return Name{}, fmt.Errorf("%q does not name a Service [write NAMESPACE/SERVICE]", text)
+	}
+	return Name{namespace, name}, nil
+}
+
 // Action is what becomes of a packet. The zero value is Forward.
 type Action uint8
 

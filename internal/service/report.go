@@ -2,6 +2,7 @@ package service
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
@@ -21,6 +22,18 @@ const (
 
 // Origins returns all of them, in the order in which a Report has them.
 func Origins() []Origin { return []Origin{FromPod, FromNode, FromOutside} }
+
+// ParseOrigins returns the origin of that name; all if text is empty.
+func ParseOrigins(text string) ([]Origin, error) {
+	all := Origins()
+	if text == "" {
+		return all, nil
+	}
+	if i := slices.Index(all, Origin(text)); i >= 0 {
+		return all[i : i+1], nil
+	}
+	return nil, fmt.Errorf("%q is not a place [choose pod, node or outside]", text)
+}
 
 // A Report says what a node does for one Service and why: the answers of Decide and
 // Explain, for people (WriteTo) and for programs (its JSON).
@@ -244,4 +257,11 @@ func (f FrontendReport) endpoints(out *strings.Builder) {
 		fmt.Fprintln(tw, strings.Join(row, "\t"))
 	}
 	_ = tw.Flush()
+}
+
+// WriteJSON writes the report as JSON.
+func (r Report) WriteJSON(w io.Writer) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	return enc.Encode(r)
 }

@@ -1,8 +1,8 @@
-package main
+package cni
 
 import "testing"
 
-func TestIsCNI(t *testing.T) {
+func TestInvoked(t *testing.T) {
 	for _, test := range []struct {
 		name, argv0, command, path string
 		want                       bool
@@ -17,8 +17,8 @@ func TestIsCNI(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Setenv("CNI_COMMAND", test.command)
 			t.Setenv("CNI_PATH", test.path)
-			if got := isCNI(test.argv0); got != test.want {
-				t.Errorf("isCNI(%q) = %v, want %v", test.argv0, got, test.want)
+			if got := Invoked(test.argv0); got != test.want {
+				t.Errorf("Invoked(%q) = %v, want %v", test.argv0, got, test.want)
 			}
 		})
 	}

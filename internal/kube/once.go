@@ -1,0 +1,34 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// Once reads all that a consumer of Services needs, and ends: for commands that look once.
+// It fails if ctx ends first.
+func Once(ctx context.Context, cfg Config) (*Store, *Services, error) {
+	s := New(cfg)
+	services := s.SubscribeServices("command")
+	reading, stop := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(reading) }()
+	defer func() { stop(); <-ended }()
+	select {
+	case <-services.Synced():
+		return s, services, nil
+	case <-ctx.Done():
+		return nil, nil, fmt.Errorf("the API server did not answer in time: %w [see --master, --kubeconfig and --timeout]", context.Cause(ctx))
+	}
+}
+
+// Table compiles all Services for a node.
+func (v *Services) Table(node service.Node) *service.Table {
+	b := service.NewBuilder()
+	for _, r := range v.store.services.All() {
+		b.Set(service.Compile(&r.Service, v.Slices(r.Name), node))
+	}
+	return b.Table(node.Settings)
+}
