@@ -31,7 +31,9 @@ type slow struct {
 }
 
 func (s *slow) Info() datapath.Info {
-	return datapath.Info{Name: "slow", Capabilities: datapath.Capabilities{Algorithms: service.AlgorithmsOf(service.Random)}}
+	return datapath.Info{Name: "slow", Capabilities: datapath.Capabilities{
+		Algorithms: service.AlgorithmsOf(service.Random), Protocols: []service.Proto{service.TCP, service.UDP, service.SCTP},
+	}}
 }
 func (s *slow) Probe(context.Context) error { return nil }
 func (s *slow) Counts(context.Context) (map[service.PortName]datapath.Count, error) {

@@ -3,11 +3,12 @@ package ipvs
 import (
 	"context"
 	"fmt"
-	gomaps "maps"
+	"maps"
 	"net/netip"
 	"slices"
 
 	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/datapath/nftset"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -17,30 +18,30 @@ func (d *Datapath) Explain(ctx context.Context, k service.Key) ([]datapath.Objec
 	if err != nil {
 		return nil, fmt.Errorf("explain ipvs: %w", err)
 	}
-	f := s.fronts[k]
-	if f == nil || f.inside == 0 {
+	f := s.frontends[k]
+	if f == nil || f.internal == 0 {
 		return nil, nil
 	}
 	var all []datapath.Object
 	is4, key := k.Addr.Addr().Is4(), datapath.FrontKey(k)
-	add := func(outside bool, h how, at netip.AddrPort) {
-		hows, servers := maps(k.Addr.Addr().IsUnspecified(), outside)
-		if h != 0 {
-			all = append(all, datapath.Object{Kind: "map element", Name: "inet " + tableName + " " + name(hows, is4),
-				Text: fmt.Sprintf("%s comment %q : %x:%x", key, f.comment, uint32(h>>16), uint32(h&0xffff))})
+	add := func(external bool, v nftset.VerdictID, at netip.AddrPort) {
+		verdicts, servers := setsOf(k.Addr.Addr().IsUnspecified(), external)
+		if v != 0 {
+			all = append(all, datapath.Object{Kind: "map element", Name: "inet " + tableName + " " + verdicts.Name(is4),
+				Text: fmt.Sprintf("%s comment %q : %x:%x", key, f.comment, uint32(v>>16), uint32(v&0xffff))})
 		}
-		v := s.servers[id{at, k.Proto}]
-		if !at.IsValid() || v == nil {
+		virtual := s.servers[serverID{at, k.Proto}]
+		if !at.IsValid() || virtual == nil {
 			return
 		}
 		all = append(all,
-			datapath.Object{Kind: "map element", Name: "inet " + tableName + " " + name(servers, is4), Text: fmt.Sprintf("%s : %v", key, at.Addr())},
-			datapath.Object{Kind: "virtual server", Name: id{at, k.Proto}.String(), Text: v.sched})
-		for _, a := range slices.SortedFunc(gomaps.Keys(v.reals), netip.AddrPort.Compare) {
-			all = append(all, datapath.Object{Kind: "real server", Name: id{at, k.Proto}.String(), Text: fmt.Sprintf("%v weight %d", a, v.reals[a])})
+			datapath.Object{Kind: "map element", Name: "inet " + tableName + " " + servers.Name(is4), Text: fmt.Sprintf("%s : %v", key, at.Addr())},
+			datapath.Object{Kind: "virtual server", Name: serverID{at, k.Proto}.String(), Text: virtual.sched})
+		for _, a := range slices.SortedFunc(maps.Keys(virtual.reals), netip.AddrPort.Compare) {
+			all = append(all, datapath.Object{Kind: "real server", Name: serverID{at, k.Proto}.String(), Text: fmt.Sprintf("%v weight %d", a, virtual.reals[a])})
 		}
 	}
-	add(false, f.inside, f.server)
-	add(true, f.outside, f.outsideServer)
+	add(false, f.internal, f.server)
+	add(true, f.external, f.externalServer)
 	return all, nil
 }

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/fairway-net/fairway/internal/datapath/nftset"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -11,8 +12,8 @@ import (
 // a request has the shape of a reply.
 func FuzzReplies(f *testing.F) {
 	for _, addr := range []string{"10.96.0.1:80", "[fd00::1]:80"} {
-		o := op{
-			cmd: cmdNewReal, id: id{netip.MustParseAddrPort(addr), service.TCP}, server: &server{sched: "rr", persist: 30},
+		o := serverOp{
+			cmd: cmdNewReal, server: serverID{netip.MustParseAddrPort(addr), service.TCP}, definition: &virtualServer{sched: "rr", persist: 30},
 			real: netip.MustParseAddrPort(addr), weight: 7,
 		}
 		m, err := o.message(30)
@@ -21,8 +22,8 @@ func FuzzReplies(f *testing.F) {
 		}
 		f.Add(m.Data)
 		i, found, err := parseServer(m.Data)
-		if err != nil || i != o.id || found.sched != "rr" || found.persist != 30 {
-			f.Errorf("wrote %v, read %v, %+v, error %v", o.id, i, found, err)
+		if err != nil || i != o.server || found.sched != "rr" || found.persist != 30 {
+			f.Errorf("wrote %v, read %v, %+v, error %v", o.server, i, found, err)
 		}
 		real, state, err := parseReal(m.Data, i.Addr.Addr().Is4())
 		if err != nil || real != o.real || state.weight != 7 {
@@ -33,7 +34,7 @@ func FuzzReplies(f *testing.F) {
 		if _, found, err := parseServer(b); err == nil && len(found.sched) > len(b) {
 			t.Fatalf("scheduler %q in %d bytes", found.sched, len(b))
 		}
-		for _, is4 := range families {
+		for _, is4 := range nftset.Families {
 			_, _, _ = parseReal(b, is4)
 		}
 	})

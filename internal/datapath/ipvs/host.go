@@ -34,7 +34,7 @@ func (d *Datapath) prepare(ctx context.Context) error {
 	}
 	if c := d.cfg; c.TCPTimeout+c.FinTimeout+c.UDPTimeout > 0 {
 		seconds := func(t time.Duration) uint32 { return uint32(t / time.Second) }
-		if err := d.wire.timeouts(ctx, seconds(c.TCPTimeout), seconds(c.FinTimeout), seconds(c.UDPTimeout)); err != nil {
+		if err := d.genl.timeouts(ctx, seconds(c.TCPTimeout), seconds(c.FinTimeout), seconds(c.UDPTimeout)); err != nil {
 			return err
 		}
 	}
@@ -102,7 +102,7 @@ func withRoutes(f func(h *netlink.Handle, r *netlink.Route) error) error {
 	if err != nil {
 		return fmt.Errorf("find lo: %w", err)
 	}
-	for family, p := range map[int]netip.Prefix{netlink.FAMILY_V4: own4, netlink.FAMILY_V6: own6} {
+	for family, p := range map[int]netip.Prefix{netlink.FAMILY_V4: serverRange4, netlink.FAMILY_V6: serverRange6} {
 		r := &netlink.Route{
 			Family: family, Table: unix.RT_TABLE_LOCAL, Type: unix.RTN_LOCAL, LinkIndex: lo.Attrs().Index, Protocol: numbers.RouteProtocol,
 			Dst: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())},

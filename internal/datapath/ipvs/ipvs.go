@@ -6,14 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"slices"
-	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/datapath/nftset"
 	"github.com/fairway-net/fairway/internal/flow"
 	"github.com/fairway-net/fairway/internal/nft"
 	"github.com/fairway-net/fairway/internal/numbers"
@@ -46,16 +43,14 @@ type Config struct {
 type Datapath struct {
 	cfg   Config
 	drain time.Duration
-	table *nft.Table
-	watch *nft.Watch
-	wire  *wire
+	rules *nftset.Ruleset[*state]
+	genl  *genlConn
 
-	synced *service.Table // what the kernel holds; nil: not known, read it
-	state  *state         // the same, as it is held
-	verify time.Time      // when Check may read again
-	reload bool           // the rules were changed: load the program again
-	offers service.Algorithms
-	text   string // the program for people
+	applied *service.Table // what the kernel holds; nil: not known, read it
+	state   *state         // the same, as it is held
+	// schedulers are those that were asked for, and whether the kernel has them.
+	schedulers map[string]bool
+	text       string // the program for people
 }
 
 var _ datapath.Datapath = (*Datapath)(nil)
@@ -68,8 +63,8 @@ func New(cfg Config) (*Datapath, error) {
 	if cfg.Drain == 0 {
 		cfg.Drain = DefaultDrain
 	}
-	d := &Datapath{cfg: cfg, drain: cfg.Drain, table: nft.New(tableName), wire: &wire{}}
-	d.watch = d.table.Watch()
+	d := &Datapath{cfg: cfg, drain: cfg.Drain, genl: &genlConn{}, schedulers: map[string]bool{}}
+	d.rules = nftset.NewRuleset(nft.New(tableName), d.read, renamed(), nil)
 	var err error
 	if d.text, err = d.program().Text(tableName); err != nil {
 		return nil, err
@@ -81,72 +76,35 @@ func New(cfg Config) (*Datapath, error) {
 // replies, so that packets and bytes would be half the truth: they are not counted.
 func (d *Datapath) Info() datapath.Info {
 	return datapath.Info{Name: datapath.IPVS, Program: d.text, Capabilities: datapath.Capabilities{
-		Algorithms: d.algorithms(),
-		Protocols:  []service.Proto{service.TCP, service.UDP, service.SCTP},
-		Counts:     datapath.CountsConnections,
+		Algorithms: service.AlgorithmsOf(service.Random, service.RoundRobin, service.LeastConn, service.SourceHash,
+			service.DestHash, service.ShortestDelay, service.NeverQueue, service.Maglev),
+		Protocols: []service.Proto{service.TCP, service.UDP, service.SCTP},
+		Counts:    datapath.CountsConnections,
 	}}
-}
-
-// algorithms returns all of IPVS' that the kernel has, and Random,
-// which is one after the other here. It tries each scheduler on a virtual server that
-// lives for a moment.
-func (d *Datapath) algorithms() service.Algorithms {
-	if d.offers != 0 {
-		return d.offers
-	}
-	all := []service.Algorithm{
-		service.RoundRobin, service.LeastConn, service.SourceHash, service.DestHash,
-		service.ShortestDelay, service.NeverQueue, service.Maglev,
-	}
-	w := &wire{}
-	defer w.close()
-	if w.open(context.Background()) != nil {
-		return service.AlgorithmsOf(append(all[:6], service.Random)...) // Probe says why
-	}
-	probe := id{netip.AddrPortFrom(own4.Addr(), serverPortNumber), service.TCP}
-	offers := service.AlgorithmsOf(service.Random)
-	for _, a := range all {
-		s := &server{sched: scheduler(a, false)}
-		if err := w.do(context.Background(), []op{{cmd: cmdNewServer, id: probe, server: s}}); err != nil && !errors.Is(err, unix.EEXIST) {
-			continue
-		}
-		offers |= service.AlgorithmsOf(a)
-		if err := w.do(context.Background(), []op{{cmd: cmdDelServer, id: probe}}); err != nil {
-			break // the next Sync removes it
-		}
-	}
-	d.offers = offers
-	return offers
 }
 
 // FailWrites makes every write ask f first and fail with its error. It is for tests that
 // inject faults.
 func (d *Datapath) FailWrites(f func() error) {
-	d.table.FailWrites(f)
-	d.wire.fail = f
+	d.rules.Table.FailWrites(f)
+	d.genl.fail = f
 }
 
 func (d *Datapath) program() *nft.Program {
 	return &nft.Program{Source: rulesetText, Data: map[string]any{
-		"Mark": fmt.Sprintf("%#x", d.cfg.Mark), "Own4": own4, "Own6": own6, "DropInvalid": !liberal(),
+		"Mark": fmt.Sprintf("%#x", d.cfg.Mark), "Own4": serverRange4, "Own6": serverRange6, "DropInvalid": !nftset.Liberal(),
 	}}
-}
-
-// liberal reports whether the node takes TCP packets out of window for valid.
-func liberal() bool {
-	value, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal")
-	return err == nil && strings.TrimSpace(string(value)) != "0"
 }
 
 // Probe implements datapath.Datapath.
 func (d *Datapath) Probe(ctx context.Context) error {
-	w := &wire{}
+	w := &genlConn{}
 	defer w.close()
-	return errors.Join(d.table.Probe(ctx), w.open(ctx))
+	return errors.Join(d.rules.Table.Probe(ctx), w.open(ctx))
 }
 
 // errChanged says that our rules are not what we left. The next Sync loads them again.
-var errChanged = errors.New("another hand has changed table " + tableName)
+var errChanged = errors.New("another program has changed table " + tableName)
 
 // Sync implements datapath.Datapath.
 func (d *Datapath) Sync(ctx context.Context, want *service.Table) (datapath.Stats, error) {
@@ -159,33 +117,38 @@ func (d *Datapath) Sync(ctx context.Context, want *service.Table) (datapath.Stat
 }
 
 func (d *Datapath) sync(ctx context.Context, want *service.Table) (datapath.Stats, error) {
-	stats := datapath.Stats{Full: d.synced == nil}
+	stats := datapath.Stats{Full: d.applied == nil}
 	if stats.Full {
-		if err := d.learn(ctx); err != nil {
+		if err := d.readKernel(ctx); err != nil {
 			return stats, err
 		}
-	} else if err := d.watch.Begin(ctx); err != nil {
+	}
+	if err := d.rules.Watch.Begin(ctx); err != nil {
 		return stats, err
 	}
-	r, err := d.render(want, stats.Full)
+	changes := d.changes(want, stats.Full)
+	if err := d.tryScheduler(ctx, changes); err != nil {
+		return stats, err
+	}
+	r, err := d.render(want, changes, stats.Full)
 	if err != nil {
 		return stats, err
 	}
-	if len(r.writes) == 0 && len(r.before)+len(r.after) > 0 {
-		// A table that somebody has removed is noticed by writes, but there are none.
-		if change, _, err := d.watch.Look(ctx); err != nil || change == nft.Rules {
-			d.reload = true
+	if !stats.Full && len(r.writes) == 0 && len(r.before)+len(r.after) > 0 {
+		// A table that another program has removed is noticed by writes, but there are none.
+		if change, _, err := d.rules.Watch.Look(ctx); err != nil || change == nft.Rules {
+			d.rules.Reload()
 			return stats, errors.Join(err, errChanged)
 		}
 	}
 	if err := d.apply(ctx, r); err != nil {
 		return stats, err
 	}
-	if err := d.watch.End(ctx, stats.Full); err != nil {
+	if err := d.rules.Watch.End(ctx, stats.Full); err != nil {
 		return stats, err
 	}
-	d.synced = want
-	stats.Frontends = len(r.changed)
+	d.applied = want
+	stats.Frontends = len(r.changedFrontends)
 	for _, w := range r.writes {
 		stats.Added += count(w.Add)
 		stats.Deleted += count(w.Del)
@@ -205,56 +168,46 @@ func count(b bool) int {
 	return 0
 }
 
-// learn makes the node fit, loads the program if it is not there and reads what the
-// kernel holds.
-func (d *Datapath) learn(ctx context.Context) error {
-	if err := d.wire.open(ctx); err != nil {
+// readKernel prepares the node and the table, and reads what the kernel holds.
+func (d *Datapath) readKernel(ctx context.Context) (err error) {
+	if err := d.genl.open(ctx); err != nil {
 		return err
 	}
 	if err := d.prepare(ctx); err != nil {
 		return err
 	}
-	loaded, err := d.table.Load(ctx, d.program(), d.reload)
-	if err != nil {
-		return err
+	if d.state, _, err = d.rules.Begin(ctx, d.program()); err == nil {
+		d.state.schedulers = d.schedulers
 	}
-	d.reload = false
-	if loaded {
-		if err := d.table.Prune(ctx, d.program()); err != nil {
-			return err
-		}
-	}
-	d.watch.Reset()
-	if err := d.watch.Begin(ctx); err != nil {
-		return err
-	}
-	d.state, err = d.read(ctx)
 	return err
 }
 
-// apply does r and, if that succeeds, takes note of it.
-func (d *Datapath) apply(ctx context.Context, r *rendering) error {
-	if err := d.wire.do(ctx, r.before); err != nil {
+// apply does r and, if that succeeds, notes it.
+func (d *Datapath) apply(ctx context.Context, r *changes) error {
+	if err := d.genl.do(ctx, r.before); err != nil {
 		return err
 	}
-	if err := d.table.Commit(ctx, nil, r.writes); err != nil {
+	if err := d.rules.Table.Commit(ctx, nil, r.writes); err != nil {
 		return err
 	}
-	if err := d.wire.do(ctx, r.after); err != nil {
+	if err := d.rules.Switch(ctx, d.program()); err != nil {
 		return err
 	}
-	d.note(r)
+	if err := d.genl.do(ctx, r.after); err != nil {
+		return err
+	}
+	d.noteChanges(r)
 	return nil
 }
 
-// note takes over what r has done.
-func (d *Datapath) note(r *rendering) {
-	for k, is := range r.fronts {
-		if is.equal(&front{}) {
-			delete(d.state.fronts, k)
+// noteChanges takes over what r has done.
+func (d *Datapath) noteChanges(r *changes) {
+	for k, is := range r.frontends {
+		if is.equal(&frontendState{}) {
+			delete(d.state.frontends, k)
 			continue
 		}
-		d.state.fronts[k] = is
+		d.state.frontends[k] = is
 	}
 	for i, is := range r.servers {
 		if is == nil {
@@ -263,17 +216,8 @@ func (d *Datapath) note(r *rendering) {
 		}
 		d.state.servers[i] = is
 	}
-	counts := func(all, changed map[netip.Addr]int) {
-		for a, n := range changed {
-			if n == 0 {
-				delete(all, a)
-				continue
-			}
-			all[a] = n
-		}
-	}
-	counts(d.state.hairpins, r.hairpins)
-	counts(d.state.reserved, r.reserved)
+	d.state.hairpins.Note(r.hairpins)
+	d.state.clusterIPs.Note(r.clusterIPs)
 	d.state.settings = r.settings
 }
 
@@ -294,29 +238,24 @@ func (d *Datapath) Close() { d.forget() }
 
 // forget makes the next Sync ask the kernel.
 func (d *Datapath) forget() {
-	d.synced, d.state = nil, nil
-	d.table.Close()
-	d.wire.close()
-	d.watch.Reset()
+	d.applied, d.state = nil, nil
+	d.rules.Forget()
+	d.genl.close()
 }
 
 // Adopt implements datapath.Datapath.
 func (d *Datapath) Adopt(ctx context.Context) (datapath.Adopted, error) {
 	nothing := datapath.Adopted{Table: &service.Table{}}
-	there, err := d.table.Chains(ctx)
+	s, there, err := d.rules.Adopt(ctx, d.applied == nil)
 	if err != nil {
 		return nothing, fmt.Errorf("adopt ipvs: %w", err)
 	}
-	if len(there) == 0 {
+	if !there {
 		return nothing, nil
 	}
-	s, err := d.read(ctx)
-	if err != nil {
-		return nothing, fmt.Errorf("adopt ipvs: %w", err)
-	}
 	var all []*service.Frontend
-	for k, f := range s.fronts {
-		if f.inside == 0 {
+	for k, f := range s.frontends {
+		if f.internal == 0 {
 			continue // it does nothing
 		}
 		frontend, err := s.frontend(k, f)
@@ -329,41 +268,38 @@ func (d *Datapath) Adopt(ctx context.Context) (datapath.Adopted, error) {
 }
 
 // frontend translates what is held for k.
-func (s *state) frontend(k service.Key, f *front) (*service.Frontend, error) {
-	n, err := parseNote(f.comment)
+func (s *state) frontend(k service.Key, f *frontendState) (*service.Frontend, error) {
+	n, err := parseComment(f.comment)
 	if err != nil {
 		return nil, err
 	}
-	inside := s.route(f.inside, id{f.server, k.Proto}, &n)
+	inside := s.route(f.internal, serverID{f.server, k.Proto}, &n)
 	inside.Local = n.local && inside.Action == service.Forward
 	out := &service.Frontend{
 		Addr: k.Addr, Proto: k.Proto, Service: n.service, Internal: inside, External: inside,
-		ClusterIP: s.reserved[k.Addr.Addr()] > 0,
+		ClusterIP: s.clusterIPs[k.Addr.Addr()] > 0, Sources: f.sources.Prefixes(),
 	}
-	for _, r := range f.sources {
-		out.Sources = append(out.Sources, r.Prefixes()...)
-	}
-	if f.outside != 0 {
-		out.External = s.route(f.outside, id{f.outsideServer, k.Proto}, &n)
+	if f.external != 0 {
+		out.External = s.route(f.external, serverID{f.externalServer, k.Proto}, &n)
 		out.External.Local = n.externalLocal && out.External.Action == service.Forward
 	}
 	out.Balance, out.Affinity = n.balance, n.affinity
 	return out, nil
 }
 
-// route translates a how and its virtual server. Where that does something else than the
-// note says, n is set to what it does.
-func (s *state) route(h how, at id, n *note) *service.Route {
-	r := h.route()
-	v := s.servers[at]
-	if r.Action != service.Forward || v == nil {
+// route translates a verdict and its virtual server. Where that does something else than the
+// comment says, n is set to what it does.
+func (s *state) route(v nftset.VerdictID, at serverID, n *frontendComment) *service.Route {
+	r := v.Route()
+	held := s.servers[at]
+	if r.Action != service.Forward || held == nil {
 		return r
 	}
 	weighted := false
-	for _, w := range v.reals {
+	for _, w := range held.reals {
 		weighted = weighted || w > 1
 	}
-	for a, w := range v.reals {
+	for a, w := range held.reals {
 		e := service.Endpoint{Addr: a, Local: s.hairpins[a.Addr()] > 0}
 		if weighted {
 			e.Weight = w
@@ -371,9 +307,9 @@ func (s *state) route(h how, at id, n *note) *service.Route {
 		r.Endpoints = append(r.Endpoints, e)
 	}
 	slices.SortFunc(r.Endpoints, func(a, b service.Endpoint) int { return a.Addr.Compare(b.Addr) })
-	n.affinity = time.Duration(v.persist) * time.Second
-	if v.sched != scheduler(n.balance, weighted) {
-		if a, err := service.ParseAlgorithm(v.sched); err == nil {
+	n.affinity = time.Duration(held.persist) * time.Second
+	if held.sched != scheduler(n.balance, weighted) {
+		if a, err := service.ParseAlgorithm(held.sched); err == nil {
 			n.balance = a
 		}
 	}
@@ -382,7 +318,7 @@ func (s *state) route(h how, at id, n *note) *service.Route {
 
 // Counts implements datapath.Datapath.
 func (d *Datapath) Counts(ctx context.Context) (map[service.PortName]datapath.Count, error) {
-	all, err := d.wire.servers(ctx)
+	all, err := d.genl.servers(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("count: %w", err)
 	}
@@ -393,14 +329,14 @@ func (d *Datapath) Counts(ctx context.Context) (map[service.PortName]datapath.Co
 		}
 	}
 	counts := map[service.PortName]datapath.Count{}
-	seen := map[id]bool{}
-	for k, f := range s.fronts {
-		n, err := parseNote(f.comment)
+	seen := map[serverID]bool{}
+	for k, f := range s.frontends {
+		n, err := parseComment(f.comment)
 		if err != nil {
 			continue // it does nothing
 		}
-		for _, a := range [...]netip.AddrPort{f.server, f.outsideServer} {
-			i := id{a, k.Proto}
+		for _, a := range [...]netip.AddrPort{f.server, f.externalServer} {
+			i := serverID{a, k.Proto}
 			if v := all[i]; v != nil && !seen[i] {
 				seen[i] = true
 				c := counts[n.service]
@@ -415,22 +351,22 @@ func (d *Datapath) Counts(ctx context.Context) (map[service.PortName]datapath.Co
 // Cleanup implements datapath.Datapath. Connections stay: conntrack carries them.
 func (d *Datapath) Cleanup(ctx context.Context) error {
 	defer d.forget()
-	if err := d.table.Delete(ctx); err != nil {
+	if err := d.rules.Table.Delete(ctx); err != nil {
 		return err
 	}
 	if err := d.unprepare(); err != nil {
 		return err
 	}
-	if d.wire.open(ctx) != nil {
+	if d.genl.open(ctx) != nil {
 		return nil // without IPVS there is nothing of ours in it
 	}
-	all, err := d.wire.servers(ctx)
+	all, err := d.genl.servers(ctx)
 	if err != nil {
 		return err
 	}
-	var ops []op
+	var ops []serverOp
 	for i := range all {
-		ops = append(ops, op{cmd: cmdDelServer, id: i})
+		ops = append(ops, serverOp{cmd: cmdDelServer, server: i})
 	}
-	return d.wire.do(ctx, ops)
+	return d.genl.do(ctx, ops)
 }

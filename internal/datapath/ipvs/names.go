@@ -8,135 +8,97 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/datapath/nftset"
 	"github.com/fairway-net/fairway/internal/numbers"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
 // tableName is the nft table around IPVS. Its sets are explained in ruleset.nft.tmpl.
-const (
-	tableName = numbers.TableIPVS
-	podLinks  = "pod-interfaces"
-)
+const tableName = numbers.TableIPVS
 
-// Where virtual servers are: ranges that are nobody's. 240.0.0.0/4 is reserved and never
+// Where virtual servers are: ranges that no host has. 240.0.0.0/4 is reserved and never
 // routed; the other one is a unique local prefix.
 var (
-	own4 = netip.MustParsePrefix(numbers.RangeIPVS4)
-	own6 = netip.MustParsePrefix(numbers.RangeIPVS6)
+	serverRange4 = netip.MustParsePrefix(numbers.RangeIPVS4)
+	serverRange6 = netip.MustParsePrefix(numbers.RangeIPVS6)
 )
 
-// serverPort is every virtual server's: no local socket is there by chance (tcpmux).
+// serverPortNumber is every virtual server's: no local socket is there by chance (tcpmux).
 const serverPortNumber = 1
 
-// maxServers is how many virtual servers fit into own4.
+// maxServers is how many virtual servers fit into serverRange4.
 const maxServers = 1<<22 - 2
 
-// own reports whether an address is a virtual server's of ours.
-func own(a netip.Addr) bool { return own4.Contains(a) || own6.Contains(a) }
+// isVirtualServerAddr reports whether an address is that of a virtual server of ours.
+func isVirtualServerAddr(a netip.Addr) bool {
+	return serverRange4.Contains(a) || serverRange6.Contains(a)
+}
 
-// ownAddr returns the nth address for a virtual server, n > 0.
-func ownAddr(is4 bool, n uint32) netip.Addr {
+// virtualServerAddr returns the nth address for a virtual server, n > 0.
+func virtualServerAddr(is4 bool, n uint32) netip.Addr {
 	if is4 {
-		b := own4.Addr().As4()
+		b := serverRange4.Addr().As4()
 		binary.BigEndian.PutUint32(b[:], binary.BigEndian.Uint32(b[:])+n)
 		return netip.AddrFrom4(b)
 	}
-	b := own6.Addr().As16()
+	b := serverRange6.Addr().As16()
 	binary.BigEndian.PutUint32(b[12:], n)
 	return netip.AddrFrom16(b)
 }
 
-// ownNumber is the inverse of ownAddr.
-func ownNumber(a netip.Addr) uint32 {
+// serverNumber is the inverse of virtualServerAddr.
+func serverNumber(a netip.Addr) uint32 {
 	if a.Is4() {
-		b, from := a.As4(), own4.Addr().As4()
+		b, from := a.As4(), serverRange4.Addr().As4()
 		return binary.BigEndian.Uint32(b[:]) - binary.BigEndian.Uint32(from[:])
 	}
 	b := a.As16()
 	return binary.BigEndian.Uint32(b[12:])
 }
 
-// families are the two of them.
-var families = [...]bool{true, false}
-
-// name returns the kernel's name of a set of a family.
-func name(set string, is4 bool) string {
-	if is4 {
-		return set + "4"
-	}
-	return set + "6"
-}
-
-// maps returns the names of the maps that lead from a frontend to its how and to its
-// virtual server.
-func maps(nodePort, outside bool) (hows, servers string) {
-	switch {
-	case nodePort && outside:
-		return "nodeports-outside", "nodeport-servers-outside"
-	case nodePort:
-		return "nodeports", "nodeport-servers"
-	case outside:
-		return "outside", "servers-outside"
-	}
-	return "frontends", "servers"
-}
-
-// A how says what becomes of a packet. Its bits are explained in ruleset.nft.tmpl. Zero
-// stands for "no element".
-type how uint32
-
+// Sets of this mode alone, and what releases up to 16d7bce called the others.
 const (
-	howFar      how = 1 << 16
-	howAll      how = 2 << 16
-	howOutside  how = 4 << 16
-	howNodePort how = 8 << 16
-	howServe    how = 1
-	howReject   how = 0xf000<<16 | 1
-	howDrop     how = 0xf000<<16 | 2
+	servers                 nftset.Set = "servers"
+	serversExternal         nftset.Set = "servers-external"
+	nodeportServers         nftset.Set = "nodeport-servers"
+	nodeportServersExternal nftset.Set = "nodeport-servers-external"
 )
 
-// howTo translates a route.
-func howTo(r *service.Route, nodePort, outside bool) how {
-	switch r.Action {
-	case service.Reject:
-		return howReject
-	case service.Drop:
-		return howDrop
-	}
-	h := howServe
-	switch r.Masquerade {
-	case service.MasqueradeOffCluster:
-		h |= howFar
-	case service.MasqueradeAll:
-		h |= howAll
-	}
-	if nodePort {
-		h |= howNodePort
-	}
-	if outside {
-		h |= howOutside
-	}
-	return h
+func renamed() []nftset.Rename {
+	return nftset.RenamedSets(map[nftset.Set]nftset.Set{
+		"outside": nftset.FrontendsExternal, "nodeports-outside": nftset.NodeportsExternal,
+		"servers-outside": serversExternal, "nodeport-servers-outside": nodeportServersExternal,
+		"guarded": nftset.SourceRestricted, "sources": nftset.SourceRanges, "reserved": nftset.ClusterIPs,
+	})
 }
 
-// route is the inverse of howTo but for the endpoints.
-func (h how) route() *service.Route {
+// setsOf returns the maps that lead from a frontend to its verdict and to its virtual server.
+func setsOf(nodePort, external bool) (verdicts, virtual nftset.Set) {
 	switch {
-	case h == howReject:
-		return &service.Route{Action: service.Reject}
-	case h == howDrop:
-		return &service.Route{Action: service.Drop}
-	case h&howAll != 0:
-		return &service.Route{Masquerade: service.MasqueradeAll}
-	case h&howFar != 0:
-		return &service.Route{Masquerade: service.MasqueradeOffCluster}
+	case nodePort && external:
+		return nftset.NodeportsExternal, nodeportServersExternal
+	case nodePort:
+		return nftset.Nodeports, nodeportServers
+	case external:
+		return nftset.FrontendsExternal, serversExternal
 	}
-	return &service.Route{}
+	return nftset.Frontends, servers
 }
 
-// A note is the comment of a frontend's element: what a person wants to read there, and
+// verdictServe is the minor of a verdict that leads to a virtual server.
+const verdictServe nftset.VerdictID = 1
+
+func verdictFor(r *service.Route, nodePort, external bool) nftset.VerdictID {
+	v, forwards := nftset.VerdictFor(r, nodePort, external)
+	if forwards {
+		v |= verdictServe
+	}
+	return v
+}
+
+// A frontendComment is the comment of a frontend's element: what a person wants to read, and
 // what its virtual server cannot tell: "default/web:http rr 10800s local".
-type note struct {
+type frontendComment struct {
 	service  service.PortName
 	balance  service.Algorithm
 	affinity time.Duration
@@ -144,8 +106,8 @@ type note struct {
 	local, externalLocal bool
 }
 
-func noteOf(f *service.Frontend) note {
-	n := note{service: f.Service, balance: f.Balance, affinity: time.Duration(persistence(f)) * time.Second}
+func commentOf(f *service.Frontend) frontendComment {
+	n := frontendComment{service: f.Service, balance: f.Balance, affinity: time.Duration(persistence(f)) * time.Second}
 	if n.affinity > 0 {
 		n.local, n.externalLocal = f.Internal.Local, f.External.Local
 	}
@@ -160,7 +122,7 @@ func persistence(f *service.Frontend) uint32 {
 	return uint32(max(f.Affinity/time.Second, 1))
 }
 
-func (n note) String() string {
+func (n frontendComment) String() string {
 	words := []string{n.service.String()}
 	if n.balance != service.Random {
 		words = append(words, n.balance.String())
@@ -177,8 +139,8 @@ func (n note) String() string {
 	return strings.Join(words, " ")
 }
 
-// parseNote is the inverse of String.
-func parseNote(text string) (n note, err error) {
+// parseComment is the inverse of String.
+func parseComment(text string) (n frontendComment, err error) {
 	words := strings.Split(text, " ")
 	if n.service, err = service.ParsePortName(words[0]); err != nil {
 		return n, err
@@ -205,8 +167,8 @@ func parseNote(text string) (n note, err error) {
 	return n, nil
 }
 
-// scheduler returns IPVS' name of an algorithm. Those that come in two sorts heed weights
-// only in one.
+// scheduler returns IPVS' name of an algorithm. Some have a second name, under
+// which they heed weights.
 func scheduler(a service.Algorithm, weighted bool) string {
 	switch a {
 	case service.LeastConn:
@@ -225,78 +187,9 @@ func scheduler(a service.Algorithm, weighted bool) string {
 	case service.Maglev:
 		return "mh"
 	}
-	// IPVS has nothing random; one after the other is as even, and nobody's expectation
-	// is hurt.
+	// IPVS has nothing random; round robin is as even.
 	if weighted {
 		return "wrr"
 	}
 	return "rr"
-}
-
-// Keys and data of elements, as the kernel keeps them: each field of a concatenation in
-// network order, padded to four bytes; hows in the byte order of the machine.
-
-// frontKey is the key of a frontend's element.
-func frontKey(k service.Key) []byte {
-	var b []byte
-	if !k.Addr.Addr().IsUnspecified() {
-		b = k.Addr.Addr().AsSlice()
-	}
-	return portKey(append(b, byte(k.Proto), 0, 0, 0), k.Addr.Port())
-}
-
-func portKey(b []byte, port uint16) []byte {
-	return append(binary.BigEndian.AppendUint16(b, port), 0, 0)
-}
-
-// parseFrontKey is the inverse of frontKey. nodePort tells which kind of map it is from.
-func parseFrontKey(b []byte, is4, nodePort bool) (service.Key, error) {
-	size := addrSize(is4)
-	addr := netip.IPv6Unspecified()
-	if is4 {
-		addr = netip.IPv4Unspecified()
-	}
-	if nodePort {
-		size = 0
-	}
-	if len(b) != size+8 {
-		return service.Key{}, fmt.Errorf("frontend key has %d bytes, want %d", len(b), size+8)
-	}
-	if !nodePort {
-		addr, _ = netip.AddrFromSlice(b[:size])
-	}
-	return service.Key{
-		Addr:  netip.AddrPortFrom(addr, binary.BigEndian.Uint16(b[size+4:])),
-		Proto: service.Proto(b[size]),
-	}, nil
-}
-
-// serverData is the data of an element that leads to a virtual server.
-func serverData(a netip.AddrPort) []byte { return portKey(a.Addr().AsSlice(), a.Port()) }
-
-// parseServerData is the inverse of serverData.
-func parseServerData(b []byte, is4 bool) (netip.AddrPort, error) {
-	size := addrSize(is4)
-	if len(b) < size+2 {
-		return netip.AddrPort{}, fmt.Errorf("virtual server has %d bytes", len(b))
-	}
-	addr, _ := netip.AddrFromSlice(b[:size])
-	return netip.AddrPortFrom(addr, binary.BigEndian.Uint16(b[size:])), nil
-}
-
-func howData(h how) []byte { return binary.NativeEndian.AppendUint32(nil, uint32(h)) }
-
-// parseHow is the inverse of howData.
-func parseHow(b []byte) (how, error) {
-	if len(b) < 4 {
-		return 0, fmt.Errorf("how has %d bytes", len(b))
-	}
-	return how(binary.NativeEndian.Uint32(b)), nil
-}
-
-func addrSize(is4 bool) int {
-	if is4 {
-		return 4
-	}
-	return 16
 }

@@ -10,33 +10,34 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/datapath/nftset"
 	"github.com/fairway-net/fairway/internal/scenario"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
 // kernel does what the kernel would with operations, and refuses what it would refuse.
-type kernel map[id]*server
+type kernel map[serverID]*virtualServer
 
-func (k kernel) do(t *testing.T, ops []op) {
+func (k kernel) do(t *testing.T, ops []serverOp) {
 	t.Helper()
 	for _, o := range ops {
-		s := k[o.id]
+		s := k[o.server]
 		if (o.cmd == cmdNewServer) != (s == nil) {
-			t.Fatalf("operation %d on %v, which is %v", o.cmd, o.id, s)
+			t.Fatalf("operation %d on %v, which is %v", o.cmd, o.server, s)
 		}
 		switch o.cmd {
 		case cmdNewServer:
-			k[o.id] = &server{sched: o.server.sched, persist: o.server.persist, reals: map[netip.AddrPort]uint16{}}
+			k[o.server] = &virtualServer{sched: o.definition.sched, persist: o.definition.persist, reals: map[netip.AddrPort]uint16{}}
 			continue
 		case cmdSetServer:
-			s.sched, s.persist = o.server.sched, o.server.persist
+			s.sched, s.persist = o.definition.sched, o.definition.persist
 			continue
 		case cmdDelServer:
-			delete(k, o.id)
+			delete(k, o.server)
 			continue
 		}
 		if _, there := s.reals[o.real]; there != (o.cmd != cmdNewReal) {
-			t.Fatalf("operation %d on %v of %v: it is there: %v", o.cmd, o.real, o.id, there)
+			t.Fatalf("operation %d on %v of %v: it is there: %v", o.cmd, o.real, o.server, there)
 		}
 		if o.cmd == cmdDelReal {
 			delete(s.reals, o.real)
@@ -47,24 +48,24 @@ func (k kernel) do(t *testing.T, ops []op) {
 }
 
 // step renders want, does it and takes note of it, without a kernel.
-func step(t *testing.T, d *Datapath, k kernel, want *service.Table, full bool) *rendering {
+func step(t *testing.T, d *Datapath, k kernel, want *service.Table, full bool) *changes {
 	t.Helper()
-	r, err := d.render(want, full)
+	r, err := d.render(want, d.changes(want, full), full)
 	if err != nil {
 		t.Fatal(err)
 	}
 	k.do(t, r.before)
 	// Between the two every frontend leads to a virtual server with an endpoint.
-	for key, f := range r.fronts {
-		for _, a := range [...]netip.AddrPort{f.server, f.outsideServer} {
-			if a.IsValid() && (k[id{a, key.Proto}] == nil || len(k[id{a, key.Proto}].reals) == 0) {
+	for key, f := range r.frontends {
+		for _, a := range [...]netip.AddrPort{f.server, f.externalServer} {
+			if a.IsValid() && (k[serverID{a, key.Proto}] == nil || len(k[serverID{a, key.Proto}].reals) == 0) {
 				t.Fatalf("%v leads to %v, where nothing is", key, a)
 			}
 		}
 	}
 	k.do(t, r.after)
-	d.note(r)
-	d.synced = want
+	d.noteChanges(r)
+	d.applied = want
 	return r
 }
 
@@ -72,7 +73,7 @@ func step(t *testing.T, d *Datapath, k kernel, want *service.Table, full bool) *
 func holds(t *testing.T, d *Datapath, k kernel, want *service.Table) {
 	t.Helper()
 	var all []*service.Frontend
-	for key, f := range d.state.fronts {
+	for key, f := range d.state.frontends {
 		frontend, err := d.state.frontend(key, f)
 		if err != nil {
 			t.Fatal(err)
@@ -99,13 +100,13 @@ func holds(t *testing.T, d *Datapath, k kernel, want *service.Table) {
 	}
 }
 
-func fresh(t *testing.T) *Datapath {
+func newDatapath(t *testing.T) *Datapath {
 	t.Helper()
 	d, err := New(Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.state, d.synced = newState(), &service.Table{}
+	d.state, d.applied = newState(), &service.Table{}
 	return d
 }
 
@@ -114,17 +115,17 @@ func fresh(t *testing.T) *Datapath {
 func TestRender(t *testing.T) {
 	gen := scenario.NewRandom(rand.New(rand.NewPCG(7, 0)))
 	state := scenario.NewState(gen.Node())
-	d, k := fresh(t), kernel{}
+	d, k := newDatapath(t), kernel{}
 	for range 400 {
 		state.Apply(gen.Event())
 		want := state.Table()
-		differ := len(service.Diff(d.synced, want))
-		if r := step(t, d, k, want, false); len(r.changed) > differ {
-			t.Errorf("%d frontends changed where the tables differ in %d", len(r.changed), differ)
+		differ := len(service.Diff(d.applied, want))
+		if r := step(t, d, k, want, false); len(r.changedFrontends) > differ {
+			t.Errorf("%d frontends changed where the tables differ in %d", len(r.changedFrontends), differ)
 		}
 		holds(t, d, k, want)
 		for _, full := range []bool{false, true} {
-			r, err := d.render(want, full)
+			r, err := d.render(want, d.changes(want, full), full)
 			if err != nil || len(r.before)+len(r.after)+len(r.writes) > 0 {
 				t.Fatalf("rendered again (full: %v) it wants %v, %v, %v; error %v", full, r.before, r.writes, r.after, err)
 			}
@@ -159,9 +160,9 @@ func ep(a string, weight uint16) service.Endpoint {
 // Frontends of a port share a virtual server, which stays while its endpoints, its
 // scheduler and its affinity change.
 func TestShare(t *testing.T) {
-	d, k := fresh(t), kernel{}
+	d, k := newDatapath(t), kernel{}
 	a, b := ep("10.244.1.5:8080", 0), ep("10.244.2.5:8080", 0)
-	text := func(r *rendering) string {
+	text := func(r *changes) string {
 		var words []string
 		for _, o := range slices.Concat(r.before, r.after) {
 			words = append(words, fmt.Sprintf("%d:%v:%d", o.cmd, o.real, o.weight))
@@ -198,7 +199,7 @@ func TestShare(t *testing.T) {
 
 // What is chosen by the address that was called has a virtual server for each.
 func TestDestHash(t *testing.T) {
-	d, k := fresh(t), kernel{}
+	d, k := newDatapath(t), kernel{}
 	step(t, d, k, table(func(f *service.Frontend) { f.Balance = service.DestHash }, ep("10.244.1.5:8080", 0)), false)
 	if len(k) != 2 {
 		t.Errorf("%d virtual servers, want 2", len(k))
@@ -207,16 +208,16 @@ func TestDestHash(t *testing.T) {
 
 // Addresses go round, and none is given twice.
 func TestAddresses(t *testing.T) {
-	for _, is4 := range families {
+	for _, is4 := range nftset.Families {
 		for _, n := range []uint32{1, 255, 256, maxServers} {
-			a := ownAddr(is4, n)
-			if !own(a) || ownNumber(a) != n {
-				t.Errorf("number %d has address %v, of number %d; ours: %v", n, a, ownNumber(a), own(a))
+			a := virtualServerAddr(is4, n)
+			if !isVirtualServerAddr(a) || serverNumber(a) != n {
+				t.Errorf("number %d has address %v, of number %d; ours: %v", n, a, serverNumber(a), isVirtualServerAddr(a))
 			}
 		}
 	}
-	d, k := fresh(t), kernel{}
-	d.state.next = maxServers - 1
+	d, k := newDatapath(t), kernel{}
+	d.state.lastServer = maxServers - 1
 	b := service.NewBuilder()
 	for i := range 4 {
 		name := service.Name{Namespace: "default", Name: fmt.Sprintf("svc-%d", i)}
@@ -233,16 +234,16 @@ func TestAddresses(t *testing.T) {
 }
 
 func TestNote(t *testing.T) {
-	for _, n := range []note{
+	for _, n := range []frontendComment{
 		{service: service.PortName{Name: service.Name{Namespace: "a", Name: "b"}}},
 		{service.PortName{Name: service.Name{Namespace: "a", Name: "b"}, Port: "http"}, service.Maglev, 10800 * time.Second, true, false},
 		{service.PortName{Name: service.Name{Namespace: "a", Name: "b"}}, service.RoundRobin, 10800 * time.Second, false, true},
 	} {
-		if got, err := parseNote(n.String()); err != nil || got != n {
+		if got, err := parseComment(n.String()); err != nil || got != n {
 			t.Errorf("%q is read as %v, error %v", n, got, err)
 		}
 	}
-	if _, err := parseNote("a/b fastest"); err == nil {
+	if _, err := parseComment("a/b fastest"); err == nil {
 		t.Error("an unknown algorithm is no error")
 	}
 }

@@ -2,29 +2,27 @@ package ipvs
 
 import (
 	"context"
-	"fmt"
-	gomaps "maps"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
 
-	"go4.org/netipx"
-
+	"github.com/fairway-net/fairway/internal/datapath/nftset"
 	"github.com/fairway-net/fairway/internal/nft"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// An id names a virtual server.
-type id struct {
+// A serverID names a virtual server.
+type serverID struct {
 	Addr  netip.AddrPort
 	Proto service.Proto
 }
 
 // String returns "250.64.0.7:1/TCP".
-func (i id) String() string { return service.Key{Addr: i.Addr, Proto: i.Proto}.String() }
+func (i serverID) String() string { return service.Key{Addr: i.Addr, Proto: i.Proto}.String() }
 
-// A server is a virtual server.
-type server struct {
+// A virtualServer is one with its real servers.
+type virtualServer struct {
 	sched   string
 	persist uint32 // how many seconds a client stays; 0: not at all
 	reals   map[netip.AddrPort]uint16
@@ -34,101 +32,92 @@ type server struct {
 }
 
 // equal reports whether the kernel does the same for s and o.
-func (s *server) equal(o *server) bool {
-	return s.sched == o.sched && s.persist == o.persist && gomaps.Equal(s.reals, o.reals)
+func (s *virtualServer) equal(o *virtualServer) bool {
+	return s.sched == o.sched && s.persist == o.persist && maps.Equal(s.reals, o.reals)
 }
 
 // drains reports whether the scheduler passes over real servers of weight 0. Those that
 // hash send a client there and refuse it.
-func (s *server) drains() bool { return !slices.Contains([]string{"sh", "dh", "mh"}, s.sched) }
+func (s *virtualServer) drains() bool { return !slices.Contains([]string{"sh", "dh", "mh"}, s.sched) }
 
-// A front is what the nft table holds for one frontend.
-type front struct {
-	comment         string
-	inside, outside how // outside is 0 where both are treated alike
-	// server and outsideServer are virtual servers; invalid where none is needed.
-	server, outsideServer netip.AddrPort
-	// guarded says that only sources may come in.
-	guarded bool
-	sources []netipx.IPRange
+// A frontendState is what the nft table holds for one frontend.
+type frontendState struct {
+	comment            string
+	internal, external nftset.VerdictID // external is 0 where both are treated alike
+	// server and externalServer are virtual servers; invalid where none is needed.
+	server, externalServer netip.AddrPort
+	sources                nftset.Sources
 }
 
-func (f *front) equal(o *front) bool {
-	return f.comment == o.comment && f.inside == o.inside && f.outside == o.outside && f.server == o.server &&
-		f.outsideServer == o.outsideServer && f.guarded == o.guarded && slices.Equal(f.sources, o.sources)
+func (f *frontendState) equal(o *frontendState) bool {
+	return f.comment == o.comment && f.internal == o.internal && f.external == o.external && f.server == o.server &&
+		f.externalServer == o.externalServer && f.sources.Equal(o.sources)
 }
 
 // state is what the kernel holds, all of it.
 type state struct {
-	fronts   map[service.Key]*front
-	servers  map[id]*server
-	hairpins map[netip.Addr]int // how many endpoints need it; 1 where not known
-	reserved map[netip.Addr]int // how many frontends reserve it; 1 where not known
-	settings service.Settings
-	next     uint32 // where to look for an address for a virtual server
+	frontends  map[service.Key]*frontendState
+	servers    map[serverID]*virtualServer
+	hairpins   nftset.Counts // of endpoints on this node
+	clusterIPs nftset.Counts
+	settings   service.Settings
+	lastServer uint32          // where to look for an address for a virtual server
+	schedulers map[string]bool // that were tried, and whether the kernel has them
 }
 
 func newState() *state {
 	return &state{
-		fronts: map[service.Key]*front{}, servers: map[id]*server{},
-		hairpins: map[netip.Addr]int{}, reserved: map[netip.Addr]int{},
+		frontends: map[service.Key]*frontendState{}, servers: map[serverID]*virtualServer{},
+		hairpins: nftset.Counts{}, clusterIPs: nftset.Counts{},
 	}
 }
 
 // at returns what is held for k, an empty one if nothing is.
-func (s *state) at(k service.Key) *front {
-	if f := s.fronts[k]; f != nil {
+func (s *state) at(k service.Key) *frontendState {
+	if f := s.frontends[k]; f != nil {
 		return f
 	}
-	return &front{}
+	return &frontendState{}
 }
 
 // same reports whether the kernel holds the same in s and o. Counts of uses are ours, and
-// real servers that leave come to their end by themselves.
+// real servers that leave are removed by Check.
 func (s *state) same(o *state) bool {
-	members := func(a, b map[netip.Addr]int) bool {
-		return gomaps.EqualFunc(a, b, func(int, int) bool { return true })
-	}
-	return gomaps.EqualFunc(s.fronts, o.fronts, (*front).equal) && gomaps.EqualFunc(s.servers, o.servers, (*server).equal) &&
-		s.settings.Equal(o.settings) && members(s.hairpins, o.hairpins) && members(s.reserved, o.reserved)
+	return maps.EqualFunc(s.frontends, o.frontends, (*frontendState).equal) && maps.EqualFunc(s.servers, o.servers, (*virtualServer).equal) &&
+		s.settings.Equal(o.settings) && s.hairpins.SameAddrs(o.hairpins) && s.clusterIPs.SameAddrs(o.clusterIPs)
 }
 
 // read returns what the kernel holds.
 func (d *Datapath) read(ctx context.Context) (*state, error) {
-	r := reader{ctx: ctx, table: d.table, state: newState()}
-	for _, is4 := range families {
+	r := reader{nftset.NewReader(ctx, d.rules.Table, renamed()), newState()}
+	for _, is4 := range nftset.Families {
 		for _, nodePort := range []bool{false, true} {
-			r.fronts(is4, nodePort, false, func(f *front, h how) { f.inside = h })
-			r.fronts(is4, nodePort, true, func(f *front, h how) { f.outside = h })
-			r.servers(is4, nodePort, false, func(f *front, a netip.AddrPort) { f.server = a })
-			r.servers(is4, nodePort, true, func(f *front, a netip.AddrPort) { f.outsideServer = a })
+			r.verdicts(is4, nodePort, false, func(f *frontendState, v nftset.VerdictID) { f.internal = v })
+			r.verdicts(is4, nodePort, true, func(f *frontendState, v nftset.VerdictID) { f.external = v })
+			r.servers(is4, nodePort, false, func(f *frontendState, a netip.AddrPort) { f.server = a })
+			r.servers(is4, nodePort, true, func(f *frontendState, a netip.AddrPort) { f.externalServer = a })
 		}
-		r.guards(is4)
-		r.members(is4, "hairpin", r.state.hairpins)
-		r.members(is4, "reserved", r.state.reserved)
-		r.state.settings.Pods = append(r.state.settings.Pods, r.prefixes("pods", is4)...)
-		r.state.settings.ServiceCIDRs = append(r.state.settings.ServiceCIDRs, r.prefixes("service-cidrs", is4)...)
-		r.state.settings.NodePorts = append(r.state.settings.NodePorts, r.prefixes("nodeport-addresses", is4)...)
+		r.Sources(is4, func(k service.Key) *nftset.Sources { return &r.frontend(k).sources })
+		r.Addrs(nftset.Hairpin, is4, func(a netip.Addr) { r.state.hairpins[a] = 1 })
+		r.Addrs(nftset.ClusterIPs, is4, func(a netip.Addr) { r.state.clusterIPs[a] = 1 })
 	}
-	if r.err == nil {
-		r.state.settings.PodInterfaces, r.err = d.table.Links(ctx, podLinks)
-	}
-	if r.err != nil {
-		return nil, r.err
+	r.state.settings = r.Settings()
+	if err := r.Err(); err != nil {
+		return nil, err
 	}
 	return r.state, d.readServers(ctx, r.state)
 }
 
 // readServers reads the virtual servers, and where to look for the next address.
 func (d *Datapath) readServers(ctx context.Context, s *state) error {
-	all, err := d.wire.servers(ctx)
+	all, err := d.genl.servers(ctx)
 	if err != nil {
 		return err
 	}
 	for i, f := range all {
-		found := f.server
+		found := f.virtualServer
 		found.reals, found.leaving = map[netip.AddrPort]uint16{}, map[netip.AddrPort]time.Time{}
-		reals, err := d.wire.reals(ctx, i)
+		reals, err := d.genl.reals(ctx, i)
 		if err != nil {
 			return err
 		}
@@ -140,112 +129,43 @@ func (d *Datapath) readServers(ctx context.Context, s *state) error {
 			found.reals[a] = r.weight
 		}
 		s.servers[i] = &found
-		s.next = max(s.next, ownNumber(i.Addr.Addr()))
+		s.lastServer = max(s.lastServer, serverNumber(i.Addr.Addr()))
 	}
 	return nil
 }
 
-// reader reads set after set until the first error.
+// reader reads a state.
 type reader struct {
-	ctx   context.Context // of this reading
-	table *nft.Table
+	*nftset.Reader
 	state *state
-	err   error
 }
 
-// each calls f for every element of a set.
-func (r *reader) each(name string, f func(e nft.Element) error) {
-	if r.err == nil {
-		r.err = r.table.Elements(r.ctx, name, f)
-	}
-}
-
-// front returns the one of a key, to be filled.
-func (r *reader) front(k service.Key) *front {
-	f := r.state.fronts[k]
+// frontend returns the state of a frontend, to be filled.
+func (r *reader) frontend(k service.Key) *frontendState {
+	f := r.state.frontends[k]
 	if f == nil {
-		f = &front{}
-		r.state.fronts[k] = f
+		f = &frontendState{}
+		r.state.frontends[k] = f
 	}
 	return f
 }
 
-func (r *reader) fronts(is4, nodePort, outside bool, put func(*front, how)) {
-	set, _ := maps(nodePort, outside)
-	r.each(name(set, is4), func(e nft.Element) error {
-		k, err := parseFrontKey(e.Key, is4, nodePort)
-		if err != nil {
-			return err
-		}
-		h, err := parseHow(e.Data)
-		if err != nil {
-			return err
-		}
-		f := r.front(k)
+func (r *reader) verdicts(is4, nodePort, external bool, put func(*frontendState, nftset.VerdictID)) {
+	set, _ := setsOf(nodePort, external)
+	r.Frontends(set, is4, nodePort, func(k service.Key, e nft.Element) error {
+		v, err := nftset.ParseNumber(e.Data)
+		f := r.frontend(k)
 		f.comment = e.Comment
-		put(f, h)
-		return nil
-	})
-}
-
-func (r *reader) servers(is4, nodePort, outside bool, put func(*front, netip.AddrPort)) {
-	_, set := maps(nodePort, outside)
-	r.each(name(set, is4), func(e nft.Element) error {
-		k, err := parseFrontKey(e.Key, is4, nodePort)
-		if err != nil {
-			return err
-		}
-		a, err := parseServerData(e.Data, is4)
-		if err != nil {
-			return err
-		}
-		put(r.front(k), a)
-		return nil
-	})
-}
-
-// guards reads who may come in.
-func (r *reader) guards(is4 bool) {
-	r.each(name("guarded", is4), func(e nft.Element) error {
-		k, err := parseFrontKey(e.Key, is4, false)
-		if err == nil {
-			r.front(k).guarded = true
-		}
+		put(f, nftset.VerdictID(v))
 		return err
 	})
-	size := addrSize(is4)
-	r.each(name("sources", is4), func(e nft.Element) error {
-		if len(e.Key) < size || len(e.Last) != len(e.Key) {
-			return fmt.Errorf("range has %d and %d bytes", len(e.Key), len(e.Last))
-		}
-		k, err := parseFrontKey(e.Key[:len(e.Key)-size], is4, false)
-		if err != nil {
-			return err
-		}
-		from, _ := netip.AddrFromSlice(e.Key[len(e.Key)-size:])
-		to, _ := netip.AddrFromSlice(e.Last[len(e.Last)-size:])
-		f := r.front(k)
-		f.sources = append(f.sources, netipx.IPRangeFrom(from, to))
-		slices.SortFunc(f.sources, func(a, b netipx.IPRange) int { return a.From().Compare(b.From()) })
-		return nil
-	})
 }
 
-// members reads a set of addresses; in a hairpin's key the address stands first.
-func (r *reader) members(is4 bool, set string, into map[netip.Addr]int) {
-	r.each(name(set, is4), func(e nft.Element) error {
-		addr, ok := netip.AddrFromSlice(e.Key[:min(len(e.Key), addrSize(is4))])
-		if !ok {
-			return fmt.Errorf("address has %d bytes", len(e.Key))
-		}
-		into[addr] = 1
-		return nil
+func (r *reader) servers(is4, nodePort, external bool, put func(*frontendState, netip.AddrPort)) {
+	_, set := setsOf(nodePort, external)
+	r.Frontends(set, is4, nodePort, func(k service.Key, e nft.Element) error {
+		a, _, err := nftset.ParseAddrPort(e.Data, is4)
+		put(r.frontend(k), a)
+		return err
 	})
-}
-
-func (r *reader) prefixes(set string, is4 bool) (all []netip.Prefix) {
-	if r.err == nil {
-		all, r.err = r.table.Prefixes(r.ctx, name(set, is4))
-	}
-	return all
 }

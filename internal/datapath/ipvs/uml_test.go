@@ -25,7 +25,7 @@ func TestMain(m *testing.M) { testnet.Main(m) }
 // Each kernel has one CPU, so both run at a time.
 func TestInUML(t *testing.T) {
 	testnet.NeedRoot(t, "changes rules in user-mode Linux, which has the files that the user may read")
-	const load = "TestConformance/(continuity|faults|established)|TestSwitch"
+	const load = "TestConformance/(continuity|faults|established)|TestSwitch|TestUpgrade"
 	binary, err := uml.Build(t.Context(), "uml", t.TempDir())
 	if err != nil {
 		t.Fatal(err)

@@ -39,7 +39,7 @@ type pool struct {
 }
 
 // A call is what algorithms look at.
-type call struct{ client, dest netip.Addr }
+type pickKey struct{ client, dest netip.Addr }
 
 // newPool makes a pool; targets is asked for each endpoint's.
 func newPool(a service.Algorithm, eps []service.Endpoint, before *pool, target func(service.Endpoint) *target) *pool {
@@ -76,7 +76,7 @@ func (p *pool) slots() []netip.AddrPort {
 
 // pick returns the member for a call, nil if all are among those that were tried. The
 // first pick is the algorithm's, later ones go round.
-func (p *pool) pick(c call, tried []*target) *member {
+func (p *pool) pick(c pickKey, tried []*target) *member {
 	n := len(p.members)
 	if n == 0 {
 		return nil
@@ -102,7 +102,7 @@ func (p *pool) find(a netip.AddrPort) *member {
 
 // first is the algorithm's choice. The list, the hash and so the choice are nftables' for
 // sh, dh and maglev: a switch between the modes leaves clients at their endpoints.
-func (p *pool) first(c call) int {
+func (p *pool) first(c pickKey) int {
 	if len(p.members) == 1 {
 		return 0
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/datapath/nftset"
 	"github.com/fairway-net/fairway/internal/nft"
 	"github.com/fairway-net/fairway/internal/service"
 )
@@ -33,7 +34,7 @@ func picks(p *pool, n int) (count map[byte]int, order string) {
 	count = map[byte]int{}
 	var all []byte
 	for i := range n {
-		m := p.pick(call{client(i), vip}, nil)
+		m := p.pick(pickKey{client(i), vip}, nil)
 		last := m.addr.Addr().As4()[3]
 		count[last]++
 		all = append(all, '0'+last)
@@ -78,7 +79,7 @@ func TestLoad(t *testing.T) {
 			p.members[i].active.Store(n)
 		}
 		for range 5 {
-			if got := p.pick(call{client(1), vip}, nil).addr.Addr().As4()[3]; got != c.want {
+			if got := p.pick(pickKey{client(1), vip}, nil).addr.Addr().As4()[3]; got != c.want {
 				t.Errorf("%v %v with %v: %d, want %d", c.algorithm, c.weights, c.active, got, c.want)
 			}
 		}
@@ -118,7 +119,7 @@ func TestHash(t *testing.T) {
 	}
 	who := map[netip.AddrPort]bool{}
 	for i := range 100 {
-		who[p.pick(call{client(1), client(i)}, nil).addr] = true
+		who[p.pick(pickKey{client(1), client(i)}, nil).addr] = true
 	}
 	if len(who) != 4 {
 		t.Errorf("dh uses %d endpoints for a hundred addresses", len(who))
@@ -132,7 +133,7 @@ func TestMaglev(t *testing.T) {
 	moved := 0
 	const n = 10000
 	for i := range n {
-		c := call{client(i), vip}
+		c := pickKey{client(i), vip}
 		was, is := before.pick(c, nil).addr, after.pick(c, nil).addr
 		if was != is && was != all[3].Addr {
 			moved++
@@ -148,7 +149,7 @@ func TestTried(t *testing.T) {
 	for a := service.Random; a <= service.Maglev; a++ {
 		p := poolOf(a, some(2, 0, 1))
 		var tried []*target
-		for m := p.pick(call{client(1), vip}, tried); m != nil; m = p.pick(call{client(1), vip}, tried) {
+		for m := p.pick(pickKey{client(1), vip}, tried); m != nil; m = p.pick(pickKey{client(1), vip}, tried) {
 			if slices.Contains(tried, m.target) || len(tried) == 3 {
 				t.Fatalf("%v: %v again", a, m.addr)
 			}
@@ -158,7 +159,7 @@ func TestTried(t *testing.T) {
 			t.Errorf("%v: %d of 3 were tried", a, len(tried))
 		}
 	}
-	if poolOf(service.Random, nil).pick(call{}, nil) != nil {
+	if poolOf(service.Random, nil).pick(pickKey{}, nil) != nil {
 		t.Error("a pool of nobody picks somebody")
 	}
 }
@@ -167,25 +168,24 @@ func TestTried(t *testing.T) {
 func TestRender(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 0))
 	var all []*service.Frontend
-	var elements []element
+	h := &kernelState{elements: map[elementID]element{}, sources: map[service.Key]*nftset.Sources{}}
 	for i := range 500 {
 		f := randomFrontend(rng, i)
 		all = append(all, f)
-		elements = append(elements, render(f)...)
-	}
-	ids := map[id]bool{}
-	for _, e := range elements {
-		if ids[e.id()] {
-			t.Fatalf("%v twice", e)
+		for _, e := range render(f) {
+			if _, twice := h.elements[e.id()]; twice {
+				t.Fatalf("%v twice", e)
+			}
+			h.elements[e.id()] = e
 		}
-		ids[e.id()] = true
+		one := sourcesOf(f)
+		h.sources[f.Key()] = &one
 	}
-	rng.Shuffle(len(elements), func(i, j int) { elements[i], elements[j] = elements[j], elements[i] })
-	got, err := parse(elements)
+	got, err := h.table()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range service.Diff(service.NewTable(service.Settings{}, all), service.NewTable(service.Settings{}, got)) {
+	for _, c := range service.Diff(service.NewTable(service.Settings{}, all), got) {
 		t.Errorf("%v: %v became %v", c.Key(), c.Old.Lines(), c.New.Lines())
 	}
 }
@@ -234,7 +234,7 @@ func randomFrontend(rng *rand.Rand, i int) *service.Frontend {
 	return f
 }
 
-// TestPlan: between what the kernel holds and what it shall hold are the writes that
+// TestPlan: between what the kernel holds and what it must hold are the writes that
 // differ, and what leads a packet to the proxy is never written before the rest.
 func TestPlan(t *testing.T) {
 	rng := rand.New(rand.NewPCG(2, 0))
@@ -258,20 +258,21 @@ func TestPlan(t *testing.T) {
 			}
 		}
 		from, to := service.NewTable(service.Settings{}, was), service.NewTable(service.Settings{}, is)
-		h := &held{elements: map[id]element{}, reserved: map[netip.Addr]bool{}}
+		h := &kernelState{elements: map[elementID]element{}, sources: map[service.Key]*nftset.Sources{}}
+		held, want := map[elementID]element{}, map[elementID]element{}
 		for _, f := range was {
 			for _, e := range render(f) {
 				h.elements[e.id()] = e
 			}
+			one := sourcesOf(f)
+			h.sources[f.Key()] = &one
+			withSources(held, f)
 		}
-		want := map[id]element{}
 		for _, f := range is {
-			for _, e := range render(f) {
-				want[e.id()] = e
-			}
+			withSources(want, f)
 		}
-		for how, p := range map[string]*plan{"incremental": incremental(from, to), "full": full(h, to)} {
-			if got := written(t, h.elements, p.writes()); !maps.Equal(got, want) {
+		for how, p := range map[string]*changeset{"incremental": incremental(service.Diff(from, to)), "full": full(h, to)} {
+			if got := written(t, held, p.writes()); !maps.Equal(got, want) {
 				t.Fatalf("%s: got %v\nwant %v", how, got, want)
 			}
 		}
@@ -281,13 +282,29 @@ func TestPlan(t *testing.T) {
 	}
 }
 
+// withSources adds all elements of a frontend.
+func withSources(to map[elementID]element, f *service.Frontend) {
+	for _, e := range render(f) {
+		to[e.id()] = e
+	}
+	for _, w := range nftset.ChangeSources(f.Key(), nftset.Sources{}, sourcesOf(f)).Before {
+		e := elementOf(w, f.Addr.Addr().Is4())
+		to[e.id()] = e
+	}
+}
+
+// elementOf is what a write adds; the end of a range counts as its data.
+func elementOf(w nft.Write, is4 bool) element {
+	return element{set: nftset.Set(w.Set[:len(w.Set)-1]), is4: is4, key: string(w.Key), data: string(w.Last) + string(w.Data), comment: w.Comment}
+}
+
 // written applies writes to elements as the kernel does.
-func written(t *testing.T, elements map[id]element, ws []nft.Write) map[id]element {
+func written(t *testing.T, elements map[elementID]element, ws []nft.Write) map[elementID]element {
 	t.Helper()
 	now := maps.Clone(elements)
 	for _, w := range ws {
 		is4 := w.Set[len(w.Set)-1] == '4'
-		e := element{set: set(w.Set[:len(w.Set)-1]), is4: is4, key: string(w.Key), last: string(w.Last), data: string(w.Data), comment: w.Comment}
+		e := elementOf(w, is4)
 		_, there := now[e.id()]
 		if there != w.Del {
 			t.Fatalf("%v: delete %v, but there is %v", e, w.Del, there)

@@ -1,7 +1,6 @@
 package userspace
 
 import (
-	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -9,50 +8,38 @@ import (
 	"strings"
 	"time"
 
-	"go4.org/netipx"
-
+	"github.com/fairway-net/fairway/internal/datapath/nftset"
 	"github.com/fairway-net/fairway/internal/nft"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// A set is a map or set of the program, one for each family: its name is followed by 4
-// or 6.
-type set string
-
+// Sets of this mode alone.
 const (
-	frontends        set = "frontends"
-	outsides         set = "outside"
-	nodeports        set = "nodeports"
-	nodeportsOutside set = "nodeports-outside"
-	endpoints        set = "endpoints"
-	endpointsOutside set = "endpoints-outside"
-	guarded          set = "guarded"
-	sources          set = "sources"
-	reserved         set = "reserved"
-	affinities       set = "affinity"
-	pods             set = "pods"
-	nodeportAddrs    set = "nodeport-addresses"
-	serviceCIDRs     set = "service-cidrs"
-	kept             set = "kept"
-	podLinks             = "pod-interfaces"
+	endpoints           nftset.Set = "endpoints"
+	endpointsExternal   nftset.Set = "endpoints-external"
+	affinityClients     nftset.Set = "affinity"
+	orphanedConnections nftset.Set = "orphaned-connections"
 )
 
-// perFrontend are the sets whose elements belong to a frontend, in the order in which
-// additions are written: what leads a packet to the proxy comes last.
-var perFrontend = [...]set{endpoints, endpointsOutside, sources, guarded, outsides, nodeportsOutside, frontends, nodeports}
-
-func (s set) name(is4 bool) string {
-	if is4 {
-		return string(s) + "4"
-	}
-	return string(s) + "6"
+// renamed is what releases up to 16d7bce called the sets. What they had of connections is
+// of no use: those ended with their process.
+func renamed() []nftset.Rename {
+	return nftset.RenamedSets(map[nftset.Set]nftset.Set{
+		"outside": nftset.FrontendsExternal, "nodeports-outside": nftset.NodeportsExternal, "endpoints-outside": endpointsExternal,
+		"guarded": nftset.SourceRestricted, "sources": nftset.SourceRanges, "reserved": nftset.ClusterIPs,
+	})
 }
 
-// Hows, the data of the frontends' maps.
+// frontendSets are the sets whose elements belong to a frontend, but for its sources.
+var frontendSets = [...]nftset.Set{
+	endpoints, endpointsExternal, nftset.FrontendsExternal, nftset.NodeportsExternal, nftset.Frontends, nftset.Nodeports,
+}
+
+// Verdict IDs, the data of the frontends' maps.
 const (
-	howServe  = 1
-	howReject = 2
-	howDrop   = 3
+	verdictServe  = 1
+	verdictReject = 2
+	verdictDrop   = 3
 )
 
 // localBit is the part of an endpoint's data that says it is on this node.
@@ -61,74 +48,76 @@ const localBit = 1 << 16
 // An element is one that the kernel holds or shall hold. It is comparable: its bytes are
 // strings.
 type element struct {
-	set       set
-	is4       bool
-	key, last string
-	data      string
-	comment   string
+	set     nftset.Set
+	is4     bool
+	key     string
+	data    string
+	comment string
 }
 
 // An id identifies an element.
-type id struct {
-	set  set
-	is4  bool
-	key  string
-	last string
+type elementID struct {
+	set nftset.Set
+	is4 bool
+	key string
 }
 
-func (e element) id() id { return id{e.set, e.is4, e.key, e.last} }
+func (e element) id() elementID { return elementID{e.set, e.is4, e.key} }
 
 // write is the Write that puts e in place (add) or takes it away.
 func (e element) write(del, add bool) nft.Write {
-	w := nft.Write{Set: e.set.name(e.is4), Key: []byte(e.key), Del: del, Add: add, Comment: e.comment}
+	w := nft.Write{Set: e.set.Name(e.is4), Key: []byte(e.key), Del: del, Add: add, Comment: e.comment}
 	if e.data != "" {
 		w.Data = []byte(e.data)
-	}
-	if e.last != "" {
-		w.Last = []byte(e.last)
 	}
 	return w
 }
 
-// render returns the elements of a frontend; none for nil. It is pure.
+// forwards reports whether the proxy can carry a protocol.
+func forwards(p service.Proto) bool { return p == service.TCP || p == service.UDP }
+
+// carried is a route as the proxy carries it: of a protocol that it cannot forward, the
+// kernel rejects the packets.
+func carried(p service.Proto, r *service.Route) *service.Route {
+	if r.Action == service.Forward && !forwards(p) {
+		return &service.Route{Action: service.Reject}
+	}
+	return r
+}
+
+// render returns the elements of a frontend, but for its sources; none for nil. It is pure.
 func render(f *service.Frontend) []element {
 	if f == nil {
 		return nil
 	}
 	is4 := f.Addr.Addr().Is4()
-	front, key := frontKey(f.Key()), frontKey(f.Key())
-	in, out := frontends, outsides
+	key, full := string(nftset.FrontendKey(f.Key())), fullKey(f.Key())
+	entry, externalEntry := nftset.Frontends, nftset.FrontendsExternal
 	if f.NodePort() {
-		in, out, key = nodeports, nodeportsOutside, front[addrSize(is4):]
+		entry, externalEntry = nftset.Nodeports, nftset.NodeportsExternal
 	}
-	all := []element{{set: in, is4: is4, key: key, data: number(how(f.Internal)), comment: comment(f)}}
-	for _, e := range f.Internal.Endpoints {
-		all = append(all, element{set: endpoints, is4: is4, key: front + endpoint(e.Addr), data: weight(e)})
+	internal, external := carried(f.Proto, f.Internal), carried(f.Proto, f.External)
+	all := []element{{set: entry, is4: is4, key: key, data: number(verdictFor(internal)), comment: comment(f, internal, external)}}
+	for _, e := range internal.Endpoints {
+		all = append(all, element{set: endpoints, is4: is4, key: full + addrPortText(e.Addr), data: weight(e)})
 	}
-	if !f.External.Equal(f.Internal) {
-		all = append(all, element{set: out, is4: is4, key: key, data: number(how(f.External)), comment: masqueradeWords[f.External.Masquerade]})
-		for _, e := range f.External.Endpoints {
-			all = append(all, element{set: endpointsOutside, is4: is4, key: front + endpoint(e.Addr), data: weight(e)})
-		}
-	}
-	if len(f.Sources) > 0 {
-		all = append(all, element{set: guarded, is4: is4, key: front})
-		for _, r := range nft.Ranges(f.Sources, is4) {
-			all = append(all, element{set: sources, is4: is4,
-				key: front + string(r.From().AsSlice()), last: front + string(r.To().AsSlice())})
+	if !external.Equal(internal) {
+		all = append(all, element{set: externalEntry, is4: is4, key: key, data: number(verdictFor(external)), comment: masqueradeWords[external.Masquerade]})
+		for _, e := range external.Endpoints {
+			all = append(all, element{set: endpointsExternal, is4: is4, key: full + addrPortText(e.Addr), data: weight(e)})
 		}
 	}
 	return all
 }
 
-func how(r *service.Route) uint32 {
+func verdictFor(r *service.Route) uint32 {
 	switch r.Action {
 	case service.Reject:
-		return howReject
+		return verdictReject
 	case service.Drop:
-		return howDrop
+		return verdictDrop
 	}
-	return howServe
+	return verdictServe
 }
 
 // weight is the data of an endpoint's element.
@@ -142,14 +131,14 @@ func weight(e service.Endpoint) string {
 
 // comment says of a frontend what the kernel need not know: "default/web:http far rr
 // affinity=3h0m0s local reserved". What policy Local keeps apart counts with affinity only.
-func comment(f *service.Frontend) string {
-	words := []string{f.Service.String(), masqueradeWords[f.Internal.Masquerade], f.Balance.String()}
+func comment(f *service.Frontend, internal, external *service.Route) string {
+	words := []string{f.Service.String(), masqueradeWords[internal.Masquerade], f.Balance.String()}
 	if f.Affinity > 0 {
 		words = append(words, "affinity="+f.Affinity.String())
-		if f.Internal.Local {
+		if internal.Local {
 			words = append(words, wordLocal)
 		}
-		if f.External.Local && f.External != f.Internal {
+		if external.Local && external != internal {
 			words = append(words, wordExternalLocal)
 		}
 	}
@@ -210,65 +199,31 @@ func parseMasquerade(text string) (service.Masquerade, error) {
 	return 0, fmt.Errorf("masquerade %q is not known", text)
 }
 
-// Keys and data as the kernel keeps them: each field of a concatenation in network
-// order, padded to four bytes; numbers that are no packet fields in the machine's order.
+// Keys and data are strings here, so that elements can be compared.
 
-func number(n uint32) string { return string(binary.NativeEndian.AppendUint32(nil, n)) }
+func number(n uint32) string { return string(nftset.Number(n)) }
 
-func parseNumber(b string) (uint32, error) {
-	if len(b) < 4 {
-		return 0, fmt.Errorf("number has %d bytes", len(b))
+func addrPortText(a netip.AddrPort) string { return string(nftset.AddrPort(a)) }
+
+// fullKey is address, protocol and port; a NodePort's address is the unspecified one.
+func fullKey(k service.Key) string {
+	key := string(nftset.FrontendKey(k))
+	if k.Addr.Addr().IsUnspecified() {
+		key = string(k.Addr.Addr().AsSlice()) + key
 	}
-	return binary.NativeEndian.Uint32([]byte(b)), nil
+	return key
 }
 
-func port(n uint16) string { return string([]byte{byte(n >> 8), byte(n), 0, 0}) }
-
-func endpoint(a netip.AddrPort) string { return string(a.Addr().AsSlice()) + port(a.Port()) }
-
-// frontKey is address, protocol and port; a NodePort's address is the unspecified one.
-func frontKey(k service.Key) string {
-	return string(k.Addr.Addr().AsSlice()) + string([]byte{byte(k.Proto), 0, 0, 0}) + port(k.Addr.Port())
-}
-
-func addrSize(is4 bool) int {
-	if is4 {
-		return 4
+// frontend returns the frontend that e belongs to, and what is behind it in e's key.
+func (e element) frontend() (service.Key, []byte, error) {
+	nodePort := e.set == nftset.Nodeports || e.set == nftset.NodeportsExternal
+	size := nftset.AddrSize(e.is4) + 8
+	if nodePort {
+		size = 8
 	}
-	return 16
-}
-
-// parseEndpoint is the inverse of endpoint, and returns what is behind it.
-func parseEndpoint(b string, is4 bool) (a netip.AddrPort, rest string, err error) {
-	size := addrSize(is4)
-	if len(b) < size+4 {
-		return a, "", fmt.Errorf("address and port have %d bytes", len(b))
-	}
-	addr, _ := netip.AddrFromSlice([]byte(b[:size]))
-	return netip.AddrPortFrom(addr, uint16(b[size])<<8|uint16(b[size+1])), b[size+4:], nil
-}
-
-// parseFrontKey is the inverse of frontKey, and returns what is behind it.
-func parseFrontKey(b string, is4 bool) (k service.Key, rest string, err error) {
-	size := addrSize(is4)
-	if len(b) < size+8 {
-		return k, "", fmt.Errorf("frontend's key has %d bytes", len(b))
-	}
-	addr, _ := netip.AddrFromSlice([]byte(b[:size]))
-	k = service.Key{
-		Addr:  netip.AddrPortFrom(addr, uint16(b[size+4])<<8|uint16(b[size+5])),
-		Proto: service.Proto(b[size]),
-	}
-	return k, b[size+8:], nil
-}
-
-// front returns the frontend that e belongs to, and what is behind it in e's key.
-func (e element) front() (service.Key, string, error) {
-	key := e.key
-	if e.set == nodeports || e.set == nodeportsOutside {
-		key = string(make([]byte, addrSize(e.is4))) + key
-	}
-	return parseFrontKey(key, e.is4)
+	n := min(size, len(e.key))
+	k, err := nftset.ParseFrontendKey([]byte(e.key[:n]), e.is4, nodePort)
+	return k, []byte(e.key[n:]), err
 }
 
 // parse makes frontends of elements: the inverse of render. What belongs to no frontend
@@ -276,11 +231,11 @@ func (e element) front() (service.Key, string, error) {
 func parse(all []element) ([]*service.Frontend, error) {
 	found, externalLocal := map[service.Key]*service.Frontend{}, map[service.Key]bool{}
 	for _, e := range all {
-		if e.set != frontends && e.set != nodeports {
+		if e.set != nftset.Frontends && e.set != nftset.Nodeports {
 			continue
 		}
 		f := &service.Frontend{Internal: &service.Route{}}
-		k, _, err := e.front()
+		k, _, err := e.frontend()
 		if err != nil {
 			return nil, err
 		}
@@ -288,17 +243,17 @@ func parse(all []element) ([]*service.Frontend, error) {
 		if err := parseComment(e.comment, f); err != nil {
 			return nil, err
 		}
-		if err := parseHow(f.Internal, e.data); err != nil {
+		if err := parseVerdict(f.Internal, e.data); err != nil {
 			return nil, err
 		}
 		f.External = f.Internal
 		found[k], externalLocal[k] = f, slices.Contains(strings.Fields(e.comment), wordExternalLocal)
 	}
 	for _, e := range all { // before their endpoints
-		if e.set != outsides && e.set != nodeportsOutside {
+		if e.set != nftset.FrontendsExternal && e.set != nftset.NodeportsExternal {
 			continue
 		}
-		k, _, err := e.front()
+		k, _, err := e.frontend()
 		if err != nil {
 			return nil, err
 		}
@@ -307,13 +262,13 @@ func parse(all []element) ([]*service.Frontend, error) {
 			if f.External.Masquerade, err = parseMasquerade(e.comment); err != nil {
 				return nil, err
 			}
-			if err := parseHow(f.External, e.data); err != nil {
+			if err := parseVerdict(f.External, e.data); err != nil {
 				return nil, err
 			}
 		}
 	}
 	for _, e := range all {
-		k, rest, err := e.front()
+		k, rest, err := e.frontend()
 		if err != nil {
 			return nil, err
 		}
@@ -325,7 +280,6 @@ func parse(all []element) ([]*service.Frontend, error) {
 	}
 	out := make([]*service.Frontend, 0, len(found))
 	for _, f := range found {
-		slices.SortFunc(f.Sources, netip.Prefix.Compare)
 		for _, r := range [...]*service.Route{f.Internal, f.External} {
 			slices.SortFunc(r.Endpoints, func(a, b service.Endpoint) int { return a.Addr.Compare(b.Addr) })
 		}
@@ -334,50 +288,42 @@ func parse(all []element) ([]*service.Frontend, error) {
 	return out, nil
 }
 
-func parseHow(r *service.Route, data string) error {
-	n, err := parseNumber(data)
+func parseVerdict(r *service.Route, data string) error {
+	n, err := nftset.ParseNumber([]byte(data))
 	if err != nil {
 		return err
 	}
 	switch n {
-	case howServe:
-	case howReject:
+	case verdictServe:
+	case verdictReject:
 		r.Action = service.Reject
-	case howDrop:
+	case verdictDrop:
 		r.Action = service.Drop
 	default:
-		return fmt.Errorf("how %d is not known", n)
+		return fmt.Errorf("verdict ID %d is not known", n)
 	}
 	return nil
 }
 
-// addTo adds an endpoint or a source to its frontend.
-func (e element) addTo(f *service.Frontend, rest string) error {
+// addTo adds an endpoint to its frontend.
+func (e element) addTo(f *service.Frontend, rest []byte) error {
 	route := f.Internal
 	switch e.set {
-	case endpointsOutside:
+	case endpointsExternal:
 		if route = f.External; route == f.Internal {
-			return nil // a rest of earlier
+			return nil // left by an earlier Sync
 		}
 		fallthrough
 	case endpoints:
-		addr, _, err := parseEndpoint(rest, e.is4)
+		addr, _, err := nftset.ParseAddrPort(rest, e.is4)
 		if err != nil {
 			return err
 		}
-		n, err := parseNumber(e.data)
+		n, err := nftset.ParseNumber([]byte(e.data))
 		if err != nil {
 			return err
 		}
 		route.Endpoints = append(route.Endpoints, service.Endpoint{Addr: addr, Local: n&localBit != 0, Weight: uint16(n)})
-	case sources:
-		size := addrSize(e.is4)
-		if len(rest) < size || len(e.last) != len(e.key) {
-			return fmt.Errorf("range of sources has %d and %d bytes", len(e.key), len(e.last))
-		}
-		from, _ := netip.AddrFromSlice([]byte(rest[:size]))
-		to, _ := netip.AddrFromSlice([]byte(e.last[len(e.last)-size:]))
-		f.Sources = append(f.Sources, netipx.IPRangeFrom(from, to).Prefixes()...)
 	}
 	return nil
 }
@@ -386,4 +332,4 @@ func (e element) addTo(f *service.Frontend, rest string) error {
 func seconds(t time.Time) uint32 { return uint32(t.Unix()) }
 
 // String names the element in messages.
-func (e element) String() string { return e.set.name(e.is4) + " " + strconv.Quote(e.key) }
+func (e element) String() string { return e.set.Name(e.is4) + " " + strconv.Quote(e.key) }

@@ -11,7 +11,7 @@ import (
 // Explain implements datapath.Datapath. It reads the whole table; the listener that takes
 // the connections is this process' own.
 func (d *Datapath) Explain(ctx context.Context, k service.Key) ([]datapath.Object, error) {
-	h, err := read(ctx, d.kernel)
+	h, err := d.read(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("explain userspace: %w", err)
 	}
@@ -26,7 +26,7 @@ func (d *Datapath) Explain(ctx context.Context, k service.Key) ([]datapath.Objec
 		}
 		key := datapath.FrontKey(k)
 		for _, e := range render(f) {
-			o := datapath.Object{Kind: "set element", Name: "inet " + tableName + " " + e.set.name(e.is4), Text: key}
+			o := datapath.Object{Kind: "set element", Name: "inet " + tableName + " " + e.set.Name(e.is4), Text: key}
 			if e.comment != "" {
 				o.Text += fmt.Sprintf(" comment %q", e.comment)
 			}

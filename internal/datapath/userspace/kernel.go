@@ -7,85 +7,94 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/fairway-net/fairway/internal/datapath/nftset"
 	"github.com/fairway-net/fairway/internal/nft"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// held is what the kernel holds of a table.
-type held struct {
-	elements map[id]element
-	settings service.Settings
-	reserved map[netip.Addr]bool
+// kernelState is what the kernel holds, all of it.
+type kernelState struct {
+	elements   map[elementID]element // of frontends
+	sources    map[service.Key]*nftset.Sources
+	settings   service.Settings
+	clusterIPs nftset.Counts
+	affinity   map[affinityKey]affinityEntry
+	orphans    map[elementID]element
 }
 
-// families are both, as IPv4 or not.
-var families = [...]bool{true, false}
-
 // read returns what the kernel holds.
-func read(ctx context.Context, t *nft.Table) (*held, error) {
-	h := &held{elements: map[id]element{}, reserved: map[netip.Addr]bool{}}
-	for _, is4 := range families {
-		for _, s := range perFrontend {
-			err := t.Elements(ctx, s.name(is4), func(e nft.Element) error {
-				one := element{set: s, is4: is4, key: string(e.Key), last: string(e.Last), data: string(e.Data), comment: e.Comment}
-				h.elements[one.id()] = one
-				return nil
-			})
-			if err != nil {
-				return nil, err
-			}
-		}
-		err := t.Elements(ctx, reserved.name(is4), func(e nft.Element) error {
-			if a, ok := netip.AddrFromSlice(e.Key); ok {
-				h.reserved[a] = true
-			}
-			return nil
-		})
-		if err != nil {
-			return nil, err
-		}
-		for s, into := range map[set]*[]netip.Prefix{
-			pods: &h.settings.Pods, nodeportAddrs: &h.settings.NodePorts, serviceCIDRs: &h.settings.ServiceCIDRs,
-		} {
-			all, err := t.Prefixes(ctx, s.name(is4))
-			if err != nil {
-				return nil, err
-			}
-			*into = append(*into, all...)
-		}
+func (d *Datapath) read(ctx context.Context) (*kernelState, error) {
+	r := nftset.NewReader(ctx, d.rules.Table, renamed())
+	h := &kernelState{
+		elements: map[elementID]element{}, sources: map[service.Key]*nftset.Sources{}, clusterIPs: nftset.Counts{},
+		affinity: map[affinityKey]affinityEntry{}, orphans: map[elementID]element{},
 	}
-	var err error
-	h.settings.PodInterfaces, err = t.Links(ctx, podLinks)
-	return h, err
+	for _, is4 := range nftset.Families {
+		for _, s := range frontendSets {
+			h.readElements(r, s, is4, h.elements)
+		}
+		h.readElements(r, orphanedConnections, is4, h.orphans)
+		r.Sources(is4, func(k service.Key) *nftset.Sources {
+			if h.sources[k] == nil {
+				h.sources[k] = &nftset.Sources{}
+			}
+			return h.sources[k]
+		})
+		r.Addrs(nftset.ClusterIPs, is4, func(a netip.Addr) { h.clusterIPs[a] = 1 })
+		readAffinity(r, is4, h.affinity)
+	}
+	h.settings = r.Settings()
+	return h, r.Err()
+}
+
+func (h *kernelState) readElements(r *nftset.Reader, s nftset.Set, is4 bool, into map[elementID]element) {
+	r.Each(s.Name(is4), func(e nft.Element) error {
+		one := element{set: s, is4: is4, key: string(e.Key), data: string(e.Data), comment: e.Comment}
+		into[one.id()] = one
+		return nil
+	})
 }
 
 // table returns it in the words of a Table.
-func (h *held) table() (*service.Table, error) {
+func (h *kernelState) table() (*service.Table, error) {
 	all, err := parse(slices.Collect(maps.Values(h.elements)))
 	if err != nil {
 		return nil, fmt.Errorf("make sense of table %s: %w", tableName, err)
 	}
+	for _, f := range all {
+		if s := h.sources[f.Key()]; s != nil {
+			f.Sources = s.Prefixes()
+		}
+	}
 	return service.NewTable(h.settings, all), nil
 }
 
-// A plan is what must be written, in three parts: what may come early, what leads
-// packets to the proxy, and what may go then. Frontends are never half there.
-type plan struct {
-	early, steer, late []nft.Write
-	fronts             map[service.Key]bool
-	// has and had say which addresses are reserved by how many frontends more or less.
-	reserve map[netip.Addr]int
+// sourcesOf returns the sources of a frontend, which may be nil.
+func sourcesOf(f *service.Frontend) nftset.Sources {
+	if f == nil {
+		return nftset.Sources{}
+	}
+	return nftset.SourcesOf(f)
 }
 
-func newPlan() *plan {
-	return &plan{fronts: map[service.Key]bool{}, reserve: map[netip.Addr]int{}}
+// A changeset is what must be written, in the order of its parts: what may come early, what
+// leads packets to the proxy, and what may go then. Frontends are never half there.
+type changeset struct {
+	settings, early, entries, open, late []nft.Write
+
+	frontends  map[service.Key]bool // that change
+	clusterIPs nftset.Counts        // counts that change
 }
 
-func (p *plan) writes() []nft.Write { return slices.Concat(p.early, p.steer, p.late) }
+func newChangeset() *changeset { return &changeset{frontends: map[service.Key]bool{}} }
 
-// change plans that a frontend's elements become others.
-func (p *plan) change(k service.Key, was, is []element) {
-	had := map[id]element{}
+func (p *changeset) writes() []nft.Write {
+	return slices.Concat(p.settings, p.early, p.entries, p.open, p.late)
+}
+
+// change adds the writes that make a frontend's elements others.
+func (p *changeset) change(k service.Key, was, is []element) {
+	had := map[elementID]element{}
 	for _, e := range was {
 		had[e.id()] = e
 	}
@@ -95,43 +104,60 @@ func (p *plan) change(k service.Key, was, is []element) {
 		if ok && old == e {
 			continue
 		}
-		p.fronts[k] = true
+		p.frontends[k] = true
 		p.put(e, ok, true)
 	}
 	for _, e := range was {
 		if _, gone := had[e.id()]; gone {
-			p.fronts[k] = true
+			p.frontends[k] = true
 			p.put(e, true, false)
 		}
 	}
 }
 
-func (p *plan) put(e element, del, add bool) {
+func (p *changeset) put(e element, del, add bool) {
 	part := &p.early
 	switch {
-	case e.set == frontends || e.set == nodeports:
-		part = &p.steer
+	case e.set == nftset.Frontends || e.set == nftset.Nodeports:
+		part = &p.entries
 	case !add:
 		part = &p.late
 	}
 	*part = append(*part, e.write(del, add))
 }
 
-// incremental plans the way from one table to another.
-func incremental(from, to *service.Table) *plan {
-	p := newPlan()
-	for _, c := range service.Diff(from, to) {
+// sources adds the writes that make a frontend's sources others.
+func (p *changeset) sources(k service.Key, was, is nftset.Sources) {
+	if was.Equal(is) {
+		return
+	}
+	c := nftset.ChangeSources(k, was, is)
+	p.early, p.open, p.late = append(p.early, c.Before...), append(p.open, c.Open...), append(p.late, c.After...)
+	p.frontends[k] = true
+}
+
+// shared adds the writes of settings and of the set of ClusterIPs.
+func (p *changeset) shared(was, is service.Settings, held nftset.Counts, changes []service.Change, full bool) {
+	p.settings = nftset.ChangeSettings(was, is)
+	p.clusterIPs = held.Change(changes, nftset.ClusterIPsOf, full)
+	add, del := held.Writes(nftset.ClusterIPs, p.clusterIPs, netip.Addr.AsSlice)
+	p.early, p.late = append(p.early, add...), append(p.late, del...)
+}
+
+// incremental returns the way from one table to another.
+func incremental(changes []service.Change) *changeset {
+	p := newChangeset()
+	for _, c := range changes {
 		p.change(c.Key(), render(c.Old), render(c.New))
-		p.count(c.Old, -1)
-		p.count(c.New, +1)
+		p.sources(c.Key(), sourcesOf(c.Old), sourcesOf(c.New))
 	}
 	return p
 }
 
-// full plans the way from what the kernel holds to a table.
-func full(h *held, to *service.Table) *plan {
-	p := newPlan()
-	left := maps.Clone(h.elements)
+// full returns the way from what the kernel holds to a table.
+func full(h *kernelState, to *service.Table) *changeset {
+	p := newChangeset()
+	left, sources := maps.Clone(h.elements), maps.Clone(h.sources)
 	for f := range to.Frontends() {
 		is := render(f)
 		var was []element
@@ -142,63 +168,22 @@ func full(h *held, to *service.Table) *plan {
 			}
 		}
 		p.change(f.Key(), was, is)
-		p.count(f, +1)
+		var had nftset.Sources
+		if s := sources[f.Key()]; s != nil {
+			had = *s
+			delete(sources, f.Key())
+		}
+		p.sources(f.Key(), had, sourcesOf(f))
 	}
 	for _, e := range left {
-		k, _, err := e.front()
+		k, _, err := e.frontend()
 		if err != nil {
 			k = service.Key{}
 		}
 		p.change(k, []element{e}, nil)
 	}
+	for k, s := range sources {
+		p.sources(k, *s, nftset.Sources{})
+	}
 	return p
-}
-
-func (p *plan) count(f *service.Frontend, n int) {
-	if f != nil && f.ClusterIP {
-		p.reserve[f.Addr.Addr()] += n
-	}
-}
-
-// reserving plans the set of reserved addresses. uses are counts that the caller keeps
-// of frontends that reserve an address; holds says what the kernel has, nil: as uses.
-func (p *plan) reserving(uses map[netip.Addr]int, holds map[netip.Addr]bool) (now map[netip.Addr]int) {
-	now = map[netip.Addr]int{}
-	for a, n := range p.reserve {
-		now[a] = uses[a] + n
-	}
-	has := func(a netip.Addr) bool {
-		if holds != nil {
-			return holds[a]
-		}
-		return uses[a] > 0
-	}
-	one := func(a netip.Addr) element { return element{set: reserved, is4: a.Is4(), key: string(a.AsSlice())} }
-	for a, n := range now {
-		switch {
-		case n > 0 && !has(a):
-			p.early = append(p.early, one(a).write(false, true))
-		case n == 0 && has(a):
-			p.late = append(p.late, one(a).write(true, false))
-		}
-	}
-	for a := range holds {
-		if now[a] == 0 && p.reserve[a] == 0 {
-			p.late = append(p.late, one(a).write(true, false))
-		}
-	}
-	return now
-}
-
-// settings plans a change of settings. Sets of intervals are written anew, each in one
-// transaction with all others, so they come first.
-func (p *plan) settings(was, is service.Settings) {
-	var ws []nft.Write
-	for _, is4 := range families {
-		ws = append(ws, nft.ReplacePrefixes(pods.name(is4), is4, was.Pods, is.Pods)...)
-		ws = append(ws, nft.ReplacePrefixes(nodeportAddrs.name(is4), is4, was.NodePorts, is.NodePorts)...)
-		ws = append(ws, nft.ReplacePrefixes(serviceCIDRs.name(is4), is4, was.ServiceCIDRs, is.ServiceCIDRs)...)
-	}
-	ws = append(ws, nft.ReplaceLinks(podLinks, was.PodInterfaces, is.PodInterfaces)...)
-	p.early = append(ws, p.early...)
 }

@@ -3,9 +3,8 @@ package userspace
 import (
 	_ "embed"
 	"fmt"
-	"os"
-	"strings"
 
+	"github.com/fairway-net/fairway/internal/datapath/nftset"
 	"github.com/fairway-net/fairway/internal/nft"
 	"github.com/fairway-net/fairway/internal/numbers"
 )
@@ -21,14 +20,14 @@ const tableName = numbers.TableUserspace
 type scope int
 
 const (
-	fromPod     scope = iota // counts as a pod
-	fromNode                 // the node itself
-	fromOutside              // everyone else
+	fromPod      scope = iota // counts as a pod
+	fromNode                  // the node itself
+	fromExternal              // everyone else
 	scopes
 )
 
 // String returns the name that the program's chains have.
-func (s scope) String() string { return [...]string{"pod", "node", "outside"}[s] }
+func (s scope) String() string { return [...]string{"pod", "node", "external"}[s] }
 
 // family is what the program says twice.
 type family struct{ N, Addr, IP, Loopback string }
@@ -44,17 +43,11 @@ func newProgram(mark uint32, first uint16) *nft.Program {
 		listeners = append(listeners, listener{s.String(), first + uint16(s)})
 	}
 	return &nft.Program{Source: rulesetText, Data: map[string]any{
-		"Mark": fmt.Sprintf("%#x", mark), "Scopes": listeners, "DropInvalid": !liberal(),
+		"Mark": fmt.Sprintf("%#x", mark), "Scopes": listeners, "DropInvalid": !nftset.Liberal(),
 		"Families": []family{
 			{"4", "ipv4_addr", "ip", "127.0.0.0/8"},
 			{"6", "ipv6_addr", "ip6", "::1"},
 		},
-		"From": []struct{ Name string }{{"pod"}, {"output"}, {"outside"}},
+		"From": []struct{ Name string }{{"pod"}, {"output"}, {"external"}},
 	}}
-}
-
-// liberal reports whether the node takes TCP packets out of window for valid.
-func liberal() bool {
-	value, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal")
-	return err == nil && strings.TrimSpace(string(value)) != "0"
 }

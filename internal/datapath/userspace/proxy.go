@@ -12,20 +12,20 @@ import (
 
 // A proxy is what runs: listeners, and what they ask when somebody comes.
 type proxy struct {
-	place     *place
+	netns     *netNamespace
 	first     uint16 // port of the first scope's listeners
 	ctx       context.Context
 	cancel    context.CancelFunc
 	running   sync.WaitGroup
 	listeners []interface{ Close() error }
-	sticky    stickies
+	affinity  affinityTable
 	buffers   buffers
 
-	mu       sync.RWMutex
-	fronts   map[service.Key]*front
-	targets  map[targetKey]*target
-	tallies  map[service.PortName]*tally
-	settings service.Settings // only ServesNodePorts is asked
+	mu        sync.RWMutex
+	frontends map[service.Key]*proxyFrontend
+	targets   map[targetKey]*target
+	tallies   map[service.PortName]*tally
+	settings  service.Settings // only ServesNodePorts is asked
 
 	sessions sessions
 	flows    flows
@@ -37,11 +37,11 @@ type targetKey struct {
 	addr    netip.AddrPort
 }
 
-// A front is a frontend as the proxy serves it. It is replaced, never changed.
-type front struct {
+// A proxyFrontend is a frontend as the proxy serves it. It is replaced, never changed.
+type proxyFrontend struct {
 	*service.Frontend
-	inside, outside *pool
-	tally           *tally
+	internal, external *pool
+	tally              *tally
 }
 
 // A tally counts what a Service port carried.
@@ -51,12 +51,12 @@ type tally struct {
 }
 
 // decide returns what becomes of a client from a scope, and its endpoints.
-func (f *front) decide(s scope, client netip.Addr) (service.Decision, *pool) {
+func (f *proxyFrontend) decide(s scope, client netip.Addr) (service.Decision, *pool) {
 	d := f.Decide(service.Packet{From: client, To: f.Addr, Proto: f.Proto, FromPod: s == fromPod, FromNode: s == fromNode})
 	if d.Packet.Internal() {
-		return d, f.inside
+		return d, f.internal
 	}
-	return d, f.outside
+	return d, f.external
 }
 
 // keepsSource reports whether the endpoint sees the client's own address. The node's own
@@ -65,17 +65,17 @@ func keepsSource(d service.Decision, e service.Endpoint) bool {
 	return !d.Packet.FromNode && !d.Masquerades(e)
 }
 
-// find returns the front that answers at an address, as service.Index.Frontend does: one of
+// find returns the frontend that answers at an address, as service.Index.Frontend does: one of
 // the address before a NodePort. Nil: there is none. The kernel sends only what is for this
 // node.
-func (p *proxy) find(proto service.Proto, at netip.AddrPort) *front {
+func (p *proxy) find(proto service.Proto, at netip.AddrPort) *proxyFrontend {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	k := service.Key{Addr: at, Proto: proto}
-	if f := p.fronts[k]; f != nil || !p.settings.ServesNodePorts(at.Addr()) {
+	if f := p.frontends[k]; f != nil || !p.settings.ServesNodePorts(at.Addr()) {
 		return f
 	}
-	return p.fronts[k.NodePort()]
+	return p.frontends[k.NodePort()]
 }
 
 // set takes over changes. Frontends that went are served on until drop.
@@ -96,36 +96,36 @@ func (p *proxy) drop(changes []service.Change) {
 	defer p.mu.Unlock()
 	for _, c := range changes {
 		if c.New == nil {
-			if f := p.fronts[c.Key()]; f != nil {
+			if f := p.frontends[c.Key()]; f != nil {
 				p.release(f)
-				delete(p.fronts, c.Key())
+				delete(p.frontends, c.Key())
 			}
 		}
 	}
 }
 
-// put makes a front. The caller holds mu.
+// put makes a proxyFrontend. The caller holds mu.
 func (p *proxy) put(f *service.Frontend) {
-	old := p.fronts[f.Key()]
+	old := p.frontends[f.Key()]
 	if old != nil && old.Frontend == f {
 		return // it is immutable
 	}
-	is := &front{Frontend: f, tally: p.tally(f.Service)}
+	is := &proxyFrontend{Frontend: f, tally: p.tally(f.Service)}
 	var wasIn, wasOut *pool
 	if old != nil {
-		wasIn, wasOut = old.inside, old.outside
+		wasIn, wasOut = old.internal, old.external
 	}
 	take := func(e service.Endpoint) *target { return p.target(f, e) }
-	is.inside = newPool(f.Balance, f.Internal.Endpoints, wasIn, take)
-	is.outside = is.inside
+	is.internal = newPool(f.Balance, f.Internal.Endpoints, wasIn, take)
+	is.external = is.internal
 	if !f.External.Equal(f.Internal) {
-		is.outside = newPool(f.Balance, f.External.Endpoints, wasOut, take)
+		is.external = newPool(f.Balance, f.External.Endpoints, wasOut, take)
 	}
-	p.fronts[f.Key()] = is
+	p.frontends[f.Key()] = is
 	if old != nil {
 		p.release(old)
 		if f.Affinity > 0 || old.Affinity > 0 {
-			p.sticky.sweep(old.Frontend, f)
+			p.affinity.prune(old.Frontend, f)
 		}
 	}
 }
@@ -151,14 +151,14 @@ func (p *proxy) target(f *service.Frontend, e service.Endpoint) *target {
 	return t
 }
 
-// release gives back the targets and the tally of a front that is no more.
-func (p *proxy) release(f *front) {
+// release gives back the targets and the tally of a frontend that is gone.
+func (p *proxy) release(f *proxyFrontend) {
 	if f.tally.fronts--; f.tally.fronts == 0 {
 		delete(p.tallies, f.Service)
 	}
-	pools := []*pool{f.inside}
-	if f.outside != f.inside {
-		pools = append(pools, f.outside)
+	pools := []*pool{f.internal}
+	if f.external != f.internal {
+		pools = append(pools, f.external)
 	}
 	for _, in := range pools {
 		for _, m := range in.members {
@@ -169,14 +169,14 @@ func (p *proxy) release(f *front) {
 	}
 }
 
-// choose returns the member for a client: the one it has by affinity, or the
+// chooseMember returns the member for a client: the one it has by affinity, or the
 // algorithm's choice among those not tried yet.
-func (p *proxy) choose(f *front, r *service.Route, in *pool, c call, tried []*target) *member {
+func (p *proxy) chooseMember(f *proxyFrontend, r *service.Route, in *pool, c pickKey, tried []*target) *member {
 	pick := func() *member { return in.pick(c, tried) }
 	if f.Affinity == 0 {
 		return pick()
 	}
-	return p.sticky.claim(f.Frontend, r, c.client, in, tried, pick)
+	return p.affinity.claim(f.Frontend, r, c.client, in, tried, pick)
 }
 
 // counts returns what each Service port carried.

@@ -11,7 +11,7 @@ import (
 // refuse tells a UDP client that nobody listens where it called, as the endpoint's own
 // node would have told it in other modes: by an ICMP port unreachable from the address it
 // called, with the beginning of its datagram in it.
-func (p *place) refuse(k flowKey, size int) error {
+func (p *netNamespace) refuse(k flowKey, size int) error {
 	return p.do(func() error {
 		is4 := k.dest.Addr().Is4()
 		family, proto := unix.AF_INET6, unix.IPPROTO_ICMPV6

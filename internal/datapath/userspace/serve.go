@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fairway-net/fairway/internal/datapath/nftset"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -18,14 +19,14 @@ const maxTries = 16
 // start opens the listeners, in the namespace of the calling thread, and begins to serve.
 // first is the port of the first scope; if it is taken, others behind it will do.
 func start(first uint16) (*proxy, error) {
-	where, err := here()
+	where, err := currentNamespace()
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(context.Background()) // until close
 	p := &proxy{
-		place: where, ctx: ctx, cancel: cancel,
-		fronts: map[service.Key]*front{}, targets: map[targetKey]*target{}, tallies: map[service.PortName]*tally{},
+		netns: where, ctx: ctx, cancel: cancel,
+		frontends: map[service.Key]*proxyFrontend{}, targets: map[targetKey]*target{}, tallies: map[service.PortName]*tally{},
 		flows: flows{all: map[flowKey]*udpFlow{}, answers: map[netip.AddrPort]*answers{}},
 	}
 	p.flows.oneWay, p.flows.answered = idleTimes()
@@ -46,16 +47,16 @@ func start(first uint16) (*proxy, error) {
 func (p *proxy) listen() error {
 	var begin []func()
 	for s := range scopes {
-		for _, is4 := range families {
+		for _, is4 := range nftset.Families {
 			at := loopback(is4, p.first+uint16(s))
-			l, err := p.place.listenTCP(p.ctx, at)
+			l, err := p.netns.listenTCP(p.ctx, at)
 			if err != nil {
-				return errors.Join(err, p.deafen())
+				return errors.Join(err, p.closeListeners())
 			}
 			p.listeners = append(p.listeners, l)
-			c, err := p.place.listenUDP(p.ctx, at)
+			c, err := p.netns.listenUDP(p.ctx, at)
 			if err != nil {
-				return errors.Join(err, p.deafen())
+				return errors.Join(err, p.closeListeners())
 			}
 			p.listeners = append(p.listeners, c)
 			begin = append(begin, func() { p.accept(l, s) }, func() { p.receive(c, s) })
@@ -68,7 +69,7 @@ func (p *proxy) listen() error {
 }
 
 // deafen closes the listeners.
-func (p *proxy) deafen() (err error) {
+func (p *proxy) closeListeners() (err error) {
 	for _, l := range p.listeners {
 		err = errors.Join(err, l.Close())
 	}
@@ -79,8 +80,8 @@ func (p *proxy) deafen() (err error) {
 // close ends everything, and waits for it.
 func (p *proxy) close() {
 	p.cancel()
-	_ = p.deafen() // what is closed already does no harm
+	_ = p.closeListeners() // what is closed already does no harm
 	end(p.sessions.list(func(*session) bool { return true }))
 	p.running.Wait()
-	p.place.close()
+	p.netns.close()
 }

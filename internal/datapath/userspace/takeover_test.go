@@ -3,9 +3,12 @@ package userspace_test
 import (
 	"context"
 	"errors"
+	"net/netip"
+	"os"
 	"testing"
 
 	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/datapath/conformance"
 	"github.com/fairway-net/fairway/internal/datapath/iptables"
 	"github.com/fairway-net/fairway/internal/datapath/nftables"
 	"github.com/fairway-net/fairway/internal/service"
@@ -104,4 +107,13 @@ func (r *rig) load() (stop func() error) {
 		}
 		return err
 	}
+}
+
+// TestUpgrade: the table of release 16d7bce is taken over, with its clients.
+func TestUpgrade(t *testing.T) {
+	rules, err := os.ReadFile("testdata/16d7bce.nft")
+	must(t, err)
+	conformance.Upgrade(t, open, conformance.Former{
+		Table: "fairway-userspace", Rules: string(rules), Home: netip.MustParseAddrPort("10.244.2.8:8080"), Carries: true,
+	})
 }

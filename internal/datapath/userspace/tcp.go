@@ -57,10 +57,10 @@ func addrPort(a net.Addr) netip.AddrPort {
 	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
 }
 
-// A line is one TCP connection on its way to an endpoint.
-type line struct {
+// A tcpConn is one TCP connection on its way to an endpoint.
+type tcpConn struct {
 	*proxy
-	front    *front
+	front    *proxyFrontend
 	decision service.Decision
 	pool     *pool
 	scope    scope
@@ -72,7 +72,7 @@ type line struct {
 // serveTCP carries one connection from its first byte to its last.
 func (p *proxy) serveTCP(client *net.TCPConn, s scope) {
 	defer client.Close()
-	l := &line{proxy: p, scope: s, peer: addrPort(client.RemoteAddr()), dest: addrPort(client.LocalAddr())}
+	l := &tcpConn{proxy: p, scope: s, peer: addrPort(client.RemoteAddr()), dest: addrPort(client.LocalAddr())}
 	if l.front = p.find(service.TCP, l.dest); l.front == nil {
 		reset(client)
 		return
@@ -98,7 +98,7 @@ func (p *proxy) serveTCP(client *net.TCPConn, s scope) {
 
 // carry relays until the connection ends, or until the endpoint turns out not to want
 // it: then another may have it.
-func (l *line) carry(r *relay, m *member, c *net.TCPConn) (again bool) {
+func (l *tcpConn) carry(r *relay, m *member, c *net.TCPConn) (again bool) {
 	defer c.Close()
 	one := &session{
 		proto: service.TCP, scope: l.scope, client: l.peer, dest: l.dest, front: l.front.Key(), endpoint: m.addr,
@@ -121,9 +121,9 @@ func (l *line) carry(r *relay, m *member, c *net.TCPConn) (again bool) {
 var errNobody = errors.New("no endpoint answers")
 
 // dial connects to the next endpoint that answers.
-func (l *line) dial() (*member, *net.TCPConn, error) {
+func (l *tcpConn) dial() (*member, *net.TCPConn, error) {
 	for {
-		m := l.choose(l.front, l.decision.Route, l.pool, call{l.peer.Addr(), l.dest.Addr()}, l.tried)
+		m := l.chooseMember(l.front, l.decision.Route, l.pool, pickKey{l.peer.Addr(), l.dest.Addr()}, l.tried)
 		if m == nil {
 			return nil, nil, errNobody
 		}
@@ -132,7 +132,7 @@ func (l *line) dial() (*member, *net.TCPConn, error) {
 		if len(l.tried) == len(l.pool.members) {
 			patience = lastPatience
 		}
-		c, err := l.place.dialTCP(l.ctx, l.source(m.endpoint), m.addr, patience)
+		c, err := l.netns.dialTCP(l.ctx, l.source(m.endpoint), m.addr, patience)
 		if err == nil {
 			return m, c, nil
 		}
@@ -143,7 +143,7 @@ func (l *line) dial() (*member, *net.TCPConn, error) {
 }
 
 // source returns the address to call an endpoint from, the zero value for the node's own.
-func (l *line) source(e service.Endpoint) netip.AddrPort {
+func (l *tcpConn) source(e service.Endpoint) netip.AddrPort {
 	if keepsSource(l.decision, e) {
 		return l.peer
 	}

@@ -54,7 +54,7 @@ type flowKey struct{ client, dest netip.AddrPort }
 type udpFlow struct {
 	*proxy
 	key      flowKey
-	front    *front
+	front    *proxyFrontend
 	scope    scope
 	decision service.Decision
 	pool     *pool
@@ -177,7 +177,7 @@ func (p *proxy) answer(at netip.AddrPort) (*answers, error) {
 	defer p.flows.mu.Unlock()
 	a := p.flows.answers[at]
 	if a == nil {
-		c, err := p.place.replies(p.ctx, at)
+		c, err := p.netns.replies(p.ctx, at)
 		if err != nil {
 			return nil, err
 		}
@@ -205,7 +205,7 @@ func (f *udpFlow) next() bool {
 	defer f.mu.Unlock()
 	f.leave()
 	for !f.ended {
-		m := f.choose(f.front, f.decision.Route, f.pool, call{f.key.client.Addr(), f.key.dest.Addr()}, f.tried)
+		m := f.chooseMember(f.front, f.decision.Route, f.pool, pickKey{f.key.client.Addr(), f.key.dest.Addr()}, f.tried)
 		if m == nil {
 			return false
 		}
@@ -214,7 +214,7 @@ func (f *udpFlow) next() bool {
 		if keepsSource(f.decision, m.endpoint) {
 			from = f.key.client
 		}
-		c, err := f.place.dialUDP(f.ctx, from, m.addr)
+		c, err := f.netns.dialUDP(f.ctx, from, m.addr)
 		if err != nil {
 			continue
 		}
@@ -287,7 +287,7 @@ func (f *udpFlow) run() {
 		if !f.next() {
 			if !f.gone() { // all have refused
 				f.front.tally.drops.Add(1)
-				_ = f.place.refuse(f.key, len(again)) // it could be lost as well
+				_ = f.netns.refuse(f.key, len(again)) // it could be lost as well
 			}
 			return
 		}
@@ -321,7 +321,7 @@ func (f *udpFlow) carry() (refused bool) {
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			continue // perhaps the client has said something
 		case errors.Is(err, unix.ECONNREFUSED), errors.Is(err, unix.EHOSTUNREACH):
-			if !f.heard() {
+			if !f.wasAnswered() {
 				return true
 			}
 			continue
@@ -329,20 +329,20 @@ func (f *udpFlow) carry() (refused bool) {
 			return false
 		}
 		f.touch()
-		f.hear()
+		f.noteAnswer()
 		_, _ = f.answers.WriteToUDPAddrPort(b[:n], f.key.client) // the client may be gone
 		f.buffers.put(b)
 		f.front.tally.bytes.Add(uint64(n))
 	}
 }
 
-func (f *udpFlow) heard() bool {
+func (f *udpFlow) wasAnswered() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.answered || len(f.first) == 0
 }
 
-func (f *udpFlow) hear() {
+func (f *udpFlow) noteAnswer() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.answered, f.first = true, nil

@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"time"
 
 	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/datapath/nftset"
 	"github.com/fairway-net/fairway/internal/flow"
 	"github.com/fairway-net/fairway/internal/nft"
 	"github.com/fairway-net/fairway/internal/numbers"
@@ -33,18 +33,15 @@ type Config struct {
 
 // Datapath implements datapath.Datapath.
 type Datapath struct {
-	cfg    Config
-	text   string // the program for people
-	kernel *nft.Table
-	watch  *nft.Watch
-	proxy  *proxy               // nil: it does not run
-	table  *service.Table       // what the kernel holds; nil: not known, read it
-	uses   map[netip.Addr]int   // how many frontends reserve an address
-	served map[service.Key]bool // what the proxy knows
-	kept   map[id]element       // connections that the kernel hands over by themselves
-	verify time.Time            // when Check may read the elements again
-	reload bool                 // the rules were changed: load the program again
-	gone   bool                 // released: it takes no new connection
+	cfg        Config
+	text       string // the program for people
+	rules      *nftset.Ruleset[*kernelState]
+	proxy      *proxy         // nil: it does not run
+	table      *service.Table // what the kernel holds; nil: not known, read it
+	clusterIPs nftset.Counts
+	served     map[service.Key]bool  // what the proxy knows
+	orphaned   map[elementID]element // connections that the kernel hands over by themselves
+	draining   bool                  // released: it takes no new connection
 }
 
 var _ datapath.Datapath = (*Datapath)(nil)
@@ -64,8 +61,9 @@ func New(cfg Config) (*Datapath, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := nft.New(tableName)
-	return &Datapath{cfg: cfg, kernel: t, watch: t.Watch(), text: text}, nil
+	d := &Datapath{cfg: cfg, text: text}
+	d.rules = nftset.NewRuleset(nft.New(tableName), d.read, renamed(), nil)
+	return d, nil
 }
 
 // Info implements datapath.Datapath.
@@ -81,11 +79,11 @@ func (d *Datapath) Info() datapath.Info {
 
 // FailWrites makes every write ask f first and fail with its error. It is for tests
 // that inject faults.
-func (d *Datapath) FailWrites(f func() error) { d.kernel.FailWrites(f) }
+func (d *Datapath) FailWrites(f func() error) { d.rules.Table.FailWrites(f) }
 
 // Probe implements datapath.Datapath.
 func (d *Datapath) Probe(ctx context.Context) error {
-	if err := d.kernel.Probe(ctx); err != nil {
+	if err := d.rules.Table.Probe(ctx); err != nil {
 		return err
 	}
 	name := tableName + "-probe"
@@ -113,33 +111,35 @@ func (d *Datapath) sync(ctx context.Context, want *service.Table) (stats datapat
 			return stats, err
 		}
 	}
-	if err := d.watch.Begin(ctx); err != nil {
-		return stats, err
-	}
-	d.gone = false
+	d.draining = false
 	stats.Full = d.table == nil
-	loaded := false
-	var h *held
+	var (
+		p       *changeset
+		changes []service.Change
+		was     service.Settings
+	)
 	if stats.Full {
-		if h, loaded, err = d.learn(ctx); err != nil {
+		h, err := d.readKernel(ctx)
+		if err != nil {
 			return stats, err
 		}
-	}
-	var p *plan
-	var changes []service.Change
-	if stats.Full {
-		p, changes = full(h, want), d.unknown(want)
+		p, changes, was = full(h, want), d.allChanges(want), h.settings
 	} else {
-		p, changes = incremental(d.table, want), service.Diff(d.table, want)
+		changes, was = service.Diff(d.table, want), d.table.Settings
+		p = incremental(changes)
 	}
-	if err := d.apply(ctx, p, h, want, changes); err != nil {
+	if err := d.rules.Watch.Begin(ctx); err != nil {
 		return stats, err
 	}
-	if err := d.watch.End(ctx, loaded); err != nil {
+	p.shared(was, want.Settings, d.clusterIPs, changes, stats.Full)
+	if err := d.apply(ctx, p, want, changes, stats.Full || !was.Equal(want.Settings)); err != nil {
+		return stats, err
+	}
+	if err := d.rules.Watch.End(ctx, stats.Full); err != nil {
 		return stats, err
 	}
 	d.table = want
-	stats.Frontends = len(p.fronts)
+	stats.Frontends = len(p.frontends)
 	for _, w := range p.writes() {
 		if w.Add {
 			stats.Added++
@@ -151,39 +151,26 @@ func (d *Datapath) sync(ctx context.Context, want *service.Table) (stats datapat
 	return stats, nil
 }
 
-// learn makes the kernel run the program and reads what it holds.
-func (d *Datapath) learn(ctx context.Context) (h *held, loaded bool, err error) {
-	p := newProgram(d.cfg.Mark, d.proxy.first)
+// program is the one for the ports that the listeners have.
+func (d *Datapath) program() *nft.Program { return newProgram(d.cfg.Mark, d.proxy.first) }
+
+// readKernel prepares the table and reads what the kernel holds.
+func (d *Datapath) readKernel(ctx context.Context) (*kernelState, error) {
 	if err := steer(d.cfg.Mark); err != nil {
-		return nil, false, err
+		return nil, err
 	}
-	if loaded, err = d.kernel.Load(ctx, p, d.reload); err != nil {
-		return nil, false, err
+	h, _, err := d.rules.Begin(ctx, d.program())
+	if err != nil {
+		return nil, err
 	}
-	if loaded {
-		if err := d.kernel.Prune(ctx, p); err != nil {
-			return nil, false, err
-		}
-	}
-	if err := steerOnly(d.cfg.Mark); err != nil {
-		return nil, false, err
-	}
-	if h, err = read(ctx, d.kernel); err != nil {
-		return nil, false, err
-	}
-	if err := d.proxy.sticky.load(ctx, d.kernel); err != nil {
-		return nil, false, err
-	}
-	if d.kept, err = readKept(ctx, d.kernel); err != nil {
-		return nil, false, err
-	}
-	d.uses, d.reload = map[netip.Addr]int{}, false
-	return h, true, nil // the watch shall look at the rules anew
+	d.proxy.affinity.load(h.affinity)
+	d.orphaned, d.clusterIPs = h.orphans, h.clusterIPs
+	return h, nil
 }
 
-// unknown returns the changes for a proxy that serves other frontends than want, without
+// allChanges returns the changes for a proxy that serves other frontends than want, without
 // knowing which of them changed.
-func (d *Datapath) unknown(want *service.Table) (changes []service.Change) {
+func (d *Datapath) allChanges(want *service.Table) (changes []service.Change) {
 	left := map[service.Key]bool{}
 	for k := range d.served {
 		left[k] = true
@@ -198,17 +185,9 @@ func (d *Datapath) unknown(want *service.Table) (changes []service.Change) {
 	return changes
 }
 
-// apply makes p so. The proxy knows new frontends before the kernel sends anybody there,
-// and old ones for as long as it does.
-func (d *Datapath) apply(ctx context.Context, p *plan, h *held, want *service.Table, changes []service.Change) error {
-	was, holds := service.Settings{}, map[netip.Addr]bool(nil)
-	if h != nil {
-		was, holds = h.settings, h.reserved
-	} else {
-		was = d.table.Settings
-	}
-	uses := p.reserving(d.uses, holds)
-	p.settings(was, want.Settings)
+// apply does p. The proxy knows new frontends before the kernel sends packets there, and old
+// ones for as long as it does. With fewer some UDP flows may have lost their frontend.
+func (d *Datapath) apply(ctx context.Context, p *changeset, want *service.Table, changes []service.Change, fewer bool) error {
 	d.proxy.set(changes, want.Settings)
 	if d.served == nil {
 		d.served = map[service.Key]bool{}
@@ -218,20 +197,23 @@ func (d *Datapath) apply(ctx context.Context, p *plan, h *held, want *service.Ta
 			d.served[c.Key()] = true
 		}
 	}
-	lost := d.lost(changes)
-	if err := d.keep(ctx, lost); err != nil {
+	lost := d.losingFrontend(changes)
+	if err := d.addOrphans(ctx, lost); err != nil {
 		return err
 	}
-	if err := d.kernel.Commit(ctx, nil, p.writes()); err != nil {
+	if err := d.rules.Table.Commit(ctx, nil, p.writes()); err != nil {
 		return fmt.Errorf("write elements: %w", err)
 	}
-	for a, n := range uses {
-		if d.uses[a] = n; n == 0 {
-			delete(d.uses, a)
+	if d.table == nil {
+		if err := d.rules.Switch(ctx, d.program()); err != nil {
+			return err
+		}
+		if err := steerOnly(d.cfg.Mark); err != nil {
+			return err
 		}
 	}
+	d.clusterIPs.Note(p.clusterIPs)
 	d.proxy.drop(changes)
-	fewer := h != nil || !was.Equal(want.Settings)
 	for _, c := range changes {
 		if c.New == nil {
 			fewer = true
@@ -239,7 +221,7 @@ func (d *Datapath) apply(ctx context.Context, p *plan, h *held, want *service.Ta
 		}
 	}
 	if fewer {
-		end(d.proxy.orphans())
+		end(d.proxy.unservedFlows())
 	}
 	return nil
 }
@@ -250,84 +232,65 @@ func (d *Datapath) Check(ctx context.Context) (drift datapath.Drift, err error) 
 	if d.table == nil {
 		return drift, nil // the next Sync compares anyway
 	}
-	change, accept, err := d.watch.Look(ctx)
+	there, err := steered(d.cfg.Mark)
 	if err != nil {
 		return drift, err
 	}
-	ok, err := steered(d.cfg.Mark)
-	if err != nil {
-		return drift, err
-	}
-	if change == nft.Rules || !ok {
-		d.reload = change == nft.Rules
+	if !there {
 		d.forget()
 		return datapath.Drift{Rules: true}, nil
 	}
-	if change == nft.Elements && time.Now().After(d.verify) {
-		began := time.Now()
-		same, err := d.same(ctx)
-		if err != nil {
-			return drift, err
-		}
-		if !same {
-			d.forget()
-			return datapath.Drift{Elements: true}, nil
-		}
-		d.verify = time.Now().Add(verifyShare * time.Since(began))
-		accept()
+	drift, err = d.rules.Check(ctx, false, func(bool) (bool, error) { return d.same(ctx) })
+	if drift.Any() {
+		d.forget()
 	}
-	return drift, d.tidy(ctx)
+	if drift.Any() || err != nil {
+		return drift, err
+	}
+	return drift, d.writeDeferred(ctx)
 }
-
-// verifyShare bounds the time that Check spends reading: a twentieth.
-const verifyShare = 20
 
 // same reports whether the kernel holds what the last Sync left.
 func (d *Datapath) same(ctx context.Context) (bool, error) {
-	h, err := read(ctx, d.kernel)
+	h, err := d.read(ctx)
 	if err != nil {
 		return false, err
 	}
 	p := full(h, d.table)
-	p.reserving(nil, h.reserved)
-	p.settings(h.settings, d.table.Settings)
+	p.shared(h.settings, d.table.Settings, h.clusterIPs, d.allChanges(d.table), true)
 	return len(p.writes()) == 0, nil
 }
 
-// tidy writes what time has changed.
-func (d *Datapath) tidy(ctx context.Context) error {
-	if err := d.watch.Begin(ctx); err != nil {
+// writeDeferred writes what time has changed.
+func (d *Datapath) writeDeferred(ctx context.Context) error {
+	if err := d.rules.Watch.Begin(ctx); err != nil {
 		return err
 	}
-	ws, done := d.proxy.sticky.writes(time.Now())
-	over := d.over()
+	ws, done := d.proxy.affinity.writes(time.Now())
+	over := d.endedOrphans()
 	for _, e := range over {
 		ws = append(ws, e.write(true, false))
 	}
-	if err := d.kernel.Commit(ctx, nil, ws); err != nil {
+	if err := d.rules.Table.Commit(ctx, nil, ws); err != nil {
 		d.forget()
 		return fmt.Errorf("write affinity: %w", err)
 	}
 	done()
 	for _, e := range over {
-		delete(d.kept, e.id())
+		delete(d.orphaned, e.id())
 	}
-	return d.watch.End(ctx, false)
+	return d.rules.Watch.End(ctx, false)
 }
 
 // Adopt implements datapath.Datapath.
 func (d *Datapath) Adopt(ctx context.Context) (datapath.Adopted, error) {
 	nothing := datapath.Adopted{Table: &service.Table{}}
-	there, err := d.kernel.Chains(ctx)
+	h, there, err := d.rules.Adopt(ctx, d.table == nil)
 	if err != nil {
 		return nothing, fmt.Errorf("adopt userspace: %w", err)
 	}
-	if len(there) == 0 {
+	if !there {
 		return nothing, nil
-	}
-	h, err := read(ctx, d.kernel)
-	if err != nil {
-		return nothing, fmt.Errorf("adopt userspace: %w", err)
 	}
 	table, err := h.table()
 	if err != nil {
@@ -371,7 +334,7 @@ func (d *Datapath) Counts(ctx context.Context) (map[service.PortName]datapath.Co
 // Cleanup implements datapath.Datapath. The connections it carries end.
 func (d *Datapath) Cleanup(ctx context.Context) error {
 	d.stop()
-	if err := errors.Join(d.kernel.Delete(ctx), unsteerAll()); err != nil {
+	if err := errors.Join(d.rules.Table.Delete(ctx), unsteerAll()); err != nil {
 		return fmt.Errorf("clean up userspace: %w", err)
 	}
 	return nil
@@ -381,7 +344,7 @@ func (d *Datapath) Cleanup(ctx context.Context) error {
 func (d *Datapath) Close() {
 	if d.proxy != nil && d.table != nil {
 		// The clients of the last seconds. What cannot be written is forgotten.
-		_ = d.proxy.place.do(func() error { return d.tidy(context.Background()) })
+		_ = d.proxy.netns.do(func() error { return d.writeDeferred(context.Background()) })
 	}
 	d.stop()
 }
@@ -397,6 +360,5 @@ func (d *Datapath) stop() {
 // forget makes the next Sync ask the kernel.
 func (d *Datapath) forget() {
 	d.table = nil
-	d.watch.Reset()
-	d.kernel.Close()
+	d.rules.Forget()
 }

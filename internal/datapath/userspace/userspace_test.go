@@ -308,9 +308,9 @@ func TestFrontendGoes(t *testing.T) {
 		}
 		c.Close()
 	}
-	eventually(t, "the kernel forgets who was kept", func() bool {
+	eventually(t, "the kernel forgets the orphaned connections", func() bool {
 		r.check()
-		return !strings.Contains(r.nft("list", "set", "inet", "fairway-userspace", "kept4"), "elements")
+		return !strings.Contains(r.nft("list", "set", "inet", "fairway-userspace", "orphaned-connections4"), "elements")
 	})
 }
 

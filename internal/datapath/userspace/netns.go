@@ -15,12 +15,12 @@ import (
 )
 
 // A place is the network namespace in which sockets are opened, by whatever goroutine.
-type place struct {
+type netNamespace struct {
 	ns netns.NsHandle // None: the process's own, where every goroutine is anyway
 }
 
 // here returns the place of the calling thread.
-func here() (*place, error) {
+func currentNamespace() (*netNamespace, error) {
 	mine, err := netns.Get()
 	if err != nil {
 		return nil, fmt.Errorf("open own network namespace: %w", err)
@@ -43,13 +43,13 @@ func here() (*place, error) {
 	defer a.ns.Close()
 	if mine.Equal(a.ns) {
 		_ = mine.Close()
-		return &place{netns.None()}, nil
+		return &netNamespace{netns.None()}, nil
 	}
-	return &place{mine}, nil
+	return &netNamespace{mine}, nil
 }
 
 // do runs f on a thread that is in the place.
-func (p *place) do(f func() error) (err error) {
+func (p *netNamespace) do(f func() error) (err error) {
 	if !p.ns.IsOpen() {
 		return f()
 	}
@@ -75,7 +75,7 @@ func (p *place) do(f func() error) (err error) {
 	return f()
 }
 
-func (p *place) close() {
+func (p *netNamespace) close() {
 	if p.ns.IsOpen() {
 		_ = p.ns.Close()
 	}
@@ -155,7 +155,7 @@ func loopback(is4 bool, port uint16) netip.AddrPort {
 	return netip.AddrPortFrom(netip.IPv6Loopback(), port)
 }
 
-func (p *place) listenTCP(ctx context.Context, at netip.AddrPort) (l *net.TCPListener, err error) {
+func (p *netNamespace) listenTCP(ctx context.Context, at netip.AddrPort) (l *net.TCPListener, err error) {
 	is4 := at.Addr().Is4()
 	c := net.ListenConfig{KeepAlive: -1, Control: option(transparent(is4), keepAlive)}
 	c.SetMultipathTCP(false) // its connections could not be spliced
@@ -169,7 +169,7 @@ func (p *place) listenTCP(ctx context.Context, at netip.AddrPort) (l *net.TCPLis
 	return l, err
 }
 
-func (p *place) listenUDP(ctx context.Context, at netip.AddrPort) (*net.UDPConn, error) {
+func (p *netNamespace) listenUDP(ctx context.Context, at netip.AddrPort) (*net.UDPConn, error) {
 	is4 := at.Addr().Is4()
 	return p.packets(ctx, at, option(transparent(is4), destination(is4)))
 }
@@ -178,7 +178,7 @@ func (p *place) listenUDP(ctx context.Context, at netip.AddrPort) (*net.UDPConn,
 // "connected" to nobody: else the kernel would find it for datagrams to that address, and
 // they would end there unread when they are the node's to refuse or another mechanism's
 // to translate.
-func (p *place) replies(ctx context.Context, at netip.AddrPort) (*net.UDPConn, error) {
+func (p *netNamespace) replies(ctx context.Context, at netip.AddrPort) (*net.UDPConn, error) {
 	is4 := at.Addr().Is4()
 	c, err := p.packets(ctx, at, option(transparent(is4), reuse))
 	if err != nil {
@@ -200,7 +200,7 @@ func (p *place) replies(ctx context.Context, at netip.AddrPort) (*net.UDPConn, e
 	return c, nil
 }
 
-func (p *place) packets(ctx context.Context, at netip.AddrPort, control func(string, string, syscall.RawConn) error) (pc *net.UDPConn, err error) {
+func (p *netNamespace) packets(ctx context.Context, at netip.AddrPort, control func(string, string, syscall.RawConn) error) (pc *net.UDPConn, err error) {
 	c := net.ListenConfig{Control: control}
 	err = p.do(func() error {
 		all, err := c.ListenPacket(ctx, networkName("udp", at.Addr().Is4()), at.String())
@@ -214,7 +214,7 @@ func (p *place) packets(ctx context.Context, at netip.AddrPort, control func(str
 
 // dialTCP connects to an endpoint; from is the source to keep, the zero value for the
 // node's own. If the source's port is taken there, another will do.
-func (p *place) dialTCP(ctx context.Context, from, to netip.AddrPort, patience time.Duration) (c *net.TCPConn, err error) {
+func (p *netNamespace) dialTCP(ctx context.Context, from, to netip.AddrPort, patience time.Duration) (c *net.TCPConn, err error) {
 	is4 := to.Addr().Is4()
 	d := net.Dialer{Timeout: patience, KeepAlive: -1}
 	dial := func(control func(string, string, syscall.RawConn) error, from netip.AddrPort) error {
@@ -235,7 +235,7 @@ func (p *place) dialTCP(ctx context.Context, from, to netip.AddrPort, patience t
 }
 
 // dialUDP is dialTCP for a flow.
-func (p *place) dialUDP(ctx context.Context, from, to netip.AddrPort) (c *net.UDPConn, err error) {
+func (p *netNamespace) dialUDP(ctx context.Context, from, to netip.AddrPort) (c *net.UDPConn, err error) {
 	is4 := to.Addr().Is4()
 	d := net.Dialer{Control: option(transparent(is4))}
 	dial := func(from netip.AddrPort) error {

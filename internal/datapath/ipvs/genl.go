@@ -44,14 +44,14 @@ const messagesPerSend = 150
 
 // A wire is the way to the kernel's IPVS: one socket in the network namespace of the
 // thread that first asked for it. It takes many changes in one system call.
-type wire struct {
+type genlConn struct {
 	conn   *netlink.Conn // nil: not yet
 	family uint16
 	// fail, if set, is asked before each call that changes something.
 	fail func() error
 }
 
-func (w *wire) open(ctx context.Context) error {
+func (w *genlConn) open(ctx context.Context) error {
 	if w.conn != nil {
 		return nil
 	}
@@ -67,7 +67,7 @@ func (w *wire) open(ctx context.Context) error {
 	return nil
 }
 
-func (w *wire) close() {
+func (w *genlConn) close() {
 	if w.conn != nil {
 		_ = w.conn.Close()
 		w.conn = nil
@@ -124,20 +124,20 @@ func each(d *netlink.AttributeDecoder, f func(typ uint16, d *netlink.AttributeDe
 }
 
 // An op is one change.
-type op struct {
-	cmd    byte
-	id     id
-	server *server        // of new and changed virtual servers
-	real   netip.AddrPort // of changes of a real server
-	weight uint16
+type serverOp struct {
+	cmd        byte
+	server     serverID
+	definition *virtualServer // of new and changed virtual servers
+	real       netip.AddrPort // of changes of a real server
+	weight     uint16
 }
 
-func (o op) message(family uint16) (netlink.Message, error) {
+func (o serverOp) message(family uint16) (netlink.Message, error) {
 	e := netlink.NewAttributeEncoder()
 	e.Nested(attrServer, func(e *netlink.AttributeEncoder) error {
-		o.id.encode(e)
-		if o.server != nil {
-			o.server.encode(e, o.id)
+		o.server.encode(e)
+		if o.definition != nil {
+			o.definition.encode(e, o.server)
 		}
 		return nil
 	})
@@ -171,7 +171,7 @@ func message(family uint16, cmd byte, e *netlink.AttributeEncoder) (netlink.Mess
 }
 
 // encode writes what names a virtual server.
-func (i id) encode(e *netlink.AttributeEncoder) {
+func (i serverID) encode(e *netlink.AttributeEncoder) {
 	var addr [16]byte
 	copy(addr[:], i.Addr.Addr().AsSlice())
 	af := uint16(unix.AF_INET6)
@@ -185,7 +185,7 @@ func (i id) encode(e *netlink.AttributeEncoder) {
 }
 
 // encode writes what a virtual server is beside its name and its real servers.
-func (s *server) encode(e *netlink.AttributeEncoder, i id) {
+func (s *virtualServer) encode(e *netlink.AttributeEncoder, i serverID) {
 	var flags, timeout uint32
 	mask := uint32(128)
 	if i.Addr.Addr().Is4() {
@@ -204,7 +204,7 @@ func (s *server) encode(e *netlink.AttributeEncoder, i id) {
 }
 
 // do makes changes in their order. After an error some may have been made.
-func (w *wire) do(ctx context.Context, ops []op) error {
+func (w *genlConn) do(ctx context.Context, ops []serverOp) error {
 	for len(ops) > 0 {
 		n := min(len(ops), messagesPerSend)
 		if err := w.send(ctx, ops[:n]); err != nil {
@@ -216,7 +216,7 @@ func (w *wire) do(ctx context.Context, ops []op) error {
 	return nil
 }
 
-func (w *wire) send(ctx context.Context, ops []op) error {
+func (w *genlConn) send(ctx context.Context, ops []serverOp) error {
 	if w.fail != nil {
 		if err := w.fail(); err != nil {
 			return err
@@ -264,7 +264,7 @@ func execute(ctx context.Context, c *netlink.Conn, m netlink.Message) (msgs []ne
 }
 
 // ask dumps.
-func (w *wire) ask(ctx context.Context, cmd byte, about *id) ([]netlink.Message, error) {
+func (w *genlConn) ask(ctx context.Context, cmd byte, about *serverID) ([]netlink.Message, error) {
 	if err := w.open(ctx); err != nil {
 		return nil, err
 	}
@@ -288,8 +288,8 @@ func (w *wire) ask(ctx context.Context, cmd byte, about *id) ([]netlink.Message,
 }
 
 // found is a virtual server as the kernel tells it.
-type found struct {
-	server
+type listedServer struct {
+	virtualServer
 	conns uint64 // that it scheduled
 }
 
@@ -300,20 +300,20 @@ const maxLists = 20
 // long list at a place that it counts over all network namespaces, so that a list misses
 // some when another namespace changes its own meanwhile: it is asked for again until two
 // lists are the same.
-func (w *wire) servers(ctx context.Context) (map[id]*found, error) {
-	var before map[id]*found
+func (w *genlConn) servers(ctx context.Context) (map[serverID]*listedServer, error) {
+	var before map[serverID]*listedServer
 	for range maxLists {
 		msgs, err := w.ask(ctx, cmdGetServer, nil)
 		if err != nil {
 			return nil, fmt.Errorf("list virtual servers: %w", err)
 		}
-		all := map[id]*found{}
+		all := map[serverID]*listedServer{}
 		for _, m := range msgs {
 			i, f, err := parseServer(m.Data)
 			if err != nil {
 				return nil, fmt.Errorf("list virtual servers: %w", err)
 			}
-			if own(i.Addr.Addr()) {
+			if isVirtualServerAddr(i.Addr.Addr()) {
 				all[i] = f
 			}
 		}
@@ -325,7 +325,7 @@ func (w *wire) servers(ctx context.Context) (map[id]*found, error) {
 	return nil, fmt.Errorf("list virtual servers: %d lists differ", maxLists)
 }
 
-func sameKeys(a, b map[id]*found) bool {
+func sameKeys(a, b map[serverID]*listedServer) bool {
 	if len(a) != len(b) {
 		return false
 	}
@@ -337,9 +337,9 @@ func sameKeys(a, b map[id]*found) bool {
 	return true
 }
 
-func parseServer(data []byte) (id, *found, error) {
+func parseServer(data []byte) (serverID, *listedServer, error) {
 	var (
-		f           found
+		f           listedServer
 		af, proto   uint16
 		addr        []byte
 		port        uint16
@@ -381,28 +381,28 @@ func parseServer(data []byte) (id, *found, error) {
 		})
 	})
 	if err != nil {
-		return id{}, nil, err
+		return serverID{}, nil, err
 	}
 	if flags&flagPersistent != 0 {
 		f.persist = time
 	}
 	a, err := parseAddr(af, addr)
-	return id{Addr: netip.AddrPortFrom(a, port), Proto: service.Proto(proto)}, &f, err
+	return serverID{Addr: netip.AddrPortFrom(a, port), Proto: service.Proto(proto)}, &f, err
 }
 
 // A realState is a real server as the kernel tells it.
-type realState struct {
+type realServer struct {
 	weight uint16
 	conns  uint32 // active and inactive
 }
 
 // reals returns the real servers of a virtual one.
-func (w *wire) reals(ctx context.Context, of id) (map[netip.AddrPort]realState, error) {
+func (w *genlConn) reals(ctx context.Context, of serverID) (map[netip.AddrPort]realServer, error) {
 	msgs, err := w.ask(ctx, cmdGetReal, &of)
 	if err != nil {
 		return nil, fmt.Errorf("list real servers of %v: %w", of, err)
 	}
-	all := map[netip.AddrPort]realState{}
+	all := map[netip.AddrPort]realServer{}
 	for _, m := range msgs {
 		a, r, err := parseReal(m.Data, of.Addr.Addr().Is4())
 		if err != nil {
@@ -413,9 +413,9 @@ func (w *wire) reals(ctx context.Context, of id) (map[netip.AddrPort]realState, 
 	return all, nil
 }
 
-func parseReal(data []byte, is4 bool) (netip.AddrPort, realState, error) {
+func parseReal(data []byte, is4 bool) (netip.AddrPort, realServer, error) {
 	var (
-		r    realState
+		r    realServer
 		addr []byte
 		port uint16
 	)
@@ -470,7 +470,7 @@ func parseAddr(af uint16, b []byte) (netip.Addr, error) {
 }
 
 // timeouts sets how long IPVS remembers connections; 0 leaves one as it is.
-func (w *wire) timeouts(ctx context.Context, tcp, fin, udp uint32) error {
+func (w *genlConn) timeouts(ctx context.Context, tcp, fin, udp uint32) error {
 	if err := w.open(ctx); err != nil {
 		return err
 	}

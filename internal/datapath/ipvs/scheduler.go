@@ -1,0 +1,58 @@
+package ipvs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// tryScheduler finds out whether the kernel has the schedulers that a table asks for, each
+// when it is first needed: on a virtual server that lives for a moment, and that no packet
+// reaches. What the kernel lacks is served round robin.
+func (d *Datapath) tryScheduler(ctx context.Context, changes []service.Change) error {
+	probe := serverID{netip.AddrPortFrom(serverRange4.Addr(), serverPortNumber), service.TCP}
+	for _, c := range changes {
+		f := c.New
+		if f == nil {
+			continue
+		}
+		for _, weighted := range [...]bool{false, true} {
+			name := scheduler(f.Balance, weighted)
+			if _, known := d.schedulers[name]; known {
+				continue
+			}
+			err := d.genl.do(ctx, []serverOp{{cmd: cmdNewServer, server: probe, definition: &virtualServer{sched: name}}})
+			switch {
+			case err == nil:
+				err = d.genl.do(ctx, []serverOp{{cmd: cmdDelServer, server: probe}})
+			case errors.Is(err, unix.ENOENT):
+				slog.Warn("the kernel lacks an IPVS scheduler: its Services are served round robin",
+					"scheduler", name, "service", f.Service.String(), "advice", "modprobe ip_vs_"+name)
+				d.schedulers[name] = false
+				continue
+			case errors.Is(err, unix.EEXIST): // of a process that died in between: the Sync removes it
+				err = nil
+			}
+			if err != nil {
+				return fmt.Errorf("try scheduler %s: %w", name, err)
+			}
+			d.schedulers[name] = true
+		}
+	}
+	return nil
+}
+
+// scheduler is scheduler, or round robin where the kernel lacks that.
+func (s *state) scheduler(a service.Algorithm, weighted bool) string {
+	name := scheduler(a, weighted)
+	if has, tried := s.schedulers[name]; tried && !has {
+		return scheduler(service.RoundRobin, weighted)
+	}
+	return name
+}

@@ -1,0 +1,91 @@
+package nftset
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// Keys and data of elements, as the kernel keeps them: each field of a concatenation in
+// network order, padded to four bytes; numbers that are no packet fields (slots, verdict
+// IDs, weights) in the byte order of the machine.
+
+// FrontendKey is the key of a frontend's element: address . protocol . port, of a NodePort
+// protocol . port.
+func FrontendKey(k service.Key) []byte {
+	b := make([]byte, 0, 24)
+	switch a := k.Addr.Addr(); {
+	case a.IsUnspecified():
+	case a.Is4():
+		raw := a.As4()
+		b = append(b, raw[:]...)
+	default:
+		raw := a.As16()
+		b = append(b, raw[:]...)
+	}
+	return appendPort(append(b, byte(k.Proto), 0, 0, 0), k.Addr.Port())
+}
+
+// ParseFrontendKey is the inverse of FrontendKey. nodePort tells which kind of map the key
+// is from.
+func ParseFrontendKey(b []byte, is4, nodePort bool) (service.Key, error) {
+	size := AddrSize(is4)
+	addr := netip.IPv6Unspecified()
+	if is4 {
+		addr = netip.IPv4Unspecified()
+	}
+	if nodePort {
+		size = 0
+	}
+	if len(b) != size+8 {
+		return service.Key{}, fmt.Errorf("frontend key has %d bytes, want %d", len(b), size+8)
+	}
+	if !nodePort {
+		addr, _ = netip.AddrFromSlice(b[:size])
+	}
+	return service.Key{
+		Addr:  netip.AddrPortFrom(addr, binary.BigEndian.Uint16(b[size+4:])),
+		Proto: service.Proto(b[size]),
+	}, nil
+}
+
+// AddrPort is an address and a port: the data of an endpoint.
+func AddrPort(a netip.AddrPort) []byte { return appendPort(a.Addr().AsSlice(), a.Port()) }
+
+// ParseAddrPort is the inverse of AddrPort, and returns the bytes behind it.
+func ParseAddrPort(b []byte, is4 bool) (a netip.AddrPort, rest []byte, err error) {
+	size := AddrSize(is4)
+	if len(b) < size+2 {
+		return a, nil, fmt.Errorf("address and port have %d bytes", len(b))
+	}
+	addr, _ := netip.AddrFromSlice(b[:size])
+	return netip.AddrPortFrom(addr, binary.BigEndian.Uint16(b[size:])), b[min(size+4, len(b)):], nil
+}
+
+func appendPort(b []byte, port uint16) []byte {
+	return append(binary.BigEndian.AppendUint16(b, port), 0, 0)
+}
+
+// Number is a number that is no packet field.
+func Number(n uint32) []byte { return binary.NativeEndian.AppendUint32(nil, n) }
+
+// ParseNumber is the inverse of Number.
+func ParseNumber(b []byte) (uint32, error) {
+	if len(b) < 4 {
+		return 0, fmt.Errorf("number has %d bytes", len(b))
+	}
+	return binary.NativeEndian.Uint32(b), nil
+}
+
+// HairpinKey is an address as source and destination.
+func HairpinKey(a netip.Addr) []byte { return append(a.AsSlice(), a.AsSlice()...) }
+
+// AddrSize is the size of an address in bytes.
+func AddrSize(is4 bool) int {
+	if is4 {
+		return 4
+	}
+	return 16
+}

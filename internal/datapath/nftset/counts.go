@@ -1,0 +1,99 @@
+package nftset
+
+import (
+	"net/netip"
+
+	"github.com/fairway-net/fairway/internal/nft"
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// Counts say of the addresses in a set how many frontends need each: it is in the set as
+// long as there is one. What was read from the kernel counts 1.
+type Counts map[netip.Addr]int
+
+// ClusterIPsOf calls f for the address that a frontend has of the cluster's.
+func ClusterIPsOf(fr *service.Frontend, f func(netip.Addr)) {
+	if fr.ClusterIP {
+		f(fr.Addr.Addr())
+	}
+}
+
+// LocalEndpointsOf calls f for the addresses of a frontend's endpoints on this node, as
+// often as they occur.
+func LocalEndpointsOf(fr *service.Frontend, f func(netip.Addr)) {
+	for i, r := range [...]*service.Route{fr.Internal, fr.External} {
+		if r == nil || i == 1 && r == fr.Internal {
+			continue
+		}
+		for _, e := range r.Endpoints {
+			if e.Local {
+				f(e.Addr.Addr())
+			}
+		}
+	}
+}
+
+// Change returns the new counts of the addresses that changes need more or less often. If
+// full, changes are all frontends that there are, and addresses of c that none needs get 0.
+func (c Counts) Change(changes []service.Change, each func(*service.Frontend, func(netip.Addr)), full bool) Counts {
+	changed := Counts{}
+	count := func(f *service.Frontend, d int) {
+		if f == nil {
+			return
+		}
+		each(f, func(a netip.Addr) {
+			if _, ok := changed[a]; !ok && !full {
+				changed[a] = c[a]
+			}
+			changed[a] += d
+		})
+	}
+	for _, one := range changes {
+		if !full {
+			count(one.Old, -1)
+		}
+		count(one.New, +1)
+	}
+	if full {
+		for a := range c {
+			changed[a] += 0
+		}
+	}
+	return changed
+}
+
+// Writes returns what brings the set from c to changed: additions and removals.
+func (c Counts) Writes(s Set, changed Counts, key func(netip.Addr) []byte) (add, del []nft.Write) {
+	for a, n := range changed {
+		w := nft.Write{Set: s.Name(a.Is4()), Key: key(a), Add: n > 0, Del: n == 0}
+		switch {
+		case (c[a] > 0) == (n > 0):
+		case n > 0:
+			add = append(add, w)
+		default:
+			del = append(del, w)
+		}
+	}
+	return add, del
+}
+
+// Note takes over counts that changed.
+func (c Counts) Note(changed Counts) {
+	for a, n := range changed {
+		if n == 0 {
+			delete(c, a)
+			continue
+		}
+		c[a] = n
+	}
+}
+
+// SameAddrs reports whether c and o have the same addresses.
+func (c Counts) SameAddrs(o Counts) bool {
+	for a := range c {
+		if _, ok := o[a]; !ok {
+			return false
+		}
+	}
+	return len(c) == len(o)
+}

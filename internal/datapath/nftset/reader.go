@@ -1,0 +1,134 @@
+package nftset
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+
+	"go4.org/netipx"
+
+	"github.com/fairway-net/fairway/internal/nft"
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// A Reader reads set after set of a table, until the first error. Of a set that is not
+// there, in the table of another release, it reads the former name; if that is not there
+// either, the set is empty.
+type Reader struct {
+	ctx    context.Context // of this reading
+	table  *nft.Table
+	former map[string]string
+	err    error
+}
+
+// NewReader returns a reader of a table.
+func NewReader(ctx context.Context, t *nft.Table, renames []Rename) *Reader {
+	r := &Reader{ctx: ctx, table: t, former: map[string]string{}}
+	for _, one := range renames {
+		r.former[one.Name] = one.Former
+	}
+	return r
+}
+
+// Err returns the first error.
+func (r *Reader) Err() error { return r.err }
+
+// Each calls f for every element of a set.
+func (r *Reader) Each(name string, f func(nft.Element) error) {
+	if r.err != nil {
+		return
+	}
+	err := r.table.Elements(r.ctx, name, f)
+	if former := r.former[name]; former != "" && errors.Is(err, os.ErrNotExist) {
+		err = r.table.Elements(r.ctx, former, f)
+	}
+	r.note(err)
+}
+
+// note keeps an error, unless it says that a set is not there.
+func (r *Reader) note(err error) {
+	if !errors.Is(err, os.ErrNotExist) {
+		r.err = err
+	}
+}
+
+// Frontends calls f for every element of a set whose keys are frontends.
+func (r *Reader) Frontends(s Set, is4, nodePort bool, f func(service.Key, nft.Element) error) {
+	r.Each(s.Name(is4), func(e nft.Element) error {
+		k, err := ParseFrontendKey(e.Key, is4, nodePort)
+		if err != nil {
+			return err
+		}
+		return f(k, e)
+	})
+}
+
+// Sources reads the sources of all frontends of a family; at returns where to put them.
+func (r *Reader) Sources(is4 bool, at func(service.Key) *Sources) {
+	r.Frontends(SourceRestricted, is4, false, func(k service.Key, _ nft.Element) error {
+		at(k).Restricted = true
+		return nil
+	})
+	r.Each(SourceRanges.Name(is4), func(e nft.Element) error {
+		k, one, err := sourceRange(e, is4)
+		if err != nil {
+			return err
+		}
+		s := at(k)
+		s.Ranges = append(s.Ranges, one)
+		slices.SortFunc(s.Ranges, func(a, b netipx.IPRange) int { return a.From().Compare(b.From()) })
+		return nil
+	})
+}
+
+// Addrs calls f for each address of a set; in a hairpin's key the address stands first.
+func (r *Reader) Addrs(s Set, is4 bool, f func(netip.Addr)) {
+	r.Each(s.Name(is4), func(e nft.Element) error {
+		addr, ok := netip.AddrFromSlice(e.Key[:min(len(e.Key), AddrSize(is4))])
+		if !ok {
+			return fmt.Errorf("address has %d bytes", len(e.Key))
+		}
+		f(addr)
+		return nil
+	})
+}
+
+// Prefixes returns an interval set of addresses.
+func (r *Reader) Prefixes(s Set, is4 bool) (all []netip.Prefix) {
+	if r.err == nil {
+		var err error
+		all, err = r.table.Prefixes(r.ctx, s.Name(is4))
+		r.note(err)
+	}
+	return all
+}
+
+// Settings returns what a program has of them.
+func (r *Reader) Settings() (s service.Settings) {
+	for _, is4 := range Families {
+		s.Pods = append(s.Pods, r.Prefixes(Pods, is4)...)
+		s.ServiceCIDRs = append(s.ServiceCIDRs, r.Prefixes(ServiceCIDRs, is4)...)
+		s.NodePorts = append(s.NodePorts, r.Prefixes(NodePortAddresses, is4)...)
+	}
+	if r.err == nil {
+		var err error
+		s.PodInterfaces, err = r.table.Links(r.ctx, PodInterfaces)
+		r.note(err)
+	}
+	return s
+}
+
+// ChangeSettings returns the writes that make the settings is instead of was. Sets of
+// intervals are written anew, each in one transaction if these are the first of a Commit.
+func ChangeSettings(was, is service.Settings) (ws []nft.Write) {
+	ws = nft.ReplaceLinks(PodInterfaces, was.PodInterfaces, is.PodInterfaces)
+	for _, is4 := range Families {
+		ws = append(ws, nft.ReplacePrefixes(ServiceCIDRs.Name(is4), is4, was.ServiceCIDRs, is.ServiceCIDRs)...)
+		ws = append(ws, nft.ReplacePrefixes(Pods.Name(is4), is4, was.Pods, is.Pods)...)
+		ws = append(ws, nft.ReplacePrefixes(NodePortAddresses.Name(is4), is4, was.NodePorts, is.NodePorts)...)
+	}
+	return ws
+}

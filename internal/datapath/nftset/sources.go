@@ -1,0 +1,90 @@
+package nftset
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"go4.org/netipx"
+
+	"github.com/fairway-net/fairway/internal/nft"
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// Sources are the clients that a frontend serves, if it is restricted to some.
+type Sources struct {
+	Restricted bool
+	Ranges     []netipx.IPRange // sorted
+}
+
+// SourcesOf returns the sources of a frontend.
+func SourcesOf(f *service.Frontend) Sources {
+	if len(f.Sources) == 0 {
+		return Sources{}
+	}
+	return Sources{true, nft.Ranges(f.Sources, f.Addr.Addr().Is4())}
+}
+
+// Equal reports whether s and o are the same.
+func (s Sources) Equal(o Sources) bool {
+	return s.Restricted == o.Restricted && slices.Equal(s.Ranges, o.Ranges)
+}
+
+// Prefixes returns the ranges as a Frontend has them.
+func (s Sources) Prefixes() (all []netip.Prefix) {
+	for _, r := range s.Ranges {
+		all = append(all, r.Prefixes()...)
+	}
+	return all
+}
+
+// A SourceChange is the writes that change a frontend's sources, by when they are due.
+type SourceChange struct {
+	Before []nft.Write // before the frontend serves
+	Open   []nft.Write // when the frontend serves all, or none
+	After  []nft.Write // after Open
+}
+
+// ChangeSources returns the writes that make the sources of a frontend is instead of was.
+// The restriction is there before the frontend serves, and leaves before its ranges do;
+// ranges are replaced at once, because the kernel does not take one that overlaps another.
+func ChangeSources(k service.Key, was, is Sources) (c SourceChange) {
+	is4, key := k.Addr.Addr().Is4(), FrontendKey(k)
+	ranges := func(list []netipx.IPRange, del, add bool) (ws []nft.Write) {
+		for _, r := range list {
+			ws = append(ws, nft.Write{
+				Set: SourceRanges.Name(is4), Del: del, Add: add,
+				Key:  append(slices.Clone(key), r.From().AsSlice()...),
+				Last: append(slices.Clone(key), r.To().AsSlice()...),
+			})
+		}
+		return ws
+	}
+	if !slices.Equal(was.Ranges, is.Ranges) {
+		if gone := ranges(was.Ranges, true, false); len(is.Ranges) > 0 {
+			c.Before = append(gone, ranges(is.Ranges, false, true)...)
+		} else {
+			c.After = gone
+		}
+	}
+	restricted := nft.Write{Set: SourceRestricted.Name(is4), Key: key, Add: is.Restricted, Del: was.Restricted}
+	switch {
+	case is.Restricted && !was.Restricted:
+		c.Before = append(c.Before, restricted)
+	case was.Restricted && !is.Restricted:
+		c.Open = append(c.Open, restricted)
+	}
+	return c
+}
+
+// sourceRange is the inverse of a range's write.
+func sourceRange(e nft.Element, is4 bool) (service.Key, netipx.IPRange, error) {
+	size := AddrSize(is4)
+	if len(e.Key) < size || len(e.Last) != len(e.Key) {
+		return service.Key{}, netipx.IPRange{}, fmt.Errorf("range has %d and %d bytes", len(e.Key), len(e.Last))
+	}
+	k, err := ParseFrontendKey(e.Key[:len(e.Key)-size], is4, false)
+	from, _ := netip.AddrFromSlice(e.Key[len(e.Key)-size:])
+	to, _ := netip.AddrFromSlice(e.Last[len(e.Last)-size:])
+	return k, netipx.IPRangeFrom(from, to), err
+}
