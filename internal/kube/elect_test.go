@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -14,6 +15,8 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 )
+
+// The time of elections is virtual: how busy the machine is makes no difference to who leads.
 
 // candidate stands in an election until its test ends.
 type candidate struct {
@@ -77,7 +80,9 @@ func (c *candidate) leads(t *testing.T, when string) context.Context {
 
 // TestElect: one leads at a time; the next one follows when a leader has ended, and not
 // while it is about to end, though that takes longer than a Lease.
-func TestElect(t *testing.T) {
+func TestElect(t *testing.T) { synctest.Test(t, testElect) }
+
+func testElect(t *testing.T) {
 	var leaders atomic.Int32
 	client := fake.NewClientset()
 	first := stand(t, client, "first", &leaders)
@@ -117,7 +122,9 @@ func looks(t *testing.T, client *fake.Clientset, times int) {
 
 // TestLostLease: a leader that cannot renew its Lease stops, gives it back only after it has
 // stopped, and stands again.
-func TestLostLease(t *testing.T) {
+func TestLostLease(t *testing.T) { synctest.Test(t, testLostLease) }
+
+func testLostLease(t *testing.T) {
 	var leaders atomic.Int32
 	var away atomic.Bool
 	client := fake.NewClientset()
@@ -143,7 +150,9 @@ func TestLostLease(t *testing.T) {
 }
 
 // TestLeadReturns: Elect ends with what lead returns, and gives the Lease back.
-func TestLeadReturns(t *testing.T) {
+func TestLeadReturns(t *testing.T) { synctest.Test(t, testLeadReturns) }
+
+func testLeadReturns(t *testing.T) {
 	client := fake.NewClientset()
 	failed := errors.New("failed")
 	e := Election{Log: slog.New(slog.DiscardHandler), Client: client, Namespace: "kube-system", Name: "fairway-controller", Identity: "a"}
