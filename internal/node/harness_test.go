@@ -304,9 +304,9 @@ func (l *logBuffer) count(s string) int {
 // eventually polls a condition with a deadline.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(5 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(30 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("not within 5 s: %s", what)
+			t.Fatalf("not within 30 s: %s", what)
 		}
 	}
 }

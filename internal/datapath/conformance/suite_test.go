@@ -16,7 +16,7 @@ import (
 func TestMain(m *testing.M) { testnet.Main(m) }
 
 // The obvious datapath passes: the suite asks for nothing but the contract.
-func TestObvious(t *testing.T) { small("", 3*time.Second).run(t) }
+func TestObvious(t *testing.T) { small("", 5*time.Second).run(t) }
 
 // Each difference names something that the suite looks at, and says why.
 func TestDifferences(t *testing.T) {
