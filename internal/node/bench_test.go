@@ -23,7 +23,7 @@ func BenchmarkSync(b *testing.B) {
 		c := newCluster(b, 1, v4)
 		m := c.machines[0]
 		m.config.Log = slog.New(slog.NewTextHandler(io.Discard, nil))
-		m.network = New(m.config)
+		m.restart()
 		m.run("ip route add 198.18.0.0/15 dev eth0")
 		b.Run(fmt.Sprintf("peers=%d/cold", count), func(b *testing.B) {
 			for b.Loop() {

@@ -188,10 +188,19 @@ func newCluster(t testing.TB, count int, cidrs func(i int) []string) *cluster {
 			CNIBinDir: filepath.Join(dir, "bin"), CNIConfDir: filepath.Join(dir, "net.d"), StateDir: filepath.Join(dir, "state"),
 			Masquerade: true,
 		}
-		m.network = New(m.config)
+		m.restart()
+		t.Cleanup(func() { m.network.Close() })
 		c.machines = append(c.machines, m)
 	}
 	return c
+}
+
+// restart replaces the Network by one that has done nothing yet, with m.config.
+func (m *machine) restart() {
+	if m.network != nil {
+		m.network.Close()
+	}
+	m.network = New(m.config)
 }
 
 func (c *cluster) plug(n *namespace, name, addr4, addr6 string) {

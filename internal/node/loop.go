@@ -27,6 +27,7 @@ const resync = 4 * time.Second
 // which is no error. self is the name of this node: until it is there, nothing is done. What
 // failed is tried again, after maxRetry at the latest.
 func (n *Network) Run(ctx context.Context, self string, nodes Nodes, maxRetry time.Duration) error {
+	defer n.Close()
 	select {
 	case <-ctx.Done():
 		return nil

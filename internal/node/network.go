@@ -92,6 +92,10 @@ func (n *Network) Sync(ctx context.Context, self Peer, peers []Peer) error {
 	return errors.Join(failed, n.syncConfig(self.Name, plan.own, mtu))
 }
 
+// Close frees the sockets that a Network keeps open between calls of Sync. What Sync made
+// stays. A later Sync opens them again.
+func (n *Network) Close() { n.masquerade.forget() }
+
 // report logs every problem once, and again when it was away in between.
 func (n *Network) report(problems []string) {
 	for _, problem := range problems {

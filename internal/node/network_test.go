@@ -86,12 +86,13 @@ func TestClusterCIDRsAreNotMasqueraded(t *testing.T) {
 	c.outside.run("ip route add 10.244.1.0/24 via 192.0.2.1")
 	c.outside.serve()
 	m.config.ClusterCIDRs = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
-	m.network = New(m.config)
+	m.restart()
 	c.sync()
 	p := m.newPod()
 	p.wantSource("into a cluster CIDR", outside4, p.addrs[0])
 
-	m.network = New(Config{Log: m.config.Log, CNIBinDir: m.config.CNIBinDir, CNIConfDir: m.config.CNIConfDir, StateDir: m.config.StateDir})
+	m.config = Config{Log: m.config.Log, CNIBinDir: m.config.CNIBinDir, CNIConfDir: m.config.CNIConfDir, StateDir: m.config.StateDir}
+	m.restart()
 	c.sync()
 	p.wantSource("without masquerading", outside4, p.addrs[0])
 	if out := m.run("nft list ruleset"); out != "" {
@@ -137,7 +138,7 @@ func TestSyncIsQuiet(t *testing.T) {
 	seen := events.text.Len()
 	events.mu.Unlock()
 	c.machines[0].mustSync(c.peers())
-	m.network = New(m.config)
+	m.restart()
 	m.mustSync(c.peers())
 	mark()
 	events.mu.Lock()
@@ -289,7 +290,7 @@ func TestMasqueradeUpgrade(t *testing.T) {
 			ip6 saddr @pods6 ip6 daddr != @inside6 masquerade fully-random comment "pods.nft 0123"
 		}
 	}'`)
-	m.network = New(m.config)
+	m.restart()
 	c.sync()
 	if got := sorted(); got != want {
 		t.Errorf("after an upgrade:\n%s\nwant:\n%s", got, want)
