@@ -22,8 +22,8 @@ const module = "github.com/fairway-net/fairway"
 
 // Caps. A function that outgrows its cap hides a second one; a file, a second noun.
 const (
-	maxFunc = 80
-	maxFile = 800
+	maxFunc = 70
+	maxFile = 500
 )
 
 // longer lists what may be over a cap, with the reason. Keep it empty.

@@ -68,12 +68,7 @@ type agent struct {
 }
 
 func (a *agent) run(ctx context.Context) error {
-	a.setOOMScore()
-	if os.Getenv("GOGC") == "" {
-		// Most of the heap is the cluster's objects, which stay: half the usual slack
-		// costs little time and saves a third of the memory.
-		debug.SetGCPercent(50)
-	}
+	a.limitMemory()
 	dp, err := a.openDatapath(ctx)
 	if err != nil {
 		return err
@@ -228,6 +223,16 @@ func (a *agent) tune() {
 	if err != nil {
 		a.log.Warn("the node may run out of room for connections, or keep dead ones for long", "err", err)
 	}
+}
+
+// limitMemory sets how the process uses memory, and what the kernel does when it has none.
+func (a *agent) limitMemory() {
+	if os.Getenv("GOGC") == "" {
+		// Most of the heap is the cluster's objects, which stay: half the usual slack
+		// costs little time and saves a third of the memory.
+		debug.SetGCPercent(50)
+	}
+	a.setOOMScore()
 }
 
 // setOOMScore asks the kernel to end others first. Without CAP_SYS_RESOURCE it may

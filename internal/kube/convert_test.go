@@ -114,14 +114,16 @@ func TestConvertService(t *testing.T) {
 	}
 }
 
-func TestConvertSlice(t *testing.T) {
+type sliceCase struct {
+	text string
+	want service.Slice
+}
+
+func sliceCases() map[string]sliceCase {
 	ready := func(addr string) service.SliceEndpoint {
 		return service.SliceEndpoint{Addr: netip.MustParseAddr(addr), Ready: true, Serving: true}
 	}
-	tests := map[string]struct {
-		text string
-		want service.Slice
-	}{
+	return map[string]sliceCase{
 		"conditions": {
 			`{addressType: IPv4, ports: [{name: http, port: 8080}], endpoints: [
 			  {addresses: [10.0.0.1]},
@@ -179,7 +181,10 @@ func TestConvertSlice(t *testing.T) {
 			}},
 		},
 	}
-	for name, test := range tests {
+}
+
+func TestConvertSlice(t *testing.T) {
+	for name, test := range sliceCases() {
 		t.Run(name, func(t *testing.T) {
 			o := parse[discoveryv1.EndpointSlice](t, test.text)
 			o.Namespace, o.Name, o.Labels = "ns", "s-1", map[string]string{discoveryv1.LabelServiceName: "svc"}

@@ -315,28 +315,45 @@ func TestCounts(t *testing.T) {
 		if c := counts[port.Service]; c.Connections != 1 || c.Packets < 4 {
 			t.Errorf("one connection to a NodePort: %+v", c)
 		}
-		// Once a Service refused, its count stays when it answers again.
-		n.sync(web, dns, port, n.frontend("10.96.0.2:81", service.TCP, service.Random), guarded)
-		n.ask(client, "tcp", "10.96.0.2:81")
-		if c := n.counts()[refuses.Service]; c.Rejects != 3 || c.Connections != 1 {
-			t.Errorf("after it has endpoints again: %+v", c)
+	}
+}
+
+// TestCountsStay: what was counted stays when a Service changes and over a restart, and
+// counting may be switched off and on again.
+func TestCountsStay(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, nftables.Config{CountTraffic: true}, 1)
+	web, refuses := n.frontend("10.96.0.1:80", service.TCP, service.Random), n.frontend("10.96.0.2:81", service.TCP, service.Random)
+	refuses.Internal = &service.Route{Action: service.Reject}
+	refuses.External = refuses.Internal
+	n.sync(web, refuses)
+	client := n.clients[0]
+	for range 3 {
+		if got := client.Ask("tcp", refuses.Addr, patience); got.Outcome != testnet.Refused {
+			t.Errorf("%v: %v", refuses.Addr, got)
 		}
+	}
+	// Once a Service refused, its count stays when it answers again.
+	n.sync(web, n.frontend("10.96.0.2:81", service.TCP, service.Random))
+	n.ask(client, "tcp", "10.96.0.2:81")
+	if c := n.counts()[refuses.Service]; c.Rejects != 3 || c.Connections != 1 {
+		t.Errorf("after it has endpoints again: %+v", c)
+	}
+	n.restart()
+	if s := n.sync(web, n.frontend("10.96.0.2:81", service.TCP, service.Random)); s.Added+s.Deleted > 0 {
+		t.Errorf("a restart wrote: %+v", s)
+	}
+	if c := n.counts()[refuses.Service]; c.Rejects != 3 || c.Connections != 1 {
+		t.Errorf("after a restart: %+v", c)
+	}
+	// Counting may be switched off and on again.
+	for _, n.cfg.CountTraffic = range []bool{false, true} {
 		n.restart()
-		if s := n.sync(web, dns, port, n.frontend("10.96.0.2:81", service.TCP, service.Random), guarded); s.Added+s.Deleted > 0 {
-			t.Errorf("a restart wrote: %+v", s)
-		}
-		if c := n.counts()[refuses.Service]; c.Rejects != 3 || c.Connections != 1 {
-			t.Errorf("after a restart: %+v", c)
-		}
-		// Counting may be switched off and on again.
-		for _, n.cfg.CountTraffic = range []bool{false, true} {
-			n.restart()
-			n.sync(web, dns, port)
-			n.ask(client, "tcp", "10.96.0.1:80")
-		}
-		if c := n.counts()[web.Service]; c.Connections != 1 {
-			t.Errorf("after counting began anew: %+v", c)
-		}
+		n.sync(web)
+		n.ask(client, "tcp", "10.96.0.1:80")
+	}
+	if c := n.counts()[web.Service]; c.Connections != 1 {
+		t.Errorf("after counting began anew: %+v", c)
 	}
 }
 

@@ -1,0 +1,156 @@
+package userspace_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/fairway-net/fairway/internal/datapath/userspace"
+	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/testnet"
+)
+
+// TestHostNetwork: an endpoint on the node's own address sees the client as well, and its
+// answers find the way back.
+func TestHostNetwork(t *testing.T) {
+	r := newRig(t, 1)
+	at := netip.AddrPortFrom(nodePort.Addr(), 8080)
+	for _, network := range []string{"tcp", "udp"} {
+		r.node.Serve(network, at)
+		proto := service.TCP
+		if network == "udp" {
+			proto = service.UDP
+		}
+		all := table(proto, at).Sorted()
+		for _, f := range all {
+			f.Internal.Masquerade, f.External.Masquerade = service.MasqueradeHairpin, service.MasqueradeHairpin
+		}
+		r.sync(service.NewTable(table(proto).Settings, all))
+		for _, from := range []*testnet.Host{r.client, r.outside} {
+			for _, to := range []netip.AddrPort{vip, nodePort} {
+				if got := from.Ask(network, to, patience); got.At != at || got.Seen.Addr() != from.Addr(true) {
+					t.Errorf("%s, %s to %v: %v, want that it sees %v", network, from.Name, to, got, from.Addr(true))
+				}
+			}
+		}
+		if got := r.node.Ask(network, vip, patience); got.At != at {
+			t.Errorf("%s from the node: %v", network, got)
+		}
+	}
+}
+
+// TestLargeDatagram: as large as there are.
+func TestLargeDatagram(t *testing.T) {
+	r := newRig(t, 1)
+	want := noise(4, 65507)
+	var pc net.PacketConn
+	must(t, r.pods[0].Do(func() (err error) {
+		var c net.ListenConfig
+		pc, err = c.ListenPacket(t.Context(), "udp4", r.at(0).String())
+		return err
+	}))
+	done := make(chan struct{})
+	defer func() { _ = pc.Close(); <-done }()
+	go func() {
+		defer close(done)
+		buf := make([]byte, 1<<16)
+		for {
+			n, from, err := pc.ReadFrom(buf)
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			_, _ = pc.WriteTo(buf[:n], from)
+		}
+	}()
+	r.sync(r.service(service.UDP, 0))
+	var c net.Conn
+	must(t, r.client.Do(func() (err error) {
+		c, err = net.Dial("udp", vip.String())
+		return err
+	}))
+	defer c.Close()
+	must(t, c.SetDeadline(time.Now().Add(patience)))
+	_, err := c.Write(want)
+	must(t, err)
+	got := make([]byte, 1<<16)
+	if n, err := c.Read(got); err != nil || !bytes.Equal(got[:n], want) {
+		t.Errorf("got %d bytes of %d, error %v", n, len(want), err)
+	}
+}
+
+// TestDrain: an endpoint that gets no new connections keeps those it has.
+func TestDrain(t *testing.T) {
+	r := newRig(t, 2)
+	r.pods[0].Serve("tcp", r.at(0))
+	r.pods[1].Serve("tcp", r.at(1))
+	r.sync(r.service(service.TCP, 0))
+	c := r.connected(r.client, "tcp")
+	r.sync(r.service(service.TCP, 1))
+	for range 4 {
+		if got := r.client.Ask("tcp", vip, patience); got.At != r.at(1) {
+			t.Errorf("a new one: %v", got)
+		}
+	}
+	if got := c.Ask(patience); got.At != r.at(0) {
+		t.Errorf("the old one: %v", got)
+	}
+}
+
+// TestPorts: two processes at once do not fight for the listeners' ports, and the one
+// that came last serves.
+func TestPorts(t *testing.T) {
+	r := newRig(t, 1)
+	r.pods[0].Serve("tcp", r.at(0))
+	r.sync(r.service(service.TCP, 0))
+	first := r.dp
+	defer first.Close()
+	c := r.connected(r.client, "tcp")
+	r.dp = open(t)
+	r.sync(r.service(service.TCP, 0))
+	if got := r.client.Ask("tcp", vip, patience); got.Outcome != testnet.Answered {
+		t.Errorf("the second process: %v", got)
+	}
+	if got := c.Ask(patience); got.Outcome != testnet.Answered {
+		t.Errorf("a connection of the first: %v", got)
+	}
+}
+
+// TestProbe: it works here, and says in one line what is missing where it does not.
+func TestProbe(t *testing.T) {
+	r := newRig(t, 0)
+	before := r.nft("list", "ruleset")
+	must(t, r.node.Do(func() error { return r.dp.Probe(context.Background()) }))
+	if after := r.nft("list", "ruleset"); after != before {
+		t.Errorf("Probe left\n%s", after)
+	}
+}
+
+// TestConfig: a mark that is not one bit is refused.
+func TestConfig(t *testing.T) {
+	if _, err := userspace.New(userspace.Config{Mark: 0x3}); err == nil {
+		t.Error("a mark of two bits was taken")
+	}
+}
+
+// TestCounts: who counts, counts.
+func TestCounts(t *testing.T) {
+	r := newRig(t, 2)
+	r.pods[0].Serve("tcp", r.at(0))
+	r.sync(r.service(service.TCP, 0))
+	const asked = 5
+	for range asked {
+		if got := r.client.Ask("tcp", vip, patience); got.Outcome != testnet.Answered {
+			t.Fatal(got)
+		}
+	}
+	name := r.service(service.TCP, 0).Sorted()[0].Service
+	eventually(t, "the connections are counted with their bytes", func() bool {
+		all, err := r.dp.Counts(context.Background())
+		must(t, err)
+		return all[name].Connections == asked && all[name].Bytes > asked*10 && all[name].Drops == 0
+	})
+}
