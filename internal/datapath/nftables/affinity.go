@@ -20,26 +20,26 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// Session affinity. A Service port that has it gets an affinity ID, which all its
-// frontends of a family share whose routes have the same endpoints: all of the cluster,
-// or this node's only. The ID takes the place of the verdict ID in the packet's priority,
-// with the index of the affinity's duration in eight of its bits:
+// Session affinity. A Service port with affinity gets affinity IDs. Frontends of the port
+// share an ID if they have the same family and the same endpoints: all of the cluster, or
+// this node's only. The ID replaces the verdict ID in the packet's priority, with the
+// index of the affinity's duration in eight of its bits:
 //
 //	lb-random-3-affinity:  priority = affinity-ids4[frontend]
 //	                       dnat to affinity-clients4[ID . client], else to a random endpoint
 //	after dnat:            duration vmap @affinity-updates
 //	affinity-update-10800: affinity-clients4[ID . client] = endpoint
 //
-// So a Service with affinity costs elements of data only; there is a chain for each
-// duration in use, and the hooks after dnat are there only while there is one.
+// So a Service with affinity costs elements of data only. Each duration in use has a
+// chain, and the hooks after dnat exist only while there is such a chain.
 //
 // A client's entry lives as long as the affinity lasts and is renewed by every new
-// connection. There is no limit of clients but memory. Entries that lead to an endpoint
-// which left are swept out after the change, and once more a moment later, for packets
-// that were under way.
+// connection. Only memory limits the number of clients. Entries that lead to a removed
+// endpoint are deleted after the change, and once more a moment later, for packets that
+// were in flight.
 
-// An affinityID is a number in a range that no other packet priorities come from: its
-// highest four bits are b, the next eight are for the duration, which is no part of it.
+// An affinityID is a number in a range that no other packet priority uses: its highest
+// four bits are b. The next eight bits hold the duration, which is not part of the ID.
 type affinityID uint32
 
 const (
@@ -54,14 +54,14 @@ const (
 // A durationIndex stands for one of the durations in use.
 type durationIndex uint8
 
-// word returns what stands in a packet's priority.
+// word returns the packet priority that holds the ID and the duration.
 func (c durationIndex) word(i affinityID) affinityID { return i | affinityID(c)<<durationShift }
 
 // An affinityPortKey is what an affinity ID belongs to.
 type affinityPortKey struct {
 	name  string
 	is4   bool
-	local bool // of routes with this node's endpoints only
+	local bool // the routes have this node's endpoints only
 }
 
 // An affinityPort is an affinity ID in use.
@@ -70,27 +70,27 @@ type affinityPort struct {
 	frontends []service.Key // frontends that have it
 }
 
-// affinityIDOf returns the ID of a Service port, a new one if it has none yet.
+// affinityIDOf returns the ID of a Service port. It assigns a new ID if there is none yet.
 func (s *state) affinityIDOf(n affinityPortKey) affinityID {
 	if i, ok := s.affinityIDs[n]; ok {
 		return i
 	}
-	// There are more IDs than frontends: one is always free.
+	// There are more IDs than frontends, so an ID is always free.
 	number, _ := lb.NextFree(uint32(s.lastAffinityID), uint32(affinityNumber), func(n uint32) bool { return s.affinityPorts[affinityRange|affinityID(n)] != nil })
 	s.lastAffinityID = affinityID(number)
 	s.registerAffinityID(n, affinityRange|s.lastAffinityID)
 	return affinityRange | s.lastAffinityID
 }
 
-// registerAffinityID notes which Service port an ID belongs to.
+// registerAffinityID records which Service port an ID belongs to.
 func (s *state) registerAffinityID(n affinityPortKey, i affinityID) {
 	s.affinityIDs[n] = i
 	s.affinityPorts[i] = &affinityPort{portKey: n}
 	s.lastAffinityID = max(s.lastAffinityID, i&affinityNumber)
 }
 
-// durationIndexOf returns the index of a duration, a new one if it has none yet. Of more than
-// maxDurations durations at once, some share the next longer one.
+// durationIndexOf returns the index of a duration. It assigns a new index if there is none
+// yet. When all maxDurations indexes are in use, a duration shares the next longer one.
 func (s *state) durationIndexOf(seconds uint32) durationIndex {
 	free, nearest := -1, 0
 	for c, at := range s.durations {
@@ -126,7 +126,7 @@ func parseAffinityComment(text string, is4 bool) (n affinityPortKey, seconds uin
 		n.local, words = true, words[:2]
 	}
 	if len(words) != 2 {
-		return n, 0, fmt.Errorf("comment %q names no affinity", text)
+		return n, 0, fmt.Errorf("comment %q has no affinity", text)
 	}
 	seconds, err = parseSeconds(words[1])
 	n.name, n.is4 = words[0], is4
@@ -138,7 +138,7 @@ func parseSeconds(text string) (uint32, error) {
 	return uint32(n), err
 }
 
-// Names of the chains that note the endpoint of a client.
+// Names of the chains that record the endpoint of a client.
 const (
 	affinityChainPrefix = "affinity-update-"
 	affinityPrerouting  = affinityChainPrefix + "prerouting"
@@ -149,7 +149,7 @@ func affinityUpdateChain(seconds uint32) string {
 	return fmt.Sprintf("%s%d", affinityChainPrefix, seconds)
 }
 
-// affinityUpdateHook finds new connections whose endpoint is to be noted:
+// affinityUpdateHook finds new connections whose endpoint must be recorded:
 //
 //	ct state new ct status dnat meta priority & 0xfff00000 vmap @affinity-updates
 func affinityUpdateHook() []expr.Any {
@@ -165,12 +165,12 @@ func affinityUpdateHook() []expr.Any {
 	)
 }
 
-// affinityPriority is that of the hooks that note endpoints. It is one behind that of
-// releases up to 16d7bce: while both are there, in an upgrade, theirs note into their map,
-// which migrate reads, until the rules are switched over.
+// affinityPriority is the priority of the hooks that record endpoints. It is one higher than
+// in releases up to 16d7bce. During an upgrade both releases' hooks exist; the old hooks run
+// first and fill the old map, which migrate reads, until the rules are switched over.
 const affinityPriority = numbers.HookAffinity
 
-// addAffinityHooks queues the hooks that note endpoints.
+// addAffinityHooks queues the hooks that record endpoints.
 func addAffinityHooks(t *nft.Table, c *nftables.Conn) {
 	for name, hook := range map[string]*nftables.ChainHook{affinityPrerouting: nftables.ChainHookPrerouting, affinityOutput: nftables.ChainHookOutput} {
 		chain := addHook(t, c, name, hook, affinityPriority)
@@ -205,7 +205,7 @@ func delAffinityHooks(t *nft.Table, c *nftables.Conn) {
 	}
 }
 
-// affinityUpdate is the rule that notes a client's endpoint:
+// affinityUpdate is the rule that records a client's endpoint:
 //
 //	update @affinity-clients4 { (meta priority & 0xf00fffff) . ip saddr timeout 3h : ip daddr . th dport }
 func (f family) affinityUpdate(seconds uint32) []expr.Any {
@@ -274,7 +274,7 @@ func (f family) affinityLookup(h verdictID) [][]expr.Any {
 	return [][]expr.Any{first, second}
 }
 
-// affinityIDSet is the map that has the affinity IDs of a kind of frontend.
+// affinityIDSet is the map of the affinity IDs of a kind of frontend.
 func affinityIDSet(nodePort, external bool) set {
 	switch {
 	case nodePort && external:
@@ -287,7 +287,7 @@ func affinityIDSet(nodePort, external bool) set {
 	return affinityIDs
 }
 
-// trackAffinityID notes that the frontend k has i, or has it no more.
+// trackAffinityID records that the frontend k uses i, or no longer uses it.
 func (s *state) trackAffinityID(i affinityID, k service.Key, has bool) {
 	st := s.affinityPorts[i]
 	if st == nil {
@@ -302,7 +302,7 @@ func (s *state) trackAffinityID(i affinityID, k service.Key, has bool) {
 	}
 }
 
-// addUpdateChains queues the chains of the durations that came into use.
+// addUpdateChains queues the chains of the durations that are in use for the first time.
 func (s *state) addUpdateChains(t *nft.Table, c *nftables.Conn) (queued bool, err error) {
 	for l, seconds := range s.durations {
 		if seconds == 0 || s.updateChains[durationIndex(l)] == seconds {
@@ -343,7 +343,7 @@ func (s *state) delUpdateChains(t *nft.Table, c *nftables.Conn) (queued bool, er
 	return queued, nil
 }
 
-// releaseAffinityIDs forgets the IDs that no frontend has any more.
+// releaseAffinityIDs forgets the IDs that no frontend uses any more.
 func (s *state) releaseAffinityIDs(gone map[affinityID]bool) {
 	for i := range gone {
 		if st := s.affinityPorts[i]; st != nil && len(st.frontends) == 0 {
@@ -360,9 +360,9 @@ func (s *state) releaseAffinityIDs(gone map[affinityID]bool) {
 const maxPrunes = 5
 
 // pruneAffinity deletes clients' entries that lead to an endpoint which their Service port
-// does not have any more: those of ids or, if all is set, all of them, also those of IDs
-// that are not in use. It reads all entries, so it is done only when a port that has affinity loses an
-// endpoint, and at the start.
+// no longer has. It deletes entries of ids only or, if all is set, of every ID, also of IDs
+// that are not in use. It reads all entries, so it runs only at the start and when a port
+// with affinity loses an endpoint.
 func (d *Datapath) pruneAffinity(ctx context.Context, ids map[affinityID]bool, all bool) error {
 	if len(ids) == 0 && !all {
 		return nil

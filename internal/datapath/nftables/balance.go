@@ -7,8 +7,8 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// A slot is one place of a frontend's list: the endpoint in it, with its weight as the
-// Table has it. An invalid address is a place that should be filled and is not.
+// A slot is one entry of a frontend's list: an endpoint, with its weight as the Table has
+// it. An invalid address is a slot that should be filled and is not.
 type slot struct {
 	ip           netip.Addr
 	port, weight uint16
@@ -18,8 +18,8 @@ func slotOf(e service.Endpoint) slot { return slot{e.Addr.Addr(), e.Addr.Port(),
 
 func (s slot) addr() netip.AddrPort { return netip.AddrPortFrom(s.ip, s.port) }
 
-// fill returns the slots for endpoints, given those that there are. All but Maglev's list
-// keep an endpoint where it is, so that a change writes as many slots as endpoints changed.
+// fill returns the slots for endpoints, given the present slots. All lists but Maglev's
+// keep an endpoint in its slot, so that a change writes as many slots as endpoints changed.
 func fill(was []slot, all []service.Endpoint, balance service.Algorithm) []slot {
 	var list []int32
 	if balance == service.Maglev {

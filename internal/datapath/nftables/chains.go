@@ -18,10 +18,10 @@ import (
 const (
 	reg1     = unix.NFT_REG_1
 	firstReg = unix.NFT_REG32_00
-	hashReg  = unix.NFT_REG32_12 // behind any key; what is hashed needs four
+	hashReg  = unix.NFT_REG32_12 // behind any key; the hash input needs four
 )
 
-// family is what IPv4 and IPv6 differ in, seen from a rule.
+// family holds the differences between IPv4 and IPv6 in a rule.
 type family struct {
 	is4        bool
 	nfproto    byte
@@ -42,11 +42,11 @@ type ruleWriter struct {
 	count bool // traffic is counted
 }
 
-// addChain queues the chain that does what, and the element that leads from h to it. The
-// comment of a chain for one frontend only has the verdict that it gives, for a restart.
+// addChain queues the chain for the verdict what, and the element that leads from h to it.
+// The comment of a chain for one frontend only has the verdict that it gives, for a restart.
 func (w ruleWriter) addChain(t *nft.Table, c *nftables.Conn, h, what verdictID) error {
 	chain := c.AddChain(t.Chain(h.chainName()))
-	c.FlushChain(chain) // should it be there already
+	c.FlushChain(chain) // in case it exists already
 	for _, exprs := range w.rules(what) {
 		c.AddRule(&nftables.Rule{Table: t.Ref(), Chain: chain, Exprs: exprs})
 	}
@@ -57,8 +57,8 @@ func (w ruleWriter) addChain(t *nft.Table, c *nftables.Conn, h, what verdictID) 
 	return c.SetAddElements(t.Set(dispatchMap), []nftables.SetElement{e})
 }
 
-// salt stands for the rules that are written over netlink: they belong to the program's
-// version as well.
+// salt represents the rules that are written over netlink: they are part of the program's
+// version too.
 func (w ruleWriter) salt() string {
 	rules := [][]expr.Any{affinityUpdateHook(), families[0].affinityUpdate(1), families[1].affinityUpdate(1)}
 	for _, h := range []verdictID{verdictMasqueradeAll | verdictAffinity | 1, verdictMasqueradeOffCluster | verdictNodePort | verdictSourceHash | 1, verdictExternal | verdictRoundRobin | 1, verdictDestHash | 1} {
@@ -84,9 +84,9 @@ func delChain(t *nft.Table, c *nftables.Conn, h verdictID) error {
 	return nil
 }
 
-// rules returns the rules of the chain that does h. They are the few that are not in
-// ruleset.nft.tmpl: nft 1.0.6 cannot add, to a table that is there, a rule which looks
-// up an address and a port of any protocol ("conflicting protocols: ip vs. th").
+// rules returns the rules of the chain for the verdict h. Only these rules are not in
+// ruleset.nft.tmpl: nft 1.0.6 cannot add, to an existing table, a rule which looks up an
+// address and a port of any protocol ("conflicting protocols: ip vs. th").
 func (w ruleWriter) rules(h verdictID) [][]expr.Any {
 	slots, _ := h.slots()
 	rules := [][]expr.Any{clearPriority()}

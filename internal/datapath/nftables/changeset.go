@@ -12,8 +12,8 @@ import (
 )
 
 // A changeset is the writes of some frontends in their order. Between two of its
-// transactions every frontend is whole: what a chain looks up is there before the first
-// packet can get to the chain, and leaves after the last one could.
+// transactions every frontend is complete: an element that a chain looks up is added before
+// the first packet can reach the chain, and removed after the last packet.
 type changeset struct {
 	early    []nft.Write // added or replaced: what chains look up
 	policies []nft.Write // verdicts of frontends whose policy is checked
@@ -22,7 +22,7 @@ type changeset struct {
 	late     []nft.Write
 }
 
-// writes returns them in order. Those of one set stand together, so that they share
+// writes returns the writes in order. Writes to one set are adjacent, so that they share
 // messages.
 func (p *changeset) writes() []nft.Write {
 	for _, ws := range [...][]nft.Write{p.early, p.policies, p.entries, p.opened, p.late} {
@@ -67,7 +67,7 @@ func (p *changeset) policy(set string, key []byte, from, to verdictID) {
 	}
 }
 
-// A sticker is an id as a frontend has it.
+// An affinityEntry is an affinity ID as a frontend has it.
 type affinityEntry struct {
 	name       string
 	affinityID affinityID
@@ -76,7 +76,7 @@ type affinityEntry struct {
 	local      bool
 }
 
-// affinity plans the affinity ID of a frontend. It is there before the chain that looks it up.
+// affinity plans the affinity ID of a frontend. The ID is added before the chain that looks it up.
 func (p *changeset) affinity(set string, key []byte, from, to affinityEntry) {
 	if from == to || from.affinityID == 0 && to.affinityID == 0 {
 		return
@@ -91,9 +91,9 @@ func (p *changeset) affinity(set string, key []byte, from, to affinityEntry) {
 	p.early = append(p.early, w)
 }
 
-// sourceRanges plans the sources that a frontend serves. The restriction is there before
-// the frontend serves, and leaves when it does not serve any more; ranges are replaced at
-// once, because the kernel does not take one that overlaps another.
+// sourceRanges plans the sources that a frontend serves. The restriction is added before
+// the frontend serves, and removed when it no longer serves. Ranges are replaced in one
+// step, because the kernel rejects overlapping ranges.
 func (p *changeset) sourceRanges(is4 bool, key []byte, was, is *extraState) {
 	restricted := nft.Write{Set: sourceRestricted.name(is4), Key: key}
 	all := func(list []netipx.IPRange, del, add bool) []nft.Write {
@@ -147,8 +147,8 @@ func (p *changeset) slots(set string, front []byte, offset uint32, was, is []slo
 	}
 }
 
-// members plans a set of addresses that several frontends may need. is has the new
-// counts of those that may have changed, was those of all; key makes an element.
+// members plans a set of addresses that several frontends may need. is has the new counts
+// of the addresses that may have changed, was the counts of all; key makes an element.
 func (p *changeset) members(s set, was, is map[netip.Addr]int, key func(netip.Addr) []byte) {
 	for a, n := range is {
 		w := nft.Write{Set: s.name(a.Is4()), Key: key(a), Add: n > 0, Del: n == 0}
@@ -165,7 +165,7 @@ func (p *changeset) members(s set, was, is map[netip.Addr]int, key func(netip.Ad
 // hairpinKey is an address as source and destination.
 func hairpinKey(a netip.Addr) []byte { return append(a.AsSlice(), a.AsSlice()...) }
 
-// settings plans the facts about the node.
+// settings plans the settings of the node.
 func (p *changeset) settings(was, is *nodeSettings) {
 	p.early = append(p.early, nft.ReplaceLinks(podInterfaces, was.podInterfaces, is.podInterfaces)...)
 	for _, f := range families {

@@ -11,13 +11,12 @@ import (
 	"github.com/fairway-net/fairway/internal/nft"
 )
 
-// verifyShare bounds the time that Check spends reading: a node where somebody else
+// verifyShare bounds the time that Check spends reading: a node where another program
 // changes nf_tables all the time must not spend more than a twentieth on it.
 const verifyShare = 20
 
-// Check implements datapath.Datapath. If the tables of this node were changed by
-// somebody else, our chains and rules are compared by their handles, and our elements
-// one by one.
+// Check implements datapath.Datapath. If another program changed the tables of this node,
+// Check compares our chains and rules by their handles, and our elements one by one.
 func (d *Datapath) Check(ctx context.Context) (drift datapath.Drift, err error) {
 	if d.table == nil {
 		return drift, nil // the next Sync compares anyway
@@ -59,7 +58,8 @@ func (d *Datapath) Check(ctx context.Context) (drift datapath.Drift, err error) 
 	return drift, nil
 }
 
-// same reports whether the kernel holds the same in s and o. Counts of uses are ours.
+// same reports whether s and o describe the same kernel state. It ignores use counts, which
+// are not in the kernel.
 func (s *state) same(o *state) bool {
 	members := func(a, b map[netip.Addr]int) bool {
 		return maps.EqualFunc(a, b, func(int, int) bool { return true })

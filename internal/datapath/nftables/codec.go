@@ -10,9 +10,9 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// Keys and data of elements, as the kernel keeps them: each field of a concatenation
-// in network order, padded to four bytes; numbers that are no packet fields (slots,
-// verdict IDs) in the byte order of the machine.
+// Keys and data of elements, as the kernel stores them: each field of a concatenation is
+// in network byte order, padded to four bytes; numbers that are not packet fields (slots,
+// verdict IDs) are in host byte order.
 
 // frontendKey is the key of a frontend's element.
 func frontendKey(k service.Key) []byte {
@@ -51,7 +51,7 @@ func parseVerdict(b []byte) (verdictID, error) {
 	return verdictID(binary.NativeEndian.Uint32(b)), nil
 }
 
-// parseFrontendKey is the inverse of frontendKey. nodePort tells which kind of map it is from.
+// parseFrontendKey is the inverse of frontendKey. nodePort says which kind of map the key is from.
 func parseFrontendKey(b []byte, is4, nodePort bool) (service.Key, error) {
 	size := addrSize(is4)
 	addr := netip.IPv6Unspecified()
@@ -100,7 +100,7 @@ func addrSize(is4 bool) int {
 }
 
 // comment is the comment of a frontend's element: its Service port, and the algorithm
-// where that is not random.
+// unless it is random.
 func (h *frontendState) comment() string {
 	if h.balance == service.Random {
 		return h.name

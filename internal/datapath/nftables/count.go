@@ -12,10 +12,10 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// What is counted. A frontend that refuses or drops has an element with a counter in
-// rejects or drops as long as it exists, so that no count is lost while it changes
-// between states; the others have none, and cost nothing. If traffic is counted, every
-// frontend has an element in connections and in traffic as well.
+// Counters. A frontend that rejects or drops packets has an element with a counter in
+// rejects or drops as long as it exists, so that no count is lost when it changes between
+// states. Other frontends have no counter, and cost nothing. If traffic is counted, every
+// frontend also has an element in connections and in traffic.
 //
 //	lb-random-3:  ip daddr . meta l4proto . th dport @connections4
 //	count:   ct original ip daddr . meta l4proto . ct original proto-dst @traffic4 accept
@@ -52,7 +52,7 @@ func protoFamily(is4 bool) byte {
 	return unix.NFPROTO_IPV6
 }
 
-// counted returns what is counted for h, which had some tallies before.
+// counted returns the tallies of h, given the tallies it had before.
 func (h *frontendState) counted(before tally, traffic bool) tally {
 	is := before & (tallyRejects | tallyDrops)
 	if h.entry == 0 {
@@ -76,7 +76,7 @@ func (h *frontendState) counted(before tally, traffic bool) tally {
 	return is
 }
 
-// tallies plans the elements that count.
+// tallies plans the elements with counters.
 func (p *changeset) tallies(k service.Key, was, is tally) {
 	for bit := range tallySets {
 		had, has := was>>bit&1 != 0, is>>bit&1 != 0
@@ -140,7 +140,7 @@ func (d *Datapath) Counts(ctx context.Context) (map[service.PortName]datapath.Co
 			}
 			name, err := service.ParsePortName(h.name)
 			if err != nil {
-				return // not ours to report; Sync puts it right
+				return // not a Service port; Sync repairs the element
 			}
 			c := all[name]
 			switch tally(1 << bit) {
@@ -163,7 +163,7 @@ func (d *Datapath) Counts(ctx context.Context) (map[service.PortName]datapath.Co
 	return all, nil
 }
 
-// connection counts a connection that is about to be translated.
+// connection counts a connection just before its translation.
 func (f family) connection(h verdictID) []expr.Any {
 	nodePort := h&verdictNodePort != 0
 	if !nodePort {

@@ -40,8 +40,8 @@ func (d *Datapath) Adopt(ctx context.Context) (datapath.Adopted, error) {
 	return datapath.Adopted{Table: service.NewTable(read.state.settings.table(), all), Found: true}, nil
 }
 
-// frontend translates what is held for k. Endpoints that no frontend leads to do
-// nothing, so they are not part of the table.
+// frontend translates the kernel's state of k. Endpoints that no frontend leads to have no
+// effect, so they are not part of the table.
 func (s *state) frontend(k service.Key, h *frontendState) (*service.Frontend, error) {
 	if h.internalVerdict() == 0 {
 		return nil, nil
@@ -71,8 +71,7 @@ func (s *state) frontend(k service.Key, h *frontendState) (*service.Frontend, er
 	return f, nil
 }
 
-// route translates a verdict ID and its slots. Only as many slots as the ID has are
-// endpoints.
+// route translates a verdict ID and its slots. The ID says how many slots are endpoints.
 func (s *state) route(h verdictID, slots []slot) *service.Route {
 	if h.isDedicated() {
 		h = s.does(h)

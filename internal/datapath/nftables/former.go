@@ -2,9 +2,9 @@ package nftables
 
 import "github.com/fairway-net/fairway/internal/datapath/nftset"
 
-// What releases up to 16d7bce called the sets, so that their elements are taken over: the
+// The set names of releases up to 16d7bce, so that their elements are taken over: the
 // verdicts, the affinity IDs and with them the clients. Their load-balancing chains are
-// not: they are written again under the new names.
+// not taken over: they are written again under the new names.
 const formerAffinity nftset.Set = "affinity"
 
 const (

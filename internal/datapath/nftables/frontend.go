@@ -11,24 +11,24 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// A frontendState is what the kernel holds for one frontend. There is one for each, so it
-// is small: what few of them have is in extra.
+// A frontendState is what the kernel holds for one frontend. Each frontend has one, so it
+// is small: rarely used fields are in extra.
 type frontendState struct {
 	name    string // the Service's port
 	slots   []slot
-	extra   *extraState // nil: none of it
+	extra   *extraState // nil: all fields are zero
 	entry   verdictID   // in the map frontends; verdictPolicyCheck where extra says more
 	balance service.Algorithm
 	tallies tally
 }
 
-// An extraState is what only some frontends have.
+// An extraState has the fields that only some frontends use.
 type extraState struct {
 	internal, external verdictID // in the maps frontends-internal and -external; 0: none
 	externalSlots      []slot
-	// With affinity the two lists have IDs, seconds is how long a client stays (0: no
-	// affinity), and duration is the index of that. local and localExternal are the lists'
-	// Route.Local then.
+	// With affinity, the two lists have IDs, seconds is how long a client stays (0: no
+	// affinity), duration is the index of seconds, and local and localExternal are
+	// Route.Local of the lists.
 	affinityID, affinityIDExternal affinityID
 	local, localExternal           bool
 	duration                       durationIndex
@@ -38,7 +38,7 @@ type extraState struct {
 	sources    []netipx.IPRange
 }
 
-// extraOrZero returns what few frontends have.
+// extraOrZero returns extra, or the zero value.
 func (h *frontendState) extraOrZero() extraState {
 	if h.extra == nil {
 		return extraState{}
@@ -54,12 +54,12 @@ func (h *frontendState) internalVerdict() verdictID {
 	return h.entry
 }
 
-// empty reports whether the kernel holds nothing for h.
+// empty reports whether the kernel holds no element of h.
 func (h *frontendState) empty() bool {
 	return h.equal(&frontendState{name: h.name, balance: h.balance})
 }
 
-// equal reports whether the kernel holds the same for h and o.
+// equal reports whether h and o have the same elements.
 func (h *frontendState) equal(o *frontendState) bool {
 	return h.name == o.name && h.entry == o.entry && h.balance == o.balance && h.tallies == o.tallies &&
 		slices.Equal(h.slots, o.slots) && (h.extra == o.extra || h.extraOrZero().equal(o.extraOrZero()))
@@ -127,8 +127,8 @@ func (s *state) render(was *frontendState, f *service.Frontend, traffic bool) *f
 	return is
 }
 
-// fillSlots returns the slots for a route. Frontends of one Service have routes in common,
-// so they share their slots where nothing requires a difference.
+// fillSlots returns the slots for a route. Frontends of one Service often have the same
+// route, so they share their slots where possible.
 func (s *state) fillSlots(was []slot, r *service.Route, balance service.Algorithm) []slot {
 	if len(was) > 0 && balance != service.Maglev {
 		return fill(was, r.Endpoints, balance)
@@ -139,8 +139,8 @@ func (s *state) fillSlots(was []slot, r *service.Route, balance service.Algorith
 	return s.lastFill.slots
 }
 
-// chainFor returns the ID of the chain that does what: what itself or, for round robin,
-// the ID of a chain for this frontend only. was is the ID until now.
+// chainFor returns the ID of the chain for the verdict what: what itself or, for round
+// robin, the ID of a chain for this frontend only. was is the ID until now.
 func (s *state) chainFor(was, what verdictID, is4 bool) verdictID {
 	if !what.balances() || what&verdictAlgorithm != verdictRoundRobin {
 		return what
@@ -154,7 +154,7 @@ func (s *state) chainFor(was, what verdictID, is4 bool) verdictID {
 		}
 		return was
 	}
-	// There are more numbers than frontends: one is always free.
+	// There are more numbers than frontends, so a number is always free.
 	number, _ := lb.NextFree(uint32(s.lastDedicated), uint32(^verdictDedicatedMask), func(n uint32) bool { return s.does(verdictDedicated|verdictID(n)) != 0 })
 	s.lastDedicated = verdictID(number)
 	s.chains[verdictDedicated|s.lastDedicated] = lbChain{does: what}

@@ -9,8 +9,7 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// Names of kernel objects. Those that ruleset.nft.tmpl declares stand there with what
-// they are for.
+// Names of kernel objects. ruleset.nft.tmpl says what its sets and maps are for.
 const (
 	tableName       = numbers.TableNFTables
 	dispatchMap     = "dispatch"
@@ -21,8 +20,8 @@ const (
 // lbChainPrefix begins the names of the load-balancing chains.
 const lbChainPrefix = "lb-"
 
-// writtenChain reports whether a chain is one that is written over netlink, when it is
-// first needed: "lb-random-3", "lb-rr-7", "affinity-update-10800".
+// writtenChain reports whether a chain is written over netlink when it is first needed:
+// "lb-random-3", "lb-rr-7", "affinity-update-10800".
 func writtenChain(chain string) bool {
 	return strings.HasPrefix(chain, lbChainPrefix) || strings.HasPrefix(chain, affinityChainPrefix)
 }
@@ -63,9 +62,8 @@ func (s set) name(is4 bool) string {
 	return string(s) + "6"
 }
 
-// A verdictID says what becomes of a packet: it is the data of the frontends' maps and
-// the key of the map dispatch. ruleset.nft.tmpl explains its bits. Zero stands for
-// "no element".
+// A verdictID says what happens to a packet. It is the data of the frontends' maps and the
+// key of the map dispatch. ruleset.nft.tmpl explains its bits. Zero means "no element".
 type verdictID uint32
 
 const (
@@ -152,7 +150,7 @@ func (v verdictID) balances() bool {
 	return v != 0 && v&verdictDedicatedMask != verdictReject&verdictDedicatedMask
 }
 
-// slots returns among how many slots v balances, and the first one.
+// slots returns the number of slots that v balances over, and the first slot.
 func (v verdictID) slots() (n, offset uint32) {
 	if v&verdictExternal != 0 {
 		offset = externalOffset
@@ -167,7 +165,7 @@ func (v verdictID) String() string { return fmt.Sprintf("%x:%x", uint32(v>>16), 
 func parseVerdictText(s string) (verdictID, error) {
 	var major, minor uint32
 	if _, err := fmt.Sscanf(s, "%x:%x", &major, &minor); err != nil {
-		return 0, fmt.Errorf("%q is no verdict ID: %w", s, err)
+		return 0, fmt.Errorf("%q is not a verdict ID: %w", s, err)
 	}
 	return verdictID(major<<16 | minor), nil
 }

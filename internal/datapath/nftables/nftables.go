@@ -5,12 +5,12 @@
 //	                             └─────────── state ←───────── read (first, or after an error)
 //
 // The program (ruleset.nft.tmpl) is constant; it is loaded as text once per version and
-// says how a packet goes. A Service is a handful of elements of its maps, so that a
-// change costs what changed, with ten Services or fifty thousand.
+// defines the path of a packet. A Service is a handful of elements of its maps, so that the
+// cost of a change depends on its size only, with ten Services or fifty thousand.
 //
 // It hides how a Table is laid out in those maps. It promises, beyond the contract in
-// package datapath, that an endpoint which stays is never moved (but on Maglev's ring),
-// that between two transactions of one Sync every frontend is whole, that another
+// package datapath, that an endpoint which stays keeps its slot (except with Maglev),
+// that between two transactions of one Sync every frontend is complete, that another
 // version takes over with all elements in place, and that it touches nothing but its
 // own table, inet fairway.
 //
@@ -33,10 +33,10 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// DefaultMark is kube-proxy's: bit 14.
+// DefaultMark is the mark of kube-proxy: bit 14.
 const DefaultMark = numbers.MarkMasquerade
 
-// Config says how the datapath works. The zero value works.
+// Config configures the datapath. The zero value works.
 type Config struct {
 	// Mark is the bit of the packet mark that means "masquerade me". 0: DefaultMark.
 	Mark uint32
@@ -53,8 +53,8 @@ type Datapath struct {
 	writer     ruleWriter
 	count      bool // traffic is counted
 	kernel     *nft.Table
-	watch      *nft.Watch          // over what is in the kernel since state was read
-	table      *service.Table      // what the kernel holds; nil: not known, read it
+	watch      *nft.Watch          // over the table since state was read
+	table      *service.Table      // what the kernel holds; nil: unknown, read it
 	state      *state              // the same, as elements
 	pending    bool                // the kernel does not run our program yet
 	adopted    readResult          // what Adopt has read, for the first Sync
@@ -63,7 +63,7 @@ type Datapath struct {
 	reload     bool                // the rules were changed: load the program again
 }
 
-// kept is a state that was read, good as long as the generation is the same.
+// readResult is a state that was read. It is valid as long as the generation is the same.
 type readResult struct {
 	state      *state
 	watch      *nft.Watch
@@ -115,8 +115,8 @@ func (d *Datapath) Info() datapath.Info {
 // that inject faults.
 func (d *Datapath) FailWrites(f func() error) { d.kernel.FailWrites(f) }
 
-// Probe reports what keeps the datapath from working here: no rights, no nf_tables, no
-// nft. It changes nothing.
+// Probe reports why the datapath cannot work here: no privileges, no nf_tables, no nft.
+// It changes nothing.
 func (d *Datapath) Probe(ctx context.Context) error { return d.kernel.Probe(ctx) }
 
 // EndFlows implements datapath.Datapath: conntrack carries all flows.
@@ -124,8 +124,8 @@ func (d *Datapath) EndFlows(context.Context, []flow.Flow) (flow.Result, error) {
 	return flow.Result{}, nil
 }
 
-// Drain implements datapath.Datapath: conntrack and the other mode's NAT rules are all that
-// established connections need.
+// Drain implements datapath.Datapath: established connections need only conntrack and the
+// NAT rules of the other mode.
 func (d *Datapath) Drain(ctx context.Context) (done bool, err error) {
 	err = d.Cleanup(ctx)
 	return err == nil, err
@@ -134,13 +134,13 @@ func (d *Datapath) Drain(ctx context.Context) (done bool, err error) {
 // Close implements datapath.Datapath.
 func (d *Datapath) Close() { d.forget() }
 
-// forget makes the next Sync ask the kernel.
+// forget makes the next Sync read the kernel.
 func (d *Datapath) forget() {
 	d.table, d.state, d.adopted = nil, nil, readResult{}
 	d.kernel.Close()
 }
 
-// liberal reports whether the node takes TCP packets out of window for valid.
+// liberal reports whether the node accepts out-of-window TCP packets as valid.
 func liberal() bool {
 	value, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal")
 	return err == nil && strings.TrimSpace(string(value)) != "0"

@@ -14,8 +14,8 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// read returns what the kernel holds. Of sets that are not there, in the table of an older
-// program, their former names are read.
+// read returns what the kernel holds. If a set is missing, because the table is of an older
+// program, read reads the set under its former name.
 func read(ctx context.Context, t *nft.Table) (*state, error) {
 	r := reader{ctx: ctx, Table: t, state: newState(), former: map[string]string{}}
 	for _, one := range renamed() {
@@ -59,7 +59,7 @@ type reader struct {
 	ctx context.Context // of this reading
 	*nft.Table
 	state *state
-	// former are what sets were called that are not there yet.
+	// former has the former names of sets that are missing.
 	former map[string]string
 	err    error
 }
@@ -75,7 +75,7 @@ func (r *reader) each(name string, f func(e nft.Element) error) {
 	}
 }
 
-// ignoreMissing ignores that a set is not there.
+// ignoreMissing ignores the error of a missing set.
 func (r *reader) ignoreMissing(err error) error {
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -83,7 +83,7 @@ func (r *reader) ignoreMissing(err error) error {
 	return err
 }
 
-// frontend returns the state of a frontend, to be filled.
+// frontend returns the state of a frontend for the caller to fill.
 func (r *reader) frontend(k service.Key) *frontendState {
 	h := r.state.frontends[k]
 	if h == nil {
@@ -93,7 +93,7 @@ func (r *reader) frontend(k service.Key) *frontendState {
 	return h
 }
 
-// ensureExtra returns what few frontends have, to be filled.
+// ensureExtra returns extra for the caller to fill.
 func (h *frontendState) ensureExtra() *extraState {
 	if h.extra == nil {
 		h.extra = &extraState{}
@@ -176,7 +176,7 @@ func (r *reader) affinityIDs(is4, nodePort, external bool) {
 		} else {
 			m.affinityID, m.local = i, name.local
 		}
-		if i&^affinityNumber == affinityRange && r.state.affinityPorts[i] == nil { // else of an older program
+		if i&^affinityNumber == affinityRange && r.state.affinityPorts[i] == nil { // else an older program wrote it
 			r.state.registerAffinityID(name, i)
 		}
 		return nil
@@ -210,7 +210,7 @@ func (r *reader) sourceRanges(is4 bool) {
 	})
 }
 
-// members reads a set of addresses; in a hairpin's key the address stands first.
+// members reads a set of addresses; in a hairpin's key the address is the first field.
 func (r *reader) members(is4 bool, s set, add func(netip.Addr)) {
 	r.each(s.name(is4), func(e nft.Element) error {
 		addr, ok := netip.AddrFromSlice(e.Key[:min(len(e.Key), addrSize(is4))])
@@ -222,7 +222,7 @@ func (r *reader) members(is4 bool, s set, add func(netip.Addr)) {
 	})
 }
 
-// dispatch reads which chains are there, and the verdicts of those for one frontend only.
+// dispatch reads which chains exist, and the verdicts of the chains for one frontend only.
 func (r *reader) dispatch() {
 	read := func(name string, put func(v, does verdictID)) {
 		r.each(name, func(e nft.Element) error {
@@ -264,7 +264,7 @@ func (r *reader) affinityUpdates() {
 	})
 }
 
-// podInterfaces reads the interfaces behind which pods are.
+// podInterfaces reads the interfaces of pods.
 func (r *reader) podInterfaces() {
 	if r.err == nil {
 		r.state.settings.podInterfaces, r.err = r.Links(r.ctx, podInterfaces)

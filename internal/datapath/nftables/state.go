@@ -11,22 +11,22 @@ import (
 // state is what the kernel holds, all of it.
 type state struct {
 	frontends  map[service.Key]*frontendState
-	hairpins   map[netip.Addr]int // how many frontends need it; 1 where not known
-	clusterIPs map[netip.Addr]int // how many frontends have it; 1 where not known
+	hairpins   map[netip.Addr]int // how many frontends need it; 1 if unknown
+	clusterIPs map[netip.Addr]int // how many frontends have it; 1 if unknown
 	settings   nodeSettings
 
 	chainUses     map[verdictID]int       // how many elements lead there
-	chains        map[verdictID]lbChain   // the chains that are there
-	formerChains  map[verdictID]verdictID // the verdicts of those that a former release wrote
+	chains        map[verdictID]lbChain   // the chains that exist
+	formerChains  map[verdictID]verdictID // the verdicts of chains that a former release wrote
 	lastDedicated verdictID               // the number of the last chain for one frontend only
 
 	affinityIDs    map[affinityPortKey]affinityID
 	lastAffinityID affinityID
 	affinityPorts  map[affinityID]*affinityPort
 	durations      [maxDurations]uint32     // in use, in seconds; 0: free
-	updateChains   map[durationIndex]uint32 // that the kernel has, and their seconds
+	updateChains   map[durationIndex]uint32 // the chains in the kernel, and their seconds
 
-	// lastFill is the latest result of fillSlots: the frontends of a Service have routes in common.
+	// lastFill is the latest result of fillSlots: frontends of a Service often have the same route.
 	lastFill struct {
 		route   *service.Route
 		balance service.Algorithm
@@ -37,7 +37,7 @@ type state struct {
 // An lbChain is a load-balancing chain.
 type lbChain struct {
 	does    verdictID // the verdict that it gives
-	current bool      // it is there, and of this program
+	current bool      // it exists, and is of this program
 }
 
 func newState() *state {
@@ -54,7 +54,7 @@ func newState() *state {
 	}
 }
 
-// at returns what is held for k, an empty one if nothing is.
+// at returns the state of k, which is empty if the kernel holds nothing.
 func (s *state) at(k service.Key) *frontendState {
 	if h := s.frontends[k]; h != nil {
 		return h
@@ -62,7 +62,7 @@ func (s *state) at(k service.Key) *frontendState {
 	return &frontendState{}
 }
 
-// does returns the verdict that a chain gives which serves one frontend only.
+// does returns the verdict of a chain that serves one frontend only.
 func (s *state) does(v verdictID) verdictID {
 	if c, ok := s.chains[v]; ok {
 		return c.does
@@ -70,7 +70,7 @@ func (s *state) does(v verdictID) verdictID {
 	return s.formerChains[v]
 }
 
-// set replaces what is held for k, and counts the chains and affinity IDs in use.
+// set replaces the state of k, and counts the chains and affinity IDs in use.
 func (s *state) set(k service.Key, is *frontendState) {
 	was := s.at(k)
 	was.countUses(s.chainUses, -1)
@@ -84,7 +84,7 @@ func (s *state) set(k service.Key, is *frontendState) {
 	s.frontends[k] = is
 }
 
-// trackAffinity notes that the frontend k has its affinity IDs, or has them no more.
+// trackAffinity records that the frontend k uses its affinity IDs, or no longer uses them.
 func (s *state) trackAffinity(k service.Key, h *frontendState, has bool) {
 	if h.extra != nil && h.extra.affinityID|h.extra.affinityIDExternal != 0 {
 		s.trackAffinityID(h.extra.affinityID, k, has)
@@ -96,8 +96,8 @@ func (s *state) trackAffinity(k service.Key, h *frontendState, has bool) {
 type nodeSettings struct {
 	pods, serviceCIDRs []netip.Prefix
 	podInterfaces      []string
-	// nodePorts are prefixes in which the addresses that the kernel says are the node's serve
-	// NodePorts; hosts are addresses that serve them and are known to be the node's.
+	// nodePorts are prefixes: an address in them serves NodePorts if the kernel says that it
+	// is local. hosts are addresses that serve NodePorts and are known to be the node's.
 	nodePorts []netip.Prefix
 	hosts     []netip.Addr
 }
@@ -119,7 +119,7 @@ func nodeSettingsOf(s service.Settings) nodeSettings {
 	return f
 }
 
-// table is the inverse of nodeSettingsOf, but for NodeIPs that serve no NodePorts.
+// table is the inverse of nodeSettingsOf, except for NodeIPs that do not serve NodePorts.
 func (f *nodeSettings) table() service.Settings {
 	s := service.Settings{Pods: f.pods, ServiceCIDRs: f.serviceCIDRs, PodInterfaces: f.podInterfaces, NodeIPs: f.hosts}
 	all := f.nodePorts

@@ -18,14 +18,14 @@ import (
 func (d *Datapath) Sync(ctx context.Context, want *service.Table) (datapath.Stats, error) {
 	stats, err := d.sync(ctx, want)
 	if err != nil {
-		d.forget() // the next Sync asks the kernel
+		d.forget() // the next Sync reads the kernel
 		return stats, fmt.Errorf("sync nftables: %w", err)
 	}
 	return stats, nil
 }
 
-// batch is how many frontends are rendered and written at a time: some transactions,
-// and a bounded amount of memory. Smaller changes are one transaction.
+// batch is how many frontends are rendered and written at a time: a few transactions, and
+// a bounded amount of memory. Smaller changes are one transaction.
 const batch = 4096
 
 func (d *Datapath) sync(ctx context.Context, want *service.Table) (datapath.Stats, error) {
@@ -71,9 +71,9 @@ func (d *Datapath) sync(ctx context.Context, want *service.Table) (datapath.Stat
 	return stats, nil
 }
 
-// learn finds out what the kernel holds. If it runs another program, or none, what is
-// missing of ours is declared beside it; the rules follow in switchOver, when all
-// elements are there that they need.
+// readKernel reads what the kernel holds. If the kernel runs another program, or none, it
+// also declares the missing sets of our program. switchOver loads the rules later, when all
+// elements that they need are there.
 func (d *Datapath) readKernel(ctx context.Context) error {
 	d.program.Data["DropInvalid"] = !liberal()
 	runs, err := d.kernel.Declare(ctx, d.program)
@@ -85,7 +85,7 @@ func (d *Datapath) readKernel(ctx context.Context) error {
 			return err
 		}
 	}
-	if runs && d.reload { // ours, but somebody has changed it
+	if runs && d.reload { // ours, but another program has changed it
 		if _, err := d.kernel.Load(ctx, d.program, true); err != nil {
 			return err
 		}
@@ -103,7 +103,7 @@ func (d *Datapath) readKernel(ctx context.Context) error {
 	return nil
 }
 
-// recall reads the state, or takes what Dump has read if nothing was changed since.
+// readOrReuse reads the state, or takes what Adopt has read if nothing has changed since.
 func (d *Datapath) readOrReuse(ctx context.Context) (err error) {
 	if d.adopted.state != nil {
 		gen, err := d.kernel.Generation(ctx)
@@ -120,7 +120,7 @@ func (d *Datapath) readOrReuse(ctx context.Context) (err error) {
 	return err
 }
 
-// readAll reads the state, and watches over the table from before.
+// readAll reads the state. The watch over the table begins before.
 func (d *Datapath) readAll(ctx context.Context) (k readResult, err error) {
 	k.watch = d.kernel.Watch()
 	if err := k.watch.Begin(ctx); err != nil {
@@ -141,7 +141,7 @@ func (d *Datapath) switchOver(ctx context.Context) error {
 	if _, err := d.kernel.Load(ctx, d.program, true); err != nil {
 		return err
 	}
-	// Once more, for the clients that came before the switch.
+	// Migrate again, for the clients that came before the switch.
 	if err := nftset.Migrate(ctx, d.kernel, nftset.RenamedSets(map[nftset.Set]nftset.Set{formerAffinity: nftset.Set(affinityClients)})); err != nil {
 		return err
 	}
@@ -153,7 +153,7 @@ func (d *Datapath) switchOver(ctx context.Context) error {
 }
 
 // changes returns the frontends that may have to change: those that differ from the
-// last table or, if what the kernel holds was just read, all.
+// last table or, if the kernel was just read, all.
 func (d *Datapath) changes(want *service.Table, full bool) []service.Change {
 	if !full {
 		return service.Diff(d.table, want)
@@ -173,20 +173,20 @@ func (d *Datapath) changes(want *service.Table, full bool) []service.Change {
 	return all
 }
 
-// job is one Sync at work.
+// A syncJob is one Sync in progress.
 type syncJob struct {
 	ctx context.Context // of the Sync
 	*Datapath
 	stats         *datapath.Stats
-	shared        changeset           // what goes with the first batch, and with the last
-	shrunk        map[affinityID]bool // ids of which an endpoint may have left
-	affinityRules bool                // the chains that remember were changed
-	lateSettings  *nodeSettings       // what the settings shall be once our program runs; nil: they are
-	// added and removed are the chains that pick of which that is so.
+	shared        changeset           // goes with the first batch and with the last
+	shrunk        map[affinityID]bool // IDs that may have lost an endpoint
+	affinityRules bool                // affinity-update chains were changed
+	lateSettings  *nodeSettings       // the settings once our program runs; nil: written already
+	// added and removed are the load-balancing chains that this Sync added or removed.
 	added, removed []string
 }
 
-// end notes what the kernel holds after our commits.
+// noteRules records the rules that the kernel holds after our commits.
 func (j *syncJob) noteRules() error {
 	if j.affinityRules || j.stats.Full {
 		return j.watch.End(j.ctx, true)
@@ -194,8 +194,8 @@ func (j *syncJob) noteRules() error {
 	return j.watch.EndChains(j.ctx, j.added, j.removed)
 }
 
-// facts writes the settings. What an older program still looks for stays until settle:
-// it may look for its NodePorts where ours does not.
+// writeSettings writes the settings. NodePort prefixes that an older program still looks up
+// stay until writeLateSettings: our program may not have them.
 func (j *syncJob) writeSettings(want *service.Table) error {
 	var p changeset
 	facts := nodeSettingsOf(want.Settings)
@@ -209,7 +209,7 @@ func (j *syncJob) writeSettings(want *service.Table) error {
 	return j.commit(p.writes(), nil)
 }
 
-// members plans the sets that are about all frontends.
+// addressSets plans the sets that all frontends share.
 func (j *syncJob) addressSets(changes []service.Change) {
 	hairpins, reserve := map[netip.Addr]int{}, map[netip.Addr]int{}
 	for _, c := range changes {
@@ -230,7 +230,7 @@ func (j *syncJob) addressSets(changes []service.Change) {
 	mergeCounts(j.state.clusterIPs, reserve)
 }
 
-// settle writes the settings that had to wait for our program.
+// writeLateSettings writes the settings that had to wait for our program.
 func (j *syncJob) writeLateSettings() error {
 	if j.lateSettings == nil {
 		return nil
@@ -241,8 +241,8 @@ func (j *syncJob) writeLateSettings() error {
 	return j.commit(p.writes(), nil)
 }
 
-// batch renders some frontends and writes them. State that is noted before it is written
-// is no harm: after an error all of it is read again.
+// batch renders some frontends and writes them. It is safe to record state before it is
+// written: after an error all state is read again.
 func (j *syncJob) batch(changes []service.Change, last bool) error {
 	p := changeset{early: j.shared.early}
 	j.shared.early = nil
@@ -252,7 +252,7 @@ func (j *syncJob) batch(changes []service.Change, last bool) error {
 		is := j.state.render(was, c.New, j.count)
 		if j.stats.Full && was.equal(is) {
 			if was != is && is.name != "" {
-				j.state.set(k, is) // the same, but shares what it can with the table
+				j.state.set(k, is) // equal, but shares memory with the table
 			}
 			continue
 		}
@@ -292,11 +292,11 @@ func (j *syncJob) commit(ws []nft.Write, prepare func(*nftables.Conn) (bool, err
 	return nil
 }
 
-// chainsPerCommit bounds the transactions that make or remove chains: each chain is some
+// chainsPerCommit bounds the transactions that add or remove chains: each chain is about
 // ten messages, and the answers to all must fit into the socket's buffer.
 const chainsPerCommit = 500
 
-// missing returns the chains that are in use and not there.
+// missingChains returns the chains that are in use and do not exist.
 func (j *syncJob) missingChains() (all []verdictID) {
 	for h, n := range j.state.chainUses {
 		if n > 0 && !j.state.chains[h].current {
@@ -306,7 +306,7 @@ func (j *syncJob) missingChains() (all []verdictID) {
 	return all
 }
 
-// addChains returns what queues chains that pick, and those that remember.
+// addChains returns a function that queues load-balancing and affinity-update chains.
 func (j *syncJob) addChains(missing []verdictID) func(*nftables.Conn) (queued bool, err error) {
 	return func(c *nftables.Conn) (queued bool, err error) {
 		for _, h := range missing {
@@ -326,11 +326,11 @@ func (j *syncJob) addChains(missing []verdictID) func(*nftables.Conn) (queued bo
 	}
 }
 
-// spareWays is how many chains nobody uses may stay: the counts of endpoints of
-// Services that are rolling out come and go.
+// spareChains is how many unused chains may stay: during a rollout the number of a
+// Service's endpoints changes back and forth.
 const spareChains = 64
 
-// finish removes what nobody uses any more.
+// removeUnused removes chains and affinity IDs that are no longer in use.
 func (j *syncJob) removeUnused() error {
 	var unused []verdictID
 	own := 0
@@ -348,7 +348,7 @@ func (j *syncJob) removeUnused() error {
 			own++
 		}
 	}
-	if len(unused)-own <= spareChains { // those of somebody's own nobody else can use
+	if len(unused)-own <= spareChains { // a chain for one frontend only cannot be used again
 		unused = slices.DeleteFunc(unused, func(h verdictID) bool { return !h.isDedicated() && j.state.chains[h].current })
 	}
 	delete(j.shrunk, 0)
@@ -363,7 +363,7 @@ func (j *syncJob) removeUnused() error {
 	return nil
 }
 
-// delChains returns what queues the inverse of addChains.
+// delChains returns a function that queues the inverse of addChains.
 func (j *syncJob) delChains(unused []verdictID) func(*nftables.Conn) (queued bool, err error) {
 	return func(c *nftables.Conn) (queued bool, err error) {
 		for _, h := range unused {
@@ -382,8 +382,8 @@ func (j *syncJob) delChains(unused []verdictID) func(*nftables.Conn) (queued boo
 	}
 }
 
-// recount counts the addresses that a change needs more or less often. After a full
-// comparison the counts are of what is wanted; else they start from those held.
+// recount counts the addresses that a change needs more or less often. In a full comparison
+// the counts start from zero, else from the present counts.
 func recount(counts, held map[netip.Addr]int, c service.Change, each func(*service.Frontend, func(netip.Addr)), full bool) {
 	count := func(f *service.Frontend, d int) {
 		if f == nil {
@@ -402,14 +402,14 @@ func recount(counts, held map[netip.Addr]int, c service.Change, each func(*servi
 	count(c.New, +1)
 }
 
-// eachReserved calls f for the address that fr reserves.
+// eachClusterIP calls f for the ClusterIP of fr.
 func eachClusterIP(fr *service.Frontend, f func(netip.Addr)) {
 	if fr.ClusterIP {
 		f(fr.Addr.Addr())
 	}
 }
 
-// eachLocal calls f for the addresses of endpoints on this node, as often as they occur.
+// eachLocalEndpoint calls f for the addresses of endpoints on this node, as often as they occur.
 func eachLocalEndpoint(fr *service.Frontend, f func(netip.Addr)) {
 	for i, r := range [...]*service.Route{fr.Internal, fr.External} {
 		if r == nil || i == 1 && r == fr.Internal {
@@ -423,7 +423,7 @@ func eachLocalEndpoint(fr *service.Frontend, f func(netip.Addr)) {
 	}
 }
 
-// takeOver takes over counts that changed.
+// mergeCounts merges the changed counts into all.
 func mergeCounts(all, changed map[netip.Addr]int) {
 	for a, n := range changed {
 		if n == 0 {
