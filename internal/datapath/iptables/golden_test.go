@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -22,45 +20,13 @@ var update = flag.Bool("update", false, "write testdata again")
 // TestGolden: what iptables-restore reads for each scenario of the policy, into an empty
 // kernel, and the elements of the helper's sets. A change of the renderer shows here.
 func TestGolden(t *testing.T) {
-	all, err := scenario.Load("../../service/testdata")
-	if err != nil {
-		t.Fatal(err)
-	}
 	d, err := New(Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := map[string]bool{}
-	for _, s := range all {
-		file := filepath.Join("testdata", s.Name+".rules")
-		want[file] = true
-		compare(t, file, kernelText(s.Offer(d.Info().Capabilities.Algorithms).Table()))
-	}
-	files, err := filepath.Glob("testdata/*.rules")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, file := range files {
-		if !want[file] {
-			t.Errorf("%s belongs to no scenario", file)
-		}
-	}
-}
-
-// compare compares a text with a file's, or writes it.
-func compare(t *testing.T, file, got string) {
-	t.Helper()
-	want, err := os.ReadFile(file)
-	if string(want) == got && err == nil {
-		return
-	}
-	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	t.Errorf("%s differs (go test -update writes it, %v)\n--- got\n%s--- want\n%s", file, err, got, want)
+	scenario.Golden(t, ".rules", *update, func(s *scenario.Scenario) (string, error) {
+		return kernelText(s.Offer(d.Info().Capabilities.Algorithms).Table()), nil
+	})
 }
 
 // kernelText is all that a table puts into an empty kernel.
@@ -127,5 +93,5 @@ func TestNamesStay(t *testing.T) {
 			}
 		}
 	}
-	compare(t, "testdata/names", strings.Join(slices.Sorted(maps.Keys(names)), "\n")+"\n")
+	scenario.CompareFile(t, "testdata/names", strings.Join(slices.Sorted(maps.Keys(names)), "\n")+"\n", *update)
 }

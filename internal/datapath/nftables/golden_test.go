@@ -1,0 +1,55 @@
+package nftables
+
+import (
+	"flag"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/scenario"
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+var update = flag.Bool("update", false, "write testdata again")
+
+// TestGolden: the elements and the load-balancing chains that each scenario of the policy
+// puts beside the constant program, into an empty kernel.
+func TestGolden(t *testing.T) {
+	scenario.Golden(t, ".elements", *update, func(s *scenario.Scenario) (string, error) {
+		d, err := New(Config{CountTraffic: true})
+		if err != nil {
+			return "", err
+		}
+		return d.elements(s.Offer(d.Info().Capabilities.Algorithms).Table()), nil
+	})
+}
+
+// elements is what the first Sync of a table writes where nothing is.
+func (d *Datapath) elements(table *service.Table) string {
+	d.state = newState()
+	j := syncJob{Datapath: d, stats: &datapath.Stats{Full: true}, shrunk: map[affinityID]bool{}}
+	var p changeset
+	settings := nodeSettingsOf(table.Settings)
+	p.settings(&nodeSettings{}, &settings)
+	var changes []service.Change
+	for _, f := range table.Sorted() {
+		changes = append(changes, service.Change{New: f})
+	}
+	j.addressSets(changes)
+	for _, c := range changes {
+		is := d.state.render(d.state.at(c.Key()), c.New, true)
+		d.state.set(c.Key(), is)
+		p.frontend(c.Key(), &frontendState{}, is)
+	}
+	var lines []string
+	for v := range d.state.chainUses {
+		lines = append(lines, fmt.Sprintf("chain %s, verdict %v\n", v.chainName(), v))
+	}
+	for _, w := range slices.Concat(j.shared.writes(), p.writes()) {
+		lines = append(lines, w.String()+"\n")
+	}
+	slices.Sort(lines)
+	return strings.Join(lines, "")
+}

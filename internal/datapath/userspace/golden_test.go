@@ -1,0 +1,34 @@
+package userspace
+
+import (
+	"flag"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/fairway-net/fairway/internal/datapath/nftset"
+	"github.com/fairway-net/fairway/internal/scenario"
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+var update = flag.Bool("update", false, "write testdata again")
+
+// TestGolden: the elements that each scenario of the policy puts beside the constant
+// program, into an empty kernel.
+func TestGolden(t *testing.T) {
+	scenario.Golden(t, ".elements", *update, func(s *scenario.Scenario) (string, error) {
+		d, err := New(Config{})
+		if err != nil {
+			return "", err
+		}
+		table := s.Offer(d.Info().Capabilities.Algorithms).Table()
+		p := full(&kernelState{}, table)
+		p.shared(service.Settings{}, table.Settings, nftset.Counts{}, d.allChanges(table), true)
+		var lines []string
+		for _, w := range p.writes() {
+			lines = append(lines, w.String()+"\n")
+		}
+		slices.Sort(lines)
+		return strings.Join(lines, ""), nil
+	})
+}

@@ -1,0 +1,58 @@
+package scenario
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// Golden compares a text for each scenario of the policy with a file in testdata, named
+// like the scenario with a suffix, and reports files that belong to no scenario. update
+// writes the files instead. It shows what a change of a renderer does to the kernel.
+func Golden(t testing.TB, suffix string, update bool, text func(*Scenario) (string, error)) {
+	t.Helper()
+	dir, err := Dir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := Load(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := map[string]bool{}
+	for _, s := range all {
+		file := filepath.Join("testdata", s.Name+suffix)
+		known[file] = true
+		got, err := text(s)
+		if err != nil {
+			t.Errorf("%s: %v", s.Name, err)
+			continue
+		}
+		CompareFile(t, file, got, update)
+	}
+	files, err := filepath.Glob(filepath.Join("testdata", "*"+suffix))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		if !known[file] {
+			t.Errorf("%s belongs to no scenario", file)
+		}
+	}
+}
+
+// CompareFile compares a text with a file, or writes it.
+func CompareFile(t testing.TB, file, got string, update bool) {
+	t.Helper()
+	want, err := os.ReadFile(file)
+	if err == nil && string(want) == got {
+		return
+	}
+	if !update {
+		t.Errorf("%s differs [go test -update writes it] (%v)\n--- got\n%s--- want\n%s", file, err, got, want)
+		return
+	}
+	if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
