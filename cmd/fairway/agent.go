@@ -61,7 +61,7 @@ the node over as soon as its own rules are in place, and connections live on.`,
 	return c
 }
 
-// agent is everything that runs on a node, wired by hand.
+// agent is everything that runs on a node.
 type agent struct {
 	cfg *config.Config
 	log *slog.Logger

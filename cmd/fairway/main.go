@@ -2,7 +2,7 @@
 // the service proxy of a node, the cluster's DNS, the pods' network plugin, and
 // the tools that show what they did.
 //
-// main does nothing but hand the world (arguments, output, signals) to run, so
+// main only passes arguments, output and signals to run, so
 // that every command can be tested in process.
 package main
 

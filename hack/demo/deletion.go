@@ -23,7 +23,7 @@ const (
 // answer is one request of the load, as it came back.
 type answer struct {
 	at  time.Time
-	pod string // who answered, "" for nobody
+	pod string // the pod that answered; "": none did
 	err string // curl's words for what went wrong
 }
 

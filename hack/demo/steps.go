@@ -154,7 +154,7 @@ const (
 	fewest   = 50
 )
 
-// spread scales the back end up and counts who answers.
+// spread scales the back end up and counts the answers of each pod.
 func spread(ctx context.Context, d *demo) error {
 	at, _, err := d.service(ctx, "backend-service")
 	if err != nil {

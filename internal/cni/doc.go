@@ -12,11 +12,11 @@
 // passes the node's netfilter hooks, where the Service proxy works, and also a
 // packet that goes back into the pod it came from (hairpin) is plain routing.
 //
-// The gateways 169.254.1.1 and fe80::1 belong to nobody. A permanent neighbour
-// entry in the pod maps them to the host side's MAC address, so nobody has to
+// The gateways 169.254.1.1 and fe80::1 belong to no host. A permanent neighbour
+// entry in the pod maps them to the host side's MAC address, so no host has to
 // answer ARP or ND for them. proxy_arp, the usual other way, answers only when
 // the node itself has a route for the gateway, which a node without a default
-// route has not, and it answers for everything else as well. The node holds a
+// route does not have, and it answers for all other addresses too. The node holds a
 // permanent entry for the pod in turn: no neighbour traffic, no wait for
 // duplicate address detection, no entry that ages out or overflows the table.
 // Both MAC addresses are given by us, because udev replaces those that the

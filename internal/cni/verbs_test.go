@@ -15,7 +15,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// command is a call of the plugin by hand, for what libcni would not let through.
+// command calls the plugin directly, for input that libcni rejects.
 func (n *node) command(verb, stdin string, p *pod) *exec.Cmd {
 	cmd := exec.Command(filepath.Join(n.runtime.Path[0], PluginName))
 	cmd.Env = append(os.Environ(), "CNI_COMMAND="+verb, "CNI_PATH="+n.runtime.Path[0])

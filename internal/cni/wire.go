@@ -178,8 +178,8 @@ func hostRoute(link int, addr netip.Addr) *netlink.Route {
 	return route
 }
 
-// podSysctls: there is one way out of a pod, so nobody may teach it another by
-// redirect or router advertisement. A runtime may have switched IPv6 off.
+// podSysctls: there is one route out of a pod, so redirects and router
+// advertisements must not add another. A runtime may have switched IPv6 off.
 func (w wire) podSysctls() []setting {
 	all := []setting{
 		{"ipv4/conf/all/accept_redirects", "0"},

@@ -7,7 +7,7 @@
 //
 // It hides two spellings of every option, kube-proxy's defaults and its rules about
 // which of the two spellings wins. It promises that a Config is complete and valid:
-// who reads it checks nothing. A mistake costs one line that names the flag or the
+// its readers check nothing. A mistake costs one line that names the flag or the
 // field; what we understand but cannot do is a warning; nothing is ignored silently.
 //
 // As in kube-proxy, with --config the file alone counts, except for --master,
@@ -51,7 +51,7 @@ const (
 
 // The pod networks that the agent can make.
 const (
-	PodNetworkNone   = "none"   // somebody else makes it
+	PodNetworkNone   = "none"   // another program makes it
 	PodNetworkRoutes = "routes" // our CNI plugin, and a route to every other node
 )
 
@@ -171,7 +171,7 @@ func (c *Config) balance() service.Algorithm {
 }
 
 // primary returns the node's address of each family that has one. Loopback addresses
-// are nobody's way in.
+// are left out: no client reaches them.
 func (c *Config) primary(addrs []netip.Addr) []netip.Addr {
 	var out []netip.Addr
 	for _, a := range append([]netip.Addr{c.BindAddress}, addrs...) {

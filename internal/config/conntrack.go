@@ -6,20 +6,20 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Conntrack is how the node shall remember flows, with kube-proxy's defaults. 0 leaves
-// what is there.
+// Conntrack is how the node should remember flows, with kube-proxy's defaults. 0 leaves
+// a setting as it is.
 type Conntrack struct {
 	MaxPerCore, Min int
 	// TCPEstablished and TCPCloseWait, UDP and UDPStream (with an answer) are how long
 	// flows without packets are remembered.
 	TCPEstablished, TCPCloseWait, UDP, UDPStream time.Duration
-	TCPBeLiberal                                 bool // what is out of the window is not invalid
+	TCPBeLiberal                                 bool // packets out of the window are not invalid
 }
 
-// mostScaled is where kube-proxy stops to scale: a table of that size takes some 300 MB.
+// mostScaled is where kube-proxy stops scaling: a table of that size takes some 300 MB.
 const mostScaled = 1 << 20
 
-// Max is how many flows a node with so many cores shall remember; 0 leaves it.
+// Max is how many flows a node with so many cores should remember; 0 leaves the setting as it is.
 func (c Conntrack) Max(cores int) int {
 	if c.MaxPerCore == 0 {
 		return 0
@@ -31,8 +31,8 @@ func (f *Flags) addConntrack() {
 	fs, c := f.fs, &f.kp.Conntrack
 	c.MaxPerCore, c.Min = new(int32), new(int32)
 	c.TCPEstablishedTimeout, c.TCPCloseWaitTimeout = new(metav1.Duration), new(metav1.Duration)
-	fs.Int32Var(c.MaxPerCore, "conntrack-max-per-core", 32<<10, "Flows that the node shall remember for each core; fewer than now it never becomes (0: leave it)")
-	fs.Int32Var(c.Min, "conntrack-min", 128<<10, "Flows that the node shall remember at least, unless --conntrack-max-per-core is 0")
+	fs.Int32Var(c.MaxPerCore, "conntrack-max-per-core", 32<<10, "Flows that the node remembers for each core; the limit is never lowered (0: leave it)")
+	fs.Int32Var(c.Min, "conntrack-min", 128<<10, "Flows that the node remembers at least, unless --conntrack-max-per-core is 0")
 	fs.DurationVar(&c.TCPEstablishedTimeout.Duration, "conntrack-tcp-timeout-established", 24*time.Hour, "Forget TCP connections without a packet after this time (0: leave it)")
 	fs.DurationVar(&c.TCPCloseWaitTimeout.Duration, "conntrack-tcp-timeout-close-wait", time.Hour, "Forget TCP connections in CLOSE_WAIT after this time (0: leave it)")
 	fs.BoolVar(&c.TCPBeLiberal, "conntrack-tcp-be-liberal", false, "Let TCP packets pass that are out of their window")

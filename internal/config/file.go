@@ -30,7 +30,7 @@ func readFile(path string) (*v1alpha1.KubeProxyConfiguration, error) {
 var documentStart = regexp.MustCompile(`(?m)^---`)
 
 // decode reads the YAML or JSON of a KubeProxyConfiguration. It is strict, where
-// kube-proxy only warns: a misspelt field is an option that nobody applies.
+// kube-proxy only warns: a misspelt field is an option that has no effect.
 func decode(data []byte) (*v1alpha1.KubeProxyConfiguration, error) {
 	documents := 0
 	for _, d := range documentStart.Split(string(data), -1) {

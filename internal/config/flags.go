@@ -87,8 +87,8 @@ func (f *Flags) addProxy() {
 	fs.StringVar(&kp.DetectLocal.BridgeInterface, "pod-bridge-interface", "", "`Bridge` that pods are on, with --detect-local-mode BridgeInterface")
 	fs.StringVar(&kp.DetectLocal.InterfaceNamePrefix, "pod-interface-name-prefix", "", "How the `names` of pods' links begin, with --detect-local-mode InterfaceNamePrefix")
 	fs.StringSliceVar(&kp.NodePortAddresses, "nodeport-addresses", nil, "Serve NodePorts on the node's addresses in these `CIDRs`; also the words primary and all (default primary)")
-	fs.BoolVar(&f.own.refuseExternalIPs, "refuse-external-ips", false, "Leave out spec.externalIPs of Services: whoever may write a Service could catch any address with them")
-	fs.BoolVar(&kp.NFTables.MasqueradeAll, "masquerade-all", false, "Replace the source address of everyone who uses a ClusterIP")
+	fs.BoolVar(&f.own.refuseExternalIPs, "refuse-external-ips", false, "Leave out spec.externalIPs of Services: a user who may write a Service could catch any address with them")
+	fs.BoolVar(&kp.NFTables.MasqueradeAll, "masquerade-all", false, "Replace the source address of all packets to a ClusterIP")
 	for _, name := range []string{"nftables-masquerade-bit", "iptables-masquerade-bit"} {
 		fs.Int32Var(&f.masqueradeBit, name, 14, "Bit of the packet mark that asks for masquerading, 0 to 31")
 	}

@@ -9,8 +9,8 @@ import (
 )
 
 // unsupported warns of fields that are set and that we know but do not honour: a line
-// with the reason for each that would mean something to kube-proxy on Linux, and one
-// line for all that belong to another mode, to Windows or to nobody any more.
+// with the reason for each that has an effect in kube-proxy on Linux, and one line for
+// all that belong to another mode, to Windows or to nothing any more.
 func (r *resolver) unsupported(c *Config) {
 	kp := r.kp
 	ipvs := c.Mode == datapath.IPVS || c.Mode == datapath.Auto
@@ -44,7 +44,7 @@ func (r *resolver) unsupported(c *Config) {
 }
 
 // idle returns the fields that are set and belong to a mode that we are not
-// in, to Windows, or to nobody.
+// in, to Windows, or to nothing.
 func (r *resolver) idle(mode string) []string {
 	kp := r.kp
 	var names []string

@@ -129,7 +129,7 @@ func (s *Server) builtin() (text []byte, note string, err error) {
 }
 
 // self lists the addresses at which a query would reach this server again. An
-// upstream among them would be asked by us, who would ask it, without end.
+// upstream among them would make an endless loop of queries.
 func (s *Server) self() ([]netip.Addr, error) {
 	self := slices.Clone(s.cfg.Self)
 	if s.cfg.Port != 53 {

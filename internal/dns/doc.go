@@ -11,7 +11,7 @@
 // run one in its life: CoreDNS opens the port for metrics only once.
 //
 // It promises: without a Corefile it comes up anywhere, also where resolv.conf
-// names nobody or names this very server; a Corefile that cannot be served is
+// names no server or names this server itself; a Corefile that cannot be served is
 // refused with one line; when Run returns, the sockets are closed and its
 // goroutines have ended (of CoreDNS's own, the loop plugin's probe and the keepers
 // of idle upstream connections end some seconds later).

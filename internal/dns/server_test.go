@@ -195,7 +195,7 @@ func TestBuiltInCorefileListens(t *testing.T) {
 			return nil
 		})
 	}
-	// There is nobody to ask, so the answer is quick: no forward, no timeout.
+	// There is no upstream to ask, so the answer is quick: no forward, no timeout.
 	m, err := ask("udp", 53, "example.org.", dns.TypeA)
 	if err != nil {
 		t.Fatal(err)

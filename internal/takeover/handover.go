@@ -17,13 +17,13 @@ type Config struct {
 	// Others are the datapaths that may have carried Services here before. The Handover
 	// closes each when nothing of it is left.
 	Others []datapath.Datapath
-	// KubeProxy knows what a kube-proxy leaves. Nil: it is not looked for.
+	// KubeProxy finds what a kube-proxy leaves. Nil: the Handover does not look for it.
 	KubeProxy *KubeProxy
-	// Replace has kube-proxy's rules removed; else they are only logged.
+	// Replace makes the Handover remove kube-proxy's rules; without it they are only logged.
 	Replace bool
 }
 
-// A Handover carries Services with its Config's datapath and takes away what others
+// A Handover carries Services with its Config's datapath and removes what other carriers
 // left.
 type Handover struct {
 	datapath.Datapath
@@ -76,7 +76,7 @@ func (h *Handover) Close() {
 	h.Datapath.Close()
 }
 
-// removeOthers removes what can be removed now. What fails is only logged: our own rules are in
+// removeOthers removes what can be removed now. A failure is only logged: our own rules are in
 // place.
 func (h *Handover) removeOthers(ctx context.Context) {
 	h.others = slices.DeleteFunc(h.others, func(o *other) bool {
@@ -95,7 +95,7 @@ func (h *Handover) removeOthers(ctx context.Context) {
 	}
 }
 
-// leave takes away what another mode left, as far as no connection needs it.
+// leave removes what another mode left, as far as no connection needs it.
 func (h *Handover) leave(ctx context.Context, o *other) (done bool, err error) {
 	if !o.found {
 		held, err := o.Adopt(ctx)
@@ -112,8 +112,8 @@ func (h *Handover) leave(ctx context.Context, o *other) (done bool, err error) {
 }
 
 // How often a kube-proxy's rules are looked for. The pause doubles as long as there are
-// none, up to a minute, and each time that they have come back: to remove them is a
-// courtesy, not a fight.
+// none, up to a minute, and each time that they have come back: the agent does not compete
+// with a kube-proxy that runs.
 const (
 	kubeProxyPause   = 5 * time.Second
 	kubeProxyQuiet   = time.Minute
@@ -131,7 +131,7 @@ type kubeProxyWatch struct {
 
 func (w *kubeProxyWatch) due() bool { return !time.Now().Before(w.next) }
 
-// look removes what a kube-proxy wrote, and says if it seems to be at work still.
+// look removes what a kube-proxy wrote, and logs if kube-proxy seems to run still.
 func (w *kubeProxyWatch) look(ctx context.Context, cfg Config) {
 	if w.pause == 0 {
 		w.pause = kubeProxyPause

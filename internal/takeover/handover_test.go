@@ -101,7 +101,7 @@ func TestHandover(t *testing.T) {
 
 	ours.err, plain.err = nil, errors.New("busy")
 	if _, err := h.Sync(t.Context(), table()); err != nil {
-		t.Errorf("that another mode cannot be removed fails our Sync: %v", err)
+		t.Errorf("our Sync fails because another mode cannot be removed: %v", err)
 	}
 	expect(t, &log, "ours sync", "plain drain", "nothing close", "slow drain", "absent close")
 
@@ -165,7 +165,7 @@ func TestReplace(t *testing.T) {
 			t.Errorf("the takeover is logged %d times:\n%s", n, &logged)
 		}
 		if n := strings.Count(logged.String(), "still running"); n != 1 {
-			t.Errorf("that kube-proxy runs is logged %d times:\n%s", n, &logged)
+			t.Errorf("the running kube-proxy is logged %d times:\n%s", n, &logged)
 		}
 		return nil
 	})

@@ -43,7 +43,7 @@ func (k *KubeProxy) Find(ctx context.Context) ([]Remain, error) {
 	return all, nil
 }
 
-// Remove takes remains away. It tries all of them.
+// Remove removes remains. It tries all of them.
 func (k *KubeProxy) Remove(ctx context.Context, remains []Remain) error {
 	var all []error
 	for _, r := range remains {

@@ -172,13 +172,13 @@ func TestNothing(t *testing.T) {
 			t.Errorf("found %v", remains)
 		}
 		if there, err := xtables.LegacyTables(true); there || err != nil {
-			t.Errorf("to look made tables of iptables-legacy (%v)", err)
+			t.Errorf("Find made tables of iptables-legacy (%v)", err)
 		}
 		return err
 	})
 }
 
-// TestContext: with a context that has ended nothing is asked.
+// TestContext: with a context that has ended, the kernel is not asked.
 func TestContext(t *testing.T) {
 	inside(t, func() error {
 		ctx, cancel := context.WithCancel(t.Context())

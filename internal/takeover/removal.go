@@ -8,7 +8,7 @@ import (
 )
 
 // Our mode iptables writes chains of the same names. Those are ours by adoption, and left
-// to it, where its chain of settings is; only what it has no use for is kube-proxy's there.
+// to it, where its chain of settings is; there, only chains that it does not use are kube-proxy's.
 func adopts(table, chain string) bool { return table == "nat" && chain == xtables.Settings }
 
 // kubeProxys reports whether a chain is kube-proxy's. adopted says that our mode iptables
@@ -64,7 +64,7 @@ func (t *savedTable) kept() map[string]bool {
 				kept[r.target], again = true, true
 			}
 		}
-		if kept["KUBE-MARK-MASQ"] && !kept["KUBE-POSTROUTING"] { // which does what the mark asks for
+		if kept["KUBE-MARK-MASQ"] && !kept["KUBE-POSTROUTING"] { // it masquerades what has the mark
 			kept["KUBE-POSTROUTING"], again = true, true
 		}
 	}

@@ -92,7 +92,7 @@ func TestRemovalKeepsWhatOthersUse(t *testing.T) {
 		}
 	}
 	if !strings.Contains(got, "-X KUBE-SVC-CG5I4G2RS3ZVWGLK\n") {
-		t.Errorf("what nobody else uses is kept:\n%s", got)
+		t.Errorf("a chain that no other program uses is kept:\n%s", got)
 	}
 }
 

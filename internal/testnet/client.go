@@ -115,7 +115,7 @@ func (n *Namespace) dialUDP(network string, to netip.AddrPort) (net.Conn, error)
 	}
 }
 
-// Ask asks who is at the other end. It may be called again and again.
+// Ask asks for the name of the other end. It may be called repeatedly.
 func (c *Conn) Ask(patience time.Duration) Answer {
 	if err := c.conn.SetDeadline(time.Now().Add(patience)); err != nil {
 		return failure(err)

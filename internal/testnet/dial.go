@@ -37,7 +37,7 @@ func dialTCP(to netip.AddrPort, patience time.Duration) (net.Conn, error) {
 	if err := await(fd, patience); err != nil {
 		return nil, err
 	}
-	// From here on the connection shall bear ICMP errors as any client's does.
+	// From here on the connection treats ICMP errors as any client's does.
 	if err := unix.SetsockoptInt(fd, level, option, 0); err != nil {
 		return nil, os.NewSyscallError("setsockopt RECVERR", err)
 	}

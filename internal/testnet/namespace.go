@@ -134,8 +134,8 @@ func (n *Namespace) prepare() error {
 		// A new namespace may inherit these from the host.
 		{"ipv4/conf/all/rp_filter", "0"},
 		{"ipv4/conf/default/rp_filter", "0"},
-		// The fabric forwards between ports of one bridge: it shall not advise
-		// nodes to speak to each other directly.
+		// The fabric forwards between ports of one bridge: it must not send
+		// redirects that make nodes bypass it.
 		{"ipv4/conf/all/send_redirects", "0"},
 		{"ipv4/conf/default/send_redirects", "0"},
 		{"ipv4/conf/all/accept_redirects", "0"},

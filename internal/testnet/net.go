@@ -166,7 +166,7 @@ func (n *Net) connectPod(h, node *Host, port string) error {
 	}
 	h.eth0 = inPod
 	for i, gw := range podGateway {
-		// Nobody answers for the gateway's address: it is a word for "the other end".
+		// No host answers for the gateway's address: it stands for "the other end".
 		if err := h.addNeighbor(inPod, gw, onNode.Attrs().HardwareAddr); err != nil {
 			return err
 		}
@@ -195,7 +195,7 @@ func (n *Net) connectPod(h, node *Host, port string) error {
 }
 
 // Route makes the fabric send packets for a prefix to the node: for Service
-// addresses that clients elsewhere shall reach through it.
+// addresses that clients elsewhere reach through it.
 func (n *Net) Route(to netip.Prefix, node *Host) error {
 	return n.Fabric.addRoute(n.bridge, to, node.Addr(to.Addr().Is4()))
 }

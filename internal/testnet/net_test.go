@@ -36,8 +36,8 @@ func newSmall(t *testing.T) small {
 	return s
 }
 
-// Everybody reaches every pod, over both families and protocols, and is seen as
-// who he is: no address is translated.
+// Every host reaches every pod, over both families and protocols, and the pod sees the
+// host's own address: no address is translated.
 func TestEverybodyReachesEveryPod(t *testing.T) {
 	t.Parallel()
 	s := newSmall(t)
@@ -175,7 +175,7 @@ func TestNoUplink(t *testing.T) {
 	s := newSmall(t)
 	got := s.a.Ask("udp", netip.MustParseAddrPort("203.0.113.77:53"), Patience)
 	if got.Outcome == Answered {
-		t.Errorf("a packet to an address that nobody has: %v", got)
+		t.Errorf("a packet to an address that no host has: %v", got)
 	}
 	if err := s.Fabric.Do(func() error {
 		routes, err := exec.Command("ip", "route", "show", "default").Output()

@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// Seed returns the seed of a test's randomness: the same in each run, so that who changes
-// nothing breaks nothing. FAIRWAY_SEED=random looks for new faults, a number for an old
-// one. It says which it is.
+// Seed returns the seed of a test's randomness: the same in each run, so that unchanged code has the
+// same result. FAIRWAY_SEED=random looks for new faults, a number for a known
+// one. Seed logs the number.
 func Seed(t testing.TB) uint64 {
 	t.Helper()
 	seed := uint64(1)

@@ -10,7 +10,7 @@ import (
 	"sync"
 )
 
-// A server answers every line and every datagram with who it is and whom it sees:
+// A server answers every line and every datagram with its name and the address that it sees:
 //
 //	pod-a 10.244.1.5:8080 saw 198.51.100.10:41234
 //
@@ -93,7 +93,7 @@ func (s *server) serveUDP(at netip.AddrPort) error {
 			if errors.Is(err, net.ErrClosed) {
 				return
 			}
-			if err == nil { // an ICMP error of an earlier answer is nobody's business
+			if err == nil { // an ICMP error of an earlier answer is ignored
 				_, _ = pc.WriteTo(fmt.Appendf(nil, "%s %s saw %s\n", s.name, at, from), from)
 			}
 		}

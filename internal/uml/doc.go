@@ -5,7 +5,7 @@
 //	                                ├─ Run ─→ linux.uml ─ init script ─→ test binary ─→ output, status
 //	hack/mkuml ─→ bin/linux.uml ────┘            └─ the host's files, read-only
 //
-// It takes no root. It hides how the kernel is found and started, and how the status of a program comes
+// It needs no root. It hides how the kernel is found and started, and how the status of a program comes
 // out of it. It promises:
 //   - Honest: a kernel that is missing, dies, hangs or says nothing is an error. Only
 //     a program that was started and ended by itself has a status.
@@ -15,6 +15,6 @@
 //
 // With Options.Virtual time is the kernel's own: it stands still while anything computes
 // and jumps when all wait. Silence of a second costs nothing then, and no answer is
-// late because the machine is busy. What needs several goroutines to take turns needs
-// real time: where the clock stands still, nobody is interrupted.
+// late because the machine is busy. A test whose goroutines must take turns needs
+// real time: where the clock stands still, no goroutine is preempted.
 package uml

@@ -30,8 +30,8 @@ func run(t *testing.T, ctx context.Context, virtual bool, script string) (status
 	return status, b.String(), err
 }
 
-// needKernel fails the test if there is no kernel; an ordinary user, for whom nobody may
-// have built one, goes without.
+// needKernel fails the test if there is no kernel. For an ordinary user, who may have
+// none built, the test is left out.
 func needKernel(t *testing.T) {
 	t.Helper()
 	if _, err := uml.Kernel(); err != nil {

@@ -10,5 +10,5 @@
 //
 // It hides in which order the parts are made and how each is undone. It
 // promises that what Up could not finish is removed before Up returns, and
-// that Down leaves nothing, whoever of the lab is still alive.
+// that Down leaves nothing, whichever process of the lab is still alive.
 package cluster

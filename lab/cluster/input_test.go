@@ -60,7 +60,7 @@ func TestBadInput(t *testing.T) {
 // TestNotRoot runs up as a user who may do nothing.
 func TestNotRoot(t *testing.T) {
 	l := newLab(t)
-	// The checkout may be where nobody else may look.
+	// The checkout may be where other users may not read.
 	dir, err := os.MkdirTemp("", "fairway-lab-nobody-")
 	if err != nil {
 		t.Fatal(err)

@@ -127,7 +127,7 @@ func (b *builder) startControlPlane(exe string) error {
 	}
 	socket, err := b.listener.File()
 	if err != nil {
-		return fmt.Errorf("hand listener on: %w", err)
+		return fmt.Errorf("pass listener to the control plane: %w", err)
 	}
 	defer socket.Close()
 	cmd := exec.Command(exe, "child", ChildControlPlane, dir)

@@ -122,7 +122,7 @@ func (l Lab) lock() (unlock func(), err error) {
 		return nil, fmt.Errorf("another fairway-lab up or down is at work in %s: wait for it to end", l.Dir())
 	}
 	// Between the two calls another down may have removed the directory: then
-	// the lock is on nothing that anybody else would find.
+	// the lock is on a directory that no other process finds.
 	locked, err1 := dir.Stat()
 	there, err2 := os.Stat(l.Dir())
 	if err := errors.Join(err1, err2); err != nil || !os.SameFile(locked, there) {

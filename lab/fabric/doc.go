@@ -15,6 +15,6 @@
 // It hides network namespaces and netlink. It promises that no interface and
 // no route of it is ever in the namespace of its caller, so that no packet for
 // a lab address can leave from there; and that Delete removes all of it, also
-// when nobody who made it is alive, because a namespace is held by nothing but
+// when no process that made it is alive, because a namespace is held by nothing but
 // a bind mount below the lab's own directory and the processes in it.
 package fabric

@@ -77,8 +77,7 @@ func TestRoute(t *testing.T) {
 	echo(t, f, ControlPlane, pod.Addr())
 }
 
-// echo has a packet sent to addr, where it is refused by a port on which
-// nobody listens: it arrived, and the answer came back.
+// echo has a packet sent to addr, where a closed port refuses it: it arrived, and the answer came back.
 func echo(t *testing.T, f Fabric, from string, addr netip.Addr) {
 	t.Helper()
 	err := f.Do(from, func() error {

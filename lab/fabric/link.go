@@ -162,7 +162,7 @@ func up(h *netlink.Handle, name string) error {
 
 // address gives the link its addresses and sets it up. Duplicate address
 // detection (RFC 4862, 5.4) is left out: it would keep an IPv6 address
-// unusable for a second, and nobody else can be on these links.
+// unusable for a second, and no other host can be on these links.
 func address(h *netlink.Handle, name string, addrs []netip.Prefix) error {
 	link, err := h.LinkByName(name)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 )
 
 // containerdConfig is for containerd 1.6 and later. restrict_oom_score_adj:
-// without CAP_SYS_RESOURCE nobody may make a process less likely to be killed
+// without CAP_SYS_RESOURCE a process may not be made less likely to be killed
 // than its parent, and runc fails with "can't get final child's PID from pipe".
 var containerdConfig = template.Must(template.New("containerd").Parse(`version = 2
 root = "/var/lib/containerd"

@@ -11,7 +11,7 @@
 // share one kernel. It promises that the paths in a manifest (/opt/cni/bin,
 // /etc/cni/net.d, /var/lib/kubelet, /run …) mean the node's own files, that
 // no node changes a file, a mount or a sysctl of the machine below it, and
-// that all of a node ends, in the kernel's hands, when its init ends.
+// that the kernel ends all of a node when its init ends.
 //
 // containerd 1.6 does not know the CRI call RuntimeConfig. kubelet 1.37 falls
 // back to cgroupDriver of its configuration then; 1.38 will not.

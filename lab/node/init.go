@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A unit is a program that shall always run on the node.
+// A unit is a program that init keeps running on the node.
 type unit struct {
 	name    string
 	argv    []string

@@ -27,7 +27,7 @@ type Authority struct {
 	key  crypto.Signer
 }
 
-// A Subject is whom a certificate speaks for. A client has Name and Groups as
+// A Subject is the identity in a certificate. A client has Name and Groups as
 // Kubernetes reads them; a server has Names and Addrs as well.
 type Subject struct {
 	Name   string

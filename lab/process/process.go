@@ -25,7 +25,7 @@ type Record struct {
 
 // Start starts cmd in a session of its own, with its output appended to the
 // file log, and returns without waiting for it. It must be called on the
-// thread whose namespaces the process shall have.
+// thread whose namespaces the process should have.
 func Start(name, log string, cmd *exec.Cmd) (Record, error) {
 	out, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {

@@ -21,11 +21,11 @@ import (
 type question struct {
 	scenario.Packet
 	// want is what the policy expects: it says how often to ask and how long to wait,
-	// not who is right.
+	// not which of the two is right.
 	want []netip.AddrPort
 	// far are those of want that see the node.
 	far    map[netip.AddrPort]bool
-	likely bool // that somebody says something
+	likely bool // an answer is expected
 	// sticky: each client meets one endpoint only, and which is chance.
 	sticky bool
 }
@@ -66,7 +66,7 @@ func (o *oracle) questions(table *service.Table, in objects, all []scenario.Pack
 type observation struct {
 	// verdicts are those of packets that no endpoint got.
 	verdicts []string
-	// seen are the endpoints that were reached, whom they saw ("client", "node" or an
+	// seen are the endpoints that were reached, the source they saw ("client", "node" or an
 	// address that is neither), and how the answer came back if not as it should.
 	seen map[netip.AddrPort]string
 }
@@ -88,7 +88,7 @@ func (o observation) only(v volley.Verdict) bool {
 func (o observation) refused() bool { return o.only(volley.Reset) || o.only(volley.Refused) }
 
 func (o *observation) add(tw *twin, q *question, r volley.Result) {
-	if r.By == nil || r.Verdict >= volley.Reset { // nobody listens there
+	if r.By == nil || r.Verdict >= volley.Reset { // no endpoint listens there
 		if v := r.Verdict.String(); !slices.Contains(o.verdicts, v) {
 			o.verdicts = append(o.verdicts, v)
 		}
@@ -242,7 +242,7 @@ func (o *oracle) compare(t *testing.T, in objects, all []*question) (differences
 }
 
 // stays reports whether one endpoint alone has answered, one of those that may, and saw
-// whom it shall see.
+// the source that it should see.
 func (o observation) stays(q *question) bool {
 	if len(o.seen) != 1 || len(o.verdicts) > 0 {
 		return false

@@ -28,7 +28,7 @@ func TestKilled(t *testing.T) {
 		// From before the first list is in to long after the first pass.
 		flows.hold(time.Duration(rng.IntN(400)) * time.Millisecond)
 		o.ours.proc.Kill()
-		if round%3 == 0 { // changes that nobody sees
+		if round%3 == 0 { // changes that no agent sees
 			o.apply(rng, g.change(o.holds), o.zone)
 		}
 		o.ours.start(t)
@@ -145,7 +145,7 @@ type flows struct {
 type flow struct {
 	name string
 	conn *testnet.Conn
-	by   string // who answered first
+	by   string // the endpoint that answered first
 }
 
 // far is how long a flow may take for one answer: on any machine enough.
@@ -199,8 +199,8 @@ func (f *flows) each(do func(name, network string, from *testnet.Host, to netip.
 	}
 }
 
-// hold uses all flows for a time, once at least: each must be answered by whom it was
-// answered first.
+// hold uses all flows for a time, once at least: each must be answered by the endpoint
+// that answered it first.
 func (f *flows) hold(d time.Duration) {
 	f.t.Helper()
 	for start := time.Now(); ; time.Sleep(10 * time.Millisecond) { // between two looks

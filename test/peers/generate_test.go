@@ -171,8 +171,8 @@ func (g *generator) ports(t corev1.ServiceType, i int) []corev1.ServicePort {
 }
 
 // addresses gives a Service its ClusterIPs and those for outside clients. Two Services
-// may share the latter, with different ports: who gets an address and port that both
-// claim is documented as different.
+// may share the latter, with different ports: which Service gets an address and port
+// that both claim is documented as different.
 func (g *generator) addresses(svc *corev1.Service, i int) {
 	four, six := clusterIP(i, true), clusterIP(i, false)
 	svc.Spec.ClusterIPs = pick(g, []string{four}, []string{six}, []string{four, six}, []string{six, four})

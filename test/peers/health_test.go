@@ -68,7 +68,7 @@ func plain(in objects, name string) bool {
 	return true
 }
 
-// check asks as a load balancer does: status, weight and body, or that nobody listens.
+// check asks as a load balancer does: status, weight and body, or that the port is closed.
 func (tw *twin) check(at netip.AddrPort) string {
 	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
 		DisableKeepAlives: true,

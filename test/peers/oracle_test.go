@@ -152,7 +152,7 @@ func (o *oracle) apply(rng *rand.Rand, want objects, zone string) {
 	o.mark(zone)
 }
 
-// The sentinel is a Service that changes last: who serves its new port has seen all
+// The sentinel is a Service that changes last: a proxy that serves its new port has seen all
 // that changed before. Its endpoints' hints tell whether the node's zone is known.
 const sentinelName = "zz-sentinel"
 
@@ -279,7 +279,7 @@ func (o *oracle) forget() error {
 }
 
 // table is what the policy makes of the objects: it tells how many endpoints to wait
-// for, not who is right.
+// for, not which proxy is right.
 func (o *oracle) table(in objects, zone string) *service.Table {
 	n := kube.ConvertNode(o.node(zone))
 	view := o.settings.Node(n.Zone, n.Addrs, n.PodCIDRs)

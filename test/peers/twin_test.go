@@ -152,8 +152,8 @@ func (tw *twin) listen(t testing.TB, api *apiserver.Server) {
 	}
 }
 
-// forget deletes the node's connections: whom a new client with an old client's port
-// reaches shall be decided anew.
+// forget deletes the node's connections: the endpoint of a new client with an old client's
+// port must be chosen anew.
 func (tw *twin) forget() error {
 	return tw.node.Do(func() error {
 		return netlink.ConntrackTableFlush(netlink.ConntrackTable)

@@ -60,7 +60,7 @@ func (r *rig) balanced(t testing.TB, by service.Algorithm, weights []uint16, whi
 	return f.Addr
 }
 
-// ask asks so often, one after the other, and returns who answered in turn.
+// ask sends that many requests, one after the other, and returns the endpoints that answered, in turn.
 func (r *rig) ask(t testing.TB, client *testnet.Host, at netip.AddrPort, times int) (by []netip.AddrPort) {
 	t.Helper()
 	for range times {
@@ -213,7 +213,7 @@ func (s suite) counted(t testing.TB) {
 		quiet := service.PortName{Name: service.Name{Namespace: "default", Name: "b"}}
 		a, b := after[f.Service], after[quiet]
 		if b.Connections != before[quiet].Connections {
-			t.Fatalf("a Service that nobody called counts %+v", b)
+			t.Fatalf("a Service without connections counts %+v", b)
 		}
 		// Some count packets only when a connection ends.
 		n := a.Connections - before[f.Service].Connections

@@ -10,9 +10,9 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// flushed: somebody empties the kernel's ruleset, as a firewall does that is reloaded.
-// A new instance makes everything again. The old one notices at the latest when it
-// changes something, and then gets there by trying again.
+// flushed: another program empties the kernel's ruleset, as a firewall does when it is reloaded.
+// A new instance writes everything again. The old one notices the flush at the latest when it
+// changes something, and then succeeds when it tries again.
 func (s suite) flushed(t testing.TB) {
 	r := sixRig(t, s)
 	one := tableOf(web("a", "10.96.0.1:80", service.TCP, 0, 1), web("b", "10.96.0.2:80", service.TCP, 2))

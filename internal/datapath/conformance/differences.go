@@ -3,12 +3,12 @@ package conformance
 import "testing"
 
 // differences is the one list of what mechanisms cannot do as the others, with the
-// reason: first by the mechanism's name, as Datapath.Name says it, then by what differs.
+// reason: first by the mechanism's name, as Info().Name has it, then by what differs.
 //
 // What differs is a part of the suite ("affinity", "spread", see suite.parts), one
 // scenario ("scenarios/hairpin"), or a feature that several parts look at:
 //
-//	source    whom an endpoint sees is not compared
+//	source    the source address that an endpoint sees is not compared
 //	affinity  no Service has any, the part and its scenarios are left out
 //	restart   a new instance does not come while connections are open
 //	weights   no Service asks for them, and their scenarios are left out

@@ -1,12 +1,12 @@
-// Package conformance is the suite that every datapath must pass: the words of a Table
-// held against a real kernel with real packets.
+// Package conformance is the suite that every datapath must pass: it compares what
+// a Table means with what a real kernel does to real packets.
 //
 //	scenarios (internal/service/testdata) ─┐
 //	random tables ─────────────────────────┴─ Sync ─→ kernel of node-1 ←─ packets from
 //	                                  │                 │                everywhere
-//	                                  │                 └─ who answered, whom did it see,
+//	                                  │                 └─ which endpoint answered, which source it saw,
 //	                                  │                    refused or dropped?
-//	                                  └─ scenario.Predict: the slow meaning of the table
+//	                                  └─ scenario.Predict: the slow reference of what the table means
 //
 // It hides the network (internal/testnet) and promises to look at all that package
 // datapath promises: every packet of every scenario over TCP, UDP, IPv4 and IPv6;

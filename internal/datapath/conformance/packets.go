@@ -143,7 +143,7 @@ func (r *rig) sticky(p scenario.Packet, ask func(time.Duration) testnet.Answer) 
 	return nil
 }
 
-// fits checks that one of the endpoints answered, and whom it saw.
+// fits checks that one of the endpoints answered, and which source address it saw.
 func (r *rig) fits(p scenario.Packet, got testnet.Answer) error {
 	if got.Outcome != testnet.Answered {
 		return errors.New(got.String())
@@ -155,7 +155,7 @@ func (r *rig) fits(p scenario.Packet, got testnet.Answer) error {
 	return r.seen(p, p.Want.Reaches[at], got)
 }
 
-// seen checks whom the endpoint saw.
+// seen checks which source address the endpoint saw.
 func (r *rig) seen(p scenario.Packet, want scenario.Reach, got testnet.Answer) error {
 	if r.suite.lacks["source"] != "" {
 		return nil

@@ -222,7 +222,7 @@ func family(a netip.Addr) string {
 	return "ip6"
 }
 
-// guards keep out who is not in a frontend's Sources.
+// guards are the rules that drop clients outside a frontend's Sources.
 func (s *slow) guards(t *service.Table) (all []string) {
 	for _, f := range t.Sorted() {
 		if len(f.Sources) > 0 && !s.has("everyone may come in") {
@@ -350,7 +350,7 @@ func (s *slow) weight(e service.Endpoint) int {
 	return int(max(e.Weight, 1))
 }
 
-// podRoute is a route as pods have it: only those are masqueraded whom all are.
+// podRoute is a route as pods have it: pods are masqueraded only where all clients are.
 func podRoute(r *service.Route) *service.Route {
 	own := *r
 	if own.Masquerade == service.MasqueradeOffCluster {

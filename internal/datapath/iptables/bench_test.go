@@ -137,8 +137,8 @@ func sync(t testing.TB, d *Datapath, table *service.Table) {
 	}
 }
 
-// BenchmarkNotice is what it takes to see what another hand did among 10,000 Services, and
-// to put it back: a rule in somebody's own chain, one rule of ours deleted, all of nat gone.
+// BenchmarkNotice is the cost of finding what another program changed among 10,000 Services,
+// and of putting it back: a rule added to its own chain, one rule of ours deleted, all of nat flushed.
 func BenchmarkNotice(b *testing.B) {
 	enterNamespace(b)
 	d, table := open(b, NFT), cluster(10000).Table(settings())

@@ -19,7 +19,7 @@ const verifyShare = 20
 // Check implements datapath.Datapath.
 //
 // iptables-nft and the helper are tables of nf_tables: as long as the kernel's count of
-// their changes stands where we left it, nothing has changed. Otherwise the
+// their changes is the one that we know, nothing has changed. Otherwise the
 // handles of chains and rules show where. iptables-legacy counts and numbers nothing: there
 // all our chains are read and compared.
 func (d *Datapath) Check(ctx context.Context) (drift datapath.Drift, err error) {
@@ -165,7 +165,7 @@ func noKubeProxys(h hook) bool {
 }
 
 // vacate removes the tables that iptables-nft made for us and that no other program uses: they
-// hold nothing but the empty chains of the hooks.
+// hold only the empty chains of the hooks.
 func (d *Datapath) vacate(ctx context.Context, is4 bool, was *familyState) error {
 	h, err := newSnapshot().of(ctx, NFT, is4)
 	if err != nil {

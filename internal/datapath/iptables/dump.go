@@ -222,7 +222,7 @@ func (r *reader) external(f *service.Frontend, name string) error {
 			outside.Masquerade = service.MasqueradeAll
 		}
 	}
-	// Without rules for insiders the route is everyone's; else the one that lacks is a refusal.
+	// Without rules for internal clients the route is that of all clients; else the missing one is a refusal.
 	differs := slices.ContainsFunc(r.held.chains[chain{nat, name}], func(text string) bool { return parse(text).more == fromLocal })
 	if !differs {
 		inside = outside
@@ -254,7 +254,7 @@ func (r *reader) route(list string) (*service.Route, error) {
 	return route, nil
 }
 
-// endpoint reads where a rule of a list leads to. The address is what the kernel really
+// endpoint reads the endpoint that a rule of a list leads to. The address is what the kernel really
 // uses; the rest is in the comment.
 func (r *reader) endpoint(one rule) (e service.Endpoint, err error) {
 	for _, text := range r.held.chains[chain{nat, one.jump}] {

@@ -9,7 +9,7 @@ import (
 )
 
 // What iptables-nft holds, by its handles: the kernel numbers each table, chain and rule,
-// so that a rule more or less is a change of these; only one that is replaced keeps its
+// so that a rule added or removed changes them; only a rule that is replaced keeps its
 // number. To read them, and a hash of the rules' expressions, takes a tenth of the time of
 // iptables-nft-save, which makes text of them.
 //
@@ -27,7 +27,7 @@ type chainRef struct {
 type fingerprint struct {
 	chain uint64 // of the table and the chain
 	rules uint64
-	use   uint32 // rules in the chain and jumps to it: a rule more or less changes it
+	use   uint32 // rules in the chain and jumps to it: a rule added or removed changes it
 }
 
 // handles are the fingerprints of all chains.
@@ -58,8 +58,8 @@ type handleReader struct{ nft nft.Reader }
 
 func (t *handleReader) close() { t.nft.Close() }
 
-// everyHandle reads all. Chains that are used as often as in like, if it is not nil, are
-// taken to hold the same rules: that costs a tenth, and misses a rule that was replaced.
+// everyHandle reads all handles. If like is not nil, chains that are used as often as in like
+// are taken to hold the same rules: that costs a tenth, and misses a rule that was replaced.
 func (t *handleReader) everyHandle(ctx context.Context, like handles) (all handles, err error) {
 	all = make(handles, len(like))
 	for _, is4 := range families() {

@@ -8,9 +8,9 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// The texts that are hashed into the names of chains which kube-proxy has no name for: the
-// second chain of a kind that one Service port needs. They are part of what the kernel holds:
-// a change here gives chains other names at an upgrade. So they are written out, and neither
+// These texts are hashed into the names of chains for which kube-proxy has no name: the
+// second chain of a kind that one Service port needs. The names are in the kernel, so a
+// change here gives chains other names at an upgrade. So they are written out, and neither
 // a new field nor another String method changes them.
 
 // routeText is "{[10.244.1.2:80(local)*3 10.244.2.3:80] forward far false}".

@@ -104,7 +104,7 @@ func (h *helper) settings(ctx context.Context, s service.Settings) (ws []nft.Wri
 	return append(ws, nft.ReplaceLinks("pod-interfaces", have, want)...), nil
 }
 
-// A step is what changes of the helper: before the rules of iptables, and after them.
+// A step is the change of the helper's elements: before the rules of iptables, and after them.
 type step struct {
 	before, after []nft.Write
 	newChains     []string
@@ -265,13 +265,13 @@ func lasting(name string) (seconds int, renew, ok bool) {
 	return seconds, renew, err == nil
 }
 
-// learner writes one of these chains. An entry's value cannot be changed by a rule, so
-// that one which leads elsewhere is deleted first. One that is right is only renewed: it
-// must not be missing for a moment.
+// learner writes one of these chains. A rule cannot change an entry's value, so an entry
+// that leads to another endpoint is deleted first. An entry that is right is only renewed:
+// it must not be missing for a moment.
 func (h *helper) learner(c *nftables.Conn, name string) error {
 	seconds, renew, ok := lasting(name)
 	if !ok {
-		return fmt.Errorf("chain %s is no chain that remembers clients", name)
+		return fmt.Errorf("chain %s does not remember clients", name)
 	}
 	chain := c.AddChain(h.table.Chain(name))
 	c.FlushChain(chain)
@@ -313,7 +313,7 @@ func (h *helper) learner(c *nftables.Conn, name string) error {
 	return nil
 }
 
-// load makes the program run.
+// load loads the program into the kernel.
 func (h *helper) load(ctx context.Context, again bool) error {
 	loaded, err := h.table.Load(ctx, h.program(), again)
 	if err == nil && loaded {

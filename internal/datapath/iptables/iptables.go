@@ -14,9 +14,9 @@
 // that all it wrote can be read back from iptables-save: what rules do not show by
 // themselves is in their comments, and the node's settings are in the chain FAIRWAY.
 //
-// Two things iptables cannot do are in a small table of nf_tables beside it
+// Two things that iptables cannot do are in a small table of nf_tables beside it
 // (helper.nft.tmpl): clients that stay at their endpoint, without xt_recent's limit of
-// 100 an endpoint, and refusing what comes to a ClusterIP at a port that no Service has.
+// 100 for each endpoint, and the refusal of packets to a ClusterIP at a port that no Service has.
 //
 // It needs the programs iptables-*, ip6tables-* and nft.
 package iptables
@@ -167,7 +167,7 @@ func (d *Datapath) forget() {
 	d.helper.table.Close()
 }
 
-// choose settles which iptables is used, if that is not known.
+// choose chooses the variant of iptables, if it is not known.
 func (d *Datapath) choose(ctx context.Context, s *snapshot) (err error) {
 	if d.variant == Auto {
 		d.variant = d.cfg.Variant
@@ -255,7 +255,7 @@ func (d *Datapath) full(ctx context.Context, want *service.Table) (stats datapat
 	if was, err := table(all); err == nil {
 		stats.Frontends = len(service.Diff(was, want))
 	} else {
-		_, stats.Frontends = want.Len() // what is there makes no sense
+		_, stats.Frontends = want.Len() // the kernel's rules cannot be read as a table
 	}
 	d.readNumbers(want.Settings, all, elems)
 	groups := map[group][]*service.Frontend{}
@@ -285,7 +285,7 @@ func (d *Datapath) full(ctx context.Context, want *service.Table) (stats datapat
 	return stats, d.rememberAll(ctx, nil)
 }
 
-// whole plans both families anew.
+// whole plans both families from the start.
 func (d *Datapath) whole(groups map[group][]*service.Frontend, all map[bool]*familyState) (map[bool]*script, map[elem]int) {
 	scripts, wanted := map[bool]*script{}, map[elem]int{}
 	for is4, h := range all {
@@ -376,7 +376,7 @@ func (d *Datapath) changes(ctx context.Context, want *service.Table, stats *data
 	return d.remember(ctx, scripts)
 }
 
-// learnersOf corrects which chains come and go: others may use them too.
+// learnersOf corrects which chains are added and removed: other elements may use them too.
 func (d *Datapath) learnersOf(s step, counts map[elem]int) step {
 	if len(s.newChains)+len(s.oldChains) == 0 {
 		return s
@@ -438,7 +438,7 @@ func (d *Datapath) apply(ctx context.Context, s step, scripts map[bool]*script, 
 	return d.helper.last(ctx, s)
 }
 
-// done takes note of what the kernel holds now.
+// done notes what the kernel holds now.
 func (d *Datapath) done(want *service.Table, groups map[group][]*service.Frontend, all bool) {
 	d.table = want
 	if all {

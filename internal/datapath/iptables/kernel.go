@@ -12,15 +12,15 @@ import (
 // A Variant is one of the two sets of programs, each with its own rules in the kernel.
 type Variant = xtables.Variant
 
-// The variants. Auto takes the one whose rules kubelet or others use already, as
-// kube-proxy's images do, and nf_tables where there are none.
+// The variants. Auto takes the one whose rules kubelet or other programs use already, as
+// kube-proxy's images do, and nf_tables where there are no rules.
 const (
 	Auto   Variant = 0
 	NFT            = xtables.NFT
 	Legacy         = xtables.Legacy
 )
 
-// families are those that the kernel has.
+// families are the IP families that the kernel has.
 func families() []bool {
 	if _, err := os.Stat("/proc/sys/net/ipv6"); err != nil {
 		return []bool{true}

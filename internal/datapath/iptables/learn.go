@@ -9,7 +9,7 @@ import (
 )
 
 // readNumbers makes a renderer that uses the numbers which the kernel holds already, so that a
-// restart writes nothing and clients stay where they are.
+// restart writes nothing and clients stay at their endpoints.
 func (d *Datapath) readNumbers(s service.Settings, all map[bool]*familyState, elems map[elem]bool) {
 	p := newRenderer(s, liberal())
 	d.renderer = p
@@ -60,7 +60,7 @@ func markIn(rules []string, words string) (uint32, bool) {
 }
 
 // forget releases the numbers that nothing uses any more. A Service that comes back later
-// gets others: clients that are remembered by an old number are not sent to it.
+// gets other numbers: clients that are remembered by an old number are not sent to it.
 func (p *renderer) forget(elems map[elem]int) {
 	if p.marks.Len()+p.lists.Len() == 0 {
 		return

@@ -10,7 +10,7 @@ import (
 	"github.com/fairway-net/fairway/internal/xtables"
 )
 
-// A handleWatch knows by which handles our rules stand in the kernel, since our last write.
+// A handleWatch knows the handles that our rules have in the kernel since our last write.
 type handleWatch struct {
 	reader     handleReader
 	known      handles           // nil: not known, all rules must be read
@@ -19,7 +19,7 @@ type handleWatch struct {
 	deep       time.Time         // when Check may read the handles of all rules again
 }
 
-// A repair is what puts right what a Check found.
+// A repair mends the damage that a Check found.
 type repair struct {
 	scripts map[bool]*script
 	wrong   map[chainRef]bool
@@ -89,7 +89,7 @@ func (d *Datapath) unverified(where map[chainRef]bool) {
 	}
 	maps.Copy(d.seen.unverified, where)
 	if len(d.seen.unverified) > manyChains {
-		d.seen.reset() // to write so many anew would cost more than to read everything
+		d.seen.reset() // writing so many anew would cost more than reading everything
 	}
 }
 
@@ -139,7 +139,7 @@ func (d *Datapath) chainsIntact(ctx context.Context, accept func()) (bool, error
 	return true, nil
 }
 
-// repairs plans what puts the rules right again where they are wrong.
+// repairs plans the writes that mend the rules where they are wrong.
 func (d *Datapath) repairs(ctx context.Context, wrong map[chainRef]bool, now handles) (map[bool]*script, error) {
 	scripts, where := map[bool]*script{}, map[bool]bool{}
 	for s := range wrong {
@@ -198,13 +198,13 @@ func (d *Datapath) look(ctx context.Context, h *familyState, is4 bool, wrong map
 	return nil
 }
 
-// mend puts right what Check found wrong, as the last table says.
+// mend mends what Check found wrong, by the last table.
 func (d *Datapath) mend(ctx context.Context) (stats datapath.Stats, err error) {
 	r := d.seen.repair
 	if d.seen.repair = nil; r == nil {
 		return stats, nil
 	}
-	r.accept() // what came after that Check is seen by the next
+	r.accept() // the next Check sees what came after that one
 	if err := d.helper.watch.Begin(ctx); err != nil {
 		return stats, err
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// other runs a command of another hand.
+// other runs a command as another program does.
 func other(t testing.TB, command string) {
 	t.Helper()
 	f := strings.Fields(command)
@@ -72,8 +72,8 @@ func (t *scene) step(when string, change func()) {
 	}
 }
 
-// TestHandles: with iptables-nft a change by another hand is found by handles, whatever we
-// wrote before it, and put right without reading everything.
+// TestHandles: with iptables-nft a change by another program is found by handles, whatever we
+// wrote before it, and is mended without reading everything.
 func TestHandles(t *testing.T) {
 	enterNamespace(t)
 	s := &scene{t, cluster(5), open(t, NFT)}
@@ -89,9 +89,9 @@ func TestHandles(t *testing.T) {
 
 	other(t, "iptables-nft -t nat -A POSTROUTING -s 192.0.2.1 -j MASQUERADE")
 	if !check(t, s.d) {
-		t.Error("a rule of somebody's own is taken for damage")
+		t.Error("another program's own rule is taken for damage")
 	}
-	s.known("after somebody's own rule")
+	s.known("after another program's own rule")
 	other(t, "iptables-nft -t nat -Z KUBE-MARK-MASQ")
 	if !check(t, s.d) {
 		t.Error("counters that were set to zero are taken for damage")
@@ -106,7 +106,7 @@ func TestHandles(t *testing.T) {
 		s.step("after "+damage, more)
 	}
 
-	// Nobody looks between another hand's change and our own of the same chain.
+	// No Check runs between another program's change and our own of the same chain.
 	other(t, damage)
 	s.b.Set(numbered(200, 2))
 	sync(t, s.d, s.b.Table(settings()))

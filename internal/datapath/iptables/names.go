@@ -26,7 +26,7 @@ const (
 )
 
 // canary is a chain by which kube-proxy notices that its rules were flushed. Sync removes
-// it, so that where it is kube-proxy has written after us, and holds the chains now.
+// it, so where it exists, kube-proxy has written after us and holds the chains now.
 const canary = xtables.Canary
 
 // Beginnings of the names of chains of one Service port.

@@ -8,8 +8,8 @@ import (
 )
 
 // A script is what iptables-restore reads for one family, in three transactions: first
-// what refuses packets that are not translated any more, then the translation, then what
-// refuses no more. So a packet never passes between two of them.
+// the rules that refuse packets which are not translated any more, then the translation, then
+// the removal of rules that refuse no more. So a packet never passes between two of them.
 type script struct {
 	before, nat, after section
 }
@@ -55,7 +55,7 @@ func (s *section) whole(name string, rules []string) {
 	s.touched[name] = true
 }
 
-// drop removes a chain that nothing leads to any more.
+// drop removes a chain that no rule leads to any more.
 func (s *section) drop(name string) {
 	s.declare = append(s.declare, ":"+name+" - [0:0]")
 	s.remove = append(s.remove, "-X "+name)
@@ -107,7 +107,7 @@ func (s *script) change(was, is *fragment) {
 	}
 }
 
-// everything makes a family that holds h hold l, whatever is different.
+// everything changes a family that holds h to hold l.
 func (s *script) everything(h *familyState, l *layout, entries map[chain][]string) {
 	for _, c := range sorted(l.chains) {
 		want := slices.Concat(entries[c], l.chains[c], l.tails[c])
@@ -175,7 +175,7 @@ func sameRules(have, want []string, entries int) bool {
 	return slices.Equal(have[entries:], want[entries:]) && slices.Equal(set(have), set(want))
 }
 
-// lacks reports whether a chain lacks nothing but some of its entries, and which.
+// lacks reports whether a chain lacks only some of its entries, and which.
 func lacks(have, want []string, entries int) (missing []string, only bool) {
 	had := len(have) - (len(want) - entries)
 	if had <= 0 || !slices.Equal(have[had:], want[entries:]) || len(minus(have[:had], want[:entries])) > 0 {

@@ -167,7 +167,7 @@ func (s *builder) cluster(f *service.Frontend, list string) {
 }
 
 // allMasqueraded distinguishes MasqueradeAll from MasqueradeOffCluster on a node without pod
-// ranges; farMasqueraded does the same for clients from outside, which are no pods.
+// ranges; farMasqueraded does the same for clients from outside, which are not pods.
 const allMasqueraded, farMasqueraded = ", everyone", ", all but pods"
 
 // pods are the matches for clients that are pods, in one family.
@@ -183,7 +183,7 @@ func (p *renderer) pods(is4 bool) (all []rule) {
 	return all
 }
 
-// far makes r mark all but pods for masquerade.
+// far makes r mark packets of all clients but pods for masquerade.
 func (s *builder) far(r rule) rule {
 	pods := s.pods(s.is4)
 	r.jump = markMasq
@@ -360,7 +360,7 @@ func (p *renderer) mark(name string) uint32 {
 // chosen if it is new there, remembered if its client was there before.
 const chosen, remembered = numbers.ConnMarkChosen, numbers.ConnMarkKnown
 
-// refuse renders what becomes of packets that no endpoint gets.
+// refuse renders the rules for packets that no endpoint gets.
 func (s *builder) refuse(f *service.Frontend) {
 	at := rule{proto: f.Proto, port: f.Addr.Port()}
 	c := chain{filter, externals}

@@ -11,7 +11,7 @@ import (
 	"github.com/fairway-net/fairway/internal/xtables"
 )
 
-// A rule is one rule, in the words that we use of iptables. Its text is exactly what
+// A rule is one rule, in the part of iptables' language that we use. Its text is exactly what
 // iptables-save prints for it, so that what we want and what the kernel has can be
 // compared as text.
 type rule struct {

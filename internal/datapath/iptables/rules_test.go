@@ -61,8 +61,8 @@ func TestSlotsOf(t *testing.T) {
 	}
 }
 
-// TestCheckNotices: whatever another hand changes of ours is noticed, and the next Sync
-// puts it right.
+// TestCheckNotices: Check notices every change of our rules by another program, and the next
+// Sync mends it.
 func TestCheckNotices(t *testing.T) {
 	for _, v := range []Variant{NFT, Legacy} {
 		t.Run(v.String(), func(t *testing.T) {

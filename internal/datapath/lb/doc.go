@@ -17,7 +17,7 @@
 //   - sh and dh in nftables and userspace: as long as both filled their lists for the same
 //     endpoints from nothing. Slots keeps endpoints where they are, so that after changes
 //     a list also depends on what it was before.
-//   - mh, sh and dh in ipvs: not. The kernel module ip_vs_mh has a table and a siphash of
+//   - mh, sh and dh in ipvs: never. The kernel module ip_vs_mh has a table and a siphash of
 //     its own, ip_vs_sh and ip_vs_dh a multiplicative hash; none takes a list from outside.
 //     A switch to or from ipvs moves clients.
 //   - random and rr: there is nothing to agree on. nftables and userspace choose a slot of

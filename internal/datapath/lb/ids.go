@@ -3,8 +3,8 @@ package lb
 // IDs gives names numbers from 1 on, which the kernel holds and a restart reads back.
 //
 // A number that was released is given again as late as possible, not at once: the kernel
-// may still hold what was learned under it (a client's entry, a packet on its way), and
-// that must not lead to another name. Make one with NewIDs.
+// may still hold entries with it (a client's entry, a packet on its way), and they must
+// not lead to another name. Make one with NewIDs.
 type IDs[K comparable] struct {
 	of    map[K]uint32
 	taken map[uint32]K

@@ -1,7 +1,7 @@
 // Pause is the first process of every pod: it holds the pod's namespaces open and does nothing else.
 //
 // It promises to end at once on SIGTERM and SIGINT, and, where a pod's containers share their process namespace and
-// it is process 1, to collect children that nobody waits for. It is its own program, without net/http, because one
+// it is process 1, to collect children that no process waits for. It is its own program, without net/http, because one
 // runs in each pod.
 //
 //	kubelet ─► containerd ─► pause (network namespace, addresses) ◄─ shared by ─ the pod's containers

@@ -22,7 +22,7 @@ type job struct {
 	Frontend string `json:"frontend,omitempty"` // the front-end pod that asked it
 }
 
-// api is the back end: a job and who answered.
+// api is the back end: a job and the pod that answered.
 func api(pod string) http.Handler {
 	return site(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		writeJSON(w, job{Job: title, Pod: pod})

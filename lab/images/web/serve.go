@@ -62,7 +62,7 @@ func serve(ctx context.Context, log *slog.Logger, grace time.Duration, servers .
 	select {
 	case err := <-failed:
 		return err
-	case <-time.After(grace): // nobody tells us when the last node has heard
+	case <-time.After(grace): // no event says when the last node has the change
 	}
 	end, cancel := context.WithTimeout(context.Background(), drain)
 	defer cancel()

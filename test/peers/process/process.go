@@ -30,7 +30,7 @@ type Process struct {
 	Began time.Time
 }
 
-// Enter runs a function on a thread that is where the program shall be:
+// Enter runs a function on a thread in the namespaces where the program should run:
 // testnet.Namespace.Do. Nil means here.
 type Enter func(func() error) error
 

@@ -131,7 +131,7 @@ func (f *Field) tcp(t *tap, p packet) {
 	}
 }
 
-// udp is told of answers at clients. They say who got what, see testnet.Host.Serve.
+// udp gets the answers that arrive at clients. An answer names the endpoint, see testnet.Host.Serve.
 func (f *Field) udp(t *tap, p packet) {
 	if len(p.data) < 8 {
 		return

@@ -74,7 +74,7 @@ func raw(family, proto int) (int, error) {
 	return fd, os.NewSyscallError("socket", err)
 }
 
-const buffer = 8 << 20 // of a tap: a volley's answers come before anybody reads
+const buffer = 8 << 20 // of a tap: a volley's answers come before the first read
 
 func (f *Field) tap(t tap) error {
 	family := unix.AF_INET6

@@ -17,7 +17,7 @@ type Probe struct {
 	Src   netip.Addr
 	To    netip.AddrPort
 	Proto service.Proto
-	// Likely says that something shall come back or arrive: Fire waits for it longer.
+	// Likely says that an answer or arrival is expected: Fire waits for it longer.
 	Likely bool
 }
 
@@ -43,9 +43,9 @@ func (v Verdict) String() string {
 // A Result is what became of a Probe. At and Seen are set if an endpoint got it.
 type Result struct {
 	Verdict Verdict
-	By      *Station       // who got it; nil: nobody
+	By      *Station       // the station that got it; nil: none
 	At      netip.AddrPort // the address it arrived at
-	Seen    netip.Addr     // from whom
+	Seen    netip.Addr     // the source address that it saw
 }
 
 // done reports whether nothing more can come.

@@ -6,7 +6,7 @@
 //	sh curl dig nc … + their libraries ──► toolbox.tar  busybox, curlimages/curl, dnsutils, ubuntu
 //
 // It promises images that answer to the names used in the wild, so that manifests apply unchanged, and layers that
-// are small and shared, because every node takes them while somebody waits for the lab to come up. The names do not
+// are small and shared, because every node loads them while the user waits for the lab to come up. The names do not
 // make them the originals: they hold what the examples and a person looking around need.
 package main
 
