@@ -8,12 +8,12 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// Keys and data of elements, as the kernel keeps them: each field of a concatenation in
-// network order, padded to four bytes; numbers that are no packet fields (slots, verdict
-// IDs, weights) in the byte order of the machine.
+// Keys and data of elements, as the kernel stores them: each field of a concatenation is in
+// network byte order, padded to four bytes; numbers that are not packet fields (slots,
+// verdict IDs, weights) are in host byte order.
 
-// FrontendKey is the key of a frontend's element: address . protocol . port, of a NodePort
-// protocol . port.
+// FrontendKey is the key of a frontend's element: address . protocol . port, or for a
+// NodePort protocol . port.
 func FrontendKey(k service.Key) []byte {
 	b := make([]byte, 0, 24)
 	switch a := k.Addr.Addr(); {
@@ -28,7 +28,7 @@ func FrontendKey(k service.Key) []byte {
 	return appendPort(append(b, byte(k.Proto), 0, 0, 0), k.Addr.Port())
 }
 
-// ParseFrontendKey is the inverse of FrontendKey. nodePort tells which kind of map the key
+// ParseFrontendKey is the inverse of FrontendKey. nodePort says which kind of map the key
 // is from.
 func ParseFrontendKey(b []byte, is4, nodePort bool) (service.Key, error) {
 	size := AddrSize(is4)
@@ -68,7 +68,7 @@ func appendPort(b []byte, port uint16) []byte {
 	return append(binary.BigEndian.AppendUint16(b, port), 0, 0)
 }
 
-// Number is a number that is no packet field.
+// Number is a number that is not a packet field.
 func Number(n uint32) []byte { return binary.NativeEndian.AppendUint32(nil, n) }
 
 // ParseNumber is the inverse of Number.

@@ -7,11 +7,11 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// Counts say of the addresses in a set how many frontends need each: it is in the set as
-// long as there is one. What was read from the kernel counts 1.
+// Counts say how many frontends need each address of a set. An address is in the set as
+// long as one frontend needs it. An address that was read from the kernel counts 1.
 type Counts map[netip.Addr]int
 
-// ClusterIPsOf calls f for the address that a frontend has of the cluster's.
+// ClusterIPsOf calls f for the ClusterIP of a frontend.
 func ClusterIPsOf(fr *service.Frontend, f func(netip.Addr)) {
 	if fr.ClusterIP {
 		f(fr.Addr.Addr())
@@ -34,7 +34,7 @@ func LocalEndpointsOf(fr *service.Frontend, f func(netip.Addr)) {
 }
 
 // Change returns the new counts of the addresses that changes need more or less often. If
-// full, changes are all frontends that there are, and addresses of c that none needs get 0.
+// full is set, changes has all frontends, and addresses of c that none of them needs get 0.
 func (c Counts) Change(changes []service.Change, each func(*service.Frontend, func(netip.Addr)), full bool) Counts {
 	changed := Counts{}
 	count := func(f *service.Frontend, d int) {
@@ -62,7 +62,7 @@ func (c Counts) Change(changes []service.Change, each func(*service.Frontend, fu
 	return changed
 }
 
-// Writes returns what brings the set from c to changed: additions and removals.
+// Writes returns the additions and removals that bring the set from c to changed.
 func (c Counts) Writes(s Set, changed Counts, key func(netip.Addr) []byte) (add, del []nft.Write) {
 	for a, n := range changed {
 		w := nft.Write{Set: s.Name(a.Is4()), Key: key(a), Add: n > 0, Del: n == 0}
@@ -77,7 +77,7 @@ func (c Counts) Writes(s Set, changed Counts, key func(netip.Addr) []byte) (add,
 	return add, del
 }
 
-// Note takes over counts that changed.
+// Note merges the changed counts into c.
 func (c Counts) Note(changed Counts) {
 	for a, n := range changed {
 		if n == 0 {

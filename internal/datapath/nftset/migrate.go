@@ -9,7 +9,7 @@ import (
 	"github.com/fairway-net/fairway/internal/nft"
 )
 
-// A Rename is a set that a former release named otherwise. Its keys and data mean the same.
+// A Rename is a set that had another name in a former release. Its keys and data mean the same.
 type Rename struct{ Former, Name string }
 
 // RenamedSets returns the renames of sets of both families.
@@ -26,9 +26,9 @@ func RenamedSets(former map[Set]Set) (all []Rename) {
 // program adds or removes meanwhile fails the transaction.
 const maxMigrations = 5
 
-// Migrate copies the elements of former sets to those of the program, which must be
-// declared: what a set has already stays as it is. The rules of the former release go on
-// with their own sets until the rules are switched over. Entries that expire keep the
+// Migrate copies the elements of former sets to the sets of the program, which must be
+// declared. Elements that a set has already stay unchanged. The rules of the former release
+// use their own sets until the rules are switched over. Entries with a timeout keep the
 // rest of their time.
 func Migrate(ctx context.Context, t *nft.Table, renames []Rename) error {
 	for _, r := range renames {

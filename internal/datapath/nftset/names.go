@@ -1,6 +1,6 @@
 package nftset
 
-// A Set is a set or map of a program, one for each family: its name is followed by 4 or 6.
+// A Set is a set or map of a program. Each family has one: 4 or 6 follows the name.
 type Set string
 
 // The sets that several modes have. The ruleset of each mode says what they are for.
@@ -29,5 +29,5 @@ func (s Set) Name(is4 bool) string {
 	return string(s) + "6"
 }
 
-// Families are both, as IPv4 or not.
+// Families are both address families; true is IPv4.
 var Families = [...]bool{true, false}

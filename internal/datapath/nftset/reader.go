@@ -14,9 +14,9 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// A Reader reads set after set of a table, until the first error. Of a set that is not
-// there, in the table of another release, it reads the former name; if that is not there
-// either, the set is empty.
+// A Reader reads set after set of a table, until the first error. If a set is missing,
+// because the table is of another release, it reads the set under its former name. If that
+// is missing too, the set is empty.
 type Reader struct {
 	ctx    context.Context // of this reading
 	table  *nft.Table
@@ -48,7 +48,7 @@ func (r *Reader) Each(name string, f func(nft.Element) error) {
 	r.note(err)
 }
 
-// note keeps an error, unless it says that a set is not there.
+// note keeps an error, unless the error is that of a missing set.
 func (r *Reader) note(err error) {
 	if !errors.Is(err, os.ErrNotExist) {
 		r.err = err
@@ -66,7 +66,7 @@ func (r *Reader) Frontends(s Set, is4, nodePort bool, f func(service.Key, nft.El
 	})
 }
 
-// Sources reads the sources of all frontends of a family; at returns where to put them.
+// Sources reads the sources of all frontends of a family; at returns where to store them.
 func (r *Reader) Sources(is4 bool, at func(service.Key) *Sources) {
 	r.Frontends(SourceRestricted, is4, false, func(k service.Key, _ nft.Element) error {
 		at(k).Restricted = true
@@ -84,7 +84,7 @@ func (r *Reader) Sources(is4 bool, at func(service.Key) *Sources) {
 	})
 }
 
-// Addrs calls f for each address of a set; in a hairpin's key the address stands first.
+// Addrs calls f for each address of a set; in a hairpin's key the address is the first field.
 func (r *Reader) Addrs(s Set, is4 bool, f func(netip.Addr)) {
 	r.Each(s.Name(is4), func(e nft.Element) error {
 		addr, ok := netip.AddrFromSlice(e.Key[:min(len(e.Key), AddrSize(is4))])
@@ -106,7 +106,7 @@ func (r *Reader) Prefixes(s Set, is4 bool) (all []netip.Prefix) {
 	return all
 }
 
-// Settings returns what a program has of them.
+// Settings returns the settings that a program has in its sets.
 func (r *Reader) Settings() (s service.Settings) {
 	for _, is4 := range Families {
 		s.Pods = append(s.Pods, r.Prefixes(Pods, is4)...)
@@ -121,8 +121,8 @@ func (r *Reader) Settings() (s service.Settings) {
 	return s
 }
 
-// ChangeSettings returns the writes that make the settings is instead of was. Sets of
-// intervals are written anew, each in one transaction if these are the first of a Commit.
+// ChangeSettings returns the writes that replace the settings was by is. Interval sets are
+// written again, each in one transaction if these writes are the first of a Commit.
 func ChangeSettings(was, is service.Settings) (ws []nft.Write) {
 	ws = nft.ReplaceLinks(PodInterfaces, was.PodInterfaces, is.PodInterfaces)
 	for _, is4 := range Families {

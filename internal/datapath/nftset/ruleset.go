@@ -11,8 +11,8 @@ import (
 	"github.com/fairway-net/fairway/internal/nft"
 )
 
-// A Ruleset is the table of a mode over its life: what the kernel runs, what was read of
-// it, and whether another program changed it. S is a mode's state as it reads it.
+// A Ruleset is the table of a mode over its life: what the kernel runs, what was read from
+// it, and whether another program changed it. S is the state that a mode reads.
 //
 //	Adopt ─→ S                       another table or none: the rules of p are not reached yet
 //	Begin ─→ S, writes of the mode ─→ Switch ─→ Watch.End      a Sync that knows nothing
@@ -22,33 +22,33 @@ import (
 // It belongs to one goroutine. Make one with NewRuleset.
 type Ruleset[S any] struct {
 	Table *nft.Table
-	Watch *nft.Watch // over what is in the kernel since it was read
+	Watch *nft.Watch // over the table since it was read
 
 	read    func(context.Context) (S, error)
 	renames []Rename
-	late    []Rename // those to which packets add elements
+	late    []Rename // the renamed sets to which packets add elements
 
-	adopted *reading[S] // what Adopt has read, for the next Begin; nil: nothing
+	adopted *reading[S] // what Adopt has read, for the next Begin; may be nil
 	pending bool        // the kernel does not run our program yet
 	reload  bool        // the rules were changed: load the program again
 	verify  time.Time   // when Check may read the elements again
 }
 
-// A reading is a state that was read, good as long as the generation is the same.
+// A reading is a state that was read. It is valid as long as the generation is the same.
 type reading[S any] struct {
 	state      S
 	watch      *nft.Watch
 	generation uint32
 }
 
-// NewRuleset returns a ruleset. read reads what the kernel holds; renames are what former
-// releases called sets, late those of them whose elements packets add.
+// NewRuleset returns a ruleset. read reads what the kernel holds; renames has the set names
+// of former releases, late the renames of sets whose elements packets add.
 func NewRuleset[S any](t *nft.Table, read func(context.Context) (S, error), renames, late []Rename) *Ruleset[S] {
 	return &Ruleset[S]{Table: t, Watch: t.Watch(), read: read, renames: renames, late: late}
 }
 
-// Adopt reads what the kernel holds. It is false if there is no table. With keep the next
-// Begin returns the same state, unless something was changed in between.
+// Adopt reads what the kernel holds. It returns false if there is no table. With keep, the
+// next Begin returns the same state, unless the table has changed in between.
 func (r *Ruleset[S]) Adopt(ctx context.Context, keep bool) (state S, there bool, err error) {
 	chains, err := r.Table.Chains(ctx)
 	if err != nil || len(chains) == 0 {
@@ -64,7 +64,7 @@ func (r *Ruleset[S]) Adopt(ctx context.Context, keep bool) (state S, there bool,
 	return got.state, true, nil
 }
 
-// readAll reads the state, and watches over the table from before.
+// readAll reads the state. The watch over the table begins before.
 func (r *Ruleset[S]) readAll(ctx context.Context) (got *reading[S], err error) {
 	got = &reading[S]{watch: r.Table.Watch()}
 	if err := got.watch.Begin(ctx); err != nil {
@@ -77,9 +77,9 @@ func (r *Ruleset[S]) readAll(ctx context.Context) (got *reading[S], err error) {
 	return got, err
 }
 
-// Begin returns what the kernel holds. If it runs another program, or none, the sets of p
-// are declared beside that one's, with the elements of a former release's; the rules follow
-// in Switch, when all elements are there that they need. fresh says that the chains which p
+// Begin returns what the kernel holds. If the kernel runs another program, or none, Begin
+// also declares the sets of p, with the elements of a former release. Switch loads the rules
+// later, when all elements that they need are there. fresh says that the chains which p
 // keeps must be written.
 func (r *Ruleset[S]) Begin(ctx context.Context, p *nft.Program) (state S, fresh bool, err error) {
 	runs, err := r.Table.Declare(ctx, p)
@@ -103,7 +103,7 @@ func (r *Ruleset[S]) Begin(ctx context.Context, p *nft.Program) (state S, fresh 
 	return got.state, fresh, nil
 }
 
-// readOnce takes what Adopt has read if nothing was changed since, or reads.
+// readOnce returns what Adopt has read if nothing has changed since; else it reads.
 func (r *Ruleset[S]) readOnce(ctx context.Context) (*reading[S], error) {
 	if got := r.adopted; got != nil {
 		r.adopted = nil
@@ -119,8 +119,8 @@ func (r *Ruleset[S]) readOnce(ctx context.Context) (*reading[S], error) {
 // may still look up what the table has.
 func (r *Ruleset[S]) Pending() bool { return r.pending }
 
-// Switch makes the kernel run p instead of another program, or of none, and removes what
-// that one left. It does nothing if p runs.
+// Switch makes the kernel run p instead of another program, or of none, and removes the
+// leftovers of the other program. It does nothing if p runs.
 func (r *Ruleset[S]) Switch(ctx context.Context, p *nft.Program) error {
 	if !r.pending {
 		return nil
@@ -142,10 +142,10 @@ func (r *Ruleset[S]) Switch(ctx context.Context, p *nft.Program) error {
 // changes nf_tables all the time must not spend more than a twentieth on it.
 const verifyShare = 20
 
-// Check reports what another program has changed since Watch.End. Our chains and rules are
-// compared by their handles; same compares elements, if any table of the node was changed
-// or always is set, and is told whether there can be a change. After a drift the mode has
-// to forget its state.
+// Check reports what another program has changed since Watch.End. It compares our chains
+// and rules by their handles. If any table of the node was changed, or always is set, same
+// compares elements; its argument says whether there can be a change. After a drift the
+// mode has to forget its state.
 func (r *Ruleset[S]) Check(ctx context.Context, always bool, same func(changed bool) (bool, error)) (drift datapath.Drift, err error) {
 	change, accept, err := r.Watch.Look(ctx)
 	switch {
@@ -173,14 +173,14 @@ func (r *Ruleset[S]) Check(ctx context.Context, always bool, same func(changed b
 // Reload makes the next Begin load the program again.
 func (r *Ruleset[S]) Reload() { r.reload = true }
 
-// Forget makes the next Sync ask the kernel.
+// Forget makes the next Sync read the kernel.
 func (r *Ruleset[S]) Forget() {
 	r.adopted = nil
 	r.Watch.Reset()
 	r.Table.Close()
 }
 
-// Liberal reports whether the node takes TCP packets out of window for valid.
+// Liberal reports whether the node accepts out-of-window TCP packets as valid.
 func Liberal() bool {
 	value, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal")
 	return err == nil && strings.TrimSpace(string(value)) != "0"

@@ -11,7 +11,7 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// Sources are the clients that a frontend serves, if it is restricted to some.
+// Sources are the clients that a frontend serves, if its clients are restricted.
 type Sources struct {
 	Restricted bool
 	Ranges     []netipx.IPRange // sorted
@@ -38,16 +38,16 @@ func (s Sources) Prefixes() (all []netip.Prefix) {
 	return all
 }
 
-// A SourceChange is the writes that change a frontend's sources, by when they are due.
+// A SourceChange is the writes that change a frontend's sources, in three steps.
 type SourceChange struct {
 	Before []nft.Write // before the frontend serves
-	Open   []nft.Write // when the frontend serves all, or none
+	Open   []nft.Write // when the frontend serves all clients, or none
 	After  []nft.Write // after Open
 }
 
-// ChangeSources returns the writes that make the sources of a frontend is instead of was.
-// The restriction is there before the frontend serves, and leaves before its ranges do;
-// ranges are replaced at once, because the kernel does not take one that overlaps another.
+// ChangeSources returns the writes that replace the sources was of a frontend by is. The
+// restriction is added before the frontend serves, and removed before its ranges. Ranges
+// are replaced in one step, because the kernel rejects overlapping ranges.
 func ChangeSources(k service.Key, was, is Sources) (c SourceChange) {
 	is4, key := k.Addr.Addr().Is4(), FrontendKey(k)
 	ranges := func(list []netipx.IPRange, del, add bool) (ws []nft.Write) {
@@ -77,7 +77,7 @@ func ChangeSources(k service.Key, was, is Sources) (c SourceChange) {
 	return c
 }
 
-// sourceRange is the inverse of a range's write.
+// sourceRange reads a range from its element.
 func sourceRange(e nft.Element, is4 bool) (service.Key, netipx.IPRange, error) {
 	size := AddrSize(is4)
 	if len(e.Key) < size || len(e.Last) != len(e.Key) {

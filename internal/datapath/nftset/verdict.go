@@ -2,9 +2,9 @@ package nftset
 
 import "github.com/fairway-net/fairway/internal/service"
 
-// A VerdictID says what becomes of a packet, written major:minor. It is the data of the
-// maps of frontends and the key of the map dispatch; the rulesets explain it. Zero stands
-// for "no element".
+// A VerdictID says what happens to a packet, written major:minor. It is the data of the
+// maps of frontends and the key of the map dispatch; the rulesets explain it. Zero means
+// "no element".
 type VerdictID uint32
 
 // The parts of a VerdictID that the modes which translate addresses have in common.
@@ -17,7 +17,7 @@ const (
 	Drop                 VerdictID = 0xf000<<16 | 2
 )
 
-// VerdictFor translates a route. To a route that forwards a mode adds the minor.
+// VerdictFor translates a route. For a route that forwards, the mode adds the minor.
 func VerdictFor(r *service.Route, nodePort, external bool) (v VerdictID, forwards bool) {
 	switch r.Action {
 	case service.Reject:
@@ -40,7 +40,7 @@ func VerdictFor(r *service.Route, nodePort, external bool) (v VerdictID, forward
 	return v, true
 }
 
-// Route is the inverse of VerdictFor but for the endpoints.
+// Route is the inverse of VerdictFor, except for the endpoints.
 func (v VerdictID) Route() *service.Route {
 	switch {
 	case v == Reject:
