@@ -12,7 +12,7 @@ import (
 )
 
 // A queue collects the messages of one transaction. google/nftables writes them into a
-// socket that only keeps them, so that we send them as the ledger needs it.
+// socket that only stores them, so that we can send them the way the ledger needs.
 type queue struct {
 	*nftables.Conn
 	msgs []netlink.Message
@@ -28,7 +28,7 @@ func newQueue() (*queue, error) {
 	return q, nil
 }
 
-// take keeps what Flush sends, and answers that all of it succeeded.
+// take stores the messages that Flush sends, and answers that all succeeded.
 func (q *queue) take(sent []netlink.Message) ([]netlink.Message, error) {
 	if sent != nil {
 		q.msgs = sent
@@ -37,17 +37,16 @@ func (q *queue) take(sent []netlink.Message) ([]netlink.Message, error) {
 	return []netlink.Message{{Header: netlink.Header{Type: netlink.Error}, Data: make([]byte, 4)}}, nil
 }
 
-// messages returns what is queued, from the beginning of the batch to its end; none if
-// nothing is. The kernel looks at the first message for whether the sender wants to know
-// what became of the batch: that one is echoed, and so is the new generation. Errors are reported in
-// any case, success for the last message.
+// messages returns the queued messages, from the beginning of the batch to its end; none if
+// the queue is empty. The echo flag of the first message makes the kernel echo it, and send
+// the new generation. The kernel reports errors in any case, success for the last message.
 func (q *queue) messages() ([]netlink.Message, error) {
 	if err := q.Flush(); err != nil {
 		return nil, fmt.Errorf("encode messages: %w", err)
 	}
 	for i := range q.msgs {
 		h := &q.msgs[i].Header
-		h.Sequence, h.PID = 0, 0 // of the socket that sends them
+		h.Sequence, h.PID = 0, 0 // set by the socket that sends them
 		h.Flags &^= netlink.Acknowledge | netlink.Echo
 	}
 	if n := len(q.msgs); n > 0 {
@@ -57,8 +56,8 @@ func (q *queue) messages() ([]netlink.Message, error) {
 	return q.msgs, nil
 }
 
-// flush sends what is queued as one transaction. If ctx ends before the kernel has
-// answered, the transaction may have been made.
+// flush sends the queued messages as one transaction. If ctx ends before the kernel has
+// answered, the transaction may have been applied.
 func (t *Table) flush(ctx context.Context, q *queue) error {
 	msgs, err := q.messages()
 	if err != nil || len(msgs) == 0 {
@@ -84,8 +83,8 @@ func (t *Table) flush(ctx context.Context, q *queue) error {
 	return nil
 }
 
-// transact sends a batch and returns its generation; 0: it changed nothing, so that
-// there is no new generation, or it failed.
+// transact sends a batch and returns its generation; 0: it changed nothing, so that there
+// is no new generation, or it failed.
 func transact(c *netlink.Conn, batch []netlink.Message) (generation uint32, err error) {
 	sent, err := c.SendMessages(batch)
 	if err != nil {

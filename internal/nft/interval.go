@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An Interval is from its first key to behind its last; End is nil if it has no end.
+// An Interval includes From and excludes End; End is nil if the interval has no end.
 type Interval struct{ From, End []byte }
 
 // Intervals reads an interval set, sorted. The kernel keeps each edge as an element.
@@ -29,7 +29,7 @@ func (t *Table) Intervals(ctx context.Context, set string) ([]Interval, error) {
 		if c := bytes.Compare(a.Key, b.Key); c != 0 || a.End == b.End {
 			return c
 		}
-		if a.End { // of the one before
+		if a.End { // of the interval before
 			return -1
 		}
 		return 1
@@ -70,8 +70,8 @@ func (t *Table) Prefixes(ctx context.Context, set string) ([]netip.Prefix, error
 }
 
 // ReplacePrefixes returns the writes that make an interval set of one family hold is
-// instead of was; prefixes of the other family are left out. The set is written anew,
-// in one transaction if it is the first of its Commit.
+// instead of was; prefixes of the other family are ignored. The set is written again, in
+// one transaction if it is the first of its Commit.
 func ReplacePrefixes(set string, is4 bool, was, is []netip.Prefix) (ws []Write) {
 	from, to := Ranges(was, is4), Ranges(is, is4)
 	if slices.Equal(from, to) {
@@ -86,8 +86,8 @@ func ReplacePrefixes(set string, is4 bool, was, is []netip.Prefix) (ws []Write) 
 	return ws
 }
 
-// Ranges returns the prefixes of one family as sorted ranges that do not touch, the
-// form in which an interval set takes them.
+// Ranges returns the prefixes of one family as sorted ranges that are not adjacent, the
+// form that an interval set accepts.
 func Ranges(all []netip.Prefix, is4 bool) []netipx.IPRange {
 	var b netipx.IPSetBuilder
 	for _, p := range all {
@@ -97,12 +97,12 @@ func Ranges(all []netip.Prefix, is4 bool) []netipx.IPRange {
 	}
 	s, err := b.IPSet()
 	if err != nil {
-		return nil // only invalid prefixes make an error, and those are left out
+		return nil // only invalid prefixes make an error, and they are left out
 	}
 	return s.Ranges()
 }
 
-// behind returns the address behind a as an interval's end, nil behind the last one.
+// behind returns the address after a as the end of an interval, nil after the last address.
 func behind(a netip.Addr) []byte {
 	if next := a.Next(); next.IsValid() {
 		return next.AsSlice()
@@ -150,14 +150,14 @@ func ReplaceLinks(set string, was, is []string) (ws []Write) {
 	return ws
 }
 
-// link returns the names that a pattern stands for, as an interval of sixteen bytes:
-// from the first name to behind the last.
+// link returns the names that a pattern matches, as an interval of sixteen-byte names that
+// excludes its end.
 func link(pattern string) (from, end []byte) {
 	from, end = make([]byte, unix.IFNAMSIZ), make([]byte, unix.IFNAMSIZ)
 	name, many := strings.CutSuffix(pattern, "*")
 	n := copy(from, name)
 	copy(end, from)
-	last := unix.IFNAMSIZ - 1 // one name only: up to the next possible one
+	last := unix.IFNAMSIZ - 1 // one name only: the end is the next possible name
 	if many && n > 0 {
 		last = n - 1
 	}

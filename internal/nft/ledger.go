@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A ledger knows which generations of one network namespace this process made. All Tables
+// A ledger records which generations of one network namespace this process made. All Tables
 // of the process that are open in the namespace share it; see the package's comment.
 type ledger struct {
 	ns    namespace
-	file  *os.File // keeps the namespace, so that no other one gets its number
+	file  *os.File // keeps the namespace, so that no other namespace gets its number
 	users int      // open Tables; guarded by ledgers
 
 	mu      sync.Mutex
@@ -24,34 +24,34 @@ type ledger struct {
 	runs    *runs // programs that run now; nil: none
 }
 
-// ledgerSize is how many of the last generations a ledger knows. A Watch that is further
-// behind takes what happened for foreign, which costs a comparison.
+// ledgerSize is how many of the last generations a ledger has. A Watch that is further
+// behind takes the changes for foreign, which costs a comparison.
 const ledgerSize = 4096
 
-// patience is how long a Watch waits for transactions that are under way, to see whether
-// the generations that it finds are theirs.
+// patience is how long a Watch waits for transactions in progress, to see whether they made
+// the generations that it finds.
 const patience = time.Second
 
 // An entry is one generation that we made.
 type entry struct {
-	generation uint32 // 0, which the kernel leaves out: no entry
+	generation uint32 // 0, which the kernel skips: no entry
 	by         []*origin
 }
 
-// An origin is one Table, as the ledger knows it after it is closed.
+// An origin identifies a Table in the ledger, also after the Table is closed.
 type origin struct{ name string }
 
 // namespace identifies a network namespace for as long as it exists.
 type namespace struct{ dev, ino uint64 }
 
-// ledgers has those of the namespaces in which a Table is open.
+// ledgers has the ledger of each namespace in which a Table is open.
 var ledgers = struct {
 	sync.Mutex
 	of map[namespace]*ledger
 }{of: map[namespace]*ledger{}}
 
-// joinLedger returns the ledger of the calling thread's network namespace. Each joinLedger
-// is followed by a leave.
+// joinLedger returns the ledger of the calling thread's network namespace. The caller must
+// call leave in the end.
 func joinLedger() (*ledger, error) {
 	file, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
@@ -69,7 +69,7 @@ func joinLedger() (*ledger, error) {
 		l = &ledger{ns: ns, file: file, commits: map[chan struct{}]bool{}}
 		ledgers.of[ns] = l
 	} else {
-		_ = file.Close() // it was only asked
+		_ = file.Close() // it was only read
 	}
 	l.users++
 	return l, nil
@@ -84,10 +84,10 @@ func (l *ledger) leave() {
 	}
 }
 
-// after is the generation that follows one: the kernel leaves out 0.
+// after returns the next generation: the kernel skips 0.
 func after(generation uint32) uint32 { return max(1, generation+1) }
 
-// ours reports whether all generations behind from, up to to, are entered and none is of
+// ours reports whether all generations after from, up to to, are recorded and none is of
 // another Table with the name of by.
 func (l *ledger) ours(from, to uint32, by *origin) bool {
 	l.mu.Lock()
@@ -105,13 +105,13 @@ func (l *ledger) ours(from, to uint32, by *origin) bool {
 	return true
 }
 
-// enter notes a generation. It is called with mu held.
+// enter records a generation. The caller holds mu.
 func (l *ledger) enter(generation uint32, by ...*origin) {
 	l.entries[generation%ledgerSize] = entry{generation, by}
 }
 
-// commit calls send, which makes one transaction and returns its generation; 0: it
-// changed nothing, or it is not known whether it did.
+// commit calls send, which makes one transaction and returns its generation; 0: the
+// transaction changed nothing, or its result is unknown.
 func (l *ledger) commit(by *origin, send func() (uint32, error)) error {
 	done := make(chan struct{})
 	l.mu.Lock()
@@ -134,12 +134,12 @@ type runs struct {
 	n        uint32 // transactions that they make
 	by       []*origin
 	running  int
-	failed   bool // one of them: it is not known what it made
+	failed   bool // a program failed: its transactions are unknown
 	done     chan struct{}
 }
 
-// begin notes that a program will run which makes n transactions; from is a generation
-// from before.
+// begin records that a program that makes n transactions will run; from is a generation
+// from before it.
 func (l *ledger) begin(by *origin, from, n uint32) *runs {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -153,9 +153,9 @@ func (l *ledger) begin(by *origin, from, n uint32) *runs {
 	return r
 }
 
-// end notes that a program of r has ended; to is a generation from after. When all have
-// ended, the generations that have no entry are theirs if they are as many as these
-// programs have made.
+// end records that a program of r has ended; to is a generation from after it. When all
+// programs have ended, the generations without an entry are theirs if they are as many as
+// the programs' transactions.
 func (l *ledger) end(ctx context.Context, r *runs, to uint32, failed bool) {
 	l.wait(ctx, false)
 	l.mu.Lock()
@@ -185,8 +185,8 @@ func (l *ledger) end(ctx context.Context, r *runs, to uint32, failed bool) {
 	}
 }
 
-// wait returns when the commits that are under way are entered, and the programs too if
-// that is wanted; at the latest when ctx ends or patience is over.
+// wait returns when the commits in progress are recorded and, if programs is set, the
+// programs too; at the latest when ctx ends or patience is over.
 func (l *ledger) wait(ctx context.Context, programs bool) {
 	l.mu.Lock()
 	var all []chan struct{}

@@ -20,24 +20,24 @@ import (
 	fwnetlink "github.com/fairway-net/fairway/internal/netlink"
 )
 
-// markerPrefix begins the name of the empty chain that says which program is loaded.
+// markerPrefix begins the name of the empty chain that identifies the loaded program.
 const markerPrefix = "program-"
 
 // A Program is the constant part of a table: sets, maps, chains and rules, as a
-// text/template of what nft reads. Besides Data it may use {{.Table}}, the table's
-// name, and it must declare the chain {{.Marker}}, without rules: by its name, which
-// has a hash of the whole program, a restart knows that there is nothing to load.
+// text/template of what nft reads. Besides Data it may use {{.Table}}, the table's name.
+// It must declare the chain {{.Marker}}, without rules: the name has a hash of the whole
+// program, so that a restart finds out that there is nothing to load.
 //
 // Its sets, maps and chains are declared in blocks in one "table inet {{.Table}} {", each
-// indented by one tab, "chain NAME {" up to "}", because Declare and Prune must know
-// which ones they are.
+// indented by one tab, "chain NAME {" up to "}", because Declare and Prune must find
+// them.
 type Program struct {
 	Source string
 	Data   map[string]any
-	// Salt is what else makes another version of it: rules that are written over netlink.
+	// Salt is the rest of the program's version: rules that are written over netlink.
 	Salt string
-	// Keep says which other chains belong to the table, written over netlink. A load leaves
-	// them; whatever it finds beside is emptied, and removed by Prune. Nil: none.
+	// Keep says which other chains belong to the table, written over netlink. A load does
+	// not touch them. It empties all other chains, and Prune removes those. Nil: none.
 	Keep func(chain string) bool
 }
 
@@ -85,10 +85,10 @@ func declared(text, pattern string) map[string]bool {
 	return names
 }
 
-// Declare comes before a Load that must not interrupt traffic: if p is not what
-// the kernel runs, it makes the sets and maps of p, and nothing else. The caller fills
-// them, adds the chains that p keeps, and lets Load switch the rules over. It reports
-// whether there was nothing to do.
+// Declare comes before a Load that must not interrupt traffic: if the kernel does not run
+// p, it adds the sets and maps of p, and nothing else. The caller fills them, adds the
+// chains that p keeps, and calls Load to switch the rules over. Declare returns true if
+// there was nothing to do.
 func (t *Table) Declare(ctx context.Context, p *Program) (runs bool, err error) {
 	text, marker, err := p.render(t.name)
 	if err != nil {
@@ -103,7 +103,7 @@ func (t *Table) Declare(ctx context.Context, p *Program) (runs bool, err error) 
 	}
 	sets := regexp.MustCompile(setPattern).FindAllString(text, -1)
 	text = fmt.Sprintf("table inet %s {\n%s\n}\n", t.name, strings.Join(sets, "\n"))
-	if err = t.run(ctx, text); err != nil && len(chains) > 0 { // another shape under an old name
+	if err = t.run(ctx, text); err != nil && len(chains) > 0 { // a set of the same name has another type
 		err = t.run(ctx, fmt.Sprintf("delete table inet %s\n%s", t.name, text))
 	}
 	if err != nil {
@@ -112,12 +112,12 @@ func (t *Table) Declare(ctx context.Context, p *Program) (runs bool, err error) 
 	return false, nil
 }
 
-// Load makes the kernel run p, even if it seems to be there if again is set. It returns
-// whether it had to: then the chains that p keeps must be written again.
+// Load makes the kernel run p, with again also if p seems to be loaded. It returns whether
+// it loaded p: then the chains that p keeps must be written again.
 //
-// Rules are replaced in one transaction; elements stay, so that a new version of the
-// agent takes over what an old one left. Only if a set has another shape under an old
-// name does the table start anew: give such a set a new name.
+// Rules are replaced in one transaction. Elements stay, so that a new version of the agent
+// takes over the elements of an old version. Only if a set of the same name has another
+// type, Load deletes the table first: give such a set a new name.
 func (t *Table) Load(ctx context.Context, p *Program, again bool) (loaded bool, err error) {
 	text, marker, err := p.render(t.name)
 	if err != nil {
@@ -156,7 +156,7 @@ func (t *Table) Load(ctx context.Context, p *Program, again bool) (loaded bool, 
 
 // Prune removes the chains and sets that neither p nor its Keep has: those of older
 // programs. It is called after a Load that loaded, when the chains that p keeps are
-// written again and nothing refers to the old ones any more.
+// written again and nothing refers to the old chains any more.
 func (t *Table) Prune(ctx context.Context, p *Program) error {
 	text, marker, err := p.render(t.name)
 	if err != nil {
@@ -172,7 +172,7 @@ func (t *Table) Prune(ctx context.Context, p *Program) error {
 	}
 	known := declared(text, chainPattern)
 	return t.Commit(ctx, func(c *nftables.Conn) (queued bool, err error) {
-		c.FlushChain(t.Chain(marker)) // has no rules; the first message is echoed
+		c.FlushChain(t.Chain(marker)) // it has no rules; the first message is echoed
 		old := func(name string) bool { return !known[name] && (p.Keep == nil || !p.Keep(name)) }
 		for _, chain := range chains {
 			if old(chain.Name) {
@@ -223,13 +223,13 @@ func (t *Table) count(ctx context.Context, n uint32, run func() error) error {
 	failed := run()
 	to, err := t.Generation(ctx)
 	l.end(ctx, runs, to, failed != nil || err != nil)
-	return failed // a Watch finds out what these generations were
+	return failed // a Watch finds out which changes these generations were
 }
 
-// Try makes the kernel look at text, as Run would load it, and changes nothing.
+// Try makes the kernel check text as Run would load it, and changes nothing.
 func Try(ctx context.Context, text string) error { return command(ctx, text, "-c", "-f", "-") }
 
-// stopAfter is how long the program nft may go on when it was killed.
+// stopAfter is how long the program nft may run after it was killed.
 const stopAfter = 5 * time.Second
 
 // command runs the program nft in the network namespace of the calling thread.
@@ -256,8 +256,8 @@ func command(ctx context.Context, stdin string, args ...string) error {
 	return nil
 }
 
-// Probe reports what keeps a table from working here: no rights, no nf_tables, no nft.
-// It changes nothing.
+// Probe reports why a table cannot work here: no privileges, no nf_tables, no nft. It
+// changes nothing.
 func (t *Table) Probe(ctx context.Context) error {
 	if _, err := exec.LookPath("nft"); err != nil {
 		return errNoNFT

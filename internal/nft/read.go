@@ -19,7 +19,7 @@ const (
 	nftaSetElemExpressions = 11
 )
 
-// An Element is one that was read. Key, Last, Data and Comment are set as in a Write.
+// An Element is an element that was read. Key, Last, Data and Comment are as in a Write.
 type Element struct {
 	Key, Last []byte
 	Data      []byte // of a map of verdicts: nil
@@ -27,7 +27,7 @@ type Element struct {
 	End       bool // it is the end of an interval
 	// Expires is the rest of its time; 0: it stays.
 	Expires time.Duration
-	// Packets and Bytes are what its counter says, if the set has counters.
+	// Packets and Bytes are the values of its counter, if the set has counters.
 	Packets, Bytes uint64
 }
 
@@ -79,7 +79,7 @@ func (t *Table) Chains(ctx context.Context) (map[string]bool, error) {
 }
 
 // sets returns the names of the sets and maps in the table, and whether each is a map.
-// Those without a name of their own are left out: they go with their rule.
+// Anonymous sets are left out: they are removed with their rule.
 func (t *Table) sets(ctx context.Context) (map[string]bool, error) {
 	const anonymous, aMap = unix.NFT_SET_ANONYMOUS, unix.NFT_SET_MAP
 	all := map[string]bool{}
@@ -147,7 +147,7 @@ func parseElement(b []byte) (e Element, err error) {
 			e.End = len(b) == 4 && binary.BigEndian.Uint32(b)&unix.NFT_SET_ELEM_INTERVAL_END != 0
 		case unix.NFTA_SET_ELEM_EXPIRATION:
 			if len(b) == 8 {
-				// The kernel says 0 in the last moment: such an entry must not stay for ever.
+				// The kernel reports 0 in the last moment: such an entry must not stay for ever.
 				e.Expires = time.Duration(max(binary.BigEndian.Uint64(b), 1)) * time.Millisecond
 			}
 		case unix.NFTA_SET_ELEM_EXPR:
@@ -162,7 +162,7 @@ func parseElement(b []byte) (e Element, err error) {
 	return e, err
 }
 
-// counter takes what an element's counter says.
+// counter reads the values of an element's counter.
 func (e *Element) counter(b []byte) error {
 	return netlink.Attributes(b, func(typ uint16, b []byte) error {
 		if typ != unix.NFTA_EXPR_DATA {

@@ -37,12 +37,12 @@ func (f Family) String() string {
 	return fmt.Sprintf("family %d", uint8(f))
 }
 
-// maxDumps is how often a dump is begun in which a change came: such a dump may have
-// missed something. The last one is taken as it is, because on a node where another
-// program writes all the time, no dump is undisturbed.
+// maxDumps is how often a dump is begun. A dump during which a change came may have missed
+// something. The last dump is taken as it is, because on a node where another program
+// writes all the time, every dump is interrupted.
 const maxDumps = 4
 
-// A Reader asks the kernel about tables of any family, also those of other programs. It
+// A Reader queries the kernel for tables of any family, also of other programs. It
 // works in the network namespace of the thread that first asked, until Close, and belongs
 // to one goroutine. The zero value is ready.
 type Reader struct {
@@ -55,7 +55,7 @@ type Chain struct {
 	Handle uint64
 	Use    uint32 // rules in it, and jumps to it
 	Table  string // set if the chains of all tables were asked for
-	// Base says that packets come to it by themselves, at the hook of that number.
+	// Base says that the chain is a base chain, at the hook of that number.
 	Base bool
 	Hook uint32
 	Drop bool // its policy
@@ -66,14 +66,14 @@ type Rule struct {
 	Chain   string
 	Handle  uint64
 	Comment string
-	// Hash is of its handle and its expressions, but for what they have counted. The kernel
-	// uses a handle again for a rule that replaces another. It is another one in each process.
+	// Hash is of its handle and its expressions without counters. The kernel uses a handle
+	// again for a rule that replaces another. Each process has different hashes.
 	Hash uint64
 	// Jump is the chain that it jumps or goes to; empty: none.
 	Jump string
 }
 
-// hashSeed is that of all Rules' hashes.
+// hashSeed is the seed of all hashes of rules.
 var hashSeed = maphash.MakeSeed()
 
 // Close closes the socket. A closed Reader may be used again.
@@ -84,7 +84,7 @@ func (r *Reader) Close() {
 	}
 }
 
-// ask sends one question and calls f with the attributes of each answer, which are valid
+// ask sends one request and calls f with the attributes of each answer, which are valid
 // until f returns.
 func (r *Reader) ask(ctx context.Context, family Family, kind, flags uint16, attrs []byte, f func(attrs []byte) error) (interrupted bool, err error) {
 	if r.conn == nil {
@@ -107,8 +107,8 @@ func (r *Reader) ask(ctx context.Context, family Family, kind, flags uint16, att
 
 const nfgenmsg = 4 // size of struct nfgenmsg, which all messages begin with
 
-// dump asks for all objects of a kind, and begins anew when a change comes meanwhile:
-// start is called first each time.
+// dump requests all objects of a kind, and starts again when a change comes meanwhile. It
+// calls start first each time.
 func (r *Reader) dump(ctx context.Context, family Family, kind uint16, attrs []byte, start func(), f func(attrs []byte) error) error {
 	for try := 1; ; try++ {
 		start()
@@ -145,8 +145,8 @@ func parseGeneration(b []byte) (generation uint32, err error) {
 // nftaTableHandle is NFTA_TABLE_HANDLE, which x/sys/unix lacks.
 const nftaTableHandle = 4
 
-// Table returns the handle of a table: another one if it was deleted and made again.
-// There is false if there is no such table.
+// Table returns the handle of a table, which changes if the table is deleted and added
+// again. It returns false if there is no such table.
 func (r *Reader) Table(ctx context.Context, f Family, name string) (handle uint64, there bool, err error) {
 	_, err = r.ask(ctx, f, unix.NFT_MSG_GETTABLE, 0, netlink.AppendText(nil, unix.NFTA_TABLE_NAME, name), func(b []byte) (err error) {
 		handle, err = parseTable(b)
@@ -175,7 +175,7 @@ func parseTable(b []byte) (handle uint64, err error) {
 // table is empty, they are those of all tables of the family.
 func (r *Reader) Chains(ctx context.Context, f Family, table string, each func(Chain) error) error {
 	var attrs []byte
-	if table != "" { // older kernels name the chains of all tables all the same
+	if table != "" { // older kernels list the chains of all tables all the same
 		attrs = netlink.AppendText(nil, unix.NFTA_CHAIN_TABLE, table)
 	}
 	var all []Chain
@@ -198,7 +198,7 @@ func (r *Reader) Chains(ctx context.Context, f Family, table string, each func(C
 	return nil
 }
 
-// Chain returns one chain. There is false if there is no such chain.
+// Chain returns one chain. It returns false if there is no such chain.
 func (r *Reader) Chain(ctx context.Context, f Family, table, name string) (c Chain, there bool, err error) {
 	attrs := netlink.AppendText(netlink.AppendText(nil, unix.NFTA_CHAIN_TABLE, table), unix.NFTA_CHAIN_NAME, name)
 	_, err = r.ask(ctx, f, unix.NFT_MSG_GETCHAIN, 0, attrs, func(b []byte) (err error) {
@@ -246,8 +246,8 @@ func parseChain(b []byte) (c Chain, table []byte, err error) {
 const nfDrop = 0
 
 // Rules calls each for the rules of a chain, or of all chains of a table if chain is
-// empty; for none if there is no such chain or table. All at once takes long where there
-// are tens of thousands: to send the next piece the kernel walks them from the start.
+// empty; for none if there is no such chain or table. All rules at once take long if there
+// are tens of thousands: for each part of the list the kernel walks them from the start.
 func (r *Reader) Rules(ctx context.Context, f Family, table, chain string, each func(Rule) error) error {
 	attrs := netlink.AppendText(nil, unix.NFTA_RULE_TABLE, table)
 	if chain != "" {
@@ -293,7 +293,7 @@ func parseRule(b []byte) (r Rule, err error) {
 	return r, err
 }
 
-// hashExpressions hashes a rule's expressions, but for counters.
+// hashExpressions hashes a rule's expressions, except counters.
 func hashExpressions(h *maphash.Hash, exprs []byte) error {
 	return netlink.Attributes(exprs, func(_ uint16, expr []byte) error {
 		counter := false
@@ -313,7 +313,7 @@ func jump(exprs []byte) (chain string) {
 	path := [...]uint16{unix.NFTA_LIST_ELEM, unix.NFTA_EXPR_DATA, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VERDICT, unix.NFTA_VERDICT_CHAIN}
 	var walk func(b []byte, depth int)
 	walk = func(b []byte, depth int) {
-		// What has no such attributes is another expression.
+		// An expression without such attributes is of another kind.
 		_ = netlink.Attributes(b, func(typ uint16, b []byte) error {
 			switch {
 			case typ != path[depth]:
@@ -329,8 +329,8 @@ func jump(exprs []byte) (chain string) {
 	return chain
 }
 
-// comment returns a text of nft's user data: a row of types, sizes and values of one, one
-// and that many bytes. google/nftables' reader panics where a value is cut off.
+// comment returns the comment in nft's user data: a list of type (one byte), size (one byte)
+// and value. The reader of google/nftables panics where a value is cut off.
 func comment(b []byte, typ userdata.Type) string {
 	for len(b) >= 2 && len(b) >= 2+int(b[1]) {
 		value := b[2 : 2+int(b[1])]
@@ -342,5 +342,5 @@ func comment(b []byte, typ userdata.Type) string {
 	return ""
 }
 
-// text is a text attribute as a string of its own.
+// text copies a text attribute to a string.
 func text(b []byte) string { return string(netlink.Text(b)) }

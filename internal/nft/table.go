@@ -10,14 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// socketBuffer is for commits: each is one datagram, with an answer for each message.
+// socketBuffer is for commits: a commit is one datagram, with an answer for each message.
 const socketBuffer = 16 << 20
 
 // A Table is one table of family inet. It works in the network namespace of the thread
 // that first used it, until Close. It belongs to one goroutine.
 //
-// Its sockets stay open: to close one makes the kernel wait for the elements deleted
-// before, some 10 ms each time (nft_rcv_nl_event).
+// Its sockets stay open: when a socket is closed, the kernel waits for the elements deleted
+// before, about 10 ms each time (nft_rcv_nl_event).
 type Table struct {
 	name   string
 	origin *origin       // itself, in the ledger
@@ -37,11 +37,11 @@ func (t *Table) Name() string { return t.name }
 // for tests that inject faults.
 func (t *Table) FailWrites(f func() error) { t.fail = f }
 
-// Close forgets the sockets, with whatever is queued or unread on them. The table stays
-// in the kernel, and a closed one may be used again.
+// Close closes the sockets, with all queued or unread messages. The table stays in the
+// kernel, and a closed Table may be used again.
 func (t *Table) Close() {
 	if t.write != nil {
-		_ = t.write.Close() // nothing is lost by a socket that does not close
+		_ = t.write.Close() // a socket that does not close loses nothing
 		t.write = nil
 	}
 	t.reader.Close()
@@ -73,7 +73,7 @@ func (t *Table) openWrite() error {
 	if err != nil {
 		return fmt.Errorf("open netlink socket: %w", err)
 	}
-	// SO_SNDBUFFORCE and SO_RCVBUFFORCE: they are not bound to the sysctls.
+	// SO_SNDBUFFORCE and SO_RCVBUFFORCE ignore the limits of the sysctls.
 	if err := errors.Join(c.SetWriteBuffer(socketBuffer), c.SetReadBuffer(socketBuffer)); err != nil {
 		_ = c.Close()
 		return fmt.Errorf("set buffers of netlink socket: %w [needs CAP_NET_ADMIN]", err)
@@ -108,11 +108,11 @@ func (t *Table) mayWrite() error {
 	return t.fail()
 }
 
-// Delete removes the table with all that is in it; it is no error if there is none.
+// Delete removes the table with its contents. A missing table is not an error.
 //
-// The hooks are emptied first, in a transaction of their own: when a whole table goes,
-// the kernel takes the elements of its maps a moment before it stops asking its rules,
-// and would refuse connections that another mechanism serves already.
+// The hooks are emptied first, in a transaction of their own: when a whole table is deleted,
+// the kernel removes the elements of its maps a moment before it stops evaluating its rules,
+// and would reject connections that another mechanism serves already.
 func (t *Table) Delete(ctx context.Context) error {
 	defer t.Close()
 	chains, err := t.list(ctx)

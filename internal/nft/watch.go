@@ -6,13 +6,13 @@ import (
 	"slices"
 )
 
-// A Watch tells whether another program has changed a table.
+// A Watch finds out whether another program has changed a table.
 //
 // The kernel counts the changes of all tables of a network namespace (the generation).
 // As long as the ledger says that all generations since the last one are of this process,
-// and not of another Table of the same name, nothing has changed, which costs one message
-// to find out. Else our chains and rules are compared by their handles and a hash of their
-// expressions; what is left is a change of elements, or of a table that is not ours.
+// and not of another Table of the same name, nothing has changed; this check costs one
+// message. Else the Watch compares our chains and rules by their handles and a hash of their
+// expressions. If they are equal, elements or other tables have changed.
 //
 //	Begin, read the table, Commit…, End(true) · Look · Begin, Commit…, End(false) · Look …
 type Watch struct {
@@ -22,21 +22,21 @@ type Watch struct {
 	known      bool
 }
 
-// Watch returns a watch over the table that has not begun.
+// Watch returns a watch over the table, not yet begun.
 func (t *Table) Watch() *Watch { return &Watch{table: t} }
 
 // A Change is what a Look found.
 type Change uint8
 
-// The findings. Elements means that they may have changed, or that another table did.
+// The findings. Elements means that elements may have changed, or that another table changed.
 const (
 	Nothing Change = iota
 	Elements
 	Rules
 )
 
-// Begin notes the generation if the Watch does not know one. It is called before the table
-// is read, so that a change while it is read will be seen.
+// Begin records the generation if the Watch has none. It is called before the table is
+// read, so that the next Look sees a change during the read.
 func (w *Watch) Begin(ctx context.Context) error {
 	if w.known {
 		return nil
@@ -49,8 +49,8 @@ func (w *Watch) Begin(ctx context.Context) error {
 	return nil
 }
 
-// Count calls run, which starts a program that makes n transactions for us, as
-// iptables-nft-restore does: they are our own too. It returns run's error.
+// Count calls run, which starts a program such as iptables-nft-restore that makes n
+// transactions for us; they are recorded as our own. It returns run's error.
 func (w *Watch) Count(ctx context.Context, n uint32, run func() error) error {
 	return w.table.count(ctx, n, run)
 }
@@ -63,11 +63,11 @@ func (w *Watch) End(ctx context.Context, rules bool) (err error) {
 	return err
 }
 
-// manyChains is how many chains are read one by one rather than all at once.
+// manyChains is up to how many chains are read one by one rather than all at once.
 const manyChains = 50
 
-// EndChains is End where the commits changed some chains and not many others: those
-// added, with new rules, and those gone. It costs these, and not all rules.
+// EndChains is End for commits that changed a few chains only: it reads the rules of the
+// added chains and forgets the removed chains. It does not read all rules.
 func (w *Watch) EndChains(ctx context.Context, added, gone []string) error {
 	if w.rules == nil || len(added) > manyChains {
 		return w.End(ctx, true)
@@ -85,11 +85,11 @@ func (w *Watch) EndChains(ctx context.Context, added, gone []string) error {
 	return w.End(ctx, false)
 }
 
-// Reset forgets everything: the next Begin starts anew.
+// Reset forgets everything: the next Begin starts again.
 func (w *Watch) Reset() { *w = Watch{table: w.table} }
 
-// Look reports what changed since End. After Elements, accept takes what the table
-// holds now for known, if the caller has read it, after Look, and found it right.
+// Look reports what changed since End. After Elements, the caller reads the table and, if
+// it is correct, calls accept: the present state is the known one from then on.
 func (w *Watch) Look(ctx context.Context) (c Change, accept func(), err error) {
 	gen, ours, err := w.advance(ctx)
 	if err != nil || ours {
@@ -105,15 +105,15 @@ func (w *Watch) Look(ctx context.Context) (c Change, accept func(), err error) {
 	return Elements, func() { w.generation = gen }, nil
 }
 
-// Settled reports whether only this process has written since the generation that is
-// known: the first Begin's, or that of the last Look that found nothing or was accepted.
+// Settled reports whether only this process has written since the known generation: that
+// of the first Begin, or of the last Look that found nothing or was accepted.
 func (w *Watch) Settled(ctx context.Context) (bool, error) {
 	_, ours, err := w.advance(ctx)
 	return ours, err
 }
 
-// advance asks for the generation, and takes it for known if this process made all up to
-// it. Transactions that are under way are waited for.
+// advance reads the generation, and takes it for known if this process made all generations
+// up to it. It waits for transactions in progress.
 func (w *Watch) advance(ctx context.Context) (gen uint32, ours bool, err error) {
 	if gen, err = w.table.Generation(ctx); err != nil || !w.known {
 		return gen, false, err
@@ -143,7 +143,7 @@ func (t *Table) rules(ctx context.Context) (map[string][]uint64, error) {
 	return all, t.hashes(ctx, all, "")
 }
 
-// hashes adds those of a chain's rules, or of all rules of the table.
+// hashes adds the hashes of a chain's rules, or of all rules of the table.
 func (t *Table) hashes(ctx context.Context, into map[string][]uint64, chain string) error {
 	return t.reader.Rules(ctx, Inet, t.name, chain, func(r Rule) error {
 		into[r.Chain] = append(into[r.Chain], r.Hash)

@@ -9,17 +9,17 @@ import (
 	"github.com/google/nftables/expr"
 )
 
-// Limits of what is sent at once. A list of elements is a netlink attribute, which has
-// 64 KiB; an element has at most some 340 bytes (a name of 192, a key of 28).
+// Limits of one message and one transaction. A list of elements is a netlink attribute of
+// at most 64 KiB; an element has at most about 340 bytes (a name of 192, a key of 28).
 const (
 	elementsPerMessage = 150
 	// elementsPerCommit bounds a transaction: the kernel holds the tables' lock while it
-	// commits, and a node that starts must not stall its traffic for one huge one.
+	// commits, and a huge transaction at the start must not stall the node's traffic.
 	elementsPerCommit = 15000
 )
 
-// A Write is one change of one element. New data for a key that is there is a delete
-// and an add in one transaction: the kernel shows packets one or the other.
+// A Write is one change of one element. New data for an existing key is a delete and an add
+// in one transaction: packets see the old or the new data.
 type Write struct {
 	Set      string
 	Key      []byte
@@ -32,10 +32,10 @@ type Write struct {
 	Del, Add bool
 }
 
-// like reports whether w and o can share a message.
+// like reports whether w and o fit into one message.
 func (w *Write) like(o *Write) bool { return w.Set == o.Set && w.Del == o.Del && w.Add == o.Add }
 
-// Commit queues what prepare does (nil: nothing) and applies ws in order, in as few
+// Commit queues the messages of prepare (nil: none) and applies ws in order, in as few
 // transactions as elementsPerCommit allows, prepare's with the first of them. After an
 // error some transactions may have been applied, and nothing is queued any more.
 func (t *Table) Commit(ctx context.Context, prepare func(*nftables.Conn) (queued bool, err error), ws []Write) error {
@@ -66,8 +66,8 @@ func (t *Table) Commit(ctx context.Context, prepare func(*nftables.Conn) (queued
 	return nil
 }
 
-// add queues ws on c. The first message has one element, because the first of a batch is
-// echoed.
+// add queues ws on c. The first message has one element, because the kernel echoes the first
+// message of a batch.
 func (t *Table) add(c *nftables.Conn, ws []Write) error {
 	for most := 1; len(ws) > 0; most = elementsPerMessage {
 		n := 1
