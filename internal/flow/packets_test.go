@@ -374,7 +374,11 @@ func TestUDP(t *testing.T) {
 	for _, c := range all {
 		s.goes(c, "b")
 	}
-	s.api.change(func() { s.api.service.Ports = s.api.service.Ports[:1] }) // both addresses of UDP are gone
+	s.api.change(func() { // both addresses of UDP are gone
+		without := *s.api.service // what the loop has read does not change
+		without.Ports = without.Ports[:1]
+		s.api.service = &without
+	})
 	for _, c := range all {
 		s.eventually("no answer", func() bool { return c.Ask(time.Second).Outcome != testnet.Answered })
 	}
