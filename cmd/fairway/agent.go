@@ -136,8 +136,8 @@ func (a *agent) run(ctx context.Context) error {
 	return err
 }
 
-// flows wires what ends flows on this node: those that conntrack knows, in table and by
-// resets, and those that the datapath carries itself.
+// flows builds what ends flows on this node: flows in conntrack's table, connections that
+// are reset, and flows that the datapath carries itself.
 func (a *agent) flows(dp datapath.Datapath, view func() service.Node, metrics *proxy.Metrics) (*flow.Reconciler, *conntrack.Table, *reset.Resetter, error) {
 	// Package flow paces its questions about pods. They have a client of their own, so that
 	// no other request waits for them.
@@ -213,7 +213,7 @@ func (a *agent) cleanup(ctx context.Context) error {
 }
 
 // tune makes the node remember flows as the configuration asks. A node that cannot
-// still carries Services.
+// do so still carries Services.
 func (a *agent) tune() {
 	c := a.cfg.Conntrack
 	err := conntrack.Tuning{
@@ -221,11 +221,11 @@ func (a *agent) tune() {
 		UDP: c.UDP, UDPStream: c.UDPStream, TCPBeLiberal: c.TCPBeLiberal,
 	}.Apply(a.log)
 	if err != nil {
-		a.log.Warn("the node may run out of room for connections, or keep dead ones for long", "err", err)
+		a.log.Warn("conntrack settings were not set: the node's table may fill, or keep dead connections for long", "err", err)
 	}
 }
 
-// limitMemory sets how the process uses memory, and what the kernel does when it has none.
+// limitMemory sets how the process uses memory, and what the kernel does when memory is short.
 func (a *agent) limitMemory() {
 	if os.Getenv("GOGC") == "" {
 		// Most of the heap is the cluster's objects, which stay: half the usual slack
@@ -235,8 +235,8 @@ func (a *agent) limitMemory() {
 	a.setOOMScore()
 }
 
-// setOOMScore asks the kernel to end others first. Without CAP_SYS_RESOURCE it may
-// refuse, which is no reason not to run.
+// setOOMScore asks the kernel to end other processes first. Without CAP_SYS_RESOURCE the
+// kernel may refuse; the agent then runs without it.
 func (a *agent) setOOMScore() {
 	if a.cfg.OOMScoreAdj == nil {
 		return

@@ -6,7 +6,7 @@ import (
 	"github.com/fairway-net/fairway/internal/cni"
 )
 
-// newCNI is the plugin under a name that a person can type. A runtime starts the
+// newCNI is the plugin as a command for interactive use. A runtime starts the
 // copy of this binary that the agent installs as /opt/cni/bin/fairway-cni, and
 // main recognises that with cni.Invoked.
 func newCNI(env) *cobra.Command {

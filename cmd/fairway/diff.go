@@ -55,7 +55,7 @@ kernel and should not be, lines with + are missing.`,
 	return c
 }
 
-// asAgent gives c the agent's flags, and makes it run f with what they say. In the agent's
+// asAgent gives c the agent's flags, and makes it run f with their values. In the agent's
 // pod the flags that the agent runs with count, unless some of them are given.
 func asAgent(c *cobra.Command, e env, f func(context.Context, *agent, []string) error) {
 	own := map[string]bool{"timeout": true}

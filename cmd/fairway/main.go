@@ -22,7 +22,7 @@ import (
 	"github.com/fairway-net/fairway/internal/oneline"
 )
 
-// env is the outside world as the commands may see it.
+// env is what the commands may use of the process's environment.
 type env struct {
 	stdin  io.Reader
 	stdout io.Writer
@@ -72,7 +72,7 @@ func newLog(w io.Writer, level slog.Leveler) *slog.Logger {
 	}}))
 }
 
-// newRoot builds the command tree, one file a command.
+// newRoot builds the command tree, one file for each command.
 func newRoot(e env) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "fairway",

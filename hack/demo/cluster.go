@@ -45,7 +45,7 @@ type (
 	}
 )
 
-// ready says whether a pod takes requests and is there to stay.
+// ready says whether a pod takes requests and does not terminate.
 func (p pod) ready() bool {
 	return p.Metadata.DeletionTimestamp == nil && slices.ContainsFunc(p.Status.Conditions,
 		func(c struct{ Type, Status string }) bool { return c.Type == "Ready" && c.Status == "True" })
@@ -66,7 +66,7 @@ func (n node) ready() bool {
 		func(c struct{ Type, Status string }) bool { return c.Type == "Ready" && c.Status == "True" })
 }
 
-// pods returns the pods of one app of the example, those on their way out included.
+// pods returns the pods of one app of the example, including those that terminate.
 func (d *demo) pods(ctx context.Context, app string) ([]pod, error) {
 	var list podList
 	err := d.get(ctx, &list, "pods", "-l", "app="+app)
@@ -104,8 +104,8 @@ func (d *demo) endpoints(ctx context.Context, service string) ([]netip.Addr, err
 	return addrs, nil
 }
 
-// scale sets a deployment's replicas, and waits until exactly so many pods are there, all ready, and until the
-// Service's endpoints are just they.
+// scale sets a deployment's replicas, and waits until exactly that many pods exist, all ready, and until the
+// Service's endpoints are exactly these pods.
 func (d *demo) scale(ctx context.Context, app string, replicas int) error {
 	if _, err := d.kubectl(ctx, "scale", "deployment", app+"-deployment", fmt.Sprintf("--replicas=%d", replicas)); err != nil {
 		return err

@@ -27,8 +27,8 @@ type answer struct {
 	err string // curl's words for what went wrong
 }
 
-// deletion deletes a back-end pod under load. A request may fail in the moment in which the pod dies and the nodes do
-// not know; it must not once the pod has left the endpoints.
+// deletion deletes a back-end pod under load. A request may fail between the end of the pod and the
+// change on the nodes; it must not once the pod has left the endpoints.
 func deletion(ctx context.Context, d *demo) error {
 	at, _, err := d.service(ctx, "backend-service")
 	if err != nil {
@@ -93,7 +93,7 @@ func (d *demo) load(ctx context.Context, at netip.AddrPort) (<-chan answer, erro
 	return results, nil
 }
 
-// read takes curl's output apart: the body of an answer in one line, then a line with its status and the error.
+// read parses curl's output: the body of an answer in one line, then a line with its status and the error.
 func read(from io.Reader, to chan<- answer) {
 	pod := ""
 	for s := bufio.NewScanner(from); s.Scan(); {

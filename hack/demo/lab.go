@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// client is the pod from which the cluster is looked at from inside.
+// client is the pod that sends the requests from inside the cluster.
 const client = "demo-client"
 
 // demo is what the steps share.
@@ -42,7 +42,7 @@ func (d *demo) command(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// show prints a command as one would type it, runs it and prints what it says as it comes. It returns what it wrote
+// show prints a command as one would type it, runs it and prints its output as it comes. It returns what it wrote
 // to its standard output.
 func (d *demo) show(ctx context.Context, args ...string) (string, error) {
 	fmt.Fprintf(d.out, "   $ %s\n", typed(d.lab, args))
@@ -59,7 +59,7 @@ func (d *demo) show(ctx context.Context, args ...string) (string, error) {
 	return stdout.String(), nil
 }
 
-// failed is the error of a command, with the last of its words: that line says why.
+// failed is the error of a command, with the last line of its output, which says why.
 func (d *demo) failed(args []string, err error, said string) error {
 	lines := strings.Split(strings.TrimSpace(said), "\n")
 	if why := lines[len(lines)-1]; why != "" {
@@ -68,7 +68,7 @@ func (d *demo) failed(args []string, err error, said string) error {
 	return mismatch{want: fmt.Sprintf("`%s` to succeed", typed(d.lab, args)), got: err.Error()}
 }
 
-// quiet runs a command of which only the result is of interest.
+// quiet runs a command without printing it.
 func (d *demo) quiet(ctx context.Context, args ...string) (string, error) {
 	out, err := d.command(ctx, args...).Output()
 	if err != nil {
@@ -104,7 +104,7 @@ func (d *demo) get(ctx context.Context, into any, args ...string) error {
 }
 
 // until repeats a question until its answer is yes, and reports the last answer when time is up. An error of the
-// question itself counts as no: a cluster in motion has them.
+// question itself counts as no: a cluster that changes has such errors.
 func until(ctx context.Context, want string, ask func() (seen string, yes bool, err error)) error {
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()

@@ -63,11 +63,11 @@ func main() {
 // check is what can be known to be wrong before anything is started.
 func check(d *demo) error {
 	if os.Geteuid() != 0 {
-		return errors.New("the lab makes network namespaces and needs root (run `sudo make demo`)")
+		return errors.New("the lab makes network namespaces and needs root [run `sudo make demo`]")
 	}
 	for _, file := range []string{d.lab, d.manifests} {
 		if _, err := os.Stat(file); err != nil {
-			return fmt.Errorf("%w (run `make demo`, which builds everything first, from the root of the repository)", err)
+			return fmt.Errorf("%w [run `make demo`, which builds everything first, from the root of the repository]", err)
 		}
 	}
 	return nil

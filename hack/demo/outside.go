@@ -86,7 +86,7 @@ func (d *demo) open(ctx context.Context, at netip.AddrPort, pods []pod) error {
 	return nil
 }
 
-// tally is a count as a person would say it.
+// tally is a count in words.
 func tally(count map[string]int) string {
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(count)) {
@@ -95,7 +95,7 @@ func tally(count map[string]int) string {
 	return strings.Join(parts, ", ")
 }
 
-// objects shows what the control plane says.
+// objects shows the objects in the API server.
 func objects(ctx context.Context, d *demo) error {
 	if _, err := d.kubectl(ctx, "get", "endpoints,services"); err != nil {
 		return err

@@ -41,7 +41,7 @@ func main() {
 
 func run(out, binary, name string) error {
 	if _, err := os.Stat(binary); err != nil {
-		return fmt.Errorf("%w (run `make build` first, or name the binary with -binary)", err)
+		return fmt.Errorf("%w [run `make build` first, or name the binary with -binary]", err)
 	}
 	programs, extensions, err := find()
 	if err != nil {
@@ -72,7 +72,7 @@ func run(out, binary, name string) error {
 }
 
 // find returns where the programs of the image are on this machine, and the extensions that iptables loads: all of
-// them, because it must print and restore everybody's rules.
+// them, because it must print and restore the rules of all programs.
 func find() (programs, extensions []string, err error) {
 	names := []string{"nft", "modprobe"}
 	for _, family := range []string{"iptables", "ip6tables"} {
@@ -85,13 +85,13 @@ func find() (programs, extensions []string, err error) {
 	for _, n := range names {
 		at, err := image.Find(n)
 		if err != nil {
-			return nil, nil, fmt.Errorf("%w (run `make deps`, or `apt-get install nftables iptables kmod`)", err)
+			return nil, nil, fmt.Errorf("%w [run `make deps`, or `apt-get install nftables iptables kmod`]", err)
 		}
 		programs = append(programs, at)
 	}
 	extensions, err = filepath.Glob("/usr/lib/*/xtables/lib*.so")
 	if err != nil || len(extensions) == 0 {
-		return nil, nil, errors.New("no extensions of iptables in /usr/lib/*/xtables (run `make deps`, or `apt-get install iptables`)")
+		return nil, nil, errors.New("no extensions of iptables in /usr/lib/*/xtables [run `make deps`, or `apt-get install iptables`]")
 	}
 	return programs, extensions, nil
 }

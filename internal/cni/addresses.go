@@ -27,7 +27,7 @@ func ranges(conf *netConf, stdin []byte, cniArgs string) (*allocator.IPAMConfig,
 	return ipam, nil
 }
 
-// reserve takes one address from every range set, that is one a family, or none.
+// reserve takes one address from every range set, that is one for each family, or none.
 func reserve(conf *netConf, stdin []byte, cniArgs string, a attachment) ([]netip.Addr, error) {
 	ipam, err := ranges(conf, stdin, cniArgs)
 	if err != nil {
@@ -77,7 +77,7 @@ func takeFrom(requested []net.IP, set *allocator.RangeSet) (rest []net.IP, taken
 	return rest, taken
 }
 
-// release gives every address of the attachment back; none is no error.
+// release releases every address of the attachment; it is no error if there is none.
 func release(conf *netConf, a attachment) error {
 	return sweep(conf, func(holder attachment) bool { return holder != a })
 }
@@ -115,9 +115,9 @@ func held(conf *netConf, a attachment) (map[netip.Addr]bool, error) {
 	return addrs, nil
 }
 
-// sweep gives back the addresses whose holder is not to be kept, and those that
+// sweep releases the addresses whose holder is not valid, and those that
 // have no holder. host-local's own calls know neither "all but these" nor the
-// latter. Its format is one file an address: container, CR LF, interface. The
+// latter. Its format is one file for each address: container, CR LF, interface. The
 // lock keeps out every ADD that has made its file and not yet written it, so what
 // is empty was left by a plugin that was killed just there.
 func sweep(conf *netConf, keep func(holder attachment) bool) error {

@@ -24,7 +24,7 @@ const (
 	codeStore     uint = 104
 )
 
-// advice ends every message of CHECK: a runtime repairs nothing, people do.
+// advice ends every message of CHECK: a runtime repairs nothing, the administrator does.
 const advice = "(delete the pod to have it wired again)"
 
 // check compares the kernel and the address store with what ADD answered.

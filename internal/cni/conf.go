@@ -43,10 +43,10 @@ func parseConf(stdin []byte) (*netConf, error) {
 		return nil, failf(types.ErrInvalidNetworkConfig, "network name has %d characters, at most %d are possible (choose a shorter name)", len(conf.Name), maxNetworkName)
 	}
 	if conf.IPAM.Type != "" && conf.IPAM.Type != "host-local" {
-		return nil, failf(types.ErrUnsupportedField, "ipam type %q is not supported (use \"host-local\": it is built in)", conf.IPAM.Type)
+		return nil, failf(types.ErrUnsupportedField, "ipam type %q is not supported [use \"host-local\": it is built in]", conf.IPAM.Type)
 	}
 	if conf.MTU < 0 || conf.MTU > 65535 {
-		return nil, failf(types.ErrInvalidNetworkConfig, "mtu %d is not possible (use 0 for that of the uplink, or 1280 to 65535)", conf.MTU)
+		return nil, failf(types.ErrInvalidNetworkConfig, "mtu %d is not possible [use 0 for that of the uplink, or 1280 to 65535]", conf.MTU)
 	}
 	if conf.IPAM.DataDir == "" {
 		conf.IPAM.DataDir = DefaultStateDir
@@ -67,7 +67,7 @@ func withDataDir(stdin []byte, dir string) ([]byte, error) {
 	return json.Marshal(all)
 }
 
-// podName is "namespace/name" of the pod, or "" when the runtime does not tell.
+// podName is "namespace/name" of the pod, or "" when the runtime does not pass it.
 func podName(cniArgs string) string {
 	var namespace, name string
 	for _, pair := range strings.Split(cniArgs, ";") {

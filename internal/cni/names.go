@@ -47,7 +47,7 @@ func (a attachment) macs() (host, pod net.HardwareAddr) {
 	return host, pod
 }
 
-// alias tells people and GC whose link it is.
+// alias tells administrators and GC to which pod the link belongs.
 func (a attachment) alias(pod string) string {
 	if pod == "" {
 		pod = a.containerID

@@ -96,7 +96,7 @@ func add(args *skel.CmdArgs) error {
 }
 
 // withCleanup keeps the CNI code of the first error and adds to its message what
-// went wrong while its traces were removed.
+// failed while the link and addresses were removed.
 func withCleanup(err error, cleanup ...error) error {
 	failed := errors.Join(cleanup...)
 	if failed == nil {
@@ -109,7 +109,7 @@ func withCleanup(err error, cleanup ...error) error {
 	return fmt.Errorf("%w (and cleaning up: %v)", err, failed)
 }
 
-// result is what the runtime, CHECK and the next plugin of the list get to know.
+// result is what the runtime, CHECK and the next plugin of the list receive.
 func (w wire) result(conf *netConf, netns string) *current.Result {
 	hostMAC, podMAC := w.macs()
 	result := &current.Result{

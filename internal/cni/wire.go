@@ -20,8 +20,8 @@ import (
 )
 
 // RouteProtocol marks every route that Fairway makes on a node (`ip route show
-// proto 70`), so that they are told from everyone else's. A route to a pod has no gateway; the routes with one
-// are the agent's, to peers.
+// proto 70`), so that they are distinguished from those of other programs. A
+// route to a pod has no gateway; the routes with one are the agent's, to peers.
 const RouteProtocol = numbers.RouteProtocol
 
 // The pods' gateways. They exist on no interface; see the package comment.
@@ -45,7 +45,7 @@ type wire struct {
 	alias string
 }
 
-// connect makes the wire, or nothing.
+// connect makes the wire; after an error nothing of it is left.
 func (w wire) connect(host netlinksafe.Handle, podNS ns.NetNS) (err error) {
 	hostMAC, podMAC := w.macs()
 	veth := &netlink.Veth{
@@ -152,7 +152,7 @@ func (w wire) wireHost(host netlinksafe.Handle, podMAC net.HardwareAddr) error {
 	return nil
 }
 
-// podRoutes is the pod's way out: everything through the gateway.
+// podRoutes are the pod's routes: everything through the gateway.
 func podRoutes(link int, addr netip.Addr) []*netlink.Route {
 	gateway := gatewayFor(addr)
 	all := &net.IPNet{IP: net.IPv6zero, Mask: net.CIDRMask(0, 128)}
@@ -169,7 +169,7 @@ func podRoutes(link int, addr netip.Addr) []*netlink.Route {
 	}
 }
 
-// hostRoute is the node's way to the pod.
+// hostRoute is the node's route to the pod.
 func hostRoute(link int, addr netip.Addr) *netlink.Route {
 	route := &netlink.Route{LinkIndex: link, Dst: hostPrefix(addr), Protocol: RouteProtocol}
 	if addr.Is4() {
@@ -244,7 +244,7 @@ func setNeighbour(h netlinksafe.Handle, link netlink.Link, addr netip.Addr, mac 
 	return nil
 }
 
-// removeLink deletes a link by name; none is no error. The other end of the pair
+// removeLink deletes a link by name; it is no error if there is none. The other end of the pair
 // goes with it, and with both their addresses, routes and neighbours.
 func removeLink(h netlinksafe.Handle, name string) error {
 	link, err := h.LinkByName(name)

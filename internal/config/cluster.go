@@ -5,7 +5,7 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// Connection returns how to reach the API server, which knows this program as userAgent.
+// Connection returns how to reach the API server, where userAgent names this program.
 func (c *Config) Connection(userAgent string) kube.Connection {
 	return kube.Connection{
 		Kubeconfig: c.Kubeconfig, Master: c.Master, QPS: c.QPS, Burst: c.Burst,
@@ -13,8 +13,8 @@ func (c *Config) Connection(userAgent string) kube.Connection {
 	}
 }
 
-// View returns what tables are compiled for: this node as the API server knows it at the
-// time of a call. A node that it does not know has no zone and no addresses. A datapath
+// View returns what tables are compiled for: this node as the API server has it at the
+// time of a call. A node that the API server does not have has no zone and no addresses. A datapath
 // that carries Services can do all algorithms but the unsupported ones.
 func (c *Config) View(store *kube.Store, unsupported service.Algorithms) func() service.Node {
 	return func() service.Node {

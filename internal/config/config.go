@@ -16,11 +16,11 @@
 // in a warning.
 //
 // The section of a file that counts is that of the mode; where the file names no mode,
-// the section iptables as well, which is the one that kube-proxy would read.
+// the section iptables counts as well, because kube-proxy would read it.
 //
 // Three defaults differ from kube-proxy's. The mode is nftables, and NodePorts are on
 // the primary addresses in every mode. There is no minimum time between two
-// passes: a pass costs what has changed, and what changes meanwhile is the next pass.
+// passes: a pass costs what has changed, and changes during a pass are the work of the next one.
 // And "primary" means the node's primary addresses only: a family in which it has
 // none gets no NodePorts, where kube-proxy opens all addresses of the family.
 //
@@ -66,10 +66,10 @@ type Config struct {
 	NodeName string
 	Mode     string // one of Modes
 
-	// BindAddress replaces what the API server says is the node's address of its
-	// family. Invalid: it does not. Nothing is bound to it.
+	// BindAddress replaces the node's address of its family that the API server
+	// reports. Invalid: it replaces nothing. Nothing is bound to it.
 	BindAddress netip.Addr
-	// Healthz and Metrics are where the HTTP servers listen. Invalid: they do not.
+	// Healthz and Metrics are where the HTTP servers listen. Invalid: they do not listen.
 	Healthz, Metrics netip.AddrPort
 
 	Detect       string // DetectClusterCIDR or DetectNodeCIDR
@@ -87,7 +87,7 @@ type Config struct {
 	// CountTraffic asks for counters of each Service port, which cost each connection
 	// some time.
 	CountTraffic bool
-	// ReplaceKubeProxy has the agent remove kube-proxy's rules once its own are there.
+	// ReplaceKubeProxy makes the agent remove kube-proxy's rules once its own are in place.
 	ReplaceKubeProxy bool
 
 	// SyncPeriod bounds how long a change may wait before the agent counts as sick
@@ -95,7 +95,7 @@ type Config struct {
 	SyncPeriod    time.Duration
 	MinSyncPeriod time.Duration // between the starts of two passes; 0: none
 
-	// OOMScoreAdj is what the kernel is told about ending us when memory is short,
+	// OOMScoreAdj is the agent's oom_score_adj: how soon the kernel ends it when memory is short,
 	// -1000 (never) to 1000; nil leaves it.
 	OOMScoreAdj *int
 
@@ -110,7 +110,7 @@ type Config struct {
 // IPVS are the options of mode ipvs.
 type IPVS struct {
 	Scheduler service.Algorithm // of Services that name none
-	// TCP, TCPFin and UDP are how long idle connections are kept; 0: as the kernel has it.
+	// TCP, TCPFin and UDP are how long idle connections are kept; 0: the kernel's setting stays.
 	TCP, TCPFin, UDP time.Duration
 }
 
@@ -159,7 +159,7 @@ func (c *Config) Node(zone string, addrs []netip.Addr, podCIDRs []netip.Prefix) 
 	return n
 }
 
-// balance is the algorithm of Services that name none.
+// balance is the algorithm of Services that name no algorithm.
 func (c *Config) balance() service.Algorithm {
 	switch c.Mode {
 	case datapath.IPVS:

@@ -39,7 +39,7 @@ func decode(data []byte) (*v1alpha1.KubeProxyConfiguration, error) {
 		}
 	}
 	if documents > 1 {
-		return nil, errors.New("it holds more than one YAML document (leave only the " + fileKind + ")")
+		return nil, errors.New("it holds more than one YAML document [leave only the " + fileKind + "]")
 	}
 	text, err := yaml.YAMLToJSONStrict(data)
 	if err != nil {

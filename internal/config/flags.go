@@ -18,7 +18,7 @@ import (
 type Flags struct {
 	fs   *pflag.FlagSet
 	file string // --config
-	// kp holds the options that the file has too, so that both go the same way on.
+	// kp holds the options that the file has too, so that both are resolved by the same code.
 	kp  v1alpha1.KubeProxyConfiguration
 	own own
 
@@ -98,7 +98,7 @@ func (f *Flags) addProxy() {
 	for _, name := range []string{"min-sync-period", "iptables-min-sync-period", "ipvs-min-sync-period"} {
 		fs.DurationVar(&f.minSyncPeriod, name, 0, "The least time between two passes")
 	}
-	// These are kube-proxy's names for what is no mode's alone.
+	// These are kube-proxy's names for options of more than one mode.
 	for _, name := range []string{
 		"iptables-masquerade-bit", "iptables-sync-period", "iptables-min-sync-period", "ipvs-sync-period", "ipvs-min-sync-period",
 	} {
@@ -108,7 +108,7 @@ func (f *Flags) addProxy() {
 	fs.Lookup("iptables-localhost-nodeports").Hidden = true
 }
 
-// proxyModes is Modes for people.
+// proxyModes is Modes as help texts print it.
 func proxyModes() string {
 	all := Modes()
 	return strings.Join(all[:len(all)-2], ", ") + ", auto for the best that works here, or none to make only the pod network"
@@ -150,8 +150,8 @@ func (f *Flags) addPodNetwork() {
 	f.fs.StringVar(&f.own.cniConfDir, "cni-conf-dir", "/etc/cni/net.d", "`Directory` for the CNI configuration")
 }
 
-// ignoredFlags are kube-proxy's flags that mean nothing here or nothing yet: a
-// DaemonSet that has them must start all the same. The value is that of a flag given
+// ignoredFlags are kube-proxy's flags that have no effect here, or not yet: a
+// DaemonSet that has them must start nevertheless. The value is that of a flag given
 // without one.
 var ignoredFlags = map[string]string{
 	"bind-address-hard-fail": "true", "profiling": "true", "show-hidden-metrics-for-version": "",
@@ -218,7 +218,7 @@ func (f *Flags) merged() (*v1alpha1.KubeProxyConfiguration, error) {
 	return kp, nil
 }
 
-// ignored warns of flags that were given and mean nothing.
+// ignored warns of flags that were given and have no effect.
 func (f *Flags) ignored() []string {
 	var names []string
 	for name := range ignoredFlags {

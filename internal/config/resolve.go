@@ -125,13 +125,13 @@ func (r *resolver) nodeName(c *Config, hostname func() (string, error)) error {
 	if name == "" {
 		var err error
 		if name, err = hostname(); err != nil {
-			return fmt.Errorf("read the host's name: %w (give --hostname-override)", err)
+			return fmt.Errorf("read the host's name: %w [give --hostname-override]", err)
 		}
 	}
-	// Kubernetes writes node names so, whatever the host calls itself.
+	// Kubernetes writes node names in lower case, whatever the host's name is.
 	c.NodeName = strings.ToLower(strings.TrimSpace(name))
 	if c.NodeName == "" {
-		return errors.New("the host has no name (give --hostname-override)")
+		return errors.New("the host has no name [give --hostname-override]")
 	}
 	return nil
 }
@@ -185,7 +185,7 @@ func (r *resolver) listen(field, text string, or netip.AddrPort) (netip.AddrPort
 	return ap, nil
 }
 
-// podInterface reads the interface behind which pods are.
+// podInterface reads the interface through which pods are reached.
 func (r *resolver) podInterface(c *Config) error {
 	field, name, suffix := "detectLocal.bridgeInterface", r.kp.DetectLocal.BridgeInterface, ""
 	if c.Detect == DetectPrefix {
@@ -342,7 +342,7 @@ func (r *resolver) periods(c *Config) error {
 	return nil
 }
 
-// ipvs reads the options of mode ipvs in every mode: a mistake is one at any time.
+// ipvs reads the options of mode ipvs in every mode: a mistake is an error in every mode.
 func (r *resolver) ipvs(c *Config) error {
 	v := r.kp.IPVS
 	c.IPVS = IPVS{

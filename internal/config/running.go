@@ -7,7 +7,7 @@ import (
 )
 
 // RunningArgs returns the arguments of the agent whose command line is in a file of /proc;
-// none if the file is another program's, or cannot be read.
+// it returns none if the file is another program's, or cannot be read.
 func RunningArgs(file string) []string {
 	data, err := os.ReadFile(file)
 	args := strings.Split(strings.TrimSuffix(string(data), "\x00"), "\x00")

@@ -103,7 +103,7 @@ func (r *resolver) idleSections() []string {
 	return names
 }
 
-// unknownGates are the names that mean nothing here, sorted.
+// unknownGates are the names of gates that have no effect here, sorted.
 func unknownGates(gates map[string]bool) []string {
 	names := slices.Sorted(maps.Keys(gates))
 	return slices.DeleteFunc(names, func(n string) bool { return n == gateExternalIPs })

@@ -91,8 +91,8 @@ func names(entries []os.DirEntry) []string {
 	return out
 }
 
-// kill ends the recorded processes, then whatever else stands in one of the
-// lab's network namespaces, known or not. A node's pods have namespaces of
+// kill ends the recorded processes, then every other process in one of the
+// lab's network namespaces. A node's pods have namespaces of
 // their own, but end with the node's init.
 func (l Lab) kill(state *State) error {
 	for _, r := range state.Processes {
@@ -168,7 +168,7 @@ func (b *builder) makeMountpoints() error {
 }
 
 // removeMountpoints removes the directories that this lab made, if they are
-// still empty. While another lab is up it inherits the duty: removing a
+// still empty. While another lab is up, that lab removes them later: removing a
 // directory would take away that lab's mounts on it.
 func (l Lab) removeMountpoints(state *State) error {
 	others, err := filepath.Glob("/var/lib/fairway-lab*/lab.json")

@@ -50,7 +50,7 @@ func (l Lab) OnClient(argv []string) error {
 }
 
 // run starts a command by start. Keys that interrupt go to the command, which
-// shares the terminal; this process lives on to pass on how it ended.
+// shares the terminal; this process continues, to report how the command ended.
 func run(argv []string, start func(*exec.Cmd) error) error {
 	keys := make(chan os.Signal, 1)
 	signal.Notify(keys, unix.SIGINT, unix.SIGQUIT)

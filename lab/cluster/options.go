@@ -49,13 +49,13 @@ func DefaultOptions() Options {
 	return o
 }
 
-// Validate tells what is wrong with the options, in one line.
+// Validate returns what is wrong with the options, in one line.
 func (o Options) Validate() error {
 	if !slices.Contains(ProxyModes, o.ProxyMode) {
 		return fmt.Errorf("unknown proxy mode %q: choose one of %s", o.ProxyMode, strings.Join(ProxyModes, ", "))
 	}
 	if _, err := os.Stat("/proc/net/ip_vs"); err != nil && o.ProxyMode == datapath.IPVS {
-		return errors.New("proxy mode ipvs: this kernel has no IPVS, or has not loaded it (modprobe ip_vs)")
+		return errors.New("proxy mode ipvs: this kernel has no IPVS, or has not loaded it [modprobe ip_vs]")
 	}
 	if o.Nodes < 1 || o.Nodes > fabric.MaxNodes {
 		return fmt.Errorf("%d nodes: choose from 1 to %d", o.Nodes, fabric.MaxNodes)
@@ -94,15 +94,15 @@ var packages = []struct{ program, name string }{
 	{"mount", "mount"},
 }
 
-// CheckRoot tells a user who is not root what to do.
+// CheckRoot returns an error that says what to do, if the user is not root.
 func CheckRoot() error {
 	if os.Geteuid() != 0 {
-		return errors.New("fairway-lab makes network namespaces and mounts: run it as root (sudo fairway-lab …)")
+		return errors.New("fairway-lab makes network namespaces and mounts: run it as root [sudo fairway-lab …]")
 	}
 	return nil
 }
 
-// checkMachine tells what this machine lacks.
+// checkMachine returns what this machine lacks.
 func checkMachine() error {
 	var missing, install []string
 	for _, p := range packages {

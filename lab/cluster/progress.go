@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A Progress tells a person, line by line, how far Up or Down is.
+// A Progress prints, line by line, how far Up or Down is.
 type Progress struct {
 	mu    sync.Mutex
 	out   io.Writer
@@ -19,7 +19,7 @@ func NewProgress(out io.Writer) *Progress {
 	return &Progress{out: out, start: time.Now()}
 }
 
-// Done tells that a step is done, and when, counted from the start.
+// Done prints that a step is done, and the time since the start.
 func (p *Progress) Done(format string, args ...any) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

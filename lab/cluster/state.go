@@ -45,11 +45,11 @@ func (l Lab) fabric() fabric.Fabric      { return fabric.Fabric{Dir: l.path("net
 func (l Lab) cgroup() string             { return "/" + l.id() }
 
 // ErrNoLab says that there is no lab of this name.
-var ErrNoLab = errors.New("no lab is up (fairway-lab up starts one)")
+var ErrNoLab = errors.New("no lab is up [fairway-lab up starts one]")
 
 const stateFile = "lab.json"
 
-// State is what a lab remembers of itself, as lab.json.
+// State is what a lab stores about itself, as lab.json.
 type State struct {
 	Options   Options          `json:"options"`
 	Started   time.Time        `json:"started"`

@@ -91,8 +91,8 @@ func (b *builder) giveUp(ctx context.Context, err error) error {
 	return errors.Join(err, b.remove())
 }
 
-// running tells whether this very lab is up. A lab that is not whole, or is
-// another than wanted, is an error.
+// running reports whether this lab is up. A lab that is not whole, or has other
+// options than wanted, is an error.
 func (l Lab) running(o Options) (bool, error) {
 	s, err := l.load()
 	if errors.Is(err, ErrNoLab) {
@@ -188,7 +188,7 @@ func (b *builder) build(ctx context.Context) error {
 }
 
 // guard runs a step until it is done, or until a process of the lab has ended:
-// then waiting on is no use.
+// then it does not wait any longer.
 func (b *builder) guard(ctx context.Context, step func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -20,8 +20,8 @@ import (
 	"github.com/fairway-net/fairway/lab/fabric"
 )
 
-// poll tries fn until it returns nil. When ctx ends first, the error says what
-// fn said last.
+// poll tries fn until it returns nil. When ctx ends first, the error has the
+// last error of fn.
 func poll(ctx context.Context, every time.Duration, fn func(context.Context) error) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -157,8 +157,8 @@ func (b *builder) routePods(ctx context.Context) error {
 	return nil
 }
 
-// lastWords is the end of the log of every process that has ended, which an
-// error is told with.
+// lastWords is the end of the log of every process that has ended, for an error's
+// text.
 func (b *builder) lastWords() string {
 	var words strings.Builder
 	for _, name := range b.state.dead() {

@@ -86,7 +86,7 @@ func Run(ctx context.Context, log *slog.Logger, c Config) error {
 	return err
 }
 
-// waitReady waits until kube-apiserver says so itself: then its own roles and
+// waitReady waits until kube-apiserver reports that it is ready: then its own roles and
 // priority classes are there, which the other components need.
 func (c Config) waitReady(ctx context.Context) error {
 	config, err := clientcmd.BuildConfigFromFlags("", Kubeconfig(c.PKI, CertControllerManager))

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CheckKernel tells what the kernel lacks that a lab needs, by trying it in a
+// CheckKernel returns what the kernel lacks that a lab needs, by trying it in a
 // namespace that is gone when CheckKernel returns.
 func CheckKernel() error {
 	return do(func() error {

@@ -74,7 +74,7 @@ func (s *imageService) PullImage(ctx context.Context, r *cri.PullImageRequest) (
 	}
 	if found.GetImage() == nil {
 		return nil, status.Errorf(codes.NotFound,
-			"the lab has no image %s and reaches no registry (fairway-lab load IMAGE.tar brings one in)", r.GetImage().GetImage())
+			"the lab has no image %s and reaches no registry [fairway-lab load IMAGE.tar brings one in]", r.GetImage().GetImage())
 	}
 	return &cri.PullImageResponse{ImageRef: found.GetImage().GetId()}, nil
 }

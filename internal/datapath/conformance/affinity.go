@@ -12,7 +12,7 @@ import (
 )
 
 // sticky is a table of one Service with affinity, at a ClusterIP and a NodePort, and one
-// without; which are its endpoints.
+// without; which selects its endpoints.
 func sticky(lasts time.Duration, which ...int) *service.Table {
 	at := func(addr string, name string, p service.Proto, lasts time.Duration) *service.Frontend {
 		f := web(name, addr, p, which...)
@@ -27,8 +27,8 @@ func sticky(lasts time.Duration, which ...int) *service.Table {
 	return t
 }
 
-// affinity: each client stays at its endpoint, on whatever way it comes, over a change of
-// other endpoints and a restart; it moves when its endpoint leaves or its time is over.
+// affinity: each client stays at its endpoint, by whichever frontend it connects, over a change
+// of other endpoints and a restart; it moves when its endpoint leaves or its time is over.
 func (s suite) affinity(t testing.TB) {
 	r := sixRig(t, s)
 	w := &scenario.World

@@ -14,8 +14,8 @@ import (
 	"github.com/fairway-net/fairway/internal/testnet"
 )
 
-// algorithms: each algorithm that the datapath offers spreads as its name says. Those
-// that look at open connections (lc, sed, nq) are their mechanism's own business to show.
+// algorithms: each algorithm that the datapath offers spreads connections as its name says. Those
+// that look at open connections (lc, sed, nq) are tested in the mechanism's own package.
 func (s suite) algorithms(t testing.TB) {
 	r := sixRig(t, s)
 	offers := r.dp.Info().Capabilities.Algorithms
@@ -85,7 +85,7 @@ func (r *rig) clients() []*testnet.Host {
 	return all
 }
 
-// takesTurns: in a row of connections each endpoint is as often as any other.
+// takesTurns: in a row of connections each endpoint answers as often as any other.
 func (r *rig) takesTurns(t testing.TB) {
 	at := r.balanced(t, service.RoundRobin, nil, 0, 1, 2)
 	const rounds = 8
@@ -100,7 +100,7 @@ func (r *rig) takesTurns(t testing.TB) {
 	}
 }
 
-// homes returns where each client is, and holds that it stays there over many ports.
+// homes returns each client's endpoint, and checks that the client stays there over many ports.
 func (r *rig) homes(t testing.TB, at netip.AddrPort) (homes []netip.AddrPort) {
 	t.Helper()
 	for _, c := range r.clients() {
@@ -127,7 +127,7 @@ func (r *rig) sameForAll(t testing.TB) {
 	}
 }
 
-// movesFew: when an endpoint leaves, its clients move, and hardly any others. Hashing by
+// movesFew: when an endpoint leaves, its clients move, and few others. Hashing by
 // the number of endpoints would move five of six.
 func (r *rig) movesFew(t testing.TB) {
 	before := r.homes(t, r.balanced(t, service.Maglev, nil, 0, 1, 2, 3, 4, 5))
@@ -154,8 +154,8 @@ func (r *rig) movesFew(t testing.TB) {
 }
 
 // weighs: of two endpoints one gets three times as much. With 400 connections a choice by
-// weight is outside of 63 to 95 percent once in 10^7, and one that ignores weights inside as
-// rarely.
+// weight is outside of 63 to 95 percent once in 10^7, and a choice that ignores weights is inside
+// as rarely.
 func (r *rig) weighs(t testing.TB, by service.Algorithm) {
 	at := r.balanced(t, by, []uint16{1, 3}, 0, 2)
 	heavy := web("x", "10.96.1.1:80", service.TCP, 0, 2).Internal.Endpoints[1].Addr

@@ -34,7 +34,7 @@ func toolboxImages() ([]image.Image, error) {
 	for _, tool := range tools {
 		at, err := image.Find(tool.program)
 		if err != nil {
-			return nil, fmt.Errorf("%w (run `make deps`, or `apt-get install %s`)", err, tool.pkg)
+			return nil, fmt.Errorf("%w [run `make deps`, or `apt-get install %s`]", err, tool.pkg)
 		}
 		t.Program(at)
 		have[tool.program] = true
