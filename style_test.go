@@ -12,6 +12,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -264,6 +265,41 @@ func forbidden(t *testing.T, s source, n *ast.SelectorExpr, above []ast.Node) {
 	case "net.IP":
 		if _, ok := netIPers[s.dir()]; !ok && !s.test() {
 			t.Errorf("%s: net.IP: use netip.Addr, or list the package with its reason", s.at(n))
+		}
+	}
+}
+
+// retired are words that this project does not use any more, each with what a kube-proxy or
+// netfilter engineer says instead (docs/glossary.md). They are refused in identifiers,
+// comments and texts, but for the names that a former release gave to kernel objects.
+var retired = []struct{ pattern, instead string }{
+	{`another hand|somebody else`, "another program"},
+	{`[Vv]antage`, "node"},
+	{`MasqueradeFar|KUBE-MARK-FAR-`, "MasqueradeOffCluster"},
+	{`\b[Ii]nsiders?\b`, "internal clients"},
+	{`\bLacks\b`, "Unsupported"},
+	{`\bIfGone\b|\bDoubt\b`, "Unconfirmed"},
+	{`\bJudge\b`, "Checker"},
+	{`\bCarrier\b|\bReleaser\b`, "a method of datapath.Datapath"},
+	{`\b[Ss]ticker\b|\bdeafen|\bDoom\b|\bknobs\b|\bweightless\b`, "the word in docs/glossary.md"},
+	{`\b[Pp]ainter\b|\bwitness\b|\bmayBe\b|\bfanout\b`, "the word in docs/glossary.md"},
+	{`\bshall\b`, "must, or the present tense"},
+	{`\bhow[TA-Z]\w*|\bloadWays?\b`, "verdict ID, dispatch"},
+}
+
+func TestRetiredWords(t *testing.T) {
+	self := "style_test.go"
+	for _, r := range retired {
+		re := regexp.MustCompile(r.pattern)
+		for _, s := range sources(t) {
+			if s.path == self || strings.HasSuffix(s.path, "/former.go") {
+				continue
+			}
+			for i, line := range strings.Split(string(s.text), "\n") {
+				if word := re.FindString(line); word != "" {
+					t.Errorf("%s:%d: %q is retired: write %s", s.path, i+1, word, r.instead)
+				}
+			}
 		}
 	}
 }

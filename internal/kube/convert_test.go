@@ -325,10 +325,10 @@ func FuzzConvert(f *testing.F) {
 
 // whole is what one Service is made of.
 type whole struct {
-	Service corev1.Service
-	Slices  []discoveryv1.EndpointSlice
-	Pods    []corev1.Pod
-	Lacks   service.Algorithms
+	Service     corev1.Service
+	Slices      []discoveryv1.EndpointSlice
+	Pods        []corev1.Pod
+	Unsupported service.Algorithms
 }
 
 // checkWhole brings objects from the wire into a table and out of it again, and holds
@@ -357,11 +357,11 @@ func checkWhole(t *testing.T, w *whole) *service.Table {
 		checkProblems(t, s.Problems)
 	}
 	b := service.NewBuilder()
-	b.Set(service.Compile(svc, eps, service.Node{Name: "n", Zone: "z", Unsupported: w.Lacks &^ 1}))
+	b.Set(service.Compile(svc, eps, service.Node{Name: "n", Zone: "z", Unsupported: w.Unsupported &^ 1}))
 	table := b.Table(service.Settings{})
 	for f := range table.Frontends() {
 		checkFrontend(t, f)
-		if f.Balance != service.Random && w.Lacks.Has(f.Balance) {
+		if f.Balance != service.Random && w.Unsupported.Has(f.Balance) {
 			t.Errorf("%v is balanced by %v, which the node lacks", f.Key(), f.Balance)
 		}
 	}
@@ -406,7 +406,7 @@ func checkFrontend(t *testing.T, f *service.Frontend) {
 func FuzzWhole(f *testing.F) {
 	for _, w := range []whole{
 		{Service: *weighted("web", "10.96.0.1", "web"), Slices: []discoveryv1.EndpointSlice{*apiSlice("a", "web", "10.0.0.1", "10.0.0.2")}, Pods: []corev1.Pod{*apiPod("p", "web", "10.0.0.1", "7")}},
-		{Service: *apiService("web", "10.96.0.1"), Slices: []discoveryv1.EndpointSlice{*apiSlice("a", "web", "10.0.0.1"), *apiSlice("b", "web", "10.0.0.1")}, Lacks: 6},
+		{Service: *apiService("web", "10.96.0.1"), Slices: []discoveryv1.EndpointSlice{*apiSlice("a", "web", "10.0.0.1"), *apiSlice("b", "web", "10.0.0.1")}, Unsupported: 6},
 	} {
 		w.Service.Annotations = map[string]string{annotationBalance: "rr", annotationWeights: "true", annotationClose: "unready"}
 		text, err := json.Marshal(w)

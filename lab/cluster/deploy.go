@@ -46,7 +46,7 @@ patches:
       template:
         spec:
           volumes:
-          - name: modules # one kernel for all nodes: what it lacks no agent shall load
+          - name: modules # one kernel for all nodes: agents must not load what it lacks
             hostPath: null
             emptyDir: {}
 - target: {kind: Service, name: kube-dns}

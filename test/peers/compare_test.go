@@ -173,7 +173,7 @@ var looks = []look{
 
 type look struct{ patience, quiet time.Duration }
 
-// onNode reports whether an address is the vantage node's or that of a pod on it.
+// onNode reports whether an address is node-1's or that of a pod on it.
 func (tw *twin) onNode(a netip.Addr) bool {
 	h := tw.hosts[a]
 	return h == tw.node || h != nil && h.Node() == tw.node

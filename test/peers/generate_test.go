@@ -16,7 +16,7 @@ import (
 
 const (
 	services             = 16 // of a seed
-	pods                 = 8  // half of them on the vantage node
+	pods                 = 8  // half of them on node-1
 	services4, services6 = "10.96.0.0/12", "fd00:10:96::/108"
 )
 

@@ -62,7 +62,7 @@ func packet(f scenario.From, to service.Key) scenario.Packet {
 	return scenario.Packet{Text: fmt.Sprintf("from=%s to=%v", f.Place, to), From: f, To: to.Addr, Proto: to.Proto}
 }
 
-// endpointsHere returns the pods on the vantage node that are endpoints of a Service,
+// endpointsHere returns the pods on node-1 that are endpoints of a Service,
 // by family: true is IPv4.
 func endpointsHere(all objects, name string) map[bool][]scenario.From {
 	out := map[bool][]scenario.From{}

@@ -15,7 +15,7 @@ import (
 	"github.com/fairway-net/fairway/internal/testnet"
 )
 
-// six are the endpoints of the tests in this file: even ones are on the vantage node.
+// six are the endpoints of the tests in this file: even ones are on node-1, for which the table is compiled.
 func six() []service.Endpoint {
 	var out []service.Endpoint
 	for i := range 6 {

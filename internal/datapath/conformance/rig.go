@@ -32,8 +32,8 @@ type rig struct {
 
 // newRig builds the network, with a server on each endpoint: also on those that no
 // packet may reach, for a wrong answer is a better finding than none. Endpoints of the
-// vantage node are on node, all others on peer.
-func newRig(t testing.TB, s suite, vantage string, endpoints map[service.Key]string) *rig {
+// node called name are on r.node, all others on r.peer.
+func newRig(t testing.TB, s suite, name string, endpoints map[service.Key]string) *rig {
 	t.Helper()
 	n := testnet.New(t)
 	r := &rig{t: t, suite: s, net: n, node: n.Node("node-1"), peer: n.Node("node-2"), hosts: map[netip.Addr]*testnet.Host{}}
@@ -60,7 +60,7 @@ func newRig(t testing.TB, s suite, vantage string, endpoints map[service.Key]str
 		}
 	}
 	for k, on := range endpoints {
-		r.serve(k, on == vantage)
+		r.serve(k, on == name)
 	}
 	r.reopen()
 	t.Cleanup(func() { r.dp.Close() })

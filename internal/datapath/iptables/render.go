@@ -208,7 +208,7 @@ func (s *builder) external(f *service.Frontend) string {
 	to := func(what string) string { return what + " for " + f.Service.String() + " external destinations" }
 	var rules []rule
 	if !f.Internal.Equal(f.External) {
-		rules = s.insiders(f, to)
+		rules = s.internalRules(f, to)
 	}
 	if r := f.External; r.Action == service.Forward {
 		mark := rule{comment: to("masquerade traffic"), jump: markMasq}
@@ -227,8 +227,8 @@ func (s *builder) external(f *service.Frontend) string {
 	return name
 }
 
-// insiders are the rules for pods and for the node itself, where they differ.
-func (s *builder) insiders(f *service.Frontend, to func(string) string) (rules []rule) {
+// internalRules are the rules for pods and for the node itself, where they differ.
+func (s *builder) internalRules(f *service.Frontend, to func(string) string) (rules []rule) {
 	r, jump := f.Internal, "RETURN"
 	if r.Action == service.Forward {
 		jump = s.list(f, r)

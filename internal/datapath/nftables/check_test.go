@@ -9,7 +9,7 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// TestCheckNotices: whatever another hand changes in our table is noticed, and the next
+// TestCheckNotices: whatever another program changes in our table is noticed, and the next
 // Sync puts it right.
 func TestCheckNotices(t *testing.T) {
 	enterNamespace(t)

@@ -45,7 +45,7 @@ const (
 // localBit is the part of an endpoint's data that says it is on this node.
 const localBit = 1 << 16
 
-// An element is one that the kernel holds or shall hold. It is comparable: its bytes are
+// An element is one that the kernel holds or must hold. It is comparable: its bytes are
 // strings.
 type element struct {
 	set     nftset.Set

@@ -68,7 +68,7 @@ func (p *proxy) listen() error {
 	return nil
 }
 
-// deafen closes the listeners.
+// closeListeners closes the listeners.
 func (p *proxy) closeListeners() (err error) {
 	for _, l := range p.listeners {
 		err = errors.Join(err, l.Close())
