@@ -13,18 +13,17 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// Session affinity: which endpoint each client of a Service port has, and until when.
-// It lives here and is copied to the kernel every few seconds, so that the next process
-// finds it.
+// Session affinity: the endpoint of each client of a Service port, and its expiry. It is
+// kept here and copied to the kernel every few seconds, so that the next process finds it.
 type affinityTable struct {
 	mu    sync.Mutex
 	ports map[uint64]map[netip.Addr]*affinityEntry
-	dirty map[affinityKey]struct{} // differ from the kernel's
+	dirty map[affinityKey]struct{} // entries that differ from the kernel's
 	// written are the elements that the kernel has.
 	written map[affinityKey]affinityEntry
 }
 
-// An affinityEntry is the endpoint of a client, and until when.
+// An affinityEntry is the endpoint of a client, and its expiry.
 type affinityEntry struct {
 	at    netip.AddrPort
 	until time.Time
@@ -35,8 +34,8 @@ type affinityKey struct {
 	client netip.Addr
 }
 
-// affinityPort numbers a Service port, of the list that a route uses: those of policy Local
-// are apart.
+// affinityPort returns the number of a Service port for the list that a route uses: lists of
+// policy Local have a number of their own.
 func affinityPort(name service.PortName, local bool) uint64 {
 	list := "|all"
 	if local {
@@ -45,9 +44,9 @@ func affinityPort(name service.PortName, local bool) uint64 {
 	return hashOf([]byte(name.String()), []byte(list))
 }
 
-// claim returns the endpoint that a client has, if that is in the pool and was not
-// tried; else what pick says, which the client has from now on: two connections that
-// begin at once must not get two endpoints.
+// claim returns the endpoint of a client, if that is in the pool and was not tried. Else it
+// returns the result of pick and records it at once: two connections that begin at the same
+// time must not get two endpoints.
 func (s *affinityTable) claim(f *service.Frontend, r *service.Route, client netip.Addr, in *pool, tried []*target, pick func() *member) *member {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -63,7 +62,7 @@ func (s *affinityTable) claim(f *service.Frontend, r *service.Route, client neti
 	}
 	until := time.Now().Add(f.Affinity)
 	s.set(k, affinityEntry{m.addr, until})
-	// A client that comes all the time is not worth a write each time.
+	// A client that connects often does not cause a write each time.
 	was, ok := s.written[k]
 	if !ok || was.at != m.addr || was.until.After(until) || until.Sub(was.until) > f.Affinity/16 {
 		s.dirty[k] = struct{}{}
@@ -71,7 +70,7 @@ func (s *affinityTable) claim(f *service.Frontend, r *service.Route, client neti
 	return m
 }
 
-// set puts an entry in place. The caller holds mu.
+// set stores an entry. The caller holds mu.
 func (s *affinityTable) set(k affinityKey, one affinityEntry) {
 	if s.ports == nil {
 		s.ports = map[uint64]map[netip.Addr]*affinityEntry{}
@@ -85,7 +84,7 @@ func (s *affinityTable) set(k affinityKey, one affinityEntry) {
 	of[k.client] = &one
 }
 
-// prune forgets clients of endpoints that a frontend has no more.
+// prune forgets clients of endpoints that a frontend no longer has.
 func (s *affinityTable) prune(was, is *service.Frontend) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -115,8 +114,8 @@ func hasEndpoint(r *service.Route, a netip.AddrPort) bool {
 // maxAffinityWrites bounds how many are written at once.
 const maxAffinityWrites = 10000
 
-// writes returns what brings the kernel up to date, and a function to call when that is
-// done. It also forgets those whose time is over.
+// writes returns the writes that bring the kernel up to date, and a function to call after
+// them. It also forgets expired entries.
 func (s *affinityTable) writes(now time.Time) (ws []nft.Write, done func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -147,7 +146,7 @@ func (s *affinityTable) writes(now time.Time) (ws []nft.Write, done func()) {
 	return ws, func() { s.note(put) }
 }
 
-// note takes writes for done.
+// note records that writes are done.
 func (s *affinityTable) note(put map[affinityKey]affinityEntry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -176,7 +175,7 @@ func affinityElement(k affinityKey, one affinityEntry) element {
 	return e
 }
 
-// readAffinity reads what the kernel has of a family.
+// readAffinity reads the kernel's entries of a family.
 func readAffinity(r *nftset.Reader, is4 bool, into map[affinityKey]affinityEntry) {
 	r.Each(affinityClients.Name(is4), func(e nft.Element) error {
 		if len(e.Key) != 8+nftset.AddrSize(is4) {
@@ -194,7 +193,7 @@ func readAffinity(r *nftset.Reader, is4 bool, into map[affinityKey]affinityEntry
 	})
 }
 
-// load takes over what the kernel has. What this process knows itself is newer.
+// load takes over the kernel's entries. Entries of this process are newer.
 func (s *affinityTable) load(found map[affinityKey]affinityEntry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -204,7 +203,7 @@ func (s *affinityTable) load(found map[affinityKey]affinityEntry) {
 			s.set(k, one)
 		}
 	}
-	// What we know and the kernel has not: another program removed it.
+	// Another program has removed entries that we have and the kernel does not.
 	for port, of := range s.ports {
 		for client := range of {
 			if k := (affinityKey{port, client}); found[k] == (affinityEntry{}) {

@@ -12,12 +12,12 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// A target is an endpoint of a Service port, with what is known of it. All frontends of
+// A target is an endpoint of a Service port, with its connection count. All frontends of
 // the port share it, so that its connections are counted together.
 type target struct {
 	addr   netip.AddrPort
 	active atomic.Int64 // open connections and flows
-	pools  int          // that have it; guarded by the proxy's mutex
+	pools  int          // pools that have it; guarded by the proxy's mutex
 }
 
 // A member is a target in a pool, as the pool's route has it.
@@ -29,8 +29,8 @@ type member struct {
 // weight is the member's weight, at least 1.
 func (m *member) weight() int64 { return int64(lb.Weight(m.endpoint)) }
 
-// A pool is the endpoints of one route with its algorithm. It is made anew when the
-// route changes, and goes on where the old one was.
+// A pool is the endpoints of one route with its algorithm. A changed route gets a new pool,
+// which continues at the position of the old one.
 type pool struct {
 	algorithm service.Algorithm
 	members   []member
@@ -38,10 +38,10 @@ type pool struct {
 	list      func() []int32 // slots, each the index of a member, as package lb fills them
 }
 
-// A call is what algorithms look at.
+// A pickKey has the addresses that an algorithm uses.
 type pickKey struct{ client, dest netip.Addr }
 
-// newPool makes a pool; targets is asked for each endpoint's.
+// newPool makes a pool; targets returns the target of each endpoint.
 func newPool(a service.Algorithm, eps []service.Endpoint, before *pool, target func(service.Endpoint) *target) *pool {
 	p := &pool{algorithm: a, members: make([]member, 0, len(eps))}
 	for _, e := range eps {
@@ -61,8 +61,8 @@ func newPool(a service.Algorithm, eps []service.Endpoint, before *pool, target f
 	return p
 }
 
-// slots are the addresses in a pool's list where the next list goes on from it: an endpoint
-// that stays keeps its clients. The order in which Random picks means nothing.
+// slots are the addresses in a pool's list from which the next list continues: an endpoint
+// that stays keeps its clients. For Random the order does not matter.
 func (p *pool) slots() []netip.AddrPort {
 	if p.algorithm != service.SourceHash && p.algorithm != service.DestHash {
 		return nil
@@ -74,8 +74,8 @@ func (p *pool) slots() []netip.AddrPort {
 	return all
 }
 
-// pick returns the member for a call, nil if all are among those that were tried. The
-// first pick is the algorithm's, later ones go round.
+// pick returns the member for a connection, nil if all were tried. The algorithm makes the
+// first choice; later choices are round robin.
 func (p *pool) pick(c pickKey, tried []*target) *member {
 	n := len(p.members)
 	if n == 0 {
@@ -91,7 +91,7 @@ func (p *pool) pick(c pickKey, tried []*target) *member {
 	return nil
 }
 
-// find returns the member with an address, nil if there is none.
+// find returns the member with an address, or nil.
 func (p *pool) find(a netip.AddrPort) *member {
 	i, ok := slices.BinarySearchFunc(p.members, a, func(m member, a netip.AddrPort) int { return m.addr.Compare(a) })
 	if !ok {
@@ -100,8 +100,8 @@ func (p *pool) find(a netip.AddrPort) *member {
 	return &p.members[i]
 }
 
-// first is the algorithm's choice. The list, the hash and so the choice are nftables' for
-// sh, dh and maglev: a switch between the modes leaves clients at their endpoints.
+// first is the algorithm's choice. For sh, dh and maglev, the list, the hash and so the
+// choice are the same as in mode nftables: clients keep their endpoints when the mode changes.
 func (p *pool) first(c pickKey) int {
 	if len(p.members) == 1 {
 		return 0
@@ -132,8 +132,8 @@ func (p *pool) first(c pickKey) int {
 	return int(list[at])
 }
 
-// least returns the member with the fewest connections for its weight, with plus more.
-// Among equals it goes round.
+// least returns the member with the fewest connections for its weight, with plus more. It
+// is round robin among equals.
 func (p *pool) least(plus int64) int {
 	n := len(p.members)
 	start := int((p.turn.Add(1) - 1) % uint64(n))
@@ -148,7 +148,7 @@ func (p *pool) least(plus int64) int {
 	return best
 }
 
-// idle returns a member without any connection, -1 if all have some.
+// idle returns a member without connections, -1 if all have some.
 func (p *pool) idle() int {
 	n := len(p.members)
 	start := int((p.turn.Add(1) - 1) % uint64(n))
@@ -166,7 +166,7 @@ func hashOf(parts ...[]byte) uint64 {
 	for _, p := range parts {
 		_, _ = h.Write(p) // never fails
 	}
-	// FNV's high bits know little of the last byte: mix (the finalizer of MurmurHash3).
+	// FNV's high bits depend little on the last byte: mix (the finalizer of MurmurHash3).
 	x := h.Sum64()
 	x ^= x >> 33
 	x *= 0xff51afd7ed558ccd

@@ -8,22 +8,21 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// Some packets of a connection find the proxy only by its frontend: all of a UDP flow, and
-// what the node itself sends over TCP. When the frontend goes, the connections that
-// stay are named one by one, in the set
-// orphaned-connections.
+// Some packets reach the proxy only by the element of their frontend: all packets of a UDP
+// flow, and TCP packets that the node itself sends. When the frontend is removed, each
+// connection that stays gets an element in the set orphaned-connections.
 
-// orphanElement names a connection.
+// orphanElement returns the element of a connection.
 func orphanElement(s *session) element {
 	key := addrPortText(s.client) + addrPortText(s.dest) + string([]byte{byte(s.proto), 0, 0, 0})
 	return element{set: orphanedConnections, is4: s.client.Addr().Is4(), key: key}
 }
 
-// needsFrontend reports whether a connection cannot live without its frontend.
+// needsFrontend reports whether a connection needs the element of its frontend.
 func needsFrontend(s *session) bool { return s.proto == service.UDP || s.scope == fromNode }
 
-// losingFrontend returns the connections whose frontend changes remove: those of TCP go
-// on, as conntrack lets them in other modes. Flows end with it.
+// losingFrontend returns the connections whose frontend the changes remove. TCP connections
+// continue, as with conntrack in other modes. UDP flows end with the frontend.
 func (d *Datapath) losingFrontend(changes []service.Change) []*session {
 	going := map[service.Key]bool{}
 	for _, c := range changes {
@@ -39,7 +38,7 @@ func (d *Datapath) losingFrontend(changes []service.Change) []*session {
 	})
 }
 
-// addOrphans writes the names of connections to the kernel.
+// addOrphans writes the elements of connections to the kernel.
 func (d *Datapath) addOrphans(ctx context.Context, all []*session) error {
 	var ws []nft.Write
 	var news []element
@@ -61,7 +60,7 @@ func (d *Datapath) addOrphans(ctx context.Context, all []*session) error {
 	return nil
 }
 
-// endedOrphans returns the names of connections that have ended.
+// endedOrphans returns the elements of connections that have ended.
 func (d *Datapath) endedOrphans() (all []element) {
 	if len(d.orphaned) == 0 {
 		return nil
@@ -78,7 +77,7 @@ func (d *Datapath) endedOrphans() (all []element) {
 	return all
 }
 
-// unservedFlows returns the UDP flows whose frontend or NodePort address is served no more.
+// unservedFlows returns the UDP flows whose frontend or NodePort address is no longer served.
 func (p *proxy) unservedFlows() []*session {
 	var gone []*session
 	for _, s := range p.sessions.list(func(s *session) bool { return s.proto == service.UDP }) {
@@ -89,10 +88,10 @@ func (p *proxy) unservedFlows() []*session {
 	return gone
 }
 
-// Drain implements datapath.Datapath: the frontends go from the kernel, the connections
-// stay until they end.
+// Drain implements datapath.Datapath: it removes the frontends from the kernel. The
+// connections stay until they end.
 func (d *Datapath) Drain(ctx context.Context) (done bool, err error) {
-	if d.proxy == nil { // nothing of this process is open
+	if d.proxy == nil { // this process has no connections
 		return true, d.Cleanup(ctx)
 	}
 	if !d.draining {
@@ -101,7 +100,7 @@ func (d *Datapath) Drain(ctx context.Context) (done bool, err error) {
 			return false, fmt.Errorf("drain userspace: %w", err)
 		}
 		d.draining = true
-		return false, nil // somebody may be on the way
+		return false, nil // packets may be in flight
 	}
 	if len(d.proxy.sessions.list(func(*session) bool { return true })) == 0 {
 		return true, d.Cleanup(ctx)
@@ -109,7 +108,7 @@ func (d *Datapath) Drain(ctx context.Context) (done bool, err error) {
 	return false, nil
 }
 
-// removeFrontends names the connections, and then takes the frontends away.
+// removeFrontends adds elements for the connections, and then removes the frontends.
 func (d *Datapath) removeFrontends(ctx context.Context) error {
 	if err := d.addOrphans(ctx, d.proxy.sessions.list(needsFrontend)); err != nil {
 		return err

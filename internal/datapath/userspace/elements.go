@@ -13,7 +13,7 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// Sets of this mode alone.
+// Sets that only this mode has.
 const (
 	endpoints           nftset.Set = "endpoints"
 	endpointsExternal   nftset.Set = "endpoints-external"
@@ -21,8 +21,8 @@ const (
 	orphanedConnections nftset.Set = "orphaned-connections"
 )
 
-// renamed is what releases up to 16d7bce called the sets. What they had of connections is
-// of no use: those ended with their process.
+// renamed has the set names of releases up to 16d7bce. Their sets of connections are not
+// needed: the connections ended with their process.
 func renamed() []nftset.Rename {
 	return nftset.RenamedSets(map[nftset.Set]nftset.Set{
 		"outside": nftset.FrontendsExternal, "nodeports-outside": nftset.NodeportsExternal, "endpoints-outside": endpointsExternal,
@@ -30,7 +30,7 @@ func renamed() []nftset.Rename {
 	})
 }
 
-// frontendSets are the sets whose elements belong to a frontend, but for its sources.
+// frontendSets are the sets whose elements belong to a frontend, except its sources.
 var frontendSets = [...]nftset.Set{
 	endpoints, endpointsExternal, nftset.FrontendsExternal, nftset.NodeportsExternal, nftset.Frontends, nftset.Nodeports,
 }
@@ -42,7 +42,7 @@ const (
 	verdictDrop   = 3
 )
 
-// localBit is the part of an endpoint's data that says it is on this node.
+// localBit is the bit of an endpoint's data that says that it is on this node.
 const localBit = 1 << 16
 
 // An element is one that the kernel holds or must hold. It is comparable: its bytes are
@@ -55,7 +55,7 @@ type element struct {
 	comment string
 }
 
-// An id identifies an element.
+// An elementID identifies an element.
 type elementID struct {
 	set nftset.Set
 	is4 bool
@@ -64,7 +64,7 @@ type elementID struct {
 
 func (e element) id() elementID { return elementID{e.set, e.is4, e.key} }
 
-// write is the Write that puts e in place (add) or takes it away.
+// write returns the Write that adds e or removes it.
 func (e element) write(del, add bool) nft.Write {
 	w := nft.Write{Set: e.set.Name(e.is4), Key: []byte(e.key), Del: del, Add: add, Comment: e.comment}
 	if e.data != "" {
@@ -73,11 +73,11 @@ func (e element) write(del, add bool) nft.Write {
 	return w
 }
 
-// forwards reports whether the proxy can carry a protocol.
+// forwards reports whether the proxy can relay a protocol.
 func forwards(p service.Proto) bool { return p == service.TCP || p == service.UDP }
 
-// carried is a route as the proxy carries it: of a protocol that it cannot forward, the
-// kernel rejects the packets.
+// carried returns a route as the proxy serves it: the kernel rejects packets of a protocol
+// that the proxy cannot relay.
 func carried(p service.Proto, r *service.Route) *service.Route {
 	if r.Action == service.Forward && !forwards(p) {
 		return &service.Route{Action: service.Reject}
@@ -85,7 +85,7 @@ func carried(p service.Proto, r *service.Route) *service.Route {
 	return r
 }
 
-// render returns the elements of a frontend, but for its sources; none for nil. It is pure.
+// render returns the elements of a frontend, except its sources; none for nil. It is pure.
 func render(f *service.Frontend) []element {
 	if f == nil {
 		return nil
@@ -129,8 +129,9 @@ func weight(e service.Endpoint) string {
 	return number(n)
 }
 
-// comment says of a frontend what the kernel need not know: "default/web:http far rr
-// affinity=3h0m0s local reserved". What policy Local keeps apart counts with affinity only.
+// comment has the properties of a frontend that the kernel does not need:
+// "default/web:http far rr affinity=3h0m0s local reserved". The words for policy Local matter
+// with affinity only.
 func comment(f *service.Frontend, internal, external *service.Route) string {
 	words := []string{f.Service.String(), masqueradeWords[internal.Masquerade], f.Balance.String()}
 	if f.Affinity > 0 {
@@ -154,8 +155,8 @@ const (
 	wordExternalLocal = "external-local"
 )
 
-// parseComment is the inverse of comment but for wordExternalLocal: the external route
-// follows later.
+// parseComment is the inverse of comment except for wordExternalLocal: the external route is
+// not known yet.
 func parseComment(text string, f *service.Frontend) (err error) {
 	words := strings.Fields(text)
 	if len(words) < 3 {
@@ -186,8 +187,8 @@ func parseComment(text string, f *service.Frontend) (err error) {
 	return nil
 }
 
-// masqueradeWords are the words of a comment for Route.Masquerade. "far" is what the first
-// release wrote for MasqueradeOffCluster: it must still read them after a downgrade.
+// masqueradeWords are the words of a comment for Route.Masquerade. The first release wrote
+// "far" for MasqueradeOffCluster, and must still read the comments after a downgrade.
 var masqueradeWords = [...]string{
 	service.MasqueradeHairpin: "hairpin", service.MasqueradeOffCluster: "far", service.MasqueradeAll: "all",
 }
@@ -196,7 +197,7 @@ func parseMasquerade(text string) (service.Masquerade, error) {
 	if i := slices.Index(masqueradeWords[:], text); i >= 0 {
 		return service.Masquerade(i), nil
 	}
-	return 0, fmt.Errorf("masquerade %q is not known", text)
+	return 0, fmt.Errorf("masquerade %q is unknown", text)
 }
 
 // Keys and data are strings here, so that elements can be compared.
@@ -214,7 +215,7 @@ func fullKey(k service.Key) string {
 	return key
 }
 
-// frontend returns the frontend that e belongs to, and what is behind it in e's key.
+// frontend returns the frontend that e belongs to, and the rest of e's key.
 func (e element) frontend() (service.Key, []byte, error) {
 	nodePort := e.set == nftset.Nodeports || e.set == nftset.NodeportsExternal
 	size := nftset.AddrSize(e.is4) + 8
@@ -226,8 +227,8 @@ func (e element) frontend() (service.Key, []byte, error) {
 	return k, []byte(e.key[n:]), err
 }
 
-// parse makes frontends of elements: the inverse of render. What belongs to no frontend
-// is left out: a Sync will take it away.
+// parse is the inverse of render: it makes frontends from elements. It ignores elements
+// without a frontend; the next Sync removes them.
 func parse(all []element) ([]*service.Frontend, error) {
 	found, externalLocal := map[service.Key]*service.Frontend{}, map[service.Key]bool{}
 	for _, e := range all {
@@ -300,7 +301,7 @@ func parseVerdict(r *service.Route, data string) error {
 	case verdictDrop:
 		r.Action = service.Drop
 	default:
-		return fmt.Errorf("verdict ID %d is not known", n)
+		return fmt.Errorf("verdict ID %d is unknown", n)
 	}
 	return nil
 }
@@ -328,7 +329,7 @@ func (e element) addTo(f *service.Frontend, rest []byte) error {
 	return nil
 }
 
-// seconds is how times stand in the kernel.
+// seconds is the form of times in the kernel.
 func seconds(t time.Time) uint32 { return uint32(t.Unix()) }
 
 // String names the element in messages.

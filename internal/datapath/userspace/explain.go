@@ -8,8 +8,8 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// Explain implements datapath.Datapath. It reads the whole table; the listener that takes
-// the connections is this process' own.
+// Explain implements datapath.Datapath. It reads the whole table; the listener that accepts
+// the connections is in this process.
 func (d *Datapath) Explain(ctx context.Context, k service.Key) ([]datapath.Object, error) {
 	h, err := d.read(ctx)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 
 // kernelState is what the kernel holds, all of it.
 type kernelState struct {
-	elements   map[elementID]element // of frontends
+	elements   map[elementID]element // elements of frontends
 	sources    map[service.Key]*nftset.Sources
 	settings   service.Settings
 	clusterIPs nftset.Counts
@@ -55,11 +55,11 @@ func (h *kernelState) readElements(r *nftset.Reader, s nftset.Set, is4 bool, int
 	})
 }
 
-// table returns it in the words of a Table.
+// table returns the state as a Table.
 func (h *kernelState) table() (*service.Table, error) {
 	all, err := parse(slices.Collect(maps.Values(h.elements)))
 	if err != nil {
-		return nil, fmt.Errorf("make sense of table %s: %w", tableName, err)
+		return nil, fmt.Errorf("parse table %s: %w", tableName, err)
 	}
 	for _, f := range all {
 		if s := h.sources[f.Key()]; s != nil {
@@ -77,13 +77,14 @@ func sourcesOf(f *service.Frontend) nftset.Sources {
 	return nftset.SourcesOf(f)
 }
 
-// A changeset is what must be written, in the order of its parts: what may come early, what
-// leads packets to the proxy, and what may go then. Frontends are never half there.
+// A changeset has the writes of a change in three steps: additions that come first, elements
+// that lead packets to the proxy, and removals that come last. Every frontend is complete
+// between them.
 type changeset struct {
 	settings, early, entries, open, late []nft.Write
 
-	frontends  map[service.Key]bool // that change
-	clusterIPs nftset.Counts        // counts that change
+	frontends  map[service.Key]bool // the changed frontends
+	clusterIPs nftset.Counts        // the changed counts
 }
 
 func newChangeset() *changeset { return &changeset{frontends: map[service.Key]bool{}} }
@@ -92,7 +93,7 @@ func (p *changeset) writes() []nft.Write {
 	return slices.Concat(p.settings, p.early, p.entries, p.open, p.late)
 }
 
-// change adds the writes that make a frontend's elements others.
+// change adds the writes that replace a frontend's elements was by is.
 func (p *changeset) change(k service.Key, was, is []element) {
 	had := map[elementID]element{}
 	for _, e := range was {
@@ -126,7 +127,7 @@ func (p *changeset) put(e element, del, add bool) {
 	*part = append(*part, e.write(del, add))
 }
 
-// sources adds the writes that make a frontend's sources others.
+// sources adds the writes that replace a frontend's sources was by is.
 func (p *changeset) sources(k service.Key, was, is nftset.Sources) {
 	if was.Equal(is) {
 		return
@@ -144,7 +145,7 @@ func (p *changeset) shared(was, is service.Settings, held nftset.Counts, changes
 	p.early, p.late = append(p.early, add...), append(p.late, del...)
 }
 
-// incremental returns the way from one table to another.
+// incremental returns the changeset for the changes between two tables.
 func incremental(changes []service.Change) *changeset {
 	p := newChangeset()
 	for _, c := range changes {
@@ -154,7 +155,7 @@ func incremental(changes []service.Change) *changeset {
 	return p
 }
 
-// full returns the way from what the kernel holds to a table.
+// full returns the changeset from the state of the kernel to a table.
 func full(h *kernelState, to *service.Table) *changeset {
 	p := newChangeset()
 	left, sources := maps.Clone(h.elements), maps.Clone(h.sources)

@@ -14,18 +14,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A place is the network namespace in which sockets are opened, by whatever goroutine.
+// A netNamespace is the network namespace in which all goroutines open sockets.
 type netNamespace struct {
 	ns netns.NsHandle // None: the process's own, where every goroutine is anyway
 }
 
-// here returns the place of the calling thread.
+// currentNamespace returns the network namespace of the calling thread.
 func currentNamespace() (*netNamespace, error) {
 	mine, err := netns.Get()
 	if err != nil {
 		return nil, fmt.Errorf("open own network namespace: %w", err)
 	}
-	// A goroutine that nobody locked to a thread is where all are.
+	// A goroutine that is not locked to a thread is in the process's namespace.
 	type answer struct {
 		ns  netns.NsHandle
 		err error
@@ -48,7 +48,7 @@ func currentNamespace() (*netNamespace, error) {
 	return &netNamespace{mine}, nil
 }
 
-// do runs f on a thread that is in the place.
+// do runs f on a thread in the namespace.
 func (p *netNamespace) do(f func() error) (err error) {
 	if !p.ns.IsOpen() {
 		return f()
@@ -65,7 +65,7 @@ func (p *netNamespace) do(f func() error) (err error) {
 		return fmt.Errorf("enter network namespace: %w", err)
 	}
 	defer func() {
-		// A thread that cannot go back stays locked, and ends with its goroutine.
+		// A thread that cannot return stays locked, and ends with its goroutine.
 		if back := netns.Set(home); back != nil {
 			err = errors.Join(err, fmt.Errorf("return to own network namespace: %w", back))
 			return
@@ -81,8 +81,8 @@ func (p *netNamespace) close() {
 	}
 }
 
-// Keepalive finds ends that are gone without a word: after 15 s of silence, nine times.
-// The listener's connections inherit it.
+// Keepalive detects dead peers: it probes after 15 s of silence, nine times. The listener's
+// connections inherit it.
 const keepIdle, keepEvery, keepCount = 15, 15, 9
 
 // option sets options of a socket before it is bound.
@@ -102,7 +102,7 @@ func option(set ...func(fd int) error) func(network, address string, c syscall.R
 	}
 }
 
-// transparent allows addresses that are not the node's, and tells our own packets.
+// transparent allows addresses that are not the node's, and identifies our own packets.
 func transparent(is4 bool) func(int) error {
 	return func(fd int) error {
 		if is4 {
@@ -112,8 +112,8 @@ func transparent(is4 bool) func(int) error {
 	}
 }
 
-// latePort lets the kernel choose the port when it knows the peer: the same port serves
-// for many.
+// latePort lets the kernel choose the port when it knows the peer, so that many connections
+// can share a port.
 func latePort(fd int) error {
 	return unix.SetsockoptInt(fd, unix.SOL_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1)
 }
@@ -147,7 +147,7 @@ func networkName(proto string, is4 bool) string {
 	return proto + "6"
 }
 
-// loopback is where listeners are: nobody reaches them there from elsewhere.
+// loopback returns the address of listeners, which other hosts cannot reach.
 func loopback(is4 bool, port uint16) netip.AddrPort {
 	if is4 {
 		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), port)
@@ -174,10 +174,10 @@ func (p *netNamespace) listenUDP(ctx context.Context, at netip.AddrPort) (*net.U
 	return p.packets(ctx, at, option(transparent(is4), destination(is4)))
 }
 
-// replies opens the socket from whose address a frontend's clients are answered. It is
-// "connected" to nobody: else the kernel would find it for datagrams to that address, and
-// they would end there unread when they are the node's to refuse or another mechanism's
-// to translate.
+// replies opens the socket that answers a frontend's clients, from the frontend's address.
+// It is connected to port 1 of a loopback address: else the kernel would deliver datagrams
+// for the frontend to it, unread, also when the node must reject them or another mechanism
+// translates them.
 func (p *netNamespace) replies(ctx context.Context, at netip.AddrPort) (*net.UDPConn, error) {
 	is4 := at.Addr().Is4()
 	c, err := p.packets(ctx, at, option(transparent(is4), reuse))
@@ -195,7 +195,7 @@ func (p *netNamespace) replies(ctx context.Context, at netip.AddrPort) (*net.UDP
 	}
 	if err != nil {
 		_ = c.Close()
-		return nil, fmt.Errorf("turn away from clients: %w", err)
+		return nil, fmt.Errorf("connect reply socket: %w", err)
 	}
 	return c, nil
 }
@@ -213,7 +213,7 @@ func (p *netNamespace) packets(ctx context.Context, at netip.AddrPort, control f
 }
 
 // dialTCP connects to an endpoint; from is the source to keep, the zero value for the
-// node's own. If the source's port is taken there, another will do.
+// node's own. If the source's port is in use, dialTCP takes another port.
 func (p *netNamespace) dialTCP(ctx context.Context, from, to netip.AddrPort, patience time.Duration) (c *net.TCPConn, err error) {
 	is4 := to.Addr().Is4()
 	d := net.Dialer{Timeout: patience, KeepAlive: -1}

@@ -15,21 +15,21 @@ var rulesetText string
 // tableName is the table's name: table inet fairway-userspace.
 const tableName = numbers.TableUserspace
 
-// A scope is where a client is; each has a listener, so that the proxy knows it although
-// only the kernel sees by which interface a packet came.
+// A scope is where a client is. Each scope has a listener, so that the proxy knows the scope
+// although only the kernel sees the incoming interface of a packet.
 type scope int
 
 const (
-	fromPod      scope = iota // counts as a pod
+	fromPod      scope = iota // a pod
 	fromNode                  // the node itself
-	fromExternal              // everyone else
+	fromExternal              // any other client
 	scopes
 )
 
-// String returns the name that the program's chains have.
+// String returns the name of the scope in the names of chains.
 func (s scope) String() string { return [...]string{"pod", "node", "external"}[s] }
 
-// family is what the program says twice.
+// family has the differences between the families in the program.
 type family struct{ N, Addr, IP, Loopback string }
 
 // newProgram returns the program for a mark and the listeners' ports.

@@ -10,7 +10,7 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// A proxy is what runs: listeners, and what they ask when somebody comes.
+// A proxy has the listeners, and the state that they need to serve a client.
 type proxy struct {
 	netns     *netNamespace
 	first     uint16 // port of the first scope's listeners
@@ -25,7 +25,7 @@ type proxy struct {
 	frontends map[service.Key]*proxyFrontend
 	targets   map[targetKey]*target
 	tallies   map[service.PortName]*tally
-	settings  service.Settings // only ServesNodePorts is asked
+	settings  service.Settings // only ServesNodePorts is used
 
 	sessions sessions
 	flows    flows
@@ -44,13 +44,13 @@ type proxyFrontend struct {
 	tally              *tally
 }
 
-// A tally counts what a Service port carried.
+// A tally counts the traffic of a Service port.
 type tally struct {
 	connections, bytes, drops atomic.Uint64
-	fronts                    int // that count here; guarded by the proxy's mutex
+	fronts                    int // frontends that use the tally; guarded by the proxy's mutex
 }
 
-// decide returns what becomes of a client from a scope, and its endpoints.
+// decide returns the decision for a client from a scope, and its endpoints.
 func (f *proxyFrontend) decide(s scope, client netip.Addr) (service.Decision, *pool) {
 	d := f.Decide(service.Packet{From: client, To: f.Addr, Proto: f.Proto, FromPod: s == fromPod, FromNode: s == fromNode})
 	if d.Packet.Internal() {
@@ -60,13 +60,13 @@ func (f *proxyFrontend) decide(s scope, client netip.Addr) (service.Decision, *p
 }
 
 // keepsSource reports whether the endpoint sees the client's own address. The node's own
-// connections need no address of another.
+// connections need no foreign address.
 func keepsSource(d service.Decision, e service.Endpoint) bool {
 	return !d.Packet.FromNode && !d.Masquerades(e)
 }
 
-// find returns the frontend that answers at an address, as service.Index.Frontend does: one of
-// the address before a NodePort. Nil: there is none. The kernel sends only what is for this
+// find returns the frontend that answers at an address, as service.Index.Frontend does: a
+// frontend of the address before a NodePort, or nil. The kernel sends only packets for this
 // node.
 func (p *proxy) find(proto service.Proto, at netip.AddrPort) *proxyFrontend {
 	p.mu.RLock()
@@ -78,7 +78,7 @@ func (p *proxy) find(proto service.Proto, at netip.AddrPort) *proxyFrontend {
 	return p.frontends[k.NodePort()]
 }
 
-// set takes over changes. Frontends that went are served on until drop.
+// set applies changes. Removed frontends are served until drop.
 func (p *proxy) set(changes []service.Change, s service.Settings) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -90,7 +90,7 @@ func (p *proxy) set(changes []service.Change, s service.Settings) {
 	}
 }
 
-// drop ends what was only kept until the kernel sends nobody there any more.
+// drop removes the frontends that were kept until the kernel stopped sending clients to them.
 func (p *proxy) drop(changes []service.Change) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -108,7 +108,7 @@ func (p *proxy) drop(changes []service.Change) {
 func (p *proxy) put(f *service.Frontend) {
 	old := p.frontends[f.Key()]
 	if old != nil && old.Frontend == f {
-		return // it is immutable
+		return // a frontend is immutable
 	}
 	is := &proxyFrontend{Frontend: f, tally: p.tally(f.Service)}
 	var wasIn, wasOut *pool
@@ -151,7 +151,7 @@ func (p *proxy) target(f *service.Frontend, e service.Endpoint) *target {
 	return t
 }
 
-// release gives back the targets and the tally of a frontend that is gone.
+// release releases the targets and the tally of a removed frontend.
 func (p *proxy) release(f *proxyFrontend) {
 	if f.tally.fronts--; f.tally.fronts == 0 {
 		delete(p.tallies, f.Service)
@@ -169,8 +169,8 @@ func (p *proxy) release(f *proxyFrontend) {
 	}
 }
 
-// chooseMember returns the member for a client: the one it has by affinity, or the
-// algorithm's choice among those not tried yet.
+// chooseMember returns the member for a client: its member by affinity, or the algorithm's
+// choice among the members not tried yet.
 func (p *proxy) chooseMember(f *proxyFrontend, r *service.Route, in *pool, c pickKey, tried []*target) *member {
 	pick := func() *member { return in.pick(c, tried) }
 	if f.Affinity == 0 {
@@ -179,7 +179,7 @@ func (p *proxy) chooseMember(f *proxyFrontend, r *service.Route, in *pool, c pic
 	return p.affinity.claim(f.Frontend, r, c.client, in, tried, pick)
 }
 
-// counts returns what each Service port carried.
+// counts returns the traffic of each Service port.
 func (p *proxy) counts() map[service.PortName]datapath.Count {
 	p.mu.RLock()
 	defer p.mu.RUnlock()

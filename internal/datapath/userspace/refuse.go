@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// refuse tells a UDP client that nobody listens where it called, as the endpoint's own
-// node would have told it in other modes: by an ICMP port unreachable from the address it
-// called, with the beginning of its datagram in it.
+// refuse answers a UDP client like a closed port, as the endpoint's node does in other
+// modes: with an ICMP port unreachable from the address that the client called, and the
+// beginning of its datagram in it.
 func (p *netNamespace) refuse(k flowKey, size int) error {
 	return p.do(func() error {
 		is4 := k.dest.Addr().Is4()
@@ -59,7 +59,7 @@ func unreachable(k flowKey, size int) []byte {
 	return msg
 }
 
-// checksum is that of RFC 1071, of an even number of bytes.
+// checksum is the checksum of RFC 1071, of an even number of bytes.
 func checksum(b []byte) uint16 {
 	var sum uint32
 	for i := 0; i+1 < len(b); i += 2 {

@@ -11,16 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A relay carries bytes between a client and an endpoint.
+// A relay copies bytes between a client and an endpoint.
 //
 //	client ──→ upward, a goroutine of its own ─────────→ endpoint ─┐ resets before its
 //	client ←── run, in the connection's goroutine ←───── endpoint  │ first byte
 //	                 ↑                                             │
 //	                 └── again, with the next endpoint ←───────────┘
 //
-// Until the endpoint has said its first byte, what the client says is kept, as much as
-// fits into replay, so that the next endpoint can hear the same. From then on bytes are
-// only passed on.
+// Until the endpoint has sent its first byte, the relay keeps the bytes of the client, up to
+// replay, so that it can send them to the next endpoint. After that it only copies bytes.
 type relay struct {
 	client  *net.TCPConn
 	buffers *buffers
@@ -29,11 +28,11 @@ type relay struct {
 
 	mu       sync.Mutex
 	changed  sync.Cond    // endpoint or over
-	endpoint *net.TCPConn // who hears the client; nil: nobody yet
-	said     []byte       // all that the client has said
-	settled  bool         // said is not kept any more: it stays with this endpoint
-	broken   bool         // the endpoint did not take what was said to it
-	eof      bool         // the client has said all
+	endpoint *net.TCPConn // the present endpoint; nil: none yet
+	said     []byte       // all bytes of the client
+	settled  bool         // said is no longer kept: the endpoint stays
+	broken   bool         // a write to the endpoint failed
+	eof      bool         // the client has sent all
 	over     bool         // the connection ends
 }
 
@@ -43,11 +42,11 @@ func newRelay(client *net.TCPConn, b *buffers) *relay {
 	return r
 }
 
-// replay bounds what is kept to be said again.
+// replay bounds the bytes that are kept to be sent again.
 const replay = 16 << 10
 
-// run relays between the client and c. It returns when the connection has ended, or
-// with again set when c has reset before it said anything, and another may be tried.
+// run relays between the client and c. It returns when the connection has ended, or with
+// again set when c has reset before its first byte, and another endpoint may be tried.
 func (r *relay) run(c *net.TCPConn, spawn func(func())) (again bool) {
 	if !r.attach(c) {
 		return false
@@ -61,7 +60,7 @@ func (r *relay) run(c *net.TCPConn, spawn func(func())) (again bool) {
 		return true
 	}
 	if err == nil {
-		_ = r.client.CloseWrite() // its reset is met when reading from it
+		_ = r.client.CloseWrite() // a reset shows when reading
 	} else {
 		r.abort()
 	}
@@ -69,8 +68,8 @@ func (r *relay) run(c *net.TCPConn, spawn func(func())) (again bool) {
 	return false
 }
 
-// attach makes c the endpoint and says to it what was said before. It returns false if
-// the client is gone.
+// attach makes c the endpoint and sends it the kept bytes. It returns false if the client is
+// gone.
 func (r *relay) attach(c *net.TCPConn) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -89,9 +88,9 @@ func (r *relay) attach(c *net.TCPConn) bool {
 	return true
 }
 
-// detach takes the endpoint away if it has reset, which err or an end without a word may
-// mean, and if another can take its place. Who hears of a reset first, a writer or a
-// reader, hears it alone: the other one meets an ordinary end.
+// detach removes the endpoint if it has reset and another can replace it. Only the first of
+// reader and writer gets the error of a reset: the reader sees an ordinary end if the writer
+// was first.
 func (r *relay) detach(err error) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -99,14 +98,14 @@ func (r *relay) detach(err error) bool {
 		return false
 	}
 	if !errors.Is(err, unix.ECONNRESET) && (err != nil || !r.broken) {
-		r.settled, r.said = true, nil // it has nothing to say, but that properly
+		r.settled, r.said = true, nil // the endpoint closed properly without a byte
 		return false
 	}
 	r.endpoint = nil
 	return true
 }
 
-// settle gives up what was said: the endpoint answers.
+// settle drops the kept bytes: the endpoint answers.
 func (r *relay) settle() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -133,7 +132,7 @@ func (r *relay) fail() {
 	}
 }
 
-// upward carries what the client says.
+// upward copies the bytes of the client to the endpoint.
 func (r *relay) upward() {
 	defer close(r.upDone)
 	err := r.opening()
@@ -155,8 +154,8 @@ func (r *relay) upward() {
 	}
 }
 
-// opening carries what the client says while it may have to be said again. It returns
-// nil when the endpoint is settled, and io.EOF when the client has said all before.
+// opening copies the bytes of the client while they may have to be sent again. It returns
+// nil when the endpoint is settled, and io.EOF when the client has sent all before.
 func (r *relay) opening() error {
 	raw, err := r.client.SyscallConn()
 	if err != nil {
@@ -181,13 +180,13 @@ func (r *relay) opening() error {
 	}
 }
 
-// say says b to the endpoint, and keeps it if it may be needed again. Nothing is the end
-// of what the client says.
+// say sends b to the endpoint, and keeps it if it may be needed again. An empty b is the end
+// of the client's bytes.
 func (r *relay) say(b []byte) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.settled && len(r.said)+len(b) > replay {
-		// Too much to keep: this endpoint it is, if there is one at the moment.
+		// Too much to keep: the endpoint stays, if there is one at the moment.
 		for r.endpoint == nil && !r.over {
 			r.changed.Wait()
 		}
@@ -218,15 +217,15 @@ func (r *relay) say(b []byte) error {
 	return nil
 }
 
-// Small pieces are passed on through a buffer. After bulk full ones in a row, a pipe for
+// Small pieces are copied through a buffer. After bulk full buffers in a row, a pipe for
 // splice(2) is worth its price; it is kept for chunk bytes.
 const (
 	bulk  = 4
 	chunk = 64 << 20
 )
 
-// pass carries from src to dst until src has said all. first is called when the first
-// byte is there.
+// pass copies from src to dst until the end of src. It calls first when the first byte is
+// there.
 func (r *relay) pass(dst, src *net.TCPConn, first func()) error {
 	raw, err := src.SyscallConn()
 	if err != nil {
@@ -263,10 +262,10 @@ func (r *relay) pass(dst, src *net.TCPConn, first func()) error {
 	}
 }
 
-// buffers are shared by all connections: one that is silent has none.
+// buffers are shared by all connections: an idle connection has none.
 type buffers struct{ pool sync.Pool }
 
-// bufferSize is that of the largest datagram.
+// bufferSize is the size of the largest datagram.
 const bufferSize = 64 << 10
 
 func (b *buffers) get() *[bufferSize]byte {
@@ -278,8 +277,8 @@ func (b *buffers) get() *[bufferSize]byte {
 
 func (b *buffers) put(p *[bufferSize]byte) { b.pool.Put(p) }
 
-// read waits until there is something to read, and only then takes a buffer. Nothing
-// and no error is the end.
+// read waits until there are bytes to read, and only then takes a buffer. No bytes and no
+// error is the end.
 func (b *buffers) read(raw syscall.RawConn) (p *[bufferSize]byte, n int, err error) {
 	e := raw.Read(func(fd uintptr) bool {
 		p = b.get()

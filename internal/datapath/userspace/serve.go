@@ -12,12 +12,12 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// maxTries is how many blocks of ports are tried for listeners: an agent that ends while
-// the next one begins still has its own.
+// maxTries is how many blocks of ports are tried for listeners: an old agent that still runs
+// when the next one starts has its ports.
 const maxTries = 16
 
 // start opens the listeners, in the namespace of the calling thread, and begins to serve.
-// first is the port of the first scope; if it is taken, others behind it will do.
+// first is the port of the first scope; if it is in use, start takes later ports.
 func start(first uint16) (*proxy, error) {
 	where, err := currentNamespace()
 	if err != nil {
@@ -80,7 +80,7 @@ func (p *proxy) closeListeners() (err error) {
 // close ends everything, and waits for it.
 func (p *proxy) close() {
 	p.cancel()
-	_ = p.closeListeners() // what is closed already does no harm
+	_ = p.closeListeners() // a listener that is closed already does no harm
 	end(p.sessions.list(func(*session) bool { return true }))
 	p.running.Wait()
 	p.netns.close()

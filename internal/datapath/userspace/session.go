@@ -7,7 +7,7 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// A session is one connection or flow that the proxy carries.
+// A session is one connection or flow of the proxy.
 type session struct {
 	proto    service.Proto
 	scope    scope
@@ -18,7 +18,7 @@ type session struct {
 	end      func() // ends it at once; may be called again
 }
 
-// sessions are those that are open.
+// sessions are the open sessions.
 type sessions struct {
 	mu  sync.Mutex
 	all map[service.Key]map[*session]struct{}
@@ -47,7 +47,7 @@ func (s *sessions) remove(one *session) {
 	}
 }
 
-// list returns the sessions that want says, of all frontends.
+// list returns the sessions of all frontends for which want returns true.
 func (s *sessions) list(want func(*session) bool) (out []*session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -73,7 +73,7 @@ func (s *sessions) of(k service.Key, endpoint netip.AddrPort) (out []*session) {
 	return out
 }
 
-// end ends all of them.
+// end ends all sessions.
 func end(all []*session) {
 	for _, s := range all {
 		s.end()

@@ -13,8 +13,8 @@ import (
 	"github.com/fairway-net/fairway/internal/numbers"
 )
 
-// Where packets with the proxy's mark are local: an ip rule for each family, and one
-// route in a table of its own.
+// Packets with the proxy's mark are local: each family has an ip rule, and one route in a
+// table of its own.
 const (
 	routeTable   = numbers.RouteTableUserspace
 	rulePriority = numbers.RulePriorityUserspace
@@ -54,9 +54,9 @@ func steered(mark uint32) (bool, error) {
 	return true, nil
 }
 
-// steering returns the rules and routes of ours.
+// steering returns our rules and routes.
 func steering(family int) (rules []netlink.Rule, routes []netlink.Route, err error) {
-	// A list in which a change came is asked for again, up to a point.
+	// A list that was interrupted by a change is requested again, a few times.
 	for range maxLists {
 		rules, err = netlink.RuleListFiltered(family, &netlink.Rule{Priority: rulePriority, Table: routeTable}, netlink.RT_FILTER_PRIORITY|netlink.RT_FILTER_TABLE)
 		if !errors.Is(err, netlink.ErrDumpInterrupted) {
@@ -80,8 +80,8 @@ func steering(family int) (rules []netlink.Rule, routes []netlink.Route, err err
 
 const maxLists = 10
 
-// steer makes them. Rules with another mark, an older agent's, stay: its program may still
-// run.
+// steer adds the rules and routes. Rules with the mark of an older agent stay: its program
+// may still run.
 func steer(mark uint32) error {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
@@ -98,7 +98,7 @@ func steer(mark uint32) error {
 	return nil
 }
 
-// steerOnly removes all others of ours.
+// steerOnly removes all our rules and routes with another mark.
 func steerOnly(mark uint32) error {
 	return unsteer(
 		func(r netlink.Rule) bool { return r.Mark == mark && r.Mask != nil && *r.Mask == mark },
@@ -112,12 +112,12 @@ func steerOnly(mark uint32) error {
 	)
 }
 
-// unsteerAll removes them.
+// unsteerAll removes all our rules and routes.
 func unsteerAll() error {
 	return unsteer(func(netlink.Rule) bool { return false }, func(netlink.Route) bool { return false })
 }
 
-// unsteer removes rules and routes of ours, but for some.
+// unsteer removes our rules and routes, except some.
 func unsteer(keepRule func(netlink.Rule) bool, keepRoute func(netlink.Route) bool) error {
 	for _, family := range [...]int{unix.AF_INET, unix.AF_INET6} {
 		rules, routes, err := steering(family)

@@ -9,8 +9,8 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// How long an endpoint has to answer a SYN: as long as the client's own first retry if
-// there is another to try, else as long as most clients have patience.
+// How long an endpoint has to answer a SYN: as long as the client's own first retry if there
+// is another endpoint, else as long as most clients wait.
 const (
 	synPatience  = time.Second
 	lastPatience = 10 * time.Second
@@ -24,7 +24,7 @@ func (p *proxy) accept(l *net.TCPListener, s scope) {
 		case errors.Is(err, net.ErrClosed):
 			return
 		case err != nil:
-			// Out of descriptors or memory: those that are open must end first.
+			// Out of descriptors or memory: open connections must end first.
 			if !p.pause(10 * time.Millisecond) {
 				return
 			}
@@ -65,11 +65,11 @@ type tcpConn struct {
 	pool     *pool
 	scope    scope
 	peer     netip.AddrPort // the client
-	dest     netip.AddrPort // whom it called
+	dest     netip.AddrPort // the address that the client called
 	tried    []*target
 }
 
-// serveTCP carries one connection from its first byte to its last.
+// serveTCP relays one connection from its first byte to its last.
 func (p *proxy) serveTCP(client *net.TCPConn, s scope) {
 	defer client.Close()
 	l := &tcpConn{proxy: p, scope: s, peer: addrPort(client.RemoteAddr()), dest: addrPort(client.LocalAddr())}
@@ -96,8 +96,8 @@ func (p *proxy) serveTCP(client *net.TCPConn, s scope) {
 	}
 }
 
-// carry relays until the connection ends, or until the endpoint turns out not to want
-// it: then another may have it.
+// carry relays until the connection ends, or until the endpoint refuses it: then another
+// endpoint may serve it.
 func (l *tcpConn) carry(r *relay, m *member, c *net.TCPConn) (again bool) {
 	defer c.Close()
 	one := &session{
@@ -108,7 +108,7 @@ func (l *tcpConn) carry(r *relay, m *member, c *net.TCPConn) (again bool) {
 	defer l.sessions.remove(one)
 	m.active.Add(1)
 	defer m.active.Add(-1)
-	if l.ctx.Err() != nil { // closed since; nobody else would end it
+	if l.ctx.Err() != nil { // closed since: nothing else would end the connection
 		one.end()
 		return false
 	}
@@ -142,7 +142,7 @@ func (l *tcpConn) dial() (*member, *net.TCPConn, error) {
 	}
 }
 
-// source returns the address to call an endpoint from, the zero value for the node's own.
+// source returns the source address for an endpoint, the zero value for the node's own.
 func (l *tcpConn) source(e service.Endpoint) netip.AddrPort {
 	if keepsSource(l.decision, e) {
 		return l.peer
@@ -150,8 +150,8 @@ func (l *tcpConn) source(e service.Endpoint) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// reset ends a connection without a farewell, as an endpoint does that is gone.
+// reset ends a connection with a reset, as a dead endpoint does.
 func reset(c *net.TCPConn) {
-	_ = c.SetLinger(0) // it may be closed already
+	_ = c.SetLinger(0) // c may be closed already
 	_ = c.Close()
 }

@@ -17,18 +17,18 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// maxFlows bounds the UDP flows: each has a socket and a goroutine. Who comes when all
-// are in use is dropped, as by a full conntrack table.
+// maxFlows bounds the UDP flows: each has a socket and a goroutine. Datagrams of further
+// flows are dropped, as by a full conntrack table.
 const maxFlows = 1 << 16
 
-// How long a flow lives without a datagram, where the node does not say: conntrack's
-// own defaults, before and after the first answer.
+// How long a flow lives without a datagram, if the node has no setting: conntrack's own
+// defaults, before and after the first answer.
 const (
 	oneWayIdle = 30 * time.Second
 	answerIdle = 120 * time.Second
 )
 
-// idleTimes returns what the node's conntrack is set to.
+// idleTimes returns the timeouts of the node's conntrack.
 func idleTimes() (oneWay, answered time.Duration) {
 	read := func(name string, otherwise time.Duration) time.Duration {
 		text, err := os.ReadFile("/proc/sys/net/netfilter/" + name)
@@ -44,10 +44,10 @@ func idleTimes() (oneWay, answered time.Duration) {
 	return read("nf_conntrack_udp_timeout", oneWayIdle), read("nf_conntrack_udp_timeout_stream", answerIdle)
 }
 
-// A flowKey identifies a flow: who called whom.
+// A flowKey identifies a flow: the client and the address that it called.
 type flowKey struct{ client, dest netip.AddrPort }
 
-// A udpFlow is a UDP client's conversation with an endpoint.
+// A udpFlow is the exchange of a UDP client with an endpoint.
 //
 //	client ─→ listener ─→ endpoint's socket (one a flow) ─→ endpoint
 //	client ←─ answers (one socket a called address) ←────── endpoint
@@ -59,23 +59,23 @@ type udpFlow struct {
 	decision service.Decision
 	pool     *pool
 	answers  *answers
-	last     atomic.Int64 // when there was a datagram, in nanoseconds since the flow began
+	last     atomic.Int64 // time of the last datagram, in nanoseconds since the flow began
 	began    time.Time
 
 	mu       sync.Mutex
 	socket   *net.UDPConn // to the endpoint; replaced if that refuses
 	member   *member
 	session  *session
-	first    []byte // what the endpoint has not answered yet, to be said to another one
+	first    []byte // the datagram that the endpoint has not answered yet, for the next endpoint
 	answered bool
 	ended    bool
 	tried    []*target
 }
 
-// maxFirst bounds the datagram that is kept to be said again.
+// maxFirst bounds the datagram that is kept to be sent again.
 const maxFirst = 4 << 10
 
-// flows are those that are open, and the sockets that answer for them.
+// flows are the open flows, and the sockets that answer for them.
 type flows struct {
 	mu      sync.Mutex
 	all     map[flowKey]*udpFlow
@@ -115,7 +115,7 @@ func (p *proxy) receive(c *net.UDPConn, s scope) {
 	}
 }
 
-// original returns the address that a datagram was sent to, from what came with it.
+// original returns the address that a datagram was sent to, from its control messages.
 func original(oob []byte) (netip.AddrPort, bool) {
 	all, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
@@ -133,7 +133,7 @@ func original(oob []byte) (netip.AddrPort, bool) {
 	return netip.AddrPort{}, false
 }
 
-// flow returns the flow of a datagram, a new one if there is none. Nil: nobody takes it.
+// flow returns the flow of a datagram, a new flow if there is none. Nil: it is not served.
 func (p *proxy) flow(k flowKey, s scope) *udpFlow {
 	p.flows.mu.Lock()
 	f, n := p.flows.all[k], len(p.flows.all)
@@ -188,8 +188,8 @@ func (p *proxy) answer(at netip.AddrPort) (*answers, error) {
 	return a, nil
 }
 
-// noAnswer is the end of a flow's use of the socket that answers: with the last flow it
-// goes, lest it swallow what the node should refuse.
+// noAnswer ends a flow's use of the socket that answers. The last flow closes the socket,
+// so that it does not receive datagrams that the node should reject.
 func (p *proxy) noAnswer(f *udpFlow) {
 	p.flows.mu.Lock()
 	defer p.flows.mu.Unlock()
@@ -199,7 +199,7 @@ func (p *proxy) noAnswer(f *udpFlow) {
 	}
 }
 
-// next turns to the next endpoint; false if there is none, or the flow has ended.
+// next connects to the next endpoint; false if there is none, or the flow has ended.
 func (f *udpFlow) next() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -228,13 +228,13 @@ func (f *udpFlow) next() bool {
 		if f.ctx.Err() == nil {
 			return true
 		}
-		f.leave() // the proxy has ended since; nobody else would end it
+		f.leave() // the proxy has ended since: nothing else would end the flow
 		return false
 	}
 	return false
 }
 
-// leave ends what there is with an endpoint. The caller holds mu.
+// leave closes the socket to the endpoint, if any. The caller holds mu.
 func (f *udpFlow) leave() {
 	if f.socket == nil {
 		return
@@ -256,7 +256,7 @@ func (f *udpFlow) forward(b []byte) {
 	if !f.answered && len(b) <= maxFirst {
 		f.first = append(f.first[:0], b...)
 	}
-	// An error is that of an earlier datagram: run meets it too. This one was not sent.
+	// The error is of an earlier datagram: run sees it too. This datagram was not sent.
 	if _, err := f.socket.Write(b); err != nil {
 		_, _ = f.socket.Write(b)
 	}
@@ -276,7 +276,7 @@ func (f *udpFlow) idle() time.Duration {
 	return lasts - (time.Since(f.began) - time.Duration(f.last.Load()))
 }
 
-// run carries the answers, until nobody has said anything for long.
+// run relays the answers, until the flow has been idle for long.
 func (f *udpFlow) run() {
 	defer f.close()
 	f.touch()
@@ -287,7 +287,7 @@ func (f *udpFlow) run() {
 		if !f.next() {
 			if !f.gone() { // all have refused
 				f.front.tally.drops.Add(1)
-				_ = f.netns.refuse(f.key, len(again)) // it could be lost as well
+				_ = f.netns.refuse(f.key, len(again)) // the network may lose it as well
 			}
 			return
 		}
@@ -295,8 +295,8 @@ func (f *udpFlow) run() {
 	}
 }
 
-// carry passes on what one endpoint says. It returns true if the endpoint refused before
-// it said anything, so that another may be asked.
+// carry relays the datagrams of one endpoint. It returns true if the endpoint refused before
+// its first datagram, so that another endpoint may be tried.
 func (f *udpFlow) carry() (refused bool) {
 	f.mu.Lock()
 	c := f.socket
@@ -319,7 +319,7 @@ func (f *udpFlow) carry() (refused bool) {
 		b, n, err := f.buffers.read(raw)
 		switch {
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			continue // perhaps the client has said something
+			continue // the client may have sent a datagram
 		case errors.Is(err, unix.ECONNREFUSED), errors.Is(err, unix.EHOSTUNREACH):
 			if !f.wasAnswered() {
 				return true
@@ -364,14 +364,14 @@ func (f *udpFlow) gone() bool {
 	return f.ended
 }
 
-// close takes the flow out of the books.
+// close removes the flow from the list of flows.
 func (f *udpFlow) close() {
 	f.mu.Lock()
 	f.ended = true
 	f.leave()
 	f.mu.Unlock()
 	f.flows.mu.Lock()
-	if f.flows.all[f.key] == f { // not yet its successor
+	if f.flows.all[f.key] == f { // not yet replaced
 		delete(f.flows.all, f.key)
 	}
 	f.flows.mu.Unlock()

@@ -18,14 +18,14 @@ import (
 // DefaultMark is the bit of the packet mark that no other program uses by default.
 const DefaultMark = numbers.MarkUserspace
 
-// DefaultPort is the first of the listeners' ports on the loopback addresses: one for
-// each scope. If they are taken, the next ones are.
+// DefaultPort is the first of the listeners' ports on the loopback addresses: one for each
+// scope. If they are in use, the next ports are taken.
 const DefaultPort = numbers.PortUserspace
 
-// Config says how the datapath works. The zero value works.
+// Config configures the datapath. The zero value works.
 type Config struct {
-	// Mark is the bit of the packet mark that means "to a socket of the proxy". It must
-	// not be one that means "masquerade me" to somebody. 0: DefaultMark.
+	// Mark is the bit of the packet mark that means "to a socket of the proxy". It must not
+	// be a bit that means "masquerade me" to another program. 0: DefaultMark.
 	Mark uint32
 	// Port is the first port of the listeners. 0: DefaultPort.
 	Port uint16
@@ -37,11 +37,11 @@ type Datapath struct {
 	text       string // the program for people
 	rules      *nftset.Ruleset[*kernelState]
 	proxy      *proxy         // nil: it does not run
-	table      *service.Table // what the kernel holds; nil: not known, read it
+	table      *service.Table // what the kernel holds; nil: unknown, read it
 	clusterIPs nftset.Counts
-	served     map[service.Key]bool  // what the proxy knows
-	orphaned   map[elementID]element // connections that the kernel hands over by themselves
-	draining   bool                  // released: it takes no new connection
+	served     map[service.Key]bool  // the frontends of the proxy
+	orphaned   map[elementID]element // connections with an element of their own in the kernel
+	draining   bool                  // Drain was called: no new connections
 }
 
 var _ datapath.Datapath = (*Datapath)(nil)
@@ -99,7 +99,7 @@ func (d *Datapath) Probe(ctx context.Context) error {
 func (d *Datapath) Sync(ctx context.Context, want *service.Table) (datapath.Stats, error) {
 	stats, err := d.sync(ctx, want)
 	if err != nil {
-		d.forget() // the next Sync asks the kernel
+		d.forget() // the next Sync reads the kernel
 		return stats, fmt.Errorf("sync userspace: %w", err)
 	}
 	return stats, nil
@@ -151,7 +151,7 @@ func (d *Datapath) sync(ctx context.Context, want *service.Table) (stats datapat
 	return stats, nil
 }
 
-// program is the one for the ports that the listeners have.
+// program returns the program for the ports of the listeners.
 func (d *Datapath) program() *nft.Program { return newProgram(d.cfg.Mark, d.proxy.first) }
 
 // readKernel prepares the table and reads what the kernel holds.
@@ -185,8 +185,8 @@ func (d *Datapath) allChanges(want *service.Table) (changes []service.Change) {
 	return changes
 }
 
-// apply does p. The proxy knows new frontends before the kernel sends packets there, and old
-// ones for as long as it does. With fewer some UDP flows may have lost their frontend.
+// apply writes p. The proxy serves new frontends before the kernel sends packets to them, and
+// old frontends until the kernel stops. With fewer, some UDP flows may have lost their frontend.
 func (d *Datapath) apply(ctx context.Context, p *changeset, want *service.Table, changes []service.Change, fewer bool) error {
 	d.proxy.set(changes, want.Settings)
 	if d.served == nil {
@@ -226,8 +226,8 @@ func (d *Datapath) apply(ctx context.Context, p *changeset, want *service.Table,
 	return nil
 }
 
-// Check implements datapath.Datapath. It also copies to the kernel which clients are
-// where, and takes away what connections that ended have left there.
+// Check implements datapath.Datapath. It also copies the affinity of clients to the kernel,
+// and removes the elements of ended connections.
 func (d *Datapath) Check(ctx context.Context) (drift datapath.Drift, err error) {
 	if d.table == nil {
 		return drift, nil // the next Sync compares anyway
@@ -250,7 +250,7 @@ func (d *Datapath) Check(ctx context.Context) (drift datapath.Drift, err error) 
 	return drift, d.writeDeferred(ctx)
 }
 
-// same reports whether the kernel holds what the last Sync left.
+// same reports whether the kernel holds the state of the last Sync.
 func (d *Datapath) same(ctx context.Context) (bool, error) {
 	h, err := d.read(ctx)
 	if err != nil {
@@ -261,7 +261,7 @@ func (d *Datapath) same(ctx context.Context) (bool, error) {
 	return len(p.writes()) == 0, nil
 }
 
-// writeDeferred writes what time has changed.
+// writeDeferred writes the changes since the last Sync that come from traffic and time.
 func (d *Datapath) writeDeferred(ctx context.Context) error {
 	if err := d.rules.Watch.Begin(ctx); err != nil {
 		return err
@@ -331,7 +331,7 @@ func (d *Datapath) Counts(ctx context.Context) (map[service.PortName]datapath.Co
 	return d.proxy.counts(), nil
 }
 
-// Cleanup implements datapath.Datapath. The connections it carries end.
+// Cleanup implements datapath.Datapath. It ends all connections.
 func (d *Datapath) Cleanup(ctx context.Context) error {
 	d.stop()
 	if err := errors.Join(d.rules.Table.Delete(ctx), unsteerAll()); err != nil {
@@ -343,7 +343,7 @@ func (d *Datapath) Cleanup(ctx context.Context) error {
 // Close implements datapath.Datapath. It ends all goroutines and connections.
 func (d *Datapath) Close() {
 	if d.proxy != nil && d.table != nil {
-		// The clients of the last seconds. What cannot be written is forgotten.
+		// Write the affinity of the last seconds. After an error it is lost.
 		_ = d.proxy.netns.do(func() error { return d.writeDeferred(context.Background()) })
 	}
 	d.stop()
@@ -357,7 +357,7 @@ func (d *Datapath) stop() {
 	}
 }
 
-// forget makes the next Sync ask the kernel.
+// forget makes the next Sync read the kernel.
 func (d *Datapath) forget() {
 	d.table = nil
 	d.rules.Forget()
