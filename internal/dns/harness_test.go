@@ -177,7 +177,7 @@ func eventually(t *testing.T, what string, cond func() error) {
 }
 
 // noneLeft waits until no goroutine runs code of this package or of CoreDNS. Two kinds
-// are left out, which CoreDNS gives no way to end: the keeper of an upstream's idle
+// are left out, which CoreDNS cannot end: the keeper of an upstream's idle
 // connections ends when the garbage collector finds it, and the loop plugin asks a
 // server that has ended before its first probe for up to 30 s more.
 func noneLeft(t *testing.T) {

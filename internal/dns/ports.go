@@ -18,7 +18,7 @@ import (
 
 // checkPorts refuses to start where another server listens. CoreDNS opens its
 // sockets with SO_REUSEPORT, so without this a second server on the same port
-// would start without a word and get half of the queries.
+// would start without an error and get half of the queries.
 func checkPorts(blocks []caddyfile.ServerBlock, port uint16) error {
 	tried := make(map[string]bool)
 	for _, b := range blocks {

@@ -27,11 +27,11 @@ const DefaultCorefile = "/etc/fairway/dns/Corefile"
 // defaultDomain is the zone of nearly every cluster.
 const defaultDomain = "cluster.local"
 
-// Config says what a Server serves. The zero value serves cluster.local on port
+// Config is what a Server serves. The zero value serves cluster.local on port
 // 53 to a cluster of which this process is a pod.
 type Config struct {
-	// Corefile is the path of the user's Corefile, which then says all that
-	// the built-in one would have said. Empty means DefaultCorefile if that
+	// Corefile is the path of the user's Corefile, which then replaces
+	// the built-in one whole. Empty means DefaultCorefile if that
 	// exists, else the built-in one.
 	Corefile string
 	// Port serves every server block that names none; 0 means 53.

@@ -66,7 +66,7 @@ func TestCorefileIsReloaded(t *testing.T) {
 	rewrite(t, path, text, second, "")
 	eventually(t, "the second upstream to answer", says("NOERROR A 192.0.2.2"))
 
-	// A mistake is said, once, and what was served before goes on being served.
+	// A mistake is logged once, and what was served before is still served.
 	rewrite(t, path, text, first, "hosts")
 	eventually(t, "the mistake to be logged", func() error { return r.log.has(`plugin \"hosts\" is not built in`) })
 	if err := says("NOERROR A 192.0.2.2")(); err != nil {

@@ -136,7 +136,7 @@ func (c *Conn) Ask(patience time.Duration) Answer {
 }
 
 // Wait waits for what the other end does without being asked. The error is io.EOF if it
-// ends the connection in order, and says which error otherwise; nil: it says something.
+// ends the connection in order, and another error otherwise. Nil means that it sends something.
 func (c *Conn) Wait(patience time.Duration) error {
 	if err := c.conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
 		return err

@@ -44,7 +44,7 @@ func dialTCP(to netip.AddrPort, patience time.Duration) (net.Conn, error) {
 	return net.FileConn(f)
 }
 
-// await waits until the socket is connected or knows that it will not be.
+// await waits until the socket is connected or has failed.
 func await(fd int, patience time.Duration) error {
 	deadline := time.Now().Add(patience)
 	for {

@@ -17,10 +17,10 @@
 //     test is killed with -9.
 //   - Usable at once: New, Node and Pod return when links carry packets and
 //     addresses of both families may be bound.
-//   - Parallel: networks of different tests do not know of each other, and all of
+//   - Parallel: networks of different tests are separate, and all of
 //     them may use the same addresses.
 //
 // It needs root and a Linux kernel with network namespaces, veth and bridge. It fails
 // the test with one line if the kernel lacks them, for a test that is not run proves
-// nothing. For an ordinary user it skips the test, and Main says what was left out.
+// nothing. For an ordinary user it skips the test, and Main prints what was left out.
 package testnet

@@ -38,7 +38,7 @@ func fuzzing() bool {
 	return f != nil && f.Value.String() != ""
 }
 
-// leaks waits until nothing is left over, or says what is.
+// leaks waits until nothing is left over, or returns what is.
 func leaks(before map[string]string, patience time.Duration) string {
 	deadline := time.Now().Add(patience)
 	for {

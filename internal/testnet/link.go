@@ -84,7 +84,7 @@ func (n *Namespace) addAddr(l netlink.Link, p netip.Prefix) error {
 	return nil
 }
 
-// addRoute sends a prefix out of the link; by way of a gateway, if that is valid.
+// addRoute adds a route for a prefix through the link, with the gateway if that is valid.
 func (n *Namespace) addRoute(l netlink.Link, to netip.Prefix, via netip.Addr) error {
 	r := &netlink.Route{LinkIndex: l.Attrs().Index, Dst: ipNet(to)}
 	if via.IsValid() {
@@ -99,7 +99,7 @@ func (n *Namespace) addRoute(l netlink.Link, to netip.Prefix, via netip.Addr) er
 	return nil
 }
 
-// addNeighbor says for good which MAC has the address.
+// addNeighbor adds a permanent neighbour entry for the address.
 func (n *Namespace) addNeighbor(l netlink.Link, ip netip.Addr, mac net.HardwareAddr) error {
 	err := n.link.NeighSet(&netlink.Neigh{
 		LinkIndex: l.Attrs().Index, IP: ip.AsSlice(), HardwareAddr: mac, State: netlink.NUD_PERMANENT,

@@ -149,7 +149,7 @@ func (n *Net) connectNode(h *Host) error {
 	return n.Fabric.settle(n.bridge)
 }
 
-// Pod connects a pod to its node and makes the fabric know the way to it.
+// Pod connects a pod to its node and adds a route to it in the fabric.
 func (n *Net) Pod(node *Host, name string, addrs ...netip.Addr) *Host {
 	n.t.Helper()
 	h := n.newHost(name, addrs...)

@@ -140,7 +140,7 @@ func TestAddAddr(t *testing.T) {
 }
 
 // Do comes back to where it was, also when the function fails, ends the goroutine or
-// panics; and no namespace of a test has a way out.
+// panics; and no namespace of a test has a route to the outside.
 func TestDoReturns(t *testing.T) {
 	home, err := os.Readlink("/proc/thread-self/ns/net")
 	if err != nil {

@@ -190,7 +190,7 @@ func (c *cell) round(n int) error {
 	})
 }
 
-// connect measures one connect(2), without telling Go's scheduler, which would act on it.
+// connect measures one connect(2), without notifying Go's scheduler, which would act on it.
 func connect(sa *unix.RawSockaddrInet4) (time.Duration, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

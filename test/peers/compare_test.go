@@ -26,7 +26,7 @@ type question struct {
 	// far are those of want that see the node.
 	far    map[netip.AddrPort]bool
 	likely bool // an answer is expected
-	// sticky: each client meets one endpoint only, and which is chance.
+	// sticky: each client meets one endpoint only, and which one is random.
 	sticky bool
 }
 
@@ -112,7 +112,7 @@ func (o observation) misses(q *question) bool {
 	return !q.sticky && slices.ContainsFunc(q.want, func(w netip.AddrPort) bool { return o.seen[w] == "" })
 }
 
-// who says whose address an endpoint has seen. A node's own packets show the node,
+// who names the owner of the address that an endpoint has seen. A node's own packets show the node,
 // masqueraded or not.
 func (tw *twin) who(p scenario.Packet, seen netip.Addr) string {
 	switch {
@@ -188,7 +188,7 @@ func (tw *twin) probe(q *question) volley.Probe {
 	return volley.Probe{From: tw.stations[tw.hosts[q.From.Addr].Name], Src: src, To: q.To, Proto: q.Proto, Likely: q.likely}
 }
 
-// A difference is a packet that went two ways.
+// A difference is a packet with two results.
 type difference struct {
 	packet       scenario.Packet
 	theirs, ours observation

@@ -141,7 +141,7 @@ type flows struct {
 	all []*flow
 }
 
-// A flow is a TCP connection, or a UDP socket that speaks to one address.
+// A flow is a TCP connection, or a UDP socket that sends to one address.
 type flow struct {
 	name string
 	conn *testnet.Conn
@@ -171,7 +171,7 @@ func openFlows(t *testing.T, tw *twin) *flows {
 	return f
 }
 
-// each calls f for every way to the Service that stays.
+// each calls f for every frontend of the Service that stays.
 func (f *flows) each(do func(name, network string, from *testnet.Host, to netip.AddrPort)) {
 	w := &scenario.World
 	for _, is4 := range []bool{true, false} {

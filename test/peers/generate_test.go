@@ -55,7 +55,7 @@ func (g *generator) cluster() objects {
 	return all
 }
 
-// change makes new objects in the place of some.
+// change replaces some objects by new ones.
 func (g *generator) change(all objects) objects {
 	all = mapsClone(all)
 	g.nodePort += 500 // no port that is still another's
@@ -84,7 +84,7 @@ func mapsClone(m objects) objects {
 	return out
 }
 
-// servicePorts are what Services may have; the slices say where they lead.
+// servicePorts are what Services may have; the slices have their endpoints.
 var servicePorts = []corev1.ServicePort{
 	{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80},
 	{Name: "dns", Protocol: corev1.ProtocolUDP, Port: 53},

@@ -18,8 +18,8 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// health compares what load balancers are told on each Service's healthCheckNodePort,
-// where both speak of the same: of Services with IPv4 alone and no endpoint that is
+// health compares the answers to load balancers on each Service's healthCheckNodePort,
+// where both report the same: of Services with IPv4 alone and no endpoint that is
 // ready although it terminates, at the node's main address.
 // The rest is in docs/kube-proxy-differences.md.
 func (o *oracle) health(in objects) []difference {
@@ -34,7 +34,7 @@ func (o *oracle) health(in objects) []difference {
 		for _, to := range []netip.Addr{w.Node.V4} {
 			at := netip.AddrPortFrom(to, uint16(svc.Spec.HealthCheckNodePort))
 			var theirs, ours string
-			// Both tell load balancers after the kernel, so not at once.
+			// Both update these answers after the kernel, so not at once.
 			for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 				theirs, ours = o.theirs.check(at), o.ours.check(at)
 				if theirs == ours || time.Now().After(deadline) {

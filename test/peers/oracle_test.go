@@ -49,7 +49,7 @@ func newOracle(t testing.TB, theirs, ours configuration) *oracle {
 	file := ours.file(t, ours.ours)
 	o.settings = load(t, file)
 	o.ours = newTwin(t, o.api, "fairway", append([]string{binary(t, "fairway"), "agent"}, append(master, file)...)...)
-	// kube-proxy may miss what it is told while it starts: the node's zone (its handler
+	// kube-proxy may miss changes while it starts: the node's zone (its handler
 	// is registered after the informer runs) and, until the next full pass, ServiceCIDRs.
 	// A zone that changes later makes a full pass.
 	for _, zone := range []string{"", "start"} {
@@ -278,7 +278,7 @@ func (o *oracle) forget() error {
 	return nil
 }
 
-// table is what the policy makes of the objects: it tells how many endpoints to wait
+// table is what the policy makes of the objects: it has the number of endpoints to wait
 // for, not which proxy is right.
 func (o *oracle) table(in objects, zone string) *service.Table {
 	n := kube.ConvertNode(o.node(zone))

@@ -83,7 +83,7 @@ func endpointsHere(all objects, name string) map[bool][]scenario.From {
 	return out
 }
 
-// destinations returns all that clients may call a Service by, and a port beside it.
+// destinations returns all addresses and ports of a Service, and a port beside each.
 func destinations(svc *corev1.Service) []service.Key {
 	var addrs []string
 	if svc.Spec.ClusterIP != corev1.ClusterIPNone {

@@ -23,8 +23,8 @@ import (
 // soon is how long anything may take that must come.
 const soon = time.Minute
 
-// TestTakeover puts our agent in the place of a kube-proxy that runs, and kube-proxy back
-// in the place of our agent. Flows that go through the one before go on with the other,
+// TestTakeover replaces a running kube-proxy by our agent, and our agent by kube-proxy
+// again. Flows that go through the one before go on with the other,
 // and no new one is ever refused.
 func TestTakeover(t *testing.T) {
 	for _, c := range []struct{ theirs, ours string }{
@@ -180,7 +180,7 @@ func (n *takenNode) get(portAndPath string) string {
 	return string(body)
 }
 
-// remains says what there is of kube-proxy.
+// remains returns what is left of kube-proxy.
 func (n *takenNode) remains() string {
 	var all []takeover.Remain
 	err := n.tw.node.Do(func() (err error) {
@@ -203,7 +203,7 @@ type stream struct {
 	wg   sync.WaitGroup
 }
 
-// load opens flows in every way until its end, each of which must be answered.
+// load opens flows to every frontend until its end; each must be answered.
 func (n *takenNode) load(f *flows) *stream {
 	l := &stream{n: n, stop: make(chan struct{})}
 	l.wg.Go(func() {

@@ -55,7 +55,7 @@ func Missing(t testing.TB, mode string, err error) {
 // lacks is what the datapath of that name cannot do.
 func lacks(name string) map[string]string { return differences()[name] }
 
-// features are what an entry may name besides parts and scenarios.
+// features are the names that an entry may have besides parts and scenarios.
 func features() []string {
 	return []string{"source", "affinity", "restart", "weights", "chance", "expiry"}
 }

@@ -272,7 +272,7 @@ type request struct {
 	by []service.Endpoint
 }
 
-// load sends requests from a pod until the returned function is called, which says
+// load sends requests from a pod until the returned function is called, which reports
 // what went wrong.
 func (r *rig) load(all []request) (stop func() error) {
 	done := make(chan struct{})

@@ -47,7 +47,7 @@ func everywhere(t *service.Table) []scenario.Packet {
 	return out
 }
 
-// packets sends all of them, several at a time, and says which went another way.
+// packets sends all of them, several at a time, and returns those with another result.
 func (r *rig) packets(all []scenario.Packet) error {
 	var (
 		mu   sync.Mutex

@@ -171,7 +171,7 @@ func report(t testing.TB, err error) {
 	}
 }
 
-// holds checks that the kernel says what was synced, and that saying it again writes
+// holds checks that the kernel has what was synced, and that syncing it again writes
 // nothing.
 func (r *rig) holds(want *service.Table) error {
 	return r.node.Do(func() error {

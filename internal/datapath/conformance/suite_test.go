@@ -18,7 +18,7 @@ func TestMain(m *testing.M) { testnet.Main(m) }
 // The obvious datapath passes: the suite asks for nothing but the contract.
 func TestObvious(t *testing.T) { small("", 5*time.Second).run(t) }
 
-// Each difference names something that the suite looks at, and says why.
+// Each difference names something that the suite checks, and has a reason.
 func TestDifferences(t *testing.T) {
 	all, err := load()
 	if err != nil {
@@ -144,7 +144,7 @@ func (r *recorder) note(text string) {
 	r.errors = append(r.errors, text)
 }
 
-// report says every error that was joined, one by one.
+// report reports every error that was joined, one by one.
 func TestReport(t *testing.T) {
 	r := &recorder{TB: t}
 	report(r, errors.Join(errors.New("a"), nil, errors.Join(errors.New("b"), errors.New("c"))))

@@ -55,7 +55,7 @@ func tour(names []string) (all []string) {
 	for _, n := range names {
 		left[n] = slices.DeleteFunc(slices.Clone(names), func(o string) bool { return o == n })
 	}
-	// Hierholzer's way: go on until stuck, and insert what was missed.
+	// Hierholzer's algorithm: go on until stuck, and insert what was missed.
 	stack := []string{names[0]}
 	for len(stack) > 0 {
 		at := stack[len(stack)-1]
@@ -70,7 +70,7 @@ func tour(names []string) (all []string) {
 	return all[1:]
 }
 
-// A walk is a Switch under way.
+// A walk is the state of a running Switch.
 type walk struct {
 	t     *testing.T
 	rig   *rig
@@ -78,7 +78,7 @@ type walk struct {
 	conns []*held
 }
 
-// A held is a connection that must live on.
+// A held is a connection that must stay established.
 type held struct {
 	*testnet.Conn
 	what string
@@ -107,7 +107,7 @@ func (w *walk) open(mode string) (all []*held) {
 	return all
 }
 
-// still checks that connections live, each where it was.
+// still checks that connections are established, each with its endpoint.
 func (w *walk) still(when string, all []*held) {
 	w.t.Helper()
 	for _, c := range all {

@@ -119,8 +119,8 @@ func TestUpdateChains(t *testing.T) {
 	}
 }
 
-// TestDumpKept: what Dump reads is not read again by the first Sync, unless somebody has
-// changed something in between.
+// TestDumpKept: what Dump reads is not read again by the first Sync, unless another program
+// has changed something in between.
 func TestDumpKept(t *testing.T) {
 	enterNamespace(t)
 	table := cluster(20).Table(settings())

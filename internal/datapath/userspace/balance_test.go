@@ -160,7 +160,7 @@ func TestTried(t *testing.T) {
 		}
 	}
 	if poolOf(service.Random, nil).pick(pickKey{}, nil) != nil {
-		t.Error("a pool of nobody picks somebody")
+		t.Error("a pool without endpoints picks one")
 	}
 }
 

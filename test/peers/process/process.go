@@ -53,7 +53,7 @@ func Start(enter Enter, name string, argv ...string) (*Process, error) {
 	return p, nil
 }
 
-// Alive returns an error with the program's last words if it has ended.
+// Alive returns an error with the program's last output if it has ended.
 func (p *Process) Alive() error {
 	select {
 	case <-p.done:
@@ -82,7 +82,7 @@ func (p *Process) Stop() error {
 	return nil
 }
 
-// Kill ends the program as a crash does: it learns nothing of it.
+// Kill ends the program as a crash does: it cannot react.
 func (p *Process) Kill() {
 	_ = p.cmd.Process.Kill()
 	<-p.done

@@ -108,7 +108,7 @@ func chunk(src, dst netip.AddrPort, kind uint8, id uint32) []byte {
 	return b
 }
 
-// tcp is told of SYNs at endpoints, and of SYN-ACKs and resets at clients.
+// tcp gets the SYNs at endpoints, and SYN-ACKs and resets at clients.
 func (f *Field) tcp(t *tap, p packet) {
 	if len(p.data) < 20 {
 		return
@@ -182,7 +182,7 @@ func (f *Field) sctp(t *tap, p packet) {
 	_ = t.at.write(dst, src, unix.IPPROTO_SCTP, chunk(dst, src, answer, id)) // if it fails, silence tells
 }
 
-// icmp is told of errors. They carry the packet that the client has sent.
+// icmp gets the errors. They carry the packet that the client has sent.
 func (f *Field) icmp(t *tap, p packet) {
 	unreachable, port, length := byte(1), byte(4), 40
 	if t.is4 {

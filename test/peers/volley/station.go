@@ -138,7 +138,7 @@ func (t *tap) read(f *Field) error {
 	}
 }
 
-// packet takes the network's header away, and what the kernel says in its place.
+// packet removes the network header, or what the kernel passes in its place.
 func (t *tap) packet(data, oob []byte, from unix.Sockaddr) (p packet, ok bool) {
 	if t.is4 {
 		if len(data) < 20 {

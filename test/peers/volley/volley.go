@@ -21,7 +21,7 @@ type Probe struct {
 	Likely bool
 }
 
-// A Verdict is what the client was told.
+// A Verdict is the answer that the client got.
 type Verdict uint8
 
 // The verdicts. Past is an answer from an address that was never asked: the endpoint

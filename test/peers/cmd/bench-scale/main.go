@@ -5,8 +5,8 @@
 //	objects ─→ API server ─┬─→ kube-proxy ──→ kernel   cold start, one change, one
 //	  (here)     (here)    └─→ fairway ─────→ kernel   Service, restart, memory, CPU
 //
-// When a change is in the kernel both say themselves, to the microsecond, in the metric
-// kubeproxy_sync_proxy_rules_last_timestamp_seconds; that what they say is true is
+// Both report when a change is in the kernel, to the microsecond, in the metric
+// kubeproxy_sync_proxy_rules_last_timestamp_seconds; that the metric is right is
 // looked up in the kernel's own listing at the end of each run.
 //
 // A size is a number of Services of two endpoints, or 1xN, one Service of N endpoints. In
