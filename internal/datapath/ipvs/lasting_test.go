@@ -184,7 +184,7 @@ func TestOnePort(t *testing.T) {
 }
 
 // What another program does to our virtual servers and routes is noticed and put right.
-func TestOtherHand(t *testing.T) {
+func TestOtherProgram(t *testing.T) {
 	r := newRig(t, open(t))
 	want := []*service.Frontend{frontend(0, service.TCP, 0, r.eps...), frontend(1, service.TCP, 0, r.eps[1])}
 	r.sync(want...)
