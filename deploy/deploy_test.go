@@ -283,7 +283,7 @@ func TestServiceReachesTheDNSPods(t *testing.T) {
 	}
 }
 
-// The DNS server is reachable by everybody in the cluster: it gets nothing that it
+// The DNS server is reachable by every client in the cluster: it gets nothing that it
 // can do without.
 func TestDNSHasNoPrivileges(t *testing.T) {
 	pod := find[*appsv1.Deployment](t, base(t), "fairway-dns").Spec.Template.Spec

@@ -80,7 +80,7 @@ func (r *resolver) idle(mode string) []string {
 // section than the one that counts. Flags set all sections at once.
 func (r *resolver) idleSections() []string {
 	if !r.file || r.kp.Mode == "" {
-		return nil // without a mode two sections count, and nobody wrote the third for nothing
+		return nil // without a mode two sections count; fields of the third are not reported
 	}
 	kp, used := r.kp, r.section()
 	var names []string

@@ -82,7 +82,7 @@ func (tw *twin) check(at netip.AddrPort) string {
 	}}
 	resp, err := client.Get("http://" + at.String() + "/")
 	if err != nil {
-		return "nobody listens"
+		return "no HTTP answer"
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
