@@ -9,9 +9,9 @@ import (
 	"github.com/fairway-net/fairway/internal/datapath"
 )
 
-// Check implements datapath.Datapath. The nft table tells by itself whether it was
-// changed; IPVS does not, so that its servers are read again each time, as long as that
-// does not take more than its share. It also removes real servers that have drained.
+// Check implements datapath.Datapath. The generation of nf_tables shows a change of the nft
+// table. IPVS has no such number, so Check reads its servers again each time, as long as
+// that does not take more than its share. It also removes real servers that have drained.
 func (d *Datapath) Check(ctx context.Context) (drift datapath.Drift, err error) {
 	if d.applied == nil {
 		return drift, nil // the next Sync compares anyway
@@ -46,8 +46,8 @@ func (d *Datapath) Check(ctx context.Context) (drift datapath.Drift, err error) 
 	return drift, err
 }
 
-// removeDrained removes the real servers that have left and have no connection any more, or
-// whose time is over.
+// removeDrained removes the leaving real servers that have no connection any more, or whose
+// time is over.
 func (d *Datapath) removeDrained(ctx context.Context, now time.Time) error {
 	for i, s := range d.state.servers {
 		if len(s.leaving) == 0 {
@@ -62,7 +62,7 @@ func (d *Datapath) removeDrained(ctx context.Context, now time.Time) error {
 		for a, until := range s.leaving {
 			r, there := reals[a]
 			switch {
-			case !there: // another program was faster
+			case !there: // another program has removed it already
 			case r.conns == 0 || !now.Before(until):
 				ops = append(ops, serverOp{cmd: cmdDelReal, server: i, real: a})
 			default:

@@ -3,21 +3,21 @@
 //	Table ─ render ─→ virtual servers, real servers ─ generic netlink ─→ IPVS ──────────┐ chooses
 //	            └───→ elements of a constant nft program ─ package nft ─→ conntrack ←───┘ carries
 //
-// The program (ruleset.nft.tmpl) decides what policy has decided: who may come in, reject
-// or drop, whose source is replaced. What is to be forwarded it sends to a virtual
+// The program (ruleset.nft.tmpl) applies the policy: which clients are allowed, reject or
+// drop, and whether the source is masqueraded. It sends packets to forward to a virtual
 // server, whose scheduler picks an endpoint for the first packet of each connection.
-// IPVS writes that into the connection's conntrack entry, and from there on the entry
-// translates, in both directions. So a connection needs neither its real server nor the
-// virtual one any more: it outlives every change here, and the move to another mode.
+// IPVS writes the choice into the connection's conntrack entry. From then on the entry
+// translates, in both directions. So a connection no longer needs its real server and its
+// virtual server: it survives every change here, and the move to another mode.
 //
-// It hides netlink, how frontends share virtual servers, and the addresses of those:
-// they are the datapath's own, so that it never touches a virtual server of others.
-// Frontends of one Service port that have the same endpoints share one, because the
-// counts of connections and the places of clients belong to the port, not the address.
+// It hides netlink, how frontends share virtual servers, and the addresses of virtual
+// servers: the addresses are the datapath's own, so that it never touches a virtual server
+// of another program. Frontends of one Service port with the same endpoints share one,
+// because connection counts and affinity belong to the port, not the address.
 //
-// It promises, beyond the contract in package datapath, that an endpoint is there before
-// the first packet can be sent to it, and that an endpoint which leaves gets no new
-// connection while IPVS still counts those it has (weight 0), for Drain at most.
+// It promises, beyond the contract in package datapath, that an endpoint is added before
+// the first packet can be sent to it, and that a removed endpoint gets no new connection
+// while IPVS still counts its old ones (weight 0), for Config.Drain at most.
 //
 // It needs ip_vs in the kernel, 5.13 or later, and the program nft.
 package ipvs

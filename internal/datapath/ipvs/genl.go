@@ -14,7 +14,7 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// What linux/ip_vs.h and linux/genetlink.h call IPVS_CMD_… and IPVS_…_ATTR_….
+// The constants IPVS_CMD_… and IPVS_…_ATTR_… of linux/ip_vs.h and linux/genetlink.h.
 const (
 	cmdNewServer, cmdSetServer, cmdDelServer, cmdGetServer = 1, 2, 3, 4
 	cmdNewReal, cmdSetReal, cmdDelReal, cmdGetReal         = 5, 6, 7, 8
@@ -33,21 +33,21 @@ const (
 	realAF                                     = 11
 
 	flagPersistent = 1
-	flagFallback   = 8 // IP_VS_SVC_F_SCHED1: sh and mh go on to the next if one is full
+	flagFallback   = 8 // IP_VS_SVC_F_SCHED1: sh and mh skip a server that is full
 
 	statsConns = 1
 	genlHeader = 4
 )
 
-// messagesPerSend bounds what one system call carries: some 20 KiB.
+// messagesPerSend bounds the messages of one system call: about 20 KiB.
 const messagesPerSend = 150
 
-// A wire is the way to the kernel's IPVS: one socket in the network namespace of the
-// thread that first asked for it. It takes many changes in one system call.
+// A genlConn is the connection to the kernel's IPVS: one socket in the network namespace of
+// the thread that first used it. It sends many changes in one system call.
 type genlConn struct {
-	conn   *netlink.Conn // nil: not yet
+	conn   *netlink.Conn // nil: not open
 	family uint16
-	// fail, if set, is asked before each call that changes something.
+	// fail, if set, is called before each call that changes something.
 	fail func() error
 }
 
@@ -74,7 +74,7 @@ func (w *genlConn) close() {
 	}
 }
 
-// ipvsFamily asks for IPVS' number; the kernel loads the module for that if it can.
+// ipvsFamily requests IPVS' family number; the kernel loads the module for it if possible.
 func ipvsFamily(ctx context.Context, c *netlink.Conn) (uint16, error) {
 	attrs, err := netlink.MarshalAttributes([]netlink.Attribute{{Type: unix.CTRL_ATTR_FAMILY_NAME, Data: []byte("IPVS\x00")}})
 	if err != nil {
@@ -101,7 +101,7 @@ func ipvsFamily(ctx context.Context, c *netlink.Conn) (uint16, error) {
 			return id, err
 		}
 	}
-	return 0, errors.New("the kernel does not say which number IPVS has")
+	return 0, errors.New("the kernel does not report the family number of IPVS")
 }
 
 // attributes calls f for each attribute of a generic netlink message.
@@ -123,12 +123,12 @@ func each(d *netlink.AttributeDecoder, f func(typ uint16, d *netlink.AttributeDe
 	return d.Err()
 }
 
-// An op is one change.
+// A serverOp is one change.
 type serverOp struct {
 	cmd        byte
 	server     serverID
-	definition *virtualServer // of new and changed virtual servers
-	real       netip.AddrPort // of changes of a real server
+	definition *virtualServer // for new and changed virtual servers
+	real       netip.AddrPort // for changes of a real server
 	weight     uint16
 }
 
@@ -170,7 +170,7 @@ func message(family uint16, cmd byte, e *netlink.AttributeEncoder) (netlink.Mess
 	}, err
 }
 
-// encode writes what names a virtual server.
+// encode writes the attributes that identify a virtual server.
 func (i serverID) encode(e *netlink.AttributeEncoder) {
 	var addr [16]byte
 	copy(addr[:], i.Addr.Addr().AsSlice())
@@ -184,7 +184,7 @@ func (i serverID) encode(e *netlink.AttributeEncoder) {
 	e.Bytes(serverPort, binary.BigEndian.AppendUint16(nil, i.Addr.Port()))
 }
 
-// encode writes what a virtual server is beside its name and its real servers.
+// encode writes the other attributes of a virtual server, without its real servers.
 func (s *virtualServer) encode(e *netlink.AttributeEncoder, i serverID) {
 	var flags, timeout uint32
 	mask := uint32(128)
@@ -203,7 +203,7 @@ func (s *virtualServer) encode(e *netlink.AttributeEncoder, i serverID) {
 	e.Uint32(serverMask, mask)
 }
 
-// do makes changes in their order. After an error some may have been made.
+// do makes changes in order. After an error some may have been made.
 func (w *genlConn) do(ctx context.Context, ops []serverOp) error {
 	for len(ops) > 0 {
 		n := min(len(ops), messagesPerSend)
@@ -232,7 +232,7 @@ func (w *genlConn) send(ctx context.Context, ops []serverOp) error {
 			return err
 		}
 	}
-	// The kernel answers errors always, success only where it is asked to.
+	// The kernel always reports errors, but success only on request.
 	msgs[len(msgs)-1].Header.Flags |= netlink.Acknowledge
 	return fwnetlink.Within(ctx, w.conn, func() error {
 		sent, err := w.conn.SendMessages(msgs)
@@ -254,7 +254,7 @@ func (w *genlConn) send(ctx context.Context, ops []serverOp) error {
 	})
 }
 
-// execute sends one question and returns the answers.
+// execute sends one request and returns the answers.
 func execute(ctx context.Context, c *netlink.Conn, m netlink.Message) (msgs []netlink.Message, err error) {
 	err = fwnetlink.Within(ctx, c, func() (err error) {
 		msgs, err = c.Execute(m)
@@ -263,7 +263,7 @@ func execute(ctx context.Context, c *netlink.Conn, m netlink.Message) (msgs []ne
 	return msgs, err
 }
 
-// ask dumps.
+// ask requests a dump.
 func (w *genlConn) ask(ctx context.Context, cmd byte, about *serverID) ([]netlink.Message, error) {
 	if err := w.open(ctx); err != nil {
 		return nil, err
@@ -287,19 +287,19 @@ func (w *genlConn) ask(ctx context.Context, cmd byte, about *serverID) ([]netlin
 	return msgs, err
 }
 
-// found is a virtual server as the kernel tells it.
+// found is a virtual server as the kernel reports it.
 type listedServer struct {
 	virtualServer
-	conns uint64 // that it scheduled
+	conns uint64 // the connections that it scheduled
 }
 
-// maxLists bounds how often the list of virtual servers is asked for.
+// maxLists bounds how often the list of virtual servers is requested.
 const maxLists = 20
 
-// servers returns the virtual servers without their real ones. The kernel continues a
-// long list at a place that it counts over all network namespaces, so that a list misses
-// some when another namespace changes its own meanwhile: it is asked for again until two
-// lists are the same.
+// servers returns the virtual servers without their real servers. The kernel continues a
+// long list at an index that counts all network namespaces, so that a list misses some
+// servers when another namespace changes its own meanwhile: servers requests the list again
+// until two lists are the same.
 func (w *genlConn) servers(ctx context.Context) (map[serverID]*listedServer, error) {
 	var before map[serverID]*listedServer
 	for range maxLists {
@@ -390,13 +390,13 @@ func parseServer(data []byte) (serverID, *listedServer, error) {
 	return serverID{Addr: netip.AddrPortFrom(a, port), Proto: service.Proto(proto)}, &f, err
 }
 
-// A realState is a real server as the kernel tells it.
+// A realState is a real server as the kernel reports it.
 type realServer struct {
 	weight uint16
 	conns  uint32 // active and inactive
 }
 
-// reals returns the real servers of a virtual one.
+// reals returns the real servers of a virtual server.
 func (w *genlConn) reals(ctx context.Context, of serverID) (map[netip.AddrPort]realServer, error) {
 	msgs, err := w.ask(ctx, cmdGetReal, &of)
 	if err != nil {
@@ -456,7 +456,7 @@ func bigEndian16(b []byte) uint16 {
 	return binary.BigEndian.Uint16(b)
 }
 
-// parseAddr reads an address out of its sixteen bytes.
+// parseAddr reads an address from its sixteen bytes.
 func parseAddr(af uint16, b []byte) (netip.Addr, error) {
 	size := 16
 	if af == unix.AF_INET {
@@ -469,7 +469,7 @@ func parseAddr(af uint16, b []byte) (netip.Addr, error) {
 	return a, nil
 }
 
-// timeouts sets how long IPVS remembers connections; 0 leaves one as it is.
+// timeouts sets how long IPVS keeps connections; 0 leaves a timeout unchanged.
 func (w *genlConn) timeouts(ctx context.Context, tcp, fin, udp uint32) error {
 	if err := w.open(ctx); err != nil {
 		return err

@@ -16,17 +16,17 @@ import (
 	"github.com/fairway-net/fairway/internal/numbers"
 )
 
-// prepare makes the node take packets to virtual servers for its own, and IPVS write its
+// prepare makes the node deliver packets to virtual servers locally, and IPVS write its
 // choices into conntrack.
 //
-// One route for all of them, not an address for each as kube-proxy's kube-ipvs0 has:
-// nothing to add for a Service, and no address that the node could announce.
+// All virtual servers share one route, instead of an address each as on kube-proxy's
+// kube-ipvs0: a Service needs no new address, and the node cannot announce one.
 func (d *Datapath) prepare(ctx context.Context) error {
 	for _, s := range [...][2]string{
 		{"conntrack", "1"},
 		{"conn_reuse_mode", "1"},           // a port used again is a new connection
-		{"expire_nodest_conn", "1"},        // one to an endpoint that left is chosen anew
-		{"expire_quiescent_template", "1"}, // and so is the place of a client
+		{"expire_nodest_conn", "1"},        // a connection to a removed endpoint is scheduled again
+		{"expire_quiescent_template", "1"}, // and so is a client with affinity
 	} {
 		if err := sysctl(s[0], s[1]); err != nil {
 			return err
@@ -64,7 +64,7 @@ func hasIPv6() bool {
 	return err == nil
 }
 
-// unprepare removes the routes. The parameters stay: others may have wanted them too.
+// unprepare removes the routes. The parameters stay: another program may need them too.
 func (d *Datapath) unprepare() error {
 	return withRoutes(func(h *netlink.Handle, r *netlink.Route) error {
 		err := h.RouteDel(r)
@@ -75,7 +75,7 @@ func (d *Datapath) unprepare() error {
 	})
 }
 
-// routed reports whether the routes are there.
+// routed reports whether the routes exist.
 func routed() (bool, error) {
 	missing := errors.New("missing")
 	err := withRoutes(func(h *netlink.Handle, r *netlink.Route) error {

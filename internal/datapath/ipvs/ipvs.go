@@ -20,22 +20,22 @@ import (
 //go:embed ruleset.nft.tmpl
 var rulesetText string
 
-// DefaultMark is kube-proxy's: bit 14.
+// DefaultMark is the mark of kube-proxy: bit 14.
 const DefaultMark = numbers.MarkMasquerade
 
-// DefaultDrain is kube-proxy's.
+// DefaultDrain is the limit of kube-proxy.
 const DefaultDrain = 15 * time.Minute
 
-// Config says how the datapath works. The zero value works.
+// Config configures the datapath. The zero value works.
 type Config struct {
 	// Mark is the bit of the packet mark that means "masquerade me". 0: DefaultMark.
 	Mark uint32
-	// Drain is how long an endpoint that has left may stay, without new connections,
-	// while IPVS counts some of its old ones. 0: DefaultDrain.
+	// Drain is how long a removed endpoint may stay, without new connections, while IPVS
+	// counts old connections to it. 0: DefaultDrain.
 	Drain time.Duration
-	// TCPTimeout, FinTimeout and UDPTimeout are how long IPVS remembers connections, open
-	// or half closed ones and UDP flows: for its counts and for affinity. 0 leaves the
-	// kernel's values. They hold for all of the node's IPVS.
+	// TCPTimeout, FinTimeout and UDPTimeout are how long IPVS keeps open connections, half
+	// closed connections and UDP flows, for its counts and for affinity. 0 leaves the
+	// kernel's values. They apply to all of the node's IPVS.
 	TCPTimeout, FinTimeout, UDPTimeout time.Duration
 }
 
@@ -46,9 +46,9 @@ type Datapath struct {
 	rules *nftset.Ruleset[*state]
 	genl  *genlConn
 
-	applied *service.Table // what the kernel holds; nil: not known, read it
-	state   *state         // the same, as it is held
-	// schedulers are those that were asked for, and whether the kernel has them.
+	applied *service.Table // what the kernel holds; nil: unknown, read it
+	state   *state         // the same, as kernel objects
+	// schedulers are the schedulers that were tried, and whether the kernel has them.
 	schedulers map[string]bool
 	text       string // the program for people
 }
@@ -72,8 +72,8 @@ func New(cfg Config) (*Datapath, error) {
 	return d, nil
 }
 
-// Info implements datapath.Datapath. IPVS sees the first packet of a connection and its
-// replies, so that packets and bytes would be half the truth: they are not counted.
+// Info implements datapath.Datapath. IPVS sees only the first packet of a connection and its
+// replies, so packets and bytes are not counted: the counts would be incomplete.
 func (d *Datapath) Info() datapath.Info {
 	return datapath.Info{Name: datapath.IPVS, Program: d.text, Capabilities: datapath.Capabilities{
 		Algorithms: service.AlgorithmsOf(service.Random, service.RoundRobin, service.LeastConn, service.SourceHash,
@@ -103,14 +103,14 @@ func (d *Datapath) Probe(ctx context.Context) error {
 	return errors.Join(d.rules.Table.Probe(ctx), w.open(ctx))
 }
 
-// errChanged says that our rules are not what we left. The next Sync loads them again.
+// errChanged says that another program has changed our rules. The next Sync loads them again.
 var errChanged = errors.New("another program has changed table " + tableName)
 
 // Sync implements datapath.Datapath.
 func (d *Datapath) Sync(ctx context.Context, want *service.Table) (datapath.Stats, error) {
 	stats, err := d.sync(ctx, want)
 	if err != nil {
-		d.forget() // the next Sync asks the kernel
+		d.forget() // the next Sync reads the kernel
 		return stats, fmt.Errorf("sync ipvs: %w", err)
 	}
 	return stats, nil
@@ -135,7 +135,7 @@ func (d *Datapath) sync(ctx context.Context, want *service.Table) (datapath.Stat
 		return stats, err
 	}
 	if !stats.Full && len(r.writes) == 0 && len(r.before)+len(r.after) > 0 {
-		// A table that another program has removed is noticed by writes, but there are none.
+		// A write fails if another program has removed the table, but there are no writes.
 		if change, _, err := d.rules.Watch.Look(ctx); err != nil || change == nft.Rules {
 			d.rules.Reload()
 			return stats, errors.Join(err, errChanged)
@@ -182,7 +182,7 @@ func (d *Datapath) readKernel(ctx context.Context) (err error) {
 	return err
 }
 
-// apply does r and, if that succeeds, notes it.
+// apply writes r and, on success, records it.
 func (d *Datapath) apply(ctx context.Context, r *changes) error {
 	if err := d.genl.do(ctx, r.before); err != nil {
 		return err
@@ -200,7 +200,7 @@ func (d *Datapath) apply(ctx context.Context, r *changes) error {
 	return nil
 }
 
-// noteChanges takes over what r has done.
+// noteChanges records the changes of r in the state.
 func (d *Datapath) noteChanges(r *changes) {
 	for k, is := range r.frontends {
 		if is.equal(&frontendState{}) {
@@ -226,8 +226,8 @@ func (d *Datapath) EndFlows(context.Context, []flow.Flow) (flow.Result, error) {
 	return flow.Result{}, nil
 }
 
-// Drain implements datapath.Datapath: conntrack and the other mode's NAT rules are all that
-// established connections need.
+// Drain implements datapath.Datapath: established connections need only conntrack and the
+// NAT rules of the other mode.
 func (d *Datapath) Drain(ctx context.Context) (done bool, err error) {
 	err = d.Cleanup(ctx)
 	return err == nil, err
@@ -236,7 +236,7 @@ func (d *Datapath) Drain(ctx context.Context) (done bool, err error) {
 // Close implements datapath.Datapath.
 func (d *Datapath) Close() { d.forget() }
 
-// forget makes the next Sync ask the kernel.
+// forget makes the next Sync read the kernel.
 func (d *Datapath) forget() {
 	d.applied, d.state = nil, nil
 	d.rules.Forget()
@@ -267,7 +267,7 @@ func (d *Datapath) Adopt(ctx context.Context) (datapath.Adopted, error) {
 	return datapath.Adopted{Table: service.NewTable(s.settings, all), Found: true}, nil
 }
 
-// frontend translates what is held for k.
+// frontend translates the kernel's state of k.
 func (s *state) frontend(k service.Key, f *frontendState) (*service.Frontend, error) {
 	n, err := parseComment(f.comment)
 	if err != nil {
@@ -287,8 +287,8 @@ func (s *state) frontend(k service.Key, f *frontendState) (*service.Frontend, er
 	return out, nil
 }
 
-// route translates a verdict and its virtual server. Where that does something else than the
-// comment says, n is set to what it does.
+// route translates a verdict and its virtual server. If the virtual server differs from the
+// comment n, route corrects n.
 func (s *state) route(v nftset.VerdictID, at serverID, n *frontendComment) *service.Route {
 	r := v.Route()
 	held := s.servers[at]

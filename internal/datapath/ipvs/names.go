@@ -13,23 +13,23 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// tableName is the nft table around IPVS. Its sets are explained in ruleset.nft.tmpl.
+// tableName is the nft table around IPVS. ruleset.nft.tmpl explains its sets.
 const tableName = numbers.TableIPVS
 
-// Where virtual servers are: ranges that no host has. 240.0.0.0/4 is reserved and never
-// routed; the other one is a unique local prefix.
+// The ranges of virtual servers, which no host uses. 240.0.0.0/4 is reserved and never
+// routed; the IPv6 range is a unique local prefix.
 var (
 	serverRange4 = netip.MustParsePrefix(numbers.RangeIPVS4)
 	serverRange6 = netip.MustParsePrefix(numbers.RangeIPVS6)
 )
 
-// serverPortNumber is every virtual server's: no local socket is there by chance (tcpmux).
+// serverPortNumber is the port of all virtual servers: local sockets do not use it (tcpmux).
 const serverPortNumber = 1
 
 // maxServers is how many virtual servers fit into serverRange4.
 const maxServers = 1<<22 - 2
 
-// isVirtualServerAddr reports whether an address is that of a virtual server of ours.
+// isVirtualServerAddr reports whether an address belongs to our virtual servers.
 func isVirtualServerAddr(a netip.Addr) bool {
 	return serverRange4.Contains(a) || serverRange6.Contains(a)
 }
@@ -56,7 +56,7 @@ func serverNumber(a netip.Addr) uint32 {
 	return binary.BigEndian.Uint32(b[12:])
 }
 
-// Sets of this mode alone, and what releases up to 16d7bce called the others.
+// Sets that only this mode has, and the set names of releases up to 16d7bce.
 const (
 	servers                 nftset.Set = "servers"
 	serversExternal         nftset.Set = "servers-external"
@@ -96,8 +96,8 @@ func verdictFor(r *service.Route, nodePort, external bool) nftset.VerdictID {
 	return v
 }
 
-// A frontendComment is the comment of a frontend's element: what a person wants to read, and
-// what its virtual server cannot tell: "default/web:http rr 10800s local".
+// A frontendComment is the comment of a frontend's element: text for people, and properties
+// that its virtual server does not have: "default/web:http rr 10800s local".
 type frontendComment struct {
 	service  service.PortName
 	balance  service.Algorithm
@@ -114,7 +114,7 @@ func commentOf(f *service.Frontend) frontendComment {
 	return n
 }
 
-// persistence is the affinity of f in seconds, as IPVS counts; 0 only for none.
+// persistence is the affinity of f in seconds, the unit of IPVS; 0 only without affinity.
 func persistence(f *service.Frontend) uint32 {
 	if f.Affinity <= 0 {
 		return 0
@@ -167,8 +167,8 @@ func parseComment(text string) (n frontendComment, err error) {
 	return n, nil
 }
 
-// scheduler returns IPVS' name of an algorithm. Some have a second name, under
-// which they heed weights.
+// scheduler returns IPVS' name of an algorithm. Some algorithms have a second scheduler that
+// uses weights.
 func scheduler(a service.Algorithm, weighted bool) string {
 	switch a {
 	case service.LeastConn:
@@ -187,7 +187,7 @@ func scheduler(a service.Algorithm, weighted bool) string {
 	case service.Maglev:
 		return "mh"
 	}
-	// IPVS has nothing random; round robin is as even.
+	// IPVS has no random scheduler; round robin is as even.
 	if weighted {
 		return "wrr"
 	}

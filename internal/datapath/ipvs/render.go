@@ -14,17 +14,17 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// changes are what one Sync will do: first before, then writes, then after. Between two
-// of them every frontend is whole: a virtual server and its real ones are there before
-// the first packet can come, and leave after the last one could.
+// changes are the changes of one Sync: first before, then writes, then after. Between two of
+// these steps every frontend is complete: a virtual server and its real servers are added
+// before the first packet can come, and removed after the last packet.
 type changes struct {
 	before []serverOp
 	writes []nft.Write
 	after  []serverOp
 
-	frontends            map[service.Key]*frontendState // that change; empty ones go
-	servers              map[serverID]*virtualServer    // that change; nil ones go
-	hairpins, clusterIPs nftset.Counts                  // that change
+	frontends            map[service.Key]*frontendState // changed frontends; empty: removed
+	servers              map[serverID]*virtualServer    // changed servers; nil: removed
+	hairpins, clusterIPs nftset.Counts                  // changed counts
 	settings             service.Settings
 	changedFrontends     map[service.Key]bool // frontends that behave differently
 }
@@ -35,20 +35,20 @@ type side struct {
 	external bool
 }
 
-// A sharedServer is a virtual server that is wanted, and the sides that share it.
+// A sharedServer is a wanted virtual server, and the sides that share it.
 type sharedServer struct {
 	virtualServer
 	proto service.Proto
 	is4   bool
 	sides []side
-	at    netip.AddrPort // invalid: not decided
+	at    netip.AddrPort // invalid: not assigned yet
 }
 
-// errFull says that there is no address left for a virtual server.
+// errFull says that no address is left for a virtual server.
 var errFull = errors.New("no address is left for another virtual server")
 
-// render compares want with what is held. It changes nothing but the place where the
-// next address is looked for.
+// render compares want with the state. Of the state it changes only where the search for the
+// next address begins.
 func (d *Datapath) render(want *service.Table, differ []service.Change, full bool) (*changes, error) {
 	r := &changes{
 		frontends: map[service.Key]*frontendState{}, servers: map[serverID]*virtualServer{}, settings: want.Settings,
@@ -111,7 +111,7 @@ func (d *Datapath) serverOps(r *changes, wanted map[service.Key]*frontendState) 
 }
 
 // changes returns the frontends that may have to change: those that differ from the last
-// table or, if what the kernel holds was just read, all.
+// table or, if the kernel was just read, all.
 func (d *Datapath) changes(want *service.Table, full bool) []service.Change {
 	if !full {
 		return service.Diff(d.applied, want)
@@ -158,7 +158,7 @@ func (d *Datapath) keys(changes []service.Change, full bool) []service.Key {
 	return slices.SortedFunc(maps.Keys(set), service.Key.Compare)
 }
 
-// entry adds what a Service's frontends and virtual servers must be. e may be nil.
+// entry adds the wanted frontends and virtual servers of a Service. e may be nil.
 func (s *state) entry(e *service.Entry, frontends map[service.Key]*frontendState, servers map[serverID]*virtualServer) error {
 	if e == nil {
 		return nil
@@ -187,11 +187,11 @@ func (s *state) entry(e *service.Entry, frontends map[service.Key]*frontendState
 	return nil
 }
 
-// sharedServers returns the virtual servers that a Service needs. Sides of one port with the same
-// endpoints share one, so that the counts of connections and the affinity of clients belong
-// to the port. Lists of policy Local stay apart, as affinity must: a client that was sent
-// anywhere by one address must not be sent there by another that has only local endpoints.
-// What is chosen by the address that was called has a virtual server for each of them.
+// sharedServers returns the virtual servers that a Service needs. Sides of one port with the
+// same endpoints share one, so that connection counts and affinity belong to the port. Lists
+// of policy Local have servers of their own because of affinity: an address with only local
+// endpoints must not send a client to the endpoint that another address chose for it.
+// Scheduling by destination address has a virtual server for each address.
 func (s *state) sharedServers(e *service.Entry) (all []*sharedServer) {
 	type kind struct {
 		port  string
@@ -230,7 +230,7 @@ func (s *state) sharedServers(e *service.Entry) (all []*sharedServer) {
 	return all
 }
 
-// realsOf returns endpoints with their weights, which are 1 where nobody asked for any.
+// realsOf returns endpoints with their weights; the weight is 1 by default.
 func realsOf(eps []service.Endpoint) (all map[netip.AddrPort]uint16, weighted bool) {
 	all = make(map[netip.AddrPort]uint16, len(eps))
 	for _, e := range eps {
@@ -240,8 +240,8 @@ func realsOf(eps []service.Endpoint) (all map[netip.AddrPort]uint16, weighted bo
 	return all, weighted
 }
 
-// assignAddrs gives each server an address: the one that its sides have now, if that is theirs,
-// so that a virtual server stays as long as its Service port does. taken are virtual
+// assignAddrs gives each server an address: the present address of its sides, if it belongs
+// to them, so that a virtual server stays as long as its Service port. taken are virtual
 // servers that other Services got in this Sync.
 func (s *state) assignAddrs(n service.Name, all []*sharedServer, taken map[serverID]*virtualServer) error {
 	mine := map[netip.AddrPort]bool{}
@@ -279,8 +279,8 @@ func (s *state) assignAddrs(n service.Name, all []*sharedServer, taken map[serve
 	return nil
 }
 
-// server plans the change of one virtual server from was to is; nil: it is not there.
-// Real servers that leave do so at until, at the latest.
+// server plans the change of one virtual server from was to is; nil: there is none. Removed
+// real servers stay until the time until, at the latest.
 func (r *changes) server(i serverID, was, is *virtualServer, until time.Time) {
 	switch {
 	case is == nil && was == nil:
@@ -344,7 +344,7 @@ func (p *changeset) writes() []nft.Write {
 	return slices.Concat(p.settings, p.early, p.entries, p.open, p.late)
 }
 
-// frontend adds the writes that make a frontend is instead of was.
+// frontend adds the writes that replace a frontend was by is.
 func (p *changeset) frontend(k service.Key, was, is *frontendState) {
 	key, is4, nodePort := nftset.FrontendKey(k), k.Addr.Addr().Is4(), k.Addr.Addr().IsUnspecified()
 	verdicts, servers := setsOf(nodePort, false)
@@ -355,8 +355,8 @@ func (p *changeset) frontend(k service.Key, was, is *frontendState) {
 	p.early = append(p.early, sources.Before...)
 	p.open = append(p.open, sources.Open...)
 	p.late = append(p.late, sources.After...)
-	// The element for external clients comes before and leaves after the one for all: without
-	// it they would be served by the other.
+	// The element for external clients is added before and removed after the element for all:
+	// without it, the element for all would serve external clients.
 	if is.external != 0 {
 		p.verdict(external.Name(is4), key, was, is, was.external, is.external)
 	}

@@ -12,9 +12,9 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// tryScheduler finds out whether the kernel has the schedulers that a table asks for, each
-// when it is first needed: on a virtual server that lives for a moment, and that no packet
-// reaches. What the kernel lacks is served round robin.
+// tryScheduler finds out whether the kernel has the schedulers that a table needs, each when
+// it is first needed: on a temporary virtual server that no packet reaches. Services with a
+// missing scheduler are served round robin.
 func (d *Datapath) tryScheduler(ctx context.Context, changes []service.Change) error {
 	probe := serverID{netip.AddrPortFrom(serverRange4.Addr(), serverPortNumber), service.TCP}
 	for _, c := range changes {
@@ -36,7 +36,7 @@ func (d *Datapath) tryScheduler(ctx context.Context, changes []service.Change) e
 					"scheduler", name, "service", f.Service.String(), "advice", "modprobe ip_vs_"+name)
 				d.schedulers[name] = false
 				continue
-			case errors.Is(err, unix.EEXIST): // of a process that died in between: the Sync removes it
+			case errors.Is(err, unix.EEXIST): // left by a process that died: the Sync removes it
 				err = nil
 			}
 			if err != nil {
@@ -48,7 +48,7 @@ func (d *Datapath) tryScheduler(ctx context.Context, changes []service.Change) e
 	return nil
 }
 
-// scheduler is scheduler, or round robin where the kernel lacks that.
+// scheduler returns the scheduler for an algorithm, or round robin if the kernel lacks it.
 func (s *state) scheduler(a service.Algorithm, weighted bool) string {
 	name := scheduler(a, weighted)
 	if has, tried := s.schedulers[name]; tried && !has {

@@ -21,30 +21,30 @@ type serverID struct {
 // String returns "250.64.0.7:1/TCP".
 func (i serverID) String() string { return service.Key{Addr: i.Addr, Proto: i.Proto}.String() }
 
-// A virtualServer is one with its real servers.
+// A virtualServer is a virtual server with its real servers.
 type virtualServer struct {
 	sched   string
 	persist uint32 // how many seconds a client stays; 0: not at all
 	reals   map[netip.AddrPort]uint16
-	// leaving are real servers that get no new connections and are removed when IPVS
-	// counts none any more, or at the given time.
+	// leaving are real servers that get no new connections. They are removed when IPVS counts
+	// no connections any more, or at the given time.
 	leaving map[netip.AddrPort]time.Time
 }
 
-// equal reports whether the kernel does the same for s and o.
+// equal reports whether s and o have the same effect in the kernel.
 func (s *virtualServer) equal(o *virtualServer) bool {
 	return s.sched == o.sched && s.persist == o.persist && maps.Equal(s.reals, o.reals)
 }
 
-// drains reports whether the scheduler passes over real servers of weight 0. Those that
-// hash send a client there and refuse it.
+// drains reports whether the scheduler skips real servers of weight 0. Hashing schedulers
+// choose such a server for a client and refuse the connection.
 func (s *virtualServer) drains() bool { return !slices.Contains([]string{"sh", "dh", "mh"}, s.sched) }
 
 // A frontendState is what the nft table holds for one frontend.
 type frontendState struct {
 	comment            string
-	internal, external nftset.VerdictID // external is 0 where both are treated alike
-	// server and externalServer are virtual servers; invalid where none is needed.
+	internal, external nftset.VerdictID // external is 0 if it is the same as internal
+	// server and externalServer are virtual servers; invalid if none is needed.
 	server, externalServer netip.AddrPort
 	sources                nftset.Sources
 }
@@ -61,8 +61,8 @@ type state struct {
 	hairpins   nftset.Counts // of endpoints on this node
 	clusterIPs nftset.Counts
 	settings   service.Settings
-	lastServer uint32          // where to look for an address for a virtual server
-	schedulers map[string]bool // that were tried, and whether the kernel has them
+	lastServer uint32          // where the search for a virtual server's address begins
+	schedulers map[string]bool // the tried schedulers, and whether the kernel has them
 }
 
 func newState() *state {
@@ -72,7 +72,7 @@ func newState() *state {
 	}
 }
 
-// at returns what is held for k, an empty one if nothing is.
+// at returns the state of k, which is empty if the kernel holds nothing.
 func (s *state) at(k service.Key) *frontendState {
 	if f := s.frontends[k]; f != nil {
 		return f
@@ -80,8 +80,8 @@ func (s *state) at(k service.Key) *frontendState {
 	return &frontendState{}
 }
 
-// same reports whether the kernel holds the same in s and o. Counts of uses are ours, and
-// real servers that leave are removed by Check.
+// same reports whether s and o describe the same kernel state. It ignores use counts, which
+// are not in the kernel, and leaving real servers, which Check removes.
 func (s *state) same(o *state) bool {
 	return maps.EqualFunc(s.frontends, o.frontends, (*frontendState).equal) && maps.EqualFunc(s.servers, o.servers, (*virtualServer).equal) &&
 		s.settings.Equal(o.settings) && s.hairpins.SameAddrs(o.hairpins) && s.clusterIPs.SameAddrs(o.clusterIPs)
@@ -108,7 +108,7 @@ func (d *Datapath) read(ctx context.Context) (*state, error) {
 	return r.state, d.readServers(ctx, r.state)
 }
 
-// readServers reads the virtual servers, and where to look for the next address.
+// readServers reads the virtual servers, and where the search for the next address begins.
 func (d *Datapath) readServers(ctx context.Context, s *state) error {
 	all, err := d.genl.servers(ctx)
 	if err != nil {
@@ -140,7 +140,7 @@ type reader struct {
 	state *state
 }
 
-// frontend returns the state of a frontend, to be filled.
+// frontend returns the state of a frontend for the caller to fill.
 func (r *reader) frontend(k service.Key) *frontendState {
 	f := r.state.frontends[k]
 	if f == nil {

@@ -20,7 +20,7 @@ const tableName = numbers.TableUserspace
 type scope int
 
 const (
-	fromPod      scope = iota // a pod
+	fromPod      scope = iota // counts as a pod
 	fromNode                  // the node itself
 	fromExternal              // any other client
 	scopes
