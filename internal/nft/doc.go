@@ -20,7 +20,7 @@
 //
 // The kernel has one number for all tables of a network namespace, the generation. Each
 // transaction that changes something adds one; a transaction without a change adds none.
-// So a Watch that finds a larger number than it knows must find out whether another program
+// So a Watch that finds a larger number than the last must find out whether another program
 // changed its table, or a Table of this process (the pods' masquerading, a reset
 // connection, the same Table) changed its own, which is no reason to read 50,000 Services
 // back. All Tables of a process share a ledger for each network namespace: the generations

@@ -74,7 +74,7 @@ func (p *Program) render(table string) (text, marker string, err error) {
 	return text, markerPrefix + marker, nil
 }
 
-// Declarations in a program: a chain's first line, and a whole set or map.
+// chainPattern matches the first line of a chain in a program, setPattern a whole set or map.
 const chainPattern, setPattern = `(?m)^\tchain (\S+) \{`, `(?ms)^\t(?:set|map) (\S+) \{.*?^\t\}`
 
 func declared(text, pattern string) map[string]bool {

@@ -43,7 +43,7 @@ func (f Family) String() string {
 const maxDumps = 4
 
 // A Reader queries the kernel for tables of any family, also of other programs. It
-// works in the network namespace of the thread that first asked, until Close, and belongs
+// works in the network namespace of the thread that first used it, until Close, and belongs
 // to one goroutine. The zero value is ready.
 type Reader struct {
 	conn *netlink.Conn // nil: not open
@@ -54,7 +54,7 @@ type Chain struct {
 	Name   string
 	Handle uint64
 	Use    uint32 // rules in it, and jumps to it
-	Table  string // set if the chains of all tables were asked for
+	Table  string // set if the chains of all tables were requested
 	// Base says that the chain is a base chain, at the hook of that number.
 	Base bool
 	Hook uint32

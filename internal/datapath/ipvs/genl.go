@@ -287,7 +287,7 @@ func (w *genlConn) ask(ctx context.Context, cmd byte, about *serverID) ([]netlin
 	return msgs, err
 }
 
-// found is a virtual server as the kernel reports it.
+// A listedServer is a virtual server as the kernel reports it.
 type listedServer struct {
 	virtualServer
 	conns uint64 // the connections that it scheduled
@@ -390,7 +390,7 @@ func parseServer(data []byte) (serverID, *listedServer, error) {
 	return serverID{Addr: netip.AddrPortFrom(a, port), Proto: service.Proto(proto)}, &f, err
 }
 
-// A realState is a real server as the kernel reports it.
+// A realServer is a real server as the kernel reports it.
 type realServer struct {
 	weight uint16
 	conns  uint32 // active and inactive

@@ -134,7 +134,7 @@ func (f family) family() []expr.Any {
 	}
 }
 
-// front loads a frontend's key, and returns the first register behind it:
+// loadFrontend loads a frontend's key, and returns the first register behind it:
 //
 //	ip daddr . meta l4proto . th dport
 //	           meta l4proto . th dport

@@ -146,7 +146,7 @@ func (d *Datapath) switchOver(ctx context.Context) error {
 		return err
 	}
 	if err := d.kernel.Prune(ctx, d.program); err != nil {
-		return fmt.Errorf("remove what an older program left: %w", err)
+		return fmt.Errorf("remove leftovers of an older program: %w", err)
 	}
 	d.pending = false
 	return nil

@@ -15,8 +15,8 @@ import (
 // it, and whether another program changed it. S is the state that a mode reads.
 //
 //	Adopt ─→ S                       another table or none: the rules of p are not reached yet
-//	Begin ─→ S, writes of the mode ─→ Switch ─→ Watch.End      a Sync that knows nothing
-//	Watch.Begin, writes of the mode ─────────→ Watch.End       a Sync that knows the state
+//	Begin ─→ S, writes of the mode ─→ Switch ─→ Watch.End      a Sync without a state
+//	Watch.Begin, writes of the mode ─────────→ Watch.End       a Sync with a state
 //	Check                                                      in between
 //
 // It belongs to one goroutine. Make one with NewRuleset.
@@ -132,7 +132,7 @@ func (r *Ruleset[S]) Switch(ctx context.Context, p *nft.Program) error {
 		return err
 	}
 	if err := r.Table.Prune(ctx, p); err != nil {
-		return fmt.Errorf("remove what another program left: %w", err)
+		return fmt.Errorf("remove leftovers of another program: %w", err)
 	}
 	r.pending = false
 	return nil

@@ -13,7 +13,7 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// Session affinity: the endpoint of each client of a Service port, and its expiry. It is
+// An affinityTable has the endpoint of each client of a Service port, and its expiry. It is
 // kept here and copied to the kernel every few seconds, so that the next process finds it.
 type affinityTable struct {
 	mu    sync.Mutex

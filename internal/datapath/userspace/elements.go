@@ -45,7 +45,7 @@ const (
 // localBit is the bit of an endpoint's data that says that it is on this node.
 const localBit = 1 << 16
 
-// An element is one that the kernel holds or must hold. It is comparable: its bytes are
+// An element is an element of a set in the kernel, present or wanted. It is comparable: its bytes are
 // strings.
 type element struct {
 	set     nftset.Set

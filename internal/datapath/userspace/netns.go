@@ -139,7 +139,7 @@ func keepAlive(fd int) error {
 	)
 }
 
-// network is Go's name: "tcp4".
+// networkName is Go's name of a network: "tcp4".
 func networkName(proto string, is4 bool) string {
 	if is4 {
 		return proto + "4"
