@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fairway-net/fairway/internal/datapath/lb"
+	"github.com/fairway-net/fairway/internal/datapath/nftset"
 	"github.com/fairway-net/fairway/internal/nft"
 	"github.com/fairway-net/fairway/internal/numbers"
 	"github.com/fairway-net/fairway/internal/service"
@@ -394,7 +395,7 @@ func (d *Datapath) pruneAffinity(ctx context.Context, ids map[affinityID]bool, a
 					return fmt.Errorf("affinity key has %d bytes", len(e.Key))
 				}
 				i := affinityID(binary.NativeEndian.Uint32(e.Key))
-				to, err := parseEndpoint(e.Data, f.is4)
+				to, _, err := nftset.ParseAddrPort(e.Data, f.is4)
 				if (all || ids[i]) && !valid[i][to] {
 					ws = append(ws, nft.Write{Set: name, Key: e.Key, Del: true})
 				}

@@ -7,6 +7,7 @@ import (
 
 	"go4.org/netipx"
 
+	"github.com/fairway-net/fairway/internal/datapath/nftset"
 	"github.com/fairway-net/fairway/internal/nft"
 	"github.com/fairway-net/fairway/internal/service"
 )
@@ -33,7 +34,7 @@ func (p *changeset) writes() []nft.Write {
 
 // frontend plans the change of one frontend from was to is.
 func (p *changeset) frontend(k service.Key, was, is *frontendState) {
-	key, is4, nodePort := frontendKey(k), k.Addr.Addr().Is4(), k.Addr.Addr().IsUnspecified()
+	key, is4, nodePort := nftset.FrontendKey(k), k.Addr.Addr().Is4(), k.Addr.Addr().IsUnspecified()
 	entry, in, out, eps := frontends, frontendsInternal, frontendsExternal, endpoints
 	if nodePort {
 		entry, in, out, eps = nodeports, nodeportsInternal, nodeportsExternal, nodeportEndpoints
@@ -142,28 +143,10 @@ func (p *changeset) slots(set string, front []byte, offset uint32, was, is []slo
 			p.late = append(p.late, w)
 			continue
 		}
-		w.Data, w.Comment = endpointData(to.addr()), weightComment(to.weight)
+		w.Data, w.Comment = nftset.AddrPort(to.addr()), weightComment(to.weight)
 		p.early = append(p.early, w)
 	}
 }
-
-// members plans a set of addresses that several frontends may need. is has the new counts
-// of the addresses that may have changed, was the counts of all; key makes an element.
-func (p *changeset) members(s set, was, is map[netip.Addr]int, key func(netip.Addr) []byte) {
-	for a, n := range is {
-		w := nft.Write{Set: s.name(a.Is4()), Key: key(a), Add: n > 0, Del: n == 0}
-		switch {
-		case (was[a] > 0) == (n > 0):
-		case n > 0:
-			p.early = append(p.early, w)
-		default:
-			p.late = append(p.late, w)
-		}
-	}
-}
-
-// hairpinKey is an address as source and destination.
-func hairpinKey(a netip.Addr) []byte { return append(a.AsSlice(), a.AsSlice()...) }
 
 // settings plans the settings of the node.
 func (p *changeset) settings(was, is *nodeSettings) {

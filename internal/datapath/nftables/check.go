@@ -61,12 +61,9 @@ func (d *Datapath) Check(ctx context.Context) (drift datapath.Drift, err error) 
 // same reports whether s and o describe the same kernel state. It ignores use counts, which
 // are not in the kernel.
 func (s *state) same(o *state) bool {
-	members := func(a, b map[netip.Addr]int) bool {
-		return maps.EqualFunc(a, b, func(int, int) bool { return true })
-	}
 	return maps.EqualFunc(s.frontends, o.frontends, func(a, b *frontendState) bool { return a.equal(b) }) &&
 		maps.Equal(s.chains, o.chains) && maps.Equal(s.updateChains, o.updateChains) && s.settings.equal(&o.settings) &&
-		members(s.hairpins, o.hairpins) && members(s.clusterIPs, o.clusterIPs)
+		s.hairpins.SameAddrs(o.hairpins) && s.clusterIPs.SameAddrs(o.clusterIPs)
 }
 
 func (f *nodeSettings) equal(o *nodeSettings) bool {

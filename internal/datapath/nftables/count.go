@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/datapath/nftset"
 	"github.com/fairway-net/fairway/internal/nft"
 	"github.com/fairway-net/fairway/internal/service"
 )
@@ -37,9 +38,9 @@ var tallySets = [...]set{"rejects", "drops", "connections", "traffic"}
 func tallySet(bit int, k service.Key) (name string, key []byte) {
 	s := tallySets[bit]
 	if k.Addr.Addr().IsUnspecified() {
-		return nodeportSet(s), append([]byte{protoFamily(k.Addr.Addr().Is4()), 0, 0, 0}, frontendKey(k)...)
+		return nodeportSet(s), append([]byte{protoFamily(k.Addr.Addr().Is4()), 0, 0, 0}, nftset.FrontendKey(k)...)
 	}
-	return s.name(k.Addr.Addr().Is4()), frontendKey(k)
+	return s.name(k.Addr.Addr().Is4()), nftset.FrontendKey(k)
 }
 
 // nodeportSet is a tally's set for NodePorts of both families.
@@ -106,7 +107,7 @@ func (r *reader) tallies() {
 func (r *reader) counters(bit int, f func(service.Key, nft.Element)) {
 	for _, fam := range families {
 		r.each(tallySets[bit].name(fam.is4), func(e nft.Element) error {
-			k, err := parseFrontendKey(e.Key, fam.is4, false)
+			k, err := nftset.ParseFrontendKey(e.Key, fam.is4, false)
 			if err == nil {
 				f(k, e)
 			}
@@ -117,7 +118,7 @@ func (r *reader) counters(bit int, f func(service.Key, nft.Element)) {
 		if len(e.Key) < 4 {
 			return fmt.Errorf("key has %d bytes", len(e.Key))
 		}
-		k, err := parseFrontendKey(e.Key[4:], e.Key[0] == unix.NFPROTO_IPV4, true)
+		k, err := nftset.ParseFrontendKey(e.Key[4:], e.Key[0] == unix.NFPROTO_IPV4, true)
 		if err == nil {
 			f(k, e)
 		}

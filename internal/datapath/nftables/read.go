@@ -10,6 +10,7 @@ import (
 
 	"go4.org/netipx"
 
+	"github.com/fairway-net/fairway/internal/datapath/nftset"
 	"github.com/fairway-net/fairway/internal/nft"
 	"github.com/fairway-net/fairway/internal/service"
 )
@@ -103,7 +104,7 @@ func (h *frontendState) ensureExtra() *extraState {
 
 func (r *reader) entries(is4 bool, s set, nodePort bool, put func(*frontendState, verdictID)) {
 	r.each(s.name(is4), func(e nft.Element) error {
-		k, err := parseFrontendKey(e.Key, is4, nodePort)
+		k, err := nftset.ParseFrontendKey(e.Key, is4, nodePort)
 		if err != nil {
 			return err
 		}
@@ -126,7 +127,7 @@ func (r *reader) slots(is4 bool, s set, nodePort bool) {
 		if err != nil {
 			return err
 		}
-		addr, err := parseEndpoint(e.Data, is4)
+		addr, _, err := nftset.ParseAddrPort(e.Data, is4)
 		if err != nil {
 			return err
 		}
@@ -157,7 +158,7 @@ func (r *reader) slots(is4 bool, s set, nodePort bool) {
 // affinityIDs reads the affinity IDs of frontends.
 func (r *reader) affinityIDs(is4, nodePort, external bool) {
 	r.each(affinityIDSet(nodePort, external).name(is4), func(e nft.Element) error {
-		k, err := parseFrontendKey(e.Key, is4, nodePort)
+		k, err := nftset.ParseFrontendKey(e.Key, is4, nodePort)
 		if err != nil {
 			return err
 		}
@@ -186,18 +187,18 @@ func (r *reader) affinityIDs(is4, nodePort, external bool) {
 // sourceRanges reads the sources that frontends serve.
 func (r *reader) sourceRanges(is4 bool) {
 	r.each(sourceRestricted.name(is4), func(e nft.Element) error {
-		k, err := parseFrontendKey(e.Key, is4, false)
+		k, err := nftset.ParseFrontendKey(e.Key, is4, false)
 		if err == nil {
 			r.frontend(k).ensureExtra().restricted = true
 		}
 		return err
 	})
-	size := addrSize(is4)
+	size := nftset.AddrSize(is4)
 	r.each(sourceRanges.name(is4), func(e nft.Element) error {
 		if len(e.Key) < size || len(e.Last) != len(e.Key) {
 			return fmt.Errorf("range has %d and %d bytes", len(e.Key), len(e.Last))
 		}
-		k, err := parseFrontendKey(e.Key[:len(e.Key)-size], is4, false)
+		k, err := nftset.ParseFrontendKey(e.Key[:len(e.Key)-size], is4, false)
 		if err != nil {
 			return err
 		}
@@ -213,7 +214,7 @@ func (r *reader) sourceRanges(is4 bool) {
 // members reads a set of addresses; in a hairpin's key the address is the first field.
 func (r *reader) members(is4 bool, s set, add func(netip.Addr)) {
 	r.each(s.name(is4), func(e nft.Element) error {
-		addr, ok := netip.AddrFromSlice(e.Key[:min(len(e.Key), addrSize(is4))])
+		addr, ok := netip.AddrFromSlice(e.Key[:min(len(e.Key), nftset.AddrSize(is4))])
 		if !ok {
 			return fmt.Errorf("address has %d bytes", len(e.Key))
 		}

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/fairway-net/fairway/internal/datapath/nftset"
 	"github.com/fairway-net/fairway/internal/nft"
 	"github.com/fairway-net/fairway/internal/service"
 )
@@ -11,8 +12,8 @@ import (
 // state is what the kernel holds, all of it.
 type state struct {
 	frontends  map[service.Key]*frontendState
-	hairpins   map[netip.Addr]int // how many frontends need it; 1 if unknown
-	clusterIPs map[netip.Addr]int // how many frontends have it; 1 if unknown
+	hairpins   nftset.Counts // how many frontends need it; 1 if unknown
+	clusterIPs nftset.Counts // how many frontends have it; 1 if unknown
 	settings   nodeSettings
 
 	chainUses     map[verdictID]int       // how many elements lead there
@@ -43,8 +44,8 @@ type lbChain struct {
 func newState() *state {
 	return &state{
 		frontends:     map[service.Key]*frontendState{},
-		hairpins:      map[netip.Addr]int{},
-		clusterIPs:    map[netip.Addr]int{},
+		hairpins:      nftset.Counts{},
+		clusterIPs:    nftset.Counts{},
 		chainUses:     map[verdictID]int{},
 		chains:        map[verdictID]lbChain{},
 		formerChains:  map[verdictID]verdictID{},

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/datapath/nftset"
 	"github.com/fairway-net/fairway/internal/nft"
 	"github.com/fairway-net/fairway/internal/service"
 )
@@ -46,7 +47,7 @@ func TestSweepUnknown(t *testing.T) {
 	i := d.state.at(f.Key()).extraOrZero().affinityID
 	entry := func(i affinityID, client byte, to netip.AddrPort) nft.Write {
 		key := append(affinityData(i), 10, 244, 9, client)
-		return nft.Write{Set: "affinity-clients4", Key: key, Data: endpointData(to), Timeout: time.Hour, Add: true}
+		return nft.Write{Set: "affinity-clients4", Key: key, Data: nftset.AddrPort(to), Timeout: time.Hour, Add: true}
 	}
 	good := entry(i, 1, f.Internal.Endpoints[1].Addr)
 	if err := d.kernel.Commit(t.Context(), nil, []nft.Write{

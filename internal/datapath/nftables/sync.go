@@ -211,23 +211,20 @@ func (j *syncJob) writeSettings(want *service.Table) error {
 
 // addressSets plans the sets that all frontends share.
 func (j *syncJob) addressSets(changes []service.Change) {
-	hairpins, reserve := map[netip.Addr]int{}, map[netip.Addr]int{}
-	for _, c := range changes {
-		recount(hairpins, j.state.hairpins, c, eachLocalEndpoint, j.stats.Full)
-		recount(reserve, j.state.clusterIPs, c, eachClusterIP, j.stats.Full)
+	for _, one := range [...]struct {
+		set  nftset.Set
+		held nftset.Counts
+		of   func(*service.Frontend, func(netip.Addr))
+		key  func(netip.Addr) []byte
+	}{
+		{nftset.Hairpin, j.state.hairpins, nftset.LocalEndpointsOf, nftset.HairpinKey},
+		{nftset.ClusterIPs, j.state.clusterIPs, nftset.ClusterIPsOf, netip.Addr.AsSlice},
+	} {
+		changed := one.held.Change(changes, one.of, j.stats.Full)
+		add, del := one.held.Writes(one.set, changed, one.key)
+		j.shared.early, j.shared.late = append(j.shared.early, add...), append(j.shared.late, del...)
+		one.held.Note(changed)
 	}
-	if j.stats.Full {
-		for a := range j.state.hairpins {
-			hairpins[a] += 0
-		}
-		for a := range j.state.clusterIPs {
-			reserve[a] += 0
-		}
-	}
-	j.shared.members(hairpin, j.state.hairpins, hairpins, hairpinKey)
-	j.shared.members(clusterIPs, j.state.clusterIPs, reserve, netip.Addr.AsSlice)
-	mergeCounts(j.state.hairpins, hairpins)
-	mergeCounts(j.state.clusterIPs, reserve)
 }
 
 // writeLateSettings writes the settings that had to wait for our program.
@@ -379,57 +376,5 @@ func (j *syncJob) delChains(unused []verdictID) func(*nftables.Conn) (queued boo
 		}
 		j.affinityRules = j.affinityRules || learners
 		return learners || len(unused) > 0, err
-	}
-}
-
-// recount counts the addresses that a change needs more or less often. In a full comparison
-// the counts start from zero, else from the present counts.
-func recount(counts, held map[netip.Addr]int, c service.Change, each func(*service.Frontend, func(netip.Addr)), full bool) {
-	count := func(f *service.Frontend, d int) {
-		if f == nil {
-			return
-		}
-		each(f, func(a netip.Addr) {
-			if _, ok := counts[a]; !ok && !full {
-				counts[a] = held[a]
-			}
-			counts[a] += d
-		})
-	}
-	if !full {
-		count(c.Old, -1)
-	}
-	count(c.New, +1)
-}
-
-// eachClusterIP calls f for the ClusterIP of fr.
-func eachClusterIP(fr *service.Frontend, f func(netip.Addr)) {
-	if fr.ClusterIP {
-		f(fr.Addr.Addr())
-	}
-}
-
-// eachLocalEndpoint calls f for the addresses of endpoints on this node, as often as they occur.
-func eachLocalEndpoint(fr *service.Frontend, f func(netip.Addr)) {
-	for i, r := range [...]*service.Route{fr.Internal, fr.External} {
-		if r == nil || i == 1 && r == fr.Internal {
-			continue
-		}
-		for _, e := range r.Endpoints {
-			if e.Local {
-				f(e.Addr.Addr())
-			}
-		}
-	}
-}
-
-// mergeCounts merges the changed counts into all.
-func mergeCounts(all, changed map[netip.Addr]int) {
-	for a, n := range changed {
-		if n == 0 {
-			delete(all, a)
-			continue
-		}
-		all[a] = n
 	}
 }
