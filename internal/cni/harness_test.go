@@ -24,6 +24,9 @@ import (
 	"github.com/fairway-net/fairway/internal/testnet"
 )
 
+// patience is for what must come. It is long: a loaded machine is no failure.
+const patience = 30 * time.Second
+
 // TestMain lets the test binary be the plugin: libcni starts it under the
 // plugin's name, as containerd does.
 func TestMain(m *testing.M) {
@@ -149,12 +152,12 @@ func (n *namespace) serve(port int) {
 func (n *namespace) ask(addr netip.Addr, port uint16) (netip.Addr, error) {
 	var answer string
 	err := n.do(func() error {
-		conn, err := net.DialTimeout("tcp", netip.AddrPortFrom(addr, port).String(), 3*time.Second)
+		conn, err := net.DialTimeout("tcp", netip.AddrPortFrom(addr, port).String(), patience)
 		if err != nil {
 			return err
 		}
 		defer conn.Close()
-		conn.SetDeadline(time.Now().Add(3 * time.Second))
+		conn.SetDeadline(time.Now().Add(patience))
 		buf := make([]byte, 64)
 		size, err := conn.Read(buf)
 		answer = string(buf[:size])

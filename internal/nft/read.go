@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"hash/maphash"
 	"time"
 
 	"github.com/google/nftables/userdata"
@@ -33,12 +35,7 @@ type Element struct {
 
 // Elements calls f for each element of a set or map. It reads the whole set first.
 func (t *Table) Elements(ctx context.Context, set string, f func(Element) error) error {
-	attrs := netlink.AppendText(netlink.AppendText(nil, unix.NFTA_SET_ELEM_LIST_TABLE, t.name), unix.NFTA_SET_ELEM_LIST_SET, set)
-	var msgs [][]byte
-	err := t.reader.dump(ctx, Inet, unix.NFT_MSG_GETSETELEM, attrs, func() { msgs = msgs[:0] }, func(b []byte) error {
-		msgs = append(msgs, bytes.Clone(b))
-		return nil
-	})
+	msgs, err := t.dumpElements(ctx, set)
 	for i := 0; i < len(msgs) && err == nil; i++ {
 		if err = ctx.Err(); err == nil {
 			err = parseElements(msgs[i], f)
@@ -49,6 +46,74 @@ func (t *Table) Elements(ctx context.Context, set string, f func(Element) error)
 		return fmt.Errorf("read %s: %w", set, err)
 	}
 	return nil
+}
+
+// A hash set grows in the background after many elements were added. A dump counts the
+// elements that it has sent and skips as many in the next page, so that a set which is
+// reordered meanwhile gives some elements twice and leaves others out. The kernel does not
+// report that as an interruption, because nothing was changed. It takes some milliseconds.
+const (
+	maxReordered   = 200
+	reorderedPause = 10 * time.Millisecond
+)
+
+// errReordered says that the kernel reordered a set each time that it was read.
+var errReordered = errors.New("the kernel reorders the set")
+
+// dumpElements returns the messages of a dump that has each element once.
+func (t *Table) dumpElements(ctx context.Context, set string) (msgs [][]byte, err error) {
+	attrs := netlink.AppendText(netlink.AppendText(nil, unix.NFTA_SET_ELEM_LIST_TABLE, t.name), unix.NFTA_SET_ELEM_LIST_SET, set)
+	for range maxReordered {
+		err = t.reader.dump(ctx, Inet, unix.NFT_MSG_GETSETELEM, attrs, func() { msgs = msgs[:0] }, func(b []byte) error {
+			msgs = append(msgs, bytes.Clone(b))
+			return nil
+		})
+		if err != nil || len(msgs) < 2 { // one message is one look
+			return msgs, err
+		}
+		var twice bool
+		if twice, err = repeats(msgs); err != nil || !twice {
+			return msgs, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-time.After(reorderedPause):
+		}
+	}
+	return nil, errReordered
+}
+
+// repeats reports whether messages have an element twice. Sets whose elements expire are
+// left out: packets change them all the time.
+func repeats(msgs [][]byte) (bool, error) {
+	seen := map[uint64]struct{}{}
+	twice, expires := false, false
+	for _, m := range msgs {
+		err := eachElement(m, func(b []byte) error {
+			var h maphash.Hash
+			h.SetSeed(hashSeed)
+			err := netlink.Attributes(b, func(typ uint16, b []byte) error {
+				switch typ {
+				case unix.NFTA_SET_ELEM_KEY, nftaSetElemKeyEnd, unix.NFTA_SET_ELEM_FLAGS:
+					_ = h.WriteByte(byte(typ)) // a hash takes everything
+					_, _ = h.Write(b)
+				case unix.NFTA_SET_ELEM_EXPIRATION:
+					expires = true
+				}
+				return nil
+			})
+			key := h.Sum64()
+			_, known := seen[key]
+			twice = twice || known
+			seen[key] = struct{}{}
+			return err
+		})
+		if err != nil || expires {
+			return false, err
+		}
+	}
+	return twice, nil
 }
 
 // list returns the chains of the table; nil if there is no table.
@@ -112,17 +177,22 @@ func parseSet(b []byte) (name string, flags uint32, err error) {
 
 // parseElements calls f for each element in the attributes of one message.
 func parseElements(b []byte, f func(Element) error) error {
+	return eachElement(b, func(b []byte) error {
+		e, err := parseElement(b)
+		if err != nil {
+			return err
+		}
+		return f(e)
+	})
+}
+
+// eachElement calls f for the attributes of each element in those of one message.
+func eachElement(b []byte, f func([]byte) error) error {
 	return netlink.Attributes(b, func(typ uint16, b []byte) error {
 		if typ != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
 			return nil
 		}
-		return netlink.Attributes(b, func(_ uint16, b []byte) error {
-			e, err := parseElement(b)
-			if err != nil {
-				return err
-			}
-			return f(e)
-		})
+		return netlink.Attributes(b, func(_ uint16, b []byte) error { return f(b) })
 	})
 }
 

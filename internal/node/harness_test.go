@@ -25,6 +25,9 @@ import (
 	"github.com/fairway-net/fairway/internal/testnet"
 )
 
+// patience is for what must come. It is long: a loaded machine is no failure.
+const patience = 30 * time.Second
+
 // TestMain lets the test binary be the plugin that Sync installs: a copy of it
 // is started by libcni under the plugin's name.
 func TestMain(m *testing.M) {
@@ -128,12 +131,12 @@ func (n *namespace) wantSource(what string, addr, want netip.Addr) {
 	answer := make([]byte, 64)
 	var size int
 	err := n.do(func() error {
-		conn, err := net.DialTimeout("tcp", netip.AddrPortFrom(addr, 8080).String(), 3*time.Second)
+		conn, err := net.DialTimeout("tcp", netip.AddrPortFrom(addr, 8080).String(), patience)
 		if err != nil {
 			return err
 		}
 		defer conn.Close()
-		conn.SetDeadline(time.Now().Add(3 * time.Second))
+		conn.SetDeadline(time.Now().Add(patience))
 		size, err = conn.Read(answer)
 		return err
 	})

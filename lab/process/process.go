@@ -94,16 +94,19 @@ func (r Record) Resident() (int64, error) {
 }
 
 // InNamespaces returns every process whose network namespace is one of the
-// given inodes: those that a lab left behind without a record of them.
+// given inodes: those that a lab left behind without a record of them. The caller is never
+// among them: where a goroutine that entered a namespace ends on the main thread, the Go
+// runtime parks that thread in the namespace, and /proc shows it as the whole process'.
 func InNamespaces(inodes map[uint64]string) ([]Record, error) {
 	links, err := filepath.Glob("/proc/[0-9]*/ns/net")
 	if err != nil {
 		return nil, fmt.Errorf("list processes: %w", err)
 	}
 	var found []Record
+	self := fmt.Sprintf("/proc/%d/ns/net", os.Getpid())
 	for _, link := range links {
 		var st unix.Stat_t
-		if unix.Stat(link, &st) != nil {
+		if link == self || unix.Stat(link, &st) != nil {
 			continue // ended meanwhile
 		}
 		name, ok := inodes[st.Ino]
