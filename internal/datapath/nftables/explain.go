@@ -38,7 +38,7 @@ func (d *Datapath) Explain(ctx context.Context, k service.Key) ([]datapath.Objec
 	leads(out, extra.external)
 	for _, to := range h.verdicts() {
 		if to != 0 {
-			all = append(all, datapath.Object{Kind: "chain", Name: "inet " + tableName + " " + to.chainName()})
+			all = append(all, datapath.Object{Kind: "chain", Name: "inet " + tableName + " " + to.chainFor(k)})
 		}
 	}
 	for i, list := range [...][]slot{h.slots, extra.externalSlots} {
@@ -49,4 +49,20 @@ func (d *Datapath) Explain(ctx context.Context, k service.Key) ([]datapath.Objec
 		}
 	}
 	return all, nil
+}
+
+// chainFor returns the name of the chain that a verdict leads packets for k to. Those of
+// policy checks are in the program, one for each kind of frontend and family.
+func (v verdictID) chainFor(k service.Key) string {
+	if v != verdictPolicyCheck {
+		return v.chainName()
+	}
+	name := "policy-check"
+	if k.Addr.Addr().IsUnspecified() {
+		name = "nodeport-" + name
+	}
+	if k.Addr.Addr().Is6() {
+		name += "6"
+	}
+	return name
 }
