@@ -22,8 +22,6 @@ import (
 	"context"
 	_ "embed"
 	"fmt"
-	"os"
-	"strings"
 	"time"
 
 	"github.com/fairway-net/fairway/internal/datapath"
@@ -138,10 +136,4 @@ func (d *Datapath) Close() { d.forget() }
 func (d *Datapath) forget() {
 	d.table, d.state, d.adopted = nil, nil, readResult{}
 	d.kernel.Close()
-}
-
-// liberal reports whether the node accepts out-of-window TCP packets as valid.
-func liberal() bool {
-	value, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal")
-	return err == nil && strings.TrimSpace(string(value)) != "0"
 }

@@ -75,7 +75,7 @@ func (d *Datapath) sync(ctx context.Context, want *service.Table) (datapath.Stat
 // also declares the missing sets of our program. switchOver loads the rules later, when all
 // elements that they need are there.
 func (d *Datapath) readKernel(ctx context.Context) error {
-	d.program.Data["DropInvalid"] = !liberal()
+	d.program.Data["DropInvalid"] = !nftset.Liberal()
 	runs, err := d.kernel.Declare(ctx, d.program)
 	if err != nil {
 		return err
