@@ -27,9 +27,9 @@ deps:
 	@hack/packages $(PACKAGES)
 	@hack/stage "downloading modules" sh -c 'go mod download && (cd lab && go mod download) && cd test/peers && go mod download'
 
-## build: bin/fairway, static
+## build: bin/fairway and the CNI plugin bin/fairway-cni, static
 build:
-	go build -ldflags '$(LDFLAGS)' -o bin/fairway ./cmd/fairway
+	go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/...
 
 ## image: bin/fairway-image.tar, loadable by containerd, docker and podman
 image: build

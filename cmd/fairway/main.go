@@ -1,6 +1,7 @@
 // Command fairway is the Service path of a Kubernetes cluster in one program:
-// the service proxy of a node, the cluster's DNS, the pods' network plugin, and
-// the tools that show what they did.
+// the service proxy of a node, the cluster's DNS, and the tools that show what
+// they did. The pods' network plugin, which a container runtime starts as root
+// for each pod, is a program of its own: fairway-cni.
 //
 // main only passes arguments, output and signals to run, so
 // that every command can be tested in process.
@@ -18,7 +19,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fairway-net/fairway/internal/cni"
 	"github.com/fairway-net/fairway/internal/oneline"
 )
 
@@ -30,9 +30,6 @@ type env struct {
 }
 
 func main() {
-	if cni.Invoked(os.Args[0]) { // as /opt/cni/bin/fairway-cni, started by a container runtime
-		os.Exit(cni.Main(os.Args[0], version))
-	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	code := run(ctx, env{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr}, os.Args[1:])
 	stop()
@@ -88,7 +85,6 @@ func newRoot(e env) *cobra.Command {
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.AddCommand(
 		newAgent(e),
-		newCNI(e),
 		newDNS(e),
 		newDiff(e),
 		newDump(e),

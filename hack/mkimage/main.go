@@ -4,6 +4,7 @@
 // of iptables-legacy and IPVS, which the kernel does not load by itself.
 //
 //	bin/fairway ────────► /usr/bin/fairway  (entrypoint; /fairway links to it)
+//	bin/fairway-cni ────► /usr/bin/fairway-cni  (the agent copies it to the node)
 //	nft, iptables, … + their libraries and extensions ► where they are on this machine
 //	CA certificates ────► where they are on this machine, if they are
 //
@@ -30,7 +31,7 @@ const protocols = "/etc/protocols"
 
 func main() {
 	out := flag.String("o", "bin/fairway-image.tar", "archive to write")
-	binary := flag.String("binary", "bin/fairway", "static fairway binary to pack")
+	binary := flag.String("binary", "bin/fairway", "static fairway binary to pack, with the plugin fairway-cni beside it")
 	name := flag.String("name", "ghcr.io/fairway-net/fairway:dev", "full name of the image, with tag")
 	flag.Parse()
 	if err := run(*out, *binary, *name); err != nil {
@@ -40,8 +41,10 @@ func main() {
 }
 
 func run(out, binary, name string) error {
-	if _, err := os.Stat(binary); err != nil {
-		return fmt.Errorf("%w [run `make build` first, or name the binary with -binary]", err)
+	for _, path := range []string{binary, binary + "-cni"} {
+		if _, err := os.Stat(path); err != nil {
+			return fmt.Errorf("%w [run `make build` first, or name the binary with -binary]", err)
+		}
 	}
 	programs, extensions, err := find()
 	if err != nil {
@@ -106,6 +109,7 @@ func product(binary string, programs, extensions []string) (*image.Layer, error)
 		t.Plugin(e, programs[len(programs)-1])
 	}
 	t.Copy("/usr/bin/fairway", binary)
+	t.Copy("/usr/bin/fairway-cni", binary+"-cni")
 	t.Link("/fairway", "usr/bin/fairway")
 	for _, file := range []string{certificates, protocols} {
 		if _, err := os.Stat(file); err == nil {

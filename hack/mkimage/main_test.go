@@ -25,8 +25,10 @@ func TestRun(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "make build") || strings.Contains(err.Error(), "\n") {
 		t.Errorf("without a binary: error %v, want one line with advice", err)
 	}
-	if err := os.WriteFile(binary, []byte("#!/bin/true\n"), 0o755); err != nil {
-		t.Fatal(err)
+	for _, path := range []string{binary, binary + "-cni"} {
+		if err := os.WriteFile(path, []byte("#!/bin/true\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if err := run(out, binary, "fairway"); err == nil || !strings.Contains(err.Error(), "not complete") {
 		t.Errorf("with half a name: error %v, want advice", err)
@@ -37,7 +39,7 @@ func TestRun(t *testing.T) {
 	if err := run(out, binary, "ghcr.io/fairway-net/fairway:test"); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"usr/bin/fairway", "fairway", "usr/sbin/nft", "usr/sbin/ip6tables-legacy-restore", "usr/sbin/xtables-nft-multi", "etc/passwd", "tmp/"} {
+	for _, want := range []string{"usr/bin/fairway", "usr/bin/fairway-cni", "fairway", "usr/sbin/nft", "usr/sbin/ip6tables-legacy-restore", "usr/sbin/xtables-nft-multi", "etc/passwd", "tmp/"} {
 		if !inArchive(t, out, want) {
 			t.Errorf("the image has no %s", want)
 		}
@@ -102,8 +104,10 @@ func TestProgramsRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	binary := filepath.Join(t.TempDir(), "fairway")
-	if err := os.WriteFile(binary, []byte("#!/bin/true\n"), 0o755); err != nil {
-		t.Fatal(err)
+	for _, path := range []string{binary, binary + "-cni"} {
+		if err := os.WriteFile(path, []byte("#!/bin/true\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
 	}
 	out, root := filepath.Join(t.TempDir(), "image.tar"), t.TempDir()
 	if err := run(out, binary, "ghcr.io/fairway-net/fairway:test"); err != nil {

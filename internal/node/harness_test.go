@@ -173,6 +173,10 @@ var (
 // newCluster makes count machines; machine i has the podCIDRs of cidrs(i).
 func newCluster(t testing.TB, count int, cidrs func(i int) []string) *cluster {
 	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
 	c := &cluster{t: t, fabric: newNamespace(t), outside: newNamespace(t)}
 	c.fabric.run("ip link add br0 type bridge; ip link set br0 up")
 	c.plug(c.outside, "out", "192.0.2.99/24", "2001:db8::99/64")
@@ -189,7 +193,7 @@ func newCluster(t testing.TB, count int, cidrs func(i int) []string) *cluster {
 		m.config = Config{
 			Log:       slog.New(slog.NewTextHandler(m.log, nil)),
 			CNIBinDir: filepath.Join(dir, "bin"), CNIConfDir: filepath.Join(dir, "net.d"), StateDir: filepath.Join(dir, "state"),
-			Masquerade: true,
+			Masquerade: true, Plugin: self,
 		}
 		m.restart()
 		t.Cleanup(func() { m.network.Close() })

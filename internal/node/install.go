@@ -35,17 +35,13 @@ func stateOf(path string) (fileState, error) {
 	return fileState{info.Size(), info.ModTime()}, nil
 }
 
-// installPlugin copies this program to the runtime's plugin directory, and gives
+// installPlugin copies the plugin to the runtime's plugin directory, and gives
 // it the name of the loopback plugin too where there is none: containerd refuses
 // to start pods without that, and a fresh machine has not got it.
 func (n *Network) installPlugin() error {
-	source := n.Executable
-	if source == "" {
-		self, err := os.Executable()
-		if err != nil {
-			return fmt.Errorf("find this program: %w", err)
-		}
-		source = self
+	source, err := n.plugin()
+	if err != nil {
+		return err
 	}
 	target := filepath.Join(n.CNIBinDir, cni.PluginName)
 	if err := n.copyPlugin(source, target); err != nil {
@@ -60,6 +56,22 @@ func (n *Network) installPlugin() error {
 		return fmt.Errorf("install the loopback plugin: %w", err)
 	}
 	return nil
+}
+
+// plugin is the program to install.
+func (n *Network) plugin() (string, error) {
+	path := n.Plugin
+	if path == "" {
+		self, err := os.Executable()
+		if err != nil {
+			return "", fmt.Errorf("find this program: %w", err)
+		}
+		path = filepath.Join(filepath.Dir(self), cni.PluginName)
+	}
+	if _, err := os.Stat(path); err != nil {
+		return "", fmt.Errorf("find the CNI plugin: %w [it belongs beside the program fairway, as in the image; `make build` makes both]", err)
+	}
+	return path, nil
 }
 
 // copyPlugin compares the contents once; later it is enough that neither file

@@ -25,8 +25,9 @@ type Config struct {
 	// sees it; default cni.DefaultStateDir. Every node has its own directory
 	// below it, so that several nodes may share a file system.
 	StateDir string
-	// Executable is the program to install as plugin; default is this program.
-	Executable string
+	// Plugin is the program to install as CNI plugin; default is cni.PluginName beside this
+	// program.
+	Plugin string
 
 	MTU int // of the pods' links in bytes; 0 takes that of the link with the node's address
 

@@ -91,7 +91,7 @@ func TestClusterCIDRsAreNotMasqueraded(t *testing.T) {
 	p := m.newPod()
 	p.wantSource("into a cluster CIDR", outside4, p.addrs[0])
 
-	m.config = Config{Log: m.config.Log, CNIBinDir: m.config.CNIBinDir, CNIConfDir: m.config.CNIConfDir, StateDir: m.config.StateDir}
+	m.config = Config{Log: m.config.Log, CNIBinDir: m.config.CNIBinDir, CNIConfDir: m.config.CNIConfDir, StateDir: m.config.StateDir, Plugin: m.config.Plugin}
 	m.restart()
 	c.sync()
 	p.wantSource("without masquerading", outside4, p.addrs[0])
@@ -370,6 +370,21 @@ func TestPluginIsReplaced(t *testing.T) {
 	m.mustSync(nil)
 	if !sameContent(self, plugin) {
 		t.Error("a damaged plugin was not mended")
+	}
+}
+
+// TestPluginIsMissing: an agent without the plugin's program beside it says what is missing
+// and writes no configuration, so that the node does not become Ready.
+func TestPluginIsMissing(t *testing.T) {
+	c := newCluster(t, 1, v4)
+	m := c.machines[0]
+	m.config.Plugin = "" // beside the test binary there is none
+	m.restart()
+	if err := m.sync(nil); err == nil || !strings.Contains(err.Error(), "beside the program fairway") {
+		t.Errorf("without a plugin: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(m.config.CNIConfDir, configName)); !os.IsNotExist(err) {
+		t.Errorf("there is a configuration (%v)", err)
 	}
 }
 
