@@ -53,6 +53,11 @@ the node over as soon as its own rules are in place, and connections live on.`,
 			log.Warn(w)
 		}
 		a := &agent{cfg: cfg, log: log}
+		lock, err := lockNode()
+		if err != nil {
+			return err
+		}
+		defer lock.Close()
 		if cfg.Cleanup {
 			return a.cleanup(c.Context())
 		}

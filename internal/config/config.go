@@ -62,6 +62,7 @@ type Config struct {
 	QPS         float32
 	Burst       int
 	ContentType string
+	AllowHTTP   bool // accept an API server without TLS that is not on this machine
 
 	NodeName string
 	Mode     string // one of Modes

@@ -70,6 +70,7 @@ func (r *resolver) resolve(hostname func() (string, error)) (*Config, error) {
 		Master:      r.own.master,
 		ContentType: r.kp.ClientConnection.ContentType,
 		Cleanup:     r.own.cleanup, CountTraffic: r.own.countTraffic, ReplaceKubeProxy: r.own.replaceKubeProxy,
+		AllowHTTP: r.own.allowHTTP,
 	}
 	for _, step := range []func(*Config) error{
 		r.mode, r.gates, r.client, r.bind, r.detect, r.nodePorts, r.masquerade, r.periods, r.ipvs, r.conntrack, r.process, r.podNetwork,

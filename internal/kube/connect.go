@@ -3,6 +3,7 @@ package kube
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -29,6 +30,9 @@ type Connection struct {
 	ContentType string
 	// UserAgent names us in the API server's logs; empty means client-go's default.
 	UserAgent string
+	// AllowHTTP accepts an API server without TLS that is not on this machine. Whoever is
+	// on the way to it can say what all Services are.
+	AllowHTTP bool
 }
 
 const protobuf = "application/vnd.kubernetes.protobuf"
@@ -61,6 +65,9 @@ func (c Connection) restConfig(account string) (*rest.Config, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := c.checkTLS(cfg); err != nil {
+		return nil, err
+	}
 	cfg.QPS, cfg.Burst, cfg.UserAgent = c.QPS, c.Burst, c.UserAgent
 	cfg.ContentType = c.ContentType
 	if cfg.ContentType == "" {
@@ -79,6 +86,19 @@ func (c Connection) checkMaster() error {
 		return fmt.Errorf("API server address %q is not a URL [write it as https://HOST:PORT]", c.Master)
 	}
 	return nil
+}
+
+// checkTLS refuses an API server that is asked in the clear over a network.
+func (c Connection) checkTLS(cfg *rest.Config) error {
+	u, _, err := rest.DefaultServerUrlFor(cfg)
+	if err != nil || u.Scheme == "https" || c.AllowHTTP {
+		return nil // what is no URL at all, the client refuses
+	}
+	host := u.Hostname()
+	if ip, err := netip.ParseAddr(host); host == "localhost" || err == nil && ip.Unmap().IsLoopback() {
+		return nil
+	}
+	return fmt.Errorf("API server %s has no TLS: whoever is on the way to it can change all Services [use https://, or --allow-http-api-server]", u)
 }
 
 func (c Connection) fromFile(string) (*rest.Config, error) {

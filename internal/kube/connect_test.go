@@ -154,6 +154,26 @@ func TestBadConnection(t *testing.T) {
 			t.Log(err)
 		})
 	}
+	for _, host := range []string{"http://10.0.0.1:8080", "http://[fd00::1]:8080", "http://api.example", "http://127.0.0.1.example:1"} {
+		file := write("http", strings.Replace(kubeconfig(host), ", certificate-authority: ca.crt", "", 1))
+		for name, c := range map[string]Connection{"--master": {Master: host}, "kubeconfig": {Kubeconfig: file}} {
+			t.Run("in the clear, "+name+" "+host, func(t *testing.T) {
+				_, err := Connect(c)
+				if err == nil || !strings.Contains(err.Error(), "has no TLS") || !strings.Contains(err.Error(), "--allow-http-api-server") {
+					t.Errorf("error %v, want one that names the flag", err)
+				}
+				c.AllowHTTP = true
+				if _, err := Connect(c); err != nil {
+					t.Errorf("with AllowHTTP: %v", err)
+				}
+			})
+		}
+	}
+	for _, host := range []string{"http://127.0.0.1:8080", "http://[::1]:8080", "http://localhost:8080", "http://127.9.9.9:1"} {
+		if _, err := Connect(Connection{Master: host}); err != nil {
+			t.Errorf("%s: %v", host, err)
+		}
+	}
 	t.Run("no token", func(t *testing.T) {
 		_, err := Connection{Master: "https://127.0.0.1:1"}.restConfig(dir)
 		if err == nil || !strings.Contains(err.Error(), "service account's token") {
