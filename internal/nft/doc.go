@@ -11,10 +11,11 @@
 // rules beside IPVS, defines what its rules and elements mean.
 //
 // It promises that a commit is one transaction as long as it is not larger than
-// elementsPerCommit, that nothing but the named table is touched, that a program which
-// is loaded is not loaded again, that elements survive the load of another version, that
-// the removal of a table rejects no packet (Delete), and that every request to the kernel
-// and every run of nft ends with its context, or after a limit.
+// elementsPerCommit, that nothing but the named table (and its copy, see Declare) is
+// touched, that a program which is loaded is not loaded again, that elements survive the
+// load of another version and every failure of nft, that the removal of a table rejects no
+// packet (Delete), and that every request to the kernel and every run of nft ends with its
+// context, or after a limit.
 //
 // # Which program made a change
 //

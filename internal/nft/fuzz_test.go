@@ -35,8 +35,8 @@ func FuzzParse(f *testing.F) {
 		if c, table, _ := parseChain(b); len(c.Name)+len(table) > len(b) {
 			t.Fatalf("chain %+v of %d bytes", c, len(b))
 		}
-		if name, _, _ := parseSet(b); len(name) > len(b) {
-			t.Fatalf("set %q of %d bytes", name, len(b))
+		if s, _ := parseSet(b); len(s.name) > len(b) {
+			t.Fatalf("set %q of %d bytes", s.name, len(b))
 		}
 		_, _ = parseTable(b)
 		_, _ = parseGeneration(b)
@@ -67,7 +67,7 @@ func TestSeeds(t *testing.T) {
 	}{
 		{"table", unix.NFT_MSG_GETTABLE, nil, func(b []byte) error { _, err := parseTable(b); return err }},
 		{"chain", unix.NFT_MSG_GETCHAIN, nil, func(b []byte) error { _, _, err := parseChain(b); return err }},
-		{"set", unix.NFT_MSG_GETSET, name, func(b []byte) error { _, _, err := parseSet(b); return err }},
+		{"set", unix.NFT_MSG_GETSET, name, func(b []byte) error { _, err := parseSet(b); return err }},
 		{"rule", unix.NFT_MSG_GETRULE, name, func(b []byte) error { _, err := parseRule(b); return err }},
 		{"numbers", unix.NFT_MSG_GETSETELEM, netlink.AppendText(name, 2, "numbers"), nil},
 		{"counted", unix.NFT_MSG_GETSETELEM, netlink.AppendText(name, 2, "counted"), nil},

@@ -1,23 +1,19 @@
 package nft
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"maps"
-	"os/exec"
 	"regexp"
 	"slices"
 	"strings"
 	"text/template"
-	"time"
 
 	"github.com/google/nftables"
-
-	fwnetlink "github.com/fairway-net/fairway/internal/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // markerPrefix begins the name of the empty chain that identifies the loaded program.
@@ -85,51 +81,114 @@ func declared(text, pattern string) map[string]bool {
 	return names
 }
 
+// A Loaded is what a Declare or a Load found and did.
+type Loaded uint8
+
+// Unchanged: the kernel runs the program, so nothing was done. InPlace: the kernel ran
+// another program, or none; the elements of sets that have the same name in both are there.
+// Anew: the table could not become the program's, and began again: all its sets are empty.
+const (
+	Unchanged Loaded = iota
+	InPlace
+	Anew
+)
+
+// ErrAnew says that a Load began the table anew after its sets were filled: another program
+// changed it in between. The caller reads and fills it again.
+var ErrAnew = errors.New("another program changed the table before the rules were loaded; it begins anew")
+
 // Declare comes before a Load that must not interrupt traffic: if the kernel does not run
 // p, it adds the sets and maps of p, and nothing else. The caller fills them, adds the
-// chains that p keeps, and calls Load to switch the rules over. Declare returns true if
-// there was nothing to do.
-func (t *Table) Declare(ctx context.Context, p *Program) (runs bool, err error) {
-	text, marker, err := p.render(t.name)
-	if err != nil {
-		return false, err
-	}
-	chains, err := t.Chains(ctx)
-	if err != nil || chains[marker] {
-		return err == nil, err
-	}
-	if err := t.mayWrite(); err != nil {
-		return false, err
-	}
-	sets := regexp.MustCompile(setPattern).FindAllString(text, -1)
-	text = fmt.Sprintf("table inet %s {\n%s\n}\n", t.name, strings.Join(sets, "\n"))
-	if err = t.run(ctx, text); err != nil && len(chains) > 0 { // a set of the same name has another type
-		err = t.run(ctx, fmt.Sprintf("delete table inet %s\n%s", t.name, text))
-	}
-	if err != nil {
-		return false, fmt.Errorf("declare sets: %w", err)
-	}
-	return false, nil
-}
-
-// Load makes the kernel run p, with again also if p seems to be loaded. It returns whether
-// it loaded p: then the chains that p keeps must be written again.
+// chains that p keeps, and calls Load to switch the rules over.
 //
-// Rules are replaced in one transaction. Elements stay, so that a new version of the agent
-// takes over the elements of an old version. Only if a set of the same name has another
-// type, Load deletes the table first: give such a set a new name.
-func (t *Table) Load(ctx context.Context, p *Program, again bool) (loaded bool, err error) {
+// If the table has a set or chain that cannot become p's (a set of another type), it begins
+// anew. What runs is moved to another table in the same transaction, where it goes on as it
+// is until Load.
+func (t *Table) Declare(ctx context.Context, p *Program) (did Loaded, err error) {
 	text, marker, err := p.render(t.name)
 	if err != nil {
-		return false, err
+		return Unchanged, err
 	}
 	chains, err := t.list(ctx)
 	if err != nil {
-		return false, err
+		return Unchanged, err
 	}
-	if slices.ContainsFunc(chains, func(c Chain) bool { return c.Name == marker }) && !again {
-		return false, nil
+	if slices.ContainsFunc(chains, func(c Chain) bool { return c.Name == marker }) {
+		return Unchanged, nil
 	}
+	d, err := t.compare(ctx, text, chains)
+	if err == nil {
+		err = t.mayWrite()
+	}
+	if err != nil {
+		return Unchanged, err
+	}
+	sets := regexp.MustCompile(setPattern).FindAllString(text, -1)
+	text = fmt.Sprintf("table inet %s {\n%s\n}\n", t.name, strings.Join(sets, "\n"))
+	if did = InPlace; d.reason != "" {
+		did = Anew
+		err = t.renew(ctx, chains, text)
+	} else {
+		err = t.run(ctx, text)
+	}
+	if err == nil {
+		err = t.verifySets(ctx, declared(text, setPattern))
+	}
+	if err != nil {
+		return Unchanged, fmt.Errorf("declare sets: %w", err)
+	}
+	return did, nil
+}
+
+// Load makes the kernel run p, with again also if p seems to be loaded. If it did something,
+// the chains that p keeps must be written again; after Anew the elements too.
+//
+// Rules are replaced in one transaction. Elements stay, so that a new version of the agent
+// finds what the old one wrote; the caller brings them up to date. A base chain at another
+// hook, type or priority is replaced in the same transaction. Only if the table has a set
+// or chain that cannot become p's, it begins anew; an nft that fails never makes it do so,
+// and leaves what was there.
+func (t *Table) Load(ctx context.Context, p *Program, again bool) (did Loaded, err error) {
+	text, marker, err := p.render(t.name)
+	if err != nil {
+		return Unchanged, err
+	}
+	chains, err := t.list(ctx)
+	if err != nil {
+		return Unchanged, err
+	}
+	runs := slices.ContainsFunc(chains, func(c Chain) bool { return c.Name == marker })
+	if runs && !again {
+		return Unchanged, nil
+	}
+	d, err := t.compare(ctx, text, chains)
+	if err == nil {
+		err = t.mayWrite()
+	}
+	if err != nil {
+		return Unchanged, err
+	}
+	if did = InPlace; d.reason != "" {
+		did = Anew
+		err = t.run(ctx, fmt.Sprintf("delete table inet %s\n%s", t.name, text))
+	} else {
+		err = t.run(ctx, t.replaceRules(p, chains, d.moved, marker)+text)
+	}
+	if err == nil {
+		err = t.verifyChain(ctx, marker)
+	}
+	if err == nil {
+		err = t.deleteFormer(ctx)
+	}
+	if err != nil {
+		return Unchanged, fmt.Errorf("load program: %w", err)
+	}
+	return did, nil
+}
+
+// replaceRules is what comes before the text of p, so that the rules of another program, or
+// of p itself, do not run beside it.
+func (t *Table) replaceRules(p *Program, chains []Chain, moved []string, marker string) string {
 	var all strings.Builder
 	for _, c := range chains {
 		if p.Keep == nil || !p.Keep(c.Name) {
@@ -137,22 +196,36 @@ func (t *Table) Load(ctx context.Context, p *Program, again bool) (loaded bool, 
 		}
 	}
 	for _, c := range chains {
-		if strings.HasPrefix(c.Name, markerPrefix) && c.Name != marker {
+		if strings.HasPrefix(c.Name, markerPrefix) && c.Name != marker || slices.Contains(moved, c.Name) {
 			fmt.Fprintf(&all, "delete chain inet %s %s\n", t.name, c.Name)
 		}
 	}
-	all.WriteString(text)
-	if err := t.mayWrite(); err != nil {
-		return false, err
-	}
-	if err = t.run(ctx, all.String()); err != nil && len(chains) > 0 {
-		err = t.run(ctx, fmt.Sprintf("delete table inet %s\n%s", t.name, text))
-	}
-	if err != nil {
-		return false, fmt.Errorf("load program: %w", err)
-	}
-	return true, nil
+	return all.String()
 }
+
+// verifyChain fails if the table has no such chain: nft said that it was done.
+func (t *Table) verifyChain(ctx context.Context, name string) error {
+	if _, there, err := t.reader.Chain(ctx, Inet, t.name, name); err != nil || there {
+		return err
+	}
+	return errNotDone
+}
+
+// verifySets fails if the table lacks one of the sets: nft said that it was done.
+func (t *Table) verifySets(ctx context.Context, names map[string]bool) error {
+	if len(names) == 0 {
+		return nil
+	}
+	held, err := t.sets(ctx)
+	for name := range names {
+		if _, ok := held[name]; err == nil && !ok {
+			err = errNotDone
+		}
+	}
+	return err
+}
+
+var errNotDone = errors.New("nft reported success, but the kernel does not have what it was to load [another program named nft is in PATH, or deletes our table]")
 
 // Prune removes the chains and sets that neither p nor its Keep has: those of older
 // programs. It is called after a Load that loaded, when the chains that p keeps are
@@ -180,10 +253,10 @@ func (t *Table) Prune(ctx context.Context, p *Program) error {
 			}
 		}
 		declared := declared(text, setPattern)
-		for name, isMap := range sets {
+		for name, shape := range sets {
 			if !declared[name] {
 				s := t.Set(name)
-				if s.IsMap = isMap; isMap {
+				if s.IsMap = shape.flags&unix.NFT_SET_MAP != 0; s.IsMap {
 					c.FlushSet(s) // its verdicts may hold chains
 				}
 				c.DelSet(s)
@@ -199,71 +272,3 @@ func (t *Table) Prune(ctx context.Context, p *Program) error {
 		return queued, nil
 	}, nil)
 }
-
-// Run runs the program nft on text, in one transaction.
-func (t *Table) Run(ctx context.Context, text string) error {
-	if err := t.mayWrite(); err != nil {
-		return err
-	}
-	return t.run(ctx, text)
-}
-
-func (t *Table) run(ctx context.Context, text string) error {
-	return t.count(ctx, 1, func() error { return command(ctx, text, "-f", "-") })
-}
-
-// count calls run, which starts a program that makes n transactions in our name.
-func (t *Table) count(ctx context.Context, n uint32, run func() error) error {
-	from, err := t.Generation(ctx)
-	if err != nil {
-		return err
-	}
-	l := t.ledger
-	runs := l.begin(t.origin, from, n)
-	failed := run()
-	to, err := t.Generation(ctx)
-	l.end(ctx, runs, to, failed != nil || err != nil)
-	return failed // a Watch finds out which changes these generations were
-}
-
-// Try makes the kernel check text as Run would load it, and changes nothing.
-func Try(ctx context.Context, text string) error { return command(ctx, text, "-c", "-f", "-") }
-
-// stopAfter is how long the program nft may run after it was killed.
-const stopAfter = 5 * time.Second
-
-// command runs the program nft in the network namespace of the calling thread.
-func command(ctx context.Context, stdin string, args ...string) error {
-	path, err := exec.LookPath("nft")
-	if err != nil {
-		return errNoNFT
-	}
-	ctx, cancel := fwnetlink.Bounded(ctx)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, path, args...)
-	cmd.WaitDelay = stopAfter
-	cmd.Stdin = strings.NewReader(stdin)
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	err = cmd.Run()
-	if err != nil && ctx.Err() != nil {
-		return fmt.Errorf("nft: %w", context.Cause(ctx))
-	}
-	if err != nil {
-		line, _, _ := strings.Cut(strings.TrimSpace(stderr.String()), "\n")
-		return fmt.Errorf("nft: %w: %s [needs root and a kernel with nf_tables, 5.13 or later]", err, line)
-	}
-	return nil
-}
-
-// Probe reports why a table cannot work here: no privileges, no nf_tables, no nft. It
-// changes nothing.
-func (t *Table) Probe(ctx context.Context) error {
-	if _, err := exec.LookPath("nft"); err != nil {
-		return errNoNFT
-	}
-	_, _, err := t.reader.Table(ctx, Inet, t.name)
-	return err
-}
-
-var errNoNFT = errors.New("the program nft is not installed [apt-get install nftables]")

@@ -117,13 +117,16 @@ func repeats(msgs [][]byte) (bool, error) {
 }
 
 // list returns the chains of the table; nil if there is no table.
-func (t *Table) list(ctx context.Context) ([]Chain, error) {
-	_, there, err := t.reader.Table(ctx, Inet, t.name)
+func (t *Table) list(ctx context.Context) ([]Chain, error) { return t.listOf(ctx, t.name) }
+
+// listOf is list for another table.
+func (t *Table) listOf(ctx context.Context, name string) ([]Chain, error) {
+	_, there, err := t.reader.Table(ctx, Inet, name)
 	if err != nil || !there {
 		return nil, err
 	}
 	all := []Chain{}
-	err = t.reader.Chains(ctx, Inet, t.name, func(c Chain) error {
+	err = t.reader.Chains(ctx, Inet, name, func(c Chain) error {
 		all = append(all, c)
 		return nil
 	})
@@ -141,38 +144,6 @@ func (t *Table) Chains(ctx context.Context) (map[string]bool, error) {
 		names[c.Name] = true
 	}
 	return names, nil
-}
-
-// sets returns the names of the sets and maps in the table, and whether each is a map.
-// Anonymous sets are left out: they are removed with their rule.
-func (t *Table) sets(ctx context.Context) (map[string]bool, error) {
-	const anonymous, aMap = unix.NFT_SET_ANONYMOUS, unix.NFT_SET_MAP
-	all := map[string]bool{}
-	err := t.reader.dump(ctx, Inet, unix.NFT_MSG_GETSET, netlink.AppendText(nil, unix.NFTA_SET_TABLE, t.name), func() { clear(all) }, func(b []byte) error {
-		name, flags, err := parseSet(b)
-		if flags&anonymous == 0 {
-			all[name] = flags&aMap != 0
-		}
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list sets: %w", err)
-	}
-	return all, nil
-}
-
-// parseSet reads a set's name and flags.
-func parseSet(b []byte) (name string, flags uint32, err error) {
-	err = netlink.Attributes(b, func(typ uint16, b []byte) error {
-		switch {
-		case typ == unix.NFTA_SET_NAME:
-			name = text(b)
-		case typ == unix.NFTA_SET_FLAGS && len(b) == 4:
-			flags = binary.BigEndian.Uint32(b)
-		}
-		return nil
-	})
-	return name, flags, err
 }
 
 // parseElements calls f for each element in the attributes of one message.

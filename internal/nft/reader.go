@@ -55,10 +55,12 @@ type Chain struct {
 	Handle uint64
 	Use    uint32 // rules in it, and jumps to it
 	Table  string // set if the chains of all tables were requested
-	// Base says that the chain is a base chain, at the hook of that number.
-	Base bool
-	Hook uint32
-	Drop bool // its policy
+	// Base says that the chain is a base chain, of that type, at the hook of that number.
+	Base     bool
+	Type     string
+	Hook     uint32
+	Priority int32
+	Drop     bool // its policy
 }
 
 // A Rule is one rule of a chain.
@@ -228,11 +230,16 @@ func parseChain(b []byte) (c Chain, table []byte, err error) {
 			c.Use = binary.BigEndian.Uint32(b)
 		case typ == unix.NFTA_CHAIN_POLICY && len(b) == 4:
 			c.Drop = binary.BigEndian.Uint32(b) == nfDrop
+		case typ == unix.NFTA_CHAIN_TYPE:
+			c.Type = text(b)
 		case typ == unix.NFTA_CHAIN_HOOK:
 			c.Base = true
 			return netlink.Attributes(b, func(typ uint16, b []byte) error {
-				if typ == unix.NFTA_HOOK_HOOKNUM && len(b) == 4 {
+				switch {
+				case typ == unix.NFTA_HOOK_HOOKNUM && len(b) == 4:
 					c.Hook = binary.BigEndian.Uint32(b)
+				case typ == unix.NFTA_HOOK_PRIORITY && len(b) == 4:
+					c.Priority = int32(binary.BigEndian.Uint32(b))
 				}
 				return nil
 			})

@@ -25,6 +25,8 @@ type Table struct {
 	write  *netlink.Conn // for commits; nil: not yet
 	reader Reader
 	fail   func() error
+	// refused is how often nft did not move what runs; see renew.
+	refused int
 }
 
 // New returns the table of that name. It does not touch the kernel.
@@ -115,7 +117,15 @@ func (t *Table) mayWrite() error {
 // and would reject connections that another mechanism serves already.
 func (t *Table) Delete(ctx context.Context) error {
 	defer t.Close()
-	chains, err := t.list(ctx)
+	err := t.deleteTable(ctx, t.name)
+	if err == nil {
+		err = t.deleteFormer(ctx)
+	}
+	return err
+}
+
+func (t *Table) deleteTable(ctx context.Context, name string) error {
+	chains, err := t.listOf(ctx, name)
 	if err != nil || chains == nil {
 		return err
 	}
@@ -123,20 +133,21 @@ func (t *Table) Delete(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	ref := &nftables.Table{Name: name, Family: nftables.TableFamilyINet}
 	for _, chain := range chains {
 		if chain.Base {
-			q.FlushChain(t.Chain(chain.Name))
+			q.FlushChain(&nftables.Chain{Table: ref, Name: chain.Name})
 		}
 	}
 	if err := t.flush(ctx, q); err != nil {
-		return fmt.Errorf("empty the hooks: %w", err)
+		return fmt.Errorf("empty the hooks of table %s: %w", name, err)
 	}
 	if q, err = newQueue(); err != nil {
 		return err
 	}
-	q.DelTable(t.Ref())
+	q.DelTable(ref)
 	if err := t.flush(ctx, q); err != nil {
-		return fmt.Errorf("delete table %s: %w", t.name, err)
+		return fmt.Errorf("delete table %s: %w", name, err)
 	}
 	return nil
 }

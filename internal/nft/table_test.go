@@ -96,7 +96,7 @@ func open(t *testing.T) (*Table, *Program) {
 	}
 	table, p := New("tested"), &Program{Source: first, Data: map[string]any{"Number": "0:1"}, Keep: keep}
 	t.Cleanup(table.Close)
-	if loaded, err := table.Load(t.Context(), p, false); err != nil || !loaded {
+	if loaded, err := table.Load(t.Context(), p, false); err != nil || loaded != InPlace {
 		t.Fatalf("first load: loaded %v, error %v", loaded, err)
 	}
 	return table, p
@@ -212,7 +212,7 @@ func TestLoad(t *testing.T) {
 		return true, nil
 	}, []Write{number(1), {Set: "ways", Key: []byte{1, 0, 0, 0}, Goto: "way-1", Add: true}}))
 	before := list(t, "table inet tested")
-	if loaded, err := table.Load(t.Context(), p, false); err != nil || loaded {
+	if loaded, err := table.Load(t.Context(), p, false); err != nil || loaded != Unchanged {
 		t.Errorf("the same again: loaded %v, error %v", loaded, err)
 	}
 	for _, again := range []bool{true, false} {
@@ -220,7 +220,7 @@ func TestLoad(t *testing.T) {
 			p.Data["Number"] = "0:2"
 		}
 		loaded, err := table.Load(t.Context(), p, again)
-		if err != nil || !loaded {
+		if err != nil || loaded != InPlace {
 			t.Errorf("again %v: loaded %v, error %v", again, loaded, err)
 		}
 		must(t, table.Prune(t.Context(), p))
@@ -243,7 +243,7 @@ func TestNextVersion(t *testing.T) {
 	must(t, table.Commit(t.Context(), nil, []Write{number(1), {Set: "ways", Key: []byte{7, 0, 0, 0}, Goto: "leaving", Add: true}}))
 	next := &Program{Source: second, Keep: keep}
 	loaded, err := table.Load(t.Context(), next, false)
-	if err != nil || !loaded {
+	if err != nil || loaded != InPlace {
 		t.Fatalf("loaded %v, error %v", loaded, err)
 	}
 	must(t, table.Commit(t.Context(), nil, []Write{{Set: "ways", Key: []byte{7, 0, 0, 0}, Del: true}}))
@@ -257,12 +257,12 @@ func TestNextVersion(t *testing.T) {
 	if got, err := table.numbers(t.Context()); err != nil || len(got) != 1 {
 		t.Errorf("elements %v, error %v", got, err)
 	}
-	if loaded, err := table.Load(t.Context(), p, false); err != nil || !loaded {
+	if loaded, err := table.Load(t.Context(), p, false); err != nil || loaded != InPlace {
 		t.Errorf("back to the first: loaded %v, error %v", loaded, err)
 	}
 	// A set of another shape under the same name: it begins anew.
 	other := &Program{Source: strings.Replace(second, "type ipv4_addr : classid", "type ipv6_addr . inet_service : classid", 1), Keep: keep}
-	if loaded, err := table.Load(t.Context(), other, false); err != nil || !loaded {
+	if loaded, err := table.Load(t.Context(), other, false); err != nil || loaded != Anew {
 		t.Errorf("another shape: loaded %v, error %v", loaded, err)
 	}
 	if out := list(t, "table inet tested"); !strings.Contains(out, "ipv6_addr . inet_service") {
@@ -273,14 +273,14 @@ func TestNextVersion(t *testing.T) {
 // TestDeclare: a version is prepared beside the one that runs, and then takes over.
 func TestDeclare(t *testing.T) {
 	table, p := open(t)
-	if runs, err := table.Declare(t.Context(), p); err != nil || !runs {
+	if runs, err := table.Declare(t.Context(), p); err != nil || runs != Unchanged {
 		t.Errorf("what runs: %v, error %v", runs, err)
 	}
 	next := &Program{Source: strings.Replace(second, "set nets", "set networks", 1), Keep: keep}
 	next.Source = strings.Replace(next.Source, "@nets", "@networks", 1)
 	before := list(t, "chain inet tested input")
 	for range 2 {
-		if runs, err := table.Declare(t.Context(), next); err != nil || runs {
+		if runs, err := table.Declare(t.Context(), next); err != nil || runs != InPlace {
 			t.Errorf("another one runs: %v, error %v", runs, err)
 		}
 	}

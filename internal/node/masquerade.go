@@ -101,7 +101,10 @@ func (m *masquerade) sync(ctx context.Context, want map[string][]netip.Prefix) e
 		return err
 	}
 	loaded, err := m.table.Load(ctx, program, again)
-	if err == nil && loaded {
+	if err == nil && loaded == nft.Anew {
+		err = nft.ErrAnew
+	}
+	if err == nil && loaded != nft.Unchanged {
 		err = m.table.Prune(ctx, program)
 	}
 	if err == nil {

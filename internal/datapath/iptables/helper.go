@@ -316,7 +316,7 @@ func (h *helper) learner(c *nftables.Conn, name string) error {
 // load loads the program into the kernel.
 func (h *helper) load(ctx context.Context, again bool) error {
 	loaded, err := h.table.Load(ctx, h.program(), again)
-	if err == nil && loaded {
+	if err == nil && loaded != nft.Unchanged {
 		err = h.table.Prune(ctx, h.program())
 	}
 	return err

@@ -76,17 +76,18 @@ func (d *Datapath) sync(ctx context.Context, want *service.Table) (datapath.Stat
 // elements that they need are there.
 func (d *Datapath) readKernel(ctx context.Context) error {
 	d.program.Data["DropInvalid"] = !nftset.Liberal()
-	runs, err := d.kernel.Declare(ctx, d.program)
+	found, err := d.kernel.Declare(ctx, d.program)
 	if err != nil {
 		return err
 	}
+	runs := found == nft.Unchanged
 	if d.pending = !runs; d.pending {
 		if err := nftset.Migrate(ctx, d.kernel, renamed()); err != nil {
 			return err
 		}
 	}
 	if runs && d.reload { // ours, but another program has changed it
-		if _, err := d.kernel.Load(ctx, d.program, true); err != nil {
+		if _, err := d.kernel.Load(ctx, d.program, true); err != nil { // read below, also if it begins anew
 			return err
 		}
 	}
@@ -138,8 +139,12 @@ func (d *Datapath) switchOver(ctx context.Context) error {
 	if !d.pending {
 		return nil
 	}
-	if _, err := d.kernel.Load(ctx, d.program, true); err != nil {
+	switch did, err := d.kernel.Load(ctx, d.program, true); {
+	case err != nil:
 		return err
+	case did == nft.Anew: // the next Sync starts from nothing
+		d.reload = true
+		return nft.ErrAnew
 	}
 	// Migrate again, for the clients that came before the switch.
 	if err := nftset.Migrate(ctx, d.kernel, nftset.RenamedSets(map[nftset.Set]nftset.Set{formerAffinity: nftset.Set(affinityClients)})); err != nil {

@@ -82,11 +82,11 @@ func (r *Ruleset[S]) readAll(ctx context.Context) (got *reading[S], err error) {
 // later, when all elements that they need are there. fresh says that the chains which p
 // keeps must be written.
 func (r *Ruleset[S]) Begin(ctx context.Context, p *nft.Program) (state S, fresh bool, err error) {
-	runs, err := r.Table.Declare(ctx, p)
+	found, err := r.Table.Declare(ctx, p)
 	if err != nil {
 		return state, false, err
 	}
-	if r.pending = !runs; r.pending {
+	if r.pending = found != nft.Unchanged; r.pending {
 		err = Migrate(ctx, r.Table, r.renames)
 	} else if r.reload { // ours, but another program has changed it
 		_, err = r.Table.Load(ctx, p, true)
@@ -125,8 +125,12 @@ func (r *Ruleset[S]) Switch(ctx context.Context, p *nft.Program) error {
 	if !r.pending {
 		return nil
 	}
-	if _, err := r.Table.Load(ctx, p, true); err != nil {
+	switch did, err := r.Table.Load(ctx, p, true); {
+	case err != nil:
 		return err
+	case did == nft.Anew: // the next Sync starts from nothing
+		r.reload = true
+		return nft.ErrAnew
 	}
 	if err := Migrate(ctx, r.Table, r.late); err != nil {
 		return err

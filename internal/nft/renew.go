@@ -1,0 +1,51 @@
+package nft
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+)
+
+// formerSuffix ends the name of the table in which a former program goes on while its own
+// table begins anew.
+const formerSuffix = "-former"
+
+// maxRefused is how often nft may refuse to move what runs, before the table begins anew
+// without it: nft may not be able to read what another version of it has loaded.
+const maxRefused = 3
+
+// renew replaces the table by text. If a program runs in it, the program goes on in a copy,
+// which comes in the same transaction. deleteFormer removes the copy.
+func (t *Table) renew(ctx context.Context, held []Chain, text string) error {
+	text = fmt.Sprintf("delete table inet %s\n%s", t.name, text)
+	runs := slices.ContainsFunc(held, func(c Chain) bool { return strings.HasPrefix(c.Name, markerPrefix) })
+	if !runs || t.refused >= maxRefused {
+		return t.run(ctx, text)
+	}
+	var out bytes.Buffer
+	if err := command(ctx, &out, "", "list", "table", "inet", t.name); err != nil {
+		return err
+	}
+	former := t.name + formerSuffix
+	head, rest, ok := strings.Cut(out.String(), "\n")
+	if !ok || head != fmt.Sprintf("table inet %s {", t.name) {
+		return fmt.Errorf("nft: lists the table as %.80q", head)
+	}
+	moved := fmt.Sprintf("add table inet %s\ndelete table inet %[1]s\ntable inet %[1]s {\n%s\n", former, rest)
+	err := t.run(ctx, moved+text)
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.Exited() {
+		t.refused++
+	}
+	return err
+}
+
+// deleteFormer removes the copy that renew made, if there is one.
+func (t *Table) deleteFormer(ctx context.Context) error {
+	t.refused = 0
+	return t.deleteTable(ctx, t.name+formerSuffix)
+}
