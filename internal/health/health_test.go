@@ -161,15 +161,41 @@ func TestRules(t *testing.T) {
 		t.Errorf("a change that waits for 59 s: status %d, want 200", code)
 	}
 	h.clock.add(time.Second)
-	const sick = `"healthy":false,"status":{"IPv4":{"lastUpdated":"2026-01-02T03:04:05Z","healthy":false},"IPv6":{"lastUpdated":"2026-01-02T03:04:05Z","healthy":false}}`
+	const sick = `"status":{"IPv4":{"lastUpdated":"2026-01-02T03:04:05Z","healthy":false},"IPv6":{"lastUpdated":"2026-01-02T03:04:05Z","healthy":false}}`
 	h.check(t, "a change waits for 60 s",
-		want{503, `{"lastUpdated":"2026-01-02T03:04:05Z","currentTime":"2026-01-03T03:05:05Z","nodeEligible":true,` + sick + `}`},
-		want{503, `{"lastUpdated":"2026-01-02T03:04:05Z","currentTime":"2026-01-03T03:05:05Z",` + sick + `}`})
+		want{503, `{"lastUpdated":"2026-01-02T03:04:05Z","currentTime":"2026-01-03T03:05:05Z","nodeEligible":true,"healthy":false,` + sick + `}`},
+		want{200, `{"lastUpdated":"2026-01-03T03:05:05Z","currentTime":"2026-01-03T03:05:05Z","healthy":true,` + sick + `}`})
 
 	h.state.Synced()
 	if code, _, _ := h.get(t, "healthz", "/healthz"); code != 200 {
 		t.Errorf("after a success: status %d, want 200", code)
 	}
+}
+
+// TestLivez: rules that cannot be written are no reason to restart the agent; a loop that hangs is.
+func TestLivez(t *testing.T) {
+	h := start(t)
+	livez := func(what string, want int) {
+		t.Helper()
+		if code, _, body := h.get(t, "healthz", "/livez"); code != want {
+			t.Errorf("%s: status %d %s, want %d", what, code, body, want)
+		}
+	}
+	h.clock.add(time.Hour)
+	livez("a loop that never began, as in mode none", 200)
+	h.state.Queued()
+	for range 1000 {
+		h.state.Beat()
+		h.clock.add(2 * time.Second)
+	}
+	livez("passes fail for half an hour", 200)
+	h.state.Beat()
+	h.clock.add(hangs - time.Second)
+	livez("a long pass", 200)
+	h.clock.add(time.Second)
+	livez("the loop hangs", 503)
+	h.state.Beat()
+	livez("it turns again", 200)
 }
 
 func TestFirstPassNeverSucceeds(t *testing.T) {

@@ -212,11 +212,12 @@ func serve(ctx context.Context, all []running) (err error) {
 func (s *Server) healthMux() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) {
-		eligible := s.cfg.Eligible()
-		s.answer(w, s.healthz, &eligible)
+		v, eligible := s.cfg.State.Verdict(), s.cfg.Eligible()
+		s.answer(w, s.healthz, v, v.Healthy, &eligible)
 	})
 	mux.HandleFunc("/livez", func(w http.ResponseWriter, _ *http.Request) {
-		s.answer(w, s.livez, nil)
+		v := s.cfg.State.Verdict()
+		s.answer(w, s.livez, v, v.Live, nil)
 	})
 	return mux
 }
@@ -235,12 +236,12 @@ type familyReport struct {
 	Healthy     bool      `json:"healthy"`
 }
 
-// answer writes what kube-proxy writes: "healthy" is the proxy's own state, the status
+// answer writes what kube-proxy writes: "healthy" is well, the proxy's own state, the status
 // code also counts eligible, if that is asked for; lastUpdated is now as long as all
-// is well, for old monitors that take an old time for a stuck proxy.
-func (s *Server) answer(w http.ResponseWriter, count *prometheus.CounterVec, eligible *bool) {
-	v := s.cfg.State.Verdict()
-	r := report{LastUpdated: v.Synced, CurrentTime: v.Now, NodeEligible: eligible, Healthy: v.Healthy}
+// is well, for old monitors that take an old time for a stuck proxy. "status" is whether the
+// rules are up to date, in both answers.
+func (s *Server) answer(w http.ResponseWriter, count *prometheus.CounterVec, v Verdict, well bool, eligible *bool) {
+	r := report{LastUpdated: v.Synced, CurrentTime: v.Now, NodeEligible: eligible, Healthy: well}
 	if !v.Synced.IsZero() || !v.Healthy {
 		r.Status = map[string]familyReport{}
 		for _, f := range s.cfg.Families {
@@ -248,7 +249,7 @@ func (s *Server) answer(w http.ResponseWriter, count *prometheus.CounterVec, eli
 		}
 	}
 	code := http.StatusServiceUnavailable
-	if v.Healthy && (eligible == nil || *eligible) {
+	if well && (eligible == nil || *eligible) {
 		code = http.StatusOK
 		r.LastUpdated = v.Now
 	}
