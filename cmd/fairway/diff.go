@@ -3,12 +3,10 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/fairway-net/fairway/internal/config"
 	"github.com/fairway-net/fairway/internal/datapath"
@@ -23,10 +21,12 @@ func newDiff(e env) *cobra.Command {
 		Short: "Compare what this node's kernel does for Services with what it should do",
 		Long: `Compare what this node's kernel does for Services with what it should do.
 
-Takes the agent's flags, to decide as the agent would; in the agent's pod, without
-flags, those that the agent runs with. It changes nothing. As with
+Decides as the agent would: in the agent's pod with the flags that the agent runs with,
+elsewhere with the same defaults; a flag given here wins. It changes nothing. As with
 diff(1) the exit status is 0 for no difference and 1 for some; lines with - are in the
 kernel and should not be, lines with + are missing.`,
+		Example: `  kubectl -n kube-system exec ds/fairway-agent -- fairway diff
+  fairway diff --kubeconfig ~/.kube/config --cluster-cidr 10.244.0.0/16`,
 		Args: cobra.NoArgs,
 	}
 	asAgent(c, e, func(ctx context.Context, a *agent, _ []string) error {
@@ -55,22 +55,13 @@ kernel and should not be, lines with + are missing.`,
 	return c
 }
 
-// asAgent gives c the agent's flags, and makes it run f with their values. In the agent's
-// pod the flags that the agent runs with count, unless some of them are given.
+// asAgent makes c run f as the agent would decide: with the flags of the agent that runs in
+// this pod, if one does, and those that are given, which win.
 func asAgent(c *cobra.Command, e env, f func(context.Context, *agent, []string) error) {
-	own := map[string]bool{"timeout": true}
-	c.Flags().VisitAll(func(f *pflag.Flag) { own[f.Name] = true })
-	flags := config.NewFlags(c.Flags())
+	flags := config.NewToolFlags(c.Flags())
 	timeout := c.Flags().Duration("timeout", 10*time.Second, "how long to wait for the API server")
 	c.RunE = func(c *cobra.Command, args []string) error {
-		given := false
-		c.Flags().Visit(func(f *pflag.Flag) { given = given || !own[f.Name] })
-		if !given {
-			if err := c.Flags().Parse(config.RunningArgs("/proc/1/cmdline")); err != nil {
-				return fmt.Errorf("read the agent's flags: %w", err)
-			}
-		}
-		cfg, err := flags.Load()
+		cfg, err := flags.Load(config.RunningArgs("/proc/1/cmdline"))
 		if err != nil {
 			return err
 		}

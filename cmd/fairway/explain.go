@@ -17,8 +17,8 @@ func newExplain(e env) *cobra.Command {
 		Long: `Say what becomes of packets to a Service on a node, and why each endpoint is used or not.
 
 Reads the API server once and decides as the agent does; the kernel is not asked (see
-fairway dump and fairway diff for that). Takes the agent's flags; in the agent's pod,
-without any, those that the agent runs with. Elsewhere --hostname-override names the node.`,
+fairway dump and fairway diff for that). In the agent's pod it starts from the flags that
+the agent runs with, and a flag given here wins. Elsewhere --hostname-override names the node.`,
 		Example: `  fairway explain default/web
   fairway explain default/web --from outside
   fairway explain default/web -o json --kubeconfig ~/.kube/config --hostname-override node-2 --cluster-cidr 10.244.0.0/16`,

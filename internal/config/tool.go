@@ -1,0 +1,85 @@
+package config
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+)
+
+// ToolFlags are the flags of a command that decides as the agent does and changes
+// nothing: those of the agent that bear on its decisions, and none of those that say what
+// it does to the node.
+type ToolFlags struct {
+	fs *pflag.FlagSet
+}
+
+// agentOnly are the agent's flags that mean nothing to a command that only reads.
+var agentOnly = []string{
+	"cleanup", "replace-kube-proxy", "count-traffic", "oom-score-adj",
+	"healthz-bind-address", "metrics-bind-address", "pod-network", "cni-bin-dir", "cni-conf-dir",
+	"sync-period", "iptables-sync-period", "ipvs-sync-period",
+	"min-sync-period", "iptables-min-sync-period", "ipvs-min-sync-period",
+	"ipvs-tcp-timeout", "ipvs-tcpfin-timeout", "ipvs-udp-timeout",
+	"log-level",
+}
+
+// NewToolFlags adds the flags to fs.
+func NewToolFlags(fs *pflag.FlagSet) *ToolFlags {
+	all := pflag.NewFlagSet("agent", pflag.ContinueOnError)
+	NewFlags(all)
+	t := &ToolFlags{fs: pflag.NewFlagSet("tool", pflag.ContinueOnError)}
+	all.VisitAll(func(f *pflag.Flag) {
+		if !slices.Contains(agentOnly, f.Name) && !strings.HasPrefix(f.Name, "conntrack-") {
+			t.fs.AddFlag(f)
+		}
+	})
+	fs.AddFlagSet(t.fs)
+	return t
+}
+
+// Load returns what an agent with the arguments running, and then the flags that were
+// given, asks for: a given flag wins. Without running, only the given ones count. A given
+// flag that the agent would ignore, because it runs with --config, is an error.
+func (t *ToolFlags) Load(running []string) (*Config, error) {
+	agent := NewFlags(pflag.NewFlagSet("agent", pflag.ContinueOnError))
+	agent.fs.SetOutput(io.Discard)
+	if err := agent.fs.Parse(running); err != nil {
+		return nil, fmt.Errorf("read the running agent's flags: %w", err)
+	}
+	var ignored []string
+	var failed error
+	t.fs.VisitAll(func(f *pflag.Flag) {
+		if !f.Changed || failed != nil {
+			return
+		}
+		if agent.file != "" && !t.fs.Changed("config") && !slices.Contains(besideFile, f.Name) {
+			ignored = append(ignored, "--"+f.Name)
+		}
+		failed = override(agent.fs, f)
+	})
+	if failed != nil {
+		return nil, failed
+	}
+	if len(ignored) > 0 {
+		return nil, fmt.Errorf("the agent runs with --config %s, beside which %s would have no effect [name another file with --config]",
+			agent.file, strings.Join(ignored, ", "))
+	}
+	return agent.Load()
+}
+
+// override gives fs the value of one flag. A list replaces the one that is there: to set
+// it would add to it.
+func override(fs *pflag.FlagSet, given *pflag.Flag) error {
+	list, ok := given.Value.(pflag.SliceValue)
+	if !ok {
+		return fs.Set(given.Name, given.Value.String())
+	}
+	values := list.GetSlice()
+	if err := fs.Set(given.Name, strings.Join(values, ",")); err != nil {
+		return err
+	}
+	return fs.Lookup(given.Name).Value.(pflag.SliceValue).Replace(values)
+}
