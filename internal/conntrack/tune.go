@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fairway-net/fairway/internal/oneline"
+	"github.com/fairway-net/fairway/internal/sysctl"
 )
 
 // A Tuning says how the kernel remembers flows. Zero values leave a setting as it is.
@@ -34,20 +35,20 @@ func (t Tuning) apply(log *slog.Logger, root string) error {
 	k.period("nf_conntrack_udp_timeout", t.UDP)
 	k.period("nf_conntrack_udp_timeout_stream", t.UDPStream)
 	if t.TCPBeLiberal {
-		k.set(sysctl("nf_conntrack_tcp_be_liberal"), 1)
+		k.set(parameter("nf_conntrack_tcp_be_liberal"), 1)
 	}
 	if len(k.failed) == 0 {
 		return nil
 	}
-	return fmt.Errorf("set how the node remembers flows: %w [needs to be privileged, with /proc/sys and /sys writable; or set them on the host, and the options of conntrack to 0]",
-		oneline.Error(errors.Join(k.failed...)))
+	return fmt.Errorf("set how the node remembers flows: %w %s",
+		oneline.Error(errors.Join(k.failed...)), sysctl.Advice)
 }
 
-func sysctl(name string) string { return "proc/sys/net/netfilter/" + name }
+func parameter(name string) string { return "proc/sys/net/netfilter/" + name }
 
 // hashSize is the number of the table's buckets. Only the host's network namespace can
 // change it.
-const hashSize = "sys/module/nf_conntrack/parameters/hashsize"
+const hashSize = "proc/sys/net/netfilter/nf_conntrack_buckets"
 
 // perBucket is how many flows share a bucket when the table is full: the kernel's own
 // proportion since 5.15 is 1, and kube-proxy's 4.
@@ -65,8 +66,8 @@ func (k *sysctls) grow(flows int) {
 	if flows == 0 {
 		return
 	}
-	if now, err := k.get(sysctl("nf_conntrack_max")); err != nil || now < flows {
-		k.set(sysctl("nf_conntrack_max"), flows)
+	if now, err := k.get(parameter("nf_conntrack_max")); err != nil || now < flows {
+		k.set(parameter("nf_conntrack_max"), flows)
 	}
 	if now, err := k.get(hashSize); err == nil && now < flows/perBucket {
 		k.set(hashSize, flows/perBucket)
@@ -75,7 +76,7 @@ func (k *sysctls) grow(flows int) {
 
 func (k *sysctls) period(name string, d time.Duration) {
 	if seconds := int(d / time.Second); seconds > 0 {
-		k.set(sysctl(name), seconds)
+		k.set(parameter(name), seconds)
 	}
 }
 
@@ -94,7 +95,7 @@ func (k *sysctls) set(path string, want int) {
 		return
 	}
 	if err == nil {
-		err = os.WriteFile(filepath.Join(k.root, path), []byte(strconv.Itoa(want)), 0)
+		err = sysctl.WriteFile(filepath.Join(k.root, path), strconv.Itoa(want))
 	}
 	if err != nil {
 		var p *os.PathError

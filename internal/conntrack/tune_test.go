@@ -45,7 +45,7 @@ func TestTune(t *testing.T) {
 			if name == "hashsize" {
 				return filepath.Join(root, hashSize)
 			}
-			return filepath.Join(root, sysctl("nf_conntrack_"+name))
+			return filepath.Join(root, parameter("nf_conntrack_"+name))
 		}
 		want := map[string]string{}
 		for _, values := range []map[string]string{fresh, c.change} {
@@ -94,7 +94,7 @@ func TestTuneKernel(t *testing.T) {
 		err = ns.Do(func() error {
 			k := sysctls{root: "/"}
 			for _, name := range []string{"tcp_timeout_established", "tcp_timeout_close_wait", "udp_timeout", "udp_timeout_stream"} {
-				if got, err := k.get(sysctl("nf_conntrack_" + name)); err != nil || got != int(seconds) {
+				if got, err := k.get(parameter("nf_conntrack_" + name)); err != nil || got != int(seconds) {
 					t.Errorf("%s is %d, %v; want %d", name, got, err, seconds)
 				}
 			}
@@ -106,7 +106,7 @@ func TestTuneKernel(t *testing.T) {
 	}
 	err := ns.Do(func() error {
 		k := sysctls{root: "/"}
-		now, err := k.get(sysctl("nf_conntrack_max"))
+		now, err := k.get(parameter("nf_conntrack_max"))
 		if err != nil {
 			return err
 		}

@@ -8,6 +8,8 @@ import (
 	"os"
 	"slices"
 	"strings"
+
+	"github.com/fairway-net/fairway/internal/sysctl"
 )
 
 const (
@@ -55,8 +57,8 @@ func setSysctl(name, value string) error {
 	if now, err := readSysctl(name); err != nil || now == value {
 		return err
 	}
-	if err := os.WriteFile("/proc/sys/net/"+name, []byte(value), 0); err != nil {
-		return fmt.Errorf("set sysctl: %w (the agent has to be privileged)", err)
+	if err := sysctl.WriteFile("/proc/sys/net/"+name, value); err != nil {
+		return fmt.Errorf("set sysctl: %w %s", err, sysctl.Advice)
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fairway-net/fairway/internal/numbers"
+	"github.com/fairway-net/fairway/internal/sysctl"
 )
 
 // prepare makes the node deliver packets to virtual servers locally, and IPVS write its
@@ -28,7 +29,7 @@ func (d *Datapath) prepare(ctx context.Context) error {
 		{"expire_nodest_conn", "1"},        // a connection to a removed endpoint is scheduled again
 		{"expire_quiescent_template", "1"}, // and so is a client with affinity
 	} {
-		if err := sysctl(s[0], s[1]); err != nil {
+		if err := setSysctl(s[0], s[1]); err != nil {
 			return err
 		}
 	}
@@ -47,14 +48,14 @@ func (d *Datapath) prepare(ctx context.Context) error {
 	})
 }
 
-// sysctl sets a parameter of IPVS in the thread's network namespace.
-func sysctl(name, value string) error {
+// setSysctl sets a parameter of IPVS in the thread's network namespace.
+func setSysctl(name, value string) error {
 	path := "/proc/sys/net/ipv4/vs/" + name
 	if now, err := os.ReadFile(path); err == nil && strings.TrimSpace(string(now)) == value {
 		return nil
 	}
-	if err := os.WriteFile(path, []byte(value), 0); err != nil {
-		return fmt.Errorf("set net.ipv4.vs.%s: %w", name, err)
+	if err := sysctl.WriteFile(path, value); err != nil {
+		return fmt.Errorf("set net.ipv4.vs.%s: %w %s", name, err, sysctl.Advice)
 	}
 	return nil
 }
