@@ -1,8 +1,11 @@
 package kube
 
 import (
+	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -46,6 +49,7 @@ func failing(t *testing.T) map[string]http.HandlerFunc {
 		"forbidden": status(http.StatusForbidden, metav1.StatusReasonForbidden),
 		"absent":    status(http.StatusNotFound, metav1.StatusReasonNotFound),
 		"failing":   status(http.StatusInternalServerError, metav1.StatusReasonInternalError),
+		"too long":  status(http.StatusRequestHeaderFieldsTooLarge, metav1.StatusReasonUnknown),
 		"silent":    func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
 	}
 }
@@ -85,7 +89,7 @@ func listedKinds(t *testing.T, s *source) map[string]bool {
 // TestWithoutOptional: a consumer of Services starts without any list that is only
 // optional, however that list fails; the log and the metrics say so.
 func TestWithoutOptional(t *testing.T) {
-	for _, path := range []string{nodesPath, rangesPath, podsPath} {
+	for _, path := range []string{nodesPath, rangesPath} {
 		for how, fail := range failing(t) {
 			t.Run(kinds[path]+" "+how, func(t *testing.T) {
 				t.Parallel()
@@ -94,18 +98,11 @@ func TestWithoutOptional(t *testing.T) {
 				log := &lines{}
 				s := against(t, server, slog.New(slog.NewTextHandler(log, nil)))
 				takeUntil(t, s, svcName("web"))
-				want := "10.0.0.1*3"
-				if path == podsPath {
-					want = "10.0.0.1"
-				}
-				if got := weightsOf(s, svcName("web")); got != want {
-					t.Errorf("endpoints %q, want %q", got, want)
-				}
 				if n := log.count(`msg="starting without an optional list; it is used as soon as it is there" consumer=services kind=` + kinds[path]); n != 1 {
 					t.Errorf("%d log lines say what is missing, want 1", n)
 				}
 				for p, kind := range kinds {
-					if is := listedKinds(t, s)[kind]; is != (p != path) {
+					if is := listedKinds(t, s)[kind]; is != (p != path) && p != podsPath {
 						t.Errorf("metrics: %s listed: %v", kind, is)
 					}
 				}
@@ -114,6 +111,50 @@ func TestWithoutOptional(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestWeightsHoldUpNobody: which pods are asked about is what a user writes into a Service.
+// So an agent that starts does not wait for them, not even for a moment.
+func TestWeightsHoldUpNobody(t *testing.T) {
+	for how, fail := range failing(t) {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			server := newStreamServer(t, cluster())
+			server.instead[podsPath] = fail
+			s := against(t, server, slog.New(slog.DiscardHandler))
+			takeUntil(t, s, svcName("web"))
+			if got := weightsOf(s, svcName("web")); got != "10.0.0.1" {
+				t.Errorf("endpoints %q, want equal weights", got)
+			}
+			for _, in := range slices.Concat(s.Services.required, s.Services.optional) {
+				if in.kind == kinds[podsPath] {
+					t.Error("the gate waits for pods")
+				}
+			}
+		})
+	}
+}
+
+// TestLongSelector: a selector that is longer than the headers that an API server reads is
+// its Service's problem alone.
+func TestLongSelector(t *testing.T) {
+	first := cluster()
+	long := weighted("web", "10.96.0.1", "web")
+	for i := range 4000 {
+		long.Spec.Selector[fmt.Sprintf("%0300d", i)] = ""
+	}
+	first[servicesPath] = []runtime.Object{versioned(long, 1)}
+	server := newStreamServer(t, first)
+	server.instead[podsPath] = func(http.ResponseWriter, *http.Request) { t.Error("pods were asked for") }
+	s := against(t, server, slog.New(slog.DiscardHandler))
+	takeUntil(t, s, svcName("web"))
+	svc, _ := s.Service(svcName("web"))
+	if got := messages(svc.Problems); !strings.Contains(got, "selector is longer than 4096 bytes") {
+		t.Errorf("problems: %s", got)
+	}
+	if got := weightsOf(s, svcName("web")); got != "10.0.0.1" {
+		t.Errorf("endpoints %q", got)
 	}
 }
 
@@ -161,9 +202,7 @@ func TestOptionalComesLate(t *testing.T) {
 	}
 	close(come)
 	takeUntil(t, s, svcName("web"))
-	if got := weightsOf(s, svcName("web")); got != "10.0.0.1*3" {
-		t.Errorf("endpoints %q, want the weight", got)
-	}
+	until(t, "the weight", func() bool { return weightsOf(s, svcName("web")) == "10.0.0.1*3" })
 	waitFor(t, s.nodeSub.Synced(), "Synced of a consumer of nodes")
 	if n, _ := s.Node(); n.Zone != "a" {
 		t.Errorf("zone %q, want a", n.Zone)

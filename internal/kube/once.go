@@ -11,7 +11,7 @@ import (
 // It fails if ctx ends first.
 func Once(ctx context.Context, cfg Config) (*Store, *Services, error) {
 	s := New(cfg)
-	services := s.SubscribeServices("command")
+	services := s.subscribeServices("command", s.weights.input()) // it looks but once
 	reading, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(reading) }()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
+	"net/http"
 	"net/url"
 	"time"
 
@@ -39,7 +40,7 @@ type pacer struct {
 	log     *slog.Logger
 	kind    string
 	without string // what happens without the kind; empty: it is needed
-	refused func() // called when the API server does not have the kind, or forbids it
+	refused func() // called when the API server will not answer: see permanent
 	failed  func() // called for each failure
 
 	failures int       // since a watch last lasted
@@ -108,10 +109,26 @@ func (p *pacer) after(ctx context.Context, err error, watch, streaming bool) {
 	p.failures++
 	p.failed()
 	p.absent = apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err)
-	if p.absent || apierrors.IsForbidden(err) {
+	if permanent(err) {
 		p.refused()
 	}
 	p.report(err)
+}
+
+// permanent reports whether the API server refuses a request for what it is: the kind does
+// not exist, we have no right to read it, the request is malformed or too long. To be too
+// early, too often or with an old token is not permanent.
+func permanent(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return false
+	}
+	switch code := status.Status().Code; code {
+	case http.StatusUnauthorized, http.StatusRequestTimeout, http.StatusConflict, http.StatusGone, http.StatusTooManyRequests:
+		return false
+	default:
+		return code >= 400 && code < 500
+	}
 }
 
 // report logs a failure: the first one, and then one a minute; that an optional kind does

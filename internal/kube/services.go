@@ -34,7 +34,10 @@ func servicesKind(c kubernetes.Interface) kind[*corev1.Service, serviceRecord] {
 			r := &serviceRecord{Service: *ConvertService(o)}
 			internService(&r.Service)
 			if r.Weighted {
-				r.pods = selectorOf(o)
+				var bad *service.Problem
+				if r.pods, bad = selectorOf(o); bad != nil {
+					r.Problems = append(r.Problems, *bad)
+				}
 			}
 			return r
 		},
@@ -65,8 +68,9 @@ func slicesKind(c kubernetes.Interface) kind[*discoveryv1.EndpointSlice, service
 }
 
 // Services is a subscription to all that a table of Services is made of: Services and
-// EndpointSlices, which it waits for, and the own node, the ServiceCIDRs and the weights
-// of pods, which it waits for but a moment. Dirty names are those of Services; a change
+// EndpointSlices, which it waits for, the own node and the ServiceCIDRs, which it waits for
+// but a moment, and the weights of pods, which it does not wait for: which pods are asked
+// about is what the owners of Services write. Dirty names are those of Services; a change
 // of the node or of ServiceCIDRs is a wake-up without a name.
 type Services struct {
 	*Subscription
@@ -77,6 +81,11 @@ type Services struct {
 // SubscribeServices returns a subscription for a consumer, which the log calls by that
 // name. All Services that there are count as changed.
 func (s *Store) SubscribeServices(consumer string) *Services {
+	return s.subscribeServices(consumer)
+}
+
+// subscribeServices is SubscribeServices, for a consumer that waits a moment for more.
+func (s *Store) subscribeServices(consumer string, more ...input) *Services {
 	v := &Services{Subscription: s.subscribe(consumer), store: s}
 	s.weights.follow(func(user service.Name) { v.mark(user, 0) })
 	s.services.follow(v.serviceChanged)
@@ -94,7 +103,7 @@ func (s *Store) SubscribeServices(consumer string) *Services {
 	s.weights.onSettle(v.check)
 	v.need(
 		[]input{s.services.input(), s.slices.input()},
-		[]input{s.nodes.input(), s.ranges.input(), s.weights.input()},
+		append([]input{s.nodes.input(), s.ranges.input()}, more...),
 	)
 	return v
 }

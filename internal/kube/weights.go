@@ -23,13 +23,26 @@ const maxWeightProblems = 3
 // podSelector selects the pods of a Service.
 type podSelector struct{ namespace, labels string }
 
+// maxSelector is how long a selector may be, in bytes. The API server has no limit but that
+// of an object's size, and refuses requests whose URL is long; a real selector has a few
+// labels.
+const maxSelector = 4096
+
 // selectorOf returns how to find the pods of a Service that asks for weights, nil if
-// there is nothing to find.
-func selectorOf(o *corev1.Service) *podSelector {
+// there is nothing to find, or the selector is too long to ask with.
+func selectorOf(o *corev1.Service) (*podSelector, *service.Problem) {
 	if len(o.Spec.Selector) == 0 {
-		return nil
+		return nil, nil
 	}
-	return &podSelector{o.Namespace, labels.SelectorFromSet(o.Spec.Selector).String()}
+	length := 0
+	for k, v := range o.Spec.Selector {
+		length += len(k) + len(v) + len("=,")
+	}
+	if length > maxSelector {
+		return nil, &service.Problem{Reason: "SelectorTooLong", Message: fmt.Sprintf(
+			"annotation %s has no effect: the selector is longer than %d bytes", annotationWeights, maxSelector)}
+	}
+	return &podSelector{o.Namespace, labels.SelectorFromSet(o.Spec.Selector).String()}, nil
 }
 
 // A PodWeight is what the proxy needs to know of a Pod: nothing, unless it has a weight.

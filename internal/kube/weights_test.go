@@ -158,10 +158,9 @@ func TestWeights(t *testing.T) {
 		return true, w, nil
 	})
 	s := start(t, client)
-	takeUntil(t, s, web) // with the weights: the first table has them
-	if got, want := weightsOf(s, web), "10.0.0.1*3 10.0.0.2 10.0.0.3"; got != want {
-		t.Errorf("at first %q, want %q", got, want)
-	}
+	takeUntil(t, s, web)
+	until(t, "the first weights", func() bool { return weightsOf(s, web) == "10.0.0.1*3 10.0.0.2 10.0.0.3" })
+	s.Take()
 	w := <-watches
 	watched(t, client, 5) // services, slices, nodes, ranges and the pods
 	services := client.CoreV1().Services("default")
@@ -223,49 +222,16 @@ func TestWeightsForbidden(t *testing.T) {
 	}
 }
 
-// The table of a Service that asks for weights waits for them.
-func TestFirstTableHasWeights(t *testing.T) {
-	web := svcName("web")
-	client := fake.NewClientset(weighted("web", "10.96.0.1", "web"), apiSlice("web-1", "web", "10.0.0.1"), apiPod("a", "web", "10.0.0.1", "3"))
-	gate := make(chan struct{})
-	client.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
-		select {
-		case <-gate:
-			return false, nil, nil
-		default:
-			return true, nil, errors.New("not yet")
-		}
-	})
-	s := start(t, client)
-	until(t, "pods to be asked for", func() bool { return len(podActions(client, "list")) > 0 })
-	until(t, "all else to be listed", func() bool {
-		for _, in := range []input{s.services.input(), s.slices.input(), s.nodes.input(), s.ranges.input()} {
-			if in.progress() != listed {
-				return false
-			}
-		}
-		return true
-	})
-	if names := s.Take(); len(names) > 0 {
-		t.Errorf("took %v before the weights were known", names)
-	}
-	close(gate)
-	takeUntil(t, s, web)
-	if got := weightsOf(s, web); got != "10.0.0.1*3" {
-		t.Errorf("endpoints %s", got)
-	}
-}
-
 func TestSelectorOf(t *testing.T) {
 	o := weighted("web", "10.96.0.1", "web")
 	o.Spec.Selector["tier"] = "front"
-	got := selectorOf(o)
+	got, _ := selectorOf(o)
 	want := labels.Set{"app": "web", "tier": "front"}
 	sel, err := labels.Parse(got.labels)
 	if err != nil || got.namespace != "default" || !sel.Matches(want) || sel.Matches(labels.Set{"app": "web"}) {
 		t.Errorf("%+v, %v", got, err)
 	}
-	if selectorOf(apiService("web", "10.96.0.1")) != nil {
+	if none, _ := selectorOf(apiService("web", "10.96.0.1")); none != nil {
 		t.Error("a Service without a selector has one")
 	}
 }
