@@ -18,7 +18,7 @@ DEMO_PACKAGES := nftables iproute2 containerd runc iptables kmod tcpdump bind9-d
 PACKAGES      := $(DEMO_PACKAGES) conntrack gcc libc6-dev \
                  linux-source make flex bison bc xz-utils binutils ipvsadm
 
-.PHONY: all build deps image images lab uml demo test test-product test-user test-uml test-lab test-peers test-others bench-scale bench-packets vet lint vuln bench fuzz clean
+.PHONY: all build deps image images lab uml demo test test-product test-user test-uml test-lab test-peers test-others faults bench-scale bench-packets vet lint vuln bench fuzz clean
 
 all: build
 
@@ -69,8 +69,9 @@ test-others: lint
 	@$(MAKE) --no-print-directory test-peers
 	@$(MAKE) --no-print-directory test-lab
 
-# The packages that boot user-mode Linux.
+# The packages that boot user-mode Linux, and the one that runs a cluster.
 UML := ./internal/uml ./internal/datapath/ipvs
+FAULTS := ./test/faults
 
 # go test, and at the end each test that was skipped, with its reason.
 GOTEST := $(CURDIR)/bin/gotestsum --format standard-quiet --
@@ -80,7 +81,7 @@ bin/gotestsum: go.mod
 test-product: bin/gotestsum
 	CGO_ENABLED=1 $(GOTEST) -race ./internal/proxy ./internal/kube ./internal/health ./internal/flow ./internal/reset
 	CGO_ENABLED=1 $(GOTEST) -race -skip 'TestConformance|TestHash' ./internal/datapath/userspace
-	go build ./... && $(GOTEST) -p 1 -timeout 30m $$(go list ./... | grep -vxF "$$(go list $(UML))")
+	go build ./... && $(GOTEST) -p 1 -timeout 30m $$(go list ./... | grep -vxF "$$(go list $(UML) $(FAULTS))")
 
 ## test-user: what an ordinary user can test; says what it leaves out; PKG=./internal/cni for one
 test-user:
@@ -96,6 +97,11 @@ test-uml: uml bin/gotestsum
 # the cache: it does not know the programs in bin/, which are what is tested.
 test-lab: bin/gotestsum
 	cd lab && FAIRWAY_LAB_BIN=$(CURDIR)/bin/fairway-lab $(GOTEST) -count=1 -vet=off -timeout 15m ./...
+	FAIRWAY_LAB_BIN=$(CURDIR)/bin/fairway-lab $(GOTEST) -count=1 -timeout 15m $(FAULTS)
+
+## faults: a cluster under load, one fault after the other; prints the table that docs/reliability.md keeps
+faults: build image images lab
+	FAULTS=full FAIRWAY_LAB_BIN=$(CURDIR)/bin/fairway-lab go test -v -count=1 -timeout 60m -run TestFaults $(FAULTS)
 
 bin/kube-proxy: test/peers/go.mod
 	cd test/peers && go build -o ../../bin/kube-proxy k8s.io/kubernetes/cmd/kube-proxy && touch ../../bin/kube-proxy

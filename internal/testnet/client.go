@@ -98,21 +98,20 @@ const (
 	lastPort  = 29999
 )
 
-// dialUDP opens a socket on a port that no UDP client of the namespace had before. One
-// that the kernel draws is, once in a hundred tests, that of an earlier client, and
-// conntrack then sends what it asks where the earlier one was sent.
+// dialUDP opens a socket on a port that no UDP client of the namespace had before, or not
+// for the 18,000 before it. One that the kernel draws is, once in a hundred tests, that of
+// an earlier client, and conntrack then sends what it asks where the earlier one was sent.
 func (n *Namespace) dialUDP(network string, to netip.AddrPort) (net.Conn, error) {
-	for {
-		port := firstPort + int(n.clients.Add(1)-1)
-		if port > lastPort {
-			return nil, fmt.Errorf("%s had %d UDP clients: there are no more ports", n.Name, port-firstPort)
-		}
+	const ports = lastPort - firstPort + 1
+	for range ports {
+		port := firstPort + int(n.clients.Add(1)-1)%ports
 		d := net.Dialer{LocalAddr: &net.UDPAddr{Port: port}}
 		conn, err := d.Dial(network, to.String())
 		if !errors.Is(err, unix.EADDRINUSE) {
 			return conn, err
 		}
 	}
+	return nil, fmt.Errorf("%s has %d UDP clients: there are no more ports", n.Name, ports)
 }
 
 // Ask asks for the name of the other end. It may be called repeatedly.

@@ -2,8 +2,10 @@ package testnet
 
 import (
 	"fmt"
+	"net/netip"
 	"os"
 	"runtime"
+	"slices"
 	"sync/atomic"
 	"testing"
 
@@ -13,9 +15,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Namespace is a network namespace that lives as long as the test that made it.
+// A Namespace is a network namespace that lives as long as the test that made it, or one
+// that another program made, for as long as the test has it open.
 type Namespace struct {
 	Name string // for messages; the kernel does not know it
+	t    testing.TB
 	fd   netns.NsHandle
 	link *netlink.Handle // speaks to the namespace from any thread
 	// clients counts the UDP clients there were.
@@ -31,6 +35,25 @@ func NewNamespace(t testing.TB, name string) *Namespace {
 	n, err := newNamespace(name)
 	if err != nil {
 		t.Fatalf("make network namespace %s: %v", name, err)
+	}
+	n.t = t
+	t.Cleanup(n.close)
+	return n
+}
+
+// OpenNamespace opens the namespace of another program, as it is, by the file that holds
+// it: /run/netns/NAME, /proc/PID/ns/net. It fails the test if it cannot.
+func OpenNamespace(t testing.TB, name, file string) *Namespace {
+	t.Helper()
+	NeedRoot(t, "enters network namespaces")
+	fd, err := netns.GetFromPath(file)
+	if err != nil {
+		t.Fatalf("open network namespace %s: %v", name, err)
+	}
+	n := &Namespace{Name: name, t: t, fd: fd}
+	if n.link, err = netlink.NewHandleAt(fd, unix.NETLINK_ROUTE); err != nil {
+		_ = fd.Close()
+		t.Fatalf("open netlink socket in %s: %v", name, err)
 	}
 	t.Cleanup(n.close)
 	return n
@@ -159,4 +182,16 @@ func (n *Namespace) prepare() error {
 		return fmt.Errorf("bring lo up: %w", err)
 	}
 	return nil
+}
+
+// Has reports whether one of the namespace's interfaces has the address.
+func (n *Namespace) Has(addr netip.Addr) bool {
+	all, err := n.link.AddrList(nil, unix.AF_UNSPEC)
+	if err != nil {
+		return false
+	}
+	return slices.ContainsFunc(all, func(a netlink.Addr) bool {
+		have, ok := netip.AddrFromSlice(a.IP)
+		return ok && have.Unmap() == addr
+	})
 }

@@ -24,12 +24,12 @@ type server struct {
 	conns map[net.Conn]struct{} // nil once the server ends
 }
 
-// Serve answers on an address of the host until the test ends, or until the returned
+// Serve answers on an address of the namespace until the test ends, or until the returned
 // function is called, which also cuts the connections. The network is "tcp" or "udp".
-func (h *Host) Serve(network string, at netip.AddrPort) (stop func()) {
-	h.t.Helper()
-	s := &server{name: h.Name, conns: map[net.Conn]struct{}{}}
-	err := h.Do(func() error {
+func (n *Namespace) Serve(network string, at netip.AddrPort) (stop func()) {
+	n.t.Helper()
+	s := &server{name: n.Name, conns: map[net.Conn]struct{}{}}
+	err := n.Do(func() error {
 		switch network {
 		case "tcp":
 			return s.serveTCP(at)
@@ -38,9 +38,11 @@ func (h *Host) Serve(network string, at netip.AddrPort) (stop func()) {
 		}
 		return fmt.Errorf("network %q is not tcp or udp", network)
 	})
-	h.net.must(fmt.Sprintf("serve %s %v at %s", network, at, h.Name), err)
+	if err != nil {
+		n.t.Fatalf("testnet: serve %s %v at %s: %v", network, at, n.Name, err)
+	}
 	stop = sync.OnceFunc(s.stop)
-	h.t.Cleanup(stop)
+	n.t.Cleanup(stop)
 	return stop
 }
 
