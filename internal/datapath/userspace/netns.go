@@ -171,7 +171,7 @@ func (p *netNamespace) listenTCP(ctx context.Context, at netip.AddrPort) (l *net
 
 func (p *netNamespace) listenUDP(ctx context.Context, at netip.AddrPort) (*net.UDPConn, error) {
 	is4 := at.Addr().Is4()
-	return p.packets(ctx, at, option(transparent(is4), destination(is4)))
+	return p.packets(ctx, at, option(transparent(is4), destination(is4), receiveHops(is4)))
 }
 
 // replies opens the socket that answers a frontend's clients, from the frontend's address.
@@ -212,9 +212,16 @@ func (p *netNamespace) packets(ctx context.Context, at netip.AddrPort, control f
 	return pc, err
 }
 
-// dialTCP connects to an endpoint; from is the source to keep, the zero value for the
-// node's own. If the source's port is in use, dialTCP takes another port.
-func (p *netNamespace) dialTCP(ctx context.Context, from, to netip.AddrPort, patience time.Duration) (c *net.TCPConn, err error) {
+// A call is how an endpoint is called: from is the source to keep, the zero value for the
+// node's own, and hops the hop limit of the packets.
+type call struct {
+	from, to netip.AddrPort
+	hops     int
+}
+
+// dialTCP connects to an endpoint. If the source's port is in use, it takes another port.
+func (p *netNamespace) dialTCP(ctx context.Context, l call, patience time.Duration) (c *net.TCPConn, err error) {
+	from, to := l.from, l.to
 	is4 := to.Addr().Is4()
 	d := net.Dialer{Timeout: patience, KeepAlive: -1}
 	dial := func(control func(string, string, syscall.RawConn) error, from netip.AddrPort) error {
@@ -225,19 +232,20 @@ func (p *netNamespace) dialTCP(ctx context.Context, from, to netip.AddrPort, pat
 		})
 	}
 	if !from.IsValid() {
-		return c, dial(option(transparent(is4), keepAlive), from)
+		return c, dial(option(transparent(is4), sendHops(is4, l.hops), keepAlive), from)
 	}
-	err = dial(option(transparent(is4), keepAlive, reuse), from)
+	err = dial(option(transparent(is4), sendHops(is4, l.hops), keepAlive, reuse), from)
 	if errors.Is(err, unix.EADDRINUSE) || errors.Is(err, unix.EADDRNOTAVAIL) {
-		err = dial(option(transparent(is4), keepAlive, latePort), netip.AddrPortFrom(from.Addr(), 0))
+		err = dial(option(transparent(is4), sendHops(is4, l.hops), keepAlive, latePort), netip.AddrPortFrom(from.Addr(), 0))
 	}
 	return c, err
 }
 
 // dialUDP is dialTCP for a flow.
-func (p *netNamespace) dialUDP(ctx context.Context, from, to netip.AddrPort) (c *net.UDPConn, err error) {
+func (p *netNamespace) dialUDP(ctx context.Context, l call) (c *net.UDPConn, err error) {
+	from, to := l.from, l.to
 	is4 := to.Addr().Is4()
-	d := net.Dialer{Control: option(transparent(is4))}
+	d := net.Dialer{Control: option(transparent(is4), sendHops(is4, l.hops))}
 	dial := func(from netip.AddrPort) error {
 		return p.do(func() error {
 			c, err = d.DialUDP(ctx, networkName("udp", is4), from, to)

@@ -66,6 +66,7 @@ type tcpConn struct {
 	scope    scope
 	peer     netip.AddrPort // the client
 	dest     netip.AddrPort // the address that the client called
+	hops     int            // the hop limit of the packets to endpoints
 	tried    []*target
 }
 
@@ -79,6 +80,16 @@ func (p *proxy) serveTCP(client *net.TCPConn, s scope) {
 	}
 	if l.decision, l.pool = l.front.decide(s, l.peer.Addr()); l.decision.Action != service.Forward {
 		reset(client)
+		return
+	}
+	hops, err := hopsOf(client)
+	if err != nil {
+		reset(client) // the client has done so
+		return
+	}
+	if l.hops = hops - 1; l.hops < lastHop {
+		l.front.tally.drops.Add(1)
+		p.turnAway(client)
 		return
 	}
 	r := newRelay(client, &p.buffers)
@@ -132,7 +143,7 @@ func (l *tcpConn) dial() (*member, *net.TCPConn, error) {
 		if len(l.tried) == len(l.pool.members) {
 			patience = lastPatience
 		}
-		c, err := l.netns.dialTCP(l.ctx, l.source(m.endpoint), m.addr, patience)
+		c, err := l.netns.dialTCP(l.ctx, call{l.source(m.endpoint), m.addr, l.hops}, patience)
 		if err == nil {
 			return m, c, nil
 		}

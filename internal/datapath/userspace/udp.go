@@ -1,7 +1,6 @@
 package userspace
 
 import (
-	"encoding/binary"
 	"errors"
 	"net"
 	"net/netip"
@@ -64,6 +63,7 @@ type udpFlow struct {
 
 	mu       sync.Mutex
 	socket   *net.UDPConn // to the endpoint; replaced if that refuses
+	hops     int          // the hop limit of the socket's datagrams
 	member   *member
 	session  *session
 	first    []byte // the datagram that the endpoint has not answered yet, for the next endpoint
@@ -104,37 +104,20 @@ func (p *proxy) receive(c *net.UDPConn, s scope) {
 			}
 			continue
 		}
-		dest, ok := original(oob[:nn])
+		a, ok := parseArrival(oob[:nn])
 		if !ok {
 			continue
 		}
 		client := netip.AddrPortFrom(from.Addr().Unmap(), from.Port())
-		if f := p.flow(flowKey{client, dest}, s); f != nil {
-			f.forward(buf[:n])
+		if f := p.flow(flowKey{client, a.dest}, s, a.hops-1); f != nil {
+			f.forward(buf[:n], a.hops-1)
 		}
 	}
 }
 
-// original returns the address that a datagram was sent to, from its control messages.
-func original(oob []byte) (netip.AddrPort, bool) {
-	all, err := unix.ParseSocketControlMessage(oob)
-	if err != nil {
-		return netip.AddrPort{}, false
-	}
-	for _, m := range all {
-		switch {
-		// struct sockaddr_in: family, port, address; sockaddr_in6 has the flow label between.
-		case m.Header.Level == unix.SOL_IP && m.Header.Type == unix.IP_ORIGDSTADDR && len(m.Data) >= 8:
-			return netip.AddrPortFrom(netip.AddrFrom4([4]byte(m.Data[4:8])), binary.BigEndian.Uint16(m.Data[2:])), true
-		case m.Header.Level == unix.SOL_IPV6 && m.Header.Type == unix.IPV6_ORIGDSTADDR && len(m.Data) >= 24:
-			return netip.AddrPortFrom(netip.AddrFrom16([16]byte(m.Data[8:24])), binary.BigEndian.Uint16(m.Data[2:])), true
-		}
-	}
-	return netip.AddrPort{}, false
-}
-
-// flow returns the flow of a datagram, a new flow if there is none. Nil: it is not served.
-func (p *proxy) flow(k flowKey, s scope) *udpFlow {
+// flow returns the flow of a datagram, a new flow if there is none; hops is the hop limit to
+// pass it on with. Nil: it is not served.
+func (p *proxy) flow(k flowKey, s scope, hops int) *udpFlow {
 	p.flows.mu.Lock()
 	f, n := p.flows.all[k], len(p.flows.all)
 	p.flows.mu.Unlock()
@@ -145,11 +128,11 @@ func (p *proxy) flow(k flowKey, s scope) *udpFlow {
 	if to == nil {
 		return nil
 	}
-	f = &udpFlow{proxy: p, key: k, front: to, scope: s, began: time.Now()}
+	f = &udpFlow{proxy: p, key: k, front: to, scope: s, hops: hops, began: time.Now()}
 	if f.decision, f.pool = to.decide(s, k.client.Addr()); f.decision.Action != service.Forward {
 		return nil
 	}
-	if n >= maxFlows || p.ctx.Err() != nil {
+	if n >= maxFlows || hops < lastHop || p.ctx.Err() != nil {
 		to.tally.drops.Add(1)
 		return nil
 	}
@@ -214,7 +197,7 @@ func (f *udpFlow) next() bool {
 		if keepsSource(f.decision, m.endpoint) {
 			from = f.key.client
 		}
-		c, err := f.netns.dialUDP(f.ctx, from, m.addr)
+		c, err := f.netns.dialUDP(f.ctx, call{from, m.addr, f.hops})
 		if err != nil {
 			continue
 		}
@@ -245,13 +228,20 @@ func (f *udpFlow) leave() {
 	f.socket = nil
 }
 
-// forward sends a client's datagram to the endpoint.
-func (f *udpFlow) forward(b []byte) {
+// forward sends a client's datagram to the endpoint, with a hop limit.
+func (f *udpFlow) forward(b []byte, hops int) {
 	f.touch()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.socket == nil {
 		return
+	}
+	if hops != f.hops {
+		if hops < lastHop || setHops(f.socket, f.key.dest.Addr().Is4(), hops) != nil {
+			f.front.tally.drops.Add(1)
+			return
+		}
+		f.hops = hops
 	}
 	if !f.answered && len(b) <= maxFirst {
 		f.first = append(f.first[:0], b...)
@@ -282,7 +272,7 @@ func (f *udpFlow) run() {
 	f.touch()
 	for f.carry() {
 		f.mu.Lock()
-		again := f.first
+		again, hops := f.first, f.hops
 		f.mu.Unlock()
 		if !f.next() {
 			if !f.gone() { // all have refused
@@ -291,7 +281,7 @@ func (f *udpFlow) run() {
 			}
 			return
 		}
-		f.forward(again)
+		f.forward(again, hops)
 	}
 }
 
