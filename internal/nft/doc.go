@@ -4,7 +4,7 @@
 //	Program ── Load, once per version, as text ──→ ┌────────────┐
 //	Write…  ── Commit, over one open socket ─────→ │ table inet │ ← packets
 //	Element ←─ Elements, Intervals ─────────────── │    NAME    │
-//	Watch   ←─ generation, handles of rules ────── └────────────┘ ← another program
+//	Watch   ←─ generation, hashes of rules ─────── └────────────┘ ← another program
 //
 // It hides netlink, the program nft and the slow operations of the kernel, and knows
 // nothing of Services: every mechanism that needs such a table, a whole datapath or the few
@@ -13,7 +13,8 @@
 // It promises that a commit is one transaction as long as it is not larger than
 // elementsPerCommit, that nothing but the named table (and its copy, see Declare) is
 // touched, that a program which is loaded is not loaded again, that elements survive the
-// load of another version and every failure of nft, that the removal of a table rejects no
+// load of another version and every failure of nft, that a changed rule is found also by
+// the next process (Seal), that the removal of a table rejects no
 // packet (Delete), and that every request to the kernel and every run of nft ends with its
 // context, or after a limit.
 //

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"io"
 
 	"github.com/google/nftables/userdata"
 	"golang.org/x/sys/unix"
@@ -301,7 +302,7 @@ func parseRule(b []byte) (r Rule, err error) {
 }
 
 // hashExpressions hashes a rule's expressions, except counters.
-func hashExpressions(h *maphash.Hash, exprs []byte) error {
+func hashExpressions(h io.Writer, exprs []byte) error {
 	return netlink.Attributes(exprs, func(_ uint16, expr []byte) error {
 		counter := false
 		err := netlink.Attributes(expr, func(typ uint16, b []byte) error {

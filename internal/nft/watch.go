@@ -11,8 +11,8 @@ import (
 // The kernel counts the changes of all tables of a network namespace (the generation).
 // As long as the ledger says that all generations since the last one are of this process,
 // and not of another Table of the same name, nothing has changed; this check costs one
-// message. Else the Watch compares our chains and rules by their handles and a hash of their
-// expressions. If they are equal, elements or other tables have changed.
+// message. Else the Watch compares our chains and rules by a hash of their expressions. If they
+// are equal, elements or other tables have changed.
 //
 //	Begin, read the table, Commit…, End(true) · Look · Begin, Commit…, End(false) · Look …
 type Watch struct {
@@ -20,6 +20,7 @@ type Watch struct {
 	generation uint32
 	rules      map[string][]uint64 // the hash of each rule of each chain
 	known      bool
+	sealed     string // the seal that the kernel has; empty: unknown
 }
 
 // Watch returns a watch over the table, not yet begun.
@@ -141,12 +142,4 @@ func (t *Table) rules(ctx context.Context) (map[string][]uint64, error) {
 		all[c.Name] = nil
 	}
 	return all, t.hashes(ctx, all, "")
-}
-
-// hashes adds the hashes of a chain's rules, or of all rules of the table.
-func (t *Table) hashes(ctx context.Context, into map[string][]uint64, chain string) error {
-	return t.reader.Rules(ctx, Inet, t.name, chain, func(r Rule) error {
-		into[r.Chain] = append(into[r.Chain], r.Hash)
-		return nil
-	})
 }
