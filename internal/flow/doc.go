@@ -18,7 +18,8 @@
 //     one longer than a moment. Questions about pods are few at a time and paced, each has a
 //     deadline, and none waits for the answer to another.
 //   - Careful: a connection to a pod that may live goes on until an answer says that the pod
-//     is gone. Without an answer it goes on.
+//     is gone. Without an answer it goes on, and so does one to an endpoint that nothing says
+//     is a pod: neither an EndpointSlice's targetRef nor the pods' ranges.
 //
 // It does not touch the kernel: Enders do. A Reconciler belongs to the goroutine of the loop
 // that programs the tables, but for Run.

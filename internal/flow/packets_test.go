@@ -44,6 +44,7 @@ type cluster struct {
 	changed   bool
 	alive     map[netip.Addr]bool
 	hangs     map[string]bool // pods about which the API server never answers
+	nameless  bool            // the endpoints refer to no pods
 	asked     atomic.Int32
 	hanging   atomic.Int32 // questions without an answer
 }
@@ -80,6 +81,9 @@ func (c *cluster) Slices(n service.Name) []*service.Slice {
 			s = four
 		}
 		s.Endpoints = append(s.Endpoints, e.SliceEndpoint)
+		if c.nameless {
+			e.pod = ""
+		}
 		names[s] = append(names[s], e.pod)
 	}
 	four.Pods, six.Pods = service.PackPodNames(names[four]), service.PackPodNames(names[six])
@@ -122,6 +126,7 @@ type stage struct {
 	*testnet.Net
 	t               *testing.T
 	api             *cluster
+	pods            []netip.Prefix // Settings.Pods
 	node, a, b, pod *testnet.Host
 	vips            map[bool]netip.Addr // by whether it is IPv4
 }
@@ -129,6 +134,7 @@ type stage struct {
 func newStage(t *testing.T, closing service.TerminationPolicy) *stage {
 	t.Helper()
 	s := &stage{Net: testnet.New(t), t: t}
+	s.pods = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:244::/64")}
 	s.node = s.Node("node")
 	both := func(last byte) []netip.Addr {
 		return []netip.Addr{netip.AddrFrom4([4]byte{10, 244, 1, last}), netip.AddrFrom16([16]byte{0: 0xfd, 2: 2, 3: 0x44, 15: last})}
@@ -186,7 +192,7 @@ func (s *stage) start(ends bool) (stop func()) {
 		s.t.Fatal(err)
 	}
 	settings := service.Settings{
-		Pods:      []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:244::/64")},
+		Pods:      s.pods,
 		NodePorts: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")},
 	}
 	resets := reset.New(reset.Config{Log: log, Flows: conntrack.New(conntrack.Config{Log: log})})
@@ -381,6 +387,28 @@ func TestUDP(t *testing.T) {
 	})
 	for _, c := range all {
 		s.eventually("no answer", func() bool { return c.Ask(time.Second).Outcome != testnet.Answered })
+	}
+}
+
+// TestEndpointsThatAreNoPods: that there is no pod with its address says nothing about an
+// endpoint outside the cluster, which a user writes into an EndpointSlice.
+func TestEndpointsThatAreNoPods(t *testing.T) {
+	s := newStage(t, service.TerminateGone)
+	s.pods = []netip.Prefix{netip.MustParsePrefix("10.245.0.0/16")} // a and b are outside
+	yes, drains := ready(true), service.SliceEndpoint{Node: "node", Serving: true, Terminating: true}
+	s.api.nameless = true
+	s.endpoints(&yes, nil)
+	s.start(true)
+	to := netip.AddrPortFrom(s.vips[true], 80)
+	toA := s.dial(s.pod, "tcp", to, "a")
+	s.endpoints(&drains, &yes)
+	s.dial(s.pod, "tcp", to, "b")
+	s.endpoints(nil, &yes)
+	udp := s.dial(s.pod, "udp", to, "b")
+	s.endpoints(nil, nil)
+	s.eventually("UDP is refused", func() bool { return udp.Ask(time.Second).Outcome == testnet.Refused }) // a search was made
+	if got := toA.Ask(patience); got.By != "a" || s.api.asked.Load() > 0 {
+		t.Errorf("%v, %d questions; want the connection to go on, and none", got, s.api.asked.Load())
 	}
 }
 

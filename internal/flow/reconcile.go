@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -160,6 +161,15 @@ func (r *Reconciler) each(do func(Ender) (Result, error)) (ended int, err error)
 			failed = append(failed, err)
 		}
 	}
-	r.confirmer.ask(all.Unconfirmed)
+	r.confirmer.ask(slices.DeleteFunc(all.Unconfirmed, r.unknowable))
 	return all.Ended, errors.Join(failed...)
+}
+
+// unknowable reports whether no answer about pods can say that the flow's endpoint is gone:
+// nothing says that it is a pod's. That there is no pod with the address of a database
+// outside the cluster is no news. A name comes from an EndpointSlice; where the slice is
+// gone, as after a restart, the address must be one of a pod.
+func (r *Reconciler) unknowable(f Flow) bool {
+	pods := r.last.Settings.Pods
+	return f.Pod == "" && !slices.ContainsFunc(pods, func(p netip.Prefix) bool { return p.Contains(f.Endpoint.Addr()) })
 }

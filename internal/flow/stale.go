@@ -55,9 +55,10 @@ func staleTCP(flows []Flow, c service.Change, from, to *service.Table) []Flow {
 	}
 	ended := slices.DeleteFunc(lost(c), kept)
 	pods := from.Entry(owner(c)).Pods(ended)
-	terminated := !slices.ContainsFunc(pods, func(p service.PodRef) bool { return !p.Terminating })
+	terminated := !slices.ContainsFunc(pods, func(p service.PodRef) bool { return !p.Terminating || p.Name == "" })
 	// A pod that was being deleted stays in the slices until its containers have ended. But
-	// where it left together with one that was not, labels or selectors may have changed.
+	// where it left together with one that was not, labels or selectors may have changed; and
+	// an endpoint that is no pod is not deleted when it leaves.
 	gone := policy != service.TerminateGone || terminated && to.Entry(owner(c)) != nil
 	for i, a := range ended {
 		flows = append(flows, Flow{

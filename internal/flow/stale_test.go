@@ -35,11 +35,17 @@ func tableWith(s service.Settings, svc *service.Service, eps ...service.SliceEnd
 	slice := &service.Slice{Name: svc.Name, Service: svc.Name, Endpoints: eps, Ports: []service.SlicePort{
 		{Name: "dns", Proto: service.UDP, Port: 5353}, {Name: "tcp", Proto: service.TCP, Port: 5353},
 	}}
+	var pods []string
+	for _, e := range eps {
+		pods = append(pods, map[bool]string{true: fmt.Sprint("pod-", e.Addr)}[e.Addr.Is4() && e.Addr.As4()[3] < 100])
+	}
+	slice.Pods = service.PackPodNames(pods)
 	b := service.NewBuilder()
 	b.Set(service.Compile(svc, []*service.Slice{slice}, service.Node{Name: "n"}))
 	return b.Table(s)
 }
 
+// pod is an endpoint; those from 100 on are no pods.
 func pod(last byte, ready, serving, terminating bool) service.SliceEndpoint {
 	return service.SliceEndpoint{Addr: netip.AddrFrom4([4]byte{10, 244, 1, last}), Ready: ready, Serving: serving, Terminating: terminating}
 }
@@ -93,6 +99,7 @@ func TestStale(t *testing.T) {
 		"one that drained is gone":      {tableOf(dns(), pod(1, false, true, true), two), tableOf(dns(), two), "node>1 vip>1", "node>1 vip>1"},
 		"one that drained, and another": {tableOf(dns(), pod(1, false, true, true), two), tableOf(dns()), "node>1 node>2 vip>1 vip>2", "node>1? node>2? vip>1? vip>2?"},
 		"two that drained are gone":     {tableOf(dns(), pod(1, false, true, true), pod(2, false, true, true)), tableOf(dns()), "node>1 node>2 vip>1 vip>2", "node>1 node>2 vip>1 vip>2"},
+		"one that is no pod drained":    {tableOf(dns(), pod(100, false, true, true), two), tableOf(dns(), two), "node>100 vip>100", "node>100? vip>100?"},
 		"one drained, all is deleted":   {tableOf(dns(), pod(1, false, true, true)), empty, "node>1 vip>1", "node>1? vip>1?"},
 		"one serves no more":            {tableOf(dns(), one, two), tableOf(dns(), pod(1, false, false, true), two), "node>1 vip>1", ""},
 		"one that stopped is gone":      {tableOf(dns(), pod(1, false, false, true), two), tableOf(dns(), two), "", "node>1 vip>1"},
