@@ -68,6 +68,7 @@ var law = map[string]struct {
 	"dns":                  {[]string{"oneline", "numbers"}, true, false, "CoreDNS brings its own client"},
 	"image":                {nil, true, false, "writes archives; knows nothing of the rest"},
 	"testnet":              {nil, true, false, "namespaces for tests"},
+	"childfault":           {nil, true, false, "faults inside programs, for tests"},
 	"uml":                  {nil, false, false, "a kernel for tests"},
 	"scenario":             {[]string{"service", "kube", "testnet"}, true, true, "reads the behaviours that tests share"},
 }

@@ -99,7 +99,8 @@ var ErrAnew = errors.New("another program changed the table before the rules wer
 
 // Declare comes before a Load that must not interrupt traffic: if the kernel does not run
 // p, it adds the sets and maps of p, and nothing else. The caller fills them, adds the
-// chains that p keeps, and calls Load to switch the rules over.
+// chains that p keeps, and calls Load to switch the rules over. If p runs, it removes what
+// is left of a former program, as Prune.
 //
 // If the table has a set or chain that cannot become p's (a set of another type), it begins
 // anew. What runs is moved to another table in the same transaction, where it goes on as it
@@ -114,7 +115,7 @@ func (t *Table) Declare(ctx context.Context, p *Program) (did Loaded, err error)
 		return Unchanged, err
 	}
 	if slices.ContainsFunc(chains, func(c Chain) bool { return c.Name == marker }) {
-		return Unchanged, nil
+		return Unchanged, t.finish(ctx, p)
 	}
 	d, err := t.compare(ctx, text, chains)
 	if err == nil {
@@ -159,7 +160,7 @@ func (t *Table) Load(ctx context.Context, p *Program, again bool) (did Loaded, e
 	}
 	runs := slices.ContainsFunc(chains, func(c Chain) bool { return c.Name == marker })
 	if runs && !again {
-		return Unchanged, nil
+		return Unchanged, t.finish(ctx, p)
 	}
 	d, err := t.compare(ctx, text, chains)
 	if err == nil {
@@ -184,6 +185,19 @@ func (t *Table) Load(ctx context.Context, p *Program, again bool) (did Loaded, e
 		return Unchanged, fmt.Errorf("load program: %w", err)
 	}
 	return did, nil
+}
+
+// finish removes what is left of another program if the process that loaded p ended before it
+// could do so. Chains that rules of another program lead to stay: the load that removes
+// those rules comes first.
+func (t *Table) finish(ctx context.Context, p *Program) error {
+	if err := t.deleteFormer(ctx); err != nil {
+		return err
+	}
+	if err := t.Prune(ctx, p); !errors.Is(err, unix.EBUSY) {
+		return err
+	}
+	return nil
 }
 
 // replaceRules is what comes before the text of p, so that the rules of another program, or

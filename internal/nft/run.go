@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	fwnetlink "github.com/fairway-net/fairway/internal/netlink"
 )
 
@@ -62,13 +64,32 @@ func command(ctx context.Context, stdout io.Writer, stdin string, args ...string
 	cmd.Stdout, cmd.Stderr = stdout, &stderr
 	err = cmd.Run()
 	if err != nil && ctx.Err() != nil {
-		return fmt.Errorf("nft: %w", context.Cause(ctx))
+		err = context.Cause(ctx)
 	}
 	if err != nil {
-		line, _, _ := strings.Cut(strings.TrimSpace(stderr.String()), "\n")
-		return fmt.Errorf("nft: %w: %s [needs root and a kernel with nf_tables, 5.13 or later]", err, line)
+		if line, _, _ := strings.Cut(strings.TrimSpace(stderr.String()), "\n"); line != "" {
+			err = fmt.Errorf("%w: %s", err, line)
+		}
+		return fmt.Errorf("nft: %w [%s]", err, advice(err))
 	}
 	return nil
+}
+
+// advice says what may help against an error of nft.
+func advice(err error) string {
+	var exit *exec.ExitError
+	text := strings.ToLower(err.Error())
+	switch {
+	case errors.Is(err, context.Canceled):
+		return "the agent ends"
+	case errors.Is(err, context.DeadlineExceeded):
+		return "the node is overloaded or the kernel hangs: see its log"
+	case errors.As(err, &exit) && !exit.Exited():
+		return "the node or the container is out of memory: see the kernel's log"
+	case strings.Contains(text, unix.ENOMEM.Error()), strings.Contains(text, unix.ENOBUFS.Error()):
+		return "the kernel is out of memory"
+	}
+	return "needs root and a kernel with nf_tables, 5.13 or later"
 }
 
 // Probe reports why a table cannot work here: no privileges, no nf_tables, no nft. It

@@ -1,0 +1,203 @@
+package childfault
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A Fault is what happens at a step.
+type Fault uint8
+
+// The faults. Before: the kernel does not get the call. After: it has done what it was asked.
+const (
+	KilledBefore Fault = iota // by SIGKILL
+	KilledAfter
+	NoMemory  // the call fails with ENOMEM
+	NoBuffers // the call fails with ENOBUFS
+	HeldBefore
+	HeldAfter // the call does not return: the program must be killed
+	faults
+)
+
+// String describes the fault.
+func (f Fault) String() string {
+	return [...]string{"killed before", "killed after", "ENOMEM at", "ENOBUFS at", "held before", "held after"}[f]
+}
+
+// All returns all faults.
+func All() (all []Fault) {
+	for f := range faults {
+		all = append(all, f)
+	}
+	return all
+}
+
+// A Step is one system call of a program.
+type Step struct {
+	Program, Call string
+	// Changes says that the call may change rules in the kernel.
+	Changes bool
+	pid     int
+}
+
+// String is the program and the call.
+func (s Step) String() string { return s.Program + " " + s.Call }
+
+// environment names the variable with the directory of the stand-ins.
+const environment = "FAIRWAY_CHILDFAULT"
+
+// Files in that directory.
+const (
+	planFile  = "plan"  // the number of the step, and the fault
+	stepsFile = "steps" // a line for each step
+	heldFile  = "held"  // a pipe: a program is held
+)
+
+// Programs are the stand-ins of some programs, for the process's life of one test.
+type Programs struct {
+	t    testing.TB
+	dir  string
+	held *os.File
+}
+
+// Intercept puts a stand-in before each of the programs that is installed. Without a fault
+// they run as always.
+func Intercept(t testing.TB, names ...string) *Programs {
+	t.Helper()
+	p := &Programs{t: t, dir: t.TempDir()}
+	self, err := os.Executable()
+	p.must(err)
+	for _, name := range names {
+		if _, err := exec.LookPath(name); err == nil {
+			p.must(os.Symlink(self, filepath.Join(p.dir, name)))
+		}
+	}
+	p.must(unix.Mkfifo(filepath.Join(p.dir, heldFile), 0o600))
+	p.held, err = os.OpenFile(filepath.Join(p.dir, heldFile), os.O_RDWR, 0)
+	p.must(err)
+	t.Cleanup(func() { _ = p.held.Close() })
+	t.Setenv(environment, p.dir)
+	t.Setenv("PATH", p.dir+":"+os.Getenv("PATH"))
+	p.Disarm()
+	return p
+}
+
+func (p *Programs) must(err error) {
+	p.t.Helper()
+	if err != nil {
+		p.t.Fatalf("stand-ins for programs: %v", err)
+	}
+}
+
+// Arm begins to count steps, the first is 1, and prepares a fault.
+func (p *Programs) Arm(step int, f Fault) {
+	p.t.Helper()
+	p.must(os.WriteFile(filepath.Join(p.dir, stepsFile), nil, 0o600))
+	p.must(os.WriteFile(filepath.Join(p.dir, planFile), fmt.Appendf(nil, "%d %d", step, f), 0o600))
+}
+
+// Disarm begins to count steps, without a fault.
+func (p *Programs) Disarm() {
+	p.t.Helper()
+	p.Arm(0, KilledBefore)
+}
+
+// Run calls f with a context that ends, as if its deadline were over, when a program is held.
+func (p *Programs) Run(ctx context.Context, f func(context.Context) error) error {
+	p.t.Helper()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if _, err := p.held.Read(make([]byte, 1)); err == nil {
+			cancel(context.DeadlineExceeded)
+		}
+	}()
+	err := f(ctx)
+	p.must(p.held.SetReadDeadline(time.Unix(1, 0)))
+	<-done
+	p.must(p.held.SetReadDeadline(time.Time{}))
+	return err
+}
+
+// Steps returns the steps since Arm.
+func (p *Programs) Steps() (all []Step) {
+	p.t.Helper()
+	text, err := os.ReadFile(filepath.Join(p.dir, stepsFile))
+	p.must(err)
+	for line := range strings.Lines(string(text)) {
+		var s Step
+		_, err := fmt.Sscan(line, &s.Program, &s.pid, &s.Call, &s.Changes)
+		p.must(err)
+		all = append(all, s)
+	}
+	return all
+}
+
+// endTime is how long a program that was killed may take to end.
+const endTime = 10 * time.Second
+
+// Left returns the programs that took a step since Arm and still run.
+func (p *Programs) Left() (left []Step) {
+	p.t.Helper()
+	seen := map[int]bool{}
+	until := time.Now().Add(endTime)
+	for _, s := range p.Steps() {
+		if seen[s.pid] {
+			continue
+		}
+		seen[s.pid] = true
+		for runs(s.pid) {
+			if time.Now().After(until) {
+				left = append(left, s)
+				break
+			}
+			time.Sleep(time.Millisecond) // between two looks at a condition
+		}
+	}
+	return left
+}
+
+// runs reports whether a process is there and not a zombie.
+func runs(pid int) bool {
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+		return false
+	}
+	_, state, _ := strings.Cut(string(text), ") ")
+	return err != nil || !strings.HasPrefix(state, "Z") && !strings.HasPrefix(state, "X")
+}
+
+// everything names the variable that makes Each try every fault at every step.
+const everything = "FAIRWAY_FAULTS"
+
+// Each calls try with the steps since Arm and a fault: all faults at a step that changes
+// rules and, if asks is set, at the steps that only ask one fault after the other. With
+// FAIRWAY_FAULTS=all it is all faults at all steps. The name is for messages: "killed before
+// step 7, nft sendmsg".
+func (p *Programs) Each(asks bool, try func(name string, step int, f Fault)) {
+	p.t.Helper()
+	all := os.Getenv(everything) == "all"
+	for i, s := range p.Steps() {
+		for _, f := range All() {
+			if all || s.Changes || asks && Fault(i)%faults == f {
+				try(fmt.Sprintf("%v step %d, %v", f, i+1, s), i+1, f)
+			}
+		}
+	}
+}
+
+// Asks reports whether the fault only makes a question fail that the program may ask again,
+// or whose answer it may not need: then it may succeed.
+func (s Step) Asks(f Fault) bool { return !s.Changes && (f == NoMemory || f == NoBuffers) }
