@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -14,9 +15,14 @@ import (
 	"github.com/fairway-net/fairway/lab/node"
 )
 
+// Exited says that a command ran in the lab and ended with a status that is not 0. The
+// command has told why.
+type Exited struct{ Status int }
+
+func (e Exited) Error() string { return fmt.Sprintf("exit status %d", e.Status) }
+
 // OnNode runs a command on a node, which is named as "2" or "node-2", with the
-// caller's standard streams. The error of a command that failed is an
-// *exec.ExitError.
+// caller's standard streams. The error of a command that failed is an Exited.
 func (l Lab) OnNode(name string, argv []string) error {
 	if err := CheckRoot(); err != nil {
 		return err
@@ -31,7 +37,7 @@ func (l Lab) OnNode(name string, argv []string) error {
 	}
 	init := state.process(fabric.NodeName(n))
 	if !init.Alive() {
-		return fmt.Errorf("%s is not running: fairway-lab down removes the lab, then up again", fabric.NodeName(n))
+		return l.broken(fabric.NodeName(n))
 	}
 	return run(argv, func(cmd *exec.Cmd) error { return node.Run(init.PID, cmd) })
 }
@@ -57,5 +63,10 @@ func run(argv []string, start func(*exec.Cmd) error) error {
 	defer signal.Stop(keys)
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	return start(cmd)
+	err := start(cmd)
+	var ended *exec.ExitError
+	if errors.As(err, &ended) {
+		return Exited{Status: max(ended.ExitCode(), 1)} // -1: by a signal
+	}
+	return err
 }

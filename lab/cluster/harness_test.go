@@ -172,17 +172,21 @@ func (l *lab) eventually(want string, args ...string) string {
 // holds want.
 func (l *lab) refused(want string, args ...string) {
 	l.Helper()
-	cmd := l.cmd(args...)
+	refused(l.T, want, l.cmd(args...))
+}
+
+func refused(t *testing.T, want string, cmd *exec.Cmd) {
+	t.Helper()
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	err := cmd.Run()
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) || exit.ExitCode() != 1 {
-		l.Fatalf("fairway-lab %s: %v, want exit status 1", strings.Join(args, " "), err)
+		t.Fatalf("%q: %v, want exit status 1", cmd.Args, err)
 	}
 	line := strings.TrimSuffix(stderr.String(), "\n")
 	if strings.Contains(line, "\n") || !strings.Contains(line, want) {
-		l.Errorf("fairway-lab %s says %q, want one line with %q", strings.Join(args, " "), line, want)
+		t.Errorf("%q says %q, want one line with %q", cmd.Args, line, want)
 	}
 }
 

@@ -19,28 +19,28 @@ import (
 const pauseArchive = "pause.tar"
 
 // Load brings an image archive, as docker save or an OCI layout in a tar, into
-// every node.
-func (l Lab) Load(ctx context.Context, archive string) error {
+// every node, and returns how many these are.
+func (l Lab) Load(ctx context.Context, archive string) (nodes int, err error) {
 	if err := CheckRoot(); err != nil {
-		return err
+		return 0, err
 	}
 	state, err := l.load()
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if err := unix.Access(archive, unix.R_OK); err != nil {
-		return fmt.Errorf("image archive %s: %w", archive, err)
+		return 0, fmt.Errorf("image archive %s: %w", archive, err)
 	}
-	return state.importAll(ctx, []string{archive})
+	return state.Options.Nodes, l.importAll(ctx, state, []string{archive})
 }
 
 // importAll brings the archives into all nodes, at once on each.
-func (s *State) importAll(ctx context.Context, archives []string) error {
+func (l Lab) importAll(ctx context.Context, s *State, archives []string) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for n := 1; n <= s.Options.Nodes; n++ {
 		init := s.process(fabric.NodeName(n))
 		if !init.Alive() {
-			return fmt.Errorf("%s is not running: fairway-lab down removes the lab, then up again", fabric.NodeName(n))
+			return l.broken(fabric.NodeName(n))
 		}
 		group.Go(func() error {
 			for _, archive := range archives {
@@ -78,7 +78,7 @@ func (b *builder) importFirst(ctx context.Context) error {
 	if b.Image != "" {
 		archives = append(archives, b.Image)
 	}
-	if err := b.state.importAll(ctx, archives); err != nil {
+	if err := b.importAll(ctx, b.state, archives); err != nil {
 		return err
 	}
 	b.Done("images of the cluster loaded")
@@ -95,7 +95,7 @@ func (b *builder) importRest(ctx context.Context) error {
 		return fmt.Errorf("list images: %w", err)
 	}
 	archives = slices.DeleteFunc(archives, func(a string) bool { return filepath.Base(a) == pauseArchive })
-	if err := b.state.importAll(ctx, archives); err != nil {
+	if err := b.importAll(ctx, b.state, archives); err != nil {
 		return err
 	}
 	b.Done("example images loaded (%s)", count(len(archives), "archive"))

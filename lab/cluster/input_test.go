@@ -27,16 +27,28 @@ func TestBadInput(t *testing.T) {
 		{[]string{"up", "--ipv6", "--dual-stack"}, "exclude each other"},
 		{[]string{"up", "--unknown"}, "unknown flag: --unknown"},
 		{[]string{"up", "now"}, `unknown command "now"`},
-		{[]string{"status"}, "fairway-lab up starts one"},
-		{[]string{"kubeconfig"}, "fairway-lab up starts one"},
-		{[]string{"load", "x.tar"}, "fairway-lab up starts one"},
-		{[]string{"node", "1", "--", "true"}, "fairway-lab up starts one"},
-		{[]string{"client", "--", "true"}, "fairway-lab up starts one"},
-		{[]string{"kubectl", "get", "nodes"}, "fairway-lab up starts one"},
+		{[]string{"status"}, " up starts one]"},
+		{[]string{"kubeconfig"}, " up starts one]"},
+		{[]string{"load", "x.tar"}, " up starts one]"},
+		{[]string{"node", "1", "--", "true"}, " up starts one]"},
+		{[]string{"client", "--", "true"}, " up starts one]"},
+		{[]string{"kubectl", "get", "nodes"}, " up starts one]"},
 	} {
 		l := newLab(t)
 		l.refused(c.want, c.args...)
 		l.gone()
+	}
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"upp"}, `unknown command "upp" [did you mean up?]`},
+		{[]string{"frobnicate"}, `unknown command "frobnicate" [fairway-lab --help lists the commands]`},
+		{[]string{"--name", "A b/..", "status"}, "is not a lab's name"},
+		{[]string{"--name", "../x", "kubectl", "get", "nodes"}, "is not a lab's name"},
+		{[]string{"--name", "nope", "status"}, "fairway-lab --name nope up starts one]"},
+	} {
+		refused(t, c.want, exec.Command(built.lab, c.args...))
 	}
 	for _, c := range []struct {
 		args []string
@@ -54,6 +66,16 @@ func TestBadInput(t *testing.T) {
 		l := newLab(t)
 		l.refused(c.want, l.upArgs(c.args...)...)
 		l.gone()
+	}
+}
+
+// TestHelp holds that the help of every command shows our flags and no library's.
+func TestHelp(t *testing.T) {
+	for _, c := range []string{"", "up", "down", "list", "status", "logs", "load", "node", "client", "kubeconfig", "version"} {
+		out, err := exec.Command(built.lab, append(strings.Fields(c), "--help")...).CombinedOutput()
+		if err != nil || strings.Contains(string(out), "--version=raw") || !strings.Contains(string(out), "--name") {
+			t.Errorf("%s --help: %v\n%s", c, err, out)
+		}
 	}
 }
 

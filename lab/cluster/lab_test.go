@@ -3,8 +3,10 @@ package cluster_test
 import (
 	"bufio"
 	"errors"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -60,9 +62,11 @@ func TestLab(t *testing.T) {
 			t.Errorf("a second up says %q", out)
 		}
 		l.refused("a lab with other options is up", l.upArgs("--nodes", "3")...)
+		l.refused("fairway nftables", l.upArgs("--nodes", "2", "--dual-stack", "--proxy-mode", "iptables")...)
 	})
 	t.Run("pods", func(t *testing.T) { l.in(t).testPods() })
 	t.Run("commands", func(t *testing.T) { l.in(t).testCommands() })
+	t.Run("end", func(t *testing.T) { l.in(t).testTerminate() })
 	t.Run("kubelet", func(t *testing.T) { l.in(t).testKubelet() })
 	l.run("down")
 	l.gone()
@@ -107,13 +111,61 @@ func (l *lab) testCommands() {
 		l.Errorf("a command that exits with 7 on a node: %v", err)
 	}
 	l.refused("lab has node-1 to node-2", "node", "3", "--", "true")
-	l.run("load", filepath.Join(built.images, "web.tar"))
-	l.refused("no such file", "load", "/nonexistent.tar")
-	if out := l.run("status"); strings.Count(out, "Ready") != 2 {
-		l.Errorf("status does not show two nodes that are Ready:\n%s", out)
+	if out := l.run("load", filepath.Join(built.images, "web.tar")); !strings.Contains(out, "web.tar into 2 nodes") {
+		l.Errorf("load says %q", out)
 	}
+	l.refused("no such file", "load", "/nonexistent.tar")
+	bad := filepath.Join(l.TempDir(), "bad.tar")
+	if err := os.WriteFile(bad, []byte("x\n"), 0o600); err != nil {
+		l.Fatal(err)
+	}
+	l.refused("import "+bad, "load", bad)
+	if out := l.run("status"); strings.Count(out, "Ready") != 2 || strings.Count(out, "fairway nftables") != 2 {
+		l.Errorf("status does not show two nodes that are Ready, by nftables:\n%s", out)
+	}
+	if out := l.run("list"); !regexp.MustCompile(l.name + ` +up +2 +\S+`).MatchString(out) {
+		l.Errorf("list does not show this lab:\n%s", out)
+	}
+	if out := l.run("logs"); !strings.Contains(out, "control-plane\n") || !strings.Contains(out, "kubelet-node-2\n") {
+		l.Errorf("logs does not tell whose there are:\n%s", out)
+	}
+	if out := l.run("logs", "kubelet", "2"); !strings.Contains(out, "kubelet") {
+		l.Errorf("the log of kubelet on node 2 is %q", out)
+	}
+	l.refused(`no log "kublet"`, "logs", "kublet")
 	if out := l.run("kubeconfig"); out != l.dir()+"/kubeconfig\n" {
 		l.Errorf("kubeconfig is %q", out)
+	}
+}
+
+// testTerminate ends commands that run until they are told to end, as timeout(1) and CI do.
+func (l *lab) testTerminate() {
+	for _, c := range []struct {
+		says string
+		args []string
+	}{
+		{"Forwarding from", []string{"kubectl", "port-forward", "pod/web", ":80"}},
+		{"Starting to serve", []string{"kubectl", "proxy", "--port=0"}},
+		{"", []string{"logs", "control-plane", "-f"}},
+	} {
+		cmd := l.cmd(c.args...)
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			l.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			l.Fatal(err)
+		}
+		lines := bufio.NewScanner(out)
+		if !lines.Scan() || !strings.Contains(lines.Text(), c.says) {
+			l.Errorf("%q says %q", c.args, lines.Text())
+		}
+		if err := cmd.Process.Signal(unix.SIGTERM); err != nil {
+			l.Fatal(err)
+		}
+		for lines.Scan() {
+		}
+		_ = cmd.Wait() // by the signal, or because it took it: that it ends is the test
 	}
 }
 
@@ -165,7 +217,7 @@ func TestDownAfterKill(t *testing.T) {
 		}
 	}
 	l.refused("ended", "status")
-	l.refused("half dead", l.upArgs("--nodes", "2")...)
+	l.refused("the lab is broken", l.upArgs("--nodes", "2")...)
 	l.run("down")
 	l.gone()
 	before.unchanged(t)

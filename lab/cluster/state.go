@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -44,8 +45,37 @@ func (l Lab) nodeDir(name string) string { return l.path("nodes", name) }
 func (l Lab) fabric() fabric.Fabric      { return fabric.Fabric{Dir: l.path("net")} }
 func (l Lab) cgroup() string             { return "/" + l.id() }
 
+// nameForm keeps a name from being more than one element of a path or a cgroup, or an
+// option of a command.
+var nameForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+
+// CheckName returns an error if the lab's name cannot be one.
+func (l Lab) CheckName() error {
+	if l.Name == "" || nameForm.MatchString(l.Name) {
+		return nil
+	}
+	return fmt.Errorf("--name %q is not a lab's name [up to 63 of a-z, 0-9 and -; not - at the ends]", l.Name)
+}
+
+// Command is a command line of fairway-lab for this lab, for texts that give advice.
+func (l Lab) Command(args string) string {
+	if l.Name == "" {
+		return "fairway-lab " + args
+	}
+	return "fairway-lab --name " + l.Name + " " + args
+}
+
 // ErrNoLab says that there is no lab of this name.
-var ErrNoLab = errors.New("no lab is up [fairway-lab up starts one]")
+var ErrNoLab = errors.New("no lab is up")
+
+// noLab is ErrNoLab, with which labs there are instead.
+func (l Lab) noLab() error {
+	advice := l.Command("up") + " starts one"
+	if others := Labs(); len(others) > 0 {
+		return fmt.Errorf("%w by the name %s [running: %s; %s]", ErrNoLab, l, listed(others), advice)
+	}
+	return fmt.Errorf("%w [%s]", ErrNoLab, advice)
+}
 
 const stateFile = "lab.json"
 
@@ -61,14 +91,14 @@ type State struct {
 func (l Lab) load() (*State, error) {
 	data, err := os.ReadFile(l.path(stateFile))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, ErrNoLab
+		return nil, l.noLab()
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read lab: %w", err)
 	}
 	s := &State{}
 	if err := json.Unmarshal(data, s); err != nil {
-		return nil, fmt.Errorf("decode lab (fairway-lab down removes it): %w", err)
+		return nil, fmt.Errorf("decode lab: %w [%s removes it]", err, l.Command("down"))
 	}
 	return s, nil
 }
@@ -132,8 +162,15 @@ func (l Lab) lock() (unlock func(), err error) {
 	return func() { dir.Close() }, nil
 }
 
-// Exists reports whether there is a lab of this name, up or half made.
-func (l Lab) Exists() bool {
-	_, err := l.load()
-	return !errors.Is(err, ErrNoLab)
+// Check returns an error that says so if there is no lab of this name, up or half made.
+func (l Lab) Check() error {
+	if _, err := l.load(); errors.Is(err, ErrNoLab) {
+		return err
+	}
+	return nil
+}
+
+// broken says that a part of the lab has ended.
+func (l Lab) broken(part string) error {
+	return fmt.Errorf("%s is not running [%s removes the lab, then up again]", part, l.Command("down"))
 }

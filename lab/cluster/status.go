@@ -21,7 +21,7 @@ func (l Lab) Status(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	o := state.Options
-	fmt.Fprintf(out, "lab: %s, %s, %s, up for %s\nKUBECONFIG=%s\nlogs: %s\n\n", count(o.Nodes, "node"), o.ProxyMode, o.Family,
+	fmt.Fprintf(out, "lab: %s, %s, up for %s\nexport KUBECONFIG=%s\nlogs: %s\n\n", count(o.Nodes, "node"), o.Family,
 		time.Since(state.Started).Round(time.Second), l.Kubeconfig(), l.logs())
 	table := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(table, "PROCESS\tPID\tSTATE\tRESIDENT")
@@ -37,8 +37,8 @@ func (l Lab) Status(ctx context.Context, out io.Writer) error {
 		fmt.Fprintf(table, "%s\t%d\truns\t%d MB\n", r.Name, r.PID, resident/1_000_000)
 	}
 	if dead := state.dead(); len(dead) > 0 {
-		return errors.Join(table.Flush(), fmt.Errorf("%s ended: fairway-lab down removes the lab, then up again",
-			strings.Join(dead, ", ")))
+		return errors.Join(table.Flush(), fmt.Errorf("%s ended [%s removes the lab, then up again]",
+			strings.Join(dead, ", "), l.Command("down")))
 	}
 	if err := l.nodeTable(ctx, table); err != nil {
 		return errors.Join(table.Flush(), err)
@@ -55,7 +55,7 @@ func (l Lab) nodeTable(ctx context.Context, table io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("list nodes: %w", err)
 	}
-	fmt.Fprintln(table, "\nNODE\tSTATUS\tADDRESS\tPODS")
+	fmt.Fprintln(table, "\nNODE\tSTATUS\tADDRESS\tPODS\tPROXY")
 	for _, n := range nodes.Items {
 		status := "Ready"
 		if why := unready(n); why != "" {
@@ -67,7 +67,8 @@ func (l Lab) nodeTable(ctx context.Context, table io.Writer) error {
 				addrs = append(addrs, a.Address)
 			}
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", n.Name, status, strings.Join(addrs, ","), strings.Join(n.Spec.PodCIDRs, ","))
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", n.Name, status, strings.Join(addrs, ","),
+			strings.Join(n.Spec.PodCIDRs, ","), proxyColumn(l.proxies(n.Name)))
 	}
 	return nil
 }

@@ -37,7 +37,7 @@ func (l Lab) Up(ctx context.Context, o Options, p *Progress) error {
 	defer unlock()
 	running, err := l.running(o)
 	if running {
-		p.Say("The lab is up already: %s, %s. KUBECONFIG=%s", count(o.Nodes, "node"), o.ProxyMode, l.Kubeconfig())
+		p.Say("The lab is up already: %s, %s. KUBECONFIG=%s", count(o.Nodes, "node"), l.proxyText(o.ProxyMode), l.Kubeconfig())
 	}
 	if running || err != nil {
 		return err
@@ -102,16 +102,16 @@ func (l Lab) running(o Options) (bool, error) {
 		return false, err
 	}
 	if dead := s.dead(); len(dead) > 0 {
-		return false, fmt.Errorf("the lab is half dead (%s ended): fairway-lab down removes it, then up again",
-			strings.Join(dead, ", "))
+		return false, fmt.Errorf("the lab is broken: %s ended [%s removes it, then up again]",
+			strings.Join(dead, ", "), l.Command("down"))
 	}
 	if !s.Ready {
-		return false, errors.New("the lab is still coming up, or up was killed: wait, or fairway-lab down removes it")
+		return false, fmt.Errorf("the lab is still coming up, or up was killed [wait, or %s removes it]", l.Command("down"))
 	}
 	have := s.Options
-	if have.Nodes != o.Nodes || have.ProxyMode != o.ProxyMode || have.Family != o.Family || have.KubeProxy != o.KubeProxy {
-		return false, fmt.Errorf("a lab with other options is up (%s, %s, %s): fairway-lab down removes it",
-			count(have.Nodes, "node"), have.ProxyMode, have.Family)
+	if have.Nodes != o.Nodes || have.Family != o.Family || have.KubeProxy != o.KubeProxy || !l.runs(s, o.ProxyMode) {
+		return false, fmt.Errorf("a lab with other options is up: %s, %s, %s [%s removes it]",
+			count(have.Nodes, "node"), l.proxyText(have.ProxyMode), have.Family, l.Command("down"))
 	}
 	return true, nil
 }
@@ -183,7 +183,7 @@ func (b *builder) build(ctx context.Context) error {
 	if err := b.save(b.state); err != nil {
 		return err
 	}
-	b.Say("\nThe lab is up. Try: fairway-lab kubectl get nodes   (or KUBECONFIG=%s)", b.Kubeconfig())
+	b.Say("\nThe lab is up. Try: %s   (or export KUBECONFIG=%s)", b.Command("kubectl get nodes"), b.Kubeconfig())
 	return nil
 }
 

@@ -3,8 +3,11 @@ package main
 import (
 	"errors"
 	"fmt"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
+	apiversion "k8s.io/component-base/version"
 
 	"github.com/fairway-net/fairway/lab/cluster"
 )
@@ -12,7 +15,7 @@ import (
 func statusCommand(lab *cluster.Lab) *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
-		Short: "Show what runs; exit status 1 if the cluster is not whole",
+		Short: "Show what runs (exits 1 if a process or node is down)",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return lab.Status(cmd.Context(), cmd.OutOrStdout())
@@ -26,8 +29,8 @@ func kubeconfigCommand(lab *cluster.Lab) *cobra.Command {
 		Short: "Print the path of the kubeconfig: export KUBECONFIG=$(fairway-lab kubeconfig)",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if !lab.Exists() {
-				return cluster.ErrNoLab
+			if err := lab.Check(); err != nil {
+				return err
 			}
 			fmt.Fprintln(cmd.OutOrStdout(), lab.Kubeconfig())
 			return nil
@@ -38,10 +41,65 @@ func kubeconfigCommand(lab *cluster.Lab) *cobra.Command {
 func loadCommand(lab *cluster.Lab) *cobra.Command {
 	return &cobra.Command{
 		Use:   "load IMAGE.tar",
-		Short: "Bring an image archive into every node",
+		Short: "Bring an image archive (docker save, or an OCI layout in a tar) into every node",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return lab.Load(cmd.Context(), args[0])
+			start := time.Now()
+			nodes, err := lab.Load(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "loaded %s into %d nodes, %.1f s\n", args[0], nodes, time.Since(start).Seconds())
+			return nil
+		},
+	}
+}
+
+func listCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "list",
+		Short: "List the labs on this machine",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return cluster.List(cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+}
+
+func logsCommand(lab *cluster.Lab) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "logs [PART [NODE]]",
+		Short: "Print the log of a part of the lab; without PART, which parts have one",
+		Example: `  fairway-lab logs control-plane -f
+  fairway-lab logs kubelet 1`,
+		Args: cobra.MaximumNArgs(2),
+	}
+	follow := cmd.Flags().BoolP("follow", "f", false, "print also what comes, until interrupted")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			names, err := lab.LogNames()
+			for _, name := range names {
+				fmt.Fprintln(cmd.OutOrStdout(), name)
+			}
+			return err
+		}
+		part := args[0]
+		if len(args) == 2 {
+			part += "-node-" + strings.TrimPrefix(args[1], "node-")
+		}
+		return lab.Log(cmd.Context(), part, *follow, cmd.OutOrStdout())
+	}
+	return cmd
+}
+
+func versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version of this program and of its Kubernetes",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "fairway-lab %s\nKubernetes %s\n", version, apiversion.Get().GitVersion)
+			return err
 		},
 	}
 }
@@ -50,7 +108,9 @@ func nodeCommand(lab *cluster.Lab) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "node N -- CMD…",
 		Short: "Run a command on node N",
-		Args:  cobra.MinimumNArgs(2),
+		Example: `  fairway-lab node 1 -- nft list table inet fairway
+  fairway-lab node 2 -- tcpdump -ni eth0 port 80`,
+		Args: cobra.MinimumNArgs(2),
 		RunE: func(_ *cobra.Command, args []string) error {
 			argv := args[1:]
 			if argv[0] == "--" {
@@ -68,9 +128,10 @@ func nodeCommand(lab *cluster.Lab) *cobra.Command {
 
 func clientCommand(lab *cluster.Lab) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "client -- CMD…",
-		Short: "Run a command on the client outside the cluster",
-		Args:  cobra.MinimumNArgs(1),
+		Use:     "client -- CMD…",
+		Short:   "Run a command on the client outside the cluster",
+		Example: "  fairway-lab client -- curl http://192.168.49.2:30080/",
+		Args:    cobra.MinimumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return lab.OnClient(args)
 		},

@@ -14,12 +14,15 @@ import (
 	"github.com/fairway-net/fairway/lab/cluster"
 )
 
-func kubectlCommand(lab *cluster.Lab) *cobra.Command {
+// kubectlCommand is kubectl. It handles signals itself, or leaves them to the system, so
+// ours are given back before it runs.
+func kubectlCommand(lab *cluster.Lab, unhandle func()) *cobra.Command {
 	return &cobra.Command{
 		Use:                "kubectl ARGS…",
 		Short:              "kubectl, speaking to this cluster",
 		DisableFlagParsing: true,
 		RunE: func(_ *cobra.Command, args []string) error {
+			unhandle()
 			os.Exit(kubectl(*lab, args, ""))
 			return nil
 		},
@@ -31,8 +34,8 @@ func kubectlCommand(lab *cluster.Lab) *cobra.Command {
 func kubectl(lab cluster.Lab, args []string, kubeconfig string) int {
 	if kubeconfig == "" {
 		// kubectl would fall back to localhost:8080, and say so many times.
-		if !lab.Exists() && !offline(args) {
-			fmt.Fprintln(os.Stderr, "fairway-lab:", cluster.ErrNoLab)
+		if err := lab.Check(); err != nil && !offline(args) {
+			fmt.Fprintln(os.Stderr, "fairway-lab:", err)
 			return 1
 		}
 		kubeconfig = lab.Kubeconfig()

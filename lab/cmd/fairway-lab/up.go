@@ -17,8 +17,10 @@ func upCommand(lab *cluster.Lab) *cobra.Command {
 	var v6, dual bool
 	cmd := &cobra.Command{
 		Use:   "up",
-		Short: "Bring the cluster up, or find that it is",
-		Args:  cobra.NoArgs,
+		Short: "Create the cluster (does nothing if it runs)",
+		Example: `  fairway-lab up --nodes 2 --proxy-mode iptables
+  fairway-lab --name other up --api-port 16444 --dual-stack`,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case v6 && dual:
@@ -51,7 +53,7 @@ func upCommand(lab *cluster.Lab) *cobra.Command {
 	f.StringVar(&o.Deploy, "deploy", o.Deploy, "directory of the manifests to apply (empty: none)")
 	f.StringVar(&o.Image, "image", o.Image, "archive of Fairway's image (empty: none)")
 	f.StringVar(&o.ImagesDir, "images-dir", o.ImagesDir, "directory of further image archives (empty: none)")
-	f.BoolVar(&o.Keep, "keep-failed", false, "leave what a failed up has made, to look at it")
+	f.BoolVar(&o.Keep, "keep-failed", false, "keep a failed cluster for debugging")
 	return cmd
 }
 

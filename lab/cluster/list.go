@@ -1,0 +1,128 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// defaultName is how texts call the lab that has no name.
+const defaultName = "(default)"
+
+// String is the lab's name as texts show it.
+func (l Lab) String() string {
+	if l.Name == "" {
+		return defaultName
+	}
+	return l.Name
+}
+
+// Labs are the labs on this machine, up or half made, by name.
+func Labs() []Lab {
+	dirs, err := filepath.Glob("/var/lib/fairway-lab*/" + stateFile)
+	if err != nil {
+		panic(err) // the pattern is wrong
+	}
+	var labs []Lab
+	for _, dir := range dirs {
+		id := filepath.Base(filepath.Dir(dir))
+		l := Lab{Name: strings.TrimPrefix(strings.TrimPrefix(id, "fairway-lab"), "-")}
+		if l.id() == id && l.CheckName() == nil {
+			labs = append(labs, l)
+		}
+	}
+	slices.SortFunc(labs, func(a, b Lab) int { return strings.Compare(a.Name, b.Name) })
+	return labs
+}
+
+func listed(labs []Lab) string {
+	names := make([]string, len(labs))
+	for i, l := range labs {
+		names[i] = l.String()
+	}
+	return strings.Join(names, ", ")
+}
+
+// List writes a table of the labs on this machine to out; if there is none, it says so to
+// note.
+func List(out, note io.Writer) error {
+	labs := Labs()
+	if len(labs) == 0 {
+		fmt.Fprintf(note, "No lab is up. %s starts one.\n", Lab{}.Command("up"))
+		return nil
+	}
+	table := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(table, "NAME\tSTATE\tNODES\tFAMILY\tAGE\tKUBECONFIG")
+	for _, l := range labs {
+		s, err := l.load()
+		if err != nil {
+			fmt.Fprintf(table, "%s\tunreadable\t-\t-\t-\t-\n", l)
+			continue
+		}
+		fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\t%s\n", l, s.phase(), s.Options.Nodes, s.Options.Family,
+			time.Since(s.Started).Round(time.Second), l.Kubeconfig())
+	}
+	return table.Flush()
+}
+
+// phase is one word on how the lab is.
+func (s *State) phase() string {
+	switch {
+	case len(s.dead()) > 0:
+		return "broken"
+	case !s.Ready:
+		return "starting"
+	}
+	return "up"
+}
+
+// LogNames are the parts of the lab that have a log.
+func (l Lab) LogNames() ([]string, error) {
+	if _, err := l.load(); err != nil {
+		return nil, err
+	}
+	files, err := filepath.Glob(filepath.Join(l.logs(), "*.log"))
+	if err != nil {
+		return nil, fmt.Errorf("list logs: %w", err)
+	}
+	for i, f := range files {
+		files[i] = strings.TrimSuffix(filepath.Base(f), ".log")
+	}
+	return files, nil
+}
+
+// Log writes the log of a part, one of LogNames, to out: what is there, and with follow
+// also what comes, until ctx is done.
+func (l Lab) Log(ctx context.Context, part string, follow bool, out io.Writer) error {
+	names, err := l.LogNames()
+	if err != nil {
+		return err
+	}
+	if !slices.Contains(names, part) {
+		return fmt.Errorf("the lab has no log %q [there are %s]", part, strings.Join(names, ", "))
+	}
+	file, err := os.Open(filepath.Join(l.logs(), part+".log"))
+	if err != nil {
+		return fmt.Errorf("open log: %w", err)
+	}
+	defer file.Close()
+	for {
+		if _, err := io.Copy(out, file); err != nil {
+			return fmt.Errorf("copy log: %w", err)
+		}
+		if !follow {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}

@@ -1,0 +1,107 @@
+package cluster
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/fairway-net/fairway/lab/fabric"
+)
+
+// proxyPorts are where the proxies of a node say their mode: Fairway's agent, and a
+// kube-proxy that the lab has started beside it.
+var proxyPorts = []struct{ name, address string }{
+	{"fairway", "127.0.0.1:10249"},
+	{"kube-proxy", "127.0.0.1:10349"},
+}
+
+// A nodeProxy is a proxy that answers on a node.
+type nodeProxy struct{ name, mode string }
+
+// proxies asks the proxies of a node for their mode. Those that do not answer, or proxy
+// nothing, are left out.
+func (l Lab) proxies(node string) []nodeProxy {
+	var found []nodeProxy
+	for _, p := range proxyPorts {
+		mode, err := l.proxyMode(node, p.address)
+		if err == nil && mode != "none" {
+			found = append(found, nodeProxy{p.name, mode})
+		}
+	}
+	return found
+}
+
+// proxyMode asks on the node's loopback, with one connection that this goroutine opens:
+// only its thread is in the node's network namespace.
+func (l Lab) proxyMode(node, address string) (mode string, err error) {
+	err = l.fabric().Do(node, func() error {
+		conn, err := net.DialTimeout("tcp", address, time.Second)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		if err := conn.SetDeadline(time.Now().Add(time.Second)); err != nil {
+			return err
+		}
+		request, err := http.NewRequest(http.MethodGet, "http://"+address+"/proxyMode", nil)
+		if err != nil {
+			return err
+		}
+		request.Close = true
+		if err := request.Write(conn); err != nil {
+			return err
+		}
+		answer, err := http.ReadResponse(bufio.NewReader(conn), request)
+		if err != nil {
+			return err
+		}
+		defer answer.Body.Close()
+		body, err := io.ReadAll(io.LimitReader(answer.Body, 64))
+		mode = strings.TrimSpace(string(body))
+		return err
+	})
+	if err != nil {
+		return "", fmt.Errorf("ask the proxy of %s for its mode: %w", node, err)
+	}
+	return mode, nil
+}
+
+// proxyColumn is how status shows the proxies of a node.
+func proxyColumn(found []nodeProxy) string {
+	var words []string
+	for _, p := range found {
+		words = append(words, p.name+" "+p.mode)
+	}
+	if len(words) == 0 {
+		return "-"
+	}
+	return strings.Join(words, ", ")
+}
+
+// runs reports whether the lab's proxies have the mode that is wanted: what they say
+// counts, and only if none answers what up was told.
+func (l Lab) runs(s *State, mode string) bool {
+	if mode == s.Options.ProxyMode && mode == "auto" {
+		return true
+	}
+	found := l.proxies(fabric.NodeName(1))
+	for _, p := range found {
+		if p.mode == mode {
+			return true
+		}
+	}
+	return len(found) == 0 && mode == s.Options.ProxyMode
+}
+
+// proxyText is the mode of the lab's proxies in a line about the lab; told is what up was
+// told.
+func (l Lab) proxyText(told string) string {
+	if found := l.proxies(fabric.NodeName(1)); len(found) > 0 {
+		return proxyColumn(found)
+	}
+	return told + " (no proxy answers)"
+}
