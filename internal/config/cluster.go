@@ -1,6 +1,9 @@
 package config
 
 import (
+	"net/netip"
+	"net/url"
+
 	"github.com/fairway-net/fairway/internal/kube"
 	"github.com/fairway-net/fairway/internal/service"
 )
@@ -21,7 +24,19 @@ func (c *Config) View(store *kube.Store, unsupported service.Algorithms) func() 
 		known, _ := store.Node()
 		n := c.Node(known.Zone, known.Addrs, known.PodCIDRs)
 		n.Settings.ServiceCIDRs = store.ServiceCIDRs()
+		n.NodeAddrs = service.NewAddrSet(append(store.NodeAddrs(), n.NodeAddrs...)...)
+		n.APIServers = service.NewAddrSet(append(store.APIServers(), c.masterAddr())...)
 		n.Unsupported = unsupported
 		return n
 	}
+}
+
+// masterAddr is the address in Master; invalid if there is none.
+func (c *Config) masterAddr() netip.Addr {
+	u, err := url.Parse(c.Master)
+	if err != nil {
+		return netip.Addr{} // kube.Connect names the mistake
+	}
+	a, _ := netip.ParseAddr(u.Hostname())
+	return a
 }

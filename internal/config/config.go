@@ -129,7 +129,8 @@ func (c *Config) HealthTimeout() time.Duration { return 2 * c.SyncPeriod }
 
 // Node computes what a datapath and service.Compile must know of the node, from what the
 // API server says of it: its zone, its addresses with the best one of each family first,
-// and its podCIDRs. ServiceCIDRs and Unsupported are left to the caller.
+// and its podCIDRs. ServiceCIDRs, APIServers, Unsupported and the addresses of other nodes
+// are left to the caller.
 func (c *Config) Node(zone string, addrs []netip.Addr, podCIDRs []netip.Prefix) service.Node {
 	s := service.Settings{Pods: c.ClusterCIDRs, NodePorts: slices.Clone(c.NodePorts.Prefixes)}
 	switch c.Detect {
@@ -145,8 +146,15 @@ func (c *Config) Node(zone string, addrs []netip.Addr, podCIDRs []netip.Prefix) 
 		}
 	}
 	s.NodePorts = widest(s.NodePorts)
+	own := slices.Concat(s.NodeIPs, addrs)
+	for _, p := range s.NodePorts {
+		if p.IsSingleIP() {
+			own = append(own, p.Addr())
+		}
+	}
 	n := service.Node{
-		Name: c.NodeName, Zone: zone, Settings: s,
+		NodeAddrs: service.NewAddrSet(own...),
+		Name:      c.NodeName, Zone: zone, Settings: s,
 		MasqueradeAll: c.MasqueradeAll, RefuseExternalIPs: c.RefuseExternalIPs,
 		Balance: c.balance(),
 	}

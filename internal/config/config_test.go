@@ -198,6 +198,28 @@ func TestFlagWarnings(t *testing.T) {
 	checkWarnings(t, c.Warnings, []string{"--cluster-cidr is not set"})
 }
 
+// The addresses of the node that no Service may have: those of the Node object, the one
+// that replaces them, and those where NodePorts are served alone; no range, in which a
+// load balancer's addresses may be. The API server's, where --master says it.
+func TestReservedAddresses(t *testing.T) {
+	c, err := load("--bind-address=192.168.9.9", "--nodeport-addresses=192.0.2.7/32,198.51.100.0/24", "--master=https://[fd00::6]:6443")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := netip.MustParseAddr
+	got := c.Node("", []netip.Addr{addr("192.168.1.5"), addr("fd00::5"), addr("203.0.113.5")}, nil).NodeAddrs
+	want := service.NewAddrSet(addr("192.168.9.9"), addr("192.168.1.5"), addr("fd00::5"), addr("203.0.113.5"), addr("192.0.2.7"))
+	if !slices.Equal(got, want) {
+		t.Errorf("the node's addresses are %v, want %v", got, want)
+	}
+	if got := c.masterAddr(); got != addr("fd00::6") {
+		t.Errorf("the API server's address is %v", got)
+	}
+	if c.Master = "https://api.example.com"; c.masterAddr().IsValid() {
+		t.Errorf("a name has the address %v", c.masterAddr())
+	}
+}
+
 func TestSettings(t *testing.T) {
 	addrs := func(texts ...string) []netip.Addr {
 		var out []netip.Addr
@@ -252,6 +274,7 @@ func TestSettings(t *testing.T) {
 				t.Errorf("got  %v\nwant %v", got, test.want)
 			}
 			want := service.Node{Name: "host-1", Zone: "zone-a", MasqueradeAll: test.masqAll, Settings: got}
+			want.NodeAddrs = n.NodeAddrs
 			want.Primary4, want.Primary6 = n.Primary4, n.Primary6 // TestPrimary looks at those
 			if is4, is6 := got.Detect(); !reflect.DeepEqual(n, want) || test.detect != (is4 || is6) {
 				t.Errorf("node %+v, want %+v", n, want)

@@ -5,7 +5,10 @@ import (
 	"slices"
 
 	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/fairway-net/fairway/internal/service"
 )
 
 // serviceRange is a ServiceCIDR: what ClusterIPs are taken from (KEP-1880).
@@ -25,6 +28,34 @@ func rangesKind(c kubernetes.Interface) kind[*networkingv1.ServiceCIDR, serviceR
 		},
 		without: "packets to ClusterIPs that no Service has are passed on",
 	}
+}
+
+// apiServerService is the Service of the API server in every cluster: its endpoints are
+// where the API server listens.
+var apiServerService = service.Name{Namespace: metav1.NamespaceDefault, Name: "kubernetes"}
+
+// APIServers returns the addresses at which the API server is reached: the ClusterIPs and
+// the endpoints of its Service.
+func (s *Store) APIServers() []netip.Addr {
+	var all []netip.Addr
+	if r, ok := s.services.Get(apiServerService); ok {
+		all = append(all, r.ClusterIPs...)
+	}
+	for _, slice := range s.slices.Of(apiServerService) {
+		for _, e := range slice.Endpoints {
+			all = append(all, e.Addr)
+		}
+	}
+	return all
+}
+
+// NodeAddrs returns the addresses of all nodes that are watched.
+func (s *Store) NodeAddrs() []netip.Addr {
+	var all []netip.Addr
+	for _, n := range s.nodes.All() {
+		all = append(all, n.Addrs...)
+	}
+	return all
 }
 
 // ServiceCIDRs returns what ClusterIPs are taken from, sorted; none where the API server

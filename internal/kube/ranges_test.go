@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -51,5 +52,22 @@ func TestNoServiceCIDRs(t *testing.T) {
 	}
 	if names := s.Take(); len(names) != 1 {
 		t.Errorf("took %v, want one Service", names)
+	}
+}
+
+// The API server's addresses are those of its Service; those of nodes are watched.
+func TestReservedAddresses(t *testing.T) {
+	node := apiNode("node-1", "a")
+	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "172.18.0.11"}, {Type: corev1.NodeExternalIP, Address: "203.0.113.11"}}
+	s := start(t, fake.NewClientset(
+		apiService("kubernetes", "10.96.0.1"), apiSlice("kubernetes", "kubernetes", "172.18.0.2", "172.18.0.3"),
+		apiService("web", "10.96.0.7"), apiSlice("web-1", "web", "10.244.1.5"), node,
+	))
+	waitFor(t, s.Synced(), "the first lists")
+	if got, want := s.APIServers(), ips("10.96.0.1", "172.18.0.2", "172.18.0.3"); !slices.Equal(got, want) {
+		t.Errorf("the API server is at %v, want %v", got, want)
+	}
+	if got, want := s.NodeAddrs(), ips("172.18.0.11", "203.0.113.11"); !slices.Equal(got, want) {
+		t.Errorf("nodes are at %v, want %v", got, want)
 	}
 }

@@ -242,9 +242,11 @@ func (l *Loop) build() {
 		l.triggers = append(l.triggers, t)
 	}
 	now := l.cfg.View()
-	if !now.CompilesLike(l.node) {
+	if all := !now.CompilesLike(l.node); all || !now.RefusesLike(l.node) {
 		for e := range l.table.Entries() {
-			names = append(names, e.Name)
+			if all || e.External {
+				names = append(names, e.Name)
+			}
 		}
 	}
 	l.node = now

@@ -23,6 +23,7 @@
 //	nodeports all               all but loopback,
 //	nodeports 192.0.2.0/24 …    or those in the given ranges
 //	services 10.96.0.0/12 …     Settings.ServiceCIDRs; without it there are none
+//	api-servers 172.18.0.2 …    Node.APIServers; without it there are none
 //	masquerade-all              Node.MasqueradeAll
 //	refuse-external-ips         Node.RefuseExternalIPs
 //	balance rr                  Node.Balance

@@ -41,6 +41,7 @@ func Parse(data []byte) (*Scenario, error) {
 		return nil, fmt.Errorf(`the line "node NAME" is missing: which node is the table for?`)
 	}
 	s.Node.Primary4, s.Node.Primary6 = World.Node.Addr(true), World.Node.Addr(false)
+	s.Node.NodeAddrs = service.NewAddrSet(World.Node.V4, World.Node.V6)
 	return s, s.check()
 }
 
@@ -63,6 +64,8 @@ func (s *Scenario) directive(f []string) (err error) {
 		s.Node.Settings.PodInterfaces = f[1:]
 	case "services":
 		s.Node.Settings.ServiceCIDRs, err = prefixes(f[1:])
+	case "api-servers":
+		s.Node.APIServers, err = addrs(f[1:])
 	case "balance", "unsupported":
 		err = s.balance(f)
 	case "masquerade-all":
@@ -75,7 +78,7 @@ func (s *Scenario) directive(f []string) (err error) {
 			s.Packets = append(s.Packets, p)
 		}
 	default:
-		err = fmt.Errorf("%q is none of node, detect, pod-interfaces, nodeports, services, balance, unsupported, masquerade-all, refuse-external-ips, packet", f[0])
+		err = fmt.Errorf("%q is none of node, detect, pod-interfaces, nodeports, services, api-servers, balance, unsupported, masquerade-all, refuse-external-ips, packet", f[0])
 	}
 	return err
 }
@@ -252,6 +255,21 @@ func prefixes(texts []string) ([]netip.Prefix, error) {
 		out = append(out, p)
 	}
 	return out, nil
+}
+
+func addrs(texts []string) (service.AddrSet, error) {
+	if len(texts) == 0 {
+		return nil, fmt.Errorf("want one or more addresses")
+	}
+	var out []netip.Addr
+	for _, t := range texts {
+		a, err := netip.ParseAddr(t)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, a)
+	}
+	return service.NewAddrSet(out...), nil
 }
 
 // primary is what nodePortAddresses "primary" stands for.

@@ -38,6 +38,10 @@ func (r *Random) Node() service.Node {
 	}
 	s := &n.Settings
 	s.NodePorts = primary()
+	n.NodeAddrs = service.NewAddrSet(World.Node.V4, World.Node.V6)
+	if r.rng.IntN(2) == 0 {
+		n.APIServers = service.NewAddrSet(netip.AddrFrom4([4]byte{203, 0, 113, 4}))
+	}
 	if r.rng.IntN(4) > 0 {
 		s.Pods = []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/48")}
 		s.Pods = s.Pods[:1+r.rng.IntN(2)] // sometimes IPv4 only
@@ -102,13 +106,8 @@ func (r *Random) service(n service.Name) *service.Service {
 		svc.Balanced, svc.Balance = true, service.Algorithm(r.rng.IntN(algorithms))
 	}
 	svc.Weighted = !r.NoWeights && r.rng.IntN(3) == 0
-	for range r.rng.IntN(3) { // few, so that Services claim the same ones
-		n := 1 + r.rng.IntN(4)
-		a := netip.AddrFrom4([4]byte{203, 0, 113, byte(n)})
-		if r.rng.IntN(2) == 0 {
-			a = netip.MustParseAddr(fmt.Sprintf("2001:db8:9::%d", n))
-		}
-		if r.rng.IntN(2) == 0 {
+	for range r.rng.IntN(3) {
+		if a := r.external(); r.rng.IntN(2) == 0 {
 			svc.BalancerIPs = append(svc.BalancerIPs, a)
 		} else {
 			svc.ExternalIPs = append(svc.ExternalIPs, a)
@@ -128,6 +127,24 @@ func (r *Random) service(n service.Name) *service.Service {
 		svc.Ports = append(svc.Ports, p)
 	}
 	return svc
+}
+
+// external is an address for clients outside the cluster: of a few, so that Services claim
+// the same ones; now and then one that is a ClusterIP, or the node's own.
+func (r *Random) external() netip.Addr {
+	n := 1 + r.rng.IntN(4)
+	is4 := r.rng.IntN(2) == 0
+	switch net := r.rng.IntN(8); {
+	case net == 0 && is4:
+		return netip.AddrFrom4([4]byte{10, 96, 0, byte(n)})
+	case net == 0:
+		return netip.MustParseAddr(fmt.Sprintf("fd00:10:96::%d", n))
+	case net == 1:
+		return World.Node.Addr(is4)
+	case is4:
+		return netip.AddrFrom4([4]byte{203, 0, 113, byte(n)})
+	}
+	return netip.MustParseAddr(fmt.Sprintf("2001:db8:9::%d", n))
 }
 
 // PodAddr is the address of a pod, and the node that it is on.

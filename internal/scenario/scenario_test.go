@@ -36,6 +36,7 @@ node n1 zone=a   # the node
 detect 10.244.0.0/16
 nodeports all
 masquerade-all
+api-servers 172.18.0.12
 packet from=pod to=10.96.0.9:80/tcp -> one-of 10.244.2.5:8080 10.244.1.5:8080(node) source=client
 packet from=10.244.1.5 to=n1:30080/udp -> drop
 packet from=outside to=[n1]:30080/tcp -> reject
@@ -46,6 +47,7 @@ packet from=outside to=[n1]:30080/tcp -> reject
 	want := service.Node{
 		Name: "n1", Zone: "a", MasqueradeAll: true,
 		Primary4: World.Node.Addr(true), Primary6: World.Node.Addr(false),
+		NodeAddrs: service.NewAddrSet(World.Node.V4, World.Node.V6), APIServers: service.NewAddrSet(World.Peer.V4),
 		Settings: service.Settings{
 			Pods:      []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")},
 			NodePorts: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")},

@@ -1,30 +1,36 @@
 package service
 
 import (
-	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 )
 
 // A Builder makes Tables out of Entries and decides which Service has an address that
-// several claim. It belongs to one goroutine; the Tables it returns do not.
+// several claim: a ClusterIP is its Service's alone, whatever else claims it and however
+// old; of other addresses and ports the oldest Service has it. The Builder belongs to one
+// goroutine; the Tables it returns do not.
 //
 // The result depends on the entries alone, never on the order in which they came.
 type Builder struct {
 	table *Table
 	// Entries as compiled that differ from the table's: those in changed are newer than the
 	// table (nil: deleted), of those in complete the table has only the frontends that no
-	// older Service has.
+	// other Service has.
 	changed, complete map[Name]*Entry
-	claimant          map[packedKey]*Entry   // the only entry that asks for a key, or one of several
-	conflicts         map[packedKey][]*Entry // all entries that ask for a key, where they are several
-	unresolved        map[Name]struct{}      // to be resolved for the next Table
+	keys              claims[packedKey] // by frontends
+	clusterIPs        claims[address]   // by Services that have the address for themselves
+	externals         claims[address]   // by Services that have it for clients outside the cluster
+	unresolved        map[Name]struct{} // to be resolved for the next Table
 	checks            map[Name]HealthCheck
 }
 
-// A packedKey is a Key in less memory, without a pointer for the garbage collector.
+// An address is a netip.Addr in less memory, without a pointer for the garbage collector.
+type address [16]byte
+
+// A packedKey is a Key in less memory, as an address is.
 type packedKey struct {
-	addr  [16]byte
+	addr  address
 	port  uint16
 	proto Proto
 }
@@ -35,12 +41,14 @@ func (f *Frontend) packedKey() packedKey {
 
 // NewBuilder returns a Builder whose table is empty.
 func NewBuilder() *Builder {
+	older := func(_ address, a, b *Entry) bool { return a.before(b) }
 	return &Builder{
 		table:      &Table{},
 		changed:    map[Name]*Entry{},
 		complete:   map[Name]*Entry{},
-		claimant:   map[packedKey]*Entry{},
-		conflicts:  map[packedKey][]*Entry{},
+		keys:       newClaims(hasBefore),
+		clusterIPs: newClaims(older),
+		externals:  newClaims(older),
 		unresolved: map[Name]struct{}{},
 		checks:     map[Name]HealthCheck{},
 	}
@@ -59,57 +67,64 @@ func (b *Builder) entry(n Name) *Entry {
 
 // Set replaces the entry of the same name.
 func (b *Builder) Set(e *Entry) {
-	b.withdraw(e.Name)
+	was := b.entry(e.Name)
 	b.changed[e.Name] = e
 	b.unresolved[e.Name] = struct{}{}
-	for _, f := range e.Frontends {
-		k := f.packedKey()
-		switch other := b.claimant[k]; {
-		case other == nil:
-			b.claimant[k] = e
-			continue
-		case b.conflicts[k] == nil:
-			b.conflicts[k] = []*Entry{other}
+	for i, f := range e.Frontends {
+		if k := f.packedKey(); b.keys.set(k, e) {
+			b.keys.each(k, b.mark)
 		}
-		b.markConflict(k)
-		b.conflicts[k] = append(b.conflicts[k], e)
+		if i == 0 || f.Addr.Addr() != e.Frontends[i-1].Addr.Addr() {
+			b.claimAddress(f, e)
+		}
 	}
+	b.withdraw(was, e)
 }
 
 // Delete removes the entry of that name, if there is one.
 func (b *Builder) Delete(n Name) {
-	b.withdraw(n)
+	was := b.entry(n)
 	b.changed[n] = nil
 	b.unresolved[n] = struct{}{}
+	b.withdraw(was, nil)
 }
 
-// withdraw takes back all that the entry of that name asks for.
-func (b *Builder) withdraw(n Name) {
-	e := b.entry(n)
-	if e == nil {
-		return
+// claimAddress notes that e has the address of f, one of its frontends.
+func (b *Builder) claimAddress(f *Frontend, e *Entry) {
+	switch a := address(f.Addr.Addr().As16()); {
+	case f.NodePort():
+	case !f.ClusterIP:
+		b.externals.set(a, e)
+	case b.clusterIPs.set(a, e):
+		b.externals.each(a, b.mark)
 	}
-	for _, f := range e.Frontends {
-		k := f.packedKey()
-		rest := slices.DeleteFunc(b.conflicts[k], func(o *Entry) bool { return o == e })
-		if len(rest) == 0 {
-			delete(b.claimant, k)
+}
+
+// withdraw takes back all that an entry asked for and its successor does not. Both may be
+// nil.
+func (b *Builder) withdraw(was, now *Entry) {
+	for i, f := range was.frontends() {
+		if now.frontend(f.Key()) == nil {
+			if k := f.packedKey(); b.keys.remove(k, was.Name) {
+				b.keys.each(k, b.mark)
+			}
+		}
+		addr := f.Addr.Addr()
+		if i > 0 && addr == was.Frontends[i-1].Addr.Addr() || f.NodePort() {
 			continue
 		}
-		b.claimant[k], b.conflicts[k] = rest[0], rest
-		b.markConflict(k)
-		if len(rest) == 1 {
-			delete(b.conflicts, k)
+		has := now.at(addr)
+		if !f.ClusterIP && (has == nil || has.ClusterIP) {
+			b.externals.remove(addr.As16(), was.Name)
+		}
+		if f.ClusterIP && (has == nil || !has.ClusterIP) && b.clusterIPs.remove(addr.As16(), was.Name) {
+			b.externals.each(addr.As16(), b.mark)
 		}
 	}
 }
 
-// markConflict marks all entries that ask for k: another one may have it now.
-func (b *Builder) markConflict(k packedKey) {
-	for _, e := range b.conflicts[k] {
-		b.unresolved[e.Name] = struct{}{}
-	}
-}
+// mark lets the entry of that name be resolved for the next table.
+func (b *Builder) mark(n Name) { b.unresolved[n] = struct{}{} }
 
 // Table returns the table of all entries set so far.
 func (b *Builder) Table(s Settings) *Table {
@@ -157,38 +172,81 @@ func (b *Builder) health(changed map[Name]*Entry) {
 	})
 }
 
-// resolve returns e without the frontends that an older Service has.
+// resolve returns e without the frontends that another Service has.
 func (b *Builder) resolve(e *Entry) *Entry {
-	if e == nil {
-		return nil
-	}
-	lost := func(f *Frontend) *Entry {
-		for _, o := range b.conflicts[f.packedKey()] {
-			if o.before(e) {
-				return o
-			}
-		}
-		return nil
-	}
-	if !slices.ContainsFunc(e.Frontends, func(f *Frontend) bool { return lost(f) != nil }) {
+	if e == nil || !slices.ContainsFunc(e.Frontends, func(f *Frontend) bool { return b.rival(e, f) != nil }) {
 		return e
 	}
-	kept := &Entry{Name: e.Name, Created: e.Created, Problems: slices.Clip(e.Problems), Health: e.Health, slices: e.slices}
-	for _, f := range e.Frontends {
-		if o := lost(f); o != nil {
-			kept.Problems = append(kept.Problems, Problem{"AddressInUse",
-				fmt.Sprintf("%v belongs to the older Service %v; it is left out here", f.Key(), o.Name)})
-			continue
-		}
-		kept.Frontends = append(kept.Frontends, f)
+	kept := *e
+	kept.Frontends, kept.Problems = nil, slices.Clip(e.Problems)
+	left := func(format string, args ...any) {
+		kept.Problems = AddProblem(kept.Problems, "AddressInUse", format, args...)
 	}
-	return kept
+	for _, f := range e.Frontends {
+		switch o := b.rival(e, f); {
+		case o == nil:
+			kept.Frontends = append(kept.Frontends, f)
+		case o.ownsClusterIP(f.Addr.Addr()) && !f.ClusterIP:
+			left("%v is left out: the address is the ClusterIP of Service %v, and no other Service can have it [choose another address]", f.Key(), o.Name)
+		default:
+			left("%v belongs to the older Service %v; it is left out here", f.Key(), o.Name)
+		}
+	}
+	return &kept
 }
 
-// before reports whether e has what both e and o ask for.
+// rival returns the entry that has what a frontend of e asks for; nil if e has it.
+func (b *Builder) rival(e *Entry, f *Frontend) *Entry {
+	if !f.ClusterIP && !f.NodePort() {
+		if o := b.clusterIPs.owners[f.Addr.Addr().As16()]; o != nil && o.Name != e.Name {
+			return o
+		}
+	}
+	if o := b.keys.owners[f.packedKey()]; o.Name != e.Name {
+		return o
+	}
+	return nil
+}
+
+// hasBefore reports whether e has what both e and o ask for.
+func hasBefore(k packedKey, e, o *Entry) bool {
+	addr := netip.AddrFrom16(k.addr).Unmap()
+	if mine := e.ownsClusterIP(addr); mine != o.ownsClusterIP(addr) {
+		return mine
+	}
+	return e.before(o)
+}
+
+// before reports whether e is older than o.
 func (e *Entry) before(o *Entry) bool {
 	if e.Created != o.Created {
 		return e.Created < o.Created
 	}
 	return e.Name.Compare(o.Name) < 0
+}
+
+// at returns the first frontend that an entry has at an address; nil if there is none. e
+// may be nil.
+func (e *Entry) at(a netip.Addr) *Frontend {
+	all := e.frontends()
+	i, _ := slices.BinarySearchFunc(all, a, func(f *Frontend, a netip.Addr) int { return f.Addr.Addr().Compare(a) })
+	if i == len(all) || all[i].Addr.Addr() != a {
+		return nil
+	}
+	return all[i]
+}
+
+// ownsClusterIP reports whether an address is a ClusterIP of the entry.
+func (e *Entry) ownsClusterIP(a netip.Addr) bool {
+	f := e.at(a)
+	return f != nil && f.ClusterIP
+}
+
+// frontend returns the frontend of that key; nil if there is none. e may be nil.
+func (e *Entry) frontend(k Key) *Frontend {
+	all := e.frontends()
+	if i, ok := slices.BinarySearchFunc(all, k, func(f *Frontend, k Key) int { return f.Key().Compare(k) }); ok {
+		return all[i]
+	}
+	return nil
 }

@@ -1,7 +1,6 @@
 package service
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 )
@@ -15,6 +14,9 @@ type Entry struct {
 	Problems  []Problem    // what was left out, and why
 	Health    *HealthCheck // what load balancers may ask; nil: nothing
 	slices    []*Slice     // that it was compiled from; nil if it was not
+	// External says that the Service asks for addresses for clients outside the cluster,
+	// whether it got them or not: what it gets depends on NodeAddrs and APIServers.
+	External bool
 }
 
 // A HealthCheck is what a load balancer may ask a node about one Service.
@@ -32,13 +34,11 @@ type HealthCheck struct {
 // It never fails: what makes no sense is left out and reported in Entry.Problems.
 func Compile(svc *Service, eps []*Slice, node Node) *Entry {
 	c := compilation{svc: svc, node: node, entry: &Entry{Name: svc.Name, Created: svc.Created, slices: eps}}
-	c.entry.Problems = append(c.entry.Problems, svc.Problems...)
-	for _, s := range eps {
-		c.entry.Problems = append(c.entry.Problems, s.Problems...)
-	}
+	c.entry.Problems = problemsOf(svc, eps)
 	if len(svc.ClusterIPs) == 0 {
 		return c.entry
 	}
+	c.entry.External = len(svc.BalancerIPs)+len(svc.ExternalIPs) > 0
 	c.externalAddresses()
 	c.balance = c.algorithm()
 	for _, port := range svc.Ports {
@@ -91,7 +91,7 @@ type compilation struct {
 }
 
 func (c *compilation) problem(reason, format string, args ...any) {
-	c.entry.Problems = append(c.entry.Problems, Problem{reason, fmt.Sprintf(format, args...)})
+	c.entry.Problems = AddProblem(c.entry.Problems, reason, format, args...)
 }
 
 // admit returns a port as it can be served, and whether it can at all: the API server
@@ -176,31 +176,6 @@ func (c *compilation) port(p Port, ip netip.Addr, all []candidate) {
 	for _, a := range c.externals[ip.Is4()] {
 		add(a, p.Port, internal, external)
 	}
-}
-
-// externalAddresses sorts the addresses for clients outside the cluster by family. An address that
-// is there twice counts once, as a load balancer's if it is one, because only those
-// are subject to Sources.
-func (c *compilation) externalAddresses() {
-	c.balancers, c.externals = map[bool][]netip.Addr{}, map[bool][]netip.Addr{}
-	seen := map[netip.Addr]bool{}
-	for _, a := range c.families() {
-		seen[a] = true // the ClusterIP has its own Frontend
-	}
-	into := func(list map[bool][]netip.Addr, addrs []netip.Addr) {
-		for _, a := range addrs {
-			if a = a.Unmap(); usable(a) && !seen[a] {
-				seen[a] = true
-				list[a.Is4()] = append(list[a.Is4()], a)
-			}
-		}
-	}
-	into(c.balancers, c.svc.BalancerIPs)
-	if len(c.svc.ExternalIPs) > 0 && c.node.RefuseExternalIPs {
-		c.problem("ExternalIPsRefused", "spec.externalIPs are refused on this cluster; they are left out")
-		return
-	}
-	into(c.externals, c.svc.ExternalIPs)
 }
 
 // sources returns the clients that may use a load balancer's address. kube-proxy's rules:

@@ -85,13 +85,15 @@ func TestCompilesLikeComparesEveryField(t *testing.T) {
 		return &service.Node{
 			Name: "node-1", Zone: "a", Primary4: netip.MustParseAddr("172.18.0.11"), Primary6: netip.MustParseAddr("fd00:172:18::11"),
 			Balance: service.RoundRobin, Unsupported: service.AlgorithmsOf(service.Maglev), RefuseExternalIPs: true, MasqueradeAll: true,
+			NodeAddrs: service.NewAddrSet(netip.MustParseAddr("172.18.0.11")), APIServers: service.NewAddrSet(netip.MustParseAddr("172.18.0.2")),
 			Settings: service.Settings{Pods: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}},
 		}
 	}
 	typ := reflect.TypeFor[service.Node]()
 	for i := range typ.NumField() {
 		a, b := fill(), fill()
-		if !a.CompilesLike(*b) {
+		same := func() bool { return a.CompilesLike(*b) && a.RefusesLike(*b) }
+		if !same() {
 			t.Fatal("two nodes filled alike differ")
 		}
 		if field := reflect.ValueOf(b).Elem().Field(i); typ.Field(i).Name == "Settings" {
@@ -101,7 +103,7 @@ func TestCompilesLikeComparesEveryField(t *testing.T) {
 		} else {
 			mutate(t, typ.Field(i).Name, field)
 		}
-		if a.CompilesLike(*b) {
+		if same() {
 			t.Errorf("%s makes no difference", typ.Field(i).Name)
 		}
 	}

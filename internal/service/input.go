@@ -2,6 +2,7 @@ package service
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -97,27 +98,31 @@ type Node struct {
 	Primary4, Primary6 netip.Addr
 	// Balance is the algorithm of Services that name none, and Unsupported are the
 	// algorithms that the node's datapath cannot do.
-	Balance           Algorithm
-	Unsupported       Algorithms
-	RefuseExternalIPs bool // leave out ExternalIPs (KEP-5707: they can be abused)
-	MasqueradeAll     bool // masquerade every client of a ClusterIP
+	Balance     Algorithm
+	Unsupported Algorithms
+	// NodeAddrs are addresses of nodes, this one's first of all, and APIServers those where
+	// the API server is reached, as far as they are known. No Service may have them for
+	// clients outside the cluster, nor an address in Settings.ServiceCIDRs.
+	NodeAddrs, APIServers AddrSet
+	RefuseExternalIPs     bool // leave out ExternalIPs (KEP-5707: they can be abused)
+	MasqueradeAll         bool // masquerade every client of a ClusterIP
 }
 
 // CompilesLike reports whether Compile returns the same for n and o, whatever the Service:
-// if not, every Service must be compiled again. Of Settings only Detect counts.
+// if not, every Service must be compiled again. Of Settings only Detect and ServiceCIDRs count.
+// NodeAddrs and APIServers do not: see RefusesLike.
 func (n Node) CompilesLike(o Node) bool {
 	n4, n6 := n.Settings.Detect()
 	o4, o6 := o.Settings.Detect()
-	return n.Name == o.Name && n.Zone == o.Zone && n4 == o4 && n6 == o6 &&
+	return n.Name == o.Name && n.Zone == o.Zone && n4 == o4 && n6 == o6 && samePrefixes(n.Settings.ServiceCIDRs, o.Settings.ServiceCIDRs) &&
 		n.Primary4 == o.Primary4 && n.Primary6 == o.Primary6 && n.Balance == o.Balance && n.Unsupported == o.Unsupported &&
 		n.RefuseExternalIPs == o.RefuseExternalIPs && n.MasqueradeAll == o.MasqueradeAll
 }
 
-// A Problem is a part of an object that makes no sense and was left out, in words
-// for the object's owner. Reason is CamelCase, as in a Kubernetes event.
-type Problem struct {
-	Reason  string `json:"reason"`
-	Message string `json:"message"`
+// RefusesLike reports whether n and o have the same NodeAddrs and APIServers. If not, the
+// Services whose Entry is External must be compiled again.
+func (n Node) RefusesLike(o Node) bool {
+	return slices.Equal(n.NodeAddrs, o.NodeAddrs) && slices.Equal(n.APIServers, o.APIServers)
 }
 
 // Changes counts the changes of objects that were seen, and those that nothing has been

@@ -37,7 +37,8 @@ func (w *world) apply(e scenario.Event) {
 }
 
 // table says what kube-proxy does for this world, rule by rule, from nothing and
-// without a thought for cost: oldest Service first, each takes what no other has.
+// without a thought for cost: oldest Service first, each takes what no other has, and the
+// addresses that are some Service's ClusterIP are that Service's alone.
 func (w *world) table() map[service.Key]*service.Frontend {
 	var svcs []*service.Service
 	for _, s := range w.services {
@@ -46,12 +47,17 @@ func (w *world) table() map[service.Key]*service.Frontend {
 	slices.SortFunc(svcs, func(a, b *service.Service) int {
 		return cmp.Or(cmp.Compare(a.Created, b.Created), a.Name.Compare(b.Name))
 	})
-	all := map[service.Key]*service.Frontend{}
-	for _, s := range svcs {
-		for key, f := range w.frontends(s) {
-			if all[key] == nil {
-				all[key] = f
+	all, alone := map[service.Key]*service.Frontend{}, map[netip.Addr]bool{}
+	for _, clusterIP := range []bool{true, false} {
+		for _, s := range svcs {
+			for key, f := range w.frontends(s) {
+				if f.ClusterIP == clusterIP && all[key] == nil && !alone[key.Addr.Addr()] {
+					all[key] = f
+				}
 			}
+		}
+		for key := range all {
+			alone[key.Addr.Addr()] = true
 		}
 	}
 	return all
@@ -95,7 +101,7 @@ func (w *world) frontends(s *service.Service) map[service.Key]*service.Frontend 
 			}
 			for i, vip := range slices.Concat(s.BalancerIPs, s.ExternalIPs) {
 				key := service.Key{Addr: netip.AddrPortFrom(vip, p.Port), Proto: p.Proto}
-				if vip.Is4() != ip.Is4() || all[key] != nil {
+				if vip.Is4() != ip.Is4() || all[key] != nil || w.refused(vip) || slices.Contains(s.ClusterIPs, vip) {
 					continue
 				}
 				add(p, vip, p.Port, in, out)
@@ -112,6 +118,12 @@ func (w *world) frontends(s *service.Service) map[service.Key]*service.Frontend 
 		}
 	}
 	return all
+}
+
+// refused reports whether no Service may have an address for clients outside the cluster.
+func (w *world) refused(a netip.Addr) bool {
+	return slices.Contains(w.node.NodeAddrs, a) || slices.Contains(w.node.APIServers, a) ||
+		slices.ContainsFunc(w.node.Settings.ServiceCIDRs, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
 // sources are the clients that may use a load balancer's address, without ranges that

@@ -202,8 +202,8 @@ func (g *generator) addresses(svc *corev1.Service, i int) {
 	}
 	for n := range g.IntN(3) {
 		in := corev1.LoadBalancerIngress{IP: ext(5+n, g.one(2))}
-		if i < 2 && g.one(2) { // as where nodes are their own load balancers
-			in.IP = w.Node.Addr(g.one(2)).String()
+		if i < 2 && g.one(2) { // of the node, which its Node object does not name: those are refused
+			in.IP = w.Extra.Addr(g.one(2)).String()
 		}
 		in.IPMode = pick(g, nil, new(corev1.LoadBalancerIPModeVIP), new(corev1.LoadBalancerIPModeProxy))
 		if g.one(8) {
