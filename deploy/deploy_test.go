@@ -3,7 +3,8 @@
 //
 //	kustomization.yaml -> agent/ dns/ -> every document -> its Go type -> cross-checks
 //
-// A misspelt field would otherwise be dropped without a word by `kubectl apply`.
+// A misspelt field would otherwise be dropped without a word by `kubectl apply`. What the
+// components make of the base is tested in lab/manifest, which has kustomize.
 package deploy_test
 
 import (
@@ -39,7 +40,10 @@ type kustomization struct {
 		Pairs map[string]string `json:"pairs"`
 	} `json:"labels,omitempty"`
 	Patches []struct {
-		Path string `json:"path"`
+		Path  string `json:"path,omitempty"`
+		Patch string `json:"patch,omitempty"`
+		// Target says which object a patch without a name is for.
+		Target map[string]string `json:"target,omitempty"`
 	} `json:"patches,omitempty"`
 }
 
@@ -88,7 +92,8 @@ func nextDocument(docs io.Reader) ([]byte, error) {
 	return bytes.TrimSpace(buf[:n]), err
 }
 
-// base is every object that `kubectl apply -k deploy/` makes.
+// base is every object that `kubectl apply -k deploy/` makes, and the Service that
+// `kubectl apply -k deploy/dns-service` adds.
 func base(t *testing.T) []runtime.Object {
 	t.Helper()
 	var all []runtime.Object
@@ -109,7 +114,7 @@ func base(t *testing.T) []runtime.Object {
 	if len(all) == 0 {
 		t.Fatal("no objects")
 	}
-	return all
+	return append(all, objects(t, "dns-service/service.yaml")...)
 }
 
 // find returns the only object of type T with the name.
@@ -141,7 +146,13 @@ func TestEveryManifestIsUsedAndDecodes(t *testing.T) {
 			used[filepath.Join(filepath.Dir(path), r)] = true
 		}
 		for _, p := range k.Patches {
-			used[filepath.Join(filepath.Dir(path), p.Path)] = true
+			if p.Path != "" {
+				used[filepath.Join(filepath.Dir(path), p.Path)] = true
+				continue
+			}
+			if !strings.HasPrefix(p.Patch, "-") { // a list is a JSON patch, of capabilities
+				checkSetting(t, path, p.Patch)
+			}
 		}
 		return nil
 	})
@@ -152,12 +163,31 @@ func TestEveryManifestIsUsedAndDecodes(t *testing.T) {
 	if err != nil || len(files) == 0 {
 		t.Fatalf("found %d manifests: %v", len(files), err)
 	}
-	for _, path := range files {
+	more, err := filepath.Glob("components/*/*.yaml")
+	if err != nil || len(more) == 0 {
+		t.Fatalf("found %d components: %v", len(more), err)
+	}
+	for _, path := range append(files, more...) {
 		if !used[path] {
 			t.Errorf("%s is in no kustomization.yaml", path)
 		}
 		if filepath.Base(path) != "kustomization.yaml" {
 			objects(t, path)
+		}
+	}
+}
+
+// checkSetting checks that a patch in a component sets a key that the agent's ConfigMap has.
+func checkSetting(t *testing.T, path, patch string) {
+	t.Helper()
+	var change corev1.ConfigMap
+	if err := yaml.UnmarshalStrict([]byte(patch), &change); err != nil {
+		t.Fatalf("%s: %v", path, err)
+	}
+	config := find[*corev1.ConfigMap](t, base(t), change.Name)
+	for key := range change.Data {
+		if _, ok := config.Data[key]; !ok {
+			t.Errorf("%s: ConfigMap %s has no key %s", path, change.Name, key)
 		}
 	}
 }
@@ -223,12 +253,17 @@ func checkContainer(t *testing.T, all []runtime.Object, pod corev1.PodSpec, c co
 	t.Helper()
 	env := make(map[string]bool)
 	for _, e := range c.Env {
+		if strings.HasPrefix(e.Name, "GO") {
+			continue // the Go runtime's own
+		}
 		env[e.Name] = true
-		if ref := e.ValueFrom.ConfigMapKeyRef; ref != nil {
-			config := find[*corev1.ConfigMap](t, all, ref.Name)
-			if _, ok := config.Data[ref.Key]; !ok {
-				t.Errorf("%s: ConfigMap %s has no key %s", c.Name, ref.Name, ref.Key)
-			}
+		if e.ValueFrom == nil || e.ValueFrom.ConfigMapKeyRef == nil {
+			continue
+		}
+		ref := e.ValueFrom.ConfigMapKeyRef
+		config := find[*corev1.ConfigMap](t, all, ref.Name)
+		if _, ok := config.Data[ref.Key]; !ok {
+			t.Errorf("%s: ConfigMap %s has no key %s", c.Name, ref.Name, ref.Key)
 		}
 	}
 	used := make(map[string]bool)

@@ -23,7 +23,8 @@ func TestCommandLinesInManifests(t *testing.T) {
 				Template struct {
 					Spec struct {
 						Containers []struct {
-							Command []string `json:"command"`
+							Command []string                       `json:"command"`
+							Env     []struct{ Name, Value string } `json:"env"`
 						} `json:"containers"`
 					} `json:"spec"`
 				} `json:"template"`
@@ -44,6 +45,11 @@ func TestCommandLinesInManifests(t *testing.T) {
 				continue
 			}
 			for i, arg := range c.Command {
+				for _, e := range c.Env {
+					if e.Value != "" {
+						arg = strings.ReplaceAll(arg, "$("+e.Name+")", e.Value)
+					}
+				}
 				c.Command[i] = values.Replace(arg)
 			}
 			cmd, args, err := root.Find(c.Command[1:])

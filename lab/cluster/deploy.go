@@ -6,26 +6,26 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/lab/fabric"
 	"github.com/fairway-net/fairway/lab/manifest"
 )
 
-// overlay is what the lab changes in deploy/: where the API server is, the
-// cluster's addresses, how Services are proxied, and that Fairway makes the
-// pod network as well.
+// overlay is what the lab changes in deploy/: the components of its mode and of the pod
+// network, where the API server is, the cluster's addresses.
 func (b *builder) overlay() string {
 	mode := b.ProxyMode
 	if b.KubeProxy != "" {
-		mode = "none" // the agent makes the pod network, kube-proxy the Services
+		mode = datapath.None // the agent makes the pod network, kube-proxy the Services
 	}
-	policy := "SingleStack"
-	if b.Family == fabric.Dual {
-		policy = "RequireDualStack"
+	components := "deploy/components/pod-network"
+	if mode != datapath.None && mode != datapath.NFTables { // which the base is for
+		components += ", deploy/components/" + mode
 	}
-	dns := b.plan.DNS()
 	return fmt.Sprintf(`apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
-resources: [base]
+resources: [deploy]
+components: [%s]
 patches:
 - target: {kind: ConfigMap, name: fairway-agent}
   patch: |
@@ -36,19 +36,21 @@ patches:
       FAIRWAY_API_SERVER: %q
       CLUSTER_CIDR: %q
       PROXY_MODE: %q
-      POD_NETWORK: routes
-- target: {kind: DaemonSet, name: fairway-agent}
-  patch: |
-    apiVersion: apps/v1
-    kind: DaemonSet
-    metadata: {name: fairway-agent}
-    spec:
-      template:
-        spec:
-          volumes:
-          - name: modules # one kernel for all nodes: agents must not load what it lacks
-            hostPath: null
-            emptyDir: {}
+`, components, b.plan.APIServer(), list(b.plan.Pods()), mode)
+}
+
+// dnsOverlay gives the Service in front of DNS the cluster's address. It is applied apart, as by
+// users whose cluster has no DNS.
+func (b *builder) dnsOverlay() string {
+	policy := "SingleStack"
+	if b.Family == fabric.Dual {
+		policy = "RequireDualStack"
+	}
+	dns := b.plan.DNS()
+	return fmt.Sprintf(`apiVersion: kustomize.config.k8s.io/v1beta1
+kind: Kustomization
+resources: [deploy/dns-service]
+patches:
 - target: {kind: Service, name: kube-dns}
   patch: |
     apiVersion: v1
@@ -58,7 +60,7 @@ patches:
       ipFamilyPolicy: %s
       clusterIP: %q
       clusterIPs: [%s]
-`, b.plan.APIServer(), list(b.plan.Pods()), mode, policy, dns[0], quoted(dns))
+`, policy, dns[0], quoted(dns))
 }
 
 func list(prefixes []netip.Prefix) string {
@@ -85,12 +87,14 @@ func (b *builder) deployAll(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	objects, err := manifest.Build(b.path("overlay"), b.Deploy, b.overlay())
-	if err != nil {
-		return err
-	}
-	if err := manifest.Apply(ctx, config, objects); err != nil {
-		return err
+	for _, o := range []struct{ dir, text string }{{"overlay", b.overlay()}, {"overlay-dns", b.dnsOverlay()}} {
+		objects, err := manifest.Build(b.path(o.dir), b.Deploy, o.text)
+		if err != nil {
+			return err
+		}
+		if err := manifest.Apply(ctx, config, objects); err != nil {
+			return err
+		}
 	}
 	b.Done("fairway deployed")
 	return nil

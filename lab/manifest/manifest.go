@@ -21,13 +21,13 @@ import (
 )
 
 // Build writes overlay, the text of a kustomization.yaml that may refer to
-// "base", into dir beside a copy of the directory base, and returns the
+// "deploy", into dir beside a copy of the directory base under that name, and returns the
 // objects that come of it in the order in which they are to be applied.
 func Build(dir, base, overlay string) ([]*unstructured.Unstructured, error) {
 	if err := os.RemoveAll(dir); err != nil {
 		return nil, fmt.Errorf("clear overlay: %w", err)
 	}
-	if err := os.CopyFS(filepath.Join(dir, "base"), os.DirFS(base)); err != nil {
+	if err := os.CopyFS(filepath.Join(dir, "deploy"), os.DirFS(base)); err != nil {
 		return nil, fmt.Errorf("copy manifests: %w", err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(overlay), 0o644); err != nil {

@@ -10,7 +10,7 @@ import (
 
 const overlay = `apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
-resources: [base]
+resources: [deploy]
 patches:
 - target: {kind: ConfigMap, name: settings}
   patch: |

@@ -1,0 +1,110 @@
+package deploy_test
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+)
+
+// asks are the places in the agent's code that ask the API server, and with which verbs. The key
+// is what stands in the source: the group's client and the resource.
+var asks = map[string]struct{ resource, verbs string }{
+	"CoreV1().Services":            {"services", "get list watch"},
+	"CoreV1().Nodes":               {"nodes", "list watch"},
+	"CoreV1().Pods":                {"pods", "get list watch"},
+	"DiscoveryV1().EndpointSlices": {"endpointslices.discovery.k8s.io", "list watch"},
+	"NetworkingV1().ServiceCIDRs":  {"servicecidrs.networking.k8s.io", "list watch"},
+	"EventsV1().Events":            {"events.events.k8s.io", "create"},
+}
+
+// others are asked by other programs than the agent, which have roles of their own.
+var others = []string{
+	"CoordinationV1()", // kube.Election: of the controllers
+}
+
+var asked = regexp.MustCompile(`\b(\w+V\d\w*\(\))(\.\w+)?`)
+
+// TestRoleIsWhatTheAgentAsks holds that the agent's role grants each verb that its code uses and
+// no other. Whoever adds a request finds both places here.
+func TestRoleIsWhatTheAgentAsks(t *testing.T) {
+	found := make(map[string]bool)
+	for _, dir := range []string{"../internal/*/*.go", "../cmd/fairway/*.go"} {
+		files, err := filepath.Glob(dir)
+		if err != nil || len(files) == 0 {
+			t.Fatalf("%s: %d files, %v", dir, len(files), err)
+		}
+		for _, f := range files {
+			if !strings.HasSuffix(f, "_test.go") {
+				checkSource(t, f, found)
+			}
+		}
+	}
+	want := make(map[string]string)
+	for text, a := range asks {
+		if !found[text] {
+			t.Errorf("no code asks by %s any more: remove it here and from the role", text)
+		}
+		want[a.resource] = a.verbs
+	}
+	have := make(map[string]string)
+	for _, role := range agentRoles(t) {
+		for _, r := range role.Rules {
+			for _, group := range r.APIGroups {
+				for _, resource := range r.Resources {
+					name := strings.TrimSuffix(resource+"."+group, ".")
+					verbs := append(strings.Fields(have[name]), r.Verbs...)
+					slices.Sort(verbs)
+					have[name] = strings.Join(slices.Compact(verbs), " ")
+				}
+			}
+		}
+	}
+	if !maps.Equal(have, want) {
+		t.Errorf("the agent's role grants\n%v\nand its code uses\n%v", have, want)
+	}
+}
+
+// checkSource finds what a file asks, and complains about what is in no table.
+func checkSource(t *testing.T, path string, found map[string]bool) {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range asked.FindAllStringSubmatch(string(text), -1) {
+		if _, ok := asks[m[0]]; ok {
+			found[m[0]] = true
+		} else if !slices.Contains(others, m[1]) {
+			t.Errorf("%s asks the API server by %s: write into this test what for, and grant it in deploy/", path, m[0])
+		}
+	}
+}
+
+// agentRoles are the roles of the agent's service account, in the base and in components.
+func agentRoles(t *testing.T) (roles []*rbacv1.ClusterRole) {
+	t.Helper()
+	files, err := filepath.Glob("*/rbac.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	more, err := filepath.Glob("components/*/rbac.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range append(files, more...) {
+		all := objects(t, f)
+		for _, o := range all {
+			b, ok := o.(*rbacv1.ClusterRoleBinding)
+			if ok && slices.ContainsFunc(b.Subjects, func(s rbacv1.Subject) bool { return s.Name == "fairway-agent" }) {
+				roles = append(roles, find[*rbacv1.ClusterRole](t, all, b.RoleRef.Name))
+			}
+		}
+	}
+	return roles
+}

@@ -1,0 +1,147 @@
+package manifest
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// granted is what components give the agent: settings that differ from the base's, directories
+// and files of the node that it can write to, and a capability.
+type granted struct {
+	settings   map[string]string
+	host       []string
+	capability string
+}
+
+const (
+	procSys  = "/proc/sys/net"
+	lockFile = "/run/xtables.lock"
+	cniBin   = "/opt/cni/bin"
+	cniConf  = "/etc/cni/net.d"
+)
+
+var componentTests = []struct {
+	components string
+	want       granted
+}{
+	{"", granted{}},
+	{"userspace", granted{map[string]string{"PROXY_MODE": "userspace"}, nil, "NET_BIND_SERVICE"}},
+	{"iptables", granted{map[string]string{"PROXY_MODE": "iptables"}, []string{lockFile}, ""}},
+	{"ipvs", granted{map[string]string{"PROXY_MODE": "ipvs"}, []string{procSys}, ""}},
+	{"auto", granted{map[string]string{"PROXY_MODE": "auto"}, []string{procSys, lockFile}, "NET_BIND_SERVICE"}},
+	{"replace-kube-proxy", granted{map[string]string{"REPLACE_KUBE_PROXY": "true"}, []string{lockFile}, ""}},
+	{"conntrack", granted{map[string]string{"CONNTRACK_MAX_PER_CORE": "32768", "CONNTRACK_TCP_ESTABLISHED": "24h", "CONNTRACK_TCP_CLOSE_WAIT": "1h"}, []string{procSys}, ""}},
+	{"pod-network", granted{map[string]string{"POD_NETWORK": "routes"}, []string{cniConf, cniBin, procSys}, ""}},
+	{"pod-network iptables replace-kube-proxy conntrack", granted{map[string]string{
+		"POD_NETWORK": "routes", "PROXY_MODE": "iptables", "REPLACE_KUBE_PROXY": "true",
+		"CONNTRACK_MAX_PER_CORE": "32768", "CONNTRACK_TCP_ESTABLISHED": "24h", "CONNTRACK_TCP_CLOSE_WAIT": "1h",
+	}, []string{cniConf, cniBin, procSys, lockFile}, ""}},
+}
+
+// TestComponents holds that the agent has exactly what its mode and the pod network need: in the
+// base nothing of the node's files and two capabilities, and never a privileged container.
+func TestComponents(t *testing.T) {
+	base := agentWith(t, "")
+	for _, c := range componentTests {
+		t.Run(strings.ReplaceAll(c.components, " ", "+"), func(t *testing.T) {
+			a := agentWith(t, c.components)
+			have := granted{settings: map[string]string{}}
+			for key, value := range a.settings {
+				if base.settings[key] != value {
+					have.settings[key] = value
+				}
+			}
+			have.host = a.host(t)
+			if !maps.Equal(have.settings, c.want.settings) || !slices.Equal(have.host, c.want.host) {
+				t.Errorf("the agent has\n%+v\nwant\n%+v", have, c.want)
+			}
+			a.checkPrivileges(t, c.want.capability)
+		})
+	}
+}
+
+// an agent is the DaemonSet's pod and its settings, out of the ConfigMap and the environment.
+type agent struct {
+	settings map[string]string
+	pod      corev1.PodSpec
+}
+
+func agentWith(t *testing.T, components string) agent {
+	t.Helper()
+	text := "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [deploy]\ncomponents:\n"
+	for c := range strings.FieldsSeq(components) {
+		text += "- deploy/components/" + c + "\n"
+	}
+	objects, err := Build(t.TempDir(), "../../deploy", text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := agent{settings: map[string]string{}}
+	for _, o := range objects {
+		if o.GetName() != "fairway-agent" {
+			continue
+		}
+		switch o.GetKind() {
+		case "ConfigMap":
+			var c corev1.ConfigMap
+			err = runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &c)
+			maps.Copy(a.settings, c.Data)
+		case "DaemonSet":
+			var d appsv1.DaemonSet
+			err = runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &d)
+			a.pod = d.Spec.Template.Spec
+			for _, e := range a.pod.Containers[0].Env {
+				if e.Value != "" {
+					a.settings[e.Name] = e.Value
+				}
+			}
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return a
+}
+
+// host returns the node's paths that the pod mounts, and checks that each is mounted.
+func (a agent) host(t *testing.T) (paths []string) {
+	t.Helper()
+	for _, v := range a.pod.Volumes {
+		named := func(m corev1.VolumeMount) bool { return m.Name == v.Name }
+		if !slices.ContainsFunc(a.pod.Containers[0].VolumeMounts, named) {
+			t.Errorf("volume %s is not mounted", v.Name)
+		}
+		if v.HostPath != nil {
+			paths = append(paths, v.HostPath.Path)
+		}
+	}
+	slices.Sort(paths)
+	return paths
+}
+
+func (a agent) checkPrivileges(t *testing.T, capability string) {
+	t.Helper()
+	if len(a.pod.Containers) != 1 || len(a.pod.InitContainers) != 0 {
+		t.Fatalf("%d containers, %d before them; want one", len(a.pod.Containers), len(a.pod.InitContainers))
+	}
+	c := a.pod.Containers[0]
+	s := c.SecurityContext
+	have := fmt.Sprintln(*s.Privileged, *s.AllowPrivilegeEscalation, *s.ReadOnlyRootFilesystem, s.Capabilities.Drop, s.Capabilities.Add, s.SeccompProfile.Type)
+	add := append([]string{"NET_ADMIN", "NET_RAW"}, strings.Fields(capability)...)
+	if want := fmt.Sprintln(false, false, true, "[ALL]", add, "RuntimeDefault"); have != want {
+		t.Errorf("privileged, escalation, read-only root, capabilities, seccomp: %s, want %s", have, want)
+	}
+	if a.pod.HostPID || a.pod.HostIPC || !a.pod.HostNetwork {
+		t.Error("it shares the network with the node, and nothing else")
+	}
+	if c.Resources.Limits.Memory().IsZero() || c.Resources.Requests.Memory().IsZero() {
+		t.Error("its memory has no limit or no request")
+	}
+}
