@@ -83,14 +83,12 @@ func (a *agent) run(ctx context.Context) error {
 		defer dp.Close()
 		unsupported = ^dp.Info().Capabilities.Algorithms
 	}
-	client, err := kube.Connect(a.cfg.Connection(userAgent))
+	withPods := a.cfg.PodNetwork == config.PodNetworkRoutes
+	store, events, err := a.openStore(withPods)
 	if err != nil {
 		return err
 	}
-	withPods := a.cfg.PodNetwork == config.PodNetworkRoutes
-	store := kube.New(kube.Config{Log: a.log, Client: client, NodeName: a.cfg.NodeName, AllNodes: withPods})
 	nodes := nodes{store.SubscribeNodes("pod network"), store}
-	events := kube.NewRecorder(a.log, client, a.cfg.NodeName)
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), store)
 	state := health.NewState(a.cfg.HealthTimeout())
@@ -119,7 +117,7 @@ func (a *agent) run(ctx context.Context) error {
 		a.tune()
 		services := store.SubscribeServices("proxy")
 		metrics := proxy.NewMetrics(proxy.MetricsConfig{Registry: registry, Mode: a.cfg.Mode, Changes: services.Changes})
-		flows, table, resets, err := a.flows(dp, view, metrics)
+		flows, table, resets, err := a.flows(dp, view, store, metrics)
 		if err != nil {
 			return err
 		}
@@ -141,9 +139,22 @@ func (a *agent) run(ctx context.Context) error {
 	return err
 }
 
+// openStore returns what reads the API server, and what writes events to it.
+func (a *agent) openStore(allNodes bool) (*kube.Store, *kube.Recorder, error) {
+	client, err := kube.Connect(a.cfg.Connection(userAgent))
+	if err != nil {
+		return nil, nil, err
+	}
+	events := kube.NewRecorder(a.log, client, a.cfg.NodeName)
+	return kube.New(kube.Config{
+		Log: a.log, Client: client, NodeName: a.cfg.NodeName, AllNodes: allNodes,
+		EmptyAfter: a.cfg.EmptyAfter, Problem: events.Event,
+	}), events, nil
+}
+
 // flows builds what ends flows on this node: flows in conntrack's table, connections that
 // are reset, and flows that the datapath carries itself.
-func (a *agent) flows(dp datapath.Datapath, view func() service.Node, metrics *proxy.Metrics) (*flow.Reconciler, *conntrack.Table, *reset.Resetter, error) {
+func (a *agent) flows(dp datapath.Datapath, view func() service.Node, store *kube.Store, metrics *proxy.Metrics) (*flow.Reconciler, *conntrack.Table, *reset.Resetter, error) {
 	// Package flow paces its questions about pods. They have a client of their own, so that
 	// no other request waits for them.
 	c := a.cfg.Connection(userAgent)
@@ -155,7 +166,7 @@ func (a *agent) flows(dp datapath.Datapath, view func() service.Node, metrics *p
 	resets := reset.New(reset.Config{Log: a.log, Flows: conntrack.New(conntrack.Config{Log: a.log})})
 	table := conntrack.New(conntrack.Config{Log: a.log, NodePort: func(addr netip.Addr) bool { return view().Settings.ServesNodePorts(addr) }})
 	enders := []flow.Ender{conntrack.NewEnder(a.log, table, resets.Reset), flow.EndFunc(dp.EndFlows)}
-	flows := flow.New(flow.Config{Log: a.log, Enders: enders, Pods: kube.PodLookup{Client: client}, Observe: metrics.FlowsEnded})
+	flows := flow.New(flow.Config{Log: a.log, Enders: enders, Pods: kube.PodLookup{Client: client, Another: store.AnotherCluster}, Observe: metrics.FlowsEnded})
 	return flows, table, resets, nil
 }
 

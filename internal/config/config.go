@@ -12,7 +12,7 @@
 //
 // As in kube-proxy, with --config the file alone counts, except for --master,
 // --hostname-override, --cleanup, -v and the flags that the file has no field for
-// (--log-level, --pod-network, --cni-bin-dir, --cni-conf-dir). Other flags are named
+// (--log-level, --empty-after, --pod-network, --cni-bin-dir, --cni-conf-dir). Other flags are named
 // in a warning.
 //
 // The section of a file that counts is that of the mode; where the file names no mode,
@@ -63,6 +63,10 @@ type Config struct {
 	Burst       int
 	ContentType string
 	AllowHTTP   bool // accept an API server without TLS that is not on this machine
+
+	// EmptyAfter is how long the API server must say that most objects are gone, before they
+	// are; 0: once is enough.
+	EmptyAfter time.Duration
 
 	NodeName string
 	Mode     string // one of Modes

@@ -51,7 +51,7 @@ func defaults() *Config {
 		NodeName: "host-1", Mode: "nftables",
 		Healthz: netip.MustParseAddrPort("0.0.0.0:10256"), Metrics: netip.MustParseAddrPort("127.0.0.1:10249"),
 		Detect: "ClusterCIDR", ClusterCIDRs: prefixes("10.244.0.0/16"),
-		NodePorts: NodePorts{Primary: true}, MasqueradeBit: 14, Conntrack: byDefault(), IPVS: IPVS{Scheduler: service.RoundRobin}, SyncPeriod: 30 * time.Second,
+		NodePorts: NodePorts{Primary: true}, MasqueradeBit: 14, Conntrack: byDefault(), IPVS: IPVS{Scheduler: service.RoundRobin}, EmptyAfter: time.Minute, SyncPeriod: 30 * time.Second,
 		PodNetwork: "none", CNIBinDir: "/opt/cni/bin", CNIConfDir: "/etc/cni/net.d",
 	}
 }

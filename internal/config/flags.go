@@ -40,13 +40,14 @@ type own struct {
 	countTraffic          bool
 	replaceKubeProxy      bool
 	allowHTTP             bool
+	emptyAfter            time.Duration
 }
 
 // besideFile are the flags that count in spite of --config. (help is cobra's.)
 var besideFile = []string{
 	"config", "master", "hostname-override", "cleanup", "v", "log-level",
 	"pod-network", "cni-bin-dir", "cni-conf-dir", "refuse-external-ips", "count-traffic", "replace-kube-proxy",
-	"allow-http-api-server", "help",
+	"allow-http-api-server", "empty-after", "help",
 }
 
 // NewFlags adds the agent's flags to fs.
@@ -67,6 +68,7 @@ func (f *Flags) addCluster() {
 	fs.StringVar(&kp.ClientConnection.Kubeconfig, "kubeconfig", "", "How to reach the API server: `file`; without it the pod's service account is used")
 	fs.StringVar(&f.own.master, "master", "", "`URL` of the API server, instead of the one that the kubeconfig or the service account names")
 	fs.BoolVar(&f.own.allowHTTP, "allow-http-api-server", false, "Accept an API server without TLS that is not on this machine: whoever is on the way to it can change all Services")
+	fs.DurationVar(&f.own.emptyAfter, "empty-after", defaultEmptyAfter, "A list of the API server that lacks most of what there was, or is another cluster's, must stay so for this time before it counts; 0: it counts at once")
 	fs.StringVar(&kp.ClientConnection.ContentType, "kube-api-content-type", "", "Content type of requests (default application/vnd.kubernetes.protobuf)")
 	fs.Int32Var(&kp.ClientConnection.Burst, "kube-api-burst", 10, "Requests that may be sent at once")
 	fs.Float32Var(&kp.ClientConnection.QPS, "kube-api-qps", 5, "Requests a second")

@@ -20,6 +20,7 @@ import (
 
 const (
 	defaultSyncPeriod    = 30 * time.Second
+	defaultEmptyAfter    = time.Minute
 	DefaultMasqueradeBit = numbers.MasqueradeBit
 	healthzPort          = numbers.PortHealthz
 	metricsPort          = numbers.PortMetrics
@@ -109,6 +110,9 @@ func (r *resolver) client(c *Config) error {
 	cc := r.kp.ClientConnection
 	if cc.Burst < 0 {
 		return r.errorf("clientConnection.burst", "%d: must not be less than 0", cc.Burst)
+	}
+	if c.EmptyAfter = r.own.emptyAfter; c.EmptyAfter < 0 {
+		return fmt.Errorf("--empty-after %v: must not be less than 0", c.EmptyAfter)
 	}
 	c.QPS, c.Burst = cmp.Or(cc.QPS, 5), int(cmp.Or(cc.Burst, 10))
 	return nil

@@ -54,6 +54,7 @@ type Feed[V any] struct {
 	first         func(*Feed[V])
 	replaced      func(*V)
 	start         func() // starts the reflector, at the first call
+	guard         *guard // nil: every list is believed
 
 	progress atomic.Int32
 

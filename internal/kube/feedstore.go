@@ -47,7 +47,8 @@ func (f feedStore[V]) Delete(obj any) error {
 
 // Replace is a part of cache.ReflectorStore: the first list, and every later one
 // after a watch that could not be continued. What is in it as it was before has not
-// changed.
+// changed. Of a list that is doubted what is new is taken, and an error returned, so that
+// the reflector lists again; of one of another cluster nothing.
 func (f feedStore[V]) Replace(list []any, _ string) error {
 	seen := make(map[service.Name]*trimmed[V], len(list))
 	for _, obj := range list {
@@ -57,6 +58,13 @@ func (f feedStore[V]) Replace(list []any, _ string) error {
 		}
 		seen[t.name] = t
 	}
+	believed, foreign := true, false
+	if f.guard != nil && f.progress.Load() == listed {
+		believed, foreign = f.guard.judge(f.overlap(seen))
+	}
+	if foreign && !believed {
+		return errDoubted
+	}
 	var fresh []*V
 	f.mu.Lock()
 	for name, t := range seen {
@@ -65,7 +73,7 @@ func (f feedStore[V]) Replace(list []any, _ string) error {
 		}
 	}
 	for name := range f.all {
-		if seen[name] == nil {
+		if believed && seen[name] == nil {
 			f.put(name, nil, 0)
 		}
 	}
@@ -73,8 +81,23 @@ func (f feedStore[V]) Replace(list []any, _ string) error {
 	for _, v := range fresh {
 		f.replaced(v)
 	}
+	if !believed {
+		return errDoubted
+	}
 	f.settle(listed)
 	return nil
+}
+
+// overlap returns how many values there are, and how many of them a list has too.
+func (f feedStore[V]) overlap(list map[service.Name]*trimmed[V]) (had, kept int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for name := range f.all {
+		if t := list[name]; t != nil && t.value != nil {
+			kept++
+		}
+	}
+	return len(f.all), kept
 }
 
 // Resync is a part of cache.ReflectorStore. There is nothing to repeat: Take is

@@ -66,8 +66,8 @@ func against(t *testing.T, server *streamServer, log *slog.Logger) *source {
 	return s
 }
 
-// listedKinds are the kinds that the metrics call listed.
-func listedKinds(t *testing.T, s *source) map[string]bool {
+// gauges are the values of a metric, by kind.
+func gauges(t *testing.T, s *source, name string) map[string]float64 {
 	t.Helper()
 	r := prometheus.NewPedanticRegistry()
 	r.MustRegister(s.Store)
@@ -75,11 +75,11 @@ func listedKinds(t *testing.T, s *source) map[string]bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := map[string]bool{}
+	all := map[string]float64{}
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
-			if f.GetName() == "fairway_api_listed" {
-				all[m.GetLabel()[0].GetValue()] = m.GetGauge().GetValue() == 1
+			if f.GetName() == name {
+				all[m.GetLabel()[0].GetValue()] = m.GetGauge().GetValue()
 			}
 		}
 	}
@@ -102,7 +102,7 @@ func TestWithoutOptional(t *testing.T) {
 					t.Errorf("%d log lines say what is missing, want 1", n)
 				}
 				for p, kind := range kinds {
-					if is := listedKinds(t, s)[kind]; is != (p != path) && p != podsPath {
+					if is := gauges(t, s, "fairway_api_listed")[kind] == 1; is != (p != path) && p != podsPath {
 						t.Errorf("metrics: %s listed: %v", kind, is)
 					}
 				}

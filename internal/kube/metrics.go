@@ -7,6 +7,7 @@ import (
 // metrics say how reading from the API server goes, by kind of object.
 type metrics struct {
 	failures *prometheus.CounterVec
+	kept     *prometheus.GaugeVec
 	listed   *prometheus.Desc
 	objects  *prometheus.Desc
 }
@@ -16,6 +17,9 @@ func newMetrics() *metrics {
 	return &metrics{
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "fairway", Name: "api_failures_total", Help: "Requests to list or watch that the API server did not answer, or refused",
+		}, label),
+		kept: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Namespace: "fairway", Name: "api_kept_objects", Help: "Objects that are kept although the API server's last list lacks them: it lacks most, which is doubted for a while",
 		}, label),
 		listed:  prometheus.NewDesc("fairway_api_listed", "1: the first list of the kind is in; 0: it is not, and the agent works without it or waits", label, nil),
 		objects: prometheus.NewDesc("fairway_api_objects", "Objects that are kept of the kind", label, nil),
@@ -28,6 +32,7 @@ func (m *metrics) failed(kind string) func() { return m.failures.WithLabelValues
 // Describe implements prometheus.Collector.
 func (s *Store) Describe(out chan<- *prometheus.Desc) {
 	s.metrics.failures.Describe(out)
+	s.metrics.kept.Describe(out)
 	out <- s.metrics.listed
 	out <- s.metrics.objects
 }
@@ -36,6 +41,7 @@ func (s *Store) Describe(out chan<- *prometheus.Desc) {
 // objects are kept, and how often the API server did not answer.
 func (s *Store) Collect(out chan<- prometheus.Metric) {
 	s.metrics.failures.Collect(out)
+	s.metrics.kept.Collect(out)
 	for _, in := range s.inputs() {
 		is := 0.0
 		if in.progress() == listed {

@@ -43,11 +43,12 @@ type pacer struct {
 	refused func() // called when the API server will not answer: see permanent
 	failed  func() // called for each failure
 
-	failures int       // since a watch last lasted
-	absent   bool      // the API server does not have the kind
-	listed   bool      // the last request was a list, and succeeded
-	logged   time.Time // when a failure was last logged; zero: all is well
-	watching time.Time // when the last watch began; zero: none has
+	hold     time.Duration // before the next request, whatever came of the last
+	failures int           // since a watch last lasted
+	absent   bool          // the API server does not have the kind
+	listed   bool          // the last request was a list, and succeeded
+	logged   time.Time     // when a failure was last logged; zero: all is well
+	watching time.Time     // when the last watch began; zero: none has
 }
 
 // before waits until the server may be asked. It returns the context's error if that
@@ -69,6 +70,10 @@ func (p *pacer) before(ctx context.Context) error {
 
 // pause returns how long to wait before the next request.
 func (p *pacer) pause() time.Duration {
+	if pause := p.hold; pause > 0 {
+		p.hold, p.listed, p.watching = 0, false, time.Time{}
+		return pause + rand.N(pause/2+1)
+	}
 	if !p.watching.IsZero() {
 		if time.Since(p.watching) < shortWatch {
 			p.failures++

@@ -18,6 +18,9 @@ import (
 // A PodLookup asks the API server about single pods. Any goroutine may use it.
 type PodLookup struct {
 	Client kubernetes.Interface
+	// Another reports that the API server speaks for another cluster than at first: that it
+	// does not know a pod says nothing then. Nil: that is not asked.
+	Another func() bool
 }
 
 const (
@@ -47,6 +50,9 @@ func (l PodLookup) Pod(ctx context.Context, namespace, name string, addr netip.A
 	}
 	if err != nil {
 		return false, false, fmt.Errorf("look for pod %q with address %v in namespace %s: %w", name, addr, namespace, oneline.Error(err))
+	}
+	if found == nil && l.Another != nil && l.Another() {
+		return false, false, fmt.Errorf("look for pod %q in namespace %s: the API server speaks for another cluster", name, namespace)
 	}
 	return found != nil, found != nil && found.DeletionTimestamp != nil, nil
 }

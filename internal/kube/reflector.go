@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"time"
 	"unique"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -39,8 +40,14 @@ func newReflector[O metav1.Object, V any](s *Store, k kind[O, V], f *Feed[V]) *c
 		return o
 	}
 	pace := &pacer{log: s.cfg.Log, kind: k.name, without: k.without, refused: f.refuse, failed: s.metrics.failed(k.name)}
+	if f.guard != nil {
+		f.guard.again = func(pause time.Duration) { pace.hold = pause }
+	}
+	// A reflector does not stop a watch whose first list the feed did not take.
+	stop := func() {}
 	lw := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			stop()
 			if err := pace.before(ctx); err != nil {
 				return nil, err
 			}
@@ -49,10 +56,14 @@ func newReflector[O metav1.Object, V any](s *Store, k kind[O, V], f *Feed[V]) *c
 			return list, err
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			stop()
 			if err := pace.before(ctx); err != nil {
 				return nil, err
 			}
 			w, err := k.client.watch(ctx, narrow(o))
+			if err == nil {
+				stop = w.Stop
+			}
 			pace.after(ctx, err, true, o.SendInitialEvents != nil)
 			return w, err
 		},

@@ -14,7 +14,7 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// Config says what a Store reads. All fields but AllNodes are required.
+// Config says what a Store reads. Log, Client and NodeName are required.
 type Config struct {
 	Log    *slog.Logger
 	Client kubernetes.Interface // from Connect
@@ -23,6 +23,12 @@ type Config struct {
 	// AllNodes watches every node instead of this one: routes to the pods of other nodes
 	// need their podCIDRs.
 	AllNodes bool
+	// EmptyAfter is how long the API server must say that most objects of a kind are gone,
+	// before they are; 0: once is enough. It is about lists; a watch that says that one
+	// object is gone is believed.
+	EmptyAfter time.Duration
+	// Problem is told, once, that a list is doubted. Nil: it is only logged.
+	Problem func(service.Name, service.Problem)
 }
 
 // A Store knows the objects of a cluster, as the API server last sent them, and hands
@@ -32,6 +38,7 @@ type Store struct {
 	cfg     Config
 	started time.Time
 	metrics *metrics
+	cluster *clusterID
 
 	services *Feed[serviceRecord]
 	slices   *Feed[service.Slice]
@@ -50,8 +57,11 @@ type Store struct {
 
 // New returns a Store that reads nothing until Run.
 func New(cfg Config) *Store {
-	s := &Store{cfg: cfg, started: time.Now(), metrics: newMetrics(), pending: make(chan struct{}, 1)}
+	if cfg.Problem == nil {
+		cfg.Problem = func(service.Name, service.Problem) {}
+	}
 	client := cfg.Client
+	s := &Store{cfg: cfg, started: time.Now(), metrics: newMetrics(), pending: make(chan struct{}, 1), cluster: &clusterID{client: client}}
 	s.services = open(s, servicesKind(client))
 	s.slices = open(s, slicesKind(client))
 	s.nodes = open(s, s.nodesKind(client))
@@ -63,6 +73,9 @@ func New(cfg Config) *Store {
 // open makes the feed of a kind. Its reflector starts with the first subscriber.
 func open[O metav1.Object, V any](s *Store, k kind[O, V]) *Feed[V] {
 	f := newFeed(s.cfg.Log, k)
+	if s.cfg.EmptyAfter > 0 {
+		f.guard = s.newGuard(k.name)
+	}
 	f.start = sync.OnceFunc(func() { s.start(f.input(), newReflector(s, k, f).RunWithContext) })
 	return f
 }
@@ -85,6 +98,9 @@ func (s *Store) Run(ctx context.Context) error {
 	// A pacer has logged each failed try, in one line.
 	ctx = klog.NewContext(ctx, quietly(s.cfg.Log, func(message string) bool { return message == "Failed to watch" }))
 	var wg sync.WaitGroup
+	if s.cfg.EmptyAfter > 0 {
+		wg.Go(func() { s.cluster.learn(ctx) })
+	}
 	defer func() {
 		wg.Wait()
 		s.mu.Lock()

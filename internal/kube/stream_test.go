@@ -15,6 +15,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // The paths that a streamServer serves.
@@ -28,7 +29,7 @@ const (
 
 // streamServer speaks the API server's streaming list over real HTTP, which client-go
 // uses by default and its fake cannot do: objects as ADDED events, a bookmark that ends
-// the first list, then changes.
+// the first list, then changes. It answers plain lists too, and says which cluster it is of.
 type streamServer struct {
 	*httptest.Server
 	first map[string][]runtime.Object // by path
@@ -36,6 +37,7 @@ type streamServer struct {
 	instead map[string]http.HandlerFunc
 
 	mu    sync.Mutex
+	uid   types.UID // of the Service default/kubernetes; empty: there is none
 	later map[string]chan watchEvent
 	asked []string // resourceVersions of watches on Services
 }
@@ -63,6 +65,19 @@ func newStreamServer(t *testing.T, first map[string][]runtime.Object) *streamSer
 			s.watch(w, r, o)
 		})
 	}
+	mux.HandleFunc("/api/v1/namespaces/default/services/kubernetes", func(w http.ResponseWriter, _ *http.Request) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		w.Header().Set("Content-Type", "application/json")
+		if s.uid == "" {
+			w.WriteHeader(http.StatusNotFound)
+			_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`))
+			return
+		}
+		o := apiService("kubernetes", "10.96.0.1")
+		o.UID = s.uid
+		_ = json.NewEncoder(w).Encode(typed(o))
+	})
 	s.Server = httptest.NewServer(mux)
 	t.Cleanup(s.Close)
 	t.Cleanup(s.CloseClientConnections) // runs first: a watch never ends by itself
@@ -88,7 +103,7 @@ func typed(o runtime.Object) runtime.Object {
 func (s *streamServer) watch(w http.ResponseWriter, r *http.Request, kind runtime.Object) {
 	q := r.URL.Query()
 	if q.Get("watch") != "true" {
-		http.Error(w, "this server only streams", http.StatusNotImplemented)
+		s.list(w, r.URL.Path, kind)
 		return
 	}
 	send := func(e watchEvent) {
@@ -106,7 +121,7 @@ func (s *streamServer) watch(w http.ResponseWriter, r *http.Request, kind runtim
 		s.mu.Unlock()
 	}
 	if q.Get("sendInitialEvents") == "true" {
-		for _, o := range s.first[path] {
+		for _, o := range s.objects(path) {
 			send(watchEvent{Type: "ADDED", Object: o})
 		}
 		mark := kind.DeepCopyObject()
@@ -126,6 +141,39 @@ func (s *streamServer) watch(w http.ResponseWriter, r *http.Request, kind runtim
 			send(e)
 		}
 	}
+}
+
+// objects returns what there is at a path.
+func (s *streamServer) objects(path string) []runtime.Object {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.first[path]
+}
+
+// change makes all be what the API server has from now on, and the cluster that of uid;
+// its watches end, too old to go on.
+func (s *streamServer) change(all map[string][]runtime.Object, uid types.UID) {
+	s.mu.Lock()
+	s.first, s.uid = all, uid
+	s.mu.Unlock()
+	gone := &metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure, Reason: metav1.StatusReasonExpired, Code: http.StatusGone}
+	for _, path := range []string{servicesPath, slicesPath} {
+		s.later[path] <- watchEvent{Type: "ERROR", Object: gone}
+	}
+}
+
+// list answers a plain list.
+func (s *streamServer) list(w http.ResponseWriter, path string, kind runtime.Object) {
+	type list struct {
+		metav1.TypeMeta `json:",inline"`
+		Metadata        metav1.ListMeta  `json:"metadata"`
+		Items           []runtime.Object `json:"items"`
+	}
+	t := typed(kind.DeepCopyObject()).GetObjectKind().GroupVersionKind()
+	answer := list{Items: s.objects(path), Metadata: metav1.ListMeta{ResourceVersion: "100"}}
+	answer.APIVersion, answer.Kind = t.GroupVersion().String(), t.Kind+"List"
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(answer)
 }
 
 func versioned[T metav1.Object](o T, version int) T {

@@ -1,0 +1,150 @@
+package kube
+
+import (
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// city is a cluster with n Services, each with an EndpointSlice.
+func city(n int) map[string][]runtime.Object {
+	all := cluster()
+	all[servicesPath], all[slicesPath] = nil, nil
+	for i := range n {
+		name := fmt.Sprint("web-", i)
+		all[servicesPath] = append(all[servicesPath], versioned(apiService(name, fmt.Sprint("10.96.1.", i)), 1))
+		all[slicesPath] = append(all[slicesPath], versioned(apiSlice(name+"-x", name, fmt.Sprint("10.0.0.", i)), 1))
+	}
+	return all
+}
+
+// guarded is a Store that has read a cluster and doubts lists for a time.
+type guarded struct {
+	*source
+	server *streamServer
+	log    *lines
+	events atomic.Int32
+}
+
+func newGuarded(t *testing.T, services int, emptyAfter time.Duration) *guarded {
+	t.Helper()
+	g := &guarded{server: newStreamServer(t, city(services)), log: &lines{}}
+	g.server.uid = "here"
+	client, err := Connect(Connection{Master: g.server.URL, ContentType: "application/json", QPS: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.source = newSource(Config{
+		Log: slog.New(slog.NewTextHandler(g.log, nil)), Client: client, NodeName: "node-1", EmptyAfter: emptyAfter,
+		Problem: func(service.Name, service.Problem) { g.events.Add(1) },
+	})
+	for _, f := range []*guard{g.services.guard, g.slices.guard} {
+		f.pause = time.Millisecond
+	}
+	runUntilEnd(t, g)
+	g.has(t, services)
+	until(t, "the cluster to be known", g.cluster.isKnown)
+	return g
+}
+
+// has waits until that many Services and EndpointSlices are there.
+func (g *guarded) has(t *testing.T, n int) {
+	t.Helper()
+	until(t, fmt.Sprint(n, " Services"), func() bool { return g.services.Len() == n && g.slices.Len() == n })
+}
+
+// doubts waits until lists were doubted several times, and returns how many objects are kept.
+func (g *guarded) doubts(t *testing.T) (services int) {
+	t.Helper()
+	const loud = "what it lacks is kept"
+	until(t, "two loud lines", func() bool { return g.log.count(loud) == 2 })
+	if g.events.Load() != 2 {
+		t.Errorf("%d events, want one for each kind", g.events.Load())
+	}
+	return int(gauges(t, g.source, "fairway_api_kept_objects")["services"])
+}
+
+const never = 24 * time.Hour
+
+// TestEmptyList: what an API server that suddenly has nothing does not name is kept, and
+// what it has again counts at once.
+func TestEmptyList(t *testing.T) {
+	g := newGuarded(t, 20, never)
+	g.server.change(city(0), "here")
+	if n := g.doubts(t); n != 20 || g.services.Len() != 20 || g.slices.Len() != 20 {
+		t.Errorf("%d Services kept, there are %d and %d slices", n, g.services.Len(), g.slices.Len())
+	}
+	g.server.mu.Lock()
+	g.server.first = city(18)
+	g.server.mu.Unlock()
+	g.has(t, 18)
+	if n := gauges(t, g.source, "fairway_api_kept_objects")["services"]; n != 0 {
+		t.Errorf("metrics: %v Services are kept", n)
+	}
+}
+
+// TestPartialList: of a list that lacks most, what is new counts at once.
+func TestPartialList(t *testing.T) {
+	g := newGuarded(t, 20, never)
+	part := city(3)
+	part[servicesPath] = append(part[servicesPath], versioned(apiService("new", "10.96.2.1"), 2))
+	g.server.change(part, "here")
+	g.doubts(t)
+	until(t, "the new Service", func() bool { _, ok := g.Service(svcName("new")); return ok })
+	if n := g.services.Len(); n != 21 {
+		t.Errorf("%d Services, want 21", n)
+	}
+}
+
+// TestConfirmedList: what is gone for as long as the configuration says is gone.
+func TestConfirmedList(t *testing.T) {
+	g := newGuarded(t, 20, 200*time.Millisecond)
+	g.server.change(city(0), "here")
+	g.has(t, 0)
+	if n := g.log.count("what it lacks is kept"); n != 2 {
+		t.Errorf("%d loud lines, want 2", n)
+	}
+	until(t, "the other lines", func() bool { return g.log.count("what its list lacks is removed") == 2 })
+}
+
+// TestAnotherCluster: however little a list lacks, it does not count if it is another
+// cluster's; nor does what is new in it.
+func TestAnotherCluster(t *testing.T) {
+	g := newGuarded(t, 3, never)
+	other := city(2)
+	other[servicesPath] = append(other[servicesPath], versioned(apiService("new", "10.96.2.1"), 2))
+	other[slicesPath] = append(other[slicesPath], versioned(apiSlice("new-x", "new", "10.0.2.1"), 2))
+	g.server.change(other, "elsewhere")
+	g.doubts(t)
+	// Nor is it evidence that it does not know a pod.
+	pods := PodLookup{Client: g.cfg.Client, Another: g.AnotherCluster}
+	if exists, _, err := pods.Pod(t.Context(), "default", "web-0-x", ips("10.0.0.0")[0]); err == nil || !strings.Contains(err.Error(), "another cluster") {
+		t.Errorf("a pod that it does not know: exists: %v, %v; want an error", exists, err)
+	}
+	if _, is := g.Service(svcName("new")); is || g.services.Len() != 3 || g.slices.Len() != 3 {
+		t.Errorf("new: %v; %d Services, %d slices", is, g.services.Len(), g.slices.Len())
+	}
+	g.server.mu.Lock()
+	g.server.uid = "here"
+	g.server.mu.Unlock()
+	until(t, "what the cluster has", func() bool { _, is := g.Service(svcName("new")); return is && g.services.Len() == 3 })
+}
+
+// TestDeletesAreBelieved: a watch that says that objects are gone is no list.
+func TestDeletesAreBelieved(t *testing.T) {
+	g := newGuarded(t, 20, never)
+	for i := range 20 {
+		g.server.later[servicesPath] <- watchEvent{Type: "DELETED", Object: versioned(apiService(fmt.Sprint("web-", i), ""), 200+i)}
+	}
+	until(t, "no Service", func() bool { return g.services.Len() == 0 })
+	if n := g.log.count("what it lacks is kept"); n != 0 {
+		t.Errorf("%d loud lines", n)
+	}
+}
