@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -183,15 +185,15 @@ func (l *lab) dumpLogs() {
 
 // agent returns the process id of the node's agent, 0 if none runs.
 func (l *lab) agent(n *node) int {
-	for _, pid := range l.processes(n, "fairway\x00agent\x00") {
+	for _, pid := range l.processes(n, "fairway", "agent") {
 		return pid
 	}
 	return 0
 }
 
 // processes returns the processes in the node's network namespace, whatever their PID
-// namespaces are, whose command line begins with that of command.
-func (l *lab) processes(n *node, command string) (pids []int) {
+// namespaces are, that have these arguments in their command line.
+func (l *lab) processes(n *node, arguments ...string) (pids []int) {
 	var want, have unix.Stat_t
 	if err := unix.Stat(n.Path(), &want); err != nil {
 		l.Fatal(err)
@@ -200,7 +202,7 @@ func (l *lab) processes(n *node, command string) (pids []int) {
 	for _, file := range lines {
 		dir := filepath.Dir(file)
 		line, err := os.ReadFile(file)
-		if err != nil || !strings.HasPrefix(string(line), command) || unix.Stat(dir+"/ns/net", &have) != nil || have.Ino != want.Ino {
+		if err != nil || !strings.Contains("/"+string(line), "/"+strings.Join(arguments, "\x00")+"\x00") || unix.Stat(dir+"/ns/net", &have) != nil || have.Ino != want.Ino {
 			continue
 		}
 		if pid, err := strconv.Atoi(filepath.Base(dir)); err == nil {
@@ -222,6 +224,41 @@ func (l *lab) otherAgent(n *node, old int) (pid int) {
 	return pid
 }
 
+// healthy asks the node's agent how it is.
+func (l *lab) healthy(n *node) error {
+	client := http.Client{Timeout: long, Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
+			err = n.Do(func() error {
+				conn, err = (&net.Dialer{}).DialContext(ctx, network, addr)
+				return err
+			})
+			return conn, err
+		},
+	}}
+	resp, err := client.Get("http://127.0.0.1:10256/healthz")
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("/healthz: %s: %s (%v)", resp.Status, text, err)
+	}
+	return nil
+}
+
+// agentLog is what the agents that were on the node have logged.
+func (l *lab) agentLog(n *node) string {
+	files, _ := filepath.Glob(l.path("nodes", n.Name, "fs", "var", "log", "pods", "kube-system_fairway-agent*", "*", "*.log"))
+	var all strings.Builder
+	for _, file := range files {
+		text, _ := os.ReadFile(file)
+		all.Write(text)
+	}
+	return all.String()
+}
+
 // kill sends a signal to a process of the lab.
 func (l *lab) kill(pid int, signal unix.Signal) {
 	l.Helper()
@@ -233,11 +270,17 @@ func (l *lab) kill(pid int, signal unix.Signal) {
 // await waits until done returns nil, and fails the test if that takes too long.
 func (l *lab) await(what string, done func() error) {
 	l.Helper()
-	var err error
-	for end := time.Now().Add(long); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	if err := within(long, done); err != nil {
+		l.Fatalf("%s: %v", what, err)
+	}
+}
+
+// within waits until done returns nil, or returns its last error when the time is over.
+func within(d time.Duration, done func() error) (err error) {
+	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		if err = done(); err == nil {
-			return
+			return nil
 		}
 	}
-	l.Fatalf("%s: not within %v: %v", what, long, err)
+	return fmt.Errorf("not within %v: %w", d, err)
 }

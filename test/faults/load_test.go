@@ -26,38 +26,23 @@ type load struct {
 	patience time.Duration // after which a request has failed
 	stop     chan struct{}
 	running  sync.WaitGroup
+	conns    int // that were opened at the start
 
 	mu    sync.Mutex
-	tally tally
+	tally *tally // of now
 }
 
-// A tally is what a load has counted so far.
+// A tally is what became of what was asked in one period.
 type tally struct {
-	conns, lost      int // long-lived connections: opened at the start; ended or answered wrongly since
+	lost             int // long-lived connections that ended, or were answered wrongly
 	answers          int // on them
 	requests, failed int
 	last             time.Time      // when the last request that failed was sent
 	why              map[string]int // how often what was lost and failed
 }
 
-// since is what was counted between was and t.
-func (t tally) since(was tally) tally {
-	t.lost -= was.lost
-	t.answers -= was.answers
-	t.requests -= was.requests
-	t.failed -= was.failed
-	why := map[string]int{}
-	for text, n := range t.why {
-		if n -= was.why[text]; n > 0 {
-			why[text] = n
-		}
-	}
-	t.why = why
-	return t
-}
-
 // String names what went wrong, most frequent first.
-func (t tally) String() string {
+func (t *tally) String() string {
 	var b strings.Builder
 	for _, text := range slices.SortedFunc(maps.Keys(t.why), func(a, b string) int {
 		return 2*(t.why[b]-t.why[a]) + strings.Compare(a, b)
@@ -78,7 +63,8 @@ const (
 // startLoad opens the long-lived connections, which must succeed, and starts all.
 func (l *lab) startLoad(ways []way, patience time.Duration) *load {
 	l.Helper()
-	d := &load{patience: patience, stop: make(chan struct{}), tally: tally{why: map[string]int{}}}
+	d := &load{patience: patience, stop: make(chan struct{})}
+	d.next()
 	l.Cleanup(d.end)
 	for _, w := range ways {
 		for range perWay {
@@ -91,7 +77,7 @@ func (l *lab) startLoad(ways []way, patience time.Duration) *load {
 	return d
 }
 
-// end stops all and returns the last tally.
+// end stops all, and returns when each request has had its answer.
 func (d *load) end() {
 	select {
 	case <-d.stop:
@@ -101,23 +87,36 @@ func (d *load) end() {
 	d.running.Wait()
 }
 
-// now returns what was counted so far.
-func (d *load) now() tally {
+// next begins a period. What is asked from now on is counted in its tally, which is complete
+// when the load has ended.
+func (d *load) next() *tally {
+	t := &tally{why: map[string]int{}}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	t := d.tally
-	t.why = maps.Clone(t.why)
+	d.tally = t
 	return t
 }
 
-// count changes the tally. why is what went wrong; empty: nothing did.
-func (d *load) count(why string, change func(*tally)) {
+// now returns the tally of this moment.
+func (d *load) now() *tally {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	change(&d.tally)
-	if why != "" {
-		d.tally.why[why]++
-	}
+	return d.tally
+}
+
+// count counts in n, a part of a tally.
+func (d *load) count(n *int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	*n++
+}
+
+// wrong counts in n what went wrong, and why.
+func (d *load) wrong(t *tally, n *int, why string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	*n++
+	t.why[why]++
 }
 
 // rest waits for a pause, and reports false if the load ends.
@@ -143,18 +142,19 @@ func (l *lab) startConn(d *load, w way) {
 		conn.Close()
 		l.Fatalf("%s: %v", w.name, first)
 	}
-	d.count("", func(t *tally) { t.conns++ })
+	d.conns++
 	d.running.Go(func() {
 		defer conn.Close()
 		tick := time.NewTicker(pulse)
 		defer tick.Stop()
 		for d.rest(tick.C) {
+			t := d.now()
 			a := conn.Ask(long)
 			if a != first {
-				d.count(fmt.Sprintf("lost: %s: first %v, then %v (%v)", w.name, first, a, a.Err), func(t *tally) { t.lost++ })
+				d.wrong(t, &t.lost, fmt.Sprintf("lost: %s: first %v, then %v (%v)", w.name, first, a, a.Err))
 				return
 			}
-			d.count("", func(t *tally) { t.answers++ })
+			d.count(&t.answers)
 		}
 	})
 }
@@ -167,27 +167,26 @@ func (d *load) request(w way) {
 	defer open.Wait()
 	free := make(chan struct{}, inFlight)
 	for d.rest(tick.C) {
+		t, sent := d.now(), time.Now()
+		d.count(&t.requests)
 		select {
 		case free <- struct{}{}:
 		default:
-			d.count("not sent: too many wait: "+w.name, func(t *tally) { t.requests++; t.failed++; t.last = time.Now() })
+			d.wrong(t, &t.failed, "not sent: too many wait: "+w.name)
 			continue
 		}
 		open.Go(func() {
 			defer func() { <-free }()
-			sent := time.Now()
 			a := w.from.Ask(w.network, w.to, d.patience)
 			if a.Outcome == testnet.Answered {
-				d.count("", func(t *tally) { t.requests++ })
 				return
 			}
-			d.count(fmt.Sprintf("failed: %s: %s", w.name, reason(a)), func(t *tally) {
-				t.requests++
-				t.failed++
-				if sent.After(t.last) {
-					t.last = sent
-				}
-			})
+			d.wrong(t, &t.failed, fmt.Sprintf("failed: %s: %s", w.name, reason(a)))
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			if sent.After(t.last) {
+				t.last = sent
+			}
 		})
 	}
 }

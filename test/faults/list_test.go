@@ -1,0 +1,341 @@
+package faults
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fairway-net/fairway/internal/testnet"
+)
+
+// A fault is something that breaks.
+type fault struct {
+	name string
+	// inject breaks it, mends it and returns.
+	inject func(*rig)
+	fails  bool // new requests fail meanwhile: what carries them is gone
+	loses  bool // the kernel itself forgets connections
+	// open is what is not right yet; CI leaves the fault out.
+	open string
+}
+
+// faults are all of them, in the order in which they are injected.
+var faults = []fault{
+	{name: "agent killed (-9)", inject: agentKilled},
+	{name: "agent stopped for 30 s", inject: agentStopped},
+	{name: "agent without descriptors", inject: noDescriptors},
+	{name: "a second agent", inject: secondAgent},
+	{name: "API server: 2 s a call", inject: func(r *rig) { r.front.slow(2 * time.Second); r.meanwhile() }},
+	{name: "API server: 429", inject: func(r *rig) { r.front.overloaded(); r.meanwhile() }},
+	{name: "API server: 401, then a new token", inject: tokenRotated, open: "the old token is used for up to a minute"},
+	{name: "API server: all lists empty", inject: listsEmpty, open: "the node is emptied"},
+	{name: "API server killed", inject: apiServerKilled},
+	{name: "containerd killed (-9)", inject: containerdKilled},
+	{name: "disk full", inject: diskFull},
+	{name: "nft flush ruleset", inject: flushed, fails: true, loses: true},
+	{name: "a foreign table drops", inject: foreignTable, fails: true, open: "the agent looks for such tables only when it starts"},
+	{name: "Node deleted and made again", inject: nodeDeleted, open: "NodePorts are refused, and routes to its pods go, while there is no Node"},
+	{name: "address of a node changed", inject: addressChanged, fails: true},
+}
+
+// meanwhile changes the cluster, lets what the front does last, and ends it.
+func (r *rig) meanwhile() {
+	r.makeChange()
+	r.hold(30 * time.Second)
+	if r.front.answered() == 0 {
+		r.Error("the fault met no request")
+	}
+	r.front.mend()
+}
+
+// agentKilled kills an agent; the kubelet starts another.
+func agentKilled(r *rig) {
+	n := r.nodes[0]
+	old := r.agent(n)
+	r.kill(old, unix.SIGKILL)
+	r.makeChange()
+	r.otherAgent(n, old)
+}
+
+// agentStopped stops an agent for a time.
+func agentStopped(r *rig) {
+	pid := r.agent(r.nodes[0])
+	r.kill(pid, unix.SIGSTOP)
+	r.makeChange()
+	r.hold(30 * time.Second)
+	r.kill(pid, unix.SIGCONT)
+}
+
+// noDescriptors takes from an agent the right to open one more descriptor.
+func noDescriptors(r *rig) {
+	pid := r.agent(r.nodes[0])
+	var was unix.Rlimit
+	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &was); err != nil {
+		r.Fatal(err)
+	}
+	set := func(limit unix.Rlimit) {
+		if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, &limit, nil); err != nil {
+			r.Fatal(err)
+		}
+	}
+	set(unix.Rlimit{Cur: 3, Max: was.Max})
+	r.makeChange()
+	r.hold(30 * time.Second)
+	set(was)
+	r.whole = func() error {
+		if now := r.agent(r.nodes[0]); now != pid {
+			return fmt.Errorf("process %d is the agent, it was %d", now, pid)
+		}
+		return r.healthy(r.nodes[0])
+	}
+}
+
+// secondAgent starts another agent on a node, in another mode. It must not touch the rules.
+func secondAgent(r *rig) {
+	n := r.nodes[0]
+	var out []byte
+	err := n.Do(func() (err error) {
+		out, err = exec.Command(filepath.Join(filepath.Dir(r.program), "fairway"), "agent", "--kubeconfig", r.path("kubeconfig"),
+			"--hostname-override", n.Name, "--proxy-mode", "iptables").CombinedOutput()
+		return err
+	})
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || !strings.Contains(string(out), "another fairway agent") {
+		r.Errorf("a second agent: %v, says %s", err, out)
+	}
+}
+
+// tokenRotated has the API server refuse the agents' tokens before they have others. Kubelets
+// fetch others when they start.
+func tokenRotated(r *rig) {
+	var tokens []string
+	for _, n := range r.nodes {
+		tokens = append(tokens, r.token(n))
+	}
+	r.front.unauthorized(tokens)
+	r.makeChange()
+	r.hold(30 * time.Second)
+	if r.front.answered() == 0 {
+		r.Error("the fault met no request")
+	}
+	for _, n := range r.nodes {
+		for _, pid := range r.processes(n, "fairway-lab", "child", "kubelet") {
+			r.kill(pid, unix.SIGKILL)
+		}
+	}
+	for i, n := range r.nodes {
+		r.await("a new token on "+n.Name, func() error {
+			if r.token(n) == tokens[i] {
+				return errors.New("it is the old one")
+			}
+			return nil
+		})
+	}
+	r.after = r.front.mend
+}
+
+// token is what the node's agent shows the API server, or would if it read it now.
+func (r *rig) token(n *node) string {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/root/var/run/secrets/kubernetes.io/serviceaccount/token", r.agent(n)))
+	if err != nil {
+		r.Fatal(err)
+	}
+	return string(text)
+}
+
+// listsEmpty has the API server say that there is nothing in the cluster.
+func listsEmpty(r *rig) {
+	r.front.empty()
+	r.makeChange()
+	err := within(long, func() error {
+		if s, e := r.front.counted("services"), r.front.counted("endpointslices"); min(s, e) < len(r.nodes) {
+			return fmt.Errorf("%d lists of services, %d of endpointslices", s, e)
+		}
+		return nil
+	})
+	if err != nil {
+		r.Errorf("the fault met too few lists: %v", err)
+	}
+	r.hold(30 * time.Second)
+	r.front.listAgain()
+}
+
+// apiServerKilled ends the whole control plane, and starts it again from its data.
+func apiServerKilled(r *rig) {
+	r.front.close()
+	r.killPlane()
+	r.hold(30 * time.Second)
+	r.startPlane()
+	r.front.listen(r.lab)
+}
+
+// containerdKilled ends the container runtime of a node; pods go on.
+func containerdKilled(r *rig) {
+	n := r.nodes[0]
+	agent := r.agent(n)
+	old := r.processes(n, "containerd", "--config")
+	if len(old) != 1 {
+		r.Fatalf("containerd's processes on %s are %v", n.Name, old)
+	}
+	r.kill(old[0], unix.SIGKILL)
+	r.makeChange()
+	r.await("containerd", func() error {
+		if now := r.processes(n, "containerd", "--config"); len(now) != 1 || now[0] == old[0] {
+			return fmt.Errorf("processes %v", now)
+		}
+		return nil
+	})
+	if now := r.agent(n); now != agent {
+		r.Errorf("containerd's end has ended the agent too: process %d, then %d", agent, now)
+	}
+}
+
+// diskFull hides the directories that an agent writes to behind full disks, as if its files
+// were lost and could not be written again.
+func diskFull(r *rig) {
+	pid := r.agent(r.nodes[0])
+	dirs := []string{"/opt/cni/bin", "/etc/cni/net.d", "/tmp"}
+	const size = 8 << 20 // the plugin fits in
+	each := func(do func(dir string) error) {
+		for _, dir := range dirs {
+			if err := inMounts(pid, func() error { return do(dir) }); err != nil {
+				r.Fatalf("%s: %v", dir, err)
+			}
+		}
+	}
+	each(func(dir string) error {
+		if err := unix.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("size=%d", size)); err != nil {
+			return err
+		}
+		return os.WriteFile(dir+"/filler", make([]byte, size), 0o600)
+	})
+	r.makeChange()
+	r.awaitChange()
+	r.hold(30 * time.Second)
+	each(func(dir string) error { return os.Remove(dir + "/filler") })
+	r.whole = func() error {
+		for _, file := range []string{"/opt/cni/bin/fairway-cni", "/etc/cni/net.d/10-fairway.conflist"} {
+			if _, err := os.Stat(fmt.Sprintf("/proc/%d/root%s", pid, file)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	r.after = func() {
+		each(func(dir string) error { return unix.Unmount(dir, unix.MNT_DETACH) })
+	}
+}
+
+// inMounts runs do in the mount namespace of a process.
+func inMounts(pid int, do func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // and never unlock: the thread ends with the goroutine
+		ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/mnt", pid))
+		if err == nil {
+			defer ns.Close()
+			// A thread that shares its root directory with others may not enter.
+			err = unix.Unshare(unix.CLONE_FS)
+		}
+		if err == nil {
+			err = unix.Setns(int(ns.Fd()), unix.CLONE_NEWNS)
+		}
+		if err == nil {
+			err = do()
+		}
+		done <- err
+	}()
+	return <-done
+}
+
+// flushed has another program throw away all rules of a node.
+func flushed(r *rig) {
+	r.on(r.nodes[0], "nft", "flush", "ruleset")
+}
+
+// foreignTable has another program drop what a node forwards. The agent cannot help it, but
+// it must say whose table it is.
+func foreignTable(r *rig) {
+	n := r.nodes[0]
+	r.on(n, "nft", "add table inet foreign; add chain inet foreign guard { type filter hook forward priority 0; policy drop; }")
+	r.makeChange()
+	r.hold(20 * time.Second)
+	err := within(long/3, func() error {
+		if !strings.Contains(r.agentLog(n), "foreign") {
+			return errors.New("it does not")
+		}
+		return nil
+	})
+	if err != nil {
+		r.Errorf("does the agent name the table in its log? %v", err)
+	}
+	r.on(n, "nft", "delete", "table", "inet", "foreign")
+}
+
+// nodeDeleted deletes a node's object and makes it again.
+func nodeDeleted(r *rig) {
+	ctx, nodes := context.Background(), r.api.CoreV1().Nodes()
+	name := r.nodes[1].Name
+	was, err := nodes.Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		r.Fatal(err)
+	}
+	if err := nodes.Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
+		r.Fatal(err)
+	}
+	r.makeChange()
+	r.hold(20 * time.Second)
+	now, err := nodes.Create(ctx, &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: was.Labels, Annotations: was.Annotations},
+		Spec:       corev1.NodeSpec{PodCIDR: was.Spec.PodCIDR, PodCIDRs: was.Spec.PodCIDRs},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		r.Fatal(err)
+	}
+	now.Status = was.Status
+	if _, err := nodes.UpdateStatus(ctx, now, metav1.UpdateOptions{}); err != nil {
+		r.Fatal(err)
+	}
+}
+
+// addressChanged gives a node another address, until its kubelet sets the old one again.
+func addressChanged(r *rig) {
+	n := r.nodes[1]
+	other := netip.MustParseAddr("192.168.49.103")
+	r.on(n, "ip", "address", "add", other.String()+"/24", "dev", "eth0")
+	r.setAddress(n, other)
+	echo, err := r.api.CoreV1().Services(namespace).Get(context.Background(), "echo", metav1.GetOptions{})
+	if err != nil {
+		r.Fatal(err)
+	}
+	r.carried([]way{{"NodePort at the new address", r.client, "tcp", netip.AddrPortFrom(other, uint16(echo.Spec.Ports[0].NodePort))}})
+	r.makeChange()
+	r.setAddress(n, n.addr)
+	r.whole = func() error {
+		a := r.client.Ask("tcp", netip.AddrPortFrom(n.addr, uint16(echo.Spec.Ports[0].NodePort)), testnet.Patience)
+		if a.Outcome != testnet.Answered {
+			return fmt.Errorf("the NodePort at the old address: %v", a)
+		}
+		return nil
+	}
+}
+
+// setAddress writes a node's address into its object.
+func (r *rig) setAddress(n *node, addr netip.Addr) {
+	r.Helper()
+	patch := fmt.Sprintf(`[{"op":"replace","path":"/status/addresses","value":[{"type":"InternalIP","address":%q},{"type":"Hostname","address":%q}]}]`, addr, n.Name)
+	if _, err := r.api.CoreV1().Nodes().Patch(context.Background(), n.Name, "application/json-patch+json", []byte(patch), metav1.PatchOptions{}, "status"); err != nil {
+		r.Fatal(err)
+	}
+}
