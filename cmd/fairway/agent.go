@@ -125,7 +125,7 @@ func (a *agent) run(ctx context.Context) error {
 		loop := proxy.New(proxy.Config{
 			Log: a.log, Source: services, Datapath: dp, View: view,
 			Report: events.Report, Flows: flows, Applied: applied, Health: state, Metrics: metrics,
-			MinSync: a.cfg.MinSyncPeriod, MaxRetry: a.cfg.SyncPeriod,
+			MinSync: a.cfg.MinSyncPeriod, MaxRetry: a.cfg.SyncPeriod, EmptyAfter: a.cfg.EmptyAfter,
 		})
 		g.Go(func() error { return resets.Run(ctx) })
 		g.Go(func() error { return flows.Run(ctx) })

@@ -68,6 +68,9 @@ type Config struct {
 	// MinSync is the least time from the start of one pass to the start of the next;
 	// 0: as soon as there is something to do.
 	MinSync time.Duration
+	// EmptyAfter is how long the first table must lack most of what the kernel carries, before
+	// it is programmed; 0: it is at once.
+	EmptyAfter time.Duration
 	// MaxRetry bounds the time between tries that fail; 0: 30 s.
 	MaxRetry time.Duration
 }
@@ -82,6 +85,8 @@ type Loop struct {
 	node    service.Node   // what the last table was compiled for
 	table   *service.Table // the last that was built
 	adopted bool           // Flows knows what the rules were before the first pass
+	held    *service.Table // what they were, until the first table is believed; nil: not known
+	brake   service.Brake  // for the first table
 	pause   time.Duration  // after the next failure
 	// triggers are the changes that no successful pass has brought to the kernel yet.
 	triggers []time.Time
@@ -104,6 +109,7 @@ func New(cfg Config) *Loop {
 	}
 	return &Loop{
 		cfg: cfg, builder: service.NewBuilder(), table: &service.Table{}, pause: firstRetry, adopted: adopted,
+		brake: service.Brake{Bound: cfg.EmptyAfter},
 	}
 }
 
@@ -200,6 +206,9 @@ func sleep(ctx context.Context, d time.Duration) bool {
 func (l *Loop) pass(ctx context.Context, start time.Time) time.Duration {
 	l.build()
 	l.adopt(ctx)
+	if again := l.doubt(start); again > 0 {
+		return again
+	}
 	l.cfg.Flows.Wanted(l.table)
 	stats, err := l.cfg.Datapath.Sync(ctx, l.table)
 	if err != nil && ctx.Err() != nil {
@@ -232,6 +241,7 @@ func (l *Loop) adopt(ctx context.Context) {
 	if err != nil {
 		return // Sync will meet the same error, and report it
 	}
+	l.held = held.Table
 	l.cfg.Flows.Adopted(held.Table)
 }
 

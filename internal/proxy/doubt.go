@@ -1,0 +1,40 @@
+package proxy
+
+import (
+	"time"
+
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// doubtPause is the most that is waited before a doubted table is looked at again.
+const doubtPause = 5 * time.Second
+
+// doubt returns how long to wait before the first table may be programmed; 0: now. A loop
+// that starts remembers nothing of the cluster, but the kernel does: a table that lacks most
+// of the frontends that the kernel carries is doubted as a list is that lacks most objects.
+func (l *Loop) doubt(now time.Time) time.Duration {
+	if l.held == nil {
+		return 0
+	}
+	wanted := map[service.Key]bool{}
+	for f := range l.table.Frontends() {
+		wanted[f.Key()] = true
+	}
+	had, kept := 0, 0
+	for f := range l.held.Frontends() {
+		had++
+		if wanted[f.Key()] {
+			kept++
+		}
+	}
+	doubted := l.brake.Doubts()
+	if l.brake.Believe(now, had, kept, false) {
+		l.held = nil
+		return 0
+	}
+	if !doubted {
+		l.cfg.Log.Error("the API server has none of most frontends that the kernel carries; the rules stay as they are for a while "+
+			"[was it restored, or is --master wrong? --empty-after says how long]", "had", had, "missing", had-kept, "for", l.brake.Bound)
+	}
+	return min(doubtPause, l.brake.Bound/4)
+}
