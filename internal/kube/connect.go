@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/client-go/transport"
 
 	"github.com/fairway-net/fairway/internal/oneline"
 )
@@ -139,10 +140,13 @@ func (c Connection) fromPod(account string) (*rest.Config, error) {
 	if strings.HasPrefix(cfg.Host, "http://") {
 		return cfg, nil // a token must not travel in the clear
 	}
-	cfg.BearerTokenFile = filepath.Join(account, "token") // read again when it is renewed
-	if _, err := os.ReadFile(cfg.BearerTokenFile); err != nil {
+	token := filepath.Join(account, "token")
+	if _, err := os.ReadFile(token); err != nil {
 		return nil, fmt.Errorf("read the service account's token: %w [outside a pod, give --kubeconfig FILE]", err)
 	}
+	// The file is read again every minute, and, other than with BearerTokenFile, as soon as
+	// the API server refuses the token.
+	cfg.Wrap(transport.ResettableTokenSourceWrapTransport(transport.NewCachedFileTokenSource(token)))
 	cfg.CAFile = filepath.Join(account, "ca.crt")
 	if _, err := os.ReadFile(cfg.CAFile); err != nil {
 		return nil, fmt.Errorf("read the service account's CA: %w", err)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 )
@@ -41,6 +42,42 @@ func put(t *testing.T, path, text string) string {
 		t.Fatal(err)
 	}
 	return path
+}
+
+// TestTokenRotated: a token that the API server refuses is read again, not only when it is
+// a minute old.
+func TestTokenRotated(t *testing.T) {
+	good := ""
+	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer "+good {
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+	}))
+	t.Cleanup(s.Close)
+	account := t.TempDir()
+	put(t, filepath.Join(account, "ca.crt"), (&apiServer{Server: s}).ca())
+	put(t, filepath.Join(account, "token"), "old")
+	good = "old"
+	cfg, err := Connection{Master: s.URL}.restConfig(account)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask := func() error { return client.Discovery().RESTClient().Get().AbsPath("/version").Do(t.Context()).Error() }
+	if err := ask(); err != nil {
+		t.Fatal(err)
+	}
+	good = "new"
+	put(t, filepath.Join(account, "token"), "new")
+	if err := ask(); !apierrors.IsUnauthorized(err) {
+		t.Fatalf("the old token: %v", err)
+	}
+	if err := ask(); err != nil {
+		t.Errorf("the request after one with the old token: %v", err)
+	}
 }
 
 // TestFromPod: the service account's token and CA go to the server that --master
