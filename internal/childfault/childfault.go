@@ -67,14 +67,15 @@ const (
 type Programs struct {
 	t    testing.TB
 	dir  string
+	path string // PATH without the stand-ins
 	held *os.File
 }
 
-// Intercept puts a stand-in before each of the programs that is installed. Without a fault
-// they run as always.
+// Intercept puts a stand-in before each of the programs that is installed, and begins to
+// count their steps.
 func Intercept(t testing.TB, names ...string) *Programs {
 	t.Helper()
-	p := &Programs{t: t, dir: t.TempDir()}
+	p := &Programs{t: t, dir: t.TempDir(), path: os.Getenv("PATH")}
 	self, err := os.Executable()
 	p.must(err)
 	for _, name := range names {
@@ -87,8 +88,8 @@ func Intercept(t testing.TB, names ...string) *Programs {
 	p.must(err)
 	t.Cleanup(func() { _ = p.held.Close() })
 	t.Setenv(environment, p.dir)
-	t.Setenv("PATH", p.dir+":"+os.Getenv("PATH"))
-	p.Disarm()
+	t.Setenv("PATH", p.path) // and back, in the end
+	p.Arm(0, KilledBefore)
 	return p
 }
 
@@ -99,17 +100,18 @@ func (p *Programs) must(err error) {
 	}
 }
 
-// Arm begins to count steps, the first is 1, and prepares a fault.
+// Arm begins to count steps, the first is 1, and prepares a fault; step 0: none.
 func (p *Programs) Arm(step int, f Fault) {
 	p.t.Helper()
 	p.must(os.WriteFile(filepath.Join(p.dir, stepsFile), nil, 0o600))
 	p.must(os.WriteFile(filepath.Join(p.dir, planFile), fmt.Appendf(nil, "%d %d", step, f), 0o600))
+	p.must(os.Setenv("PATH", p.dir+":"+p.path))
 }
 
-// Disarm begins to count steps, without a fault.
+// Disarm lets the programs run without stand-ins.
 func (p *Programs) Disarm() {
 	p.t.Helper()
-	p.Arm(0, KilledBefore)
+	p.must(os.Setenv("PATH", p.path))
 }
 
 // Run calls f with a context that ends, as if its deadline were over, when a program is held.
@@ -182,18 +184,27 @@ func runs(pid int) bool {
 // everything names the variable that makes Each try every fault at every step.
 const everything = "FAIRWAY_FAULTS"
 
-// Each calls try with the steps since Arm and a fault: all faults at a step that changes
-// rules and, if asks is set, at the steps that only ask one fault after the other. With
-// FAIRWAY_FAULTS=all it is all faults at all steps. The name is for messages: "killed before
-// step 7, nft sendmsg".
-func (p *Programs) Each(asks bool, try func(name string, step int, f Fault)) {
+// Each calls try with the steps since Arm and a fault: four faults at each step that changes
+// rules, and one at each every-th step that only asks (0: at none). With FAIRWAY_FAULTS=all
+// it is all faults at all steps, which takes minutes. The name is for messages: "killed
+// before step 7, nft sendmsg".
+func (p *Programs) Each(every int, try func(name string, step int, f Fault)) {
 	p.t.Helper()
 	all := os.Getenv(everything) == "all"
+	asked := 0
 	for i, s := range p.Steps() {
-		for _, f := range All() {
-			if all || s.Changes || asks && Fault(i)%faults == f {
-				try(fmt.Sprintf("%v step %d, %v", f, i+1, s), i+1, f)
+		some := [][]Fault{{KilledBefore, KilledAfter, NoMemory, HeldAfter}, {KilledBefore, KilledAfter, NoBuffers, HeldBefore}}[i%2]
+		switch {
+		case all:
+			some = All()
+		case !s.Changes:
+			if asked++; every == 0 || asked%every != 0 {
+				continue
 			}
+			some = []Fault{Fault(asked/every) % faults}
+		}
+		for _, f := range some {
+			try(fmt.Sprintf("%v step %d, %v", f, i+1, s), i+1, f)
 		}
 	}
 }

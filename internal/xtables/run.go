@@ -133,6 +133,22 @@ func run(ctx context.Context, stdin io.Reader, read func(io.Reader) error, name 
 	case ctx.Err() != nil: // else it would say only that the program was killed
 		err = context.Cause(ctx)
 	}
-	printed := strings.Join(strings.FieldsFunc(stderr.String(), func(r rune) bool { return r == '\n' }), "; ")
-	return fmt.Errorf("run %s: %w: %s [needs root and a kernel with nf_tables or ip_tables]", name, err, printed)
+	if printed := strings.FieldsFunc(stderr.String(), func(r rune) bool { return r == '\n' }); len(printed) > 0 {
+		err = fmt.Errorf("%w: %s", err, strings.Join(printed, "; "))
+	}
+	return fmt.Errorf("run %s: %w [%s]", name, err, advice(err))
+}
+
+// advice says what may help against an error of a program.
+func advice(err error) string {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return "the node is overloaded, another program keeps the lock of iptables, or the kernel hangs: see its log"
+	}
+	if errors.Is(err, context.Canceled) {
+		return "the agent ends"
+	}
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && !exit.Exited() {
+		return "the node or the container is out of memory: see the kernel's log"
+	}
+	return "needs root and a kernel with nf_tables or ip_tables, and memory"
 }

@@ -2,8 +2,10 @@ package iptables
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
+	"os/exec"
 	"slices"
 	"strings"
 	"time"
@@ -78,7 +80,7 @@ func (d *Datapath) rulesIntact(ctx context.Context, accept func()) (bool, error)
 			return true, err
 		}
 	}
-	all, err := newSnapshot().all(ctx, d.variant)
+	all, err := d.newSnapshot().all(ctx, d.variant)
 	if err != nil {
 		return true, err
 	}
@@ -117,9 +119,9 @@ func (d *Datapath) Cleanup(ctx context.Context) error {
 
 // clean removes what we have in one family of one variant.
 func (d *Datapath) clean(ctx context.Context, v Variant, is4 bool) error {
-	h, err := newSnapshot().of(ctx, v, is4)
+	h, err := d.newSnapshot().of(ctx, v, is4)
 	if err != nil {
-		if v != d.cfg.Variant && ctx.Err() == nil {
+		if v != d.cfg.Variant && errors.Is(err, exec.ErrNotFound) {
 			return nil // this iptables is not here, so nothing of ours is in it
 		}
 		return err
@@ -167,7 +169,7 @@ func noKubeProxys(h hook) bool {
 // vacate removes the tables that iptables-nft made for us and that no other program uses: they
 // hold only the empty chains of the hooks.
 func (d *Datapath) vacate(ctx context.Context, is4 bool, was *familyState) error {
-	h, err := newSnapshot().of(ctx, NFT, is4)
+	h, err := d.newSnapshot().of(ctx, NFT, is4)
 	if err != nil {
 		return err
 	}

@@ -3,13 +3,17 @@ package iptables_test
 import (
 	"testing"
 
+	"github.com/fairway-net/fairway/internal/childfault"
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/datapath/conformance"
 	"github.com/fairway-net/fairway/internal/datapath/iptables"
 	"github.com/fairway-net/fairway/internal/testnet"
 )
 
-func TestMain(m *testing.M) { testnet.Main(m) }
+func TestMain(m *testing.M) {
+	childfault.Main()
+	testnet.Main(m)
+}
 
 func TestConformance(t *testing.T) { conformance.Run(t, open(iptables.NFT)) }
 

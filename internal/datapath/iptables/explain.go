@@ -14,7 +14,7 @@ import (
 // Explain implements datapath.Datapath. It returns the rules of the shared chains that
 // match the frontend, and every chain of the Service that they lead to. It reads everything.
 func (d *Datapath) Explain(ctx context.Context, k service.Key) ([]datapath.Object, error) {
-	s := newSnapshot()
+	s := d.newSnapshot()
 	if err := d.choose(ctx, s); err != nil {
 		return nil, fmt.Errorf("explain iptables: %w", err)
 	}

@@ -182,7 +182,7 @@ func (d *Datapath) choose(ctx context.Context, s *snapshot) (err error) {
 func (d *Datapath) Adopt(ctx context.Context) (datapath.Adopted, error) {
 	out, err := d.adopt(ctx)
 	if err != nil {
-		return datapath.Adopted{Table: &service.Table{}}, fmt.Errorf("adopt iptables: %w", err)
+		return datapath.Adopted{Table: &service.Table{}, Found: out.Found}, fmt.Errorf("adopt iptables: %w", err)
 	}
 	return out, nil
 }
@@ -195,7 +195,7 @@ func (d *Datapath) adopt(ctx context.Context) (out datapath.Adopted, err error) 
 		d.helper.watch.Reset()
 		watched = d.helper.watch.Begin(ctx) == nil
 	}
-	s := newSnapshot()
+	s := d.newSnapshot()
 	if err := d.choose(ctx, s); err != nil {
 		return out, err
 	}
@@ -227,7 +227,7 @@ func (d *Datapath) start(ctx context.Context) (*snapshot, error) {
 		}
 	}
 	d.helper.watch.Reset()
-	return newSnapshot(), d.helper.watch.Begin(ctx)
+	return d.newSnapshot(), d.helper.watch.Begin(ctx)
 }
 
 // full compares everything with the kernel and writes what differs.
