@@ -200,7 +200,7 @@ func TestConvertSlice(t *testing.T) {
 
 func TestConvertNode(t *testing.T) {
 	o := parse[corev1.Node](t, `
-metadata: {name: n1, labels: {topology.kubernetes.io/zone: z1}}
+metadata: {name: n1, creationTimestamp: '2026-01-02T03:04:05Z', labels: {topology.kubernetes.io/zone: z1}}
 spec: {podCIDRs: [10.244.1.7/24, 'fd00:1::/64', nonsense]}
 status:
   addresses:
@@ -211,7 +211,7 @@ status:
   - {type: InternalIP, address: '?'}
 `)
 	want := Node{
-		Name: "n1", Zone: "z1", Eligible: true,
+		Name: "n1", Zone: "z1", Eligible: true, Created: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
 		Addrs:    ips("192.168.1.7", "fd00::7", "203.0.113.7"),
 		PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24"), netip.MustParsePrefix("fd00:1::/64")},
 		Problems: []service.Problem{

@@ -3,6 +3,7 @@ package kube
 import (
 	"net/netip"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	netutils "k8s.io/utils/net"
@@ -16,8 +17,9 @@ const taintToBeDeleted = "ToBeDeletedByClusterAutoscaler"
 
 // A Node is what the agent needs to know of a Kubernetes node. It is immutable.
 type Node struct {
-	Name string
-	Zone string // its label topology.kubernetes.io/zone; empty: none
+	Name    string
+	Zone    string // its label topology.kubernetes.io/zone; empty: none
+	Created time.Time
 	// Addrs are the node's own addresses, the best one of each family first: its
 	// InternalIPs, then its ExternalIPs.
 	Addrs []netip.Addr
@@ -33,7 +35,7 @@ type Node struct {
 
 // Equal reports whether n and o say the same.
 func (n Node) Equal(o Node) bool {
-	return n.Name == o.Name && n.Zone == o.Zone && n.Eligible == o.Eligible &&
+	return n.Name == o.Name && n.Zone == o.Zone && n.Created.Equal(o.Created) && n.Eligible == o.Eligible &&
 		slices.Equal(n.Addrs, o.Addrs) && slices.Equal(n.PodCIDRs, o.PodCIDRs) &&
 		slices.Equal(n.Problems, o.Problems)
 }
@@ -55,7 +57,7 @@ func ConvertNode(o *corev1.Node) Node {
 	var bad problems
 	n := Node{
 		Name: o.Name,
-		Zone: o.Labels[corev1.LabelTopologyZone],
+		Zone: o.Labels[corev1.LabelTopologyZone], Created: o.CreationTimestamp.Time,
 		Eligible: o.DeletionTimestamp == nil && !slices.ContainsFunc(o.Spec.Taints, func(t corev1.Taint) bool {
 			return t.Key == taintToBeDeleted
 		}),

@@ -39,11 +39,11 @@ func (s *Store) nodesKind(c kubernetes.Interface) kind[*corev1.Node, Node] {
 	}
 }
 
-// SubscribeNodes returns a subscription to the nodes, which it waits for. Dirty names are
-// those of nodes.
+// SubscribeNodes returns a subscription to the nodes, which it waits for, and to the
+// ServiceCIDRs, which it waits for but a moment. Dirty names are those of both.
 func (s *Store) SubscribeNodes(consumer string) *Subscription {
 	sub := s.subscribe(consumer)
-	sub.need([]input{s.nodes.marks(sub)}, nil)
+	sub.need([]input{s.nodes.marks(sub)}, []input{s.ranges.marks(sub)})
 	return sub
 }
 

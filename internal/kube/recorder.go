@@ -33,8 +33,8 @@ const (
 	eventTimeout = 10 * time.Second
 )
 
-// A Recorder reports to the owners of Services what was left out: as Kubernetes events and
-// as log lines, each problem once while it lasts. It never makes its caller wait.
+// A Recorder reports to the owners of Services, and of nodes, what was left out: as Kubernetes
+// events and as log lines, each problem once while it lasts. It never makes its caller wait.
 //
 // An event's name follows from the Service and the problem, not from the node: when
 // five thousand nodes see the same problem there is one event. (That is why this does
@@ -53,8 +53,9 @@ type Recorder struct {
 }
 
 type report struct {
-	name    service.Name
+	name    service.Name // a node's has no namespace
 	problem service.Problem
+	node    bool // about a node, not a Service
 }
 
 // NewRecorder returns a Recorder for the agent on a node. Events are sent by Run.
@@ -88,7 +89,7 @@ func (r *Recorder) Report(name service.Name, now []service.Problem) {
 			r.full = true
 			break
 		}
-		r.queue = append(r.queue, report{name, p})
+		r.queue = append(r.queue, report{name: name, problem: p})
 	}
 	r.mu.Unlock()
 
@@ -107,9 +108,18 @@ func (r *Recorder) Report(name service.Name, now []service.Problem) {
 // Event queues an event about one problem that its finder has logged and reports only
 // once.
 func (r *Recorder) Event(name service.Name, p service.Problem) {
+	r.push(report{name: name, problem: p})
+}
+
+// NodeEvent is Event for a problem of a node.
+func (r *Recorder) NodeEvent(node, reason, message string) {
+	r.push(report{name: service.Name{Name: node}, problem: service.Problem{Reason: reason, Message: message}, node: true})
+}
+
+func (r *Recorder) push(rep report) {
 	r.mu.Lock()
 	if len(r.queue) < queueLimit {
-		r.queue = append(r.queue, report{name, p})
+		r.queue = append(r.queue, rep)
 	}
 	r.mu.Unlock()
 	select {
@@ -131,7 +141,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 			continue
 		}
 		if err := r.send(ctx, rep); err != nil && ctx.Err() == nil {
-			r.log.Warn("cannot write an event", "service", rep.name.String(), "reason", rep.problem.Reason, "err", err)
+			r.log.Warn("cannot write an event", "about", rep.name.String(), "reason", rep.problem.Reason, "err", err)
 		}
 		if ctx.Err() != nil {
 			return nil
@@ -175,10 +185,13 @@ func (r *Recorder) send(ctx context.Context, rep report) error {
 func (r *Recorder) create(ctx context.Context, rep report) error {
 	ctx, cancel := context.WithTimeout(ctx, eventTimeout)
 	defer cancel()
-	// kubectl describe shows only events that carry the object's UID. Without it the
-	// event is still worth having.
+	// kubectl describe shows only events that carry the object's UID; of a node also those
+	// that carry its name in that place, as kubelet's do. Without it the event is still
+	// worth having.
 	var uid types.UID
-	if svc, err := r.client.CoreV1().Services(rep.name.Namespace).Get(ctx, rep.name.Name, metav1.GetOptions{}); err == nil {
+	if rep.node {
+		uid = types.UID(rep.name.Name)
+	} else if svc, err := r.client.CoreV1().Services(rep.name.Namespace).Get(ctx, rep.name.Name, metav1.GetOptions{}); err == nil {
 		uid = svc.UID
 	}
 	e := r.event(rep, uid)
@@ -190,16 +203,20 @@ func (r *Recorder) event(rep report, uid types.UID) *eventsv1.Event {
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%s\x00%s\x00%s", uid, rep.problem.Reason, rep.problem.Message)
 	namespace := cmp.Or(rep.name.Namespace, metav1.NamespaceDefault)
+	kind, action := "Service", "ProgramService"
+	if rep.node {
+		kind, action = "Node", "ProgramRoutes"
+	}
 	return &eventsv1.Event{
 		ObjectMeta:          metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("%s.%016x", rep.name.Name, h.Sum64())},
 		EventTime:           metav1.NowMicro(),
 		ReportingController: controllerName,
 		ReportingInstance:   cmp.Or(cut(r.node, 128), "unknown"),
-		Action:              "ProgramService",
+		Action:              action,
 		Reason:              cut(rep.problem.Reason, 128),
 		Type:                corev1.EventTypeWarning,
 		Note:                cut(rep.problem.Message, noteLimit),
-		Regarding:           corev1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: rep.name.Namespace, Name: rep.name.Name, UID: uid},
+		Regarding:           corev1.ObjectReference{APIVersion: "v1", Kind: kind, Namespace: rep.name.Namespace, Name: rep.name.Name, UID: uid},
 	}
 }
 

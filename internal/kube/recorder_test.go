@@ -115,6 +115,21 @@ func TestRecorder(t *testing.T) {
 	}
 }
 
+// TestNodeEvent: kubectl describe node shows events that carry the node's name as its UID.
+func TestNodeEvent(t *testing.T) {
+	client := fake.NewClientset()
+	r, _ := startRecorder(t, client)
+	r.NodeEvent("node-7", "PodCIDRRefused", "no")
+	until(t, "an event", func() bool { return len(events(t, client)) == 1 })
+	e := events(t, client)[0]
+	if o := e.Regarding; o.Kind != "Node" || o.Name != "node-7" || o.UID != "node-7" || o.Namespace != "" {
+		t.Errorf("the event is about %+v", o)
+	}
+	if e.Reason != "PodCIDRRefused" || e.Note != "no" || !strings.HasPrefix(e.Name, "node-7.") {
+		t.Errorf("event %+v", e)
+	}
+}
+
 func TestRecorderRetries(t *testing.T) {
 	client := fake.NewClientset()
 	fails := 0
