@@ -132,7 +132,10 @@ func (a *agent) run(ctx context.Context) error {
 		g.Go(func() error { return loop.Run(ctx) })
 	}
 	if withPods {
-		g.Go(func() error { return a.network().Run(ctx, a.cfg.NodeName, nodes, a.cfg.SyncPeriod) })
+		pods := a.podNetwork()
+		pods.Event, pods.Registry = events.NodeEvent, registry
+		pods.APIServers = func() []netip.Addr { return view().APIServers }
+		g.Go(func() error { return nodes.run(ctx, pods, a.cfg) })
 	}
 	err = g.Wait()
 	a.log.Info("ending; the rules stay in place")
@@ -203,23 +206,29 @@ type nodes struct {
 // Peers implements node.Nodes.
 func (n nodes) Peers() (all []node.Peer) {
 	for _, p := range n.store.Nodes() {
-		all = append(all, node.Peer{Name: p.Name, Addrs: p.Addrs, PodCIDRs: p.PodCIDRs})
+		all = append(all, node.Peer{Name: p.Name, Created: p.Created, Addrs: p.Addrs, PodCIDRs: p.PodCIDRs})
 	}
 	return all
 }
 
-func (a *agent) network() *node.Network {
-	return node.New(node.Config{
+// run is the pod network until ctx ends.
+func (n nodes) run(ctx context.Context, pods node.Config, cfg *config.Config) error {
+	pods.ServiceCIDRs = n.store.ServiceCIDRs
+	return node.New(pods).Run(ctx, cfg.NodeName, n, cfg.SyncPeriod)
+}
+
+func (a *agent) podNetwork() node.Config {
+	return node.Config{
 		Log: a.log, CNIBinDir: a.cfg.CNIBinDir, CNIConfDir: a.cfg.CNIConfDir,
 		Masquerade: true, ClusterCIDRs: a.cfg.ClusterCIDRs,
-	})
+	}
 }
 
 // cleanup removes all that an agent may have made here, whatever its mode was.
 func (a *agent) cleanup(ctx context.Context) error {
 	err := errors.Join(modes.All().Cleanup(ctx, a.log, a.modeOptions()), reset.Cleanup(ctx))
 	if a.cfg.PodNetwork == config.PodNetworkRoutes {
-		err = errors.Join(err, a.network().Cleanup(ctx))
+		err = errors.Join(err, node.New(a.podNetwork()).Cleanup(ctx))
 	}
 	if err != nil {
 		return fmt.Errorf("cleanup: %w", err)

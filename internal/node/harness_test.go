@@ -3,6 +3,7 @@ package node
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"fmt"
 	"log/slog"
 	"net"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 	current "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/fairway-net/fairway/internal/cni"
@@ -297,6 +299,31 @@ func (m *machine) routes() string {
 	}
 	slices.Sort(lines)
 	return strings.Join(lines, "\n")
+}
+
+// generation is the number of the ruleset: it grows with each change.
+func (n *namespace) generation() uint32 {
+	n.t.Helper()
+	var id uint32
+	err := n.do(func() error {
+		req := nl.NewNetlinkRequest(unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_GETGEN, 0)
+		req.AddData(&nl.Nfgenmsg{NfgenFamily: unix.AF_UNSPEC})
+		msgs, err := req.Execute(unix.NETLINK_NETFILTER, 0)
+		if err != nil || len(msgs) != 1 {
+			return fmt.Errorf("GETGEN: %d messages, %w", len(msgs), err)
+		}
+		attrs, err := nl.ParseRouteAttr(msgs[0][nl.SizeofNfgenmsg:])
+		for _, a := range attrs {
+			if a.Attr.Type == unix.NFTA_GEN_ID {
+				id = binary.BigEndian.Uint32(a.Value)
+			}
+		}
+		return err
+	})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return id
 }
 
 // logBuffer collects log lines.

@@ -8,8 +8,10 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/containernetworking/plugins/pkg/netlinksafe"
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 
 	"github.com/fairway-net/fairway/internal/cni"
@@ -33,14 +35,27 @@ type Config struct {
 
 	// Masquerade gives pods the node's address where they leave the cluster.
 	Masquerade bool
-	// ClusterCIDRs are destinations that are never masqueraded, besides the
+	// ClusterCIDRs are what the podCIDRs of other nodes have to be inside of; of a family
+	// without one, other checks decide (podcidrs.go). They are never masqueraded, as the
 	// nodes' addresses and all nodes' podCIDRs.
 	ClusterCIDRs []netip.Prefix
+	// ServiceCIDRs returns the ranges of ClusterIPs, and APIServers addresses of the API
+	// server: what podCIDRs of other nodes must not overlap. Nil: not known.
+	ServiceCIDRs func() []netip.Prefix
+	APIServers   func() []netip.Addr
+
+	// Event is told each problem of a node once while it lasts, with a reason in one word.
+	// Nil: problems are only logged and counted.
+	Event func(node, reason, message string)
+	// Registry gets the metric fairway_pod_network_problems. Nil: nothing is measured.
+	Registry prometheus.Registerer
 }
 
 // A Peer is what the pod network has to know of a node.
 type Peer struct {
-	Name     string         // of the Node object
+	Name string // of the Node object
+	// Created is when the Node object was made: the older node keeps a podCIDR that two have.
+	Created  time.Time
 	Addrs    []netip.Addr   // InternalIPs, at most one a family is used
 	PodCIDRs []netip.Prefix // where its pods' addresses come from
 }
@@ -50,11 +65,12 @@ type Peer struct {
 // thread.
 type Network struct {
 	Config
-	reported   map[string]bool // problems of peers that were logged
-	installed  [2]fileState    // source and copy of the plugin when they were last equal
+	reported   map[problem]bool // problems that were logged
+	problems   *prometheus.GaugeVec
+	installed  [2]fileState // source and copy of the plugin when they were last equal
 	masquerade *masquerade
 	looked     bool // for obstacles, which were found
-	obstacles  []string
+	obstacles  []problem
 }
 
 // New returns a Network that has done nothing yet.
@@ -62,7 +78,7 @@ func New(config Config) *Network {
 	config.CNIBinDir = cmp.Or(config.CNIBinDir, "/opt/cni/bin")
 	config.CNIConfDir = cmp.Or(config.CNIConfDir, "/etc/cni/net.d")
 	config.StateDir = cmp.Or(config.StateDir, cni.DefaultStateDir)
-	return &Network{Config: config, reported: map[string]bool{}, masquerade: newMasquerade()}
+	return &Network{Config: config, reported: map[problem]bool{}, problems: newProblems(config.Registry), masquerade: newMasquerade()}
 }
 
 // Sync makes the machine carry the pods of self and reach those of peers (self
@@ -79,7 +95,7 @@ func (n *Network) Sync(ctx context.Context, self Peer, peers []Peer) error {
 	if err != nil {
 		return err
 	}
-	plan := makePlan(self, peers, table.onLink)
+	plan := makePlan(n.state(self, peers, table))
 	needed := enableForwarding(plan.own, table)
 	needed = errors.Join(needed, n.syncMasquerade(ctx, plan))
 	needed = errors.Join(needed, n.installPlugin())
@@ -93,22 +109,23 @@ func (n *Network) Sync(ctx context.Context, self Peer, peers []Peer) error {
 	return errors.Join(failed, n.syncConfig(self.Name, plan.own, mtu))
 }
 
+func (n *Network) state(self Peer, peers []Peer, table *routingTable) clusterState {
+	c := clusterState{
+		self: self, peers: peers, networks: table.onLink, gateways: table.gateways,
+		clusterCIDRs: n.ClusterCIDRs,
+	}
+	if n.APIServers != nil {
+		c.apiServers = n.APIServers()
+	}
+	if n.ServiceCIDRs != nil {
+		c.serviceCIDRs = n.ServiceCIDRs()
+	}
+	return c
+}
+
 // Close frees the sockets that a Network keeps open between calls of Sync. What Sync made
 // stays. A later Sync opens them again.
 func (n *Network) Close() { n.masquerade.forget() }
-
-// report logs every problem once, and again when it was away in between.
-func (n *Network) report(problems []string) {
-	for _, problem := range problems {
-		if !n.reported[problem] {
-			n.Log.Warn("pod network: " + problem)
-		}
-	}
-	n.reported = make(map[string]bool, len(problems))
-	for _, problem := range problems {
-		n.reported[problem] = true
-	}
-}
 
 // Cleanup removes everything that Sync has ever made on this machine. Forwarding
 // stays on: others may need it by now. Running pods keep their links, but can be

@@ -19,6 +19,7 @@ import (
 type routingTable struct {
 	ours      map[netip.Prefix][]route
 	onLink    []onLink
+	gateways  []netip.Addr // of default routes
 	learnedRA map[int]bool // links whose default route comes from router advertisements
 }
 
@@ -42,14 +43,17 @@ func (table *routingTable) add(family int, r netlink.Route) {
 	dst := prefixOf(r.Dst, family)
 	via, _ := netip.AddrFromSlice(r.Gw)
 	via = via.Unmap()
+	if r.Protocol == unix.RTPROT_RA && dst.Bits() == 0 {
+		table.learnedRA[r.LinkIndex] = true
+	}
 	switch {
 	case r.Protocol == cni.RouteProtocol && r.Type == unix.RTN_UNREACHABLE:
 		table.ours[dst] = append(table.ours[dst], route{dst: dst})
 	case r.Protocol == cni.RouteProtocol && via.IsValid():
 		table.ours[dst] = append(table.ours[dst], route{dst: dst, via: via, link: r.LinkIndex})
 	case r.Protocol == cni.RouteProtocol:
-	case r.Protocol == unix.RTPROT_RA && dst.Bits() == 0:
-		table.learnedRA[r.LinkIndex] = true
+	case dst.Bits() == 0 && via.IsValid():
+		table.gateways = append(table.gateways, via)
 	case r.Type == unix.RTN_UNICAST && !via.IsValid() && r.LinkIndex != 0:
 		table.onLink = append(table.onLink, onLink{prefix: dst, link: r.LinkIndex})
 	}
@@ -57,7 +61,7 @@ func (table *routingTable) add(family int, r netlink.Route) {
 
 // syncRoutes makes ours what is wanted. refused are routes that cannot be, told
 // to people once; failed is worth another try.
-func syncRoutes(handle netlinksafe.Handle, ours map[netip.Prefix][]route, wanted map[netip.Prefix]route) (refused []string, failed error) {
+func syncRoutes(handle netlinksafe.Handle, ours map[netip.Prefix][]route, wanted map[netip.Prefix]route) (refused []problem, failed error) {
 	for dst, have := range ours {
 		if want, ok := wanted[dst]; ok && len(have) == 1 && have[0].kind() == want.kind() {
 			continue // right, or replaced in one step below
@@ -83,7 +87,7 @@ func syncRoutes(handle netlinksafe.Handle, ours map[netip.Prefix][]route, wanted
 		err := write(kernelRoute(want))
 		switch {
 		case errors.Is(err, unix.EEXIST):
-			refused = append(refused, fmt.Sprintf("the route to %s is another program's and stays as it is (`ip route show %s`; delete it to have Fairway's)", dst, dst))
+			refused = append(refused, problem{reason: reasonRoute, message: fmt.Sprintf("the route to %s is another program's and stays as it is (`ip route show %s`; delete it to have Fairway's)", dst, dst)})
 		case err != nil:
 			failed = errors.Join(failed, fmt.Errorf("set route %s: %w", dst, err))
 		}
