@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/plugins/pkg/netlinksafe"
@@ -112,6 +113,31 @@ func (w wire) wirePod(hostMAC net.HardwareAddr) error {
 		for _, route := range podRoutes(link.Attrs().Index, addr) {
 			if err := pod.RouteAdd(route); err != nil {
 				return fmt.Errorf("add route %s: %w", route.Dst, err)
+			}
+		}
+	}
+	return awaitLocal(pod, w.addrs)
+}
+
+// localPatience is how long the kernel may take until a pod can use its IPv6 addresses.
+const localPatience = 10 * time.Second
+
+// awaitLocal waits until the pod can use its IPv6 addresses: the kernel adds their local
+// routes from a work queue, a moment after the address itself, also without DAD.
+func awaitLocal(pod netlinksafe.Handle, addrs []netip.Addr) error {
+	deadline := time.Now().Add(localPatience)
+	for _, addr := range addrs {
+		local := &netlink.Route{Table: unix.RT_TABLE_LOCAL, Dst: hostPrefix(addr)}
+		for ; addr.Is6(); time.Sleep(time.Millisecond) {
+			routes, err := pod.RouteListFiltered(netlink.FAMILY_V6, local, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_DST)
+			if err != nil {
+				return fmt.Errorf("list local routes: %w", err)
+			}
+			if len(routes) > 0 {
+				break
+			}
+			if time.Now().After(deadline) {
+				return failf(types.ErrTryAgainLater, "address %s is not usable within %s (is the node overloaded?)", addr, localPatience)
 			}
 		}
 	}
