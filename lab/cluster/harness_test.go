@@ -20,7 +20,7 @@ import (
 
 // built is where the programs and images under test are: all that "make image
 // images lab" makes.
-var built struct{ lab, image, images, deploy string }
+var built struct{ lab, image, images, deploy, fairway, kubeProxy string }
 
 func TestMain(m *testing.M) {
 	if os.Geteuid() != 0 {
@@ -52,18 +52,20 @@ func build(dir string) error {
 	if lab := os.Getenv("FAIRWAY_LAB_BIN"); lab != "" {
 		bin := filepath.Dir(lab)
 		built.lab, built.image, built.images = lab, filepath.Join(bin, "fairway-image.tar"), filepath.Join(bin, "images")
+		built.fairway, built.kubeProxy = filepath.Join(bin, "fairway"), filepath.Join(bin, "kube-proxy")
 		return nil
 	}
 	built.lab, built.image, built.images = filepath.Join(dir, "fairway-lab"), filepath.Join(dir, "fairway-image.tar"), filepath.Join(dir, "images")
-	binary := filepath.Join(dir, "fairway")
+	built.fairway, built.kubeProxy = filepath.Join(dir, "fairway"), filepath.Join(dir, "kube-proxy")
 	for _, step := range []struct {
 		dir  string
 		argv []string
 	}{
-		{root, []string{"go", "build", "-trimpath", "-o", binary, "./cmd/fairway"}},
-		{root, []string{"go", "run", "-trimpath", "./hack/mkimage", "-binary", binary, "-o", built.image}},
+		{root, []string{"go", "build", "-trimpath", "-o", dir + "/", "./cmd/..."}},
+		{root, []string{"go", "run", "-trimpath", "./hack/mkimage", "-binary", built.fairway, "-o", built.image}},
 		{filepath.Join(root, "lab"), []string{"go", "run", "-trimpath", "./images/cmd/mkimages", "-o", built.images}},
 		{filepath.Join(root, "lab"), []string{"go", "build", "-trimpath", "-o", built.lab, "./cmd/fairway-lab"}},
+		{filepath.Join(root, "lab"), []string{"go", "build", "-trimpath", "-o", built.kubeProxy, "k8s.io/kubernetes/cmd/kube-proxy"}},
 	} {
 		cmd := exec.Command(step.argv[0], step.argv[1:]...)
 		cmd.Dir, cmd.Env = step.dir, append(os.Environ(), "CGO_ENABLED=0")

@@ -1,0 +1,212 @@
+package cluster_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/fairway-net/fairway/internal/image"
+	"github.com/fairway-net/fairway/lab/fabric"
+)
+
+// killer stands in PATH for a program that the cleanup starts. It kills the cleanup in place of
+// the program's N-th run.
+const killer = `#!/bin/bash
+n=$(($(cat %[1]s/count) - 1)); echo $n >%[1]s/count
+if [ $n = 0 ]; then kill -9 $PPID; exit 1; fi
+exec %[2]s "$@"
+`
+
+// halfWay kills the cleanup before each program that it starts, one after the other, from all
+// that an agent in mode iptables made, which starts the most, until nothing is left to kill.
+func (u *undo) halfWay() {
+	u.overlay("deploy/agent", "pod-network", "iptables")
+	u.shell(applied + "\nkubectl delete -k .\nkubectl -n kube-system wait --for=delete pod -l app.kubernetes.io/name=fairway-agent --timeout=60s")
+	u.there("iptables")
+	wrappers := filepath.Join(u.dir, "killers")
+	if err := os.MkdirAll(wrappers, 0o755); err != nil {
+		u.Fatal(err)
+	}
+	for _, p := range strings.Fields("nft iptables-nft iptables-nft-save iptables-nft-restore ip6tables-nft ip6tables-nft-save ip6tables-nft-restore") {
+		at, err := image.Find(p)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(wrappers, p), fmt.Appendf(nil, killer, wrappers, at), 0o755)
+		}
+		if err != nil {
+			u.Fatal(err)
+		}
+	}
+	u.followed["cleanup of a node"] = true
+	commands := "PATH=" + wrappers + ":" + filepath.Dir(built.fairway) + ":$PATH\n" + u.docs["cleanup of a node"]
+	kills := 0
+	for ; ; kills++ {
+		if err := os.WriteFile(filepath.Join(wrappers, "count"), fmt.Appendln(nil, kills+1), 0o644); err != nil {
+			u.Fatal(err)
+		}
+		out, err := u.try("node", "1", "--", "bash", "-euc", commands)
+		if err == nil {
+			break
+		}
+		if kills > 50 || strings.Contains(out, "fairway:") {
+			u.Fatalf("after %d kills: %v: %s", kills, err, out)
+		}
+	}
+	if kills < 3 {
+		u.Errorf("the cleanup was killed %d times, want several", kills)
+	}
+	u.Logf("the cleanup was killed %d times", kills)
+	u.same()
+}
+
+// coreDNSDeployment is a Deployment coredns as kubeadm makes it, but with the program of our image, which
+// is CoreDNS, and the cluster's Service.
+const coreDNSDeployment = `
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: coredns, namespace: kube-system}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: coredns, namespace: kube-system, labels: {k8s-app: kube-dns}}
+spec:
+  selector: {matchLabels: {k8s-app: kube-dns, kubernetes.io/name: CoreDNS}}
+  template:
+    metadata: {labels: {k8s-app: kube-dns, kubernetes.io/name: CoreDNS}}
+    spec:
+      serviceAccountName: coredns
+      dnsPolicy: Default
+      containers:
+      - name: coredns
+        image: ghcr.io/fairway-net/fairway:dev
+        command: [fairway, dns]
+        readinessProbe: {httpGet: {path: /ready, port: 8181}, periodSeconds: 1}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: coredns}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: view}
+subjects: [{kind: ServiceAccount, name: coredns, namespace: kube-system}]
+`
+
+// coreDNS goes from the cluster's CoreDNS to ours and back. The Service stays what it is.
+func (u *undo) coreDNS() {
+	u.overlay("deploy", "pod-network")
+	u.input(coreDNSDeployment, "kubectl", "apply", "-f", "-")
+	u.shell("kubectl apply -k deploy/dns-service")
+	const uid = "kubectl -n kube-system get service kube-dns -o jsonpath={.metadata.uid}"
+	before := u.shell(uid)
+	u.follow("from CoreDNS")
+	u.answers("ours")
+	u.follow("to CoreDNS")
+	u.answers("CoreDNS")
+	if after := u.shell(uid); after != before {
+		u.Errorf("the Service kube-dns was %s and is %s", before, after)
+	}
+}
+
+// answers checks that DNS answers at its Service's address.
+func (u *undo) answers(who string) {
+	u.Helper()
+	dns := fabric.Plan{Family: fabric.IPv4}.DNS()[0].String()
+	out := u.eventually("status: NOERROR", "node", "1", "--", "dig", "+time=1", "+tries=1", "@"+dns, "kubernetes.default.svc.cluster.local")
+	if !strings.Contains(out, fabric.Plan{Family: fabric.IPv4}.APIService()[0].String()) {
+		u.Errorf("%s answers\n%s", who, out)
+	}
+}
+
+// kubeProxyDaemonSet is a DaemonSet kube-proxy as kubeadm makes it.
+const kubeProxyDaemonSet = `
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: kube-proxy, namespace: kube-system}
+---
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: kube-proxy, namespace: kube-system, labels: {k8s-app: kube-proxy}}
+spec:
+  selector: {matchLabels: {k8s-app: kube-proxy}}
+  template:
+    metadata: {labels: {k8s-app: kube-proxy}}
+    spec:
+      serviceAccountName: kube-proxy
+      hostNetwork: true
+      tolerations: [{operator: Exists}]
+      containers:
+      - name: kube-proxy
+        image: registry.k8s.io/kube-proxy:test
+        command: [kube-proxy, --config=/var/lib/kube-proxy/config.conf, --hostname-override=$(NODE_NAME)]
+        env: [{name: NODE_NAME, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}]
+        securityContext: {privileged: true}
+        volumeMounts: [{name: config, mountPath: /var/lib/kube-proxy}]
+      volumes: [{name: config, configMap: {name: kube-proxy}}]
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: kube-proxy, namespace: kube-system}
+data:
+  config.conf: |
+    apiVersion: kubeproxy.config.k8s.io/v1alpha1
+    kind: KubeProxyConfiguration
+    mode: nftables
+    clusterCIDR: CLUSTER_CIDR
+    clientConnection: {kubeconfig: /var/lib/kube-proxy/kubeconfig.conf}
+    conntrack: {maxPerCore: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
+  kubeconfig.conf: |
+    apiVersion: v1
+    kind: Config
+    clusters: [{name: default, cluster: {server: API_SERVER, certificate-authority: /var/run/secrets/kubernetes.io/serviceaccount/ca.crt}}]
+    users: [{name: default, user: {tokenFile: /var/run/secrets/kubernetes.io/serviceaccount/token}}]
+    contexts: [{name: default, context: {cluster: default, user: default}}]
+    current-context: default
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: kubeadm:node-proxier}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: system:node-proxier}
+subjects: [{kind: ServiceAccount, name: kube-proxy, namespace: kube-system}]
+`
+
+// kubeProxy goes from real kube-proxy to our agent and back, while CoreDNS runs.
+func (u *undo) kubeProxy() {
+	u.loadKubeProxy()
+	plan := fabric.Plan{Family: fabric.IPv4}
+	u.input(strings.NewReplacer("CLUSTER_CIDR", plan.Pods()[0].String(), "API_SERVER", plan.APIServer()).Replace(kubeProxyDaemonSet), "kubectl", "apply", "-f", "-")
+	u.shell("kubectl -n kube-system rollout status daemonset/kube-proxy --timeout=60s")
+	u.eventually("table ip kube-proxy", "node", "1", "--", "nft", "list", "tables")
+	u.overlay("deploy/agent", "pod-network", "replace-kube-proxy")
+	u.follow("from kube-proxy")
+	u.shell("kubectl -n kube-system wait --for=delete pod -l k8s-app=kube-proxy --timeout=60s")
+	u.answers("by the agent")
+	u.follow("to kube-proxy")
+	u.answers("by kube-proxy")
+	out := u.run("node", "1", "--", "nft", "list", "tables")
+	if strings.Contains(out, "fairway") || !strings.Contains(out, "table ip kube-proxy") {
+		u.Errorf("the node has\n%s", out)
+	}
+}
+
+// loadKubeProxy makes an image of kube-proxy and brings it into the node.
+func (u *undo) loadKubeProxy() {
+	u.Helper()
+	var tree image.Tree
+	nft, err := image.Find("nft")
+	if err != nil {
+		u.Fatal(err)
+	}
+	tree.Program(nft)
+	tree.Copy("/usr/local/bin/kube-proxy", built.kubeProxy)
+	tree.Dir("/run", 0o755)
+	tree.Dir("/tmp", 0o777|os.ModeSticky)
+	layer, err := tree.Layer()
+	if err != nil {
+		u.Fatal(err)
+	}
+	archive := filepath.Join(u.dir, "kube-proxy.tar")
+	img := image.Image{Names: []string{"registry.k8s.io/kube-proxy:test"}, Layers: []*image.Layer{layer}}
+	img.Config.Env = []string{"PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+	if err := image.WriteFile(archive, img); err != nil {
+		u.Fatal(err)
+	}
+	u.run("load", archive)
+}
