@@ -50,6 +50,26 @@ func (w *Watch) Seal(ctx context.Context, p *Program) error {
 	return nil
 }
 
+// Runs reports whether the kernel runs p, and whether it runs another program of the table,
+// which may be in the copy that Declare made.
+func (t *Table) Runs(ctx context.Context, p *Program) (this, another bool, err error) {
+	_, marker, err := p.render(t.name)
+	if err != nil {
+		return false, false, err
+	}
+	for _, name := range []string{t.name, t.name + formerSuffix} {
+		chains, err := t.listOf(ctx, name)
+		if err != nil {
+			return false, false, err
+		}
+		for _, c := range chains {
+			this = this || c.Name == marker && name == t.name
+			another = another || c.Name != marker && strings.HasPrefix(c.Name, markerPrefix)
+		}
+	}
+	return this, another, nil
+}
+
 // Sealed reports whether the table has the rules with which p was sealed.
 func (t *Table) Sealed(ctx context.Context, p *Program) (bool, error) {
 	_, marker, err := p.render(t.name)
