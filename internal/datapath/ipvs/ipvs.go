@@ -144,7 +144,7 @@ func (d *Datapath) sync(ctx context.Context, want *service.Table) (datapath.Stat
 	if err := d.apply(ctx, r); err != nil {
 		return stats, err
 	}
-	if err := d.rules.Watch.End(ctx, stats.Full); err != nil {
+	if err := d.rules.End(ctx, d.program(), nftset.Chains{}); err != nil {
 		return stats, err
 	}
 	d.applied = want
@@ -187,7 +187,7 @@ func (d *Datapath) apply(ctx context.Context, r *changes) error {
 	if err := d.genl.do(ctx, r.before); err != nil {
 		return err
 	}
-	if err := d.rules.Table.Commit(ctx, nil, r.writes); err != nil {
+	if err := d.rules.Commit(ctx, nil, r.writes); err != nil {
 		return err
 	}
 	if err := d.rules.Switch(ctx, d.program()); err != nil {

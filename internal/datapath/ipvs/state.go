@@ -89,7 +89,7 @@ func (s *state) same(o *state) bool {
 
 // read returns what the kernel holds.
 func (d *Datapath) read(ctx context.Context) (*state, error) {
-	r := reader{nftset.NewReader(ctx, d.rules.Table, renamed()), newState()}
+	r := reader{d.rules.Reader(ctx), newState()}
 	for _, is4 := range nftset.Families {
 		for _, nodePort := range []bool{false, true} {
 			r.verdicts(is4, nodePort, false, func(f *frontendState, v nftset.VerdictID) { f.internal = v })

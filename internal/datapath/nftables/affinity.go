@@ -216,7 +216,7 @@ func (f family) affinityUpdate(seconds uint32) []expr.Any {
 		&expr.Payload{DestRegister: data, Base: expr.PayloadBaseNetworkHeader, Offset: f.daddr, Len: f.size},
 		&expr.Payload{DestRegister: data + f.size/4, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
 		&expr.Dynset{
-			SrcRegKey: firstReg, SrcRegData: data, SetName: affinityClients.name(f.is4),
+			SrcRegKey: firstReg, SrcRegData: data, SetName: affinityClients.Name(f.is4),
 			Operation: unix.NFT_DYNSET_OP_UPDATE, Timeout: time.Duration(seconds) * time.Second,
 		},
 	)
@@ -252,7 +252,7 @@ func loadAffinityID() []expr.Any {
 	return []expr.Any{&expr.Meta{Key: expr.MetaKeyPRIORITY, Register: reg1}, masked(uint32(affinityMask), 0)}
 }
 
-func affinityData(i affinityID) []byte { return binary.NativeEndian.AppendUint32(nil, uint32(i)) }
+func affinityData(i affinityID) []byte { return nftset.Number(uint32(i)) }
 
 // affinityLookup is the lookup of a client's endpoint, in two rules:
 //
@@ -263,20 +263,20 @@ func (f family) affinityLookup(h verdictID) [][]expr.Any {
 	front, _ := f.loadFrontend(h&verdictNodePort != 0)
 	first := append(f.family(), front...)
 	first = append(first,
-		&expr.Lookup{SourceRegister: firstReg, DestRegister: firstReg, IsDestRegSet: true, SetName: from.name(f.is4)},
+		&expr.Lookup{SourceRegister: firstReg, DestRegister: firstReg, IsDestRegSet: true, SetName: from.Name(f.is4)},
 		&expr.Meta{Key: expr.MetaKeyPRIORITY, Register: firstReg, SourceRegister: true},
 	)
 	second := append(f.family(), loadAffinityID()...)
 	second = append(second,
 		&expr.Payload{DestRegister: firstReg + 1, Base: expr.PayloadBaseNetworkHeader, Offset: f.saddr, Len: f.size},
-		&expr.Lookup{SourceRegister: firstReg, DestRegister: firstReg, IsDestRegSet: true, SetName: affinityClients.name(f.is4)},
+		&expr.Lookup{SourceRegister: firstReg, DestRegister: firstReg, IsDestRegSet: true, SetName: affinityClients.Name(f.is4)},
 		&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.nfproto), RegAddrMin: firstReg, RegProtoMin: f.protoInNAT},
 	)
 	return [][]expr.Any{first, second}
 }
 
 // affinityIDSet is the map of the affinity IDs of a kind of frontend.
-func affinityIDSet(nodePort, external bool) set {
+func affinityIDSet(nodePort, external bool) nftset.Set {
 	switch {
 	case nodePort && external:
 		return affinityIDsNodeportsExternal
@@ -389,8 +389,8 @@ func (d *Datapath) pruneAffinity(ctx context.Context, ids map[affinityID]bool, a
 	for range maxPrunes {
 		var ws []nft.Write
 		for _, f := range families {
-			name := affinityClients.name(f.is4)
-			err := d.kernel.Elements(ctx, name, func(e nft.Element) error {
+			name := affinityClients.Name(f.is4)
+			err := d.rules.Table.Elements(ctx, name, func(e nft.Element) error {
 				if len(e.Key) < 4 {
 					return fmt.Errorf("affinity key has %d bytes", len(e.Key))
 				}
@@ -405,7 +405,7 @@ func (d *Datapath) pruneAffinity(ctx context.Context, ids map[affinityID]bool, a
 				return err
 			}
 		}
-		if err = d.kernel.Commit(ctx, nil, ws); err == nil {
+		if err = d.rules.Commit(ctx, nil, ws); err == nil {
 			return nil
 		}
 	}

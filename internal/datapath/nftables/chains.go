@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fairway-net/fairway/internal/datapath/lb"
+	"github.com/fairway-net/fairway/internal/datapath/nftset"
 	"github.com/fairway-net/fairway/internal/nft"
 )
 
@@ -101,9 +102,9 @@ func (w ruleWriter) rules(h verdictID) [][]expr.Any {
 			// ip saddr != @pods4 iifname != @pod-interfaces meta mark set meta mark | 0x4000
 			far := append(f.family(),
 				&expr.Payload{DestRegister: reg1, Base: expr.PayloadBaseNetworkHeader, Offset: f.saddr, Len: f.size},
-				&expr.Lookup{SourceRegister: reg1, SetName: pods.name(f.is4), Invert: true},
+				&expr.Lookup{SourceRegister: reg1, SetName: nftset.Pods.Name(f.is4), Invert: true},
 				&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: reg1},
-				&expr.Lookup{SourceRegister: reg1, SetName: podInterfaces, Invert: true},
+				&expr.Lookup{SourceRegister: reg1, SetName: nftset.PodInterfaces, Invert: true},
 			)
 			rules = append(rules, append(far, setMark(w.mark)...))
 		}
@@ -185,7 +186,7 @@ func (f family) balance(h verdictID, slots uint32) []expr.Any {
 		rule = append(rule, &expr.Numgen{Register: reg, Modulus: slots, Type: unix.NFT_NG_RANDOM, Offset: offset})
 	}
 	return append(rule,
-		&expr.Lookup{SourceRegister: firstReg, DestRegister: firstReg, IsDestRegSet: true, SetName: from.name(f.is4)},
+		&expr.Lookup{SourceRegister: firstReg, DestRegister: firstReg, IsDestRegSet: true, SetName: from.Name(f.is4)},
 		&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.nfproto), RegAddrMin: firstReg, RegProtoMin: f.protoInNAT},
 	)
 }

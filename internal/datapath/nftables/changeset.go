@@ -1,11 +1,8 @@
 package nftables
 
 import (
-	"net/netip"
 	"slices"
 	"strings"
-
-	"go4.org/netipx"
 
 	"github.com/fairway-net/fairway/internal/datapath/nftset"
 	"github.com/fairway-net/fairway/internal/nft"
@@ -35,21 +32,21 @@ func (p *changeset) writes() []nft.Write {
 // frontend plans the change of one frontend from was to is.
 func (p *changeset) frontend(k service.Key, was, is *frontendState) {
 	key, is4, nodePort := nftset.FrontendKey(k), k.Addr.Addr().Is4(), k.Addr.Addr().IsUnspecified()
-	entry, in, out, eps := frontends, frontendsInternal, frontendsExternal, endpoints
+	entry, in, out, eps := nftset.Frontends, frontendsInternal, nftset.FrontendsExternal, endpoints
 	if nodePort {
-		entry, in, out, eps = nodeports, nodeportsInternal, nodeportsExternal, nodeportEndpoints
+		entry, in, out, eps = nftset.Nodeports, nodeportsInternal, nftset.NodeportsExternal, nodeportEndpoints
 	}
-	p.slots(eps.name(is4), key, 0, was.slots, is.slots)
+	p.slots(eps.Name(is4), key, 0, was.slots, is.slots)
 	from, to := was.extraOrZero(), is.extraOrZero()
-	p.slots(eps.name(is4), key, externalOffset, from.externalSlots, to.externalSlots)
-	p.sourceRanges(is4, key, &from, &to)
-	p.affinity(affinityIDSet(nodePort, false).name(is4), key, affinityEntry{was.name, from.affinityID, from.duration, from.seconds, from.local}, affinityEntry{is.name, to.affinityID, to.duration, to.seconds, to.local})
-	p.affinity(affinityIDSet(nodePort, true).name(is4), key, affinityEntry{was.name, from.affinityIDExternal, from.duration, from.seconds, from.localExternal}, affinityEntry{is.name, to.affinityIDExternal, to.duration, to.seconds, to.localExternal})
+	p.slots(eps.Name(is4), key, externalOffset, from.externalSlots, to.externalSlots)
+	p.sources(k, from.sources, to.sources)
+	p.affinity(affinityIDSet(nodePort, false).Name(is4), key, affinityEntry{was.name, from.affinityID, from.duration, from.seconds, from.local}, affinityEntry{is.name, to.affinityID, to.duration, to.seconds, to.local})
+	p.affinity(affinityIDSet(nodePort, true).Name(is4), key, affinityEntry{was.name, from.affinityIDExternal, from.duration, from.seconds, from.localExternal}, affinityEntry{is.name, to.affinityIDExternal, to.duration, to.seconds, to.localExternal})
 	p.tallies(k, was.tallies, is.tallies)
-	p.policy(in.name(is4), key, from.internal, to.internal)
-	p.policy(out.name(is4), key, from.external, to.external)
+	p.policy(in.Name(is4), key, from.internal, to.internal)
+	p.policy(out.Name(is4), key, from.external, to.external)
 	if was.entry != is.entry || is.entry != 0 && was.comment() != is.comment() {
-		w := nft.Write{Set: entry.name(is4), Key: key, Del: was.entry != 0, Add: is.entry != 0}
+		w := nft.Write{Set: entry.Name(is4), Key: key, Del: was.entry != 0, Add: is.entry != 0}
 		if w.Add {
 			w.Data, w.Comment = verdictData(is.entry), is.comment()
 		}
@@ -92,38 +89,10 @@ func (p *changeset) affinity(set string, key []byte, from, to affinityEntry) {
 	p.early = append(p.early, w)
 }
 
-// sourceRanges plans the sources that a frontend serves. The restriction is added before
-// the frontend serves, and removed when it no longer serves. Ranges are replaced in one
-// step, because the kernel rejects overlapping ranges.
-func (p *changeset) sourceRanges(is4 bool, key []byte, was, is *extraState) {
-	restricted := nft.Write{Set: sourceRestricted.name(is4), Key: key}
-	all := func(list []netipx.IPRange, del, add bool) []nft.Write {
-		var ws []nft.Write
-		for _, r := range list {
-			ws = append(ws, nft.Write{
-				Set: sourceRanges.name(is4), Del: del, Add: add,
-				Key:  append(slices.Clone(key), r.From().AsSlice()...),
-				Last: append(slices.Clone(key), r.To().AsSlice()...),
-			})
-		}
-		return ws
-	}
-	if !slices.Equal(was.sources, is.sources) {
-		if len(is.sources) > 0 {
-			p.early = append(p.early, all(was.sources, true, false)...)
-			p.early = append(p.early, all(is.sources, false, true)...)
-		} else {
-			p.late = append(p.late, all(was.sources, true, false)...)
-		}
-	}
-	switch {
-	case is.restricted && !was.restricted:
-		restricted.Add = true
-		p.early = append(p.early, restricted)
-	case was.restricted && !is.restricted:
-		restricted.Del = true
-		p.opened = append(p.opened, restricted)
-	}
+// sources plans the sources that a frontend serves.
+func (p *changeset) sources(k service.Key, was, is nftset.Sources) {
+	c := nftset.ChangeSources(k, was, is)
+	p.early, p.opened, p.late = append(p.early, c.Before...), append(p.opened, c.Open...), append(p.late, c.After...)
 }
 
 func (p *changeset) slots(set string, front []byte, offset uint32, was, is []slot) {
@@ -150,26 +119,15 @@ func (p *changeset) slots(set string, front []byte, offset uint32, was, is []slo
 
 // settings plans the settings of the node.
 func (p *changeset) settings(was, is *nodeSettings) {
-	p.early = append(p.early, nft.ReplaceLinks(podInterfaces, was.podInterfaces, is.podInterfaces)...)
-	for _, f := range families {
-		for _, list := range [...]struct {
-			set set
-			was []netip.Prefix
-			is  []netip.Prefix
-		}{
-			{serviceCIDRs, was.serviceCIDRs, is.serviceCIDRs}, {pods, was.pods, is.pods}, {nodeportAddresses, was.nodePorts, is.nodePorts},
-		} {
-			p.early = append(p.early, nft.ReplacePrefixes(list.set.name(f.is4), f.is4, list.was, list.is)...)
-		}
-	}
+	p.early = append(p.early, nftset.ChangeSettings(was.Settings, is.Settings)...)
 	for _, a := range was.hosts {
 		if !slices.Contains(is.hosts, a) {
-			p.early = append(p.early, nft.Write{Set: nodeportHosts.name(a.Is4()), Key: a.AsSlice(), Del: true})
+			p.early = append(p.early, nft.Write{Set: nodeportHosts.Name(a.Is4()), Key: a.AsSlice(), Del: true})
 		}
 	}
 	for _, a := range is.hosts {
 		if !slices.Contains(was.hosts, a) {
-			p.early = append(p.early, nft.Write{Set: nodeportHosts.name(a.Is4()), Key: a.AsSlice(), Add: true})
+			p.early = append(p.early, nft.Write{Set: nodeportHosts.Name(a.Is4()), Key: a.AsSlice(), Add: true})
 		}
 	}
 }

@@ -5,15 +5,9 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/fairway-net/fairway/internal/datapath"
-	"github.com/fairway-net/fairway/internal/nft"
 )
-
-// verifyShare bounds the time that Check spends reading: a node where another program
-// changes nf_tables all the time must not spend more than a twentieth on it.
-const verifyShare = 20
 
 // Check implements datapath.Datapath. If another program changed the tables of this node,
 // Check compares our chains and rules by their handles, and our elements one by one.
@@ -22,40 +16,25 @@ func (d *Datapath) Check(ctx context.Context) (drift datapath.Drift, err error) 
 		return drift, nil // the next Sync compares anyway
 	}
 	if len(d.pruneAgain) > 0 {
-		if err := d.watch.Begin(ctx); err != nil {
+		if err := d.rules.Watch.Begin(ctx); err != nil {
 			return drift, err
 		}
 		if err := d.pruneAffinity(ctx, d.pruneAgain, false); err != nil {
 			return drift, err
 		}
 		d.pruneAgain = nil
-		if err := d.watch.End(ctx, false); err != nil {
+		if err := d.rules.Watch.End(ctx, false); err != nil {
 			return drift, err
 		}
 	}
-	change, accept, err := d.watch.Look(ctx)
-	switch {
-	case err != nil || change == nft.Nothing:
-		return drift, err
-	case change == nft.Rules:
-		d.reload = true
+	drift, err = d.rules.Check(ctx, false, func(bool) (bool, error) {
+		now, err := d.read(ctx)
+		return err == nil && d.state.same(now), err
+	})
+	if drift.Any() {
 		d.forget()
-		return datapath.Drift{Rules: true}, nil
-	case time.Now().Before(d.verify):
-		return drift, nil
 	}
-	start := time.Now()
-	now, err := read(ctx, d.kernel)
-	if err != nil {
-		return drift, err
-	}
-	d.verify = time.Now().Add(verifyShare * time.Since(start))
-	if !d.state.same(now) {
-		d.forget()
-		return datapath.Drift{Elements: true}, nil
-	}
-	accept()
-	return drift, nil
+	return drift, err
 }
 
 // same reports whether s and o describe the same kernel state. It ignores use counts, which

@@ -19,14 +19,12 @@ func slotKey(front []byte, slot uint32) []byte {
 	return binary.NativeEndian.AppendUint32(append(make([]byte, 0, len(front)+4), front...), slot)
 }
 
-func verdictData(h verdictID) []byte { return binary.NativeEndian.AppendUint32(nil, uint32(h)) }
+func verdictData(h verdictID) []byte { return nftset.Number(uint32(h)) }
 
 // parseVerdict is the inverse of verdictData.
 func parseVerdict(b []byte) (verdictID, error) {
-	if len(b) < 4 {
-		return 0, fmt.Errorf("verdict ID has %d bytes", len(b))
-	}
-	return verdictID(binary.NativeEndian.Uint32(b)), nil
+	n, err := nftset.ParseNumber(b)
+	return verdictID(n), err
 }
 
 // parseSlotKey is the inverse of slotKey.

@@ -32,7 +32,7 @@ const (
 )
 
 // tallySets are the names of the sets, by bit.
-var tallySets = [...]set{"rejects", "drops", "connections", "traffic"}
+var tallySets = [...]nftset.Set{"rejects", "drops", "connections", "traffic"}
 
 // tallySet returns the set for a bit's frontends, and the key in it.
 func tallySet(bit int, k service.Key) (name string, key []byte) {
@@ -40,11 +40,11 @@ func tallySet(bit int, k service.Key) (name string, key []byte) {
 	if k.Addr.Addr().IsUnspecified() {
 		return nodeportSet(s), append([]byte{protoFamily(k.Addr.Addr().Is4()), 0, 0, 0}, nftset.FrontendKey(k)...)
 	}
-	return s.name(k.Addr.Addr().Is4()), nftset.FrontendKey(k)
+	return s.Name(k.Addr.Addr().Is4()), nftset.FrontendKey(k)
 }
 
 // nodeportSet is a tally's set for NodePorts of both families.
-func nodeportSet(s set) string { return "nodeport-" + string(s) }
+func nodeportSet(s nftset.Set) string { return "nodeport-" + string(s) }
 
 func protoFamily(is4 bool) byte {
 	if is4 {
@@ -68,7 +68,7 @@ func (h *frontendState) counted(before tally, traffic bool) tally {
 			is |= tallyDrops
 		}
 	}
-	if more.restricted {
+	if more.sources.Restricted {
 		is |= tallyDrops
 	}
 	if traffic {
@@ -106,7 +106,7 @@ func (r *reader) tallies() {
 // counters calls f for each element of a tally.
 func (r *reader) counters(bit int, f func(service.Key, nft.Element)) {
 	for _, fam := range families {
-		r.each(tallySets[bit].name(fam.is4), func(e nft.Element) error {
+		r.Each(tallySets[bit].Name(fam.is4), func(e nft.Element) error {
 			k, err := nftset.ParseFrontendKey(e.Key, fam.is4, false)
 			if err == nil {
 				f(k, e)
@@ -114,7 +114,7 @@ func (r *reader) counters(bit int, f func(service.Key, nft.Element)) {
 			return err
 		})
 	}
-	r.each(nodeportSet(tallySets[bit]), func(e nft.Element) error {
+	r.Each(nodeportSet(tallySets[bit]), func(e nft.Element) error {
 		if len(e.Key) < 4 {
 			return fmt.Errorf("key has %d bytes", len(e.Key))
 		}
@@ -132,7 +132,7 @@ func (d *Datapath) Counts(ctx context.Context) (map[service.PortName]datapath.Co
 	if d.state == nil {
 		return all, nil
 	}
-	r := reader{ctx: ctx, Table: d.kernel}
+	r := reader{d.rules.Reader(ctx), nil}
 	for bit := range tallySets {
 		r.counters(bit, func(k service.Key, e nft.Element) {
 			h := d.state.frontends[k]
@@ -158,8 +158,8 @@ func (d *Datapath) Counts(ctx context.Context) (map[service.PortName]datapath.Co
 			all[name] = c
 		})
 	}
-	if r.err != nil {
-		return nil, fmt.Errorf("count nftables: %w", r.err)
+	if err := r.Err(); err != nil {
+		return nil, fmt.Errorf("count nftables: %w", err)
 	}
 	return all, nil
 }
@@ -179,4 +179,4 @@ func (f family) connection(h verdictID) []expr.Any {
 	)
 }
 
-func (f family) digit() string { return set("").name(f.is4) }
+func (f family) digit() string { return nftset.Set("").Name(f.is4) }

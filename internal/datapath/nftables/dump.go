@@ -7,29 +7,23 @@ import (
 	"time"
 
 	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/datapath/nftset"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
 // Adopt implements datapath.Datapath.
 func (d *Datapath) Adopt(ctx context.Context) (datapath.Adopted, error) {
 	nothing := datapath.Adopted{Table: &service.Table{}}
-	there, err := d.kernel.Chains(ctx)
+	held, there, err := d.rules.Adopt(ctx, d.table == nil)
 	if err != nil {
 		return nothing, fmt.Errorf("adopt nftables: %w", err)
 	}
-	if len(there) == 0 {
+	if !there {
 		return nothing, nil
 	}
-	read, err := d.readAll(ctx)
-	if err != nil {
-		return nothing, fmt.Errorf("adopt nftables: %w", err)
-	}
-	if d.table == nil {
-		d.adopted = read
-	}
 	var all []*service.Frontend
-	for k, h := range read.state.frontends {
-		f, err := read.state.frontend(k, h)
+	for k, h := range held.frontends {
+		f, err := held.frontend(k, h)
 		if err != nil {
 			return nothing, fmt.Errorf("adopt nftables: %w", err)
 		}
@@ -37,7 +31,7 @@ func (d *Datapath) Adopt(ctx context.Context) (datapath.Adopted, error) {
 			all = append(all, f)
 		}
 	}
-	return datapath.Adopted{Table: service.NewTable(read.state.settings.table(), all), Found: true}, nil
+	return datapath.Adopted{Table: service.NewTable(held.settings.table(), all), Found: true}, nil
 }
 
 // frontend translates the kernel's state of k. Endpoints that no frontend leads to have no
@@ -61,9 +55,7 @@ func (s *state) frontend(k service.Key, h *frontendState) (*service.Frontend, er
 	if h.entry != verdictPolicyCheck {
 		return f, nil
 	}
-	for _, r := range more.sources {
-		f.Sources = append(f.Sources, r.Prefixes()...)
-	}
+	f.Sources = more.sources.Prefixes()
 	if more.external != 0 {
 		f.External = s.route(more.external, more.externalSlots)
 		f.External.Local = more.localExternal && f.External.Action == service.Forward
@@ -76,7 +68,7 @@ func (s *state) route(h verdictID, slots []slot) *service.Route {
 	if h.isDedicated() {
 		h = s.does(h)
 	}
-	r := h.route()
+	r := nftset.VerdictID(h).Route()
 	n, _ := h.slots()
 	if !h.balances() || n == 0 {
 		return r
@@ -94,7 +86,7 @@ func (s *state) route(h verdictID, slots []slot) *service.Route {
 // Cleanup implements datapath.Datapath.
 func (d *Datapath) Cleanup(ctx context.Context) error {
 	d.forget()
-	if err := d.kernel.Delete(ctx); err != nil {
+	if err := d.rules.Table.Delete(ctx); err != nil {
 		return fmt.Errorf("clean up nftables: %w", err)
 	}
 	return nil

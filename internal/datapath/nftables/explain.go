@@ -5,29 +5,30 @@ import (
 	"fmt"
 
 	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/datapath/nftset"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
 // Explain implements datapath.Datapath. It reads the whole table.
 func (d *Datapath) Explain(ctx context.Context, k service.Key) ([]datapath.Object, error) {
-	read, err := d.readAll(ctx)
+	read, err := d.read(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("explain nftables: %w", err)
 	}
-	h := read.state.frontends[k]
+	h := read.frontends[k]
 	if h == nil || h.entry == 0 {
 		return nil, nil
 	}
-	entry, in, out, eps := frontends, frontendsInternal, frontendsExternal, endpoints
+	entry, in, out, eps := nftset.Frontends, frontendsInternal, nftset.FrontendsExternal, endpoints
 	if k.Addr.Addr().IsUnspecified() {
-		entry, in, out, eps = nodeports, nodeportsInternal, nodeportsExternal, nodeportEndpoints
+		entry, in, out, eps = nftset.Nodeports, nodeportsInternal, nftset.NodeportsExternal, nodeportEndpoints
 	}
 	is4, key := k.Addr.Addr().Is4(), datapath.FrontKey(k)
 	var all []datapath.Object
-	element := func(s set, text string) {
-		all = append(all, datapath.Object{Kind: "map element", Name: "inet " + tableName + " " + s.name(is4), Text: text})
+	element := func(s nftset.Set, text string) {
+		all = append(all, datapath.Object{Kind: "map element", Name: "inet " + tableName + " " + s.Name(is4), Text: text})
 	}
-	leads := func(s set, to verdictID) {
+	leads := func(s nftset.Set, to verdictID) {
 		if to != 0 {
 			element(s, fmt.Sprintf("%s : %v", key, to))
 		}

@@ -12,16 +12,21 @@ const (
 	formerAffinityUpdates = "learners"
 )
 
+// renamedLate are the renamed sets to which packets add elements.
+func renamedLate() []nftset.Rename {
+	return nftset.RenamedSets(map[nftset.Set]nftset.Set{formerAffinity: affinityClients})
+}
+
 func renamed() []nftset.Rename {
-	all := map[nftset.Set]nftset.Set{formerAffinity: nftset.Set(affinityClients)}
-	for former, is := range map[nftset.Set]set{
-		"services": frontends, "inside": frontendsInternal, "outside": frontendsExternal,
-		"nodeport": nodeports, "nodeport-inside": nodeportsInternal, "nodeport-outside": nodeportsExternal,
-		"guarded": sourceRestricted, "sources": sourceRanges, "reserved": clusterIPs,
+	all := map[nftset.Set]nftset.Set{formerAffinity: affinityClients}
+	for former, is := range map[nftset.Set]nftset.Set{
+		"services": nftset.Frontends, "inside": frontendsInternal, "outside": nftset.FrontendsExternal,
+		"nodeport": nftset.Nodeports, "nodeport-inside": nodeportsInternal, "nodeport-outside": nftset.NodeportsExternal,
+		"guarded": nftset.SourceRestricted, "sources": nftset.SourceRanges, "reserved": nftset.ClusterIPs,
 		"sticky": affinityIDs, "sticky-outside": affinityIDsExternal,
 		"nodeport-sticky": affinityIDsNodeports, "nodeport-sticky-outside": affinityIDsNodeportsExternal,
 	} {
-		all[former] = nftset.Set(is)
+		all[nftset.Set(former)] = is
 	}
 	return nftset.RenamedSets(all)
 }

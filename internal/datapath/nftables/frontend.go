@@ -4,10 +4,8 @@ import (
 	"slices"
 	"time"
 
-	"go4.org/netipx"
-
 	"github.com/fairway-net/fairway/internal/datapath/lb"
-	"github.com/fairway-net/fairway/internal/nft"
+	"github.com/fairway-net/fairway/internal/datapath/nftset"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -33,9 +31,7 @@ type extraState struct {
 	local, localExternal           bool
 	duration                       durationIndex
 	seconds                        uint32
-	// restricted says that only clients in sources are served.
-	restricted bool
-	sources    []netipx.IPRange
+	sources                        nftset.Sources
 }
 
 // extraOrZero returns extra, or the zero value.
@@ -68,7 +64,7 @@ func (h *frontendState) equal(o *frontendState) bool {
 func (m extraState) equal(o extraState) bool {
 	return m.internal == o.internal && m.external == o.external && slices.Equal(m.externalSlots, o.externalSlots) &&
 		m.affinityID == o.affinityID && m.affinityIDExternal == o.affinityIDExternal && m.duration == o.duration && m.seconds == o.seconds &&
-		m.restricted == o.restricted && slices.Equal(m.sources, o.sources)
+		m.sources.Equal(o.sources)
 }
 
 // verdicts returns the IDs that h has.
@@ -98,15 +94,12 @@ func (s *state) render(was *frontendState, f *service.Frontend, traffic bool) *f
 	is := &frontendState{name: f.Service.String(), balance: f.Balance, slots: s.fillSlots(was.slots, f.Internal, f.Balance)}
 	is4 := f.Addr.Addr().Is4()
 	verdict := s.chainFor(was.internalVerdict(), verdictFor(f.Internal, f.Balance, len(is.slots), f.NodePort(), false, affinity), is4)
-	var now extraState
+	now := extraState{sources: nftset.SourcesOf(f)}
 	if affinity {
 		now.local = f.Internal.Local
 		now.affinityID = s.affinityIDOf(affinityPortKey{is.name, is4, now.local})
 		now.seconds = uint32(max(f.Affinity/time.Second, 1))
 		now.duration = s.durationIndexOf(now.seconds)
-	}
-	if len(f.Sources) > 0 {
-		now.restricted, now.sources = true, nft.Ranges(f.Sources, is4)
 	}
 	if !f.Internal.Equal(f.External) {
 		now.externalSlots = s.fillSlots(before.externalSlots, f.External, f.Balance)
@@ -117,7 +110,7 @@ func (s *state) render(was *frontendState, f *service.Frontend, traffic bool) *f
 		}
 	}
 	is.entry = verdict
-	if now.restricted || now.external != 0 {
+	if now.sources.Restricted || now.external != 0 {
 		is.entry, now.internal = verdictPolicyCheck, verdict
 	}
 	if !now.equal(extraState{}) {

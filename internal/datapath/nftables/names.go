@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/fairway-net/fairway/internal/datapath/lb"
+	"github.com/fairway-net/fairway/internal/datapath/nftset"
 	"github.com/fairway-net/fairway/internal/numbers"
 	"github.com/fairway-net/fairway/internal/service"
 )
@@ -14,7 +15,6 @@ const (
 	tableName       = numbers.TableNFTables
 	dispatchMap     = "dispatch"
 	affinityUpdates = "affinity-updates"
-	podInterfaces   = "pod-interfaces"
 )
 
 // lbChainPrefix begins the names of the load-balancing chains.
@@ -26,51 +26,29 @@ func writtenChain(chain string) bool {
 	return strings.HasPrefix(chain, lbChainPrefix) || strings.HasPrefix(chain, affinityChainPrefix)
 }
 
-// A set is a map or set of the program, one for each family: its name is followed
-// by 4 or 6.
-type set string
-
+// Sets that only this mode has.
 const (
-	frontends                    set = "frontends"
-	frontendsInternal            set = "frontends-internal"
-	frontendsExternal            set = "frontends-external"
-	nodeports                    set = "nodeports"
-	nodeportsInternal            set = "nodeports-internal"
-	nodeportsExternal            set = "nodeports-external"
-	endpoints                    set = "endpoints"
-	nodeportEndpoints            set = "nodeport-endpoints"
-	pods                         set = "pods"
-	nodeportHosts                set = "nodeport-hosts"
-	nodeportAddresses            set = "nodeport-addresses"
-	hairpin                      set = "hairpin"
-	sourceRestricted             set = "source-restricted"
-	sourceRanges                 set = "source-ranges"
-	clusterIPs                   set = "cluster-ips"
-	serviceCIDRs                 set = "service-cidrs"
-	affinityIDs                  set = "affinity-ids"
-	affinityIDsExternal          set = "affinity-ids-external"
-	affinityIDsNodeports         set = "affinity-ids-nodeports"
-	affinityIDsNodeportsExternal set = "affinity-ids-nodeports-external"
-	affinityClients              set = "affinity-clients"
+	frontendsInternal            nftset.Set = "frontends-internal"
+	nodeportsInternal            nftset.Set = "nodeports-internal"
+	endpoints                    nftset.Set = "endpoints"
+	nodeportEndpoints            nftset.Set = "nodeport-endpoints"
+	nodeportHosts                nftset.Set = "nodeport-hosts"
+	affinityIDs                  nftset.Set = "affinity-ids"
+	affinityIDsExternal          nftset.Set = "affinity-ids-external"
+	affinityIDsNodeports         nftset.Set = "affinity-ids-nodeports"
+	affinityIDsNodeportsExternal nftset.Set = "affinity-ids-nodeports-external"
+	affinityClients              nftset.Set = "affinity-clients"
 )
-
-// name returns the kernel's name of the set for a family.
-func (s set) name(is4 bool) string {
-	if is4 {
-		return string(s) + "4"
-	}
-	return string(s) + "6"
-}
 
 // A verdictID says what happens to a packet. It is the data of the frontends' maps and the
 // key of the map dispatch. ruleset.nft.tmpl explains its bits. Zero means "no element".
 type verdictID uint32
 
 const (
-	verdictMasqueradeOffCluster verdictID = 1 << 16
-	verdictMasqueradeAll        verdictID = 2 << 16
-	verdictExternal             verdictID = 4 << 16
-	verdictNodePort             verdictID = 8 << 16
+	verdictMasqueradeOffCluster           = verdictID(nftset.MasqueradeOffCluster)
+	verdictMasqueradeAll                  = verdictID(nftset.MasqueradeAll)
+	verdictExternal                       = verdictID(nftset.ForExternal)
+	verdictNodePort                       = verdictID(nftset.ForNodePort)
 	verdictAffinity             verdictID = 16 << 16
 	verdictAlgorithm            verdictID = 0x60 << 16 // these bits are one of:
 	verdictRoundRobin           verdictID = 0x20 << 16
@@ -81,8 +59,8 @@ const (
 	verdictMajor                verdictID = 0xffff << 16
 	verdictDedicated            verdictID = 0xe000 << 16 // a chain for one frontend only; the other 28 bits number it
 	verdictDedicatedMask        verdictID = 0xf000 << 16
-	verdictReject               verdictID = 0xf000<<16 | 1
-	verdictDrop                 verdictID = 0xf000<<16 | 2
+	verdictReject                         = verdictID(nftset.Reject)
+	verdictDrop                           = verdictID(nftset.Drop)
 	verdictPolicyCheck          verdictID = 0xf000<<16 | 3
 )
 
@@ -95,19 +73,12 @@ const externalOffset = 65536
 // verdictFor translates a route that has the given number of slots. external selects the
 // list for external clients.
 func verdictFor(r *service.Route, balance service.Algorithm, slots int, nodePort, external, affinity bool) verdictID {
-	switch r.Action {
-	case service.Reject:
-		return verdictReject
-	case service.Drop:
-		return verdictDrop
+	forward, forwards := nftset.VerdictFor(r, nodePort, external)
+	v := verdictID(forward)
+	if !forwards {
+		return v
 	}
-	v := verdictID(slots)
-	switch r.Masquerade {
-	case service.MasqueradeOffCluster:
-		v |= verdictMasqueradeOffCluster
-	case service.MasqueradeAll:
-		v |= verdictMasqueradeAll
-	}
+	v |= verdictID(slots)
 	switch balance {
 	case service.RoundRobin:
 		v |= verdictRoundRobin
@@ -116,30 +87,10 @@ func verdictFor(r *service.Route, balance service.Algorithm, slots int, nodePort
 	case service.DestHash:
 		v |= verdictDestHash
 	}
-	for _, bit := range [...]struct {
-		verdict verdictID
-		set     bool
-	}{{verdictNodePort, nodePort}, {verdictExternal, external}, {verdictAffinity, affinity}} {
-		if bit.set {
-			v |= bit.verdict
-		}
+	if affinity {
+		v |= verdictAffinity
 	}
 	return v
-}
-
-// route is the inverse of verdictFor but for the endpoints.
-func (v verdictID) route() *service.Route {
-	switch {
-	case v == verdictReject:
-		return &service.Route{Action: service.Reject}
-	case v == verdictDrop:
-		return &service.Route{Action: service.Drop}
-	case v&verdictMasqueradeAll != 0:
-		return &service.Route{Masquerade: service.MasqueradeAll}
-	case v&verdictMasqueradeOffCluster != 0:
-		return &service.Route{Masquerade: service.MasqueradeOffCluster}
-	}
-	return &service.Route{}
 }
 
 // isDedicated reports whether v leads to a chain that serves one frontend only.

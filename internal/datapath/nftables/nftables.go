@@ -22,9 +22,9 @@ import (
 	"context"
 	_ "embed"
 	"fmt"
-	"time"
 
 	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/datapath/nftset"
 	"github.com/fairway-net/fairway/internal/flow"
 	"github.com/fairway-net/fairway/internal/nft"
 	"github.com/fairway-net/fairway/internal/numbers"
@@ -50,22 +50,10 @@ type Datapath struct {
 	text       string // the program for people
 	writer     ruleWriter
 	count      bool // traffic is counted
-	kernel     *nft.Table
-	watch      *nft.Watch          // over the table since state was read
+	rules      *nftset.Ruleset[*state]
 	table      *service.Table      // what the kernel holds; nil: unknown, read it
 	state      *state              // the same, as elements
-	pending    bool                // the kernel does not run our program yet
-	adopted    readResult          // what Adopt has read, for the first Sync
-	verify     time.Time           // when Check may read the elements again
 	pruneAgain map[affinityID]bool // affinity IDs to prune once more at the next Check
-	reload     bool                // the rules were changed: load the program again
-}
-
-// readResult is a state that was read. It is valid as long as the generation is the same.
-type readResult struct {
-	state      *state
-	watch      *nft.Watch
-	generation uint32
 }
 
 var _ datapath.Datapath = (*Datapath)(nil)
@@ -78,7 +66,7 @@ func New(cfg Config) (*Datapath, error) {
 	if cfg.Mark == 0 {
 		cfg.Mark = DefaultMark
 	}
-	d := &Datapath{kernel: nft.New(tableName), writer: ruleWriter{mark: cfg.Mark, count: cfg.CountTraffic}, count: cfg.CountTraffic}
+	d := &Datapath{writer: ruleWriter{mark: cfg.Mark, count: cfg.CountTraffic}, count: cfg.CountTraffic}
 	d.program = &nft.Program{
 		Source: rulesetText,
 		Data: map[string]any{
@@ -89,6 +77,7 @@ func New(cfg Config) (*Datapath, error) {
 		Salt: d.writer.salt(),
 		Keep: writtenChain,
 	}
+	d.rules = nftset.NewRuleset(nft.New(tableName), d.read, renamed(), renamedLate())
 	var err error
 	if d.text, err = d.program.Text(tableName); err != nil {
 		return nil, err
@@ -111,11 +100,11 @@ func (d *Datapath) Info() datapath.Info {
 
 // FailWrites makes every write ask f first and fail with its error. It is for tests
 // that inject faults.
-func (d *Datapath) FailWrites(f func() error) { d.kernel.FailWrites(f) }
+func (d *Datapath) FailWrites(f func() error) { d.rules.Table.FailWrites(f) }
 
 // Probe reports why the datapath cannot work here: no privileges, no nf_tables, no nft.
 // It changes nothing.
-func (d *Datapath) Probe(ctx context.Context) error { return d.kernel.Probe(ctx) }
+func (d *Datapath) Probe(ctx context.Context) error { return d.rules.Table.Probe(ctx) }
 
 // EndFlows implements datapath.Datapath: conntrack carries all flows.
 func (d *Datapath) EndFlows(context.Context, []flow.Flow) (flow.Result, error) {
@@ -134,6 +123,6 @@ func (d *Datapath) Close() { d.forget() }
 
 // forget makes the next Sync read the kernel.
 func (d *Datapath) forget() {
-	d.table, d.state, d.adopted = nil, nil, readResult{}
-	d.kernel.Close()
+	d.table, d.state = nil, nil
+	d.rules.Forget()
 }

@@ -88,14 +88,19 @@ func (n *node) frontend(at string, proto service.Proto, balance service.Algorith
 	}
 }
 
-// sync writes a table, checks that it can be read back and that nft can print it.
-func (n *node) sync(frontends ...*service.Frontend) datapath.Stats {
-	n.t.Helper()
-	table := service.NewTable(service.Settings{
+// table returns a table of frontends with the node's settings.
+func (n *node) table(frontends ...*service.Frontend) *service.Table {
+	return service.NewTable(service.Settings{
 		Pods:      []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/48")},
 		NodePorts: []netip.Prefix{netip.MustParsePrefix("172.18.0.11/32"), netip.MustParsePrefix("fd00:172:18::11/128")},
 		NodeIPs:   []netip.Addr{netip.MustParseAddr("172.18.0.11")},
 	}, frontends)
+}
+
+// sync writes a table, checks that it can be read back and that nft can print it.
+func (n *node) sync(frontends ...*service.Frontend) datapath.Stats {
+	n.t.Helper()
+	table := n.table(frontends...)
 	var stats datapath.Stats
 	err := n.host.Do(func() (err error) {
 		if stats, err = n.dp.Sync(context.Background(), table); err != nil {

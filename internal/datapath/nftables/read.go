@@ -2,86 +2,50 @@ package nftables
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
-	"os"
-	"slices"
-
-	"go4.org/netipx"
 
 	"github.com/fairway-net/fairway/internal/datapath/nftset"
 	"github.com/fairway-net/fairway/internal/nft"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// read returns what the kernel holds. If a set is missing, because the table is of an older
-// program, read reads the set under its former name.
-func read(ctx context.Context, t *nft.Table) (*state, error) {
-	r := reader{ctx: ctx, Table: t, state: newState(), former: map[string]string{}}
-	for _, one := range renamed() {
-		r.former[one.Name] = one.Former
-	}
+// read returns what the kernel holds.
+func (d *Datapath) read(ctx context.Context) (*state, error) {
+	r := reader{d.rules.Reader(ctx), newState()}
 	r.dispatch()
-	for _, f := range families {
-		r.entries(f.is4, frontends, false, func(h *frontendState, v verdictID) { h.entry = v })
-		r.entries(f.is4, nodeports, true, func(h *frontendState, v verdictID) { h.entry = v })
-		r.entries(f.is4, frontendsInternal, false, func(h *frontendState, v verdictID) { h.ensureExtra().internal = v })
-		r.entries(f.is4, nodeportsInternal, true, func(h *frontendState, v verdictID) { h.ensureExtra().internal = v })
-		r.entries(f.is4, frontendsExternal, false, func(h *frontendState, v verdictID) { h.ensureExtra().external = v })
-		r.entries(f.is4, nodeportsExternal, true, func(h *frontendState, v verdictID) { h.ensureExtra().external = v })
-		r.slots(f.is4, endpoints, false)
-		r.slots(f.is4, nodeportEndpoints, true)
-		r.sourceRanges(f.is4)
+	for _, is4 := range nftset.Families {
+		r.entries(is4, nftset.Frontends, false, func(h *frontendState, v verdictID) { h.entry = v })
+		r.entries(is4, nftset.Nodeports, true, func(h *frontendState, v verdictID) { h.entry = v })
+		r.entries(is4, frontendsInternal, false, func(h *frontendState, v verdictID) { h.ensureExtra().internal = v })
+		r.entries(is4, nodeportsInternal, true, func(h *frontendState, v verdictID) { h.ensureExtra().internal = v })
+		r.entries(is4, nftset.FrontendsExternal, false, func(h *frontendState, v verdictID) { h.ensureExtra().external = v })
+		r.entries(is4, nftset.NodeportsExternal, true, func(h *frontendState, v verdictID) { h.ensureExtra().external = v })
+		r.slots(is4, endpoints, false)
+		r.slots(is4, nodeportEndpoints, true)
+		r.Sources(is4, func(k service.Key) *nftset.Sources { return &r.frontend(k).ensureExtra().sources })
 		for _, nodePort := range []bool{false, true} {
-			r.affinityIDs(f.is4, nodePort, false)
-			r.affinityIDs(f.is4, nodePort, true)
+			r.affinityIDs(is4, nodePort, false)
+			r.affinityIDs(is4, nodePort, true)
 		}
-		r.members(f.is4, hairpin, func(a netip.Addr) { r.state.hairpins[a] = 1 })
-		r.members(f.is4, clusterIPs, func(a netip.Addr) { r.state.clusterIPs[a] = 1 })
-		facts := &r.state.settings
-		r.members(f.is4, nodeportHosts, func(a netip.Addr) { facts.hosts = append(facts.hosts, a) })
-		facts.pods = append(facts.pods, r.prefixes(pods, f.is4)...)
-		facts.serviceCIDRs = append(facts.serviceCIDRs, r.prefixes(serviceCIDRs, f.is4)...)
-		facts.nodePorts = append(facts.nodePorts, r.prefixes(nodeportAddresses, f.is4)...)
+		r.Addrs(nftset.Hairpin, is4, func(a netip.Addr) { r.state.hairpins[a] = 1 })
+		r.Addrs(nftset.ClusterIPs, is4, func(a netip.Addr) { r.state.clusterIPs[a] = 1 })
+		r.Addrs(nodeportHosts, is4, func(a netip.Addr) { r.state.settings.hosts = append(r.state.settings.hosts, a) })
 	}
+	r.state.settings.Settings = r.Settings()
 	r.tallies()
-	r.podInterfaces()
 	r.affinityUpdates()
 	for k, h := range r.state.frontends {
 		h.countUses(r.state.chainUses, +1)
 		r.state.trackAffinity(k, h, true)
 	}
-	return r.state, r.err
+	return r.state, r.Err()
 }
 
-// reader reads set after set until the first error.
+// reader reads a state.
 type reader struct {
-	ctx context.Context // of this reading
-	*nft.Table
+	*nftset.Reader
 	state *state
-	// former has the former names of sets that are missing.
-	former map[string]string
-	err    error
-}
-
-// each calls f for every element of a set.
-func (r *reader) each(name string, f func(e nft.Element) error) {
-	if r.err == nil {
-		err := r.Elements(r.ctx, name, f)
-		if former := r.former[name]; former != "" && errors.Is(err, os.ErrNotExist) {
-			err = r.Elements(r.ctx, former, f)
-		}
-		r.err = r.ignoreMissing(err)
-	}
-}
-
-// ignoreMissing ignores the error of a missing set.
-func (r *reader) ignoreMissing(err error) error {
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	return err
 }
 
 // frontend returns the state of a frontend for the caller to fill.
@@ -102,27 +66,23 @@ func (h *frontendState) ensureExtra() *extraState {
 	return h.extra
 }
 
-func (r *reader) entries(is4 bool, s set, nodePort bool, put func(*frontendState, verdictID)) {
-	r.each(s.name(is4), func(e nft.Element) error {
-		k, err := nftset.ParseFrontendKey(e.Key, is4, nodePort)
-		if err != nil {
-			return err
-		}
+func (r *reader) entries(is4 bool, s nftset.Set, nodePort bool, put func(*frontendState, verdictID)) {
+	r.Frontends(s, is4, nodePort, func(k service.Key, e nft.Element) error {
 		v, err := parseVerdict(e.Data)
 		if err != nil {
 			return err
 		}
 		h := r.frontend(k)
 		put(h, v)
-		if s == frontends || s == nodeports {
+		if s == nftset.Frontends || s == nftset.Nodeports {
 			return h.parseComment(e.Comment)
 		}
 		return nil
 	})
 }
 
-func (r *reader) slots(is4 bool, s set, nodePort bool) {
-	r.each(s.name(is4), func(e nft.Element) error {
+func (r *reader) slots(is4 bool, s nftset.Set, nodePort bool) {
+	r.Each(s.Name(is4), func(e nft.Element) error {
 		k, at, err := parseSlotKey(e.Key, is4, nodePort)
 		if err != nil {
 			return err
@@ -157,11 +117,7 @@ func (r *reader) slots(is4 bool, s set, nodePort bool) {
 
 // affinityIDs reads the affinity IDs of frontends.
 func (r *reader) affinityIDs(is4, nodePort, external bool) {
-	r.each(affinityIDSet(nodePort, external).name(is4), func(e nft.Element) error {
-		k, err := nftset.ParseFrontendKey(e.Key, is4, nodePort)
-		if err != nil {
-			return err
-		}
+	r.Frontends(affinityIDSet(nodePort, external), is4, nodePort, func(k service.Key, e nft.Element) error {
 		number, err := parseVerdict(e.Data)
 		if err != nil {
 			return err
@@ -184,49 +140,10 @@ func (r *reader) affinityIDs(is4, nodePort, external bool) {
 	})
 }
 
-// sourceRanges reads the sources that frontends serve.
-func (r *reader) sourceRanges(is4 bool) {
-	r.each(sourceRestricted.name(is4), func(e nft.Element) error {
-		k, err := nftset.ParseFrontendKey(e.Key, is4, false)
-		if err == nil {
-			r.frontend(k).ensureExtra().restricted = true
-		}
-		return err
-	})
-	size := nftset.AddrSize(is4)
-	r.each(sourceRanges.name(is4), func(e nft.Element) error {
-		if len(e.Key) < size || len(e.Last) != len(e.Key) {
-			return fmt.Errorf("range has %d and %d bytes", len(e.Key), len(e.Last))
-		}
-		k, err := nftset.ParseFrontendKey(e.Key[:len(e.Key)-size], is4, false)
-		if err != nil {
-			return err
-		}
-		from, _ := netip.AddrFromSlice(e.Key[len(e.Key)-size:])
-		to, _ := netip.AddrFromSlice(e.Last[len(e.Last)-size:])
-		m := r.frontend(k).ensureExtra()
-		m.sources = append(m.sources, netipx.IPRangeFrom(from, to))
-		slices.SortFunc(m.sources, func(a, b netipx.IPRange) int { return a.From().Compare(b.From()) })
-		return nil
-	})
-}
-
-// members reads a set of addresses; in a hairpin's key the address is the first field.
-func (r *reader) members(is4 bool, s set, add func(netip.Addr)) {
-	r.each(s.name(is4), func(e nft.Element) error {
-		addr, ok := netip.AddrFromSlice(e.Key[:min(len(e.Key), nftset.AddrSize(is4))])
-		if !ok {
-			return fmt.Errorf("address has %d bytes", len(e.Key))
-		}
-		add(addr)
-		return nil
-	})
-}
-
 // dispatch reads which chains exist, and the verdicts of the chains for one frontend only.
 func (r *reader) dispatch() {
 	read := func(name string, put func(v, does verdictID)) {
-		r.each(name, func(e nft.Element) error {
+		r.Each(name, func(e nft.Element) error {
 			v, err := parseVerdict(e.Key)
 			if err != nil || !v.balances() {
 				return err
@@ -243,13 +160,13 @@ func (r *reader) dispatch() {
 		})
 	}
 	read(formerDispatchMap, func(v, does verdictID) { r.state.formerChains[v] = does })
-	read(dispatchMap, func(v, does verdictID) { r.state.chains[v] = lbChain{does, true} })
+	read(dispatchMap, func(v, does verdictID) { r.state.chains[v] = lbChain{does: does, current: true} })
 }
 
 // affinityUpdates reads the durations that have a chain.
 func (r *reader) affinityUpdates() {
 	read := func(name string, put func(at durationIndex, seconds uint32)) {
-		r.each(name, func(e nft.Element) error {
+		r.Each(name, func(e nft.Element) error {
 			number, err := parseVerdict(e.Key)
 			if err != nil {
 				return err
@@ -263,21 +180,4 @@ func (r *reader) affinityUpdates() {
 	read(affinityUpdates, func(at durationIndex, seconds uint32) {
 		r.state.durations[at], r.state.updateChains[at] = seconds, seconds
 	})
-}
-
-// podInterfaces reads the interfaces of pods.
-func (r *reader) podInterfaces() {
-	if r.err == nil {
-		r.state.settings.podInterfaces, r.err = r.Links(r.ctx, podInterfaces)
-		r.err = r.ignoreMissing(r.err)
-	}
-}
-
-// prefixes reads an interval set of addresses.
-func (r *reader) prefixes(s set, is4 bool) (all []netip.Prefix) {
-	if r.err == nil {
-		all, r.err = r.Prefixes(r.ctx, s.name(is4))
-		r.err = r.ignoreMissing(r.err)
-	}
-	return all
 }

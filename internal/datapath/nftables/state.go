@@ -26,6 +26,7 @@ type state struct {
 	affinityPorts  map[affinityID]*affinityPort
 	durations      [maxDurations]uint32     // in use, in seconds; 0: free
 	updateChains   map[durationIndex]uint32 // the chains in the kernel, and their seconds
+	staleUpdates   bool                     // another program wrote updateChains
 
 	// lastFill is the latest result of fillSlots: frontends of a Service often have the same route.
 	lastFill struct {
@@ -39,6 +40,7 @@ type state struct {
 type lbChain struct {
 	does    verdictID // the verdict that it gives
 	current bool      // it exists, and is of this program
+	there   bool      // it exists, of another program
 }
 
 func newState() *state {
@@ -95,16 +97,15 @@ func (s *state) trackAffinity(k service.Key, h *frontendState, has bool) {
 
 // nodeSettings are the Settings as the kernel has them.
 type nodeSettings struct {
-	pods, serviceCIDRs []netip.Prefix
-	podInterfaces      []string
-	// nodePorts are prefixes: an address in them serves NodePorts if the kernel says that it
-	// is local. hosts are addresses that serve NodePorts and are known to be the node's.
-	nodePorts []netip.Prefix
-	hosts     []netip.Addr
+	// NodePorts are prefixes without hosts: an address in them serves NodePorts if the kernel
+	// says that it is local. NodeIPs is empty.
+	service.Settings
+	hosts []netip.Addr // they serve NodePorts, and are known to be the node's
 }
 
 func nodeSettingsOf(s service.Settings) nodeSettings {
-	f := nodeSettings{pods: s.Pods, serviceCIDRs: s.ServiceCIDRs, podInterfaces: s.PodInterfaces}
+	f := nodeSettings{Settings: s}
+	f.NodePorts, f.NodeIPs = nil, nil
 	for _, a := range s.NodeIPs {
 		a = a.Unmap().WithZone("")
 		serves := slices.ContainsFunc(s.NodePorts, func(p netip.Prefix) bool { return p.Contains(a) })
@@ -114,7 +115,7 @@ func nodeSettingsOf(s service.Settings) nodeSettings {
 	}
 	for _, p := range s.NodePorts {
 		if !p.IsSingleIP() || !slices.Contains(f.hosts, p.Addr()) {
-			f.nodePorts = append(f.nodePorts, p)
+			f.NodePorts = append(f.NodePorts, p)
 		}
 	}
 	return f
@@ -122,13 +123,14 @@ func nodeSettingsOf(s service.Settings) nodeSettings {
 
 // table is the inverse of nodeSettingsOf, except for NodeIPs that do not serve NodePorts.
 func (f *nodeSettings) table() service.Settings {
-	s := service.Settings{Pods: f.pods, ServiceCIDRs: f.serviceCIDRs, PodInterfaces: f.podInterfaces, NodeIPs: f.hosts}
-	all := f.nodePorts
+	s := f.Settings
+	s.NodeIPs, s.NodePorts = f.hosts, nil
+	all := slices.Clone(f.NodePorts)
 	for _, a := range f.hosts {
 		all = append(all, netip.PrefixFrom(a, a.BitLen()))
 	}
-	for _, fam := range families {
-		for _, r := range nft.Ranges(all, fam.is4) {
+	for _, is4 := range nftset.Families {
+		for _, r := range nft.Ranges(all, is4) {
 			s.NodePorts = append(s.NodePorts, r.Prefixes()...)
 		}
 	}

@@ -50,7 +50,7 @@ func TestSweepUnknown(t *testing.T) {
 		return nft.Write{Set: "affinity-clients4", Key: key, Data: nftset.AddrPort(to), Timeout: time.Hour, Add: true}
 	}
 	good := entry(i, 1, f.Internal.Endpoints[1].Addr)
-	if err := d.kernel.Commit(t.Context(), nil, []nft.Write{
+	if err := d.rules.Table.Commit(t.Context(), nil, []nft.Write{
 		good, entry(i, 2, netip.MustParseAddrPort("10.9.9.9:9")), entry(i+77, 3, f.Internal.Endpoints[0].Addr), entry(0xfa110001, 4, f.Internal.Endpoints[0].Addr),
 	}); err != nil {
 		t.Fatal(err)
@@ -58,7 +58,7 @@ func TestSweepUnknown(t *testing.T) {
 	d.Close()
 	sync(t, d, table)
 	var left [][]byte
-	if err := d.kernel.Elements(t.Context(), "affinity-clients4", func(e nft.Element) error {
+	if err := d.rules.Table.Elements(t.Context(), "affinity-clients4", func(e nft.Element) error {
 		left = append(left, e.Key)
 		return nil
 	}); err != nil {
@@ -77,7 +77,7 @@ func TestUpdateChains(t *testing.T) {
 	defer d.Close()
 	remember := func() (names []string) {
 		t.Helper()
-		chains, err := d.kernel.Chains(t.Context())
+		chains, err := d.rules.Table.Chains(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -120,41 +120,6 @@ func TestUpdateChains(t *testing.T) {
 	}
 }
 
-// TestDumpKept: what Dump reads is not read again by the first Sync, unless another program
-// has changed something in between.
-func TestDumpKept(t *testing.T) {
-	enterNamespace(t)
-	table := cluster(20).Table(settings())
-	first := open(t)
-	sync(t, first, table)
-	first.Close()
-	for _, change := range []bool{false, true} {
-		d := open(t)
-		held := mustAdopt(t, d)
-		if diff := service.Diff(held, table); len(diff) > 0 {
-			t.Errorf("%d frontends differ", len(diff))
-		}
-		kept := d.adopted.state
-		if change {
-			out, err := exec.Command("nft", "flush", "map", "inet", "fairway", "endpoints4").CombinedOutput()
-			if err != nil {
-				t.Fatalf("%v: %s", err, out)
-			}
-		}
-		sync(t, d, table)
-		if same := d.state == kept; same == change || d.adopted.state != nil {
-			t.Errorf("changed in between: %v, the state was kept: %v", change, same)
-		}
-		if diff := service.Diff(mustAdopt(t, d), table); len(diff) > 0 {
-			t.Errorf("after Sync %d frontends differ", len(diff))
-		}
-		if drift, err := d.Check(t.Context()); err != nil || drift.Any() {
-			t.Errorf("drift %+v, error %v", drift, err)
-		}
-		d.Close()
-	}
-}
-
 // TestNodeIPs: what is known to be the node's own needs no question to the kernel.
 func TestNodeIPs(t *testing.T) {
 	enterNamespace(t)
@@ -180,8 +145,8 @@ func TestNodeIPs(t *testing.T) {
 		if !held.Settings.Equal(table.Settings) {
 			t.Errorf("%v with %v: read back %v", c.serve, c.own, held.Settings)
 		}
-		if f := d.state.settings; len(f.hosts) != c.hosts || len(f.nodePorts) != c.asked {
-			t.Errorf("%v with %v: %d hosts, %d prefixes to ask about, want %d, %d", c.serve, c.own, len(f.hosts), len(f.nodePorts), c.hosts, c.asked)
+		if f := d.state.settings; len(f.hosts) != c.hosts || len(f.NodePorts) != c.asked {
+			t.Errorf("%v with %v: %d hosts, %d prefixes to ask about, want %d, %d", c.serve, c.own, len(f.hosts), len(f.NodePorts), c.hosts, c.asked)
 		}
 		out, err := exec.Command("nft", "list", "set", "inet", "fairway", "nodeport-hosts4").CombinedOutput()
 		if has := strings.Contains(string(out), fmt.Sprint(ip)); err != nil || has != (c.hosts > 0) {

@@ -35,7 +35,7 @@ func (d *Datapath) sync(ctx context.Context, want *service.Table) (datapath.Stat
 			return stats, err
 		}
 	}
-	if err := d.watch.Begin(ctx); err != nil {
+	if err := d.rules.Watch.Begin(ctx); err != nil {
 		return stats, err
 	}
 	changes := d.changes(want, stats.Full)
@@ -54,7 +54,10 @@ func (d *Datapath) sync(ctx context.Context, want *service.Table) (datapath.Stat
 	if err := j.removeUnused(); err != nil {
 		return stats, err
 	}
-	if err := d.switchOver(ctx); err != nil {
+	if err := d.rules.Switch(ctx, d.program); err != nil {
+		return stats, err
+	}
+	if err := j.rewriteChains(); err != nil {
 		return stats, err
 	}
 	if err := j.writeLateSettings(); err != nil {
@@ -64,96 +67,26 @@ func (d *Datapath) sync(ctx context.Context, want *service.Table) (datapath.Stat
 		return stats, err
 	}
 	d.pruneAgain = j.shrunk
-	if err := j.noteRules(); err != nil {
+	if err := j.end(); err != nil {
 		return stats, err
 	}
 	d.table = want
 	return stats, nil
 }
 
-// readKernel reads what the kernel holds. If the kernel runs another program, or none, it
-// also declares the missing sets of our program. switchOver loads the rules later, when all
-// elements that they need are there.
+// readKernel reads what the kernel holds.
 func (d *Datapath) readKernel(ctx context.Context) error {
 	d.program.Data["DropInvalid"] = !nftset.Liberal()
-	found, err := d.kernel.Declare(ctx, d.program)
+	held, fresh, err := d.rules.Begin(ctx, d.program)
 	if err != nil {
 		return err
 	}
-	runs := found == nft.Unchanged
-	if d.pending = !runs; d.pending {
-		if err := nftset.Migrate(ctx, d.kernel, renamed()); err != nil {
-			return err
-		}
-	}
-	if runs && d.reload { // ours, but another program has changed it
-		if _, err := d.kernel.Load(ctx, d.program, true); err != nil { // read below, also if it begins anew
-			return err
-		}
-	}
-	if err := d.readOrReuse(ctx); err != nil {
-		return err
-	}
-	if d.pending || d.reload {
+	if d.state = held; fresh {
 		for h, w := range d.state.chains {
-			d.state.chains[h] = lbChain{does: w.does}
+			d.state.chains[h] = lbChain{does: w.does, there: true}
 		}
-		clear(d.state.updateChains)
+		d.state.staleUpdates = len(d.state.updateChains) > 0
 	}
-	d.reload = false
-	return nil
-}
-
-// readOrReuse reads the state, or takes what Adopt has read if nothing has changed since.
-func (d *Datapath) readOrReuse(ctx context.Context) (err error) {
-	if d.adopted.state != nil {
-		gen, err := d.kernel.Generation(ctx)
-		if err != nil {
-			return err
-		}
-		if gen == d.adopted.generation {
-			d.state, d.watch, d.adopted = d.adopted.state, d.adopted.watch, readResult{}
-			return nil
-		}
-	}
-	k, err := d.readAll(ctx)
-	d.state, d.watch, d.adopted = k.state, k.watch, readResult{}
-	return err
-}
-
-// readAll reads the state. The watch over the table begins before.
-func (d *Datapath) readAll(ctx context.Context) (k readResult, err error) {
-	k.watch = d.kernel.Watch()
-	if err := k.watch.Begin(ctx); err != nil {
-		return k, err
-	}
-	if k.generation, err = d.kernel.Generation(ctx); err != nil {
-		return k, err
-	}
-	k.state, err = read(ctx, d.kernel)
-	return k, err
-}
-
-// switchOver makes the kernel run our program instead of another one, or of none.
-func (d *Datapath) switchOver(ctx context.Context) error {
-	if !d.pending {
-		return nil
-	}
-	switch did, err := d.kernel.Load(ctx, d.program, true); {
-	case err != nil:
-		return err
-	case did == nft.Anew: // the next Sync starts from nothing
-		d.reload = true
-		return nft.ErrAnew
-	}
-	// Migrate again, for the clients that came before the switch.
-	if err := nftset.Migrate(ctx, d.kernel, nftset.RenamedSets(map[nftset.Set]nftset.Set{formerAffinity: nftset.Set(affinityClients)})); err != nil {
-		return err
-	}
-	if err := d.kernel.Prune(ctx, d.program); err != nil {
-		return fmt.Errorf("remove leftovers of an older program: %w", err)
-	}
-	d.pending = false
 	return nil
 }
 
@@ -191,12 +124,12 @@ type syncJob struct {
 	added, removed []string
 }
 
-// noteRules records the rules that the kernel holds after our commits.
-func (j *syncJob) noteRules() error {
-	if j.affinityRules || j.stats.Full {
-		return j.watch.End(j.ctx, true)
-	}
-	return j.watch.EndChains(j.ctx, j.added, j.removed)
+// end ends the Sync. The maps of verdicts are written with the chains that they lead to.
+func (j *syncJob) end() error {
+	const always = 2 // refused and dropped
+	j.rules.Expect(dispatchMap, always+len(j.state.chains))
+	j.rules.Expect(affinityUpdates, len(j.state.updateChains))
+	return j.rules.End(j.ctx, j.program, nftset.Chains{Added: j.added, Removed: j.removed, Any: j.affinityRules})
 }
 
 // writeSettings writes the settings. NodePort prefixes that an older program still looks up
@@ -204,10 +137,10 @@ func (j *syncJob) noteRules() error {
 func (j *syncJob) writeSettings(want *service.Table) error {
 	var p changeset
 	facts := nodeSettingsOf(want.Settings)
-	if j.pending {
+	if j.rules.Pending() {
 		late := facts
 		j.lateSettings = &late
-		facts.nodePorts = slices.Concat(facts.nodePorts, j.state.settings.nodePorts)
+		facts.NodePorts = slices.Concat(facts.NodePorts, j.state.settings.NodePorts)
 	}
 	p.settings(&j.state.settings, &facts)
 	j.state.settings = facts
@@ -268,6 +201,11 @@ func (j *syncJob) batch(changes []service.Change, last bool) error {
 	if last {
 		p.late = append(p.late, j.shared.late...)
 	}
+	return j.commitChains(p.writes())
+}
+
+// commitChains writes the missing chains, and then elements that lead to them.
+func (j *syncJob) commitChains(ws []nft.Write) error {
 	missing := j.missingChains()
 	for len(missing) > chainsPerCommit {
 		if err := j.commit(nil, j.addChains(missing[:chainsPerCommit])); err != nil {
@@ -275,7 +213,20 @@ func (j *syncJob) batch(changes []service.Change, last bool) error {
 		}
 		missing = missing[chainsPerCommit:]
 	}
-	return j.commit(p.writes(), j.addChains(missing))
+	return j.commit(ws, j.addChains(missing))
+}
+
+// rewriteChains replaces the chains that another program wrote, if its rules led to them
+// until now.
+func (j *syncJob) rewriteChains() error {
+	if !j.stats.Full {
+		return nil
+	}
+	if j.state.staleUpdates {
+		clear(j.state.updateChains)
+		j.state.staleUpdates = false
+	}
+	return j.commitChains(nil)
 }
 
 // commit writes and counts.
@@ -288,7 +239,7 @@ func (j *syncJob) commit(ws []nft.Write, prepare func(*nftables.Conn) (bool, err
 			j.stats.Deleted++
 		}
 	}
-	if err := j.kernel.Commit(j.ctx, prepare, ws); err != nil {
+	if err := j.rules.Commit(j.ctx, prepare, ws); err != nil {
 		return fmt.Errorf("write elements: %w", err)
 	}
 	return nil
@@ -298,10 +249,11 @@ func (j *syncJob) commit(ws []nft.Write, prepare func(*nftables.Conn) (bool, err
 // ten messages, and the answers to all must fit into the socket's buffer.
 const chainsPerCommit = 500
 
-// missingChains returns the chains that are in use and do not exist.
+// missingChains returns the chains that are in use and do not exist. As long as another
+// program runs, chains that it wrote are left to it.
 func (j *syncJob) missingChains() (all []verdictID) {
 	for h, n := range j.state.chainUses {
-		if n > 0 && !j.state.chains[h].current {
+		if c := j.state.chains[h]; n > 0 && !c.current && !(c.there && j.rules.Pending()) {
 			all = append(all, h)
 		}
 	}
@@ -313,16 +265,16 @@ func (j *syncJob) addChains(missing []verdictID) func(*nftables.Conn) (queued bo
 	return func(c *nftables.Conn) (queued bool, err error) {
 		for _, h := range missing {
 			w := j.state.chains[h]
-			if w.current = true; !h.isDedicated() {
+			if w.current, w.there = true, false; !h.isDedicated() {
 				w.does = h
 			}
-			if err := j.writer.addChain(j.kernel, c, h, w.does); err != nil {
+			if err := j.writer.addChain(j.rules.Table, c, h, w.does); err != nil {
 				return true, err
 			}
 			j.state.chains[h] = w
 			j.added = append(j.added, h.chainName())
 		}
-		learners, err := j.state.addUpdateChains(j.kernel, c)
+		learners, err := j.state.addUpdateChains(j.rules.Table, c)
 		j.affinityRules = j.affinityRules || learners
 		return learners || len(missing) > 0, err
 	}
@@ -335,7 +287,7 @@ const spareChains = 64
 // removeUnused removes chains and affinity IDs that are no longer in use.
 func (j *syncJob) removeUnused() error {
 	var unused []verdictID
-	own := 0
+	own := 0 // chains that cannot be used again
 	for h, n := range j.state.chainUses {
 		if n <= 0 {
 			delete(j.state.chainUses, h)
@@ -357,7 +309,7 @@ func (j *syncJob) removeUnused() error {
 	j.state.releaseAffinityIDs(j.shrunk)
 	for first := true; first || len(unused) > 0; first = false {
 		n := min(len(unused), chainsPerCommit)
-		if err := j.kernel.Commit(j.ctx, j.delChains(unused[:n]), nil); err != nil {
+		if err := j.rules.Commit(j.ctx, j.delChains(unused[:n]), nil); err != nil {
 			return fmt.Errorf("remove unused chains: %w", err)
 		}
 		unused = unused[n:]
@@ -369,7 +321,7 @@ func (j *syncJob) removeUnused() error {
 func (j *syncJob) delChains(unused []verdictID) func(*nftables.Conn) (queued bool, err error) {
 	return func(c *nftables.Conn) (queued bool, err error) {
 		for _, h := range unused {
-			if err := delChain(j.kernel, c, h); err != nil {
+			if err := delChain(j.rules.Table, c, h); err != nil {
 				return true, err
 			}
 			delete(j.state.chains, h)
@@ -377,7 +329,7 @@ func (j *syncJob) delChains(unused []verdictID) func(*nftables.Conn) (queued boo
 		}
 		learners := false
 		if len(j.shrunk) > 0 || j.stats.Full {
-			learners, err = j.state.delUpdateChains(j.kernel, c)
+			learners, err = j.state.delUpdateChains(j.rules.Table, c)
 		}
 		j.affinityRules = j.affinityRules || learners
 		return learners || len(unused) > 0, err

@@ -21,12 +21,12 @@ type Reader struct {
 	ctx    context.Context // of this reading
 	table  *nft.Table
 	former map[string]string
+	counts map[string]int // how many elements sets have, an interval as one
 	err    error
 }
 
-// NewReader returns a reader of a table.
-func NewReader(ctx context.Context, t *nft.Table, renames []Rename) *Reader {
-	r := &Reader{ctx: ctx, table: t, former: map[string]string{}}
+func newReader(ctx context.Context, t *nft.Table, renames []Rename) *Reader {
+	r := &Reader{ctx: ctx, table: t, former: map[string]string{}, counts: map[string]int{}}
 	for _, one := range renames {
 		r.former[one.Name] = one.Former
 	}
@@ -41,11 +41,16 @@ func (r *Reader) Each(name string, f func(nft.Element) error) {
 	if r.err != nil {
 		return
 	}
-	err := r.table.Elements(r.ctx, name, f)
+	n := 0
+	err := r.table.Elements(r.ctx, name, func(e nft.Element) error {
+		n++
+		return f(e)
+	})
 	if former := r.former[name]; former != "" && errors.Is(err, os.ErrNotExist) {
-		err = r.table.Elements(r.ctx, former, f)
+		n, err = 0, r.table.Elements(r.ctx, former, f)
 	}
 	r.note(err)
+	r.counts[name] = n
 }
 
 // note keeps an error, unless the error is that of a missing set.
@@ -102,8 +107,21 @@ func (r *Reader) Prefixes(s Set, is4 bool) (all []netip.Prefix) {
 		var err error
 		all, err = r.table.Prefixes(r.ctx, s.Name(is4))
 		r.note(err)
+		r.intervals(s.Name(is4))
 	}
 	return all
+}
+
+// intervals counts the intervals of a set, which the kernel keeps as edges.
+func (r *Reader) intervals(name string) {
+	n := 0
+	r.note(r.table.Elements(r.ctx, name, func(e nft.Element) error {
+		if !e.End {
+			n++
+		}
+		return nil
+	}))
+	r.counts[name] = n
 }
 
 // Settings returns the settings that a program has in its sets.
@@ -117,6 +135,7 @@ func (r *Reader) Settings() (s service.Settings) {
 		var err error
 		s.PodInterfaces, err = r.table.Links(r.ctx, PodInterfaces)
 		r.note(err)
+		r.intervals(PodInterfaces)
 	}
 	return s
 }

@@ -3,9 +3,12 @@ package nftset
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"strings"
 	"time"
+
+	"github.com/google/nftables"
 
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/nft"
@@ -15,11 +18,12 @@ import (
 // it, and whether another program changed it. S is the state that a mode reads.
 //
 //	Adopt ─→ S                       another table or none: the rules of p are not reached yet
-//	Begin ─→ S, writes of the mode ─→ Switch ─→ Watch.End      a Sync without a state
-//	Watch.Begin, writes of the mode ─────────→ Watch.End       a Sync with a state
-//	Check                                                      in between
+//	Begin ─→ S, Commit… ─→ Switch ─→ Commit… ─→ End     a Sync without a state
+//	Watch.Begin, Commit… ─────────────────────→ End     a Sync with a state
+//	Check                                               in between
 //
-// It belongs to one goroutine. Make one with NewRuleset.
+// After an error the mode has to Forget, so that the next Sync begins without a state. It
+// belongs to one goroutine. Make one with NewRuleset.
 type Ruleset[S any] struct {
 	Table *nft.Table
 	Watch *nft.Watch // over the table since it was read
@@ -27,11 +31,14 @@ type Ruleset[S any] struct {
 	read    func(context.Context) (S, error)
 	renames []Rename
 	late    []Rename // the renamed sets to which packets add elements
+	reader  *Reader  // of the last read
 
-	adopted *reading[S] // what Adopt has read, for the next Begin; may be nil
-	pending bool        // the kernel does not run our program yet
-	reload  bool        // the rules were changed: load the program again
-	verify  time.Time   // when Check may read the elements again
+	adopted *reading[S]    // what Adopt has read, for the next Begin; may be nil
+	pending bool           // the kernel does not run our program yet
+	fresh   bool           // the program is or was loaded, and no Sync has ended since
+	reload  bool           // what the kernel holds is not ours: load the program again
+	held    map[string]int // during a Sync without a state: how many elements sets must have
+	verify  time.Time      // when Check may read the elements again
 }
 
 // A reading is a state that was read. It is valid as long as the generation is the same.
@@ -39,12 +46,20 @@ type reading[S any] struct {
 	state      S
 	watch      *nft.Watch
 	generation uint32
+	counts     map[string]int
 }
 
-// NewRuleset returns a ruleset. read reads what the kernel holds; renames has the set names
-// of former releases, late the renames of sets whose elements packets add.
+// NewRuleset returns a ruleset. read reads what the kernel holds, with a Reader of the
+// ruleset; renames has the set names of former releases, late the renames of sets whose
+// elements packets add.
 func NewRuleset[S any](t *nft.Table, read func(context.Context) (S, error), renames, late []Rename) *Ruleset[S] {
 	return &Ruleset[S]{Table: t, Watch: t.Watch(), read: read, renames: renames, late: late}
+}
+
+// Reader returns a reader of the table.
+func (r *Ruleset[S]) Reader(ctx context.Context) *Reader {
+	r.reader = newReader(ctx, r.Table, r.renames)
+	return r.reader
 }
 
 // Adopt reads what the kernel holds. It returns false if there is no table. With keep, the
@@ -73,34 +88,48 @@ func (r *Ruleset[S]) readAll(ctx context.Context) (got *reading[S], err error) {
 	if got.generation, err = r.Table.Generation(ctx); err != nil {
 		return nil, err
 	}
-	got.state, err = r.read(ctx)
+	if got.state, err = r.read(ctx); err == nil && r.reader != nil {
+		got.counts = r.reader.counts
+	}
 	return got, err
 }
 
 // Begin returns what the kernel holds. If the kernel runs another program, or none, Begin
 // also declares the sets of p, with the elements of a former release. Switch loads the rules
-// later, when all elements that they need are there. fresh says that the chains which p
-// keeps must be written.
+// later, when all elements that they need are there. If the kernel runs p with other rules
+// than those of the last End, Begin loads p again. fresh says that the chains which p keeps
+// must be written.
 func (r *Ruleset[S]) Begin(ctx context.Context, p *nft.Program) (state S, fresh bool, err error) {
-	found, err := r.Table.Declare(ctx, p)
-	if err != nil {
-		return state, false, err
-	}
-	if r.pending = found != nft.Unchanged; r.pending {
-		err = Migrate(ctx, r.Table, r.renames)
-	} else if r.reload { // ours, but another program has changed it
-		_, err = r.Table.Load(ctx, p, true)
-	}
-	if err != nil {
-		return state, false, err
+	if err := r.begin(ctx, p); err != nil {
+		return state, false, r.say(ctx, p, err)
 	}
 	got, err := r.readOnce(ctx)
 	if err != nil {
 		return state, false, err
 	}
-	r.Watch = got.watch
-	fresh, r.reload = r.pending || r.reload, false
-	return got.state, fresh, nil
+	r.Watch, r.held, r.reload = got.watch, maps.Clone(got.counts), false
+	return got.state, r.fresh, nil
+}
+
+func (r *Ruleset[S]) begin(ctx context.Context, p *nft.Program) error {
+	found, err := r.Table.Declare(ctx, p)
+	if err != nil {
+		return err
+	}
+	if r.pending = found != nft.Unchanged; r.pending {
+		r.fresh = true
+		return Migrate(ctx, r.Table, r.renames)
+	}
+	sealed := false
+	if !r.reload {
+		if sealed, err = r.Table.Sealed(ctx, p); err != nil {
+			return err
+		}
+	}
+	if r.fresh = !sealed; r.fresh {
+		_, err = r.Table.Load(ctx, p, true) // what it holds is read next
+	}
+	return err
 }
 
 // readOnce returns what Adopt has read if nothing has changed since; else it reads.
@@ -119,26 +148,118 @@ func (r *Ruleset[S]) readOnce(ctx context.Context) (*reading[S], error) {
 // may still look up what the table has.
 func (r *Ruleset[S]) Pending() bool { return r.pending }
 
-// Switch makes the kernel run p instead of another program, or of none, and removes the
-// leftovers of the other program. It does nothing if p runs.
+// Switch makes the kernel run p instead of another program, or of none. It does nothing if
+// p runs. Chains that p keeps stay as they are: the mode writes them again before End.
 func (r *Ruleset[S]) Switch(ctx context.Context, p *nft.Program) error {
 	if !r.pending {
 		return nil
 	}
-	switch did, err := r.Table.Load(ctx, p, true); {
-	case err != nil:
-		return err
-	case did == nft.Anew: // the next Sync starts from nothing
-		r.reload = true
-		return nft.ErrAnew
+	did, err := r.Table.Load(ctx, p, true)
+	if err == nil && did == nft.Anew { // the next Sync starts from nothing
+		r.reload, err = true, nft.ErrAnew
 	}
-	if err := Migrate(ctx, r.Table, r.late); err != nil {
-		return err
-	}
-	if err := r.Table.Prune(ctx, p); err != nil {
-		return fmt.Errorf("remove leftovers of another program: %w", err)
+	if err != nil {
+		return r.say(ctx, p, err)
 	}
 	r.pending = false
+	return nil
+}
+
+// say adds to an error which rules the kernel runs.
+func (r *Ruleset[S]) say(ctx context.Context, p *nft.Program, err error) error {
+	this, another, failed := r.Table.Runs(ctx, p)
+	switch {
+	case failed != nil:
+		return err
+	case this:
+		return fmt.Errorf("the kernel runs the new rules: %w", err)
+	case another:
+		return fmt.Errorf("the kernel runs the rules from before: %w", err)
+	}
+	return fmt.Errorf("the kernel runs no rules of ours: %w", err)
+}
+
+// Commit is that of the Table. It counts what is written.
+func (r *Ruleset[S]) Commit(ctx context.Context, prepare func(*nftables.Conn) (bool, error), ws []nft.Write) error {
+	if err := r.Table.Commit(ctx, prepare, ws); err != nil {
+		return err
+	}
+	for _, w := range ws {
+		if w.Add && !w.Del {
+			r.count(w.Set, +1)
+		}
+		if w.Del && !w.Add {
+			r.count(w.Set, -1)
+		}
+	}
+	return nil
+}
+
+// count adds to the elements of a set that was read.
+func (r *Ruleset[S]) count(set string, n int) {
+	if _, counted := r.held[set]; counted {
+		r.held[set] += n
+	}
+}
+
+// Expect sets how many elements a set must have when a Sync without a state ends, where the
+// mode writes elements otherwise than by Commit.
+func (r *Ruleset[S]) Expect(set string, n int) {
+	if r.held != nil {
+		r.held[set] = n
+	}
+}
+
+// Chains says which chains over netlink a Sync wrote: those added and removed, or any.
+type Chains struct {
+	Added, Removed []string
+	Any            bool
+}
+
+// End ends a Sync. It notes the rules, for Check and for the next process. A Sync without a
+// state also removes what other programs left, and fails if the kernel holds another number
+// of elements than was read and written.
+func (r *Ruleset[S]) End(ctx context.Context, p *nft.Program, chains Chains) (err error) {
+	full := r.held != nil
+	if r.fresh {
+		if err := Migrate(ctx, r.Table, r.late); err != nil { // what packets added before the switch
+			return err
+		}
+		if err := r.Table.Prune(ctx, p); err != nil {
+			return fmt.Errorf("remove leftovers of another program: %w", err)
+		}
+	}
+	if full {
+		if err := r.compare(ctx); err != nil {
+			return err
+		}
+	}
+	if full || chains.Any {
+		err = r.Watch.End(ctx, true)
+	} else {
+		err = r.Watch.EndChains(ctx, chains.Added, chains.Removed)
+	}
+	if err == nil && (full || chains.Any || len(chains.Added)+len(chains.Removed) > 0) {
+		err = r.Watch.Seal(ctx, p)
+	}
+	if err == nil {
+		r.held, r.fresh = nil, false
+	}
+	return err
+}
+
+// compare compares how many elements the kernel holds with what was read and written.
+func (r *Ruleset[S]) compare(ctx context.Context) error {
+	got, err := r.Table.Counts(ctx)
+	if err != nil {
+		return err
+	}
+	for set, want := range r.held {
+		if n, counted := got[set]; counted && n != want {
+			r.reload = true
+			return fmt.Errorf("set %s holds %d elements after %d were written [another program changes table %s; it is read and repaired next]", set, n, want, r.Table.Name())
+		}
+	}
 	return nil
 }
 
@@ -168,6 +289,7 @@ func (r *Ruleset[S]) Check(ctx context.Context, always bool, same func(changed b
 	}
 	r.verify = time.Now().Add(verifyShare * time.Since(start))
 	if !ok {
+		r.reload = true // some elements belong to the program
 		return datapath.Drift{Elements: true}, nil
 	}
 	accept()
@@ -179,7 +301,7 @@ func (r *Ruleset[S]) Reload() { r.reload = true }
 
 // Forget makes the next Sync read the kernel.
 func (r *Ruleset[S]) Forget() {
-	r.adopted = nil
+	r.adopted, r.held = nil, nil
 	r.Watch.Reset()
 	r.Table.Close()
 }

@@ -48,7 +48,7 @@ func (d *Datapath) addOrphans(ctx context.Context, all []*session) error {
 			ws, news = append(ws, e.write(false, true)), append(news, e)
 		}
 	}
-	if err := d.rules.Table.Commit(ctx, nil, ws); err != nil {
+	if err := d.rules.Commit(ctx, nil, ws); err != nil {
 		return fmt.Errorf("keep connections: %w", err)
 	}
 	if d.orphaned == nil {
@@ -119,7 +119,7 @@ func (d *Datapath) removeFrontends(ctx context.Context) error {
 	}
 	p := full(h, &service.Table{})
 	p.shared(h.settings, service.Settings{}, h.clusterIPs, nil, true)
-	if err := d.rules.Table.Commit(ctx, nil, p.writes()); err != nil {
+	if err := d.rules.Commit(ctx, nil, p.writes()); err != nil {
 		return err
 	}
 	// Flows that began meanwhile.

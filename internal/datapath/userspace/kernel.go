@@ -24,7 +24,7 @@ type kernelState struct {
 
 // read returns what the kernel holds.
 func (d *Datapath) read(ctx context.Context) (*kernelState, error) {
-	r := nftset.NewReader(ctx, d.rules.Table, renamed())
+	r := d.rules.Reader(ctx)
 	h := &kernelState{
 		elements: map[elementID]element{}, sources: map[service.Key]*nftset.Sources{}, clusterIPs: nftset.Counts{},
 		affinity: map[affinityKey]affinityEntry{}, orphans: map[elementID]element{},

@@ -135,7 +135,7 @@ func (d *Datapath) sync(ctx context.Context, want *service.Table) (stats datapat
 	if err := d.apply(ctx, p, want, changes, stats.Full || !was.Equal(want.Settings)); err != nil {
 		return stats, err
 	}
-	if err := d.rules.Watch.End(ctx, stats.Full); err != nil {
+	if err := d.rules.End(ctx, d.program(), nftset.Chains{}); err != nil {
 		return stats, err
 	}
 	d.table = want
@@ -201,7 +201,7 @@ func (d *Datapath) apply(ctx context.Context, p *changeset, want *service.Table,
 	if err := d.addOrphans(ctx, lost); err != nil {
 		return err
 	}
-	if err := d.rules.Table.Commit(ctx, nil, p.writes()); err != nil {
+	if err := d.rules.Commit(ctx, nil, p.writes()); err != nil {
 		return fmt.Errorf("write elements: %w", err)
 	}
 	if d.table == nil {
@@ -271,7 +271,7 @@ func (d *Datapath) writeDeferred(ctx context.Context) error {
 	for _, e := range over {
 		ws = append(ws, e.write(true, false))
 	}
-	if err := d.rules.Table.Commit(ctx, nil, ws); err != nil {
+	if err := d.rules.Commit(ctx, nil, ws); err != nil {
 		d.forget()
 		return fmt.Errorf("write affinity: %w", err)
 	}

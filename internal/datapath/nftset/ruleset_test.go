@@ -1,0 +1,285 @@
+package nftset
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/internal/nft"
+	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/testnet"
+)
+
+func TestMain(m *testing.M) { testnet.Main(m) }
+
+// source is a program with one of each kind of set; its rules are those of a version.
+const source = `
+add table inet {{.Table}}
+table inet {{.Table}} {
+	chain {{.Marker}} {
+	}
+	map frontends4 {
+		type ipv4_addr . inet_proto . inet_service : classid
+	}
+	set cluster-ips4 {
+		type ipv4_addr
+	}
+	set pods4 {
+		type ipv4_addr
+		flags interval
+	}
+	set source-ranges4 {
+		type ipv4_addr . inet_proto . inet_service . ipv4_addr
+		flags interval
+	}
+	map clients4 {
+		type ipv4_addr : classid
+		flags dynamic,timeout
+	}
+	chain input {
+		type filter hook input priority 0; policy accept;
+		ip daddr @cluster-ips4 meta mark set {{.Version}}
+	}
+}
+`
+
+// A rig is the ruleset of a process. Its state is how often it was read.
+type rig struct {
+	*Ruleset[int]
+	t     *testing.T
+	p     *nft.Program
+	reads int
+}
+
+// enter gives the test's thread a network namespace, which ends with the thread.
+func enter(t *testing.T) {
+	t.Helper()
+	testnet.NeedRoot(t, "makes network namespaces")
+	runtime.LockOSThread()
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		t.Fatalf("make a network namespace: %v [run the tests as root]", err)
+	}
+}
+
+func process(t *testing.T, version int) *rig {
+	r := &rig{t: t, p: &nft.Program{Source: source, Data: map[string]any{"Version": version}}}
+	late := []Rename{{"old-clients4", "clients4"}}
+	r.Ruleset = NewRuleset(nft.New("tested"), func(ctx context.Context) (int, error) {
+		r.reads++
+		rd := r.Reader(ctx)
+		rd.Frontends(Frontends, true, false, func(service.Key, nft.Element) error { return nil })
+		rd.Addrs(ClusterIPs, true, func(netip.Addr) {})
+		rd.Sources(true, func(service.Key) *Sources { return &Sources{} })
+		rd.Prefixes(Pods, true)
+		return r.reads, rd.Err()
+	}, append([]Rename{{"services4", "frontends4"}}, late...), late)
+	t.Cleanup(r.Forget)
+	return r
+}
+
+// begin begins a Sync without a state, and writes an address.
+func (r *rig) begin(addr string) (state int, fresh bool) {
+	r.t.Helper()
+	state, fresh, err := r.Begin(r.t.Context(), r.p)
+	must(r.t, err)
+	if addr != "" {
+		must(r.t, r.Commit(r.t.Context(), nil, []nft.Write{{Set: "cluster-ips4", Key: netip.MustParseAddr(addr).AsSlice(), Add: true}}))
+	}
+	return state, fresh
+}
+
+// sync is such a Sync.
+func (r *rig) sync(addr string) (fresh bool) {
+	r.t.Helper()
+	_, fresh = r.begin(addr)
+	must(r.t, r.Switch(r.t.Context(), r.p))
+	must(r.t, r.End(r.t.Context(), r.p, Chains{}))
+	return fresh
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func run(t *testing.T, command string) string {
+	t.Helper()
+	out, err := exec.Command("nft", "-a", command).CombinedOutput()
+	if err != nil {
+		t.Fatalf("nft %s: %v: %s", command, err, out)
+	}
+	return string(out)
+}
+
+// TestRestart: a process that finds its program and its rules loads nothing. What Adopt read
+// is not read again, unless another program has changed something in between.
+func TestRestart(t *testing.T) {
+	enter(t)
+	if fresh := process(t, 1).sync("10.96.0.1"); !fresh {
+		t.Error("the first Sync loaded nothing")
+	}
+	before := run(t, "list table inet tested")
+	for _, change := range []bool{false, true} {
+		r := process(t, 1)
+		if _, there, err := r.Adopt(t.Context(), true); err != nil || !there {
+			t.Fatalf("adopted: %v, error %v", there, err)
+		}
+		if change {
+			run(t, "add table inet other")
+		}
+		state, fresh := r.begin("")
+		if want := map[bool]int{false: 1, true: 2}[change]; fresh || state != want || r.reads != want {
+			t.Errorf("changed in between: %v; loaded %v, state %d of %d reads", change, fresh, state, r.reads)
+		}
+		must(t, r.End(t.Context(), r.p, Chains{}))
+		if drift, err := r.Check(t.Context(), false, nil); err != nil || drift.Any() {
+			t.Errorf("drift %+v, error %v", drift, err)
+		}
+	}
+	if after := run(t, "list table inet tested"); after != before {
+		t.Errorf("a restart changed\n%s\nto\n%s", before, after)
+	}
+}
+
+// TestUnfinished: a process ended, or nft was killed, after each step of a switch. The next
+// process finishes it, and what the former release had is gone.
+func TestUnfinished(t *testing.T) {
+	enter(t)
+	for steps := range 5 {
+		process(t, 1).sync("10.96.0.1")
+		// Another shape of a set makes the former program go on in a copy of its table.
+		run(t, "delete map inet tested frontends4; add map inet tested frontends4 { type ipv4_addr : classid; }; add set inet tested former { type ipv4_addr; }")
+		r := process(t, 2)
+		for i, step := range []func(){
+			func() { r.begin("") },
+			func() { r.commit("10.96.0.2") },
+			func() { must(t, r.Switch(t.Context(), r.p)) },
+			func() { r.commit("10.96.0.3") },
+		} {
+			if i < steps {
+				step()
+			}
+		}
+		r.Forget()
+		process(t, 2).sync("")
+		if fresh := process(t, 2).sync(""); fresh {
+			t.Errorf("after %d steps and a whole Sync the program was loaded again", steps)
+		}
+		out := run(t, "list ruleset")
+		if strings.Contains(out, "former") || strings.Count(out, "table ") != 1 || !strings.Contains(out, "mark set 0x00000002") {
+			t.Errorf("after %d steps and a whole Sync there is\n%s", steps, out)
+		}
+		run(t, "delete table inet tested")
+	}
+}
+
+func (r *rig) commit(addr string) {
+	r.t.Helper()
+	must(r.t, r.Commit(r.t.Context(), nil, []nft.Write{{Set: "cluster-ips4", Key: netip.MustParseAddr(addr).AsSlice(), Add: true}}))
+}
+
+// TestCounted: a Sync without a state fails if the kernel does not hold what was written, and
+// the next one does not.
+func TestCounted(t *testing.T) {
+	enter(t)
+	frontend := FrontendKey(service.Key{Addr: netip.MustParseAddrPort("10.96.0.1:80"), Proto: service.TCP})
+	for i, change := range []string{
+		"flush map inet tested frontends4", "delete element inet tested cluster-ips4 { 10.96.0.1 }", "flush set inet tested pods4",
+		"add element inet tested pods4 { 192.0.2.0/24 }", "flush set inet tested source-ranges4", "add element inet tested cluster-ips4 { 10.96.0.9 }",
+	} {
+		r := process(t, i)
+		r.begin("10.96.0.1")
+		ranges := SourcesOf(&service.Frontend{Addr: netip.MustParseAddrPort("10.96.0.1:80"), Sources: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}})
+		ws := append(nft.ReplacePrefixes("pods4", true, nil, []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("10.246.0.0/16")}),
+			nft.Write{Set: "frontends4", Key: frontend, Data: Number(1), Add: true})
+		for _, w := range ChangeSources(service.Key{Addr: netip.MustParseAddrPort("10.96.0.1:80"), Proto: service.TCP}, Sources{}, ranges).Before {
+			if w.Set == "source-ranges4" {
+				ws = append(ws, w)
+			}
+		}
+		must(t, r.Commit(t.Context(), nil, ws))
+		must(t, r.Switch(t.Context(), r.p))
+		run(t, change)
+		if err := r.End(t.Context(), r.p, Chains{}); err == nil || !strings.Contains(err.Error(), "written") {
+			t.Errorf("nft %s: error %v", change, err)
+		}
+		r.Forget()
+		r.sync("")
+		must(t, r.Table.Delete(t.Context()))
+	}
+}
+
+// TestSays: an error of Begin or Switch says which rules the kernel runs.
+func TestSays(t *testing.T) {
+	enter(t)
+	refused := errors.New("refused")
+	fails := func(r *rig, want string) {
+		t.Helper()
+		r.Table.FailWrites(func() error { return refused })
+		_, _, err := r.Begin(t.Context(), r.p)
+		if err == nil {
+			err = r.Switch(t.Context(), r.p)
+		}
+		if !errors.Is(err, refused) || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want %q", err, want)
+		}
+		r.Table.FailWrites(nil)
+		r.Forget()
+	}
+	r := process(t, 1)
+	fails(r, "runs no rules of ours")
+	r.sync("10.96.0.1")
+	next := process(t, 2)
+	fails(next, "runs the rules from before")
+	run(t, "flush chain inet tested input")
+	fails(r, "runs the new rules")
+}
+
+// TestMigrate: elements of a set's former name are taken over, those that expire with the
+// rest of their time; elements that are there already stay.
+func TestMigrate(t *testing.T) {
+	enter(t)
+	run(t, `add table inet tested
+add map inet tested services4 { type ipv4_addr . inet_proto . inet_service : classid; }
+add element inet tested services4 { 10.96.0.1 . tcp . 80 comment "a" : 0:1, 10.96.0.2 . tcp . 80 comment "b" : 0:2 }
+add map inet tested old-clients4 { type ipv4_addr : classid; flags dynamic,timeout; }
+add element inet tested old-clients4 { 10.244.0.1 timeout 1h : 0:1 }`)
+	r := process(t, 1)
+	r.begin("")
+	if got := r.elements("frontends4"); len(got) != 2 {
+		t.Errorf("taken over: %v", got)
+	}
+	run(t, "add element inet tested old-clients4 { 10.244.0.2 timeout 2h : 0:2 }")
+	must(t, r.Switch(t.Context(), r.p))
+	must(t, r.End(t.Context(), r.p, Chains{}))
+	left := map[time.Duration]int{}
+	must(t, r.Table.Elements(t.Context(), "clients4", func(e nft.Element) error {
+		left[e.Expires.Round(time.Hour)]++
+		return nil
+	}))
+	if fmt.Sprint(left) != fmt.Sprint(map[time.Duration]int{time.Hour: 1, 2 * time.Hour: 1}) {
+		t.Errorf("clients are left for %v", left)
+	}
+	if out := run(t, "list table inet tested"); strings.Contains(out, "old-clients4") || strings.Contains(out, "services4") {
+		t.Errorf("former sets are left:\n%s", out)
+	}
+}
+
+func (r *rig) elements(set string) (all []string) {
+	r.t.Helper()
+	must(r.t, r.Table.Elements(r.t.Context(), set, func(e nft.Element) error {
+		all = append(all, fmt.Sprintf("%x %x %s", e.Key, e.Data, e.Comment))
+		return nil
+	}))
+	return all
+}
