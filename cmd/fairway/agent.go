@@ -61,7 +61,7 @@ the node over as soon as its own rules are in place, and connections live on.`,
 		if cfg.Cleanup {
 			return a.cleanup(c.Context())
 		}
-		return a.run(c.Context())
+		return a.runs(c.Context())
 	}
 	return c
 }
@@ -130,6 +130,7 @@ func (a *agent) run(ctx context.Context) error {
 		g.Go(func() error { return resets.Run(ctx) })
 		g.Go(func() error { return flows.Run(ctx) })
 		g.Go(func() error { return loop.Run(ctx) })
+		g.Go(func() error { return watchRelease(ctx, registry, dp) })
 	}
 	if withPods {
 		pods := a.podNetwork()
@@ -181,10 +182,10 @@ func (a *agent) modeOptions() modes.Options {
 
 // openDatapath opens the datapath that --proxy-mode asks for, and finds out whether it works
 // here before anything else starts. It takes over from what carried Services before. Nil:
-// the mode is none.
+// the mode is none, and no rules of ours are here.
 func (a *agent) openDatapath(ctx context.Context) (datapath.Datapath, error) {
 	if a.cfg.Mode == datapath.None {
-		return nil, nil
+		return a.openRelease(ctx), nil
 	}
 	dp, err := modes.All().Choose(ctx, a.log, a.cfg.Mode, a.modeOptions())
 	if err != nil {

@@ -196,6 +196,10 @@ func TestFlagWarnings(t *testing.T) {
 		t.Fatal(err)
 	}
 	checkWarnings(t, c.Warnings, []string{"--cluster-cidr is not set"})
+	if c, err = load("--proxy-mode=none", "--cluster-cidr=10.0.0.0/8"); err != nil {
+		t.Fatal(err)
+	}
+	checkWarnings(t, c.Warnings, []string{"only hands over the rules that another one left"})
 }
 
 // The addresses of the node that no Service may have: those of the Node object, the one

@@ -28,7 +28,6 @@ func mistakes(t *testing.T) map[string]struct{ arg, want string } {
 		"IPVS timeout":     {"--ipvs-udp-timeout=-1s", "--ipvs-udp-timeout: -1s: must not be less than 0"},
 		"iptables' bit":    {file("mode: ipvs\niptables: {masqueradeBit: 40}"), "iptables.masqueradeBit: 40: must be in 0-31"},
 		"IPVS' period":     {file("mode: ipvs\nipvs: {syncPeriod: 1s, minSyncPeriod: 2s}"), "ipvs.minSyncPeriod: 2s: must not be more than"},
-		"nothing to do":    {"--proxy-mode=none", "nothing to do"},
 		"cluster CIDR":     {"--cluster-cidr=10.244.0.0", `--cluster-cidr: "10.244.0.0" is not a CIDR`},
 		"mixed families":   {"--cluster-cidr=::ffff:10.0.0.0/100", "mixes IPv4 and IPv6"},
 		"detector":         {"--detect-local-mode=BridgeInterface", "--pod-bridge-interface: \"\" is not the name of an interface, which detectLocalMode BridgeInterface needs"},

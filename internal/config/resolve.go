@@ -396,7 +396,7 @@ func (r *resolver) podNetwork(c *Config) error {
 	switch c.PodNetwork {
 	case PodNetworkNone:
 		if c.Mode == datapath.None && !c.Cleanup {
-			return errors.New("nothing to do: the proxy mode and --pod-network are both none")
+			r.warnf("the proxy mode and --pod-network are both none: this agent only hands over the rules that another one left")
 		}
 		return nil
 	case PodNetworkRoutes:

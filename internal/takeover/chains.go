@@ -58,29 +58,29 @@ func (k *KubeProxy) findChains(ctx context.Context) ([]Remain, error) {
 			}
 			continue
 		}
-		text, err := p.removal(ctx)
+		text, serves, err := p.removal(ctx)
 		if err != nil {
 			return nil, err
 		}
 		if text != "" {
-			all = append(all, Remain{"chains KUBE-* of " + xtables.Program(p.variant, p.is4, "save"), p.remove})
+			all = append(all, Remain{"chains KUBE-* of " + xtables.Program(p.variant, p.is4, "save"), serves, p.remove})
 		}
 	}
 	return all, nil
 }
 
-// removal returns what the restore program must read.
-func (p program) removal(ctx context.Context) (string, error) {
+// removal returns what the restore program must read, and whether the rules serve Services.
+func (p program) removal(ctx context.Context) (text string, serves bool, err error) {
 	var r ruleset
 	if err := xtables.Save(ctx, p.variant, p.is4, r.add); err != nil {
-		return "", err
+		return "", false, err
 	}
-	return r.removal(), nil
+	return r.removal(), r.serves(), nil
 }
 
 // remove reads the rules again: some seconds may have passed since they were found.
 func (p program) remove(ctx context.Context) error {
-	text, err := p.removal(ctx)
+	text, _, err := p.removal(ctx)
 	if err != nil || text == "" {
 		return err
 	}

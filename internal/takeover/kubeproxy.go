@@ -15,7 +15,10 @@ type KubeProxy struct{}
 
 // A Remain is one part of what a kube-proxy wrote.
 type Remain struct {
-	name   string
+	name string
+	// serves says that the rules of Services are among it. A kube-proxy that has just been
+	// started shows before it has read the first Service.
+	serves bool
 	remove func(context.Context) error
 }
 

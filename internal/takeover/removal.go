@@ -52,6 +52,18 @@ func (r *ruleset) add(l xtables.Line) {
 	r.adopted = r.adopted || adopts(l.Table, l.Chain)
 }
 
+// serves reports whether kube-proxy's rules of Services are there. Chains that our mode
+// iptables has adopted are not told from kube-proxy's own, but for the canary in nat: our
+// mode removes it whenever it writes, and a kube-proxy that misses it writes everything.
+func (r *ruleset) serves() bool {
+	return slices.ContainsFunc(r.tables, func(t *savedTable) bool {
+		if r.adopted {
+			return t.name == "nat" && slices.Contains(t.chains, xtables.Canary)
+		}
+		return slices.ContainsFunc(t.rules, func(one savedRule) bool { return one.target == xtables.Services })
+	})
+}
+
 // kept returns the chains of kube-proxy that chains of other programs use, and those that
 // these use: they must stay.
 func (t *savedTable) kept() map[string]bool {

@@ -43,7 +43,7 @@ func (k *KubeProxy) findTables(ctx context.Context) ([]Remain, error) {
 		for _, t := range tables {
 			if t.Name == kubeProxyTable {
 				all = append(all, Remain{
-					"nftables table " + f.name + " " + t.Name,
+					"nftables table " + f.name + " " + t.Name, true, // written with its first Services, in one transaction
 					func(ctx context.Context) error {
 						return ask(ctx, func(c *nftables.Conn) error { return deleteTable(c, t) })
 					},

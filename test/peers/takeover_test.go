@@ -75,22 +75,51 @@ func takeOver(t *testing.T, theirs, ours string) {
 		n.until("the switch to mode nftables", agent, func() bool { return strings.Contains(agent.Output(), "nothing of the other mode is left") })
 		flows.hold(0)
 	}
-	t.Log("kube-proxy is back; our agent is stopped")
 	if err := agent.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	tw.start(t)
-	n.synced(tw.proc)
-	t.Log("kube-proxy has written its rules; ours are removed")
-	if out, err := n.fairway("agent", "--cleanup"); err != nil {
-		t.Errorf("fairway agent --cleanup: %v: %s", err, out)
+	if theirs == ours {
+		n.release(o)
+	} else {
+		n.cleanUp()
 	}
 	if out, err := n.fairway("dump"); err == nil || !strings.Contains(out, "no mode has rules on this node") {
-		t.Errorf("after --cleanup fairway dump says: %s", out)
+		t.Errorf("fairway dump says: %s", out)
 	}
 	flows.hold(0)
 	flows.fresh()
 	load.end()
+}
+
+// cleanUp gives the node back to kube-proxy by hand.
+func (n *takenNode) cleanUp() {
+	n.t.Helper()
+	n.t.Log("kube-proxy is back; our agent is stopped")
+	n.tw.start(n.t)
+	n.synced(n.tw.proc)
+	n.t.Log("kube-proxy has written its rules; ours are removed")
+	if out, err := n.fairway("agent", "--cleanup"); err != nil {
+		n.t.Errorf("fairway agent --cleanup: %v: %s", err, out)
+	}
+}
+
+// release gives the node back to kube-proxy by an agent in mode none, which keeps our rules
+// up to date until kube-proxy's are there, and then removes them.
+func (n *takenNode) release(o *oracle) {
+	n.t.Helper()
+	agent := n.agent("--proxy-mode", "none", "--hostname-override", "node-1", "--cluster-cidr", "10.244.0.0/16,fd00:10:244::/48",
+		"--healthz-bind-address=", "--metrics-bind-address=",
+		"--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0s", "--conntrack-tcp-timeout-close-wait=0s")
+	n.until("the agent to say that rules of ours are here", agent, func() bool { return strings.Contains(agent.Output(), "kept up to date") })
+	o.mark("")
+	n.until("a change to be served in mode none", agent, func() bool {
+		out, err := n.fairway("dump")
+		return err == nil && strings.Contains(out, fmt.Sprint("10.96.255.1:", o.markPort()))
+	})
+	n.t.Log("kube-proxy is back, beside our agent in mode none")
+	n.tw.start(n.t)
+	n.synced(n.tw.proc)
+	n.until("the agent to hand over", agent, func() bool { return strings.Contains(agent.Output(), "removed the rules of our mode") })
 }
 
 // A takenNode is the node on which one program takes over from the other.

@@ -1,0 +1,57 @@
+package main
+
+import (
+	"context"
+	"errors"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/datapath/modes"
+	"github.com/fairway-net/fairway/internal/takeover"
+)
+
+// runs runs the agent; a run that ends because another proxy has taken over is followed by
+// one that finds nothing of ours.
+func (a *agent) runs(ctx context.Context) error {
+	for {
+		run := *a.cfg
+		err := (&agent{cfg: &run, log: a.log}).run(ctx)
+		if !errors.Is(err, takeover.ErrReleased) || ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
+// openRelease opens, for --proxy-mode none, the mode whose rules still carry Services here:
+// rules that nobody updates would lead to pods that are gone. Nil: there are none.
+func (a *agent) openRelease(ctx context.Context) datapath.Datapath {
+	held, err := modes.All().Found(ctx, a.modeOptions())
+	if err != nil {
+		a.log.Debug("not looking for rules of our modes: no mode works here", "err", err)
+	}
+	if len(held) == 0 {
+		return nil
+	}
+	dp := held[0]
+	a.cfg.Mode = dp.Info().Name
+	a.log.Warn("--proxy-mode none, but rules of one of our modes are on this node and no other proxy has taken over: they are kept up to date until its rules are there [fairway agent --cleanup removes them now]",
+		"mode", a.cfg.Mode)
+	return takeover.NewRelease(a.log, takeover.New(takeover.Config{Log: a.log, Datapath: dp, Others: held[1:]}))
+}
+
+// watchRelease ends the run when dp is a Release that has ended, and says so as a metric
+// until then.
+func watchRelease(ctx context.Context, registry prometheus.Registerer, dp datapath.Datapath) error {
+	release, ok := dp.(*takeover.Release)
+	if !ok {
+		return nil
+	}
+	pending := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "fairway_release_pending",
+		Help: "1 while an agent with --proxy-mode none keeps rules of a former mode up to date, because no other proxy has taken over.",
+	})
+	pending.Set(1)
+	registry.MustRegister(pending)
+	return release.Wait(ctx)
+}
