@@ -177,7 +177,7 @@ func (a *agent) flows(dp datapath.Datapath, view func() service.Node, store *kub
 // modeOptions are what the configuration says about modes.
 func (a *agent) modeOptions() modes.Options {
 	c := a.cfg
-	return modes.Options{Mark: c.Mask(), CountTraffic: c.CountTraffic, TCPTimeout: c.IPVS.TCP, FinTimeout: c.IPVS.TCPFin, UDPTimeout: c.IPVS.UDP}
+	return modes.Options{Mark: c.Mask(), CountTraffic: c.CountTraffic, TCPTimeout: c.IPVS.TCP, FinTimeout: c.IPVS.TCPFin, UDPTimeout: c.IPVS.UDP, Log: a.log}
 }
 
 // openDatapath opens the datapath that --proxy-mode asks for, and finds out whether it works

@@ -35,6 +35,8 @@ type Options struct {
 	CountTraffic bool
 	// TCPTimeout, FinTimeout and UDPTimeout are IPVS' own. 0 leaves the kernel's values.
 	TCPTimeout, FinTimeout, UDPTimeout time.Duration
+	// Log gets what a mode that carries connections itself has to say about them. Nil: none.
+	Log *slog.Logger
 }
 
 // A Mode is one way to carry Services.
@@ -64,7 +66,7 @@ func All() Registry {
 			if mark == o.Mark { // the node masquerades by that bit
 				mark = numbers.MarkUserspaceElse
 			}
-			return userspace.New(userspace.Config{Mark: mark})
+			return userspace.New(userspace.Config{Mark: mark, Log: o.Log})
 		}},
 	}
 }

@@ -18,6 +18,7 @@ type target struct {
 	addr   netip.AddrPort
 	active atomic.Int64 // open connections and flows
 	pools  int          // pools that have it; guarded by the proxy's mutex
+	ports  budget       // the node's ports, of TCP connections that do not keep the client's address
 }
 
 // A member is a target in a pool, as the pool's route has it.

@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 }
 
 func child() error {
-	dp, err := userspace.New(userspace.Config{})
+	dp, err := userspace.New(childConfig())
 	if err != nil {
 		return err
 	}
@@ -46,6 +46,9 @@ func child() error {
 		return err
 	}
 	fmt.Println("serving")
+	if os.Getenv(hogEnv) != "" {
+		return hog(os.Stdin)
+	}
 	_, err = io.Copy(io.Discard, os.Stdin)
 	return err
 }

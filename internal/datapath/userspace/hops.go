@@ -119,3 +119,20 @@ func (p *proxy) turnAway(client *net.TCPConn) {
 	}
 	_, _ = io.Copy(io.Discard, client) // the caller closes it, whatever comes
 }
+
+// dismiss ends a client's connection like turnAway, at once.
+func dismiss(client *net.TCPConn) {
+	_ = client.CloseWrite() // the caller closes it, whatever comes
+	raw, err := client.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = raw.Control(func(fd uintptr) { // what is left unread would be answered with a reset
+		var b [4 << 10]byte
+		for range replay / len(b) {
+			if n, err := unix.Read(int(fd), b[:]); n <= 0 || err != nil {
+				return
+			}
+		}
+	})
+}

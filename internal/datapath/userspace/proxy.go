@@ -20,6 +20,7 @@ type proxy struct {
 	listeners []interface{ Close() error }
 	affinity  affinityTable
 	buffers   buffers
+	limits    *limits
 
 	mu        sync.RWMutex
 	frontends map[service.Key]*proxyFrontend
@@ -144,7 +145,7 @@ func (p *proxy) target(f *service.Frontend, e service.Endpoint) *target {
 	k := targetKey{f.Service, f.Proto, e.Addr}
 	t := p.targets[k]
 	if t == nil {
-		t = &target{addr: e.Addr}
+		t = &target{addr: e.Addr, ports: budget{total: p.limits.tcpPorts}}
 		p.targets[k] = t
 	}
 	t.pools++

@@ -25,6 +25,9 @@ type relay struct {
 	buffers *buffers
 	bytes   atomic.Uint64
 	upDone  chan struct{} // closed when upward has ended; nil: not begun
+	// takePipe asks whether there may be a pipe, and givePipe gives it back.
+	takePipe func() bool
+	givePipe func()
 
 	mu       sync.Mutex
 	changed  sync.Cond    // endpoint or over
@@ -251,8 +254,12 @@ func (r *relay) pass(dst, src *net.TCPConn, first func()) error {
 		if full++; n < len(b) {
 			full = 0
 		}
+		if full == bulk && !r.takePipe() {
+			full = 0
+		}
 		if full == bulk {
 			n, err := dst.ReadFrom(&io.LimitedReader{R: src, N: chunk})
+			r.givePipe()
 			r.bytes.Add(uint64(n))
 			if err != nil || n < chunk {
 				return err

@@ -17,21 +17,25 @@ import (
 const maxTries = 16
 
 // start opens the listeners, in the namespace of the calling thread, and begins to serve.
-// first is the port of the first scope; if it is in use, start takes later ports.
-func start(first uint16) (*proxy, error) {
+// The first scope has cfg.Port; if it is in use, start takes later ports.
+func start(cfg Config) (*proxy, error) {
+	limits, err := newLimits(cfg.Log, cfg.Descriptors)
+	if err != nil {
+		return nil, err
+	}
 	where, err := currentNamespace()
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(context.Background()) // until close
 	p := &proxy{
-		netns: where, ctx: ctx, cancel: cancel,
+		netns: where, ctx: ctx, cancel: cancel, limits: limits,
 		frontends: map[service.Key]*proxyFrontend{}, targets: map[targetKey]*target{}, tallies: map[service.PortName]*tally{},
 		flows: flows{all: map[flowKey]*udpFlow{}, answers: map[netip.AddrPort]*answers{}},
 	}
 	p.flows.oneWay, p.flows.answered = idleTimes()
 	for try := range maxTries {
-		p.first = first + uint16(try)*uint16(scopes)
+		p.first = cfg.Port + uint16(try)*uint16(scopes)
 		if err = p.listen(); err == nil || !errors.Is(err, unix.EADDRINUSE) {
 			break
 		}

@@ -24,7 +24,8 @@ func (p *proxy) accept(l *net.TCPListener, s scope) {
 		case errors.Is(err, net.ErrClosed):
 			return
 		case err != nil:
-			// Out of descriptors or memory: open connections must end first.
+			// Out of descriptors or memory: open connections must end first. Clients wait.
+			p.limits.failed(err)
 			if !p.pause(10 * time.Millisecond) {
 				return
 			}
@@ -67,6 +68,7 @@ type tcpConn struct {
 	peer     netip.AddrPort // the client
 	dest     netip.AddrPort // the address that the client called
 	hops     int            // the hop limit of the packets to endpoints
+	holder   holder
 	tried    []*target
 }
 
@@ -82,6 +84,18 @@ func (p *proxy) serveTCP(client *net.TCPConn, s scope) {
 		reset(client)
 		return
 	}
+	l.holder = holderOf(l.front, s, l.peer.Addr())
+	if !p.limits.take(l.holder, connFiles, &p.limits.files) {
+		l.front.tally.drops.Add(1)
+		dismiss(client)
+		return
+	}
+	defer p.limits.give(l.holder, connFiles, &p.limits.files)
+	p.relayTCP(l, client)
+}
+
+// relayTCP relays a connection that may be relayed.
+func (p *proxy) relayTCP(l *tcpConn, client *net.TCPConn) {
 	hops, err := hopsOf(client)
 	if err != nil {
 		reset(client) // the client has done so
@@ -93,15 +107,19 @@ func (p *proxy) serveTCP(client *net.TCPConn, s scope) {
 		return
 	}
 	r := newRelay(client, &p.buffers)
+	r.takePipe = func() bool { return p.limits.spare(l.holder, pipeFiles, &p.limits.files) }
+	r.givePipe = func() { p.limits.give(l.holder, pipeFiles, &p.limits.files) }
 	defer func() { l.front.tally.bytes.Add(r.bytes.Load()) }()
 	for {
-		m, c, err := l.dial()
+		m, from, c, err := l.dial()
 		if err != nil {
 			l.front.tally.drops.Add(1)
 			r.fail()
 			return
 		}
-		if again := l.carry(r, m, c); !again {
+		again := l.carry(r, m, c)
+		l.givePort(m, from)
+		if !again {
 			return
 		}
 	}
@@ -131,25 +149,38 @@ func (l *tcpConn) carry(r *relay, m *member, c *net.TCPConn) (again bool) {
 
 var errNobody = errors.New("no endpoint answers")
 
-// dial connects to the next endpoint that answers.
-func (l *tcpConn) dial() (*member, *net.TCPConn, error) {
+// dial connects to the next endpoint that answers, and returns the source that it keeps. The
+// caller gives back the port.
+func (l *tcpConn) dial() (m *member, from netip.AddrPort, c *net.TCPConn, err error) {
 	for {
-		m := l.chooseMember(l.front, l.decision.Route, l.pool, pickKey{l.peer.Addr(), l.dest.Addr()}, l.tried)
+		m = l.chooseMember(l.front, l.decision.Route, l.pool, pickKey{l.peer.Addr(), l.dest.Addr()}, l.tried)
 		if m == nil {
-			return nil, nil, errNobody
+			return nil, from, nil, errNobody
 		}
 		l.tried = append(l.tried, m.target)
 		patience := synPatience
 		if len(l.tried) == len(l.pool.members) {
 			patience = lastPatience
 		}
-		c, err := l.netns.dialTCP(l.ctx, call{l.source(m.endpoint), m.addr, l.hops}, patience)
+		if from = l.source(m.endpoint); !from.IsValid() && !l.limits.take(l.holder, 1, &m.ports) {
+			continue
+		}
+		c, err = l.netns.dialTCP(l.ctx, call{from, m.addr, l.hops}, patience)
 		if err == nil {
-			return m, c, nil
+			return m, from, c, nil
 		}
+		l.givePort(m, from)
+		l.limits.failed(err)
 		if l.ctx.Err() != nil {
-			return nil, nil, err
+			return nil, from, nil, err
 		}
+	}
+}
+
+// givePort gives back the node's port that a connection to m has, if it keeps no source.
+func (l *tcpConn) givePort(m *member, from netip.AddrPort) {
+	if !from.IsValid() {
+		l.limits.give(l.holder, 1, &m.ports)
 	}
 }
 

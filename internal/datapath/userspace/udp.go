@@ -21,26 +21,47 @@ import (
 const maxFlows = 1 << 16
 
 // How long a flow lives without a datagram, if the node has no setting: conntrack's own
-// defaults, before and after the first answer.
+// defaults. As there, a flow is a stream, and stays longer, if it is answered and has had a
+// datagram after streamAfter: a question and its answer are none.
 const (
-	oneWayIdle = 30 * time.Second
-	answerIdle = 120 * time.Second
+	oneWayIdle  = 30 * time.Second
+	answerIdle  = 120 * time.Second
+	streamAfter = 2 * time.Second
 )
 
 // idleTimes returns the timeouts of the node's conntrack.
 func idleTimes() (oneWay, answered time.Duration) {
 	read := func(name string, otherwise time.Duration) time.Duration {
-		text, err := os.ReadFile("/proc/sys/net/netfilter/" + name)
-		if err != nil {
-			return otherwise
+		if n := setting("netfilter/" + name); len(n) == 1 && n[0] > 0 {
+			return time.Duration(n[0]) * time.Second
 		}
-		n, err := strconv.Atoi(strings.TrimSpace(string(text)))
-		if err != nil || n <= 0 {
-			return otherwise
-		}
-		return time.Duration(n) * time.Second
+		return otherwise
 	}
 	return read("nf_conntrack_udp_timeout", oneWayIdle), read("nf_conntrack_udp_timeout_stream", answerIdle)
+}
+
+// localPorts returns how many ports the kernel gives to sockets that ask for any.
+func localPorts() int {
+	if n := setting("ipv4/ip_local_port_range"); len(n) == 2 && n[0] < n[1] {
+		return n[1] - n[0] + 1
+	}
+	return 60999 - 32768 + 1 // the kernel's default
+}
+
+// setting returns the numbers in a parameter of the network namespace; nil: it is not there.
+func setting(name string) (all []int) {
+	text, err := os.ReadFile("/proc/sys/net/" + name)
+	if err != nil {
+		return nil
+	}
+	for _, word := range strings.Fields(string(text)) {
+		n, err := strconv.Atoi(word)
+		if err != nil {
+			return nil
+		}
+		all = append(all, n)
+	}
+	return all
 }
 
 // A flowKey identifies a flow: the client and the address that it called.
@@ -58,6 +79,7 @@ type udpFlow struct {
 	decision service.Decision
 	pool     *pool
 	answers  *answers
+	holder   holder
 	last     atomic.Int64 // time of the last datagram, in nanoseconds since the flow began
 	began    time.Time
 
@@ -69,6 +91,7 @@ type udpFlow struct {
 	first    []byte // the datagram that the endpoint has not answered yet, for the next endpoint
 	answered bool
 	ended    bool
+	ownPort  bool // the flow holds one of the node's ports
 	tried    []*target
 }
 
@@ -119,7 +142,7 @@ func (p *proxy) receive(c *net.UDPConn, s scope) {
 // pass it on with. Nil: it is not served.
 func (p *proxy) flow(k flowKey, s scope, hops int) *udpFlow {
 	p.flows.mu.Lock()
-	f, n := p.flows.all[k], len(p.flows.all)
+	f := p.flows.all[k]
 	p.flows.mu.Unlock()
 	if f != nil && !f.gone() {
 		return f
@@ -128,21 +151,11 @@ func (p *proxy) flow(k flowKey, s scope, hops int) *udpFlow {
 	if to == nil {
 		return nil
 	}
-	f = &udpFlow{proxy: p, key: k, front: to, scope: s, hops: hops, began: time.Now()}
+	f = &udpFlow{proxy: p, key: k, front: to, scope: s, hops: hops, holder: holderOf(to, s, k.client.Addr()), began: time.Now()}
 	if f.decision, f.pool = to.decide(s, k.client.Addr()); f.decision.Action != service.Forward {
 		return nil
 	}
-	if n >= maxFlows || hops < lastHop || p.ctx.Err() != nil {
-		to.tally.drops.Add(1)
-		return nil
-	}
-	var err error
-	if f.answers, err = p.answer(k.dest); err != nil {
-		to.tally.drops.Add(1)
-		return nil
-	}
-	if !f.next() {
-		p.noAnswer(f)
+	if !f.begin() {
 		to.tally.drops.Add(1)
 		return nil
 	}
@@ -152,6 +165,37 @@ func (p *proxy) flow(k flowKey, s scope, hops int) *udpFlow {
 	p.flows.mu.Unlock()
 	p.running.Go(f.run)
 	return f
+}
+
+// begin takes what a flow needs and connects to an endpoint. It returns false if the flow
+// cannot begin, and then holds nothing.
+func (f *udpFlow) begin() bool {
+	if f.hops < lastHop || f.ctx.Err() != nil || !f.limits.take(f.holder, connFiles, &f.limits.files) {
+		return false
+	}
+	if !f.limits.take(f.holder, 1, &f.limits.flows) {
+		f.limits.give(f.holder, connFiles, &f.limits.files)
+		return false
+	}
+	var err error
+	if f.answers, err = f.answer(f.key.dest); err == nil {
+		if f.next() {
+			return true
+		}
+		f.noAnswer(f)
+	}
+	f.limits.failed(err)
+	f.giveBack()
+	return false
+}
+
+// giveBack gives back what the flow has of the limits.
+func (f *udpFlow) giveBack() {
+	f.limits.give(f.holder, connFiles, &f.limits.files)
+	f.limits.give(f.holder, 1, &f.limits.flows)
+	if f.ownPort {
+		f.limits.give(f.holder, 1, &f.limits.udpPorts)
+	}
 }
 
 // answer returns the socket that answers for an address.
@@ -197,8 +241,12 @@ func (f *udpFlow) next() bool {
 		if keepsSource(f.decision, m.endpoint) {
 			from = f.key.client
 		}
+		if !from.IsValid() && !f.takePort() {
+			return false
+		}
 		c, err := f.netns.dialUDP(f.ctx, call{from, m.addr, f.hops})
 		if err != nil {
+			f.limits.failed(err)
 			continue
 		}
 		f.socket, f.member = c, m
@@ -215,6 +263,12 @@ func (f *udpFlow) next() bool {
 		return false
 	}
 	return false
+}
+
+// takePort takes one of the node's ports for the flow, which keeps it. The caller holds mu.
+func (f *udpFlow) takePort() bool {
+	f.ownPort = f.ownPort || f.limits.take(f.holder, 1, &f.limits.udpPorts)
+	return f.ownPort
 }
 
 // leave closes the socket to the endpoint, if any. The caller holds mu.
@@ -258,12 +312,13 @@ func (f *udpFlow) touch() { f.last.Store(int64(time.Since(f.began))) }
 // idle returns how much longer the flow may be silent.
 func (f *udpFlow) idle() time.Duration {
 	f.mu.Lock()
+	last := time.Duration(f.last.Load())
 	lasts := f.flows.oneWay
-	if f.answered {
+	if f.answered && last > streamAfter {
 		lasts = f.flows.answered
 	}
 	f.mu.Unlock()
-	return lasts - (time.Since(f.began) - time.Duration(f.last.Load()))
+	return lasts - (time.Since(f.began) - last)
 }
 
 // run relays the answers, until the flow has been idle for long.
@@ -366,4 +421,5 @@ func (f *udpFlow) close() {
 	}
 	f.flows.mu.Unlock()
 	f.noAnswer(f)
+	f.giveBack()
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -29,6 +30,12 @@ type Config struct {
 	Mark uint32
 	// Port is the first port of the listeners. 0: DefaultPort.
 	Port uint16
+	// Descriptors is how many open files connections may have. 0: as many as the process, but
+	// for a reserve that the agent itself needs.
+	Descriptors int
+	// Log gets a line, at most one a minute, when clients are refused or wait because
+	// something is used up. Nil: none.
+	Log *slog.Logger
 }
 
 // Datapath implements datapath.Datapath.
@@ -107,7 +114,7 @@ func (d *Datapath) Sync(ctx context.Context, want *service.Table) (datapath.Stat
 
 func (d *Datapath) sync(ctx context.Context, want *service.Table) (stats datapath.Stats, err error) {
 	if d.proxy == nil {
-		if d.proxy, err = start(d.cfg.Port); err != nil {
+		if d.proxy, err = start(d.cfg); err != nil {
 			return stats, err
 		}
 	}
