@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/url"
+	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -19,6 +20,9 @@ import (
 const (
 	firstPause = 800 * time.Millisecond // doubles
 	lastPause  = 30 * time.Second
+	// probePause is the longest for the one kind of an agent that finds out, for all of its
+	// kinds, whether a server that did not answer does so again.
+	probePause = 2500 * time.Millisecond
 	// absentPause is the longest for an optional kind that this API server does not have:
 	// it will not have it before an upgrade.
 	absentPause = 5 * time.Minute
@@ -33,6 +37,35 @@ const (
 // API server is away. A pacer pauses instead.
 var reflectorPause = wait.Backoff{Duration: 5 * time.Millisecond, Steps: 1, Factor: 1}
 
+// A server is what the pacers of one agent tell each other of the API server: that it
+// answers. So each kind is read again within probePause of the server's return, although
+// an agent asks a server that is away only for one of its kinds that often. The nil server
+// tells nobody.
+type server struct {
+	mu   sync.Mutex
+	wake chan struct{}
+}
+
+// answered returns what is closed when the server next answers one of the pacers.
+func (s *server) answered() <-chan struct{} {
+	if s == nil {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.wake
+}
+
+func (s *server) answers() {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	close(s.wake)
+	s.wake = make(chan struct{})
+}
+
 // A pacer asks the API server for one kind of object: not too often, and it logs when
 // the server does not answer and when it does again, which client-go does not. It
 // belongs to the one goroutine of a reflector.
@@ -42,10 +75,13 @@ type pacer struct {
 	without string // what happens without the kind; empty: it is needed
 	refused func() // called when the API server will not answer: see permanent
 	failed  func() // called for each failure
+	server  *server
+	probes  bool // it is the one that finds out for all whether the server answers
 
 	hold     time.Duration // before the next request, whatever came of the last
 	failures int           // since a watch last lasted
 	absent   bool          // the API server does not have the kind
+	denied   bool          // the last answer was permanent
 	listed   bool          // the last request was a list, and succeeded
 	logged   time.Time     // when a failure was last logged; zero: all is well
 	watching time.Time     // when the last watch began; zero: none has
@@ -54,6 +90,10 @@ type pacer struct {
 // before waits until the server may be asked. It returns the context's error if that
 // ends first.
 func (p *pacer) before(ctx context.Context) error {
+	answered := p.server.answered()
+	if p.hold > 0 || p.absent {
+		answered = nil // what is waited for is not that the server answers
+	}
 	pause := p.pause()
 	if pause == 0 {
 		return ctx.Err()
@@ -63,6 +103,8 @@ func (p *pacer) before(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
+	case <-answered:
+		return nil
 	case <-t.C:
 		return nil
 	}
@@ -87,8 +129,11 @@ func (p *pacer) pause() time.Duration {
 		return 0
 	}
 	longest := lastPause
-	if p.absent && p.without != "" {
+	switch {
+	case p.absent && p.without != "":
 		longest = absentPause
+	case p.probes && !p.denied:
+		longest = probePause
 	}
 	pause := min(firstPause<<min(p.failures-1, 10), longest)
 	return pause + rand.N(pause/2) // not all nodes at once
@@ -108,13 +153,18 @@ func (p *pacer) after(ctx context.Context, err error, watch, streaming bool) {
 		if !p.logged.IsZero() {
 			p.log.Info("the API server answers again", "kind", p.kind)
 		}
-		p.logged, p.absent = time.Time{}, false
+		p.logged, p.absent, p.denied = time.Time{}, false, false
+		p.server.answers()
 		return
+	}
+	if denied := permanent(err); denied != p.denied {
+		// A server that starts forbids for a moment what it will not forbid.
+		p.denied, p.failures = denied, 0
 	}
 	p.failures++
 	p.failed()
 	p.absent = apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err)
-	if permanent(err) {
+	if p.denied {
 		p.refused()
 	}
 	p.report(err)

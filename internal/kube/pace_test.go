@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -105,6 +106,45 @@ func testPace(t *testing.T) {
 	p.watching = time.Now().Add(-shortWatch)
 	if d := p.pause(); d != 0 {
 		t.Errorf("the request after a long watch waits for %v", d)
+	}
+}
+
+// TestReturn: however long a server was away, all kinds are asked for again within seconds
+// of its return, although only one of them is asked for often meanwhile.
+func TestReturn(t *testing.T) { synctest.Test(t, testReturn) }
+
+func testReturn(t *testing.T) {
+	back := time.Now().Add(10 * time.Minute)
+	s := &server{wake: make(chan struct{})}
+	asked := [4]int{}
+	var returned [4]time.Duration
+	var all sync.WaitGroup
+	for i := range asked {
+		p := &pacer{log: slog.New(slog.DiscardHandler), kind: "kind", failed: func() {}, refused: func() {}, server: s, probes: i == 0}
+		all.Go(func() {
+			for returned[i] == 0 {
+				if err := p.before(t.Context()); err != nil {
+					t.Error(err)
+					return
+				}
+				if time.Now().Before(back) {
+					asked[i]++
+					p.after(t.Context(), context.DeadlineExceeded, true, false)
+					continue
+				}
+				returned[i] = time.Since(back) + 1
+				p.after(t.Context(), nil, true, false)
+			}
+		})
+	}
+	all.Wait()
+	for i := range asked {
+		if returned[i] > 5*time.Second {
+			t.Errorf("kind %d was asked for %v after the server's return", i, returned[i])
+		}
+		if i > 0 && asked[i] > 30 {
+			t.Errorf("kind %d was asked for %d times in ten minutes", i, asked[i])
+		}
 	}
 }
 

@@ -39,7 +39,8 @@ func newReflector[O metav1.Object, V any](s *Store, k kind[O, V], f *Feed[V]) *c
 		o.LabelSelector, o.FieldSelector = k.only.LabelSelector, k.only.FieldSelector
 		return o
 	}
-	pace := &pacer{log: s.cfg.Log, kind: k.name, without: k.without, refused: f.refuse, failed: s.metrics.failed(k.name)}
+	pace := &pacer{log: s.cfg.Log, kind: k.name, without: k.without, refused: f.refuse, failed: s.metrics.failed(k.name),
+		server: s.server, probes: s.probes.CompareAndSwap(false, true)}
 	if f.guard != nil {
 		f.guard.again = func(pause time.Duration) { pace.hold = pause }
 	}

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -39,6 +40,8 @@ type Store struct {
 	started time.Time
 	metrics *metrics
 	cluster *clusterID
+	server  *server
+	probes  atomic.Bool // a kind was chosen that probes the server
 
 	services *Feed[serviceRecord]
 	slices   *Feed[service.Slice]
@@ -61,7 +64,7 @@ func New(cfg Config) *Store {
 		cfg.Problem = func(service.Name, service.Problem) {}
 	}
 	client := cfg.Client
-	s := &Store{cfg: cfg, started: time.Now(), metrics: newMetrics(), pending: make(chan struct{}, 1), cluster: &clusterID{client: client}}
+	s := &Store{cfg: cfg, started: time.Now(), metrics: newMetrics(), pending: make(chan struct{}, 1), cluster: &clusterID{client: client}, server: &server{wake: make(chan struct{})}}
 	s.services = open(s, servicesKind(client))
 	s.slices = open(s, slicesKind(client))
 	s.nodes = open(s, s.nodesKind(client))
