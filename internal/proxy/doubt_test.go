@@ -27,7 +27,7 @@ func TestRestartBesideAnEmptyAPI(t *testing.T) {
 		t.Cleanup(dp.Close)
 		loop := New(Config{
 			Log: log, Source: a, Datapath: dp, View: func() service.Node { return service.Node{Name: "n"} }, EmptyAfter: bound,
-			Flows: flow.New(flow.Config{Log: log}), Health: health{make(chan struct{}, 1), make(chan struct{}, 1)},
+			Flows: flow.New(flow.Config{Log: log}), Health: newHealth(),
 			Metrics: NewMetrics(MetricsConfig{Registry: prometheus.NewRegistry(), Mode: "nftables"}),
 		})
 		return loop, func() int {

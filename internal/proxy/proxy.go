@@ -40,10 +40,11 @@ type Source interface {
 	Slices(service.Name) []*service.Slice
 }
 
-// Health gets the state of the loop; /healthz answers from it.
+// Health gets the state of the loop; /healthz and /livez answer from it.
 type Health interface {
 	Queued() // a change waits
 	Synced() // nothing waits any more
+	Beat()   // the loop gets round, whether its passes succeed or not
 }
 
 // Config says what a Loop works with. Log, Source, Datapath, View, Health and Metrics
@@ -139,6 +140,7 @@ func (l *Loop) Run(ctx context.Context) error {
 		}
 	}
 	for {
+		l.cfg.Health.Beat()
 		select {
 		case <-ctx.Done():
 			return nil
@@ -164,7 +166,7 @@ func (l *Loop) Run(ctx context.Context) error {
 			timer.Reset(again)
 		}
 		endFlows()
-		if !sleep(ctx, l.cfg.MinSync-time.Since(start)) {
+		if !l.rest(ctx, l.cfg.MinSync-time.Since(start)) {
 			return nil
 		}
 	}
@@ -184,6 +186,17 @@ func (l *Loop) intact(ctx context.Context) bool {
 		l.cfg.Log.Warn("another program has changed our rules; restoring them", "rules", drift.Rules, "elements", drift.Elements)
 	}
 	return !drift.Any()
+}
+
+// rest is sleep for a loop that lives meanwhile.
+func (l *Loop) rest(ctx context.Context, d time.Duration) bool {
+	for ; d > checkEvery; d -= checkEvery {
+		l.cfg.Health.Beat()
+		if !sleep(ctx, checkEvery) {
+			return false
+		}
+	}
+	return sleep(ctx, d)
 }
 
 // sleep waits for d, and returns false if ctx ended first.

@@ -92,10 +92,15 @@ func (r *recorded) Sync(ctx context.Context, t *service.Table) (datapath.Stats, 
 	return stats, err
 }
 
-type health struct{ queued, synced chan struct{} }
+type health struct{ queued, synced, beat chan struct{} }
 
 func (h health) Queued() { notify(h.queued) }
 func (h health) Synced() { notify(h.synced) }
+func (h health) Beat()   { notify(h.beat) }
+
+func newHealth() health {
+	return health{make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)}
+}
 
 func notify(c chan struct{}) {
 	select {
@@ -127,7 +132,7 @@ func start(t *testing.T, fail func() error) *harness {
 	real.FailWrites(fail)
 	h := &harness{
 		api: newAPI(), syncs: make(chan *service.Table),
-		health: health{make(chan struct{}, 1), make(chan struct{}, 1)}, applied: &Applied{},
+		health: newHealth(), applied: &Applied{},
 	}
 	dp := &recorded{Datapath: real, syncs: h.syncs}
 	h.metrics = NewMetrics(MetricsConfig{Registry: prometheus.NewRegistry(), Mode: "nftables"})
@@ -257,5 +262,26 @@ func TestRulesStayWhenTheLoopEnds(t *testing.T) {
 	<-h.health.synced
 	if d := service.Diff(h.dump(), want); len(d) != 0 {
 		t.Errorf("after the end the kernel differs: %v", d)
+	}
+}
+
+// TestBeat: a loop lives also while the kernel refuses all that it writes: to end it would
+// make a fault of one object one of all.
+func TestBeat(t *testing.T) {
+	h := start(t, func() error { return errors.New("injected") })
+	h.api.set(1)
+	close(h.api.synced)
+	for range 5 {
+		h.pass(t)
+		select {
+		case <-h.health.beat:
+		case <-time.After(30 * time.Second):
+			t.Fatal("no beat within 30 s")
+		}
+	}
+	select {
+	case <-h.health.synced:
+		t.Error("the loop says that it succeeded")
+	default:
 	}
 }
