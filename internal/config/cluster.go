@@ -17,7 +17,7 @@ func (c *Config) Connection(userAgent string) kube.Connection {
 }
 
 // View returns what tables are compiled for: this node as the API server has it at the
-// time of a call. A node that the API server does not have has no zone and no addresses. A datapath
+// time of a call. A node that the API server has never had has no zone and no addresses. A datapath
 // that carries Services can do all algorithms but the unsupported ones.
 func (c *Config) View(store *kube.Store, unsupported service.Algorithms) func() service.Node {
 	return func() service.Node {

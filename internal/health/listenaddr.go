@@ -15,12 +15,12 @@ type listenAddr struct {
 
 var all4, all6 = netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")
 
-// listenAddrs returns where to listen for the addresses in prefixes.
+// listenAddrs returns where to listen for the addresses in prefixes; nowhere for none.
 func listenAddrs(prefixes []netip.Prefix) ([]listenAddr, error) {
 	is4, is6 := slices.Contains(prefixes, all4), slices.Contains(prefixes, all6)
 	var at []listenAddr
 	switch {
-	case len(prefixes) == 0, is4 && is6:
+	case is4 && is6:
 		// See listen: both families where the machine has both.
 		return []listenAddr{{"tcp", netip.IPv4Unspecified()}}, nil
 	case is4:

@@ -122,7 +122,7 @@ func (n *NodePortChecks) end(ctx context.Context) {
 // Sync makes checks all that there is: ports that are not in it are closed, new ones
 // opened, numbers taken over. It listens on the addresses of this machine that are in
 // addrs, which holds what service.Settings.NodePorts does: 0.0.0.0/0 and ::/0 are all of a
-// family, none are all addresses. A port that cannot be opened is a Problem, the others
+// family, none are no address. A port that cannot be opened is a Problem, the others
 // work, and Sync reports false: call it again. It does not wait for clients. After Run it
 // does nothing.
 func (n *NodePortChecks) Sync(addrs []netip.Prefix, checks []Check) bool {

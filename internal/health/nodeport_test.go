@@ -37,8 +37,12 @@ type checks struct {
 	problems []string
 }
 
+// startChecks starts checks for the addresses; for all if none are given.
 func startChecks(t *testing.T, addrs ...string) *checks {
 	t.Helper()
+	if len(addrs) == 0 {
+		addrs = []string{"0.0.0.0/0", "::/0"}
+	}
 	c := &checks{clock: &clock{t: time.Unix(1, 0)}, applied: &applied{wake: make(chan struct{}, 1)}, done: make(chan error, 1)}
 	cfg := NodePortConfig{
 		Log: slog.New(slog.DiscardHandler), State: newState(time.Minute, c.clock.now), Applied: c.applied,
@@ -310,7 +314,8 @@ func TestNodePortApplied(t *testing.T) {
 	}
 	defer taken.Close()
 	port := uint16(taken.Addr().(*net.TCPAddr).Port)
-	c.applied.publish(&service.Table{HealthChecks: []Check{checkOf(web, port, 2, 0)}})
+	settings := service.Settings{NodePorts: c.at}
+	c.applied.publish(&service.Table{Settings: settings, HealthChecks: []Check{checkOf(web, port, 2, 0)}})
 	until(t, "the port in use to be a problem", func() bool { return len(c.reported()) == 1 })
 	taken.Close()
 	until(t, "the port to be opened", func() bool {
@@ -336,6 +341,21 @@ func until(t *testing.T, what string, cond func() bool) {
 			t.Fatalf("waited %v for %s", deadline, what)
 		}
 	}
+}
+
+// TestNoNodePortAddress: a node of which no address is known serves no NodePort, and answers
+// nobody about them.
+func TestNoNodePortAddress(t *testing.T) {
+	c := startChecks(t)
+	port := freePort(t)
+	c.sync([]Check{checkOf(web, port, 1, 1)})
+	c.expect(t, "at first", web, port, 200, 1, true)
+	if !c.NodePortChecks.Sync(nil, []Check{checkOf(web, port, 1, 1)}) || len(c.reported()) > 0 {
+		t.Errorf("nothing to open is a problem: %v", c.reported())
+	}
+	closed(t, "127.0.0.1", port)
+	c.sync([]Check{checkOf(web, port, 1, 1)})
+	c.expect(t, "again", web, port, 200, 1, true)
 }
 
 // TestFamilies: a request over IPv4 gets the number of IPv4 endpoints, and so for IPv6.

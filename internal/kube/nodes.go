@@ -32,6 +32,9 @@ func (s *Store) nodesKind(c kubernetes.Interface) kind[*corev1.Node, Node] {
 			}
 		},
 		replaced: func(n *Node) {
+			if n.Name == s.cfg.NodeName {
+				s.lastNode.Store(n.or(s.lastNode.Load()))
+			}
 			for _, p := range n.Problems {
 				s.cfg.Log.Warn("a part of a node is invalid and left out", "node", n.Name, "reason", p.Reason, "problem", p.Message)
 			}
@@ -47,22 +50,57 @@ func (s *Store) SubscribeNodes(consumer string) *Subscription {
 	return sub
 }
 
-// Node returns the node we run on, if the API server knows it. Nodes are read
-// only while there is a subscription to nodes or Services.
+// Node returns the node we run on, if the API server has ever known it. Its object may be
+// deleted and made again while it runs, at first with no address: what it lacks is as it was
+// last. A node without an object is not Eligible. Nodes are read only while there is a
+// subscription to nodes or Services.
 func (s *Store) Node() (Node, bool) {
-	n, ok := s.nodes.Get(service.Name{Name: s.cfg.NodeName})
-	if !ok {
+	last := s.lastNode.Load()
+	if n, ok := s.nodes.Get(service.Name{Name: s.cfg.NodeName}); ok {
+		return *n.or(last), true
+	}
+	if last == nil {
 		return Node{}, false
 	}
-	return *n, true
+	gone := *last
+	gone.Eligible = false
+	return gone, true
 }
 
-// Nodes returns all nodes that are watched, sorted by name.
+// or is n with the addresses and podCIDRs of last where n has none. last may be nil.
+func (n *Node) or(last *Node) *Node {
+	if last == nil || len(n.Addrs) > 0 && len(n.PodCIDRs) > 0 {
+		return n
+	}
+	full := *n
+	if len(n.Addrs) == 0 {
+		full.Addrs = last.Addrs
+	}
+	if len(n.PodCIDRs) == 0 {
+		full.PodCIDRs = last.PodCIDRs
+	}
+	return &full
+}
+
+// ownNodeChanged logs that our node's object is gone. The lock of the feed is held.
+func (s *Store) ownNodeChanged(name service.Name, _, n *Node, _ int64) {
+	if name.Name == s.cfg.NodeName && n == nil {
+		s.cfg.Log.Warn("this node's object is gone from the API server; its last addresses, zone and podCIDRs count until there is another", "node", name.Name)
+	}
+}
+
+// Nodes returns all nodes that are watched, and the one we run on as Node does, sorted by
+// name.
 func (s *Store) Nodes() []Node {
 	all := s.nodes.All()
-	out := make([]Node, len(all))
-	for i, n := range all {
-		out[i] = *n
+	out := make([]Node, 0, len(all)+1)
+	for _, n := range all {
+		if n.Name != s.cfg.NodeName {
+			out = append(out, *n)
+		}
+	}
+	if own, ok := s.Node(); ok {
+		out = append(out, own)
 	}
 	slices.SortFunc(out, func(a, b Node) int { return strings.Compare(a.Name, b.Name) })
 	return out

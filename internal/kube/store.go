@@ -48,6 +48,7 @@ type Store struct {
 	nodes    *Feed[Node]
 	ranges   *Feed[serviceRange]
 	weights  *podWeights
+	lastNode atomic.Pointer[Node] // the one we run on, as it was last; nil: not known yet
 
 	// What Run must start. mu is never held together with a lock of a feed or a
 	// subscription.
@@ -68,6 +69,7 @@ func New(cfg Config) *Store {
 	s.services = open(s, servicesKind(client))
 	s.slices = open(s, slicesKind(client))
 	s.nodes = open(s, s.nodesKind(client))
+	s.nodes.followers = append(s.nodes.followers, s.ownNodeChanged)
 	s.ranges = open(s, rangesKind(client))
 	s.weights = newPodWeights(s)
 	return s

@@ -397,8 +397,8 @@ func TestNodes(t *testing.T) {
 		t.Fatal(err)
 	}
 	waitFor(t, s.NodeChanged(), "NodeChanged")
-	if _, ok := s.Node(); ok {
-		t.Error("the node is still there")
+	if n, ok := s.Node(); !ok || n.Eligible || n.Zone != "c" {
+		t.Errorf("Node() = %+v, %v; want the last one, not eligible", n, ok)
 	}
 }
 
