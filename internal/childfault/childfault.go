@@ -184,24 +184,31 @@ func runs(pid int) bool {
 // everything names the variable that makes Each try every fault at every step.
 const everything = "FAIRWAY_FAULTS"
 
-// Each calls try with the steps since Arm and a fault: four faults at each step that changes
-// rules, and one at each every-th step that only asks (0: at none). With FAIRWAY_FAULTS=all
-// it is all faults at all steps, which takes minutes. The name is for messages: "killed
-// before step 7, nft sendmsg".
-func (p *Programs) Each(every int, try func(name string, step int, f Fault)) {
+// A Sample is which steps and faults a test has time for.
+type Sample struct {
+	Changes int // faults at each step that changes rules: 1 to 4
+	Asks    int // one fault at each so many steps that only ask; 0: at none
+}
+
+// Each calls try with the steps since Arm and a fault. With FAIRWAY_FAULTS=all it is all
+// faults at all steps, which takes minutes. The name is for messages: "killed before step 7,
+// nft sendmsg".
+func (p *Programs) Each(sample Sample, try func(name string, step int, f Fault)) {
 	p.t.Helper()
 	all := os.Getenv(everything) == "all"
-	asked := 0
+	asked, changed := 0, 0
 	for i, s := range p.Steps() {
-		some := [][]Fault{{KilledBefore, KilledAfter, NoMemory, HeldAfter}, {KilledBefore, KilledAfter, NoBuffers, HeldBefore}}[i%2]
+		var some []Fault
 		switch {
 		case all:
 			some = All()
-		case !s.Changes:
-			if asked++; every == 0 || asked%every != 0 {
-				continue
+		case s.Changes:
+			changed++
+			some = [][]Fault{{KilledBefore, HeldAfter, KilledAfter, NoMemory}, {KilledAfter, NoBuffers, KilledBefore, HeldBefore}}[changed%2][:sample.Changes]
+		case sample.Asks > 0:
+			if asked++; asked%sample.Asks == 0 {
+				some = []Fault{Fault(asked/sample.Asks) % faults}
 			}
-			some = []Fault{Fault(asked/every) % faults}
 		}
 		for _, f := range some {
 			try(fmt.Sprintf("%v step %d, %v", f, i+1, s), i+1, f)

@@ -3,6 +3,7 @@ package datapath_test
 import (
 	"testing"
 
+	"github.com/fairway-net/fairway/internal/childfault"
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/datapath/conformance"
 	"github.com/fairway-net/fairway/internal/datapath/iptables"
@@ -11,7 +12,10 @@ import (
 	"github.com/fairway-net/fairway/internal/testnet"
 )
 
-func TestMain(m *testing.M) { testnet.Main(m) }
+func TestMain(m *testing.M) {
+	childfault.Main()
+	testnet.Main(m)
+}
 
 // TestSwitch walks among all modes that this kernel has.
 func TestSwitch(t *testing.T) { conformance.Switch(t, modes()) }
@@ -42,4 +46,10 @@ func modes() map[string]conformance.Open {
 // TestSwitchKeepsClients: nftables and userspace choose the same endpoint for a client.
 func TestSwitchKeepsClients(t *testing.T) {
 	conformance.SwitchKeepsClients(t, modes(), "nftables", "userspace")
+}
+
+// TestSwitchFaults: a program fails at each of its system calls that change rules, and each
+// write fails, while one mode takes over from another.
+func TestSwitchFaults(t *testing.T) {
+	conformance.SwitchFaults(t, modes(), "nftables", "iptables")
 }

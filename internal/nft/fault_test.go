@@ -33,7 +33,7 @@ func changes() []change {
 	return []change{
 		{"first start", nil, one, nil, addr, false, 0},
 		{"in place", more, one, addr, addr, false, 0},
-		{"upgrade to another shape", one, two, addr, port, false, 1},
+		{"upgrade to another shape", one, two, addr, port, false, 4},
 		{"downgrade from another shape", two, moved, port, addr, false, 0},
 		{"rules changed by another program", one, one, addr, addr, true, 0},
 	}
@@ -191,7 +191,7 @@ func stepFaults(t *testing.T, c *change) {
 	table.FailWrites(nil)
 	b.after = b.held()
 	b.whole[b.after] = true
-	programs.Each(c.every, func(name string, step int, f childfault.Fault) {
+	programs.Each(childfault.Sample{Changes: 4, Asks: c.every}, func(name string, step int, f childfault.Fault) {
 		b.reset()
 		table := New("tested")
 		defer table.Close()

@@ -163,7 +163,7 @@ func TestStepFaults(t *testing.T) {
 				b.held[side] = b.holds()
 			}
 			t.Run("first start", func(t *testing.T) { b.with(t).firstStart() })
-			t.Run("full", func(t *testing.T) { b.with(t).walk(false, 30) })
+			t.Run("full", func(t *testing.T) { b.with(t).walk(false, 60) })
 			t.Run("change", func(t *testing.T) { b.with(t).walk(true, 0) })
 		})
 	}
@@ -209,7 +209,7 @@ func (b *faultBench) walk(synced bool, every int) {
 	if err := b.fails("no fault", process(), 1, 0, childfault.KilledBefore); err != nil {
 		b.Fatal(err)
 	}
-	b.programs.Each(every, func(name string, step int, f childfault.Fault) {
+	b.programs.Each(childfault.Sample{Changes: 2, Asks: every}, func(name string, step int, f childfault.Fault) {
 		d := process()
 		err := b.fails(name, d, 1, step, f)
 		steps := b.programs.Steps()
@@ -237,7 +237,7 @@ func (b *faultBench) firstStart() {
 	if err := b.fails("no fault", open(b, b.v), 1, 0, childfault.KilledBefore); err != nil {
 		b.Fatal(err)
 	}
-	b.programs.Each(0, func(name string, step int, f childfault.Fault) {
+	b.programs.Each(childfault.Sample{Changes: 2}, func(name string, step int, f childfault.Fault) {
 		empty()
 		d := open(b, b.v)
 		err := start.fails(name, d, 1, step, f)
