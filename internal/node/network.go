@@ -69,8 +69,6 @@ type Network struct {
 	problems   *prometheus.GaugeVec
 	installed  [2]fileState // source and copy of the plugin when they were last equal
 	masquerade *masquerade
-	looked     bool // for obstacles, which were found
-	obstacles  []problem
 }
 
 // New returns a Network that has done nothing yet.

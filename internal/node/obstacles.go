@@ -9,15 +9,11 @@ import (
 	"github.com/fairway-net/fairway/internal/nft"
 )
 
-// findObstacles looks once, when the agent starts, for firewall chains that drop
-// what the node forwards unless a rule accepts it. Docker sets that policy, and
-// an accept of ours in another table cannot overrule it, so all that can be done
-// is to say why pods do not reach each other. Chains of iptables-legacy are not
-// visible here.
+// findObstacles looks for firewall chains that drop what the node forwards unless a
+// rule accepts it. Docker sets that policy, and an accept of ours in another table
+// cannot overrule it, so all that can be done is to say why pods do not reach each
+// other. Chains of iptables-legacy are not visible here.
 func (n *Network) findObstacles(ctx context.Context) []problem {
-	if n.looked {
-		return n.obstacles
-	}
 	var r nft.Reader
 	defer r.Close()
 	var found []problem
@@ -32,6 +28,5 @@ func (n *Network) findObstacles(ctx context.Context) []problem {
 			return nil // masquerading reports what is wrong with nf_tables
 		}
 	}
-	n.looked, n.obstacles = true, found
-	return n.obstacles
+	return found
 }
