@@ -36,20 +36,22 @@ var kinds = map[string]string{
 	servicesPath: "services", slicesPath: "endpointslices", nodesPath: "nodes", rangesPath: "servicecidrs", podsPath: "pods",
 }
 
-// failing are the ways in which a list does not come.
-func failing(t *testing.T) map[string]http.HandlerFunc {
-	status := func(code int, reason metav1.StatusReason) http.HandlerFunc {
-		return func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Content-Type", "application/json")
-			w.WriteHeader(code)
-			_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"` + string(reason) + `","message":"this test says no"}`))
-		}
+// fails answers with an error.
+func fails(code int, reason metav1.StatusReason) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(code)
+		_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"` + string(reason) + `","message":"this test says no"}`))
 	}
+}
+
+// failing are the ways in which a list does not come.
+func failing() map[string]http.HandlerFunc {
 	return map[string]http.HandlerFunc{
-		"forbidden": status(http.StatusForbidden, metav1.StatusReasonForbidden),
-		"absent":    status(http.StatusNotFound, metav1.StatusReasonNotFound),
-		"failing":   status(http.StatusInternalServerError, metav1.StatusReasonInternalError),
-		"too long":  status(http.StatusRequestHeaderFieldsTooLarge, metav1.StatusReasonUnknown),
+		"forbidden": fails(http.StatusForbidden, metav1.StatusReasonForbidden),
+		"absent":    fails(http.StatusNotFound, metav1.StatusReasonNotFound),
+		"failing":   fails(http.StatusInternalServerError, metav1.StatusReasonInternalError),
+		"too long":  fails(http.StatusRequestHeaderFieldsTooLarge, metav1.StatusReasonUnknown),
 		"silent":    func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
 	}
 }
@@ -90,7 +92,7 @@ func gauges(t *testing.T, s *source, name string) map[string]float64 {
 // optional, however that list fails; the log and the metrics say so.
 func TestWithoutOptional(t *testing.T) {
 	for _, path := range []string{nodesPath, rangesPath} {
-		for how, fail := range failing(t) {
+		for how, fail := range failing() {
 			t.Run(kinds[path]+" "+how, func(t *testing.T) {
 				t.Parallel()
 				server := newStreamServer(t, cluster())
@@ -117,7 +119,7 @@ func TestWithoutOptional(t *testing.T) {
 // TestWeightsHoldUpNobody: which pods are asked about is what a user writes into a Service.
 // So an agent that starts does not wait for them, not even for a moment.
 func TestWeightsHoldUpNobody(t *testing.T) {
-	for how, fail := range failing(t) {
+	for how, fail := range failing() {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
 			server := newStreamServer(t, cluster())
@@ -161,7 +163,7 @@ func TestLongSelector(t *testing.T) {
 // TestNeedless: no list holds up a consumer that does not need it, whatever becomes of the
 // lists.
 func TestNeedless(t *testing.T) {
-	for how, fail := range failing(t) {
+	for how, fail := range failing() {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
 			server := newStreamServer(t, cluster())

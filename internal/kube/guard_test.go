@@ -76,6 +76,7 @@ const never = 24 * time.Hour
 // TestEmptyList: what an API server that suddenly has nothing does not name is kept, and
 // what it has again counts at once.
 func TestEmptyList(t *testing.T) {
+	t.Parallel()
 	g := newGuarded(t, 20, never)
 	g.server.change(city(0), "here")
 	if n := g.doubts(t); n != 20 || g.services.Len() != 20 || g.slices.Len() != 20 {
@@ -92,6 +93,7 @@ func TestEmptyList(t *testing.T) {
 
 // TestPartialList: of a list that lacks most, what is new counts at once.
 func TestPartialList(t *testing.T) {
+	t.Parallel()
 	g := newGuarded(t, 20, never)
 	part := city(3)
 	part[servicesPath] = append(part[servicesPath], versioned(apiService("new", "10.96.2.1"), 2))
@@ -105,6 +107,7 @@ func TestPartialList(t *testing.T) {
 
 // TestConfirmedList: what is gone for as long as the configuration says is gone.
 func TestConfirmedList(t *testing.T) {
+	t.Parallel()
 	g := newGuarded(t, 20, 200*time.Millisecond)
 	g.server.change(city(0), "here")
 	g.has(t, 0)
@@ -117,6 +120,7 @@ func TestConfirmedList(t *testing.T) {
 // TestAnotherCluster: however little a list lacks, it does not count if it is another
 // cluster's; nor does what is new in it.
 func TestAnotherCluster(t *testing.T) {
+	t.Parallel()
 	g := newGuarded(t, 3, never)
 	other := city(2)
 	other[servicesPath] = append(other[servicesPath], versioned(apiService("new", "10.96.2.1"), 2))
@@ -139,6 +143,7 @@ func TestAnotherCluster(t *testing.T) {
 
 // TestDeletesAreBelieved: a watch that says that objects are gone is no list.
 func TestDeletesAreBelieved(t *testing.T) {
+	t.Parallel()
 	g := newGuarded(t, 20, never)
 	for i := range 20 {
 		g.server.later[servicesPath] <- watchEvent{Type: "DELETED", Object: versioned(apiService(fmt.Sprint("web-", i), ""), 200+i)}

@@ -30,7 +30,7 @@ func TestOnce(t *testing.T) {
 		t.Errorf("the table has %+v", e)
 	}
 
-	server.instead[servicesPath] = failing(t)["silent"]
+	server.instead[servicesPath] = failing()["silent"]
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	if _, _, err := Once(ctx, cfg); !errors.Is(err, context.DeadlineExceeded) {

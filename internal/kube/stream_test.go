@@ -36,10 +36,11 @@ type streamServer struct {
 	// instead answers requests for a path, if it is there.
 	instead map[string]http.HandlerFunc
 
-	mu    sync.Mutex
-	uid   types.UID // of the Service default/kubernetes; empty: there is none
-	later map[string]chan watchEvent
-	asked []string // resourceVersions of watches on Services
+	mu      sync.Mutex
+	answers func(http.ResponseWriter, *http.Request) bool
+	uid     types.UID // of the Service default/kubernetes; empty: there is none
+	later   map[string]chan watchEvent
+	asked   []string // resourceVersions of watches on Services
 }
 
 type watchEvent struct {
@@ -78,7 +79,14 @@ func newStreamServer(t *testing.T, first map[string][]runtime.Object) *streamSer
 		o.UID = s.uid
 		_ = json.NewEncoder(w).Encode(typed(o))
 	})
-	s.Server = httptest.NewServer(mux)
+	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.mu.Lock()
+		answers := s.answers
+		s.mu.Unlock()
+		if answers == nil || !answers(w, r) {
+			mux.ServeHTTP(w, r)
+		}
+	}))
 	t.Cleanup(s.Close)
 	t.Cleanup(s.CloseClientConnections) // runs first: a watch never ends by itself
 	return s
@@ -160,6 +168,13 @@ func (s *streamServer) change(all map[string][]runtime.Object, uid types.UID) {
 	for _, path := range []string{servicesPath, slicesPath} {
 		s.later[path] <- watchEvent{Type: "ERROR", Object: gone}
 	}
+}
+
+// front lets answers see each request first, from now on; it reports whether it answered.
+func (s *streamServer) front(answers func(http.ResponseWriter, *http.Request) bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.answers = answers
 }
 
 // list answers a plain list.
