@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -223,19 +221,6 @@ func (a *agent) podNetwork() node.Config {
 		Log: a.log, CNIBinDir: a.cfg.CNIBinDir, CNIConfDir: a.cfg.CNIConfDir,
 		Masquerade: true, ClusterCIDRs: a.cfg.ClusterCIDRs,
 	}
-}
-
-// cleanup removes all that an agent may have made here, whatever its mode was.
-func (a *agent) cleanup(ctx context.Context) error {
-	err := errors.Join(modes.All().Cleanup(ctx, a.log, a.modeOptions()), reset.Cleanup(ctx))
-	if a.cfg.PodNetwork == config.PodNetworkRoutes {
-		err = errors.Join(err, node.New(a.podNetwork()).Cleanup(ctx))
-	}
-	if err != nil {
-		return fmt.Errorf("cleanup: %w", err)
-	}
-	a.log.Info("removed all rules")
-	return nil
 }
 
 // tune makes the node remember flows as the configuration asks. A node that cannot

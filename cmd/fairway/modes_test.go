@@ -33,8 +33,9 @@ func TestDumpAndCleanup(t *testing.T) {
 				prints(t, "10.96.0.8:80/TCP", "dump", "--proxy-mode", m.Name, "--service", "default/web")
 				prints(t, "\n10.96.0.8:80/TCP default/web:http\n  ", "dump", "--proxy-mode", m.Name, "--service", "default/web", "--objects")
 				fails(t, "--objects is for one Service", "dump", "--objects")
-				prints(t, "", "agent", "--cleanup")
+				tells(t, `msg=removed what="rules of mode `+m.Name+`"`, "agent", "--cleanup")
 				fails(t, "no mode has rules on this node", "dump")
+				tells(t, `msg="nothing to remove"`, "agent", "--cleanup")
 				return nil
 			})
 			if err != nil {
@@ -66,6 +67,14 @@ func command(t *testing.T, args ...string) (code int, stdout, stderr string) {
 func prints(t *testing.T, want string, args ...string) {
 	t.Helper()
 	if code, out, err := command(t, args...); code != 0 || !strings.Contains(out, want) {
+		t.Errorf("fairway %v: status %d, want %q in\n%s%s", args, code, want, out, err)
+	}
+}
+
+// tells runs a command that must succeed and log something.
+func tells(t *testing.T, want string, args ...string) {
+	t.Helper()
+	if code, out, err := command(t, args...); code != 0 || !strings.Contains(err, want) {
 		t.Errorf("fairway %v: status %d, want %q in\n%s%s", args, code, want, out, err)
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/fairway-net/fairway/internal/cni"
 )
 
 func v4(i int) []string   { return []string{fmt.Sprintf("10.244.%d.0/24", i)} }
@@ -419,6 +421,21 @@ func TestForwardingKeepsTheDefaultRoute(t *testing.T) {
 	}
 }
 
+// found compares what there is of the pod network.
+func (m *machine) found(want string) {
+	m.t.Helper()
+	err := m.do(func() error {
+		parts, err := m.network.Found(m.t.Context())
+		if got := strings.Join(parts, ", "); got != want {
+			m.t.Errorf("found %q, want %q", got, want)
+		}
+		return err
+	})
+	if err != nil {
+		m.t.Error(err)
+	}
+}
+
 // TestCleanup leaves no trace but forwarding.
 func TestCleanup(t *testing.T) {
 	c := newCluster(t, 2, dual)
@@ -433,6 +450,8 @@ func TestCleanup(t *testing.T) {
 		t.Fatal("Sync did nothing")
 	}
 	p := m.newPod()
+	m.found("table inet fairway-pods, 4 routes of protocol 70, " +
+		filepath.Join(m.config.CNIConfDir, configName) + ", " + filepath.Join(m.config.CNIBinDir, cni.PluginName))
 	for range 2 {
 		if err := m.do(func() error { return m.network.Cleanup(t.Context()) }); err != nil {
 			t.Fatalf("Cleanup: %v", err)
@@ -441,6 +460,7 @@ func TestCleanup(t *testing.T) {
 	if m.log.count("pods are still running") != 2 {
 		t.Error("Cleanup did not warn of a running pod")
 	}
+	m.found("")
 	p.run("ip link del eth0")
 	if after := state(); after != before {
 		t.Errorf("before:\n%s\nafter:\n%s", before, after)

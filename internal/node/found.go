@@ -1,0 +1,51 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/containernetworking/plugins/pkg/netlinksafe"
+	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/internal/cni"
+)
+
+// Found names what a Network has made on this machine and is there still, as an operator
+// would look for it: "table inet fairway-pods", "8 routes of protocol 70". Nil: nothing.
+func (n *Network) Found(ctx context.Context) ([]string, error) {
+	var parts []string
+	chains, err := n.masquerade.table.Chains(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("look for the masquerade rules: %w", err)
+	}
+	if len(chains) > 0 {
+		parts = append(parts, "table inet "+n.masquerade.table.Name())
+	}
+	netlink, err := netlinksafe.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return nil, fmt.Errorf("open netlink: %w", err)
+	}
+	defer netlink.Close()
+	routes, err := readRoutes(netlink)
+	if err != nil {
+		return nil, err
+	}
+	count := 0
+	for _, same := range routes.ours {
+		count += len(same)
+	}
+	if count > 0 {
+		parts = append(parts, fmt.Sprintf("%d routes of protocol %d", count, cni.RouteProtocol))
+	}
+	for _, path := range []string{filepath.Join(n.CNIConfDir, configName), filepath.Join(n.CNIBinDir, cni.PluginName)} {
+		if _, err := os.Lstat(path); err == nil {
+			parts = append(parts, path)
+		} else if !errors.Is(err, os.ErrNotExist) {
+			return nil, fmt.Errorf("look for the CNI plugin: %w", err)
+		}
+	}
+	return parts, nil
+}
