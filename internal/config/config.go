@@ -12,7 +12,7 @@
 //
 // As in kube-proxy, with --config the file alone counts, except for --master,
 // --hostname-override, --cleanup, -v and the flags that the file has no field for
-// (--log-level, --empty-after, --pod-network, --cni-bin-dir, --cni-conf-dir). Other flags are named
+// (--log-level, --empty-after, --service-limits, --pod-network, --cni-bin-dir, --cni-conf-dir). Other flags are named
 // in a warning.
 //
 // The section of a file that counts is that of the mode; where the file names no mode,
@@ -84,6 +84,7 @@ type Config struct {
 
 	// RefuseExternalIPs leaves out spec.externalIPs.
 	RefuseExternalIPs bool
+	Limits            service.Limits // of Services
 	MasqueradeAll     bool
 	MasqueradeBit     int // of the packet mark, 0 to 31
 
@@ -159,7 +160,7 @@ func (c *Config) Node(zone string, addrs []netip.Addr, podCIDRs []netip.Prefix) 
 	n := service.Node{
 		NodeAddrs: service.NewAddrSet(own...),
 		Name:      c.NodeName, Zone: zone, Settings: s,
-		MasqueradeAll: c.MasqueradeAll, RefuseExternalIPs: c.RefuseExternalIPs,
+		MasqueradeAll: c.MasqueradeAll, RefuseExternalIPs: c.RefuseExternalIPs, Limits: c.Limits,
 		Balance: c.balance(),
 	}
 	for _, a := range s.NodeIPs {

@@ -51,7 +51,8 @@ func defaults() *Config {
 		NodeName: "host-1", Mode: "nftables",
 		Healthz: netip.MustParseAddrPort("0.0.0.0:10256"), Metrics: netip.MustParseAddrPort("127.0.0.1:10249"),
 		Detect: "ClusterCIDR", ClusterCIDRs: prefixes("10.244.0.0/16"),
-		NodePorts: NodePorts{Primary: true}, MasqueradeBit: 14, Conntrack: byDefault(), IPVS: IPVS{Scheduler: service.RoundRobin}, EmptyAfter: time.Minute, SyncPeriod: 30 * time.Second,
+		NodePorts: NodePorts{Primary: true}, Limits: service.DefaultLimits(), MasqueradeBit: 14, Conntrack: byDefault(), IPVS: IPVS{Scheduler: service.RoundRobin},
+		EmptyAfter: time.Minute, SyncPeriod: 30 * time.Second,
 		PodNetwork: "none", CNIBinDir: "/opt/cni/bin", CNIConfDir: "/etc/cni/net.d",
 	}
 }
@@ -224,6 +225,20 @@ func TestReservedAddresses(t *testing.T) {
 	}
 }
 
+func TestServiceLimits(t *testing.T) {
+	c, err := load("--service-limits=ports=7, frontends=0")
+	want := service.DefaultLimits()
+	want.Ports, want.Frontends = 7, 0
+	if err != nil || c.Limits != want {
+		t.Errorf("limits %v, error %v, want %v", c.Limits, err, want)
+	}
+	for _, text := range []string{"ports", "ports=", "ports=-1", "port=1", "ports=1,,frontends=1", "ports=99999999999"} {
+		if _, err := load("--service-limits=" + text); err == nil || !strings.Contains(err.Error(), "--service-limits: ") {
+			t.Errorf("%q: error %v", text, err)
+		}
+	}
+}
+
 func TestSettings(t *testing.T) {
 	addrs := func(texts ...string) []netip.Addr {
 		var out []netip.Addr
@@ -278,7 +293,7 @@ func TestSettings(t *testing.T) {
 				t.Errorf("got  %v\nwant %v", got, test.want)
 			}
 			want := service.Node{Name: "host-1", Zone: "zone-a", MasqueradeAll: test.masqAll, Settings: got}
-			want.NodeAddrs = n.NodeAddrs
+			want.NodeAddrs, want.Limits = n.NodeAddrs, service.DefaultLimits()
 			want.Primary4, want.Primary6 = n.Primary4, n.Primary6 // TestPrimary looks at those
 			if is4, is6 := got.Detect(); !reflect.DeepEqual(n, want) || test.detect != (is4 || is6) {
 				t.Errorf("node %+v, want %+v", n, want)

@@ -12,6 +12,8 @@ import (
 	"github.com/spf13/pflag"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/kube-proxy/config/v1alpha1"
+
+	"github.com/fairway-net/fairway/internal/service"
 )
 
 // Flags are the command line's options before they are checked.
@@ -37,6 +39,7 @@ type own struct {
 	verbosity             int
 	cleanup               bool
 	refuseExternalIPs     bool
+	limits                string
 	countTraffic          bool
 	replaceKubeProxy      bool
 	allowHTTP             bool
@@ -46,7 +49,7 @@ type own struct {
 // besideFile are the flags that count in spite of --config. (help is cobra's.)
 var besideFile = []string{
 	"config", "master", "hostname-override", "cleanup", "v", "log-level",
-	"pod-network", "cni-bin-dir", "cni-conf-dir", "refuse-external-ips", "count-traffic", "replace-kube-proxy",
+	"pod-network", "cni-bin-dir", "cni-conf-dir", "refuse-external-ips", "service-limits", "count-traffic", "replace-kube-proxy",
 	"allow-http-api-server", "empty-after", "help",
 }
 
@@ -93,6 +96,7 @@ func (f *Flags) addProxy() {
 	fs.StringVar(&kp.DetectLocal.InterfaceNamePrefix, "pod-interface-name-prefix", "", "How the `names` of pods' links begin, with --detect-local-mode InterfaceNamePrefix")
 	fs.StringSliceVar(&kp.NodePortAddresses, "nodeport-addresses", nil, "Serve NodePorts on the node's addresses in these `CIDRs`; also the words primary and all (default primary)")
 	fs.BoolVar(&f.own.refuseExternalIPs, "refuse-external-ips", false, "Leave out spec.externalIPs of Services: a user who may write a Service could catch any address with them")
+	fs.StringVar(&f.own.limits, "service-limits", "", "What a Service may ask of the node, as `LIMIT=NUMBER,…` (0: no limit; default "+service.DefaultLimits().String()+")")
 	fs.BoolVar(&kp.NFTables.MasqueradeAll, "masquerade-all", false, "Replace the source address of all packets to a ClusterIP")
 	for _, name := range []string{"nftables-masquerade-bit", "iptables-masquerade-bit"} {
 		fs.Int32Var(&f.masqueradeBit, name, 14, "Bit of the packet mark that asks for masquerading, 0 to 31")

@@ -74,7 +74,7 @@ func (r *resolver) resolve(hostname func() (string, error)) (*Config, error) {
 		AllowHTTP: r.own.allowHTTP,
 	}
 	for _, step := range []func(*Config) error{
-		r.mode, r.gates, r.client, r.bind, r.detect, r.nodePorts, r.masquerade, r.periods, r.ipvs, r.conntrack, r.process, r.podNetwork,
+		r.mode, r.gates, r.limits, r.client, r.bind, r.detect, r.nodePorts, r.masquerade, r.periods, r.ipvs, r.conntrack, r.process, r.podNetwork,
 		func(c *Config) error { return r.nodeName(c, hostname) },
 	} {
 		if err := step(c); err != nil {
@@ -92,6 +92,17 @@ const gateExternalIPs = "AllowServiceExternalIPs"
 func (r *resolver) gates(c *Config) error {
 	allowed, set := r.kp.FeatureGates[gateExternalIPs]
 	c.RefuseExternalIPs = r.own.refuseExternalIPs || set && !allowed
+	return nil
+}
+
+func (r *resolver) limits(c *Config) error {
+	c.Limits = service.DefaultLimits()
+	if r.own.limits == "" {
+		return nil
+	}
+	if err := c.Limits.Parse(r.own.limits); err != nil {
+		return fmt.Errorf("--service-limits: %w", err)
+	}
 	return nil
 }
 

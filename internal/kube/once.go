@@ -26,7 +26,7 @@ func Once(ctx context.Context, cfg Config) (*Store, *Services, error) {
 
 // Table compiles all Services for a node.
 func (v *Services) Table(node service.Node) *service.Table {
-	b := service.NewBuilder()
+	b := service.NewBuilder().Limit(node.Limits)
 	for _, r := range v.store.services.All() {
 		b.Set(service.Compile(&r.Service, v.Slices(r.Name), node))
 	}

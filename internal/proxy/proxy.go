@@ -82,13 +82,15 @@ const firstRetry = 100 * time.Millisecond
 // A Loop runs passes. Only the goroutine in Run touches it.
 type Loop struct {
 	cfg     Config
-	builder *service.Builder
-	node    service.Node   // what the last table was compiled for
-	table   *service.Table // the last that was built
-	adopted bool           // Flows knows what the rules were before the first pass
-	held    *service.Table // what they were, until the first table is believed; nil: not known
-	brake   service.Brake  // for the first table
-	pause   time.Duration  // after the next failure
+	builder *service.Builder // nil before the first pass
+	node    service.Node     // what the last table was compiled for
+	table   *service.Table   // the last that was built
+	carried *service.Table   // the last that was programmed; nil: none yet
+	backlog []service.Name   // large Services that changed and are not compiled yet, the first to change first
+	adopted bool             // Flows knows what the rules were before the first pass
+	held    *service.Table   // what they were, until the first table is believed; nil: not known
+	brake   service.Brake    // for the first table
+	pause   time.Duration    // after the next failure
 	// triggers are the changes that no successful pass has brought to the kernel yet.
 	triggers []time.Time
 }
@@ -109,7 +111,7 @@ func New(cfg Config) *Loop {
 		cfg.Report = func(service.Name, []service.Problem) {}
 	}
 	return &Loop{
-		cfg: cfg, builder: service.NewBuilder(), table: &service.Table{}, pause: firstRetry, adopted: adopted,
+		cfg: cfg, table: &service.Table{}, pause: firstRetry, adopted: adopted,
 		brake: service.Brake{Bound: cfg.EmptyAfter},
 	}
 }
@@ -214,16 +216,20 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// pass makes the datapath equal to the Source. It returns how long to wait
-// before trying again, 0 if it succeeded.
+// pass makes the datapath equal to the Source, or brings it some way there. It returns how
+// long to wait before going on, or trying again; 0 if there is nothing left to do.
 func (l *Loop) pass(ctx context.Context, start time.Time) time.Duration {
 	l.build()
 	l.adopt(ctx)
 	if again := l.doubt(start); again > 0 {
 		return again
 	}
-	l.cfg.Flows.Wanted(l.table)
-	stats, err := l.cfg.Datapath.Sync(ctx, l.table)
+	next := l.table
+	if l.carried != nil {
+		next = service.Step(l.carried, l.table, stepSize)
+	}
+	l.cfg.Flows.Wanted(next)
+	stats, err := l.cfg.Datapath.Sync(ctx, next)
 	if err != nil && ctx.Err() != nil {
 		return 0 // the agent ends; its next start continues
 	}
@@ -234,13 +240,17 @@ func (l *Loop) pass(ctx context.Context, start time.Time) time.Duration {
 		l.cfg.Log.Error("the rules could not be written, will try again", "err", err, "again", again)
 		return again
 	}
+	l.carried = next
 	l.cfg.Flows.Programmed()
 	l.pause = firstRetry
+	l.cfg.Applied.publish(next)
+	l.log(start, stats)
+	if next != l.table || len(l.backlog) > 0 {
+		return time.Nanosecond
+	}
 	l.cfg.Health.Synced()
 	l.cfg.Metrics.programmed(l.triggers)
 	l.triggers = l.triggers[:0]
-	l.cfg.Applied.publish(l.table)
-	l.log(start, stats)
 	return 0
 }
 
@@ -260,11 +270,14 @@ func (l *Loop) adopt(ctx context.Context) {
 
 // build compiles what changed into a new table.
 func (l *Loop) build() {
-	names := l.cfg.Source.Take()
+	now := l.cfg.View()
+	if l.builder == nil {
+		l.builder = service.NewBuilder().Limit(now.Limits)
+	}
+	names := l.take()
 	for _, t := range l.cfg.Source.Triggers() {
 		l.triggers = append(l.triggers, t)
 	}
-	now := l.cfg.View()
 	if all := !now.CompilesLike(l.node); all || !now.RefusesLike(l.node) {
 		for e := range l.table.Entries() {
 			if all || e.External {
@@ -286,6 +299,58 @@ func (l *Loop) build() {
 			l.cfg.Report(n, nil)
 		}
 	}
+}
+
+// take returns the names of the Services to compile in this pass: all small ones that
+// changed, and of the large ones as many as are quickly compiled, at least one. The rest
+// wait in the backlog.
+func (l *Loop) take() []service.Name {
+	names := l.cfg.Source.Take()
+	if l.carried == nil {
+		return names // what is not in the first table would be removed from the kernel
+	}
+	waits := make(map[service.Name]struct{}, len(l.backlog))
+	for _, n := range l.backlog {
+		waits[n] = struct{}{}
+	}
+	var now []service.Name
+	for _, n := range names {
+		if _, ok := waits[n]; ok {
+			continue
+		}
+		if l.work(n) > buildSize/10 {
+			l.backlog = append(l.backlog, n)
+		} else {
+			now = append(now, n)
+		}
+	}
+	sum, done := 0, 0
+	for ; done < len(l.backlog); done++ {
+		if sum += l.work(l.backlog[done]); sum > buildSize && done > 0 {
+			break
+		}
+	}
+	now = append(now, l.backlog[:done]...)
+	if l.backlog = l.backlog[done:]; len(l.backlog) == 0 {
+		l.backlog = nil
+	}
+	return now
+}
+
+// What one pass does at most for Services that are large or change much: so long do all
+// others wait.
+const (
+	buildSize = 20_000 // as service.Work counts
+	stepSize  = 500    // as service.Step counts
+)
+
+// work returns about how much it costs to compile a Service.
+func (l *Loop) work(n service.Name) int {
+	svc, ok := l.cfg.Source.Service(n)
+	if !ok {
+		return 0
+	}
+	return service.Work(svc, l.cfg.Source.Slices(n))
 }
 
 func (l *Loop) compile(n service.Name) {
@@ -311,6 +376,9 @@ func (l *Loop) log(start time.Time, s datapath.Stats) {
 	level := slog.LevelDebug
 	if s.Full {
 		level = slog.LevelInfo // the first pass, and the one after a failure
+	}
+	if !l.cfg.Log.Enabled(context.Background(), level) {
+		return
 	}
 	services, frontends := l.table.Len()
 	l.cfg.Log.Log(context.Background(), level, "rules are up to date",

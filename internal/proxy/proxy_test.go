@@ -27,20 +27,34 @@ type api struct {
 
 	mu       sync.Mutex
 	services map[service.Name]*service.Service
+	slices   map[service.Name][]*service.Slice
 	changed  map[service.Name]bool
 }
 
 func newAPI() *api {
 	return &api{
 		synced: make(chan struct{}), dirty: make(chan struct{}, 1),
-		services: map[service.Name]*service.Service{}, changed: map[service.Name]bool{},
+		services: map[service.Name]*service.Service{}, slices: map[service.Name][]*service.Slice{}, changed: map[service.Name]bool{},
 	}
 }
 
 func (a *api) Synced() <-chan struct{}              { return a.synced }
 func (a *api) Dirty() <-chan struct{}               { return a.dirty }
 func (a *api) Triggers() map[service.Name]time.Time { return nil }
-func (a *api) Slices(service.Name) []*service.Slice { return nil }
+func (a *api) Slices(n service.Name) []*service.Slice {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.slices[n]
+}
+
+func (a *api) remove(i int) {
+	n := service.Name{Namespace: "ns", Name: fmt.Sprint("svc-", i)}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.services, n)
+	delete(a.slices, n)
+	a.changed[n] = true
+}
 func (a *api) Take() (names []service.Name) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -65,15 +79,19 @@ func (a *api) set(i int) service.Name {
 		ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)})},
 		Ports:      []service.Port{{Name: "http", Proto: service.TCP, Port: 80}},
 	}
+	a.put(s)
+	return s.Name
+}
+
+func (a *api) put(s *service.Service, slices ...*service.Slice) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.services[s.Name] = s
+	a.services[s.Name], a.slices[s.Name] = s, slices
 	a.changed[s.Name] = true
 	select {
 	case a.dirty <- struct{}{}:
 	default:
 	}
-	return s.Name
 }
 
 // recorded is a real datapath whose passes the test can see and stop.

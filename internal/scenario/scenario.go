@@ -80,7 +80,7 @@ func read(path string) (*Scenario, error) {
 
 // Table is the table that the scenario's objects make.
 func (s *Scenario) Table() *service.Table {
-	b := service.NewBuilder()
+	b := service.NewBuilder().Limit(s.Node.Limits)
 	for _, svc := range s.Services {
 		b.Set(service.Compile(svc, s.SlicesOf(svc.Name), s.Node))
 	}

@@ -34,7 +34,7 @@ func NewState(node service.Node) *State {
 		node:     node,
 		services: map[service.Name]*service.Service{},
 		dirty:    map[service.Name]bool{},
-		builder:  service.NewBuilder(),
+		builder:  service.NewBuilder().Limit(node.Limits),
 	}
 }
 

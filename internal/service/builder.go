@@ -23,6 +23,9 @@ type Builder struct {
 	externals         claims[address]   // by Services that have it for clients outside the cluster
 	unresolved        map[Name]struct{} // to be resolved for the next Table
 	checks            map[Name]HealthCheck
+	limit             int // of a namespace's frontends
+	namespaces        map[string]*namespace
+	crowded           map[string]struct{} // namespaces for ration to look at
 }
 
 // An address is a netip.Addr in less memory, without a pointer for the garbage collector.
@@ -41,7 +44,7 @@ func (f *Frontend) packedKey() packedKey {
 
 // NewBuilder returns a Builder whose table is empty.
 func NewBuilder() *Builder {
-	older := func(_ address, a, b *Entry) bool { return a.before(b) }
+	older := func(_ address, a, b *Entry) bool { return compareAge(a, b) < 0 }
 	return &Builder{
 		table:      &Table{},
 		changed:    map[Name]*Entry{},
@@ -51,7 +54,16 @@ func NewBuilder() *Builder {
 		externals:  newClaims(older),
 		unresolved: map[Name]struct{}{},
 		checks:     map[Name]HealthCheck{},
+		namespaces: map[string]*namespace{},
+		crowded:    map[string]struct{}{},
 	}
+}
+
+// Limit makes the Builder heed NamespaceFrontends, of which there is no limit without it.
+// It returns the Builder and must be called before the first Set.
+func (b *Builder) Limit(l Limits) *Builder {
+	b.limit = l.NamespaceFrontends
+	return b
 }
 
 // entry returns the entry of that name as it was set, nil if there is none.
@@ -79,6 +91,7 @@ func (b *Builder) Set(e *Entry) {
 		}
 	}
 	b.withdraw(was, e)
+	b.count(was, e)
 }
 
 // Delete removes the entry of that name, if there is one.
@@ -86,7 +99,10 @@ func (b *Builder) Delete(n Name) {
 	was := b.entry(n)
 	b.changed[n] = nil
 	b.unresolved[n] = struct{}{}
-	b.withdraw(was, nil)
+	if was != nil {
+		b.withdraw(was, nil)
+		b.count(was, nil)
+	}
 }
 
 // claimAddress notes that e has the address of f, one of its frontends.
@@ -128,6 +144,7 @@ func (b *Builder) mark(n Name) { b.unresolved[n] = struct{}{} }
 
 // Table returns the table of all entries set so far.
 func (b *Builder) Table(s Settings) *Table {
+	b.ration()
 	resolved := make(map[Name]*Entry, len(b.unresolved))
 	for n := range b.unresolved {
 		compiled := b.entry(n)
@@ -172,9 +189,19 @@ func (b *Builder) health(changed map[Name]*Entry) {
 	})
 }
 
-// resolve returns e without the frontends that another Service has.
+// resolve returns e without the frontends that another Service has, or that its namespace
+// has no room for.
 func (b *Builder) resolve(e *Entry) *Entry {
-	if e == nil || !slices.ContainsFunc(e.Frontends, func(f *Frontend) bool { return b.rival(e, f) != nil }) {
+	switch {
+	case e == nil:
+		return nil
+	case b.crowdedOut(e):
+		kept := *e
+		kept.Frontends = nil
+		kept.Problems = AddProblem(slices.Clip(e.Problems), "TooManyFrontends",
+			"the Services of the namespace have more than %d frontends (ports times addresses); all of this one are left out, as older ones have them %s", b.limit, limitAdvice)
+		return &kept
+	case !slices.ContainsFunc(e.Frontends, func(f *Frontend) bool { return b.rival(e, f) != nil }):
 		return e
 	}
 	kept := *e
@@ -214,15 +241,7 @@ func hasBefore(k packedKey, e, o *Entry) bool {
 	if mine := e.ownsClusterIP(addr); mine != o.ownsClusterIP(addr) {
 		return mine
 	}
-	return e.before(o)
-}
-
-// before reports whether e is older than o.
-func (e *Entry) before(o *Entry) bool {
-	if e.Created != o.Created {
-		return e.Created < o.Created
-	}
-	return e.Name.Compare(o.Name) < 0
+	return compareAge(e, o) < 0
 }
 
 // at returns the first frontend that an entry has at an address; nil if there is none. e

@@ -41,13 +41,16 @@ func Compile(svc *Service, eps []*Slice, node Node) *Entry {
 	c.entry.External = len(svc.BalancerIPs)+len(svc.ExternalIPs) > 0
 	c.externalAddresses()
 	c.balance = c.algorithm()
-	for _, port := range svc.Ports {
-		port, ok := c.admit(port)
-		if !ok {
-			continue
-		}
+	ports := c.admit()
+	c.sourceRanges(len(ports))
+	for i, from := range runsOf(ports, c.limitEndpoints(eps, len(ports))) {
 		for _, ip := range c.families() {
-			c.port(port, ip, collect(eps, port, ip.Is4(), svc.Weighted, node.Name, nil))
+			c.port(ports[i], ip, collect(from, ip.Is4(), svc.Weighted, node.Name, nil))
+		}
+		if c.full {
+			c.problem("TooManyFrontends", "the Service has more than %d frontends (ports times addresses); those behind port %d/%v are left out %s",
+				node.Limits.Frontends, ports[i].Port, ports[i].Proto, limitAdvice)
+			break
 		}
 	}
 	if svc.HealthCheckNodePort != 0 && svc.ExternalLocal {
@@ -82,45 +85,18 @@ func (c *compilation) algorithm() Algorithm {
 type compilation struct {
 	svc   *Service
 	node  Node
-	ports []Port // those admitted so far
 	entry *Entry
+	full  bool // there are as many frontends as there may be
 	// balance is how all frontends spread connections.
 	balance Algorithm
 	// balancers and externals are the addresses for clients outside the cluster; true: IPv4.
 	balancers, externals map[bool][]netip.Addr
+	// sources are the clients that may use a load balancer's address; none: all clients.
+	sources map[netip.Addr][]netip.Prefix
 }
 
 func (c *compilation) problem(reason, format string, args ...any) {
 	c.entry.Problems = AddProblem(c.entry.Problems, reason, format, args...)
-}
-
-// admit returns a port as it can be served, and whether it can at all: the API server
-// guarantees it, but a table must not fall with an object that came around the API
-// server. A port that is left out is in no other's way.
-func (c *compilation) admit(p Port) (Port, bool) {
-	if p.Port == 0 {
-		c.problem("InvalidPort", "port %q has no number; it is left out", p.Name)
-		return p, false
-	}
-	for _, q := range c.ports {
-		switch {
-		case q.Proto != p.Proto:
-		case q.Port == p.Port:
-			c.problem("DuplicatePort", "port %d/%v of %q is already that of %q; it is left out", p.Port, p.Proto, p.Name, q.Name)
-			return p, false
-		case q.Name == p.Name:
-			c.problem("DuplicatePort", "port name %q is used twice; port %d/%v is left out", p.Name, p.Port, p.Proto)
-			return p, false
-		}
-	}
-	for _, q := range c.ports {
-		if p.NodePort != 0 && q.NodePort == p.NodePort && q.Proto == p.Proto {
-			c.problem("DuplicatePort", "nodePort %d/%v of %q is already that of %q; it gets none", p.NodePort, p.Proto, p.Name, q.Name)
-			p.NodePort = 0
-		}
-	}
-	c.ports = append(c.ports, p)
-	return p, true
 }
 
 // families returns the ClusterIPs that can be served, the first of each family.
@@ -149,6 +125,10 @@ func (c *compilation) port(p Port, ip netip.Addr, all []candidate) {
 	name := PortName{c.svc.Name, p.Name}
 	var retained []netip.AddrPort
 	add := func(addr netip.Addr, port uint16, internal, external *Route) *Frontend {
+		if limit := c.node.Limits.Frontends; limit > 0 && len(c.entry.Frontends) >= limit {
+			c.full = true
+			return &Frontend{}
+		}
 		f := &Frontend{
 			Addr: netip.AddrPortFrom(addr, port), Proto: p.Proto, Service: name, Internal: internal, External: external,
 			Balance: c.balance, Affinity: c.svc.Affinity, Retained: retained, Termination: c.svc.Termination,
@@ -171,49 +151,11 @@ func (c *compilation) port(p Port, ip netip.Addr, all []candidate) {
 		add(any, p.NodePort, internal, external)
 	}
 	for _, a := range c.balancers[ip.Is4()] {
-		add(a, p.Port, internal, external).Sources = c.sources(a)
+		add(a, p.Port, internal, external).Sources = c.sources[a]
 	}
 	for _, a := range c.externals[ip.Is4()] {
 		add(a, p.Port, internal, external)
 	}
-}
-
-// sources returns the clients that may use a load balancer's address. kube-proxy's rules:
-// ranges of the other family do not count; none left, or a range of all addresses, means
-// all clients.
-func (c *compilation) sources(vip netip.Addr) []netip.Prefix {
-	primary := c.node.Primary6
-	if vip.Is4() {
-		primary = c.node.Primary4
-	}
-	var all []netip.Prefix
-	own := false
-	for _, p := range c.svc.Sources {
-		switch {
-		case p.Addr().Is4() != vip.Is4():
-			continue
-		case p.Bits() == 0:
-			return nil
-		}
-		all = append(all, p.Masked())
-		own = own || p.Contains(primary)
-	}
-	if own {
-		all = append(all, netip.PrefixFrom(vip, vip.BitLen()))
-	}
-	slices.SortFunc(all, netip.Prefix.Compare)
-	all = slices.Compact(all)
-	// One that lies in another adds nothing.
-	inner := func(p netip.Prefix) bool {
-		return slices.ContainsFunc(all, func(o netip.Prefix) bool { return o.Bits() < p.Bits() && o.Overlaps(p) })
-	}
-	var widest []netip.Prefix
-	for _, p := range all {
-		if !inner(p) {
-			widest = append(widest, p)
-		}
-	}
-	return widest
 }
 
 // internal is the route of the ClusterIP. Clients that are not pods of the cluster

@@ -56,33 +56,41 @@ func changed(from, to *Table) map[Key]*Change {
 		}
 		return c
 	}
-	for i := range to.shards {
-		if from.shards[i] == to.shards[i] {
-			continue
+	for c := range entryChanges(from, to) {
+		for _, f := range c.old.frontends() {
+			at(f.Key()).Old = f
 		}
-		was, is := from.shards[i].all(), to.shards[i].all()
-		for len(was)+len(is) > 0 { // both are sorted
-			var old, new *Entry
-			switch {
-			case len(is) == 0 || len(was) > 0 && was[0].Name.Compare(is[0].Name) < 0:
-				old, was = was[0], was[1:]
-			case len(was) == 0 || was[0].Name != is[0].Name:
-				new, is = is[0], is[1:]
-			default:
-				old, new, was, is = was[0], is[0], was[1:], is[1:]
-			}
-			if old == new {
-				continue
-			}
-			for _, f := range old.frontends() {
-				at(f.Key()).Old = f
-			}
-			for _, f := range new.frontends() {
-				at(f.Key()).New = f
-			}
+		for _, f := range c.new.frontends() {
+			at(f.Key()).New = f
 		}
 	}
 	return changes
+}
+
+// entryChanges yields all entries that are not the same in both tables.
+func entryChanges(from, to *Table) iter.Seq[entryChange] {
+	return func(yield func(entryChange) bool) {
+		for i := range to.shards {
+			if from.shards[i] == to.shards[i] {
+				continue
+			}
+			was, is := from.shards[i].all(), to.shards[i].all()
+			for len(was)+len(is) > 0 { // both are sorted
+				var c entryChange
+				switch {
+				case len(is) == 0 || len(was) > 0 && was[0].Name.Compare(is[0].Name) < 0:
+					c.old, was = was[0], was[1:]
+				case len(was) == 0 || was[0].Name != is[0].Name:
+					c.new, is = is[0], is[1:]
+				default:
+					c.old, c.new, was, is = was[0], is[0], was[1:], is[1:]
+				}
+				if c.old != c.new && !yield(c) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // frontends returns those of an entry that may be nil.

@@ -20,13 +20,10 @@ type candidate struct {
 // that a Service with thousands of endpoints costs.
 //
 // left is called with each endpoint that is no candidate, and why; nil: nothing is asked.
-func collect(eps []*Slice, p Port, is4, weighted bool, node string, left func(candidate, Exclusion)) []candidate {
+func collect(from []run, is4, weighted bool, node string, left func(candidate, Exclusion)) []candidate {
 	var runs [][]candidate
-	for _, s := range eps {
-		port := s.port(p)
-		if port == 0 && left == nil {
-			continue
-		}
+	for _, source := range from {
+		s, port := source.slice, source.port
 		run := make([]candidate, 0, len(s.Endpoints))
 		for i := range s.Endpoints {
 			e := &s.Endpoints[i]
@@ -128,16 +125,6 @@ func first(a, b bool) int {
 		return -1
 	}
 	return 1
-}
-
-// port returns the number that a Service's port has in the slice, 0 if it has none.
-func (s *Slice) port(p Port) uint16 {
-	for _, q := range s.Ports {
-		if q.Name == p.Name && q.Proto == p.Proto {
-			return q.Port
-		}
-	}
-	return 0
 }
 
 // localReady counts the addresses of ready endpoints of one family on a node.

@@ -85,7 +85,7 @@ func TestCompilesLikeComparesEveryField(t *testing.T) {
 		return &service.Node{
 			Name: "node-1", Zone: "a", Primary4: netip.MustParseAddr("172.18.0.11"), Primary6: netip.MustParseAddr("fd00:172:18::11"),
 			Balance: service.RoundRobin, Unsupported: service.AlgorithmsOf(service.Maglev), RefuseExternalIPs: true, MasqueradeAll: true,
-			NodeAddrs: service.NewAddrSet(netip.MustParseAddr("172.18.0.11")), APIServers: service.NewAddrSet(netip.MustParseAddr("172.18.0.2")),
+			Limits: service.DefaultLimits(), NodeAddrs: service.NewAddrSet(netip.MustParseAddr("172.18.0.11")), APIServers: service.NewAddrSet(netip.MustParseAddr("172.18.0.2")),
 			Settings: service.Settings{Pods: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}},
 		}
 	}
@@ -190,6 +190,8 @@ func mutate(t *testing.T, path string, v reflect.Value) {
 		return
 	}
 	switch v.Interface().(type) {
+	case service.Limits:
+		v.Set(reflect.Zero(v.Type()))
 	case netip.Addr:
 		v.Set(reflect.ValueOf(netip.MustParseAddr("192.0.2.99")))
 	case netip.AddrPort:

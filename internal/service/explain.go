@@ -41,11 +41,7 @@ func Explain(svc *Service, eps []*Slice, node Node) []Explanation {
 	families := c.families()
 	e := explainer{compilation: &c, slices: eps, sources: sourcesOf(eps)}
 	var all []Explanation
-	for _, port := range svc.Ports {
-		port, ok := c.admit(port)
-		if !ok {
-			continue
-		}
+	for _, port := range c.admit() {
 		from := len(all)
 		for i, ip := range families {
 			all = append(all, e.port(port, ip.Is4(), i == 0)...)
@@ -91,7 +87,7 @@ func (e *explainer) port(p Port, is4, first bool) (all []Explanation) {
 			Internal: internal, External: external, Cluster: cluster,
 		})
 	}
-	candidates := collect(e.slices, p, is4, e.svc.Weighted, e.node.Name, func(c candidate, why Exclusion) {
+	candidates := collect(allRuns(p, e.slices), is4, e.svc.Weighted, e.node.Name, func(c candidate, why Exclusion) {
 		switch {
 		case why == OtherFamily && (!first || e.serves(c.from.Addr.Is4())), why == InvalidAddress && !first:
 			return // it is explained with its own family, or was with the first

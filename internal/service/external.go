@@ -1,6 +1,10 @@
 package service
 
-import "net/netip"
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+)
 
 // externalAddresses sorts the addresses for clients outside the cluster by family. An
 // address that is there twice counts once, as a load balancer's if it is one, because only
@@ -11,6 +15,7 @@ func (c *compilation) externalAddresses() {
 	for _, a := range c.families() {
 		seen[a] = true // the ClusterIP has its own Frontend
 	}
+	count := 0
 	into := func(list map[bool][]netip.Addr, addrs []netip.Addr, what string) {
 		var refused [refusalCount][]netip.Addr
 		for _, a := range addrs {
@@ -20,6 +25,9 @@ func (c *compilation) externalAddresses() {
 			seen[a] = true
 			if why := c.node.refuses(a); why != notRefused {
 				refused[why] = append(refused[why], a)
+				continue
+			}
+			if count++; exceeds(count, c.node.Limits.ExternalAddresses) {
 				continue
 			}
 			list[a.Is4()] = append(list[a.Is4()], a)
@@ -33,9 +41,65 @@ func (c *compilation) externalAddresses() {
 	into(c.balancers, c.svc.BalancerIPs, "load balancer addresses")
 	if len(c.svc.ExternalIPs) > 0 && c.node.RefuseExternalIPs {
 		c.problem("ExternalIPsRefused", "spec.externalIPs are refused on this cluster; they are left out [use type LoadBalancer or NodePort]")
-		return
+	} else {
+		into(c.externals, c.svc.ExternalIPs, "externalIPs")
 	}
-	into(c.externals, c.svc.ExternalIPs, "externalIPs")
+	if limit := c.node.Limits.ExternalAddresses; exceeds(count, limit) {
+		c.problem("TooManyExternalAddresses", "%d addresses for clients outside the cluster are more than %d; the others are left out %s", count, limit, limitAdvice)
+	}
+}
+
+// sourceRanges decides which clients may use each of the load balancer's addresses, at n
+// ports. kube-proxy's rules: ranges of the other family do not count; none left, or a
+// range of all addresses, means all clients.
+func (c *compilation) sourceRanges(n int) {
+	c.sources = map[netip.Addr][]netip.Prefix{}
+	for is4, vips := range c.balancers {
+		limit := c.node.Limits.SourceRanges
+		if total := len(c.svc.Sources) * len(vips) * n; exceeds(total, limit) {
+			c.problem("TooManySourceRanges", "%d loadBalancerSourceRanges for each of %d load balancer frontends are more than %d in all; no client may use them %s",
+				len(c.svc.Sources), len(vips)*n, limit, limitAdvice)
+			for _, vip := range vips {
+				c.sources[vip] = NoClients(is4)
+			}
+			continue
+		}
+		primary := c.node.Primary6
+		if is4 {
+			primary = c.node.Primary4
+		}
+		ranges := c.rangesOf(is4)
+		own := anyContains(ranges, primary)
+		for _, vip := range vips {
+			c.sources[vip] = ranges
+			if own {
+				c.sources[vip] = widest(append(slices.Clip(ranges), netip.PrefixFrom(vip, vip.BitLen())))
+			}
+		}
+	}
+}
+
+// rangesOf returns the Service's source ranges of a family; none if they are no restriction.
+func (c *compilation) rangesOf(is4 bool) []netip.Prefix {
+	var all []netip.Prefix
+	for _, p := range c.svc.Sources {
+		switch {
+		case p.Addr().Is4() != is4:
+			continue
+		case p.Bits() == 0:
+			return nil
+		}
+		all = append(all, p.Masked())
+	}
+	return widest(all)
+}
+
+// widest sorts ranges and leaves out those that lie in others: they add nothing.
+func widest(all []netip.Prefix) []netip.Prefix {
+	slices.SortFunc(all, func(a, b netip.Prefix) int {
+		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
+	})
+	return slices.Clip(slices.CompactFunc(all, func(wide, p netip.Prefix) bool { return wide.Overlaps(p) }))
 }
 
 // A refusal says why no Service may have an address for clients outside the cluster: the

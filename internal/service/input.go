@@ -105,6 +105,7 @@ type Node struct {
 	// clients outside the cluster, nor an address in Settings.ServiceCIDRs.
 	NodeAddrs, APIServers AddrSet
 	RefuseExternalIPs     bool // leave out ExternalIPs (KEP-5707: they can be abused)
+	Limits                Limits
 	MasqueradeAll         bool // masquerade every client of a ClusterIP
 }
 
@@ -116,7 +117,7 @@ func (n Node) CompilesLike(o Node) bool {
 	o4, o6 := o.Settings.Detect()
 	return n.Name == o.Name && n.Zone == o.Zone && n4 == o4 && n6 == o6 && samePrefixes(n.Settings.ServiceCIDRs, o.Settings.ServiceCIDRs) &&
 		n.Primary4 == o.Primary4 && n.Primary6 == o.Primary6 && n.Balance == o.Balance && n.Unsupported == o.Unsupported &&
-		n.RefuseExternalIPs == o.RefuseExternalIPs && n.MasqueradeAll == o.MasqueradeAll
+		n.RefuseExternalIPs == o.RefuseExternalIPs && n.Limits == o.Limits && n.MasqueradeAll == o.MasqueradeAll
 }
 
 // RefusesLike reports whether n and o have the same NodeAddrs and APIServers. If not, the

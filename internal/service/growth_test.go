@@ -1,0 +1,100 @@
+package service_test
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// Whatever a Service asks for, ten times as much of it costs about ten times the work: no
+// tenant makes a node's only programming loop compute for long. Work is counted, in
+// executions of statements (by the counters that go build -cover puts in) and in
+// allocations, not timed. The limit leaves room for sorting, which grows by a factor of 13.3
+// at most from 1,000 to 10,000.
+func TestGrowth(t *testing.T) {
+	const most = 15
+	dir := t.TempDir()
+	program := filepath.Join(dir, "growth")
+	run(t, "go", "build", "-cover", "-covermode=atomic", "-coverpkg=./,./testdata/growth", "-o", program, "./testdata/growth")
+	covdata := strings.TrimSpace(string(run(t, "go", "tool", "-n", "covdata")))
+	allocations := map[string]float64{}
+	lines := bufio.NewScanner(bytes.NewReader(run(t, program, dir)))
+	var names []string
+	for lines.Scan() {
+		name, allocs, _ := cutLast(lines.Text())
+		allocations[name], _ = strconv.ParseFloat(allocs, 64)
+		name, _, _ = cutLast(name)
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	if len(names) < 5 {
+		t.Fatalf("only %q were measured", names)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		var work, allocs [4]float64
+		for i, size := range []int{10, 100, 1000, 10_000} {
+			work[i] = executions(t, covdata, filepath.Join(dir, name, fmt.Sprint(size)))
+			allocs[i] = allocations[fmt.Sprint(name, " ", size)]
+			if work[i] == 0 || i > 0 && (work[i] > most*work[i-1] || allocs[i] > most*(allocs[i-1]+10)) {
+				t.Errorf("%d %s cost more than %d times as much as a tenth of that", size, name, most)
+			}
+		}
+		t.Logf("%-42s statements %9.0f %9.0f %9.0f %9.0f, allocations %5.0f %5.0f %6.0f %6.0f",
+			name, work[0], work[1], work[2], work[3], allocs[0], allocs[1], allocs[2], allocs[3])
+	}
+}
+
+// executions returns how often statements ran, by the counters in a directory.
+func executions(t *testing.T, covdata, dir string) (sum float64) {
+	t.Helper()
+	out := filepath.Join(dir, "text")
+	run(t, covdata, "textfmt", "-i="+dir, "-o="+out)
+	data, err := os.ReadFile(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range strings.Split(string(data), "\n") {
+		// file.go:12.3,15.4 STATEMENTS COUNT
+		rest, count, ok := cutLast(line)
+		_, statements, _ := cutLast(rest)
+		if !ok || !strings.Contains(line, ":") || strings.HasPrefix(line, "mode:") || strings.Contains(line, "/growth/") {
+			continue
+		}
+		n, err1 := strconv.ParseFloat(count, 64)
+		s, err2 := strconv.ParseFloat(statements, 64)
+		if err1 != nil || err2 != nil {
+			t.Fatalf("a line of counters: %q", line)
+		}
+		sum += n * s
+	}
+	return sum
+}
+
+func cutLast(line string) (before, after string, ok bool) {
+	i := strings.LastIndex(line, " ")
+	if i < 0 {
+		return "", line, false
+	}
+	return line[:i], line[i+1:], true
+}
+
+func run(t *testing.T, argv ...string) []byte {
+	t.Helper()
+	var stderr bytes.Buffer
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", strings.Join(argv, " "), err, &stderr)
+	}
+	return out
+}

@@ -1,0 +1,196 @@
+package service
+
+import "slices"
+
+// Step returns a table on the way from one table to another: it differs from from in all
+// Services that changed little, and in as much of those that changed much that all of it is
+// about most frontends and endpoints. Where that is everything it returns to. So a change of
+// thousands of frontends holds up no other change for long: the caller programs one step
+// after the other.
+//
+// Of a Service on the way, the first frontends are those of to, by key, and the rest those
+// of from. No two frontends of a step have the same key: one that a Service gives up late,
+// another gets late. Every Service that changed gets on with each step.
+func Step(from, to *Table, most int) *Table {
+	var big []entryChange
+	total := 0
+	for c := range entryChanges(from, to) {
+		if w := c.weight(most); w > most/10 {
+			big = append(big, c)
+			total += w
+		}
+	}
+	if total <= most {
+		return to
+	}
+	share := max(most/len(big), 1)
+	mixed := make(map[Name]*Entry, len(big))
+	late := map[Key]Name{} // what a Service has that it will give up in a later step
+	for _, c := range big {
+		e := c.mix(share)
+		mixed[c.name()] = e
+		for _, f := range e.frontends() {
+			if c.new.frontend(f.Key()) == nil {
+				late[f.Key()] = c.name()
+			}
+		}
+	}
+	if len(late) > 0 {
+		for c := range entryChanges(from, to) {
+			e, ok := mixed[c.name()]
+			if !ok {
+				e = c.new
+			}
+			if e != nil {
+				mixed[c.name()] = e.without(late)
+			}
+		}
+	}
+	return to.with(mixed)
+}
+
+// An entryChange is an entry in two tables; one of them may be nil.
+type entryChange struct{ old, new *Entry }
+
+func (c entryChange) name() Name {
+	if c.new != nil {
+		return c.new.Name
+	}
+	return c.old.Name
+}
+
+// frontendChanges calls f with each frontend in both entries, by key, until it returns
+// false.
+func (c entryChange) frontendChanges(f func(old, new *Frontend) bool) {
+	was, is := c.old.frontends(), c.new.frontends()
+	for len(was)+len(is) > 0 {
+		var old, new *Frontend
+		d := 0
+		switch {
+		case len(is) == 0:
+			d = -1
+		case len(was) == 0:
+			d = 1
+		default:
+			d = was[0].Key().Compare(is[0].Key())
+		}
+		if d <= 0 {
+			old, was = was[0], was[1:]
+		}
+		if d >= 0 {
+			new, is = is[0], is[1:]
+		}
+		if !f(old, new) {
+			return
+		}
+	}
+}
+
+// weight returns how much changes: frontends and their endpoints. It stops at a bit more than
+// most.
+func (c entryChange) weight(most int) (sum int) {
+	c.frontendChanges(func(old, new *Frontend) bool {
+		sum += changeWeight(old, new)
+		return sum <= most
+	})
+	return sum
+}
+
+// changeWeight returns how much there is to write for a frontend.
+func changeWeight(old, new *Frontend) int {
+	switch {
+	case old == new, old.Equal(new):
+		return 0
+	case old == nil, new == nil:
+		f := old
+		if f == nil {
+			f = new
+		}
+		return 1 + len(f.Sources) + routesWeight(&Route{}, &Route{}, f.Internal, f.External)
+	}
+	sources := 0
+	if !slices.Equal(old.Sources, new.Sources) {
+		sources = len(old.Sources) + len(new.Sources)
+	}
+	return 1 + sources + routesWeight(old.Internal, old.External, new.Internal, new.External)
+}
+
+func routesWeight(oldInternal, oldExternal, internal, external *Route) int {
+	w := differences(oldInternal.Endpoints, internal.Endpoints)
+	if internal != external || oldInternal != oldExternal {
+		w += differences(oldExternal.Endpoints, external.Endpoints)
+	}
+	return w
+}
+
+// differences counts the endpoints that one list has and the other has not.
+func differences(a, b []Endpoint) (n int) {
+	for len(a) > 0 && len(b) > 0 {
+		switch d := a[0].Addr.Compare(b[0].Addr); {
+		case d < 0:
+			a = a[1:]
+			n++
+		case d > 0:
+			b = b[1:]
+			n++
+		default:
+			if a[0] != b[0] {
+				n++
+			}
+			a, b = a[1:], b[1:]
+		}
+	}
+	return n + len(a) + len(b)
+}
+
+// mix returns the entry with the first changes that weigh about share, at least one; nil if
+// nothing is left of it.
+func (c entryChange) mix(share int) *Entry {
+	e := c.new
+	if e == nil {
+		e = c.old
+	}
+	mixed := *e
+	mixed.Frontends = nil
+	sum := 0
+	c.frontendChanges(func(old, new *Frontend) bool {
+		f := new
+		if w := changeWeight(old, new); w > 0 && sum >= share {
+			f = old
+		} else {
+			sum += w
+		}
+		if f != nil {
+			mixed.Frontends = append(mixed.Frontends, f)
+		}
+		return true
+	})
+	if c.new == nil && len(mixed.Frontends) == 0 {
+		return nil
+	}
+	return &mixed
+}
+
+// without returns the entry without the frontends whose keys other Services have.
+func (e *Entry) without(others map[Key]Name) *Entry {
+	taken := func(f *Frontend) bool {
+		owner, ok := others[f.Key()]
+		return ok && owner != e.Name
+	}
+	if !slices.ContainsFunc(e.Frontends, taken) {
+		return e
+	}
+	rest := *e
+	rest.Frontends = slices.DeleteFunc(slices.Clone(e.Frontends), taken)
+	return &rest
+}
+
+// Work returns about how much Compile has to do for a Service: the endpoints and frontends
+// that it looks at.
+func Work(svc *Service, eps []*Slice) int {
+	endpoints := 0
+	for _, s := range eps {
+		endpoints += len(s.Endpoints)
+	}
+	return len(svc.Ports)*(2+len(svc.ExternalIPs)+len(svc.BalancerIPs)+endpoints) + endpoints + len(svc.Sources)
+}
