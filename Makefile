@@ -18,7 +18,7 @@ DEMO_PACKAGES := nftables iproute2 containerd runc iptables kmod tcpdump bind9-d
 PACKAGES      := $(DEMO_PACKAGES) conntrack gcc libc6-dev \
                  linux-source make flex bison bc xz-utils binutils ipvsadm
 
-.PHONY: all build deps image images lab uml demo test test-product test-user test-uml test-lab test-peers test-others faults bench-scale bench-packets vet lint vuln bench fuzz clean
+.PHONY: all build deps image image-twice images lab uml demo test test-product test-user test-uml test-lab test-peers test-others faults bench-scale bench-packets vet lint vuln bench fuzz clean
 
 all: build
 
@@ -33,7 +33,11 @@ build:
 
 ## image: bin/fairway-image.tar, loadable by containerd, docker and podman
 image: build
-	go run ./hack/mkimage -o bin/fairway-image.tar
+	go run ./hack/mkimage -o bin/fairway-image.tar -version $(VERSION)
+
+## image-twice: the image from two clones, which must have the same digest (a minute)
+image-twice:
+	@hack/image-twice $(VERSION)
 
 ## images: the lab's built-in images, bin/images/*.tar
 images:

@@ -36,7 +36,12 @@ import (
 type kustomization struct {
 	metav1.TypeMeta `json:",inline"`
 	Resources       []string `json:"resources,omitempty"`
-	Labels          []struct {
+	Components      []string `json:"components,omitempty"`
+	Images          []struct {
+		Name   string `json:"name"`
+		NewTag string `json:"newTag"`
+	} `json:"images,omitempty"`
+	Labels []struct {
 		Pairs map[string]string `json:"pairs"`
 	} `json:"labels,omitempty"`
 	Patches []struct {

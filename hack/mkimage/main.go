@@ -1,23 +1,27 @@
 // Mkimage writes the product's container image without Docker: the static binary, the programs that it starts, and
 // the few files that programs expect in every file system. It starts nft, with which the agent loads its constant
-// ruleset once; iptables in both variants, for mode iptables and for what a kube-proxy left; modprobe, for the modules
-// of iptables-legacy and IPVS, which the kernel does not load by itself.
+// ruleset once; iptables in both variants, for mode iptables and for what a kube-proxy left. It loads no modules: the
+// kernel does, when it is asked for IPVS or by a rule.
 //
 //	bin/fairway ────────► /usr/bin/fairway  (entrypoint; /fairway links to it)
 //	bin/fairway-cni ────► /usr/bin/fairway-cni  (the agent copies it to the node)
 //	nft, iptables, … + their libraries and extensions ► where they are on this machine
 //	CA certificates ────► where they are on this machine, if they are
+//	dpkg's status, copyright files, NOTICE, an SBOM (SPDX 2.3) ► /var/lib/dpkg, /usr/share, /NOTICE
 //
 // It promises an archive that `ctr images import`, `docker load` and OCI tools accept, the same bytes for the same
-// files, and one clear line when something is missing.
+// files, a tag that names these bytes and no others, and one clear line when something is missing.
 package main
 
 import (
+	"debug/buildinfo"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime/debug"
+	"strings"
 
 	"github.com/fairway-net/fairway/internal/image"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -29,33 +33,40 @@ const certificates = "/etc/ssl/certs/ca-certificates.crt"
 // protocols has the names that iptables-save prints in place of numbers.
 const protocols = "/etc/protocols"
 
+// licenceFile is Fairway's licence, from the root of the repository.
+var licenceFile = "LICENSE"
+
 func main() {
 	out := flag.String("o", "bin/fairway-image.tar", "archive to write")
 	binary := flag.String("binary", "bin/fairway", "static fairway binary to pack, with the plugin fairway-cni beside it")
-	name := flag.String("name", "ghcr.io/fairway-net/fairway:dev", "full name of the image, with tag")
+	name := flag.String("name", "ghcr.io/fairway-net/fairway", "name of the image; its tag is made of the version and the digest")
+	version := flag.String("version", "dev", "version of the programs")
 	flag.Parse()
-	if err := run(*out, *binary, *name); err != nil {
+	if err := run(*out, *binary, *name, *version); err != nil {
 		fmt.Fprintln(os.Stderr, "mkimage:", err)
 		os.Exit(1)
 	}
 }
 
-func run(out, binary, name string) error {
+func run(out, binary, name, version string) error {
+	var programs []*debug.BuildInfo
 	for _, path := range []string{binary, binary + "-cni"} {
-		if _, err := os.Stat(path); err != nil {
+		info, err := buildinfo.ReadFile(path)
+		if err != nil {
 			return fmt.Errorf("%w [run `make build` first, or name the binary with -binary]", err)
 		}
+		programs = append(programs, info)
 	}
-	programs, extensions, err := find()
+	c, err := product(binary, version, modules(programs...))
 	if err != nil {
 		return err
 	}
-	layer, err := product(binary, programs, extensions)
+	layer, err := c.tree.Layer()
 	if err != nil {
 		return err
 	}
-	err = image.WriteFile(out, image.Image{
-		Names:  []string{name},
+	img := image.Image{
+		Names:  []string{name + ":" + version},
 		Layers: []*image.Layer{layer},
 		Config: v1.Config{
 			Entrypoint: []string{"/usr/bin/fairway"},
@@ -63,21 +74,44 @@ func run(out, binary, name string) error {
 			WorkingDir: "/",
 			Labels: map[string]string{
 				"org.opencontainers.image.source":   "https://github.com/fairway-net/fairway",
-				"org.opencontainers.image.licenses": "Apache-2.0",
+				"org.opencontainers.image.version":  version,
+				"org.opencontainers.image.licenses": expression(c.packages),
 			},
 		},
-	})
+	}
+	digest, err := img.Digest()
 	if err != nil {
 		return err
 	}
-	fmt.Printf("%s: %s, %.1f MB\n", out, name, float64(layer.Size())/1e6)
+	tag := version + "-" + digest.Hex[:12]
+	img.Names[0] = name + ":" + tag
+	if err := image.WriteFile(out, img); err != nil {
+		return err
+	}
+	beside := strings.TrimSuffix(out, ".tar")
+	err = errors.Join(os.WriteFile(beside+".spdx.json", c.sbom, 0o644),
+		os.WriteFile(beside+".yaml", fmt.Appendf(nil, component, name, tag, digest), 0o644))
+	if err != nil {
+		return fmt.Errorf("write beside the image: %w", err)
+	}
+	fmt.Printf("%s: %s, %.1f MB\n%s\n", out, img.Names[0], float64(layer.Size())/1e6, digest)
 	return nil
 }
+
+// component is what deploy/image/kustomization.yaml says about this image.
+const component = `# Which image deploy/ runs. Of a registry, write in place of newTag
+#   digest: <the digest that the registry shows>
+apiVersion: kustomize.config.k8s.io/v1alpha1
+kind: Component
+images:
+- name: %s
+  newTag: %s # the image with the digest %s, and no other
+`
 
 // find returns where the programs of the image are on this machine, and the extensions that iptables loads: all of
 // them, because it must print and restore the rules of all programs.
 func find() (programs, extensions []string, err error) {
-	names := []string{"nft", "modprobe"}
+	names := []string{"nft"}
 	for _, family := range []string{"iptables", "ip6tables"} {
 		for _, variant := range []string{"nft", "legacy"} {
 			for _, verb := range []string{"", "-save", "-restore"} {
@@ -88,7 +122,7 @@ func find() (programs, extensions []string, err error) {
 	for _, n := range names {
 		at, err := image.Find(n)
 		if err != nil {
-			return nil, nil, fmt.Errorf("%w [run `make deps`, or `apt-get install nftables iptables kmod`]", err)
+			return nil, nil, fmt.Errorf("%w [run `make deps`, or `apt-get install nftables iptables`]", err)
 		}
 		programs = append(programs, at)
 	}
@@ -99,9 +133,21 @@ func find() (programs, extensions []string, err error) {
 	return programs, extensions, nil
 }
 
-// product is the one layer of the image.
-func product(binary string, programs, extensions []string) (*image.Layer, error) {
-	var t image.Tree
+// contents are the files of the image, and whose they are.
+type contents struct {
+	tree     image.Tree
+	packages []image.Package
+	sbom     []byte
+}
+
+// product puts the files of the image together.
+func product(binary, version string, modules []module) (*contents, error) {
+	programs, extensions, err := find()
+	if err != nil {
+		return nil, err
+	}
+	c := &contents{}
+	t := &c.tree
 	for _, p := range programs {
 		t.Program(p)
 	}
@@ -111,10 +157,14 @@ func product(binary string, programs, extensions []string) (*image.Layer, error)
 	t.Copy("/usr/bin/fairway", binary)
 	t.Copy("/usr/bin/fairway-cni", binary+"-cni")
 	t.Link("/fairway", "usr/bin/fairway")
+	more := []string{"base-files"}
 	for _, file := range []string{certificates, protocols} {
 		if _, err := os.Stat(file); err == nil {
 			t.Same(file)
 		}
+	}
+	if _, err := os.Stat(certificates); err == nil {
+		more = append(more, "ca-certificates") // which makes the file when it is installed
 	}
 	t.File("/etc/passwd", 0o644, "root:x:0:0:root:/:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/:/sbin/nologin\n")
 	t.File("/etc/group", 0o644, "root:x:0:\nnonroot:x:65532:\n")
@@ -122,5 +172,43 @@ func product(binary string, programs, extensions []string) (*image.Layer, error)
 	t.File("/etc/nsswitch.conf", 0o644, "hosts: files dns\n")
 	t.Dir("/tmp", 0o777|os.ModeSticky)
 	t.Dir("/run", 0o755) // iptables-legacy locks a file there
-	return t.Layer()
+	return c, c.provenance(version, modules, more)
+}
+
+// provenance adds what says where the files come from, and under which licences.
+func (c *contents) provenance(version string, modules []module, more []string) (err error) {
+	var unowned []string
+	if c.packages, unowned, err = c.tree.Packages(more...); err != nil {
+		return err
+	}
+	for _, file := range unowned {
+		if file != certificates {
+			return fmt.Errorf("%s belongs to no Debian package: nobody would know its licence and its vulnerabilities", file)
+		}
+	}
+	c.tree.PackageStatus(c.packages)
+	c.tree.File("/NOTICE", 0o644, notice(c.packages))
+	c.tree.Copy("/LICENSE", licenceFile)
+	if err := moduleLicences(&c.tree, modules); err != nil {
+		return err
+	}
+	if c.sbom, err = sbom(version, c.packages, modules, distribution()); err != nil {
+		return err
+	}
+	c.tree.File("/usr/share/sbom/fairway.spdx.json", 0o644, string(c.sbom))
+	return nil
+}
+
+// distribution names this machine's as package URLs do: debian-12.
+func distribution() string {
+	text, err := os.ReadFile("/etc/os-release")
+	if err != nil {
+		return "debian"
+	}
+	value := map[string]string{}
+	for line := range strings.Lines(string(text)) {
+		key, v, _ := strings.Cut(strings.TrimSpace(line), "=")
+		value[key] = strings.Trim(v, `"`)
+	}
+	return value["ID"] + "-" + value["VERSION_ID"]
 }

@@ -27,6 +27,15 @@ type Image struct {
 // its name for the first part of a path on docker.io.
 var fullName = regexp.MustCompile(`^[a-z0-9-]+([.:][a-z0-9-]+)+(/[a-z0-9][a-z0-9._-]*)+:[A-Za-z0-9_][A-Za-z0-9_.-]*$`)
 
+// Digest is the digest of the image's manifest, by which registries and runtimes know it. Names are not part of it.
+func (img Image) Digest() (v1.Hash, error) {
+	p, err := img.pack()
+	if err != nil {
+		return v1.Hash{}, err
+	}
+	return hash(p.manifest), nil
+}
+
 // packed is an image as its two documents.
 type packed struct {
 	config, manifest []byte

@@ -38,7 +38,8 @@ func (t *Tree) File(name string, perm fs.FileMode, data string) {
 	t.add(name, entry{mode: perm, data: []byte(data)})
 }
 
-// Copy adds the host's regular file (links followed) under another name.
+// Copy adds the host's regular file (links followed) under another name. Everybody may read it, and execute it if
+// somebody may: the umask of whoever made the file must not change the image.
 func (t *Tree) Copy(name, host string) {
 	if t.err != nil {
 		return
@@ -51,7 +52,11 @@ func (t *Tree) Copy(name, host string) {
 		t.fail(fmt.Errorf("copy %s: %w", host, err))
 		return
 	}
-	t.add(name, entry{mode: info.Mode() & (fs.ModePerm | fs.ModeSetuid | fs.ModeSetgid), host: host})
+	perm := fs.FileMode(0o644)
+	if info.Mode()&0o111 != 0 {
+		perm = 0o755
+	}
+	t.add(name, entry{mode: perm | info.Mode()&(fs.ModeSetuid|fs.ModeSetgid), host: host})
 }
 
 // Link adds a symbolic link.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"os"
 	"strings"
 
 	"github.com/fairway-net/fairway/internal/datapath"
@@ -25,7 +26,7 @@ func (b *builder) overlay() string {
 	return fmt.Sprintf(`apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
 resources: [deploy]
-components: [%s]
+components: [%s, deploy/image]
 patches:
 - target: {kind: ConfigMap, name: fairway-agent}
   patch: |
@@ -63,6 +64,19 @@ patches:
 `, policy, dns[0], quoted(dns))
 }
 
+// imageComponent is what names the image, as "make image" wrote it beside the archive. It is empty
+// where there is no archive.
+func (b *builder) imageComponent() (string, error) {
+	if b.Image == "" {
+		return "", nil
+	}
+	text, err := os.ReadFile(strings.TrimSuffix(b.Image, ".tar") + ".yaml")
+	if err != nil {
+		return "", fmt.Errorf("find the name of the image: %w [make image writes it]", err)
+	}
+	return string(text), nil
+}
+
 func list(prefixes []netip.Prefix) string {
 	s := make([]string, len(prefixes))
 	for i, p := range prefixes {
@@ -87,8 +101,12 @@ func (b *builder) deployAll(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	component, err := b.imageComponent()
+	if err != nil {
+		return err
+	}
 	for _, o := range []struct{ dir, text string }{{"overlay", b.overlay()}, {"overlay-dns", b.dnsOverlay()}} {
-		objects, err := manifest.Build(b.path(o.dir), b.Deploy, o.text)
+		objects, err := manifest.Build(b.path(o.dir), b.Deploy, o.text, component)
 		if err != nil {
 			return err
 		}

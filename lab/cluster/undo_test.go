@@ -28,6 +28,7 @@ func TestUndo(t *testing.T) {
 	if err := os.CopyFS(filepath.Join(u.dir, "deploy"), os.DirFS(built.deploy)); err != nil {
 		t.Fatal(err)
 	}
+	u.copyImage()
 	u.before = u.state()
 	for _, mode := range []string{"userspace", "nftables"} {
 		t.Run(mode, func(t *testing.T) { u.in(t).removal(mode) })
@@ -49,6 +50,20 @@ type undo struct {
 	docs     map[string]string
 	followed map[string]bool // commands that were run, by name
 	before   map[string]string
+	image    string // its tag
+}
+
+// copyImage names the image in the copy of deploy/, as deploy/README.md says.
+func (u *undo) copyImage() {
+	u.Helper()
+	text, err := os.ReadFile(strings.TrimSuffix(built.image, ".tar") + ".yaml")
+	if err == nil {
+		err = os.WriteFile(filepath.Join(u.dir, "deploy/image/kustomization.yaml"), text, 0o644)
+	}
+	if err != nil {
+		u.Fatal(err)
+	}
+	u.image = regexp.MustCompile(`newTag: (\S+)`).FindStringSubmatch(string(text))[1]
 }
 
 func (u *undo) in(t *testing.T) *undo {

@@ -78,7 +78,7 @@ spec:
       dnsPolicy: Default
       containers:
       - name: coredns
-        image: ghcr.io/fairway-net/fairway:dev
+        image: ghcr.io/fairway-net/fairway:TAG
         command: [fairway, dns]
         readinessProbe: {httpGet: {path: /ready, port: 8181}, periodSeconds: 1}
 ---
@@ -92,7 +92,7 @@ subjects: [{kind: ServiceAccount, name: coredns, namespace: kube-system}]
 // coreDNS goes from the cluster's CoreDNS to ours and back. The Service stays what it is.
 func (u *undo) coreDNS() {
 	u.overlay("deploy", "pod-network")
-	u.input(coreDNSDeployment, "kubectl", "apply", "-f", "-")
+	u.input(strings.ReplaceAll(coreDNSDeployment, "TAG", u.image), "kubectl", "apply", "-f", "-")
 	u.shell("kubectl apply -k deploy/dns-service")
 	const uid = "kubectl -n kube-system get service kube-dns -o jsonpath={.metadata.uid}"
 	before := u.shell(uid)

@@ -20,6 +20,12 @@ type granted struct {
 	capability string
 }
 
+// image is a deploy/image/kustomization.yaml as `make image` writes it.
+const image = `apiVersion: kustomize.config.k8s.io/v1alpha1
+kind: Component
+images: [{name: ghcr.io/fairway-net/fairway, newTag: v1-0123456789ab}]
+`
+
 const (
 	procSys  = "/proc/sys/net"
 	lockFile = "/run/xtables.lock"
@@ -79,7 +85,7 @@ func agentWith(t *testing.T, components string) agent {
 	for c := range strings.FieldsSeq(components) {
 		text += "- deploy/components/" + c + "\n"
 	}
-	objects, err := Build(t.TempDir(), "../../deploy", text)
+	objects, err := Build(t.TempDir(), "../../deploy", text, image)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,6 +138,9 @@ func (a agent) checkPrivileges(t *testing.T, capability string) {
 		t.Fatalf("%d containers, %d before them; want one", len(a.pod.Containers), len(a.pod.InitContainers))
 	}
 	c := a.pod.Containers[0]
+	if want := "ghcr.io/fairway-net/fairway:v1-0123456789ab"; c.Image != want || c.ImagePullPolicy != corev1.PullIfNotPresent {
+		t.Errorf("it runs %s (%s), want %s", c.Image, c.ImagePullPolicy, want)
+	}
 	s := c.SecurityContext
 	have := fmt.Sprintln(*s.Privileged, *s.AllowPrivilegeEscalation, *s.ReadOnlyRootFilesystem, s.Capabilities.Drop, s.Capabilities.Add, s.SeccompProfile.Type)
 	add := append([]string{"NET_ADMIN", "NET_RAW"}, strings.Fields(capability)...)

@@ -22,13 +22,19 @@ import (
 
 // Build writes overlay, the text of a kustomization.yaml that may refer to
 // "deploy", into dir beside a copy of the directory base under that name, and returns the
-// objects that come of it in the order in which they are to be applied.
-func Build(dir, base, overlay string) ([]*unstructured.Unstructured, error) {
+// objects that come of it in the order in which they are to be applied. image is the copy's
+// image/kustomization.yaml; empty: it stays as it is.
+func Build(dir, base, overlay, image string) ([]*unstructured.Unstructured, error) {
 	if err := os.RemoveAll(dir); err != nil {
 		return nil, fmt.Errorf("clear overlay: %w", err)
 	}
 	if err := os.CopyFS(filepath.Join(dir, "deploy"), os.DirFS(base)); err != nil {
 		return nil, fmt.Errorf("copy manifests: %w", err)
+	}
+	if image != "" {
+		if err := os.WriteFile(filepath.Join(dir, "deploy/image/kustomization.yaml"), []byte(image), 0o644); err != nil {
+			return nil, fmt.Errorf("name the image: %w", err)
+		}
 	}
 	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(overlay), 0o644); err != nil {
 		return nil, fmt.Errorf("write overlay: %w", err)

@@ -29,7 +29,7 @@ func TestBuild(t *testing.T) {
 	write(t, base, "space.yaml", "apiVersion: v1\nkind: Namespace\nmetadata: {name: a}\n")
 	dir := filepath.Join(t.TempDir(), "overlay")
 	for range 2 { // a second time over the first
-		objects, err := Build(dir, base, overlay)
+		objects, err := Build(dir, base, overlay, "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -47,10 +47,10 @@ func TestBuild(t *testing.T) {
 }
 
 func TestBuildFails(t *testing.T) {
-	if _, err := Build(t.TempDir(), t.TempDir(), overlay); err == nil {
+	if _, err := Build(t.TempDir(), t.TempDir(), overlay, ""); err == nil {
 		t.Error("a base without kustomization.yaml was built")
 	}
-	if _, err := Build(t.TempDir(), "/nonexistent", overlay); err == nil {
+	if _, err := Build(t.TempDir(), "/nonexistent", overlay, ""); err == nil {
 		t.Error("a base that does not exist was built")
 	}
 }
