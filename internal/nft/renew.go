@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -17,6 +18,11 @@ const formerSuffix = "-former"
 // maxRefused is how often nft may refuse to move what runs, before the table begins anew
 // without it: nft may not be able to read what another version of it has loaded.
 const maxRefused = 3
+
+// dynamicRule matches a rule that adds an element to a set. The copy lives too short to need
+// what packets add, and nft 1.0.6 fails an assertion on some of its own rules: it runs out of
+// registers where one has a hash in the key and an IPv6 address in the data.
+var dynamicRule = regexp.MustCompile(`(?m)^\t\t.*\b(add|update) @\S+ \{.*\n`)
 
 // renew replaces the table by text. If a program runs in it, the program goes on in a copy,
 // which comes in the same transaction. deleteFormer removes the copy.
@@ -35,6 +41,7 @@ func (t *Table) renew(ctx context.Context, held []Chain, text string) error {
 	if !ok || head != fmt.Sprintf("table inet %s {", t.name) {
 		return fmt.Errorf("nft: lists the table as %.80q", head)
 	}
+	rest = dynamicRule.ReplaceAllString(rest, "")
 	moved := fmt.Sprintf("add table inet %s\ndelete table inet %[1]s\ntable inet %[1]s {\n%s\n", former, rest)
 	err := t.run(ctx, moved+text)
 	var exit *exec.ExitError

@@ -11,33 +11,36 @@ import (
 	"time"
 
 	"github.com/google/nftables"
-	"github.com/google/nftables/expr"
-	"golang.org/x/sys/unix"
 
 	"github.com/fairway-net/fairway/internal/datapath/lb"
 	"github.com/fairway-net/fairway/internal/datapath/nftset"
 	"github.com/fairway-net/fairway/internal/nft"
-	"github.com/fairway-net/fairway/internal/numbers"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
 // Session affinity. A Service port with affinity gets affinity IDs. Frontends of the port
 // share an ID if they have the same family and the same endpoints: all of the cluster, or
 // this node's only. The ID replaces the verdict ID in the packet's priority, with the
-// index of the affinity's duration in eight of its bits:
+// index of the affinity's duration in eight of its bits. Clients are remembered by the hash
+// of their address, which chooses one of a limited number of buckets of the ID:
 //
 //	lb-random-3-affinity:  priority = affinity-ids4[frontend]
-//	                       dnat to affinity-clients4[ID . client], else to a random endpoint
+//	                       dnat to affinity-buckets4[ID . bucket], else to a random endpoint
 //	after dnat:            duration vmap @affinity-updates
-//	affinity-update-10800: affinity-clients4[ID . client] = endpoint
+//	affinity-update-10800: affinity-buckets4[ID . bucket] = endpoint, for a minute
+//	                       affinity-pending[connection] = ID
+//	the first answer:      duration of affinity-pending[connection] vmap @affinity-confirms
+//	affinity-update-10800-confirmed: affinity-buckets4[ID . bucket] = endpoint, for 3 h
 //
-// So a Service with affinity costs elements of data only. Each duration in use has a
-// chain, and the hooks after dnat exist only while there is such a chain.
+// So a Service with affinity costs elements of data only. Each duration in use has two
+// chains, and the hooks after dnat exist only while there are such chains.
 //
-// A client's entry lives as long as the affinity lasts and is renewed by every new
-// connection. Only memory limits the number of clients. Entries that lead to a removed
-// endpoint are deleted after the change, and once more a moment later, for packets that
-// were in flight.
+// A bucket's entry lives as long as the affinity lasts and is renewed by every new
+// connection that is answered. A client always finds its bucket, however many there are:
+// those that share a bucket share an endpoint. So no client can take the place of another,
+// and a Service has at most its share of the map. Entries that lead to a removed endpoint
+// are deleted after the change, and once more a moment later, for packets that were in
+// flight. docs/decisions/0013-affinity-is-bounded.md says why.
 
 // An affinityID is a number in a range that no other packet priority uses: its highest
 // four bits are b. The next eight bits hold the duration, which is not part of the ID.
@@ -51,6 +54,39 @@ const (
 	durationShift             = 20
 	maxDurations              = 256
 )
+
+// Each of the first fullIDs IDs of a Service and family has manyBuckets buckets, the others,
+// which have the bit affinityFew, have fewBuckets. So Services with up to fullIDs IDs, and
+// an unlimited number of clients, need 64 of them to fill the map, whose size is 4,194,304.
+const (
+	manyBuckets            = 1 << 14
+	fewBuckets             = 1 << 8
+	affinityFew affinityID = 1 << 19
+	fullIDs                = 4
+)
+
+// buckets returns how many buckets an ID has.
+func (i affinityID) buckets() uint32 {
+	if i&affinityFew != 0 {
+		return fewBuckets
+	}
+	return manyBuckets
+}
+
+// unanswered is how long an entry lives until its connection is answered: long enough for
+// the slowest answer, and for connections that a client opens at the same time.
+const unanswered = time.Minute
+
+// An affinityOwner is what IDs are counted for: a Service and a family.
+type affinityOwner struct {
+	service string
+	is4     bool
+}
+
+func (n affinityPortKey) owner() affinityOwner {
+	name, _, _ := strings.Cut(n.name, ":")
+	return affinityOwner{name, n.is4}
+}
 
 // A durationIndex stands for one of the durations in use.
 type durationIndex uint8
@@ -76,18 +112,25 @@ func (s *state) affinityIDOf(n affinityPortKey) affinityID {
 	if i, ok := s.affinityIDs[n]; ok {
 		return i
 	}
+	var few affinityID
+	if s.affinityOwners[n.owner()] >= fullIDs {
+		few = affinityFew
+	}
 	// There are more IDs than frontends, so an ID is always free.
-	number, _ := lb.NextFree(uint32(s.lastAffinityID), uint32(affinityNumber), func(n uint32) bool { return s.affinityPorts[affinityRange|affinityID(n)] != nil })
-	s.lastAffinityID = affinityID(number)
-	s.registerAffinityID(n, affinityRange|s.lastAffinityID)
-	return affinityRange | s.lastAffinityID
+	last := &s.lastAffinityID[few/affinityFew]
+	number, _ := lb.NextFree(uint32(*last), uint32(affinityFew-1), func(n uint32) bool { return s.affinityPorts[affinityRange|few|affinityID(n)] != nil })
+	s.registerAffinityID(n, affinityRange|few|affinityID(number))
+	*last = affinityID(number)
+	return s.affinityIDs[n]
 }
 
 // registerAffinityID records which Service port an ID belongs to.
 func (s *state) registerAffinityID(n affinityPortKey, i affinityID) {
 	s.affinityIDs[n] = i
 	s.affinityPorts[i] = &affinityPort{portKey: n}
-	s.lastAffinityID = max(s.lastAffinityID, i&affinityNumber)
+	s.affinityOwners[n.owner()]++
+	last := &s.lastAffinityID[i&affinityFew/affinityFew]
+	*last = max(*last, i&(affinityFew-1))
 }
 
 // durationIndexOf returns the index of a duration. It assigns a new index if there is none
@@ -137,142 +180,6 @@ func parseAffinityComment(text string, is4 bool) (n affinityPortKey, seconds uin
 func parseSeconds(text string) (uint32, error) {
 	n, err := strconv.ParseUint(strings.TrimSuffix(text, "s"), 10, 32)
 	return uint32(n), err
-}
-
-// Names of the chains that record the endpoint of a client.
-const (
-	affinityChainPrefix = "affinity-update-"
-	affinityPrerouting  = affinityChainPrefix + "prerouting"
-	affinityOutput      = affinityChainPrefix + "output"
-)
-
-func affinityUpdateChain(seconds uint32) string {
-	return fmt.Sprintf("%s%d", affinityChainPrefix, seconds)
-}
-
-// affinityUpdateHook finds new connections whose endpoint must be recorded:
-//
-//	ct state new ct status dnat meta priority & 0xfff00000 vmap @affinity-updates
-func affinityUpdateHook() []expr.Any {
-	rule := []expr.Any{
-		&expr.Ct{Key: expr.CtKeySTATE, Register: reg1},
-		masked(expr.CtStateBitNEW, 0),
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg1, Data: []byte{0, 0, 0, 0}},
-	}
-	return append(append(rule, translated()...),
-		&expr.Meta{Key: expr.MetaKeyPRIORITY, Register: reg1},
-		masked(uint32(durationMask), 0),
-		&expr.Lookup{SourceRegister: reg1, SetName: affinityUpdates, IsDestRegSet: true, DestRegister: unix.NFT_REG_VERDICT},
-	)
-}
-
-// affinityPriority is the priority of the hooks that record endpoints. It is one higher than
-// in releases up to 16d7bce. During an upgrade both releases' hooks exist; the old hooks run
-// first and fill the old map, which migrate reads, until the rules are switched over.
-const affinityPriority = numbers.HookAffinity
-
-// addAffinityHooks queues the hooks that record endpoints.
-func addAffinityHooks(t *nft.Table, c *nftables.Conn) {
-	for name, hook := range map[string]*nftables.ChainHook{affinityPrerouting: nftables.ChainHookPrerouting, affinityOutput: nftables.ChainHookOutput} {
-		chain := addHook(t, c, name, hook, affinityPriority)
-		c.AddRule(&nftables.Rule{Table: t.Ref(), Chain: chain, Exprs: affinityUpdateHook()})
-	}
-}
-
-// addHook queues a chain, without rules, that sees packets at a hook.
-func addHook(t *nft.Table, c *nftables.Conn, name string, hook *nftables.ChainHook, priority nftables.ChainPriority) *nftables.Chain {
-	chain := t.Chain(name)
-	chain.Type, chain.Hooknum, chain.Priority = nftables.ChainTypeFilter, hook, &priority
-	c.AddChain(chain)
-	c.FlushChain(chain)
-	return chain
-}
-
-// translated is "ct status dnat".
-func translated() []expr.Any {
-	const ipsDstNAT = 1 << 5
-	return []expr.Any{
-		&expr.Ct{Key: expr.CtKeySTATUS, Register: reg1},
-		masked(ipsDstNAT, 0),
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg1, Data: []byte{0, 0, 0, 0}},
-	}
-}
-
-// delAffinityHooks queues the inverse of addAffinityHooks.
-func delAffinityHooks(t *nft.Table, c *nftables.Conn) {
-	for _, name := range []string{affinityPrerouting, affinityOutput} {
-		c.FlushChain(t.Chain(name))
-		c.DelChain(t.Chain(name))
-	}
-}
-
-// affinityUpdate is the rule that records a client's endpoint:
-//
-//	update @affinity-clients4 { (meta priority & 0xf00fffff) . ip saddr timeout 3h : ip daddr . th dport }
-func (f family) affinityUpdate(seconds uint32) []expr.Any {
-	const data = firstReg + 8
-	return append(append(f.family(), loadAffinityID()...),
-		&expr.Payload{DestRegister: firstReg + 1, Base: expr.PayloadBaseNetworkHeader, Offset: f.saddr, Len: f.size},
-		&expr.Payload{DestRegister: data, Base: expr.PayloadBaseNetworkHeader, Offset: f.daddr, Len: f.size},
-		&expr.Payload{DestRegister: data + f.size/4, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
-		&expr.Dynset{
-			SrcRegKey: firstReg, SrcRegData: data, SetName: affinityClients.Name(f.is4),
-			Operation: unix.NFT_DYNSET_OP_UPDATE, Timeout: time.Duration(seconds) * time.Second,
-		},
-	)
-}
-
-// addUpdateChain queues the chain of a duration, and the element that leads there. The
-// chain resets the packet's priority.
-func addUpdateChain(t *nft.Table, c *nftables.Conn, l durationIndex, seconds uint32) error {
-	name := affinityUpdateChain(seconds)
-	chain := c.AddChain(t.Chain(name))
-	c.FlushChain(chain)
-	for _, rule := range [...][]expr.Any{families[0].affinityUpdate(seconds), families[1].affinityUpdate(seconds), clearPriority()} {
-		c.AddRule(&nftables.Rule{Table: t.Ref(), Chain: chain, Exprs: rule})
-	}
-	return c.SetAddElements(t.Set(affinityUpdates), []nftables.SetElement{{
-		Key: affinityData(l.word(affinityRange)), Comment: fmt.Sprintf("%ds", seconds),
-		VerdictData: &expr.Verdict{Kind: expr.VerdictGoto, Chain: name},
-	}})
-}
-
-// delUpdateChain queues the inverse of addUpdateChain.
-func delUpdateChain(t *nft.Table, c *nftables.Conn, l durationIndex, seconds uint32) error {
-	if err := c.SetDeleteElements(t.Set(affinityUpdates), []nftables.SetElement{{Key: affinityData(l.word(affinityRange))}}); err != nil {
-		return err
-	}
-	c.FlushChain(t.Chain(affinityUpdateChain(seconds)))
-	c.DelChain(t.Chain(affinityUpdateChain(seconds)))
-	return nil
-}
-
-// loadAffinityID puts the ID in the packet's priority into the first register.
-func loadAffinityID() []expr.Any {
-	return []expr.Any{&expr.Meta{Key: expr.MetaKeyPRIORITY, Register: reg1}, masked(uint32(affinityMask), 0)}
-}
-
-func affinityData(i affinityID) []byte { return nftset.Number(uint32(i)) }
-
-// affinityLookup is the lookup of a client's endpoint, in two rules:
-//
-//	meta priority set ip daddr . meta l4proto . th dport map @affinity-ids4
-//	dnat ip to (meta priority & 0xf00fffff) . ip saddr map @affinity-clients4
-func (f family) affinityLookup(h verdictID) [][]expr.Any {
-	from := affinityIDSet(h&verdictNodePort != 0, h&verdictExternal != 0)
-	front, _ := f.loadFrontend(h&verdictNodePort != 0)
-	first := append(f.family(), front...)
-	first = append(first,
-		&expr.Lookup{SourceRegister: firstReg, DestRegister: firstReg, IsDestRegSet: true, SetName: from.Name(f.is4)},
-		&expr.Meta{Key: expr.MetaKeyPRIORITY, Register: firstReg, SourceRegister: true},
-	)
-	second := append(f.family(), loadAffinityID()...)
-	second = append(second,
-		&expr.Payload{DestRegister: firstReg + 1, Base: expr.PayloadBaseNetworkHeader, Offset: f.saddr, Len: f.size},
-		&expr.Lookup{SourceRegister: firstReg, DestRegister: firstReg, IsDestRegSet: true, SetName: affinityClients.Name(f.is4)},
-		&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.nfproto), RegAddrMin: firstReg, RegProtoMin: f.protoInNAT},
-	)
-	return [][]expr.Any{first, second}
 }
 
 // affinityIDSet is the map of the affinity IDs of a kind of frontend.
@@ -349,6 +256,9 @@ func (s *state) releaseAffinityIDs(gone map[affinityID]bool) {
 	for i := range gone {
 		if st := s.affinityPorts[i]; st != nil && len(st.frontends) == 0 {
 			delete(s.affinityPorts, i)
+			if s.affinityOwners[st.portKey.owner()]--; s.affinityOwners[st.portKey.owner()] == 0 {
+				delete(s.affinityOwners, st.portKey.owner())
+			}
 			if s.affinityIDs[st.portKey] == i {
 				delete(s.affinityIDs, st.portKey)
 			}
@@ -389,7 +299,7 @@ func (d *Datapath) pruneAffinity(ctx context.Context, ids map[affinityID]bool, a
 	for range maxPrunes {
 		var ws []nft.Write
 		for _, f := range families {
-			name := affinityClients.Name(f.is4)
+			name := affinityBuckets.Name(f.is4)
 			err := d.rules.Table.Elements(ctx, name, func(e nft.Element) error {
 				if len(e.Key) < 4 {
 					return fmt.Errorf("affinity key has %d bytes", len(e.Key))

@@ -2,6 +2,7 @@ package nftables
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/google/nftables"
@@ -61,7 +62,7 @@ func (w ruleWriter) addChain(t *nft.Table, c *nftables.Conn, h, what verdictID) 
 // salt represents the rules that are written over netlink: they are part of the program's
 // version too.
 func (w ruleWriter) salt() string {
-	rules := [][]expr.Any{affinityUpdateHook(), families[0].affinityUpdate(1), families[1].affinityUpdate(1)}
+	rules := slices.Concat(affinityHook(), affinityUpdate(100, false), affinityUpdate(100, true))
 	for _, h := range []verdictID{verdictMasqueradeAll | verdictAffinity | 1, verdictMasqueradeOffCluster | verdictNodePort | verdictSourceHash | 1, verdictExternal | verdictRoundRobin | 1, verdictDestHash | 1} {
 		rules = append(rules, w.rules(h)...)
 	}

@@ -37,11 +37,11 @@ func (d *Datapath) Check(ctx context.Context) (drift datapath.Drift, err error) 
 	return drift, err
 }
 
-// same reports whether s and o describe the same kernel state. It ignores use counts, which
-// are not in the kernel.
+// same reports whether s and o, which was read, describe the same kernel state. It ignores
+// use counts, which are not in the kernel.
 func (s *state) same(o *state) bool {
 	return maps.EqualFunc(s.frontends, o.frontends, func(a, b *frontendState) bool { return a.equal(b) }) &&
-		maps.Equal(s.chains, o.chains) && maps.Equal(s.updateChains, o.updateChains) && s.settings.equal(&o.settings) &&
+		maps.Equal(s.chains, o.chains) && maps.Equal(s.updateChains, o.updateChains) && maps.Equal(s.updateChains, o.confirms) && s.settings.equal(&o.settings) &&
 		s.hairpins.SameAddrs(o.hairpins) && s.clusterIPs.SameAddrs(o.clusterIPs)
 }
 

@@ -1,6 +1,15 @@
 package nftables
 
-import "github.com/fairway-net/fairway/internal/datapath/nftset"
+import (
+	"encoding/binary"
+	"net/netip"
+
+	"github.com/fairway-net/fairway/internal/datapath/lb"
+	"github.com/fairway-net/fairway/internal/datapath/nftset"
+)
+
+// formerClients is the map of clients before they had buckets.
+const formerClients nftset.Set = "affinity-clients"
 
 // The set names of releases up to 16d7bce, so that their elements are taken over: the
 // verdicts, the affinity IDs and with them the clients. Their load-balancing chains are
@@ -13,12 +22,27 @@ const (
 )
 
 // renamedLate are the renamed sets to which packets add elements.
-func renamedLate() []nftset.Rename {
-	return nftset.RenamedSets(map[nftset.Set]nftset.Set{formerAffinity: affinityClients})
+func renamedLate() (all []nftset.Rename) {
+	for _, was := range []nftset.Set{formerClients, formerAffinity} {
+		for _, is4 := range nftset.Families {
+			all = append(all, nftset.Rename{Former: was.Name(is4), Name: affinityBuckets.Name(is4), Key: bucketKey})
+		}
+	}
+	return all
+}
+
+// bucketKey returns the key of a client's bucket, given the client's key: ID . address.
+func bucketKey(client []byte) []byte {
+	if len(client) < 4 {
+		return client
+	}
+	addr, _ := netip.AddrFromSlice(client[4:])
+	id := affinityID(binary.NativeEndian.Uint32(client))
+	return append(affinityData(id), nftset.Number(uint32(lb.Pick(lb.Hash(addr), int(id.buckets()))))...)
 }
 
 func renamed() []nftset.Rename {
-	all := map[nftset.Set]nftset.Set{formerAffinity: affinityClients}
+	all := map[nftset.Set]nftset.Set{}
 	for former, is := range map[nftset.Set]nftset.Set{
 		"services": nftset.Frontends, "inside": frontendsInternal, "outside": nftset.FrontendsExternal,
 		"nodeport": nftset.Nodeports, "nodeport-inside": nodeportsInternal, "nodeport-outside": nftset.NodeportsExternal,
@@ -28,5 +52,5 @@ func renamed() []nftset.Rename {
 	} {
 		all[nftset.Set(former)] = is
 	}
-	return nftset.RenamedSets(all)
+	return append(nftset.RenamedSets(all), renamedLate()...)
 }

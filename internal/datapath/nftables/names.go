@@ -12,9 +12,11 @@ import (
 
 // Names of kernel objects. ruleset.nft.tmpl says what its sets and maps are for.
 const (
-	tableName       = numbers.TableNFTables
-	dispatchMap     = "dispatch"
-	affinityUpdates = "affinity-updates"
+	tableName        = numbers.TableNFTables
+	dispatchMap      = "dispatch"
+	affinityPending  = "affinity-pending"
+	affinityUpdates  = "affinity-updates"
+	affinityConfirms = "affinity-confirms"
 )
 
 // lbChainPrefix begins the names of the load-balancing chains.
@@ -37,7 +39,7 @@ const (
 	affinityIDsExternal          nftset.Set = "affinity-ids-external"
 	affinityIDsNodeports         nftset.Set = "affinity-ids-nodeports"
 	affinityIDsNodeportsExternal nftset.Set = "affinity-ids-nodeports-external"
-	affinityClients              nftset.Set = "affinity-clients"
+	affinityBuckets              nftset.Set = "affinity-buckets"
 )
 
 // A verdictID says what happens to a packet. It is the data of the frontends' maps and the

@@ -180,4 +180,5 @@ func (r *reader) affinityUpdates() {
 	read(affinityUpdates, func(at durationIndex, seconds uint32) {
 		r.state.durations[at], r.state.updateChains[at] = seconds, seconds
 	})
+	read(affinityConfirms, func(at durationIndex, seconds uint32) { r.state.confirms[at] = seconds })
 }

@@ -22,10 +22,12 @@ type state struct {
 	lastDedicated verdictID               // the number of the last chain for one frontend only
 
 	affinityIDs    map[affinityPortKey]affinityID
-	lastAffinityID affinityID
+	lastAffinityID [2]affinityID         // without and with affinityFew, which they lack
+	affinityOwners map[affinityOwner]int // how many IDs they have
 	affinityPorts  map[affinityID]*affinityPort
 	durations      [maxDurations]uint32     // in use, in seconds; 0: free
 	updateChains   map[durationIndex]uint32 // the chains in the kernel, and their seconds
+	confirms       map[durationIndex]uint32 // as read: those that have a chain for answers too
 	staleUpdates   bool                     // another program wrote updateChains
 
 	// lastFill is the latest result of fillSlots: frontends of a Service often have the same route.
@@ -45,15 +47,17 @@ type lbChain struct {
 
 func newState() *state {
 	return &state{
-		frontends:     map[service.Key]*frontendState{},
-		hairpins:      nftset.Counts{},
-		clusterIPs:    nftset.Counts{},
-		chainUses:     map[verdictID]int{},
-		chains:        map[verdictID]lbChain{},
-		formerChains:  map[verdictID]verdictID{},
-		affinityIDs:   map[affinityPortKey]affinityID{},
-		affinityPorts: map[affinityID]*affinityPort{},
-		updateChains:  map[durationIndex]uint32{},
+		frontends:      map[service.Key]*frontendState{},
+		hairpins:       nftset.Counts{},
+		clusterIPs:     nftset.Counts{},
+		chainUses:      map[verdictID]int{},
+		chains:         map[verdictID]lbChain{},
+		formerChains:   map[verdictID]verdictID{},
+		affinityIDs:    map[affinityPortKey]affinityID{},
+		affinityPorts:  map[affinityID]*affinityPort{},
+		affinityOwners: map[affinityOwner]int{},
+		confirms:       map[durationIndex]uint32{},
+		updateChains:   map[durationIndex]uint32{},
 	}
 }
 

@@ -128,7 +128,9 @@ type syncJob struct {
 func (j *syncJob) end() error {
 	const always = 2 // refused and dropped
 	j.rules.Expect(dispatchMap, always+len(j.state.chains))
-	j.rules.Expect(affinityUpdates, len(j.state.updateChains))
+	for set := range affinityMaps {
+		j.rules.Expect(set, len(j.state.updateChains))
+	}
 	return j.rules.End(j.ctx, j.program, nftset.Chains{Added: j.added, Removed: j.removed, Any: j.affinityRules})
 }
 
@@ -222,11 +224,15 @@ func (j *syncJob) rewriteChains() error {
 	if !j.stats.Full {
 		return nil
 	}
-	if j.state.staleUpdates {
+	stale := j.state.staleUpdates
+	if stale {
 		clear(j.state.updateChains)
 		j.state.staleUpdates = false
 	}
-	return j.commitChains(nil)
+	if err := j.commitChains(nil); err != nil || !stale {
+		return err
+	}
+	return j.rules.Commit(j.ctx, j.delChains(nil), nil)
 }
 
 // commit writes and counts.
@@ -328,7 +334,7 @@ func (j *syncJob) delChains(unused []verdictID) func(*nftables.Conn) (queued boo
 			j.removed = append(j.removed, h.chainName())
 		}
 		learners := false
-		if len(j.shrunk) > 0 || j.stats.Full {
+		if (len(j.shrunk) > 0 || j.stats.Full) && !j.state.staleUpdates {
 			learners, err = j.state.delUpdateChains(j.rules.Table, c)
 		}
 		j.affinityRules = j.affinityRules || learners

@@ -9,14 +9,18 @@ import (
 	"github.com/fairway-net/fairway/internal/nft"
 )
 
-// A Rename is a set that had another name in a former release. Its keys and data mean the same.
-type Rename struct{ Former, Name string }
+// A Rename is a set that had another name in a former release. Its keys and data mean the
+// same, but for keys that have another form: Key returns the present one.
+type Rename struct {
+	Former, Name string
+	Key          func(former []byte) []byte // nil: it is the same
+}
 
 // RenamedSets returns the renames of sets of both families.
 func RenamedSets(former map[Set]Set) (all []Rename) {
 	for was, is := range former {
 		for _, is4 := range Families {
-			all = append(all, Rename{was.Name(is4), is.Name(is4)})
+			all = append(all, Rename{Former: was.Name(is4), Name: is.Name(is4)})
 		}
 	}
 	return all
@@ -66,7 +70,11 @@ func migrate(ctx context.Context, t *nft.Table, r Rename) error {
 	}
 	var ws []nft.Write
 	for _, e := range former {
+		if r.Key != nil {
+			e.Key = r.Key(e.Key)
+		}
 		if !there[string(e.Key)] {
+			there[string(e.Key)] = true
 			ws = append(ws, nft.Write{Set: r.Name, Key: e.Key, Last: e.Last, Data: e.Data, Comment: e.Comment, Timeout: e.Expires, Add: true})
 		}
 	}

@@ -71,7 +71,7 @@ func enter(t *testing.T) {
 
 func process(t *testing.T, version int) *rig {
 	r := &rig{t: t, p: &nft.Program{Source: source, Data: map[string]any{"Version": version}}}
-	late := []Rename{{"old-clients4", "clients4"}}
+	late := []Rename{{Former: "old-clients4", Name: "clients4"}}
 	r.Ruleset = NewRuleset(nft.New("tested"), func(ctx context.Context) (int, error) {
 		r.reads++
 		rd := r.Reader(ctx)
@@ -80,7 +80,7 @@ func process(t *testing.T, version int) *rig {
 		rd.Sources(true, func(service.Key) *Sources { return &Sources{} })
 		rd.Prefixes(Pods, true)
 		return r.reads, rd.Err()
-	}, append([]Rename{{"services4", "frontends4"}}, late...), late)
+	}, append([]Rename{{Former: "services4", Name: "frontends4"}}, late...), late)
 	t.Cleanup(r.Forget)
 	return r
 }

@@ -1,0 +1,238 @@
+package nftables
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/internal/datapath/lb"
+	"github.com/fairway-net/fairway/internal/datapath/nftset"
+	"github.com/fairway-net/fairway/internal/nft"
+	"github.com/fairway-net/fairway/internal/numbers"
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// Names of the chains that record the endpoint of a client.
+const (
+	affinityChainPrefix = "affinity-update-"
+	affinityPrerouting  = affinityChainPrefix + "prerouting"
+	affinityOutput      = affinityChainPrefix + "output"
+	confirmedSuffix     = "-confirmed"
+)
+
+func affinityUpdateChain(seconds uint32, confirmed bool) string {
+	name := fmt.Sprintf("%s%d", affinityChainPrefix, seconds)
+	if confirmed {
+		name += confirmedSuffix
+	}
+	return name
+}
+
+// affinityHook finds new connections whose endpoint must be recorded, and the answers that
+// confirm it: the SYN ACK of TCP, the first packets of other protocols. Conntrack calls a
+// connection assured when it has seen more than that.
+//
+//	ct state new ct status dnat meta priority & 0xfff00000 vmap @affinity-updates
+//	ct direction reply ct state established ct status & (dnat | assured) == dnat \
+//	    meta priority set ct id map @affinity-pending meta priority & 0xfff00000 vmap @affinity-confirms
+func affinityHook() [][]expr.Any {
+	const directionReply, assured = 1, 1 << 2
+	lead := func(to string) []expr.Any {
+		return []expr.Any{
+			&expr.Meta{Key: expr.MetaKeyPRIORITY, Register: reg1},
+			masked(uint32(durationMask), 0),
+			&expr.Lookup{SourceRegister: reg1, SetName: to, IsDestRegSet: true, DestRegister: unix.NFT_REG_VERDICT},
+		}
+	}
+	first := []expr.Any{
+		&expr.Ct{Key: expr.CtKeySTATE, Register: reg1},
+		masked(expr.CtStateBitNEW, 0),
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg1, Data: []byte{0, 0, 0, 0}},
+	}
+	first = append(append(first, translated()...), lead(affinityUpdates)...)
+	answer := []expr.Any{
+		&expr.Ct{Key: expr.CtKeyDIRECTION, Register: reg1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: []byte{directionReply}},
+		&expr.Ct{Key: expr.CtKeySTATE, Register: reg1}, // errors of ICMP are related
+		masked(expr.CtStateBitESTABLISHED, 0),
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg1, Data: []byte{0, 0, 0, 0}},
+		&expr.Ct{Key: expr.CtKeySTATUS, Register: reg1},
+		masked(ipsDstNAT|assured, 0),
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: nftset.Number(ipsDstNAT)},
+		&expr.Ct{Key: ctID, Register: reg1},
+		&expr.Lookup{SourceRegister: reg1, DestRegister: reg1, IsDestRegSet: true, SetName: affinityPending},
+		&expr.Meta{Key: expr.MetaKeyPRIORITY, Register: reg1, SourceRegister: true},
+	}
+	return [][]expr.Any{first, append(answer, lead(affinityConfirms)...)}
+}
+
+// ipsDstNAT is a bit of "ct status", ctID the key of "ct id" (NFT_CT_ID).
+const (
+	ipsDstNAT = 1 << 5
+	ctID      = 23
+)
+
+// affinityPriority is the priority of the hooks that record endpoints. It is one higher than
+// in releases up to 16d7bce. During an upgrade both releases' hooks exist; the old hooks run
+// first and fill the old map, which migrate reads, until the rules are switched over.
+const affinityPriority = numbers.HookAffinity
+
+// addAffinityHooks queues the hooks that record endpoints.
+func addAffinityHooks(t *nft.Table, c *nftables.Conn) {
+	for name, hook := range map[string]*nftables.ChainHook{affinityPrerouting: nftables.ChainHookPrerouting, affinityOutput: nftables.ChainHookOutput} {
+		chain := addHook(t, c, name, hook, affinityPriority)
+		for _, rule := range affinityHook() {
+			c.AddRule(&nftables.Rule{Table: t.Ref(), Chain: chain, Exprs: rule})
+		}
+	}
+}
+
+// addHook queues a chain, without rules, that sees packets at a hook.
+func addHook(t *nft.Table, c *nftables.Conn, name string, hook *nftables.ChainHook, priority nftables.ChainPriority) *nftables.Chain {
+	chain := t.Chain(name)
+	chain.Type, chain.Hooknum, chain.Priority = nftables.ChainTypeFilter, hook, &priority
+	c.AddChain(chain)
+	c.FlushChain(chain)
+	return chain
+}
+
+// translated is "ct status dnat".
+func translated() []expr.Any {
+	return []expr.Any{
+		&expr.Ct{Key: expr.CtKeySTATUS, Register: reg1},
+		masked(ipsDstNAT, 0),
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: reg1, Data: []byte{0, 0, 0, 0}},
+	}
+}
+
+// delAffinityHooks queues the inverse of addAffinityHooks.
+func delAffinityHooks(t *nft.Table, c *nftables.Conn) {
+	for _, name := range []string{affinityPrerouting, affinityOutput} {
+		c.FlushChain(t.Chain(name))
+		c.DelChain(t.Chain(name))
+	}
+}
+
+// affinityUpdate is the rules of a chain that records a client's endpoint. They are for the
+// first packet of a connection or, with confirmed set, for the answer:
+//
+//	meta priority & 0x80000 == 0 add @affinity-buckets4 { (meta priority & 0xf00fffff) . jhash ip saddr mod 16384 seed 1 timeout 1m : ip daddr . th dport }
+//	(the same for IDs with few buckets, and for ip6)
+//	update @affinity-pending { ct id timeout 1m : meta priority }
+//
+// An answer has the client as its destination. It renews the entry, and ends what is pending.
+// A first packet does not: an entry that is confirmed must not become shorter.
+func affinityUpdate(seconds uint32, confirmed bool) (rules [][]expr.Any) {
+	const data = firstReg + 8
+	lasts, operation, pending := min(unanswered, time.Duration(seconds)*time.Second), uint32(unix.NFT_DYNSET_OP_ADD), unanswered
+	if confirmed {
+		lasts, operation, pending = time.Duration(seconds)*time.Second, unix.NFT_DYNSET_OP_UPDATE, time.Second
+	}
+	for _, f := range families {
+		client, endpoint, port := f.saddr, f.daddr, uint32(2)
+		if confirmed {
+			client, endpoint, port = f.daddr, f.saddr, 0
+		}
+		for _, few := range []affinityID{0, affinityFew} {
+			rules = append(rules, append(f.bucket(few, client),
+				&expr.Payload{DestRegister: data, Base: expr.PayloadBaseNetworkHeader, Offset: endpoint, Len: f.size},
+				&expr.Payload{DestRegister: data + f.size/4, Base: expr.PayloadBaseTransportHeader, Offset: port, Len: 2},
+				&expr.Dynset{SrcRegKey: firstReg, SrcRegData: data, SetName: affinityBuckets.Name(f.is4), Operation: operation, Timeout: lasts},
+			))
+		}
+	}
+	return append(rules, []expr.Any{
+		&expr.Ct{Key: ctID, Register: firstReg},
+		&expr.Meta{Key: expr.MetaKeyPRIORITY, Register: data},
+		&expr.Dynset{SrcRegKey: firstReg, SrcRegData: data, SetName: affinityPending, Operation: unix.NFT_DYNSET_OP_UPDATE, Timeout: pending},
+	}, clearPriority())
+}
+
+// bucket loads the key of a client's bucket, for IDs with or without the bit few: the ID, and
+// the hash of the address at that place of the network header.
+func (f family) bucket(few affinityID, client uint32) []expr.Any {
+	is := append(f.family(),
+		&expr.Meta{Key: expr.MetaKeyPRIORITY, Register: reg1},
+		masked(uint32(affinityFew), 0),
+		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: affinityData(few)},
+	)
+	return append(append(is, loadAffinityID()...),
+		&expr.Payload{DestRegister: hashReg, Base: expr.PayloadBaseNetworkHeader, Offset: client, Len: f.size},
+		&expr.Hash{SourceRegister: hashReg, DestRegister: firstReg + 1, Length: f.size, Modulus: few.buckets(), Seed: lb.HashSeed, Type: expr.HashTypeJenkins},
+	)
+}
+
+// addUpdateChain queues the chains of a duration, and the elements that lead there. They
+// reset the packet's priority.
+func addUpdateChain(t *nft.Table, c *nftables.Conn, l durationIndex, seconds uint32) error {
+	for set, confirmed := range affinityMaps {
+		name := affinityUpdateChain(seconds, confirmed)
+		chain := c.AddChain(t.Chain(name))
+		c.FlushChain(chain)
+		for _, rule := range affinityUpdate(seconds, confirmed) {
+			c.AddRule(&nftables.Rule{Table: t.Ref(), Chain: chain, Exprs: rule})
+		}
+		if err := c.SetAddElements(t.Set(set), []nftables.SetElement{{
+			Key: affinityData(l.word(affinityRange)), Comment: fmt.Sprintf("%ds", seconds),
+			VerdictData: &expr.Verdict{Kind: expr.VerdictGoto, Chain: name},
+		}}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// affinityMaps are the maps that lead to update chains, and whether those are for answers.
+var affinityMaps = map[string]bool{affinityUpdates: false, affinityConfirms: true}
+
+// delUpdateChain queues the inverse of addUpdateChain.
+func delUpdateChain(t *nft.Table, c *nftables.Conn, l durationIndex, seconds uint32) error {
+	for set, confirmed := range affinityMaps {
+		if err := c.SetDeleteElements(t.Set(set), []nftables.SetElement{{Key: affinityData(l.word(affinityRange))}}); err != nil {
+			return err
+		}
+		chain := t.Chain(affinityUpdateChain(seconds, confirmed))
+		c.FlushChain(chain)
+		c.DelChain(chain)
+	}
+	return nil
+}
+
+// loadAffinityID puts the ID in the packet's priority into the first register.
+func loadAffinityID() []expr.Any {
+	return []expr.Any{&expr.Meta{Key: expr.MetaKeyPRIORITY, Register: reg1}, masked(uint32(affinityMask), 0)}
+}
+
+func affinityData(i affinityID) []byte { return nftset.Number(uint32(i)) }
+
+// affinityLookup is the lookup of a client's endpoint: one rule for the ID, and one for each
+// protocol and for IDs with many and with few buckets. The program nft cannot read what it
+// prints, as nft.Table.Declare needs, if a translated port has no protocol before it.
+//
+//	meta priority set ip daddr . meta l4proto . th dport map @affinity-ids4
+//	meta l4proto tcp meta priority & 0x80000 == 0 dnat ip to (meta priority & 0xf00fffff) . jhash ip saddr mod 16384 seed 1 map @affinity-buckets4
+func (f family) affinityLookup(h verdictID) [][]expr.Any {
+	from := affinityIDSet(h&verdictNodePort != 0, h&verdictExternal != 0)
+	front, _ := f.loadFrontend(h&verdictNodePort != 0)
+	first := append(f.family(), front...)
+	rules := [][]expr.Any{append(first,
+		&expr.Lookup{SourceRegister: firstReg, DestRegister: firstReg, IsDestRegSet: true, SetName: from.Name(f.is4)},
+		&expr.Meta{Key: expr.MetaKeyPRIORITY, Register: firstReg, SourceRegister: true},
+	)}
+	for _, few := range []affinityID{0, affinityFew} {
+		for _, proto := range []service.Proto{service.TCP, service.UDP, service.SCTP} {
+			rule := append([]expr.Any{
+				&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg1},
+				&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: []byte{byte(proto)}},
+			}, f.bucket(few, f.saddr)...)
+			rules = append(rules, append(rule,
+				&expr.Lookup{SourceRegister: firstReg, DestRegister: firstReg, IsDestRegSet: true, SetName: affinityBuckets.Name(f.is4)},
+				&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.nfproto), RegAddrMin: firstReg, RegProtoMin: f.protoInNAT},
+			))
+		}
+	}
+	return rules
+}
