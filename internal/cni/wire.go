@@ -220,15 +220,21 @@ func (w wire) podSysctls() []setting {
 }
 
 // hostSysctls: strict reverse path filtering lets the pod send from its own IPv4
-// addresses only; the rest keeps the pod from configuring the node.
+// addresses only, also when the agent's rules (node/pods.nft) are away; the rest keeps the
+// pod from configuring the node. In particular what the pod says by ARP and ND makes no
+// neighbour entry, and the node answers for no other host, whatever the defaults are.
 func (w wire) hostSysctls() []setting {
 	name := w.hostLink()
 	all := []setting{
 		{"ipv4/conf/" + name + "/rp_filter", "1"},
 		{"ipv4/conf/" + name + "/accept_redirects", "0"},
 		{"ipv4/conf/" + name + "/send_redirects", "0"},
+		{"ipv4/conf/" + name + "/arp_accept", "0"},
+		{"ipv4/conf/" + name + "/proxy_arp", "0"},
 		{"ipv6/conf/" + name + "/accept_redirects", "0"},
 		{"ipv6/conf/" + name + "/accept_ra", "0"},
+		{"ipv6/conf/" + name + "/accept_untracked_na", "0"},
+		{"ipv6/conf/" + name + "/proxy_ndp", "0"},
 	}
 	if w.hasIPv6() {
 		all = append(all, setting{"ipv6/conf/" + name + "/disable_ipv6", "0"})

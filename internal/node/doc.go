@@ -1,6 +1,7 @@
 // Package node makes one machine carry pods: it installs the CNI plugin and its
 // configuration, lets the kernel forward, keeps a route to the pods of every
-// other node, and masquerades what pods send out of the cluster. It hides the
+// other node, keeps pods from sending from addresses that are not theirs, and
+// masquerades what they send out of the cluster. It hides the
 // routing table, sysctls, the nft table inet fairway-pods and the CNI
 // directories behind Sync and Cleanup.
 //

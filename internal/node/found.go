@@ -17,12 +17,12 @@ import (
 // would look for it: "table inet fairway-pods", "8 routes of protocol 70". Nil: nothing.
 func (n *Network) Found(ctx context.Context) ([]string, error) {
 	var parts []string
-	chains, err := n.masquerade.table.Chains(ctx)
+	chains, err := n.rules.table.Chains(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("look for the masquerade rules: %w", err)
 	}
 	if len(chains) > 0 {
-		parts = append(parts, "table inet "+n.masquerade.table.Name())
+		parts = append(parts, "table inet "+n.rules.table.Name())
 	}
 	netlink, err := netlinksafe.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {

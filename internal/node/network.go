@@ -65,10 +65,10 @@ type Peer struct {
 // thread.
 type Network struct {
 	Config
-	reported   map[problem]bool // problems that were logged
-	problems   *prometheus.GaugeVec
-	installed  [2]fileState // source and copy of the plugin when they were last equal
-	masquerade *masquerade
+	reported  map[problem]bool // problems that were logged
+	problems  *prometheus.GaugeVec
+	installed [2]fileState // source and copy of the plugin when they were last equal
+	rules     *podRules
 }
 
 // New returns a Network that has done nothing yet.
@@ -76,7 +76,7 @@ func New(config Config) *Network {
 	config.CNIBinDir = cmp.Or(config.CNIBinDir, "/opt/cni/bin")
 	config.CNIConfDir = cmp.Or(config.CNIConfDir, "/etc/cni/net.d")
 	config.StateDir = cmp.Or(config.StateDir, cni.DefaultStateDir)
-	return &Network{Config: config, reported: map[problem]bool{}, problems: newProblems(config.Registry), masquerade: newMasquerade()}
+	return &Network{Config: config, reported: map[problem]bool{}, problems: newProblems(config.Registry), rules: newPodRules()}
 }
 
 // Sync makes the machine carry the pods of self and reach those of peers (self
@@ -95,7 +95,7 @@ func (n *Network) Sync(ctx context.Context, self Peer, peers []Peer) error {
 	}
 	plan := makePlan(n.state(self, peers, table))
 	needed := enableForwarding(plan.own, table)
-	needed = errors.Join(needed, n.syncMasquerade(ctx, plan))
+	needed = errors.Join(needed, n.syncRules(ctx, plan))
 	needed = errors.Join(needed, n.installPlugin())
 	mtu, err := n.mtu(netlink, self)
 	needed = errors.Join(needed, err)
@@ -123,7 +123,7 @@ func (n *Network) state(self Peer, peers []Peer, table *routingTable) clusterSta
 
 // Close frees the sockets that a Network keeps open between calls of Sync. What Sync made
 // stays. A later Sync opens them again.
-func (n *Network) Close() { n.masquerade.forget() }
+func (n *Network) Close() { n.rules.forget() }
 
 // Cleanup removes everything that Sync has ever made on this machine. Forwarding
 // stays on: others may need it by now. Running pods keep their links, but can be
@@ -142,7 +142,7 @@ func (n *Network) Cleanup(ctx context.Context) error {
 	if err == nil {
 		_, err = syncRoutes(netlink, table.ours, nil)
 	}
-	return errors.Join(failed, err, n.removeMasquerade(ctx))
+	return errors.Join(failed, err, n.removeRules(ctx))
 }
 
 func (n *Network) warnOfPods(netlink netlinksafe.Handle) {

@@ -84,6 +84,8 @@ const (
 	HookChallenge = -310
 	// HookPods is behind the Services' masquerading (srcnat).
 	HookPods = 110
+	// HookSourceCheck is before all others: a packet with a false source is nobody's.
+	HookSourceCheck = -320
 	// HookAffinity is one behind that of releases up to 16d7bce: while both are there, in an
 	// upgrade, theirs note into their map, until the rules are switched over.
 	HookAffinity = -98

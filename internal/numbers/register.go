@@ -143,7 +143,7 @@ var Tables = []Table{
 	{TableIPVS, "mode ipvs: what leads to virtual servers"},
 	{TableUserspace, "mode userspace: what leads to the sockets"},
 	{TableReset, "connections that are being reset; is there only meanwhile"},
-	{TablePods, "`--pod-network routes`: masquerades what pods send out of the cluster"},
+	{TablePods, "`--pod-network routes`: drops what pods send from addresses that are not theirs, and masquerades what they send out of the cluster"},
 }
 
 // A Hook is where one of our tables sees packets.
@@ -185,5 +185,6 @@ var Hooks = []Hook{
 	{TableReset, "filter", "prerouting", HookReset},
 	{TableReset, "filter", "output", HookReset},
 	{TableReset, "filter", "output", HookChallenge},
+	{TablePods, "filter", "prerouting", HookSourceCheck},
 	{TablePods, "nat", "postrouting", HookPods},
 }

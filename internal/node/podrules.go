@@ -21,27 +21,29 @@ var podsRules string
 const (
 	podsTable   = numbers.TablePods
 	podsComment = "pods.nft" // of each rule
-	podsRuleSum = 2          // how many rules there are
+	podsRuleSum = 8          // how many rules there are
 )
 
 func podsProgram() *nft.Program {
-	return &nft.Program{Source: podsRules, Data: map[string]any{"Priority": numbers.HookPods, "Comment": podsComment}}
+	return &nft.Program{Source: podsRules, Data: map[string]any{
+		"Priority": numbers.HookPods, "SourceCheck": numbers.HookSourceCheck, "Comment": podsComment,
+	}}
 }
 
 // multicast is never masqueraded.
 var multicast = []netip.Prefix{netip.MustParsePrefix("224.0.0.0/4"), netip.MustParsePrefix("ff00::/8")}
 
-// A masquerade is our table of rules for pods.
-type masquerade struct {
+// podRules are our table of rules for pods: it checks what they send, and masquerades it.
+type podRules struct {
 	table *nft.Table
 	watch *nft.Watch
 	// synced is what the kernel held after the last sync; nil: not known.
 	synced map[string][]netipx.IPRange
 }
 
-func newMasquerade() *masquerade {
+func newPodRules() *podRules {
 	t := nft.New(podsTable)
-	return &masquerade{table: t, watch: t.Watch()}
+	return &podRules{table: t, watch: t.Watch()}
 }
 
 // podsSets are the program's sets, and whether each is of IPv4.
@@ -56,21 +58,23 @@ func wantedSets(p *plan, clusterCIDRs []netip.Prefix) map[string][]netip.Prefix 
 	return map[string][]netip.Prefix{"pods4": p.own, "pods6": p.own, "non-masquerade4": inside, "non-masquerade6": inside}
 }
 
-// syncMasquerade makes the table what is wanted.
-func (n *Network) syncMasquerade(ctx context.Context, p *plan) error {
-	if !n.Masquerade || len(p.own) == 0 {
-		return n.removeMasquerade(ctx)
+// syncRules makes the table what is wanted. It is there also without podCIDRs: pods that
+// have them from before are still running.
+func (n *Network) syncRules(ctx context.Context, p *plan) error {
+	want := wantedSets(p, n.ClusterCIDRs)
+	if !n.Masquerade {
+		want = nil
 	}
-	if err := n.masquerade.sync(ctx, wantedSets(p, n.ClusterCIDRs)); err != nil {
-		n.masquerade.forget()
-		return fmt.Errorf("load the masquerade rules: %w", err)
+	if err := n.rules.sync(ctx, want); err != nil {
+		n.rules.forget()
+		return fmt.Errorf("load the pods' rules: %w", err)
 	}
 	return nil
 }
 
 // sync compares the table with what is wanted, if anything has changed since the last
 // time, and writes the rules, or only elements, or nothing.
-func (m *masquerade) sync(ctx context.Context, want map[string][]netip.Prefix) error {
+func (m *podRules) sync(ctx context.Context, want map[string][]netip.Prefix) error {
 	ranges := map[string][]netipx.IPRange{}
 	for set, is4 := range podsSets {
 		ranges[set] = nft.Ranges(want[set], is4)
@@ -132,7 +136,7 @@ func damaged(ctx context.Context) (bool, error) {
 }
 
 // fill writes what differs of the elements.
-func (m *masquerade) fill(ctx context.Context, want map[string][]netip.Prefix) error {
+func (m *podRules) fill(ctx context.Context, want map[string][]netip.Prefix) error {
 	var ws []nft.Write
 	for set, is4 := range podsSets {
 		have, err := m.table.Prefixes(ctx, set)
@@ -145,16 +149,16 @@ func (m *masquerade) fill(ctx context.Context, want map[string][]netip.Prefix) e
 }
 
 // forget makes the next sync read what the kernel holds.
-func (m *masquerade) forget() {
+func (m *podRules) forget() {
 	m.synced = nil
 	m.watch.Reset()
 	m.table.Close()
 }
 
-func (n *Network) removeMasquerade(ctx context.Context) error {
-	n.masquerade.forget()
-	if err := n.masquerade.table.Delete(ctx); err != nil {
-		return fmt.Errorf("delete the masquerade rules: %w", err)
+func (n *Network) removeRules(ctx context.Context) error {
+	n.rules.forget()
+	if err := n.rules.table.Delete(ctx); err != nil {
+		return fmt.Errorf("delete the pods' rules: %w", err)
 	}
 	return nil
 }
