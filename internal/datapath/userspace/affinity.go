@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/fairway-net/fairway/internal/datapath/nftset"
 	"github.com/fairway-net/fairway/internal/nft"
 	"github.com/fairway-net/fairway/internal/service"
@@ -170,9 +172,33 @@ func affinityElement(k affinityKey, one affinityEntry) element {
 	e := element{set: affinityClients, is4: k.client.Is4()}
 	e.key = number(uint32(k.port>>32)) + number(uint32(k.port)) + string(k.client.AsSlice())
 	if one.at.IsValid() {
-		e.data = addrPortText(one.at) + number(seconds(one.until))
+		e.data = addrPortText(one.at) + number(secondsAt(one.until))
 	}
 	return e
+}
+
+// Times in the kernel are seconds since it booted: the node's clock may be set, and the
+// elements do not outlive the boot. Releases up to 16d7bce wrote Unix seconds.
+const firstUnix = 1 << 30 // no kernel runs that long
+
+// uptime returns the time since the kernel booted.
+func uptime() time.Duration {
+	var t unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &t) // never fails
+	return time.Duration(t.Nano())
+}
+
+// secondsAt returns a time in the form of the kernel's elements.
+func secondsAt(t time.Time) uint32 {
+	return uint32(max(0, (uptime()+time.Until(t)).Round(time.Second)/time.Second))
+}
+
+// timeAt is the inverse of secondsAt.
+func timeAt(seconds uint32) time.Time {
+	if seconds >= firstUnix {
+		return time.Now().Add(time.Until(time.Unix(int64(seconds), 0))) // it does not follow the clock
+	}
+	return time.Now().Add(time.Duration(seconds)*time.Second - uptime())
 }
 
 // readAffinity reads the kernel's entries of a family.
@@ -188,7 +214,7 @@ func readAffinity(r *nftset.Reader, is4 bool, into map[affinityKey]affinityEntry
 			return err
 		}
 		until, err := nftset.ParseNumber(rest)
-		into[k] = affinityEntry{at, time.Unix(int64(until), 0)}
+		into[k] = affinityEntry{at, timeAt(until)}
 		return err
 	})
 }

@@ -329,8 +329,5 @@ func (e element) addTo(f *service.Frontend, rest []byte) error {
 	return nil
 }
 
-// seconds is the form of times in the kernel.
-func seconds(t time.Time) uint32 { return uint32(t.Unix()) }
-
 // String names the element in messages.
 func (e element) String() string { return e.set.Name(e.is4) + " " + strconv.Quote(e.key) }

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -125,4 +126,23 @@ func TestReserve(t *testing.T) {
 	if kept := int(max.Cur) - l.files.total; kept != min(reservedFiles, int(max.Cur)/reservedPart) {
 		t.Errorf("%d of %d are kept", kept, max.Cur)
 	}
+}
+
+// TestAffinityTime: how long a client stays does not depend on the node's clock, and what a
+// release wrote that went by it is understood.
+func TestAffinityTime(t *testing.T) {
+	near := func(what string, got, want time.Time) {
+		t.Helper()
+		if d := got.Sub(want).Abs(); d > 5*time.Second {
+			t.Errorf("%s is wrong by %v", what, d)
+		}
+	}
+	until := time.Now().Add(3 * time.Hour)
+	written := secondsAt(until)
+	if up := uptime(); time.Duration(written)*time.Second < up || written >= firstUnix {
+		t.Errorf("%d s, %v after the kernel booted", written, up)
+	}
+	near("a time", timeAt(written), until)
+	near("a time of a former release", timeAt(uint32(until.Unix())), until)
+	near("a minute ago", timeAt(secondsAt(time.Now().Add(-time.Minute))), time.Now().Add(-time.Minute))
 }

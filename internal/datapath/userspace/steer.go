@@ -80,9 +80,12 @@ func steering(family int) (rules []netlink.Rule, routes []netlink.Route, err err
 
 const maxLists = 10
 
-// steer adds the rules and routes. Rules with the mark of an older agent stay: its program
-// may still run.
+// steer adds the rules and routes, if they are not there. Rules with the mark of an older
+// agent stay: its program may still run.
 func steer(mark uint32) error {
+	if there, err := steered(mark); err != nil || there {
+		return err
+	}
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
 		return fmt.Errorf("find lo: %w", err)

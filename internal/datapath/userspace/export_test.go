@@ -1,0 +1,19 @@
+package userspace
+
+import (
+	"context"
+
+	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/datapath/nftset"
+)
+
+// CountReads counts how often a datapath that has done nothing yet reads what the kernel
+// holds.
+func CountReads(dp datapath.Datapath) *int {
+	d, reads := dp.(*Datapath), new(int)
+	d.rules = nftset.NewRuleset(d.rules.Table, func(ctx context.Context) (*kernelState, error) {
+		*reads++
+		return d.read(ctx)
+	}, renamed(), nil)
+	return reads
+}
