@@ -65,6 +65,7 @@ func UpgradeTable() *service.Table {
 func Upgrade(t *testing.T, open Open, f Former) {
 	w := &walk{t: t, table: UpgradeTable()}
 	w.rig = sixRig(t, suite{open: open, patience: 10 * time.Second})
+	w.keepFlows()
 	r := w.rig
 	f.load(t, r)
 	if !f.Carries {
