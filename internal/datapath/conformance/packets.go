@@ -48,6 +48,8 @@ func everywhere(t *service.Table) []scenario.Packet {
 }
 
 // packets sends all of them, several at a time, and returns those with another result.
+// Where endpoints take turns it is one at a time: clients in step would each get always
+// the same one.
 func (r *rig) packets(all []scenario.Packet) error {
 	var (
 		mu   sync.Mutex
@@ -55,7 +57,7 @@ func (r *rig) packets(all []scenario.Packet) error {
 		wait sync.WaitGroup
 		slot = make(chan struct{}, 16)
 	)
-	if r.suite.lacks["chance"] != "" {
+	if r.turns || r.suite.lacks["chance"] != "" {
 		slot = make(chan struct{}, 1)
 	}
 	for _, p := range all {

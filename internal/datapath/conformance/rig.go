@@ -28,6 +28,7 @@ type rig struct {
 	hosts map[netip.Addr]*testnet.Host
 	dp    datapath.Datapath
 	flows map[flow.Flow]bool // UDP flows that clients may ever have had
+	turns bool               // in the table, the endpoints of a Service take turns
 }
 
 // newRig builds the network, with a server on each endpoint: also on those that no
@@ -122,12 +123,14 @@ func (r *rig) syncStats(want *service.Table) (stats datapath.Stats, err error) {
 	return stats, err
 }
 
-// note notes the flows that clients may have from now on.
+// note notes the flows that clients may have from now on, and whether endpoints take turns.
 func (r *rig) note(t *service.Table) {
 	if r.flows == nil {
 		r.flows = map[flow.Flow]bool{}
 	}
+	r.turns = false
 	for f := range t.Frontends() {
+		r.turns = r.turns || f.Balance == service.RoundRobin
 		if f.Proto != service.UDP {
 			continue
 		}
