@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -14,6 +15,7 @@ import (
 func newDNS(e env) *cobra.Command {
 	var cfg dns.Config
 	var show bool
+	var allow []string
 	c := &cobra.Command{
 		Use:   "dns",
 		Short: "Answer DNS for the cluster's Services and pods (CoreDNS)",
@@ -26,6 +28,18 @@ uses the Corefile that --show-corefile prints. A Corefile may use these plugins:
 		RunE: func(c *cobra.Command, _ []string) error {
 			cfg.Log = newLog(e.stderr, slog.LevelInfo)
 			cfg.Self = dns.ServiceIP()
+			cidrs, err := dns.ClusterCIDRs()
+			if err != nil {
+				return err
+			}
+			for _, text := range allow {
+				p, err := netip.ParsePrefix(text)
+				if err != nil {
+					return fmt.Errorf("--allow-from: %w [write a prefix, as 203.0.113.0/24]", err)
+				}
+				cidrs = append(cidrs, p.Masked())
+			}
+			cfg.AllowFrom = cidrs
 			s := dns.New(cfg)
 			if !show {
 				return s.Run(c.Context())
@@ -40,6 +54,7 @@ uses the Corefile that --show-corefile prints. A Corefile may use these plugins:
 	}
 	f := c.Flags()
 	f.StringVar(&cfg.Corefile, "conf", "", "Corefile to serve (default "+dns.DefaultCorefile+" if it exists, else built in)")
+	f.StringSliceVar(&allow, "allow-from", nil, "Prefixes of clients with public addresses that are answered too: nodes, pods outside $CLUSTER_CIDR (built-in Corefile only)")
 	f.Uint16Var(&cfg.Port, "dns-port", 53, "port for server blocks that name none")
 	f.StringVar(&cfg.ClusterDomain, "cluster-domain", "cluster.local", "zone of the cluster")
 	f.StringVar(&cfg.Kubeconfig, "kubeconfig", "", "kubeconfig file, to run outside the cluster")

@@ -22,7 +22,7 @@ func TestDNSShowsAndRefuses(t *testing.T) {
 	}{
 		{[]string{"--show-corefile", "--cluster-domain", "k8s.test", "--dns-port", "1053"}, 0, "kubernetes k8s.test in-addr.arpa", ""},
 		{[]string{"--show-corefile", "--conf", bad}, 0, "whoami", ""},
-		{[]string{"--conf", bad}, 1, "", `plugin "whoami" is not built in [built in are: cache errors`},
+		{[]string{"--conf", bad}, 1, "", `plugin "whoami" is not built in [built in are: acl cache errors`},
 		{[]string{"--conf", filepath.Join(dir, "none")}, 1, "", "no such file"},
 		{[]string{"--kubeconfig", "a", "--master", "b"}, 1, "", "give one"},
 		{[]string{"--dns-port", "70000"}, 1, "", "--dns-port"},

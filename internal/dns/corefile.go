@@ -22,7 +22,8 @@ import (
 // builtin is the Corefile that kubeadm installs, less what cannot work here.
 // Names of the cluster are not cached: the kubernetes plugin answers from memory
 // anyway, and a cached "no such name" would hide a new Service for its TTL.
-// Without an upstream nothing may fall through (it would turn "no such name" for
+// Only the cluster's own addresses are answered: a resolver that is open to the world by a
+// Service or a route serves attacks on others. Without an upstream nothing may fall through (it would turn "no such name" for
 // reverse lookups into a server failure), and there is no loop to look for.
 const builtin = `{{with .Note}}# {{.}}
 {{end}}.:{{.Port}} {
@@ -31,6 +32,10 @@ const builtin = `{{with .Note}}# {{.}}
         lameduck 5s
     }
     ready
+    acl {
+        allow net {{.Clients}}
+        block
+    }
     kubernetes {{.Domain}} in-addr.arpa ip6.arpa {
 {{- with .Kubeconfig}}
         kubeconfig "{{.}}"
@@ -67,6 +72,7 @@ type values struct {
 	Domain             string
 	Kubeconfig, Master string // where the API server is; both empty means in the cluster
 	Upstreams          string // arguments of forward; empty means no forward
+	Clients            string // arguments of acl: who is answered
 }
 
 // Corefile returns the Corefile that Run would serve if it were called now.
@@ -112,6 +118,7 @@ func (s *Server) builtin() (text []byte, note string, err error) {
 	}
 	v := values{Port: s.cfg.Port, Domain: s.cfg.ClusterDomain, Kubeconfig: s.cfg.Kubeconfig, Master: s.cfg.Master}
 	v.Upstreams, v.Note = upstreams(s.cfg.ResolvConf, self)
+	v.Clients = clients(s.cfg.AllowFrom)
 	for _, arg := range []string{v.Domain, v.Kubeconfig, v.Master} {
 		if strings.ContainsAny(arg, "\"{}\n\\") {
 			return nil, "", fmt.Errorf("%q cannot be written into a Corefile", arg)
@@ -126,6 +133,25 @@ func (s *Server) builtin() (text []byte, note string, err error) {
 		return nil, "", err
 	}
 	return b.Bytes(), v.Note, nil
+}
+
+// private are the addresses that no packet from the Internet has: where pods and nodes have
+// them, as nearly everywhere, nothing needs to be set.
+var private = []string{
+	"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", // RFC 1918
+	"100.64.0.0/10",          // RFC 6598, shared
+	"127.0.0.0/8", "::1/128", // loopback
+	"169.254.0.0/16", "fe80::/10", // link-local
+	"fc00::/7", // RFC 4193, unique local
+}
+
+// clients are the arguments of acl.
+func clients(allow []netip.Prefix) string {
+	all := slices.Clone(private)
+	for _, p := range allow {
+		all = append(all, p.String())
+	}
+	return strings.Join(all, " ")
 }
 
 // self lists the addresses at which a query would reach this server again. An

@@ -1,9 +1,9 @@
 // Package dns is the cluster's DNS server: CoreDNS, linked in as a library with
-// the ten plugins that a cluster needs and no others.
+// the eleven plugins that a cluster needs and no others.
 //
-//	pod --53/udp,tcp--> loadbalance -> cache -> kubernetes -> loop -> forward --> upstream
-//	                                               |
-//	                                API server (services, slices, namespaces)
+//	pod --53/udp,tcp--> acl -> loadbalance -> cache -> kubernetes -> loop -> forward --> upstream
+//	                                                      |
+//	                                       API server (services, slices, namespaces)
 //
 // It hides CoreDNS's process-wide machinery (the directive list, the Corefile
 // loader, the standard logger) behind New and Run. Because that machinery is

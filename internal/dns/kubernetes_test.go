@@ -2,6 +2,7 @@ package dns
 
 import (
 	"fmt"
+	"net/netip"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -147,14 +148,14 @@ func TestNewServiceIsAnsweredAtOnce(t *testing.T) {
 // builtinFor writes the built-in Corefile for a test: with an upstream that, unlike
 // any in a resolv.conf, has a port of its own, or none; and without the long lame
 // duck time.
-func builtinFor(t *testing.T, port uint16, master, up string) string {
+func builtinFor(t *testing.T, port uint16, master, up string, allow ...netip.Prefix) string {
 	t.Helper()
 	resolv := filepath.Join(t.TempDir(), "resolv.conf")
 	rewrite(t, resolv, "")
 	if up != "" {
 		rewrite(t, resolv, "nameserver 192.0.2.53\n")
 	}
-	text, err := New(Config{Port: port, Master: master, ResolvConf: resolv}).Corefile()
+	text, err := New(Config{Port: port, Master: master, ResolvConf: resolv, AllowFrom: allow}).Corefile()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	// Every plugin registers itself with CoreDNS when it is imported. They are
 	// imported one by one: core/plugin would bring all sixty, and with them the
 	// clients of three clouds.
+	_ "github.com/coredns/coredns/plugin/acl"
 	_ "github.com/coredns/coredns/plugin/cache"
 	_ "github.com/coredns/coredns/plugin/errors"
 	_ "github.com/coredns/coredns/plugin/forward"
@@ -19,10 +20,11 @@ import (
 // Plugins are the names that a Corefile may use, in the order in which a query
 // passes them, whatever their order in the Corefile. It is the order of
 // CoreDNS's own build: reload, ready and health only watch; prometheus and errors
-// must see what all later ones answered; cache must come before whatever is slow.
+// must see what all later ones answered; acl must come before whatever answers; cache must
+// come before whatever is slow.
 func Plugins() []string {
 	return []string{
 		"reload", "ready", "health", "prometheus", "errors",
-		"loadbalance", "cache", "kubernetes", "loop", "forward",
+		"acl", "loadbalance", "cache", "kubernetes", "loop", "forward",
 	}
 }

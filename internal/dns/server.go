@@ -48,6 +48,9 @@ type Config struct {
 	// Self are addresses that lead here although no interface of this machine
 	// has them, as the ClusterIP of this server's own Service.
 	Self []netip.Addr
+	// AllowFrom are the clients that the built-in Corefile answers besides those with private
+	// addresses (10/8, fc00::/7, …): pods and nodes with public ones. Others get REFUSED.
+	AllowFrom []netip.Prefix
 	// Log takes our lines and CoreDNS's; nil means none are written.
 	Log *slog.Logger
 }

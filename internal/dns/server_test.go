@@ -119,7 +119,7 @@ func TestWhatCannotBeServedIsRefused(t *testing.T) {
 		cfg  Config
 		want string
 	}{
-		{"unknown plugin", in(".:5311 {\n errors\n hosts\n}\n"), `:3: plugin "hosts" is not built in [built in are: cache errors forward`},
+		{"unknown plugin", in(".:5311 {\n errors\n hosts\n}\n"), `:3: plugin "hosts" is not built in [built in are: acl cache errors forward`},
 		{"not closed", in(". {\n cache\n"), "Unexpected token"},
 		{"empty", in("# nothing\n"), "has no server block"},
 		{"wrong option", in(". {\n cache 30 {\n  bla\n }\n}\n"), "plugin/cache"},
