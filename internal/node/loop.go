@@ -16,7 +16,8 @@ type Nodes interface {
 	Peers() []Peer
 }
 
-// firstRetry is the pause after a first failure. It doubles with each further one.
+// firstRetry is the pause after a first failure. It doubles with each further one, up to
+// resync.
 const firstRetry = 200 * time.Millisecond
 
 // resync is how often everything is looked at again: other programs write routes, rules
@@ -50,7 +51,7 @@ func (n *Network) Run(ctx context.Context, self string, nodes Nodes, maxRetry ti
 		} else if err := n.Sync(ctx, all[i], all); err != nil && ctx.Err() == nil {
 			n.Log.Error("the pod network is not complete, will try again", "err", err, "again", pause)
 			timer.Reset(pause)
-			pause = min(2*pause, maxRetry)
+			pause = min(2*pause, maxRetry, resync)
 			continue
 		}
 		pause = firstRetry

@@ -12,13 +12,16 @@ type Brake struct {
 	since time.Time     // of the first of an unbroken row of doubtful accounts; zero: none
 }
 
-// maxLost is how many things may be missing without doubt, however few there were.
+// maxLost is how many things may be missing without doubt, however few there were, if
+// some are left.
 const maxLost = 8
 
 // Believe reports whether an account counts that has kept of the had things that there were.
 // foreign says that it is of another cluster, so that nothing of it is believed at first.
 func (b *Brake) Believe(now time.Time, had, kept int, foreign bool) bool {
-	most := had-kept > maxLost && 4*kept < had
+	// A cluster always has some of each kind, such as the API server's own Service and our
+	// node: that all are gone is doubtful, however few they were.
+	most := had-kept > maxLost && 4*kept < had || had > 1 && kept == 0
 	switch {
 	case b.Bound <= 0 || !most && !foreign:
 	case b.since.IsZero():

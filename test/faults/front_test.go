@@ -37,7 +37,7 @@ type front struct {
 	// request to pass on. nil: all are passed on.
 	fault func(http.ResponseWriter, *http.Request) *http.Request
 	conns map[net.Conn]struct{}
-	seen  map[string]int // answers of the fault
+	seen  map[asked]int // answers of the fault
 }
 
 // startFront puts a front between the agents and the API server, with the API server's own
@@ -54,7 +54,7 @@ func (l *lab) startFront() *front {
 	}
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(ca)
-	f := &front{conns: map[net.Conn]struct{}{}, seen: map[string]int{}}
+	f := &front{conns: map[net.Conn]struct{}{}, seen: map[asked]int{}}
 	quiet := log.New(&bytes.Buffer{}, "", 0)
 	f.pass = &httputil.ReverseProxy{
 		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: "https", Host: apiServer}) },
@@ -172,18 +172,35 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.pass.ServeHTTP(w, r)
 }
 
-// count notes that the fault has answered for a kind of object.
+// asked is who asked for what.
+type asked struct{ who, kind string }
+
+func ask(r *http.Request) asked { return asked{r.Header.Get("Authorization"), path.Base(r.URL.Path)} }
+
+// count notes that the fault has answered.
 func (f *front) count(r *http.Request) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.seen[path.Base(r.URL.Path)]++
+	f.seen[ask(r)]++
 }
 
-// counted returns how often the fault has answered for a kind of object.
-func (f *front) counted(kind string) int {
+// counted returns how often the fault has answered who asks now for what it asks.
+func (f *front) counted(r *http.Request) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.seen[kind]
+	return f.seen[ask(r)]
+}
+
+// askers returns how many the fault has answered that asked for a kind of object.
+func (f *front) askers(kind string) (n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for a := range f.seen {
+		if a.kind == kind {
+			n++
+		}
+	}
+	return n
 }
 
 // answered returns how often the fault has answered.
@@ -263,13 +280,13 @@ func (f *front) empty() {
 	})
 }
 
-// listAgain has everybody list anew: of each kind, watches that would go on from an earlier
-// list are refused until there was a list.
+// listAgain has every agent list anew: of each kind, its watches that would go on from an
+// earlier list are refused until it has listed.
 func (f *front) listAgain() {
 	f.set(func(w http.ResponseWriter, r *http.Request) *http.Request {
 		if !continues(r) {
 			f.count(r)
-		} else if f.counted(path.Base(r.URL.Path)) == 0 {
+		} else if f.counted(r) == 0 {
 			refuse(w, http.StatusGone, metav1.StatusReasonExpired)
 			return nil
 		}
