@@ -20,12 +20,15 @@ import (
 // errDoubted tells the reflector that a list was not taken over, so that it lists again.
 var errDoubted = errors.New("the list lacks most of what there was")
 
-// doubtPause is the most that is waited before a doubted list is asked for again.
-const doubtPause = 10 * time.Second
+// doubtPause is the most that is waited before a doubted list is asked for again, and with
+// it how long a node waits for the right one. A list that lacks most objects is short.
+const doubtPause = 3 * time.Second
 
 // A guard keeps what a feed has when a later list lacks most of it, or is another cluster's,
 // until the API server has said the same for Config.EmptyAfter. It belongs to the goroutine
-// of the feed's reflector.
+// of the feed's reflector. A cluster always has something of each kind that is read (the API
+// server's own Service and its slice, this node, the ServiceCIDR kubernetes), so that an empty
+// list is doubted in a small cluster too.
 type guard struct {
 	log     *slog.Logger
 	kind    string
@@ -39,7 +42,7 @@ type guard struct {
 
 func (s *Store) newGuard(kind string) *guard {
 	return &guard{
-		log: s.cfg.Log, kind: kind, brake: service.Brake{Bound: s.cfg.EmptyAfter}, pause: min(doubtPause, s.cfg.EmptyAfter/4),
+		log: s.cfg.Log, kind: kind, brake: service.Brake{Bound: s.cfg.EmptyAfter, Some: true}, pause: min(doubtPause, s.cfg.EmptyAfter/4),
 		cluster: s.cluster, problem: s.cfg.Problem, gauge: s.metrics.kept.WithLabelValues(kind), again: func(time.Duration) {},
 	}
 }

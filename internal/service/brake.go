@@ -9,19 +9,19 @@ import "time"
 // belongs to one goroutine.
 type Brake struct {
 	Bound time.Duration // 0: each account is believed at once
-	since time.Time     // of the first of an unbroken row of doubtful accounts; zero: none
+	// Some says that there is always something, so that it is doubtful if all is gone,
+	// however little that was.
+	Some  bool
+	since time.Time // of the first of an unbroken row of doubtful accounts; zero: none
 }
 
-// maxLost is how many things may be missing without doubt, however few there were, if
-// some are left.
+// maxLost is how many things may be missing without doubt, however few there were.
 const maxLost = 8
 
 // Believe reports whether an account counts that has kept of the had things that there were.
 // foreign says that it is of another cluster, so that nothing of it is believed at first.
 func (b *Brake) Believe(now time.Time, had, kept int, foreign bool) bool {
-	// A cluster always has some of each kind, such as the API server's own Service and our
-	// node: that all are gone is doubtful, however few they were.
-	most := had-kept > maxLost && 4*kept < had || had > 1 && kept == 0
+	most := had-kept > maxLost && 4*kept < had || b.Some && had > 1 && kept == 0
 	switch {
 	case b.Bound <= 0 || !most && !foreign:
 	case b.since.IsZero():

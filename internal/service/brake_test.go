@@ -22,9 +22,7 @@ func TestBrake(t *testing.T) {
 		"nothing is missing":          {minute, []account{{0, 1000, 1000, false, true}}},
 		"three quarters are missing":  {minute, []account{{0, 1000, 250, false, true}}},
 		"more are missing":            {minute, []account{{0, 1000, 249, false, false}}},
-		"most of a few are missing":   {minute, []account{{0, 9, 1, false, true}}},
-		"all of a few are missing":    {minute, []account{{0, 2, 0, false, false}}},
-		"the only one is missing":     {minute, []account{{0, 1, 0, false, true}}},
+		"all of a few are missing":    {minute, []account{{0, 8, 0, false, true}}},
 		"all of some are missing":     {minute, []account{{0, 9, 0, false, false}}},
 		"another cluster's":           {minute, []account{{0, 2, 1, true, false}}},
 		"no bound":                    {0, []account{{0, 1000, 0, true, true}}},
@@ -41,5 +39,19 @@ func TestBrake(t *testing.T) {
 				t.Errorf("%s: account %d: believed: %v, doubts: %v; want %v", name, i, got, b.Doubts(), a.want)
 			}
 		}
+	}
+}
+
+// TestBrakeSome: where there is always something, that all is gone is doubted.
+func TestBrakeSome(t *testing.T) {
+	for had, want := range map[int]bool{1: true, 2: false, 8: false} {
+		b := Brake{Bound: time.Minute, Some: true}
+		if got := b.Believe(time.Unix(1_000_000, 0), had, 0, false); got != want {
+			t.Errorf("that none of %d is left is believed: %v", had, got)
+		}
+	}
+	b := Brake{Bound: time.Minute, Some: true}
+	if !b.Believe(time.Unix(1_000_000, 0), 9, 1, false) {
+		t.Error("that one of nine is left is not believed")
 	}
 }
