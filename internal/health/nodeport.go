@@ -48,6 +48,7 @@ type NodePortChecks struct {
 	open   map[service.Name]*check
 	ended  bool // by Run: nothing is opened any more
 	served sync.WaitGroup
+	limit  *limit // of the connections of all checks
 }
 
 // A check is one Service's open port. Its fields are guarded by NodePortChecks.mu.
@@ -56,6 +57,7 @@ type check struct {
 	port                   uint16
 	endpoints4, endpoints6 int
 	servers                map[listenAddr]running
+	limit                  *limit
 	failed                 string // why a port is not open, as last reported; empty: all are
 }
 
@@ -64,7 +66,8 @@ func NewNodePortChecks(cfg NodePortConfig) *NodePortChecks {
 	if cfg.Problem == nil {
 		cfg.Problem = func(service.Name, service.Problem) {}
 	}
-	return &NodePortChecks{cfg: cfg, open: map[service.Name]*check{}}
+	limit := newLimit(maxConnsOfChecks, maxConnsOfChecks, maxConnsOfChecks)
+	return &NodePortChecks{cfg: cfg, open: map[service.Name]*check{}, limit: limit}
 }
 
 // openAgain is the pause after a port could not be opened.
@@ -150,7 +153,8 @@ func (n *NodePortChecks) Sync(addrs []netip.Prefix, checks []Check) bool {
 	for name, w := range want {
 		c := n.open[name]
 		if c == nil {
-			c = &check{name: name, port: w.Port, servers: map[listenAddr]running{}}
+			c = &check{name: name, port: w.Port, servers: map[listenAddr]running{},
+				limit: newLimit(maxConnsOfCheck, maxConnsOfClient, maxConnsOfNode)}
 			n.open[name] = c
 		}
 		c.endpoints4, c.endpoints6 = w.Endpoints4, w.Endpoints6
@@ -189,6 +193,7 @@ func (n *NodePortChecks) listen(c *check, at []listenAddr) error {
 			failed = append(failed, err)
 			continue
 		}
+		l = n.limit.listen(c.limit.listen(l))
 		r := newRunning(n.cfg.Log, l, n.handler(c))
 		c.servers[p] = r
 		n.served.Go(func() {

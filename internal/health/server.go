@@ -1,6 +1,7 @@
 package health
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -35,7 +36,10 @@ type Config struct {
 	ProxyMode, Version string
 	// Registry is what /metrics shows. The Server adds fairway_info and kube-proxy's
 	// counters of health answers.
-	Registry *prometheus.Registry
+	Registry      *prometheus.Registry
+	maxConns      int           // of other machines, for each server; 0: as the constant
+	headerTimeout time.Duration // 0: as the constant
+
 	// Wait lets Run wait for ports that are in use. Where a kube-proxy is replaced, it has
 	// them, and answers for the node, until it ends.
 	Wait bool
@@ -59,6 +63,8 @@ type Server struct {
 
 // New returns a Server that does not listen yet.
 func New(cfg Config) *Server {
+	cfg.maxConns = cmp.Or(cfg.maxConns, maxConns)
+	cfg.headerTimeout = cmp.Or(cfg.headerTimeout, headerTimeout)
 	s := &Server{cfg: cfg, bound: map[string]net.Addr{}}
 	counter := func(path string) *prometheus.CounterVec {
 		v := prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -113,7 +119,10 @@ func (s *Server) listen(ctx context.Context) error {
 		}
 		s.note(v.name, l.Addr())
 		s.cfg.Log.Info("listening", "server", v.name, "address", l.Addr().String())
-		s.open = append(s.open, newRunning(s.cfg.Log, l, v.handler))
+		l = newLimit(s.cfg.maxConns, maxConnsOfClient, maxConnsOfNode).listen(l)
+		r := newRunning(s.cfg.Log, l, v.handler)
+		r.server.ReadHeaderTimeout = s.cfg.headerTimeout
+		s.open = append(s.open, r)
 	}
 	return nil
 }
@@ -173,13 +182,20 @@ type running struct {
 	server   *http.Server
 }
 
+// A client that sends nothing, or reads nothing, must not hold a connection for ever.
+const (
+	headerTimeout = 5 * time.Second
+	bodyTimeout   = 10 * time.Second
+	answerTimeout = 30 * time.Second // metrics of thousands of Services are some megabytes
+	idleTimeout   = time.Minute      // longer than probes and scrapes are apart
+	maxHeader     = 16 << 10         // bytes
+)
+
 func newRunning(log *slog.Logger, l net.Listener, h http.Handler) running {
 	return running{l, &http.Server{
-		Handler: h,
-		// A client that sends nothing must not hold a connection for ever.
-		ReadHeaderTimeout: 10 * time.Second,
-		IdleTimeout:       2 * time.Minute,
-		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		Handler: h, ReadHeaderTimeout: headerTimeout, ReadTimeout: bodyTimeout, WriteTimeout: answerTimeout,
+		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}}
 }
 
