@@ -264,11 +264,30 @@ func forbidden(t *testing.T, s source, n *ast.SelectorExpr, above []ast.Node) {
 		if !slices.ContainsFunc(above, loop) {
 			t.Errorf("%s: time.Sleep outside a loop: wait for what you wait for", s.at(n))
 		}
+	case "netlink.NewHandle", "netlinksafe.NewHandle":
+		// Functions of that package have a limit of a minute; a handle has none.
+		if !s.test() && !strings.HasSuffix(s.dir(), "testnet") && !calls(above, "SetSocketTimeout") {
+			t.Errorf("%s: %s.NewHandle without SetSocketTimeout: the kernel may never answer", s.at(n), x.Name)
+		}
 	case "net.IP":
 		if _, ok := netIPers[s.dir()]; !ok && !s.test() {
 			t.Errorf("%s: net.IP: use netip.Addr, or list the package with its reason", s.at(n))
 		}
 	}
+}
+
+// calls reports whether the function around a node calls a method of that name.
+func calls(above []ast.Node, method string) (found bool) {
+	for _, n := range above {
+		if f, ok := n.(*ast.FuncDecl); ok {
+			ast.Inspect(f, func(n ast.Node) bool {
+				sel, ok := n.(*ast.SelectorExpr)
+				found = found || ok && sel.Sel.Name == method
+				return true
+			})
+		}
+	}
+	return found
 }
 
 // retired are words that this project does not use any more, each with what a kube-proxy or

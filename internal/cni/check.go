@@ -12,7 +12,6 @@ import (
 	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 )
 
 // Codes of CHECK; the specification leaves 100 and above to plugins.
@@ -85,7 +84,7 @@ func previousAddrs(conf *netConf, ifName string) ([]netip.Addr, error) {
 }
 
 func (w wire) checkHost() error {
-	host, err := openHost()
+	host, err := OpenNetlink()
 	if err != nil {
 		return err
 	}
@@ -108,9 +107,9 @@ func (w wire) checkHost() error {
 
 // checkPod runs in the pod's namespace.
 func (w wire) checkPod() error {
-	pod, err := netlinksafe.NewHandle(unix.NETLINK_ROUTE)
+	pod, err := OpenNetlink()
 	if err != nil {
-		return fmt.Errorf("open netlink: %w", err)
+		return err
 	}
 	defer pod.Close()
 	link, err := upLink(pod, w.ifName)

@@ -12,7 +12,6 @@ import (
 	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 )
 
 // LoopbackName is the plugin that sets a pod's lo up. containerd and CRI-O call
@@ -28,9 +27,9 @@ func inLoopback(netns string, fn func(netlinksafe.Handle, netlink.Link) error) e
 	}
 	defer podNS.Close()
 	return podNS.Do(func(ns.NetNS) error {
-		pod, err := netlinksafe.NewHandle(unix.NETLINK_ROUTE)
+		pod, err := OpenNetlink()
 		if err != nil {
-			return fmt.Errorf("open netlink: %w", err)
+			return err
 		}
 		defer pod.Close()
 		lo, err := pod.LinkByName("lo")

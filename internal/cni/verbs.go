@@ -16,6 +16,7 @@ import (
 	"github.com/containernetworking/plugins/pkg/netlinksafe"
 	"github.com/containernetworking/plugins/pkg/ns"
 	"github.com/containernetworking/plugins/pkg/utils/sysctl"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -47,12 +48,18 @@ func attachmentOf(conf *netConf, args *skel.CmdArgs) attachment {
 	return attachment{network: conf.Name, containerID: args.ContainerID, ifName: args.IfName}
 }
 
-func openHost() (netlinksafe.Handle, error) {
-	host, err := netlinksafe.NewHandle(unix.NETLINK_ROUTE)
-	if err != nil {
-		return host, fmt.Errorf("open netlink: %w", err)
+// OpenNetlink opens a socket for routes, links and addresses of the thread's network
+// namespace. A kernel that does not answer for a minute is an error.
+func OpenNetlink() (netlinksafe.Handle, error) {
+	h, err := netlinksafe.NewHandle(unix.NETLINK_ROUTE)
+	if err == nil {
+		err = h.SetSocketTimeout(netlink.GetSocketTimeout())
 	}
-	return host, nil
+	if err != nil {
+		h.Close()
+		return h, fmt.Errorf("open netlink: %w", err)
+	}
+	return h, nil
 }
 
 // add wires a container.
@@ -72,7 +79,7 @@ func add(args *skel.CmdArgs) error {
 		return failf(types.ErrInvalidNetNS, "open the pod's network namespace: %v", err)
 	}
 	defer podNS.Close()
-	host, err := openHost()
+	host, err := OpenNetlink()
 	if err != nil {
 		return err
 	}
@@ -139,7 +146,7 @@ func del(args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	host, err := openHost()
+	host, err := OpenNetlink()
 	if err != nil {
 		return err
 	}
@@ -178,7 +185,7 @@ func gc(args *skel.CmdArgs) error {
 }
 
 func gcLinks(network string, valid map[string]bool) error {
-	host, err := openHost()
+	host, err := OpenNetlink()
 	if err != nil {
 		return err
 	}

@@ -80,9 +80,9 @@ func (w wire) connect(host netlinksafe.Handle, podNS ns.NetNS) (err error) {
 
 // wirePod runs in the pod's namespace.
 func (w wire) wirePod(hostMAC net.HardwareAddr) error {
-	pod, err := netlinksafe.NewHandle(unix.NETLINK_ROUTE)
+	pod, err := OpenNetlink()
 	if err != nil {
-		return fmt.Errorf("open netlink: %w", err)
+		return err
 	}
 	defer pod.Close()
 	link, err := pod.LinkByName(w.ifName)

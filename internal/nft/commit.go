@@ -69,18 +69,22 @@ func (t *Table) flush(ctx context.Context, q *queue) error {
 	if err := t.openWrite(); err != nil {
 		return err
 	}
-	err = t.ledger.commit(t.origin, func() (generation uint32, err error) {
-		err = fwnetlink.Within(ctx, t.write, func() (err error) {
-			generation, err = transact(t.write, msgs)
-			return err
-		})
-		return generation, err
-	})
-	if err != nil {
+	if err = t.send(ctx, msgs); err != nil {
 		t.Close() // answers may be left unread
 		return fmt.Errorf("commit to table %s: %w", t.name, err)
 	}
 	return nil
+}
+
+// send sends a batch and enters its generation into the ledger.
+func (t *Table) send(ctx context.Context, batch []netlink.Message) error {
+	return t.ledger.commit(t.origin, func() (generation uint32, err error) {
+		err = fwnetlink.Within(ctx, t.write, func() (err error) {
+			generation, err = transact(t.write, batch)
+			return err
+		})
+		return generation, err
+	})
 }
 
 // transact sends a batch and returns its generation; 0: it changed nothing, so that there

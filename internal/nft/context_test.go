@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/google/nftables"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // TestEnded: with a context that has ended, no function waits for the kernel, and none
@@ -96,4 +98,22 @@ func TestCancelDump(t *testing.T) {
 	if seen != many {
 		t.Errorf("%d elements, want %d", seen, many)
 	}
+}
+
+// TestSilentKernel: a commit that the kernel does not answer ends with its context. The
+// kernel takes a message of the kind NOOP and does not answer.
+func TestSilentKernel(t *testing.T) {
+	table, _ := open(t)
+	must(t, table.openWrite())
+	silent := make([]netlink.Message, 3)
+	for i := range silent {
+		silent[i].Header.Type = unix.NLMSG_NOOP
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	go cancel(context.DeadlineExceeded)
+	if err := table.send(ctx, silent); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("error %v", err)
+	}
+	table.Close()
+	must(t, table.Commit(t.Context(), nil, []Write{number(1)}))
 }

@@ -7,9 +7,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/containernetworking/plugins/pkg/netlinksafe"
-	"golang.org/x/sys/unix"
-
 	"github.com/fairway-net/fairway/internal/cni"
 )
 
@@ -24,9 +21,9 @@ func (n *Network) Found(ctx context.Context) ([]string, error) {
 	if len(chains) > 0 {
 		parts = append(parts, "table inet "+n.rules.table.Name())
 	}
-	netlink, err := netlinksafe.NewHandle(unix.NETLINK_ROUTE)
+	netlink, err := cni.OpenNetlink()
 	if err != nil {
-		return nil, fmt.Errorf("open netlink: %w", err)
+		return nil, err
 	}
 	defer netlink.Close()
 	routes, err := readRoutes(netlink)

@@ -84,9 +84,9 @@ func New(config Config) *Network {
 // should be called again. As long as self has no podCIDRs, or something that its
 // own pods need fails, no CNI configuration is written.
 func (n *Network) Sync(ctx context.Context, self Peer, peers []Peer) error {
-	netlink, err := netlinksafe.NewHandle(unix.NETLINK_ROUTE)
+	netlink, err := cni.OpenNetlink()
 	if err != nil {
-		return fmt.Errorf("open netlink: %w", err)
+		return err
 	}
 	defer netlink.Close()
 	table, err := readRoutes(netlink)
@@ -129,9 +129,9 @@ func (n *Network) Close() { n.rules.forget() }
 // stays on: others may need it by now. Running pods keep their links, but can be
 // deleted only by a runtime that has the plugin: drain the node first.
 func (n *Network) Cleanup(ctx context.Context) error {
-	netlink, err := netlinksafe.NewHandle(unix.NETLINK_ROUTE)
+	netlink, err := cni.OpenNetlink()
 	if err != nil {
-		return fmt.Errorf("open netlink: %w", err)
+		return err
 	}
 	defer netlink.Close()
 	n.installed = [2]fileState{}

@@ -143,7 +143,9 @@ func (s *faultySwitch) finish(fault string) {
 	s.t.Helper()
 	name := fmt.Sprintf("%s to %s, %s", s.from, s.to, fault)
 	s.works(name)
-	report(s.t, s.run(context.Background(), nil))
+	if err := s.run(context.Background(), nil); err != nil {
+		s.t.Fatalf("%s: the next process cannot finish: %v", name, err)
+	}
 	s.works(name + ", finished")
 	s.nothing(name, s.from)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	fwnetlink "github.com/fairway-net/fairway/internal/netlink"
 	"github.com/fairway-net/fairway/internal/numbers"
 	"github.com/fairway-net/fairway/internal/sysctl"
 )
@@ -99,6 +100,9 @@ func withRoutes(f func(h *netlink.Handle, r *netlink.Route) error) error {
 		return fmt.Errorf("open netlink socket: %w", err)
 	}
 	defer h.Close()
+	if err := h.SetSocketTimeout(fwnetlink.Limit); err != nil {
+		return fmt.Errorf("set limit of netlink socket: %w", err)
+	}
 	lo, err := h.LinkByName("lo")
 	if err != nil {
 		return fmt.Errorf("find lo: %w", err)
