@@ -18,7 +18,7 @@ DEMO_PACKAGES := nftables iproute2 containerd runc iptables kmod tcpdump bind9-d
 PACKAGES      := $(DEMO_PACKAGES) conntrack gcc libc6-dev \
                  linux-source make flex bison bc xz-utils binutils ipvsadm
 
-.PHONY: all build deps image image-twice images lab uml demo test test-product test-user test-uml test-lab test-peers test-others faults bench-scale bench-packets vet lint vuln bench fuzz clean
+.PHONY: all build deps image image-twice images lab uml demo test test-product test-user test-uml test-lab test-peers test-others faults soak bench-scale bench-packets vet lint vuln bench fuzz clean
 
 all: build
 
@@ -101,11 +101,16 @@ test-uml: uml bin/gotestsum
 # the cache: it does not know the programs in bin/, which are what is tested.
 test-lab: bin/gotestsum
 	cd lab && FAIRWAY_LAB_BIN=$(CURDIR)/bin/fairway-lab $(GOTEST) -count=1 -vet=off -timeout 15m ./...
-	FAIRWAY_LAB_BIN=$(CURDIR)/bin/fairway-lab $(GOTEST) -count=1 -timeout 15m $(FAULTS)
+	FAIRWAY_LAB_BIN=$(CURDIR)/bin/fairway-lab $(GOTEST) -count=1 -timeout 15m -skip TestSoak $(FAULTS)
 
 ## faults: a cluster under load, one fault after the other; prints the table that docs/reliability.md keeps
 faults: build image images lab
 	FAULTS=full FAIRWAY_LAB_BIN=$(CURDIR)/bin/fairway-lab go test -v -count=1 -timeout 60m -run TestFaults $(FAULTS)
+
+## soak: random changes under load for FOR=30m, then nothing may differ or have grown; SEED=N repeats a run
+FOR ?= 30m
+soak: build image images lab
+	FOR=$(FOR) SEED=$(SEED) FAIRWAY_LAB_BIN=$(CURDIR)/bin/fairway-lab nice go test -v -count=1 -timeout 0 -run TestSoak $(FAULTS)
 
 bin/kube-proxy: test/peers/go.mod
 	cd test/peers && go build -o ../../bin/kube-proxy k8s.io/kubernetes/cmd/kube-proxy && touch ../../bin/kube-proxy

@@ -41,14 +41,15 @@ type lab struct {
 // A node is one machine of the cluster.
 type node struct {
 	*testnet.Namespace
-	addr netip.Addr
-	init int // its first process
-	pods []*testnet.Namespace
+	addr  netip.Addr
+	init  int // its first process
+	pods  []*testnet.Namespace
+	addrs []netip.Addr // the pods'
 }
 
 // newLab brings a cluster up, and removes it when the test ends. It skips the test where
 // fairway-lab was not built.
-func newLab(t testing.TB, nodes int) *lab {
+func newLab(t testing.TB, nodes int, options ...string) *lab {
 	t.Helper()
 	testnet.NeedRoot(t, "runs a cluster")
 	bin := os.Getenv("FAIRWAY_LAB_BIN")
@@ -69,8 +70,8 @@ func newLab(t testing.TB, nodes int) *lab {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.run("up", "--nodes", strconv.Itoa(nodes), "--api-port", strconv.Itoa(l.port), "--deploy", deploy,
-		"--image", filepath.Join(bins, "fairway-image.tar"), "--images-dir", filepath.Join(bins, "images"))
+	l.run(append([]string{"up", "--nodes", strconv.Itoa(nodes), "--api-port", strconv.Itoa(l.port), "--deploy", deploy,
+		"--image", filepath.Join(bins, "fairway-image.tar"), "--images-dir", filepath.Join(bins, "images")}, options...)...)
 	l.connect(nodes)
 	return l
 }
@@ -226,6 +227,12 @@ func (l *lab) otherAgent(n *node, old int) (pid int) {
 
 // healthy asks the node's agent how it is.
 func (l *lab) healthy(n *node) error {
+	_, err := l.get(n, "http://127.0.0.1:10256/healthz")
+	return err
+}
+
+// get asks over HTTP on the node. An answer other than 200 is an error.
+func (l *lab) get(n *node, url string) (string, error) {
 	client := http.Client{Timeout: long, Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
@@ -236,16 +243,16 @@ func (l *lab) healthy(n *node) error {
 			return conn, err
 		},
 	}}
-	resp, err := client.Get("http://127.0.0.1:10256/healthz")
+	resp, err := client.Get(url)
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
 	if err != nil || resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("/healthz: %s: %s (%v)", resp.Status, text, err)
+		return "", fmt.Errorf("%s: %s: %s (%v)", url, resp.Status, text, err)
 	}
-	return nil
+	return string(text), nil
 }
 
 // agentLog is what the agents that were on the node have logged.

@@ -54,7 +54,7 @@ func (l *lab) startPods(perNode int) {
 			pod := l.openPod(n, name(n, i), addr)
 			pod.Serve("tcp", netip.AddrPortFrom(addr, portTCP))
 			pod.Serve("udp", netip.AddrPortFrom(addr, portUDP))
-			n.pods = append(n.pods, pod)
+			n.pods, n.addrs = append(n.pods, pod), append(n.addrs, addr)
 		}
 	}
 }
