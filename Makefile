@@ -16,7 +16,7 @@ export CGO_ENABLED := 0
 DEMO_PACKAGES := nftables iproute2 containerd runc iptables kmod tcpdump bind9-dnsutils netcat-openbsd \
                  wget busybox bash curl dash iputils-ping procps ca-certificates
 PACKAGES      := $(DEMO_PACKAGES) conntrack gcc libc6-dev \
-                 linux-source make flex bison bc xz-utils binutils ipvsadm
+                 linux-source make patch flex bison bc xz-utils binutils ipvsadm
 
 .PHONY: all build deps image image-twice images lab uml demo test test-product test-user test-uml test-lab test-peers test-others faults soak bench-scale bench-packets vet lint vuln bench fuzz clean
 
