@@ -40,6 +40,9 @@ func (d *Datapath) prepare(ctx context.Context) error {
 			return err
 		}
 	}
+	if there, err := routed(); err != nil || there {
+		return err
+	}
 	return withRoutes(func(h *netlink.Handle, r *netlink.Route) error {
 		err := h.RouteReplace(r)
 		if err != nil && r.Family == netlink.FAMILY_V6 && !hasIPv6() {

@@ -178,6 +178,9 @@ func (d *Datapath) readKernel(ctx context.Context) (err error) {
 	}
 	if d.state, _, err = d.rules.Begin(ctx, d.program()); err == nil {
 		d.state.schedulers = d.schedulers
+		for _, v := range d.state.servers {
+			d.schedulers[v.sched] = true // the kernel has it: it need not be tried
+		}
 	}
 	return err
 }

@@ -112,6 +112,52 @@ func TestDrainRestart(t *testing.T) {
 	}
 }
 
+// TestRestart: the next process reads the kernel once and writes nothing that is right: no
+// element, rule, route or virtual server. What differs is all that it writes. Connections and
+// clients stay where they are.
+func TestRestart(t *testing.T) {
+	r := newRig(t, open(t))
+	table := func(n int) (all []*service.Frontend) {
+		for i := range n {
+			all = append(all, frontend(i, service.TCP, service.RoundRobin, r.eps...))
+		}
+		all[0].Affinity = time.Hour
+		return all
+	}
+	r.sync(table(100)...)
+	held := r.dial(r.from(0), vip(0))
+	changes := r.node.Changes()
+	for _, c := range []struct {
+		what     string
+		services int
+		writes   int // calls that change virtual servers
+		changes  int // of rules and routes, at most
+	}{{"the same", 100, 0, 0}, {"a Service more", 101, 1, 10}, {"a Service less", 100, 1, 10}} {
+		r.dp.Close()
+		r.dp = open(t)
+		t.Cleanup(r.dp.Close)
+		reads, writes := ipvs.CountAccess(r.dp)
+		changes.Count()
+		r.do(func() error {
+			_, err := r.dp.Adopt(t.Context())
+			return err
+		})
+		r.sync(table(c.services)...)
+		if n := changes.Count(); n > c.changes || (n == 0) != (c.changes == 0) {
+			t.Errorf("%s: %d changes in the kernel, want %d at most", c.what, n, c.changes)
+		}
+		if *reads != 1 || *writes != c.writes {
+			t.Errorf("%s: it read the kernel %d times and wrote %d times, want 1 and %d", c.what, *reads, *writes, c.writes)
+		}
+		if at := r.ask(held); at != held.at {
+			t.Errorf("%s: the connection is answered by %v, was at %v", c.what, at, held.at)
+		}
+		if now := r.dial(r.from(0), vip(0)); now.at != held.at {
+			t.Errorf("%s: the client with affinity is at %v, was at %v", c.what, now.at, held.at)
+		}
+	}
+}
+
 // A client stays as long as its affinity, and no longer than that and what IPVS
 // remembers of its connections.
 func TestAffinityEnds(t *testing.T) {

@@ -22,7 +22,8 @@ func (d *Datapath) tryScheduler(ctx context.Context, changes []service.Change) e
 		if f == nil {
 			continue
 		}
-		for _, weighted := range [...]bool{false, true} {
+		for _, r := range [...]*service.Route{f.Internal, f.External} {
+			_, weighted := realsOf(r.Endpoints)
 			name := scheduler(f.Balance, weighted)
 			if _, known := d.schedulers[name]; known {
 				continue

@@ -1,0 +1,118 @@
+//go:build uml
+
+package ipvs_test
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/datapath/nftables"
+	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/testnet"
+)
+
+// The tests in this file are of every mode that user-mode Linux can run: they change what
+// belongs to the whole kernel.
+var everyMode = map[string]func(testing.TB) datapath.Datapath{
+	"ipvs": open, "userspace": openUserspace, "nftables": func(t testing.TB) datapath.Datapath {
+		dp, err := nftables.New(nftables.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return dp
+	},
+}
+
+// jump sets the kernel's clock.
+func jump(t *testing.T, by time.Duration) {
+	t.Helper()
+	tv := unix.NsecToTimeval(time.Now().Add(by).Round(0).UnixNano())
+	if err := unix.Settimeofday(&tv); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestClock: the clock jumps an hour forward and back. Connections stay, Check finds nothing,
+// a client keeps its endpoint, also over a restart, and no longer than it should.
+func TestClock(t *testing.T) {
+	for mode, open := range everyMode {
+		t.Run(mode, func(t *testing.T) {
+			r := newRig(t, open(t))
+			f := frontend(0, service.TCP, service.RoundRobin, r.eps...)
+			f.Affinity = 30 * time.Minute
+			r.sync(f)
+			held := r.dial(r.from(0), vip(0))
+			for _, by := range []time.Duration{time.Hour, -2 * time.Hour, time.Hour} {
+				jump(t, by)
+				r.check(true)
+				if mode != datapath.Userspace { // it carries connections itself
+					if at := r.ask(held); at != held.at {
+						t.Errorf("after %v the connection is answered by %v, was at %v", by, at, held.at)
+					}
+				}
+				for _, restart := range []bool{false, true} {
+					if restart {
+						r.dp.Close()
+						r.dp = open(t)
+						t.Cleanup(r.dp.Close)
+						r.sync(f)
+					}
+					c := r.dial(r.from(0), vip(0))
+					if c.at != held.at {
+						t.Errorf("after %v, restart %v: the client is at %v, was at %v", by, restart, c.at, held.at)
+					}
+					r.end(c)
+				}
+			}
+		})
+	}
+}
+
+// TestConntrackFull: with a full table new connections are dropped, established ones go on and
+// Services can be changed. As soon as there is room, new ones are served.
+func TestConntrackFull(t *testing.T) {
+	const file = "/proc/sys/net/netfilter/nf_conntrack_max"
+	was, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := func(n string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(n), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() { set(strings.TrimSpace(string(was))) })
+	for mode, open := range everyMode {
+		t.Run(mode, func(t *testing.T) {
+			r := newRig(t, open(t))
+			r.sync(frontend(0, service.TCP, 0, r.eps...))
+			held := r.dial(r.from(0), vip(0))
+			set("1") // as full as can be: no entry has room
+			if got := r.client.Ask("tcp", vip(0), time.Second); got.Outcome == testnet.Answered {
+				t.Errorf("the table is not full: %v", got)
+			}
+			for range 3 {
+				if at := r.ask(held); at != held.at {
+					t.Errorf("the connection is answered by %v, was at %v", at, held.at)
+				}
+			}
+			r.sync(frontend(0, service.TCP, 0, r.eps...), frontend(1, service.TCP, 0, r.eps[0]))
+			r.check(true)
+			set(strings.TrimSpace(string(was)))
+			for i := range 2 {
+				if got := r.client.Ask("tcp", vip(i), patience); got.Outcome != testnet.Answered {
+					t.Errorf("with room again: %v", got)
+				}
+			}
+			if at := r.ask(held); at != held.at {
+				t.Errorf("the connection is answered by %v, was at %v", at, held.at)
+			}
+		})
+	}
+}
