@@ -1,6 +1,8 @@
 package testnet
 
 import (
+	"io"
+	"net"
 	"os"
 	"strings"
 	"testing"
@@ -40,4 +42,54 @@ func TestMainFindsLeaks(t *testing.T) {
 	if left := leaks(before, time.Millisecond); !strings.Contains(left, "testing") {
 		t.Errorf("the runner is not found: %q", left)
 	}
+}
+
+// TestSplicePipes: a pipe that the runtime has kept to splice with is no leak.
+func TestSplicePipes(t *testing.T) {
+	before := descriptors()
+	func() {
+		from, to := pair(t), pair(t)
+		if _, err := from[0].Write([]byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		from[0].Close()
+		if n, err := io.Copy(to[0], from[1]); n != 1 || err != nil {
+			t.Fatal(n, err)
+		}
+		for _, c := range []net.Conn{from[1], to[0], to[1]} {
+			c.Close()
+		}
+	}()
+	if left := leftDescriptors(before); !strings.Contains(left, "pipe:") {
+		t.Fatalf("the runtime keeps no pipe, so that this test shows nothing: %q", left)
+	}
+	// The runner's goroutines are left over, so one look must do.
+	for end := time.Now().Add(time.Minute); ; {
+		left := leaks(before, 0)
+		if !strings.Contains(left, "descriptor") {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal(left)
+		}
+	}
+}
+
+// pair is a TCP connection by the loopback interface.
+func pair(t *testing.T) [2]net.Conn {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	a, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return [2]net.Conn{a, b}
 }
