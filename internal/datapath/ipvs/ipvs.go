@@ -248,14 +248,15 @@ func (d *Datapath) forget() {
 
 // Adopt implements datapath.Datapath.
 func (d *Datapath) Adopt(ctx context.Context) (datapath.Adopted, error) {
-	nothing := datapath.Adopted{Table: &service.Table{}}
-	s, there, err := d.rules.Adopt(ctx, d.applied == nil)
+	held, err := d.rules.Adopt(ctx, d.applied == nil, (*state).table)
 	if err != nil {
-		return nothing, fmt.Errorf("adopt ipvs: %w", err)
+		err = fmt.Errorf("adopt ipvs: %w", err)
 	}
-	if !there {
-		return nothing, nil
-	}
+	return held, err
+}
+
+// table translates the kernel's state.
+func (s *state) table() (*service.Table, error) {
 	var all []*service.Frontend
 	for k, f := range s.frontends {
 		if f.internal == 0 {
@@ -263,11 +264,11 @@ func (d *Datapath) Adopt(ctx context.Context) (datapath.Adopted, error) {
 		}
 		frontend, err := s.frontend(k, f)
 		if err != nil {
-			return nothing, fmt.Errorf("adopt ipvs: %v: %w", k, err)
+			return nil, fmt.Errorf("%v: %w", k, err)
 		}
 		all = append(all, frontend)
 	}
-	return datapath.Adopted{Table: service.NewTable(s.settings, all), Found: true}, nil
+	return service.NewTable(s.settings, all), nil
 }
 
 // frontend translates the kernel's state of k.

@@ -142,12 +142,7 @@ type reader struct {
 
 // frontend returns the state of a frontend for the caller to fill.
 func (r *reader) frontend(k service.Key) *frontendState {
-	f := r.state.frontends[k]
-	if f == nil {
-		f = &frontendState{}
-		r.state.frontends[k] = f
-	}
-	return f
+	return nftset.Ensure(r.state.frontends, k)
 }
 
 func (r *reader) verdicts(is4, nodePort, external bool, put func(*frontendState, nftset.VerdictID)) {

@@ -13,25 +13,26 @@ import (
 
 // Adopt implements datapath.Datapath.
 func (d *Datapath) Adopt(ctx context.Context) (datapath.Adopted, error) {
-	nothing := datapath.Adopted{Table: &service.Table{}}
-	held, there, err := d.rules.Adopt(ctx, d.table == nil)
+	held, err := d.rules.Adopt(ctx, d.table == nil, (*state).table)
 	if err != nil {
-		return nothing, fmt.Errorf("adopt nftables: %w", err)
+		err = fmt.Errorf("adopt nftables: %w", err)
 	}
-	if !there {
-		return nothing, nil
-	}
+	return held, err
+}
+
+// table translates the kernel's state.
+func (s *state) table() (*service.Table, error) {
 	var all []*service.Frontend
-	for k, h := range held.frontends {
-		f, err := held.frontend(k, h)
+	for k, h := range s.frontends {
+		f, err := s.frontend(k, h)
 		if err != nil {
-			return nothing, fmt.Errorf("adopt nftables: %w", err)
+			return nil, err
 		}
 		if f != nil {
 			all = append(all, f)
 		}
 	}
-	return datapath.Adopted{Table: service.NewTable(held.settings.table(), all), Found: true}, nil
+	return service.NewTable(s.settings.table(), all), nil
 }
 
 // frontend translates the kernel's state of k. Endpoints that no frontend leads to have no

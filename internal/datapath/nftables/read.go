@@ -50,12 +50,7 @@ type reader struct {
 
 // frontend returns the state of a frontend for the caller to fill.
 func (r *reader) frontend(k service.Key) *frontendState {
-	h := r.state.frontends[k]
-	if h == nil {
-		h = &frontendState{}
-		r.state.frontends[k] = h
-	}
-	return h
+	return nftset.Ensure(r.state.frontends, k)
 }
 
 // ensureExtra returns extra for the caller to fill.

@@ -33,6 +33,16 @@ func newReader(ctx context.Context, t *nft.Table, renames []Rename) *Reader {
 	return r
 }
 
+// Ensure returns the value of a key, for the caller to fill.
+func Ensure[K comparable, V any](all map[K]*V, k K) *V {
+	v := all[k]
+	if v == nil {
+		v = new(V)
+		all[k] = v
+	}
+	return v
+}
+
 // Err returns the first error.
 func (r *Reader) Err() error { return r.err }
 

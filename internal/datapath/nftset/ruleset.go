@@ -12,6 +12,7 @@ import (
 
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/nft"
+	"github.com/fairway-net/fairway/internal/service"
 )
 
 // A Ruleset is the table of a mode over its life: what the kernel runs, what was read from
@@ -62,21 +63,26 @@ func (r *Ruleset[S]) Reader(ctx context.Context) *Reader {
 	return r.reader
 }
 
-// Adopt reads what the kernel holds. It returns false if there is no table. With keep, the
-// next Begin returns the same state, unless the table has changed in between.
-func (r *Ruleset[S]) Adopt(ctx context.Context, keep bool) (state S, there bool, err error) {
+// Adopt reads what the kernel holds, and has it translated to a Table. With keep, the next
+// Begin returns the same state, unless the table has changed in between.
+func (r *Ruleset[S]) Adopt(ctx context.Context, keep bool, translate func(S) (*service.Table, error)) (datapath.Adopted, error) {
+	nothing := datapath.Adopted{Table: &service.Table{}}
 	chains, err := r.Table.Chains(ctx)
 	if err != nil || len(chains) == 0 {
-		return state, false, err
+		return nothing, err
 	}
 	got, err := r.readAll(ctx)
 	if err != nil {
-		return state, true, err
+		return nothing, err
 	}
 	if keep {
 		r.adopted = got
 	}
-	return got.state, true, nil
+	table, err := translate(got.state)
+	if err != nil {
+		return nothing, err
+	}
+	return datapath.Adopted{Table: table, Found: true}, nil
 }
 
 // readAll reads the state. The watch over the table begins before.

@@ -131,8 +131,9 @@ func TestRestart(t *testing.T) {
 	before := run(t, "list table inet tested")
 	for _, change := range []bool{false, true} {
 		r := process(t, 1)
-		if _, there, err := r.Adopt(t.Context(), true); err != nil || !there {
-			t.Fatalf("adopted: %v, error %v", there, err)
+		held, err := r.Adopt(t.Context(), true, func(int) (*service.Table, error) { return &service.Table{}, nil })
+		if err != nil || !held.Found {
+			t.Fatalf("adopted: %v, error %v", held.Found, err)
 		}
 		if change {
 			run(t, "add table inet other")

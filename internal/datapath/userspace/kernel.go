@@ -34,12 +34,7 @@ func (d *Datapath) read(ctx context.Context) (*kernelState, error) {
 			h.readElements(r, s, is4, h.elements)
 		}
 		h.readElements(r, orphanedConnections, is4, h.orphans)
-		r.Sources(is4, func(k service.Key) *nftset.Sources {
-			if h.sources[k] == nil {
-				h.sources[k] = &nftset.Sources{}
-			}
-			return h.sources[k]
-		})
+		r.Sources(is4, func(k service.Key) *nftset.Sources { return nftset.Ensure(h.sources, k) })
 		r.Addrs(nftset.ClusterIPs, is4, func(a netip.Addr) { h.clusterIPs[a] = 1 })
 		readAffinity(r, is4, h.affinity)
 	}

@@ -291,19 +291,11 @@ func (d *Datapath) writeDeferred(ctx context.Context) error {
 
 // Adopt implements datapath.Datapath.
 func (d *Datapath) Adopt(ctx context.Context) (datapath.Adopted, error) {
-	nothing := datapath.Adopted{Table: &service.Table{}}
-	h, there, err := d.rules.Adopt(ctx, d.table == nil)
+	held, err := d.rules.Adopt(ctx, d.table == nil, (*kernelState).table)
 	if err != nil {
-		return nothing, fmt.Errorf("adopt userspace: %w", err)
+		err = fmt.Errorf("adopt userspace: %w", err)
 	}
-	if !there {
-		return nothing, nil
-	}
-	table, err := h.table()
-	if err != nil {
-		return nothing, fmt.Errorf("adopt userspace: %w", err)
-	}
-	return datapath.Adopted{Table: table, Found: true}, nil
+	return held, err
 }
 
 // EndFlows implements datapath.Datapath.
