@@ -33,6 +33,10 @@ func reserve(conf *netConf, stdin []byte, cniArgs string, a attachment) ([]netip
 	if err != nil {
 		return nil, err
 	}
+	before, err := held(conf, a)
+	if err != nil {
+		return nil, failf(types.ErrIOFailure, "%v", err)
+	}
 	store, err := disk.New(ipam.Name, ipam.DataDir)
 	if err != nil {
 		return nil, failf(types.ErrIOFailure, "open the address store %s: %v", filepath.Join(ipam.DataDir, ipam.Name), err)
@@ -48,10 +52,10 @@ func reserve(conf *netConf, stdin []byte, cniArgs string, a attachment) ([]netip
 		alloc := allocator.NewIPAllocator(set, store, i)
 		ip, err := alloc.Get(a.containerID, a.ifName, request)
 		if err != nil {
-			// The store is asked for duplicates first, so what this container
-			// has held before this ADD is not given back when i is 0.
+			// What this container had before this ADD is not given back. On a full disk
+			// host-local keeps an address for which it could not note that it was last.
 			var cleanup error
-			if i > 0 {
+			if len(before) == 0 {
 				cleanup = release(conf, a)
 			}
 			return nil, withCleanup(failf(types.ErrTryAgainLater, "take a pod address: %v (delete pods on this node, or give the node a larger podCIDR)", err), cleanup)

@@ -2,9 +2,12 @@ package cni
 
 import (
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"net"
 	"strings"
+
+	"github.com/vishvananda/netlink"
 )
 
 // linkPrefix starts the name of every host side link.
@@ -56,10 +59,21 @@ func (a attachment) alias(pod string) string {
 	return alias[:min(len(alias), maxAlias)]
 }
 
-// ofNetwork says whether a link with this name and alias was made by this plugin
-// for the network. Links of other networks and other programs are never touched.
-func ofNetwork(name, alias, network string) bool {
-	return strings.HasPrefix(name, linkPrefix) && strings.HasPrefix(alias, aliasPrefix+network+" ")
+// group is the link group of a network's host side links. Unlike the alias, it is set in the
+// step that makes the link: GC knows by it the links whose ADD was killed before the alias
+// was set.
+func group(network string) uint32 {
+	sum := sha256.Sum256([]byte(network))
+	return binary.BigEndian.Uint32(sum[:]) | 1 // 0 is every link's default
+}
+
+// ofNetwork says whether a link was made by this plugin for the network. Links of other
+// networks and other programs are never touched.
+func ofNetwork(link *netlink.LinkAttrs, network string) bool {
+	if !strings.HasPrefix(link.Name, linkPrefix) {
+		return false
+	}
+	return strings.HasPrefix(link.Alias, aliasPrefix+network+" ") || link.Alias == "" && link.Group == group(network)
 }
 
 // IsPodLink says whether a link of the node, by its name and alias, is the host

@@ -197,7 +197,7 @@ func gcLinks(network string, valid map[string]bool) error {
 	var failed error
 	for _, link := range links {
 		attrs := link.Attrs()
-		if link.Type() == "veth" && ofNetwork(attrs.Name, attrs.Alias, network) && !valid[attrs.Name] {
+		if link.Type() == "veth" && ofNetwork(attrs, network) && !valid[attrs.Name] {
 			failed = errors.Join(failed, removeLink(host, attrs.Name))
 		}
 	}

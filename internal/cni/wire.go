@@ -50,7 +50,7 @@ type wire struct {
 func (w wire) connect(host netlinksafe.Handle, podNS ns.NetNS) (err error) {
 	hostMAC, podMAC := w.macs()
 	veth := &netlink.Veth{
-		LinkAttrs:        netlink.LinkAttrs{Name: w.hostLink(), MTU: w.mtu, HardwareAddr: hostMAC, Flags: net.FlagUp, TxQLen: -1},
+		LinkAttrs:        netlink.LinkAttrs{Name: w.hostLink(), MTU: w.mtu, HardwareAddr: hostMAC, Flags: net.FlagUp, TxQLen: -1, Group: group(w.network)},
 		PeerName:         w.ifName,
 		PeerNamespace:    netlink.NsFd(int(podNS.Fd())),
 		PeerHardwareAddr: podMAC,

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/containernetworking/cni/pkg/types"
@@ -318,31 +317,4 @@ func TestGC(t *testing.T) {
 	if err := n.check(other, foreign); err != nil {
 		t.Errorf("CHECK of the other network's pod: %v", err)
 	}
-}
-
-// TestKilledAdd kills plugins at all stages of ADD, as a runtime does when its
-// patience ends. DEL then finds everything without being told.
-func TestKilledAdd(t *testing.T) {
-	n := newNode(t)
-	conf := fmt.Sprintf(`{"cniVersion":"1.0.0","name":"fairway","type":"fairway-cni","ipam":{"type":"host-local","dataDir":%q,"ranges":[[{"subnet":"10.244.1.0/24"}],[{"subnet":"fd00:10:244:1::/64"}]]}}`, n.stateDir)
-	half := 0
-	for i := range 40 {
-		p := newPod(t)
-		cmd := n.command("ADD", conf, p)
-		if err := n.do(cmd.Start); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(time.Duration(i) * 500 * time.Microsecond) // the stage, not a wait
-		cmd.Process.Kill()
-		if cmd.Wait() != nil && n.left() != "" {
-			half++
-		}
-		if _, err := n.call("DEL", conf, p); err != nil {
-			t.Fatalf("DEL: %v", err)
-		}
-		if left := n.left(); left != "" {
-			t.Fatalf("ADD killed after %d steps left behind:\n%s", i, left)
-		}
-	}
-	t.Logf("%d of 40 were killed with something half made", half)
 }
