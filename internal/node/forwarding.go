@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
-	"strings"
+
+	plugins "github.com/containernetworking/plugins/pkg/utils/sysctl"
 
 	"github.com/fairway-net/fairway/internal/sysctl"
 )
@@ -63,10 +63,12 @@ func setSysctl(name, value string) error {
 	return nil
 }
 
+// readSysctl reads with the library; sysctl.WriteFile writes, because it does so also in a
+// container that is not privileged.
 func readSysctl(name string) (string, error) {
-	text, err := os.ReadFile("/proc/sys/net/" + name)
+	value, err := plugins.Sysctl("net/" + name)
 	if err != nil {
 		return "", fmt.Errorf("read sysctl: %w (does the kernel have this address family?)", err)
 	}
-	return strings.TrimSpace(string(text)), nil
+	return value, nil
 }

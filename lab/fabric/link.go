@@ -10,6 +10,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/internal/sysctl"
 )
 
 const bridge = "br0"
@@ -44,7 +46,7 @@ func (f Fabric) createSwitch(plan Plan) error {
 	}
 	err := f.Do(Switch, func() error {
 		for _, path := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
-			err := os.WriteFile("/proc/sys/net/"+path, []byte("1"), 0)
+			err := sysctl.WriteFile("/proc/sys/net/"+path, "1")
 			if err != nil && !errors.Is(err, os.ErrNotExist) {
 				return fmt.Errorf("enable forwarding: %w", err)
 			}
