@@ -2,6 +2,7 @@ package faults
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -15,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fairway-net/fairway/internal/testnet"
 )
@@ -294,15 +296,19 @@ func nodeDeleted(r *rig) {
 	}
 	r.makeChange()
 	r.hold(20 * time.Second)
-	now, err := nodes.Create(ctx, &corev1.Node{
+	_, err = nodes.Create(ctx, &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: was.Labels, Annotations: was.Annotations},
 		Spec:       corev1.NodeSpec{PodCIDR: was.Spec.PodCIDR, PodCIDRs: was.Spec.PodCIDRs},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		r.Fatal(err)
 	}
-	now.Status = was.Status
-	if _, err := nodes.UpdateStatus(ctx, now, metav1.UpdateOptions{}); err != nil {
+	// A patch: the kubelet writes too.
+	patch, err := json.Marshal(map[string]any{"status": was.Status})
+	if err != nil {
+		r.Fatal(err)
+	}
+	if _, err := nodes.Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{}, "status"); err != nil {
 		r.Fatal(err)
 	}
 }
@@ -312,16 +318,22 @@ func addressChanged(r *rig) {
 	n := r.nodes[1]
 	other := netip.MustParseAddr("192.168.49.103")
 	r.on(n, "ip", "address", "add", other.String()+"/24", "dev", "eth0")
-	r.setAddress(n, other)
 	echo, err := r.api.CoreV1().Services(namespace).Get(context.Background(), "echo", metav1.GetOptions{})
 	if err != nil {
 		r.Fatal(err)
 	}
-	r.carried([]way{{"NodePort at the new address", r.client, "tcp", netip.AddrPortFrom(other, uint16(echo.Spec.Ports[0].NodePort))}})
+	port := uint16(echo.Spec.Ports[0].NodePort)
+	r.await("the NodePort at the new address", func() error {
+		r.setAddress(n, other) // again if the kubelet was faster than the agent
+		if a := r.client.Ask("tcp", netip.AddrPortFrom(other, port), testnet.Patience); a.Outcome != testnet.Answered {
+			return fmt.Errorf("%v", a)
+		}
+		return nil
+	})
 	r.makeChange()
 	r.setAddress(n, n.addr)
 	r.whole = func() error {
-		a := r.client.Ask("tcp", netip.AddrPortFrom(n.addr, uint16(echo.Spec.Ports[0].NodePort)), testnet.Patience)
+		a := r.client.Ask("tcp", netip.AddrPortFrom(n.addr, port), testnet.Patience)
 		if a.Outcome != testnet.Answered {
 			return fmt.Errorf("the NodePort at the old address: %v", a)
 		}
