@@ -284,6 +284,9 @@ func checkContainer(t *testing.T, all []runtime.Object, pod corev1.PodSpec, c co
 		}
 	}
 	for _, p := range []*corev1.Probe{c.LivenessProbe, c.ReadinessProbe} {
+		if p == nil {
+			continue
+		}
 		named := func(port corev1.ContainerPort) bool { return port.Name == p.HTTPGet.Port.StrVal }
 		if !slices.ContainsFunc(c.Ports, named) {
 			t.Errorf("%s: a probe asks at port %q, which the container does not name", c.Name, p.HTTPGet.Port.StrVal)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 )
 
@@ -17,7 +18,7 @@ import (
 var asks = map[string]struct{ resource, verbs string }{
 	"CoreV1().Services":            {"services", "get list watch"},
 	"CoreV1().Nodes":               {"nodes", "list watch"},
-	"CoreV1().Pods":                {"pods", "get list watch"},
+	"CoreV1().Pods":                {"pods", "get list"}, // and watch, by the controller
 	"DiscoveryV1().EndpointSlices": {"endpointslices.discovery.k8s.io", "list watch"},
 	"NetworkingV1().ServiceCIDRs":  {"servicecidrs.networking.k8s.io", "list watch"},
 	"EventsV1().Events":            {"events.events.k8s.io", "create"},
@@ -67,6 +68,27 @@ func TestRoleIsWhatTheAgentAsks(t *testing.T) {
 	}
 	if !maps.Equal(have, want) {
 		t.Errorf("the agent's role grants\n%v\nand its code uses\n%v", have, want)
+	}
+}
+
+// TestControllerRole holds what the controller may do: what its code asks, and no more.
+func TestControllerRole(t *testing.T) {
+	all := objects(t, "components/controller/rbac.yaml")
+	have := make(map[string]string)
+	for _, r := range slices.Concat(find[*rbacv1.ClusterRole](t, all, "fairway-controller").Rules, find[*rbacv1.Role](t, all, "fairway-controller").Rules) {
+		have[strings.Join(slices.Concat(r.Resources, r.ResourceNames), " ")] = strings.Join(r.Verbs, " ")
+	}
+	want := map[string]string{
+		"services": "get list watch", "pods": "list watch", "endpointslices": "list watch patch", "events": "create",
+		"leases": "create", "leases fairway-controller": "get update",
+	}
+	if !maps.Equal(have, want) {
+		t.Errorf("the controller's roles grant\n%v\nwant\n%v", have, want)
+	}
+	pod := find[*appsv1.Deployment](t, objects(t, "components/controller/deployment.yaml"), "fairway-controller").Spec.Template
+	checkContainer(t, nil, pod.Spec, pod.Spec.Containers[0])
+	if c := pod.Spec.Containers[0].SecurityContext; pod.Spec.HostNetwork || !*pod.Spec.SecurityContext.RunAsNonRoot || *c.AllowPrivilegeEscalation || len(c.Capabilities.Add) > 0 {
+		t.Error("the controller has more privileges than it needs")
 	}
 }
 

@@ -85,6 +85,7 @@ func newRoot(e env) *cobra.Command {
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.AddCommand(
 		newAgent(e),
+		newController(e),
 		newDNS(e),
 		newDiff(e),
 		newDump(e),

@@ -3,6 +3,7 @@ package flow
 import (
 	"container/heap"
 	"context"
+	"errors"
 	"log/slog"
 	"math/rand/v2"
 	"net/netip"
@@ -17,7 +18,8 @@ import (
 type PodLookup interface {
 	// Pod reports whether the namespace has a pod of that name that has the address and
 	// whose containers have not ended, and whether that pod is being deleted. An empty name
-	// stands for any pod. Several goroutines call it at a time.
+	// stands for any pod. Several goroutines call it at a time. An error with a method
+	// Denied that returns true says that there is no right to ask.
 	Pod(ctx context.Context, namespace, name string, addr netip.Addr) (exists, terminating bool, err error)
 }
 
@@ -67,6 +69,8 @@ type confirmer struct {
 	pods    PodLookup
 	periods periods
 	wake    chan struct{} // a pod turned out to be gone
+
+	noRight sync.Once // to ask: it is logged
 
 	mu        sync.Mutex
 	open      map[question]*inquiry // all, also those that are being asked
@@ -214,6 +218,13 @@ func (c *confirmer) try(ctx context.Context, i *inquiry) {
 	switch {
 	case ctx.Err() != nil:
 		return
+	case denied(err):
+		c.noRight.Do(func() {
+			c.log.Info("this agent has no right to look for pods; connections to pods that left a Service without being deleted first go on "+
+				"[add the component deploy/components/pod-lookup]", "err", err)
+		})
+		c.finish(i, false)
+		return
 	case err != nil:
 		log.Debug("cannot find out whether a pod is gone", "err", err)
 	case !exists:
@@ -232,6 +243,12 @@ func (c *confirmer) try(ctx context.Context, i *inquiry) {
 		return
 	}
 	c.later(i)
+}
+
+// denied reports whether an error says that no such question will be answered.
+func denied(err error) bool {
+	var d interface{ Denied() bool }
+	return errors.As(err, &d) && d.Denied()
 }
 
 // later asks again after a pause. The pauses of agents differ, so that they do not all ask

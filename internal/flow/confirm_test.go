@@ -257,6 +257,27 @@ func TestGivenUp(t *testing.T) {
 	}
 }
 
+// deniedError is that of an agent without the right to read pods.
+type deniedError struct{ error }
+
+func (deniedError) Denied() bool { return true }
+
+// TestDenied: without the right to ask, connections are kept, and nothing is asked again.
+func TestDenied(t *testing.T) {
+	c := newCluster(map[string][]answer{pod(1): {{err: fmt.Errorf("look: %w", deniedError{errors.New("injected")})}}})
+	r := ask(t, c, short, []byte{1}, 2)
+	c.until(t, "the question", func() bool { return c.times(pod(1)) == 1 })
+	for deadline := time.Now().Add(patience); r.confirmer.busy(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("there are still questions")
+		}
+	}
+	r.Reconcile(t.Context())
+	if r.expect(t, "no right", 1); c.times(pod(1)) != 1 {
+		t.Errorf("asked %d times", c.times(pod(1)))
+	}
+}
+
 // TestNoLookup: where pods cannot be asked about, unconfirmed connections are kept.
 func TestNoLookup(t *testing.T) {
 	r := newRig(tableOf(service.TCP, 1, 2), nil)

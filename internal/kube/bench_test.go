@@ -31,7 +31,7 @@ func BenchmarkMemory(b *testing.B) {
 		for _, o := range raw {
 			var err error
 			if _, ok := o.(*corev1.Service); ok {
-				err = feedStore[serviceRecord]{s.services}.Add(o)
+				err = feedStore[service.Service]{s.services}.Add(o)
 			} else {
 				err = feedStore[service.Slice]{s.slices}.Add(o)
 			}

@@ -337,24 +337,17 @@ func checkWhole(t *testing.T, w *whole) *service.Table {
 	t.Helper()
 	svc := ConvertService(&w.Service)
 	checkService(t, svc)
+	find := weightsOfPods(t, w.Pods)
 	var eps []*service.Slice
 	for i := range w.Slices {
 		s := ConvertSlice(&w.Slices[i])
+		readWeights(&w.Slices[i], s)
 		checkSlice(t, s)
-		eps = append(eps, s)
-	}
-	var pods []*PodWeight
-	for i := range w.Pods {
-		if p := ConvertPod(&w.Pods[i]); p != nil {
-			if p.Weight > maxWeight || p.Pod != w.Pods[i].Name {
-				t.Errorf("weight %+v", p)
-			}
-			pods = append(pods, p)
-		}
-	}
-	eps = WithWeights(eps, pods)
-	for _, s := range eps {
+		s, bad := withWeights(s, find, maxWeightProblems)
+		checkProblems(t, bad)
 		checkProblems(t, s.Problems)
+		checkWeights(t, w.Slices[i], s)
+		eps = append(eps, s)
 	}
 	b := service.NewBuilder()
 	b.Set(service.Compile(svc, eps, service.Node{Name: "n", Zone: "z", Unsupported: w.Unsupported &^ 1}))
@@ -475,11 +468,12 @@ func mend(w *whole, rnd *rand.Rand) {
 		s.Ports = []discoveryv1.EndpointPort{{Name: new("a"), Port: new(int32(8080))}, {Name: new("b"), Protocol: new(corev1.ProtocolUDP), Port: new(int32(53))}}
 		for j := range s.Endpoints {
 			s.Endpoints[j].Addresses = []string{addr()}
+			s.Endpoints[j].TargetRef = &corev1.ObjectReference{Kind: "Pod", Name: pick("p", "q", "")}
 		}
 	}
 	for i := range w.Pods {
+		w.Pods[i].Name = pick("p", "q")
 		w.Pods[i].Annotations = map[string]string{annotationWeight: pick("0", "1", "2", "6", "300", "?")}
-		w.Pods[i].Status.Phase, w.Pods[i].Status.PodIPs = corev1.PodRunning, []corev1.PodIP{{IP: addr()}}
 	}
 }
 

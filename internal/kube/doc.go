@@ -13,8 +13,8 @@
 //     misses. A kind is read from its first subscription on.
 //   - A gate for each consumer: it gets nothing before the first lists of the kinds that
 //     it needs are in (a proxy that programs half a cluster cuts off the other half), and
-//     it does not wait for a list that it does not need. The weights of pods hold up nobody:
-//     which pods are listed is what users write into their Services. What is only optional is waited
+//     it does not wait for a list that it does not need. No list is one that users'
+//     selectors ask for: the weights of pods come with EndpointSlices, by the controller. What is only optional is waited
 //     for as long as the API server does not refuse it, but at most a few seconds from the
 //     moment when the rest is in; then the consumer starts without it, the log names
 //     the effect, and the list is used when it comes.

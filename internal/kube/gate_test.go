@@ -1,11 +1,8 @@
 package kube
 
 import (
-	"fmt"
 	"log/slog"
 	"net/http"
-	"slices"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,13 +15,12 @@ import (
 )
 
 // cluster is what the tests' API server serves: a Service that asks for the weights of its
-// pods, and all that a consumer of Services reads.
+// pods, which the controller has written, and all that a consumer of Services reads.
 func cluster() map[string][]runtime.Object {
 	return map[string][]runtime.Object{
 		servicesPath: {versioned(weighted("web", "10.96.0.1", "web"), 1)},
-		slicesPath:   {versioned(apiSlice("web-1", "web", "10.0.0.1"), 2)},
+		slicesPath:   {versioned(weighed(apiSlice("web-1", "web", "10.0.0.1"), "10.0.0.1=3"), 2)},
 		nodesPath:    {versioned(apiNode("node-1", "a"), 3)},
-		podsPath:     {versioned(apiPod("a", "web", "10.0.0.1", "3"), 4)},
 		rangesPath: {versioned(&networkingv1.ServiceCIDR{
 			ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.96.0.0/12"}},
 		}, 5)},
@@ -33,7 +29,7 @@ func cluster() map[string][]runtime.Object {
 
 // kinds are the kinds of objects by path.
 var kinds = map[string]string{
-	servicesPath: "services", slicesPath: "endpointslices", nodesPath: "nodes", rangesPath: "servicecidrs", podsPath: "pods",
+	servicesPath: "services", slicesPath: "endpointslices", nodesPath: "nodes", rangesPath: "servicecidrs",
 }
 
 // fails answers with an error.
@@ -104,7 +100,7 @@ func TestWithoutOptional(t *testing.T) {
 					t.Errorf("%d log lines say what is missing, want 1", n)
 				}
 				for p, kind := range kinds {
-					if is := gauges(t, s, "fairway_api_listed")[kind] == 1; is != (p != path) && p != podsPath {
+					if is := gauges(t, s, "fairway_api_listed")[kind] == 1; is != (p != path) {
 						t.Errorf("metrics: %s listed: %v", kind, is)
 					}
 				}
@@ -113,50 +109,6 @@ func TestWithoutOptional(t *testing.T) {
 				}
 			})
 		}
-	}
-}
-
-// TestWeightsHoldUpNobody: which pods are asked about is what a user writes into a Service.
-// So an agent that starts does not wait for them, not even for a moment.
-func TestWeightsHoldUpNobody(t *testing.T) {
-	for how, fail := range failing() {
-		t.Run(how, func(t *testing.T) {
-			t.Parallel()
-			server := newStreamServer(t, cluster())
-			server.instead[podsPath] = fail
-			s := against(t, server, slog.New(slog.DiscardHandler))
-			takeUntil(t, s, svcName("web"))
-			if got := weightsOf(s, svcName("web")); got != "10.0.0.1" {
-				t.Errorf("endpoints %q, want equal weights", got)
-			}
-			for _, in := range slices.Concat(s.Services.required, s.Services.optional) {
-				if in.kind == kinds[podsPath] {
-					t.Error("the gate waits for pods")
-				}
-			}
-		})
-	}
-}
-
-// TestLongSelector: a selector that is longer than the headers that an API server reads is
-// its Service's problem alone.
-func TestLongSelector(t *testing.T) {
-	first := cluster()
-	long := weighted("web", "10.96.0.1", "web")
-	for i := range 4000 {
-		long.Spec.Selector[fmt.Sprintf("%0300d", i)] = ""
-	}
-	first[servicesPath] = []runtime.Object{versioned(long, 1)}
-	server := newStreamServer(t, first)
-	server.instead[podsPath] = func(http.ResponseWriter, *http.Request) { t.Error("pods were asked for") }
-	s := against(t, server, slog.New(slog.DiscardHandler))
-	takeUntil(t, s, svcName("web"))
-	svc, _ := s.Service(svcName("web"))
-	if got := messages(svc.Problems); !strings.Contains(got, "selector is longer than 4096 bytes") {
-		t.Errorf("problems: %s", got)
-	}
-	if got := weightsOf(s, svcName("web")); got != "10.0.0.1" {
-		t.Errorf("endpoints %q", got)
 	}
 }
 
@@ -188,7 +140,7 @@ func TestNeedless(t *testing.T) {
 func TestOptionalComesLate(t *testing.T) {
 	server := newStreamServer(t, cluster())
 	come := make(chan struct{})
-	for path, kind := range map[string]runtime.Object{nodesPath: apiNode("", ""), podsPath: apiPod("", "", "", "")} {
+	for path, kind := range map[string]runtime.Object{nodesPath: apiNode("", "")} {
 		server.instead[path] = func(w http.ResponseWriter, r *http.Request) {
 			select {
 			case <-come:
@@ -199,12 +151,10 @@ func TestOptionalComesLate(t *testing.T) {
 	}
 	s := against(t, server, slog.New(slog.DiscardHandler))
 	takeUntil(t, s, svcName("web"))
-	if _, known := s.Node(); known || weightsOf(s, svcName("web")) != "10.0.0.1" {
+	if _, known := s.Node(); known {
 		t.Fatal("the lists are here before they come")
 	}
 	close(come)
-	takeUntil(t, s, svcName("web"))
-	until(t, "the weight", func() bool { return weightsOf(s, svcName("web")) == "10.0.0.1*3" })
 	waitFor(t, s.nodeSub.Synced(), "Synced of a consumer of nodes")
 	if n, _ := s.Node(); n.Zone != "a" {
 		t.Errorf("zone %q, want a", n.Zone)

@@ -11,7 +11,7 @@ import (
 // It fails if ctx ends first.
 func Once(ctx context.Context, cfg Config) (*Store, *Services, error) {
 	s := New(cfg)
-	services := s.subscribeServices("command", s.weights.input()) // it looks but once
+	services := s.SubscribeServices("command")
 	reading, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(reading) }()
@@ -28,7 +28,7 @@ func Once(ctx context.Context, cfg Config) (*Store, *Services, error) {
 func (v *Services) Table(node service.Node) *service.Table {
 	b := service.NewBuilder().Limit(node.Limits)
 	for _, r := range v.store.services.All() {
-		b.Set(service.Compile(&r.Service, v.Slices(r.Name), node))
+		b.Set(service.Compile(r, v.Slices(r.Name), node))
 	}
 	return b.Table(node.Settings)
 }

@@ -49,6 +49,9 @@ func (l PodLookup) Pod(ctx context.Context, namespace, name string, addr netip.A
 		found, err = podOfAddr(ctx, pods, addr)
 	}
 	if err != nil {
+		if apierrors.IsForbidden(err) {
+			err = deniedError{err}
+		}
 		return false, false, fmt.Errorf("look for pod %q with address %v in namespace %s: %w", name, addr, namespace, oneline.Error(err))
 	}
 	if found == nil && l.Another != nil && l.Another() {
@@ -56,6 +59,12 @@ func (l PodLookup) Pod(ctx context.Context, namespace, name string, addr netip.A
 	}
 	return found != nil, found != nil && found.DeletionTimestamp != nil, nil
 }
+
+// deniedError says that no right lets us read pods.
+type deniedError struct{ error }
+
+// Denied says to package flow that it is no use to ask again.
+func (deniedError) Denied() bool { return true }
 
 func podOfName(ctx context.Context, pods typedcorev1.PodInterface, name string, addr netip.Addr) (*corev1.Pod, error) {
 	p, err := pods.Get(ctx, name, metav1.GetOptions{ResourceVersion: fromCache})

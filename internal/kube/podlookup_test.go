@@ -2,6 +2,7 @@ package kube
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -138,6 +139,23 @@ func TestPodLookup(t *testing.T) {
 		}
 		if _, _, err := lookup.Pod(t.Context(), "other", c.pod, netip.MustParseAddr(c.addr)); c.pod == "" && (err == nil || strings.Contains(err.Error(), "\n")) {
 			t.Errorf("%s: an API server that refuses: %v, want one line", name, err)
+		}
+	}
+}
+
+// TestNoRightToPods: package flow is told that it is no use to ask again.
+func TestNoRightToPods(t *testing.T) {
+	server := httptest.NewServer(fails(http.StatusForbidden, metav1.StatusReasonForbidden))
+	t.Cleanup(server.Close)
+	client, err := Connect(Connection{Master: server.URL, ContentType: "application/json"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pod := range []string{"web-0", ""} {
+		_, _, err = PodLookup{Client: client}.Pod(t.Context(), "shop", pod, netip.MustParseAddr("10.0.0.1"))
+		var denied interface{ Denied() bool }
+		if !errors.As(err, &denied) || !denied.Denied() {
+			t.Errorf("pod %q: %v, want an error that says so", pod, err)
 		}
 	}
 }

@@ -20,26 +20,14 @@ const (
 	slicesLabels   = "!" + corev1.IsHeadlessService
 )
 
-// A serviceRecord is a Service as it is kept.
-type serviceRecord struct {
-	service.Service
-	pods *podSelector // whose weights it asks for
-}
-
-func servicesKind(c kubernetes.Interface) kind[*corev1.Service, serviceRecord] {
-	return kind[*corev1.Service, serviceRecord]{
+func servicesKind(c kubernetes.Interface) kind[*corev1.Service, service.Service] {
+	return kind[*corev1.Service, service.Service]{
 		name: "services", object: &corev1.Service{}, client: from(c.CoreV1().Services(metav1.NamespaceAll)),
 		only: metav1.ListOptions{LabelSelector: servicesLabels, FieldSelector: servicesFields},
-		trim: func(o *corev1.Service) *serviceRecord {
-			r := &serviceRecord{Service: *ConvertService(o)}
-			internService(&r.Service)
-			if r.Weighted {
-				var bad *service.Problem
-				if r.pods, bad = selectorOf(o); bad != nil {
-					r.Problems = append(r.Problems, *bad)
-				}
-			}
-			return r
+		trim: func(o *corev1.Service) *service.Service {
+			svc := ConvertService(o)
+			internService(svc)
+			return svc
 		},
 	}
 }
@@ -53,6 +41,7 @@ func slicesKind(c kubernetes.Interface) kind[*discoveryv1.EndpointSlice, service
 			if slice.Service.Name == "" {
 				return nil // made for something else than a Service
 			}
+			readWeights(o, slice)
 			internSlice(slice)
 			return slice
 		},
@@ -69,8 +58,7 @@ func slicesKind(c kubernetes.Interface) kind[*discoveryv1.EndpointSlice, service
 
 // Services is a subscription to all that a table of Services is made of: Services and
 // EndpointSlices, which it waits for, the own node and the ServiceCIDRs, which it waits for
-// but a moment, and the weights of pods, which it does not wait for: which pods are asked
-// about is what the owners of Services write. Dirty names are those of Services; a change
+// but a moment. Dirty names are those of Services; a change
 // of the node or of ServiceCIDRs is a wake-up without a name.
 type Services struct {
 	*Subscription
@@ -81,13 +69,7 @@ type Services struct {
 // SubscribeServices returns a subscription for a consumer, which the log calls by that
 // name. All Services that there are count as changed.
 func (s *Store) SubscribeServices(consumer string) *Services {
-	return s.subscribeServices(consumer)
-}
-
-// subscribeServices is SubscribeServices, for a consumer that waits a moment for more.
-func (s *Store) subscribeServices(consumer string, more ...input) *Services {
 	v := &Services{Subscription: s.subscribe(consumer), store: s}
-	s.weights.follow(func(user service.Name) { v.mark(user, 0) })
 	s.services.follow(v.serviceChanged)
 	s.slices.follow(v.sliceChanged)
 	s.nodes.follow(func(name service.Name, _, _ *Node, _ int64) {
@@ -100,15 +82,14 @@ func (s *Store) subscribeServices(consumer string, more ...input) *Services {
 	s.slices.onSettle(v.check)
 	s.nodes.onSettle(v.check)
 	s.ranges.onSettle(v.check)
-	s.weights.onSettle(v.check)
 	v.need(
 		[]input{s.services.input(), s.slices.input()},
-		append([]input{s.nodes.input(), s.ranges.input()}, more...),
+		[]input{s.nodes.input(), s.ranges.input()},
 	)
 	return v
 }
 
-func (v *Services) serviceChanged(name service.Name, _, _ *serviceRecord, _ int64) {
+func (v *Services) serviceChanged(name service.Name, _, _ *service.Service, _ int64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.changes.Services++
@@ -153,19 +134,10 @@ func (v *Services) Changes() service.Changes {
 
 // Service returns the Service of that name, if there is one.
 func (v *Services) Service(name service.Name) (*service.Service, bool) {
-	r, ok := v.store.services.Get(name)
-	if !ok {
-		return nil, false
-	}
-	return &r.Service, true
+	return v.store.services.Get(name)
 }
 
-// Slices returns the EndpointSlices of the Service of that name, with the weights of its
-// pods if it asks for them. The caller must not change the list.
+// Slices returns the EndpointSlices of the Service of that name. The caller must not change the list.
 func (v *Services) Slices(name service.Name) []*service.Slice {
-	all := v.store.slices.Of(name)
-	if r, ok := v.store.services.Get(name); ok && r.pods != nil {
-		return WithWeights(all, v.store.weights.of(*r.pods))
-	}
-	return all
+	return v.store.slices.Of(name)
 }

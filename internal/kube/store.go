@@ -43,11 +43,10 @@ type Store struct {
 	server  *server
 	probes  atomic.Bool // a kind was chosen that probes the server
 
-	services *Feed[serviceRecord]
+	services *Feed[service.Service]
 	slices   *Feed[service.Slice]
 	nodes    *Feed[Node]
 	ranges   *Feed[serviceRange]
-	weights  *podWeights
 	lastNode atomic.Pointer[Node] // the one we run on, as it was last; nil: not known yet
 
 	// What Run must start. mu is never held together with a lock of a feed or a
@@ -71,7 +70,6 @@ func New(cfg Config) *Store {
 	s.nodes = open(s, s.nodesKind(client))
 	s.nodes.followers = append(s.nodes.followers, s.ownNodeChanged)
 	s.ranges = open(s, rangesKind(client))
-	s.weights = newPodWeights(s)
 	return s
 }
 

@@ -24,7 +24,7 @@ const (
 	slicesPath   = "/apis/discovery.k8s.io/v1/endpointslices"
 	nodesPath    = "/api/v1/nodes"
 	rangesPath   = "/apis/networking.k8s.io/v1/servicecidrs"
-	podsPath     = "/api/v1/namespaces/default/pods"
+	podsPath     = "/api/v1/pods"
 )
 
 // streamServer speaks the API server's streaming list over real HTTP, which client-go

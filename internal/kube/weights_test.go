@@ -1,20 +1,18 @@
 package kube
 
 import (
-	"errors"
 	"fmt"
+	"log/slog"
+	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
-	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/fairway-net/fairway/internal/service"
 )
@@ -38,6 +36,20 @@ func apiPod(name, app, ip, weight string) *corev1.Pod {
 	return o
 }
 
+// weighed is a slice as the controller leaves it.
+func weighed(s *discoveryv1.EndpointSlice, weights string) *discoveryv1.EndpointSlice {
+	s.Annotations = map[string]string{"fairway.net/endpoint-weights": weights}
+	return s
+}
+
+// ofPods makes the endpoints of a slice refer to pods, in their order.
+func ofPods(s *discoveryv1.EndpointSlice, pods ...string) *discoveryv1.EndpointSlice {
+	for i, name := range pods {
+		s.Endpoints[i].TargetRef = &corev1.ObjectReference{Kind: "Pod", Namespace: "default", Name: name}
+	}
+	return s
+}
+
 // weightsOf writes a Service's endpoints as "10.0.0.1*3 10.0.0.2", sorted.
 func weightsOf(s *source, name service.Name) string {
 	var out []string
@@ -54,13 +66,29 @@ func weightsOf(s *source, name service.Name) string {
 	return strings.Join(out, " ")
 }
 
-func podActions(client *fake.Clientset, verb string) (all []clienttesting.Action) {
-	for _, a := range client.Actions() {
-		if a.GetResource().Resource == "pods" && a.GetVerb() == verb {
-			all = append(all, a)
+// weightsOfPods finds the weights of pods by their names.
+func weightsOfPods(t *testing.T, pods []corev1.Pod) func(service.Name) (*PodWeight, bool) {
+	t.Helper()
+	all := map[string]*PodWeight{}
+	for i := range pods {
+		if p := ConvertPod(&pods[i]); p != nil {
+			if p.Weight > maxWeight {
+				t.Errorf("weight %+v", p)
+			}
+			all[pods[i].Name] = p
 		}
 	}
-	return all
+	return func(n service.Name) (*PodWeight, bool) { p, ok := all[n.Name]; return p, ok }
+}
+
+// checkWeights checks that what the controller writes of a slice comes back.
+func checkWeights(t *testing.T, wire discoveryv1.EndpointSlice, s *service.Slice) {
+	t.Helper()
+	wire.Annotations = map[string]string{annotationEndpointWeights: formatWeights(s)}
+	again := ConvertSlice(&wire)
+	if readWeights(&wire, again); formatWeights(again) != formatWeights(s) {
+		t.Errorf("weights %q come back as %q", formatWeights(s), formatWeights(again))
+	}
 }
 
 func TestConvertPod(t *testing.T) {
@@ -81,157 +109,180 @@ func TestConvertPod(t *testing.T) {
 				t.Errorf("problem %q, want %q", got.Problem, want)
 			}
 		}
-		if text != test.want || !slices.Equal(got.Addrs, ips("10.0.0.1")) {
+		if text != test.want {
 			t.Errorf("%q: %+v, want %s", test.text, got, test.want)
 		}
 	}
 	if got := ConvertPod(apiPod("p", "web", "10.0.0.1", "")); got != nil {
 		t.Errorf("a pod without a weight: %+v", got)
 	}
-	ended := apiPod("p", "web", "10.0.0.1", "3")
-	ended.Status.Phase = corev1.PodSucceeded
-	if got := ConvertPod(ended); got != nil {
-		t.Errorf("a pod that has ended: %+v", got)
+}
+
+// TestReadWeights: what an agent makes of a slice's annotation, whoever wrote it.
+func TestReadWeights(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                                   "",
+		"10.0.0.1=3":                         "10.0.0.1=3",
+		"10.0.0.2=0 10.0.0.1=256":            "10.0.0.1=256 10.0.0.2=0",
+		"10.0.0.1=257 10.0.0.2=5":            "10.0.0.2=5 bad",
+		"10.0.0.1 10.0.0.2=x web=3":          " bad",
+		"192.0.2.1=3":                        "",
+		strings.Repeat("10.0.0.1=3 ", 10000): " bad",
+	} {
+		o := weighed(apiSlice("web-1", "web", "10.0.0.1", "10.0.0.2"), text)
+		s := ConvertSlice(o)
+		readWeights(o, s)
+		got := formatWeights(s)
+		if len(s.Problems) == 1 && s.Problems[0].Reason == reasonWeight {
+			got += " bad"
+		}
+		if got != want {
+			t.Errorf("%.60q: %q, want %q; problems %s", text, got, want, messages(s.Problems))
+		}
 	}
 }
 
 func TestWithWeights(t *testing.T) {
-	slice := ConvertSlice(apiSlice("web-1", "web", "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5", "10.0.0.6"))
-	var pods []*PodWeight
-	for i, weight := range []string{"7", "a", "b", "c", "d"} {
-		pods = append(pods, ConvertPod(apiPod(fmt.Sprint("p", i), "web", fmt.Sprintf("10.0.0.%d", i+1), weight)))
+	names := []string{"b", "a", "c", "d", "e", "none"}
+	slice := ConvertSlice(ofPods(apiSlice("web-1", "web", "10.0.0.1", "10.0.0.1", "10.0.0.3", "10.0.0.4", "10.0.0.5", "10.0.0.6"), names...))
+	pods := map[string]*PodWeight{}
+	for name, weight := range map[string]string{"a": "5", "b": "7", "c": "?", "d": "?", "e": "?"} {
+		pods[name] = ConvertPod(apiPod(name, "web", "10.9.9.9", weight))
 	}
-	pods = append(pods, ConvertPod(apiPod("a-first", "web", "10.0.0.1", "5")), ConvertPod(apiPod("far", "web", "10.9.9.9", "?")))
-	all := []*service.Slice{slice}
-	got := WithWeights(all, pods)[0]
-	text := ""
-	for _, e := range got.Endpoints {
-		text += fmt.Sprint(" ", e.Weight, e.HasWeight)
+	got, bad := withWeights(slice, func(n service.Name) (*PodWeight, bool) {
+		p, ok := pods[n.Name]
+		return p, ok && n.Namespace == "default"
+	}, 2)
+	if text, want := formatWeights(got), "10.0.0.1=5 10.0.0.3=1 10.0.0.4=1 10.0.0.5=1"; text != want {
+		t.Errorf("%q, want %q", text, want)
 	}
-	if want := " 5 true 1 true 1 true 1 true 1 true 0 false"; text != want {
-		t.Errorf("got %q, want %q", text, want)
+	if len(bad) != 2 || !strings.Contains(bad[0].Message, "Pod c") {
+		t.Errorf("problems: %s", messages(bad))
 	}
-	if len(got.Problems) != maxWeightProblems || !strings.Contains(got.Problems[0].Message, "Pod p1") {
-		t.Errorf("problems: %s", messages(got.Problems))
-	}
-	if slice.Endpoints[0].HasWeight || len(slice.Problems) > 0 {
+	if formatWeights(slice) != "" {
 		t.Error("the slice that was given has changed")
 	}
-	if same := WithWeights(all, nil); same[0] != slice {
-		t.Error("without weights there is a copy")
-	}
 }
 
-// No Service asks for weights, so that pods are not read: not even when a Service is
-// written whose pods have weights.
-func TestNoWeightsNoPods(t *testing.T) {
-	client := fake.NewClientset(apiService("web", "10.96.0.1"), apiSlice("web-1", "web", "10.0.0.1"), apiPod("p", "web", "10.0.0.1", "3"))
-	s := start(t, client)
-	takeUntil(t, s, svcName("web"))
-	watched(t, client, 4)
-	changed := apiService("web", "10.96.0.1")
-	changed.Spec.Selector = map[string]string{"app": "web"}
-	changed.Annotations = map[string]string{"fairway.net/weights": "false", "fairway.net/balance": "rr"}
-	must[*corev1.Service](t)(client.CoreV1().Services("default").Update(t.Context(), changed, metav1.UpdateOptions{}))
-	takeUntil(t, s, svcName("web"))
-	for _, a := range client.Actions() {
-		if a.GetResource().Resource == "pods" {
-			t.Errorf("asked for pods: %v", a)
+// TestAgentsReadNoPods: an agent reads weights from the slices, whatever a user writes into
+// a selector, and never asks for pods.
+func TestAgentsReadNoPods(t *testing.T) {
+	first := cluster()
+	long := first[servicesPath][0].(*corev1.Service)
+	for i := range 4000 {
+		long.Spec.Selector[fmt.Sprintf("%0300d", i)] = ""
+	}
+	server := newStreamServer(t, first)
+	server.front(func(_ http.ResponseWriter, r *http.Request) bool {
+		if strings.Contains(r.URL.Path, "pods") {
+			t.Error("pods were asked for")
 		}
-	}
-	if got := weightsOf(s, svcName("web")); got != "10.0.0.1" {
-		t.Errorf("endpoints %s", got)
+		return false
+	})
+	s := against(t, server, slog.New(slog.DiscardHandler))
+	takeUntil(t, s, svcName("web"))
+	if got := weightsOf(s, svcName("web")); got != "10.0.0.1*3" {
+		t.Errorf("endpoints %q", got)
 	}
 }
 
-func TestWeights(t *testing.T) {
-	ctx := t.Context()
-	web, shop := svcName("web"), svcName("shop")
-	client := fake.NewClientset(
-		weighted("web", "10.96.0.1", "web"), apiSlice("web-1", "web", "10.0.0.1", "10.0.0.2", "10.0.0.3"),
-		apiPod("a", "web", "10.0.0.1", "3"), apiPod("b", "web", "10.0.0.2", ""), apiPod("c", "other", "10.0.0.3", "9"),
-	)
-	watches := make(chan *watch.RaceFreeFakeWatcher, 10)
-	client.PrependWatchReactor("pods", func(a clienttesting.Action) (bool, watch.Interface, error) {
-		w := watch.NewRaceFreeFake()
-		watches <- w
-		return true, w, nil
+// weigherTest is a controller's Weigher, and what it reports.
+type weigherTest struct {
+	client *fake.Clientset
+	mu     sync.Mutex
+	bad    map[service.Name]string
+}
+
+// startWeigher runs a Weigher until the test ends.
+func startWeigher(t *testing.T, client *fake.Clientset) *weigherTest {
+	t.Helper()
+	w := &weigherTest{client: client, bad: map[service.Name]string{}}
+	log := slog.New(slog.DiscardHandler)
+	s := New(Config{Log: log, Client: client})
+	weigher := NewWeigher(log, s, func(name service.Name, p []service.Problem) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.bad[name] = messages(p)
 	})
-	s := start(t, client)
-	takeUntil(t, s, web)
-	until(t, "the first weights", func() bool { return weightsOf(s, web) == "10.0.0.1*3 10.0.0.2 10.0.0.3" })
-	s.Take()
-	w := <-watches
-	watched(t, client, 5) // services, slices, nodes, ranges and the pods
-	services := client.CoreV1().Services("default")
+	runUntilEnd(t, s)
+	runUntilEnd(t, weigher)
+	waitFor(t, weigher.sub.Synced(), "the first lists")
+	return w
+}
 
-	w.Modify(apiPod("b", "web", "10.0.0.2", "7"))
-	takeUntil(t, s, web)
-	if got, want := weightsOf(s, web), "10.0.0.1*3 10.0.0.2*7 10.0.0.3"; got != want {
-		t.Errorf("changed: %q, want %q", got, want)
-	}
-	w.Modify(apiPod("b", "web", "10.0.0.2", "x"))
-	takeUntil(t, s, web)
-	if got, want := weightsOf(s, web), "10.0.0.1*3 10.0.0.2*1 10.0.0.3"; got != want || len(s.Slices(web)[0].Problems) != 1 {
-		t.Errorf("bad: %q, want %q", got, want)
-	}
+// expect waits for the weights of a slice, as they are at the API server.
+func (w *weigherTest) expect(t *testing.T, when, slice, want string) {
+	t.Helper()
+	until(t, fmt.Sprintf("%s: %s to have %q", when, slice, want), func() bool {
+		o, err := w.client.Tracker().Get(discoveryv1.SchemeGroupVersion.WithResource("endpointslices"), "default", slice)
+		text, has := "", false
+		if err == nil {
+			text, has = o.(*discoveryv1.EndpointSlice).Annotations[annotationEndpointWeights]
+		}
+		return err == nil && text == want && has == (want != "")
+	})
+}
 
-	// Another Service of the same pods shares the watch, and keeps it when the first goes.
-	must[*corev1.Service](t)(services.Create(ctx, weighted("shop", "10.96.0.2", "web"), metav1.CreateOptions{}))
-	takeUntil(t, s, shop)
-	w.Delete(apiPod("b", "web", "10.0.0.2", "x"))
-	takeUntil(t, s, web, shop)
-	if err := services.Delete(ctx, "web", metav1.DeleteOptions{}); err != nil {
+// TestWeigher: the slices of Services that ask have the weights of their pods, those of
+// others have none, and what is right is not written.
+func TestWeigher(t *testing.T) {
+	ctx := t.Context()
+	foreign := ofPods(apiSlice("shop-1", "shop", "10.0.0.1"), "a")
+	foreign.Annotations = map[string]string{"example.com/theirs": "stays"}
+	client := fake.NewClientset(
+		weighted("web", "10.96.0.1", "web"), ofPods(apiSlice("web-1", "web", "10.0.0.1", "10.0.0.2"), "a", "b"), ofPods(apiSlice("web-2", "web", "10.0.0.3"), "c"),
+		apiService("shop", "10.96.0.2"), foreign,
+		apiPod("a", "web", "10.0.0.1", "3"), apiPod("b", "web", "10.0.0.2", ""), apiPod("c", "web", "10.0.0.3", "?"),
+	)
+	w := startWeigher(t, client)
+	w.expect(t, "at first", "web-1", "10.0.0.1=3")
+	w.expect(t, "a bad weight", "web-2", "10.0.0.3=1")
+	until(t, "the problem", func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return strings.Contains(w.bad[svcName("web")], "Pod c: annotation fairway.net/weight")
+	})
+	watched(t, client, 3)
+	pods, services := client.CoreV1().Pods("default"), client.CoreV1().Services("default")
+	must[*corev1.Pod](t)(pods.Update(ctx, apiPod("b", "web", "10.0.0.2", "0"), metav1.UpdateOptions{}))
+	w.expect(t, "another pod", "web-1", "10.0.0.1=3 10.0.0.2=0")
+	if err := pods.Delete(ctx, "a", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	takeUntil(t, s, web)
-	w.Modify(apiPod("a", "web", "10.0.0.1", "4"))
-	takeUntil(t, s, shop)
-
-	// It asks for other pods now, and then for none.
-	must[*corev1.Service](t)(services.Update(ctx, weighted("shop", "10.96.0.2", "other"), metav1.UpdateOptions{}))
-	next := <-watches
-	until(t, "the end of the first watch", w.IsStopped)
+	w.expect(t, "a pod is gone", "web-1", "10.0.0.2=0")
+	must[*corev1.Service](t)(services.Update(ctx, weighted("shop", "10.96.0.2", "web"), metav1.UpdateOptions{}))
+	must[*corev1.Pod](t)(pods.Create(ctx, apiPod("a", "web", "10.0.0.1", "9"), metav1.CreateOptions{}))
+	w.expect(t, "another Service asks", "shop-1", "10.0.0.1=9")
+	w.expect(t, "of the same pod", "web-1", "10.0.0.1=9 10.0.0.2=0")
 	must[*corev1.Service](t)(services.Update(ctx, apiService("shop", "10.96.0.2"), metav1.UpdateOptions{}))
-	until(t, "the end of the second watch", next.IsStopped)
-	s.weights.mu.Lock()
-	defer s.weights.mu.Unlock()
-	if n := len(s.weights.watches); n != 0 {
-		t.Errorf("%d watches of pods are left", n)
+	w.expect(t, "it asks no more", "shop-1", "")
+	o, err := client.DiscoveryV1().EndpointSlices("default").Get(ctx, "shop-1", metav1.GetOptions{})
+	if err != nil || o.Annotations["example.com/theirs"] != "stays" || len(o.Endpoints) != 1 {
+		t.Errorf("what others wrote: %+v, %v", o, err)
 	}
-	selectors := map[string]bool{}
-	for _, a := range podActions(client, "list") {
-		selectors[a.GetNamespace()+" "+a.(clienttesting.ListAction).GetListRestrictions().Labels.String()] = true
-	}
-	if len(selectors) != 2 || !selectors["default app=web"] || !selectors["default app=other"] {
-		t.Errorf("listed %v", selectors)
-	}
+
+	agent := start(t, client)
+	until(t, "an agent has the weights", func() bool { return weightsOf(agent, svcName("web")) == "10.0.0.1*9 10.0.0.2*0 10.0.0.3*1" })
 }
 
-// Without the right to read pods all works but weights.
-func TestWeightsForbidden(t *testing.T) {
-	web := svcName("web")
-	client := fake.NewClientset(weighted("web", "10.96.0.1", "web"), apiSlice("web-1", "web", "10.0.0.1"), apiPod("a", "web", "10.0.0.1", "3"))
-	client.PrependReactor("list", "pods", func(clienttesting.Action) (bool, runtime.Object, error) {
-		return true, nil, apierrors.NewForbidden(corev1.Resource("pods"), "", errors.New("no"))
+// TestWeigherWritesNothing: a controller that starts where all is right writes nothing.
+func TestWeigherWritesNothing(t *testing.T) {
+	client := fake.NewClientset(
+		weighted("web", "10.96.0.1", "web"), weighed(ofPods(apiSlice("web-1", "web", "10.0.0.1"), "a"), "10.0.0.1=3"),
+		weighted("shop", "10.96.0.2", "shop"), ofPods(apiSlice("shop-1", "shop", "10.0.0.2"), "b"),
+		apiService("other", "10.96.0.3"), apiSlice("other-1", "other", "10.0.0.3"),
+		apiPod("a", "web", "10.0.0.1", "3"), apiPod("b", "shop", "10.0.0.2", "4"),
+	)
+	w := startWeigher(t, client)
+	w.expect(t, "the one that is not right", "shop-1", "10.0.0.2=4")
+	until(t, "all to be looked at", func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return len(w.bad) == 3
 	})
-	s := start(t, client)
-	takeUntil(t, s, web)
-	if got := weightsOf(s, web); got != "10.0.0.1" {
-		t.Errorf("endpoints %s", got)
-	}
-}
-
-func TestSelectorOf(t *testing.T) {
-	o := weighted("web", "10.96.0.1", "web")
-	o.Spec.Selector["tier"] = "front"
-	got, _ := selectorOf(o)
-	want := labels.Set{"app": "web", "tier": "front"}
-	sel, err := labels.Parse(got.labels)
-	if err != nil || got.namespace != "default" || !sel.Matches(want) || sel.Matches(labels.Set{"app": "web"}) {
-		t.Errorf("%+v, %v", got, err)
-	}
-	if none, _ := selectorOf(apiService("web", "10.96.0.1")); none != nil {
-		t.Error("a Service without a selector has one")
+	for _, a := range client.Actions() {
+		if a.GetVerb() == "patch" && !strings.Contains(fmt.Sprintf("%+v", a), "shop-1") {
+			t.Errorf("wrote %+v", a)
+		}
 	}
 }

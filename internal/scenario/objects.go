@@ -63,18 +63,26 @@ func convert(text string) (svcs []*service.Service, eps []*service.Slice, err er
 	return svcs, eps, nil
 }
 
-// weigh gives the slices of a Service the weights of its pods.
+// weigh gives the slices of a Service the weights of its pods, as the controller does.
 func weigh(svc *corev1.Service, eps []*service.Slice, pods []*corev1.Pod) {
-	var weights []*kube.PodWeight
+	weights := map[string]*kube.PodWeight{} // by address
 	for _, p := range pods {
 		mine := p.Namespace == svc.Namespace && labels.SelectorFromSet(svc.Spec.Selector).Matches(labels.Set(p.Labels))
 		if w := kube.ConvertPod(p); mine && w != nil {
-			weights = append(weights, w)
+			for _, ip := range p.Status.PodIPs {
+				weights[ip.IP] = w
+			}
 		}
 	}
-	for i, s := range eps {
-		if s.Service.Namespace == svc.Namespace && s.Service.Name == svc.Name {
-			eps[i] = kube.WithWeights([]*service.Slice{s}, weights)[0]
+	for _, s := range eps {
+		for i := range s.Endpoints {
+			e := &s.Endpoints[i]
+			if w, ok := weights[e.Addr.String()]; ok && s.Service.Namespace == svc.Namespace && s.Service.Name == svc.Name {
+				e.Weight, e.HasWeight = w.Weight, true
+				if w.Problem != "" {
+					s.Problems = append(s.Problems, service.Problem{Reason: "InvalidWeight", Message: w.Problem})
+				}
+			}
 		}
 	}
 }

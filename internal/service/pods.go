@@ -69,6 +69,20 @@ func (p PodNames) At(i int) string {
 	return prefix + own
 }
 
+// All returns the names of the first n endpoints' pods, in their order; empty ones are not
+// known. It is for whoever needs all: its cost is that of one At.
+func (p PodNames) All(n int) []string {
+	prefix, rest, _ := strings.Cut(p.packed, podNameEnd)
+	names := make([]string, n)
+	for i := range names {
+		var own string
+		if own, rest, _ = strings.Cut(rest, podNameEnd); own != "" {
+			names[i] = prefix + own
+		}
+	}
+	return names
+}
+
 // A PodRef is what an EndpointSlice says of the pod behind an address.
 type PodRef struct {
 	Name        string // empty: the slice does not say

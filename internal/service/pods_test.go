@@ -23,6 +23,9 @@ func TestPodNames(t *testing.T) {
 				t.Errorf("%q: number %d is %q", names, i, got)
 			}
 		}
+		if all := packed.All(len(names)); !slices.Equal(all, append([]string{}, names...)) {
+			t.Errorf("%q: all are %q", names, all)
+		}
 		if got := packed.At(len(names)); got != "" {
 			t.Errorf("%q: one more is %q", names, got)
 		}

@@ -1,0 +1,148 @@
+package kube
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	applydiscoveryv1 "k8s.io/client-go/applyconfigurations/discovery/v1"
+
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// A Weigher writes the weights of pods into the EndpointSlices of the Services that ask for
+// them, once for all nodes (docs/decisions/0015). It is the controller's: one at a time. It
+// never changes a slice that is right.
+type Weigher struct {
+	sub    *Subscription
+	store  *Store
+	pods   *Feed[PodWeight]
+	report func(service.Name, []service.Problem)
+	writer *StatusWriter[string]
+
+	// mu may be taken with the lock of a feed held, and none of those with mu held.
+	mu    sync.Mutex
+	users map[string]map[service.Name]bool // by namespace: the Services that ask
+}
+
+// weigherName is the owner of the annotation, in the API server's eyes.
+const weigherName = "fairway-weights"
+
+// NewWeigher returns a Weigher on a store, which must run too. report gets the problems of
+// each Service that asks.
+func NewWeigher(log *slog.Logger, s *Store, report func(service.Name, []service.Problem)) *Weigher {
+	w := &Weigher{sub: s.subscribe("weights"), store: s, report: report, users: map[string]map[service.Name]bool{}}
+	w.writer = NewStatusWriter(StatusConfig[string]{
+		Log: log, Owner: weigherName, Kind: "endpointslices", Apply: w.apply,
+		Have: func(name service.Name) (string, bool) {
+			slice, ok := s.slices.Get(name)
+			if !ok {
+				return "", false
+			}
+			return formatWeights(slice), true
+		},
+	})
+	w.pods = open(s, kind[*corev1.Pod, PodWeight]{
+		name: "pods", object: &corev1.Pod{}, client: from(s.cfg.Client.CoreV1().Pods(metav1.NamespaceAll)), trim: ConvertPod,
+		only: metav1.ListOptions{FieldSelector: "status.phase!=" + string(corev1.PodSucceeded) + ",status.phase!=" + string(corev1.PodFailed)},
+	})
+	s.services.follow(w.serviceChanged)
+	s.slices.follow(w.sliceChanged)
+	w.pods.follow(w.podChanged)
+	for _, wait := range []func(func()){s.services.onSettle, s.slices.onSettle, w.pods.onSettle} {
+		wait(w.sub.check)
+	}
+	w.sub.need([]input{s.services.input(), s.slices.input(), w.pods.input()}, nil)
+	return w
+}
+
+func (w *Weigher) apply(ctx context.Context, name service.Name, want string, how metav1.ApplyOptions) error {
+	o := applydiscoveryv1.EndpointSlice(name.Name, name.Namespace)
+	if want != "" {
+		o.WithAnnotations(map[string]string{annotationEndpointWeights: want})
+	}
+	_, err := w.store.cfg.Client.DiscoveryV1().EndpointSlices(name.Namespace).Apply(ctx, o, how)
+	return err
+}
+
+func (w *Weigher) serviceChanged(name service.Name, old, new *service.Service, _ int64) {
+	was, is := old != nil && old.Weighted, new != nil && new.Weighted
+	if !was && !is {
+		return
+	}
+	w.mu.Lock()
+	users := w.users[name.Namespace]
+	switch {
+	case is && users == nil:
+		w.users[name.Namespace] = map[service.Name]bool{name: true}
+	case is:
+		users[name] = true
+	default:
+		if delete(users, name); len(users) == 0 {
+			delete(w.users, name.Namespace)
+		}
+	}
+	w.mu.Unlock()
+	w.sub.mark(name, 0)
+}
+
+func (w *Weigher) sliceChanged(name service.Name, old, new *service.Slice, _ int64) {
+	if new == nil {
+		w.writer.Forget(name)
+	}
+	for _, s := range []*service.Slice{old, new} {
+		if s != nil {
+			w.sub.mark(s.Service, 0)
+		}
+	}
+}
+
+// podChanged marks the Services of the pod's namespace that ask for weights: whose pod it
+// is, their slices say.
+func (w *Weigher) podChanged(pod service.Name, _, _ *PodWeight, _ int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for name := range w.users[pod.Namespace] {
+		w.sub.mark(name, 0)
+	}
+}
+
+// Run keeps the slices' weights as the pods say, until ctx ends, which is no error.
+func (w *Weigher) Run(ctx context.Context) error {
+	var writes sync.WaitGroup
+	writes.Go(func() { _ = w.writer.Run(ctx) })
+	defer writes.Wait()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-w.sub.Dirty():
+		}
+		for _, name := range w.sub.Take() {
+			w.weigh(name)
+		}
+	}
+}
+
+// weigh lets the slices of a Service be written as its pods say; those of one that does not
+// ask have no weights.
+func (w *Weigher) weigh(name service.Name) {
+	svc, ok := w.store.services.Get(name)
+	asks := ok && svc.Weighted
+	var bad []service.Problem
+	for _, slice := range w.store.slices.Of(name) {
+		switch have := formatWeights(slice); {
+		case asks:
+			weighed, wrong := withWeights(slice, w.pods.Get, maxWeightProblems-len(bad))
+			bad = append(bad, wrong...)
+			w.writer.Set(slice.Name, formatWeights(weighed))
+		case have != "":
+			w.writer.Set(slice.Name, "")
+		default:
+			w.writer.Forget(slice.Name)
+		}
+	}
+	w.report(name, bad)
+}
