@@ -8,28 +8,55 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/pprof"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/nftables"
 )
 
 // Main is a package's TestMain: it runs the tests and then fails if goroutines or file
-// descriptors are left over. A namespace that leaks is a descriptor that leaks. It says
+// descriptors are left over, or rules of ours outside of the tests' namespaces. A namespace that leaks is a descriptor that leaks. It says
 // what was left out because the process is not root.
 func Main(m *testing.M) { os.Exit(run(m, os.Stderr)) }
 
 func run(m interface{ Run() int }, out io.Writer) int {
-	before := descriptors()
+	before, rules := descriptors(), ourTables()
 	code := m.Run()
 	sayLeftOut(out)
 	if code != 0 || fuzzing() {
 		return code
 	}
-	if left := leaks(before, 5*time.Second); left != "" {
+	left := leaks(before, 5*time.Second)
+	if now := ourTables(); !slices.Equal(now, rules) {
+		left += fmt.Sprintf("rules in the machine's own network namespace: tables %q, before %q\n", now, rules)
+	}
+	if left != "" {
 		fmt.Fprintf(out, "FAIL: all tests passed, but they left behind:\n%s", left)
 		return 1
 	}
 	return 0
+}
+
+// ourTables returns Fairway's tables of nf_tables in the network namespace that the process
+// began in: none but those of an agent that runs there. Without the right to look: none.
+func ourTables() (names []string) {
+	conn, err := nftables.New()
+	if err != nil {
+		return nil
+	}
+	all, err := conn.ListTables()
+	if err != nil {
+		return nil
+	}
+	for _, t := range all {
+		if strings.HasPrefix(t.Name, "fairway") {
+			names = append(names, t.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // fuzzing reports whether this is the fuzzing engine, which keeps a goroutine for signals.

@@ -150,29 +150,31 @@ func (b *faultBench) heal(name string, d *Datapath, to int) {
 // TestStepFaults: each program that a Sync runs fails in each way at each of its system calls.
 func TestStepFaults(t *testing.T) {
 	for _, v := range []Variant{NFT, Legacy} {
-		t.Run(v.String(), func(t *testing.T) {
-			enterNamespace(t)
-			names := []string{"nft"}
-			for _, is4 := range families() {
-				names = append(names, xtables.Program(v, is4, "save"), xtables.Program(v, is4, "restore"), xtables.Program(v, is4, ""))
-			}
-			b := &faultBench{T: t, v: v, programs: childfault.Intercept(t, names...), tables: faultTables()}
-			b.programs.Disarm()
-			for side := range b.tables {
-				sync(t, open(t, v), b.tables[side])
-				b.held[side] = b.holds()
-			}
-			t.Run("first start", func(t *testing.T) { b.with(t).firstStart() })
-			t.Run("full", func(t *testing.T) { b.with(t).walk(false, 60) })
-			t.Run("change", func(t *testing.T) { b.with(t).walk(true, 0) })
-		})
+		for name, f := range map[string]func(*faultBench){
+			"first start": (*faultBench).firstStart,
+			"full":        func(b *faultBench) { b.walk(false, 60) },
+			"change":      func(b *faultBench) { b.walk(true, 0) },
+		} {
+			t.Run(v.String()+" "+name, func(t *testing.T) { f(newFaultBench(t, v)) })
+		}
 	}
 }
 
-func (b *faultBench) with(t *testing.T) *faultBench {
-	c := *b
-	c.T = t
-	return &c
+// newFaultBench enters a namespace of its own: a test's namespace is its goroutine's, not
+// that of its subtests.
+func newFaultBench(t *testing.T, v Variant) *faultBench {
+	enterNamespace(t)
+	names := []string{"nft"}
+	for _, is4 := range families() {
+		names = append(names, xtables.Program(v, is4, "save"), xtables.Program(v, is4, "restore"), xtables.Program(v, is4, ""))
+	}
+	b := &faultBench{T: t, v: v, programs: childfault.Intercept(t, names...), tables: faultTables()}
+	b.programs.Disarm()
+	for side := range b.tables {
+		sync(t, open(t, v), b.tables[side])
+		b.held[side] = b.holds()
+	}
+	return b
 }
 
 // fails runs a Sync with a fault.
