@@ -69,8 +69,9 @@ func (g *guard) judge(had, kept int) (believed, foreign bool) {
 	case believed && doubted:
 		log.Info("the API server's list has all objects again")
 	}
-	g.gauge.Set(0)
-	if !believed {
+	if believed {
+		g.gauge.Set(0)
+	} else {
 		g.gauge.Set(float64(had - kept))
 		g.again(g.pause)
 	}

@@ -78,6 +78,12 @@ type pacer struct {
 	server  *server
 	probes  bool // it is the one that finds out for all whether the server answers
 
+	// answered is closed when the server answers another pacer, from the moment on when our
+	// last request began: one that was under way when the server came back may fail after the
+	// others have their answers, and there is none to wait for then.
+	answered   <-chan struct{}
+	unanswered bool // the last request failed
+
 	hold     time.Duration // before the next request, whatever came of the last
 	failures int           // since a watch last lasted
 	absent   bool          // the API server does not have the kind
@@ -90,8 +96,9 @@ type pacer struct {
 // before waits until the server may be asked. It returns the context's error if that
 // ends first.
 func (p *pacer) before(ctx context.Context) error {
-	answered := p.server.answered()
-	if p.hold > 0 || p.absent {
+	answered := p.answered
+	defer func() { p.answered = p.server.answered() }()
+	if p.hold > 0 || p.absent || !p.unanswered {
 		answered = nil // what is waited for is not that the server answers
 	}
 	pause := p.pause()
@@ -153,7 +160,7 @@ func (p *pacer) after(ctx context.Context, err error, watch, streaming bool) {
 		if !p.logged.IsZero() {
 			p.log.Info("the API server answers again", "kind", p.kind)
 		}
-		p.logged, p.absent, p.denied = time.Time{}, false, false
+		p.logged, p.absent, p.denied, p.unanswered = time.Time{}, false, false, false
 		p.server.answers()
 		return
 	}
@@ -162,6 +169,7 @@ func (p *pacer) after(ctx context.Context, err error, watch, streaming bool) {
 		p.denied, p.failures = denied, 0
 	}
 	p.failures++
+	p.unanswered = true
 	p.failed()
 	p.absent = apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err)
 	if p.denied {

@@ -148,6 +148,65 @@ func testReturn(t *testing.T) {
 	}
 }
 
+// TestReturnDuringRequest: a kind whose request was under way when the server answered the
+// others, and failed after that, is asked for again at once.
+func TestReturnDuringRequest(t *testing.T) { synctest.Test(t, testReturnDuringRequest) }
+
+func testReturnDuringRequest(t *testing.T) {
+	s := &server{wake: make(chan struct{})}
+	p := &pacer{log: slog.New(slog.DiscardHandler), kind: "kind", failed: func() {}, refused: func() {}, server: s}
+	fail := func() {
+		if err := p.before(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		p.after(t.Context(), context.DeadlineExceeded, true, false)
+	}
+	for range 10 {
+		fail()
+	}
+	if err := p.before(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.answers()
+	p.after(t.Context(), context.DeadlineExceeded, true, false)
+	start := time.Now()
+	fail()
+	if pause := time.Since(start); pause > 0 {
+		t.Errorf("asked again after %v", pause)
+	}
+	start = time.Now()
+	fail()
+	if pause := time.Since(start); pause < lastPause {
+		t.Errorf("without an answer asked again after %v", pause)
+	}
+}
+
+// TestShortWatches: kinds whose watches end at once do not wake each other.
+func TestShortWatches(t *testing.T) { synctest.Test(t, testShortWatches) }
+
+func testShortWatches(t *testing.T) {
+	s := &server{wake: make(chan struct{})}
+	ctx, stop := context.WithTimeout(t.Context(), 10*time.Minute)
+	defer stop()
+	asked := [3]int{}
+	var all sync.WaitGroup
+	for i := range asked {
+		p := &pacer{log: slog.New(slog.DiscardHandler), kind: "kind", failed: func() {}, refused: func() {}, server: s}
+		all.Go(func() {
+			for p.before(ctx) == nil {
+				asked[i]++
+				p.after(ctx, nil, true, false)
+			}
+		})
+	}
+	all.Wait()
+	for i, n := range asked {
+		if n > 40 {
+			t.Errorf("kind %d was asked for %d times in ten minutes", i, n)
+		}
+	}
+}
+
 // A pause ends with its context.
 func TestPaceStops(t *testing.T) {
 	p := &pacer{log: slog.New(slog.DiscardHandler), kind: "services", failed: func() {}, refused: func() {}, failures: 20}
