@@ -26,7 +26,7 @@ const reasonAnnotation = "InvalidAnnotation"
 func annotations(o *corev1.Service, svc *service.Service, bad *problems) {
 	read := func(key string) (string, bool) {
 		text, ok := o.Annotations[key]
-		return strings.TrimSpace(text), ok
+		return readAnnotation(text), ok
 	}
 	for _, key := range [...]string{annotationBalance, kubeRouterBalance, ciliumBalance} {
 		text, ok := read(key)
@@ -60,4 +60,16 @@ func annotations(o *corev1.Service, svc *service.Service, bad *problems) {
 		}
 		svc.Termination = c
 	}
+}
+
+// annotationLimit is more than any value that makes sense has, in bytes: the API allows
+// 256 KiB, which would be in every message about it.
+const annotationLimit = 64
+
+// readAnnotation returns the part of an annotation's text that is read.
+func readAnnotation(text string) string {
+	if text = strings.TrimSpace(text); len(text) > annotationLimit {
+		return service.Cut(text, annotationLimit) + "…"
+	}
+	return text
 }

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -69,5 +70,36 @@ func TestAnnotations(t *testing.T) {
 	headless := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Annotations: notes{"fairway.net/balance": "?"}}, Spec: corev1.ServiceSpec{ClusterIP: "None"}}
 	if svc := ConvertService(headless); len(svc.Problems) > 0 {
 		t.Errorf("a headless Service has problems: %v", svc.Problems)
+	}
+}
+
+// What a tenant writes comes into messages, events and logs cut, and as often as there are
+// places for it.
+func TestLongTexts(t *testing.T) {
+	long := strings.Repeat("ö", 125<<10)
+	o := apiService("web", "10.96.0.1")
+	o.Annotations = map[string]string{annotationBalance: long, annotationWeights: long, annotationClose: " " + long}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web-1", Annotations: map[string]string{annotationWeight: long}}}
+	problems := ConvertService(o).Problems
+	if len(problems) != 3 {
+		t.Fatalf("%d problems, want 3", len(problems))
+	}
+	problems = append(problems, service.Problem{Message: ConvertPod(pod).Problem})
+	for _, p := range problems {
+		if len(p.Message) > 300 || !strings.Contains(p.Message, "öö…") {
+			t.Errorf("%d bytes of message: %.400s", len(p.Message), p.Message)
+		}
+	}
+
+	o = apiService("web", "10.96.0.1")
+	for range 60_000 {
+		o.Spec.LoadBalancerSourceRanges = append(o.Spec.LoadBalancerSourceRanges, long[:200])
+	}
+	svc := ConvertService(o)
+	if n := len(svc.Problems); n != service.ProblemLimit+1 || svc.Problems[n-1].Reason != "FurtherProblems" {
+		t.Errorf("%d problems: %v", n, svc.Problems[n-1])
+	}
+	if allocs := testing.AllocsPerRun(1, func() { ConvertService(o) }); allocs > 65_000*3 {
+		t.Errorf("%v allocations for 60,000 ranges that are none", allocs)
 	}
 }

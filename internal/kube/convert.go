@@ -22,11 +22,11 @@ const (
 	reasonProtocol = "InvalidProtocol"
 )
 
-// problems collects what a converter leaves out.
+// problems collects what a converter leaves out, up to service.ProblemLimit.
 type problems []service.Problem
 
 func (p *problems) add(reason, format string, args ...any) {
-	*p = append(*p, service.Problem{Reason: reason, Message: fmt.Sprintf(format, args...)})
+	*p = service.AddProblem(*p, reason, format, args...)
 }
 
 // ConvertService cuts a Service to what the model knows. Headless Services and those
@@ -119,8 +119,7 @@ func sourceRanges(texts []string, bad *problems) []netip.Prefix {
 		out = append(out, p)
 	}
 	if len(out) == 0 && len(texts) > 0 {
-		// Addresses that no packet comes from.
-		out = []netip.Prefix{netip.MustParsePrefix("255.255.255.255/32"), netip.MustParsePrefix("ff0f::/128")}
+		out = slices.Concat(service.NoClients(true), service.NoClients(false))
 	}
 	return out
 }

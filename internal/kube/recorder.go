@@ -211,22 +211,11 @@ func (r *Recorder) event(rep report, uid types.UID) *eventsv1.Event {
 		ObjectMeta:          metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("%s.%016x", rep.name.Name, h.Sum64())},
 		EventTime:           metav1.NowMicro(),
 		ReportingController: controllerName,
-		ReportingInstance:   cmp.Or(cut(r.node, 128), "unknown"),
+		ReportingInstance:   cmp.Or(service.Cut(r.node, 128), "unknown"),
 		Action:              action,
-		Reason:              cut(rep.problem.Reason, 128),
+		Reason:              service.Cut(rep.problem.Reason, 128),
 		Type:                corev1.EventTypeWarning,
-		Note:                cut(rep.problem.Message, noteLimit),
+		Note:                service.Cut(rep.problem.Message, noteLimit),
 		Regarding:           corev1.ObjectReference{APIVersion: "v1", Kind: kind, Namespace: rep.name.Namespace, Name: rep.name.Name, UID: uid},
 	}
-}
-
-// cut shortens s to at most n bytes, between two characters.
-func cut(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	for n > 0 && s[n]&0xc0 == 0x80 {
-		n--
-	}
-	return s[:n]
 }

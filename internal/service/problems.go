@@ -45,7 +45,7 @@ func Cut(text string, n int) string {
 	for n > 0 && text[n]&0xc0 == 0x80 {
 		n--
 	}
-	return text[:n]
+	return strings.Clone(text[:n])
 }
 
 // problemsOf returns the problems of a Service's objects. The order of the slices does not
