@@ -280,7 +280,7 @@ func (l *Loop) build() {
 	}
 	if all := !now.CompilesLike(l.node); all || !now.RefusesLike(l.node) {
 		for e := range l.table.Entries() {
-			if all || e.External {
+			if all || e.DependsOnAddresses() {
 				names = append(names, e.Name)
 			}
 		}

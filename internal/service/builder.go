@@ -25,7 +25,8 @@ type Builder struct {
 	checks            map[Name]HealthCheck
 	limit             int // of a namespace's frontends
 	namespaces        map[string]*namespace
-	crowded           map[string]struct{} // namespaces for ration to look at
+	aimed             map[packedKey]map[Name]struct{} // Services that have a suspect there; see loops
+	crowded           map[string]struct{}             // namespaces for ration to look at
 }
 
 // An address is a netip.Addr in less memory, without a pointer for the garbage collector.
@@ -38,9 +39,9 @@ type packedKey struct {
 	proto Proto
 }
 
-func (f *Frontend) packedKey() packedKey {
-	return packedKey{f.Addr.Addr().As16(), f.Addr.Port(), f.Proto}
-}
+func (f *Frontend) packedKey() packedKey { return f.Key().packed() }
+
+func (k Key) packed() packedKey { return packedKey{k.Addr.Addr().As16(), k.Addr.Port(), k.Proto} }
 
 // NewBuilder returns a Builder whose table is empty.
 func NewBuilder() *Builder {
@@ -56,6 +57,7 @@ func NewBuilder() *Builder {
 		checks:     map[Name]HealthCheck{},
 		namespaces: map[string]*namespace{},
 		crowded:    map[string]struct{}{},
+		aimed:      map[packedKey]map[Name]struct{}{},
 	}
 }
 
@@ -85,12 +87,14 @@ func (b *Builder) Set(e *Entry) {
 	for i, f := range e.Frontends {
 		if k := f.packedKey(); b.keys.set(k, e) {
 			b.keys.each(k, b.mark)
+			b.markAimed(k)
 		}
 		if i == 0 || f.Addr.Addr() != e.Frontends[i-1].Addr.Addr() {
 			b.claimAddress(f, e)
 		}
 	}
 	b.withdraw(was, e)
+	b.aims(was, e)
 	b.count(was, e)
 }
 
@@ -101,6 +105,7 @@ func (b *Builder) Delete(n Name) {
 	b.unresolved[n] = struct{}{}
 	if was != nil {
 		b.withdraw(was, nil)
+		b.aims(was, nil)
 		b.count(was, nil)
 	}
 }
@@ -123,6 +128,7 @@ func (b *Builder) withdraw(was, now *Entry) {
 		if now.frontend(f.Key()) == nil {
 			if k := f.packedKey(); b.keys.remove(k, was.Name) {
 				b.keys.each(k, b.mark)
+				b.markAimed(k)
 			}
 		}
 		addr := f.Addr.Addr()
@@ -192,16 +198,18 @@ func (b *Builder) health(changed map[Name]*Entry) {
 // resolve returns e without the frontends that another Service has, or that its namespace
 // has no room for.
 func (b *Builder) resolve(e *Entry) *Entry {
-	switch {
-	case e == nil:
+	if e == nil {
 		return nil
-	case b.crowdedOut(e):
+	}
+	if b.crowdedOut(e) {
 		kept := *e
 		kept.Frontends = nil
 		kept.Problems = AddProblem(slices.Clip(e.Problems), "TooManyFrontends",
 			"the Services of the namespace have more than %d frontends (ports times addresses); all of this one are left out, as older ones have them %s", b.limit, limitAdvice)
 		return &kept
-	case !slices.ContainsFunc(e.Frontends, func(f *Frontend) bool { return b.rival(e, f) != nil }):
+	}
+	e = b.withoutLoops(e)
+	if !slices.ContainsFunc(e.Frontends, func(f *Frontend) bool { return b.rival(e, f) != nil }) {
 		return e
 	}
 	kept := *e

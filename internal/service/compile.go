@@ -10,14 +10,19 @@ import (
 type Entry struct {
 	Name      Name
 	Created   int64
-	Frontends []*Frontend  // sorted by key, without duplicates
-	Problems  []Problem    // what was left out, and why
-	Health    *HealthCheck // what load balancers may ask; nil: nothing
-	slices    []*Slice     // that it was compiled from; nil if it was not
-	// External says that the Service asks for addresses for clients outside the cluster,
-	// whether it got them or not: what it gets depends on NodeAddrs and APIServers.
-	External bool
+	Frontends []*Frontend      // sorted by key, without duplicates
+	Problems  []Problem        // what was left out, and why
+	Health    *HealthCheck     // what load balancers may ask; nil: nothing
+	slices    []*Slice         // that it was compiled from; nil if it was not
+	external  bool             // it asks for addresses for clients outside the cluster, whether it got them or not
+	balancers AddrSet          // load balancers' addresses
+	loops     *loops           // nil: none of its endpoints can be a frontend
+	refused   map[Key]struct{} // endpoints that were left out because they are frontends
 }
+
+// DependsOnAddresses reports whether Compile may return something else with other NodeAddrs
+// or APIServers.
+func (e *Entry) DependsOnAddresses() bool { return e.external || e.loops != nil }
 
 // A HealthCheck is what a load balancer may ask a node about one Service.
 type HealthCheck struct {
@@ -32,20 +37,24 @@ type HealthCheck struct {
 
 // Compile decides what node does for svc, whose endpoints are in eps.
 // It never fails: what makes no sense is left out and reported in Entry.Problems.
-func Compile(svc *Service, eps []*Slice, node Node) *Entry {
-	c := compilation{svc: svc, node: node, entry: &Entry{Name: svc.Name, Created: svc.Created, slices: eps}}
+func Compile(svc *Service, eps []*Slice, node Node) *Entry { return compile(svc, eps, node, nil) }
+
+// compile is Compile without the endpoints that are frontends.
+func compile(svc *Service, eps []*Slice, node Node, refused map[Key]struct{}) *Entry {
+	c := compilation{svc: svc, node: node, refused: refused, entry: &Entry{Name: svc.Name, Created: svc.Created, slices: eps}}
 	c.entry.Problems = problemsOf(svc, eps)
 	if len(svc.ClusterIPs) == 0 {
 		return c.entry
 	}
-	c.entry.External = len(svc.BalancerIPs)+len(svc.ExternalIPs) > 0
+	c.entry.external = len(svc.BalancerIPs)+len(svc.ExternalIPs) > 0
 	c.externalAddresses()
 	c.balance = c.algorithm()
+	c.entry.balancers = NewAddrSet(slices.Concat(c.balancers[true], c.balancers[false])...)
 	ports := c.admit()
 	c.sourceRanges(len(ports))
 	for i, from := range runsOf(ports, c.limitEndpoints(eps, len(ports))) {
 		for _, ip := range c.families() {
-			c.port(ports[i], ip, collect(from, ip.Is4(), svc.Weighted, node.Name, nil))
+			c.port(ports[i], ip, c.collect(ports[i], from, ip.Is4(), nil))
 		}
 		if c.full {
 			c.problem("TooManyFrontends", "the Service has more than %d frontends (ports times addresses); those behind port %d/%v are left out %s",
@@ -64,6 +73,7 @@ func Compile(svc *Service, eps []*Slice, node Node) *Entry {
 		}
 		c.entry.Health = h
 	}
+	c.loops(eps)
 	slices.SortFunc(c.entry.Frontends, func(a, b *Frontend) int { return a.Key().Compare(b.Key()) })
 	return c.entry
 }
@@ -86,7 +96,10 @@ type compilation struct {
 	svc   *Service
 	node  Node
 	entry *Entry
-	full  bool // there are as many frontends as there may be
+	// refused are endpoints that are frontends; suspects those that may be. See loops.
+	refused  map[Key]struct{}
+	suspects []Key
+	full     bool // there are as many frontends as there may be
 	// balance is how all frontends spread connections.
 	balance Algorithm
 	// balancers and externals are the addresses for clients outside the cluster; true: IPv4.

@@ -20,24 +20,28 @@ type candidate struct {
 // that a Service with thousands of endpoints costs.
 //
 // left is called with each endpoint that is no candidate, and why; nil: nothing is asked.
-func collect(from []run, is4, weighted bool, node string, left func(candidate, Exclusion)) []candidate {
+func (c *compilation) collect(p Port, from []run, is4 bool, left func(candidate, Exclusion)) []candidate {
 	var runs [][]candidate
 	for _, source := range from {
 		s, port := source.slice, source.port
 		run := make([]candidate, 0, len(s.Endpoints))
 		for i := range s.Endpoints {
 			e := &s.Endpoints[i]
-			c := candidate{Endpoint{Addr: netip.AddrPortFrom(e.Addr, port), Local: e.Node != "" && e.Node == node}, e}
-			if why := e.noCandidate(port, is4); why != Used {
+			at := candidate{Endpoint{Addr: netip.AddrPortFrom(e.Addr, port), Local: e.Node != "" && e.Node == c.node.Name}, e}
+			why := e.noCandidate(port, is4)
+			if why == Used && c.loop(Key{at.Addr, p.Proto}, s, i) {
+				why = IsFrontend
+			}
+			if why != Used {
 				if left != nil {
-					left(c, why)
+					left(at, why)
 				}
 				continue
 			}
-			if weighted {
-				c.Weight = e.weight()
+			if c.svc.Weighted {
+				at.Weight = e.weight()
 			}
-			run = append(run, c)
+			run = append(run, at)
 		}
 		if !slices.IsSortedFunc(run, candidate.compare) {
 			slices.SortFunc(run, candidate.compare)

@@ -36,8 +36,10 @@ func (x Explanation) At(f *Frontend, internal bool) Exclusion {
 // and why, by Compile's own predicates: the endpoints of a Route are those that are Used at
 // its frontend. It is sorted by port, in the Service's order, then by address. A Service
 // without addresses (headless, ExternalName) has nothing to explain.
-func Explain(svc *Service, eps []*Slice, node Node) []Explanation {
-	c := compilation{svc: svc, node: node, entry: &Entry{}}
+//
+// entry is the Service's in a table: it says which endpoints are frontends of other Services.
+func Explain(svc *Service, eps []*Slice, node Node, entry *Entry) []Explanation {
+	c := compilation{svc: svc, node: node, refused: entry.refused, entry: &Entry{}}
 	families := c.families()
 	e := explainer{compilation: &c, slices: eps, sources: sourcesOf(eps)}
 	var all []Explanation
@@ -87,7 +89,7 @@ func (e *explainer) port(p Port, is4, first bool) (all []Explanation) {
 			Internal: internal, External: external, Cluster: cluster,
 		})
 	}
-	candidates := collect(allRuns(p, e.slices), is4, e.svc.Weighted, e.node.Name, func(c candidate, why Exclusion) {
+	candidates := e.collect(p, allRuns(p, e.slices), is4, func(c candidate, why Exclusion) {
 		switch {
 		case why == OtherFamily && (!first || e.serves(c.from.Addr.Is4())), why == InvalidAddress && !first:
 			return // it is explained with its own family, or was with the first

@@ -15,7 +15,8 @@ import (
 // checkExplain compares what Explain says of a Service with what Compile makes of it: the
 // endpoints that are Used are the routes', and every endpoint is explained once per port.
 func checkExplain(svc *service.Service, eps []*service.Slice, node service.Node) error {
-	entry, all := service.Compile(svc, eps, node), service.Explain(svc, eps, node)
+	entry := service.Compile(svc, eps, node)
+	all := service.Explain(svc, eps, node, entry)
 	ports := map[service.PortName]bool{}
 	for _, f := range entry.Frontends {
 		ports[f.Service] = true
@@ -127,7 +128,7 @@ func TestExplainReasons(t *testing.T) {
 		if err := checkExplain(&c.svc, []*service.Slice{slice}, node); err != nil {
 			t.Error(err)
 		}
-		all := service.Explain(&c.svc, []*service.Slice{slice}, node)
+		all := service.Explain(&c.svc, []*service.Slice{slice}, node, &service.Entry{})
 		if last := all[len(all)-1]; last.External != c.want || last.Slice != name || last.Node != c.endpoints[len(c.endpoints)-1].Node {
 			t.Errorf("%+v: %+v, want %q", c.endpoints, last, c.want)
 		}

@@ -121,7 +121,7 @@ func (n Node) CompilesLike(o Node) bool {
 }
 
 // RefusesLike reports whether n and o have the same NodeAddrs and APIServers. If not, the
-// Services whose Entry is External must be compiled again.
+// Services whose Entry DependsOnAddresses must be compiled again.
 func (n Node) RefusesLike(o Node) bool {
 	return slices.Equal(n.NodeAddrs, o.NodeAddrs) && slices.Equal(n.APIServers, o.APIServers)
 }

@@ -90,7 +90,7 @@ type EndpointReport struct {
 // have taken addresses.
 func NewReport(svc *Service, eps []*Slice, node Node, entry *Entry, from []Origin) Report {
 	r := Report{Service: svc.Name.String(), Node: node.Name, Zone: node.Zone, Problems: entry.Problems}
-	all := Explain(svc, eps, node)
+	all := Explain(svc, eps, node, entry)
 	for _, f := range entry.Frontends {
 		one := f.report(node.Settings)
 		var mine []Explanation

@@ -12,6 +12,7 @@ const (
 	InvalidAddress              // it has no address
 	OtherFamily                 // the Service has no ClusterIP of its family
 	NoSuchPortInSlice           // the slice has no port of that name and protocol
+	IsFrontend                  // it is an address of a Service: packets would go round
 	SameAddress                 // an endpoint with the same address and port is preferred
 	OtherNode                   // policy Local
 	UnknownNode                 // policy Local
@@ -29,6 +30,7 @@ var exclusionTexts = [exclusionCount]string{
 	"its address is not valid",
 	"the Service has no ClusterIP of its IP family",
 	"its EndpointSlice does not have the port",
+	"it is a Service's own address, to which packets would come back",
 	"another entry with this address and port is preferred",
 	"on another node, and the traffic policy is Local",
 	"its node is not known, and the traffic policy is Local",

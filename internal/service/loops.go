@@ -1,0 +1,146 @@
+package service
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+)
+
+// An endpoint that is itself a frontend sends packets round: two Services whose endpoints
+// are each other's NodePorts make thousands of connections of one. Nothing but a slice
+// that somebody wrote by hand has such endpoints, which are left out:
+//
+//   - an address in a ServiceCIDR, at once (Compile);
+//   - a ClusterIP and one of its ports, a node's address and a NodePort, a load balancer's
+//     address and port, and an external IP of the same namespace: by the Builder, which
+//     knows the frontends of all Services.
+//
+// External IPs of other namespaces do not count: whoever may write a Service could take
+// endpoints away from others with them. Nor do endpoints that name their pod: a pod on a
+// node's own network may use a port that somebody chooses as NodePort. (One who writes a
+// pod's name into a slice makes a loop; it ends with the hop limit of packets.)
+type loops struct {
+	suspects []Key // endpoints that may be a frontend, sorted
+	again    func(refused map[Key]struct{}) *Entry
+	nodes    AddrSet
+}
+
+// loop reports whether an endpoint, the i-th of a slice, is a frontend. Those of which the
+// Builder must decide it notes as suspects.
+func (c *compilation) loop(at Key, s *Slice, i int) bool {
+	addr := at.Addr.Addr()
+	if anyContains(c.node.Settings.ServiceCIDRs, addr) {
+		return true
+	}
+	if _, ok := c.refused[at]; ok {
+		return true
+	}
+	if c.suspicious(addr) && s.Pods.At(i) == "" {
+		c.suspects = append(c.suspects, at)
+	}
+	return false
+}
+
+// suspicious reports whether an endpoint at an address can be a frontend: at a node's own,
+// or outside of the pods' ranges where they are known.
+func (c *compilation) suspicious(a netip.Addr) bool {
+	pods := c.node.Settings.Pods
+	known := slices.ContainsFunc(pods, func(p netip.Prefix) bool { return p.Addr().Is4() == a.Is4() })
+	return known && !anyContains(pods, a) || c.node.NodeAddrs.Has(a)
+}
+
+// loops names the endpoints that were left out, and hands the suspects to the Builder.
+func (c *compilation) loops(eps []*Slice) {
+	var left []string
+	for k := range c.refused {
+		left = append(left, k.String())
+	}
+	for _, s := range eps {
+		for i := range s.Endpoints {
+			if a := s.Endpoints[i].Addr; anyContains(c.node.Settings.ServiceCIDRs, a) {
+				left = append(left, a.String())
+			}
+		}
+	}
+	if len(left) > 0 {
+		slices.Sort(left)
+		more := ""
+		if left = slices.Compact(left); len(left) > 5 {
+			left, more = left[:5], fmt.Sprintf(" and %d more", len(left)-5)
+		}
+		c.problem("EndpointRefused", "endpoints %q%s are left out: they are addresses of Services, to which packets would come back [name the pods, or use a selector]", left, more)
+	}
+	if len(c.suspects) > 0 && c.refused == nil {
+		svc, node := c.svc, c.node
+		slices.SortFunc(c.suspects, Key.Compare)
+		c.entry.loops = &loops{
+			nodes:    node.NodeAddrs,
+			suspects: slices.Compact(c.suspects),
+			again:    func(refused map[Key]struct{}) *Entry { return compile(svc, eps, node, refused) },
+		}
+	}
+}
+
+// aims notes at which keys an entry has suspects, in place of one that it replaces. Both
+// may be nil.
+func (b *Builder) aims(was, now *Entry) {
+	for _, k := range was.suspects() {
+		for _, k := range [...]Key{k, k.NodePort()} {
+			delete(b.aimed[k.packed()], was.Name)
+			if len(b.aimed[k.packed()]) == 0 {
+				delete(b.aimed, k.packed())
+			}
+		}
+	}
+	for _, k := range now.suspects() {
+		for _, k := range [...]Key{k, k.NodePort()} {
+			if b.aimed[k.packed()] == nil {
+				b.aimed[k.packed()] = map[Name]struct{}{}
+			}
+			b.aimed[k.packed()][now.Name] = struct{}{}
+		}
+	}
+}
+
+// markAimed marks the entries that have an endpoint at k.
+func (b *Builder) markAimed(k packedKey) {
+	for n := range b.aimed[k] {
+		b.mark(n)
+	}
+}
+
+func (e *Entry) suspects() []Key {
+	if e == nil || e.loops == nil {
+		return nil
+	}
+	return e.loops.suspects
+}
+
+// withoutLoops returns e without the endpoints that are frontends.
+func (b *Builder) withoutLoops(e *Entry) *Entry {
+	var refused map[Key]struct{}
+	for _, k := range e.suspects() {
+		if !b.isFrontend(k, e) {
+			continue
+		}
+		if refused == nil {
+			refused = map[Key]struct{}{}
+		}
+		refused[k] = struct{}{}
+	}
+	if refused == nil {
+		return e
+	}
+	kept := e.loops.again(refused)
+	kept.loops, kept.refused = e.loops, refused
+	return kept
+}
+
+// isFrontend reports whether an endpoint of e is a frontend.
+func (b *Builder) isFrontend(k Key, e *Entry) bool {
+	if e.loops.nodes.Has(k.Addr.Addr()) && b.keys.owners[k.NodePort().packed()] != nil {
+		return true
+	}
+	o := b.keys.owners[k.packed()]
+	return o != nil && (o.Name.Namespace == e.Name.Namespace || o.ownsClusterIP(k.Addr.Addr()) || o.balancers.Has(k.Addr.Addr()))
+}
