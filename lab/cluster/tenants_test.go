@@ -1,0 +1,155 @@
+package cluster_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// victimManifest is what hostile tenants must leave alone: a Service with a fixed address,
+// made after what they made, so that theirs are the older ones.
+const victimManifest = `
+apiVersion: v1
+kind: Service
+metadata: {name: bank, namespace: default}
+spec:
+  type: NodePort
+  clusterIP: 10.96.77.77
+  selector: {app: bank}
+  ports: [{port: 80, nodePort: 30077}]
+`
+
+// victimPods answer for it and ask it; they outlive all tenants.
+const victimPods = `
+apiVersion: v1
+kind: Pod
+metadata: {name: bank, labels: {app: bank}}
+spec:
+  nodeName: node-2
+  containers: [{name: bank, image: httpd}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: client}
+spec:
+  nodeName: node-1
+  containers: [{name: client, image: busybox, command: [sleep, "600"]}]
+`
+
+// TestTenants applies every file of test/tenants, one after the other, and asks the victim,
+// the API server and the kubelets as before. Each file says in its first line what must
+// happen, and in its second which event its author gets.
+//
+// KUBE_PROXY=/path/to/kube-proxy runs it against that instead of the agent, and prints what
+// becomes of the victim (docs/security.md has it), without judging it.
+func TestTenants(t *testing.T) {
+	files, err := filepath.Glob("../../test/tenants/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("found %d files: %v", len(files), err)
+	}
+	l := newLab(t)
+	args := []string{"--nodes", "2"}
+	peer := os.Getenv("KUBE_PROXY")
+	if peer != "" {
+		args = append(args, "--kube-proxy", peer)
+	}
+	l.run(append(l.upArgs(args...), "--deploy", l.allowExternalIPs())...)
+	l.input(victimPods, "kubectl", "apply", "-f", "-")
+	l.run("kubectl", "wait", "--for=condition=Ready", "pod/bank", "pod/client", "--timeout=60s")
+	for _, file := range files {
+		name := strings.TrimSuffix(filepath.Base(file), ".yaml")
+		t.Run(name, func(t *testing.T) {
+			effects := l.in(t).tenant(file, peer == "")
+			if peer != "" {
+				t.Logf("kube-proxy | %s | %s", name, strings.Join(effects, ", "))
+				return
+			}
+			for _, e := range effects {
+				t.Errorf("the tenant has an effect: %s", e)
+			}
+		})
+	}
+}
+
+// allowExternalIPs returns a copy of deploy/ in which externalIPs are not refused: what is
+// left is what the agent refuses in any case.
+func (l *lab) allowExternalIPs() string {
+	l.Helper()
+	dir := filepath.Join(l.TempDir(), "deploy")
+	if err := os.CopyFS(dir, os.DirFS(built.deploy)); err != nil {
+		l.Fatal(err)
+	}
+	file := filepath.Join(dir, "agent", "config.yaml")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		l.Fatal(err)
+	}
+	changed := strings.Replace(string(text), `REFUSE_EXTERNAL_IPS: "true"`, `REFUSE_EXTERNAL_IPS: "false"`, 1)
+	if changed == string(text) {
+		l.Fatalf("%s does not refuse externalIPs", file)
+	}
+	if err := os.WriteFile(file, []byte(changed), 0o644); err != nil {
+		l.Fatal(err)
+	}
+	return dir
+}
+
+var eventLine = regexp.MustCompile(`(?m)^# event: (\S+)$`)
+
+// tenant applies a file, makes the victim and returns what does not work then.
+func (l *lab) tenant(file string, judged bool) (effects []string) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		l.Fatal(err)
+	}
+	event := eventLine.FindStringSubmatch(string(text))
+	if !strings.HasPrefix(string(text), "# ") || event == nil {
+		l.Fatalf("%s does not begin with what must happen and its event", file)
+	}
+	namespace := "tenant-" + strings.TrimSuffix(filepath.Base(file), ".yaml")
+	l.run("kubectl", "create", "namespace", namespace)
+	l.run("kubectl", "-n", namespace, "create", "-f", file)
+	for made := time.Now().Unix(); time.Now().Unix() == made; { // creationTimestamps have seconds
+		time.Sleep(20 * time.Millisecond)
+	}
+	l.input(victimManifest, "kubectl", "create", "-f", "-")
+	if judged && event[1] != "-" {
+		l.eventually(event[1], "kubectl", "-n", namespace, "get", "events", "-o", "custom-columns=REASON:.reason")
+	}
+	effects = l.probe()
+	l.run("kubectl", "delete", "service", "bank")
+	l.run("kubectl", "-n", namespace, "delete", "-f", file)
+	l.run("kubectl", "delete", "namespace", namespace, "--wait=false")
+	return effects
+}
+
+// probe asks the victim and the cluster, each some times, and returns what failed. The
+// first answer may take the time that a new Service takes.
+func (l *lab) probe() (failed []string) {
+	const tries = 5
+	inPod := []string{"kubectl", "exec", "client", "--", "sh", "-c"}
+	many := func(command string) string {
+		return fmt.Sprintf("for i in $(seq 50); do %[1]s >/dev/null 2>&1 && break; sleep 0.1; done; for i in $(seq %[2]d); do %[1]s; echo; done", command, tries)
+	}
+	for _, p := range []struct {
+		what, want string
+		argv       []string
+	}{
+		{"pod to ClusterIP", "It works!", append(inPod, many("curl -sS -m 1 http://10.96.77.77/"))},
+		{"outside to NodePort", "It works!", []string{"client", "--", "sh", "-c", many("curl -sS -m 1 http://192.168.49.2:30077/")}},
+		{"pod to API server", "gitVersion", append(inPod, many("curl -sSk -m 1 https://10.96.0.1/version"))},
+		{"node to API server", "gitVersion", []string{"node", "2", "--", "sh", "-c", many("curl -sSk -m 1 https://192.168.49.254:6443/version")}},
+		{"node to another's kubelet", "401", []string{"node", "1", "--", "sh", "-c", many("curl -sk -m 1 -o /dev/null -w %{http_code} https://192.168.49.3:10250/pods")}},
+	} {
+		out, err := l.try(p.argv...)
+		if n := strings.Count(out, p.want); n != tries {
+			failed = append(failed, fmt.Sprintf("%s: %d of %d answered", p.what, n, tries))
+			l.Logf("%s: %v %.300s", p.what, err, out)
+		}
+	}
+	return failed
+}
