@@ -74,20 +74,40 @@ func entryChanges(from, to *Table) iter.Seq[entryChange] {
 			if from.shards[i] == to.shards[i] {
 				continue
 			}
-			was, is := from.shards[i].all(), to.shards[i].all()
-			for len(was)+len(is) > 0 { // both are sorted
-				var c entryChange
-				switch {
-				case len(is) == 0 || len(was) > 0 && was[0].Name.Compare(is[0].Name) < 0:
-					c.old, was = was[0], was[1:]
-				case len(was) == 0 || was[0].Name != is[0].Name:
-					c.new, is = is[0], is[1:]
-				default:
-					c.old, c.new, was, is = was[0], is[0], was[1:], is[1:]
-				}
-				if c.old != c.new && !yield(c) {
+			for old, new := range merged(from.shards[i].all(), to.shards[i].all(), (*Entry).compareName) {
+				if old != new && !yield(entryChange{old, new}) {
 					return
 				}
+			}
+		}
+	}
+}
+
+func (e *Entry) compareName(o *Entry) int { return e.Name.Compare(o.Name) }
+
+// merged yields what two sorted lists hold, in order, side by side: nil for what is in the
+// other list only.
+func merged[T any](was, is []*T, compare func(a, b *T) int) iter.Seq2[*T, *T] {
+	return func(yield func(old, new *T) bool) {
+		for len(was)+len(is) > 0 {
+			var old, new *T
+			d := 0
+			switch {
+			case len(is) == 0:
+				d = -1
+			case len(was) == 0:
+				d = 1
+			default:
+				d = compare(was[0], is[0])
+			}
+			if d <= 0 {
+				old, was = was[0], was[1:]
+			}
+			if d >= 0 {
+				new, is = is[0], is[1:]
+			}
+			if !yield(old, new) {
+				return
 			}
 		}
 	}

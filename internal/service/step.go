@@ -1,6 +1,9 @@
 package service
 
-import "slices"
+import (
+	"iter"
+	"slices"
+)
 
 // Step returns a table on the way from one table to another: it differs from from in all
 // Services that changed little, and in as much of those that changed much that all of it is
@@ -59,40 +62,19 @@ func (c entryChange) name() Name {
 	return c.old.Name
 }
 
-// frontendChanges calls f with each frontend in both entries, by key, until it returns
-// false.
-func (c entryChange) frontendChanges(f func(old, new *Frontend) bool) {
-	was, is := c.old.frontends(), c.new.frontends()
-	for len(was)+len(is) > 0 {
-		var old, new *Frontend
-		d := 0
-		switch {
-		case len(is) == 0:
-			d = -1
-		case len(was) == 0:
-			d = 1
-		default:
-			d = was[0].Key().Compare(is[0].Key())
-		}
-		if d <= 0 {
-			old, was = was[0], was[1:]
-		}
-		if d >= 0 {
-			new, is = is[0], is[1:]
-		}
-		if !f(old, new) {
-			return
-		}
-	}
+// frontends yields the frontends of both entries side by side, by key.
+func (c entryChange) frontends() iter.Seq2[*Frontend, *Frontend] {
+	return merged(c.old.frontends(), c.new.frontends(), func(a, b *Frontend) int { return a.Key().Compare(b.Key()) })
 }
 
 // weight returns how much changes: frontends and their endpoints. It stops at a bit more than
 // most.
 func (c entryChange) weight(most int) (sum int) {
-	c.frontendChanges(func(old, new *Frontend) bool {
-		sum += changeWeight(old, new)
-		return sum <= most
-	})
+	for old, new := range c.frontends() {
+		if sum += changeWeight(old, new); sum > most {
+			break
+		}
+	}
 	return sum
 }
 
@@ -153,7 +135,7 @@ func (c entryChange) mix(share int) *Entry {
 	mixed := *e
 	mixed.Frontends = nil
 	sum := 0
-	c.frontendChanges(func(old, new *Frontend) bool {
+	for old, new := range c.frontends() {
 		f := new
 		if w := changeWeight(old, new); w > 0 && sum >= share {
 			f = old
@@ -163,8 +145,7 @@ func (c entryChange) mix(share int) *Entry {
 		if f != nil {
 			mixed.Frontends = append(mixed.Frontends, f)
 		}
-		return true
-	})
+	}
 	if c.new == nil && len(mixed.Frontends) == 0 {
 		return nil
 	}

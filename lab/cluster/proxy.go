@@ -6,10 +6,11 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
-	"github.com/fairway-net/fairway/lab/fabric"
+	"github.com/fairway-net/fairway/internal/datapath"
 )
 
 // proxyPorts are where the proxies of a node say their mode: Fairway's agent, and a
@@ -28,7 +29,7 @@ func (l Lab) proxies(node string) []nodeProxy {
 	var found []nodeProxy
 	for _, p := range proxyPorts {
 		mode, err := l.proxyMode(node, p.address)
-		if err == nil && mode != "none" {
+		if err == nil && mode != datapath.None {
 			found = append(found, nodeProxy{p.name, mode})
 		}
 	}
@@ -82,26 +83,20 @@ func proxyColumn(found []nodeProxy) string {
 	return strings.Join(words, ", ")
 }
 
-// runs reports whether the lab's proxies have the mode that is wanted: what they say
-// counts, and only if none answers what up was told.
-func (l Lab) runs(s *State, mode string) bool {
-	if mode == s.Options.ProxyMode && mode == "auto" {
-		return true
+// runs reports whether proxies have the mode that is wanted: what they say counts, and only
+// if none answers what up was told.
+func (s *State) runs(found []nodeProxy, mode string) bool {
+	if len(found) == 0 || mode == datapath.Auto {
+		return mode == s.Options.ProxyMode
 	}
-	found := l.proxies(fabric.NodeName(1))
-	for _, p := range found {
-		if p.mode == mode {
-			return true
-		}
-	}
-	return len(found) == 0 && mode == s.Options.ProxyMode
+	return slices.ContainsFunc(found, func(p nodeProxy) bool { return p.mode == mode })
 }
 
 // proxyText is the mode of the lab's proxies in a line about the lab; told is what up was
 // told.
-func (l Lab) proxyText(told string) string {
-	if found := l.proxies(fabric.NodeName(1)); len(found) > 0 {
-		return proxyColumn(found)
+func proxyText(found []nodeProxy, told string) string {
+	if len(found) == 0 {
+		return told + " (no proxy answers)"
 	}
-	return told + " (no proxy answers)"
+	return proxyColumn(found)
 }

@@ -35,11 +35,11 @@ func (l Lab) Up(ctx context.Context, o Options, p *Progress) error {
 		return err
 	}
 	defer unlock()
-	running, err := l.running(o)
-	if running {
-		p.Say("The lab is up already: %s, %s. KUBECONFIG=%s", count(o.Nodes, "node"), l.proxyText(o.ProxyMode), l.Kubeconfig())
+	proxy, err := l.running(o)
+	if proxy != "" {
+		p.Say("The lab is up already: %s, %s. KUBECONFIG=%s", count(o.Nodes, "node"), proxy, l.Kubeconfig())
 	}
-	if running || err != nil {
+	if proxy != "" || err != nil {
 		return err
 	}
 	listener, err := l.prepare(o)
@@ -91,29 +91,30 @@ func (b *builder) giveUp(ctx context.Context, err error) error {
 	return errors.Join(err, b.remove())
 }
 
-// running reports whether this lab is up. A lab that is not whole, or has other
-// options than wanted, is an error.
-func (l Lab) running(o Options) (bool, error) {
+// running returns what proxies Services in this lab, as texts say it, or "" if the lab is not
+// up. A lab that is not whole, or has other options than wanted, is an error.
+func (l Lab) running(o Options) (proxy string, err error) {
 	s, err := l.load()
 	if errors.Is(err, ErrNoLab) {
-		return false, nil
+		return "", nil
 	}
 	if err != nil {
-		return false, err
+		return "", err
 	}
 	if dead := s.dead(); len(dead) > 0 {
-		return false, fmt.Errorf("the lab is broken: %s ended [%s removes it, then up again]",
+		return "", fmt.Errorf("the lab is broken: %s ended [%s removes it, then up again]",
 			strings.Join(dead, ", "), l.Command("down"))
 	}
 	if !s.Ready {
-		return false, fmt.Errorf("the lab is still coming up, or up was killed [wait, or %s removes it]", l.Command("down"))
+		return "", fmt.Errorf("the lab is still coming up, or up was killed [wait, or %s removes it]", l.Command("down"))
 	}
-	have := s.Options
-	if have.Nodes != o.Nodes || have.Family != o.Family || have.KubeProxy != o.KubeProxy || !l.runs(s, o.ProxyMode) {
-		return false, fmt.Errorf("a lab with other options is up: %s, %s, %s [%s removes it]",
-			count(have.Nodes, "node"), l.proxyText(have.ProxyMode), have.Family, l.Command("down"))
+	have, found := s.Options, l.proxies(fabric.NodeName(1))
+	proxy = proxyText(found, have.ProxyMode)
+	if have.Nodes != o.Nodes || have.Family != o.Family || have.KubeProxy != o.KubeProxy || !s.runs(found, o.ProxyMode) {
+		return "", fmt.Errorf("a lab with other options is up: %s, %s, %s [%s removes it]",
+			count(have.Nodes, "node"), proxy, have.Family, l.Command("down"))
 	}
-	return true, nil
+	return proxy, nil
 }
 
 func listen(port int) (*net.TCPListener, error) {
