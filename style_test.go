@@ -40,6 +40,9 @@ var law = map[string]struct {
 	whyOrNot string
 }{
 	"service":              {nil, false, false, "the policy is pure: it must be readable and testable without a kernel or an API server"},
+	"labels":               {nil, false, false, "selectors are values that any policy may hold"},
+	"ipam":                 {[]string{"service", "labels"}, false, false, "which Service has which address is policy: pure"},
+	"announce":             {[]string{"service", "labels", "ipam"}, false, false, "who announces what is policy: pure"},
 	"datapath/lb":          {[]string{"service"}, false, false, "pure arithmetic: the same in every mode, and in the gateway"},
 	"flow":                 {[]string{"service"}, true, false, "what is stale follows from tables; enders behind its interface touch the kernel"},
 	"datapath":             {[]string{"service", "flow"}, false, false, "the contract speaks of tables and flows only"},
@@ -58,7 +61,7 @@ var law = map[string]struct {
 	"conntrack":            {[]string{"service", "flow", "netlink", "oneline", "sysctl"}, true, false, "an ender of flows; what is stale, package flow knows"},
 	"reset":                {[]string{"conntrack", "nft", "numbers"}, true, false, "ends connections; knows flows, not Services"},
 	"proxy":                {[]string{"service", "datapath", "flow"}, true, false, "the loop knows no API objects and no mechanism"},
-	"kube":                 {[]string{"service", "oneline"}, true, true, "the edge to the API server, the only importer of client-go"},
+	"kube":                 {[]string{"service", "labels", "ipam", "announce", "oneline"}, true, true, "the edge to the API server, the only importer of client-go"},
 	"config":               {[]string{"service", "kube", "datapath", "numbers"}, true, true, "k8s.io/kube-proxy has the types of KubeProxyConfiguration"},
 	"health":               {[]string{"service"}, true, false, "answers load balancers and kubelets"},
 	"cni":                  {[]string{"numbers"}, true, false, "the plugin runs by itself, started by the container runtime"},

@@ -29,6 +29,8 @@
 //	consumer      waits for                    optional
 //	Services      services, endpointslices     nodes, servicecidrs
 //	nodes         nodes
+//	Announcements ipaddresspools, l2advertisements, bgpadvertisements, bgppeers,
+//	              bfdprofiles, communities (all of metallb.io)
 //
 // To read another kind: declare it (a kind: resource, client, selectors, and the function
 // that trims an object), open it in New, and give its consumer a Subscription that follows

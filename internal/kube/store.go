@@ -9,6 +9,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 
@@ -19,6 +20,10 @@ import (
 type Config struct {
 	Log    *slog.Logger
 	Client kubernetes.Interface // from Connect
+	// Custom reads custom resources, and LoadBalancerNamespace is where those of metallb.io
+	// count. Nil: there are none.
+	Custom                dynamic.Interface // from ConnectCustom
+	LoadBalancerNamespace string
 	// NodeName is the node we run on.
 	NodeName string
 	// AllNodes watches every node instead of this one: routes to the pods of other nodes
@@ -47,6 +52,7 @@ type Store struct {
 	slices   *Feed[service.Slice]
 	nodes    *Feed[Node]
 	ranges   *Feed[serviceRange]
+	metallb  metallb
 	lastNode atomic.Pointer[Node] // the one we run on, as it was last; nil: not known yet
 
 	// What Run must start. mu is never held together with a lock of a feed or a
@@ -70,6 +76,9 @@ func New(cfg Config) *Store {
 	s.nodes = open(s, s.nodesKind(client))
 	s.nodes.followers = append(s.nodes.followers, s.ownNodeChanged)
 	s.ranges = open(s, rangesKind(client))
+	if cfg.Custom != nil {
+		s.metallb = openMetallb(s)
+	}
 	return s
 }
 

@@ -1,0 +1,97 @@
+package kube
+
+import (
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/fairway-net/fairway/internal/announce"
+	"github.com/fairway-net/fairway/internal/ipam"
+	"github.com/fairway-net/fairway/internal/oneline"
+)
+
+// metallbGroup is the API group of the objects that administrators write for load-balancer
+// addresses: those of MetalLB, so that they need not be written again.
+const metallbGroup = "metallb.io"
+
+// ConnectCustom makes a client for custom resources. It reads files but sends nothing yet.
+func ConnectCustom(c Connection) (dynamic.Interface, error) {
+	cfg, err := c.restConfig(serviceAccount)
+	if err != nil {
+		return nil, err
+	}
+	client, err := dynamic.NewForConfig(cfg) // it speaks JSON, whatever the ContentType
+	if err != nil {
+		return nil, fmt.Errorf("connect to the API server at %s: %w", cfg.Host, oneline.Error(err))
+	}
+	return client, nil
+}
+
+// metallbKind declares a kind of metallb.io. Only the objects of one namespace are read, as
+// MetalLB does: who may write there decides what the cluster announces.
+func metallbKind[V any](s *Store, version, resource string, trim func(*unstructured.Unstructured) *V) kind[*unstructured.Unstructured, V] {
+	gvr := schema.GroupVersionResource{Group: metallbGroup, Version: version, Resource: resource}
+	return kind[*unstructured.Unstructured, V]{
+		name: resource, object: &unstructured.Unstructured{}, trim: trim,
+		client: from(s.cfg.Custom.Resource(gvr).Namespace(s.cfg.LoadBalancerNamespace)),
+	}
+}
+
+// metallb holds the feeds of metallb.io.
+type metallb struct {
+	pools       *Feed[ipam.Pool]
+	l2          *Feed[announce.L2Advertisement]
+	bgp         *Feed[announce.BGPAdvertisement]
+	peers       *Feed[announce.BGPPeer]
+	bfd         *Feed[announce.BFDProfile]
+	communities *Feed[announce.Community]
+}
+
+func openMetallb(s *Store) metallb {
+	return metallb{
+		pools:       open(s, metallbKind(s, "v1beta1", "ipaddresspools", convertPool)),
+		l2:          open(s, metallbKind(s, "v1beta1", "l2advertisements", convertL2Advertisement)),
+		bgp:         open(s, metallbKind(s, "v1beta1", "bgpadvertisements", convertBGPAdvertisement)),
+		peers:       open(s, metallbKind(s, "v1beta2", "bgppeers", convertBGPPeer)),
+		bfd:         open(s, metallbKind(s, "v1beta1", "bfdprofiles", convertBFDProfile)),
+		communities: open(s, metallbKind(s, "v1beta1", "communities", convertCommunity)),
+	}
+}
+
+// Announcements is a subscription to the objects of metallb.io, all of which it waits for.
+// Dirty names are those of any kind: the getters return how things are now. What they return
+// is in no order.
+type Announcements struct {
+	*Subscription
+	feeds metallb
+}
+
+// SubscribeAnnouncements returns a subscription for a consumer, which the log calls by that
+// name. The Store needs Config.Custom for it.
+func (s *Store) SubscribeAnnouncements(consumer string) *Announcements {
+	sub, f := s.subscribe(consumer), s.metallb
+	sub.need([]input{
+		f.pools.marks(sub), f.l2.marks(sub), f.bgp.marks(sub), f.peers.marks(sub), f.bfd.marks(sub), f.communities.marks(sub),
+	}, nil)
+	return &Announcements{sub, f}
+}
+
+// Pools returns the IPAddressPools.
+func (a *Announcements) Pools() []*ipam.Pool { return a.feeds.pools.All() }
+
+// L2Advertisements returns all of them.
+func (a *Announcements) L2Advertisements() []*announce.L2Advertisement { return a.feeds.l2.All() }
+
+// BGPAdvertisements returns all of them.
+func (a *Announcements) BGPAdvertisements() []*announce.BGPAdvertisement { return a.feeds.bgp.All() }
+
+// BGPPeers returns all of them.
+func (a *Announcements) BGPPeers() []*announce.BGPPeer { return a.feeds.peers.All() }
+
+// BFDProfiles returns all of them.
+func (a *Announcements) BFDProfiles() []*announce.BFDProfile { return a.feeds.bfd.All() }
+
+// Communities returns all of them.
+func (a *Announcements) Communities() []*announce.Community { return a.feeds.communities.All() }

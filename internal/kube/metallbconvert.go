@@ -1,0 +1,241 @@
+package kube
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/fairway-net/fairway/internal/announce"
+	"github.com/fairway-net/fairway/internal/ipam"
+	"github.com/fairway-net/fairway/internal/labels"
+	"github.com/fairway-net/fairway/internal/oneline"
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// reasonConfiguration is the reason of what is wrong in an object of metallb.io.
+const reasonConfiguration = "InvalidConfiguration"
+
+// readSpec reads the spec of a custom resource. Its schema may be another one than ours.
+func readSpec(o *unstructured.Unstructured, spec any, bad *problems) {
+	m, _, err := unstructured.NestedMap(o.Object, "spec")
+	if err == nil {
+		err = runtime.DefaultUnstructuredConverter.FromUnstructured(m, spec)
+	}
+	if err != nil {
+		bad.add(reasonConfiguration, "it cannot be read: %v [is its CustomResourceDefinition ours?]", oneline.Error(err))
+	}
+}
+
+// selectors reads label selectors. One that makes no sense matches nothing.
+func selectors(field string, all []metav1.LabelSelector, bad *problems) []labels.Selector {
+	var out []labels.Selector
+	for i := range all {
+		out = append(out, selector(fmt.Sprintf("%s[%d]", field, i), &all[i], bad))
+	}
+	return out
+}
+
+func selector(field string, s *metav1.LabelSelector, bad *problems) labels.Selector {
+	var all []labels.Requirement
+	for key, value := range s.MatchLabels {
+		all = append(all, labels.Requirement{Key: key, Op: labels.In, Values: []string{value}})
+	}
+	for _, e := range s.MatchExpressions {
+		op, err := labels.ParseOperator(string(e.Operator))
+		switch valued := op == labels.In || op == labels.NotIn; {
+		case err != nil:
+			bad.add(reasonConfiguration, "%s: label %s: %v", field, e.Key, err)
+		case valued != (len(e.Values) > 0):
+			bad.add(reasonConfiguration, "%s: label %s: %s has %d values [In and NotIn need some, Exists and DoesNotExist have none]", field, e.Key, e.Operator, len(e.Values))
+			op = labels.Nothing
+		}
+		all = append(all, labels.Requirement{Key: e.Key, Op: op, Values: append([]string(nil), e.Values...)})
+	}
+	return labels.New(all...)
+}
+
+func convertPool(o *unstructured.Unstructured) *ipam.Pool {
+	var spec ipAddressPoolSpec
+	var bad problems
+	readSpec(o, &spec, &bad)
+	p := &ipam.Pool{
+		Name: o.GetName(), Labels: o.GetLabels(), Created: created(o.GetCreationTimestamp()),
+		AutoAssign: deref(spec.AutoAssign, true), AvoidBuggyIPs: spec.AvoidBuggyIPs,
+	}
+	for _, text := range spec.Addresses {
+		r, err := ipam.ParseRange(text)
+		if err != nil {
+			bad.add(reasonConfiguration, "addresses: %v; it is left out", err)
+			continue
+		}
+		p.Ranges = append(p.Ranges, r)
+	}
+	if a := spec.ServiceAllocation; a != nil {
+		p.Allocation = &ipam.Allocation{
+			Priority: max(a.Priority, 0), Namespaces: a.Namespaces,
+			NamespaceSelectors: selectors("serviceAllocation.namespaceSelectors", a.NamespaceSelectors, &bad),
+			ServiceSelectors:   selectors("serviceAllocation.serviceSelectors", a.ServiceSelectors, &bad),
+		}
+	}
+	p.Problems = bad
+	return p
+}
+
+func convertL2Advertisement(o *unstructured.Unstructured) *announce.L2Advertisement {
+	var spec l2AdvertisementSpec
+	var bad problems
+	readSpec(o, &spec, &bad)
+	a := &announce.L2Advertisement{
+		Name: o.GetName(), IPAddressPools: spec.IPAddressPools, Interfaces: spec.Interfaces,
+		IPAddressPoolSelectors: selectors("ipAddressPoolSelectors", spec.IPAddressPoolSelectors, &bad),
+		NodeSelectors:          selectors("nodeSelectors", spec.NodeSelectors, &bad),
+		ServiceSelectors:       selectors("serviceSelectors", spec.ServiceSelectors, &bad),
+	}
+	for i, p := range spec.PreferredNodeSelectors {
+		field := fmt.Sprintf("preferredNodeSelectors[%d]", i)
+		if p.Weight < 1 || p.Weight > 100 {
+			bad.add(reasonConfiguration, "%s: weight %d is not in 1-100", field, p.Weight)
+		}
+		a.PreferredNodeSelectors = append(a.PreferredNodeSelectors,
+			announce.PreferredNodeSelector{Weight: p.Weight, Preference: selector(field, &p.Preference, &bad)})
+	}
+	a.Problems = bad
+	return a
+}
+
+func convertBGPAdvertisement(o *unstructured.Unstructured) *announce.BGPAdvertisement {
+	var spec bgpAdvertisementSpec
+	var bad problems
+	readSpec(o, &spec, &bad)
+	a := &announce.BGPAdvertisement{
+		Name: o.GetName(), LocalPref: spec.LocalPref, Communities: spec.Communities, IPAddressPools: spec.IPAddressPools, Peers: spec.Peers,
+		AggregationLength: deref(spec.AggregationLength, 32), AggregationLengthV6: deref(spec.AggregationLengthV6, 128),
+		IPAddressPoolSelectors: selectors("ipAddressPoolSelectors", spec.IPAddressPoolSelectors, &bad),
+		NodeSelectors:          selectors("nodeSelectors", spec.NodeSelectors, &bad),
+		ServiceSelectors:       selectors("serviceSelectors", spec.ServiceSelectors, &bad),
+	}
+	if n := a.AggregationLength; n < 1 || n > 32 {
+		bad.add(reasonConfiguration, "aggregationLength %d is not in 1-32", n)
+	}
+	if n := a.AggregationLengthV6; n < 1 || n > 128 {
+		bad.add(reasonConfiguration, "aggregationLengthV6 %d is not in 1-128", n)
+	}
+	if len(a.ServiceSelectors) > 0 && (a.AggregationLength != 32 || a.AggregationLengthV6 != 128) {
+		bad.add(reasonConfiguration, "serviceSelectors and an aggregation length exclude each other: the prefix would announce other Services too")
+	}
+	a.Problems = bad
+	return a
+}
+
+func convertBGPPeer(o *unstructured.Unstructured) *announce.BGPPeer {
+	var spec bgpPeerSpec
+	var bad problems
+	readSpec(o, &spec, &bad)
+	addr := func(field, text string) netip.Addr {
+		if text == "" {
+			return netip.Addr{}
+		}
+		a, err := netip.ParseAddr(text)
+		if err != nil {
+			bad.add(reasonConfiguration, "%s %q is not an IP address", field, service.Cut(text, 100))
+		}
+		return a.Unmap()
+	}
+	p := &announce.BGPPeer{
+		Name: o.GetName(), MyASN: spec.MyASN, PeerASN: spec.PeerASN, DynamicASN: spec.DynamicASN, LocalASN: spec.LocalASN,
+		PeerAddress: addr("peerAddress", spec.PeerAddress), Interface: spec.Interface,
+		SourceAddress: addr("sourceAddress", spec.SourceAddress), RouterID: addr("routerID", spec.RouterID),
+		PeerPort: spec.PeerPort, NodeSelectors: selectors("nodeSelectors", spec.NodeSelectors, &bad),
+		Password: spec.Password, PasswordSecret: spec.PasswordSecret.Name, BFDProfile: spec.BFDProfile,
+		EnableGracefulRestart: spec.EnableGracefulRestart, EBGPMultiHop: spec.EBGPMultiHop, VRF: spec.VRF,
+		DisableMP: spec.DisableMP, DualStackAddressFamily: spec.DualStackAddressFamily,
+	}
+	if p.PeerPort == 0 {
+		p.PeerPort = 179 // as BGP says; v1beta1 has no default
+	}
+	if spec.ConnectTime != nil {
+		p.ConnectTime = spec.ConnectTime.Duration
+	}
+	p.HoldTime, p.KeepaliveTime = bgpTimers(spec.HoldTime, spec.KeepaliveTime)
+	checkPeer(p, &bad)
+	p.Problems = bad
+	return p
+}
+
+// bgpTimers fills in the times that are not given, from each other or as RFC 4271 suggests.
+func bgpTimers(hold, keepalive *metav1.Duration) (time.Duration, time.Duration) {
+	switch {
+	case hold != nil && keepalive != nil:
+		return hold.Duration, keepalive.Duration
+	case hold != nil:
+		return hold.Duration, hold.Duration / 3
+	case keepalive != nil:
+		return keepalive.Duration * 3, keepalive.Duration
+	}
+	return 90 * time.Second, 30 * time.Second
+}
+
+// checkPeer finds what the CRD's rules refuse too: the CRD may be another one than ours.
+func checkPeer(p *announce.BGPPeer, bad *problems) {
+	for _, rule := range []struct {
+		broken  bool
+		message string
+	}{
+		{p.MyASN == 0, "myASN is missing"},
+		{(p.PeerASN == 0) == (p.DynamicASN == ""), "one of peerASN and dynamicASN must be given, and not both"},
+		{p.DynamicASN != "" && p.DynamicASN != announce.DynamicASNInternal && p.DynamicASN != announce.DynamicASNExternal, "dynamicASN is neither internal nor external"},
+		{p.PeerAddress.IsValid() == (p.Interface != ""), "one of peerAddress and interface must be given, and not both"},
+		{p.PeerASN == p.MyASN && p.EBGPMultiHop, "ebgpMultiHop makes no sense for a peer with our own ASN"},
+		{p.Password != "" && p.PasswordSecret != "", "password and passwordSecret exclude each other"},
+		{p.HoldTime != 0 && p.HoldTime < 3*time.Second, "holdTime is neither 0 nor at least 3s"},
+		{p.KeepaliveTime < 0 || p.KeepaliveTime > p.HoldTime, "keepaliveTime is longer than holdTime"},
+		{p.ConnectTime != 0 && (p.ConnectTime < time.Second || p.ConnectTime > 65535*time.Second || p.ConnectTime%time.Second != 0), "connectTime is not a whole number of seconds from 1 to 65535"},
+		{p.RouterID.IsValid() && !p.RouterID.Is4(), "routerID is not an IPv4 address"},
+	} {
+		if rule.broken {
+			bad.add(reasonConfiguration, "%s", rule.message)
+		}
+	}
+}
+
+func convertBFDProfile(o *unstructured.Unstructured) *announce.BFDProfile {
+	var spec bfdProfileSpec
+	var bad problems
+	readSpec(o, &spec, &bad)
+	within := func(field string, n, least, most int) int {
+		if n < least || n > most {
+			bad.add(reasonConfiguration, "%s %d is not in %d-%d", field, n, least, most)
+		}
+		return n
+	}
+	interval := func(field string, n *int, or int) time.Duration {
+		return time.Duration(within(field, deref(n, or), 10, 60000)) * time.Millisecond
+	}
+	p := &announce.BFDProfile{
+		Name:             o.GetName(),
+		ReceiveInterval:  interval("receiveInterval", spec.ReceiveInterval, 300),
+		TransmitInterval: interval("transmitInterval", spec.TransmitInterval, 300),
+		EchoInterval:     interval("echoInterval", spec.EchoInterval, 50),
+		DetectMultiplier: within("detectMultiplier", deref(spec.DetectMultiplier, 3), 2, 255),
+		EchoMode:         spec.EchoMode, PassiveMode: spec.PassiveMode,
+		MinimumTTL: within("minimumTtl", spec.MinimumTTL, 0, 254),
+	}
+	p.Problems = bad
+	return p
+}
+
+func convertCommunity(o *unstructured.Unstructured) *announce.Community {
+	var spec communitySpec
+	var bad problems
+	readSpec(o, &spec, &bad)
+	c := &announce.Community{Name: o.GetName()}
+	for _, a := range spec.Communities {
+		c.Aliases = append(c.Aliases, announce.CommunityAlias(a))
+	}
+	c.Problems = bad
+	return c
+}
