@@ -6,8 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -31,9 +29,9 @@ func (l Lab) OnNode(name string, argv []string) error {
 	if err != nil {
 		return err
 	}
-	n, err := strconv.Atoi(strings.TrimPrefix(name, "node-"))
-	if err != nil || n < 1 || n > state.Options.Nodes {
-		return fmt.Errorf("no node %q: the lab has node-1 to node-%d", name, state.Options.Nodes)
+	n, err := state.node(name)
+	if err != nil {
+		return err
 	}
 	init := state.process(fabric.NodeName(n))
 	if !init.Alive() {

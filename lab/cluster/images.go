@@ -31,13 +31,13 @@ func (l Lab) Load(ctx context.Context, archive string) (nodes int, err error) {
 	if err := unix.Access(archive, unix.R_OK); err != nil {
 		return 0, fmt.Errorf("image archive %s: %w", archive, err)
 	}
-	return state.Options.Nodes, l.importAll(ctx, state, []string{archive})
+	return len(state.nodes()), l.importAll(ctx, state, []string{archive})
 }
 
 // importAll brings the archives into all nodes, at once on each.
 func (l Lab) importAll(ctx context.Context, s *State, archives []string) error {
 	group, ctx := errgroup.WithContext(ctx)
-	for n := 1; n <= s.Options.Nodes; n++ {
+	for _, n := range s.nodes() {
 		init := s.process(fabric.NodeName(n))
 		if !init.Alive() {
 			return l.broken(fabric.NodeName(n))

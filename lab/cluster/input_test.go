@@ -32,6 +32,7 @@ func TestBadInput(t *testing.T) {
 		{[]string{"load", "x.tar"}, " up starts one]"},
 		{[]string{"node", "1", "--", "true"}, " up starts one]"},
 		{[]string{"client", "--", "true"}, " up starts one]"},
+		{[]string{"fault", "node", "1", "kill"}, " up starts one]"},
 		{[]string{"kubectl", "get", "nodes"}, " up starts one]"},
 	} {
 		l := newLab(t)

@@ -67,6 +67,7 @@ func TestLab(t *testing.T) {
 	t.Run("pods", func(t *testing.T) { l.in(t).testPods() })
 	t.Run("commands", func(t *testing.T) { l.in(t).testCommands() })
 	t.Run("end", func(t *testing.T) { l.in(t).testTerminate() })
+	t.Run("faults", func(t *testing.T) { l.in(t).testFaults() })
 	t.Run("kubelet", func(t *testing.T) { l.in(t).testKubelet() })
 	l.run("down")
 	l.gone()
@@ -110,7 +111,7 @@ func (l *lab) testCommands() {
 	if _, err := l.try("node", "node-1", "sh", "-c", "exit 7"); !errors.As(err, &exit) || exit.ExitCode() != 7 {
 		l.Errorf("a command that exits with 7 on a node: %v", err)
 	}
-	l.refused("lab has node-1 to node-2", "node", "3", "--", "true")
+	l.refused("lab has node-1, node-2", "node", "3", "--", "true")
 	if out := l.run("load", filepath.Join(built.images, "web.tar")); !strings.Contains(out, "web.tar into 2 nodes") {
 		l.Errorf("load says %q", out)
 	}

@@ -65,7 +65,7 @@ func List(out, note io.Writer) error {
 			fmt.Fprintf(table, "%s\tunreadable\t-\t-\t-\t-\n", l)
 			continue
 		}
-		fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\t%s\n", l, s.phase(), s.Options.Nodes, s.Options.Family,
+		fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\t%s\n", l, s.phase(), len(s.nodes()), s.Options.Family,
 			time.Since(s.Started).Round(time.Second), l.Kubeconfig())
 	}
 	return table.Flush()

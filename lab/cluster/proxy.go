@@ -36,6 +36,14 @@ func (l Lab) proxies(node string) []nodeProxy {
 	return found
 }
 
+// hasProxy reports whether an agent or a proxy answers on the node, in any mode.
+func (l Lab) hasProxy(node string) bool {
+	return slices.ContainsFunc(proxyPorts, func(p struct{ name, address string }) bool {
+		_, err := l.proxyMode(node, p.address)
+		return err == nil
+	})
+}
+
 // proxyMode asks on the node's loopback, with one connection that this goroutine opens:
 // only its thread is in the node's network namespace.
 func (l Lab) proxyMode(node, address string) (mode string, err error) {

@@ -82,15 +82,11 @@ func (b *builder) makePKI() error {
 // startProcesses starts the control plane and every node's init. Each is
 // remembered at once, so that whatever happens Down finds it.
 func (b *builder) startProcesses() error {
-	exe, err := os.Executable()
-	if err != nil {
-		return fmt.Errorf("find this program: %w", err)
-	}
-	if err := b.startControlPlane(exe); err != nil {
+	if err := b.startControlPlane(); err != nil {
 		return err
 	}
 	for n := 1; n <= b.Nodes; n++ {
-		if err := b.startNode(exe, n); err != nil {
+		if err := b.startNode(n); err != nil {
 			return err
 		}
 	}
@@ -103,12 +99,16 @@ func (b *builder) start(name, namespace string, cmd *exec.Cmd) error {
 		if err != nil {
 			return err
 		}
-		b.state.Processes = append(b.state.Processes, r)
+		b.state.replace(r)
 		return b.save(b.state)
 	})
 }
 
-func (b *builder) startControlPlane(exe string) error {
+func (b *builder) startControlPlane() error {
+	exe, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program: %w", err)
+	}
 	dir := b.path("control-plane")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("create control plane directory: %w", err)
@@ -135,7 +135,11 @@ func (b *builder) startControlPlane(exe string) error {
 	return b.start(controlPlane, fabric.ControlPlane, cmd)
 }
 
-func (b *builder) startNode(exe string, n int) error {
+func (b *builder) startNode(n int) error {
+	exe, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program: %w", err)
+	}
 	name := fabric.NodeName(n)
 	config := node.Config{
 		Name: name, Dir: b.nodeDir(name), Logs: b.logs(), Cgroup: b.cgroup() + "/" + name,

@@ -129,6 +129,17 @@ func (s *State) process(name string) process.Record {
 	return process.Record{}
 }
 
+// replace remembers a process in the place of a former one of its name.
+func (s *State) replace(r process.Record) {
+	for i, old := range s.Processes {
+		if old.Name == r.Name {
+			s.Processes[i] = r
+			return
+		}
+	}
+	s.Processes = append(s.Processes, r)
+}
+
 // dead names the processes that should run and do not.
 func (s *State) dead() []string {
 	var names []string
@@ -172,5 +183,5 @@ func (l Lab) Check() error {
 
 // broken says that a part of the lab has ended.
 func (l Lab) broken(part string) error {
-	return fmt.Errorf("%s is not running [%s removes the lab, then up again]", part, l.Command("down"))
+	return fmt.Errorf("%s is not running [%s starts it again]", part, l.healCommand(part))
 }

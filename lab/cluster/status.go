@@ -21,7 +21,7 @@ func (l Lab) Status(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	o := state.Options
-	fmt.Fprintf(out, "lab: %s, %s, up for %s\nexport KUBECONFIG=%s\nlogs: %s\n\n", count(o.Nodes, "node"), o.Family,
+	fmt.Fprintf(out, "lab: %s, %s, up for %s\nexport KUBECONFIG=%s\nlogs: %s\n\n", count(len(state.nodes()), "node"), o.Family,
 		time.Since(state.Started).Round(time.Second), l.Kubeconfig(), l.logs())
 	table := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(table, "PROCESS\tPID\tSTATE\tRESIDENT")
@@ -34,11 +34,15 @@ func (l Lab) Status(ctx context.Context, out io.Writer) error {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(table, "%s\t%d\truns\t%d MB\n", r.Name, r.PID, resident/1_000_000)
+		running := "runs"
+		if faults := l.faults(state, r.Name); len(faults) > 0 {
+			running = strings.Join(faults, ", ")
+		}
+		fmt.Fprintf(table, "%s\t%d\t%s\t%d MB\n", r.Name, r.PID, running, resident/1_000_000)
 	}
 	if dead := state.dead(); len(dead) > 0 {
-		return errors.Join(table.Flush(), fmt.Errorf("%s ended [%s removes the lab, then up again]",
-			strings.Join(dead, ", "), l.Command("down")))
+		return errors.Join(table.Flush(), fmt.Errorf("%s ended [%s starts it again, %s removes the lab]",
+			strings.Join(dead, ", "), l.healCommand(dead[0]), l.Command("down")))
 	}
 	if err := l.nodeTable(ctx, table); err != nil {
 		return errors.Join(table.Flush(), err)

@@ -102,17 +102,17 @@ func (l Lab) running(o Options) (proxy string, err error) {
 		return "", err
 	}
 	if dead := s.dead(); len(dead) > 0 {
-		return "", fmt.Errorf("the lab is broken: %s ended [%s removes it, then up again]",
-			strings.Join(dead, ", "), l.Command("down"))
+		return "", fmt.Errorf("the lab is broken: %s ended [%s starts it again, %s removes the lab]",
+			strings.Join(dead, ", "), l.healCommand(dead[0]), l.Command("down"))
 	}
 	if !s.Ready {
 		return "", fmt.Errorf("the lab is still coming up, or up was killed [wait, or %s removes it]", l.Command("down"))
 	}
 	have, found := s.Options, l.proxies(fabric.NodeName(1))
 	proxy = proxyText(found, have.ProxyMode)
-	if have.Nodes != o.Nodes || have.Family != o.Family || have.KubeProxy != o.KubeProxy || !s.runs(found, o.ProxyMode) {
+	if len(s.nodes()) != o.Nodes || have.Family != o.Family || have.KubeProxy != o.KubeProxy || !s.runs(found, o.ProxyMode) {
 		return "", fmt.Errorf("a lab with other options is up: %s, %s, %s [%s removes it]",
-			count(have.Nodes, "node"), proxy, have.Family, l.Command("down"))
+			count(len(s.nodes()), "node"), proxy, have.Family, l.Command("down"))
 	}
 	return proxy, nil
 }
@@ -191,6 +191,20 @@ func (b *builder) build(ctx context.Context) error {
 // guard runs a step until it is done, or until a process of the lab has ended:
 // then it does not wait any longer.
 func (b *builder) guard(ctx context.Context, step func(context.Context) error) error {
+	return guard(ctx, b.state.dead, step)
+}
+
+// guardOne is guard for one process of the lab: another may be ended on purpose.
+func (b *builder) guardOne(ctx context.Context, name string, step func(context.Context) error) error {
+	return guard(ctx, func() []string {
+		if b.state.process(name).Alive() {
+			return nil
+		}
+		return []string{name}
+	}, step)
+}
+
+func guard(ctx context.Context, dead func() []string, step func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	done := make(chan error, 1)
@@ -205,8 +219,8 @@ func (b *builder) guard(ctx context.Context, step func(context.Context) error) e
 			}
 			return err
 		case <-tick.C:
-			if dead := b.state.dead(); len(dead) > 0 {
-				cancel(fmt.Errorf("%s ended", strings.Join(dead, ", ")))
+			if ended := dead(); len(ended) > 0 {
+				cancel(fmt.Errorf("%s ended", strings.Join(ended, ", ")))
 			}
 		}
 	}

@@ -1,6 +1,7 @@
 package fabric
 
 import (
+	"errors"
 	"net"
 	"net/netip"
 	"os"
@@ -99,4 +100,89 @@ func links(t *testing.T) string {
 		t.Fatalf("ip link: %v\n%s", err, out)
 	}
 	return string(out)
+}
+
+// TestCut cuts a node off in each way, and pulls its plug.
+func TestCut(t *testing.T) {
+	f := Fabric{Dir: t.TempDir()}
+	t.Cleanup(func() {
+		if err := f.Delete(); err != nil {
+			t.Error(err)
+		}
+	})
+	plan := Plan{Family: Dual}
+	if err := f.Create(plan, 3); err != nil {
+		t.Fatal(err)
+	}
+	one, two, three := NodeName(1), NodeName(2), NodeName(3)
+	reach := func(from, to string, n int, want bool) {
+		t.Helper()
+		for _, addr := range plan.Node(n) {
+			if want {
+				echo(t, f, from, addr.Addr())
+			} else {
+				silent(t, f, from, addr.Addr())
+			}
+		}
+	}
+	check := func(err error, is bool) {
+		t.Helper()
+		cut, err2 := f.IsCut(two)
+		if err != nil || err2 != nil || cut != is {
+			t.Fatalf("%v; cut is %v, %v; want %v", err, cut, err2, is)
+		}
+	}
+	for _, direction := range []string{Both, In, Out} {
+		check(f.Cut(two, direction), true)
+		reach(one, two, 2, false)
+		reach(Client, two, 2, false)
+		reach(one, three, 3, true)
+	}
+	for _, direction := range []string{Both, In, Out} {
+		check(f.Cut(two, direction, three, ControlPlane), true)
+		reach(three, two, 2, false)
+		reach(ControlPlane, two, 2, false)
+		reach(one, two, 2, true)
+		reach(Client, two, 2, true)
+	}
+	check(f.Mend(two), false)
+	check(f.Mend(two), false)
+	reach(three, two, 2, true)
+	mac, err := f.mac(two)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []struct {
+		do   func() error
+		want Port
+	}{
+		{func() error { return f.SetLink(two, false) }, PortDown},
+		{func() error { return f.SetLink(two, true) }, PortUp},
+		{func() error { return errors.Join(f.PullPlug(two), f.PullPlug(two)) }, NoPort},
+		{func() error { return errors.Join(f.Release(two), f.Release(two), f.PlugNode(plan, 2)) }, PortUp},
+	} {
+		err := step.do()
+		if port, err2 := f.Port(two); err != nil || err2 != nil || port != step.want {
+			t.Fatalf("%v; the link is %q, %v; want %q", err, port, err2, step.want)
+		}
+	}
+	if again, err := f.mac(two); err != nil || again != mac {
+		t.Errorf("the link address was %s and is %s, %v", mac, again, err)
+	}
+	reach(one, two, 2, true)
+}
+
+// silent has a packet sent to addr, to which nothing answers.
+func silent(t *testing.T, f Fabric, from string, addr netip.Addr) {
+	t.Helper()
+	err := f.Do(from, func() error {
+		conn, err := net.DialTimeout("tcp", netip.AddrPortFrom(addr, 9).String(), 30*time.Millisecond)
+		if err == nil {
+			conn.Close()
+		}
+		return err
+	})
+	if err == nil || strings.Contains(err.Error(), "refused") {
+		t.Errorf("from %s to %s: %v, want silence", from, addr, err)
+	}
 }

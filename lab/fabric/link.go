@@ -21,12 +21,11 @@ func (f Fabric) Create(plan Plan, nodes int) error {
 	if err := f.createSwitch(plan); err != nil {
 		return fmt.Errorf("create fabric: %w", err)
 	}
-	gateway := Addrs(plan.Gateway())
-	if err := f.attach(ControlPlane, bridge, plan.ControlPlane(), gateway); err != nil {
+	if err := f.PlugControlPlane(plan); err != nil {
 		return err
 	}
 	for n := 1; n <= nodes; n++ {
-		if err := f.attach(NodeName(n), bridge, plan.Node(n), gateway); err != nil {
+		if err := f.PlugNode(plan, n); err != nil {
 			return err
 		}
 	}
@@ -35,6 +34,35 @@ func (f Fabric) Create(plan Plan, nodes int) error {
 	}
 	return f.with(Switch, func(h *netlink.Handle) error {
 		return address(h, Client, plan.ClientGateway())
+	})
+}
+
+// PlugNode makes node n's namespace and its link to the switch.
+func (f Fabric) PlugNode(plan Plan, n int) error {
+	return f.attach(NodeName(n), bridge, plan.Node(n), Addrs(plan.Gateway()))
+}
+
+// PlugControlPlane makes the control plane's namespace and its link to the switch.
+func (f Fabric) PlugControlPlane(plan Plan) error {
+	return f.attach(ControlPlane, bridge, plan.ControlPlane(), Addrs(plan.Gateway()))
+}
+
+// PullPlug takes a machine's link away, as when its power is cut: nothing that its
+// processes send while they end is seen by the others. It is no error if there is none.
+func (f Fabric) PullPlug(name string) error {
+	return f.with(Switch, func(h *netlink.Handle) error {
+		link, err := h.LinkByName(name)
+		var missing netlink.LinkNotFoundError
+		if errors.As(err, &missing) {
+			return nil
+		}
+		if err == nil {
+			err = h.LinkDel(link)
+		}
+		if err != nil {
+			return fmt.Errorf("take the link of %s away: %w", name, err)
+		}
+		return nil
 	})
 }
 
@@ -76,7 +104,7 @@ func (f Fabric) attach(name, master string, addrs []netip.Prefix, gateways []net
 	if err := f.create(name); err != nil {
 		return fmt.Errorf("attach %s: %w", name, err)
 	}
-	err := f.with(Switch, func(h *netlink.Handle) error { return f.addPair(h, name, master) })
+	err := f.with(Switch, func(h *netlink.Handle) error { return f.addPair(h, name, master, linkAddress(addrs[0].Addr())) })
 	if err != nil {
 		return fmt.Errorf("attach %s: %w", name, err)
 	}
@@ -100,7 +128,14 @@ func (f Fabric) attach(name, master string, addrs []netip.Prefix, gateways []net
 	return nil
 }
 
-func (f Fabric) addPair(h *netlink.Handle, name, master string) error {
+// linkAddress keeps a machine's link address the same when it is unplugged and plugged in
+// again: the last byte is that of its address.
+func linkAddress(addr netip.Addr) net.HardwareAddr {
+	bytes := addr.AsSlice()
+	return net.HardwareAddr{0x02, 'f', 'w', 0, 0, bytes[len(bytes)-1]}
+}
+
+func (f Fabric) addPair(h *netlink.Handle, name, master string, mac net.HardwareAddr) error {
 	peer, err := os.Open(f.Path(name))
 	if err != nil {
 		return fmt.Errorf("open network namespace: %w", err)
@@ -115,7 +150,7 @@ func (f Fabric) addPair(h *netlink.Handle, name, master string) error {
 		}
 		attrs.MasterIndex = br.Attrs().Index
 	}
-	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: "eth0", PeerNamespace: netlink.NsFd(int(peer.Fd()))}
+	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: "eth0", PeerNamespace: netlink.NsFd(int(peer.Fd())), PeerHardwareAddr: mac}
 	if err := h.LinkAdd(veth); err != nil {
 		return fmt.Errorf("add veth pair (a kernel with CONFIG_VETH is needed): %w", err)
 	}

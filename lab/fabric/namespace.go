@@ -122,14 +122,19 @@ func (f Fabric) Delete() error {
 	}
 	var errs []error
 	for _, name := range names {
-		err := unix.Unmount(f.Path(name), unix.MNT_DETACH)
-		if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
-			errs = append(errs, fmt.Errorf("unmount namespace %s: %w", name, err))
-			continue
-		}
-		if err := os.Remove(f.Path(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, fmt.Errorf("remove namespace file: %w", err))
-		}
+		errs = append(errs, f.Release(name))
 	}
 	return errors.Join(errs...)
+}
+
+// Release lets go of one namespace. It is no error if there is none.
+func (f Fabric) Release(name string) error {
+	err := unix.Unmount(f.Path(name), unix.MNT_DETACH)
+	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("unmount namespace %s: %w", name, err)
+	}
+	if err := os.Remove(f.Path(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove namespace file: %w", err)
+	}
+	return nil
 }

@@ -83,3 +83,32 @@ func (t *tail) Write(p []byte) (int, error) {
 }
 
 func (t *tail) String() string { return strings.TrimSpace(string(t.data)) }
+
+// Signal sends a signal to every process of the node whose first process is init: in one
+// step of the kernel, which no process that is just being started escapes.
+func Signal(init int, s unix.Signal) error {
+	// The first process is not reached from inside. Stopped first, it starts nothing anew;
+	// continued last, it finds its children as they were.
+	first, last := init, 0
+	if s == unix.SIGCONT {
+		first, last = 0, init
+	}
+	kill := func(pid int) error {
+		if pid == 0 {
+			return nil
+		}
+		return unix.Kill(pid, s)
+	}
+	if err := kill(first); err != nil {
+		return fmt.Errorf("signal the node's first process: %w", err)
+	}
+	// A process in the node's pid namespace reaches all others in it by the number -1.
+	cmd := exec.Command("sh", "-c", fmt.Sprintf("kill -%d -1", s))
+	if err := Run(init, cmd); err != nil {
+		return fmt.Errorf("signal the node's processes: %w", err)
+	}
+	if err := kill(last); err != nil {
+		return fmt.Errorf("signal the node's first process: %w", err)
+	}
+	return nil
+}

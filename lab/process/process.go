@@ -59,6 +59,16 @@ func (r Record) Alive() bool {
 	return err == nil && started == r.Started
 }
 
+// Stopped reports whether the process lives and was stopped by a signal.
+func (r Record) Stopped() bool {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", r.PID))
+	if err != nil || !r.Alive() {
+		return false
+	}
+	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
+	return len(fields) > 0 && fields[0] == "T"
+}
+
 // Kill ends the process at once and waits until it is gone, for at most five
 // seconds. It is no error if it was gone before.
 func (r Record) Kill() error {

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fairway-net/fairway/lab/cluster"
+	"github.com/fairway-net/fairway/lab/fabric"
+)
+
+func faultCommand(lab *cluster.Lab) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "fault node N|control-plane kill|pause|partition|link-down|heal",
+		Short: "Break a machine of the lab, or heal it",
+		Long: `Break a machine of the lab, or heal it. Faults of a machine add up until it is healed.
+
+  kill        power off; what its kernel held is gone, its disk stays
+  pause       all its processes stand still; its kernel still forwards packets
+  partition   its packets are dropped on the switch, its link stays up
+  link-down   it loses its carrier
+  heal        undo all of these`,
+		Example: `  fairway-lab fault node 2 kill
+  fairway-lab fault node 2 partition --from control-plane
+  fairway-lab fault node 2 partition --one-way out
+  fairway-lab fault control-plane pause
+  fairway-lab fault node 2 heal`,
+	}
+	var cut cluster.Cut
+	cmd.Flags().StringSliceVar(&cut.From, "from", nil, "partition only from these `machines`: node numbers, control-plane")
+	cmd.Flags().StringVar(&cut.OneWay, "one-way", "", "partition only packets that come `in` to the machine, or go out of it: in, out")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) > 0 && args[0] == "node" {
+			args = args[1:]
+		}
+		if len(args) != 2 {
+			return errors.New("name a machine and a fault [" + lab.Command("fault node 2 pause") + "]")
+		}
+		f := cluster.Fault(args[1])
+		if !slices.Contains(cluster.Faults, f) {
+			return fmt.Errorf("unknown fault %q [kill, pause, partition, link-down or heal]", f)
+		}
+		if f != cluster.Partition && (len(cut.From) > 0 || cut.OneWay != "") {
+			return errors.New("--from and --one-way are for the fault partition")
+		}
+		if !slices.Contains([]string{fabric.Both, fabric.In, fabric.Out}, cut.OneWay) {
+			return fmt.Errorf("--one-way %q [in or out]", cut.OneWay)
+		}
+		return lab.Fault(cmd.Context(), strings.TrimSpace(args[0]), f, cut, cluster.NewProgress(cmd.OutOrStdout()))
+	}
+	return cmd
+}
+
+func restartNodeCommand(lab *cluster.Lab) *cobra.Command {
+	return &cobra.Command{
+		Use:     "restart-node N",
+		Short:   "Cut a node's power, start it again, and wait until it is Ready",
+		Example: "  fairway-lab restart-node 2",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return lab.RestartNode(cmd.Context(), args[0], cluster.NewProgress(cmd.OutOrStdout()))
+		},
+	}
+}
