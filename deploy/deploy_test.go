@@ -24,6 +24,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
@@ -84,6 +85,10 @@ func objects(t *testing.T, path string) []runtime.Object {
 			t.Fatalf("%s: %v", path, err)
 		}
 		o, _, err := decoder.Decode(text, nil, nil)
+		if runtime.IsNotRegisteredError(err) { // CustomResourceDefinitions: TestAddresses of the lab applies them
+			u := &unstructured.Unstructured{}
+			o, err = u, yaml.UnmarshalStrict(text, &u.Object)
+		}
 		if err != nil {
 			t.Fatalf("%s: %v", path, err)
 		}

@@ -42,7 +42,7 @@ type bgpAdvertisementSpec struct {
 }
 
 // bgpPeerSpec is v1beta2's; that of v1beta1 has some of its fields, with the same names and
-// meanings, so that the API server converts it by its name alone.
+// meanings, so that the API server converts it by its name alone (docs/decisions/0016).
 type bgpPeerSpec struct {
 	MyASN          uint32                 `json:"myASN"`
 	PeerASN        uint32                 `json:"peerASN"`
