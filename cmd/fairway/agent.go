@@ -25,6 +25,7 @@ import (
 	"github.com/fairway-net/fairway/internal/proxy"
 	"github.com/fairway-net/fairway/internal/reset"
 	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/status"
 	"github.com/fairway-net/fairway/internal/takeover"
 )
 
@@ -50,7 +51,7 @@ the node over as soon as its own rules are in place, and connections live on.`,
 		for _, w := range cfg.Warnings {
 			log.Warn(w)
 		}
-		a := &agent{cfg: cfg, log: log}
+		a := &agent{cfg: cfg, log: log, published: &published{}}
 		lock, err := lockNode()
 		if err != nil {
 			return err
@@ -59,20 +60,25 @@ the node over as soon as its own rules are in place, and connections live on.`,
 		if cfg.Cleanup {
 			return a.cleanup(c.Context())
 		}
-		return a.runs(c.Context())
+		g, ctx := errgroup.WithContext(c.Context())
+		g.Go(func() error { return status.Serve(ctx, lock, a.published.node) })
+		g.Go(func() error { return a.runs(ctx) })
+		return g.Wait()
 	}
 	return c
 }
 
 // agent is everything that runs on a node.
 type agent struct {
-	cfg *config.Config
-	log *slog.Logger
+	cfg       *config.Config
+	log       *slog.Logger
+	published *published // what fairway status gets; nil in commands that run no agent
 }
 
 func (a *agent) run(ctx context.Context) error {
 	a.limitMemory()
-	dp, err := a.openDatapath(ctx)
+	says := newAgentStatus(a.cfg)
+	dp, err := a.openDatapath(ctx, says)
 	if err != nil {
 		return err
 	}
@@ -89,19 +95,13 @@ func (a *agent) run(ctx context.Context) error {
 	nodes := nodes{store.SubscribeNodes("pod network"), store}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), store)
-	state := health.NewState(a.cfg.HealthTimeout())
 	view := a.cfg.View(store, unsupported)
-	applied := &proxy.Applied{}
+	says.store = store
+	a.published.set(says)
 	checks := health.NewNodePortChecks(health.NodePortConfig{
-		Log: a.log, State: state, Applied: applied, Problem: events.Event,
+		Log: a.log, State: says.state, Applied: says.applied, Problem: events.Event,
 	})
-	server := health.New(health.Config{
-		Log: a.log, Healthz: a.cfg.Healthz, Metrics: a.cfg.Metrics, State: state,
-		Eligible:  func() bool { n, ok := store.Node(); return ok && n.Eligible },
-		Families:  []string{"IPv4", "IPv6"},
-		ProxyMode: a.cfg.Mode, Version: version, Registry: registry, Wait: a.cfg.ReplaceKubeProxy,
-	})
-
+	server := a.healthServer(says, registry)
 	if err := server.Listen(ctx); err != nil {
 		return err
 	}
@@ -112,7 +112,7 @@ func (a *agent) run(ctx context.Context) error {
 	g.Go(func() error { return checks.Run(ctx) })
 	g.Go(func() error { return events.Run(ctx) })
 	if dp != nil {
-		a.tune()
+		a.tune(says)
 		services := store.SubscribeServices("proxy")
 		metrics := proxy.NewMetrics(proxy.MetricsConfig{Registry: registry, Mode: a.cfg.Mode, Changes: services.Changes})
 		flows, table, resets, err := a.flows(dp, view, store, metrics)
@@ -122,7 +122,7 @@ func (a *agent) run(ctx context.Context) error {
 		defer table.Close()
 		loop := proxy.New(proxy.Config{
 			Log: a.log, Source: services, Datapath: dp, View: view,
-			Report: events.Report, Flows: flows, Applied: applied, Health: state, Metrics: metrics,
+			Report: events.Report, Flows: flows, Applied: says.applied, Health: says.state, Metrics: metrics,
 			MinSync: a.cfg.MinSyncPeriod, MaxRetry: a.cfg.SyncPeriod, EmptyAfter: a.cfg.EmptyAfter,
 		})
 		g.Go(func() error { return resets.Run(ctx) })
@@ -137,8 +137,19 @@ func (a *agent) run(ctx context.Context) error {
 		g.Go(func() error { return nodes.run(ctx, pods, a.cfg) })
 	}
 	err = g.Wait()
-	a.log.Info("ending; the rules stay in place")
+	a.log.Info("shutting down; the rules stay in place")
 	return err
+}
+
+// healthServer is what answers on the ports of health and metrics.
+func (a *agent) healthServer(says *agentStatus, registry *prometheus.Registry) *health.Server {
+	return health.New(health.Config{
+		Log: a.log, Healthz: a.cfg.Healthz, Metrics: a.cfg.Metrics, State: says.state,
+		Eligible: says.eligible, NotEligible: says.notEligible, Status: says.public,
+		PortInUse: func(err error) { says.board.Set(status.PortInUse, text(err)) },
+		Families:  []string{"IPv4", "IPv6"},
+		ProxyMode: a.cfg.Mode, Version: version, Registry: registry, Wait: a.cfg.ReplaceKubeProxy,
+	})
 }
 
 // openStore returns what reads the API server, and what writes events to it.
@@ -181,9 +192,9 @@ func (a *agent) modeOptions() modes.Options {
 // openDatapath opens the datapath that --proxy-mode asks for, and finds out whether it works
 // here before anything else starts. It takes over from what carried Services before. Nil:
 // the mode is none, and no rules of ours are here.
-func (a *agent) openDatapath(ctx context.Context) (datapath.Datapath, error) {
+func (a *agent) openDatapath(ctx context.Context, says *agentStatus) (datapath.Datapath, error) {
 	if a.cfg.Mode == datapath.None {
-		return a.openRelease(ctx), nil
+		return a.openRelease(ctx, says), nil
 	}
 	dp, err := modes.All().Choose(ctx, a.log, a.cfg.Mode, a.modeOptions())
 	if err != nil {
@@ -192,7 +203,7 @@ func (a *agent) openDatapath(ctx context.Context) (datapath.Datapath, error) {
 	a.cfg.Mode = dp.Info().Name // auto has become this
 	return takeover.New(takeover.Config{
 		Log: a.log, Datapath: dp, Others: modes.All().Others(ctx, a.log, a.cfg.Mode, a.modeOptions()),
-		KubeProxy: &takeover.KubeProxy{}, Replace: a.cfg.ReplaceKubeProxy,
+		KubeProxy: &takeover.KubeProxy{}, Replace: a.cfg.ReplaceKubeProxy, Found: says.found,
 	}), nil
 }
 
@@ -225,7 +236,7 @@ func (a *agent) podNetwork() node.Config {
 
 // tune makes the node remember flows as the configuration asks. A node that cannot
 // do so still carries Services.
-func (a *agent) tune() {
+func (a *agent) tune(says *agentStatus) {
 	c := a.cfg.Conntrack
 	err := conntrack.Tuning{
 		Max: c.Max(runtime.NumCPU()), TCPEstablished: c.TCPEstablished, TCPCloseWait: c.TCPCloseWait,
@@ -233,6 +244,7 @@ func (a *agent) tune() {
 	}.Apply(a.log)
 	if err != nil {
 		a.log.Warn("conntrack settings were not set: the node's table may fill, or keep dead connections for long", "err", err)
+		says.board.Set(status.ConntrackSettings, "conntrack settings of the node were not set: "+err.Error())
 	}
 }
 

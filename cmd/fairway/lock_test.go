@@ -26,7 +26,7 @@ func TestOneAgent(t *testing.T) {
 			return err
 		}
 		defer lock.Close()
-		want := fmt.Sprintf("another fairway agent, process %d, runs on this node [", os.Getpid())
+		want := fmt.Sprintf("another fairway agent, process %d, runs on this node\nhint: end it first", os.Getpid())
 		for _, mode := range append(datapath.Modes(), datapath.Auto, datapath.None) {
 			fails(t, want, "agent", "--master", "http://127.0.0.1:1", "--proxy-mode", mode, "--pod-network", "routes",
 				"--cluster-cidr", "10.244.0.0/16", "--healthz-bind-address", "", "--metrics-bind-address", "")

@@ -15,6 +15,8 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"path/filepath"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -24,14 +26,18 @@ import (
 
 // env is what the commands may use of the process's environment.
 type env struct {
-	stdin  io.Reader
-	stdout io.Writer
-	stderr io.Writer
+	stdin   io.Reader
+	stdout  io.Writer
+	stderr  io.Writer
+	program string // the name that the program was called by; empty: fairway
 }
+
+// plugin reports whether kubectl started this program, as kubectl-fairway.
+func (e env) plugin() bool { return strings.HasPrefix(e.program, "kubectl-") }
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	code := run(ctx, env{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr}, os.Args[1:])
+	code := run(ctx, env{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, program: filepath.Base(os.Args[0])}, os.Args[1:])
 	stop()
 	os.Exit(code)
 }
@@ -42,8 +48,17 @@ type exitError int
 
 func (e exitError) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
 
-// run executes one command line and returns the exit status. An error is
-// printed once, here, as one line.
+// failed ends the program with a status of its own: in commands of which 1 is an answer, an
+// error is 2, as with diff(1).
+type failed struct {
+	error
+	status int
+}
+
+func (f failed) Unwrap() error { return f.error }
+
+// run executes one command line and returns the exit status. An error is printed once,
+// here: a line with what is wrong, and a line with what to do.
 func run(ctx context.Context, e env, args []string) int {
 	root := newRoot(e)
 	root.SetArgs(args)
@@ -55,7 +70,15 @@ func run(ctx context.Context, e env, args []string) int {
 	case errors.As(err, &code):
 		return int(code)
 	}
-	fmt.Fprintf(e.stderr, "fairway: %v\n", oneline.Error(err))
+	what, hint := oneline.Hint(oneline.Error(err).Error())
+	fmt.Fprintf(e.stderr, "error: %s\n", what)
+	if hint != "" {
+		fmt.Fprintf(e.stderr, "hint: %s\n", hint)
+	}
+	var f failed
+	if errors.As(err, &f) {
+		return f.status
+	}
 	return 1
 }
 
@@ -90,6 +113,7 @@ func newRoot(e env) *cobra.Command {
 		newDiff(e),
 		newDump(e),
 		newExplain(e),
+		newStatus(e),
 		newVersion(e),
 	)
 	return root

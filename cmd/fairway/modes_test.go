@@ -81,7 +81,7 @@ func tells(t *testing.T, want string, args ...string) {
 
 func fails(t *testing.T, want string, args ...string) {
 	t.Helper()
-	if code, out, err := command(t, args...); code != 1 || !strings.Contains(err, want) || strings.Count(err, "\n") != 1 {
+	if code, out, err := command(t, args...); code != 1 || !strings.Contains(err, want) || !strings.HasPrefix(err, "error: ") || strings.Count(err, "\n") > 2 {
 		t.Errorf("fairway %v: status %d, want %q in\n%s%s", args, code, want, out, err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/datapath/modes"
+	"github.com/fairway-net/fairway/internal/status"
 	"github.com/fairway-net/fairway/internal/takeover"
 )
 
@@ -16,7 +17,7 @@ import (
 func (a *agent) runs(ctx context.Context) error {
 	for {
 		run := *a.cfg
-		err := (&agent{cfg: &run, log: a.log}).run(ctx)
+		err := (&agent{cfg: &run, log: a.log, published: a.published}).run(ctx)
 		if !errors.Is(err, takeover.ErrReleased) || ctx.Err() != nil {
 			return err
 		}
@@ -25,7 +26,7 @@ func (a *agent) runs(ctx context.Context) error {
 
 // openRelease opens, for --proxy-mode none, the mode whose rules still carry Services here:
 // rules that nobody updates would lead to pods that are gone. Nil: there are none.
-func (a *agent) openRelease(ctx context.Context) datapath.Datapath {
+func (a *agent) openRelease(ctx context.Context, says *agentStatus) datapath.Datapath {
 	held, err := modes.All().Found(ctx, a.modeOptions())
 	if err != nil {
 		a.log.Debug("not looking for rules of our modes: no mode works here", "err", err)
@@ -37,6 +38,7 @@ func (a *agent) openRelease(ctx context.Context) datapath.Datapath {
 	a.cfg.Mode = dp.Info().Name
 	a.log.Warn("--proxy-mode none, but rules of one of our modes are on this node and no other proxy has taken over: they are kept up to date until its rules are there [fairway agent --cleanup removes them now]",
 		"mode", a.cfg.Mode)
+	says.board.Set(status.HandoverPending, "--proxy-mode none, but rules of mode "+a.cfg.Mode+" are here and no other proxy has taken over; they are kept up to date until then [fairway agent --cleanup removes them]")
 	return takeover.NewRelease(a.log, takeover.New(takeover.Config{Log: a.log, Datapath: dp, Others: held[1:]}))
 }
 

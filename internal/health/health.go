@@ -19,6 +19,7 @@
 package health
 
 import (
+	"fmt"
 	"sync"
 	"time"
 )
@@ -33,6 +34,10 @@ type State struct {
 	synced time.Time // the last success; zero: none yet
 	queued time.Time // since when a change waits; zero: none does
 	beat   time.Time // when the loop last said that it turns; zero: it has not begun
+	failed error     // what the last pass failed with; nil: it did not
+	// restored counts how often the rules were restored after another program changed them.
+	restored     int
+	lastRestored time.Time
 }
 
 // hangs is the time without Beat after which the loop is taken to hang. It is far above the
@@ -61,8 +66,23 @@ func (s *State) Queued() {
 func (s *State) Synced() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.queued = time.Time{}
+	s.queued, s.failed = time.Time{}, nil
 	s.synced = s.now()
+}
+
+// Failed notes that a pass failed, and will be tried again.
+func (s *State) Failed(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failed = err
+}
+
+// Restored notes that another program has changed the rules, and that they are restored.
+func (s *State) Restored() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.restored++
+	s.lastRestored = s.now()
 }
 
 // Beat notes that the loop turns. The loop calls it when it begins, and then each time it
@@ -80,6 +100,25 @@ type Verdict struct {
 	Live    bool      // the loop turns
 	Synced  time.Time // the last success; zero: none yet
 	Now     time.Time
+	Queued  time.Time // since when a change waits; zero: none does
+	Failed  error     // what the last pass failed with; nil: it did not
+	// Restored is how often another program's changes of the rules were undone.
+	Restored     int
+	LastRestored time.Time
+}
+
+// Reason says in a few words why the Verdict is not Healthy. Anybody who reaches the node
+// may read it: it has no text of an error.
+func (v Verdict) Reason() string {
+	switch {
+	case !v.Live:
+		return "the agent's loop hangs"
+	case v.Healthy:
+		return ""
+	case v.Failed != nil:
+		return fmt.Sprintf("the rules could not be written for %v", v.Now.Sub(v.Queued).Round(time.Second))
+	}
+	return fmt.Sprintf("a change has waited for %v to be written", v.Now.Sub(v.Queued).Round(time.Second))
 }
 
 // Verdict judges. kube-proxy calls itself healthy until its first success, for ever if
@@ -92,5 +131,8 @@ func (s *State) Verdict() Verdict {
 	now := s.now()
 	late := !s.queued.IsZero() && now.Sub(s.queued) >= s.timeout
 	hung := !s.beat.IsZero() && now.Sub(s.beat) >= hangs
-	return Verdict{Healthy: !late, Live: !hung, Synced: s.synced, Now: now}
+	return Verdict{
+		Healthy: !late, Live: !hung, Synced: s.synced, Now: now,
+		Queued: s.queued, Failed: s.failed, Restored: s.restored, LastRestored: s.lastRestored,
+	}
 }

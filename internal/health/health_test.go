@@ -1,12 +1,17 @@
 package health
 
 import (
+	"bytes"
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -163,7 +168,7 @@ func TestRules(t *testing.T) {
 	h.clock.add(time.Second)
 	const sick = `"status":{"IPv4":{"lastUpdated":"2026-01-02T03:04:05Z","healthy":false},"IPv6":{"lastUpdated":"2026-01-02T03:04:05Z","healthy":false}}`
 	h.check(t, "a change waits for 60 s",
-		want{503, `{"lastUpdated":"2026-01-02T03:04:05Z","currentTime":"2026-01-03T03:05:05Z","nodeEligible":true,"healthy":false,` + sick + `}`},
+		want{503, `{"lastUpdated":"2026-01-02T03:04:05Z","currentTime":"2026-01-03T03:05:05Z","nodeEligible":true,"healthy":false,` + sick + `,"reason":"a change has waited for 1m0s to be written"}`},
 		want{200, `{"lastUpdated":"2026-01-03T03:05:05Z","currentTime":"2026-01-03T03:05:05Z","healthy":true,` + sick + `}`})
 
 	h.state.Synced()
@@ -317,4 +322,98 @@ func TestPortIsFreeAfterRun(t *testing.T) {
 		t.Fatalf("the port is still taken: %v", err)
 	}
 	l.Close()
+}
+
+// TestPortStaysInUse: with Wait nothing is said while a predecessor ends; of a port that
+// stays in use the log names the process, once, and PortInUse is called until it is free.
+func TestPortStaysInUse(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	var log syncBuffer
+	said := make(chan error, 10)
+	s := New(Config{
+		Log: slog.New(slog.NewTextHandler(&log, nil)), State: NewState(time.Minute), Registry: prometheus.NewRegistry(),
+		Metrics: netip.MustParseAddrPort(taken.Addr().String()), Wait: true, patience: 10 * time.Millisecond,
+		PortInUse: func(err error) { said <- err },
+	})
+	if err := s.Listen(t.Context()); err != nil || log.String() != "" {
+		t.Errorf("Listen: %v; it said %s", err, log.String())
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	want := fmt.Sprintf("health.test (process %d) listens there", os.Getpid())
+	if err := <-said; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("PortInUse got %v, want %q in it", err, want)
+	}
+	taken.Close()
+	if err := <-said; err != nil {
+		t.Errorf("PortInUse got %v, want nil: the port is free", err)
+	}
+	if n := strings.Count(log.String(), "cannot listen"); n != 1 {
+		t.Errorf("it is logged %d times:\n%s", n, log.String())
+	}
+	stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// syncBuffer is a bytes.Buffer for two goroutines.
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *syncBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *syncBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+// TestReason: a 503 says why, in words without the text of an error; a 200 is kube-proxy's.
+func TestReason(t *testing.T) {
+	now := time.Now()
+	state := newState(time.Minute, func() time.Time { return now })
+	eligible := false
+	s := New(Config{
+		Log: slog.New(slog.DiscardHandler), State: state, Registry: prometheus.NewRegistry(), Families: []string{"IPv4"},
+		Eligible: func() bool { return eligible }, NotEligible: func() string { return "waiting for the API server, which does not answer" },
+		Status: func() any { return map[string]string{"node": "node-1"} },
+	})
+	ask := func(path string) string {
+		w := httptest.NewRecorder()
+		s.healthMux().ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+		return fmt.Sprintf("%d %s", w.Code, w.Body)
+	}
+	check := func(path, want string, has bool) {
+		t.Helper()
+		if got := ask(path); strings.Contains(got, want) != has {
+			t.Errorf("%s: %s; want %q in it: %v", path, got, want, has)
+		}
+	}
+	check("/healthz", `503 {`, true)
+	check("/healthz", `"reason":"waiting for the API server, which does not answer"`, true)
+	eligible = true
+	check("/healthz", `200 {`, true)
+	check("/healthz", `reason`, false)
+	state.Queued()
+	state.Failed(errors.New("table secret"))
+	now = now.Add(61 * time.Second)
+	check("/healthz", `"reason":"the rules could not be written for 1m1s"`, true)
+	check("/livez", `reason`, false)
+	check("/statusz", `200 {"node":"node-1"}`, true)
+	state.Synced()
+	state.Queued()
+	now = now.Add(2 * time.Minute)
+	check("/healthz", `"reason":"a change has waited for 2m0s to be written"`, true)
 }

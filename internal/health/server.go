@@ -17,6 +17,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/fairway-net/fairway/internal/listener"
 )
 
 // Config says what to serve and where.
@@ -28,6 +30,14 @@ type Config struct {
 	// Eligible reports whether load balancers may use the node: it is known to the API
 	// server and not about to be deleted.
 	Eligible func() bool
+	// NotEligible says why not, in words that anybody who reaches the node may read. Nil:
+	// nothing is said.
+	NotEligible func() string
+	// Status is what /statusz answers, as JSON; nil: there is no /statusz.
+	Status func() any
+	// PortInUse is called with an error as long as a port is in use, with Config.Wait, and
+	// with nil after that. Nil: it is only logged.
+	PortInUse func(error)
 	// Families are the ones that /healthz names, "IPv4" and "IPv6". They have one
 	// state: both are programmed in the same pass.
 	Families []string
@@ -37,6 +47,7 @@ type Config struct {
 	// Registry is what /metrics shows. The Server adds fairway_info and kube-proxy's
 	// counters of health answers.
 	Registry      *prometheus.Registry
+	patience      time.Duration // 0: as the constant listenPatience
 	maxConns      int           // of other machines, for each server; 0: as the constant
 	headerTimeout time.Duration // 0: as the constant
 
@@ -45,8 +56,13 @@ type Config struct {
 	Wait bool
 }
 
-// listenAgain is the pause before Run tries again to listen, with Config.Wait.
-const listenAgain = time.Second
+// listenAgain is the pause before Run tries again to listen, with Config.Wait. A port that
+// is still in use after listenPatience is reported: an agent that ends has it a moment longer
+// than its successor waits.
+const (
+	listenAgain    = time.Second
+	listenPatience = 5 * time.Second
+)
 
 // closeTimeout is how long Run waits for answers that are being written.
 const closeTimeout = time.Second
@@ -65,6 +81,10 @@ type Server struct {
 func New(cfg Config) *Server {
 	cfg.maxConns = cmp.Or(cfg.maxConns, maxConns)
 	cfg.headerTimeout = cmp.Or(cfg.headerTimeout, headerTimeout)
+	cfg.patience = cmp.Or(cfg.patience, listenPatience)
+	if cfg.PortInUse == nil {
+		cfg.PortInUse = func(error) {}
+	}
 	s := &Server{cfg: cfg, bound: map[string]net.Addr{}}
 	counter := func(path string) *prometheus.CounterVec {
 		v := prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -85,15 +105,15 @@ func New(cfg Config) *Server {
 }
 
 // Listen opens the ports. Call it before anything is programmed: a port in use is best
-// found while there is nothing to take back. With Config.Wait a port in use is no error,
-// but a log line. Run does it otherwise.
+// found while there is nothing to take back. With Config.Wait a port in use is no error:
+// Run tries again.
 func (s *Server) Listen(ctx context.Context) error {
 	err := s.listen(ctx)
 	if err != nil && s.cfg.Wait {
-		s.cfg.Log.Warn("cannot listen yet, will try again until the other program has ended", "err", err)
+		s.cfg.Log.Debug("cannot listen yet", "err", err)
 		return nil
 	}
-	return err
+	return withHolder(err)
 }
 
 func (s *Server) listen(ctx context.Context) error {
@@ -115,7 +135,7 @@ func (s *Server) listen(ctx context.Context) error {
 				r.listener.Close()
 			}
 			s.open = nil
-			return fmt.Errorf("serve %s: %w [is another agent or kube-proxy running? choose another address with %s]", v.name, err, v.flag)
+			return fmt.Errorf("serve %s: %w [end that program, or choose another address with %s]", v.name, err, v.flag)
 		}
 		s.note(v.name, l.Addr())
 		s.cfg.Log.Info("listening", "server", v.name, "address", l.Addr().String())
@@ -128,17 +148,24 @@ func (s *Server) listen(ctx context.Context) error {
 }
 
 // Run answers until ctx ends, which is no error. It fails at once, without a server
-// left behind, if one cannot listen; with Config.Wait it tries again.
+// left behind, if one cannot listen; with Config.Wait it tries again, and reports a port that
+// stays in use.
 func (s *Server) Run(ctx context.Context) error {
 	again := time.NewTicker(listenAgain)
 	defer again.Stop()
+	patience, reported := time.Now().Add(s.cfg.patience), false
 	for s.open == nil {
 		err := s.listen(ctx)
 		if err == nil {
 			break // without a port, if none is configured
 		}
 		if !s.cfg.Wait {
-			return err
+			return withHolder(err)
+		}
+		if !reported && !time.Now().Before(patience) {
+			reported, err = true, withHolder(err)
+			s.cfg.Log.Warn("cannot listen, will try again until the other program has ended", "err", err)
+			s.cfg.PortInUse(err)
 		}
 		select {
 		case <-ctx.Done():
@@ -146,6 +173,7 @@ func (s *Server) Run(ctx context.Context) error {
 		case <-again.C:
 		}
 	}
+	s.cfg.PortInUse(nil)
 	return serve(ctx, s.open)
 }
 
@@ -169,11 +197,32 @@ func listen(ctx context.Context, network string, addr netip.AddrPort) (net.Liste
 	l, err := new(net.ListenConfig).Listen(ctx, network, addr.String())
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("port %d of %v is in use", addr.Port(), addr.Addr())
+		return nil, portInUse(addr)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return nil, fmt.Errorf("%v is not an address of this machine", addr.Addr())
 	}
 	return l, err
+}
+
+// portInUse is the error of an address on which somebody listens.
+type portInUse netip.AddrPort
+
+func (p portInUse) Error() string {
+	a := netip.AddrPort(p)
+	return fmt.Sprintf("port %d of %v is in use", a.Port(), a.Addr())
+}
+
+// withHolder adds to a portInUse which process has the port. That costs a walk through /proc.
+func withHolder(err error) error {
+	var p portInUse
+	if !errors.As(err, &p) {
+		return err
+	}
+	by, ok := listener.Find(netip.AddrPort(p).Port())
+	if !ok {
+		return err
+	}
+	return fmt.Errorf("%v listens there: %w", by, err)
 }
 
 // running is one HTTP server and its port.
@@ -229,13 +278,39 @@ func (s *Server) healthMux() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) {
 		v, eligible := s.cfg.State.Verdict(), s.cfg.Eligible()
-		s.answer(w, s.healthz, v, v.Healthy, &eligible)
+		why := v.Reason()
+		if why == "" && !eligible && s.cfg.NotEligible != nil {
+			why = s.cfg.NotEligible()
+		}
+		s.answer(w, s.healthz, v, verdict{v.Healthy, &eligible, why})
 	})
 	mux.HandleFunc("/livez", func(w http.ResponseWriter, _ *http.Request) {
 		v := s.cfg.State.Verdict()
-		s.answer(w, s.livez, v, v.Live, nil)
+		s.answer(w, s.livez, v, verdict{v.Live, nil, v.Reason()})
 	})
+	if s.cfg.Status != nil {
+		mux.HandleFunc("GET /statusz", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, s.cfg.Status()) })
+	}
 	return mux
+}
+
+// verdict is what one path of the health server answers.
+type verdict struct {
+	well     bool
+	eligible *bool // nil: it does not count here
+	reason   string
+}
+
+func writeJSON(w http.ResponseWriter, code int, v any) {
+	text, err := json.Marshal(v)
+	if err != nil { // a year beyond 9999
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(code)
+	_, _ = w.Write(text) // the client may have gone
 }
 
 // report is kube-proxy's answer, field by field.
@@ -245,6 +320,9 @@ type report struct {
 	NodeEligible *bool                   `json:"nodeEligible,omitempty"`
 	Healthy      bool                    `json:"healthy"`
 	Status       map[string]familyReport `json:"status,omitempty"`
+	// Reason is ours: why the status code is 503. It is left out with 200, so that the
+	// answer is kube-proxy's then.
+	Reason string `json:"reason,omitempty"`
 }
 
 type familyReport struct {
@@ -252,12 +330,12 @@ type familyReport struct {
 	Healthy     bool      `json:"healthy"`
 }
 
-// answer writes what kube-proxy writes: "healthy" is well, the proxy's own state, the status
+// answer writes what kube-proxy writes: "healthy" is the proxy's own state, the status
 // code also counts eligible, if that is asked for; lastUpdated is now as long as all
 // is well, for old monitors that take an old time for a stuck proxy. "status" is whether the
 // rules are up to date, in both answers.
-func (s *Server) answer(w http.ResponseWriter, count *prometheus.CounterVec, v Verdict, well bool, eligible *bool) {
-	r := report{LastUpdated: v.Synced, CurrentTime: v.Now, NodeEligible: eligible, Healthy: well}
+func (s *Server) answer(w http.ResponseWriter, count *prometheus.CounterVec, v Verdict, say verdict) {
+	r := report{LastUpdated: v.Synced, CurrentTime: v.Now, NodeEligible: say.eligible, Healthy: say.well}
 	if !v.Synced.IsZero() || !v.Healthy {
 		r.Status = map[string]familyReport{}
 		for _, f := range s.cfg.Families {
@@ -265,20 +343,14 @@ func (s *Server) answer(w http.ResponseWriter, count *prometheus.CounterVec, v V
 		}
 	}
 	code := http.StatusServiceUnavailable
-	if well && (eligible == nil || *eligible) {
+	if say.well && (say.eligible == nil || *say.eligible) {
 		code = http.StatusOK
 		r.LastUpdated = v.Now
+	} else {
+		r.Reason = say.reason
 	}
 	count.WithLabelValues(fmt.Sprint(code)).Inc()
-	text, err := json.Marshal(r)
-	if err != nil { // a year beyond 9999
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
-	}
-	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("X-Content-Type-Options", "nosniff")
-	w.WriteHeader(code)
-	_, _ = w.Write(text) // the client may have gone
+	writeJSON(w, code, r)
 }
 
 func (s *Server) metricsMux() http.Handler {

@@ -22,7 +22,11 @@ import (
 // a service account.
 type Connection struct {
 	Kubeconfig string // path of a kubeconfig file; empty: the pod's service account
-	Master     string // URL of the API server; empty: as the above say
+	Context    string // of the kubeconfig; empty: its current one
+	// Person lets a connection without Kubeconfig and Master, outside a pod, be kubectl's:
+	// $KUBECONFIG or ~/.kube/config. An agent must not find one by accident.
+	Person bool
+	Master string // URL of the API server; empty: as the above say
 	// QPS and Burst limit our own requests; zero means client-go's defaults.
 	QPS   float32
 	Burst int
@@ -59,8 +63,11 @@ func (c Connection) restConfig(account string) (*rest.Config, error) {
 		return nil, err
 	}
 	read := c.fromPod
-	if c.Kubeconfig != "" {
+	switch {
+	case c.Kubeconfig != "":
 		read = c.fromFile
+	case c.Person && c.Master == "" && os.Getenv("KUBERNETES_SERVICE_HOST") == "":
+		read = c.fromPerson
 	}
 	cfg, err := read(account)
 	if err != nil {
@@ -110,14 +117,32 @@ func (c Connection) fromFile(string) (*rest.Config, error) {
 	if err := clientcmd.ResolveLocalPaths(file); err != nil {
 		return nil, fmt.Errorf("read kubeconfig %s: %w", c.Kubeconfig, oneline.Error(err))
 	}
+	return c.fromConfig(file, c.Kubeconfig)
+}
+
+// fromPerson reads the files that kubectl would.
+func (c Connection) fromPerson(string) (*rest.Config, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.WarnIfAllMissing = false
+	file, err := rules.Load()
+	if err != nil {
+		return nil, fmt.Errorf("read kubeconfig: %w", oneline.Error(err))
+	}
+	if len(file.Clusters) == 0 && len(file.Contexts) == 0 {
+		return nil, fmt.Errorf("find the API server: no kubeconfig at %s [give --kubeconfig FILE, or set KUBECONFIG]", rules.GetDefaultFilename())
+	}
+	return c.fromConfig(file, rules.GetDefaultFilename())
+}
+
+func (c Connection) fromConfig(file *clientcmdapi.Config, path string) (*rest.Config, error) {
 	cfg, err := clientcmd.NewDefaultClientConfig(*file, &clientcmd.ConfigOverrides{
-		ClusterInfo: clientcmdapi.Cluster{Server: c.Master},
+		ClusterInfo: clientcmdapi.Cluster{Server: c.Master}, CurrentContext: c.Context,
 	}).ClientConfig()
 	switch {
 	case clientcmd.IsEmptyConfig(err):
-		return nil, fmt.Errorf("read kubeconfig %s: it names no cluster [is it empty, or is current-context missing?]", c.Kubeconfig)
+		return nil, fmt.Errorf("read kubeconfig %s: it names no cluster [is it empty, or is current-context missing?]", path)
 	case err != nil:
-		return nil, fmt.Errorf("read kubeconfig %s: %w", c.Kubeconfig, oneline.Error(err))
+		return nil, fmt.Errorf("read kubeconfig %s: %w", path, oneline.Error(err))
 	}
 	return cfg, nil
 }

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -36,14 +35,19 @@ type guard struct {
 	pause   time.Duration // before the list is asked for again
 	cluster *clusterID
 	problem func(service.Name, service.Problem)
-	gauge   prometheus.Gauge
+	keeps   func(objects int)   // notes how many objects a doubted list lacks
 	again   func(time.Duration) // makes the reflector wait before its next request
 }
 
 func (s *Store) newGuard(kind string) *guard {
+	gauge := s.metrics.kept.WithLabelValues(kind)
+	keeps := func(objects int) {
+		gauge.Set(float64(objects))
+		s.troubles.keeps(kind, objects)
+	}
 	return &guard{
 		log: s.cfg.Log, kind: kind, brake: service.Brake{Bound: s.cfg.EmptyAfter, Some: true}, pause: min(doubtPause, s.cfg.EmptyAfter/4),
-		cluster: s.cluster, problem: s.cfg.Problem, gauge: s.metrics.kept.WithLabelValues(kind), again: func(time.Duration) {},
+		cluster: s.cluster, problem: s.cfg.Problem, keeps: keeps, again: func(time.Duration) {},
 	}
 }
 
@@ -70,9 +74,9 @@ func (g *guard) judge(had, kept int) (believed, foreign bool) {
 		log.Info("the API server's list has all objects again")
 	}
 	if believed {
-		g.gauge.Set(0)
+		g.keeps(0)
 	} else {
-		g.gauge.Set(float64(had - kept))
+		g.keeps(had - kept)
 		g.again(g.pause)
 	}
 	return believed, foreign

@@ -76,7 +76,8 @@ type pacer struct {
 	refused func() // called when the API server will not answer: see permanent
 	failed  func() // called for each failure
 	server  *server
-	probes  bool // it is the one that finds out for all whether the server answers
+	trouble *troubles // where failures are kept until the next success
+	probes  bool      // it is the one that finds out for all whether the server answers
 
 	// answered is closed when the server answers another pacer, from the moment on when our
 	// last request began: one that was under way when the server came back may fail after the
@@ -161,6 +162,7 @@ func (p *pacer) after(ctx context.Context, err error, watch, streaming bool) {
 			p.log.Info("the API server answers again", "kind", p.kind)
 		}
 		p.logged, p.absent, p.denied, p.unanswered = time.Time{}, false, false, false
+		p.trouble.clear(p.kind)
 		p.server.answers()
 		return
 	}
@@ -174,6 +176,9 @@ func (p *pacer) after(ctx context.Context, err error, watch, streaming bool) {
 	p.absent = apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err)
 	if p.denied {
 		p.refused()
+	}
+	if !p.absent || p.without == "" {
+		p.trouble.note(p, err)
 	}
 	p.report(err)
 }
@@ -202,11 +207,7 @@ func (p *pacer) report(err error) {
 		return
 	}
 	p.logged = time.Now()
-	var u *url.Error // its text is mostly our query
-	if errors.As(err, &u) {
-		err = u.Err
-	}
-	level, attrs := slog.LevelWarn, []any{"kind", p.kind, "err", oneline.Error(err)}
+	level, attrs := slog.LevelWarn, []any{"kind", p.kind, "err", oneline.Error(withoutURL(err))}
 	if p.without != "" {
 		attrs = append(attrs, "meanwhile", p.without)
 		if p.absent {
@@ -214,4 +215,13 @@ func (p *pacer) report(err error) {
 		}
 	}
 	p.log.Log(context.Background(), level, "cannot read from the API server, will try again", attrs...)
+}
+
+// withoutURL takes our request's URL from an error: its text is mostly our query.
+func withoutURL(err error) error {
+	var u *url.Error
+	if errors.As(err, &u) {
+		return u.Err
+	}
+	return err
 }

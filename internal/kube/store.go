@@ -46,7 +46,9 @@ type Store struct {
 	metrics *metrics
 	cluster *clusterID
 	server  *server
-	probes  atomic.Bool // a kind was chosen that probes the server
+	// troubles are the kinds that cannot be read now.
+	troubles troubles
+	probes   atomic.Bool // a kind was chosen that probes the server
 
 	services *Feed[service.Service]
 	slices   *Feed[service.Slice]

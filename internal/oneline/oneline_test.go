@@ -42,3 +42,17 @@ func TestChain(t *testing.T) {
 		t.Errorf("%v: the type is not found", err)
 	}
 }
+
+func TestHint(t *testing.T) {
+	for _, c := range [][3]string{
+		{"plain", "plain", ""},
+		{"no agent here [start one first]", "no agent here", "start one first"},
+		{"a [do this now]: b [--or that]", "a: b", "do this now; --or that"},
+		{"dial [::1]:80: refused", "dial [::1]:80: refused", ""},
+		{"name [a-z0-9-]{1,20} wanted", "name [a-z0-9-]{1,20} wanted", ""},
+	} {
+		if what, hint := Hint(c[0]); what != c[1] || hint != c[2] {
+			t.Errorf("%q: %q and %q, want %q and %q", c[0], what, hint, c[1], c[2])
+		}
+	}
+}

@@ -45,6 +45,9 @@ type Health interface {
 	Queued() // a change waits
 	Synced() // nothing waits any more
 	Beat()   // the loop gets round, whether its passes succeed or not
+
+	Failed(error) // a pass failed, and will be tried again
+	Restored()    // another program had changed the rules; they are restored
 }
 
 // Config says what a Loop works with. Log, Source, Datapath, View, Health and Metrics
@@ -161,6 +164,7 @@ func (l *Loop) Run(ctx context.Context) error {
 			if l.intact(ctx) {
 				continue
 			}
+			l.cfg.Health.Restored()
 		}
 		l.cfg.Health.Queued()
 		start := time.Now()
@@ -237,6 +241,7 @@ func (l *Loop) pass(ctx context.Context, start time.Time) time.Duration {
 	if err != nil {
 		again := l.pause
 		l.pause = min(2*l.pause, l.cfg.MaxRetry)
+		l.cfg.Health.Failed(err)
 		l.cfg.Log.Error("the rules could not be written, will try again", "err", err, "again", again)
 		return again
 	}

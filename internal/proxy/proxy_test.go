@@ -110,14 +110,17 @@ func (r *recorded) Sync(ctx context.Context, t *service.Table) (datapath.Stats, 
 	return stats, err
 }
 
-type health struct{ queued, synced, beat chan struct{} }
+type health struct{ queued, synced, beat, failed, restored chan struct{} }
 
-func (h health) Queued() { notify(h.queued) }
-func (h health) Synced() { notify(h.synced) }
-func (h health) Beat()   { notify(h.beat) }
+func (h health) Queued()      { notify(h.queued) }
+func (h health) Synced()      { notify(h.synced) }
+func (h health) Beat()        { notify(h.beat) }
+func (h health) Failed(error) { notify(h.failed) }
+func (h health) Restored()    { notify(h.restored) }
 
 func newHealth() health {
-	return health{make(chan struct{}, 1), make(chan struct{}, 1), make(chan struct{}, 1)}
+	one := func() chan struct{} { return make(chan struct{}, 1) }
+	return health{one(), one(), one(), one(), one()}
 }
 
 func notify(c chan struct{}) {

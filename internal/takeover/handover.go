@@ -19,6 +19,9 @@ type Config struct {
 	Others []datapath.Datapath
 	// KubeProxy finds what a kube-proxy leaves. Nil: the Handover does not look for it.
 	KubeProxy *KubeProxy
+	// Found is called with what a kube-proxy has left on the node, each time it is looked for;
+	// stuck says why it cannot be looked for or removed. Nil: nothing is called.
+	Found func(rules []string, stuck error)
 	// Replace makes the Handover remove kube-proxy's rules; without it they are only logged.
 	Replace bool
 }
@@ -141,6 +144,9 @@ func (w *kubeProxyWatch) look(ctx context.Context, cfg Config) {
 	if err == nil && len(remains) > 0 && cfg.Replace {
 		err = cfg.KubeProxy.Remove(ctx, remains)
 	}
+	if cfg.Found != nil && ctx.Err() == nil {
+		cfg.Found(left(remains, cfg.Replace && err == nil), err)
+	}
 	switch {
 	case ctx.Err() != nil:
 	case err != nil:
@@ -169,4 +175,15 @@ func (w *kubeProxyWatch) look(ctx context.Context, cfg Config) {
 		}
 		w.back = true
 	}
+}
+
+// left returns what remains of a kube-proxy after it was removed, or not.
+func left(remains []Remain, removed bool) (texts []string) {
+	if removed {
+		return nil
+	}
+	for _, r := range remains {
+		texts = append(texts, r.String())
+	}
+	return texts
 }

@@ -1,0 +1,110 @@
+package kube
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/fairway-net/fairway/internal/oneline"
+)
+
+// agentLabel is on the agents' pods in deploy/.
+const agentLabel = "app.kubernetes.io/name=fairway-agent"
+
+// An AgentPod is the agent of a node, as the API server has it.
+type AgentPod struct {
+	Node, Namespace, Name string // Name is empty if the node has no agent
+	State                 string // "Running", "CrashLoopBackOff", "Pending", "none", …
+	Running               bool
+	Restarts              int
+	port                  string // of its health server
+}
+
+// Agents are the agents of a cluster, as a person with a kubeconfig reaches them.
+type Agents struct {
+	client    kubernetes.Interface
+	namespace string
+}
+
+// ConnectAgents makes a client. It sends nothing yet.
+func ConnectAgents(c Connection, namespace string) (*Agents, error) {
+	client, err := Connect(c)
+	if err != nil {
+		return nil, err
+	}
+	return &Agents{client, namespace}, nil
+}
+
+// List returns the agent of each node, sorted by node. It costs two lists, which the API
+// server answers from its cache.
+func (a *Agents) List(ctx context.Context) ([]AgentPod, error) {
+	cached := metav1.ListOptions{ResourceVersion: "0"}
+	nodes, err := a.client.CoreV1().Nodes().List(ctx, cached)
+	if err != nil {
+		return nil, fmt.Errorf("list nodes: %w", oneline.Error(err))
+	}
+	cached.LabelSelector = agentLabel
+	pods, err := a.client.CoreV1().Pods(a.namespace).List(ctx, cached)
+	if err != nil {
+		return nil, fmt.Errorf("list the agents' pods: %w", oneline.Error(err))
+	}
+	of := map[string]AgentPod{}
+	for i := range pods.Items {
+		p := agentPod(&pods.Items[i])
+		if was, ok := of[p.Node]; !ok || !was.Running {
+			of[p.Node] = p
+		}
+	}
+	all := make([]AgentPod, 0, len(nodes.Items))
+	for i := range nodes.Items {
+		name := nodes.Items[i].Name
+		p, ok := of[name]
+		if !ok {
+			p = AgentPod{Node: name, State: "none"}
+		}
+		all = append(all, p)
+	}
+	slices.SortFunc(all, func(a, b AgentPod) int { return cmp.Compare(a.Node, b.Node) })
+	return all, nil
+}
+
+func agentPod(o *corev1.Pod) AgentPod {
+	p := AgentPod{Node: o.Spec.NodeName, Namespace: o.Namespace, Name: o.Name, State: string(o.Status.Phase), port: "10256"}
+	p.Running = o.Status.Phase == corev1.PodRunning && o.DeletionTimestamp == nil
+	if o.DeletionTimestamp != nil {
+		p.State = "Terminating"
+	}
+	for _, c := range o.Status.ContainerStatuses {
+		p.Restarts += int(c.RestartCount)
+		if w := c.State.Waiting; w != nil && w.Reason != "" {
+			p.State, p.Running = w.Reason, false
+		}
+		if t := c.State.Terminated; t != nil {
+			p.State, p.Running = cmp.Or(t.Reason, "Terminated"), false
+		}
+	}
+	for _, c := range o.Spec.Containers {
+		for _, port := range c.Ports {
+			if port.Name == "healthz" {
+				p.port = strconv.Itoa(int(port.ContainerPort))
+			}
+		}
+	}
+	return p
+}
+
+// Ask returns what an agent answers at a path of its health server: one request, which the
+// API server passes on.
+func (a *Agents) Ask(ctx context.Context, p AgentPod, path string) ([]byte, error) {
+	text, err := a.client.CoreV1().Pods(p.Namespace).ProxyGet("http", p.Name, p.port, path, nil).DoRaw(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("ask the agent through the API server: %w", oneline.Error(err))
+	}
+	return text, nil
+}

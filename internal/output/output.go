@@ -1,0 +1,72 @@
+// Package output writes what a command found, for people or for programs.
+//
+//	value ── -o table|wide ─→ its WriteTable
+//	      └─ -o json|yaml ──→ its JSON fields
+//
+// It hides the formats. It promises that JSON and YAML have the same fields, and that a
+// format which does not exist is one error that names those that do.
+package output
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+)
+
+// A Format is a value of the flag -o.
+type Format string
+
+// The formats. The zero value is Table.
+const (
+	Table Format = "table"
+	Wide  Format = "wide"
+	JSON  Format = "json"
+	YAML  Format = "yaml"
+)
+
+// Formats returns all of them.
+func Formats() []string { return []string{string(Table), string(Wide), string(JSON), string(YAML)} }
+
+// String implements pflag.Value.
+func (f *Format) String() string { return string(*f) }
+
+// Set implements pflag.Value.
+func (f *Format) Set(text string) error {
+	if !slices.Contains(Formats(), text) {
+		return fmt.Errorf("%q is not a format [choose one of %s]", text, strings.Join(Formats(), ", "))
+	}
+	*f = Format(text)
+	return nil
+}
+
+// Type implements pflag.Value: it is the name of the value in help texts.
+func (f *Format) Type() string { return "format" }
+
+// A Value is what a command found. Its exported fields have JSON names.
+type Value interface {
+	// WriteTable writes it for people; wide with all columns.
+	WriteTable(w io.Writer, wide bool) error
+}
+
+// Write writes v in a format.
+func Write(w io.Writer, f Format, v Value) error {
+	switch f {
+	case JSON:
+		enc := json.NewEncoder(w)
+		enc.SetEscapeHTML(false)
+		enc.SetIndent("", "  ")
+		return enc.Encode(v)
+	case YAML:
+		text, err := yaml.Marshal(v)
+		if err != nil {
+			return fmt.Errorf("write YAML: %w", err)
+		}
+		_, err = w.Write(text)
+		return err
+	}
+	return v.WriteTable(w, f == Wide)
+}

@@ -1,0 +1,105 @@
+package status
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Socket is the agent's abstract Unix socket. Its name belongs to the network namespace, as
+// the rules do, whatever mounts and process IDs an agent's container has. The kernel frees it
+// when the process ends, however it ends. It is also the lock that keeps a second agent out.
+const Socket = "@fairway/agent"
+
+// ErrNoAgent says that no agent runs in this network namespace.
+var ErrNoAgent = errors.New("no fairway agent runs on this node")
+
+// answerTimeout is how long a client of the socket may take.
+const answerTimeout = 2 * time.Second
+
+// Serve answers on the socket until ctx ends: each client that is root gets what now
+// returns, as JSON. One client at a time: there is nothing to wait for.
+func Serve(ctx context.Context, l net.Listener, now func() Node) error {
+	stop := context.AfterFunc(ctx, func() { l.Close() })
+	defer stop()
+	for {
+		c, err := l.Accept()
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("status socket: %w", err)
+		}
+		_ = c.SetDeadline(time.Now().Add(answerTimeout))
+		if peer(c).Uid == 0 {
+			_ = json.NewEncoder(c).Encode(now()) // the client may have gone
+		}
+		c.Close()
+	}
+}
+
+// Ask returns what the agent of this network namespace says.
+func Ask(ctx context.Context) (Node, error) {
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "unix", Socket)
+	if errors.Is(err, unix.ECONNREFUSED) {
+		return Node{}, ErrNoAgent
+	}
+	if err != nil {
+		return Node{}, fmt.Errorf("ask the agent: %w", err)
+	}
+	defer c.Close()
+	if deadline, ok := ctx.Deadline(); ok {
+		_ = c.SetDeadline(deadline)
+	}
+	text, err := io.ReadAll(io.LimitReader(c, 1<<20))
+	switch {
+	case err != nil:
+		return Node{}, fmt.Errorf("process %d has the socket %s and does not answer: %w [is it an older agent, or fairway agent --cleanup?]", peer(c).Pid, Socket, err)
+	case len(bytes.TrimSpace(text)) == 0:
+		return Node{}, errors.New("the agent answers root only [run it as root]")
+	}
+	var n Node
+	if err := json.Unmarshal(text, &n); err != nil {
+		return Node{}, fmt.Errorf("read the agent's answer: %w", err)
+	}
+	return n, nil
+}
+
+// Holder returns the ID of the process that has the socket; 0 if it is not known: it has just
+// ended, or it is in a PID namespace that this process does not see.
+func Holder() int {
+	c, err := net.DialTimeout("unix", Socket, time.Second)
+	if err != nil {
+		return 0
+	}
+	defer c.Close()
+	return int(peer(c).Pid)
+}
+
+// peer returns who is at the other end of a Unix socket; user 65534 if that cannot be said.
+func peer(c net.Conn) unix.Ucred {
+	const nobody = 65534
+	who := unix.Ucred{Uid: nobody}
+	u, ok := c.(*net.UnixConn)
+	if !ok {
+		return who
+	}
+	raw, err := u.SyscallConn()
+	if err != nil {
+		return who
+	}
+	_ = raw.Control(func(fd uintptr) {
+		if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+			who = *cred
+		}
+	})
+	return who
+}
