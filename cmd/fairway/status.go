@@ -72,7 +72,7 @@ func nodeStatus(ctx context.Context, e env, format output.Format) (ok bool, err 
 	defer cancel()
 	n, err := status.Ask(ctx)
 	if errors.Is(err, status.ErrNoAgent) {
-		err = fmt.Errorf("%w [--cluster asks the agents of all nodes; fairway doctor says what is in the way of one here]", err)
+		err = fmt.Errorf("%w [--cluster asks the agents of all nodes]", err)
 	}
 	if err != nil {
 		return false, err
