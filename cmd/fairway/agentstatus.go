@@ -129,13 +129,13 @@ func (s *agentStatus) notEligible() string {
 	if _, ok := s.store.Node(); ok {
 		return "the node's object is gone from the API server, or the node is about to be deleted"
 	}
-	for _, t := range s.store.Troubles() {
-		if t.Refused {
-			return "waiting for the API server, which refuses to list " + t.Kind + ": see fairway status on the node"
-		}
-		return "waiting for the API server, which does not answer: see fairway status on the node"
+	switch troubles := s.store.Troubles(); {
+	case len(troubles) == 0:
+		return "the API server has not sent this node's object yet"
+	case troubles[0].Refused:
+		return "waiting for the API server, which refuses to list " + troubles[0].Kind + ": see fairway status on the node"
 	}
-	return "the API server has not sent this node's object yet"
+	return "waiting for the API server, which does not answer: see fairway status on the node"
 }
 
 // text is an error's; empty if there is none.
