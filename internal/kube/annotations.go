@@ -45,9 +45,6 @@ func annotations(o *corev1.Service, svc *service.Service, bad *problems) {
 		switch text {
 		case "true":
 			svc.Weighted = true
-			if len(o.Spec.Selector) == 0 {
-				bad.add(reasonAnnotation, "annotation %s has no effect: the Service has no selector that names its pods", annotationWeights)
-			}
 		case "false":
 		default:
 			bad.add(reasonAnnotation, "annotation %s: %q is neither true nor false; its pods' weights do not count", annotationWeights, text)

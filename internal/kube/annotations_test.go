@@ -64,8 +64,8 @@ func TestAnnotations(t *testing.T) {
 	}
 	alone := apiService("alone", "10.96.0.1")
 	alone.Annotations = notes{"fairway.net/weights": "true"}
-	if m := messages(ConvertService(alone).Problems); m != "InvalidAnnotation: annotation fairway.net/weights has no effect: the Service has no selector that names its pods" {
-		t.Errorf("weights without a selector: %q", m)
+	if svc := ConvertService(alone); !svc.Weighted || len(svc.Problems) > 0 {
+		t.Errorf("weights without a selector, which go by the endpoints' targetRef: %v, problems %q", svc.Weighted, messages(svc.Problems))
 	}
 	headless := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Annotations: notes{"fairway.net/balance": "?"}}, Spec: corev1.ServiceSpec{ClusterIP: "None"}}
 	if svc := ConvertService(headless); len(svc.Problems) > 0 {

@@ -51,11 +51,33 @@ func Connect(c Connection) (kubernetes.Interface, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := noticeDeadConnections(); err != nil {
+		return nil, err
+	}
 	client, err := kubernetes.NewForConfig(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the API server at %s: %w", cfg.Host, oneline.Error(err))
 	}
 	return client, nil
+}
+
+// noticeDeadConnections lets a connection on which nothing comes count as dead after 15 s. A
+// watch says nothing for a long time, and if its server's machine has died, nothing comes that
+// would end it; client-go takes 45 s. It reads the times from the environment only, where
+// users may have set others.
+func noticeDeadConnections() error {
+	for name, seconds := range map[string]string{
+		"HTTP2_READ_IDLE_TIMEOUT_SECONDS": "10", // until a ping is sent
+		"HTTP2_PING_TIMEOUT_SECONDS":      "5",  // until it must be answered
+	} {
+		if _, set := os.LookupEnv(name); set {
+			continue
+		}
+		if err := os.Setenv(name, seconds); err != nil {
+			return fmt.Errorf("set %s: %w", name, err)
+		}
+	}
+	return nil
 }
 
 func (c Connection) restConfig(account string) (*rest.Config, error) {

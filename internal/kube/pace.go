@@ -16,13 +16,13 @@ import (
 	"github.com/fairway-net/fairway/internal/oneline"
 )
 
-// How fast an API server is asked again that fails, by the number of failures.
+// How fast an API server is asked again that fails, by the number of failures or short watches.
 const (
 	firstPause = 800 * time.Millisecond // doubles
 	lastPause  = 30 * time.Second
 	// probePause is the longest for the one kind of an agent that finds out, for all of its
 	// kinds, whether a server that did not answer does so again.
-	probePause = 2500 * time.Millisecond
+	probePause = 2 * time.Second
 	// absentPause is the longest for an optional kind that this API server does not have:
 	// it will not have it before an upgrade.
 	absentPause = 5 * time.Minute
@@ -86,12 +86,16 @@ type pacer struct {
 	unanswered bool // the last request failed
 
 	hold     time.Duration // before the next request, whatever came of the last
-	failures int           // since a watch last lasted
-	absent   bool          // the API server does not have the kind
-	denied   bool          // the last answer was permanent
-	listed   bool          // the last request was a list, and succeeded
-	logged   time.Time     // when a failure was last logged; zero: all is well
-	watching time.Time     // when the last watch began; zero: none has
+	failures int           // since a watch was last answered
+	// short is how many watches in a row have ended soon. The first one counts for nothing: the
+	// first watch after an outage mostly ends at once, because an API server that has just started
+	// does not know what it would go on from, and the list that follows must not wait.
+	short    int
+	absent   bool      // the API server does not have the kind
+	denied   bool      // the last answer was permanent
+	listed   bool      // the last request was a list, and succeeded
+	logged   time.Time // when a failure was last logged; zero: all is well
+	watching time.Time // when the last watch began; zero: none has
 }
 
 // before waits until the server may be asked. It returns the context's error if that
@@ -126,13 +130,14 @@ func (p *pacer) pause() time.Duration {
 	}
 	if !p.watching.IsZero() {
 		if time.Since(p.watching) < shortWatch {
-			p.failures++
+			p.short++
 		} else {
-			p.failures = 0
+			p.short = 0
 		}
 		p.watching = time.Time{}
 	}
-	if p.failures == 0 || p.listed {
+	times := max(p.failures, p.short-1)
+	if times <= 0 || p.listed {
 		p.listed = false // its watch follows at once
 		return 0
 	}
@@ -140,10 +145,10 @@ func (p *pacer) pause() time.Duration {
 	switch {
 	case p.absent && p.without != "":
 		longest = absentPause
-	case p.probes && !p.denied:
+	case p.probes && p.unanswered && !p.denied:
 		longest = probePause
 	}
-	pause := min(firstPause<<min(p.failures-1, 10), longest)
+	pause := min(firstPause<<min(times-1, 10), longest)
 	return pause + rand.N(pause/2) // not all nodes at once
 }
 
@@ -155,7 +160,7 @@ func (p *pacer) after(ctx context.Context, err error, watch, streaming bool) {
 		return
 	case err == nil:
 		if watch {
-			p.watching = time.Now()
+			p.watching, p.failures = time.Now(), 0
 		}
 		p.listed = !watch
 		if !p.logged.IsZero() {

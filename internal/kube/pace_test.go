@@ -98,9 +98,14 @@ func testPace(t *testing.T) {
 		t.Errorf("the watch after a list waits for %v", d)
 	}
 	p.after(t.Context(), nil, true, false)
-	p.watching = time.Now().Add(time.Hour) // it ends at once, however slow the machine
-	if d := p.pause(); d < 2*firstPause || d > 3*firstPause {
-		t.Errorf("the request after a second failure waits for %v", d)
+	if d := p.pause(); d > 0 {
+		t.Errorf("the request after a watch that ended at once waits for %v", d)
+	}
+	for i := range 3 {
+		p.after(t.Context(), nil, true, false)
+		if d := p.pause(); d < firstPause<<i || d > firstPause<<i*3/2 {
+			t.Errorf("the request after %d more of them waits for %v", i+1, d)
+		}
 	}
 	p.after(t.Context(), nil, true, false)
 	p.watching = time.Now().Add(-shortWatch)
@@ -145,6 +150,22 @@ func testReturn(t *testing.T) {
 		if i > 0 && asked[i] > 30 {
 			t.Errorf("kind %d was asked for %d times in ten minutes", i, asked[i])
 		}
+	}
+}
+
+// TestReturnForgets: an API server that has started again does not know what a watch would go
+// on from, answers it, and ends it at once. The list that follows does not wait as if the server
+// were away.
+func TestReturnForgets(t *testing.T) { synctest.Test(t, testReturnForgets) }
+
+func testReturnForgets(t *testing.T) {
+	p := &pacer{log: slog.New(slog.DiscardHandler), kind: "kind", failed: func() {}, refused: func() {}}
+	for range 10 {
+		p.after(t.Context(), context.DeadlineExceeded, true, false)
+	}
+	p.after(t.Context(), nil, true, false)
+	if pause := p.pause(); pause > 0 {
+		t.Errorf("the list waits for %v", pause)
 	}
 }
 

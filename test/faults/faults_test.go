@@ -14,6 +14,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fairway-net/fairway/internal/testnet"
@@ -119,9 +120,23 @@ func (r *rig) judge(res *result) {
 }
 
 // makeChange changes the cluster: there is one more Service. Faults during which the API can
-// be written call it in their middle, so that the change is one that the agents miss.
+// be written call it in their middle, so that the change is one that the agents miss. It returns
+// when the API has the Service's endpoints too, which a controller that has just started writes
+// late.
 func (r *rig) makeChange() {
+	r.Helper()
 	r.change = r.echoService(fmt.Sprintf("change-%d", time.Now().UnixMilli()), corev1.ServiceTypeClusterIP)
+	r.await("endpoints of the new Service", func() error {
+		slices, err := r.api.DiscoveryV1().EndpointSlices(namespace).List(context.Background(),
+			metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=" + r.change.Name})
+		if err != nil {
+			return err
+		}
+		if len(slices.Items) == 0 || len(slices.Items[0].Endpoints) == 0 {
+			return errors.New("there are none")
+		}
+		return nil
+	})
 }
 
 // awaitChange waits until every node carries the change.

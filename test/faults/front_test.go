@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"os"
 	"path"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -150,6 +151,17 @@ func (f *front) set(fault func(http.ResponseWriter, *http.Request) *http.Request
 	for c := range f.conns {
 		c.Close()
 	}
+	clear(f.conns)
+}
+
+// ports returns the clients' ports of the connections that are open.
+func (f *front) ports() (all []string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for c := range f.conns {
+		all = append(all, strconv.Itoa(int(c.RemoteAddr().(*net.TCPAddr).AddrPort().Port())))
+	}
+	return all
 }
 
 // mend passes all requests on again. Connections stay.
@@ -276,6 +288,14 @@ func (f *front) empty() {
 		q.Set("labelSelector", "faults.fairway.net/none=1")
 		r = r.Clone(r.Context())
 		r.URL.RawQuery = q.Encode()
+		return r
+	})
+}
+
+// watched passes all requests on, and counts them.
+func (f *front) watched() {
+	f.set(func(_ http.ResponseWriter, r *http.Request) *http.Request {
+		f.count(r)
 		return r
 	})
 }

@@ -38,6 +38,7 @@ var faults = []fault{
 	{name: "a second agent", inject: secondAgent},
 	{name: "API server: 2 s a call", inject: func(r *rig) { r.front.slow(2 * time.Second); r.meanwhile() }},
 	{name: "API server: 429", inject: func(r *rig) { r.front.overloaded(); r.meanwhile() }},
+	{name: "API server: its connections go dead", inject: connectionsDead},
 	{name: "API server: 401, then a new token", inject: tokenRotated},
 	{name: "API server: all lists empty", inject: listsEmpty},
 	{name: "API server killed", inject: apiServerKilled},
@@ -159,17 +160,55 @@ func (r *rig) token(n *node) string {
 func listsEmpty(r *rig) {
 	r.front.empty()
 	r.makeChange()
+	r.awaitAskers()
+	r.hold(30 * time.Second)
+	r.front.listAgain()
+}
+
+// awaitAskers waits until the fault has answered what Services need, on every node.
+func (r *rig) awaitAskers() {
+	r.Helper()
 	for _, kind := range []string{"services", "endpointslices"} {
-		r.await("empty lists of "+kind, func() error {
+		r.await("requests for "+kind, func() error {
 			if n := r.front.askers(kind); n < len(r.nodes) {
 				return fmt.Errorf("%d agents have asked", n)
 			}
 			return nil
 		})
 	}
-	r.hold(30 * time.Second)
-	r.front.listAgain()
 }
+
+// connectionsDead lets nothing pass on the agents' connections to the API server, as if its
+// machine had lost power, and another had taken over: who connects anew reaches it. Nobody
+// tells an agent, which must find out and carry the change while the old connections stay dead.
+func connectionsDead(r *rig) {
+	r.front.watched() // on new connections: none is about to be made for another reason
+	r.awaitAskers()
+	nft := func(argv ...string) {
+		err := r.control.Do(func() error {
+			out, err := exec.Command("nft", argv...).CombinedOutput()
+			if err != nil {
+				return fmt.Errorf("nft: %w: %s", err, out)
+			}
+			return nil
+		})
+		if err != nil {
+			r.Fatal(err)
+		}
+	}
+	dead := strings.Join(r.front.ports(), ", ")
+	nft(fmt.Sprintf(`add table inet dead
+		add chain inet dead in { type filter hook input priority 0; }
+		add chain inet dead out { type filter hook output priority 0; }
+		add rule inet dead in tcp dport %[1]d tcp sport { %[2]s } drop
+		add rule inet dead out tcp sport %[1]d tcp dport { %[2]s } drop`, frontAt.Port(), dead))
+	r.makeChange()
+	r.hold(noticed)
+	r.after = func() { nft("delete", "table", "inet", "dead") }
+}
+
+// noticed is after how long the agents count a connection as dead.
+const noticed = 15 * time.Second
 
 // apiServerKilled ends the whole control plane, and starts it again from its data.
 func apiServerKilled(r *rig) {
@@ -177,6 +216,7 @@ func apiServerKilled(r *rig) {
 	r.killPlane()
 	r.hold(30 * time.Second)
 	r.startPlane()
+	r.makeChange()
 	r.front.listen(r.lab)
 }
 
