@@ -14,9 +14,10 @@ export CGO_ENABLED := 0
 # Programs by Debian's and Ubuntu's names: what the lab, its images and the demo use, and
 # what the tests use besides.
 DEMO_PACKAGES := nftables iproute2 containerd runc iptables kmod tcpdump bind9-dnsutils netcat-openbsd \
-                 wget busybox bash curl dash iputils-ping procps ca-certificates
-PACKAGES      := $(DEMO_PACKAGES) conntrack gcc libc6-dev \
-                 linux-source make patch flex bison bc xz-utils binutils ipvsadm
+                 wget busybox bash curl dash iputils-ping procps ca-certificates \
+                 ipvsadm conntrack net-tools bsdextrautils
+PACKAGES      := $(DEMO_PACKAGES) gcc libc6-dev \
+                 linux-source make patch flex bison bc xz-utils binutils
 
 .PHONY: all build deps image image-twice images lab uml demo test test-product test-user test-uml test-lab test-peers test-others faults soak bench-scale bench-packets vet lint vuln bench fuzz clean
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/fairway-net/fairway/lab/fabric"
 	"github.com/fairway-net/fairway/lab/node"
+	"github.com/fairway-net/fairway/lab/toolbox"
 )
 
 // Exited says that a command ran in the lab and ended with a status that is not 0. The
@@ -36,6 +37,9 @@ func (l Lab) OnNode(name string, argv []string) error {
 	init := state.process(fabric.NodeName(n))
 	if !init.Alive() {
 		return l.broken(fabric.NodeName(n))
+	}
+	if err := os.Setenv("PATH", toolbox.Bin+":"+os.Getenv("PATH")); err != nil {
+		return fmt.Errorf("set PATH: %w", err)
 	}
 	return run(argv, func(cmd *exec.Cmd) error { return node.Run(init.PID, cmd) })
 }

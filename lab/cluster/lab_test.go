@@ -101,6 +101,20 @@ func (l *lab) testPods() {
 }
 
 func (l *lab) testCommands() {
+	for want, args := range map[string]string{
+		"mode nftables":                       "node 1 -- fairway dump",
+		"already in this image: tcpdump":      "node 2 -- apt-get install -y tcpdump",
+		"podSubnet: 10.244.0.0/16,fd00:":      "kubectl -n kube-system get configmap kubeadm-config -o yaml",
+		`"--service-cluster-ip-range=10.96.0`: "kubectl cluster-info dump --namespaces default",
+		"0":                                   "kubectl get node node-1 -o jsonpath={.status.allocatable.ephemeral-storage}",
+	} {
+		if out := l.run(strings.Fields(args)...); !strings.Contains(out, want) {
+			l.Errorf("%s does not say %q:\n%s", args, want, out)
+		}
+	}
+	if out, err := l.try("node", "1", "--", "iptables", "-t", "nat", "-L", "KUBE-SERVICES"); err == nil || !strings.Contains(out, "hint: the proxy of this node works in mode nftables") {
+		l.Errorf("a chain of another mode: %v, %q", err, out)
+	}
 	if out := l.run("node", "2", "--", "hostname"); out != "node-2\n" {
 		l.Errorf("host name of node 2 is %q", out)
 	}

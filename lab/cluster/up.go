@@ -158,7 +158,12 @@ func (b *builder) build(ctx context.Context) error {
 		return err
 	}
 	group, groupCtx := errgroup.WithContext(ctx)
-	group.Go(func() error { return b.guard(groupCtx, b.waitAPI) })
+	group.Go(func() error {
+		if err := b.guard(groupCtx, b.waitAPI); err != nil {
+			return err
+		}
+		return b.guard(groupCtx, b.describe)
+	})
 	group.Go(func() error { return b.guard(groupCtx, b.importFirst) })
 	if err := group.Wait(); err != nil {
 		return err

@@ -20,9 +20,9 @@ func Run(init int, cmd *exec.Cmd) error {
 			done <- err
 			return
 		}
-		path, err := exec.LookPath(cmd.Path)
+		path, err := exec.LookPath(cmd.Args[0])
 		if err != nil {
-			done <- fmt.Errorf("find %s: %w", cmd.Path, err)
+			done <- fmt.Errorf("find %s: %w", cmd.Args[0], err)
 			return
 		}
 		cmd.Path, cmd.Err, cmd.Dir = path, nil, "/"

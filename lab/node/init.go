@@ -48,6 +48,9 @@ func (c Config) Init(ctx context.Context, log *slog.Logger, kubelet []string) er
 	if err := c.mountAll(); err != nil {
 		return err
 	}
+	if err := writeTools(); err != nil {
+		return err
+	}
 	if err := unix.Sethostname([]byte(c.Name)); err != nil {
 		return fmt.Errorf("set host name: %w", err)
 	}

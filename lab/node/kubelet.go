@@ -113,7 +113,6 @@ func (c Config) kubeletConfig() *kubeletconfig.KubeletConfiguration {
 	k.EnforceNodeAllocatable = []string{"none"} // an empty list would be replaced by the default
 	k.FailCgroupV1 = &no
 	k.FailSwapOn = &no
-	k.LocalStorageCapacityIsolation = &no
 	// The machine's disk may well be nearly full; that is no reason for a lab
 	// to evict pods or to throw away images it cannot fetch again.
 	k.ImageGCHighThresholdPercent = &never

@@ -23,7 +23,11 @@ func TestImages(t *testing.T) {
 	out := t.TempDir()
 	must(t, run(t.Context(), out))
 	t.Run("pause", func(t *testing.T) { runPause(t, unpack(t, filepath.Join(out, "pause.tar"))) })
-	t.Run("toolbox", func(t *testing.T) { runTools(t, unpack(t, filepath.Join(out, "toolbox.tar"))) })
+	t.Run("toolbox", func(t *testing.T) {
+		root := unpack(t, filepath.Join(out, "toolbox.tar"))
+		runTools(t, root)
+		runApt(t, root)
+	})
 	t.Run("web", func(t *testing.T) {
 		root := unpack(t, filepath.Join(out, "web.tar"))
 		if got, _ := inside(root, "/usr/bin/web").CombinedOutput(); !strings.Contains(string(got), "web jobs") {
@@ -71,10 +75,31 @@ func runTools(t *testing.T, root string) {
 		"/bin/sleep":               {[]string{"0"}, ""},
 		"/bin/grep":                {[]string{"root", "/etc/passwd"}, "root:x:0"},
 		"/bin/whoami":              {nil, "root"},
+		"/usr/bin/apt":             {[]string{"update"}, "no network here; already in this image: bash"},
+		"/usr/bin/apt-get":         {[]string{"install", "-y", "iptables"}, "already in this image: iptables ("},
+		"/usr/local/sbin/iptables": {[]string{"-t", "nat", "-S", "PREROUTING"}, "-P PREROUTING ACCEPT"},
+		"/usr/sbin/nft":            {[]string{"--version"}, "nftables"},
+		"/usr/sbin/ipvsadm":        {[]string{"--version"}, "ipvs"},
+		"/bin/netstat":             {[]string{"-ntlp"}, "PID/Program name"},
+		// The busybox image has its own.
+		"/usr/local/bin/nslookup": {[]string{"localhost", "127.0.0.1"}, "can't connect to remote host"},
+		"/usr/local/bin/wget":     {[]string{"-qO", "-", "website.foo"}, "wget: bad address 'website.foo'"},
 	} {
 		got, err := inside(root, name, c.args...).CombinedOutput()
 		if !strings.Contains(string(got), c.want) {
 			t.Errorf("%s %v says %q (%v), want %q", name, c.args, got, err, c.want)
+		}
+	}
+}
+
+// runApt holds the exit statuses that scripts go by.
+func runApt(t *testing.T, root string) {
+	for args, want := range map[string]int{
+		"update": 0, "install -y tcpdump iptables": 0, "install -y dnsutils": 0, "install": 0, "install curl jq": 100, "remove curl": 100, "": 100,
+	} {
+		cmd := inside(root, "/usr/bin/apt", strings.Fields(args)...)
+		if out, _ := cmd.CombinedOutput(); cmd.ProcessState.ExitCode() != want {
+			t.Errorf("apt %s: exit status %d, want %d: %s", args, cmd.ProcessState.ExitCode(), want, out)
 		}
 	}
 }
@@ -118,10 +143,12 @@ func unpack(t *testing.T, archive string) string {
 	var images []struct{ Layers []string }
 	must(t, json.Unmarshal(files["manifest.json"], &images))
 	root := t.TempDir()
-	cmd := exec.Command("tar", "-x", "-C", root)
-	cmd.Stdin = bytes.NewReader(files[images[0].Layers[0]])
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("unpack %s: %v: %s", archive, err, out)
+	for _, layer := range images[0].Layers {
+		cmd := exec.Command("tar", "-x", "-C", root)
+		cmd.Stdin = bytes.NewReader(files[layer])
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("unpack %s: %v: %s", archive, err, out)
+		}
 	}
 	must(t, os.Mkdir(filepath.Join(root, "dev"), 0o755))
 	must(t, os.WriteFile(filepath.Join(root, "dev/null"), nil, 0o666)) // a container has the device

@@ -1,24 +1,18 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path"
+	"path/filepath"
 	"strings"
 
 	"github.com/fairway-net/fairway/internal/image"
+	"github.com/fairway-net/fairway/lab/toolbox"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
-
-// tools are taken from this machine as they are, and the package that has each, for the message when it is missing.
-// Everything else a shell user expects comes from busybox's applets.
-var tools = []struct{ program, pkg string }{
-	{"dash", "dash"}, {"bash", "bash"}, {"curl", "curl"}, {"wget", "wget"}, {"nc", "netcat-openbsd"},
-	{"dig", "bind9-dnsutils"}, {"nslookup", "bind9-dnsutils"},
-	{"ip", "iproute2"}, {"ss", "iproute2"}, {"tcpdump", "tcpdump"}, {"ping", "iputils-ping"}, {"ps", "procps"},
-	{"busybox", "busybox"},
-}
 
 // entrypoint is the curl image's: what is not a program is for curl, as in `kubectl run --image=curlimages/curl -- -s
 // http://…`, while `-- /bin/sh` is a shell.
@@ -27,24 +21,33 @@ if command -v -- "$1" >/dev/null 2>&1; then exec "$@"; fi
 exec curl "$@"
 `
 
-// toolboxImages makes one layer and the images that share it; they differ in what runs when nothing is said.
+// toolboxImages makes one layer and the images that share it; they differ in what runs when nothing is said, and
+// busybox's has its own wget and nslookup before others.
 func toolboxImages() ([]image.Image, error) {
 	var t image.Tree
 	have := make(map[string]bool)
-	for _, tool := range tools {
-		at, err := image.Find(tool.program)
+	for _, tool := range toolbox.Tools {
+		at, err := image.Find(tool.Program)
 		if err != nil {
-			return nil, fmt.Errorf("%w [run `make deps`, or `apt-get install %s`]", err, tool.pkg)
+			return nil, fmt.Errorf("%w [run `make deps`, or `apt-get install %s`]", err, tool.Package)
 		}
 		t.Program(at)
-		have[tool.program] = true
+		have[tool.Program] = true
 	}
 	if err := applets(&t, have); err != nil {
+		return nil, err
+	}
+	if err := iptables(&t); err != nil {
 		return nil, err
 	}
 	// Debian's busybox, as a shell, prefers its applets over programs in PATH: sh must be dash.
 	t.Link("/bin/sh", "dash")
 	t.File("/usr/bin/curl-entrypoint", 0o755, entrypoint)
+	t.File("/usr/local/bin/nslookup", 0o755, toolbox.Nslookup)
+	for _, name := range []string{"apt", "apt-get"} {
+		t.File("/usr/bin/"+name, 0o755, toolbox.Apt)
+	}
+	t.File(toolbox.Packages, 0o644, toolbox.List())
 	accounts(&t)
 	if err := slim(&t); err != nil {
 		return nil, err
@@ -53,13 +56,17 @@ func toolboxImages() ([]image.Image, error) {
 	if err != nil {
 		return nil, fmt.Errorf("toolbox: %w", err)
 	}
-	of := func(name string, entry, cmd []string) image.Image {
-		return image.Image{Names: []string{name}, Layers: []*image.Layer{layer}, Config: v1.Config{
+	own, err := busyboxOwn()
+	if err != nil {
+		return nil, err
+	}
+	of := func(name string, entry, cmd []string, more ...*image.Layer) image.Image {
+		return image.Image{Names: []string{name}, Layers: append([]*image.Layer{layer}, more...), Config: v1.Config{
 			Entrypoint: entry, Cmd: cmd, Env: []string{paths}, WorkingDir: "/",
 		}}
 	}
 	return []image.Image{
-		of("docker.io/library/busybox:latest", nil, []string{"sh"}),
+		of("docker.io/library/busybox:latest", nil, []string{"sh"}, own),
 		of("docker.io/curlimages/curl:latest", []string{"/usr/bin/curl-entrypoint"}, []string{"--help"}),
 		of("gcr.io/kubernetes-e2e-test-images/dnsutils:1.3", nil, []string{"sleep", "3600"}),
 		of("docker.io/library/ubuntu:latest", nil, []string{"bash"}),
@@ -76,10 +83,44 @@ func applets(t *image.Tree, have map[string]bool) error {
 	if err != nil {
 		return fmt.Errorf("%s --list: %w", at, err)
 	}
-	skip := map[string]bool{"sh": true, "ash": true, "nslookup": true}
+	skip := map[string]bool{"sh": true, "ash": true}
 	for _, applet := range strings.Fields(string(out)) {
 		if !have[applet] && !skip[applet] {
 			t.Link(path.Join("/bin", applet), "busybox")
+		}
+	}
+	return nil
+}
+
+// busyboxOwn has what the busybox image's users expect to be busybox's: "wget: bad address".
+func busyboxOwn() (*image.Layer, error) {
+	var t image.Tree
+	for _, applet := range []string{"wget", "nslookup"} {
+		t.Link("/usr/local/bin/"+applet, "/bin/busybox")
+	}
+	return t.Layer()
+}
+
+// iptables adds the extensions that iptables loads, and its usual names for the variant on nf_tables, which the
+// agent's mode iptables writes by.
+func iptables(t *image.Tree) error {
+	at, err := image.Find("iptables-nft")
+	if err != nil {
+		return err
+	}
+	extensions, err := filepath.Glob("/usr/lib/*/xtables/lib*.so")
+	if err != nil || len(extensions) == 0 {
+		return errors.New("no extensions of iptables in /usr/lib/*/xtables [run `make deps`, or `apt-get install iptables`]")
+	}
+	for _, e := range extensions {
+		t.Plugin(e, at)
+	}
+	for _, name := range []string{"iptables", "iptables-save", "ip6tables", "ip6tables-save"} {
+		t.File("/usr/local/sbin/"+name, 0o755, toolbox.Iptables)
+	}
+	for _, file := range []string{"/etc/protocols", "/etc/services"} {
+		if _, err := os.Stat(file); err == nil {
+			t.Same(file)
 		}
 	}
 	return nil
@@ -92,4 +133,5 @@ func accounts(t *image.Tree) {
 	t.File("/etc/nsswitch.conf", 0o644, "passwd: files\ngroup: files\nhosts: files dns\n")
 	t.Dir("/root", 0o700)
 	t.Dir("/tmp", 0o777|os.ModeSticky)
+	t.Dir("/run", 0o755)
 }
