@@ -14,10 +14,11 @@ import (
 // object is a Kubernetes object as JSON has it.
 type object = map[string]any
 
-// An apiServer answers list and watch for the three resources that the kubernetes
+// An apiServer answers list and watch for the resources that the kubernetes
 // plugin reads, over real HTTP, from a log of events that only grows.
 type apiServer struct {
-	URL string
+	URL  string
+	cert []byte // of newAPIServerTLS
 
 	mu      sync.Mutex
 	log     []event
@@ -35,6 +36,7 @@ var kinds = map[string][2]string{
 	"services":       {"v1", "Service"},
 	"namespaces":     {"v1", "Namespace"},
 	"endpointslices": {"discovery.k8s.io/v1", "EndpointSlice"},
+	"pods":           {"v1", "Pod"},
 }
 
 func newAPIServer(t *testing.T) *apiServer {
@@ -46,6 +48,19 @@ func newAPIServer(t *testing.T) *apiServer {
 		srv.Close()
 	})
 	a.URL = srv.URL
+	return a
+}
+
+// newAPIServerTLS is newAPIServer as pods find it: by https, with a certificate.
+func newAPIServerTLS(t *testing.T) *apiServer {
+	t.Helper()
+	a := &apiServer{changed: make(chan struct{})}
+	srv := httptest.NewTLSServer(a)
+	t.Cleanup(func() {
+		srv.CloseClientConnections()
+		srv.Close()
+	})
+	a.URL, a.cert = srv.URL, srv.Certificate().Raw
 	return a
 }
 

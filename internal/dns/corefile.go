@@ -2,21 +2,14 @@ package dns
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"text/template"
 
-	"github.com/coredns/caddy"
-	"github.com/coredns/caddy/caddyfile"
 	"github.com/miekg/dns"
-
-	"github.com/fairway-net/fairway/internal/oneline"
 )
 
 // builtin is the Corefile that kubeadm installs, less what cannot work here.
@@ -63,6 +56,20 @@ const builtin = `{{with .Note}}# {{.}}
     reload
     loadbalance
 }
+{{- range .Stubs}}
+{{.Domain}}:{{$.Port}} {
+    errors
+    acl {
+        allow net {{$.Clients}}
+        block
+    }
+    prometheus :9153
+    forward . {{.Servers}} {
+        max_concurrent 1000
+    }
+    cache 30
+}
+{{- end}}
 `
 
 // values fill the built-in Corefile.
@@ -73,41 +80,7 @@ type values struct {
 	Kubeconfig, Master string // where the API server is; both empty means in the cluster
 	Upstreams          string // arguments of forward; empty means no forward
 	Clients            string // arguments of acl: who is answered
-}
-
-// Corefile returns the Corefile that Run would serve if it were called now.
-func (s *Server) Corefile() (string, error) {
-	in, _, err := s.load()
-	if err != nil {
-		return "", err
-	}
-	return string(in.Contents), nil
-}
-
-// load finds the Corefile: the one that was asked for, else the one at
-// DefaultCorefile, else the built-in one. note says in one line what a reader of
-// the log should know about the choice.
-func (s *Server) load() (in caddy.CaddyfileInput, note string, err error) {
-	path := s.cfg.Corefile
-	if path == "" {
-		path = DefaultCorefile
-	}
-	text, err := os.ReadFile(path)
-	switch {
-	case err == nil && (s.cfg.Kubeconfig != "" || s.cfg.Master != "" || s.cfg.ClusterDomain != defaultDomain):
-		return in, "", fmt.Errorf("read Corefile: %s says itself which cluster it serves [in its kubernetes block, write the zone and `kubeconfig PATH` or `endpoint URL`, in place of flags]", path)
-	case err == nil:
-		return caddy.CaddyfileInput{Filepath: path, Contents: text, ServerTypeName: "dns"}, "", nil
-	case s.cfg.Corefile != "":
-		return in, "", fmt.Errorf("read Corefile: %w", err)
-	case !errors.Is(err, fs.ErrNotExist):
-		return in, "", fmt.Errorf("read Corefile: %w", err)
-	}
-	text, note, err = s.builtin()
-	if err != nil {
-		return in, "", fmt.Errorf("make built-in Corefile: %w", err)
-	}
-	return caddy.CaddyfileInput{Filepath: "built-in", Contents: text, ServerTypeName: "dns"}, note, nil
+	Stubs              []stub // domains that other servers answer for
 }
 
 // builtin renders the built-in Corefile for this machine as it is now.
@@ -118,6 +91,13 @@ func (s *Server) builtin() (text []byte, note string, err error) {
 	}
 	v := values{Port: s.cfg.Port, Domain: s.cfg.ClusterDomain, Kubeconfig: s.cfg.Kubeconfig, Master: s.cfg.Master}
 	v.Upstreams, v.Note = upstreams(s.cfg.ResolvConf, self)
+	stubs, servers, err := readKubeDNS(s.kubeDNS, s.cfg.ClusterDomain)
+	if err != nil {
+		return nil, "", err
+	}
+	if v.Stubs = stubs; servers != "" {
+		v.Upstreams, v.Note = servers, ""
+	}
 	v.Clients = clients(s.cfg.AllowFrom)
 	for _, arg := range []string{v.Domain, v.Kubeconfig, v.Master} {
 		if strings.ContainsAny(arg, "\"{}\n\\") {
@@ -221,29 +201,4 @@ func isSelf(addr netip.Addr, self []netip.Addr) bool {
 		}
 	}
 	return false
-}
-
-// check refuses a Corefile that CoreDNS would refuse with a message that does not
-// help, and returns its server blocks.
-func check(in caddy.CaddyfileInput) ([]caddyfile.ServerBlock, error) {
-	// No list of valid directives: all are let through here, so that the
-	// message about an unknown one can be ours.
-	blocks, err := caddyfile.Parse(in.Filepath, bytes.NewReader(in.Contents), nil)
-	if err != nil {
-		return nil, fmt.Errorf("read Corefile: %w", oneline.Error(err))
-	}
-	if len(blocks) == 0 {
-		return nil, fmt.Errorf("read Corefile: %s has no server block [write at least `. { forward . ADDRESS }`]", in.Filepath)
-	}
-	known := Plugins()
-	for _, b := range blocks {
-		for name, tokens := range b.Tokens {
-			if slices.Contains(known, name) {
-				continue
-			}
-			return nil, fmt.Errorf("read Corefile: %s:%d: plugin %q is not built in [built in are: %s]",
-				in.Filepath, tokens[0].Line, name, strings.Join(slices.Sorted(slices.Values(known)), " "))
-		}
-	}
-	return blocks, nil
 }

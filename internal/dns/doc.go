@@ -1,7 +1,9 @@
 // Package dns is the cluster's DNS server: CoreDNS, linked in as a library with
-// the eleven plugins that a cluster needs and no others.
+// the plugins that Corefiles of clusters use and no others.
 //
-//	pod --53/udp,tcp--> acl -> loadbalance -> cache -> kubernetes -> loop -> forward --> upstream
+//	ConfigMap fairway-dns, else coredns, else built in ──> Corefile
+//	                                                          |
+//	pod --53/udp,tcp--> loadbalance -> acl -> cache -> kubernetes -> loop -> forward --> upstream
 //	                                                      |
 //	                                       API server (services, slices, namespaces)
 //
@@ -12,7 +14,8 @@
 //
 // It promises: without a Corefile it comes up anywhere, also where resolv.conf
 // names no server or names this server itself; a Corefile that cannot be served is
-// refused with one line; when Run returns, the sockets are closed and its
+// refused with one line, and does not replace one that is served; questions that fail for one
+// reason are one line a minute; when Run returns, the sockets are closed and its
 // goroutines have ended (of CoreDNS's own, the loop plugin's probe and the keepers
 // of idle upstream connections end some seconds later).
 package dns

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -42,7 +43,8 @@ func serve(t *testing.T, cfg Config) *running {
 		case err := <-done:
 			return err
 		case <-time.After(30 * time.Second):
-			return fmt.Errorf("Run did not return")
+			buf := make([]byte, 1<<20)
+			return fmt.Errorf("Run did not return:\n%s", buf[:runtime.Stack(buf, true)])
 		}
 	})
 	t.Cleanup(func() {
@@ -65,7 +67,7 @@ func serve(t *testing.T, cfg Config) *running {
 	return r
 }
 
-// alone runs the calling test once more, in a process of its own, and reports
+// alone runs the calling test once more, in a process with namespaces of its own, and reports
 // whether this is that process. CoreDNS opens the ports for metrics and readiness
 // properly only once in the life of a process.
 func alone(t *testing.T) bool {
@@ -75,8 +77,10 @@ func alone(t *testing.T) bool {
 	if os.Getenv(child) != "" {
 		return true
 	}
-	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v")
+	t.Parallel() // they mostly wait
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v", fmt.Sprintf("-update=%t", *update))
 	cmd.Env = append(os.Environ(), child+"=1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
 	out, err := cmd.CombinedOutput()
 	if err != nil || !bytes.Contains(out, []byte("--- PASS: "+t.Name())) {
 		t.Fatalf("in a process of its own: %v:\n%s", err, out)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log"
 	"log/slog"
+	"regexp"
 	"strings"
 )
 
@@ -11,22 +12,40 @@ import (
 // logger of the process, to ours, and returns a function that ends that.
 func captureLog(to *slog.Logger) (restore func()) {
 	w, flags, prefix := log.Writer(), log.Flags(), log.Prefix()
-	log.SetOutput(lines{to})
+	failed := newFailures(to, failurePeriod)
+	log.SetOutput(lines{to, failed})
 	log.SetFlags(0)
 	log.SetPrefix("")
 	return func() {
 		log.SetOutput(w)
 		log.SetFlags(flags)
 		log.SetPrefix(prefix)
+		failed.close()
 	}
 }
 
 // lines turns "[LEVEL] plugin/NAME: text" into a record with level and plugin.
-type lines struct{ to *slog.Logger }
+type lines struct {
+	to     *slog.Logger
+	failed *failures
+}
 
 // Write logs one record; the standard logger calls it once a line.
 func (l lines) Write(p []byte) (int, error) {
 	level, plugin, text := parseLine(string(p))
+	switch {
+	case plugin == "errors" && level == slog.LevelError:
+		question, reason, ok := parseFailure(text)
+		if ok && probe.MatchString(question) {
+			level = slog.LevelDebug // nobody asked it
+		} else if ok && !l.failed.first(reason, text) {
+			return len(p), nil
+		}
+	case strings.HasPrefix(text, "Restart failed: "):
+		level = slog.LevelDebug // plugin reload says it in its next line
+	case strings.HasPrefix(text, "No files matching import glob pattern"):
+		level = slog.LevelDebug // k3s's Corefile has two, and each look at the file says it again
+	}
 	var attrs []slog.Attr
 	if plugin != "" {
 		attrs = append(attrs, slog.String("plugin", plugin))
@@ -53,4 +72,21 @@ func parseLine(line string) (level slog.Level, plugin, text string) {
 		}
 	}
 	return level, "", text
+}
+
+// A failed question, as plugin errors writes it: "2 example.org. A: read udp …: i/o timeout".
+var failure = regexp.MustCompile(`^\d+ (\S*\. [A-Z0-9]+): (.+)$`)
+
+// probe is the question by which plugin loop looks, at each start, whether an upstream leads back
+// to this server. Where upstreams refuse or are silent its failure is no news.
+var probe = regexp.MustCompile(`^\d+\.\d+\.\S* HINFO$`)
+
+// parseFailure takes the line of a failed question apart. The reason is what is behind the last
+// colon: the text before it has addresses and ports, which differ in every line.
+func parseFailure(text string) (question, reason string, ok bool) {
+	m := failure.FindStringSubmatch(text)
+	if m == nil {
+		return "", "", false
+	}
+	return m[1], strings.TrimSpace(m[2][strings.LastIndex(m[2], ":")+1:]), true
 }

@@ -5,26 +5,37 @@ import (
 	// imported one by one: core/plugin would bring all sixty, and with them the
 	// clients of three clouds.
 	_ "github.com/coredns/coredns/plugin/acl"
+	_ "github.com/coredns/coredns/plugin/autopath"
+	_ "github.com/coredns/coredns/plugin/bufsize"
 	_ "github.com/coredns/coredns/plugin/cache"
+	_ "github.com/coredns/coredns/plugin/debug"
+	_ "github.com/coredns/coredns/plugin/dns64"
 	_ "github.com/coredns/coredns/plugin/errors"
+	_ "github.com/coredns/coredns/plugin/file"
 	_ "github.com/coredns/coredns/plugin/forward"
 	_ "github.com/coredns/coredns/plugin/health"
+	_ "github.com/coredns/coredns/plugin/hosts"
 	_ "github.com/coredns/coredns/plugin/kubernetes"
 	_ "github.com/coredns/coredns/plugin/loadbalance"
+	_ "github.com/coredns/coredns/plugin/log"
 	_ "github.com/coredns/coredns/plugin/loop"
 	_ "github.com/coredns/coredns/plugin/metrics"
+	_ "github.com/coredns/coredns/plugin/minimal"
 	_ "github.com/coredns/coredns/plugin/ready"
 	_ "github.com/coredns/coredns/plugin/reload"
+	_ "github.com/coredns/coredns/plugin/rewrite"
+	_ "github.com/coredns/coredns/plugin/template"
 )
 
 // Plugins are the names that a Corefile may use, in the order in which a query
 // passes them, whatever their order in the Corefile. It is the order of
-// CoreDNS's own build: reload, ready and health only watch; prometheus and errors
-// must see what all later ones answered; acl must come before whatever answers; cache must
-// come before whatever is slow.
+// CoreDNS's own build: reload, ready and health only watch; prometheus, errors and log
+// must see what all later ones answered; rewrite and autopath ask the later ones for
+// another name; acl must come before whatever answers; cache must come before whatever is slow.
 func Plugins() []string {
 	return []string{
-		"reload", "ready", "health", "prometheus", "errors",
-		"acl", "loadbalance", "cache", "kubernetes", "loop", "forward",
+		"reload", "bufsize", "debug", "ready", "health", "prometheus", "errors", "log",
+		"dns64", "loadbalance", "rewrite", "autopath", "acl", "cache", "minimal",
+		"template", "hosts", "kubernetes", "file", "loop", "forward",
 	}
 }

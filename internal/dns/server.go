@@ -2,6 +2,7 @@ package dns
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -10,19 +11,14 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/coredns/caddy"
 	"github.com/coredns/coredns/core/dnsserver"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fairway-net/fairway/internal/numbers"
 	"github.com/fairway-net/fairway/internal/oneline"
 )
-
-// DefaultCorefile is read when no Corefile is named and this file exists. The
-// Deployment mounts an optional ConfigMap there, so that making, changing or
-// deleting it is all that an operator does.
-const DefaultCorefile = "/etc/fairway/dns/Corefile"
 
 // defaultDomain is the zone of nearly every cluster.
 const defaultDomain = "cluster.local"
@@ -31,8 +27,8 @@ const defaultDomain = "cluster.local"
 // 53 to a cluster of which this process is a pod.
 type Config struct {
 	// Corefile is the path of the user's Corefile, which then replaces
-	// the built-in one whole. Empty means DefaultCorefile if that
-	// exists, else the built-in one.
+	// the built-in one whole. Empty means DefaultCorefile or
+	// AdoptedCorefile if one exists, else the built-in one.
 	Corefile string
 	// Port serves every server block that names none; 0 means 53.
 	Port uint16
@@ -57,10 +53,14 @@ type Config struct {
 
 // A Server is the cluster's DNS server, made by New.
 type Server struct {
-	cfg Config
+	cfg     Config
+	paths   []string // where to look for a Corefile if Config names none
+	adopted string   // the one of these that is left alone where flags say what to serve
+	kubeDNS string   // directory of the ConfigMap kube-dns
 
-	mu   sync.Mutex
-	note string // the last remark about the Corefile that was logged
+	mu    sync.Mutex
+	note  string            // the last remark about the Corefile that was logged
+	tried [sha256.Size]byte // the Corefile that the last reload was given
 }
 
 // New makes a Server that does nothing until it is Run.
@@ -77,7 +77,7 @@ func New(cfg Config) *Server {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Server{cfg: cfg}
+	return &Server{cfg: cfg, paths: []string{DefaultCorefile, AdoptedCorefile}, adopted: AdoptedCorefile, kubeDNS: kubeDNSDir}
 }
 
 // Run serves until ctx ends, then for as long as the Corefile's `lameduck` says
@@ -87,19 +87,17 @@ func (s *Server) Run(ctx context.Context) error {
 	if err := s.validate(); err != nil {
 		return err
 	}
-	in, note, err := s.load()
-	if err != nil {
-		return err
-	}
-	blocks, err := check(in)
-	if err != nil {
-		return err
-	}
-	if err := checkPorts(blocks, s.cfg.Port); err != nil {
-		return err
-	}
 	defer captureLog(s.cfg.Log)()
-	s.remark(note)
+	in, err := s.read()
+	if err != nil {
+		return err
+	}
+	if err := checkPorts(in.blocks, s.cfg.Port); err != nil {
+		return err
+	}
+	s.remark(slog.LevelWarn, in.note)
+	stale.Set(0)
+	_ = prometheus.Register(stale) // with CoreDNS's own; it fails only where it has been registered
 	inst, err := s.start(in)
 	if err != nil {
 		return err
@@ -130,7 +128,7 @@ func (s *Server) validate() error {
 
 // start sets CoreDNS's process-wide settings and starts it. The listeners are
 // open when it returns. What a failed start had begun is ended.
-func (s *Server) start(in caddy.CaddyfileInput) (*caddy.Instance, error) {
+func (s *Server) start(in input) (*caddy.Instance, error) {
 	if err := dnsserver.SetDirectives(Plugins()); err != nil {
 		return nil, fmt.Errorf("choose plugins: %w", err)
 	}
@@ -156,63 +154,50 @@ func (s *Server) start(in caddy.CaddyfileInput) (*caddy.Instance, error) {
 	return nil, fmt.Errorf("serve Corefile %s: %w%s", in.Filepath, oneline.Error(err), hint)
 }
 
+// stale tells alerts what the log says once.
+var stale = prometheus.NewGauge(prometheus.GaugeOpts{
+	Name: "fairway_dns_corefile_stale",
+	Help: "1 if the Corefile was changed and cannot be served; the last good one is served instead.",
+})
+
 // reload is what the reload plugin calls every 30 seconds: the user's file as it
 // is now, or the built-in Corefile for resolv.conf as it is now. Names that CoreDNS
-// does not know are refused here too, before it closes a socket for them.
+// does not know are refused here, before it closes a socket for them; what its plugins
+// refuse it finds out itself, once for each change.
 func (s *Server) reload(string) (caddy.Input, error) {
-	in, note, err := s.load()
-	if err == nil {
-		_, err = check(in)
-	}
+	in, err := s.read()
 	if err != nil {
-		s.remark("the Corefile is kept as it was: " + err.Error())
+		stale.Set(1)
+		s.remark(slog.LevelError, "the Corefile is kept as it was: "+err.Error())
 		return nil, err
 	}
-	s.remark(note)
+	s.remark(slog.LevelWarn, in.note)
+	switch served := served(); {
+	case in.print == served:
+		stale.Set(0)
+	case in.print == s.tried:
+		stale.Set(1)
+	}
+	s.tried = in.print
 	return in, nil
 }
 
+// served identifies the Corefile that is served now.
+func served() (print [sha256.Size]byte) {
+	for _, i := range caddy.Instances() {
+		if in, ok := i.Caddyfile().(input); ok {
+			print = in.print
+		}
+	}
+	return print
+}
+
 // remark logs a remark once, until another takes its place.
-func (s *Server) remark(note string) {
+func (s *Server) remark(level slog.Level, note string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if note != "" && note != s.note {
-		s.cfg.Log.Warn(note)
+		s.cfg.Log.Log(context.Background(), level, note)
 	}
 	s.note = note
-}
-
-// stop ends every instance there is. A reload may be at work at this moment and
-// put a new instance in the place of inst, so it looks again until all servers,
-// which share one wait group over reloads, have ended.
-func stop(inst *caddy.Instance) error {
-	ended := make(chan struct{})
-	go func() {
-		inst.Wait()
-		close(ended)
-	}()
-	var errs []error
-	for {
-		for _, i := range slices.Clone(caddy.Instances()) {
-			errs = append(errs, i.ShutdownCallbacks()...)
-			errs = append(errs, i.Stop())
-		}
-		select {
-		case <-ended:
-			return errors.Join(errs...)
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
-}
-
-// listeners names the addresses that an instance serves.
-func listeners(inst *caddy.Instance) string {
-	var on []string
-	for _, s := range inst.Servers() {
-		if a := s.Addr(); a != nil {
-			on = append(on, a.String())
-		}
-	}
-	slices.Sort(on)
-	return strings.Join(on, " ")
 }

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/miekg/dns"
 
@@ -67,8 +68,8 @@ func TestCorefileIsReloaded(t *testing.T) {
 	eventually(t, "the second upstream to answer", says("NOERROR A 192.0.2.2"))
 
 	// A mistake is logged once, and what was served before is still served.
-	rewrite(t, path, text, first, "hosts")
-	eventually(t, "the mistake to be logged", func() error { return r.log.has(`plugin \"hosts\" is not built in`) })
+	rewrite(t, path, text, first, "route53")
+	eventually(t, "the mistake to be logged", func() error { return r.log.has(`plugin \"route53\" is not built in`) })
 	if err := says("NOERROR A 192.0.2.2")(); err != nil {
 		t.Errorf("after a reload that failed: %v", err)
 	}
@@ -78,6 +79,27 @@ func TestCorefileIsReloaded(t *testing.T) {
 	eventually(t, "the first upstream to answer", says("NOERROR A 192.0.2.1"))
 	if err := r.stop(); err != nil {
 		t.Fatal(err)
+	}
+	noneLeft(t)
+}
+
+// TestEndAtOnce: a server that is told to end when it has just begun ends, with its sockets.
+func TestEndAtOnce(t *testing.T) {
+	testnet.NeedRoot(t, "opens the ports of a DNS server")
+	path := corefile(t, ".:5307 {\n errors\n template IN A\n}\n")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 5 {
+		done := make(chan error, 1)
+		go func() { done <- New(Config{Corefile: path}).Run(ctx) }()
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Fatal(err)
+			}
+		case <-time.After(60 * time.Second):
+			t.Fatal("it does not end")
+		}
 	}
 	noneLeft(t)
 }
@@ -119,7 +141,7 @@ func TestWhatCannotBeServedIsRefused(t *testing.T) {
 		cfg  Config
 		want string
 	}{
-		{"unknown plugin", in(".:5311 {\n errors\n hosts\n}\n"), `:3: plugin "hosts" is not built in [built in are: acl cache errors forward`},
+		{"unknown plugin", in(".:5311 {\n errors\n route53\n}\n"), `:3: plugin "route53" is not built in [built in are: acl autopath bufsize`},
 		{"not closed", in(". {\n cache\n"), "Unexpected token"},
 		{"empty", in("# nothing\n"), "has no server block"},
 		{"wrong option", in(". {\n cache 30 {\n  bla\n }\n}\n"), "plugin/cache"},
@@ -180,19 +202,11 @@ func TestBuiltInCorefileListens(t *testing.T) {
 		"http://127.0.0.1:9153/metrics": "coredns_build_info",
 	} {
 		eventually(t, url, func() error {
-			resp, err := http.Get(url)
-			if err != nil {
-				return err
+			body, err := get(url)
+			if err == nil && !strings.Contains(body, want) {
+				err = fmt.Errorf("%.80q", body)
 			}
-			defer resp.Body.Close()
-			body, err := io.ReadAll(resp.Body)
-			if err != nil {
-				return err
-			}
-			if resp.StatusCode != http.StatusOK || !strings.Contains(string(body), want) {
-				return fmt.Errorf("%s: %.80q", resp.Status, body)
-			}
-			return nil
+			return err
 		})
 	}
 	// There is no upstream to ask, so the answer is quick: no forward, no timeout.
@@ -203,6 +217,20 @@ func TestBuiltInCorefileListens(t *testing.T) {
 	if m.Rcode != dns.RcodeServerFailure {
 		t.Errorf("a name outside: got %s", answer(m))
 	}
+}
+
+// get returns the body of a page.
+func get(url string) (string, error) {
+	resp, err := http.Get(url)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %.80q", resp.Status, body)
+	}
+	return string(body), err
 }
 
 func TestLogLine(t *testing.T) {

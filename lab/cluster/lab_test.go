@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -56,6 +57,7 @@ func TestLab(t *testing.T) {
 	if during.addresses != before.addresses || during.routes != before.routes || during.cgroups != before.cgroups || during.tunables != before.tunables {
 		t.Errorf("the lab shows outside of itself:\n%+v\nwas\n%+v", during, before)
 	}
+	t.Run("dns", func(t *testing.T) { l.in(t).testDNS() })
 	t.Run("again", func(t *testing.T) {
 		l := l.in(t)
 		if out := l.run(l.upArgs("--nodes", "2", "--dual-stack")...); !strings.Contains(out, "up already") {
@@ -79,6 +81,64 @@ func TestLab(t *testing.T) {
 
 // in is the same lab in a subtest.
 func (l *lab) in(t *testing.T) *lab { return &lab{T: t, name: l.name, port: l.port} }
+
+// testDNS checks where the DNS pods are, that their start is no error, and that they take over the
+// ConfigMap of a CoreDNS.
+func (l *lab) testDNS() {
+	nodes := strings.Fields(l.run("kubectl", "-n", "kube-system", "get", "pods", "-l", "k8s-app=kube-dns", "-o", "jsonpath={.items[*].spec.nodeName}"))
+	slices.Sort(nodes)
+	if !slices.Equal(nodes, []string{"node-1", "node-2"}) {
+		l.Errorf("the DNS pods are on %v, want one on each node", nodes)
+	}
+	if out := l.run("kubectl", "-n", "kube-system", "logs", "-l", "k8s-app=kube-dns", "--tail=-1"); strings.Contains(out, "level=ERROR") || !strings.Contains(out, "serving DNS") {
+		l.Errorf("the log of DNS in a new lab:\n%s", out)
+	}
+	l.input(corednsConfigMap, "kubectl", "apply", "-f", "-")
+	l.run("kubectl", "-n", "kube-system", "rollout", "restart", "deployment/fairway-dns")
+	l.run("kubectl", "-n", "kube-system", "rollout", "status", "deployment/fairway-dns", "--timeout=120s")
+	for name, address := range map[string]string{"registry.example": "192.0.2.80", "www.corp.example": "198.51.100.9"} {
+		if out := l.run("node", "2", "--", "dig", "+short", "+time=5", "@10.96.0.10", name); out != address+"\n" {
+			l.Errorf("by the ConfigMap coredns %s is %q", name, out)
+		}
+	}
+	l.run("kubectl", "-n", "kube-system", "delete", "configmap", "coredns", "coredns-custom")
+}
+
+// corednsConfigMap is of a user of CoreDNS: a host, and a domain of its own in k3s's way.
+const corednsConfigMap = `
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: coredns, namespace: kube-system}
+data:
+  Corefile: |
+    .:53 {
+        errors
+        health
+        ready
+        kubernetes cluster.local in-addr.arpa ip6.arpa
+        hosts /etc/coredns/NodeHosts {
+            fallthrough
+        }
+        prometheus :9153
+        forward . /etc/resolv.conf
+        cache 30
+        reload
+    }
+    import /etc/coredns/custom/*.server
+  NodeHosts: |
+    192.0.2.80 registry.example
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: coredns-custom, namespace: kube-system}
+data:
+  corp.server: |
+    corp.example:53 {
+        hosts {
+            198.51.100.9 www.corp.example
+        }
+    }
+`
 
 // testPods checks that pods run and that they are reached in every way.
 func (l *lab) testPods() {

@@ -1,0 +1,109 @@
+package dns
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/coredns/caddy"
+	"github.com/coredns/caddy/caddyfile"
+
+	"github.com/fairway-net/fairway/internal/oneline"
+)
+
+// Where a Corefile is looked for when none is named, in this order. The Deployment mounts
+// optional ConfigMaps there, so that making, changing or deleting one is all that an operator does.
+const (
+	DefaultCorefile = "/etc/fairway/dns/Corefile" // of the ConfigMap fairway-dns
+	// AdoptedCorefile is that of the ConfigMap coredns, at the path that CoreDNS has in clusters
+	// of kubeadm, k3s and kind: what it names beside itself (NodeHosts, custom/*.server) is found.
+	AdoptedCorefile = "/etc/coredns/Corefile"
+	kubeDNSDir      = "/etc/fairway/kube-dns" // the ConfigMap kube-dns, one file a key
+)
+
+// input is a Corefile as it was read at one moment.
+type input struct {
+	caddy.CaddyfileInput
+	note   string                  // what a reader of the log should know about the choice
+	blocks []caddyfile.ServerBlock // with what it imports
+	print  [sha256.Size]byte       // of blocks
+}
+
+// Corefile returns the Corefile that Run would serve if it were called now.
+func (s *Server) Corefile() (string, error) {
+	in, err := s.load()
+	if err != nil {
+		return "", err
+	}
+	return string(in.Contents), nil
+}
+
+// read loads the Corefile and refuses what cannot be served.
+func (s *Server) read() (in input, err error) {
+	if in, err = s.load(); err != nil {
+		return in, err
+	}
+	if in.blocks, err = parseBlocks(in.Filepath, in.Contents); err != nil {
+		return in, err
+	}
+	if unknown := unknownPlugins(in.Filepath, in.blocks); len(unknown) > 0 {
+		return in, fmt.Errorf("read Corefile: %s [built in are: %s]", unknown[0], strings.Join(slices.Sorted(slices.Values(Plugins())), " "))
+	}
+	text, err := json.Marshal(in.blocks)
+	if err != nil {
+		return in, err
+	}
+	in.print = sha256.Sum256(text)
+	return in, nil
+}
+
+// load finds the Corefile: the one that was asked for, else the first of those at the default
+// paths, else the built-in one.
+func (s *Server) load() (in input, err error) {
+	paths, flags := s.paths, s.cfg.Kubeconfig != "" || s.cfg.Master != "" || s.cfg.ClusterDomain != defaultDomain
+	if s.cfg.Corefile != "" {
+		paths = []string{s.cfg.Corefile}
+	}
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		switch {
+		case err == nil && flags && path == s.adopted:
+			in.note = path + " is not taken over: flags say which cluster is served"
+			continue
+		case err == nil && flags:
+			return in, fmt.Errorf("read Corefile: %s says itself which cluster it serves [in its kubernetes block, write the zone and `kubeconfig PATH` or `endpoint URL`, in place of flags]", path)
+		case err == nil:
+			in.CaddyfileInput = caddy.CaddyfileInput{Filepath: path, Contents: text, ServerTypeName: "dns"}
+			return in, nil
+		case s.cfg.Corefile != "" || !errors.Is(err, fs.ErrNotExist):
+			return in, fmt.Errorf("read Corefile: %w", err)
+		}
+	}
+	text, note, err := s.builtin()
+	if err != nil {
+		return in, fmt.Errorf("make built-in Corefile: %w", err)
+	}
+	in.note = strings.Trim(in.note+"; "+note, "; ")
+	in.CaddyfileInput = caddy.CaddyfileInput{Filepath: "built-in", Contents: text, ServerTypeName: "dns"}
+	return in, nil
+}
+
+// parseBlocks reads the server blocks of a Corefile.
+func parseBlocks(path string, text []byte) ([]caddyfile.ServerBlock, error) {
+	// No list of valid directives: all are let through here, so that the
+	// message about an unknown one can be ours.
+	blocks, err := caddyfile.Parse(path, bytes.NewReader(text), nil)
+	if err != nil {
+		return nil, fmt.Errorf("read Corefile: %w", oneline.Error(err))
+	}
+	if len(blocks) == 0 {
+		return nil, fmt.Errorf("read Corefile: %s has no server block [write at least `. { forward . ADDRESS }`]", path)
+	}
+	return blocks, nil
+}
