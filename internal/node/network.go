@@ -69,6 +69,8 @@ type Network struct {
 	problems  *prometheus.GaugeVec
 	installed [2]fileState // source and copy of the plugin when they were last equal
 	rules     *podRules
+	departures
+	now func() time.Time
 }
 
 // New returns a Network that has done nothing yet.
@@ -76,11 +78,12 @@ func New(config Config) *Network {
 	config.CNIBinDir = cmp.Or(config.CNIBinDir, "/opt/cni/bin")
 	config.CNIConfDir = cmp.Or(config.CNIConfDir, "/etc/cni/net.d")
 	config.StateDir = cmp.Or(config.StateDir, cni.DefaultStateDir)
-	return &Network{Config: config, reported: map[problem]bool{}, problems: newProblems(config.Registry), rules: newPodRules()}
+	return &Network{Config: config, reported: map[problem]bool{}, problems: newProblems(config.Registry), rules: newPodRules(), now: time.Now}
 }
 
 // Sync makes the machine carry the pods of self and reach those of peers (self
-// may be among them). It does as much as it can and returns what failed; then it
+// may be among them). Routes to a peer that is no longer among them stay for a
+// minute, unless another has its podCIDR or address by then. It does as much as it can and returns what failed; then it
 // should be called again. As long as self has no podCIDRs, or something that its
 // own pods need fails, no CNI configuration is written.
 func (n *Network) Sync(ctx context.Context, self Peer, peers []Peer) error {
@@ -109,7 +112,7 @@ func (n *Network) Sync(ctx context.Context, self Peer, peers []Peer) error {
 
 func (n *Network) state(self Peer, peers []Peer, table *routingTable) clusterState {
 	c := clusterState{
-		self: self, peers: peers, networks: table.onLink, gateways: table.gateways,
+		self: self, peers: peers, departed: n.notice(n.now(), peers), networks: table.onLink, gateways: table.gateways,
 		clusterCIDRs: n.ClusterCIDRs,
 	}
 	if n.APIServers != nil {

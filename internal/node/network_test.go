@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fairway-net/fairway/internal/cni"
 )
@@ -189,9 +190,16 @@ unreachable fd00:10:244:1::/64 dev lo`)
 		t.Errorf("a foreign route was touched: %q", out)
 	}
 
-	// A node leaves, another gets a new address.
+	// A node leaves, another gets a new address. Routes to the one that left stay for a minute.
 	peers := c.peers()[:2]
 	peers[1].Addrs = []netip.Addr{netip.MustParseAddr("192.0.2.22"), netip.MustParseAddr("2001:db8::22")}
+	m.mustSync(peers)
+	want = strings.Replace(want, "192.0.2.2 ", "192.0.2.22 ", 1)
+	want = strings.Replace(want, "2001:db8::2 ", "2001:db8::22 ", 1)
+	if got := m.routes(); got != want {
+		t.Errorf("routes when a node left:\n%s\nwant:\n%s", got, want)
+	}
+	m.network.now = func() time.Time { return time.Now().Add(keepDeparted) }
 	m.mustSync(peers)
 	want = strings.TrimSpace(`
 10.244.2.0/24 via 192.0.2.22 dev eth0
@@ -200,7 +208,7 @@ fd00:10:244:2::/64 via 2001:db8::22 dev eth0
 unreachable 10.244.1.0/24
 unreachable fd00:10:244:1::/64 dev lo`)
 	if got := m.routes(); got != want {
-		t.Errorf("routes after a node left:\n%s\nwant:\n%s", got, want)
+		t.Errorf("routes a minute after a node left:\n%s\nwant:\n%s", got, want)
 	}
 }
 

@@ -63,6 +63,7 @@ func makePlan(c clusterState) *plan {
 			}
 		}
 	}
+	p.addDeparted(decision)
 	p.pods = append(p.pods, p.own...)
 	return p
 }

@@ -12,6 +12,7 @@ import (
 type clusterState struct {
 	self     Peer
 	peers    []Peer
+	departed []Peer // their objects have gone a moment ago; disjoint from peers
 	networks []onLink
 	gateways []netip.Addr // of this machine's default routes
 

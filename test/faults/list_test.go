@@ -46,8 +46,7 @@ var faults = []fault{
 	{name: "disk full", inject: diskFull},
 	{name: "nft flush ruleset", inject: flushed, fails: true, loses: true},
 	{name: "a foreign table drops", inject: foreignTable, fails: true},
-	// The routes to its pods go with it, and come with it.
-	{name: "Node deleted and made again", inject: nodeDeleted, fails: true},
+	{name: "Node deleted and made again", inject: nodeDeleted},
 	{name: "address of a node changed", inject: addressChanged, fails: true},
 }
 

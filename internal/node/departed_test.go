@@ -1,0 +1,78 @@
+package node
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestDepartures: the routes of a node whose object is gone stay for a minute, or until there is
+// such a Node again.
+func TestDepartures(t *testing.T) {
+	a, b, c := Peer{Name: "a"}, Peer{Name: "b"}, Peer{Name: "c"}
+	var d departures
+	start := born(1)
+	for _, step := range []struct {
+		after   time.Duration
+		present []Peer
+		want    string
+	}{
+		{0, []Peer{a, b, c}, ""},
+		{1 * time.Second, []Peer{a}, "b c"},
+		{9 * time.Second, []Peer{a, c}, "b"},
+		{30 * time.Second, []Peer{a}, "b c"},
+		{60 * time.Second, []Peer{a}, "b c"},
+		{61 * time.Second, []Peer{a}, "c"},
+		{89 * time.Second, nil, "c a"},
+		{90 * time.Second, nil, "a"},
+		{149 * time.Second, nil, ""},
+	} {
+		var got []string
+		for _, p := range d.notice(start.Add(step.after), step.present) {
+			got = append(got, p.Name)
+		}
+		if strings.Join(got, " ") != step.want {
+			t.Errorf("after %v: %q have departed, want %q", step.after, got, step.want)
+		}
+	}
+}
+
+// TestDepartedRoutes: a node without an object has what no other node has.
+func TestDepartedRoutes(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		joining Peer
+		want    string
+	}{
+		{"nobody else", Peer{}, "10.244.7.0/24 via 192.0.2.7"},
+		{"another node", Peer{Addrs: addresses("192.0.2.8"), PodCIDRs: prefixes("10.244.8.0/24")}, "10.244.7.0/24 via 192.0.2.7, 10.244.8.0/24 via 192.0.2.8"},
+		{"its podCIDR is another's", Peer{Addrs: addresses("192.0.2.8"), PodCIDRs: prefixes("10.244.7.0/24")}, "10.244.7.0/24 via 192.0.2.8"},
+		{"a part of its podCIDR is another's", Peer{Addrs: addresses("192.0.2.8"), PodCIDRs: prefixes("10.244.7.64/26")}, "10.244.7.64/26 via 192.0.2.8"},
+		{"it has another name now", Peer{Addrs: addresses("192.0.2.7"), PodCIDRs: prefixes("10.244.8.0/24")}, "10.244.8.0/24 via 192.0.2.7"},
+		{"its address is in another's podCIDR", Peer{Addrs: addresses("192.0.2.8"), PodCIDRs: prefixes("10.244.7.0/24", "192.0.2.6/31")}, "10.244.7.0/24 via 192.0.2.8"},
+	} {
+		c := testState()
+		c.peers, c.clusterCIDRs = []Peer{c.self}, bothCIDRs
+		if test.joining.Addrs != nil {
+			test.joining.Name, test.joining.Created = "joining", born(9)
+			c.peers = append(c.peers, test.joining)
+		}
+		without := makePlan(c)
+		c.departed = []Peer{{Name: "departed", Created: born(1), Addrs: addresses("192.0.2.7", "203.0.113.1"), PodCIDRs: prefixes("10.244.7.0/24", "fd00:10:244:7::/64", "8.8.8.0/24")}}
+		p := makePlan(c)
+		var got []string
+		for _, dst := range sortedKeys(p.routes) {
+			if r := p.routes[dst]; r.via.IsValid() {
+				got = append(got, fmt.Sprintf("%s via %s", dst, r.via))
+			}
+		}
+		if strings.Join(got, ", ") != test.want {
+			t.Errorf("%s: routes %q, want %q", test.name, got, test.want)
+		}
+		if !slices.Equal(p.problems, without.problems) {
+			t.Errorf("%s: problems %v, without the node %v", test.name, p.problems, without.problems)
+		}
+	}
+}
