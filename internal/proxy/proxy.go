@@ -75,12 +75,9 @@ type Config struct {
 	// EmptyAfter is how long the first table must lack most of what the kernel carries, before
 	// it is programmed; 0: it is at once.
 	EmptyAfter time.Duration
-	// MaxRetry bounds the time between tries that fail; 0: 30 s.
+	// MaxRetry bounds the time between tries that fail, also where one takes very long; 0: 30 s.
 	MaxRetry time.Duration
 }
-
-// firstRetry is the pause after a first failure. It doubles with each further one.
-const firstRetry = 100 * time.Millisecond
 
 // A Loop runs passes. Only the goroutine in Run touches it.
 type Loop struct {
@@ -93,7 +90,7 @@ type Loop struct {
 	adopted bool             // Flows knows what the rules were before the first pass
 	held    *service.Table   // what they were, until the first table is believed; nil: not known
 	brake   service.Brake    // for the first table
-	pause   time.Duration    // after the next failure
+	retry   retry
 	// triggers are the changes that no successful pass has brought to the kernel yet.
 	triggers []time.Time
 }
@@ -114,7 +111,7 @@ func New(cfg Config) *Loop {
 		cfg.Report = func(service.Name, []service.Problem) {}
 	}
 	return &Loop{
-		cfg: cfg, table: &service.Table{}, pause: firstRetry, adopted: adopted,
+		cfg: cfg, table: &service.Table{}, adopted: adopted,
 		brake: service.Brake{Bound: cfg.EmptyAfter},
 	}
 }
@@ -167,6 +164,9 @@ func (l *Loop) Run(ctx context.Context) error {
 			l.cfg.Health.Restored()
 		}
 		l.cfg.Health.Queued()
+		if l.retry.waits(time.Now()) {
+			continue // the timer is set, and that pass takes what is dirty
+		}
 		start := time.Now()
 		if again := l.pass(ctx, start); again > 0 {
 			timer.Reset(again)
@@ -239,15 +239,12 @@ func (l *Loop) pass(ctx context.Context, start time.Time) time.Duration {
 	}
 	l.cfg.Metrics.pass(start, stats, err)
 	if err != nil {
-		again := l.pause
-		l.pause = min(2*l.pause, l.cfg.MaxRetry)
 		l.cfg.Health.Failed(err)
-		l.cfg.Log.Error("the rules could not be written, will try again", "err", err, "again", again)
-		return again
+		return l.retry.failed(l.cfg.Log, err, start, time.Now(), l.cfg.MaxRetry)
 	}
 	l.carried = next
 	l.cfg.Flows.Programmed()
-	l.pause = firstRetry
+	l.retry.succeeded(l.cfg.Log)
 	l.cfg.Applied.publish(next)
 	l.log(start, stats)
 	if next != l.table || len(l.backlog) > 0 {
