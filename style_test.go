@@ -65,6 +65,8 @@ var law = map[string]struct {
 	"config":               {[]string{"service", "kube", "datapath", "numbers"}, true, true, "k8s.io/kube-proxy has the types of KubeProxyConfiguration"},
 	"health":               {[]string{"service", "listener"}, true, false, "answers load balancers and kubelets"},
 	"listener":             {nil, false, false, "reads /proc; why a port matters, its callers know"},
+	"doctor":               {nil, false, false, "judges facts: it must be readable and testable without a node"},
+	"doctor/probe":         {[]string{"doctor", "datapath/modes", "kube", "listener", "netlink", "nft", "oneline", "status", "takeover", "xtables"}, true, false, "collects facts; what they mean, package doctor knows"},
 	"output":               {nil, true, true, "writes any value; sigs.k8s.io/yaml is a YAML library"},
 	"status":               {[]string{"service"}, true, false, "what an agent says of itself; it reads neither the kernel nor the API server"},
 	"cni":                  {[]string{"numbers"}, true, false, "the plugin runs by itself, started by the container runtime"},

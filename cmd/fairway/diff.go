@@ -23,7 +23,7 @@ func newDiff(e env) *cobra.Command {
 
 Decides as the agent would: in the agent's pod with the flags that the agent runs with,
 elsewhere with the same defaults; a flag given here wins. It changes nothing. As with
-diff(1) the exit status is 0 for no difference and 1 for some; lines with - are in the
+diff(1) the exit status is 0 for no difference, 1 for some and 2 for an error; lines with - are in the
 kernel and should not be, lines with + are missing.`,
 		Example: `  kubectl -n kube-system exec ds/fairway-agent -- fairway diff
   fairway diff --kubeconfig ~/.kube/config --cluster-cidr 10.244.0.0/16`,
@@ -52,6 +52,7 @@ kernel and should not be, lines with + are missing.`,
 		}
 		return err
 	})
+	c.RunE = errorStatus(2, c.RunE)
 	return c
 }
 

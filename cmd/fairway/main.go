@@ -57,6 +57,18 @@ type failed struct {
 
 func (f failed) Unwrap() error { return f.error }
 
+// errorStatus makes errors of a command end the program with a status.
+func errorStatus(status int, run func(*cobra.Command, []string) error) func(*cobra.Command, []string) error {
+	return func(c *cobra.Command, args []string) error {
+		err := run(c, args)
+		var code exitError
+		if err == nil || errors.As(err, &code) {
+			return err
+		}
+		return failed{err, status}
+	}
+}
+
 // run executes one command line and returns the exit status. An error is printed once,
 // here: a line with what is wrong, and a line with what to do.
 func run(ctx context.Context, e env, args []string) int {
@@ -112,6 +124,7 @@ func newRoot(e env) *cobra.Command {
 		newDNS(e),
 		newDiff(e),
 		newDump(e),
+		newDoctor(e),
 		newExplain(e),
 		newStatus(e),
 		newVersion(e),

@@ -43,16 +43,14 @@ agent, 2 if that could not be found out.`,
 			} else {
 				ok, err = nodeStatus(ctx, e, format)
 			}
-			switch {
-			case err != nil:
-				return failed{err, 2}
-			case !ok:
-				return exitError(1)
+			if err == nil && !ok {
+				err = exitError(1)
 			}
-			return nil
+			return err
 		},
 		ValidArgsFunction: completeNodes(&connection, &namespace),
 	}
+	c.RunE = errorStatus(2, c.RunE)
 	f := c.Flags()
 	f.BoolVar(&cluster, "cluster", false, "Ask the agents of all nodes, through the API server")
 	addConnection(f, &connection)
@@ -72,7 +70,7 @@ func nodeStatus(ctx context.Context, e env, format output.Format) (ok bool, err 
 	defer cancel()
 	n, err := status.Ask(ctx)
 	if errors.Is(err, status.ErrNoAgent) {
-		err = fmt.Errorf("%w [--cluster asks the agents of all nodes]", err)
+		err = fmt.Errorf("%w [--cluster asks the agents of all nodes; fairway doctor says what is in the way of one here]", err)
 	}
 	if err != nil {
 		return false, err

@@ -12,7 +12,7 @@ import (
 func (c *Config) Connection(userAgent string) kube.Connection {
 	return kube.Connection{
 		Kubeconfig: c.Kubeconfig, Master: c.Master, QPS: c.QPS, Burst: c.Burst,
-		ContentType: c.ContentType, UserAgent: userAgent, AllowHTTP: c.AllowHTTP,
+		ContentType: c.ContentType, UserAgent: userAgent, AllowHTTP: c.AllowHTTP, Person: c.Person,
 	}
 }
 

@@ -63,6 +63,9 @@ type Config struct {
 	Burst       int
 	ContentType string
 	AllowHTTP   bool // accept an API server without TLS that is not on this machine
+	// Person says that a person runs the command: without Kubeconfig and Master it goes where
+	// kubectl would.
+	Person bool
 
 	// EmptyAfter is how long the API server must say that most objects are gone, before they
 	// are; 0: once is enough.

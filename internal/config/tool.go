@@ -67,7 +67,11 @@ func (t *ToolFlags) Load(running []string) (*Config, error) {
 		return nil, fmt.Errorf("the agent runs with --config %s, beside which %s would have no effect [name another file with --config]",
 			agent.file, strings.Join(ignored, ", "))
 	}
-	return agent.Load()
+	c, err := agent.Load()
+	if err == nil {
+		c.Person = running == nil
+	}
+	return c, err
 }
 
 // override gives fs the value of one flag. A list replaces the one that is there: to set

@@ -1,6 +1,6 @@
 // Package listener says which process listens on a port of this network namespace.
 //
-//	port ─→ /proc/net/tcp, tcp6: the socket's inode ─→ /proc/PID/fd: who has it open
+//	port ─→ net/tcp, net/tcp6: the socket's inode ─→ /proc/PID/fd: who has it open
 //
 // It hides the texts of /proc. It promises to say less rather than something wrong: in a
 // container that does not see the other process, or without rights to look at it, the port is
@@ -37,7 +37,7 @@ func Find(port uint16) (p Process, listens bool) { return find("/proc", port) }
 
 func find(proc string, port uint16) (p Process, listens bool) {
 	for _, family := range []string{"tcp", "tcp6"} {
-		text, err := os.ReadFile(filepath.Join(proc, "net", family))
+		text, err := os.ReadFile(filepath.Join(proc, "thread-self", "net", family))
 		if err != nil {
 			continue
 		}

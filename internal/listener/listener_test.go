@@ -33,12 +33,12 @@ func TestUnknown(t *testing.T) {
 		t.Error("found a listener without /proc")
 	}
 	dir := t.TempDir()
-	if err := os.MkdirAll(dir+"/net", 0o755); err != nil {
+	if err := os.MkdirAll(dir+"/thread-self/net", 0o755); err != nil {
 		t.Fatal(err)
 	}
 	text := "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n" +
 		"   0: 00000000:2810 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4711 1 0 100 0 0 10 0\n"
-	if err := os.WriteFile(dir+"/net/tcp", []byte(text), 0o600); err != nil {
+	if err := os.WriteFile(dir+"/thread-self/net/tcp", []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if p, ok := find(dir, 10256); !ok || p.String() != "a process that is not visible from here" {

@@ -1,0 +1,48 @@
+package main
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fairway-net/fairway/internal/config"
+	"github.com/fairway-net/fairway/internal/doctor"
+	"github.com/fairway-net/fairway/internal/doctor/probe"
+	"github.com/fairway-net/fairway/internal/output"
+)
+
+func newDoctor(e env) *cobra.Command {
+	format := output.Table
+	c := &cobra.Command{
+		Use:   "doctor",
+		Short: "Check this node for what keeps an agent from working, before or after it is installed",
+		Long: `Check this node for what keeps an agent from working, before or after it is installed.
+
+It asks the kernel which modes it can do, and looks at programs, the connection table, forwarding,
+ports, other service proxies and firewalls, the MTU of pods' packets, and the API server: whether it
+answers, is reached without a Service, agrees about the time and grants what an agent reads. It
+changes nothing. Without root it says what it skipped. In the agent's pod it uses the agent's flags.
+
+Exit status: 0 if an agent works here, 1 if a check is a failure, 2 if the checks could not run.`,
+		Example: `  sudo fairway doctor
+  sudo fairway doctor --proxy-mode iptables --kubeconfig /etc/kubernetes/kubelet.conf
+  kubectl -n kube-system exec ds/fairway-agent -- fairway doctor -o json`,
+		Args: cobra.NoArgs,
+	}
+	c.Flags().VarP(&format, "output", "o", "table, wide, json or yaml")
+	asAgent(c, e, func(ctx context.Context, a *agent, _ []string) error {
+		r := doctor.Examine(probe.Look(ctx, probe.Config{
+			Node: a.cfg.NodeName, Mode: a.cfg.Mode, PodNetwork: a.cfg.PodNetwork == config.PodNetworkRoutes,
+			Connection: a.cfg.Connection(userAgent), Healthz: a.cfg.Healthz.Port(), Metrics: a.cfg.Metrics.Port(),
+		}))
+		if err := output.Write(e.stdout, format, r); err != nil {
+			return err
+		}
+		if r.Failed() {
+			return exitError(1)
+		}
+		return nil
+	})
+	c.RunE = errorStatus(2, c.RunE)
+	return c
+}

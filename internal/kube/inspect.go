@@ -1,0 +1,101 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"os"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/fairway-net/fairway/internal/oneline"
+)
+
+// An Inspection is what an attempt to reach the API server showed.
+type Inspection struct {
+	Server  string
+	Version string
+	Took    time.Duration // of the first answer
+	Err     error         // why there was none
+	Addr    netip.Addr    // in Server; invalid if a name is there
+	// ClusterIP says that Addr is the ClusterIP of the Service default/kubernetes.
+	ClusterIP bool
+	Ahead     time.Duration // of our clock before the server's, which has seconds only
+	Dated     bool          // the server told its time
+	// ServiceAccount says that the credentials are those of this pod.
+	ServiceAccount bool
+	Forbidden      []string // kinds that an agent reads and these credentials may not list
+	NodeKnown      bool
+}
+
+// Inspect asks an API server, once, what matters to an agent on a node.
+func Inspect(ctx context.Context, c Connection, node string) (Inspection, error) {
+	cfg, err := c.restConfig(serviceAccount)
+	if err != nil {
+		return Inspection{}, err
+	}
+	var date string
+	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTrip(func(r *http.Request) (*http.Response, error) {
+			resp, err := next.RoundTrip(r)
+			if err == nil && date == "" {
+				date = resp.Header.Get("Date")
+			}
+			return resp, err
+		})
+	})
+	client, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return Inspection{}, fmt.Errorf("connect to the API server at %s: %w", cfg.Host, oneline.Error(err))
+	}
+	i := Inspection{Server: cfg.Host}
+	if u, err := url.Parse(cfg.Host); err == nil {
+		i.Addr, _ = netip.ParseAddr(u.Hostname())
+		i.ClusterIP = u.Hostname() != "" && u.Hostname() == os.Getenv("KUBERNETES_SERVICE_HOST") // until the server says better
+	}
+	i.ServiceAccount = c.Kubeconfig == "" && !c.Person
+	start := time.Now()
+	v, err := client.Discovery().ServerVersion()
+	if i.Took = time.Since(start); err != nil {
+		i.Err = oneline.Error(withoutURL(err))
+		return i, nil
+	}
+	i.Version = v.GitVersion
+	if at, err := http.ParseTime(date); err == nil {
+		i.Dated, i.Ahead = true, start.Add(i.Took/2).Sub(at).Truncate(time.Second)
+	}
+	i.read(ctx, client, node)
+	return i, nil
+}
+
+// read finds out what these credentials may list, and what the answers say.
+func (i *Inspection) read(ctx context.Context, client kubernetes.Interface, node string) {
+	few := metav1.ListOptions{Limit: 1}
+	note := func(kind string, err error) bool {
+		if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
+			i.Forbidden = append(i.Forbidden, kind)
+		}
+		return err == nil
+	}
+	svc, err := client.CoreV1().Services(metav1.NamespaceDefault).Get(ctx, kubernetesService, metav1.GetOptions{})
+	if note("services", err) {
+		i.ClusterIP = i.Addr.IsValid() && slices.Contains(append(svc.Spec.ClusterIPs, svc.Spec.ClusterIP), i.Addr.String())
+	}
+	_, err = client.DiscoveryV1().EndpointSlices("").List(ctx, few)
+	note("endpointslices", err)
+	named := metav1.ListOptions{FieldSelector: "metadata.name=" + node}
+	nodes, err := client.CoreV1().Nodes().List(ctx, named)
+	if note("nodes", err) {
+		i.NodeKnown = len(nodes.Items) > 0
+	}
+}
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
