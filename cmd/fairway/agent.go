@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"strconv"
@@ -14,12 +15,14 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/fairway-net/fairway/internal/cni"
 	"github.com/fairway-net/fairway/internal/config"
 	"github.com/fairway-net/fairway/internal/conntrack"
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/datapath/modes"
 	"github.com/fairway-net/fairway/internal/flow"
 	"github.com/fairway-net/fairway/internal/health"
+	"github.com/fairway-net/fairway/internal/hostport"
 	"github.com/fairway-net/fairway/internal/kube"
 	"github.com/fairway-net/fairway/internal/node"
 	"github.com/fairway-net/fairway/internal/proxy"
@@ -120,8 +123,14 @@ func (a *agent) run(ctx context.Context) error {
 			return err
 		}
 		defer table.Close()
+		var ports proxy.HostPorts
+		if withPods {
+			reader := a.hostPorts()
+			ports = reader
+			g.Go(func() error { return reader.Run(ctx) })
+		}
 		loop := proxy.New(proxy.Config{
-			Log: a.log, Source: services, Datapath: dp, View: view,
+			Log: a.log, Source: services, HostPorts: ports, Datapath: dp, View: view,
 			Report: events.Report, Flows: flows, Applied: says.applied, Health: says.state, Metrics: metrics,
 			MinSync: a.cfg.MinSyncPeriod, MaxRetry: a.cfg.SyncPeriod, EmptyAfter: a.cfg.EmptyAfter,
 		})
@@ -150,6 +159,12 @@ func (a *agent) healthServer(says *agentStatus, registry *prometheus.Registry) *
 		Families:  []string{"IPv4", "IPv6"},
 		ProxyMode: a.cfg.Mode, Version: version, Registry: registry, Wait: a.cfg.ReplaceKubeProxy,
 	})
+}
+
+// hostPorts reads what pods have on the node's addresses, as the CNI plugin recorded it.
+// Without our plugin there are no records.
+func (a *agent) hostPorts() *hostport.Reader {
+	return hostport.New(a.log, filepath.Join(cni.DefaultStateDir, a.cfg.NodeName))
 }
 
 // openStore returns what reads the API server, and what writes events to it.
@@ -230,7 +245,7 @@ func (n nodes) run(ctx context.Context, pods node.Config, cfg *config.Config) er
 func (a *agent) podNetwork() node.Config {
 	return node.Config{
 		Log: a.log, CNIBinDir: a.cfg.CNIBinDir, CNIConfDir: a.cfg.CNIConfDir,
-		Masquerade: true, ClusterCIDRs: a.cfg.ClusterCIDRs,
+		Masquerade: true, ClusterCIDRs: a.cfg.ClusterCIDRs, RecordHostPorts: a.cfg.Mode != datapath.None,
 	}
 }
 

@@ -91,5 +91,9 @@ func (a *agent) wanted(ctx context.Context, mode datapath.Info) (*wanted, error)
 	}
 	a.cfg.Mode = mode.Name // the node's default algorithm is that of the mode
 	node := a.cfg.View(store, ^mode.Capabilities.Algorithms)()
-	return &wanted{table: objects.Table(node), node: node, objects: objects}, nil
+	var ports service.HostPorts
+	if a.cfg.PodNetwork == config.PodNetworkRoutes {
+		ports = a.hostPorts().Now()
+	}
+	return &wanted{table: objects.Table(node, ports), node: node, objects: objects}, nil
 }

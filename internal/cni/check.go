@@ -21,6 +21,7 @@ const (
 	codeRoute     uint = 102
 	codeNeighbour uint = 103
 	codeStore     uint = 104
+	codeHostPorts uint = 105
 )
 
 // advice ends every message of CHECK: a runtime repairs nothing, the administrator does.
@@ -44,6 +45,9 @@ func check(args *skel.CmdArgs) error {
 		if !stored[addr] {
 			return failf(codeStore, "address %s is not reserved for this container in %s %s", addr, conf.IPAM.DataDir, advice)
 		}
+	}
+	if err := checkHostPorts(conf, w.attachment); err != nil {
+		return err
 	}
 	if err := w.checkHost(); err != nil {
 		return err

@@ -23,6 +23,20 @@ type netConf struct {
 	// MTU of the pod's link in bytes; 0 takes that of the node's default route.
 	MTU  int      `json:"mtu"`
 	IPAM ipamConf `json:"ipam"`
+	// RuntimeConfig is what the runtime adds for the capabilities that the configuration has.
+	RuntimeConfig struct {
+		PortMappings []runtimeMapping `json:"portMappings"`
+	} `json:"runtimeConfig"`
+
+	mappings []PortMapping // what RuntimeConfig asks for
+}
+
+// runtimeMapping is a PortMapping that nobody has checked.
+type runtimeMapping struct {
+	HostPort      int    `json:"hostPort"`
+	ContainerPort int    `json:"containerPort"`
+	Protocol      string `json:"protocol"`
+	HostIP        string `json:"hostIP"`
 }
 
 // ipamConf is what we read of the ipam section ourselves. The ranges are read by

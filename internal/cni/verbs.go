@@ -68,6 +68,9 @@ func add(args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
+	if conf.mappings, err = checkMappings(conf.RuntimeConfig.PortMappings); err != nil {
+		return err
+	}
 	if conf.RawPrevResult != nil {
 		return failf(types.ErrInvalidNetworkConfig, "%s makes the pod's interface, so it has to be the first plugin of network %q (move it to the front)", PluginName, conf.Name)
 	}
@@ -95,11 +98,14 @@ func add(args *skel.CmdArgs) error {
 	if err := w.connect(host, podNS); err != nil {
 		return withCleanup(err, release(conf, w.attachment))
 	}
-	if err := types.PrintResult(w.result(conf, args.Netns), conf.CNIVersion); err != nil {
+	err = writeHostPorts(conf, w.attachment, podName(args.Args), w.addrs)
+	if err == nil {
+		if err = types.PrintResult(w.result(conf, args.Netns), conf.CNIVersion); err == nil {
+			return nil
+		}
 		err = fmt.Errorf("print result: %w", err)
-		return withCleanup(err, removeLink(host, w.hostLink()), release(conf, w.attachment))
 	}
-	return nil
+	return withCleanup(err, removeHostPorts(conf, w.attachment), removeLink(host, w.hostLink()), release(conf, w.attachment))
 }
 
 // withCleanup keeps the CNI code of the first error and adds to its message what
@@ -152,8 +158,11 @@ func del(args *skel.CmdArgs) error {
 	}
 	defer host.Close()
 	a := attachmentOf(conf, args)
-	// The link goes first: an address must not be given to the next pod while
-	// it is still routed to this one.
+	// Host ports go first, so that no new connection is sent to the pod. Then the link: an
+	// address must not be given to the next pod while it is still routed to this one.
+	if err := removeHostPorts(conf, a); err != nil {
+		return err
+	}
 	if err := removeLink(host, a.hostLink()); err != nil {
 		return err
 	}
@@ -181,7 +190,7 @@ func gc(args *skel.CmdArgs) error {
 		a := attachment{network: conf.Name, containerID: v.ContainerID, ifName: v.IfName}
 		valid[a], validLinks[a.hostLink()] = true, true
 	}
-	return errors.Join(gcLinks(conf.Name, validLinks), sweep(conf, func(a attachment) bool { return valid[a] }))
+	return errors.Join(gcHostPorts(conf, validLinks), gcLinks(conf.Name, validLinks), sweep(conf, func(a attachment) bool { return valid[a] }))
 }
 
 func gcLinks(network string, valid map[string]bool) error {

@@ -24,11 +24,14 @@ func Once(ctx context.Context, cfg Config) (*Store, *Services, error) {
 	}
 }
 
-// Table compiles all Services for a node.
-func (v *Services) Table(node service.Node) *service.Table {
+// Table compiles all Services, and what pods have on the node's addresses, for a node.
+func (v *Services) Table(node service.Node, ports service.HostPorts) *service.Table {
 	b := service.NewBuilder().Limit(node.Limits)
 	for _, r := range v.store.services.All() {
 		b.Set(service.Compile(r, v.Slices(r.Name), node))
+	}
+	for i := range ports.Pods {
+		b.Set(service.CompileHostPod(&ports.Pods[i], ports.Addrs, node))
 	}
 	return b.Table(node.Settings)
 }

@@ -33,7 +33,7 @@ const (
 	eventTimeout = 10 * time.Second
 )
 
-// A Recorder reports to the owners of Services, and of nodes, what was left out: as Kubernetes
+// A Recorder reports to the owners of Services, of pods with host ports, and of nodes, what was left out: as Kubernetes
 // events and as log lines, each problem once while it lasts. It never makes its caller wait.
 //
 // An event's name follows from the Service and the problem, not from the node: when
@@ -191,6 +191,8 @@ func (r *Recorder) create(ctx context.Context, rep report) error {
 	var uid types.UID
 	if rep.node {
 		uid = types.UID(rep.name.Name)
+	} else if _, pod := rep.name.HostPod(); pod {
+		// The agents have no right to read pods.
 	} else if svc, err := r.client.CoreV1().Services(rep.name.Namespace).Get(ctx, rep.name.Name, metav1.GetOptions{}); err == nil {
 		uid = svc.UID
 	}
@@ -206,6 +208,9 @@ func (r *Recorder) event(rep report, uid types.UID) *eventsv1.Event {
 	kind, action := "Service", "ProgramService"
 	if rep.node {
 		kind, action = "Node", "ProgramRoutes"
+	}
+	if pod, ok := rep.name.HostPod(); ok {
+		kind, action, rep.name = "Pod", "ProgramHostPorts", pod
 	}
 	return &eventsv1.Event{
 		ObjectMeta:          metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("%s.%016x", rep.name.Name, h.Sum64())},

@@ -185,8 +185,7 @@ func (n *Network) syncConfig(nodeName string, own []netip.Prefix, mtu int) error
 	if len(own) == 0 {
 		return n.removeConfig()
 	}
-	_, err := os.Stat(filepath.Join(n.CNIBinDir, "portmap"))
-	text, err := renderConfig(filepath.Join(n.StateDir, nodeName), own, mtu, err == nil)
+	text, err := renderConfig(filepath.Join(n.StateDir, nodeName), own, mtu, n.hostPorts())
 	if err != nil {
 		return fmt.Errorf("render the CNI configuration: %w", err)
 	}
@@ -205,10 +204,30 @@ func (n *Network) syncConfig(nodeName string, own []netip.Prefix, mtu int) error
 	return nil
 }
 
+// hostPorts says who makes the hostPorts of pods.
+type hostPorts int
+
+const (
+	noPorts       hostPorts = iota
+	recordedPorts           // our plugin records them, the Service proxy makes them: package hostport
+	portmapPorts            // the reference plugin portmap, chained
+)
+
+// hostPorts returns who can make them here.
+func (n *Network) hostPorts() hostPorts {
+	if n.RecordHostPorts {
+		return recordedPorts
+	}
+	if _, err := os.Stat(filepath.Join(n.CNIBinDir, "portmap")); err == nil {
+		return portmapPorts
+	}
+	return noPorts
+}
+
 // renderConfig is the network as a runtime reads it. Runtimes that know
 // cniVersions choose 1.1.0, and get GC and STATUS; older ones, like containerd
 // 1.6, ignore the list and refuse any cniVersion above 1.0.0.
-func renderConfig(stateDir string, own []netip.Prefix, mtu int, portmap bool) ([]byte, error) {
+func renderConfig(stateDir string, own []netip.Prefix, mtu int, ports hostPorts) ([]byte, error) {
 	type object = map[string]any
 	// One set a family, the plugin takes one address from each; the family of
 	// the first podCIDR is the pods' first address too.
@@ -230,7 +249,10 @@ func renderConfig(stateDir string, own []netip.Prefix, mtu int, portmap bool) ([
 		"mtu":  mtu,
 		"ipam": object{"type": "host-local", "dataDir": stateDir, "ranges": ranges},
 	}}
-	if portmap {
+	switch ports {
+	case recordedPorts:
+		plugins[0]["capabilities"] = object{"portMappings": true}
+	case portmapPorts:
 		plugins = append(plugins, object{"type": "portmap", "capabilities": object{"portMappings": true}})
 	}
 	text, err := json.MarshalIndent(object{

@@ -31,6 +31,10 @@ type Config struct {
 	// program.
 	Plugin string
 
+	// RecordHostPorts makes the plugin record pods' hostPorts, for a Service proxy of ours that
+	// reads them. Without it the plugin portmap is chained, if the node has it.
+	RecordHostPorts bool
+
 	MTU int // of the pods' links in bytes; 0 takes that of the link with the node's address
 
 	// Masquerade gives pods the node's address where they leave the cluster.

@@ -56,6 +56,9 @@ type Config struct {
 	Log      *slog.Logger
 	Source   Source
 	Datapath datapath.Datapath
+	// HostPorts is where the loop reads what pods have on the node's own addresses; nil: no
+	// pod has anything.
+	HostPorts HostPorts
 	// View returns what tables are compiled for, from the node's object as it is now.
 	View func() service.Node
 	// Flows ends the flows that a change made wrong. It is the Loop's, but for its Run. Nil:
@@ -64,8 +67,8 @@ type Config struct {
 	// Applied is where the loop publishes each table that the datapath carries; nil: it
 	// has no readers.
 	Applied *Applied
-	// Report is called with the problems of a Service after each compilation; none if it
-	// is fine. It must not block. nil: problems are not reported.
+	// Report is called with the problems of a Service, or of a pod's host ports
+	// (service.HostPod.Entry), after each compilation; none if it is fine. It must not block. nil: problems are not reported.
 	Report  func(service.Name, []service.Problem)
 	Health  Health
 	Metrics *Metrics
@@ -82,14 +85,15 @@ type Config struct {
 // A Loop runs passes. Only the goroutine in Run touches it.
 type Loop struct {
 	cfg     Config
-	builder *service.Builder // nil before the first pass
-	node    service.Node     // what the last table was compiled for
-	table   *service.Table   // the last that was built
-	carried *service.Table   // the last that was programmed; nil: none yet
-	backlog []service.Name   // large Services that changed and are not compiled yet, the first to change first
-	adopted bool             // Flows knows what the rules were before the first pass
-	held    *service.Table   // what they were, until the first table is believed; nil: not known
-	brake   service.Brake    // for the first table
+	builder *service.Builder  // nil before the first pass
+	node    service.Node      // what the last table was compiled for
+	table   *service.Table    // the last that was built
+	carried *service.Table    // the last that was programmed; nil: none yet
+	backlog []service.Name    // large Services that changed and are not compiled yet, the first to change first
+	ports   service.HostPorts // what the last table was compiled from
+	adopted bool              // Flows knows what the rules were before the first pass
+	held    *service.Table    // what they were, until the first table is believed; nil: not known
+	brake   service.Brake     // for the first table
 	retry   retry
 	// triggers are the changes that no successful pass has brought to the kernel yet.
 	triggers []time.Time
@@ -102,6 +106,9 @@ func New(cfg Config) *Loop {
 	}
 	if cfg.Applied == nil {
 		cfg.Applied = &Applied{}
+	}
+	if cfg.HostPorts == nil {
+		cfg.HostPorts = noHostPorts{}
 	}
 	adopted := cfg.Flows == nil
 	if adopted {
@@ -156,6 +163,7 @@ func (l *Loop) Run(ctx context.Context) error {
 			reply <- l.counts(ctx)
 			continue
 		case <-l.cfg.Source.Dirty():
+		case <-l.cfg.HostPorts.Dirty():
 		case <-timer.C:
 		case <-check.C:
 			if l.intact(ctx) {
@@ -280,16 +288,20 @@ func (l *Loop) build() {
 	for _, t := range l.cfg.Source.Triggers() {
 		l.triggers = append(l.triggers, t)
 	}
-	if all := !now.CompilesLike(l.node); all || !now.RefusesLike(l.node) {
+	all := !now.CompilesLike(l.node)
+	if all || !now.RefusesLike(l.node) {
 		for e := range l.table.Entries() {
-			if all || e.DependsOnAddresses() {
+			if _, pod := e.Name.HostPod(); !pod && (all || e.DependsOnAddresses()) {
 				names = append(names, e.Name)
 			}
 		}
 	}
 	l.node = now
+	names = append(names, l.buildHostPorts(all)...)
 	for _, n := range names {
-		l.compile(n)
+		if _, pod := n.HostPod(); !pod {
+			l.compile(n)
+		}
 	}
 	l.table = l.builder.Table(now.Settings)
 	for _, n := range names {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"iter"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 
 	"github.com/fairway-net/fairway/internal/service"
@@ -35,6 +36,9 @@ func (s *Scenario) events() []Event {
 	}
 	for _, slice := range s.Slices {
 		out = append(out, Event{Slice: slice})
+	}
+	for _, p := range s.HostPods {
+		out = append(out, Event{HostPod: p})
 	}
 	return out
 }
@@ -106,6 +110,9 @@ func (e Event) gone() Event {
 	if e.Service != nil {
 		return Event{GoneService: e.Service.Name}
 	}
+	if e.HostPod != nil {
+		return Event{GoneHostPod: e.HostPod.Name}
+	}
 	return Event{GoneSlice: e.Slice.Name}
 }
 
@@ -113,6 +120,9 @@ func (e Event) gone() Event {
 func (e Event) empty() Event {
 	if e.Service != nil {
 		return Event{Service: &service.Service{Name: e.Service.Name, Created: e.Service.Created}}
+	}
+	if e.HostPod != nil {
+		return Event{HostPod: &service.HostPod{Name: e.HostPod.Name}}
 	}
 	return Event{Slice: &service.Slice{Name: e.Slice.Name, Service: e.Slice.Service}}
 }
@@ -129,6 +139,15 @@ func (e Event) other(rng *rand.Rand) Event {
 		o.ExternalLocal, o.Weighted = !o.ExternalLocal, !o.Weighted
 		o.Balance, o.Balanced = service.Maglev, !o.Balanced
 		return Event{Service: &o}
+	}
+	if e.HostPod != nil {
+		o := *e.HostPod
+		o.Ports = slices.Clone(o.Ports)
+		for i := range o.Ports {
+			o.Ports[i].Port++
+			o.Ports[i].Addr = netip.Addr{}
+		}
+		return Event{HostPod: &o}
 	}
 	o := *e.Slice
 	o.Endpoints = slices.Clone(o.Endpoints)

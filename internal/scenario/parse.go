@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"golang.org/x/tools/txtar"
@@ -72,13 +73,15 @@ func (s *Scenario) directive(f []string) (err error) {
 		s.Node.MasqueradeAll = true
 	case "refuse-external-ips":
 		s.Node.RefuseExternalIPs = true
+	case "hostport":
+		err = s.hostPort(f[1:])
 	case "packet":
 		var p Packet
 		if p, err = s.packet(f[1:]); err == nil {
 			s.Packets = append(s.Packets, p)
 		}
 	default:
-		err = fmt.Errorf("%q is none of node, detect, pod-interfaces, nodeports, services, api-servers, balance, unsupported, masquerade-all, refuse-external-ips, packet", f[0])
+		err = fmt.Errorf("%q is none of node, detect, pod-interfaces, nodeports, services, api-servers, balance, unsupported, masquerade-all, refuse-external-ips, hostport, packet", f[0])
 	}
 	return err
 }
@@ -115,6 +118,50 @@ func (s *Scenario) balance(f []string) error {
 		}
 	}
 	return nil
+}
+
+// hostPort reads "POD ADDRESS[,ADDRESS] [HOSTIP:]PORT/PROTO -> PORT": ports of one pod stand
+// in lines behind one another.
+func (s *Scenario) hostPort(f []string) error {
+	if len(f) != 5 || f[3] != "->" {
+		return fmt.Errorf("hostport: want POD ADDRESS[,ADDRESS] [HOSTIP:]PORT/PROTO -> PORT")
+	}
+	own, err := addrs(strings.Split(f[1], ","))
+	if err != nil {
+		return fmt.Errorf("hostport: %w", err)
+	}
+	at, proto, _ := strings.Cut(f[2], "/")
+	port, err := hostPortAt(at)
+	if err != nil {
+		return fmt.Errorf("hostport: %w", err)
+	}
+	if port.Proto, err = service.ParseProto(proto); err != nil {
+		return fmt.Errorf("hostport: %w", err)
+	}
+	if port.To, err = portNumber(f[4]); err != nil {
+		return fmt.Errorf("hostport: %w", err)
+	}
+	name := service.Name{Namespace: "default", Name: f[0]}
+	if n := len(s.HostPods); n > 0 && s.HostPods[n-1].Name == name {
+		s.HostPods[n-1].Ports = append(s.HostPods[n-1].Ports, port)
+		return nil
+	}
+	s.HostPods = append(s.HostPods, &service.HostPod{Name: name, Addrs: own, Ports: []service.HostPort{port}})
+	return nil
+}
+
+// hostPortAt reads "[HOSTIP:]PORT".
+func hostPortAt(text string) (p service.HostPort, err error) {
+	if at, err := netip.ParseAddrPort(text); err == nil {
+		return service.HostPort{Addr: at.Addr(), Port: at.Port()}, nil
+	}
+	p.Port, err = portNumber(text)
+	return p, err
+}
+
+func portNumber(text string) (uint16, error) {
+	n, err := strconv.ParseUint(text, 10, 16)
+	return uint16(n), err
 }
 
 // packet reads "from=F to=T -> W".

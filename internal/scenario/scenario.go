@@ -20,6 +20,8 @@ type Scenario struct {
 	Packets  []Packet
 	Services []*service.Service
 	Slices   []*service.Slice
+	// HostPods are pods of the node with ports on the node's addresses.
+	HostPods []*service.HostPod
 
 	path    string
 	archive *txtar.Archive
@@ -84,7 +86,16 @@ func (s *Scenario) Table() *service.Table {
 	for _, svc := range s.Services {
 		b.Set(service.Compile(svc, s.SlicesOf(svc.Name), s.Node))
 	}
+	for _, p := range s.HostPods {
+		b.Set(service.CompileHostPod(p, nodeAddrs(), s.Node))
+	}
 	return b.Table(s.Node.Settings)
+}
+
+// nodeAddrs are the addresses on which host ports are.
+func nodeAddrs() service.AddrSet {
+	w := &World
+	return service.NewAddrSet(w.Node.V4, w.Node.V6, w.Extra.V4, w.Extra.V6)
 }
 
 // Offer returns the scenario for a node whose datapath has these algorithms only.
@@ -145,9 +156,19 @@ func (s *Scenario) Update(name, text string) error {
 	return nil
 }
 
-// Endpoints returns all addresses and ports that the scenario's slices name, each
-// once, and the node that each is on ("" if the slice does not say).
-func (s *Scenario) Endpoints() map[service.Key]string { return Endpoints(s.Slices) }
+// Endpoints returns all addresses and ports that the scenario's slices and host ports name,
+// each once, and the node that each is on ("" if the slice does not say).
+func (s *Scenario) Endpoints() map[service.Key]string {
+	all := Endpoints(s.Slices)
+	for _, pod := range s.HostPods {
+		for _, p := range pod.Ports {
+			for _, a := range pod.Addrs {
+				all[service.Key{Addr: netip.AddrPortFrom(a, p.To), Proto: p.Proto}] = s.Node.Name
+			}
+		}
+	}
+	return all
+}
 
 // Endpoints returns all addresses and ports that the slices name, and where they are.
 func Endpoints(slices []*service.Slice) map[service.Key]string {

@@ -14,6 +14,8 @@ type Event struct {
 	Slice       *service.Slice
 	GoneService service.Name
 	GoneSlice   service.Name
+	HostPod     *service.HostPod
+	GoneHostPod service.Name
 	Node        *service.Node // the node itself has changed: its zone, its addresses, its settings
 	Flush       bool          // a table is made now, of all events so far
 }
@@ -23,7 +25,8 @@ type Event struct {
 type State struct {
 	node     service.Node
 	services map[service.Name]*service.Service
-	slices   []*service.Slice // in the order in which they came
+	slices   []*service.Slice                  // in the order in which they came
+	hostPods map[service.Name]*service.HostPod // by the names of their entries
 	dirty    map[service.Name]bool
 	builder  *service.Builder
 }
@@ -33,6 +36,7 @@ func NewState(node service.Node) *State {
 	return &State{
 		node:     node,
 		services: map[service.Name]*service.Service{},
+		hostPods: map[service.Name]*service.HostPod{},
 		dirty:    map[service.Name]bool{},
 		builder:  service.NewBuilder().Limit(node.Limits),
 	}
@@ -53,8 +57,18 @@ func (s *State) Apply(e Event) {
 		s.dirty[e.GoneService] = true
 	case e.GoneSlice != service.Name{}:
 		s.removeSlice(e.GoneSlice)
+	case e.HostPod != nil:
+		s.hostPods[e.HostPod.Entry()] = e.HostPod
+		s.dirty[e.HostPod.Entry()] = true
+	case e.GoneHostPod != service.Name{}:
+		gone := service.HostPod{Name: e.GoneHostPod}
+		delete(s.hostPods, gone.Entry())
+		s.dirty[gone.Entry()] = true
 	case e.Node != nil:
 		if !s.node.CompilesLike(*e.Node) {
+			for n := range s.hostPods {
+				s.dirty[n] = true
+			}
 			for n := range s.services {
 				s.dirty[n] = true
 			}
@@ -95,6 +109,10 @@ func (s *State) slicesOf(n service.Name) (eps []*service.Slice) {
 func (s *State) Table() *service.Table {
 	for n := range s.dirty {
 		svc := s.services[n]
+		if p := s.hostPods[n]; p != nil {
+			s.builder.Set(service.CompileHostPod(p, nodeAddrs(), s.node))
+			continue
+		}
 		if svc == nil {
 			s.builder.Delete(n)
 			continue

@@ -1,0 +1,48 @@
+package proxy
+
+import (
+	"slices"
+
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// HostPorts is where the loop reads what pods of the node have on the node's own addresses,
+// as it is now.
+type HostPorts interface {
+	// Dirty receives when it changed.
+	Dirty() <-chan struct{}
+	Now() service.HostPorts
+}
+
+// noHostPorts is HostPorts of a node that has none.
+type noHostPorts struct{}
+
+func (noHostPorts) Dirty() <-chan struct{} { return nil }
+func (noHostPorts) Now() service.HostPorts { return service.HostPorts{} }
+
+// buildHostPorts compiles the pods whose host ports changed, or all, and returns the names of
+// their entries.
+func (l *Loop) buildHostPorts(all bool) []service.Name {
+	was, now := l.ports, l.cfg.HostPorts.Now()
+	l.ports = now
+	before := make(map[service.Name]*service.HostPod, len(was.Pods))
+	for i := range was.Pods {
+		before[was.Pods[i].Name] = &was.Pods[i]
+	}
+	all = all || !slices.Equal(was.Addrs, now.Addrs)
+	var names []service.Name
+	for i := range now.Pods {
+		p := &now.Pods[i]
+		old := before[p.Name]
+		delete(before, p.Name)
+		if old == nil || all || !p.Equal(old) {
+			l.builder.Set(service.CompileHostPod(p, now.Addrs, l.node))
+			names = append(names, p.Entry())
+		}
+	}
+	for _, p := range before {
+		l.builder.Delete(p.Entry())
+		names = append(names, p.Entry())
+	}
+	return names
+}

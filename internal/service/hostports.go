@@ -1,0 +1,99 @@
+package service
+
+import (
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// HostPorts is what pods of a node have on the node's own addresses (hostPort), at one
+// moment. It is immutable.
+type HostPorts struct {
+	Pods []HostPod
+	// Addrs are the node's own addresses that other machines can reach: where ports are that
+	// name no address.
+	Addrs AddrSet
+}
+
+// A HostPod is a pod of the node with ports on the node's addresses.
+type HostPod struct {
+	Name            // of the pod
+	Created int64   // when the ports were asked for, as Service.Created
+	Addrs   AddrSet // the pod's own
+	Ports   []HostPort
+}
+
+// A HostPort is a port of the node that leads to a port of a pod.
+type HostPort struct {
+	Proto Proto
+	Addr  netip.Addr // hostIP; invalid or unspecified: all addresses of the node
+	Port  uint16     // on the node
+	To    uint16     // on the pod
+}
+
+// Entry names the pod's Entry in a Table. No Service can have it: "/" is in no object's name.
+func (p *HostPod) Entry() Name { return Name{p.Namespace, hostPodPrefix + p.Name.Name} }
+
+const hostPodPrefix = "pod/"
+
+// HostPod reports whether an Entry of that name is about a pod's host ports, and of which pod.
+func (n Name) HostPod() (pod Name, ok bool) {
+	name, ok := strings.CutPrefix(n.Name, hostPodPrefix)
+	return Name{n.Namespace, name}, ok
+}
+
+// Equal reports whether p and o ask for the same.
+func (p *HostPod) Equal(o *HostPod) bool {
+	return p.Name == o.Name && p.Created == o.Created && slices.Equal(p.Addrs, o.Addrs) && slices.Equal(p.Ports, o.Ports)
+}
+
+// CompileHostPod decides what the node does for a pod's host ports. The client's address is
+// kept, as the reference plugin portmap does: the pod is on this node, so that its replies
+// pass here.
+func CompileHostPod(p *HostPod, own AddrSet, node Node) *Entry {
+	c := compilation{node: node, entry: &Entry{Name: p.Entry(), Created: p.Created}}
+	for _, port := range p.Ports {
+		c.hostPort(p, port, own)
+	}
+	slices.SortStableFunc(c.entry.Frontends, func(a, b *Frontend) int { return a.Key().Compare(b.Key()) })
+	twice := func(a, b *Frontend) bool { return a.Key() == b.Key() }
+	c.entry.Frontends = slices.CompactFunc(c.entry.Frontends, twice)
+	return c.entry
+}
+
+// hostPort adds the frontends of one port.
+func (c *compilation) hostPort(p *HostPod, port HostPort, own AddrSet) {
+	at, asked := own, port.Addr.Unmap()
+	if asked.IsLoopback() {
+		c.problem("HostPortOnLoopback", "hostIP %v is a loopback address, where no packet can be sent on to a pod; port %d/%v is left out there [use an address of the node]", asked, port.Port, port.Proto)
+		return
+	}
+	if asked.IsValid() && !asked.IsUnspecified() {
+		if !own.Has(asked) {
+			c.problem("HostIPNotOnNode", "hostIP %v is not an address of node %s; port %d/%v is left out [use an address of the node, or none]", asked, c.node.Name, port.Port, port.Proto)
+			return
+		}
+		at = AddrSet{asked}
+	}
+	name := PortName{p.Entry(), strconv.Itoa(int(port.To))}
+	for _, a := range at {
+		if asked.IsValid() && asked.Is4() != a.Is4() {
+			continue // 0.0.0.0 stands for IPv4 only, :: for IPv6
+		}
+		i := slices.IndexFunc(p.Addrs, func(pod netip.Addr) bool { return pod.Is4() == a.Is4() })
+		if i < 0 {
+			continue // a pod without an address of the family has no port there
+		}
+		if exceeds(len(c.entry.Frontends)+1, c.node.Limits.Frontends) {
+			c.problem("TooManyFrontends", "the pod has more than %d host ports times addresses; the others are left out %s", c.node.Limits.Frontends, limitAdvice)
+			return
+		}
+		r := &Route{Endpoints: []Endpoint{{Addr: netip.AddrPortFrom(p.Addrs[i], port.To), Local: true}}, Local: true}
+		c.entry.Frontends = append(c.entry.Frontends, &Frontend{
+			Addr: netip.AddrPortFrom(a, port.Port), Proto: port.Proto, Service: name, Internal: r, External: r,
+			// The port goes when the runtime has ended the pod's network: nothing can answer.
+			Termination: TerminateUnready,
+		})
+	}
+}
