@@ -123,14 +123,8 @@ func (a *agent) run(ctx context.Context) error {
 			return err
 		}
 		defer table.Close()
-		var ports proxy.HostPorts
-		if withPods {
-			reader := a.hostPorts()
-			ports = reader
-			g.Go(func() error { return reader.Run(ctx) })
-		}
 		loop := proxy.New(proxy.Config{
-			Log: a.log, Source: services, HostPorts: ports, Datapath: dp, View: view,
+			Log: a.log, Source: services, HostPorts: a.followHostPorts(ctx, g), Datapath: dp, View: view,
 			Report: events.Report, Flows: flows, Applied: says.applied, Health: says.state, Metrics: metrics,
 			MinSync: a.cfg.MinSyncPeriod, MaxRetry: a.cfg.SyncPeriod, EmptyAfter: a.cfg.EmptyAfter,
 		})
@@ -162,9 +156,18 @@ func (a *agent) healthServer(says *agentStatus, registry *prometheus.Registry) *
 }
 
 // hostPorts reads what pods have on the node's addresses, as the CNI plugin recorded it.
-// Without our plugin there are no records.
 func (a *agent) hostPorts() *hostport.Reader {
 	return hostport.New(a.log, filepath.Join(cni.DefaultStateDir, a.cfg.NodeName))
+}
+
+// followHostPorts is hostPorts kept up to date until ctx ends; nil without our plugin.
+func (a *agent) followHostPorts(ctx context.Context, g *errgroup.Group) proxy.HostPorts {
+	if a.cfg.PodNetwork != config.PodNetworkRoutes {
+		return nil
+	}
+	r := a.hostPorts()
+	g.Go(func() error { return r.Run(ctx) })
+	return r
 }
 
 // openStore returns what reads the API server, and what writes events to it.

@@ -348,6 +348,12 @@ func TestConfigComesLast(t *testing.T) {
 	if text, _ := os.ReadFile(path); !strings.Contains(string(text), `"portmap"`) {
 		t.Errorf("portmap is not chained: %s", text)
 	}
+	m.config.RecordHostPorts = true
+	m.restart()
+	m.mustSync(nil)
+	if text, _ := os.ReadFile(path); strings.Contains(string(text), `"portmap"`) || !strings.Contains(string(text), `"portMappings": true`) {
+		t.Errorf("the plugin does not record host ports itself: %s", text)
+	}
 	m.peer.PodCIDRs = nil
 	m.mustSync(nil)
 	missing("after the podCIDRs went")
