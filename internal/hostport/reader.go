@@ -50,7 +50,7 @@ func (r *Reader) Dirty() <-chan struct{} { return r.dirty }
 // Now returns what pods have on the node's addresses.
 func (r *Reader) Now() service.HostPorts { return *r.now.Load() }
 
-// Run follows changes until ctx ends, and returns nil then.
+// Run follows changes and serves loopback addresses until ctx ends, and returns nil then.
 func (r *Reader) Run(ctx context.Context) error {
 	files, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -68,6 +68,8 @@ func (r *Reader) Run(ctx context.Context) error {
 	if subscribeErr != nil {
 		r.log.Warn("changes of the node's addresses are found late", "within", recheck, "err", subscribeErr)
 	}
+	loopback := NewLoopback(r.log)
+	defer loopback.Close()
 	again := time.NewTicker(recheck)
 	defer again.Stop()
 	for {
@@ -76,6 +78,7 @@ func (r *Reader) Run(ctx context.Context) error {
 			watchErr = r.watch(files)
 		}
 		r.read(watchErr)
+		loopback.Serve(r.Now().Loopback())
 		select {
 		case <-ctx.Done():
 			return nil

@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -66,8 +67,7 @@ func CompileHostPod(p *HostPod, own AddrSet, node Node) *Entry {
 func (c *compilation) hostPort(p *HostPod, port HostPort, own AddrSet) {
 	at, asked := own, port.Addr.Unmap()
 	if asked.IsLoopback() {
-		c.problem("HostPortOnLoopback", "hostIP %v is a loopback address, where no packet can be sent on to a pod; port %d/%v is left out there [use an address of the node]", asked, port.Port, port.Proto)
-		return
+		return // see Loopback
 	}
 	if asked.IsValid() && !asked.IsUnspecified() {
 		if !own.Has(asked) {
@@ -96,4 +96,35 @@ func (c *compilation) hostPort(p *HostPod, port HostPort, own AddrSet) {
 			Termination: TerminateUnready,
 		})
 	}
+}
+
+// Loopback returns where the host ports on the node's loopback addresses lead, 127.0.0.1 and
+// ::1. They are in no Table: the kernel sends no packet with such an address on to a pod, so
+// that a process has to take the connection. Of pods that ask for the same one the oldest
+// has it.
+func (h HostPorts) Loopback() map[Key]netip.AddrPort {
+	pods := slices.SortedFunc(func(yield func(*HostPod) bool) {
+		for i := range h.Pods {
+			if !yield(&h.Pods[i]) {
+				return
+			}
+		}
+	}, func(a, b *HostPod) int { return cmp.Or(cmp.Compare(a.Created, b.Created), a.Name.Compare(b.Name)) })
+	all := map[Key]netip.AddrPort{}
+	for _, p := range pods {
+		for _, port := range p.Ports {
+			for _, a := range []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()} {
+				asked := port.Addr.Unmap()
+				if asked.IsValid() && asked != a && !(asked.IsUnspecified() && asked.Is4() == a.Is4()) {
+					continue
+				}
+				i := slices.IndexFunc(p.Addrs, func(pod netip.Addr) bool { return pod.Is4() == a.Is4() })
+				k := Key{netip.AddrPortFrom(a, port.Port), port.Proto}
+				if _, taken := all[k]; i >= 0 && !taken {
+					all[k] = netip.AddrPortFrom(p.Addrs[i], port.To)
+				}
+			}
+		}
+	}
+	return all
 }

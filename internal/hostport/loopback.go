@@ -1,0 +1,251 @@
+package hostport
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// Bounds of what the node's own processes can make the agent hold.
+const (
+	maxConns    = 512 // TCP connections and UDP clients, of all ports together
+	dialTimeout = 10 * time.Second
+	udpIdle     = time.Minute // a UDP client that is silent so long is forgotten
+	maxDatagram = 64 << 10
+)
+
+// A Loopback serves host ports on 127.0.0.1 and ::1, for the node's own processes: it takes
+// their connections and datagrams and passes them on to the pods. In the kernel they would
+// need route_localnet, which opens what else listens on loopback addresses to the network.
+// The pod sees the node as the client. SCTP is not served.
+//
+// Its methods belong to one goroutine.
+type Loopback struct {
+	log   *slog.Logger
+	ports map[service.Key]*port
+	said  map[service.Key]string // what was logged of ports that cannot be served
+	slots chan struct{}
+}
+
+// NewLoopback returns a Loopback that serves nothing.
+func NewLoopback(log *slog.Logger) *Loopback {
+	return &Loopback{log: log, ports: map[service.Key]*port{}, said: map[service.Key]string{}, slots: make(chan struct{}, maxConns)}
+}
+
+// Serve makes l serve these ports, and no others: where each leads. Connections of a port
+// that leads elsewhere now, or nowhere, end. A port that another program has is tried again
+// at the next call.
+func (l *Loopback) Serve(want map[service.Key]netip.AddrPort) {
+	for k, p := range l.ports {
+		if to, ok := want[k]; !ok || to != p.to {
+			p.close()
+			delete(l.ports, k)
+		}
+	}
+	for k := range l.said {
+		if _, ok := want[k]; !ok {
+			delete(l.said, k)
+		}
+	}
+	for k, to := range want {
+		if l.ports[k] != nil || k.Proto == service.SCTP {
+			continue
+		}
+		p, err := open(k, to, l.slots)
+		if err != nil {
+			if l.said[k] != err.Error() {
+				l.log.Warn("a hostPort is not served on a loopback address; on the node's other addresses it is", "address", k.String(), "to", to, "err", err)
+			}
+			l.said[k] = err.Error()
+			continue
+		}
+		delete(l.said, k)
+		l.ports[k] = p
+	}
+}
+
+// Close ends all connections and waits for their ends.
+func (l *Loopback) Close() { l.Serve(nil) }
+
+// A port is one address and port that is served.
+type port struct {
+	to      netip.AddrPort
+	slots   chan struct{}
+	ctx     context.Context // ends when the port closes
+	stop    context.CancelFunc
+	socket  io.Closer
+	running sync.WaitGroup
+}
+
+func open(k service.Key, to netip.AddrPort, slots chan struct{}) (*port, error) {
+	p := &port{to: to, slots: slots}
+	p.ctx, p.stop = context.WithCancel(context.Background())
+	switch k.Proto {
+	case service.TCP:
+		l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(k.Addr))
+		if err != nil {
+			p.stop()
+			return nil, err
+		}
+		p.socket = l
+		p.running.Go(func() { p.accept(l) })
+	case service.UDP:
+		c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(k.Addr))
+		if err != nil {
+			p.stop()
+			return nil, err
+		}
+		p.socket = c
+		p.running.Go(func() { p.receive(c) })
+	}
+	return p, nil
+}
+
+func (p *port) close() {
+	p.stop()
+	p.socket.Close()
+	p.running.Wait()
+}
+
+// take takes a slot, if there is one.
+func (p *port) take() bool {
+	select {
+	case p.slots <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+func (p *port) give() { <-p.slots }
+
+// accept passes connections on.
+func (p *port) accept(l *net.TCPListener) {
+	for {
+		client, err := l.AcceptTCP()
+		switch {
+		case errors.Is(err, net.ErrClosed):
+			return
+		case err != nil: // out of descriptors, or the client has gone: wait a moment
+			select {
+			case <-p.ctx.Done():
+				return
+			case <-time.After(10 * time.Millisecond):
+			}
+		case !p.take():
+			refuse(client)
+		default:
+			p.running.Go(func() {
+				defer p.give()
+				p.connection(client)
+			})
+		}
+	}
+}
+
+// refuse resets a connection, so that its client fails at once.
+func refuse(c *net.TCPConn) {
+	_ = c.SetLinger(0)
+	c.Close()
+}
+
+// connection passes bytes on in both directions until both have ended, or the port closes.
+func (p *port) connection(client *net.TCPConn) {
+	ctx, cancel := context.WithTimeout(p.ctx, dialTimeout)
+	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", p.to.String())
+	cancel()
+	if err != nil {
+		refuse(client)
+		return
+	}
+	pod := c.(*net.TCPConn)
+	stop := context.AfterFunc(p.ctx, func() { refuse(client); refuse(pod) })
+	defer stop()
+	var ways sync.WaitGroup
+	pass := func(to, from *net.TCPConn) {
+		if _, err := io.Copy(to, from); err != nil {
+			refuse(to)
+			refuse(from)
+			return
+		}
+		_ = to.CloseWrite()
+	}
+	ways.Go(func() { pass(pod, client) })
+	pass(client, pod)
+	ways.Wait()
+	client.Close()
+	pod.Close()
+}
+
+// receive passes datagrams on, each client's by a socket of its own.
+func (p *port) receive(c *net.UDPConn) {
+	var mu sync.Mutex
+	clients := map[netip.AddrPort]*net.UDPConn{}
+	buf := make([]byte, maxDatagram)
+	for {
+		n, from, err := c.ReadFromUDPAddrPort(buf)
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			continue // an answer that a client refused
+		}
+		mu.Lock()
+		pod := clients[from]
+		mu.Unlock()
+		if pod == nil {
+			if pod = p.client(c, from, func() { mu.Lock(); delete(clients, from); mu.Unlock() }); pod == nil {
+				continue
+			}
+			mu.Lock()
+			clients[from] = pod
+			mu.Unlock()
+		}
+		_ = pod.SetReadDeadline(time.Now().Add(udpIdle))
+		_, _ = pod.Write(buf[:n]) // a pod that refuses is a datagram lost
+	}
+}
+
+// client opens the socket of a client and passes answers back until it is idle or the port
+// closes; then it calls forget. Nil: there is no room.
+func (p *port) client(c *net.UDPConn, from netip.AddrPort, forget func()) *net.UDPConn {
+	if !p.take() {
+		return nil
+	}
+	pod, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(p.to))
+	if err != nil {
+		p.give()
+		return nil
+	}
+	p.running.Go(func() {
+		defer p.give()
+		defer forget()
+		defer pod.Close()
+		stop := context.AfterFunc(p.ctx, func() { pod.Close() })
+		defer stop()
+		buf := make([]byte, maxDatagram)
+		for {
+			_ = pod.SetReadDeadline(time.Now().Add(udpIdle))
+			n, err := pod.Read(buf)
+			switch {
+			case errors.Is(err, net.ErrClosed), isTimeout(err):
+				return
+			case err == nil:
+				_, _ = c.WriteToUDPAddrPort(buf[:n], from)
+			}
+		}
+	})
+	return pod
+}
+
+func isTimeout(err error) bool {
+	var e net.Error
+	return errors.As(err, &e) && e.Timeout()
+}
