@@ -23,8 +23,11 @@ import (
 )
 
 // recheck is how often the files and addresses are read without a notice: the kernel drops
-// notices when many come at once.
-const recheck = 30 * time.Second
+// notices when many come at once. What failed is tried again after retry.
+const (
+	recheck = 30 * time.Second
+	retry   = 2 * time.Second
+)
 
 // A Reader reads records and addresses of the network namespace in which it is made and run.
 type Reader struct {
@@ -70,15 +73,22 @@ func (r *Reader) Run(ctx context.Context) error {
 	}
 	loopback := NewLoopback(r.log)
 	defer loopback.Close()
-	again := time.NewTicker(recheck)
+	rules := newRules()
+	defer rules.table.Close()
+	again := time.NewTimer(recheck)
 	defer again.Stop()
+	var failed error
 	for {
-		var watchErr error
 		if err == nil {
-			watchErr = r.watch(files)
+			failed = errors.Join(failed, r.watch(files))
 		}
-		r.read(watchErr)
-		loopback.Serve(r.Now().Loopback())
+		r.read(failed)
+		ports := r.Now().Loopback()
+		loopback.Serve(ports)
+		again.Reset(recheck)
+		if failed = rules.sync(ctx, ports); failed != nil {
+			again.Reset(retry)
+		}
 		select {
 		case <-ctx.Done():
 			return nil
@@ -97,7 +107,9 @@ func (r *Reader) Run(ctx context.Context) error {
 // watch makes files tell of changes in the directory of records, and of its making: it is
 // there from the first pod with host ports on, and its parents from the first pod on.
 func (r *Reader) watch(files *fsnotify.Watcher) (failed error) {
-	for dir, up := r.dir, 0; up < 3; dir, up = filepath.Dir(dir), up+1 {
+	store := filepath.Dir(r.dir)
+	// Parents first: a directory that is made after its parent is watched is noticed.
+	for _, dir := range []string{filepath.Dir(store), store, r.dir} {
 		if slices.Contains(files.WatchList(), dir) {
 			continue
 		}

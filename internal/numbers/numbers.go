@@ -75,6 +75,7 @@ const (
 	TableUserspace = "fairway-userspace"
 	TableReset     = "fairway-reset"
 	TablePods      = "fairway-pods"
+	TableHostPorts = "fairway-hostports"
 )
 
 // Priorities of nf_tables' hooks that Go code sets; the others stand in the rulesets.
@@ -84,6 +85,8 @@ const (
 	HookChallenge = -310
 	// HookPods is behind the Services' masquerading (srcnat).
 	HookPods = 110
+	// HookHostPorts is before the Services' translation (dstnat, on output -100).
+	HookHostPorts = -102
 	// HookSourceCheck is before all others: a packet with a false source is nobody's.
 	HookSourceCheck = -320
 	// HookAffinity is one behind that of releases up to 16d7bce: while both are there, in an

@@ -144,6 +144,7 @@ var Tables = []Table{
 	{TableUserspace, "mode userspace: what leads to the sockets"},
 	{TableReset, "connections that are being reset; is there only meanwhile"},
 	{TablePods, "`--pod-network routes`: drops what pods send from addresses that are not theirs, and masquerades what they send out of the cluster"},
+	{TableHostPorts, "hostPorts on 127.0.0.1 and ::1, for clients with another address of the node; is there only meanwhile"},
 }
 
 // A Hook is where one of our tables sees packets.
@@ -187,4 +188,5 @@ var Hooks = []Hook{
 	{TableReset, "filter", "output", HookChallenge},
 	{TablePods, "filter", "prerouting", HookSourceCheck},
 	{TablePods, "nat", "postrouting", HookPods},
+	{TableHostPorts, "nat", "output", HookHostPorts},
 }

@@ -61,7 +61,7 @@ func TestHooks(t *testing.T) {
 	files := map[string]string{
 		"datapath/nftables/ruleset.nft.tmpl": TableNFTables, "datapath/iptables/helper.nft.tmpl": TableIPTables,
 		"datapath/ipvs/ruleset.nft.tmpl": TableIPVS, "datapath/userspace/ruleset.nft.tmpl": TableUserspace,
-		"reset/rules.nft": TableReset, "node/pods.nft": TablePods,
+		"reset/rules.nft": TableReset, "node/pods.nft": TablePods, "hostport/rules.nft": TableHostPorts,
 	}
 	seen := map[Hook]bool{}
 	hook := regexp.MustCompile(`type (\w+) hook (\w+) priority ([^;]+);`)
@@ -100,7 +100,7 @@ func TestHooks(t *testing.T) {
 		t.Errorf("%s is not there any more", name)
 	}
 	for _, h := range Hooks {
-		constant := slices.Contains([]int{HookReset, HookChallenge, HookPods, HookSourceCheck, HookAffinity}, h.Priority)
+		constant := slices.Contains([]int{HookReset, HookChallenge, HookPods, HookSourceCheck, HookAffinity, HookHostPorts}, h.Priority)
 		if !seen[h] && !constant {
 			t.Errorf("no ruleset has %+v", h)
 		}
