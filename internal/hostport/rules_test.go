@@ -63,18 +63,12 @@ func call(t *testing.T, h *testnet.Host, from, to netip.AddrPort) (answer string
 	return answer, err
 }
 
-// TestRules: behind kubelet's firewall a client with an address of the node reaches a host
-// port on a loopback address, in both families; a restart writes nothing; what another
-// program did to the table is put back; without ports there is no table.
-func TestRules(t *testing.T) {
-	n := testnet.New(t)
-	host := n.Node("node-1")
-	pod4, pod6 := netip.MustParseAddr("10.244.1.5"), netip.MustParseAddr("fd00:10:244:1::5")
-	p := n.Pod(host, "web", pod4, pod6)
-	for _, a := range []netip.Addr{pod4, pod6} {
-		at := netip.AddrPortFrom(a, 80)
+// answerAt makes a host answer connections with the address that they came to.
+func answerAt(t *testing.T, h *testnet.Host, all ...netip.AddrPort) {
+	t.Helper()
+	for _, at := range all {
 		var l net.Listener
-		inNode(t, p, func() (err error) {
+		inNode(t, h, func() (err error) {
 			l, err = net.Listen("tcp", at.String())
 			return err
 		})
@@ -90,6 +84,16 @@ func TestRules(t *testing.T) {
 			}
 		}()
 	}
+}
+
+// TestRules: behind kubelet's firewall a client with an address of the node reaches a host
+// port on a loopback address, in both families; a restart writes nothing; what another
+// program did to the table is put back; without ports there is no table.
+func TestRules(t *testing.T) {
+	n := testnet.New(t)
+	host := n.Node("node-1")
+	pod4, pod6 := netip.MustParseAddr("10.244.1.5"), netip.MustParseAddr("fd00:10:244:1::5")
+	answerAt(t, n.Pod(host, "web", pod4, pod6), netip.AddrPortFrom(pod4, 80), netip.AddrPortFrom(pod6, 80))
 	lo4, lo6 := at("127.0.0.1", 8080), at("::1", 8080)
 	want := map[service.Key]netip.AddrPort{
 		{Addr: lo4, Proto: service.TCP}: netip.AddrPortFrom(pod4, 80),
