@@ -85,6 +85,7 @@ func (l *lab) in(t *testing.T) *lab { return &lab{T: t, name: l.name, port: l.po
 // testDNS checks where the DNS pods are, that their start is no error, and that they take over the
 // ConfigMap of a CoreDNS.
 func (l *lab) testDNS() {
+	l.run("kubectl", "-n", "kube-system", "rollout", "status", "deployment/fairway-dns", "--timeout=120s")
 	nodes := strings.Fields(l.run("kubectl", "-n", "kube-system", "get", "pods", "-l", "k8s-app=kube-dns", "-o", "jsonpath={.items[*].spec.nodeName}"))
 	slices.Sort(nodes)
 	if !slices.Equal(nodes, []string{"node-1", "node-2"}) {
