@@ -49,11 +49,15 @@ func watchRelease(ctx context.Context, registry prometheus.Registerer, dp datapa
 	if !ok {
 		return nil
 	}
+	registry.MustRegister(newReleasePending())
+	return release.Wait(ctx)
+}
+
+func newReleasePending() prometheus.Gauge {
 	pending := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "fairway_release_pending",
-		Help: "1 while an agent with --proxy-mode none keeps rules of a former mode up to date, because no other proxy has taken over.",
+		Help: "1 while --proxy-mode none keeps rules of a former mode up to date, because no other proxy has taken over",
 	})
 	pending.Set(1)
-	registry.MustRegister(pending)
-	return release.Wait(ctx)
+	return pending
 }

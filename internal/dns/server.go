@@ -157,7 +157,7 @@ func (s *Server) start(in input) (*caddy.Instance, error) {
 // stale tells alerts what the log says once.
 var stale = prometheus.NewGauge(prometheus.GaugeOpts{
 	Name: "fairway_dns_corefile_stale",
-	Help: "1 if the Corefile was changed and cannot be served; the last good one is served instead.",
+	Help: "1 if the Corefile was changed and cannot be served, so that the former one still is",
 })
 
 // reload is what the reload plugin calls every 30 seconds: the user's file as it

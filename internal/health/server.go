@@ -89,14 +89,14 @@ func New(cfg Config) *Server {
 	counter := func(path string) *prometheus.CounterVec {
 		v := prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "kubeproxy_proxy_" + path + "_total",
-			Help: "Answers of /" + path + " by status code.",
+			Help: "Answers of /" + path + " by status code",
 		}, []string{"code"})
 		cfg.Registry.MustRegister(v)
 		return v
 	}
 	s.healthz, s.livez = counter("healthz"), counter("livez")
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
-		Namespace: "fairway", Name: "info", Help: "1; the labels say which version runs, and in which proxy mode",
+		Namespace: "fairway", Name: "info", Help: "1; the labels are the version and the proxy mode",
 		ConstLabels: prometheus.Labels{"version": cfg.Version, "mode": cfg.ProxyMode},
 	})
 	info.Set(1)

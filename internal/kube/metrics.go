@@ -16,13 +16,13 @@ func newMetrics() *metrics {
 	label := []string{"kind"}
 	return &metrics{
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: "fairway", Name: "api_failures_total", Help: "Requests to list or watch that the API server did not answer, or refused",
+			Namespace: "fairway", Name: "api_failures_total", Help: "List and watch requests that failed or were refused",
 		}, label),
 		kept: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Namespace: "fairway", Name: "api_kept_objects", Help: "Objects that are kept although the API server's last list lacks them: it lacks most, which is doubted for a while",
+			Namespace: "fairway", Name: "api_kept_objects", Help: "Objects kept although the last list lacks them, for --empty-after, because it lacks most",
 		}, label),
-		listed:  prometheus.NewDesc("fairway_api_listed", "1: the first list of the kind is in; 0: it is not, and the agent works without it or waits", label, nil),
-		objects: prometheus.NewDesc("fairway_api_objects", "Objects that are kept of the kind", label, nil),
+		listed:  prometheus.NewDesc("fairway_api_listed", "1 if the first list of the kind is in, 0 if the agent waits for it or works without it", label, nil),
+		objects: prometheus.NewDesc("fairway_api_objects", "Objects of the kind", label, nil),
 	}
 }
 

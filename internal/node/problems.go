@@ -26,7 +26,7 @@ const maxEvents = 20
 func newProblems(registry prometheus.Registerer) *prometheus.GaugeVec {
 	g := prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Namespace: "fairway", Name: "pod_network_problems",
-		Help: "What the pod network leaves out, such as podCIDRs that are refused; the log names each once",
+		Help: "Problems of the pod network, such as podCIDRs that are refused",
 	}, []string{"reason"})
 	if registry != nil {
 		registry.MustRegister(g)

@@ -35,11 +35,11 @@ func newCarried() *carried {
 		d := prometheus.NewDesc("fairway_service_"+name+"_total", help, []string{"namespace", "service", "port"}, nil)
 		c.what = append(c.what, figure{d, value})
 	}
-	add("connections", "Connections and UDP flows that were sent to an endpoint [needs --count-traffic]", func(c datapath.Count) uint64 { return c.Connections })
-	add("packets", "Packets that were carried [needs --count-traffic]", func(c datapath.Count) uint64 { return c.Packets })
-	add("bytes", "Bytes that were carried [needs --count-traffic]", func(c datapath.Count) uint64 { return c.Bytes })
-	add("rejects", "Packets that were rejected because the Service has no endpoint", func(c datapath.Count) uint64 { return c.Rejects })
-	add("drops", "Packets that were dropped: no endpoint on this node, or a source that may not come in", func(c datapath.Count) uint64 { return c.Drops })
+	add("connections", "Connections and UDP flows sent to an endpoint (with --count-traffic)", func(c datapath.Count) uint64 { return c.Connections })
+	add("packets", "Packets to and from endpoints (with --count-traffic)", func(c datapath.Count) uint64 { return c.Packets })
+	add("bytes", "Bytes to and from endpoints (with --count-traffic)", func(c datapath.Count) uint64 { return c.Bytes })
+	add("rejects", "Packets rejected because the Service has no endpoint", func(c datapath.Count) uint64 { return c.Rejects })
+	add("drops", "Packets dropped because no endpoint is on this node or the source is not allowed", func(c datapath.Count) uint64 { return c.Drops })
 	return c
 }
 

@@ -44,17 +44,17 @@ func NewMetrics(cfg MetricsConfig) *Metrics {
 	// The first bucket is kube-proxy's, a millisecond; below that lie most of our
 	// passes, so ours start lower: a dashboard sums buckets by le and does not mind.
 	m := &Metrics{
-		duration:    r.histogram("sync_proxy_rules_duration_seconds", "Duration of a pass in seconds", 0.000125, 18),
-		full:        r.histogram("sync_full_proxy_rules_duration_seconds", "Duration of a pass that read the kernel's rules back, in seconds", 0.000125, 18),
-		partial:     r.histogram("sync_partial_proxy_rules_duration_seconds", "Duration of a pass that wrote only changes, in seconds", 0.000125, 18),
-		programming: r.histogram("network_programming_duration_seconds", "Time from the change of an endpoint in the cluster to the kernel, in seconds", 0.001, 18),
-		timestamp:   r.gauge("sync_proxy_rules_last_timestamp_seconds", "When the rules were last written, in seconds since 1970", label...),
-		queued:      r.gauge("sync_proxy_rules_last_queued_timestamp_seconds", "When a pass was last asked for, in seconds since 1970", label...),
-		forgetting:  r.histogram("conntrack_reconciler_sync_duration_seconds", "Time to end the flows that passes made wrong, in seconds", 0.001, 15),
-		forgotten:   r.counter("kubeproxy", "conntrack_reconciler_deleted_entries_total", "Flows that ended because a change made them wrong", label...),
-		noLocal:     r.gauge("sync_proxy_rules_no_local_endpoints_total", "Services whose traffic policy is Local and that have endpoints, but none here", "ip_family", "traffic_policy"),
-		elements:    r.counter("fairway", "datapath_elements_total", "Elements written to the kernel", "operation"),
-		failed:      r.counter("fairway", "datapath_failures_total", "Passes that failed").WithLabelValues(),
+		duration:    r.histogram("sync_proxy_rules_duration_seconds", "Duration of a sync that succeeded, in seconds", 0.000125, 18),
+		full:        r.histogram("sync_full_proxy_rules_duration_seconds", "Duration of a sync that read the kernel's rules back, in seconds", 0.000125, 18),
+		partial:     r.histogram("sync_partial_proxy_rules_duration_seconds", "Duration of a sync that wrote only changes, in seconds", 0.000125, 18),
+		programming: r.histogram("network_programming_duration_seconds", "Time from the change of an endpoint in the cluster until it is in the kernel, in seconds", 0.001, 18),
+		timestamp:   r.gauge("sync_proxy_rules_last_timestamp_seconds", "Time of the last sync that succeeded, in seconds since 1970", label...),
+		queued:      r.gauge("sync_proxy_rules_last_queued_timestamp_seconds", "Time when the last sync began, in seconds since 1970", label...),
+		forgetting:  r.histogram("conntrack_reconciler_sync_duration_seconds", "Duration of a search for stale conntrack entries, in seconds", 0.001, 15),
+		forgotten:   r.counter("kubeproxy", "conntrack_reconciler_deleted_entries_total", "Conntrack entries deleted because their endpoint or address is gone", label...),
+		noLocal:     r.gauge("sync_proxy_rules_no_local_endpoints_total", "Services with a Local traffic policy that have endpoints, but none on this node", "ip_family", "traffic_policy"),
+		elements:    r.counter("fairway", "datapath_elements_total", "Elements of sets and maps, rules and virtual servers written to the kernel", "operation"),
+		failed:      r.counter("fairway", "datapath_failures_total", "Syncs that failed").WithLabelValues(),
 		missing:     map[service.Name][]missing{},
 		carried:     newCarried(),
 	}
@@ -106,11 +106,11 @@ func (r factory) failures(mode string) map[bool]*prometheus.CounterVec {
 	switch mode {
 	case datapath.IPTables:
 		return map[bool]*prometheus.CounterVec{
-			true:  r.counter("kubeproxy", name+"iptables_restore_failures_total", "Passes that failed", label),
-			false: r.counter("kubeproxy", name+"iptables_partial_restore_failures_total", "Passes that wrote only changes and failed", label),
+			true:  r.counter("kubeproxy", name+"iptables_restore_failures_total", "Syncs that failed", label),
+			false: r.counter("kubeproxy", name+"iptables_partial_restore_failures_total", "Syncs that wrote only changes and failed", label),
 		}
 	case datapath.NFTables:
-		v := r.counter("kubeproxy", name+"nftables_sync_failures_total", "Passes that failed", label)
+		v := r.counter("kubeproxy", name+"nftables_sync_failures_total", "Syncs that failed", label)
 		return map[bool]*prometheus.CounterVec{true: v, false: v}
 	}
 	return nil
@@ -124,8 +124,8 @@ func (r factory) changes(count func() service.Changes, family string) {
 		name, help string
 		value      func(service.Changes) uint64
 	}{
-		{"service_changes", "Changes of Services that were seen", func(c service.Changes) uint64 { return c.Services }},
-		{"endpoint_changes", "Changes of EndpointSlices that were seen", func(c service.Changes) uint64 { return c.Endpoints }},
+		{"service_changes", "Changes of Services received from the API server", func(c service.Changes) uint64 { return c.Services }},
+		{"endpoint_changes", "Changes of EndpointSlices received from the API server", func(c service.Changes) uint64 { return c.Endpoints }},
 	} {
 		r.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Namespace: "kubeproxy", Name: "sync_proxy_rules_" + m.name + "_total", Help: m.help, ConstLabels: labels,
@@ -135,8 +135,8 @@ func (r factory) changes(count func() service.Changes, family string) {
 		name, help string
 		value      func(service.Changes) uint64
 	}{
-		{"service_changes", "Changes of Services that wait for the next pass", func(c service.Changes) uint64 { return c.ServicesPending }},
-		{"endpoint_changes", "Changes of EndpointSlices that wait for the next pass", func(c service.Changes) uint64 { return c.EndpointsPending }},
+		{"service_changes", "Changes of Services that wait for the next sync", func(c service.Changes) uint64 { return c.ServicesPending }},
+		{"endpoint_changes", "Changes of EndpointSlices that wait for the next sync", func(c service.Changes) uint64 { return c.EndpointsPending }},
 	} {
 		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Namespace: "kubeproxy", Name: "sync_proxy_rules_" + m.name + "_pending", Help: m.help, ConstLabels: labels,
