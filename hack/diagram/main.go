@@ -123,12 +123,14 @@ func arrow(w io.Writer, from, to box) {
 	x2, y2 := to.at()
 	switch {
 	case to.x > from.x:
-		x1, y1, x2, y2 = x1+width, y1+height/2, x2, y2+height/2
+		x1 += width
+		y1, y2 = y1+height/2, y2+height/2
 	case to.x < from.x:
-		y1, x2, y2 = y1+height/2, x2+width, y2+height/2
+		x2 += width
+		y1, y2 = y1+height/2, y2+height/2
 	default:
-		x1, y1 = x1+width/2, y1+height
-		x2 += width / 2
+		x1, x2 = x1+width/2, x2+width/2
+		y1 += height
 	}
 	fmt.Fprintf(w, `<path d="M%d,%d L%d,%d" stroke="#456" fill="none" marker-end="url(#a)"/>`+"\n", x1, y1, x2, y2)
 }
