@@ -8,6 +8,7 @@ import (
 
 	"github.com/fairway-net/fairway/internal/config"
 	"github.com/fairway-net/fairway/internal/datapath/modes"
+	"github.com/fairway-net/fairway/internal/fence"
 	"github.com/fairway-net/fairway/internal/hostport"
 	"github.com/fairway-net/fairway/internal/node"
 	"github.com/fairway-net/fairway/internal/reset"
@@ -50,5 +51,5 @@ func (a *agent) removeModes(ctx context.Context) (removed []string, err error) {
 		removed = append(removed, "rules of mode "+dp.Info().Name)
 		dp.Close()
 	}
-	return removed, errors.Join(modes.All().Cleanup(ctx, a.log, a.modeOptions()), reset.Cleanup(ctx), hostport.Cleanup(ctx))
+	return removed, errors.Join(fence.Remove(ctx), modes.All().Cleanup(ctx, a.log, a.modeOptions()), reset.Cleanup(ctx), hostport.Cleanup(ctx))
 }

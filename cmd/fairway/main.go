@@ -126,6 +126,7 @@ func newRoot(e env) *cobra.Command {
 		newDump(e),
 		newDoctor(e),
 		newExplain(e),
+		newSpeaker(e),
 		newStatus(e),
 		newVersion(e),
 	)

@@ -16,6 +16,10 @@ const (
 	MarkMasquerade = 1 << MasqueradeBit
 	// MarkUserspace means "to a socket of mode userspace".
 	MarkUserspace = 1 << 12
+	// MarkTicket and MarkConfirm, with a slot in their last byte, are of packets that never
+	// leave the node: they tell the fence of a speaker's requests and grants.
+	MarkTicket  = 0x0fa10100
+	MarkConfirm = 0x0fa10200
 	// MarkUserspaceElse is taken where MarkUserspace is configured for masquerading.
 	MarkUserspaceElse = 1 << 4
 )
@@ -57,8 +61,10 @@ const (
 	// PortsUserspace is how many there are. If they are taken, the next ones are.
 	PortUserspace  = 10271
 	PortsUserspace = 3
-	// PortHeartbeat is reserved for heartbeats between agents (UDP).
+	// PortHeartbeat is for heartbeats between speakers (UDP).
 	PortHeartbeat = 10280
+	// PortSpeakerMetrics is the speaker's, for /metrics and /healthz.
+	PortSpeakerMetrics = 10281
 	// PortDNS and PortDNSMetrics are CoreDNS'.
 	PortDNS        = 53
 	PortDNSMetrics = 9153
@@ -67,7 +73,7 @@ const (
 	PortVXLAN = 4789
 )
 
-// Tables of nf_tables, all of family inet.
+// Tables of nf_tables, all of family inet but TableFence, which is of netdev.
 const (
 	TableNFTables  = "fairway"
 	TableIPTables  = "fairway-iptables"
@@ -76,6 +82,7 @@ const (
 	TableReset     = "fairway-reset"
 	TablePods      = "fairway-pods"
 	TableHostPorts = "fairway-hostports"
+	TableFence     = "fairway-fence"
 )
 
 // Priorities of nf_tables' hooks that Go code sets; the others stand in the rulesets.
@@ -93,6 +100,10 @@ const (
 	// upgrade, theirs note into their map, until the rules are switched over.
 	HookAffinity = -98
 )
+
+// EtherTypeFence is the protocol of the packets with MarkTicket and MarkConfirm: IEEE 802's
+// first for local experiments.
+const EtherTypeFence = 0x88b5
 
 // The ranges of IPVS' virtual servers. 240.0.0.0/4 is reserved and never routed; the other
 // one is a unique local prefix.

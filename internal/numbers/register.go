@@ -73,11 +73,12 @@ var Ours = []Number{
 	{Space: TCPPort, From: PortDNSMetrics, For: "cluster DNS: metrics", Shared: "it is CoreDNS', in a pod"},
 	{Space: TCPPort, From: PortMetrics, For: "metrics, `/proxyMode`", Shared: "it is kube-proxy's, which Fairway replaces"},
 	{Space: TCPPort, From: PortHealthz, For: "`/healthz`, `/livez`", Shared: "it is kube-proxy's, which Fairway replaces"},
+	{Space: TCPPort, From: PortSpeakerMetrics, For: "`fairway speaker`: metrics, `/healthz`"},
 	{Space: TCPPort, From: PortUserspace, To: PortUserspace + PortsUserspace - 1, For: "mode userspace: listeners on loopback addresses; others if they are taken"},
 	{Space: UDPPort, From: PortDNS, For: "cluster DNS", Shared: "it is DNS', on an address of its own"},
 	{Space: UDPPort, From: PortVXLAN, For: "reserved: a tunnel between agents", Shared: "it is VXLAN's; one tunnel driver on a node has it"},
 	{Space: UDPPort, From: PortUserspace, To: PortUserspace + PortsUserspace - 1, For: "mode userspace: listeners on loopback addresses; others if they are taken"},
-	{Space: UDPPort, From: PortHeartbeat, For: "reserved: heartbeats between agents"},
+	{Space: UDPPort, From: PortHeartbeat, For: "heartbeats between speakers"},
 }
 
 // Others are the defaults of programs that are found on nodes, in the node's own network
@@ -133,7 +134,7 @@ var Others = []Number{
 	{Space: UDPPort, From: 51820, To: 51821, Owner: "WireGuard, flannel, Calico", For: "WireGuard"},
 }
 
-// A Table is one of nf_tables' that we make, all of family inet.
+// A Table is one of nf_tables' that we make, of family inet if nothing else is said.
 type Table struct{ Name, For string }
 
 // Tables are all.
@@ -143,6 +144,7 @@ var Tables = []Table{
 	{TableIPVS, "mode ipvs: what leads to virtual servers"},
 	{TableUserspace, "mode userspace: what leads to the sockets"},
 	{TableReset, "connections that are being reset; is there only meanwhile"},
+	{TableFence, "of family netdev: mutes the node for load-balancer addresses that it does not hold"},
 	{TablePods, "`--pod-network routes`: drops what pods send from addresses that are not theirs, and masquerades what they send out of the cluster"},
 	{TableHostPorts, "hostPorts on 127.0.0.1 and ::1, for clients with another address of the node; is there only meanwhile"},
 }
@@ -189,4 +191,5 @@ var Hooks = []Hook{
 	{TablePods, "filter", "prerouting", HookSourceCheck},
 	{TablePods, "nat", "postrouting", HookPods},
 	{TableHostPorts, "nat", "output", HookHostPorts},
+	{TableFence, "filter", "egress", 0},
 }

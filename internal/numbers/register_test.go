@@ -62,9 +62,10 @@ func TestHooks(t *testing.T) {
 		"datapath/nftables/ruleset.nft.tmpl": TableNFTables, "datapath/iptables/helper.nft.tmpl": TableIPTables,
 		"datapath/ipvs/ruleset.nft.tmpl": TableIPVS, "datapath/userspace/ruleset.nft.tmpl": TableUserspace,
 		"reset/rules.nft": TableReset, "node/pods.nft": TablePods, "hostport/rules.nft": TableHostPorts,
+		"fence/fence.nft.tmpl": TableFence,
 	}
 	seen := map[Hook]bool{}
-	hook := regexp.MustCompile(`type (\w+) hook (\w+) priority ([^;]+);`)
+	hook := regexp.MustCompile(`type (\w+) hook (\w+)(?: device "lo")? priority ([^;]+);`)
 	for _, pattern := range []string{"*/*.nft*", "*/*/*.nft*"} {
 		all, err := filepath.Glob(filepath.Join("..", pattern))
 		if err != nil {
@@ -187,7 +188,7 @@ mark and that of mode userspace are among. Istio's marks (0x539, 0x111) are in p
 		}
 	}
 	fmt.Fprintf(&b, "\n## Addresses\n\n`%s` and `%s` are those of IPVS' virtual servers, on the node alone.\n", RangeIPVS4, RangeIPVS6)
-	b.WriteString("\n## Tables of nf_tables\n\nAll are of family inet. kube-proxy's is `kube-proxy` (ip and ip6), Calico's `calico` (ip and ip6), Docker's `docker-bridges`, firewalld's `firewalld`.\n\n| table | for | its hooks: priorities |\n|---|---|---|\n")
+	b.WriteString("\n## Tables of nf_tables\n\nAll are of family inet, but where it says otherwise. kube-proxy's is `kube-proxy` (ip and ip6), Calico's `calico` (ip and ip6), Docker's `docker-bridges`, firewalld's `firewalld`.\n\n| table | for | its hooks: priorities |\n|---|---|---|\n")
 	for _, table := range Tables {
 		var hooks []string
 		for _, h := range Hooks {

@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fairway-net/fairway/internal/fence"
+	"github.com/fairway-net/fairway/internal/kube"
+	"github.com/fairway-net/fairway/internal/numbers"
+	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/speaker"
+)
+
+// speakerOptions are the flags of `fairway speaker`.
+type speakerOptions struct {
+	connection             kube.Connection
+	node, namespace, class string
+	metrics                string
+	cleanup                bool
+}
+
+// newSpeaker builds `fairway speaker`: what announces the addresses of load balancers.
+func newSpeaker(e env) *cobra.Command {
+	var o speakerOptions
+	c := &cobra.Command{
+		Use:   "speaker",
+		Short: "Announce the addresses of Services of type LoadBalancer on this node's networks",
+		Long: `Announce the addresses of Services of type LoadBalancer on this node's networks, by ARP
+and neighbour discovery, as L2Advertisements of metallb.io say. The speakers of all nodes
+grant each address to one node at a time, by a majority of their own, also while the API
+server is away. The kernel mutes a node whose grant is over. The speaker is a process of
+its own: the agent can be replaced while it runs.`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if o.cleanup {
+				return fence.Remove(c.Context())
+			}
+			if o.node == "" {
+				host, err := os.Hostname()
+				if err != nil {
+					return fmt.Errorf("read the host's name: %w [give --hostname-override]", err)
+				}
+				o.node = host
+			}
+			return runSpeaker(c.Context(), newLog(e.stderr, slog.LevelInfo), o)
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&o.connection.Kubeconfig, "kubeconfig", "", "How to reach the API server: `file`; without it the pod's service account is used")
+	f.StringVar(&o.connection.Master, "master", "", "`URL` of the API server, instead of the one that the kubeconfig or the service account names")
+	f.BoolVar(&o.connection.AllowHTTP, "allow-http-api-server", false, "Accept an API server without TLS that is not on this machine")
+	f.StringVar(&o.node, "hostname-override", "", "`Name` of this node (default the host's name)")
+	f.StringVar(&o.namespace, "namespace", "metallb-system", "`Namespace` where the objects of metallb.io count")
+	f.StringVar(&o.class, "lb-class", "", "Announce the Services of this loadBalancerClass (default those without one)")
+	f.StringVar(&o.metrics, "metrics-bind-address", fmt.Sprintf("127.0.0.1:%d", numbers.PortSpeakerMetrics), "`Address` for /metrics and /healthz; empty: none")
+	f.BoolVar(&o.cleanup, "cleanup", false, "Remove the speaker's rules from this node, and end")
+	o.connection.UserAgent = "fairway-speaker/" + version
+	return c
+}
+
+// speakerEmptyAfter is how long the API server must say that most objects are gone.
+const speakerEmptyAfter = time.Minute
+
+func runSpeaker(ctx context.Context, log *slog.Logger, o speakerOptions) error {
+	client, err := kube.Connect(o.connection)
+	if err != nil {
+		return err
+	}
+	custom, err := kube.ConnectCustom(o.connection)
+	if err != nil {
+		return err
+	}
+	key, err := kube.SpeakerKey(ctx, client, o.namespace)
+	if err != nil {
+		return err
+	}
+	log.Info("starting", "version", version, "node", o.node)
+	events := kube.NewRecorder(log, client, o.node)
+	store := kube.New(kube.Config{
+		Log: log, Client: client, NodeName: o.node, EmptyAfter: speakerEmptyAfter, Problem: events.Event,
+		Custom: custom, LoadBalancerNamespace: o.namespace,
+	})
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), store)
+	s := speaker.New(speaker.Config{
+		Log: log, Node: o.node, Key: key, Port: numbers.PortHeartbeat, Source: store.SubscribeSpeaker(o.class),
+		Assigned: func(map[service.Name]speaker.Assignment) {}, Event: events.Event, Metrics: speaker.NewMetrics(registry, o.node),
+	})
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return events.Run(ctx) })
+	g.Go(func() error { return store.Run(ctx) })
+	g.Go(func() error { return s.Run(ctx) })
+	if o.metrics != "" {
+		g.Go(func() error { return serveSpeaker(ctx, o.metrics, registry, s.Healthy) })
+	}
+	return g.Wait()
+}
+
+// serveSpeaker answers /metrics and /healthz until ctx ends.
+func serveSpeaker(ctx context.Context, addr string, registry *prometheus.Registry, healthy func() error) error {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		if err := healthy(); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ok")
+	})
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", addr)
+	if err != nil {
+		return fmt.Errorf("listen for metrics: %w [give another --metrics-bind-address]", err)
+	}
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, MaxHeaderBytes: 16 << 10}
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
+	defer stop()
+	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve metrics: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,143 @@
+package election
+
+import (
+	"fmt"
+	"os"
+	"testing"
+	"time"
+)
+
+// A simFault is one thing that goes wrong, from a tick on.
+type simFault struct {
+	at   int
+	name string
+	node int // for a fault of a node
+	from int // for one of the way between two nodes; -1: not
+	to   int
+	do   func(*sim, simFault)
+	way  func(age int, p simPacket) []int // what becomes of packets, so many ticks after at
+}
+
+// faultsOf lists every fault of n nodes at each of the ticks.
+func faultsOf(n int, ticks []int) (all []simFault) {
+	for _, at := range ticks {
+		for i := range n {
+			for _, length := range []int{30, 70} {
+				all = append(all, simFault{at: at, name: fmt.Sprintf("pause %d", length), node: i, from: -1, do: func(s *sim, f simFault) { s.nodes[f.node].paused = length }})
+			}
+			all = append(all, simFault{at: at, name: "restart", node: i, from: -1, do: func(s *sim, f simFault) { s.restart(f.node) }})
+			for j := range n {
+				if i == j {
+					continue
+				}
+				way := func(name string, do func(age int, p simPacket) []int) {
+					all = append(all, simFault{at: at, name: name, from: i, to: j, way: do})
+				}
+				way("lose", func(age int, _ simPacket) []int { return during(age, 70, nil) })
+				way("late by 300 ms", func(age int, _ simPacket) []int { return during(age, 20, []int{30}) })
+				way("late by 600 ms", func(age int, _ simPacket) []int { return during(age, 20, []int{60}) })
+				way("doubled", func(age int, _ simPacket) []int { return during(age, 20, []int{0, 1, 55}) })
+			}
+		}
+	}
+	return all
+}
+
+// during returns what becomes of a packet while a fault lasts.
+func during(age, length int, copies []int) []int {
+	if age >= 0 && age < length {
+		return copies
+	}
+	return []int{0}
+}
+
+// runFaults is a run of n nodes with some faults. Addresses are as in a cluster that works.
+func runFaults(t testing.TB, n int, grant time.Duration, faults ...simFault) string {
+	s := newSim(t, n, 1)
+	s.grant = grant
+	s.fault = func(s *sim, p simPacket) []int {
+		for _, f := range faults {
+			if f.way == nil || f.from != p.from || f.to != p.to {
+				continue
+			}
+			if copies := f.way(s.step-f.at, p); len(copies) != 1 || copies[0] != 0 {
+				return copies
+			}
+		}
+		return []int{0}
+	}
+	all := addrs(2)
+	s.run(lastFault+120, func() {
+		s.prefer(all)
+		for _, f := range faults {
+			if f.do != nil && s.step == f.at {
+				f.do(s, f)
+			}
+		}
+	})
+	if s.broken != "" {
+		return fmt.Sprintf("%d nodes, %s: %s", n, describe(faults), s.broken)
+	}
+	return ""
+}
+
+func describe(faults []simFault) (text string) {
+	for _, f := range faults {
+		if text += fmt.Sprintf("%s at %d", f.name, f.at); f.from >= 0 {
+			text += fmt.Sprintf(" from %d to %d; ", f.from, f.to)
+		} else {
+			text += fmt.Sprintf(" of %d; ", f.node)
+		}
+	}
+	return text
+}
+
+// firstFault is when a cluster that starts has come to rest, in ticks.
+const firstFault, lastFault = 90, 160
+
+// TestExhaustive: every fault of three nodes, and every pair of faults of two, at moments spread
+// over a beat and a grant: never two owners. FAIRWAY_FAULTS=all adds every pair of three nodes,
+// and more moments.
+func TestExhaustive(t *testing.T) {
+	singles, pairs := []int{90, 93, 96, 99, 102, 105}, []int{90, 117}
+	if os.Getenv("FAIRWAY_FAULTS") == "all" {
+		singles, pairs = nil, nil
+		for at := firstFault; at < lastFault; at++ {
+			if singles = append(singles, at); at%8 == 0 {
+				pairs = append(pairs, at)
+			}
+		}
+	}
+	runs := 0
+	try := func(n int, faults ...simFault) {
+		runs++
+		if broken := runFaults(t, n, DefaultTiming.Grant, faults...); broken != "" {
+			t.Fatal(broken)
+		}
+	}
+	for _, f := range faultsOf(3, singles) {
+		try(3, f)
+	}
+	for _, n := range []int{2, 3} {
+		if n == 3 && len(pairs) < 3 {
+			break
+		}
+		all := faultsOf(n, pairs)
+		for i, f := range all {
+			for _, g := range all[i:] {
+				try(n, f, g)
+			}
+		}
+	}
+	t.Log(runs, "runs")
+}
+
+// TestExhaustiveFinds: the same runs find two owners if the kernel mutes nodes too late.
+func TestExhaustiveFinds(t *testing.T) {
+	for _, f := range faultsOf(3, []int{90, 95}) {
+		if runFaults(t, 3, 2*DefaultTiming.Grant, f) != "" {
+			return
+		}
+	}
+	t.Error("a fence that is wrong passes")
+}

@@ -1,0 +1,276 @@
+package election
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"net/netip"
+)
+
+// Bounds of messages. What is larger is not sent, and not read.
+const (
+	// MaxAddrs is how many addresses one node can hold.
+	MaxAddrs = 1 << 14
+	// addrsPerPart keeps a message below the MTU of common networks.
+	addrsPerPart = 60
+	maxIndices   = 100 // more positions than these are sent as a bitmap
+	maxOut       = 255 // nodes in the list of a Grant
+	tagSize      = 16
+	headerSize   = 2 + 5*8
+	// MaxMessage is the size of the largest message.
+	MaxMessage = 8192
+)
+
+// protocolVersion is the first byte of every message.
+const protocolVersion = 1
+
+// kinds of messages.
+const (
+	kindHello     = 1 // only the header: the nonce to echo
+	kindHeartbeat = 2
+	kindClaims    = 3
+	kindGrant     = 4
+)
+
+// A nodeID stands for a node's name in messages.
+type nodeID uint64
+
+func idOf(name string) nodeID {
+	sum := sha256.Sum256([]byte(name))
+	return nodeID(binary.BigEndian.Uint64(sum[:]))
+}
+
+// A header begins every message.
+type header struct {
+	kind     byte
+	from, to nodeID
+	nonce    uint64 // what the receiver echoes in its messages
+	echo     uint64 // the nonce that the receiver gave; 0: none known
+	counter  uint64 // grows with each message to this receiver
+}
+
+// A heartbeat asks a voter for its grant.
+type heartbeat struct {
+	seq     uint64
+	epoch   uint64
+	version uint64 // of the list of claims
+	unready bool   // the node can carry no traffic: leave it out of every choice
+}
+
+// claims is one part of a list of addresses.
+type claims struct {
+	version     uint64
+	part, parts uint16
+	addrs       []netip.Addr
+}
+
+// A grant answers a heartbeat.
+type grant struct {
+	seq     uint64
+	epoch   uint64
+	version uint64 // of the list that is granted; 0: none
+	// refused and contested are positions in that list: addresses that are promised to
+	// another node, and addresses that another node asks for.
+	refused, contested []uint16
+	out                []uint32 // nodes that are silent or not ready, as the first half of their ids
+}
+
+// A message is a header and at most one of the others.
+type message struct {
+	header
+	heartbeat heartbeat
+	claims    claims
+	grant     grant
+}
+
+// seal encodes m with its authentication.
+func (m *message) seal(key []byte) []byte {
+	b := make([]byte, 0, 128)
+	b = append(b, protocolVersion, m.kind)
+	for _, v := range [...]uint64{uint64(m.from), uint64(m.to), m.nonce, m.echo, m.counter} {
+		b = binary.BigEndian.AppendUint64(b, v)
+	}
+	switch m.kind {
+	case kindHeartbeat:
+		b = m.heartbeat.append(b)
+	case kindClaims:
+		b = m.claims.append(b)
+	case kindGrant:
+		b = m.grant.append(b)
+	}
+	return append(b, tag(key, b)...)
+}
+
+func tag(key, b []byte) []byte {
+	h := hmac.New(sha256.New, key)
+	h.Write(b)
+	return h.Sum(nil)[:tagSize]
+}
+
+func (h heartbeat) append(b []byte) []byte {
+	b = binary.BigEndian.AppendUint64(b, h.seq)
+	b = binary.BigEndian.AppendUint64(b, h.epoch)
+	b = binary.BigEndian.AppendUint64(b, h.version)
+	if h.unready {
+		return append(b, 1)
+	}
+	return append(b, 0)
+}
+
+func (c claims) append(b []byte) []byte {
+	b = binary.BigEndian.AppendUint64(b, c.version)
+	b = binary.BigEndian.AppendUint16(b, c.part)
+	b = binary.BigEndian.AppendUint16(b, c.parts)
+	b = binary.BigEndian.AppendUint16(b, uint16(len(c.addrs)))
+	for _, a := range c.addrs {
+		b = append(b, byte(a.BitLen()/8))
+		b = append(b, a.AsSlice()...)
+	}
+	return b
+}
+
+func (g grant) append(b []byte) []byte {
+	b = binary.BigEndian.AppendUint64(b, g.seq)
+	b = binary.BigEndian.AppendUint64(b, g.epoch)
+	b = binary.BigEndian.AppendUint64(b, g.version)
+	b = appendIndices(b, g.refused)
+	b = appendIndices(b, g.contested)
+	b = append(b, byte(len(g.out)))
+	for _, id := range g.out {
+		b = binary.BigEndian.AppendUint32(b, id)
+	}
+	return b
+}
+
+// bitmap stands where the number of positions would, if a bitmap of all follows.
+const bitmap = 0xffff
+
+// appendIndices writes positions, which are sorted.
+func appendIndices(b []byte, list []uint16) []byte {
+	if len(list) <= maxIndices {
+		b = binary.BigEndian.AppendUint16(b, uint16(len(list)))
+		for _, i := range list {
+			b = binary.BigEndian.AppendUint16(b, i)
+		}
+		return b
+	}
+	bits := make([]byte, list[len(list)-1]/8+1)
+	for _, i := range list {
+		bits[i/8] |= 1 << (i % 8)
+	}
+	b = binary.BigEndian.AppendUint16(b, bitmap)
+	b = binary.BigEndian.AppendUint16(b, uint16(len(bits)))
+	return append(b, bits...)
+}
+
+var (
+	errMessage = errors.New("message is malformed")
+	errTag     = errors.New("message has a wrong authentication code [do all speakers have the same Secret?]")
+)
+
+// open decodes a message after it has checked its authentication.
+func open(key, b []byte) (m message, err error) {
+	if len(b) < headerSize+tagSize || len(b) > MaxMessage || b[0] != protocolVersion {
+		return m, errMessage
+	}
+	body := b[:len(b)-tagSize]
+	if !hmac.Equal(tag(key, body), b[len(body):]) {
+		return m, errTag
+	}
+	r := reader{b: body[1:]}
+	m.kind = r.byte()
+	m.from, m.to = nodeID(r.u64()), nodeID(r.u64())
+	m.nonce, m.echo, m.counter = r.u64(), r.u64(), r.u64()
+	switch m.kind {
+	case kindHello:
+	case kindHeartbeat:
+		m.heartbeat = r.heartbeat()
+	case kindClaims:
+		m.claims = r.claims()
+	case kindGrant:
+		m.grant = r.grant()
+	default:
+		r.bad = true
+	}
+	if r.bad || len(r.b) != 0 {
+		return message{}, errMessage
+	}
+	return m, nil
+}
+
+// A reader takes values from the front of b; bad after the first that is not there.
+type reader struct {
+	b   []byte
+	bad bool
+}
+
+func (r *reader) take(n int) []byte {
+	if r.bad || len(r.b) < n {
+		r.bad = true
+		return make([]byte, n) // n has a bound everywhere
+	}
+	out := r.b[:n]
+	r.b = r.b[n:]
+	return out
+}
+
+func (r *reader) byte() byte  { return r.take(1)[0] }
+func (r *reader) u16() uint16 { return binary.BigEndian.Uint16(r.take(2)) }
+func (r *reader) u32() uint32 { return binary.BigEndian.Uint32(r.take(4)) }
+func (r *reader) u64() uint64 { return binary.BigEndian.Uint64(r.take(8)) }
+
+func (r *reader) heartbeat() heartbeat {
+	h := heartbeat{seq: r.u64(), epoch: r.u64(), version: r.u64()}
+	flags := r.byte()
+	h.unready = flags == 1
+	r.bad = r.bad || flags > 1
+	return h
+}
+
+func (r *reader) claims() claims {
+	c := claims{version: r.u64(), part: r.u16(), parts: r.u16()}
+	n := int(r.u16())
+	r.bad = r.bad || n > addrsPerPart || c.part >= c.parts || int(c.parts) > MaxAddrs/addrsPerPart+1
+	for i := 0; i < n && !r.bad; i++ {
+		size := int(r.byte())
+		if size != 4 && size != 16 {
+			r.bad = true
+			break
+		}
+		a, _ := netip.AddrFromSlice(r.take(size))
+		c.addrs = append(c.addrs, a)
+	}
+	return c
+}
+
+func (r *reader) grant() grant {
+	g := grant{seq: r.u64(), epoch: r.u64(), version: r.u64(), refused: r.indices(), contested: r.indices()}
+	for n := int(r.byte()); n > 0 && !r.bad; n-- {
+		g.out = append(g.out, r.u32())
+	}
+	return g
+}
+
+func (r *reader) indices() (all []uint16) {
+	n := int(r.u16())
+	if n == bitmap {
+		n = int(r.u16())
+		if r.bad = r.bad || n > MaxAddrs/8; r.bad {
+			return nil
+		}
+		for i, bits := range r.take(n) {
+			for bit := range 8 {
+				if bits&(1<<bit) != 0 {
+					all = append(all, uint16(i*8+bit))
+				}
+			}
+		}
+		return all
+	}
+	r.bad = r.bad || n > maxIndices
+	for ; n > 0 && !r.bad; n-- {
+		all = append(all, r.u16())
+	}
+	return all
+}

@@ -1,0 +1,317 @@
+package election
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// Slots is how many requests can be told apart in the fence.
+const Slots = 32
+
+// keptLists is how many lists before the present one a grant may be about.
+const keptLists = 8
+
+// An owner is the half of a Member that asks for addresses.
+type owner struct {
+	// first is the version before the first list. It is a random number, as seq is at first: no
+	// answer to the process before this one is taken for one to this.
+	first   uint64
+	version uint64
+	lists   map[uint64][]netip.Addr // what was asked for, by version
+	since   map[netip.Addr]uint64   // from which version on, without a gap
+	want    []netip.Addr            // the list of this version
+	unready bool
+
+	seq       uint64
+	rounds    []*round // those whose grants may still count, oldest first
+	held      map[netip.Addr]bool
+	confirmed uint64 // the last round that all held addresses were granted in
+	deadline  time.Duration
+	lease     time.Duration // until when we have the Lease's vote
+	latest    map[nodeID]opinion
+	change    Change
+}
+
+// A round is one request and its answers.
+type round struct {
+	seq     uint64
+	at      time.Duration // of sending
+	answers map[nodeID]grant
+}
+
+// An opinion is what a voter says of other nodes.
+type opinion struct {
+	at    time.Duration
+	out   []uint32
+	epoch uint64
+	since time.Duration // it has had that list of voters
+}
+
+// A Change is what the caller has to do, in this order.
+type Change struct {
+	Drop    []netip.Addr // leave the fence: others may have them
+	Add     []netip.Addr // enter the fence: nobody else has them
+	Confirm bool         // the request of Slot was granted
+	Slot    int
+}
+
+// Held reports whether the node may announce an address, until Deadline.
+func (m *Member) Held(a netip.Addr) bool { return m.owner.held[a] && m.now < m.owner.deadline }
+
+// Claimed returns what the node asks for, sorted. The caller must not change it.
+func (m *Member) Claimed() []netip.Addr { return m.owner.want }
+
+// Deadline returns until when the grant lasts.
+func (m *Member) Deadline() time.Duration { return m.owner.deadline }
+
+// NextSlot returns the slot of the next Beat.
+func (m *Member) NextSlot() int { return int((m.owner.seq + 1) % Slots) }
+
+// SetUnready says whether the node can carry traffic at all.
+func (m *Member) SetUnready(unready bool) { m.owner.unready = unready }
+
+// SetLease says until when this node has the vote of the Lease, counted from before it was
+// renewed.
+func (m *Member) SetLease(until time.Duration) { m.owner.lease = until }
+
+// Take returns what is to be done since the last Take.
+func (m *Member) Take() Change {
+	c := m.owner.change
+	m.owner.change = Change{}
+	return c
+}
+
+// Claim says which addresses the node asks for from now on. Those that it leaves out must
+// have left the fence. The list goes out with the next Beat.
+func (m *Member) Claim(want []netip.Addr) {
+	o := &m.owner
+	want = slices.Clone(want)
+	slices.SortFunc(want, netip.Addr.Compare)
+	want = slices.Compact(want)
+	want = want[:min(len(want), MaxAddrs)]
+	if o.version != 0 && slices.Equal(want, o.want) {
+		return
+	}
+	if o.version == 0 {
+		o.version = o.first
+	}
+	o.version++
+	since := make(map[netip.Addr]uint64, len(want))
+	for _, a := range want {
+		if v, ok := o.since[a]; ok {
+			since[a] = v
+		} else {
+			since[a] = o.version
+		}
+	}
+	for a := range o.held {
+		if _, ok := since[a]; !ok {
+			delete(o.held, a)
+		}
+	}
+	o.change.Add = slices.DeleteFunc(o.change.Add, func(a netip.Addr) bool { _, ok := since[a]; return !ok })
+	o.want, o.since = want, since
+	o.lists[o.version] = want
+	delete(o.lists, o.version-keptLists)
+}
+
+// Beat asks all voters. The caller has made the ticket of NextSlot before it read the clock.
+func (m *Member) Beat(now time.Duration) []Packet {
+	m.now = now
+	o := &m.owner
+	if n := len(o.rounds); n > 0 {
+		m.settle(o.rounds[n-1], true)
+	}
+	o.seq++
+	o.rounds = slices.DeleteFunc(o.rounds, func(r *round) bool { return now-r.at > m.cfg.Timing.Grant })
+	o.rounds = append(o.rounds, &round{seq: o.seq, at: now, answers: map[nodeID]grant{}})
+	for _, p := range m.ordered(func(p *peer) bool { return p.vote || p.id == m.self }) {
+		m.sendClaims(p)
+		m.post(p, message{header: header{kind: kindHeartbeat}, heartbeat: heartbeat{seq: o.seq, epoch: m.voters.Epoch, version: o.version, unready: o.unready}})
+	}
+	return m.flush()
+}
+
+// sendClaims sends the list to a voter that does not have it.
+func (m *Member) sendClaims(p *peer) {
+	o := &m.owner
+	if o.version == 0 || p.has == o.version {
+		return
+	}
+	parts := max(1, (len(o.want)+addrsPerPart-1)/addrsPerPart)
+	for i := range parts {
+		part := o.want[i*addrsPerPart : min(len(o.want), (i+1)*addrsPerPart)]
+		m.post(p, message{header: header{kind: kindClaims}, claims: claims{version: o.version, part: uint16(i), parts: uint16(parts), addrs: part}})
+	}
+}
+
+// granted takes a voter's answer.
+func (m *Member) granted(p *peer, g grant) {
+	o := &m.owner
+	was, known := o.latest[p.id]
+	if !known || was.epoch != g.epoch {
+		was.since = m.now
+	}
+	o.latest[p.id] = opinion{m.now, g.out, g.epoch, was.since}
+	if p.has = g.version; g.epoch != m.voters.Epoch || !p.vote || g.version == 0 {
+		return
+	}
+	for i, r := range o.rounds {
+		if r.seq == g.seq {
+			r.answers[p.id] = g
+			m.settle(r, i < len(o.rounds)-1)
+			return
+		}
+	}
+}
+
+// settle finds out which addresses a round has got. All voters that count in it have granted
+// them until the round's own deadline, so that one deadline is enough for the node.
+// last says that no more answers are waited for.
+func (m *Member) settle(r *round, last bool) {
+	o := &m.owner
+	end := r.at + m.cfg.Timing.Grant
+	if r.seq < o.confirmed || m.now >= end || o.version == 0 {
+		return
+	}
+	votes := len(r.answers)
+	if m.leaseVotes(end) {
+		votes++
+	}
+	if votes < m.voters.majority() {
+		return
+	}
+	if m.unchanged(r) {
+		m.hold(r, nil, nil, end)
+		return
+	}
+	won := m.won(r)
+	var lost []netip.Addr
+	for a := range o.held {
+		if !won[a] {
+			lost = append(lost, a)
+		}
+	}
+	if len(lost) > 0 && (!last && votes < len(m.voters.Names) || r.seq == o.confirmed) {
+		return // the others may know better; what was confirmed stays so
+	}
+	m.hold(r, won, lost, end)
+}
+
+// unchanged reports whether all answers grant the whole present list and we hold all of it:
+// so it is nearly always.
+func (m *Member) unchanged(r *round) bool {
+	for _, g := range r.answers {
+		if g.version != m.owner.version || len(g.refused) > 0 {
+			return false
+		}
+	}
+	return len(m.owner.held) == len(m.owner.want)
+}
+
+// hold makes what a round has got what the node holds.
+func (m *Member) hold(r *round, won map[netip.Addr]bool, lost []netip.Addr, end time.Duration) {
+	o := &m.owner
+	for _, a := range lost {
+		delete(o.held, a)
+		o.change.Drop = append(o.change.Drop, a)
+	}
+	o.change.Add = slices.DeleteFunc(o.change.Add, func(a netip.Addr) bool { return slices.Contains(lost, a) })
+	for a := range won {
+		if !o.held[a] {
+			o.held[a] = true
+			o.change.Add = append(o.change.Add, a)
+			o.change.Drop = slices.DeleteFunc(o.change.Drop, func(d netip.Addr) bool { return d == a })
+		}
+	}
+	if r.seq > o.confirmed {
+		o.confirmed, o.deadline = r.seq, end
+		o.change.Confirm, o.change.Slot = true, int(r.seq%Slots)
+	}
+}
+
+// leaseVotes reports whether the Lease's vote counts in a round that ends then.
+func (m *Member) leaseVotes(end time.Duration) bool {
+	return slices.Contains(m.voters.Names, LeaseVoter) && m.owner.lease >= end
+}
+
+// won returns the addresses that a majority has granted in the round.
+func (m *Member) won(r *round) map[netip.Addr]bool {
+	o := &m.owner
+	need := m.voters.majority()
+	votes := make(map[netip.Addr]int, len(o.want))
+	if m.leaseVotes(r.at + m.cfg.Timing.Grant) {
+		need--
+	}
+	for _, g := range r.answers {
+		list, ok := o.lists[g.version]
+		if !ok {
+			continue
+		}
+		next := 0 // in refused, which is sorted
+		for i, a := range list {
+			if next < len(g.refused) && int(g.refused[next]) == i {
+				next++
+				continue
+			}
+			if since, ok := o.since[a]; ok && since <= g.version {
+				votes[a]++
+			}
+		}
+	}
+	won := make(map[netip.Addr]bool, len(o.want))
+	for _, a := range o.want {
+		if votes[a] >= need {
+			won[a] = true
+		}
+	}
+	return won
+}
+
+// Contested returns the addresses that we hold and that another node asks for.
+func (m *Member) Contested() map[netip.Addr]bool {
+	o := &m.owner
+	all := map[netip.Addr]bool{}
+	for _, r := range o.rounds[max(0, len(o.rounds)-2):] {
+		for _, g := range r.answers {
+			list := o.lists[g.version]
+			for _, i := range g.contested {
+				if int(i) < len(list) {
+					all[list[i]] = true
+				}
+			}
+		}
+	}
+	return all
+}
+
+// Out returns the names of the nodes that a majority of the voters says are silent or not
+// ready. ok is false as long as no majority is heard: then nothing is known.
+func (m *Member) Out() (names map[string]bool, ok bool) {
+	o := &m.owner
+	heard, says := 0, map[uint32]int{}
+	for id, v := range o.latest {
+		if p := m.peers[id]; p == nil || !p.vote || m.now-v.at > m.silence() {
+			continue
+		}
+		heard++
+		for _, out := range v.out {
+			says[out]++
+		}
+	}
+	need := m.voters.majority()
+	if m.leaseVotes(m.now) {
+		heard, need = heard+1, need-1
+	}
+	if heard < m.voters.majority() {
+		return nil, false
+	}
+	names = map[string]bool{}
+	for id, p := range m.peers {
+		if n := says[uint32(id>>32)]; n > 0 && n >= need {
+			names[p.name] = true
+		}
+	}
+	return names, true
+}

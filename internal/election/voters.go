@@ -1,0 +1,126 @@
+package election
+
+import (
+	"slices"
+	"time"
+)
+
+// maxVoters vote where there are more nodes: what is sent grows with the nodes, not with
+// their square.
+const maxVoters = 7
+
+// seats is how many nodes vote, of so many: an odd number, because an even one bears no more
+// failures than the odd one below it.
+func seats(nodes int) int {
+	switch {
+	case nodes <= 2:
+		return nodes
+	case nodes >= maxVoters:
+		return maxVoters
+	}
+	return nodes - 1 + nodes%2
+}
+
+// A Roll is what is known of the nodes when the next list of voters is made.
+type Roll struct {
+	Nodes []string // all there are, sorted
+	// Speaking are those heard lately, and Silent those that were not heard for so long that
+	// they should not vote.
+	Speaking, Silent map[string]bool
+}
+
+// Next returns the list that follows, which differs by one voter; false: v stays.
+func (v Voters) Next(r Roll) (next Voters, changed bool) {
+	names, changed := v.next(r)
+	if !changed {
+		return v, false
+	}
+	slices.Sort(names)
+	return Voters{Epoch: v.Epoch + 1, Names: names}, true
+}
+
+func (v Voters) next(r Roll) (names []string, changed bool) {
+	nodes := 0 // that vote or could
+	for _, n := range r.Nodes {
+		if r.Speaking[n] || slices.Contains(v.Names, n) && !r.Silent[n] {
+			nodes++
+		}
+	}
+	var voters []string
+	for _, n := range v.Names {
+		if n != LeaseVoter {
+			voters = append(voters, n)
+		}
+	}
+	lease := len(voters) != len(v.Names)
+	drop := func(name string) []string {
+		return slices.DeleteFunc(slices.Clone(v.Names), func(n string) bool { return n == name })
+	}
+	add := func(name string) []string { return append(slices.Clone(v.Names), name) }
+	if lease && seats(nodes) > 2 {
+		return drop(LeaseVoter), true
+	}
+	for _, n := range voters {
+		if !slices.Contains(r.Nodes, n) && len(voters) > 1 {
+			return drop(n), true
+		}
+	}
+	if len(voters) < seats(nodes) {
+		for _, n := range r.Nodes {
+			if r.Speaking[n] && !slices.Contains(voters, n) {
+				return add(n), true
+			}
+		}
+	}
+	for _, n := range voters { // another node can have its seat
+		if r.Silent[n] && nodes >= len(voters) && len(voters) > 2 {
+			return drop(n), true
+		}
+	}
+	switch {
+	case len(voters) > max(1, seats(nodes)) && len(voters) > 3:
+		return drop(voters[len(voters)-1]), true
+	case len(voters) == 2 && !lease:
+		return add(LeaseVoter), true
+	case len(voters) < 2 && lease:
+		return drop(LeaseVoter), true
+	}
+	return nil, false
+}
+
+// Roll returns what this member knows of the nodes. silent is after how long without a word a
+// node should not vote.
+func (m *Member) Roll(nodes []string, silent time.Duration) Roll {
+	r := Roll{Nodes: nodes, Speaking: map[string]bool{m.cfg.Self: true}, Silent: map[string]bool{}}
+	for id, p := range m.peers {
+		if id == m.self {
+			continue
+		}
+		c := m.voter.claimants[id]
+		heard := m.cfg.Start
+		if c != nil {
+			heard = c.heard
+		}
+		if c != nil && m.now-heard <= m.silence() {
+			r.Speaking[p.name] = true
+		} else if m.now-heard > silent {
+			r.Silent[p.name] = true
+		}
+	}
+	return r
+}
+
+// Adopted reports whether a majority of the voters has the present list, and has had it for
+// long enough that no grant of the list before lasts. Only then there may be a next one.
+func (m *Member) Adopted() bool {
+	n := 0
+	for id, o := range m.owner.latest {
+		if p := m.peers[id]; p != nil && p.vote && o.epoch == m.voters.Epoch && m.now-o.since > 2*m.silence() && m.now-o.at <= m.silence() {
+			n++
+		}
+	}
+	if m.leaseVotes(m.now) {
+		n++
+	}
+	return n > 0 && n >= m.voters.majority()
+}

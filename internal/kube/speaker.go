@@ -1,0 +1,207 @@
+package kube
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/fairway-net/fairway/internal/announce"
+	"github.com/fairway-net/fairway/internal/election"
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// The objects that speakers share, in the namespace of the objects of metallb.io.
+const (
+	votersName = "fairway-speaker-voters" // a ConfigMap: who votes
+	votersKey  = "voters"
+	secretName = "fairway-speaker" // a Secret: what authenticates heartbeats
+	secretKey  = "key"
+	secretSize = 32
+)
+
+// A Speaker is a subscription to all that decides who announces an address: Services of type
+// LoadBalancer, their endpoints, the nodes, the objects of metallb.io, and the list of voters.
+// It waits for all of them.
+type Speaker struct {
+	*Subscription
+	*Announcements
+	store    *Store
+	services *Feed[announce.Service]
+	nodes    *Feed[announce.Node]
+	voters   *Feed[votersObject]
+}
+
+// votersObject is the ConfigMap that has the list of voters.
+type votersObject struct {
+	voters  election.Voters
+	version string
+}
+
+// SubscribeSpeaker returns the speaker's subscription. The Store needs Config.Custom for it.
+// class is the loadBalancerClass of Services that are ours; empty: those without one.
+func (s *Store) SubscribeSpeaker(class string) *Speaker {
+	c := s.cfg.Client
+	v := &Speaker{Announcements: s.SubscribeAnnouncements("speaker: metallb.io"), store: s}
+	v.services = open(s, kind[*corev1.Service, announce.Service]{
+		name: "services", object: &corev1.Service{}, client: from(c.CoreV1().Services(metav1.NamespaceAll)),
+		trim: func(o *corev1.Service) *announce.Service { return convertBalanced(o, class) },
+	})
+	v.nodes = open(s, kind[*corev1.Node, announce.Node]{
+		name: "nodes", object: &corev1.Node{}, client: from(c.CoreV1().Nodes()), trim: convertAnnounceNode,
+	})
+	v.voters = open(s, kind[*corev1.ConfigMap, votersObject]{
+		name: "configmaps", object: &corev1.ConfigMap{}, client: from(c.CoreV1().ConfigMaps(s.cfg.LoadBalancerNamespace)),
+		only: metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, votersName).String()},
+		trim: convertVoters,
+	})
+	v.Subscription = s.subscribe("speaker")
+	f := v.feeds
+	v.need([]input{
+		v.services.marks(v.Subscription), s.slices.marks(v.Subscription), v.nodes.marks(v.Subscription), v.voters.marks(v.Subscription),
+		f.pools.marks(v.Subscription), f.l2.marks(v.Subscription),
+	}, nil)
+	return v
+}
+
+// Input returns what decides, as it is now.
+func (v *Speaker) Input() announce.Input {
+	in := announce.Input{Pools: v.Pools(), L2: v.L2Advertisements(), Services: v.services.All()}
+	in.Endpoints = func(name service.Name) announce.Endpoints { return announce.EndpointsOf(v.store.slices.Of(name)) }
+	for _, n := range v.nodes.All() {
+		in.Nodes = append(in.Nodes, *n)
+	}
+	slices.SortFunc(in.Nodes, func(a, b announce.Node) int { return strings.Compare(a.Name, b.Name) })
+	return in
+}
+
+// Voters returns the list of voters; Epoch 0: there is none.
+func (v *Speaker) Voters() election.Voters {
+	o, ok := v.voters.Get(service.Name{Namespace: v.store.cfg.LoadBalancerNamespace, Name: votersName})
+	if !ok {
+		return election.Voters{}
+	}
+	return o.voters
+}
+
+// SetVoters replaces the list that Voters returned by the next one, if it is still the same:
+// of several speakers that try, one succeeds.
+func (v *Speaker) SetVoters(ctx context.Context, next election.Voters) error {
+	namespace := v.store.cfg.LoadBalancerNamespace
+	text, err := json.Marshal(next)
+	if err != nil {
+		return fmt.Errorf("write the list of voters: %w", err)
+	}
+	o := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: votersName, Labels: map[string]string{"app.kubernetes.io/part-of": "fairway"}},
+		Data:       map[string]string{votersKey: string(text)},
+	}
+	maps := v.store.cfg.Client.CoreV1().ConfigMaps(namespace)
+	if was, ok := v.voters.Get(service.Name{Namespace: namespace, Name: votersName}); ok {
+		o.ResourceVersion = was.version
+		_, err = maps.Update(ctx, o, metav1.UpdateOptions{})
+	} else {
+		_, err = maps.Create(ctx, o, metav1.CreateOptions{})
+	}
+	if err != nil {
+		return fmt.Errorf("write the list of voters: %w", err)
+	}
+	return nil
+}
+
+func convertVoters(o *corev1.ConfigMap) *votersObject {
+	v := &votersObject{version: o.ResourceVersion}
+	if err := json.Unmarshal([]byte(o.Data[votersKey]), &v.voters); err != nil {
+		v.voters = election.Voters{}
+	}
+	return v
+}
+
+// convertBalanced returns what announcing needs of a Service that is ours; nil: it is not.
+func convertBalanced(o *corev1.Service, class string) *announce.Service {
+	has := ""
+	if o.Spec.LoadBalancerClass != nil {
+		has = *o.Spec.LoadBalancerClass
+	}
+	if o.Spec.Type != corev1.ServiceTypeLoadBalancer || has != class {
+		return nil
+	}
+	var bad problems // the agent reports them
+	return &announce.Service{
+		Name: service.Name{Namespace: o.Namespace, Name: o.Name}, Labels: o.Labels,
+		Addrs:               balancerIPs(o.Status.LoadBalancer.Ingress, &bad),
+		Local:               o.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal,
+		HealthCheckNodePort: uint16(o.Spec.HealthCheckNodePort),
+	}
+}
+
+func convertAnnounceNode(o *corev1.Node) *announce.Node {
+	n := &announce.Node{Name: o.Name, Labels: o.Labels, Excluded: excluded(o)}
+	for _, a := range o.Status.Addresses {
+		if a.Type != corev1.NodeInternalIP {
+			continue
+		}
+		if ip, err := netip.ParseAddr(a.Address); err == nil {
+			n.Addrs = append(n.Addrs, ip.Unmap())
+		}
+	}
+	return n
+}
+
+// excluded says why load balancers must not use a node; empty: they may. A node that is only
+// cordoned takes no new pods, and serves.
+func excluded(o *corev1.Node) string {
+	if value, ok := o.Labels[corev1.LabelNodeExcludeBalancers]; ok {
+		if out, err := strconv.ParseBool(value); err != nil || out {
+			return "it has the label " + corev1.LabelNodeExcludeBalancers
+		}
+	}
+	switch {
+	case o.DeletionTimestamp != nil:
+		return "it is being deleted"
+	case slices.ContainsFunc(o.Spec.Taints, func(t corev1.Taint) bool { return t.Key == taintToBeDeleted }):
+		return "the cluster autoscaler removes it (taint " + taintToBeDeleted + ")"
+	case slices.ContainsFunc(o.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeNetworkUnavailable && c.Status == corev1.ConditionTrue
+	}):
+		return "its network is not available (condition NetworkUnavailable)"
+	}
+	return ""
+}
+
+// SpeakerKey returns what authenticates the speakers' heartbeats: the Secret's. The first
+// speaker makes it.
+func SpeakerKey(ctx context.Context, client kubernetes.Interface, namespace string) ([]byte, error) {
+	secrets := client.CoreV1().Secrets(namespace)
+	for {
+		s, err := secrets.Get(ctx, secretName, metav1.GetOptions{})
+		if err == nil {
+			if len(s.Data[secretKey]) < secretSize {
+				return nil, fmt.Errorf("the Secret %s/%s has no %q of at least %d bytes [delete it: the speakers make another one when they restart]", namespace, secretName, secretKey, secretSize)
+			}
+			return s.Data[secretKey], nil
+		}
+		if !apierrors.IsNotFound(err) {
+			return nil, fmt.Errorf("read Secret %s/%s: %w", namespace, secretName, err)
+		}
+		key := make([]byte, secretSize)
+		_, _ = rand.Read(key) // it never fails
+		_, err = secrets.Create(ctx, &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: secretName, Labels: map[string]string{"app.kubernetes.io/part-of": "fairway"}},
+			Data:       map[string][]byte{secretKey: key},
+		}, metav1.CreateOptions{})
+		if err != nil && !apierrors.IsAlreadyExists(err) {
+			return nil, fmt.Errorf("make Secret %s/%s: %w", namespace, secretName, err)
+		}
+	}
+}

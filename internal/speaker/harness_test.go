@@ -1,0 +1,310 @@
+package speaker
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"os/exec"
+	"os/signal"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/internal/announce"
+	"github.com/fairway-net/fairway/internal/election"
+	"github.com/fairway-net/fairway/internal/ipam"
+	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/testnet"
+)
+
+// helperEnv makes the test binary a speaker: its value is a world as JSON.
+const helperEnv = "FAIRWAY_SPEAKER_TEST"
+
+func TestMain(m *testing.M) {
+	if text := os.Getenv(helperEnv); text != "" {
+		runHelper(text)
+		return
+	}
+	testnet.Main(m)
+}
+
+// A world is what a helper's API server says: it never changes.
+type world struct {
+	Self   string
+	Nodes  []announce.Node
+	Addrs  []netip.Addr
+	Voters election.Voters
+}
+
+func (w world) Synced() <-chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}
+func (w world) Dirty() <-chan struct{}                           { return nil }
+func (w world) SetVoters(context.Context, election.Voters) error { return nil }
+
+// source is a world as a Source.
+type source struct{ world }
+
+func (s source) Voters() election.Voters { return s.world.Voters }
+func (s source) Input() announce.Input {
+	r, _ := ipam.ParseRange("0.0.0.0/0")
+	r6, _ := ipam.ParseRange("::/0")
+	return announce.Input{
+		Pools: []*ipam.Pool{{Name: "all", Ranges: []ipam.Range{r, r6}}}, L2: []*announce.L2Advertisement{{Name: "all"}}, Nodes: s.Nodes,
+		Services:  []*announce.Service{{Name: service.Name{Namespace: "shop", Name: "web"}, Addrs: s.Addrs}},
+		Endpoints: func(service.Name) announce.Endpoints { return announce.Endpoints{Any: true} },
+	}
+}
+
+func runHelper(text string) {
+	var w world
+	if err := json.Unmarshal([]byte(text), &w); err != nil {
+		panic(err)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil)).With("self", w.Self)
+	err := New(Config{
+		Log: log, Node: w.Self, Key: []byte("0123456789abcdef0123456789abcdef"), Port: 10280, Source: source{w},
+		Assigned: func(map[service.Name]Assignment) {}, Event: func(service.Name, service.Problem) {},
+		Metrics: NewMetrics(prometheus.NewRegistry(), w.Self),
+	}).Run(ctx)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+var vips = []netip.Addr{netip.MustParseAddr("172.18.0.200"), netip.MustParseAddr("fd00:172:18::200")}
+
+// A lan is some nodes on a bridge, each with a speaker, and a client that is not on the bridge.
+type lan struct {
+	t     *testing.T
+	net   *testnet.Net
+	world world
+	nodes []*machine
+	tape  *tape
+}
+
+// A machine is a node and its speaker's process.
+type machine struct {
+	*testnet.Host
+	cmd *exec.Cmd
+}
+
+// newLAN starts n speakers.
+func newLAN(t *testing.T, n int) *lan {
+	l := &lan{t: t, net: testnet.New(t), world: world{Addrs: vips, Voters: election.Voters{Epoch: 1}}}
+	for i := range n {
+		h := l.net.Node(fmt.Sprintf("node-%d", i+1))
+		l.nodes = append(l.nodes, &machine{Host: h})
+		l.world.Nodes = append(l.world.Nodes, announce.Node{Name: h.Name, Addrs: h.Addrs})
+		l.world.Voters.Names = append(l.world.Voters.Names, h.Name)
+		for _, s := range []string{"ipv4/conf/all/arp_ignore", "ipv4/conf/eth0/arp_ignore"} {
+			must(t, h.Sysctl(s, "1")) // the address is on lo for the test's server: the kernel does not answer for it
+		}
+		must(t, h.Do(func() error {
+			return exec.Command("sh", "-c", fmt.Sprintf("ip addr add %v/32 dev lo && ip addr add %v/128 dev lo nodad", vips[0], vips[1])).Run()
+		}))
+		for _, a := range vips {
+			h.Serve("udp", netip.AddrPortFrom(a, 8080))
+		}
+	}
+	l.tape = record(t, l.net.Fabric)
+	for i := range n {
+		l.start(i)
+	}
+	return l
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// start starts the speaker of node i.
+func (l *lan) start(i int) {
+	m := l.nodes[i]
+	w := l.world
+	w.Self = m.Name
+	text, err := json.Marshal(w)
+	must(l.t, err)
+	m.cmd = exec.Command(os.Args[0])
+	m.cmd.Env = append(os.Environ(), helperEnv+"="+string(text))
+	m.cmd.Stderr = os.Stderr
+	m.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	must(l.t, m.Do(m.cmd.Start))
+	cmd := m.cmd
+	l.t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+}
+
+// signal sends a signal to the speaker of node i.
+func (l *lan) signal(i int, s syscall.Signal) { must(l.t, l.nodes[i].cmd.Process.Signal(s)) }
+
+// kill ends the speaker of node i without a chance to say so.
+func (l *lan) kill(i int) {
+	l.signal(i, syscall.SIGKILL)
+	_ = l.nodes[i].cmd.Wait()
+}
+
+// ask asks an address once and returns the index of the node that answers; -1: none does.
+func (l *lan) ask(a netip.Addr) int {
+	answer := l.net.Outside.Ask("udp", netip.AddrPortFrom(a, 8080), 300*time.Millisecond)
+	return slices.IndexFunc(l.nodes, func(m *machine) bool { return m.Name == answer.By })
+}
+
+// owner waits until a node but those answers for an address, as long as a loaded machine may
+// take, and returns it.
+func (l *lan) owner(a netip.Addr, but ...int) int {
+	l.t.Helper()
+	for end := time.Now().Add(60 * time.Second); time.Now().Before(end); {
+		if i := l.ask(a); i >= 0 && !slices.Contains(but, i) {
+			return i
+		}
+	}
+	l.t.Fatalf("nobody but %v answers for %v", but, a)
+	return -1
+}
+
+// best returns the node whose an address is while all are well.
+func (l *lan) best(a netip.Addr) int {
+	c, _ := announce.Decide(source{l.world}.Input())[a].Owner(nil)
+	return slices.IndexFunc(l.nodes, func(m *machine) bool { return m.Name == c.Node })
+}
+
+// until waits until a node answers for an address.
+func (l *lan) until(a netip.Addr, node int) {
+	var others []int
+	for i := range l.nodes {
+		if i != node {
+			others = append(others, i)
+		}
+	}
+	l.owner(a, others...)
+}
+
+// A tape is what was said on the bridge about who has an address.
+type tape struct {
+	mu   sync.Mutex
+	said []saying
+}
+
+type saying struct {
+	at   time.Time // the kernel's
+	addr netip.Addr
+	mac  [6]byte
+}
+
+// record listens on all ports of the bridge until the test ends.
+func record(t *testing.T, ns *testnet.Namespace) *tape {
+	tp := &tape{}
+	var fd int
+	must(t, ns.Do(func() (err error) {
+		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, int(htons(unix.ETH_P_ALL)))
+		if err == nil {
+			err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1)
+		}
+		if err == nil {
+			err = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 100000})
+		}
+		if err == nil {
+			err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20)
+		}
+		return err
+	}))
+	stop := make(chan struct{})
+	var done sync.WaitGroup
+	done.Go(func() { tp.run(fd, stop) })
+	t.Cleanup(func() { close(stop); done.Wait(); unix.Close(fd) })
+	return tp
+}
+
+func htons(v uint16) uint16 { return v<<8 | v>>8 }
+
+func (tp *tape) run(fd int, stop chan struct{}) {
+	buf, oob := make([]byte, 2048), make([]byte, 256)
+	for {
+		select {
+		case <-stop:
+			return
+		default:
+		}
+		n, o, _, _, err := unix.Recvmsg(fd, buf, oob, 0)
+		if err != nil {
+			continue
+		}
+		s, ok := parseSaying(buf[:n])
+		if !ok || !slices.Contains(vips, s.addr) {
+			continue
+		}
+		s.at = time.Now()
+		if all, err := unix.ParseSocketControlMessage(oob[:o]); err == nil && len(all) > 0 && len(all[0].Data) >= 16 {
+			ts := *(*unix.Timespec)(unsafe.Pointer(&all[0].Data[0]))
+			s.at = time.Unix(ts.Unix())
+		}
+		tp.mu.Lock()
+		tp.said = append(tp.said, s)
+		tp.mu.Unlock()
+	}
+}
+
+// parseSaying reads who says that it has an address: ARP with it as the sender, or a neighbour
+// advertisement.
+func parseSaying(b []byte) (s saying, ok bool) {
+	switch {
+	case len(b) >= 42 && b[12] == 8 && b[13] == 6:
+		s.addr = netip.AddrFrom4([4]byte(b[28:32]))
+		copy(s.mac[:], b[22:28])
+		return s, true
+	case len(b) >= 78 && b[12] == 0x86 && b[13] == 0xdd && b[20] == 58 && b[54] == 136:
+		s.addr = netip.AddrFrom16([16]byte(b[62:78]))
+		copy(s.mac[:], b[6:12])
+		return s, true
+	}
+	return s, false
+}
+
+// interleaved is within what time two nodes that speak in turns have both had the address: an
+// owner that is new keeps it for longer.
+const interleaved = 400 * time.Millisecond
+
+// check fails the test if two MACs had an address at the same time: if one spoke between two
+// frames of another that follow each other closely. It returns how many owners there were.
+func (tp *tape) check(t *testing.T) (changes int) {
+	t.Helper()
+	tp.mu.Lock()
+	defer tp.mu.Unlock()
+	for _, a := range vips {
+		var all []saying
+		for _, s := range tp.said {
+			if s.addr == a {
+				all = append(all, s)
+			}
+		}
+		slices.SortStableFunc(all, func(x, y saying) int { return x.at.Compare(y.at) })
+		last := map[[6]byte]time.Time{}
+		for i, s := range all {
+			if i > 0 && s.mac != all[i-1].mac {
+				changes++
+				if before, ok := last[s.mac]; ok && s.at.Sub(before) < interleaved {
+					t.Errorf("%v: %x said it had it %v after it said so before, and %x in between", a, s.mac, s.at.Sub(before), all[i-1].mac)
+				}
+			}
+			last[s.mac] = s.at
+		}
+	}
+	return changes
+}

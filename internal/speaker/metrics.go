@@ -1,0 +1,51 @@
+package speaker
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// Metrics are a speaker's. Where MetalLB's speaker counts the same, they have its names.
+type Metrics struct {
+	assigned                                 *prometheus.GaugeVec
+	node                                     string
+	messages, bytes, refused, grants         prometheus.Counter
+	takeovers, losses, conflicts, fenceLoads prometheus.Counter
+}
+
+// NewMetrics registers the metrics of the speaker on a node.
+func NewMetrics(r prometheus.Registerer, node string) *Metrics {
+	counter := func(name, help string) prometheus.Counter {
+		c := prometheus.NewCounter(prometheus.CounterOpts{Namespace: "fairway", Subsystem: "speaker", Name: name, Help: help})
+		r.MustRegister(c)
+		return c
+	}
+	m := &Metrics{
+		node: node,
+		assigned: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Namespace: "metallb", Subsystem: "speaker", Name: "announced",
+			Help: "Services being announced from this node. This is desired state, it does not guarantee that the routing protocols have converged.",
+		}, []string{"service", "protocol", "node", "ip"}),
+		messages:   counter("messages_sent_total", "Messages of the election sent to other speakers."),
+		bytes:      counter("bytes_sent_total", "Bytes of the election's messages, without headers of UDP and IP."),
+		refused:    counter("messages_refused_total", "Messages that were malformed or not authentic."),
+		grants:     counter("grants_total", "Requests for the node's addresses that a majority granted."),
+		takeovers:  counter("takeovers_total", "Addresses that this node has taken over, or had first."),
+		losses:     counter("losses_total", "Addresses that this node has lost without giving them up."),
+		conflicts:  counter("conflicts_total", "Times that another machine said it had an address of this node's."),
+		fenceLoads: counter("fence_reloads_total", "Times that the fence's rules had to be loaded again."),
+	}
+	r.MustRegister(m.assigned)
+	return m
+}
+
+// set makes the announced Services those of assigned.
+func (m *Metrics) set(assigned map[service.Name]Assignment) {
+	m.assigned.Reset()
+	for name, x := range assigned {
+		for _, a := range x.Addrs {
+			m.assigned.WithLabelValues(name.String(), "layer2", m.node, a.String()).Set(1)
+		}
+	}
+}

@@ -1,0 +1,447 @@
+package speaker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fairway-net/fairway/internal/announce"
+	"github.com/fairway-net/fairway/internal/election"
+	"github.com/fairway-net/fairway/internal/fence"
+	"github.com/fairway-net/fairway/internal/l2"
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// A Source is what a speaker reads from the API server, level-triggered.
+type Source interface {
+	Synced() <-chan struct{} // closed when the rest is known
+	Dirty() <-chan struct{}  // receives when something may have changed
+	Input() announce.Input
+	Voters() election.Voters
+	SetVoters(context.Context, election.Voters) error
+}
+
+// Config says how a Speaker works. All fields are required.
+type Config struct {
+	Log    *slog.Logger
+	Node   string // we run on
+	Key    []byte // of all speakers
+	Port   uint16 // of heartbeats
+	Source Source
+	// Assigned is called with the addresses that this node announces for each Service, and on
+	// which interfaces, when they change.
+	Assigned func(map[service.Name]Assignment)
+	// Event tells the owner of a Service.
+	Event   func(service.Name, service.Problem)
+	Metrics *Metrics
+}
+
+const (
+	// ticksPerBeat is how many times in a beat a change can be asked for: with fence.Slots
+	// slots, none is used twice while a grant lasts.
+	ticksPerBeat = 4
+	// maxTasks bounds what runs beside the loop: probes and writes.
+	maxTasks = 64
+	// aliveWithin is how long the loop may be silent; a Source may need that long at the start.
+	aliveWithin = 2 * time.Minute
+	// freshFor is how long an address that appears may be one that no node has announced.
+	freshFor = 10 * time.Second
+)
+
+// An Assignment is what a node announces of a Service.
+type Assignment struct {
+	Addrs      []netip.Addr
+	Interfaces []string
+}
+
+// A Speaker is one node's. Run runs it once.
+type Speaker struct {
+	cfg      Config
+	start    time.Time
+	member   *election.Member
+	fence    *fence.Fence
+	arp      *l2.Announcer
+	net      *transport
+	checks   *checks
+	deadline atomic.Int64 // until when the last grant lasts, since start
+	alive    atomic.Int64 // when the loop last ran, since start
+
+	decisions map[netip.Addr]*announce.Decision
+	nodes     []string
+	fresh     map[netip.Addr]time.Time // may never have been announced by any node, since then
+	probed    chan probeResult
+	probing   map[netip.Addr]bool
+	taken     map[netip.Addr]time.Time // another machine has it: when to look again
+	since     map[netip.Addr]time.Time
+	devices   chan devices
+	broken    bool        // the fence does not hold what the member says
+	soon      bool        // the next beat comes with the next tick
+	voting    atomic.Bool // a list of voters is being written
+	wrote     time.Time   // the last one
+	tasks     errgroup.Group
+}
+
+type devices struct{ names, networks []string }
+
+type probeResult struct {
+	addr  netip.Addr
+	mac   l2.MAC
+	taken bool
+}
+
+// New returns a Speaker.
+func New(cfg Config) *Speaker {
+	s := &Speaker{
+		cfg: cfg, start: time.Now(), checks: newChecks(), fresh: map[netip.Addr]time.Time{}, probing: map[netip.Addr]bool{},
+		probed: make(chan probeResult, 16), taken: map[netip.Addr]time.Time{}, since: map[netip.Addr]time.Time{}, devices: make(chan devices, 1),
+	}
+	s.tasks.SetLimit(maxTasks)
+	s.arp = l2.New(l2.Config{Log: cfg.Log, Allowed: s.allowed, Conflict: s.conflict, Interfaces: s.interfaces})
+	return s
+}
+
+// Healthy says why the speaker does not work, if it does not: nothing has happened in its loop
+// for a while.
+func (s *Speaker) Healthy() error {
+	if idle := s.now() - time.Duration(s.alive.Load()); idle > aliveWithin {
+		return fmt.Errorf("the speaker's loop has not run for %v", idle.Round(time.Second))
+	}
+	return nil
+}
+
+// now is the time that the election counts by.
+func (s *Speaker) now() time.Duration { return time.Since(s.start) }
+
+// allowed reports whether the last grant lasts.
+func (s *Speaker) allowed(netip.Addr) bool { return int64(s.now()) < s.deadline.Load() }
+
+// conflict is called by the announcer, with its lock held.
+func (s *Speaker) conflict(a netip.Addr, device string, mac l2.MAC) {
+	s.cfg.Metrics.conflicts.Inc()
+	s.cfg.Log.Warn("another machine says that it has an address which this node announces [is the address given to a machine, or does another load balancer announce it?]",
+		"address", a, "interface", device, "mac", mac)
+}
+
+// interfaces is called by the announcer when they change.
+func (s *Speaker) interfaces(names, networks []string) {
+	select {
+	case <-s.devices: // an older one
+	default:
+	}
+	s.devices <- devices{names, networks}
+}
+
+// Run announces until ctx ends, which is no error.
+func (s *Speaker) Run(ctx context.Context) error {
+	var err error
+	if s.fence, err = fence.Open(ctx, election.DefaultTiming.Grant); err != nil {
+		return err
+	}
+	defer s.fence.Close()
+	if s.net, err = listen(ctx, s.cfg.Port); err != nil {
+		return err
+	}
+	s.member = election.New(election.Config{Self: s.cfg.Node, Key: s.cfg.Key, Start: s.now(), Timing: election.DefaultTiming,
+		Random: func() uint64 { return rand.Uint64() | 1 }})
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(s.net.run)
+	g.Go(func() error { return s.arp.Run(ctx) })
+	g.Go(func() error { return s.checks.run(ctx) })
+	g.Go(func() error {
+		defer s.net.conn.Close()
+		return s.loop(ctx)
+	})
+	return errors.Join(g.Wait(), s.tasks.Wait())
+}
+
+// loop is all that the member and the fence are told, in one goroutine.
+func (s *Speaker) loop(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-s.cfg.Source.Synced():
+	}
+	s.read(ctx, true)
+	tick := time.NewTicker(election.DefaultTiming.Beat / ticksPerBeat)
+	defer tick.Stop()
+	wake := time.NewTimer(time.Hour)
+	defer wake.Stop()
+	for ticks := 0; ; {
+		if at, ok := s.member.WakeAt(); ok {
+			wake.Reset(max(0, at-s.now()))
+		}
+		select {
+		case <-ctx.Done():
+			return s.leave()
+		case data := <-s.net.inbox:
+			packets, err := s.member.Receive(s.now(), data)
+			if err != nil {
+				s.cfg.Metrics.refused.Inc()
+			}
+			s.sent(packets)
+		case <-wake.C:
+			s.sent(s.member.Wake(s.now()))
+		case <-tick.C:
+			if ticks++; ticks%ticksPerBeat == 0 || s.soon {
+				s.soon = false
+				s.beat(ctx)
+			}
+		case <-s.cfg.Source.Dirty():
+			s.read(ctx, false)
+		case <-s.checks.wake:
+			s.soon = true
+		case d := <-s.devices:
+			s.deviced(ctx, d)
+		case r := <-s.probed:
+			s.probeDone(r)
+		}
+		s.apply(ctx)
+		s.alive.Store(int64(s.now()))
+	}
+}
+
+func (s *Speaker) sent(packets []election.Packet) {
+	n := s.net.send(packets)
+	s.cfg.Metrics.messages.Add(float64(len(packets)))
+	s.cfg.Metrics.bytes.Add(float64(n))
+}
+
+// read takes what the API server says.
+func (s *Speaker) read(ctx context.Context, first bool) {
+	in := s.cfg.Source.Input()
+	s.nodes = nil
+	clear(s.net.peers)
+	for _, n := range in.Nodes {
+		s.nodes = append(s.nodes, n.Name)
+		if len(n.Addrs) == 0 {
+			continue
+		}
+		s.net.peers[n.Name] = netip.AddrPortFrom(n.Addrs[0], s.cfg.Port)
+	}
+	s.member.SetPeers(s.nodes)
+	s.member.SetVoters(s.cfg.Source.Voters())
+	was := s.decisions
+	s.decisions = announce.Decide(in)
+	var guard []netip.Addr
+	ports := map[uint16]bool{}
+	for a, d := range s.decisions {
+		if d.Reason != announce.NoPool {
+			guard = append(guard, a)
+		}
+		if _, ok := d.Candidate(s.cfg.Node); ok {
+			for _, p := range d.Checks {
+				ports[p] = true
+			}
+		}
+		if was[a] == nil && !first {
+			s.fresh[a] = time.Now()
+		}
+	}
+	s.checks.set(s.net.peers[s.cfg.Node].Addr(), ports)
+	if err := s.fence.Guard(ctx, guard); err != nil {
+		s.mend(ctx, err)
+	}
+	s.soon = true
+}
+
+// beat says what we want and asks for it.
+func (s *Speaker) beat(ctx context.Context) {
+	if s.broken {
+		s.mend(ctx, nil)
+	}
+	s.claim(ctx)
+	switch err := s.fence.Ticket(s.member.NextSlot()); {
+	case errors.Is(err, fence.ErrGone):
+		s.mend(ctx, err)
+		return
+	case err != nil:
+		return // the slot is still in use: too soon
+	}
+	s.sent(s.member.Beat(s.now()))
+	s.vote(ctx)
+}
+
+// mend loads the fence anew, with what the member says. Until that succeeds nothing is
+// confirmed.
+func (s *Speaker) mend(ctx context.Context, why error) {
+	if why != nil {
+		s.cfg.Log.Warn("the fence is loaded anew", "err", why)
+	}
+	s.cfg.Metrics.fenceLoads.Inc()
+	held := slices.DeleteFunc(slices.Clone(s.member.Claimed()), func(a netip.Addr) bool { return !s.member.Held(a) })
+	err := s.fence.Reload(ctx, held)
+	if s.broken = err != nil; s.broken {
+		s.cfg.Log.Error("the node announces nothing: the fence cannot be loaded", "err", err)
+	}
+}
+
+// claim tells the member what the node wants; what it gives up leaves the fence first.
+func (s *Speaker) claim(ctx context.Context) {
+	out, ok := s.member.Out()
+	if !ok {
+		return // nothing is known; what is claimed stays
+	}
+	v := claimView{
+		self: s.cfg.Node, decisions: s.decisions, out: out, held: s.member.Held, contested: s.member.Contested(),
+		served: s.checks.served, since: s.since, now: time.Now(),
+	}
+	want := v.claims()
+	want = slices.DeleteFunc(want, func(a netip.Addr) bool { return time.Now().Before(s.taken[a]) })
+	drop := slices.DeleteFunc(slices.Clone(s.member.Claimed()), func(a netip.Addr) bool { return slices.Contains(want, a) })
+	if len(drop) > 0 {
+		if err := s.release(ctx, drop); err != nil {
+			return // it stays claimed
+		}
+	}
+	s.member.Claim(want)
+	if len(drop) > 0 {
+		s.announce()
+	}
+}
+
+// release takes addresses out of the fence. If that fails, the node does not give them up.
+func (s *Speaker) release(ctx context.Context, drop []netip.Addr) error {
+	err := s.fence.Hold(ctx, nil, drop)
+	if err != nil {
+		s.cfg.Log.Warn("addresses could not be given up", "err", err)
+	}
+	return err
+}
+
+// apply does what the member says: first what leaves, then what enters, then the grant.
+func (s *Speaker) apply(ctx context.Context) {
+	c := s.member.Take()
+	if len(c.Add)+len(c.Drop) > 0 {
+		if err := s.fence.Hold(ctx, c.Add, c.Drop); err != nil {
+			s.mend(ctx, err)
+		}
+		s.cfg.Metrics.takeovers.Add(float64(len(c.Add)))
+		s.cfg.Metrics.losses.Add(float64(len(c.Drop)))
+	}
+	if c.Confirm && !s.broken {
+		if err := s.fence.Confirm(c.Slot); err == nil { // else a Ticket finds out
+			s.deadline.Store(int64(s.member.Deadline()))
+			s.cfg.Metrics.grants.Inc()
+		}
+	}
+	if len(c.Add)+len(c.Drop) > 0 {
+		s.announce()
+	}
+}
+
+// announce tells the announcer what the node holds.
+func (s *Speaker) announce() {
+	addrs := map[netip.Addr][]string{}
+	assigned := map[service.Name]Assignment{}
+	for a, d := range s.decisions {
+		if !s.member.Held(a) {
+			continue
+		}
+		c, _ := d.Candidate(s.cfg.Node)
+		if at, ok := s.fresh[a]; ok {
+			if time.Since(at) < freshFor || s.probing[a] {
+				s.probe(a, c.Interfaces)
+				continue
+			}
+			delete(s.fresh, a)
+		}
+		addrs[a] = c.Interfaces
+	}
+	s.arp.Set(addrs)
+	for a := range addrs {
+		on := s.arp.On(a)
+		for _, name := range s.decisions[a].Services {
+			x := assigned[name]
+			x.Addrs = append(x.Addrs, a)
+			for _, i := range on {
+				if !slices.Contains(x.Interfaces, i) {
+					x.Interfaces = append(x.Interfaces, i)
+				}
+			}
+			assigned[name] = x
+		}
+	}
+	for _, x := range assigned {
+		slices.SortFunc(x.Addrs, netip.Addr.Compare)
+		slices.Sort(x.Interfaces)
+	}
+	s.cfg.Metrics.set(assigned)
+	s.cfg.Assigned(assigned)
+}
+
+// deviced puts the fence around new interfaces.
+func (s *Speaker) deviced(ctx context.Context, d devices) {
+	if err := s.fence.Devices(ctx, d.names); err != nil {
+		s.mend(ctx, err)
+	}
+	for _, name := range l2.Wireless(d.networks) {
+		s.cfg.Log.Warn("an interface is wireless: access points may not pass on what is announced there [announce on wired interfaces: spec.interfaces of the L2Advertisement]", "interface", name)
+	}
+	s.announce()
+}
+
+// leave gives everything up, so that others need not wait.
+func (s *Speaker) leave() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	s.arp.Set(nil)
+	if err := s.release(ctx, s.member.Claimed()); err == nil {
+		s.member.Claim(nil)
+		s.member.SetUnready(true)
+		s.sent(s.member.Beat(s.now()))
+	}
+	s.cfg.Assigned(nil)
+	return nil
+}
+
+// probeTime is how long it is asked whether another machine has a new address.
+const probeTime, probeAgain = 600 * time.Millisecond, 30 * time.Second
+
+// probe asks, before an address is announced for the first time, whether another machine has it.
+func (s *Speaker) probe(a netip.Addr, devices []string) {
+	if s.probing[a] {
+		return
+	}
+	s.probing[a] = s.tasks.TryGo(func() error { // else after one that ends
+		ctx, cancel := context.WithTimeout(context.Background(), 2*probeTime)
+		defer cancel()
+		mac, taken := s.arp.Probe(ctx, a, devices, probeTime)
+		select {
+		case s.probed <- probeResult{a, mac, taken}:
+		case <-time.After(probeTime): // the loop has ended
+		}
+		return nil
+	})
+}
+
+func (s *Speaker) probeDone(r probeResult) {
+	delete(s.probing, r.addr)
+	if r.taken {
+		s.taken[r.addr] = time.Now().Add(probeAgain)
+		s.cfg.Metrics.conflicts.Inc()
+		for _, name := range s.servicesOf(r.addr) {
+			s.cfg.Event(name, service.Problem{Reason: "announceFailed", Message: fmt.Sprintf(
+				"%v is not announced: the machine with the MAC %v has it [take it out of the pool, or off that machine]", r.addr, r.mac)})
+		}
+		return
+	}
+	delete(s.taken, r.addr)
+	delete(s.fresh, r.addr)
+	s.announce()
+}
+
+// servicesOf returns the Services that have an address.
+func (s *Speaker) servicesOf(a netip.Addr) []service.Name {
+	if d := s.decisions[a]; d != nil {
+		return d.Services
+	}
+	return nil
+}

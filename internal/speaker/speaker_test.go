@@ -1,0 +1,25 @@
+package speaker
+
+import (
+	"syscall"
+	"testing"
+)
+
+// TestFaults: three speakers on a bridge; whatever is done to the owner of an address, another
+// node has it soon, and never two at the same time on the wire.
+func TestFaults(t *testing.T) {
+	l := newLAN(t, 3)
+	for _, a := range vips {
+		best := l.best(a)
+		l.until(a, best)
+		l.kill(best)
+		l.owner(a, best)
+		l.start(best)
+		l.until(a, best)
+		l.signal(best, syscall.SIGSTOP)
+		l.owner(a, best)
+		l.signal(best, syscall.SIGCONT)
+		l.until(a, best)
+	}
+	t.Log(l.tape.check(t), "changes of owner,", len(l.tape.said), "frames")
+}

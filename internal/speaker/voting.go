@@ -1,0 +1,66 @@
+package speaker
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/fairway-net/fairway/internal/election"
+)
+
+const (
+	// firstList is how long a speaker that knows no list of voters waits before it makes the
+	// first: if there are others, and the list was only deleted, these write theirs again.
+	firstList = 3 * time.Second
+	// silentFor is after how long without a word a node gives its seat to another.
+	silentFor = time.Minute
+	// writeLimit bounds a try to write the list, and writePause is the least between two.
+	writeLimit, writePause = 5 * time.Second, time.Second
+)
+
+// vote keeps the list of voters: one of the voters writes the next one.
+func (s *Speaker) vote(ctx context.Context) {
+	if s.voting.Load() || time.Since(s.wrote) < writePause {
+		return
+	}
+	next, ok := s.nextVoters()
+	if !ok {
+		return
+	}
+	s.wrote = time.Now()
+	s.voting.Store(true)
+	s.tasks.Go(func() error {
+		defer s.voting.Store(false)
+		ctx, cancel := context.WithTimeout(ctx, writeLimit)
+		defer cancel()
+		if err := s.cfg.Source.SetVoters(ctx, next); err != nil {
+			s.cfg.Log.Debug("the list of voters was not written; another speaker may have done so", "err", err)
+		} else {
+			s.cfg.Log.Info("wrote the list of voters", "epoch", next.Epoch, "voters", next.Names)
+		}
+		return nil
+	})
+}
+
+// nextVoters returns the list that is to be written, if there is one.
+func (s *Speaker) nextVoters() (election.Voters, bool) {
+	stored, ours := s.cfg.Source.Voters(), s.member.Voters()
+	switch {
+	case stored.Epoch < ours.Epoch: // deleted, or set back
+		return ours, true
+	case ours.Epoch == 0:
+		return election.Voters{Epoch: 1, Names: []string{s.cfg.Node}}, time.Since(s.start) > firstList
+	case stored.Epoch > ours.Epoch || !slices.Contains(ours.Names, s.cfg.Node) || !s.member.Adopted():
+		return election.Voters{}, false
+	}
+	roll := s.member.Roll(s.nodes, silentFor)
+	for _, name := range ours.Names { // the first that is there does it
+		if name == s.cfg.Node {
+			break
+		}
+		if roll.Speaking[name] {
+			return election.Voters{}, false
+		}
+	}
+	return ours.Next(roll)
+}
