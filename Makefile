@@ -101,7 +101,7 @@ test-uml: uml bin/gotestsum
 # Without vet: it would analyse all of Kubernetes first, which takes longer than the tests. Never from
 # the cache: it does not know the programs in bin/, which are what is tested.
 test-lab: bin/gotestsum
-	cd lab && FAIRWAY_LAB_BIN=$(CURDIR)/bin/fairway-lab $(GOTEST) -count=1 -vet=off -timeout 15m ./...
+	cd lab && FAIRWAY_LAB_BIN=$(CURDIR)/bin/fairway-lab $(GOTEST) -count=1 -vet=off -timeout 25m ./...
 	FAIRWAY_LAB_BIN=$(CURDIR)/bin/fairway-lab $(GOTEST) -count=1 -timeout 15m -skip TestSoak $(FAULTS)
 
 ## faults: a cluster under load, one fault after the other; prints the table that docs/reliability.md keeps

@@ -15,7 +15,8 @@ type listenAddr struct {
 
 var all4, all6 = netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")
 
-// listenAddrs returns where to listen for the addresses in prefixes; nowhere for none.
+// listenAddrs returns where to listen for the addresses in prefixes; nowhere for none. Where one of the node's own
+// addresses is among them, its family's loopback is, too: people ask localhost when they are on the node.
 func listenAddrs(prefixes []netip.Prefix) ([]listenAddr, error) {
 	is4, is6 := slices.Contains(prefixes, all4), slices.Contains(prefixes, all6)
 	var at []listenAddr
@@ -47,6 +48,14 @@ func listenAddrs(prefixes []netip.Prefix) ([]listenAddr, error) {
 		case slices.Contains(at, listenAddr{"tcp", a}): // on two links
 		case slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(a) }):
 			at = append(at, listenAddr{"tcp", a})
+		}
+	}
+	for _, local := range []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()} {
+		isOwn := func(l listenAddr) bool {
+			return l.network == "tcp" && !l.addr.IsLoopback() && l.addr.Is4() == local.Is4()
+		}
+		if slices.ContainsFunc(at, isOwn) && !slices.Contains(at, listenAddr{"tcp", local}) {
+			at = append(at, listenAddr{"tcp", local})
 		}
 	}
 	if len(at) == 0 {

@@ -44,6 +44,35 @@ func (l Lab) OnNode(name string, argv []string) error {
 	return run(argv, func(cmd *exec.Cmd) error { return node.Run(init.PID, cmd) })
 }
 
+// Shell opens a shell on a node, or on the client, whose prompt says where it is.
+func (l Lab) Shell(where string) error {
+	prompt := where
+	if n, err := nodeNumber(where); err == nil {
+		prompt = fabric.NodeName(n)
+	}
+	if err := os.Setenv("PS1", l.id()+" "+prompt+":\\w\\$ "); err != nil {
+		return fmt.Errorf("set prompt: %w", err)
+	}
+	shell := []string{"bash", "--norc", "--noprofile"}
+	if where == fabric.Client {
+		return l.OnClient(shell)
+	}
+	return l.OnNode(where, shell)
+}
+
+// NodeNames are the names of the lab's nodes; none if there is no lab.
+func (l Lab) NodeNames() []string {
+	s, err := l.load()
+	if err != nil {
+		return nil
+	}
+	var names []string
+	for _, n := range s.nodes() {
+		names = append(names, fabric.NodeName(n))
+	}
+	return names
+}
+
 // OnClient runs a command on the client outside the cluster, as OnNode does.
 func (l Lab) OnClient(argv []string) error {
 	if err := CheckRoot(); err != nil {

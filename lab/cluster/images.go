@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sys/unix"
 
 	"github.com/fairway-net/fairway/lab/fabric"
 	"github.com/fairway-net/fairway/lab/node"
@@ -18,9 +17,9 @@ import (
 // pauseArchive is the archive of the sandbox image in ImagesDir.
 const pauseArchive = "pause.tar"
 
-// Load brings an image archive, as docker save or an OCI layout in a tar, into
-// every node, and returns how many these are.
-func (l Lab) Load(ctx context.Context, archive string) (nodes int, err error) {
+// Load brings images into every node, and returns how many these are. What is an archive, as docker save or an OCI
+// layout in a tar, a directory with an OCI layout, or the name of an image on this machine.
+func (l Lab) Load(ctx context.Context, what string) (nodes int, err error) {
 	if err := CheckRoot(); err != nil {
 		return 0, err
 	}
@@ -28,8 +27,14 @@ func (l Lab) Load(ctx context.Context, archive string) (nodes int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	if err := unix.Access(archive, unix.R_OK); err != nil {
-		return 0, fmt.Errorf("image archive %s: %w", archive, err)
+	tmp, err := os.MkdirTemp("", "fairway-lab-load-")
+	if err != nil {
+		return 0, fmt.Errorf("make a directory for the image: %w", err)
+	}
+	defer os.RemoveAll(tmp)
+	archive, err := archiveOf(ctx, what, tmp)
+	if err != nil {
+		return 0, err
 	}
 	return len(state.nodes()), l.importAll(ctx, state, []string{archive})
 }
@@ -57,17 +62,33 @@ func (l Lab) importAll(ctx context.Context, s *State, archives []string) error {
 	return group.Wait()
 }
 
+// kubeProxyArchive is where the archive of kube-proxy's image is; "": the lab has none.
+func (b *builder) kubeProxyArchive() string {
+	if b.KubeProxy == "" {
+		return ""
+	}
+	return b.path("kube-proxy.tar")
+}
+
+// waitContainerd waits until a node's containerd serves.
+func (b *builder) waitContainerd(ctx context.Context, n int) error {
+	init := b.state.process(fabric.NodeName(n))
+	err := poll(ctx, 20*time.Millisecond, func(context.Context) error {
+		_, err := os.Stat(node.Socket(init.PID))
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("wait for containerd of %s: %w", fabric.NodeName(n), err)
+	}
+	return nil
+}
+
 // importFirst imports what the first pods need, as soon as the containerds
 // serve.
 func (b *builder) importFirst(ctx context.Context) error {
 	for n := 1; n <= b.Nodes; n++ {
-		init := b.state.process(fabric.NodeName(n))
-		err := poll(ctx, 20*time.Millisecond, func(context.Context) error {
-			_, err := os.Stat(node.Socket(init.PID))
+		if err := b.waitContainerd(ctx, n); err != nil {
 			return err
-		})
-		if err != nil {
-			return fmt.Errorf("wait for containerd of %s: %w", fabric.NodeName(n), err)
 		}
 	}
 	b.Done("containerd runs on %s", count(b.Nodes, "node"))
@@ -77,6 +98,12 @@ func (b *builder) importFirst(ctx context.Context) error {
 	}
 	if b.Image != "" {
 		archives = append(archives, b.Image)
+	}
+	if archive := b.kubeProxyArchive(); archive != "" {
+		if err := b.writeKubeProxyImage(archive); err != nil {
+			return err
+		}
+		archives = append(archives, archive)
 	}
 	if err := b.importAll(ctx, b.state, archives); err != nil {
 		return err

@@ -122,12 +122,26 @@ func TestMissingPrograms(t *testing.T) {
 // TestBrokenUnit brings a node up on which a program does not stay alive: up
 // must say which, and undo everything.
 func TestBrokenUnit(t *testing.T) {
-	broken := filepath.Join(t.TempDir(), "kube-proxy")
-	if err := os.WriteFile(broken, []byte("#!/bin/sh\necho I cannot go on >&2\nexit 1\n"), 0o755); err != nil {
+	l := newLab(t)
+	cmd := l.cmd(l.upArgs("--nodes", "1")...)
+	cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(broken(t, "containerd"))+":"+os.Getenv("PATH"))
+	refused(t, "containerd keeps ending; it said last: I cannot go on", cmd)
+	l.gone()
+}
+
+// TestBrokenKubeProxy brings a lab up with a kube-proxy that does not stay alive.
+func TestBrokenKubeProxy(t *testing.T) {
+	l := newLab(t)
+	l.refused("kube-proxy keeps ending; it said last: I cannot go on", l.upArgs("--nodes", "1", "--kube-proxy", broken(t, "kube-proxy"))...)
+	l.gone()
+}
+
+// broken is a program that ends at once.
+func broken(t *testing.T, name string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(file, []byte("#!/bin/sh\necho I cannot go on >&2\nexit 1\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	l := newLab(t)
-	l.refused("kube-proxy keeps ending; it said last: I cannot go on",
-		l.upArgs("--nodes", "1", "--kube-proxy", broken)...)
-	l.gone()
+	return file
 }

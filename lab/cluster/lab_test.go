@@ -69,6 +69,9 @@ func TestLab(t *testing.T) {
 	t.Run("pods", func(t *testing.T) { l.in(t).testPods() })
 	t.Run("commands", func(t *testing.T) { l.in(t).testCommands() })
 	t.Run("end", func(t *testing.T) { l.in(t).testTerminate() })
+	t.Run("nodes", func(t *testing.T) { l.in(t).testNodes() })
+	t.Run("load", func(t *testing.T) { l.in(t).testLoad() })
+	t.Run("redeploy", func(t *testing.T) { l.in(t).testRedeploy() })
 	t.Run("faults", func(t *testing.T) { l.in(t).testFaults() })
 	t.Run("kubelet", func(t *testing.T) { l.in(t).testKubelet() })
 	l.run("down")
@@ -145,9 +148,7 @@ data:
 func (l *lab) testPods() {
 	l.input(webManifest, "kubectl", "apply", "-f", "-")
 	l.run("kubectl", "wait", "--for=condition=Ready", "pod/web", "pod/box", "--timeout=60s")
-	if out := l.run("kubectl", "logs", "box"); strings.TrimSpace(out) != "I am box" {
-		l.Errorf("logs are %q", out)
-	}
+	l.eventually("I am box", "kubectl", "logs", "box")
 	if out := l.input("through\n", "kubectl", "exec", "-i", "box", "--", "cat"); out != "through\n" {
 		l.Errorf("exec with input says %q", out)
 	}

@@ -13,11 +13,15 @@ import (
 	"github.com/fairway-net/fairway/internal/datapath"
 )
 
+// kubeProxyAddress is where a kube-proxy that the lab has started serves metrics, and its mode: the usual port is
+// the agent's.
+const kubeProxyAddress = "127.0.0.1:10349"
+
 // proxyPorts are where the proxies of a node say their mode: Fairway's agent, and a
 // kube-proxy that the lab has started beside it.
 var proxyPorts = []struct{ name, address string }{
 	{"fairway", "127.0.0.1:10249"},
-	{"kube-proxy", "127.0.0.1:10349"},
+	{"kube-proxy", kubeProxyAddress},
 }
 
 // A nodeProxy is a proxy that answers on a node.

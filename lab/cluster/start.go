@@ -48,23 +48,12 @@ func (b *builder) makePKI() error {
 		controlplane.CertKubeletClient:     {Name: "kube-apiserver-kubelet-client", Groups: []string{"system:masters"}},
 		controlplane.CertControllerManager: {Name: "system:kube-controller-manager"},
 		controlplane.CertScheduler:         {Name: "system:kube-scheduler"},
-		"kube-proxy":                       {Name: "system:kube-proxy"},
 		"admin":                            {Name: "fairway-lab-admin", Groups: []string{"system:masters"}},
 	}
 	conf := func(name string) string { return controlplane.Kubeconfig(b.pki(), name) }
 	kubeconfigs := map[string]string{
 		controlplane.CertControllerManager: conf(controlplane.CertControllerManager),
 		controlplane.CertScheduler:         conf(controlplane.CertScheduler),
-		"kube-proxy":                       conf("kube-proxy"),
-	}
-	for n := 1; n <= b.Nodes; n++ {
-		name := fabric.NodeName(n)
-		subjects[name] = pki.Subject{Name: "system:node:" + name, Groups: []string{"system:nodes"}}
-		subjects["kubelet-"+name] = pki.Subject{
-			Name: "system:node:" + name, Groups: []string{"system:nodes"},
-			Names: []string{name}, Addrs: fabric.Addrs(b.plan.Node(n)),
-		}
-		kubeconfigs[name] = conf(name)
 	}
 	for name, subject := range subjects {
 		if err := ca.Issue(name, subject); err != nil {
@@ -76,7 +65,26 @@ func (b *builder) makePKI() error {
 			return err
 		}
 	}
+	for n := 1; n <= b.Nodes; n++ {
+		if err := b.issueNode(ca, n); err != nil {
+			return err
+		}
+	}
 	return ca.Kubeconfig(b.Kubeconfig(), "admin", fmt.Sprintf("https://127.0.0.1:%d", b.APIPort))
+}
+
+// issueNode makes the certificates and the kubeconfig of a node's kubelet.
+func (b *builder) issueNode(ca *pki.Authority, n int) error {
+	name := fabric.NodeName(n)
+	subject := pki.Subject{Name: "system:node:" + name, Groups: []string{"system:nodes"}}
+	if err := ca.Issue(name, subject); err != nil {
+		return err
+	}
+	subject.Names, subject.Addrs = []string{name}, fabric.Addrs(b.plan.Node(n))
+	if err := ca.Issue("kubelet-"+name, subject); err != nil {
+		return err
+	}
+	return ca.Kubeconfig(controlplane.Kubeconfig(b.pki(), name), name, b.plan.APIServer())
 }
 
 // startProcesses starts the control plane and every node's init. Each is
@@ -148,7 +156,6 @@ func (b *builder) startNode(n int) error {
 		PKI:        b.pki(),
 		DNS:        b.plan.DNS(),
 		Upstream:   b.plan.Gateway()[0].Addr(),
-		KubeProxy:  b.kubeProxy(name),
 	}
 	if err := config.Save(); err != nil {
 		return err
@@ -161,25 +168,4 @@ func (b *builder) startNode(n int) error {
 		Unshareflags: unix.CLONE_NEWNS,
 	}
 	return b.start(name, name, cmd)
-}
-
-// kubeProxy is the command line of the kube-proxy to compare with. It leaves
-// the conntrack sysctls alone, which are the machine's, and kube-proxy's usual
-// ports to the agent that makes the pod network beside it.
-func (b *builder) kubeProxy(name string) []string {
-	if b.KubeProxy == "" {
-		return nil
-	}
-	return []string{
-		b.KubeProxy,
-		"--kubeconfig=" + controlplane.Kubeconfig(b.pki(), "kube-proxy"),
-		"--hostname-override=" + name,
-		"--proxy-mode=" + b.ProxyMode,
-		"--cluster-cidr=" + list(b.plan.Pods()),
-		"--healthz-bind-address=0.0.0.0:10356",
-		"--metrics-bind-address=127.0.0.1:10349",
-		"--conntrack-max-per-core=0",
-		"--conntrack-tcp-timeout-established=0s",
-		"--conntrack-tcp-timeout-close-wait=0s",
-	}
 }

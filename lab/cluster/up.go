@@ -171,11 +171,21 @@ func (b *builder) build(ctx context.Context) error {
 	if err := b.guard(ctx, b.deployAll); err != nil {
 		return err
 	}
+	if b.KubeProxy != "" {
+		if err := b.guard(ctx, b.deployKubeProxy); err != nil {
+			return err
+		}
+	}
 	if err := b.guard(ctx, b.waitNodes); err != nil {
 		return err
 	}
 	if err := b.routePods(ctx); err != nil {
 		return err
+	}
+	if b.KubeProxy != "" {
+		if err := b.guard(ctx, b.waitKubeProxy); err != nil {
+			return err
+		}
 	}
 	if b.Deploy != "" {
 		if err := b.guard(ctx, b.waitDNS); err != nil {

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestMain(m *testing.M) {
@@ -52,6 +54,43 @@ func TestFabric(t *testing.T) {
 	}
 	if err := f.Delete(); err != nil {
 		t.Errorf("a second Delete: %v", err)
+	}
+}
+
+// TestRefused asks the fabric's name server, where nothing listens, more often than a kernel answers by default: each
+// question is refused, so that DNS need not wait for an answer.
+func TestRefused(t *testing.T) {
+	f := Fabric{Dir: t.TempDir()}
+	t.Cleanup(func() {
+		if err := f.Delete(); err != nil {
+			t.Error(err)
+		}
+	})
+	plan := Plan{Family: Dual}
+	if err := f.Create(plan, 1); err != nil {
+		t.Fatal(err)
+	}
+	for _, server := range plan.Gateway() {
+		for i := range 30 {
+			err := f.Do(NodeName(1), func() error {
+				conn, err := net.Dial("udp", netip.AddrPortFrom(server.Addr(), 53).String())
+				if err != nil {
+					return err
+				}
+				defer conn.Close()
+				if err := conn.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+					return err
+				}
+				if _, err := conn.Write([]byte("question")); err != nil {
+					return err
+				}
+				_, err = conn.Read(make([]byte, 1))
+				return err
+			})
+			if !errors.Is(err, unix.ECONNREFUSED) {
+				t.Fatalf("question %d to %s: %v, want that it is refused", i, server, err)
+			}
+		}
 	}
 }
 

@@ -73,10 +73,15 @@ func (f Fabric) createSwitch(plan Plan) error {
 		return err
 	}
 	err := f.Do(Switch, func() error {
-		for _, path := range []string{"ipv4/ip_forward", "ipv6/conf/all/forwarding"} {
-			err := sysctl.WriteFile("/proc/sys/net/"+path, "1")
+		for path, value := range map[string]string{
+			"ipv4/ip_forward": "1", "ipv6/conf/all/forwarding": "1",
+			// Pods' upstream name server is the fabric, where nothing listens: each question is to be refused, not
+			// one of each second, so that nobody waits for an answer.
+			"ipv4/icmp_ratelimit": "0", "ipv6/icmp/ratelimit": "0",
+		} {
+			err := sysctl.WriteFile("/proc/sys/net/"+path, value)
 			if err != nil && !errors.Is(err, os.ErrNotExist) {
-				return fmt.Errorf("enable forwarding: %w", err)
+				return fmt.Errorf("set up the fabric: %w", err)
 			}
 		}
 		return nil

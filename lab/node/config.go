@@ -20,7 +20,6 @@ type Config struct {
 	PKI        string       // directory with ca.crt and the kubelet's serving certificate kubelet-NAME
 	DNS        []netip.Addr // cluster DNS
 	Upstream   netip.Addr   // name server of the machine's own resolv.conf
-	KubeProxy  []string     // command line of a kube-proxy to run on the node; empty means none
 }
 
 // SandboxImage is the image of the container that holds a pod's namespaces.

@@ -3,9 +3,8 @@
 //
 //	init (PID 1 of the node) ── sets up mounts, restarts what ends, reaps
 //	  ├── containerd ── shims ── pods
-//	  ├── kubelet ──CRI──> containerd
-//	  │      └──images──> our image service ──> containerd
-//	  └── kube-proxy, when the lab compares with it
+//	  └── kubelet ──CRI──> containerd
+//	         └──images──> our image service ──> containerd
 //
 // It hides mount namespaces, cgroups and the settings that let three nodes
 // share one kernel. It promises that the paths in a manifest (/opt/cni/bin,

@@ -61,9 +61,6 @@ func (c Config) Init(ctx context.Context, log *slog.Logger, kubelet []string) er
 		{name: "containerd", argv: []string{"containerd", "--config", c.path("containerd.toml")}},
 		{name: "kubelet", argv: kubelet},
 	}
-	if len(c.KubeProxy) > 0 {
-		units = append(units, unit{name: "kube-proxy", argv: c.KubeProxy})
-	}
 	return c.supervise(ctx, log, units)
 }
 

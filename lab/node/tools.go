@@ -15,7 +15,7 @@ func writeTools() error {
 		return fmt.Errorf("create %s: %w", toolbox.Bin, err)
 	}
 	scripts := map[string]string{"apt": toolbox.Apt, "apt-get": toolbox.Apt, "fairway": toolbox.Fairway}
-	for _, name := range []string{"iptables", "iptables-save", "ip6tables", "ip6tables-save"} {
+	for _, name := range []string{"iptables", "ip6tables"} {
 		if _, err := exec.LookPath("iptables-nft"); err == nil {
 			scripts[name] = toolbox.Iptables
 		}

@@ -6,6 +6,7 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/rsa"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
@@ -62,6 +63,19 @@ func New(dir string) (*Authority, error) {
 	}
 	a := &Authority{dir: dir, cert: cert, key: key}
 	return a, a.write("ca", der, key)
+}
+
+// Load reads the certificate authority that New made in dir.
+func Load(dir string) (*Authority, error) {
+	pair, err := tls.LoadX509KeyPair(filepath.Join(dir, "ca.crt"), filepath.Join(dir, "ca.key"))
+	if err != nil {
+		return nil, fmt.Errorf("load CA: %w", err)
+	}
+	key, ok := pair.PrivateKey.(crypto.Signer)
+	if !ok {
+		return nil, fmt.Errorf("load CA: its key is a %T", pair.PrivateKey)
+	}
+	return &Authority{dir: dir, cert: pair.Leaf, key: key}, nil
 }
 
 // Dir is the directory the files are in.

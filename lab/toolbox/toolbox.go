@@ -30,7 +30,7 @@ var Tools = []Tool{
 	{"dash", "dash"}, {"bash", "bash"}, {"curl", "curl"}, {"wget", "wget"}, {"nc", "netcat-openbsd"},
 	{"dig", "bind9-dnsutils"}, {"nslookup", "bind9-dnsutils"},
 	{"ip", "iproute2"}, {"ss", "iproute2"}, {"tcpdump", "tcpdump"}, {"ping", "iputils-ping"}, {"ps", "procps"},
-	{"iptables-nft", "iptables"}, {"iptables-nft-save", "iptables"}, {"ip6tables-nft", "iptables"}, {"ip6tables-nft-save", "iptables"},
+	{"iptables-nft", "iptables"},
 	{"nft", "nftables"}, {"ipvsadm", "ipvsadm"}, {"conntrack", "conntrack"}, {"netstat", "net-tools"}, {"column", "bsdextrautils"},
 	{"busybox", "busybox"},
 }

@@ -40,9 +40,13 @@ func kubeconfigCommand(lab *cluster.Lab) *cobra.Command {
 
 func loadCommand(lab *cluster.Lab) *cobra.Command {
 	return &cobra.Command{
-		Use:   "load IMAGE.tar",
-		Short: "Bring an image archive (docker save, or an OCI layout in a tar) into every node",
-		Args:  cobra.ExactArgs(1),
+		Use:   "load IMAGE",
+		Short: "Bring an image into every node",
+		Long: `Bring an image into every node: an archive (docker save, or an OCI layout in a tar), a directory with an OCI
+layout, or the name of an image that this machine's docker, podman or containerd has.`,
+		Example: `  fairway-lab load app.tar
+  fairway-lab load example.com/app:v1`,
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			start := time.Now()
 			nodes, err := lab.Load(cmd.Context(), args[0])
@@ -124,6 +128,33 @@ func nodeCommand(lab *cluster.Lab) *cobra.Command {
 	}
 	cmd.Flags().SetInterspersed(false)
 	return cmd
+}
+
+func shellCommand(lab *cluster.Lab) *cobra.Command {
+	return &cobra.Command{
+		Use:   "shell N|client",
+		Short: "Open a shell on node N, or on the client outside the cluster",
+		Example: `  fairway-lab shell 2
+  fairway-lab shell client`,
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: completeNodes(lab, "client"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			return lab.Shell(args[0])
+		},
+	}
+}
+
+func redeployCommand(lab *cluster.Lab) *cobra.Command {
+	return &cobra.Command{
+		Use:   "redeploy",
+		Short: "Bring Fairway's image and manifests in again, after make image",
+		Long: `Bring Fairway's image and manifests in again, as they are now, after "make image". The overlay of the lab stays what it
+is, edited or not: /var/lib/fairway-lab…/overlay/kustomization.yaml.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return lab.Redeploy(cmd.Context(), cluster.NewProgress(cmd.OutOrStdout()))
+		},
+	}
 }
 
 func clientCommand(lab *cluster.Lab) *cobra.Command {

@@ -54,12 +54,48 @@ func faultCommand(lab *cluster.Lab) *cobra.Command {
 	return cmd
 }
 
+func addNodeCommand(lab *cluster.Lab) *cobra.Command {
+	return &cobra.Command{
+		Use:   "add-node",
+		Short: "Add a node, and wait until it is Ready",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return lab.AddNode(cmd.Context(), cluster.NewProgress(cmd.OutOrStdout()))
+		},
+	}
+}
+
+func removeNodeCommand(lab *cluster.Lab) *cobra.Command {
+	return &cobra.Command{
+		Use:               "remove-node N",
+		Short:             "Take a node away for good, without a warning",
+		Example:           "  fairway-lab kubectl drain node-2 --ignore-daemonsets && fairway-lab remove-node 2",
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: completeNodes(lab),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return lab.RemoveNode(cmd.Context(), args[0], cluster.NewProgress(cmd.OutOrStdout()))
+		},
+	}
+}
+
+// completeNodes completes the first argument with the lab's nodes, and more words.
+func completeNodes(lab *cluster.Lab, more ...string) cobra.CompletionFunc {
+	return func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return append(lab.NodeNames(), more...), cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
 func restartNodeCommand(lab *cluster.Lab) *cobra.Command {
 	return &cobra.Command{
 		Use:     "restart-node N",
 		Short:   "Cut a node's power, start it again, and wait until it is Ready",
 		Example: "  fairway-lab restart-node 2",
 		Args:    cobra.ExactArgs(1),
+
+		ValidArgsFunction: completeNodes(lab),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return lab.RestartNode(cmd.Context(), args[0], cluster.NewProgress(cmd.OutOrStdout()))
 		},

@@ -1,12 +1,10 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path"
-	"path/filepath"
 	"strings"
 
 	"github.com/fairway-net/fairway/internal/image"
@@ -37,8 +35,11 @@ func toolboxImages() ([]image.Image, error) {
 	if err := applets(&t, have); err != nil {
 		return nil, err
 	}
-	if err := iptables(&t); err != nil {
+	if err := toolbox.AddIptables(&t); err != nil {
 		return nil, err
+	}
+	for _, name := range []string{"iptables", "ip6tables"} {
+		t.File("/usr/local/sbin/"+name, 0o755, toolbox.Iptables)
 	}
 	// Debian's busybox, as a shell, prefers its applets over programs in PATH: sh must be dash.
 	t.Link("/bin/sh", "dash")
@@ -99,31 +100,6 @@ func busyboxOwn() (*image.Layer, error) {
 		t.Link("/usr/local/bin/"+applet, "/bin/busybox")
 	}
 	return t.Layer()
-}
-
-// iptables adds the extensions that iptables loads, and its usual names for the variant on nf_tables, which the
-// agent's mode iptables writes by.
-func iptables(t *image.Tree) error {
-	at, err := image.Find("iptables-nft")
-	if err != nil {
-		return err
-	}
-	extensions, err := filepath.Glob("/usr/lib/*/xtables/lib*.so")
-	if err != nil || len(extensions) == 0 {
-		return errors.New("no extensions of iptables in /usr/lib/*/xtables [run `make deps`, or `apt-get install iptables`]")
-	}
-	for _, e := range extensions {
-		t.Plugin(e, at)
-	}
-	for _, name := range []string{"iptables", "iptables-save", "ip6tables", "ip6tables-save"} {
-		t.File("/usr/local/sbin/"+name, 0o755, toolbox.Iptables)
-	}
-	for _, file := range []string{"/etc/protocols", "/etc/services"} {
-		if _, err := os.Stat(file); err == nil {
-			t.Same(file)
-		}
-	}
-	return nil
 }
 
 // accounts adds what programs look up in /etc: tcpdump gives up its rights to the user of its name.

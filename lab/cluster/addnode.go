@@ -1,0 +1,144 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fairway-net/fairway/lab/fabric"
+	"github.com/fairway-net/fairway/lab/node"
+	"github.com/fairway-net/fairway/lab/pki"
+	"github.com/fairway-net/fairway/lab/process"
+)
+
+// AddNode adds a node with the next free number to the lab, and waits until it is Ready.
+func (l Lab) AddNode(ctx context.Context, p *Progress) error {
+	b, unlock, err := l.resume(ctx, p)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	n := 1
+	for slices.Contains(b.state.nodes(), n) {
+		n++
+	}
+	if n > fabric.MaxNodes {
+		return fmt.Errorf("the lab has %d nodes: there is room for no more [%s makes room]", fabric.MaxNodes, l.Command("remove-node N"))
+	}
+	ca, err := pki.Load(b.pki())
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, Timeout, fmt.Errorf("not ready after %s", Timeout))
+	defer cancel()
+	if err := b.addNode(ctx, ca, n); err != nil {
+		return errors.Join(err, b.takeAway(fabric.NodeName(n)))
+	}
+	b.Done("%s is Ready", fabric.NodeName(n))
+	return nil
+}
+
+func (b *builder) addNode(ctx context.Context, ca *pki.Authority, n int) error {
+	name, began := fabric.NodeName(n), time.Now()
+	if err := b.issueNode(ca, n); err != nil {
+		return err
+	}
+	if err := b.fabric().PlugNode(b.plan, n); err != nil {
+		return err
+	}
+	if err := b.startNode(n); err != nil {
+		return err
+	}
+	return b.guardOne(ctx, name, func(ctx context.Context) error {
+		if err := b.waitContainerd(ctx, n); err != nil {
+			return err
+		}
+		archives, err := b.archives()
+		if err != nil {
+			return err
+		}
+		for _, archive := range archives {
+			if err := node.ImportImages(b.state.process(name).PID, archive); err != nil {
+				return err
+			}
+		}
+		b.Done("images loaded into %s", name)
+		if b.Deploy == "" {
+			return nil // nothing that would make it Ready
+		}
+		if err := b.waitNode(ctx, name, began); err != nil {
+			return err
+		}
+		return b.routePods(ctx)
+	})
+}
+
+// archives are all that a node of this lab has at its start.
+func (b *builder) archives() ([]string, error) {
+	var all []string
+	if b.ImagesDir != "" {
+		found, err := filepath.Glob(filepath.Join(b.ImagesDir, "*.tar"))
+		if err != nil {
+			return nil, fmt.Errorf("list images: %w", err)
+		}
+		all = found
+	}
+	for _, more := range []string{b.Image, b.kubeProxyArchive()} {
+		if more != "" {
+			all = append(all, more)
+		}
+	}
+	return all, nil
+}
+
+// RemoveNode takes a node away for good, as a machine that is sold: its power goes first.
+func (l Lab) RemoveNode(ctx context.Context, name string, p *Progress) error {
+	b, unlock, err := l.resume(ctx, p)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	n, err := b.state.node(name)
+	if err != nil {
+		return err
+	}
+	if len(b.state.nodes()) == 1 {
+		return fmt.Errorf("%s is the last node [%s removes the lab]", fabric.NodeName(n), l.Command("down"))
+	}
+	name = fabric.NodeName(n)
+	_, client, err := b.client()
+	if err != nil {
+		return err
+	}
+	if err := b.takeAway(name); err != nil {
+		return err
+	}
+	err = client.CoreV1().Nodes().Delete(ctx, name, metav1.DeleteOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("delete Node %s: %w", name, err)
+	}
+	b.Done("%s removed; its pods start elsewhere", name)
+	return nil
+}
+
+// takeAway ends a node and forgets it.
+func (b *builder) takeAway(name string) error {
+	if err := errors.Join(b.powerOff(name), b.fabric().Mend(name)); err != nil {
+		return err
+	}
+	b.state.Processes = slices.DeleteFunc(b.state.Processes, func(r process.Record) bool { return r.Name == name })
+	if err := b.save(b.state); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(b.nodeDir(name)); err != nil {
+		return fmt.Errorf("remove the files of %s: %w", name, err)
+	}
+	return nil
+}

@@ -1,0 +1,192 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/fairway-net/fairway/internal/image"
+	"github.com/fairway-net/fairway/lab/fabric"
+	"github.com/fairway-net/fairway/lab/manifest"
+	"github.com/fairway-net/fairway/lab/toolbox"
+)
+
+// kubeProxyImage is the image that the lab makes of the program it is given.
+const kubeProxyImage = "registry.k8s.io/kube-proxy:lab"
+
+// kubeProxyManifest is kube-proxy as kubeadm installs it, but for three settings: health and metrics have other ports,
+// because the agent that makes the pod network has the usual ones, and conntrack's limits, which are the machine's, stay.
+const kubeProxyManifest = `
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: kube-proxy, namespace: kube-system}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: "kubeadm:node-proxier"}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: "system:node-proxier"}
+subjects: [{kind: ServiceAccount, name: kube-proxy, namespace: kube-system}]
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: kube-proxy, namespace: kube-system, labels: {app: kube-proxy}}
+data:
+  config.conf: |-
+    apiVersion: kubeproxy.config.k8s.io/v1alpha1
+    kind: KubeProxyConfiguration
+    bindAddress: 0.0.0.0
+    clientConnection:
+      kubeconfig: /var/lib/kube-proxy/kubeconfig.conf
+    clusterCIDR: CLUSTER_CIDR
+    conntrack:
+      maxPerCore: 0
+      tcpCloseWaitTimeout: 0s
+      tcpEstablishedTimeout: 0s
+    healthzBindAddress: 0.0.0.0:10356
+    metricsBindAddress: METRICS_ADDRESS
+    mode: "MODE"
+  kubeconfig.conf: |-
+    apiVersion: v1
+    kind: Config
+    clusters:
+    - cluster:
+        certificate-authority: /var/run/secrets/kubernetes.io/serviceaccount/ca.crt
+        server: API_SERVER
+      name: default
+    contexts:
+    - context: {cluster: default, namespace: default, user: default}
+      name: default
+    current-context: default
+    users:
+    - name: default
+      user: {tokenFile: /var/run/secrets/kubernetes.io/serviceaccount/token}
+---
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: kube-proxy, namespace: kube-system, labels: {k8s-app: kube-proxy}}
+spec:
+  selector: {matchLabels: {k8s-app: kube-proxy}}
+  updateStrategy: {type: RollingUpdate}
+  template:
+    metadata: {labels: {k8s-app: kube-proxy}}
+    spec:
+      priorityClassName: system-node-critical
+      serviceAccountName: kube-proxy
+      hostNetwork: true
+      nodeSelector: {kubernetes.io/os: linux}
+      tolerations: [{operator: Exists}]
+      containers:
+      - name: kube-proxy
+        image: IMAGE
+        imagePullPolicy: IfNotPresent
+        command: [/usr/local/bin/kube-proxy, --config=/var/lib/kube-proxy/config.conf, --hostname-override=$(NODE_NAME)]
+        env: [{name: NODE_NAME, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}]
+        securityContext: {privileged: true}
+        volumeMounts:
+        - {name: kube-proxy, mountPath: /var/lib/kube-proxy}
+        - {name: xtables-lock, mountPath: /run/xtables.lock}
+        - {name: lib-modules, mountPath: /lib/modules, readOnly: true}
+      volumes:
+      - {name: kube-proxy, configMap: {name: kube-proxy}}
+      - {name: xtables-lock, hostPath: {path: /run/xtables.lock, type: FileOrCreate}}
+      - {name: lib-modules, hostPath: {path: /lib/modules}}
+`
+
+// writeKubeProxyImage makes an archive of kube-proxy and of the programs that it runs.
+func (b *builder) writeKubeProxyImage(archive string) error {
+	var tree image.Tree
+	for name, link := range map[string]string{"nft": "/usr/local/bin/nft", "dash": "/bin/sh"} {
+		at, err := image.Find(name)
+		if err != nil {
+			return fmt.Errorf("make an image of kube-proxy: %w", err)
+		}
+		tree.Program(at)
+		tree.Link(link, at)
+	}
+	if err := toolbox.AddIptables(&tree); err != nil {
+		return fmt.Errorf("make an image of kube-proxy: %w", err)
+	}
+	tree.Program(b.KubeProxy)
+	tree.Copy("/usr/local/bin/kube-proxy", b.KubeProxy)
+	tree.Dir("/run", 0o755)
+	tree.Dir("/tmp", 0o777|os.ModeSticky)
+	layer, err := tree.Layer()
+	if err != nil {
+		return fmt.Errorf("make an image of kube-proxy: %w", err)
+	}
+	img := image.Image{Names: []string{kubeProxyImage}, Layers: []*image.Layer{layer}}
+	img.Config.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+	return image.WriteFile(archive, img)
+}
+
+// deployKubeProxy applies the DaemonSet and what it needs.
+func (b *builder) deployKubeProxy(ctx context.Context) error {
+	config, _, err := b.client()
+	if err != nil {
+		return err
+	}
+	text := strings.NewReplacer("CLUSTER_CIDR", list(b.plan.Pods()), "API_SERVER", b.plan.APIServer(),
+		"METRICS_ADDRESS", kubeProxyAddress, "MODE", b.ProxyMode, "IMAGE", kubeProxyImage).Replace(kubeProxyManifest)
+	var objects []*unstructured.Unstructured
+	for _, document := range strings.Split(text, "\n---\n") {
+		o := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal([]byte(document), &o.Object); err != nil {
+			return fmt.Errorf("read the manifest of kube-proxy: %w", err)
+		}
+		objects = append(objects, o)
+	}
+	return manifest.Apply(ctx, config, objects)
+}
+
+// waitKubeProxy waits until kube-proxy runs on every node, and gives up when one keeps ending.
+func (b *builder) waitKubeProxy(ctx context.Context) error {
+	_, client, err := b.client()
+	if err != nil {
+		return err
+	}
+	var broken error
+	err = poll(ctx, 100*time.Millisecond, func(ctx context.Context) error {
+		pods, err := client.CoreV1().Pods(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{LabelSelector: "k8s-app=kube-proxy"})
+		if err != nil {
+			return err
+		}
+		for _, pod := range pods.Items {
+			for _, c := range pod.Status.ContainerStatuses {
+				if c.RestartCount > 0 && c.State.Waiting != nil {
+					broken = fmt.Errorf("kube-proxy keeps ending; it said last: %s", lastLog(ctx, client, pod))
+					return nil
+				}
+			}
+		}
+		for _, n := range b.state.nodes() {
+			if _, err := b.proxyMode(fabric.NodeName(n), kubeProxyAddress); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err := errors.Join(broken, err); err != nil {
+		return err
+	}
+	b.Done("kube-proxy runs on %s", count(b.Nodes, "node"))
+	return nil
+}
+
+// lastLog is the last line that a pod's last container wrote.
+func lastLog(ctx context.Context, client kubernetes.Interface, pod corev1.Pod) string {
+	data, err := client.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, &corev1.PodLogOptions{Previous: true}).DoRaw(ctx)
+	if err != nil {
+		return "nothing (" + err.Error() + ")"
+	}
+	lines := strings.Split(strings.TrimSpace(string(data)), "\n")
+	return lines[len(lines)-1]
+}

@@ -1,0 +1,85 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fairway-net/fairway/lab/manifest"
+)
+
+// Redeploy brings the image and the manifests of Fairway into the lab again, as they are now, with the overlay that the
+// lab was started with, or what has become of it, and waits until every agent is the new one.
+func (l Lab) Redeploy(ctx context.Context, p *Progress) error {
+	b, unlock, err := l.resume(ctx, p)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if b.Deploy == "" {
+		return fmt.Errorf("the lab was started without manifests [%s]", l.Command("down, then up without --deploy ''"))
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, Timeout, fmt.Errorf("not ready after %s", Timeout))
+	defer cancel()
+	if b.Image != "" {
+		if err := b.importAll(ctx, b.state, []string{b.Image}); err != nil {
+			return err
+		}
+		b.Done("image loaded into %s", count(len(b.state.nodes()), "node"))
+	}
+	config, _, err := b.client()
+	if err != nil {
+		return err
+	}
+	component, err := b.imageComponent()
+	if err != nil {
+		return err
+	}
+	text, err := os.ReadFile(b.path("overlay", "kustomization.yaml"))
+	if errors.Is(err, fs.ErrNotExist) {
+		text, err = []byte(b.overlay()), nil
+	}
+	if err != nil {
+		return fmt.Errorf("read overlay: %w", err)
+	}
+	objects, err := manifest.Build(b.path("overlay"), b.Deploy, string(text), component)
+	if err != nil {
+		return err
+	}
+	if err := manifest.Apply(ctx, config, objects); err != nil {
+		return err
+	}
+	if err := b.guard(ctx, b.waitAgents); err != nil {
+		return err
+	}
+	b.Done("fairway redeployed")
+	return nil
+}
+
+// waitAgents waits until the DaemonSet's pods are all of its newest generation, and ready.
+func (b *builder) waitAgents(ctx context.Context) error {
+	_, client, err := b.client()
+	if err != nil {
+		return err
+	}
+	err = poll(ctx, 200*time.Millisecond, func(ctx context.Context) error {
+		d, err := client.AppsV1().DaemonSets(metav1.NamespaceSystem).Get(ctx, "fairway-agent", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		s := d.Status
+		if s.ObservedGeneration < d.Generation || s.UpdatedNumberScheduled < s.DesiredNumberScheduled || s.NumberAvailable < s.DesiredNumberScheduled {
+			return fmt.Errorf("%d of %d agents are new, %d are available", s.UpdatedNumberScheduled, s.DesiredNumberScheduled, s.NumberAvailable)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("wait for the agents: %w", err)
+	}
+	return nil
+}
