@@ -22,6 +22,7 @@ const (
 	codeNeighbour uint = 103
 	codeStore     uint = 104
 	codeHostPorts uint = 105
+	codeBandwidth uint = 106
 )
 
 // advice ends every message of CHECK: a runtime repairs nothing, the administrator does.
@@ -33,7 +34,7 @@ func check(args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	w := wire{attachment: attachmentOf(conf, args)}
+	w := wire{attachment: attachmentOf(conf, args), bandwidth: conf.RuntimeConfig.Bandwidth}
 	if w.addrs, err = previousAddrs(conf, args.IfName); err != nil {
 		return err
 	}
@@ -106,7 +107,7 @@ func (w wire) checkHost() error {
 			return err
 		}
 	}
-	return nil
+	return w.checkLimits(host)
 }
 
 // checkPod runs in the pod's namespace.

@@ -26,6 +26,7 @@ type netConf struct {
 	// RuntimeConfig is what the runtime adds for the capabilities that the configuration has.
 	RuntimeConfig struct {
 		PortMappings []runtimeMapping `json:"portMappings"`
+		Bandwidth    *bandwidth       `json:"bandwidth"`
 	} `json:"runtimeConfig"`
 
 	mappings []PortMapping // what RuntimeConfig asks for

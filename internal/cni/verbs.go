@@ -71,6 +71,9 @@ func add(args *skel.CmdArgs) error {
 	if conf.mappings, err = checkMappings(conf.RuntimeConfig.PortMappings); err != nil {
 		return err
 	}
+	if err := conf.RuntimeConfig.Bandwidth.check(); err != nil {
+		return err
+	}
 	if conf.RawPrevResult != nil {
 		return failf(types.ErrInvalidNetworkConfig, "%s makes the pod's interface, so it has to be the first plugin of network %q (move it to the front)", PluginName, conf.Name)
 	}
@@ -90,7 +93,7 @@ func add(args *skel.CmdArgs) error {
 	if conf.MTU == 0 {
 		conf.MTU = uplinkMTU(host)
 	}
-	w := wire{attachment: attachmentOf(conf, args), mtu: conf.MTU}
+	w := wire{attachment: attachmentOf(conf, args), mtu: conf.MTU, bandwidth: conf.RuntimeConfig.Bandwidth}
 	w.alias = w.attachment.alias(podName(args.Args))
 	if w.addrs, err = reserve(conf, args.StdinData, args.Args, w.attachment); err != nil {
 		return err
@@ -98,14 +101,16 @@ func add(args *skel.CmdArgs) error {
 	if err := w.connect(host, podNS); err != nil {
 		return withCleanup(err, release(conf, w.attachment))
 	}
-	err = writeHostPorts(conf, w.attachment, podName(args.Args), w.addrs)
+	if err = w.limit(host); err == nil {
+		err = writeHostPorts(conf, w.attachment, podName(args.Args), w.addrs)
+	}
 	if err == nil {
 		if err = types.PrintResult(w.result(conf, args.Netns), conf.CNIVersion); err == nil {
 			return nil
 		}
 		err = fmt.Errorf("print result: %w", err)
 	}
-	return withCleanup(err, removeHostPorts(conf, w.attachment), removeLink(host, w.hostLink()), release(conf, w.attachment))
+	return withCleanup(err, removeHostPorts(conf, w.attachment), removeLink(host, w.hostLink()), removeLink(host, w.shaper()), release(conf, w.attachment))
 }
 
 // withCleanup keeps the CNI code of the first error and adds to its message what
@@ -166,6 +171,9 @@ func del(args *skel.CmdArgs) error {
 	if err := removeLink(host, a.hostLink()); err != nil {
 		return err
 	}
+	if err := removeLink(host, a.shaper()); err != nil {
+		return err
+	}
 	return release(conf, a)
 }
 
@@ -203,7 +211,7 @@ func gcLinks(network string, valid map[string]bool) error {
 	if err != nil {
 		return fmt.Errorf("list links: %w", err)
 	}
-	var failed error
+	failed := removeShapers(host, links, network, valid)
 	for _, link := range links {
 		attrs := link.Attrs()
 		if link.Type() == "veth" && ofNetwork(attrs, network) && !valid[attrs.Name] {

@@ -44,6 +44,8 @@ type wire struct {
 	addrs []netip.Addr
 	mtu   int
 	alias string
+	// bandwidth are the pod's limits; nil: none.
+	bandwidth *bandwidth
 }
 
 // connect makes the wire; after an error nothing of it is left.

@@ -249,9 +249,11 @@ func renderConfig(stateDir string, own []netip.Prefix, mtu int, ports hostPorts)
 		"mtu":  mtu,
 		"ipam": object{"type": "host-local", "dataDir": stateDir, "ranges": ranges},
 	}}
+	capabilities := object{"bandwidth": true}
+	plugins[0]["capabilities"] = capabilities
 	switch ports {
 	case recordedPorts:
-		plugins[0]["capabilities"] = object{"portMappings": true}
+		capabilities["portMappings"] = true
 	case portmapPorts:
 		plugins = append(plugins, object{"type": "portmap", "capabilities": object{"portMappings": true}})
 	}
