@@ -66,6 +66,8 @@ var law = map[string]struct {
 	"speaker":              {[]string{"announce", "election", "fence", "l2", "service"}, true, false, "joins them; the API server is behind its Source"},
 	"proxy":                {[]string{"service", "datapath", "flow"}, true, false, "the loop knows no API objects and no mechanism"},
 	"kube":                 {[]string{"service", "labels", "ipam", "announce", "election", "oneline"}, true, true, "the edge to the API server, the only importer of client-go"},
+	"kube/objects":         {[]string{"oneline"}, true, true, "objects of any kind, for an administrator's commands; part of the edge to the API server"},
+	"install":              {[]string{"kube/objects", "oneline"}, true, true, "kustomize and the API's types; what it sends goes through kube/objects"},
 	"config":               {[]string{"service", "kube", "datapath", "numbers"}, true, true, "k8s.io/kube-proxy has the types of KubeProxyConfiguration"},
 	"health":               {[]string{"service", "listener"}, true, false, "answers load balancers and kubelets"},
 	"listener":             {nil, false, false, "reads /proc; why a port matters, its callers know"},

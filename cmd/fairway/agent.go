@@ -46,15 +46,20 @@ the node over as soon as its own rules are in place, and connections live on.`,
 	}
 	flags := config.NewFlags(c.Flags())
 	c.RunE = func(c *cobra.Command, _ []string) error {
+		settings, err := newFollower(flags)
+		if err != nil {
+			return err
+		}
 		cfg, err := flags.Load()
 		if err != nil {
 			return err
 		}
 		log := newLog(e.stderr, cfg.LogLevel)
+		settings.log = log
 		for _, w := range cfg.Warnings {
 			log.Warn(w)
 		}
-		a := &agent{cfg: cfg, log: log, published: &published{}}
+		a := &agent{cfg: cfg, log: log, published: &published{}, settings: settings}
 		lock, err := lockNode()
 		if err != nil {
 			return err
@@ -76,6 +81,8 @@ type agent struct {
 	cfg       *config.Config
 	log       *slog.Logger
 	published *published // what fairway status gets; nil in commands that run no agent
+	settings  *follower  // nil in those, too
+	began     func()     // is called when a run has all that it needs
 }
 
 func (a *agent) run(ctx context.Context) error {
@@ -108,12 +115,14 @@ func (a *agent) run(ctx context.Context) error {
 	if err := server.Listen(ctx); err != nil {
 		return err
 	}
+	a.began()
 	a.log.Info("starting", "version", version, "node", a.cfg.NodeName, "mode", a.cfg.Mode, "podNetwork", a.cfg.PodNetwork)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return server.Run(ctx) })
 	g.Go(func() error { return store.Run(ctx) })
 	g.Go(func() error { return checks.Run(ctx) })
 	g.Go(func() error { return events.Run(ctx) })
+	g.Go(func() error { return a.settings.run(ctx, a.cfg, &says.board, events.NodeEvent) })
 	if dp != nil {
 		a.tune(says)
 		services := store.SubscribeServices("proxy")
@@ -248,7 +257,7 @@ func (n nodes) run(ctx context.Context, pods node.Config, cfg *config.Config) er
 func (a *agent) podNetwork() node.Config {
 	return node.Config{
 		Log: a.log, CNIBinDir: a.cfg.CNIBinDir, CNIConfDir: a.cfg.CNIConfDir,
-		Masquerade: true, ClusterCIDRs: a.cfg.ClusterCIDRs, RecordHostPorts: a.cfg.Mode != datapath.None,
+		Masquerade: true, ClusterCIDRs: a.cfg.ClusterCIDRs, NodeName: a.cfg.NodeName, RecordHostPorts: a.cfg.Mode != datapath.None,
 	}
 }
 

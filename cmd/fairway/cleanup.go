@@ -12,11 +12,18 @@ import (
 	"github.com/fairway-net/fairway/internal/hostport"
 	"github.com/fairway-net/fairway/internal/node"
 	"github.com/fairway-net/fairway/internal/reset"
+	"github.com/fairway-net/fairway/internal/takeover"
 )
 
 // cleanup removes all that an agent may have made here, whatever its mode was, and says
 // what that was; the pod network only if it is asked for, for running pods need it.
 func (a *agent) cleanup(ctx context.Context) error {
+	if a.cfg.AfterKubeProxy {
+		a.log.Info("waiting until a kube-proxy has written its rules")
+		if err := takeover.WaitForKubeProxy(ctx); err != nil {
+			return fmt.Errorf("cleanup: %w", err)
+		}
+	}
 	removed, err := a.removeModes(ctx)
 	network := node.New(a.podNetwork())
 	defer network.Close()

@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/fairway-net/fairway/internal/config"
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/datapath/modes"
 	"github.com/fairway-net/fairway/internal/status"
@@ -13,14 +14,26 @@ import (
 )
 
 // runs runs the agent; a run that ends because another proxy has taken over is followed by
-// one that finds nothing of ours.
+// one that finds nothing of ours, one that ends because the settings have changed by one that
+// has them. If that cannot begin, the former settings count again.
 func (a *agent) runs(ctx context.Context) error {
+	cfg, worked := a.cfg, (*config.Config)(nil)
 	for {
-		run := *a.cfg
-		err := (&agent{cfg: &run, log: a.log, published: a.published}).run(ctx)
-		if !errors.Is(err, takeover.ErrReleased) || ctx.Err() != nil {
+		run := *cfg
+		one := &agent{cfg: &run, log: a.log, published: a.published, settings: a.settings}
+		one.began = func() { worked = cfg }
+		err := one.run(ctx)
+		if ctx.Err() != nil || err == nil {
 			return err
 		}
+		if errors.Is(err, takeover.ErrReleased) {
+			continue
+		}
+		next, ok := a.settings.next(err, cfg, worked)
+		if !ok {
+			return err
+		}
+		cfg = next
 	}
 }
 

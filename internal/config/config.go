@@ -111,6 +111,7 @@ type Config struct {
 	PodNetwork            string // PodNetworkNone or PodNetworkRoutes
 	CNIBinDir, CNIConfDir string
 	Cleanup               bool // remove all that was programmed, and exit
+	AfterKubeProxy        bool // but wait first until a kube-proxy has written its rules
 	LogLevel              slog.Level
 	// Warnings are one line each, for the log.
 	Warnings []string

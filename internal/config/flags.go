@@ -38,19 +38,21 @@ type own struct {
 	logLevel              string
 	verbosity             int
 	cleanup               bool
+	afterKubeProxy        bool
 	refuseExternalIPs     bool
 	limits                string
 	countTraffic          bool
 	replaceKubeProxy      bool
 	allowHTTP             bool
 	emptyAfter            time.Duration
+	settingsDir           string
 }
 
 // besideFile are the flags that count in spite of --config. (help is cobra's.)
 var besideFile = []string{
-	"config", "master", "hostname-override", "cleanup", "v", "log-level",
+	"config", "master", "hostname-override", "cleanup", "after-kube-proxy", "v", "log-level",
 	"pod-network", "cni-bin-dir", "cni-conf-dir", "refuse-external-ips", "service-limits", "count-traffic", "replace-kube-proxy",
-	"allow-http-api-server", "empty-after", "help",
+	"allow-http-api-server", "empty-after", "settings-dir", "help",
 }
 
 // NewFlags adds the agent's flags to fs.
@@ -82,7 +84,9 @@ func (f *Flags) addCluster() {
 	fs.Int32Var(&f.oomScore, "oom-score-adj", 0, "The oom-score-adj value of this process, -1000 to 1000 (default: left as it is)")
 	fs.IntVarP(&f.own.verbosity, "v", "v", 0, "Log more: 4 is --log-level debug")
 	fs.StringVar(&f.own.logLevel, "log-level", "", "Log from this `level` on: debug, info, warn or error")
+	fs.StringVar(&f.own.settingsDir, "settings-dir", "", "`dir` with a file for each setting, as a ConfigMap is mounted; they win over flags, and changes take effect while the agent runs")
 	fs.BoolVar(&f.own.cleanup, "cleanup", false, "Remove all that was programmed, and exit")
+	fs.BoolVar(&f.own.afterKubeProxy, "after-kube-proxy", false, "With --cleanup, wait first until a kube-proxy has written its rules on this node")
 }
 
 func (f *Flags) addProxy() {
@@ -181,6 +185,9 @@ func (f *Flags) addIgnored() {
 func (f *Flags) Load() (*Config, error) { return f.load(os.Hostname) }
 
 func (f *Flags) load(hostname func() (string, error)) (*Config, error) {
+	if err := f.applySettings(); err != nil {
+		return nil, err
+	}
 	r := &resolver{own: f.own, changed: f.fs.Changed}
 	if f.file == "" {
 		kp, err := f.merged()

@@ -71,7 +71,7 @@ func (r *resolver) resolve(hostname func() (string, error)) (*Config, error) {
 		Master:      r.own.master,
 		ContentType: r.kp.ClientConnection.ContentType,
 		Cleanup:     r.own.cleanup, CountTraffic: r.own.countTraffic, ReplaceKubeProxy: r.own.replaceKubeProxy,
-		AllowHTTP: r.own.allowHTTP,
+		AfterKubeProxy: r.own.afterKubeProxy, AllowHTTP: r.own.allowHTTP,
 	}
 	for _, step := range []func(*Config) error{
 		r.mode, r.gates, r.limits, r.client, r.bind, r.detect, r.nodePorts, r.masquerade, r.periods, r.ipvs, r.conntrack, r.process, r.podNetwork,
@@ -107,6 +107,9 @@ func (r *resolver) limits(c *Config) error {
 }
 
 func (r *resolver) mode(c *Config) error {
+	if c.AfterKubeProxy && !c.Cleanup {
+		return errors.New("--after-kube-proxy: only with --cleanup")
+	}
 	c.Mode = cmp.Or(string(r.kp.Mode), datapath.NFTables)
 	switch {
 	case !slices.Contains(Modes(), c.Mode):

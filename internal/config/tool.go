@@ -18,7 +18,7 @@ type ToolFlags struct {
 
 // agentOnly are the agent's flags that mean nothing to a command that only reads.
 var agentOnly = []string{
-	"cleanup", "replace-kube-proxy", "count-traffic", "oom-score-adj",
+	"cleanup", "after-kube-proxy", "settings-dir", "replace-kube-proxy", "count-traffic", "oom-score-adj",
 	"healthz-bind-address", "metrics-bind-address", "pod-network", "cni-bin-dir", "cni-conf-dir",
 	"sync-period", "iptables-sync-period", "ipvs-sync-period",
 	"min-sync-period", "iptables-min-sync-period", "ipvs-min-sync-period",
@@ -49,6 +49,10 @@ func (t *ToolFlags) Load(running []string) (*Config, error) {
 	if err := agent.fs.Parse(running); err != nil {
 		return nil, fmt.Errorf("read the running agent's flags: %w", err)
 	}
+	if err := agent.applySettings(); err != nil {
+		return nil, fmt.Errorf("read the running agent's settings: %w", err)
+	}
+	agent.own.settingsDir = "" // given flags win over them, too
 	var ignored []string
 	var failed error
 	t.fs.VisitAll(func(f *pflag.Flag) {

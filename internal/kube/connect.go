@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -209,4 +211,18 @@ func withoutPath(err error) error {
 		return p.Err
 	}
 	return err
+}
+
+// Reach finds out whether there is an API server at a connection.
+func Reach(ctx context.Context, c Connection) error {
+	client, err := Connect(c)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	if err := client.Discovery().RESTClient().Get().AbsPath("/version").Do(ctx).Error(); err != nil {
+		return fmt.Errorf("reach the API server %s: %w", c.Master, oneline.Error(err))
+	}
+	return nil
 }

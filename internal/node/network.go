@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -27,6 +29,8 @@ type Config struct {
 	// sees it; default cni.DefaultStateDir. Every node has its own directory
 	// below it, so that several nodes may share a file system.
 	StateDir string
+	// NodeName names that directory for Cleanup; empty: it stays.
+	NodeName string
 	// Plugin is the program to install as CNI plugin; default is cni.PluginName beside this
 	// program.
 	Plugin string
@@ -142,22 +146,36 @@ func (n *Network) Cleanup(ctx context.Context) error {
 	}
 	defer netlink.Close()
 	n.installed = [2]fileState{}
-	n.warnOfPods(netlink)
+	pods := n.warnOfPods(netlink)
 	// The configuration goes first, so that no pod is started any more.
 	failed := errors.Join(n.removeConfig(), n.removePlugin())
 	table, err := readRoutes(netlink)
 	if err == nil {
 		_, err = syncRoutes(netlink, table.ours, nil)
 	}
-	return errors.Join(failed, err, n.removeRules(ctx))
+	return errors.Join(failed, err, n.removeRules(ctx), n.removeStore(pods))
 }
 
-func (n *Network) warnOfPods(netlink netlinksafe.Handle) {
+// removeStore removes the addresses that the plugin remembers, if no pod has one: an agent
+// that is started here later must not give an address away twice.
+func (n *Network) removeStore(pods int) error {
+	if pods > 0 || n.NodeName == "" {
+		return nil
+	}
+	if err := os.RemoveAll(filepath.Join(n.StateDir, n.NodeName)); err != nil {
+		return fmt.Errorf("remove the store of pods' addresses: %w", err)
+	}
+	_ = os.Remove(n.StateDir)               // not empty, if other nodes are on this machine
+	_ = os.Remove(filepath.Dir(n.StateDir)) // or the mount point of a container
+	return nil
+}
+
+// warnOfPods returns how many pods are here; if that cannot be read, more than none.
+func (n *Network) warnOfPods(netlink netlinksafe.Handle) (pods int) {
 	links, err := netlink.LinkList()
 	if err != nil {
-		return // only a warning is lost
+		return 1 // only a warning is lost
 	}
-	pods := 0
 	for _, link := range links {
 		if cni.IsPodLink(link.Attrs().Name, link.Attrs().Alias) {
 			pods++
@@ -166,6 +184,7 @@ func (n *Network) warnOfPods(netlink netlinksafe.Handle) {
 	if pods > 0 {
 		n.Log.Warn("pod network: pods are still running; they cannot be deleted without the CNI plugin [drain the node before --cleanup, or start the agent again]", "pods", pods)
 	}
+	return pods
 }
 
 // mtu is the configured one, or that of the link which carries a node address.

@@ -17,6 +17,7 @@ const (
 	HandoverPending   = "HandoverPending"   // mode none, and no other proxy has taken over
 	PortInUse         = "PortInUse"         // /healthz or /metrics does not listen
 	ConntrackSettings = "ConntrackSettings" // the node's conntrack could not be set
+	SettingsRefused   = "SettingsRefused"   // the ConfigMap has settings that this node cannot take
 	NodeNotEligible   = "NodeNotEligible"   // the node's object is missing or about to be deleted
 )
 

@@ -67,6 +67,37 @@ func (r *Release) Check(ctx context.Context) (datapath.Drift, error) {
 	return r.Datapath.Check(ctx)
 }
 
+// WaitForKubeProxy returns when another proxy's rules of Services have been on this node for
+// some seconds, or with an error when ctx is done or the rules cannot be read. It is for
+// cleaning up where no agent runs any more.
+func WaitForKubeProxy(ctx context.Context) error {
+	return waitServes(ctx, (&KubeProxy{}).Find, kubeProxyPause)
+}
+
+func waitServes(ctx context.Context, find func(context.Context) ([]Remain, error), pause time.Duration) error {
+	tick := time.NewTicker(pause / 10)
+	defer tick.Stop()
+	for seen := (time.Time{}); ; {
+		remains, err := find(ctx)
+		if err != nil {
+			return err
+		}
+		switch serves := slices.ContainsFunc(remains, func(one Remain) bool { return one.serves }); {
+		case !serves:
+			seen = time.Time{}
+		case seen.IsZero():
+			seen = time.Now()
+		case time.Since(seen) >= pause:
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
+}
+
 // leave reports whether another proxy is here, and removes what is ours when it has been
 // for a while. It asks before each pass: a pass of ours would change rules of a kube-proxy
 // whose chains have the same names.

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"time"
 )
 
 // TestRelease: our mode goes on until another proxy's rules are there, then leaves in as many
@@ -70,5 +71,28 @@ func TestReleaseWaits(t *testing.T) {
 	cancel()
 	if err := NewRelease(slog.New(slog.DiscardHandler), &fake{name: "ours", log: &log}).Wait(ctx); err != nil {
 		t.Errorf("Wait of an agent that ends: %v", err)
+	}
+}
+
+// TestWaitServes: nothing, a canary, rules that go again; only rules that stay are waited for.
+func TestWaitServes(t *testing.T) {
+	seen := []string{"", "canary", "rules", "", "rules", "rules", "rules"}
+	calls := 0
+	find := func(context.Context) ([]Remain, error) {
+		what := seen[min(calls, len(seen)-1)]
+		calls++
+		if what == "" {
+			return nil, nil
+		}
+		return []Remain{{name: what, serves: what == "rules"}}, nil
+	}
+	if err := waitServes(t.Context(), find, 20*time.Millisecond); err != nil || calls < 6 {
+		t.Errorf("it returned %v after %d looks", err, calls)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	never := func(context.Context) ([]Remain, error) { return nil, nil }
+	if err := waitServes(ctx, never, time.Second); !errors.Is(err, context.Canceled) {
+		t.Errorf("it returned %v when nothing came", err)
 	}
 }

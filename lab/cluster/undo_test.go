@@ -30,12 +30,14 @@ func TestUndo(t *testing.T) {
 	}
 	u.copyImage()
 	u.before = u.state()
+	t.Run("install", func(t *testing.T) { u.in(t).install() })
 	for _, mode := range []string{"userspace", "nftables"} {
 		t.Run(mode, func(t *testing.T) { u.in(t).removal(mode) })
 	}
 	t.Run("iptables, killed half-way", func(t *testing.T) { u.in(t).halfWay() })
 	t.Run("CoreDNS", func(t *testing.T) { u.in(t).coreDNS() })
 	t.Run("kube-proxy", func(t *testing.T) { u.in(t).kubeProxy() })
+	t.Run("install over kube-proxy", func(t *testing.T) { u.in(t).installOverKubeProxy() })
 	for name := range u.docs {
 		if !u.followed[name] {
 			t.Errorf("no test runs the commands %q", name)

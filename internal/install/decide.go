@@ -1,0 +1,252 @@
+package install
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/fairway-net/fairway/internal/oneline"
+)
+
+// A decision is what an installation will be, and what it does to others.
+type decision struct {
+	Settings
+	notes   []string // what the user may want to know
+	refused []error  // why it cannot be
+}
+
+func (d *decision) refuse(format string, args ...any) {
+	d.refused = append(d.refused, fmt.Errorf(format, args...))
+}
+
+func (d *decision) note(format string, args ...any) {
+	d.notes = append(d.notes, fmt.Sprintf(format, args...))
+}
+
+// err joins the reasons for a refusal; nil if there is none.
+func (d *decision) err() error {
+	if len(d.refused) == 0 {
+		return nil
+	}
+	return fmt.Errorf("refused: %w", oneline.Error(errors.Join(d.refused...)))
+}
+
+// decide makes settings of the facts and of what the user asks for. former are those of the
+// installation that is there; nil: there is none of this program.
+func decide(manifests fs.FS, f *Facts, o Options, former *Settings) (*decision, error) {
+	values, err := defaults(manifests)
+	if err != nil {
+		return nil, err
+	}
+	d := &decision{}
+	if former != nil {
+		d.Settings = *former
+		maps.Copy(values, former.Values)
+	}
+	for key, value := range f.Live {
+		if _, ok := values[key]; ok {
+			values[key] = value // as others have changed it since
+		}
+	}
+	d.Values = values
+	if err := o.apply(values); err != nil {
+		return nil, err
+	}
+	fresh := former == nil && f.Live == nil
+	d.image(o)
+	d.server(f, o)
+	d.podCIDR(f, o)
+	d.podNetwork(f, o, fresh)
+	d.replace(f, o, fresh)
+	d.dns(f, o, former)
+	d.kernel(f)
+	if err := d.withComponents(manifests, o); err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+func (d *decision) image(o Options) {
+	if o.Image != "" {
+		d.Image = o.Image
+	}
+	if err := checkImage(d.Image); err != nil {
+		d.refused = append(d.refused, err)
+	}
+}
+
+// server takes the address that is set, if it can be one, or else the one that was found.
+func (d *decision) server(f *Facts, o Options) {
+	err := f.checkServer(d.Values[keyAPIServer])
+	if err == nil {
+		return
+	}
+	if o.APIServer != "" {
+		d.refuse("--api-server: %w", err)
+		return
+	}
+	if f.APIServer.Value == "" {
+		d.refuse("found no address of the API server that nodes can use [give --api-server https://HOST:PORT]")
+		return
+	}
+	d.Values[keyAPIServer] = f.APIServer.Value
+	if f.APIServer.From == "endpoints of Service default/kubernetes" && len(f.controlPlanes()) > 1 {
+		d.note("the API server's address is that of one of %d control plane nodes: give --api-server the address of their load balancer", len(f.controlPlanes()))
+	}
+}
+
+func (f *Facts) controlPlanes() (names []string) {
+	for _, n := range f.Nodes {
+		if _, ok := n.Labels["node-role.kubernetes.io/control-plane"]; ok {
+			names = append(names, n.Name)
+		}
+	}
+	return names
+}
+
+// podCIDR takes the addresses that were found, unless they are given or were set before.
+func (d *decision) podCIDR(f *Facts, o Options) {
+	if o.ClusterCIDR == "" && f.Live == nil {
+		d.Values[keyClusterCIDR] = f.ClusterCIDR.Value
+	}
+	value := d.Values[keyClusterCIDR]
+	if value == "" {
+		d.refuse("found no addresses of the pods [give --cluster-cidr, as the controller manager has it%s]", f.podCIDRHint())
+		return
+	}
+	for text := range strings.SplitSeq(value, ",") {
+		p, err := netip.ParsePrefix(strings.TrimSpace(text))
+		if err != nil {
+			d.refuse("--cluster-cidr: %q is not a CIDR such as 10.244.0.0/16", text)
+			continue
+		}
+		for _, s := range f.ServiceCIDRs {
+			if p.Overlaps(s) {
+				d.refuse("the pods' addresses %s overlap with those of Services, %s [correct --cluster-cidr]", p, s)
+			}
+		}
+	}
+}
+
+// podCIDRHint names an address range of one node, which lies in the one that is asked for.
+func (f *Facts) podCIDRHint() string {
+	for _, n := range f.Nodes {
+		if len(n.Spec.PodCIDRs) > 0 {
+			return "; node " + n.Name + " has " + strings.Join(n.Spec.PodCIDRs, ",")
+		}
+	}
+	return ""
+}
+
+// podNetwork connects the pods where nobody else does.
+func (d *decision) podNetwork(f *Facts, o Options, fresh bool) {
+	if fresh && (o.PodNetwork == "" || o.PodNetwork == Auto) {
+		d.Values[keyPodNetwork] = none
+		if f.CNI.Value == "" {
+			d.Values[keyPodNetwork] = routes
+		}
+	}
+	if d.Values[keyPodNetwork] != routes {
+		return
+	}
+	switch {
+	case !fresh || f.CNI.Value == "":
+	case f.CNI == f.unknownCNI():
+		d.note("%s: is there a CNI plugin that this program does not know? Its configuration in /etc/cni/net.d would come before or after Fairway's", f.CNI.From)
+	default:
+		d.refuse("--pod-network routes: another CNI plugin connects the pods: %s (%s) [leave the flag out, or remove the plugin from all nodes first]", f.CNI.Value, f.CNI.From)
+	}
+	for _, n := range f.Nodes {
+		if len(n.Spec.PodCIDRs) == 0 {
+			d.refuse("--pod-network routes: node %s has no podCIDR [start the controller manager with --allocate-node-cidrs and --cluster-cidr]", n.Name)
+		}
+	}
+}
+
+// replace decides about a kube-proxy that is there.
+func (d *decision) replace(f *Facts, o Options, fresh bool) {
+	if o.ReplaceKubeProxy == Auto || o.ReplaceKubeProxy == "" && fresh {
+		d.Values[keyReplace] = strconv.FormatBool(f.KubeProxy != nil && d.Values[keyMode] != none)
+	}
+	switch takes := d.Values[keyReplace] == yes; {
+	case takes && d.Values[keyMode] == none:
+		d.refuse("--replace-kube-proxy true: with --proxy-mode none no proxy would be left [choose another mode]")
+	case takes && f.Embedded != "":
+		d.refuse("--replace-kube-proxy true: a kube-proxy runs inside %s, and cannot be ended from here [restart all servers with --disable-kube-proxy]", f.Embedded)
+	case !takes && f.Embedded != "" && d.Values[keyMode] != none:
+		d.refuse("a kube-proxy runs inside %s [restart all servers with --disable-kube-proxy, or give --proxy-mode none]", f.Embedded)
+	case !takes && f.KubeProxy != nil && d.Values[keyMode] != none && f.KubeProxy.Status.DesiredNumberScheduled > 0:
+		d.note("kube-proxy goes on beside Fairway: both write rules for each Service (--replace-kube-proxy true ends it)")
+	}
+}
+
+// dns decides which server answers at the Service kube-dns.
+func (d *decision) dns(f *Facts, o Options, former *Settings) {
+	switch o.DNS {
+	case fairway:
+		d.DNS = true
+	case none:
+		d.DNS = false
+	case "", Auto:
+		if former == nil {
+			d.DNS = f.CoreDNS == nil
+		}
+	default:
+		d.refuse("--dns %q: must be auto, fairway or none", o.DNS)
+	}
+	if d.DNS && f.DNS.Value == "" && len(d.DNSService) == 0 {
+		d.DNSService = tenth(f.ServiceCIDRs)
+		if len(d.DNSService) == 0 {
+			d.refuse("there is no Service kube-system/kube-dns, and the addresses of Services were not found to make one [kubectl apply -k deploy/dns-service, or --dns none]")
+			return
+		}
+		d.note("there is no Service kube-dns: it is made, with address %s; kubelets must have it as clusterDNS", strings.Join(d.DNSService, ","))
+	}
+	if !d.DNS {
+		d.DNSService = nil
+	}
+}
+
+// tenth is the address that kubeadm gives to kube-dns: one of each range.
+func tenth(ranges []netip.Prefix) (addrs []string) {
+	for _, p := range ranges {
+		a := p.Masked().Addr()
+		for range 10 {
+			a = a.Next()
+		}
+		if p.Contains(a) {
+			addrs = append(addrs, a.String())
+		}
+	}
+	return addrs
+}
+
+// oldest are the oldest kernels of the modes that need more than any that Kubernetes runs on.
+var oldest = map[string][2]int{"nftables": {5, 13}, "userspace": {5, 13}}
+
+func (d *decision) kernel(f *Facts) {
+	need, ok := oldest[d.Values[keyMode]]
+	if !ok {
+		return
+	}
+	var old []string
+	for _, n := range f.Nodes {
+		major, minor, ok := kernelVersion(n.Status.NodeInfo.KernelVersion)
+		if ok && slices.Compare([]int{major, minor}, need[:]) < 0 {
+			old = append(old, n.Name+" ("+n.Status.NodeInfo.KernelVersion+")")
+		}
+	}
+	if len(old) > 0 {
+		d.refuse("mode %s needs Linux %d.%d: %s [--proxy-mode iptables, or auto]", d.Values[keyMode], need[0], need[1], strings.Join(old, ", "))
+	}
+}
+
+func kernelVersion(text string) (major, minor int, ok bool) {
+	n, err := fmt.Sscanf(text, "%d.%d", &major, &minor)
+	return major, minor, err == nil && n == 2
+}

@@ -1,0 +1,424 @@
+package install
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/yaml"
+
+	"github.com/fairway-net/fairway/internal/kube/objects"
+)
+
+// An API is what this package asks of the API server; *objects.Client implements it.
+type API interface {
+	Host() string
+	Version(context.Context) (string, error)
+	Get(context.Context, objects.Ref) (*unstructured.Unstructured, error)
+	List(ctx context.Context, apiVersion, kind, namespace, selector string) ([]unstructured.Unstructured, error)
+	Apply(ctx context.Context, o *unstructured.Unstructured, dryRun bool) (*unstructured.Unstructured, error)
+	Put(context.Context, *unstructured.Unstructured) (*unstructured.Unstructured, error)
+	Patch(context.Context, objects.Ref, []byte) error
+	Delete(context.Context, objects.Ref) error
+}
+
+const (
+	kubeSystem = "kube-system"
+	agentName  = "fairway-agent" // of the DaemonSet and of its ConfigMap
+)
+
+// A Finding is a fact and where it was found.
+type Finding struct{ Value, From string }
+
+// Facts are what a cluster says of itself.
+type Facts struct {
+	Version      string // of the API server
+	Distribution string // kubeadm, k3s, kind, …; empty: not known
+	Nodes        []corev1.Node
+	APIServer    Finding
+	ClusterCIDR  Finding
+	ServiceCIDRs []netip.Prefix
+	DNS          Finding // addresses of the Service kube-dns, with commas; empty: there is none
+	CoreDNS      *appsv1.Deployment
+	KubeProxy    *appsv1.DaemonSet
+	Embedded     string // a kube-proxy inside another program: where; empty: none
+	CNI          Finding
+	Live         map[string]string // settings of an agent that is here; nil: there is none
+
+	kubeProxyConf  string // texts of the ConfigMap kube-proxy
+	kubeProxyServe string
+}
+
+// read fetches one typed object; nil if it is not there.
+func read[T any](ctx context.Context, api API, apiVersion, kind, namespace, name string) (*T, error) {
+	u, err := api.Get(ctx, objects.Ref{APIVersion: apiVersion, Kind: kind, Namespace: namespace, Name: name})
+	if err != nil || u == nil {
+		return nil, err
+	}
+	return typed[T](u)
+}
+
+func typed[T any](u *unstructured.Unstructured) (*T, error) {
+	o := new(T)
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, o); err != nil {
+		return nil, fmt.Errorf("read %s: %w", objects.RefOf(u), err)
+	}
+	return o, nil
+}
+
+func list[T any](ctx context.Context, api API, apiVersion, kind, namespace, selector string) ([]T, error) {
+	all, err := api.List(ctx, apiVersion, kind, namespace, selector)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]T, len(all))
+	for i := range all {
+		o, err := typed[T](&all[i])
+		if err != nil {
+			return nil, err
+		}
+		out[i] = *o
+	}
+	return out, nil
+}
+
+// Detect finds out what this package needs to know of the cluster.
+func Detect(ctx context.Context, api API) (*Facts, error) {
+	f := &Facts{}
+	for _, step := range []func(context.Context, API) error{
+		f.version, f.nodes, f.kubeProxy, f.cni, f.services, f.dns, f.settings, f.podCIDR, f.server,
+	} {
+		if err := step(ctx, api); err != nil {
+			return nil, err
+		}
+	}
+	return f, nil
+}
+
+func (f *Facts) version(ctx context.Context, api API) (err error) {
+	f.Version, err = api.Version(ctx)
+	return err
+}
+
+func (f *Facts) nodes(ctx context.Context, api API) (err error) {
+	if f.Nodes, err = list[corev1.Node](ctx, api, "v1", "Node", "", ""); err != nil {
+		return err
+	}
+	for _, n := range f.Nodes {
+		id, v := n.Spec.ProviderID, n.Status.NodeInfo.KubeletVersion
+		for _, d := range []struct {
+			name string
+			is   bool
+		}{
+			{"kind", strings.HasPrefix(id, "kind://")},
+			{"k3s", strings.HasPrefix(id, "k3s://") || strings.Contains(v, "+k3s")},
+			{"rke2", strings.Contains(v, "+rke2")},
+			{"EKS", strings.Contains(v, "-eks-")},
+			{"GKE", strings.Contains(v, "-gke.")},
+			{"minikube", n.Labels["minikube.k8s.io/name"] != ""},
+		} {
+			if d.is && f.Distribution == "" {
+				f.Distribution = d.name
+			}
+		}
+	}
+	return nil
+}
+
+// kubeProxy looks for a kube-proxy: a DaemonSet, as kubeadm makes it, or one inside of k3s.
+func (f *Facts) kubeProxy(ctx context.Context, api API) (err error) {
+	if f.KubeProxy, err = read[appsv1.DaemonSet](ctx, api, "apps/v1", "DaemonSet", kubeSystem, "kube-proxy"); err != nil {
+		return err
+	}
+	conf, err := read[corev1.ConfigMap](ctx, api, "v1", "ConfigMap", kubeSystem, "kube-proxy")
+	if err != nil {
+		return err
+	}
+	if conf != nil {
+		f.kubeProxyConf, f.kubeProxyServe = conf.Data["config.conf"], conf.Data["kubeconfig.conf"]
+	}
+	if f.KubeProxy != nil || f.Distribution != "k3s" {
+		return nil
+	}
+	for _, n := range f.Nodes {
+		if _, control := n.Labels["node-role.kubernetes.io/control-plane"]; !control {
+			continue
+		}
+		if args := n.Annotations["k3s.io/node-args"]; !strings.Contains(args, "disable-kube-proxy") {
+			f.Embedded = "k3s on " + n.Name
+		}
+	}
+	return nil
+}
+
+// plugins are CNI plugins by the name of their DaemonSet.
+var plugins = map[string]string{
+	"kube-flannel-ds": "flannel", "kube-flannel": "flannel", "calico-node": "Calico", "canal": "Canal", "cilium": "Cilium",
+	"weave-net": "Weave Net", "kindnet": "kindnet", "aws-node": "Amazon VPC CNI", "azure-cni": "Azure CNI", "kube-router": "kube-router",
+	"antrea-agent": "Antrea", "ovnkube-node": "OVN-Kubernetes", "kube-ovn-cni": "Kube-OVN", "netd": "GKE netd",
+}
+
+func (f *Facts) cni(ctx context.Context, api API) error {
+	all, err := list[appsv1.DaemonSet](ctx, api, "apps/v1", "DaemonSet", "", "")
+	if err != nil {
+		return err
+	}
+	for _, d := range all {
+		if name, ok := plugins[d.Name]; ok {
+			f.CNI = Finding{name, "DaemonSet " + d.Namespace + "/" + d.Name}
+			return nil
+		}
+	}
+	for _, n := range f.Nodes {
+		if n.Annotations["flannel.alpha.coreos.com/backend-type"] != "" {
+			f.CNI = Finding{"flannel", "annotation of node " + n.Name}
+			return nil
+		}
+	}
+	f.CNI = f.unknownCNI()
+	return nil
+}
+
+// unknownCNI is the plugin that there must be if a node is Ready.
+func (f *Facts) unknownCNI() Finding {
+	for _, n := range f.Nodes {
+		if ready(n) {
+			return Finding{"one that this program does not know", "node " + n.Name + " is Ready"}
+		}
+	}
+	return Finding{}
+}
+
+func ready(n corev1.Node) bool {
+	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// services finds the addresses of ClusterIPs: ServiceCIDR objects since Kubernetes 1.33,
+// before that kubeadm's configuration.
+func (f *Facts) services(ctx context.Context, api API) error {
+	all, err := list[networkingv1.ServiceCIDR](ctx, api, "networking.k8s.io/v1", "ServiceCIDR", "", "")
+	if err != nil {
+		return err
+	}
+	var texts []string
+	for _, c := range all {
+		texts = append(texts, c.Spec.CIDRs...)
+	}
+	if len(texts) == 0 {
+		k, err := f.kubeadm(ctx, api)
+		if err != nil {
+			return err
+		}
+		texts = strings.Split(k.Networking.ServiceSubnet, ",")
+	}
+	for _, t := range texts {
+		if p, err := netip.ParsePrefix(strings.TrimSpace(t)); err == nil {
+			f.ServiceCIDRs = append(f.ServiceCIDRs, p)
+		}
+	}
+	return nil
+}
+
+// A clusterConfiguration is what kubeadm remembers of a cluster.
+type clusterConfiguration struct {
+	ControlPlaneEndpoint string `json:"controlPlaneEndpoint"`
+	Networking           struct {
+		PodSubnet     string `json:"podSubnet"`
+		ServiceSubnet string `json:"serviceSubnet"`
+	} `json:"networking"`
+}
+
+func (f *Facts) kubeadm(ctx context.Context, api API) (k clusterConfiguration, err error) {
+	conf, err := read[corev1.ConfigMap](ctx, api, "v1", "ConfigMap", kubeSystem, "kubeadm-config")
+	if err != nil || conf == nil {
+		return k, err
+	}
+	if f.Distribution == "" {
+		f.Distribution = "kubeadm"
+	}
+	if err := yaml.Unmarshal([]byte(conf.Data["ClusterConfiguration"]), &k); err != nil {
+		return k, fmt.Errorf("read ConfigMap kubeadm-config: %w", err)
+	}
+	return k, nil
+}
+
+func (f *Facts) dns(ctx context.Context, api API) (err error) {
+	svc, err := read[corev1.Service](ctx, api, "v1", "Service", kubeSystem, "kube-dns")
+	if err != nil {
+		return err
+	}
+	if svc != nil {
+		f.DNS = Finding{strings.Join(svc.Spec.ClusterIPs, ","), "Service kube-system/kube-dns"}
+	}
+	f.CoreDNS, err = read[appsv1.Deployment](ctx, api, "apps/v1", "Deployment", kubeSystem, "coredns")
+	return err
+}
+
+// settings reads those of an agent that is here, also as others have changed them.
+func (f *Facts) settings(ctx context.Context, api API) error {
+	conf, err := read[corev1.ConfigMap](ctx, api, "v1", "ConfigMap", kubeSystem, agentName)
+	if err == nil && conf != nil {
+		f.Live = conf.Data
+	}
+	return err
+}
+
+var podCIDRArg = regexp.MustCompile(`--cluster-cidr[= ]+"?([0-9a-fA-F.:/,]+)`)
+
+// podCIDR looks where each kind of cluster keeps the addresses of its pods.
+func (f *Facts) podCIDR(ctx context.Context, api API) error {
+	k, err := f.kubeadm(ctx, api)
+	if err != nil {
+		return err
+	}
+	var proxy struct {
+		ClusterCIDR string `json:"clusterCIDR"`
+	}
+	_ = yaml.Unmarshal([]byte(f.kubeProxyConf), &proxy) // what cannot be read says nothing
+	manager, err := f.managerCIDR(ctx, api)
+	if err != nil {
+		return err
+	}
+	for _, found := range []Finding{
+		{k.Networking.PodSubnet, "ConfigMap kube-system/kubeadm-config"},
+		{proxy.ClusterCIDR, "ConfigMap kube-system/kube-proxy"},
+		{manager, "the controller manager's flags"},
+		f.k3sCIDR(),
+	} {
+		if found.Value != "" {
+			f.ClusterCIDR = found
+			return nil
+		}
+	}
+	return nil
+}
+
+func (f *Facts) managerCIDR(ctx context.Context, api API) (string, error) {
+	pods, err := list[corev1.Pod](ctx, api, "v1", "Pod", kubeSystem, "component=kube-controller-manager")
+	if err != nil {
+		return "", err
+	}
+	for _, p := range pods {
+		for _, c := range p.Spec.Containers {
+			if m := podCIDRArg.FindStringSubmatch(strings.Join(append(c.Command, c.Args...), "\n")); m != nil {
+				return m[1], nil
+			}
+		}
+	}
+	return "", nil
+}
+
+// k3sCIDR is k3s's flag, as its nodes remember it, or its default.
+func (f *Facts) k3sCIDR() Finding {
+	if f.Distribution != "k3s" {
+		return Finding{}
+	}
+	for _, n := range f.Nodes {
+		args := strings.NewReplacer(`","`, " ", `["`, "", `"]`, "").Replace(n.Annotations["k3s.io/node-args"])
+		if m := podCIDRArg.FindStringSubmatch(args); m != nil {
+			return Finding{m[1], "k3s's flags on node " + n.Name}
+		}
+	}
+	return Finding{"10.42.0.0/16", "k3s's default"}
+}
+
+// server finds a URL of the API server that nodes reach without any Service.
+func (f *Facts) server(ctx context.Context, api API) error {
+	k, err := f.kubeadm(ctx, api)
+	if err != nil {
+		return err
+	}
+	info, err := read[corev1.ConfigMap](ctx, api, "v1", "ConfigMap", "kube-public", "cluster-info")
+	if err != nil {
+		return err
+	}
+	var public string
+	if info != nil {
+		public = info.Data["kubeconfig"]
+	}
+	slices, err := list[discoveryv1.EndpointSlice](ctx, api, "discovery.k8s.io/v1", "EndpointSlice", "default", "kubernetes.io/service-name=kubernetes")
+	if err != nil {
+		return err
+	}
+	endpoint := ""
+	if k.ControlPlaneEndpoint != "" {
+		endpoint = "https://" + k.ControlPlaneEndpoint
+	}
+	for _, found := range []Finding{
+		{serverOf(f.kubeProxyServe), "ConfigMap kube-system/kube-proxy"},
+		{endpoint, "ConfigMap kube-system/kubeadm-config"},
+		{serverOf(public), "ConfigMap kube-public/cluster-info"},
+		{firstEndpoint(slices), "endpoints of Service default/kubernetes"},
+		{api.Host(), "the kubeconfig"},
+	} {
+		if f.checkServer(found.Value) == nil {
+			f.APIServer = found
+			return nil
+		}
+	}
+	return nil
+}
+
+// serverOf is the server that a kubeconfig's text names first.
+func serverOf(text string) string {
+	var file struct {
+		Clusters []struct {
+			Cluster struct {
+				Server string `json:"server"`
+			} `json:"cluster"`
+		} `json:"clusters"`
+	}
+	if yaml.Unmarshal([]byte(text), &file) != nil || len(file.Clusters) == 0 {
+		return ""
+	}
+	return file.Clusters[0].Cluster.Server
+}
+
+func firstEndpoint(slices []discoveryv1.EndpointSlice) string {
+	for _, s := range slices {
+		for _, e := range s.Endpoints {
+			for _, p := range s.Ports {
+				if len(e.Addresses) > 0 && p.Port != nil {
+					if a, err := netip.ParseAddr(e.Addresses[0]); err == nil {
+						return "https://" + netip.AddrPortFrom(a, uint16(*p.Port)).String()
+					}
+				}
+			}
+		}
+	}
+	return ""
+}
+
+// checkServer says why a URL cannot be the agents' API server.
+func (f *Facts) checkServer(text string) error {
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "https" || u.Hostname() == "" {
+		return fmt.Errorf("%q is not a URL https://HOST:PORT", text)
+	}
+	a, err := netip.ParseAddr(u.Hostname())
+	switch {
+	case strings.HasSuffix(u.Hostname(), ".invalid"):
+		return fmt.Errorf("%s is the placeholder of deploy/agent/config.yaml", text)
+	case strings.HasSuffix(u.Hostname(), ".svc") || strings.Contains(u.Hostname(), ".svc."):
+		return fmt.Errorf("%s is a Service's name: the agents must reach the API server without any Service", text)
+	case err != nil:
+		return nil // a name, which the nodes must resolve
+	case slices.ContainsFunc(f.ServiceCIDRs, func(p netip.Prefix) bool { return p.Contains(a) }):
+		return fmt.Errorf("%s is a ClusterIP: the agents are what makes that address work", text)
+	case a.IsLoopback():
+		return fmt.Errorf("%s is a loopback address, which nodes do not share", text)
+	}
+	return nil
+}

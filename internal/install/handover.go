@@ -1,0 +1,162 @@
+package install
+
+import (
+	"context"
+	"fmt"
+
+	appsv1 "k8s.io/api/apps/v1"
+
+	"github.com/fairway-net/fairway/internal/kube/objects"
+)
+
+// What is handed over: the DaemonSet kube-proxy and the Deployment coredns, as kubeadm, kind
+// and others make them. Neither is deleted: each is told to run no pods.
+var (
+	kubeProxyRef = objects.Ref{APIVersion: "apps/v1", Kind: "DaemonSet", Namespace: kubeSystem, Name: "kube-proxy"}
+	coreDNSRef   = objects.Ref{APIVersion: "apps/v1", Kind: "Deployment", Namespace: kubeSystem, Name: "coredns"}
+)
+
+// parked is a node label that no node has. deploy/README.md uses the same.
+const parked = "fairway.net/kube-proxy"
+
+const (
+	parkProxy   = `{"spec":{"template":{"spec":{"nodeSelector":{"` + parked + `":"back"}}}}}`
+	unparkProxy = `{"spec":{"template":{"spec":{"nodeSelector":{"` + parked + `":null}}}}}`
+)
+
+// handovers says what a revision changes of others.
+func (i *Installer) handovers(ctx context.Context, inv *inventory, r *revision) (lines []string, err error) {
+	takes := r.Settings.Values[keyReplace] == yes
+	proxy, err := read[appsv1.DaemonSet](ctx, i.API, kubeProxyRef.APIVersion, kubeProxyRef.Kind, kubeSystem, kubeProxyRef.Name)
+	if err != nil {
+		return nil, err
+	}
+	switch is := proxy != nil && isParked(proxy); {
+	case takes && proxy != nil && !is:
+		lines = append(lines, kubeProxyRef.String()+": ended when Fairway's rules carry Services (nodeSelector "+parked+")")
+	case !takes && inv.KubeProxy && is:
+		lines = append(lines, kubeProxyRef.String()+": started again (nodeSelector)")
+	}
+	dns, err := read[appsv1.Deployment](ctx, i.API, coreDNSRef.APIVersion, coreDNSRef.Kind, kubeSystem, coreDNSRef.Name)
+	if err != nil {
+		return nil, err
+	}
+	switch n := replicas(dns); {
+	case r.Settings.DNS && n > 0:
+		lines = append(lines, fmt.Sprintf("%s: replicas: %d -> 0, when Fairway's DNS is ready", coreDNSRef, n))
+	case !r.Settings.DNS && inv.CoreDNS > 0 && dns != nil:
+		lines = append(lines, fmt.Sprintf("%s: replicas: %d -> %d", coreDNSRef, n, inv.CoreDNS))
+	}
+	return lines, nil
+}
+
+func isParked(d *appsv1.DaemonSet) bool {
+	_, ok := d.Spec.Template.Spec.NodeSelector[parked]
+	return ok
+}
+
+// replicas of a Deployment; 0 of none.
+func replicas(d *appsv1.Deployment) int32 {
+	switch {
+	case d == nil:
+		return 0
+	case d.Spec.Replicas == nil:
+		return 1
+	}
+	return *d.Spec.Replicas
+}
+
+// takeProxy ends kube-proxy, whose rules the agents remove, and waits for its pods to end.
+func (i *Installer) takeProxy(ctx context.Context, inv *inventory, s Settings) error {
+	if s.Values[keyReplace] != yes {
+		return nil
+	}
+	o, err := i.API.Get(ctx, kubeProxyRef)
+	if err != nil || o == nil {
+		return err
+	}
+	proxy, err := typed[appsv1.DaemonSet](o)
+	if err != nil {
+		return err
+	}
+	if !isParked(proxy) {
+		inv.KubeProxy = true
+		if err := inv.save(ctx, i.API); err != nil {
+			return err
+		}
+		if err := i.API.Patch(ctx, kubeProxyRef, []byte(parkProxy)); err != nil {
+			return err
+		}
+	}
+	return i.waitGone(ctx, one(o))
+}
+
+// giveBackProxy starts kube-proxy again if it was ended by us; not if stays.
+func (i *Installer) giveBackProxy(ctx context.Context, inv *inventory, stays bool) error {
+	if stays || !inv.KubeProxy {
+		return nil
+	}
+	o, err := i.API.Get(ctx, kubeProxyRef)
+	if err != nil {
+		return err
+	}
+	if o != nil {
+		if err := i.API.Patch(ctx, kubeProxyRef, []byte(unparkProxy)); err != nil {
+			return err
+		}
+		if err := i.waitReady(ctx, kubeProxyRef); err != nil {
+			return err
+		}
+	}
+	inv.KubeProxy = false
+	return inv.save(ctx, i.API)
+}
+
+// takeDNS scales coredns to nothing, when ours answers.
+func (i *Installer) takeDNS(ctx context.Context, inv *inventory, s Settings) error {
+	if !s.DNS {
+		return nil
+	}
+	dns, err := read[appsv1.Deployment](ctx, i.API, coreDNSRef.APIVersion, coreDNSRef.Kind, kubeSystem, coreDNSRef.Name)
+	if err != nil || replicas(dns) == 0 {
+		return err
+	}
+	inv.CoreDNS = replicas(dns)
+	if err := inv.save(ctx, i.API); err != nil {
+		return err
+	}
+	i.say("%s: %d -> 0 replicas", coreDNSRef, inv.CoreDNS)
+	if err := i.scale(ctx, 0); err != nil {
+		return err
+	}
+	o, err := i.API.Get(ctx, coreDNSRef)
+	if err != nil || o == nil {
+		return err
+	}
+	return i.waitGone(ctx, one(o))
+}
+
+// giveBackDNS scales coredns up again, and waits until it answers, before ours goes.
+func (i *Installer) giveBackDNS(ctx context.Context, inv *inventory, s Settings) error {
+	if s.DNS || inv.CoreDNS == 0 {
+		return nil
+	}
+	o, err := i.API.Get(ctx, coreDNSRef)
+	if err != nil {
+		return err
+	}
+	if o != nil {
+		if err := i.scale(ctx, inv.CoreDNS); err != nil {
+			return err
+		}
+		if err := i.waitReady(ctx, coreDNSRef); err != nil {
+			return err
+		}
+	}
+	inv.CoreDNS = 0
+	return inv.save(ctx, i.API)
+}
+
+func (i *Installer) scale(ctx context.Context, n int32) error {
+	return i.API.Patch(ctx, coreDNSRef, fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, n))
+}

@@ -1,0 +1,202 @@
+package install
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/tools/txtar"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
+
+	"github.com/fairway-net/fairway/deploy"
+	"github.com/fairway-net/fairway/internal/kube/objects"
+)
+
+var update = flag.Bool("update", false, "write what the program says into testdata")
+
+func installer(api API, out *bytes.Buffer) *Installer {
+	return &Installer{API: api, Manifests: deploy.Files, Out: out, Version: "v1", Timeout: time.Minute, Poll: time.Microsecond}
+}
+
+// TestDecisions reads clusters out of testdata: objects in, and what the program finds and
+// decides, or why it refuses, out.
+//
+//	NAME.txtar: options as in Options, one "field: value" a line │ objects.yaml │ want
+func TestDecisions(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txtar")
+	if err != nil || len(files) < 5 {
+		t.Fatalf("%d files, %v", len(files), err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
+			a, err := txtar.ParseFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var o Options
+			if err := yaml.UnmarshalStrict(a.Comment, &o); err != nil {
+				t.Fatal(err)
+			}
+			var out bytes.Buffer
+			i := installer(newFake(t, string(a.Files[0].Data)), &out)
+			i.DryRun = true
+			if err := i.Install(t.Context(), o); err != nil {
+				out.WriteString("error: " + err.Error() + "\n")
+			}
+			if *update {
+				a.Files = append(a.Files[:1], txtar.File{Name: "want", Data: out.Bytes()})
+				if err := os.WriteFile(file, txtar.Format(a), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if len(a.Files) != 2 || string(a.Files[1].Data) != out.String() {
+				t.Errorf("it says\n%s\nwant what %s has [-update]", &out, file)
+			}
+		})
+	}
+}
+
+// cluster is the objects of a file in testdata.
+func cluster(t *testing.T, name string) string {
+	t.Helper()
+	a, err := txtar.ParseFile("testdata/" + name + ".txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(a.Files[0].Data)
+}
+
+var tagged = Options{Image: product + ":v1", DNS: fairway}
+
+// TestThereAndBack: install, upgrade and roll back leave what they say, and uninstall leaves
+// the cluster as it was.
+func TestThereAndBack(t *testing.T) {
+	api := newFake(t, cluster(t, "kubeadm"))
+	before := api.text()
+	var out bytes.Buffer
+	i := installer(api, &out)
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatalf("%v\n%s", err, &out)
+		}
+	}
+	i.DryRun = true
+	must(i.Install(t.Context(), tagged))
+	if now := api.text(); now != before || api.writes > 0 {
+		t.Fatalf("a dry run has written %d times", api.writes)
+	}
+	i.DryRun = false
+	must(i.Install(t.Context(), tagged))
+	installed := api.text()
+	for _, want := range []string{"DaemonSet kube-system/fairway-agent", "fairway.net/kube-proxy: back", "replicas: 0", "REPLACE_KUBE_PROXY: \"true\""} {
+		if !strings.Contains(installed, want) {
+			t.Errorf("after install there is no %q", want)
+		}
+	}
+	if err := i.Install(t.Context(), tagged); err == nil || !strings.Contains(err.Error(), "fairway upgrade") {
+		t.Errorf("a second install says %v", err)
+	}
+	up := tagged
+	up.Components, up.ProxyMode = []string{"controller", "load-balancer"}, "iptables"
+	must(i.Upgrade(t.Context(), up))
+	if now := api.text(); !strings.Contains(now, "Deployment kube-system/fairway-controller") || !strings.Contains(now, "PROXY_MODE: iptables") {
+		t.Error("the upgrade has not added the controller, or the mode")
+	}
+	hash := func() string {
+		o, _ := api.Get(t.Context(), objects.Ref{APIVersion: "apps/v1", Kind: "DaemonSet", Namespace: kubeSystem, Name: agentName})
+		text, _, _ := unstructured.NestedString(o.Object, "spec", "template", "metadata", "annotations", settingsHash)
+		return text
+	}
+	former := hash()
+	must(i.Upgrade(t.Context(), Options{Image: product + ":v2"}))
+	if now := hash(); now != former || now == "" {
+		t.Errorf("the hash of the same settings was %q and is %q", former, now)
+	}
+	must(i.Upgrade(t.Context(), Options{RefuseExternal: no}))
+	if hash() == former {
+		t.Error("another setting has the same hash: no agent is restarted")
+	}
+	if now := api.text(); !strings.Contains(now, "PROXY_MODE: iptables") || !strings.Contains(now, "Deployment kube-system/fairway-controller") || !strings.Contains(now, "fairway:v2") {
+		t.Error("an upgrade of the image has changed a setting")
+	}
+	must(i.Rollback(t.Context(), 1))
+	if now := api.text(); strings.Contains(now, "Deployment kube-system/fairway-controller") || !strings.Contains(now, "PROXY_MODE: nftables") {
+		t.Error("the controller is left after the rollback, or the mode is")
+	}
+	must(i.Uninstall(t.Context(), false))
+	// What defines the kinds of others' objects stays.
+	n := len(api.objects)
+	api.objects = slices.DeleteFunc(api.objects, func(o *unstructured.Unstructured) bool { return slices.Contains(kept, o.GetKind()) })
+	if len(api.objects) == n || !strings.Contains(out.String(), "  keep    CustomResourceDefinition ") {
+		t.Error("uninstall has deleted kinds of objects, or does not say that it keeps them")
+	}
+	if now := api.text(); now != before {
+		t.Errorf("uninstall leaves\n%s\nbefore there was\n%s", now, before)
+	}
+}
+
+// TestCutOff ends an install, an upgrade and an uninstall at every second of their writes; all
+// of them take twice as long. The next run finishes it, and after uninstall the cluster is as
+// it was.
+func TestCutOff(t *testing.T) {
+	for at := 1; ; at += 2 {
+		api := newFake(t, cluster(t, "kubeadm"))
+		before := api.text()
+		var out bytes.Buffer
+		i := installer(api, &out)
+		i.Poll = time.Microsecond
+		api.failAt = at
+		whole := true
+		for _, do := range []func(context.Context) error{
+			func(ctx context.Context) error { return i.Install(ctx, tagged) },
+			func(ctx context.Context) error {
+				return i.Upgrade(ctx, Options{ProxyMode: "userspace", DNS: none, ReplaceKubeProxy: no})
+			},
+			func(ctx context.Context) error { return i.Uninstall(ctx, false) },
+		} {
+			err := do(t.Context())
+			if errors.Is(err, errCut) {
+				whole, api.failAt = false, 0
+				err = do(t.Context())
+			}
+			if err != nil {
+				t.Fatalf("cut off at write %d: %v\n%s", at, err, &out)
+			}
+		}
+		if now := api.text(); now != before {
+			t.Fatalf("cut off at write %d, it leaves\n%s\nbefore there was\n%s", at, now, before)
+		}
+		if whole {
+			if at < 40 {
+				t.Errorf("only %d writes were cut off", at)
+			}
+			return
+		}
+	}
+}
+
+// TestOptionsAreFlags holds that a value that no setting has is refused with what there is.
+func TestBadOptions(t *testing.T) {
+	for want, o := range map[string]Options{
+		"no component \"contrller\" [choose from ":                                     {Components: []string{"contrller"}},
+		"component \"iptables\" follows from the settings [use --proxy-mode iptables]": {Components: []string{"iptables"}},
+		"--set FAIRWAY_API: there is no such setting [choose from ":                    {Set: map[string]string{"FAIRWAY_API": "x"}},
+		"--image fairway has no tag":                                                   {Image: "fairway"},
+	} {
+		var out bytes.Buffer
+		err := installer(newFake(t, cluster(t, "kubeadm")), &out).Install(t.Context(), o)
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%+v: %v, want %q", o, err, want)
+		}
+	}
+}

@@ -1,0 +1,302 @@
+package install
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/fairway-net/fairway/internal/kube/objects"
+)
+
+// An Installer does what the commands say.
+type Installer struct {
+	API       API
+	Manifests fs.FS // the directory deploy
+	Out       io.Writer
+	Version   string // of this program
+	DryRun    bool   // show what would be done, and do nothing
+	Timeout   time.Duration
+	Poll      time.Duration // between two looks at what is waited for
+}
+
+func (i *Installer) say(format string, args ...any) { fmt.Fprintf(i.Out, format+"\n", args...) }
+
+// Install puts Fairway on a cluster that has none of this program's making.
+func (i *Installer) Install(ctx context.Context, o Options) error {
+	inv, err := loadInventory(ctx, i.API)
+	if err != nil {
+		return err
+	}
+	if c := inv.current(); c != nil && c.Done {
+		return fmt.Errorf("fairway is installed: revision %d, by fairway %s [fairway upgrade changes it]", c.Number, c.Program)
+	}
+	return i.render(ctx, inv, o, "install")
+}
+
+// Upgrade brings the manifests of this program, and what o asks for, to a cluster that has
+// Fairway. Settings stay what they are.
+func (i *Installer) Upgrade(ctx context.Context, o Options) error {
+	inv, err := loadInventory(ctx, i.API)
+	if err != nil {
+		return err
+	}
+	if inv.current() == nil {
+		return errors.New("fairway install has not been here [fairway install; it also takes over what kubectl apply -k has made]")
+	}
+	return i.render(ctx, inv, o, "upgrade")
+}
+
+// render decides about the settings, and carries them out.
+func (i *Installer) render(ctx context.Context, inv *inventory, o Options, what string) error {
+	facts, err := Detect(ctx, i.API)
+	if err != nil {
+		return err
+	}
+	var former *Settings
+	if c := inv.current(); c != nil {
+		former = &c.Settings
+	}
+	d, err := decide(i.Manifests, facts, o, former)
+	if err != nil {
+		return err
+	}
+	i.show(facts, d)
+	if err := d.err(); err != nil {
+		return err
+	}
+	wanted, err := Render(i.Manifests, d.Settings)
+	if err != nil {
+		return err
+	}
+	if err := stamp(wanted); err != nil {
+		return err
+	}
+	return i.carryOut(ctx, inv, &revision{What: what, Settings: d.Settings, objects: wanted})
+}
+
+// show prints what was found, and what follows from it.
+func (i *Installer) show(f *Facts, d *decision) {
+	w := tabwriter.NewWriter(i.Out, 0, 0, 2, ' ', 0)
+	distribution := f.Distribution
+	if distribution == "" {
+		distribution = "cluster"
+	}
+	fmt.Fprintf(w, "%s\tKubernetes %s, nodes: %d\n", distribution, f.Version, len(f.Nodes))
+	from := func(value string, found Finding) string {
+		if value == found.Value {
+			return value + "  (" + found.From + ")"
+		}
+		return value
+	}
+	fmt.Fprintf(w, "API server\t%s\n", from(d.Values[keyAPIServer], f.APIServer))
+	fmt.Fprintf(w, "pods\t%s\n", from(d.Values[keyClusterCIDR], f.ClusterCIDR))
+	var ranges []string
+	for _, p := range f.ServiceCIDRs {
+		ranges = append(ranges, p.String())
+	}
+	fmt.Fprintf(w, "Services\t%s, mode %s\n", strings.Join(ranges, ","), d.Values[keyMode])
+	cni := f.CNI.Value + "  (" + f.CNI.From + ")"
+	if d.Values[keyPodNetwork] == routes {
+		cni = "Fairway's"
+	}
+	fmt.Fprintf(w, "pod network\t%s\n", cni)
+	fmt.Fprintf(w, "kube-proxy\t%s\n", d.kubeProxyText(f))
+	fmt.Fprintf(w, "DNS\t%s\n", d.dnsText(f))
+	fmt.Fprintf(w, "image\t%s\n", d.Image)
+	if len(d.Components) > 0 {
+		fmt.Fprintf(w, "components\t%s\n", strings.Join(d.Components, ", "))
+	}
+	w.Flush()
+	for _, n := range d.notes {
+		i.say("note: %s", n)
+	}
+}
+
+func (d *decision) kubeProxyText(f *Facts) string {
+	switch {
+	case f.KubeProxy == nil && f.Embedded == "":
+		return "none"
+	case f.KubeProxy == nil:
+		return "in " + f.Embedded
+	case d.Values[keyReplace] == yes:
+		return "DaemonSet kube-system/kube-proxy: replaced, and kept for the way back"
+	}
+	return "DaemonSet kube-system/kube-proxy: stays"
+}
+
+func (d *decision) dnsText(f *Facts) string {
+	switch {
+	case d.DNS && f.CoreDNS != nil:
+		return "Fairway's, in place of Deployment kube-system/coredns"
+	case d.DNS:
+		return "Fairway's"
+	}
+	return "the cluster's"
+}
+
+// carryOut makes the cluster what r says, or shows what that would do.
+func (i *Installer) carryOut(ctx context.Context, inv *inventory, r *revision) error {
+	gone := inv.gone(r.objects)
+	p, err := planOf(ctx, i.API, r.objects, gone)
+	if err != nil {
+		return err
+	}
+	others, err := i.handovers(ctx, inv, r)
+	if err != nil {
+		return err
+	}
+	i.say("")
+	p.write(i.Out)
+	for _, h := range others {
+		i.say("  %-6s  %s", change, h)
+	}
+	if i.DryRun {
+		i.say("\ndry run: %d objects would change, nothing was changed", p.changes()+len(others))
+		return nil
+	}
+	r.Time, r.Program = time.Now().UTC().Truncate(time.Second), i.Version
+	inv.add(r)
+	if err := inv.save(ctx, i.API); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, i.Timeout, fmt.Errorf("not ready after %s", i.Timeout))
+	defer cancel()
+	if err := i.change(ctx, inv, r, gone); err != nil {
+		return fmt.Errorf("%s, revision %d: %w%s", r.What, r.Number, err, inv.wayBack())
+	}
+	r.Done = true
+	if err := inv.save(ctx, i.API); err != nil {
+		return err
+	}
+	i.say("\ndone: revision %d", r.Number)
+	return nil
+}
+
+// wayBack is the hint of an error that leaves a cluster half-way.
+func (inv *inventory) wayBack() string {
+	if _, err := inv.former(0); err == nil {
+		return " [correct it and try again, or fairway rollback]"
+	}
+	return " [correct it and try again, or fairway uninstall]"
+}
+
+// change applies a revision. Services and DNS always have a server: what takes over runs
+// before what it replaces is ended, and what is given back runs before ours is.
+func (i *Installer) change(ctx context.Context, inv *inventory, r *revision, gone []objects.Ref) error {
+	if err := i.giveBackDNS(ctx, inv, r.Settings); err != nil {
+		return err
+	}
+	i.say("")
+	for _, o := range r.objects {
+		if err := i.apply(ctx, o); err != nil {
+			return err
+		}
+	}
+	i.say("applied %d objects", len(r.objects))
+	if err := i.waitFor(ctx, r.objects); err != nil {
+		return err
+	}
+	for _, ref := range gone {
+		if err := i.API.Delete(ctx, ref); err != nil {
+			return err
+		}
+	}
+	if err := i.takeProxy(ctx, inv, r.Settings); err != nil {
+		return err
+	}
+	if err := i.giveBackProxy(ctx, inv, r.Settings.Values[keyReplace] == yes); err != nil {
+		return err
+	}
+	return i.takeDNS(ctx, inv, r.Settings)
+}
+
+// apply applies one object. An object whose kind has just been defined has to wait for it.
+func (i *Installer) apply(ctx context.Context, o *unstructured.Unstructured) error {
+	var failed error
+	err := i.until(ctx, func(ctx context.Context) (bool, error) {
+		_, failed = i.API.Apply(ctx, o, false)
+		if errors.Is(failed, objects.ErrNoKind) {
+			return false, nil
+		}
+		return true, failed
+	})
+	if err != nil {
+		return errors.Join(err, failed)
+	}
+	return nil
+}
+
+// Rollback applies the objects of a former revision; 0: of the last whole one.
+func (i *Installer) Rollback(ctx context.Context, number int) error {
+	inv, err := loadInventory(ctx, i.API)
+	if err != nil {
+		return err
+	}
+	to, err := inv.former(number)
+	if err != nil {
+		return err
+	}
+	i.say("back to revision %d: fairway %s, of %s", to.Number, to.Program, to.Time.Format(time.RFC3339))
+	return i.carryOut(ctx, inv, &revision{
+		What: fmt.Sprintf("rollback to %d", to.Number), Settings: to.Settings, objects: to.objects,
+	})
+}
+
+// History prints the revisions.
+func (i *Installer) History(ctx context.Context) error {
+	inv, err := loadInventory(ctx, i.API)
+	if err != nil {
+		return err
+	}
+	w := tabwriter.NewWriter(i.Out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "REVISION\tTIME\tFAIRWAY\tWHAT\tSTATE\tIMAGE\tMODE\tCOMPONENTS")
+	for _, r := range inv.Revisions {
+		state := "former"
+		if r == inv.current() {
+			state = "current"
+		}
+		if !r.Done {
+			state = "cut off"
+		}
+		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", r.Number, r.Time.Format(time.RFC3339), r.Program, r.What, state,
+			r.Settings.Image, r.Settings.Values[keyMode], strings.Join(r.Settings.Components, ","))
+	}
+	return w.Flush()
+}
+
+// until looks every Poll until done reports true or an error, or ctx ends.
+func (i *Installer) until(ctx context.Context, done func(context.Context) (bool, error)) error {
+	tick := time.NewTicker(i.Poll)
+	defer tick.Stop()
+	for {
+		ok, err := done(ctx)
+		if ok || err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-tick.C:
+		}
+	}
+}
+
+// workloads are those of the objects whose pods are waited for; first those on every node,
+// which others may need.
+func workloads(all []*unstructured.Unstructured) (found []*unstructured.Unstructured) {
+	for _, kind := range []string{"DaemonSet", "Deployment"} {
+		for _, o := range all {
+			if o.GetKind() == kind {
+				found = append(found, o)
+			}
+		}
+	}
+	return found
+}

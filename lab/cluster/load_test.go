@@ -1,0 +1,164 @@
+package cluster_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/lab/fabric"
+)
+
+// A load is connections that are asked again and again, and new ones, from namespaces of a
+// lab to a server in one of them.
+type load struct {
+	u        *undo
+	fabric   fabric.Fabric
+	home     *os.File // this process's network namespace
+	listener net.Listener
+	stop     chan struct{}
+	running  sync.WaitGroup
+
+	mu               sync.Mutex
+	answered, opened int
+	failed           []string
+}
+
+const (
+	patience = 30 * time.Second // of the machine, which may be busy
+	pulse    = 20 * time.Millisecond
+)
+
+// startLoad serves at an address of a node, and asks there from each namespace by an address
+// of its Service, which must answer first.
+func (u *undo) startLoad(server, at string, ways map[string]string) *load {
+	u.Helper()
+	l := &load{u: u, fabric: fabric.Fabric{Dir: filepath.Join(u.lab.dir(), "net")}, stop: make(chan struct{})}
+	home, err := os.Open("/proc/self/ns/net")
+	if err != nil {
+		u.Fatal(err)
+	}
+	u.Cleanup(func() { home.Close() })
+	l.home = home
+	err = l.in(server, func() (err error) {
+		l.listener, err = net.Listen("tcp", at)
+		return err
+	})
+	if err != nil {
+		u.Fatal(err)
+	}
+	l.running.Go(l.serve)
+	for from, to := range ways {
+		for end := time.Now().Add(time.Minute); l.once(from, to, time.Second) != nil; time.Sleep(pulse) {
+			if time.Now().After(end) {
+				u.Fatalf("%s never answers", to)
+			}
+		}
+		conn, err := l.dial(from, to, patience)
+		if err != nil {
+			u.Fatal(err)
+		}
+		l.running.Go(func() {
+			defer conn.Close()
+			l.loop(&l.answered, func() error { return ask(conn) })
+		})
+		l.running.Go(func() { l.loop(&l.opened, func() error { return l.once(from, to, patience) }) })
+	}
+	return l
+}
+
+// in runs do in a namespace, and leaves it: "down" ends processes whose main thread is in one.
+func (l *load) in(name string, do func() error) error {
+	return l.fabric.Do(name, func() error {
+		return errors.Join(do(), unix.Setns(int(l.home.Fd()), unix.CLONE_NEWNET))
+	})
+}
+
+// serve sends back what it is sent, until the listener is closed.
+func (l *load) serve() {
+	for {
+		c, err := l.listener.Accept()
+		if err != nil {
+			return
+		}
+		l.running.Go(func() {
+			defer c.Close()
+			_, _ = io.Copy(c, c)
+		})
+	}
+}
+
+func (l *load) dial(from, to string, limit time.Duration) (c net.Conn, err error) {
+	err = l.in(from, func() (err error) {
+		c, err = net.DialTimeout("tcp", to, limit)
+		return err
+	})
+	return c, err
+}
+
+func (l *load) once(from, to string, limit time.Duration) error {
+	c, err := l.dial(from, to, limit)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	return ask(c)
+}
+
+func ask(c net.Conn) error {
+	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
+		return err
+	}
+	if _, err := c.Write([]byte("?")); err != nil {
+		return err
+	}
+	_, err := io.ReadFull(c, make([]byte, 1))
+	return err
+}
+
+// loop asks until the load ends, or until something goes wrong.
+func (l *load) loop(count *int, do func() error) {
+	tick := time.NewTicker(pulse)
+	defer tick.Stop()
+	for {
+		select {
+		case <-l.stop:
+			return
+		case <-tick.C:
+		}
+		err := do()
+		l.mu.Lock()
+		*count++
+		if err != nil {
+			l.failed = append(l.failed, fmt.Sprint(err))
+		}
+		l.mu.Unlock()
+		if err != nil {
+			return
+		}
+	}
+}
+
+// checkpoint fails the test for what went wrong since the last one.
+func (l *load) checkpoint(what string) {
+	l.u.Helper()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.u.Logf("%s: %d answers on old connections, %d new connections, failed: %d", what, l.answered, l.opened, len(l.failed))
+	if len(l.failed) > 0 || l.answered == 0 || l.opened == 0 {
+		l.u.Errorf("%s: %v", what, l.failed)
+	}
+	l.answered, l.opened, l.failed = 0, 0, nil
+}
+
+func (l *load) end() {
+	close(l.stop)
+	l.listener.Close()
+	l.running.Wait()
+}
