@@ -19,7 +19,7 @@ DEMO_PACKAGES := nftables iproute2 containerd runc iptables kmod tcpdump bind9-d
 PACKAGES      := $(DEMO_PACKAGES) gcc libc6-dev \
                  linux-source make patch flex bison bc xz-utils binutils
 
-.PHONY: all build deps image image-twice images lab uml demo test test-product test-user test-uml test-lab test-peers test-others test-versions faults soak bench-scale bench-packets vet lint vuln bench fuzz clean
+.PHONY: all build deps image image-twice images lab uml demo test test-product test-user test-uml test-lab test-peers test-others test-versions faults soak bench-scale bench-packets bench-lb vet lint vuln bench fuzz clean
 
 all: build
 
@@ -121,6 +121,11 @@ faults: build image images lab
 FOR ?= 30m
 soak: build image images lab
 	FOR=$(FOR) SEED=$(SEED) FAIRWAY_LAB_BIN=$(CURDIR)/bin/fairway-lab nice go test -v -count=1 -timeout 0 -run TestSoak $(FAULTS)
+
+## bench-lb: how long a load-balancer address is away when its owner dies, 20 times, and every fault of the election (4 minutes)
+bench-lb:
+	FAIRWAY_FAULTS=all go test -v -count=1 -timeout 30m -run 'TestOutage|TestFaults' ./internal/speaker
+	FAIRWAY_FAULTS=all go test -v -count=1 -timeout 30m -run 'TestExhaustive|TestRandom' -bench . -benchtime 1x ./internal/election
 
 bin/kube-proxy: test/peers/go.mod
 	cd test/peers && go build -o ../../bin/kube-proxy k8s.io/kubernetes/cmd/kube-proxy && touch ../../bin/kube-proxy
