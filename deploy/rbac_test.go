@@ -26,12 +26,10 @@ var asks = map[string]struct{ resource, verbs string }{
 
 // others are asked by other programs than the agent, which have roles of their own.
 var others = []string{
-	"CoordinationV1()", // kube.Election: of the controllers
-}
-
-// othersResources are the resources of groups that the agent asks too, for other programs.
-var othersResources = []string{
-	"CoreV1().ConfigMaps", "CoreV1().Secrets", // the speaker: TestSpeakerRole
+	"CoordinationV1()",    // kube.Election: of the controllers
+	"CoreV1().Namespaces", // kube.Addresses: of the controller
+	"CoreV1().ConfigMaps", // kube.Speaker: of the speaker
+	"CoreV1().Secrets",
 }
 
 var asked = regexp.MustCompile(`\b(\w+V\d\w*\(\))(\.\w+)?`)
@@ -97,6 +95,22 @@ func TestControllerRole(t *testing.T) {
 	}
 }
 
+// TestLoadBalancerRole holds what the component load-balancer lets the controller do besides.
+func TestLoadBalancerRole(t *testing.T) {
+	all := objects(t, "components/load-balancer/rbac.yaml")
+	have := make(map[string]string)
+	for _, r := range slices.Concat(find[*rbacv1.ClusterRole](t, all, "fairway-load-balancer").Rules, find[*rbacv1.Role](t, all, "fairway-load-balancer").Rules) {
+		have[strings.Join(r.Resources, " ")] = strings.Join(r.Verbs, " ")
+	}
+	want := map[string]string{
+		"services nodes namespaces": "list watch", "services/status": "patch", "endpointslices": "list watch", "servicecidrs": "list watch",
+		"ipaddresspools": "list watch", "configurationstates": "list watch create patch", "ipaddresspools/status configurationstates/status": "patch",
+	}
+	if !maps.Equal(have, want) {
+		t.Errorf("the controller's roles grant\n%v\nwant\n%v", have, want)
+	}
+}
+
 // TestSpeakerRole holds what the speaker may do: it changes nothing but what speakers share, in
 // one namespace.
 func TestSpeakerRole(t *testing.T) {
@@ -129,7 +143,7 @@ func checkSource(t *testing.T, path string, found map[string]bool) {
 	for _, m := range asked.FindAllStringSubmatch(string(text), -1) {
 		if _, ok := asks[m[0]]; ok {
 			found[m[0]] = true
-		} else if !slices.Contains(others, m[1]) && !slices.Contains(othersResources, m[0]) {
+		} else if !slices.Contains(others, m[1]) && !slices.Contains(others, m[0]) {
 			t.Errorf("%s asks the API server by %s: write into this test what for, and grant it in deploy/", path, m[0])
 		}
 	}

@@ -3,68 +3,137 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"net/http"
 	"os"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fairway-net/fairway/internal/kube"
+	"github.com/fairway-net/fairway/internal/numbers"
 )
+
+// controllerOptions are the flags of `fairway controller`.
+type controllerOptions struct {
+	connection          kube.Connection
+	identity, namespace string
+	metrics             string // address; empty: none
+	balancer, class     string
+	objects             string // namespace of the objects of metallb.io
+}
+
+// What gives Services of type LoadBalancer their addresses.
+const (
+	balancerNone  = "none"
+	balancerPools = "pools"
+)
+
+var balancers = []string{balancerNone, balancerPools}
 
 // newController builds `fairway controller`: what is decided once for all nodes.
 func newController(e env) *cobra.Command {
-	var connection kube.Connection
-	var identity, namespace string
+	var o controllerOptions
 	c := &cobra.Command{
 		Use:   "controller",
-		Short: "Write the weights of pods into EndpointSlices, for the agents of all nodes",
-		Long: `Write the weights of pods into the EndpointSlices of the Services that ask for
-them (fairway.net/weights), for the agents of all nodes. Of several controllers one works
-at a time: that which holds the Lease fairway-controller.`,
+		Short: "Decide what is decided once for all nodes: pods' weights, load-balancer addresses",
+		Long: `Decide what is decided once for all nodes. It writes the weights of pods into the
+EndpointSlices of the Services that ask for them (fairway.net/weights). With --load-balancer pools
+it gives Services of type LoadBalancer addresses of IPAddressPools (docs/loadbalancer.md). Of several
+controllers one works at a time: that which holds the Lease fairway-controller.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if identity == "" {
+			if !slices.Contains(balancers, o.balancer) {
+				return fmt.Errorf("--load-balancer %q is unknown [choose one of %s]", o.balancer, strings.Join(balancers, ", "))
+			}
+			if o.identity == "" {
 				host, err := os.Hostname()
 				if err != nil {
 					return fmt.Errorf("read the host's name: %w [give --identity]", err)
 				}
-				identity = host
+				o.identity = host
 			}
-			return runController(c.Context(), newLog(e.stderr, slog.LevelInfo), connection, namespace, identity)
+			return o.run(c.Context(), newLog(e.stderr, slog.LevelInfo))
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&connection.Kubeconfig, "kubeconfig", "", "How to reach the API server: `file`; without it the pod's service account is used")
-	f.StringVar(&connection.Master, "master", "", "`URL` of the API server, instead of the one that the kubeconfig or the service account names")
-	f.BoolVar(&connection.AllowHTTP, "allow-http-api-server", false, "Accept an API server without TLS that is not on this machine")
-	f.StringVar(&namespace, "lease-namespace", "kube-system", "`Namespace` of the Lease fairway-controller")
-	f.StringVar(&identity, "identity", "", "`Name` of this process, as no other controller has it (default the host's name)")
-	connection.UserAgent = "fairway-controller/" + version
-	connection.QPS, connection.Burst = 50, 100 // one process for the cluster
+	f.StringVar(&o.connection.Kubeconfig, "kubeconfig", "", "How to reach the API server: `file`; without it the pod's service account is used")
+	f.StringVar(&o.connection.Master, "master", "", "`URL` of the API server, instead of the one that the kubeconfig or the service account names")
+	f.BoolVar(&o.connection.AllowHTTP, "allow-http-api-server", false, "Accept an API server without TLS that is not on this machine")
+	f.StringVar(&o.namespace, "lease-namespace", "kube-system", "`Namespace` of the Lease fairway-controller")
+	f.StringVar(&o.identity, "identity", "", "`Name` of this process, as no other controller has it (default the host's name)")
+	f.StringVar(&o.balancer, "load-balancer", balancerNone, "Where Services of type LoadBalancer get addresses from: `"+strings.Join(balancers, "|")+"`")
+	f.StringVar(&o.class, "lb-class", "", "loadBalancerClass of the Services that get addresses: a `name`; empty: those without a class")
+	f.StringVar(&o.objects, "load-balancer-namespace", "metallb-system", "`Namespace` where objects of metallb.io count")
+	f.StringVar(&o.metrics, "metrics-bind-address", ":"+strconv.Itoa(numbers.PortControllerMetrics), "`Address` of /metrics; empty: none")
+	o.connection.UserAgent = "fairway-controller/" + version
+	o.connection.QPS, o.connection.Burst = 50, 100 // one process for the cluster
 	return c
 }
 
 // controllerEmptyAfter is how long the API server must say that most objects are gone.
 const controllerEmptyAfter = time.Minute
 
-func runController(ctx context.Context, log *slog.Logger, connection kube.Connection, namespace, identity string) error {
-	client, err := kube.Connect(connection)
+func (o controllerOptions) run(ctx context.Context, log *slog.Logger) error {
+	client, err := kube.Connect(o.connection)
 	if err != nil {
 		return err
 	}
-	log.Info("starting", "version", version, "identity", identity)
-	election := kube.Election{Log: log, Client: client, Namespace: cmp.Or(namespace, "kube-system"), Name: "fairway-controller", Identity: identity}
-	return kube.Elect(ctx, election, func(ctx context.Context) error {
-		events := kube.NewRecorder(log, client, identity)
-		store := kube.New(kube.Config{Log: log, Client: client, EmptyAfter: controllerEmptyAfter, Problem: events.Event})
-		weigher := kube.NewWeigher(log, store, events.Report)
-		g, ctx := errgroup.WithContext(ctx)
-		g.Go(func() error { return events.Run(ctx) })
-		g.Go(func() error { return store.Run(ctx) })
-		g.Go(func() error { return weigher.Run(ctx) })
-		return g.Wait()
+	custom, err := kube.ConnectCustom(o.connection)
+	if err != nil {
+		return err
+	}
+	log.Info("starting", "version", version, "identity", o.identity, "load-balancer", o.balancer)
+	registry := prometheus.NewRegistry()
+	election := kube.Election{Log: log, Client: client, Namespace: cmp.Or(o.namespace, "kube-system"), Name: "fairway-controller", Identity: o.identity}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return serveMetrics(ctx, o.metrics, registry) })
+	g.Go(func() error {
+		return kube.Elect(ctx, election, func(ctx context.Context) error {
+			events := kube.NewRecorder(log, client, o.identity)
+			store := kube.New(kube.Config{Log: log, Client: client, EmptyAfter: controllerEmptyAfter, Problem: events.Event,
+				AllNodes: true, Custom: custom, LoadBalancerNamespace: o.objects})
+			weigher := kube.NewWeigher(log, store, events.Report)
+			g, ctx := errgroup.WithContext(ctx)
+			if o.balancer == balancerPools {
+				addresses := kube.NewAddresses(log, store, events, o.class)
+				registry.MustRegister(addresses)
+				defer registry.Unregister(addresses)
+				g.Go(func() error { return addresses.Run(ctx) })
+			}
+			g.Go(func() error { return events.Run(ctx) })
+			g.Go(func() error { return store.Run(ctx) })
+			g.Go(func() error { return weigher.Run(ctx) })
+			return g.Wait()
+		})
 	})
+	return g.Wait()
+}
+
+// serveMetrics answers on /metrics until ctx ends.
+func serveMetrics(ctx context.Context, address string, registry *prometheus.Registry) error {
+	if address == "" {
+		return nil
+	}
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return fmt.Errorf("serve metrics: %w [choose another --metrics-bind-address]", err)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute}
+	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
+	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve metrics: %w", err)
+	}
+	return nil
 }

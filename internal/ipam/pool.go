@@ -59,9 +59,11 @@ func ParseRange(text string) (Range, error) {
 		}
 		p = netip.PrefixFrom(a.Unmap(), p.Bits()-96)
 	}
-	p = p.Masked()
-	return Range{p.Addr(), last(p)}, nil
+	return RangeOf(p), nil
 }
+
+// RangeOf returns all addresses of a prefix.
+func RangeOf(p netip.Prefix) Range { return Range{p.Masked().Addr(), last(p.Masked())} }
 
 func parseEnds(text, first, last string) (Range, error) {
 	r := Range{}

@@ -52,23 +52,20 @@ func convertAny(o *unstructured.Unstructured) string {
 	return o.GetKind() + " " + fmt.Sprintf("%+v", v) + extra + "\n"
 }
 
-// TestConvertMetallb reads each YAML file of testdata/metallb.txtar; the file behind it says
-// how.
-func TestConvertMetallb(t *testing.T) {
-	path := filepath.Join("testdata", "metallb.txtar")
-	archive, err := txtar.ParseFile(path)
+// golden lets render read each document of the YAML files of an archive; the file behind each
+// has what came of it.
+func golden(t *testing.T, archive string, render func(file, doc string) string) {
+	t.Helper()
+	path := filepath.Join("testdata", archive)
+	all, err := txtar.ParseFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i := 0; i+1 < len(archive.Files); i += 2 {
-		in, want := archive.Files[i], &archive.Files[i+1]
+	for i := 0; i+1 < len(all.Files); i += 2 {
+		in, want := all.Files[i], &all.Files[i+1]
 		var got strings.Builder
 		for doc := range strings.SplitSeq(string(in.Data), "---\n") {
-			var o unstructured.Unstructured
-			if err := yaml.Unmarshal([]byte(doc), &o.Object); err != nil {
-				t.Fatalf("%s: %v", in.Name, err)
-			}
-			got.WriteString(convertAny(&o))
+			got.WriteString(render(in.Name, doc))
 		}
 		if *update {
 			want.Data = []byte(got.String())
@@ -77,10 +74,21 @@ func TestConvertMetallb(t *testing.T) {
 		}
 	}
 	if *update {
-		if err := os.WriteFile(path, txtar.Format(archive), 0o644); err != nil {
+		if err := os.WriteFile(path, txtar.Format(all), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
+}
+
+// TestConvertMetallb reads the objects of metallb.io.
+func TestConvertMetallb(t *testing.T) {
+	golden(t, "metallb.txtar", func(file, doc string) string {
+		var o unstructured.Unstructured
+		if err := yaml.Unmarshal([]byte(doc), &o.Object); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		return convertAny(&o)
+	})
 }
 
 // TestAnnouncements: the objects of one namespace come, of all kinds; those of another do not.

@@ -26,7 +26,7 @@ func (s *Store) nodesKind(c kubernetes.Interface) kind[*corev1.Node, Node] {
 		},
 		without: "the node's zone, addresses and podCIDRs count as unknown",
 		listed: func(*Feed[Node]) {
-			if _, known := s.Node(); !known {
+			if _, known := s.Node(); !known && s.cfg.NodeName != "" {
 				s.cfg.Log.Warn("the API server does not know this node; it has no zone, addresses and podCIDRs until it does [is --hostname-override right?]",
 					"node", s.cfg.NodeName)
 			}

@@ -56,6 +56,7 @@ type report struct {
 	name    service.Name // a node's has no namespace
 	problem service.Problem
 	node    bool // about a node, not a Service
+	normal  bool // nothing is wrong
 }
 
 // NewRecorder returns a Recorder for the agent on a node. Events are sent by Run.
@@ -114,6 +115,11 @@ func (r *Recorder) Event(name service.Name, p service.Problem) {
 // NodeEvent is Event for a problem of a node.
 func (r *Recorder) NodeEvent(node, reason, message string) {
 	r.push(report{name: service.Name{Name: node}, problem: service.Problem{Reason: reason, Message: message}, node: true})
+}
+
+// Inform is Event for what is no problem.
+func (r *Recorder) Inform(name service.Name, reason, message string) {
+	r.push(report{name: name, problem: service.Problem{Reason: reason, Message: message}, normal: true})
 }
 
 func (r *Recorder) push(rep report) {
@@ -212,6 +218,10 @@ func (r *Recorder) event(rep report, uid types.UID) *eventsv1.Event {
 	if pod, ok := rep.name.HostPod(); ok {
 		kind, action, rep.name = "Pod", "ProgramHostPorts", pod
 	}
+	severity := corev1.EventTypeWarning
+	if rep.normal {
+		severity = corev1.EventTypeNormal
+	}
 	return &eventsv1.Event{
 		ObjectMeta:          metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("%s.%016x", rep.name.Name, h.Sum64())},
 		EventTime:           metav1.NowMicro(),
@@ -219,7 +229,7 @@ func (r *Recorder) event(rep report, uid types.UID) *eventsv1.Event {
 		ReportingInstance:   cmp.Or(service.Cut(r.node, 128), "unknown"),
 		Action:              action,
 		Reason:              service.Cut(rep.problem.Reason, 128),
-		Type:                corev1.EventTypeWarning,
+		Type:                severity,
 		Note:                service.Cut(rep.problem.Message, noteLimit),
 		Regarding:           corev1.ObjectReference{APIVersion: "v1", Kind: kind, Namespace: rep.name.Namespace, Name: rep.name.Name, UID: uid},
 	}

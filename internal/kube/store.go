@@ -16,7 +16,7 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// Config says what a Store reads. Log, Client and NodeName are required.
+// Config says what a Store reads. Log, Client and, on a node, NodeName are required.
 type Config struct {
 	Log    *slog.Logger
 	Client kubernetes.Interface // from Connect

@@ -68,6 +68,8 @@ const (
 	// PortDNS and PortDNSMetrics are CoreDNS'.
 	PortDNS        = 53
 	PortDNSMetrics = 9153
+	// PortControllerMetrics is MetalLB's controller's.
+	PortControllerMetrics = 9120
 	// PortBGP and PortVXLAN are reserved: IANA's.
 	PortBGP   = 179
 	PortVXLAN = 4789

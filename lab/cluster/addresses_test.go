@@ -1,15 +1,19 @@
 package cluster_test
 
 import (
+	"bytes"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
 )
 
-// TestAddresses asks a real API server, without nodes' programs, what it makes of the objects
-// of metallb.io.
+// TestAddresses asks a real API server what it makes of the objects of metallb.io, and lets a
+// controller give addresses there. No node has a proxy or a speaker.
 func TestAddresses(t *testing.T) {
 	l := newLab(t)
 	l.run(append(l.upArgs("--nodes", "1"), "--deploy", "", "--images-dir", "")...)
@@ -18,6 +22,117 @@ func TestAddresses(t *testing.T) {
 	l.run("kubectl", "create", "namespace", "metallb-system")
 	t.Run("accepted", func(t *testing.T) { l.in(t).metallbAccepted() })
 	t.Run("refused", func(t *testing.T) { l.in(t).metallbRefused() })
+	stop := l.controller("--load-balancer", "pools")
+	t.Run("given", func(t *testing.T) { l.in(t).addressGiven() })
+	t.Run("waiting", func(t *testing.T) { l.in(t).addressWaiting() })
+	t.Run("kept", func(t *testing.T) {
+		l := l.in(t)
+		l.input(pool("kept", "192.0.2.40-192.0.2.41")+balancerService("kept", "metallb.io/address-pool: kept", ""), "kubectl", "apply", "-f", "-")
+		l.status("kept", "192.0.2.40")
+		l.run("kubectl", "-n", "metallb-system", "delete", "ipaddresspool", "kept")
+		l.eventually("Service default/kept keeps an address", "kubectl", "-n", "metallb-system", "get", "configurationstate", "controller")
+		stop()
+		stop = l.controller("--load-balancer", "pools")
+		l.input(balancerService("new", "", ""), "kubectl", "apply", "-f", "-")
+		l.status("new", "192.0.2.16")
+		l.status("kept", "192.0.2.40")
+	})
+	stop()
+}
+
+// controller runs `fairway controller` on this machine until the function that it returns is
+// called, or the test ends.
+func (l *lab) controller(args ...string) (stop func()) {
+	l.Helper()
+	cmd := exec.Command(built.fairway, append([]string{"controller", "--kubeconfig", filepath.Join(l.dir(), "kubeconfig"), "--metrics-bind-address", ""}, args...)...)
+	var log bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &log, &log
+	if err := cmd.Start(); err != nil {
+		l.Fatal(err)
+	}
+	stop = sync.OnceFunc(func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		if err := cmd.Wait(); err != nil {
+			l.Errorf("the controller: %v\n%s", err, log.String())
+		}
+	})
+	l.Cleanup(func() {
+		stop()
+		if l.Failed() {
+			l.Logf("the controller:\n%s", log.String())
+		}
+	})
+	return stop
+}
+
+func pool(name, addresses string) string {
+	return fmt.Sprintf(`
+apiVersion: metallb.io/v1beta1
+kind: IPAddressPool
+metadata: {name: %s, namespace: metallb-system}
+spec: {addresses: [%s], autoAssign: %v}
+---
+`, name, addresses, name == "default")
+}
+
+// balancerService is a Service with an annotation and further fields of its spec.
+func balancerService(name, annotation, spec string) string {
+	return fmt.Sprintf(`
+apiVersion: v1
+kind: Service
+metadata: {name: %s, annotations: {%s}}
+spec: {type: LoadBalancer, ports: [{name: http, port: 80}], %s}
+---
+`, name, annotation, spec)
+}
+
+// status waits until a Service has an address; empty: none.
+func (l *lab) status(name, want string) {
+	l.Helper()
+	l.eventually("<"+want+">", "kubectl", "get", "service", name, "-o", "jsonpath=<{.status.loadBalancer.ingress[*].ip}>")
+}
+
+// addressGiven: a Service gets an address with all that belongs to it, keeps it whatever
+// another program writes, and gives it back.
+func (l *lab) addressGiven() {
+	l.input(pool("default", "192.0.2.16/28")+pool("asked", "192.0.2.32-192.0.2.33")+
+		balancerService("web", "", "")+
+		balancerService("foreign", "", "loadBalancerClass: example.com/other")+
+		balancerService("asked", "metallb.universe.tf/loadBalancerIPs: 192.0.2.33, metallb.io/allow-shared-ip: key", "")+
+		strings.Replace(balancerService("shared", "metallb.io/loadBalancerIPs: 192.0.2.33, metallb.io/allow-shared-ip: key", ""), "port: 80", "port: 80, protocol: UDP", 1),
+		"kubectl", "apply", "-f", "-")
+	l.status("web", "192.0.2.16")
+	l.status("asked", "192.0.2.33")
+	l.status("shared", "192.0.2.33")
+	l.status("foreign", "")
+	get := func(path string) string {
+		return l.run("kubectl", "get", "service", "web", "-o", "jsonpath={"+path+"}")
+	}
+	if got := get(".status.loadBalancer.ingress[0].ipMode") + get(".metadata.finalizers[0]") + get(".metadata.annotations.metallb\\.io/ip-allocated-from-pool"); got != "VIPservice.kubernetes.io/load-balancer-cleanupdefault" {
+		l.Errorf("mode, finalizer and annotation: %s", got)
+	}
+	l.eventually("IPAllocated", "kubectl", "get", "events", "--field-selector", "involvedObject.name=web,type=Normal")
+	l.eventually("deprecatedAnnotation", "kubectl", "get", "events", "--field-selector", "involvedObject.name=asked")
+	l.eventually("<1 15>", "kubectl", "-n", "metallb-system", "get", "ipaddresspool", "default", "-o", "jsonpath=<{.status.assignedIPv4} {.status.availableIPv4}>")
+	l.eventually("Valid", "kubectl", "-n", "metallb-system", "get", "configurationstate", "controller")
+	l.run("kubectl", "patch", "service", "web", "--subresource=status", "--type=merge", "-p", `{"status":{"loadBalancer":{"ingress":[{"ip":"203.0.113.1"}]}}}`)
+	l.status("web", "192.0.2.16")
+	l.run("kubectl", "patch", "service", "web", "--type=merge", "-p", `{"spec":{"type":"ClusterIP"}}`)
+	l.eventually("<>", "kubectl", "get", "service", "web", "-o", "jsonpath=<{.metadata.finalizers}{.status.loadBalancer.ingress}>")
+	l.run("kubectl", "delete", "service", "web", "foreign", "asked", "shared", "--timeout=30s")
+}
+
+// addressWaiting: the second Service gets the only address of a pool when the first gives it
+// back; what it asks for in vain is an event.
+func (l *lab) addressWaiting() {
+	l.input(pool("one", "192.0.2.50/32")+balancerService("first", "metallb.io/address-pool: one", "")+balancerService("never", "metallb.io/address-pool: missing", ""), "kubectl", "apply", "-f", "-")
+	l.status("first", "192.0.2.50")
+	l.input(balancerService("second", "metallb.io/address-pool: one", ""), "kubectl", "apply", "-f", "-")
+	l.eventually("AllocationFailed", "kubectl", "get", "events", "--field-selector", "involvedObject.name=second")
+	l.eventually(`unknown pool "missing"`, "kubectl", "get", "events", "--field-selector", "involvedObject.name=never")
+	l.run("kubectl", "delete", "service", "first", "--timeout=30s")
+	l.status("second", "192.0.2.50")
+	l.run("kubectl", "delete", "service", "second", "never", "--timeout=30s")
 }
 
 // metallbAccepted: users' objects are accepted as they are, and read in both versions as they

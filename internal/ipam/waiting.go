@@ -1,0 +1,200 @@
+package ipam
+
+import (
+	"container/heap"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// A group is Services that wait for the same: what one of them cannot have, none can. So a
+// change is tried on one of each group, however many wait.
+type group struct {
+	want    string    // what they wait for, as a text
+	members []*record // the oldest first
+	// What may end the wait: an address of one of these pools or one of these addresses is
+	// free, or Services with this key have changed what they share.
+	pools []string
+	addrs []netip.Addr
+	key   string
+}
+
+// wait puts a Service among those that wait, to be tried.
+func (a *Allocator) wait(r *record) {
+	g := a.groupOf(r)
+	if known := a.waiting[g.want]; known != nil {
+		g = known
+	} else {
+		a.waiting[g.want] = g
+	}
+	i, _ := slices.BinarySearchFunc(g.members, r, func(m, r *record) int { return compareAge(m.Service, r.Service) })
+	g.members = slices.Insert(g.members, i, r)
+	r.group = g
+	a.freed.try(g)
+}
+
+// leave takes a Service from those that wait.
+func (a *Allocator) leave(r *record) {
+	g := r.group
+	if g == nil {
+		return
+	}
+	r.group = nil
+	i := slices.Index(g.members, r)
+	if g.members = slices.Delete(g.members, i, i+1); len(g.members) == 0 {
+		delete(a.waiting, g.want)
+	}
+}
+
+// groupOf returns the group that a Service belongs to.
+func (a *Allocator) groupOf(r *record) *group {
+	g := &group{addrs: r.Addrs, key: r.SharingKey}
+	switch {
+	case len(r.have) > 0 && len(r.Addrs) == 0 && (r.Pool == "" || r.Pool == r.pool):
+		g.pools = []string{r.pool}
+	case len(r.Addrs) > 0:
+	case r.Pool != "":
+		g.pools = []string{r.Pool}
+	default:
+		for _, p := range a.pools.candidates(r.Service, a.namespaces[r.Namespace]) {
+			g.pools = append(g.pools, p.Name)
+		}
+	}
+	var b strings.Builder
+	fmt.Fprint(&b, r.Families, r.PreferDual, g.pools)
+	if r.Pool != "" || len(r.Addrs) > 0 { // which may not be for every Service
+		fmt.Fprint(&b, " asks ", r.Pool, r.Addrs, a.mayAsk(r))
+	}
+	if r.SharingKey != "" {
+		fmt.Fprintf(&b, " shares %q %q %v", r.SharingKey, r.Backing, r.Ports)
+	}
+	if r.Refused != "" {
+		fmt.Fprint(&b, " refused ", r.Refused)
+	}
+	if len(r.have) > 0 {
+		fmt.Fprint(&b, " has ", r.have)
+	}
+	g.want = b.String()
+	return g
+}
+
+// mayAsk says of each pool that a Service asks for whether it is for the Service.
+func (a *Allocator) mayAsk(r *record) (may []bool) {
+	asked := []*poolState{a.pools.byName[r.Pool]}
+	for _, addr := range r.Addrs {
+		asked = append(asked, a.pools.owner(addr))
+	}
+	for _, p := range asked {
+		may = append(may, p != nil && p.serves(r.Service, a.namespaces[r.Namespace]))
+	}
+	return may
+}
+
+// freed is what has happened since the last serve that may end a wait.
+type freed struct {
+	groups map[*group]bool     // to be tried in any case
+	pools  map[string]bool     // an address of it is free
+	addrs  map[netip.Addr]bool // is free, or shared by others
+	keys   map[string]bool     // Services share otherwise
+}
+
+func (f *freed) try(g *group) { add(&f.groups, g) }
+
+func (f *freed) again(a netip.Addr) { add(&f.addrs, a) }
+
+func (f *freed) of(pool string) { add(&f.pools, pool) }
+
+func (f *freed) shared(key string) {
+	if key != "" {
+		add(&f.keys, key)
+	}
+}
+
+func add[K comparable](set *map[K]bool, k K) {
+	if *set == nil {
+		*set = map[K]bool{}
+	}
+	(*set)[k] = true
+}
+
+// concerns reports whether the wait of a group may have ended.
+func (f *freed) concerns(g *group) bool {
+	return f.groups[g] || f.keys[g.key] ||
+		slices.ContainsFunc(g.pools, func(p string) bool { return f.pools[p] }) ||
+		slices.ContainsFunc(g.addrs, func(a netip.Addr) bool { return f.addrs[a] })
+}
+
+// serve gives those who wait what they can have, the oldest first, until nobody can have
+// anything more.
+func (a *Allocator) serve() {
+	queue := &byAge{}
+	queued := map[*group]bool{}
+	enqueue := func() {
+		if len(a.freed.groups)+len(a.freed.pools)+len(a.freed.addrs)+len(a.freed.keys) == 0 {
+			return
+		}
+		f := a.freed
+		a.freed = freed{}
+		for _, g := range a.waiting {
+			if !queued[g] && f.concerns(g) {
+				queued[g] = true
+				heap.Push(queue, g)
+			}
+		}
+	}
+	for enqueue(); queue.Len() > 0; enqueue() {
+		g := heap.Pop(queue).(*group)
+		delete(queued, g)
+		r := g.members[0]
+		c, failed := a.choose(r)
+		if failed.Reason != "" {
+			a.tell(g, failed)
+			continue
+		}
+		a.leave(r)
+		a.give(r, c)
+		if a.lacks(r) {
+			a.wait(r)        // for its second address
+			heap.Init(queue) // its group may have an older head now
+		}
+		if len(g.members) > 0 {
+			a.freed.try(g)
+		}
+	}
+	a.freed = freed{}
+}
+
+// tell tells the owners of all who wait in a group why, once.
+func (a *Allocator) tell(g *group, why Event) {
+	for _, r := range g.members {
+		if r.failed != why {
+			r.failed = why
+			a.event(r, Event{why.Reason, fmt.Sprintf("Failed to allocate IP for %q: %s", r.Name, why.Message), why.Warning})
+		}
+	}
+}
+
+// byAge is a heap of groups, the one with the oldest Service first.
+type byAge []*group
+
+// Len is a part of heap.Interface.
+func (h byAge) Len() int { return len(h) }
+
+// Less is a part of heap.Interface.
+func (h byAge) Less(i, j int) bool {
+	return compareAge(h[i].members[0].Service, h[j].members[0].Service) < 0
+}
+
+// Swap is a part of heap.Interface.
+func (h byAge) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+
+// Push is a part of heap.Interface.
+func (h *byAge) Push(x any) { *h = append(*h, x.(*group)) }
+
+// Pop is a part of heap.Interface.
+func (h *byAge) Pop() any {
+	last := (*h)[len(*h)-1]
+	*h = (*h)[:len(*h)-1]
+	return last
+}

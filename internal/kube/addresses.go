@@ -1,0 +1,274 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/fairway-net/fairway/internal/ipam"
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// Addresses gives addresses of pools to Services of type LoadBalancer: it reads what package
+// ipam decides upon, and writes what it decides, into the Services' statuses, into those of the
+// pools and into a ConfigurationState. It is the controller's: one at a time.
+type Addresses struct {
+	log       *slog.Logger
+	sub       *Subscription
+	store     *Store
+	events    *Recorder
+	balancers *Feed[Balancer]
+	names     *Feed[namespaceLabels]
+	alloc     *ipam.Allocator
+	writer    *StatusWriter[balancerStatus]
+	report    *poolReport
+
+	// mu may be taken with the lock of a feed held, and none of those with mu held.
+	mu         sync.Mutex
+	pools      bool // they have changed
+	reserved   bool // what nobody may have may have changed
+	namespaces map[string]bool
+
+	known map[service.Name]bool // Services that were seen; of Run
+}
+
+// namespaceLabels are the labels of a namespace.
+type namespaceLabels map[string]string
+
+// NewAddresses returns the allocator of a store, which must run too and needs Config.Custom and
+// AllNodes. class is the loadBalancerClass of the Services that are ours; empty: those without
+// one.
+func NewAddresses(log *slog.Logger, s *Store, events *Recorder, class string) *Addresses {
+	a := &Addresses{
+		log: log, sub: s.subscribe("addresses"), store: s, events: events, alloc: ipam.New(),
+		pools: true, reserved: true, namespaces: map[string]bool{}, known: map[service.Name]bool{},
+	}
+	a.writer = NewStatusWriter(StatusConfig[balancerStatus]{Log: log, Owner: balancerOwner, Kind: "services", Have: a.have, Apply: a.apply})
+	a.balancers = open(s, balancersKind(s.cfg.Client, class))
+	a.names = open(s, kind[*corev1.Namespace, namespaceLabels]{
+		name: "namespaces", object: &corev1.Namespace{}, client: from(s.cfg.Client.CoreV1().Namespaces()),
+		trim: func(o *corev1.Namespace) *namespaceLabels {
+			l := namespaceLabels(maps.Clone(o.Labels))
+			if l == nil {
+				l = namespaceLabels{}
+			}
+			return &l
+		},
+	})
+	a.report = newPoolReport(log, s)
+	a.balancers.follow(a.balancerChanged)
+	s.metallb.pools.follow(func(service.Name, *ipam.Pool, *ipam.Pool, int64) { a.changed(&a.pools) })
+	a.names.follow(func(name service.Name, _, _ *namespaceLabels, _ int64) {
+		a.mu.Lock()
+		a.namespaces[name.Name] = true
+		a.mu.Unlock()
+		a.sub.notify()
+	})
+	s.nodes.follow(func(service.Name, *Node, *Node, int64) { a.changed(&a.reserved) })
+	s.ranges.follow(func(service.Name, *serviceRange, *serviceRange, int64) { a.changed(&a.reserved) })
+	s.services.follow(func(name service.Name, _, _ *service.Service, _ int64) { a.serverChanged(name) })
+	s.slices.follow(func(_ service.Name, old, new *service.Slice, _ int64) {
+		for _, slice := range []*service.Slice{old, new} {
+			if slice != nil {
+				a.serverChanged(slice.Service)
+			}
+		}
+	})
+	for _, wait := range []func(func()){a.balancers.onSettle, a.names.onSettle, s.metallb.pools.onSettle, s.nodes.onSettle, s.ranges.onSettle, s.services.onSettle, s.slices.onSettle} {
+		wait(a.sub.check)
+	}
+	a.sub.need([]input{a.balancers.input(), s.metallb.pools.input(), a.names.input(), s.nodes.input(), s.services.input(), s.slices.input()}, []input{s.ranges.input()})
+	return a
+}
+
+// changed notes that a kind has changed.
+func (a *Addresses) changed(which *bool) {
+	a.mu.Lock()
+	*which = true
+	a.mu.Unlock()
+	a.sub.notify()
+}
+
+func (a *Addresses) serverChanged(name service.Name) {
+	if name == apiServerService {
+		a.changed(&a.reserved)
+	}
+}
+
+func (a *Addresses) balancerChanged(name service.Name, _, _ *Balancer, _ int64) {
+	a.sub.mark(name, 0)
+	a.writer.Changed(name)
+}
+
+// Run gives addresses until ctx ends, which is no error.
+func (a *Addresses) Run(ctx context.Context) error {
+	var writes sync.WaitGroup
+	writes.Go(func() { _ = a.writer.Run(ctx) })
+	writes.Go(func() { a.report.run(ctx) })
+	defer writes.Wait()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-a.sub.Dirty():
+		}
+		a.decide()
+	}
+}
+
+// decide brings the allocator up to date and lets what it decides be written.
+func (a *Addresses) decide() {
+	a.mu.Lock()
+	pools, reserved, namespaces := a.pools, a.reserved, a.namespaces
+	a.pools, a.reserved, a.namespaces = false, false, map[string]bool{}
+	a.mu.Unlock()
+	if pools {
+		a.alloc.SetPools(a.store.metallb.pools.All())
+	}
+	if reserved {
+		a.alloc.Reserve(a.store.reservedRanges())
+	}
+	for name := range namespaces {
+		if l, ok := a.names.Get(service.Name{Name: name}); ok {
+			a.alloc.SetNamespace(name, *l)
+		} else {
+			a.alloc.SetNamespace(name, nil)
+		}
+	}
+	names := a.sub.Take()
+	for _, name := range names {
+		if b, ok := a.balancers.Get(name); ok {
+			a.alloc.Set(&b.Service)
+			a.warnOldNames(b)
+		} else {
+			a.alloc.Remove(name)
+		}
+	}
+	decisions := a.alloc.Decide()
+	for _, d := range decisions {
+		a.tell(d)
+		a.writer.Set(d.Name, balancerStatus{Addrs: d.Addrs, Pool: d.Pool, Held: true})
+	}
+	for _, name := range names {
+		a.dismiss(name)
+	}
+	if pools || reserved || len(decisions) > 0 {
+		a.report.set(a.alloc.Report())
+	}
+}
+
+// dismiss lets the finalizer of a Service be removed that is to have no address, with what else
+// is ours, and forgets one that is gone.
+func (a *Addresses) dismiss(name service.Name) {
+	b, ok := a.balancers.Get(name)
+	switch {
+	case !ok:
+		delete(a.known, name)
+		a.writer.Forget(name)
+	case !b.Wanted:
+		a.writer.Set(name, balancerStatus{})
+	}
+}
+
+// have returns what a Service's status says, for the comparison with what is wanted: our
+// annotation counts only where there is an address.
+func (a *Addresses) have(name service.Name) (balancerStatus, bool) {
+	b, ok := a.balancers.Get(name)
+	if !ok {
+		return balancerStatus{}, false
+	}
+	s := b.status
+	if len(s.Addrs) == 0 {
+		s.Pool = ""
+	}
+	return s, true
+}
+
+// apply writes a Service's status, annotation and finalizer.
+func (a *Addresses) apply(ctx context.Context, name service.Name, want balancerStatus, how metav1.ApplyOptions) error {
+	body := map[string]any{
+		"apiVersion": "v1", "kind": "Service",
+		"metadata": want.metadata(name),
+		"status":   map[string]any{"loadBalancer": map[string]any{"ingress": want.ingress()}},
+	}
+	if b, ok := a.balancers.Get(name); ok && !b.Wanted && len(b.status.Addrs) == 0 {
+		delete(body, "status") // another type has none
+	}
+	data, err := json.Marshal(body)
+	if err != nil {
+		return fmt.Errorf("encode the status of Service %v: %w", name, err)
+	}
+	_, err = a.store.cfg.Client.CoreV1().Services(name.Namespace).Patch(ctx, name.Name, types.ApplyPatchType, data,
+		metav1.PatchOptions{FieldManager: how.FieldManager, Force: &how.Force}, "status")
+	return err
+}
+
+func (s balancerStatus) metadata(name service.Name) map[string]any {
+	m := map[string]any{"name": name.Name, "namespace": name.Namespace}
+	if s.Held {
+		m["finalizers"] = []string{balancerFinalizer}
+	}
+	if s.Pool != "" {
+		m["annotations"] = map[string]string{metallbPrefix + annotationFrom: s.Pool}
+	}
+	return m
+}
+
+func (s balancerStatus) ingress() []corev1.LoadBalancerIngress {
+	mode := corev1.LoadBalancerIPModeVIP
+	all := []corev1.LoadBalancerIngress{}
+	for _, addr := range s.Addrs {
+		i := corev1.LoadBalancerIngress{IP: addr.String(), IPMode: &mode}
+		for _, p := range s.Ports {
+			i.Ports = append(i.Ports, corev1.PortStatus{Port: int32(p.Port), Protocol: corev1.Protocol(p.Proto.String()), Error: &p.Error})
+		}
+		all = append(all, i)
+	}
+	return all
+}
+
+// tell reports what has happened to a Service to its owner.
+func (a *Addresses) tell(d ipam.Decision) {
+	for _, e := range d.Events {
+		attrs := []any{"service", d.Name.String(), "reason", e.Reason, "message", e.Message}
+		if e.Warning {
+			a.log.Warn("a Service has a problem with its addresses", attrs...)
+			a.events.Event(d.Name, service.Problem{Reason: e.Reason, Message: e.Message})
+		} else {
+			a.log.Info("the addresses of a Service", attrs...)
+			a.events.Inform(d.Name, e.Reason, e.Message)
+		}
+	}
+}
+
+// warnOldNames reports, once, annotations by their names of yesterday.
+func (a *Addresses) warnOldNames(b *Balancer) {
+	if a.known[b.Name] {
+		return
+	}
+	a.known[b.Name] = true
+	for _, key := range b.old {
+		a.events.Event(b.Name, service.Problem{Reason: reasonOldPrefix, Message: fmt.Sprintf("the annotation %s is deprecated [use %s…]", key, metallbPrefix)})
+	}
+}
+
+// reservedRanges are the addresses that no Service may have for clients outside the cluster:
+// those that agents refuse (docs/decisions/0014).
+func (s *Store) reservedRanges() []ipam.Range {
+	var all []ipam.Range
+	for _, addr := range slices.Concat(s.NodeAddrs(), s.APIServers()) {
+		all = append(all, ipam.Range{First: addr, Last: addr})
+	}
+	for _, p := range s.ServiceCIDRs() {
+		all = append(all, ipam.RangeOf(p))
+	}
+	return all
+}

@@ -1,0 +1,41 @@
+package kube
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// TestConvertBalancer reads each YAML file of testdata/balancer.txtar; the file behind it says
+// how.
+func TestConvertBalancer(t *testing.T) {
+	golden(t, "balancer.txtar", func(name, doc string) string {
+		class := ""
+		if name == "example.com-ours.yaml" {
+			class = "example.com/ours"
+		}
+		var o corev1.Service
+		if err := yaml.Unmarshal([]byte(doc), &o); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		b := ConvertBalancer(&o, class)
+		if b == nil {
+			return o.Name + ": nobody's\n"
+		}
+		s := b.Service
+		return fmt.Sprintf("%s: created=%d labels=%v wanted=%v families=%v prefer=%v ports=%v key=%q backing=%q pool=%q addrs=%v refused=%q assigned=%v of %q\n  status %+v, old names %v\n",
+			s.Name, s.Created, s.Labels, s.Wanted, s.Families, s.PreferDual, s.Ports, s.SharingKey, s.Backing, s.Pool, s.Addrs, s.Refused, s.Assigned, s.AssignedFrom, b.status, b.old)
+	})
+}
+
+// TestReadRequestIsBounded: a text of any length costs an event little.
+func TestReadRequestIsBounded(t *testing.T) {
+	o := corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, ClusterIPs: []string{"10.96.0.5"}}}
+	o.Annotations = map[string]string{"metallb.io/loadBalancerIPs": strings.Repeat("x", 1<<18), "metallb.io/address-pool": strings.Repeat("y", 1<<18)}
+	if b := ConvertBalancer(&o, ""); len(b.Refused) > 2*requestLimit || len(b.Pool) > requestLimit {
+		t.Errorf("%d bytes of what is wrong, a pool's name of %d", len(b.Refused), len(b.Pool))
+	}
+}

@@ -1,0 +1,215 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/fairway-net/fairway/internal/ipam"
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// controllerState is the name of the ConfigurationState that the controller writes.
+const controllerState = "controller"
+
+// keptNamed is how many Services a ConfigurationState names that keep what is in no pool.
+const keptNamed = 10
+
+// A poolReport writes how pools are used, and what is wrong with them: into their statuses,
+// into a ConfigurationState and into metrics.
+type poolReport struct {
+	store  *Store
+	uses   *Feed[ipam.PoolUse] // as the statuses say, Total being what is available
+	states *Feed[configState]
+	writer *StatusWriter[ipam.PoolUse]
+	state  *StatusWriter[configState]
+
+	mu   sync.Mutex
+	last ipam.Report
+}
+
+// A configState is what a ConfigurationState says.
+type configState struct{ Result, Summary string }
+
+func newPoolReport(log *slog.Logger, s *Store) *poolReport {
+	r := &poolReport{store: s}
+	r.uses = open(s, metallbKind(s, "v1beta1", "ipaddresspools", convertPoolUse))
+	states := metallbKind(s, "v1beta1", "configurationstates", convertConfigState)
+	states.only.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, controllerState).String() // each speaker has one too
+	r.states = open(s, states)
+	r.writer = NewStatusWriter(StatusConfig[ipam.PoolUse]{Log: log, Owner: balancerOwner, Kind: "ipaddresspools", Apply: r.applyUse,
+		Have: func(name service.Name) (ipam.PoolUse, bool) {
+			u, ok := r.uses.Get(name)
+			return deref(u, ipam.PoolUse{}), ok
+		},
+	})
+	r.state = NewStatusWriter(StatusConfig[configState]{Log: log, Owner: balancerOwner, Kind: "configurationstates", Apply: r.applyState,
+		Have: func(name service.Name) (configState, bool) {
+			c, ok := r.states.Get(name)
+			return deref(c, configState{}), ok || r.states.progress.Load() == listed // it is made if it is not there
+		},
+	})
+	r.uses.follow(func(name service.Name, _, _ *ipam.PoolUse, _ int64) { r.writer.Changed(name) })
+	r.states.follow(func(name service.Name, _, _ *configState, _ int64) { r.state.Changed(name) })
+	r.states.onSettle(func() { r.state.Changed(r.stateName()) })
+	return r
+}
+
+func (r *poolReport) stateName() service.Name {
+	return service.Name{Namespace: r.store.cfg.LoadBalancerNamespace, Name: controllerState}
+}
+
+func (r *poolReport) run(ctx context.Context) {
+	var writes sync.WaitGroup
+	writes.Go(func() { _ = r.writer.Run(ctx) })
+	writes.Go(func() { _ = r.state.Run(ctx) })
+	writes.Wait()
+}
+
+// set lets a report be written.
+func (r *poolReport) set(now ipam.Report) {
+	r.mu.Lock()
+	was := r.last
+	r.last = now
+	r.mu.Unlock()
+	names := map[string]bool{}
+	for _, u := range now.Pools {
+		names[u.Pool] = true
+		available := u
+		available.Total4, available.Total6 = left(u.Total4, u.InUse4), left(u.Total6, u.InUse6)
+		r.writer.Set(service.Name{Namespace: r.store.cfg.LoadBalancerNamespace, Name: u.Pool}, available)
+	}
+	for _, u := range was.Pools {
+		if !names[u.Pool] {
+			r.writer.Forget(service.Name{Namespace: r.store.cfg.LoadBalancerNamespace, Name: u.Pool})
+		}
+	}
+	r.state.Set(r.stateName(), stateOf(now))
+}
+
+// left returns how many addresses are left; a pool that never ends stays so. Addresses
+// in use may be ones that the pool would not give.
+func left(total, inUse int64) int64 {
+	if total == math.MaxInt64 {
+		return total
+	}
+	return max(total-inUse, 0)
+}
+
+// stateOf says of a report what is wrong, in one text.
+func stateOf(r ipam.Report) configState {
+	all := slices.Clip(r.Problems)
+	for i, name := range r.Kept {
+		if i == keptNamed {
+			all = append(all, fmt.Sprintf("%d further Services keep such addresses", len(r.Kept)-i))
+			break
+		}
+		all = append(all, fmt.Sprintf("Service %v keeps an address that is in no IPAddressPool [add it to a pool, or let the Service ask for another one]", name))
+	}
+	if len(all) == 0 {
+		return configState{Result: "Valid"}
+	}
+	return configState{"Invalid", service.Cut(strings.Join(all, "\n"), 16<<10)}
+}
+
+func convertPoolUse(o *unstructured.Unstructured) *ipam.PoolUse {
+	n := func(field string) int64 {
+		v, _, _ := unstructured.NestedInt64(o.Object, "status", field) // what is no number is written anew
+		return v
+	}
+	return &ipam.PoolUse{Pool: o.GetName(), Total4: n("availableIPv4"), Total6: n("availableIPv6"), InUse4: n("assignedIPv4"), InUse6: n("assignedIPv6")}
+}
+
+func convertConfigState(o *unstructured.Unstructured) *configState {
+	text := func(field string) string {
+		v, _, _ := unstructured.NestedString(o.Object, "status", field)
+		return v
+	}
+	return &configState{text("result"), text("errorSummary")}
+}
+
+func (r *poolReport) applyUse(ctx context.Context, name service.Name, u ipam.PoolUse, how metav1.ApplyOptions) error {
+	return r.store.applyMetallb(ctx, "ipaddresspools", "IPAddressPool", name, how, nil, map[string]any{
+		"assignedIPv4": u.InUse4, "assignedIPv6": u.InUse6, "availableIPv4": u.Total4, "availableIPv6": u.Total6,
+	})
+}
+
+func (r *poolReport) applyState(ctx context.Context, name service.Name, c configState, how metav1.ApplyOptions) error {
+	return r.store.applyMetallb(ctx, "configurationstates", "ConfigurationState", name, how,
+		map[string]string{"metallb.io/component-type": "controller"}, map[string]any{"result": c.Result, "errorSummary": c.Summary})
+}
+
+// applyMetallb writes the status of an object of metallb.io by server-side apply. With labels
+// it makes the object if it is not there.
+func (s *Store) applyMetallb(ctx context.Context, resource, kind string, name service.Name, how metav1.ApplyOptions, labels map[string]string, status map[string]any) error {
+	client := s.cfg.Custom.Resource(schema.GroupVersionResource{Group: metallbGroup, Version: "v1beta1", Resource: resource}).Namespace(name.Namespace)
+	meta := map[string]any{"name": name.Name, "namespace": name.Namespace}
+	patch := func(body map[string]any, subresources ...string) error {
+		body["apiVersion"], body["kind"] = metallbGroup+"/v1beta1", kind
+		data, err := json.Marshal(body)
+		if err != nil {
+			return fmt.Errorf("encode %s %v: %w", kind, name, err)
+		}
+		_, err = client.Patch(ctx, name.Name, types.ApplyPatchType, data, metav1.PatchOptions{FieldManager: how.FieldManager, Force: &how.Force}, subresources...)
+		return err
+	}
+	if labels != nil {
+		if err := patch(map[string]any{"metadata": map[string]any{"name": name.Name, "namespace": name.Namespace, "labels": labels}}); err != nil {
+			return err
+		}
+	}
+	return patch(map[string]any{"metadata": meta, "status": status}, "status")
+}
+
+// How full pools are, by MetalLB's names.
+var poolMetrics = [...]struct {
+	desc  *prometheus.Desc
+	value func(ipam.PoolUse) int64
+}{
+	{poolDesc("addresses_in_use_total", "Number of IP addresses in use, per pool."), func(u ipam.PoolUse) int64 { return u.InUse4 + u.InUse6 }},
+	{poolDesc("ipv4_addresses_in_use_total", "Number of IPv4 addresses in use, per pool."), func(u ipam.PoolUse) int64 { return u.InUse4 }},
+	{poolDesc("ipv6_addresses_in_use_total", "Number of IPv6 addresses in use, per pool."), func(u ipam.PoolUse) int64 { return u.InUse6 }},
+	{poolDesc("addresses_total", "Number of usable IP addresses, per pool."), func(u ipam.PoolUse) int64 {
+		if u.Total4 > math.MaxInt64-u.Total6 {
+			return math.MaxInt64
+		}
+		return u.Total4 + u.Total6
+	}},
+	{poolDesc("ipv4_addresses_total", "Number of usable IPv4 addresses, per pool."), func(u ipam.PoolUse) int64 { return u.Total4 }},
+	{poolDesc("ipv6_addresses_total", "Number of usable IPv6 addresses, per pool."), func(u ipam.PoolUse) int64 { return u.Total6 }},
+}
+
+func poolDesc(name, help string) *prometheus.Desc {
+	return prometheus.NewDesc("metallb_allocator_"+name, help, []string{"pool"}, nil)
+}
+
+// Describe is a part of prometheus.Collector.
+func (a *Addresses) Describe(c chan<- *prometheus.Desc) {
+	for _, m := range poolMetrics {
+		c <- m.desc
+	}
+}
+
+// Collect is a part of prometheus.Collector.
+func (a *Addresses) Collect(c chan<- prometheus.Metric) {
+	a.report.mu.Lock()
+	uses := a.report.last.Pools
+	a.report.mu.Unlock()
+	for _, u := range uses {
+		for _, m := range poolMetrics {
+			c <- prometheus.MustNewConstMetric(m.desc, prometheus.GaugeValue, float64(m.value(u)), u.Pool)
+		}
+	}
+}
