@@ -116,7 +116,7 @@ func (b *Balancer) readStatus(o *corev1.Service) {
 		b.AssignedFrom = o.Annotations[metallbOldPrefix+annotationFrom]
 	}
 	b.status.Held = slices.Contains(o.Finalizers, balancerFinalizer) && slices.ContainsFunc(o.ManagedFields, func(f metav1.ManagedFieldsEntry) bool {
-		return f.Manager == balancerOwner && f.FieldsV1 != nil && strings.Contains(string(f.FieldsV1.Raw), balancerFinalizer)
+		return f.Manager == balancerOwner && f.FieldsV1 != nil && strings.Contains(f.FieldsV1.GetRawString(), balancerFinalizer)
 	})
 }
 
