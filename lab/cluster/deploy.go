@@ -6,6 +6,9 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/lab/fabric"
@@ -22,6 +25,9 @@ func (b *builder) overlay() string {
 	components := "deploy/components/pod-network"
 	if mode != datapath.None && mode != datapath.NFTables { // which the base is for
 		components += ", deploy/components/" + mode
+	}
+	if b.LoadBalancer == BalancerL2 {
+		components += ", deploy/components/load-balancer"
 	}
 	return fmt.Sprintf(`apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
@@ -62,6 +68,34 @@ patches:
       clusterIP: %q
       clusterIPs: [%s]
 `, policy, dns[0], quoted(dns))
+}
+
+// makePool makes the pool of the lab, as a user would once the CustomResourceDefinitions are
+// there.
+func (b *builder) makePool(ctx context.Context) error {
+	if b.LoadBalancer != BalancerL2 {
+		return nil
+	}
+	config, _, err := b.client()
+	if err != nil {
+		return err
+	}
+	var addresses []any
+	for _, r := range b.plan.LoadBalancers() {
+		addresses = append(addresses, r)
+	}
+	pool := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "metallb.io/v1beta1", "kind": "IPAddressPool",
+		"metadata": map[string]any{"name": "lab", "namespace": "metallb-system"},
+		"spec":     map[string]any{"addresses": addresses},
+	}}
+	err = poll(ctx, 100*time.Millisecond, func(ctx context.Context) error {
+		return manifest.Apply(ctx, config, []*unstructured.Unstructured{pool})
+	})
+	if err != nil {
+		return fmt.Errorf("make the pool of load-balancer addresses: %w", err)
+	}
+	return nil
 }
 
 // imageComponent is what names the image, as "make image" wrote it beside the archive. It is empty

@@ -20,21 +20,33 @@ type Options struct {
 	Nodes     int           `json:"nodes"`
 	ProxyMode string        `json:"proxyMode"`
 	Family    fabric.Family `json:"family"`
-	KubeProxy string        `json:"kubeProxy"` // path of a kube-proxy to run instead of our proxy; empty means ours
-	APIPort   int           `json:"apiPort"`   // on 127.0.0.1
-	Deploy    string        `json:"deploy"`    // directory with a kustomization; empty means none
-	Image     string        `json:"image"`     // archive of our image; empty means none
-	ImagesDir string        `json:"imagesDir"` // archives of further images; empty means none
-	Keep      bool          `json:"-"`         // leave what a failed Up has made, to look at it
+	// LoadBalancer says how Services of type LoadBalancer get addresses: one of LoadBalancers.
+	LoadBalancer string `json:"loadBalancer"`
+	KubeProxy    string `json:"kubeProxy"` // path of a kube-proxy to run instead of our proxy; empty means ours
+	APIPort      int    `json:"apiPort"`   // on 127.0.0.1
+	Deploy       string `json:"deploy"`    // directory with a kustomization; empty means none
+	Image        string `json:"image"`     // archive of our image; empty means none
+	ImagesDir    string `json:"imagesDir"` // archives of further images; empty means none
+	Keep         bool   `json:"-"`         // leave what a failed Up has made, to look at it
 }
 
 // ProxyModes are the proxy modes a lab can run, the default first.
 var ProxyModes = append(datapath.Modes(), datapath.Auto)
 
+// LoadBalancers are the ways to give Services of type LoadBalancer addresses, the default
+// first: addresses of a pool in the nodes' network, none.
+var LoadBalancers = []string{BalancerL2, BalancerNone}
+
+// The values of Options.LoadBalancer.
+const (
+	BalancerL2   = "l2"
+	BalancerNone = "none"
+)
+
 // DefaultOptions are those of "fairway-lab up". Images and manifests are
 // looked for beside the binary, as "make" puts them.
 func DefaultOptions() Options {
-	o := Options{Nodes: 3, ProxyMode: ProxyModes[0], Family: fabric.IPv4, APIPort: 16443}
+	o := Options{Nodes: 3, ProxyMode: ProxyModes[0], LoadBalancer: LoadBalancers[0], Family: fabric.IPv4, APIPort: 16443}
 	exe, err := os.Executable()
 	if err != nil {
 		return o
@@ -53,6 +65,9 @@ func DefaultOptions() Options {
 func (o Options) Validate() error {
 	if !slices.Contains(ProxyModes, o.ProxyMode) {
 		return fmt.Errorf("unknown proxy mode %q: choose one of %s", o.ProxyMode, strings.Join(ProxyModes, ", "))
+	}
+	if !slices.Contains(LoadBalancers, o.LoadBalancer) {
+		return fmt.Errorf("unknown load balancer %q: choose one of %s", o.LoadBalancer, strings.Join(LoadBalancers, ", "))
 	}
 	if _, err := os.Stat("/proc/net/ip_vs"); err != nil && o.ProxyMode == datapath.IPVS {
 		return errors.New("proxy mode ipvs: this kernel has no IPVS, or has not loaded it [modprobe ip_vs]")

@@ -75,6 +75,17 @@ func (p Plan) Node(n int) []netip.Prefix { return host(p.pick(fabricNet4, fabric
 // ControlPlane is the control plane's addresses on the node subnet.
 func (p Plan) ControlPlane() []netip.Prefix { return host(p.pick(fabricNet4, fabricNet6), 254) }
 
+// LoadBalancers is the ranges of the node subnet, behind those of nodes, for load balancers'
+// addresses.
+func (p Plan) LoadBalancers() []string {
+	first, last := addrs(host(p.pick(fabricNet4, fabricNet6), 200)), addrs(host(p.pick(fabricNet4, fabricNet6), 239))
+	out := make([]string, len(first))
+	for i := range first {
+		out[i] = fmt.Sprintf("%v-%v", first[i], last[i])
+	}
+	return out
+}
+
 // ClientGateway is the fabric's addresses on the outside client's subnet.
 func (p Plan) ClientGateway() []netip.Prefix { return host(p.pick(clientNet4, clientNet6), 1) }
 
