@@ -95,19 +95,31 @@ func TestControllerRole(t *testing.T) {
 	}
 }
 
-// TestLoadBalancerRole holds what the component load-balancer lets the controller do besides.
-func TestLoadBalancerRole(t *testing.T) {
-	all := objects(t, "components/load-balancer/rbac.yaml")
-	have := make(map[string]string)
-	for _, r := range slices.Concat(find[*rbacv1.ClusterRole](t, all, "fairway-load-balancer").Rules, find[*rbacv1.Role](t, all, "fairway-load-balancer").Rules) {
-		have[strings.Join(r.Resources, " ")] = strings.Join(r.Verbs, " ")
-	}
-	want := map[string]string{
-		"services nodes namespaces": "list watch", "services/status": "patch", "endpointslices": "list watch", "servicecidrs": "list watch",
-		"ipaddresspools": "list watch", "configurationstates": "list watch create patch", "ipaddresspools/status configurationstates/status": "patch",
-	}
-	if !maps.Equal(have, want) {
-		t.Errorf("the controller's roles grant\n%v\nwant\n%v", have, want)
+// TestLoadBalancerRoles holds what components let the controller do besides.
+func TestLoadBalancerRoles(t *testing.T) {
+	for component, want := range map[string]map[string]string{
+		"load-balancer": {
+			"services nodes namespaces": "list watch", "services/status": "patch", "endpointslices": "list watch", "servicecidrs": "list watch",
+			"ipaddresspools": "list watch", "configurationstates": "list watch create patch", "ipaddresspools/status configurationstates/status": "patch",
+		},
+		"servicelb": {"services nodes": "list watch", "services/status": "patch", "endpointslices": "list watch"},
+	} {
+		have := make(map[string]string)
+		for _, o := range objects(t, "components/"+component+"/rbac.yaml") {
+			var rules []rbacv1.PolicyRule
+			switch o := o.(type) {
+			case *rbacv1.ClusterRole:
+				rules = o.Rules
+			case *rbacv1.Role:
+				rules = o.Rules
+			}
+			for _, r := range rules {
+				have[strings.Join(r.Resources, " ")] = strings.Join(r.Verbs, " ")
+			}
+		}
+		if !maps.Equal(have, want) {
+			t.Errorf("%s: the controller's roles grant\n%v\nwant\n%v", component, have, want)
+		}
 	}
 }
 

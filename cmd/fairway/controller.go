@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/fairway-net/fairway/internal/ipam"
 	"github.com/fairway-net/fairway/internal/kube"
 	"github.com/fairway-net/fairway/internal/numbers"
 )
@@ -34,11 +35,12 @@ type controllerOptions struct {
 
 // What gives Services of type LoadBalancer their addresses.
 const (
-	balancerNone  = "none"
-	balancerPools = "pools"
+	balancerNone      = "none"
+	balancerPools     = "pools"
+	balancerServiceLB = "servicelb"
 )
 
-var balancers = []string{balancerNone, balancerPools}
+var balancers = []string{balancerNone, balancerPools, balancerServiceLB}
 
 // newController builds `fairway controller`: what is decided once for all nodes.
 func newController(e env) *cobra.Command {
@@ -48,8 +50,9 @@ func newController(e env) *cobra.Command {
 		Short: "Decide what is decided once for all nodes: pods' weights, load-balancer addresses",
 		Long: `Decide what is decided once for all nodes. It writes the weights of pods into the
 EndpointSlices of the Services that ask for them (fairway.net/weights). With --load-balancer pools
-it gives Services of type LoadBalancer addresses of IPAddressPools (docs/loadbalancer.md). Of several
-controllers one works at a time: that which holds the Lease fairway-controller.`,
+it gives Services of type LoadBalancer addresses of IPAddressPools (docs/loadbalancer.md), with
+--load-balancer servicelb those of the nodes. Of several controllers one works at a time: that which
+holds the Lease fairway-controller.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if !slices.Contains(balancers, o.balancer) {
@@ -104,11 +107,15 @@ func (o controllerOptions) run(ctx context.Context, log *slog.Logger) error {
 				AllNodes: true, Custom: custom, LoadBalancerNamespace: o.objects})
 			weigher := kube.NewWeigher(log, store, events.Report)
 			g, ctx := errgroup.WithContext(ctx)
-			if o.balancer == balancerPools {
+			switch o.balancer {
+			case balancerPools:
 				addresses := kube.NewAddresses(log, store, events, o.class)
 				registry.MustRegister(addresses)
 				defer registry.Unregister(addresses)
 				g.Go(func() error { return addresses.Run(ctx) })
+			case balancerServiceLB:
+				hosts := kube.NewServiceLB(log, store, events, o.class, hostPorts())
+				g.Go(func() error { return hosts.Run(ctx) })
 			}
 			g.Go(func() error { return events.Run(ctx) })
 			g.Go(func() error { return store.Run(ctx) })
@@ -117,6 +124,14 @@ func (o controllerOptions) run(ctx context.Context, log *slog.Logger) error {
 		})
 	})
 	return g.Wait()
+}
+
+// hostPorts are the ports of nodes' own programs, which no Service gets there.
+func hostPorts() (all []ipam.PortRange) {
+	for _, r := range numbers.HostPorts {
+		all = append(all, ipam.PortRange{First: r[0], Last: r[1]})
+	}
+	return all
 }
 
 // serveMetrics answers on /metrics until ctx ends.

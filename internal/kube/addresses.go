@@ -2,7 +2,6 @@ package kube
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -10,8 +9,6 @@ import (
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fairway-net/fairway/internal/ipam"
 	"github.com/fairway-net/fairway/internal/service"
@@ -28,7 +25,7 @@ type Addresses struct {
 	balancers *Feed[Balancer]
 	names     *Feed[namespaceLabels]
 	alloc     *ipam.Allocator
-	writer    *StatusWriter[balancerStatus]
+	writer    *balancerWriter
 	report    *poolReport
 
 	// mu may be taken with the lock of a feed held, and none of those with mu held.
@@ -51,8 +48,8 @@ func NewAddresses(log *slog.Logger, s *Store, events *Recorder, class string) *A
 		log: log, sub: s.subscribe("addresses"), store: s, events: events, alloc: ipam.New(),
 		pools: true, reserved: true, namespaces: map[string]bool{}, known: map[service.Name]bool{},
 	}
-	a.writer = NewStatusWriter(StatusConfig[balancerStatus]{Log: log, Owner: balancerOwner, Kind: "services", Have: a.have, Apply: a.apply})
 	a.balancers = open(s, balancersKind(s.cfg.Client, class))
+	a.writer = newBalancerWriter(log, s, a.balancers)
 	a.names = open(s, kind[*corev1.Namespace, namespaceLabels]{
 		name: "namespaces", object: &corev1.Namespace{}, client: from(s.cfg.Client.CoreV1().Namespaces()),
 		trim: func(o *corev1.Namespace) *namespaceLabels {
@@ -154,7 +151,7 @@ func (a *Addresses) decide() {
 	}
 	decisions := a.alloc.Decide()
 	for _, d := range decisions {
-		a.tell(d)
+		tellOwner(a.log, a.events, d)
 		a.writer.Set(d.Name, balancerStatus{Addrs: d.Addrs, Pool: d.Pool, Held: true})
 	}
 	for _, name := range names {
@@ -175,77 +172,6 @@ func (a *Addresses) dismiss(name service.Name) {
 		a.writer.Forget(name)
 	case !b.Wanted:
 		a.writer.Set(name, balancerStatus{})
-	}
-}
-
-// have returns what a Service's status says, for the comparison with what is wanted: our
-// annotation counts only where there is an address.
-func (a *Addresses) have(name service.Name) (balancerStatus, bool) {
-	b, ok := a.balancers.Get(name)
-	if !ok {
-		return balancerStatus{}, false
-	}
-	s := b.status
-	if len(s.Addrs) == 0 {
-		s.Pool = ""
-	}
-	return s, true
-}
-
-// apply writes a Service's status, annotation and finalizer.
-func (a *Addresses) apply(ctx context.Context, name service.Name, want balancerStatus, how metav1.ApplyOptions) error {
-	body := map[string]any{
-		"apiVersion": "v1", "kind": "Service",
-		"metadata": want.metadata(name),
-		"status":   map[string]any{"loadBalancer": map[string]any{"ingress": want.ingress()}},
-	}
-	if b, ok := a.balancers.Get(name); ok && !b.Wanted && len(b.status.Addrs) == 0 {
-		delete(body, "status") // another type has none
-	}
-	data, err := json.Marshal(body)
-	if err != nil {
-		return fmt.Errorf("encode the status of Service %v: %w", name, err)
-	}
-	_, err = a.store.cfg.Client.CoreV1().Services(name.Namespace).Patch(ctx, name.Name, types.ApplyPatchType, data,
-		metav1.PatchOptions{FieldManager: how.FieldManager, Force: &how.Force}, "status")
-	return err
-}
-
-func (s balancerStatus) metadata(name service.Name) map[string]any {
-	m := map[string]any{"name": name.Name, "namespace": name.Namespace}
-	if s.Held {
-		m["finalizers"] = []string{balancerFinalizer}
-	}
-	if s.Pool != "" {
-		m["annotations"] = map[string]string{metallbPrefix + annotationFrom: s.Pool}
-	}
-	return m
-}
-
-func (s balancerStatus) ingress() []corev1.LoadBalancerIngress {
-	mode := corev1.LoadBalancerIPModeVIP
-	all := []corev1.LoadBalancerIngress{}
-	for _, addr := range s.Addrs {
-		i := corev1.LoadBalancerIngress{IP: addr.String(), IPMode: &mode}
-		for _, p := range s.Ports {
-			i.Ports = append(i.Ports, corev1.PortStatus{Port: int32(p.Port), Protocol: corev1.Protocol(p.Proto.String()), Error: &p.Error})
-		}
-		all = append(all, i)
-	}
-	return all
-}
-
-// tell reports what has happened to a Service to its owner.
-func (a *Addresses) tell(d ipam.Decision) {
-	for _, e := range d.Events {
-		attrs := []any{"service", d.Name.String(), "reason", e.Reason, "message", e.Message}
-		if e.Warning {
-			a.log.Warn("a Service has a problem with its addresses", attrs...)
-			a.events.Event(d.Name, service.Problem{Reason: e.Reason, Message: e.Message})
-		} else {
-			a.log.Info("the addresses of a Service", attrs...)
-			a.events.Inform(d.Name, e.Reason, e.Message)
-		}
 	}
 }
 

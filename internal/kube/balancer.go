@@ -36,22 +36,16 @@ type Balancer struct {
 	ipam.Service
 	status balancerStatus
 	old    []string // the annotations that it has by their names of yesterday
+	local  bool     // externalTrafficPolicy Local
 }
 
 // A balancerStatus is the controller's part of a Service: the status, an annotation and the
 // finalizer. It is compared by reflection.
 type balancerStatus struct {
 	Addrs []netip.Addr
-	Ports []balancerPort // what is wrong with ports, of all addresses alike
+	Ports []service.CheckedPort // those that were checked, of all addresses alike; none of pools
 	Pool  string
 	Held  bool // by our finalizer
-}
-
-// A balancerPort is a port that clients cannot use, with a reason in CamelCase.
-type balancerPort struct {
-	Port  uint16
-	Proto service.Proto
-	Error string
 }
 
 // balancersKind reads all Services, since a Service may be another proxy's and still of our
@@ -87,6 +81,7 @@ func ConvertBalancer(o *corev1.Service, class string) *Balancer {
 		}
 	}
 	if o.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
+		b.local = true
 		b.Backing = labels.Set(o.Spec.Selector).String()
 	}
 	b.readRequest(o)
@@ -103,13 +98,8 @@ func (b *Balancer) readStatus(o *corev1.Service) {
 		if i.IPMode == nil || *i.IPMode == corev1.LoadBalancerIPModeVIP {
 			b.status.Addrs = append(b.status.Addrs, a)
 		}
-		b.status.Ports = nil
-		for _, p := range i.Ports {
-			if proto, err := service.ParseProto(string(p.Protocol)); err == nil && p.Error != nil {
-				b.status.Ports = append(b.status.Ports, balancerPort{uint16(p.Port), proto, *p.Error})
-			}
-		}
 	}
+	b.status.Ports = checkedPorts(o.Status.LoadBalancer.Ingress)
 	b.status.Pool = o.Annotations[metallbPrefix+annotationFrom]
 	b.Assigned, b.AssignedFrom = b.status.Addrs, b.status.Pool
 	if b.AssignedFrom == "" {

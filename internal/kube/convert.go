@@ -50,6 +50,7 @@ func ConvertService(o *corev1.Service) *service.Service {
 		}
 		svc.ExternalIPs = addrs(o.Spec.ExternalIPs, "InvalidExternalIP", "externalIP", &bad)
 		svc.BalancerIPs = balancerIPs(o.Status.LoadBalancer.Ingress, &bad)
+		svc.CheckedPorts = checkedPorts(o.Status.LoadBalancer.Ingress)
 		svc.Sources = sourceRanges(o.Spec.LoadBalancerSourceRanges, &bad)
 		annotations(o, svc, &bad)
 	}
@@ -103,6 +104,28 @@ func balancerIPs(ingress []corev1.LoadBalancerIngress, bad *problems) []netip.Ad
 		}
 	}
 	return addrs(texts, "InvalidLoadBalancerIP", "load balancer address", bad)
+}
+
+// checkedPorts returns the ports that all of a load balancer's addresses name without an error.
+func checkedPorts(ingress []corev1.LoadBalancerIngress) []service.CheckedPort {
+	var out []service.CheckedPort
+	for i, in := range ingress {
+		var named []service.CheckedPort
+		for _, p := range in.Ports {
+			if proto, err := service.ParseProto(string(p.Protocol)); err == nil && p.Error == nil && validPort(p.Port) {
+				named = append(named, service.CheckedPort{Proto: proto, Port: uint16(p.Port)})
+			}
+		}
+		if i == 0 {
+			out = named
+			continue
+		}
+		out = slices.DeleteFunc(out, func(p service.CheckedPort) bool { return !slices.Contains(named, p) })
+	}
+	if len(out) == 0 {
+		return nil
+	}
+	return out
 }
 
 // sourceRanges reads loadBalancerSourceRanges. White space around a range is allowed,

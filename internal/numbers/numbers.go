@@ -75,6 +75,14 @@ const (
 	PortVXLAN = 4789
 )
 
+// HostPorts are ranges of ports at which nodes' own programs listen, whatever the protocol:
+// those below and sshd, rpcbind, etcd, MetalLB's memberlist. ServiceLB gives none of them to a
+// Service.
+var HostPorts = [][2]uint16{
+	{22, 22}, {111, 111}, {PortBGP, PortBGP}, {2379, 2382}, {4240, 4244}, {PortVXLAN, PortVXLAN}, {6443, 6444}, {7472, 7473}, {7946, 7946},
+	{8472, 8472}, {9099, 9100}, {10248, 10280}, {30000, 32767},
+}
+
 // Tables of nf_tables, all of family inet but TableFence, which is of netdev.
 const (
 	TableNFTables  = "fairway"

@@ -104,6 +104,7 @@ type compilation struct {
 	balance Algorithm
 	// balancers and externals are the addresses for clients outside the cluster; true: IPv4.
 	balancers, externals map[bool][]netip.Addr
+	onHosts              map[netip.Addr]bool // of balancers: nodes' own
 	// sources are the clients that may use a load balancer's address; none: all clients.
 	sources map[netip.Addr][]netip.Prefix
 }
@@ -164,7 +165,9 @@ func (c *compilation) port(p Port, ip netip.Addr, all []candidate) {
 		add(any, p.NodePort, internal, external)
 	}
 	for _, a := range c.balancers[ip.Is4()] {
-		add(a, p.Port, internal, external).Sources = c.sources[a]
+		if c.checkedPort(a, p) {
+			add(a, p.Port, internal, external).Sources = c.sources[a]
+		}
 	}
 	for _, a := range c.externals[ip.Is4()] {
 		add(a, p.Port, internal, external)

@@ -10,20 +10,24 @@ import (
 // address that is there twice counts once, as a load balancer's if it is one, because only
 // those are subject to Sources. What a node refuses is left out.
 func (c *compilation) externalAddresses() {
-	c.balancers, c.externals = map[bool][]netip.Addr{}, map[bool][]netip.Addr{}
+	c.balancers, c.externals, c.onHosts = map[bool][]netip.Addr{}, map[bool][]netip.Addr{}, map[netip.Addr]bool{}
 	seen := map[netip.Addr]bool{}
 	for _, a := range c.families() {
 		seen[a] = true // the ClusterIP has its own Frontend
 	}
 	count := 0
-	into := func(list map[bool][]netip.Addr, addrs []netip.Addr, what string) {
+	into := func(list map[bool][]netip.Addr, addrs []netip.Addr, what string, hosts bool) {
 		var refused [refusalCount][]netip.Addr
 		for _, a := range addrs {
 			if a = a.Unmap(); !usable(a) || seen[a] {
 				continue
 			}
 			seen[a] = true
-			if why := c.node.refuses(a); why != notRefused {
+			why := c.node.refuses(a)
+			if why == ofNode && hosts {
+				c.onHosts[a], why = true, notRefused
+			}
+			if why != notRefused {
 				refused[why] = append(refused[why], a)
 				continue
 			}
@@ -38,15 +42,21 @@ func (c *compilation) externalAddresses() {
 			}
 		}
 	}
-	into(c.balancers, c.svc.BalancerIPs, "load balancer addresses")
+	into(c.balancers, c.svc.BalancerIPs, "load balancer addresses", len(c.svc.CheckedPorts) > 0)
 	if len(c.svc.ExternalIPs) > 0 && c.node.RefuseExternalIPs {
 		c.problem("ExternalIPsRefused", "spec.externalIPs are refused on this cluster; they are left out [use type LoadBalancer or NodePort]")
 	} else {
-		into(c.externals, c.svc.ExternalIPs, "externalIPs")
+		into(c.externals, c.svc.ExternalIPs, "externalIPs", false)
 	}
 	if limit := c.node.Limits.ExternalAddresses; exceeds(count, limit) {
 		c.problem("TooManyExternalAddresses", "%d addresses for clients outside the cluster are more than %d; the others are left out %s", count, limit, limitAdvice)
 	}
+}
+
+// checkedPort reports whether a load balancer's address may have a port: where it is a node's
+// own, only one that was checked.
+func (c *compilation) checkedPort(a netip.Addr, p Port) bool {
+	return !c.onHosts[a] || slices.Contains(c.svc.CheckedPorts, CheckedPort{p.Proto, p.Port})
 }
 
 // sourceRanges decides which clients may use each of the load balancer's addresses, at n

@@ -20,6 +20,10 @@ type Service struct {
 	// Sources are loadBalancerSourceRanges: the clients that may use BalancerIPs. Empty: all.
 	Sources []netip.Prefix
 	Ports   []Port
+	// CheckedPorts are the ports at which BalancerIPs may be nodes' own addresses: those that the
+	// load balancer's controller has checked and named in the status, which no user may write.
+	// At other ports such addresses are refused.
+	CheckedPorts []CheckedPort
 	// Affinity is sessionAffinity ClientIP's timeout; 0: none.
 	Affinity time.Duration
 	// Balance is the algorithm that the Service asks for, if Balanced; else the
@@ -49,6 +53,12 @@ type Port struct {
 	Proto    Proto
 	Port     uint16
 	NodePort uint16 // 0: none
+}
+
+// A CheckedPort is a port of nodes' own addresses that a load balancer may have.
+type CheckedPort struct {
+	Proto Proto
+	Port  uint16
 }
 
 // A Slice is what this package needs to know of an EndpointSlice.

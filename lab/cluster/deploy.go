@@ -26,8 +26,11 @@ func (b *builder) overlay() string {
 	if mode != datapath.None && mode != datapath.NFTables { // which the base is for
 		components += ", deploy/components/" + mode
 	}
-	if b.LoadBalancer == BalancerL2 {
+	switch b.LoadBalancer {
+	case BalancerL2:
 		components += ", deploy/components/load-balancer"
+	case BalancerServiceLB:
+		components += ", deploy/components/servicelb"
 	}
 	return fmt.Sprintf(`apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization

@@ -56,7 +56,7 @@ func TestBadInput(t *testing.T) {
 		want string
 	}{
 		{[]string{"--proxy-mode", "magic"}, "choose one of nftables"},
-		{[]string{"--load-balancer", "magic"}, "choose one of l2, none"},
+		{[]string{"--load-balancer", "magic"}, "choose one of none, l2, servicelb"},
 		{[]string{"--nodes", "0"}, "choose from 1 to"},
 		{[]string{"--api-port", port}, "port " + port + " of 127.0.0.1 is in use: choose another"},
 		{[]string{"--api-port", "70000"}, "choose from 1 to 65535"},

@@ -34,13 +34,14 @@ type Options struct {
 var ProxyModes = append(datapath.Modes(), datapath.Auto)
 
 // LoadBalancers are the ways to give Services of type LoadBalancer addresses, the default
-// first: addresses of a pool in the nodes' network, none.
-var LoadBalancers = []string{BalancerL2, BalancerNone}
+// first: none, addresses of a pool in the nodes' network, the nodes' own.
+var LoadBalancers = []string{BalancerNone, BalancerL2, BalancerServiceLB}
 
 // The values of Options.LoadBalancer.
 const (
-	BalancerL2   = "l2"
-	BalancerNone = "none"
+	BalancerL2        = "l2"
+	BalancerServiceLB = "servicelb"
+	BalancerNone      = "none"
 )
 
 // DefaultOptions are those of "fairway-lab up". Images and manifests are

@@ -1,0 +1,161 @@
+package ipam
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// The labels of K3s' ServiceLB: which nodes take part, and which Services are for which of
+// them.
+const (
+	labelEnable = "svccontroller.k3s.cattle.io/enablelb"
+	labelPool   = "svccontroller.k3s.cattle.io/lbpool"
+)
+
+// A Host is a node whose own addresses Services may have.
+type Host struct {
+	Name               string
+	Labels             map[string]string
+	Internal, External []netip.Addr
+	// Usable: it is ready, and load balancers may send it traffic.
+	Usable bool
+}
+
+// A PortRange is ports that no Service may have on nodes: programs of the node listen there.
+type PortRange struct{ First, Last uint16 }
+
+// A HostRequest is a Service that is to have nodes' addresses.
+type HostRequest struct {
+	*Service
+	// Nodes are those with a ready endpoint, where the Service has no use for others
+	// (externalTrafficPolicy Local); nil: all.
+	Nodes map[string]bool
+	// Held are the ports that it has by its status: who has a port keeps it.
+	Held []Port
+}
+
+// incumbent reports whether a Service has all its ports already.
+func (r HostRequest) incumbent() bool {
+	return !slices.ContainsFunc(r.Ports, func(p Port) bool { return !slices.Contains(r.Held, p) })
+}
+
+// ShareHosts gives Services the addresses of nodes, by their ports: those that have theirs come
+// first, then the oldest. A Service has a node only with all its ports. It has no memory: the same
+// objects give the same Decisions, one for each request, sorted by name. Events say what does
+// not work; whoever calls it again gets them again.
+func ShareHosts(requests []HostRequest, hosts []Host, taken []PortRange) []Decision {
+	selected := enabled(hosts)
+	used := map[string]map[Port]service.Name{} // by node
+	ordered := slices.Clone(requests)
+	slices.SortFunc(ordered, func(a, b HostRequest) int {
+		if a.incumbent() != b.incumbent() {
+			if a.incumbent() {
+				return -1
+			}
+			return 1
+		}
+		return compareAge(a.Service, b.Service)
+	})
+	var out []Decision
+	for _, r := range ordered {
+		if !r.Wanted {
+			continue
+		}
+		d := Decision{Name: r.Name}
+		if why := r.place(selected, used, taken, &d); why != "" && len(d.Addrs) == 0 {
+			d.Events = []Event{{ReasonFailed, fmt.Sprintf("Failed to allocate IP for %q: %s", r.Name, why), true}}
+		}
+		out = append(out, d)
+	}
+	slices.SortFunc(out, func(a, b Decision) int { return a.Name.Compare(b.Name) })
+	return out
+}
+
+// enabled returns the nodes that take part: all, or those that are labelled so if any has the
+// label. It strips pools where there is no such label, as K3s does.
+func enabled(hosts []Host) (out []Host) {
+	labelled := slices.ContainsFunc(hosts, func(h Host) bool { _, ok := h.Labels[labelEnable]; return ok })
+	for _, h := range hosts {
+		switch {
+		case !h.Usable || labelled && h.Labels[labelEnable] != "true":
+			continue
+		case !labelled:
+			h.Labels = nil
+		}
+		out = append(out, h)
+	}
+	slices.SortFunc(out, func(a, b Host) int { return strings.Compare(a.Name, b.Name) })
+	return out
+}
+
+// place takes the ports of a Service on all nodes where they are free, and returns why there
+// is a node where they are not.
+func (r HostRequest) place(hosts []Host, used map[string]map[Port]service.Name, taken []PortRange, d *Decision) (why string) {
+	if r.Refused != "" {
+		return r.Refused
+	}
+	for _, p := range r.Ports {
+		if slices.ContainsFunc(taken, func(t PortRange) bool { return t.First <= p.Port && p.Port <= t.Last }) {
+			return fmt.Sprintf("port %d/%v is a node's own [choose another port]", p.Port, p.Proto)
+		}
+	}
+	why = "no node takes part"
+	pool, pooled := r.Labels[labelPool]
+	var placed []Host
+	for _, h := range hosts {
+		if r.Nodes != nil && !r.Nodes[h.Name] || pooled && h.Labels != nil && h.Labels[labelPool] != pool {
+			continue
+		}
+		if p, other, ok := conflictAt(used[h.Name], r.Ports); ok {
+			why = fmt.Sprintf("port %d/%v of node %s is in use by %v", p.Port, p.Proto, h.Name, other)
+			continue
+		}
+		placed = append(placed, h)
+	}
+	d.Addrs = r.addrsOf(placed)
+	for _, h := range placed {
+		if used[h.Name] == nil {
+			used[h.Name] = map[Port]service.Name{}
+		}
+		for _, p := range r.Ports {
+			used[h.Name][p] = r.Name
+		}
+	}
+	return why
+}
+
+func conflictAt(used map[Port]service.Name, ports []Port) (Port, service.Name, bool) {
+	for _, p := range ports {
+		if other, ok := used[p]; ok {
+			return p, other, true
+		}
+	}
+	return Port{}, service.Name{}, false
+}
+
+// addrsOf returns the nodes' addresses of the Service's families, the primary family's first:
+// the external ones if any node has one, else the internal ones.
+func (r HostRequest) addrsOf(hosts []Host) []netip.Addr {
+	external := slices.ContainsFunc(hosts, func(h Host) bool { return len(h.External) > 0 })
+	var out []netip.Addr
+	for _, h := range hosts {
+		all := h.Internal
+		if external {
+			all = h.External
+		}
+		for _, a := range all {
+			if slices.Contains(r.Families, FamilyOf(a)) {
+				out = append(out, a)
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b netip.Addr) int {
+		return cmp.Or(cmp.Compare(slices.Index(r.Families, FamilyOf(a)), slices.Index(r.Families, FamilyOf(b))), a.Compare(b))
+	})
+	return slices.Compact(out)
+}

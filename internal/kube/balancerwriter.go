@@ -1,0 +1,99 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/fairway-net/fairway/internal/ipam"
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// A balancerWriter writes the statuses of Services of type LoadBalancer.
+type balancerWriter struct {
+	*StatusWriter[balancerStatus]
+	store     *Store
+	balancers *Feed[Balancer]
+}
+
+func newBalancerWriter(log *slog.Logger, s *Store, balancers *Feed[Balancer]) *balancerWriter {
+	w := &balancerWriter{store: s, balancers: balancers}
+	w.StatusWriter = NewStatusWriter(StatusConfig[balancerStatus]{Log: log, Owner: balancerOwner, Kind: "services", Have: w.have, Apply: w.apply})
+	return w
+}
+
+// have returns what a Service's status says, for the comparison with what is wanted: our
+// annotation counts only where there is an address.
+func (w *balancerWriter) have(name service.Name) (balancerStatus, bool) {
+	b, ok := w.balancers.Get(name)
+	if !ok {
+		return balancerStatus{}, false
+	}
+	s := b.status
+	if len(s.Addrs) == 0 {
+		s.Pool = ""
+	}
+	return s, true
+}
+
+// apply writes a Service's status, annotation and finalizer.
+func (w *balancerWriter) apply(ctx context.Context, name service.Name, want balancerStatus, how metav1.ApplyOptions) error {
+	body := map[string]any{
+		"apiVersion": "v1", "kind": "Service",
+		"metadata": want.metadata(name),
+		"status":   map[string]any{"loadBalancer": map[string]any{"ingress": want.ingress()}},
+	}
+	if b, ok := w.balancers.Get(name); ok && !b.Wanted && len(b.status.Addrs) == 0 {
+		delete(body, "status") // another type has none
+	}
+	data, err := json.Marshal(body)
+	if err != nil {
+		return fmt.Errorf("encode the status of Service %v: %w", name, err)
+	}
+	_, err = w.store.cfg.Client.CoreV1().Services(name.Namespace).Patch(ctx, name.Name, types.ApplyPatchType, data,
+		metav1.PatchOptions{FieldManager: how.FieldManager, Force: &how.Force}, "status")
+	return err
+}
+
+func (s balancerStatus) metadata(name service.Name) map[string]any {
+	m := map[string]any{"name": name.Name, "namespace": name.Namespace}
+	if s.Held {
+		m["finalizers"] = []string{balancerFinalizer}
+	}
+	if s.Pool != "" {
+		m["annotations"] = map[string]string{metallbPrefix + annotationFrom: s.Pool}
+	}
+	return m
+}
+
+func (s balancerStatus) ingress() []corev1.LoadBalancerIngress {
+	mode := corev1.LoadBalancerIPModeVIP
+	all := []corev1.LoadBalancerIngress{}
+	for _, addr := range s.Addrs {
+		i := corev1.LoadBalancerIngress{IP: addr.String(), IPMode: &mode}
+		for _, p := range s.Ports {
+			i.Ports = append(i.Ports, corev1.PortStatus{Port: int32(p.Port), Protocol: corev1.Protocol(p.Proto.String())})
+		}
+		all = append(all, i)
+	}
+	return all
+}
+
+// tellOwner reports what has happened to a Service to its owner.
+func tellOwner(log *slog.Logger, events *Recorder, d ipam.Decision) {
+	for _, e := range d.Events {
+		attrs := []any{"service", d.Name.String(), "reason", e.Reason, "message", e.Message}
+		if e.Warning {
+			log.Warn("a Service has a problem with its addresses", attrs...)
+			events.Event(d.Name, service.Problem{Reason: e.Reason, Message: e.Message})
+		} else {
+			log.Info("the addresses of a Service", attrs...)
+			events.Inform(d.Name, e.Reason, e.Message)
+		}
+	}
+}

@@ -1,0 +1,185 @@
+package kube
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/fairway-net/fairway/internal/ipam"
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// A ServiceLB gives Services of type LoadBalancer the nodes' own addresses, as that of K3s does.
+// It names in each status the ports that it has checked: at these the agents serve nodes' own
+// addresses, and at no others. It is the controller's: one at a time.
+type ServiceLB struct {
+	log       *slog.Logger
+	sub       *Subscription
+	store     *Store
+	events    *Recorder
+	balancers *Feed[Balancer]
+	hosts     *Feed[ipam.Host]
+	writer    *balancerWriter
+	taken     []ipam.PortRange
+	failed    map[service.Name]ipam.Event // the last failure that its owner was told of
+
+	// mu may be taken with the lock of a feed held, and none of those with mu held.
+	mu     sync.Mutex
+	locals map[service.Name]bool // Services for which it matters where their endpoints are
+}
+
+// NewServiceLB returns the ServiceLB of a store, which must run too. class is as for
+// NewAddresses; taken are ports at which nodes' own programs listen.
+func NewServiceLB(log *slog.Logger, s *Store, events *Recorder, class string, taken []ipam.PortRange) *ServiceLB {
+	l := &ServiceLB{log: log, sub: s.subscribe("servicelb"), store: s, events: events, taken: taken,
+		failed: map[service.Name]ipam.Event{}, locals: map[service.Name]bool{}}
+	l.balancers = open(s, balancersKind(s.cfg.Client, class))
+	l.writer = newBalancerWriter(log, s, l.balancers)
+	l.hosts = open(s, kind[*corev1.Node, ipam.Host]{
+		name: "nodes", object: &corev1.Node{}, client: from(s.cfg.Client.CoreV1().Nodes()), trim: ConvertHost,
+	})
+	l.balancers.follow(func(name service.Name, _, _ *Balancer, _ int64) {
+		l.sub.mark(name, 0)
+		l.writer.Changed(name)
+	})
+	l.hosts.follow(func(service.Name, *ipam.Host, *ipam.Host, int64) { l.sub.notify() })
+	s.slices.follow(func(_ service.Name, old, new *service.Slice, _ int64) {
+		for _, slice := range []*service.Slice{old, new} {
+			if slice != nil && l.isLocal(slice.Service) {
+				l.sub.notify()
+			}
+		}
+	})
+	for _, wait := range []func(func()){l.balancers.onSettle, l.hosts.onSettle, s.slices.onSettle} {
+		wait(l.sub.check)
+	}
+	l.sub.need([]input{l.balancers.input(), l.hosts.input(), s.slices.input()}, nil)
+	return l
+}
+
+func (l *ServiceLB) isLocal(name service.Name) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.locals[name]
+}
+
+// Run gives addresses until ctx ends, which is no error.
+func (l *ServiceLB) Run(ctx context.Context) error {
+	var writes sync.WaitGroup
+	writes.Go(func() { _ = l.writer.Run(ctx) })
+	defer writes.Wait()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-l.sub.Dirty():
+		}
+		for _, name := range l.sub.Take() {
+			b, ok := l.balancers.Get(name)
+			switch {
+			case !ok:
+				l.writer.Forget(name)
+				delete(l.failed, name)
+			case !b.Wanted:
+				l.writer.Set(name, balancerStatus{})
+			}
+		}
+		l.decide()
+	}
+}
+
+// decide shares the nodes out anew.
+func (l *ServiceLB) decide() {
+	ports := map[service.Name][]service.CheckedPort{}
+	locals := map[service.Name]bool{}
+	var requests []ipam.HostRequest
+	for _, b := range l.balancers.All() {
+		for _, p := range b.Ports {
+			ports[b.Name] = append(ports[b.Name], service.CheckedPort(p))
+		}
+		if b.local {
+			locals[b.Name] = true
+		}
+		r := ipam.HostRequest{Service: &b.Service}
+		for _, p := range b.status.Ports {
+			r.Held = append(r.Held, ipam.Port(p))
+		}
+		requests = append(requests, r)
+	}
+	l.mu.Lock()
+	l.locals = locals // from now on their endpoints wake us
+	l.mu.Unlock()
+	for i, r := range requests {
+		if locals[r.Name] {
+			requests[i].Nodes = l.nodesOf(r.Name)
+		}
+	}
+	var hosts []ipam.Host
+	for _, h := range l.hosts.All() {
+		hosts = append(hosts, *h)
+	}
+	for _, d := range ipam.ShareHosts(requests, hosts, l.taken) {
+		s := balancerStatus{Addrs: d.Addrs, Held: true}
+		if len(d.Addrs) > 0 {
+			s.Ports = ports[d.Name]
+		}
+		l.writer.Set(d.Name, s)
+		l.tell(d)
+	}
+}
+
+// tell tells the owner of a Service what does not work, once.
+func (l *ServiceLB) tell(d ipam.Decision) {
+	var now ipam.Event
+	if len(d.Events) > 0 {
+		now = d.Events[0]
+	}
+	if l.failed[d.Name] != now && now.Reason != "" {
+		tellOwner(l.log, l.events, d)
+	}
+	l.failed[d.Name] = now
+}
+
+// nodesOf returns the nodes on which a Service has a ready endpoint.
+func (l *ServiceLB) nodesOf(name service.Name) map[string]bool {
+	nodes := map[string]bool{}
+	for _, slice := range l.store.slices.Of(name) {
+		for i := range slice.Endpoints {
+			if e := &slice.Endpoints[i]; e.Ready && !e.Terminating {
+				nodes[e.Node] = true
+			}
+		}
+	}
+	return nodes
+}
+
+// ConvertHost cuts a Node to what matters for load-balancer addresses.
+func ConvertHost(o *corev1.Node) *ipam.Host {
+	h := &ipam.Host{Name: o.Name, Labels: map[string]string{}}
+	for key, value := range o.Labels {
+		if strings.HasPrefix(key, "svccontroller.k3s.cattle.io/") {
+			h.Labels[key] = value
+		}
+	}
+	for _, a := range o.Status.Addresses {
+		addr, err := parseAddr(a.Address)
+		switch {
+		case err != nil: // a host name; a bad address is the log's of the nodes' feed
+		case a.Type == corev1.NodeInternalIP:
+			h.Internal = append(h.Internal, addr)
+		case a.Type == corev1.NodeExternalIP:
+			h.External = append(h.External, addr)
+		}
+	}
+	ready := slices.ContainsFunc(o.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	})
+	excluded := o.Labels[corev1.LabelNodeExcludeBalancers]
+	_, labelled := o.Labels[corev1.LabelNodeExcludeBalancers]
+	h.Usable = ready && ConvertNode(o).Eligible && !(labelled && excluded != "false")
+	return h
+}
