@@ -123,6 +123,7 @@ func (a *agent) run(ctx context.Context) error {
 	g.Go(func() error { return checks.Run(ctx) })
 	g.Go(func() error { return events.Run(ctx) })
 	g.Go(func() error { return a.settings.run(ctx, a.cfg, &says.board, events.NodeEvent) })
+	g.Go(func() error { return a.obstacles(says, events, registry).Run(ctx) })
 	if dp != nil {
 		a.tune(says)
 		services := store.SubscribeServices("proxy")
@@ -134,13 +135,13 @@ func (a *agent) run(ctx context.Context) error {
 		defer table.Close()
 		loop := proxy.New(proxy.Config{
 			Log: a.log, Source: services, HostPorts: a.followHostPorts(ctx, g), Datapath: dp, View: view,
-			Report: events.Report, Flows: flows, Applied: says.applied, Health: says.state, Metrics: metrics,
+			Report: events.Report, Event: events.Event, Flows: flows, Applied: says.applied, Health: says.state, Metrics: metrics,
 			MinSync: a.cfg.MinSyncPeriod, MaxRetry: a.cfg.SyncPeriod, EmptyAfter: a.cfg.EmptyAfter,
 		})
 		g.Go(func() error { return resets.Run(ctx) })
 		g.Go(func() error { return flows.Run(ctx) })
 		g.Go(func() error { return loop.Run(ctx) })
-		g.Go(func() error { return watchRelease(ctx, registry, dp) })
+		g.Go(func() error { return a.watchRelease(ctx, registry, events, dp) })
 	}
 	if withPods {
 		pods := a.podNetwork()
@@ -151,6 +152,15 @@ func (a *agent) run(ctx context.Context) error {
 	err = g.Wait()
 	a.log.Info("shutting down; the rules stay in place")
 	return err
+}
+
+// obstacles are what other programs do to the packets of pods and Services.
+func (a *agent) obstacles(says *agentStatus, events *kube.Recorder, registry *prometheus.Registry) *node.Obstacles {
+	return &node.Obstacles{
+		Log: a.log, Registry: registry,
+		Event: func(reason, message string) { events.NodeEvent(a.cfg.NodeName, reason, message) },
+		Now:   func(message string) { says.board.Set(status.ForwardingDropped, message) },
+	}
 }
 
 // healthServer is what answers on the ports of health and metrics.

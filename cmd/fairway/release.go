@@ -9,6 +9,7 @@ import (
 	"github.com/fairway-net/fairway/internal/config"
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/datapath/modes"
+	"github.com/fairway-net/fairway/internal/kube"
 	"github.com/fairway-net/fairway/internal/status"
 	"github.com/fairway-net/fairway/internal/takeover"
 )
@@ -51,18 +52,24 @@ func (a *agent) openRelease(ctx context.Context, says *agentStatus) datapath.Dat
 	a.cfg.Mode = dp.Info().Name
 	a.log.Warn("--proxy-mode none, but rules of one of our modes are on this node and no other proxy has taken over: they are kept up to date until its rules are there [fairway agent --cleanup removes them now]",
 		"mode", a.cfg.Mode)
-	says.board.Set(status.HandoverPending, "--proxy-mode none, but rules of mode "+a.cfg.Mode+" are here and no other proxy has taken over; they are kept up to date until then [fairway agent --cleanup removes them]")
+	says.board.Set(status.HandoverPending, releasePending(a.cfg.Mode))
 	return takeover.NewRelease(a.log, takeover.New(takeover.Config{Log: a.log, Datapath: dp, Others: held[1:]}))
 }
 
+// releasePending says that rules of a mode are waiting for another proxy.
+func releasePending(mode string) string {
+	return "--proxy-mode none, but rules of mode " + mode + " are here and no other proxy has taken over; they are kept up to date until then [fairway agent --cleanup removes them]"
+}
+
 // watchRelease ends the run when dp is a Release that has ended, and says so as a metric
-// until then.
-func watchRelease(ctx context.Context, registry prometheus.Registerer, dp datapath.Datapath) error {
+// and an event until then.
+func (a *agent) watchRelease(ctx context.Context, registry prometheus.Registerer, events *kube.Recorder, dp datapath.Datapath) error {
 	release, ok := dp.(*takeover.Release)
 	if !ok {
 		return nil
 	}
 	registry.MustRegister(newReleasePending())
+	events.NodeEvent(a.cfg.NodeName, status.HandoverPending, releasePending(a.cfg.Mode))
 	return release.Wait(ctx)
 }
 

@@ -111,7 +111,7 @@ func (n *Network) Sync(ctx context.Context, self Peer, peers []Peer) error {
 	mtu, err := n.mtu(netlink, self)
 	needed = errors.Join(needed, err)
 	refused, failed := syncRoutes(netlink, table.ours, plan.routes)
-	n.report(slices.Concat(plan.problems, refused, n.findObstacles(ctx)))
+	n.report(slices.Concat(plan.problems, refused))
 	if needed != nil {
 		return errors.Join(needed, failed)
 	}

@@ -372,23 +372,3 @@ func TestCleanup(t *testing.T) {
 	// And it can begin again.
 	c.sync()
 }
-
-// TestForwardPolicyIsReported: with Docker on the node, forwarding is dropped by a
-// chain that is not ours; the log has to say so, once, whenever that chain comes.
-func TestForwardPolicyIsReported(t *testing.T) {
-	c := newCluster(t, 2, v4)
-	m := c.machines[0]
-	c.sync()
-	m.run(`nft 'add table ip filter; add chain ip filter FORWARD { type filter hook forward priority 0; policy drop; }
-		add chain ip filter OTHER { type filter hook forward priority 1; policy accept; }
-		add chain ip filter INPUT { type filter hook input priority 0; policy drop; }'`)
-	for range 2 {
-		c.sync()
-	}
-	if got := m.log.count("chain FORWARD of table ip filter drops"); got != 1 {
-		t.Errorf("the dropping chain was logged %d times, want once", got)
-	}
-	if m.log.count("level=WARN") != 1 || c.machines[1].log.count("level=WARN") != 0 {
-		t.Error("there are other warnings")
-	}
-}

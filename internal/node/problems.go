@@ -6,10 +6,9 @@ import (
 
 // Reasons of problems, of events and of the metric.
 const (
-	reasonPodCIDR     = "PodCIDRRefused"    // a podCIDR would do harm
-	reasonUnreachable = "NodeUnreachable"   // no way to a node's pods
-	reasonRoute       = "RouteNotReplaced"  // another program has a route to a podCIDR
-	reasonDropped     = "ForwardingDropped" // another program drops what the node forwards
+	reasonPodCIDR     = "PodCIDRRefused"   // a podCIDR would do harm
+	reasonUnreachable = "NodeUnreachable"  // no way to a node's pods
+	reasonRoute       = "RouteNotReplaced" // another program has a route to a podCIDR
 )
 
 // A problem is something that no further try mends.
@@ -37,7 +36,7 @@ func newProblems(registry prometheus.Registerer) *prometheus.GaugeVec {
 // report logs every problem once, and again when it was away in between, sends events about
 // those of nodes, and counts all.
 func (n *Network) report(problems []problem) {
-	counts := map[string]int{reasonPodCIDR: 0, reasonUnreachable: 0, reasonRoute: 0, reasonDropped: 0}
+	counts := map[string]int{reasonPodCIDR: 0, reasonUnreachable: 0, reasonRoute: 0}
 	now := make(map[problem]bool, len(problems))
 	events := 0
 	for _, p := range problems {

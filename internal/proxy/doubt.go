@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/fairway-net/fairway/internal/service"
@@ -30,11 +31,16 @@ func (l *Loop) doubt(now time.Time) time.Duration {
 	doubted := l.brake.Doubts()
 	if l.brake.Believe(now, had, kept, false) {
 		l.held = nil
+		l.cfg.Metrics.kept.Set(0)
 		return 0
 	}
 	if !doubted {
 		l.cfg.Log.Error("the API server has none of most frontends that the kernel carries; the rules stay as they are for a while "+
 			"[was it restored, or is --master wrong? --empty-after says how long]", "had", had, "missing", had-kept, "for", l.brake.Bound)
+		l.cfg.Event(service.Name{Namespace: "default", Name: "kubernetes"}, service.Problem{
+			Reason: "ListLostObjects", Message: fmt.Sprintf("the API server has none of most frontends that a node carried when its agent started; the node keeps them for %v", l.brake.Bound),
+		})
 	}
+	l.cfg.Metrics.kept.Set(float64(had - kept))
 	return min(doubtPause, l.brake.Bound/4)
 }

@@ -19,7 +19,10 @@ func TestRestartBesideAnEmptyAPI(t *testing.T) {
 	const bound = time.Minute
 	start := time.Now()
 	log := slog.New(slog.DiscardHandler)
+	var events []string
+	var registry *prometheus.Registry
 	agent := func(a *api) (*Loop, func() int) {
+		registry = prometheus.NewRegistry()
 		dp, err := nftables.New(nftables.Config{})
 		if err != nil {
 			t.Fatal(err)
@@ -28,7 +31,8 @@ func TestRestartBesideAnEmptyAPI(t *testing.T) {
 		loop := New(Config{
 			Log: log, Source: a, Datapath: dp, View: func() service.Node { return service.Node{Name: "n"} }, EmptyAfter: bound,
 			Flows: flow.New(flow.Config{Log: log}), Health: newHealth(),
-			Metrics: NewMetrics(MetricsConfig{Registry: prometheus.NewRegistry(), Mode: "nftables"}),
+			Metrics: NewMetrics(MetricsConfig{Registry: registry, Mode: "nftables"}),
+			Event:   func(_ service.Name, p service.Problem) { events = append(events, p.Reason) },
 		})
 		return loop, func() int {
 			held, err := dp.Adopt(t.Context())
@@ -39,34 +43,33 @@ func TestRestartBesideAnEmptyAPI(t *testing.T) {
 			return n
 		}
 	}
-	with := func(services int) *api {
-		a := newAPI()
-		for i := range services {
-			a.set(i)
-		}
-		return a
-	}
 	err := testnet.NewNamespace(t, "node").Do(func() error {
-		first, _ := agent(with(20))
+		first, _ := agent(apiWith(20))
 		if again := first.pass(t.Context(), start); again != 0 {
 			t.Fatalf("the first agent waits %v on an empty node", again)
 		}
-		a := with(2)
+		a := apiWith(2)
 		second, carried := agent(a)
+		metrics := registry
 		for _, after := range []time.Duration{0, bound / 2} {
 			if again := second.pass(t.Context(), start.Add(after)); again != doubtPause || carried() != 20 {
 				t.Fatalf("after %v: waits %v, the kernel carries %d", after, again, carried())
 			}
 		}
+		wantKept(t, metrics, 18)
 		second.pass(t.Context(), start.Add(bound))
+		wantKept(t, metrics, 0)
+		if len(events) != 1 || events[0] != "ListLostObjects" {
+			t.Errorf("events %q, want one", events)
+		}
 		if n := carried(); n != 2 {
 			t.Errorf("after %v the kernel carries %d frontends, want 2", bound, n)
 		}
-		third, carried := agent(with(0))
+		third, carried := agent(apiWith(0))
 		if third.pass(t.Context(), start); carried() != 0 {
 			t.Errorf("of few frontends all can go; the kernel carries %d", carried())
 		}
-		fourth, _ := agent(with(20))
+		fourth, _ := agent(apiWith(20))
 		fourth.pass(t.Context(), start)
 		fifth, carried := agent(a)
 		fifth.pass(t.Context(), start)
@@ -81,4 +84,25 @@ func TestRestartBesideAnEmptyAPI(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// apiWith returns an API with so many Services.
+func apiWith(services int) *api {
+	a := newAPI()
+	for i := range services {
+		a.set(i)
+	}
+	return a
+}
+
+// wantKept checks the metric of frontends that are kept.
+func wantKept(t *testing.T, registry *prometheus.Registry, want float64) {
+	t.Helper()
+	families, err := registry.Gather()
+	for _, f := range families {
+		if f.GetName() == "fairway_kept_frontends" && f.GetMetric()[0].GetGauge().GetValue() == want {
+			return
+		}
+	}
+	t.Errorf("the metric of kept frontends is not %v (%v)", want, err)
 }

@@ -69,7 +69,10 @@ type Config struct {
 	Applied *Applied
 	// Report is called with the problems of a Service, or of a pod's host ports
 	// (service.HostPod.Entry), after each compilation; none if it is fine. It must not block. nil: problems are not reported.
-	Report  func(service.Name, []service.Problem)
+	Report func(service.Name, []service.Problem)
+	// Event is told a problem that concerns the cluster, of the Service that stands for it. It
+	// must not block. nil: such problems are only logged.
+	Event   func(service.Name, service.Problem)
 	Health  Health
 	Metrics *Metrics
 	// MinSync is the least time from the start of one pass to the start of the next;
@@ -116,6 +119,9 @@ func New(cfg Config) *Loop {
 	}
 	if cfg.Report == nil {
 		cfg.Report = func(service.Name, []service.Problem) {}
+	}
+	if cfg.Event == nil {
+		cfg.Event = func(service.Name, service.Problem) {}
 	}
 	return &Loop{
 		cfg: cfg, table: &service.Table{}, adopted: adopted,

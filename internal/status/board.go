@@ -18,6 +18,7 @@ const (
 	PortInUse         = "PortInUse"         // /healthz or /metrics does not listen
 	ConntrackSettings = "ConntrackSettings" // the node's conntrack could not be set
 	SettingsRefused   = "SettingsRefused"   // the ConfigMap has settings that this node cannot take
+	ForwardingDropped = "ForwardingDropped" // another program drops what the node forwards
 	NodeNotEligible   = "NodeNotEligible"   // the node's object is missing or about to be deleted
 )
 

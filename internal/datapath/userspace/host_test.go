@@ -6,8 +6,12 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"runtime"
+	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/fairway-net/fairway/internal/datapath/userspace"
 	"github.com/fairway-net/fairway/internal/service"
@@ -126,6 +130,31 @@ func TestProbe(t *testing.T) {
 	must(t, r.node.Do(func() error { return r.dp.Probe(context.Background()) }))
 	if after := r.nft("list", "ruleset"); after != before {
 		t.Errorf("Probe left\n%s", after)
+	}
+}
+
+// TestMayBind: without the right to listen on ports below 1024, Probe says which component has it.
+func TestMayBind(t *testing.T) {
+	r := newRig(t, 0)
+	probe := func() error { return r.node.Do(func() error { return r.dp.Probe(context.Background()) }) }
+	must(t, probe())
+	refused := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // and never unlock: the thread ends with the goroutine
+		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+		var caps [2]unix.CapUserData
+		err := unix.Capget(&header, &caps[0])
+		if err == nil {
+			caps[0].Effective &^= 1 << unix.CAP_NET_BIND_SERVICE
+			err = unix.Capset(&header, &caps[0])
+		}
+		if err == nil {
+			err = probe()
+		}
+		refused <- err
+	}()
+	if err := <-refused; err == nil || !strings.Contains(err.Error(), "deploy/components/userspace") {
+		t.Errorf("without the right to listen: %v", err)
 	}
 }
 

@@ -90,6 +90,9 @@ func (d *Datapath) FailWrites(f func() error) { d.rules.Table.FailWrites(f) }
 
 // Probe implements datapath.Datapath.
 func (d *Datapath) Probe(ctx context.Context) error {
+	if err := mayBind(); err != nil {
+		return err
+	}
 	if err := d.rules.Table.Probe(ctx); err != nil {
 		return err
 	}
