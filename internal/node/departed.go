@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"time"
@@ -11,36 +12,68 @@ import (
 // is really gone does not answer, with a route or without.
 const keepDeparted = time.Minute
 
-// departures remembers the nodes whose objects are gone. It works on the clock that it is given.
+// departures remember the nodes whose objects are gone. They work on the clock that they are given.
 type departures struct {
-	present []Peer // at the last call
-	gone    []departed
+	last map[string]departed // by name
 }
 
+// A departed is a node as it was when its object last said all about it.
 type departed struct {
 	Peer
-	at time.Time
+	at time.Time // when it did so no longer; zero: it does
 }
 
-// notice compares the nodes with those of the last call, and returns those that have gone in the
-// last minute, the first one first.
-func (d *departures) notice(now time.Time, present []Peer) []Peer {
-	there := make(map[string]bool, len(present))
-	for _, p := range present {
-		there[p.Name] = true
+// notice compares the nodes with those of the last call. It returns them, and those that have
+// gone in the last minute, the first one first. A Node that is made again has at first no
+// addresses, or no podCIDRs: in that minute it has those that it had.
+func (d *departures) notice(now time.Time, present []Peer) (all, gone []Peer) {
+	if d.last == nil {
+		d.last = map[string]departed{}
 	}
-	for _, p := range d.present {
-		if !there[p.Name] {
-			d.gone = append(d.gone, departed{p, now})
+	all = slices.Clone(present)
+	there := make(map[string]bool, len(all))
+	for i := range all {
+		p := &all[i]
+		there[p.Name] = true
+		was, known := d.last[p.Name]
+		if len(p.Addrs) > 0 && len(p.PodCIDRs) > 0 || !known || was.expired(now) {
+			d.last[p.Name] = departed{Peer: *p}
+			continue
+		}
+		if len(p.Addrs) == 0 {
+			p.Addrs = was.Addrs
+		}
+		if len(p.PodCIDRs) == 0 {
+			p.PodCIDRs = was.PodCIDRs
+		}
+		d.last[p.Name] = was.since(now)
+	}
+	var left []departed
+	for name, p := range d.last {
+		switch {
+		case there[name]:
+		case p.expired(now):
+			delete(d.last, name)
+		default:
+			d.last[name] = p.since(now)
+			left = append(left, d.last[name])
 		}
 	}
-	d.gone = slices.DeleteFunc(d.gone, func(p departed) bool { return there[p.Name] || now.Sub(p.at) >= keepDeparted })
-	d.present = slices.Clone(present)
-	var peers []Peer
-	for _, p := range d.gone {
-		peers = append(peers, p.Peer)
+	slices.SortFunc(left, func(a, b departed) int { return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.Name, b.Name)) })
+	for _, p := range left {
+		gone = append(gone, p.Peer)
 	}
-	return peers
+	return all, gone
+}
+
+func (p departed) expired(now time.Time) bool { return !p.at.IsZero() && now.Sub(p.at) >= keepDeparted }
+
+// since is p, departed now at the latest.
+func (p departed) since(now time.Time) departed {
+	if p.at.IsZero() {
+		p.at = now
+	}
+	return p
 }
 
 // addDeparted plans routes to pods of nodes whose objects are gone, as far as no other node has

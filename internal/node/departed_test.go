@@ -11,7 +11,10 @@ import (
 // TestDepartures: the routes of a node whose object is gone stay for a minute, or until there is
 // such a Node again.
 func TestDepartures(t *testing.T) {
-	a, b, c := Peer{Name: "a"}, Peer{Name: "b"}, Peer{Name: "c"}
+	node := func(name string) Peer {
+		return Peer{Name: name, Addrs: addresses("192.0.2.1"), PodCIDRs: prefixes("10.244.1.0/24")}
+	}
+	a, b, c := node("a"), node("b"), node("c")
 	var d departures
 	start := born(1)
 	for _, step := range []struct {
@@ -30,11 +33,47 @@ func TestDepartures(t *testing.T) {
 		{149 * time.Second, nil, ""},
 	} {
 		var got []string
-		for _, p := range d.notice(start.Add(step.after), step.present) {
+		all, gone := d.notice(start.Add(step.after), step.present)
+		for _, p := range gone {
 			got = append(got, p.Name)
+		}
+		if len(all) != len(step.present) {
+			t.Errorf("after %v: %d nodes are there, want %d", step.after, len(all), len(step.present))
 		}
 		if strings.Join(got, " ") != step.want {
 			t.Errorf("after %v: %q have departed, want %q", step.after, got, step.want)
+		}
+	}
+}
+
+// TestMadeAgain: a Node that is made again has what it had until its object says it, for a minute.
+func TestMadeAgain(t *testing.T) {
+	whole := Peer{Name: "a", Addrs: addresses("192.0.2.1"), PodCIDRs: prefixes("10.244.1.0/24")}
+	bare, half := Peer{Name: "a", Created: born(3)}, Peer{Name: "a", Created: born(3), PodCIDRs: prefixes("10.244.9.0/24")}
+	var d departures
+	start := born(4)
+	for _, step := range []struct {
+		after   time.Duration
+		present []Peer
+		want    string
+	}{
+		{0, []Peer{bare}, "[] []"}, // it never had any
+		{1 * time.Second, []Peer{whole}, "[192.0.2.1] [10.244.1.0/24]"},
+		{2 * time.Second, nil, ""},
+		{30 * time.Second, []Peer{bare}, "[192.0.2.1] [10.244.1.0/24]"},
+		{31 * time.Second, []Peer{half}, "[192.0.2.1] [10.244.9.0/24]"},
+		{32 * time.Second, nil, ""},
+		{61 * time.Second, []Peer{half}, "[192.0.2.1] [10.244.9.0/24]"},
+		{62 * time.Second, []Peer{half}, "[] [10.244.9.0/24]"},
+		{63 * time.Second, []Peer{half}, "[] [10.244.9.0/24]"},
+	} {
+		got := ""
+		all, gone := d.notice(start.Add(step.after), step.present)
+		if len(all) == 1 {
+			got = fmt.Sprint(all[0].Addrs, " ", all[0].PodCIDRs)
+		}
+		if got != step.want || len(all)+len(gone) != 1 {
+			t.Errorf("after %v: has %q, %d are gone, want %q", step.after, got, len(gone), step.want)
 		}
 	}
 }

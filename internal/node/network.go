@@ -119,8 +119,9 @@ func (n *Network) Sync(ctx context.Context, self Peer, peers []Peer) error {
 }
 
 func (n *Network) state(self Peer, peers []Peer, table *routingTable) clusterState {
+	all, departed := n.notice(n.now(), peers)
 	c := clusterState{
-		self: self, peers: peers, departed: n.notice(n.now(), peers), networks: table.onLink, gateways: table.gateways,
+		self: self, peers: all, departed: departed, networks: table.onLink, gateways: table.gateways,
 		clusterCIDRs: n.ClusterCIDRs,
 	}
 	if n.APIServers != nil {

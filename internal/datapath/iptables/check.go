@@ -12,6 +12,7 @@ import (
 
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/nft"
+	"github.com/fairway-net/fairway/internal/xtables"
 )
 
 // verifyShare bounds the time that Check spends reading: a node where another program
@@ -133,26 +134,66 @@ func (d *Datapath) clean(ctx context.Context, v Variant, is4 bool) error {
 	if h.chains[chain{nat, canary}] != nil {
 		goes, leads = onlyOurs, noKubeProxys
 	}
+	hooks := slices.DeleteFunc(slices.Clone(h.hooks), func(one hook) bool { return !leads(one) })
+	if v == NFT {
+		if err := d.unhook(ctx, is4, hooks); err != nil {
+			return err
+		}
+		hooks = nil
+	}
 	s := newScript()
 	for _, where := range []*section{&s.nat, &s.after} {
-		for _, one := range h.hooks {
-			if one.in.table == where.table && leads(one) {
+		for _, one := range hooks {
+			if one.in.table == where.table {
 				where.delete(one.in.name, []string{one.rule})
 			}
 		}
 		for _, c := range sorted(h.chains) {
-			if c.table == where.table && goes(c) {
+			if c.table == where.table && goes(c) && c.name != recordings {
 				where.drop(c.name)
 			}
 		}
 	}
-	if err := d.restore(ctx, v, is4, s.String()); err != nil {
+	// What tells that the rest is ours goes last, in a transaction of its own: a cleanup that
+	// failed in between is found by the next.
+	last := newScript()
+	last.nat.drop(recordings)
+	if err := d.restore(ctx, v, is4, s.String()+last.String()); err != nil {
 		return err
 	}
 	if v == NFT && h.chains[chain{nat, canary}] == nil {
 		return d.vacate(ctx, is4, h)
 	}
 	return nil
+}
+
+// unhook deletes rules in others' chains that lead to ours, by their handles. iptables-nft finds a
+// rule by its text, and does not find one with an older revision of a match than it would write
+// now: it writes such a rule when the kernel could not say, for lack of memory, which it has.
+func (d *Datapath) unhook(ctx context.Context, is4 bool, hooks []hook) error {
+	targets := map[chain]map[string]bool{}
+	for _, one := range hooks {
+		if targets[one.in] == nil {
+			targets[one.in] = map[string]bool{}
+		}
+		targets[one.in][xtables.Target(one.rule)] = true
+	}
+	var text strings.Builder
+	for _, in := range sorted(targets) {
+		err := d.seen.reader.nft.Rules(ctx, family(is4), in.table, in.name, func(r nft.Rule) error {
+			if targets[in][r.Jump] {
+				fmt.Fprintf(&text, "delete rule %v %s %s handle %d\n", family(is4), in.table, in.name, r.Handle)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if text.Len() == 0 {
+		return nil
+	}
+	return d.helper.table.Run(ctx, text.String())
 }
 
 func everyChain(chain) bool { return true }

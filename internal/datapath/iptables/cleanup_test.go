@@ -1,0 +1,51 @@
+package iptables
+
+import (
+	"context"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/fairway-net/fairway/internal/childfault"
+)
+
+// TestCleanupOfOldRevisions: rules that iptables-nft-restore wrote while the kernel had no memory to
+// say which revisions of a match it has are removed too, although iptables finds them no more.
+func TestCleanupOfOldRevisions(t *testing.T) {
+	enterNamespace(t)
+	const program, hook = "iptables-nft-restore", "OUTPUT -m conntrack --ctstate NEW -m comment --comment \"kubernetes load balancer firewall\" -j KUBE-PROXY-FIREWALL"
+	programs := childfault.Intercept(t, program)
+	run := func(line string) (string, error) {
+		out, err := exec.Command("sh", "-c", line).CombinedOutput()
+		return string(out), err
+	}
+	table := faultTables()[0]
+	sync(t, open(t, NFT), table)
+	steps := programs.Steps()
+	old := 0
+	for i, step := range steps[:min(12, len(steps))] { // those that ask for revisions are the first
+		if step.Changes {
+			continue
+		}
+		programs.Arm(i+1, childfault.NoMemory)
+		_, _ = open(t, NFT).Sync(context.Background(), table) // it may fail
+		programs.Disarm()
+		sync(t, open(t, NFT), table)
+		if out, err := run("iptables-nft-save -t filter"); err != nil || !strings.Contains(out, hook) {
+			t.Fatalf("%v: %v\n%s", step, err, out)
+		}
+		if _, err := run("iptables-nft -t filter -C " + hook); err != nil {
+			old++
+		}
+		if err := open(t, NFT).Cleanup(context.Background()); err != nil {
+			t.Fatalf("step %d, %v: %v", i+1, step, err)
+		}
+		if out, err := run("iptables-nft-save"); err != nil || strings.Contains(out, "KUBE") || strings.Contains(out, recordings) {
+			t.Fatalf("step %d, %v: %v, left\n%s", i+1, step, err, out)
+		}
+	}
+	if old == 0 {
+		t.Errorf("at no step of %d were rules written that iptables does not find: this proves nothing", len(steps))
+	}
+	t.Logf("%d steps, rules of old revisions at %d", len(steps), old)
+}
