@@ -19,7 +19,7 @@ DEMO_PACKAGES := nftables iproute2 containerd runc iptables kmod tcpdump bind9-d
 PACKAGES      := $(DEMO_PACKAGES) gcc libc6-dev \
                  linux-source make patch flex bison bc xz-utils binutils
 
-.PHONY: all build deps image image-twice images lab uml demo test test-product test-user test-uml test-lab test-peers test-others test-versions faults soak bench-scale bench-packets bench-lb vet lint vuln bench fuzz clean
+.PHONY: all build deps image image-twice images lab uml demo test test-product test-user test-uml test-lab test-peers test-others test-versions faults faults-inside soak bench-scale bench-packets bench-lb vet lint vuln bench fuzz clean
 
 all: build
 
@@ -116,6 +116,10 @@ test-versions: build
 ## faults: a cluster under load, one fault after the other; prints the table that docs/reliability.md keeps
 faults: build image images lab
 	FAULTS=full FAIRWAY_LAB_BIN=$(CURDIR)/bin/fairway-lab go test -v -count=1 -timeout 60m -run TestFaults $(FAULTS)
+
+## faults-inside: nft and iptables fail at each of their system calls, in six ways; a quarter of an hour and more
+faults-inside:
+	FAIRWAY_FAULTS=all go test -count=1 -timeout 90m -run 'StepFaults|SwitchFaults' ./internal/nft ./internal/datapath/...
 
 ## soak: random changes under load for FOR=30m, then nothing may differ or have grown; SEED=N repeats a run
 FOR ?= 30m

@@ -28,24 +28,26 @@ type fault struct {
 	inject func(*rig)
 	fails  bool // new requests fail meanwhile: what carries them is gone
 	loses  bool // the kernel itself forgets connections
+	slow   bool // it is left out of the short form: it waits for what cannot be made shorter
 }
 
-// faults are all of them, in the order in which they are injected.
+// faults are all of them, in the order in which they are injected. Those that drop packets come
+// first: in the short form what they dropped is waited for, for long, while others are injected.
 var faults = []fault{
+	{name: "nft flush ruleset", inject: flushed, fails: true, loses: true},
+	{name: "a foreign table drops", inject: foreignTable, fails: true},
 	{name: "agent killed (-9)", inject: agentKilled},
 	{name: "agent stopped for 30 s", inject: agentStopped},
 	{name: "agent without descriptors", inject: noDescriptors},
 	{name: "a second agent", inject: secondAgent},
 	{name: "API server: 2 s a call", inject: func(r *rig) { r.front.slow(2 * time.Second); r.meanwhile() }},
 	{name: "API server: 429", inject: func(r *rig) { r.front.overloaded(); r.meanwhile() }},
-	{name: "API server: its connections go dead", inject: connectionsDead},
-	{name: "API server: 401, then a new token", inject: tokenRotated},
+	{name: "API server: its connections go dead", inject: connectionsDead, slow: true},
+	{name: "API server: 401, then a new token", inject: tokenRotated, slow: true},
 	{name: "API server: all lists empty", inject: listsEmpty},
 	{name: "API server killed", inject: apiServerKilled},
 	{name: "containerd killed (-9)", inject: containerdKilled},
 	{name: "disk full", inject: diskFull},
-	{name: "nft flush ruleset", inject: flushed, fails: true, loses: true},
-	{name: "a foreign table drops", inject: foreignTable, fails: true},
 	{name: "Node deleted and made again", inject: nodeDeleted},
 	{name: "address of a node changed", inject: addressChanged, fails: true},
 }
