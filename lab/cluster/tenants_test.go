@@ -60,6 +60,9 @@ func TestTenants(t *testing.T) {
 	l.run(append(l.upArgs(args...), "--deploy", l.allowExternalIPs())...)
 	l.input(victimPods, "kubectl", "apply", "-f", "-")
 	l.run("kubectl", "wait", "--for=condition=Ready", "pod/bank", "pod/client", "--timeout=60s")
+	if peer == "" {
+		t.Run("weights", func(t *testing.T) { l.in(t).testWeights() })
+	}
 	for _, file := range files {
 		name := strings.TrimSuffix(filepath.Base(file), ".yaml")
 		t.Run(name, func(t *testing.T) {
