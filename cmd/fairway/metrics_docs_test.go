@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"io/fs"
@@ -63,6 +64,11 @@ func agentCollectors(t *testing.T) (all []prometheus.Collector) {
 	}
 	r := &recorder{Registry: prometheus.NewRegistry()}
 	node.New(node.Config{Log: log, Registry: r})
+	ended, end := context.WithCancel(t.Context())
+	end()
+	if err := (&node.Obstacles{Log: log, Registry: r, Event: func(string, string) {}, Now: func(string) {}}).Run(ended); err != nil {
+		t.Fatal(err)
+	}
 	all = append(all, r.all...)
 	all = append(all, kube.New(kube.Config{Log: log, Client: client}), newReleasePending())
 	r = &recorder{Registry: prometheus.NewRegistry()}

@@ -38,7 +38,7 @@ type Obstacles struct {
 func (o *Obstacles) Run(ctx context.Context) error {
 	count := prometheus.NewGauge(prometheus.GaugeOpts{
 		Namespace: "fairway", Name: "forwarding_dropped",
-		Help: "Chains of other programs that drop what the node forwards unless a rule in them accepts it; the log names each once",
+		Help: "Chains of other programs that drop forwarded packets unless one of their rules accepts them",
 	})
 	if o.Registry != nil {
 		o.Registry.MustRegister(count)
