@@ -22,6 +22,7 @@ import (
 	"github.com/fairway-net/fairway/internal/node"
 	"github.com/fairway-net/fairway/internal/proxy"
 	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/speaker"
 )
 
 var update = flag.Bool("update", false, "write the tables of docs anew")
@@ -45,9 +46,20 @@ func (r *recorder) MustRegister(all ...prometheus.Collector) {
 	}
 }
 
-// exporters are the packages that make metrics. Their collectors are in agentCollectors; those of
+// exporters are the packages that make metrics. Their collectors are in programs; those of
 // internal/dns have a test of their own.
-var exporters = []string{"cmd/fairway", "internal/dns", "internal/health", "internal/kube", "internal/node", "internal/proxy"}
+var exporters = []string{"cmd/fairway", "internal/dns", "internal/health", "internal/kube", "internal/node", "internal/proxy", "internal/speaker"}
+
+// programs are those with a table in docs/metrics.md, and their collectors.
+var programs = map[string]func(*testing.T) []prometheus.Collector{
+	"agent":      agentCollectors,
+	"controller": func(*testing.T) []prometheus.Collector { return []prometheus.Collector{new(kube.Addresses)} },
+	"speaker": func(*testing.T) []prometheus.Collector {
+		r := &recorder{Registry: prometheus.NewRegistry()}
+		speaker.NewMetrics(r, "node")
+		return r.all
+	},
+}
 
 // agentCollectors are all collectors of our own that an agent registers, in any mode.
 func agentCollectors(t *testing.T) (all []prometheus.Collector) {
@@ -108,19 +120,23 @@ func rowOf(t *testing.T, d *prometheus.Desc) row {
 	return row{m[1], kind, strings.Join(labels, ", "), m[2]}
 }
 
-// rows are all metrics of the agent. The type follows from the name, but what a collector shows
+// rows are all metrics of some collectors. The type follows from the name, but what a collector shows
 // when nothing has happened yet is believed more.
-func rows(t *testing.T) []row {
+func rows(t *testing.T, collectors []prometheus.Collector) []row {
 	all := map[string]row{}
-	for _, c := range agentCollectors(t) {
+	for _, c := range collectors {
+		_, pools := c.(*kube.Addresses) // gauges, though MetalLB's names end in _total
 		descs := make(chan *prometheus.Desc, 100)
 		c.Describe(descs)
 		close(descs)
 		for d := range descs {
 			r := rowOf(t, d)
+			if pools {
+				r.kind = "gauge"
+			}
 			all[r.name] = r
 		}
-		if fmt.Sprintf("%T", c) == "*proxy.carried" {
+		if pools || fmt.Sprintf("%T", c) == "*proxy.carried" {
 			continue // it asks the loop, which does not run; all of it are counters
 		}
 		registry := prometheus.NewRegistry()
@@ -138,36 +154,44 @@ func rows(t *testing.T) []row {
 	return slices.SortedFunc(maps.Values(all), func(a, b row) int { return strings.Compare(a.name, b.name) })
 }
 
-// TestMetricsAreDocumented: docs/metrics.md has a row for every metric of the agent, and no other.
+// TestMetricsAreDocumented: docs/metrics.md has a row for every metric of each program, and no
+// other.
 func TestMetricsAreDocumented(t *testing.T) {
-	var table strings.Builder
-	for _, r := range rows(t) {
-		fmt.Fprintf(&table, "| `%s` | %s | %s | %s |\n", r.name, r.kind, r.labels, r.help)
-	}
-	const page, begin, end = "../../docs/metrics.md", "<!-- agent: written by go test ./cmd/fairway -run TestMetrics -update -->\n", "<!-- end -->"
-	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	before, rest, ok := strings.Cut(string(text), begin)
-	_, after, ok2 := strings.Cut(rest, end)
-	if !ok || !ok2 {
-		t.Fatalf("%s lacks %q", page, begin)
-	}
-	want := before + begin + "| metric | type | labels | meaning |\n|---|---|---|---|\n" + table.String() + end + after
-	if *update {
-		if err := os.WriteFile(page, []byte(want), 0o644); err != nil {
+	for program, collectors := range programs {
+		var table strings.Builder
+		for _, r := range rows(t, collectors(t)) {
+			fmt.Fprintf(&table, "| `%s` | %s | %s | %s |\n", r.name, r.kind, r.labels, r.help)
+		}
+		const page, end = "../../docs/metrics.md", "<!-- end -->"
+		begin := "<!-- " + program + ": written by go test ./cmd/fairway -run TestMetrics -update -->\n"
+		text, err := os.ReadFile(page)
+		if err != nil {
 			t.Fatal(err)
 		}
-	} else if string(text) != want {
-		t.Errorf("%s is not what the registry has: go test ./cmd/fairway -run TestMetrics -update\n%s", page, table.String())
+		before, rest, ok := strings.Cut(string(text), begin)
+		_, after, ok2 := strings.Cut(rest, end)
+		if !ok || !ok2 {
+			t.Fatalf("%s lacks %q", page, begin)
+		}
+		want := before + begin + "| metric | type | labels | meaning |\n|---|---|---|---|\n" + table.String() + end + after
+		if *update {
+			if err := os.WriteFile(page, []byte(want), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		} else if string(text) != want {
+			t.Errorf("%s is not what the registry has: go test ./cmd/fairway -run TestMetrics -update\n%s", page, table.String())
+		}
 	}
 }
 
 // TestHelpTexts holds one style: a phrase that begins with a capital and has no full stop.
 func TestHelpTexts(t *testing.T) {
 	good := regexp.MustCompile(`^[A-Z1][^\[\]:]*[^.]$`)
-	for _, r := range rows(t) {
+	var all []row
+	for _, collectors := range programs {
+		all = append(all, rows(t, collectors(t))...)
+	}
+	for _, r := range all {
 		if !good.MatchString(r.help) || len(r.help) > 120 {
 			t.Errorf("%s: HELP %q: one phrase of at most 120 letters, with a capital, without full stop, colon and brackets", r.name, r.help)
 		}
@@ -193,6 +217,6 @@ func TestExporters(t *testing.T) {
 		}
 	}
 	if got := slices.Sorted(maps.Keys(found)); !slices.Equal(got, exporters) {
-		t.Errorf("metrics are made in %v, known are %v: add the new ones to agentCollectors and exporters", got, exporters)
+		t.Errorf("metrics are made in %v, known are %v: add the new ones to programs and exporters", got, exporters)
 	}
 }

@@ -178,17 +178,17 @@ var poolMetrics = [...]struct {
 	desc  *prometheus.Desc
 	value func(ipam.PoolUse) int64
 }{
-	{poolDesc("addresses_in_use_total", "Number of IP addresses in use, per pool."), func(u ipam.PoolUse) int64 { return u.InUse4 + u.InUse6 }},
-	{poolDesc("ipv4_addresses_in_use_total", "Number of IPv4 addresses in use, per pool."), func(u ipam.PoolUse) int64 { return u.InUse4 }},
-	{poolDesc("ipv6_addresses_in_use_total", "Number of IPv6 addresses in use, per pool."), func(u ipam.PoolUse) int64 { return u.InUse6 }},
-	{poolDesc("addresses_total", "Number of usable IP addresses, per pool."), func(u ipam.PoolUse) int64 {
+	{poolDesc("addresses_in_use_total", "Number of IP addresses in use of a pool"), func(u ipam.PoolUse) int64 { return u.InUse4 + u.InUse6 }},
+	{poolDesc("ipv4_addresses_in_use_total", "Number of IPv4 addresses in use of a pool"), func(u ipam.PoolUse) int64 { return u.InUse4 }},
+	{poolDesc("ipv6_addresses_in_use_total", "Number of IPv6 addresses in use of a pool"), func(u ipam.PoolUse) int64 { return u.InUse6 }},
+	{poolDesc("addresses_total", "Number of usable IP addresses of a pool"), func(u ipam.PoolUse) int64 {
 		if u.Total4 > math.MaxInt64-u.Total6 {
 			return math.MaxInt64
 		}
 		return u.Total4 + u.Total6
 	}},
-	{poolDesc("ipv4_addresses_total", "Number of usable IPv4 addresses, per pool."), func(u ipam.PoolUse) int64 { return u.Total4 }},
-	{poolDesc("ipv6_addresses_total", "Number of usable IPv6 addresses, per pool."), func(u ipam.PoolUse) int64 { return u.Total6 }},
+	{poolDesc("ipv4_addresses_total", "Number of usable IPv4 addresses of a pool"), func(u ipam.PoolUse) int64 { return u.Total4 }},
+	{poolDesc("ipv6_addresses_total", "Number of usable IPv6 addresses of a pool"), func(u ipam.PoolUse) int64 { return u.Total6 }},
 }
 
 func poolDesc(name, help string) *prometheus.Desc {

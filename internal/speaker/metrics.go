@@ -25,16 +25,16 @@ func NewMetrics(r prometheus.Registerer, node string) *Metrics {
 		node: node,
 		assigned: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Namespace: "metallb", Subsystem: "speaker", Name: "announced",
-			Help: "Services being announced from this node. This is desired state, it does not guarantee that the routing protocols have converged.",
+			Help: "1 for each address of a Service that this node announces",
 		}, []string{"service", "protocol", "node", "ip"}),
-		messages:   counter("messages_sent_total", "Messages of the election sent to other speakers."),
-		bytes:      counter("bytes_sent_total", "Bytes of the election's messages, without headers of UDP and IP."),
-		refused:    counter("messages_refused_total", "Messages that were malformed or not authentic."),
-		grants:     counter("grants_total", "Requests for the node's addresses that a majority granted."),
-		takeovers:  counter("takeovers_total", "Addresses that this node has taken over, or had first."),
-		losses:     counter("losses_total", "Addresses that this node has lost without giving them up."),
-		conflicts:  counter("conflicts_total", "Times that another machine said it had an address of this node's."),
-		fenceLoads: counter("fence_reloads_total", "Times that the fence's rules had to be loaded again."),
+		messages:   counter("messages_sent_total", "Messages of the election sent to other speakers"),
+		bytes:      counter("bytes_sent_total", "Bytes of the election's messages, without headers of UDP and IP"),
+		refused:    counter("messages_refused_total", "Messages that were malformed or not authentic"),
+		grants:     counter("grants_total", "Requests for the node's addresses that a majority granted"),
+		takeovers:  counter("takeovers_total", "Addresses that this node has taken over, or had first"),
+		losses:     counter("losses_total", "Addresses that this node has lost without giving them up"),
+		conflicts:  counter("conflicts_total", "Times that another machine said it had an address of this node's"),
+		fenceLoads: counter("fence_reloads_total", "Times that the fence's rules had to be loaded again"),
 	}
 	r.MustRegister(m.assigned)
 	return m
