@@ -19,7 +19,7 @@ DEMO_PACKAGES := nftables iproute2 containerd runc iptables kmod tcpdump bind9-d
 PACKAGES      := $(DEMO_PACKAGES) gcc libc6-dev \
                  linux-source make patch flex bison bc xz-utils binutils
 
-.PHONY: all build deps image image-twice images lab uml demo test test-product test-user test-uml test-lab test-peers test-others test-versions faults faults-inside soak bench-scale bench-packets bench-lb vet lint vuln bench fuzz clean
+.PHONY: all build deps image image-twice images lab uml demo test test-product test-user test-uml test-lab test-peers test-others test-versions faults faults-inside soak bench-scale bench-packets bench-lb bench-policy vet lint vuln bench fuzz clean
 
 all: build
 
@@ -153,6 +153,10 @@ bench-scale: build bin/kube-proxy
 ## bench-packets: connect latency and rate through both, and directly; fails if ours is slower
 bench-packets: build bin/kube-proxy
 	cd test/peers && go test -vet=off -run '^$$' -bench BenchmarkPackets -benchtime 1x -timeout 30m .
+
+## bench-policy: NetworkPolicies at 10,000 pods, 1,000 policies, 100 pods of the node: cold start, changes, memory, connections a second (half a minute)
+bench-policy:
+	go test -run '^$$' -bench BenchmarkPolicy -benchtime 1x ./internal/policy/nftpolicy
 
 ## vet: what go vet finds, in all modules and with the build tag of the tests in user-mode Linux
 vet:

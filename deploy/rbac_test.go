@@ -16,12 +16,14 @@ import (
 // asks are the places in the agent's code that ask the API server, and with which verbs. The key
 // is what stands in the source: the group's client and the resource.
 var asks = map[string]struct{ resource, verbs string }{
-	"CoreV1().Services":            {"services", "get list watch"},
-	"CoreV1().Nodes":               {"nodes", "list watch"},
-	"CoreV1().Pods":                {"pods", "get list"}, // and watch, by the controller
-	"DiscoveryV1().EndpointSlices": {"endpointslices.discovery.k8s.io", "list watch"},
-	"NetworkingV1().ServiceCIDRs":  {"servicecidrs.networking.k8s.io", "list watch"},
-	"EventsV1().Events":            {"events.events.k8s.io", "create"},
+	"CoreV1().Services":              {"services", "get list watch"},
+	"CoreV1().Nodes":                 {"nodes", "list watch"},
+	"CoreV1().Pods":                  {"pods", "get list watch"}, // get: pod-lookup; watch: network-policy
+	"CoreV1().Namespaces":            {"namespaces", "list watch"},
+	"NetworkingV1().NetworkPolicies": {"networkpolicies.networking.k8s.io", "list watch"},
+	"DiscoveryV1().EndpointSlices":   {"endpointslices.discovery.k8s.io", "list watch"},
+	"NetworkingV1().ServiceCIDRs":    {"servicecidrs.networking.k8s.io", "list watch"},
+	"EventsV1().Events":              {"events.events.k8s.io", "create"},
 }
 
 // others are asked by other programs than the agent, which have roles of their own.

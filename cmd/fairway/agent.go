@@ -124,12 +124,14 @@ func (a *agent) run(ctx context.Context) error {
 	g.Go(func() error { return events.Run(ctx) })
 	g.Go(func() error { return a.settings.run(ctx, a.cfg, &says.board, events.NodeEvent) })
 	g.Go(func() error { return a.obstacles(says, events, registry).Run(ctx) })
+	var resets *reset.Resetter
 	if dp != nil {
 		a.tune(says)
 		services := store.SubscribeServices("proxy")
 		metrics := proxy.NewMetrics(proxy.MetricsConfig{Registry: registry, Mode: a.cfg.Mode, Changes: services.Changes})
-		flows, table, resets, err := a.flows(dp, view, store, metrics)
-		if err != nil {
+		var flows *flow.Reconciler
+		var table *conntrack.Table
+		if flows, table, resets, err = a.flows(dp, view, store, metrics); err != nil {
 			return err
 		}
 		defer table.Close()
@@ -138,17 +140,17 @@ func (a *agent) run(ctx context.Context) error {
 			Report: events.Report, Event: events.Event, Flows: flows, Applied: says.applied, Health: says.state, Metrics: metrics,
 			MinSync: a.cfg.MinSyncPeriod, MaxRetry: a.cfg.SyncPeriod, EmptyAfter: a.cfg.EmptyAfter,
 		})
-		g.Go(func() error { return resets.Run(ctx) })
 		g.Go(func() error { return flows.Run(ctx) })
 		g.Go(func() error { return loop.Run(ctx) })
 		g.Go(func() error { return a.watchRelease(ctx, registry, events, dp) })
 	}
 	if withPods {
 		pods := a.podNetwork()
-		pods.Event, pods.Registry = events.NodeEvent, registry
+		pods.Event, pods.Registry, pods.PolicySocket = events.NodeEvent, registry, a.policySocket()
 		pods.APIServers = func() []netip.Addr { return view().APIServers }
 		g.Go(func() error { return nodes.run(ctx, pods, a.cfg) })
 	}
+	g.Go(func() error { return a.enforce(ctx, store, resets) })
 	err = g.Wait()
 	a.log.Info("shutting down; the rules stay in place")
 	return err

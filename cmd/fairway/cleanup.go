@@ -11,6 +11,7 @@ import (
 	"github.com/fairway-net/fairway/internal/fence"
 	"github.com/fairway-net/fairway/internal/hostport"
 	"github.com/fairway-net/fairway/internal/node"
+	"github.com/fairway-net/fairway/internal/policy/nftpolicy"
 	"github.com/fairway-net/fairway/internal/reset"
 	"github.com/fairway-net/fairway/internal/takeover"
 )
@@ -33,6 +34,12 @@ func (a *agent) cleanup(ctx context.Context) error {
 		err = errors.Join(err, network.Cleanup(ctx))
 		removed, pods = append(removed, pods...), nil
 	}
+	policies := nftpolicy.New()
+	found, unread := policies.Found(ctx)
+	if found {
+		removed = append(removed, "rules of NetworkPolicies")
+	}
+	err = errors.Join(err, unread, policies.Delete(ctx))
 	if err != nil {
 		return fmt.Errorf("cleanup: %w", err)
 	}

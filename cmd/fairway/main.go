@@ -131,6 +131,7 @@ func newRoot(e env) *cobra.Command {
 		newUninstall(e),
 		newUpgrade(e),
 		newSpeaker(e),
+		newPolicy(e),
 		newStatus(e),
 		newVersion(e),
 	)

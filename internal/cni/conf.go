@@ -21,7 +21,10 @@ const maxNetworkName = 100
 type netConf struct {
 	types.PluginConf
 	// MTU of the pod's link in bytes; 0 takes that of the node's default route.
-	MTU  int      `json:"mtu"`
+	MTU int `json:"mtu"`
+	// PolicySocket is where the agent is asked to isolate a pod; empty: it is not.
+	PolicySocket string `json:"policySocket"`
+
 	IPAM ipamConf `json:"ipam"`
 	// RuntimeConfig is what the runtime adds for the capabilities that the configuration has.
 	RuntimeConfig struct {

@@ -98,6 +98,9 @@ func add(args *skel.CmdArgs) error {
 	if w.addrs, err = reserve(conf, args.StdinData, args.Args, w.attachment); err != nil {
 		return err
 	}
+	if err := isolate(conf, w.attachment, args.Args, w.addrs); err != nil {
+		return withCleanup(err, release(conf, w.attachment))
+	}
 	if err := w.connect(host, podNS); err != nil {
 		return withCleanup(err, release(conf, w.attachment))
 	}
@@ -174,6 +177,7 @@ func del(args *skel.CmdArgs) error {
 	if err := removeLink(host, a.shaper()); err != nil {
 		return err
 	}
+	forget(conf, a)
 	return release(conf, a)
 }
 

@@ -110,6 +110,7 @@ type Config struct {
 
 	PodNetwork            string // PodNetworkNone or PodNetworkRoutes
 	CNIBinDir, CNIConfDir string
+	NetworkPolicy         bool // enforce NetworkPolicies
 	Cleanup               bool // remove all that was programmed, and exit
 	AfterKubeProxy        bool // but wait first until a kube-proxy has written its rules
 	LogLevel              slog.Level

@@ -35,6 +35,7 @@ type own struct {
 	master, hostname      string
 	podNetwork            string
 	cniBinDir, cniConfDir string
+	networkPolicy         bool
 	logLevel              string
 	verbosity             int
 	cleanup               bool
@@ -51,7 +52,7 @@ type own struct {
 // besideFile are the flags that count in spite of --config. (help is cobra's.)
 var besideFile = []string{
 	"config", "master", "hostname-override", "cleanup", "after-kube-proxy", "v", "log-level",
-	"pod-network", "cni-bin-dir", "cni-conf-dir", "refuse-external-ips", "service-limits", "count-traffic", "replace-kube-proxy",
+	"pod-network", "network-policy", "cni-bin-dir", "cni-conf-dir", "refuse-external-ips", "service-limits", "count-traffic", "replace-kube-proxy",
 	"allow-http-api-server", "empty-after", "settings-dir", "help",
 }
 
@@ -159,6 +160,7 @@ func parseGates(text string) (map[string]bool, error) {
 
 func (f *Flags) addPodNetwork() {
 	f.fs.StringVar(&f.own.podNetwork, "pod-network", PodNetworkNone, "none, or routes: install our CNI plugin, and route to the pods of other nodes")
+	f.fs.BoolVar(&f.own.networkPolicy, "network-policy", false, "Enforce NetworkPolicies for the pods of this node; reads all pods and namespaces")
 	f.fs.StringVar(&f.own.cniBinDir, "cni-bin-dir", "/opt/cni/bin", "`Directory` for the CNI plugin")
 	f.fs.StringVar(&f.own.cniConfDir, "cni-conf-dir", "/etc/cni/net.d", "`Directory` for the CNI configuration")
 }

@@ -407,9 +407,10 @@ func (r *resolver) process(c *Config) error {
 
 func (r *resolver) podNetwork(c *Config) error {
 	c.PodNetwork, c.CNIBinDir, c.CNIConfDir = r.own.podNetwork, r.own.cniBinDir, r.own.cniConfDir
+	c.NetworkPolicy = r.own.networkPolicy
 	switch c.PodNetwork {
 	case PodNetworkNone:
-		if c.Mode == datapath.None && !c.Cleanup {
+		if c.Mode == datapath.None && !c.Cleanup && !c.NetworkPolicy {
 			r.warnf("the proxy mode and --pod-network are both none: this agent only hands over the rules that another one left")
 		}
 		return nil

@@ -17,6 +17,7 @@ var settingFlags = []struct{ key, flag string }{
 	{"REPLACE_KUBE_PROXY", "replace-kube-proxy"},
 	{"REFUSE_EXTERNAL_IPS", "refuse-external-ips"},
 	{"POD_NETWORK", "pod-network"},
+	{"NETWORK_POLICY", "network-policy"},
 }
 
 // Settings returns the settings in --settings-dir, "KEY=value" a line; none without that flag.

@@ -31,6 +31,7 @@
 //	nodes         nodes
 //	Announcements ipaddresspools, l2advertisements, bgpadvertisements, bgppeers,
 //	              bfdprofiles, communities (all of metallb.io)
+//	Policies      networkpolicies, namespaces, pods
 //
 // To read another kind: declare it (a kind: resource, client, selectors, and the function
 // that trims an object), open it in New, and give its consumer a Subscription that follows

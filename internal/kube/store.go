@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 
+	"github.com/fairway-net/fairway/internal/policy"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -55,6 +56,11 @@ type Store struct {
 	nodes    *Feed[Node]
 	ranges   *Feed[serviceRange]
 	metallb  metallb
+	// What NetworkPolicies are about.
+	policies   *Feed[policy.Policy]
+	namespaces *Feed[policy.Namespace]
+	pods       *Feed[policy.Pod]
+
 	lastNode atomic.Pointer[Node] // the one we run on, as it was last; nil: not known yet
 
 	// What Run must start. mu is never held together with a lock of a feed or a
@@ -81,6 +87,9 @@ func New(cfg Config) *Store {
 	if cfg.Custom != nil {
 		s.metallb = openMetallb(s)
 	}
+	s.policies = open(s, policiesKind(client))
+	s.namespaces = open(s, namespacesKind(client))
+	s.pods = open(s, policyPodsKind(client))
 	return s
 }
 

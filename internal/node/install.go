@@ -185,7 +185,7 @@ func (n *Network) syncConfig(nodeName string, own []netip.Prefix, mtu int) error
 	if len(own) == 0 {
 		return n.removeConfig()
 	}
-	text, err := renderConfig(filepath.Join(n.StateDir, nodeName), own, mtu, n.hostPorts())
+	text, err := renderConfig(filepath.Join(n.StateDir, nodeName), own, mtu, n.hostPorts(), n.PolicySocket)
 	if err != nil {
 		return fmt.Errorf("render the CNI configuration: %w", err)
 	}
@@ -227,7 +227,7 @@ func (n *Network) hostPorts() hostPorts {
 // renderConfig is the network as a runtime reads it. Runtimes that know
 // cniVersions choose 1.1.0, and get GC and STATUS; older ones, like containerd
 // 1.6, ignore the list and refuse any cniVersion above 1.0.0.
-func renderConfig(stateDir string, own []netip.Prefix, mtu int, ports hostPorts) ([]byte, error) {
+func renderConfig(stateDir string, own []netip.Prefix, mtu int, ports hostPorts, policySocket string) ([]byte, error) {
 	type object = map[string]any
 	// One set a family, the plugin takes one address from each; the family of
 	// the first podCIDR is the pods' first address too.
@@ -251,6 +251,9 @@ func renderConfig(stateDir string, own []netip.Prefix, mtu int, ports hostPorts)
 	}}
 	capabilities := object{"bandwidth": true}
 	plugins[0]["capabilities"] = capabilities
+	if policySocket != "" {
+		plugins[0]["policySocket"] = policySocket
+	}
 	switch ports {
 	case recordedPorts:
 		capabilities["portMappings"] = true

@@ -38,6 +38,8 @@ type Config struct {
 	// RecordHostPorts makes the plugin record pods' hostPorts, for a Service proxy of ours that
 	// reads them. Without it the plugin portmap is chained, if the node has it.
 	RecordHostPorts bool
+	// PolicySocket is where the plugin asks the agent to isolate a pod; empty: it does not ask.
+	PolicySocket string
 
 	MTU int // of the pods' links in bytes; 0 takes that of the link with the node's address
 

@@ -93,6 +93,7 @@ const (
 	TablePods      = "fairway-pods"
 	TableHostPorts = "fairway-hostports"
 	TableFence     = "fairway-fence"
+	TablePolicy    = "fairway-policy"
 )
 
 // Priorities of nf_tables' hooks that Go code sets; the others stand in the rulesets.
@@ -106,6 +107,9 @@ const (
 	HookHostPorts = -102
 	// HookSourceCheck is before all others: a packet with a false source is nobody's.
 	HookSourceCheck = -320
+	// HookPolicy is behind what translates destinations, and before what translates sources
+	// (srcnat).
+	HookPolicy = 95
 	// HookAffinity is one behind that of releases up to 16d7bce: while both are there, in an
 	// upgrade, theirs note into their map, until the rules are switched over.
 	HookAffinity = -98

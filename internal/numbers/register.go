@@ -149,6 +149,7 @@ var Tables = []Table{
 	{TableFence, "of family netdev: mutes the node for load-balancer addresses that it does not hold"},
 	{TablePods, "`--pod-network routes`: drops what pods send from addresses that are not theirs, and masquerades what they send out of the cluster"},
 	{TableHostPorts, "hostPorts on 127.0.0.1 and ::1, for clients with another address of the node; is there only meanwhile"},
+	{TablePolicy, "`--network-policy`: NetworkPolicies of this node's pods"},
 }
 
 // A Hook is where one of our tables sees packets.
@@ -194,4 +195,5 @@ var Hooks = []Hook{
 	{TablePods, "nat", "postrouting", HookPods},
 	{TableHostPorts, "nat", "output", HookHostPorts},
 	{TableFence, "filter", "egress", 0},
+	{TablePolicy, "filter", "postrouting", HookPolicy},
 }

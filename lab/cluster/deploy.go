@@ -32,6 +32,9 @@ func (b *builder) overlay() string {
 	case BalancerServiceLB:
 		components += ", deploy/components/servicelb"
 	}
+	if b.NetworkPolicy {
+		components += ", deploy/components/network-policy"
+	}
 	return fmt.Sprintf(`apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
 resources: [deploy]

@@ -27,7 +27,9 @@ type Options struct {
 	Deploy       string `json:"deploy"`    // directory with a kustomization; empty means none
 	Image        string `json:"image"`     // archive of our image; empty means none
 	ImagesDir    string `json:"imagesDir"` // archives of further images; empty means none
-	Keep         bool   `json:"-"`         // leave what a failed Up has made, to look at it
+	// NetworkPolicy adds the component that enforces NetworkPolicies.
+	NetworkPolicy bool `json:"networkPolicy"`
+	Keep          bool `json:"-"` // leave what a failed Up has made, to look at it
 }
 
 // ProxyModes are the proxy modes a lab can run, the default first.

@@ -27,11 +27,12 @@ images: [{name: ghcr.io/fairway-net/fairway, newTag: v1-0123456789ab}]
 `
 
 const (
-	procSys  = "/proc/sys/net"
-	lockFile = "/run/xtables.lock"
-	cniBin   = "/opt/cni/bin"
-	cniConf  = "/etc/cni/net.d"
-	cniState = "/run/fairway/cni"
+	procSys   = "/proc/sys/net"
+	lockFile  = "/run/xtables.lock"
+	cniBin    = "/opt/cni/bin"
+	cniConf   = "/etc/cni/net.d"
+	cniState  = "/run/fairway/cni"
+	policyDir = "/run/fairway/policy"
 )
 
 var componentTests = []struct {
@@ -46,6 +47,7 @@ var componentTests = []struct {
 	{"replace-kube-proxy", granted{map[string]string{"REPLACE_KUBE_PROXY": "true"}, []string{lockFile}, ""}},
 	{"conntrack", granted{map[string]string{"CONNTRACK_MAX_PER_CORE": "32768", "CONNTRACK_TCP_ESTABLISHED": "24h", "CONNTRACK_TCP_CLOSE_WAIT": "1h"}, []string{procSys}, ""}},
 	{"pod-network", granted{map[string]string{"POD_NETWORK": "routes"}, []string{cniConf, cniBin, procSys, cniState}, "NET_BIND_SERVICE"}},
+	{"network-policy", granted{map[string]string{"NETWORK_POLICY": "true"}, []string{policyDir}, ""}},
 	{"pod-network iptables replace-kube-proxy conntrack", granted{map[string]string{
 		"POD_NETWORK": "routes", "PROXY_MODE": "iptables", "REPLACE_KUBE_PROXY": "true",
 		"CONNTRACK_MAX_PER_CORE": "32768", "CONNTRACK_TCP_ESTABLISHED": "24h", "CONNTRACK_TCP_CLOSE_WAIT": "1h",

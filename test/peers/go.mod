@@ -2,16 +2,32 @@ module github.com/fairway-net/fairway/test/peers
 
 go 1.26.8
 
-require github.com/vishvananda/netlink v1.3.1
+require (
+	github.com/mattfenwick/cyclonus v0.5.6
+	github.com/vishvananda/netlink v1.3.1
+)
 
 require (
+	github.com/Masterminds/semver/v3 v3.4.0 // indirect
 	github.com/containernetworking/plugins v1.9.1 // indirect
 	github.com/go-logr/zapr v1.3.0 // indirect
+	github.com/go-resty/resty/v2 v2.7.0 // indirect
+	github.com/go-task/slim-sprig/v3 v3.0.0 // indirect
 	github.com/google/nftables v0.3.0 // indirect
+	github.com/google/pprof v0.0.0-20260402051712-545e8a4df936 // indirect
+	github.com/gorilla/websocket v1.5.4-0.20250319132907-e064f32e3674 // indirect
+	github.com/mattfenwick/collections v0.3.2 // indirect
+	github.com/mattn/go-runewidth v0.0.9 // indirect
 	github.com/mdlayher/netlink v1.11.2 // indirect
 	github.com/mdlayher/socket v0.6.1 // indirect
 	github.com/moby/ipvs v1.1.0 // indirect
+	github.com/moby/spdystream v0.5.1 // indirect
+	github.com/olekukonko/tablewriter v0.0.5 // indirect
+	github.com/onsi/ginkgo/v2 v2.32.0 // indirect
+	github.com/onsi/gomega v1.40.0 // indirect
+	github.com/pkg/errors v0.9.1 // indirect
 	github.com/vishvananda/netns v0.0.5 // indirect
+	golang.org/x/mod v0.41.0 // indirect
 	k8s.io/kubernetes v1.37.1 // indirect
 	sigs.k8s.io/knftables v0.0.22 // indirect
 )

@@ -49,6 +49,7 @@ func upCommand(lab *cluster.Lab) *cobra.Command {
 	f.BoolVar(&v6, "ipv6", false, "a cluster of IPv6 alone")
 	f.BoolVar(&dual, "dual-stack", false, "a cluster of IPv4 and IPv6")
 	f.StringVar(&o.LoadBalancer, "load-balancer", o.LoadBalancer, "addresses of Services of type LoadBalancer: "+strings.Join(cluster.LoadBalancers, ", "))
+	f.BoolVar(&o.NetworkPolicy, "network-policy", false, "enforce NetworkPolicies, with deploy/components/network-policy")
 	f.StringVar(&o.KubeProxy, "kube-proxy", "", "`path` of a kube-proxy to run as a DaemonSet, as kubeadm does, instead of Fairway's proxy")
 	f.IntVar(&o.APIPort, "api-port", o.APIPort, "port of the API server on 127.0.0.1")
 	f.StringVar(&o.Deploy, "deploy", o.Deploy, "directory of the manifests to apply (empty: none)")

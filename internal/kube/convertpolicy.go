@@ -1,0 +1,164 @@
+package kube
+
+import (
+	"net/netip"
+	"slices"
+	"unique"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/fairway-net/fairway/internal/labels"
+	"github.com/fairway-net/fairway/internal/policy"
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// ConvertPolicy cuts a NetworkPolicy to what package policy needs. The API server has checked
+// it and filled in the defaults. A part that makes no sense all the same allows nothing: a
+// policy must not open what its author meant to close.
+func ConvertPolicy(o *networkingv1.NetworkPolicy) *policy.Policy {
+	p := &policy.Policy{Name: service.Name{Namespace: o.Namespace, Name: o.Name}, Selector: *policySelector(&o.Spec.PodSelector)}
+	intern(&p.Name.Namespace)
+	p.Isolates[policy.Ingress] = len(o.Spec.PolicyTypes) == 0 || slices.Contains(o.Spec.PolicyTypes, networkingv1.PolicyTypeIngress)
+	p.Isolates[policy.Egress] = len(o.Spec.PolicyTypes) == 0 && len(o.Spec.Egress) > 0 || slices.Contains(o.Spec.PolicyTypes, networkingv1.PolicyTypeEgress)
+	for _, r := range o.Spec.Ingress {
+		p.Rules[policy.Ingress] = append(p.Rules[policy.Ingress], policyRule(r.From, r.Ports))
+	}
+	for _, r := range o.Spec.Egress {
+		p.Rules[policy.Egress] = append(p.Rules[policy.Egress], policyRule(r.To, r.Ports))
+	}
+	return p
+}
+
+func policyRule(peers []networkingv1.NetworkPolicyPeer, ports []networkingv1.NetworkPolicyPort) (r policy.Rule) {
+	for _, o := range peers {
+		if p, ok := policyPeer(o); ok {
+			r.Peers = append(r.Peers, p)
+		}
+	}
+	for _, o := range ports {
+		if p, ok := policyPort(o); ok {
+			r.Ports = append(r.Ports, p)
+		}
+	}
+	r.NoPeer = len(peers) > 0 && len(r.Peers) == 0
+	r.NoPort = len(ports) > 0 && len(r.Ports) == 0
+	return r
+}
+
+func policyPeer(o networkingv1.NetworkPolicyPeer) (p policy.Peer, ok bool) {
+	if o.IPBlock != nil {
+		if p.Block, ok = policyBlock(o.IPBlock); !ok || o.PodSelector != nil || o.NamespaceSelector != nil {
+			return p, false
+		}
+		return p, true
+	}
+	if o.PodSelector != nil {
+		p.Pods = policySelector(o.PodSelector)
+	}
+	if o.NamespaceSelector != nil {
+		p.Namespaces = policySelector(o.NamespaceSelector)
+	}
+	return p, p.Pods != nil || p.Namespaces != nil
+}
+
+func policyBlock(o *networkingv1.IPBlock) (*policy.Block, bool) {
+	cidr, ok := parsePrefix(o.CIDR)
+	b := &policy.Block{CIDR: cidr}
+	for _, text := range o.Except {
+		e, parsed := parsePrefix(text)
+		b.Except = append(b.Except, e)
+		ok = ok && parsed
+	}
+	return b, ok
+}
+
+func policyPort(o networkingv1.NetworkPolicyPort) (p policy.Port, ok bool) {
+	p.Proto = service.TCP
+	if o.Protocol != nil {
+		var err error
+		if p.Proto, err = service.ParseProto(string(*o.Protocol)); err != nil {
+			return p, false
+		}
+	}
+	switch {
+	case o.Port == nil:
+		p.Last = 65535
+	case o.Port.Type == intstr.String:
+		p.Name = o.Port.StrVal
+		return p, p.Name != ""
+	default:
+		last := o.Port.IntVal
+		if o.EndPort != nil {
+			last = *o.EndPort
+		}
+		if o.Port.IntVal < 0 || last > 65535 || last < o.Port.IntVal {
+			return p, false
+		}
+		p.First, p.Last = uint16(o.Port.IntVal), uint16(last)
+	}
+	return p, true
+}
+
+// policySelector reads a selector. A requirement that makes no sense matches nothing.
+func policySelector(o *metav1.LabelSelector) *labels.Selector {
+	s := selector("", o, &problems{})
+	return &s
+}
+
+// ConvertPolicyPod cuts a Pod to what package policy needs. Labels are shared between pods
+// where they are the same words.
+func ConvertPolicyPod(o *corev1.Pod) *policy.Pod {
+	p := &policy.Pod{
+		Name: service.Name{Namespace: o.Namespace, Name: o.Name}, UID: string(o.UID), Node: o.Spec.NodeName,
+		Created: o.CreationTimestamp.Time, HostNetwork: o.Spec.HostNetwork,
+	}
+	intern(&p.Name.Namespace)
+	intern(&p.Node)
+	if len(o.Labels) > 0 {
+		p.Labels = make(map[string]string, len(o.Labels))
+		for k, v := range o.Labels {
+			p.Labels[unique.Make(k).Value()] = unique.Make(v).Value()
+		}
+	}
+	finished := o.Status.Phase == corev1.PodSucceeded || o.Status.Phase == corev1.PodFailed
+	if p.HostNetwork || finished {
+		return p
+	}
+	p.Addrs = podAddrs(o)
+	for _, c := range o.Spec.InitContainers {
+		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+			p.Ports = append(p.Ports, namedPorts(c.Ports)...)
+		}
+	}
+	for _, c := range o.Spec.Containers {
+		p.Ports = append(p.Ports, namedPorts(c.Ports)...)
+	}
+	return p
+}
+
+func podAddrs(o *corev1.Pod) (all []netip.Addr) {
+	for _, ip := range o.Status.PodIPs {
+		if a, err := parseAddr(ip.IP); err == nil && !slices.Contains(all, a) {
+			all = append(all, a)
+		}
+	}
+	if a, err := parseAddr(o.Status.PodIP); err == nil && len(all) == 0 {
+		all = append(all, a)
+	}
+	return all
+}
+
+func namedPorts(ports []corev1.ContainerPort) (all []policy.NamedPort) {
+	for _, p := range ports {
+		proto, err := service.ParseProto(string(p.Protocol))
+		if err == nil && p.Name != "" && p.ContainerPort > 0 && p.ContainerPort <= 65535 {
+			n := policy.NamedPort{Name: p.Name, Proto: proto, Number: uint16(p.ContainerPort)}
+			intern(&n.Name)
+			all = append(all, n)
+		}
+	}
+	return all
+}

@@ -1,0 +1,318 @@
+package enforcer
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/internal/cni"
+	"github.com/fairway-net/fairway/internal/conntrack"
+	"github.com/fairway-net/fairway/internal/labels"
+	"github.com/fairway-net/fairway/internal/policy"
+	"github.com/fairway-net/fairway/internal/policy/nftpolicy"
+	"github.com/fairway-net/fairway/internal/reset"
+	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/testnet"
+)
+
+func TestMain(m *testing.M) { testnet.Main(m) }
+
+// objects are a Source.
+type objects struct {
+	synced, dirty chan struct{}
+	mu            sync.Mutex
+	policy.Cluster
+	changed policy.Dirty
+}
+
+func newObjects() *objects {
+	o := &objects{synced: make(chan struct{}), dirty: make(chan struct{}, 1), Cluster: policy.Cluster{
+		Pods: map[service.Name]*policy.Pod{}, Namespaces: map[string]*policy.Namespace{}, Policies: map[service.Name]*policy.Policy{}}}
+	close(o.synced)
+	return o
+}
+
+func (o *objects) Synced() <-chan struct{} { return o.synced }
+func (o *objects) Dirty() <-chan struct{}  { return o.dirty }
+func (o *objects) Take() policy.Dirty {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	d := o.changed
+	o.changed = policy.Dirty{}
+	return d
+}
+
+func (o *objects) Pod(n service.Name) *policy.Pod {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.Pods[n]
+}
+
+func (o *objects) Policy(n service.Name) *policy.Policy {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.Policies[n]
+}
+
+func (o *objects) Namespace(n string) *policy.Namespace {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.Namespaces[n]
+}
+
+func (o *objects) change(f func()) {
+	o.mu.Lock()
+	f()
+	o.mu.Unlock()
+	select {
+	case o.dirty <- struct{}{}:
+	default:
+	}
+}
+
+func (o *objects) setPod(p *policy.Pod) {
+	o.change(func() { o.Pods[p.Name] = p; o.changed.Pods = append(o.changed.Pods, p.Name) })
+}
+
+func (o *objects) setPolicy(n service.Name, p *policy.Policy) {
+	o.change(func() {
+		if o.Policies[n] = p; p == nil {
+			delete(o.Policies, n)
+		}
+		o.changed.Policies = append(o.changed.Policies, n)
+	})
+}
+
+// A rig is a node with an Enforcer, and pods.
+type rig struct {
+	*testing.T
+	net    *testnet.Net
+	node   *testnet.Host
+	source *objects
+	socket string
+	kill   func() // ends the Enforcer
+	*Enforcer
+}
+
+func newRig(t *testing.T) *rig {
+	r := &rig{T: t, net: testnet.New(t), source: newObjects(), socket: filepath.Join(t.TempDir(), "policy.sock")}
+	r.node = r.net.Node("node-1")
+	r.start()
+	t.Cleanup(func() { r.kill() })
+	return r
+}
+
+// start starts an agent; its goroutines' threads are not to be used again: they are in the
+// node's namespace.
+func (r *rig) start() {
+	ctx, cancel := context.WithCancel(context.Background())
+	log := slog.New(slog.DiscardHandler)
+	r.source.change(func() { // a new subscription hears of all
+		for n := range r.source.Pods {
+			r.source.changed.Pods = append(r.source.changed.Pods, n)
+		}
+		for n := range r.source.Policies {
+			r.source.changed.Policies = append(r.source.changed.Policies, n)
+		}
+	})
+	var wg sync.WaitGroup
+	flows := conntrack.New(conntrack.Config{Log: log})
+	resets := reset.New(reset.Config{Log: log, Flows: conntrack.New(conntrack.Config{Log: log})})
+	inNode := func(f func() error) func() error {
+		return func() error {
+			var err error
+			_ = r.node.Do(func() error { err = f(); return nil }) // it is f's
+			return err
+		}
+	}
+	e := New(Config{Log: log, Node: "node-1", Source: r.source, Table: nftpolicy.New(), Socket: r.socket})
+	end := EndInKernel(flows, resets.Reset)
+	r.Enforcer = e
+	for _, f := range []func() error{
+		func() error { return resets.Run(ctx) },
+		func() error {
+			defer e.Table.Close()
+			if err := e.adopt(ctx); err != nil || ctx.Err() != nil {
+				return err
+			}
+			server, err := e.listen(ctx)
+			if err != nil {
+				return err
+			}
+			wg.Go(func() { _ = e.serve(ctx, server) })
+			return e.loop(ctx)
+		},
+		func() error { e.End = end; return e.endRevoked(ctx) },
+	} {
+		wg.Go(func() {
+			runtime.LockOSThread() // and never unlock: the thread ends with the goroutine
+			if err := inNode(f)(); err != nil {
+				r.Error(err)
+			}
+		})
+	}
+	r.kill = func() { cancel(); wg.Wait(); flows.Close() }
+}
+
+func (r *rig) ask(q cni.PolicyRequest) {
+	r.Helper()
+	c, err := net.Dial("unix", r.socket)
+	for deadline := time.Now().Add(time.Minute); err != nil && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		c, err = net.Dial("unix", r.socket)
+	}
+	if err != nil {
+		r.Fatal(err)
+	}
+	defer c.Close()
+	var answer cni.PolicyAnswer
+	if err := errors.Join(json.NewEncoder(c).Encode(q), json.NewDecoder(c).Decode(&answer)); err != nil || answer.Error != "" {
+		r.Fatalf("%+v: %v %s", q, err, answer.Error)
+	}
+}
+
+func (r *rig) pod(name string, addr netip.Addr, labels map[string]string) *testnet.Host {
+	r.source.setPod(&policy.Pod{Name: service.Name{Namespace: "default", Name: name}, UID: name, Node: "node-1", Labels: labels, Addrs: []netip.Addr{addr}})
+	return r.net.Pod(r.node, name, addr)
+}
+
+// eventually waits for a condition.
+func (r *rig) eventually(what string, f func() bool) {
+	r.Helper()
+	for deadline := time.Now().Add(time.Minute); !f(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			r.Fatalf("never: %s", what)
+		}
+	}
+}
+
+var (
+	webAddr    = netip.MustParseAddr("10.244.1.10")
+	clientAddr = netip.MustParseAddr("10.244.1.11")
+	otherAddr  = netip.MustParseAddr("10.244.1.12")
+	denyAll    = service.Name{Namespace: "default", Name: "deny-all"}
+)
+
+// What loses its grant is reset at both ends, what keeps it lives on, and the end of a policy
+// cuts nothing.
+func TestRevoke(t *testing.T) {
+	r := newRig(t)
+	web := r.pod("web", webAddr, map[string]string{"app": "web"})
+	client := r.pod("client", clientAddr, map[string]string{"app": "client"})
+	other := r.pod("other", otherAddr, map[string]string{"app": "other"})
+	at := netip.AddrPortFrom(webAddr, 8080)
+	web.Serve("tcp", at)
+	// The kernel tracks connections from when there is a rule that asks for it.
+	r.ask(cni.PolicyRequest{Command: cni.PolicyDel, Container: "none"})
+	var conns []*testnet.Conn
+	for _, from := range []*testnet.Host{client, other} {
+		c, err := from.Dial("tcp", at, 10*time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if a := c.Ask(10 * time.Second); a.Outcome != testnet.Answered {
+			t.Fatal(a)
+		}
+		conns = append(conns, c)
+	}
+	name := service.Name{Namespace: "default", Name: "web"}
+	r.source.setPolicy(name, &policy.Policy{Name: name, Isolates: [2]bool{policy.Ingress: true},
+		Selector: labels.Selector{Requirements: []labels.Requirement{{Key: "app", Op: labels.In, Values: []string{"web"}}}},
+		Rules: [2][]policy.Rule{policy.Ingress: {{Peers: []policy.Peer{{Pods: &labels.Selector{
+			Requirements: []labels.Requirement{{Key: "app", Op: labels.In, Values: []string{"client"}}}}}}}}}})
+	if err := conns[1].Wait(20 * time.Second); !errors.Is(err, unix.ECONNRESET) {
+		t.Errorf("the connection that lost its grant ends with %v, want a reset", err)
+	}
+	if a := conns[0].Ask(10 * time.Second); a.Outcome != testnet.Answered {
+		t.Errorf("the connection that kept its grant: %v", a)
+	}
+	if a := other.Ask("tcp", at, testnet.Patience); a.Outcome != testnet.Dropped {
+		t.Errorf("a new connection without a grant: %v", a)
+	}
+	r.source.setPolicy(name, nil)
+	r.eventually("web is not isolated", func() bool { return other.Ask("tcp", at, testnet.Patience).Outcome == testnet.Answered })
+	if a := conns[0].Ask(10 * time.Second); a.Outcome != testnet.Answered {
+		t.Errorf("after the end of the policy: %v", a)
+	}
+}
+
+// starts is how many pods are born.
+const starts = 1000
+
+// A pod of a namespace that denies all sends as soon as its ADD is answered, a thousand times:
+// no packet comes out, whether the agent knows the pod or not, and also while agents are
+// replaced.
+func TestBirth(t *testing.T) {
+	r := newRig(t)
+	sink := r.pod("sink", webAddr, nil)
+	born := r.pod("source", clientAddr, nil)
+	r.source.setPolicy(denyAll, &policy.Policy{Name: denyAll, Isolates: [2]bool{true, true},
+		Selector: labels.Selector{Requirements: []labels.Requirement{{Key: "app", Op: labels.In, Values: []string{"denied"}}}}})
+	var got []string
+	var mu sync.Mutex
+	var listener net.PacketConn
+	err := sink.Do(func() (err error) {
+		listener, err = net.ListenPacket("udp", netip.AddrPortFrom(webAddr, 9).String())
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		buf := make([]byte, 100)
+		for {
+			n, _, err := listener.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			got = append(got, string(buf[:n]))
+			mu.Unlock()
+		}
+	})
+	send := func(from netip.Addr, text string) {
+		if err := born.Do(func() error { return sendFrom(from, netip.AddrPortFrom(webAddr, 9), text) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range starts {
+		addr := netip.AddrFrom4([4]byte{10, 244, 2 + byte(i/250), byte(1 + i%250)})
+		name := service.Name{Namespace: "default", Name: fmt.Sprint("born-", i)}
+		if i%2 == 0 { // known already, without an address
+			r.source.setPod(&policy.Pod{Name: name, UID: name.Name, Node: "node-1", Labels: map[string]string{"app": "denied"}})
+		}
+		if i%100 == 50 {
+			r.kill()
+			r.start()
+		}
+		r.ask(cni.PolicyRequest{Command: cni.PolicyAdd, Pod: name.String(), UID: name.Name, Container: fmt.Sprintf("%012d", i), Addrs: []netip.Addr{addr}})
+		send(addr, name.Name)
+		if i%100 == 49 {
+			r.kill()
+			send(addr, name.Name+" without an agent")
+			r.start()
+		}
+		if i%3 == 0 {
+			r.ask(cni.PolicyRequest{Command: cni.PolicyDel, Container: fmt.Sprintf("%012d", i)})
+		}
+	}
+	send(clientAddr, "allowed")
+	r.eventually("the packet of a pod that nothing isolates comes", func() bool { mu.Lock(); defer mu.Unlock(); return len(got) > 0 })
+	_ = listener.Close()
+	wg.Wait()
+	if len(got) != 1 || got[0] != "allowed" {
+		t.Errorf("%d packets came, want that of the pod that nothing isolates: %q", len(got), got)
+	}
+}

@@ -1,0 +1,233 @@
+package nftpolicy
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/fairway-net/fairway/internal/labels"
+	"github.com/fairway-net/fairway/internal/policy"
+	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/testnet"
+)
+
+// The cluster of BenchmarkPolicy: 50 namespaces of 200 pods and 20 policies.
+const spaces, podsEach, policiesEach, localPods = 50, 200, 20, 100
+
+func benchLabels(i int) map[string]string {
+	return map[string]string{"app": fmt.Sprint("app-", i%10), "role": fmt.Sprint("role-", i%4), "pod-template-hash": fmt.Sprint(i % 40)}
+}
+
+func equals(k, v string) labels.Selector {
+	return labels.Selector{Requirements: []labels.Requirement{{Key: k, Op: labels.In, Values: []string{v}}}}
+}
+
+func benchPod(space, i int) *policy.Pod {
+	node := fmt.Sprint("node-", 2+i%99)
+	if i < localPods/spaces {
+		node = "node-1"
+	}
+	n := space*podsEach + i
+	return &policy.Pod{
+		Name: service.Name{Namespace: fmt.Sprint("space-", space), Name: fmt.Sprint("pod-", i)}, UID: fmt.Sprint(n), Node: node, Labels: benchLabels(i),
+		Addrs: []netip.Addr{netip.AddrFrom4([4]byte{10, 244, byte(n >> 8), byte(n)})},
+		Ports: []policy.NamedPort{{Name: "http", Proto: service.TCP, Number: 8080}},
+	}
+}
+
+// benchPolicy lets some pods of the namespace in, and those of a team's namespaces, and
+// addresses outside; and lets out to the namespace, and to DNS.
+func benchPolicy(space, i int) *policy.Policy {
+	own, team, everything := equals("role", fmt.Sprint("role-", i%4)), equals("team", fmt.Sprint("team-", i%5)), labels.Selector{}
+	block := &policy.Block{CIDR: netip.PrefixFrom(netip.AddrFrom4([4]byte{203, byte(i), byte(space), 0}), 24)}
+	return &policy.Policy{
+		Name:     service.Name{Namespace: fmt.Sprint("space-", space), Name: fmt.Sprint("policy-", i)},
+		Selector: equals("app", fmt.Sprint("app-", i%10)), Isolates: [2]bool{true, true},
+		Rules: [2][]policy.Rule{
+			policy.Ingress: {
+				{Peers: []policy.Peer{{Pods: &own}, {Namespaces: &team}}, Ports: []policy.Port{{Proto: service.TCP, Name: "http"}}},
+				{Peers: []policy.Peer{{Block: block}}, Ports: []policy.Port{{Proto: service.TCP, First: 443, Last: 443}}},
+			},
+			policy.Egress: {
+				{Peers: []policy.Peer{{Pods: &everything}}, Ports: []policy.Port{{Proto: service.TCP, First: 8080, Last: 8080}}},
+				{Peers: []policy.Peer{{Namespaces: &everything}}, Ports: []policy.Port{{Proto: service.UDP, First: 53, Last: 53}}},
+			},
+		},
+	}
+}
+
+func benchCluster(c *policy.Compiler) {
+	for s := range spaces {
+		name := fmt.Sprint("space-", s)
+		c.SetNamespace(name, &policy.Namespace{Name: name, Labels: map[string]string{"team": fmt.Sprint("team-", s%5)}})
+		for i := range podsEach {
+			p := benchPod(s, i)
+			c.SetPod(p.Name, p)
+		}
+		for i := range policiesEach {
+			p := benchPolicy(s, i)
+			c.SetPolicy(p.Name, p)
+		}
+	}
+}
+
+// bench is a node with the cluster.
+type bench struct {
+	*testing.B
+	compiler *policy.Compiler
+	table    *Table
+}
+
+// sync compiles and writes, and returns how long that took and how many elements it wrote.
+func (b *bench) sync() (time.Duration, int) {
+	start := time.Now()
+	want, changes := b.compiler.Compile()
+	n, err := b.table.Sync(b.Context(), want, changes)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.compiler.Take()
+	return time.Since(start), n
+}
+
+// median does something many times and prints the median time and number of elements.
+func (b *bench) median(what string, f func(i int)) {
+	var took []time.Duration
+	var written []int
+	for i := range 41 {
+		f(i)
+		d, n := b.sync()
+		took, written = append(took, d), append(written, n)
+	}
+	slices.Sort(took)
+	slices.Sort(written)
+	fmt.Printf("%-34s p50 %v, p90 %v, %d elements\n", what, took[20].Round(10*time.Microsecond), took[36].Round(10*time.Microsecond), written[20])
+}
+
+// BenchmarkPolicy prints the figures of docs/networkpolicy.md.
+func BenchmarkPolicy(b *testing.B) {
+	network := testnet.New(b)
+	n := network.Node("node-1")
+	client := network.Pod(n, "client", netip.MustParseAddr("10.244.0.1")) // pod-1 of space-0
+	server := network.Pod(n, "server", netip.MustParseAddr("10.244.0.0")) // pod-0
+	at := netip.MustParseAddrPort("10.244.0.0:8080")
+	serve(b, server, at)
+	w := &bench{b, policy.New("node-1"), New()}
+	defer w.table.Close()
+	var without, with []float64
+	err := n.Do(func() error {
+		w.sync()
+		for range 3 {
+			without = append(without, rate(b, client, at))
+		}
+		heap := heapInUse()
+		start := time.Now()
+		benchCluster(w.compiler)
+		_, written := w.sync()
+		fmt.Printf("%-34s %v, %d elements\n", "cold start", time.Since(start).Round(time.Millisecond), written)
+		fmt.Printf("%-34s %.0f MB\n", "memory of the objects and the table", float64(heapInUse()-heap)/1e6)
+		w.changes()
+		for range 3 {
+			with = append(with, rate(b, client, at))
+		}
+		return nil
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	slices.Sort(without)
+	slices.Sort(with)
+	fmt.Printf("%-34s %.0f without, %.0f with policies: ratio %.3f\n", "connections a second", without[1], with[1], with[1]/without[1])
+}
+
+func (b *bench) changes() {
+	remote := func(i int) *policy.Pod { return benchPod(7, 100+i) }
+	b.median("a pod elsewhere goes", func(i int) { b.compiler.SetPod(remote(i).Name, nil) })
+	b.median("a pod elsewhere appears", func(i int) { p := remote(i); b.compiler.SetPod(p.Name, p) })
+	b.median("a label changes: known class", func(i int) {
+		p := remote(i)
+		p.Labels["role"] = fmt.Sprint("role-", (i+1)%4)
+		b.compiler.SetPod(p.Name, p)
+	})
+	b.median("a label changes: class is new", func(i int) {
+		p := remote(0)
+		p.Labels["app"] = fmt.Sprint("app-", i)
+		if i%2 == 0 {
+			p.Labels["role"] = "another"
+		}
+		b.compiler.SetPod(p.Name, p)
+	})
+	b.median("a pod starts here", func(i int) {
+		p := benchPod(8, 2)
+		p.Name.Name, p.Node = fmt.Sprint("new-", i), "node-1"
+		p.Addrs = []netip.Addr{netip.AddrFrom4([4]byte{10, 245, 0, byte(i)})}
+		b.compiler.SetPod(p.Name, p)
+	})
+	b.median("a policy changes", func(i int) {
+		p := benchPolicy(i, 1)
+		p.Rules[policy.Ingress][0].Ports[0] = policy.Port{Proto: service.TCP, First: 81, Last: 81}
+		b.compiler.SetPolicy(p.Name, p)
+	})
+	b.median("a policy is added: a new selector", func(i int) {
+		p := benchPolicy(i, 1)
+		other := equals("pod-template-hash", "7")
+		p.Name.Name, p.Rules[policy.Ingress][0].Peers[0].Pods = "added", &other
+		b.compiler.SetPolicy(p.Name, p)
+	})
+	b.median("a policy is added: a new block", func(i int) {
+		p := benchPolicy(i, 1)
+		p.Name.Name, p.Rules[policy.Ingress][1].Peers[0].Block = "block", &policy.Block{CIDR: netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 51, byte(i), 0}), 24)}
+		b.compiler.SetPolicy(p.Name, p)
+	})
+}
+
+func heapInUse() uint64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapInuse
+}
+
+// serve accepts connections and closes them.
+func serve(b *testing.B, h *testnet.Host, at netip.AddrPort) {
+	var l net.Listener
+	err := h.Do(func() (err error) { l, err = net.Listen("tcp", at.String()); return err })
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_ = c.Close()
+		}
+	}()
+}
+
+// rate connects for a second or so, one connection after the other, and returns how many a second.
+func rate(b *testing.B, h *testnet.Host, at netip.AddrPort) float64 {
+	const many = 8000
+	start := time.Now()
+	err := h.Do(func() error {
+		for range many {
+			c, err := net.DialTimeout("tcp", at.String(), 10*time.Second)
+			if err != nil {
+				return err
+			}
+			_ = c.(*net.TCPConn).SetLinger(0)
+			_ = c.Close()
+		}
+		return nil
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return many / time.Since(start).Seconds()
+}

@@ -1,0 +1,177 @@
+package nftpolicy
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fairway-net/fairway/internal/policy"
+	"github.com/fairway-net/fairway/internal/policy/policytest"
+	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/testnet"
+)
+
+// firstPort to lastPort are what pods listen at.
+const firstPort, lastPort = 9000, 9004
+
+// A node is one that enforces policies.
+type node struct {
+	*testnet.Host
+	compiler *policy.Compiler
+	table    *Table
+}
+
+func (n *node) sync(t *testing.T) {
+	t.Helper()
+	err := n.Do(func() error {
+		want, changes := n.compiler.Compile()
+		_, err := n.table.Sync(t.Context(), want, changes)
+		n.compiler.Take()
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A cluster is a World in namespaces: two nodes, four pods of both families.
+type cluster struct {
+	*policytest.World
+	nodes map[string]*node
+	hosts map[netip.Addr]*testnet.Host
+}
+
+func newCluster(t *testing.T) *cluster {
+	w := policytest.New(testnet.Random(t))
+	w.FirstPort, w.Addrs = firstPort, nil
+	c := &cluster{World: w, nodes: map[string]*node{}, hosts: map[netip.Addr]*testnet.Host{}}
+	net := testnet.New(t)
+	for _, name := range []string{"here", "there"} {
+		n := &node{net.Node(name), policy.New(name), New()}
+		t.Cleanup(n.table.Close)
+		c.nodes[name] = n
+	}
+	type place struct {
+		node  string
+		addrs []netip.Addr
+	}
+	places := map[service.Name]place{}
+	i := byte(0)
+	for _, space := range []string{"x", "y"} {
+		for _, name := range []string{"1", "2"} {
+			i++
+			p := place{"here", []netip.Addr{netip.AddrFrom4([4]byte{10, 244, 1, i}), netip.MustParseAddr(fmt.Sprintf("fd00:10:244:1::%d", i))}}
+			if i == 4 {
+				p.node = "there"
+			}
+			h := net.Pod(c.nodes[p.node].Host, space+name, p.addrs...)
+			for _, a := range p.addrs {
+				c.hosts[a] = h
+				for port := uint16(firstPort); port <= lastPort; port++ {
+					h.Serve("tcp", netip.AddrPortFrom(a, port))
+					h.Serve("udp", netip.AddrPortFrom(a, port))
+				}
+			}
+			places[service.Name{Namespace: space, Name: name}] = p
+			w.Addrs = append(w.Addrs, p.addrs...)
+		}
+	}
+	w.Place = func(pod service.Name) (string, []netip.Addr) { p := places[pod]; return p.node, p.addrs }
+	return c
+}
+
+// expect is what the tables of both nodes say.
+func (c *cluster) expect(p policy.Packet) bool {
+	for _, n := range c.nodes {
+		table, _ := n.compiler.Compile()
+		if !policy.Lookup(table, p).Allowed() {
+			return false
+		}
+	}
+	return true
+}
+
+// probe sends all packets at once and compares.
+func (c *cluster) probe(t *testing.T, packets []policy.Packet) {
+	t.Helper()
+	var wg sync.WaitGroup
+	for _, p := range packets {
+		want := c.expect(p)
+		wg.Go(func() {
+			network, patience := "tcp", 5*time.Second
+			if p.Proto == service.UDP {
+				network = "udp"
+			}
+			if !want {
+				patience = testnet.Patience
+			}
+			got := c.hosts[p.Src].Ask(network, netip.AddrPortFrom(p.Dst, p.Port), patience)
+			if (got.Outcome == testnet.Answered) != want {
+				t.Errorf("%v: allowed %v, and %v", p, want, got)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// Random policies: packets pass as Lookup says, in both families; a new Table, as of an agent
+// that starts, writes nothing.
+func TestRandomPackets(t *testing.T) {
+	c := newCluster(t)
+	compilers := []*policy.Compiler{c.nodes["here"].compiler, c.nodes["there"].compiler}
+	for range 60 {
+		c.Step(compilers...)
+	}
+	allowed, denied := 0, 0
+	for range 8 {
+		for range 6 {
+			c.Step(compilers...)
+		}
+		for _, n := range c.nodes {
+			n.sync(t)
+		}
+		var packets []policy.Packet
+		for len(packets) < 50 {
+			p := policy.Packet{Src: c.Addr(), Dst: c.Addr(), Proto: []service.Proto{service.TCP, service.UDP}[c.IntN(2)], Port: uint16(firstPort + c.IntN(lastPort-firstPort+1))}
+			if p.Src.Is4() == p.Dst.Is4() {
+				packets = append(packets, p)
+				if c.expect(p) {
+					allowed++
+				} else {
+					denied++
+				}
+			}
+		}
+		c.probe(t, packets)
+		for _, n := range c.nodes {
+			n.restart(t)
+		}
+	}
+	if t.Logf("%d allowed, %d denied", allowed, denied); allowed < 50 || denied < 50 {
+		t.Error("the cases are one-sided")
+	}
+}
+
+// restart is what a new agent does; it must not write.
+func (n *node) restart(t *testing.T) {
+	t.Helper()
+	again := New()
+	defer again.Close()
+	err := n.Do(func() error {
+		if _, err := again.Adopt(context.Background()); err != nil {
+			return err
+		}
+		want, changes := n.compiler.Compile()
+		written, err := again.Sync(t.Context(), want, changes)
+		if written != 0 {
+			t.Errorf("a restart of %s wrote %d elements", n.Name, written)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,207 @@
+package nftpolicy
+
+import (
+	"context"
+	_ "embed"
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+
+	"github.com/google/nftables"
+
+	"github.com/fairway-net/fairway/internal/nft"
+	"github.com/fairway-net/fairway/internal/numbers"
+	"github.com/fairway-net/fairway/internal/policy"
+)
+
+//go:embed policy.nft
+var source string
+
+// comment is each rule's: the program's file.
+const comment = "policy.nft"
+
+type object = map[string]string
+
+var families = []object{{"Name": "4", "IP": "ip", "Type": "ipv4_addr"}, {"Name": "6", "IP": "ip6", "Type": "ipv6_addr"}}
+
+// program is what the kernel runs.
+func program() *nft.Program {
+	return &nft.Program{Source: source, Data: map[string]any{
+		"Comment": comment, "Priority": numbers.HookPolicy, "Families": families,
+		"Challenge":  fmt.Sprintf("%x:%x", numbers.PriorityChallenge>>16, numbers.PriorityChallenge&0xffff),
+		"Directions": []object{{"Name": "egress", "Local": "saddr", "Peer": "daddr"}, {"Name": "ingress", "Local": "daddr", "Peer": "saddr"}},
+		"Rungs": []object{
+			{"If": "", "Set": ""},
+			{"If": "meta priority 0:2", "Set": "meta priority >= 8000:0 meta priority set 0:2"},
+			{"If": "", "Set": "meta priority set 0:1"},
+		},
+	}}
+}
+
+// A Table is the node's part of nf_tables that isolates pods. It belongs to one goroutine.
+type Table struct {
+	table *nft.Table
+	watch *nft.Watch
+	// synced: the kernel holds what the last Sync wanted. blocks are its ranges.
+	synced bool
+	blocks []policy.Range
+	// rangeOrder is the order of a class' bytes in keys of ranges.
+	rangeOrder binary.AppendByteOrder
+}
+
+// New returns a Table. It does not touch the kernel.
+func New() *Table {
+	t := nft.New(numbers.TablePolicy)
+	return &Table{table: t, watch: t.Watch()}
+}
+
+// FailWrites makes every write ask f first, for tests.
+func (t *Table) FailWrites(f func() error) { t.table.FailWrites(f) }
+
+// Close frees what Sync keeps open. What it wrote stays.
+func (t *Table) Close() {
+	t.synced = false
+	t.watch.Reset()
+	t.table.Close()
+}
+
+// Delete removes the table: all pods may talk with everyone.
+func (t *Table) Delete(ctx context.Context) error {
+	t.Close()
+	if err := t.table.Delete(ctx); err != nil {
+		return fmt.Errorf("delete the rules of NetworkPolicies: %w", err)
+	}
+	return nil
+}
+
+// Found reports whether there is a table.
+func (t *Table) Found(ctx context.Context) (bool, error) {
+	chains, err := t.table.Chains(ctx)
+	return len(chains) > 0, err
+}
+
+// Adopt loads the program, if it is not there, and returns the sandboxes that an agent noted.
+func (t *Table) Adopt(ctx context.Context) (map[netip.Addr]policy.Sandbox, error) {
+	defer t.Close()
+	if _, err := t.table.Load(ctx, program(), false); err != nil {
+		return nil, fmt.Errorf("load the rules of NetworkPolicies: %w", err)
+	}
+	all := map[netip.Addr]policy.Sandbox{}
+	for _, f := range families {
+		err := t.table.Elements(ctx, "sandboxes"+f["Name"], func(e nft.Element) error {
+			if a, ok := netip.AddrFromSlice(e.Key); ok {
+				all[a] = parseSandbox(e.Comment)
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, fmt.Errorf("read the pods that were noted: %w", err)
+		}
+	}
+	return all, nil
+}
+
+// Sync makes the kernel hold a table. changes are what differs from the table of the last
+// Sync that succeeded. It returns how many elements it wrote.
+func (t *Table) Sync(ctx context.Context, want *policy.Table, changes *policy.Changes) (written int, err error) {
+	defer func() {
+		if err != nil {
+			t.Close()
+			err = fmt.Errorf("write NetworkPolicies to the kernel: %w", err)
+		}
+	}()
+	if !t.synced {
+		return t.restore(ctx, want)
+	}
+	change, _, err := t.watch.Look(ctx)
+	if err != nil || change != nft.Nothing {
+		if err == nil {
+			written, err = t.restore(ctx, want)
+		}
+		return written, err
+	}
+	ws := t.changed(want, changes)
+	if len(ws) == 0 {
+		return 0, nil
+	}
+	if err = t.table.Commit(ctx, nil, ws); err == nil {
+		err = t.watch.End(ctx, false)
+	}
+	t.blocks = want.Blocks
+	return len(ws), err
+}
+
+// restore reads what the kernel holds and writes what differs.
+func (t *Table) restore(ctx context.Context, want *policy.Table) (written int, err error) {
+	t.synced = false
+	t.watch.Reset()
+	if err := t.watch.Begin(ctx); err != nil {
+		return 0, err
+	}
+	damaged, err := t.damaged(ctx)
+	if err != nil {
+		return 0, err
+	}
+	p := program()
+	if _, err := t.table.Declare(ctx, p); err != nil {
+		return 0, err
+	}
+	if err := t.readOrder(ctx); err != nil {
+		return 0, err
+	}
+	ws, err := t.differences(ctx, want)
+	if err == nil {
+		err = t.table.Commit(ctx, t.addAllowed, ws)
+	}
+	if err != nil {
+		return 0, err
+	}
+	loaded, err := t.table.Load(ctx, p, damaged)
+	if err == nil && loaded == nft.Anew {
+		err = nft.ErrAnew
+	}
+	if err == nil && loaded != nft.Unchanged {
+		err = t.table.Prune(ctx, p)
+	}
+	if err == nil {
+		err = t.watch.End(ctx, true)
+	}
+	t.synced, t.blocks = err == nil, want.Blocks
+	return len(ws), err
+}
+
+// addAllowed adds the chain that decisions lead to: Declare makes sets only.
+func (t *Table) addAllowed(c *nftables.Conn) (queued bool, err error) {
+	c.AddChain(t.table.Chain("allowed"))
+	return true, nil
+}
+
+// readOrder finds out how the program nft that loaded the rules compares classes in ranges.
+func (t *Table) readOrder(ctx context.Context) error {
+	t.rangeOrder = binary.NativeEndian
+	return t.table.Elements(ctx, "byte-order", func(e nft.Element) error {
+		if len(e.Key) > 8 && string(e.Key[4:8]) == "\x00\x00\x00\x01" {
+			t.rangeOrder = binary.BigEndian
+		}
+		return nil
+	})
+}
+
+// ruleSum is how many rules the program has.
+const ruleSum = 2 + 4*(4+3*3+2+1) + 4 + 4
+
+// damaged reports whether the table has other rules than the program's.
+func (t *Table) damaged(ctx context.Context) (bool, error) {
+	var r nft.Reader
+	defer r.Close()
+	ours, foreign := 0, 0
+	err := r.Rules(ctx, nft.Inet, t.table.Name(), "", func(rule nft.Rule) error {
+		if rule.Comment == comment {
+			ours++
+		} else {
+			foreign++
+		}
+		return nil
+	})
+	return ours != ruleSum || foreign > 0, err
+}

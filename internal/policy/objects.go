@@ -1,0 +1,118 @@
+package policy
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/fairway-net/fairway/internal/labels"
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// A Direction is one of a pod's two: what it sends, what it receives.
+type Direction uint8
+
+// The directions. They index arrays.
+const (
+	Egress Direction = iota
+	Ingress
+)
+
+// String returns "egress" or "ingress".
+func (d Direction) String() string {
+	if d == Egress {
+		return "egress"
+	}
+	return "ingress"
+}
+
+// A Pod is what policies need to know of a pod. Objects are immutable.
+type Pod struct {
+	Name    service.Name
+	UID     string
+	Node    string
+	Created time.Time
+	Labels  map[string]string
+	// Addrs are its addresses; none of a pod on the host's network, whose traffic is the
+	// node's, and none of a pod that has finished, because they may be another pod's by now.
+	Addrs []netip.Addr
+	// Ports are those that have names.
+	Ports []NamedPort
+	// HostNetwork: it has the node's network, so that policies do not see it.
+	HostNetwork bool
+}
+
+// A NamedPort is a port of a pod's containers.
+type NamedPort struct {
+	Name   string
+	Proto  service.Proto
+	Number uint16
+}
+
+// A Namespace is what policies need to know of a namespace.
+type Namespace struct {
+	Name   string
+	Labels map[string]string
+	// Terminating: it is being deleted, with all that is in it, in no order that helps.
+	Terminating bool
+}
+
+// A Policy is a NetworkPolicy.
+type Policy struct {
+	Name     service.Name
+	Selector labels.Selector // of the namespace's pods
+	// Isolates says for which directions it does: its policyTypes.
+	Isolates [2]bool
+	Rules    [2][]Rule
+}
+
+// A Rule allows some peers on some ports. No Peers: all that there are. No Ports: all, of all
+// protocols.
+type Rule struct {
+	Peers []Peer
+	Ports []Port
+	// NoPeer and NoPort: it had peers, or ports, but none that can be understood. It allows nothing.
+	NoPeer, NoPort bool
+}
+
+// A Peer is some pods or a block of addresses. Without Block and without Namespaces it is
+// pods of the policy's own namespace.
+type Peer struct {
+	Pods       *labels.Selector // nil: all pods of the namespaces
+	Namespaces *labels.Selector // nil: the policy's own
+	Block      *Block
+}
+
+// A Block is a range of addresses without some ranges in it.
+type Block struct {
+	CIDR   netip.Prefix
+	Except []netip.Prefix
+}
+
+// Contains reports whether the block has the address.
+func (b *Block) Contains(a netip.Addr) bool {
+	return b.CIDR.Contains(a) && !slices.ContainsFunc(b.Except, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// A Port is a port, a range up to and with Last, all ports of a protocol (0 to 65535), or a
+// name that the destination pod gives a number.
+type Port struct {
+	Proto       service.Proto
+	First, Last uint16
+	Name        string
+}
+
+// A Sandbox is a pod of this node that the CNI plugin made, by its address. It is isolated
+// without any grant until the pod is known.
+type Sandbox struct {
+	Pod service.Name
+	UID string // empty: the container runtime does not tell
+	// Container is what the runtime calls the sandbox, as much of it as tells sandboxes apart.
+	Container string
+}
+
+// Dirty are the names of what changed, or is gone.
+type Dirty struct {
+	Pods, Policies []service.Name
+	Namespaces     []string
+}

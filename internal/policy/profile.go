@@ -1,0 +1,382 @@
+package policy
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/fnv"
+	"slices"
+)
+
+// A compiledPolicy is a policy, and the terms of its rules as long as it selects a pod of this
+// node.
+type compiledPolicy struct {
+	object   *Policy
+	sequence int
+	users    int // addresses that it isolates, by direction
+	rules    [2][]compiledRule
+}
+
+type compiledRule struct {
+	*Rule
+	name   RuleName
+	id     RuleID
+	anyone bool // all addresses
+	anyPod bool // a peer is all pods
+	terms  []*term
+}
+
+// A ruleUse is a rule of policies that count. A policy and its successor may be there both.
+type ruleUse struct {
+	id   RuleID
+	refs int
+}
+
+func (c *Compiler) newPolicy(object *Policy) *compiledPolicy {
+	c.sequence++
+	return &compiledPolicy{object: object, sequence: c.sequence}
+}
+
+// use lets a policy count for one address more; its rules ask their terms then.
+func (c *Compiler) use(p *compiledPolicy) {
+	if p.users++; p.users > 1 {
+		return
+	}
+	for d := range p.object.Rules {
+		p.rules[d] = make([]compiledRule, len(p.object.Rules[d]))
+		for i := range p.object.Rules[d] {
+			r := &p.rules[d][i]
+			r.Rule = &p.object.Rules[d][i]
+			r.name = RuleName{p.object.Name, Direction(d), i}
+			r.id = c.takeRule(r.name)
+			r.anyone = len(r.Peers) == 0 && !r.NoPeer
+			for j := range r.Peers {
+				if r.Peers[j].everyPod() {
+					r.anyPod = true
+					continue
+				}
+				r.terms = append(r.terms, c.terms.peer(p.object.Name.Namespace, &r.Peers[j]))
+			}
+			for _, n := range r.names(Direction(d)) {
+				c.terms.usePort(n)
+			}
+		}
+	}
+}
+
+// drop is the inverse of use.
+func (c *Compiler) drop(p *compiledPolicy) {
+	if p.users--; p.users > 0 {
+		return
+	}
+	for d := range p.rules {
+		for i := range p.rules[d] {
+			r := &p.rules[d][i]
+			for _, t := range r.terms {
+				c.terms.release(t)
+			}
+			for _, n := range r.names(Direction(d)) {
+				c.terms.dropPort(n)
+			}
+			c.releaseRule(r.name)
+		}
+		p.rules[d] = nil
+	}
+}
+
+func (p *Peer) everyPod() bool {
+	return p.Namespaces != nil && everything(p.Namespaces) && (p.Pods == nil || everything(p.Pods))
+}
+
+// names returns the names of ports whose numbers the peers give: what is received has the
+// numbers of the pod itself.
+func (r *Rule) names(d Direction) (all []portName) {
+	for _, p := range r.Ports {
+		if d == Egress && p.Name != "" {
+			all = append(all, portName{p.Name, p.Proto})
+		}
+	}
+	return all
+}
+
+func (c *Compiler) takeRule(name RuleName) RuleID {
+	u := c.rules[name]
+	if u == nil {
+		h := fnv.New64a()
+		fmt.Fprint(h, name)
+		n := h.Sum64()
+		for {
+			u = &ruleUse{id: ruleBit | RuleID((n^n>>32)&uint64(ruleBit-1))}
+			if _, taken := c.table.Rules[u.id]; !taken {
+				break
+			}
+			n++
+		}
+		c.rules[name], c.table.Rules[u.id] = u, name
+		note(c.changes.Rules, u.id, RuleName{}, name, same)
+	}
+	u.refs++
+	return u.id
+}
+
+func (c *Compiler) releaseRule(name RuleName) {
+	u := c.rules[name]
+	if u.refs--; u.refs == 0 {
+		delete(c.rules, name)
+		delete(c.table.Rules, u.id)
+		note(c.changes.Rules, u.id, name, RuleName{}, same)
+	}
+}
+
+// A profile is what some policies grant in one direction. Pods that the same policies isolate
+// share it.
+type profile struct {
+	key    string
+	rules  []profileRule
+	byTerm map[*term][]int
+	grants map[Class][]Segment
+	users  map[*address]bool
+	// anyNamed are rules for all pods whose ports have names: each pod has other numbers.
+	anyNamed []int
+	memo     map[string][]Segment
+}
+
+// A profileRule is a rule with its ports. names are those whose numbers the peers give.
+type profileRule struct {
+	id    RuleID
+	ports []Segment
+	names []portName
+}
+
+// updateProfiles finds what an address is granted now.
+func (c *Compiler) updateProfiles(at *address) {
+	for d := range at.profiles {
+		old := at.profiles[d]
+		now := c.profile(Direction(d), at)
+		if old == now {
+			continue
+		}
+		at.profiles[d] = now
+		if now != nil {
+			now.users[at] = true
+			for k, s := range now.grants {
+				c.grant(Direction(d), Target{at.addr, k}, s)
+			}
+		}
+		if old == nil {
+			continue
+		}
+		for k := range old.grants {
+			if now == nil || now.grants[k] == nil {
+				c.grant(Direction(d), Target{at.addr, k}, nil)
+			}
+		}
+		if delete(old.users, at); len(old.users) == 0 {
+			delete(c.profiles[d], old.key)
+		}
+	}
+}
+
+// grant writes what a target is granted.
+func (c *Compiler) grant(d Direction, t Target, now []Segment) {
+	was := c.table.Grants[d][t]
+	if slices.Equal(was, now) {
+		return
+	}
+	if len(now) == 0 {
+		delete(c.table.Grants[d], t)
+	} else {
+		c.table.Grants[d][t] = now
+	}
+	note(c.changes.Grants[d], t, was, now, slices.Equal[[]Segment])
+	c.changes.Revoked = c.changes.Revoked || c.table.Isolated[d][t.Local] && !covers(now, was)
+}
+
+// covers reports whether each of was is in one of now.
+func covers(now, was []Segment) bool {
+	return !slices.ContainsFunc(was, func(w Segment) bool {
+		return !slices.ContainsFunc(now, func(n Segment) bool {
+			return n.Proto == 0 || n.Proto == w.Proto && n.First <= w.First && w.Last <= n.Last
+		})
+	})
+}
+
+// profile returns that of an address; nil: no policy isolates it.
+func (c *Compiler) profile(d Direction, at *address) *profile {
+	if len(at.policies[d]) == 0 {
+		return nil
+	}
+	key, named := []byte{}, false
+	for _, p := range at.policies[d] {
+		key = binary.NativeEndian.AppendUint32(key, uint32(p.sequence))
+		for _, r := range p.rules[d] {
+			named = named || d == Ingress && slices.ContainsFunc(r.Ports, func(p Port) bool { return p.Name != "" })
+		}
+	}
+	if named {
+		key = fmt.Append(key, at.owner.Ports)
+	}
+	if p := c.profiles[d][string(key)]; p != nil {
+		return p
+	}
+	p := &profile{key: string(key), byTerm: map[*term][]int{}, grants: map[Class][]Segment{}, users: map[*address]bool{}, memo: map[string][]Segment{}}
+	var anyone, anyPod []int
+	for _, policy := range at.policies[d] {
+		for i := range policy.rules[d] {
+			r := &policy.rules[d][i]
+			if r.NoPort {
+				continue
+			}
+			n := len(p.rules)
+			p.rules = append(p.rules, r.resolve(d, at.owner))
+			if r.anyone {
+				anyone = append(anyone, n)
+			}
+			if r.anyPod {
+				anyPod = append(anyPod, n)
+			}
+			if (r.anyone || r.anyPod) && len(p.rules[n].names) > 0 {
+				p.anyNamed = append(p.anyNamed, n)
+			}
+			for _, t := range r.terms {
+				p.byTerm[t] = append(p.byTerm[t], n)
+			}
+		}
+	}
+	p.set(AnyAddr, p.segments(anyone, nil))
+	p.set(AnyPod, p.segments(anyPod, nil))
+	c.grantClasses(p)
+	c.profiles[d][p.key] = p
+	return p
+}
+
+// resolve gives a rule its ports.
+func (r *compiledRule) resolve(d Direction, owner *pod) profileRule {
+	out := profileRule{id: r.id, names: r.names(d)}
+	if len(r.Ports) == 0 {
+		out.ports = []Segment{{Last: 65535, Rule: r.id}}
+	}
+	for _, p := range r.Ports {
+		switch {
+		case p.Name == "":
+			out.ports = append(out.ports, Segment{p.Proto, p.First, p.Last, r.id})
+		case d == Ingress:
+			for _, n := range owner.Ports {
+				if n.Name == p.Name && n.Proto == p.Proto {
+					out.ports = append(out.ports, Segment{p.Proto, n.Number, n.Number, r.id})
+				}
+			}
+		}
+	}
+	return out
+}
+
+func (p *profile) set(k Class, s []Segment) {
+	if len(s) == 0 {
+		delete(p.grants, k)
+	} else {
+		p.grants[k] = s
+	}
+}
+
+// grantClasses finds what a new profile grants to all classes that there are.
+func (c *Compiler) grantClasses(p *profile) {
+	add := func(t *term) {
+		for k := range t.classes {
+			if _, done := p.grants[k.number]; !done && k.refs > 0 {
+				p.set(k.number, p.classSegments(k))
+			}
+		}
+	}
+	for t := range p.byTerm {
+		add(t)
+	}
+	for _, i := range p.anyNamed {
+		for _, n := range p.rules[i].names {
+			for _, t := range c.terms.ports[n].numbers {
+				add(t)
+			}
+		}
+	}
+}
+
+// classSegments returns what a class is granted.
+func (p *profile) classSegments(k *class) []Segment {
+	var rules []int
+	for _, t := range k.terms {
+		rules = append(rules, p.byTerm[t]...)
+	}
+	for _, i := range p.anyNamed {
+		if slices.ContainsFunc(k.terms, func(t *term) bool { return slices.Contains(p.rules[i].names, t.port) }) {
+			rules = append(rules, i)
+		}
+	}
+	slices.Sort(rules)
+	return p.segments(slices.Compact(rules), k)
+}
+
+// segments unites the ports of some rules. class gives names their numbers; nil: none has any.
+func (p *profile) segments(rules []int, k *class) []Segment {
+	if len(rules) == 0 {
+		return nil
+	}
+	var all []Segment
+	var key []byte
+	for _, i := range rules {
+		r := &p.rules[i]
+		key = binary.NativeEndian.AppendUint32(key, uint32(i))
+		all = append(all, r.ports...)
+		if k == nil {
+			continue
+		}
+		for _, t := range k.terms {
+			if slices.Contains(r.names, t.port) {
+				all = append(all, Segment{t.port.proto, t.number, t.number, r.id})
+				key = binary.NativeEndian.AppendUint32(key, uint32(t.sequence)|1<<31)
+			}
+		}
+	}
+	s, ok := p.memo[string(key)]
+	if !ok {
+		s = disjoint(all)
+		p.memo[string(key)] = s
+	}
+	return s
+}
+
+// updateClasses grants to the classes that are new, and no more to those that are gone.
+func (c *Compiler) updateClasses() {
+	update := func(k *class) {
+		for d := range c.profiles {
+			for _, p := range c.profiles[d] {
+				var now []Segment
+				if k.refs > 0 {
+					now = p.classSegments(k)
+				}
+				if slices.Equal(p.grants[k.number], now) {
+					continue
+				}
+				p.set(k.number, now)
+				for at := range p.users {
+					c.grant(Direction(d), Target{at.addr, k.number}, now)
+				}
+			}
+		}
+	}
+	for k := range c.goneClasses {
+		if k.refs == 0 && c.classes[k.key] == k {
+			update(k)
+			delete(c.classes, k.key)
+			delete(c.numbers, k.number)
+			for _, t := range k.terms {
+				delete(t.classes, k)
+			}
+		}
+	}
+	for k := range c.bornClasses {
+		if k.refs > 0 {
+			update(k)
+		}
+	}
+	clear(c.goneClasses)
+	clear(c.bornClasses)
+}

@@ -1,0 +1,83 @@
+package cluster_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestNetworkPolicy follows docs/networkpolicy.md in a lab. Of a command that ends with the
+// remark "allowed" or "denied" the outcome must become that; all others must succeed.
+func TestNetworkPolicy(t *testing.T) {
+	text, err := os.ReadFile("../../docs/networkpolicy.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := newLab(t)
+	l.run(l.upArgs("--nodes", "2", "--dual-stack", "--network-policy")...)
+	w := &policyWalk{lab: l, bin: t.TempDir()}
+	if err := os.Symlink(built.lab, filepath.Join(w.bin, "kubectl")); err != nil {
+		t.Fatal(err)
+	}
+	blocks := shBlock.FindAllStringSubmatch(string(text), -1)
+	if len(blocks) < 7 || strings.Count(string(text), "```sh\n") != len(blocks) {
+		t.Fatalf("%d blocks of commands have a name", len(blocks))
+	}
+	for _, b := range blocks {
+		w.follow(b[1], b[2])
+	}
+	l.run("down")
+	l.gone()
+}
+
+// A policyWalk follows a document.
+type policyWalk struct {
+	*lab
+	bin string // has kubectl
+}
+
+// follow runs a block, line by line where a line says what becomes of it.
+func (w *policyWalk) follow(name, commands string) {
+	w.Helper()
+	var script strings.Builder
+	flush := func() {
+		if out, err := w.shell(script.String()); err != nil {
+			w.Fatalf("%s: %v\n%s\n%s", name, err, script.String(), out)
+		}
+		script.Reset()
+	}
+	for line := range strings.Lines(commands) {
+		command, remark, _ := strings.Cut(strings.TrimRight(line, "\n"), "  # ")
+		if remark != "allowed" && remark != "denied" {
+			script.WriteString(line)
+			continue
+		}
+		flush()
+		w.becomes(name, command, remark == "allowed")
+	}
+	flush()
+}
+
+// becomes waits until a command succeeds, or fails: policies take a moment, and names too.
+func (w *policyWalk) becomes(name, command string, succeeds bool) {
+	w.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
+		out, err := w.shell(command)
+		if (err == nil) == succeeds {
+			return
+		}
+		if time.Now().After(deadline) {
+			w.Fatalf("%s: %s: %v, want success %v\n%s", name, command, err, succeeds, out)
+		}
+	}
+}
+
+func (w *policyWalk) shell(script string) (string, error) {
+	cmd := exec.CommandContext(w.Context(), "bash", "-euc", script)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+filepath.Join(w.dir(), "kubeconfig"), "PATH="+w.bin+":"+os.Getenv("PATH"))
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
