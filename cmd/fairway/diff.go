@@ -12,10 +12,12 @@ import (
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/datapath/modes"
 	"github.com/fairway-net/fairway/internal/kube"
+	"github.com/fairway-net/fairway/internal/output"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
 func newDiff(e env) *cobra.Command {
+	format := output.Table
 	c := &cobra.Command{
 		Use:   "diff",
 		Short: "Compare what this node's kernel does for Services with what it should do",
@@ -29,6 +31,8 @@ kernel and should not be, lines with + are missing.`,
   fairway diff --kubeconfig ~/.kube/config --cluster-cidr 10.244.0.0/16`,
 		Args: cobra.NoArgs,
 	}
+	c.Flags().VarP(&format, "output", "o", "table, wide, json or yaml")
+	complete(c, "output", output.Formats()...)
 	asAgent(c, e, func(ctx context.Context, a *agent, _ []string) error {
 		if a.cfg.Mode == datapath.None {
 			return errors.New("--proxy-mode none carries no Services, so there is nothing to compare")
@@ -46,8 +50,8 @@ kernel and should not be, lines with + are missing.`,
 		if err != nil {
 			return err
 		}
-		differ, err := service.WriteDiff(e.stdout, have.Table, want.table)
-		if err == nil && differ {
+		differ := service.Compare(dp.Info().Name, have.Table, want.table)
+		if err = output.Write(e.stdout, format, differ); err == nil && differ.Any() {
 			err = exitError(1)
 		}
 		return err

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fairway-net/fairway/internal/datapath/modes"
+	"github.com/fairway-net/fairway/internal/output"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -25,7 +26,11 @@ the agent runs with, and a flag given here wins. Elsewhere --hostname-override n
 		Args: cobra.ExactArgs(1),
 	}
 	from := c.Flags().String("from", "", "only packets from a `place`: pod, node (itself), outside (the cluster)")
-	output := c.Flags().StringP("output", "o", "table", "`format`: table or json")
+	format := output.Table
+	c.Flags().VarP(&format, "output", "o", "table, wide, json or yaml")
+	complete(c, "output", output.Formats()...)
+	complete(c, "from", string(service.FromPod), string(service.FromNode), string(service.FromOutside))
+	c.ValidArgsFunction = offerServices
 	asAgent(c, e, func(ctx context.Context, a *agent, args []string) error {
 		name, err := service.ParseName(args[0])
 		if err != nil {
@@ -35,18 +40,11 @@ the agent runs with, and a flag given here wins. Elsewhere --hostname-override n
 		if err != nil {
 			return fmt.Errorf("--from: %w", err)
 		}
-		write, ok := map[string]func(service.Report) error{
-			"table": func(r service.Report) error { _, err := r.WriteTo(e.stdout); return err },
-			"json":  func(r service.Report) error { return r.WriteJSON(e.stdout) },
-		}[*output]
-		if !ok {
-			return fmt.Errorf("--output: %q is not a format [choose table or json]", *output)
-		}
 		report, err := a.explain(ctx, name, origins)
 		if err != nil {
 			return err
 		}
-		return write(report)
+		return output.Write(e.stdout, format, report)
 	})
 	return c
 }

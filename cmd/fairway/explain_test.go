@@ -131,7 +131,7 @@ func TestExplainRefuses(t *testing.T) {
 	for want, args := range map[string][]string{
 		"\"web\" does not name a Service\nhint: write NAMESPACE/SERVICE\n":     {"web"},
 		"--from: \"moon\" is not a place\nhint: choose pod, node or outside\n": {"default/web", "--from=moon"},
-		"--output: \"xml\" is not a format\nhint: choose table or json\n":      {"default/web", "-o", "xml"},
+		"\"xml\" is not a format\nhint: choose one of table":                   {"default/web", "-o", "xml"},
 		"there is no Service default/other that this proxy serves":             {"default/other"},
 		"accepts 1 arg(s), received 0":                                         nil,
 	} {

@@ -117,7 +117,6 @@ func newRoot(e env) *cobra.Command {
 	root.SetIn(e.stdin)
 	root.SetOut(e.stdout)
 	root.SetErr(e.stderr)
-	root.CompletionOptions.DisableDefaultCmd = true
 	root.AddCommand(
 		newAgent(e),
 		newController(e),

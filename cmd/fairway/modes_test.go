@@ -26,12 +26,16 @@ func TestDumpAndCleanup(t *testing.T) {
 				}
 				defer dp.Close()
 				fails(t, "no mode has rules on this node", "dump")
+				fails(t, "mode "+m.Name+" has no rules on this node", "dump", "--proxy-mode", m.Name)
 				if _, err := dp.Sync(t.Context(), example()); err != nil {
 					return err
 				}
-				prints(t, "mode "+m.Name+"\n", "dump")
+				prints(t, "mode "+m.Name+"; pods 10.244.0.0/16", "dump")
 				prints(t, "10.96.0.8:80/TCP", "dump", "--proxy-mode", m.Name, "--service", "default/web")
 				prints(t, "\n10.96.0.8:80/TCP default/web:http\n  ", "dump", "--proxy-mode", m.Name, "--service", "default/web", "--objects")
+				prints(t, `"address": "10.96.0.8"`, "dump", "-o", "json")
+				prints(t, `"kind": "`, "dump", "-o", "json", "--service", "default/web", "--objects")
+				fails(t, `"x/y/z" does not name a Service`, "dump", "--service", "x/y/z")
 				fails(t, "--objects is for one Service", "dump", "--objects")
 				tells(t, `msg=removed what="rules of mode `+m.Name+`"`, "agent", "--cleanup")
 				fails(t, "no mode has rules on this node", "dump")

@@ -137,9 +137,9 @@ func (d Drift) Any() bool { return d.Rules || d.Elements }
 
 // An Object is a kernel object behind a frontend.
 type Object struct {
-	Kind string // "map element", "set element", "chain", "rule", "virtual server", "listener"
-	Name string // where it is found: "inet fairway services4"
-	Text string // what it says, as the mechanism's own tool prints it
+	Kind string `json:"kind"` // "map element", "set element", "chain", "rule", "virtual server", "listener"
+	Name string `json:"name"` // where it is found: "inet fairway services4"
+	Text string `json:"text"` // what it says, as the mechanism's own tool prints it
 }
 
 // A Count is what one Service port carried.

@@ -20,44 +20,85 @@ func WriteProgram(w io.Writer, dp Datapath) error {
 	return err
 }
 
-// WriteTable writes what the kernel does, and which mode makes it do so: for one Service, or
-// for all if only is nil. With objects it adds the kernel objects behind each frontend.
-func WriteTable(ctx context.Context, w io.Writer, dp Datapath, only *service.Name, objects bool) error {
+// A Listing is what some datapaths do, as commands print it.
+type Listing struct {
+	Modes []ModeListing `json:"modes"`
+}
+
+// A ModeListing is what one datapath does.
+type ModeListing struct {
+	service.Listing
+	// Objects are the kernel objects behind each address, if they were asked for.
+	Objects []AddressObjects `json:"objects,omitempty"`
+}
+
+// AddressObjects are the kernel objects that make an address of a Service work.
+type AddressObjects struct {
+	Address string   `json:"address"`
+	Service string   `json:"service"`
+	Objects []Object `json:"objects"`
+}
+
+// A Selection says what List lists.
+type Selection struct {
+	Namespace string        // empty: all
+	Only      *service.Name // nil: all
+	Objects   bool          // also the kernel objects
+}
+
+// List reads back what the kernel does.
+func List(ctx context.Context, dp Datapath, s Selection) (ModeListing, error) {
 	held, err := dp.Adopt(ctx)
 	if err != nil {
-		return err
+		return ModeListing{}, err
 	}
 	table := held.Table
-	if only != nil {
-		if table = table.Only(*only); table == nil {
-			return fmt.Errorf("the kernel holds nothing for Service %v", *only)
+	if services, _ := table.Len(); !held.Found && services == 0 {
+		return ModeListing{}, fmt.Errorf("mode %s has no rules on this node [fairway dump without --proxy-mode shows every mode that has]", dp.Info().Name)
+	}
+	if s.Only != nil {
+		if table = table.Only(*s.Only); table == nil {
+			return ModeListing{}, fmt.Errorf("the kernel holds nothing for Service %v", *s.Only)
 		}
 	}
-	if _, err := fmt.Fprintln(w, "mode", dp.Info().Name); err != nil {
-		return err
+	l := ModeListing{Listing: table.List(dp.Info().Name, s.Namespace)}
+	if !s.Objects {
+		return l, nil
 	}
-	if _, err = table.WriteTo(w); err != nil || !objects {
-		return err
-	}
+	l.WithoutLegend = true
 	for _, f := range table.Sorted() {
-		if err := writeObjects(ctx, w, dp, f); err != nil {
+		all, err := dp.Explain(ctx, f.Key())
+		if err != nil {
+			return l, err
+		}
+		l.Objects = append(l.Objects, AddressObjects{f.Key().String(), f.Service.String(), all})
+	}
+	return l, nil
+}
+
+// WriteTable implements output.Value.
+func (l Listing) WriteTable(w io.Writer, wide bool) error {
+	for i, m := range l.Modes {
+		m.WithoutLegend = m.WithoutLegend || i < len(l.Modes)-1
+		if err := m.WriteTable(w, wide); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// writeObjects writes the kernel objects that make a frontend work.
-func writeObjects(ctx context.Context, w io.Writer, dp Datapath, f *service.Frontend) error {
-	all, err := dp.Explain(ctx, f.Key())
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(w, "\n%v %v\n", f.Key(), f.Service)
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	for _, o := range all {
-		_, werr := fmt.Fprintf(tw, "  %s\t%s\t%s\n", o.Kind, o.Name, o.Text)
+// WriteTable writes the services and then the objects of each address.
+func (m ModeListing) WriteTable(w io.Writer, wide bool) error {
+	err := m.Listing.WriteTable(w, wide)
+	for _, a := range m.Objects {
+		_, werr := fmt.Fprintf(w, "\n%s %s\n", a.Address, a.Service)
 		err = errors.Join(err, werr)
+		tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+		for _, o := range a.Objects {
+			_, werr := fmt.Fprintf(tw, "  %s\t%s\t%s\n", o.Kind, o.Name, o.Text)
+			err = errors.Join(err, werr)
+		}
+		err = errors.Join(err, tw.Flush())
 	}
-	return errors.Join(err, tw.Flush())
+	return err
 }

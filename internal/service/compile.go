@@ -166,7 +166,8 @@ func (c *compilation) port(p Port, ip netip.Addr, all []candidate) {
 	}
 	for _, a := range c.balancers[ip.Is4()] {
 		if c.checkedPort(a, p) {
-			add(a, p.Port, internal, external).Sources = c.sources[a]
+			f := add(a, p.Port, internal, external)
+			f.LoadBalancer, f.Sources = true, c.sources[a]
 		}
 	}
 	for _, a := range c.externals[ip.Is4()] {

@@ -49,6 +49,9 @@ func (f *Frontend) rows() [][]string {
 		if f.Affinity > 0 {
 			fields = append(fields, "affinity "+f.Affinity.String())
 		}
+		if f.LoadBalancer {
+			fields = append(fields, "load-balancer")
+		}
 		if len(f.Sources) > 0 {
 			fields = append(fields, "from "+list(f.Sources))
 		}

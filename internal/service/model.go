@@ -155,6 +155,9 @@ type Frontend struct {
 	// ClusterIP says that the address is the Service's alone: a packet to a port of it
 	// that no Frontend has is rejected, not passed on.
 	ClusterIP bool
+	// LoadBalancer says that the address is one of the Service's load balancer, and not one of
+	// spec.externalIPs. Packets fare the same at both; people and kube-proxy's rules tell them apart.
+	LoadBalancer bool
 	// Balance says how new connections are spread over a Route's endpoints.
 	Balance     Algorithm
 	Termination TerminationPolicy // see Retained
@@ -176,6 +179,33 @@ type Frontend struct {
 
 // NodePort reports whether the frontend is a port on the node's own addresses.
 func (f *Frontend) NodePort() bool { return f.Addr.Addr().IsUnspecified() }
+
+// A Kind says where a Service has an address from.
+type Kind string
+
+// The kinds.
+const (
+	KindClusterIP    Kind = "ClusterIP"
+	KindNodePort     Kind = "NodePort"
+	KindExternalIP   Kind = "ExternalIP"
+	KindLoadBalancer Kind = "LoadBalancer"
+)
+
+// Kinds returns all of them, in the order in which people read a Service's addresses.
+func Kinds() []Kind { return []Kind{KindClusterIP, KindNodePort, KindExternalIP, KindLoadBalancer} }
+
+// Kind returns the frontend's.
+func (f *Frontend) Kind() Kind {
+	switch {
+	case f.ClusterIP:
+		return KindClusterIP
+	case f.NodePort():
+		return KindNodePort
+	case f.LoadBalancer:
+		return KindLoadBalancer
+	}
+	return KindExternalIP
+}
 
 // Key returns what identifies the frontend on a node.
 func (f *Frontend) Key() Key { return Key{f.Addr, f.Proto} }

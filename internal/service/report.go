@@ -2,7 +2,6 @@ package service
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
@@ -45,18 +44,11 @@ type Report struct {
 	Problems  []Problem        `json:"problems,omitempty"`
 }
 
-// The kinds of a FrontendReport.
-const (
-	kindClusterIP = "ClusterIP"
-	kindNodePort  = "NodePort"
-	kindExternal  = "external address"
-)
-
 // A FrontendReport is about one address of the Service.
 type FrontendReport struct {
 	Address  string          `json:"address"` // "10.96.0.9:80/TCP"
 	Port     string          `json:"port,omitempty"`
-	Kind     string          `json:"kind"`               // ClusterIP, NodePort, external address
+	Kind     Kind            `json:"kind"`
 	ServedAt []string        `json:"servedAt,omitempty"` // of a NodePort: the node's addresses in these ranges
 	Options  []string        `json:"options,omitempty"`  // affinity, balance, source ranges
 	Traffic  []TrafficReport `json:"traffic"`
@@ -110,25 +102,13 @@ func NewReport(svc *Service, eps []*Slice, node Node, entry *Entry, from []Origi
 
 // order puts the ClusterIPs first.
 func (f FrontendReport) order() int {
-	return slices.Index([]string{kindClusterIP, kindNodePort, kindExternal}, f.Kind)
+	return slices.Index(Kinds(), f.Kind)
 }
 
 func (f *Frontend) report(s Settings) FrontendReport {
-	r := FrontendReport{Address: f.Key().String(), Port: f.Service.Port, Kind: kindExternal}
-	switch {
-	case f.ClusterIP:
-		r.Kind = kindClusterIP
-	case f.NodePort():
-		r.Kind = kindNodePort
-		for _, p := range s.NodePorts {
-			switch {
-			case p.Addr().Is4() != f.Addr.Addr().Is4():
-			case p.IsSingleIP():
-				r.ServedAt = append(r.ServedAt, p.Addr().String())
-			default:
-				r.ServedAt = append(r.ServedAt, p.String())
-			}
-		}
+	r := FrontendReport{Address: f.Key().String(), Port: f.Service.Port, Kind: f.Kind()}
+	if r.Kind == KindNodePort {
+		r.ServedAt = s.servedAt(f.Addr.Addr().Is4())
 	}
 	if f.Balance != Random {
 		r.Options = append(r.Options, "balance "+f.Balance.String())
@@ -140,6 +120,20 @@ func (f *Frontend) report(s Settings) FrontendReport {
 		r.Options = append(r.Options, "only clients in "+list(f.Sources))
 	}
 	return r
+}
+
+// servedAt returns where NodePorts of a family are served: addresses, and ranges of them.
+func (s Settings) servedAt(is4 bool) (at []string) {
+	for _, p := range s.NodePorts {
+		switch {
+		case p.Addr().Is4() != is4:
+		case p.IsSingleIP():
+			at = append(at, p.Addr().String())
+		default:
+			at = append(at, p.String())
+		}
+	}
+	return at
 }
 
 // traffic decides about a client that is no endpoint and that may come in.
@@ -195,11 +189,11 @@ func (r Report) WriteTo(w io.Writer) (int64, error) {
 }
 
 func (f FrontendReport) write(out *strings.Builder) {
-	title := []string{f.Kind + " " + f.Address}
+	title := []string{string(f.Kind) + " " + f.Address}
 	if f.Port != "" {
 		title = append(title, "port "+f.Port)
 	}
-	if f.Kind == kindNodePort {
+	if f.Kind == KindNodePort {
 		at := "served at no address of the node"
 		if len(f.ServedAt) > 0 {
 			at = "served at " + strings.Join(f.ServedAt, ",")
@@ -259,9 +253,8 @@ func (f FrontendReport) endpoints(out *strings.Builder) {
 	_ = tw.Flush()
 }
 
-// WriteJSON writes the report as JSON.
-func (r Report) WriteJSON(w io.Writer) error {
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	return enc.Encode(r)
+// WriteTable implements output.Value.
+func (r Report) WriteTable(w io.Writer, _ bool) error {
+	_, err := r.WriteTo(w)
+	return err
 }

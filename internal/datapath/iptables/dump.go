@@ -113,7 +113,9 @@ func (r *reader) frontend(one rule) (*service.Frontend, error) {
 	}
 	k := service.Key{Addr: netip.AddrPortFrom(addr, one.port), Proto: one.proto}
 	f := r.fronts[k]
+	isLB := strings.Contains(one.comment, loadBalancerIP) || strings.HasSuffix(one.comment, loadBalancerWord)
 	if f != nil {
+		f.LoadBalancer = f.LoadBalancer || isLB
 		return f, nil
 	}
 	words := strings.Fields(one.comment)
@@ -124,7 +126,7 @@ func (r *reader) frontend(one rule) (*service.Frontend, error) {
 	if err != nil {
 		return nil, err
 	}
-	f = &service.Frontend{Addr: k.Addr, Proto: k.Proto, Service: name}
+	f = &service.Frontend{Addr: k.Addr, Proto: k.Proto, Service: name, LoadBalancer: isLB}
 	for i, w := range words {
 		switch {
 		case w == "affinity" && i+1 < len(words):

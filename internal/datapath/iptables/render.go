@@ -100,10 +100,10 @@ func (s *builder) frontend(f *service.Frontend) {
 	switch {
 	case f.ClusterIP:
 		kind = " cluster IP"
-	case len(f.Sources) > 0 && !f.NodePort():
-		kind = " loadbalancer IP"
+	case f.LoadBalancer:
+		kind = loadBalancerIP
 	}
-	if f.Internal.Action == service.Forward || f.External.Action == service.Forward || len(f.Sources) > 0 {
+	if forwards(f) {
 		at.jump = s.target(f)
 		at.comment = cut(f.Service.String() + kind + extras(f))
 		c := chain{nat, in}
@@ -113,6 +113,18 @@ func (s *builder) frontend(f *service.Frontend) {
 	s.elements(f)
 }
 
+// How comments say that an address is a load balancer's: in the rule that leads to the
+// Service's chain by kube-proxy's words, and where there is no such rule by ours.
+const (
+	loadBalancerIP   = " loadbalancer IP"
+	loadBalancerWord = " load-balancer"
+)
+
+// forwards reports whether a rule leads from the frontend to a chain of its Service.
+func forwards(f *service.Frontend) bool {
+	return f.Internal.Action == service.Forward || f.External.Action == service.Forward || len(f.Sources) > 0
+}
+
 // extras are the facts about a frontend that no rule shows.
 func extras(f *service.Frontend) (text string) {
 	if f.Affinity > 0 {
@@ -120,6 +132,9 @@ func extras(f *service.Frontend) (text string) {
 	}
 	if f.Balance != service.Random {
 		text += " balance " + f.Balance.String()
+	}
+	if f.LoadBalancer && !forwards(f) {
+		text += loadBalancerWord
 	}
 	return text
 }
@@ -145,7 +160,7 @@ func (s *builder) target(f *service.Frontend) string {
 	}
 	var rules []string
 	for _, p := range f.Sources {
-		rules = append(rules, rule{src: p.String(), comment: cut(f.Service.String() + " loadbalancer IP"), jump: to}.String())
+		rules = append(rules, rule{src: p.String(), comment: cut(f.Service.String() + loadBalancerIP), jump: to}.String())
 	}
 	note := rule{comment: cut("other traffic to " + f.Service.String() + " will be dropped by KUBE-PROXY-FIREWALL")}
 	s.chains[chain{nat, name}] = append(rules, note.String())

@@ -281,7 +281,7 @@ func (s *state) frontend(k service.Key, f *frontendState) (*service.Frontend, er
 	inside.Local = n.local && inside.Action == service.Forward
 	out := &service.Frontend{
 		Addr: k.Addr, Proto: k.Proto, Service: n.service, Internal: inside, External: inside,
-		ClusterIP: s.clusterIPs[k.Addr.Addr()] > 0, Sources: f.sources.Prefixes(),
+		ClusterIP: s.clusterIPs[k.Addr.Addr()] > 0, LoadBalancer: n.loadBalancer, Sources: f.sources.Prefixes(),
 	}
 	if f.external != 0 {
 		out.External = s.route(f.external, serverID{f.externalServer, k.Proto}, &n)

@@ -104,10 +104,11 @@ type frontendComment struct {
 	affinity time.Duration
 	// local and externalLocal are Route.Local of the two routes; false without affinity.
 	local, externalLocal bool
+	loadBalancer         bool
 }
 
 func commentOf(f *service.Frontend) frontendComment {
-	n := frontendComment{service: f.Service, balance: f.Balance, affinity: time.Duration(persistence(f)) * time.Second}
+	n := frontendComment{service: f.Service, balance: f.Balance, affinity: time.Duration(persistence(f)) * time.Second, loadBalancer: f.LoadBalancer}
 	if n.affinity > 0 {
 		n.local, n.externalLocal = f.Internal.Local, f.External.Local
 	}
@@ -136,6 +137,9 @@ func (n frontendComment) String() string {
 	if n.externalLocal {
 		words = append(words, "external-local")
 	}
+	if n.loadBalancer {
+		words = append(words, "load-balancer")
+	}
 	return strings.Join(words, " ")
 }
 
@@ -152,6 +156,9 @@ func parseComment(text string) (n frontendComment, err error) {
 			continue
 		case "external-local":
 			n.externalLocal = true
+			continue
+		case "load-balancer":
+			n.loadBalancer = true
 			continue
 		}
 		if number, ok := strings.CutSuffix(w, "s"); ok {

@@ -236,8 +236,8 @@ func TestAddresses(t *testing.T) {
 func TestNote(t *testing.T) {
 	for _, n := range []frontendComment{
 		{service: service.PortName{Name: service.Name{Namespace: "a", Name: "b"}}},
-		{service.PortName{Name: service.Name{Namespace: "a", Name: "b"}, Port: "http"}, service.Maglev, 10800 * time.Second, true, false},
-		{service.PortName{Name: service.Name{Namespace: "a", Name: "b"}}, service.RoundRobin, 10800 * time.Second, false, true},
+		{service.PortName{Name: service.Name{Namespace: "a", Name: "b"}, Port: "http"}, service.Maglev, 10800 * time.Second, true, false, true},
+		{service.PortName{Name: service.Name{Namespace: "a", Name: "b"}}, service.RoundRobin, 10800 * time.Second, false, true, false},
 	} {
 		if got, err := parseComment(n.String()); err != nil || got != n {
 			t.Errorf("%q is read as %v, error %v", n, got, err)

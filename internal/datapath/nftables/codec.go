@@ -36,23 +36,34 @@ func parseSlotKey(b []byte, is4, nodePort bool) (service.Key, uint32, error) {
 	return k, binary.NativeEndian.Uint32(b[len(b)-4:]), err
 }
 
-// comment is the comment of a frontend's element: its Service port, and the algorithm
-// unless it is random.
+// loadBalancerWord is in the comment of a load balancer's address.
+const loadBalancerWord = "load-balancer"
+
+// comment is the comment of a frontend's element: its Service port, the algorithm unless it
+// is random, and whether the address is a load balancer's.
 func (h *frontendState) comment() string {
-	if h.balance == service.Random {
-		return h.name
+	text := h.name
+	if h.balance != service.Random {
+		text += " " + h.balance.String()
 	}
-	return h.name + " " + h.balance.String()
+	if h.loadBalancer {
+		text += " " + loadBalancerWord
+	}
+	return text
 }
 
 // parseComment is the inverse of frontendState.comment.
 func (h *frontendState) parseComment(text string) (err error) {
-	name, balance, has := strings.Cut(text, " ")
-	h.name = name
-	if has {
-		h.balance, err = service.ParseAlgorithm(balance)
+	words := strings.Split(text, " ")
+	h.name = words[0]
+	for _, w := range words[1:] {
+		if w == loadBalancerWord {
+			h.loadBalancer = true
+		} else if h.balance, err = service.ParseAlgorithm(w); err != nil {
+			return err
+		}
 	}
-	return err
+	return nil
 }
 
 // weightComment is the comment of an endpoint's element: its weight, if it has one.

@@ -50,7 +50,7 @@ func (s *state) frontend(k service.Key, h *frontendState) (*service.Frontend, er
 	internal.Local = more.local && internal.Action == service.Forward
 	f := &service.Frontend{
 		Addr: k.Addr, Proto: k.Proto, Service: name, Internal: internal, External: internal,
-		ClusterIP: s.clusterIPs[k.Addr.Addr()] > 0, Balance: h.balance,
+		ClusterIP: s.clusterIPs[k.Addr.Addr()] > 0, Balance: h.balance, LoadBalancer: h.loadBalancer,
 		Affinity: time.Duration(more.seconds) * time.Second,
 	}
 	if h.entry != verdictPolicyCheck {

@@ -17,7 +17,9 @@ type frontendState struct {
 	extra   *extraState // nil: all fields are zero
 	entry   verdictID   // in the map frontends; verdictPolicyCheck where extra says more
 	balance service.Algorithm
-	tallies tally
+	// loadBalancer is the frontend's own: it is in the comment only.
+	loadBalancer bool
+	tallies      tally
 }
 
 // An extraState has the fields that only some frontends use.
@@ -52,12 +54,12 @@ func (h *frontendState) internalVerdict() verdictID {
 
 // empty reports whether the kernel holds no element of h.
 func (h *frontendState) empty() bool {
-	return h.equal(&frontendState{name: h.name, balance: h.balance})
+	return h.equal(&frontendState{name: h.name, balance: h.balance, loadBalancer: h.loadBalancer})
 }
 
 // equal reports whether h and o have the same elements.
 func (h *frontendState) equal(o *frontendState) bool {
-	return h.name == o.name && h.entry == o.entry && h.balance == o.balance && h.tallies == o.tallies &&
+	return h.name == o.name && h.entry == o.entry && h.balance == o.balance && h.loadBalancer == o.loadBalancer && h.tallies == o.tallies &&
 		slices.Equal(h.slots, o.slots) && (h.extra == o.extra || h.extraOrZero().equal(o.extraOrZero()))
 }
 
@@ -91,7 +93,7 @@ func (s *state) render(was *frontendState, f *service.Frontend, traffic bool) *f
 		return &frontendState{}
 	}
 	affinity, before := f.Affinity > 0, was.extraOrZero()
-	is := &frontendState{name: f.Service.String(), balance: f.Balance, slots: s.fillSlots(was.slots, f.Internal, f.Balance)}
+	is := &frontendState{name: f.Service.String(), balance: f.Balance, loadBalancer: f.LoadBalancer, slots: s.fillSlots(was.slots, f.Internal, f.Balance)}
 	is4 := f.Addr.Addr().Is4()
 	verdict := s.chainFor(was.internalVerdict(), verdictFor(f.Internal, f.Balance, len(is.slots), f.NodePort(), false, affinity), is4)
 	now := extraState{sources: nftset.SourcesOf(f)}

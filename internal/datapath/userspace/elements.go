@@ -146,13 +146,17 @@ func comment(f *service.Frontend, internal, external *service.Route) string {
 	if f.ClusterIP {
 		words = append(words, "reserved")
 	}
+	if f.LoadBalancer {
+		words = append(words, wordLoadBalancer)
+	}
 	return strings.Join(words, " ")
 }
 
-// The words of a comment for Route.Local.
+// Words of a comment: for Route.Local, and for Frontend.LoadBalancer.
 const (
 	wordLocal         = "local"
 	wordExternalLocal = "external-local"
+	wordLoadBalancer  = "load-balancer"
 )
 
 // parseComment is the inverse of comment except for wordExternalLocal: the external route is
@@ -182,6 +186,8 @@ func parseComment(text string, f *service.Frontend) (err error) {
 			f.Internal.Local = true
 		case w == "reserved":
 			f.ClusterIP = true
+		case w == wordLoadBalancer:
+			f.LoadBalancer = true
 		}
 	}
 	return nil
