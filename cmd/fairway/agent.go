@@ -35,16 +35,27 @@ import (
 func newAgent(e env) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "agent",
-		Short: "Carry the packets of Services on this node, in place of kube-proxy",
-		Long: `Carry the packets of Services on this node, in place of kube-proxy.
+		Short: "Run the service proxy of this node (replaces kube-proxy)",
+		Long: `Run the service proxy of this node (replaces kube-proxy).
 
 The flags are kube-proxy's where they mean the same. On SIGTERM the agent ends and
-leaves its rules in place, so that no connection notices a restart; --cleanup removes
-them, whatever mode they are of. Started in another mode than the agent before, it takes
-the node over as soon as its own rules are in place, and connections live on.`,
+leaves its rules in place, so that a restart interrupts no connection; --cleanup removes
+the rules of all modes. Started in another mode than the agent before, it takes
+the node over as soon as its own rules are in place, and connections go on.
+
+Exit status: 0 after SIGTERM, 1 if it cannot start or go on.`,
+		Example: `  fairway agent --kubeconfig ~/.kube/config --cluster-cidr 10.244.0.0/16
+  fairway agent --master https://192.168.49.254:6443 --proxy-mode auto --replace-kube-proxy
+  fairway agent --config /var/lib/kube-proxy/config.conf
+  fairway agent --cleanup --pod-network routes    remove everything from this node`,
 		Args: cobra.NoArgs,
 	}
 	flags := config.NewFlags(c.Flags())
+	complete(c, "proxy-mode", config.Modes()...)
+	complete(c, "pod-network", config.PodNetworkNone, config.PodNetworkRoutes)
+	complete(c, "detect-local-mode", config.DetectClusterCIDR, config.DetectNodeCIDR, config.DetectBridge, config.DetectPrefix)
+	complete(c, "log-format", "text", "json")
+	complete(c, "log-level", "debug", "info", "warn", "error")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		settings, err := newFollower(flags)
 		if err != nil {
@@ -54,7 +65,7 @@ the node over as soon as its own rules are in place, and connections live on.`,
 		if err != nil {
 			return err
 		}
-		log := newLog(e.stderr, cfg.LogLevel)
+		log := newAgentLog(e.stderr, cfg)
 		settings.log = log
 		for _, w := range cfg.Warnings {
 			log.Warn(w)

@@ -21,6 +21,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/fairway-net/fairway/internal/config"
 	"github.com/fairway-net/fairway/internal/oneline"
 )
 
@@ -96,12 +97,25 @@ func run(ctx context.Context, e env, args []string) int {
 
 // newLog returns a logger that writes an error with several lines as one.
 func newLog(w io.Writer, level slog.Leveler) *slog.Logger {
-	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+	return slog.New(slog.NewTextHandler(w, logOptions(level)))
+}
+
+// newAgentLog is newLog in the format that the configuration asks for. JSON has the part of
+// Fairway that logs in each line, because lines of all parts end in one place.
+func newAgentLog(w io.Writer, cfg *config.Config) *slog.Logger {
+	if !cfg.LogJSON {
+		return newLog(w, cfg.LogLevel)
+	}
+	return slog.New(slog.NewJSONHandler(w, logOptions(cfg.LogLevel))).With("component", "agent")
+}
+
+func logOptions(level slog.Leveler) *slog.HandlerOptions {
+	return &slog.HandlerOptions{Level: level, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if err, ok := a.Value.Any().(error); ok {
-			a.Value = slog.AnyValue(oneline.Error(err))
+			a.Value = slog.StringValue(oneline.Error(err).Error())
 		}
 		return a
-	}}))
+	}}
 }
 
 // newRoot builds the command tree, one file for each command.
@@ -114,9 +128,16 @@ func newRoot(e env) *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
+	if e.plugin() {
+		name := "kubectl " + strings.ReplaceAll(strings.TrimPrefix(e.program, "kubectl-"), "_", "-")
+		root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: name}
+	}
 	root.SetIn(e.stdin)
 	root.SetOut(e.stdout)
 	root.SetErr(e.stderr)
+	root.SetFlagErrorFunc(flagError)
+	root.SetUsageFunc(usage)
+	root.SuggestionsMinimumDistance = 2
 	root.AddCommand(
 		newAgent(e),
 		newController(e),

@@ -157,6 +157,10 @@ func product(binary, version string, modules []module) (*contents, error) {
 	t.Copy("/usr/bin/fairway", binary)
 	t.Copy("/usr/bin/fairway-cni", binary+"-cni")
 	t.Link("/fairway", "usr/bin/fairway")
+	for _, name := range []string{"iptables", "iptables-save", "ip6tables", "ip6tables-save"} { // what everybody types
+		family, verb, _ := strings.Cut(name, "-")
+		t.Link("/usr/sbin/"+name, strings.TrimSuffix(family+"-nft-"+verb, "-"))
+	}
 	more := []string{"base-files"}
 	for _, file := range []string{certificates, protocols} {
 		if _, err := os.Stat(file); err == nil {

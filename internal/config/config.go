@@ -12,7 +12,7 @@
 //
 // As in kube-proxy, with --config the file alone counts, except for --master,
 // --hostname-override, --cleanup, -v and the flags that the file has no field for
-// (--log-level, --empty-after, --service-limits, --pod-network, --cni-bin-dir, --cni-conf-dir). Other flags are named
+// (--log-level, --log-format, --empty-after, --service-limits, --pod-network, --cni-bin-dir, --cni-conf-dir). Other flags are named
 // in a warning.
 //
 // The section of a file that counts is that of the mode; where the file names no mode,
@@ -114,6 +114,7 @@ type Config struct {
 	Cleanup               bool // remove all that was programmed, and exit
 	AfterKubeProxy        bool // but wait first until a kube-proxy has written its rules
 	LogLevel              slog.Level
+	LogJSON               bool // the log is JSON, not text
 	// Warnings are one line each, for the log.
 	Warnings []string
 }

@@ -31,13 +31,13 @@ func (f *Flags) addConntrack() {
 	fs, c := f.fs, &f.kp.Conntrack
 	c.MaxPerCore, c.Min = new(int32), new(int32)
 	c.TCPEstablishedTimeout, c.TCPCloseWaitTimeout = new(metav1.Duration), new(metav1.Duration)
-	fs.Int32Var(c.MaxPerCore, "conntrack-max-per-core", 32<<10, "Flows that the node remembers for each core; the limit is never lowered (0: leave it)")
-	fs.Int32Var(c.Min, "conntrack-min", 128<<10, "Flows that the node remembers at least, unless --conntrack-max-per-core is 0")
-	fs.DurationVar(&c.TCPEstablishedTimeout.Duration, "conntrack-tcp-timeout-established", 24*time.Hour, "Forget TCP connections without a packet after this time (0: leave it)")
-	fs.DurationVar(&c.TCPCloseWaitTimeout.Duration, "conntrack-tcp-timeout-close-wait", time.Hour, "Forget TCP connections in CLOSE_WAIT after this time (0: leave it)")
-	fs.BoolVar(&c.TCPBeLiberal, "conntrack-tcp-be-liberal", false, "Let TCP packets pass that are out of their window")
-	fs.DurationVar(&c.UDPTimeout.Duration, "conntrack-udp-timeout", 0, "Forget UDP flows without an answer after this time (0: leave it)")
-	fs.DurationVar(&c.UDPStreamTimeout.Duration, "conntrack-udp-timeout-stream", 0, "Forget UDP flows with answers after this time (0: leave it)")
+	fs.Int32Var(c.MaxPerCore, "conntrack-max-per-core", 32<<10, "Conntrack entries per CPU core; a larger current limit is kept (0: unchanged)")
+	fs.Int32Var(c.Min, "conntrack-min", 128<<10, "Fewest conntrack entries, whatever the number of cores")
+	fs.DurationVar(&c.TCPEstablishedTimeout.Duration, "conntrack-tcp-timeout-established", 24*time.Hour, "Conntrack timeout of established TCP connections (0: unchanged)")
+	fs.DurationVar(&c.TCPCloseWaitTimeout.Duration, "conntrack-tcp-timeout-close-wait", time.Hour, "Conntrack timeout of TCP connections in CLOSE_WAIT (0: unchanged)")
+	fs.BoolVar(&c.TCPBeLiberal, "conntrack-tcp-be-liberal", false, "Accept TCP packets outside the window (nf_conntrack_tcp_be_liberal)")
+	fs.DurationVar(&c.UDPTimeout.Duration, "conntrack-udp-timeout", 0, "Conntrack timeout of UDP flows without a reply (0: unchanged)")
+	fs.DurationVar(&c.UDPStreamTimeout.Duration, "conntrack-udp-timeout-stream", 0, "Conntrack timeout of UDP flows with replies (0: unchanged)")
 }
 
 func (r *resolver) conntrack(c *Config) error {

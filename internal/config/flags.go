@@ -37,6 +37,7 @@ type own struct {
 	cniBinDir, cniConfDir string
 	networkPolicy         bool
 	logLevel              string
+	logFormat             string
 	verbosity             int
 	cleanup               bool
 	afterKubeProxy        bool
@@ -51,7 +52,7 @@ type own struct {
 
 // besideFile are the flags that count in spite of --config. (help is cobra's.)
 var besideFile = []string{
-	"config", "master", "hostname-override", "cleanup", "after-kube-proxy", "v", "log-level",
+	"config", "master", "hostname-override", "cleanup", "after-kube-proxy", "v", "log-level", "log-format",
 	"pod-network", "network-policy", "cni-bin-dir", "cni-conf-dir", "refuse-external-ips", "service-limits", "count-traffic", "replace-kube-proxy",
 	"allow-http-api-server", "empty-after", "settings-dir", "help",
 }
@@ -71,46 +72,49 @@ func NewFlags(fs *pflag.FlagSet) *Flags {
 
 func (f *Flags) addCluster() {
 	fs, kp := f.fs, &f.kp
-	fs.StringVar(&kp.ClientConnection.Kubeconfig, "kubeconfig", "", "How to reach the API server: `file`; without it the pod's service account is used")
-	fs.StringVar(&f.own.master, "master", "", "`URL` of the API server, instead of the one that the kubeconfig or the service account names")
-	fs.BoolVar(&f.own.allowHTTP, "allow-http-api-server", false, "Accept an API server without TLS that is not on this machine: whoever is on the way to it can change all Services")
-	fs.DurationVar(&f.own.emptyAfter, "empty-after", defaultEmptyAfter, "A list of the API server that lacks most of what there was, or is another cluster's, must stay so for this time before it counts; 0: it counts at once")
-	fs.StringVar(&kp.ClientConnection.ContentType, "kube-api-content-type", "", "Content type of requests (default application/vnd.kubernetes.protobuf)")
-	fs.Int32Var(&kp.ClientConnection.Burst, "kube-api-burst", 10, "Requests that may be sent at once")
-	fs.Float32Var(&kp.ClientConnection.QPS, "kube-api-qps", 5, "Requests a second")
-	fs.StringVar(&f.own.hostname, "hostname-override", "", "`Name` of our node (default the host's name)")
-	fs.StringVar(&kp.BindAddress, "bind-address", "", "`IP` that counts as the node's primary one of its family; nothing is bound to it")
-	fs.StringVar(&kp.HealthzBindAddress, "healthz-bind-address", "", "`IP[:port]` of /healthz and /livez; given but empty: none (default 0.0.0.0:10256)")
-	fs.StringVar(&kp.MetricsBindAddress, "metrics-bind-address", "", "`IP[:port]` of /metrics and /proxyMode; given but empty: none (default 127.0.0.1:10249)")
-	fs.Int32Var(&f.oomScore, "oom-score-adj", 0, "The oom-score-adj value of this process, -1000 to 1000 (default: left as it is)")
-	fs.IntVarP(&f.own.verbosity, "v", "v", 0, "Log more: 4 is --log-level debug")
-	fs.StringVar(&f.own.logLevel, "log-level", "", "Log from this `level` on: debug, info, warn or error")
+	fs.StringVar(&kp.ClientConnection.Kubeconfig, "kubeconfig", "", "Kubeconfig `file` (default the pod's service account)")
+	fs.StringVar(&f.own.master, "master", "", "The `url` of the API server, instead of the one in the kubeconfig or the service account")
+	fs.BoolVar(&f.own.allowHTTP, "allow-http-api-server", false, "Accept an API server without TLS that is not on this machine; anyone on the path to it can then change all Services")
+	fs.DurationVar(&f.own.emptyAfter, "empty-after", defaultEmptyAfter, "How long a list that lacks most former objects, or is another cluster's, is not believed (0: it is at once)")
+	fs.StringVar(&kp.ClientConnection.ContentType, "kube-api-content-type", "", "Content `type` of requests (default application/vnd.kubernetes.protobuf)")
+	fs.Int32Var(&kp.ClientConnection.Burst, "kube-api-burst", 10, "Requests to the API server that may be sent at once")
+	fs.Float32Var(&kp.ClientConnection.QPS, "kube-api-qps", 5, "Requests to the API server per second")
+	fs.StringVar(&f.own.hostname, "hostname-override", "", "The `name` of this node's Node object (default the host name)")
+	fs.StringVar(&kp.BindAddress, "bind-address", "", "Node `ip` to use as primary for NodePorts; nothing listens on it")
+	fs.StringVar(&kp.HealthzBindAddress, "healthz-bind-address", "", "Serve /healthz, /livez and /statusz at `ip[:port]`; \"\" disables it (default 0.0.0.0:10256)")
+	fs.StringVar(&kp.MetricsBindAddress, "metrics-bind-address", "", "Serve /metrics and /proxyMode at `ip[:port]`; \"\" disables it (default 127.0.0.1:10249)")
+	fs.Int32Var(&f.oomScore, "oom-score-adj", 0, "oom_score_adj of this process, -1000 to 1000 (default unchanged)")
+	fs.IntVarP(&f.own.verbosity, "v", "v", 0, "Log verbosity; 4 is --log-level debug")
+	fs.StringVar(&f.own.logLevel, "log-level", "", "Lowest `level` that is logged: debug, info, warn or error (default info)")
+	fs.StringVar(&f.own.logFormat, "log-format", "", "Log `format`: text or json (default text)")
+	fs.StringVar(&f.own.logFormat, "logging-format", "", "kube-proxy's name of --log-format")
+	fs.Lookup("logging-format").Hidden = true
+	fs.BoolVar(&f.own.cleanup, "cleanup", false, "Remove all rules of Fairway from this node, and exit; the pod network's only with --pod-network routes")
 	fs.StringVar(&f.own.settingsDir, "settings-dir", "", "`dir` with a file for each setting, as a ConfigMap is mounted; they win over flags, and changes take effect while the agent runs")
-	fs.BoolVar(&f.own.cleanup, "cleanup", false, "Remove all that was programmed, and exit")
 	fs.BoolVar(&f.own.afterKubeProxy, "after-kube-proxy", false, "With --cleanup, wait first until a kube-proxy has written its rules on this node")
 }
 
 func (f *Flags) addProxy() {
 	fs, kp := f.fs, &f.kp
-	fs.StringVar((*string)(&kp.Mode), "proxy-mode", "", "How Services are carried: "+proxyModes()+" (default nftables)")
-	fs.BoolVar(&f.own.replaceKubeProxy, "replace-kube-proxy", false, "Remove the rules of a kube-proxy, running or not, once ours carry the traffic")
-	fs.BoolVar(&f.own.countTraffic, "count-traffic", false, "Count connections, packets and bytes of each Service port; costs each connection a little")
-	fs.StringVar((*string)(&kp.DetectLocalMode), "detect-local-mode", "", "How pods are told from others: ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix (default ClusterCIDR)")
-	fs.StringVar(&kp.ClusterCIDR, "cluster-cidr", "", "`CIDRs` of the cluster's pods, separated by commas")
-	fs.StringVar(&kp.DetectLocal.BridgeInterface, "pod-bridge-interface", "", "`Bridge` that pods are on, with --detect-local-mode BridgeInterface")
-	fs.StringVar(&kp.DetectLocal.InterfaceNamePrefix, "pod-interface-name-prefix", "", "How the `names` of pods' links begin, with --detect-local-mode InterfaceNamePrefix")
-	fs.StringSliceVar(&kp.NodePortAddresses, "nodeport-addresses", nil, "Serve NodePorts on the node's addresses in these `CIDRs`; also the words primary and all (default primary)")
-	fs.BoolVar(&f.own.refuseExternalIPs, "refuse-external-ips", false, "Leave out spec.externalIPs of Services: a user who may write a Service could catch any address with them")
-	fs.StringVar(&f.own.limits, "service-limits", "", "What a Service may ask of the node, as `LIMIT=NUMBER,…` (0: no limit; default "+service.DefaultLimits().String()+")")
-	fs.BoolVar(&kp.NFTables.MasqueradeAll, "masquerade-all", false, "Replace the source address of all packets to a ClusterIP")
+	fs.StringVar((*string)(&kp.Mode), "proxy-mode", "", "Proxy `mode`: "+proxyModes()+" (default nftables)")
+	fs.BoolVar(&f.own.replaceKubeProxy, "replace-kube-proxy", false, "Remove kube-proxy's rules, whether it runs or not, once Fairway's rules are in place")
+	fs.BoolVar(&f.own.countTraffic, "count-traffic", false, "Count connections, packets and bytes per Service port; costs each connection some time")
+	fs.StringVar((*string)(&kp.DetectLocalMode), "detect-local-mode", "", "How traffic from local pods is recognised, a `mode`: ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix (default ClusterCIDR)")
+	fs.StringVar(&kp.ClusterCIDR, "cluster-cidr", "", "Pod `cidrs` of the cluster, separated by commas")
+	fs.StringVar(&kp.DetectLocal.BridgeInterface, "pod-bridge-interface", "", "The `name` of the bridge of local pods, with --detect-local-mode BridgeInterface")
+	fs.StringVar(&kp.DetectLocal.InterfaceNamePrefix, "pod-interface-name-prefix", "", "The `prefix` of the names of local pods' links, with --detect-local-mode InterfaceNamePrefix")
+	fs.StringSliceVar(&kp.NodePortAddresses, "nodeport-addresses", nil, "Serve NodePorts on the node's addresses in these `cidrs`; also the words primary and all (default primary)")
+	fs.BoolVar(&f.own.refuseExternalIPs, "refuse-external-ips", false, "Ignore spec.externalIPs of Services (CVE-2020-8554)")
+	fs.StringVar(&f.own.limits, "service-limits", "", "What a Service may ask of the node: `limit=number,…` (0: no limit; default "+service.DefaultLimits().String()+")")
+	fs.BoolVar(&kp.NFTables.MasqueradeAll, "masquerade-all", false, "SNAT all traffic sent to ClusterIPs")
 	for _, name := range []string{"nftables-masquerade-bit", "iptables-masquerade-bit"} {
-		fs.Int32Var(&f.masqueradeBit, name, 14, "Bit of the packet mark that asks for masquerading, 0 to 31")
+		fs.Int32Var(&f.masqueradeBit, name, 14, "Bit of the packet mark for masquerading, 0 to 31")
 	}
 	for _, name := range []string{"sync-period", "iptables-sync-period", "ipvs-sync-period"} {
-		fs.DurationVar(&f.syncPeriod, name, defaultSyncPeriod, "A failed pass is tried again within this time; /healthz fails when a change waits twice as long")
+		fs.DurationVar(&f.syncPeriod, name, defaultSyncPeriod, "Longest pause before a failed sync is tried again; /healthz fails when a change has waited twice as long")
 	}
 	for _, name := range []string{"min-sync-period", "iptables-min-sync-period", "ipvs-min-sync-period"} {
-		fs.DurationVar(&f.minSyncPeriod, name, 0, "The least time between two passes")
+		fs.DurationVar(&f.minSyncPeriod, name, 0, "Shortest time between two syncs")
 	}
 	// These are kube-proxy's names for options of more than one mode.
 	for _, name := range []string{
@@ -130,15 +134,15 @@ func proxyModes() string {
 
 func (f *Flags) addIPVS() {
 	fs, v := f.fs, &f.kp.IPVS
-	fs.StringVar(&v.Scheduler, "ipvs-scheduler", "", "In mode ipvs, how Services that say nothing of it spread connections: rr, lc, dh, sh, sed, nq, … (default rr)")
+	fs.StringVar(&v.Scheduler, "ipvs-scheduler", "", "Algorithm (IPVS `scheduler`) of Services without fairway.net/balance: rr, lc, dh, sh, sed, nq, … (default rr)")
 	fs.StringSliceVar(&v.ExcludeCIDRs, "ipvs-exclude-cidrs", nil, "Accepted for kube-proxy's sake: virtual servers that others made are never touched")
 	fs.BoolVar(&v.StrictARP, "ipvs-strict-arp", false, "Accepted for kube-proxy's sake: no Service's address is on an interface")
 	for _, name := range []string{"ipvs-exclude-cidrs", "ipvs-strict-arp"} {
 		fs.Lookup(name).Hidden = true
 	}
-	fs.DurationVar(&v.TCPTimeout.Duration, "ipvs-tcp-timeout", 0, "In mode ipvs, forget idle TCP connections after this time (default: the kernel's)")
-	fs.DurationVar(&v.TCPFinTimeout.Duration, "ipvs-tcpfin-timeout", 0, "In mode ipvs, forget TCP connections this long after a FIN (default: the kernel's)")
-	fs.DurationVar(&v.UDPTimeout.Duration, "ipvs-udp-timeout", 0, "In mode ipvs, forget idle UDP flows after this time (default: the kernel's)")
+	fs.DurationVar(&v.TCPTimeout.Duration, "ipvs-tcp-timeout", 0, "Timeout of idle TCP connections in IPVS (0: unchanged)")
+	fs.DurationVar(&v.TCPFinTimeout.Duration, "ipvs-tcpfin-timeout", 0, "Timeout of TCP connections after a FIN in IPVS (0: unchanged)")
+	fs.DurationVar(&v.UDPTimeout.Duration, "ipvs-udp-timeout", 0, "Timeout of idle UDP flows in IPVS (0: unchanged)")
 }
 
 // parseGates reads "Name=true,Other=false".
@@ -159,10 +163,10 @@ func parseGates(text string) (map[string]bool, error) {
 }
 
 func (f *Flags) addPodNetwork() {
-	f.fs.StringVar(&f.own.podNetwork, "pod-network", PodNetworkNone, "none, or routes: install our CNI plugin, and route to the pods of other nodes")
+	f.fs.StringVar(&f.own.podNetwork, "pod-network", PodNetworkNone, "Pod network to provide, a `kind`: none, or routes (a CNI plugin, and a route to the pods of each node)")
 	f.fs.BoolVar(&f.own.networkPolicy, "network-policy", false, "Enforce NetworkPolicies for the pods of this node; reads all pods and namespaces")
-	f.fs.StringVar(&f.own.cniBinDir, "cni-bin-dir", "/opt/cni/bin", "`Directory` for the CNI plugin")
-	f.fs.StringVar(&f.own.cniConfDir, "cni-conf-dir", "/etc/cni/net.d", "`Directory` for the CNI configuration")
+	f.fs.StringVar(&f.own.cniBinDir, "cni-bin-dir", "/opt/cni/bin", "Where the container runtime looks for CNI plugins, a `dir`")
+	f.fs.StringVar(&f.own.cniConfDir, "cni-conf-dir", "/etc/cni/net.d", "Where the container runtime looks for CNI configurations, a `dir`")
 }
 
 // ignoredFlags are kube-proxy's flags that have no effect here, or not yet: a

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"net/url"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -74,7 +75,7 @@ func (r *resolver) resolve(hostname func() (string, error)) (*Config, error) {
 		AfterKubeProxy: r.own.afterKubeProxy, AllowHTTP: r.own.allowHTTP,
 	}
 	for _, step := range []func(*Config) error{
-		r.mode, r.gates, r.limits, r.client, r.bind, r.detect, r.nodePorts, r.masquerade, r.periods, r.ipvs, r.conntrack, r.process, r.podNetwork,
+		r.master, r.mode, r.gates, r.limits, r.client, r.bind, r.detect, r.nodePorts, r.masquerade, r.periods, r.ipvs, r.conntrack, r.process, r.podNetwork,
 		func(c *Config) error { return r.nodeName(c, hostname) },
 	} {
 		if err := step(c); err != nil {
@@ -400,9 +401,32 @@ func (r *resolver) process(c *Config) error {
 	if r.file && !r.changed("v") {
 		verbosity = int(min(r.kp.Logging.Verbosity, 100))
 	}
+	format := cmp.Or(r.own.logFormat, r.kp.Logging.Format, "text")
+	if format != "text" && format != "json" {
+		name := "--log-format"
+		if r.own.logFormat == "" {
+			name = r.name("logging.format")
+		}
+		return fmt.Errorf("%s: %q is not a format [choose text or json]", name, format)
+	}
+	c.LogJSON = format == "json"
 	var err error
 	c.LogLevel, err = r.own.level(verbosity)
 	return err
+}
+
+// placeholder is the top-level domain of the address in deploy/agent/config.yaml: it never
+// resolves (RFC 6761).
+const placeholder = ".invalid"
+
+// master refuses the address that deploy/ has before it was edited: an agent that waits for
+// it would only be not ready, for ever.
+func (r *resolver) master(c *Config) error {
+	u, err := url.Parse(c.Master)
+	if err != nil || !strings.HasSuffix(u.Hostname(), placeholder) || c.Cleanup {
+		return nil // what is no URL at all, kube.Connect refuses
+	}
+	return fmt.Errorf("FAIRWAY_API_SERVER is not set: --master is still %s [set it in the ConfigMap fairway-agent (deploy/agent/config.yaml) to server: of /etc/kubernetes/kubelet.conf; deploy/README.md says more]", c.Master)
 }
 
 func (r *resolver) podNetwork(c *Config) error {

@@ -23,7 +23,7 @@ var agentOnly = []string{
 	"sync-period", "iptables-sync-period", "ipvs-sync-period",
 	"min-sync-period", "iptables-min-sync-period", "ipvs-min-sync-period",
 	"ipvs-tcp-timeout", "ipvs-tcpfin-timeout", "ipvs-udp-timeout",
-	"log-level",
+	"log-level", "log-format", "logging-format",
 }
 
 // NewToolFlags adds the flags to fs.

@@ -105,5 +105,5 @@ func (k *sysctls) set(path string, want int) {
 		k.failed = append(k.failed, fmt.Errorf("%s to %d: %w", filepath.Base(path), want, err))
 		return
 	}
-	k.log.Info("changed how the node remembers flows", "setting", filepath.Base(path), "from", now, "to", want)
+	k.log.Info("set conntrack setting of the node", "setting", filepath.Base(path), "from", now, "to", want)
 }

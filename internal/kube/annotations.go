@@ -1,11 +1,14 @@
 package kube
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/suggest"
 )
 
 // The annotations of Services and Pods that say what the API has no field for. Those of
@@ -19,7 +22,52 @@ const (
 	ciliumBalance     = "service.cilium.io/lb-algorithm"
 )
 
-const reasonAnnotation = "InvalidAnnotation"
+const (
+	reasonAnnotation        = "InvalidAnnotation"
+	reasonUnknownAnnotation = "UnknownAnnotation"
+)
+
+// ownPrefix begins the keys of all annotations that are ours.
+const ownPrefix = "fairway.net/"
+
+// ownAnnotations are all keys with ownPrefix that mean something on a Service, to any part of
+// Fairway; a test looks for those that are missing here.
+var ownAnnotations = []string{annotationBalance, annotationWeights, annotationClose}
+
+// otherAnnotations are keys with ownPrefix that mean something on other objects.
+var otherAnnotations = []string{annotationWeight, "fairway.net/endpoint-weights"}
+
+// mostUnknown bounds how many unknown keys of one Service are named.
+const mostUnknown = 3
+
+// unknownAnnotations names keys that look as ours and mean nothing: a misspelt one would
+// otherwise be without effect, and without a word.
+func unknownAnnotations(o *corev1.Service, bad *problems) {
+	var unknown []string
+	for key := range o.Annotations {
+		if strings.HasPrefix(key, ownPrefix) && !slices.Contains(ownAnnotations, key) {
+			unknown = append(unknown, key)
+		}
+	}
+	slices.Sort(unknown)
+	for _, key := range unknown[:min(len(unknown), mostUnknown)] {
+		text := fmt.Sprintf("annotation %s has no effect on a Service", readAnnotation(key))
+		switch near := suggest.Closest(strings.TrimPrefix(key, ownPrefix), trimPrefixes(ownAnnotations)); {
+		case slices.Contains(otherAnnotations, key) && near != "":
+			text += fmt.Sprintf(": it belongs on another object; on a Service there is %s%s", ownPrefix, near)
+		case near != "":
+			text += fmt.Sprintf(" [did you mean %s%s?]", ownPrefix, near)
+		}
+		bad.add(reasonUnknownAnnotation, "%s", text)
+	}
+}
+
+func trimPrefixes(keys []string) (names []string) {
+	for _, k := range keys {
+		names = append(names, strings.TrimPrefix(k, ownPrefix))
+	}
+	return names
+}
 
 // annotations reads a Service's annotations into svc. An invalid value counts as if
 // it were not there.
@@ -35,7 +83,7 @@ func annotations(o *corev1.Service, svc *service.Service, bad *problems) {
 		}
 		a, err := service.ParseAlgorithm(text)
 		if err != nil {
-			bad.add(reasonAnnotation, "annotation %s: %v; the node's default counts", key, err)
+			bad.add(reasonAnnotation, "annotation %s: %v; using the node's default", key, err)
 		} else {
 			svc.Balance, svc.Balanced = a, true
 		}
@@ -53,10 +101,11 @@ func annotations(o *corev1.Service, svc *service.Service, bad *problems) {
 	if text, ok := read(annotationClose); ok {
 		c, err := service.ParseTerminationPolicy(text)
 		if err != nil {
-			bad.add(reasonAnnotation, "annotation %s: %v; %v counts", annotationClose, err, c)
+			bad.add(reasonAnnotation, "annotation %s: %v; using %v", annotationClose, err, c)
 		}
 		svc.Termination = c
 	}
+	unknownAnnotations(o, bad)
 }
 
 // annotationLimit is more than any value that makes sense has, in bytes: the API allows

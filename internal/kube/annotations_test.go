@@ -29,11 +29,11 @@ func TestAnnotations(t *testing.T) {
 		"ours first":      {notes{"fairway.net/balance": "dh", "kube-router.io/service.scheduler": "lc", "service.cilium.io/lb-algorithm": "random"}, balance(service.DestHash), ""},
 		"ours unknown": {
 			notes{"fairway.net/balance": "best", "kube-router.io/service.scheduler": "lc"}, service.Service{},
-			`InvalidAnnotation: annotation fairway.net/balance: "best" is none of ` + names + `; the node's default counts`,
+			`InvalidAnnotation: annotation fairway.net/balance: invalid value "best" (allowed: ` + names + `); using the node's default`,
 		},
 		"theirs unknown": {
 			notes{"kube-router.io/service.scheduler": "lblc"}, service.Service{},
-			`InvalidAnnotation: annotation kube-router.io/service.scheduler: "lblc" is none of ` + names + `; the node's default counts`,
+			`InvalidAnnotation: annotation kube-router.io/service.scheduler: invalid value "lblc" (allowed: ` + names + `); using the node's default`,
 		},
 		"weights":     {notes{"fairway.net/weights": "true"}, service.Service{Weighted: true}, ""},
 		"no weights":  {notes{"fairway.net/weights": "false"}, service.Service{}, ""},
@@ -42,7 +42,7 @@ func TestAnnotations(t *testing.T) {
 		"never close": {notes{"fairway.net/close-connections": "never"}, service.Service{Termination: service.TerminateNever}, ""},
 		"bad close": {
 			notes{"fairway.net/close-connections": "maybe", "fairway.net/balance": "nq"}, balance(service.NeverQueue),
-			`InvalidAnnotation: annotation fairway.net/close-connections: "maybe" is none of gone, unready, never; gone counts`,
+			`InvalidAnnotation: annotation fairway.net/close-connections: invalid value "maybe" (allowed: gone, unready, never); using gone`,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -95,7 +95,7 @@ func (r *Recorder) Report(name service.Name, now []service.Problem) {
 	r.mu.Unlock()
 
 	for _, p := range fresh {
-		r.log.Warn("a part of a Service is invalid and left out", "service", name.String(), "reason", p.Reason, "problem", p.Message)
+		r.log.Warn(problemText(p), "service", name.String(), "reason", p.Reason, "problem", p.Message)
 	}
 	if dropped {
 		r.log.Warn("too many events are waiting for the API server; some are only logged", "limit", queueLimit)
@@ -233,4 +233,16 @@ func (r *Recorder) event(rep report, uid types.UID) *eventsv1.Event {
 		Note:                service.Cut(rep.problem.Message, noteLimit),
 		Regarding:           corev1.ObjectReference{APIVersion: "v1", Kind: kind, Namespace: rep.name.Namespace, Name: rep.name.Name, UID: uid},
 	}
+}
+
+// problemText is the headline of a problem in the log: not everything that has an event is
+// left out.
+func problemText(p service.Problem) string {
+	switch p.Reason {
+	case "BalanceNotSupported":
+		return "Service asks for what this node's mode cannot do"
+	case reasonUnknownAnnotation:
+		return "Service has an annotation without effect"
+	}
+	return "ignoring invalid part of Service"
 }

@@ -198,7 +198,7 @@ func (s *Subscription) logStart() {
 		s.log.Warn("starting without an optional list; it is used as soon as it is there",
 			"consumer", s.consumer, "kind", in.kind, "reason", why, "meanwhile", in.without)
 	}
-	s.log.Info("read the cluster's first lists", attrs...)
+	s.log.Info("initial lists received", attrs...)
 }
 
 // stop ends the wait for what is late, when the store ends.

@@ -46,7 +46,7 @@ func ConvertPod(o *corev1.Pod) *PodWeight {
 	}
 	n, err := parseWeight(strings.TrimSpace(text))
 	if err != nil {
-		return &PodWeight{Weight: 1, Problem: fmt.Sprintf("Pod %s: annotation %s: %v; 1 counts", o.Name, annotationWeight, err)}
+		return &PodWeight{Weight: 1, Problem: fmt.Sprintf("Pod %s: annotation %s: %v; using 1", o.Name, annotationWeight, err)}
 	}
 	return &PodWeight{Weight: n}
 }
@@ -55,7 +55,7 @@ func ConvertPod(o *corev1.Pod) *PodWeight {
 func parseWeight(text string) (uint16, error) {
 	n, err := strconv.ParseUint(text, 10, 16)
 	if err != nil || n > maxWeight {
-		return 0, fmt.Errorf("%q is no number from 0 to %d", readAnnotation(text), maxWeight)
+		return 0, fmt.Errorf("%q is not a number from 0 to %d", readAnnotation(text), maxWeight)
 	}
 	return uint16(n), nil
 }

@@ -105,7 +105,7 @@ func TestConvertPod(t *testing.T) {
 		text := fmt.Sprint(got.Weight)
 		if got.Problem != "" {
 			text += " bad"
-			if want := fmt.Sprintf("Pod p: annotation fairway.net/weight: %q is no number from 0 to 256; 1 counts", test.text); got.Problem != want {
+			if want := fmt.Sprintf("Pod p: annotation fairway.net/weight: %q is not a number from 0 to 256; using 1", test.text); got.Problem != want {
 				t.Errorf("problem %q, want %q", got.Problem, want)
 			}
 		}

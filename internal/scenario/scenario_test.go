@@ -92,7 +92,7 @@ func TestParseRefuses(t *testing.T) {
 		"node n1\npacket from=pod to=10.96.0.9:80/tcp -> 10.9.9.9:80(cow)": `source "cow"`,
 		"node n1\nbalance":                        "want the name",
 		"node n1\nbalance rr lc":                  "want the name",
-		"node n1\nunsupported rr best":            `"best" is none of random`,
+		"node n1\nunsupported rr best":            `invalid value "best" (allowed: random`,
 		"node n1\n-- tabel --\nx":                 `file "tabel"`,
 		"node n1\n-- objects.yaml --\nkind: Node": `"Node"`,
 		"node n1\n-- objects.yaml --\nkind: Service\napiVersion: v1\nspce: 1":                                    "spce",

@@ -48,7 +48,7 @@ func ParseAlgorithm(s string) (Algorithm, error) {
 	if i := slices.Index(algorithmNames[:], s); i >= 0 {
 		return Algorithm(i), nil
 	}
-	return Random, fmt.Errorf("%q is none of %s", s, strings.Join(algorithmNames[:], ", "))
+	return Random, fmt.Errorf("invalid value %q (allowed: %s)", s, strings.Join(algorithmNames[:], ", "))
 }
 
 // Algorithms is a set of algorithms. The zero value is empty.

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// A Problem is a part of an object that makes no sense and was left out, in words
+// A Problem is an invalid part of an object that was left out, in words
 // for the object's owner. Reason is CamelCase, as in a Kubernetes event.
 type Problem struct {
 	Reason  string `json:"reason"`

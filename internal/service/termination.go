@@ -31,7 +31,7 @@ func ParseTerminationPolicy(s string) (TerminationPolicy, error) {
 	if i := slices.Index(terminationNames[:], s); i >= 0 {
 		return TerminationPolicy(i), nil
 	}
-	return TerminateGone, fmt.Errorf("%q is none of gone, unready, never", s)
+	return TerminateGone, fmt.Errorf("invalid value %q (allowed: gone, unready, never)", s)
 }
 
 // KeepsFlows reports whether f has any FlowEndpoints. f may be nil.

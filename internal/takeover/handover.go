@@ -109,7 +109,7 @@ func (h *Handover) leave(ctx context.Context, o *other) (done bool, err error) {
 	}
 	done, err = o.Drain(ctx)
 	if done {
-		h.cfg.Log.Info("nothing of the other mode is left", "mode", o.Info().Name)
+		h.cfg.Log.Info("removed the rules of another mode", "mode", o.Info().Name)
 	}
 	return done, err
 }

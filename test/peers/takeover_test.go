@@ -72,7 +72,7 @@ func takeOver(t *testing.T, theirs, ours string) {
 			t.Fatal(err)
 		}
 		agent = n.agent("--config", config.file(t, ours))
-		n.until("the switch to mode nftables", agent, func() bool { return strings.Contains(agent.Output(), "nothing of the other mode is left") })
+		n.until("the switch to mode nftables", agent, func() bool { return strings.Contains(agent.Output(), "removed the rules of another mode") })
 		flows.hold(0)
 	}
 	if err := agent.Stop(); err != nil {

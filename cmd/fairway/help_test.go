@@ -1,0 +1,71 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fairway-net/fairway/internal/config"
+)
+
+// TestHelp: every command says what it does, with an example where it has flags that matter,
+// and no value's name begins with a capital, as if it were a default.
+func TestHelp(t *testing.T) {
+	var visit func(c *cobra.Command)
+	visit = func(c *cobra.Command) {
+		for _, sub := range c.Commands() {
+			visit(sub)
+		}
+		if c.Short == "" || strings.HasSuffix(c.Short, ".") {
+			t.Errorf("%s: short help %q", c.CommandPath(), c.Short)
+		}
+	}
+	visit(newRoot(env{}))
+	_, help, _ := command(t, "agent", "--help")
+	for _, want := range []string{"\nExamples:\n", "\nMode:\n", "\nAPI server:\n", "\nNode settings:\n", "--cni-bin-dir dir ", "--log-format format "} {
+		if !strings.Contains(help, want) {
+			t.Errorf("fairway agent --help lacks %q:\n%s", want, help)
+		}
+	}
+}
+
+// TestDidYouMean: a misspelt flag has a hint.
+func TestDidYouMean(t *testing.T) {
+	fails(t, "unknown flag: --clustercidr\nhint: did you mean --cluster-cidr? See fairway agent --help", "agent", "--clustercidr", "10.0.0.0/8")
+	fails(t, "unknown flag: --zzz\nhint: fairway dump --help lists all flags", "dump", "--zzz")
+}
+
+// TestPlugin: called as kubectl's plugin, it names itself so.
+func TestPlugin(t *testing.T) {
+	var out, errs strings.Builder
+	code := run(t.Context(), env{stdin: strings.NewReader(""), stdout: &out, stderr: &errs, program: "kubectl-fairway"}, []string{"status", "--help"})
+	if code != 0 || !strings.Contains(out.String(), "kubectl fairway status [NODE") {
+		t.Errorf("status %d: %s%s", code, &out, &errs)
+	}
+	t.Setenv("KUBECONFIG", "/nonexistent/config")
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	code = run(t.Context(), env{stdin: strings.NewReader(""), stdout: &out, stderr: &errs, program: "kubectl-fairway"}, []string{"status"})
+	if code != 2 || !strings.Contains(errs.String(), "no kubeconfig at") {
+		t.Errorf("status %d: %s", code, &errs)
+	}
+}
+
+// TestJSONLog: one object per line, with the component, and errors as text.
+func TestJSONLog(t *testing.T) {
+	var out strings.Builder
+	newAgentLog(&out, &config.Config{LogJSON: true}).Warn("no", "err", errors.New("a\nb"))
+	var line map[string]string
+	if err := json.Unmarshal([]byte(out.String()), &line); err != nil || line["component"] != "agent" || line["err"] != "a; b" || line["level"] != "WARN" {
+		t.Errorf("%s: %v", &out, err)
+	}
+}
+
+// TestCompletion: values of flags are offered, and the scripts are made.
+func TestCompletion(t *testing.T) {
+	prints(t, "userspace\nauto\n", "__complete", "agent", "--proxy-mode", "")
+	prints(t, "outside\n", "__complete", "explain", "--from", "")
+	prints(t, "complete -o default -F __start_fairway fairway", "completion", "bash")
+}
