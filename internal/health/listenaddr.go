@@ -11,8 +11,6 @@ import (
 type listenAddr struct {
 	network string // "tcp", "tcp4" or "tcp6"
 	addr    netip.Addr
-	// optional: another program may have the port there, which is nobody's problem.
-	optional bool
 }
 
 var all4, all6 = netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")
@@ -25,11 +23,11 @@ func listenAddrs(prefixes []netip.Prefix) ([]listenAddr, error) {
 	switch {
 	case is4 && is6:
 		// See listen: both families where the machine has both.
-		return []listenAddr{{network: "tcp", addr: netip.IPv4Unspecified()}}, nil
+		return []listenAddr{{"tcp", netip.IPv4Unspecified()}}, nil
 	case is4:
-		at = append(at, listenAddr{network: "tcp4", addr: netip.IPv4Unspecified()})
+		at = append(at, listenAddr{"tcp4", netip.IPv4Unspecified()})
 	case is6:
-		at = append(at, listenAddr{network: "tcp6", addr: netip.IPv6Unspecified()})
+		at = append(at, listenAddr{"tcp6", netip.IPv6Unspecified()})
 	}
 	if len(prefixes) == len(at) {
 		return at, nil
@@ -47,9 +45,9 @@ func listenAddrs(prefixes []netip.Prefix) ([]listenAddr, error) {
 		switch {
 		case a.IsLinkLocalUnicast(): // means nothing without its link
 		case is4 && a.Is4(), is6 && a.Is6(): // is contained in the above
-		case slices.Contains(at, listenAddr{network: "tcp", addr: a}): // on two links
+		case slices.Contains(at, listenAddr{"tcp", a}): // on two links
 		case slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(a) }):
-			at = append(at, listenAddr{network: "tcp", addr: a})
+			at = append(at, listenAddr{"tcp", a})
 		}
 	}
 	for _, local := range []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()} {
@@ -63,18 +61,5 @@ func listenAddrs(prefixes []netip.Prefix) ([]listenAddr, error) {
 	if len(at) == 0 {
 		return nil, fmt.Errorf("this machine has no address in %v [see --nodeport-addresses]", prefixes)
 	}
-	return append(at, loopbacks(at)...), nil
-}
-
-// loopbacks returns the loopback address of each family that at has an address of: programs
-// of the node ask there, as kube-proxy answers in its mode iptables. The network cannot.
-func loopbacks(at []listenAddr) (more []listenAddr) {
-	for _, lo := range []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()} {
-		same := func(o listenAddr) bool { return o.addr.Is4() == lo.Is4() }
-		has := func(o listenAddr) bool { return same(o) && (o.addr.IsUnspecified() || o.addr == lo) }
-		if slices.ContainsFunc(at, same) && !slices.ContainsFunc(at, has) {
-			more = append(more, listenAddr{network: "tcp", addr: lo, optional: true})
-		}
-	}
-	return more
+	return at, nil
 }

@@ -189,10 +189,6 @@ func (n *NodePortChecks) listen(c *check, at []listenAddr) error {
 			continue
 		}
 		l, err := listen(context.Background(), p.network, netip.AddrPortFrom(p.addr, c.port))
-		if err != nil && p.optional {
-			n.cfg.Log.Debug("health check of a service is not answered on loopback", "service", c.name, "port", c.port, "err", err)
-			continue
-		}
 		if err != nil {
 			failed = append(failed, err)
 			continue

@@ -106,7 +106,7 @@ func (w *world) frontends(s *service.Service) map[service.Key]*service.Frontend 
 				}
 				add(p, vip, p.Port, in, out)
 				if i < len(s.BalancerIPs) {
-					all[key].Sources = sources(s.Sources, vip, w.node)
+					all[key].Sources, all[key].LoadBalancer = sources(s.Sources, vip, w.node), true
 				}
 			}
 		}
