@@ -76,8 +76,8 @@ patches:
 `, policy, dns[0], quoted(dns))
 }
 
-// makePool makes the pool of the lab, as a user would once the CustomResourceDefinitions are
-// there.
+// makePool makes the pool of the lab, and has its addresses announced, as a user would once the
+// CustomResourceDefinitions are there.
 func (b *builder) makePool(ctx context.Context) error {
 	if b.LoadBalancer != BalancerL2 {
 		return nil
@@ -95,8 +95,13 @@ func (b *builder) makePool(ctx context.Context) error {
 		"metadata": map[string]any{"name": "lab", "namespace": "metallb-system"},
 		"spec":     map[string]any{"addresses": addresses},
 	}}
+	announced := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "metallb.io/v1beta1", "kind": "L2Advertisement",
+		"metadata": map[string]any{"name": "lab", "namespace": "metallb-system"},
+		"spec":     map[string]any{"ipAddressPools": []any{"lab"}},
+	}}
 	err = poll(ctx, 100*time.Millisecond, func(ctx context.Context) error {
-		return manifest.Apply(ctx, config, []*unstructured.Unstructured{pool})
+		return manifest.Apply(ctx, config, []*unstructured.Unstructured{pool, announced})
 	})
 	if err != nil {
 		return fmt.Errorf("make the pool of load-balancer addresses: %w", err)

@@ -71,7 +71,7 @@ func TestRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, server := range plan.Gateway() {
-		for i := range 30 {
+		for i := range 100 {
 			err := f.Do(NodeName(1), func() error {
 				conn, err := net.Dial("udp", netip.AddrPortFrom(server.Addr(), 53).String())
 				if err != nil {
