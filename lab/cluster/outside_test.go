@@ -1,0 +1,71 @@
+package cluster_test
+
+import (
+	"strings"
+	"testing"
+)
+
+// outsideManifest is a pod with host ports, on all addresses and on one, and a Service of type
+// LoadBalancer. Both nodes have what they need to serve it.
+const outsideManifest = `
+apiVersion: v1
+kind: Pod
+metadata: {name: web, labels: {app: web}}
+spec:
+  nodeName: node-1
+  containers:
+  - name: web
+    image: httpd
+    imagePullPolicy: IfNotPresent
+    ports: [{containerPort: 80, hostPort: 80}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: local}
+spec:
+  nodeName: node-1
+  containers:
+  - name: web
+    image: httpd
+    imagePullPolicy: IfNotPresent
+    ports: [{containerPort: 80, hostPort: 81, hostIP: 127.0.0.1}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec:
+  type: LoadBalancer
+  ipFamilyPolicy: RequireDualStack
+  selector: {app: web}
+  ports: [{port: 80}]
+`
+
+// TestFromOutside: a client outside the cluster reaches a Service at the addresses that the
+// controller gave and a speaker announces, and a pod at its host ports, in both families; a
+// process of the node reaches host ports on loopback addresses, whatever address it has.
+func TestFromOutside(t *testing.T) {
+	l := newLab(t)
+	l.run(l.upArgs("--nodes", "2", "--dual-stack", "--load-balancer", "l2")...)
+	l.input(outsideManifest, "kubectl", "apply", "-f", "-")
+	l.run("kubectl", "wait", "--for=condition=Ready", "pod/web", "pod/local", "--timeout=120s")
+	const works = "It works!"
+	get := func(from []string, args ...string) []string {
+		return append(append(from, "--", "curl", "-sS", "-g", "-m", "5"), args...)
+	}
+	client, node := []string{"client"}, []string{"node", "1"}
+	l.eventually("192.168.49.200", "kubectl", "get", "service", "web", "-o", "jsonpath={.status.loadBalancer.ingress[*].ip}")
+	for _, at := range []string{"192.168.49.200", "[fd00:49::c8]", "192.168.49.2", "[fd00:49::2]"} {
+		l.eventually(works, get(client, "http://"+at+"/")...)
+	}
+	for _, at := range []string{"127.0.0.1", "[::1]", "192.168.49.2"} {
+		l.eventually(works, get(node, "http://"+at+"/")...)
+	}
+	l.eventually(works, get(node, "http://127.0.0.1:81/")...)
+	// As Kubernetes' own conformance test calls it, past kubelet's firewall.
+	l.eventually(works, get(node, "--interface", "192.168.49.2", "http://127.0.0.1:81/")...)
+
+	l.run("kubectl", "delete", "pod", "web", "local", "--now")
+	if rules := l.run("node", "1", "--", "nft", "list", "ruleset"); strings.Contains(rules, "pod/web") || strings.Contains(rules, "fairway-hostports") {
+		l.eventually("none", "node", "1", "--", "sh", "-c", "nft list ruleset | grep -e pod/web -e fairway-hostports || echo none")
+	}
+}
