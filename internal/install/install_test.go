@@ -200,3 +200,15 @@ func TestBadOptions(t *testing.T) {
 		}
 	}
 }
+
+// TestContainedComponents: a component that another one contains may be named too; two that
+// contain the same one exclude each other.
+func TestContainedComponents(t *testing.T) {
+	both, err := uncontained(deploy.Files, []string{"controller", "load-balancer", "iptables"})
+	if err != nil || !slices.Equal(both, []string{"load-balancer", "iptables"}) {
+		t.Errorf("%v %v", both, err)
+	}
+	if _, err := uncontained(deploy.Files, []string{"load-balancer", "servicelb"}); err == nil || !strings.Contains(err.Error(), "exclude each other") {
+		t.Errorf("two that contain the controller: %v", err)
+	}
+}

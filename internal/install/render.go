@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/api/resmap"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
+	"sigs.k8s.io/yaml"
 )
 
 // product is the name of the image in deploy/.
@@ -101,11 +103,39 @@ func checkImage(image string) error {
 
 // Render returns the objects of the settings, in the order in which they are applied.
 func Render(manifests fs.FS, s Settings) ([]*unstructured.Unstructured, error) {
+	var err error
+	if s.Components, err = uncontained(manifests, s.Components); err != nil {
+		return nil, err
+	}
 	k, err := s.overlay()
 	if err != nil {
 		return nil, err
 	}
 	return build(manifests, s.Image, k)
+}
+
+// uncontained returns the components without those that another one of them contains: kustomize
+// refuses to add them twice. Two that contain the same one exclude each other.
+func uncontained(manifests fs.FS, all []string) ([]string, error) {
+	within := map[string]string{}
+	for _, c := range all {
+		text, err := fs.ReadFile(manifests, path.Join("components", c, "kustomization.yaml"))
+		if err != nil {
+			return nil, fmt.Errorf("read component %s: %w", c, err)
+		}
+		var k kustomization
+		if err := yaml.Unmarshal(text, &k); err != nil {
+			return nil, fmt.Errorf("read component %s: %w", c, err)
+		}
+		for _, p := range k.Components {
+			inner := path.Base(p)
+			if other := within[inner]; other != "" {
+				return nil, fmt.Errorf("components %s and %s exclude each other: both contain %s [choose one]", other, c, inner)
+			}
+			within[inner] = c
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(all), func(c string) bool { return within[c] != "" }), nil
 }
 
 // renderCleanup returns the objects that clean every node.
