@@ -36,7 +36,7 @@ func (l *lab) testWeights() {
 		}
 		l.eventually("="+weight+"\n", slice...)
 		// On the pod's own node it is "…:80(local)*7".
-		l.eventually("*"+weight+"\n", "kubectl", "-n", "kube-system", "exec", "ds/fairway-agent", "--", "fairway", "dump", "--service", "default/weighted")
+		l.eventually("*"+weight, "kubectl", "-n", "kube-system", "exec", "ds/fairway-agent", "--", "fairway", "dump", "--service", "default/weighted")
 		stop()
 		if err := cmd.Wait(); err != nil && !strings.Contains(err.Error(), "context canceled") {
 			l.Errorf("controller %d ends with %v:\n%s", i+1, err, &log)
