@@ -100,6 +100,8 @@ func (r *rig) try(f fault) *result {
 	if r.after != nil {
 		r.after()
 	}
+	// A fault that ends at once may end between two requests.
+	r.await("load during the fault: "+f.name, func() error { return r.load.met(res.tally) })
 	if err := r.api.CoreV1().Services(namespace).Delete(context.Background(), r.change.Name, metav1.DeleteOptions{}); err != nil {
 		r.Fatal(err)
 	}

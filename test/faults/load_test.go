@@ -104,6 +104,16 @@ func (d *load) now() *tally {
 	return d.tally
 }
 
+// met returns an error as long as a period has met no load of one kind.
+func (d *load) met(t *tally) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if t.answers == 0 || t.requests == 0 {
+		return fmt.Errorf("%d answers, %d requests", t.answers, t.requests)
+	}
+	return nil
+}
+
 // count counts in n, a part of a tally.
 func (d *load) count(n *int) {
 	d.mu.Lock()
