@@ -64,37 +64,18 @@ func (r *rules) write(ctx context.Context, want map[service.Key]netip.AddrPort) 
 		}
 		again = change == nft.Rules
 	}
-	r.watch.Reset()
+	var err error
 	if len(want) == 0 {
-		if err := r.table.Delete(ctx); err != nil {
-			return err
-		}
-		r.synced, r.known = maps.Clone(want), true
-		return nil
-	}
-	if err := r.watch.Begin(ctx); err != nil {
-		return err
-	}
-	p := rulesProgram()
-	if _, err := r.table.Declare(ctx, p); err != nil {
-		return err
-	}
-	ws, err := r.differences(ctx, want)
-	if err == nil {
-		err = r.table.Commit(ctx, nil, ws)
-	}
-	if err != nil {
-		return err
-	}
-	loaded, err := r.table.Load(ctx, p, again)
-	if err == nil && loaded == nft.Anew {
-		err = nft.ErrAnew // its maps are empty: the next pass fills them
-	}
-	if err == nil && loaded != nft.Unchanged {
-		err = r.table.Prune(ctx, p)
-	}
-	if err == nil {
-		err = r.watch.End(ctx, true)
+		r.watch.Reset()
+		err = r.table.Delete(ctx)
+	} else {
+		err = r.watch.Keep(ctx, rulesProgram(), func(context.Context) (bool, error) { return again, nil }, func(ctx context.Context) error {
+			ws, err := r.differences(ctx, want)
+			if err != nil {
+				return err
+			}
+			return r.table.Commit(ctx, nil, ws)
+		})
 	}
 	r.synced, r.known = maps.Clone(want), err == nil
 	return err

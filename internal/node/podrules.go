@@ -79,60 +79,23 @@ func (m *podRules) sync(ctx context.Context, want map[string][]netip.Prefix) err
 	for set, is4 := range podsSets {
 		ranges[set] = nft.Ranges(want[set], is4)
 	}
-	again := false
-	if m.synced == nil {
-		var err error
-		if again, err = damaged(ctx); err != nil {
-			return err
-		}
-	} else {
+	again := m.damaged
+	if m.synced != nil {
 		change, _, err := m.watch.Look(ctx)
 		if err != nil || change == nft.Nothing && reflect.DeepEqual(m.synced, ranges) {
 			return err
 		}
-		again = change == nft.Rules
+		again = func(context.Context) (bool, error) { return change == nft.Rules, nil }
 	}
-	m.watch.Reset()
-	if err := m.watch.Begin(ctx); err != nil {
-		return err
-	}
-	// The sets first, so that the rules never meet empty ones.
-	program := podsProgram()
-	if _, err := m.table.Declare(ctx, program); err != nil {
-		return err
-	}
-	if err := m.fill(ctx, want); err != nil {
-		return err
-	}
-	loaded, err := m.table.Load(ctx, program, again)
-	if err == nil && loaded == nft.Anew {
-		err = nft.ErrAnew
-	}
-	if err == nil && loaded != nft.Unchanged {
-		err = m.table.Prune(ctx, program)
-	}
-	if err == nil {
-		err = m.watch.End(ctx, true)
-	}
+	err := m.watch.Keep(ctx, podsProgram(), again, func(ctx context.Context) error { return m.fill(ctx, want) })
 	m.synced = ranges
 	return err
 }
 
 // damaged reports whether the table has other rules than a load made. Another program may
 // have changed them when no agent was there.
-func damaged(ctx context.Context) (bool, error) {
-	var r nft.Reader
-	defer r.Close()
-	ours, foreign := 0, 0
-	err := r.Rules(ctx, nft.Inet, podsTable, "", func(rule nft.Rule) error {
-		if rule.Comment == podsComment {
-			ours++
-		} else {
-			foreign++
-		}
-		return nil
-	})
-	return ours != podsRuleSum || foreign > 0, err
+func (m *podRules) damaged(ctx context.Context) (bool, error) {
+	return m.table.Damaged(ctx, podsComment, podsRuleSum)
 }
 
 // fill writes what differs of the elements.

@@ -134,40 +134,19 @@ func (t *Table) Sync(ctx context.Context, want *policy.Table, changes *policy.Ch
 // restore reads what the kernel holds and writes what differs.
 func (t *Table) restore(ctx context.Context, want *policy.Table) (written int, err error) {
 	t.synced = false
-	t.watch.Reset()
-	if err := t.watch.Begin(ctx); err != nil {
-		return 0, err
-	}
-	damaged, err := t.damaged(ctx)
-	if err != nil {
-		return 0, err
-	}
-	p := program()
-	if _, err := t.table.Declare(ctx, p); err != nil {
-		return 0, err
-	}
-	if err := t.readOrder(ctx); err != nil {
-		return 0, err
-	}
-	ws, err := t.differences(ctx, want)
-	if err == nil {
-		err = t.table.Commit(ctx, t.addAllowed, ws)
-	}
-	if err != nil {
-		return 0, err
-	}
-	loaded, err := t.table.Load(ctx, p, damaged)
-	if err == nil && loaded == nft.Anew {
-		err = nft.ErrAnew
-	}
-	if err == nil && loaded != nft.Unchanged {
-		err = t.table.Prune(ctx, p)
-	}
-	if err == nil {
-		err = t.watch.End(ctx, true)
-	}
+	err = t.watch.Keep(ctx, program(), t.damaged, func(ctx context.Context) error {
+		if err := t.readOrder(ctx); err != nil {
+			return err
+		}
+		ws, err := t.differences(ctx, want)
+		if err != nil {
+			return err
+		}
+		written = len(ws)
+		return t.table.Commit(ctx, t.addAllowed, ws)
+	})
 	t.synced, t.blocks = err == nil, want.Blocks
-	return len(ws), err
+	return written, err
 }
 
 // addAllowed adds the chain that decisions lead to: Declare makes sets only.
@@ -192,16 +171,5 @@ const ruleSum = 2 + 4*(4+3*3+2+1) + 4 + 4
 
 // damaged reports whether the table has other rules than the program's.
 func (t *Table) damaged(ctx context.Context) (bool, error) {
-	var r nft.Reader
-	defer r.Close()
-	ours, foreign := 0, 0
-	err := r.Rules(ctx, nft.Inet, t.table.Name(), "", func(rule nft.Rule) error {
-		if rule.Comment == comment {
-			ours++
-		} else {
-			foreign++
-		}
-		return nil
-	})
-	return ours != ruleSum || foreign > 0, err
+	return t.table.Damaged(ctx, comment, ruleSum)
 }
