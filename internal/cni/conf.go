@@ -3,7 +3,6 @@ package cni
 import (
 	"encoding/json"
 	"fmt"
-	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
 )
@@ -87,15 +86,7 @@ func withDataDir(stdin []byte, dir string) ([]byte, error) {
 
 // podName is "namespace/name" of the pod, or "" when the runtime does not pass it.
 func podName(cniArgs string) string {
-	var namespace, name string
-	for _, pair := range strings.Split(cniArgs, ";") {
-		switch key, value, _ := strings.Cut(pair, "="); key {
-		case "K8S_POD_NAMESPACE":
-			namespace = value
-		case "K8S_POD_NAME":
-			name = value
-		}
-	}
+	namespace, name := argument(cniArgs, "K8S_POD_NAMESPACE"), argument(cniArgs, "K8S_POD_NAME")
 	if namespace == "" || name == "" {
 		return ""
 	}
