@@ -103,13 +103,9 @@ func (c *compilation) hostPort(p *HostPod, port HostPort, own AddrSet) {
 // that a process has to take the connection. Of pods that ask for the same one the oldest
 // has it.
 func (h HostPorts) Loopback() map[Key]netip.AddrPort {
-	pods := slices.SortedFunc(func(yield func(*HostPod) bool) {
-		for i := range h.Pods {
-			if !yield(&h.Pods[i]) {
-				return
-			}
-		}
-	}, func(a, b *HostPod) int { return cmp.Or(cmp.Compare(a.Created, b.Created), a.Name.Compare(b.Name)) })
+	pods := slices.SortedFunc(slices.Values(h.Pods), func(a, b HostPod) int {
+		return cmp.Or(cmp.Compare(a.Created, b.Created), a.Name.Compare(b.Name))
+	})
 	all := map[Key]netip.AddrPort{}
 	for _, p := range pods {
 		for _, port := range p.Ports {
