@@ -295,7 +295,11 @@ func (s *Speaker) claim(ctx context.Context) {
 	}
 	want := v.claims()
 	want = slices.DeleteFunc(want, func(a netip.Addr) bool { return time.Now().Before(s.taken[a]) })
-	drop := slices.DeleteFunc(slices.Clone(s.member.Claimed()), func(a netip.Addr) bool { return slices.Contains(want, a) })
+	wanted := make(map[netip.Addr]bool, len(want)) // every beat: 10,000 addresses must cost nothing that shows
+	for _, a := range want {
+		wanted[a] = true
+	}
+	drop := slices.DeleteFunc(slices.Clone(s.member.Claimed()), func(a netip.Addr) bool { return wanted[a] })
 	if len(drop) > 0 {
 		if err := s.release(ctx, drop); err != nil {
 			return // it stays claimed
