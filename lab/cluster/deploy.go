@@ -142,6 +142,18 @@ func (b *builder) deployAll(ctx context.Context) error {
 	if b.Deploy == "" {
 		return nil
 	}
+	for _, o := range []struct{ dir, text string }{{"overlay", b.overlay()}, {"overlay-dns", b.dnsOverlay()}} {
+		if err := b.apply(ctx, o.dir, o.text); err != nil {
+			return err
+		}
+	}
+	b.Done("fairway deployed")
+	return nil
+}
+
+// apply writes an overlay of the manifests and makes the cluster hold its objects, with the
+// lab's image.
+func (b *builder) apply(ctx context.Context, dir, overlay string) error {
 	config, _, err := b.client()
 	if err != nil {
 		return err
@@ -150,15 +162,9 @@ func (b *builder) deployAll(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, o := range []struct{ dir, text string }{{"overlay", b.overlay()}, {"overlay-dns", b.dnsOverlay()}} {
-		objects, err := manifest.Build(b.path(o.dir), b.Deploy, o.text, component)
-		if err != nil {
-			return err
-		}
-		if err := manifest.Apply(ctx, config, objects); err != nil {
-			return err
-		}
+	objects, err := manifest.Build(b.path(dir), b.Deploy, overlay, component)
+	if err != nil {
+		return err
 	}
-	b.Done("fairway deployed")
-	return nil
+	return manifest.Apply(ctx, config, objects)
 }

@@ -9,8 +9,6 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"github.com/fairway-net/fairway/lab/manifest"
 )
 
 // Redeploy brings the image and the manifests of Fairway into the lab again, as they are now, with the overlay that the
@@ -32,14 +30,6 @@ func (l Lab) Redeploy(ctx context.Context, p *Progress) error {
 		}
 		b.Done("image loaded into %s", count(len(b.state.nodes()), "node"))
 	}
-	config, _, err := b.client()
-	if err != nil {
-		return err
-	}
-	component, err := b.imageComponent()
-	if err != nil {
-		return err
-	}
 	text, err := os.ReadFile(b.path("overlay", "kustomization.yaml"))
 	if errors.Is(err, fs.ErrNotExist) {
 		text, err = []byte(b.overlay()), nil
@@ -47,11 +37,7 @@ func (l Lab) Redeploy(ctx context.Context, p *Progress) error {
 	if err != nil {
 		return fmt.Errorf("read overlay: %w", err)
 	}
-	objects, err := manifest.Build(b.path("overlay"), b.Deploy, string(text), component)
-	if err != nil {
-		return err
-	}
-	if err := manifest.Apply(ctx, config, objects); err != nil {
+	if err := b.apply(ctx, "overlay", string(text)); err != nil {
 		return err
 	}
 	if err := b.guard(ctx, b.waitAgents); err != nil {
