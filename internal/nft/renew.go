@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -23,6 +24,23 @@ const maxRefused = 3
 // what packets add, and nft 1.0.6 fails an assertion on some of its own rules: it runs out of
 // registers where one has a hash in the key and an IPv6 address in the data.
 var dynamicRule = regexp.MustCompile(`(?m)^\t\t.*\b(add|update) @\S+ \{.*\n`)
+
+// hookPriority matches the priority of a base chain, as nft lists it: a number, a name, or a
+// name and a number.
+var hookPriority = regexp.MustCompile(`(?m)^(\t\ttype \w+ hook .* priority )([a-z]+)?(?: ?([+-]) ?)?(\d+)?(;.*)$`)
+
+// later is the line of a base chain with the next priority. The kernel calls, of two chains
+// with the same priority, the one that came last first: a packet that is between the two when
+// the transaction is committed would find the copy too young, and then what runs too old.
+// Behind it, the copy is what such a packet finds.
+func later(line string) string {
+	part := hookPriority.FindStringSubmatch(line)
+	n, _ := strconv.Atoi(part[3] + part[4]) // digits, or nothing
+	if part[2] == "" {
+		return fmt.Sprintf("%s%d%s", part[1], n+1, part[5])
+	}
+	return fmt.Sprintf("%s%s %+d%s", part[1], part[2], n+1, part[5])
+}
 
 // renew replaces the table by text. If a program runs in it, the program goes on in a copy,
 // which comes in the same transaction. deleteFormer removes the copy.
@@ -42,6 +60,7 @@ func (t *Table) renew(ctx context.Context, held []Chain, text string) error {
 		return fmt.Errorf("nft: lists the table as %.80q", head)
 	}
 	rest = dynamicRule.ReplaceAllString(rest, "")
+	rest = hookPriority.ReplaceAllStringFunc(rest, later)
 	moved := fmt.Sprintf("add table inet %s\ndelete table inet %[1]s\ntable inet %[1]s {\n%s\n", former, rest)
 	err := t.run(ctx, moved+text)
 	var exit *exec.ExitError

@@ -178,6 +178,9 @@ func TestAnew(t *testing.T) {
 			t.Errorf("declared %v, error %v, want %v", did, err, want)
 		}
 		blocked("declared", true)
+		if out := list(t, "chain inet tested-former output"); !strings.Contains(out, "priority filter + 1;") {
+			t.Errorf("the copy is not behind what it replaces:\n%s", out)
+		}
 	}
 	must(t, table.Commit(t.Context(), nil, []Write{{Set: "blocked", Key: append(key, port...), Add: true}}))
 	blocked("filled", true)

@@ -118,8 +118,19 @@ func TestRoute(t *testing.T) {
 }
 
 // echo has a packet sent to addr, where a closed port refuses it: it arrived, and the answer came back.
+// Who asked for addr while it was cut off, the switch for the client, asks for it anew: a
+// resolution that ran out of probes fails with all that waits for it, also with what was sent
+// a moment ago.
 func echo(t *testing.T, f Fabric, from string, addr netip.Addr) {
 	t.Helper()
+	for _, name := range []string{from, Switch} {
+		err := f.Do(name, func() error {
+			return exec.Command("ip", "neighbour", "flush", "to", addr.String(), "nud", "all").Run()
+		})
+		if err != nil {
+			t.Fatalf("flush the neighbours of %s: %v", name, err)
+		}
+	}
 	err := f.Do(from, func() error {
 		conn, err := net.DialTimeout("tcp", netip.AddrPortFrom(addr, 9).String(), 3*time.Second)
 		if err == nil {

@@ -107,6 +107,7 @@ func TestKilledLoads(t *testing.T) {
 func (n *node) killedLoad(f *faulty, former, change string, at int, how string) int {
 	n.t.Helper()
 	name := fmt.Sprintf("%s, run %d killed %s it worked", former, at, how)
+	n.t.Log(name)
 	old := []*service.Frontend{n.frontend("10.96.0.1:80", service.TCP, service.Random), n.frontend("10.96.0.2:81", service.TCP, service.RoundRobin)}
 	sticky := n.frontend("10.96.0.4:83", service.TCP, service.Random)
 	sticky.Affinity = time.Hour
