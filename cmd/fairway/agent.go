@@ -94,6 +94,9 @@ type agent struct {
 	published *published // what fairway status gets; nil in commands that run no agent
 	settings  *follower  // nil in those, too
 	began     func()     // is called when a run has all that it needs
+	// gate lets NetworkPolicies decide about connections that this process carries; nil: they
+	// are off.
+	gate *datapath.Gate
 }
 
 func (a *agent) run(ctx context.Context) error {
@@ -236,13 +239,16 @@ func (a *agent) flows(dp datapath.Datapath, view func() service.Node, store *kub
 // modeOptions are what the configuration says about modes.
 func (a *agent) modeOptions() modes.Options {
 	c := a.cfg
-	return modes.Options{Mark: c.Mask(), CountTraffic: c.CountTraffic, TCPTimeout: c.IPVS.TCP, FinTimeout: c.IPVS.TCPFin, UDPTimeout: c.IPVS.UDP, Log: a.log}
+	return modes.Options{Mark: c.Mask(), CountTraffic: c.CountTraffic, TCPTimeout: c.IPVS.TCP, FinTimeout: c.IPVS.TCPFin, UDPTimeout: c.IPVS.UDP, Log: a.log, Gate: a.gate}
 }
 
 // openDatapath opens the datapath that --proxy-mode asks for, and finds out whether it works
 // here before anything else starts. It takes over from what carried Services before. Nil:
 // the mode is none, and no rules of ours are here.
 func (a *agent) openDatapath(ctx context.Context, says *agentStatus) (datapath.Datapath, error) {
+	if a.gate = nil; a.cfg.NetworkPolicy {
+		a.gate = &datapath.Gate{}
+	}
 	if a.cfg.Mode == datapath.None {
 		return a.openRelease(ctx, says), nil
 	}

@@ -47,10 +47,12 @@ func (a *agent) enforce(ctx context.Context, store *kube.Store, resets *reset.Re
 		g.Go(func() error {
 			flows := conntrack.New(conntrack.Config{Log: a.log})
 			defer flows.Close()
-			return enforcer.New(enforcer.Config{
+			e := enforcer.New(enforcer.Config{
 				Log: a.log, Node: a.cfg.NodeName, Source: source, Table: nftpolicy.New(),
-				Socket: a.policySocket(), End: enforcer.EndInKernel(flows, resets.Reset),
-			}).Run(ctx)
+				Socket: a.policySocket(), End: enforcer.EndAll(a.gate, flows, resets.Reset),
+			})
+			a.gate.Decide(e.AllowsClient)
+			return e.Run(ctx)
 		})
 	}
 	return g.Wait()

@@ -29,3 +29,11 @@ func open(v iptables.Variant) conformance.Open {
 		return d
 	}
 }
+
+func TestPolicies(t *testing.T) {
+	for name, v := range map[string]iptables.Variant{"nft": iptables.NFT, "legacy": iptables.Legacy} {
+		t.Run(name, func(t *testing.T) {
+			conformance.RunPolicies(t, func(t testing.TB, _ *datapath.Gate) datapath.Datapath { return open(v)(t) })
+		})
+	}
+}

@@ -24,3 +24,7 @@ func open(t testing.TB) datapath.Datapath {
 }
 
 func TestConformance(t *testing.T) { conformance.Run(t, open) }
+
+func TestPolicies(t *testing.T) {
+	conformance.RunPolicies(t, func(t testing.TB, _ *datapath.Gate) datapath.Datapath { return open(t) })
+}

@@ -37,6 +37,8 @@ type Options struct {
 	TCPTimeout, FinTimeout, UDPTimeout time.Duration
 	// Log gets what a mode that carries connections itself has to say about them. Nil: none.
 	Log *slog.Logger
+	// Gate is asked by a mode that carries connections itself. Nil: all may pass.
+	Gate *datapath.Gate
 }
 
 // A Mode is one way to carry Services.
@@ -66,7 +68,7 @@ func All() Registry {
 			if mark == o.Mark { // the node masquerades by that bit
 				mark = numbers.MarkUserspaceElse
 			}
-			return userspace.New(userspace.Config{Mark: mark, Log: o.Log})
+			return userspace.New(userspace.Config{Mark: mark, Log: o.Log, Gate: o.Gate})
 		}},
 	}
 }

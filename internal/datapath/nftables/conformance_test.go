@@ -27,3 +27,7 @@ func TestCounting(t *testing.T) {
 }
 
 func TestMain(m *testing.M) { testnet.Main(m) }
+
+func TestPolicies(t *testing.T) {
+	conformance.RunPolicies(t, func(t testing.TB, _ *datapath.Gate) datapath.Datapath { return open(nftables.Config{})(t) })
+}

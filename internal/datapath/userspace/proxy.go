@@ -21,6 +21,8 @@ type proxy struct {
 	affinity  affinityTable
 	buffers   buffers
 	limits    *limits
+	gate      *datapath.Gate
+	leaveGate func()
 
 	mu        sync.RWMutex
 	frontends map[service.Key]*proxyFrontend

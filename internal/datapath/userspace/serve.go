@@ -29,11 +29,12 @@ func start(cfg Config) (*proxy, error) {
 	}
 	ctx, cancel := context.WithCancel(context.Background()) // until close
 	p := &proxy{
-		netns: where, ctx: ctx, cancel: cancel, limits: limits,
+		netns: where, ctx: ctx, cancel: cancel, limits: limits, gate: cfg.Gate,
 		frontends: map[service.Key]*proxyFrontend{}, targets: map[targetKey]*target{}, tallies: map[service.PortName]*tally{},
 		flows: flows{all: map[flowKey]*udpFlow{}, answers: map[netip.AddrPort]*answers{}},
 	}
 	p.flows.oneWay, p.flows.answered = idleTimes()
+	p.leaveGate = p.gate.Join(p)
 	for try := range maxTries {
 		p.first = cfg.Port + uint16(try)*uint16(scopes)
 		if err = p.listen(); err == nil || !errors.Is(err, unix.EADDRINUSE) {
@@ -84,6 +85,7 @@ func (p *proxy) closeListeners() (err error) {
 // close ends everything, and waits for it.
 func (p *proxy) close() {
 	p.cancel()
+	p.leaveGate()
 	_ = p.closeListeners() // a listener that is closed already does no harm
 	end(p.sessions.list(func(*session) bool { return true }))
 	p.running.Wait()

@@ -22,6 +22,24 @@ type session struct {
 type sessions struct {
 	mu  sync.Mutex
 	all map[service.Key]map[*session]struct{}
+	tcp map[flowKey]int // connections of clients, also those that have no endpoint yet
+}
+
+// begin notes a TCP connection of a client until done is called.
+func (s *sessions) begin(k flowKey) (done func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.tcp == nil {
+		s.tcp = map[flowKey]int{}
+	}
+	s.tcp[k]++
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.tcp[k]--; s.tcp[k] == 0 {
+			delete(s.tcp, k)
+		}
+	}
 }
 
 func (s *sessions) add(one *session) {

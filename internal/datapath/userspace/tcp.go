@@ -76,6 +76,7 @@ type tcpConn struct {
 func (p *proxy) serveTCP(client *net.TCPConn, s scope) {
 	defer client.Close()
 	l := &tcpConn{proxy: p, scope: s, peer: addrPort(client.RemoteAddr()), dest: addrPort(client.LocalAddr())}
+	defer p.sessions.begin(flowKey{l.peer, l.dest})()
 	if l.front = p.find(service.TCP, l.dest); l.front == nil {
 		reset(client)
 		return
@@ -137,7 +138,7 @@ func (l *tcpConn) carry(r *relay, m *member, c *net.TCPConn) (again bool) {
 	defer l.sessions.remove(one)
 	m.active.Add(1)
 	defer m.active.Add(-1)
-	if l.ctx.Err() != nil { // closed since: nothing else would end the connection
+	if l.ctx.Err() != nil || !l.allowed(one) { // closed or forbidden since: nothing else would end the connection
 		one.end()
 		return false
 	}
@@ -158,6 +159,9 @@ func (l *tcpConn) dial() (m *member, from netip.AddrPort, c *net.TCPConn, err er
 			return nil, from, nil, errNobody
 		}
 		l.tried = append(l.tried, m.target)
+		if !l.allows(service.TCP, l.scope, l.peer.Addr(), m.addr) {
+			continue
+		}
 		patience := synPatience
 		if len(l.tried) == len(l.pool.members) {
 			patience = lastPatience

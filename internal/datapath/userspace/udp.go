@@ -237,6 +237,9 @@ func (f *udpFlow) next() bool {
 			return false
 		}
 		f.tried = append(f.tried, m.target)
+		if !f.allows(service.UDP, f.scope, f.key.client.Addr(), m.addr) {
+			continue
+		}
 		var from netip.AddrPort
 		if keepsSource(f.decision, m.endpoint) {
 			from = f.key.client
@@ -256,10 +259,10 @@ func (f *udpFlow) next() bool {
 			end: f.end,
 		}
 		f.sessions.add(f.session)
-		if f.ctx.Err() == nil {
+		if f.ctx.Err() == nil && f.allowed(f.session) {
 			return true
 		}
-		f.leave() // the proxy has ended since: nothing else would end the flow
+		f.leave() // ended or forbidden since: nothing else would end the flow
 		return false
 	}
 	return false

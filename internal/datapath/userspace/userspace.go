@@ -36,6 +36,8 @@ type Config struct {
 	// Log gets a line, at most one a minute, when clients are refused or wait because
 	// something is used up. Nil: none.
 	Log *slog.Logger
+	// Gate is asked before each connection to an endpoint. Nil: all may pass.
+	Gate *datapath.Gate
 }
 
 // Datapath implements datapath.Datapath.

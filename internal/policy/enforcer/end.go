@@ -5,24 +5,30 @@ import (
 	"fmt"
 
 	"github.com/fairway-net/fairway/internal/conntrack"
+	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/flow"
 	"github.com/fairway-net/fairway/internal/policy"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// EndInKernel returns a Config.End for what the kernel remembers: TCP connections are reset, so
-// that both ends know, and the other entries deleted, so that the next packet is judged.
-func EndInKernel(table *conntrack.Table, reset func([]conntrack.Entry)) func(context.Context, func(policy.Packet) bool) (int, error) {
+// EndAll returns a Config.End for what this process carries, and for what the kernel remembers:
+// TCP connections are reset, so that both ends know, and the other entries deleted, so that the
+// next packet is judged.
+func EndAll(gate *datapath.Gate, table *conntrack.Table, reset func([]conntrack.Entry)) func(context.Context, func(policy.Packet) bool) (int, error) {
 	return func(ctx context.Context, denied func(policy.Packet) bool) (int, error) {
 		local, err := conntrack.LocalAddrs()
 		if err != nil {
 			return 0, fmt.Errorf("read the node's addresses: %w", err)
 		}
+		carried := gate.EndRefused()
 		found, err := table.Audit(ctx, []service.Proto{service.TCP, service.UDP, service.SCTP}, func(e conntrack.Entry) (flow.Flow, bool) {
-			return flow.Flow{}, !e.MarkedForReset() && !local[e.Client().Addr()] && denied(packet(e))
+			// What is to the node is not judged, nor what a client has with our own proxy: that
+			// is between the client and the endpoint.
+			return flow.Flow{}, !e.MarkedForReset() && !local[e.Client().Addr()] && !local[e.Endpoint().Addr()] &&
+				denied(packet(e)) && !gate.Carries(e.Proto(), e.Client(), e.Frontend())
 		})
 		if err != nil {
-			return 0, fmt.Errorf("read conntrack's table: %w", err)
+			return carried, fmt.Errorf("read conntrack's table: %w", err)
 		}
 		var open, others []conntrack.Entry
 		for _, m := range found {
@@ -36,7 +42,7 @@ func EndInKernel(table *conntrack.Table, reset func([]conntrack.Entry)) func(con
 			reset(open)
 		}
 		removed, err := table.Remove(ctx, others)
-		return len(open) + removed, err
+		return carried + len(open) + removed, err
 	}
 }
 

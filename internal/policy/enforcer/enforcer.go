@@ -228,6 +228,11 @@ func (e *Enforcer) Allows(p policy.Packet) bool {
 	return e.table != nil && policy.Lookup(e.table, p).Allowed()
 }
 
+// AllowsClient is Allows for connections of clients to endpoints, as package datapath asks.
+func (e *Enforcer) AllowsClient(proto service.Proto, client netip.Addr, endpoint netip.AddrPort) bool {
+	return e.Allows(policy.Packet{Src: client, Dst: endpoint.Addr(), Proto: proto, Port: endpoint.Port()})
+}
+
 // minPause and share bound how much of the time is spent on looking at all connections.
 const (
 	minPause = 100 * time.Millisecond

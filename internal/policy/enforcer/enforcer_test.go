@@ -18,6 +18,7 @@ import (
 
 	"github.com/fairway-net/fairway/internal/cni"
 	"github.com/fairway-net/fairway/internal/conntrack"
+	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/labels"
 	"github.com/fairway-net/fairway/internal/policy"
 	"github.com/fairway-net/fairway/internal/policy/nftpolicy"
@@ -102,11 +103,12 @@ type rig struct {
 	source *objects
 	socket string
 	kill   func() // ends the Enforcer
+	gate   *datapath.Gate
 	*Enforcer
 }
 
 func newRig(t *testing.T) *rig {
-	r := &rig{T: t, net: testnet.New(t), source: newObjects(), socket: filepath.Join(t.TempDir(), "policy.sock")}
+	r := &rig{T: t, gate: &datapath.Gate{}, net: testnet.New(t), source: newObjects(), socket: filepath.Join(t.TempDir(), "policy.sock")}
 	r.node = r.net.Node("node-1")
 	r.start()
 	t.Cleanup(func() { r.kill() })
@@ -137,7 +139,7 @@ func (r *rig) start() {
 		}
 	}
 	e := New(Config{Log: log, Node: "node-1", Source: r.source, Table: nftpolicy.New(), Socket: r.socket})
-	end := EndInKernel(flows, resets.Reset)
+	end := EndAll(r.gate, flows, resets.Reset)
 	r.Enforcer = e
 	for _, f := range []func() error{
 		func() error { return resets.Run(ctx) },
@@ -244,6 +246,54 @@ func TestRevoke(t *testing.T) {
 	r.eventually("web is not isolated", func() bool { return other.Ask("tcp", at, testnet.Patience).Outcome == testnet.Answered })
 	if a := conns[0].Ask(10 * time.Second); a.Outcome != testnet.Answered {
 		t.Errorf("after the end of the policy: %v", a)
+	}
+}
+
+// connect opens a connection that has been answered.
+func (r *rig) connect(from *testnet.Host, to netip.AddrPort) *testnet.Conn {
+	r.Helper()
+	c, err := from.Dial("tcp", to, 20*time.Second)
+	if err != nil {
+		r.Fatal(err)
+	}
+	r.Cleanup(c.Close)
+	if a := c.Ask(20 * time.Second); a.Outcome != testnet.Answered {
+		r.Fatal(a)
+	}
+	return c
+}
+
+// A relay carries one connection.
+type relay struct{ client, dest netip.Addr }
+
+func (c relay) EndRefused() int { return 0 }
+func (c relay) Carries(_ service.Proto, client, dest netip.AddrPort) bool {
+	return client.Addr() == c.client && dest.Addr() == c.dest
+}
+
+// What is not judged is not ended either: connections to the node, and those that clients have
+// with our own proxy.
+func TestRevokeSpares(t *testing.T) {
+	r := newRig(t)
+	client, web := r.pod("client", clientAddr, nil), r.pod("web", webAddr, nil)
+	proxy := r.pod("proxy", otherAddr, nil) // as if it were the node's
+	defer r.gate.Join(relay{clientAddr, otherAddr})()
+	at := func(a netip.Addr) netip.AddrPort { return netip.AddrPortFrom(a, 8080) }
+	nodeAddr := r.node.Addr(true)
+	for addr, h := range map[netip.Addr]*testnet.Host{webAddr: web, otherAddr: proxy, nodeAddr: r.node} {
+		h.Serve("tcp", at(addr))
+	}
+	r.ask(cni.PolicyRequest{Command: cni.PolicyDel, Container: "none"})
+	toWeb, toProxy, toNode := r.connect(client, at(webAddr)), r.connect(client, at(otherAddr)), r.connect(client, at(nodeAddr))
+	r.source.setPolicy(denyAll, &policy.Policy{Name: denyAll, Isolates: [2]bool{policy.Egress: true}})
+	if err := toWeb.Wait(30 * time.Second); !errors.Is(err, unix.ECONNRESET) {
+		t.Errorf("the connection that is denied ends with %v, want a reset", err)
+	}
+	if a := toNode.Ask(20 * time.Second); a.Outcome != testnet.Answered {
+		t.Errorf("the connection to the node: %v", a)
+	}
+	if a := toProxy.Ask(20 * time.Second); a.Outcome != testnet.Answered {
+		t.Errorf("the connection to the proxy: %v", a)
 	}
 }
 
