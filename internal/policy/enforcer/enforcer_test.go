@@ -27,8 +27,6 @@ import (
 	"github.com/fairway-net/fairway/internal/testnet"
 )
 
-func TestMain(m *testing.M) { testnet.Main(m) }
-
 // objects are a Source.
 type objects struct {
 	synced, dirty chan struct{}
@@ -169,18 +167,31 @@ func (r *rig) start() {
 
 func (r *rig) ask(q cni.PolicyRequest) {
 	r.Helper()
+	if err := r.tryAsk(q); err != nil {
+		r.Fatal(err)
+	}
+}
+
+// askUntil asks until the answer is that it is done, as kubelet does.
+func (r *rig) askUntil(q cni.PolicyRequest) {
+	r.Helper()
+	r.eventually("the agent answers", func() bool { return r.tryAsk(q) == nil })
+}
+
+func (r *rig) tryAsk(q cni.PolicyRequest) error {
 	c, err := net.Dial("unix", r.socket)
 	for deadline := time.Now().Add(time.Minute); err != nil && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		c, err = net.Dial("unix", r.socket)
 	}
 	if err != nil {
-		r.Fatal(err)
+		return err
 	}
 	defer c.Close()
 	var answer cni.PolicyAnswer
 	if err := errors.Join(json.NewEncoder(c).Encode(q), json.NewDecoder(c).Decode(&answer)); err != nil || answer.Error != "" {
-		r.Fatalf("%+v: %v %s", q, err, answer.Error)
+		return fmt.Errorf("%+v: %w %s", q, err, answer.Error)
 	}
+	return nil
 }
 
 func (r *rig) pod(name string, addr netip.Addr, labels map[string]string) *testnet.Host {
@@ -311,14 +322,7 @@ func TestBirth(t *testing.T) {
 		Selector: labels.Selector{Requirements: []labels.Requirement{{Key: "app", Op: labels.In, Values: []string{"denied"}}}}})
 	var got []string
 	var mu sync.Mutex
-	var listener net.PacketConn
-	err := sink.Do(func() (err error) {
-		listener, err = net.ListenPacket("udp", netip.AddrPortFrom(webAddr, 9).String())
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := listenAt(t, sink)
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		buf := make([]byte, 100)
