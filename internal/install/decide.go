@@ -39,7 +39,7 @@ func (d *decision) err() error {
 // decide makes settings of the facts and of what the user asks for. former are those of the
 // installation that is there; nil: there is none of this program.
 func decide(manifests fs.FS, f *Facts, o Options, former *Settings) (*decision, error) {
-	values, err := defaults(manifests)
+	values, err := Defaults(manifests)
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +65,7 @@ func decide(manifests fs.FS, f *Facts, o Options, former *Settings) (*decision, 
 	d.replace(f, o, fresh)
 	d.dns(f, o, former)
 	d.kernel(f)
-	if err := d.withComponents(manifests, o); err != nil {
+	if err := d.WithComponents(manifests, o); err != nil {
 		return nil, err
 	}
 	return d, nil

@@ -212,3 +212,31 @@ func TestContainedComponents(t *testing.T) {
 		t.Errorf("two that contain the controller: %v", err)
 	}
 }
+
+// TestComponentWithSetting: a component that sets a key of the ConfigMap without a flag of its own is
+// named as any other; an upgrade keeps it, and --without-component takes the key back too.
+func TestComponentWithSetting(t *testing.T) {
+	api := newFake(t, cluster(t, "kubeadm"))
+	var out bytes.Buffer
+	i := installer(api, &out)
+	named := tagged
+	named.Components = []string{"network-policy"}
+	for _, step := range []struct {
+		run  func(context.Context, Options) error
+		o    Options
+		want string
+	}{
+		{i.Install, named, `NETWORK_POLICY: "true"`},
+		{i.Upgrade, Options{Image: product + ":v2"}, `NETWORK_POLICY: "true"`},
+		{i.Upgrade, Options{Without: named.Components}, `NETWORK_POLICY: "false"`},
+		{i.Upgrade, Options{Set: map[string]string{"NETWORK_POLICY": "true"}}, `NETWORK_POLICY: "true"`},
+	} {
+		if err := step.run(t.Context(), step.o); err != nil {
+			t.Fatalf("%v\n%s", err, &out)
+		}
+		text := api.text()
+		if !strings.Contains(text, step.want) || strings.Contains(text, "ClusterRole fairway-agent-network-policy") == strings.Contains(step.want, "false") {
+			t.Errorf("after %+v: want %s, and the role with it alone", step.o, step.want)
+		}
+	}
+}

@@ -5,14 +5,12 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
-	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/api/resmap"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
-	"sigs.k8s.io/yaml"
 )
 
 // product is the name of the image in deploy/.
@@ -101,7 +99,8 @@ func checkImage(image string) error {
 	return nil
 }
 
-// Render returns the objects of the settings, in the order in which they are applied.
+// Render returns the objects of the settings, in the order in which they are applied. The chart
+// is made of what it returns (internal/chart).
 func Render(manifests fs.FS, s Settings) ([]*unstructured.Unstructured, error) {
 	var err error
 	if s.Components, err = uncontained(manifests, s.Components); err != nil {
@@ -111,31 +110,16 @@ func Render(manifests fs.FS, s Settings) ([]*unstructured.Unstructured, error) {
 	if err != nil {
 		return nil, err
 	}
-	return build(manifests, s.Image, k)
+	all, err := build(manifests, s.Image, k)
+	if err != nil {
+		return nil, err
+	}
+	return all, stamp(all)
 }
 
-// uncontained returns the components without those that another one of them contains: kustomize
-// refuses to add them twice. Two that contain the same one exclude each other.
-func uncontained(manifests fs.FS, all []string) ([]string, error) {
-	within := map[string]string{}
-	for _, c := range all {
-		text, err := fs.ReadFile(manifests, path.Join("components", c, "kustomization.yaml"))
-		if err != nil {
-			return nil, fmt.Errorf("read component %s: %w", c, err)
-		}
-		var k kustomization
-		if err := yaml.Unmarshal(text, &k); err != nil {
-			return nil, fmt.Errorf("read component %s: %w", c, err)
-		}
-		for _, p := range k.Components {
-			inner := path.Base(p)
-			if other := within[inner]; other != "" {
-				return nil, fmt.Errorf("components %s and %s exclude each other: both contain %s [choose one]", other, c, inner)
-			}
-			within[inner] = c
-		}
-	}
-	return slices.DeleteFunc(slices.Clone(all), func(c string) bool { return within[c] != "" }), nil
+// RenderCleanup returns the objects that clean every node.
+func RenderCleanup(manifests fs.FS, image string) ([]*unstructured.Unstructured, error) {
+	return renderCleanup(manifests, image)
 }
 
 // renderCleanup returns the objects that clean every node.

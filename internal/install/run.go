@@ -75,9 +75,6 @@ func (i *Installer) render(ctx context.Context, inv *inventory, o Options, what 
 	if err != nil {
 		return err
 	}
-	if err := stamp(wanted); err != nil {
-		return err
-	}
 	return i.carryOut(ctx, inv, &revision{What: what, Settings: d.Settings, objects: wanted})
 }
 

@@ -55,8 +55,8 @@ type Settings struct {
 	Values     map[string]string `json:"values"`               // of the ConfigMap fairway-agent
 }
 
-// defaults are the settings of deploy/agent/config.yaml.
-func defaults(manifests fs.FS) (map[string]string, error) {
+// Defaults are the settings of deploy/agent/config.yaml.
+func Defaults(manifests fs.FS) (map[string]string, error) {
 	text, err := fs.ReadFile(manifests, "agent/config.yaml")
 	if err != nil {
 		return nil, fmt.Errorf("read the manifests in this program: %w", err)
@@ -68,69 +68,6 @@ func defaults(manifests fs.FS) (map[string]string, error) {
 		return nil, fmt.Errorf("read agent/config.yaml in this program: %w", err)
 	}
 	return config.Data, nil
-}
-
-// components are the names in deploy/components.
-func components(manifests fs.FS) ([]string, error) {
-	entries, err := fs.ReadDir(manifests, "components")
-	if err != nil {
-		return nil, fmt.Errorf("read the manifests in this program: %w", err)
-	}
-	names := make([]string, len(entries))
-	for i, e := range entries {
-		names[i] = e.Name()
-	}
-	return names, nil
-}
-
-// implied are the components that a value of a setting needs. A mode needs the component of
-// its name, if there is one.
-func implied(values map[string]string, known []string) (names []string) {
-	if values[keyPodNetwork] == routes {
-		names = append(names, "pod-network")
-	}
-	if slices.Contains(known, values[keyMode]) {
-		names = append(names, values[keyMode])
-	}
-	if values[keyReplace] == yes {
-		names = append(names, "replace-kube-proxy")
-	}
-	return names
-}
-
-// choosers are components of which a setting decides whether they are there.
-var choosers = []string{"pod-network", "replace-kube-proxy", "iptables", "ipvs", "userspace", "ebpf", "auto"}
-
-// withComponents completes the components of s.
-func (s *Settings) withComponents(manifests fs.FS, o Options) error {
-	known, err := components(manifests)
-	if err != nil {
-		return err
-	}
-	for _, c := range slices.Concat(o.Components, o.Without) {
-		if !slices.Contains(known, c) {
-			return fmt.Errorf("no component %q [choose from %s]", c, strings.Join(known, ", "))
-		}
-		if slices.Contains(choosers, c) {
-			return fmt.Errorf("component %q follows from the settings [use %s]", c, chooser(c))
-		}
-	}
-	drop := func(c string) bool { return slices.Contains(choosers, c) || slices.Contains(o.Without, c) }
-	s.Components = slices.Concat(slices.DeleteFunc(slices.Clone(s.Components), drop), o.Components, implied(s.Values, known))
-	slices.Sort(s.Components)
-	s.Components = slices.Compact(s.Components)
-	return nil
-}
-
-// chooser is the flag that brings a component with it.
-func chooser(component string) string {
-	switch component {
-	case "pod-network":
-		return "--pod-network routes"
-	case "replace-kube-proxy":
-		return "--replace-kube-proxy true"
-	}
-	return "--proxy-mode " + component
 }
 
 // apply writes what the options name over the values.

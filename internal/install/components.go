@@ -1,0 +1,161 @@
+package install
+
+import (
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+)
+
+// A Component is one of deploy/components.
+type Component struct {
+	Name     string
+	About    string            // the first paragraph of the comment in its kustomization.yaml
+	Contains []string          // components that it brings with it
+	Sets     map[string]string // keys of the ConfigMap fairway-agent; it is there exactly while they have these values
+}
+
+// Components reads the directory components, sorted by name.
+func Components(manifests fs.FS) ([]Component, error) {
+	entries, err := fs.ReadDir(manifests, "components")
+	if err != nil {
+		return nil, fmt.Errorf("read the manifests in this program: %w", err)
+	}
+	all := make([]Component, len(entries))
+	for i, e := range entries {
+		if all[i], err = readComponent(manifests, e.Name()); err != nil {
+			return nil, fmt.Errorf("read component %s: %w", e.Name(), err)
+		}
+	}
+	return all, nil
+}
+
+func readComponent(manifests fs.FS, name string) (Component, error) {
+	c := Component{Name: name}
+	text, err := fs.ReadFile(manifests, path.Join("components", name, "kustomization.yaml"))
+	if err != nil {
+		return c, err
+	}
+	c.About = firstParagraph(string(text))
+	var k kustomization
+	if err := yaml.Unmarshal(text, &k); err != nil {
+		return c, err
+	}
+	for _, p := range k.Components {
+		c.Contains = append(c.Contains, path.Base(p))
+	}
+	for _, p := range k.Patches {
+		var change struct {
+			Kind     string            `json:"kind"`
+			Metadata map[string]any    `json:"metadata"`
+			Data     map[string]string `json:"data"`
+		}
+		if p.Patch == "" || strings.HasPrefix(p.Patch, "-") { // a file, or a JSON patch: of a workload
+			continue
+		}
+		if err := yaml.Unmarshal([]byte(p.Patch), &change); err != nil {
+			return c, err
+		}
+		if change.Kind == "ConfigMap" && change.Metadata["name"] == agentName {
+			c.Sets = change.Data
+		}
+	}
+	return c, nil
+}
+
+// firstParagraph is the comment at the beginning of a file, up to its first empty line.
+func firstParagraph(text string) string {
+	var lines []string
+	for line := range strings.Lines(text) {
+		line, comment := strings.CutPrefix(strings.TrimSpace(line), "#")
+		if line = strings.TrimSpace(line); !comment || line == "" {
+			break
+		}
+		lines = append(lines, line)
+	}
+	return strings.Join(lines, " ")
+}
+
+// chosen reports whether the component belongs to these values.
+func (c *Component) chosen(values map[string]string) bool {
+	for key, value := range c.Sets {
+		if values[key] != value {
+			return false
+		}
+	}
+	return len(c.Sets) > 0
+}
+
+// WithComponents completes the components of s: those that o names, and those that the
+// settings choose. To name one that a setting without a flag chooses is to set it.
+func (s *Settings) WithComponents(manifests fs.FS, o Options) error {
+	known, err := Components(manifests)
+	if err != nil {
+		return err
+	}
+	base, err := Defaults(manifests)
+	if err != nil {
+		return err
+	}
+	named, without := slices.Clone(o.Components), slices.Clone(o.Without)
+	for _, name := range slices.Concat(named, without) {
+		i := slices.IndexFunc(known, func(c Component) bool { return c.Name == name })
+		if i < 0 {
+			return fmt.Errorf("no component %q [choose from %s]", name, strings.Join(names(known), ", "))
+		}
+		for key, value := range known[i].Sets {
+			if flag := flagOf[key]; flag != "" {
+				return fmt.Errorf("component %q follows from the settings [use %s %s]", name, flag, value)
+			}
+			if slices.Contains(without, name) {
+				value = base[key]
+			}
+			s.Values[key] = value
+		}
+	}
+	all := slices.Concat(s.Components, named)
+	for _, c := range known {
+		if len(c.Sets) > 0 || slices.Contains(without, c.Name) {
+			all = slices.DeleteFunc(all, func(name string) bool { return name == c.Name })
+		}
+		if c.chosen(s.Values) {
+			all = append(all, c.Name)
+		}
+	}
+	slices.Sort(all)
+	s.Components = slices.Compact(all)
+	return nil
+}
+
+// flagOf are the flags of keys that components set.
+var flagOf = map[string]string{keyMode: "--proxy-mode", keyPodNetwork: "--pod-network", keyReplace: "--replace-kube-proxy"}
+
+func names(all []Component) []string {
+	out := make([]string, len(all))
+	for i, c := range all {
+		out[i] = c.Name
+	}
+	return out
+}
+
+// uncontained returns the components without those that another one of them contains: kustomize
+// refuses to add them twice. Two that contain the same one exclude each other.
+func uncontained(manifests fs.FS, all []string) ([]string, error) {
+	within := map[string]string{}
+	for _, name := range all {
+		c, err := readComponent(manifests, name)
+		if err != nil {
+			return nil, fmt.Errorf("read component %s: %w", name, err)
+		}
+		for _, inner := range c.Contains {
+			if other := within[inner]; other != "" {
+				return nil, fmt.Errorf("components %s and %s exclude each other: both contain %s [choose one]", other, name, inner)
+			}
+			within[inner] = name
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(all), func(c string) bool { return within[c] != "" }), nil
+}
