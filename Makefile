@@ -19,14 +19,14 @@ DEMO_PACKAGES := nftables iproute2 containerd runc iptables kmod tcpdump bind9-d
 PACKAGES      := $(DEMO_PACKAGES) gcc libc6-dev \
                  linux-source make patch flex bison bc xz-utils binutils
 
-.PHONY: all build deps image image-twice images lab uml demo test test-product test-user test-uml test-lab test-peers test-others test-versions faults faults-inside soak bench-scale bench-packets bench-lb bench-policy vet lint vuln bench fuzz clean
+.PHONY: all build deps chart image image-twice images lab uml demo test test-product test-chart test-user test-uml test-lab test-peers test-others test-versions faults faults-inside soak bench-scale bench-packets bench-lb bench-policy vet lint vuln bench fuzz clean
 
 all: build
 
 ## deps: install what is missing for the tests (apt, by name) and fetch the modules
 deps:
 	@hack/packages $(PACKAGES)
-	@hack/stage "downloading modules" sh -c 'go mod download && (cd lab && go mod download) && cd test/peers && go mod download'
+	@hack/stage "downloading modules" sh -c 'go mod download && (cd lab && go mod download) && (cd test/chart && go mod download) && cd test/peers && go mod download'
 
 ## build: bin/fairway and the CNI plugin bin/fairway-cni, static
 build:
@@ -35,6 +35,11 @@ build:
 ## image: bin/fairway-image.tar, loadable by containerd, docker and podman
 image: build
 	go run ./hack/mkimage -o bin/fairway-image.tar -version $(VERSION)
+
+## chart: the Helm chart bin/fairway-VERSION.tgz, and its files in bin/chart
+chart:
+	@rm -rf bin/chart && mkdir -p bin
+	go run ./hack/mkchart -version $(VERSION) -dir bin/chart
 
 ## image-twice: the image from two clones, which must have the same digest (a minute)
 image-twice:
@@ -70,6 +75,7 @@ test: build image images lab uml bin/kube-proxy bin/gotestsum
 # send, one package at a time; what the others do is mostly waiting: for a kernel that has
 # one CPU, for kube-proxy, for a cluster.
 test-others: lint
+	@$(MAKE) --no-print-directory test-chart
 	@$(MAKE) --no-print-directory test-uml
 	@$(MAKE) --no-print-directory test-peers
 	@$(MAKE) --no-print-directory test-lab
@@ -87,6 +93,10 @@ test-product: bin/gotestsum
 	CGO_ENABLED=1 $(GOTEST) -race ./internal/proxy ./internal/kube ./internal/health ./internal/flow ./internal/reset
 	CGO_ENABLED=1 $(GOTEST) -race -skip 'TestConformance|TestHash' ./internal/datapath/userspace
 	go build ./... && $(GOTEST) -p 1 -timeout 30m $$(go list ./... | grep -vxF "$$(go list $(UML) $(FAULTS))")
+
+## test-chart: the Helm chart, rendered by Helm, against what fairway install applies
+test-chart: bin/gotestsum
+	cd test/chart && $(GOTEST) ./...
 
 ## test-user: what an ordinary user can test; says what it leaves out; PKG=./internal/cni for one
 test-user:
@@ -163,6 +173,7 @@ vet:
 	go vet ./...
 	go vet -tags uml ./internal/datapath/ipvs
 	cd lab && go vet ./...
+	cd test/chart && go vet ./...
 	cd test/peers && go vet ./...
 
 # Not of the lab and test/peers: it would analyse all of Kubernetes first.

@@ -1,0 +1,90 @@
+// Command mkchart writes the Helm chart: bin/fairway-VERSION.tgz, and with -dir its files to read.
+//
+//	deploy/ ─ internal/chart ─▶ files ─▶ fairway-VERSION.tgz
+//
+// It runs in the root of the repository. It promises the same bytes for the same sources.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/fairway-net/fairway/deploy"
+	"github.com/fairway-net/fairway/internal/chart"
+)
+
+func main() {
+	out := flag.String("o", "bin", "directory for the archive")
+	dir := flag.String("dir", "", "directory for the files of the chart (default: none is written)")
+	version := flag.String("version", "v0.0.0-dev", "version of the programs")
+	image := flag.String("image", "bin/fairway-image.yaml", "what `make image` says of the image; without it a release has the image of its version, another build none")
+	flag.Parse()
+	if err := run(*out, *dir, *version, *image); err != nil {
+		fmt.Fprintln(os.Stderr, "mkchart:", err)
+		os.Exit(1)
+	}
+}
+
+func run(out, dir, version, imageFile string) error {
+	image, err := defaultImage(version, imageFile)
+	if err != nil {
+		return err
+	}
+	readme, err := os.ReadFile("docs/helm.md")
+	if err != nil {
+		return err
+	}
+	files, err := chart.Chart{Manifests: deploy.Files, Version: version, Image: image, Readme: string(readme)}.Files()
+	if err != nil {
+		return err
+	}
+	for name, text := range files {
+		if dir == "" {
+			break
+		}
+		path := filepath.Join(dir, filepath.FromSlash(name))
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(path, text, 0o644); err != nil {
+			return err
+		}
+	}
+	archive, err := chart.Archive(files)
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(out, "fairway-"+strings.TrimPrefix(version, "v")+".tgz")
+	if err := os.WriteFile(path, archive, 0o644); err != nil {
+		return err
+	}
+	fmt.Printf("%s: %d files, %d bytes\n", path, len(files), len(archive))
+	return nil
+}
+
+// defaultImage is the image of a release, or the one that `make image` has made.
+func defaultImage(version, file string) (string, error) {
+	const product = "ghcr.io/fairway-net/fairway"
+	if !strings.Contains(version, "-") {
+		return product + ":" + version, nil
+	}
+	text, err := os.ReadFile(file)
+	if os.IsNotExist(err) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	var component struct {
+		Images []struct{ Name, NewTag string } `json:"images"`
+	}
+	if err := yaml.Unmarshal(text, &component); err != nil || len(component.Images) != 1 {
+		return "", fmt.Errorf("%s is not what `make image` writes: %v", file, err)
+	}
+	return component.Images[0].Name + ":" + component.Images[0].NewTag, nil
+}

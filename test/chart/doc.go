@@ -1,0 +1,8 @@
+// Package chart renders the Helm chart with Helm and compares its objects with those that
+// `fairway install` applies.
+//
+//	values ─┬─ internal/chart ─ Helm's engine ─┐
+//	        └─ internal/install ─ kustomize ───┴─ equal?
+//
+// It is a module of its own, so that Helm is no dependency of the product.
+package chart
