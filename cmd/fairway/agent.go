@@ -24,6 +24,7 @@ import (
 	"github.com/fairway-net/fairway/internal/health"
 	"github.com/fairway-net/fairway/internal/hostport"
 	"github.com/fairway-net/fairway/internal/kube"
+	"github.com/fairway-net/fairway/internal/liveness"
 	"github.com/fairway-net/fairway/internal/node"
 	"github.com/fairway-net/fairway/internal/proxy"
 	"github.com/fairway-net/fairway/internal/reset"
@@ -117,14 +118,12 @@ func (a *agent) run(ctx context.Context) error {
 		return err
 	}
 	nodes := nodes{store.SubscribeNodes("pod network"), store}
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), store)
-	view := a.cfg.View(store, unsupported)
+	peers, registry := liveness.NewFollower(), prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), store, newDeadNodes(peers))
+	view := withDead(a.cfg.View(store, unsupported), peers)
 	says.store = store
 	a.published.set(says)
-	checks := health.NewNodePortChecks(health.NodePortConfig{
-		Log: a.log, State: says.state, Applied: says.applied, Problem: events.Event,
-	})
+	checks := health.NewNodePortChecks(health.NodePortConfig{Log: a.log, State: says.state, Applied: says.applied, Problem: events.Event})
 	server := a.healthServer(says, registry)
 	if err := server.Listen(ctx); err != nil {
 		return err
@@ -135,6 +134,7 @@ func (a *agent) run(ctx context.Context) error {
 	g.Go(func() error { return server.Run(ctx) })
 	g.Go(func() error { return store.Run(ctx) })
 	g.Go(func() error { return checks.Run(ctx) })
+	g.Go(func() error { return peers.Run(ctx) })
 	g.Go(func() error { return events.Run(ctx) })
 	g.Go(func() error { return a.settings.run(ctx, a.cfg, &says.board, events.NodeEvent) })
 	g.Go(func() error { return a.obstacles(says, events, registry).Run(ctx) })
@@ -150,7 +150,7 @@ func (a *agent) run(ctx context.Context) error {
 		}
 		defer table.Close()
 		loop := proxy.New(proxy.Config{
-			Log: a.log, Source: services, HostPorts: a.followHostPorts(ctx, g), Datapath: dp, View: view,
+			Log: a.log, Source: services, HostPorts: a.followHostPorts(ctx, g), Datapath: dp, View: view, Viewed: peers.Dirty(),
 			Report: events.Report, Event: events.Event, Flows: flows, Applied: says.applied, Health: says.state, Metrics: metrics,
 			MinSync: a.cfg.MinSyncPeriod, MaxRetry: a.cfg.SyncPeriod, EmptyAfter: a.cfg.EmptyAfter,
 		})

@@ -12,6 +12,7 @@ import (
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/datapath/modes"
 	"github.com/fairway-net/fairway/internal/kube"
+	"github.com/fairway-net/fairway/internal/liveness"
 	"github.com/fairway-net/fairway/internal/output"
 	"github.com/fairway-net/fairway/internal/service"
 )
@@ -95,6 +96,7 @@ func (a *agent) wanted(ctx context.Context, mode datapath.Info) (*wanted, error)
 	}
 	a.cfg.Mode = mode.Name // the node's default algorithm is that of the mode
 	node := a.cfg.View(store, ^mode.Capabilities.Algorithms)()
+	node.Dead = liveness.Ask(ctx)
 	var ports service.HostPorts
 	if a.cfg.PodNetwork == config.PodNetworkRoutes {
 		ports = a.hostPorts().Now()

@@ -19,6 +19,7 @@ import (
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/health"
 	"github.com/fairway-net/fairway/internal/kube"
+	"github.com/fairway-net/fairway/internal/liveness"
 	"github.com/fairway-net/fairway/internal/node"
 	"github.com/fairway-net/fairway/internal/proxy"
 	"github.com/fairway-net/fairway/internal/service"
@@ -82,7 +83,7 @@ func agentCollectors(t *testing.T) (all []prometheus.Collector) {
 		t.Fatal(err)
 	}
 	all = append(all, r.all...)
-	all = append(all, kube.New(kube.Config{Log: log, Client: client}), newReleasePending())
+	all = append(all, kube.New(kube.Config{Log: log, Client: client}), newReleasePending(), newDeadNodes(liveness.NewFollower()))
 	r = &recorder{Registry: prometheus.NewRegistry()}
 	health.New(health.Config{Log: log, Registry: r.Registry, ProxyMode: "nftables", Version: "v"})
 	return append(all, r.Registry)

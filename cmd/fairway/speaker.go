@@ -18,6 +18,7 @@ import (
 
 	"github.com/fairway-net/fairway/internal/fence"
 	"github.com/fairway-net/fairway/internal/kube"
+	"github.com/fairway-net/fairway/internal/liveness"
 	"github.com/fairway-net/fairway/internal/numbers"
 	"github.com/fairway-net/fairway/internal/service"
 	"github.com/fairway-net/fairway/internal/speaker"
@@ -94,14 +95,16 @@ func runSpeaker(ctx context.Context, log *slog.Logger, o speakerOptions) error {
 	})
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), store)
+	dead := liveness.NewPublisher()
 	s := speaker.New(speaker.Config{
 		Log: log, Node: o.node, Key: key, Port: numbers.PortHeartbeat, Source: store.SubscribeSpeaker(o.class),
-		Assigned: func(map[service.Name]speaker.Assignment) {}, Event: events.Event, Metrics: speaker.NewMetrics(registry, o.node),
+		Assigned: func(map[service.Name]speaker.Assignment) {}, Dead: dead.Set, Event: events.Event, Metrics: speaker.NewMetrics(registry, o.node),
 	})
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return events.Run(ctx) })
 	g.Go(func() error { return store.Run(ctx) })
 	g.Go(func() error { return s.Run(ctx) })
+	g.Go(func() error { return dead.Run(ctx) })
 	if o.metrics != "" {
 		g.Go(func() error { return serveSpeaker(ctx, o.metrics, registry, s.Healthy) })
 	}

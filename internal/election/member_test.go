@@ -94,6 +94,51 @@ func TestOut(t *testing.T) {
 	}
 }
 
+// TestDead: a node is dead that was heard and fell silent, not one that said that it leaves or
+// was never there, and never on the word of a minority; it is not dead any more once it is heard.
+func TestDead(t *testing.T) {
+	s := newSim(t, 5, 1)
+	s.nodes[4].paused = 1 << 30 // no speaker ever ran there
+	check := func(when string, want ...string) {
+		t.Helper()
+		for i, n := range s.nodes {
+			if n.paused > 0 || i >= 3 {
+				continue
+			}
+			if dead, ok := n.m.Dead(); !ok || len(dead) != len(want) || len(want) > 0 && !dead[want[0]] {
+				t.Errorf("%s, %s: %v %v are dead, want %v", when, n.name, dead, ok, want)
+			}
+		}
+	}
+	s.restart(0)
+	for i := range 4 {
+		s.restart(i) // none has heard of node-5
+	}
+	s.run(300, nil)
+	check("at first")
+	s.nodes[3].m.SetUnready(true)
+	s.run(30, nil)
+	s.nodes[3].paused = 1 << 30
+	s.run(100, nil)
+	check("after one has left")
+	s.nodes[3].paused = 0
+	s.nodes[3].m.SetUnready(false)
+	s.run(100, nil)
+	s.nodes[3].paused = 1 << 30
+	s.run(40, nil)
+	check("before its promises end")
+	s.run(60, nil)
+	check("after one has died", "node-4")
+	s.nodes[3].paused = 0
+	s.run(30, nil)
+	check("after it is back")
+	s.nodes[1].paused, s.nodes[2].paused = 1<<30, 1<<30
+	s.run(100, nil)
+	if dead, ok := s.nodes[0].m.Dead(); ok {
+		t.Errorf("two of five say that %v are dead", dead)
+	}
+}
+
 // TestRestart: a member that restarts talks to the others again, and these to it.
 func TestRestart(t *testing.T) {
 	s := newSim(t, 3, 1)
@@ -278,5 +323,6 @@ func samples() []message {
 		{header: header{kind: kindHeartbeat}, heartbeat: heartbeat{seq: 1, epoch: 2, version: 3, unready: true}},
 		{header: header{kind: kindClaims}, claims: claims{version: 1, part: 1, parts: 2, addrs: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}}},
 		{header: header{kind: kindGrant}, grant: grant{seq: 1, epoch: 2, version: 3, refused: []uint16{1, 5}, contested: many, out: []uint32{7}}},
+		{header: header{kind: kindGrant}, grant: grant{seq: 1, epoch: 2, version: 3, out: []uint32{7, 9}, dead: []uint32{9}}},
 	}
 }

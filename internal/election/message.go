@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"net/netip"
+	"slices"
 )
 
 // Bounds of messages. What is larger is not sent, and not read.
@@ -16,6 +17,8 @@ const (
 	addrsPerPart = 60
 	maxIndices   = 100 // more positions than these are sent as a bitmap
 	maxOut       = 255 // nodes in the list of a Grant
+	deadFollow   = 0   // in that list: dead nodes follow, as far as it goes
+	maxDead      = maxOut / 2
 	tagSize      = 16
 	headerSize   = 2 + 5*8
 	// MaxMessage is the size of the largest message.
@@ -73,7 +76,10 @@ type grant struct {
 	// refused and contested are positions in that list: addresses that are promised to
 	// another node, and addresses that another node asks for.
 	refused, contested []uint16
-	out                []uint32 // nodes that are silent or not ready, as the first half of their ids
+	// out are nodes that are silent or not ready, as the first half of their ids. dead are those
+	// of them that fell silent without a word; in a message they stand behind a 0 at the end of
+	// out, which a release that does not know them takes for a node.
+	out, dead []uint32
 }
 
 // A message is a header and at most one of the others.
@@ -136,8 +142,12 @@ func (g grant) append(b []byte) []byte {
 	b = binary.BigEndian.AppendUint64(b, g.version)
 	b = appendIndices(b, g.refused)
 	b = appendIndices(b, g.contested)
-	b = append(b, byte(len(g.out)))
-	for _, id := range g.out {
+	all := g.out
+	if len(g.dead) > 0 {
+		all = slices.Concat(g.out[:min(len(g.out), maxOut-1-len(g.dead))], []uint32{deadFollow}, g.dead)
+	}
+	b = append(b, byte(len(all)))
+	for _, id := range all {
 		b = binary.BigEndian.AppendUint32(b, id)
 	}
 	return b
@@ -246,8 +256,13 @@ func (r *reader) claims() claims {
 
 func (r *reader) grant() grant {
 	g := grant{seq: r.u64(), epoch: r.u64(), version: r.u64(), refused: r.indices(), contested: r.indices()}
+	list := &g.out
 	for n := int(r.byte()); n > 0 && !r.bad; n-- {
-		g.out = append(g.out, r.u32())
+		if id := r.u32(); id == deadFollow {
+			list = &g.dead
+		} else {
+			*list = append(*list, id)
+		}
 	}
 	return g
 }

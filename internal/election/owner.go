@@ -44,6 +44,7 @@ type round struct {
 type opinion struct {
 	at    time.Duration
 	out   []uint32
+	dead  []uint32
 	epoch uint64
 	since time.Duration // it has had that list of voters
 }
@@ -153,7 +154,7 @@ func (m *Member) granted(p *peer, g grant) {
 	if !known || was.epoch != g.epoch {
 		was.since = m.now
 	}
-	o.latest[p.id] = opinion{m.now, g.out, g.epoch, was.since}
+	o.latest[p.id] = opinion{m.now, g.out, g.dead, g.epoch, was.since}
 	if p.has = g.version; g.epoch != m.voters.Epoch || !p.vote || g.version == 0 {
 		return
 	}
@@ -289,6 +290,17 @@ func (m *Member) Contested() map[netip.Addr]bool {
 // Out returns the names of the nodes that a majority of the voters says are silent or not
 // ready. ok is false as long as no majority is heard: then nothing is known.
 func (m *Member) Out() (names map[string]bool, ok bool) {
+	return m.said(func(v opinion) []uint32 { return v.out })
+}
+
+// Dead returns the names of the nodes that a majority of the voters has heard, and does not hear
+// any more, although they did not say that they leave. ok as of Out.
+func (m *Member) Dead() (names map[string]bool, ok bool) {
+	return m.said(func(v opinion) []uint32 { return v.dead })
+}
+
+// said returns the nodes that a majority of the voters has in a list.
+func (m *Member) said(list func(opinion) []uint32) (names map[string]bool, ok bool) {
 	o := &m.owner
 	heard, says := 0, map[uint32]int{}
 	for id, v := range o.latest {
@@ -296,8 +308,8 @@ func (m *Member) Out() (names map[string]bool, ok bool) {
 			continue
 		}
 		heard++
-		for _, out := range v.out {
-			says[out]++
+		for _, id := range list(v) {
+			says[id]++
 		}
 	}
 	need := m.voters.majority()

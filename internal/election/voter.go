@@ -184,7 +184,8 @@ func (m *Member) WakeAt() (at time.Duration, ok bool) {
 
 // answer sends what is granted.
 func (m *Member) answer(p *peer, c *claimant, seq uint64, version uint64) {
-	g := grant{seq: seq, epoch: m.voters.Epoch, version: version, out: m.outList()}
+	g := grant{seq: seq, epoch: m.voters.Epoch, version: version}
+	g.out, g.dead = m.outLists()
 	if version != 0 {
 		g.refused = slices.Clone(c.refused)
 		g.contested = m.contested(c)
@@ -205,8 +206,10 @@ func (m *Member) contested(c *claimant) (all []uint16) {
 	return all
 }
 
-// outList returns the nodes that are silent or not ready, as this voter knows.
-func (m *Member) outList() (out []uint32) {
+// outLists returns the nodes that are silent or not ready, as this voter knows, and those of them
+// that are dead: it has heard them, and they fell silent without having said that they leave. A
+// node where no speaker runs is not dead.
+func (m *Member) outLists() (out, dead []uint32) {
 	settled := m.now-m.cfg.Start > 2*m.silence()
 	for id := range m.peers {
 		c := m.voter.claimants[id]
@@ -214,7 +217,11 @@ func (m *Member) outList() (out []uint32) {
 		if silent || c != nil && c.unready {
 			out = append(out, uint32(id>>32))
 		}
+		if id != m.self && c != nil && c.seq != 0 && !c.unready && m.now-c.heard > m.silence() {
+			dead = append(dead, uint32(id>>32))
+		}
 	}
 	slices.Sort(out)
-	return out[:min(len(out), maxOut)]
+	slices.Sort(dead)
+	return out[:min(len(out), maxOut)], dead[:min(len(dead), maxDead)]
 }

@@ -46,3 +46,34 @@ func TestNodeAddressesChange(t *testing.T) {
 		t.Errorf("%d frontends after the node left, want 2", n)
 	}
 }
+
+// What peers declare dead is left out of the Services that have endpoints there, and no other
+// Service is compiled again.
+func TestDeadNode(t *testing.T) {
+	var node service.Node
+	l, a := newBuild(func() service.Node { return node })
+	there, elsewhere := a.set(1), a.set(2)
+	endpoint := func(addr, node string) service.SliceEndpoint {
+		return service.SliceEndpoint{Addr: netip.MustParseAddr(addr), Node: node, Ready: true, Serving: true}
+	}
+	port := a.services[there].Ports[0]
+	a.slices[there] = []*service.Slice{{
+		Name: there, Service: there, Ports: []service.SlicePort{{Name: port.Name, Proto: port.Proto, Port: 8080}},
+		Endpoints: []service.SliceEndpoint{endpoint("10.244.2.5", "node-2"), endpoint("10.244.3.5", "node-3")},
+	}}
+	l.build()
+	before := l.table
+	endpoints := func() int { return len(l.table.Entry(there).Frontends[0].Internal.Endpoints) }
+	for _, step := range []struct {
+		dead []string
+		want int
+	}{{nil, 2}, {[]string{"node-3"}, 1}, {[]string{"node-2", "node-3"}, 2}, {[]string{"node-3", "node-9"}, 1}, {nil, 2}} {
+		node.Dead = step.dead
+		if l.build(); endpoints() != step.want {
+			t.Errorf("%d endpoints where %v are dead, want %d", endpoints(), step.dead, step.want)
+		}
+	}
+	if l.table.Entry(elsewhere) != before.Entry(elsewhere) {
+		t.Error("a Service without endpoints there was compiled again")
+	}
+}

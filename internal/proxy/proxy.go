@@ -61,6 +61,8 @@ type Config struct {
 	HostPorts HostPorts
 	// View returns what tables are compiled for, from the node's object as it is now.
 	View func() service.Node
+	// Viewed receives when View returns something else, which Source does not know. nil: never.
+	Viewed <-chan struct{}
 	// Flows ends the flows that a change made wrong. It is the Loop's, but for its Run. Nil:
 	// none are ended.
 	Flows *flow.Reconciler
@@ -170,6 +172,7 @@ func (l *Loop) Run(ctx context.Context) error {
 			continue
 		case <-l.cfg.Source.Dirty():
 		case <-l.cfg.HostPorts.Dirty():
+		case <-l.cfg.Viewed:
 		case <-timer.C:
 		case <-check.C:
 			if l.intact(ctx) {
@@ -295,9 +298,10 @@ func (l *Loop) build() {
 		l.triggers = append(l.triggers, t)
 	}
 	all := !now.CompilesLike(l.node)
-	if all || !now.RefusesLike(l.node) {
+	refuses, dead := !now.RefusesLike(l.node), now.DeadUnlike(l.node)
+	if all || refuses || len(dead) > 0 {
 		for e := range l.table.Entries() {
-			if _, pod := e.Name.HostPod(); !pod && (all || e.DependsOnAddresses()) {
+			if _, pod := e.Name.HostPod(); !pod && (all || refuses && e.DependsOnAddresses() || len(dead) > 0 && e.HasEndpointsOn(dead)) {
 				names = append(names, e.Name)
 			}
 		}

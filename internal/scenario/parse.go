@@ -69,6 +69,8 @@ func (s *Scenario) directive(f []string) (err error) {
 		s.Node.APIServers, err = addrs(f[1:])
 	case "balance", "unsupported":
 		err = s.balance(f)
+	case "dead":
+		s.Node.Dead = f[1:]
 	case "masquerade-all":
 		s.Node.MasqueradeAll = true
 	case "refuse-external-ips":
@@ -81,7 +83,7 @@ func (s *Scenario) directive(f []string) (err error) {
 			s.Packets = append(s.Packets, p)
 		}
 	default:
-		err = fmt.Errorf("%q is none of node, detect, pod-interfaces, nodeports, services, api-servers, balance, unsupported, masquerade-all, refuse-external-ips, hostport, packet", f[0])
+		err = fmt.Errorf("%q is none of node, detect, pod-interfaces, nodeports, services, api-servers, balance, unsupported, dead, masquerade-all, refuse-external-ips, hostport, packet", f[0])
 	}
 	return err
 }

@@ -65,7 +65,7 @@ func (s *State) Apply(e Event) {
 		delete(s.hostPods, gone.Entry())
 		s.dirty[gone.Entry()] = true
 	case e.Node != nil:
-		if !s.node.CompilesLike(*e.Node) {
+		if !s.node.CompilesLike(*e.Node) || len(s.node.DeadUnlike(*e.Node)) > 0 {
 			for n := range s.hostPods {
 				s.dirty[n] = true
 			}

@@ -24,6 +24,13 @@ type Entry struct {
 // or APIServers.
 func (e *Entry) DependsOnAddresses() bool { return e.external || e.loops != nil }
 
+// HasEndpointsOn reports whether one of the Service's endpoints is on one of the nodes.
+func (e *Entry) HasEndpointsOn(nodes []string) bool {
+	return slices.ContainsFunc(e.slices, func(s *Slice) bool {
+		return slices.ContainsFunc(s.Endpoints, func(p SliceEndpoint) bool { return slices.Contains(nodes, p.Node) })
+	})
+}
+
 // A HealthCheck is what a load balancer may ask a node about one Service.
 type HealthCheck struct {
 	Service Name

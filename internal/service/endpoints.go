@@ -158,7 +158,7 @@ type choice struct {
 // categorize applies readiness, topology and the fallback to terminating endpoints, as the
 // selections of the two policies say.
 func categorize(all []candidate, p Port, svc *Service, node Node) choice {
-	set := choice{all: all, keeps: keeps(p, svc), any: slices.ContainsFunc(all, candidate.answers)}
+	set := choice{all: all, keeps: keeps(p, svc, node.deadTo(all)), any: slices.ContainsFunc(all, candidate.answers)}
 	set.cluster = policyCluster(all, svc, node).pick(all)
 	if svc.InternalLocal || svc.ExternalLocal {
 		set.local = policyLocal(all, svc).pick(all)
@@ -171,15 +171,19 @@ func categorize(all []candidate, p Port, svc *Service, node Node) choice {
 }
 
 // keeps returns the filter for the endpoints that keep the flows they have. Of SCTP, and
-// of TCP where the Service ends no connection, the list is not needed.
-func keeps(p Port, svc *Service) func(candidate) bool {
+// of TCP where the Service ends no connection, the list is not needed. UDP has nobody who notices
+// that a dead node does not answer: its flows go to another endpoint.
+func keeps(p Port, svc *Service, dead []string) func(candidate) bool {
+	s := selection{dead: dead}
 	switch {
 	case p.Proto == SCTP, p.Proto == TCP && svc.Termination == TerminateNever:
 		return func(candidate) bool { return false }
 	case p.Proto == TCP && svc.Termination == TerminateGone:
 		return func(candidate) bool { return true }
 	}
-	return func(c candidate) bool { return c.from.Ready || c.from.Serving }
+	return func(c candidate) bool {
+		return (c.from.Ready || c.from.Serving) && (p.Proto == TCP || !s.onDead(&c))
+	}
 }
 
 // retained returns the endpoints that keep their flows and that the routes lack, nearly

@@ -114,14 +114,16 @@ type Node struct {
 	// the API server is reached, as far as they are known. No Service may have them for
 	// clients outside the cluster, nor an address in Settings.ServiceCIDRs.
 	NodeAddrs, APIServers AddrSet
-	RefuseExternalIPs     bool // leave out ExternalIPs (KEP-5707: they can be abused)
-	Limits                Limits
-	MasqueradeAll         bool // masquerade every client of a ClusterIP
+	// Dead are the nodes that their peers declare dead, sorted: see selection.
+	Dead              []string
+	RefuseExternalIPs bool // leave out ExternalIPs (KEP-5707: they can be abused)
+	Limits            Limits
+	MasqueradeAll     bool // masquerade every client of a ClusterIP
 }
 
 // CompilesLike reports whether Compile returns the same for n and o, whatever the Service:
 // if not, every Service must be compiled again. Of Settings only Detect and ServiceCIDRs count.
-// NodeAddrs and APIServers do not: see RefusesLike.
+// NodeAddrs and APIServers do not: see RefusesLike; nor does Dead: see DeadUnlike.
 func (n Node) CompilesLike(o Node) bool {
 	n4, n6 := n.Settings.Detect()
 	o4, o6 := o.Settings.Detect()
@@ -134,6 +136,19 @@ func (n Node) CompilesLike(o Node) bool {
 // Services whose Entry DependsOnAddresses must be compiled again.
 func (n Node) RefusesLike(o Node) bool {
 	return slices.Equal(n.NodeAddrs, o.NodeAddrs) && slices.Equal(n.APIServers, o.APIServers)
+}
+
+// DeadUnlike returns the nodes that are Dead to n or to o alone. The Services whose Entry has
+// endpoints there must be compiled again.
+func (n Node) DeadUnlike(o Node) (names []string) {
+	for _, one := range [2][2][]string{{n.Dead, o.Dead}, {o.Dead, n.Dead}} {
+		for _, name := range one[0] {
+			if !slices.Contains(one[1], name) {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
 }
 
 // Changes counts the changes of objects that were seen, and those that nothing has been

@@ -19,6 +19,7 @@ const (
 	NotReady
 	NotServing       // terminating
 	TerminatingSpare // terminating; only used where no endpoint is ready
+	NodeDead         // its peers say so
 	HintOtherNode    // topology hints
 	HintOtherZone    // topology hints
 	ZeroWeight
@@ -37,6 +38,7 @@ var exclusionTexts = [exclusionCount]string{
 	"not ready",
 	"terminating, and not serving any more",
 	"terminating, while others are ready",
+	"its node is declared dead by its peers",
 	"its hints name other nodes",
 	"its hints name other zones",
 	"its weight is 0",
@@ -53,9 +55,13 @@ func (x Exclusion) String() string { return exclusionTexts[x] }
 //   - Local: the ready ones here; if there are none, those here that are terminating
 //     but still serve. Hints do not apply.
 //
+// A node that its peers declare dead counts as one without ready endpoints, but for itself, and
+// but where that would leave no endpoint at all: the peers may be wrong.
+//
 // Weights come last: where one that is left has a weight, those of weight 0 go.
 type selection struct {
 	local    bool
+	dead     []string  // nodes whose endpoints count as not ready
 	fallback bool      // none is ready: those that are terminating and serve
 	dropZero bool      // those of weight 0 get nothing
 	hint     Exclusion // HintOtherNode or HintOtherZone: only the ready ones for us; Used: no hints
@@ -63,9 +69,10 @@ type selection struct {
 }
 
 func policyCluster(all []candidate, svc *Service, n Node) selection {
-	s := selection{fallback: !slices.ContainsFunc(all, func(c candidate) bool { return c.from.Ready })}
-	if s.hint = HintOtherNode; !hinted(all, s.hint, n.Name) {
-		if s.hint = HintOtherZone; !hinted(all, s.hint, n.Zone) {
+	s := selection{dead: n.deadTo(all)}
+	s.fallback = !slices.ContainsFunc(all, s.ready)
+	if s.hint = HintOtherNode; !s.hinted(all, n.Name) {
+		if s.hint = HintOtherZone; !s.hinted(all, n.Zone) {
 			s.hint = Used
 		}
 	}
@@ -88,22 +95,43 @@ func (s selection) weighted(all []candidate, svc *Service) selection {
 	return s
 }
 
-// hinted reports whether topology hints of a kind count. It is all or nothing: every ready
+// hinted reports whether topology hints of the kind s.hint count. It is all or nothing: every ready
 // endpoint must have one and one of them must be for us, or part of a half-written update
 // would decide where traffic goes.
-func hinted(all []candidate, kind Exclusion, here string) bool {
+func (s selection) hinted(all []candidate, here string) bool {
 	found := false
 	for i := range all {
-		if !all[i].from.Ready {
+		if !s.ready(all[i]) {
 			continue
 		}
-		names := all[i].hints(kind)
+		names := all[i].hints(s.hint)
 		if len(names) == 0 {
 			return false
 		}
 		found = found || slices.Contains(names, here)
 	}
 	return found && here != ""
+}
+
+// ready reports whether a candidate is ready and on a node that is not dead.
+func (s selection) ready(c candidate) bool { return c.from.Ready && !s.onDead(&c) }
+
+// onDead reports whether a candidate is on a dead node. A node is never dead to itself.
+func (s *selection) onDead(c *candidate) bool {
+	return len(s.dead) > 0 && !c.Local && slices.Contains(s.dead, c.from.Node)
+}
+
+// deadTo returns the nodes whose endpoints are left out for being dead: all that are, as long as
+// an endpoint elsewhere could answer.
+func (n Node) deadTo(all []candidate) []string {
+	if len(n.Dead) == 0 {
+		return nil
+	}
+	s := selection{dead: n.Dead}
+	if slices.ContainsFunc(all, func(c candidate) bool { return c.answers() && !s.onDead(&c) }) {
+		return n.Dead
+	}
+	return nil
 }
 
 // hints returns the nodes or zones that the hints of a kind name.
@@ -130,6 +158,8 @@ func (s *selection) exclusion(c *candidate) Exclusion {
 		return NotServing
 	case !e.Ready && !s.fallback:
 		return TerminatingSpare
+	case s.onDead(c):
+		return NodeDead
 	case s.hint != Used && !slices.Contains(c.hints(s.hint), s.here):
 		return s.hint
 	case s.dropZero && c.Weight == 0:

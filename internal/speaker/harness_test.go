@@ -77,7 +77,7 @@ func runHelper(text string) {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil)).With("self", w.Self)
 	err := New(Config{
 		Log: log, Node: w.Self, Key: []byte("0123456789abcdef0123456789abcdef"), Port: 10280, Source: source{w},
-		Assigned: func(map[service.Name]Assignment) {}, Event: func(service.Name, service.Problem) {},
+		Assigned: func(map[service.Name]Assignment) {}, Dead: func([]string) {}, Event: func(service.Name, service.Problem) {},
 		Metrics: NewMetrics(prometheus.NewRegistry(), w.Self),
 	}).Run(ctx)
 	if err != nil {

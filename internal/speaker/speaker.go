@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -39,6 +40,9 @@ type Config struct {
 	// Assigned is called with the addresses that this node announces for each Service, and on
 	// which interfaces, when they change.
 	Assigned func(map[service.Name]Assignment)
+	// Dead is called with the nodes that a majority of the voters declares dead, sorted, with
+	// every beat in which a majority is heard.
+	Dead func(nodes []string)
 	// Event tells the owner of a Service.
 	Event   func(service.Name, service.Problem)
 	Metrics *Metrics
@@ -48,6 +52,9 @@ const (
 	// ticksPerBeat is how many times in a beat a change can be asked for: with fence.Slots
 	// slots, none is used twice while a grant lasts.
 	ticksPerBeat = 4
+	// goodbyes is how often a speaker that ends says so: packets get lost, and a node that falls
+	// silent without it is dead to the others.
+	goodbyes = 3
 	// maxTasks bounds what runs beside the loop: probes and writes.
 	maxTasks = 64
 	// aliveWithin is how long the loop may be silent; a Source may need that long at the start.
@@ -257,6 +264,9 @@ func (s *Speaker) beat(ctx context.Context) {
 	if s.broken {
 		s.mend(ctx, nil)
 	}
+	if dead, ok := s.member.Dead(); ok {
+		s.cfg.Dead(slices.Sorted(maps.Keys(dead)))
+	}
 	s.claim(ctx)
 	switch err := s.fence.Ticket(s.member.NextSlot()); {
 	case errors.Is(err, fence.ErrGone):
@@ -399,7 +409,9 @@ func (s *Speaker) leave() error {
 	s.arp.Set(nil)
 	if err := s.release(ctx, s.member.Claimed()); err == nil {
 		s.member.Claim(nil)
-		s.member.SetUnready(true)
+	}
+	s.member.SetUnready(true)
+	for range goodbyes {
 		s.sent(s.member.Beat(s.now()))
 	}
 	s.cfg.Assigned(nil)

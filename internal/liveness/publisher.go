@@ -1,0 +1,173 @@
+package liveness
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Socket is the speaker's abstract Unix socket. Its name belongs to the network namespace.
+const Socket = "@fairway/speaker"
+
+const (
+	// Lapse is after how long without news a Follower forgets what it heard. A speaker that is
+	// replaced is back before.
+	Lapse = 5 * time.Second
+	// repeat is how often a Publisher says what has not changed, and fresh how old it may be.
+	repeat = time.Second
+	fresh  = time.Second
+	// maxReaders bounds those that are connected, and maxLine a line: 255 names of 253 bytes.
+	maxReaders = 16
+	maxLine    = 1 << 17
+	// writeLimit is how long a reader may take.
+	writeLimit = 2 * time.Second
+)
+
+// A line is what is sent: all that is known.
+type line struct {
+	Dead []string `json:"dead"`
+}
+
+// A Publisher tells those that are connected. Set may be called by any goroutine.
+type Publisher struct {
+	socket  string
+	mu      sync.Mutex
+	dead    []string // sorted
+	at      time.Time
+	changed chan struct{} // is closed at the next change
+}
+
+// NewPublisher returns a Publisher that knows nothing until Set.
+func NewPublisher() *Publisher { return &Publisher{socket: Socket} }
+
+// Set says which nodes are dead now. It is to be called all the time: what is older than a second
+// is not sent any more.
+func (p *Publisher) Set(dead []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.at = time.Now()
+	if p.changed != nil && slices.Equal(p.dead, dead) {
+		return
+	}
+	if p.changed != nil {
+		close(p.changed)
+	}
+	p.dead, p.changed = slices.Clone(dead), make(chan struct{})
+}
+
+// now returns what is known, whether anything is, and what is closed when it changes.
+func (p *Publisher) now() (l line, known bool, changed <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.changed == nil {
+		p.changed = make(chan struct{})
+	}
+	l.Dead = append([]string{}, p.dead...)
+	return l, time.Since(p.at) <= fresh, p.changed
+}
+
+// Run listens until ctx ends, which is no error. Another speaker that ends may still have the
+// socket for a while.
+func (p *Publisher) Run(ctx context.Context) error {
+	l, err := listen(ctx, p.socket)
+	for errors.Is(err, unix.EADDRINUSE) {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(repeat):
+		}
+		l, err = listen(ctx, p.socket)
+	}
+	if err != nil {
+		return fmt.Errorf("listen for the agent: %w", err)
+	}
+	stop := context.AfterFunc(ctx, func() { l.Close() })
+	defer stop()
+	var readers sync.WaitGroup
+	defer readers.Wait()
+	limit := make(chan struct{}, maxReaders)
+	for {
+		c, err := l.Accept()
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("listen for the agent: %w", err)
+		}
+		select {
+		case limit <- struct{}{}:
+			readers.Go(func() {
+				defer func() { <-limit }()
+				p.serve(ctx, c)
+			})
+		default:
+			c.Close()
+		}
+	}
+}
+
+func listen(ctx context.Context, socket string) (net.Listener, error) {
+	var lc net.ListenConfig
+	return lc.Listen(ctx, "unix", socket)
+}
+
+// serve tells one reader, until it goes.
+func (p *Publisher) serve(ctx context.Context, c net.Conn) {
+	defer c.Close()
+	if !isRoot(c) {
+		return
+	}
+	again := time.NewTicker(repeat)
+	defer again.Stop()
+	out := json.NewEncoder(c)
+	for {
+		l, known, changed := p.now()
+		if known {
+			_ = c.SetWriteDeadline(time.Now().Add(writeLimit))
+			if out.Encode(l) != nil {
+				return
+			}
+		} else if gone(c) {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		case <-again.C:
+		}
+	}
+}
+
+// gone reports whether the other end has closed a connection on which it never sends.
+func gone(c net.Conn) bool {
+	_ = c.SetReadDeadline(time.Now().Add(time.Millisecond))
+	_, err := c.Read(make([]byte, 1))
+	var timeout net.Error
+	return err == nil || !errors.As(err, &timeout) || !timeout.Timeout()
+}
+
+// isRoot reports whether root is at the other end.
+func isRoot(c net.Conn) bool {
+	u, ok := c.(*net.UnixConn)
+	if !ok {
+		return false
+	}
+	raw, err := u.SyscallConn()
+	if err != nil {
+		return false
+	}
+	root := false
+	_ = raw.Control(func(fd uintptr) {
+		who, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+		root = err == nil && who.Uid == 0
+	})
+	return root
+}
