@@ -6,7 +6,7 @@ import (
 )
 
 // outsideManifest is a pod with host ports, on all addresses and on one, and a Service of type
-// LoadBalancer. Both nodes have what they need to serve it.
+// LoadBalancer, which has a second endpoint on another node.
 const outsideManifest = `
 apiVersion: v1
 kind: Pod
@@ -31,6 +31,13 @@ spec:
     ports: [{containerPort: 80, hostPort: 81, hostIP: 127.0.0.1}]
 ---
 apiVersion: v1
+kind: Pod
+metadata: {name: web-2, labels: {app: web}}
+spec:
+  nodeName: node-2
+  containers: [{name: web, image: httpd, imagePullPolicy: IfNotPresent}]
+---
+apiVersion: v1
 kind: Service
 metadata: {name: web}
 spec:
@@ -42,12 +49,13 @@ spec:
 
 // TestFromOutside: a client outside the cluster reaches a Service at the addresses that the
 // controller gave and a speaker announces, and a pod at its host ports, in both families; a
-// process of the node reaches host ports on loopback addresses, whatever address it has.
+// process of the node reaches host ports on loopback addresses, whatever address it has. No node
+// sends new connections to a node that its peers do not hear, until they hear it again.
 func TestFromOutside(t *testing.T) {
 	l := newLab(t)
-	l.run(l.upArgs("--nodes", "2", "--dual-stack", "--load-balancer", "l2")...)
+	l.run(l.upArgs("--nodes", "3", "--dual-stack", "--load-balancer", "l2")...)
 	l.input(outsideManifest, "kubectl", "apply", "-f", "-")
-	l.run("kubectl", "wait", "--for=condition=Ready", "pod/web", "pod/local", "--timeout=120s")
+	l.run("kubectl", "wait", "--for=condition=Ready", "pod/web", "pod/web-2", "pod/local", "--timeout=120s")
 	const works = "It works!"
 	get := func(from []string, args ...string) []string {
 		return append(append(from, "--", "curl", "-sS", "-g", "-m", "5"), args...)
@@ -64,8 +72,27 @@ func TestFromOutside(t *testing.T) {
 	// As Kubernetes' own conformance test calls it, past kubelet's firewall.
 	l.eventually(works, get(node, "--interface", "192.168.49.2", "http://127.0.0.1:81/")...)
 
+	l.testDeadNode()
+
 	l.run("kubectl", "delete", "pod", "web", "local", "--now")
 	if rules := l.run("node", "1", "--", "nft", "list", "ruleset"); strings.Contains(rules, "pod/web") || strings.Contains(rules, "fairway-hostports") {
 		l.eventually("none", "node", "1", "--", "sh", "-c", "nft list ruleset | grep -e pod/web -e fairway-hostports || echo none")
+	}
+}
+
+// testDeadNode cuts node 2 off, and joins it again, while its pod is an endpoint.
+func (l *lab) testDeadNode() {
+	agent := strings.TrimSpace(l.run("kubectl", "-n", "kube-system", "get", "pod", "-l", "k8s-app=fairway-agent", "--field-selector", "spec.nodeName=node-3", "-o", "name"))
+	in := []string{"kubectl", "-n", "kube-system", "exec", agent, "--", "fairway"}
+	rules := "fairway dump --service default/web -o wide | grep -qF ' " + l.run("kubectl", "get", "pod", "web-2", "-o", "jsonpath={.status.podIP}") + ":80 ' && echo used || echo left out"
+	l.eventually("used", "node", "1", "--", "sh", "-c", rules)
+	l.run("fault", "node", "2", "link-down")
+	for _, n := range []string{"1", "3"} {
+		l.eventually("left out", "node", n, "--", "sh", "-c", rules)
+	}
+	l.eventually("its node is declared dead by its peers", append(in, "explain", "default/web")...)
+	l.run("fault", "node", "2", "heal")
+	for _, n := range []string{"1", "3"} {
+		l.eventually("used", "node", n, "--", "sh", "-c", rules)
 	}
 }
