@@ -16,7 +16,7 @@ export CGO_ENABLED := 0
 DEMO_PACKAGES := nftables iproute2 containerd runc iptables kmod tcpdump bind9-dnsutils netcat-openbsd \
                  wget busybox bash curl dash iputils-ping procps ca-certificates \
                  ipvsadm conntrack net-tools bsdextrautils
-PACKAGES      := $(DEMO_PACKAGES) gcc libc6-dev \
+PACKAGES      := $(DEMO_PACKAGES) gcc libc6-dev bird2 \
                  linux-source make patch flex bison bc xz-utils binutils
 
 .PHONY: all build deps chart image image-twice images lab uml demo test test-product test-chart test-user test-uml test-lab test-peers test-others test-versions faults faults-inside soak bench-scale bench-packets bench-lb bench-policy vet lint vuln bench fuzz clean

@@ -68,6 +68,7 @@ var law = map[string]struct {
 	"fence":                {[]string{"nft", "numbers"}, true, false, "rules that mute a node; who may speak, the election knows"},
 	"l2":                   {nil, true, false, "frames of ARP and neighbour discovery; for which addresses, it is told"},
 	"liveness":             {nil, true, false, "carries names of nodes from one program on a node to another"},
+	"bgp":                  {[]string{"announce", "service"}, true, false, "sessions with routers; who announces what, package announce decides"},
 	"speaker":              {[]string{"announce", "election", "fence", "l2", "service"}, true, false, "joins them; the API server is behind its Source"},
 	"proxy":                {[]string{"service", "datapath", "flow"}, true, false, "the loop knows no API objects and no mechanism"},
 	"kube":                 {[]string{"service", "policy", "labels", "ipam", "announce", "election", "oneline", "suggest"}, true, true, "the edge to the API server, the only importer of client-go"},

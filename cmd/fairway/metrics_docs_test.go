@@ -16,6 +16,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/fairway-net/fairway/internal/bgp"
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/health"
 	"github.com/fairway-net/fairway/internal/kube"
@@ -49,7 +50,7 @@ func (r *recorder) MustRegister(all ...prometheus.Collector) {
 
 // exporters are the packages that make metrics. Their collectors are in programs; those of
 // internal/dns have a test of their own.
-var exporters = []string{"cmd/fairway", "internal/dns", "internal/health", "internal/kube", "internal/node", "internal/proxy", "internal/speaker"}
+var exporters = []string{"cmd/fairway", "internal/bgp", "internal/dns", "internal/health", "internal/kube", "internal/node", "internal/proxy", "internal/speaker"}
 
 // programs are those with a table in docs/metrics.md, and their collectors.
 var programs = map[string]func(*testing.T) []prometheus.Collector{
@@ -58,6 +59,7 @@ var programs = map[string]func(*testing.T) []prometheus.Collector{
 	"speaker": func(*testing.T) []prometheus.Collector {
 		r := &recorder{Registry: prometheus.NewRegistry()}
 		speaker.NewMetrics(r, "node")
+		bgp.NewMetrics(r)
 		return r.all
 	},
 }
@@ -127,17 +129,21 @@ func rows(t *testing.T, collectors []prometheus.Collector) []row {
 	all := map[string]row{}
 	for _, c := range collectors {
 		_, pools := c.(*kube.Addresses) // gauges, though MetalLB's names end in _total
+		_, routers := c.(*bgp.Metrics)  // it shows nothing without a session
 		descs := make(chan *prometheus.Desc, 100)
 		c.Describe(descs)
 		close(descs)
 		for d := range descs {
 			r := rowOf(t, d)
-			if pools {
+			switch {
+			case pools, routers && (strings.HasSuffix(r.name, "_up") || strings.HasSuffix(r.name, "_prefixes_total")):
 				r.kind = "gauge"
+			case routers:
+				r.kind = "counter"
 			}
 			all[r.name] = r
 		}
-		if pools || fmt.Sprintf("%T", c) == "*proxy.carried" {
+		if pools || routers || fmt.Sprintf("%T", c) == "*proxy.carried" {
 			continue // it asks the loop, which does not run; all of it are counters
 		}
 		registry := prometheus.NewRegistry()

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/fairway-net/fairway/internal/bgp"
 	"github.com/fairway-net/fairway/internal/fence"
 	"github.com/fairway-net/fairway/internal/kube"
 	"github.com/fairway-net/fairway/internal/liveness"
@@ -29,6 +30,7 @@ type speakerOptions struct {
 	connection             kube.Connection
 	node, namespace, class string
 	metrics                string
+	proxyPort              uint16
 	cleanup                bool
 }
 
@@ -39,7 +41,8 @@ func newSpeaker(e env) *cobra.Command {
 		Use:   "speaker",
 		Short: "Announce the addresses of Services of type LoadBalancer on this node's networks",
 		Long: `Announce the addresses of Services of type LoadBalancer on this node's networks, by ARP
-and neighbour discovery, as L2Advertisements of metallb.io say. The speakers of all nodes
+and neighbour discovery, as L2Advertisements of metallb.io say, and to routers by BGP, as
+BGPAdvertisements and BGPPeers say. For ARP and neighbour discovery the speakers of all nodes
 grant each address to one node at a time, by a majority of their own, also while the API
 server is away. The kernel mutes a node whose grant is over. The speaker is a process of
 its own: the agent can be replaced while it runs.`,
@@ -66,6 +69,7 @@ its own: the agent can be replaced while it runs.`,
 	f.StringVar(&o.namespace, "namespace", "metallb-system", "`Namespace` where the objects of metallb.io count")
 	f.StringVar(&o.class, "lb-class", "", "Announce the Services of this loadBalancerClass (default those without one)")
 	f.StringVar(&o.metrics, "metrics-bind-address", fmt.Sprintf("127.0.0.1:%d", numbers.PortSpeakerMetrics), "`Address` for /metrics and /healthz; empty: none")
+	f.Uint16Var(&o.proxyPort, "proxy-health-port", numbers.PortHealthz, "`Port` of this node's proxy that says at /healthz when it has programmed the kernel, which BGP waits for; 0: it does not")
 	f.BoolVar(&o.cleanup, "cleanup", false, "Remove the speaker's rules from this node, and end")
 	o.connection.UserAgent = "fairway-speaker/" + version
 	return c
@@ -96,11 +100,18 @@ func runSpeaker(ctx context.Context, log *slog.Logger, o speakerOptions) error {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), store)
 	dead := liveness.NewPublisher()
+	source := store.SubscribeSpeaker(o.class)
 	s := speaker.New(speaker.Config{
-		Log: log, Node: o.node, Key: key, Port: numbers.PortHeartbeat, Source: store.SubscribeSpeaker(o.class),
+		Log: log, Node: o.node, Key: key, Port: numbers.PortHeartbeat, Source: source,
 		Assigned: func(map[service.Name]speaker.Assignment) {}, Dead: dead.Set, Event: events.Event, Metrics: speaker.NewMetrics(registry, o.node),
 	})
+	health := speaker.NewHealth()
+	routers := bgp.New(bgp.Config{
+		Log: log, Node: o.node, Source: source.SubscribeBGP(), Health: health, ProxyPort: o.proxyPort, Metrics: bgp.NewMetrics(registry),
+	})
 	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return health.Run(ctx) })
+	g.Go(func() error { return routers.Run(ctx) })
 	g.Go(func() error { return events.Run(ctx) })
 	g.Go(func() error { return store.Run(ctx) })
 	g.Go(func() error { return s.Run(ctx) })

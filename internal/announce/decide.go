@@ -124,18 +124,26 @@ const (
 // decide the same, in whatever order they saw them: by address, not by Service, so that an
 // address which Services share is on one node.
 func Decide(in Input) map[netip.Addr]*Decision {
+	sharing := in.sharing()
+	all := make(map[netip.Addr]*Decision, len(sharing))
+	for a, services := range sharing {
+		all[a] = in.decide(a, services)
+	}
+	return all
+}
+
+// sharing returns the Services that have an address, sorted by name.
+func (in Input) sharing() map[netip.Addr][]*Service {
 	sharing := map[netip.Addr][]*Service{}
 	for _, s := range in.Services {
 		for _, a := range s.Addrs {
 			sharing[a] = append(sharing[a], s)
 		}
 	}
-	all := make(map[netip.Addr]*Decision, len(sharing))
-	for a, services := range sharing {
+	for _, services := range sharing {
 		slices.SortFunc(services, func(x, y *Service) int { return x.Compare(y.Name) })
-		all[a] = in.decide(a, services)
 	}
-	return all
+	return sharing
 }
 
 func (in Input) decide(a netip.Addr, services []*Service) *Decision {
@@ -146,12 +154,7 @@ func (in Input) decide(a netip.Addr, services []*Service) *Decision {
 			d.Checks = append(d.Checks, s.HealthCheckNodePort)
 		}
 	}
-	var pools []*ipam.Pool
-	for _, p := range in.Pools {
-		if p.Contains(a) {
-			pools = append(pools, p)
-		}
-	}
+	pools := poolsOf(in.Pools, a)
 	if len(pools) == 0 {
 		d.Reason = NoPool
 		return d
@@ -199,18 +202,34 @@ func rank(a netip.Addr, all []Candidate) {
 // Services.
 func (in Input) advertisements(pools []*ipam.Pool, services []*Service) (all []*L2Advertisement) {
 	for _, ad := range in.L2 {
-		forPool := slices.ContainsFunc(pools, func(p *ipam.Pool) bool {
-			return len(ad.IPAddressPools)+len(ad.IPAddressPoolSelectors) == 0 ||
-				slices.Contains(ad.IPAddressPools, p.Name) || labels.AnyMatches(ad.IPAddressPoolSelectors, p.Labels)
-		})
-		forService := len(ad.ServiceSelectors) == 0 || slices.ContainsFunc(services, func(s *Service) bool {
-			return labels.AnyMatches(ad.ServiceSelectors, s.Labels)
-		})
-		if forPool && forService && len(ad.Problems) == 0 {
+		if forPools(ad.IPAddressPools, ad.IPAddressPoolSelectors, pools) && forServices(ad.ServiceSelectors, services) && len(ad.Problems) == 0 {
 			all = append(all, ad)
 		}
 	}
 	return all
+}
+
+// poolsOf returns the pools that an address is of.
+func poolsOf(all []*ipam.Pool, a netip.Addr) (pools []*ipam.Pool) {
+	for _, p := range all {
+		if p.Contains(a) {
+			pools = append(pools, p)
+		}
+	}
+	return pools
+}
+
+// forPools reports whether an advertisement with these names and selectors is for one of the
+// pools. Without both it is for all.
+func forPools(names []string, selectors []labels.Selector, pools []*ipam.Pool) bool {
+	return slices.ContainsFunc(pools, func(p *ipam.Pool) bool {
+		return len(names)+len(selectors) == 0 || slices.Contains(names, p.Name) || labels.AnyMatches(selectors, p.Labels)
+	})
+}
+
+// forServices reports whether an advertisement with these selectors is for one of the Services.
+func forServices(selectors []labels.Selector, services []*Service) bool {
+	return len(selectors) == 0 || slices.ContainsFunc(services, func(s *Service) bool { return labels.AnyMatches(selectors, s.Labels) })
 }
 
 // candidate is a node as the advertisements see it: they add up.

@@ -31,6 +31,8 @@
 //	nodes         nodes
 //	Announcements ipaddresspools, l2advertisements, bgpadvertisements, bgppeers,
 //	              bfdprofiles, communities (all of metallb.io)
+//	BGP           services, endpointslices, nodes, ipaddresspools, secrets
+//	              bgpadvertisements, bgppeers, communities
 //	Policies      networkpolicies, namespaces, pods
 //
 // To read another kind: declare it (a kind: resource, client, selectors, and the function

@@ -140,7 +140,7 @@ func (c *checks) note(port uint16, served bool) {
 }
 
 func (c *checks) ask(ctx context.Context, at netip.AddrPort) bool {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://%s/", at), nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://%s/healthz", at), nil)
 	if err != nil {
 		return false
 	}

@@ -1,0 +1,244 @@
+package announce
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/fairway-net/fairway/internal/ipam"
+	"github.com/fairway-net/fairway/internal/labels"
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// A BGPInput is all that a node's BGP depends on. L2 does not count.
+type BGPInput struct {
+	Input
+	Node           string // whose sessions
+	Advertisements []*BGPAdvertisement
+	Peers          []*BGPPeer
+	Communities    []*Community
+	// Password returns that of a Secret; false: there is none.
+	Password func(secret string) (string, bool)
+	// Unserved says why the node's kernel does not hold a Service's rules; empty: it does.
+	Unserved func(*Service) string
+}
+
+// A Route is what a router is told: that this node leads to a prefix.
+type Route struct {
+	Prefix netip.Prefix
+	// NextHop is the node's address of the prefix's family where the session is of another
+	// one; zero: the session's.
+	NextHop     netip.Addr
+	LocalPref   uint32           // within an AS; 0: the default
+	Communities []CommunityValue // sorted
+	Services    []service.Name   // whose addresses it covers, sorted
+}
+
+// Equal reports whether a router is told the same.
+func (r Route) Equal(o Route) bool {
+	return r.Prefix == o.Prefix && r.NextHop == o.NextHop && r.LocalPref == o.LocalPref && slices.Equal(r.Communities, o.Communities)
+}
+
+// A LeftOut is an address that is not announced to a router, and why.
+type LeftOut struct {
+	Addr     netip.Addr
+	Services []service.Name
+	Peer     string // empty: to none
+	Reason   string
+}
+
+// A BGPDecision is what a node speaks by BGP.
+type BGPDecision struct {
+	Sessions []Session     // sorted by peer
+	LeftOut  []LeftOut     // sorted by address and peer
+	Problems []PeerProblem // sorted by peer
+}
+
+// Reasons why an address is not announced by BGP. The others are those of Decide.
+const (
+	NoBGPAdvertisement = "no BGPAdvertisement is for its pool and Service"
+	NotThisNode        = "no BGPAdvertisement's nodeSelectors match this node"
+	NotForPeer         = "no BGPAdvertisement is for this BGPPeer"
+	NoLocalEndpoint    = "this node has no endpoint of its Service (externalTrafficPolicy: Local)"
+	NoFamily           = "the session does not carry its address family [dualStackAddressFamily: true]"
+	NoNextHop          = "this node has no address of its family for the next hop"
+	NoPeers            = "no BGPPeer is for this node"
+)
+
+// DecideBGP decides about every session of a node, and every address of every Service.
+func DecideBGP(in BGPInput) BGPDecision {
+	i := slices.IndexFunc(in.Nodes, func(n Node) bool { return n.Name == in.Node })
+	if i < 0 {
+		return BGPDecision{Problems: []PeerProblem{{NoSession: true, Reason: "the API server knows no node " + in.Node}}}
+	}
+	b := bgpDecider{in: in, self: &in.Nodes[i], aliases: communityAliases(in.Communities)}
+	b.out.Sessions, b.out.Problems = in.sessions(b.self)
+	b.routes = make([]map[netip.Prefix]*Route, len(b.out.Sessions))
+	for i := range b.routes {
+		b.routes[i] = map[netip.Prefix]*Route{}
+	}
+	sharing := in.sharing()
+	for a, services := range sharing {
+		if reason := b.address(a, services); reason != "" {
+			b.leaveOut(a, services, "", reason)
+		}
+	}
+	for i, routes := range b.routes {
+		b.out.Sessions[i].Routes = sorted(routes)
+	}
+	slices.SortFunc(b.out.LeftOut, func(x, y LeftOut) int { return cmp.Or(x.Addr.Compare(y.Addr), strings.Compare(x.Peer, y.Peer)) })
+	return b.out
+}
+
+// A bgpDecider collects a decision.
+type bgpDecider struct {
+	in      BGPInput
+	self    *Node
+	aliases map[string]string
+	routes  []map[netip.Prefix]*Route // by session
+	out     BGPDecision
+}
+
+func (b *bgpDecider) leaveOut(a netip.Addr, services []*Service, peer, reason string) {
+	b.out.LeftOut = append(b.out.LeftOut, LeftOut{a, names(services), peer, reason})
+}
+
+// address decides about an address, or says why it is announced to none.
+func (b *bgpDecider) address(a netip.Addr, services []*Service) (reason string) {
+	pools := poolsOf(b.in.Pools, a)
+	if len(pools) == 0 {
+		return NoPool
+	}
+	var ads []*BGPAdvertisement
+	matching := 0
+	for _, ad := range b.in.Advertisements {
+		if len(ad.Problems) > 0 || !forPools(ad.IPAddressPools, ad.IPAddressPoolSelectors, pools) || !forServices(ad.ServiceSelectors, services) {
+			continue
+		}
+		matching++
+		if len(ad.NodeSelectors) == 0 || labels.AnyMatches(ad.NodeSelectors, b.self.Labels) {
+			ads = append(ads, ad)
+		}
+	}
+	switch {
+	case matching == 0:
+		return NoBGPAdvertisement
+	case len(ads) == 0:
+		return NotThisNode
+	case b.self.Excluded != "":
+		return "load balancers must not use this node: " + b.self.Excluded
+	case len(b.out.Sessions) == 0:
+		return NoPeers
+	}
+	nodes, reason := b.in.serving(services)
+	switch {
+	case reason != "":
+		return reason
+	case nodes != nil && !nodes[b.self.Name]:
+		return NoLocalEndpoint
+	}
+	for _, s := range services {
+		if reason := b.in.Unserved(s); reason != "" {
+			return reason
+		}
+	}
+	for i := range b.out.Sessions {
+		if reason := b.announce(i, a, services, pools, ads); reason != "" {
+			b.leaveOut(a, services, b.out.Sessions[i].Peer, reason)
+		}
+	}
+	return ""
+}
+
+// announce adds an address to a session, or says why it is not announced there.
+func (b *bgpDecider) announce(i int, a netip.Addr, services []*Service, pools []*ipam.Pool, ads []*BGPAdvertisement) (reason string) {
+	s := &b.out.Sessions[i].SessionConfig
+	next := netip.Addr{}
+	switch reason = NotForPeer; {
+	case !s.carries(a):
+		return NoFamily
+	case a.Is4() != s.Address.Addr().Is4():
+		at := slices.IndexFunc(b.self.Addrs, func(n netip.Addr) bool { return n.Is4() == a.Is4() })
+		if at < 0 {
+			return NoNextHop
+		}
+		next = b.self.Addrs[at]
+	}
+	done := false
+	for _, ad := range ads {
+		if len(ad.Peers) > 0 && !slices.Contains(ad.Peers, s.Peer) {
+			continue
+		}
+		r, problem := b.route(ad, a, pools)
+		if problem != "" {
+			reason = problem
+			continue
+		}
+		if r.NextHop = next; !s.Internal() {
+			r.LocalPref = 0 // it is not sent to another AS
+		}
+		r.Services, done = names(services), true
+		b.add(i, r)
+	}
+	if done {
+		return ""
+	}
+	return reason
+}
+
+// route is what an advertisement makes of an address.
+func (b *bgpDecider) route(ad *BGPAdvertisement, a netip.Addr, pools []*ipam.Pool) (r Route, reason string) {
+	bits := ad.AggregationLength
+	if a.Is6() {
+		bits = ad.AggregationLengthV6
+	}
+	r.LocalPref = ad.LocalPref
+	var err error
+	if r.Prefix, err = a.Prefix(bits); err != nil {
+		return r, fmt.Sprintf("BGPAdvertisement %s: %v", ad.Name, err)
+	}
+	whole := ipam.RangeOf(r.Prefix)
+	if bits < a.BitLen() && !slices.ContainsFunc(pools, func(p *ipam.Pool) bool {
+		return slices.ContainsFunc(p.Ranges, func(r ipam.Range) bool { return r.Contains(whole.First) && r.Contains(whole.Last) })
+	}) {
+		return r, fmt.Sprintf("BGPAdvertisement %s: %v has addresses that are not the pool's [a longer aggregationLength]", ad.Name, r.Prefix)
+	}
+	if r.Communities, err = communities(ad.Communities, b.aliases); err != nil {
+		return r, fmt.Sprintf("BGPAdvertisement %s: %v", ad.Name, err)
+	}
+	return r, ""
+}
+
+// add merges a route into a session's: the communities of all advertisements, and the highest
+// LOCAL_PREF.
+func (b *bgpDecider) add(i int, r Route) {
+	if was := b.routes[i][r.Prefix]; was != nil {
+		r.LocalPref = max(r.LocalPref, was.LocalPref)
+		r.Communities = append(r.Communities, was.Communities...)
+		r.Services = append(r.Services, was.Services...)
+	}
+	slices.SortFunc(r.Communities, CommunityValue.compare)
+	r.Communities = slices.Compact(r.Communities)
+	slices.SortFunc(r.Services, service.Name.Compare)
+	r.Services = slices.Compact(r.Services)
+	b.routes[i][r.Prefix] = &r
+}
+
+func sorted(routes map[netip.Prefix]*Route) (all []Route) {
+	for _, r := range routes {
+		all = append(all, *r)
+	}
+	slices.SortFunc(all, func(x, y Route) int {
+		return cmp.Or(x.Prefix.Addr().Compare(y.Prefix.Addr()), cmp.Compare(x.Prefix.Bits(), y.Prefix.Bits()))
+	})
+	return all
+}
+
+func names(services []*Service) (all []service.Name) {
+	for _, s := range services {
+		all = append(all, s.Name)
+	}
+	return all
+}

@@ -1,0 +1,151 @@
+package announce
+
+import (
+	"fmt"
+	"hash/crc32"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fairway-net/fairway/internal/labels"
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// maxSessions bounds the routers that a node speaks to: each costs memory and a connection.
+const maxSessions = 32
+
+// defaultConnectTime is the time between two tries to connect.
+const defaultConnectTime = 10 * time.Second
+
+// A SessionConfig is how a node speaks to a router. It is comparable: a session whose
+// configuration changes begins anew.
+type SessionConfig struct {
+	Peer string // the BGPPeer's name
+	// LocalASN is what the router is told; PeerASN 0: any but LocalASN.
+	LocalASN, PeerASN        uint32
+	Address                  netip.AddrPort
+	Source                   netip.Addr // zero: the kernel chooses
+	RouterID                 netip.Addr
+	Hold, Keepalive, Connect time.Duration
+	Password                 string // of TCP MD5; empty: none
+	MultiHop                 bool
+	GracefulRestart          bool
+	IPv4, IPv6               bool // the address families that it carries
+}
+
+// Internal reports whether the router is in the node's own AS (iBGP).
+func (c SessionConfig) Internal() bool { return c.PeerASN == c.LocalASN }
+
+// carries reports whether routes of an address' family can be announced.
+func (c SessionConfig) carries(a netip.Addr) bool {
+	if a.Is4() {
+		return c.IPv4
+	}
+	return c.IPv6
+}
+
+// A Session is one that a node must have, and what it must announce by it.
+type Session struct {
+	SessionConfig
+	Routes []Route // sorted by prefix
+}
+
+// A PeerProblem is what a BGPPeer asks for that the node does not do.
+type PeerProblem struct {
+	Peer string
+	// NoSession: the node does not speak to the router at all because of it.
+	NoSession bool
+	Reason    string
+}
+
+// sessions returns those of the node, without routes, sorted by the peers' names.
+func (in BGPInput) sessions(self *Node) (all []Session, problems []PeerProblem) {
+	peers := slices.Clone(in.Peers)
+	slices.SortFunc(peers, func(a, b *BGPPeer) int { return strings.Compare(a.Name, b.Name) })
+	routers := map[netip.AddrPort]string{}
+	for _, p := range peers {
+		if len(p.NodeSelectors) > 0 && !labels.AnyMatches(p.NodeSelectors, self.Labels) {
+			continue
+		}
+		c, reason := in.session(p, self)
+		if other, ok := routers[c.Address]; ok && reason == "" {
+			reason = fmt.Sprintf("BGPPeer %s has the same address and port", other)
+		}
+		if len(all) == maxSessions && reason == "" {
+			reason = fmt.Sprintf("a node speaks to %d routers at most", maxSessions)
+		}
+		if reason != "" {
+			problems = append(problems, PeerProblem{p.Name, true, reason})
+			continue
+		}
+		for _, missing := range unsupported(p) {
+			problems = append(problems, PeerProblem{p.Name, false, missing})
+		}
+		routers[c.Address] = p.Name
+		all = append(all, Session{SessionConfig: c})
+	}
+	return all, problems
+}
+
+// session returns the session with a router, or why there is none.
+func (in BGPInput) session(p *BGPPeer, self *Node) (c SessionConfig, reason string) {
+	c = SessionConfig{
+		Peer: p.Name, LocalASN: p.MyASN, PeerASN: p.PeerASN, Address: netip.AddrPortFrom(p.PeerAddress, p.PeerPort), Source: p.SourceAddress,
+		RouterID: p.RouterID, Hold: p.HoldTime, Keepalive: p.KeepaliveTime, Connect: p.ConnectTime, Password: p.Password,
+		MultiHop: p.EBGPMultiHop, GracefulRestart: p.EnableGracefulRestart,
+		IPv4: p.PeerAddress.Is4() || p.DualStackAddressFamily, IPv6: p.PeerAddress.Is6() || p.DualStackAddressFamily,
+	}
+	switch {
+	case len(p.Problems) > 0:
+		return c, p.Problems[0].Message
+	case p.Interface != "":
+		return c, "interface is not supported [give peerAddress]"
+	case p.VRF != "":
+		return c, "vrf is not supported"
+	case p.SourceAddress.IsValid() && p.SourceAddress.Is4() != p.PeerAddress.Is4():
+		return c, "sourceAddress and peerAddress are of different families"
+	}
+	if p.LocalASN != 0 {
+		c.LocalASN = p.LocalASN
+	}
+	if p.DynamicASN == DynamicASNInternal {
+		c.PeerASN = c.LocalASN
+	}
+	if c.Connect == 0 {
+		c.Connect = defaultConnectTime
+	}
+	if !c.RouterID.IsValid() {
+		c.RouterID = routerID(self)
+	}
+	if p.PasswordSecret != "" {
+		var known bool
+		if c.Password, known = in.Password(p.PasswordSecret); !known {
+			return c, fmt.Sprintf("Secret %s of type kubernetes.io/basic-auth with a key \"password\" is missing", service.Cut(p.PasswordSecret, 253))
+		}
+	}
+	return c, ""
+}
+
+// unsupported says what a router is asked for that is not done; the session is kept.
+func unsupported(p *BGPPeer) (all []string) {
+	if p.BFDProfile != "" {
+		all = append(all, fmt.Sprintf("bfdProfile is not supported: a router that is gone is noticed after holdTime (%v)", p.HoldTime))
+	}
+	if p.HoldTime == 0 {
+		all = append(all, "holdTime 0 is not supported: the session ends after 65535 s without a sign of life")
+	}
+	return all
+}
+
+// routerID is the node's own address, or without one of IPv4 a number that follows from its
+// name, as with MetalLB.
+func routerID(self *Node) netip.Addr {
+	for _, a := range self.Addrs {
+		if a.Is4() {
+			return a
+		}
+	}
+	n := crc32.ChecksumIEEE([]byte(self.Name)) | 1 // never 0.0.0.0
+	return netip.AddrFrom4([4]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)})
+}

@@ -1,0 +1,83 @@
+package bgp
+
+import (
+	"sync/atomic"
+
+	"github.com/osrg/gobgp/v4/api"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Metrics are a Speaker's, by MetalLB's names. Its label peer is ADDRESS:PORT, as there.
+type Metrics struct{ speaker atomic.Pointer[Speaker] }
+
+// NewMetrics registers the metrics of a Speaker that New makes later.
+func NewMetrics(r prometheus.Registerer) *Metrics {
+	m := new(Metrics)
+	r.MustRegister(m)
+	return m
+}
+
+func desc(name, help string) *prometheus.Desc {
+	return prometheus.NewDesc("metallb_bgp_"+name, help, []string{"peer"}, nil)
+}
+
+var (
+	sessionUp = desc("session_up", "1 if the session with a router is up, else 0")
+	announced = desc("announced_prefixes_total", "Prefixes that a router is told")
+	pending   = desc("pending_prefixes_total", "Prefixes that a router must be told")
+
+	messages = [...]struct {
+		desc  *prometheus.Desc
+		count func(sent, received *api.Message) uint64
+	}{
+		{desc("updates_total", "UPDATE messages sent to a router"), func(s, _ *api.Message) uint64 { return s.GetUpdate() }},
+		{desc("updates_total_received", "UPDATE messages received from a router"), func(_, r *api.Message) uint64 { return r.GetUpdate() }},
+		{desc("opens_sent", "OPEN messages sent to a router"), func(s, _ *api.Message) uint64 { return s.GetOpen() }},
+		{desc("opens_received", "OPEN messages received from a router"), func(_, r *api.Message) uint64 { return r.GetOpen() }},
+		{desc("keepalives_sent", "KEEPALIVE messages sent to a router"), func(s, _ *api.Message) uint64 { return s.GetKeepalive() }},
+		{desc("keepalives_received", "KEEPALIVE messages received from a router"), func(_, r *api.Message) uint64 { return r.GetKeepalive() }},
+		{desc("notifications_sent", "NOTIFICATION messages sent to a router"), func(s, _ *api.Message) uint64 { return s.GetNotification() }},
+		{desc("total_sent", "Messages sent to a router"), func(s, _ *api.Message) uint64 { return s.GetTotal() }},
+		{desc("total_received", "Messages received from a router"), func(_, r *api.Message) uint64 { return r.GetTotal() }},
+	}
+)
+
+// Describe is a part of prometheus.Collector.
+func (m *Metrics) Describe(c chan<- *prometheus.Desc) {
+	c <- sessionUp
+	c <- announced
+	c <- pending
+	for _, x := range messages {
+		c <- x.desc
+	}
+}
+
+// Collect is a part of prometheus.Collector.
+func (m *Metrics) Collect(c chan<- prometheus.Metric) {
+	s := m.speaker.Load()
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, have := range s.sessions {
+		peer := have.config.Address.String()
+		gauge := func(d *prometheus.Desc, v int) {
+			c <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), peer)
+		}
+		up, told := 0, 0
+		if isUp, _, _ := have.state(); isUp {
+			up, told = 1, len(have.held)
+		}
+		gauge(sessionUp, up)
+		gauge(announced, told)
+		gauge(pending, len(have.held))
+		sent, received, err := have.counters()
+		if err != nil {
+			continue
+		}
+		for _, x := range messages {
+			c <- prometheus.MustNewConstMetric(x.desc, prometheus.CounterValue, float64(x.count(sent, received)), peer)
+		}
+	}
+}

@@ -1,0 +1,213 @@
+package bgp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/osrg/gobgp/v4/api"
+	"github.com/osrg/gobgp/v4/pkg/apiutil"
+	wire "github.com/osrg/gobgp/v4/pkg/packet/bgp"
+	"github.com/osrg/gobgp/v4/pkg/server"
+
+	"github.com/fairway-net/fairway/internal/announce"
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// closing is how long a session may take to end in order.
+const closing = 2 * time.Second
+
+// A session is one with a router: GoBGP's server, and what it has been given.
+type session struct {
+	config announce.SessionConfig
+	log    *slog.Logger
+	server *server.BgpServer
+	held   map[netip.Prefix]announce.Route
+	wake   func()
+
+	down chan struct{} // closed when the session goes down after close
+
+	mu     sync.Mutex
+	up     bool
+	lost   string    // why it is not up
+	closed bool      // by us
+	flood  time.Time // when the router had sent too many prefixes
+}
+
+// open starts a session: it goes on trying until it is closed.
+func open(log *slog.Logger, c announce.SessionConfig, restarting bool, wake func()) (*session, error) {
+	s := &session{
+		config: c, log: log.With("peer", c.Peer, "address", c.Address), held: map[netip.Prefix]announce.Route{}, wake: wake,
+		lost: "it has not been up yet", down: make(chan struct{}),
+	}
+	var err error
+	s.server, err = newServer(c, restarting, connectErrors{s}, s.changed)
+	return s, err
+}
+
+// hold makes the routes those that the router is told, writing what changed.
+func (s *session) hold(routes []announce.Route) error {
+	want := make(map[netip.Prefix]announce.Route, len(routes))
+	var add []*apiutil.Path
+	for _, r := range routes {
+		want[r.Prefix] = r
+		if was, ok := s.held[r.Prefix]; ok && was.Equal(r) {
+			continue
+		}
+		p, err := path(r)
+		if err != nil {
+			return fmt.Errorf("announce %v: %w", r.Prefix, err)
+		}
+		add = append(add, p)
+	}
+	var drop []*apiutil.Path
+	for prefix, r := range s.held {
+		if _, ok := want[prefix]; ok {
+			continue
+		}
+		p, err := path(r)
+		if err != nil {
+			return fmt.Errorf("withdraw %v: %w", prefix, err)
+		}
+		drop = append(drop, p)
+	}
+	if len(add) > 0 {
+		if _, err := s.server.AddPath(apiutil.AddPathRequest{Paths: add}); err != nil {
+			return fmt.Errorf("announce %d prefixes: %w", len(add), err) // all again next time: that changes nothing
+		}
+	}
+	if len(drop) > 0 {
+		if err := s.server.DeletePath(apiutil.DeletePathRequest{Paths: drop}); err != nil {
+			return fmt.Errorf("withdraw %d prefixes: %w", len(drop), err)
+		}
+	}
+	if len(add)+len(drop) > 0 {
+		s.log.Info("routes changed", "announced", len(add), "withdrawn", len(drop), "now", len(want))
+	}
+	s.held = want
+	return nil
+}
+
+// shun asks the router to prefer other ways to all that we announce.
+func (s *session) shun() error {
+	routes := slices.Collect(maps.Values(s.held))
+	for i := range routes {
+		routes[i].Communities = append(slices.Clone(routes[i].Communities), announce.GracefulShutdown)
+		if routes[i].LocalPref = 0; s.config.Internal() {
+			routes[i].LocalPref = 1 // 0 is the default here
+		}
+	}
+	return s.hold(routes)
+}
+
+// close ends the session. The router drops our routes, unless they are kept for our next start.
+func (s *session) close(keep bool) {
+	s.mu.Lock()
+	s.closed = true
+	up := s.up
+	s.mu.Unlock()
+	if keep {
+		// No notification: to the router we are a program that died.
+		_ = s.server.StopBgp(context.Background(), &api.StopBgpRequest{AllowGracefulRestart: true})
+		return
+	}
+	// Stop would say that we are deconfigured, after which BIRD waits a minute before it lets us back.
+	err := s.server.DisablePeer(context.Background(), &api.DisablePeerRequest{Address: s.config.Address.Addr().String(), Communication: "fairway speaker ends"})
+	if up && err == nil {
+		select {
+		case <-s.down:
+		case <-time.After(closing):
+		}
+	}
+	s.server.Stop()
+}
+
+// changed is called by GoBGP when the session's state changes.
+func (s *session) changed(e *apiutil.WatchEventMessage_PeerEvent) {
+	if e.Type != apiutil.PEER_EVENT_STATE {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	up := e.Peer.State.SessionState == wire.BGP_FSM_ESTABLISHED
+	if e.Peer.State.AdminState == api.PeerState_ADMIN_STATE_PFX_CT && s.flood.IsZero() {
+		s.flood = time.Now()
+	}
+	if up == s.up {
+		return
+	}
+	if s.closed {
+		if s.up = up; !up {
+			close(s.down)
+		}
+		return
+	}
+	if s.up = up; up {
+		s.lost = ""
+		s.log.Info("session is up", "asn", e.Peer.State.PeerASN)
+	} else {
+		s.lost = e.Peer.State.DisconnectMessage
+		if !s.flood.IsZero() {
+			s.lost = fmt.Sprintf("the router sent more than %d prefixes [filter what it sends to nodes]", maxReceived)
+		}
+		s.log.Warn("session is down", "reason", s.lost)
+	}
+	s.wake()
+}
+
+// state says whether the session is up, or why not; flooded since when the router is left alone.
+func (s *session) state() (up bool, lost string, flooded time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.up, s.lost, s.flood
+}
+
+// failed notes why the router cannot be connected to.
+func (s *session) failed(reason string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.up || s.closed || s.lost == reason {
+		return
+	}
+	s.lost = reason
+	hint := ""
+	if s.config.Password != "" {
+		hint = " [a wrong password looks like a router that does not answer]"
+	}
+	s.log.Warn("the router cannot be reached"+hint, "reason", reason)
+}
+
+// counters returns how many messages there were.
+func (s *session) counters() (sent, received *api.Message, err error) {
+	err = errors.New("no such peer")
+	e := s.server.ListPeer(context.Background(), &api.ListPeerRequest{Address: s.config.Address.Addr().String()}, func(p *api.Peer) {
+		sent, received, err = p.GetState().GetMessages().GetSent(), p.GetState().GetMessages().GetReceived(), nil
+	})
+	return sent, received, errors.Join(e, err)
+}
+
+// connectErrors is a log that keeps nothing of GoBGP's but why it cannot connect: the rest comes
+// as states.
+type connectErrors struct{ s *session }
+
+func (connectErrors) Enabled(_ context.Context, l slog.Level) bool { return l == slog.LevelDebug }
+func (h connectErrors) WithAttrs([]slog.Attr) slog.Handler         { return h }
+func (h connectErrors) WithGroup(string) slog.Handler              { return h }
+func (h connectErrors) Handle(_ context.Context, r slog.Record) error {
+	if r.Message != "failed to connect" {
+		return nil
+	}
+	r.Attrs(func(a slog.Attr) bool {
+		if a.Key == "Error" {
+			h.s.failed(service.Cut(a.Value.String(), 300))
+		}
+		return true
+	})
+	return nil
+}

@@ -1,0 +1,230 @@
+package bgp
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/fairway-net/fairway/internal/announce"
+)
+
+// A Source is what a Speaker reads from the API server, level-triggered.
+type Source interface {
+	Synced() <-chan struct{} // closed when the rest is known
+	Dirty() <-chan struct{}  // receives when something may have changed
+	// BGP returns what decides but for Node and Unserved.
+	BGP() announce.BGPInput
+}
+
+// Health asks the node's proxy what the kernel serves. Its methods may be called by any goroutine.
+type Health interface {
+	// Set says which ports are asked, at an address of the node.
+	Set(addr netip.Addr, ports map[uint16]bool)
+	Served(port uint16) bool // the last answer
+	Changed() <-chan struct{}
+}
+
+// Config says how a Speaker works. All fields are required.
+type Config struct {
+	Log    *slog.Logger
+	Node   string // we run on
+	Source Source
+	Health Health
+	// ProxyPort is where the node's proxy says that it has programmed the kernel; 0: it is not
+	// asked.
+	ProxyPort uint16
+	Metrics   *Metrics
+}
+
+const (
+	// again is the time to the next try after an error.
+	again = 5 * time.Second
+	// floodPause is how long a router that sent too much is left alone.
+	floodPause = 5 * time.Minute
+	// shunned is how long routers have to prefer other ways before ours are taken back.
+	shunned = time.Second
+)
+
+// Reasons why a Service is not announced yet.
+const (
+	notProgrammed = "the node's proxy has not said yet that it has programmed the kernel"
+	notServed     = "the node's proxy says that it does not serve the Service (healthCheckNodePort)"
+)
+
+// A Speaker is one node's. Run runs it once.
+type Speaker struct {
+	cfg        Config
+	wake       chan struct{}
+	programmed bool // the proxy has said once that the kernel has its rules: they outlive it
+	started    bool // sessions have been opened: others than the first are no restart
+
+	mu       sync.Mutex
+	sessions map[string]*session
+	last     announce.BGPDecision
+}
+
+// New returns a Speaker.
+func New(cfg Config) *Speaker {
+	s := &Speaker{cfg: cfg, wake: make(chan struct{}, 1), sessions: map[string]*session{}}
+	cfg.Metrics.speaker.Store(s)
+	return s
+}
+
+// Run announces until ctx ends, which is no error, and takes back then what it announced.
+func (s *Speaker) Run(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-s.cfg.Source.Synced():
+	}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			s.leave()
+			return nil
+		case <-s.cfg.Source.Dirty():
+		case <-s.cfg.Health.Changed():
+		case <-s.wake:
+		case <-timer.C:
+		}
+		if next := s.reconcile(); next > 0 {
+			timer.Reset(next)
+		}
+	}
+}
+
+// notify makes the loop look again.
+func (s *Speaker) notify() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// reconcile makes sessions and routes what the objects say. It returns when to try again; 0: when
+// something changes.
+func (s *Speaker) reconcile() (next time.Duration) {
+	in := s.cfg.Source.BGP()
+	in.Node, in.Unserved = s.cfg.Node, s.unserved
+	s.ask(in)
+	d := announce.DecideBGP(in)
+	s.report(d)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.last = d
+	s.closeOthers(d.Sessions)
+	for _, want := range d.Sessions {
+		next = sooner(next, s.session(want))
+	}
+	s.started = s.started || len(d.Sessions) > 0
+	return next
+}
+
+// closeOthers ends the sessions that must not be, or not so. Those that go with a configuration
+// are told anew at once; the routes of one that changes are kept if graceful restart allows it.
+func (s *Speaker) closeOthers(all []announce.Session) {
+	for name, have := range s.sessions {
+		i := slices.IndexFunc(all, func(w announce.Session) bool { return w.Peer == name })
+		_, _, flooded := have.state()
+		switch {
+		case i >= 0 && all[i].SessionConfig == have.config && (flooded.IsZero() || time.Since(flooded) < floodPause):
+			continue
+		case i < 0:
+			have.log.Info("session ends")
+		default:
+			have.log.Info("session begins anew")
+		}
+		have.close(false)
+		delete(s.sessions, name)
+	}
+}
+
+// session opens a session if it is not open and makes its routes those that it must have.
+func (s *Speaker) session(want announce.Session) (next time.Duration) {
+	have := s.sessions[want.Peer]
+	if have == nil {
+		var err error
+		if have, err = open(s.cfg.Log, want.SessionConfig, want.GracefulRestart && !s.started, s.notify); err != nil {
+			s.cfg.Log.Error("a session cannot be started", "peer", want.Peer, "err", err)
+			return again
+		}
+		s.sessions[want.Peer] = have
+	}
+	if err := have.hold(want.Routes); err != nil {
+		have.log.Error("routes could not be changed", "err", err)
+		return again
+	}
+	if _, _, flooded := have.state(); !flooded.IsZero() {
+		return max(time.Millisecond, floodPause-time.Since(flooded))
+	}
+	return 0
+}
+
+func sooner(a, b time.Duration) time.Duration {
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
+}
+
+// ask lets the proxy be asked about what decides here.
+func (s *Speaker) ask(in announce.BGPInput) {
+	ports := map[uint16]bool{}
+	for _, svc := range in.Services {
+		if svc.Local && svc.HealthCheckNodePort != 0 && in.Endpoints(svc.Name).Serving[s.cfg.Node] {
+			ports[svc.HealthCheckNodePort] = true
+		}
+	}
+	if s.programmed = s.programmed || s.cfg.ProxyPort == 0 || s.cfg.Health.Served(s.cfg.ProxyPort); !s.programmed {
+		ports[s.cfg.ProxyPort] = true
+	}
+	for _, n := range in.Nodes {
+		if n.Name == s.cfg.Node && len(n.Addrs) > 0 {
+			s.cfg.Health.Set(n.Addrs[0], ports)
+		}
+	}
+}
+
+// unserved says why the kernel does not hold a Service's rules.
+func (s *Speaker) unserved(svc *announce.Service) string {
+	switch {
+	case !s.programmed:
+		return notProgrammed
+	case svc.Local && svc.HealthCheckNodePort != 0 && !s.cfg.Health.Served(svc.HealthCheckNodePort):
+		return notServed
+	}
+	return ""
+}
+
+// report logs what has become wrong with BGPPeers since the last decision.
+func (s *Speaker) report(d announce.BGPDecision) {
+	for _, p := range d.Problems {
+		if !slices.Contains(s.last.Problems, p) {
+			s.cfg.Log.Warn("a BGPPeer cannot be held as it asks", "peer", p.Peer, "session", !p.NoSession, "reason", p.Reason)
+		}
+	}
+}
+
+// leave takes everything back: first routers are asked to prefer other nodes.
+func (s *Speaker) leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	wait := false
+	for _, have := range s.sessions {
+		if up, _, _ := have.state(); up && !have.config.GracefulRestart && len(have.held) > 0 {
+			wait = have.shun() == nil || wait
+		}
+	}
+	if wait {
+		<-time.After(shunned) // nothing says that a router has done it
+	}
+	for name, have := range s.sessions {
+		have.close(have.config.GracefulRestart)
+		delete(s.sessions, name)
+	}
+}
