@@ -53,7 +53,7 @@ Exit status: 0 after SIGTERM, 1 if it cannot start or go on.`,
 	}
 	flags := config.NewFlags(c.Flags())
 	complete(c, "proxy-mode", config.Modes()...)
-	complete(c, "pod-network", config.PodNetworkNone, config.PodNetworkRoutes)
+	complete(c, "pod-network", config.PodNetworks()...)
 	complete(c, "detect-local-mode", config.DetectClusterCIDR, config.DetectNodeCIDR, config.DetectBridge, config.DetectPrefix)
 	complete(c, "log-format", "text", "json")
 	complete(c, "log-level", "debug", "info", "warn", "error")
@@ -112,7 +112,7 @@ func (a *agent) run(ctx context.Context) error {
 		defer dp.Close()
 		unsupported = ^dp.Info().Capabilities.Algorithms
 	}
-	withPods := a.cfg.PodNetwork == config.PodNetworkRoutes
+	withPods := a.cfg.ConnectsPods()
 	store, events, err := a.openStore(withPods)
 	if err != nil {
 		return err
@@ -197,7 +197,7 @@ func (a *agent) hostPorts() *hostport.Reader {
 
 // followHostPorts is hostPorts kept up to date until ctx ends; nil without our plugin.
 func (a *agent) followHostPorts(ctx context.Context, g *errgroup.Group) proxy.HostPorts {
-	if a.cfg.PodNetwork != config.PodNetworkRoutes {
+	if !a.cfg.ConnectsPods() {
 		return nil
 	}
 	r := a.hostPorts()
@@ -286,7 +286,7 @@ func (n nodes) run(ctx context.Context, pods node.Config, cfg *config.Config) er
 func (a *agent) podNetwork() node.Config {
 	return node.Config{
 		Log: a.log, CNIBinDir: a.cfg.CNIBinDir, CNIConfDir: a.cfg.CNIConfDir,
-		Masquerade: true, ClusterCIDRs: a.cfg.ClusterCIDRs, NodeName: a.cfg.NodeName, RecordHostPorts: a.cfg.Mode != datapath.None,
+		Masquerade: true, ClusterCIDRs: a.cfg.ClusterCIDRs, NodeName: a.cfg.NodeName, Way: node.Way(a.cfg.PodNetwork), RecordHostPorts: a.cfg.Mode != datapath.None,
 	}
 }
 

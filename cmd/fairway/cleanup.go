@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/fairway-net/fairway/internal/config"
 	"github.com/fairway-net/fairway/internal/datapath/modes"
 	"github.com/fairway-net/fairway/internal/fence"
 	"github.com/fairway-net/fairway/internal/hostport"
@@ -30,7 +29,7 @@ func (a *agent) cleanup(ctx context.Context) error {
 	defer network.Close()
 	pods, unread := network.Found(ctx)
 	err = errors.Join(err, unread)
-	if a.cfg.PodNetwork == config.PodNetworkRoutes {
+	if a.cfg.ConnectsPods() {
 		err = errors.Join(err, network.Cleanup(ctx))
 		removed, pods = append(removed, pods...), nil
 	}

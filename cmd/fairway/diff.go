@@ -98,7 +98,7 @@ func (a *agent) wanted(ctx context.Context, mode datapath.Info) (*wanted, error)
 	node := a.cfg.View(store, ^mode.Capabilities.Algorithms)()
 	node.Dead = liveness.Ask(ctx)
 	var ports service.HostPorts
-	if a.cfg.PodNetwork == config.PodNetworkRoutes {
+	if a.cfg.ConnectsPods() {
 		ports = a.hostPorts().Now()
 	}
 	return &wanted{table: objects.Table(node, ports), node: node, objects: objects}, nil

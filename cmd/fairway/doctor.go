@@ -5,7 +5,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fairway-net/fairway/internal/config"
 	"github.com/fairway-net/fairway/internal/doctor"
 	"github.com/fairway-net/fairway/internal/doctor/probe"
 	"github.com/fairway-net/fairway/internal/output"
@@ -32,7 +31,7 @@ Exit status: 0 if an agent works here, 1 if a check is a failure, 2 if the check
 	c.Flags().VarP(&format, "output", "o", "table, wide, json or yaml")
 	asAgent(c, e, func(ctx context.Context, a *agent, _ []string) error {
 		r := doctor.Examine(probe.Look(ctx, probe.Config{
-			Node: a.cfg.NodeName, Mode: a.cfg.Mode, PodNetwork: a.cfg.PodNetwork == config.PodNetworkRoutes,
+			Node: a.cfg.NodeName, Mode: a.cfg.Mode, PodNetwork: a.cfg.ConnectsPods(),
 			Connection: a.cfg.Connection(userAgent), Healthz: a.cfg.Healthz.Port(), Metrics: a.cfg.Metrics.Port(),
 		}))
 		if err := output.Write(e.stdout, format, r); err != nil {

@@ -7,7 +7,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/fairway-net/fairway/internal/config"
 	"github.com/fairway-net/fairway/internal/conntrack"
 	"github.com/fairway-net/fairway/internal/kube"
 	"github.com/fairway-net/fairway/internal/policy/enforcer"
@@ -21,7 +20,7 @@ const policyDir = "/run/fairway/policy"
 
 // policySocket is where the CNI plugin asks; empty: it does not, or there is none of ours.
 func (a *agent) policySocket() string {
-	if !a.cfg.NetworkPolicy || a.cfg.PodNetwork != config.PodNetworkRoutes {
+	if !a.cfg.NetworkPolicy || !a.cfg.ConnectsPods() {
 		return ""
 	}
 	return filepath.Join(policyDir, a.cfg.NodeName+".sock")

@@ -53,7 +53,17 @@ const (
 const (
 	PodNetworkNone   = "none"   // another program makes it
 	PodNetworkRoutes = "routes" // our CNI plugin, and a route to every other node
+	PodNetworkVXLAN  = "vxlan"  // our CNI plugin, and a tunnel to every other node
+	PodNetworkAuto   = "auto"   // routes to nodes in the same subnet, the tunnel to others
 )
+
+// PodNetworks are the values of --pod-network.
+func PodNetworks() []string {
+	return []string{PodNetworkNone, PodNetworkRoutes, PodNetworkVXLAN, PodNetworkAuto}
+}
+
+// ConnectsPods reports whether the agent makes the pod network, in whatever way.
+func (c *Config) ConnectsPods() bool { return c.PodNetwork != PodNetworkNone }
 
 // A Config is every option of the agent, with defaults applied and checked.
 type Config struct {
@@ -108,7 +118,7 @@ type Config struct {
 	// -1000 (never) to 1000; nil leaves it.
 	OOMScoreAdj *int
 
-	PodNetwork            string // PodNetworkNone or PodNetworkRoutes
+	PodNetwork            string // one of PodNetworks
 	CNIBinDir, CNIConfDir string
 	NetworkPolicy         bool // enforce NetworkPolicies
 	Cleanup               bool // remove all that was programmed, and exit

@@ -163,7 +163,7 @@ func parseGates(text string) (map[string]bool, error) {
 }
 
 func (f *Flags) addPodNetwork() {
-	f.fs.StringVar(&f.own.podNetwork, "pod-network", PodNetworkNone, "Pod network to provide, a `kind`: none, or routes (a CNI plugin, and a route to the pods of each node)")
+	f.fs.StringVar(&f.own.podNetwork, "pod-network", PodNetworkNone, "Pod network to provide, a `kind`: none, or a CNI plugin and routes (to the pods of each node, all in one subnet), vxlan (a tunnel to each node), auto (routes within a subnet, the tunnel to others)")
 	f.fs.BoolVar(&f.own.networkPolicy, "network-policy", false, "Enforce NetworkPolicies for the pods of this node; reads all pods and namespaces")
 	f.fs.StringVar(&f.own.cniBinDir, "cni-bin-dir", "/opt/cni/bin", "Where the container runtime looks for CNI plugins, a `dir`")
 	f.fs.StringVar(&f.own.cniConfDir, "cni-conf-dir", "/etc/cni/net.d", "Where the container runtime looks for CNI configurations, a `dir`")

@@ -91,10 +91,11 @@ func (p *plan) addDeparted(decision *podCIDRs) {
 		if slices.ContainsFunc(node.Addrs, func(a netip.Addr) bool { return taken[a] }) {
 			continue
 		}
-		p.nodes = append(p.nodes, decision.neighbours(node)...)
+		p.nodes = append(p.nodes, decision.seeingPods(node)...)
+		p.tunnel.accept(node, decision)
 		for _, cidr := range node.PodCIDRs {
 			if decision.accept(node, cidr) == "" {
-				p.addPeer(node, cidr.Masked(), decision.networks)
+				p.addPeer(node, cidr.Masked(), &decision.clusterState)
 			}
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/fairway-net/fairway/internal/cni"
+	"github.com/fairway-net/fairway/internal/numbers"
 )
 
 // Found names what a Network has made on this machine and is there still, as an operator
@@ -26,6 +27,9 @@ func (n *Network) Found(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	defer netlink.Close()
+	if link, err := findVXLAN(netlink); err == nil && link != nil && link.VxlanId == numbers.VNI {
+		parts = append(parts, "link "+vxlanLink)
+	}
 	routes, err := readRoutes(netlink)
 	if err != nil {
 		return nil, err

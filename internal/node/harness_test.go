@@ -175,33 +175,42 @@ var (
 // newCluster makes count machines; machine i has the podCIDRs of cidrs(i).
 func newCluster(t testing.TB, count int, cidrs func(i int) []string) *cluster {
 	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
 	c := &cluster{t: t, fabric: newNamespace(t), outside: newNamespace(t)}
-	c.fabric.run("ip link add br0 type bridge; ip link set br0 up")
-	c.plug(c.outside, "out", "192.0.2.99/24", "2001:db8::99/64")
+	// Nobody on the switch but the machines: what it solicits itself, late under load, would make
+	// neighbour entries on them.
+	c.fabric.run("echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6; ip link add br0 type bridge; ip link set br0 up")
+	c.outside.run("echo 0 > /proc/sys/net/ipv6/conf/default/router_solicitations")
+	c.plug(c.outside, "br0", "out", "192.0.2.99/24", "2001:db8::99/64")
 	for i := 1; i <= count; i++ {
-		dir := t.TempDir()
-		m := &machine{namespace: newNamespace(t), log: &logBuffer{}}
-		name, addr4, addr6 := fmt.Sprintf("node-%d", i), fmt.Sprintf("192.0.2.%d", i), fmt.Sprintf("2001:db8::%d", i)
-		c.plug(m.namespace, name, addr4+"/24", addr6+"/64")
+		m := c.newMachine(fmt.Sprintf("node-%d", i), "br0", fmt.Sprintf("192.0.2.%d/24", i), fmt.Sprintf("2001:db8::%d/64", i))
 		m.run("ip route add default via 192.0.2.99; ip route add default via 2001:db8::99")
-		m.peer = Peer{Name: name, Addrs: []netip.Addr{netip.MustParseAddr(addr4), netip.MustParseAddr(addr6)}}
-		for _, cidr := range cidrs(i) {
-			m.peer.PodCIDRs = append(m.peer.PodCIDRs, netip.MustParsePrefix(cidr))
-		}
-		m.config = Config{
-			Log:       slog.New(slog.NewTextHandler(m.log, nil)),
-			CNIBinDir: filepath.Join(dir, "bin"), CNIConfDir: filepath.Join(dir, "net.d"), StateDir: filepath.Join(dir, "state"),
-			Masquerade: true, Plugin: self,
-		}
-		m.restart()
-		t.Cleanup(func() { m.network.Close() })
-		c.machines = append(c.machines, m)
+		m.peer.PodCIDRs = prefixes(cidrs(i)...)
 	}
 	return c
+}
+
+// newMachine adds a machine on a bridge of the fabric.
+func (c *cluster) newMachine(name, bridge string, addrs ...string) *machine {
+	c.t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	dir := c.t.TempDir()
+	m := &machine{namespace: newNamespace(c.t), log: &logBuffer{}, peer: Peer{Name: name}}
+	c.plug(m.namespace, bridge, name, addrs...)
+	for _, addr := range addrs {
+		m.peer.Addrs = append(m.peer.Addrs, netip.MustParsePrefix(addr).Addr())
+	}
+	m.config = Config{
+		Log:       slog.New(slog.NewTextHandler(m.log, nil)),
+		CNIBinDir: filepath.Join(dir, "bin"), CNIConfDir: filepath.Join(dir, "net.d"), StateDir: filepath.Join(dir, "state"),
+		Masquerade: true, Plugin: self,
+	}
+	m.restart()
+	c.t.Cleanup(func() { m.network.Close() })
+	c.machines = append(c.machines, m)
+	return m
 }
 
 // restart replaces the Network by one that has done nothing yet, with m.config.
@@ -212,11 +221,18 @@ func (m *machine) restart() {
 	m.network = New(m.config)
 }
 
-func (c *cluster) plug(n *namespace, name, addr4, addr6 string) {
+func (c *cluster) plug(n *namespace, bridge, name string, addrs ...string) {
 	c.t.Helper()
 	n.run(fmt.Sprintf("ip link add eth0 mtu 1450 type veth peer name %s mtu 1450 netns %s", name, c.fabric.path()))
-	c.fabric.run(fmt.Sprintf("ip link set %s master br0; ip link set %s up", name, name))
-	n.run(fmt.Sprintf("ip addr add %s dev eth0; ip addr add %s dev eth0 nodad; ip link set eth0 up", addr4, addr6))
+	c.fabric.run(fmt.Sprintf("ip link set %s master %s; ip link set %s up", name, bridge, name))
+	for _, addr := range addrs {
+		nodad := ""
+		if strings.Contains(addr, ":") {
+			nodad = "nodad"
+		}
+		n.run(fmt.Sprintf("ip addr add %s dev eth0 %s", addr, nodad))
+	}
+	n.run("ip link set eth0 up")
 }
 
 func (c *cluster) peers() []Peer {

@@ -41,7 +41,10 @@ type Config struct {
 	// PolicySocket is where the plugin asks the agent to isolate a pod; empty: it does not ask.
 	PolicySocket string
 
-	MTU int // of the pods' links in bytes; 0 takes that of the link with the node's address
+	// Way is how packets reach the pods of other nodes; default WayRoutes.
+	Way Way
+
+	MTU int // of the pods' links in bytes; 0: that of the link with the node's address, less the tunnel's headers
 
 	// Masquerade gives pods the node's address where they leave the cluster.
 	Masquerade bool
@@ -80,14 +83,20 @@ type Network struct {
 	installed [2]fileState // source and copy of the plugin when they were last equal
 	rules     *podRules
 	departures
-	now func() time.Time
+	began time.Time // of the first Sync
+	now   func() time.Time
 }
+
+// settle is how long a node that changes to another way still takes part in the one before. By
+// then all nodes have changed: they hear of a ConfigMap's change within two minutes.
+const settle = 3 * time.Minute
 
 // New returns a Network that has done nothing yet.
 func New(config Config) *Network {
 	config.CNIBinDir = cmp.Or(config.CNIBinDir, "/opt/cni/bin")
 	config.CNIConfDir = cmp.Or(config.CNIConfDir, "/etc/cni/net.d")
 	config.StateDir = cmp.Or(config.StateDir, cni.DefaultStateDir)
+	config.Way = cmp.Or(config.Way, WayRoutes)
 	return &Network{Config: config, reported: map[problem]bool{}, problems: newProblems(config.Registry), rules: newPodRules(), now: time.Now}
 }
 
@@ -106,13 +115,25 @@ func (n *Network) Sync(ctx context.Context, self Peer, peers []Peer) error {
 	if err != nil {
 		return err
 	}
-	plan := makePlan(n.state(self, peers, table))
+	link, err := findVXLAN(netlink)
+	if err != nil && n.Way != WayRoutes {
+		return fmt.Errorf("make the VXLAN device %s: %w", vxlanLink, err)
+	}
+	plan := makePlan(n.state(self, peers, table, link != nil))
 	needed := enableForwarding(plan.own, table)
 	needed = errors.Join(needed, n.syncRules(ctx, plan))
 	needed = errors.Join(needed, n.installPlugin())
-	mtu, err := n.mtu(netlink, self)
+	mtu, err := n.podMTU(netlink, self, plan.tunnel)
 	needed = errors.Join(needed, err)
+	tunnel := vxlanSync{handle: netlink}
+	if plan.tunnel != nil {
+		needed = errors.Join(needed, tunnel.bring(plan.tunnel))
+	}
+	plan.bind(tunnel.link)
 	refused, failed := syncRoutes(netlink, table.ours, plan.routes)
+	if failed == nil {
+		failed = tunnel.tidy(plan.tunnel)
+	}
 	n.report(slices.Concat(plan.problems, refused))
 	if needed != nil {
 		return errors.Join(needed, failed)
@@ -120,11 +141,19 @@ func (n *Network) Sync(ctx context.Context, self Peer, peers []Peer) error {
 	return errors.Join(failed, n.syncConfig(self.Name, plan.own, mtu))
 }
 
-func (n *Network) state(self Peer, peers []Peer, table *routingTable) clusterState {
-	all, departed := n.notice(n.now(), peers)
+func (n *Network) state(self Peer, peers []Peer, table *routingTable, device bool) clusterState {
+	now := n.now()
+	if n.began.IsZero() {
+		n.began = now
+	}
+	all, departed := n.notice(now, peers)
 	c := clusterState{
 		self: self, peers: all, departed: departed, networks: table.onLink, gateways: table.gateways,
-		clusterCIDRs: n.ClusterCIDRs,
+		clusterCIDRs: n.ClusterCIDRs, way: n.Way,
+	}
+	if now.Sub(n.began) < settle {
+		c.receive = device
+		c.plain = table.plain()
 	}
 	if n.APIServers != nil {
 		c.apiServers = n.APIServers()
@@ -155,6 +184,7 @@ func (n *Network) Cleanup(ctx context.Context) error {
 	table, err := readRoutes(netlink)
 	if err == nil {
 		_, err = syncRoutes(netlink, table.ours, nil)
+		err = errors.Join(err, removeVXLAN(netlink))
 	}
 	return errors.Join(failed, err, n.removeRules(ctx), n.removeStore(pods))
 }
@@ -190,18 +220,14 @@ func (n *Network) warnOfPods(netlink netlinksafe.Handle) (pods int) {
 	return pods
 }
 
-// mtu is the configured one, or that of the link which carries a node address.
-func (n *Network) mtu(netlink netlinksafe.Handle, self Peer) (int, error) {
-	if n.MTU != 0 {
-		return n.MTU, nil
-	}
+// uplink is the MTU of the link which carries addr, one of the node's; 0: none does.
+func uplink(netlink netlinksafe.Handle, is func(netip.Addr) bool) (int, error) {
 	addrs, err := netlink.AddrList(nil, unix.AF_UNSPEC)
 	if err != nil {
 		return 0, fmt.Errorf("list addresses: %w", err)
 	}
 	for _, a := range addrs {
-		addr, _ := netip.AddrFromSlice(a.IP)
-		if !slices.Contains(self.Addrs, addr.Unmap()) {
+		if addr, _ := netip.AddrFromSlice(a.IP); !is(addr.Unmap()) {
 			continue
 		}
 		link, err := netlink.LinkByIndex(a.LinkIndex)
@@ -210,5 +236,21 @@ func (n *Network) mtu(netlink netlinksafe.Handle, self Peer) (int, error) {
 		}
 		return link.Attrs().MTU, nil
 	}
-	return 0, nil // the plugin looks at the default route
+	return 0, nil
+}
+
+// podMTU is the configured one, or that of the link which carries a node address, less what the
+// tunnel adds. 0: the plugin looks at the default route.
+func (n *Network) podMTU(netlink netlinksafe.Handle, self Peer, t *tunnel) (int, error) {
+	if n.MTU != 0 {
+		return n.MTU, nil
+	}
+	if t == nil || n.Way == WayRoutes {
+		return uplink(netlink, func(a netip.Addr) bool { return slices.Contains(self.Addrs, a) })
+	}
+	mtu, err := uplink(netlink, func(a netip.Addr) bool { return a == t.local })
+	if err != nil || mtu == 0 {
+		return 0, err
+	}
+	return mtu - overhead(t.local), nil
 }

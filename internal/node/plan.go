@@ -16,6 +16,8 @@ type route struct {
 	dst  netip.Prefix
 	via  netip.Addr // invalid: unreachable
 	link int        // of via; 0 for unreachable
+	// onLink: by the tunnel, where via is in no network of the link.
+	onLink bool
 }
 
 func (r route) kind() int {
@@ -35,19 +37,21 @@ type onLink struct {
 type plan struct {
 	own      []netip.Prefix         // the node's podCIDRs
 	pods     []netip.Prefix         // every acceptable podCIDR
-	nodes    []netip.Addr           // addresses of this node and of those without a router in between
+	nodes    []netip.Addr           // addresses of this node and of those that pods reach as themselves
 	routes   map[netip.Prefix]route // by destination
+	tunnel   *tunnel                // nil: there is none
 	problems []problem
 }
 
 // makePlan decides. It is pure: the same nodes and networks give the same plan,
 // whatever order the nodes come in.
 func makePlan(c clusterState) *plan {
-	p := &plan{routes: map[netip.Prefix]route{}, nodes: slices.Clone(c.self.Addrs)}
+	p := &plan{routes: map[netip.Prefix]route{}, nodes: slices.Clone(c.self.Addrs), tunnel: newTunnel(c)}
 	decision := newPodCIDRs(c)
 	for _, node := range c.byAge() {
 		if node.Name != c.self.Name {
-			p.nodes = append(p.nodes, c.neighbours(node)...)
+			p.nodes = append(p.nodes, c.seeingPods(node)...)
+			p.tunnel.accept(node, decision)
 		}
 		for _, cidr := range node.PodCIDRs {
 			why := decision.accept(node, cidr)
@@ -58,8 +62,9 @@ func makePlan(c clusterState) *plan {
 			case node.Name == c.self.Name:
 				p.own = append(p.own, cidr)
 				p.routes[cidr] = route{dst: cidr}
+				p.tunnel.addOwn(cidr)
 			default:
-				p.addPeer(node, cidr, c.networks)
+				p.addPeer(node, cidr, &c)
 			}
 		}
 	}
@@ -69,24 +74,47 @@ func makePlan(c clusterState) *plan {
 }
 
 // addPeer plans the route to an accepted podCIDR of a peer, or adds a problem.
-func (p *plan) addPeer(peer Peer, cidr netip.Prefix, networks []onLink) {
+func (p *plan) addPeer(peer Peer, cidr netip.Prefix, c *clusterState) {
 	p.pods = append(p.pods, cidr)
+	p.tunnel.allow(cidr)
 	r := route{dst: cidr}
 	for _, addr := range peer.Addrs {
 		if addr.Is4() != cidr.Addr().Is4() || cidr.Contains(addr) {
 			continue
 		}
 		r.via = addr
-		if r.link = linkTo(addr, networks); r.link != 0 {
+		if r.link = linkTo(addr, c.networks); r.link != 0 && c.direct(cidr) {
 			p.routes[cidr] = r
 			return
 		}
+	}
+	if c.tunnels() && p.tunnel != nil {
+		if why := p.tunnel.add(peer, cidr); why != "" {
+			p.problemf(peer.Name, reasonUnreachable, "%s: its pods in %s are not reachable from here", why, cidr)
+			return
+		}
+		p.routes[cidr] = route{dst: cidr, via: tunnelGateway(peer.Name, cidr), onLink: true}
+		return
 	}
 	if !r.via.IsValid() {
 		p.problemf(peer.Name, reasonUnreachable, "node %s has podCIDR %s but no usable InternalIP of that family: its pods are not reachable from here", peer.Name, cidr)
 		return
 	}
-	p.problemf(peer.Name, reasonUnreachable, "node %s (%s) is behind a router: its pods in %s are not reachable from here (pod network \"routes\" needs all nodes on one link; otherwise let the routers carry the pods' routes)", peer.Name, r.via, cidr)
+	p.problemf(peer.Name, reasonUnreachable, "node %s (%s) is behind a router: its pods in %s are not reachable from here (pod network \"routes\" needs all nodes on one link; --pod-network auto reaches others by a tunnel; or let the routers carry the pods' routes)", peer.Name, r.via, cidr)
+}
+
+// bind names the link of the routes by the tunnel. 0: there is none, nor are there these routes.
+func (p *plan) bind(link int) {
+	for dst, r := range p.routes {
+		switch {
+		case !r.onLink:
+		case link == 0:
+			delete(p.routes, dst)
+		default:
+			r.link = link
+			p.routes[dst] = r
+		}
+	}
 }
 
 func (p *plan) problemf(node, reason, format string, args ...any) {

@@ -19,6 +19,27 @@ type clusterState struct {
 	clusterCIDRs []netip.Prefix // what all podCIDRs are taken from; none: not configured
 	serviceCIDRs []netip.Prefix
 	apiServers   []netip.Addr
+
+	way Way
+	// receive keeps the tunnel for what peers still send, where way is WayRoutes.
+	receive bool
+	// plain are destinations whose routes stay without the tunnel for now, where way is WayVXLAN.
+	plain map[netip.Prefix]bool
+}
+
+// tunnels reports whether packets to peers may take the tunnel.
+func (c *clusterState) tunnels() bool { return c.way == WayVXLAN || c.way == WayAuto }
+
+// direct reports whether a podCIDR of a neighbour gets a route without the tunnel.
+func (c *clusterState) direct(cidr netip.Prefix) bool { return c.way != WayVXLAN || c.plain[cidr] }
+
+// seeingPods are the addresses of a peer that pods' packets reach with the pods' own
+// addresses. Answers to others would leave by the tunnel where the packets did not come from it.
+func (c clusterState) seeingPods(peer Peer) []netip.Addr {
+	if c.way == WayVXLAN {
+		return nil
+	}
+	return c.neighbours(peer)
 }
 
 // widest4 and widest6 are the shortest prefixes that a node's podCIDR may have where the
@@ -36,15 +57,18 @@ const (
 // Whoever comes first keeps its range, so accept is called for the oldest node first.
 type podCIDRs struct {
 	clusterState
-	fixed    []fixedAddr // sorted
-	accepted []accepted  // disjoint
-	sorted   []int32     // of accepted, by podCIDR
+	fixed    []fixedAddr    // sorted
+	accepted []accepted     // disjoint
+	sorted   []int32        // of accepted, by podCIDR
+	order    map[string]int // of nodes by age, from 1
 }
 
 // A fixedAddr is an address that a podCIDR of another node must not contain.
 type fixedAddr struct {
 	addr netip.Addr
 	what string // such as "the address of node a"
+	// order is the node's by age, if it counts only for podCIDRs of younger nodes; 0: for all.
+	order int
 }
 
 const thisNodes = "this node's address"
@@ -63,7 +87,7 @@ func newPodCIDRs(c clusterState) *podCIDRs {
 	p := &podCIDRs{clusterState: c}
 	add := func(what string, addrs []netip.Addr) {
 		for _, addr := range addrs {
-			p.fixed = append(p.fixed, fixedAddr{addr, what})
+			p.fixed = append(p.fixed, fixedAddr{addr: addr, what: what})
 		}
 	}
 	add(thisNodes, c.self.Addrs)
@@ -76,6 +100,7 @@ func newPodCIDRs(c clusterState) *podCIDRs {
 	for _, peer := range c.peers {
 		add("the address of node "+peer.Name+":", c.neighbours(peer))
 	}
+	p.addTunnelEnds()
 	slices.SortStableFunc(p.fixed, func(a, b fixedAddr) int { return a.addr.Compare(b.addr) })
 	return p
 }
@@ -119,9 +144,9 @@ func (p *podCIDRs) accept(node Peer, cidr netip.Prefix) (refused string) {
 	cidr = cidr.Masked()
 	why := ""
 	if node.Name != p.self.Name {
-		why = cmp.Or(p.containsFixed(cidr), p.outOfBounds(cidr))
+		why = cmp.Or(p.containsFixed(node, cidr), p.outOfBounds(cidr))
 	} else if i := slices.IndexFunc(p.self.Addrs, cidr.Contains); i >= 0 {
-		why = contains(fixedAddr{p.self.Addrs[i], thisNodes})
+		why = contains(fixedAddr{addr: p.self.Addrs[i], what: thisNodes})
 	}
 	if why != "" {
 		return why
@@ -171,13 +196,35 @@ func (p *podCIDRs) outOfBounds(cidr netip.Prefix) string {
 	return ""
 }
 
-// containsFixed says which fixed address is in a podCIDR.
-func (p *podCIDRs) containsFixed(cidr netip.Prefix) string {
+// containsFixed says which fixed address is in a podCIDR of a node.
+func (p *podCIDRs) containsFixed(node Peer, cidr netip.Prefix) string {
 	i, _ := slices.BinarySearchFunc(p.fixed, cidr.Addr(), func(f fixedAddr, a netip.Addr) int { return f.addr.Compare(a) })
-	if i < len(p.fixed) && cidr.Contains(p.fixed[i].addr) {
-		return contains(p.fixed[i])
+	for _, f := range p.fixed[i:] {
+		if !cidr.Contains(f.addr) {
+			break
+		}
+		if order, here := p.order[node.Name]; f.order == 0 || !here || f.order < order {
+			return contains(f)
+		}
 	}
 	return ""
+}
+
+// addTunnelEnds adds the addresses that tunnels lead to. A node may claim any: it takes no
+// podCIDR from an older node with one, nor from itself.
+func (p *podCIDRs) addTunnelEnds() {
+	if !p.tunnels() {
+		return
+	}
+	p.order = map[string]int{}
+	for i, peer := range p.byAge() {
+		p.order[peer.Name] = i + 1
+		for _, addr := range peer.Addrs {
+			if peer.Name != p.self.Name && linkTo(addr, p.networks) == 0 {
+				p.fixed = append(p.fixed, fixedAddr{addr, "the address of node " + peer.Name + ":", i + 1})
+			}
+		}
+	}
 }
 
 // overlapping returns an accepted podCIDR that cidr overlaps, or nil and where cidr belongs.

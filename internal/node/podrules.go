@@ -21,12 +21,13 @@ var podsRules string
 const (
 	podsTable   = numbers.TablePods
 	podsComment = "pods.nft" // of each rule
-	podsRuleSum = 8          // how many rules there are
+	podsRuleSum = 18         // how many rules there are
 )
 
 func podsProgram() *nft.Program {
 	return &nft.Program{Source: podsRules, Data: map[string]any{
 		"Priority": numbers.HookPods, "SourceCheck": numbers.HookSourceCheck, "Comment": podsComment,
+		"VXLAN": vxlanLink, "Port": numbers.PortVXLAN, "VNI": numbers.VNI, "Raw": numbers.HookRaw,
 	}}
 }
 
@@ -47,15 +48,33 @@ func newPodRules() *podRules {
 }
 
 // podsSets are the program's sets, and whether each is of IPv4.
-var podsSets = map[string]bool{"pods4": true, "pods6": false, "non-masquerade4": true, "non-masquerade6": false}
+var podsSets = map[string]bool{
+	"pods4": true, "pods6": false, "non-masquerade4": true, "non-masquerade6": false,
+	"vxlan-nodes4": true, "vxlan-nodes6": false, "vxlan-sources4": true, "vxlan-sources6": false,
+}
+
+// everything is what may come from anywhere.
+var everything = []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)}
 
 // wantedSets are the elements of the sets.
 func wantedSets(p *plan, clusterCIDRs []netip.Prefix) map[string][]netip.Prefix {
-	inside := slices.Concat(p.pods, clusterCIDRs, multicast)
-	for _, addr := range p.nodes {
-		inside = append(inside, netip.PrefixFrom(addr, addr.BitLen()))
+	inside := slices.Concat(p.pods, clusterCIDRs, multicast, hosts(p.nodes))
+	nodes, sources := everything, []netip.Prefix(nil)
+	if p.tunnel != nil {
+		nodes, sources = hosts(p.tunnel.nodes), p.tunnel.sources
 	}
-	return map[string][]netip.Prefix{"pods4": p.own, "pods6": p.own, "non-masquerade4": inside, "non-masquerade6": inside}
+	return map[string][]netip.Prefix{
+		"pods4": p.own, "pods6": p.own, "non-masquerade4": inside, "non-masquerade6": inside,
+		"vxlan-nodes4": nodes, "vxlan-nodes6": nodes, "vxlan-sources4": sources, "vxlan-sources6": sources,
+	}
+}
+
+func hosts(addrs []netip.Addr) []netip.Prefix {
+	var out []netip.Prefix
+	for _, addr := range addrs {
+		out = append(out, netip.PrefixFrom(addr, addr.BitLen()))
+	}
+	return out
 }
 
 // syncRules makes the table what is wanted. It is there also without podCIDRs: pods that
@@ -63,7 +82,11 @@ func wantedSets(p *plan, clusterCIDRs []netip.Prefix) map[string][]netip.Prefix 
 func (n *Network) syncRules(ctx context.Context, p *plan) error {
 	want := wantedSets(p, n.ClusterCIDRs)
 	if !n.Masquerade {
-		want = nil
+		for set := range podsSets {
+			if !strings.HasPrefix(set, "vxlan-") {
+				delete(want, set)
+			}
+		}
 	}
 	if err := n.rules.sync(ctx, want); err != nil {
 		n.rules.forget()

@@ -50,13 +50,22 @@ func (table *routingTable) add(family int, r netlink.Route) {
 	case r.Protocol == cni.RouteProtocol && r.Type == unix.RTN_UNREACHABLE:
 		table.ours[dst] = append(table.ours[dst], route{dst: dst})
 	case r.Protocol == cni.RouteProtocol && via.IsValid():
-		table.ours[dst] = append(table.ours[dst], route{dst: dst, via: via, link: r.LinkIndex})
+		table.ours[dst] = append(table.ours[dst], route{dst: dst, via: via, link: r.LinkIndex, onLink: r.Flags&int(netlink.FLAG_ONLINK) != 0})
 	case r.Protocol == cni.RouteProtocol:
 	case dst.Bits() == 0 && via.IsValid():
 		table.gateways = append(table.gateways, via)
 	case r.Type == unix.RTN_UNICAST && !via.IsValid() && r.LinkIndex != 0:
 		table.onLink = append(table.onLink, onLink{prefix: dst, link: r.LinkIndex})
 	}
+}
+
+// plain are the destinations of our routes by neighbours.
+func (table *routingTable) plain() map[netip.Prefix]bool {
+	all := map[netip.Prefix]bool{}
+	for dst, have := range table.ours {
+		all[dst] = len(have) == 1 && have[0].via.IsValid() && !have[0].onLink
+	}
+	return all
 }
 
 // syncRoutes makes ours what is wanted. refused are routes that cannot be, told
@@ -102,6 +111,9 @@ func kernelRoute(r route) *netlink.Route {
 	}
 	if r.via.IsValid() {
 		k.Gw = r.via.AsSlice()
+	}
+	if r.onLink {
+		k.Flags = int(netlink.FLAG_ONLINK)
 	}
 	return k
 }

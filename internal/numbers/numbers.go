@@ -70,10 +70,15 @@ const (
 	PortDNSMetrics = 9153
 	// PortControllerMetrics is MetalLB's controller's.
 	PortControllerMetrics = 9120
-	// PortBGP and PortVXLAN are reserved: IANA's.
-	PortBGP   = 179
+	// PortBGP is reserved: IANA's.
+	PortBGP = 179
+	// PortVXLAN is IANA's for VXLAN, which other tunnels on a node share: VNI is our network.
 	PortVXLAN = 4789
 )
+
+// VNI is the number of the pod network in VXLAN: that of our routes' protocol. Others' at that port begin at
+// 4096 (Calico, Docker).
+const VNI = 70
 
 // HostPorts are ranges of ports at which nodes' own programs listen, whatever the protocol:
 // those below and sshd, rpcbind, etcd, MetalLB's memberlist. ServiceLB gives none of them to a
@@ -107,6 +112,8 @@ const (
 	HookHostPorts = -102
 	// HookSourceCheck is before all others: a packet with a false source is nobody's.
 	HookSourceCheck = -320
+	// HookRaw is before conntrack (NF_IP_PRI_RAW).
+	HookRaw = -300
 	// HookPolicy is behind what translates destinations, and before what translates sources
 	// (srcnat).
 	HookPolicy = 95

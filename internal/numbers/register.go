@@ -77,7 +77,7 @@ var Ours = []Number{
 	{Space: TCPPort, From: PortSpeakerMetrics, For: "`fairway speaker`: metrics, `/healthz`"},
 	{Space: TCPPort, From: PortUserspace, To: PortUserspace + PortsUserspace - 1, For: "mode userspace: listeners on loopback addresses; others if they are taken"},
 	{Space: UDPPort, From: PortDNS, For: "cluster DNS", Shared: "it is DNS', on an address of its own"},
-	{Space: UDPPort, From: PortVXLAN, For: "reserved: a tunnel between agents", Shared: "it is VXLAN's; one tunnel driver on a node has it"},
+	{Space: UDPPort, From: PortVXLAN, For: "`--pod-network vxlan`, `auto`: the tunnel, VNI 70", Shared: "it is VXLAN's; networks of other programs have other VNIs"},
 	{Space: UDPPort, From: PortUserspace, To: PortUserspace + PortsUserspace - 1, For: "mode userspace: listeners on loopback addresses; others if they are taken"},
 	{Space: UDPPort, From: PortHeartbeat, For: "heartbeats between speakers"},
 }
@@ -147,7 +147,7 @@ var Tables = []Table{
 	{TableUserspace, "mode userspace: what leads to the sockets"},
 	{TableReset, "connections that are being reset; is there only meanwhile"},
 	{TableFence, "of family netdev: mutes the node for load-balancer addresses that it does not hold"},
-	{TablePods, "`--pod-network routes`: drops what pods send from addresses that are not theirs, and masquerades what they send out of the cluster"},
+	{TablePods, "`--pod-network`: drops what pods send from addresses that are not theirs, masquerades what they send out of the cluster, and keeps others out of the tunnel"},
 	{TableHostPorts, "hostPorts on 127.0.0.1 and ::1, for clients with another address of the node; is there only meanwhile"},
 	{TablePolicy, "`--network-policy`: NetworkPolicies of this node's pods"},
 }
@@ -193,6 +193,10 @@ var Hooks = []Hook{
 	{TableReset, "filter", "output", HookChallenge},
 	{TablePods, "filter", "prerouting", HookSourceCheck},
 	{TablePods, "nat", "postrouting", HookPods},
+	{TablePods, "filter", "prerouting", HookRaw},
+	{TablePods, "filter", "output", HookRaw},
+	{TablePods, "filter", "input", HookRaw},
+	{TablePods, "filter", "forward", HookRaw},
 	{TableHostPorts, "nat", "output", HookHostPorts},
 	{TableFence, "filter", "egress", 0},
 	{TablePolicy, "filter", "postrouting", HookPolicy},
