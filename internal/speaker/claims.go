@@ -16,6 +16,7 @@ type claimView struct {
 	self      string
 	decisions map[netip.Addr]*announce.Decision
 	out       map[string]bool // nodes that are silent or not ready
+	dead      map[string]bool // those of them that are dead
 	held      func(netip.Addr) bool
 	contested map[netip.Addr]bool      // another node asks for it
 	served    func(uint16) bool        // the node's proxy serves the Service of that health check
@@ -27,7 +28,7 @@ type claimView struct {
 // and those that it holds until the node whose they are asks for them.
 func (v claimView) claims() (all []netip.Addr) {
 	for a, d := range v.decisions {
-		owner, ok := d.Owner(v.out)
+		owner, ok := v.owner(d)
 		switch mine := ok && owner.Node == v.self; {
 		case mine && v.servedAll(d):
 			delete(v.since, a)
@@ -44,6 +45,15 @@ func (v claimView) claims() (all []netip.Addr) {
 		}
 	}
 	return all
+}
+
+// owner returns whose an address is: of the nodes that are ready the best, else of those that are
+// not dead, so that an address has an owner also where all nodes have just been cut off.
+func (v claimView) owner(d *announce.Decision) (announce.Candidate, bool) {
+	if c, ok := d.Owner(v.out); ok {
+		return c, true
+	}
+	return d.Owner(v.dead)
 }
 
 // keep reports whether the node keeps an address that is not its own.

@@ -89,6 +89,9 @@ type Speaker struct {
 	taken     map[netip.Addr]time.Time // another machine has it: when to look again
 	since     map[netip.Addr]time.Time
 	devices   chan devices
+	back      holdBack
+	routes    *routeWatch
+	waits     bool        // is not ready
 	broken    bool        // the fence does not hold what the member says
 	soon      bool        // the next beat comes with the next tick
 	voting    atomic.Bool // a list of voters is being written
@@ -107,7 +110,7 @@ type probeResult struct {
 // New returns a Speaker.
 func New(cfg Config) *Speaker {
 	s := &Speaker{
-		cfg: cfg, start: time.Now(), checks: newChecks(), fresh: map[netip.Addr]time.Time{}, probing: map[netip.Addr]bool{},
+		cfg: cfg, start: time.Now(), checks: newChecks(), fresh: map[netip.Addr]time.Time{}, probing: map[netip.Addr]bool{}, routes: newRouteWatch(),
 		probed: make(chan probeResult, 16), taken: map[netip.Addr]time.Time{}, since: map[netip.Addr]time.Time{}, devices: make(chan devices, 1),
 	}
 	s.tasks.SetLimit(maxTasks)
@@ -162,6 +165,7 @@ func (s *Speaker) Run(ctx context.Context) error {
 	g.Go(s.net.run)
 	g.Go(func() error { return s.arp.Run(ctx) })
 	g.Go(func() error { return s.checks.run(ctx) })
+	g.Go(func() error { return s.routes.run(ctx) })
 	g.Go(func() error {
 		defer s.net.conn.Close()
 		return s.loop(ctx)
@@ -264,9 +268,12 @@ func (s *Speaker) beat(ctx context.Context) {
 	if s.broken {
 		s.mend(ctx, nil)
 	}
-	if dead, ok := s.member.Dead(); ok {
+	dead, ok := s.member.Dead()
+	if ok {
 		s.cfg.Dead(slices.Sorted(maps.Keys(dead)))
 	}
+	s.back.note(ok, time.Now())
+	s.ready()
 	s.claim(ctx)
 	switch err := s.fence.Ticket(s.member.NextSlot()); {
 	case errors.Is(err, fence.ErrGone):
@@ -277,6 +284,21 @@ func (s *Speaker) beat(ctx context.Context) {
 	}
 	s.sent(s.member.Beat(s.now()))
 	s.vote(ctx)
+}
+
+// ready says whether the node can carry traffic: one that was cut off may not yet. The others have
+// its addresses meanwhile, if one of them can.
+func (s *Speaker) ready() {
+	missing := s.routes.Missing()
+	waits := len(missing) > 0 || s.back.waits(time.Now())
+	if s.member.SetUnready(waits); waits == s.waits {
+		return
+	}
+	if s.waits = waits; waits {
+		s.cfg.Log.Info("the node was cut off: other nodes have its addresses until it is well", "atLeast", holdDown, "missingRoutes", missing)
+	} else {
+		s.cfg.Log.Info("the node takes its addresses back")
+	}
 }
 
 // mend loads the fence anew, with what the member says. Until that succeeds nothing is
@@ -299,8 +321,9 @@ func (s *Speaker) claim(ctx context.Context) {
 	if !ok {
 		return // nothing is known; what is claimed stays
 	}
+	dead, _ := s.member.Dead()
 	v := claimView{
-		self: s.cfg.Node, decisions: s.decisions, out: out, held: s.member.Held, contested: s.member.Contested(),
+		self: s.cfg.Node, decisions: s.decisions, out: out, dead: dead, held: s.member.Held, contested: s.member.Contested(),
 		served: s.checks.served, since: s.since, now: time.Now(),
 	}
 	want := v.claims()
