@@ -176,12 +176,12 @@ func (b *builder) powerOn(ctx context.Context, name string) error {
 		}
 		return b.startNode(n)
 	}
-	listener, err := listen(b.APIPort)
+	ports, err := b.listen()
 	if err != nil {
 		return err
 	}
-	defer listener.Close()
-	b.listener = listener
+	defer ports.Close()
+	b.ports = ports
 	if err := b.fabric().PlugControlPlane(b.plan); err != nil {
 		return err
 	}

@@ -86,12 +86,7 @@ type lab struct {
 // newLab names a lab and removes it, whatever becomes of the test.
 func newLab(t *testing.T) *lab {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	l := &lab{T: t, name: fmt.Sprintf("test-%d-%s", os.Getpid(), strings.ReplaceAll(strings.ToLower(t.Name()), "/", "-")), port: listener.Addr().(*net.TCPAddr).Port}
+	l := &lab{T: t, name: fmt.Sprintf("test-%d-%s", os.Getpid(), strings.ReplaceAll(strings.ToLower(t.Name()), "/", "-")), port: freePort(t)}
 	t.Cleanup(func() {
 		if t.Failed() {
 			l.dumpLogs()
@@ -101,6 +96,17 @@ func newLab(t *testing.T) *lab {
 		}
 	})
 	return l
+}
+
+// freePort is a port of 127.0.0.1 that nobody listens on.
+func freePort(t *testing.T) int {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return listener.Addr().(*net.TCPAddr).Port
 }
 
 func (l *lab) dir() string { return "/var/lib/fairway-lab-" + l.name }
@@ -186,9 +192,10 @@ func refused(t *testing.T, want string, cmd *exec.Cmd) {
 	if !errors.As(err, &exit) || exit.ExitCode() != 1 {
 		t.Fatalf("%q: %v, want exit status 1", cmd.Args, err)
 	}
-	line := strings.TrimSuffix(stderr.String(), "\n")
-	if strings.Contains(line, "\n") || !strings.Contains(line, want) {
-		t.Errorf("%q says %q, want one line with %q", cmd.Args, line, want)
+	what, hint, _ := strings.Cut(strings.TrimSuffix(stderr.String(), "\n"), "\n")
+	if !strings.HasPrefix(what, "error: ") || hint != "" && !strings.HasPrefix(hint, "hint: ") || strings.Contains(hint, "\n") ||
+		!strings.Contains(stderr.String(), want) {
+		t.Errorf("%q says %q, want a line error:, and hint: at most, with %q", cmd.Args, stderr.String(), want)
 	}
 }
 

@@ -19,6 +19,13 @@ func TestBadInput(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer taken.Close()
+	dir := t.TempDir()
+	unknown, wrong := filepath.Join(dir, "unknown.yaml"), filepath.Join(dir, "wrong.yaml")
+	for file, text := range map[string]string{unknown: "nodes: 1\nproxy_mode: iptables\n", wrong: "nodes: many\n"} {
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
 	port := fmt.Sprint(taken.Addr().(*net.TCPAddr).Port)
 	for _, c := range []struct {
 		args []string
@@ -26,14 +33,19 @@ func TestBadInput(t *testing.T) {
 	}{
 		{[]string{"up", "--ipv6", "--dual-stack"}, "exclude each other"},
 		{[]string{"up", "--unknown"}, "unknown flag: --unknown"},
+		{[]string{"up", "--node", "1"}, "hint: did you mean --nodes?"},
+		{[]string{"up", "--config", "/nonexistent"}, "no such file"},
+		{[]string{"up", "--config", unknown}, "no flag \"proxy_mode\"\nhint: did you mean proxy-mode?"},
+		{[]string{"up", "--config", wrong}, "nodes: invalid argument \"many\""},
+		{[]string{"list", "-o", "xml"}, "hint: choose one of table"},
 		{[]string{"up", "now"}, `unknown command "now"`},
-		{[]string{"status"}, " up starts one]"},
-		{[]string{"kubeconfig"}, " up starts one]"},
-		{[]string{"load", "x.tar"}, " up starts one]"},
-		{[]string{"node", "1", "--", "true"}, " up starts one]"},
-		{[]string{"client", "--", "true"}, " up starts one]"},
-		{[]string{"fault", "node", "1", "kill"}, " up starts one]"},
-		{[]string{"kubectl", "get", "nodes"}, " up starts one]"},
+		{[]string{"status"}, " up starts one"},
+		{[]string{"kubeconfig"}, " up starts one"},
+		{[]string{"load", "x.tar"}, " up starts one"},
+		{[]string{"node", "1", "--", "true"}, " up starts one"},
+		{[]string{"client", "--", "true"}, " up starts one"},
+		{[]string{"fault", "node", "1", "kill"}, " up starts one"},
+		{[]string{"kubectl", "get", "nodes"}, " up starts one"},
 	} {
 		l := newLab(t)
 		l.refused(c.want, c.args...)
@@ -43,11 +55,11 @@ func TestBadInput(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"upp"}, `unknown command "upp" [did you mean up?]`},
-		{[]string{"frobnicate"}, `unknown command "frobnicate" [fairway-lab --help lists the commands]`},
+		{[]string{"upp"}, "unknown command \"upp\"\nhint: did you mean up?"},
+		{[]string{"frobnicate"}, "unknown command \"frobnicate\"\nhint: fairway-lab --help lists the commands"},
 		{[]string{"--name", "A b/..", "status"}, "is not a lab's name"},
 		{[]string{"--name", "../x", "kubectl", "get", "nodes"}, "is not a lab's name"},
-		{[]string{"--name", "nope", "status"}, "fairway-lab --name nope up starts one]"},
+		{[]string{"--name", "nope", "status"}, "fairway-lab --name nope up starts one"},
 	} {
 		refused(t, c.want, exec.Command(built.lab, c.args...))
 	}
@@ -58,7 +70,10 @@ func TestBadInput(t *testing.T) {
 		{[]string{"--proxy-mode", "magic"}, "choose one of nftables"},
 		{[]string{"--load-balancer", "magic"}, "choose one of none, l2, servicelb"},
 		{[]string{"--nodes", "0"}, "choose from 1 to"},
-		{[]string{"--api-port", port}, "port " + port + " of 127.0.0.1 is in use: choose another"},
+		{[]string{"--api-port", port}, "port " + port + " of 127.0.0.1 is in use\nhint: choose another with --api-port"},
+		{[]string{"--publish", port + ":30080"}, "port " + port + " of 127.0.0.1 is in use\nhint: choose another with --publish"},
+		{[]string{"--publish", "8080"}, "hint: give two ports, as 8080:30080"},
+		{[]string{"--publish", "8080:30080", "--publish", "8080:30081"}, "named twice"},
 		{[]string{"--api-port", "70000"}, "choose from 1 to 65535"},
 		{[]string{"--kube-proxy", "/etc/passwd"}, "is not a program"},
 		{[]string{"--kube-proxy", "/nonexistent"}, "no such file"},
@@ -100,7 +115,7 @@ func TestNotRoot(t *testing.T) {
 	}
 	out, err := exec.Command("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups",
 		copied, "--name", l.name, "up").CombinedOutput()
-	if err == nil || !strings.Contains(string(out), "run it as root") || strings.Count(string(out), "\n") != 1 {
+	if err == nil || !strings.Contains(string(out), "run it as root\nhint: sudo fairway-lab") || strings.Count(string(out), "\n") != 2 {
 		t.Errorf("up without root: %v, says %q", err, out)
 	}
 	l.gone()

@@ -3,6 +3,7 @@ package cluster_test
 import (
 	"bufio"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -34,7 +35,7 @@ spec:
   type: NodePort
   ipFamilyPolicy: PreferDualStack
   selector: {app: web}
-  ports: [{port: 80}]
+  ports: [{port: 80, nodePort: 30080}]
 ---
 apiVersion: v1
 kind: Pod
@@ -47,7 +48,12 @@ spec:
 func TestLab(t *testing.T) {
 	before := snapshot(t)
 	l := newLab(t)
-	up := l.run(l.upArgs("--nodes", "2", "--dual-stack")...)
+	file := filepath.Join(t.TempDir(), "lab.yaml")
+	published := freePort(t)
+	if err := os.WriteFile(file, fmt.Appendf(nil, "nodes: 2\ndual-stack: true\npublish: [%d:30080]\n", published), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	up := l.run(l.upArgs("--config", file)...)
 	for _, step := range []string{"control plane ready", "all nodes Ready", "DNS answers on every node"} {
 		if !strings.Contains(up, step) {
 			t.Errorf("up does not tell %q:\n%s", step, up)
@@ -60,13 +66,14 @@ func TestLab(t *testing.T) {
 	t.Run("dns", func(t *testing.T) { l.in(t).testDNS() })
 	t.Run("again", func(t *testing.T) {
 		l := l.in(t)
-		if out := l.run(l.upArgs("--nodes", "2", "--dual-stack")...); !strings.Contains(out, "up already") {
+		if out := l.run(l.upArgs("--config", file)...); !strings.Contains(out, "up already") {
 			t.Errorf("a second up says %q", out)
 		}
-		l.refused("a lab with other options is up", l.upArgs("--nodes", "3")...)
-		l.refused("fairway nftables", l.upArgs("--nodes", "2", "--dual-stack", "--proxy-mode", "iptables")...)
+		l.refused("a lab with other options is up", l.upArgs("--config", file, "--nodes", "3")...)
+		l.refused("fairway nftables", l.upArgs("--config", file, "--proxy-mode", "iptables")...)
 	})
 	t.Run("pods", func(t *testing.T) { l.in(t).testPods() })
+	t.Run("published", func(t *testing.T) { l.in(t).testPublished(published) })
 	t.Run("commands", func(t *testing.T) { l.in(t).testCommands() })
 	t.Run("end", func(t *testing.T) { l.in(t).testTerminate() })
 	t.Run("nodes", func(t *testing.T) { l.in(t).testNodes() })

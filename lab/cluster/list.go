@@ -49,24 +49,45 @@ func listed(labs []Lab) string {
 	return strings.Join(names, ", ")
 }
 
-// List writes a table of the labs on this machine to out; if there is none, it says so to
-// note.
-func List(out, note io.Writer) error {
-	labs := Labs()
-	if len(labs) == 0 {
-		fmt.Fprintf(note, "No lab is up. %s starts one.\n", Lab{}.Command("up"))
-		return nil
+// A Summary is one lab of those on this machine. Its JSON fields are stable.
+type Summary struct {
+	Name       string    `json:"name"`  // empty: the lab without a name
+	State      string    `json:"state"` // up, starting, broken, unreadable
+	Nodes      int       `json:"nodes"`
+	Family     string    `json:"family,omitempty"`
+	Started    time.Time `json:"started,omitzero"`
+	Kubeconfig string    `json:"kubeconfig,omitempty"`
+}
+
+// Summaries are the labs on this machine.
+type Summaries struct {
+	Labs []Summary `json:"labs"`
+}
+
+// List looks at all labs on this machine.
+func List() Summaries {
+	all := Summaries{Labs: []Summary{}}
+	for _, l := range Labs() {
+		one := Summary{Name: l.Name, State: "unreadable"}
+		if s, err := l.load(); err == nil {
+			one = Summary{l.Name, s.phase(), len(s.nodes()), fmt.Sprint(s.Options.Family), s.Started, l.Kubeconfig()}
+		}
+		all.Labs = append(all.Labs, one)
 	}
+	return all
+}
+
+// WriteTable implements output.Value.
+func (s Summaries) WriteTable(out io.Writer, _ bool) error {
 	table := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(table, "NAME\tSTATE\tNODES\tFAMILY\tAGE\tKUBECONFIG")
-	for _, l := range labs {
-		s, err := l.load()
-		if err != nil {
-			fmt.Fprintf(table, "%s\tunreadable\t-\t-\t-\t-\n", l)
+	for _, l := range s.Labs {
+		name := Lab{l.Name}.String()
+		if l.Started.IsZero() {
+			fmt.Fprintf(table, "%s\t%s\t-\t-\t-\t-\n", name, l.State)
 			continue
 		}
-		fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\t%s\n", l, s.phase(), len(s.nodes()), s.Options.Family,
-			time.Since(s.Started).Round(time.Second), l.Kubeconfig())
+		fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\t%s\n", name, l.State, l.Nodes, l.Family, time.Since(l.Started).Round(time.Second), l.Kubeconfig)
 	}
 	return table.Flush()
 }

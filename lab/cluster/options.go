@@ -29,7 +29,9 @@ type Options struct {
 	ImagesDir    string `json:"imagesDir"` // archives of further images; empty means none
 	// NetworkPolicy adds the component that enforces NetworkPolicies.
 	NetworkPolicy bool `json:"networkPolicy"`
-	Keep          bool `json:"-"` // leave what a failed Up has made, to look at it
+	// Publish are ports of this machine's 127.0.0.1 that lead to a NodePort, as HOSTPORT:NODEPORT.
+	Publish []string `json:"publish,omitempty"`
+	Keep    bool     `json:"-"` // leave what a failed Up has made, to look at it
 }
 
 // ProxyModes are the proxy modes a lab can run, the default first.
@@ -67,19 +69,22 @@ func DefaultOptions() Options {
 // Validate returns what is wrong with the options, in one line.
 func (o Options) Validate() error {
 	if !slices.Contains(ProxyModes, o.ProxyMode) {
-		return fmt.Errorf("unknown proxy mode %q: choose one of %s", o.ProxyMode, strings.Join(ProxyModes, ", "))
+		return fmt.Errorf("unknown proxy mode %q [choose one of %s]", o.ProxyMode, strings.Join(ProxyModes, ", "))
 	}
 	if !slices.Contains(LoadBalancers, o.LoadBalancer) {
-		return fmt.Errorf("unknown load balancer %q: choose one of %s", o.LoadBalancer, strings.Join(LoadBalancers, ", "))
+		return fmt.Errorf("unknown load balancer %q [choose one of %s]", o.LoadBalancer, strings.Join(LoadBalancers, ", "))
 	}
 	if _, err := os.Stat("/proc/net/ip_vs"); err != nil && o.ProxyMode == datapath.IPVS {
 		return errors.New("proxy mode ipvs: this kernel has no IPVS, or has not loaded it [modprobe ip_vs]")
 	}
 	if o.Nodes < 1 || o.Nodes > fabric.MaxNodes {
-		return fmt.Errorf("%d nodes: choose from 1 to %d", o.Nodes, fabric.MaxNodes)
+		return fmt.Errorf("%d nodes [choose from 1 to %d]", o.Nodes, fabric.MaxNodes)
 	}
 	if o.APIPort < 1 || o.APIPort > 65535 {
-		return fmt.Errorf("API port %d: choose from 1 to 65535", o.APIPort)
+		return fmt.Errorf("API port %d [choose from 1 to 65535]", o.APIPort)
+	}
+	if err := o.checkPublish(); err != nil {
+		return err
 	}
 	for _, file := range []struct{ flag, path, advice string }{
 		{"--kube-proxy", o.KubeProxy, "name a kube-proxy program"},
@@ -91,7 +96,7 @@ func (o Options) Validate() error {
 			continue
 		}
 		if _, err := os.Stat(file.path); err != nil {
-			return fmt.Errorf("%s: %w (%s)", file.flag, err, file.advice)
+			return fmt.Errorf("%s: %w [%s]", file.flag, err, file.advice)
 		}
 	}
 	if o.KubeProxy != "" {
@@ -133,7 +138,7 @@ func checkMachine() error {
 		}
 	}
 	if len(missing) > 0 {
-		return fmt.Errorf("not installed: %s (apt-get install %s)",
+		return fmt.Errorf("not installed: %s [apt-get install %s]",
 			strings.Join(missing, ", "), strings.Join(install, " "))
 	}
 	return fabric.CheckKernel()

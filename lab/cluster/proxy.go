@@ -24,17 +24,14 @@ var proxyPorts = []struct{ name, address string }{
 	{"kube-proxy", kubeProxyAddress},
 }
 
-// A nodeProxy is a proxy that answers on a node.
-type nodeProxy struct{ name, mode string }
-
 // proxies asks the proxies of a node for their mode. Those that do not answer, or proxy
 // nothing, are left out.
-func (l Lab) proxies(node string) []nodeProxy {
-	var found []nodeProxy
+func (l Lab) proxies(node string) []ProxyReport {
+	var found []ProxyReport
 	for _, p := range proxyPorts {
 		mode, err := l.proxyMode(node, p.address)
 		if err == nil && mode != datapath.None {
-			found = append(found, nodeProxy{p.name, mode})
+			found = append(found, ProxyReport{p.name, mode})
 		}
 	}
 	return found
@@ -84,10 +81,10 @@ func (l Lab) proxyMode(node, address string) (mode string, err error) {
 }
 
 // proxyColumn is how status shows the proxies of a node.
-func proxyColumn(found []nodeProxy) string {
+func proxyColumn(found []ProxyReport) string {
 	var words []string
 	for _, p := range found {
-		words = append(words, p.name+" "+p.mode)
+		words = append(words, p.Name+" "+p.Mode)
 	}
 	if len(words) == 0 {
 		return "-"
@@ -97,16 +94,16 @@ func proxyColumn(found []nodeProxy) string {
 
 // runs reports whether proxies have the mode that is wanted: what they say counts, and only
 // if none answers what up was told.
-func (s *State) runs(found []nodeProxy, mode string) bool {
+func (s *State) runs(found []ProxyReport, mode string) bool {
 	if len(found) == 0 || mode == datapath.Auto {
 		return mode == s.Options.ProxyMode
 	}
-	return slices.ContainsFunc(found, func(p nodeProxy) bool { return p.mode == mode })
+	return slices.ContainsFunc(found, func(p ProxyReport) bool { return p.Mode == mode })
 }
 
 // proxyText is the mode of the lab's proxies in a line about the lab; told is what up was
 // told.
-func proxyText(found []nodeProxy, told string) string {
+func proxyText(found []ProxyReport, told string) string {
 	if len(found) == 0 {
 		return told + " (no proxy answers)"
 	}

@@ -126,6 +126,9 @@ func (b *builder) startControlPlane() error {
 		Address: b.plan.ControlPlane()[0].Addr(), Port: fabric.APIPort,
 		Pods: b.plan.Pods(), Services: b.plan.Services(),
 	}
+	if config.Published, err = b.published(); err != nil {
+		return err
+	}
 	data, err := json.MarshalIndent(config, "", "  ")
 	if err != nil {
 		return fmt.Errorf("encode control plane: %w", err)
@@ -133,13 +136,13 @@ func (b *builder) startControlPlane() error {
 	if err := os.WriteFile(filepath.Join(dir, "config.json"), data, 0o644); err != nil {
 		return fmt.Errorf("write control plane: %w", err)
 	}
-	socket, err := b.listener.File()
+	sockets, err := b.ports.files()
 	if err != nil {
-		return fmt.Errorf("pass listener to the control plane: %w", err)
+		return err
 	}
-	defer socket.Close()
+	defer closeAll(sockets)
 	cmd := exec.Command(exe, "child", ChildControlPlane, dir)
-	cmd.ExtraFiles = []*os.File{socket}
+	cmd.ExtraFiles = sockets
 	return b.start(controlPlane, fabric.ControlPlane, cmd)
 }
 

@@ -4,10 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
+	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -42,13 +41,13 @@ func (l Lab) Up(ctx context.Context, o Options, p *Progress) error {
 	if proxy != "" || err != nil {
 		return err
 	}
-	listener, err := l.prepare(o)
+	ports, err := l.prepare(o)
 	if err != nil {
 		_ = os.Remove(l.Dir()) // empty, or a lab that is none of our business
 		return err
 	}
-	defer listener.Close()
-	b := &builder{Lab: l, Options: o, Progress: p, plan: fabric.Plan{Family: o.Family}, listener: listener,
+	defer ports.Close()
+	b := &builder{Lab: l, Options: o, Progress: p, plan: fabric.Plan{Family: o.Family}, ports: ports,
 		state: &State{Options: o, Started: time.Now()}}
 	ctx, cancel := context.WithTimeoutCause(ctx, Timeout, fmt.Errorf("not ready after %s", Timeout))
 	defer cancel()
@@ -59,23 +58,23 @@ func (l Lab) Up(ctx context.Context, o Options, p *Progress) error {
 }
 
 // prepare finds out whether a lab can be made here, and makes room for it.
-func (l Lab) prepare(o Options) (*net.TCPListener, error) {
+func (l Lab) prepare(o Options) (*listeners, error) {
 	if err := checkMachine(); err != nil {
 		return nil, err
 	}
-	listener, err := listen(o.APIPort)
+	ports, err := o.listen()
 	if err != nil {
 		return nil, err
 	}
 	if err := l.clear(); err != nil {
-		listener.Close()
+		ports.Close()
 		return nil, err
 	}
 	if err := os.MkdirAll(l.logs(), 0o755); err != nil {
-		listener.Close()
+		ports.Close()
 		return nil, fmt.Errorf("create log directory: %w", err)
 	}
-	return listener, nil
+	return ports, nil
 }
 
 // giveUp undoes what was built. The logs go with it, so their last lines are
@@ -110,22 +109,11 @@ func (l Lab) running(o Options) (proxy string, err error) {
 	}
 	have, found := s.Options, l.proxies(fabric.NodeName(1))
 	proxy = proxyText(found, have.ProxyMode)
-	if len(s.nodes()) != o.Nodes || have.Family != o.Family || have.KubeProxy != o.KubeProxy || have.LoadBalancer != o.LoadBalancer || have.NetworkPolicy != o.NetworkPolicy || !s.runs(found, o.ProxyMode) {
+	if len(s.nodes()) != o.Nodes || have.Family != o.Family || have.KubeProxy != o.KubeProxy || have.LoadBalancer != o.LoadBalancer || have.NetworkPolicy != o.NetworkPolicy || !slices.Equal(have.Publish, o.Publish) || !s.runs(found, o.ProxyMode) {
 		return "", fmt.Errorf("a lab with other options is up: %s, %s, %s [%s removes it]",
 			count(len(s.nodes()), "node"), proxy, have.Family, l.Command("down"))
 	}
 	return proxy, nil
-}
-
-func listen(port int) (*net.TCPListener, error) {
-	listener, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port})
-	if errors.Is(err, syscall.EADDRINUSE) {
-		return nil, fmt.Errorf("port %d of 127.0.0.1 is in use: choose another for the API server with --api-port", port)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("listen for the API server: %w", err)
-	}
-	return listener, nil
 }
 
 // A builder is one run of Up.
@@ -133,9 +121,9 @@ type builder struct {
 	Lab
 	Options
 	*Progress
-	plan     fabric.Plan
-	listener *net.TCPListener
-	state    *State
+	plan  fabric.Plan
+	ports *listeners
+	state *State
 }
 
 // build makes everything, as far as possible at once: the control plane needs

@@ -6,34 +6,49 @@ import (
 	"io"
 	"net"
 	"sync"
+	"time"
 )
 
-// forward copies every connection of the inherited listener to kube-apiserver.
+// dialTimeout is how long one target may take: a node that is cut off does not answer.
+const dialTimeout = 2 * time.Second
+
+// forward copies every connection of an inherited listener to the first target that takes it.
 // The listener belongs to the namespace it was made in, the connections it
 // dials to the one of this process: so nothing of the lab needs an address, or
 // a route, in the namespace of the user.
-func (c Config) forward(ctx context.Context) error {
-	stop := context.AfterFunc(ctx, func() { c.Forward.Close() })
-	defer stop()
-	var open sync.WaitGroup
-	defer open.Wait()
-	for {
-		conn, err := c.Forward.Accept()
-		if ctx.Err() != nil {
-			return ctx.Err()
+func forward(listener net.Listener, targets []string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		stop := context.AfterFunc(ctx, func() { listener.Close() })
+		defer stop()
+		var open sync.WaitGroup
+		defer open.Wait()
+		for {
+			conn, err := listener.Accept()
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			if err != nil {
+				return fmt.Errorf("accept: %w", err)
+			}
+			open.Go(func() { splice(ctx, conn, targets) })
 		}
-		if err != nil {
-			return fmt.Errorf("accept: %w", err)
-		}
-		open.Go(func() { c.splice(ctx, conn) })
 	}
 }
 
-func (c Config) splice(ctx context.Context, in net.Conn) {
+func splice(ctx context.Context, in net.Conn, targets []string) {
 	defer in.Close()
 	var dialer net.Dialer
-	out, err := dialer.DialContext(ctx, "tcp", c.hostPort())
-	if err != nil {
+	if len(targets) > 1 {
+		dialer.Timeout = dialTimeout
+	}
+	var out net.Conn
+	for _, target := range targets {
+		var err error
+		if out, err = dialer.DialContext(ctx, "tcp", target); err == nil {
+			break
+		}
+	}
+	if out == nil {
 		return // not listening yet: the client sees a closed connection and tries again
 	}
 	defer out.Close()

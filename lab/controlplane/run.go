@@ -17,8 +17,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// Config says what one control plane is made of. All fields but Forward are
-// required.
+// Config says what one control plane is made of. All fields but Forward and Published
+// are required.
 type Config struct {
 	Dir      string         // etcd's data and generated files
 	PKI      string         // directory written by package pki
@@ -27,6 +27,14 @@ type Config struct {
 	Pods     []netip.Prefix // cluster CIDRs, primary first
 	Services []netip.Prefix // service CIDRs, primary first
 	Forward  net.Listener   `json:"-"` // connections to it reach kube-apiserver; may be of another network namespace
+	// Published are further listeners, for ports of the nodes.
+	Published []Published `json:",omitempty"`
+}
+
+// Published is a listener whose connections reach the first of the targets that takes them.
+type Published struct {
+	Listener net.Listener `json:"-"`
+	Targets  []string     // HOST:PORT
 }
 
 // The names under which the certificates of the components are in PKI.
@@ -68,7 +76,10 @@ func Run(ctx context.Context, log *slog.Logger, c Config) error {
 	}
 	start("kube-apiserver", c.runAPIServer)
 	if c.Forward != nil {
-		start("forward", c.forward)
+		start("forward", forward(c.Forward, []string{c.hostPort()}))
+	}
+	for _, p := range c.Published {
+		start("publish "+p.Listener.Addr().String(), forward(p.Listener, p.Targets))
 	}
 	group.Go(func() error {
 		if err := c.waitReady(ctx); err != nil {

@@ -44,13 +44,25 @@ func runControlPlane(ctx context.Context, log *slog.Logger, dir string) error {
 	if err := json.Unmarshal(data, &config); err != nil {
 		return fmt.Errorf("decode control plane: %w", err)
 	}
-	socket := os.NewFile(3, "api") // the first of ExtraFiles
-	config.Forward, err = net.FileListener(socket)
-	if err != nil {
-		return fmt.Errorf("take over listener: %w", err)
+	if config.Forward, err = inherited(3); err != nil { // the first of ExtraFiles
+		return err
 	}
-	socket.Close()
+	for i := range config.Published {
+		if config.Published[i].Listener, err = inherited(4 + i); err != nil {
+			return err
+		}
+	}
 	return controlplane.Run(ctx, log, config)
+}
+
+func inherited(fd int) (net.Listener, error) {
+	socket := os.NewFile(uintptr(fd), "listener")
+	defer socket.Close()
+	l, err := net.FileListener(socket)
+	if err != nil {
+		return nil, fmt.Errorf("take over listener: %w", err)
+	}
+	return l, nil
 }
 
 func runInit(ctx context.Context, log *slog.Logger, dir string) error {

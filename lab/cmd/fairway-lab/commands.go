@@ -9,18 +9,35 @@ import (
 	"github.com/spf13/cobra"
 	apiversion "k8s.io/component-base/version"
 
+	"github.com/fairway-net/fairway/internal/output"
 	"github.com/fairway-net/fairway/lab/cluster"
 )
 
 func statusCommand(lab *cluster.Lab) *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show what runs (exits 1 if a process or node is down)",
 		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return lab.Status(cmd.Context(), cmd.OutOrStdout())
-		},
 	}
+	format := formatFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		report, err := lab.Status(cmd.Context())
+		if report != nil {
+			err = errors.Join(output.Write(cmd.OutOrStdout(), *format, report), err)
+		}
+		return err
+	}
+	return cmd
+}
+
+// formatFlag adds -o.
+func formatFlag(cmd *cobra.Command) *output.Format {
+	format := output.Table
+	cmd.Flags().VarP(&format, "output", "o", "`format`: table, json or yaml")
+	if err := cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+		panic(err) // there is no such flag
+	}
+	return &format
 }
 
 func kubeconfigCommand(lab *cluster.Lab) *cobra.Command {
@@ -60,14 +77,21 @@ layout, or the name of an image that this machine's docker, podman or containerd
 }
 
 func listCommand() *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List the labs on this machine",
 		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return cluster.List(cmd.OutOrStdout(), cmd.ErrOrStderr())
-		},
 	}
+	format := formatFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		labs := cluster.List()
+		if len(labs.Labs) == 0 && *format == output.Table {
+			fmt.Fprintf(cmd.ErrOrStderr(), "No lab is up. %s starts one.\n", cluster.Lab{}.Command("up"))
+			return nil
+		}
+		return output.Write(cmd.OutOrStdout(), *format, labs)
+	}
+	return cmd
 }
 
 func logsCommand(lab *cluster.Lab) *cobra.Command {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"os"
 	"slices"
 
@@ -35,13 +34,13 @@ func kubectl(lab cluster.Lab, args []string, kubeconfig string) int {
 	if kubeconfig == "" {
 		// kubectl would fall back to localhost:8080, and say so many times.
 		if err := lab.Check(); err != nil && !offline(args) {
-			fmt.Fprintln(os.Stderr, "fairway-lab:", err)
+			tell(os.Stderr, err)
 			return 1
 		}
 		kubeconfig = lab.Kubeconfig()
 	}
 	if err := os.Setenv("KUBECONFIG", kubeconfig); err != nil {
-		fmt.Fprintln(os.Stderr, "fairway-lab:", err)
+		tell(os.Stderr, err)
 		return 1
 	}
 	os.Args = append([]string{"kubectl"}, args...)

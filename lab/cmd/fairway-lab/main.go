@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -19,6 +20,8 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
+	"github.com/fairway-net/fairway/internal/oneline"
+	"github.com/fairway-net/fairway/internal/suggest"
 	"github.com/fairway-net/fairway/lab/cluster"
 )
 
@@ -49,8 +52,44 @@ func exitCode(err error) int {
 	if errors.As(err, &inside) {
 		return inside.Status
 	}
-	fmt.Fprintln(os.Stderr, "fairway-lab:", err)
+	tell(os.Stderr, err)
 	return 1
+}
+
+// tell writes what is wrong, and on a line of its own what to do. What an error says below its first
+// line is the end of logs, and stays as it is.
+func tell(out io.Writer, err error) {
+	first, more, _ := strings.Cut(err.Error(), "\n")
+	what, hint := oneline.Hint(first)
+	fmt.Fprintln(out, "error:", what)
+	if more != "" {
+		fmt.Fprintln(out, more)
+	}
+	if hint != "" {
+		fmt.Fprintln(out, "hint:", hint)
+	}
+}
+
+// flagError adds to an error about a flag which one may be meant.
+func flagError(cmd *cobra.Command, err error) error {
+	name, ok := strings.CutPrefix(err.Error(), "unknown flag: --")
+	if !ok {
+		return err
+	}
+	if near := suggest.Closest(name, flagNames(cmd)); near != "" {
+		return fmt.Errorf("%w [did you mean --%s?]", err, near)
+	}
+	return fmt.Errorf("%w [%s --help lists all flags]", err, cmd.CommandPath())
+}
+
+// flagNames are the flags of a command itself.
+func flagNames(cmd *cobra.Command) (names []string) {
+	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
+		if !f.Hidden && f.Name != "help" {
+			names = append(names, f.Name)
+		}
+	})
+	return names
 }
 
 // root is the command line. unhandle gives the signals that end a program back to the
@@ -70,6 +109,7 @@ func root(unhandle func()) *cobra.Command {
 		SuggestionsMinimumDistance: 2,
 		PersistentPreRunE:          func(*cobra.Command, []string) error { return lab.CheckName() },
 	}
+	cmd.SetFlagErrorFunc(flagError)
 	// Kubernetes' libraries put flags of theirs into every command's help.
 	pflag.CommandLine.VisitAll(func(f *pflag.Flag) { f.Hidden = true })
 	// They have a flag of this name too: the first one stays.

@@ -15,16 +15,22 @@ import (
 func upCommand(lab *cluster.Lab) *cobra.Command {
 	o := cluster.DefaultOptions()
 	var v6, dual bool
+	var config string
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Create the cluster (does nothing if it runs)",
 		Example: `  fairway-lab up --nodes 2 --proxy-mode iptables
-  fairway-lab --name other up --api-port 16444 --dual-stack`,
+  fairway-lab --name other up --api-port 16444 --dual-stack
+  fairway-lab up --publish 8080:30080        # then curl http://127.0.0.1:8080/
+  fairway-lab up --config lab.yaml`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := readConfig(cmd, config); err != nil {
+				return err
+			}
 			switch {
 			case v6 && dual:
-				return errors.New("--ipv6 and --dual-stack exclude each other: choose one")
+				return errors.New("--ipv6 and --dual-stack exclude each other [choose one of them]")
 			case v6:
 				o.Family = fabric.IPv6
 			case dual:
@@ -55,6 +61,8 @@ func upCommand(lab *cluster.Lab) *cobra.Command {
 	f.StringVar(&o.Deploy, "deploy", o.Deploy, "directory of the manifests to apply (empty: none)")
 	f.StringVar(&o.Image, "image", o.Image, "archive of Fairway's image (empty: none)")
 	f.StringVar(&o.ImagesDir, "images-dir", o.ImagesDir, "directory of further image archives (empty: none)")
+	f.StringArrayVar(&o.Publish, "publish", nil, "`HOSTPORT:NODEPORT` reach a NodePort at 127.0.0.1:HOSTPORT of this machine (TCP); may be repeated")
+	f.StringVar(&config, "config", "", "YAML `file` with flags as fields, as in \"nodes: 2\"; flags given beside it count first")
 	f.BoolVar(&o.Keep, "keep-failed", false, "keep a failed cluster for debugging")
 	return cmd
 }

@@ -1,0 +1,59 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
+
+	"github.com/fairway-net/fairway/internal/suggest"
+)
+
+// pathFlags have values that are relative to the file that has them.
+var pathFlags = []string{"deploy", "image", "images-dir", "kube-proxy"}
+
+// readConfig sets the flags of cmd that file has as fields, but for those that were given.
+func readConfig(cmd *cobra.Command, file string) error {
+	if file == "" {
+		return nil
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return fmt.Errorf("--config: %w", err)
+	}
+	var fields map[string]any
+	if err := yaml.UnmarshalStrict(text, &fields); err != nil {
+		return fmt.Errorf("--config %s: %w", file, err)
+	}
+	known := slices.DeleteFunc(flagNames(cmd), func(name string) bool { return name == "config" })
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		if !slices.Contains(known, name) {
+			advice := cmd.CommandPath() + " --help lists them"
+			if near := suggest.Closest(name, known); near != "" {
+				advice = "did you mean " + near + "?"
+			}
+			return fmt.Errorf("--config %s: no flag %q [%s]", file, name, advice)
+		}
+		if cmd.Flags().Changed(name) {
+			continue
+		}
+		values, ok := fields[name].([]any)
+		if !ok {
+			values = []any{fields[name]}
+		}
+		for _, value := range values {
+			text := fmt.Sprint(value)
+			if slices.Contains(pathFlags, name) && text != "" && !filepath.IsAbs(text) {
+				text = filepath.Join(filepath.Dir(file), text)
+			}
+			if err := cmd.Flags().Set(name, text); err != nil {
+				return fmt.Errorf("--config %s: %s: %w", file, name, err)
+			}
+		}
+	}
+	return nil
+}
