@@ -19,13 +19,7 @@ func TestBadInput(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer taken.Close()
-	dir := t.TempDir()
-	unknown, wrong := filepath.Join(dir, "unknown.yaml"), filepath.Join(dir, "wrong.yaml")
-	for file, text := range map[string]string{unknown: "nodes: 1\nproxy_mode: iptables\n", wrong: "nodes: many\n"} {
-		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
+	unknown, wrong := labFile(t, "nodes: 1\nproxy_mode: iptables\n"), labFile(t, "nodes: many\n")
 	port := fmt.Sprint(taken.Addr().(*net.TCPAddr).Port)
 	for _, c := range []struct {
 		args []string
@@ -84,6 +78,16 @@ func TestBadInput(t *testing.T) {
 		l.refused(c.want, l.upArgs(c.args...)...)
 		l.gone()
 	}
+}
+
+// labFile writes a file for up --config.
+func labFile(t *testing.T, text string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "lab.yaml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
 }
 
 // TestHelp holds that the help of every command shows our flags and no library's.

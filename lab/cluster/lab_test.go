@@ -48,11 +48,8 @@ spec:
 func TestLab(t *testing.T) {
 	before := snapshot(t)
 	l := newLab(t)
-	file := filepath.Join(t.TempDir(), "lab.yaml")
 	published := freePort(t)
-	if err := os.WriteFile(file, fmt.Appendf(nil, "nodes: 2\ndual-stack: true\npublish: [%d:30080]\n", published), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	file := labFile(t, fmt.Sprintf("nodes: 2\ndual-stack: true\npublish: [%d:30080]\n", published))
 	up := l.run(l.upArgs("--config", file)...)
 	for _, step := range []string{"control plane ready", "all nodes Ready", "DNS answers on every node"} {
 		if !strings.Contains(up, step) {
