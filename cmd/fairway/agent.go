@@ -164,7 +164,7 @@ func (a *agent) run(ctx context.Context) error {
 		pods.APIServers = func() []netip.Addr { return view().APIServers }
 		g.Go(func() error { return nodes.run(ctx, pods, a.cfg) })
 	}
-	g.Go(func() error { return a.enforce(ctx, store, resets) })
+	g.Go(func() error { return a.enforce(ctx, store, resets, events, registry) })
 	err = g.Wait()
 	a.log.Info("shutting down; the rules stay in place")
 	return err

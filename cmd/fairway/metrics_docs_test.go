@@ -22,6 +22,7 @@ import (
 	"github.com/fairway-net/fairway/internal/kube"
 	"github.com/fairway-net/fairway/internal/liveness"
 	"github.com/fairway-net/fairway/internal/node"
+	"github.com/fairway-net/fairway/internal/policy/enforcer"
 	"github.com/fairway-net/fairway/internal/proxy"
 	"github.com/fairway-net/fairway/internal/service"
 	"github.com/fairway-net/fairway/internal/speaker"
@@ -50,7 +51,7 @@ func (r *recorder) MustRegister(all ...prometheus.Collector) {
 
 // exporters are the packages that make metrics. Their collectors are in programs; those of
 // internal/dns have a test of their own.
-var exporters = []string{"cmd/fairway", "internal/bgp", "internal/dns", "internal/health", "internal/kube", "internal/node", "internal/proxy", "internal/speaker"}
+var exporters = []string{"cmd/fairway", "internal/bgp", "internal/dns", "internal/health", "internal/kube", "internal/node", "internal/policy/enforcer", "internal/proxy", "internal/speaker"}
 
 // programs are those with a table in docs/metrics.md, and their collectors.
 var programs = map[string]func(*testing.T) []prometheus.Collector{
@@ -84,6 +85,7 @@ func agentCollectors(t *testing.T) (all []prometheus.Collector) {
 	if err := (&node.Obstacles{Log: log, Registry: r, Event: func(string, string) {}, Now: func(string) {}}).Run(ended); err != nil {
 		t.Fatal(err)
 	}
+	enforcer.NewMetrics(r)
 	all = append(all, r.all...)
 	all = append(all, kube.New(kube.Config{Log: log, Client: client}), newReleasePending(), newDeadNodes(liveness.NewFollower()))
 	r = &recorder{Registry: prometheus.NewRegistry()}

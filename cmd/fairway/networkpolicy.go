@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fairway-net/fairway/internal/conntrack"
@@ -28,7 +29,7 @@ func (a *agent) policySocket() string {
 
 // enforce keeps NetworkPolicies in the kernel until ctx ends, if it is asked to. resets is the
 // proxy's; nil: there is none.
-func (a *agent) enforce(ctx context.Context, store *kube.Store, resets *reset.Resetter) error {
+func (a *agent) enforce(ctx context.Context, store *kube.Store, resets *reset.Resetter, events *kube.Recorder, registry *prometheus.Registry) error {
 	if !a.cfg.NetworkPolicy {
 		if err := a.removePolicies(ctx); err != nil {
 			return err
@@ -49,6 +50,7 @@ func (a *agent) enforce(ctx context.Context, store *kube.Store, resets *reset.Re
 			e := enforcer.New(enforcer.Config{
 				Log: a.log, Node: a.cfg.NodeName, Source: source, Table: nftpolicy.New(),
 				Socket: a.policySocket(), End: enforcer.EndAll(a.gate, flows, resets.Reset),
+				Event: events.PolicyEvent, LogDenied: a.cfg.NetworkPolicyLog, Metrics: enforcer.NewMetrics(registry),
 			})
 			a.gate.Decide(e.AllowsClient)
 			return e.Run(ctx)

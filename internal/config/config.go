@@ -121,6 +121,7 @@ type Config struct {
 	PodNetwork            string // one of PodNetworks
 	CNIBinDir, CNIConfDir string
 	NetworkPolicy         bool // enforce NetworkPolicies
+	NetworkPolicyLog      bool // log what they deny
 	Cleanup               bool // remove all that was programmed, and exit
 	AfterKubeProxy        bool // but wait first until a kube-proxy has written its rules
 	LogLevel              slog.Level

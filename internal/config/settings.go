@@ -18,6 +18,7 @@ var settingFlags = []struct{ key, flag string }{
 	{"REFUSE_EXTERNAL_IPS", "refuse-external-ips"},
 	{"POD_NETWORK", "pod-network"},
 	{"NETWORK_POLICY", "network-policy"},
+	{"NETWORK_POLICY_LOG", "network-policy-log"},
 }
 
 // Settings returns the settings in --settings-dir, "KEY=value" a line; none without that flag.

@@ -56,6 +56,7 @@ type report struct {
 	name    service.Name // a node's has no namespace
 	problem service.Problem
 	node    bool // about a node, not a Service
+	policy  bool // about a NetworkPolicy
 	normal  bool // nothing is wrong
 }
 
@@ -115,6 +116,11 @@ func (r *Recorder) Event(name service.Name, p service.Problem) {
 // NodeEvent is Event for a problem of a node.
 func (r *Recorder) NodeEvent(node, reason, message string) {
 	r.push(report{name: service.Name{Name: node}, problem: service.Problem{Reason: reason, Message: message}, node: true})
+}
+
+// PolicyEvent is Event for a problem of a NetworkPolicy.
+func (r *Recorder) PolicyEvent(name service.Name, reason, message string) {
+	r.push(report{name: name, problem: service.Problem{Reason: reason, Message: message}, policy: true})
 }
 
 // Inform is Event for what is no problem.
@@ -195,7 +201,9 @@ func (r *Recorder) create(ctx context.Context, rep report) error {
 	// that carry its name in that place, as kubelet's do. Without it the event is still
 	// worth having.
 	var uid types.UID
-	if rep.node {
+	if rep.policy {
+		// The agents have no right to get one. Its events are found by its name.
+	} else if rep.node {
 		uid = types.UID(rep.name.Name)
 	} else if _, pod := rep.name.HostPod(); pod {
 		// The agents have no right to read pods.
@@ -215,6 +223,10 @@ func (r *Recorder) event(rep report, uid types.UID) *eventsv1.Event {
 	if rep.node {
 		kind, action = "Node", "ProgramRoutes"
 	}
+	version := "v1"
+	if rep.policy {
+		version, kind, action = "networking.k8s.io/v1", "NetworkPolicy", "EnforceNetworkPolicy"
+	}
 	if pod, ok := rep.name.HostPod(); ok {
 		kind, action, rep.name = "Pod", "ProgramHostPorts", pod
 	}
@@ -231,7 +243,7 @@ func (r *Recorder) event(rep report, uid types.UID) *eventsv1.Event {
 		Reason:              service.Cut(rep.problem.Reason, 128),
 		Type:                severity,
 		Note:                service.Cut(rep.problem.Message, noteLimit),
-		Regarding:           corev1.ObjectReference{APIVersion: "v1", Kind: kind, Namespace: rep.name.Namespace, Name: rep.name.Name, UID: uid},
+		Regarding:           corev1.ObjectReference{APIVersion: version, Kind: kind, Namespace: rep.name.Namespace, Name: rep.name.Name, UID: uid},
 	}
 }
 

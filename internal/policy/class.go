@@ -35,7 +35,11 @@ func (c *Compiler) takeClass(terms []*term, pod bool) *class {
 			t.classes[k] = true
 		}
 	}
-	k.refs++
+	if k.refs++; k.refs == 1 {
+		for _, t := range terms {
+			t.live++
+		}
+	}
 	return k
 }
 
@@ -44,6 +48,9 @@ func (c *Compiler) releaseClass(k *class) {
 		return
 	}
 	if k.refs--; k.refs == 0 {
+		for _, t := range k.terms {
+			t.live--
+		}
 		c.goneClasses[k] = true
 	}
 }

@@ -24,6 +24,10 @@ type Compiler struct {
 	profiles [2]map[string]*profile
 	rules    map[RuleName]*ruleUse
 	sequence int // of policies
+	limits   limits
+	used     map[*compiledPolicy]bool // that isolate a pod of this node
+	problems map[service.Name]string
+	grants   int // segments in the table
 	// sandboxes are addresses of sandboxes by their pods.
 	sandboxes map[service.Name]map[*address]bool
 
@@ -76,6 +80,7 @@ func New(node string) *Compiler {
 		node: node, pods: map[service.Name]*pod{}, spaces: map[string]*space{}, addrs: map[netip.Addr]*address{},
 		terms: newTermIndex(), classes: map[string]*class{}, numbers: map[Class]*class{},
 		profiles: [2]map[string]*profile{{}, {}}, rules: map[RuleName]*ruleUse{},
+		limits: limits{MaxPeers, MaxGrants}, used: map[*compiledPolicy]bool{}, problems: map[service.Name]string{},
 		sandboxes: map[service.Name]map[*address]bool{},
 		table:     newTable(), changes: newChanges(),
 		dirtyPods: map[*pod]bool{}, dirtyAddrs: map[*address]bool{}, dirtySpaces: map[*space]bool{},
@@ -200,6 +205,7 @@ func (c *Compiler) replacePolicy(s *space, name string, p *compiledPolicy) {
 	if s.policies[name] = p; p == nil {
 		delete(s.policies, name)
 	}
+	delete(c.problems, service.Name{Namespace: s.name, Name: name})
 	c.dirtySpaces[s] = true
 }
 
@@ -244,6 +250,11 @@ func (c *Compiler) Compile() (*Table, *Changes) {
 		c.classify(at)
 	}
 	clear(c.dirtyAddrs)
+	if len(subjects)+len(c.bornClasses)+len(c.goneClasses) > 0 {
+		for at := range c.limitGrants() {
+			subjects[at] = true
+		}
+	}
 	for at := range subjects {
 		c.updateProfiles(at)
 	}
@@ -277,6 +288,9 @@ func (c *Compiler) findSubjects() map[*address]bool {
 		subjects[at] = true
 	}
 	if len(c.dirtySpaces) > 0 {
+		for s := range c.dirtySpaces {
+			c.limitPeers(s)
+		}
 		for _, at := range c.addrs {
 			if c.local(at) && at.owner != nil && c.dirtySpaces[at.owner.space] {
 				subjects[at] = true
@@ -310,10 +324,10 @@ func (c *Compiler) selectPolicies(at *address) {
 		}
 		slices.SortFunc(now, func(a, b *compiledPolicy) int { return a.object.Name.Compare(b.object.Name) })
 		for _, p := range now {
-			c.use(p)
+			c.use(p, Direction(d))
 		}
 		for _, p := range at.policies[d] {
-			c.drop(p)
+			c.drop(p, Direction(d))
 		}
 		at.policies[d] = now
 		c.isolate(at, Direction(d), isolated)

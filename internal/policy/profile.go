@@ -13,7 +13,11 @@ type compiledPolicy struct {
 	object   *Policy
 	sequence int
 	users    int // addresses that it isolates, by direction
+	isolates [2]int
 	rules    [2][]compiledRule
+	listed   int  // peers, exceptions and ports
+	over     bool // it exceeds MaxPeers: it has no rules
+	cut      bool // it exceeds MaxGrants: its rules do not count
 }
 
 type compiledRule struct {
@@ -33,12 +37,17 @@ type ruleUse struct {
 
 func (c *Compiler) newPolicy(object *Policy) *compiledPolicy {
 	c.sequence++
-	return &compiledPolicy{object: object, sequence: c.sequence}
+	return &compiledPolicy{object: object, sequence: c.sequence, listed: object.listed()}
 }
 
 // use lets a policy count for one address more; its rules ask their terms then.
-func (c *Compiler) use(p *compiledPolicy) {
+func (c *Compiler) use(p *compiledPolicy, d Direction) {
+	p.isolates[d]++
 	if p.users++; p.users > 1 {
+		return
+	}
+	c.used[p] = true
+	if p.over {
 		return
 	}
 	for d := range p.object.Rules {
@@ -64,9 +73,15 @@ func (c *Compiler) use(p *compiledPolicy) {
 }
 
 // drop is the inverse of use.
-func (c *Compiler) drop(p *compiledPolicy) {
+func (c *Compiler) drop(p *compiledPolicy, d Direction) {
+	p.isolates[d]--
 	if p.users--; p.users > 0 {
 		return
+	}
+	delete(c.used, p)
+	if p.cut {
+		p.cut = false
+		delete(c.problems, p.object.Name)
 	}
 	for d := range p.rules {
 		for i := range p.rules[d] {
@@ -182,6 +197,7 @@ func (c *Compiler) grant(d Direction, t Target, now []Segment) {
 	if slices.Equal(was, now) {
 		return
 	}
+	c.grants += len(now) - len(was)
 	if len(now) == 0 {
 		delete(c.table.Grants[d], t)
 	} else {
@@ -207,7 +223,11 @@ func (c *Compiler) profile(d Direction, at *address) *profile {
 	}
 	key, named := []byte{}, false
 	for _, p := range at.policies[d] {
-		key = binary.NativeEndian.AppendUint32(key, uint32(p.sequence))
+		sequence := uint32(p.sequence) << 1
+		if p.cut {
+			sequence++
+		}
+		key = binary.NativeEndian.AppendUint32(key, sequence)
 		for _, r := range p.rules[d] {
 			named = named || d == Ingress && slices.ContainsFunc(r.Ports, func(p Port) bool { return p.Name != "" })
 		}
@@ -223,7 +243,7 @@ func (c *Compiler) profile(d Direction, at *address) *profile {
 	for _, policy := range at.policies[d] {
 		for i := range policy.rules[d] {
 			r := &policy.rules[d][i]
-			if r.NoPort {
+			if r.NoPort || policy.cut {
 				continue
 			}
 			n := len(p.rules)

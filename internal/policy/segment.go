@@ -1,6 +1,8 @@
 package policy
 
 import (
+	"cmp"
+	"container/heap"
 	"slices"
 
 	"github.com/fairway-net/fairway/internal/service"
@@ -24,40 +26,54 @@ func disjoint(all []Segment) []Segment {
 	return out
 }
 
-// paint gives each port to the first segment that has it. Each port is looked at once, however
-// many segments have it.
+// paint gives each port to the first segment that has it, in one walk through where segments
+// begin and end: its cost is that of sorting them, however wide they are.
 func paint(proto service.Proto, some []Segment) (out []Segment) {
 	if len(some) == 1 {
 		return some
 	}
-	rules := map[uint32]RuleID{}
-	next := map[uint32]uint32{} // the first port behind one that may be free
-	free := func(port uint32) uint32 {
-		last := port
-		for n, ok := next[last]; ok; n, ok = next[last] {
-			last = n
-		}
-		for port != last {
-			port, next[port] = next[port], last
-		}
-		return last
+	order := make([]int, len(some)) // by where they begin
+	for i := range order {
+		order[i] = i
 	}
-	for _, s := range some {
-		for port := free(uint32(s.First)); port <= uint32(s.Last); port = free(port) {
-			rules[port], next[port] = s.Rule, port+1
+	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(some[a].First, some[b].First) })
+	var open indexHeap // segments that have begun; those that have ended leave when they are first
+	for port := uint32(0); len(order) > 0 || len(open) > 0; {
+		if len(open) == 0 {
+			port = max(port, uint32(some[order[0]].First))
 		}
-	}
-	ports := make([]uint32, 0, len(rules))
-	for p := range rules {
-		ports = append(ports, p)
-	}
-	slices.Sort(ports)
-	for _, p := range ports {
-		if n := len(out); n > 0 && uint32(out[n-1].Last)+1 == p && out[n-1].Rule == rules[p] {
-			out[n-1].Last = uint16(p)
+		for len(order) > 0 && uint32(some[order[0]].First) <= port {
+			heap.Push(&open, order[0])
+			order = order[1:]
+		}
+		now := some[open[0]]
+		if uint32(now.Last) < port {
+			heap.Pop(&open)
 			continue
 		}
-		out = append(out, Segment{proto, uint16(p), uint16(p), rules[p]})
+		last := uint32(now.Last)
+		if len(order) > 0 {
+			last = min(last, uint32(some[order[0]].First)-1)
+		}
+		if n := len(out); n > 0 && uint32(out[n-1].Last)+1 == port && out[n-1].Rule == now.Rule {
+			out[n-1].Last = uint16(last)
+		} else {
+			out = append(out, Segment{proto, uint16(port), uint16(last), now.Rule})
+		}
+		port = last + 1
 	}
 	return out
+}
+
+// An indexHeap has the lowest index first.
+type indexHeap []int
+
+func (h indexHeap) Len() int           { return len(h) }
+func (h indexHeap) Less(i, j int) bool { return h[i] < h[j] }
+func (h indexHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *indexHeap) Push(x any)        { *h = append(*h, x.(int)) }
+func (h *indexHeap) Pop() any {
+	last := (*h)[len(*h)-1]
+	*h = (*h)[:len(*h)-1]
+	return last
 }

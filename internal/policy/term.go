@@ -27,6 +27,7 @@ type term struct {
 	number uint16
 
 	classes map[*class]bool // that the term includes
+	live    int             // of those, that an address has
 }
 
 // A portName is a name of a port, which is another number on each pod.

@@ -37,6 +37,11 @@ type Config struct {
 	Socket string
 	// End ends the connections that denied reports; nil: none is ended.
 	End func(ctx context.Context, denied func(policy.Packet) bool) (ended int, err error)
+	// Event tells a policy's owner that it exceeds a limit; nil: only the log does.
+	Event func(name service.Name, reason, message string)
+	// LogDenied logs what is denied, with names.
+	LogDenied bool
+	Metrics   *Metrics // nil: none
 }
 
 // An Enforcer is the loop of a node.
@@ -50,6 +55,9 @@ type Enforcer struct {
 	table    *policy.Table // the one that the kernel holds; nil: not yet
 	// byUID are sandboxes of an agent before, whose pods' names were too long to be noted.
 	byUID map[string]netip.Addr
+	// reported are the limits that policies exceed; logged are denials, and when.
+	reported map[service.Name]string
+	logged   map[denial]time.Time
 }
 
 // Pauses. resync is how often the kernel is compared although nothing changed.
@@ -64,6 +72,7 @@ const (
 func New(cfg Config) *Enforcer {
 	return &Enforcer{
 		Config: cfg, compiler: policy.New(cfg.Node), byUID: map[string]netip.Addr{},
+		reported: map[service.Name]string{}, logged: map[denial]time.Time{},
 		requests: make(chan request), revoked: make(chan struct{}, 1),
 	}
 }
@@ -126,6 +135,7 @@ func (e *Enforcer) loop(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var waiting []request
+	var looked time.Time
 	for {
 		select {
 		case <-ctx.Done():
@@ -136,6 +146,10 @@ func (e *Enforcer) loop(ctx context.Context) error {
 		case <-timer.C:
 		}
 		err := e.pass(ctx)
+		if now := time.Now(); err == nil && now.Sub(looked) >= resync {
+			looked = now
+			e.look(ctx)
+		}
 		for _, r := range waiting {
 			r.done <- err
 		}
@@ -172,13 +186,15 @@ func (e *Enforcer) accept(r request) (all []request) {
 func (e *Enforcer) pass(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
+	start := time.Now()
 	e.mu.Lock()
 	e.feed(e.Source.Take())
 	want, changes := e.compiler.Compile()
+	e.report()
 	e.mu.Unlock()
 	// The Compiler is this goroutine's: nobody changes want meanwhile.
-	start := time.Now()
 	written, err := e.Table.Sync(ctx, want, changes)
+	e.Metrics.passed(e.compiler, want, written, time.Since(start), err)
 	if err != nil {
 		return fmt.Errorf("enforce NetworkPolicies: %w", err)
 	}
@@ -251,6 +267,7 @@ func (e *Enforcer) endRevoked(ctx context.Context) error {
 		step, cancel := context.WithTimeout(ctx, patience)
 		ended, err := e.End(step, func(p policy.Packet) bool { return !e.Allows(p) })
 		cancel()
+		e.Metrics.end(ended)
 		took := time.Since(start)
 		pause := max(minPause, share*took)
 		switch {

@@ -29,7 +29,7 @@ func program() *nft.Program {
 	return &nft.Program{Source: source, Data: map[string]any{
 		"Comment": comment, "Priority": numbers.HookPolicy, "Families": families,
 		"Challenge":  fmt.Sprintf("%x:%x", numbers.PriorityChallenge>>16, numbers.PriorityChallenge&0xffff),
-		"Directions": []object{{"Name": "egress", "Local": "saddr", "Peer": "daddr"}, {"Name": "ingress", "Local": "daddr", "Peer": "saddr"}},
+		"Directions": []object{{"Name": "egress", "Local": "saddr", "Peer": "daddr", "Denied": "0:3"}, {"Name": "ingress", "Local": "daddr", "Peer": "saddr", "Denied": "0:4"}},
 		"Rungs": []object{
 			{"If": "", "Set": ""},
 			{"If": "meta priority 0:2", "Set": "meta priority >= 8000:0 meta priority set 0:2"},
@@ -167,7 +167,7 @@ func (t *Table) readOrder(ctx context.Context) error {
 }
 
 // ruleSum is how many rules the program has.
-const ruleSum = 2 + 4*(4+3*3+2+1) + 4 + 4
+const ruleSum = 1 + 2 + 4*(4+3*3+2+2) + 4 + 4
 
 // damaged reports whether the table has other rules than the program's.
 func (t *Table) damaged(ctx context.Context) (bool, error) {

@@ -1,0 +1,106 @@
+package enforcer
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fairway-net/fairway/internal/policy"
+	"github.com/fairway-net/fairway/internal/policy/nftpolicy"
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// Denials are logged with names, each once a minute, and not more than a few lines at a time.
+func TestLogDenied(t *testing.T) {
+	var out bytes.Buffer
+	e := New(Config{Log: slog.New(slog.NewTextHandler(&out, nil)), Node: "node-1"})
+	for name, pod := range map[string]*policy.Pod{
+		"web":    {Node: "node-1", Addrs: []netip.Addr{webAddr}},
+		"client": {Node: "node-2", Addrs: []netip.Addr{clientAddr}},
+	} {
+		pod.Name = service.Name{Namespace: "default", Name: name}
+		e.compiler.SetPod(pod.Name, pod)
+	}
+	e.compiler.SetPolicy(denyAll, &policy.Policy{Name: denyAll, Isolates: [2]bool{policy.Ingress: true}})
+	e.compiler.Compile()
+	one := denial{policy.Packet{Src: clientAddr, Dst: webAddr, Proto: service.TCP, Port: 80}, policy.Ingress}
+	now := time.Now()
+	e.logDenied([]denial{one}, now)
+	want := "direction=ingress from=default/client to=default/web proto=TCP port=80 isolatedBy=default/deny-all"
+	if !strings.Contains(out.String(), want) {
+		t.Errorf("logged %q, want %q in it", out.String(), want)
+	}
+	lines := func(at time.Time, all ...denial) int {
+		out.Reset()
+		e.logDenied(all, at)
+		return strings.Count(out.String(), "\n")
+	}
+	if n := lines(now.Add(quiet/2), one); n != 0 {
+		t.Errorf("again after half a minute: %d lines", n)
+	}
+	if n := lines(now.Add(quiet), one); n != 1 {
+		t.Errorf("again after a minute: %d lines", n)
+	}
+	many := []denial{}
+	for port := range uint16(1000) {
+		d := one
+		d.Port = 1000 + port
+		many = append(many, d)
+	}
+	if n := lines(now.Add(quiet), many...); n != maxLines+1 {
+		t.Errorf("%d lines for %d denials, want %d", n, len(many), maxLines+1)
+	}
+}
+
+// The kernel's counts become counters, also when they begin at 0 again.
+func TestCounted(t *testing.T) {
+	r := prometheus.NewRegistry()
+	m := NewMetrics(r)
+	for _, n := range []uint64{5, 9, 2} {
+		m.counted(nftpolicy.Counts{policy.Ingress: n})
+	}
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := 0.0
+	for _, f := range families {
+		if f.GetName() == "fairway_policy_denied_packets_total" {
+			for _, one := range f.GetMetric() {
+				got += one.GetCounter().GetValue()
+			}
+		}
+	}
+	if got != 11 {
+		t.Errorf("counted %v, want 5+4+2", got)
+	}
+}
+
+// An owner hears once that a policy exceeds a limit, and again when it does so again.
+func TestReport(t *testing.T) {
+	var events []string
+	e := New(Config{Log: slog.New(slog.DiscardHandler), Node: "node-1", Event: func(n service.Name, reason, _ string) {
+		events = append(events, fmt.Sprint(n, " ", reason))
+	}})
+	big := &policy.Policy{Name: denyAll, Isolates: [2]bool{policy.Ingress: true}}
+	big.Rules[policy.Ingress] = []policy.Rule{{Ports: make([]policy.Port, policy.MaxPeers+1)}}
+	for range 2 {
+		e.compiler.SetPolicy(denyAll, big)
+		for range 3 {
+			e.compiler.Compile()
+			e.report()
+		}
+		e.compiler.SetPolicy(denyAll, nil)
+		e.compiler.Compile()
+		e.report()
+	}
+	if len(events) != 2 || events[0] != "default/deny-all NetworkPolicyLimit" {
+		t.Errorf("events: %q", events)
+	}
+}

@@ -1,0 +1,163 @@
+package policy
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// What one namespace's policies may cost each node. The cheapest count first; those that
+// exceed a limit isolate pods as they say, and allow nothing.
+const (
+	// MaxPeers is how many peers, exceptions of blocks and ports a namespace's policies may list.
+	MaxPeers = 4_000
+	// MaxGrants is what they may allow this node's pods: pods x classes of peers x ports.
+	MaxGrants = 200_000
+)
+
+// limits are the constants, but in tests.
+type limits struct{ peers, grants int }
+
+// listed is how many peers, exceptions and ports a policy lists.
+func (p *Policy) listed() (n int) {
+	for _, rules := range p.Rules {
+		for i := range rules {
+			n += len(rules[i].Peers) + len(rules[i].Ports)
+			for _, peer := range rules[i].Peers {
+				if peer.Block != nil {
+					n += len(peer.Block.Except)
+				}
+			}
+		}
+	}
+	return n
+}
+
+// limitPeers finds the policies of a namespace that count, by what they list.
+func (c *Compiler) limitPeers(s *space) {
+	all := s.sorted(func(p *compiledPolicy) int { return p.listed })
+	sum := 0
+	for _, p := range all {
+		sum += p.listed
+		over := sum > c.limits.peers
+		if over != p.over {
+			again := c.newPolicy(p.object)
+			again.over = over
+			s.policies[p.object.Name.Name] = again
+			c.changeProblem(p.object.Name, over, fmt.Sprintf("the NetworkPolicies of this namespace list more than %d peers and ports", c.limits.peers))
+		}
+	}
+}
+
+// sorted returns a namespace's policies, the cheapest first.
+func (s *space) sorted(cost func(*compiledPolicy) int) []*compiledPolicy {
+	all := make([]*compiledPolicy, 0, len(s.policies))
+	for _, p := range s.policies {
+		all = append(all, p)
+	}
+	slices.SortFunc(all, func(a, b *compiledPolicy) int {
+		return cmp.Or(cmp.Compare(cost(a), cost(b)), a.object.Name.Compare(b.object.Name))
+	})
+	return all
+}
+
+// estimate is at least what a policy grants this node's pods.
+func (p *compiledPolicy) estimate() (n int) {
+	for d := range p.rules {
+		for i := range p.rules[d] {
+			r := &p.rules[d][i]
+			peers := 0
+			if r.anyone {
+				peers++
+			}
+			if r.anyPod {
+				peers++
+			}
+			for _, t := range r.terms {
+				peers += t.live
+			}
+			n += p.isolates[d] * peers * max(1, len(r.Ports))
+		}
+	}
+	return n
+}
+
+// limitGrants finds the policies that count, by what they grant, and returns the addresses for
+// which that changed.
+func (c *Compiler) limitGrants() map[*address]bool {
+	costs, spaces := map[*compiledPolicy]int{}, map[string][]*compiledPolicy{}
+	for p := range c.used {
+		costs[p] = p.estimate()
+		spaces[p.object.Name.Namespace] = append(spaces[p.object.Name.Namespace], p)
+	}
+	changed := map[*compiledPolicy]bool{}
+	for _, all := range spaces {
+		slices.SortFunc(all, func(a, b *compiledPolicy) int {
+			return cmp.Or(cmp.Compare(costs[a], costs[b]), a.object.Name.Compare(b.object.Name))
+		})
+		sum := 0
+		for _, p := range all {
+			sum += costs[p]
+			if cut := sum > c.limits.grants; cut != p.cut {
+				p.cut, changed[p] = cut, true
+				c.changeProblem(p.object.Name, cut, fmt.Sprintf(
+					"the NetworkPolicies of this namespace allow more than %d pairs of a pod of node %s and peers on a port", c.limits.grants, c.node))
+			}
+		}
+	}
+	subjects := map[*address]bool{}
+	if len(changed) == 0 {
+		return nil
+	}
+	for _, at := range c.addrs {
+		for d := range at.policies {
+			if slices.ContainsFunc(at.policies[d], func(p *compiledPolicy) bool { return changed[p] }) {
+				subjects[at] = true
+			}
+		}
+	}
+	return subjects
+}
+
+// changeProblem notes that a policy began or ceased to exceed a limit.
+func (c *Compiler) changeProblem(name service.Name, is bool, text string) {
+	if !is {
+		delete(c.problems, name)
+		return
+	}
+	c.problems[name] = text + ": this one isolates pods and allows nothing"
+}
+
+// Stats are sizes of what a Compiler made.
+type Stats struct {
+	Policies int // that isolate pods of this node
+	Classes  int // of addresses
+	Grants   int // pod, class and ports
+}
+
+// Stats returns the sizes of now.
+func (c *Compiler) Stats() Stats { return Stats{len(c.used), len(c.classes), c.grants} }
+
+// Isolates returns the pod that has an address, and the policies that isolate it in a direction.
+func (c *Compiler) Isolates(a netip.Addr, d Direction) (pod service.Name, by []service.Name) {
+	at := c.addrs[a]
+	if at == nil {
+		return pod, nil
+	}
+	switch {
+	case at.owner != nil:
+		pod = at.owner.Name
+	case at.sandbox != nil:
+		pod = at.sandbox.Pod
+	}
+	for _, p := range at.policies[d] {
+		by = append(by, p.object.Name)
+	}
+	return pod, by
+}
+
+// Problems are the policies that exceed a limit, and which. It is the Compiler's own.
+func (c *Compiler) Problems() map[service.Name]string { return c.problems }
