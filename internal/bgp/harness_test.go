@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -36,6 +37,8 @@ func TestMain(m *testing.M) {
 		runHelper(node)
 		return
 	}
+	flag.Parse()
+	_ = flag.Set("test.parallel", "8") // nearly all of it is waiting: for routers, and for GoBGP's timers
 	testnet.Main(m)
 }
 
@@ -134,6 +137,7 @@ type rack struct {
 	nodes    []*machine
 	bird     *exec.Cmd
 	birdFile string
+	birdLog  *logged
 }
 
 // A machine is a node and its speaker's process.
@@ -141,17 +145,50 @@ type machine struct {
 	*testnet.Host
 	cmd   *exec.Cmd
 	stdin io.WriteCloser
+	log   *logged
 	world world
+}
+
+// logged is what a program has written, for the test to wait for.
+type logged struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *logged) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// await waits until get returns what contains all of these, as long as a loaded machine may take.
+func await(t *testing.T, get func() string, all ...string) {
+	t.Helper()
+	var last string
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) { // between two looks
+		last = get()
+		if !slices.ContainsFunc(all, func(want string) bool { return !strings.Contains(last, want) }) {
+			return
+		}
+	}
+	t.Fatalf("there is no %q in:\n%s", all, last)
 }
 
 // newRack makes n nodes that have the addresses and answer there, without speakers or a router.
 func newRack(t *testing.T, n int) *rack {
-	r := &rack{t: t, net: testnet.New(t)}
+	t.Parallel()
+	r := &rack{t: t, net: testnet.New(t), birdLog: &logged{}}
 	must(t, r.net.Fabric.Sysctl("ipv4/fib_multipath_hash_policy", "1")) // by port
 	var nodes []announce.Node
 	for i := range n {
 		h := r.net.Node(fmt.Sprintf("node-%d", i+1))
-		r.nodes = append(r.nodes, &machine{Host: h})
+		r.nodes = append(r.nodes, &machine{Host: h, log: &logged{}})
 		nodes = append(nodes, announce.Node{Name: h.Name, Addrs: h.Addrs})
 		r.run(h.Namespace, "ip", "addr", "add", vip4.String()+"/32", "dev", "lo")
 		r.run(h.Namespace, "ip", "addr", "add", vip6.String()+"/128", "dev", "lo", "nodad")
@@ -171,6 +208,15 @@ func newRack(t *testing.T, n int) *rack {
 			Served:    []uint16{10256},
 		}
 	}
+	t.Cleanup(func() {
+		if !t.Failed() {
+			return
+		}
+		t.Logf("BIRD:\n%s", r.birdLog)
+		for _, m := range r.nodes {
+			t.Logf("%s:\n%s", m.Name, m.log)
+		}
+	})
 	return r
 }
 
@@ -195,36 +241,55 @@ func (r *rack) run(ns *testnet.Namespace, name string, args ...string) string {
 	return string(out)
 }
 
+// ask asks BIRD.
+func (r *rack) ask(args ...string) string {
+	out, err := exec.Command("birdc", append([]string{"-s", filepath.Join(filepath.Dir(r.birdFile), "ctl")}, args...)...).CombinedOutput()
+	if err != nil {
+		return fmt.Sprint(err, ": ", string(out)) // it may be starting
+	}
+	return string(out)
+}
+
 // birdConfig is the router's: the fabric's kernel gets what nodes announce, over several nodes
 // where several do. BIRD does not wait after errors, or tests would. PEER stands for further lines
-// about the nodes.
+// about the nodes, REST for more.
 const birdConfig = `
+log stderr all;
 router id 172.18.0.1;
 protocol device { scan time 1; }
-protocol kernel { merge paths on; ipv4 { export all; import none; }; }
-protocol kernel { merge paths on; ipv6 { export all; import none; }; }
+protocol direct { ipv4; ipv6; }
+protocol kernel { merge paths on; ipv4 { export where source = RTS_BGP; import none; }; }
+protocol kernel { merge paths on; ipv6 { export where source = RTS_BGP; import none; }; }
 template bgp node {
-	local 172.18.0.1 as 64500;
 	error wait time 1, 1; connect delay time 1; connect retry time 1; error forget time 1;
 	hold time 9;
-	ipv4 { import all; export none; };
 	ipv6 { import all; export none; };
 	PEER
 }
+REST
 `
 
-// router starts BIRD. neighbour are lines about the nodes.
-func (r *rack) router(neighbour string) {
+// router starts BIRD, with lines about the nodes and others. Where those about nodes name no AS,
+// the router's is another one than theirs.
+func (r *rack) router(neighbour, rest string) {
 	r.t.Helper()
 	dir, err := os.MkdirTemp("", "bird") // a socket's path must be short
 	must(r.t, err)
 	r.t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	r.birdFile = filepath.Join(dir, "bird.conf")
-	text := strings.Replace(birdConfig, "PEER", neighbour, 1)
+	if !strings.Contains(neighbour, "local") {
+		neighbour = "local 172.18.0.1 as 64500; " + neighbour
+	}
+	if !strings.Contains(neighbour, "ipv4 {") {
+		neighbour += " ipv4 { import all; export none; };"
+	}
+	text := strings.NewReplacer("PEER", neighbour, "REST", rest).Replace(birdConfig)
 	for i, m := range r.nodes {
-		text += fmt.Sprintf("protocol bgp node%d from node { neighbor %v as 64501; }\n", i+1, m.Addrs[0])
+		addr := m.Addr(!strings.Contains(neighbour, "local fd00"))
+		text += fmt.Sprintf("protocol bgp node%d from node { neighbor %v as 64501; }\n", i+1, addr)
 	}
 	must(r.t, os.WriteFile(r.birdFile, []byte(text), 0o600))
+	r.run(r.net.Fabric, "bird", "-p", "-c", r.birdFile)
 	r.startBird()
 	r.t.Cleanup(func() { r.killBird() })
 }
@@ -232,7 +297,7 @@ func (r *rack) router(neighbour string) {
 func (r *rack) startBird() {
 	r.t.Helper()
 	r.bird = exec.Command("bird", "-f", "-c", r.birdFile, "-s", filepath.Join(filepath.Dir(r.birdFile), "ctl"))
-	r.bird.Stderr = os.Stderr
+	r.bird.Stderr = r.birdLog
 	r.bird.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	must(r.t, r.net.Fabric.Do(r.bird.Start))
 }
@@ -249,7 +314,7 @@ func (r *rack) start(i int) {
 	m := r.nodes[i]
 	m.cmd = exec.Command(os.Args[0])
 	m.cmd.Env = append(os.Environ(), helperEnv+"="+m.Name)
-	m.cmd.Stderr = os.Stderr
+	m.cmd.Stderr = m.log
 	m.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	var err error
 	m.stdin, err = m.cmd.StdinPipe()

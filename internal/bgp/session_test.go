@@ -1,8 +1,15 @@
 package bgp
 
 import (
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"strings"
 	"syscall"
 	"testing"
+	"time"
+
+	"github.com/fairway-net/fairway/internal/announce"
 )
 
 // end asks node i's speaker to end, and waits until it has.
@@ -12,11 +19,34 @@ func (r *rack) end(i int) {
 	must(r.t, r.nodes[i].cmd.Wait())
 }
 
+// kill ends node i's speaker without a chance to say so.
+func (r *rack) kill(i int) {
+	must(r.t, r.nodes[i].cmd.Process.Kill())
+	_ = r.nodes[i].cmd.Wait()
+}
+
+// monitor records the changes of the router's routes.
+func (r *rack) monitor() *logged {
+	r.t.Helper()
+	l := &logged{}
+	cmd := exec.Command("ip", "-4", "monitor", "route")
+	cmd.Stdout = l
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	must(r.t, r.net.Fabric.Do(cmd.Start))
+	r.t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	await(r.t, func() string { // until it listens
+		r.run(r.net.Fabric, "ip", "route", "replace", "203.0.113.1/32", "dev", "lo")
+		return l.String()
+	}, "203.0.113.1")
+	return l
+}
+
 // TestSession: a client behind a router reaches the addresses of both families through the
-// routes that a node announces. A clean end takes them back, and the next start brings them.
+// routes that a node announces. A clean end asks the router for other ways, takes the routes
+// back, and the next start brings them again.
 func TestSession(t *testing.T) {
 	r := newRack(t, 1)
-	r.router("")
+	r.router("ipv4 { import filter { if (65535,0) ~ bgp_community then print \"shun \", net; accept; }; export none; };", "")
 	r.start(0)
 	for range 2 {
 		r.until(vip4, "node-1")
@@ -24,8 +54,153 @@ func TestSession(t *testing.T) {
 		r.answered(vip4)
 		r.answered(vip6)
 		r.end(0)
+		await(t, r.birdLog.String, "shun 192.0.2.10/32")
 		r.until(vip4)
 		r.until(vip6)
 		r.start(0)
+	}
+}
+
+// TestFaults: three nodes share an address. Speakers and the router are killed and stopped, and
+// come back.
+func TestFaults(t *testing.T) {
+	r := newRack(t, 3)
+	r.router("", "")
+	all := []string{"node-1", "node-2", "node-3"}
+	for i := range r.nodes {
+		p := r.nodes[i].world.Peers[0]
+		p.HoldTime, p.KeepaliveTime = 3*time.Second, time.Second
+		r.start(i)
+	}
+	r.until(vip4, all...)
+	r.until(vip6, all...)
+	for seen := map[string]bool{}; len(seen) < 3; {
+		seen[r.answered(vip4)] = true
+	}
+	r.kill(0)
+	r.until(vip4, "node-2", "node-3")
+	r.start(0)
+	r.until(vip4, all...)
+	must(t, r.nodes[1].cmd.Process.Signal(syscall.SIGSTOP)) // the session expires
+	r.until(vip4, "node-1", "node-3")
+	must(t, r.nodes[1].cmd.Process.Signal(syscall.SIGCONT))
+	r.until(vip4, all...)
+	r.killBird()
+	r.startBird() // what the former one wrote is in the kernel: that sessions are new shows by a change
+	r.nodes[2].world.Services = nil
+	r.tell(2)
+	r.until(vip4, "node-1", "node-2")
+	r.until(vip6, "node-1", "node-2")
+}
+
+// TestChanges: routes follow what the API server and the node's proxy say.
+func TestChanges(t *testing.T) {
+	r := newRack(t, 1)
+	r.router("", "")
+	w := &r.nodes[0].world
+	w.Served = nil
+	r.start(0)
+	await(t, r.nodes[0].log.String, "session is up")
+	r.until(vip4) // the kernel has no rules yet
+	change := func(do func(), want ...string) {
+		t.Helper()
+		do()
+		r.tell(0)
+		r.until(vip4, want...)
+	}
+	change(func() { w.Served = []uint16{10256} }, "node-1")
+	change(func() { w.Endpoints = nil })
+	change(func() { w.Endpoints = map[string]announce.Endpoints{"web": {Any: true}} }, "node-1")
+	change(func() { w.Services[0].Local, w.Services[0].HealthCheckNodePort = true, 31000 })
+	change(func() { w.Endpoints["web"] = announce.Endpoints{Any: true, Ready: map[string]bool{"node-1": true}} })
+	change(func() { w.Served = []uint16{31000} }, "node-1") // the proxy is being replaced: it had said it once
+	change(func() { w.Ads = nil })
+	change(func() {
+		w.Ads = []*announce.BGPAdvertisement{{Name: "b", AggregationLength: 32, AggregationLengthV6: 128}}
+	}, "node-1")
+	change(func() { w.Peers[0].ConnectTime = 3 * time.Second }, "node-1")
+	change(func() { w.Peers = nil })
+}
+
+// TestPassword: there is no session with a wrong password, and one as soon as it is right.
+func TestPassword(t *testing.T) {
+	r := newRack(t, 1)
+	r.router(`password "right";`, "")
+	w := &r.nodes[0].world
+	w.Peers[0].PasswordSecret = "bgp"
+	r.start(0)
+	await(t, r.nodes[0].log.String, "Secret bgp of type kubernetes.io/basic-auth")
+	w.Passwords = map[string]string{"bgp": "wrong"}
+	r.tell(0)
+	await(t, r.nodes[0].log.String, "the router cannot be reached [a wrong password")
+	w.Passwords["bgp"] = "right"
+	r.tell(0)
+	r.until(vip4, "node-1")
+	if log := r.nodes[0].log.String(); strings.Contains(log, "wrong\"") || strings.Contains(log, "right") {
+		t.Error("a password is in the log")
+	}
+}
+
+// TestAttributes: what a router of the node's own AS hears, over IPv6, from an address of the
+// node's own choice.
+func TestAttributes(t *testing.T) {
+	r := newRack(t, 1)
+	r.router("local fd00:172:18::1 as 64501;", "")
+	w := &r.nodes[0].world
+	p := w.Peers[0]
+	p.PeerASN, p.PeerAddress, p.SourceAddress = 64501, netip.MustParseAddr("fd00:172:18::1"), r.nodes[0].Addrs[1]
+	p.RouterID = netip.MustParseAddr("10.9.8.7")
+	w.Communities = []*announce.Community{{Name: "c", Aliases: []announce.CommunityAlias{{Name: "tenant", Value: "large:7:8:9"}}}}
+	w.Ads[0].LocalPref, w.Ads[0].Communities, w.Ads[0].AggregationLength = 250, []string{"64501:42", "tenant"}, 28
+	r.start(0)
+	await(t, func() string { return r.ask("show", "route", "all") },
+		"192.0.2.0/28", "2001:db8:2::10/128", "BGP.local_pref: 250", "(64501,42)", "(7, 8, 9)", "BGP.next_hop: 172.18.0.11", "BGP.next_hop: fd00:172:18::11")
+	await(t, func() string { return r.ask("show", "protocols", "all", "node1") }, "Neighbor ID:      10.9.8.7")
+	r.answered(vip4)
+}
+
+// TestReceived: what a router announces changes nothing, and too much of it ends the session.
+func TestReceived(t *testing.T) {
+	r := newRack(t, 1)
+	var flood strings.Builder
+	for i := range maxReceived + 1 {
+		fmt.Fprintf(&flood, "route 10.%d.%d.0/24 blackhole;\n", i>>8, i&0xff)
+	}
+	r.router("ipv4 { import all; export where source = RTS_STATIC; };",
+		"protocol static few { ipv4; route 192.0.2.10/32 blackhole; route 198.18.0.0/15 blackhole; }\nprotocol static many { disabled; ipv4; "+flood.String()+"}")
+	r.start(0)
+	await(t, func() string { return r.ask("show", "route", "192.0.2.10/32", "all") }, "[node1", "[few")
+	await(t, func() string { return r.ask("show", "protocols", "all", "node1") }, "2 exported")
+	r.ask("enable", "many")
+	await(t, r.nodes[0].log.String, fmt.Sprintf("the router sent more than %d prefixes", maxReceived))
+}
+
+// TestGracefulRestart: the router keeps the routes of a speaker that ends and of one that is
+// killed, until the next one is there.
+func TestGracefulRestart(t *testing.T) {
+	r := newRack(t, 1)
+	r.router("", "")
+	r.nodes[0].world.Peers[0].EnableGracefulRestart = true
+	r.start(0)
+	r.until(vip4, "node-1")
+	r.until(vip6, "node-1")
+	changes := r.monitor()
+	session := func() string { return r.ask("show", "protocols", "all", "node1") }
+	for _, stop := range []func(int){r.end, r.kill} {
+		await(t, session, "Established")
+		stop(0)
+		await(t, session, "Neighbor graceful restart active")
+		r.answered(vip4)
+		r.start(0)
+		await(t, session, "Established")
+		await(t, r.nodes[0].log.String, "session is up")
+	}
+	r.nodes[0].world.Services = nil
+	r.tell(0)
+	r.until(vip4)
+	deleted := "Deleted " + vip4.String()
+	await(t, changes.String, deleted)
+	if gone := strings.Count(changes.String(), deleted); gone != 1 {
+		t.Errorf("the route to %v was taken away %d times, want once, at the end:\n%s", vip4, gone, changes)
 	}
 }

@@ -1,0 +1,259 @@
+package announce
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fairway-net/fairway/internal/ipam"
+	"github.com/fairway-net/fairway/internal/labels"
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+var vip6 = netip.MustParseAddr("2001:db8:2::2")
+
+func router(name, addr string) *BGPPeer {
+	return &BGPPeer{
+		Name: name, MyASN: 64501, PeerASN: 64500, PeerAddress: netip.MustParseAddr(addr), PeerPort: 179,
+		HoldTime: 90 * time.Second, KeepaliveTime: 30 * time.Second,
+	}
+}
+
+func advertisement(name string) *BGPAdvertisement {
+	return &BGPAdvertisement{Name: name, AggregationLength: 32, AggregationLengthV6: 128}
+}
+
+// bgpWorld is world as node-2 sees it, with a router and an advertisement for all.
+func bgpWorld(t testing.TB) BGPInput {
+	in := BGPInput{
+		Input: world(t), Node: "node-2", Advertisements: []*BGPAdvertisement{advertisement("all")}, Peers: []*BGPPeer{router("tor", "172.18.0.1")},
+		Password: func(secret string) (string, bool) { return "of " + secret, secret == "known" },
+		Unserved: func(*Service) string { return "" },
+	}
+	for i := range in.Nodes {
+		in.Nodes[i].Addrs = []netip.Addr{netip.MustParseAddr(fmt.Sprintf("172.18.0.%d", 11+i)), netip.MustParseAddr(fmt.Sprintf("fd00::%d", 11+i))}
+	}
+	return in
+}
+
+// text is a decision, a line for each route, each address that is left out and each problem.
+func (d BGPDecision) text() string {
+	var lines []string
+	for _, s := range d.Sessions {
+		for _, r := range s.Routes {
+			line := s.Peer + " " + r.Prefix.String()
+			if r.NextHop.IsValid() {
+				line += " via " + r.NextHop.String()
+			}
+			if r.LocalPref != 0 {
+				line += fmt.Sprint(" pref ", r.LocalPref)
+			}
+			if len(r.Communities) > 0 {
+				line += fmt.Sprint(" ", r.Communities)
+			}
+			lines = append(lines, line)
+		}
+	}
+	for _, l := range d.LeftOut {
+		lines = append(lines, strings.TrimSpace(l.Peer+" not "+l.Addr.String())+": "+l.Reason)
+	}
+	for _, p := range d.Problems {
+		lines = append(lines, fmt.Sprintf("%s session=%v: %s", p.Peer, !p.NoSession, p.Reason))
+	}
+	return strings.Join(lines, "\n")
+}
+
+// TestDecideBGP: what node-2 tells its routers, and why it does not.
+func TestDecideBGP(t *testing.T) {
+	const all = "tor 192.0.2.2/32"
+	node := func(name string) []labels.Selector { return []labels.Selector{is("name", name)} }
+	for name, c := range map[string]struct {
+		change func(*BGPInput)
+		want   string
+	}{
+		"one route":         {func(*BGPInput) {}, all},
+		"no pool":           {func(in *BGPInput) { in.Pools = nil }, "not 192.0.2.2: " + NoPool},
+		"no advertisement":  {func(in *BGPInput) { in.Advertisements = nil }, "not 192.0.2.2: " + NoBGPAdvertisement},
+		"one with problems": {func(in *BGPInput) { in.Advertisements[0].Problems = []service.Problem{{}} }, "not 192.0.2.2: " + NoBGPAdvertisement},
+		"another pool's":    {func(in *BGPInput) { in.Advertisements[0].IPAddressPools = []string{"x"} }, "not 192.0.2.2: " + NoBGPAdvertisement},
+		"pool by label": {func(in *BGPInput) {
+			in.Advertisements[0].IPAddressPoolSelectors = []labels.Selector{is("pool", "public")}
+		}, all},
+		"another Service's": {func(in *BGPInput) { in.Advertisements[0].ServiceSelectors = []labels.Selector{is("app", "x")} }, "not 192.0.2.2: " + NoBGPAdvertisement},
+		"this node's":       {func(in *BGPInput) { in.Advertisements[0].NodeSelectors = node("node-2") }, all},
+		"another node's":    {func(in *BGPInput) { in.Advertisements[0].NodeSelectors = node("node-1") }, "not 192.0.2.2: " + NotThisNode},
+		"excluded":          {func(in *BGPInput) { in.Nodes[1].Excluded = "it leaves" }, "not 192.0.2.2: load balancers must not use this node: it leaves"},
+		"no peers":          {func(in *BGPInput) { in.Peers = nil }, "not 192.0.2.2: " + NoPeers},
+		"peer of others":    {func(in *BGPInput) { in.Peers[0].NodeSelectors = node("node-1") }, "not 192.0.2.2: " + NoPeers},
+		"for another peer":  {func(in *BGPInput) { in.Advertisements[0].Peers = []string{"x"} }, "tor not 192.0.2.2: " + NotForPeer},
+		"no endpoints":      {func(in *BGPInput) { in.Endpoints = func(service.Name) Endpoints { return Endpoints{} } }, "not 192.0.2.2: " + NoEndpoints},
+		"local":             {func(in *BGPInput) { in.Services[0].Local = true }, all},
+		"local elsewhere":   {func(in *BGPInput) { in.Services[0].Local, in.Node = true, "node-1" }, "not 192.0.2.2: " + NoLocalEndpoint},
+		"not programmed":    {func(in *BGPInput) { in.Unserved = func(*Service) string { return "not yet" } }, "not 192.0.2.2: not yet"},
+		"unknown node":      {func(in *BGPInput) { in.Node = "x" }, " session=false: the API server knows no node x"},
+		"shared with a Service of Local that is elsewhere": {func(in *BGPInput) {
+			in.Services = append(in.Services, &Service{Name: service.Name{Namespace: "shop", Name: "x"}, Addrs: []netip.Addr{vip}, Local: true})
+			in.Node = "node-1"
+		}, "not 192.0.2.2: " + NoLocalEndpoint},
+
+		"aggregate": {func(in *BGPInput) { in.Advertisements[0].AggregationLength = 28 }, "tor 192.0.2.0/28"},
+		"too wide an aggregate": {func(in *BGPInput) { in.Advertisements[0].AggregationLength = 23 },
+			"tor not 192.0.2.2: BGPAdvertisement all: 192.0.2.0/23 has addresses that are not the pool's [a longer aggregationLength]"},
+		"two advertisements": {func(in *BGPInput) {
+			in.Advertisements[0].Communities = []string{"1:2", "no-export"}
+			in.Advertisements = append(in.Advertisements, &BGPAdvertisement{Name: "b", AggregationLength: 32, Communities: []string{"large:1:2:3", "1:2", "1:1"}})
+			in.Communities = []*Community{{Aliases: []CommunityAlias{{"no-export", "65535:65281"}}}}
+		}, all + " [1:1 1:2 65535:65281 large:1:2:3]"},
+		"unknown alias": {func(in *BGPInput) { in.Advertisements[0].Communities = []string{"x"} },
+			`tor not 192.0.2.2: BGPAdvertisement all: no Community has an alias "x"`},
+		"alias of nonsense": {func(in *BGPInput) {
+			in.Advertisements[0].Communities = []string{"x"}
+			in.Communities = []*Community{{Aliases: []CommunityAlias{{"x", "1:2:3"}}}}
+		}, `tor not 192.0.2.2: BGPAdvertisement all: "1:2:3" is neither a community such as 1:2 nor one such as large:1:2:3`},
+		"local preference is not for others": {func(in *BGPInput) { in.Advertisements[0].LocalPref = 200 }, all},
+		"local preference": {func(in *BGPInput) {
+			in.Advertisements[0].LocalPref, in.Peers[0].PeerASN = 200, 64501
+			in.Advertisements = append(in.Advertisements, &BGPAdvertisement{Name: "b", AggregationLength: 32, LocalPref: 150})
+		}, all + " pref 200"},
+		"dynamic ASN, internal": {func(in *BGPInput) {
+			in.Advertisements[0].LocalPref, in.Peers[0].PeerASN, in.Peers[0].DynamicASN = 200, 0, DynamicASNInternal
+		}, all + " pref 200"},
+
+		"the other family": {func(in *BGPInput) { in.Peers[0].PeerAddress = netip.MustParseAddr("fd00::1") }, "tor not 192.0.2.2: " + NoFamily},
+		"both families": {func(in *BGPInput) {
+			in.Pools = append(in.Pools, pool(t, "six", "2001:db8:2::/64"))
+			in.Services[0].Addrs = append(in.Services[0].Addrs, vip6)
+			in.Peers[0].DualStackAddressFamily = true
+		}, all + "\ntor 2001:db8:2::2/128 via fd00::12"},
+		"no next hop": {func(in *BGPInput) {
+			in.Nodes[1].Addrs = in.Nodes[1].Addrs[1:]
+			in.Peers[0] = router("tor", "fd00::1")
+			in.Peers[0].DualStackAddressFamily = true
+		}, "tor not 192.0.2.2: " + NoNextHop},
+
+		"two routers": {func(in *BGPInput) {
+			in.Peers = append(in.Peers, router("b", "172.18.0.2"))
+			in.Advertisements[0].Peers = []string{"tor"}
+			in.Advertisements = append(in.Advertisements, &BGPAdvertisement{Name: "b", AggregationLength: 24, Peers: []string{"b"}})
+		}, "b 192.0.2.0/24\n" + all},
+		"twice the same router": {func(in *BGPInput) { in.Peers = append(in.Peers, router("a", "172.18.0.1")) },
+			"a 192.0.2.2/32\ntor session=false: BGPPeer a has the same address and port"},
+		"Secret": {func(in *BGPInput) { in.Peers[0].PasswordSecret = "known" }, all},
+		"no Secret": {func(in *BGPInput) { in.Peers[0].PasswordSecret = "x" },
+			"not 192.0.2.2: " + NoPeers + "\ntor session=false: Secret x of type kubernetes.io/basic-auth with a key \"password\" is missing"},
+		"interface": {func(in *BGPInput) { in.Peers[0].Interface, in.Peers[0].PeerAddress = "eth0", netip.Addr{} },
+			"not 192.0.2.2: " + NoPeers + "\ntor session=false: interface is not supported [give peerAddress]"},
+		"vrf":        {func(in *BGPInput) { in.Peers[0].VRF = "red" }, "not 192.0.2.2: " + NoPeers + "\ntor session=false: vrf is not supported"},
+		"bfdProfile": {func(in *BGPInput) { in.Peers[0].BFDProfile = "x" }, all + "\ntor session=true: bfdProfile is not supported: a router that is gone is noticed after holdTime (1m30s)"},
+		"holdTime 0": {func(in *BGPInput) { in.Peers[0].HoldTime = 0 }, all + "\ntor session=true: holdTime 0 is not supported: the session ends after 65535 s without a sign of life"},
+		"families of addresses differ": {func(in *BGPInput) { in.Peers[0].SourceAddress = netip.MustParseAddr("fd00::12") },
+			"not 192.0.2.2: " + NoPeers + "\ntor session=false: sourceAddress and peerAddress are of different families"},
+		"a peer with problems": {func(in *BGPInput) { in.Peers[0].Problems = []service.Problem{{Message: "it is wrong"}} },
+			"not 192.0.2.2: " + NoPeers + "\ntor session=false: it is wrong"},
+	} {
+		in := bgpWorld(t)
+		c.change(&in)
+		got := DecideBGP(in)
+		if want := strings.ReplaceAll(c.want, "such as 1:2 nor", "such as 1234:5678 nor"); got.text() != want {
+			t.Errorf("%s:\n%s\nwant:\n%s", name, got.text(), want)
+		}
+	}
+}
+
+// TestSessions: what becomes of a BGPPeer's fields.
+func TestSessions(t *testing.T) {
+	in := bgpWorld(t)
+	in.Peers[0].LocalASN, in.Peers[0].PasswordSecret, in.Peers[0].ConnectTime = 64999, "known", 7*time.Second
+	in.Peers = append(in.Peers, router("b", "fd00::1"))
+	in.Peers[1].PeerASN, in.Peers[1].DynamicASN, in.Peers[1].RouterID = 0, DynamicASNExternal, netip.MustParseAddr("10.0.0.1")
+	got := DecideBGP(in).Sessions
+	if len(got) != 2 {
+		t.Fatalf("%d sessions, want 2", len(got))
+	}
+	b, tor := got[0].SessionConfig, got[1].SessionConfig
+	want := SessionConfig{
+		Peer: "tor", LocalASN: 64999, PeerASN: 64500, Address: netip.MustParseAddrPort("172.18.0.1:179"), RouterID: netip.MustParseAddr("172.18.0.12"),
+		Hold: 90 * time.Second, Keepalive: 30 * time.Second, Connect: 7 * time.Second, Password: "of known", IPv4: true,
+	}
+	if tor != want {
+		t.Errorf("tor is %+v, want %+v", tor, want)
+	}
+	want = SessionConfig{
+		Peer: "b", LocalASN: 64501, Address: netip.MustParseAddrPort("[fd00::1]:179"), RouterID: netip.MustParseAddr("10.0.0.1"),
+		Hold: 90 * time.Second, Keepalive: 30 * time.Second, Connect: defaultConnectTime, IPv6: true,
+	}
+	if b != want {
+		t.Errorf("b is %+v, want %+v", b, want)
+	}
+	in.Nodes[1].Addrs = in.Nodes[1].Addrs[1:]
+	in.Peers = in.Peers[:1]
+	if id := DecideBGP(in).Sessions[0].RouterID; !id.Is4() || id.IsUnspecified() {
+		t.Errorf("without an IPv4 address the router ID is %v", id)
+	}
+	for i := range 2 * maxSessions {
+		in.Peers = append(in.Peers, router(fmt.Sprint("x", i), fmt.Sprintf("172.19.0.%d", i)))
+	}
+	if d := DecideBGP(in); len(d.Sessions) != maxSessions || len(d.Problems) != maxSessions+1 {
+		t.Errorf("%d sessions and %d problems with %d routers", len(d.Sessions), len(d.Problems), len(in.Peers))
+	}
+}
+
+// FuzzCommunity: what is read is written the same, but for leading zeros.
+func FuzzCommunity(f *testing.F) {
+	for _, text := range []string{"1234:5678", "large:1:2:3", "65535:65281", "65536:1", "large:4294967295:0:1", "1:2:3", "large:1:2", ":", "+1:2", "-1:2", ""} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		c, err := ParseCommunity(text)
+		if err != nil {
+			return
+		}
+		if !c.Large && (c.A > 65535 || c.B > 65535 || c.C != 0) {
+			t.Errorf("%q became %+v", text, c)
+		}
+		again, err := ParseCommunity(c.String())
+		if err != nil || again != c {
+			t.Errorf("%q became %v, and that %v (%v)", text, c, again, err)
+		}
+	})
+}
+
+func TestCommunity(t *testing.T) {
+	for text, want := range map[string]CommunityValue{
+		"1234:5678": {A: 1234, B: 5678}, "65535:0": GracefulShutdown, "large:4294967295:0:3": {true, 4294967295, 0, 3},
+		"65536:1": {}, "1:2:3": {}, "large:1:2": {}, "large:1:2:4294967296": {}, "1:": {}, ":": {}, "": {}, "+1:2": {}, "1: 2": {}, "no-export": {},
+	} {
+		got, err := ParseCommunity(text)
+		if got != want || (err != nil) != (want == CommunityValue{}) {
+			t.Errorf("%q is %v, %v; want %v", text, got, err, want)
+		}
+	}
+	if n := (CommunityValue{A: 65535, B: 65281}).Number(); n != 0xffffff01 {
+		t.Errorf("NO_EXPORT is %#x", n)
+	}
+	all := []CommunityValue{{true, 1, 1, 1}, {A: 2}, {A: 1, B: 2}, {A: 1, B: 1}}
+	slices.SortFunc(all, CommunityValue.compare)
+	if got := fmt.Sprint(all); got != "[1:1 1:2 2:0 large:1:1:1]" {
+		t.Error(got)
+	}
+}
+
+// BenchmarkDecideBGP: 10,000 addresses, two routers.
+func BenchmarkDecideBGP(b *testing.B) {
+	in := bgpWorld(b)
+	in.Pools = []*ipam.Pool{pool(b, "public", "10.0.0.0/8")}
+	in.Services, in.Peers = nil, append(in.Peers, router("b", "172.18.0.2"))
+	a := netip.MustParseAddr("10.0.0.1")
+	for i := range 10000 {
+		in.Services = append(in.Services, &Service{Name: service.Name{Namespace: "n", Name: fmt.Sprint(i)}, Addrs: []netip.Addr{a}})
+		a = a.Next()
+	}
+	for b.Loop() {
+		if d := DecideBGP(in); len(d.Sessions[1].Routes) != 10000 {
+			b.Fatal(len(d.Sessions[1].Routes))
+		}
+	}
+}
