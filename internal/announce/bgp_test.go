@@ -66,14 +66,31 @@ func (d BGPDecision) text() string {
 	return strings.Join(lines, "\n")
 }
 
-// TestDecideBGP: what node-2 tells its routers, and why it does not.
+// bgpCases are changes of bgpWorld, and what node-2 tells its routers then.
+type bgpCases map[string]struct {
+	change func(*BGPInput)
+	want   string
+}
+
+func (all bgpCases) check(t *testing.T) {
+	t.Helper()
+	for name, c := range all {
+		in := bgpWorld(t)
+		c.change(&in)
+		got := DecideBGP(in)
+		if got.text() != c.want {
+			t.Errorf("%s:\n%s\nwant:\n%s", name, got.text(), c.want)
+		}
+	}
+}
+
+const oneRoute = "tor 192.0.2.2/32"
+
+// TestDecideBGP: whether an address is announced, and why not.
 func TestDecideBGP(t *testing.T) {
-	const all = "tor 192.0.2.2/32"
+	const all = oneRoute
 	node := func(name string) []labels.Selector { return []labels.Selector{is("name", name)} }
-	for name, c := range map[string]struct {
-		change func(*BGPInput)
-		want   string
-	}{
+	bgpCases{
 		"one route":         {func(*BGPInput) {}, all},
 		"no pool":           {func(in *BGPInput) { in.Pools = nil }, "not 192.0.2.2: " + NoPool},
 		"no advertisement":  {func(in *BGPInput) { in.Advertisements = nil }, "not 192.0.2.2: " + NoBGPAdvertisement},
@@ -98,7 +115,13 @@ func TestDecideBGP(t *testing.T) {
 			in.Services = append(in.Services, &Service{Name: service.Name{Namespace: "shop", Name: "x"}, Addrs: []netip.Addr{vip}, Local: true})
 			in.Node = "node-1"
 		}, "not 192.0.2.2: " + NoLocalEndpoint},
+	}.check(t)
+}
 
+// TestRoutes: what routers are told.
+func TestRoutes(t *testing.T) {
+	const all = oneRoute
+	bgpCases{
 		"aggregate": {func(in *BGPInput) { in.Advertisements[0].AggregationLength = 28 }, "tor 192.0.2.0/28"},
 		"too wide an aggregate": {func(in *BGPInput) { in.Advertisements[0].AggregationLength = 23 },
 			"tor not 192.0.2.2: BGPAdvertisement all: 192.0.2.0/23 has addresses that are not the pool's [a longer aggregationLength]"},
@@ -112,7 +135,7 @@ func TestDecideBGP(t *testing.T) {
 		"alias of nonsense": {func(in *BGPInput) {
 			in.Advertisements[0].Communities = []string{"x"}
 			in.Communities = []*Community{{Aliases: []CommunityAlias{{"x", "1:2:3"}}}}
-		}, `tor not 192.0.2.2: BGPAdvertisement all: "1:2:3" is neither a community such as 1:2 nor one such as large:1:2:3`},
+		}, `tor not 192.0.2.2: BGPAdvertisement all: "1:2:3" is neither a community such as 1234:5678 nor one such as large:1:2:3`},
 		"local preference is not for others": {func(in *BGPInput) { in.Advertisements[0].LocalPref = 200 }, all},
 		"local preference": {func(in *BGPInput) {
 			in.Advertisements[0].LocalPref, in.Peers[0].PeerASN = 200, 64501
@@ -133,7 +156,13 @@ func TestDecideBGP(t *testing.T) {
 			in.Peers[0] = router("tor", "fd00::1")
 			in.Peers[0].DualStackAddressFamily = true
 		}, "tor not 192.0.2.2: " + NoNextHop},
+	}.check(t)
+}
 
+// TestPeers: which routers a node speaks to.
+func TestPeers(t *testing.T) {
+	const all = oneRoute
+	bgpCases{
 		"two routers": {func(in *BGPInput) {
 			in.Peers = append(in.Peers, router("b", "172.18.0.2"))
 			in.Advertisements[0].Peers = []string{"tor"}
@@ -153,14 +182,7 @@ func TestDecideBGP(t *testing.T) {
 			"not 192.0.2.2: " + NoPeers + "\ntor session=false: sourceAddress and peerAddress are of different families"},
 		"a peer with problems": {func(in *BGPInput) { in.Peers[0].Problems = []service.Problem{{Message: "it is wrong"}} },
 			"not 192.0.2.2: " + NoPeers + "\ntor session=false: it is wrong"},
-	} {
-		in := bgpWorld(t)
-		c.change(&in)
-		got := DecideBGP(in)
-		if want := strings.ReplaceAll(c.want, "such as 1:2 nor", "such as 1234:5678 nor"); got.text() != want {
-			t.Errorf("%s:\n%s\nwant:\n%s", name, got.text(), want)
-		}
-	}
+	}.check(t)
 }
 
 // TestSessions: what becomes of a BGPPeer's fields.
