@@ -19,7 +19,7 @@ DEMO_PACKAGES := nftables iproute2 containerd runc iptables kmod tcpdump bind9-d
 PACKAGES      := $(DEMO_PACKAGES) gcc libc6-dev bird2 \
                  linux-source make patch flex bison bc xz-utils binutils
 
-.PHONY: all build deps chart image image-twice images lab uml demo test test-product test-chart test-user test-uml test-lab test-peers test-others test-versions faults faults-inside soak bench-scale bench-packets bench-lb bench-policy vet lint vuln bench fuzz clean
+.PHONY: all build deps chart image image-twice images lab uml demo test test-product test-chart test-user test-uml test-lab test-peers test-others test-versions faults faults-inside soak bench-scale bench-packets bench-lb bench-policy test-policy vet lint vuln bench fuzz clean
 
 all: build
 
@@ -163,6 +163,12 @@ bench-scale: build bin/kube-proxy
 ## bench-packets: connect latency and rate through both, and directly; fails if ours is slower
 bench-packets: build bin/kube-proxy
 	cd test/peers && go test -vet=off -run '^$$' -bench BenchmarkPackets -benchtime 1x -timeout 30m .
+
+## test-policy: random NetworkPolicies, SEEDS=N of them (default 20): the compiler against the objects, packets in namespaces, and through Services in the modes nftables, iptables and userspace (15 seconds each)
+test-policy:
+	FAIRWAY_POLICY_WORLDS=$$((100 * $(or $(SEEDS),20))) go test -count=1 -run TestRandom ./internal/policy
+	for i in $$(seq $(or $(SEEDS),20)); do FAIRWAY_SEED=$$i go test -p 1 -count=1 -run 'TestRandomPackets|TestPolicies|TestKilled' \
+	./internal/policy/nftpolicy ./internal/policy/enforcer ./internal/datapath/nftables ./internal/datapath/iptables ./internal/datapath/userspace || exit; done
 
 ## bench-policy: NetworkPolicies at 10,000 pods, 1,000 policies, 100 pods of the node: cold start, changes, memory, connections a second (half a minute)
 bench-policy:

@@ -1,0 +1,114 @@
+package nftpolicy
+
+import (
+	"encoding/binary"
+	"hash/crc32"
+	"net"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fairway-net/fairway/internal/policy"
+	"github.com/fairway-net/fairway/internal/testnet"
+)
+
+// The kernel here has no sockets for SCTP: these are its packets in raw ones.
+
+// association is the first packet of an association: an INIT, with ports.
+func association(from, to uint16) []byte {
+	p := make([]byte, 12+20)
+	binary.BigEndian.PutUint16(p, from)
+	binary.BigEndian.PutUint16(p[2:], to)
+	p[12] = 1                                   // INIT
+	binary.BigEndian.PutUint16(p[14:], 20)      // its length
+	binary.BigEndian.PutUint32(p[16:], 1)       // initiate tag
+	binary.BigEndian.PutUint32(p[20:], 65536)   // window
+	binary.BigEndian.PutUint32(p[24:], 1<<16|1) // streams
+	binary.LittleEndian.PutUint32(p[8:], crc32.Checksum(p, crc32.MakeTable(crc32.Castagnoli)))
+	return p
+}
+
+// rawSocket opens one for SCTP in a host.
+func rawSocket(t *testing.T, h *testnet.Host, a netip.Addr) (c net.PacketConn) {
+	t.Helper()
+	err := h.Do(func() (err error) {
+		network := "ip6:132"
+		if a.Is4() {
+			network = "ip4:132"
+		}
+		c, err = net.ListenPacket(network, a.String())
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// An arrivals has the source ports of packets that came.
+type arrivals struct {
+	sync.Mutex
+	ports map[uint16]bool
+}
+
+func (a *arrivals) read(c net.PacketConn) {
+	b := make([]byte, 1500)
+	for {
+		n, _, err := c.ReadFrom(b)
+		if err != nil {
+			return
+		}
+		if n >= 4 {
+			a.Lock()
+			a.ports[binary.BigEndian.Uint16(b)] = true
+			a.Unlock()
+		}
+	}
+}
+
+func (a *arrivals) has(port uint16) bool {
+	a.Lock()
+	defer a.Unlock()
+	return a.ports[port]
+}
+
+// probeSCTP sends packets, each from another port, and compares which come.
+func (c *cluster) probeSCTP(t *testing.T, packets []policy.Packet) {
+	t.Helper()
+	came := &arrivals{ports: map[uint16]bool{}}
+	sockets := map[netip.Addr]net.PacketConn{}
+	var reading sync.WaitGroup
+	defer reading.Wait()
+	for _, p := range packets {
+		for _, a := range []netip.Addr{p.Src, p.Dst} {
+			if sockets[a] == nil {
+				s := rawSocket(t, c.hosts[a], a)
+				defer s.Close()
+				sockets[a] = s
+				reading.Go(func() { came.read(s) })
+			}
+		}
+	}
+	first := c.sctpPort
+	for _, p := range packets {
+		if _, err := sockets[p.Src].WriteTo(association(c.sctpPort, p.Port), &net.IPAddr{IP: p.Dst.AsSlice()}); err != nil {
+			t.Fatal(err)
+		}
+		c.sctpPort++
+	}
+	silent := time.Now().Add(testnet.Patience)
+	for i, p := range packets {
+		want, port := c.expect(t, p), first+uint16(i)
+		until := silent
+		if want {
+			until = time.Now().Add(20 * time.Second)
+		}
+		for time.Now().Before(until) && !came.has(port) {
+			time.Sleep(5 * time.Millisecond)
+		}
+		if got := came.has(port); got != want {
+			t.Errorf("%v: allowed %v, and came %v", p, want, got)
+		}
+	}
+}
