@@ -94,9 +94,10 @@ test-product: bin/gotestsum
 	CGO_ENABLED=1 $(GOTEST) -race -skip 'TestConformance|TestHash' ./internal/datapath/userspace
 	go build ./... && $(GOTEST) -p 1 -timeout 30m $$(go list ./... | grep -vxF "$$(go list $(UML) $(FAULTS))")
 
+# With -mod=mod: the module has the root's dependencies and Helm's, and follows the root's.
 ## test-chart: the Helm chart, rendered by Helm, against what fairway install applies
 test-chart: bin/gotestsum
-	cd test/chart && $(GOTEST) ./...
+	cd test/chart && $(GOTEST) -mod=mod ./...
 
 ## test-user: what an ordinary user can test; says what it leaves out; PKG=./internal/cni for one
 test-user:

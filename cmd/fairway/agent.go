@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"io"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -71,7 +72,7 @@ Exit status: 0 after SIGTERM, 1 if it cannot start or go on.`,
 		for _, w := range cfg.Warnings {
 			log.Warn(w)
 		}
-		a := &agent{cfg: cfg, log: log, published: &published{}, settings: settings}
+		a := &agent{cfg: cfg, log: log, logs: e.stderr, published: &published{}, settings: settings}
 		lock, err := lockNode()
 		if err != nil {
 			return err
@@ -92,6 +93,7 @@ Exit status: 0 after SIGTERM, 1 if it cannot start or go on.`,
 type agent struct {
 	cfg       *config.Config
 	log       *slog.Logger
+	logs      io.Writer  // where a run with another format logs
 	published *published // what fairway status gets; nil in commands that run no agent
 	settings  *follower  // nil in those, too
 	began     func()     // is called when a run has all that it needs

@@ -45,6 +45,7 @@ var balancers = []string{balancerNone, balancerPools, balancerServiceLB}
 // newController builds `fairway controller`: what is decided once for all nodes.
 func newController(e env) *cobra.Command {
 	var o controllerOptions
+	var format *logFormat
 	c := &cobra.Command{
 		Use:   "controller",
 		Short: "Decide what is decided once for all nodes: pods' weights, load-balancer addresses",
@@ -65,9 +66,14 @@ holds the Lease fairway-controller.`,
 				}
 				o.identity = host
 			}
-			return o.run(c.Context(), newLog(e.stderr, slog.LevelInfo))
+			log, err := format.logger(e.stderr, "controller")
+			if err != nil {
+				return err
+			}
+			return o.run(c.Context(), log)
 		},
 	}
+	format = newLogFormat(c)
 	f := c.Flags()
 	f.StringVar(&o.connection.Kubeconfig, "kubeconfig", "", "How to reach the API server: `file`; without it the pod's service account is used")
 	f.StringVar(&o.connection.Master, "master", "", "`URL` of the API server, instead of the one that the kubeconfig or the service account names")

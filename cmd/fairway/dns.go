@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"io"
-	"log/slog"
 	"net/netip"
 	"os"
 	"strings"
@@ -19,6 +18,7 @@ func newDNS(e env) *cobra.Command {
 	var show bool
 	var allow []string
 	var check string
+	var format *logFormat
 	c := &cobra.Command{
 		Use:   "dns",
 		Short: "Answer DNS for the cluster's Services and pods (CoreDNS)",
@@ -35,7 +35,10 @@ Corefile that --show-corefile prints. A Corefile may use these plugins:
 			if check != "" {
 				return checkCorefile(e, check)
 			}
-			cfg.Log = newLog(e.stderr, slog.LevelInfo)
+			var err error
+			if cfg.Log, err = format.logger(e.stderr, "dns"); err != nil {
+				return err
+			}
 			cfg.Self = dns.ServiceIP()
 			allowed, err := allowedClients(allow)
 			if err != nil {
@@ -54,6 +57,7 @@ Corefile that --show-corefile prints. A Corefile may use these plugins:
 			return err
 		},
 	}
+	format = newLogFormat(c)
 	f := c.Flags()
 	f.StringVar(&cfg.Corefile, "conf", "", "Corefile to serve (default: that of a ConfigMap if there is one, else built in)")
 	f.StringSliceVar(&allow, "allow-from", nil, "Prefixes of clients with public addresses that are answered too: nodes, pods outside $CLUSTER_CIDR (built-in Corefile only)")

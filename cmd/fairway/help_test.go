@@ -63,6 +63,33 @@ func TestJSONLog(t *testing.T) {
 	}
 }
 
+// TestLogFormat: the flag, or what deploy/ has in the environment.
+func TestLogFormat(t *testing.T) {
+	for _, c := range []struct{ flag, env, want string }{
+		{"", "", "level=WARN msg=no"},
+		{"text", "json", "level=WARN msg=no"},
+		{"", "json", `"level":"WARN","msg":"no","component":"dns"`},
+		{"json", "", `"msg":"no","component":"dns"`},
+		{"", "xml", `error $LOG_FORMAT: "xml" is not a format [choose text or json]`},
+		{"logfmt", "", `error --log-format: "logfmt" is not a format [choose text or json]`},
+	} {
+		t.Setenv(logFormatKey, c.env)
+		var out strings.Builder
+		log, err := (&logFormat{c.flag}).logger(&out, "dns")
+		if err != nil {
+			out.WriteString("error " + err.Error())
+		} else {
+			log.Warn("no")
+		}
+		if !strings.Contains(out.String(), c.want) {
+			t.Errorf("%+v: %s", c, &out)
+		}
+	}
+	for _, command := range []string{"dns", "controller", "speaker"} {
+		prints(t, "text\njson\n", "__complete", command, "--log-format", "")
+	}
+}
+
 // TestCompletion: values of flags are offered, and the scripts are made.
 func TestCompletion(t *testing.T) {
 	prints(t, "userspace\nauto\n", "__complete", "agent", "--proxy-mode", "")

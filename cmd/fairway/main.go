@@ -100,13 +100,18 @@ func newLog(w io.Writer, level slog.Leveler) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, logOptions(level)))
 }
 
-// newAgentLog is newLog in the format that the configuration asks for. JSON has the part of
-// Fairway that logs in each line, because lines of all parts end in one place.
+// newAgentLog is newLog in the format that the configuration asks for.
 func newAgentLog(w io.Writer, cfg *config.Config) *slog.Logger {
 	if !cfg.LogJSON {
 		return newLog(w, cfg.LogLevel)
 	}
-	return slog.New(slog.NewJSONHandler(w, logOptions(cfg.LogLevel))).With("component", "agent")
+	return newJSONLog(w, cfg.LogLevel, "agent")
+}
+
+// newJSONLog has the part of Fairway that logs in each line, because lines of all parts end in
+// one place.
+func newJSONLog(w io.Writer, level slog.Leveler, component string) *slog.Logger {
+	return slog.New(slog.NewJSONHandler(w, logOptions(level))).With("component", component)
 }
 
 func logOptions(level slog.Leveler) *slog.HandlerOptions {

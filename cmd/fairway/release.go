@@ -21,7 +21,10 @@ func (a *agent) runs(ctx context.Context) error {
 	cfg, worked := a.cfg, (*config.Config)(nil)
 	for {
 		run := *cfg
-		one := &agent{cfg: &run, log: a.log, published: a.published, settings: a.settings}
+		one := &agent{cfg: &run, log: a.log, logs: a.logs, published: a.published, settings: a.settings}
+		if run.LogJSON != a.cfg.LogJSON {
+			one.log = newAgentLog(a.logs, &run)
+		}
 		one.began = func() { worked = cfg }
 		err := one.run(ctx)
 		if ctx.Err() != nil || err == nil {

@@ -37,6 +37,7 @@ type speakerOptions struct {
 // newSpeaker builds `fairway speaker`: what announces the addresses of load balancers.
 func newSpeaker(e env) *cobra.Command {
 	var o speakerOptions
+	var format *logFormat
 	c := &cobra.Command{
 		Use:   "speaker",
 		Short: "Announce the addresses of Services of type LoadBalancer on this node's networks",
@@ -58,9 +59,14 @@ its own: the agent can be replaced while it runs.`,
 				}
 				o.node = host
 			}
-			return runSpeaker(c.Context(), newLog(e.stderr, slog.LevelInfo), o)
+			log, err := format.logger(e.stderr, "speaker")
+			if err != nil {
+				return err
+			}
+			return runSpeaker(c.Context(), log, o)
 		},
 	}
+	format = newLogFormat(c)
 	f := c.Flags()
 	f.StringVar(&o.connection.Kubeconfig, "kubeconfig", "", "How to reach the API server: `file`; without it the pod's service account is used")
 	f.StringVar(&o.connection.Master, "master", "", "`URL` of the API server, instead of the one that the kubeconfig or the service account names")

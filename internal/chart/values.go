@@ -110,8 +110,14 @@ func settings(manifests fs.FS, components []install.Component) ([]*value, error)
 	return out, nil
 }
 
+// oneOfKeys are the values of keys that no component follows from.
+var oneOfKeys = map[string][]string{"LOG_FORMAT": {"text", "json"}}
+
 // choices are the values that a setting can have, if components follow from it.
 func choices(key, def string, components []install.Component) []string {
+	if known := oneOfKeys[key]; known != nil {
+		return known
+	}
 	oneOf := []string{def}
 	for _, c := range components {
 		if v, ok := c.Sets[key]; ok && !slices.Contains(oneOf, v) {

@@ -19,6 +19,7 @@ var settingFlags = []struct{ key, flag string }{
 	{"POD_NETWORK", "pod-network"},
 	{"NETWORK_POLICY", "network-policy"},
 	{"NETWORK_POLICY_LOG", "network-policy-log"},
+	{"LOG_FORMAT", "log-format"},
 }
 
 // Settings returns the settings in --settings-dir, "KEY=value" a line; none without that flag.
