@@ -137,6 +137,7 @@ func TestSpeakerRole(t *testing.T) {
 		"services": "get list watch", "nodes": "list watch", "endpointslices": "list watch", "events": "create",
 		"ipaddresspools l2advertisements bgpadvertisements bgppeers bfdprofiles communities": "list watch",
 		"configmaps secrets": "create", "configmaps fairway-speaker-voters": "list watch update", "secrets": "get list watch",
+		"servicel2statuses": "list create patch delete", "servicel2statuses/status": "patch",
 	}
 	if !maps.Equal(have, want) {
 		t.Errorf("the speaker's roles grant\n%v\nwant\n%v", have, want)

@@ -119,7 +119,7 @@ func rowOf(t *testing.T, d *prometheus.Desc) row {
 	switch {
 	case strings.HasSuffix(m[1], "_duration_seconds"):
 		kind = "histogram"
-	case strings.HasSuffix(m[1], "_total"):
+	case strings.HasSuffix(m[1], "_total"), strings.HasPrefix(m[1], "metallb_layer2_"):
 		kind = "counter"
 	}
 	return row{m[1], kind, strings.Join(labels, ", "), m[2]}

@@ -107,9 +107,10 @@ func runSpeaker(ctx context.Context, log *slog.Logger, o speakerOptions) error {
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), store)
 	dead := liveness.NewPublisher()
 	source := store.SubscribeSpeaker(o.class)
+	statuses := source.L2Statuses(log, events.Inform)
 	s := speaker.New(speaker.Config{
 		Log: log, Node: o.node, Key: key, Port: numbers.PortHeartbeat, Source: source,
-		Assigned: func(map[service.Name]speaker.Assignment) {}, Dead: dead.Set, Event: events.Event, Metrics: speaker.NewMetrics(registry, o.node),
+		Assigned: func(all map[service.Name]speaker.Assignment) { statuses.Set(interfacesOf(all)) }, Dead: dead.Set, Event: events.Event, Metrics: speaker.NewMetrics(registry, o.node),
 	})
 	health := speaker.NewHealth()
 	routers := bgp.New(bgp.Config{
@@ -122,10 +123,20 @@ func runSpeaker(ctx context.Context, log *slog.Logger, o speakerOptions) error {
 	g.Go(func() error { return store.Run(ctx) })
 	g.Go(func() error { return s.Run(ctx) })
 	g.Go(func() error { return dead.Run(ctx) })
+	g.Go(func() error { return statuses.Run(ctx) })
 	if o.metrics != "" {
 		g.Go(func() error { return serveSpeaker(ctx, o.metrics, registry, s.Healthy) })
 	}
 	return g.Wait()
+}
+
+// interfacesOf returns on which interfaces each Service is announced.
+func interfacesOf(all map[service.Name]speaker.Assignment) map[service.Name][]string {
+	out := make(map[service.Name][]string, len(all))
+	for name, x := range all {
+		out[name] = x.Interfaces
+	}
+	return out
 }
 
 // serveSpeaker answers /metrics and /healthz until ctx ends.

@@ -58,6 +58,7 @@ type Node struct {
 	Name   string
 	Labels map[string]string
 	Addrs  []netip.Addr // its InternalIPs: where its speaker is
+	UID    string       // of its object
 	// Excluded says why load balancers must not use the node; empty: they may.
 	Excluded string
 }

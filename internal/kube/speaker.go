@@ -146,7 +146,7 @@ func convertBalanced(o *corev1.Service, class string) *announce.Service {
 }
 
 func convertAnnounceNode(o *corev1.Node) *announce.Node {
-	n := &announce.Node{Name: o.Name, Labels: o.Labels, Excluded: excluded(o)}
+	n := &announce.Node{Name: o.Name, UID: string(o.UID), Labels: o.Labels, Excluded: excluded(o)}
 	for _, a := range o.Status.Addresses {
 		if a.Type != corev1.NodeInternalIP {
 			continue

@@ -37,10 +37,22 @@ type Config struct {
 	// Conflict is called when another machine says that an address of ours is at its MAC. It
 	// must not call the Announcer, nor wait.
 	Conflict func(a netip.Addr, device string, mac MAC)
+	// Count is called for each frame, with the lock held. It must not wait.
+	Count func(Frame, netip.Addr)
 	// Interfaces is called with the names of all interfaces that could announce, and which
 	// of them have a network, when they change.
 	Interfaces func(names, networks []string)
 }
+
+// A Frame is a kind of frame that is counted.
+type Frame uint8
+
+// The frames.
+const (
+	Request    Frame = iota // a question for an address that is announced here
+	Response                // an answer
+	Gratuitous              // an announcement
+)
 
 // An Announcer answers for addresses. Set may be called by any goroutine.
 type Announcer struct {
@@ -291,6 +303,7 @@ func (a *Announcer) tellLocked(addr netip.Addr, x *announced) {
 		for _, frame := range gratuitous(addr, p.mac, p.source) {
 			if a.cfg.Allowed(addr) {
 				_ = p.send(frame) // the fence, or an interface that goes down; it is repeated
+				a.cfg.Count(Gratuitous, addr)
 			}
 		}
 	}
@@ -342,7 +355,10 @@ func (a *Announcer) handle(p *port, q question) {
 	if !q.ask || x == nil || !a.onLocked(x, p.name) || q.target.Is6() && !p.source.IsValid() || !a.cfg.Allowed(q.target) {
 		return
 	}
-	_ = p.send(reply(q, p.mac, p.source)) // the fence, or an interface that goes down: it is asked again
+	a.cfg.Count(Request, q.target)
+	if p.send(reply(q, p.mac, p.source)) == nil { // else the fence, or an interface that goes down: it is asked again
+		a.cfg.Count(Response, q.target)
+	}
 }
 
 // Probe asks three times within wait whether another machine has an address, on the interfaces

@@ -1,14 +1,19 @@
 package speaker
 
 import (
+	"net/netip"
+
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/fairway-net/fairway/internal/l2"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
 // Metrics are a speaker's. Where MetalLB's speaker counts the same, they have its names.
 type Metrics struct {
 	assigned                                 *prometheus.GaugeVec
+	frames                                   [3]*prometheus.CounterVec // by l2.Frame
+	addrs                                    map[string]bool           // that have frames
 	node                                     string
 	messages, bytes, refused, grants         prometheus.Counter
 	takeovers, losses, conflicts, fenceLoads prometheus.Counter
@@ -37,15 +42,36 @@ func NewMetrics(r prometheus.Registerer, node string) *Metrics {
 		fenceLoads: counter("fence_reloads_total", "Times that the fence's rules had to be loaded again"),
 	}
 	r.MustRegister(m.assigned)
+	for f, text := range [...][2]string{
+		l2.Request:    {"requests_received", "Number of layer2 requests received for owned IPs"},
+		l2.Response:   {"responses_sent", "Number of layer2 responses sent for owned IPs in response to requests"},
+		l2.Gratuitous: {"gratuitous_sent", "Number of gratuitous layer2 packets sent for owned IPs as a result of failovers"},
+	} {
+		m.frames[f] = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "metallb", Subsystem: "layer2", Name: text[0], Help: text[1]}, []string{"ip"})
+		r.MustRegister(m.frames[f])
+	}
 	return m
 }
+
+// frame counts a frame about an address.
+func (m *Metrics) frame(f l2.Frame, a netip.Addr) { m.frames[f].WithLabelValues(a.String()).Inc() }
 
 // set makes the announced Services those of assigned.
 func (m *Metrics) set(assigned map[service.Name]Assignment) {
 	m.assigned.Reset()
+	now := map[string]bool{}
 	for name, x := range assigned {
 		for _, a := range x.Addrs {
 			m.assigned.WithLabelValues(name.String(), "layer2", m.node, a.String()).Set(1)
+			now[a.String()] = true
 		}
 	}
+	for a := range m.addrs { // as MetalLB: what is not announced any more has no counters
+		if !now[a] {
+			for _, f := range m.frames {
+				f.DeleteLabelValues(a)
+			}
+		}
+	}
+	m.addrs = now
 }

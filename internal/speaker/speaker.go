@@ -114,7 +114,7 @@ func New(cfg Config) *Speaker {
 		probed: make(chan probeResult, 16), taken: map[netip.Addr]time.Time{}, since: map[netip.Addr]time.Time{}, devices: make(chan devices, 1),
 	}
 	s.tasks.SetLimit(maxTasks)
-	s.arp = l2.New(l2.Config{Log: cfg.Log, Allowed: s.allowed, Conflict: s.conflict, Interfaces: s.interfaces})
+	s.arp = l2.New(l2.Config{Log: cfg.Log, Allowed: s.allowed, Conflict: s.conflict, Count: cfg.Metrics.frame, Interfaces: s.interfaces})
 	return s
 }
 

@@ -72,6 +72,9 @@ func TestFromOutside(t *testing.T) {
 	// As Kubernetes' own conformance test calls it, past kubelet's firewall.
 	l.eventually(works, get(node, "--interface", "192.168.49.2", "http://127.0.0.1:81/")...)
 
+	l.eventually("default/web on eth0", "kubectl", "-n", "metallb-system", "get", "servicel2statuses", "-o",
+		"jsonpath={range .items[*]}{.status.serviceNamespace}/{.status.serviceName} on {.status.interfaces[*].name};{end}")
+	l.eventually("nodeAssigned", "kubectl", "get", "events")
 	l.testDeadNode()
 
 	l.run("kubectl", "delete", "pod", "web", "local", "--now")
