@@ -136,6 +136,7 @@ func TestSpeakerRole(t *testing.T) {
 	want := map[string]string{
 		"services": "get list watch", "nodes": "list watch", "endpointslices": "list watch", "events": "create",
 		"ipaddresspools l2advertisements bgpadvertisements bgppeers bfdprofiles communities": "list watch",
+		"configurationstates": "list watch create patch", "configurationstates/status": "patch",
 		"configmaps secrets": "create", "configmaps fairway-speaker-voters": "list watch update", "secrets": "get list watch",
 		"servicel2statuses": "list create patch delete", "servicel2statuses/status": "patch",
 	}

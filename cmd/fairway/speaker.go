@@ -113,11 +113,13 @@ func runSpeaker(ctx context.Context, log *slog.Logger, o speakerOptions) error {
 		Assigned: func(all map[service.Name]speaker.Assignment) { statuses.Set(interfacesOf(all)) }, Dead: dead.Set, Event: events.Event, Metrics: speaker.NewMetrics(registry, o.node),
 	})
 	health := speaker.NewHealth()
+	routes := source.SubscribeBGP()
 	routers := bgp.New(bgp.Config{
-		Log: log, Node: o.node, Source: source.SubscribeBGP(), Health: health, ProxyPort: o.proxyPort, Metrics: bgp.NewMetrics(registry),
+		Log: log, Node: o.node, Source: routes, Health: health, ProxyPort: o.proxyPort, Report: routes.Report, Metrics: bgp.NewMetrics(registry),
 	})
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return health.Run(ctx) })
+	g.Go(func() error { return routes.Run(ctx) })
 	g.Go(func() error { return routers.Run(ctx) })
 	g.Go(func() error { return events.Run(ctx) })
 	g.Go(func() error { return store.Run(ctx) })

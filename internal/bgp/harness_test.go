@@ -113,7 +113,7 @@ func runHelper(node string) {
 	go w.read(os.Stdin)
 	err := New(Config{
 		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)).With("self", node), Node: node, Source: w, Health: w, ProxyPort: 10256,
-		Metrics: NewMetrics(prometheus.NewRegistry()),
+		Report: func([]announce.PeerProblem) {}, Metrics: NewMetrics(prometheus.NewRegistry()),
 	}).Run(ctx)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -36,7 +36,9 @@ type Config struct {
 	// ProxyPort is where the node's proxy says that it has programmed the kernel; 0: it is not
 	// asked.
 	ProxyPort uint16
-	Metrics   *Metrics
+	// Report is called with what BGPPeers ask for that is not done, after each decision.
+	Report  func([]announce.PeerProblem)
+	Metrics *Metrics
 }
 
 const (
@@ -201,8 +203,9 @@ func (s *Speaker) unserved(svc *announce.Service) string {
 	return ""
 }
 
-// report logs what has become wrong with BGPPeers since the last decision.
+// report says what is wrong with BGPPeers, and logs what has become so since the last decision.
 func (s *Speaker) report(d announce.BGPDecision) {
+	s.cfg.Report(d.Problems)
 	for _, p := range d.Problems {
 		if !slices.Contains(s.last.Problems, p) {
 			s.cfg.Log.Warn("a BGPPeer cannot be held as it asks", "peer", p.Peer, "session", !p.NoSession, "reason", p.Reason)

@@ -1,6 +1,10 @@
 package kube
 
 import (
+	"context"
+	"slices"
+	"strings"
+
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -16,6 +20,9 @@ const (
 	passwordKey        = corev1.BasicAuthPasswordKey
 )
 
+// speakerOwner is the field manager of what a speaker writes.
+const speakerOwner = "fairway-speaker"
+
 // BGP is a subscription to all that decides what a node announces to routers. It shares what a
 // Speaker reads, and has a gate of its own: what L2 waits for, and what BGP waits for, do not hold
 // up each other.
@@ -23,6 +30,9 @@ type BGP struct {
 	*Subscription
 	speaker *Speaker
 	secrets *Feed[password]
+	states  *Feed[configState] // ours only
+	state   *StatusWriter[configState]
+	name    service.Name // of our ConfigurationState
 }
 
 type password struct{ text string }
@@ -41,12 +51,61 @@ func (v *Speaker) SubscribeBGP() *BGP {
 			return &password{string(o.Data[passwordKey])}
 		},
 	})
+	b.openState()
 	f := s.metallb
 	b.need([]input{
 		v.services.marks(b.Subscription), s.slices.marks(b.Subscription), v.nodes.marks(b.Subscription),
 		f.pools.marks(b.Subscription), f.bgp.marks(b.Subscription), f.peers.marks(b.Subscription), f.communities.marks(b.Subscription),
 	}, []input{b.secrets.marks(b.Subscription)})
 	return b
+}
+
+// openState makes what writes the ConfigurationState of the node's speaker.
+func (b *BGP) openState() {
+	s := b.speaker.store
+	b.name = service.Name{Namespace: s.cfg.LoadBalancerNamespace, Name: "speaker-" + s.cfg.NodeName}
+	states := metallbKind(s, "v1beta1", "configurationstates", convertConfigState)
+	states.only.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, b.name.Name).String()
+	b.states = open(s, states)
+	b.state = NewStatusWriter(StatusConfig[configState]{Log: s.cfg.Log, Owner: speakerOwner, Kind: "configurationstates",
+		Apply: func(ctx context.Context, name service.Name, c configState, how metav1.ApplyOptions) error {
+			return s.applyMetallb(ctx, "configurationstates", "ConfigurationState", name, how,
+				map[string]string{"metallb.io/component-type": "speaker", "metallb.io/node-name": s.cfg.NodeName}, map[string]any{"result": c.Result, "errorSummary": c.Summary})
+		},
+		Have: func(name service.Name) (configState, bool) {
+			c, ok := b.states.Get(name)
+			return deref(c, configState{}), ok || b.states.progress.Load() == listed // it is made if it is not there
+		},
+	})
+	b.states.follow(func(name service.Name, _, _ *configState, _ int64) { b.state.Changed(name) })
+	b.states.onSettle(func() { b.state.Changed(b.name) })
+}
+
+// Run writes what Report says until ctx ends, which is no error.
+func (b *BGP) Run(ctx context.Context) error { return b.state.Run(ctx) }
+
+// Report lets the ConfigurationState of the node's speaker say what BGPPeers ask for that is not
+// done, and which BGPAdvertisements make no sense.
+func (b *BGP) Report(problems []announce.PeerProblem) {
+	var all []string
+	for _, p := range problems {
+		text := "BGPPeer " + p.Peer + ": " + p.Reason
+		if p.NoSession {
+			text += "; there is no session"
+		}
+		all = append(all, text)
+	}
+	for _, a := range b.speaker.BGPAdvertisements() {
+		for _, p := range a.Problems {
+			all = append(all, "BGPAdvertisement "+a.Name+": "+p.Message+"; it announces nothing")
+		}
+	}
+	state := configState{Result: "Valid"}
+	if len(all) > 0 {
+		slices.Sort(all)
+		state = configState{"Invalid", service.Cut(strings.Join(all, "\n"), 16<<10)}
+	}
+	b.state.Set(b.name, state)
 }
 
 // BGP returns what decides, as it is now. Whose node it is, and what its kernel holds, the
