@@ -143,6 +143,8 @@ func (m *maker) condition(c install.Component) string {
 		switch {
 		case v.def == true || v.def == false:
 			all = append(all, ".Values."+v.name())
+		case key == podNetwork:
+			all = append(all, fmt.Sprintf("ne .Values.%s %q", v.name(), "none"))
 		default:
 			all = append(all, fmt.Sprintf("eq .Values.%s %q", v.name(), c.Sets[key]))
 		}

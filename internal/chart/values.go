@@ -113,6 +113,9 @@ func settings(manifests fs.FS, components []install.Component) ([]*value, error)
 // oneOfKeys are the values of keys that no component follows from.
 var oneOfKeys = map[string][]string{"LOG_FORMAT": {"text", "json"}}
 
+// podNetwork is the key whose component belongs to all of its values but none.
+const podNetwork = "POD_NETWORK"
+
 // choices are the values that a setting can have, if components follow from it.
 func choices(key, def string, components []install.Component) []string {
 	if known := oneOfKeys[key]; known != nil {
@@ -123,6 +126,9 @@ func choices(key, def string, components []install.Component) []string {
 		if v, ok := c.Sets[key]; ok && !slices.Contains(oneOf, v) {
 			oneOf = append(oneOf, v)
 		}
+	}
+	if key == podNetwork {
+		oneOf = append(oneOf, "vxlan", "auto") // with the same component
 	}
 	if len(oneOf) == 1 {
 		return nil

@@ -82,11 +82,16 @@ func firstParagraph(text string) string {
 // chosen reports whether the component belongs to these values.
 func (c *Component) chosen(values map[string]string) bool {
 	for key, value := range c.Sets {
-		if values[key] != value {
+		if values[key] != value && (key != keyPodNetwork || !connectsPods(values)) {
 			return false
 		}
 	}
 	return len(c.Sets) > 0
+}
+
+// connectsPods reports whether Fairway makes the pod network, in whatever way.
+func connectsPods(values map[string]string) bool {
+	return values[keyPodNetwork] != none && values[keyPodNetwork] != ""
 }
 
 // WithComponents completes the components of s: those that o names, and those that the

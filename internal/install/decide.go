@@ -151,7 +151,7 @@ func (d *decision) podNetwork(f *Facts, o Options, fresh bool) {
 			d.Values[keyPodNetwork] = routes
 		}
 	}
-	if d.Values[keyPodNetwork] != routes {
+	if !connectsPods(d.Values) {
 		return
 	}
 	switch {
@@ -159,11 +159,11 @@ func (d *decision) podNetwork(f *Facts, o Options, fresh bool) {
 	case f.CNI == f.unknownCNI():
 		d.note("%s: is there a CNI plugin that this program does not know? Its configuration in /etc/cni/net.d would come before or after Fairway's", f.CNI.From)
 	default:
-		d.refuse("--pod-network routes: another CNI plugin connects the pods: %s (%s) [leave the flag out, or remove the plugin from all nodes first]", f.CNI.Value, f.CNI.From)
+		d.refuse("--pod-network %s: another CNI plugin connects the pods: %s (%s) [leave the flag out, or remove the plugin from all nodes first]", d.Values[keyPodNetwork], f.CNI.Value, f.CNI.From)
 	}
 	for _, n := range f.Nodes {
 		if len(n.Spec.PodCIDRs) == 0 {
-			d.refuse("--pod-network routes: node %s has no podCIDR [start the controller manager with --allocate-node-cidrs and --cluster-cidr]", n.Name)
+			d.refuse("--pod-network %s: node %s has no podCIDR [start the controller manager with --allocate-node-cidrs and --cluster-cidr]", d.Values[keyPodNetwork], n.Name)
 		}
 	}
 }

@@ -100,8 +100,11 @@ func (i *Installer) show(f *Facts, d *decision) {
 	}
 	fmt.Fprintf(w, "Services\t%s, mode %s\n", strings.Join(ranges, ","), d.Values[keyMode])
 	cni := f.CNI.Value + "  (" + f.CNI.From + ")"
-	if d.Values[keyPodNetwork] == routes {
+	if connectsPods(d.Values) {
 		cni = "Fairway's"
+		if way := d.Values[keyPodNetwork]; way != routes {
+			cni += ", " + way
+		}
 	}
 	fmt.Fprintf(w, "pod network\t%s\n", cni)
 	fmt.Fprintf(w, "kube-proxy\t%s\n", d.kubeProxyText(f))

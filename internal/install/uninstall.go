@@ -42,7 +42,7 @@ func (i *Installer) Uninstall(ctx context.Context, force bool) error {
 
 // needPods refuses to take the network from pods that cannot be deleted without it.
 func (i *Installer) needPods(ctx context.Context, r *revision, force bool) error {
-	if force || r.Settings.Values[keyPodNetwork] != routes {
+	if force || !connectsPods(r.Settings.Values) {
 		return nil
 	}
 	pods, err := list[corev1.Pod](ctx, i.API, "v1", "Pod", "", "")

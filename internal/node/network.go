@@ -60,7 +60,7 @@ type Config struct {
 	// Event is told each problem of a node once while it lasts, with a reason in one word.
 	// Nil: problems are only logged and counted.
 	Event func(node, reason, message string)
-	// Registry gets the metric fairway_pod_network_problems. Nil: nothing is measured.
+	// Registry gets the metrics fairway_pod_network_problems and _routes. Nil: nothing is measured.
 	Registry prometheus.Registerer
 }
 
@@ -80,6 +80,7 @@ type Network struct {
 	Config
 	reported  map[problem]bool // problems that were logged
 	problems  *prometheus.GaugeVec
+	routes    *prometheus.GaugeVec
 	installed [2]fileState // source and copy of the plugin when they were last equal
 	rules     *podRules
 	departures
@@ -97,7 +98,7 @@ func New(config Config) *Network {
 	config.CNIConfDir = cmp.Or(config.CNIConfDir, "/etc/cni/net.d")
 	config.StateDir = cmp.Or(config.StateDir, cni.DefaultStateDir)
 	config.Way = cmp.Or(config.Way, WayRoutes)
-	return &Network{Config: config, reported: map[problem]bool{}, problems: newProblems(config.Registry), rules: newPodRules(), now: time.Now}
+	return &Network{Config: config, reported: map[problem]bool{}, problems: newProblems(config.Registry), routes: newRoutes(config.Registry), rules: newPodRules(), now: time.Now}
 }
 
 // Sync makes the machine carry the pods of self and reach those of peers (self
@@ -135,6 +136,7 @@ func (n *Network) Sync(ctx context.Context, self Peer, peers []Peer) error {
 		failed = tunnel.tidy(plan.tunnel)
 	}
 	n.report(slices.Concat(plan.problems, refused))
+	n.countRoutes(plan)
 	if needed != nil {
 		return errors.Join(needed, failed)
 	}

@@ -102,7 +102,17 @@ func TestClusterCIDRsAreNotMasqueraded(t *testing.T) {
 // TestSyncIsQuiet: when everything is right, also after a restart, Sync changes
 // nothing in the kernel and no file.
 func TestSyncIsQuiet(t *testing.T) {
+	for _, way := range []Way{WayRoutes, WayVXLAN} {
+		t.Run(string(way), func(t *testing.T) { testSyncIsQuiet(t, way) })
+	}
+}
+
+func testSyncIsQuiet(t *testing.T, way Way) {
 	c := newCluster(t, 3, dual)
+	for _, m := range c.machines {
+		m.config.Way = way
+		m.restart()
+	}
 	c.sync()
 	m := c.machines[0]
 	m.newPod()

@@ -22,6 +22,33 @@ type problem struct {
 // wrong is told so by each agent, and the API server has to bear it.
 const maxEvents = 20
 
+// newRoutes counts the routes to other nodes' podCIDRs by how they lead there.
+func newRoutes(registry prometheus.Registerer) *prometheus.GaugeVec {
+	g := prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Namespace: "fairway", Name: "pod_network_routes",
+		Help: "Routes to other nodes' podCIDRs, plain (direct) or through the tunnel (vxlan)",
+	}, []string{"way"})
+	if registry != nil {
+		registry.MustRegister(g)
+	}
+	return g
+}
+
+// countRoutes sets the metric.
+func (n *Network) countRoutes(p *plan) {
+	direct, tunnel := 0, 0
+	for _, r := range p.routes {
+		switch {
+		case r.onLink:
+			tunnel++
+		case r.via.IsValid():
+			direct++
+		}
+	}
+	n.routes.WithLabelValues("direct").Set(float64(direct))
+	n.routes.WithLabelValues("vxlan").Set(float64(tunnel))
+}
+
 func newProblems(registry prometheus.Registerer) *prometheus.GaugeVec {
 	g := prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Namespace: "fairway", Name: "pod_network_problems",

@@ -101,3 +101,43 @@ func TestTunnel(t *testing.T) {
 		}
 	}
 }
+
+// TestTunnelEnds: nobody takes a podCIDR from an older node by claiming an address in it, nor
+// the way to an older node by a podCIDR around its address.
+func TestTunnelEnds(t *testing.T) {
+	for _, test := range []struct {
+		name, want string
+		older      Peer
+		younger    Peer
+	}{
+		{"an address in an older node's podCIDR", "10.244.8.0/24 10.244.9.0/24", Peer{Addrs: addresses("198.51.100.8"), PodCIDRs: prefixes("10.244.8.0/24", "10.244.9.0/24")},
+			Peer{Addrs: addresses("10.244.8.7"), PodCIDRs: prefixes("10.244.7.0/24")}},
+		{"a podCIDR around an older node's address", "10.244.8.0/24", Peer{Addrs: addresses("10.99.0.8"), PodCIDRs: prefixes("10.244.8.0/24")},
+			Peer{Addrs: addresses("198.51.100.7"), PodCIDRs: prefixes("10.99.0.0/24")}},
+		{"an address in its own podCIDR", "10.244.8.0/24", Peer{Addrs: addresses("198.51.100.8"), PodCIDRs: prefixes("10.244.8.0/24")},
+			Peer{Addrs: addresses("10.244.7.7"), PodCIDRs: prefixes("10.244.7.0/24")}},
+		{"this node's address", "10.244.8.0/24", Peer{Addrs: addresses("198.51.100.8"), PodCIDRs: prefixes("10.244.8.0/24")},
+			Peer{Addrs: addresses("192.0.2.1"), PodCIDRs: prefixes("10.244.7.0/24")}},
+		{"both right", "10.244.7.0/24 10.244.8.0/24", Peer{Addrs: addresses("198.51.100.8"), PodCIDRs: prefixes("10.244.8.0/24")},
+			Peer{Addrs: addresses("198.51.100.7"), PodCIDRs: prefixes("10.244.7.0/24")}},
+	} {
+		c := testState()
+		c.way, c.self.Addrs, c.departed = WayVXLAN, addresses("192.0.2.1"), nil
+		test.older.Name, test.older.Created = "older", born(1)
+		test.younger.Name, test.younger.Created = "younger", born(2)
+		c.peers = []Peer{test.younger, c.self, test.older}
+		p := makePlan(c)
+		var got []string
+		for _, dst := range sortedKeys(p.routes) {
+			if p.routes[dst].onLink {
+				got = append(got, dst.String())
+			}
+		}
+		if strings.Join(got, " ") != test.want {
+			t.Errorf("%s: routes through the tunnel %q, want %q; problems %v", test.name, got, test.want, p.problems)
+		}
+		if (len(p.problems) > 0) == (test.name == "both right") {
+			t.Errorf("%s: problems %v", test.name, p.problems)
+		}
+	}
+}

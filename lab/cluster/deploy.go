@@ -49,7 +49,8 @@ patches:
       FAIRWAY_API_SERVER: %q
       CLUSTER_CIDR: %q
       PROXY_MODE: %q
-`, components, b.plan.APIServer(), list(b.plan.Pods()), mode)
+      POD_NETWORK: %q
+`, components, b.plan.APIServer(), list(b.plan.Pods()), mode, b.PodNetwork)
 }
 
 // dnsOverlay gives the Service in front of DNS the cluster's address. It is applied apart, as by

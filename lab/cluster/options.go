@@ -31,11 +31,16 @@ type Options struct {
 	NetworkPolicy bool `json:"networkPolicy"`
 	// Publish are ports of this machine's 127.0.0.1 that lead to a NodePort, as HOSTPORT:NODEPORT.
 	Publish []string `json:"publish,omitempty"`
-	Keep    bool     `json:"-"` // leave what a failed Up has made, to look at it
+	// PodNetwork is how pods of other nodes are reached: one of PodNetworks.
+	PodNetwork string `json:"podNetwork"`
+	Keep       bool   `json:"-"` // leave what a failed Up has made, to look at it
 }
 
 // ProxyModes are the proxy modes a lab can run, the default first.
 var ProxyModes = append(datapath.Modes(), datapath.Auto)
+
+// PodNetworks are the ways to the pods of other nodes, the default first.
+var PodNetworks = []string{"routes", "vxlan", "auto"}
 
 // LoadBalancers are the ways to give Services of type LoadBalancer addresses, the default
 // first: none, addresses of a pool in the nodes' network, the nodes' own.
@@ -51,7 +56,7 @@ const (
 // DefaultOptions are those of "fairway-lab up". Images and manifests are
 // looked for beside the binary, as "make" puts them.
 func DefaultOptions() Options {
-	o := Options{Nodes: 3, ProxyMode: ProxyModes[0], LoadBalancer: LoadBalancers[0], Family: fabric.IPv4, APIPort: 16443}
+	o := Options{Nodes: 3, ProxyMode: ProxyModes[0], LoadBalancer: LoadBalancers[0], PodNetwork: PodNetworks[0], Family: fabric.IPv4, APIPort: 16443}
 	exe, err := os.Executable()
 	if err != nil {
 		return o
@@ -73,6 +78,9 @@ func (o Options) Validate() error {
 	}
 	if !slices.Contains(LoadBalancers, o.LoadBalancer) {
 		return fmt.Errorf("unknown load balancer %q [choose one of %s]", o.LoadBalancer, strings.Join(LoadBalancers, ", "))
+	}
+	if !slices.Contains(PodNetworks, o.PodNetwork) {
+		return fmt.Errorf("unknown pod network %q [choose one of %s]", o.PodNetwork, strings.Join(PodNetworks, ", "))
 	}
 	if _, err := os.Stat("/proc/net/ip_vs"); err != nil && o.ProxyMode == datapath.IPVS {
 		return errors.New("proxy mode ipvs: this kernel has no IPVS, or has not loaded it [modprobe ip_vs]")

@@ -168,6 +168,7 @@ func choices(t *testing.T) []choice {
 		{value: "dns: {service: {clusterIPs: [10.96.0.10, 'fd00::a']}}", service: []string{"10.96.0.10", "fd00::a"}},
 		{value: "refuseExternalIPs: false", sets: map[string]string{"REFUSE_EXTERNAL_IPS": "false"}},
 		{value: "clusterCIDR: 10.1.0.0/16,fd01::/48", sets: map[string]string{"CLUSTER_CIDR": "10.1.0.0/16,fd01::/48"}},
+		{value: "podNetwork: auto", sets: map[string]string{"POD_NETWORK": "auto"}},
 		{value: "proxyMode: none", sets: map[string]string{"PROXY_MODE": "none"}},
 	}
 	for _, c := range components {
