@@ -45,6 +45,11 @@ func TestPlugin(t *testing.T) {
 	if code != 0 || !strings.Contains(out.String(), "kubectl fairway status [NODE") {
 		t.Errorf("status %d: %s%s", code, &out, &errs)
 	}
+	out.Reset()
+	code = run(t.Context(), env{stdin: strings.NewReader(""), stdout: &out, stderr: &errs, program: "kubectl_complete-fairway"}, []string{"explain", "--from", "o"})
+	if code != 0 || !strings.Contains(out.String(), "\noutside\n:4\n") {
+		t.Errorf("completion for kubectl: status %d: %s%s", code, &out, &errs)
+	}
 	t.Setenv("KUBECONFIG", "/nonexistent/config")
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
 	code = run(t.Context(), env{stdin: strings.NewReader(""), stdout: &out, stderr: &errs, program: "kubectl-fairway"}, []string{"status"})

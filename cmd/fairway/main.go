@@ -73,6 +73,9 @@ func errorStatus(status int, run func(*cobra.Command, []string) error) func(*cob
 // run executes one command line and returns the exit status. An error is printed once,
 // here: a line with what is wrong, and a line with what to do.
 func run(ctx context.Context, e env, args []string) int {
+	if strings.HasPrefix(e.program, "kubectl_complete-") { // how kubectl asks what may follow `kubectl fairway`
+		e.program, args = strings.Replace(e.program, "kubectl_complete-", "kubectl-", 1), append([]string{cobra.ShellCompRequestCmd}, args...)
+	}
 	root := newRoot(e)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
