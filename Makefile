@@ -165,11 +165,13 @@ bench-scale: build bin/kube-proxy
 bench-packets: build bin/kube-proxy
 	cd test/peers && go test -vet=off -run '^$$' -bench BenchmarkPackets -benchtime 1x -timeout 30m .
 
-## test-policy: random NetworkPolicies, SEEDS=N of them (default 20): the compiler against the objects, packets in namespaces, and through Services in the modes nftables, iptables and userspace (15 seconds each)
+## test-policy: random NetworkPolicies, SEEDS=N of them (default 20): the compiler against the objects, packets in namespaces, and through Services in the modes nftables, iptables and userspace (15 seconds each); with bin/fairway-lab also the recipes of docs/networkpolicy.md in those modes
 test-policy:
 	FAIRWAY_POLICY_WORLDS=$$((100 * $(or $(SEEDS),20))) go test -count=1 -run TestRandom ./internal/policy
 	for i in $$(seq $(or $(SEEDS),20)); do FAIRWAY_SEED=$$i go test -p 1 -count=1 -run 'TestRandomPackets|TestPolicies|TestKilled' \
 	./internal/policy/nftpolicy ./internal/policy/enforcer ./internal/datapath/nftables ./internal/datapath/iptables ./internal/datapath/userspace || exit; done
+	test ! -x bin/fairway-lab || { cd lab && for mode in iptables userspace; do FAIRWAY_POLICY_MODE=$$mode FAIRWAY_LAB_BIN=$(CURDIR)/bin/fairway-lab \
+	go test -count=1 -vet=off -run 'TestNetworkPolicy$$' ./cluster || exit; done; }
 
 ## bench-policy: NetworkPolicies at 10,000 pods, 1,000 policies, 100 pods of the node: cold start, changes, memory, connections a second (half a minute)
 bench-policy:

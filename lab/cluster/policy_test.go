@@ -10,14 +10,19 @@ import (
 )
 
 // TestNetworkPolicy follows docs/networkpolicy.md in a lab. Of a command that ends with the
-// remark "allowed" or "denied" the outcome must become that; all others must succeed.
+// remark "allowed" or "denied" the outcome must become that; all others must succeed. Mode
+// nftables; others with FAIRWAY_POLICY_MODE.
 func TestNetworkPolicy(t *testing.T) {
 	text, err := os.ReadFile("../../docs/networkpolicy.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	l := newLab(t)
-	l.run(l.upArgs("--nodes", "2", "--dual-stack", "--network-policy")...)
+	args := []string{"--nodes", "2", "--dual-stack", "--network-policy"}
+	if mode := os.Getenv("FAIRWAY_POLICY_MODE"); mode != "" { // make test-policy
+		args = append(args, "--proxy-mode", mode)
+	}
+	l.run(l.upArgs(args...)...)
 	w := &policyWalk{lab: l, bin: t.TempDir()}
 	if err := os.Symlink(built.lab, filepath.Join(w.bin, "kubectl")); err != nil {
 		t.Fatal(err)
