@@ -153,6 +153,7 @@ func newRoot(e env) *cobra.Command {
 		newDiff(e),
 		newDump(e),
 		newDoctor(e),
+		newDrain(e),
 		newExplain(e),
 		newInstall(e),
 		newRollback(e),

@@ -1,0 +1,78 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/fairway-net/fairway/internal/oneline"
+)
+
+// drainPoll is how often it is asked what a node still announces.
+const drainPoll = 200 * time.Millisecond
+
+// A Drain takes load balancers' addresses off a node, or lets it have them again.
+type Drain struct {
+	client    kubernetes.Interface
+	custom    dynamic.Interface
+	namespace string // of the objects of metallb.io
+}
+
+// ConnectDrain makes a client. It sends nothing yet.
+func ConnectDrain(c Connection, namespace string) (*Drain, error) {
+	client, err := Connect(c)
+	if err != nil {
+		return nil, err
+	}
+	custom, err := ConnectCustom(c)
+	if err != nil {
+		return nil, err
+	}
+	return &Drain{client, custom, namespace}, nil
+}
+
+// Exclude sets the label that keeps load balancers off a node, or removes it.
+func (d *Drain) Exclude(ctx context.Context, node string, exclude bool) error {
+	value := any(nil)
+	if exclude {
+		value = "true"
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]any{corev1.LabelNodeExcludeBalancers: value}}})
+	if err == nil {
+		_, err = d.client.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{})
+	}
+	if err != nil {
+		return fmt.Errorf("label node %s: %w", node, oneline.Error(err))
+	}
+	return nil
+}
+
+// Wait waits until the node announces no Service, as its ServiceL2Statuses say. left is called
+// with how many there still are, when that changes.
+func (d *Drain) Wait(ctx context.Context, node string, left func(int)) error {
+	statuses := d.custom.Resource(schema.GroupVersionResource{Group: metallbGroup, Version: "v1beta1", Resource: "servicel2statuses"}).Namespace(d.namespace)
+	for last := -1; ; {
+		list, err := statuses.List(ctx, metav1.ListOptions{LabelSelector: labelAnnouncer + "=" + labelValue(node)})
+		if err != nil {
+			return fmt.Errorf("list ServiceL2Statuses: %w", oneline.Error(err))
+		}
+		if n := len(list.Items); n != last {
+			last = n
+			left(n)
+		}
+		if last == 0 {
+			return nil
+		}
+		if !sleepFor(ctx, drainPoll) {
+			return fmt.Errorf("%d Services are still announced by node %s [no other node may announce them, or its speaker does not run: see its log]", last, node)
+		}
+	}
+}
