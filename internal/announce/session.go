@@ -12,8 +12,9 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// maxSessions bounds the routers that a node speaks to: each costs memory and a connection.
-const maxSessions = 32
+// maxSessions bounds the routers that a node speaks to: each takes 10 MB of the speaker's memory,
+// which is limited.
+const maxSessions = 8
 
 // defaultConnectTime is the time between two tries to connect.
 const defaultConnectTime = 10 * time.Second
