@@ -19,7 +19,7 @@ DEMO_PACKAGES := nftables iproute2 containerd runc iptables kmod tcpdump bind9-d
 PACKAGES      := $(DEMO_PACKAGES) gcc libc6-dev bird2 \
                  linux-source make patch flex bison bc xz-utils binutils
 
-.PHONY: all build deps chart image image-twice images lab uml demo test test-product test-chart test-user test-uml test-lab test-peers test-others test-versions faults faults-inside soak bench-scale bench-packets bench-lb bench-policy test-policy vet lint vuln bench fuzz clean
+.PHONY: all build deps chart image image-twice images lab uml demo test test-product test-chart test-user test-uml test-lab test-peers test-others test-versions faults faults-inside soak bench-scale bench-packets bench-lb bench-podnetwork bench-policy test-policy vet lint vuln bench fuzz clean
 
 all: build
 
@@ -172,6 +172,11 @@ test-policy:
 	./internal/policy/nftpolicy ./internal/policy/enforcer ./internal/datapath/nftables ./internal/datapath/iptables ./internal/datapath/userspace || exit; done
 	test ! -x bin/fairway-lab || { cd lab && for mode in iptables userspace; do FAIRWAY_POLICY_MODE=$$mode FAIRWAY_LAB_BIN=$(CURDIR)/bin/fairway-lab \
 	go test -count=1 -vet=off -run 'TestNetworkPolicy$$' ./cluster || exit; done; }
+
+## bench-podnetwork: pod to pod by routes, by vxlan and by a tunnel made by hand; limits of bandwidth (a minute)
+bench-podnetwork:
+	go test ./internal/node -run xxx -bench PodToPod -benchtime 2s -count 3
+	go test ./internal/cni -run xxx -bench Bandwidth
 
 ## bench-policy: NetworkPolicies at 10,000 pods, 1,000 policies, 100 pods of the node: cold start, changes, memory, connections a second (half a minute)
 bench-policy:

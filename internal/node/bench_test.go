@@ -47,3 +47,53 @@ func BenchmarkSync(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkPodToPod measures pods of two nodes: throughput of one TCP connection, and the round
+// trip of a byte. "by hand" is the tunnel as flannel makes it, without rules of ours.
+func BenchmarkPodToPod(b *testing.B) {
+	for _, how := range []string{"routes", "vxlan", "by hand"} {
+		c := newCluster(b, 2, v4)
+		for _, m := range c.machines {
+			if how == "vxlan" {
+				m.config.Way = WayVXLAN
+			} else if how == "by hand" {
+				m.config.MTU = 1400 // that of the tunnel
+			}
+			m.restart()
+		}
+		c.sync()
+		from, to := c.machines[0].newPod(), c.machines[1].newPod()
+		to.echo()
+		for i, m := range c.machines {
+			if how == "by hand" {
+				other := 2 - i
+				m.run(fmt.Sprintf(`nft delete table inet fairway-pods; ip link add flannel.1 mtu 1400 address 02:00:00:00:00:0%d type vxlan id 1 dstport 8472 local 192.0.2.%d nolearning; ip link set flannel.1 up
+					ip addr add 10.244.%d.0/32 dev flannel.1; ip route replace 10.244.%d.0/24 via 10.244.%d.0 dev flannel.1 onlink proto 70
+					ip neigh add 10.244.%d.0 lladdr 02:00:00:00:00:0%d dev flannel.1 nud permanent; bridge fdb add 02:00:00:00:00:0%d dev flannel.1 dst 192.0.2.%d`,
+					i+1, i+1, i+1, other, other, other, other, other, other))
+			}
+		}
+		k := newTalk(how, from, to.addrs[0])
+		b.Run(how+"/roundtrip", func(b *testing.B) {
+			one := []byte{1}
+			for b.Loop() {
+				if _, err := k.tcp.Write(one); err != nil {
+					b.Fatal(err)
+				}
+				if _, err := io.ReadFull(k.tcp, one); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+		b.Run(how+"/echo", func(b *testing.B) { // both directions at once
+			b.SetBytes(1 << 20)
+			much, back := make([]byte, 1<<20), make([]byte, 1<<20)
+			for b.Loop() {
+				go k.tcp.Write(much)
+				if _, err := io.ReadFull(k.tcp, back); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
