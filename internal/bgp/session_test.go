@@ -204,14 +204,20 @@ func TestGracefulRestart(t *testing.T) {
 	r.until(vip6, "node-1")
 	changes := r.monitor()
 	session := func() string { return r.ask("show", "protocols", "all", "node1") }
+	// A router that has not had all routes again drops them when the session is lost once more.
+	recovered := func() string {
+		if text := session(); !strings.Contains(text, "graceful restart active") {
+			return text
+		}
+		return "not yet"
+	}
 	for _, stop := range []func(int){r.end, r.kill} {
-		await(t, session, "Established")
+		await(t, recovered, "Established")
 		stop(0)
 		await(t, session, "Neighbor graceful restart active")
 		r.answered(vip4)
 		r.start(0)
-		await(t, session, "Established")
-		await(t, r.nodes[0].log.String, "session is up")
+		await(t, recovered, "Established")
 	}
 	r.nodes[0].world.Services = nil
 	r.tell(0)
