@@ -69,7 +69,7 @@ var Ours = []Number{
 	{Space: RouteTable, From: RouteTableUserspace, For: "mode userspace: everything is local"},
 	{Space: RulePriority, From: RulePriorityUserspace, For: "mode userspace: marked packets to that table"},
 	{Space: TCPPort, From: PortDNS, For: "cluster DNS", Shared: "it is DNS', on an address of its own"},
-	{Space: TCPPort, From: PortBGP, For: "reserved: announcing addresses", Shared: "it is BGP's; one speaker on a node listens"},
+	{Space: TCPPort, From: PortBGP, For: "BGP: the speaker connects to it on routers and does not listen", Shared: "it is BGP's"},
 	{Space: TCPPort, From: PortControllerMetrics, For: "`fairway controller`: metrics", Shared: "it is that of MetalLB's controller, in a pod"},
 	{Space: TCPPort, From: PortDNSMetrics, For: "cluster DNS: metrics", Shared: "it is CoreDNS', in a pod"},
 	{Space: TCPPort, From: PortMetrics, For: "metrics, `/proxyMode`", Shared: "it is kube-proxy's, which Fairway replaces"},
