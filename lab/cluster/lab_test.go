@@ -350,7 +350,7 @@ func TestTwoLabs(t *testing.T) {
 	one, two := newLab(t), newLab(t)
 	two.name += "-other"
 	one.run(one.upArgs("--nodes", "1", "--deploy", "")...)
-	two.refused("choose another for the API server", append(two.upArgs("--nodes", "1"), "--api-port", strconv.Itoa(one.port))...)
+	two.refused("choose another with --api-port", append(two.upArgs("--nodes", "1"), "--api-port", strconv.Itoa(one.port))...)
 	two.run(two.upArgs("--nodes", "1", "--deploy", "")...)
 	one.run("down")
 	one.gone()
