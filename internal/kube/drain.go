@@ -8,7 +8,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
@@ -58,9 +57,9 @@ func (d *Drain) Exclude(ctx context.Context, node string, exclude bool) error {
 // Wait waits until the node announces no Service, as its ServiceL2Statuses say. left is called
 // with how many there still are, when that changes.
 func (d *Drain) Wait(ctx context.Context, node string, left func(int)) error {
-	statuses := d.custom.Resource(schema.GroupVersionResource{Group: metallbGroup, Version: "v1beta1", Resource: "servicel2statuses"}).Namespace(d.namespace)
+	statuses := l2StatusClient(d.custom, d.namespace)
 	for last := -1; ; {
-		list, err := statuses.List(ctx, metav1.ListOptions{LabelSelector: labelAnnouncer + "=" + labelValue(node)})
+		list, err := statuses.List(ctx, announcedBy(node))
 		if err != nil {
 			return fmt.Errorf("list ServiceL2Statuses: %w", oneline.Error(err))
 		}

@@ -28,7 +28,6 @@ const (
 	labelAnnouncer        = "metallb.io/node"
 	labelServiceName      = "metallb.io/service-name"
 	labelServiceNamespace = "metallb.io/service-namespace"
-	l2Manager             = "fairway-speaker"
 	labelLimit            = 63
 )
 
@@ -62,7 +61,6 @@ type l2Status struct {
 // announce a Service.
 func (v *Speaker) L2Statuses(log *slog.Logger, inform func(name service.Name, reason, message string)) *L2Statuses {
 	s := v.store
-	gvr := schema.GroupVersionResource{Group: metallbGroup, Version: "v1beta1", Resource: "servicel2statuses"}
 	uid := func() string {
 		n, _ := v.nodes.Get(service.Name{Name: s.cfg.NodeName})
 		if n == nil {
@@ -71,9 +69,19 @@ func (v *Speaker) L2Statuses(log *slog.Logger, inform func(name service.Name, re
 		return n.UID
 	}
 	return &L2Statuses{
-		log: log, client: s.cfg.Custom.Resource(gvr).Namespace(s.cfg.LoadBalancerNamespace), node: s.cfg.NodeName, uid: uid, inform: inform,
+		log: log, client: l2StatusClient(s.cfg.Custom, s.cfg.LoadBalancerNamespace), node: s.cfg.NodeName, uid: uid, inform: inform,
 		wake: make(chan struct{}, 1),
 	}
+}
+
+// l2StatusClient is a client for the ServiceL2Statuses of a namespace.
+func l2StatusClient(custom dynamic.Interface, namespace string) dynamic.ResourceInterface {
+	return custom.Resource(schema.GroupVersionResource{Group: metallbGroup, Version: "v1beta1", Resource: "servicel2statuses"}).Namespace(namespace)
+}
+
+// announcedBy selects the ServiceL2Statuses of a node.
+func announcedBy(node string) metav1.ListOptions {
+	return metav1.ListOptions{LabelSelector: labelAnnouncer + "=" + labelValue(node)}
 }
 
 // Set says which Services the node announces, and on which interfaces.
@@ -181,7 +189,7 @@ func (w *L2Statuses) remove(ctx context.Context, object string) error {
 func (w *L2Statuses) read(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
-	list, err := w.client.List(ctx, metav1.ListOptions{LabelSelector: labelAnnouncer + "=" + labelValue(w.node)})
+	list, err := w.client.List(ctx, announcedBy(w.node))
 	if err != nil {
 		return fmt.Errorf("list ServiceL2Statuses: %w", err)
 	}
@@ -252,7 +260,7 @@ func (w *L2Statuses) apply(ctx context.Context, object string, body map[string]a
 		return err
 	}
 	force := true
-	_, err = w.client.Patch(ctx, object, types.ApplyPatchType, data, metav1.PatchOptions{FieldManager: l2Manager, Force: &force}, subresources...)
+	_, err = w.client.Patch(ctx, object, types.ApplyPatchType, data, metav1.PatchOptions{FieldManager: speakerOwner, Force: &force}, subresources...)
 	return err
 }
 

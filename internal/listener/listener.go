@@ -1,4 +1,5 @@
-// Package listener says which process listens on a port of this network namespace.
+// Package listener says which process listens on a port of this network namespace, and who is at
+// the other end of a Unix socket.
 //
 //	port ─→ net/tcp, net/tcp6: the socket's inode ─→ /proc/PID/fd: who has it open
 //

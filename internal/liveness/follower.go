@@ -10,6 +10,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/fairway-net/fairway/internal/listener"
 )
 
 // redial is the pause before the speaker is looked for again.
@@ -106,7 +108,7 @@ func each(ctx context.Context, socket string, f func(line) bool) error {
 	stop := context.AfterFunc(ctx, func() { c.Close() })
 	defer stop()
 	defer c.Close()
-	if !isRoot(c) {
+	if listener.Peer(c).Uid != 0 {
 		return errors.New("what listens at " + socket + " is not root's: it is not asked")
 	}
 	lines := bufio.NewScanner(c)

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/internal/listener"
 )
 
 // Socket is the speaker's abstract Unix socket. Its name belongs to the network namespace.
@@ -121,7 +123,7 @@ func listen(ctx context.Context, socket string) (net.Listener, error) {
 // serve tells one reader, until it goes.
 func (p *Publisher) serve(ctx context.Context, c net.Conn) {
 	defer c.Close()
-	if !isRoot(c) {
+	if listener.Peer(c).Uid != 0 {
 		return
 	}
 	again := time.NewTicker(repeat)
@@ -152,22 +154,4 @@ func gone(c net.Conn) bool {
 	_, err := c.Read(make([]byte, 1))
 	var timeout net.Error
 	return err == nil || !errors.As(err, &timeout) || !timeout.Timeout()
-}
-
-// isRoot reports whether root is at the other end.
-func isRoot(c net.Conn) bool {
-	u, ok := c.(*net.UnixConn)
-	if !ok {
-		return false
-	}
-	raw, err := u.SyscallConn()
-	if err != nil {
-		return false
-	}
-	root := false
-	_ = raw.Control(func(fd uintptr) {
-		who, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-		root = err == nil && who.Uid == 0
-	})
-	return root
 }

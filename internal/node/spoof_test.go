@@ -83,10 +83,10 @@ func (p *pod) connect(from, to netip.Addr) {
 	}
 }
 
-// dropped is how many packets the source check has dropped.
-func (m *machine) dropped() (n int) {
+// counted is how many packets the rules of a chain have dropped.
+func (m *machine) counted(chain string) (n int) {
 	m.t.Helper()
-	for _, line := range strings.Split(m.run("nft list chain inet fairway-pods source-check"), "\n") {
+	for _, line := range strings.Split(m.run("nft list chain inet fairway-pods "+chain), "\n") {
 		var count int
 		if _, after, ok := strings.Cut(line, "counter packets "); ok {
 			fmt.Sscan(after, &count)
@@ -127,7 +127,7 @@ func TestSpoofing(t *testing.T) {
 			}
 		}
 	}
-	eventually(t, "all false packets are dropped", func() bool { return m.dropped() >= want })
+	eventually(t, "all false packets are dropped", func() bool { return m.counted("source-check") >= want })
 	if out := m.run("nft list table inet seen"); strings.Count(out, "counter packets 0 ") != 2 {
 		t.Errorf("false packets passed the check:\n%s", out)
 	}
@@ -255,7 +255,7 @@ func TestFalseNeighbours(t *testing.T) {
 		)
 	}
 	attacker.send(frames)
-	eventually(t, "the claims by ND are dropped", func() bool { return m.dropped() >= 5*len(claims) })
+	eventually(t, "the claims by ND are dropped", func() bool { return m.counted("source-check") >= 5*len(claims) })
 	for i, addr := range outside {
 		victim.wantSource("the node's way to the outside", addr, m.peer.Addrs[i])
 	}

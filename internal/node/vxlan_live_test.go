@@ -253,19 +253,6 @@ func vxlanPacket(vni uint32, node string, from, to netip.Addr) []byte {
 	return slices.Concat(head, m[:], []byte{2, 0, 0, 0, 0, 9, 8, 0}, ip, udp)
 }
 
-// counted is how many packets the rules of a chain have dropped.
-func (m *machine) counted(chain string) (n int) {
-	m.t.Helper()
-	for _, line := range strings.Split(m.run("nft list chain inet fairway-pods "+chain), "\n") {
-		var count int
-		if _, after, ok := strings.Cut(line, "counter packets "); ok {
-			fmt.Sscan(after, &count)
-			n += count
-		}
-	}
-	return n
-}
-
 // TestForgedPackets: who is no node puts nothing into the tunnel, neither from outside nor
 // from a pod, which its node would give its own address; nor does a node for addresses that are
 // no pod's.

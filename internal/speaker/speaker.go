@@ -274,7 +274,7 @@ func (s *Speaker) beat(ctx context.Context) {
 	}
 	s.back.note(ok, time.Now())
 	s.ready()
-	s.claim(ctx)
+	s.claim(ctx, dead)
 	switch err := s.fence.Ticket(s.member.NextSlot()); {
 	case errors.Is(err, fence.ErrGone):
 		s.mend(ctx, err)
@@ -315,13 +315,13 @@ func (s *Speaker) mend(ctx context.Context, why error) {
 	}
 }
 
-// claim tells the member what the node wants; what it gives up leaves the fence first.
-func (s *Speaker) claim(ctx context.Context) {
+// claim tells the member what the node wants, while those nodes are dead; what it gives up leaves
+// the fence first.
+func (s *Speaker) claim(ctx context.Context, dead map[string]bool) {
 	out, ok := s.member.Out()
 	if !ok {
 		return // nothing is known; what is claimed stays
 	}
-	dead, _ := s.member.Dead()
 	v := claimView{
 		self: s.cfg.Node, decisions: s.decisions, out: out, dead: dead, held: s.member.Held, contested: s.member.Contested(),
 		served: s.checks.served, since: s.since, now: time.Now(),

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/internal/listener"
 )
 
 // Socket is the agent's abstract Unix socket. Its name belongs to the network namespace, as
@@ -38,7 +40,7 @@ func Serve(ctx context.Context, l net.Listener, now func() Node) error {
 			return fmt.Errorf("status socket: %w", err)
 		}
 		_ = c.SetDeadline(time.Now().Add(answerTimeout))
-		if peer(c).Uid == 0 {
+		if listener.Peer(c).Uid == 0 {
 			_ = json.NewEncoder(c).Encode(now()) // the client may have gone
 		}
 		c.Close()
@@ -62,7 +64,7 @@ func Ask(ctx context.Context) (Node, error) {
 	text, err := io.ReadAll(io.LimitReader(c, 1<<20))
 	switch {
 	case err != nil:
-		return Node{}, fmt.Errorf("process %d has the socket %s and does not answer: %w [is it an older agent, or fairway agent --cleanup?]", peer(c).Pid, Socket, err)
+		return Node{}, fmt.Errorf("process %d has the socket %s and does not answer: %w [is it an older agent, or fairway agent --cleanup?]", listener.Peer(c).Pid, Socket, err)
 	case len(bytes.TrimSpace(text)) == 0:
 		return Node{}, errors.New("the agent answers root only [run it as root]")
 	}
@@ -81,25 +83,5 @@ func Holder() int {
 		return 0
 	}
 	defer c.Close()
-	return int(peer(c).Pid)
-}
-
-// peer returns who is at the other end of a Unix socket; user 65534 if that cannot be said.
-func peer(c net.Conn) unix.Ucred {
-	const nobody = 65534
-	who := unix.Ucred{Uid: nobody}
-	u, ok := c.(*net.UnixConn)
-	if !ok {
-		return who
-	}
-	raw, err := u.SyscallConn()
-	if err != nil {
-		return who
-	}
-	_ = raw.Control(func(fd uintptr) {
-		if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
-			who = *cred
-		}
-	})
-	return who
+	return int(listener.Peer(c).Pid)
 }
