@@ -3,6 +3,9 @@ package nft
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -59,6 +62,19 @@ func TestEnded(t *testing.T) {
 	must(t, table.Commit(t.Context(), nil, []Write{number(2)}))
 	if got, err := table.numbers(t.Context()); err != nil || len(got) != 2 {
 		t.Errorf("elements %v, error %v", got, err)
+	}
+}
+
+// TestHangs: the error of an nft that does not end says what it was doing when it was killed.
+func TestHangs(t *testing.T) {
+	dir := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(dir, "nft"), []byte("#!/bin/sh\necho begun >&2\nexec sleep 1000\n"), 0o755))
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	err := Try(ctx, "")
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "(state ") {
+		t.Errorf("error %v", err)
 	}
 }
 

@@ -122,6 +122,16 @@ func (r *Reader) dump(ctx context.Context, family Family, kind uint16, attrs []b
 	}
 }
 
+// Supported reports whether the kernel has nf_tables: a kernel with iptables-legacy alone has no
+// table of anybody.
+func (r *Reader) Supported(ctx context.Context) (bool, error) {
+	_, err := r.Generation(ctx)
+	if errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EINVAL) { // no nfnetlink; no nf_tables in it
+		return false, nil
+	}
+	return err == nil, err
+}
+
 // Generation returns the number of the last change of a table in this network namespace.
 func (r *Reader) Generation(ctx context.Context) (gen uint32, err error) {
 	_, err = r.ask(ctx, Any, unix.NFT_MSG_GETGEN, 0, nil, func(b []byte) (err error) {

@@ -103,6 +103,9 @@ func (t *Table) Generation(ctx context.Context) (uint32, error) {
 	return gen, t.joinLedger()
 }
 
+// Supported is Reader.Supported.
+func (t *Table) Supported(ctx context.Context) (bool, error) { return t.reader.Supported(ctx) }
+
 func (t *Table) mayWrite() error {
 	if t.fail == nil {
 		return nil

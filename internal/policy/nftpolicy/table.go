@@ -74,8 +74,11 @@ func (t *Table) Delete(ctx context.Context) error {
 	return nil
 }
 
-// Found reports whether there is a table.
+// Found reports whether there is a table. A kernel without nf_tables has none.
 func (t *Table) Found(ctx context.Context) (bool, error) {
+	if able, err := t.table.Supported(ctx); err != nil || !able {
+		return false, err
+	}
 	chains, err := t.table.Chains(ctx)
 	return len(chains) > 0, err
 }
