@@ -205,7 +205,7 @@ func (m *maker) templates() (map[string][]byte, error) {
 	for name, nodes := range files {
 		out["templates/"+name+".yaml"] = new(printer).objects(nodes, "not .Values.cleanup")
 	}
-	objects, err := install.RenderCleanup(m.manifests, placeholder)
+	objects, err := install.RenderCleanup(m.manifests, placeholder, false)
 	if err != nil {
 		return nil, err
 	}

@@ -27,6 +27,7 @@ type fakeAPI struct {
 	writes  int
 	failAt  int // this write, and each one after it, fails; 0: none
 	version int
+	wrote   func() // is called after each write; nil: nobody
 }
 
 var errCut = errors.New("cut off")
@@ -63,9 +64,12 @@ func (f *fakeAPI) put(o *unstructured.Unstructured) {
 	run(o, int64(f.version))
 	if at := f.find(objects.RefOf(o)); at >= 0 {
 		f.objects[at] = o
-		return
+	} else {
+		f.objects = append(f.objects, o)
 	}
-	f.objects = append(f.objects, o)
+	if f.wrote != nil {
+		f.wrote()
+	}
 }
 
 // run makes the status of a workload what it is when all pods are ready.
@@ -170,6 +174,9 @@ func (f *fakeAPI) Delete(_ context.Context, r objects.Ref) error {
 	}
 	if at := f.find(r); at >= 0 {
 		f.objects = slices.Delete(f.objects, at, at+1)
+	}
+	if f.wrote != nil {
+		f.wrote()
 	}
 	return nil
 }

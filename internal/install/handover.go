@@ -3,8 +3,10 @@ package install
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/fairway-net/fairway/internal/kube/objects"
 )
@@ -89,6 +91,43 @@ func (i *Installer) takeProxy(ctx context.Context, inv *inventory, s Settings) e
 		}
 	}
 	return i.waitGone(ctx, one(o))
+}
+
+// release replaces the agents by such as carry no Services (mode none): they leave kube-proxy's rules
+// alone, and keep what is on each node up to date until kube-proxy has taken over there. It does
+// nothing if kube-proxy was not ended by us, or the agents are gone.
+func (i *Installer) release(ctx context.Context, inv *inventory, r *revision) error {
+	if !inv.KubeProxy {
+		return nil
+	}
+	var agents []*unstructured.Unstructured
+	for _, o := range r.objects {
+		if o.GetName() == agentName && slices.Contains([]string{"ConfigMap", "DaemonSet"}, o.GetKind()) {
+			agents = append(agents, o.DeepCopy())
+		}
+	}
+	for _, o := range agents {
+		if have, err := i.API.Get(ctx, objects.RefOf(o)); err != nil || have == nil {
+			return err
+		}
+		if o.GetKind() != "ConfigMap" {
+			continue
+		}
+		for key, value := range map[string]string{keyMode: none, keyReplace: no} {
+			if err := unstructured.SetNestedField(o.Object, value, "data", key); err != nil {
+				return fmt.Errorf("set %s of %s: %w", key, objects.RefOf(o), err)
+			}
+		}
+	}
+	if err := stamp(agents); err != nil {
+		return err
+	}
+	for _, o := range agents {
+		if err := i.apply(ctx, o); err != nil {
+			return err
+		}
+	}
+	return i.waitFor(ctx, agents)
 }
 
 // giveBackProxy starts kube-proxy again if it was ended by us; not if stays.

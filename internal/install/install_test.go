@@ -240,3 +240,39 @@ func TestComponentWithSetting(t *testing.T) {
 		}
 	}
 }
+
+// TestHandsBack: while kube-proxy starts, agents are there that follow the cluster and leave its
+// rules alone; they are deleted after it is ready.
+func TestHandsBack(t *testing.T) {
+	api := newFake(t, cluster(t, "kubeadm"))
+	var out bytes.Buffer
+	i := installer(api, &out)
+	if err := i.Install(t.Context(), tagged); err != nil {
+		t.Fatalf("%v\n%s", err, &out)
+	}
+	was := ""
+	api.wrote = func() {
+		is, now := "gone", api.text()
+		if strings.Contains(now, "DaemonSet kube-system/"+agentName) {
+			is = "replace kube-proxy"
+			if strings.Contains(now, `REPLACE_KUBE_PROXY: "false"`) && strings.Contains(now, "PROXY_MODE: none") {
+				is = "hand over"
+			}
+		}
+		if is = "agents " + is + ", kube-proxy "; strings.Contains(now, "fairway.net/kube-proxy: back") {
+			is += "parked"
+		} else {
+			is += "runs"
+		}
+		if !strings.HasSuffix(was, is+"\n") {
+			was += is + "\n"
+		}
+	}
+	if err := i.Uninstall(t.Context(), false); err != nil {
+		t.Fatalf("%v\n%s", err, &out)
+	}
+	const want = "agents replace kube-proxy, kube-proxy parked\nagents hand over, kube-proxy parked\nagents hand over, kube-proxy runs\nagents gone, kube-proxy runs\n"
+	if was != want {
+		t.Errorf("uninstall goes through\n%s, want\n%s", was, want)
+	}
+}

@@ -117,13 +117,14 @@ func Render(manifests fs.FS, s Settings) ([]*unstructured.Unstructured, error) {
 	return all, stamp(all)
 }
 
-// RenderCleanup returns the objects that clean every node.
-func RenderCleanup(manifests fs.FS, image string) ([]*unstructured.Unstructured, error) {
-	return renderCleanup(manifests, image)
-}
-
-// renderCleanup returns the objects that clean every node.
-func renderCleanup(manifests fs.FS, image string, patches ...patched) ([]*unstructured.Unstructured, error) {
+// RenderCleanup returns the objects that clean every node; afterKubeProxy: each waits first for
+// a kube-proxy's rules.
+func RenderCleanup(manifests fs.FS, image string, afterKubeProxy bool) ([]*unstructured.Unstructured, error) {
+	var patches []patched
+	if afterKubeProxy {
+		patches = append(patches, patched{map[string]string{"kind": "DaemonSet", "name": "fairway-cleanup"},
+			`[{"op":"add","path":"/spec/template/spec/initContainers/0/command/-","value":"--after-kube-proxy"}]`})
+	}
 	return build(manifests, image, kustomization{
 		APIVersion: "kustomize.config.k8s.io/v1beta1", Kind: "Kustomization", Resources: []string{"deploy/cleanup"}, Patches: patches,
 	})

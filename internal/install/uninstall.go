@@ -104,10 +104,17 @@ func (i *Installer) showRemoval(ctx context.Context, inv *inventory, refs []obje
 	return nil
 }
 
-// remove ends the agents, which leaves their rules in the kernel, gives Services back to
-// kube-proxy, and removes the rules only when kube-proxy has written its own.
+// remove gives Services back to kube-proxy while agents still follow the cluster, ends the
+// agents, which leaves their rules in the kernel, and removes the rules only when kube-proxy
+// has written its own.
 func (i *Installer) remove(ctx context.Context, inv *inventory, r *revision, refs []objects.Ref) error {
 	if err := i.giveBackDNS(ctx, inv, Settings{}); err != nil {
+		return err
+	}
+	if err := i.release(ctx, inv, r); err != nil {
+		return err
+	}
+	if err := i.giveBackProxy(ctx, inv, false); err != nil {
 		return err
 	}
 	for _, ref := range refs {
@@ -116,9 +123,6 @@ func (i *Installer) remove(ctx context.Context, inv *inventory, r *revision, ref
 		}
 	}
 	if err := i.waitGone(ctx, r.objects); err != nil {
-		return err
-	}
-	if err := i.giveBackProxy(ctx, inv, false); err != nil {
 		return err
 	}
 	proxy, err := read[appsv1.DaemonSet](ctx, i.API, kubeProxyRef.APIVersion, kubeProxyRef.Kind, kubeSystem, kubeProxyRef.Name)
@@ -133,12 +137,7 @@ func (i *Installer) remove(ctx context.Context, inv *inventory, r *revision, ref
 
 // cleanNodes runs deploy/cleanup to its end.
 func (i *Installer) cleanNodes(ctx context.Context, image string, afterKubeProxy bool) error {
-	var patches []patched
-	if afterKubeProxy {
-		patches = append(patches, patched{map[string]string{"kind": "DaemonSet", "name": "fairway-cleanup"},
-			`[{"op":"add","path":"/spec/template/spec/initContainers/0/command/-","value":"--after-kube-proxy"}]`})
-	}
-	cleanup, err := renderCleanup(i.Manifests, image, patches...)
+	cleanup, err := RenderCleanup(i.Manifests, image, afterKubeProxy)
 	if err != nil {
 		return err
 	}

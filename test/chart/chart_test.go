@@ -291,7 +291,7 @@ func TestCleanup(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want, err := install.RenderCleanup(deploy.Files, image)
+	want, err := install.RenderCleanup(deploy.Files, image, false)
 	if err != nil || len(want) != 1 {
 		t.Fatalf("%d objects, %v", len(want), err)
 	}
