@@ -114,9 +114,12 @@ func runSpeaker(ctx context.Context, log *slog.Logger, o speakerOptions) error {
 	})
 	health := speaker.NewHealth()
 	routes := source.SubscribeBGP()
-	routers := bgp.New(bgp.Config{
+	routers, err := bgp.New(bgp.Config{
 		Log: log, Node: o.node, Source: routes, Health: health, ProxyPort: o.proxyPort, Report: routes.Report, Metrics: bgp.NewMetrics(registry),
 	})
+	if err != nil {
+		return err
+	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return health.Run(ctx) })
 	g.Go(func() error { return routes.Run(ctx) })

@@ -18,6 +18,7 @@ type BGPInput struct {
 	Node           string // whose sessions
 	Advertisements []*BGPAdvertisement
 	Peers          []*BGPPeer
+	BFDProfiles    []*BFDProfile
 	Communities    []*Community
 	// Password returns that of a Secret; false: there is none.
 	Password func(secret string) (string, bool)

@@ -159,6 +159,8 @@ func TestRoutes(t *testing.T) {
 	}.check(t)
 }
 
+var fast = &BFDProfile{Name: "fast", ReceiveInterval: 300 * time.Millisecond, TransmitInterval: 200 * time.Millisecond, DetectMultiplier: 3, PassiveMode: true, MinimumTTL: 250}
+
 // TestPeers: which routers a node speaks to.
 func TestPeers(t *testing.T) {
 	const all = oneRoute
@@ -175,8 +177,21 @@ func TestPeers(t *testing.T) {
 			"not 192.0.2.2: " + NoPeers + "\ntor session=false: Secret x of type kubernetes.io/basic-auth with a key \"password\" is missing"},
 		"interface": {func(in *BGPInput) { in.Peers[0].Interface, in.Peers[0].PeerAddress = "eth0", netip.Addr{} },
 			"not 192.0.2.2: " + NoPeers + "\ntor session=false: interface is not supported [give peerAddress]"},
-		"vrf":        {func(in *BGPInput) { in.Peers[0].VRF = "red" }, "not 192.0.2.2: " + NoPeers + "\ntor session=false: vrf is not supported"},
-		"bfdProfile": {func(in *BGPInput) { in.Peers[0].BFDProfile = "x" }, all + "\ntor session=true: bfdProfile is not supported: a router that is gone is noticed after holdTime (1m30s)"},
+		"vrf": {func(in *BGPInput) { in.Peers[0].VRF = "red" }, "not 192.0.2.2: " + NoPeers + "\ntor session=false: vrf is not supported"},
+		"no BFDProfile": {func(in *BGPInput) { in.Peers[0].BFDProfile = "x" }, all +
+			"\ntor session=true: there is no BFDProfile x; without BFD a router that is gone is noticed after holdTime (1m30s)"},
+		"a BFDProfile that is wrong": {func(in *BGPInput) {
+			in.BFDProfiles, in.Peers[0].BFDProfile = []*BFDProfile{{Name: "x", Problems: []service.Problem{{Message: "it is wrong"}}}}, "x"
+		}, all + "\ntor session=true: BFDProfile x: it is wrong; without BFD a router that is gone is noticed after holdTime (1m30s)"},
+		"BFD": {func(in *BGPInput) { in.BFDProfiles, in.Peers[0].BFDProfile = []*BFDProfile{fast}, "fast" }, all},
+		"BFD, echo": {func(in *BGPInput) {
+			echo := *fast
+			echo.EchoMode = true
+			in.BFDProfiles, in.Peers[0].BFDProfile = []*BFDProfile{&echo}, "fast"
+		}, all + "\ntor session=true: BFDProfile fast: echoMode is not supported: BFD works without echoes, at the intervals of the profile"},
+		"BFD and graceful restart": {func(in *BGPInput) {
+			in.BFDProfiles, in.Peers[0].BFDProfile, in.Peers[0].EnableGracefulRestart = []*BFDProfile{fast}, "fast", true
+		}, all + "\ntor session=true: enableGracefulRestart is without effect beside bfdProfile: BFD ends with the speaker, and routers drop then what they kept"},
 		"holdTime 0": {func(in *BGPInput) { in.Peers[0].HoldTime = 0 }, all + "\ntor session=true: holdTime 0 is not supported: the session ends after 65535 s without a sign of life"},
 		"families of addresses differ": {func(in *BGPInput) { in.Peers[0].SourceAddress = netip.MustParseAddr("fd00::12") },
 			"not 192.0.2.2: " + NoPeers + "\ntor session=false: sourceAddress and peerAddress are of different families"},
@@ -190,6 +205,7 @@ func TestSessions(t *testing.T) {
 	in := bgpWorld(t)
 	in.Peers[0].LocalASN, in.Peers[0].PasswordSecret, in.Peers[0].ConnectTime = 64999, "known", 7*time.Second
 	in.Peers = append(in.Peers, router("b", "fd00::1"))
+	in.BFDProfiles, in.Peers[1].BFDProfile, in.Peers[1].EnableGracefulRestart = []*BFDProfile{fast}, "fast", true
 	in.Peers[1].PeerASN, in.Peers[1].DynamicASN, in.Peers[1].RouterID = 0, DynamicASNExternal, netip.MustParseAddr("10.0.0.1")
 	got := DecideBGP(in).Sessions
 	if len(got) != 2 {
@@ -206,6 +222,7 @@ func TestSessions(t *testing.T) {
 	want = SessionConfig{
 		Peer: "b", LocalASN: 64501, Address: netip.MustParseAddrPort("[fd00::1]:179"), RouterID: netip.MustParseAddr("10.0.0.1"),
 		Hold: 90 * time.Second, Keepalive: 30 * time.Second, Connect: defaultConnectTime, IPv6: true,
+		BFD: BFD{Receive: 300 * time.Millisecond, Transmit: 200 * time.Millisecond, Multiplier: 3, Passive: true, MinTTL: 250},
 	}
 	if b != want {
 		t.Errorf("b is %+v, want %+v", b, want)

@@ -33,6 +33,15 @@ type SessionConfig struct {
 	MultiHop                 bool
 	GracefulRestart          bool
 	IPv4, IPv6               bool // the address families that it carries
+	BFD                      BFD
+}
+
+// BFD is how a router is watched. The zero value: it is not.
+type BFD struct {
+	Receive, Transmit time.Duration
+	Multiplier        uint8
+	Passive           bool
+	MinTTL            uint8 // of packets over several hops; 0: not given
 }
 
 // Internal reports whether the router is in the node's own AS (iBGP).
@@ -80,8 +89,14 @@ func (in BGPInput) sessions(self *Node) (all []Session, problems []PeerProblem) 
 			problems = append(problems, PeerProblem{p.Name, true, reason})
 			continue
 		}
-		for _, missing := range unsupported(p) {
-			problems = append(problems, PeerProblem{p.Name, false, missing})
+		missing := unsupported(p)
+		var bad []string
+		if c.BFD, bad = in.bfd(p); c.BFD != (BFD{}) && c.GracefulRestart {
+			c.GracefulRestart = false
+			bad = append(bad, "enableGracefulRestart is without effect beside bfdProfile: BFD ends with the speaker, and routers drop then what they kept")
+		}
+		for _, text := range append(missing, bad...) {
+			problems = append(problems, PeerProblem{p.Name, false, text})
 		}
 		routers[c.Address] = p.Name
 		all = append(all, Session{SessionConfig: c})
@@ -128,11 +143,30 @@ func (in BGPInput) session(p *BGPPeer, self *Node) (c SessionConfig, reason stri
 	return c, ""
 }
 
+// bfd returns how a router is watched, and what of that is not done. A session that cannot be
+// watched as it should is held all the same.
+func (in BGPInput) bfd(p *BGPPeer) (b BFD, problems []string) {
+	if p.BFDProfile == "" {
+		return b, nil
+	}
+	name := service.Cut(p.BFDProfile, 253)
+	unwatched := fmt.Sprintf("; without BFD a router that is gone is noticed after holdTime (%v)", p.HoldTime)
+	i := slices.IndexFunc(in.BFDProfiles, func(f *BFDProfile) bool { return f.Name == p.BFDProfile })
+	if i < 0 {
+		return b, []string{"there is no BFDProfile " + name + unwatched}
+	}
+	f := in.BFDProfiles[i]
+	if len(f.Problems) > 0 {
+		return b, []string{"BFDProfile " + name + ": " + f.Problems[0].Message + unwatched}
+	}
+	if f.EchoMode {
+		problems = append(problems, "BFDProfile "+name+": echoMode is not supported: BFD works without echoes, at the intervals of the profile")
+	}
+	return BFD{f.ReceiveInterval, f.TransmitInterval, uint8(f.DetectMultiplier), f.PassiveMode, uint8(f.MinimumTTL)}, problems
+}
+
 // unsupported says what a router is asked for that is not done; the session is kept.
 func unsupported(p *BGPPeer) (all []string) {
-	if p.BFDProfile != "" {
-		all = append(all, fmt.Sprintf("bfdProfile is not supported: a router that is gone is noticed after holdTime (%v)", p.HoldTime))
-	}
 	if p.HoldTime == 0 {
 		all = append(all, "holdTime 0 is not supported: the session ends after 65535 s without a sign of life")
 	}

@@ -47,6 +47,7 @@ type world struct {
 	Nodes       []announce.Node
 	Ads         []*announce.BGPAdvertisement
 	Peers       []*announce.BGPPeer
+	BFD         []*announce.BFDProfile
 	Services    []*announce.Service
 	Endpoints   map[string]announce.Endpoints // by the Service's name
 	Communities []*announce.Community
@@ -101,7 +102,7 @@ func (w *worlds) BGP() announce.BGPInput {
 			Pools: []*ipam.Pool{{Name: "all", Ranges: []ipam.Range{r4, r6}}}, Nodes: now.Nodes, Services: now.Services,
 			Endpoints: func(name service.Name) announce.Endpoints { return now.Endpoints[name.Name] },
 		},
-		Advertisements: now.Ads, Peers: now.Peers, Communities: now.Communities,
+		Advertisements: now.Ads, Peers: now.Peers, BFDProfiles: now.BFD, Communities: now.Communities,
 		Password: func(name string) (string, bool) { p, ok := now.Passwords[name]; return p, ok },
 	}
 }
@@ -111,10 +112,13 @@ func runHelper(node string) {
 	defer stop()
 	w := &worlds{synced: make(chan struct{}), dirty: make(chan struct{}, 100), changed: make(chan struct{})}
 	go w.read(os.Stdin)
-	err := New(Config{
+	s, err := New(Config{
 		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)).With("self", node), Node: node, Source: w, Health: w, ProxyPort: 10256,
 		Report: func([]announce.PeerProblem) {}, Metrics: NewMetrics(prometheus.NewRegistry()),
-	}).Run(ctx)
+	})
+	if err == nil {
+		err = s.Run(ctx)
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -193,6 +197,7 @@ func newRack(t *testing.T, n int) *rack {
 		r.run(h.Namespace, "ip", "addr", "add", vip4.String()+"/32", "dev", "lo")
 		r.run(h.Namespace, "ip", "addr", "add", vip6.String()+"/128", "dev", "lo", "nodad")
 		for _, a := range []netip.Addr{vip4, vip6} {
+			h.Serve("udp", netip.AddrPortFrom(a, 8080))
 			h.Serve("tcp", netip.AddrPortFrom(a, 8080))
 		}
 	}

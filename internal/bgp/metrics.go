@@ -5,6 +5,8 @@ import (
 
 	"github.com/osrg/gobgp/v4/api"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fairway-net/fairway/internal/bfd"
 )
 
 // Metrics are a Speaker's, by MetalLB's names. Its label peer is ADDRESS:PORT, as there.
@@ -19,6 +21,10 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 
 func desc(name, help string) *prometheus.Desc {
 	return prometheus.NewDesc("metallb_bgp_"+name, help, []string{"peer"}, nil)
+}
+
+func bfdDesc(name, help string) *prometheus.Desc {
+	return prometheus.NewDesc("metallb_bfd_"+name, help, []string{"peer"}, nil)
 }
 
 var (
@@ -42,12 +48,33 @@ var (
 	}
 )
 
+// bfdMetrics are those of a router that is watched, its label peer being the address.
+var bfdMetrics = [...]struct {
+	desc  *prometheus.Desc
+	kind  prometheus.ValueType
+	value func(bfd.Status) uint64
+}{
+	{bfdDesc("session_up", "1 if the BFD session with a router is up, else 0"), prometheus.GaugeValue, func(s bfd.Status) uint64 {
+		if s.State == bfd.Up {
+			return 1
+		}
+		return 0
+	}},
+	{bfdDesc("control_packet_input", "BFD packets received from a router"), prometheus.CounterValue, func(s bfd.Status) uint64 { return s.Received }},
+	{bfdDesc("control_packet_output", "BFD packets sent to a router"), prometheus.CounterValue, func(s bfd.Status) uint64 { return s.Sent }},
+	{bfdDesc("session_up_events", "Times that the BFD session with a router came up"), prometheus.CounterValue, func(s bfd.Status) uint64 { return s.Ups }},
+	{bfdDesc("session_down_events", "Times that the BFD session with a router went down"), prometheus.CounterValue, func(s bfd.Status) uint64 { return s.Downs }},
+}
+
 // Describe is a part of prometheus.Collector.
 func (m *Metrics) Describe(c chan<- *prometheus.Desc) {
 	c <- sessionUp
 	c <- announced
 	c <- pending
 	for _, x := range messages {
+		c <- x.desc
+	}
+	for _, x := range bfdMetrics {
 		c <- x.desc
 	}
 }
@@ -60,7 +87,15 @@ func (m *Metrics) Collect(c chan<- prometheus.Metric) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	watchedOnce := map[bfd.Config]bool{} // sessions with one router share it
 	for _, have := range s.sessions {
+		if w, ok := watched(have.config); ok && !watchedOnce[w] {
+			watchedOnce[w] = true
+			now, _ := s.liveness.watch.Status(w)
+			for _, x := range bfdMetrics {
+				c <- prometheus.MustNewConstMetric(x.desc, x.kind, float64(x.value(now)), w.Peer.String())
+			}
+		}
 		peer := have.config.Address.String()
 		gauge := func(d *prometheus.Desc, v int) {
 			c <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), peer)

@@ -128,6 +128,18 @@ func (s *session) close(keep bool) {
 	s.server.Stop()
 }
 
+// reset ends a session that is up, because the router does not answer any more; it is tried again
+// after a while.
+func (s *session) reset(reason string) {
+	if up, _, _ := s.state(); !up {
+		return
+	}
+	err := s.server.ResetPeer(context.Background(), &api.ResetPeerRequest{Address: s.config.Address.Addr().String(), Communication: "BFD: " + reason})
+	if err != nil {
+		s.log.Warn("a session could not be ended", "err", err) // holdTime does
+	}
+}
+
 // changed is called by GoBGP when the session's state changes.
 func (s *session) changed(e *apiutil.WatchEventMessage_PeerEvent) {
 	if e.Type != apiutil.PEER_EVENT_STATE {

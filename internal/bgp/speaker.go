@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fairway-net/fairway/internal/announce"
+	"github.com/fairway-net/fairway/internal/bfd"
 )
 
 // A Source is what a Speaker reads from the API server, level-triggered.
@@ -60,6 +61,7 @@ const (
 type Speaker struct {
 	cfg        Config
 	wake       chan struct{}
+	liveness   *liveness
 	programmed bool // the proxy has said once that the kernel has its rules: they outlive it
 	started    bool // sessions have been opened: others than the first are no restart
 
@@ -69,17 +71,32 @@ type Speaker struct {
 }
 
 // New returns a Speaker.
-func New(cfg Config) *Speaker {
+func New(cfg Config) (*Speaker, error) {
 	s := &Speaker{cfg: cfg, wake: make(chan struct{}, 1), sessions: map[string]*session{}}
+	s.liveness = &liveness{log: cfg.Log, notify: s.notify, lost: map[bfd.Config]string{}}
+	var err error
+	if s.liveness.watch, err = bfd.New(s.liveness.changed); err != nil {
+		return nil, err
+	}
 	cfg.Metrics.speaker.Store(s)
-	return s
+	return s, nil
 }
 
 // Run announces until ctx ends, which is no error, and takes back then what it announced.
 func (s *Speaker) Run(ctx context.Context) error {
+	watching, stop := context.WithCancel(context.WithoutCancel(ctx)) // BFD ends after BGP: else it would be a failure
+	ended := make(chan error, 1)
+	go func() { ended <- s.liveness.watch.Run(watching) }()
+	s.loop(ctx)
+	stop()
+	return <-ended
+}
+
+// loop makes things so until ctx ends.
+func (s *Speaker) loop(ctx context.Context) {
 	select {
 	case <-ctx.Done():
-		return nil
+		return
 	case <-s.cfg.Source.Synced():
 	}
 	timer := time.NewTimer(0)
@@ -88,7 +105,7 @@ func (s *Speaker) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			s.leave()
-			return nil
+			return
 		case <-s.cfg.Source.Dirty():
 		case <-s.cfg.Health.Changed():
 		case <-s.wake:
@@ -115,13 +132,18 @@ func (s *Speaker) reconcile() (next time.Duration) {
 	in.Node, in.Unserved = s.cfg.Node, s.unserved
 	s.ask(in)
 	d := announce.DecideBGP(in)
+	d.Problems = append(d.Problems, s.liveness.problems(d.Sessions)...)
 	s.report(d)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.last = d
 	s.closeOthers(d.Sessions)
+	s.liveness.set(d.Sessions)
 	for _, want := range d.Sessions {
 		next = sooner(next, s.session(want))
+		if reason, lost := s.liveness.take(want.SessionConfig); lost && s.sessions[want.Peer] != nil {
+			s.sessions[want.Peer].reset(reason)
+		}
 	}
 	s.started = s.started || len(d.Sessions) > 0
 	return next

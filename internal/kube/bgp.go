@@ -55,7 +55,7 @@ func (v *Speaker) SubscribeBGP() *BGP {
 	f := s.metallb
 	b.need([]input{
 		v.services.marks(b.Subscription), s.slices.marks(b.Subscription), v.nodes.marks(b.Subscription),
-		f.pools.marks(b.Subscription), f.bgp.marks(b.Subscription), f.peers.marks(b.Subscription), f.communities.marks(b.Subscription),
+		f.pools.marks(b.Subscription), f.bgp.marks(b.Subscription), f.peers.marks(b.Subscription), f.bfd.marks(b.Subscription), f.communities.marks(b.Subscription),
 	}, []input{b.secrets.marks(b.Subscription)})
 	return b
 }
@@ -113,7 +113,7 @@ func (b *BGP) Report(problems []announce.PeerProblem) {
 func (b *BGP) BGP() announce.BGPInput {
 	v := b.speaker
 	return announce.BGPInput{
-		Input: v.Input(), Advertisements: v.BGPAdvertisements(), Peers: v.BGPPeers(), Communities: v.Communities(),
+		Input: v.Input(), Advertisements: v.BGPAdvertisements(), Peers: v.BGPPeers(), BFDProfiles: v.BFDProfiles(), Communities: v.Communities(),
 		Password: func(secret string) (string, bool) {
 			p, ok := b.secrets.Get(service.Name{Namespace: v.store.cfg.LoadBalancerNamespace, Name: secret})
 			if !ok {

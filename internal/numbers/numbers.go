@@ -72,6 +72,9 @@ const (
 	PortControllerMetrics = 9120
 	// PortBGP is reserved: IANA's.
 	PortBGP = 179
+	// PortBFD and PortBFDMultiHop are IANA's for BFD, over one hop and over several.
+	PortBFD         = 3784
+	PortBFDMultiHop = 4784
 	// PortVXLAN is IANA's for VXLAN, which other tunnels on a node share: VNI is our network.
 	PortVXLAN = 4789
 )
@@ -84,7 +87,8 @@ const VNI = 70
 // those below and sshd, rpcbind, etcd, MetalLB's memberlist. ServiceLB gives none of them to a
 // Service.
 var HostPorts = [][2]uint16{
-	{22, 22}, {111, 111}, {PortBGP, PortBGP}, {2379, 2382}, {4240, 4244}, {PortVXLAN, PortVXLAN}, {6443, 6444}, {7472, 7473}, {7946, 7946},
+	{22, 22}, {111, 111}, {PortBGP, PortBGP}, {2379, 2382}, {PortBFD, PortBFD}, {4240, 4244},
+	{PortBFDMultiHop, PortBFDMultiHop}, {PortVXLAN, PortVXLAN}, {6443, 6444}, {7472, 7473}, {7946, 7946},
 	{8472, 8472}, {9099, 9100}, {10248, 10280}, {30000, 32767},
 }
 
