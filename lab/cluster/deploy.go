@@ -6,9 +6,6 @@ import (
 	"net/netip"
 	"os"
 	"strings"
-	"time"
-
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/lab/fabric"
@@ -25,12 +22,6 @@ func (b *builder) overlay() string {
 	components := "deploy/components/pod-network"
 	if mode != datapath.None && mode != datapath.NFTables { // which the base is for
 		components += ", deploy/components/" + mode
-	}
-	switch b.LoadBalancer {
-	case BalancerL2:
-		components += ", deploy/components/load-balancer"
-	case BalancerServiceLB:
-		components += ", deploy/components/servicelb"
 	}
 	if b.NetworkPolicy {
 		components += ", deploy/components/network-policy"
@@ -77,46 +68,13 @@ patches:
 `, policy, dns[0], quoted(dns))
 }
 
-// makePool makes the pool of the lab, and has its addresses announced, as a user would once the
-// CustomResourceDefinitions are there.
-func (b *builder) makePool(ctx context.Context) error {
-	if b.LoadBalancer != BalancerL2 {
-		return nil
-	}
-	config, _, err := b.client()
-	if err != nil {
-		return err
-	}
-	var addresses []any
-	for _, r := range b.plan.LoadBalancers() {
-		addresses = append(addresses, r)
-	}
-	pool := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "metallb.io/v1beta1", "kind": "IPAddressPool",
-		"metadata": map[string]any{"name": "lab", "namespace": "metallb-system"},
-		"spec":     map[string]any{"addresses": addresses},
-	}}
-	announced := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "metallb.io/v1beta1", "kind": "L2Advertisement",
-		"metadata": map[string]any{"name": "lab", "namespace": "metallb-system"},
-		"spec":     map[string]any{"ipAddressPools": []any{"lab"}},
-	}}
-	err = poll(ctx, 100*time.Millisecond, func(ctx context.Context) error {
-		return manifest.Apply(ctx, config, []*unstructured.Unstructured{pool, announced})
-	})
-	if err != nil {
-		return fmt.Errorf("make the pool of load-balancer addresses: %w", err)
-	}
-	return nil
-}
-
 // imageComponent is what names the image, as "make image" wrote it beside the archive. It is empty
 // where there is no archive.
 func (b *builder) imageComponent() (string, error) {
 	if b.Image == "" {
 		return "", nil
 	}
-	text, err := os.ReadFile(strings.TrimSuffix(b.Image, ".tar") + ".yaml")
+	text, err := os.ReadFile(imageComponentFile(b.Image))
 	if err != nil {
 		return "", fmt.Errorf("find the name of the image: %w [make image writes it]", err)
 	}

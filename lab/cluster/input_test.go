@@ -62,7 +62,7 @@ func TestBadInput(t *testing.T) {
 		want string
 	}{
 		{[]string{"--proxy-mode", "magic"}, "choose one of nftables"},
-		{[]string{"--load-balancer", "magic"}, "choose one of none, l2, servicelb"},
+		{[]string{"--load-balancer", "magic"}, "choose one of l2, servicelb, none"},
 		{[]string{"--nodes", "0"}, "choose from 1 to"},
 		{[]string{"--api-port", port}, "port " + port + " of 127.0.0.1 is in use\nhint: choose another with --api-port"},
 		{[]string{"--publish", port + ":30080"}, "port " + port + " of 127.0.0.1 is in use\nhint: choose another with --publish"},
@@ -73,6 +73,8 @@ func TestBadInput(t *testing.T) {
 		{[]string{"--kube-proxy", "/nonexistent"}, "no such file"},
 		{[]string{"--image", "/nonexistent"}, "make image builds it"},
 		{[]string{"--deploy", "/nonexistent"}, "no such file"},
+		{[]string{"--images-dir", ""}, "no pod starts without the image of"},
+		{[]string{"--image", otherImage(t)}, "which make image wrote beside it: both are to be of one make image"},
 	} {
 		l := newLab(t)
 		l.refused(c.want, l.upArgs(c.args...)...)
@@ -161,6 +163,17 @@ func broken(t *testing.T, name string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), name)
 	if err := os.WriteFile(file, []byte("#!/bin/sh\necho I cannot go on >&2\nexit 1\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// otherImage is the archive under test, beside a file that names another image.
+func otherImage(t *testing.T) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "image.tar")
+	component := "images:\n- {name: ghcr.io/fairway-net/fairway, newTag: other}\n"
+	if err := errors.Join(os.Symlink(built.image, file), os.WriteFile(strings.TrimSuffix(file, ".tar")+".yaml", []byte(component), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	return file

@@ -279,6 +279,8 @@ func TestIPv6(t *testing.T) {
 	l.run("kubectl", "wait", "--for=condition=Ready", "pod/web", "--timeout=60s")
 	port := l.run("kubectl", "get", "service", "web", "-o", "jsonpath={.spec.ports[0].nodePort}")
 	l.eventually("It works!", "client", "--", "curl", "-sS", "-m", "2", urls(fabric.Plan{Family: fabric.IPv6}, 1, port)[0])
+	l.run("kubectl", "patch", "service", "web", "--type=merge", "-p", `{"spec":{"type":"LoadBalancer"}}`)
+	l.eventually("It works!", "client", "--", "curl", "-sSg", "-m", "2", "http://[fd00:49::c8]/")
 }
 
 // TestDownAfterKill kills everything there is of a lab, and then removes it.

@@ -43,8 +43,8 @@ var ProxyModes = append(datapath.Modes(), datapath.Auto)
 var PodNetworks = []string{"routes", "vxlan", "auto"}
 
 // LoadBalancers are the ways to give Services of type LoadBalancer addresses, the default
-// first: none, addresses of a pool in the nodes' network, the nodes' own.
-var LoadBalancers = []string{BalancerNone, BalancerL2, BalancerServiceLB}
+// first: addresses of a pool in the nodes' network, the nodes' own, none.
+var LoadBalancers = []string{BalancerL2, BalancerServiceLB, BalancerNone}
 
 // The values of Options.LoadBalancer.
 const (
@@ -106,6 +106,9 @@ func (o Options) Validate() error {
 		if _, err := os.Stat(file.path); err != nil {
 			return fmt.Errorf("%s: %w [%s]", file.flag, err, file.advice)
 		}
+	}
+	if err := o.checkImages(); err != nil {
+		return err
 	}
 	if o.KubeProxy != "" {
 		if err := unix.Access(o.KubeProxy, unix.X_OK); err != nil {

@@ -18,7 +18,7 @@ func TestNetworkPolicy(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := newLab(t)
-	args := []string{"--nodes", "2", "--dual-stack", "--network-policy"}
+	args := []string{"--nodes", "2", "--dual-stack", "--network-policy", "--load-balancer", "none"}
 	if mode := os.Getenv("FAIRWAY_POLICY_MODE"); mode != "" { // make test-policy
 		args = append(args, "--proxy-mode", mode)
 	}

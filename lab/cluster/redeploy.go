@@ -2,10 +2,7 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -30,14 +27,14 @@ func (l Lab) Redeploy(ctx context.Context, p *Progress) error {
 		}
 		b.Done("image loaded into %s", count(len(b.state.nodes()), "node"))
 	}
-	text, err := os.ReadFile(b.path("overlay", "kustomization.yaml"))
-	if errors.Is(err, fs.ErrNotExist) {
-		text, err = []byte(b.overlay()), nil
-	}
+	text, err := b.kept("overlay", b.overlay())
 	if err != nil {
-		return fmt.Errorf("read overlay: %w", err)
+		return err
 	}
-	if err := b.apply(ctx, "overlay", string(text)); err != nil {
+	if err := b.apply(ctx, "overlay", text); err != nil {
+		return err
+	}
+	if err := b.redeployBalancer(ctx); err != nil {
 		return err
 	}
 	if err := b.guard(ctx, b.waitAgents); err != nil {

@@ -52,7 +52,7 @@ func TestTenants(t *testing.T) {
 		t.Fatalf("found %d files: %v", len(files), err)
 	}
 	l := newLab(t)
-	args := []string{"--nodes", "2"}
+	args := []string{"--nodes", "2", "--load-balancer", "none"} // the manifests say themselves who has which address
 	peer := os.Getenv("KUBE_PROXY")
 	if peer != "" {
 		args = append(args, "--kube-proxy", peer)

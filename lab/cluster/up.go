@@ -176,14 +176,14 @@ func (b *builder) build(ctx context.Context) error {
 		}
 	}
 	if b.Deploy != "" {
-		if err := b.guard(ctx, b.makePool); err != nil {
-			return err
-		}
 		if err := b.guard(ctx, b.waitDNS); err != nil {
 			return err
 		}
 	}
-	if err := b.guard(ctx, b.importRest); err != nil {
+	group, groupCtx = errgroup.WithContext(ctx)
+	group.Go(func() error { return b.guard(groupCtx, b.deployBalancer) })
+	group.Go(func() error { return b.guard(groupCtx, b.importRest) })
+	if err := group.Wait(); err != nil {
 		return err
 	}
 	b.state.Ready = true

@@ -70,7 +70,7 @@ func newLab(t testing.TB, nodes int, options ...string) *lab {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.run(append([]string{"up", "--nodes", strconv.Itoa(nodes), "--api-port", strconv.Itoa(l.port), "--deploy", deploy,
+	l.run(append([]string{"up", "--nodes", strconv.Itoa(nodes), "--api-port", strconv.Itoa(l.port), "--deploy", deploy, "--load-balancer", "none",
 		"--image", filepath.Join(bins, "fairway-image.tar"), "--images-dir", filepath.Join(bins, "images")}, options...)...)
 	l.connect(nodes)
 	return l

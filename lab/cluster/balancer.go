@@ -1,0 +1,109 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/fairway-net/fairway/lab/manifest"
+)
+
+// balancerDir is where the overlay with what gives load-balancer addresses is. It is an overlay of its own, which is
+// applied when DNS answers: nothing of the cluster waits for it.
+const balancerDir = "overlay-load-balancer"
+
+// balancerComponents are the components of deploy/ that give addresses; for BalancerNone there is none.
+var balancerComponents = map[string]string{
+	BalancerL2:        "load-balancer",
+	BalancerServiceLB: "servicelb",
+}
+
+// balancerOverlay is what gives Services of type LoadBalancer addresses; "": nothing does.
+func (o Options) balancerOverlay() string {
+	component := balancerComponents[o.LoadBalancer]
+	if component == "" {
+		return ""
+	}
+	return fmt.Sprintf(`apiVersion: kustomize.config.k8s.io/v1beta1
+kind: Kustomization
+components: [deploy/components/%s, deploy/image]
+`, component)
+}
+
+// deployBalancer installs what gives addresses, and makes the lab's pool.
+func (b *builder) deployBalancer(ctx context.Context) error {
+	overlay := b.balancerOverlay()
+	if overlay == "" || b.Deploy == "" {
+		return nil
+	}
+	if err := b.apply(ctx, balancerDir, overlay); err != nil {
+		return err
+	}
+	if err := b.makePool(ctx); err != nil {
+		return err
+	}
+	b.Done("load balancer deployed (%s)", b.LoadBalancer)
+	return nil
+}
+
+// redeployBalancer applies that overlay again, as it is now.
+func (b *builder) redeployBalancer(ctx context.Context) error {
+	overlay, err := b.kept(balancerDir, b.balancerOverlay())
+	if err != nil || overlay == "" {
+		return err
+	}
+	return b.apply(ctx, balancerDir, overlay)
+}
+
+// kept is the overlay in a directory of the lab, edited or not; overlay: if there is none.
+func (l Lab) kept(dir, overlay string) (string, error) {
+	text, err := os.ReadFile(l.path(dir, "kustomization.yaml"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return overlay, nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("read overlay: %w", err)
+	}
+	return string(text), nil
+}
+
+// makePool makes the pool of the lab, and has its addresses announced, as a user would once the
+// CustomResourceDefinitions are there.
+func (b *builder) makePool(ctx context.Context) error {
+	if b.LoadBalancer != BalancerL2 {
+		return nil
+	}
+	config, _, err := b.client()
+	if err != nil {
+		return err
+	}
+	var addresses []any
+	for _, r := range b.plan.LoadBalancers() {
+		addresses = append(addresses, r)
+	}
+	objects := []*unstructured.Unstructured{
+		metallb("v1beta1", "IPAddressPool", map[string]any{"addresses": addresses}),
+		metallb("v1beta1", "L2Advertisement", map[string]any{"ipAddressPools": []any{"lab"}}),
+	}
+	err = poll(ctx, 100*time.Millisecond, func(ctx context.Context) error {
+		return manifest.Apply(ctx, config, objects)
+	})
+	if err != nil {
+		return fmt.Errorf("make the pool of load-balancer addresses: %w", err)
+	}
+	return nil
+}
+
+// metallb is an object of metallb.io with the name lab.
+func metallb(version, kind string, spec map[string]any) *unstructured.Unstructured {
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "metallb.io/" + version, "kind": kind,
+		"metadata": map[string]any{"name": "lab", "namespace": "metallb-system"},
+		"spec":     spec,
+	}}
+}
