@@ -141,7 +141,7 @@ type rack struct {
 	nodes    []*machine
 	bird     *exec.Cmd
 	birdFile string
-	birdLog  *logged
+	birdLog  *testnet.Log
 }
 
 // A machine is a node and its speaker's process.
@@ -149,26 +149,8 @@ type machine struct {
 	*testnet.Host
 	cmd   *exec.Cmd
 	stdin io.WriteCloser
-	log   *logged
+	log   *testnet.Log
 	world world
-}
-
-// logged is what a program has written, for the test to wait for.
-type logged struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (l *logged) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *logged) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
 }
 
 // await waits until get returns what contains all of these, as long as a loaded machine may take.
@@ -187,12 +169,12 @@ func await(t *testing.T, get func() string, all ...string) {
 // newRack makes n nodes that have the addresses and answer there, without speakers or a router.
 func newRack(t *testing.T, n int) *rack {
 	t.Parallel()
-	r := &rack{t: t, net: testnet.New(t), birdLog: &logged{}}
+	r := &rack{t: t, net: testnet.New(t), birdLog: &testnet.Log{}}
 	must(t, r.net.Fabric.Sysctl("ipv4/fib_multipath_hash_policy", "1")) // by port
 	var nodes []announce.Node
 	for i := range n {
 		h := r.net.Node(fmt.Sprintf("node-%d", i+1))
-		r.nodes = append(r.nodes, &machine{Host: h, log: &logged{}})
+		r.nodes = append(r.nodes, &machine{Host: h, log: &testnet.Log{}})
 		nodes = append(nodes, announce.Node{Name: h.Name, Addrs: h.Addrs})
 		r.run(h.Namespace, "ip", "addr", "add", vip4.String()+"/32", "dev", "lo")
 		r.run(h.Namespace, "ip", "addr", "add", vip6.String()+"/128", "dev", "lo", "nodad")

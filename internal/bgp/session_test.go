@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fairway-net/fairway/internal/announce"
+	"github.com/fairway-net/fairway/internal/testnet"
 )
 
 // end asks node i's speaker to end, and waits until it has.
@@ -26,9 +27,9 @@ func (r *rack) kill(i int) {
 }
 
 // monitor records the changes of the router's routes.
-func (r *rack) monitor() *logged {
+func (r *rack) monitor() *testnet.Log {
 	r.t.Helper()
-	l := &logged{}
+	l := &testnet.Log{}
 	cmd := exec.Command("ip", "-4", "monitor", "route")
 	cmd.Stdout = l
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

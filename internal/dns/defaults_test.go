@@ -17,6 +17,8 @@ import (
 
 	"github.com/miekg/dns"
 	"golang.org/x/tools/txtar"
+
+	"github.com/fairway-net/fairway/internal/testnet"
 )
 
 var update = flag.Bool("update", false, "write the reports of testdata anew")
@@ -238,7 +240,7 @@ func TestOwnCorefileGoesFirst(t *testing.T) {
 }
 
 func TestFailuresAreCounted(t *testing.T) {
-	log := &lockedBuffer{}
+	log := &testnet.Log{}
 	f := newFailures(slog.New(slog.NewTextHandler(log, nil)), time.Hour)
 	l := lines{slog.New(slog.NewTextHandler(log, nil)), f}
 	for i := range 100 {
@@ -294,7 +296,7 @@ func TestFailedReload(t *testing.T) {
 	eventually(t, "the first", says("192.0.2.1", "0"))
 	for bad, want := range map[string]string{"cache 30 {\n  bla\n }": "after 'bla'", "route53": "is not built in"} {
 		rewrite(t, path, text, 2, bad)
-		eventually(t, "a line in the log", func() error { return r.log.has(want) })
+		eventually(t, "a line in the log", func() error { return r.log.Has(want) })
 		eventually(t, "the metric", says("192.0.2.1", "1"))
 	}
 	rewrite(t, path, text, 1, "")

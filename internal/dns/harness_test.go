@@ -24,7 +24,7 @@ import (
 
 // A running is a Server under test and what it logged.
 type running struct {
-	log  *lockedBuffer
+	log  *testnet.Log
 	stop func() error // ends Run and returns its error; may be called again
 }
 
@@ -32,7 +32,7 @@ type running struct {
 func serve(t *testing.T, cfg Config) *running {
 	t.Helper()
 	testnet.NeedRoot(t, "opens the ports of a DNS server")
-	r := &running{log: &lockedBuffer{}}
+	r := &running{log: &testnet.Log{}}
 	cfg.Log = slog.New(slog.NewTextHandler(r.log, nil))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -62,7 +62,7 @@ func serve(t *testing.T, cfg Config) *running {
 			t.Fatalf("Run ended at once: %v", err)
 		default:
 		}
-		return r.log.has("serving DNS")
+		return r.log.Has("serving DNS")
 	})
 	return r
 }
@@ -199,30 +199,4 @@ func noneLeft(t *testing.T) {
 		}
 		return nil
 	})
-}
-
-// A lockedBuffer collects what several goroutines log.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
-// has complains unless text was logged.
-func (l *lockedBuffer) has(text string) error {
-	if !strings.Contains(l.String(), text) {
-		return fmt.Errorf("not in the log: %q", text)
-	}
-	return nil
 }

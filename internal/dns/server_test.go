@@ -69,7 +69,7 @@ func TestCorefileIsReloaded(t *testing.T) {
 
 	// A mistake is logged once, and what was served before is still served.
 	rewrite(t, path, text, first, "route53")
-	eventually(t, "the mistake to be logged", func() error { return r.log.has(`plugin \"route53\" is not built in`) })
+	eventually(t, "the mistake to be logged", func() error { return r.log.Has(`plugin \"route53\" is not built in`) })
 	if err := says("NOERROR A 192.0.2.2")(); err != nil {
 		t.Errorf("after a reload that failed: %v", err)
 	}
@@ -109,7 +109,7 @@ func TestLameDuckStillAnswers(t *testing.T) {
 	r := serve(t, Config{Port: 5302, Corefile: corefile(t, ". {\n health 127.0.0.1:8080 {\n lameduck 1s\n }\n forward . %s\n}\n", up)})
 	ended := make(chan error, 1)
 	go func() { ended <- r.stop() }()
-	eventually(t, "the lame duck time", func() error { return r.log.has("lameduck mode for 1s") })
+	eventually(t, "the lame duck time", func() error { return r.log.Has("lameduck mode for 1s") })
 	m, err := ask("udp", 5302, "example.org.", dns.TypeA)
 	if err != nil {
 		t.Fatalf("in lame duck time: %v", err)
@@ -193,7 +193,7 @@ func TestBuiltInCorefileListens(t *testing.T) {
 	resolv := filepath.Join(t.TempDir(), "resolv.conf")
 	rewrite(t, resolv, "nameserver 127.0.0.1\n")
 	r := serve(t, Config{Master: api.URL, ResolvConf: resolv})
-	if err := r.log.has("names outside the cluster are not answered"); err != nil {
+	if err := r.log.Has("names outside the cluster are not answered"); err != nil {
 		t.Error(err)
 	}
 	for url, want := range map[string]string{

@@ -1,7 +1,6 @@
 package health
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +17,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fairway-net/fairway/internal/testnet"
 )
 
 const deadline = 30 * time.Second
@@ -332,7 +333,7 @@ func TestPortStaysInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer taken.Close()
-	var log syncBuffer
+	var log testnet.Log
 	said := make(chan error, 10)
 	s := New(Config{
 		Log: slog.New(slog.NewTextHandler(&log, nil)), State: NewState(time.Minute), Registry: prometheus.NewRegistry(),
@@ -360,24 +361,6 @@ func TestPortStaysInUse(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-}
-
-// syncBuffer is a bytes.Buffer for two goroutines.
-type syncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *syncBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *syncBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
 }
 
 // TestReason: a 503 says why, in words without the text of an error; a 200 is kube-proxy's.

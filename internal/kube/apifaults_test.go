@@ -13,6 +13,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/fairway-net/fairway/internal/testnet"
 )
 
 // TestTokenRotatedUnderWatch: the API server refuses the old token of the service account; the new
@@ -71,7 +73,7 @@ func TestTokenRotatedUnderWatch(t *testing.T) {
 func TestRightsWithdrawn(t *testing.T) {
 	t.Parallel()
 	server := newStreamServer(t, city(3))
-	log := &lines{}
+	log := &testnet.Log{}
 	s := against(t, server, slog.New(slog.NewTextHandler(log, nil)))
 	takeUntil(t, s, svcName("web-0"), svcName("web-1"), svcName("web-2"))
 	server.front(func(w http.ResponseWriter, r *http.Request) bool {
@@ -80,8 +82,8 @@ func TestRightsWithdrawn(t *testing.T) {
 	})
 	server.change(city(4), "here")
 	until(t, "both kinds to be refused", func() bool {
-		return log.count("cannot read from the API server, will try again\" kind=services") > 0 &&
-			log.count("cannot read from the API server, will try again\" kind=endpointslices") > 0
+		return log.Count("cannot read from the API server, will try again\" kind=services") > 0 &&
+			log.Count("cannot read from the API server, will try again\" kind=endpointslices") > 0
 	})
 	if names := s.Take(); len(names) > 0 || s.services.Len() != 3 || s.slices.Len() != 3 {
 		t.Errorf("changed: %v; %d Services, %d slices", names, s.services.Len(), s.slices.Len())
@@ -130,10 +132,10 @@ func TestSlowServer(t *testing.T) {
 		}
 		return false
 	})
-	log := &lines{}
+	log := &testnet.Log{}
 	s := against(t, server, slog.New(slog.NewTextHandler(log, nil)))
 	takeUntil(t, s, svcName("web-0"))
-	if _, known := s.Node(); !known || log.count("starting without") > 0 {
-		t.Errorf("the node is known: %v; %d lists are missing", known, log.count("starting without"))
+	if _, known := s.Node(); !known || log.Count("starting without") > 0 {
+		t.Errorf("the node is known: %v; %d lists are missing", known, log.Count("starting without"))
 	}
 }

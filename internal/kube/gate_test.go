@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fairway-net/fairway/internal/testnet"
 )
 
 // cluster is what the tests' API server serves: a Service that asks for the weights of its
@@ -93,10 +95,10 @@ func TestWithoutOptional(t *testing.T) {
 				t.Parallel()
 				server := newStreamServer(t, cluster())
 				server.instead[path] = fail
-				log := &lines{}
+				log := &testnet.Log{}
 				s := against(t, server, slog.New(slog.NewTextHandler(log, nil)))
 				takeUntil(t, s, svcName("web"))
-				if n := log.count(`msg="starting without an optional list; it is used as soon as it is there" consumer=services kind=` + kinds[path]); n != 1 {
+				if n := log.Count(`msg="starting without an optional list; it is used as soon as it is there" consumer=services kind=` + kinds[path]); n != 1 {
 					t.Errorf("%d log lines say what is missing, want 1", n)
 				}
 				for p, kind := range kinds {

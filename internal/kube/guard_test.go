@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/testnet"
 )
 
 // city is a cluster with n Services, each with an EndpointSlice.
@@ -29,13 +30,13 @@ func city(n int) map[string][]runtime.Object {
 type guarded struct {
 	*source
 	server *streamServer
-	log    *lines
+	log    *testnet.Log
 	events atomic.Int32
 }
 
 func newGuarded(t *testing.T, services int, emptyAfter time.Duration) *guarded {
 	t.Helper()
-	g := &guarded{server: newStreamServer(t, city(services)), log: &lines{}}
+	g := &guarded{server: newStreamServer(t, city(services)), log: &testnet.Log{}}
 	g.server.uid = "here"
 	client, err := Connect(Connection{Master: g.server.URL, ContentType: "application/json", QPS: -1})
 	if err != nil {
@@ -63,7 +64,7 @@ func (g *guarded) has(t *testing.T, n int) {
 // doubts waits until lists were doubted, and returns how many objects are kept.
 func (g *guarded) doubts(t *testing.T) (services int) {
 	t.Helper()
-	until(t, "two loud lines", func() bool { return g.log.count("what it lacks is kept") == 2 })
+	until(t, "two loud lines", func() bool { return g.log.Count("what it lacks is kept") == 2 })
 	until(t, "an event for each kind", func() bool { return g.events.Load() == 2 })
 	until(t, "the metric", func() bool {
 		services = int(gauges(t, g.source, "fairway_api_kept_objects")["services"])
@@ -112,10 +113,10 @@ func TestConfirmedList(t *testing.T) {
 	g := newGuarded(t, 20, 200*time.Millisecond)
 	g.server.change(city(0), "here")
 	g.has(t, 0)
-	if n := g.log.count("what it lacks is kept"); n != 2 {
+	if n := g.log.Count("what it lacks is kept"); n != 2 {
 		t.Errorf("%d loud lines, want 2", n)
 	}
-	until(t, "the other lines", func() bool { return g.log.count("what its list lacks is removed") == 2 })
+	until(t, "the other lines", func() bool { return g.log.Count("what its list lacks is removed") == 2 })
 }
 
 // TestAnotherCluster: however little a list lacks, it does not count if it is another
@@ -150,7 +151,7 @@ func TestDeletesAreBelieved(t *testing.T) {
 		g.server.later[servicesPath] <- watchEvent{Type: "DELETED", Object: versioned(apiService(fmt.Sprint("web-", i), ""), 200+i)}
 	}
 	until(t, "no Service", func() bool { return g.services.Len() == 0 })
-	if n := g.log.count("what it lacks is kept"); n != 0 {
+	if n := g.log.Count("what it lacks is kept"); n != 0 {
 		t.Errorf("%d loud lines", n)
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/fairway-net/fairway/internal/testnet"
 )
 
 // TestServerAway: a server that is away is logged, not once a try; it is found when it
@@ -33,19 +35,19 @@ func TestServerAway(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	log := &lines{}
+	log := &testnet.Log{}
 	s := newSource(Config{Log: slog.New(slog.NewTextHandler(log, nil)), Client: client, NodeName: "node-1"})
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()
 	for _, kind := range []string{"services", "endpointslices", "nodes"} {
-		until(t, "a log line", func() bool { return log.count("kind="+kind) > 0 })
+		until(t, "a log line", func() bool { return log.Count("kind="+kind) > 0 })
 	}
 
 	up.Store(true)
 	waitFor(t, s.Synced(), "Synced")
-	if n := log.count("cannot read from the API server"); n < 3 || n > 30 {
+	if n := log.Count("cannot read from the API server"); n < 3 || n > 30 {
 		t.Errorf("%d log lines of three kinds that could not be read", n)
 	}
 
@@ -71,12 +73,12 @@ func TestForbidden(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	log := &lines{}
+	log := &testnet.Log{}
 	runUntilEnd(t, newSource(Config{Log: slog.New(slog.NewTextHandler(log, nil)), Client: client, NodeName: "node-1"}))
 	for range 9 { // the stream, the list, and a second round of each
 		waitFor(t, asked, "a request")
 	}
-	if n := log.count("user fairway cannot list this"); n != 4 { // ServiceCIDRs are the fourth
+	if n := log.Count("user fairway cannot list this"); n != 4 { // ServiceCIDRs are the fourth
 		t.Errorf("%d log lines, want one a kind", n)
 	}
 }

@@ -1,12 +1,10 @@
 package kube
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"log/slog"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -19,29 +17,12 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/testnet"
 )
 
-// lines is a log that a test reads.
-type lines struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(p)
-}
-
-func (l *lines) count(text string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Count(l.buf.String(), text)
-}
-
-func startRecorder(t *testing.T, client *fake.Clientset) (*Recorder, *lines) {
+func startRecorder(t *testing.T, client *fake.Clientset) (*Recorder, *testnet.Log) {
 	t.Helper()
-	log := &lines{}
+	log := &testnet.Log{}
 	r := NewRecorder(slog.New(slog.NewTextHandler(log, nil)), client, "node-1")
 	r.pause = time.Millisecond
 	ctx, stop := context.WithCancel(context.Background())
@@ -79,7 +60,7 @@ func TestRecorder(t *testing.T) {
 	r.Report(svcName("web"), []service.Problem{port, other})
 	r.Report(svcName("web"), []service.Problem{port, other})
 	until(t, "two events", func() bool { return len(events(t, client)) == 2 })
-	if n := log.count("port a is bad"); n != 1 {
+	if n := log.Count("port a is bad"); n != 1 {
 		t.Errorf("%d log lines of a problem that lasts, want 1", n)
 	}
 	for _, e := range events(t, client) {
@@ -107,10 +88,10 @@ func TestRecorder(t *testing.T) {
 	if n := len(events(t, client)); n != 2 {
 		t.Errorf("%d events, want 2", n)
 	}
-	if n := log.count("port a is bad"); n != 2 {
+	if n := log.Count("port a is bad"); n != 2 {
 		t.Errorf("%d log lines of a problem that came twice, want 2", n)
 	}
-	if n := log.count("cannot write an event"); n != 0 {
+	if n := log.Count("cannot write an event"); n != 0 {
 		t.Errorf("that an event is there already was logged as an error %d times", n)
 	}
 }
@@ -143,7 +124,7 @@ func TestRecorderRetries(t *testing.T) {
 	r, log := startRecorder(t, client)
 	r.Report(svcName("web"), []service.Problem{{Reason: "A", Message: "b"}})
 	until(t, "the event", func() bool { return len(events(t, client)) == 1 })
-	if n := log.count("cannot write"); n != 0 {
+	if n := log.Count("cannot write"); n != 0 {
 		t.Errorf("%d complaints though it succeeded", n)
 	}
 }
@@ -155,12 +136,12 @@ func TestRecorderGivesUp(t *testing.T) {
 	})
 	r, log := startRecorder(t, client)
 	r.Report(svcName("web"), []service.Problem{{Reason: "A", Message: "b"}})
-	until(t, "one complaint", func() bool { return log.count("no RBAC") == 1 })
+	until(t, "one complaint", func() bool { return log.Count("no RBAC") == 1 })
 }
 
 // TestRecorderNeverBlocks: Run is not called, and the proxy loop continues.
 func TestRecorderNeverBlocks(t *testing.T) {
-	log := &lines{}
+	log := &testnet.Log{}
 	r := NewRecorder(slog.New(slog.NewTextHandler(log, nil)), fake.NewClientset(), "node-1")
 	for i := range 2 * queueLimit {
 		r.Report(service.Name{Namespace: "ns", Name: string(rune('a' + i))}, []service.Problem{{Reason: "A", Message: "b"}})
@@ -168,7 +149,7 @@ func TestRecorderNeverBlocks(t *testing.T) {
 	if len(r.queue) != queueLimit {
 		t.Errorf("%d events wait, want %d", len(r.queue), queueLimit)
 	}
-	if n := log.count("too many events"); n != 1 {
+	if n := log.Count("too many events"); n != 1 {
 		t.Errorf("%d log lines of a full queue, want 1", n)
 	}
 }

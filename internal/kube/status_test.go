@@ -17,6 +17,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/testnet"
 )
 
 // statuses is an API server of which two owners write the statuses of Services: one the
@@ -149,7 +150,7 @@ func TestStatusIsLevel(t *testing.T) {
 	web, gone := svcName("web"), svcName("gone")
 	have := apiService("web", "10.96.0.1")
 	have.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}
-	log := &lines{}
+	log := &testnet.Log{}
 	s := startStatuses(t, slog.New(slog.NewTextHandler(log, nil)), have, apiService("last", "10.96.0.2"))
 	s.addresses.Set(web, []string{"192.0.2.1"})
 	s.addresses.Set(gone, []string{"192.0.2.9"})
@@ -179,7 +180,7 @@ func TestStatusIsLevel(t *testing.T) {
 	}
 	s.addresses.Changed(web)
 	s.expect(t, "our address to be back", web, []string{"192.0.2.1"}, "")
-	if n := log.count("cannot write a status"); n != 1 {
+	if n := log.Count("cannot write a status"); n != 1 {
 		t.Errorf("%d log lines of one failure that lasted, want 1", n)
 	}
 	if n := s.writes(web); n != 3 {

@@ -1,7 +1,6 @@
 package node
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -14,7 +13,6 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -155,7 +153,7 @@ type machine struct {
 	peer    Peer
 	config  Config
 	network *Network
-	log     *logBuffer
+	log     *testnet.Log
 	pods    int
 }
 
@@ -197,7 +195,7 @@ func (c *cluster) newMachine(name, bridge string, addrs ...string) *machine {
 		c.t.Fatal(err)
 	}
 	dir := c.t.TempDir()
-	m := &machine{namespace: newNamespace(c.t), log: &logBuffer{}, peer: Peer{Name: name}}
+	m := &machine{namespace: newNamespace(c.t), log: &testnet.Log{}, peer: Peer{Name: name}}
 	c.plug(m.namespace, bridge, name, addrs...)
 	for _, addr := range addrs {
 		m.peer.Addrs = append(m.peer.Addrs, netip.MustParsePrefix(addr).Addr())
@@ -340,24 +338,6 @@ func (n *namespace) generation() uint32 {
 		n.t.Fatal(err)
 	}
 	return id
-}
-
-// logBuffer collects log lines.
-type logBuffer struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *logBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *logBuffer) count(s string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Count(l.text.String(), s)
 }
 
 // eventually polls a condition with a deadline.

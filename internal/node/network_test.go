@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fairway-net/fairway/internal/cni"
+	"github.com/fairway-net/fairway/internal/testnet"
 )
 
 func v4(i int) []string   { return []string{fmt.Sprintf("10.244.%d.0/24", i)} }
@@ -121,7 +122,7 @@ func testSyncIsQuiet(t *testing.T, way Way) {
 		return m.run(fmt.Sprintf("stat -c '%%n %%i %%y' %s/* %s/*", m.config.CNIBinDir, m.config.CNIConfDir))
 	}
 	before := files()
-	events := &logBuffer{}
+	events := &testnet.Log{}
 	cmd := exec.Command("ip", "monitor", "link", "address", "route", "rule", "netconf")
 	cmd.Stdout = events
 	if err := m.do(cmd.Start); err != nil {
@@ -138,13 +139,11 @@ func testSyncIsQuiet(t *testing.T, way Way) {
 		eventually(t, "the monitor reports a mark", func() bool {
 			// Replaced by itself, a route would not be reported.
 			m.run(fmt.Sprintf("ip route del unreachable %s; ip route add unreachable %s", route, route))
-			return events.count(route) > 0
+			return events.Count(route) > 0
 		})
 	}
 	mark()
-	events.mu.Lock()
-	seen := events.text.Len()
-	events.mu.Unlock()
+	seen := len(events.String())
 	generation := m.generation()
 	m.mustSync(c.peers())
 	m.restart()
@@ -157,9 +156,7 @@ func testSyncIsQuiet(t *testing.T, way Way) {
 		t.Error("the rules' generation does not count changes")
 	}
 	mark()
-	events.mu.Lock()
-	defer events.mu.Unlock()
-	for _, line := range strings.Split(events.text.String()[seen:], "\n") {
+	for _, line := range strings.Split(events.String()[seen:], "\n") {
 		if line != "" && !strings.Contains(line, "203.0.113.") {
 			t.Errorf("Sync without a change did: %s", line)
 		}
@@ -246,7 +243,7 @@ func TestBadPeers(t *testing.T) {
 		m.mustSync(peers)
 	}
 	for want := range bad {
-		if got := m.log.count(want); got != 1 {
+		if got := m.log.Count(want); got != 1 {
 			t.Errorf("%q was logged %d times, want once", want, got)
 		}
 	}
@@ -371,7 +368,7 @@ func TestCleanup(t *testing.T) {
 			t.Fatalf("Cleanup: %v", err)
 		}
 	}
-	if m.log.count("pods are still running") != 2 {
+	if m.log.Count("pods are still running") != 2 {
 		t.Error("Cleanup did not warn of a running pod")
 	}
 	m.found("")

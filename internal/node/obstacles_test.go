@@ -8,12 +8,14 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fairway-net/fairway/internal/testnet"
 )
 
 // TestObstacles: with Docker on the node, forwarding is dropped by a chain that is not ours. The
 // log and an event say so, once, and the status as long as the chain is there.
 func TestObstacles(t *testing.T) {
-	n, log := newNamespace(t), &logBuffer{}
+	n, log := newNamespace(t), &testnet.Log{}
 	now, events := make(chan string, 10), make(chan string, 10)
 	registry := prometheus.NewRegistry()
 	o := &Obstacles{
@@ -49,7 +51,7 @@ func TestObstacles(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	if log.count("chain FORWARD") != 1 || log.count("level=WARN") != 1 {
+	if log.Count("chain FORWARD") != 1 || log.Count("level=WARN") != 1 {
 		t.Errorf("the log:\n%v", log)
 	}
 	if len(events) != 1 || !strings.HasPrefix(<-events, reasonDropped+": chain FORWARD") {

@@ -220,7 +220,7 @@ func TestRoguePodCIDRs(t *testing.T) {
 			if got := m.routes(); got != want {
 				t.Errorf("routes:\n%s\nwant:\n%s", got, want)
 			}
-			if got := m.log.count(" is not used: "); got != 8 || len(events) != 8 || events[0] != "PodCIDRRefused rogue-0" {
+			if got := m.log.Count(" is not used: "); got != 8 || len(events) != 8 || events[0] != "PodCIDRRefused rogue-0" {
 				t.Errorf("%d lines and events %q, want one for each of 8 nodes", got, events)
 			}
 			if got := refusedMetric(t, registry); got != 8 {

@@ -3,7 +3,6 @@
 package versions
 
 import (
-	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -19,13 +18,14 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/miekg/dns"
 	"github.com/vishvananda/netlink"
+
+	"github.com/fairway-net/fairway/internal/testnet"
 )
 
 // Programs and the version that is expected, from make test-versions.
@@ -159,15 +159,15 @@ func (c *cluster) file(t *testing.T, name, text string) string {
 }
 
 // run starts a program that ends with the test, and returns its log.
-func (c *cluster) run(t *testing.T, name string, args ...string) *logBuffer {
+func (c *cluster) run(t *testing.T, name string, args ...string) *testnet.Log {
 	t.Helper()
 	_, log := c.command(t, name, args...)
 	return log
 }
 
-func (c *cluster) command(t *testing.T, name string, args ...string) (*exec.Cmd, *logBuffer) {
+func (c *cluster) command(t *testing.T, name string, args ...string) (*exec.Cmd, *testnet.Log) {
 	t.Helper()
-	log := new(logBuffer)
+	log := new(testnet.Log)
 	ctx, cancel := context.WithCancel(context.Background())
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Stdout, cmd.Stderr = log, log
@@ -184,24 +184,6 @@ func (c *cluster) command(t *testing.T, name string, args ...string) (*exec.Cmd,
 		}
 	})
 	return cmd, log
-}
-
-// A logBuffer is written by a program and read by the test at the same time.
-type logBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *logBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *logBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 func (c *cluster) start(t *testing.T) {

@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -157,7 +156,7 @@ func TestOutOfDescriptors(t *testing.T) {
 	r.pods[0].Serve("tcp", r.at(0))
 	cmd := exec.Command("sh", "-c", `ulimit -n 200 && exec "$0"`, os.Args[0])
 	cmd.Env = append(os.Environ(), childEnv+"="+r.at(0).String(), hogEnv+"=1")
-	var log syncedBuffer
+	var log testnet.Log
 	cmd.Stderr = &log
 	in, err := cmd.StdinPipe()
 	must(t, err)
@@ -223,24 +222,6 @@ func cpu(t *testing.T, pid int) time.Duration {
 	_, err = fmt.Sscan(f[11]+" "+f[12], &user, &system)
 	must(t, err)
 	return time.Duration(user+system) * 10 * time.Millisecond
-}
-
-// A syncedBuffer is written by one goroutine and read by another.
-type syncedBuffer struct {
-	mu  sync.Mutex
-	all strings.Builder
-}
-
-func (b *syncedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.all.Write(p)
-}
-
-func (b *syncedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.all.String()
 }
 
 // childConfig is that of the child.
