@@ -213,9 +213,13 @@ func (a *agent) openStore(allNodes bool) (*kube.Store, *kube.Recorder, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	custom, err := kube.ConnectCustom(a.cfg.Connection(userAgent))
+	if err != nil {
+		return nil, nil, err
+	}
 	events := kube.NewRecorder(a.log, client, a.cfg.NodeName)
 	return kube.New(kube.Config{
-		Log: a.log, Client: client, NodeName: a.cfg.NodeName, AllNodes: allNodes,
+		Log: a.log, Client: client, Custom: custom, NodeName: a.cfg.NodeName, AllNodes: allNodes,
 		EmptyAfter: a.cfg.EmptyAfter, Problem: events.Event,
 	}), events, nil
 }

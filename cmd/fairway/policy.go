@@ -24,7 +24,7 @@ func newPolicy(e env) *cobra.Command {
 
 With --from or --to, what they say of packets from or to a peer: a pod (NAMESPACE/POD) or an
 address, on --port. Both ends of a connection between pods are judged. Reads the API server
-once: all pods, namespaces and NetworkPolicies. The exit status is 1 if it is denied.`,
+once: all pods, namespaces, NetworkPolicies and ClusterNetworkPolicies. The exit status is 1 if it is denied.`,
 		Example: `  fairway policy default/web
   fairway policy default/web --from default/client --port 80
   fairway policy default/web --to 203.0.113.7 --port 443/TCP`,
@@ -60,7 +60,11 @@ func (a *agent) judge(ctx context.Context, w io.Writer, subject string, q policy
 	if err != nil {
 		return err
 	}
-	cluster, err := kube.OncePolicies(ctx, kube.Config{Log: a.log, Client: client, NodeName: a.cfg.NodeName})
+	custom, err := kube.ConnectCustom(a.cfg.Connection(userAgent))
+	if err != nil {
+		return err
+	}
+	cluster, err := kube.OncePolicies(ctx, kube.Config{Log: a.log, Client: client, Custom: custom, NodeName: a.cfg.NodeName})
 	if err != nil {
 		return err
 	}
@@ -74,7 +78,7 @@ func (a *agent) judge(ctx context.Context, w io.Writer, subject string, q policy
 	}
 	if q.from == "" && q.to == "" {
 		for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
-			writeIsolation(w, d, cluster.Evaluate(policy.Peering{Pod: pod, Direction: d}))
+			writeIsolation(w, cluster, d, cluster.Evaluate(policy.Peering{Pod: pod, Direction: d}))
 		}
 		return nil
 	}
@@ -105,13 +109,17 @@ func parsePort(text string) (proto service.Proto, port uint16, err error) {
 	return proto, uint16(n), nil
 }
 
-// writeIsolation says who isolates a pod.
-func writeIsolation(w io.Writer, d policy.Direction, j policy.Judgement) {
-	if len(j.Isolates) == 0 {
-		fmt.Fprintf(w, "%v: not isolated, all is allowed\n", d)
-		return
+// writeIsolation says who isolates or judges a pod.
+func writeIsolation(w io.Writer, c *policy.Cluster, d policy.Direction, j policy.Judgement) {
+	text := "not isolated, all is allowed"
+	if len(j.Isolates) > 0 {
+		text = "isolated by " + names(j.Isolates)
 	}
-	fmt.Fprintf(w, "%v: isolated by %s\n", d, names(j.Isolates))
+	for _, name := range j.Judges {
+		p := c.ClusterPolicies[name]
+		text += fmt.Sprintf("; judged by %v %s (priority %d)", p.Tier, name, p.Priority)
+	}
+	fmt.Fprintf(w, "%v: %s\n", d, text)
 }
 
 // writeJudgements writes what each end of a connection says.
@@ -161,16 +169,26 @@ func writeJudgement(w io.Writer, c *policy.Cluster, p policy.Peering) bool {
 	if p.Direction == policy.Ingress {
 		what = fmt.Sprintf("%v of %v, from %v", p.Direction, p.Pod.Name, p.Peer)
 	}
-	if slices.Contains(p.Pod.Addrs, p.Peer) {
-		fmt.Fprintf(w, "%s: allowed, a pod reaches itself\n", what)
-		return true
-	}
+	self := slices.Contains(p.Pod.Addrs, p.Peer)
+	node := p.Direction == policy.Egress && c.Nodes[p.Pod.Node] != nil && slices.Contains(c.Nodes[p.Pod.Node].Addrs, p.Peer)
+	p.Exempt = self || node
 	j := c.Evaluate(p)
+	for _, r := range j.Passed {
+		what += fmt.Sprintf(" (after %v)", r)
+	}
 	switch {
-	case len(j.Isolates) == 0:
-		fmt.Fprintf(w, "%s: allowed, no policy isolates it\n", what)
+	case j.Rule != nil && j.Rule.Action == policy.Deny:
+		fmt.Fprintf(w, "%s: denied by %v\n", what, *j.Rule)
 	case j.Rule != nil:
 		fmt.Fprintf(w, "%s: allowed by %v\n", what, *j.Rule)
+	case self:
+		fmt.Fprintf(w, "%s: allowed, a pod reaches itself\n", what)
+	case node:
+		fmt.Fprintf(w, "%s: allowed, NetworkPolicies isolate no pod from its node\n", what)
+	case len(j.Isolates) == 0 && len(j.Judges) > 0:
+		fmt.Fprintf(w, "%s: allowed, no rule denies it\n", what)
+	case len(j.Isolates) == 0:
+		fmt.Fprintf(w, "%s: allowed, no policy isolates it\n", what)
 	default:
 		fmt.Fprintf(w, "%s: denied, isolated by %s\n", what, names(j.Isolates))
 		for _, r := range j.PortOnly {

@@ -19,7 +19,7 @@ import (
 // it and filled in the defaults. A part that makes no sense all the same allows nothing: a
 // policy must not open what its author meant to close.
 func ConvertPolicy(o *networkingv1.NetworkPolicy) *policy.Policy {
-	p := &policy.Policy{Name: service.Name{Namespace: o.Namespace, Name: o.Name}, Selector: *policySelector(&o.Spec.PodSelector)}
+	p := &policy.Policy{Name: service.Name{Namespace: o.Namespace, Name: o.Name}, UID: string(o.UID), Selector: *policySelector(&o.Spec.PodSelector)}
 	intern(&p.Name.Namespace)
 	p.Isolates[policy.Ingress] = len(o.Spec.PolicyTypes) == 0 || slices.Contains(o.Spec.PolicyTypes, networkingv1.PolicyTypeIngress)
 	p.Isolates[policy.Egress] = len(o.Spec.PolicyTypes) == 0 && len(o.Spec.Egress) > 0 || slices.Contains(o.Spec.PolicyTypes, networkingv1.PolicyTypeEgress)

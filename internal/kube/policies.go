@@ -3,10 +3,14 @@ package kube
 import (
 	"context"
 	"fmt"
+	"sync"
+	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/fairway-net/fairway/internal/policy"
@@ -36,28 +40,85 @@ func policyPodsKind(c kubernetes.Interface) kind[*corev1.Pod, policy.Pod] {
 	}
 }
 
+// clusterPolicies are what ClusterNetworkPolicies are called.
+var clusterPolicies = schema.GroupVersionResource{Group: "policy.networking.k8s.io", Version: "v1alpha2", Resource: "clusternetworkpolicies"}
+
+func clusterPoliciesKind(s *Store) kind[*unstructured.Unstructured, policy.ClusterPolicy] {
+	return kind[*unstructured.Unstructured, policy.ClusterPolicy]{
+		name: clusterPolicies.Resource, without: "ClusterNetworkPolicies are not enforced", object: &unstructured.Unstructured{},
+		client: from(s.cfg.Custom.Resource(clusterPolicies)), trim: convertClusterPolicy,
+	}
+}
+
 // Policies is a subscription to all that NetworkPolicies are about. Its Take replaces that of
 // the Subscription.
 type Policies struct {
 	*Subscription
-	store *Store
+	store   *Store
+	cluster *Feed[policy.ClusterPolicy] // nil: they are not read
+	// nodes are read from when the first ClusterNetworkPolicy asks for some.
+	nodes     *Feed[policy.Node]
+	askNodes  sync.Once
+	needNodes atomic.Bool
 	// Guarded by Subscription.mu.
-	pods, policies map[service.Name]bool
-	namespaces     map[string]bool
+	pods, policies                map[service.Name]bool
+	namespaces, clusters, nodeSet map[string]bool
 }
 
 // SubscribePolicies returns a subscription to NetworkPolicies, namespaces and all pods, which
-// it waits for. They are read from then on.
+// it waits for, and with Config.Custom to ClusterNetworkPolicies, which it waits for until the
+// API server says that it has none of that kind. They are read from then on.
 func (s *Store) SubscribePolicies(consumer string) *Policies {
 	v := &Policies{
 		Subscription: s.subscribe(consumer), store: s,
-		pods: map[service.Name]bool{}, policies: map[service.Name]bool{}, namespaces: map[string]bool{},
+		pods: map[service.Name]bool{}, policies: map[service.Name]bool{},
+		namespaces: map[string]bool{}, clusters: map[string]bool{}, nodeSet: map[string]bool{},
 	}
 	follow(v, s.policies, func(n service.Name) { v.policies[n] = true })
 	follow(v, s.namespaces, func(n service.Name) { v.namespaces[n.Name] = true })
 	follow(v, s.pods, func(n service.Name) { v.pods[n] = true })
-	v.need([]input{s.policies.input(), s.namespaces.input(), s.pods.input()}, nil)
+	all := []input{s.policies.input(), s.namespaces.input(), s.pods.input()}
+	if s.cfg.Custom != nil {
+		all = append(all, v.followCluster()...)
+	}
+	v.need(all, nil)
 	return v
+}
+
+// followCluster reads ClusterNetworkPolicies. A list that does not come is waited for: to begin
+// without it would open what they deny. One that is refused is not.
+func (v *Policies) followCluster() []input {
+	s := v.store
+	v.cluster = open(s, clusterPoliciesKind(s))
+	v.nodes = open(s, kind[*corev1.Node, policy.Node]{
+		name: "nodes", object: &corev1.Node{}, client: from(s.cfg.Client.CoreV1().Nodes()), trim: convertPolicyNode,
+	})
+	v.cluster.follow(func(name service.Name, _, now *policy.ClusterPolicy, _ int64) {
+		if now.HasNodes() {
+			v.needNodes.Store(true)
+			// A feed is not asked with the lock of another one held.
+			v.askNodes.Do(func() { go follow(v, v.nodes, func(n service.Name) { v.nodeSet[n.Name] = true }) })
+		}
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		v.clusters[name.Name] = true
+		v.notifyLocked()
+	})
+	v.cluster.onSettle(v.check)
+	cluster, nodes := v.cluster.input(), v.nodes.input()
+	cluster.progress = func() int32 {
+		if v.cluster.progress.Load() == refused {
+			return listed
+		}
+		return v.cluster.progress.Load()
+	}
+	nodes.progress = func() int32 {
+		if !v.needNodes.Load() {
+			return listed
+		}
+		return v.nodes.progress.Load()
+	}
+	return []input{cluster, nodes}
 }
 
 func follow[V any](v *Policies, f *Feed[V], mark func(service.Name)) {
@@ -87,9 +148,17 @@ func (v *Policies) Take() (d policy.Dirty) {
 	for n := range v.namespaces {
 		d.Namespaces = append(d.Namespaces, n)
 	}
+	for n := range v.clusters {
+		d.ClusterPolicies = append(d.ClusterPolicies, n)
+	}
+	for n := range v.nodeSet {
+		d.Nodes = append(d.Nodes, n)
+	}
 	clear(v.pods)
 	clear(v.policies)
 	clear(v.namespaces)
+	clear(v.clusters)
+	clear(v.nodeSet)
 	return d
 }
 
@@ -104,14 +173,25 @@ func (v *Policies) Namespace(name string) *policy.Namespace {
 	return found(v.store.namespaces, service.Name{Name: name})
 }
 
+// ClusterPolicy returns the ClusterNetworkPolicy of that name as it is now; nil: there is none.
+func (v *Policies) ClusterPolicy(name string) *policy.ClusterPolicy {
+	return found(v.cluster, service.Name{Name: name})
+}
+
+// Node returns the node of that name as it is now; nil: there is none, or no policy asks for any.
+func (v *Policies) Node(name string) *policy.Node { return found(v.nodes, service.Name{Name: name}) }
+
 func found[V any](f *Feed[V], name service.Name) *V {
+	if f == nil {
+		return nil
+	}
 	v, _ := f.Get(name)
 	return v
 }
 
 // Cluster returns all objects as they are now.
 func (v *Policies) Cluster() *policy.Cluster {
-	c := &policy.Cluster{Pods: map[service.Name]*policy.Pod{}, Namespaces: map[string]*policy.Namespace{}, Policies: map[service.Name]*policy.Policy{}}
+	c := policy.NewCluster()
 	for _, p := range v.store.pods.All() {
 		c.Pods[p.Name] = p
 	}
@@ -120,6 +200,15 @@ func (v *Policies) Cluster() *policy.Cluster {
 	}
 	for _, p := range v.store.policies.All() {
 		c.Policies[p.Name] = p
+	}
+	if v.cluster == nil {
+		return c
+	}
+	for _, p := range v.cluster.All() {
+		c.ClusterPolicies[p.Name] = p
+	}
+	for _, n := range v.nodes.All() {
+		c.Nodes[n.Name] = n
 	}
 	return c
 }

@@ -55,9 +55,10 @@ type Recorder struct {
 type report struct {
 	name    service.Name // a node's has no namespace
 	problem service.Problem
-	node    bool // about a node, not a Service
-	policy  bool // about a NetworkPolicy
-	normal  bool // nothing is wrong
+	node    bool   // about a node, not a Service
+	policy  bool   // about a NetworkPolicy, or, without namespace, a ClusterNetworkPolicy
+	uid     string // of the policy
+	normal  bool   // nothing is wrong
 }
 
 // NewRecorder returns a Recorder for the agent on a node. Events are sent by Run.
@@ -118,9 +119,10 @@ func (r *Recorder) NodeEvent(node, reason, message string) {
 	r.push(report{name: service.Name{Name: node}, problem: service.Problem{Reason: reason, Message: message}, node: true})
 }
 
-// PolicyEvent is Event for a problem of a NetworkPolicy.
-func (r *Recorder) PolicyEvent(name service.Name, reason, message string) {
-	r.push(report{name: name, problem: service.Problem{Reason: reason, Message: message}, policy: true})
+// PolicyEvent is Event for a problem of a NetworkPolicy, or, without namespace, of a
+// ClusterNetworkPolicy.
+func (r *Recorder) PolicyEvent(name service.Name, uid, reason, message string) {
+	r.push(report{name: name, uid: uid, problem: service.Problem{Reason: reason, Message: message}, policy: true})
 }
 
 // Inform is Event for what is no problem.
@@ -202,7 +204,7 @@ func (r *Recorder) create(ctx context.Context, rep report) error {
 	// worth having.
 	var uid types.UID
 	if rep.policy {
-		// The agents have no right to get one. Its events are found by its name.
+		uid = types.UID(rep.uid)
 	} else if rep.node {
 		uid = types.UID(rep.name.Name)
 	} else if _, pod := rep.name.HostPod(); pod {
@@ -226,6 +228,9 @@ func (r *Recorder) event(rep report, uid types.UID) *eventsv1.Event {
 	version := "v1"
 	if rep.policy {
 		version, kind, action = "networking.k8s.io/v1", "NetworkPolicy", "EnforceNetworkPolicy"
+		if rep.name.Namespace == "" {
+			version, kind = clusterPolicies.GroupVersion().String(), "ClusterNetworkPolicy"
+		}
 	}
 	if pod, ok := rep.name.HostPod(); ok {
 		kind, action, rep.name = "Pod", "ProgramHostPorts", pod

@@ -121,6 +121,8 @@ const (
 	// HookPolicy is behind what translates destinations, and before what translates sources
 	// (srcnat).
 	HookPolicy = 95
+	// HookPolicyInput is behind IPVS (98, 99), which takes what is for a Service's address.
+	HookPolicyInput = 101
 	// HookAffinity is one behind that of releases up to 16d7bce: while both are there, in an
 	// upgrade, theirs note into their map, until the rules are switched over.
 	HookAffinity = -98

@@ -204,4 +204,5 @@ var Hooks = []Hook{
 	{TableHostPorts, "nat", "output", HookHostPorts},
 	{TableFence, "filter", "egress", 0},
 	{TablePolicy, "filter", "postrouting", HookPolicy},
+	{TablePolicy, "filter", "input", HookPolicyInput},
 }

@@ -10,6 +10,7 @@ type Changes struct {
 	Classes   map[netip.Addr]Change[Class]
 	Blocks    bool // read Table.Blocks
 	Isolated  [2]map[netip.Addr]Change[bool]
+	Cluster   [2]map[netip.Addr]Change[bool]
 	Grants    [2]map[Target]Change[[]Segment]
 	Rules     map[RuleID]Change[RuleName] // the zero name: none
 	Sandboxes map[netip.Addr]Change[Sandbox]
@@ -20,15 +21,10 @@ type Changes struct {
 func newChanges() *Changes {
 	c := &Changes{Classes: map[netip.Addr]Change[Class]{}, Rules: map[RuleID]Change[RuleName]{}, Sandboxes: map[netip.Addr]Change[Sandbox]{}}
 	for d := range c.Isolated {
-		c.Isolated[d], c.Grants[d] = map[netip.Addr]Change[bool]{}, map[Target]Change[[]Segment]{}
+		c.Isolated[d], c.Cluster[d] = map[netip.Addr]Change[bool]{}, map[netip.Addr]Change[bool]{}
+		c.Grants[d] = map[Target]Change[[]Segment]{}
 	}
 	return c
-}
-
-// Empty reports whether nothing differs.
-func (c *Changes) Empty() bool {
-	return len(c.Classes) == 0 && !c.Blocks && len(c.Isolated[0]) == 0 && len(c.Isolated[1]) == 0 &&
-		len(c.Grants[0]) == 0 && len(c.Grants[1]) == 0 && len(c.Rules) == 0 && len(c.Sandboxes) == 0
 }
 
 // note records a change of one element in a map of changes; what is as it was before all of

@@ -108,7 +108,7 @@ func (c *Compiler) classify(at *address) {
 	}
 	if was != is {
 		note(c.changes.Classes, at.addr, was, is, same)
-		c.changes.Revoked = c.changes.Revoked || c.grantsTo(was)
+		c.changes.Revoked = c.changes.Revoked || len(c.cluster) > 0 || c.grantsTo(was)
 	}
 }
 
@@ -148,7 +148,7 @@ func (c *Compiler) updateBlocks() {
 	old := c.blocks
 	c.blocks = nil
 	for _, is4 := range []bool{true, false} {
-		c.blocks = append(c.blocks, cutBlocks(c.terms.blocks, is4)...)
+		c.blocks = append(c.blocks, c.cutBlocks(is4)...)
 	}
 	now := make([]Range, len(c.blocks))
 	for i := range c.blocks {
@@ -161,6 +161,7 @@ func (c *Compiler) updateBlocks() {
 	}
 	if !slices.Equal(now, c.table.Blocks) {
 		c.table.Blocks, c.changes.Blocks = now, true
+		c.changes.Revoked = c.changes.Revoked || len(c.cluster) > 0
 	}
 	for _, at := range c.addrs {
 		if at.owner != nil {
@@ -177,13 +178,13 @@ type edge struct {
 }
 
 // cutBlocks returns the ranges of one family.
-func cutBlocks(blocks map[*term]bool, is4 bool) (out []blockRange) {
+func (c *Compiler) cutBlocks(is4 bool) (out []blockRange) {
 	var edges []edge
-	for t := range blocks {
-		if t.block.CIDR.Addr().Is4() != is4 {
-			continue
-		}
-		for _, r := range withoutExcepts(t.block) {
+	for t := range c.terms.blocks {
+		for _, r := range c.rangesOf(t) {
+			if r[0].Is4() != is4 {
+				continue
+			}
 			edges = append(edges, edge{r[0], false, t})
 			if next := r[1].Next(); next.IsValid() {
 				edges = append(edges, edge{next, true, t})
@@ -218,6 +219,26 @@ func cutBlocks(blocks map[*term]bool, is4 bool) (out []blockRange) {
 			continue
 		}
 		out = append(out, blockRange{from: at, to: to, terms: terms})
+	}
+	return out
+}
+
+// rangesOf returns the addresses of a block's term, or of nodes', as first and last ones.
+func (c *Compiler) rangesOf(t *term) (out [][2]netip.Addr) {
+	if t.block != nil {
+		return withoutExcepts(t.block)
+	}
+	seen := map[netip.Addr]bool{}
+	for _, n := range c.nodes {
+		if !t.nodes.Matches(n.Labels) {
+			continue
+		}
+		for _, a := range n.Addrs {
+			if !seen[a] {
+				seen[a] = true
+				out = append(out, [2]netip.Addr{a, a})
+			}
+		}
 	}
 	return out
 }

@@ -23,7 +23,9 @@ type Compiler struct {
 	// profiles of each direction, by what makes them.
 	profiles [2]map[string]*profile
 	rules    map[RuleName]*ruleUse
-	sequence int // of policies
+	sequence int               // of policies
+	cluster  []*compiledPolicy // ClusterNetworkPolicies, in the order in which they decide
+	nodes    map[string]*Node
 	limits   limits
 	used     map[*compiledPolicy]bool // that isolate a pod of this node
 	problems map[service.Name]string
@@ -38,8 +40,10 @@ type Compiler struct {
 	dirtyPods   map[*pod]bool     // their terms
 	dirtyAddrs  map[*address]bool // whose they are, and their classes
 	dirtySpaces map[*space]bool   // which policies select whom
-	bornClasses map[*class]bool   // since the last Compile
-	goneClasses map[*class]bool   // no address has them any more
+	// dirtyCluster: which ClusterNetworkPolicies select whom.
+	dirtyCluster bool
+	bornClasses  map[*class]bool // since the last Compile
+	goneClasses  map[*class]bool // no address has them any more
 }
 
 // A pod is a Pod with the terms that include it, sorted.
@@ -67,11 +71,12 @@ type address struct {
 	sandbox *Sandbox
 	owner   *pod // of owners, that which counts; nil: none, or a sandbox whose pod is not known
 	class   *class
-	// policies are those that isolate a pod of this node, in each direction, and profiles
-	// what they grant. A pod that is not known has none, and is isolated.
-	isolated [2]bool
-	policies [2][]*compiledPolicy
-	profiles [2]*profile
+	// policies are those that isolate or judge a pod of this node, in each direction, in the order
+	// in which they decide, and profiles what they grant. A pod that is not known has none, and is
+	// isolated.
+	isolated, cluster [2]bool
+	policies          [2][]*compiledPolicy
+	profiles          [2]*profile
 }
 
 // New returns a Compiler for a node.
@@ -81,8 +86,8 @@ func New(node string) *Compiler {
 		terms: newTermIndex(), classes: map[string]*class{}, numbers: map[Class]*class{},
 		profiles: [2]map[string]*profile{{}, {}}, rules: map[RuleName]*ruleUse{},
 		limits: limits{MaxPeers, MaxGrants}, used: map[*compiledPolicy]bool{}, problems: map[service.Name]string{},
-		sandboxes: map[service.Name]map[*address]bool{},
-		table:     newTable(), changes: newChanges(),
+		sandboxes: map[service.Name]map[*address]bool{}, nodes: map[string]*Node{},
+		table: newTable(), changes: newChanges(),
 		dirtyPods: map[*pod]bool{}, dirtyAddrs: map[*address]bool{}, dirtySpaces: map[*space]bool{},
 		bornClasses: map[*class]bool{}, goneClasses: map[*class]bool{},
 	}
@@ -161,6 +166,9 @@ func (c *Compiler) SetNamespace(name string, object *Namespace) {
 	s.object = object
 	for p := range s.pods {
 		c.dirtyPods[p] = true
+	}
+	if len(c.cluster) > 0 {
+		c.dirtySpaces[s] = true
 	}
 	c.release(s)
 	c.forget(s)
@@ -287,16 +295,17 @@ func (c *Compiler) findSubjects() map[*address]bool {
 	for at := range c.dirtyAddrs {
 		subjects[at] = true
 	}
-	if len(c.dirtySpaces) > 0 {
+	if len(c.dirtySpaces) > 0 || c.dirtyCluster {
 		for s := range c.dirtySpaces {
 			c.limitPeers(s)
 		}
 		for _, at := range c.addrs {
-			if c.local(at) && at.owner != nil && c.dirtySpaces[at.owner.space] {
+			if c.local(at) && (c.dirtyCluster || at.owner != nil && c.dirtySpaces[at.owner.space]) {
 				subjects[at] = true
 			}
 		}
 		clear(c.dirtySpaces)
+		c.dirtyCluster = false
 	}
 	for at := range subjects {
 		c.selectPolicies(at)
@@ -309,11 +318,12 @@ func (c *Compiler) local(at *address) bool {
 	return at.sandbox != nil || at.owner != nil && at.owner.Node == c.node
 }
 
-// selectPolicies finds the policies that isolate an address, and lets their terms count.
+// selectPolicies finds the policies that isolate or judge an address, and lets their terms count.
 func (c *Compiler) selectPolicies(at *address) {
 	for d := range at.policies {
 		var now []*compiledPolicy
-		isolated := at.sandbox != nil && at.owner == nil
+		unknown := at.sandbox != nil && at.owner == nil
+		isolated, cluster := unknown, unknown && Direction(d) == Egress && c.judgesEgress()
 		if c.local(at) && at.owner != nil {
 			for _, p := range at.owner.space.policies {
 				if p.object.Isolates[d] && p.object.Selector.Matches(at.owner.Labels) {
@@ -321,8 +331,10 @@ func (c *Compiler) selectPolicies(at *address) {
 				}
 			}
 			isolated = len(now) > 0
+			slices.SortFunc(now, func(a, b *compiledPolicy) int { return a.name.Compare(b.name) })
+			now = c.addClusterPolicies(at.owner, Direction(d), now)
+			cluster = slices.ContainsFunc(now, func(p *compiledPolicy) bool { return p.cluster != nil })
 		}
-		slices.SortFunc(now, func(a, b *compiledPolicy) int { return a.object.Name.Compare(b.object.Name) })
 		for _, p := range now {
 			c.use(p, Direction(d))
 		}
@@ -330,21 +342,21 @@ func (c *Compiler) selectPolicies(at *address) {
 			c.drop(p, Direction(d))
 		}
 		at.policies[d] = now
-		c.isolate(at, Direction(d), isolated)
+		c.isolate(at, isolated, &at.isolated[d], c.table.Isolated[d], c.changes.Isolated[d])
+		c.isolate(at, cluster, &at.cluster[d], c.table.Cluster[d], c.changes.Cluster[d])
 	}
 }
 
-func (c *Compiler) isolate(at *address, d Direction, now bool) {
-	was := at.isolated[d]
-	if was == now {
+// isolate notes whether an address is one of those that are isolated, or judged.
+func (c *Compiler) isolate(at *address, now bool, was *bool, table map[netip.Addr]bool, changes map[netip.Addr]Change[bool]) {
+	if *was == now {
 		return
 	}
-	at.isolated[d] = now
-	if now {
-		c.table.Isolated[d][at.addr] = true
+	note(changes, at.addr, *was, now, same)
+	if *was = now; now {
+		table[at.addr] = true
 		c.changes.Revoked = true
 	} else {
-		delete(c.table.Isolated[d], at.addr)
+		delete(table, at.addr)
 	}
-	note(c.changes.Isolated[d], at.addr, was, now, same)
 }

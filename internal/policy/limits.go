@@ -38,7 +38,11 @@ func (p *Policy) listed() (n int) {
 
 // limitPeers finds the policies of a namespace that count, by what they list.
 func (c *Compiler) limitPeers(s *space) {
-	all := s.sorted(func(p *compiledPolicy) int { return p.listed })
+	all, costs := make([]*compiledPolicy, 0, len(s.policies)), make(map[*compiledPolicy]int, len(s.policies))
+	for _, p := range s.policies {
+		all, costs[p] = append(all, p), p.listed
+	}
+	cheapestFirst(all, costs)
 	sum := 0
 	for _, p := range all {
 		sum += p.listed
@@ -46,22 +50,17 @@ func (c *Compiler) limitPeers(s *space) {
 		if over != p.over {
 			again := c.newPolicy(p.object)
 			again.over = over
-			s.policies[p.object.Name.Name] = again
-			c.changeProblem(p.object.Name, over, fmt.Sprintf("the NetworkPolicies of this namespace list more than %d peers and ports", c.limits.peers))
+			s.policies[p.name.Name] = again
+			c.changeProblem(p.name, over, fmt.Sprintf("the NetworkPolicies of this namespace list more than %d peers and ports", c.limits.peers))
 		}
 	}
 }
 
-// sorted returns a namespace's policies, the cheapest first.
-func (s *space) sorted(cost func(*compiledPolicy) int) []*compiledPolicy {
-	all := make([]*compiledPolicy, 0, len(s.policies))
-	for _, p := range s.policies {
-		all = append(all, p)
-	}
+// cheapestFirst sorts a namespace's policies.
+func cheapestFirst(all []*compiledPolicy, costs map[*compiledPolicy]int) {
 	slices.SortFunc(all, func(a, b *compiledPolicy) int {
-		return cmp.Or(cmp.Compare(cost(a), cost(b)), a.object.Name.Compare(b.object.Name))
+		return cmp.Or(cmp.Compare(costs[a], costs[b]), a.name.Compare(b.name))
 	})
-	return all
 }
 
 // estimate is at least what a policy grants this node's pods.
@@ -90,20 +89,20 @@ func (p *compiledPolicy) estimate() (n int) {
 func (c *Compiler) limitGrants() map[*address]bool {
 	costs, spaces := map[*compiledPolicy]int{}, map[string][]*compiledPolicy{}
 	for p := range c.used {
-		costs[p] = p.estimate()
-		spaces[p.object.Name.Namespace] = append(spaces[p.object.Name.Namespace], p)
+		if p.cluster == nil {
+			costs[p] = p.estimate()
+			spaces[p.name.Namespace] = append(spaces[p.name.Namespace], p)
+		}
 	}
 	changed := map[*compiledPolicy]bool{}
 	for _, all := range spaces {
-		slices.SortFunc(all, func(a, b *compiledPolicy) int {
-			return cmp.Or(cmp.Compare(costs[a], costs[b]), a.object.Name.Compare(b.object.Name))
-		})
+		cheapestFirst(all, costs)
 		sum := 0
 		for _, p := range all {
 			sum += costs[p]
 			if cut := sum > c.limits.grants; cut != p.cut {
 				p.cut, changed[p] = cut, true
-				c.changeProblem(p.object.Name, cut, fmt.Sprintf(
+				c.changeProblem(p.name, cut, fmt.Sprintf(
 					"the NetworkPolicies of this namespace allow more than %d pairs of a pod of node %s and peers on a port", c.limits.grants, c.node))
 			}
 		}
@@ -154,7 +153,9 @@ func (c *Compiler) Isolates(a netip.Addr, d Direction) (pod service.Name, by []s
 		pod = at.sandbox.Pod
 	}
 	for _, p := range at.policies[d] {
-		by = append(by, p.object.Name)
+		if p.cluster == nil {
+			by = append(by, p.name)
+		}
 	}
 	return pod, by
 }

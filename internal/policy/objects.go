@@ -60,13 +60,14 @@ type Namespace struct {
 // A Policy is a NetworkPolicy.
 type Policy struct {
 	Name     service.Name
+	UID      string
 	Selector labels.Selector // of the namespace's pods
 	// Isolates says for which directions it does: its policyTypes.
 	Isolates [2]bool
 	Rules    [2][]Rule
 }
 
-// A Rule allows some peers on some ports. No Peers: all that there are. No Ports: all, of all
+// A Rule is some peers on some ports: what a NetworkPolicy allows. No Peers: all that there are. No Ports: all, of all
 // protocols.
 type Rule struct {
 	Peers []Peer
@@ -75,12 +76,13 @@ type Rule struct {
 	NoPeer, NoPort bool
 }
 
-// A Peer is some pods or a block of addresses. Without Block and without Namespaces it is
-// pods of the policy's own namespace.
+// A Peer is some pods, a block of addresses, or nodes. Without Block, Nodes and Namespaces it
+// is pods of the policy's own namespace.
 type Peer struct {
 	Pods       *labels.Selector // nil: all pods of the namespaces
 	Namespaces *labels.Selector // nil: the policy's own
 	Block      *Block
+	Nodes      *labels.Selector // not nil: the addresses of the nodes that it selects
 }
 
 // A Block is a range of addresses without some ranges in it.
@@ -113,6 +115,6 @@ type Sandbox struct {
 
 // Dirty are the names of what changed, or is gone.
 type Dirty struct {
-	Pods, Policies []service.Name
-	Namespaces     []string
+	Pods, Policies                     []service.Name
+	Namespaces, ClusterPolicies, Nodes []string
 }

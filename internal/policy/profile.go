@@ -5,12 +5,16 @@ import (
 	"fmt"
 	"hash/fnv"
 	"slices"
+
+	"github.com/fairway-net/fairway/internal/service"
 )
 
 // A compiledPolicy is a policy, and the terms of its rules as long as it selects a pod of this
 // node.
 type compiledPolicy struct {
-	object   *Policy
+	name     service.Name
+	object   *Policy        // or
+	cluster  *ClusterPolicy // one of these
 	sequence int
 	users    int // addresses that it isolates, by direction
 	isolates [2]int
@@ -37,7 +41,30 @@ type ruleUse struct {
 
 func (c *Compiler) newPolicy(object *Policy) *compiledPolicy {
 	c.sequence++
-	return &compiledPolicy{object: object, sequence: c.sequence, listed: object.listed()}
+	return &compiledPolicy{name: object.Name, object: object, sequence: c.sequence, listed: object.listed()}
+}
+
+// tier is the policy's.
+func (p *compiledPolicy) tier() Tier {
+	if p.cluster != nil {
+		return p.cluster.Tier
+	}
+	return Namespaced
+}
+
+// named calls f for each rule.
+func (p *compiledPolicy) named(f func(Direction, int, *Rule, RuleName)) {
+	for d := range p.rules {
+		if p.cluster != nil {
+			for i := range p.cluster.Rules[d] {
+				f(Direction(d), i, &p.cluster.Rules[d][i].Rule, p.cluster.ruleName(Direction(d), i))
+			}
+			continue
+		}
+		for i := range p.object.Rules[d] {
+			f(Direction(d), i, &p.object.Rules[d][i], RuleName{Policy: p.name, Direction: Direction(d), Number: i})
+		}
+	}
 }
 
 // use lets a policy count for one address more; its rules ask their terms then.
@@ -50,26 +77,23 @@ func (c *Compiler) use(p *compiledPolicy, d Direction) {
 	if p.over {
 		return
 	}
-	for d := range p.object.Rules {
-		p.rules[d] = make([]compiledRule, len(p.object.Rules[d]))
-		for i := range p.object.Rules[d] {
-			r := &p.rules[d][i]
-			r.Rule = &p.object.Rules[d][i]
-			r.name = RuleName{p.object.Name, Direction(d), i}
-			r.id = c.takeRule(r.name)
-			r.anyone = len(r.Peers) == 0 && !r.NoPeer
-			for j := range r.Peers {
-				if r.Peers[j].everyPod() {
-					r.anyPod = true
-					continue
-				}
-				r.terms = append(r.terms, c.terms.peer(p.object.Name.Namespace, &r.Peers[j]))
-			}
-			for _, n := range r.names(Direction(d)) {
-				c.terms.usePort(n)
-			}
+	p.named(func(d Direction, _ int, rule *Rule, name RuleName) {
+		r := compiledRule{Rule: rule, name: name, id: passed, anyone: len(rule.Peers) == 0 && !rule.NoPeer}
+		if name.Action != Pass {
+			r.id = c.takeRule(name)
 		}
-	}
+		for j := range r.Peers {
+			if r.Peers[j].everyPod() {
+				r.anyPod = true
+				continue
+			}
+			r.terms = append(r.terms, c.terms.peer(p.name.Namespace, &r.Peers[j]))
+		}
+		for _, n := range r.names(d) {
+			c.terms.usePort(n)
+		}
+		p.rules[d] = append(p.rules[d], r)
+	})
 }
 
 // drop is the inverse of use.
@@ -81,7 +105,7 @@ func (c *Compiler) drop(p *compiledPolicy, d Direction) {
 	delete(c.used, p)
 	if p.cut {
 		p.cut = false
-		delete(c.problems, p.object.Name)
+		delete(c.problems, p.name)
 	}
 	for d := range p.rules {
 		for i := range p.rules[d] {
@@ -92,7 +116,9 @@ func (c *Compiler) drop(p *compiledPolicy, d Direction) {
 			for _, n := range r.names(Direction(d)) {
 				c.terms.dropPort(n)
 			}
-			c.releaseRule(r.name)
+			if r.id != passed {
+				c.releaseRule(r.name)
+			}
 		}
 		p.rules[d] = nil
 	}
@@ -116,21 +142,34 @@ func (r *Rule) names(d Direction) (all []portName) {
 func (c *Compiler) takeRule(name RuleName) RuleID {
 	u := c.rules[name]
 	if u == nil {
-		h := fnv.New64a()
-		fmt.Fprint(h, name)
-		n := h.Sum64()
-		for {
-			u = &ruleUse{id: ruleBit | RuleID((n^n>>32)&uint64(ruleBit-1))}
-			if _, taken := c.table.Rules[u.id]; !taken {
-				break
-			}
-			n++
-		}
+		u = &ruleUse{id: c.newRuleID(name)}
 		c.rules[name], c.table.Rules[u.id] = u, name
 		note(c.changes.Rules, u.id, RuleName{}, name, same)
 	}
 	u.refs++
 	return u.id
+}
+
+// newRuleID makes a number out of a name, that no other rule has.
+func (c *Compiler) newRuleID(name RuleName) RuleID {
+	bits, mask := ruleBit, ruleBit-1
+	if name.Action == Deny {
+		bits, mask = denyBit|ruleBit, ingressBit-1
+		if name.Direction == Ingress {
+			bits |= ingressBit
+		}
+	}
+	if name.Number < 0 {
+		return bits | 1 // the fixed ones
+	}
+	h := fnv.New64a()
+	fmt.Fprint(h, name)
+	for n := h.Sum64(); ; n++ {
+		id := bits | RuleID(n^n>>32)&mask
+		if _, taken := c.table.Rules[id]; !taken && id != bits|1 {
+			return id
+		}
+	}
 }
 
 func (c *Compiler) releaseRule(name RuleName) {
@@ -145,11 +184,18 @@ func (c *Compiler) releaseRule(name RuleName) {
 // A profile is what some policies grant in one direction. Pods that the same policies isolate
 // share it.
 type profile struct {
-	key    string
-	rules  []profileRule
-	byTerm map[*term][]int
-	grants map[Class][]Segment
-	users  map[*address]bool
+	key       string
+	direction Direction
+	// layers: ClusterNetworkPolicies judge, so that each class has all that decides (layer.go).
+	// isolated: NetworkPolicies too. defaults are the rules that stand for no rule.
+	layers, isolated bool
+	defaults         []RuleName
+	// anyone and anyPod are rules for every address, and for every pod.
+	anyone, anyPod []int
+	rules          []profileRule
+	byTerm         map[*term][]int
+	grants         map[Class][]Segment
+	users          map[*address]bool
 	// anyNamed are rules for all pods whose ports have names: each pod has other numbers.
 	anyNamed []int
 	memo     map[string][]Segment
@@ -158,6 +204,7 @@ type profile struct {
 // A profileRule is a rule with its ports. names are those whose numbers the peers give.
 type profileRule struct {
 	id    RuleID
+	tier  Tier
 	ports []Segment
 	names []portName
 }
@@ -187,6 +234,9 @@ func (c *Compiler) updateProfiles(at *address) {
 		}
 		if delete(old.users, at); len(old.users) == 0 {
 			delete(c.profiles[d], old.key)
+			for _, r := range old.defaults {
+				c.releaseRule(r)
+			}
 		}
 	}
 }
@@ -204,7 +254,7 @@ func (c *Compiler) grant(d Direction, t Target, now []Segment) {
 		c.table.Grants[d][t] = now
 	}
 	note(c.changes.Grants[d], t, was, now, slices.Equal[[]Segment])
-	c.changes.Revoked = c.changes.Revoked || c.table.Isolated[d][t.Local] && !covers(now, was)
+	c.changes.Revoked = c.changes.Revoked || c.table.Cluster[d][t.Local] || c.table.Isolated[d][t.Local] && !covers(now, was)
 }
 
 // covers reports whether each of was is in one of now.
@@ -216,9 +266,9 @@ func covers(now, was []Segment) bool {
 	})
 }
 
-// profile returns that of an address; nil: no policy isolates it.
+// profile returns that of an address; nil: no policy isolates or judges it.
 func (c *Compiler) profile(d Direction, at *address) *profile {
-	if len(at.policies[d]) == 0 {
+	if len(at.policies[d]) == 0 && !at.cluster[d] {
 		return nil
 	}
 	key, named := []byte{}, false
@@ -238,40 +288,52 @@ func (c *Compiler) profile(d Direction, at *address) *profile {
 	if p := c.profiles[d][string(key)]; p != nil {
 		return p
 	}
-	p := &profile{key: string(key), byTerm: map[*term][]int{}, grants: map[Class][]Segment{}, users: map[*address]bool{}, memo: map[string][]Segment{}}
-	var anyone, anyPod []int
+	p := &profile{key: string(key), direction: d, layers: at.cluster[d], isolated: at.isolated[d],
+		byTerm: map[*term][]int{}, grants: map[Class][]Segment{}, users: map[*address]bool{}, memo: map[string][]Segment{}}
 	for _, policy := range at.policies[d] {
 		for i := range policy.rules[d] {
-			r := &policy.rules[d][i]
-			if r.NoPort || policy.cut {
-				continue
-			}
-			n := len(p.rules)
-			p.rules = append(p.rules, r.resolve(d, at.owner))
-			if r.anyone {
-				anyone = append(anyone, n)
-			}
-			if r.anyPod {
-				anyPod = append(anyPod, n)
-			}
-			if (r.anyone || r.anyPod) && len(p.rules[n].names) > 0 {
-				p.anyNamed = append(p.anyNamed, n)
-			}
-			for _, t := range r.terms {
-				p.byTerm[t] = append(p.byTerm[t], n)
+			if r := &policy.rules[d][i]; !r.NoPort && !policy.cut {
+				p.add(r, policy.tier(), at.owner)
 			}
 		}
 	}
-	p.set(AnyAddr, p.segments(anyone, nil))
-	p.set(AnyPod, p.segments(anyPod, nil))
+	c.takeDefaults(p)
+	switch {
+	case len(at.policies[d]) == 0: // a pod that is not known
+		p.set(AnyAddr, []Segment{{Last: 65535, Rule: p.unmatched()}})
+	case p.layers:
+		p.set(AnyAddr, p.layered(p.anyone, nil, AnyAddr))
+		p.set(AnyPod, p.layered(merge(p.anyPod, p.anyone), nil, AnyPod))
+	default:
+		p.set(AnyAddr, p.segments(p.anyone, nil))
+		p.set(AnyPod, p.segments(p.anyPod, nil))
+	}
 	c.grantClasses(p)
 	c.profiles[d][p.key] = p
 	return p
 }
 
+// add adds a rule, with its ports on a pod.
+func (p *profile) add(r *compiledRule, tier Tier, owner *pod) {
+	n := len(p.rules)
+	p.rules = append(p.rules, r.resolve(p.direction, tier, owner))
+	if r.anyone {
+		p.anyone = append(p.anyone, n)
+	}
+	if r.anyPod {
+		p.anyPod = append(p.anyPod, n)
+	}
+	if (r.anyone || r.anyPod) && len(p.rules[n].names) > 0 {
+		p.anyNamed = append(p.anyNamed, n)
+	}
+	for _, t := range r.terms {
+		p.byTerm[t] = append(p.byTerm[t], n)
+	}
+}
+
 // resolve gives a rule its ports.
-func (r *compiledRule) resolve(d Direction, owner *pod) profileRule {
-	out := profileRule{id: r.id, names: r.names(d)}
+func (r *compiledRule) resolve(d Direction, tier Tier, owner *pod) profileRule {
+	out := profileRule{id: r.id, tier: tier, names: r.names(d)}
 	if len(r.Ports) == 0 {
 		out.ports = []Segment{{Last: 65535, Rule: r.id}}
 	}
@@ -329,6 +391,9 @@ func (p *profile) classSegments(k *class) []Segment {
 		if slices.ContainsFunc(k.terms, func(t *term) bool { return slices.Contains(p.rules[i].names, t.port) }) {
 			rules = append(rules, i)
 		}
+	}
+	if p.layers && len(rules) > 0 {
+		return p.layeredClass(rules, k)
 	}
 	slices.Sort(rules)
 	return p.segments(slices.Compact(rules), k)

@@ -22,9 +22,10 @@ func check(t *testing.T, w *policytest.World, table *policy.Table) (n int) {
 	protos := []service.Proto{service.TCP, service.UDP, service.SCTP, 1}
 	for range 80 {
 		p := policy.Packet{Src: w.Addr(), Dst: w.Addr(), Proto: protos[w.IntN(4)], Port: w.FirstPort + uint16(w.IntN(8))}
-		if p.Src.Is4() != p.Dst.Is4() || p.Src == p.Dst {
+		if p.Src.Is4() != p.Dst.Is4() {
 			continue
 		}
+		p.ToNode = w.IntN(6) == 0
 		n++
 		got := policy.Lookup(table, p)
 		for d, v := range []policy.Verdict{got.Egress, got.Ingress} {
@@ -36,8 +37,12 @@ func check(t *testing.T, w *policytest.World, table *policy.Table) (n int) {
 				continue
 			}
 			want := w.Evaluate(*asked)
-			if v.Allows() != want.Allowed() || v.Isolated != (len(want.Isolates) > 0) {
-				t.Fatalf("%v, %v of %v: table %+v (%v), objects %+v", p, asked.Direction, asked.Pod.Name, v, table.Rules[v.Rule], want)
+			rule := table.Rules[v.Rule]
+			if v.Allows() != want.Allowed() || v.Isolated != (len(want.Isolates) > 0 && !asked.Exempt) {
+				t.Fatalf("%+v, %v of %v: table %+v (%v), objects %+v", p, asked.Direction, asked.Pod.Name, v, rule, want)
+			}
+			if want.Rule != nil && want.Rule.Tier != policy.Namespaced && rule != *want.Rule {
+				t.Fatalf("%+v, %v of %v: the table says that %v decides, the objects %v", p, asked.Direction, asked.Pod.Name, rule, *want.Rule)
 			}
 		}
 	}
@@ -52,6 +57,7 @@ func replay(t *testing.T, to, want *policy.Table, ch *policy.Changes) {
 	apply(t, to.Sandboxes, ch.Sandboxes)
 	for d := range to.Isolated {
 		apply(t, to.Isolated[d], ch.Isolated[d])
+		apply(t, to.Cluster[d], ch.Cluster[d])
 		apply(t, to.Grants[d], ch.Grants[d])
 	}
 	if ch.Blocks || len(to.Blocks)+len(want.Blocks) == 0 {
@@ -98,6 +104,7 @@ func TestRandom(t *testing.T) {
 	cases := 0
 	for range worlds(t) {
 		w := policytest.New(r)
+		w.Tiers = r.IntN(3) > 0
 		c := policy.New("here")
 		kernel, _ := policy.New("here").Compile()
 		for range 60 {
@@ -129,6 +136,12 @@ func atOnce(o *policy.Cluster) *policy.Compiler {
 	}
 	for n, p := range o.Pods {
 		c.SetPod(n, p)
+	}
+	for n, p := range o.ClusterPolicies {
+		c.SetClusterPolicy(n, p)
+	}
+	for n, o := range o.Nodes {
+		c.SetNode(n, o)
 	}
 	for n, s := range o.Namespaces {
 		c.SetNamespace(n, s)

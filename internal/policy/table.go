@@ -24,22 +24,57 @@ const (
 // A RuleID is the number of a rule, and the verdict of what it decides. No class has it.
 type RuleID uint32
 
-// ruleBit is in every RuleID and in no class.
-const ruleBit RuleID = 1 << 29
+// ruleBit is in every RuleID and in no class; denyBit in those that deny, whose ingressBit tells
+// their direction.
+const (
+	ruleBit    RuleID = 1 << 29
+	denyBit    RuleID = 1 << 30
+	ingressBit RuleID = 1 << 28
+)
+
+// The numbers of what decides where no rule does: a NetworkPolicy isolates, or none does. They are
+// written only where a rule of a ClusterNetworkPolicy would decide otherwise.
+const (
+	Unmatched       RuleID = ruleBit | 1
+	IsolatedEgress  RuleID = denyBit | ruleBit | 1
+	IsolatedIngress RuleID = denyBit | ruleBit | ingressBit | 1
+)
+
+// Denies reports whether it is the number of a rule that denies.
+func (id RuleID) Denies() bool { return id&denyBit != 0 }
 
 // A RuleName is where a rule stands: the Number-th of a policy's, from 0, of a direction.
+// A ClusterNetworkPolicy's says also what it does.
 type RuleName struct {
 	Policy    service.Name
 	Direction Direction
 	Number    int
+	Tier      Tier
+	Action    Action
+	Title     string // what its author calls it; empty: nothing
 }
 
-// String returns "default/web ingress[0]".
+// The Numbers of Unmatched and the Isolated ones.
+const unmatched, isolated = -1, -2
+
+// String returns "default/web ingress[0]", or "Admin web ingress[0] Deny", with the rule's title.
 func (n RuleName) String() string {
-	return fmt.Sprintf("%v %v[%d]", n.Policy, n.Direction, n.Number)
+	switch {
+	case n.Number == unmatched:
+		return "no rule"
+	case n.Number == isolated:
+		return "isolated " + n.Direction.String()
+	case n.Tier == Namespaced:
+		return fmt.Sprintf("%v %v[%d]", n.Policy, n.Direction, n.Number)
+	}
+	text := fmt.Sprintf("%v %s %v[%d] %v", n.Tier, n.Policy.Name, n.Direction, n.Number, n.Action)
+	if n.Title != "" {
+		text += fmt.Sprintf(" (%s)", n.Title)
+	}
+	return text
 }
 
-// A Segment is the ports of one protocol that a rule allows. Proto 0 stands for all protocols
+// A Segment is the ports of one protocol about which a rule decides. Proto 0 stands for all protocols
 // and all ports.
 type Segment struct {
 	Proto       service.Proto
@@ -67,7 +102,11 @@ type Table struct {
 	Blocks  []Range
 	// Isolated are this node's pods that a policy isolates, and those that are not known yet.
 	Isolated [2]map[netip.Addr]bool
-	// Grants are sorted by protocol and port, and disjoint.
+	// Cluster are this node's pods for which a ClusterNetworkPolicy has rules, and those that are
+	// not known yet, if one has rules for what pods send.
+	Cluster [2]map[netip.Addr]bool
+	// Grants are sorted by protocol and port, and disjoint; one of all protocols comes last, and
+	// decides about what no other has.
 	Grants [2]map[Target][]Segment
 	Rules  map[RuleID]RuleName
 	// Sandboxes are those that the CNI plugin made on this node.
@@ -77,7 +116,7 @@ type Table struct {
 func newTable() *Table {
 	t := &Table{Classes: map[netip.Addr]Class{}, Rules: map[RuleID]RuleName{}, Sandboxes: map[netip.Addr]Sandbox{}}
 	for d := range t.Isolated {
-		t.Isolated[d], t.Grants[d] = map[netip.Addr]bool{}, map[Target][]Segment{}
+		t.Isolated[d], t.Cluster[d], t.Grants[d] = map[netip.Addr]bool{}, map[netip.Addr]bool{}, map[Target][]Segment{}
 	}
 	return t
 }
@@ -103,16 +142,24 @@ type Packet struct {
 	Src, Dst netip.Addr
 	Proto    service.Proto
 	Port     uint16 // of Dst
+	// ToNode: Dst is this node's own. No NetworkPolicy isolates pods from their node.
+	ToNode bool
 }
 
 // A Verdict is what one direction of one pod says.
 type Verdict struct {
+	// Isolated: a NetworkPolicy isolates the pod, and not from this peer only.
 	Isolated bool
-	Rule     RuleID // which allowed it; 0: none did
+	Rule     RuleID // which decided; 0: none did
 }
 
 // Allows reports whether the packet passes.
-func (v Verdict) Allows() bool { return !v.Isolated || v.Rule != 0 }
+func (v Verdict) Allows() bool {
+	if v.Rule != 0 {
+		return !v.Rule.Denies()
+	}
+	return !v.Isolated
+}
 
 // A Decision is what becomes of a packet on this node: by the sender's egress and the
 // receiver's ingress. A pod of another node is not isolated here; its own node decides.
@@ -121,9 +168,10 @@ type Decision struct{ Egress, Ingress Verdict }
 // Allowed reports whether the packet passes on this node.
 func (d Decision) Allowed() bool { return d.Egress.Allows() && d.Ingress.Allows() }
 
-// Lookup decides about a packet that is neither from this node itself nor to it: those pass.
+// Lookup decides about a packet that is not from this node itself: those pass. What a pod sends
+// to its own address without a Service never leaves it.
 func Lookup(t *Table, p Packet) Decision {
-	if t == nil || p.Src == p.Dst {
+	if t == nil {
 		return Decision{}
 	}
 	return Decision{
@@ -132,11 +180,16 @@ func Lookup(t *Table, p Packet) Decision {
 	}
 }
 
-func (t *Table) verdict(d Direction, local, peer netip.Addr, p Packet) Verdict {
-	if !t.Isolated[d][local] {
-		return Verdict{}
+func (t *Table) verdict(d Direction, local, peer netip.Addr, p Packet) (v Verdict) {
+	v.Isolated = t.Isolated[d][local]
+	if !v.Isolated && !t.Cluster[d][local] {
+		return v
 	}
-	v := Verdict{Isolated: true}
+	defer func() {
+		if p.ToNode || p.Src == p.Dst {
+			v.exempt()
+		}
+	}()
 	class := t.ClassOf(peer)
 	rungs := []Class{class, AnyPod, AnyAddr}
 	if class&PodClass == 0 {
@@ -151,6 +204,22 @@ func (t *Table) verdict(d Direction, local, peer netip.Addr, p Packet) Verdict {
 		}
 	}
 	return v
+}
+
+// RuleOf is where the rule of a verdict stands; the zero name: no rule decided.
+func (t *Table) RuleOf(v Verdict) RuleName {
+	if t == nil {
+		return RuleName{}
+	}
+	return t.Rules[v.Rule]
+}
+
+// exempt is what isolation means for the pod itself and for its node.
+func (v *Verdict) exempt() {
+	v.Isolated = false
+	if v.Rule == IsolatedEgress || v.Rule == IsolatedIngress {
+		v.Rule = 0
+	}
 }
 
 // compareSegments is the order of a target's segments.

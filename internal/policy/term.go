@@ -22,6 +22,7 @@ type term struct {
 	namespaces *labels.Selector
 	pods       *labels.Selector // nil: all
 	block      *Block
+	nodes      *labels.Selector // addresses of the nodes that it selects
 	// Of a port: the pods' number for the name.
 	port   portName
 	number uint16
@@ -56,13 +57,14 @@ type termIndex struct {
 	sequence int
 	own      map[string]map[*term]bool // about pods of one namespace
 	wide     map[*term]bool            // about pods of several
-	blocks   map[*term]bool
+	blocks   map[*term]bool            // and those of nodes
 	ports    map[portName]*portUse
 	fresh    map[*term]bool // not yet answered for any pod
 	stale    map[*term]bool // without a rule, may be
 	// freshPorts are names that began or ceased to matter.
 	freshPorts    map[portName]bool
 	blocksChanged bool
+	nodes         int // of blocks, those of nodes
 }
 
 // A portUse is a name of a port that rules ask for, and its numbers that pods have.
@@ -80,8 +82,10 @@ func newTermIndex() termIndex {
 
 // peer returns the term for a peer, with one reference more.
 func (x *termIndex) peer(namespace string, p *Peer) *term {
-	t := &term{block: p.Block, pods: p.Pods, namespaces: p.Namespaces}
+	t := &term{block: p.Block, pods: p.Pods, namespaces: p.Namespaces, nodes: p.Nodes}
 	switch {
+	case p.Nodes != nil:
+		t.key = "nodes|" + p.Nodes.String()
 	case p.Block != nil:
 		except := make([]string, len(p.Block.Except))
 		for i, e := range p.Block.Except {
@@ -117,8 +121,11 @@ func (x *termIndex) add(t *term) *term {
 	t.sequence, t.refs, t.classes = x.sequence, 1, map[*class]bool{}
 	x.byKey[t.key] = t
 	switch {
-	case t.block != nil:
+	case t.block != nil || t.nodes != nil:
 		x.blocks[t], x.blocksChanged = true, true
+		if t.nodes != nil {
+			x.nodes++
+		}
 	case t.port.name != "":
 	case t.namespaces != nil:
 		x.wide[t], x.fresh[t] = true, true
@@ -181,9 +188,12 @@ func (x *termIndex) settle() (fresh, stale map[*term]bool) {
 		if len(x.own[t.namespace]) == 0 {
 			delete(x.own, t.namespace)
 		}
-		if t.block != nil {
+		if x.blocks[t] {
 			delete(x.blocks, t)
 			x.blocksChanged = true
+			if t.nodes != nil {
+				x.nodes--
+			}
 		}
 	}
 	for n := range x.freshPorts {

@@ -73,7 +73,7 @@ func newPolicies(t *testing.T, open OpenGated) *policies {
 	var frontends []*service.Frontend
 	p := &policies{World: policytest.New(testnet.Random(t)), compiler: policy.New("node-1"), kernel: nftpolicy.New()}
 	t.Cleanup(p.kernel.Close)
-	p.FirstPort, p.Addrs = policyPort, nil
+	p.FirstPort, p.Addrs, p.Tiers = policyPort, nil, true
 	places := map[service.Name][]netip.Addr{}
 	for i := range policyPods {
 		for _, is4 := range []bool{true, false} {

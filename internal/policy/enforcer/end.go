@@ -22,10 +22,11 @@ func EndAll(gate *datapath.Gate, table *conntrack.Table, reset func([]conntrack.
 		}
 		carried := gate.EndRefused()
 		found, err := table.Audit(ctx, []service.Proto{service.TCP, service.UDP, service.SCTP}, func(e conntrack.Entry) (flow.Flow, bool) {
-			// What is to the node is not judged, nor what a client has with our own proxy: that
-			// is between the client and the endpoint.
-			return flow.Flow{}, !e.MarkedForReset() && !local[e.Client().Addr()] && !local[e.Endpoint().Addr()] &&
-				denied(packet(e)) && !gate.Carries(e.Proto(), e.Client(), e.Frontend())
+			// What a client has with our own proxy is between the client and the endpoint.
+			p := packet(e)
+			p.ToNode = local[p.Dst]
+			return flow.Flow{}, !e.MarkedForReset() && !local[p.Src] &&
+				denied(p) && !gate.Carries(e.Proto(), e.Client(), e.Frontend())
 		})
 		if err != nil {
 			return carried, fmt.Errorf("read conntrack's table: %w", err)

@@ -25,6 +25,8 @@ type Source interface {
 	Pod(service.Name) *policy.Pod
 	Policy(service.Name) *policy.Policy
 	Namespace(string) *policy.Namespace
+	ClusterPolicy(string) *policy.ClusterPolicy
+	Node(string) *policy.Node
 }
 
 // Config says what an Enforcer works with. Log, Node and Source are required.
@@ -37,8 +39,9 @@ type Config struct {
 	Socket string
 	// End ends the connections that denied reports; nil: none is ended.
 	End func(ctx context.Context, denied func(policy.Packet) bool) (ended int, err error)
-	// Event tells a policy's owner that it exceeds a limit; nil: only the log does.
-	Event func(name service.Name, reason, message string)
+	// Event tells a policy's owner that it exceeds a limit, or asks for what there is not; a
+	// ClusterNetworkPolicy has no namespace. Nil: only the log does.
+	Event func(name service.Name, uid, reason, message string)
 	// LogDenied logs what is denied, with names.
 	LogDenied bool
 	Metrics   *Metrics // nil: none
@@ -222,6 +225,14 @@ func (e *Enforcer) feed(d policy.Dirty) {
 	}
 	for _, n := range d.Policies {
 		e.compiler.SetPolicy(n, e.Source.Policy(n))
+	}
+	for _, n := range d.Nodes {
+		e.compiler.SetNode(n, e.Source.Node(n))
+	}
+	for _, n := range d.ClusterPolicies {
+		p := e.Source.ClusterPolicy(n)
+		e.compiler.SetClusterPolicy(n, p)
+		e.reportUnsupported(p)
 	}
 	for _, n := range d.Pods {
 		p := e.Source.Pod(n)

@@ -36,8 +36,7 @@ type objects struct {
 }
 
 func newObjects() *objects {
-	o := &objects{synced: make(chan struct{}), dirty: make(chan struct{}, 1), Cluster: policy.Cluster{
-		Pods: map[service.Name]*policy.Pod{}, Namespaces: map[string]*policy.Namespace{}, Policies: map[service.Name]*policy.Policy{}}}
+	o := &objects{synced: make(chan struct{}), dirty: make(chan struct{}, 1), Cluster: *policy.NewCluster()}
 	close(o.synced)
 	return o
 }
@@ -68,6 +67,18 @@ func (o *objects) Namespace(n string) *policy.Namespace {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.Namespaces[n]
+}
+
+func (o *objects) ClusterPolicy(n string) *policy.ClusterPolicy {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.ClusterPolicies[n]
+}
+
+func (o *objects) Node(n string) *policy.Node {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.Nodes[n]
 }
 
 func (o *objects) change(f func()) {
@@ -124,6 +135,9 @@ func (r *rig) start() {
 		}
 		for n := range r.source.Policies {
 			r.source.changed.Policies = append(r.source.changed.Policies, n)
+		}
+		for n := range r.source.ClusterPolicies {
+			r.source.changed.ClusterPolicies = append(r.source.changed.ClusterPolicies, n)
 		}
 	})
 	var wg sync.WaitGroup

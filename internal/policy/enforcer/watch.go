@@ -60,19 +60,31 @@ func (e *Enforcer) logDenied(all []denial, now time.Time) {
 		}
 		lines++
 		e.logged[d] = now
-		e.mu.RLock()
-		from, by := e.compiler.Isolates(d.Src, d.Direction)
-		to, _ := e.compiler.Isolates(d.Dst, d.Direction)
-		if d.Direction == policy.Ingress {
-			_, by = e.compiler.Isolates(d.Dst, d.Direction)
-		}
-		e.mu.RUnlock()
-		e.Log.Info("NetworkPolicies denied packets", "direction", d.Direction.String(), "from", place(from, d.Src), "to", place(to, d.Dst),
-			"proto", d.Proto.String(), "port", d.Port, "isolatedBy", joined(by))
+		from, to, by := e.explain(d)
+		e.Log.Info("NetworkPolicies denied packets", "direction", d.Direction.String(), "from", from, "to", to,
+			"proto", d.Proto.String(), "port", d.Port, "deniedBy", by)
 	}
 	if more > 0 {
 		e.Log.Info("NetworkPolicies denied more packets, not logged one by one", "more", more)
 	}
+}
+
+// explain says who the ends of a denial are, and what denied it.
+func (e *Enforcer) explain(d denial) (from, to, by string) {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	source, byEgress := e.compiler.Isolates(d.Src, policy.Egress)
+	target, byIngress := e.compiler.Isolates(d.Dst, policy.Ingress)
+	decision, isolators := policy.Lookup(e.table, d.Packet), byEgress
+	verdict := decision.Egress
+	if d.Direction == policy.Ingress {
+		verdict, isolators = decision.Ingress, byIngress
+	}
+	by = joined(isolators)
+	if rule := e.table.RuleOf(verdict); rule.Tier != policy.Namespaced {
+		by = rule.String()
+	}
+	return place(source, d.Src), place(target, d.Dst), by
 }
 
 // place is a pod's name, or an address.
@@ -102,7 +114,11 @@ func (e *Enforcer) report() {
 			e.reported[name] = text
 			e.Log.Warn("a NetworkPolicy exceeds a limit", "policy", name.String(), "problem", text)
 			if e.Event != nil {
-				e.Event(name, reasonLimit, text)
+				var uid string
+				if p := e.Source.Policy(name); p != nil {
+					uid = p.UID
+				}
+				e.Event(name, uid, reasonLimit, text)
 			}
 		}
 	}
@@ -113,5 +129,20 @@ func (e *Enforcer) report() {
 	}
 }
 
-// reasonLimit is the reason of the event.
-const reasonLimit = "NetworkPolicyLimit"
+// reportUnsupported says what of a ClusterNetworkPolicy does not have the effect that it asks for.
+func (e *Enforcer) reportUnsupported(p *policy.ClusterPolicy) {
+	if p == nil || len(p.Problems) == 0 {
+		return
+	}
+	text := strings.Join(p.Problems, "; ")
+	e.Log.Warn("a ClusterNetworkPolicy is not enforced as it is written", "policy", p.Name, "problem", text)
+	if e.Event != nil {
+		e.Event(service.Name{Name: p.Name}, p.UID, reasonUnsupported, text)
+	}
+}
+
+// The reasons of events.
+const (
+	reasonLimit       = "NetworkPolicyLimit"
+	reasonUnsupported = "ClusterNetworkPolicyUnsupported"
+)

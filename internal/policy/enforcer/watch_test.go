@@ -32,7 +32,7 @@ func TestLogDenied(t *testing.T) {
 	one := denial{policy.Packet{Src: clientAddr, Dst: webAddr, Proto: service.TCP, Port: 80}, policy.Ingress}
 	now := time.Now()
 	e.logDenied([]denial{one}, now)
-	want := "direction=ingress from=default/client to=default/web proto=TCP port=80 isolatedBy=default/deny-all"
+	want := "direction=ingress from=default/client to=default/web proto=TCP port=80 deniedBy=default/deny-all"
 	if !strings.Contains(out.String(), want) {
 		t.Errorf("logged %q, want %q in it", out.String(), want)
 	}
@@ -85,9 +85,11 @@ func TestCounted(t *testing.T) {
 // An owner hears once that a policy exceeds a limit, and again when it does so again.
 func TestReport(t *testing.T) {
 	var events []string
-	e := New(Config{Log: slog.New(slog.DiscardHandler), Node: "node-1", Event: func(n service.Name, reason, _ string) {
-		events = append(events, fmt.Sprint(n, " ", reason))
+	e := New(Config{Log: slog.New(slog.DiscardHandler), Node: "node-1", Event: func(n service.Name, uid, reason, _ string) {
+		events = append(events, fmt.Sprint(n, uid, " ", reason))
 	}})
+	e.Source = newObjects()
+	e.Source.(*objects).Policies[denyAll] = &policy.Policy{UID: "-7"}
 	big := &policy.Policy{Name: denyAll, Isolates: [2]bool{policy.Ingress: true}}
 	big.Rules[policy.Ingress] = []policy.Rule{{Ports: make([]policy.Port, policy.MaxPeers+1)}}
 	for range 2 {
@@ -100,7 +102,7 @@ func TestReport(t *testing.T) {
 		e.compiler.Compile()
 		e.report()
 	}
-	if len(events) != 2 || events[0] != "default/deny-all NetworkPolicyLimit" {
+	if len(events) != 2 || events[0] != "default/deny-all-7 NetworkPolicyLimit" {
 		t.Errorf("events: %q", events)
 	}
 }

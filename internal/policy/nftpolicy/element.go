@@ -34,6 +34,9 @@ func (e element) write(add bool) nft.Write {
 	}
 	if e.set == "decisions" {
 		w.Goto = "allowed"
+		if policy.RuleID(binary.NativeEndian.Uint32([]byte(e.key))).Denies() {
+			w.Goto = "denied" // as in programs that have no rules which deny: it drops there too
+		}
 	} else if e.data != "" {
 		w.Data = []byte(e.data)
 	}
@@ -46,6 +49,10 @@ func classElement(a netip.Addr, k policy.Class) element {
 
 func isolatedElement(d policy.Direction, a netip.Addr) element {
 	return element{set: "isolated-" + d.String() + family(a), key: string(a.AsSlice())}
+}
+
+func clusterElement(d policy.Direction, a netip.Addr) element {
+	return element{set: "cluster-" + d.String() + family(a), key: string(a.AsSlice())}
 }
 
 // selfElement lets a pod talk with itself through a Service, isolated or not.
@@ -129,6 +136,9 @@ func (t *Table) wanted(want *policy.Table, f func(element)) {
 	for d := range want.Isolated {
 		for a := range want.Isolated[d] {
 			f(isolatedElement(policy.Direction(d), a))
+		}
+		for a := range want.Cluster[d] {
+			f(clusterElement(policy.Direction(d), a))
 		}
 	}
 }

@@ -48,7 +48,7 @@ type cluster struct {
 
 func newCluster(t *testing.T) *cluster {
 	w := policytest.New(testnet.Random(t))
-	w.FirstPort, w.Addrs = firstPort, nil
+	w.FirstPort, w.Addrs, w.Tiers = firstPort, nil, true
 	c := &cluster{World: w, nodes: map[string]*node{}, hosts: map[netip.Addr]*testnet.Host{}, sctpPort: 20000}
 	net := testnet.New(t)
 	for _, name := range []string{"here", "there"} {

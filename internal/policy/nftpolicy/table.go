@@ -27,9 +27,10 @@ var families = []object{{"Name": "4", "IP": "ip", "Type": "ipv4_addr"}, {"Name":
 // program is what the kernel runs.
 func program() *nft.Program {
 	return &nft.Program{Source: source, Data: map[string]any{
-		"Comment": comment, "Priority": numbers.HookPolicy, "Families": families,
-		"Challenge":  fmt.Sprintf("%x:%x", numbers.PriorityChallenge>>16, numbers.PriorityChallenge&0xffff),
-		"Directions": []object{{"Name": "egress", "Local": "saddr", "Peer": "daddr", "Denied": "0:3"}, {"Name": "ingress", "Local": "daddr", "Peer": "saddr", "Denied": "0:4"}},
+		"Comment": comment, "Priority": numbers.HookPolicy, "InputPriority": numbers.HookPolicyInput, "Families": families,
+		"Proxy":      fmt.Sprintf("%#x", numbers.MarkUserspace),
+		"Challenge":  classid(uint32(numbers.PriorityChallenge)),
+		"Directions": []object{{"Name": "egress", "Local": "saddr", "Peer": "daddr", "Denied": "0:3", "Isolated": classid(policy.IsolatedEgress)}, {"Name": "ingress", "Local": "daddr", "Peer": "saddr", "Denied": "0:4", "Isolated": classid(policy.IsolatedIngress)}},
 		"Rungs": []object{
 			{"If": "", "Set": ""},
 			{"If": "meta priority 0:2", "Set": "meta priority >= 8000:0 meta priority set 0:2"},
@@ -37,6 +38,9 @@ func program() *nft.Program {
 		},
 	}}
 }
+
+// classid is a number as nft writes a priority.
+func classid[N ~uint32](n N) string { return fmt.Sprintf("%x:%x", n>>16, n&0xffff) }
 
 // A Table is the node's part of nf_tables that isolates pods. It belongs to one goroutine.
 type Table struct {
@@ -146,15 +150,16 @@ func (t *Table) restore(ctx context.Context, want *policy.Table) (written int, e
 			return err
 		}
 		written = len(ws)
-		return t.table.Commit(ctx, t.addAllowed, ws)
+		return t.table.Commit(ctx, t.addVerdicts, ws)
 	})
 	t.synced, t.blocks = err == nil, want.Blocks
 	return written, err
 }
 
-// addAllowed adds the chain that decisions lead to: Declare makes sets only.
-func (t *Table) addAllowed(c *nftables.Conn) (queued bool, err error) {
+// addVerdicts adds the chains that decisions lead to: Declare makes sets only.
+func (t *Table) addVerdicts(c *nftables.Conn) (queued bool, err error) {
 	c.AddChain(t.table.Chain("allowed"))
+	c.AddChain(t.table.Chain("denied"))
 	return true, nil
 }
 
@@ -170,7 +175,7 @@ func (t *Table) readOrder(ctx context.Context) error {
 }
 
 // ruleSum is how many rules the program has.
-const ruleSum = 1 + 2 + 4*(4+3*3+2+2) + 4 + 4
+const ruleSum = 1 + (1 + 2 + 2 + 4 + 2) + 4*(3+3*3+2+2) + (4 + 8) + (3 + 2)
 
 // damaged reports whether the table has other rules than the program's.
 func (t *Table) damaged(ctx context.Context) (bool, error) {

@@ -93,6 +93,9 @@ func isolate(ws []nft.Write, want *policy.Table, ch *policy.Changes) []nft.Write
 		for a, c := range ch.Isolated[d] {
 			ws = append(ws, isolatedElement(policy.Direction(d), a).write(c.To))
 		}
+		for a, c := range ch.Cluster[d] {
+			ws = append(ws, clusterElement(policy.Direction(d), a).write(c.To))
+		}
 	}
 	return ws
 }
@@ -181,7 +184,7 @@ func (t *Table) sets() []string {
 		all = append(all, "pod-classes"+f, "sandboxes"+f, "self"+f)
 		for _, d := range []policy.Direction{policy.Egress, policy.Ingress} {
 			name := d.String()
-			all = append(all, "isolated-"+name+f, name+f, name+"-ranges"+f, name+"-all"+f)
+			all = append(all, "isolated-"+name+f, "cluster-"+name+f, name+f, name+"-ranges"+f, name+"-all"+f)
 		}
 	}
 	return all

@@ -27,13 +27,15 @@ type World struct {
 	Addrs     []netip.Addr
 	FirstPort uint16
 	// Place, if it is set, says where a pod is. A pod without addresses is not made.
-	Place  func(pod service.Name) (node string, addrs []netip.Addr)
+	Place func(pod service.Name) (node string, addrs []netip.Addr)
+	// Tiers: there are ClusterNetworkPolicies and nodes too.
+	Tiers  bool
 	serial int
 }
 
 // New returns an empty World.
 func New(r *rand.Rand) *World {
-	return &World{Rand: r, Addrs: someAddrs(), Cluster: policy.Cluster{Pods: map[service.Name]*policy.Pod{}, Namespaces: map[string]*policy.Namespace{}, Policies: map[service.Name]*policy.Policy{}}}
+	return &World{Rand: r, Addrs: someAddrs(), Cluster: *policy.NewCluster()}
 }
 
 func pick[T any](w *World, all ...T) T { return all[w.IntN(len(all))] }
@@ -172,6 +174,10 @@ func (w *World) freeAddrs(name service.Name) (free []netip.Addr) {
 
 // Step changes one object, and tells the Compilers.
 func (w *World) Step(to ...*policy.Compiler) {
+	if w.Tiers && w.IntN(4) == 0 {
+		w.stepTiers(to)
+		return
+	}
 	switch w.IntN(6) {
 	case 0:
 		n := w.namespace()
@@ -209,7 +215,7 @@ func (w *World) Peering(p policy.Packet, d policy.Direction) *policy.Peering {
 	if d == policy.Ingress {
 		local, peer = p.Dst, p.Src
 	}
-	out := &policy.Peering{Direction: d, Peer: peer, Proto: p.Proto, Port: p.Port}
+	out := &policy.Peering{Direction: d, Peer: peer, Proto: p.Proto, Port: p.Port, Exempt: p.ToNode || p.Src == p.Dst}
 	for _, pod := range w.Pods {
 		if slices.Contains(pod.Addrs, local) {
 			out.Pod = pod

@@ -1,0 +1,230 @@
+package kube
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/fairway-net/fairway/internal/labels"
+	"github.com/fairway-net/fairway/internal/policy"
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// The objects of policy.networking.k8s.io/v1alpha2 as they are written: the specs only, with the
+// names of the API's fields.
+
+type clusterPolicySpec struct {
+	Tier     string              `json:"tier"`
+	Priority int                 `json:"priority"`
+	Subject  clusterPeer         `json:"subject"`
+	Ingress  []clusterPolicyRule `json:"ingress"`
+	Egress   []clusterPolicyRule `json:"egress"`
+}
+
+type clusterPolicyRule struct {
+	Name      string            `json:"name"`
+	Action    string            `json:"action"`
+	From      []clusterPeer     `json:"from"`
+	To        []clusterPeer     `json:"to"`
+	Protocols []clusterProtocol `json:"protocols"`
+}
+
+type clusterPeer struct {
+	Namespaces *metav1.LabelSelector `json:"namespaces"`
+	Pods       *struct {
+		NamespaceSelector metav1.LabelSelector `json:"namespaceSelector"`
+		PodSelector       metav1.LabelSelector `json:"podSelector"`
+	} `json:"pods"`
+	Nodes       *metav1.LabelSelector `json:"nodes"`
+	Networks    []string              `json:"networks"`
+	DomainNames []string              `json:"domainNames"`
+}
+
+type clusterProtocol struct {
+	TCP                  *clusterPorts `json:"tcp"`
+	UDP                  *clusterPorts `json:"udp"`
+	SCTP                 *clusterPorts `json:"sctp"`
+	DestinationNamedPort string        `json:"destinationNamedPort"`
+}
+
+type clusterPorts struct {
+	DestinationPort *struct {
+		Number int `json:"number"`
+		Range  *struct {
+			Start int `json:"start"`
+			End   int `json:"end"`
+		} `json:"range"`
+	} `json:"destinationPort"`
+}
+
+// A clusterConverter notes what it does not understand of one object.
+type clusterConverter struct {
+	where string
+	bad   []string
+}
+
+func (c *clusterConverter) problem(format string, args ...any) {
+	c.bad = append(c.bad, c.where+": "+fmt.Sprintf(format, args...))
+}
+
+// convertClusterPolicy cuts a ClusterNetworkPolicy to what package policy needs. What is not
+// understood must not open what its author meant to close: a rule that accepts accepts less, one
+// that denies or passes denies everything, as the API asks for unknown peers. Without a subject
+// that is understood it selects no pod: to deny for all pods would stop the cluster.
+func convertClusterPolicy(o *unstructured.Unstructured) *policy.ClusterPolicy {
+	p := &policy.ClusterPolicy{Name: o.GetName(), UID: string(o.GetUID())}
+	var spec clusterPolicySpec
+	var unread problems
+	if readSpec(o, &spec, &unread); len(unread) > 0 {
+		p.Problems = []string{unread[0].Message + ": it selects no pod"}
+		return p
+	}
+	c := &clusterConverter{where: "subject"}
+	p.Priority = spec.Priority
+	switch spec.Tier {
+	case "Admin":
+		p.Tier = policy.Admin
+	case "Baseline":
+		p.Tier = policy.Baseline
+	default:
+		p.Problems = []string{fmt.Sprintf("tier %q is not known: it selects no pod", spec.Tier)}
+		return p
+	}
+	peers, ok := c.peers([]clusterPeer{spec.Subject})
+	if !ok || len(peers) != 1 || peers[0].Namespaces == nil {
+		p.Problems = []string{"its subject is not understood: it selects no pod"}
+		return p
+	}
+	p.Subject = peers[0]
+	for d, rules := range map[policy.Direction][]clusterPolicyRule{policy.Ingress: spec.Ingress, policy.Egress: spec.Egress} {
+		for i := range rules {
+			c.where = fmt.Sprintf("%v[%d]", d, i)
+			p.Rules[d] = append(p.Rules[d], c.rule(&rules[i]))
+		}
+	}
+	p.Problems = c.bad
+	return p
+}
+
+// rule reads a rule. The API server has checked that it has peers.
+func (c *clusterConverter) rule(o *clusterPolicyRule) policy.ClusterRule {
+	r := policy.ClusterRule{Name: o.Name}
+	switch o.Action {
+	case "Accept":
+	case "Pass":
+		r.Action = policy.Pass
+	default:
+		if r.Action = policy.Deny; o.Action != "Deny" {
+			c.problem("action %q is not known: it denies", o.Action)
+		}
+	}
+	all := slices.Concat(o.From, o.To)
+	peers, ok := c.peers(all)
+	if slices.ContainsFunc(all, func(p clusterPeer) bool { return len(p.DomainNames) > 0 }) && r.Action != policy.Accept {
+		ok = false // the API has them only for rules that accept
+	}
+	if !ok && r.Action == policy.Accept {
+		c.problem("a peer is not understood: it accepts nothing")
+		return policy.ClusterRule{Name: o.Name, Rule: policy.Rule{NoPeer: true}}
+	}
+	if !ok {
+		c.problem("a peer is not understood: it denies everything")
+		return policy.ClusterRule{Name: o.Name, Action: policy.Deny}
+	}
+	r.Peers, r.NoPeer = peers, len(peers) == 0
+	ports, ok := clusterPortsOf(o.Protocols)
+	if !ok && r.Action != policy.Accept {
+		c.problem("a protocol is not understood: it denies on all ports")
+		r.Action = policy.Deny
+		return r
+	}
+	if !ok {
+		c.problem("a protocol is not understood: it accepts nothing by that")
+	}
+	r.Ports, r.NoPort = ports, len(o.Protocols) > 0 && len(ports) == 0
+	return r
+}
+
+// peers reads peers; not ok: at least one is not understood.
+func (c *clusterConverter) peers(all []clusterPeer) (out []policy.Peer, ok bool) {
+	ok = true
+	for i := range all {
+		o := &all[i]
+		var bad problems
+		selector := func(s *metav1.LabelSelector) *labels.Selector {
+			l := selector(c.where, s, &bad)
+			return &l
+		}
+		switch {
+		case o.Namespaces != nil:
+			out = append(out, policy.Peer{Namespaces: selector(o.Namespaces)})
+		case o.Pods != nil:
+			out = append(out, policy.Peer{Namespaces: selector(&o.Pods.NamespaceSelector), Pods: selector(&o.Pods.PodSelector)})
+		case o.Nodes != nil:
+			out = append(out, policy.Peer{Nodes: selector(o.Nodes)})
+		case len(o.Networks) > 0:
+			for _, text := range o.Networks {
+				cidr, valid := parsePrefix(text)
+				ok = ok && valid
+				out = append(out, policy.Peer{Block: &policy.Block{CIDR: cidr}})
+			}
+		case len(o.DomainNames) > 0:
+			c.problem("domainNames are not supported: they match nothing")
+		default:
+			ok = false
+		}
+		ok = ok && len(bad) == 0
+	}
+	return out, ok
+}
+
+// clusterPortsOf reads what ports a rule is about; not ok: one is not understood.
+func clusterPortsOf(all []clusterProtocol) (out []policy.Port, ok bool) {
+	ok = true
+	for _, o := range all {
+		proto, ports := service.TCP, o.TCP
+		if o.UDP != nil {
+			proto, ports = service.UDP, o.UDP
+		}
+		if o.SCTP != nil {
+			proto, ports = service.SCTP, o.SCTP
+		}
+		switch {
+		case o.DestinationNamedPort != "":
+			// The name is enough, whatever the protocol.
+			for _, p := range []service.Proto{service.TCP, service.UDP, service.SCTP} {
+				out = append(out, policy.Port{Proto: p, Name: o.DestinationNamedPort})
+			}
+		case ports == nil:
+			ok = false
+		case ports.DestinationPort == nil:
+			out = append(out, policy.Port{Proto: proto, Last: 65535})
+		default:
+			first, last := ports.DestinationPort.Number, ports.DestinationPort.Number
+			if r := ports.DestinationPort.Range; r != nil {
+				first, last = r.Start, r.End
+			}
+			if first < 1 || last < first || last > 65535 {
+				ok = false
+				continue
+			}
+			out = append(out, policy.Port{Proto: proto, First: uint16(first), Last: uint16(last)})
+		}
+	}
+	return out, ok
+}
+
+// convertPolicyNode cuts a Node to what package policy needs. Its names among the addresses are
+// nobody's peers.
+func convertPolicyNode(o *corev1.Node) *policy.Node {
+	n := &policy.Node{Name: o.Name, Labels: o.Labels}
+	for _, a := range o.Status.Addresses {
+		if ip, err := parseAddr(a.Address); err == nil {
+			n.Addrs = append(n.Addrs, ip)
+		}
+	}
+	return n
+}
