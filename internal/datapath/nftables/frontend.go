@@ -134,24 +134,40 @@ func (s *state) fillSlots(was []slot, r *service.Route, balance service.Algorith
 	return s.lastFill.slots
 }
 
+// maxDedicated is how many frontends have a chain for themselves alone. The kernel validates all
+// of them with each change of one, 11 ms for 1,000: without a limit, who has thousands would delay
+// everybody's changes.
+const maxDedicated = 512
+
 // chainFor returns the ID of the chain for the verdict what: what itself or, for round
-// robin, the ID of a chain for this frontend only. was is the ID until now.
+// robin, the ID of a chain for this frontend only, as long as there are few. Who shares a chain
+// takes turns with others that have as many slots. was is the ID until now.
 func (s *state) chainFor(was, what verdictID, is4 bool) verdictID {
-	if !what.balances() || what&verdictAlgorithm != verdictRoundRobin {
+	if !what.balances() || what&verdictAlgorithm != verdictRoundRobin || was == what {
 		return what
 	}
+	shared := what
 	if what |= verdictIPv6Only; is4 {
 		what ^= verdictIPv6Only | verdictIPv4Only
 	}
 	if was.isDedicated() && s.does(was) == what {
 		if _, there := s.chains[was]; !there {
-			s.chains[was] = lbChain{does: what}
+			s.addDedicated(was, what)
 		}
 		return was
+	}
+	if s.dedicated >= maxDedicated {
+		return shared
 	}
 	// There are more numbers than frontends, so a number is always free.
 	number, _ := lb.NextFree(uint32(s.lastDedicated), uint32(^verdictDedicatedMask), func(n uint32) bool { return s.does(verdictDedicated|verdictID(n)) != 0 })
 	s.lastDedicated = verdictID(number)
-	s.chains[verdictDedicated|s.lastDedicated] = lbChain{does: what}
+	s.addDedicated(verdictDedicated|s.lastDedicated, what)
 	return verdictDedicated | s.lastDedicated
+}
+
+// addDedicated notes a chain for one frontend only, which has yet to be written.
+func (s *state) addDedicated(v, does verdictID) {
+	s.chains[v] = lbChain{does: does}
+	s.dedicated++
 }

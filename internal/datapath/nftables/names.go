@@ -134,7 +134,7 @@ func (v verdictID) chainName() string {
 	case v.isDedicated():
 		return fmt.Sprintf("%srr-%d", lbChainPrefix, v&^verdictDedicatedMask)
 	}
-	algorithm := map[verdictID]string{0: "random", verdictSourceHash: "source", verdictDestHash: "dest"}[v&verdictAlgorithm]
+	algorithm := map[verdictID]string{0: "random", verdictRoundRobin: "rr-shared", verdictSourceHash: "source", verdictDestHash: "dest"}[v&verdictAlgorithm]
 	name := fmt.Sprintf("%s%s-%d", lbChainPrefix, algorithm, v&^verdictMajor)
 	for _, bit := range [...]struct {
 		verdict verdictID

@@ -155,7 +155,12 @@ func (r *reader) dispatch() {
 		})
 	}
 	read(formerDispatchMap, func(v, does verdictID) { r.state.formerChains[v] = does })
-	read(dispatchMap, func(v, does verdictID) { r.state.chains[v] = lbChain{does: does, current: true} })
+	read(dispatchMap, func(v, does verdictID) {
+		r.state.chains[v] = lbChain{does: does, current: true}
+		if v.isDedicated() {
+			r.state.dedicated++
+		}
+	})
 }
 
 // affinityUpdates reads the durations that have a chain.

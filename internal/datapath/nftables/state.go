@@ -20,6 +20,7 @@ type state struct {
 	chains        map[verdictID]lbChain   // the chains that exist
 	formerChains  map[verdictID]verdictID // the verdicts of chains that a former release wrote
 	lastDedicated verdictID               // the number of the last chain for one frontend only
+	dedicated     int                     // how many of chains are for one frontend only
 
 	affinityIDs    map[affinityPortKey]affinityID
 	lastAffinityID [2]affinityID         // without and with affinityFew, which they lack

@@ -154,3 +154,55 @@ func TestNodeIPs(t *testing.T) {
 		}
 	}
 }
+
+// TestDedicatedChainsAreFew: of many frontends that take turns only some have a chain for
+// themselves; the others share one. A restart changes nothing, and chains that come free are
+// given to others.
+func TestDedicatedChainsAreFew(t *testing.T) {
+	enterNamespace(t)
+	d := open(t)
+	rotating := func(from, to int) *service.Table {
+		b := service.NewBuilder()
+		for i := from; i < to; i++ {
+			e := numbered(i, 2)
+			e.Frontends[0].Balance = service.RoundRobin
+			b.Set(e)
+		}
+		return b.Table(settings())
+	}
+	check := func(d *Datapath, want *service.Table, least, most int) {
+		t.Helper()
+		sync(t, d, want)
+		chains, err := d.rules.Table.Chains(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		hasShared, hasDedicated := 0, 0
+		for c := range chains {
+			switch {
+			case strings.HasPrefix(c, lbChainPrefix+"rr-shared-"):
+				hasShared++
+			case strings.HasPrefix(c, lbChainPrefix+"rr-"):
+				hasDedicated++
+			}
+		}
+		if hasDedicated < least || hasDedicated > most || d.state.dedicated != hasDedicated || hasShared != 1 {
+			t.Errorf("%d chains for one frontend only, counted %d, want %d to %d; %d shared", hasDedicated, d.state.dedicated, least, most, hasShared)
+		}
+		if diff := service.Diff(mustAdopt(t, d), want); len(diff) > 0 {
+			t.Errorf("the kernel differs in %d frontends", len(diff))
+		}
+	}
+	const more = 50
+	all := rotating(0, maxDedicated+more)
+	check(d, all, maxDedicated, maxDedicated)
+	d.Close()
+	again := open(t)
+	if stats, err := again.Sync(t.Context(), all); err != nil || stats.Added+stats.Deleted > 0 {
+		t.Errorf("a restart: %+v, %v", stats, err)
+	}
+	check(again, all, maxDedicated, maxDedicated)
+	// Which of them share is chance. Those go on sharing, the others keep theirs.
+	check(again, rotating(more, maxDedicated+more), maxDedicated-more, maxDedicated)
+	check(again, rotating(more, maxDedicated+3*more), maxDedicated, maxDedicated)
+}

@@ -331,6 +331,9 @@ func (j *syncJob) delChains(unused []verdictID) func(*nftables.Conn) (queued boo
 				return true, err
 			}
 			delete(j.state.chains, h)
+			if h.isDedicated() {
+				j.state.dedicated--
+			}
 			j.removed = append(j.removed, h.chainName())
 		}
 		learners := false
