@@ -1,0 +1,55 @@
+package docs_test
+
+import (
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestSecurity: each threat of the table in security.md names tests, each behind its package, and
+// they are there.
+func TestSecurity(t *testing.T) {
+	_, table, _ := strings.Cut(read(t, "security.md"), "## Which test shows what")
+	row, word := regexp.MustCompile(`^\| \d+ \|`), regexp.MustCompile("`([a-z/]+)`|\\bTest[A-Za-z0-9]+")
+	rows := 0
+	for line := range strings.Lines(table) {
+		if !row.MatchString(line) {
+			continue
+		}
+		rows++
+		tests, dir := 0, ""
+		for _, m := range word.FindAllStringSubmatch(line, -1) {
+			if m[1] != "" {
+				dir = m[1]
+				continue
+			}
+			if tests++; !hasTest(t, dir, m[0]) {
+				t.Errorf("package %q has no %s: %s", dir, m[0], line)
+			}
+		}
+		if tests == 0 {
+			t.Errorf("it names no test: %s", line)
+		}
+	}
+	if rows < 19 {
+		t.Errorf("the table has %d rows", rows)
+	}
+}
+
+// hasTest reports whether a package, named without internal/, has a test.
+func hasTest(t *testing.T, dir, name string) bool {
+	t.Helper()
+	for _, above := range []string{"../internal", "..", "../lab"} {
+		files, err := filepath.Glob(filepath.Join(above, dir, "*_test.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			if strings.Contains(read(t, file), "\nfunc "+name+"(t ") {
+				return true
+			}
+		}
+	}
+	return false
+}
