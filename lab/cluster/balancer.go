@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/fairway-net/fairway/lab/fabric"
 	"github.com/fairway-net/fairway/lab/manifest"
 )
 
@@ -20,6 +21,7 @@ const balancerDir = "overlay-load-balancer"
 // balancerComponents are the components of deploy/ that give addresses; for BalancerNone there is none.
 var balancerComponents = map[string]string{
 	BalancerL2:        "load-balancer",
+	BalancerBGP:       "load-balancer",
 	BalancerServiceLB: "servicelb",
 }
 
@@ -75,7 +77,7 @@ func (l Lab) kept(dir, overlay string) (string, error) {
 // makePool makes the pool of the lab, and has its addresses announced, as a user would once the
 // CustomResourceDefinitions are there.
 func (b *builder) makePool(ctx context.Context) error {
-	if b.LoadBalancer != BalancerL2 {
+	if balancerComponents[b.LoadBalancer] != "load-balancer" {
 		return nil
 	}
 	config, _, err := b.client()
@@ -86,9 +88,12 @@ func (b *builder) makePool(ctx context.Context) error {
 	for _, r := range b.plan.LoadBalancers() {
 		addresses = append(addresses, r)
 	}
-	objects := []*unstructured.Unstructured{
-		metallb("v1beta1", "IPAddressPool", map[string]any{"addresses": addresses}),
-		metallb("v1beta1", "L2Advertisement", map[string]any{"ipAddressPools": []any{"lab"}}),
+	objects := []*unstructured.Unstructured{metallb("lab", "v1beta1", "IPAddressPool", map[string]any{"addresses": addresses})}
+	pools := map[string]any{"ipAddressPools": []any{"lab"}}
+	if b.LoadBalancer == BalancerL2 {
+		objects = append(objects, metallb("lab", "v1beta1", "L2Advertisement", pools))
+	} else {
+		objects = append(append(objects, b.routerPeers()...), metallb("lab", "v1beta1", "BGPAdvertisement", pools))
 	}
 	err = poll(ctx, 100*time.Millisecond, func(ctx context.Context) error {
 		return manifest.Apply(ctx, config, objects)
@@ -99,11 +104,26 @@ func (b *builder) makePool(ctx context.Context) error {
 	return nil
 }
 
-// metallb is an object of metallb.io with the name lab.
-func metallb(version, kind string, spec map[string]any) *unstructured.Unstructured {
+// routerPeers are the lab's router as the nodes see it, once in each family.
+func (b *builder) routerPeers() (peers []*unstructured.Unstructured) {
+	for _, at := range fabric.Addrs(b.plan.Router()) {
+		name := "router"
+		if at.Is6() {
+			name = "router-ipv6"
+		}
+		peers = append(peers, metallb(name, "v1beta2", "BGPPeer", map[string]any{
+			"myASN": int64(nodeASN), "peerASN": int64(routerASN), "peerAddress": at.String(),
+			"holdTime": fmt.Sprintf("%ds", holdTime), "keepaliveTime": fmt.Sprintf("%ds", holdTime/3),
+		}))
+	}
+	return peers
+}
+
+// metallb is an object of metallb.io.
+func metallb(name, version, kind string, spec map[string]any) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "metallb.io/" + version, "kind": kind,
-		"metadata": map[string]any{"name": "lab", "namespace": "metallb-system"},
+		"metadata": map[string]any{"name": name, "namespace": "metallb-system"},
 		"spec":     spec,
 	}}
 }

@@ -44,7 +44,7 @@ func (l Lab) OnNode(name string, argv []string) error {
 	return run(argv, func(cmd *exec.Cmd) error { return node.Run(init.PID, cmd) })
 }
 
-// Shell opens a shell on a node, or on the client, whose prompt says where it is.
+// Shell opens a shell on a node, on the client or on the router, whose prompt says where it is.
 func (l Lab) Shell(where string) error {
 	prompt := where
 	if n, err := nodeNumber(where); err == nil {
@@ -54,8 +54,11 @@ func (l Lab) Shell(where string) error {
 		return fmt.Errorf("set prompt: %w", err)
 	}
 	shell := []string{"bash", "--norc", "--noprofile"}
-	if where == fabric.Client {
+	switch where {
+	case fabric.Client:
 		return l.OnClient(shell)
+	case fabric.Router:
+		return l.OnRouter(shell)
 	}
 	return l.OnNode(where, shell)
 }
@@ -74,7 +77,10 @@ func (l Lab) NodeNames() []string {
 }
 
 // OnClient runs a command on the client outside the cluster, as OnNode does.
-func (l Lab) OnClient(argv []string) error {
+func (l Lab) OnClient(argv []string) error { return l.inside(fabric.Client, argv) }
+
+// inside runs a command in a network namespace of the lab.
+func (l Lab) inside(namespace string, argv []string) error {
 	if err := CheckRoot(); err != nil {
 		return err
 	}
@@ -82,7 +88,7 @@ func (l Lab) OnClient(argv []string) error {
 		return err
 	}
 	return run(argv, func(cmd *exec.Cmd) error {
-		return l.fabric().Do(fabric.Client, cmd.Run)
+		return l.fabric().Do(namespace, cmd.Run)
 	})
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/fairway-net/fairway/lab/node"
 )
 
-// A Fault is what can be done to a machine of the lab: a node or the control plane.
+// A Fault is what can be done to a machine of the lab: a node, the control plane, in part the router.
 type Fault string
 
 // The faults, and Heal, which undoes all of them.
@@ -42,6 +42,9 @@ func (l Lab) Fault(ctx context.Context, target string, f Fault, cut Cut, p *Prog
 		return err
 	}
 	defer unlock()
+	if target == router {
+		return b.faultRouter(f)
+	}
 	name, err := b.machine(target)
 	if err != nil {
 		return err

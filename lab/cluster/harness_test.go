@@ -165,9 +165,15 @@ func (l *lab) input(text string, args ...string) string {
 // eventually tries until the output of a command has want in it.
 func (l *lab) eventually(want string, args ...string) string {
 	l.Helper()
+	return l.within(30*time.Second, want, args...)
+}
+
+// within is eventually with a bound of its own.
+func (l *lab) within(bound time.Duration, want string, args ...string) string {
+	l.Helper()
 	var out string
 	var err error
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
+	for end := time.Now().Add(bound); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
 		if out, err = l.try(args...); err == nil && strings.Contains(out, want) {
 			return out
 		}

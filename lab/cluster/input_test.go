@@ -62,7 +62,7 @@ func TestBadInput(t *testing.T) {
 		want string
 	}{
 		{[]string{"--proxy-mode", "magic"}, "choose one of nftables"},
-		{[]string{"--load-balancer", "magic"}, "choose one of l2, servicelb, none"},
+		{[]string{"--load-balancer", "magic"}, "choose one of l2, bgp, servicelb, none"},
 		{[]string{"--nodes", "0"}, "choose from 1 to"},
 		{[]string{"--api-port", port}, "port " + port + " of 127.0.0.1 is in use\nhint: choose another with --api-port"},
 		{[]string{"--publish", port + ":30080"}, "port " + port + " of 127.0.0.1 is in use\nhint: choose another with --publish"},
@@ -130,10 +130,10 @@ func TestNotRoot(t *testing.T) {
 // TestMissingPrograms runs up where nothing is installed.
 func TestMissingPrograms(t *testing.T) {
 	l := newLab(t)
-	cmd := l.cmd(l.upArgs()...)
+	cmd := l.cmd(l.upArgs("--load-balancer", "bgp")...)
 	cmd.Env = append(os.Environ(), "PATH="+t.TempDir())
 	out, err := cmd.CombinedOutput()
-	for _, want := range []string{"runc", "nft", "apt-get install containerd runc nftables"} {
+	for _, want := range []string{"runc", "nft", "apt-get install containerd runc nftables", "bird2"} {
 		if err == nil || !strings.Contains(string(out), want) {
 			t.Errorf("up without programs: %v, does not say %q: %s", err, want, out)
 		}

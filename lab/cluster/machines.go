@@ -81,7 +81,7 @@ func (l Lab) resume(ctx context.Context, p *Progress) (b *builder, unlock func()
 		unlock()
 		return nil, nil, err
 	}
-	return &builder{Lab: l, Options: s.Options, Progress: p, plan: fabric.Plan{Family: s.Options.Family}, state: s}, unlock, nil
+	return &builder{Lab: l, Options: s.Options, Progress: p, plan: s.Options.plan(), state: s}, unlock, nil
 }
 
 // waitLock is lock for commands that take a moment: they wait for each other.

@@ -43,12 +43,13 @@ var ProxyModes = append(datapath.Modes(), datapath.Auto)
 var PodNetworks = []string{"routes", "vxlan", "auto"}
 
 // LoadBalancers are the ways to give Services of type LoadBalancer addresses, the default
-// first: addresses of a pool in the nodes' network, the nodes' own, none.
-var LoadBalancers = []string{BalancerL2, BalancerServiceLB, BalancerNone}
+// first: addresses of a pool in the nodes' network, of one that a router learns, the nodes' own, none.
+var LoadBalancers = []string{BalancerL2, BalancerBGP, BalancerServiceLB, BalancerNone}
 
 // The values of Options.LoadBalancer.
 const (
 	BalancerL2        = "l2"
+	BalancerBGP       = "bgp"
 	BalancerServiceLB = "servicelb"
 	BalancerNone      = "none"
 )
@@ -136,10 +137,14 @@ func CheckRoot() error {
 	return nil
 }
 
-// checkMachine returns what this machine lacks.
-func checkMachine() error {
+// checkMachine returns what this machine lacks for a lab with these options.
+func (o Options) checkMachine() error {
 	var missing, install []string
-	for _, p := range packages {
+	wanted := packages
+	if o.hasRouter() {
+		wanted = append(slices.Clone(wanted), struct{ program, name string }{"bird", "bird2"})
+	}
+	for _, p := range wanted {
 		if _, err := exec.LookPath(p.program); err == nil {
 			continue
 		}

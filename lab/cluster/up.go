@@ -47,7 +47,7 @@ func (l Lab) Up(ctx context.Context, o Options, p *Progress) error {
 		return err
 	}
 	defer ports.Close()
-	b := &builder{Lab: l, Options: o, Progress: p, plan: fabric.Plan{Family: o.Family}, ports: ports,
+	b := &builder{Lab: l, Options: o, Progress: p, plan: o.plan(), ports: ports,
 		state: &State{Options: o, Started: time.Now()}}
 	ctx, cancel := context.WithTimeoutCause(ctx, Timeout, fmt.Errorf("not ready after %s", Timeout))
 	defer cancel()
@@ -59,7 +59,7 @@ func (l Lab) Up(ctx context.Context, o Options, p *Progress) error {
 
 // prepare finds out whether a lab can be made here, and makes room for it.
 func (l Lab) prepare(o Options) (*listeners, error) {
-	if err := checkMachine(); err != nil {
+	if err := o.checkMachine(); err != nil {
 		return nil, err
 	}
 	ports, err := o.listen()

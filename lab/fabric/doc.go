@@ -12,6 +12,10 @@
 //	node-1      node-2        node-3      control-plane
 //	.2          .3            .4          .254
 //
+// With a router of its own (Plan.HasRouter) the client is behind that:
+//
+//	client ── .1 router .253 ── br0
+//
 // It hides network namespaces and netlink. It promises that no interface and
 // no route of it is ever in the namespace of its caller, so that no packet for
 // a lab address can leave from there; and that Delete removes all of it, also

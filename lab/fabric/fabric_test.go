@@ -57,6 +57,27 @@ func TestFabric(t *testing.T) {
 	}
 }
 
+// TestRouter sends packets from a client behind the router to a node and back, and sees that the router has the way
+// to the client alone.
+func TestRouter(t *testing.T) {
+	f := Fabric{Dir: t.TempDir()}
+	t.Cleanup(func() {
+		if err := f.Delete(); err != nil {
+			t.Error(err)
+		}
+	})
+	plan := Plan{Family: Dual, HasRouter: true}
+	if err := f.Create(plan, 1); err != nil {
+		t.Fatal(err)
+	}
+	for _, to := range plan.Node(1) {
+		echo(t, f, Client, to.Addr())
+	}
+	if port, err := f.Port(Client); err != nil || port != NoPort {
+		t.Errorf("the client's link on the switch is %s, %v; want it on the router", port, err)
+	}
+}
+
 // TestRefused asks the fabric's name server, where nothing listens, more often than a kernel answers by default: each
 // question is refused, so that DNS need not wait for an answer.
 func TestRefused(t *testing.T) {

@@ -10,8 +10,6 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
-
-	"github.com/fairway-net/fairway/internal/sysctl"
 )
 
 const bridge = "br0"
@@ -29,22 +27,23 @@ func (f Fabric) Create(plan Plan, nodes int) error {
 			return err
 		}
 	}
-	if err := f.attach(Client, "", plan.Client(), Addrs(plan.ClientGateway())); err != nil {
+	if !plan.HasRouter {
+		return f.plugClient(plan, Switch)
+	}
+	if err := f.PlugRouter(plan); err != nil {
 		return err
 	}
-	return f.with(Switch, func(h *netlink.Handle) error {
-		return address(h, Client, plan.ClientGateway())
-	})
+	return f.plugClient(plan, Router)
 }
 
 // PlugNode makes node n's namespace and its link to the switch.
 func (f Fabric) PlugNode(plan Plan, n int) error {
-	return f.attach(NodeName(n), bridge, plan.Node(n), Addrs(plan.Gateway()))
+	return f.attach(NodeName(n), Switch, bridge, plan.Node(n), Addrs(plan.Gateway()))
 }
 
 // PlugControlPlane makes the control plane's namespace and its link to the switch.
 func (f Fabric) PlugControlPlane(plan Plan) error {
-	return f.attach(ControlPlane, bridge, plan.ControlPlane(), Addrs(plan.Gateway()))
+	return f.attach(ControlPlane, Switch, bridge, plan.ControlPlane(), Addrs(plan.Gateway()))
 }
 
 // PullPlug takes a machine's link away, as when its power is cut: nothing that its
@@ -72,21 +71,12 @@ func (f Fabric) createSwitch(plan Plan) error {
 	if err := f.create(Switch); err != nil {
 		return err
 	}
-	err := f.Do(Switch, func() error {
-		for path, value := range map[string]string{
-			"ipv4/ip_forward": "1", "ipv6/conf/all/forwarding": "1",
-			// Pods' upstream name server is the fabric, where nothing listens: each question is to be refused, not
-			// one of each second, so that nobody waits for an answer. The mask takes them out of the kernel's
-			// limit for all addresses as well, which is 50 within 20 ms.
-			"ipv4/icmp_ratelimit": "0", "ipv6/icmp/ratelimit": "0",
-			"ipv4/icmp_ratemask": "0", "ipv6/icmp/ratemask": "2",
-		} {
-			err := sysctl.WriteFile("/proc/sys/net/"+path, value)
-			if err != nil && !errors.Is(err, os.ErrNotExist) {
-				return fmt.Errorf("set up the fabric: %w", err)
-			}
-		}
-		return nil
+	err := f.forwards(Switch, map[string]string{
+		// Pods' upstream name server is the fabric, where nothing listens: each question is to be refused, not
+		// one of each second, so that nobody waits for an answer. The mask takes them out of the kernel's
+		// limit for all addresses as well, which is 50 within 20 ms.
+		"ipv4/icmp_ratelimit": "0", "ipv6/icmp/ratelimit": "0",
+		"ipv4/icmp_ratemask": "0", "ipv6/icmp/ratemask": "2",
 	})
 	if err != nil {
 		return err
@@ -105,13 +95,13 @@ func (f Fabric) createSwitch(plan Plan) error {
 }
 
 // attach makes the namespace name with an interface eth0, whose other end is
-// in the fabric: a port of master, or a link of its own when master is empty.
+// in the namespace hub: a port of master, or a link of its own when master is empty.
 // The pair is made inside the fabric, never in the caller's namespace.
-func (f Fabric) attach(name, master string, addrs []netip.Prefix, gateways []netip.Addr) error {
+func (f Fabric) attach(name, hub, master string, addrs []netip.Prefix, gateways []netip.Addr) error {
 	if err := f.create(name); err != nil {
 		return fmt.Errorf("attach %s: %w", name, err)
 	}
-	err := f.with(Switch, func(h *netlink.Handle) error { return f.addPair(h, name, master, linkAddress(addrs[0].Addr())) })
+	err := f.with(hub, func(h *netlink.Handle) error { return f.addPair(h, name, master, linkAddress(addrs[0].Addr())) })
 	if err != nil {
 		return fmt.Errorf("attach %s: %w", name, err)
 	}
@@ -167,11 +157,7 @@ func (f Fabric) addPair(h *netlink.Handle, name, master string, mac net.Hardware
 // Route makes the namespace name send packets for dst to via.
 func (f Fabric) Route(name string, dst netip.Prefix, via netip.Addr) error {
 	return f.with(name, func(h *netlink.Handle) error {
-		r := &netlink.Route{
-			Dst: &net.IPNet{IP: net.IP(dst.Addr().AsSlice()), Mask: net.CIDRMask(dst.Bits(), dst.Addr().BitLen())},
-			Gw:  net.IP(via.AsSlice()),
-		}
-		if err := h.RouteReplace(r); err != nil {
+		if err := h.RouteReplace(route(dst, via)); err != nil {
 			return fmt.Errorf("route %s by %s in %s: %w", dst, via, name, err)
 		}
 		return nil

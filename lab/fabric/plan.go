@@ -27,6 +27,8 @@ var (
 	pods6      = netip.MustParsePrefix("fd00:10:244::/56")
 	services4  = netip.MustParsePrefix("10.96.0.0/12")
 	services6  = netip.MustParsePrefix("fd00:10:96::/112")
+	routed4    = netip.MustParsePrefix("203.0.113.0/24")
+	routed6    = netip.MustParsePrefix("2001:db8:113::/64")
 )
 
 // MaxNodes is how many nodes the fabric's subnet has room for, with some left
@@ -37,7 +39,8 @@ const MaxNodes = 100
 // Family. All methods that return several addresses put the primary family
 // first.
 type Plan struct {
-	Family Family
+	Family    Family
+	HasRouter bool // the client is behind a router, which learns load balancers' addresses
 }
 
 func (p Plan) pick(v4, v6 netip.Prefix) []netip.Prefix {
@@ -75,10 +78,22 @@ func (p Plan) Node(n int) []netip.Prefix { return host(p.pick(fabricNet4, fabric
 // ControlPlane is the control plane's addresses on the node subnet.
 func (p Plan) ControlPlane() []netip.Prefix { return host(p.pick(fabricNet4, fabricNet6), 254) }
 
-// LoadBalancers is the ranges of the node subnet, behind those of nodes, for load balancers'
-// addresses.
+// Router is the router's addresses on the node subnet.
+func (p Plan) Router() []netip.Prefix { return host(p.pick(fabricNet4, fabricNet6), 253) }
+
+// NodeNets is the node subnet.
+func (p Plan) NodeNets() []netip.Prefix { return p.pick(fabricNet4, fabricNet6) }
+
+// Routed is the subnets of load balancers' addresses that only the router knows the way to.
+func (p Plan) Routed() []netip.Prefix { return p.pick(routed4, routed6) }
+
+// LoadBalancers is the ranges for load balancers' addresses: of the node subnet, behind those of
+// nodes, or with a router of the routed ones.
 func (p Plan) LoadBalancers() []string {
-	first, last := addrs(host(p.pick(fabricNet4, fabricNet6), 200)), addrs(host(p.pick(fabricNet4, fabricNet6), 239))
+	first, last := addrs(host(p.NodeNets(), 200)), addrs(host(p.NodeNets(), 239))
+	if p.HasRouter {
+		first, last = addrs(host(p.Routed(), 10)), addrs(host(p.Routed(), 49))
+	}
 	out := make([]string, len(first))
 	for i := range first {
 		out[i] = fmt.Sprintf("%v-%v", first[i], last[i])

@@ -156,16 +156,31 @@ func nodeCommand(lab *cluster.Lab) *cobra.Command {
 
 func shellCommand(lab *cluster.Lab) *cobra.Command {
 	return &cobra.Command{
-		Use:   "shell N|client",
-		Short: "Open a shell on node N, or on the client outside the cluster",
+		Use:   "shell N|client|router",
+		Short: "Open a shell on node N, on the client outside the cluster, or on the router",
 		Example: `  fairway-lab shell 2
   fairway-lab shell client`,
 		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: completeNodes(lab, "client"),
+		ValidArgsFunction: completeNodes(lab, "client", "router"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return lab.Shell(args[0])
 		},
 	}
+}
+
+func routerCommand(lab *cluster.Lab) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "router -- CMD…",
+		Short: "Run a command on the router of up --load-balancer bgp",
+		Example: `  fairway-lab router -- birdc show route
+  fairway-lab router -- ip route`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			return lab.OnRouter(args)
+		},
+	}
+	cmd.Flags().SetInterspersed(false)
+	return cmd
 }
 
 func redeployCommand(lab *cluster.Lab) *cobra.Command {

@@ -1,0 +1,63 @@
+package cluster_test
+
+import (
+	"testing"
+	"time"
+)
+
+// routerManifest is a pod on each node behind a Service of type LoadBalancer.
+const routerManifest = `
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: web}
+spec:
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers: [{name: web, image: httpd, imagePullPolicy: IfNotPresent}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec:
+  type: LoadBalancer
+  selector: {app: web}
+  ports: [{port: 80}]
+`
+
+// TestRouter: a router, which is BIRD, learns from the nodes the address that a Service has, and sends
+// the client's connections to both; to one alone when the other does not answer any more.
+func TestRouter(t *testing.T) {
+	l := newLab(t)
+	l.run(l.upArgs("--nodes", "2", "--load-balancer", "bgp")...)
+	l.input(routerManifest, "kubectl", "apply", "-f", "-")
+	l.run("kubectl", "rollout", "status", "daemonset/web", "--timeout=120s")
+	l.eventually("203.0.113.10", "kubectl", "get", "service", "web")
+	const long = 2 * time.Minute // BGP tries again after seconds
+	both := func() { l.within(long, "2 next hops", routes...) }
+	both()
+	get := []string{"client", "--", "curl", "-sS", "-m", "5", "http://203.0.113.10/"}
+	l.eventually("It works!", get...)
+	l.eventually("Established", "router", "--", "birdc", "show", "protocols")
+
+	l.run("fault", "node", "2", "link-down")
+	l.within(long, "203.0.113.10 via 192.168.49.2 dev eth0", routes...)
+	l.eventually("It works!", get...)
+	l.run("fault", "node", "2", "heal")
+	both()
+
+	l.refused("can be killed, paused and healed", "fault", "router", "link-down")
+	l.run("fault", "router", "kill")
+	l.refused("router ended", "status")
+	l.eventually("It works!", get...) // its kernel forwards on
+	l.run("fault", "router", "heal")
+	l.run("status")
+	l.within(long, "Established", "router", "--", "birdc", "show", "protocols")
+	both()
+	l.eventually("It works!", get...)
+}
+
+// routes is a command that shows the route to the Service's address, and how many next hops it has.
+var routes = []string{"router", "--", "sh", "-c", `ip route show 203.0.113.10; echo "$(ip route show 203.0.113.10 | grep -c nexthop) next hops"`}

@@ -1,0 +1,76 @@
+package fabric
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"os"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/fairway-net/fairway/internal/sysctl"
+)
+
+// Router is the namespace of the router between the nodes and the client, where the plan has one.
+const Router = "router"
+
+// PlugRouter makes the router: its end in the nodes' network, and the client behind it. What
+// the nodes send to the client goes by their gateway, which knows the way.
+//
+//	client ── .1 router .253 ── br0 ── nodes
+func (f Fabric) PlugRouter(plan Plan) error {
+	if err := f.attach(Router, Switch, bridge, plan.Router(), Addrs(plan.Gateway())); err != nil {
+		return err
+	}
+	// By ports too: by addresses alone all connections of a client would meet one node.
+	err := f.forwards(Router, map[string]string{
+		"ipv4/fib_multipath_hash_policy": "1", "ipv6/fib_multipath_hash_policy": "1",
+	})
+	if err != nil {
+		return err
+	}
+	return f.with(Switch, func(h *netlink.Handle) error {
+		for i, subnet := range plan.pick(clientNet4, clientNet6) {
+			if err := h.RouteReplace(route(subnet, plan.Router()[i].Addr())); err != nil {
+				return fmt.Errorf("route to %s: %w", subnet, err)
+			}
+		}
+		return nil
+	})
+}
+
+// plugClient makes the outside client, behind the namespace hub.
+func (f Fabric) plugClient(plan Plan, hub string) error {
+	if err := f.attach(Client, hub, "", plan.Client(), Addrs(plan.ClientGateway())); err != nil {
+		return err
+	}
+	return f.with(hub, func(h *netlink.Handle) error { return address(h, Client, plan.ClientGateway()) })
+}
+
+// forwards makes a namespace a router, with further settings below /proc/sys/net.
+func (f Fabric) forwards(name string, more map[string]string) error {
+	settings := map[string]string{
+		"ipv4/ip_forward": "1", "ipv6/conf/all/forwarding": "1",
+		// No hint to a node to take a shorter way: each has the one that it is given.
+		"ipv4/conf/all/send_redirects": "0", "ipv4/conf/default/send_redirects": "0",
+	}
+	maps.Copy(settings, more)
+	return f.Do(name, func() error {
+		for path, value := range settings {
+			err := sysctl.WriteFile("/proc/sys/net/"+path, value)
+			if err != nil && !errors.Is(err, os.ErrNotExist) {
+				return fmt.Errorf("set up %s: %w", name, err)
+			}
+		}
+		return nil
+	})
+}
+
+func route(dst netip.Prefix, via netip.Addr) *netlink.Route {
+	return &netlink.Route{
+		Dst: &net.IPNet{IP: net.IP(dst.Addr().AsSlice()), Mask: net.CIDRMask(dst.Bits(), dst.Addr().BitLen())},
+		Gw:  net.IP(via.AsSlice()),
+	}
+}
