@@ -23,7 +23,8 @@ func newDrain(e env) *cobra.Command {
 others announce them. It sets the label node.kubernetes.io/exclude-from-external-load-balancers,
 which balancers outside the cluster heed too. Pods stay: kubectl drain is for them, and
 kubectl cordon alone moves no address. Connections that are open through the node end when it
-does. It needs the rights to patch nodes and to list servicel2statuses.`,
+does. It needs the rights to patch nodes and to list servicel2statuses
+and servicebgpstatuses.`,
 		Example: `  fairway drain node-2
   fairway drain node-2 --undo`,
 		Args: cobra.ExactArgs(1),

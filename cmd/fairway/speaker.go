@@ -107,15 +107,17 @@ func runSpeaker(ctx context.Context, log *slog.Logger, o speakerOptions) error {
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), store)
 	dead := liveness.NewPublisher()
 	source := store.SubscribeSpeaker(o.class)
-	statuses := source.L2Statuses(log, events.Inform)
+	statuses, told, gone := source.L2Statuses(log, events.Inform), source.BGPStatuses(log, events.Inform), source.GoneStatuses(log)
 	s := speaker.New(speaker.Config{
 		Log: log, Node: o.node, Key: key, Port: numbers.PortHeartbeat, Source: source,
-		Assigned: func(all map[service.Name]speaker.Assignment) { statuses.Set(interfacesOf(all)) }, Dead: dead.Set, Event: events.Event, Metrics: speaker.NewMetrics(registry, o.node),
+		Assigned: func(all map[service.Name]speaker.Assignment) { statuses.Set(interfacesOf(all)) },
+		Dead:     func(nodes []string) { dead.Set(nodes); gone.Set(nodes) },
+		Event:    events.Event, Metrics: speaker.NewMetrics(registry, o.node),
 	})
 	health := speaker.NewHealth()
 	routes := source.SubscribeBGP()
 	routers, err := bgp.New(bgp.Config{
-		Log: log, Node: o.node, Source: routes, Health: health, ProxyPort: o.proxyPort, Report: routes.Report, Metrics: bgp.NewMetrics(registry),
+		Log: log, Node: o.node, Source: routes, Health: health, ProxyPort: o.proxyPort, Report: routes.Report, Announced: told.Set, Metrics: bgp.NewMetrics(registry),
 	})
 	if err != nil {
 		return err
@@ -129,6 +131,8 @@ func runSpeaker(ctx context.Context, log *slog.Logger, o speakerOptions) error {
 	g.Go(func() error { return s.Run(ctx) })
 	g.Go(func() error { return dead.Run(ctx) })
 	g.Go(func() error { return statuses.Run(ctx) })
+	g.Go(func() error { return told.Run(ctx) })
+	g.Go(func() error { return gone.Run(ctx) })
 	if o.metrics != "" {
 		g.Go(func() error { return serveSpeaker(ctx, o.metrics, registry, s.Healthy) })
 	}

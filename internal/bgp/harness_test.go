@@ -91,6 +91,11 @@ func (w *worlds) Served(port uint16) bool {
 	return slices.Contains(w.now.Served, port)
 }
 
+// announced writes which Services are announced to whom, for the test to read.
+func (w *worlds) announced(peers map[service.Name][]string) {
+	fmt.Fprintln(os.Stderr, "intended:", peers)
+}
+
 func (w *worlds) BGP() announce.BGPInput {
 	w.mu.Lock()
 	now := w.now
@@ -114,7 +119,7 @@ func runHelper(node string) {
 	go w.read(os.Stdin)
 	s, err := New(Config{
 		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)).With("self", node), Node: node, Source: w, Health: w, ProxyPort: 10256,
-		Report: func([]announce.PeerProblem) {}, Metrics: NewMetrics(prometheus.NewRegistry()),
+		Report: func([]announce.PeerProblem) {}, Announced: w.announced, Metrics: NewMetrics(prometheus.NewRegistry()),
 	})
 	if err == nil {
 		err = s.Run(ctx)

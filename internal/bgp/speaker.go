@@ -10,6 +10,7 @@ import (
 
 	"github.com/fairway-net/fairway/internal/announce"
 	"github.com/fairway-net/fairway/internal/bfd"
+	"github.com/fairway-net/fairway/internal/service"
 )
 
 // A Source is what a Speaker reads from the API server, level-triggered.
@@ -38,8 +39,11 @@ type Config struct {
 	// asked.
 	ProxyPort uint16
 	// Report is called with what BGPPeers ask for that is not done, after each decision.
-	Report  func([]announce.PeerProblem)
-	Metrics *Metrics
+	Report func([]announce.PeerProblem)
+	// Announced is called with the BGPPeers, sorted, that each Service is to be announced to,
+	// after each decision.
+	Announced func(map[service.Name][]string)
+	Metrics   *Metrics
 }
 
 const (
@@ -146,7 +150,23 @@ func (s *Speaker) reconcile() (next time.Duration) {
 		}
 	}
 	s.started = s.started || len(d.Sessions) > 0
+	s.cfg.Announced(intended(d.Sessions))
 	return next
+}
+
+// intended returns the peers that each Service is announced to, whether their sessions are up or not.
+func intended(all []announce.Session) map[service.Name][]string {
+	peers := map[service.Name][]string{}
+	for _, s := range all { // sorted by peer
+		for _, r := range s.Routes {
+			for _, name := range r.Services {
+				if have := peers[name]; len(have) == 0 || have[len(have)-1] != s.Peer {
+					peers[name] = append(have, s.Peer)
+				}
+			}
+		}
+	}
+	return peers
 }
 
 // closeOthers ends the sessions that must not be, or not so. Those that go with a configuration

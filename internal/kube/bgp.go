@@ -70,12 +70,13 @@ func (b *BGP) openState() {
 	b.state = NewStatusWriter(StatusConfig[configState]{Log: s.cfg.Log, Owner: speakerOwner, Kind: "configurationstates",
 		Apply: func(ctx context.Context, name service.Name, c configState, how metav1.ApplyOptions) error {
 			return s.applyMetallb(ctx, "configurationstates", "ConfigurationState", name, how,
-				map[string]string{"metallb.io/component-type": "speaker", "metallb.io/node-name": s.cfg.NodeName}, map[string]any{"result": c.Result, "errorSummary": c.Summary})
+				labelled(map[string]string{"metallb.io/component-type": "speaker", "metallb.io/node-name": s.cfg.NodeName}), map[string]any{"result": c.Result, "errorSummary": c.Summary})
 		},
 		Have: func(name service.Name) (configState, bool) {
 			c, ok := b.states.Get(name)
-			return deref(c, configState{}), ok || b.states.progress.Load() == listed // it is made if it is not there
+			return deref(c, configState{}), ok
 		},
+		Make: func() bool { return b.states.progress.Load() == listed },
 	})
 	b.states.follow(func(name service.Name, _, _ *configState, _ int64) { b.state.Changed(name) })
 	b.states.onSettle(func() { b.state.Changed(b.name) })

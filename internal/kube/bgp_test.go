@@ -10,8 +10,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
@@ -21,18 +19,7 @@ import (
 // TestBGP: a speaker's BGP reads its objects and the passwords that BGPPeers may name, and
 // writes what it cannot do into a ConfigurationState.
 func TestBGP(t *testing.T) {
-	lists := map[schema.GroupVersionResource]string{}
-	for resource, kind := range map[string]string{
-		"ipaddresspools": "IPAddressPool", "l2advertisements": "L2Advertisement", "bgpadvertisements": "BGPAdvertisement", "bgppeers": "BGPPeer",
-		"bfdprofiles": "BFDProfile", "communities": "Community", "configurationstates": "ConfigurationState",
-	} {
-		version := "v1beta1"
-		if kind == "BGPPeer" {
-			version = "v1beta2"
-		}
-		lists[schema.GroupVersionResource{Group: "metallb.io", Version: version, Resource: resource}] = kind + "List"
-	}
-	custom := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), lists, &unstructured.Unstructured{Object: map[string]any{
+	custom := newMetallbAPI(&unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "metallb.io/v1beta2", "kind": "BGPPeer", "metadata": map[string]any{"name": "tor", "namespace": "metallb-system"},
 		"spec": map[string]any{"myASN": int64(64501), "peerASN": int64(64500), "peerAddress": "172.18.0.1"},
 	}})

@@ -54,16 +54,23 @@ func (d *Drain) Exclude(ctx context.Context, node string, exclude bool) error {
 	return nil
 }
 
-// Wait waits until the node announces no Service, as its ServiceL2Statuses say. left is called
-// with how many there still are, when that changes.
+// Wait waits until the node announces no Service, neither on its networks nor to routers, as its
+// ServiceL2Statuses and ServiceBGPStatuses say. left is called with how many there still are, when
+// that changes.
 func (d *Drain) Wait(ctx context.Context, node string, left func(int)) error {
-	statuses := l2StatusClient(d.custom, d.namespace)
 	for last := -1; ; {
-		list, err := statuses.List(ctx, announcedBy(node))
-		if err != nil {
-			return fmt.Errorf("list ServiceL2Statuses: %w", oneline.Error(err))
+		services := map[string]bool{}
+		for _, k := range []announceKind{l2Statuses, bgpStatuses} {
+			list, err := k.client(d.custom, d.namespace).List(ctx, announcedBy(node))
+			if err != nil {
+				return fmt.Errorf("list %s: %w", k.resource, oneline.Error(err))
+			}
+			for i := range list.Items {
+				of := list.Items[i].GetLabels()
+				services[of[labelServiceNamespace]+"/"+of[labelServiceName]] = true
+			}
 		}
-		if n := len(list.Items); n != last {
+		if n := len(services); n != last {
 			last = n
 			left(n)
 		}
@@ -73,5 +80,14 @@ func (d *Drain) Wait(ctx context.Context, node string, left func(int)) error {
 		if !sleepFor(ctx, drainPoll) {
 			return fmt.Errorf("%d Services are still announced by node %s [no other node may announce them, or its speaker does not run: see its log]", last, node)
 		}
+	}
+}
+
+func sleepFor(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
 	}
 }

@@ -3,6 +3,7 @@ package kube
 import (
 	"fmt"
 	"log/slog"
+	"maps"
 	"reflect"
 	"slices"
 	"sync"
@@ -110,6 +111,13 @@ func (f *Feed[V]) All() []*V {
 		out = append(out, v)
 	}
 	return out
+}
+
+// Names returns the names of all values, in no order.
+func (f *Feed[V]) Names() []service.Name {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Collect(maps.Keys(f.all))
 }
 
 // Of returns the values that belong to an owner, in no order. The caller must not change

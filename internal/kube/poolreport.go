@@ -58,8 +58,9 @@ func newPoolReport(log *slog.Logger, s *Store) *poolReport {
 	r.state = NewStatusWriter(StatusConfig[configState]{Log: log, Owner: balancerOwner, Kind: "configurationstates", Apply: r.applyState,
 		Have: func(name service.Name) (configState, bool) {
 			c, ok := r.states.Get(name)
-			return deref(c, configState{}), ok || r.states.progress.Load() == listed // it is made if it is not there
+			return deref(c, configState{}), ok
 		},
+		Make: func() bool { return r.states.progress.Load() == listed },
 	})
 	r.uses.follow(func(name service.Name, _, _ *ipam.PoolUse, _ int64) { r.writer.Changed(name) })
 	r.states.follow(func(name service.Name, _, _ *configState, _ int64) { r.state.Changed(name) })
@@ -148,12 +149,12 @@ func (r *poolReport) applyUse(ctx context.Context, name service.Name, u ipam.Poo
 
 func (r *poolReport) applyState(ctx context.Context, name service.Name, c configState, how metav1.ApplyOptions) error {
 	return r.store.applyMetallb(ctx, "configurationstates", "ConfigurationState", name, how,
-		map[string]string{"metallb.io/component-type": "controller"}, map[string]any{"result": c.Result, "errorSummary": c.Summary})
+		labelled(map[string]string{"metallb.io/component-type": "controller"}), map[string]any{"result": c.Result, "errorSummary": c.Summary})
 }
 
-// applyMetallb writes the status of an object of metallb.io by server-side apply. With labels
-// it makes the object if it is not there.
-func (s *Store) applyMetallb(ctx context.Context, resource, kind string, name service.Name, how metav1.ApplyOptions, labels map[string]string, status map[string]any) error {
+// applyMetallb writes the status of an object of metallb.io by server-side apply. With made, which is
+// its metadata, it makes the object if it is not there.
+func (s *Store) applyMetallb(ctx context.Context, resource, kind string, name service.Name, how metav1.ApplyOptions, made, status map[string]any) error {
 	client := s.cfg.Custom.Resource(schema.GroupVersionResource{Group: metallbGroup, Version: "v1beta1", Resource: resource}).Namespace(name.Namespace)
 	meta := map[string]any{"name": name.Name, "namespace": name.Namespace}
 	patch := func(body map[string]any, subresources ...string) error {
@@ -165,13 +166,17 @@ func (s *Store) applyMetallb(ctx context.Context, resource, kind string, name se
 		_, err = client.Patch(ctx, name.Name, types.ApplyPatchType, data, metav1.PatchOptions{FieldManager: how.FieldManager, Force: &how.Force}, subresources...)
 		return err
 	}
-	if labels != nil {
-		if err := patch(map[string]any{"metadata": map[string]any{"name": name.Name, "namespace": name.Namespace, "labels": labels}}); err != nil {
+	if made != nil {
+		made["name"], made["namespace"] = name.Name, name.Namespace
+		if err := patch(map[string]any{"metadata": made}); err != nil {
 			return err
 		}
 	}
 	return patch(map[string]any{"metadata": meta, "status": status}, "status")
 }
+
+// labelled is the metadata of an object that has only labels.
+func labelled(labels map[string]string) map[string]any { return map[string]any{"labels": labels} }
 
 // How full pools are, by MetalLB's names.
 var poolMetrics = [...]struct {

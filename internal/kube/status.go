@@ -3,7 +3,9 @@ package kube
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"reflect"
+	"slices"
 	"sync"
 	"time"
 
@@ -27,7 +29,11 @@ const (
 	statusTimeout = 10 * time.Second
 )
 
-// StatusConfig says what a StatusWriter writes. All fields are required.
+// leaveTimeout is how long a StatusWriter that ends may take to remove what it made.
+const leaveTimeout = 2 * time.Second
+
+// StatusConfig says what a StatusWriter writes. The first fields are required; with Make it makes
+// objects that are not there, with Delete and Names it removes those that it does not want.
 type StatusConfig[V any] struct {
 	Log *slog.Logger
 	// Owner is the field manager: the API server keeps one owner for each field, and what
@@ -39,6 +45,13 @@ type StatusConfig[V any] struct {
 	Have func(service.Name) (V, bool)
 	// Apply writes the owner's part of a status by server-side apply.
 	Apply func(ctx context.Context, name service.Name, want V, how metav1.ApplyOptions) error
+
+	// Make reports whether it is known that an object is not there which Have does not have.
+	Make func() bool
+	// Delete removes an object. The next three methods need it: SetAll, ChangedAll, and Run at its end.
+	Delete func(ctx context.Context, name service.Name) error
+	// Names returns the objects that there are.
+	Names func() []service.Name
 }
 
 // A StatusWriter keeps one owner's fields in the statuses of objects as they are wanted. It
@@ -49,8 +62,9 @@ type StatusWriter[V any] struct {
 	cfg   StatusConfig[V]
 	queue workqueue.TypedRateLimitingInterface[service.Name]
 
-	mu    sync.Mutex
-	wants map[service.Name]*wantedStatus[V]
+	mu       sync.Mutex
+	wants    map[service.Name]*wantedStatus[V]
+	complete bool // what is not wanted must not be
 }
 
 // wantedStatus is what is wanted of one object. It is guarded by StatusWriter.mu.
@@ -80,6 +94,51 @@ func (w *StatusWriter[V]) Set(name service.Name, want V) {
 	w.queue.Add(name)
 }
 
+// SetAll makes these the objects that there are, from now on: others are removed.
+func (w *StatusWriter[V]) SetAll(wants map[service.Name]V) {
+	w.mu.Lock()
+	var look []service.Name
+	for name := range w.wants {
+		if _, ok := wants[name]; !ok {
+			delete(w.wants, name)
+			look = append(look, name)
+		}
+	}
+	for name, want := range wants {
+		switch s := w.wants[name]; {
+		case s == nil:
+			w.wants[name] = &wantedStatus[V]{value: want}
+		case reflect.DeepEqual(s.value, want):
+			continue
+		default:
+			s.value = want
+		}
+		look = append(look, name)
+	}
+	first := !w.complete
+	w.complete = true
+	w.mu.Unlock()
+	for _, name := range look {
+		w.queue.Add(name)
+	}
+	if first {
+		w.ChangedAll()
+	}
+}
+
+// ChangedAll lets the writer look again at all objects: it may be known now which there are.
+func (w *StatusWriter[V]) ChangedAll() {
+	w.mu.Lock()
+	names := slices.Collect(maps.Keys(w.wants))
+	w.mu.Unlock()
+	if w.cfg.Names != nil {
+		names = append(names, w.cfg.Names()...)
+	}
+	for _, name := range names {
+		w.queue.Add(name)
+	}
+}
+
 // Forget stops caring for an object; its status stays as it is. To remove the owner's
 // fields, Set them to nothing.
 func (w *StatusWriter[V]) Forget(name service.Name) {
@@ -91,8 +150,10 @@ func (w *StatusWriter[V]) Forget(name service.Name) {
 // Changed lets the writer look again: Have may return something else for an object.
 func (w *StatusWriter[V]) Changed(name service.Name) { w.queue.Add(name) }
 
-// Run writes until ctx ends, which is no error.
+// Run writes until ctx ends, which is no error. With Delete it removes all objects then, as far as
+// that is quickly done.
 func (w *StatusWriter[V]) Run(ctx context.Context) error {
+	defer w.leave(ctx)
 	defer w.queue.ShutDown()
 	defer context.AfterFunc(ctx, w.queue.ShutDown)()
 	for {
@@ -117,14 +178,14 @@ func (w *StatusWriter[V]) bring(ctx context.Context, name service.Name) bool {
 	w.mu.Lock()
 	s := w.wants[name]
 	if s == nil {
+		complete := w.complete
 		w.mu.Unlock()
-		w.queue.Forget(name)
-		return false
+		return w.drop(ctx, name, complete)
 	}
 	want, rest := s.value, statusAgain-time.Since(s.written)
 	w.mu.Unlock()
 	have, exists := w.cfg.Have(name)
-	if !exists || reflect.DeepEqual(have, want) {
+	if !exists && (w.cfg.Make == nil || !w.cfg.Make()) || exists && reflect.DeepEqual(have, want) {
 		w.queue.Forget(name) // Changed brings it back
 		return false
 	}
@@ -153,6 +214,63 @@ func (w *StatusWriter[V]) bring(ctx context.Context, name service.Name) bool {
 		w.queue.AddRateLimited(name)
 	}
 	return true
+}
+
+// drop removes an object that is not wanted, if all that are wanted are known, and reports whether it
+// asked the API server.
+func (w *StatusWriter[V]) drop(ctx context.Context, name service.Name, complete bool) bool {
+	_, exists := w.cfg.Have(name)
+	if !complete || !exists {
+		w.queue.Forget(name)
+		return false
+	}
+	switch err := w.remove(ctx, name); {
+	case err == nil, ctx.Err() != nil:
+		w.queue.Forget(name)
+		w.queue.AddAfter(name, statusAgain) // to see that it is gone
+	default:
+		if w.queue.NumRequeues(name) == 0 {
+			w.cfg.Log.Warn("cannot remove an object, will try again", "kind", w.cfg.Kind, "name", name.String(), "err", oneline.Error(err))
+		}
+		w.queue.AddRateLimited(name)
+	}
+	return true
+}
+
+func (w *StatusWriter[V]) remove(ctx context.Context, name service.Name) error {
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	return notGone(w.cfg.Delete(ctx, name))
+}
+
+// notGone returns the error of a request to delete, but where the object was not there.
+func notGone(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// leave removes what the writer made, after ctx.
+func (w *StatusWriter[V]) leave(ctx context.Context) {
+	if w.cfg.Delete == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
+	defer cancel()
+	names := w.cfg.Names()
+	w.mu.Lock()
+	for name, s := range w.wants {
+		if !s.written.IsZero() && !slices.Contains(names, name) {
+			names = append(names, name) // it was made a moment ago
+		}
+	}
+	w.mu.Unlock()
+	for _, name := range names {
+		if w.remove(ctx, name) != nil {
+			return // the next one finds the rest
+		}
+	}
 }
 
 func (w *StatusWriter[V]) apply(ctx context.Context, name service.Name, want V) error {

@@ -1,0 +1,218 @@
+package kube
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+
+	"github.com/fairway-net/fairway/internal/announce"
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// Labels of the objects that say what a node announces, MetalLB's.
+const (
+	labelAnnouncer        = "metallb.io/node"
+	labelServiceName      = "metallb.io/service-name"
+	labelServiceNamespace = "metallb.io/service-namespace"
+	labelLimit            = 63
+)
+
+// mostBGPStatuses bounds the ServiceBGPStatuses of all nodes: every node announces every Service,
+// and the API server must not have so many objects.
+const mostBGPStatuses = 10000
+
+// An announceKind is a kind of object that says what a node announces of a Service.
+type announceKind struct {
+	resource, kind, prefix, protocol string
+	field                            string // of the status: a list
+	item                             func(string) any
+	text                             func(any) string
+	most                             int // of all nodes together; 0: as many as there are
+}
+
+var (
+	l2Statuses = announceKind{resource: "servicel2statuses", kind: "ServiceL2Status", prefix: "l2", protocol: "layer2", field: "interfaces",
+		item: func(name string) any { return map[string]any{"name": name} },
+		text: func(item any) string {
+			m, _ := item.(map[string]any)
+			name, _ := m["name"].(string)
+			return name
+		}}
+	bgpStatuses = announceKind{resource: "servicebgpstatuses", kind: "ServiceBGPStatus", prefix: "bgp", protocol: "bgp", field: "peers",
+		item: func(name string) any { return name },
+		text: func(item any) string { name, _ := item.(string); return name },
+		most: mostBGPStatuses,
+	}
+)
+
+// An announceStatus is what such an object says.
+type announceStatus struct {
+	service.Name
+	node string
+	by   []string // interfaces, or BGPPeers
+}
+
+// AnnounceStatuses keep an object for each Service that this node announces, as MetalLB does, and
+// none for others. Their owner is the Node, so that they go with it.
+type AnnounceStatuses struct {
+	kind   announceKind
+	log    *slog.Logger
+	store  *Store
+	nodes  *Feed[announce.Node]
+	feed   *Feed[announceStatus]
+	writer *StatusWriter[announceStatus]
+	inform func(name service.Name, reason, message string)
+
+	mu   sync.Mutex
+	told map[service.Name]bool // which objects' Services have had their event
+	left int                   // Services without an object, at the last Set
+}
+
+// L2Statuses returns what writes ServiceL2Statuses. inform is told when the node begins to announce
+// a Service.
+func (v *Speaker) L2Statuses(log *slog.Logger, inform func(name service.Name, reason, message string)) *AnnounceStatuses {
+	return v.statuses(l2Statuses, log, inform)
+}
+
+// BGPStatuses returns what writes ServiceBGPStatuses.
+func (v *Speaker) BGPStatuses(log *slog.Logger, inform func(name service.Name, reason, message string)) *AnnounceStatuses {
+	return v.statuses(bgpStatuses, log, inform)
+}
+
+func (v *Speaker) statuses(k announceKind, log *slog.Logger, inform func(name service.Name, reason, message string)) *AnnounceStatuses {
+	s := v.store
+	a := &AnnounceStatuses{kind: k, log: log, store: s, nodes: v.nodes, inform: inform, told: map[service.Name]bool{}}
+	objects := metallbKind(s, "v1beta1", k.resource, k.read)
+	objects.only.LabelSelector = announcedBy(s.cfg.NodeName).LabelSelector
+	a.feed = open(s, objects)
+	a.writer = NewStatusWriter(StatusConfig[announceStatus]{Log: log, Owner: speakerOwner, Kind: k.resource,
+		Have: func(name service.Name) (announceStatus, bool) {
+			o, ok := a.feed.Get(name)
+			return deref(o, announceStatus{}), ok
+		},
+		Make:  func() bool { return a.feed.progress.Load() == listed },
+		Apply: a.apply, Delete: a.remove, Names: a.feed.Names,
+	})
+	a.feed.follow(func(name service.Name, _, _ *announceStatus, _ int64) { a.writer.Changed(name) })
+	a.feed.onSettle(a.writer.ChangedAll)
+	return a
+}
+
+// client is a client for the objects of a namespace.
+func (k announceKind) client(custom dynamic.Interface, namespace string) dynamic.ResourceInterface {
+	return custom.Resource(schema.GroupVersionResource{Group: metallbGroup, Version: "v1beta1", Resource: k.resource}).Namespace(namespace)
+}
+
+// announcedBy selects the objects of a node.
+func announcedBy(node string) metav1.ListOptions {
+	return metav1.ListOptions{LabelSelector: labelAnnouncer + "=" + labelValue(node)}
+}
+
+// read converts an object. What is malformed is written anew.
+func (k announceKind) read(o *unstructured.Unstructured) *announceStatus {
+	text := func(field string) string { v, _, _ := unstructured.NestedString(o.Object, "status", field); return v }
+	s := &announceStatus{Name: service.Name{Namespace: text("serviceNamespace"), Name: text("serviceName")}, node: text("node")}
+	all, _, _ := unstructured.NestedSlice(o.Object, "status", k.field)
+	for _, one := range all {
+		s.by = append(s.by, k.text(one))
+	}
+	return s
+}
+
+// Set says which Services the node announces, and on which interfaces or to which BGPPeers.
+func (a *AnnounceStatuses) Set(by map[service.Name][]string) {
+	all := make([]service.Name, 0, len(by))
+	for name := range by {
+		all = append(all, name)
+	}
+	if most := a.kind.most / max(1, a.nodes.Len()); a.kind.most > 0 {
+		slices.SortFunc(all, service.Name.Compare) // all nodes leave out the same
+		a.bounded(len(all)-most, most)
+		all = all[:min(len(all), max(1, most))]
+	}
+	wants := make(map[service.Name]announceStatus, len(all))
+	for _, name := range all {
+		wants[a.nameOf(name)] = announceStatus{name, a.store.cfg.NodeName, append([]string(nil), by[name]...)}
+	}
+	a.mu.Lock()
+	for object := range a.told {
+		if _, ok := wants[object]; !ok {
+			delete(a.told, object)
+		}
+	}
+	a.mu.Unlock()
+	a.writer.SetAll(wants)
+}
+
+// bounded logs that Services have no object, when that begins.
+func (a *AnnounceStatuses) bounded(left, most int) {
+	a.mu.Lock()
+	was := a.left
+	a.left = max(0, left)
+	a.mu.Unlock()
+	if left > 0 && was == 0 {
+		a.log.Warn("there are too many Services for all of them to have an object of each node", "kind", a.kind.kind, "have", most, "without", left)
+	}
+}
+
+// Run writes until ctx ends, and removes the objects then, as far as that is quickly done: what is
+// left, the next speaker finds.
+func (a *AnnounceStatuses) Run(ctx context.Context) error { return a.writer.Run(ctx) }
+
+// apply makes an object, or changes its status.
+func (a *AnnounceStatuses) apply(ctx context.Context, object service.Name, want announceStatus, how metav1.ApplyOptions) error {
+	node := a.store.cfg.NodeName
+	n, _ := a.nodes.Get(service.Name{Name: node})
+	if n == nil || n.UID == "" {
+		return fmt.Errorf("there is no Node %s yet", node)
+	}
+	by := []any{}
+	for _, one := range want.by {
+		by = append(by, a.kind.item(one))
+	}
+	meta := map[string]any{
+		"labels":          map[string]any{labelAnnouncer: labelValue(node), labelServiceName: labelValue(want.Name.Name), labelServiceNamespace: want.Namespace},
+		"ownerReferences": []any{map[string]any{"apiVersion": "v1", "kind": "Node", "name": node, "uid": n.UID}},
+	}
+	status := map[string]any{"node": node, "serviceName": want.Name.Name, "serviceNamespace": want.Namespace, a.kind.field: by}
+	_, was := a.feed.Get(object)
+	if err := a.store.applyMetallb(ctx, a.kind.resource, a.kind.kind, object, how, meta, status); err != nil {
+		return err
+	}
+	a.mu.Lock()
+	first := !was && !a.told[object]
+	a.told[object] = true
+	a.mu.Unlock()
+	if first {
+		a.inform(want.Name, "nodeAssigned", fmt.Sprintf("announcing from node %q with protocol %q", node, a.kind.protocol))
+	}
+	return nil
+}
+
+func (a *AnnounceStatuses) remove(ctx context.Context, object service.Name) error {
+	return a.kind.client(a.store.cfg.Custom, object.Namespace).Delete(ctx, object.Name, metav1.DeleteOptions{})
+}
+
+// nameOf returns what the object of a Service is called: MetalLB's begin so too.
+func (a *AnnounceStatuses) nameOf(name service.Name) service.Name {
+	sum := sha256.Sum256([]byte(strings.Join([]string{a.store.cfg.NodeName, name.Namespace, name.Name}, "/")))
+	return service.Name{Namespace: a.store.cfg.LoadBalancerNamespace, Name: fmt.Sprintf("%s-%x", a.kind.prefix, sum[:5])}
+}
+
+// labelValue returns a text as the value of a label, where it is too long with a hash for its end.
+func labelValue(text string) string {
+	if len(text) <= labelLimit {
+		return text
+	}
+	sum := sha256.Sum256([]byte(text))
+	return strings.TrimRight(text[:labelLimit-11], ".-_") + fmt.Sprintf("-%x", sum[:5])
+}
