@@ -70,11 +70,11 @@ func (c *clusterConverter) problem(format string, args ...any) {
 	c.bad = append(c.bad, c.where+": "+fmt.Sprintf(format, args...))
 }
 
-// convertClusterPolicy cuts a ClusterNetworkPolicy to what package policy needs. What is not
+// ConvertClusterPolicy cuts a ClusterNetworkPolicy to what package policy needs. What is not
 // understood must not open what its author meant to close: a rule that accepts accepts less, one
 // that denies or passes denies everything, as the API asks for unknown peers. Without a subject
 // that is understood it selects no pod: to deny for all pods would stop the cluster.
-func convertClusterPolicy(o *unstructured.Unstructured) *policy.ClusterPolicy {
+func ConvertClusterPolicy(o *unstructured.Unstructured) *policy.ClusterPolicy {
 	p := &policy.ClusterPolicy{Name: o.GetName(), UID: string(o.GetUID())}
 	var spec clusterPolicySpec
 	var unread problems

@@ -16,7 +16,7 @@ func clusterPolicyOf(t *testing.T, spec string) *policy.ClusterPolicy {
 	if err := yaml.Unmarshal([]byte("metadata: {name: it, uid: the-uid}\nspec:\n  tier: Admin\n  priority: 7\n  subject: {namespaces: {}}\n"+spec), &o); err != nil {
 		t.Fatal(err)
 	}
-	return convertClusterPolicy(&unstructured.Unstructured{Object: o})
+	return ConvertClusterPolicy(&unstructured.Unstructured{Object: o})
 }
 
 // What is not understood opens nothing: a rule that accepts accepts less, others deny.
@@ -73,7 +73,7 @@ func TestClusterPolicyWithoutSubject(t *testing.T) {
 		if err := yaml.Unmarshal([]byte(strings.Join(lines, "\n")), &o); err != nil {
 			t.Fatal(err)
 		}
-		p := convertClusterPolicy(&unstructured.Unstructured{Object: o})
+		p := ConvertClusterPolicy(&unstructured.Unstructured{Object: o})
 		if p.Subject.Namespaces != nil || len(p.Problems) != 1 {
 			t.Errorf("%s: %+v", spec, p)
 		}

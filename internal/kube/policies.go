@@ -46,7 +46,7 @@ var clusterPolicies = schema.GroupVersionResource{Group: "policy.networking.k8s.
 func clusterPoliciesKind(s *Store) kind[*unstructured.Unstructured, policy.ClusterPolicy] {
 	return kind[*unstructured.Unstructured, policy.ClusterPolicy]{
 		name: clusterPolicies.Resource, without: "ClusterNetworkPolicies are not enforced", object: &unstructured.Unstructured{},
-		client: from(s.cfg.Custom.Resource(clusterPolicies)), trim: convertClusterPolicy,
+		client: from(s.cfg.Custom.Resource(clusterPolicies)), trim: ConvertClusterPolicy,
 	}
 }
 

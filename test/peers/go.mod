@@ -5,6 +5,8 @@ go 1.26.8
 require (
 	github.com/mattfenwick/cyclonus v0.5.6
 	github.com/vishvananda/netlink v1.3.1
+	sigs.k8s.io/kube-network-policies v1.1.1
+	sigs.k8s.io/network-policy-api v0.2.0
 )
 
 require (
@@ -133,7 +135,7 @@ require (
 	gopkg.in/inf.v0 v0.9.1 // indirect
 	gopkg.in/natefinch/lumberjack.v2 v2.2.1 // indirect
 	k8s.io/api v0.37.1
-	k8s.io/apiextensions-apiserver v0.0.0 // indirect
+	k8s.io/apiextensions-apiserver v0.35.3 // indirect
 	k8s.io/apimachinery v0.37.1
 	k8s.io/apiserver v0.37.1 // indirect
 	k8s.io/client-go v0.37.1
@@ -196,3 +198,5 @@ replace (
 )
 
 tool k8s.io/kubernetes/cmd/kube-proxy
+
+exclude github.com/vishvananda/netlink v1.3.2-0.20251022194116-03b8f90390d9

@@ -60,9 +60,14 @@ type policyOracle struct {
 	policies *matcher.Policy
 }
 
-// newPolicyOracle gives each namespace an object and each pod this node, and leaves out what the API
-// server would not accept.
+// newPolicyOracle leaves out what the API server would not accept.
 func newPolicyOracle(w *policytest.World, c *policy.Compiler) *policyOracle {
+	return &policyOracle{w, matcher.BuildNetworkPolicies(false, completeWorld(w, c))}
+}
+
+// completeWorld gives each namespace an object and each pod this node, tells the Compiler, and
+// returns the NetworkPolicies as the API server has them.
+func completeWorld(w *policytest.World, c *policy.Compiler) (all []*networkingv1.NetworkPolicy) {
 	for _, n := range []string{"x", "y", "z"} {
 		if w.Namespaces[n] == nil {
 			w.Namespaces[n] = &policy.Namespace{Name: n}
@@ -75,7 +80,6 @@ func newPolicyOracle(w *policytest.World, c *policy.Compiler) *policyOracle {
 		w.Pods[name] = &here
 		c.SetPod(name, &here)
 	}
-	var all []*networkingv1.NetworkPolicy
 	for _, name := range slices.SortedFunc(maps.Keys(w.Policies), service.Name.Compare) {
 		o := networkPolicy(w.Policies[name])
 		if len(o.Spec.PolicyTypes) == 0 {
@@ -85,7 +89,7 @@ func newPolicyOracle(w *policytest.World, c *policy.Compiler) *policyOracle {
 		c.SetPolicy(name, kube.ConvertPolicy(o))
 		all = append(all, o)
 	}
-	return &policyOracle{w, matcher.BuildNetworkPolicies(false, all)}
+	return all
 }
 
 // traffic is a packet as cyclonus wants it. A port has one name there, so that a pod whose

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/labels"
 	"github.com/fairway-net/fairway/internal/policy"
 	"github.com/fairway-net/fairway/internal/policy/policytest"
 	"github.com/fairway-net/fairway/internal/service"
@@ -175,6 +176,58 @@ func TestRandomPackets(t *testing.T) {
 	}
 	if t.Logf("%d allowed, %d denied", allowed, denied); allowed < 50 || denied < 50 {
 		t.Error("the cases are one-sided")
+	}
+}
+
+// What a pod sends to its own node is judged by ClusterNetworkPolicies only.
+func TestOwnNode(t *testing.T) {
+	net := testnet.New(t)
+	n := &node{net.Node("here"), policy.New("here"), New()}
+	t.Cleanup(n.table.Close)
+	all := []netip.Addr{netip.MustParseAddr("10.244.1.1"), netip.MustParseAddr("fd00:10:244:1::1")}
+	name := service.Name{Namespace: "x", Name: "pod"}
+	pod := net.Pod(n.Host, "pod", all...)
+	n.compiler.SetPod(name, &policy.Pod{Name: name, Node: "here", Addrs: all})
+	deny := &policy.Policy{Name: name, Isolates: [2]bool{true, true}}
+	cluster := func(tier policy.Tier, action policy.Action) *policy.ClusterPolicy {
+		p := &policy.ClusterPolicy{Name: "nodes", Tier: tier, Subject: policy.Peer{Namespaces: &labels.Selector{}}}
+		p.Rules[policy.Egress] = []policy.ClusterRule{{Action: action, Rule: policy.Rule{Peers: []policy.Peer{{Nodes: &labels.Selector{}}}}}}
+		return p
+	}
+	n.compiler.SetNode("here", &policy.Node{Name: "here", Addrs: n.Addrs})
+	for _, a := range n.Addrs {
+		n.Serve("tcp", netip.AddrPortFrom(a, firstPort))
+	}
+	for what, c := range map[string]struct {
+		own     *policy.Policy
+		cluster *policy.ClusterPolicy
+		want    bool
+	}{
+		"nothing":                              {nil, nil, true},
+		"a NetworkPolicy":                      {deny, nil, true},
+		"an Admin Deny":                        {nil, cluster(policy.Admin, policy.Deny), false},
+		"an Admin Deny and a NetworkPolicy":    {deny, cluster(policy.Admin, policy.Deny), false},
+		"an Admin Pass and a NetworkPolicy":    {deny, cluster(policy.Admin, policy.Pass), true},
+		"a Baseline Deny":                      {nil, cluster(policy.Baseline, policy.Deny), false},
+		"a Baseline Deny, and a NetworkPolicy": {deny, cluster(policy.Baseline, policy.Deny), true},
+	} {
+		n.compiler.SetPolicy(name, c.own)
+		n.compiler.SetClusterPolicy("nodes", c.cluster)
+		n.sync(t)
+		for _, a := range n.Addrs {
+			patience := 20 * time.Second
+			if !c.want {
+				patience = testnet.Patience
+			}
+			if got := pod.Ask("tcp", netip.AddrPortFrom(a, firstPort), patience); (got.Outcome == testnet.Answered) != c.want {
+				t.Errorf("%s: to %v: want allowed %v, and %v", what, a, c.want, got)
+			}
+			table, _ := n.compiler.Compile()
+			p := policy.Packet{Src: pod.Addr(a.Is4()), Dst: a, Proto: service.TCP, Port: firstPort, ToNode: true}
+			if policy.Lookup(table, p).Allowed() != c.want {
+				t.Errorf("%s: to %v: the table does not agree", what, a)
+			}
+		}
 	}
 }
 

@@ -87,10 +87,15 @@ func (t *Table) Found(ctx context.Context) (bool, error) {
 	return len(chains) > 0, err
 }
 
-// Adopt loads the program, if it is not there, and returns the sandboxes that an agent noted.
+// Adopt loads the program, if there is none, and returns the sandboxes that an agent noted. The
+// program of another release goes on until Sync has filled the sets of this one.
 func (t *Table) Adopt(ctx context.Context) (map[netip.Addr]policy.Sandbox, error) {
 	defer t.Close()
-	if _, err := t.table.Load(ctx, program(), false); err != nil {
+	chains, err := t.table.Chains(ctx)
+	if err == nil && !chains["postrouting"] { // the hook of all releases' programs
+		_, err = t.table.Load(ctx, program(), false)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("load the rules of NetworkPolicies: %w", err)
 	}
 	all := map[netip.Addr]policy.Sandbox{}
