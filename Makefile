@@ -92,7 +92,7 @@ bin/gotestsum: go.mod
 test-product: bin/gotestsum
 	CGO_ENABLED=1 $(GOTEST) -race ./internal/proxy ./internal/kube ./internal/health ./internal/flow ./internal/reset
 	CGO_ENABLED=1 $(GOTEST) -race -skip 'TestConformance|TestHash' ./internal/datapath/userspace
-	go build ./... && $(GOTEST) -p 1 -timeout 30m $$(go list ./... | grep -vxF "$$(go list $(UML) $(FAULTS))")
+	go build ./... && $(GOTEST) -p 1 -timeout 30m -skip '^TestInUML$$' $$(go list ./... | grep -vxF "$$(go list $(UML) $(FAULTS))")
 
 # With -mod=mod: the module has the root's dependencies and Helm's, and follows the root's.
 ## test-chart: the Helm chart, rendered by Helm, against what fairway install applies
@@ -108,6 +108,7 @@ test-user:
 ## test-uml: the tests in user-mode Linux, mode ipvs first of all
 test-uml: uml bin/gotestsum
 	$(GOTEST) -p 1 -timeout 30m $(UML)
+	$(GOTEST) -timeout 30m -run '^TestInUML$$' ./internal/node
 
 # Without vet: it would analyse all of Kubernetes first, which takes longer than the tests. Never from
 # the cache: it does not know the programs in bin/, which are what is tested.
@@ -185,7 +186,7 @@ bench-policy:
 ## vet: what go vet finds, in all modules and with the build tag of the tests in user-mode Linux
 vet:
 	go vet ./...
-	go vet -tags uml ./internal/datapath/ipvs
+	go vet -tags uml ./internal/datapath/ipvs ./internal/node
 	cd lab && go vet ./...
 	cd test/chart && go vet ./...
 	cd test/peers && go vet ./...
@@ -194,7 +195,7 @@ vet:
 ## lint: what staticcheck finds, all of its checks (a minute of two cores from an empty cache)
 lint:
 	go tool staticcheck ./...
-	go tool staticcheck -tags uml ./internal/datapath/ipvs
+	go tool staticcheck -tags uml ./internal/datapath/ipvs ./internal/node
 
 ## vuln: known vulnerabilities that our code reaches; needs the database at vuln.go.dev
 vuln:

@@ -17,7 +17,7 @@ import (
 // is what stands in the source: the group's client and the resource.
 var asks = map[string]struct{ resource, verbs string }{
 	"CoreV1().Services":              {"services", "get list watch"},
-	"CoreV1().Nodes":                 {"nodes", "list watch"},
+	"CoreV1().Nodes":                 {"nodes", "list patch watch"},
 	"CoreV1().Pods":                  {"pods", "get list watch"}, // get: pod-lookup; watch: network-policy
 	"CoreV1().Namespaces":            {"namespaces", "list watch"},
 	"NetworkingV1().NetworkPolicies": {"networkpolicies.networking.k8s.io", "list watch"},

@@ -278,7 +278,7 @@ type nodes struct {
 // Peers implements node.Nodes.
 func (n nodes) Peers() (all []node.Peer) {
 	for _, p := range n.store.Nodes() {
-		all = append(all, node.Peer{Name: p.Name, Created: p.Created, Addrs: p.Addrs, PodCIDRs: p.PodCIDRs})
+		all = append(all, node.Peer{Name: p.Name, Created: p.Created, Addrs: p.Addrs, PodCIDRs: p.PodCIDRs, Key: node.ParseKey(p.WireGuardKey)})
 	}
 	return all
 }
@@ -286,6 +286,7 @@ func (n nodes) Peers() (all []node.Peer) {
 // run is the pod network until ctx ends.
 func (n nodes) run(ctx context.Context, pods node.Config, cfg *config.Config) error {
 	pods.ServiceCIDRs = n.store.ServiceCIDRs
+	pods.PublishKey = func(ctx context.Context, k node.Key) error { return n.store.PublishWireGuardKey(ctx, k.String()) }
 	return node.New(pods).Run(ctx, cfg.NodeName, n, cfg.SyncPeriod)
 }
 

@@ -30,8 +30,12 @@ Exit status: 0 if an agent works here, 1 if a check is a failure, 2 if the check
 	}
 	c.Flags().VarP(&format, "output", "o", "table, wide, json or yaml")
 	asAgent(c, e, func(ctx context.Context, a *agent, _ []string) error {
+		podNetwork := a.cfg.PodNetwork
+		if !a.cfg.ConnectsPods() {
+			podNetwork = ""
+		}
 		r := doctor.Examine(probe.Look(ctx, probe.Config{
-			Node: a.cfg.NodeName, Mode: a.cfg.Mode, PodNetwork: a.cfg.ConnectsPods(),
+			Node: a.cfg.NodeName, Mode: a.cfg.Mode, PodNetwork: podNetwork,
 			Connection: a.cfg.Connection(userAgent), Healthz: a.cfg.Healthz.Port(), Metrics: a.cfg.Metrics.Port(),
 		}))
 		if err := output.Write(e.stdout, format, r); err != nil {

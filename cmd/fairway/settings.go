@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/datapath/modes"
 	"github.com/fairway-net/fairway/internal/kube"
+	"github.com/fairway-net/fairway/internal/node"
 	"github.com/fairway-net/fairway/internal/status"
 )
 
@@ -105,13 +107,16 @@ func (f *follower) refuse(settings string, why error) {
 	f.refused, f.why, f.tried = settings, why, time.Now()
 }
 
-// tryOut finds out whether an agent can run with cfg: a mode or an API server that is not
-// that of the running agent has to work here.
+// tryOut finds out whether an agent can run with cfg: a mode, a pod network or an API server that is
+// not that of the running agent has to work here.
 func tryOut(ctx context.Context, log *slog.Logger, running, cfg *config.Config) error {
 	if cfg.Master != running.Master {
 		if err := kube.Reach(ctx, cfg.Connection(userAgent)); err != nil {
 			return err
 		}
+	}
+	if err := node.Probe(ctx, node.Way(cfg.PodNetwork)); err != nil && cfg.PodNetwork != running.PodNetwork {
+		return fmt.Errorf("--pod-network %s: %w", cfg.PodNetwork, err)
 	}
 	if cfg.Mode == running.Mode || cfg.Mode == datapath.None {
 		return nil

@@ -143,7 +143,7 @@ func (m *maker) condition(c install.Component) string {
 		switch {
 		case v.def == true || v.def == false:
 			all = append(all, ".Values."+v.name())
-		case key == podNetwork:
+		case key == podNetwork && c.Sets[key] == "routes": // the component is that of all ways
 			all = append(all, fmt.Sprintf("ne .Values.%s %q", v.name(), "none"))
 		default:
 			all = append(all, fmt.Sprintf("eq .Values.%s %q", v.name(), c.Sets[key]))

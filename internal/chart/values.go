@@ -113,7 +113,7 @@ func settings(manifests fs.FS, components []install.Component) ([]*value, error)
 // oneOfKeys are the values of keys that no component follows from.
 var oneOfKeys = map[string][]string{"LOG_FORMAT": {"text", "json"}}
 
-// podNetwork is the key whose component belongs to all of its values but none.
+// podNetwork is the key one of whose components belongs to all of its values but none.
 const podNetwork = "POD_NETWORK"
 
 // choices are the values that a setting can have, if components follow from it.

@@ -55,11 +55,13 @@ const (
 	PodNetworkRoutes = "routes" // our CNI plugin, and a route to every other node
 	PodNetworkVXLAN  = "vxlan"  // our CNI plugin, and a tunnel to every other node
 	PodNetworkAuto   = "auto"   // routes to nodes in the same subnet, the tunnel to others
+
+	PodNetworkWireGuard = "wireguard" // our CNI plugin, and encryption to every other node
 )
 
 // PodNetworks are the values of --pod-network.
 func PodNetworks() []string {
-	return []string{PodNetworkNone, PodNetworkRoutes, PodNetworkVXLAN, PodNetworkAuto}
+	return []string{PodNetworkNone, PodNetworkRoutes, PodNetworkVXLAN, PodNetworkAuto, PodNetworkWireGuard}
 }
 
 // ConnectsPods reports whether the agent makes the pod network, in whatever way.

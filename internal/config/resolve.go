@@ -438,9 +438,9 @@ func (r *resolver) podNetwork(c *Config) error {
 			r.warnf("the proxy mode and --pod-network are both none: this agent only hands over the rules that another one left")
 		}
 		return nil
-	case PodNetworkRoutes, PodNetworkVXLAN, PodNetworkAuto:
+	case PodNetworkRoutes, PodNetworkVXLAN, PodNetworkAuto, PodNetworkWireGuard:
 	default:
-		return fmt.Errorf("--pod-network %q: must be %s, %s, %s or %s", c.PodNetwork, PodNetworkNone, PodNetworkRoutes, PodNetworkVXLAN, PodNetworkAuto)
+		return fmt.Errorf("--pod-network %q: must be one of %s", c.PodNetwork, strings.Join(PodNetworks(), ", "))
 	}
 	for flag, dir := range map[string]string{"--cni-bin-dir": c.CNIBinDir, "--cni-conf-dir": c.CNIConfDir} {
 		if !filepath.IsAbs(dir) {

@@ -19,6 +19,7 @@ func healthy() Facts {
 	return Facts{
 		Node: "node-1", Root: true, Kernel: "6.1.0-30-amd64", Mode: "nftables",
 		Modes:     []ModeFact{{Name: "nftables"}, {Name: "iptables"}, {Name: "ipvs", Err: "the kernel has no IPVS"}},
+		Ways:      []ModeFact{{Name: "vxlan"}, {Name: "wireguard", Err: "look for WireGuard: the kernel has none"}},
 		Programs:  []ProgramFact{{Name: "nft", Version: "nft v1.0.6"}, {Name: "iptables-nft", Version: "iptables v1.8.9 (nf_tables)", Rules: 3}, {Name: "iptables-legacy"}},
 		Sysctls:   map[string]string{"net.ipv4.ip_forward": "1"},
 		Conntrack: ConntrackFacts{Known: true, Max: 262144, Count: 411},
@@ -50,13 +51,15 @@ func cases() []struct {
 				f.Modes[i].Err = "nothing here"
 			}
 		}},
+		{"no WireGuard, which is asked for", func(f f) { f.PodNetwork = "wireguard" }},
+		{"no VXLAN, for auto", func(f f) { f.PodNetwork, f.Ways[0].Err = "auto", "the kernel has no links of kind vxlan" }},
 		{"no nft", func(f f) { f.Programs[0].Version = "" }},
 		{"both kinds of iptables", func(f f) { f.Programs[2].Version, f.Programs[2].Rules = "iptables v1.8.9 (legacy)", 9 }},
 		{"no connection table", func(f f) { f.Conntrack = ConntrackFacts{} }},
 		{"connection table in use", func(f f) { f.Conntrack.Count = 200000 }},
 		{"connection table full", func(f f) { f.Conntrack.Count = 262144 }},
 		{"no forwarding", func(f f) { f.Sysctls["net.ipv4.ip_forward"] = "0" }},
-		{"no forwarding, with the pod network", func(f f) { f.Sysctls["net.ipv4.ip_forward"] = "0"; f.PodNetwork = true }},
+		{"no forwarding, with the pod network", func(f f) { f.Sysctls["net.ipv4.ip_forward"] = "0"; f.PodNetwork = "routes" }},
 		{"no /proc/sys", func(f f) { f.Sysctls = nil }},
 		{"bridge and rp_filter", func(f f) {
 			f.Sysctls["net.bridge.bridge-nf-call-iptables"], f.Sysctls["net.ipv4.conf.all.rp_filter"] = "0", "1"

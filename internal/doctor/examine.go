@@ -11,7 +11,7 @@ import (
 func Examine(f Facts) Report {
 	r := Report{Node: f.Node}
 	for _, check := range []func(Facts) []Line{
-		privileges, kernelModes, programs, conntrack, forwarding, cgroups, ports, otherProxies, firewalls, apiServer, clock, rights, mtu,
+		privileges, kernelModes, podNetworks, programs, conntrack, forwarding, cgroups, ports, otherProxies, firewalls, apiServer, clock, rights, mtu,
 	} {
 		r.Lines = append(r.Lines, check(f)...)
 	}
@@ -50,6 +50,26 @@ func kernelModes(f Facts) (lines []Line) {
 			lines = append(lines, one(check, Failure, "one of the modes must work", "%s", m.Err)...)
 		default:
 			lines = append(lines, one(check, OK, "", "does not work here, and is not asked for: %s", m.Err)...)
+		}
+	}
+	return lines
+}
+
+// podNetworks has a line for each way that the kernel may lack. Only that which is configured must
+// be there.
+func podNetworks(f Facts) (lines []Line) {
+	for _, way := range f.Ways {
+		check := "pod network " + way.Name
+		asked := f.PodNetwork == way.Name || f.PodNetwork == "auto" && way.Name == "vxlan"
+		switch {
+		case way.Err == "":
+			lines = append(lines, one(check, OK, "", "the kernel (%s) has it", f.Kernel)...)
+		case !f.Root:
+			lines = append(lines, one(check, Skipped, asRoot, "%s", way.Err)...)
+		case asked:
+			lines = append(lines, one(check, Failure, "load or install what is missing, or choose another way with --pod-network", "%s", way.Err)...)
+		default:
+			lines = append(lines, one(check, OK, "", "does not work here, and is not asked for: %s", way.Err)...)
 		}
 	}
 	return lines
@@ -100,7 +120,7 @@ func forwarding(f Facts) (lines []Line) {
 		lines = one("forwarding", Skipped, "look whether /proc/sys is there", "net.ipv4.ip_forward cannot be read")
 	case v == "1":
 		lines = one("forwarding", OK, "", "net.ipv4.ip_forward is 1")
-	case f.PodNetwork:
+	case f.PodNetwork != "":
 		lines = one("forwarding", OK, "", "net.ipv4.ip_forward is %s; the agent sets it, because it makes the pod network", v)
 	default:
 		lines = one("forwarding", Failure, "sysctl -w net.ipv4.ip_forward=1, and the same in /etc/sysctl.d", "net.ipv4.ip_forward is %s: the node passes no packet on to a pod", v)

@@ -10,11 +10,12 @@ type Facts struct {
 	Node   string
 	Root   bool   // the process may look at everything
 	Kernel string // "6.1.0-30-amd64"
-	// Mode is --proxy-mode as it is, or would be, configured; PodNetwork says that Fairway
-	// makes the pod network.
+	// Mode and PodNetwork are --proxy-mode and --pod-network as they are, or would be, configured;
+	// PodNetwork is empty where another program connects the pods.
 	Mode       string
-	PodNetwork bool
+	PodNetwork string
 	Modes      []ModeFact
+	Ways       []ModeFact // of the pod network, that need something of the kernel
 	Programs   []ProgramFact
 	Sysctls    map[string]string // by name with dots; a missing one does not exist
 	Conntrack  ConntrackFacts

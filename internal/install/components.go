@@ -82,7 +82,8 @@ func firstParagraph(text string) string {
 // chosen reports whether the component belongs to these values.
 func (c *Component) chosen(values map[string]string) bool {
 	for key, value := range c.Sets {
-		if values[key] != value && (key != keyPodNetwork || !connectsPods(values)) {
+		ofAll := key == keyPodNetwork && value == routes // the component is that of all ways
+		if values[key] != value && !(ofAll && connectsPods(values)) {
 			return false
 		}
 	}

@@ -40,7 +40,7 @@ type Options struct {
 	APIServer        string            // URL
 	ClusterCIDR      string            // one prefix, or two with a comma
 	ProxyMode        string            //
-	PodNetwork       string            // auto (found out), none, routes, vxlan
+	PodNetwork       string            // auto (found out), none, routes, vxlan, wireguard
 	ReplaceKubeProxy string            // auto, true, false
 	RefuseExternal   string            // true, false
 	Set              map[string]string // further keys of the ConfigMap

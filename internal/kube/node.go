@@ -26,6 +26,8 @@ type Node struct {
 	// PodCIDRs are what its pods' addresses are taken from; empty until the cluster
 	// has given it any.
 	PodCIDRs []netip.Prefix
+	// WireGuardKey is its annotation AnnotationWireGuardKey; empty: none.
+	WireGuardKey string
 	// Eligible: load balancers may send it traffic: it is not about to be
 	// deleted.
 	Eligible bool
@@ -37,7 +39,7 @@ type Node struct {
 func (n Node) Equal(o Node) bool {
 	return n.Name == o.Name && n.Zone == o.Zone && n.Created.Equal(o.Created) && n.Eligible == o.Eligible &&
 		slices.Equal(n.Addrs, o.Addrs) && slices.Equal(n.PodCIDRs, o.PodCIDRs) &&
-		slices.Equal(n.Problems, o.Problems)
+		n.WireGuardKey == o.WireGuardKey && slices.Equal(n.Problems, o.Problems)
 }
 
 // Primary returns the node's first address of each family: at most two, the node's
@@ -58,6 +60,7 @@ func ConvertNode(o *corev1.Node) Node {
 	n := Node{
 		Name: o.Name,
 		Zone: o.Labels[corev1.LabelTopologyZone], Created: o.CreationTimestamp.Time,
+		WireGuardKey: o.Annotations[AnnotationWireGuardKey],
 		Eligible: o.DeletionTimestamp == nil && !slices.ContainsFunc(o.Spec.Taints, func(t corev1.Taint) bool {
 			return t.Key == taintToBeDeleted
 		}),

@@ -25,7 +25,7 @@ type departed struct {
 
 // notice compares the nodes with those of the last call. It returns them, and those that have
 // gone in the last minute, the first one first. A Node that is made again has at first no
-// addresses, or no podCIDRs: in that minute it has those that it had.
+// addresses, no podCIDRs, or no key: in that minute it has those that it had.
 func (d *departures) notice(now time.Time, present []Peer) (all, gone []Peer) {
 	if d.last == nil {
 		d.last = map[string]departed{}
@@ -36,7 +36,8 @@ func (d *departures) notice(now time.Time, present []Peer) (all, gone []Peer) {
 		p := &all[i]
 		there[p.Name] = true
 		was, known := d.last[p.Name]
-		if len(p.Addrs) > 0 && len(p.PodCIDRs) > 0 || !known || was.expired(now) {
+		whole := len(p.Addrs) > 0 && len(p.PodCIDRs) > 0 && (p.Key != Key{} || was.Key == Key{})
+		if whole || !known || was.expired(now) {
 			d.last[p.Name] = departed{Peer: *p}
 			continue
 		}
@@ -45,6 +46,9 @@ func (d *departures) notice(now time.Time, present []Peer) (all, gone []Peer) {
 		}
 		if len(p.PodCIDRs) == 0 {
 			p.PodCIDRs = was.PodCIDRs
+		}
+		if p.Key == (Key{}) {
+			p.Key = was.Key
 		}
 		d.last[p.Name] = was.since(now)
 	}
@@ -93,6 +97,7 @@ func (p *plan) addDeparted(decision *podCIDRs) {
 		}
 		p.nodes = append(p.nodes, decision.seeingPods(node)...)
 		p.tunnel.accept(node, decision)
+		p.wg.accept(node, decision)
 		for _, cidr := range node.PodCIDRs {
 			if decision.accept(node, cidr) == "" {
 				p.addPeer(node, cidr.Masked(), &decision.clusterState)

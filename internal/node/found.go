@@ -30,7 +30,10 @@ func (n *Network) Found(ctx context.Context) ([]string, error) {
 	if link, err := findVXLAN(netlink); err == nil && link != nil && link.VxlanId == numbers.VNI {
 		parts = append(parts, "link "+vxlanLink)
 	}
-	routes, err := readRoutes(netlink)
+	if link, err := findWireGuard(netlink); err == nil && link != nil {
+		parts = append(parts, "link "+wgLink)
+	}
+	routes, err := readRoutes(netlink, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -204,6 +204,7 @@ func (c *cluster) newMachine(name, bridge string, addrs ...string) *machine {
 		Log:       slog.New(slog.NewTextHandler(m.log, nil)),
 		CNIBinDir: filepath.Join(dir, "bin"), CNIConfDir: filepath.Join(dir, "net.d"), StateDir: filepath.Join(dir, "state"),
 		Masquerade: true, Plugin: self,
+		PublishKey: func(_ context.Context, key Key) error { m.peer.Key = key; return nil },
 	}
 	m.restart()
 	c.t.Cleanup(func() { m.network.Close() })

@@ -57,6 +57,10 @@ type Config struct {
 	ServiceCIDRs func() []netip.Prefix
 	APIServers   func() []netip.Addr
 
+	// PublishKey writes this node's public key of WireGuard's where peers read it, or removes it (none).
+	// Nil: no key is published.
+	PublishKey func(context.Context, Key) error
+
 	// Event is told each problem of a node once while it lasts, with a reason in one word.
 	// Nil: problems are only logged and counted.
 	Event func(node, reason, message string)
@@ -71,6 +75,7 @@ type Peer struct {
 	Created  time.Time
 	Addrs    []netip.Addr   // InternalIPs, at most one a family is used
 	PodCIDRs []netip.Prefix // where its pods' addresses come from
+	Key      Key            // its public one of WireGuard's, as its Node object has it; none: there is none
 }
 
 // A Network is this machine's part of the pod network. Its methods must not be
@@ -78,19 +83,16 @@ type Peer struct {
 // thread.
 type Network struct {
 	Config
-	reported  map[problem]bool // problems that were logged
+	reported  map[problem]told
 	problems  *prometheus.GaugeVec
 	routes    *prometheus.GaugeVec
 	installed [2]fileState // source and copy of the plugin when they were last equal
 	rules     *podRules
 	departures
-	began time.Time // of the first Sync
-	now   func() time.Time
+	inherited
+	private Key // of the WireGuard device when it was last there
+	now     func() time.Time
 }
-
-// settle is how long a node that changes to another way still takes part in the one before. By
-// then all nodes have changed: they hear of a ConfigMap's change within two minutes.
-const settle = 3 * time.Minute
 
 // New returns a Network that has done nothing yet.
 func New(config Config) *Network {
@@ -98,7 +100,7 @@ func New(config Config) *Network {
 	config.CNIConfDir = cmp.Or(config.CNIConfDir, "/etc/cni/net.d")
 	config.StateDir = cmp.Or(config.StateDir, cni.DefaultStateDir)
 	config.Way = cmp.Or(config.Way, WayRoutes)
-	return &Network{Config: config, reported: map[problem]bool{}, problems: newProblems(config.Registry), routes: newRoutes(config.Registry), rules: newPodRules(), now: time.Now}
+	return &Network{Config: config, reported: map[problem]told{}, problems: newProblems(config.Registry), routes: newRoutes(config.Registry), rules: newPodRules(), now: time.Now}
 }
 
 // Sync makes the machine carry the pods of self and reach those of peers (self
@@ -112,58 +114,34 @@ func (n *Network) Sync(ctx context.Context, self Peer, peers []Peer) error {
 		return err
 	}
 	defer netlink.Close()
-	table, err := readRoutes(netlink)
+	links, err := n.readTunnels(ctx, netlink)
 	if err != nil {
 		return err
 	}
-	link, err := findVXLAN(netlink)
-	if err != nil && n.Way != WayRoutes {
-		return fmt.Errorf("make the VXLAN device %s: %w", vxlanLink, err)
+	defer links.close()
+	table, err := readRoutes(netlink, links.ways())
+	if err != nil {
+		return err
 	}
-	plan := makePlan(n.state(self, peers, table, link != nil))
+	plan := makePlan(n.state(ctx, self, peers, table, links))
 	needed := enableForwarding(plan.own, table)
 	needed = errors.Join(needed, n.syncRules(ctx, plan))
 	needed = errors.Join(needed, n.installPlugin())
-	mtu, err := n.podMTU(netlink, self, plan.tunnel)
-	needed = errors.Join(needed, err)
-	tunnel := vxlanSync{handle: netlink}
-	if plan.tunnel != nil {
-		needed = errors.Join(needed, tunnel.bring(plan.tunnel))
-	}
-	plan.bind(tunnel.link)
+	mtu, err := n.podMTU(netlink, self, plan)
+	needed = errors.Join(needed, err, links.bring(ctx, plan))
+	n.private = links.wg.secret()
+	plan.bind(links.indices())
 	refused, failed := syncRoutes(netlink, table.ours, plan.routes)
 	if failed == nil {
-		failed = tunnel.tidy(plan.tunnel)
+		failed = links.tidy(ctx, plan)
 	}
 	n.report(slices.Concat(plan.problems, refused))
 	n.countRoutes(plan)
+	failed = errors.Join(failed, n.publish(ctx, self, plan, links.wg.public()))
 	if needed != nil {
 		return errors.Join(needed, failed)
 	}
 	return errors.Join(failed, n.syncConfig(self.Name, plan.own, mtu))
-}
-
-func (n *Network) state(self Peer, peers []Peer, table *routingTable, device bool) clusterState {
-	now := n.now()
-	if n.began.IsZero() {
-		n.began = now
-	}
-	all, departed := n.notice(now, peers)
-	c := clusterState{
-		self: self, peers: all, departed: departed, networks: table.onLink, gateways: table.gateways,
-		clusterCIDRs: n.ClusterCIDRs, way: n.Way,
-	}
-	if now.Sub(n.began) < settle {
-		c.receive = device
-		c.plain = table.plain()
-	}
-	if n.APIServers != nil {
-		c.apiServers = n.APIServers()
-	}
-	if n.ServiceCIDRs != nil {
-		c.serviceCIDRs = n.ServiceCIDRs()
-	}
-	return c
 }
 
 // Close frees the sockets that a Network keeps open between calls of Sync. What Sync made
@@ -183,10 +161,10 @@ func (n *Network) Cleanup(ctx context.Context) error {
 	pods := n.warnOfPods(netlink)
 	// The configuration goes first, so that no pod is started any more.
 	failed := errors.Join(n.removeConfig(), n.removePlugin())
-	table, err := readRoutes(netlink)
+	table, err := readRoutes(netlink, nil)
 	if err == nil {
 		_, err = syncRoutes(netlink, table.ours, nil)
-		err = errors.Join(err, removeVXLAN(netlink))
+		err = errors.Join(err, removeVXLAN(netlink), removeWireGuard(netlink))
 	}
 	return errors.Join(failed, err, n.removeRules(ctx), n.removeStore(pods))
 }
@@ -243,16 +221,18 @@ func uplink(netlink netlinksafe.Handle, is func(netip.Addr) bool) (int, error) {
 
 // podMTU is the configured one, or that of the link which carries a node address, less what the
 // tunnel adds. 0: the plugin looks at the default route.
-func (n *Network) podMTU(netlink netlinksafe.Handle, self Peer, t *tunnel) (int, error) {
-	if n.MTU != 0 {
+func (n *Network) podMTU(netlink netlinksafe.Handle, self Peer, p *plan) (int, error) {
+	switch {
+	case n.MTU != 0:
 		return n.MTU, nil
-	}
-	if t == nil || n.Way == WayRoutes {
+	case n.Way == WayWireGuard:
+		return wgMTU(netlink, p.wg)
+	case p.tunnel == nil || n.Way == WayRoutes:
 		return uplink(netlink, func(a netip.Addr) bool { return slices.Contains(self.Addrs, a) })
 	}
-	mtu, err := uplink(netlink, func(a netip.Addr) bool { return a == t.local })
+	mtu, err := uplink(netlink, func(a netip.Addr) bool { return a == p.tunnel.local })
 	if err != nil || mtu == 0 {
 		return 0, err
 	}
-	return mtu - overhead(t.local), nil
+	return mtu - overhead(p.tunnel.local), nil
 }

@@ -16,8 +16,9 @@ type route struct {
 	dst  netip.Prefix
 	via  netip.Addr // invalid: unreachable
 	link int        // of via; 0 for unreachable
-	// onLink: by the tunnel, where via is in no network of the link.
-	onLink bool
+	// by is how via is reached: WayRoutes for a neighbour, else a tunnel, where via is in no network
+	// of the link; empty for unreachable.
+	by Way
 }
 
 func (r route) kind() int {
@@ -40,18 +41,20 @@ type plan struct {
 	nodes    []netip.Addr           // addresses of this node and of those that pods reach as themselves
 	routes   map[netip.Prefix]route // by destination
 	tunnel   *tunnel                // nil: there is none
+	wg       *wireGuard             // nil: there is none
 	problems []problem
 }
 
 // makePlan decides. It is pure: the same nodes and networks give the same plan,
 // whatever order the nodes come in.
 func makePlan(c clusterState) *plan {
-	p := &plan{routes: map[netip.Prefix]route{}, nodes: slices.Clone(c.self.Addrs), tunnel: newTunnel(c)}
+	p := &plan{routes: map[netip.Prefix]route{}, nodes: slices.Clone(c.self.Addrs), tunnel: newTunnel(c), wg: newWireGuard(c)}
 	decision := newPodCIDRs(c)
 	for _, node := range c.byAge() {
 		if node.Name != c.self.Name {
 			p.nodes = append(p.nodes, c.seeingPods(node)...)
 			p.tunnel.accept(node, decision)
+			p.wg.accept(node, decision)
 		}
 		for _, cidr := range node.PodCIDRs {
 			why := decision.accept(node, cidr)
@@ -63,6 +66,7 @@ func makePlan(c clusterState) *plan {
 				p.own = append(p.own, cidr)
 				p.routes[cidr] = route{dst: cidr}
 				p.tunnel.addOwn(cidr)
+				p.wg.addOwn(cidr)
 			default:
 				p.addPeer(node, cidr, &c)
 			}
@@ -77,42 +81,60 @@ func makePlan(c clusterState) *plan {
 func (p *plan) addPeer(peer Peer, cidr netip.Prefix, c *clusterState) {
 	p.pods = append(p.pods, cidr)
 	p.tunnel.allow(cidr)
-	r := route{dst: cidr}
+	p.wg.allow(peer, cidr, c.enforce)
+	direct, neighbour := neighbourRoute(peer, cidr, c.networks)
+	switch way := c.wayTo(cidr, neighbour, p.wg != nil && p.wg.why(peer, cidr) == ""); {
+	case way == WayWireGuard:
+		why := p.wg.why(peer, cidr)
+		if why == "" {
+			p.routes[cidr] = route{dst: cidr, via: tunnelGateway(peer.Name, cidr), by: WayWireGuard}
+			return
+		}
+		p.routes[cidr] = route{dst: cidr} // or the packets would leave by the default route
+		p.problemf(peer.Name, reasonNoKey, "%s: its pods in %s are not reachable from here", why, cidr)
+	case way == WayVXLAN:
+		if why := p.tunnel.add(peer, cidr); why != "" {
+			p.problemf(peer.Name, reasonUnreachable, "%s: its pods in %s are not reachable from here", why, cidr)
+			return
+		}
+		p.routes[cidr] = route{dst: cidr, via: tunnelGateway(peer.Name, cidr), by: WayVXLAN}
+	case neighbour:
+		p.routes[cidr] = direct
+	case !direct.via.IsValid():
+		p.problemf(peer.Name, reasonUnreachable, "node %s has podCIDR %s but no usable InternalIP of that family: its pods are not reachable from here", peer.Name, cidr)
+	default:
+		p.problemf(peer.Name, reasonUnreachable, "node %s (%s) is behind a router: its pods in %s are not reachable from here (pod network \"routes\" needs all nodes on one link; --pod-network auto reaches others by a tunnel; or let the routers carry the pods' routes)", peer.Name, direct.via, cidr)
+	}
+}
+
+// neighbourRoute is the plain route to a podCIDR of a peer, if the peer is a neighbour.
+func neighbourRoute(peer Peer, cidr netip.Prefix, networks []onLink) (r route, neighbour bool) {
+	r = route{dst: cidr, by: WayRoutes}
 	for _, addr := range peer.Addrs {
 		if addr.Is4() != cidr.Addr().Is4() || cidr.Contains(addr) {
 			continue
 		}
 		r.via = addr
-		if r.link = linkTo(addr, c.networks); r.link != 0 && c.direct(cidr) {
-			p.routes[cidr] = r
-			return
+		if r.link = linkTo(addr, networks); r.link != 0 {
+			return r, true
 		}
 	}
-	if c.tunnels() && p.tunnel != nil {
-		if why := p.tunnel.add(peer, cidr); why != "" {
-			p.problemf(peer.Name, reasonUnreachable, "%s: its pods in %s are not reachable from here", why, cidr)
-			return
-		}
-		p.routes[cidr] = route{dst: cidr, via: tunnelGateway(peer.Name, cidr), onLink: true}
-		return
-	}
-	if !r.via.IsValid() {
-		p.problemf(peer.Name, reasonUnreachable, "node %s has podCIDR %s but no usable InternalIP of that family: its pods are not reachable from here", peer.Name, cidr)
-		return
-	}
-	p.problemf(peer.Name, reasonUnreachable, "node %s (%s) is behind a router: its pods in %s are not reachable from here (pod network \"routes\" needs all nodes on one link; --pod-network auto reaches others by a tunnel; or let the routers carry the pods' routes)", peer.Name, r.via, cidr)
+	return r, false
 }
 
-// bind names the link of the routes by the tunnel. 0: there is none, nor are there these routes.
-func (p *plan) bind(link int) {
+// bind names the links of the routes by tunnels. Where there is none, there is no route, and
+// nothing is sent that was to be encrypted.
+func (p *plan) bind(links map[Way]int) {
 	for dst, r := range p.routes {
-		switch {
-		case !r.onLink:
-		case link == 0:
-			delete(p.routes, dst)
-		default:
+		switch link := links[r.by]; {
+		case r.by == "" || r.by == WayRoutes:
+		case link != 0:
 			r.link = link
 			p.routes[dst] = r
+		case r.by == WayWireGuard:
+			p.routes[dst] = route{dst: dst}
+		default:
+			delete(p.routes, dst)
 		}
 	}
 }

@@ -21,22 +21,40 @@ type clusterState struct {
 	apiServers   []netip.Addr
 
 	way Way
-	// receive keeps the tunnel for what peers still send, where way is WayRoutes.
-	receive bool
-	// plain are destinations whose routes stay without the tunnel for now, where way is WayVXLAN.
-	plain map[netip.Prefix]bool
+	// receive keeps the VXLAN tunnel for what peers still send, and decrypt WireGuard, where way is
+	// another one.
+	receive, decrypt bool
+	// kept are the ways of destinations that may stay for now, after a change of way.
+	kept map[netip.Prefix]Way
+	// enforce drops what is not encrypted, where way is WayWireGuard.
+	enforce bool
+	key     Key // this node's public one; none: not known yet
 }
 
-// tunnels reports whether packets to peers may take the tunnel.
+// tunnels reports whether packets to peers may take VXLAN.
 func (c *clusterState) tunnels() bool { return c.way == WayVXLAN || c.way == WayAuto }
 
-// direct reports whether a podCIDR of a neighbour gets a route without the tunnel.
-func (c *clusterState) direct(cidr netip.Prefix) bool { return c.way != WayVXLAN || c.plain[cidr] }
+// wayTo decides how a podCIDR of a peer is reached. encrypted: WireGuard can.
+func (c *clusterState) wayTo(cidr netip.Prefix, neighbour, encrypted bool) Way {
+	want := c.way
+	if want == WayAuto {
+		want = WayVXLAN
+		if neighbour {
+			want = WayRoutes
+		}
+	}
+	// A peer that has not changed yet takes packets by the way that it had, plain ones in any.
+	switch kept := c.kept[cidr]; {
+	case kept == WayRoutes && neighbour, kept == WayVXLAN && want == WayWireGuard, kept == WayWireGuard && encrypted:
+		return kept
+	}
+	return want
+}
 
 // seeingPods are the addresses of a peer that pods' packets reach with the pods' own
 // addresses. Answers to others would leave by the tunnel where the packets did not come from it.
 func (c clusterState) seeingPods(peer Peer) []netip.Addr {
-	if c.way == WayVXLAN {
+	if c.way == WayVXLAN || c.way == WayWireGuard {
 		return nil
 	}
 	return c.neighbours(peer)
@@ -213,7 +231,7 @@ func (p *podCIDRs) containsFixed(node Peer, cidr netip.Prefix) string {
 // addTunnelEnds adds the addresses that tunnels lead to. A node may claim any: it takes no
 // podCIDR from an older node with one, nor from itself.
 func (p *podCIDRs) addTunnelEnds() {
-	if !p.tunnels() {
+	if !p.tunnels() && p.way != WayWireGuard {
 		return
 	}
 	p.order = map[string]int{}

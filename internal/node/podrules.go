@@ -21,15 +21,18 @@ var podsRules string
 const (
 	podsTable   = numbers.TablePods
 	podsComment = "pods.nft" // of each rule
-	podsRuleSum = 18         // how many rules there are
+	podsRuleSum = 22         // how many rules there are
 )
 
 func podsProgram() *nft.Program {
 	return &nft.Program{Source: podsRules, Data: map[string]any{
 		"Priority": numbers.HookPods, "SourceCheck": numbers.HookSourceCheck, "Comment": podsComment,
-		"VXLAN": vxlanLink, "Port": numbers.PortVXLAN, "VNI": numbers.VNI, "Raw": numbers.HookRaw,
+		"VXLAN": vxlanLink, "Port": numbers.PortVXLAN, "VNI": numbers.VNI, "WireGuard": wgLink, "Raw": numbers.HookRaw,
 	}}
 }
+
+// What is sent to these podCIDRs, or comes from them, is encrypted.
+const setEncrypted4, setEncrypted6 = "encrypted4", "encrypted6"
 
 // multicast is never masqueraded.
 var multicast = []netip.Prefix{netip.MustParsePrefix("224.0.0.0/4"), netip.MustParsePrefix("ff00::/8")}
@@ -51,6 +54,7 @@ func newPodRules() *podRules {
 var podsSets = map[string]bool{
 	"pods4": true, "pods6": false, "non-masquerade4": true, "non-masquerade6": false,
 	"vxlan-nodes4": true, "vxlan-nodes6": false, "vxlan-sources4": true, "vxlan-sources6": false,
+	setEncrypted4: true, setEncrypted6: false,
 }
 
 // everything is what may come from anywhere.
@@ -63,9 +67,14 @@ func wantedSets(p *plan, clusterCIDRs []netip.Prefix) map[string][]netip.Prefix 
 	if p.tunnel != nil {
 		nodes, sources = hosts(p.tunnel.nodes), p.tunnel.sources
 	}
+	var encrypted []netip.Prefix
+	if p.wg != nil {
+		encrypted = p.wg.encrypted
+	}
 	return map[string][]netip.Prefix{
 		"pods4": p.own, "pods6": p.own, "non-masquerade4": inside, "non-masquerade6": inside,
 		"vxlan-nodes4": nodes, "vxlan-nodes6": nodes, "vxlan-sources4": sources, "vxlan-sources6": sources,
+		setEncrypted4: encrypted, setEncrypted6: encrypted,
 	}
 }
 
@@ -82,10 +91,8 @@ func hosts(addrs []netip.Addr) []netip.Prefix {
 func (n *Network) syncRules(ctx context.Context, p *plan) error {
 	want := wantedSets(p, n.ClusterCIDRs)
 	if !n.Masquerade {
-		for set := range podsSets {
-			if !strings.HasPrefix(set, "vxlan-") {
-				delete(want, set)
-			}
+		for _, set := range []string{"pods4", "pods6", "non-masquerade4", "non-masquerade6"} {
+			delete(want, set)
 		}
 	}
 	if err := n.rules.sync(ctx, want); err != nil {

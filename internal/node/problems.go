@@ -1,6 +1,8 @@
 package node
 
 import (
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -9,6 +11,7 @@ const (
 	reasonPodCIDR     = "PodCIDRRefused"   // a podCIDR would do harm
 	reasonUnreachable = "NodeUnreachable"  // no way to a node's pods
 	reasonRoute       = "RouteNotReplaced" // another program has a route to a podCIDR
+	reasonNoKey       = "NotEncrypted"     // WireGuard does not lead to a node, and nothing else may
 )
 
 // A problem is something that no further try mends.
@@ -16,6 +19,15 @@ type problem struct {
 	node    string // that it is about; empty: about this machine
 	reason  string
 	message string // one line for a person
+}
+
+// keyPatience is how long a node may be without a key before it is reported: each is, when it is new.
+const keyPatience = time.Minute
+
+// told is what was said of a problem that lasts.
+type told struct {
+	due  time.Time // not before; zero: at once
+	said bool
 }
 
 // maxEvents is how many problems of one Sync become events: a cluster whose nodes are all
@@ -26,7 +38,7 @@ const maxEvents = 20
 func newRoutes(registry prometheus.Registerer) *prometheus.GaugeVec {
 	g := prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Namespace: "fairway", Name: "pod_network_routes",
-		Help: "Routes to other nodes' podCIDRs, plain (direct) or through the tunnel (vxlan)",
+		Help: "Routes to other nodes' podCIDRs, plain (direct), through the tunnel (vxlan), encrypted (wireguard)",
 	}, []string{"way"})
 	if registry != nil {
 		registry.MustRegister(g)
@@ -36,17 +48,13 @@ func newRoutes(registry prometheus.Registerer) *prometheus.GaugeVec {
 
 // countRoutes sets the metric.
 func (n *Network) countRoutes(p *plan) {
-	direct, tunnel := 0, 0
+	counts := map[Way]int{}
 	for _, r := range p.routes {
-		switch {
-		case r.onLink:
-			tunnel++
-		case r.via.IsValid():
-			direct++
-		}
+		counts[r.by]++
 	}
-	n.routes.WithLabelValues("direct").Set(float64(direct))
-	n.routes.WithLabelValues("vxlan").Set(float64(tunnel))
+	for label, way := range map[string]Way{"direct": WayRoutes, "vxlan": WayVXLAN, "wireguard": WayWireGuard} {
+		n.routes.WithLabelValues(label).Set(float64(counts[way]))
+	}
 }
 
 func newProblems(registry prometheus.Registerer) *prometheus.GaugeVec {
@@ -63,13 +71,19 @@ func newProblems(registry prometheus.Registerer) *prometheus.GaugeVec {
 // report logs every problem once, and again when it was away in between, sends events about
 // those of nodes, and counts all.
 func (n *Network) report(problems []problem) {
-	counts := map[string]int{reasonPodCIDR: 0, reasonUnreachable: 0, reasonRoute: 0}
-	now := make(map[problem]bool, len(problems))
+	counts := map[string]int{reasonPodCIDR: 0, reasonUnreachable: 0, reasonRoute: 0, reasonNoKey: 0}
+	now := make(map[problem]told, len(problems))
 	events := 0
 	for _, p := range problems {
-		now[p] = true
 		counts[p.reason]++
-		if n.reported[p] {
+		seen, lasts := n.reported[p]
+		if !lasts && p.reason == reasonNoKey {
+			seen.due = n.now().Add(keyPatience)
+		}
+		say := !seen.said && !n.now().Before(seen.due)
+		seen.said = seen.said || say
+		now[p] = seen
+		if !say {
 			continue
 		}
 		n.Log.Warn("pod network: " + p.message)

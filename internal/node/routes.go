@@ -21,12 +21,14 @@ type routingTable struct {
 	onLink    []onLink
 	gateways  []netip.Addr // of default routes
 	learnedRA map[int]bool // links whose default route comes from router advertisements
+	tunnels   map[int]Way
 }
 
 // readRoutes sorts the main table. Routes of our protocol to pods of this node
 // are the CNI plugin's: they have neither a gateway nor the type unreachable.
-func readRoutes(handle netlinksafe.Handle) (*routingTable, error) {
-	table := &routingTable{ours: map[netip.Prefix][]route{}, learnedRA: map[int]bool{}}
+// tunnels are the ways of the links that are tunnels of ours.
+func readRoutes(handle netlinksafe.Handle, tunnels map[int]Way) (*routingTable, error) {
+	table := &routingTable{ours: map[netip.Prefix][]route{}, learnedRA: map[int]bool{}, tunnels: tunnels}
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
 		routes, err := handle.RouteList(nil, family)
 		if err != nil {
@@ -50,7 +52,11 @@ func (table *routingTable) add(family int, r netlink.Route) {
 	case r.Protocol == cni.RouteProtocol && r.Type == unix.RTN_UNREACHABLE:
 		table.ours[dst] = append(table.ours[dst], route{dst: dst})
 	case r.Protocol == cni.RouteProtocol && via.IsValid():
-		table.ours[dst] = append(table.ours[dst], route{dst: dst, via: via, link: r.LinkIndex, onLink: r.Flags&int(netlink.FLAG_ONLINK) != 0})
+		by := WayRoutes
+		if tunnel, ok := table.tunnels[r.LinkIndex]; ok && r.Flags&int(netlink.FLAG_ONLINK) != 0 {
+			by = tunnel
+		}
+		table.ours[dst] = append(table.ours[dst], route{dst: dst, via: via, link: r.LinkIndex, by: by})
 	case r.Protocol == cni.RouteProtocol:
 	case dst.Bits() == 0 && via.IsValid():
 		table.gateways = append(table.gateways, via)
@@ -59,11 +65,13 @@ func (table *routingTable) add(family int, r netlink.Route) {
 	}
 }
 
-// plain are the destinations of our routes by neighbours.
-func (table *routingTable) plain() map[netip.Prefix]bool {
-	all := map[netip.Prefix]bool{}
+// ways are how our routes to other nodes' podCIDRs lead there.
+func (table *routingTable) ways() map[netip.Prefix]Way {
+	all := map[netip.Prefix]Way{}
 	for dst, have := range table.ours {
-		all[dst] = len(have) == 1 && have[0].via.IsValid() && !have[0].onLink
+		if len(have) == 1 && have[0].via.IsValid() {
+			all[dst] = have[0].by
+		}
 	}
 	return all
 }
@@ -112,7 +120,7 @@ func kernelRoute(r route) *netlink.Route {
 	if r.via.IsValid() {
 		k.Gw = r.via.AsSlice()
 	}
-	if r.onLink {
+	if r.via.IsValid() && r.by != WayRoutes {
 		k.Flags = int(netlink.FLAG_ONLINK)
 	}
 	return k

@@ -16,6 +16,8 @@ const (
 	WayRoutes Way = "routes" // plain routes, to neighbours only
 	WayVXLAN  Way = "vxlan"  // through a VXLAN tunnel
 	WayAuto   Way = "auto"   // plain routes to neighbours, the tunnel to all others
+
+	WayWireGuard Way = "wireguard" // encrypted
 )
 
 // A mac is an Ethernet address.

@@ -3,7 +3,6 @@ package node
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"net/netip"
 
@@ -12,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fairway-net/fairway/internal/numbers"
-	"github.com/fairway-net/fairway/internal/sysctl"
 )
 
 // vxlanLink is the name of the device. Names that begin with fw are pods' links.
@@ -58,7 +56,7 @@ func (s *vxlanSync) bring(t *tunnel) error {
 		return fmt.Errorf("make the VXLAN device %s: %w", vxlanLink, err)
 	}
 	s.link = link.Attrs().Index
-	return errors.Join(s.syncAddrs(t, link), s.syncForwarding(t), s.syncNeighbours(t))
+	return errors.Join(syncAddrs(s.handle, link, t.addrs), s.syncForwarding(t), s.syncNeighbours(t))
 }
 
 // device returns the device as wanted. What the kernel cannot change makes it anew, without
@@ -103,20 +101,7 @@ func (s *vxlanSync) adjust(have *netlink.Vxlan, want *netlink.Vxlan) error {
 			return fmt.Errorf("set its MAC address: %w", err)
 		}
 	}
-	if have.Flags&net.FlagUp != 0 {
-		return nil
-	}
-	// Packets come from peers whose routes to us may still be others; the rules in pods.nft check
-	// their sources. No link-local address: nothing would answer at it.
-	for name, value := range map[string]string{"ipv4/conf/" + vxlanLink + "/rp_filter": "2", "ipv6/conf/" + vxlanLink + "/addr_gen_mode": "1"} {
-		if err := sysctl.WriteFile("/proc/sys/net/"+name, value); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("set sysctl: %w %s", err, sysctl.Advice)
-		}
-	}
-	if err := s.handle.LinkSetUp(have); err != nil {
-		return fmt.Errorf("set it up: %w", err)
-	}
-	return nil
+	return setUp(s.handle, have)
 }
 
 func sameVXLAN(have, want *netlink.Vxlan) bool {
@@ -140,14 +125,14 @@ func findVXLAN(handle netlinksafe.Handle) (*netlink.Vxlan, error) {
 	return vxlan, nil
 }
 
-// syncAddrs gives the device its addresses, and takes others.
-func (s *vxlanSync) syncAddrs(t *tunnel, link netlink.Link) (failed error) {
-	have, err := s.handle.AddrList(link, unix.AF_UNSPEC)
+// syncAddrs gives a tunnel's device its addresses, and takes others.
+func syncAddrs(handle netlinksafe.Handle, link netlink.Link, addrs []netip.Addr) (failed error) {
+	have, err := handle.AddrList(link, unix.AF_UNSPEC)
 	if err != nil {
 		return fmt.Errorf("list the tunnel's addresses: %w", err)
 	}
 	want := map[netip.Addr]bool{}
-	for _, addr := range t.addrs {
+	for _, addr := range addrs {
 		want[addr] = true
 	}
 	for _, a := range have {
@@ -155,7 +140,7 @@ func (s *vxlanSync) syncAddrs(t *tunnel, link netlink.Link) (failed error) {
 		bits, _ := a.Mask.Size()
 		if addr = addr.Unmap(); want[addr] && bits == addr.BitLen() {
 			delete(want, addr)
-		} else if err := s.handle.AddrDel(link, &a); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+		} else if err := handle.AddrDel(link, &a); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
 			failed = errors.Join(failed, fmt.Errorf("delete address %s of the tunnel: %w", addr, err))
 		}
 	}
@@ -164,7 +149,7 @@ func (s *vxlanSync) syncAddrs(t *tunnel, link netlink.Link) (failed error) {
 		if addr.Is6() {
 			a.Flags = unix.IFA_F_NODAD
 		}
-		if err := s.handle.AddrAdd(link, a); err != nil && !errors.Is(err, unix.EEXIST) {
+		if err := handle.AddrAdd(link, a); err != nil && !errors.Is(err, unix.EEXIST) {
 			failed = errors.Join(failed, fmt.Errorf("add address %s to the tunnel: %w", addr, err))
 		}
 	}

@@ -2,6 +2,7 @@ package node
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -127,6 +128,7 @@ func (p *pod) echo() {
 			if err != nil {
 				return
 			}
+			context.AfterFunc(p.t.Context(), func() { conn.Close() }) // also where its client's end is not heard of
 			go func() { io.Copy(conn, conn); conn.Close() }()
 		}
 	}()

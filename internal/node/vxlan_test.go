@@ -129,7 +129,7 @@ func TestTunnelEnds(t *testing.T) {
 		p := makePlan(c)
 		var got []string
 		for _, dst := range sortedKeys(p.routes) {
-			if p.routes[dst].onLink {
+			if p.routes[dst].by == WayVXLAN {
 				got = append(got, dst.String())
 			}
 		}

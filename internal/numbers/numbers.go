@@ -77,6 +77,9 @@ const (
 	PortBFDMultiHop = 4784
 	// PortVXLAN is IANA's for VXLAN, which other tunnels on a node share: VNI is our network.
 	PortVXLAN = 4789
+	// PortWireGuard is for the pod network's WireGuard (UDP). Its usual port 51820 is that of tunnels that an
+	// administrator makes, and one of those that the kernel gives to sockets without a port.
+	PortWireGuard = 10282
 )
 
 // VNI is the number of the pod network in VXLAN: that of our routes' protocol. Others' at that port begin at
@@ -89,7 +92,7 @@ const VNI = 70
 var HostPorts = [][2]uint16{
 	{22, 22}, {111, 111}, {PortBGP, PortBGP}, {2379, 2382}, {PortBFD, PortBFD}, {4240, 4244},
 	{PortBFDMultiHop, PortBFDMultiHop}, {PortVXLAN, PortVXLAN}, {6443, 6444}, {7472, 7473}, {7946, 7946},
-	{8472, 8472}, {9099, 9100}, {10248, 10280}, {30000, 32767},
+	{8472, 8472}, {9099, 9100}, {10248, 10282}, {30000, 32767},
 }
 
 // Tables of nf_tables, all of family inet but TableFence, which is of netdev.

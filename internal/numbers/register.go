@@ -82,6 +82,7 @@ var Ours = []Number{
 	{Space: UDPPort, From: PortVXLAN, For: "`--pod-network vxlan`, `auto`: the tunnel, VNI 70", Shared: "it is VXLAN's; networks of other programs have other VNIs"},
 	{Space: UDPPort, From: PortUserspace, To: PortUserspace + PortsUserspace - 1, For: "mode userspace: listeners on loopback addresses; others if they are taken"},
 	{Space: UDPPort, From: PortHeartbeat, For: "heartbeats between speakers"},
+	{Space: UDPPort, From: PortWireGuard, For: "`--pod-network wireguard`: encrypted packets between nodes"},
 }
 
 // Others are the defaults of programs that are found on nodes, in the node's own network

@@ -20,6 +20,9 @@ func (b *builder) overlay() string {
 		mode = datapath.None // the agent makes the pod network, kube-proxy the Services
 	}
 	components := "deploy/components/pod-network"
+	if b.PodNetwork == "wireguard" { // which this machine's kernel must have
+		components += ", deploy/components/wireguard"
+	}
 	if mode != datapath.None && mode != datapath.NFTables { // which the base is for
 		components += ", deploy/components/" + mode
 	}

@@ -40,7 +40,7 @@ type Options struct {
 var ProxyModes = append(datapath.Modes(), datapath.Auto)
 
 // PodNetworks are the ways to the pods of other nodes, the default first.
-var PodNetworks = []string{"routes", "vxlan", "auto"}
+var PodNetworks = []string{"routes", "vxlan", "auto", "wireguard"}
 
 // LoadBalancers are the ways to give Services of type LoadBalancer addresses, the default
 // first: addresses of a pool in the nodes' network, of one that a router learns, the nodes' own, none.

@@ -23,6 +23,7 @@ import (
 	"github.com/fairway-net/fairway/internal/kube"
 	"github.com/fairway-net/fairway/internal/listener"
 	"github.com/fairway-net/fairway/internal/nft"
+	"github.com/fairway-net/fairway/internal/node"
 	"github.com/fairway-net/fairway/internal/oneline"
 	"github.com/fairway-net/fairway/internal/status"
 	"github.com/fairway-net/fairway/internal/xtables"
@@ -32,7 +33,7 @@ import (
 type Config struct {
 	Node       string
 	Mode       string // --proxy-mode
-	PodNetwork bool
+	PodNetwork string // --pod-network; empty: another program connects the pods
 	Connection kube.Connection
 	// Healthz and Metrics are the agent's ports; 0: it does not listen.
 	Healthz, Metrics uint16
@@ -48,6 +49,7 @@ func Look(ctx context.Context, c Config) doctor.Facts {
 	agent, err := status.Ask(ctx)
 	f.AgentRuns = err == nil
 	f.Modes = probeModes(ctx)
+	f.Ways = probeWays(ctx)
 	f.Programs = programs(ctx, f.Root)
 	f.Ports = ports(c, f.AgentRuns)
 	f.Others = others(ctx)
@@ -71,6 +73,18 @@ func kernel() string {
 		return "unknown"
 	}
 	return unix.ByteSliceToString(u.Release[:])
+}
+
+// probeWays asks the kernel for what the pod network may need.
+func probeWays(ctx context.Context) (all []doctor.ModeFact) {
+	for _, way := range []node.Way{node.WayVXLAN, node.WayWireGuard} {
+		fact := doctor.ModeFact{Name: string(way)}
+		if err := node.Probe(ctx, way); err != nil {
+			fact.Err = oneline.Error(err).Error()
+		}
+		all = append(all, fact)
+	}
+	return all
 }
 
 // probeModes asks each mode whether it works here, and the kernel whether it would take the

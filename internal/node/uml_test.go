@@ -1,0 +1,42 @@
+//go:build !uml
+
+package node
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/uml"
+)
+
+// TestInUML runs the tests that need WireGuard, those with the build tag uml, in a kernel that has
+// it, in virtual time. It fails if they could not be run.
+func TestInUML(t *testing.T) {
+	testnet.NeedRoot(t, "makes links in user-mode Linux, which has the files that the user may read")
+	binary, err := uml.Build(t.Context(), "uml", t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
+	defer cancel()
+	var out bytes.Buffer
+	status, err := uml.Run(ctx, uml.Options{
+		Program: binary, Args: []string{"-test.run", "^TestWireGuard[CRN]", "-test.v", "-test.timeout", "0"}, Dir: dir,
+		// What a test writes is in the kernel's memory: the host's files are read-only.
+		Env: []string{"TMPDIR=/run", "GOMAXPROCS=1"}, Output: &out, Virtual: true,
+	})
+	passed := strings.Count(out.String(), "\n--- PASS: TestWireGuard")
+	if err != nil || status != 0 || passed == 0 {
+		t.Fatalf("status %d, error %v, %d tests passed; all of the output:\n%s", status, err, passed, out.String())
+	}
+	t.Logf("%d tests passed in user-mode Linux", passed)
+}
