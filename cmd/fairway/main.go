@@ -154,6 +154,7 @@ func newRoot(e env) *cobra.Command {
 		newDump(e),
 		newDoctor(e),
 		newDrain(e),
+		newEdge(e),
 		newExplain(e),
 		newInstall(e),
 		newRollback(e),

@@ -18,6 +18,7 @@ import (
 
 	"github.com/fairway-net/fairway/internal/bgp"
 	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/edge"
 	"github.com/fairway-net/fairway/internal/health"
 	"github.com/fairway-net/fairway/internal/kube"
 	"github.com/fairway-net/fairway/internal/liveness"
@@ -51,12 +52,13 @@ func (r *recorder) MustRegister(all ...prometheus.Collector) {
 
 // exporters are the packages that make metrics. Their collectors are in programs; those of
 // internal/dns have a test of their own.
-var exporters = []string{"cmd/fairway", "internal/bgp", "internal/dns", "internal/health", "internal/kube", "internal/node", "internal/policy/enforcer", "internal/proxy", "internal/speaker"}
+var exporters = []string{"cmd/fairway", "internal/bgp", "internal/dns", "internal/edge", "internal/health", "internal/kube", "internal/node", "internal/policy/enforcer", "internal/proxy", "internal/speaker"}
 
 // programs are those with a table in docs/metrics.md, and their collectors.
 var programs = map[string]func(*testing.T) []prometheus.Collector{
 	"agent":      agentCollectors,
 	"controller": func(*testing.T) []prometheus.Collector { return []prometheus.Collector{new(kube.Addresses)} },
+	"edge":       func(*testing.T) []prometheus.Collector { return []prometheus.Collector{edge.NewMetrics()} },
 	"speaker": func(*testing.T) []prometheus.Collector {
 		r := &recorder{Registry: prometheus.NewRegistry()}
 		speaker.NewMetrics(r, "node")

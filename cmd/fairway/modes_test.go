@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"log/slog"
 	"net/netip"
+	"os"
 	"strings"
 	"testing"
 
@@ -13,7 +14,12 @@ import (
 	"github.com/fairway-net/fairway/internal/testnet"
 )
 
-func TestMain(m *testing.M) { testnet.Main(m) }
+func TestMain(m *testing.M) {
+	if args := os.Getenv(edgeArgs); args != "" {
+		os.Exit(runEdge(args))
+	}
+	testnet.Main(m)
+}
 
 // TestDumpAndCleanup: what a mode wrote is found without naming it, and goes.
 func TestDumpAndCleanup(t *testing.T) {

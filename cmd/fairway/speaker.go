@@ -134,7 +134,7 @@ func runSpeaker(ctx context.Context, log *slog.Logger, o speakerOptions) error {
 	g.Go(func() error { return told.Run(ctx) })
 	g.Go(func() error { return gone.Run(ctx) })
 	if o.metrics != "" {
-		g.Go(func() error { return serveSpeaker(ctx, o.metrics, registry, s.Healthy) })
+		g.Go(func() error { return serveProcess(ctx, o.metrics, "--metrics-bind-address", registry, s.Healthy) })
 	}
 	return g.Wait()
 }
@@ -148,8 +148,8 @@ func interfacesOf(all map[service.Name]speaker.Assignment) map[service.Name][]st
 	return out
 }
 
-// serveSpeaker answers /metrics and /healthz until ctx ends.
-func serveSpeaker(ctx context.Context, addr string, registry *prometheus.Registry, healthy func() error) error {
+// serveProcess answers /metrics and /healthz until ctx ends. setting is where addr is from.
+func serveProcess(ctx context.Context, addr, setting string, registry *prometheus.Registry, healthy func() error) error {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
@@ -162,7 +162,7 @@ func serveSpeaker(ctx context.Context, addr string, registry *prometheus.Registr
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", addr)
 	if err != nil {
-		return fmt.Errorf("listen for metrics: %w [give another --metrics-bind-address]", err)
+		return fmt.Errorf("listen for metrics: %w [give another %s]", err, setting)
 	}
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, MaxHeaderBytes: 16 << 10}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })

@@ -11,7 +11,9 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	"k8s.io/kube-proxy/config/v1alpha1"
 
+	"github.com/fairway-net/fairway/internal/configfile"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -311,7 +313,8 @@ func FuzzFile(f *testing.F) {
 	f.Add(head + "mode: ipvs\nipvs: {scheduler: mh, excludeCIDRs: [10.0.0.0/8], tcpTimeout: 1s}\niptables: {masqueradeBit: 1, localhostNodePorts: true}\n")
 	f.Add("---\n- \x00\n---\n")
 	f.Fuzz(func(t *testing.T, text string) {
-		kp, err := decode([]byte(text))
+		kp := new(v1alpha1.KubeProxyConfiguration)
+		err := configfile.Decode([]byte(text), kind, kp)
 		if err == nil {
 			r := &resolver{
 				kp: kp, file: true, own: own{podNetwork: "none"},

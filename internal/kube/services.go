@@ -63,13 +63,14 @@ func slicesKind(c kubernetes.Interface) kind[*discoveryv1.EndpointSlice, service
 type Services struct {
 	*Subscription
 	store   *Store
+	feed    *Feed[service.Service]
 	changes service.Changes // guarded by Subscription.mu
 }
 
 // SubscribeServices returns a subscription for a consumer, which the log calls by that
 // name. All Services that there are count as changed.
 func (s *Store) SubscribeServices(consumer string) *Services {
-	v := &Services{Subscription: s.subscribe(consumer), store: s}
+	v := &Services{Subscription: s.subscribe(consumer), store: s, feed: s.services}
 	s.services.follow(v.serviceChanged)
 	s.slices.follow(v.sliceChanged)
 	s.nodes.follow(func(name service.Name, _, _ *Node, _ int64) {
@@ -134,7 +135,7 @@ func (v *Services) Changes() service.Changes {
 
 // Service returns the Service of that name, if there is one.
 func (v *Services) Service(name service.Name) (*service.Service, bool) {
-	return v.store.services.Get(name)
+	return v.feed.Get(name)
 }
 
 // Slices returns the EndpointSlices of the Service of that name. The caller must not change the list.

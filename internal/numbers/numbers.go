@@ -65,6 +65,9 @@ const (
 	PortHeartbeat = 10280
 	// PortSpeakerMetrics is the speaker's, for /metrics and /healthz.
 	PortSpeakerMetrics = 10281
+	// PortEdgeMetrics is what the edge's documentation suggests for /metrics and /healthz; it
+	// listens nowhere unless it is told to.
+	PortEdgeMetrics = 10282
 	// PortDNS and PortDNSMetrics are CoreDNS'.
 	PortDNS        = 53
 	PortDNSMetrics = 9153

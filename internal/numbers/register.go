@@ -75,6 +75,7 @@ var Ours = []Number{
 	{Space: TCPPort, From: PortMetrics, For: "metrics, `/proxyMode`", Shared: "it is kube-proxy's, which Fairway replaces"},
 	{Space: TCPPort, From: PortHealthz, For: "`/healthz`, `/livez`", Shared: "it is kube-proxy's, which Fairway replaces"},
 	{Space: TCPPort, From: PortSpeakerMetrics, For: "`fairway speaker`: metrics, `/healthz`"},
+	{Space: TCPPort, From: PortEdgeMetrics, For: "`fairway edge`: metrics, `/healthz`, if it is configured"},
 	{Space: TCPPort, From: PortUserspace, To: PortUserspace + PortsUserspace - 1, For: "mode userspace: listeners on loopback addresses; others if they are taken"},
 	{Space: UDPPort, From: PortDNS, For: "cluster DNS", Shared: "it is DNS', on an address of its own"},
 	{Space: UDPPort, From: PortBFD, For: "BFD over one hop, while a BGPPeer has a bfdProfile", Shared: "it is BFD's: a node has one program that speaks it"},

@@ -25,6 +25,7 @@
 //	services 10.96.0.0/12 …     Settings.ServiceCIDRs; without it there are none
 //	api-servers 172.18.0.2 …    Node.APIServers; without it there are none
 //	masquerade-all              Node.MasqueradeAll
+//	outside 192.0.2.0/24 …      Node.Outside, and the addresses that it balances
 //	refuse-external-ips         Node.RefuseExternalIPs
 //	balance rr                  Node.Balance
 //	unsupported rr sh …         Node.Unsupported

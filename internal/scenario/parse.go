@@ -73,6 +73,9 @@ func (s *Scenario) directive(f []string) (err error) {
 		s.Node.Dead = f[1:]
 	case "masquerade-all":
 		s.Node.MasqueradeAll = true
+	case "outside":
+		s.Node.Outside = true
+		s.Node.Balances, err = prefixes(f[1:])
 	case "refuse-external-ips":
 		s.Node.RefuseExternalIPs = true
 	case "hostport":
@@ -83,7 +86,7 @@ func (s *Scenario) directive(f []string) (err error) {
 			s.Packets = append(s.Packets, p)
 		}
 	default:
-		err = fmt.Errorf("%q is none of node, detect, pod-interfaces, nodeports, services, api-servers, balance, unsupported, dead, masquerade-all, refuse-external-ips, hostport, packet", f[0])
+		err = fmt.Errorf("%q is none of node, detect, pod-interfaces, nodeports, services, api-servers, balance, unsupported, dead, masquerade-all, outside, refuse-external-ips, hostport, packet", f[0])
 	}
 	return err
 }

@@ -69,7 +69,7 @@ func compile(svc *Service, eps []*Slice, node Node, refused map[Key]struct{}) *E
 			break
 		}
 	}
-	if svc.HealthCheckNodePort != 0 && svc.ExternalLocal {
+	if svc.HealthCheckNodePort != 0 && svc.ExternalLocal && !node.Outside {
 		h := &HealthCheck{Service: svc.Name, Port: svc.HealthCheckNodePort}
 		for _, ip := range c.families() {
 			if n := localReady(eps, node.Name, ip.Is4()); ip.Is4() {
@@ -158,13 +158,14 @@ func (c *compilation) port(p Port, ip netip.Addr, all []candidate) {
 		return f
 	}
 
-	in := c.internal(set, ip.Is4())
-	retained = set.retained(in, in)
-	add(ip, p.Port, in, in).ClusterIP = true
-
+	if !c.node.Outside {
+		in := c.internal(set, ip.Is4())
+		retained = set.retained(in, in)
+		add(ip, p.Port, in, in).ClusterIP = true
+	}
 	internal, external := c.external(set)
 	retained = set.retained(internal, external)
-	if p.NodePort != 0 {
+	if p.NodePort != 0 && !c.node.Outside {
 		any := netip.IPv6Unspecified()
 		if ip.Is4() {
 			any = netip.IPv4Unspecified()
@@ -205,6 +206,9 @@ func (c *compilation) internal(set choice, is4 bool) *Route {
 // only to a pod on this node. Pods and the node itself are internal clients: they get the
 // whole cluster's endpoints, the node masqueraded.
 func (c *compilation) external(set choice) (internal, external *Route) {
+	if c.node.Outside {
+		return c.outside(set)
+	}
 	if !c.svc.ExternalLocal {
 		r := set.route(set.cluster, MasqueradeAll)
 		return r, r

@@ -101,7 +101,7 @@ func (e *explainer) port(p Port, is4, first bool) (all []Explanation) {
 	if e.svc.InternalLocal {
 		internal = local
 	}
-	if e.svc.ExternalLocal {
+	if e.svc.ExternalLocal && !e.node.Outside {
 		external = local
 	}
 	for i := range candidates {

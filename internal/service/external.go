@@ -43,9 +43,11 @@ func (c *compilation) externalAddresses() {
 		}
 	}
 	into(c.balancers, c.svc.BalancerIPs, "load balancer addresses", len(c.svc.CheckedPorts) > 0)
-	if len(c.svc.ExternalIPs) > 0 && c.node.RefuseExternalIPs {
+	switch {
+	case c.node.Outside || len(c.svc.ExternalIPs) == 0:
+	case c.node.RefuseExternalIPs:
 		c.problem("ExternalIPsRefused", "spec.externalIPs are refused on this cluster; they are left out [use type LoadBalancer or NodePort]")
-	} else {
+	default:
 		into(c.externals, c.svc.ExternalIPs, "externalIPs", false)
 	}
 	if limit := c.node.Limits.ExternalAddresses; exceeds(count, limit) {
@@ -83,7 +85,7 @@ func (c *compilation) sourceRanges(n int) {
 		for _, vip := range vips {
 			c.sources[vip] = ranges
 			if own {
-				c.sources[vip] = widest(append(slices.Clip(ranges), netip.PrefixFrom(vip, vip.BitLen())))
+				c.sources[vip] = Widest(append(slices.Clip(ranges), netip.PrefixFrom(vip, vip.BitLen())))
 			}
 		}
 	}
@@ -101,11 +103,11 @@ func (c *compilation) rangesOf(is4 bool) []netip.Prefix {
 		}
 		all = append(all, p.Masked())
 	}
-	return widest(all)
+	return Widest(all)
 }
 
-// widest sorts ranges and leaves out those that lie in others: they add nothing.
-func widest(all []netip.Prefix) []netip.Prefix {
+// Widest sorts ranges and leaves out those that lie in others: they add nothing.
+func Widest(all []netip.Prefix) []netip.Prefix {
 	slices.SortFunc(all, func(a, b netip.Prefix) int {
 		return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 	})
@@ -121,6 +123,7 @@ const (
 	inServiceCIDR
 	ofAPIServer
 	ofNode
+	ofOther
 	refusalCount
 )
 
@@ -128,17 +131,20 @@ var refusalTexts = [refusalCount]string{
 	inServiceCIDR: "addresses in a ServiceCIDR are for ClusterIPs only [choose addresses outside of it]",
 	ofAPIServer:   "the API server is reached there [choose other addresses]",
 	ofNode:        "they are a node's own [choose addresses that no node has, or type NodePort]",
+	ofOther:       "this balancer does not have them [add their range to its addresses, if it should]",
 }
 
 // refuses returns why no Service may have a for clients outside the cluster.
 func (n *Node) refuses(a netip.Addr) refusal {
 	switch {
-	case anyContains(n.Settings.ServiceCIDRs, a):
+	case !n.Outside && anyContains(n.Settings.ServiceCIDRs, a):
 		return inServiceCIDR
 	case n.APIServers.Has(a):
 		return ofAPIServer
 	case n.NodeAddrs.Has(a):
 		return ofNode
+	case n.Outside && !anyContains(n.Balances, a):
+		return ofOther
 	}
 	return notRefused
 }

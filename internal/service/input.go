@@ -118,7 +118,12 @@ type Node struct {
 	Dead              []string
 	RefuseExternalIPs bool // leave out ExternalIPs (KEP-5707: they can be abused)
 	Limits            Limits
-	MasqueradeAll     bool // masquerade every client of a ClusterIP
+	MasqueradeAll     bool // masquerade every client of a ClusterIP; of a balancer outside: every client
+	// Outside says that the machine is none of the cluster's nodes but a balancer before them: it
+	// has load balancers' addresses only, those in Balances. Its Settings.ServiceCIDRs are as much of
+	// these as no interface of its own has.
+	Outside  bool
+	Balances []netip.Prefix
 }
 
 // CompilesLike reports whether Compile returns the same for n and o, whatever the Service:
@@ -129,7 +134,8 @@ func (n Node) CompilesLike(o Node) bool {
 	o4, o6 := o.Settings.Detect()
 	return n.Name == o.Name && n.Zone == o.Zone && n4 == o4 && n6 == o6 && samePrefixes(n.Settings.ServiceCIDRs, o.Settings.ServiceCIDRs) &&
 		n.Primary4 == o.Primary4 && n.Primary6 == o.Primary6 && n.Balance == o.Balance && n.Unsupported == o.Unsupported &&
-		n.RefuseExternalIPs == o.RefuseExternalIPs && n.Limits == o.Limits && n.MasqueradeAll == o.MasqueradeAll
+		n.RefuseExternalIPs == o.RefuseExternalIPs && n.Limits == o.Limits && n.MasqueradeAll == o.MasqueradeAll &&
+		n.Outside == o.Outside && samePrefixes(n.Balances, o.Balances)
 }
 
 // RefusesLike reports whether n and o have the same NodeAddrs and APIServers. If not, the

@@ -1,0 +1,249 @@
+package edge
+
+import (
+	"container/heap"
+	"context"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// A Target is where a node is asked.
+type Target struct {
+	At   netip.AddrPort
+	Path string
+}
+
+// maxInFlight bounds the checks under way: more than those of one dead node for hundreds of
+// Services, which all last until their deadline.
+const maxInFlight = 256
+
+// A Prober asks targets, each at its interval, and keeps what counts of their answers. Its methods
+// may be called by any goroutine.
+type Prober struct {
+	checks Checks
+	ask    func(ctx context.Context, t Target) service.ProbeResult
+	told   func(service.ProbeState) // each answer, for the metrics
+	wake   chan struct{}            // results changed
+	more   chan struct{}            // targets changed
+
+	mu      sync.Mutex
+	targets map[Target]*target
+	queue   queue               // those that are not being asked, by when they are due
+	changed map[Target]struct{} // since the last Take
+	open    int                 // targets without an answer
+}
+
+// A target is one that is asked.
+type target struct {
+	Target
+	verdict
+	due     time.Time
+	index   int // in the queue; -1: it is being asked
+	removed bool
+}
+
+// NewProber returns a Prober without targets. told is called with each answer; nil: nobody is.
+func NewProber(c Checks, ask func(ctx context.Context, t Target) service.ProbeResult, told func(service.ProbeState)) *Prober {
+	if told == nil {
+		told = func(service.ProbeState) {}
+	}
+	return &Prober{
+		checks: c, ask: ask, told: told, wake: make(chan struct{}, 1), more: make(chan struct{}, 1),
+		targets: map[Target]*target{}, changed: map[Target]struct{}{},
+	}
+}
+
+// Set makes these the targets. Those that there were go on; new ones are asked at once.
+func (p *Prober) Set(want map[Target]struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for at, t := range p.targets {
+		if _, ok := want[at]; ok {
+			continue
+		}
+		if t.counts.State == service.Unprobed {
+			p.open--
+		}
+		if t.removed = true; t.index >= 0 {
+			heap.Remove(&p.queue, t.index)
+		}
+		delete(p.targets, at)
+	}
+	now := time.Now()
+	for at := range want {
+		if p.targets[at] == nil {
+			t := &target{Target: at, due: now}
+			p.targets[at] = t
+			p.open++
+			heap.Push(&p.queue, t)
+		}
+	}
+	notify(p.more)
+	notify(p.wake) // perhaps nobody is waited for any more
+}
+
+// Result returns what counts of a target's answers.
+func (p *Prober) Result(at Target) service.ProbeResult {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if t := p.targets[at]; t != nil {
+		return t.counts
+	}
+	return service.ProbeResult{}
+}
+
+// Dirty receives when a result has changed, or the last target has answered for the first time.
+func (p *Prober) Dirty() <-chan struct{} { return p.wake }
+
+// Take returns the targets whose results have changed since the last call, and whether all targets
+// have answered or let their time pass.
+func (p *Prober) Take() (changed []Target, complete bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for at := range maps.Keys(p.changed) {
+		changed = append(changed, at)
+	}
+	clear(p.changed)
+	return changed, p.open == 0
+}
+
+// States counts the targets by what counts of them.
+func (p *Prober) States() map[service.ProbeState]int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	all := map[service.ProbeState]int{}
+	for _, t := range p.targets {
+		all[t.counts.State]++
+	}
+	return all
+}
+
+// Run asks until ctx ends, and returns nil then.
+func (p *Prober) Run(ctx context.Context) error {
+	var asking sync.WaitGroup
+	defer asking.Wait()
+	slots := make(chan struct{}, maxInFlight)
+	gap := time.Second / time.Duration(p.checks.PerSecond)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for next := time.Now(); ; {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-p.more:
+		case <-timer.C:
+		}
+		for now := time.Now(); !now.Before(next); now = time.Now() {
+			t := p.pop(now)
+			if t == nil {
+				break
+			}
+			select {
+			case slots <- struct{}{}:
+			case <-ctx.Done():
+				return nil
+			}
+			next = later(next, now.Add(-10*gap)).Add(gap) // a late timer may catch up with a few
+			asking.Go(func() {
+				defer func() { <-slots }()
+				p.answer(t, p.ask(ctx, t.Target), ctx.Err() != nil)
+			})
+		}
+		timer.Reset(max(time.Until(p.earliest(next)), 0))
+	}
+}
+
+// pop takes the target that is due; nil: none is.
+func (p *Prober) pop(now time.Time) *target {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.queue) == 0 || p.queue[0].due.After(now) {
+		return nil
+	}
+	t := heap.Pop(&p.queue).(*target)
+	t.due = now.Add(p.checks.Interval + spread(p.checks.Interval))
+	return t
+}
+
+// earliest returns when the next target may be asked, not before next.
+func (p *Prober) earliest(next time.Time) time.Time {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.queue) == 0 {
+		return time.Now().Add(time.Hour) // more wakes us
+	}
+	return later(next, p.queue[0].due)
+}
+
+// answer takes an answer, and queues its target again.
+func (p *Prober) answer(t *target, r service.ProbeResult, ended bool) {
+	if ended {
+		return
+	}
+	p.told(r.State)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if t.removed {
+		return
+	}
+	heap.Push(&p.queue, t)
+	notify(p.more)
+	first := t.counts.State == service.Unprobed
+	if t.add(r, p.checks) {
+		p.changed[t.Target] = struct{}{}
+		notify(p.wake)
+	}
+	if first {
+		p.open--
+	}
+}
+
+// spread is some time of up to a tenth, so that targets do not stay in step.
+func spread(d time.Duration) time.Duration { return rand.N(d/10 + 1) }
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// notify leaves one wake-up for whoever may be busy.
+func notify(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// A queue is a heap of targets by when they are due.
+type queue []*target
+
+func (q queue) Len() int           { return len(q) }
+func (q queue) Less(i, j int) bool { return q[i].due.Before(q[j].due) }
+func (q queue) Swap(i, j int) {
+	q[i], q[j] = q[j], q[i]
+	q[i].index, q[j].index = i, j
+}
+
+// Push is a part of heap.Interface.
+func (q *queue) Push(x any) {
+	t := x.(*target)
+	t.index = len(*q)
+	*q = append(*q, t)
+}
+
+// Pop is a part of heap.Interface.
+func (q *queue) Pop() any {
+	old := *q
+	t := old[len(old)-1]
+	old[len(old)-1] = nil
+	*q = old[:len(old)-1]
+	t.index = -1
+	return t
+}

@@ -1,0 +1,117 @@
+package kube
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// An Edge is a subscription to all that a balancer outside of the cluster needs: Services of type
+// LoadBalancer, the nodes, and, if it sends to pods, EndpointSlices. It waits for all of them and
+// reads nothing else. Dirty names are those of Services; a change of the nodes is a wake-up
+// without a name.
+type Edge struct {
+	Services
+	nodes *Feed[EdgeNode]
+}
+
+// An EdgeNode is what a balancer outside of the cluster needs to know of a node.
+type EdgeNode struct {
+	service.Instance
+	Node
+}
+
+// SubscribeEdge returns a subscription to Services of a loadBalancerClass; of an empty one to
+// those without a class. pods says that EndpointSlices are read.
+func (s *Store) SubscribeEdge(class string, pods bool) *Edge {
+	c := s.cfg.Client
+	v := &Edge{Services: Services{Subscription: s.subscribe("edge"), store: s, feed: open(s, edgeServicesKind(c, class))}}
+	v.nodes = open(s, kind[*corev1.Node, EdgeNode]{
+		name: "nodes", object: &corev1.Node{}, client: from(c.CoreV1().Nodes()), trim: convertEdgeNode,
+	})
+	v.feed.follow(v.serviceChanged)
+	v.nodes.follow(func(service.Name, *EdgeNode, *EdgeNode, int64) { v.notify() })
+	needs := []input{v.feed.input(), v.nodes.input()}
+	v.feed.onSettle(v.check)
+	v.nodes.onSettle(v.check)
+	if pods {
+		s.slices.follow(v.sliceChanged)
+		s.slices.onSettle(v.check)
+		needs = append(needs, s.slices.input())
+	}
+	v.need(needs, nil)
+	return v
+}
+
+// edgeServicesKind reads Services of type LoadBalancer, whichever proxy serves them in the
+// cluster.
+func edgeServicesKind(c kubernetes.Interface, class string) kind[*corev1.Service, service.Service] {
+	return kind[*corev1.Service, service.Service]{
+		name: "services", object: &corev1.Service{}, client: from(c.CoreV1().Services(metav1.NamespaceAll)),
+		only: metav1.ListOptions{FieldSelector: "spec.type=" + string(corev1.ServiceTypeLoadBalancer)},
+		trim: func(o *corev1.Service) *service.Service { return convertEdgeService(o, class) },
+	}
+}
+
+// convertEdgeService cuts a Service as ConvertService does, but with all addresses that its load
+// balancer has; nil: it is not of the class.
+func convertEdgeService(o *corev1.Service, class string) *service.Service {
+	if o.Spec.Type != corev1.ServiceTypeLoadBalancer || deref(o.Spec.LoadBalancerClass, "") != class {
+		return nil
+	}
+	svc := ConvertService(o)
+	var bad problems
+	var texts []string
+	for _, i := range o.Status.LoadBalancer.Ingress {
+		if i.IP != "" {
+			texts = append(texts, i.IP)
+		}
+	}
+	svc.BalancerIPs = addrs(texts, "InvalidLoadBalancerIP", "load balancer address", &bad)
+	internService(svc)
+	return svc
+}
+
+func convertEdgeNode(o *corev1.Node) *EdgeNode {
+	n := &EdgeNode{Node: ConvertNode(o)}
+	n.Instance = service.Instance{Name: o.Name, Addrs: n.Node.Addrs, Excluded: excluded(o)}
+	return n
+}
+
+// Instances returns the nodes as balancers see them, sorted by name.
+func (v *Edge) Instances() []service.Instance {
+	var all []service.Instance
+	for _, n := range v.sorted() {
+		all = append(all, n.Instance)
+	}
+	return all
+}
+
+// Nodes returns the nodes, sorted by name.
+func (v *Edge) Nodes() []Node {
+	var all []Node
+	for _, n := range v.sorted() {
+		all = append(all, n.Node)
+	}
+	return all
+}
+
+func (v *Edge) sorted() []*EdgeNode {
+	all := v.nodes.All()
+	slices.SortFunc(all, func(a, b *EdgeNode) int { return strings.Compare(a.Instance.Name, b.Instance.Name) })
+	return all
+}
+
+// InCluster returns the addresses of nodes and of their pods.
+func (v *Edge) InCluster() (nodes []netip.Addr, pods []netip.Prefix) {
+	for _, n := range v.sorted() {
+		nodes, pods = append(nodes, n.Instance.Addrs...), append(pods, n.PodCIDRs...)
+	}
+	return nodes, pods
+}
