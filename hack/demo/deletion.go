@@ -75,6 +75,11 @@ func (d *demo) load(ctx context.Context, at netip.AddrPort) (<-chan answer, erro
 	n := rate * int(lasting.Seconds())
 	args := []string{"kubectl", "exec", client, "--", "curl", "-s", "--rate", fmt.Sprintf("%d/s", rate),
 		"--max-time", patience, "-H", "Connection: close", "-w", `%{http_code} %{errormsg}\n`, fmt.Sprintf("http://%s/?n=[1-%d]", at, n)}
+	return d.requests(ctx, n, args...)
+}
+
+// requests starts a command that makes n requests with curl, and writes its answers to the channel.
+func (d *demo) requests(ctx context.Context, n int, args ...string) (<-chan answer, error) {
 	fmt.Fprintf(d.out, "   $ %s &\n", typed(d.lab, args))
 	cmd := d.command(ctx, args...)
 	stdout, err := cmd.StdoutPipe()

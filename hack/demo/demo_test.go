@@ -84,6 +84,28 @@ func TestJudge(t *testing.T) {
 	}
 }
 
+func TestLongestGap(t *testing.T) {
+	start := time.Now()
+	at := func(ms int, err string) answer {
+		return answer{at: start.Add(time.Duration(ms) * time.Millisecond), pod: "p", err: err}
+	}
+	cut := start.Add(100 * time.Millisecond)
+	for _, c := range []struct {
+		name    string
+		answers []answer
+		gap     time.Duration
+		failed  int
+	}{
+		{"an outage", []answer{at(0, ""), at(90, ""), at(400, "000"), at(700, ""), at(750, "")}, 610 * time.Millisecond, 1},
+		{"a gap before the cut does not count", []answer{at(-900, ""), at(90, ""), at(150, "")}, 60 * time.Millisecond, 0},
+		{"no answer after it", []answer{at(0, ""), at(90, ""), at(400, "000")}, 0, 1},
+	} {
+		if gap, failed := longestGap(c.answers, cut); gap != c.gap || failed != c.failed {
+			t.Errorf("%s: %v, %d failed; want %v, %d", c.name, gap, failed, c.gap, c.failed)
+		}
+	}
+}
+
 func TestTyped(t *testing.T) {
 	got := typed("lab", []string{"client", "--", "curl", "http://x/?n=[1-3]", "it's", ""})
 	if want := `lab client -- curl 'http://x/?n=[1-3]' 'it'\''s' ''`; got != want {

@@ -2,7 +2,7 @@
 // follows packets to pods, step by step, with each command and its real output.
 //
 //	demo ─► bin/fairway-lab up | kubectl … | client -- … | down
-//	  step 1 … 9: title, commands as typed, their output, ✓ what held or ✗ what was expected and what was seen
+//	  step 1 … 10: title, commands as typed, their output, ✓ what held or ✗ what was expected and what was seen
 //
 // It hides nothing: whatever it checks, it has printed. It promises that its exit status is 0 only if every step held,
 // that every step is bounded in time, and that it can be run again on the same lab.
@@ -37,6 +37,7 @@ var steps = []step{
 	{"What Kubernetes knows", 30 * time.Second, objects},
 	{"A pod is deleted while requests run", 90 * time.Second, deletion},
 	{"What the node's kernel holds, in our terms", 30 * time.Second, dump},
+	{"A client outside calls an address of the pool; the node that announces it loses its power", 3 * time.Minute, balancer},
 }
 
 func main() {
