@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	fwnetlink "github.com/fairway-net/fairway/internal/netlink"
+	"github.com/fairway-net/fairway/internal/testnet"
 )
 
 func keyOf(b byte) Key { return Key{0: b, 31: 1} }
@@ -90,21 +91,21 @@ func TestWireGuardPlan(t *testing.T) {
 
 // TestKeyPatience: a node without a key counts at once and is reported after a minute, once.
 func TestKeyPatience(t *testing.T) {
-	log := &logBuffer{}
+	log := &testnet.Log{}
 	n := New(Config{Log: slog.New(slog.NewTextHandler(log, nil))})
 	missing := []problem{{"b", reasonNoKey, "node b has no key"}}
 	now := time.Now()
 	n.now = func() time.Time { return now }
 	for i, want := range []int{0, 0, 1, 1} {
 		n.report(missing)
-		if got := log.count("node b has no key"); got != want {
+		if got := log.Count("node b has no key"); got != want {
 			t.Errorf("after %d half minutes: reported %d times, want %d", i, got, want)
 		}
 		now = now.Add(keyPatience / 2)
 	}
 	n.report(nil)
 	n.report(missing)
-	if got := log.count("node b has no key"); got != 1 {
+	if got := log.Count("node b has no key"); got != 1 {
 		t.Errorf("when it is new again: reported %d times", got)
 	}
 }
