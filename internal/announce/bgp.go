@@ -35,11 +35,14 @@ type Route struct {
 	LocalPref   uint32           // within an AS; 0: the default
 	Communities []CommunityValue // sorted
 	Services    []service.Name   // whose addresses it covers, sorted
+	// Leaving: the node should not announce it any more, but still carries what arrives. Routers
+	// that have it are asked to prefer others before it is taken back (RFC 8326).
+	Leaving bool
 }
 
 // Equal reports whether a router is told the same.
 func (r Route) Equal(o Route) bool {
-	return r.Prefix == o.Prefix && r.NextHop == o.NextHop && r.LocalPref == o.LocalPref && slices.Equal(r.Communities, o.Communities)
+	return r.Prefix == o.Prefix && r.NextHop == o.NextHop && r.LocalPref == o.LocalPref && r.Leaving == o.Leaving && slices.Equal(r.Communities, o.Communities)
 }
 
 // A LeftOut is an address that is not announced to a router, and why.
@@ -106,7 +109,8 @@ func (b *bgpDecider) leaveOut(a netip.Addr, services []*Service, peer, reason st
 	b.out.LeftOut = append(b.out.LeftOut, LeftOut{a, names(services), peer, reason})
 }
 
-// address decides about an address, or says why it is announced to none.
+// address decides about an address, or says why it is announced to none. What the node should not
+// have any more, and still carries, leaves.
 func (b *bgpDecider) address(a netip.Addr, services []*Service) (reason string) {
 	pools := poolsOf(b.in.Pools, a)
 	if len(pools) == 0 {
@@ -128,33 +132,38 @@ func (b *bgpDecider) address(a netip.Addr, services []*Service) (reason string) 
 		return NoBGPAdvertisement
 	case len(ads) == 0:
 		return NotThisNode
-	case b.self.Excluded != "":
-		return "load balancers must not use this node: " + b.self.Excluded
-	case len(b.out.Sessions) == 0:
-		return NoPeers
 	}
-	nodes, reason := b.in.serving(services)
+	if b.self.Excluded != "" {
+		reason = "load balancers must not use this node: " + b.self.Excluded
+	}
+	if len(b.out.Sessions) == 0 {
+		return cmp.Or(reason, NoPeers)
+	}
+	nodes, no := b.in.serving(services)
 	switch {
-	case reason != "":
-		return reason
+	case no != "":
+		return cmp.Or(reason, no)
 	case nodes != nil && !nodes[b.self.Name]:
-		return NoLocalEndpoint
+		reason = cmp.Or(reason, NoLocalEndpoint)
 	}
 	for _, s := range services {
-		if reason := b.in.Unserved(s); reason != "" {
-			return reason
+		if e := b.in.Endpoints(s.Name); s.Local && !e.Ready[b.self.Name] && !e.Serving[b.self.Name] {
+			return reason // nothing here carries it
+		}
+		if no := b.in.Unserved(s); no != "" {
+			return cmp.Or(reason, no)
 		}
 	}
 	for i := range b.out.Sessions {
-		if reason := b.announce(i, a, services, pools, ads); reason != "" {
-			b.leaveOut(a, services, b.out.Sessions[i].Peer, reason)
+		if no := b.announce(i, a, services, pools, ads, reason != ""); no != "" && reason == "" {
+			b.leaveOut(a, services, b.out.Sessions[i].Peer, no)
 		}
 	}
-	return ""
+	return reason
 }
 
 // announce adds an address to a session, or says why it is not announced there.
-func (b *bgpDecider) announce(i int, a netip.Addr, services []*Service, pools []*ipam.Pool, ads []*BGPAdvertisement) (reason string) {
+func (b *bgpDecider) announce(i int, a netip.Addr, services []*Service, pools []*ipam.Pool, ads []*BGPAdvertisement, leaving bool) (reason string) {
 	s := &b.out.Sessions[i].SessionConfig
 	next := netip.Addr{}
 	switch reason = NotForPeer; {
@@ -180,7 +189,7 @@ func (b *bgpDecider) announce(i int, a netip.Addr, services []*Service, pools []
 		if r.NextHop = next; !s.Internal() {
 			r.LocalPref = 0 // it is not sent to another AS
 		}
-		r.Services, done = names(services), true
+		r.Services, r.Leaving, done = names(services), leaving, true
 		b.add(i, r)
 	}
 	if done {
@@ -216,7 +225,7 @@ func (b *bgpDecider) route(ad *BGPAdvertisement, a netip.Addr, pools []*ipam.Poo
 // LOCAL_PREF.
 func (b *bgpDecider) add(i int, r Route) {
 	if was := b.routes[i][r.Prefix]; was != nil {
-		r.LocalPref = max(r.LocalPref, was.LocalPref)
+		r.LocalPref, r.Leaving = max(r.LocalPref, was.LocalPref), r.Leaving && was.Leaving
 		r.Communities = append(r.Communities, was.Communities...)
 		r.Services = append(r.Services, was.Services...)
 	}

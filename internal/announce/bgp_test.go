@@ -54,6 +54,9 @@ func (d BGPDecision) text() string {
 			if len(r.Communities) > 0 {
 				line += fmt.Sprint(" ", r.Communities)
 			}
+			if r.Leaving {
+				line += " leaves"
+			}
 			lines = append(lines, line)
 		}
 	}
@@ -102,19 +105,41 @@ func TestDecideBGP(t *testing.T) {
 		"another Service's": {func(in *BGPInput) { in.Advertisements[0].ServiceSelectors = []labels.Selector{is("app", "x")} }, "not 192.0.2.2: " + NoBGPAdvertisement},
 		"this node's":       {func(in *BGPInput) { in.Advertisements[0].NodeSelectors = node("node-2") }, all},
 		"another node's":    {func(in *BGPInput) { in.Advertisements[0].NodeSelectors = node("node-1") }, "not 192.0.2.2: " + NotThisNode},
-		"excluded":          {func(in *BGPInput) { in.Nodes[1].Excluded = "it leaves" }, "not 192.0.2.2: load balancers must not use this node: it leaves"},
-		"no peers":          {func(in *BGPInput) { in.Peers = nil }, "not 192.0.2.2: " + NoPeers},
-		"peer of others":    {func(in *BGPInput) { in.Peers[0].NodeSelectors = node("node-1") }, "not 192.0.2.2: " + NoPeers},
-		"for another peer":  {func(in *BGPInput) { in.Advertisements[0].Peers = []string{"x"} }, "tor not 192.0.2.2: " + NotForPeer},
-		"no endpoints":      {func(in *BGPInput) { in.Endpoints = func(service.Name) Endpoints { return Endpoints{} } }, "not 192.0.2.2: " + NoEndpoints},
-		"local":             {func(in *BGPInput) { in.Services[0].Local = true }, all},
-		"local elsewhere":   {func(in *BGPInput) { in.Services[0].Local, in.Node = true, "node-1" }, "not 192.0.2.2: " + NoLocalEndpoint},
-		"not programmed":    {func(in *BGPInput) { in.Unserved = func(*Service) string { return "not yet" } }, "not 192.0.2.2: not yet"},
-		"unknown node":      {func(in *BGPInput) { in.Node = "x" }, " session=false: the API server knows no node x"},
+		"excluded":          {func(in *BGPInput) { in.Nodes[1].Excluded = "it leaves" }, all + " leaves\nnot 192.0.2.2: load balancers must not use this node: it leaves"},
+		"excluded, without rules": {func(in *BGPInput) {
+			in.Nodes[1].Excluded = "it leaves"
+			in.Unserved = func(*Service) string { return "not yet" }
+		}, "not 192.0.2.2: load balancers must not use this node: it leaves"},
+		"excluded, in an aggregate with an address that stays": {func(in *BGPInput) {
+			in.Advertisements[0].AggregationLength = 24
+			other := &Service{Name: service.Name{Namespace: "shop", Name: "x"}, Addrs: []netip.Addr{vip.Next()}, Local: true}
+			in.Services = append(in.Services, other)
+			endpoints := in.Endpoints
+			in.Endpoints = func(name service.Name) Endpoints {
+				if name == other.Name {
+					return Endpoints{Any: true, Ready: map[string]bool{"node-1": true}, Serving: map[string]bool{"node-1": true, "node-2": true}}
+				}
+				return endpoints(name)
+			}
+		}, "tor 192.0.2.0/24\nnot 192.0.2.3: " + NoLocalEndpoint},
+		"the last endpoint here terminates": {func(in *BGPInput) {
+			in.Services[0].Local = true
+			in.Endpoints = func(service.Name) Endpoints {
+				return Endpoints{Any: true, Ready: map[string]bool{"node-1": true}, Serving: map[string]bool{"node-1": true, "node-2": true}}
+			}
+		}, all + " leaves\nnot 192.0.2.2: " + NoLocalEndpoint},
+		"no peers":         {func(in *BGPInput) { in.Peers = nil }, "not 192.0.2.2: " + NoPeers},
+		"peer of others":   {func(in *BGPInput) { in.Peers[0].NodeSelectors = node("node-1") }, "not 192.0.2.2: " + NoPeers},
+		"for another peer": {func(in *BGPInput) { in.Advertisements[0].Peers = []string{"x"} }, "tor not 192.0.2.2: " + NotForPeer},
+		"no endpoints":     {func(in *BGPInput) { in.Endpoints = func(service.Name) Endpoints { return Endpoints{} } }, "not 192.0.2.2: " + NoEndpoints},
+		"local":            {func(in *BGPInput) { in.Services[0].Local = true }, all},
+		"local elsewhere":  {func(in *BGPInput) { in.Services[0].Local, in.Node = true, "node-1" }, all + " leaves\nnot 192.0.2.2: " + NoLocalEndpoint},
+		"not programmed":   {func(in *BGPInput) { in.Unserved = func(*Service) string { return "not yet" } }, "not 192.0.2.2: not yet"},
+		"unknown node":     {func(in *BGPInput) { in.Node = "x" }, " session=false: the API server knows no node x"},
 		"shared with a Service of Local that is elsewhere": {func(in *BGPInput) {
 			in.Services = append(in.Services, &Service{Name: service.Name{Namespace: "shop", Name: "x"}, Addrs: []netip.Addr{vip}, Local: true})
 			in.Node = "node-1"
-		}, "not 192.0.2.2: " + NoLocalEndpoint},
+		}, all + " leaves\nnot 192.0.2.2: " + NoLocalEndpoint},
 	}.check(t)
 }
 

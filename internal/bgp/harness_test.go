@@ -269,7 +269,7 @@ func (r *rack) router(neighbour, rest string) {
 	must(r.t, err)
 	r.t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	r.birdFile = filepath.Join(dir, "bird.conf")
-	if !strings.Contains(neighbour, "local") {
+	if !strings.Contains(neighbour, "local ") {
 		neighbour = "local 172.18.0.1 as 64500; " + neighbour
 	}
 	if !strings.Contains(neighbour, "ipv4 {") {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/osrg/gobgp/v4/api"
@@ -118,8 +119,14 @@ func peer(c announce.SessionConfig, restarting bool) *api.Peer {
 // seconds rounds up: BGP counts in seconds.
 func seconds(d time.Duration) uint64 { return uint64((d + time.Second - 1) / time.Second) }
 
-// path is a route as GoBGP wants it.
-func path(r announce.Route) (*apiutil.Path, error) {
+// path is a route as GoBGP wants it. internal: the router is in our own AS.
+func path(r announce.Route, internal bool) (*apiutil.Path, error) {
+	if r.Leaving {
+		r.Communities = append(slices.Clone(r.Communities), announce.GracefulShutdown)
+		if r.LocalPref = 0; internal {
+			r.LocalPref = 1 // 0 is the default here
+		}
+	}
 	nlri, err := wire.NewIPAddrPrefix(r.Prefix)
 	if err != nil {
 		return nil, err

@@ -30,6 +30,8 @@ type session struct {
 	server *server.BgpServer
 	held   map[netip.Prefix]announce.Route
 	wake   func()
+	// leaving are the routes that the router is asked not to use, and since when.
+	leaving map[netip.Prefix]time.Time
 
 	down chan struct{} // closed when the session goes down after close
 
@@ -60,7 +62,7 @@ func (s *session) hold(routes []announce.Route) error {
 		if was, ok := s.held[r.Prefix]; ok && was.Equal(r) {
 			continue
 		}
-		p, err := path(r)
+		p, err := path(r, s.config.Internal())
 		if err != nil {
 			return fmt.Errorf("announce %v: %w", r.Prefix, err)
 		}
@@ -71,7 +73,7 @@ func (s *session) hold(routes []announce.Route) error {
 		if _, ok := want[prefix]; ok {
 			continue
 		}
-		p, err := path(r)
+		p, err := path(r, s.config.Internal())
 		if err != nil {
 			return fmt.Errorf("withdraw %v: %w", prefix, err)
 		}
@@ -98,12 +100,35 @@ func (s *session) hold(routes []announce.Route) error {
 func (s *session) shun() error {
 	routes := slices.Collect(maps.Values(s.held))
 	for i := range routes {
-		routes[i].Communities = append(slices.Clone(routes[i].Communities), announce.GracefulShutdown)
-		if routes[i].LocalPref = 0; s.config.Internal() {
-			routes[i].LocalPref = 1 // 0 is the default here
-		}
+		routes[i].Leaving = true
 	}
 	return s.hold(routes)
+}
+
+// staying leaves out the routes that have had their time to leave, and those that the router need not
+// hear of. next is when the first of the others has had it; 0: there is none.
+func (s *session) staying(routes []announce.Route) (stay []announce.Route, next time.Duration) {
+	up, _, _ := s.state()
+	since := map[netip.Prefix]time.Time{}
+	for _, r := range routes {
+		if r.Leaving {
+			if _, held := s.held[r.Prefix]; !held || !up {
+				continue
+			}
+			at, known := s.leaving[r.Prefix]
+			if !known {
+				at = time.Now()
+			}
+			rest := shunned - time.Since(at)
+			if rest <= 0 {
+				continue
+			}
+			since[r.Prefix], next = at, sooner(next, rest)
+		}
+		stay = append(stay, r)
+	}
+	s.leaving = since
+	return stay, next
 }
 
 // close ends the session. The router drops our routes, unless they are kept for our next start.

@@ -43,12 +43,15 @@ func (r *rack) monitor() *testnet.Log {
 	return l
 }
 
+// shunningPeer is what BIRD says of nodes: it logs which of their routes it is asked not to use.
+const shunningPeer = "ipv4 { import filter { if (65535,0) ~ bgp_community then { print \"shun \", net; bgp_local_pref = 0; } accept; }; export none; };"
+
 // TestSession: a client behind a router reaches the addresses of both families through the
 // routes that a node announces. A clean end asks the router for other ways, takes the routes
 // back, and the next start brings them again.
 func TestSession(t *testing.T) {
 	r := newRack(t, 1)
-	r.router("ipv4 { import filter { if (65535,0) ~ bgp_community then print \"shun \", net; accept; }; export none; };", "")
+	r.router(shunningPeer, "")
 	r.start(0)
 	for range 2 {
 		r.until(vip4, "node-1")
@@ -64,11 +67,12 @@ func TestSession(t *testing.T) {
 	}
 }
 
-// startAll starts the speakers of n nodes and waits until the router leads to all of them.
-func startAll(t *testing.T, n int) (r *rack, all []string) {
+// startAll starts the speakers of n nodes and waits until the router leads to all of them. neighbour
+// is what the router says of them.
+func startAll(t *testing.T, n int, neighbour string) (r *rack, all []string) {
 	t.Helper()
 	r = newRack(t, n)
-	r.router("", "")
+	r.router(neighbour, "")
 	for i, m := range r.nodes {
 		m.world.Peers[0].HoldTime, m.world.Peers[0].KeepaliveTime = 3*time.Second, time.Second
 		r.start(i)
@@ -81,7 +85,7 @@ func startAll(t *testing.T, n int) (r *rack, all []string) {
 
 // TestKilled: three nodes share an address; one's speaker is killed and started again.
 func TestKilled(t *testing.T) {
-	r, all := startAll(t, 3)
+	r, all := startAll(t, 3, "")
 	for seen := map[string]bool{}; len(seen) < 3; {
 		seen[r.answered(vip4)] = true
 	}
@@ -93,7 +97,7 @@ func TestKilled(t *testing.T) {
 
 // TestStopped: a speaker that hangs loses its session when that expires, and has it again.
 func TestStopped(t *testing.T) {
-	r, all := startAll(t, 2)
+	r, all := startAll(t, 2, "")
 	must(t, r.nodes[1].cmd.Process.Signal(syscall.SIGSTOP))
 	r.until(vip4, "node-1")
 	must(t, r.nodes[1].cmd.Process.Signal(syscall.SIGCONT))
@@ -103,7 +107,7 @@ func TestStopped(t *testing.T) {
 // TestRouterKilled: the router is killed and comes back. What the former one wrote is in its
 // kernel still: that sessions are new shows by a change.
 func TestRouterKilled(t *testing.T) {
-	r, _ := startAll(t, 2)
+	r, _ := startAll(t, 2, "")
 	r.killBird()
 	r.startBird()
 	r.nodes[1].world.Services = nil
@@ -228,5 +232,36 @@ func TestGracefulRestart(t *testing.T) {
 	await(t, changes.String, deleted)
 	if gone := strings.Count(changes.String(), deleted); gone != 1 {
 		t.Errorf("the route to %v was taken away %d times, want once, at the end:\n%s", vip4, gone, changes)
+	}
+}
+
+// TestDrain: a node that is drained asks its router to prefer another one before it takes its routes
+// back, and of the connections that a client begins meanwhile none fails.
+func TestDrain(t *testing.T) {
+	r, all := startAll(t, 2, shunningPeer)
+	connects := r.net.Outside.KeepAsking(netip.AddrPortFrom(vip4, 8080))
+	for range 2 {
+		for _, excluded := range []string{"it is drained", ""} {
+			for _, m := range r.nodes {
+				m.world.Nodes[1].Excluded = excluded
+			}
+			before := strings.Count(r.birdLog.String(), "shun 192.0.2.10/32")
+			r.tell(0)
+			r.tell(1)
+			if excluded == "" {
+				r.until(vip4, all...)
+				continue
+			}
+			r.until(vip4, "node-1")
+			r.until(vip6, "node-1")
+			if after := strings.Count(r.birdLog.String(), "shun 192.0.2.10/32"); after <= before {
+				t.Error("the router was not asked to prefer others first")
+			}
+			await(t, r.nodes[1].log.String, "intended: map[]")
+		}
+	}
+	n, failed := connects()
+	if t.Logf("%d connections", n); n == 0 || len(failed) > 0 {
+		t.Errorf("of %d connections %d failed: %v", n, len(failed), failed)
 	}
 }

@@ -3,6 +3,7 @@ package bgp
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -150,18 +151,19 @@ func (s *Speaker) reconcile() (next time.Duration) {
 		}
 	}
 	s.started = s.started || len(d.Sessions) > 0
-	s.cfg.Announced(intended(d.Sessions))
+	s.cfg.Announced(s.intended())
 	return next
 }
 
-// intended returns the peers that each Service is announced to, whether their sessions are up or not.
-func intended(all []announce.Session) map[service.Name][]string {
+// intended returns the peers, sorted, that each Service is announced to, whether their sessions are up
+// or not. s.mu is held.
+func (s *Speaker) intended() map[service.Name][]string {
 	peers := map[service.Name][]string{}
-	for _, s := range all { // sorted by peer
-		for _, r := range s.Routes {
+	for _, peer := range slices.Sorted(maps.Keys(s.sessions)) {
+		for _, r := range s.sessions[peer].held {
 			for _, name := range r.Services {
-				if have := peers[name]; len(have) == 0 || have[len(have)-1] != s.Peer {
-					peers[name] = append(have, s.Peer)
+				if have := peers[name]; len(have) == 0 || have[len(have)-1] != peer {
+					peers[name] = append(have, peer)
 				}
 			}
 		}
@@ -199,14 +201,15 @@ func (s *Speaker) session(want announce.Session) (next time.Duration) {
 		}
 		s.sessions[want.Peer] = have
 	}
-	if err := have.hold(want.Routes); err != nil {
+	routes, next := have.staying(want.Routes)
+	if err := have.hold(routes); err != nil {
 		have.log.Error("routes could not be changed", "err", err)
 		return again
 	}
 	if _, _, flooded := have.state(); !flooded.IsZero() {
 		return max(time.Millisecond, floodPause-time.Since(flooded))
 	}
-	return 0
+	return next
 }
 
 func sooner(a, b time.Duration) time.Duration {

@@ -166,17 +166,34 @@ func excluded(o *corev1.Node) string {
 			return "it has the label " + corev1.LabelNodeExcludeBalancers
 		}
 	}
-	switch {
-	case o.DeletionTimestamp != nil:
+	if o.DeletionTimestamp != nil {
 		return "it is being deleted"
-	case slices.ContainsFunc(o.Spec.Taints, func(t corev1.Taint) bool { return t.Key == taintToBeDeleted }):
-		return "the cluster autoscaler removes it (taint " + taintToBeDeleted + ")"
-	case slices.ContainsFunc(o.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == corev1.NodeNetworkUnavailable && c.Status == corev1.ConditionTrue
-	}):
-		return "its network is not available (condition NetworkUnavailable)"
+	}
+	for _, t := range o.Spec.Taints {
+		if why := leavingTaints[t.Key]; why != "" {
+			return why + " (taint " + t.Key + ")"
+		}
+	}
+	for _, c := range o.Status.Conditions {
+		switch {
+		case c.Type == corev1.NodeNetworkUnavailable && c.Status == corev1.ConditionTrue:
+			return "its network is not available (condition NetworkUnavailable)"
+		case c.Type == corev1.NodeReady && c.Status == corev1.ConditionFalse && strings.Contains(c.Message, shutdownMessage):
+			return "it is shutting down (condition Ready)"
+		}
 	}
 	return ""
+}
+
+// shutdownMessage is what a kubelet says in the condition Ready before its node shuts down; it sets no
+// taint of its own for that.
+const shutdownMessage = "node is shutting down"
+
+// leavingTaints are those of nodes that go or are off.
+var leavingTaints = map[string]string{
+	taintToBeDeleted:                            "the cluster autoscaler removes it",
+	corev1.TaintNodeOutOfService:                "it is out of service",
+	"node.cloudprovider.kubernetes.io/shutdown": "it is shut down",
 }
 
 // SpeakerKey returns what authenticates the speakers' heartbeats: the Secret's. The first

@@ -1,9 +1,11 @@
 package speaker
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -26,7 +28,8 @@ import (
 	"github.com/fairway-net/fairway/internal/testnet"
 )
 
-// helperEnv makes the test binary a speaker: its value is a world as JSON.
+// helperEnv makes the test binary a speaker: its value is a world as JSON. Later worlds come over its
+// standard input, a line each.
 const helperEnv = "FAIRWAY_SPEAKER_TEST"
 
 func TestMain(m *testing.M) {
@@ -37,7 +40,7 @@ func TestMain(m *testing.M) {
 	testnet.Main(m)
 }
 
-// A world is what a helper's API server says: it never changes.
+// A world is what a helper's API server says.
 type world struct {
 	Self   string
 	Nodes  []announce.Node
@@ -45,19 +48,45 @@ type world struct {
 	Voters election.Voters
 }
 
-func (w world) Synced() <-chan struct{} {
+// source is a Source: the world that was read last.
+type source struct {
+	mu    sync.Mutex
+	world world
+	dirty chan struct{}
+}
+
+func (s *source) Synced() <-chan struct{} {
 	c := make(chan struct{})
 	close(c)
 	return c
 }
-func (w world) Dirty() <-chan struct{}                           { return nil }
-func (w world) SetVoters(context.Context, election.Voters) error { return nil }
+func (s *source) Dirty() <-chan struct{}                           { return s.dirty }
+func (s *source) SetVoters(context.Context, election.Voters) error { return nil }
 
-// source is a world as a Source.
-type source struct{ world }
+func (s *source) now() world {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.world
+}
 
-func (s source) Voters() election.Voters { return s.world.Voters }
-func (s source) Input() announce.Input {
+func (s *source) read(in io.Reader) {
+	lines := bufio.NewScanner(in)
+	for lines.Scan() {
+		var next world
+		if err := json.Unmarshal(lines.Bytes(), &next); err != nil {
+			panic(err)
+		}
+		s.mu.Lock()
+		s.world = next
+		s.mu.Unlock()
+		s.dirty <- struct{}{}
+	}
+}
+
+func (s *source) Voters() election.Voters { return s.now().Voters }
+func (s *source) Input() announce.Input   { return s.now().input() }
+
+func (s world) input() announce.Input {
 	r, _ := ipam.ParseRange("0.0.0.0/0")
 	r6, _ := ipam.ParseRange("::/0")
 	return announce.Input{
@@ -76,8 +105,10 @@ func runHelper(text string) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil)).With("self", w.Self)
+	src := &source{world: w, dirty: make(chan struct{}, 100)}
+	go src.read(os.Stdin)
 	err := New(Config{
-		Log: log, Node: w.Self, Key: []byte("0123456789abcdef0123456789abcdef"), Port: 10280, Source: source{w},
+		Log: log, Node: w.Self, Key: []byte("0123456789abcdef0123456789abcdef"), Port: 10280, Source: src,
 		Assigned: func(map[service.Name]Assignment) {}, Dead: func([]string) {}, Event: func(service.Name, service.Problem) {},
 		Metrics: NewMetrics(prometheus.NewRegistry(), w.Self),
 	}).Run(ctx)
@@ -101,7 +132,8 @@ type lan struct {
 // A machine is a node and its speaker's process.
 type machine struct {
 	*testnet.Host
-	cmd *exec.Cmd
+	cmd   *exec.Cmd
+	stdin io.Writer
 }
 
 // newLAN starts n speakers.
@@ -120,6 +152,7 @@ func newLAN(t *testing.T, n int) *lan {
 		}))
 		for _, a := range vips {
 			h.Serve("udp", netip.AddrPortFrom(a, 8080))
+			h.Serve("tcp", netip.AddrPortFrom(a, 8080))
 		}
 	}
 	l.tape = record(t, l.net.Fabric)
@@ -146,10 +179,25 @@ func (l *lan) start(i int) {
 	m.cmd = exec.Command(os.Args[0])
 	m.cmd.Env = append(os.Environ(), helperEnv+"="+string(text))
 	m.cmd.Stderr = os.Stderr
+	m.stdin, err = m.cmd.StdinPipe()
+	must(l.t, err)
 	m.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	must(l.t, m.Do(m.cmd.Start))
 	cmd := m.cmd
 	l.t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+}
+
+// tell lets all speakers know the world.
+func (l *lan) tell() {
+	l.t.Helper()
+	for _, m := range l.nodes {
+		w := l.world
+		w.Self = m.Name
+		text, err := json.Marshal(w)
+		must(l.t, err)
+		_, err = m.stdin.Write(append(text, '\n'))
+		must(l.t, err)
+	}
 }
 
 // signal sends a signal to the speaker of node i.
@@ -182,7 +230,7 @@ func (l *lan) owner(a netip.Addr, but ...int) int {
 
 // best returns the node whose an address is while all are well.
 func (l *lan) best(a netip.Addr) int {
-	c, _ := announce.Decide(source{l.world}.Input())[a].Owner(nil)
+	c, _ := announce.Decide(l.world.input())[a].Owner(nil)
 	return slices.IndexFunc(l.nodes, func(m *machine) bool { return m.Name == c.Node })
 }
 

@@ -41,7 +41,7 @@ func TestLocal(t *testing.T) {
 		"the last one is gone":                   {endpoints: []service.SliceEndpoint{{Node: "node-1"}}, served: true, held: true},
 		"held, and the kernel serves it no more": {endpoints: []service.SliceEndpoint{ready("node-1")}, held: true, want: true, leaves: true},
 	} {
-		in := source{world{Addrs: vips[:1], Nodes: []announce.Node{{Name: "node-1"}, {Name: "node-2"}}}}.Input()
+		in := world{Addrs: vips[:1], Nodes: []announce.Node{{Name: "node-1"}, {Name: "node-2"}}}.input()
 		in.Services[0].Local, in.Services[0].HealthCheckNodePort = true, port
 		in.Endpoints = func(service.Name) announce.Endpoints {
 			return announce.EndpointsOf([]*service.Slice{{Endpoints: c.endpoints}})

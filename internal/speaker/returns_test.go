@@ -63,7 +63,7 @@ func TestRouteWatch(t *testing.T) {
 // TestOwnerOfAll: where all nodes wait, the best that is not dead has the address.
 func TestOwnerOfAll(t *testing.T) {
 	l := world{Self: "node-1", Addrs: vips[:1], Nodes: []announce.Node{{Name: "node-1"}, {Name: "node-2"}, {Name: "node-3"}}}
-	d := announce.Decide(source{l}.Input())[vips[0]]
+	d := announce.Decide(l.input())[vips[0]]
 	first, second := d.Candidates[0].Node, d.Candidates[1].Node
 	all := map[string]bool{"node-1": true, "node-2": true, "node-3": true}
 	for _, c := range []struct {

@@ -114,6 +114,28 @@ func (n *Namespace) dialUDP(network string, to netip.AddrPort) (net.Conn, error)
 	return nil, fmt.Errorf("%s has %d UDP clients: there are no more ports", n.Name, ports)
 }
 
+// KeepAsking asks by TCP, again and again, until the function that it returns is called, which returns
+// how often, and the answers that were none. Each may take 20 s.
+func (n *Namespace) KeepAsking(to netip.AddrPort) (stop func() (asked int, failed []Answer)) {
+	end, ended := make(chan struct{}), make(chan struct{})
+	asked, failed := 0, []Answer(nil)
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-end:
+				return
+			case <-time.After(5 * time.Millisecond): // between two: the client has only so many ports
+			}
+			asked++
+			if a := n.Ask("tcp", to, 20*time.Second); a.By == "" {
+				failed = append(failed, a)
+			}
+		}
+	}()
+	return func() (int, []Answer) { close(end); <-ended; return asked, failed }
+}
+
 // Ask asks for the name of the other end. It may be called repeatedly.
 func (c *Conn) Ask(patience time.Duration) Answer {
 	if err := c.conn.SetDeadline(time.Now().Add(patience)); err != nil {
