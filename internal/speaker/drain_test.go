@@ -3,6 +3,7 @@ package speaker
 import (
 	"net/netip"
 	"testing"
+	"time"
 )
 
 // TestDrain: the owner of an address is drained and back again; never two have it, and of the requests
@@ -16,9 +17,11 @@ func TestDrain(t *testing.T) {
 		l.world.Nodes[best].Excluded = "it is drained"
 		l.tell()
 		l.owner(vips[0], best)
+		time.Sleep(2 * interleaved) // an owner for less looks like one of two
 		l.world.Nodes[best].Excluded = ""
 		l.tell()
 		l.until(vips[0], best)
+		time.Sleep(2 * interleaved)
 	}
 	n, failed := asked()
 	if t.Logf("%d requests, %d changes of owner", n, l.tape.check(t)); n == 0 || len(failed) > 0 {
