@@ -5,11 +5,15 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fairway-net/fairway/internal/datapath/conformance"
 	"github.com/fairway-net/fairway/internal/datapath/modes"
+	"github.com/fairway-net/fairway/internal/fence"
+	"github.com/fairway-net/fairway/internal/numbers"
 	"github.com/fairway-net/fairway/internal/service"
 	"github.com/fairway-net/fairway/internal/testnet"
 )
@@ -52,6 +56,37 @@ func TestDumpAndCleanup(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// TestCleanupOfFence: a speaker's rules go with `fairway agent --cleanup`, and with `fairway speaker --cleanup`.
+func TestCleanupOfFence(t *testing.T) {
+	for _, who := range []string{"agent", "speaker"} {
+		err := testnet.NewNamespace(t, "node").Do(func() error {
+			f, err := fence.Open(t.Context(), time.Second)
+			if err != nil {
+				return err
+			}
+			f.Close()
+			tables := func() string {
+				out, err := exec.Command("nft", "list", "tables").CombinedOutput()
+				if err != nil {
+					t.Errorf("%v: %s", err, out)
+				}
+				return string(out)
+			}
+			if is := tables(); !strings.Contains(is, numbers.TableFence) {
+				t.Errorf("there is no fence: %s", is)
+			}
+			prints(t, "", who, "--cleanup")
+			if is := tables(); is != "" {
+				t.Errorf("%s --cleanup leaves %s", who, is)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
 	}
 }
 

@@ -12,7 +12,6 @@ import (
 
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/nft"
-	"github.com/fairway-net/fairway/internal/xtables"
 )
 
 // verifyShare bounds the time that Check spends reading: a node where another program
@@ -165,35 +164,6 @@ func (d *Datapath) clean(ctx context.Context, v Variant, is4 bool) error {
 		return d.vacate(ctx, is4, h)
 	}
 	return nil
-}
-
-// unhook deletes rules in others' chains that lead to ours, by their handles. iptables-nft finds a
-// rule by its text, and does not find one with an older revision of a match than it would write
-// now: it writes such a rule when the kernel could not say, for lack of memory, which it has.
-func (d *Datapath) unhook(ctx context.Context, is4 bool, hooks []hook) error {
-	targets := map[chain]map[string]bool{}
-	for _, one := range hooks {
-		if targets[one.in] == nil {
-			targets[one.in] = map[string]bool{}
-		}
-		targets[one.in][xtables.Target(one.rule)] = true
-	}
-	var text strings.Builder
-	for _, in := range sorted(targets) {
-		err := d.seen.reader.nft.Rules(ctx, family(is4), in.table, in.name, func(r nft.Rule) error {
-			if targets[in][r.Jump] {
-				fmt.Fprintf(&text, "delete rule %v %s %s handle %d\n", family(is4), in.table, in.name, r.Handle)
-			}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-	}
-	if text.Len() == 0 {
-		return nil
-	}
-	return d.helper.table.Run(ctx, text.String())
 }
 
 func everyChain(chain) bool { return true }

@@ -49,3 +49,49 @@ func TestCleanupOfOldRevisions(t *testing.T) {
 	}
 	t.Logf("%d steps, rules of old revisions at %d", len(steps), old)
 }
+
+// TestFormerHookOfOldRevision: a rule of a former version that leads to a chain of ours is removed,
+// also where iptables does not find it, for it has an older revision of a match than iptables would
+// write; the hooks that are right stay.
+func TestFormerHookOfOldRevision(t *testing.T) {
+	enterNamespace(t)
+	const program, rule = "iptables-nft", "OUTPUT -m conntrack --ctstate NEW,RELATED -j KUBE-PROXY-FIREWALL"
+	programs := childfault.Intercept(t, program)
+	run := func(line string) (string, error) {
+		out, err := exec.Command("sh", "-c", line).CombinedOutput()
+		return string(out), err
+	}
+	table := faultTables()[0]
+	programs.Disarm()
+	sync(t, open(t, NFT), table)
+	want, err := run("iptables-nft-save | grep -v '^#'")
+	if err != nil {
+		t.Fatalf("%v: %s", err, want)
+	}
+	programs.Arm(0, childfault.NoMemory)
+	_, _ = run(program + " -A " + rule)
+	steps := programs.Steps()
+	programs.Disarm()
+	old := 0
+	for i := range steps {
+		_, _ = run(program + " -D " + rule) // it may not be there
+		programs.Arm(i+1, childfault.NoMemory)
+		_, _ = run(program + " -A " + rule) // it may fail
+		programs.Disarm()
+		out, err := run("iptables-nft-save -t filter")
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		if _, err := run(program + " -C " + rule); err != nil && strings.Contains(out, "NEW,RELATED") {
+			old++
+		}
+		sync(t, open(t, NFT), table)
+		if is, err := run("iptables-nft-save | grep -v '^#'"); err != nil || is != want {
+			t.Fatalf("step %d, %v: %v: the kernel has\n%s\nwant\n%s", i+1, steps[i], err, is, want)
+		}
+	}
+	if old == 0 {
+		t.Errorf("at no step of %d was a rule written that iptables does not find: this proves nothing", len(steps))
+	}
+	t.Logf("%d steps, rules of old revisions at %d", len(steps), old)
+}

@@ -27,7 +27,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/fairway-net/fairway/internal/datapath"
@@ -415,12 +414,11 @@ func (d *Datapath) apply(ctx context.Context, s step, scripts map[bool]*script, 
 		if text == "" {
 			continue
 		}
-		restore := func() error { return d.restore(ctx, d.variant, is4, text) }
-		if d.variant == NFT {
-			commit := restore
-			restore = func() error { return d.helper.watch.Count(ctx, uint32(strings.Count(text, "COMMIT\n")), commit) }
+		err := d.write(ctx, is4, text)
+		if err != nil && d.variant == NFT && len(scripts[is4].unhooks) > 0 && ctx.Err() == nil {
+			err = d.writeAndUnhook(ctx, is4, scripts[is4], err)
 		}
-		if err := restore(); err != nil {
+		if err != nil {
 			return err
 		}
 		for _, part := range scripts[is4].sections() {

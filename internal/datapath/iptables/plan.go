@@ -12,6 +12,9 @@ import (
 // the removal of rules that refuse no more. So a packet never passes between two of them.
 type script struct {
 	before, nat, after section
+
+	// unhooks are hooks that it deletes.
+	unhooks []hook
 }
 
 type section struct {
@@ -23,7 +26,7 @@ type section struct {
 
 func newScript() *script {
 	of := func(table string) section { return section{table: table, touched: map[string]bool{}} }
-	return &script{of(filter), of(nat), of(filter)}
+	return &script{before: of(filter), nat: of(nat), after: of(filter)}
 }
 
 func (s *script) sections() []*section { return []*section{&s.before, &s.nat, &s.after} }
@@ -161,6 +164,7 @@ func (s *script) hook(h *familyState, l *layout, table string, in *section) {
 	for _, old := range left {
 		if old.in.table == table {
 			in.delete(old.in.name, []string{old.rule})
+			s.unhooks = append(s.unhooks, old)
 		}
 	}
 }
