@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"slices"
 	"time"
 
@@ -46,4 +48,17 @@ func completeNodes(c *kube.Connection, namespace *string) cobra.CompletionFunc {
 		}
 		return names, cobra.ShellCompDirectiveNoFileComp
 	}
+}
+
+// orHostname sets what names this machine, if nothing was given, to the host's name. flag is what gives it.
+func orHostname(name *string, flag string) error {
+	if *name != "" {
+		return nil
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return fmt.Errorf("read the host's name: %w [give %s]", err, flag)
+	}
+	*name = host
+	return nil
 }

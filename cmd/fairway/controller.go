@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -59,12 +58,8 @@ holds the Lease fairway-controller.`,
 			if !slices.Contains(balancers, o.balancer) {
 				return fmt.Errorf("--load-balancer %q is unknown [choose one of %s]", o.balancer, strings.Join(balancers, ", "))
 			}
-			if o.identity == "" {
-				host, err := os.Hostname()
-				if err != nil {
-					return fmt.Errorf("read the host's name: %w [give --identity]", err)
-				}
-				o.identity = host
+			if err := orHostname(&o.identity, "--identity"); err != nil {
+				return err
 			}
 			log, err := format.logger(e.stderr, "controller")
 			if err != nil {

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -52,12 +51,8 @@ its own: the agent can be replaced while it runs.`,
 			if o.cleanup {
 				return fence.Remove(c.Context())
 			}
-			if o.node == "" {
-				host, err := os.Hostname()
-				if err != nil {
-					return fmt.Errorf("read the host's name: %w [give --hostname-override]", err)
-				}
-				o.node = host
+			if err := orHostname(&o.node, "--hostname-override"); err != nil {
+				return err
 			}
 			log, err := format.logger(e.stderr, "speaker")
 			if err != nil {

@@ -69,10 +69,8 @@ func openSocket() (int, *unix.SockaddrLinklayer, error) {
 	if err != nil {
 		return 0, nil, fmt.Errorf("open packet socket: %w [needs CAP_NET_RAW]", err)
 	}
-	return fd, &unix.SockaddrLinklayer{Protocol: htons(numbers.EtherTypeFence), Ifindex: lo.Index, Halen: 6}, nil
+	return fd, &unix.SockaddrLinklayer{Protocol: numbers.NetworkOrder(numbers.EtherTypeFence), Ifindex: lo.Index, Halen: 6}, nil
 }
-
-func htons(v uint16) uint16 { return v<<8 | v>>8 }
 
 // Close closes the socket. The rules stay: they mute the node when the last grant is over.
 func (f *Fence) Close() {

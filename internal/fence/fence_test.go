@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fairway-net/fairway/internal/numbers"
 	"github.com/fairway-net/fairway/internal/testnet"
 )
 
@@ -55,7 +56,7 @@ func speak(fd, ifindex int, a netip.Addr) bool {
 		frame = append(frame, 136, 0, 0, 0, 0x20, 0, 0, 0)
 		frame = append(frame, ip[:]...)
 	}
-	err := unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Protocol: htons(proto), Ifindex: ifindex, Halen: 6, Addr: [8]byte{255, 255, 255, 255, 255, 255}})
+	err := unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Protocol: numbers.NetworkOrder(proto), Ifindex: ifindex, Halen: 6, Addr: [8]byte{255, 255, 255, 255, 255, 255}})
 	if err != nil && !errors.Is(err, unix.ENOBUFS) {
 		panic(err)
 	}

@@ -79,10 +79,10 @@ func NewAddresses(log *slog.Logger, s *Store, events *Recorder, class string) *A
 			}
 		}
 	})
-	for _, wait := range []func(func()){a.balancers.onSettle, a.names.onSettle, s.metallb.pools.onSettle, s.nodes.onSettle, s.ranges.onSettle, s.services.onSettle, s.slices.onSettle} {
-		wait(a.sub.check)
-	}
-	a.sub.need([]input{a.balancers.input(), s.metallb.pools.input(), a.names.input(), s.nodes.input(), s.services.input(), s.slices.input()}, []input{s.ranges.input()})
+	sub := a.sub
+	a.sub.need([]input{
+		a.balancers.gates(sub), s.metallb.pools.gates(sub), a.names.gates(sub), s.nodes.gates(sub), s.services.gates(sub), s.slices.gates(sub),
+	}, []input{s.ranges.gates(sub)})
 	return a
 }
 
@@ -107,22 +107,14 @@ func (a *Addresses) balancerChanged(name service.Name, _, _ *Balancer, _ int64) 
 
 // Run gives addresses until ctx ends, which is no error.
 func (a *Addresses) Run(ctx context.Context) error {
-	var writes sync.WaitGroup
-	writes.Go(func() { _ = a.writer.Run(ctx) })
-	writes.Go(func() { a.report.run(ctx) })
-	defer writes.Wait()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-a.sub.Dirty():
-		}
-		a.decide()
-	}
+	var reports sync.WaitGroup
+	reports.Go(func() { a.report.run(ctx) })
+	defer reports.Wait()
+	return a.sub.decide(ctx, a.writer, a.decide)
 }
 
 // decide brings the allocator up to date and lets what it decides be written.
-func (a *Addresses) decide() {
+func (a *Addresses) decide(names []service.Name) {
 	a.mu.Lock()
 	pools, reserved, namespaces := a.pools, a.reserved, a.namespaces
 	a.pools, a.reserved, a.namespaces = false, false, map[string]bool{}
@@ -140,7 +132,6 @@ func (a *Addresses) decide() {
 			a.alloc.SetNamespace(name, nil)
 		}
 	}
-	names := a.sub.Take()
 	for _, name := range names {
 		if b, ok := a.balancers.Get(name); ok {
 			a.alloc.Set(&b.Service)

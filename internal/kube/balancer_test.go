@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 )
 
@@ -37,5 +38,30 @@ func TestReadRequestIsBounded(t *testing.T) {
 	o.Annotations = map[string]string{"metallb.io/loadBalancerIPs": strings.Repeat("x", 1<<18), "metallb.io/address-pool": strings.Repeat("y", 1<<18)}
 	if b := ConvertBalancer(&o, ""); len(b.Refused) > 2*requestLimit || len(b.Pool) > requestLimit {
 		t.Errorf("%d bytes of what is wrong, a pool's name of %d", len(b.Refused), len(b.Pool))
+	}
+}
+
+// TestHosts: ServiceLB uses the nodes that speakers may use, if they are ready.
+func TestHosts(t *testing.T) {
+	ready := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue}
+	for name, test := range map[string]struct {
+		change func(*corev1.Node)
+		usable bool
+	}{
+		"ready":            {func(*corev1.Node) {}, true},
+		"not ready":        {func(o *corev1.Node) { o.Status.Conditions = nil }, false},
+		"label":            {func(o *corev1.Node) { o.Labels = map[string]string{corev1.LabelNodeExcludeBalancers: ""} }, false},
+		"label, false":     {func(o *corev1.Node) { o.Labels = map[string]string{corev1.LabelNodeExcludeBalancers: "0"} }, true},
+		"being deleted":    {func(o *corev1.Node) { o.DeletionTimestamp = &metav1.Time{} }, false},
+		"about to be gone": {func(o *corev1.Node) { o.Spec.Taints = []corev1.Taint{{Key: taintToBeDeleted}} }, false},
+		"without a network": {func(o *corev1.Node) {
+			o.Status.Conditions = append(o.Status.Conditions, corev1.NodeCondition{Type: corev1.NodeNetworkUnavailable, Status: corev1.ConditionTrue})
+		}, false},
+	} {
+		o := &corev1.Node{Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{ready}}}
+		test.change(o)
+		if got := ConvertHost(o).Usable; got != test.usable {
+			t.Errorf("%s: usable: %v, want %v", name, got, test.usable)
+		}
 	}
 }

@@ -154,6 +154,12 @@ func (f *Feed[V]) follow(changed func(name service.Name, old, new *V, trigger in
 // gate sees it.
 func (f *Feed[V]) marks(s *Subscription) input {
 	f.follow(func(name service.Name, _, _ *V, _ int64) { s.mark(name, 0) })
+	return f.gates(s)
+}
+
+// gates returns the feed as the gate of a subscription sees it, which looks again when the feed
+// is listed or refused.
+func (f *Feed[V]) gates(s *Subscription) input {
 	f.onSettle(s.check)
 	return f.input()
 }

@@ -12,15 +12,23 @@ import (
 func Once(ctx context.Context, cfg Config) (*Store, *Services, error) {
 	s := New(cfg)
 	services := s.SubscribeServices("command")
+	if err := s.readOnce(ctx, services.Synced(), "see --master, --kubeconfig and --timeout"); err != nil {
+		return nil, nil, err
+	}
+	return s, services, nil
+}
+
+// readOnce runs the store until synced is closed. It fails, with advice, if ctx ends first.
+func (s *Store) readOnce(ctx context.Context, synced <-chan struct{}, advice string) error {
 	reading, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(reading) }()
 	defer func() { stop(); <-ended }()
 	select {
-	case <-services.Synced():
-		return s, services, nil
+	case <-synced:
+		return nil
 	case <-ctx.Done():
-		return nil, nil, fmt.Errorf("the API server did not answer in time: %w [see --master, --kubeconfig and --timeout]", context.Cause(ctx))
+		return fmt.Errorf("the API server did not answer in time: %w [%s]", context.Cause(ctx), advice)
 	}
 }
 

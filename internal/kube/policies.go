@@ -2,7 +2,6 @@ package kube
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"sync/atomic"
 
@@ -218,14 +217,9 @@ func (v *Policies) Cluster() *policy.Cluster {
 func OncePolicies(ctx context.Context, cfg Config) (*policy.Cluster, error) {
 	s := New(cfg)
 	v := s.SubscribePolicies("command")
-	reading, stop := context.WithCancel(ctx)
-	ended := make(chan error, 1)
-	go func() { ended <- s.Run(reading) }()
-	defer func() { stop(); <-ended }()
-	select {
-	case <-v.Synced():
-		return v.Cluster(), nil
-	case <-ctx.Done():
-		return nil, fmt.Errorf("the API server did not answer in time: %w [see --master, --kubeconfig and --timeout; reading pods takes the rights of deploy/components/network-policy]", context.Cause(ctx))
+	err := s.readOnce(ctx, v.Synced(), "see --master, --kubeconfig and --timeout; reading pods takes the rights of deploy/components/network-policy")
+	if err != nil {
+		return nil, err
 	}
+	return v.Cluster(), nil
 }

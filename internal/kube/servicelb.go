@@ -54,10 +54,7 @@ func NewServiceLB(log *slog.Logger, s *Store, events *Recorder, class string, ta
 			}
 		}
 	})
-	for _, wait := range []func(func()){l.balancers.onSettle, l.hosts.onSettle, s.slices.onSettle} {
-		wait(l.sub.check)
-	}
-	l.sub.need([]input{l.balancers.input(), l.hosts.input(), s.slices.input()}, nil)
+	l.sub.need([]input{l.balancers.gates(l.sub), l.hosts.gates(l.sub), s.slices.gates(l.sub)}, nil)
 	return l
 }
 
@@ -69,16 +66,8 @@ func (l *ServiceLB) isLocal(name service.Name) bool {
 
 // Run gives addresses until ctx ends, which is no error.
 func (l *ServiceLB) Run(ctx context.Context) error {
-	var writes sync.WaitGroup
-	writes.Go(func() { _ = l.writer.Run(ctx) })
-	defer writes.Wait()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-l.sub.Dirty():
-		}
-		for _, name := range l.sub.Take() {
+	return l.sub.decide(ctx, l.writer, func(names []service.Name) {
+		for _, name := range names {
 			b, ok := l.balancers.Get(name)
 			switch {
 			case !ok:
@@ -89,7 +78,7 @@ func (l *ServiceLB) Run(ctx context.Context) error {
 			}
 		}
 		l.decide()
-	}
+	})
 }
 
 // decide shares the nodes out anew.
@@ -178,8 +167,6 @@ func ConvertHost(o *corev1.Node) *ipam.Host {
 	ready := slices.ContainsFunc(o.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
 	})
-	excluded := o.Labels[corev1.LabelNodeExcludeBalancers]
-	_, labelled := o.Labels[corev1.LabelNodeExcludeBalancers]
-	h.Usable = ready && ConvertNode(o).Eligible && !(labelled && excluded != "false")
+	h.Usable = ready && excluded(o) == ""
 	return h
 }

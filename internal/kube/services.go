@@ -79,13 +79,9 @@ func (s *Store) SubscribeServices(consumer string) *Services {
 		}
 	})
 	s.ranges.follow(func(service.Name, *serviceRange, *serviceRange, int64) { v.notify() })
-	s.services.onSettle(v.check)
-	s.slices.onSettle(v.check)
-	s.nodes.onSettle(v.check)
-	s.ranges.onSettle(v.check)
 	v.need(
-		[]input{s.services.input(), s.slices.input()},
-		[]input{s.nodes.input(), s.ranges.input()},
+		[]input{s.services.gates(v.Subscription), s.slices.gates(v.Subscription)},
+		[]input{s.nodes.gates(v.Subscription), s.ranges.gates(v.Subscription)},
 	)
 	return v
 }

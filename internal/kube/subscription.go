@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"context"
 	"log/slog"
 	"slices"
 	"sync"
@@ -61,6 +62,22 @@ func (s *Subscription) Synced() <-chan struct{} { return s.synced }
 // Dirty receives when something has changed since the last wake-up. One wake-up may stand
 // for many changes. There is none before Synced, and one then.
 func (s *Subscription) Dirty() <-chan struct{} { return s.wake }
+
+// decide calls pass with the names that Take returns, after each change, until ctx ends, which is no
+// error. Beside it runs what writes what pass decides.
+func (s *Subscription) decide(ctx context.Context, writer interface{ Run(context.Context) error }, pass func(names []service.Name)) error {
+	var writes sync.WaitGroup
+	writes.Go(func() { _ = writer.Run(ctx) })
+	defer writes.Wait()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.Dirty():
+		}
+		pass(s.Take())
+	}
+}
 
 // Take returns the names that have changed since the last Take, sorted; what is gone is
 // among them. It returns none before Synced.

@@ -51,10 +51,7 @@ func NewWeigher(log *slog.Logger, s *Store, report func(service.Name, []service.
 	s.services.follow(w.serviceChanged)
 	s.slices.follow(w.sliceChanged)
 	w.pods.follow(w.podChanged)
-	for _, wait := range []func(func()){s.services.onSettle, s.slices.onSettle, w.pods.onSettle} {
-		wait(w.sub.check)
-	}
-	w.sub.need([]input{s.services.input(), s.slices.input(), w.pods.input()}, nil)
+	w.sub.need([]input{s.services.gates(w.sub), s.slices.gates(w.sub), w.pods.gates(w.sub)}, nil)
 	return w
 }
 
@@ -111,19 +108,11 @@ func (w *Weigher) podChanged(pod service.Name, _, _ *PodWeight, _ int64) {
 
 // Run keeps the slices' weights as the pods say, until ctx ends, which is no error.
 func (w *Weigher) Run(ctx context.Context) error {
-	var writes sync.WaitGroup
-	writes.Go(func() { _ = w.writer.Run(ctx) })
-	defer writes.Wait()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-w.sub.Dirty():
-		}
-		for _, name := range w.sub.Take() {
+	return w.sub.decide(ctx, w.writer, func(names []service.Name) {
+		for _, name := range names {
 			w.weigh(name)
 		}
-	}
+	})
 }
 
 // weigh lets the slices of a Service be written as its pods say; those of one that does not

@@ -8,6 +8,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/internal/numbers"
 )
 
 // A port is the sockets of one interface.
@@ -20,8 +22,6 @@ type port struct {
 	group  int        // an IPv6 socket that joins multicast groups
 	joined map[netip.Addr]bool
 }
-
-func htons(v uint16) uint16 { return v<<8 | v>>8 }
 
 // neighbourFilter lets through ARP, and neighbour solicitations and advertisements.
 var neighbourFilter = []unix.SockFilter{
@@ -71,7 +71,7 @@ func openFrames(l link, proto uint16) (*os.File, error) {
 	}
 	err = unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(neighbourFilter)), Filter: &neighbourFilter[0]})
 	if err == nil {
-		err = unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: htons(proto), Ifindex: l.index})
+		err = unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: numbers.NetworkOrder(proto), Ifindex: l.index})
 	}
 	if err != nil {
 		_ = unix.Close(fd)

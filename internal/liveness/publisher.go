@@ -90,19 +90,10 @@ func (p *Publisher) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("listen for the agent: %w", err)
 	}
-	stop := context.AfterFunc(ctx, func() { l.Close() })
-	defer stop()
 	var readers sync.WaitGroup
 	defer readers.Wait()
 	limit := make(chan struct{}, maxReaders)
-	for {
-		c, err := l.Accept()
-		if ctx.Err() != nil {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("listen for the agent: %w", err)
-		}
+	err = listener.Serve(ctx, l, func(c net.Conn) {
 		select {
 		case limit <- struct{}{}:
 			readers.Go(func() {
@@ -112,7 +103,11 @@ func (p *Publisher) Run(ctx context.Context) error {
 		default:
 			c.Close()
 		}
+	})
+	if err != nil {
+		return fmt.Errorf("listen for the agent: %w", err)
 	}
+	return nil
 }
 
 func listen(ctx context.Context, socket string) (net.Listener, error) {

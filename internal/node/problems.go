@@ -36,10 +36,12 @@ const maxEvents = 20
 
 // newRoutes counts the routes to other nodes' podCIDRs by how they lead there.
 func newRoutes(registry prometheus.Registerer) *prometheus.GaugeVec {
-	g := prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Namespace: "fairway", Name: "pod_network_routes",
-		Help: "Routes to other nodes' podCIDRs, plain (direct), through the tunnel (vxlan), encrypted (wireguard)",
-	}, []string{"way"})
+	return newGauge(registry, "pod_network_routes", "way", "Routes to other nodes' podCIDRs, plain (direct), through the tunnel (vxlan), encrypted (wireguard)")
+}
+
+// newGauge returns a metric with one label; registry may be nil.
+func newGauge(registry prometheus.Registerer, name, label, help string) *prometheus.GaugeVec {
+	g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "fairway", Name: name, Help: help}, []string{label})
 	if registry != nil {
 		registry.MustRegister(g)
 	}
@@ -58,14 +60,7 @@ func (n *Network) countRoutes(p *plan) {
 }
 
 func newProblems(registry prometheus.Registerer) *prometheus.GaugeVec {
-	g := prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Namespace: "fairway", Name: "pod_network_problems",
-		Help: "Problems of the pod network, such as podCIDRs that are refused",
-	}, []string{"reason"})
-	if registry != nil {
-		registry.MustRegister(g)
-	}
-	return g
+	return newGauge(registry, "pod_network_problems", "reason", "Problems of the pod network, such as podCIDRs that are refused")
 }
 
 // report logs every problem once, and again when it was away in between, sends events about

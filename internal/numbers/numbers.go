@@ -8,6 +8,14 @@
 // the number means the same to both (Shared says so). A new number is added here first.
 package numbers
 
+import "encoding/binary"
+
+// NetworkOrder returns v with its bytes as they are on the wire: so the kernel wants EtherTypes in
+// addresses of packet sockets.
+func NetworkOrder(v uint16) uint16 {
+	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, v))
+}
+
 // Marks of packets. Each is one bit, because other programs use the others.
 const (
 	// MasqueradeBit is the bit of kube-proxy's mark for packets to masquerade.

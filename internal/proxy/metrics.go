@@ -123,26 +123,17 @@ func (r factory) failures(mode string) map[bool]*prometheus.CounterVec {
 func (r factory) changes(count func() service.Changes, family string) {
 	labels := prometheus.Labels{"ip_family": family}
 	for _, m := range []struct {
-		name, help string
-		value      func(service.Changes) uint64
+		name, objects string
+		all, pending  func(service.Changes) uint64
 	}{
-		{"service_changes", "Changes of Services received from the API server", func(c service.Changes) uint64 { return c.Services }},
-		{"endpoint_changes", "Changes of EndpointSlices received from the API server", func(c service.Changes) uint64 { return c.Endpoints }},
+		{"service_changes", "Services", func(c service.Changes) uint64 { return c.Services }, func(c service.Changes) uint64 { return c.ServicesPending }},
+		{"endpoint_changes", "EndpointSlices", func(c service.Changes) uint64 { return c.Endpoints }, func(c service.Changes) uint64 { return c.EndpointsPending }},
 	} {
-		r.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
-			Namespace: "kubeproxy", Name: "sync_proxy_rules_" + m.name + "_total", Help: m.help, ConstLabels: labels,
-		}, func() float64 { return float64(m.value(count())) }))
-	}
-	for _, m := range []struct {
-		name, help string
-		value      func(service.Changes) uint64
-	}{
-		{"service_changes", "Changes of Services that wait for the next sync", func(c service.Changes) uint64 { return c.ServicesPending }},
-		{"endpoint_changes", "Changes of EndpointSlices that wait for the next sync", func(c service.Changes) uint64 { return c.EndpointsPending }},
-	} {
-		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Namespace: "kubeproxy", Name: "sync_proxy_rules_" + m.name + "_pending", Help: m.help, ConstLabels: labels,
-		}, func() float64 { return float64(m.value(count())) }))
+		opts := prometheus.Opts{Namespace: "kubeproxy", ConstLabels: labels}
+		opts.Name, opts.Help = "sync_proxy_rules_"+m.name+"_total", "Changes of "+m.objects+" received from the API server"
+		r.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts(opts), func() float64 { return float64(m.all(count())) }))
+		opts.Name, opts.Help = "sync_proxy_rules_"+m.name+"_pending", "Changes of "+m.objects+" that wait for the next sync"
+		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts(opts), func() float64 { return float64(m.pending(count())) }))
 	}
 }
 

@@ -295,33 +295,30 @@ func (s *Scenario) check() error {
 }
 
 func prefixes(texts []string) ([]netip.Prefix, error) {
-	if len(texts) == 0 {
-		return nil, fmt.Errorf("want one or more prefixes")
-	}
-	var out []netip.Prefix
-	for _, t := range texts {
-		p, err := netip.ParsePrefix(t)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, p)
-	}
-	return out, nil
+	return parseAll(texts, "prefixes", netip.ParsePrefix)
 }
 
 func addrs(texts []string) (service.AddrSet, error) {
-	if len(texts) == 0 {
-		return nil, fmt.Errorf("want one or more addresses")
+	all, err := parseAll(texts, "addresses", netip.ParseAddr)
+	if err != nil {
+		return nil, err
 	}
-	var out []netip.Addr
+	return service.NewAddrSet(all...), nil
+}
+
+// parseAll parses each text; there must be one.
+func parseAll[V any](texts []string, what string, parse func(string) (V, error)) (all []V, err error) {
+	if len(texts) == 0 {
+		return nil, fmt.Errorf("want one or more %s", what)
+	}
 	for _, t := range texts {
-		a, err := netip.ParseAddr(t)
+		v, err := parse(t)
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, a)
+		all = append(all, v)
 	}
-	return service.NewAddrSet(out...), nil
+	return all, nil
 }
 
 // primary is what nodePortAddresses "primary" stands for.

@@ -24,6 +24,7 @@ import (
 	"github.com/fairway-net/fairway/internal/announce"
 	"github.com/fairway-net/fairway/internal/election"
 	"github.com/fairway-net/fairway/internal/ipam"
+	"github.com/fairway-net/fairway/internal/numbers"
 	"github.com/fairway-net/fairway/internal/service"
 	"github.com/fairway-net/fairway/internal/testnet"
 )
@@ -262,7 +263,7 @@ func record(t *testing.T, ns *testnet.Namespace) *tape {
 	tp := &tape{}
 	var fd int
 	must(t, ns.Do(func() (err error) {
-		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, int(htons(unix.ETH_P_ALL)))
+		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, int(numbers.NetworkOrder(unix.ETH_P_ALL)))
 		if err == nil {
 			err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1)
 		}
@@ -280,8 +281,6 @@ func record(t *testing.T, ns *testnet.Namespace) *tape {
 	t.Cleanup(func() { close(stop); done.Wait(); unix.Close(fd) })
 	return tp
 }
-
-func htons(v uint16) uint16 { return v<<8 | v>>8 }
 
 func (tp *tape) run(fd int, stop chan struct{}) {
 	buf, oob := make([]byte, 2048), make([]byte, 256)

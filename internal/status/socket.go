@@ -29,22 +29,17 @@ const answerTimeout = 2 * time.Second
 // Serve answers on the socket until ctx ends: each client that is root gets what now
 // returns, as JSON. One client at a time: there is nothing to wait for.
 func Serve(ctx context.Context, l net.Listener, now func() Node) error {
-	stop := context.AfterFunc(ctx, func() { l.Close() })
-	defer stop()
-	for {
-		c, err := l.Accept()
-		if ctx.Err() != nil {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("status socket: %w", err)
-		}
+	err := listener.Serve(ctx, l, func(c net.Conn) {
+		defer c.Close()
 		_ = c.SetDeadline(time.Now().Add(answerTimeout))
 		if listener.Peer(c).Uid == 0 {
 			_ = json.NewEncoder(c).Encode(now()) // the client may have gone
 		}
-		c.Close()
+	})
+	if err != nil {
+		return fmt.Errorf("status socket: %w", err)
 	}
+	return nil
 }
 
 // Ask returns what the agent of this network namespace says.

@@ -116,6 +116,15 @@ func attributes(data []byte, f func(typ uint16, d *netlink.AttributeDecoder)) er
 	return each(d, f)
 }
 
+// within calls f for each attribute inside the attributes of one type.
+func within(data []byte, outer uint16, f func(typ uint16, d *netlink.AttributeDecoder)) error {
+	return attributes(data, func(typ uint16, d *netlink.AttributeDecoder) {
+		if typ == outer {
+			d.Nested(func(d *netlink.AttributeDecoder) error { return each(d, f) })
+		}
+	})
+}
+
 func each(d *netlink.AttributeDecoder, f func(typ uint16, d *netlink.AttributeDecoder)) error {
 	for d.Next() {
 		f(d.Type(), d)
@@ -345,40 +354,33 @@ func parseServer(data []byte) (serverID, *listedServer, error) {
 		port        uint16
 		flags, time uint32
 	)
-	err := attributes(data, func(typ uint16, d *netlink.AttributeDecoder) {
-		if typ != attrServer {
-			return
-		}
-		d.Nested(func(d *netlink.AttributeDecoder) error {
-			return each(d, func(typ uint16, d *netlink.AttributeDecoder) {
-				switch typ {
-				case serverAF:
-					af = d.Uint16()
-				case serverProto:
-					proto = d.Uint16()
-				case serverAddr:
-					addr = d.Bytes()
-				case serverPort:
-					port = bigEndian16(d.Bytes())
-				case serverSched:
-					f.sched = d.String()
-				case serverFlags:
-					if b := d.Bytes(); len(b) >= 4 {
-						flags = binary.NativeEndian.Uint32(b)
+	err := within(data, attrServer, func(typ uint16, d *netlink.AttributeDecoder) {
+		switch typ {
+		case serverAF:
+			af = d.Uint16()
+		case serverProto:
+			proto = d.Uint16()
+		case serverAddr:
+			addr = d.Bytes()
+		case serverPort:
+			port = bigEndian16(d.Bytes())
+		case serverSched:
+			f.sched = d.String()
+		case serverFlags:
+			if b := d.Bytes(); len(b) >= 4 {
+				flags = binary.NativeEndian.Uint32(b)
+			}
+		case serverTimeout:
+			time = d.Uint32()
+		case serverStats:
+			d.Nested(func(d *netlink.AttributeDecoder) error {
+				return each(d, func(typ uint16, d *netlink.AttributeDecoder) {
+					if typ == statsConns {
+						f.conns = d.Uint64()
 					}
-				case serverTimeout:
-					time = d.Uint32()
-				case serverStats:
-					d.Nested(func(d *netlink.AttributeDecoder) error {
-						return each(d, func(typ uint16, d *netlink.AttributeDecoder) {
-							if typ == statsConns {
-								f.conns = d.Uint64()
-							}
-						})
-					})
-				}
+				})
 			})
-		})
+		}
 	})
 	if err != nil {
 		return serverID{}, nil, err
@@ -423,24 +425,17 @@ func parseReal(data []byte, is4 bool) (netip.AddrPort, realServer, error) {
 	if is4 {
 		af = unix.AF_INET
 	}
-	err := attributes(data, func(typ uint16, d *netlink.AttributeDecoder) {
-		if typ != attrReal {
-			return
+	err := within(data, attrReal, func(typ uint16, d *netlink.AttributeDecoder) {
+		switch typ {
+		case realAddr:
+			addr = d.Bytes()
+		case realPort:
+			port = bigEndian16(d.Bytes())
+		case realWeight:
+			r.weight = uint16(min(d.Uint32(), 65535))
+		case realActive, realInactive:
+			r.conns += d.Uint32()
 		}
-		d.Nested(func(d *netlink.AttributeDecoder) error {
-			return each(d, func(typ uint16, d *netlink.AttributeDecoder) {
-				switch typ {
-				case realAddr:
-					addr = d.Bytes()
-				case realPort:
-					port = bigEndian16(d.Bytes())
-				case realWeight:
-					r.weight = uint16(min(d.Uint32(), 65535))
-				case realActive, realInactive:
-					r.conns += d.Uint32()
-				}
-			})
-		})
 	})
 	if err != nil {
 		return netip.AddrPort{}, r, err

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/fairway-net/fairway/internal/cni"
+	"github.com/fairway-net/fairway/internal/listener"
 	"github.com/fairway-net/fairway/internal/policy"
 	"github.com/fairway-net/fairway/internal/service"
 )
@@ -79,18 +80,11 @@ func (e *Enforcer) listen(ctx context.Context) (net.Listener, error) {
 func (e *Enforcer) serve(ctx context.Context, l net.Listener) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
-	defer stop()
-	for {
-		c, err := l.Accept()
-		if ctx.Err() != nil {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("accept a question of the CNI plugin: %w", err)
-		}
-		wg.Go(func() { e.answer(ctx, c) })
+	err := listener.Serve(ctx, l, func(c net.Conn) { wg.Go(func() { e.answer(ctx, c) }) })
+	if err != nil {
+		return fmt.Errorf("accept a question of the CNI plugin: %w", err)
 	}
+	return nil
 }
 
 func (e *Enforcer) answer(ctx context.Context, c net.Conn) {
