@@ -166,11 +166,12 @@ bench-scale: build bin/kube-proxy
 bench-packets: build bin/kube-proxy
 	cd test/peers && go test -vet=off -run '^$$' -bench BenchmarkPackets -benchtime 1x -timeout 30m .
 
-## test-policy: random NetworkPolicies, SEEDS=N of them (default 20): the compiler against the objects, packets in namespaces, and through Services in the modes nftables, iptables and userspace (15 seconds each); with bin/fairway-lab also the recipes of docs/networkpolicy.md in those modes
+## test-policy: random NetworkPolicies, SEEDS=N of them (default 20): the compiler against the objects, packets in namespaces, and through Services in the modes nftables, iptables and userspace (15 seconds each); 100,000 cases against cyclonus and kube-network-policies, and all cases of cyclonus as packets; with bin/fairway-lab also the recipes of docs/networkpolicy.md in those modes
 test-policy:
 	FAIRWAY_POLICY_WORLDS=$$((100 * $(or $(SEEDS),20))) go test -count=1 -run TestRandom ./internal/policy
 	for i in $$(seq $(or $(SEEDS),20)); do FAIRWAY_SEED=$$i go test -p 1 -count=1 -run 'TestRandomPackets|TestPolicies|TestKilled' \
 	./internal/policy/nftpolicy ./internal/policy/enforcer ./internal/datapath/nftables ./internal/datapath/iptables ./internal/datapath/userspace || exit; done
+	cd test/peers && POLICY_CASES=100000 CYCLONUS=all go test -count=1 -vet=off -timeout 40m -run 'Cyclonus|KubeNetworkPolicies' .
 	test ! -x bin/fairway-lab || { cd lab && for mode in iptables userspace; do FAIRWAY_POLICY_MODE=$$mode FAIRWAY_LAB_BIN=$(CURDIR)/bin/fairway-lab \
 	go test -count=1 -vet=off -run 'TestNetworkPolicy$$' ./cluster || exit; done; }
 

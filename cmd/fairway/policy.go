@@ -172,6 +172,7 @@ func writeJudgement(w io.Writer, c *policy.Cluster, p policy.Peering) bool {
 	self := slices.Contains(p.Pod.Addrs, p.Peer)
 	node := p.Direction == policy.Egress && c.Nodes[p.Pod.Node] != nil && slices.Contains(c.Nodes[p.Pod.Node].Addrs, p.Peer)
 	p.Exempt = self || node
+	c.Limited = c.LimitedOn(p.Pod.Node)
 	j := c.Evaluate(p)
 	for _, r := range j.Passed {
 		what += fmt.Sprintf(" (after %v)", r)
@@ -191,6 +192,11 @@ func writeJudgement(w io.Writer, c *policy.Cluster, p policy.Peering) bool {
 		fmt.Fprintf(w, "%s: allowed, no policy isolates it\n", what)
 	default:
 		fmt.Fprintf(w, "%s: denied, isolated by %s\n", what, names(j.Isolates))
+		for _, n := range j.Isolates {
+			if text := c.Limited[n]; text != "" {
+				fmt.Fprintf(w, "  %v: %s\n", n, text)
+			}
+		}
 		for _, r := range j.PortOnly {
 			fmt.Fprintf(w, "  %v includes the peer, but not the port\n", r)
 		}

@@ -14,6 +14,9 @@ type Cluster struct {
 	Policies        map[service.Name]*Policy
 	ClusterPolicies map[string]*ClusterPolicy
 	Nodes           map[string]*Node
+	// Limited are the NetworkPolicies that exceed a limit, and which: they isolate, and allow nothing.
+	// It is a node's; see LimitedOn.
+	Limited map[service.Name]string
 }
 
 // NewCluster returns one without objects.
@@ -113,6 +116,9 @@ func (c *Cluster) evaluateTier(t Tier, p Peering, j *Judgement) bool {
 func (c *Cluster) evaluateNetworkPolicies(p Peering, j *Judgement) {
 	j.Exempt = p.Exempt
 	for _, name := range j.Isolates {
+		if c.Limited[name] != "" {
+			continue
+		}
 		for i := range c.Policies[name].Rules[p.Direction] {
 			r := &c.Policies[name].Rules[p.Direction][i]
 			peer, port := c.hasPeer(name.Namespace, r, p), r.hasPort(p)

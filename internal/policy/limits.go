@@ -130,6 +130,22 @@ func (c *Compiler) changeProblem(name service.Name, is bool, text string) {
 	c.problems[name] = text + ": this one isolates pods and allows nothing"
 }
 
+// LimitedOn returns the policies that exceed a limit on a node, and which.
+func (c *Cluster) LimitedOn(node string) map[service.Name]string {
+	all := New(node)
+	for n, p := range c.Policies {
+		all.SetPolicy(n, p)
+	}
+	for n, p := range c.Pods {
+		all.SetPod(n, p)
+	}
+	for n, s := range c.Namespaces {
+		all.SetNamespace(n, s)
+	}
+	all.Compile()
+	return all.Problems()
+}
+
 // Stats are sizes of what a Compiler made.
 type Stats struct {
 	Policies int // that isolate pods of this node

@@ -29,6 +29,7 @@ require (
 	github.com/onsi/gomega v1.40.0 // indirect
 	github.com/pkg/errors v0.9.1 // indirect
 	github.com/vishvananda/netns v0.0.5 // indirect
+	go4.org/netipx v0.0.0-20231129151722-fdeea329fbba // indirect
 	golang.org/x/mod v0.41.0 // indirect
 	k8s.io/kubernetes v1.37.1 // indirect
 	sigs.k8s.io/knftables v0.0.22 // indirect
