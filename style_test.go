@@ -87,7 +87,7 @@ var law = map[string]struct {
 	"output":               {nil, true, true, "writes any value; sigs.k8s.io/yaml is a YAML library"},
 	"status":               {[]string{"service", "listener"}, true, false, "what an agent says of itself; it reads neither the kernel nor the API server"},
 	"cni":                  {[]string{"numbers"}, true, false, "the plugin runs by itself, started by the container runtime"},
-	"hostport":             {[]string{"service", "cni", "nft", "numbers"}, true, false, "reads what the CNI plugin recorded; what it means, the policy decides"},
+	"hostport":             {[]string{"service", "datapath/lb", "cni", "nft", "numbers"}, true, false, "reads what the CNI plugin recorded; what it means, the policy decides"},
 	"takeover":             {[]string{"service", "datapath", "oneline", "netlink", "xtables"}, true, false, "knows datapaths by their contract, and kube-proxy by its rules"},
 	"node":                 {[]string{"cni", "netlink", "nft", "numbers", "sysctl"}, true, false, "the pod network is told its peers; it does not watch"},
 	"oneline":              {nil, false, false, "a text only"},

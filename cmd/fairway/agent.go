@@ -152,7 +152,7 @@ func (a *agent) run(ctx context.Context) error {
 		}
 		defer table.Close()
 		loop := proxy.New(proxy.Config{
-			Log: a.log, Source: services, HostPorts: a.followHostPorts(ctx, g), Datapath: dp, View: view, Viewed: peers.Dirty(),
+			Log: a.log, Source: services, HostPorts: a.followHostPorts(ctx, g, says), Datapath: dp, View: view, Viewed: peers.Dirty(),
 			Report: events.Report, Event: events.Event, Flows: flows, Applied: says.applied, Health: says.state, Metrics: metrics,
 			MinSync: a.cfg.MinSyncPeriod, MaxRetry: a.cfg.SyncPeriod, EmptyAfter: a.cfg.EmptyAfter,
 		})
@@ -197,14 +197,20 @@ func (a *agent) hostPorts() *hostport.Reader {
 	return hostport.New(a.log, filepath.Join(cni.DefaultStateDir, a.cfg.NodeName))
 }
 
-// followHostPorts is hostPorts kept up to date until ctx ends; nil without our plugin.
-func (a *agent) followHostPorts(ctx context.Context, g *errgroup.Group) proxy.HostPorts {
-	if !a.cfg.ConnectsPods() {
-		return nil
+// followHostPorts is hostPorts kept up to date until ctx ends; nil without our plugin. NodePorts on
+// loopback addresses are served behind them, if --nodeport-addresses names any.
+func (a *agent) followHostPorts(ctx context.Context, g *errgroup.Group, says *agentStatus) (all proxy.HostPorts) {
+	n := hostport.NodePorts{Log: a.log, Addrs: a.cfg.NodePorts.Loopback, Table: says.applied.Table, Changed: says.applied.Subscribe()}
+	if a.cfg.ConnectsPods() {
+		r := a.hostPorts()
+		g.Go(func() error { return r.Run(ctx) })
+		n.HostPorts = func() map[service.Key]netip.AddrPort { return r.Now().Loopback() }
+		all = r
 	}
-	r := a.hostPorts()
-	g.Go(func() error { return r.Run(ctx) })
-	return r
+	if len(n.Addrs) > 0 {
+		g.Go(func() error { return n.Run(ctx) })
+	}
+	return all
 }
 
 // openStore returns what reads the API server, and what writes events to it.

@@ -143,6 +143,7 @@ type IPVS struct {
 type NodePorts struct {
 	Primary  bool           // on the node's primary address of each family
 	Prefixes []netip.Prefix // and on all in these
+	Loopback []netip.Addr   // and on these loopback addresses, for the node's own processes
 }
 
 // Mask is MasqueradeBit as a packet mark.

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"net/netip"
 	"reflect"
 	"strings"
 	"testing"
@@ -77,6 +78,13 @@ winkernel:
   sourceVip: ""
 `
 
+func loopbacks(texts ...string) (all []netip.Addr) {
+	for _, text := range texts {
+		all = append(all, netip.MustParseAddr(text))
+	}
+	return all
+}
+
 func TestFile(t *testing.T) {
 	tests := map[string]struct {
 		lines string
@@ -122,8 +130,20 @@ func TestFile(t *testing.T) {
 		},
 		"one family of node ports": {
 			"clusterCIDR: 10.244.0.0/16\nnodePortAddresses: [10.0.0.0/8, localhost]\n", nil,
-			func(c *Config) { c.NodePorts = NodePorts{Prefixes: prefixes("10.0.0.0/8", "::/0")} },
-			[]string{"localhost", "::/0"},
+			func(c *Config) {
+				c.NodePorts = NodePorts{Prefixes: prefixes("10.0.0.0/8", "::/0"), Loopback: loopbacks("127.0.0.1", "::1")}
+			},
+			[]string{"::/0"},
+		},
+		"loopback ranges for node ports": {
+			"clusterCIDR: 10.244.0.0/16\nnodePortAddresses: [primary, 127.0.0.0/8, 127.0.0.7/32, '::1/128', 127.0.0.1/32]\n", nil,
+			func(c *Config) {
+				c.NodePorts = NodePorts{Primary: true, Prefixes: prefixes("127.0.0.0/8", "127.0.0.7/32", "::1/128", "127.0.0.1/32"), Loopback: loopbacks("127.0.0.1", "127.0.0.7", "::1")}
+			}, nil,
+		},
+		"all addresses for node ports, which loopback is none of": {
+			"clusterCIDR: 10.244.0.0/16\nnodePortAddresses: [all]\n", nil,
+			func(c *Config) { c.NodePorts = NodePorts{Prefixes: prefixes("0.0.0.0/0", "::/0")} }, nil,
 		},
 		"no cluster CIDR": {"mode: nftables", nil, func(c *Config) { c.ClusterCIDRs = nil }, []string{"clusterCIDR is not set"}},
 	}

@@ -104,7 +104,7 @@ func (f *Flags) addProxy() {
 	fs.StringVar(&kp.ClusterCIDR, "cluster-cidr", "", "Pod `cidrs` of the cluster, separated by commas")
 	fs.StringVar(&kp.DetectLocal.BridgeInterface, "pod-bridge-interface", "", "The `name` of the bridge of local pods, with --detect-local-mode BridgeInterface")
 	fs.StringVar(&kp.DetectLocal.InterfaceNamePrefix, "pod-interface-name-prefix", "", "The `prefix` of the names of local pods' links, with --detect-local-mode InterfaceNamePrefix")
-	fs.StringSliceVar(&kp.NodePortAddresses, "nodeport-addresses", nil, "Serve NodePorts on the node's addresses in these `cidrs`; also the words primary and all (default primary)")
+	fs.StringSliceVar(&kp.NodePortAddresses, "nodeport-addresses", nil, "Serve NodePorts on the node's addresses in these `cidrs`; also the words primary, all, and localhost for the node's own processes (default primary)")
 	fs.BoolVar(&f.own.refuseExternalIPs, "refuse-external-ips", false, "Ignore spec.externalIPs of Services (CVE-2020-8554)")
 	fs.StringVar(&f.own.limits, "service-limits", "", "What a Service may ask of the node: `limit=number,…` (0: no limit; default "+service.DefaultLimits().String()+")")
 	fs.BoolVar(&kp.NFTables.MasqueradeAll, "masquerade-all", false, "SNAT all traffic sent to ClusterIPs")

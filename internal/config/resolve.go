@@ -271,17 +271,34 @@ func (r *resolver) nodePorts(c *Config) error {
 		case "all":
 			c.NodePorts.Prefixes = append(c.NodePorts.Prefixes, allOf(true), allOf(false))
 		case "localhost":
-			r.warnf("%s: NodePorts are not served on localhost", r.name("nodePortAddresses"))
+			c.NodePorts.Loopback = append(c.NodePorts.Loopback, loopback(true), loopback(false))
 		default:
 			p, err := parsePrefix(text)
 			if err != nil {
 				return r.errorf("nodePortAddresses", "%v, nor one of the words primary, all", err)
 			}
 			c.NodePorts.Prefixes = append(c.NodePorts.Prefixes, p)
+			switch own := loopback(p.Addr().Is4()); {
+			case !p.Addr().IsLoopback(): // all addresses, 0.0.0.0/0, are those that others reach
+			case p.Contains(own):
+				c.NodePorts.Loopback = append(c.NodePorts.Loopback, own)
+			default:
+				c.NodePorts.Loopback = append(c.NodePorts.Loopback, p.Addr())
+			}
 		}
 	}
+	slices.SortFunc(c.NodePorts.Loopback, netip.Addr.Compare)
+	c.NodePorts.Loopback = slices.Compact(c.NodePorts.Loopback)
 	r.openFamily(c)
 	return nil
+}
+
+// loopback is the usual address of a family: one listens at single addresses, not at ranges.
+func loopback(is4 bool) netip.Addr {
+	if is4 {
+		return netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	}
+	return netip.IPv6Loopback()
 }
 
 // openFamily does what kube-proxy does with a list that names addresses of one

@@ -24,7 +24,7 @@ func (r *resolver) unsupported(c *Config) {
 		{kp.EnableProfiling, "enableProfiling", "there is no profiling yet"},
 		{kp.ShowHiddenMetricsForVersion != "", "showHiddenMetricsForVersion", "we hide no metrics"},
 		{kp.ClientConnection.AcceptContentTypes != "", "clientConnection.acceptContentTypes", "it follows contentType"},
-		{localhost != nil && *localhost, "iptables.localhostNodePorts", "NodePorts are not served on 127.0.0.1, whose packets would need route_localnet, which opens the node's own services to the network [use an address of the node]"},
+		{localhost != nil && *localhost, "iptables.localhostNodePorts", "NodePorts are not served on 127.0.0.1, whose packets would need route_localnet, which opens the node's own services to the network [--nodeport-addresses primary,localhost serves them by a listener]"},
 		{ipvs && len(kp.IPVS.ExcludeCIDRs) > 0, "ipvs.excludeCIDRs", "virtual servers that others made are never touched"},
 		{ipvs && kp.IPVS.StrictARP, "ipvs.strictARP", "no Service's address is on an interface, so the node answers ARP for none"},
 	} {

@@ -1,4 +1,5 @@
-// Package hostport knows which ports of the node's own addresses lead to pods (hostPort).
+// Package hostport knows which ports of the node's own addresses lead to pods (hostPort), and serves
+// them, and NodePorts, on loopback addresses.
 //
 //	container runtime ─ADD─▶ internal/cni ─▶ /run/fairway/cni/NODE/hostports/ ─inotify─▶ ┌────────┐
 //	                               kernel: the node's addresses ─────────────rtnetlink─▶ │ Reader │ ─▶ service.HostPorts ─▶ proxy
@@ -10,7 +11,8 @@
 // runtime ends the pod's network.
 //
 // The kernel sends no packet with a loopback address on to a pod, so that the agent itself
-// listens there, on the ports that pods ask for and no others. Those connections end with it.
+// listens there, on the ports that pods or (NodePorts, if asked) Services have, and no others. Those
+// connections end with it.
 //
 // It hides files and addresses. It promises: level-triggered, Now is what was there after the
 // last change; what cannot be read is logged once and left out, and the rest counts.

@@ -21,7 +21,7 @@ const (
 	maxDatagram = 64 << 10
 )
 
-// A Loopback serves host ports on 127.0.0.1 and ::1, for the node's own processes: it takes
+// A Loopback serves ports on 127.0.0.1 and ::1, for the node's own processes: it takes
 // their connections and datagrams and passes them on to the pods. In the kernel they would
 // need route_localnet, which opens what else listens on loopback addresses to the network.
 // The pod sees the node as the client. SCTP is not served.
@@ -29,22 +29,24 @@ const (
 // Its methods belong to one goroutine.
 type Loopback struct {
 	log   *slog.Logger
+	what  string
 	ports map[service.Key]*port
 	said  map[service.Key]string // what was logged of ports that cannot be served
 	slots chan struct{}
 }
 
-// NewLoopback returns a Loopback that serves nothing.
-func NewLoopback(log *slog.Logger) *Loopback {
-	return &Loopback{log: log, ports: map[service.Key]*port{}, said: map[service.Key]string{}, slots: make(chan struct{}, maxConns)}
+// NewLoopback returns a Loopback that serves nothing. what are its ports, in its log.
+func NewLoopback(log *slog.Logger, what string) *Loopback {
+	return &Loopback{log: log, what: what, ports: map[service.Key]*port{}, said: map[service.Key]string{}, slots: make(chan struct{}, maxConns)}
 }
 
-// Serve makes l serve these ports, and no others: where each leads. Connections of a port
-// that leads elsewhere now, or nowhere, end. A port that another program has is tried again
-// at the next call.
-func (l *Loopback) Serve(want map[service.Key]netip.AddrPort) {
+// Serve makes l serve these ports, and no others: where each leads. Connections to where a port
+// leads no longer end. A port that another program has is tried again at the next call.
+func (l *Loopback) Serve(want map[service.Key]Backends) {
 	for k, p := range l.ports {
-		if to, ok := want[k]; !ok || to != p.to {
+		if to, ok := want[k]; ok {
+			p.to.set(to)
+		} else {
 			p.close()
 			delete(l.ports, k)
 		}
@@ -61,7 +63,7 @@ func (l *Loopback) Serve(want map[service.Key]netip.AddrPort) {
 		p, err := open(k, to, l.slots)
 		if err != nil {
 			if l.said[k] != err.Error() {
-				l.log.Warn("a hostPort is not served on a loopback address; on the node's other addresses it is", "address", k.String(), "to", to, "err", err)
+				l.log.Warn("a "+l.what+" is not served on a loopback address; on the node's other addresses it is", "address", k.String(), "err", err)
 			}
 			l.said[k] = err.Error()
 			continue
@@ -76,7 +78,7 @@ func (l *Loopback) Close() { l.Serve(nil) }
 
 // A port is one address and port that is served.
 type port struct {
-	to      netip.AddrPort
+	to      *chooser
 	slots   chan struct{}
 	ctx     context.Context // ends when the port closes
 	stop    context.CancelFunc
@@ -84,9 +86,10 @@ type port struct {
 	running sync.WaitGroup
 }
 
-func open(k service.Key, to netip.AddrPort, slots chan struct{}) (*port, error) {
-	p := &port{to: to, slots: slots}
+func open(k service.Key, to Backends, slots chan struct{}) (*port, error) {
+	p := &port{slots: slots}
 	p.ctx, p.stop = context.WithCancel(context.Background())
+	p.to = newChooser(p.ctx, to)
 	switch k.Proto {
 	case service.TCP:
 		l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(k.Addr))
@@ -142,9 +145,10 @@ func (p *port) accept(l *net.TCPListener) {
 		case !p.take():
 			refuse(client)
 		default:
+			to, leads := p.to.choose() // in the order in which they come
 			p.running.Go(func() {
 				defer p.give()
-				p.connection(client)
+				connection(leads, client, to)
 			})
 		}
 	}
@@ -156,17 +160,17 @@ func refuse(c *net.TCPConn) {
 	c.Close()
 }
 
-// connection passes bytes on in both directions until both have ended, or the port closes.
-func (p *port) connection(client *net.TCPConn) {
-	ctx, cancel := context.WithTimeout(p.ctx, dialTimeout)
-	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", p.to.String())
+// connection passes bytes on in both directions until both have ended, or leads ends.
+func connection(leads context.Context, client *net.TCPConn, to netip.AddrPort) {
+	ctx, cancel := context.WithTimeout(leads, dialTimeout)
+	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", to.String())
 	cancel()
 	if err != nil {
 		refuse(client)
 		return
 	}
 	pod := c.(*net.TCPConn)
-	stop := context.AfterFunc(p.ctx, func() { refuse(client); refuse(pod) })
+	stop := context.AfterFunc(leads, func() { refuse(client); refuse(pod) })
 	defer stop()
 	var ways sync.WaitGroup
 	pass := func(to, from *net.TCPConn) {
@@ -214,12 +218,13 @@ func (p *port) receive(c *net.UDPConn) {
 }
 
 // client opens the socket of a client and passes answers back until it is idle or the port
-// closes; then it calls forget. Nil: there is no room.
+// leads elsewhere; then it calls forget. Nil: there is no room.
 func (p *port) client(c *net.UDPConn, from netip.AddrPort, forget func()) *net.UDPConn {
 	if !p.take() {
 		return nil
 	}
-	pod, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(p.to))
+	to, leads := p.to.choose()
+	pod, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(to))
 	if err != nil {
 		p.give()
 		return nil
@@ -228,7 +233,7 @@ func (p *port) client(c *net.UDPConn, from netip.AddrPort, forget func()) *net.U
 		defer p.give()
 		defer forget()
 		defer pod.Close()
-		stop := context.AfterFunc(p.ctx, func() { pod.Close() })
+		stop := context.AfterFunc(leads, func() { pod.Close() })
 		defer stop()
 		buf := make([]byte, maxDatagram)
 		for {

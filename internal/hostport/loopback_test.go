@@ -105,10 +105,10 @@ func ask(t *testing.T, network string, to netip.AddrPort, text string) string {
 // the port leads elsewhere the old connections end, and when it goes nobody answers.
 func TestLoopback(t *testing.T) {
 	one, two, at1 := at("127.0.0.2", pod(t, "one")), at("127.0.0.2", pod(t, "two")), own()
-	l := NewLoopback(slog.New(slog.DiscardHandler))
+	l := NewLoopback(slog.New(slog.DiscardHandler), "hostPort")
 	defer l.Close()
 	tcp, udp := service.Key{Addr: at1, Proto: service.TCP}, service.Key{Addr: at1, Proto: service.UDP}
-	l.Serve(map[service.Key]netip.AddrPort{tcp: one, udp: one, {Addr: at1, Proto: service.SCTP}: one})
+	l.Serve(backends(map[service.Key]netip.AddrPort{tcp: one, udp: one, {Addr: at1, Proto: service.SCTP}: one}))
 	for _, network := range []string{"tcp", "udp"} {
 		if got := ask(t, network, at1, "hello"); got != "one hello" {
 			t.Errorf("%s: %q", network, got)
@@ -122,7 +122,10 @@ func TestLoopback(t *testing.T) {
 	if _, err := open.Write([]byte("half a line")); err != nil {
 		t.Fatal(err)
 	}
-	l.Serve(map[service.Key]netip.AddrPort{tcp: two, udp: two})
+	if got := ask(t, "tcp", at1, ""); got != "one " { // so that the one before has come to its pod
+		t.Fatalf("%q", got)
+	}
+	l.Serve(backends(map[service.Key]netip.AddrPort{tcp: two, udp: two}))
 	_ = open.SetDeadline(time.Now().Add(patience))
 	if n, err := open.Read(make([]byte, 1)); err == nil || isTimeout(err) {
 		t.Errorf("a connection to the pod before lives on: %d %v", n, err)
@@ -143,7 +146,7 @@ func TestLoopback(t *testing.T) {
 // TestLoopbackInUse: a port that another program has is said once, and served when it is free.
 func TestLoopbackInUse(t *testing.T) {
 	var log strings.Builder
-	l := NewLoopback(slog.New(slog.NewTextHandler(&log, nil)))
+	l := NewLoopback(slog.New(slog.NewTextHandler(&log, nil)), "hostPort")
 	defer l.Close()
 	to := own()
 	taken, err := net.Listen("tcp", to.String())
@@ -151,13 +154,13 @@ func TestLoopbackInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := map[service.Key]netip.AddrPort{{Addr: to, Proto: service.TCP}: at("127.0.0.2", pod(t, "pod"))}
-	l.Serve(want)
-	l.Serve(want)
+	l.Serve(backends(want))
+	l.Serve(backends(want))
 	if n := strings.Count(log.String(), "address already in use"); n != 1 {
 		t.Errorf("said %d times: %s", n, &log)
 	}
 	taken.Close()
-	l.Serve(want)
+	l.Serve(backends(want))
 	if got := ask(t, "tcp", to, "hello"); got != "pod hello" {
 		t.Errorf("after the other program ended: %q", got)
 	}
@@ -166,10 +169,10 @@ func TestLoopbackInUse(t *testing.T) {
 // TestLoopbackBound: what the node's processes open is bounded; more is reset at once.
 func TestLoopbackBound(t *testing.T) {
 	at1 := own()
-	l := NewLoopback(slog.New(slog.DiscardHandler))
+	l := NewLoopback(slog.New(slog.DiscardHandler), "hostPort")
 	l.slots = make(chan struct{}, 2)
 	defer l.Close()
-	l.Serve(map[service.Key]netip.AddrPort{{Addr: at1, Proto: service.TCP}: at("127.0.0.2", pod(t, "pod"))})
+	l.Serve(backends(map[service.Key]netip.AddrPort{{Addr: at1, Proto: service.TCP}: at("127.0.0.2", pod(t, "pod"))}))
 	var held []net.Conn
 	for range 2 {
 		c, err := net.Dial("tcp", at1.String())

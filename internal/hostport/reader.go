@@ -71,7 +71,7 @@ func (r *Reader) Run(ctx context.Context) error {
 	if subscribeErr != nil {
 		r.log.Warn("changes of the node's addresses are found late", "within", recheck, "err", subscribeErr)
 	}
-	loopback := NewLoopback(r.log)
+	loopback := NewLoopback(r.log, "hostPort")
 	defer loopback.Close()
 	rules := newRules()
 	defer rules.table.Close()
@@ -84,7 +84,7 @@ func (r *Reader) Run(ctx context.Context) error {
 		}
 		r.read(failed)
 		ports := r.Now().Loopback()
-		loopback.Serve(ports)
+		loopback.Serve(backends(ports))
 		again.Reset(recheck)
 		if failed = rules.sync(ctx, ports); failed != nil {
 			again.Reset(retry)
@@ -102,6 +102,15 @@ func (r *Reader) Run(ctx context.Context) error {
 			r.log.Debug("a notice of host ports was lost", "err", err)
 		}
 	}
+}
+
+// backends are ports that lead to one pod each.
+func backends(ports map[service.Key]netip.AddrPort) map[service.Key]Backends {
+	all := make(map[service.Key]Backends, len(ports))
+	for k, to := range ports {
+		all[k] = To(to)
+	}
+	return all
 }
 
 // watch makes files tell of changes in the directory of records, and of its making: it is

@@ -236,9 +236,9 @@ type Settings struct {
 	// in "*" stands for all that begin so. A client whose packet comes in there counts as a
 	// pod as well.
 	PodInterfaces []string
-	// NodePorts are the addresses of this node on which NodePorts are served;
+	// NodePorts are the addresses of this node on which NodePorts are served by datapaths;
 	// never on loopback addresses, even if a prefix
-	// contains some. Empty means none.
+	// contains some (package hostport serves them there). Empty means none.
 	NodePorts []netip.Prefix
 	// NodeIPs are addresses that are known to be this node's own, so that the kernel need
 	// not be asked whether a packet to them is for this node. They say nothing about what
