@@ -282,8 +282,10 @@ type nodes struct {
 }
 
 // Peers implements node.Nodes.
-func (n nodes) Peers() (all []node.Peer) {
-	for _, p := range n.store.Nodes() {
+func (n nodes) Peers() []node.Peer { return peersOf(n.store.Nodes()) }
+
+func peersOf(nodes []kube.Node) (all []node.Peer) {
+	for _, p := range nodes {
 		all = append(all, node.Peer{Name: p.Name, Created: p.Created, Addrs: p.Addrs, PodCIDRs: p.PodCIDRs, Key: node.ParseKey(p.WireGuardKey)})
 	}
 	return all

@@ -20,6 +20,7 @@ import (
 	"github.com/fairway-net/fairway/internal/flow"
 	"github.com/fairway-net/fairway/internal/health"
 	"github.com/fairway-net/fairway/internal/kube"
+	"github.com/fairway-net/fairway/internal/node"
 	"github.com/fairway-net/fairway/internal/proxy"
 	"github.com/fairway-net/fairway/internal/reset"
 	"github.com/fairway-net/fairway/internal/service"
@@ -118,7 +119,7 @@ func (m *edgeMachine) cleanup(ctx context.Context) error {
 		return err
 	}
 	defer lock.Close()
-	return errors.Join(modes.All().Cleanup(ctx, m.log, modes.Options{Log: m.log}), reset.Cleanup(ctx))
+	return errors.Join(modes.All().Cleanup(ctx, m.log, modes.Options{Log: m.log}), reset.Cleanup(ctx), m.routes(nil).CleanupOutside())
 }
 
 func (m *edgeMachine) run(ctx context.Context) error {
@@ -165,6 +166,10 @@ func (m *edgeMachine) run(ctx context.Context) error {
 		Health: state, Metrics: metrics, MaxRetry: edgeMaxRetry, EmptyAfter: edgeEmptyAfter,
 	})
 	g.Go(func() error { return loop.Run(ctx) })
+	if m.cfg.Routes == edge.RoutesStatic {
+		nodes := edgeNodes{cluster.SubscribeNodes("routes"), cluster}
+		g.Go(func() error { return m.routes(registry).RunOutside(ctx, nodes, edge.OwnAddrs, edgeMaxRetry) })
+	}
 	if m.cfg.Metrics != "" {
 		g.Go(func() error { return serveProcess(ctx, m.cfg.Metrics, "metricsBindAddress", registry, healthy(state)) })
 	}
@@ -172,6 +177,20 @@ func (m *edgeMachine) run(ctx context.Context) error {
 	m.log.Info("shutting down; the rules stay in place")
 	return err
 }
+
+// routes is the part of the pod network that this machine has.
+func (m *edgeMachine) routes(registry prometheus.Registerer) *node.Network {
+	return node.New(node.Config{Log: m.log, ClusterCIDRs: m.cfg.ClusterCIDRs, Registry: registry})
+}
+
+// edgeNodes are the cluster's nodes as routes are made for them.
+type edgeNodes struct {
+	*kube.Subscription
+	cluster *kube.Edge
+}
+
+// Peers implements node.Nodes.
+func (n edgeNodes) Peers() []node.Peer { return peersOf(n.cluster.Nodes()) }
 
 // source returns what the loop reads, which runs until ctx ends.
 func (m *edgeMachine) source(ctx context.Context, g *errgroup.Group, cluster *kube.Edge, registry *prometheus.Registry) proxy.Source {

@@ -458,6 +458,41 @@ func TestEdgeHealth(t *testing.T) {
 	}
 }
 
+// TestEdgePods: connections go straight to pods, which see the client, by routes to the nodes' podCIDRs.
+func TestEdgePods(t *testing.T) {
+	l := newEdgeLab(t, 1, 1, 4)
+	for _, n := range l.nodes { // answers to the client's network go through the edge
+		l.must(n.Do(func() error {
+			return exec.Command("ip", "route", "add", "198.51.100.0/24", "via", l.edge.Addr(true).String()).Run()
+		}))
+	}
+	path := l.config("targetType: ip", "routes: static", "clusterCIDRs: [10.244.0.0/16]")
+	l.start("--config", path)
+	l.programmed()
+	for _, at := range []netip.AddrPort{podVIP, localVIP} {
+		if a := l.ask(at); !answered(a) || a.Seen.Addr() != testnet.Outside4 {
+			t.Errorf("%v: %v, want an answer of a pod that saw %v", at, a, testnet.Outside4)
+		}
+	}
+	if a := l.pods["pod-1-0"].Ask("tcp", podVIP, patient); !answered(a) || a.Seen.Addr() != l.edge.Addr(true) {
+		t.Errorf("a pod calls the address: %v, want an answer of a pod that saw the edge", a)
+	}
+	if a := l.nodes[0].Ask("tcp", podVIP, patient); !answered(a) || a.Seen.Addr() != l.edge.Addr(true) {
+		t.Errorf("a node calls the address: %v, want an answer of a pod that saw the edge", a)
+	}
+	l.even(podVIP)
+	want := "10.244.1.0/24 via 172.18.0.12 dev eth0 \n10.244.2.0/24 via 172.18.0.13 dev eth0 \n10.244.3.0/24 via 172.18.0.14 dev eth0"
+	for end := time.Now().Add(patient); l.inEdge("ip", "route", "show", "proto", "70") != want; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("routes: %q, want %q", l.inEdge("ip", "route", "show", "proto", "70"), want)
+		}
+	}
+	l.kill()
+	if tables, routes := l.cleanup(path); tables != "" || routes != "" {
+		t.Errorf("left after cleanup: %q, routes %q", tables, routes)
+	}
+}
+
 // never returns what reports whether 30 connections in a row are answered, none of them by the
 // nodes.
 func (l *edgeLab) never(at netip.AddrPort, nodes ...int) func(testnet.Answer) bool {

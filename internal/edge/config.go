@@ -32,6 +32,12 @@ const (
 	SourceKeep       = "keep"       // the client
 )
 
+// Where routes to pods come from.
+const (
+	RoutesNone   = "none"   // from elsewhere: they are there
+	RoutesStatic = "static" // we make one for each podCIDR
+)
+
 // Config is a configuration, valid and complete.
 type Config struct {
 	Kubeconfig        string
@@ -39,6 +45,7 @@ type Config struct {
 	Addresses         []netip.Prefix // load balancers' addresses that are this machine's business
 	TargetType        string
 	ClientSource      string
+	Routes            string
 	ClusterCIDRs      []netip.Prefix // what all podCIDRs are inside of; none: not known
 	ProxyMode         string
 	Checks            Checks
@@ -62,6 +69,7 @@ type file struct {
 	Addresses          []string `json:"addresses"`
 	TargetType         string   `json:"targetType"`
 	ClientSource       string   `json:"clientSource"`
+	Routes             string   `json:"routes"`
 	ClusterCIDRs       []string `json:"clusterCIDRs"`
 	ProxyMode          string   `json:"proxyMode"`
 	MetricsBindAddress string   `json:"metricsBindAddress"`
@@ -101,7 +109,7 @@ func Parse(text []byte) (*Config, error) {
 func (f *file) resolve() (*Config, error) {
 	c := &Config{
 		Kubeconfig: f.Kubeconfig, LoadBalancerClass: f.LoadBalancerClass, Metrics: f.MetricsBindAddress,
-		TargetType: cmp.Or(f.TargetType, TargetInstance), ProxyMode: cmp.Or(f.ProxyMode, datapath.NFTables),
+		TargetType: cmp.Or(f.TargetType, TargetInstance), Routes: cmp.Or(f.Routes, RoutesNone), ProxyMode: cmp.Or(f.ProxyMode, datapath.NFTables),
 	}
 	c.ClientSource = cmp.Or(f.ClientSource, map[string]string{TargetInstance: SourceMasquerade, TargetIP: SourceKeep}[c.TargetType])
 	var err error
@@ -146,6 +154,7 @@ func (c *Config) check() error {
 	all := []error{
 		one("targetType", c.TargetType, TargetInstance, TargetIP),
 		one("clientSource", c.ClientSource, SourceMasquerade, SourceKeep),
+		one("routes", c.Routes, RoutesNone, RoutesStatic),
 		one("proxyMode", c.ProxyMode, append(datapath.Modes(), datapath.Auto)...),
 	}
 	if c.Kubeconfig == "" {
@@ -153,6 +162,9 @@ func (c *Config) check() error {
 	}
 	if len(c.Addresses) == 0 {
 		all = append(all, errors.New("addresses are missing [list the ranges that load balancers' addresses are taken from: no others are served]"))
+	}
+	if c.TargetType == TargetInstance && c.Routes != RoutesNone {
+		all = append(all, errors.New("routes are for targetType ip: node ports need none [leave them out]"))
 	}
 	if c.ClientSource == SourceKeep && (c.ProxyMode == datapath.Userspace || c.ProxyMode == datapath.Auto) {
 		all = append(all, fmt.Errorf("proxyMode %s cannot promise to keep clients' addresses [choose %s]", c.ProxyMode, datapath.NFTables))

@@ -35,6 +35,8 @@ func TestMistakes(t *testing.T) {
 		least + "adresses: []\n":     `unknown field "adresses"`,
 		least + "addresses: []\n":    `key "addresses" already set`,
 		least + "targetType: pod":    `targetType is "pod" [choose one of instance, ip]`,
+		least + "routes: static":     "routes are for targetType ip: node ports need none [",
+		least + "routes: bgp":        `routes is "bgp" [choose one of none, static]`,
 		least + "clientSource: hide": `clientSource is "hide" [`,
 		least + "proxyMode: ebpf":    `proxyMode is "ebpf" [`,
 		least + "targetType: ip\nproxyMode: userspace":       "proxyMode userspace cannot promise to keep clients' addresses [",

@@ -84,6 +84,13 @@ func convertEdgeNode(o *corev1.Node) *EdgeNode {
 	return n
 }
 
+// SubscribeNodes returns a subscription to the nodes alone.
+func (v *Edge) SubscribeNodes(consumer string) *Subscription {
+	sub := v.store.subscribe(consumer)
+	sub.need([]input{v.nodes.marks(sub)}, nil)
+	return sub
+}
+
 // Instances returns the nodes as balancers see them, sorted by name.
 func (v *Edge) Instances() []service.Instance {
 	var all []service.Instance

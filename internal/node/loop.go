@@ -28,6 +28,19 @@ const resync = 4 * time.Second
 // which is no error. self is the name of this node: until it is there, nothing is done. What
 // failed is tried again, after maxRetry at the latest.
 func (n *Network) Run(ctx context.Context, self string, nodes Nodes, maxRetry time.Duration) error {
+	return n.follow(ctx, nodes, maxRetry, func(all []Peer) error {
+		i := slices.IndexFunc(all, func(p Peer) bool { return p.Name == self })
+		if i < 0 {
+			n.Log.Debug("this node is not registered yet; the pod network waits", "node", self)
+			return nil
+		}
+		return n.Sync(ctx, all[i], all)
+	})
+}
+
+// follow calls sync with the nodes as they are, when they have changed, when it failed, and each
+// resync.
+func (n *Network) follow(ctx context.Context, nodes Nodes, maxRetry time.Duration, sync func([]Peer) error) error {
 	defer n.Close()
 	select {
 	case <-ctx.Done():
@@ -44,11 +57,7 @@ func (n *Network) Run(ctx context.Context, self string, nodes Nodes, maxRetry ti
 		case <-nodes.Dirty():
 		case <-timer.C:
 		}
-		all := nodes.Peers()
-		i := slices.IndexFunc(all, func(p Peer) bool { return p.Name == self })
-		if i < 0 {
-			n.Log.Debug("this node is not registered yet; the pod network waits", "node", self)
-		} else if err := n.Sync(ctx, all[i], all); err != nil && ctx.Err() == nil {
+		if err := sync(nodes.Peers()); err != nil && ctx.Err() == nil {
 			n.Log.Error("the pod network is not complete, will try again", "err", err, "again", pause)
 			timer.Reset(pause)
 			pause = min(2*pause, maxRetry, resync)
