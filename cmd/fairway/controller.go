@@ -37,9 +37,10 @@ const (
 	balancerNone      = "none"
 	balancerPools     = "pools"
 	balancerServiceLB = "servicelb"
+	balancerEdge      = "edge"
 )
 
-var balancers = []string{balancerNone, balancerPools, balancerServiceLB}
+var balancers = []string{balancerNone, balancerPools, balancerServiceLB, balancerEdge}
 
 // newController builds `fairway controller`: what is decided once for all nodes.
 func newController(e env) *cobra.Command {
@@ -51,8 +52,9 @@ func newController(e env) *cobra.Command {
 		Long: `Decide what is decided once for all nodes. It writes the weights of pods into the
 EndpointSlices of the Services that ask for them (fairway.net/weights). With --load-balancer pools
 it gives Services of type LoadBalancer addresses of IPAddressPools (docs/loadbalancer.md), with
---load-balancer servicelb those of the nodes. Of several controllers one works at a time: that which
-holds the Lease fairway-controller.`,
+servicelb those of the nodes, with edge those of pools that fairway edge has on a machine outside
+of the cluster. Of several controllers one works at a time: that which holds the Lease
+fairway-controller.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if !slices.Contains(balancers, o.balancer) {
@@ -109,8 +111,12 @@ func (o controllerOptions) run(ctx context.Context, log *slog.Logger) error {
 			weigher := kube.NewWeigher(log, store, events.Report)
 			g, ctx := errgroup.WithContext(ctx)
 			switch o.balancer {
-			case balancerPools:
-				addresses := kube.NewAddresses(log, store, events, o.class)
+			case balancerPools, balancerEdge:
+				mode := kube.IPModeVIP
+				if o.balancer == balancerEdge {
+					mode = kube.IPModeProxy
+				}
+				addresses := kube.NewAddresses(log, store, events, o.class, mode)
 				registry.MustRegister(addresses)
 				defer registry.Unregister(addresses)
 				g.Go(func() error { return addresses.Run(ctx) })

@@ -59,7 +59,7 @@ type edgeLab struct {
 	api   *edgeAPI
 	dir   string
 	cmd   *exec.Cmd
-	log   *lockedText
+	log   *testnet.Log
 }
 
 // An edgeNode is a node, with what it answers to health checks.
@@ -233,32 +233,14 @@ func (l *edgeLab) start(args ...string) {
 	})
 }
 
-func (l *edgeLab) process(args ...string) (*exec.Cmd, *lockedText) {
+func (l *edgeLab) process(args ...string) (*exec.Cmd, *testnet.Log) {
 	text, err := json.Marshal(append([]string{"edge"}, args...))
 	l.must(err)
-	cmd, log := exec.Command(os.Args[0]), &lockedText{}
+	cmd, log := exec.Command(os.Args[0]), &testnet.Log{}
 	cmd.Env = append(os.Environ(), edgeArgs+"="+string(text))
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	return cmd, log
-}
-
-// A lockedText is what a process has written so far.
-type lockedText struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (b *lockedText) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *lockedText) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
 }
 
 // kill ends it without a chance to say so.

@@ -27,6 +27,7 @@ type Addresses struct {
 	alloc     *ipam.Allocator
 	writer    *balancerWriter
 	report    *poolReport
+	mode      corev1.LoadBalancerIPMode
 
 	// mu may be taken with the lock of a feed held, and none of those with mu held.
 	mu         sync.Mutex
@@ -42,10 +43,10 @@ type namespaceLabels map[string]string
 
 // NewAddresses returns the allocator of a store, which must run too and needs Config.Custom and
 // AllNodes. class is the loadBalancerClass of the Services that are ours; empty: those without
-// one.
-func NewAddresses(log *slog.Logger, s *Store, events *Recorder, class string) *Addresses {
+// one. mode is written into the statuses: IPModeVIP or IPModeProxy.
+func NewAddresses(log *slog.Logger, s *Store, events *Recorder, class string, mode corev1.LoadBalancerIPMode) *Addresses {
 	a := &Addresses{
-		log: log, sub: s.subscribe("addresses"), store: s, events: events, alloc: ipam.New(),
+		mode: mode, log: log, sub: s.subscribe("addresses"), store: s, events: events, alloc: ipam.New(),
 		pools: true, reserved: true, namespaces: map[string]bool{}, known: map[service.Name]bool{},
 	}
 	a.balancers = open(s, balancersKind(s.cfg.Client, class))
@@ -143,7 +144,11 @@ func (a *Addresses) decide(names []service.Name) {
 	decisions := a.alloc.Decide()
 	for _, d := range decisions {
 		tellOwner(a.log, a.events, d)
-		a.writer.Set(d.Name, balancerStatus{Addrs: d.Addrs, Pool: d.Pool, Held: true})
+		want := balancerStatus{Addrs: d.Addrs, Pool: d.Pool, Held: true}
+		if len(d.Addrs) > 0 {
+			want.Mode = a.mode
+		}
+		a.writer.Set(d.Name, want)
 	}
 	for _, name := range names {
 		a.dismiss(name)

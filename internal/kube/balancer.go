@@ -30,6 +30,13 @@ const (
 	maxRequestedAddresses = 2
 )
 
+// What becomes of packets to a load balancer's addresses (KEP-1860): they reach nodes unchanged, or
+// a balancer before the cluster gives them another destination.
+const (
+	IPModeVIP   = corev1.LoadBalancerIPModeVIP
+	IPModeProxy = corev1.LoadBalancerIPModeProxy
+)
+
 // A Balancer is what the controller needs to know of a Service of type LoadBalancer, or of one
 // that was.
 type Balancer struct {
@@ -43,7 +50,8 @@ type Balancer struct {
 // finalizer. It is compared by reflection.
 type balancerStatus struct {
 	Addrs []netip.Addr
-	Ports []service.CheckedPort // those that were checked, of all addresses alike; none of pools
+	Mode  corev1.LoadBalancerIPMode // of all Addrs; empty: there are none, or others of another mode
+	Ports []service.CheckedPort     // those that were checked, of all addresses alike; none of pools
 	Pool  string
 	Held  bool // by our finalizer
 }
@@ -90,14 +98,23 @@ func ConvertBalancer(o *corev1.Service, class string) *Balancer {
 
 // readStatus reads what the status says, and what of it is ours.
 func (b *Balancer) readStatus(o *corev1.Service) {
+	mixed := false
 	for _, i := range o.Status.LoadBalancer.Ingress {
 		a, err := parseAddr(i.IP)
 		if err != nil {
 			continue // a hostname is another balancer's
 		}
-		if i.IPMode == nil || *i.IPMode == corev1.LoadBalancerIPModeVIP {
-			b.status.Addrs = append(b.status.Addrs, a)
+		switch m := deref(i.IPMode, IPModeVIP); {
+		case len(b.status.Addrs) == 0:
+			b.status.Mode = m
+		case m != b.status.Mode:
+			mixed = true // what we write has one mode
+			continue
 		}
+		b.status.Addrs = append(b.status.Addrs, a)
+	}
+	if mixed {
+		b.status.Mode = ""
 	}
 	b.status.Ports = checkedPorts(o.Status.LoadBalancer.Ingress)
 	b.status.Pool = o.Annotations[metallbPrefix+annotationFrom]

@@ -2,6 +2,8 @@ package kube
 
 import (
 	"fmt"
+	"net/netip"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -62,6 +64,23 @@ func TestHosts(t *testing.T) {
 		test.change(o)
 		if got := ConvertHost(o).Usable; got != test.usable {
 			t.Errorf("%s: usable: %v, want %v", name, got, test.usable)
+		}
+	}
+}
+
+// TestIngress: what is written has the mode of its balancer, and what is written is read as that.
+func TestIngress(t *testing.T) {
+	for _, mode := range []corev1.LoadBalancerIPMode{IPModeVIP, IPModeProxy} {
+		want := balancerStatus{Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}, Mode: mode, Pool: "front"}
+		o := &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer}}
+		o.Status.LoadBalancer.Ingress = want.ingress()
+		o.Annotations = map[string]string{"metallb.io/ip-allocated-from-pool": "front"}
+		if got := ConvertBalancer(o, "").status; !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: %+v is read as %+v", mode, want, got)
+		}
+		o.Status.LoadBalancer.Ingress[1].IPMode = nil
+		if got := ConvertBalancer(o, "").status; mode == IPModeProxy && got.Mode == mode {
+			t.Errorf("%+v: an address of another mode is there, which is to go", got)
 		}
 	}
 }

@@ -36,7 +36,7 @@ func (w *balancerWriter) have(name service.Name) (balancerStatus, bool) {
 	}
 	s := b.status
 	if len(s.Addrs) == 0 {
-		s.Pool = ""
+		s.Pool, s.Mode = "", ""
 	}
 	return s, true
 }
@@ -72,10 +72,9 @@ func (s balancerStatus) metadata(name service.Name) map[string]any {
 }
 
 func (s balancerStatus) ingress() []corev1.LoadBalancerIngress {
-	mode := corev1.LoadBalancerIPModeVIP
 	all := []corev1.LoadBalancerIngress{}
 	for _, addr := range s.Addrs {
-		i := corev1.LoadBalancerIngress{IP: addr.String(), IPMode: &mode}
+		i := corev1.LoadBalancerIngress{IP: addr.String(), IPMode: &s.Mode}
 		for _, p := range s.Ports {
 			i.Ports = append(i.Ports, corev1.PortStatus{Port: int32(p.Port), Protocol: corev1.Protocol(p.Proto.String())})
 		}

@@ -114,7 +114,7 @@ func (l *ServiceLB) decide() {
 	for _, d := range ipam.ShareHosts(requests, hosts, l.taken) {
 		s := balancerStatus{Addrs: d.Addrs, Held: true}
 		if len(d.Addrs) > 0 {
-			s.Ports = ports[d.Name]
+			s.Ports, s.Mode = ports[d.Name], corev1.LoadBalancerIPModeVIP
 		}
 		l.writer.Set(d.Name, s)
 		l.tell(d)
