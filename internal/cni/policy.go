@@ -51,9 +51,21 @@ func isolate(conf *netConf, a attachment, args string, addrs []netip.Addr) error
 
 // forget tells the agent that a container is gone. An agent that is not there keeps its
 // address closed until another pod gets it.
-func forget(conf *netConf, a attachment) {
-	if conf.PolicySocket != "" {
-		_ = askPolicy(conf.PolicySocket, PolicyRequest{Command: PolicyDel, Container: a.containerID})
+func forget(conf *netConf, containerID string) error {
+	if conf.PolicySocket == "" {
+		return nil
+	}
+	return askPolicy(conf.PolicySocket, PolicyRequest{Command: PolicyDel, Container: containerID})
+}
+
+// forgetful returns forget for many containers: once each, and no more after the agent has failed,
+// for it may take long to do so.
+func forgetful(conf *netConf) func(containerID string) {
+	told, fails := map[string]bool{}, false
+	return func(id string) {
+		if !told[id] && !fails {
+			told[id], fails = true, forget(conf, id) != nil
+		}
 	}
 }
 

@@ -124,3 +124,46 @@ func TestPolicyOrder(t *testing.T) {
 		t.Errorf("when the agent was asked the pod had a link: %q", links)
 	}
 }
+
+// GC tells the agent which containers are gone, once each, before their addresses are free, and goes
+// on without an agent.
+func TestPolicyGC(t *testing.T) {
+	n := newNode(t)
+	socket := filepath.Join(t.TempDir(), "policy.sock")
+	list := n.withPolicy(socket)
+	var asked []string
+	refuse := false
+	a := newPolicyAgent(t, socket, func(r PolicyRequest) (string, bool) {
+		asked = append(asked, r.Command+" "+r.Container)
+		return "", !refuse || r.Command != PolicyDel
+	})
+	gc := func(valid *libcni.GCArgs) error {
+		fresh := libcni.NewCNIConfigWithCacheDir(n.runtime.Path, t.TempDir(), nil) // one that knows of none sends no DEL
+		return n.do(func() error { return fresh.GCNetworkList(t.Context(), list, valid) })
+	}
+	pods := []*pod{newPod(t), newPod(t), newPod(t)}
+	for _, p := range pods {
+		n.mustAdd(list, p)
+	}
+	asked = nil
+	valid := &libcni.GCArgs{ValidAttachments: []types.GCAttachment{{ContainerID: pods[0].rt.ContainerID, IfName: pods[0].rt.IfName}}}
+	if err := gc(valid); err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(asked)
+	want := []string{PolicyDel + " " + pods[1].rt.ContainerID, PolicyDel + " " + pods[2].rt.ContainerID}
+	if slices.Sort(want); !slices.Equal(asked, want) {
+		t.Errorf("GC told the agent %q, want %q", asked, want)
+	}
+	for _, p := range pods[1:] {
+		n.mustAdd(list, p)
+	}
+	asked, refuse = nil, true
+	if err := gc(&libcni.GCArgs{}); err != nil || len(asked) != 1 {
+		t.Errorf("with an agent that does not answer: %v, asked %q", err, asked)
+	}
+	a.end()
+	if left := n.left(); left != "" {
+		t.Errorf("GC leaves %q", left)
+	}
+}

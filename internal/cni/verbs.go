@@ -177,7 +177,7 @@ func del(args *skel.CmdArgs) error {
 	if err := removeLink(host, a.shaper()); err != nil {
 		return err
 	}
-	forget(conf, a)
+	_ = forget(conf, a.containerID) // DEL has to succeed without an agent
 	return release(conf, a)
 }
 
@@ -202,7 +202,14 @@ func gc(args *skel.CmdArgs) error {
 		a := attachment{network: conf.Name, containerID: v.ContainerID, ifName: v.IfName}
 		valid[a], validLinks[a.hostLink()] = true, true
 	}
-	return errors.Join(gcHostPorts(conf, validLinks), gcLinks(conf.Name, validLinks), sweep(conf, func(a attachment) bool { return valid[a] }))
+	failed := errors.Join(gcHostPorts(conf, validLinks), gcLinks(conf.Name, validLinks))
+	gone := forgetful(conf)
+	return errors.Join(failed, sweep(conf, func(a attachment) bool {
+		if !valid[a] {
+			gone(a.containerID)
+		}
+		return valid[a]
+	}))
 }
 
 func gcLinks(network string, valid map[string]bool) error {

@@ -2,6 +2,7 @@ package node
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 )
@@ -138,6 +139,46 @@ func TestTunnelEnds(t *testing.T) {
 		}
 		if (len(p.problems) > 0) == (test.name == "both right") {
 			t.Errorf("%s: problems %v", test.name, p.problems)
+		}
+	}
+}
+
+// TestSameMAC: of two nodes whose names have the same address in the tunnel the younger is reported
+// and left out, and this node's own address is no other's.
+func TestSameMAC(t *testing.T) {
+	const one, two = "node-11974701", "node-22741553"
+	if tunnelMAC(one) != tunnelMAC(two) {
+		t.Fatalf("%s has %s, %s has %s: find two others", one, tunnelMAC(one), two, tunnelMAC(two))
+	}
+	for _, test := range []struct {
+		self    string
+		peers   []Peer
+		routes  int
+		problem string
+	}{
+		{"node-1", []Peer{
+			{Name: two, Created: born(2), Addrs: addresses("198.51.100.2"), PodCIDRs: prefixes("10.244.2.0/24")},
+			{Name: one, Created: born(1), Addrs: addresses("198.51.100.1"), PodCIDRs: prefixes("10.244.1.0/24")},
+		}, 1, "node " + two + " has the MAC address 3a:8c:f3:89:84:57 in the tunnel, as node " + one + " has, which is older"},
+		{one, []Peer{
+			{Name: two, Created: born(2), Addrs: addresses("198.51.100.2"), PodCIDRs: prefixes("10.244.2.0/24")},
+		}, 0, "as node " + one + " has"},
+	} {
+		c := testState()
+		c.way, c.self.Name, c.self.Addrs, c.self.PodCIDRs, c.departed, c.clusterCIDRs = WayVXLAN, test.self, addresses("192.0.2.1"), prefixes("10.244.9.0/24"), nil, nil
+		c.peers = append(test.peers, c.self)
+		p := makePlan(c)
+		routes := 0
+		for dst, r := range p.routes {
+			if r.by == WayVXLAN {
+				routes++
+				if dst != netip.MustParsePrefix("10.244.1.0/24") {
+					t.Errorf("on %s: a route to %s", test.self, dst)
+				}
+			}
+		}
+		if routes != test.routes || len(p.problems) != 1 || p.problems[0].node != two || !strings.Contains(p.problems[0].message, test.problem) {
+			t.Errorf("on %s: %d routes, problems %v, want %q", test.self, routes, p.problems, test.problem)
 		}
 	}
 }
