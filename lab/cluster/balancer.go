@@ -91,6 +91,9 @@ func (b *builder) makePool(ctx context.Context) error {
 	objects := []*unstructured.Unstructured{metallb("lab", "v1beta1", "IPAddressPool", map[string]any{"addresses": addresses})}
 	pools := map[string]any{"ipAddressPools": []any{"lab"}}
 	if b.LoadBalancer == BalancerL2 {
+		if b.plan.TwoSubnets { // the pool's is the first
+			pools["nodeSelectors"] = []any{map[string]any{"matchLabels": map[string]any{subnetLabel: "1"}}}
+		}
 		objects = append(objects, metallb("lab", "v1beta1", "L2Advertisement", pools))
 	} else {
 		objects = append(append(objects, b.routerPeers()...), metallb("lab", "v1beta1", "BGPAdvertisement", pools))

@@ -103,9 +103,21 @@ func (b *builder) cut(name string, cut Cut) error {
 		if !b.state.process(found).Alive() {
 			return b.broken(found)
 		}
+		if b.subnet(found) != b.subnet(name) {
+			return fmt.Errorf("%s and %s are in different subnets: the switch does not see which packets are theirs [leave --from out]", name, found)
+		}
 		peers[i] = found
 	}
 	return b.fabric().Cut(name, cut.OneWay, peers...)
+}
+
+// subnet is the number of a machine's subnet.
+func (b *builder) subnet(name string) int {
+	n, err := nodeNumber(name)
+	if err != nil {
+		return 1 // the control plane
+	}
+	return b.plan.Subnet(n)
 }
 
 // heal undoes what Fault did to a machine, and starts it if it does not run.

@@ -63,6 +63,8 @@ func TestBadInput(t *testing.T) {
 	}{
 		{[]string{"--proxy-mode", "magic"}, "choose one of nftables"},
 		{[]string{"--load-balancer", "magic"}, "choose one of l2, bgp, servicelb, none"},
+		{[]string{"--subnets", "2"}, "hint: choose --pod-network auto or vxlan"},
+		{[]string{"--subnets", "3"}, "choose 1 or 2"},
 		{[]string{"--nodes", "0"}, "choose from 1 to"},
 		{[]string{"--api-port", port}, "port " + port + " of 127.0.0.1 is in use\nhint: choose another with --api-port"},
 		{[]string{"--publish", port + ":30080"}, "port " + port + " of 127.0.0.1 is in use\nhint: choose another with --publish"},

@@ -150,6 +150,7 @@ data:
 
 // testPods checks that pods run and that they are reached in every way.
 func (l *lab) testPods() {
+	l.run("kubectl", "apply", "--dry-run=server", "--validate=strict", "-f", "../../examples")
 	l.input(webManifest, "kubectl", "apply", "-f", "-")
 	l.run("kubectl", "wait", "--for=condition=Ready", "pod/web", "pod/box", "--timeout=60s")
 	l.eventually("I am box", "kubectl", "logs", "box")

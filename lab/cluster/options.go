@@ -33,7 +33,9 @@ type Options struct {
 	Publish []string `json:"publish,omitempty"`
 	// PodNetwork is how pods of other nodes are reached: one of PodNetworks.
 	PodNetwork string `json:"podNetwork"`
-	Keep       bool   `json:"-"` // leave what a failed Up has made, to look at it
+	// Subnets of nodes, 1 or 2: with 2, nodes with even numbers are behind a router.
+	Subnets int  `json:"subnets"`
+	Keep    bool `json:"-"` // leave what a failed Up has made, to look at it
 }
 
 // ProxyModes are the proxy modes a lab can run, the default first.
@@ -57,7 +59,7 @@ const (
 // DefaultOptions are those of "fairway-lab up". Images and manifests are
 // looked for beside the binary, as "make" puts them.
 func DefaultOptions() Options {
-	o := Options{Nodes: 3, ProxyMode: ProxyModes[0], LoadBalancer: LoadBalancers[0], PodNetwork: PodNetworks[0], Family: fabric.IPv4, APIPort: 16443}
+	o := Options{Nodes: 3, ProxyMode: ProxyModes[0], LoadBalancer: LoadBalancers[0], PodNetwork: PodNetworks[0], Subnets: 1, Family: fabric.IPv4, APIPort: 16443}
 	exe, err := os.Executable()
 	if err != nil {
 		return o
@@ -82,6 +84,9 @@ func (o Options) Validate() error {
 	}
 	if !slices.Contains(PodNetworks, o.PodNetwork) {
 		return fmt.Errorf("unknown pod network %q [choose one of %s]", o.PodNetwork, strings.Join(PodNetworks, ", "))
+	}
+	if err := o.checkSubnets(); err != nil {
+		return err
 	}
 	if _, err := os.Stat("/proc/net/ip_vs"); err != nil && o.ProxyMode == datapath.IPVS {
 		return errors.New("proxy mode ipvs: this kernel has no IPVS, or has not loaded it [modprobe ip_vs]")
@@ -115,6 +120,19 @@ func (o Options) Validate() error {
 		if err := unix.Access(o.KubeProxy, unix.X_OK); err != nil {
 			return fmt.Errorf("--kube-proxy %s is not a program: %w", o.KubeProxy, err)
 		}
+	}
+	return nil
+}
+
+// checkSubnets returns what cannot be with two subnets of nodes.
+func (o Options) checkSubnets() error {
+	switch {
+	case o.Subnets < 1 || o.Subnets > 2:
+		return fmt.Errorf("%d subnets [choose 1 or 2]", o.Subnets)
+	case o.Subnets == 2 && o.PodNetwork == PodNetworks[0]:
+		return errors.New("--pod-network routes reaches no pods in another subnet [choose --pod-network auto or vxlan]")
+	case o.Subnets == 2 && o.hasRouter():
+		return errors.New("--load-balancer bgp is for nodes in one subnet [choose --load-balancer l2]")
 	}
 	return nil
 }

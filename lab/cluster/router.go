@@ -29,7 +29,9 @@ const holdTime = 9
 func (o Options) hasRouter() bool { return o.LoadBalancer == BalancerBGP }
 
 // plan is the address plan of a lab with these options.
-func (o Options) plan() fabric.Plan { return fabric.Plan{Family: o.Family, HasRouter: o.hasRouter()} }
+func (o Options) plan() fabric.Plan {
+	return fabric.Plan{Family: o.Family, HasRouter: o.hasRouter(), TwoSubnets: o.Subnets == 2}
+}
 
 // routerConfig is BIRD's configuration: it takes sessions from every node there is or will be, and only routes to
 // load balancers' addresses; several to one address are one route with several next hops.

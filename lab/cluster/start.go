@@ -149,6 +149,17 @@ func (b *builder) startControlPlane() error {
 	return b.start(controlPlane, fabric.ControlPlane, cmd)
 }
 
+// subnetLabel tells nodes of two subnets apart.
+const subnetLabel = "lab.fairway.net/subnet"
+
+// nodeLabels are the labels with which a node registers.
+func (b *builder) nodeLabels(n int) string {
+	if !b.plan.TwoSubnets {
+		return ""
+	}
+	return fmt.Sprintf("%s=%d", subnetLabel, b.plan.Subnet(n))
+}
+
 func (b *builder) startNode(n int) error {
 	exe, err := os.Executable()
 	if err != nil {
@@ -162,6 +173,7 @@ func (b *builder) startNode(n int) error {
 		PKI:        b.pki(),
 		DNS:        b.plan.DNS(),
 		Upstream:   b.plan.Gateway()[0].Addr(),
+		Labels:     b.nodeLabels(n),
 	}
 	if err := config.Save(); err != nil {
 		return err

@@ -16,8 +16,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-
-	"github.com/fairway-net/fairway/lab/fabric"
 )
 
 // poll tries fn until it returns nil. When ctx ends first, the error has the
@@ -148,7 +146,11 @@ func (b *builder) routePods(ctx context.Context) error {
 				if err != nil || via.Is4() != prefix.Addr().Is4() {
 					continue
 				}
-				if err := b.fabric().Route(fabric.ControlPlane, prefix, via); err != nil {
+				number, err := nodeNumber(n.Name)
+				if err != nil {
+					return err
+				}
+				if err := b.fabric().RoutePods(b.plan, number, prefix, via); err != nil {
 					return err
 				}
 			}

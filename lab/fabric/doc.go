@@ -16,6 +16,9 @@
 //
 //	client ── .1 router .253 ── br0
 //
+// With two subnets of nodes (Plan.TwoSubnets) nodes with even numbers are on br1 192.168.50.1/24,
+// fd00:50::1/64; the fabric routes between both, and knows nothing of pods.
+//
 // It hides network namespaces and netlink. It promises that no interface and
 // no route of it is ever in the namespace of its caller, so that no packet for
 // a lab address can leave from there; and that Delete removes all of it, also

@@ -14,6 +14,9 @@ import (
 
 const bridge = "br0"
 
+// bridges are the bridges of the node subnets, by their numbers.
+var bridges = map[int]string{1: bridge, 2: "br1"}
+
 // Create makes the whole fabric for a cluster of nodes nodes.
 func (f Fabric) Create(plan Plan, nodes int) error {
 	if err := f.createSwitch(plan); err != nil {
@@ -38,7 +41,8 @@ func (f Fabric) Create(plan Plan, nodes int) error {
 
 // PlugNode makes node n's namespace and its link to the switch.
 func (f Fabric) PlugNode(plan Plan, n int) error {
-	return f.attach(NodeName(n), Switch, bridge, plan.Node(n), Addrs(plan.Gateway()))
+	subnet := plan.Subnet(n)
+	return f.attach(NodeName(n), Switch, bridges[subnet], plan.Node(n), Addrs(plan.gateway(subnet)))
 }
 
 // PlugControlPlane makes the control plane's namespace and its link to the switch.
@@ -82,13 +86,18 @@ func (f Fabric) createSwitch(plan Plan) error {
 		return err
 	}
 	return f.with(Switch, func(h *netlink.Handle) error {
-		attrs := netlink.NewLinkAttrs()
-		attrs.Name = bridge
-		if err := h.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil {
-			return fmt.Errorf("add bridge (a kernel with CONFIG_BRIDGE is needed): %w", err)
-		}
-		if err := address(h, bridge, plan.Gateway()); err != nil {
-			return err
+		for subnet, name := range bridges {
+			if subnet == 2 && !plan.TwoSubnets {
+				continue
+			}
+			attrs := netlink.NewLinkAttrs()
+			attrs.Name = name
+			if err := h.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil {
+				return fmt.Errorf("add bridge (a kernel with CONFIG_BRIDGE is needed): %w", err)
+			}
+			if err := address(h, name, plan.gateway(subnet)); err != nil {
+				return err
+			}
 		}
 		return up(h, "lo")
 	})

@@ -21,6 +21,8 @@ const (
 var (
 	fabricNet4 = netip.MustParsePrefix("192.168.49.0/24")
 	fabricNet6 = netip.MustParsePrefix("fd00:49::/64")
+	farNet4    = netip.MustParsePrefix("192.168.50.0/24")
+	farNet6    = netip.MustParsePrefix("fd00:50::/64")
 	clientNet4 = netip.MustParsePrefix("198.51.100.0/24")
 	clientNet6 = netip.MustParsePrefix("2001:db8:100::/64")
 	pods4      = netip.MustParsePrefix("10.244.0.0/16")
@@ -41,6 +43,8 @@ const MaxNodes = 100
 type Plan struct {
 	Family    Family
 	HasRouter bool // the client is behind a router, which learns load balancers' addresses
+	// TwoSubnets puts nodes with even numbers into a second subnet; the fabric routes between the two.
+	TwoSubnets bool
 }
 
 func (p Plan) pick(v4, v6 netip.Prefix) []netip.Prefix {
@@ -69,11 +73,29 @@ func host(prefixes []netip.Prefix, n int) []netip.Prefix {
 	return out
 }
 
+// Subnet is the number of node n's subnet, 1 or 2.
+func (p Plan) Subnet(n int) int {
+	if p.TwoSubnets && n%2 == 0 {
+		return 2
+	}
+	return 1
+}
+
+// nets is the node subnet of a number.
+func (p Plan) nets(subnet int) []netip.Prefix {
+	if subnet == 2 {
+		return p.pick(farNet4, farNet6)
+	}
+	return p.pick(fabricNet4, fabricNet6)
+}
+
 // Gateway is the fabric's own addresses on the node subnet.
-func (p Plan) Gateway() []netip.Prefix { return host(p.pick(fabricNet4, fabricNet6), 1) }
+func (p Plan) Gateway() []netip.Prefix { return p.gateway(1) }
+
+func (p Plan) gateway(subnet int) []netip.Prefix { return host(p.nets(subnet), 1) }
 
 // Node is the addresses of node n, counted from 1.
-func (p Plan) Node(n int) []netip.Prefix { return host(p.pick(fabricNet4, fabricNet6), n+1) }
+func (p Plan) Node(n int) []netip.Prefix { return host(p.nets(p.Subnet(n)), n+1) }
 
 // ControlPlane is the control plane's addresses on the node subnet.
 func (p Plan) ControlPlane() []netip.Prefix { return host(p.pick(fabricNet4, fabricNet6), 254) }
@@ -81,8 +103,8 @@ func (p Plan) ControlPlane() []netip.Prefix { return host(p.pick(fabricNet4, fab
 // Router is the router's addresses on the node subnet.
 func (p Plan) Router() []netip.Prefix { return host(p.pick(fabricNet4, fabricNet6), 253) }
 
-// NodeNets is the node subnet.
-func (p Plan) NodeNets() []netip.Prefix { return p.pick(fabricNet4, fabricNet6) }
+// NodeNets is the node subnet, the first one where there are two.
+func (p Plan) NodeNets() []netip.Prefix { return p.nets(1) }
 
 // Routed is the subnets of load balancers' addresses that only the router knows the way to.
 func (p Plan) Routed() []netip.Prefix { return p.pick(routed4, routed6) }

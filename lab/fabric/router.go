@@ -68,6 +68,42 @@ func (f Fabric) forwards(name string, more map[string]string) error {
 	})
 }
 
+// podsTable has the routes to pods for packets of the control plane, and for no others: a router
+// between two subnets of nodes knows nothing of pods.
+const podsTable = 49
+
+// RoutePods lets the control plane reach the pods of node n, whose addresses pods has, by the node's address via.
+func (f Fabric) RoutePods(plan Plan, n int, pods netip.Prefix, via netip.Addr) error {
+	if plan.Subnet(n) == 1 {
+		return f.Route(ControlPlane, pods, via)
+	}
+	for i, own := range plan.ControlPlane() {
+		if own.Addr().Is4() != via.Is4() {
+			continue
+		}
+		if err := f.Route(ControlPlane, pods, plan.Gateway()[i].Addr()); err != nil {
+			return err
+		}
+		err := f.with(Switch, func(h *netlink.Handle) error {
+			r := route(pods, via)
+			r.Table = podsTable
+			if err := h.RouteReplace(r); err != nil {
+				return err
+			}
+			rule := netlink.NewRule()
+			rule.Src, rule.Table, rule.Priority = route(netip.PrefixFrom(own.Addr(), own.Addr().BitLen()), via).Dst, podsTable, podsTable
+			if err := h.RuleAdd(rule); err != nil && !errors.Is(err, os.ErrExist) {
+				return err
+			}
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("route the control plane to pods %s: %w", pods, err)
+		}
+	}
+	return nil
+}
+
 func route(dst netip.Prefix, via netip.Addr) *netlink.Route {
 	return &netlink.Route{
 		Dst: &net.IPNet{IP: net.IP(dst.Addr().AsSlice()), Mask: net.CIDRMask(dst.Bits(), dst.Addr().BitLen())},

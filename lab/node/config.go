@@ -20,6 +20,7 @@ type Config struct {
 	PKI        string       // directory with ca.crt and the kubelet's serving certificate kubelet-NAME
 	DNS        []netip.Addr // cluster DNS
 	Upstream   netip.Addr   // name server of the machine's own resolv.conf
+	Labels     string       // of the Node object, as in --node-labels
 }
 
 // SandboxImage is the image of the container that holds a pod's namespaces.

@@ -38,6 +38,7 @@ func (c Config) RunKubelet(ctx context.Context) error {
 		"--node-ip=" + joinAddrs(c.Addresses),
 		"--root-dir=/var/lib/kubelet",
 		"--cert-dir=/var/lib/kubelet/pki",
+		"--node-labels=" + c.Labels,
 	})
 	if err := cmd.ExecuteContext(ctx); err != nil {
 		return fmt.Errorf("run kubelet: %w", err)
