@@ -139,6 +139,7 @@ func TestSpeakerRole(t *testing.T) {
 		"ipaddresspools l2advertisements bgpadvertisements bgppeers bfdprofiles communities": "list watch",
 		"configurationstates": "list watch create patch", "configurationstates/status": "patch",
 		"configmaps secrets": "create", "configmaps fairway-speaker-voters": "list watch update", "secrets": "get list watch",
+		"leases": "create", "leases fairway-speaker-vote": "get update",
 		"servicel2statuses servicebgpstatuses": "list watch create patch delete", "servicel2statuses/status servicebgpstatuses/status": "patch",
 	}
 	if !maps.Equal(have, want) {

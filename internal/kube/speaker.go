@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -40,6 +41,7 @@ type Speaker struct {
 	services *Feed[announce.Service]
 	nodes    *Feed[announce.Node]
 	voters   *Feed[votersObject]
+	vote     *vote
 }
 
 // votersObject is the ConfigMap that has the list of voters.
@@ -53,6 +55,7 @@ type votersObject struct {
 func (s *Store) SubscribeSpeaker(class string) *Speaker {
 	c := s.cfg.Client
 	v := &Speaker{Announcements: s.SubscribeAnnouncements("speaker: metallb.io"), store: s}
+	v.vote = &vote{client: c.CoordinationV1().Leases(s.cfg.LoadBalancerNamespace), node: s.cfg.NodeName, now: time.Now}
 	v.services = open(s, kind[*corev1.Service, announce.Service]{
 		name: "services", object: &corev1.Service{}, client: from(c.CoreV1().Services(metav1.NamespaceAll)),
 		trim: func(o *corev1.Service) *announce.Service { return convertBalanced(o, class) },

@@ -15,11 +15,11 @@ func TestDrain(t *testing.T) {
 	asked := l.net.Outside.KeepAsking(netip.AddrPortFrom(vips[0], 8080))
 	for range 2 {
 		l.world.Nodes[best].Excluded = "it is drained"
-		l.tell()
+		l.tell(0, 1, 2)
 		l.owner(vips[0], best)
 		time.Sleep(2 * interleaved) // an owner for less looks like one of two
 		l.world.Nodes[best].Excluded = ""
-		l.tell()
+		l.tell(0, 1, 2)
 		l.until(vips[0], best)
 		time.Sleep(2 * interleaved)
 	}

@@ -47,6 +47,7 @@ type world struct {
 	Nodes  []announce.Node
 	Addrs  []netip.Addr
 	Voters election.Voters
+	Holder string // of the Lease
 }
 
 // source is a Source: the world that was read last.
@@ -63,6 +64,16 @@ func (s *source) Synced() <-chan struct{} {
 }
 func (s *source) Dirty() <-chan struct{}                           { return s.dirty }
 func (s *source) SetVoters(context.Context, election.Voters) error { return nil }
+
+func (s *source) ReturnVote(context.Context) error { return nil }
+
+// Vote is that of the holder.
+func (s *source) Vote(context.Context) (until time.Time, err error) {
+	if w := s.now(); w.Holder == w.Self {
+		until = time.Now().Add(5 * time.Second)
+	}
+	return until, nil
+}
 
 func (s *source) now() world {
 	s.mu.Lock()
@@ -188,15 +199,15 @@ func (l *lan) start(i int) {
 	l.t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 }
 
-// tell lets all speakers know the world.
-func (l *lan) tell() {
+// tell lets the speakers of these nodes know the world.
+func (l *lan) tell(nodes ...int) {
 	l.t.Helper()
-	for _, m := range l.nodes {
+	for _, i := range nodes {
 		w := l.world
-		w.Self = m.Name
+		w.Self = l.nodes[i].Name
 		text, err := json.Marshal(w)
 		must(l.t, err)
-		_, err = m.stdin.Write(append(text, '\n'))
+		_, err = l.nodes[i].stdin.Write(append(text, '\n'))
 		must(l.t, err)
 	}
 }

@@ -28,6 +28,10 @@ type Source interface {
 	Input() announce.Input
 	Voters() election.Voters
 	SetVoters(context.Context, election.Voters) error
+	// Vote asks for the vote of a Lease, and ReturnVote gives it back. until is when it ends, by
+	// this process' clock; the zero time: another has it.
+	Vote(context.Context) (until time.Time, err error)
+	ReturnVote(context.Context) error
 }
 
 // Config says how a Speaker works. All fields are required.
@@ -96,6 +100,7 @@ type Speaker struct {
 	soon      bool        // the next beat comes with the next tick
 	voting    atomic.Bool // a list of voters is being written
 	wrote     time.Time   // the last one
+	lease     lease
 	tasks     errgroup.Group
 }
 
@@ -273,6 +278,7 @@ func (s *Speaker) beat(ctx context.Context) {
 		s.cfg.Dead(slices.Sorted(maps.Keys(dead)))
 	}
 	s.back.note(ok, time.Now())
+	s.leaseVote(ctx)
 	s.ready()
 	s.claim(ctx, dead)
 	switch err := s.fence.Ticket(s.member.NextSlot()); {
@@ -438,6 +444,7 @@ func (s *Speaker) leave() error {
 		s.sent(s.member.Beat(s.now()))
 	}
 	s.cfg.Assigned(nil)
+	s.returnVote(ctx)
 	return nil
 }
 

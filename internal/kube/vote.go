@@ -1,0 +1,118 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	coordination "k8s.io/client-go/kubernetes/typed/coordination/v1"
+)
+
+const (
+	// voteName is the Lease whose holder has a vote of its own where two nodes vote.
+	voteName = "fairway-speaker-vote"
+	// voteFor is how long a vote lasts, in whole seconds, counted by its holder from before it asked
+	// for it.
+	voteFor = 5 * time.Second
+	// voteGuard is what others wait for longer, from when they saw the Lease as it is: clocks run at
+	// rates that differ by less than 4%.
+	voteGuard = voteFor / 10
+	// voteNobody holds a Lease that was just made.
+	voteNobody = "nobody"
+)
+
+// A vote is a node's part in the Lease that is the third voter of two nodes. What it remembers is
+// what this process saw: what a process before it held is another's.
+type vote struct {
+	client coordination.LeaseInterface
+	node   string
+	now    func() time.Time
+
+	mu   sync.Mutex
+	seen leaseRecord // as it was last
+	at   time.Time   // when it was first seen so
+	mine bool        // this process wrote it
+}
+
+// A leaseRecord tells one renewal from the next. The zero value: none was seen.
+type leaseRecord struct {
+	holder, renewed, version string
+}
+
+func recordOf(l *coordinationv1.Lease) leaseRecord {
+	r := leaseRecord{holder: deref(l.Spec.HolderIdentity, ""), version: l.ResourceVersion}
+	if l.Spec.RenewTime != nil {
+		r.renewed = l.Spec.RenewTime.Format(time.RFC3339Nano)
+	}
+	return r
+}
+
+// Vote asks for the vote, or to have it longer, and returns until when this node has it, by the
+// clock of this process; the zero time: another has it, or may.
+func (v *Speaker) Vote(ctx context.Context) (until time.Time, err error) { return v.vote.ask(ctx) }
+
+// ReturnVote gives the vote back, so that the other node need not wait.
+func (v *Speaker) ReturnVote(ctx context.Context) error { return v.vote.giveBack(ctx) }
+
+func (v *vote) ask(ctx context.Context) (until time.Time, err error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	asked := v.now()
+	l, err := v.client.Get(ctx, voteName, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		// It may have been deleted, and have a holder who does not know yet: what is made is held
+		// by nobody, and waited for as if it were.
+		l = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: voteName, Labels: map[string]string{"app.kubernetes.io/part-of": "fairway"}}}
+		return until, v.write(ctx, l, voteNobody)
+	}
+	if err != nil {
+		return until, fmt.Errorf("read Lease %s: %w", voteName, err)
+	}
+	if record := recordOf(l); record != v.seen {
+		v.seen, v.at, v.mine = record, v.now(), false // after the answer: it was so before
+	}
+	if !v.mine && v.seen.holder != "" && v.now().Sub(v.at) < voteFor+voteGuard {
+		return until, nil
+	}
+	if err := v.write(ctx, l, v.node); err != nil {
+		return until, err
+	}
+	return asked.Add(voteFor), nil
+}
+
+// write makes node the holder, if the Lease is still as it was read.
+func (v *vote) write(ctx context.Context, l *coordinationv1.Lease, node string) (err error) {
+	renewed, seconds := metav1.NewMicroTime(v.now()), int32(voteFor/time.Second)
+	l = l.DeepCopy()
+	l.Spec.HolderIdentity, l.Spec.RenewTime, l.Spec.LeaseDurationSeconds = &node, &renewed, &seconds
+	if l.ResourceVersion == "" {
+		l, err = v.client.Create(ctx, l, metav1.CreateOptions{})
+	} else {
+		l, err = v.client.Update(ctx, l, metav1.UpdateOptions{})
+	}
+	if err != nil {
+		return fmt.Errorf("write Lease %s: %w", voteName, err)
+	}
+	v.seen, v.at, v.mine = recordOf(l), v.now(), node == v.node
+	return nil
+}
+
+func (v *vote) giveBack(ctx context.Context) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if !v.mine {
+		return nil
+	}
+	l, err := v.client.Get(ctx, voteName, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("read Lease %s: %w", voteName, err)
+	}
+	if recordOf(l) != v.seen {
+		return nil
+	}
+	return v.write(ctx, l, "")
+}
