@@ -87,8 +87,8 @@ type pacer struct {
 
 	hold     time.Duration // before the next request, whatever came of the last
 	failures int           // since a watch was last answered
-	// short is how many watches in a row have ended soon. The first one counts for nothing: the
-	// first watch after an outage mostly ends at once, because an API server that has just started
+	// short is how many watches in a row have ended soon, since the server was away last. The first
+	// one counts for nothing: the first watch after an outage mostly ends at once, because an API server that has just started
 	// does not know what it would go on from, and the list that follows must not wait.
 	short    int
 	absent   bool      // the API server does not have the kind
@@ -177,6 +177,9 @@ func (p *pacer) after(ctx context.Context, err error, watch, streaming bool) {
 	}
 	p.failures++
 	p.unanswered = true
+	if status := apierrors.APIStatus(nil); !errors.As(err, &status) {
+		p.short = 0 // nobody answers: watches that ended before say nothing of the server that will
+	}
 	p.failed()
 	p.absent = apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err)
 	if p.denied {

@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
 	"github.com/fairway-net/fairway/internal/testnet"
 )
 
@@ -157,17 +159,29 @@ func testReturn(t *testing.T) {
 
 // TestReturnForgets: an API server that has started again does not know what a watch would go
 // on from, answers it, and ends it at once. The list that follows does not wait as if the server
-// were away.
+// were away, whatever ended before it went.
 func TestReturnForgets(t *testing.T) { synctest.Test(t, testReturnForgets) }
 
 func testReturnForgets(t *testing.T) {
-	p := &pacer{log: slog.New(slog.DiscardHandler), kind: "kind", failed: func() {}, refused: func() {}}
-	for range 10 {
-		p.after(t.Context(), context.DeadlineExceeded, true, false)
-	}
-	p.after(t.Context(), nil, true, false)
-	if pause := p.pause(); pause > 0 {
-		t.Errorf("the list waits for %v", pause)
+	for name, test := range map[string]struct {
+		last  error // of the outage
+		waits bool
+	}{
+		"away":       {context.DeadlineExceeded, false},
+		"overloaded": {apierrors.NewTooManyRequestsError("busy"), true}, // it is not another server that answers then
+	} {
+		p := &pacer{log: slog.New(slog.DiscardHandler), kind: "kind", failed: func() {}, refused: func() {}}
+		for range 5 { // watches that ended at once before
+			p.after(t.Context(), nil, true, false)
+			p.pause()
+		}
+		for range 10 {
+			p.after(t.Context(), test.last, true, false)
+		}
+		p.after(t.Context(), nil, true, false)
+		if pause := p.pause(); pause > 0 != test.waits {
+			t.Errorf("%s: the list waits for %v", name, pause)
+		}
 	}
 }
 

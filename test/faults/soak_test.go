@@ -39,8 +39,11 @@ type soak struct {
 // The most there is at a time.
 const (
 	maxServices = 60
-	maxGhosts   = 8
+	maxGhosts   = 8 // one digit
 )
+
+// ghostNet is what the podCIDRs of Nodes begin with that no machine is behind.
+const ghostNet = "10.244.20"
 
 // TestSoak changes Services, endpoints, nodes and modes and ends agents, at random, for as
 // long as FOR says; in its last third agents are left alone. SEED repeats the changes of an
@@ -202,7 +205,7 @@ func (s *soak) changeGhosts() {
 		return
 	}
 	i := s.IntN(maxGhosts)
-	name, cidr := fmt.Sprintf("ghost-%d", i), fmt.Sprintf("10.244.%d.0/24", 200+i)
+	name, cidr := fmt.Sprintf("ghost-%d", i), fmt.Sprintf("%s%d.0/24", ghostNet, i)
 	if s.ghosts[name] {
 		return
 	}
@@ -279,6 +282,17 @@ func (s *soak) settle() {
 			}
 			return nil
 		})
+	}
+	for _, n := range s.nodes { // a node whose object is gone keeps its pods' routes for a minute
+		err := within(2*long, func() error {
+			if all := s.on(n, "ip", "route"); strings.Contains(all, ghostNet) {
+				return fmt.Errorf("there are\n%s", all)
+			}
+			return nil
+		})
+		if err != nil {
+			s.Fatalf("routes of %s to Nodes that are gone: %v", n.Name, err)
+		}
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/testnet"
 	"github.com/fairway-net/fairway/internal/xtables"
 )
 
@@ -49,7 +50,7 @@ func countRuns(t *testing.T) (runs func(program string) int) {
 func TestReadsOnce(t *testing.T) {
 	for _, v := range []Variant{NFT, Legacy, Auto} {
 		t.Run(v.String(), func(t *testing.T) {
-			enterNamespace(t)
+			testnet.Enter(t)
 			table := cluster(5).Table(settings())
 			sync(t, open(t, v), table)
 			runs := countRuns(t)
@@ -77,7 +78,7 @@ func TestReadsOnce(t *testing.T) {
 
 // TestAdoptIsOld: what another program writes between Adopt and the first Sync is found.
 func TestAdoptIsOld(t *testing.T) {
-	enterNamespace(t)
+	testnet.Enter(t)
 	table := cluster(5).Table(settings())
 	sync(t, open(t, NFT), table)
 	d := open(t, NFT)
@@ -93,7 +94,7 @@ func TestAdoptIsOld(t *testing.T) {
 
 // TestContexts: with a context that has ended the kernel is not read.
 func TestContexts(t *testing.T) {
-	enterNamespace(t)
+	testnet.Enter(t)
 	d, table := open(t, NFT), cluster(5).Table(settings())
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -7,12 +7,13 @@ import (
 	"testing"
 
 	"github.com/fairway-net/fairway/internal/childfault"
+	"github.com/fairway-net/fairway/internal/testnet"
 )
 
 // TestCleanupOfOldRevisions: rules that iptables-nft-restore wrote while the kernel had no memory to
 // say which revisions of a match it has are removed too, although iptables finds them no more.
 func TestCleanupOfOldRevisions(t *testing.T) {
-	enterNamespace(t)
+	testnet.Enter(t)
 	const program, hook = "iptables-nft-restore", "OUTPUT -m conntrack --ctstate NEW -m comment --comment \"kubernetes load balancer firewall\" -j KUBE-PROXY-FIREWALL"
 	programs := childfault.Intercept(t, program)
 	run := func(line string) (string, error) {
@@ -54,7 +55,7 @@ func TestCleanupOfOldRevisions(t *testing.T) {
 // also where iptables does not find it, for it has an older revision of a match than iptables would
 // write; the hooks that are right stay.
 func TestFormerHookOfOldRevision(t *testing.T) {
-	enterNamespace(t)
+	testnet.Enter(t)
 	const program, rule = "iptables-nft", "OUTPUT -m conntrack --ctstate NEW,RELATED -j KUBE-PROXY-FIREWALL"
 	programs := childfault.Intercept(t, program)
 	run := func(line string) (string, error) {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/fairway-net/fairway/internal/childfault"
 	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/testnet"
 	"github.com/fairway-net/fairway/internal/xtables"
 )
 
@@ -163,7 +164,7 @@ func TestStepFaults(t *testing.T) {
 // newFaultBench enters a namespace of its own: a test's namespace is its goroutine's, not
 // that of its subtests.
 func newFaultBench(t *testing.T, v Variant) *faultBench {
-	enterNamespace(t)
+	testnet.Enter(t)
 	names := []string{"nft"}
 	for _, is4 := range families() {
 		names = append(names, xtables.Program(v, is4, "save"), xtables.Program(v, is4, "restore"), xtables.Program(v, is4, ""))

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/testnet"
 )
 
 // other runs a command as another program does.
@@ -75,7 +76,7 @@ func (t *scene) step(when string, change func()) {
 // TestHandles: with iptables-nft a change by another program is found by handles, whatever we
 // wrote before it, and is mended without reading everything.
 func TestHandles(t *testing.T) {
-	enterNamespace(t)
+	testnet.Enter(t)
 	s := &scene{t, cluster(5), open(t, NFT)}
 	s.step("the first Sync", func() {})
 	s.step("an endpoint", func() { s.b.Set(numbered(2, 3)) })
@@ -119,7 +120,7 @@ func TestHandles(t *testing.T) {
 // TestQuickLook: between two readings of all handles, rules more or less are found by how
 // often chains are used.
 func TestQuickLook(t *testing.T) {
-	enterNamespace(t)
+	testnet.Enter(t)
 	s := &scene{t, cluster(5), open(t, NFT)}
 	s.step("the first Sync", func() {})
 	for _, command := range []string{"-D KUBE-SERVICES 2", "-I KUBE-MARK-MASQ -j RETURN", "-F KUBE-SERVICES", "-D OUTPUT 1"} {

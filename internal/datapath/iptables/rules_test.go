@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/testnet"
 )
 
 // The names that articles show.
@@ -66,7 +67,7 @@ func TestSlotsOf(t *testing.T) {
 func TestCheckNotices(t *testing.T) {
 	for _, v := range []Variant{NFT, Legacy} {
 		t.Run(v.String(), func(t *testing.T) {
-			enterNamespace(t)
+			testnet.Enter(t)
 			run := func(command string) {
 				t.Helper()
 				f := strings.Fields(command)
@@ -129,7 +130,7 @@ func TestCheckNotices(t *testing.T) {
 
 // Chains of others that begin with KUBE- stay.
 func TestOthers(t *testing.T) {
-	enterNamespace(t)
+	testnet.Enter(t)
 	for _, command := range []string{
 		"iptables-nft -t mangle -N KUBE-KUBELET-CANARY", "iptables-nft -t nat -N KUBE-MARK-DROP",
 		"iptables-nft -t nat -A POSTROUTING -s 10.244.0.0/16 -j MASQUERADE",

@@ -8,22 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/fairway-net/fairway/internal/service"
 	"github.com/fairway-net/fairway/internal/testnet"
 )
-
-// enterNamespace gives the test's thread a network namespace of its own, which ends
-// with the thread.
-func enterNamespace(t testing.TB) {
-	t.Helper()
-	testnet.NeedRoot(t, "makes network namespaces")
-	runtime.LockOSThread()
-	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-		t.Fatalf("make a network namespace: %v [run the tests as root]", err)
-	}
-}
 
 // numbered returns the i-th Service, a ClusterIP with eps endpoints.
 func numbered(i, eps int) *service.Entry {
@@ -63,7 +50,7 @@ var sizes = []int{1000, 10000, 50000}
 func BenchmarkCold(b *testing.B) {
 	for _, n := range sizes {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			enterNamespace(b)
+			testnet.Enter(b)
 			table := cluster(n).Table(settings())
 			for b.Loop() {
 				d := open(b)
@@ -83,7 +70,7 @@ func BenchmarkCold(b *testing.B) {
 func BenchmarkOneMore(b *testing.B) {
 	for _, n := range sizes {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			enterNamespace(b)
+			testnet.Enter(b)
 			builder, d := cluster(n), open(b)
 			sync(b, d, builder.Table(settings()))
 			i := n
@@ -100,7 +87,7 @@ func BenchmarkOneMore(b *testing.B) {
 func BenchmarkOneEndpoint(b *testing.B) {
 	for _, n := range sizes {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			enterNamespace(b)
+			testnet.Enter(b)
 			builder, d := cluster(n), open(b)
 			sync(b, d, builder.Table(settings()))
 			i := 0
@@ -117,7 +104,7 @@ func BenchmarkOneEndpoint(b *testing.B) {
 func BenchmarkColdAffinity(b *testing.B) {
 	for _, n := range sizes {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			enterNamespace(b)
+			testnet.Enter(b)
 			builder := service.NewBuilder()
 			for i := range n {
 				e := numbered(i, 2)
@@ -143,7 +130,7 @@ func BenchmarkColdAffinity(b *testing.B) {
 func BenchmarkTurns(b *testing.B) {
 	for _, n := range []int{10, 1000, 5000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			enterNamespace(b)
+			testnet.Enter(b)
 			builder, d := service.NewBuilder(), open(b)
 			turns := func(i, eps int) {
 				e := numbered(i, eps)
@@ -168,7 +155,7 @@ func BenchmarkTurns(b *testing.B) {
 func BenchmarkHeld(b *testing.B) {
 	for _, n := range sizes {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			enterNamespace(b)
+			testnet.Enter(b)
 			table := cluster(n).Table(settings())
 			heap := func() uint64 {
 				runtime.GC()
@@ -191,7 +178,7 @@ func BenchmarkHeld(b *testing.B) {
 func BenchmarkRestart(b *testing.B) {
 	for _, n := range sizes {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			enterNamespace(b)
+			testnet.Enter(b)
 			table := cluster(n).Table(settings())
 			sync(b, open(b), table)
 			for b.Loop() {

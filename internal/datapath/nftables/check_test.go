@@ -8,12 +8,13 @@ import (
 	"time"
 
 	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/testnet"
 )
 
 // TestCheckNotices: whatever another program changes in our table is noticed, and the next
 // Sync puts it right.
 func TestCheckNotices(t *testing.T) {
-	enterNamespace(t)
+	testnet.Enter(t)
 	nft := func(command string) string {
 		t.Helper()
 		out, err := exec.Command("nft", strings.Fields(command)...).CombinedOutput()

@@ -12,6 +12,7 @@ import (
 	"github.com/fairway-net/fairway/internal/datapath/nftset"
 	"github.com/fairway-net/fairway/internal/nft"
 	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/testnet"
 )
 
 func mustAdopt(t *testing.T, d *Datapath) *service.Table {
@@ -38,7 +39,7 @@ func stickyCluster(n int) *service.Builder {
 // their Service does not have, and those of numbers that nobody has: an earlier process
 // was killed before it did, and the number may be given away again.
 func TestSweepUnknown(t *testing.T) {
-	enterNamespace(t)
+	testnet.Enter(t)
 	d := open(t)
 	defer d.Close()
 	table := stickyCluster(3).Table(settings())
@@ -72,7 +73,7 @@ func TestSweepUnknown(t *testing.T) {
 // TestUpdateChains: the affinity hooks are there while any frontend has affinity,
 // and a chain for each duration.
 func TestUpdateChains(t *testing.T) {
-	enterNamespace(t)
+	testnet.Enter(t)
 	d := open(t)
 	defer d.Close()
 	remember := func() (names []string) {
@@ -122,7 +123,7 @@ func TestUpdateChains(t *testing.T) {
 
 // TestNodeIPs: what is known to be the node's own needs no question to the kernel.
 func TestNodeIPs(t *testing.T) {
-	enterNamespace(t)
+	testnet.Enter(t)
 	d := open(t)
 	defer d.Close()
 	ip, ip6 := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
@@ -159,7 +160,7 @@ func TestNodeIPs(t *testing.T) {
 // themselves; the others share one. A restart changes nothing, and chains that come free are
 // given to others.
 func TestDedicatedChainsAreFew(t *testing.T) {
-	enterNamespace(t)
+	testnet.Enter(t)
 	d := open(t)
 	rotating := func(from, to int) *service.Table {
 		b := service.NewBuilder()
