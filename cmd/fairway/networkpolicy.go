@@ -47,8 +47,10 @@ func (a *agent) enforce(ctx context.Context, store *kube.Store, resets *reset.Re
 		g.Go(func() error {
 			flows := conntrack.New(conntrack.Config{Log: a.log})
 			defer flows.Close()
+			rules := nftpolicy.New()
+			rules.Reject = a.cfg.NetworkPolicyReject
 			e := enforcer.New(enforcer.Config{
-				Log: a.log, Node: a.cfg.NodeName, Source: source, Table: nftpolicy.New(),
+				Log: a.log, Node: a.cfg.NodeName, Source: source, Table: rules,
 				Socket: a.policySocket(), End: enforcer.EndAll(a.gate, flows, resets.Reset),
 				Event: events.PolicyEvent, LogDenied: a.cfg.NetworkPolicyLog, Metrics: enforcer.NewMetrics(registry),
 			})

@@ -124,6 +124,7 @@ type Config struct {
 	CNIBinDir, CNIConfDir string
 	NetworkPolicy         bool // enforce NetworkPolicies
 	NetworkPolicyLog      bool // log what they deny
+	NetworkPolicyReject   bool // reject it, instead of dropping it
 	Cleanup               bool // remove all that was programmed, and exit
 	AfterKubeProxy        bool // but wait first until a kube-proxy has written its rules
 	LogLevel              slog.Level

@@ -37,6 +37,7 @@ type own struct {
 	cniBinDir, cniConfDir string
 	networkPolicy         bool
 	networkPolicyLog      bool
+	networkPolicyReject   bool
 	logLevel              string
 	logFormat             string
 	verbosity             int
@@ -54,7 +55,7 @@ type own struct {
 // besideFile are the flags that count in spite of --config. (help is cobra's.)
 var besideFile = []string{
 	"config", "master", "hostname-override", "cleanup", "after-kube-proxy", "v", "log-level", "log-format",
-	"pod-network", "network-policy", "network-policy-log", "cni-bin-dir", "cni-conf-dir", "refuse-external-ips", "service-limits", "count-traffic", "replace-kube-proxy",
+	"pod-network", "network-policy", "network-policy-log", "network-policy-reject", "cni-bin-dir", "cni-conf-dir", "refuse-external-ips", "service-limits", "count-traffic", "replace-kube-proxy",
 	"allow-http-api-server", "empty-after", "settings-dir", "help",
 }
 
@@ -167,6 +168,7 @@ func (f *Flags) addPodNetwork() {
 	f.fs.StringVar(&f.own.podNetwork, "pod-network", PodNetworkNone, "Pod network to provide, a `kind`: none, or a CNI plugin and routes (to the pods of each node, all in one subnet), vxlan (a tunnel to each node), auto (routes within a subnet, the tunnel to others), wireguard (encrypted to each node)")
 	f.fs.BoolVar(&f.own.networkPolicy, "network-policy", false, "Enforce NetworkPolicies for the pods of this node; reads all pods and namespaces")
 	f.fs.BoolVar(&f.own.networkPolicyLog, "network-policy-log", false, "Log what NetworkPolicies deny, with the names of pods and policies: a line a minute for each pair of peers and port")
+	f.fs.BoolVar(&f.own.networkPolicyReject, "network-policy-reject", false, "Reject what NetworkPolicies deny (TCP reset, ICMP administratively prohibited), instead of dropping it")
 	f.fs.StringVar(&f.own.cniBinDir, "cni-bin-dir", "/opt/cni/bin", "Where the container runtime looks for CNI plugins, a `dir`")
 	f.fs.StringVar(&f.own.cniConfDir, "cni-conf-dir", "/etc/cni/net.d", "Where the container runtime looks for CNI configurations, a `dir`")
 }

@@ -448,7 +448,7 @@ func (r *resolver) master(c *Config) error {
 
 func (r *resolver) podNetwork(c *Config) error {
 	c.PodNetwork, c.CNIBinDir, c.CNIConfDir = r.own.podNetwork, r.own.cniBinDir, r.own.cniConfDir
-	c.NetworkPolicy, c.NetworkPolicyLog = r.own.networkPolicy, r.own.networkPolicyLog
+	c.NetworkPolicy, c.NetworkPolicyLog, c.NetworkPolicyReject = r.own.networkPolicy, r.own.networkPolicyLog, r.own.networkPolicyReject
 	switch c.PodNetwork {
 	case PodNetworkNone:
 		if c.Mode == datapath.None && !c.Cleanup && !c.NetworkPolicy {

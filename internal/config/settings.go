@@ -19,6 +19,7 @@ var settingFlags = []struct{ key, flag string }{
 	{"POD_NETWORK", "pod-network"},
 	{"NETWORK_POLICY", "network-policy"},
 	{"NETWORK_POLICY_LOG", "network-policy-log"},
+	{"NETWORK_POLICY_REJECT", "network-policy-reject"},
 	{"LOG_FORMAT", "log-format"},
 }
 

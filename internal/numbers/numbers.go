@@ -49,6 +49,9 @@ const (
 // connection answer before it is reset. Classes of traffic are small numbers.
 const PriorityChallenge = 0x0fa1_0a11
 
+// PriorityRefused is the priority of a packet that NetworkPolicies deny, within one hook.
+const PriorityRefused = 0x0fa1_0a12
+
 // Routes.
 const (
 	// RouteProtocol marks every route and ip rule of ours: 'F', which is free in iproute2's

@@ -65,6 +65,7 @@ var Ours = []Number{
 	{Space: ConnMark, From: ConnMarkChosen, Mask: 0xff << 24, For: "mode iptables, affinity: the endpoint that was chosen, until the first packet has left"},
 	{Space: ConnMark, From: ConnMarkKnown, Mask: 0xff << 24, For: "mode iptables, affinity: the endpoint that the client was known at, until the first packet has left"},
 	{Space: Priority, From: PriorityChallenge, For: "packets that make the ends of a connection answer before a reset"},
+	{Space: Priority, From: PriorityRefused, For: "packets that NetworkPolicies deny, between a lookup and the reject"},
 	{Space: RouteProto, From: RouteProtocol, For: "all routes and ip rules of ours"},
 	{Space: RouteTable, From: RouteTableUserspace, For: "mode userspace: everything is local"},
 	{Space: RulePriority, From: RulePriorityUserspace, For: "mode userspace: marked packets to that table"},
@@ -207,4 +208,5 @@ var Hooks = []Hook{
 	{TableFence, "filter", "egress", 0},
 	{TablePolicy, "filter", "postrouting", HookPolicy},
 	{TablePolicy, "filter", "input", HookPolicyInput},
+	{TablePolicy, "filter", "forward", HookPolicy},
 }

@@ -54,12 +54,22 @@ func newPolicyCluster() *policyCluster {
 	return c
 }
 
-// podOf is where a pod is. Pods that cases add come after those of the cluster.
+// seen are the pods that were ever asked about, in that order: their places.
+var seen struct {
+	sync.Mutex
+	pods []service.Name
+}
+
+// podOf is where a pod is, in all clusters.
 func podOf(n service.Name) (node string, addrs, services [2]netip.Addr) {
-	i := byte(slices.Index([]string{"x", "y", "z"}, n.Namespace)*3 + int(n.Name[0]-'a'))
-	if n.Namespace > "z" || n.Name > "c" {
-		i = 20 + n.Name[0] + n.Namespace[0]
+	seen.Lock()
+	defer seen.Unlock()
+	at := slices.Index(seen.pods, n)
+	if at < 0 {
+		at = len(seen.pods)
+		seen.pods = append(seen.pods, n)
 	}
+	i := byte(at)
 	node = policyNodes[i%2]
 	addrs = [2]netip.Addr{netip.AddrFrom4([4]byte{10, 244, 1 + i%2, 10 + i}), netip.MustParseAddr(fmt.Sprintf("fd00:10:244:%d::%d", 1+i%2, 10+i))}
 	services = [2]netip.Addr{netip.AddrFrom4([4]byte{10, 96, 2, 10 + i}), netip.MustParseAddr(fmt.Sprintf("fd00:10:96::2:%d", 10+i))}

@@ -19,7 +19,11 @@ type Counts [2]uint64
 
 // Denied returns how many packets were denied.
 func (t *Table) Denied(ctx context.Context) (all Counts, err error) {
-	err = t.table.Elements(ctx, "denials", func(e nft.Element) error {
+	set := "denials"
+	if t.Reject {
+		set = "rejections"
+	}
+	err = t.table.Elements(ctx, set, func(e nft.Element) error {
 		if len(e.Key) == 4 {
 			if d := binary.NativeEndian.Uint32(e.Key) - firstDenial; d < uint32(len(all)) {
 				all[d] = e.Packets

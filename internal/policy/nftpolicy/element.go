@@ -32,13 +32,18 @@ func (e element) write(add bool) nft.Write {
 	if e.last != "" {
 		w.Last = []byte(e.last)
 	}
-	if e.set == "decisions" {
+	switch e.set {
+	case "rejections":
+		w.Goto = "refused"
+	case "decisions":
 		w.Goto = "allowed"
 		if policy.RuleID(binary.NativeEndian.Uint32([]byte(e.key))).Denies() {
 			w.Goto = "denied" // as in programs that have no rules which deny: it drops there too
 		}
-	} else if e.data != "" {
-		w.Data = []byte(e.data)
+	default:
+		if e.data != "" {
+			w.Data = []byte(e.data)
+		}
 	}
 	return w
 }
@@ -109,6 +114,11 @@ func parseSandbox(comment string) policy.Sandbox {
 // wanted calls f for all elements of a table but blocks, in the order in which they are
 // written: what lets packets pass, and whose they are, before what stops them.
 func (t *Table) wanted(want *policy.Table, f func(element)) {
+	if t.Reject {
+		for d := range want.Isolated {
+			f(element{set: "rejections", key: string(number(uint32(firstDenial + d)))})
+		}
+	}
 	for id, n := range want.Rules {
 		f(ruleElement(id, n))
 	}

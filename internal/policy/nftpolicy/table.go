@@ -25,8 +25,9 @@ type object = map[string]string
 var families = []object{{"Name": "4", "IP": "ip", "Type": "ipv4_addr"}, {"Name": "6", "IP": "ip6", "Type": "ipv6_addr"}}
 
 // program is what the kernel runs.
-func program() *nft.Program {
+func program(reject bool) *nft.Program {
 	return &nft.Program{Source: source, Data: map[string]any{
+		"Reject": reject, "Refused": classid(uint32(numbers.PriorityRefused)),
 		"Comment": comment, "Priority": numbers.HookPolicy, "InputPriority": numbers.HookPolicyInput, "Families": families,
 		"Proxy":      fmt.Sprintf("%#x", numbers.MarkUserspace),
 		"Challenge":  classid(uint32(numbers.PriorityChallenge)),
@@ -44,6 +45,10 @@ func classid[N ~uint32](n N) string { return fmt.Sprintf("%x:%x", n>>16, n&0xfff
 
 // A Table is the node's part of nf_tables that isolates pods. It belongs to one goroutine.
 type Table struct {
+	// Reject: what is denied is rejected, where the kernel can, and not dropped. It is set before
+	// anything else.
+	Reject bool
+
 	table *nft.Table
 	watch *nft.Watch
 	// synced: the kernel holds what the last Sync wanted. blocks are its ranges.
@@ -93,7 +98,7 @@ func (t *Table) Adopt(ctx context.Context) (map[netip.Addr]policy.Sandbox, error
 	defer t.Close()
 	chains, err := t.table.Chains(ctx)
 	if err == nil && !chains["postrouting"] { // the hook of all releases' programs
-		_, err = t.table.Load(ctx, program(), false)
+		_, err = t.table.Load(ctx, program(t.Reject), false)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("load the rules of NetworkPolicies: %w", err)
@@ -146,7 +151,7 @@ func (t *Table) Sync(ctx context.Context, want *policy.Table, changes *policy.Ch
 // restore reads what the kernel holds and writes what differs.
 func (t *Table) restore(ctx context.Context, want *policy.Table) (written int, err error) {
 	t.synced = false
-	err = t.watch.Keep(ctx, program(), t.damaged, func(ctx context.Context) error {
+	err = t.watch.Keep(ctx, program(t.Reject), t.damaged, func(ctx context.Context) error {
 		if err := t.readOrder(ctx); err != nil {
 			return err
 		}
@@ -165,6 +170,9 @@ func (t *Table) restore(ctx context.Context, want *policy.Table) (written int, e
 func (t *Table) addVerdicts(c *nftables.Conn) (queued bool, err error) {
 	c.AddChain(t.table.Chain("allowed"))
 	c.AddChain(t.table.Chain("denied"))
+	if t.Reject {
+		c.AddChain(t.table.Chain("refused"))
+	}
 	return true, nil
 }
 
@@ -182,7 +190,14 @@ func (t *Table) readOrder(ctx context.Context) error {
 // ruleSum is how many rules the program has.
 const ruleSum = 1 + (1 + 2 + 2 + 4 + 2) + 4*(3+3*3+2+2) + (4 + 8) + (3 + 2)
 
+// rejectSum is how many more it has that rejects.
+const rejectSum = (1 + 2) + 1 + (2 + 8 + 1) + 1
+
 // damaged reports whether the table has other rules than the program's.
 func (t *Table) damaged(ctx context.Context) (bool, error) {
-	return t.table.Damaged(ctx, comment, ruleSum)
+	sum := ruleSum
+	if t.Reject {
+		sum += rejectSum
+	}
+	return t.table.Damaged(ctx, comment, sum)
 }

@@ -26,7 +26,7 @@ func formerProgram(t *testing.T) *nft.Program {
 	if err != nil {
 		t.Fatal(err)
 	}
-	data := program().Data
+	data := program(false).Data
 	data["Directions"] = []object{{"Name": "egress", "Local": "saddr", "Peer": "daddr", "Denied": "0:3"}, {"Name": "ingress", "Local": "daddr", "Peer": "saddr", "Denied": "0:4"}}
 	return &nft.Program{Source: string(source), Data: data}
 }

@@ -143,7 +143,7 @@ func (t *Table) differences(ctx context.Context, want *policy.Table) (ws []nft.W
 			if el.last == el.key {
 				el.last = "" // an exact port in a map of ranges: another program's
 			}
-			if set == "decisions" {
+			if set == "decisions" || set == "rejections" {
 				el.data = ""
 			}
 			have[el.id()] = el
@@ -180,6 +180,9 @@ func (t *Table) differences(ctx context.Context, want *policy.Table) (ws []nft.W
 // sets are all but those of blocks.
 func (t *Table) sets() []string {
 	all := []string{"decisions"}
+	if t.Reject {
+		all = append(all, "rejections")
+	}
 	for _, f := range []string{"4", "6"} {
 		all = append(all, "pod-classes"+f, "sandboxes"+f, "self"+f)
 		for _, d := range []policy.Direction{policy.Egress, policy.Ingress} {

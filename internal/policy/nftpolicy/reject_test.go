@@ -1,0 +1,98 @@
+package nftpolicy
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/fairway-net/fairway/internal/labels"
+	"github.com/fairway-net/fairway/internal/policy"
+	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/testnet"
+)
+
+// With the option clients hear at once that they are denied: pods of the node, and those of others;
+// what is allowed passes, and to switch the option off leaves nothing behind.
+func TestReject(t *testing.T) {
+	net := testnet.New(t)
+	n := &node{net.Node("here"), policy.New("here"), New()}
+	n.table.Reject = true
+	t.Cleanup(func() { n.table.Close() })
+	hosts := map[string]*testnet.Host{}
+	addrs := map[string][]netip.Addr{
+		"in":     {netip.MustParseAddr("10.244.1.1"), netip.MustParseAddr("fd00:10:244:1::1")},
+		"out":    {netip.MustParseAddr("10.244.1.2"), netip.MustParseAddr("fd00:10:244:1::2")},
+		"free":   {netip.MustParseAddr("10.244.1.3"), netip.MustParseAddr("fd00:10:244:1::3")},
+		"remote": {netip.MustParseAddr("10.244.2.3"), netip.MustParseAddr("fd00:10:244:2::3")},
+	}
+	other := net.Node("there")
+	for name, all := range addrs {
+		full, on, at := service.Name{Namespace: name, Name: name}, n.Host, "here"
+		if name == "remote" {
+			on, at = other, "there"
+		}
+		n.compiler.SetPod(full, &policy.Pod{Name: full, Node: at, Addrs: all})
+		hosts[name] = net.Pod(on, name, all...)
+		for _, a := range all {
+			hosts[name].Serve("tcp", netip.AddrPortFrom(a, firstPort))
+		}
+	}
+	for name, d := range map[string]policy.Direction{"in": policy.Ingress, "out": policy.Egress} {
+		p := &policy.Policy{Name: service.Name{Namespace: name, Name: "deny"}}
+		p.Isolates[d] = true
+		n.compiler.SetPolicy(p.Name, p)
+	}
+	nodes := &policy.ClusterPolicy{Name: "nodes", Tier: policy.Admin, Subject: policy.Peer{Namespaces: &labels.Selector{}}}
+	nodes.Rules[policy.Egress] = []policy.ClusterRule{{Action: policy.Deny, Rule: policy.Rule{Peers: []policy.Peer{{Nodes: &labels.Selector{}}}}}}
+	n.compiler.SetClusterPolicy("nodes", nodes)
+	n.compiler.SetNode("here", &policy.Node{Name: "here", Addrs: n.Addrs})
+	for _, a := range n.Addrs {
+		n.Serve("tcp", netip.AddrPortFrom(a, firstPort))
+	}
+	addrs["node"] = n.Addrs
+	n.sync(t)
+	ask := func(from, to string, patience time.Duration, want testnet.Outcome) {
+		t.Helper()
+		for _, a := range addrs[to] {
+			if got := hosts[from].Ask("tcp", netip.AddrPortFrom(a, firstPort), patience); got.Outcome != want {
+				t.Errorf("%s to %s at %v: %v, want %v", from, to, a, got, want)
+			}
+		}
+	}
+	const long = 20 * time.Second
+	ask("free", "in", long, testnet.Refused)
+	ask("remote", "in", long, testnet.Refused)
+	ask("out", "free", long, testnet.Refused)
+	ask("out", "remote", long, testnet.Refused)
+	ask("free", "node", long, testnet.Refused)
+	ask("free", "out", long, testnet.Answered)
+	ask("in", "remote", long, testnet.Answered)
+	err := n.Do(func() error {
+		counts, err := n.table.Denied(t.Context())
+		if counts[policy.Egress] < 6 || counts[policy.Ingress] < 4 {
+			t.Errorf("counted %v", counts)
+		}
+		if damaged, err := n.table.damaged(t.Context()); damaged || err != nil {
+			t.Errorf("the table counts as damaged: %v, %v", damaged, err)
+		}
+		n.table.Close()
+		n.table = New()
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.sync(t)
+	ask("free", "in", testnet.Patience, testnet.Dropped)
+	ask("free", "out", long, testnet.Answered)
+	err = n.Do(func() error {
+		chains, err := n.table.table.Chains(t.Context())
+		if chains["forward"] || chains["rejected"] || chains["refused"] {
+			t.Errorf("left behind: %v", chains)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
