@@ -11,15 +11,15 @@ import (
 	"github.com/fairway-net/fairway/internal/testnet"
 )
 
-// With the option clients hear at once that they are denied: pods of the node, and those of others;
-// what is allowed passes, and to switch the option off leaves nothing behind.
-func TestReject(t *testing.T) {
+// rejecting returns a node that rejects, with pods of its own and one elsewhere.
+func rejecting(t *testing.T) (n *node, hosts map[string]*testnet.Host, addrs map[string][]netip.Addr) {
+	t.Helper()
 	net := testnet.New(t)
-	n := &node{net.Node("here"), policy.New("here"), New()}
+	n = &node{net.Node("here"), policy.New("here"), New()}
 	n.table.Reject = true
 	t.Cleanup(func() { n.table.Close() })
-	hosts := map[string]*testnet.Host{}
-	addrs := map[string][]netip.Addr{
+	hosts = map[string]*testnet.Host{}
+	addrs = map[string][]netip.Addr{
 		"in":     {netip.MustParseAddr("10.244.1.1"), netip.MustParseAddr("fd00:10:244:1::1")},
 		"out":    {netip.MustParseAddr("10.244.1.2"), netip.MustParseAddr("fd00:10:244:1::2")},
 		"free":   {netip.MustParseAddr("10.244.1.3"), netip.MustParseAddr("fd00:10:244:1::3")},
@@ -37,6 +37,13 @@ func TestReject(t *testing.T) {
 			hosts[name].Serve("tcp", netip.AddrPortFrom(a, firstPort))
 		}
 	}
+	return n, hosts, addrs
+}
+
+// With the option clients hear at once that they are denied: pods of the node, and those of others;
+// what is allowed passes, and to switch the option off leaves nothing behind.
+func TestReject(t *testing.T) {
+	n, hosts, addrs := rejecting(t)
 	for name, d := range map[string]policy.Direction{"in": policy.Ingress, "out": policy.Egress} {
 		p := &policy.Policy{Name: service.Name{Namespace: name, Name: "deny"}}
 		p.Isolates[d] = true
