@@ -20,6 +20,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/osrg/gobgp/v4/api"
+	"github.com/osrg/gobgp/v4/pkg/apiutil"
+	wire "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fairway-net/fairway/internal/announce"
@@ -122,11 +125,35 @@ func runHelper(node string) {
 		Report: func([]announce.PeerProblem) {}, Announced: w.announced, Metrics: NewMetrics(prometheus.NewRegistry()),
 	})
 	if err == nil {
+		go s.tables(ctx)
 		err = s.Run(ctx)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
+	}
+}
+
+// tables writes, when it changes, what GoBGP has received of IPv4 and what of it is in its table.
+func (s *Speaker) tables(ctx context.Context) {
+	for last := ""; ctx.Err() == nil; time.Sleep(50 * time.Millisecond) {
+		count := func(have *session, kind api.TableType) (n int) {
+			r := apiutil.ListPathRequest{TableType: kind, Family: wire.RF_IPv4_UC}
+			if kind == api.TableType_TABLE_TYPE_ADJ_IN {
+				r.Name = have.config.Address.Addr().String()
+			}
+			_ = have.server.ListPath(r, func(wire.NLRI, []*apiutil.Path) { n++ })
+			return n
+		}
+		s.mu.Lock()
+		for _, have := range s.sessions {
+			now := fmt.Sprintf("%d received, %d in the table", count(have, api.TableType_TABLE_TYPE_ADJ_IN), count(have, api.TableType_TABLE_TYPE_GLOBAL))
+			if now != last {
+				fmt.Fprintln(os.Stderr, now)
+			}
+			last = now
+		}
+		s.mu.Unlock()
 	}
 }
 

@@ -195,6 +195,7 @@ func TestReceived(t *testing.T) {
 	r.start(0)
 	await(t, func() string { return r.ask("show", "route", "192.0.2.10/32", "all") }, "[node1", "[few")
 	await(t, func() string { return r.ask("show", "protocols", "all", "node1") }, "2 exported")
+	await(t, r.nodes[0].log.String, "2 received, 1 in the table")
 	r.ask("enable", "many")
 	await(t, r.nodes[0].log.String, fmt.Sprintf("the router sent more than %d prefixes", maxReceived))
 }
