@@ -19,7 +19,7 @@ DEMO_PACKAGES := nftables iproute2 containerd runc iptables kmod tcpdump bind9-d
 PACKAGES      := $(DEMO_PACKAGES) gcc libc6-dev bird2 \
                  linux-source make patch flex bison bc xz-utils binutils
 
-.PHONY: all build deps chart image image-twice images lab uml demo test test-product test-chart test-user test-uml test-lab test-peers test-others test-versions faults faults-inside soak bench-scale bench-packets bench-lb bench-podnetwork bench-policy test-policy vet lint vuln bench fuzz clean
+.PHONY: all build deps chart image image-twice images lab uml demo test test-product test-chart test-user test-uml test-lab test-peers test-others test-versions test-e2e faults faults-inside soak bench-scale bench-packets bench-lb bench-podnetwork bench-policy test-policy vet lint vuln bench fuzz clean
 
 all: build
 
@@ -166,6 +166,13 @@ bench-scale: build bin/kube-proxy
 ## bench-packets: connect latency and rate through both, and directly; fails if ours is slower
 bench-packets: build bin/kube-proxy
 	cd test/peers && go test -vet=off -run '^$$' -bench BenchmarkPackets -benchtime 1x -timeout 30m .
+
+## test-e2e: Kubernetes' own specs of the network against a lab (FOCUS, SKIP: regular expressions; UP: flags of fairway-lab up); an hour; not in CI
+test-e2e: build image images lab
+	cd test/e2e && mkdir -p ../../bin/e2e/images && go build -ldflags '-s -w' -o ../../bin/e2e/ tool && \
+	cp $$(go list -m -f '{{.Dir}}' k8s.io/kubernetes)/test/images/agnhost/porter/localhost.* ../../bin/e2e/ && go test -vet=off -ldflags '-s -w' -c -o ../../bin/e2e/e2e.test .
+	cd lab && go run ./images/cmd/mkimages -o ../bin/e2e/images -e2e ../bin/e2e
+	FOCUS='$(FOCUS)' SKIP='$(SKIP)' hack/e2e $(UP)
 
 ## test-policy: random NetworkPolicies, SEEDS=N of them (default 20): the compiler against the objects, packets in namespaces, and through Services in the modes nftables, iptables and userspace (15 seconds each); 100,000 cases against cyclonus and kube-network-policies, and all cases of cyclonus as packets; with bin/fairway-lab also the recipes of docs/networkpolicy.md in those modes
 test-policy:

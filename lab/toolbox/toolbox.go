@@ -32,7 +32,7 @@ var Tools = []Tool{
 	{"ip", "iproute2"}, {"ss", "iproute2"}, {"tcpdump", "tcpdump"}, {"ping", "iputils-ping"}, {"ps", "procps"},
 	{"iptables-nft", "iptables"},
 	{"nft", "nftables"}, {"ipvsadm", "ipvsadm"}, {"conntrack", "conntrack"}, {"netstat", "net-tools"}, {"column", "bsdextrautils"},
-	{"busybox", "busybox"},
+	{"busybox", "busybox"}, {"getent", "libc-bin"},
 }
 
 // The scripts.

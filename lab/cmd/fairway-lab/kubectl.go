@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"k8s.io/component-base/cli"
@@ -29,11 +30,11 @@ func kubectlCommand(lab *cluster.Lab, unhandle func()) *cobra.Command {
 }
 
 // kubectl is upstream's, in this process, as if it had been called by its
-// name. An empty kubeconfig means the lab's.
+// name. An empty kubeconfig means the lab's, unless the arguments name another cluster.
 func kubectl(lab cluster.Lab, args []string, kubeconfig string) int {
 	if kubeconfig == "" {
 		// kubectl would fall back to localhost:8080, and say so many times.
-		if err := lab.Check(); err != nil && !offline(args) {
+		if err := lab.Check(); err != nil && !offline(args) && !elsewhere(args) {
 			tell(os.Stderr, err)
 			return 1
 		}
@@ -54,4 +55,18 @@ func kubectl(lab cluster.Lab, args []string, kubeconfig string) int {
 // offline reports whether the command makes sense without a cluster.
 func offline(args []string) bool {
 	return len(args) == 0 || slices.Contains([]string{"help", "--help", "-h", "completion", "kustomize", "version"}, args[0])
+}
+
+// elsewhere reports whether the arguments say which cluster is meant, by a kubeconfig or an address.
+func elsewhere(args []string) bool {
+	for _, arg := range args {
+		flag, _, _ := strings.Cut(arg, "=")
+		switch flag {
+		case "--": // what follows is a command's
+			return false
+		case "--kubeconfig", "--server", "-s":
+			return true
+		}
+	}
+	return false
 }

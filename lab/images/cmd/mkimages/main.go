@@ -32,17 +32,18 @@ const paths = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 
 func main() {
 	out := flag.String("o", "../bin/images", "directory for the archives")
+	e2e := flag.String("e2e", "", "directory of the programs of Kubernetes' own specs: write only e2e.tar, their images")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	if err := run(ctx, *out); err != nil {
+	if err := run(ctx, *out, *e2e); err != nil {
 		fmt.Fprintln(os.Stderr, "mkimages:", err)
 		os.Exit(1)
 	}
 }
 
-// run writes the three archives.
-func run(ctx context.Context, out string) error {
+// run writes the three archives, or e2e.tar with the programs in the directory.
+func run(ctx context.Context, out, e2e string) error {
 	tmp, err := os.MkdirTemp("", "fairway-images-")
 	if err != nil {
 		return err
@@ -52,6 +53,13 @@ func run(ctx context.Context, out string) error {
 		if err := build(ctx, program, filepath.Join(tmp, program)); err != nil {
 			return err
 		}
+	}
+	if e2e != "" {
+		specs, err := e2eImages(e2e, tmp)
+		if err != nil {
+			return err
+		}
+		return write(filepath.Join(out, "e2e.tar"), specs)
 	}
 	pause, err := pauseImages(filepath.Join(tmp, "pause"))
 	if err != nil {

@@ -1,0 +1,65 @@
+package main
+
+import (
+	"path/filepath"
+
+	"github.com/fairway-net/fairway/internal/image"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+)
+
+// upstream are the images whose programs are built from Kubernetes' own sources.
+var upstream = []struct {
+	program, name string
+	cmd           []string
+	files         []string // beside the program
+}{
+	{"agnhost", "e2e-test-images/agnhost:2.66.1", []string{"pause"}, []string{"localhost.crt", "localhost.key"}},
+	{"regression-issue-74839", "e2e-test-images/regression-issue-74839:1.5", nil, nil},
+}
+
+// standIns are images of which the specs need tools alone: a shell, dig, conntrack.
+var standIns = []string{
+	"e2e-test-images/glibc-dns-testing:2.1.1", "e2e-test-images/busybox:1.37.0-2", "build-image/distroless-iptables:v0.9.7",
+}
+
+// e2eImages are the images of Kubernetes' end-to-end specs of the network, by the names that
+// k8s.io/kubernetes/test/utils/image has in v1.37.1: the programs in the directory and the tools of the toolbox, which
+// are Debian's (agnhost's are Alpine's), and our own pause and web server, the latter as nginx.
+func e2eImages(programs, own string) ([]image.Image, error) {
+	tools, err := toolboxImages()
+	if err != nil {
+		return nil, err
+	}
+	base := tools[len(tools)-1]
+	named := func(img image.Image, name string) image.Image {
+		img.Names = []string{"registry.k8s.io/" + name}
+		return img
+	}
+	served, err := webImages(filepath.Join(own, "web"))
+	if err != nil {
+		return nil, err
+	}
+	pause, err := pauseImages(filepath.Join(own, "pause"))
+	if err != nil {
+		return nil, err
+	}
+	images := []image.Image{named(pause[0], "pause:3.10.2"), named(served[len(served)-1], "e2e-test-images/nginx:1.27.0-2")}
+	for _, name := range standIns {
+		images = append(images, named(base, name))
+	}
+	for _, u := range upstream {
+		var t image.Tree
+		for _, file := range append([]string{u.program}, u.files...) {
+			t.Copy("/"+file, filepath.Join(programs, file))
+		}
+		layer, err := t.Layer()
+		if err != nil {
+			return nil, err
+		}
+		img := named(base, u.name)
+		img.Layers = append(append([]*image.Layer(nil), base.Layers...), layer)
+		img.Config = v1.Config{Entrypoint: []string{"/" + u.program}, Cmd: u.cmd, Env: []string{paths}, WorkingDir: "/"}
+		images = append(images, img)
+	}
+	return images, nil
+}
