@@ -170,7 +170,7 @@ bench-packets: build bin/kube-proxy
 ## test-e2e: Kubernetes' own specs of the network against a lab (FOCUS, SKIP: regular expressions; UP: flags of fairway-lab up); an hour; not in CI
 test-e2e: build image images lab
 	cd test/e2e && mkdir -p ../../bin/e2e/images && go build -ldflags '-s -w' -o ../../bin/e2e/ tool && \
-	cp $$(go list -m -f '{{.Dir}}' k8s.io/kubernetes)/test/images/agnhost/porter/localhost.* ../../bin/e2e/ && go test -vet=off -ldflags '-s -w' -c -o ../../bin/e2e/e2e.test .
+	cp $$(go list -m -f '{{.Dir}}' k8s.io/kubernetes)/test/images/agnhost/porter/localhost.* ../../bin/fairway ../../bin/e2e/ && go test -vet=off -ldflags '-s -w' -c -o ../../bin/e2e/e2e.test .
 	cd lab && go run ./images/cmd/mkimages -o ../bin/e2e/images -e2e ../bin/e2e
 	FOCUS='$(FOCUS)' SKIP='$(SKIP)' hack/e2e $(UP)
 

@@ -13,9 +13,13 @@ var upstream = []struct {
 	cmd           []string
 	files         []string // beside the program
 }{
-	{"agnhost", "e2e-test-images/agnhost:2.66.1", []string{"pause"}, []string{"localhost.crt", "localhost.key"}},
+	{"agnhost", "e2e-test-images/agnhost:2.66.1", []string{"pause"}, []string{"localhost.crt", "localhost.key", "fairway"}},
 	{"regression-issue-74839", "e2e-test-images/regression-issue-74839:1.5", nil, nil},
 }
+
+// coredns is what specs start in agnhost as a name server: upstream's image has CoreDNS 1.6 there, ours what fairway
+// dns makes of CoreDNS.
+const coredns = "#!/bin/sh\nexec /fairway dns \"-$1\" \"$2\"\n"
 
 // standIns are images of which the specs need tools alone: a shell, dig, conntrack.
 var standIns = []string{
@@ -51,6 +55,9 @@ func e2eImages(programs, own string) ([]image.Image, error) {
 		var t image.Tree
 		for _, file := range append([]string{u.program}, u.files...) {
 			t.Copy("/"+file, filepath.Join(programs, file))
+		}
+		if u.program == "agnhost" {
+			t.File("/coredns", 0o755, coredns)
 		}
 		layer, err := t.Layer()
 		if err != nil {
