@@ -171,7 +171,7 @@ func (c *Config) Node(zone string, addrs []netip.Addr, podCIDRs []netip.Prefix) 
 			s.NodePorts = append(s.NodePorts, netip.PrefixFrom(a, a.BitLen()))
 		}
 	}
-	s.NodePorts = widest(s.NodePorts)
+	s.NodePorts = service.Widest(slices.Clone(s.NodePorts))
 	own := slices.Concat(s.NodeIPs, addrs)
 	for _, p := range s.NodePorts {
 		if p.IsSingleIP() {
@@ -218,25 +218,5 @@ func (c *Config) primary(addrs []netip.Addr) []netip.Addr {
 			out = append(out, a.WithZone(""))
 		}
 	}
-	return out
-}
-
-// widest returns the prefixes that no other one contains, sorted: a datapath keeps
-// them in a set of intervals, which must not overlap.
-func widest(all []netip.Prefix) []netip.Prefix {
-	sorted := slices.Clone(all)
-	slices.SortFunc(sorted, func(a, b netip.Prefix) int {
-		if a.Bits() != b.Bits() {
-			return a.Bits() - b.Bits()
-		}
-		return a.Compare(b)
-	})
-	var out []netip.Prefix
-	for _, p := range sorted {
-		if !slices.ContainsFunc(out, func(w netip.Prefix) bool { return w.Overlaps(p) }) {
-			out = append(out, p)
-		}
-	}
-	slices.SortFunc(out, netip.Prefix.Compare)
 	return out
 }

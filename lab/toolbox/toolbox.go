@@ -53,6 +53,12 @@ var (
 	//go:embed bin/nslookup
 	Nslookup string
 
+	// Wget is busybox's in the image busybox. Debian 12's ends with a segmentation fault when it is given a time limit,
+	// as in `wget --spider --timeout=1`, so the limit is left to the applet timeout.
+	//
+	//go:embed bin/wget
+	Wget string
+
 	// Fairway is the command fairway on a node.
 	//
 	//go:embed bin/fairway

@@ -21,7 +21,7 @@ func TestImages(t *testing.T) {
 		t.Fatal("needs root, for chroot and namespaces: run it with sudo")
 	}
 	out := t.TempDir()
-	must(t, run(t.Context(), out))
+	must(t, run(t.Context(), out, ""))
 	t.Run("pause", func(t *testing.T) { runPause(t, unpack(t, filepath.Join(out, "pause.tar"))) })
 	t.Run("toolbox", func(t *testing.T) {
 		root := unpack(t, filepath.Join(out, "toolbox.tar"))
@@ -63,6 +63,7 @@ func runTools(t *testing.T, root string) {
 		"/usr/bin/curl":            {[]string{"--version"}, "libcurl"},
 		"/usr/bin/curl-entrypoint": {[]string{"/bin/echo", "a program"}, "a program"},
 		"/usr/bin/wget":            {[]string{"--version"}, "GNU Wget"},
+		"/usr/bin/getent":          {[]string{"passwd", "root"}, "root:x:0"},
 		"/usr/bin/nc":              {[]string{"-h"}, "OpenBSD netcat"},
 		"/usr/bin/dig":             {[]string{"+tries=1", "@127.0.0.1", "x.example"}, "no servers could be reached"},
 		"/usr/bin/nslookup":        {[]string{"-retry=0", "x.example", "127.0.0.1"}, "no servers could be reached"},

@@ -96,9 +96,8 @@ func applets(t *image.Tree, have map[string]bool) error {
 // busyboxOwn has what the busybox image's users expect to be busybox's: "wget: bad address".
 func busyboxOwn() (*image.Layer, error) {
 	var t image.Tree
-	for _, applet := range []string{"wget", "nslookup"} {
-		t.Link("/usr/local/bin/"+applet, "/bin/busybox")
-	}
+	t.File("/usr/local/bin/wget", 0o755, toolbox.Wget)
+	t.Link("/usr/local/bin/nslookup", "/bin/busybox")
 	return t.Layer()
 }
 
