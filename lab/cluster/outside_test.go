@@ -75,6 +75,10 @@ func TestFromOutside(t *testing.T) {
 	l.eventually("default/web on eth0", "kubectl", "-n", "metallb-system", "get", "servicel2statuses", "-o",
 		"jsonpath={range .items[*]}{.status.serviceNamespace}/{.status.serviceName} on {.status.interfaces[*].name};{end}")
 	l.eventually("nodeAssigned", "kubectl", "get", "events")
+	// Before all vote, the first two are no majority without each other.
+	for _, n := range []string{"node-1", "node-2", "node-3"} {
+		l.eventually(n, "kubectl", "-n", "metallb-system", "get", "configmap", "fairway-speaker-voters", "-o", "jsonpath={.data}")
+	}
 	l.testDeadNode()
 
 	l.run("kubectl", "delete", "pod", "web", "local", "--now")
