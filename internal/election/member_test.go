@@ -116,14 +116,17 @@ func TestDead(t *testing.T) {
 	}
 	s.run(300, nil)
 	check("at first")
-	s.nodes[3].m.SetUnready(true)
+	s.nodes[3].m.Leave()
 	s.run(30, nil)
 	s.nodes[3].paused = 1 << 30
 	s.run(100, nil)
 	check("after one has left")
 	s.nodes[3].paused = 0
-	s.nodes[3].m.SetUnready(false)
+	s.restart(3)
 	s.run(100, nil)
+	s.nodes[3].m.SetUnready(true) // it waits for routes
+	s.run(100, nil)
+	check("while it waits")
 	s.nodes[3].paused = 1 << 30
 	s.run(40, nil)
 	check("before its promises end")
@@ -321,6 +324,7 @@ func samples() []message {
 	return []message{
 		{header: header{kind: kindHello, from: 1, to: 2, nonce: 3, echo: 4, counter: 5}},
 		{header: header{kind: kindHeartbeat}, heartbeat: heartbeat{seq: 1, epoch: 2, version: 3, unready: true}},
+		{header: header{kind: kindHeartbeat}, heartbeat: heartbeat{seq: 1, epoch: 2, version: 3, unready: true, leaving: true}},
 		{header: header{kind: kindClaims}, claims: claims{version: 1, part: 1, parts: 2, addrs: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}}},
 		{header: header{kind: kindGrant}, grant: grant{seq: 1, epoch: 2, version: 3, refused: []uint16{1, 5}, contested: many, out: []uint32{7}}},
 		{header: header{kind: kindGrant}, grant: grant{seq: 1, epoch: 2, version: 3, out: []uint32{7, 9}, dead: []uint32{9}}},

@@ -59,6 +59,7 @@ type heartbeat struct {
 	epoch   uint64
 	version uint64 // of the list of claims
 	unready bool   // the node can carry no traffic: leave it out of every choice
+	leaving bool   // with unready: its speaker ends, which says nothing about the node
 }
 
 // claims is one part of a list of addresses.
@@ -114,12 +115,21 @@ func tag(key, b []byte) []byte {
 	return h.Sum(nil)[:tagSize]
 }
 
+// Flags of a heartbeat.
+const (
+	flagUnready = 1 << iota
+	flagLeaving
+)
+
 func (h heartbeat) append(b []byte) []byte {
 	b = binary.BigEndian.AppendUint64(b, h.seq)
 	b = binary.BigEndian.AppendUint64(b, h.epoch)
 	b = binary.BigEndian.AppendUint64(b, h.version)
-	if h.unready {
-		return append(b, 1)
+	switch {
+	case h.leaving:
+		return append(b, flagUnready|flagLeaving)
+	case h.unready:
+		return append(b, flagUnready)
 	}
 	return append(b, 0)
 }
@@ -233,8 +243,8 @@ func (r *reader) u64() uint64 { return binary.BigEndian.Uint64(r.take(8)) }
 func (r *reader) heartbeat() heartbeat {
 	h := heartbeat{seq: r.u64(), epoch: r.u64(), version: r.u64()}
 	flags := r.byte()
-	h.unready = flags == 1
-	r.bad = r.bad || flags > 1
+	h.unready, h.leaving = flags&flagUnready != 0, flags&flagLeaving != 0
+	r.bad = r.bad || flags > flagUnready|flagLeaving || h.leaving && !h.unready
 	return h
 }
 

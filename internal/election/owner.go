@@ -22,6 +22,7 @@ type owner struct {
 	since   map[netip.Addr]uint64   // from which version on, without a gap
 	want    []netip.Addr            // the list of this version
 	unready bool
+	leaving bool
 
 	seq       uint64
 	rounds    []*round // those whose grants may still count, oldest first
@@ -71,6 +72,10 @@ func (m *Member) NextSlot() int { return int((m.owner.seq + 1) % Slots) }
 
 // SetUnready says whether the node can carry traffic at all.
 func (m *Member) SetUnready(unready bool) { m.owner.unready = unready }
+
+// Leave says with the next Beat that this member ends: it is not ready, and that nobody hears it then does not
+// mean that its node is dead.
+func (m *Member) Leave() { m.owner.unready, m.owner.leaving = true, true }
 
 // SetLease says until when this node has the vote of the Lease, counted from before it was
 // renewed.
@@ -129,7 +134,7 @@ func (m *Member) Beat(now time.Duration) []Packet {
 	o.rounds = append(o.rounds, &round{seq: o.seq, at: now, answers: map[nodeID]grant{}})
 	for _, p := range m.ordered(func(p *peer) bool { return p.vote || p.id == m.self }) {
 		m.sendClaims(p)
-		m.post(p, message{header: header{kind: kindHeartbeat}, heartbeat: heartbeat{seq: o.seq, epoch: m.voters.Epoch, version: o.version, unready: o.unready}})
+		m.post(p, message{header: header{kind: kindHeartbeat}, heartbeat: heartbeat{seq: o.seq, epoch: m.voters.Epoch, version: o.version, unready: o.unready, leaving: o.leaving}})
 	}
 	return m.flush()
 }

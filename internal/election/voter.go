@@ -19,6 +19,7 @@ type claimant struct {
 	id       nodeID
 	heard    time.Duration // its last heartbeat
 	unready  bool
+	leaving  bool
 	seq      uint64        // of that heartbeat
 	deadline time.Duration // of the promise for all that it holds
 	promised bool          // there is a deadline
@@ -78,7 +79,7 @@ func (c *claimant) complete(version uint64) ([]netip.Addr, bool) {
 func (m *Member) hear(p *peer, h heartbeat) {
 	c := m.claimant(p)
 	lapsed := !c.promised || m.now > c.deadline
-	c.heard, c.unready, c.seq = m.now, h.unready, h.seq
+	c.heard, c.unready, c.leaving, c.seq = m.now, h.unready, h.leaving, h.seq
 	if !m.vote {
 		return
 	}
@@ -217,7 +218,7 @@ func (m *Member) outLists() (out, dead []uint32) {
 		if silent || c != nil && c.unready {
 			out = append(out, uint32(id>>32))
 		}
-		if id != m.self && c != nil && c.seq != 0 && !c.unready && m.now-c.heard > m.silence() {
+		if id != m.self && c != nil && c.seq != 0 && !c.leaving && m.now-c.heard > m.silence() {
 			dead = append(dead, uint32(id>>32))
 		}
 	}

@@ -439,7 +439,7 @@ func (s *Speaker) leave() error {
 	if err := s.release(ctx, s.member.Claimed()); err == nil {
 		s.member.Claim(nil)
 	}
-	s.member.SetUnready(true)
+	s.member.Leave()
 	for range goodbyes {
 		s.sent(s.member.Beat(s.now()))
 	}
