@@ -64,6 +64,14 @@ func newNamespace(t testing.TB) *namespace {
 	return n
 }
 
+// noDAD makes the addresses of links that come later usable at once. The kernel takes up to two seconds to ask for
+// duplicates of a link-local one, and has no source until then for its solicitations for packets that it
+// forwards: with the third it gives up, and says that there is no route.
+func (n *namespace) noDAD() {
+	n.t.Helper()
+	n.run("for i in all/accept_dad default/accept_dad default/dad_transmits; do echo 0 > /proc/sys/net/ipv6/conf/$i; done")
+}
+
 func (n *namespace) path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), n.file.Fd()) }
 
 // do runs fn on a thread inside the namespace; processes it starts and sockets
@@ -222,6 +230,7 @@ func (m *machine) restart() {
 
 func (c *cluster) plug(n *namespace, bridge, name string, addrs ...string) {
 	c.t.Helper()
+	n.noDAD()
 	n.run(fmt.Sprintf("ip link add eth0 mtu 1450 type veth peer name %s mtu 1450 netns %s", name, c.fabric.path()))
 	c.fabric.run(fmt.Sprintf("ip link set %s master %s; ip link set %s up", name, bridge, name))
 	for _, addr := range addrs {

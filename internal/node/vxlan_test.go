@@ -12,6 +12,7 @@ import (
 func newRouted(t testing.TB, way Way, underlay func(addr string) bool, cidrs func(int) []string) *cluster {
 	t.Helper()
 	c := &cluster{t: t, fabric: newNamespace(t)}
+	c.fabric.noDAD()
 	c.fabric.run(`echo 1 > /proc/sys/net/ipv4/ip_forward; echo 1 > /proc/sys/net/ipv6/conf/all/forwarding
 		for i in iptables ip6tables; do echo 0 > /proc/sys/net/bridge/bridge-nf-call-$i || true; done # what stays in a subnet is not the router's
 		for i in 0 1; do ip link add br$i type bridge; ip link set br$i up; ip addr add 192.0.$((2+i)).254/24 dev br$i; ip addr add 2001:db8:$i::fe/64 dev br$i nodad; done
