@@ -5,9 +5,8 @@ import "github.com/fairway-net/fairway/internal/service"
 // A verdict is what counts of the answers of one target. The zero value has none.
 type verdict struct {
 	counts service.ProbeResult // what counts now
-	// streak is how many answers in a row were of another state than what counts, and of which.
+	// streak is how many answers in a row were good where bad counts, or bad where good does.
 	streak int
-	other  service.ProbeState
 }
 
 // add takes an answer and reports whether something else counts now. The first answer counts at
@@ -16,15 +15,11 @@ type verdict struct {
 func (v *verdict) add(r service.ProbeResult, c Checks) (changed bool) {
 	was := v.counts
 	good := r.State == service.Passing
-	switch {
-	case was.State == service.Unprobed, good == (was.State == service.Passing):
+	if was.State == service.Unprobed || good == (was.State == service.Passing) {
 		v.counts, v.streak = r, 0
 		return v.counts != was
-	case v.streak == 0 || good != (v.other == service.Passing):
-		v.streak = 0
 	}
 	v.streak++
-	v.other = r.State
 	threshold := c.Unhealthy
 	if good {
 		threshold = c.Healthy
