@@ -2,13 +2,10 @@ package kube
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
@@ -44,12 +41,8 @@ func (d *Drain) Exclude(ctx context.Context, node string, exclude bool) error {
 	if exclude {
 		value = "true"
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]any{corev1.LabelNodeExcludeBalancers: value}}})
-	if err == nil {
-		_, err = d.client.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{})
-	}
-	if err != nil {
-		return fmt.Errorf("label node %s: %w", node, oneline.Error(err))
+	if err := patchNode(ctx, d.client, node, "labels", corev1.LabelNodeExcludeBalancers, value); err != nil {
+		return fmt.Errorf("label node %s: %w", node, err)
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/fairway-net/fairway/internal/oneline"
 )
@@ -26,14 +27,19 @@ func (s *Store) PublishWireGuardKey(ctx context.Context, key string) error {
 	if key == "" {
 		value = nil
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{AnnotationWireGuardKey: value}}})
-	if err != nil {
-		return err
-	}
 	ctx, cancel := context.WithTimeout(ctx, publishLimit)
 	defer cancel()
-	if _, err := s.cfg.Client.CoreV1().Nodes().Patch(ctx, s.cfg.NodeName, types.MergePatchType, patch, metav1.PatchOptions{}); err != nil {
-		return fmt.Errorf("annotate node %s: %w", s.cfg.NodeName, oneline.Error(err))
+	if err := patchNode(ctx, s.cfg.Client, s.cfg.NodeName, "annotations", AnnotationWireGuardKey, value); err != nil {
+		return fmt.Errorf("annotate node %s: %w", s.cfg.NodeName, err)
 	}
 	return nil
+}
+
+// patchNode gives a label or an annotation of a Node a value; nil removes it.
+func patchNode(ctx context.Context, client kubernetes.Interface, node, field, key string, value any) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{field: map[string]any{key: value}}})
+	if err == nil {
+		_, err = client.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{})
+	}
+	return oneline.Error(err)
 }
