@@ -130,10 +130,7 @@ func (s *wgSync) device(ctx context.Context, mtu int) (netlink.Link, error) {
 
 // setKey gives the device a key, if it has none, and its port.
 func (s *wgSync) setKey(ctx context.Context) error {
-	private := s.have.private
-	if private == (Key{}) {
-		private = s.private
-	}
+	private := s.secret()
 	if private == (Key{}) {
 		k, err := ecdh.X25519().GenerateKey(rand.Reader)
 		if err != nil {
