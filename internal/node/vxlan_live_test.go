@@ -196,23 +196,29 @@ func (k *talk) goOn(when string) {
 	}
 }
 
-// TestWayChangesLive: no packet between pods is lost while one node after the other changes
-// to another way, whatever the order.
-func TestWayChangesLive(t *testing.T) {
-	c := newRouted(t, WayRoutes, anyFamily, dual)
-	c.sync()
+// converse begins to talk from a pod of the first node to one of the second, in each family, and returns what
+// goes on with all of it.
+func (c *cluster) converse() (everybody func(when string)) {
 	a, b := c.machines[0].newPod(), c.machines[1].newPod()
 	b.echo()
 	var talks []*talk
 	for i, addr := range b.addrs {
 		talks = append(talks, newTalk(fmt.Sprintf("IPv%d", 4+2*i), a, addr))
 	}
-	everybody := func(when string) {
-		t.Helper()
+	return func(when string) {
+		c.t.Helper()
 		for _, k := range talks {
 			k.goOn(when)
 		}
 	}
+}
+
+// TestWayChangesLive: no packet between pods is lost while one node after the other changes
+// to another way, whatever the order.
+func TestWayChangesLive(t *testing.T) {
+	c := newRouted(t, WayRoutes, anyFamily, dual)
+	c.sync()
+	everybody := c.converse()
 	everybody("at first")
 	later := time.Duration(0)
 	for _, way := range []Way{WayVXLAN, WayRoutes, WayAuto, WayVXLAN, WayAuto, WayRoutes} {

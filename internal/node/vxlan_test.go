@@ -75,26 +75,7 @@ func TestTunnel(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%s", test.name, way), func(t *testing.T) {
 				c := newRouted(t, way, test.underlay, test.cidrs)
 				c.sync()
-				var pods []*pod
-				for _, m := range c.machines {
-					m.serve()
-					pods = append(pods, m.newPod())
-				}
-				reach(pods)
-				for k, addr := range pods[2].addrs {
-					c.machines[0].wantSource("a node to a pod of another subnet", addr, c.machines[0].peer.PodCIDRs[k].Addr())
-				}
-				for k, addr := range c.machines[2].peer.Addrs {
-					if len(pods[0].addrs) == len(c.machines[0].peer.Addrs) {
-						pods[0].wantSource("a pod to a node of another subnet", addr, c.machines[0].peer.Addrs[k])
-					}
-				}
-				if out := pods[0].run("ip link show eth0"); !strings.Contains(out, fmt.Sprintf("mtu %d", test.mtu)) {
-					t.Errorf("the pod's MTU is not %d: %s", test.mtu, out)
-				}
-				if out := c.fabric.run("nft list table inet cloud"); strings.Count(out, "counter packets 0 ") != 2 {
-					t.Errorf("packets of pods came to the router:\n%s", out)
-				}
+				pods := c.wantCarried(test.mtu)
 				plain := strings.Count(c.machines[0].routes(), " dev eth0")
 				if want := map[Way]int{WayVXLAN: 0, WayAuto: len(pods[0].addrs)}[way]; plain != want && test.name != "dual stack over IPv6" {
 					t.Errorf("%d plain routes, want %d:\n%s", plain, want, c.machines[0].routes())
@@ -182,4 +163,31 @@ func TestSameMAC(t *testing.T) {
 			t.Errorf("on %s: %d routes, problems %v, want %q", test.self, routes, p.problems, test.problem)
 		}
 	}
+}
+
+// wantCarried makes a pod on each node, and fails unless all reach each other and the other subnet with the right
+// sources and MTU, and no packet of theirs comes to the router as it is.
+func (c *cluster) wantCarried(mtu int) []*pod {
+	c.t.Helper()
+	var pods []*pod
+	for _, m := range c.machines {
+		m.serve()
+		pods = append(pods, m.newPod())
+	}
+	reach(pods)
+	for k, addr := range pods[2].addrs {
+		c.machines[0].wantSource("a node to a pod of another subnet", addr, c.machines[0].peer.PodCIDRs[k].Addr())
+	}
+	for k, addr := range c.machines[2].peer.Addrs {
+		if len(pods[0].addrs) == len(c.machines[0].peer.Addrs) {
+			pods[0].wantSource("a pod to a node of another subnet", addr, c.machines[0].peer.Addrs[k])
+		}
+	}
+	if out := pods[0].run("ip link show eth0"); !strings.Contains(out, fmt.Sprintf("mtu %d", mtu)) {
+		c.t.Errorf("the pod's MTU is not %d: %s", mtu, out)
+	}
+	if out := c.fabric.run("nft list table inet cloud"); strings.Count(out, "counter packets 0 ") != 2 {
+		c.t.Errorf("packets of pods came to the router:\n%s", out)
+	}
+	return pods
 }

@@ -58,27 +58,8 @@ func TestWireGuardCarries(t *testing.T) {
 			c := newRouted(t, WayWireGuard, test.underlay, test.cidrs)
 			c.watch()
 			c.agree()
-			var pods []*pod
-			for _, m := range c.machines {
-				m.serve()
-				pods = append(pods, m.newPod())
-			}
-			reach(pods)
-			for k, addr := range pods[2].addrs {
-				c.machines[0].wantSource("a node to a pod of another subnet", addr, c.machines[0].peer.PodCIDRs[k].Addr())
-			}
-			for k, addr := range c.machines[2].peer.Addrs {
-				if len(pods[0].addrs) == len(c.machines[0].peer.Addrs) {
-					pods[0].wantSource("a pod to a node of another subnet", addr, c.machines[0].peer.Addrs[k])
-				}
-			}
-			if out := pods[0].run("ip link show eth0"); !strings.Contains(out, fmt.Sprintf("mtu %d", test.mtu)) {
-				t.Errorf("the pod's MTU is not %d: %s", test.mtu, out)
-			}
+			c.wantCarried(test.mtu)
 			c.wantNonePlain()
-			if out := c.fabric.run("nft list table inet cloud"); strings.Count(out, "counter packets 0 ") != 2 {
-				t.Errorf("packets of pods came to the router:\n%s", out)
-			}
 		})
 	}
 }
@@ -88,18 +69,7 @@ func TestWireGuardCarries(t *testing.T) {
 func TestWireGuardChangesLive(t *testing.T) {
 	c := newRouted(t, WayRoutes, anyFamily, dual)
 	c.sync()
-	a, b := c.machines[0].newPod(), c.machines[1].newPod()
-	b.echo()
-	var talks []*talk
-	for i, addr := range b.addrs {
-		talks = append(talks, newTalk(fmt.Sprintf("IPv%d", 4+2*i), a, addr))
-	}
-	everybody := func(when string) {
-		t.Helper()
-		for _, k := range talks {
-			k.goOn(when)
-		}
-	}
+	everybody := c.converse()
 	everybody("at first")
 	start := time.Now()
 	later := time.Duration(0)
@@ -160,17 +130,8 @@ func (m *machine) wgState() string {
 		return ""
 	}
 	text := m.run("ip -d link show fairway-wg | sed 's/^[0-9]*: //'; ip -o addr show dev fairway-wg | awk '{print $3, $4}'") + m.routes()
-	err := m.do(func() error {
-		conn, err := openWG(m.t.Context())
-		if err != nil {
-			return err
-		}
-		defer conn.Close()
-		link, err := net.InterfaceByName(wgLink)
-		if err != nil {
-			return err
-		}
-		d, err := conn.device(m.t.Context(), link.Index)
+	m.wg(func(conn *wgConn, link int) error {
+		d, err := conn.device(m.t.Context(), link)
 		if err != nil {
 			return err
 		}
@@ -182,13 +143,10 @@ func (m *machine) wgState() string {
 		text += fmt.Sprintf("%s %d\n%s", d.public, d.port, strings.Join(peers, "\n"))
 		return nil
 	})
-	if err != nil {
-		m.t.Fatal(err)
-	}
 	return text
 }
 
-// wg changes the device by netlink, as the program wg would.
+// wg reads or changes the device by netlink, as the program wg would.
 func (m *machine) wg(change func(*wgConn, int) error) {
 	m.t.Helper()
 	err := m.do(func() error {
