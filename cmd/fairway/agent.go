@@ -200,7 +200,7 @@ func (a *agent) hostPorts() *hostport.Reader {
 // followHostPorts is hostPorts kept up to date until ctx ends; nil without our plugin. NodePorts on
 // loopback addresses are served behind them, if --nodeport-addresses names any.
 func (a *agent) followHostPorts(ctx context.Context, g *errgroup.Group, says *agentStatus) (all proxy.HostPorts) {
-	n := hostport.NodePorts{Log: a.log, Addrs: a.cfg.NodePorts.Loopback, Table: says.applied.Table, Changed: says.applied.Subscribe()}
+	n := hostport.NodePorts{Log: a.log, Addrs: a.cfg.NodePorts.Loopback, Table: says.applied.Table}
 	if a.cfg.ConnectsPods() {
 		r := a.hostPorts()
 		g.Go(func() error { return r.Run(ctx) })
@@ -208,6 +208,7 @@ func (a *agent) followHostPorts(ctx context.Context, g *errgroup.Group, says *ag
 		all = r
 	}
 	if len(n.Addrs) > 0 {
+		n.Changed = says.applied.Subscribe()
 		g.Go(func() error { return n.Run(ctx) })
 	}
 	return all
