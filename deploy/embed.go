@@ -11,5 +11,5 @@ import "embed"
 
 // Files are the kustomizations and their resources, by their path in this directory.
 //
-//go:embed kustomization.yaml agent cleanup components dns dns-service image
+//go:embed kustomization.yaml agent cleanup components dns dns-service image pools
 var Files embed.FS

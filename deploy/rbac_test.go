@@ -98,17 +98,18 @@ func TestControllerRole(t *testing.T) {
 	}
 }
 
-// TestLoadBalancerRoles holds what components let the controller do besides.
+// TestLoadBalancerRoles holds what components let the controller do besides, and an edge.
 func TestLoadBalancerRoles(t *testing.T) {
 	for component, want := range map[string]map[string]string{
-		"load-balancer": {
+		"pools": {
 			"services nodes namespaces": "list watch", "services/status": "patch", "endpointslices": "list watch", "servicecidrs": "list watch",
 			"ipaddresspools": "list watch", "configurationstates": "list watch create patch", "ipaddresspools/status configurationstates/status": "patch",
 		},
-		"servicelb": {"services nodes": "list watch", "services/status": "patch", "endpointslices": "list watch"},
+		"components/edge":      {"services nodes": "list watch", "endpointslices": "list watch"},
+		"components/servicelb": {"services nodes": "list watch", "services/status": "patch", "endpointslices": "list watch"},
 	} {
 		have := make(map[string]string)
-		for _, o := range objects(t, "components/"+component+"/rbac.yaml") {
+		for _, o := range objects(t, component+"/rbac.yaml") {
 			var rules []rbacv1.PolicyRule
 			switch o := o.(type) {
 			case *rbacv1.ClusterRole:
@@ -121,7 +122,7 @@ func TestLoadBalancerRoles(t *testing.T) {
 			}
 		}
 		if !maps.Equal(have, want) {
-			t.Errorf("%s: the controller's roles grant\n%v\nwant\n%v", component, have, want)
+			t.Errorf("%s: the roles grant\n%v\nwant\n%v", component, have, want)
 		}
 	}
 }

@@ -17,7 +17,7 @@ import (
 func TestAddresses(t *testing.T) {
 	l := newLab(t)
 	l.run(append(l.upArgs("--nodes", "1"), "--deploy", "", "--images-dir", "")...)
-	l.run("kubectl", "apply", "--server-side", "-f", filepath.Join(built.deploy, "components/load-balancer/crds.yaml"))
+	l.run("kubectl", "apply", "--server-side", "-f", filepath.Join(built.deploy, "pools/crds.yaml"))
 	l.run("kubectl", "wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
 	l.run("kubectl", "create", "namespace", "metallb-system")
 	t.Run("accepted", func(t *testing.T) { l.in(t).metallbAccepted() })

@@ -23,6 +23,7 @@ var balancerComponents = map[string]string{
 	BalancerL2:        "load-balancer",
 	BalancerBGP:       "load-balancer",
 	BalancerServiceLB: "servicelb",
+	BalancerEdge:      "edge",
 }
 
 // balancerOverlay is what gives Services of type LoadBalancer addresses; "": nothing does.
@@ -49,6 +50,11 @@ func (b *builder) deployBalancer(ctx context.Context) error {
 	if err := b.makePool(ctx); err != nil {
 		return err
 	}
+	if b.front() == fabric.Edge {
+		if err := b.startEdge(); err != nil {
+			return err
+		}
+	}
 	b.Done("load balancer deployed (%s)", b.LoadBalancer)
 	return nil
 }
@@ -59,7 +65,13 @@ func (b *builder) redeployBalancer(ctx context.Context) error {
 	if err != nil || overlay == "" {
 		return err
 	}
-	return b.apply(ctx, balancerDir, overlay)
+	if err := b.apply(ctx, balancerDir, overlay); err != nil || b.front() != fabric.Edge {
+		return err
+	}
+	if err := b.state.process(fabric.Edge).Kill(); err != nil {
+		return err
+	}
+	return b.startEdge()
 }
 
 // kept is the overlay in a directory of the lab, edited or not; overlay: if there is none.
@@ -74,10 +86,10 @@ func (l Lab) kept(dir, overlay string) (string, error) {
 	return string(text), nil
 }
 
-// makePool makes the pool of the lab, and has its addresses announced, as a user would once the
+// makePool makes the pool of the lab, and has its addresses announced by speakers, as a user would once the
 // CustomResourceDefinitions are there.
 func (b *builder) makePool(ctx context.Context) error {
-	if balancerComponents[b.LoadBalancer] != "load-balancer" {
+	if b.LoadBalancer == BalancerServiceLB {
 		return nil
 	}
 	config, _, err := b.client()
@@ -90,12 +102,13 @@ func (b *builder) makePool(ctx context.Context) error {
 	}
 	objects := []*unstructured.Unstructured{metallb("lab", "v1beta1", "IPAddressPool", map[string]any{"addresses": addresses})}
 	pools := map[string]any{"ipAddressPools": []any{"lab"}}
-	if b.LoadBalancer == BalancerL2 {
+	switch b.LoadBalancer {
+	case BalancerL2:
 		if b.plan.TwoSubnets { // the pool's is the first
 			pools["nodeSelectors"] = []any{map[string]any{"matchLabels": map[string]any{subnetLabel: "1"}}}
 		}
 		objects = append(objects, metallb("lab", "v1beta1", "L2Advertisement", pools))
-	} else {
+	case BalancerBGP:
 		objects = append(append(objects, b.routerPeers()...), metallb("lab", "v1beta1", "BGPAdvertisement", pools))
 	}
 	err = poll(ctx, 100*time.Millisecond, func(ctx context.Context) error {
@@ -109,7 +122,7 @@ func (b *builder) makePool(ctx context.Context) error {
 
 // routerPeers are the lab's router as the nodes see it, once in each family.
 func (b *builder) routerPeers() (peers []*unstructured.Unstructured) {
-	for _, at := range fabric.Addrs(b.plan.Router()) {
+	for _, at := range fabric.Addrs(b.plan.FrontAddrs()) {
 		name := "router"
 		if at.Is6() {
 			name = "router-ipv6"

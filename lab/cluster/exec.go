@@ -44,7 +44,7 @@ func (l Lab) OnNode(name string, argv []string) error {
 	return run(argv, func(cmd *exec.Cmd) error { return node.Run(init.PID, cmd) })
 }
 
-// Shell opens a shell on a node, on the client or on the router, whose prompt says where it is.
+// Shell opens a shell on a node, on the client, the router or the edge, whose prompt says where it is.
 func (l Lab) Shell(where string) error {
 	prompt := where
 	if n, err := nodeNumber(where); err == nil {
@@ -57,8 +57,8 @@ func (l Lab) Shell(where string) error {
 	switch where {
 	case fabric.Client:
 		return l.OnClient(shell)
-	case fabric.Router:
-		return l.OnRouter(shell)
+	case fabric.Router, fabric.Edge:
+		return l.OnFront(where, shell)
 	}
 	return l.OnNode(where, shell)
 }

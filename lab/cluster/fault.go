@@ -13,7 +13,7 @@ import (
 	"github.com/fairway-net/fairway/lab/node"
 )
 
-// A Fault is what can be done to a machine of the lab: a node, the control plane, in part the router.
+// A Fault is what can be done to a machine of the lab: a node, the control plane, in part the machine in front.
 type Fault string
 
 // The faults, and Heal, which undoes all of them.
@@ -42,8 +42,8 @@ func (l Lab) Fault(ctx context.Context, target string, f Fault, cut Cut, p *Prog
 		return err
 	}
 	defer unlock()
-	if target == router {
-		return b.faultRouter(f)
+	if target == fabric.Router || target == fabric.Edge {
+		return b.faultFront(target, f)
 	}
 	name, err := b.machine(target)
 	if err != nil {

@@ -62,7 +62,10 @@ func TestBadInput(t *testing.T) {
 		want string
 	}{
 		{[]string{"--proxy-mode", "magic"}, "choose one of nftables"},
-		{[]string{"--load-balancer", "magic"}, "choose one of l2, bgp, servicelb, none"},
+		{[]string{"--load-balancer", "magic"}, "choose one of l2, bgp, servicelb, edge, none"},
+		{[]string{"--load-balancer", "edge", "--edge-target", "pod"}, "choose one of instance, ip"},
+		{[]string{"--edge-target", "ip"}, "is for --load-balancer edge"},
+		{[]string{"--load-balancer", "edge", "--subnets", "2", "--pod-network", "auto"}, "is for nodes in one subnet"},
 		{[]string{"--subnets", "2"}, "hint: choose --pod-network auto or vxlan"},
 		{[]string{"--subnets", "3"}, "choose 1 or 2"},
 		{[]string{"--nodes", "0"}, "choose from 1 to"},

@@ -284,11 +284,14 @@ func TestIPv6(t *testing.T) {
 	l.eventually("It works!", "client", "--", "curl", "-sSg", "-m", "2", "http://[fd00:49::c8]/")
 }
 
-// TestDownAfterKill kills everything there is of a lab, and then removes it.
+// TestDownAfterKill kills everything there is of a lab, with a load balancer in front of it that works, and then
+// removes it.
 func TestDownAfterKill(t *testing.T) {
 	before := snapshot(t)
 	l := newLab(t)
-	l.run(l.upArgs("--nodes", "2")...)
+	up := l.upArgs("--nodes", "2", "--load-balancer", "edge")
+	l.run(up...)
+	l.testEdge()
 	pids := l.pids()
 	// The control plane; for each node init, containerd, kubelet, the agent's
 	// shim, pause and program; the DNS pods.
@@ -301,7 +304,7 @@ func TestDownAfterKill(t *testing.T) {
 		}
 	}
 	l.refused("ended", "status")
-	l.refused("the lab is broken", l.upArgs("--nodes", "2")...)
+	l.refused("the lab is broken", up...)
 	l.run("down")
 	l.gone()
 	before.unchanged(t)

@@ -22,11 +22,13 @@ type Options struct {
 	Family    fabric.Family `json:"family"`
 	// LoadBalancer says how Services of type LoadBalancer get addresses: one of LoadBalancers.
 	LoadBalancer string `json:"loadBalancer"`
-	KubeProxy    string `json:"kubeProxy"` // path of a kube-proxy to run instead of our proxy; empty means ours
-	APIPort      int    `json:"apiPort"`   // on 127.0.0.1
-	Deploy       string `json:"deploy"`    // directory with a kustomization; empty means none
-	Image        string `json:"image"`     // archive of our image; empty means none
-	ImagesDir    string `json:"imagesDir"` // archives of further images; empty means none
+	// EdgeTarget is what the load balancer of BalancerEdge takes connections to: one of EdgeTargets.
+	EdgeTarget string `json:"edgeTarget"`
+	KubeProxy  string `json:"kubeProxy"` // path of a kube-proxy to run instead of our proxy; empty means ours
+	APIPort    int    `json:"apiPort"`   // on 127.0.0.1
+	Deploy     string `json:"deploy"`    // directory with a kustomization; empty means none
+	Image      string `json:"image"`     // archive of our image; empty means none
+	ImagesDir  string `json:"imagesDir"` // archives of further images; empty means none
 	// NetworkPolicy adds the component that enforces NetworkPolicies.
 	NetworkPolicy bool `json:"networkPolicy"`
 	// Publish are ports of this machine's 127.0.0.1 that lead to a NodePort, as HOSTPORT:NODEPORT.
@@ -45,21 +47,23 @@ var ProxyModes = append(datapath.Modes(), datapath.Auto)
 var PodNetworks = []string{"routes", "vxlan", "auto", "wireguard"}
 
 // LoadBalancers are the ways to give Services of type LoadBalancer addresses, the default
-// first: addresses of a pool in the nodes' network, of one that a router learns, the nodes' own, none.
-var LoadBalancers = []string{BalancerL2, BalancerBGP, BalancerServiceLB, BalancerNone}
+// first: addresses of a pool in the nodes' network, of one that a router learns, the nodes' own, of a pool that
+// a load balancer outside of the cluster has, none.
+var LoadBalancers = []string{BalancerL2, BalancerBGP, BalancerServiceLB, BalancerEdge, BalancerNone}
 
 // The values of Options.LoadBalancer.
 const (
 	BalancerL2        = "l2"
 	BalancerBGP       = "bgp"
 	BalancerServiceLB = "servicelb"
+	BalancerEdge      = "edge"
 	BalancerNone      = "none"
 )
 
 // DefaultOptions are those of "fairway-lab up". Images and manifests are
 // looked for beside the binary, as "make" puts them.
 func DefaultOptions() Options {
-	o := Options{Nodes: 3, ProxyMode: ProxyModes[0], LoadBalancer: LoadBalancers[0], PodNetwork: PodNetworks[0], Subnets: 1, Family: fabric.IPv4, APIPort: 16443}
+	o := Options{Nodes: 3, ProxyMode: ProxyModes[0], LoadBalancer: LoadBalancers[0], EdgeTarget: EdgeTargets[0], PodNetwork: PodNetworks[0], Subnets: 1, Family: fabric.IPv4, APIPort: 16443}
 	exe, err := os.Executable()
 	if err != nil {
 		return o
@@ -81,6 +85,9 @@ func (o Options) Validate() error {
 	}
 	if !slices.Contains(LoadBalancers, o.LoadBalancer) {
 		return fmt.Errorf("unknown load balancer %q [choose one of %s]", o.LoadBalancer, strings.Join(LoadBalancers, ", "))
+	}
+	if err := o.checkEdge(); err != nil {
+		return err
 	}
 	if !slices.Contains(PodNetworks, o.PodNetwork) {
 		return fmt.Errorf("unknown pod network %q [choose one of %s]", o.PodNetwork, strings.Join(PodNetworks, ", "))
@@ -131,8 +138,8 @@ func (o Options) checkSubnets() error {
 		return fmt.Errorf("%d subnets [choose 1 or 2]", o.Subnets)
 	case o.Subnets == 2 && o.PodNetwork == PodNetworks[0]:
 		return errors.New("--pod-network routes reaches no pods in another subnet [choose --pod-network auto or vxlan]")
-	case o.Subnets == 2 && o.hasRouter():
-		return errors.New("--load-balancer bgp is for nodes in one subnet [choose --load-balancer l2]")
+	case o.Subnets == 2 && o.front() != "":
+		return fmt.Errorf("--load-balancer %s is for nodes in one subnet [choose --load-balancer l2]", o.LoadBalancer)
 	}
 	return nil
 }
@@ -159,7 +166,7 @@ func CheckRoot() error {
 func (o Options) checkMachine() error {
 	var missing, install []string
 	wanted := packages
-	if o.hasRouter() {
+	if o.front() == fabric.Router {
 		wanted = append(slices.Clone(wanted), struct{ program, name string }{"bird", "bird2"})
 	}
 	for _, p := range wanted {

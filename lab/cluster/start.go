@@ -93,8 +93,10 @@ func (b *builder) startProcesses() error {
 	if err := b.startControlPlane(); err != nil {
 		return err
 	}
-	if err := b.startRouter(); err != nil {
-		return err
+	if b.front() == fabric.Router {
+		if err := b.startRouter(); err != nil {
+			return err
+		}
 	}
 	for n := 1; n <= b.Nodes; n++ {
 		if err := b.startNode(n); err != nil {

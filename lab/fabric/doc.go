@@ -12,9 +12,9 @@
 //	node-1      node-2        node-3      control-plane
 //	.2          .3            .4          .254
 //
-// With a router of its own (Plan.HasRouter) the client is behind that:
+// With a machine in front (Plan.Front), a router or a load balancer, the client is behind that:
 //
-//	client ── .1 router .253 ── br0
+//	client ── .1 front .253 ── br0
 //
 // With two subnets of nodes (Plan.TwoSubnets) nodes with even numbers are on br1 192.168.50.1/24,
 // fd00:50::1/64; the fabric routes between both, and knows nothing of pods.

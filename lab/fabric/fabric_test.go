@@ -66,7 +66,7 @@ func TestRouter(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	plan := Plan{Family: Dual, HasRouter: true}
+	plan := Plan{Family: Dual, Front: Router}
 	if err := f.Create(plan, 1); err != nil {
 		t.Fatal(err)
 	}

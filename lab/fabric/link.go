@@ -30,13 +30,13 @@ func (f Fabric) Create(plan Plan, nodes int) error {
 			return err
 		}
 	}
-	if !plan.HasRouter {
+	if plan.Front == "" {
 		return f.plugClient(plan, Switch)
 	}
-	if err := f.PlugRouter(plan); err != nil {
+	if err := f.plugFront(plan); err != nil {
 		return err
 	}
-	return f.plugClient(plan, Router)
+	return f.plugClient(plan, plan.Front)
 }
 
 // PlugNode makes node n's namespace and its link to the switch.

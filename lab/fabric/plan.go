@@ -41,8 +41,10 @@ const MaxNodes = 100
 // Family. All methods that return several addresses put the primary family
 // first.
 type Plan struct {
-	Family    Family
-	HasRouter bool // the client is behind a router, which learns load balancers' addresses
+	Family Family
+	// Front is the machine that the client is behind: a Router, which learns load balancers' addresses, or
+	// an Edge, which has them; empty: the switch alone.
+	Front string
 	// TwoSubnets puts nodes with even numbers into a second subnet; the fabric routes between the two.
 	TwoSubnets bool
 }
@@ -100,20 +102,20 @@ func (p Plan) Node(n int) []netip.Prefix { return host(p.nets(p.Subnet(n)), n+1)
 // ControlPlane is the control plane's addresses on the node subnet.
 func (p Plan) ControlPlane() []netip.Prefix { return host(p.pick(fabricNet4, fabricNet6), 254) }
 
-// Router is the router's addresses on the node subnet.
-func (p Plan) Router() []netip.Prefix { return host(p.pick(fabricNet4, fabricNet6), 253) }
+// FrontAddrs is the addresses of the machine in front on the node subnet.
+func (p Plan) FrontAddrs() []netip.Prefix { return host(p.pick(fabricNet4, fabricNet6), 253) }
 
 // NodeNets is the node subnet, the first one where there are two.
 func (p Plan) NodeNets() []netip.Prefix { return p.nets(1) }
 
-// Routed is the subnets of load balancers' addresses that only the router knows the way to.
+// Routed is the subnets of load balancers' addresses that are behind the machine in front.
 func (p Plan) Routed() []netip.Prefix { return p.pick(routed4, routed6) }
 
 // LoadBalancers is the ranges for load balancers' addresses: of the node subnet, behind those of
-// nodes, or with a router of the routed ones.
+// nodes, or with a machine in front of the routed ones.
 func (p Plan) LoadBalancers() []string {
 	first, last := addrs(host(p.NodeNets(), 200)), addrs(host(p.NodeNets(), 239))
-	if p.HasRouter {
+	if p.Front != "" {
 		first, last = addrs(host(p.Routed(), 10)), addrs(host(p.Routed(), 49))
 	}
 	out := make([]string, len(first))

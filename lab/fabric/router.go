@@ -13,28 +13,37 @@ import (
 	"github.com/fairway-net/fairway/internal/sysctl"
 )
 
-// Router is the namespace of the router between the nodes and the client, where the plan has one.
-const Router = "router"
+// The namespaces of the machine between the nodes and the client, where the plan has one.
+const (
+	Router = "router"
+	Edge   = "edge"
+)
 
-// PlugRouter makes the router: its end in the nodes' network, and the client behind it. What
-// the nodes send to the client goes by their gateway, which knows the way.
+// plugFront makes the machine in front: its end in the nodes' network, and the client behind it. What
+// the nodes send to the client goes by their gateway, which knows the way; and to addresses that an Edge has.
 //
-//	client ── .1 router .253 ── br0 ── nodes
-func (f Fabric) PlugRouter(plan Plan) error {
-	if err := f.attach(Router, Switch, bridge, plan.Router(), Addrs(plan.Gateway())); err != nil {
+//	client ── .1 front .253 ── br0 ── nodes
+func (f Fabric) plugFront(plan Plan) error {
+	if err := f.attach(plan.Front, Switch, bridge, plan.FrontAddrs(), Addrs(plan.Gateway())); err != nil {
 		return err
 	}
 	// By ports too: by addresses alone all connections of a client would meet one node.
-	err := f.forwards(Router, map[string]string{
+	err := f.forwards(plan.Front, map[string]string{
 		"ipv4/fib_multipath_hash_policy": "1", "ipv6/fib_multipath_hash_policy": "1",
 	})
 	if err != nil {
 		return err
 	}
 	return f.with(Switch, func(h *netlink.Handle) error {
-		for i, subnet := range plan.pick(clientNet4, clientNet6) {
-			if err := h.RouteReplace(route(subnet, plan.Router()[i].Addr())); err != nil {
-				return fmt.Errorf("route to %s: %w", subnet, err)
+		behind := [][]netip.Prefix{plan.pick(clientNet4, clientNet6)}
+		if plan.Front == Edge { // nodes leave these addresses to it: ipMode Proxy
+			behind = append(behind, plan.Routed())
+		}
+		for _, subnets := range behind {
+			for i, subnet := range subnets {
+				if err := h.RouteReplace(route(subnet, plan.FrontAddrs()[i].Addr())); err != nil {
+					return fmt.Errorf("route to %s: %w", subnet, err)
+				}
 			}
 		}
 		return nil

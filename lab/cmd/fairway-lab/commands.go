@@ -11,6 +11,7 @@ import (
 
 	"github.com/fairway-net/fairway/internal/output"
 	"github.com/fairway-net/fairway/lab/cluster"
+	"github.com/fairway-net/fairway/lab/fabric"
 )
 
 func statusCommand(lab *cluster.Lab) *cobra.Command {
@@ -156,12 +157,12 @@ func nodeCommand(lab *cluster.Lab) *cobra.Command {
 
 func shellCommand(lab *cluster.Lab) *cobra.Command {
 	return &cobra.Command{
-		Use:   "shell N|client|router",
-		Short: "Open a shell on node N, on the client outside the cluster, or on the router",
+		Use:   "shell N|client|router|edge",
+		Short: "Open a shell on node N, on the client outside the cluster, on the router or the edge",
 		Example: `  fairway-lab shell 2
   fairway-lab shell client`,
 		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: completeNodes(lab, "client", "router"),
+		ValidArgsFunction: completeNodes(lab, "client", "router", "edge"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return lab.Shell(args[0])
 		},
@@ -176,7 +177,22 @@ func routerCommand(lab *cluster.Lab) *cobra.Command {
   fairway-lab router -- ip route`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			return lab.OnRouter(args)
+			return lab.OnFront(fabric.Router, args)
+		},
+	}
+	cmd.Flags().SetInterspersed(false)
+	return cmd
+}
+
+func edgeCommand(lab *cluster.Lab) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "edge -- CMD…",
+		Short: "Run a command on the load balancer of up --load-balancer edge",
+		Example: `  fairway-lab edge -- fairway dump
+  fairway-lab edge -- conntrack -L`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			return lab.OnFront(fabric.Edge, args)
 		},
 	}
 	cmd.Flags().SetInterspersed(false)

@@ -14,7 +14,7 @@ import (
 
 func faultCommand(lab *cluster.Lab) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "fault node N|control-plane|router kill|pause|partition|link-down|heal",
+		Use:   "fault node N|control-plane|router|edge kill|pause|partition|link-down|heal",
 		Short: "Break a machine of the lab, or heal it",
 		Long: `Break a machine of the lab, or heal it. Faults of a machine add up until it is healed.
 
@@ -24,7 +24,8 @@ func faultCommand(lab *cluster.Lab) *cobra.Command {
   link-down   it loses its carrier
   heal        undo all of these
 
-The router of up --load-balancer bgp takes kill and pause, of its BGP alone: its kernel forwards on.`,
+The router of up --load-balancer bgp, and the edge of --load-balancer edge, take kill and pause, of their process
+alone: its kernel forwards on.`,
 		Example: `  fairway-lab fault node 2 kill
   fairway-lab fault node 2 partition --from control-plane
   fairway-lab fault node 2 partition --one-way out

@@ -117,7 +117,7 @@ func root(unhandle func()) *cobra.Command {
 	cmd.PersistentFlags().StringVar(&lab.Name, "name", os.Getenv("FAIRWAY_LAB_NAME"),
 		"`name` of the lab, when there is more than one (also $FAIRWAY_LAB_NAME)")
 	cmd.AddCommand(upCommand(lab), downCommand(lab), listCommand(), statusCommand(lab), logsCommand(lab), kubeconfigCommand(lab),
-		loadCommand(lab), nodeCommand(lab), clientCommand(lab), routerCommand(lab), faultCommand(lab), restartNodeCommand(lab), shellCommand(lab),
+		loadCommand(lab), nodeCommand(lab), clientCommand(lab), routerCommand(lab), edgeCommand(lab), faultCommand(lab), restartNodeCommand(lab), shellCommand(lab),
 		addNodeCommand(lab), removeNodeCommand(lab), redeployCommand(lab), kubectlCommand(lab, unhandle), versionCommand(), childCommand())
 	return cmd
 }

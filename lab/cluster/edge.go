@@ -1,0 +1,175 @@
+package cluster
+
+import (
+	"archive/tar"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/fairway-net/fairway/lab/controlplane"
+	"github.com/fairway-net/fairway/lab/fabric"
+	"github.com/fairway-net/fairway/lab/pki"
+)
+
+// edgeAccount is who `fairway edge` is to the API server: the account that the component edge makes.
+const edgeAccount = "system:serviceaccount:kube-system:fairway-edge"
+
+// EdgeTargets are the values of Options.EdgeTarget, the default first.
+var EdgeTargets = []string{"instance", "ip"}
+
+// checkEdge returns what is wrong with the options of the edge.
+func (o Options) checkEdge() error {
+	switch {
+	case !slices.Contains(EdgeTargets, o.EdgeTarget):
+		return fmt.Errorf("unknown edge target %q [choose one of %s]", o.EdgeTarget, strings.Join(EdgeTargets, ", "))
+	case o.LoadBalancer != BalancerEdge && o.EdgeTarget != EdgeTargets[0]:
+		return errors.New("--edge-target is for --load-balancer edge")
+	case o.LoadBalancer == BalancerEdge && o.Deploy == "":
+		return errors.New("--load-balancer edge needs Fairway's manifests [choose --load-balancer none beside --deploy '']")
+	}
+	return nil
+}
+
+func (l Lab) edgeDir() string { return l.path("edge") }
+
+// edgeConfig is the configuration of `fairway edge` for a lab. Its checks are more frequent than its defaults, for
+// nodes that are broken on purpose.
+func (b *builder) edgeConfig(kubeconfig string) string {
+	text := fmt.Sprintf(`apiVersion: edge.fairway.net/v1alpha1
+kind: EdgeConfiguration
+kubeconfig: %s
+addresses: [%s]
+clusterCIDRs: [%s]
+targetType: %s
+healthCheck: {interval: 1s, timeout: 1s}
+metricsBindAddress: 127.0.0.1:10282
+`, kubeconfig, list(b.plan.Routed()), list(b.plan.Pods()), b.EdgeTarget)
+	if b.EdgeTarget == "ip" {
+		text += "routes: static\n"
+	}
+	return text
+}
+
+// makeEdge writes all that the edge's machine has on its disk. A configuration that is there stays, as a user may
+// have edited it.
+func (b *builder) makeEdge() error {
+	if err := os.MkdirAll(b.edgeDir(), 0o755); err != nil {
+		return fmt.Errorf("create the edge's directory: %w", err)
+	}
+	if err := fileOfImage(b.Image, "usr/bin/fairway", filepath.Join(b.edgeDir(), "fairway")); err != nil {
+		return fmt.Errorf("take fairway out of %s: %w", b.Image, err)
+	}
+	config := filepath.Join(b.edgeDir(), "edge.yaml")
+	if _, err := os.Stat(config); err == nil {
+		return nil
+	}
+	ca, err := pki.Load(b.pki())
+	if err != nil {
+		return err
+	}
+	if err := ca.Issue(fabric.Edge, pki.Subject{Name: edgeAccount}); err != nil {
+		return err
+	}
+	kubeconfig := controlplane.Kubeconfig(b.pki(), fabric.Edge)
+	if err := ca.Kubeconfig(kubeconfig, fabric.Edge, b.plan.APIServer()); err != nil {
+		return err
+	}
+	if err := os.WriteFile(config, []byte(b.edgeConfig(kubeconfig)), 0o644); err != nil {
+		return fmt.Errorf("write the edge's configuration: %w", err)
+	}
+	return nil
+}
+
+// startEdge starts `fairway edge` on its machine.
+func (b *builder) startEdge() error {
+	if err := b.makeEdge(); err != nil {
+		return err
+	}
+	cmd := exec.Command(filepath.Join(b.edgeDir(), "fairway"), "edge", "--config", filepath.Join(b.edgeDir(), "edge.yaml"))
+	return b.start(fabric.Edge, fabric.Edge, cmd)
+}
+
+// fileOfImage writes a program that an image's archive holds, by its path in the image, to a path on this machine.
+func fileOfImage(archive, name, path string) error {
+	file, err := os.Open(archive)
+	if err != nil {
+		return fmt.Errorf("open: %w", err)
+	}
+	defer file.Close()
+	var layers []string
+	err = eachFile(file, func(h *tar.Header, in io.Reader) (bool, error) {
+		if h.Name != "manifest.json" {
+			return false, nil
+		}
+		var images []struct{ Layers []string }
+		if err := json.NewDecoder(in).Decode(&images); err != nil {
+			return true, fmt.Errorf("read manifest.json: %w", err)
+		}
+		for _, i := range images {
+			layers = append(layers, i.Layers...)
+		}
+		return true, nil
+	})
+	if err != nil {
+		return err
+	}
+	if _, err := file.Seek(0, io.SeekStart); err != nil {
+		return fmt.Errorf("read again: %w", err)
+	}
+	return eachFile(file, func(h *tar.Header, layer io.Reader) (bool, error) {
+		if !slices.Contains(layers, h.Name) {
+			return false, nil
+		}
+		err := eachFile(layer, func(h *tar.Header, in io.Reader) (bool, error) {
+			if strings.TrimPrefix(h.Name, "./") != name || h.Typeflag != tar.TypeReg {
+				return false, nil
+			}
+			return true, writeProgram(path, in)
+		})
+		return !errors.Is(err, errNoFile), err
+	})
+}
+
+// errNoFile says that an archive does not have a file.
+var errNoFile = errors.New("it has no such file")
+
+// eachFile calls fn for the files of a tar until it is done, or fails for another reason than errNoFile.
+func eachFile(in io.Reader, fn func(*tar.Header, io.Reader) (done bool, err error)) error {
+	for all := tar.NewReader(in); ; {
+		header, err := all.Next()
+		if errors.Is(err, io.EOF) {
+			return errNoFile
+		}
+		if err != nil {
+			return fmt.Errorf("read archive: %w", err)
+		}
+		if done, err := fn(header, all); done || err != nil && !errors.Is(err, errNoFile) {
+			return err
+		}
+	}
+}
+
+// writeProgram writes a program in one step, also where it runs.
+func writeProgram(path string, in io.Reader) error {
+	out, err := os.OpenFile(path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o755)
+	if err != nil {
+		return fmt.Errorf("create program: %w", err)
+	}
+	if _, err = io.Copy(out, in); err != nil {
+		out.Close()
+		return fmt.Errorf("write program: %w", err)
+	}
+	if err := out.Close(); err != nil {
+		return fmt.Errorf("write program: %w", err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		return fmt.Errorf("write program: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,100 @@
+package cluster
+
+import (
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/lab/fabric"
+)
+
+// fronts are the machines between the client and the nodes, by what gives load-balancer addresses.
+var fronts = map[string]string{BalancerBGP: fabric.Router, BalancerEdge: fabric.Edge}
+
+// front is the machine between the client and the nodes; "": there is none.
+func (o Options) front() string { return fronts[o.LoadBalancer] }
+
+// plan is the address plan of a lab with these options.
+func (o Options) plan() fabric.Plan {
+	return fabric.Plan{Family: o.Family, Front: o.front(), TwoSubnets: o.Subnets == 2}
+}
+
+// needsFront returns an error if the lab does not have that machine in front.
+func (l Lab) needsFront(o Options, name string) error {
+	if o.front() == name {
+		return nil
+	}
+	for balancer, front := range fronts {
+		if front == name {
+			return fmt.Errorf("the lab has no %s [%s makes one]", name, l.Command("up --load-balancer "+balancer))
+		}
+	}
+	return fmt.Errorf("no machine %q", name)
+}
+
+// startFront starts what runs on the machine in front.
+func (b *builder) startFront() error {
+	if b.front() == fabric.Edge {
+		return b.startEdge()
+	}
+	return b.startRouter()
+}
+
+// faultFront does what can be done to the process of the machine in front; its kernel forwards on.
+func (b *builder) faultFront(name string, f Fault) error {
+	if err := b.needsFront(b.Options, name); err != nil {
+		return err
+	}
+	process, now := b.state.process(name), wordOff
+	switch {
+	case f == Heal && !process.Alive():
+		if err := b.startFront(); err != nil {
+			return err
+		}
+		b.Say("%s: started", name)
+		return nil
+	case f == Heal:
+		if err := unix.Kill(process.PID, unix.SIGCONT); err != nil {
+			return fmt.Errorf("continue the %s: %w", name, err)
+		}
+		b.Say("%s: runs", name)
+		return nil
+	case !process.Alive():
+		return b.broken(name)
+	case f == Kill:
+		if err := process.Kill(); err != nil {
+			return err
+		}
+	case f == Pause:
+		if err := unix.Kill(process.PID, unix.SIGSTOP); err != nil {
+			return fmt.Errorf("pause the %s: %w", name, err)
+		}
+		now = wordPaused
+	default:
+		return fmt.Errorf("the %s can be killed, paused and healed [name a node for other faults]", name)
+	}
+	b.Say("%s: %s [%s undoes it]", name, now, b.healCommand(name))
+	return nil
+}
+
+// OnFront runs a command on the machine in front, fabric.Router or fabric.Edge, as OnNode does. birdc is told
+// where BIRD is, and fairway is the program that runs there.
+func (l Lab) OnFront(name string, argv []string) error {
+	state, err := l.load()
+	if err != nil {
+		return err
+	}
+	if err := l.needsFront(state.Options, name); err != nil {
+		return err
+	}
+	switch {
+	case argv[0] == "birdc":
+		argv = append([]string{"birdc", "-s", l.routerSocket()}, argv[1:]...)
+	case name == fabric.Edge:
+		if err := os.Setenv("PATH", l.edgeDir()+":"+os.Getenv("PATH")); err != nil {
+			return fmt.Errorf("set PATH: %w", err)
+		}
+	}
+	return l.inside(name, argv)
+}
