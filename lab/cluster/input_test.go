@@ -14,13 +14,7 @@ import (
 // TestBadInput checks that each mistake gets one line that says what to do,
 // and leaves nothing.
 func TestBadInput(t *testing.T) {
-	taken, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer taken.Close()
 	unknown, wrong := labFile(t, "nodes: 1\nproxy_mode: iptables\n"), labFile(t, "nodes: many\n")
-	port := fmt.Sprint(taken.Addr().(*net.TCPAddr).Port)
 	for _, c := range []struct {
 		args []string
 		want string
@@ -57,6 +51,16 @@ func TestBadInput(t *testing.T) {
 	} {
 		refused(t, c.want, exec.Command(built.lab, c.args...))
 	}
+}
+
+// TestBadOptions holds that up refuses what it cannot do, before it makes anything.
+func TestBadOptions(t *testing.T) {
+	taken, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	port := fmt.Sprint(taken.Addr().(*net.TCPAddr).Port)
 	for _, c := range []struct {
 		args []string
 		want string
