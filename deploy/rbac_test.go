@@ -147,7 +147,8 @@ func TestSpeakerRole(t *testing.T) {
 		t.Errorf("the speaker's roles grant\n%v\nwant\n%v", have, want)
 	}
 	pod := find[*appsv1.DaemonSet](t, objects(t, "components/load-balancer/speaker.yaml"), "fairway-speaker").Spec.Template
-	if c := pod.Spec.Containers[0].SecurityContext; *c.Privileged || *c.AllowPrivilegeEscalation || len(c.Capabilities.Add) != 2 || len(pod.Spec.Volumes) > 0 {
+	if c := pod.Spec.Containers[0].SecurityContext; *c.Privileged || *c.AllowPrivilegeEscalation || len(c.Capabilities.Add) != 2 ||
+		len(pod.Spec.Volumes) != 1 || pod.Spec.Volumes[0].HostPath.Path != "/run/fairway/bgp" {
 		t.Error("the speaker has more privileges than it needs")
 	}
 }

@@ -29,6 +29,7 @@ import (
 	"github.com/fairway-net/fairway/internal/node"
 	"github.com/fairway-net/fairway/internal/proxy"
 	"github.com/fairway-net/fairway/internal/reset"
+	"github.com/fairway-net/fairway/internal/rib"
 	"github.com/fairway-net/fairway/internal/service"
 	"github.com/fairway-net/fairway/internal/status"
 	"github.com/fairway-net/fairway/internal/takeover"
@@ -303,6 +304,7 @@ func (a *agent) podNetwork() node.Config {
 	return node.Config{
 		Log: a.log, CNIBinDir: a.cfg.CNIBinDir, CNIConfDir: a.cfg.CNIConfDir,
 		Masquerade: true, ClusterCIDRs: a.cfg.ClusterCIDRs, NodeName: a.cfg.NodeName, Way: node.Way(a.cfg.PodNetwork), RecordHostPorts: a.cfg.Mode != datapath.None,
+		RIB: rib.Of(rib.DefaultDir, a.cfg.NodeName),
 	}
 }
 

@@ -52,7 +52,7 @@ func newOptions(fs *pflag.FlagSet) *install.Options {
 	fs.StringVar(&o.ClusterCIDR, "cluster-cidr", "", "`CIDRs` of the cluster's pods, separated by commas (default: found)")
 	fs.StringVar(&o.ProxyMode, "proxy-mode", "", "`mode` of the Service proxy: nftables, iptables, ipvs, userspace, auto, none (default nftables)")
 	fs.StringVar(&o.ReplaceKubeProxy, "replace-kube-proxy", "", "`true` ends a kube-proxy and removes its rules, false leaves it (default: true if there is one)")
-	fs.StringVar(&o.PodNetwork, "pod-network", "", "`none` beside another CNI plugin, or routes, vxlan or wireguard for Fairway's; its auto is --set POD_NETWORK=auto (default: routes if there is no other)")
+	fs.StringVar(&o.PodNetwork, "pod-network", "", "`none` beside another CNI plugin, or routes, vxlan, wireguard or bgp for Fairway's; its auto is --set POD_NETWORK=auto (default: routes if there is no other)")
 	fs.StringVar(&o.DNS, "dns", "", "`fairway`: Fairway's DNS, in place of coredns; none: the cluster's (default: fairway if there is no coredns)")
 	fs.StringVar(&o.RefuseExternal, "refuse-external-ips", "", "`true` ignores spec.externalIPs of Services, false serves them (default true)")
 	fs.StringArrayVar(&o.Components, "component", nil, "add this `name` of deploy/components; may be repeated")

@@ -20,6 +20,7 @@ import (
 	"github.com/fairway-net/fairway/internal/kube"
 	"github.com/fairway-net/fairway/internal/liveness"
 	"github.com/fairway-net/fairway/internal/numbers"
+	"github.com/fairway-net/fairway/internal/rib"
 	"github.com/fairway-net/fairway/internal/service"
 	"github.com/fairway-net/fairway/internal/speaker"
 )
@@ -42,7 +43,8 @@ func newSpeaker(e env) *cobra.Command {
 		Short: "Announce the addresses of Services of type LoadBalancer on this node's networks",
 		Long: `Announce the addresses of Services of type LoadBalancer on this node's networks, by ARP
 and neighbour discovery, as L2Advertisements of metallb.io say, and to routers by BGP, as
-BGPAdvertisements and BGPPeers say. For ARP and neighbour discovery the speakers of all nodes
+BGPAdvertisements and BGPPeers say; there also the node's podCIDRs, if its agent's pod
+network is bgp. For ARP and neighbour discovery the speakers of all nodes
 grant each address to one node at a time, by a majority of their own, also while the API
 server is away. The kernel mutes a node whose grant is over. The speaker is a process of
 its own: the agent can be replaced while it runs.`,
@@ -113,6 +115,7 @@ func runSpeaker(ctx context.Context, log *slog.Logger, o speakerOptions) error {
 	routes := source.SubscribeBGP()
 	routers, err := bgp.New(bgp.Config{
 		Log: log, Node: o.node, Source: routes, Health: health, ProxyPort: o.proxyPort, Report: routes.Report, Announced: told.Set, Metrics: bgp.NewMetrics(registry),
+		RIB: rib.Of(rib.DefaultDir, o.node),
 	})
 	if err != nil {
 		return err

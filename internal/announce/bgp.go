@@ -24,6 +24,8 @@ type BGPInput struct {
 	Password func(secret string) (string, bool)
 	// Unserved says why the node's kernel does not hold a Service's rules; empty: it does.
 	Unserved func(*Service) string
+	// PodCIDRs are the node's, where its pod network has routers carry pods' packets.
+	PodCIDRs []netip.Prefix
 }
 
 // A Route is what a router is told: that this node leads to a prefix.
@@ -90,6 +92,7 @@ func DecideBGP(in BGPInput) BGPDecision {
 		}
 	}
 	for i, routes := range b.routes {
+		b.podCIDRs(i)
 		b.out.Sessions[i].Routes = sorted(routes)
 	}
 	slices.SortFunc(b.out.LeftOut, func(x, y LeftOut) int { return cmp.Or(x.Addr.Compare(y.Addr), strings.Compare(x.Peer, y.Peer)) })
@@ -165,18 +168,12 @@ func (b *bgpDecider) address(a netip.Addr, services []*Service) (reason string) 
 // announce adds an address to a session, or says why it is not announced there.
 func (b *bgpDecider) announce(i int, a netip.Addr, services []*Service, pools []*ipam.Pool, ads []*BGPAdvertisement, leaving bool) (reason string) {
 	s := &b.out.Sessions[i].SessionConfig
-	next := netip.Addr{}
-	switch reason = NotForPeer; {
-	case !s.carries(a):
-		return NoFamily
-	case a.Is4() != s.Address.Addr().Is4():
-		at := slices.IndexFunc(b.self.Addrs, func(n netip.Addr) bool { return n.Is4() == a.Is4() })
-		if at < 0 {
-			return NoNextHop
-		}
-		next = b.self.Addrs[at]
+	next, reason := b.nextHop(s, a)
+	if reason != "" {
+		return reason
 	}
 	done := false
+	reason = NotForPeer
 	for _, ad := range ads {
 		if len(ad.Peers) > 0 && !slices.Contains(ad.Peers, s.Peer) {
 			continue
@@ -196,6 +193,34 @@ func (b *bgpDecider) announce(i int, a netip.Addr, services []*Service, pools []
 		return ""
 	}
 	return reason
+}
+
+// nextHop is a Route's for an address, or why a session cannot carry it.
+func (b *bgpDecider) nextHop(s *SessionConfig, a netip.Addr) (next netip.Addr, reason string) {
+	switch {
+	case !s.carries(a):
+		return next, NoFamily
+	case a.Is4() == s.Address.Addr().Is4():
+		return next, ""
+	}
+	at := slices.IndexFunc(b.self.Addrs, func(n netip.Addr) bool { return n.Is4() == a.Is4() })
+	if at < 0 {
+		return next, NoNextHop
+	}
+	return b.self.Addrs[at], ""
+}
+
+// podCIDRs adds the node's to a session, whatever load balancers do: pods are where they are.
+func (b *bgpDecider) podCIDRs(i int) {
+	s := &b.out.Sessions[i].SessionConfig
+	for _, cidr := range b.in.PodCIDRs {
+		next, reason := b.nextHop(s, cidr.Addr())
+		if reason != "" {
+			b.leaveOut(cidr.Addr(), nil, s.Peer, reason)
+			continue
+		}
+		b.routes[i][cidr] = &Route{Prefix: cidr, NextHop: next}
+	}
 }
 
 // route is what an advertisement makes of an address.

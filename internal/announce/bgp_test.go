@@ -184,6 +184,32 @@ func TestRoutes(t *testing.T) {
 	}.check(t)
 }
 
+// TestPodCIDRs: the node's pods are announced to all routers, also where load balancers must not use it.
+func TestPodCIDRs(t *testing.T) {
+	cidrs := func(in *BGPInput) {
+		in.PodCIDRs = []netip.Prefix{netip.MustParsePrefix("10.244.2.0/24"), netip.MustParsePrefix("fd00:10:244:2::/64")}
+		in.Services = nil
+	}
+	bgpCases{
+		"one family": {cidrs, "tor 10.244.2.0/24\ntor not fd00:10:244:2::: " + NoFamily},
+		"both families, two routers": {func(in *BGPInput) {
+			cidrs(in)
+			in.Peers = append(in.Peers, router("b", "fd00::1"))
+			in.Peers[0].DualStackAddressFamily = true
+		}, "b fd00:10:244:2::/64\ntor 10.244.2.0/24\ntor fd00:10:244:2::/64 via fd00::12\nb not 10.244.2.0: " + NoFamily},
+		"excluded from load balancing": {func(in *BGPInput) {
+			cidrs(in)
+			in.PodCIDRs = in.PodCIDRs[:1]
+			in.Nodes[1].Excluded = "it leaves"
+		}, "tor 10.244.2.0/24"},
+		"no address of the family": {func(in *BGPInput) {
+			cidrs(in)
+			in.Nodes[1].Addrs = in.Nodes[1].Addrs[:1]
+			in.Peers[0].DualStackAddressFamily = true
+		}, "tor 10.244.2.0/24\ntor not fd00:10:244:2::: " + NoNextHop},
+	}.check(t)
+}
+
 var fast = &BFDProfile{Name: "fast", ReceiveInterval: 300 * time.Millisecond, TransmitInterval: 200 * time.Millisecond, DetectMultiplier: 3, PassiveMode: true, MinimumTTL: 250}
 
 // TestPeers: which routers a node speaks to.

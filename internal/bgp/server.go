@@ -18,7 +18,7 @@ import (
 
 const (
 	// maxReceived is how many prefixes of a family a router may send us. They are kept (GoBGP
-	// does), and count for nothing; a router that sends more loses its session for a while.
+	// does), and go to the agent, if it asks; a router that sends more loses its session for a while.
 	maxReceived = 10000
 	// restartTime is how long a router with graceful restart keeps our routes without us.
 	restartTime = 120 * time.Second
@@ -28,6 +28,9 @@ const (
 	hopLimit = 255
 	// endlessHold stands for a session that never expires: GoBGP has no such.
 	endlessHold = 65535 * time.Second
+	// allowOwn is how often the nodes' AS may be in the path of what a router announces: other nodes'
+	// podCIDRs come so, where all nodes have one ASN.
+	allowOwn = 8
 	// importPolicy is the name of what rejects all that a router announces.
 	importPolicy = "ours-only"
 )
@@ -35,7 +38,7 @@ const (
 // newServer starts a GoBGP server with one peer. It listens nowhere. There is one for each
 // session, so that each has its own ASN, router ID and routes, and nothing that one router
 // says reaches another.
-func newServer(c announce.SessionConfig, restarting bool, log slog.Handler, changed func(*apiutil.WatchEventMessage_PeerEvent)) (*server.BgpServer, error) {
+func newServer(c announce.SessionConfig, restarting bool, log slog.Handler, changed func(*apiutil.WatchEventMessage_PeerEvent), heard func()) (*server.BgpServer, error) {
 	s := server.NewBgpServer(server.LoggerOption(slog.New(log), new(slog.LevelVar)))
 	go s.Serve()
 	ctx := context.Background() // these wait for the server's own loop only
@@ -46,7 +49,8 @@ func newServer(c announce.SessionConfig, restarting bool, log slog.Handler, chan
 	if err == nil {
 		err = s.WatchEvent(ctx, server.WatchEventMessageCallbacks{
 			OnPeerUpdate: func(e *apiutil.WatchEventMessage_PeerEvent, _ time.Time) { changed(e) },
-		}, server.WatchPeer())
+			OnPathUpdate: func([]*apiutil.Path, time.Time) { heard() },
+		}, server.WatchPeer(), server.WatchUpdate(false, "", ""))
 	}
 	if err == nil {
 		err = s.AddPeer(ctx, &api.AddPeerRequest{Peer: peer(c, restarting)})
@@ -81,7 +85,7 @@ func peer(c announce.SessionConfig, restarting bool) *api.Peer {
 		hold = endlessHold
 	}
 	p := &api.Peer{
-		Conf:      &api.PeerConf{NeighborAddress: c.Address.Addr().String(), PeerAsn: c.PeerASN, LocalAsn: c.LocalASN, AuthPassword: c.Password},
+		Conf:      &api.PeerConf{NeighborAddress: c.Address.Addr().String(), PeerAsn: c.PeerASN, LocalAsn: c.LocalASN, AuthPassword: c.Password, AllowOwnAsn: allowOwn},
 		Transport: &api.Transport{RemotePort: uint32(c.Address.Port())},
 		Timers: &api.Timers{Config: &api.TimersConfig{
 			HoldTime: seconds(hold), KeepaliveInterval: seconds(c.Keepalive), ConnectRetry: seconds(c.Connect),

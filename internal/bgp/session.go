@@ -37,19 +37,21 @@ type session struct {
 
 	mu     sync.Mutex
 	up     bool
+	since  time.Time // when it came up last
 	lost   string    // why it is not up
 	closed bool      // by us
 	flood  time.Time // when the router had sent too many prefixes
 }
 
 // open starts a session: it goes on trying until it is closed.
-func open(log *slog.Logger, c announce.SessionConfig, restarting bool, wake func()) (*session, error) {
+// heard is called when the router has announced something.
+func open(log *slog.Logger, c announce.SessionConfig, restarting bool, wake, heard func()) (*session, error) {
 	s := &session{
 		config: c, log: log.With("peer", c.Peer, "address", c.Address), held: map[netip.Prefix]announce.Route{}, wake: wake,
 		lost: "it has not been up yet", down: make(chan struct{}),
 	}
 	var err error
-	s.server, err = newServer(c, restarting, connectErrors{s}, s.changed)
+	s.server, err = newServer(c, restarting, connectErrors{s}, s.changed, heard)
 	return s, err
 }
 
@@ -186,7 +188,7 @@ func (s *session) changed(e *apiutil.WatchEventMessage_PeerEvent) {
 		return
 	}
 	if s.up = up; up {
-		s.lost = ""
+		s.lost, s.since = "", time.Now()
 		s.log.Info("session is up", "asn", e.Peer.State.PeerASN)
 	} else {
 		s.lost = e.Peer.State.DisconnectMessage
@@ -203,6 +205,16 @@ func (s *session) state() (up bool, lost string, flooded time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.up, s.lost, s.flood
+}
+
+// upSince is when the session came up; zero: it is not up.
+func (s *session) upSince() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.up {
+		return time.Time{}
+	}
+	return s.since
 }
 
 // failed notes why the router cannot be connected to.

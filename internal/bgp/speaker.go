@@ -11,6 +11,7 @@ import (
 
 	"github.com/fairway-net/fairway/internal/announce"
 	"github.com/fairway-net/fairway/internal/bfd"
+	"github.com/fairway-net/fairway/internal/rib"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -30,7 +31,7 @@ type Health interface {
 	Changed() <-chan struct{}
 }
 
-// Config says how a Speaker works. All fields are required.
+// Config says how a Speaker works. All fields but RIB are required.
 type Config struct {
 	Log    *slog.Logger
 	Node   string // we run on
@@ -45,6 +46,9 @@ type Config struct {
 	// after each decision.
 	Announced func(map[service.Name][]string)
 	Metrics   *Metrics
+	// RIB is where the node's agent says which podCIDRs to announce, and is told what routers do. None:
+	// the pod network needs no routers.
+	RIB rib.Dir
 }
 
 const (
@@ -69,6 +73,8 @@ type Speaker struct {
 	liveness   *liveness
 	programmed bool // the proxy has said once that the kernel has its rules: they outlive it
 	started    bool // sessions have been opened: others than the first are no restart
+	own        []netip.Prefix
+	heard      chan struct{}
 
 	mu       sync.Mutex
 	sessions map[string]*session
@@ -77,7 +83,7 @@ type Speaker struct {
 
 // New returns a Speaker.
 func New(cfg Config) (*Speaker, error) {
-	s := &Speaker{cfg: cfg, wake: make(chan struct{}, 1), sessions: map[string]*session{}}
+	s := &Speaker{cfg: cfg, wake: make(chan struct{}, 1), heard: make(chan struct{}, 1), sessions: map[string]*session{}}
 	s.liveness = &liveness{log: cfg.Log, notify: s.notify, lost: map[bfd.Config]string{}}
 	var err error
 	if s.liveness.watch, err = bfd.New(s.liveness.changed); err != nil {
@@ -92,7 +98,15 @@ func (s *Speaker) Run(ctx context.Context) error {
 	watching, stop := context.WithCancel(context.WithoutCancel(ctx)) // BFD ends after BGP: else it would be a failure
 	ended := make(chan error, 1)
 	go func() { ended <- s.liveness.watch.Run(watching) }()
+	var pods sync.WaitGroup
+	if s.cfg.RIB != "" {
+		pods.Go(func() { s.tell(ctx) })
+		pods.Go(func() {
+			s.cfg.RIB.Watch(ctx, s.woken, func(err error) { s.cfg.Log.Warn("podCIDRs are announced late", "err", err) })
+		})
+	}
 	s.loop(ctx)
+	pods.Wait()
 	stop()
 	return <-ended
 }
@@ -130,11 +144,17 @@ func (s *Speaker) notify() {
 	}
 }
 
+// woken is called when a session's state changes.
+func (s *Speaker) woken() {
+	s.notify()
+	s.hear()
+}
+
 // reconcile makes sessions and routes what the objects say. It returns when to try again; 0: when
 // something changes.
 func (s *Speaker) reconcile() (next time.Duration) {
 	in := s.cfg.Source.BGP()
-	in.Node, in.Unserved = s.cfg.Node, s.unserved
+	in.Node, in.Unserved, in.PodCIDRs = s.cfg.Node, s.unserved, s.podCIDRs()
 	s.ask(in)
 	d := announce.DecideBGP(in)
 	d.Problems = append(d.Problems, s.liveness.problems(d.Sessions)...)
@@ -152,6 +172,7 @@ func (s *Speaker) reconcile() (next time.Duration) {
 	}
 	s.started = s.started || len(d.Sessions) > 0
 	s.cfg.Announced(s.intended())
+	s.hear() // a session may be there no more
 	return next
 }
 
@@ -195,7 +216,7 @@ func (s *Speaker) session(want announce.Session) (next time.Duration) {
 	have := s.sessions[want.Peer]
 	if have == nil {
 		var err error
-		if have, err = open(s.cfg.Log, want.SessionConfig, want.GracefulRestart && !s.started, s.notify); err != nil {
+		if have, err = open(s.cfg.Log, want.SessionConfig, want.GracefulRestart && !s.started, s.woken, s.hear); err != nil {
 			s.cfg.Log.Error("a session cannot be started", "peer", want.Peer, "err", err)
 			return again
 		}

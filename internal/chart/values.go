@@ -128,7 +128,7 @@ func choices(key, def string, components []install.Component) []string {
 		}
 	}
 	if key == podNetwork {
-		oneOf = append(oneOf, "vxlan", "auto") // with the same component
+		oneOf = append(oneOf, "vxlan", "auto", "bgp") // with the same component
 	}
 	if len(oneOf) == 1 {
 		return nil

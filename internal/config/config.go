@@ -57,11 +57,12 @@ const (
 	PodNetworkAuto   = "auto"   // routes to nodes in the same subnet, the tunnel to others
 
 	PodNetworkWireGuard = "wireguard" // our CNI plugin, and encryption to every other node
+	PodNetworkBGP       = "bgp"       // routes to nodes in the same subnet, routers that announce them to others
 )
 
 // PodNetworks are the values of --pod-network.
 func PodNetworks() []string {
-	return []string{PodNetworkNone, PodNetworkRoutes, PodNetworkVXLAN, PodNetworkAuto, PodNetworkWireGuard}
+	return []string{PodNetworkNone, PodNetworkRoutes, PodNetworkVXLAN, PodNetworkAuto, PodNetworkWireGuard, PodNetworkBGP}
 }
 
 // ConnectsPods reports whether the agent makes the pod network, in whatever way.

@@ -165,7 +165,7 @@ func parseGates(text string) (map[string]bool, error) {
 }
 
 func (f *Flags) addPodNetwork() {
-	f.fs.StringVar(&f.own.podNetwork, "pod-network", PodNetworkNone, "Pod network to provide, a `kind`: none, or a CNI plugin and routes (to the pods of each node, all in one subnet), vxlan (a tunnel to each node), auto (routes within a subnet, the tunnel to others), wireguard (encrypted to each node)")
+	f.fs.StringVar(&f.own.podNetwork, "pod-network", PodNetworkNone, "Pod network to provide, a `kind`: none, or a CNI plugin and routes (to the pods of each node, all in one subnet), vxlan (a tunnel to each node), auto (routes within a subnet, the tunnel to others), wireguard (encrypted to each node), bgp (routes within a subnet, to others by routers to which fairway speaker announces podCIDRs)")
 	f.fs.BoolVar(&f.own.networkPolicy, "network-policy", false, "Enforce NetworkPolicies for the pods of this node; reads all pods and namespaces")
 	f.fs.BoolVar(&f.own.networkPolicyLog, "network-policy-log", false, "Log what NetworkPolicies deny, with the names of pods and policies: a line a minute for each pair of peers and port")
 	f.fs.BoolVar(&f.own.networkPolicyReject, "network-policy-reject", false, "Reject what NetworkPolicies deny (TCP reset, ICMP administratively prohibited), instead of dropping it")

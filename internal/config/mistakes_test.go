@@ -47,7 +47,7 @@ func mistakes(t *testing.T) map[string]struct{ arg, want string } {
 		"log format, file": {file("logging: {format: xml}"), `logging.format: "xml" is not a format`},
 		"placeholder":      {"--master=https://set-fairway-api-server-in-agent-config.invalid:6443", "FAIRWAY_API_SERVER is not set: --master is still https://set-fairway-api-server"},
 		"log level":        {"--log-level=loud", `--log-level "loud": must be debug, info, warn or error`},
-		"pod network":      {"--pod-network=geneve", `--pod-network "geneve": must be one of none, routes, vxlan, auto, wireguard`},
+		"pod network":      {"--pod-network=geneve", `--pod-network "geneve": must be one of none, routes, vxlan, auto, wireguard, bgp`},
 		"blank name":       {"--hostname-override= ", "--hostname-override: must not be blank"},
 		"unknown flag":     {"--proxymode=nftables", "unknown flag: --proxymode"},
 		"no file":          {"--config=/nonexistent/file", "read configuration: open /nonexistent/file: no such file or directory"},

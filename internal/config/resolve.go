@@ -455,7 +455,7 @@ func (r *resolver) podNetwork(c *Config) error {
 			r.warnf("the proxy mode and --pod-network are both none: this agent only hands over the rules that another one left")
 		}
 		return nil
-	case PodNetworkRoutes, PodNetworkVXLAN, PodNetworkAuto, PodNetworkWireGuard:
+	case PodNetworkRoutes, PodNetworkVXLAN, PodNetworkAuto, PodNetworkWireGuard, PodNetworkBGP:
 	default:
 		return fmt.Errorf("--pod-network %q: must be one of %s", c.PodNetwork, strings.Join(PodNetworks(), ", "))
 	}

@@ -161,6 +161,9 @@ func (d *decision) podNetwork(f *Facts, o Options, fresh bool) {
 	default:
 		d.refuse("--pod-network %s: another CNI plugin connects the pods: %s (%s) [leave the flag out, or remove the plugin from all nodes first]", d.Values[keyPodNetwork], f.CNI.Value, f.CNI.From)
 	}
+	if d.Values[keyPodNetwork] == byRouters && !slices.Contains(slices.Concat(d.Components, o.Components), "load-balancer") {
+		d.refuse("--pod-network %s: the speaker has the sessions with the routers, and is not installed [add --component load-balancer, and BGPPeers: docs/podnetwork.md]", byRouters)
+	}
 	for _, n := range f.Nodes {
 		if len(n.Spec.PodCIDRs) == 0 {
 			d.refuse("--pod-network %s: node %s has no podCIDR [start the controller manager with --allocate-node-cidrs and --cluster-cidr]", d.Values[keyPodNetwork], n.Name)

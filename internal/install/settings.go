@@ -27,8 +27,11 @@ const (
 	fairway = "fairway"
 	none    = "none"
 	routes  = "routes"
-	yes     = "true"
-	no      = "false"
+
+	byRouters = "bgp"
+
+	yes = "true"
+	no  = "false"
 )
 
 // Options are what the user asks for. An empty one is found out, or stays what it was.
@@ -40,7 +43,7 @@ type Options struct {
 	APIServer        string            // URL
 	ClusterCIDR      string            // one prefix, or two with a comma
 	ProxyMode        string            //
-	PodNetwork       string            // auto (found out), none, routes, vxlan, wireguard
+	PodNetwork       string            // auto (found out), none, routes, vxlan, wireguard, bgp
 	ReplaceKubeProxy string            // auto, true, false
 	RefuseExternal   string            // true, false
 	Set              map[string]string // further keys of the ConfigMap

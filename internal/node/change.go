@@ -19,11 +19,15 @@ type inherited struct {
 	began time.Time // of the first Sync; zero: there was none
 	// encrypted: only encrypted packets were taken, or there were no peers: there is nothing to change from.
 	encrypted bool
+	// announced: the routers had the node's podCIDRs.
+	announced bool
 }
 
 // begin looks at the kernel once.
 func (n *Network) begin(ctx context.Context, table *routingTable) {
 	n.began = n.now()
+	own, err := n.RIB.PodCIDRs()
+	n.announced = err != nil || len(own) > 0
 	n.encrypted = len(table.ways()) == 0
 	for _, set := range []string{setEncrypted4, setEncrypted6} {
 		had, err := n.rules.table.Prefixes(ctx, set)
@@ -46,8 +50,9 @@ func (n *Network) state(ctx context.Context, self Peer, peers []Peer, table *rou
 	if since < settle {
 		c.kept = table.ways()
 	}
-	// Others send by VXLAN for longer only if what they change to is WireGuard.
-	c.receive = links.vxlan.link != 0 && (since < settle || n.Way == WayWireGuard && since < 2*settle)
+	c.announced = n.hear(table.onLink, self.Addrs, since)
+	// Others send by VXLAN for longer only if what they change to is WireGuard or BGP.
+	c.receive = links.vxlan.link != 0 && (since < settle || (n.Way == WayWireGuard || n.Way == WayBGP) && since < 2*settle)
 	c.decrypt = links.wg.link != 0 && since < 2*settle
 	c.enforce = n.Way == WayWireGuard && (n.encrypted || since >= 2*settle)
 	if n.APIServers != nil {

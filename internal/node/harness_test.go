@@ -34,6 +34,10 @@ func TestMain(m *testing.M) {
 	if name := filepath.Base(os.Args[0]); name == cni.PluginName || name == cni.LoopbackName {
 		os.Exit(cni.Main(name, "test"))
 	}
+	if config := os.Getenv(speakerEnv); config != "" {
+		runSpeaker(config)
+		return
+	}
 	testnet.Main(m)
 }
 

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"slices"
+	"sync"
 	"time"
 )
 
@@ -28,6 +29,15 @@ const resync = 4 * time.Second
 // which is no error. self is the name of this node: until it is there, nothing is done. What
 // failed is tried again, after maxRetry at the latest.
 func (n *Network) Run(ctx context.Context, self string, nodes Nodes, maxRetry time.Duration) error {
+	if n.Way == WayBGP {
+		ctx, stop := context.WithCancel(ctx)
+		var watch sync.WaitGroup
+		watch.Go(func() {
+			n.RIB.Watch(ctx, n.announcements.notify, func(err error) { n.Log.Warn("pod network: routes by BGP change late", "err", err) })
+		})
+		defer watch.Wait()
+		defer stop()
+	}
 	return n.follow(ctx, nodes, maxRetry, func(all []Peer) error {
 		i := slices.IndexFunc(all, func(p Peer) bool { return p.Name == self })
 		if i < 0 {
@@ -55,6 +65,7 @@ func (n *Network) follow(ctx context.Context, nodes Nodes, maxRetry time.Duratio
 		case <-ctx.Done():
 			return nil
 		case <-nodes.Dirty():
+		case <-n.announcements:
 		case <-timer.C:
 		}
 		if err := sync(nodes.Peers()); err != nil && ctx.Err() == nil {
@@ -65,5 +76,15 @@ func (n *Network) follow(ctx context.Context, nodes Nodes, maxRetry time.Duratio
 		}
 		pause = firstRetry
 		timer.Reset(resync)
+	}
+}
+
+// A notice receives when something may have changed.
+type notice chan struct{}
+
+func (s notice) notify() {
+	select {
+	case s <- struct{}{}:
+	default:
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fairway-net/fairway/internal/cni"
+	"github.com/fairway-net/fairway/internal/rib"
 )
 
 // Config is where a Network works.
@@ -61,6 +62,10 @@ type Config struct {
 	// Nil: no key is published.
 	PublishKey func(context.Context, Key) error
 
+	// RIB is where the speaker of this node is told what to announce, and says what routers do; none: WayBGP
+	// reaches neighbours only.
+	RIB rib.Dir
+
 	// Event is told each problem of a node once while it lasts, with a reason in one word.
 	// Nil: problems are only logged and counted.
 	Event func(node, reason, message string)
@@ -90,8 +95,10 @@ type Network struct {
 	rules     *podRules
 	departures
 	inherited
-	private Key // of the WireGuard device when it was last there
-	now     func() time.Time
+	private       Key // of the WireGuard device when it was last there
+	heard         []rib.Route
+	announcements notice // routers announce something else
+	now           func() time.Time
 }
 
 // New returns a Network that has done nothing yet.
@@ -100,7 +107,7 @@ func New(config Config) *Network {
 	config.CNIConfDir = cmp.Or(config.CNIConfDir, "/etc/cni/net.d")
 	config.StateDir = cmp.Or(config.StateDir, cni.DefaultStateDir)
 	config.Way = cmp.Or(config.Way, WayRoutes)
-	return &Network{Config: config, reported: map[problem]told{}, problems: newProblems(config.Registry), routes: newRoutes(config.Registry), rules: newPodRules(), now: time.Now}
+	return &Network{Config: config, reported: map[problem]told{}, problems: newProblems(config.Registry), routes: newRoutes(config.Registry), rules: newPodRules(), announcements: make(notice, 1), now: time.Now}
 }
 
 // Sync makes the machine carry the pods of self and reach those of peers (self
@@ -141,7 +148,7 @@ func (n *Network) Sync(ctx context.Context, self Peer, peers []Peer) error {
 	if needed != nil {
 		return errors.Join(needed, failed)
 	}
-	return errors.Join(failed, n.syncConfig(self.Name, plan.own, mtu))
+	return errors.Join(failed, n.announce(plan), n.syncConfig(self.Name, plan.own, mtu))
 }
 
 // Close frees the sockets that a Network keeps open between calls of Sync. What Sync made
@@ -166,7 +173,7 @@ func (n *Network) Cleanup(ctx context.Context) error {
 		_, err = syncRoutes(netlink, table.ours, nil)
 		err = errors.Join(err, removeVXLAN(netlink), removeWireGuard(netlink))
 	}
-	return errors.Join(failed, err, n.removeRules(ctx), n.removeStore(pods))
+	return errors.Join(failed, err, n.removeRules(ctx), n.removeStore(pods), n.RIB.Remove())
 }
 
 // removeStore removes the addresses that the plugin remembers, if no pod has one: an agent

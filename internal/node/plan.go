@@ -16,9 +16,49 @@ type route struct {
 	dst  netip.Prefix
 	via  netip.Addr // invalid: unreachable
 	link int        // of via; 0 for unreachable
-	// by is how via is reached: WayRoutes for a neighbour, else a tunnel, where via is in no network
-	// of the link; empty for unreachable.
+	// by is how via is reached: WayRoutes for a neighbour, WayBGP for a router, else a tunnel, where via is
+	// in no network of the link; empty for unreachable.
 	by Way
+	// also are further routers, from the first on: the kernel sends each flow to one of all.
+	also [maxRouters - 1]hop
+}
+
+// A hop is a router and the link to it.
+type hop struct {
+	via  netip.Addr
+	link int
+}
+
+// maxRouters is how many routers may lead to a podCIDR: as many as a speaker has sessions.
+const maxRouters = 8
+
+// hops are all that a route leads to.
+func (r route) hops() []hop {
+	all := []hop{{r.via, r.link}}
+	for _, h := range r.also {
+		if h.via.IsValid() {
+			all = append(all, h)
+		}
+	}
+	return all
+}
+
+// byHops is a route to routers, or an unreachable one where there is none.
+func byHops(dst netip.Prefix, by Way, all []hop) route {
+	r := route{dst: dst}
+	if len(all) > 0 {
+		r.via, r.link, r.by = all[0].via, all[0].link, by
+		copy(r.also[:], all[1:])
+	}
+	return r
+}
+
+// inKernel is the route as it is read back: the kernel does not keep who announced it.
+func (r route) inKernel() route {
+	if r.by == WayBGP {
+		r.by = WayRoutes
+	}
+	return r
 }
 
 func (r route) kind() int {
@@ -98,12 +138,18 @@ func (p *plan) addPeer(peer Peer, cidr netip.Prefix, c *clusterState) {
 			return
 		}
 		p.routes[cidr] = route{dst: cidr, via: tunnelGateway(peer.Name, cidr), by: WayVXLAN}
+	case way == WayBGP:
+		hops, _ := c.announced.to(cidr)
+		p.routes[cidr] = byHops(cidr, WayBGP, hops) // or the packets would leave by the default route
+		if len(hops) == 0 {
+			p.problemf(peer.Name, reasonNotAnnounced, "no router announces a way to the pods of node %s in %s: they are not reachable from here [fairway speaker: sessions of BGPPeers, what the routers export to nodes]", peer.Name, cidr)
+		}
 	case neighbour:
 		p.routes[cidr] = direct
 	case !direct.via.IsValid():
 		p.problemf(peer.Name, reasonUnreachable, "node %s has podCIDR %s but no usable InternalIP of that family: its pods are not reachable from here", peer.Name, cidr)
 	default:
-		p.problemf(peer.Name, reasonUnreachable, "node %s (%s) is behind a router: its pods in %s are not reachable from here (pod network \"routes\" needs all nodes on one link; --pod-network auto reaches others by a tunnel; or let the routers carry the pods' routes)", peer.Name, direct.via, cidr)
+		p.problemf(peer.Name, reasonUnreachable, "node %s (%s) is behind a router: its pods in %s are not reachable from here (pod network \"routes\" needs all nodes on one link; --pod-network auto reaches others by a tunnel, bgp by routers that carry the pods' routes)", peer.Name, direct.via, cidr)
 	}
 }
 
@@ -127,7 +173,7 @@ func neighbourRoute(peer Peer, cidr netip.Prefix, networks []onLink) (r route, n
 func (p *plan) bind(links map[Way]int) {
 	for dst, r := range p.routes {
 		switch link := links[r.by]; {
-		case r.by == "" || r.by == WayRoutes:
+		case r.by == "" || r.by == WayRoutes || r.by == WayBGP:
 		case link != 0:
 			r.link = link
 			p.routes[dst] = r

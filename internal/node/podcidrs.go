@@ -29,6 +29,8 @@ type clusterState struct {
 	// enforce drops what is not encrypted, where way is WayWireGuard.
 	enforce bool
 	key     Key // this node's public one; none: not known yet
+
+	announced announced // what routers lead to
 }
 
 // tunnels reports whether packets to peers may take VXLAN.
@@ -37,15 +39,21 @@ func (c *clusterState) tunnels() bool { return c.way == WayVXLAN || c.way == Way
 // wayTo decides how a podCIDR of a peer is reached. encrypted: WireGuard can.
 func (c *clusterState) wayTo(cidr netip.Prefix, neighbour, encrypted bool) Way {
 	want := c.way
-	if want == WayAuto {
+	switch {
+	case neighbour && (want == WayAuto || want == WayBGP):
+		want = WayRoutes
+	case want == WayAuto:
 		want = WayVXLAN
-		if neighbour {
-			want = WayRoutes
-		}
 	}
-	// A peer that has not changed yet takes packets by the way that it had, plain ones in any.
+	// A peer that has not changed yet takes packets by the way that it had, plain ones in any. By BGP it
+	// is reached when it has said so itself, or before by the way that it had.
+	byRouters, itself := c.announced.to(cidr)
 	switch kept := c.kept[cidr]; {
 	case kept == WayRoutes && neighbour, kept == WayVXLAN && want == WayWireGuard, kept == WayWireGuard && encrypted:
+		return kept
+	case kept == WayRoutes && len(byRouters) > 0:
+		return WayBGP
+	case kept == WayVXLAN && want == WayBGP && !itself:
 		return kept
 	}
 	return want
@@ -115,6 +123,7 @@ func newPodCIDRs(c clusterState) *podCIDRs {
 		return slices.ContainsFunc(c.clusterCIDRs, func(pods netip.Prefix) bool { return pods.Contains(a) })
 	}))
 	add("the address of this node's gateway", c.gateways)
+	add("the address of a router:", c.announced.routers())
 	for _, peer := range c.peers {
 		add("the address of node "+peer.Name+":", c.neighbours(peer))
 	}
@@ -228,10 +237,10 @@ func (p *podCIDRs) containsFixed(node Peer, cidr netip.Prefix) string {
 	return ""
 }
 
-// addTunnelEnds adds the addresses that tunnels lead to. A node may claim any: it takes no
+// addTunnelEnds adds the addresses that tunnels and routers lead to. A node may claim any: it takes no
 // podCIDR from an older node with one, nor from itself.
 func (p *podCIDRs) addTunnelEnds() {
-	if !p.tunnels() && p.way != WayWireGuard {
+	if !p.tunnels() && p.way != WayWireGuard && p.way != WayBGP {
 		return
 	}
 	p.order = map[string]int{}

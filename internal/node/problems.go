@@ -12,6 +12,8 @@ const (
 	reasonUnreachable = "NodeUnreachable"  // no way to a node's pods
 	reasonRoute       = "RouteNotReplaced" // another program has a route to a podCIDR
 	reasonNoKey       = "NotEncrypted"     // WireGuard does not lead to a node, and nothing else may
+
+	reasonNotAnnounced = "NotAnnounced" // no router leads to a podCIDR
 )
 
 // A problem is something that no further try mends.
@@ -21,8 +23,9 @@ type problem struct {
 	message string // one line for a person
 }
 
-// keyPatience is how long a node may be without a key before it is reported: each is, when it is new.
-const keyPatience = time.Minute
+// patient is how long a node may be without a key, or its podCIDR without a router, before that is reported: each
+// is, when it is new.
+var patient = map[string]time.Duration{reasonNoKey: time.Minute, reasonNotAnnounced: time.Minute}
 
 // told is what was said of a problem that lasts.
 type told struct {
@@ -36,7 +39,7 @@ const maxEvents = 20
 
 // newRoutes counts the routes to other nodes' podCIDRs by how they lead there.
 func newRoutes(registry prometheus.Registerer) *prometheus.GaugeVec {
-	return newGauge(registry, "pod_network_routes", "way", "Routes to other nodes' podCIDRs, plain (direct), through the tunnel (vxlan), encrypted (wireguard)")
+	return newGauge(registry, "pod_network_routes", "way", "Routes to other nodes' podCIDRs, by their way")
 }
 
 // newGauge returns a metric with one label; registry may be nil.
@@ -54,7 +57,7 @@ func (n *Network) countRoutes(p *plan) {
 	for _, r := range p.routes {
 		counts[r.by]++
 	}
-	for label, way := range map[string]Way{"direct": WayRoutes, "vxlan": WayVXLAN, "wireguard": WayWireGuard} {
+	for label, way := range map[string]Way{"direct": WayRoutes, "vxlan": WayVXLAN, "wireguard": WayWireGuard, "bgp": WayBGP} {
 		n.routes.WithLabelValues(label).Set(float64(counts[way]))
 	}
 }
@@ -66,14 +69,14 @@ func newProblems(registry prometheus.Registerer) *prometheus.GaugeVec {
 // report logs every problem once, and again when it was away in between, sends events about
 // those of nodes, and counts all.
 func (n *Network) report(problems []problem) {
-	counts := map[string]int{reasonPodCIDR: 0, reasonUnreachable: 0, reasonRoute: 0, reasonNoKey: 0}
+	counts := map[string]int{reasonPodCIDR: 0, reasonUnreachable: 0, reasonRoute: 0, reasonNoKey: 0, reasonNotAnnounced: 0}
 	now := make(map[problem]told, len(problems))
 	events := 0
 	for _, p := range problems {
 		counts[p.reason]++
 		seen, lasts := n.reported[p]
-		if !lasts && p.reason == reasonNoKey {
-			seen.due = n.now().Add(keyPatience)
+		if !lasts {
+			seen.due = n.now().Add(patient[p.reason])
 		}
 		say := !seen.said && !n.now().Before(seen.due)
 		seen.said = seen.said || say

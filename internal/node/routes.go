@@ -51,6 +51,8 @@ func (table *routingTable) add(family int, r netlink.Route) {
 	switch {
 	case r.Protocol == cni.RouteProtocol && r.Type == unix.RTN_UNREACHABLE:
 		table.ours[dst] = append(table.ours[dst], route{dst: dst})
+	case r.Protocol == cni.RouteProtocol && len(r.MultiPath) > 0:
+		table.ours[dst] = append(table.ours[dst], byHops(dst, WayRoutes, hopsOf(r.MultiPath)))
 	case r.Protocol == cni.RouteProtocol && via.IsValid():
 		by := WayRoutes
 		if tunnel, ok := table.tunnels[r.LinkIndex]; ok && r.Flags&int(netlink.FLAG_ONLINK) != 0 {
@@ -92,7 +94,7 @@ func syncRoutes(handle netlinksafe.Handle, ours map[netip.Prefix][]route, wanted
 	}
 	for _, dst := range sortedKeys(wanted) {
 		want, have := wanted[dst], ours[dst]
-		if len(have) == 1 && have[0] == want {
+		if len(have) == 1 && have[0] == want.inKernel() {
 			continue
 		}
 		write := handle.RouteAdd
@@ -117,14 +119,33 @@ func kernelRoute(r route) *netlink.Route {
 		Dst:      &net.IPNet{IP: r.dst.Addr().AsSlice(), Mask: net.CIDRMask(r.dst.Bits(), r.dst.Addr().BitLen())},
 		Protocol: cni.RouteProtocol, Type: r.kind(), LinkIndex: r.link, Table: unix.RT_TABLE_MAIN,
 	}
-	if r.via.IsValid() {
+	switch {
+	case !r.via.IsValid():
+	case len(r.hops()) > 1:
+		k.LinkIndex = 0
+		for _, h := range r.hops() {
+			k.MultiPath = append(k.MultiPath, &netlink.NexthopInfo{Gw: h.via.AsSlice(), LinkIndex: h.link})
+		}
+	default:
 		k.Gw = r.via.AsSlice()
-	}
-	if r.via.IsValid() && r.by != WayRoutes {
-		k.Flags = int(netlink.FLAG_ONLINK)
+		if by := r.inKernel().by; by != WayRoutes {
+			k.Flags = int(netlink.FLAG_ONLINK)
+		}
 	}
 	return k
 }
+
+// hopsOf reads next hops, in an order of our own: the kernel's changes.
+func hopsOf(all []*netlink.NexthopInfo) (hops []hop) {
+	for _, n := range all {
+		via, _ := netip.AddrFromSlice(n.Gw)
+		hops = append(hops, hop{via.Unmap(), n.LinkIndex})
+	}
+	slices.SortFunc(hops, compareHops)
+	return hops
+}
+
+func compareHops(a, b hop) int { return cmp.Or(a.via.Compare(b.via), cmp.Compare(a.link, b.link)) }
 
 // prefixOf reads a destination; nil means everything.
 func prefixOf(dst *net.IPNet, family int) netip.Prefix {

@@ -18,6 +18,7 @@ const (
 	WayAuto   Way = "auto"   // plain routes to neighbours, the tunnel to all others
 
 	WayWireGuard Way = "wireguard" // encrypted
+	WayBGP       Way = "bgp"       // plain routes to neighbours, to all others by routers that announce them
 )
 
 // A mac is an Ethernet address.

@@ -101,7 +101,7 @@ func TestKeyPatience(t *testing.T) {
 		if got := log.Count("node b has no key"); got != want {
 			t.Errorf("after %d half minutes: reported %d times, want %d", i, got, want)
 		}
-		now = now.Add(keyPatience / 2)
+		now = now.Add(patient[reasonNoKey] / 2)
 	}
 	n.report(nil)
 	n.report(missing)
