@@ -68,7 +68,7 @@ demo:
 	@go run ./hack/demo
 
 ## test: every test; SEEDS=N as for test-peers
-test: build image images lab uml bin/kube-proxy bin/gotestsum
+test: build image images lab uml bin/kube-proxy bin/frr bin/gotestsum
 	@$(MAKE) --no-print-directory -j2 test-product test-others
 
 # Two processes test at a time. The product's packages have both cores full of packets to
@@ -146,6 +146,11 @@ bench-lb:
 
 bin/kube-proxy: test/peers/go.mod
 	cd test/peers && go build -o ../../bin/kube-proxy k8s.io/kubernetes/cmd/kube-proxy && touch ../../bin/kube-proxy
+
+# FRR, the other router of the tests of BGP: Debian's package, unpacked and not installed, for its service
+# would start. Without it those tests are skipped, and say so.
+bin/frr:
+	@hack/stage "unpacking FRR" hack/frr bin/frr || echo "no FRR: the tests that need it (TestFRR…, TestWeightsFRR) will be skipped"
 
 # The program of a former release, for the test of upgrades: built from the history, which a
 # clone of depth 1 does not have.

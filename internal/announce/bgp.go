@@ -22,6 +22,8 @@ type BGPInput struct {
 	Communities    []*Community
 	// Password returns that of a Secret; false: there is none.
 	Password func(secret string) (string, bool)
+	// LocalEndpoints returns how many endpoints of a family of a Service's the node has.
+	LocalEndpoints func(name service.Name, is4 bool) int
 	// Unserved says why the node's kernel does not hold a Service's rules; empty: it does.
 	Unserved func(*Service) string
 	// PodCIDRs are the node's, where its pod network has routers carry pods' packets.
@@ -36,7 +38,10 @@ type Route struct {
 	NextHop     netip.Addr
 	LocalPref   uint32           // within an AS; 0: the default
 	Communities []CommunityValue // sorted
-	Services    []service.Name   // whose addresses it covers, sorted
+	// Endpoints are how many the node has, if routers are to share the connections by that;
+	// 0: they are not.
+	Endpoints int
+	Services  []service.Name // whose addresses it covers, sorted
 	// Leaving: the node should not announce it any more, but still carries what arrives. Routers
 	// that have it are asked to prefer others before it is taken back (RFC 8326).
 	Leaving bool
@@ -44,7 +49,8 @@ type Route struct {
 
 // Equal reports whether a router is told the same.
 func (r Route) Equal(o Route) bool {
-	return r.Prefix == o.Prefix && r.NextHop == o.NextHop && r.LocalPref == o.LocalPref && r.Leaving == o.Leaving && slices.Equal(r.Communities, o.Communities)
+	return r.Prefix == o.Prefix && r.NextHop == o.NextHop && r.LocalPref == o.LocalPref && r.Endpoints == o.Endpoints && r.Leaving == o.Leaving &&
+		slices.Equal(r.Communities, o.Communities)
 }
 
 // A LeftOut is an address that is not announced to a router, and why.
@@ -178,7 +184,7 @@ func (b *bgpDecider) announce(i int, a netip.Addr, services []*Service, pools []
 		if len(ad.Peers) > 0 && !slices.Contains(ad.Peers, s.Peer) {
 			continue
 		}
-		r, problem := b.route(ad, a, pools)
+		r, problem := b.route(ad, a, services, pools)
 		if problem != "" {
 			reason = problem
 			continue
@@ -224,7 +230,7 @@ func (b *bgpDecider) podCIDRs(i int) {
 }
 
 // route is what an advertisement makes of an address.
-func (b *bgpDecider) route(ad *BGPAdvertisement, a netip.Addr, pools []*ipam.Pool) (r Route, reason string) {
+func (b *bgpDecider) route(ad *BGPAdvertisement, a netip.Addr, services []*Service, pools []*ipam.Pool) (r Route, reason string) {
 	bits := ad.AggregationLength
 	if a.Is6() {
 		bits = ad.AggregationLengthV6
@@ -243,14 +249,30 @@ func (b *bgpDecider) route(ad *BGPAdvertisement, a netip.Addr, pools []*ipam.Poo
 	if r.Communities, err = communities(ad.Communities, b.aliases); err != nil {
 		return r, fmt.Sprintf("BGPAdvertisement %s: %v", ad.Name, err)
 	}
+	if ad.LinkBandwidth && bits == a.BitLen() {
+		r.Endpoints = b.endpoints(a, services)
+	}
 	return r, ""
+}
+
+// endpoints returns how many the node has for an address; 0: every node serves it as well as any other.
+// A route that is taken back has one at least: a router that hears of one way without a bandwidth
+// shares the connections as if it had heard of none.
+func (b *bgpDecider) endpoints(a netip.Addr, services []*Service) (n int) {
+	for _, s := range services {
+		if !s.Local {
+			return 0
+		}
+		n += b.in.LocalEndpoints(s.Name, a.Is4())
+	}
+	return max(n, 1)
 }
 
 // add merges a route into a session's: the communities of all advertisements, and the highest
 // LOCAL_PREF.
 func (b *bgpDecider) add(i int, r Route) {
 	if was := b.routes[i][r.Prefix]; was != nil {
-		r.LocalPref, r.Leaving = max(r.LocalPref, was.LocalPref), r.Leaving && was.Leaving
+		r.LocalPref, r.Endpoints, r.Leaving = max(r.LocalPref, was.LocalPref), max(r.Endpoints, was.Endpoints), r.Leaving && was.Leaving
 		r.Communities = append(r.Communities, was.Communities...)
 		r.Services = append(r.Services, was.Services...)
 	}

@@ -31,7 +31,7 @@ func bgpWorld(t testing.TB) BGPInput {
 	in := BGPInput{
 		Input: world(t), Node: "node-2", Advertisements: []*BGPAdvertisement{advertisement("all")}, Peers: []*BGPPeer{router("tor", "172.18.0.1")},
 		Password: func(secret string) (string, bool) { return "of " + secret, secret == "known" },
-		Unserved: func(*Service) string { return "" },
+		Unserved: func(*Service) string { return "" }, LocalEndpoints: func(service.Name, bool) int { return 4 },
 	}
 	for i := range in.Nodes {
 		in.Nodes[i].Addrs = []netip.Addr{netip.MustParseAddr(fmt.Sprintf("172.18.0.%d", 11+i)), netip.MustParseAddr(fmt.Sprintf("fd00::%d", 11+i))}
@@ -53,6 +53,9 @@ func (d BGPDecision) text() string {
 			}
 			if len(r.Communities) > 0 {
 				line += fmt.Sprint(" ", r.Communities)
+			}
+			if r.Endpoints > 0 {
+				line += fmt.Sprint(" endpoints ", r.Endpoints)
 			}
 			if r.Leaving {
 				line += " leaves"
@@ -344,6 +347,57 @@ func BenchmarkDecideBGP(b *testing.B) {
 	for b.Loop() {
 		if d := DecideBGP(in); len(d.Sessions[1].Routes) != 10000 {
 			b.Fatal(len(d.Sessions[1].Routes))
+		}
+	}
+}
+
+// TestLinkBandwidth: routers hear how many endpoints the node has if an advertisement says so, and
+// the policy is Local; for a route that is taken back too.
+func TestLinkBandwidth(t *testing.T) {
+	local := func(in *BGPInput) {
+		in.Advertisements[0].LinkBandwidth, in.Services[0].Local = true, true
+		in.Endpoints = func(service.Name) Endpoints {
+			return Endpoints{Any: true, Ready: map[string]bool{"node-1": true, "node-2": true}, Serving: map[string]bool{"node-1": true, "node-2": true}}
+		}
+	}
+	sharing := func(isLocal bool) func(*BGPInput) {
+		return func(in *BGPInput) {
+			local(in)
+			in.Services = append(in.Services, &Service{Name: service.Name{Namespace: "shop", Name: "x"}, Addrs: in.Services[0].Addrs, Local: isLocal})
+		}
+	}
+	bgpCases{
+		"Local":                     {local, oneRoute + " endpoints 4"},
+		"not asked for":             {func(in *BGPInput) { local(in); in.Advertisements[0].LinkBandwidth = false }, oneRoute},
+		"Cluster":                   {func(in *BGPInput) { in.Advertisements[0].LinkBandwidth = true }, oneRoute},
+		"two Services that share":   {sharing(true), oneRoute + " endpoints 8"},
+		"one of them is Cluster":    {sharing(false), oneRoute},
+		"an aggregate":              {func(in *BGPInput) { local(in); in.Advertisements[0].AggregationLength = 28 }, "tor 192.0.2.0/28"},
+		"another one says nothing":  {func(in *BGPInput) { local(in); in.Advertisements = append(in.Advertisements, advertisement("b")) }, oneRoute + " endpoints 4"},
+		"none, though the node has": {func(in *BGPInput) { local(in); in.LocalEndpoints = func(service.Name, bool) int { return 0 } }, oneRoute + " endpoints 1"},
+		"excluded": {func(in *BGPInput) { local(in); in.Nodes[1].Excluded = "it leaves" },
+			oneRoute + " endpoints 4 leaves\nnot 192.0.2.2: load balancers must not use this node: it leaves"},
+	}.check(t)
+}
+
+// TestCountEndpoints: of one family, each once, the ready ones if there are any.
+func TestCountEndpoints(t *testing.T) {
+	at := func(addr, node string, ready, terminating bool) service.SliceEndpoint {
+		return service.SliceEndpoint{Addr: netip.MustParseAddr(addr), Node: node, Ready: ready, Serving: true, Terminating: terminating}
+	}
+	web := service.Slice{Endpoints: []service.SliceEndpoint{
+		at("10.0.0.1", "node-1", true, false), at("10.0.0.2", "node-1", true, false), at("10.0.0.3", "node-1", false, true),
+		at("10.0.0.4", "node-2", false, true), {Addr: netip.MustParseAddr("10.0.0.5"), Node: "node-2"}, at("10.0.0.6", "", true, false),
+	}}
+	metrics := service.Slice{Endpoints: web.Endpoints[:2]}
+	six := service.Slice{Endpoints: []service.SliceEndpoint{at("fd00::1", "node-1", true, false)}}
+	for _, c := range []struct {
+		node string
+		is4  bool
+		want int
+	}{{"node-1", true, 2}, {"node-1", false, 1}, {"node-2", true, 1}, {"node-2", false, 0}, {"node-3", true, 0}} {
+		if got := CountEndpoints([]*service.Slice{&web, &metrics, &six}, c.node, c.is4); got != c.want {
+			t.Errorf("%s, IPv4 %v: %d, want %d", c.node, c.is4, got, c.want)
 		}
 	}
 }

@@ -53,6 +53,24 @@ func EndpointsOf(all []*service.Slice) Endpoints {
 	return e
 }
 
+// CountEndpoints returns how many endpoints of an address family a node has: those that take new
+// connections, or if it has none, those that still serve.
+func CountEndpoints(all []*service.Slice, node string, is4 bool) int {
+	ready, serving := map[netip.Addr]bool{}, map[netip.Addr]bool{} // one may be in several slices
+	for _, s := range all {
+		for _, p := range s.Endpoints {
+			switch {
+			case p.Node != node || p.Addr.Is4() != is4:
+			case p.Ready && !p.Terminating:
+				ready[p.Addr] = true
+			case p.Ready || p.Serving:
+				serving[p.Addr] = true
+			}
+		}
+	}
+	return cmp.Or(len(ready), len(serving))
+}
+
 // A Node is what announcing needs to know of a node.
 type Node struct {
 	Name   string

@@ -48,7 +48,12 @@ type BGPAdvertisement struct {
 	NodeSelectors          []labels.Selector
 	ServiceSelectors       []labels.Selector
 	Peers                  []string // names of BGPPeers; empty: all
-	Problems               []service.Problem
+	// LinkBandwidth lets routers hear how many endpoints the node has, of Services with
+	// externalTrafficPolicy Local, so that they can share the connections by it.
+	LinkBandwidth bool
+	Problems      []service.Problem
+	// Ignored is what is wrong, and leaves the rest of the advertisement as it is.
+	Ignored []service.Problem
 }
 
 // The values of BGPPeer.DynamicASN.

@@ -53,6 +53,7 @@ type world struct {
 	BFD         []*announce.BFDProfile
 	Services    []*announce.Service
 	Endpoints   map[string]announce.Endpoints // by the Service's name
+	Count       int                           // of every Service's endpoints on the node
 	Communities []*announce.Community
 	Passwords   map[string]string
 	Served      []uint16
@@ -111,7 +112,8 @@ func (w *worlds) BGP() announce.BGPInput {
 			Endpoints: func(name service.Name) announce.Endpoints { return now.Endpoints[name.Name] },
 		},
 		Advertisements: now.Ads, Peers: now.Peers, BFDProfiles: now.BFD, Communities: now.Communities,
-		Password: func(name string) (string, bool) { p, ok := now.Passwords[name]; return p, ok },
+		LocalEndpoints: func(service.Name, bool) int { return now.Count },
+		Password:       func(name string) (string, bool) { p, ok := now.Passwords[name]; return p, ok },
 	}
 }
 
@@ -279,13 +281,12 @@ protocol device { scan time 1; }
 protocol direct { ipv4; ipv6; }
 protocol kernel { merge paths on; ipv4 { export where source = RTS_BGP; import none; }; }
 protocol kernel { merge paths on; ipv6 { export where source = RTS_BGP; import none; }; }
+REST
 template bgp node {
 	error wait time 1, 1; connect delay time 1; connect retry time 1; error forget time 1;
 	hold time 9;
-	ipv6 { import all; export none; };
 	PEER
 }
-REST
 `
 
 // router starts BIRD, with lines about the nodes and others. Where those about nodes name no AS,
@@ -301,6 +302,9 @@ func (r *rack) router(neighbour, rest string) {
 	}
 	if !strings.Contains(neighbour, "ipv4 {") {
 		neighbour += " ipv4 { import all; export none; };"
+	}
+	if !strings.Contains(neighbour, "ipv6 {") {
+		neighbour += " ipv6 { import all; export none; };"
 	}
 	text := strings.NewReplacer("PEER", neighbour, "REST", rest).Replace(birdConfig)
 	for i, m := range r.nodes {

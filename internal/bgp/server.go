@@ -2,8 +2,10 @@ package bgp
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"log/slog"
+	"math"
 	"net/netip"
 	"slices"
 	"time"
@@ -123,11 +125,28 @@ func peer(c announce.SessionConfig, restarting bool) *api.Peer {
 // seconds rounds up: BGP counts in seconds.
 func seconds(d time.Duration) uint64 { return uint64((d + time.Second - 1) / time.Second) }
 
-// path is a route as GoBGP wants it. internal: the router is in our own AS.
-func path(r announce.Route, internal bool) (*apiutil.Path, error) {
+// linkBandwidth is the Link Bandwidth extended community (RFC 10005) in both forms, with the same
+// value: some routers know only the transitive one, others only the other one. An endpoint counts as
+// 1 Mbit/s: what routers keep in 32 bits of bytes a second is enough for 34,000.
+func linkBandwidth(asn uint32, endpoints int) wire.PathAttributeInterface {
+	const perEndpoint, most = 125_000, 34_000
+	if asn > math.MaxUint16 {
+		asn = wire.AS_TRANS
+	}
+	bytes := float32(min(endpoints, most) * perEndpoint)
+	transitive := binary.BigEndian.AppendUint16([]byte{byte(wire.EC_SUBTYPE_LINK_BANDWIDTH)}, uint16(asn))
+	transitive = binary.BigEndian.AppendUint32(transitive, math.Float32bits(bytes))
+	return wire.NewPathAttributeExtendedCommunities([]wire.ExtendedCommunityInterface{
+		wire.NewUnknownExtended(wire.EC_TYPE_TRANSITIVE_TWO_OCTET_AS_SPECIFIC, transitive),
+		wire.NewLinkBandwidthExtended(uint16(asn), bytes),
+	})
+}
+
+// path is a route as GoBGP wants it, for the router of a session.
+func path(r announce.Route, c announce.SessionConfig) (*apiutil.Path, error) {
 	if r.Leaving {
 		r.Communities = append(slices.Clone(r.Communities), announce.GracefulShutdown)
-		if r.LocalPref = 0; internal {
+		if r.LocalPref = 0; c.Internal() {
 			r.LocalPref = 1 // 0 is the default here
 		}
 	}
@@ -174,6 +193,9 @@ func path(r announce.Route, internal bool) (*apiutil.Path, error) {
 	}
 	if len(large) > 0 {
 		p.Attrs = append(p.Attrs, wire.NewPathAttributeLargeCommunities(large))
+	}
+	if r.Endpoints > 0 {
+		p.Attrs = append(p.Attrs, linkBandwidth(c.LocalASN, r.Endpoints))
 	}
 	return p, nil
 }

@@ -64,7 +64,7 @@ func (s *session) hold(routes []announce.Route) error {
 		if was, ok := s.held[r.Prefix]; ok && was.Equal(r) {
 			continue
 		}
-		p, err := path(r, s.config.Internal())
+		p, err := path(r, s.config)
 		if err != nil {
 			return fmt.Errorf("announce %v: %w", r.Prefix, err)
 		}
@@ -75,7 +75,7 @@ func (s *session) hold(routes []announce.Route) error {
 		if _, ok := want[prefix]; ok {
 			continue
 		}
-		p, err := path(r, s.config.Internal())
+		p, err := path(r, s.config)
 		if err != nil {
 			return fmt.Errorf("withdraw %v: %w", prefix, err)
 		}

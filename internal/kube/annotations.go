@@ -18,6 +18,7 @@ const (
 	annotationWeights = "fairway.net/weights"           // of a Service: "true" lets its pods' weights count
 	annotationWeight  = "fairway.net/weight"            // of a Pod
 	annotationClose   = "fairway.net/close-connections" // which TCP connections end with their endpoint
+	annotationLink    = "fairway.net/link-bandwidth"    // of a BGPAdvertisement: "endpoints" lets routers hear how many each node has
 	kubeRouterBalance = "kube-router.io/service.scheduler"
 	ciliumBalance     = "service.cilium.io/lb-algorithm"
 )
@@ -35,7 +36,7 @@ const ownPrefix = "fairway.net/"
 var ownAnnotations = []string{annotationBalance, annotationWeights, annotationClose}
 
 // otherAnnotations are keys with ownPrefix that mean something on other objects.
-var otherAnnotations = []string{annotationWeight, "fairway.net/endpoint-weights"}
+var otherAnnotations = []string{annotationWeight, annotationLink, "fairway.net/endpoint-weights"}
 
 // mostUnknown bounds how many unknown keys of one Service are named.
 const mostUnknown = 3

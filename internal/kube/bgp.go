@@ -100,6 +100,9 @@ func (b *BGP) Report(problems []announce.PeerProblem) {
 		for _, p := range a.Problems {
 			all = append(all, "BGPAdvertisement "+a.Name+": "+p.Message+"; it announces nothing")
 		}
+		for _, p := range a.Ignored {
+			all = append(all, "BGPAdvertisement "+a.Name+": "+p.Message)
+		}
 	}
 	state := configState{Result: "Valid"}
 	if len(all) > 0 {
@@ -115,6 +118,9 @@ func (b *BGP) BGP() announce.BGPInput {
 	v := b.speaker
 	return announce.BGPInput{
 		Input: v.Input(), Advertisements: v.BGPAdvertisements(), Peers: v.BGPPeers(), BFDProfiles: v.BFDProfiles(), Communities: v.Communities(),
+		LocalEndpoints: func(name service.Name, is4 bool) int {
+			return announce.CountEndpoints(v.store.slices.Of(name), v.store.cfg.NodeName, is4)
+		},
 		Password: func(secret string) (string, bool) {
 			p, ok := b.secrets.Get(service.Name{Namespace: v.store.cfg.LoadBalancerNamespace, Name: secret})
 			if !ok {

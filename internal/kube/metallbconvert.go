@@ -16,6 +16,9 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
+// linkByEndpoints is the value of the annotation that lets routers hear how many endpoints a node has.
+const linkByEndpoints = "endpoints"
+
 // reasonConfiguration is the reason of what is wrong in an object of metallb.io.
 const reasonConfiguration = "InvalidConfiguration"
 
@@ -128,6 +131,13 @@ func convertBGPAdvertisement(o *unstructured.Unstructured) *announce.BGPAdvertis
 		bad.add(reasonConfiguration, "serviceSelectors and an aggregation length exclude each other: the prefix would announce other Services too")
 	}
 	a.Problems = bad
+	if text, ok := o.GetAnnotations()[annotationLink]; ok {
+		if a.LinkBandwidth = text == linkByEndpoints; !a.LinkBandwidth {
+			var odd problems
+			odd.add(reasonAnnotation, "annotation %s: %q is not %s; routers hear of no bandwidth", annotationLink, readAnnotation(text), linkByEndpoints)
+			a.Ignored = odd
+		}
+	}
 	return a
 }
 
