@@ -34,7 +34,8 @@ func Diff(from, to *Table) []Change {
 
 // Touched yields the frontends of all Services that were compiled anew between two Tables,
 // in no particular order. Unlike Diff it has those that Equal calls equal as well: what
-// they retain may differ, which no datapath needs to know. Its cost is that of Diff.
+// they retain may differ, which no datapath needs to know. Its cost is that of Diff, and
+// frontends that both tables share are left out.
 func Touched(from, to *Table) iter.Seq[Change] {
 	return func(yield func(Change) bool) {
 		for _, c := range changed(from, to) {
@@ -45,7 +46,8 @@ func Touched(from, to *Table) iter.Seq[Change] {
 	}
 }
 
-// changed returns the frontends of all entries that are not the same in both tables.
+// changed returns the frontends that are not the same in both tables: one that an entry has
+// in common with the entry before it is no change.
 func changed(from, to *Table) map[Key]*Change {
 	changes := map[Key]*Change{}
 	at := func(k Key) *Change {
@@ -57,11 +59,16 @@ func changed(from, to *Table) map[Key]*Change {
 		return c
 	}
 	for c := range entryChanges(from, to) {
-		for _, f := range c.old.frontends() {
-			at(f.Key()).Old = f
-		}
-		for _, f := range c.new.frontends() {
-			at(f.Key()).New = f
+		for old, new := range c.frontends() {
+			if old == new {
+				continue
+			}
+			if old != nil {
+				at(old.Key()).Old = old
+			}
+			if new != nil {
+				at(new.Key()).New = new
+			}
 		}
 	}
 	return changes

@@ -30,13 +30,7 @@ func Step(from, to *Table, most int) *Table {
 	mixed := make(map[Name]*Entry, len(big))
 	late := map[Key]Name{} // what a Service has that it will give up in a later step
 	for _, c := range big {
-		e := c.mix(share)
-		mixed[c.name()] = e
-		for _, f := range e.frontends() {
-			if c.new.frontend(f.Key()) == nil {
-				late[f.Key()] = c.name()
-			}
-		}
+		mixed[c.name()] = c.mix(share, late)
 	}
 	if len(late) > 0 {
 		for c := range entryChanges(from, to) {
@@ -126,8 +120,8 @@ func differences(a, b []Endpoint) (n int) {
 }
 
 // mix returns the entry with the first changes that weigh about share, at least one; nil if
-// nothing is left of it.
-func (c entryChange) mix(share int) *Entry {
+// nothing is left of it. It adds to late what the Service will give up in a later step.
+func (c entryChange) mix(share int, late map[Key]Name) *Entry {
 	e := c.new
 	if e == nil {
 		e = c.old
@@ -138,7 +132,9 @@ func (c entryChange) mix(share int) *Entry {
 	for old, new := range c.frontends() {
 		f := new
 		if w := changeWeight(old, new); w > 0 && sum >= share {
-			f = old
+			if f = old; new == nil {
+				late[f.Key()] = c.name()
+			}
 		} else {
 			sum += w
 		}
