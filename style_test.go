@@ -56,7 +56,7 @@ var law = map[string]struct {
 	"datapath/ipvs":        {[]string{"service", "datapath", "datapath/lb", "datapath/nftset", "nft", "netlink", "flow", "numbers", "sysctl"}, true, false, "a mechanism renders tables; it knows no API objects"},
 	"datapath/modes":       {[]string{"datapath", "datapath/nftables", "datapath/iptables", "datapath/ipvs", "datapath/userspace", "numbers"}, true, false, "the registry knows every mechanism, and nothing else"},
 	"datapath/conformance": {[]string{"service", "datapath", "testnet", "scenario", "kube", "flow", "childfault", "labels", "policy", "policy/nftpolicy", "policy/policytest"}, true, true, "tests"},
-	"xtables":              {nil, false, false, "runs iptables and reads its text; what chains mean, mode iptables and the takeover know"},
+	"xtables":              {[]string{"netlink"}, true, false, "runs iptables and reads its text and its rules; what chains mean, mode iptables and the takeover know"},
 	"sysctl":               {nil, false, false, "writes a file below /proc/sys/net; which and why, its callers know"},
 	"conntrack":            {[]string{"service", "flow", "netlink", "oneline", "sysctl"}, true, false, "an ender of flows; what is stale, package flow knows"},
 	"policy":               {[]string{"service", "labels"}, false, false, "NetworkPolicy is decided without a kernel or an API server"},

@@ -29,7 +29,7 @@ func FuzzParse(f *testing.F) {
 		if elements > len(b)/4 {
 			t.Fatalf("%d elements in %d bytes", elements, len(b))
 		}
-		if r, _ := parseRule(b); len(r.Chain)+len(r.Comment)+len(r.Jump) > len(b) {
+		if r, _, _ := parseRule(b); len(r.Chain)+len(r.Comment)+len(r.Jump) > len(b) {
 			t.Fatalf("rule %+v of %d bytes", r, len(b))
 		}
 		if c, table, _ := parseChain(b); len(c.Name)+len(table) > len(b) {
@@ -68,7 +68,7 @@ func TestSeeds(t *testing.T) {
 		{"table", unix.NFT_MSG_GETTABLE, nil, func(b []byte) error { _, err := parseTable(b); return err }},
 		{"chain", unix.NFT_MSG_GETCHAIN, nil, func(b []byte) error { _, _, err := parseChain(b); return err }},
 		{"set", unix.NFT_MSG_GETSET, name, func(b []byte) error { _, err := parseSet(b); return err }},
-		{"rule", unix.NFT_MSG_GETRULE, name, func(b []byte) error { _, err := parseRule(b); return err }},
+		{"rule", unix.NFT_MSG_GETRULE, name, func(b []byte) error { _, _, err := parseRule(b); return err }},
 		{"numbers", unix.NFT_MSG_GETSETELEM, netlink.AppendText(name, 2, "numbers"), nil},
 		{"counted", unix.NFT_MSG_GETSETELEM, netlink.AppendText(name, 2, "counted"), nil},
 		{"nets", unix.NFT_MSG_GETSETELEM, netlink.AppendText(name, 2, "nets"), nil},

@@ -267,21 +267,31 @@ const nfDrop = 0
 // empty; for none if there is no such chain or table. All rules at once take long if there
 // are tens of thousands: for each part of the list the kernel walks them from the start.
 func (r *Reader) Rules(ctx context.Context, f Family, table, chain string, each func(Rule) error) error {
+	return r.Expressions(ctx, f, table, chain, func(rule Rule, _ []byte) error { return each(rule) })
+}
+
+// Expressions is Rules, with the attributes of each rule's expressions.
+func (r *Reader) Expressions(ctx context.Context, f Family, table, chain string, each func(rule Rule, exprs []byte) error) error {
 	attrs := netlink.AppendText(nil, unix.NFTA_RULE_TABLE, table)
 	if chain != "" {
 		attrs = netlink.AppendText(attrs, unix.NFTA_RULE_CHAIN, chain)
 	}
 	var all []Rule
-	err := r.dump(ctx, f, unix.NFT_MSG_GETRULE, attrs, func() { all = all[:0] }, func(b []byte) error {
-		rule, err := parseRule(b)
-		all = append(all, rule)
+	var ends []int
+	var exprs []byte // of all rules
+	start := func() { all, ends, exprs = all[:0], ends[:0], exprs[:0] }
+	err := r.dump(ctx, f, unix.NFT_MSG_GETRULE, attrs, start, func(b []byte) error {
+		rule, its, err := parseRule(b)
+		exprs = append(exprs, its...)
+		all, ends = append(all, rule), append(ends, len(exprs))
 		return err
 	})
 	if errors.Is(err, unix.ENOENT) {
 		return nil
 	}
-	for i := 0; i < len(all) && err == nil; i++ {
-		err = each(all[i])
+	for i, begin := 0, 0; i < len(all) && err == nil; i++ {
+		err = each(all[i], exprs[begin:ends[i]:ends[i]])
+		begin = ends[i]
 	}
 	if err != nil {
 		return fmt.Errorf("list rules of table %v %s: %w", f, table, err)
@@ -289,7 +299,8 @@ func (r *Reader) Rules(ctx context.Context, f Family, table, chain string, each 
 	return nil
 }
 
-func parseRule(b []byte) (r Rule, err error) {
+// parseRule reads a rule, and returns its expressions too.
+func parseRule(b []byte) (r Rule, exprs []byte, err error) {
 	var h maphash.Hash
 	h.SetSeed(hashSeed)
 	err = netlink.Attributes(b, func(typ uint16, b []byte) error {
@@ -300,7 +311,7 @@ func parseRule(b []byte) (r Rule, err error) {
 			r.Handle = binary.BigEndian.Uint64(b)
 			_, _ = h.Write(b) // a hash takes everything
 		case typ == unix.NFTA_RULE_EXPRESSIONS:
-			r.Jump = jump(b)
+			r.Jump, exprs = jump(b), b
 			return hashExpressions(&h, b)
 		case typ == unix.NFTA_RULE_USERDATA:
 			r.Comment = comment(b, userdata.TypeComment)
@@ -308,7 +319,7 @@ func parseRule(b []byte) (r Rule, err error) {
 		return nil
 	})
 	r.Hash = h.Sum64()
-	return r, err
+	return r, exprs, err
 }
 
 // hashExpressions hashes a rule's expressions, except counters.

@@ -1,7 +1,9 @@
-// Package xtables runs the iptables programs and reads what iptables-save prints.
+// Package xtables runs the iptables programs, and reads what iptables-save prints and what
+// iptables-nft has written into nf_tables.
 //
 //	iptables-nft-save ── text ──→ Scan ──→ Line, Line, …     Words, Target of a rule
 //	                 text ──→ Restore ──→ iptables-nft-restore
+//	expressions of a rule in nf_tables ──→ Decode ──→ the same text, or "unknown"
 //
 // It hides which program there is for a variant and a family, how one is run, and the
 // syntax of iptables-save. It promises that text is read as a stream; that every program

@@ -7,6 +7,9 @@ import (
 	"strings"
 )
 
+// Tables are those that iptables has.
+var Tables = []string{"raw", "mangle", "nat", "filter", "security"}
+
 // Chains of kube-proxy's mode iptables that do not depend on Services.
 const (
 	Services         = "KUBE-SERVICES"

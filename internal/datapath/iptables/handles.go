@@ -54,7 +54,10 @@ func mix(fingerprint, handle uint64) uint64 { return (fingerprint ^ handle) * 10
 
 // A handleReader reads handles over a socket of its own, which works in the network
 // namespace of the thread that first used it.
-type handleReader struct{ nft nft.Reader }
+type handleReader struct {
+	nft    nft.Reader
+	tables int // that it has read as text
+}
 
 func (t *handleReader) close() { t.nft.Close() }
 
@@ -135,19 +138,22 @@ func digestOf(c nft.Chain, table uint64) fingerprint {
 
 // rules adds the rules of one chain: of one that is not ours, those that lead to ours.
 func (t *handleReader) rules(ctx context.Context, all handles, s chainRef) error {
-	own := ours(s.in)
 	return t.nft.Rules(ctx, family(s.is4), s.in.table, s.in.name, func(r nft.Rule) error {
-		at := s
-		if !own {
-			if at.to = r.Jump; at.to == "" || !ours(chain{s.in.table, at.to}) {
-				return nil
-			}
+		if ours(s.in) || ours(chain{s.in.table, r.Jump}) {
+			all.add(s, r)
 		}
-		d := all[at]
-		d.rules = mix(d.rules, r.Hash)
-		all[at] = d
 		return nil
 	})
+}
+
+// add adds a rule of a chain of ours, or one that leads to ours.
+func (h handles) add(at chainRef, r nft.Rule) {
+	if !ours(at.in) {
+		at.to = r.Jump
+	}
+	d := h[at]
+	d.rules = mix(d.rules, r.Hash)
+	h[at] = d
 }
 
 func family(is4 bool) nft.Family {

@@ -281,7 +281,7 @@ func (d *Datapath) full(ctx context.Context, want *service.Table) (stats datapat
 	if err := d.helper.watch.End(ctx, true); err != nil {
 		return stats, err
 	}
-	return stats, d.rememberAll(ctx, nil)
+	return stats, d.rememberFull(ctx, all, scripts)
 }
 
 // whole plans both families from the start.

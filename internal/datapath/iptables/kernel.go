@@ -3,12 +3,10 @@ package iptables
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"strings"
 
-	"github.com/fairway-net/fairway/internal/nft"
 	"github.com/fairway-net/fairway/internal/xtables"
 )
 
@@ -31,7 +29,7 @@ func families() []bool {
 	return []bool{true, false}
 }
 
-// A held is what the kernel holds of one family.
+// A familyState is what the kernel holds of one family.
 type familyState struct {
 	chains map[chain][]string // ours; nil rules: it is not there
 	hooks  []hook             // rules in others' chains that lead to ours
@@ -40,6 +38,8 @@ type familyState struct {
 	hints  bool               // kubelet uses this variant
 	names  map[chain]bool     // of all programs' chains
 	uses   map[string]int     // by table: all rules, and once more those that lead to a chain
+
+	handles handles // of iptables-nft: the fingerprints of what was read; nil: not read
 }
 
 func newFamilyState() *familyState {
@@ -62,27 +62,31 @@ func (h *familyState) add(l xtables.Line) {
 			h.others[l.Table]++ // a chain of another program, or a policy
 		}
 	case xtables.Rule:
-		h.rules++
-		h.uses[l.Table]++
-		jump := xtables.Target(l.Text)
-		if h.names[chain{l.Table, jump}] {
-			h.uses[l.Table]++
-		}
-		if ours(c) {
-			h.chains[c] = append(h.chains[c], l.Text)
-		} else if ours(chain{l.Table, jump}) && strings.HasSuffix(l.Text, "-j "+jump) {
-			h.hooks = append(h.hooks, hook{c, l.Text})
-		} else {
-			h.others[l.Table]++
-		}
+		h.rule(c, l.Text, xtables.Target(l.Text))
+	}
+}
+
+// rule notes a rule, with the target of its text: a chain perhaps.
+func (h *familyState) rule(c chain, text, jump string) {
+	h.rules++
+	h.uses[c.table]++
+	if h.names[chain{c.table, jump}] {
+		h.uses[c.table]++
+	}
+	if ours(c) {
+		h.chains[c] = append(h.chains[c], text)
+	} else if ours(chain{c.table, jump}) && strings.HasSuffix(text, "-j "+jump) {
+		h.hooks = append(h.hooks, hook{c, text})
+	} else {
+		h.others[c.table]++
 	}
 }
 
 // A snapshot is what the kernel holds at one time, read as far as it is asked for: each
 // family of each variant once, because to read 10,000 Services takes seconds.
 type snapshot struct {
-	read map[ruleset]*familyState
-	nft  *nft.Reader // the datapath's
+	read   map[ruleset]*familyState
+	reader *handleReader // the datapath's
 }
 
 // A ruleset is what one set of programs has of one family.
@@ -92,7 +96,7 @@ type ruleset struct {
 }
 
 func (d *Datapath) newSnapshot() *snapshot {
-	return &snapshot{map[ruleset]*familyState{}, &d.seen.reader.nft}
+	return &snapshot{map[ruleset]*familyState{}, &d.seen.reader}
 }
 
 // of returns what the kernel holds in one ruleset.
@@ -101,7 +105,7 @@ func (s *snapshot) of(ctx context.Context, v Variant, is4 bool) (h *familyState,
 		return h, nil
 	}
 	if v == NFT {
-		h, err = s.saveNFT(ctx, is4)
+		h, err = s.reader.state(ctx, is4)
 	} else {
 		h = newFamilyState()
 		err = xtables.Save(ctx, v, is4, h.add)
@@ -110,45 +114,6 @@ func (s *snapshot) of(ctx context.Context, v Variant, is4 bool) (h *familyState,
 		return nil, err
 	}
 	s.read[ruleset{v, is4}] = h
-	return h, nil
-}
-
-// saveNFT reads a ruleset with iptables-nft-save. That program reports success also where
-// the kernel refused to answer in the middle, for lack of memory, and leaves out what it did
-// not get. So what it printed is compared with the kernel's count of the uses of chains,
-// unless another program wrote meanwhile: then the handles that Sync reads show it.
-func (s *snapshot) saveNFT(ctx context.Context, is4 bool) (*familyState, error) {
-	if err := xtables.Installed(xtables.Program(NFT, is4, "save")); err != nil {
-		return nil, err
-	}
-	before, err := s.nft.Generation(ctx)
-	if err != nil {
-		return nil, err
-	}
-	h := newFamilyState()
-	if err := xtables.Save(ctx, NFT, is4, h.add); err != nil {
-		return nil, err
-	}
-	uses := map[string]int{}
-	for _, table := range []string{nat, filter} {
-		_, there, err := s.nft.Table(ctx, family(is4), table)
-		if err == nil && there {
-			err = s.nft.Chains(ctx, family(is4), table, func(c nft.Chain) error { uses[table] += int(c.Use); return nil })
-		}
-		if err != nil {
-			return nil, err
-		}
-	}
-	after, err := s.nft.Generation(ctx)
-	if err != nil || before != after {
-		return h, err
-	}
-	for table, want := range uses {
-		if h.uses[table] != want {
-			return nil, fmt.Errorf("%s left out rules of table %s: it printed %d of %d rules and jumps [the kernel is out of memory, or rules of another program are not iptables': nft list table %v %s]",
-				xtables.Program(NFT, is4, "save"), table, h.uses[table], want, family(is4), table)
-		}
-	}
 	return h, nil
 }
 

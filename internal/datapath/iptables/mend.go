@@ -59,6 +59,27 @@ func (d *Datapath) remember(ctx context.Context, scripts map[bool]*script) error
 	return err
 }
 
+// rememberFull notes all handles after everything was compared with what was read, and scripts
+// wrote what differed: they are those that were read with the rules, but for the chains written.
+func (d *Datapath) rememberFull(ctx context.Context, all map[bool]*familyState, scripts map[bool]*script) error {
+	where := chainRefsOf(scripts)
+	read := handles{}
+	for _, h := range all {
+		if h.handles == nil || len(where) > manyChains {
+			return d.rememberAll(ctx, nil)
+		}
+		maps.Copy(read, h.handles)
+	}
+	if err := d.seen.reader.someHandles(ctx, read, where); err != nil {
+		return err
+	}
+	settled, err := d.helper.watch.Settled(ctx)
+	if settled {
+		d.seen.known, d.seen.unverified = read, nil
+	}
+	return err
+}
+
 // rememberAll notes all handles, after scripts wrote; nil: after everything was compared.
 func (d *Datapath) rememberAll(ctx context.Context, scripts map[bool]*script) error {
 	if d.variant != NFT {

@@ -51,10 +51,13 @@ func ours(c chain) bool {
 
 // always are the chains that are always there.
 func always(table string) []string {
-	if table == nat {
+	switch table {
+	case nat:
 		return []string{services, nodeports, postroute, markMasq, markFar, recordings}
+	case filter:
+		return []string{services, externals, nodeports, forward, firewall}
 	}
-	return []string{services, externals, nodeports, forward, firewall}
+	return nil
 }
 
 // hash ends the name of a chain: of the Service port, the protocol, and whatever else

@@ -1,0 +1,160 @@
+package iptables
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/fairway-net/fairway/internal/scenario"
+	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/xtables"
+)
+
+// saved is what iptables-nft-save prints of a family.
+func saved(t *testing.T, is4 bool) *familyState {
+	t.Helper()
+	h := newFamilyState()
+	if err := xtables.Save(t.Context(), NFT, is4, h.add); err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// sameState compares what was read over netlink with what iptables-nft-save prints.
+func sameState(t *testing.T, when string) {
+	t.Helper()
+	var r handleReader
+	defer r.close()
+	for _, is4 := range families() {
+		got, err := r.state(t.Context(), is4)
+		if err != nil {
+			t.Fatalf("%s: %v", when, err)
+		}
+		want, read := saved(t, is4), got.handles
+		if every, err := r.everyHandle(t.Context(), nil); err != nil {
+			t.Fatalf("%s: %v", when, err)
+		} else if maps.DeleteFunc(every, func(s chainRef, _ fingerprint) bool { return s.is4 != is4 }); !maps.Equal(every, read) {
+			t.Errorf("%s: handles %v, want %v", when, read, every)
+		}
+		got.handles = nil
+		for _, h := range []*familyState{got, want} {
+			slices.SortFunc(h.hooks, func(a, b hook) int {
+				return strings.Compare(a.in.table+a.in.name+a.rule, b.in.table+b.in.name+b.rule)
+			})
+		}
+		if len(got.chains) != len(want.chains) {
+			t.Errorf("%s: %d chains, want %d", when, len(got.chains), len(want.chains))
+		}
+		for c, rules := range want.chains {
+			if !slices.Equal(rules, got.chains[c]) {
+				t.Errorf("%s: chain %v\n%s\nwant\n%s", when, c, strings.Join(got.chains[c], "\n"), strings.Join(rules, "\n"))
+			}
+		}
+		got.chains = want.chains
+		for _, h := range []*familyState{got, want} {
+			maps.DeleteFunc(h.names, func(c chain, _ bool) bool { return !ours(c) }) // iptables-nft-save prints chains that are not there
+		}
+		for i := range reflect.TypeFor[familyState]().NumField() {
+			a, b := reflect.ValueOf(got).Elem().Field(i), reflect.ValueOf(want).Elem().Field(i)
+			if text := fmt.Sprint(a); text != fmt.Sprint(b) {
+				t.Errorf("%s: %s\n%v\nwant\n%v", when, reflect.TypeFor[familyState]().Field(i).Name, a, b)
+			}
+		}
+	}
+}
+
+// TestReadsAsSaved: the rules of each scenario, read from the kernel, are the text that
+// iptables-nft-save prints, and no program is asked for them.
+func TestReadsAsSaved(t *testing.T) {
+	testnet.Enter(t)
+	d := open(t, NFT)
+	dir, err := scenario.Dir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := scenario.Load(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range all {
+		sync(t, d, s.Offer(d.Info().Capabilities.Algorithms).Table())
+		sameState(t, s.Name)
+	}
+}
+
+// others are rules of other programs, some of which lead to our chains, and some of which
+// Decode does not know.
+const others = `*nat
+:CUSTOM - [0:0]
+-A PREROUTING -i eth+ -m comment --comment "it's \"quoted\"" -j CUSTOM
+-A PREROUTING ! -i lo ! -s 192.0.2.0/25 -p tcp -m tcp --dport 80:90 -m comment --comment x -j KUBE-SERVICES
+-A POSTROUTING -o eth0 -p udp -m udp ! --dport 53 -g KUBE-POSTROUTING
+-A CUSTOM -p icmp -j RETURN
+-A CUSTOM -p tcp -m multiport --dports 80,443 -j KUBE-MARK-MASQ
+-I KUBE-SVC-AAAAAAAAAAAAAAAA -m limit --limit 1/sec -j ACCEPT
+-A KUBE-SVC-AAAAAAAAAAAAAAAA -d 10.128.0.0/9 -p tcp -m tcp --sport 1024 --dport 7 -j RETURN
+-A KUBE-SVC-AAAAAAAAAAAAAAAA -s 10.0.0.0/8 -d 10.1.0.0/16 -i veth0 -p udp -m udp --dport 9 -j ACCEPT
+COMMIT
+*mangle
+:KUBE-IPTABLES-HINT - [0:0]
+:KUBE-SERVICES - [0:0]
+-A PREROUTING -j KUBE-SERVICES
+COMMIT
+*raw
+:PREROUTING DROP [0:0]
+-A PREROUTING -s 192.0.2.7 -j NOTRACK
+COMMIT
+`
+
+// TestReadsOthers: rules that Decode does not know are read by the program, and those of
+// other programs are told from ours.
+func TestReadsOthers(t *testing.T) {
+	testnet.Enter(t)
+	sync(t, open(t, NFT), cluster(3).Table(settings()))
+	cmd := exec.Command("iptables-nft-restore", "--noflush")
+	cmd.Stdin = strings.NewReader(strings.Replace(others, ":CUSTOM", ":KUBE-SVC-AAAAAAAAAAAAAAAA - [0:0]\n:CUSTOM", 1))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	sameState(t, "rules of others")
+	asks(t, "iptables-nft", 3) // for PREROUTING, CUSTOM, and one chain of ours
+
+	text := "*nat\n"
+	for i := range manyChains {
+		text += fmt.Sprintf("-I KUBE-SVC-%016d -m recent --name x --rcheck --seconds 10 -j ACCEPT\n", i)
+		text = strings.Replace(text, "\n", fmt.Sprintf("\n:KUBE-SVC-%016d - [0:0]\n", i), 1)
+	}
+	cmd = exec.Command("iptables-nft-restore", "--noflush")
+	cmd.Stdin = strings.NewReader(text + "COMMIT\n")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	sameState(t, "many that are not known")
+	asks(t, "iptables-nft-save", 1)
+}
+
+// asks reads both families, and holds that only one program runs, so often.
+func asks(t *testing.T, program string, times int) {
+	t.Helper()
+	path := os.Getenv("PATH")
+	defer os.Setenv("PATH", path)
+	runs := countRuns(t, saves()...)
+	var r handleReader
+	defer r.close()
+	for _, is4 := range families() {
+		if _, err := r.state(t.Context(), is4); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, name := range saves() {
+		want := map[string]int{program: times}[name]
+		if runs(name) != want {
+			t.Errorf("%s ran %d times, want %d", name, runs(name), want)
+		}
+	}
+}
