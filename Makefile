@@ -19,7 +19,7 @@ DEMO_PACKAGES := nftables iproute2 containerd runc iptables kmod tcpdump bind9-d
 PACKAGES      := $(DEMO_PACKAGES) gcc libc6-dev bird2 \
                  linux-source make patch flex bison bc xz-utils binutils
 
-.PHONY: all build deps chart image image-twice images lab uml demo test test-product test-chart test-user test-uml test-lab test-peers test-others test-versions test-e2e faults faults-inside soak bench-scale bench-packets bench-lb bench-podnetwork bench-policy test-policy vet lint vuln bench fuzz clean
+.PHONY: all build deps chart image image-twice images lab uml demo test test-product test-chart test-user test-uml test-lab test-faults test-peers test-others test-versions test-e2e faults faults-inside soak bench-scale bench-packets bench-lb bench-podnetwork bench-policy test-policy vet lint vuln bench fuzz clean
 
 all: build
 
@@ -78,7 +78,7 @@ test-others: lint
 	@$(MAKE) --no-print-directory test-chart
 	@$(MAKE) --no-print-directory test-uml
 	@$(MAKE) --no-print-directory test-peers
-	@$(MAKE) --no-print-directory test-lab
+	@$(MAKE) --no-print-directory -j2 test-lab test-faults
 
 # The packages that boot user-mode Linux, and the one that runs a cluster.
 UML := ./internal/uml ./internal/datapath/ipvs
@@ -114,6 +114,9 @@ test-uml: uml bin/gotestsum
 # the cache: it does not know the programs in bin/, which are what is tested.
 test-lab: bin/gotestsum
 	cd lab && FAIRWAY_LAB_BIN=$(CURDIR)/bin/fairway-lab $(GOTEST) -count=1 -vet=off -timeout 25m ./...
+
+# One lab of two nodes, which waits most of the time too: it fits beside those of test-lab.
+test-faults: bin/gotestsum
 	FAIRWAY_LAB_BIN=$(CURDIR)/bin/fairway-lab $(GOTEST) -count=1 -timeout 15m -skip TestSoak $(FAULTS)
 
 ## test-versions: agent, tools and DNS against API servers of older minor versions, built from their modules (minutes each, the first time); not in CI

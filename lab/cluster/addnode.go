@@ -15,7 +15,6 @@ import (
 	"github.com/fairway-net/fairway/lab/fabric"
 	"github.com/fairway-net/fairway/lab/node"
 	"github.com/fairway-net/fairway/lab/pki"
-	"github.com/fairway-net/fairway/lab/process"
 )
 
 // AddNode adds a node with the next free number to the lab, and waits until it is Ready.
@@ -64,7 +63,7 @@ func (b *builder) addNode(ctx context.Context, ca *pki.Authority, n int) error {
 		if err != nil {
 			return err
 		}
-		for _, archive := range archives {
+		for _, archive := range b.store().Missing(archives) { // built anew since the lab is up
 			if err := node.ImportImages(b.state.process(name).PID, archive); err != nil {
 				return err
 			}
@@ -133,7 +132,7 @@ func (b *builder) takeAway(name string) error {
 	if err := errors.Join(b.powerOff(name), b.fabric().Mend(name)); err != nil {
 		return err
 	}
-	b.state.Processes = slices.DeleteFunc(b.state.Processes, func(r process.Record) bool { return r.Name == name })
+	b.state.forget(name)
 	if err := b.save(b.state); err != nil {
 		return err
 	}

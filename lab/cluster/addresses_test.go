@@ -15,6 +15,7 @@ import (
 // TestAddresses asks a real API server what it makes of the objects of metallb.io, and lets a
 // controller give addresses there. No node has a proxy or a speaker.
 func TestAddresses(t *testing.T) {
+	beside(t, 1)
 	l := newLab(t)
 	l.run(append(l.upArgs("--nodes", "1"), "--deploy", "", "--images-dir", "")...)
 	l.run("kubectl", "apply", "--server-side", "-f", filepath.Join(built.deploy, "pools/crds.yaml"))

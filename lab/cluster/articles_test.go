@@ -26,6 +26,7 @@ import (
 //
 // A step is tried again until it shows what it should: objects become ready in their own time.
 func TestArticles(t *testing.T) {
+	first(t, 3)
 	l := newLab(t)
 	l.run(l.upArgs("--nodes", "3", "--kube-proxy", built.kubeProxy, "--proxy-mode", "iptables")...)
 	files, err := filepath.Glob("testdata/articles/*.txt")

@@ -7,6 +7,8 @@ import (
 	"os"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/lab/fabric"
 	"github.com/fairway-net/fairway/lab/manifest"
@@ -100,31 +102,48 @@ func quoted(addrs []netip.Addr) string {
 	return strings.Join(s, ", ")
 }
 
-func (b *builder) deployAll(ctx context.Context) error {
-	if b.Deploy == "" {
-		return nil
-	}
-	for _, o := range []struct{ dir, text string }{{"overlay", b.overlay()}, {"overlay-dns", b.dnsOverlay()}} {
-		if err := b.apply(ctx, o.dir, o.text); err != nil {
-			return err
+// deployAll makes the objects while the API server starts, and then makes the cluster hold them.
+func (b *builder) deployAll(ctx context.Context, ready func() error) error {
+	var objects []*unstructured.Unstructured
+	if b.Deploy != "" {
+		for _, o := range []struct{ dir, text string }{{"overlay", b.overlay()}, {"overlay-dns", b.dnsOverlay()}} {
+			more, err := b.manifests(o.dir, o.text)
+			if err != nil {
+				return err
+			}
+			objects = append(objects, more...)
 		}
+	}
+	if err := ready(); err != nil || b.Deploy == "" {
+		return err
+	}
+	config, _, err := b.client()
+	if err != nil {
+		return err
+	}
+	if err := manifest.Apply(ctx, config, objects); err != nil {
+		return err
 	}
 	b.Done("fairway deployed")
 	return nil
 }
 
-// apply writes an overlay of the manifests and makes the cluster hold its objects, with the
-// lab's image.
+// manifests writes an overlay of the manifests and returns its objects, with the lab's image.
+func (b *builder) manifests(dir, overlay string) ([]*unstructured.Unstructured, error) {
+	component, err := b.imageComponent()
+	if err != nil {
+		return nil, err
+	}
+	return manifest.Build(b.path(dir), b.Deploy, overlay, component)
+}
+
+// apply makes the cluster hold the objects of an overlay.
 func (b *builder) apply(ctx context.Context, dir, overlay string) error {
 	config, _, err := b.client()
 	if err != nil {
 		return err
 	}
-	component, err := b.imageComponent()
-	if err != nil {
-		return err
-	}
-	objects, err := manifest.Build(b.path(dir), b.Deploy, overlay, component)
+	objects, err := b.manifests(dir, overlay)
 	if err != nil {
 		return err
 	}

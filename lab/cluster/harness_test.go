@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"net"
 	"os"
@@ -11,8 +12,11 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sync/semaphore"
 
 	"github.com/fairway-net/fairway/lab/fabric"
 	"github.com/fairway-net/fairway/lab/node"
@@ -22,7 +26,45 @@ import (
 // images lab" makes.
 var built struct{ lab, image, images, deploy, fairway, kubeProxy string }
 
+// room is for the labs that run at a time, in units of eight inotify instances, of which a user of a usual kernel has
+// 128: a control plane needs one unit, and each node one.
+var room = semaphore.NewWeighted(6)
+
+// beside lets the test run beside others: labs wait most of the time. nodes is how many nodes its lab has at most; 0: no lab.
+func beside(t *testing.T, nodes int64) {
+	t.Helper()
+	t.Parallel()
+	units := unitsOf(nodes)
+	if err := room.Acquire(t.Context(), units); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { room.Release(units) }) // the last one, when the lab is down
+}
+
+// first is beside for the tests that take longest: they begin before the others, so that none is left alone at the end.
+func first(t *testing.T, nodes int64) {
+	t.Helper()
+	units := unitsOf(nodes)
+	if !room.TryAcquire(units) { // by others that are first
+		beside(t, nodes)
+		return
+	}
+	t.Cleanup(func() { room.Release(units) })
+	t.Parallel()
+}
+
+func unitsOf(nodes int64) int64 {
+	if nodes == 0 {
+		return 0
+	}
+	return 1 + nodes
+}
+
 func TestMain(m *testing.M) {
+	flag.Parse()
+	if err := flag.Set("test.parallel", "100"); err != nil { // room is what bounds it
+		panic(err)
+	}
 	if os.Geteuid() != 0 {
 		fmt.Fprintln(os.Stderr, "these tests make network namespaces and mounts: run them as root")
 		os.Exit(1)
@@ -98,15 +140,23 @@ func newLab(t *testing.T) *lab {
 	return l
 }
 
-// freePort is a port of 127.0.0.1 that nobody listens on.
+// taken are the ports that tests have got: until their labs listen there, the kernel would give them again.
+var taken sync.Map
+
+// freePort is a port of 127.0.0.1 that nobody listens on, and that no other test gets.
 func freePort(t *testing.T) int {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		port := listener.Addr().(*net.TCPAddr).Port
+		listener.Close()
+		if _, again := taken.LoadOrStore(port, true); !again {
+			return port
+		}
 	}
-	defer listener.Close()
-	return listener.Addr().(*net.TCPAddr).Port
 }
 
 func (l *lab) dir() string { return "/var/lib/fairway-lab-" + l.name }

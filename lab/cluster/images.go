@@ -2,10 +2,9 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
-	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -72,7 +71,7 @@ func (b *builder) kubeProxyArchive() string {
 
 // waitContainerd waits until a node's containerd serves.
 func (b *builder) waitContainerd(ctx context.Context, n int) error {
-	init := b.state.process(fabric.NodeName(n))
+	init := b.process(fabric.NodeName(n))
 	err := poll(ctx, 20*time.Millisecond, func(context.Context) error {
 		_, err := os.Stat(node.Socket(init.PID))
 		return err
@@ -83,48 +82,65 @@ func (b *builder) waitContainerd(ctx context.Context, n int) error {
 	return nil
 }
 
-// importFirst imports what the first pods need, as soon as the containerds
-// serve.
-func (b *builder) importFirst(ctx context.Context) error {
-	for n := 1; n <= b.Nodes; n++ {
-		if err := b.waitContainerd(ctx, n); err != nil {
-			return err
-		}
-	}
-	b.Done("containerd runs on %s", count(b.Nodes, "node"))
-	var archives []string
-	if b.ImagesDir != "" {
-		archives = append(archives, filepath.Join(b.ImagesDir, pauseArchive))
-	}
-	if b.Image != "" {
-		archives = append(archives, b.Image)
-	}
+// imageStore is the containerd that unpacks the images once for all nodes, by its name among the lab's processes.
+const imageStore = "image-store"
+
+// store is where the images of a lab lie unpacked.
+func (l Lab) store() node.Store { return node.Store{Dir: l.path("store")} }
+
+// unpackImages fills the store, from which nodes take their images over when they start.
+func (b *builder) unpackImages(ctx context.Context) error {
 	if archive := b.kubeProxyArchive(); archive != "" {
 		if err := b.writeKubeProxyImage(archive); err != nil {
 			return err
 		}
-		archives = append(archives, archive)
 	}
-	if err := b.importAll(ctx, b.state, archives); err != nil {
+	archives, err := b.archives()
+	if err != nil || len(archives) == 0 {
 		return err
 	}
-	b.Done("images of the cluster loaded")
+	cmd, err := b.store().Command()
+	if err != nil {
+		return err
+	}
+	// In a namespace of the lab, so that whatever becomes of this process, "down" finds it.
+	if err := b.start(imageStore, fabric.NodeName(1), cmd); err != nil {
+		return err
+	}
+	err = b.guardOne(ctx, imageStore, func(ctx context.Context) error {
+		err := poll(ctx, 10*time.Millisecond, func(context.Context) error {
+			if !b.store().Serves() {
+				return errors.New("it does not serve")
+			}
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("wait for the containerd that unpacks images: %w", err)
+		}
+		return b.store().Import(ctx, archives)
+	})
+	if err != nil {
+		return err
+	}
+	if err := b.end(imageStore); err != nil {
+		return err
+	}
+	b.Done("images unpacked (%s)", count(len(archives), "archive"))
 	return nil
 }
 
-// importRest imports the images of the examples, when the cluster is ready.
-func (b *builder) importRest(ctx context.Context) error {
-	if b.ImagesDir == "" {
-		return nil
+// startNodes starts every node, with the images that are in the store, and waits until their containerds serve.
+func (b *builder) startNodes(ctx context.Context) error {
+	for n := 1; n <= b.Nodes; n++ {
+		if err := b.startNode(n); err != nil {
+			return err
+		}
 	}
-	archives, err := filepath.Glob(filepath.Join(b.ImagesDir, "*.tar"))
-	if err != nil {
-		return fmt.Errorf("list images: %w", err)
+	for n := 1; n <= b.Nodes; n++ {
+		if err := b.guardOne(ctx, fabric.NodeName(n), func(ctx context.Context) error { return b.waitContainerd(ctx, n) }); err != nil {
+			return err
+		}
 	}
-	archives = slices.DeleteFunc(archives, func(a string) bool { return filepath.Base(a) == pauseArchive })
-	if err := b.importAll(ctx, b.state, archives); err != nil {
-		return err
-	}
-	b.Done("example images loaded (%s)", count(len(archives), "archive"))
+	b.Done("containerd runs on %s", count(b.Nodes, "node"))
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 // TestBadInput checks that each mistake gets one line that says what to do,
 // and leaves nothing.
 func TestBadInput(t *testing.T) {
+	beside(t, 0)
 	unknown, wrong := labFile(t, "nodes: 1\nproxy_mode: iptables\n"), labFile(t, "nodes: many\n")
 	for _, c := range []struct {
 		args []string
@@ -55,6 +56,7 @@ func TestBadInput(t *testing.T) {
 
 // TestBadOptions holds that up refuses what it cannot do, before it makes anything.
 func TestBadOptions(t *testing.T) {
+	beside(t, 0)
 	taken, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -103,6 +105,7 @@ func labFile(t *testing.T, text string) string {
 
 // TestHelp holds that the help of every command shows our flags and no library's.
 func TestHelp(t *testing.T) {
+	beside(t, 0)
 	for _, c := range []string{"", "up", "down", "list", "status", "logs", "load", "node", "client", "kubeconfig", "version"} {
 		out, err := exec.Command(built.lab, append(strings.Fields(c), "--help")...).CombinedOutput()
 		if err != nil || strings.Contains(string(out), "--version=raw") || !strings.Contains(string(out), "--name") {
@@ -113,6 +116,7 @@ func TestHelp(t *testing.T) {
 
 // TestNotRoot runs up as a user who may do nothing.
 func TestNotRoot(t *testing.T) {
+	beside(t, 0)
 	l := newLab(t)
 	// The checkout may be where other users may not read.
 	dir, err := os.MkdirTemp("", "fairway-lab-nobody-")
@@ -138,6 +142,7 @@ func TestNotRoot(t *testing.T) {
 
 // TestMissingPrograms runs up where nothing is installed.
 func TestMissingPrograms(t *testing.T) {
+	beside(t, 0)
 	l := newLab(t)
 	cmd := l.cmd(l.upArgs("--load-balancer", "bgp")...)
 	cmd.Env = append(os.Environ(), "PATH="+t.TempDir())
@@ -150,18 +155,40 @@ func TestMissingPrograms(t *testing.T) {
 	l.gone()
 }
 
+// TestNoInotify runs up where a user may have few instances of inotify: a user namespace, which has a limit of its own.
+func TestNoInotify(t *testing.T) {
+	beside(t, 0)
+	l := newLab(t)
+	up := l.cmd(l.upArgs("--nodes", "2")...)
+	limited := exec.Command("unshare", append([]string{"--map-root-user", "sh", "-c",
+		`echo 20 >/proc/sys/user/max_inotify_instances && exec "$@"`, "sh"}, up.Args...)...)
+	refused(t, "error: a lab of 2 nodes needs 23 instances of inotify, and 20 are left", limited)
+	again := exec.Command("unshare", limited.Args[1:]...)
+	refused(t, "hint: sysctl -w fs.inotify.max_user_instances=", again)
+	l.gone()
+}
+
 // TestBrokenUnit brings a node up on which a program does not stay alive: up
 // must say which, and undo everything.
 func TestBrokenUnit(t *testing.T) {
-	l := newLab(t)
-	cmd := l.cmd(l.upArgs("--nodes", "1")...)
-	cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(broken(t, "containerd"))+":"+os.Getenv("PATH"))
-	refused(t, "containerd keeps ending; it said last: I cannot go on", cmd)
-	l.gone()
+	beside(t, 1)
+	path := "PATH=" + filepath.Dir(broken(t, "containerd")) + ":" + os.Getenv("PATH")
+	for want, args := range map[string][]string{
+		"image-store said last: I cannot go on": {"--nodes", "1"},
+		// Without images, of which the first containerd would be.
+		"containerd keeps ending; it said last: I cannot go on": {"--nodes", "1", "--deploy", "", "--image", "", "--images-dir", ""},
+	} {
+		l := newLab(t)
+		cmd := l.cmd(l.upArgs(args...)...)
+		cmd.Env = append(os.Environ(), path)
+		refused(t, want, cmd)
+		l.gone()
+	}
 }
 
 // TestBrokenKubeProxy brings a lab up with a kube-proxy that does not stay alive.
 func TestBrokenKubeProxy(t *testing.T) {
+	beside(t, 1)
 	l := newLab(t)
 	l.refused("kube-proxy keeps ending; it said last: I cannot go on", l.upArgs("--nodes", "1", "--kube-proxy", broken(t, "kube-proxy"))...)
 	l.gone()

@@ -46,6 +46,7 @@ spec:
 
 // TestLab is the life of a lab of two nodes and both families.
 func TestLab(t *testing.T) {
+	beside(t, 3)
 	before := snapshot(t)
 	l := newLab(t)
 	published := freePort(t)
@@ -271,6 +272,7 @@ func (l *lab) testKubelet() {
 
 // TestIPv6 is a lab that has no IPv4 address at all.
 func TestIPv6(t *testing.T) {
+	beside(t, 1)
 	l := newLab(t)
 	l.run(l.upArgs("--nodes", "1", "--ipv6")...)
 	if out := l.run("node", "1", "--", "ip", "-o", "-4", "address", "show", "dev", "eth0"); out != "" {
@@ -287,6 +289,7 @@ func TestIPv6(t *testing.T) {
 // TestDownAfterKill kills everything there is of a lab, with a load balancer in front of it that works, and then
 // removes it.
 func TestDownAfterKill(t *testing.T) {
+	beside(t, 2)
 	before := snapshot(t)
 	l := newLab(t)
 	up := l.upArgs("--nodes", "2", "--load-balancer", "edge")
@@ -310,48 +313,60 @@ func TestDownAfterKill(t *testing.T) {
 	before.unchanged(t)
 }
 
-// TestUpInterrupted ends an up in the middle: politely, when it must clean up
+// TestUpInterrupted ends an up while it unpacks images, and while the nodes start: politely, when it must clean up
 // by itself, and not.
 func TestUpInterrupted(t *testing.T) {
+	beside(t, 1)
 	before := snapshot(t)
-	for name, signal := range map[string]unix.Signal{"terminated": unix.SIGTERM, "killed": unix.SIGKILL} {
-		t.Run(name, func(t *testing.T) {
-			l := newLab(t)
-			cmd := l.cmd(l.upArgs("--nodes", "1")...)
-			out, err := cmd.StdoutPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
-			var told strings.Builder
-			for buf := make([]byte, 256); !strings.Contains(told.String(), "containerd runs"); {
-				n, err := out.Read(buf)
-				told.Write(buf[:n])
-				if err != nil {
-					t.Fatalf("up ended early: %s", told.String())
-				}
-			}
-			if err := cmd.Process.Signal(signal); err != nil {
-				t.Fatal(err)
-			}
-			if err := cmd.Wait(); err == nil {
-				t.Error("an up that was interrupted says it succeeded")
-			}
-			if signal == unix.SIGKILL {
-				l.refused("up was killed", l.upArgs("--nodes", "1")...)
-				l.run("down")
-			}
-			l.gone()
-		})
+	for name, c := range map[string]struct {
+		signal unix.Signal
+		at     string
+	}{
+		"terminated":      {unix.SIGTERM, "containerd runs"},
+		"killed":          {unix.SIGKILL, "containerd runs"},
+		"unpacking":       {unix.SIGTERM, "network and certificates made"},
+		"unpacking-alone": {unix.SIGKILL, "network and certificates made"},
+	} {
+		t.Run(name, func(t *testing.T) { newLab(t).interrupted(c.signal, c.at) })
 	}
 	before.unchanged(t)
+}
+
+// interrupted ends an up by a signal when it says at.
+func (l *lab) interrupted(signal unix.Signal, at string) {
+	cmd := l.cmd(l.upArgs("--nodes", "1")...)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		l.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		l.Fatal(err)
+	}
+	var told strings.Builder
+	for buf := make([]byte, 256); !strings.Contains(told.String(), at); {
+		n, err := out.Read(buf)
+		told.Write(buf[:n])
+		if err != nil {
+			l.Fatalf("up ended early: %s", told.String())
+		}
+	}
+	if err := cmd.Process.Signal(signal); err != nil {
+		l.Fatal(err)
+	}
+	if err := cmd.Wait(); err == nil {
+		l.Error("an up that was interrupted says it succeeded")
+	}
+	if signal == unix.SIGKILL {
+		l.refused("up was killed", l.upArgs("--nodes", "1")...)
+		l.run("down")
+	}
+	l.gone()
 }
 
 // TestTwoLabs holds that two labs do not notice each other, and that the one
 // that stays is whole when the other goes.
 func TestTwoLabs(t *testing.T) {
+	beside(t, 3) // two control planes with a node each
 	before := snapshot(t)
 	one, two := newLab(t), newLab(t)
 	two.name += "-other"
@@ -375,6 +390,7 @@ func TestTwoLabs(t *testing.T) {
 // TestUpTogether starts the same lab twice at once: one comes up, the other
 // says why it does not.
 func TestUpTogether(t *testing.T) {
+	beside(t, 1)
 	l := newLab(t)
 	first := l.cmd(l.upArgs("--nodes", "1", "--deploy", "")...)
 	out, err := first.StdoutPipe()

@@ -12,6 +12,7 @@ func (l *lab) testNodes() {
 	if out := l.run("add-node"); !strings.Contains(out, "node-3 is Ready") {
 		l.Errorf("add-node says %q", out)
 	}
+	l.testImages()
 	port := l.run("kubectl", "get", "service", "web", "-o", "jsonpath={.spec.ports[0].nodePort}")
 	l.eventually("It works!", "client", "--", "curl", "-sS", "-m", "2", "http://192.168.49.4:"+port)
 	if out := l.input("hostname\n", "shell", "3"); !strings.Contains(out, "node-3") {
@@ -31,6 +32,39 @@ func (l *lab) testNodes() {
 	if _, err := os.Stat(filepath.Join(l.dir(), "nodes/node-3")); err == nil {
 		l.Error("the files of node 3 are left")
 	}
+}
+
+// testImages: node 3 has the images that node 1 has, in the same files; those that it removes, node 1 keeps.
+func (l *lab) testImages() {
+	const busybox = "docker.io/library/busybox:latest"
+	images := func(n string) string { return l.run("node", n, "--", "ctr", "-n", "k8s.io", "images", "ls", "-q") }
+	if one, three := images("1"), images("3"); one != three || !strings.Contains(three, busybox) {
+		l.Errorf("node 1 has the images\n%s and node 3\n%s", one, three)
+	}
+	const layers = "fs/var/lib/containerd/io.containerd.snapshotter.v1.overlayfs/snapshots/*/fs/usr/bin/fairway"
+	programs := func(node string) string {
+		found, err := filepath.Glob(filepath.Join(l.dir(), "nodes", node, layers))
+		if err != nil || len(found) != 1 {
+			l.Fatalf("%s has the program fairway in %v, %v", node, found, err)
+		}
+		return found[0]
+	}
+	one, err := os.Stat(programs("node-1"))
+	if err != nil {
+		l.Fatal(err)
+	}
+	if three, err := os.Stat(programs("node-3")); err != nil || !os.SameFile(one, three) {
+		l.Errorf("the program fairway is unpacked for each node: %v", err)
+	}
+	all := strings.Fields(images("3"))
+	l.run(append([]string{"node", "3", "--", "ctr", "-n", "k8s.io", "images", "rm", "--sync"}, all...)...)
+	if left := images("3"); strings.Contains(left, busybox) {
+		l.Errorf("node 3 has still the images\n%s", left)
+	}
+	l.input(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"kept"},"spec":{"nodeName":"node-1",
+		"containers":[{"name":"c","image":"busybox","command":["sleep","600"]}]}}`, "kubectl", "apply", "-f", "-")
+	l.run("kubectl", "wait", "--for=condition=Ready", "pod/kept", "--timeout=60s")
+	l.run("kubectl", "delete", "pod", "kept", "--now")
 }
 
 // testRedeploy brings the same image in again, with a changed overlay: the agents become others, the change stays.

@@ -182,5 +182,8 @@ func (o Options) checkMachine() error {
 		return fmt.Errorf("not installed: %s [apt-get install %s]",
 			strings.Join(missing, ", "), strings.Join(install, " "))
 	}
+	if err := o.checkInotify(); err != nil {
+		return err
+	}
 	return fabric.CheckKernel()
 }

@@ -52,6 +52,7 @@ spec:
 // process of the node reaches host ports on loopback addresses, whatever address it has. No node
 // sends new connections to a node that its peers do not hear, until they hear it again.
 func TestFromOutside(t *testing.T) {
+	beside(t, 3)
 	l := newLab(t)
 	l.run(l.upArgs("--nodes", "3", "--dual-stack", "--load-balancer", "l2")...)
 	l.input(outsideManifest, "kubectl", "apply", "-f", "-")

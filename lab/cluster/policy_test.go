@@ -13,6 +13,7 @@ import (
 // remark "allowed" or "denied" the outcome must become that; all others must succeed. Mode
 // nftables; others with FAIRWAY_POLICY_MODE.
 func TestNetworkPolicy(t *testing.T) {
+	beside(t, 2)
 	text, err := os.ReadFile("../../docs/networkpolicy.md")
 	if err != nil {
 		t.Fatal(err)

@@ -30,6 +30,7 @@ spec:
 // TestRouter: a router, which is BIRD, learns from the nodes the address that a Service has, and sends
 // the client's connections to both; to one alone when the other does not answer any more.
 func TestRouter(t *testing.T) {
+	beside(t, 2)
 	l := newLab(t)
 	l.run(l.upArgs("--nodes", "2", "--load-balancer", "bgp")...)
 	l.input(routerManifest, "kubectl", "apply", "-f", "-")

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -87,34 +88,41 @@ func (b *builder) issueNode(ca *pki.Authority, n int) error {
 	return ca.Kubeconfig(controlplane.Kubeconfig(b.pki(), name), name, b.plan.APIServer())
 }
 
-// startProcesses starts the control plane and every node's init. Each is
-// remembered at once, so that whatever happens Down finds it.
-func (b *builder) startProcesses() error {
-	if err := b.startControlPlane(); err != nil {
-		return err
-	}
-	if b.front() == fabric.Router {
-		if err := b.startRouter(); err != nil {
-			return err
-		}
-	}
-	for n := 1; n <= b.Nodes; n++ {
-		if err := b.startNode(n); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
+// start starts a process of the lab. It is remembered at once, so that whatever happens Down finds it.
 func (b *builder) start(name, namespace string, cmd *exec.Cmd) error {
 	return b.fabric().Do(namespace, func() error {
 		r, err := process.Start(name, filepath.Join(b.logs(), name+".log"), cmd)
 		if err != nil {
 			return err
 		}
+		b.mu.Lock()
+		defer b.mu.Unlock()
 		b.state.replace(r)
 		return b.save(b.state)
 	})
+}
+
+// end forgets a process, which is of no more use, and ends it.
+func (b *builder) end(name string) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	r := b.state.process(name)
+	b.state.forget(name)
+	return errors.Join(r.Terminate(), b.save(b.state))
+}
+
+// process is what is known of a process of the lab.
+func (b *builder) process(name string) process.Record {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.state.process(name)
+}
+
+// dead names the processes of the lab that should run and do not.
+func (b *builder) dead() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.state.dead()
 }
 
 func (b *builder) startControlPlane() error {
@@ -178,6 +186,9 @@ func (b *builder) startNode(n int) error {
 		Labels:     b.nodeLabels(n),
 	}
 	if err := config.Save(); err != nil {
+		return err
+	}
+	if err := config.Fill(b.store()); err != nil {
 		return err
 	}
 	cmd := exec.Command(exe, "child", ChildInit, config.Dir)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -138,6 +139,11 @@ func (s *State) replace(r process.Record) {
 		}
 	}
 	s.Processes = append(s.Processes, r)
+}
+
+// forget removes a process from those of the lab.
+func (s *State) forget(name string) {
+	s.Processes = slices.DeleteFunc(s.Processes, func(r process.Record) bool { return r.Name == name })
 }
 
 // dead names the processes that should run and do not.

@@ -39,6 +39,7 @@ spec:
 // TestSubnets: two nodes in two subnets, with a router between that knows nothing of pods. Pods reach each other through
 // the tunnel, in both families; so does a Service, from a pod, from outside, and through the API server.
 func TestSubnets(t *testing.T) {
+	beside(t, 2)
 	l := newLab(t)
 	l.run(l.upArgs("--nodes", "2", "--dual-stack", "--subnets", "2", "--pod-network", "auto")...)
 	l.input(subnetsManifest, "kubectl", "apply", "-f", "-")

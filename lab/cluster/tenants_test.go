@@ -47,6 +47,7 @@ spec:
 // KUBE_PROXY=/path/to/kube-proxy runs it against that instead of the agent, and prints what
 // becomes of the victim (docs/security.md has it), without judging it.
 func TestTenants(t *testing.T) {
+	beside(t, 2)
 	files, err := filepath.Glob("../../test/tenants/*.yaml")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("found %d files: %v", len(files), err)
@@ -131,7 +132,7 @@ func (l *lab) tenant(file string, judged bool) (effects []string) {
 }
 
 // probe asks the victim and the cluster, each some times, and returns what failed. The
-// first answer may take the time that a new Service takes.
+// first answer may take the time that a new Service takes; each, some seconds on a machine that is busy.
 func (l *lab) probe() (failed []string) {
 	const tries = 5
 	inPod := []string{"kubectl", "exec", "client", "--", "sh", "-c"}
@@ -142,11 +143,11 @@ func (l *lab) probe() (failed []string) {
 		what, want string
 		argv       []string
 	}{
-		{"pod to ClusterIP", "It works!", append(inPod, many("curl -sS -m 1 http://10.96.77.77/"))},
-		{"outside to NodePort", "It works!", []string{"client", "--", "sh", "-c", many("curl -sS -m 1 http://192.168.49.2:30077/")}},
-		{"pod to API server", "gitVersion", append(inPod, many("curl -sSk -m 1 https://10.96.0.1/version"))},
-		{"node to API server", "gitVersion", []string{"node", "2", "--", "sh", "-c", many("curl -sSk -m 1 https://192.168.49.254:6443/version")}},
-		{"node to another's kubelet", "401", []string{"node", "1", "--", "sh", "-c", many("curl -sk -m 1 -o /dev/null -w %{http_code} https://192.168.49.3:10250/pods")}},
+		{"pod to ClusterIP", "It works!", append(inPod, many("curl -sS -m 5 http://10.96.77.77/"))},
+		{"outside to NodePort", "It works!", []string{"client", "--", "sh", "-c", many("curl -sS -m 5 http://192.168.49.2:30077/")}},
+		{"pod to API server", "gitVersion", append(inPod, many("curl -sSk -m 5 https://10.96.0.1/version"))},
+		{"node to API server", "gitVersion", []string{"node", "2", "--", "sh", "-c", many("curl -sSk -m 5 https://192.168.49.254:6443/version")}},
+		{"node to another's kubelet", "401", []string{"node", "1", "--", "sh", "-c", many("curl -sk -m 5 -o /dev/null -w %{http_code} https://192.168.49.3:10250/pods")}},
 	} {
 		out, err := l.try(p.argv...)
 		if n := strings.Count(out, p.want); n != tries {

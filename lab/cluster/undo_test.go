@@ -16,13 +16,28 @@ import (
 )
 
 // TestUndo takes every way to Fairway and back as the documents describe it, by their very
-// commands, and compares the node with what it was before.
+// commands, and compares the node with what it was before. TestInstall takes those that begin with other programs.
 //
 //	deploy/README.md, docs/operations.md ── sh blocks ──> the overlay's directory ──> one node
 //	                                                   before ── state ── after: nothing is left
 func TestUndo(t *testing.T) {
+	beside(t, 1)
+	u := newUndo(t)
+	for _, mode := range []string{"userspace", "nftables"} {
+		t.Run(mode, func(t *testing.T) { u.in(t).removal(mode) })
+	}
+	t.Run("iptables, killed half-way", func(t *testing.T) { u.in(t).halfWay() })
+	for name := range u.docs {
+		if !u.followed[name] && !slices.Contains(followedByInstall, name) {
+			t.Errorf("no test runs the commands %q", name)
+		}
+	}
+}
+
+// newUndo is a lab of one node that has neither CNI plugin nor proxy nor DNS: whatever is there later is ours.
+func newUndo(t *testing.T) *undo {
+	t.Helper()
 	l := newLab(t)
-	// The cluster has neither CNI plugin nor proxy nor DNS: whatever is there later is ours.
 	l.run("up", "--nodes", "1", "--api-port", strconv.Itoa(l.port), "--deploy", "", "--image", built.image, "--images-dir", built.images)
 	u := &undo{lab: l, dir: t.TempDir(), docs: docs(t), followed: map[string]bool{}}
 	if err := os.CopyFS(filepath.Join(u.dir, "deploy"), os.DirFS(built.deploy)); err != nil {
@@ -30,19 +45,7 @@ func TestUndo(t *testing.T) {
 	}
 	u.copyImage()
 	u.before = u.state()
-	t.Run("install", func(t *testing.T) { u.in(t).install() })
-	for _, mode := range []string{"userspace", "nftables"} {
-		t.Run(mode, func(t *testing.T) { u.in(t).removal(mode) })
-	}
-	t.Run("iptables, killed half-way", func(t *testing.T) { u.in(t).halfWay() })
-	t.Run("CoreDNS", func(t *testing.T) { u.in(t).coreDNS() })
-	t.Run("kube-proxy", func(t *testing.T) { u.in(t).kubeProxy() })
-	t.Run("install over kube-proxy", func(t *testing.T) { u.in(t).installOverKubeProxy() })
-	for name := range u.docs {
-		if !u.followed[name] {
-			t.Errorf("no test runs the commands %q", name)
-		}
-	}
+	return u
 }
 
 // An undo is a lab whose Fairway comes and goes by an overlay in dir.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -83,7 +84,7 @@ func (b *builder) giveUp(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil && errors.Is(err, ctx.Err()) {
 		err = cause
 	}
-	err = fmt.Errorf("%w%s", err, b.lastWords())
+	err = fmt.Errorf("%w%s%s", err, b.lastWords(), b.inotifyWords())
 	if b.Keep {
 		return fmt.Errorf("%w (kept: %s)", err, b.Dir())
 	}
@@ -124,10 +125,11 @@ type builder struct {
 	plan  fabric.Plan
 	ports *listeners
 	state *State
+	mu    sync.Mutex // guards what state says of processes, which are started side by side
 }
 
-// build makes everything, as far as possible at once: the control plane needs
-// a core for four seconds, in which containerd's can unpack images.
+// build makes everything, as far as possible at once: while the control plane starts, images are
+// unpacked and nodes started.
 func (b *builder) build(ctx context.Context) error {
 	if err := b.save(b.state); err != nil {
 		return err
@@ -142,21 +144,15 @@ func (b *builder) build(ctx context.Context) error {
 		return err
 	}
 	b.Done("network and certificates made")
-	if err := b.startProcesses(); err != nil {
+	if err := b.startControlPlane(); err != nil {
 		return err
 	}
-	group, groupCtx := errgroup.WithContext(ctx)
-	group.Go(func() error {
-		if err := b.guard(groupCtx, b.waitAPI); err != nil {
+	if b.front() == fabric.Router {
+		if err := b.startRouter(); err != nil {
 			return err
 		}
-		return b.guard(groupCtx, b.describe)
-	})
-	group.Go(func() error { return b.guard(groupCtx, b.importFirst) })
-	if err := group.Wait(); err != nil {
-		return err
 	}
-	if err := b.guard(ctx, b.deployAll); err != nil {
+	if err := b.startCluster(ctx); err != nil {
 		return err
 	}
 	if b.KubeProxy != "" {
@@ -180,10 +176,7 @@ func (b *builder) build(ctx context.Context) error {
 			return err
 		}
 	}
-	group, groupCtx = errgroup.WithContext(ctx)
-	group.Go(func() error { return b.guard(groupCtx, b.deployBalancer) })
-	group.Go(func() error { return b.guard(groupCtx, b.importRest) })
-	if err := group.Wait(); err != nil {
+	if err := b.guard(ctx, b.deployBalancer); err != nil {
 		return err
 	}
 	b.state.Ready = true
@@ -194,16 +187,38 @@ func (b *builder) build(ctx context.Context) error {
 	return nil
 }
 
+// startCluster has the control plane and what it is told on one side, and the nodes on the other.
+func (b *builder) startCluster(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		return b.guard(ctx, func(ctx context.Context) error {
+			return b.deployAll(ctx, func() error {
+				if err := b.waitAPI(ctx); err != nil {
+					return err
+				}
+				return b.describe(ctx)
+			})
+		})
+	})
+	group.Go(func() error {
+		if err := b.unpackImages(ctx); err != nil {
+			return err
+		}
+		return b.startNodes(ctx)
+	})
+	return group.Wait()
+}
+
 // guard runs a step until it is done, or until a process of the lab has ended:
 // then it does not wait any longer.
 func (b *builder) guard(ctx context.Context, step func(context.Context) error) error {
-	return guard(ctx, b.state.dead, step)
+	return guard(ctx, b.dead, step)
 }
 
 // guardOne is guard for one process of the lab: another may be ended on purpose.
 func (b *builder) guardOne(ctx context.Context, name string, step func(context.Context) error) error {
 	return guard(ctx, func() []string {
-		if b.state.process(name).Alive() {
+		if b.process(name).Alive() {
 			return nil
 		}
 		return []string{name}

@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"time"
 
@@ -133,8 +132,7 @@ func (c Config) lastLine(u unit) string {
 	if err != nil {
 		return "nothing"
 	}
-	lines := strings.Split(strings.TrimSpace(string(data)), "\n")
-	return lines[len(lines)-1]
+	return lastLine(data)
 }
 
 func (c Config) start(u unit) (int, error) {

@@ -40,7 +40,8 @@ func Start(name, log string, cmd *exec.Cmd) (Record, error) {
 	if err := cmd.Start(); err != nil {
 		return Record{}, fmt.Errorf("start %s: %w", name, err)
 	}
-	started, err := startTime(cmd.Process.Pid)
+	// It may have ended, but as long as nobody has waited for it, it is there.
+	started, _, err := readStat(cmd.Process.Pid)
 	if err != nil {
 		return Record{}, fmt.Errorf("start %s: %w", name, err)
 	}
@@ -67,6 +68,22 @@ func (r Record) Stopped() bool {
 	}
 	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
 	return len(fields) > 0 && fields[0] == "T"
+}
+
+// Terminate asks the process to end, and ends it when it does not in five seconds.
+func (r Record) Terminate() error {
+	if !r.Alive() {
+		return nil
+	}
+	if err := unix.Kill(r.PID, unix.SIGTERM); err != nil && !errors.Is(err, unix.ESRCH) {
+		return fmt.Errorf("terminate %s (pid %d): %w", r.Name, r.PID, err)
+	}
+	for end := time.Now().Add(5 * time.Second); r.Alive(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			return r.Kill()
+		}
+	}
+	return nil
 }
 
 // Kill ends the process at once and waits until it is gone, for at most five
@@ -136,19 +153,28 @@ func InNamespaces(inodes map[uint64]string) ([]Record, error) {
 
 // startTime reads when the process started; a zombie counts as gone.
 func startTime(pid int) (uint64, error) {
+	started, state, err := readStat(pid)
+	if err == nil && (state == "Z" || state == "X") {
+		err = fmt.Errorf("read process: %w", os.ErrNotExist)
+	}
+	return started, err
+}
+
+// readStat reads when the process started, and the letter of its state.
+func readStat(pid int) (started uint64, state string, err error) {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
-		return 0, fmt.Errorf("read process: %w", err)
+		return 0, "", fmt.Errorf("read process: %w", err)
 	}
 	// The name is in brackets and may itself hold brackets and blanks: the
 	// fields after it start behind the last closing one.
 	fields := strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))
-	if len(fields) < 20 || fields[0] == "Z" || fields[0] == "X" {
-		return 0, fmt.Errorf("read process: %w", os.ErrNotExist)
+	if len(fields) < 20 {
+		return 0, "", fmt.Errorf("read process: %w", os.ErrNotExist)
 	}
-	started, err := strconv.ParseUint(fields[19], 10, 64)
+	started, err = strconv.ParseUint(fields[19], 10, 64)
 	if err != nil {
-		return 0, fmt.Errorf("read process: %w", err)
+		return 0, "", fmt.Errorf("read process: %w", err)
 	}
-	return started, nil
+	return started, fields[0], nil
 }

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 func start(t *testing.T, argv ...string) (Record, string) {
@@ -73,6 +74,39 @@ func TestLog(t *testing.T) {
 		}
 	}
 	t.Error("the process ended before its output was in the log")
+}
+
+// TestEndsAtOnce: a program that has ended before it is looked at was started, and is not alive.
+func TestEndsAtOnce(t *testing.T) {
+	for range 20 {
+		r, _ := start(t, "true")
+		for end := time.Now().Add(30 * time.Second); r.Alive(); time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatal("true never ends")
+			}
+		}
+	}
+}
+
+func TestTerminate(t *testing.T) {
+	r, log := start(t, "sh", "-c", "trap 'echo asked; exit' TERM; echo ready; while :; do sleep 0.01; done")
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
+		if data, err := os.ReadFile(log); err == nil && strings.Contains(string(data), "ready") {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("it is never ready")
+		}
+	}
+	if err := r.Terminate(); err != nil || r.Alive() {
+		t.Errorf("after Terminate: %v, alive: %v", err, r.Alive())
+	}
+	if data, err := os.ReadFile(log); err != nil || !strings.Contains(string(data), "asked") {
+		t.Errorf("it was not asked to end: %q, %v", data, err)
+	}
+	if err := r.Terminate(); err != nil {
+		t.Errorf("a second Terminate: %v", err)
+	}
 }
 
 func TestStartFails(t *testing.T) {

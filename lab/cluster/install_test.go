@@ -5,10 +5,30 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"testing"
 	"time"
 
 	"github.com/fairway-net/fairway/lab/fabric"
 )
+
+// followedByInstall are the documents' commands that TestInstall follows.
+var followedByInstall = []string{"from CoreDNS", "to CoreDNS", "from kube-proxy", "to kube-proxy"}
+
+// TestInstall goes to Fairway and back by `fairway install` and its kin, and from CoreDNS and kube-proxy by the
+// documents' commands: on a cluster that has nothing, and on one that has both.
+func TestInstall(t *testing.T) {
+	first(t, 1)
+	u := newUndo(t)
+	t.Run("install", func(t *testing.T) { u.in(t).install() })
+	t.Run("CoreDNS", func(t *testing.T) { u.in(t).coreDNS() })
+	t.Run("kube-proxy", func(t *testing.T) { u.in(t).kubeProxy() })
+	t.Run("install over kube-proxy", func(t *testing.T) { u.in(t).installOverKubeProxy() })
+	for _, name := range followedByInstall {
+		if !u.followed[name] {
+			t.Errorf("TestInstall does not run the commands %q", name)
+		}
+	}
+}
 
 // fairway runs the program as the cluster's administrator.
 func (u *undo) fairway(args ...string) string {
