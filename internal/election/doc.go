@@ -10,8 +10,9 @@
 // other node for 550 ms from the moment it heard. So clocks need not agree, they must only
 // run at nearly the same rate. A voter that starts waits for 550 ms before it votes, because
 // it may have forgotten promises. What a node gives up has left its fence before the voters
-// learn of it, so that they may grant it to another node at once. The list of voters changes
-// by one at a time: majorities of two lists that follow each other have a voter in common.
+// learn of it, so that they may grant it to another node at once. The first list of voters may
+// be any, for nothing was promised before it; then the list changes by one at a time: majorities
+// of two lists that follow each other have a voter in common.
 //
 // One vote is for all addresses of a node: what is sent does not grow with them, but for the
 // list, which is sent when it changes.

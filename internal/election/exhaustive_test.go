@@ -51,11 +51,9 @@ func during(age, length int, copies []int) []int {
 	return []int{0}
 }
 
-// runFaults is a run of n nodes with some faults. Addresses are as in a cluster that works.
-func runFaults(t testing.TB, n int, grant time.Duration, faults ...simFault) string {
-	s := newSim(t, n, 1)
-	s.grant = grant
-	s.fault = func(s *sim, p simPacket) []int {
+// faulty is what becomes of packets with these faults.
+func faulty(faults []simFault) func(*sim, simPacket) []int {
+	return func(s *sim, p simPacket) []int {
 		for _, f := range faults {
 			if f.way == nil || f.from != p.from || f.to != p.to {
 				continue
@@ -66,6 +64,13 @@ func runFaults(t testing.TB, n int, grant time.Duration, faults ...simFault) str
 		}
 		return []int{0}
 	}
+}
+
+// runFaults is a run of n nodes with some faults. Addresses are as in a cluster that works.
+func runFaults(t testing.TB, n int, grant time.Duration, faults ...simFault) string {
+	s := newSim(t, n, 1)
+	s.grant = grant
+	s.fault = faulty(faults)
 	all := addrs(2)
 	s.run(lastFault+120, func() {
 		s.prefer(all)
@@ -127,6 +132,74 @@ func TestExhaustive(t *testing.T) {
 			for _, g := range all[i:] {
 				try(n, f, g)
 			}
+		}
+	}
+	t.Log(runs, "runs")
+}
+
+// runFirst is a run of n nodes that start without a list of voters, with some faults. The first of two has the
+// Lease. owned is for how many ticks the first address has an owner.
+func runFirst(t testing.TB, n, lag int, faults ...simFault) (broken string, owned int) {
+	s := newSim(t, n, 1)
+	s.voters, s.lag = Voters{}, lag
+	for i := range s.nodes {
+		s.restart(i)
+	}
+	s.fault = faulty(faults)
+	all := addrs(2)
+	s.run(300, func() {
+		for i, node := range s.nodes {
+			if s.first(i, 60+10*i); node.paused == 0 {
+				node.m.SetVoters(s.known(i))
+			}
+		}
+		s.nodes[0].m.SetLease(s.clock(0) + 2*time.Second)
+		s.prefer(all)
+		for _, f := range faults {
+			if f.do != nil && s.step == f.at {
+				f.do(s, f)
+			}
+		}
+		if len(s.owners(all[0])) > 0 {
+			owned++
+		}
+	})
+	if s.broken != "" {
+		broken = fmt.Sprintf("%d nodes, the first list after up to %d ticks, %s: %s", n, lag, describe(faults), s.broken)
+	}
+	return broken, owned
+}
+
+// TestFirst: every fault of two and three nodes around the moment of the first list of voters, and every pair of
+// two: never two owners, and the first address has one. FAIRWAY_FAULTS=all adds five nodes.
+func TestFirst(t *testing.T) {
+	runs := 0
+	try := func(n, lag int, faults ...simFault) {
+		runs++
+		broken, owned := runFirst(t, n, lag, faults...)
+		if broken != "" {
+			t.Fatal(broken)
+		}
+		if owned < 50 {
+			t.Errorf("%d nodes, %s: the first address has an owner for %d of 300 ticks", n, describe(faults), owned)
+		}
+	}
+	sizes := []int{2, 3}
+	if os.Getenv("FAIRWAY_FAULTS") == "all" {
+		sizes = append(sizes, 5)
+	}
+	for _, n := range sizes {
+		for _, lag := range []int{1, 40} {
+			try(n, lag)
+			for _, f := range faultsOf(n, []int{45, 58, 61, 66, 80}) {
+				try(n, lag, f)
+			}
+		}
+	}
+	all := faultsOf(2, []int{58, 66})
+	for i, f := range all {
+		for _, g := range all[i:] {
+			try(2, 20, f, g)
 		}
 	}
 	t.Log(runs, "runs")

@@ -26,8 +26,8 @@ var DefaultTiming = Timing{Beat: 100 * time.Millisecond, Grant: 500 * time.Milli
 // its vote. It makes two nodes able to lose one.
 const LeaseVoter = "@lease"
 
-// Voters is the list of those that grant. Each list has a number; the next one differs by one
-// voter (NextVoters).
+// Voters is the list of those that grant (First). Each list has a number; the next one differs by
+// one voter (Next).
 type Voters struct {
 	Epoch uint64   `json:"epoch"`
 	Names []string `json:"names"`

@@ -122,7 +122,8 @@ func (m *Member) Claim(want []netip.Addr) {
 	delete(o.lists, o.version-keptLists)
 }
 
-// Beat asks all voters. The caller has made the ticket of NextSlot before it read the clock.
+// Beat asks all voters, and while there are none tells those that make the first list that we are there.
+// The caller has made the ticket of NextSlot before it read the clock.
 func (m *Member) Beat(now time.Duration) []Packet {
 	m.now = now
 	o := &m.owner
@@ -132,7 +133,8 @@ func (m *Member) Beat(now time.Duration) []Packet {
 	o.seq++
 	o.rounds = slices.DeleteFunc(o.rounds, func(r *round) bool { return now-r.at > m.cfg.Timing.Grant })
 	o.rounds = append(o.rounds, &round{seq: o.seq, at: now, answers: map[nodeID]grant{}})
-	for _, p := range m.ordered(func(p *peer) bool { return p.vote || p.id == m.self }) {
+	early := m.early()
+	for _, p := range m.ordered(func(p *peer) bool { return p.vote || p.id == m.self || early[p.id] }) {
 		m.sendClaims(p)
 		m.post(p, message{header: header{kind: kindHeartbeat}, heartbeat: heartbeat{seq: o.seq, epoch: m.voters.Epoch, version: o.version, unready: o.unready, leaving: o.leaving}})
 	}

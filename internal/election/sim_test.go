@@ -42,6 +42,7 @@ type simNode struct {
 	ops    []func()      // what the process is about to do, one a tick or all
 	next   time.Duration // beat, by its clock
 	mine   []netip.Addr  // what it wants
+	born   int           // the tick of its process' start
 }
 
 type simPacket struct {
@@ -61,6 +62,8 @@ type sim struct {
 	sent   int
 	bytes  int
 	voters Voters        // as the API server has them
+	since  int           // the tick of their writing
+	lag    int           // ticks from there until the last node knows them
 	grant  time.Duration // how long the kernel lets a node speak after a request
 	broken string        // two owners, and when; empty: never
 }
@@ -90,6 +93,25 @@ func (s *sim) names() (all []string) {
 	return all
 }
 
+// known is the list of voters as node i has heard of it: the last node so many ticks after it was written.
+func (s *sim) known(i int) Voters {
+	if s.lag > 0 && s.step < s.since+s.lag*i/len(s.nodes) {
+		return Voters{}
+	}
+	return s.voters
+}
+
+// first lets node i make the first list of voters, if there is none and it is there for so many ticks.
+func (s *sim) first(i, ticks int) {
+	n := s.nodes[i]
+	if n.paused > 0 || s.voters.Epoch > 0 || n.m.Voters().Epoch > 0 || s.step-n.born < ticks {
+		return
+	}
+	if v, ok := First(n.m.Roll(s.names(), time.Second)); ok {
+		s.voters, s.since = v, s.step
+	}
+}
+
 // clock is what node i's clock says.
 func (s *sim) clock(i int) time.Duration {
 	n := s.nodes[i]
@@ -103,7 +125,8 @@ func (s *sim) restart(i int) {
 	n.inbox, n.ops, n.paused, n.next = nil, nil, 0, s.clock(i)
 	n.m = New(Config{Self: n.name, Key: simKey, Start: s.clock(i), Timing: DefaultTiming, Random: func() uint64 { return s.rng.Uint64() | 1 }})
 	n.m.SetPeers(s.names())
-	n.m.SetVoters(s.voters)
+	n.born = s.step
+	n.m.SetVoters(s.known(i))
 	n.m.Claim(n.mine)
 }
 

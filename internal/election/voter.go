@@ -18,9 +18,11 @@ type voter struct {
 type claimant struct {
 	id       nodeID
 	heard    time.Duration // its last heartbeat
+	spoke    bool          // there was one
 	unready  bool
 	leaving  bool
-	seq      uint64        // of that heartbeat
+	epoch    uint64        // of the list of voters that it has
+	seq      uint64        // of the heartbeat that the promise is about
 	deadline time.Duration // of the promise for all that it holds
 	promised bool          // there is a deadline
 	version  uint64        // of list; 0: none
@@ -79,7 +81,7 @@ func (c *claimant) complete(version uint64) ([]netip.Addr, bool) {
 func (m *Member) hear(p *peer, h heartbeat) {
 	c := m.claimant(p)
 	lapsed := !c.promised || m.now > c.deadline
-	c.heard, c.unready, c.leaving, c.seq = m.now, h.unready, h.leaving, h.seq
+	c.heard, c.spoke, c.unready, c.leaving, c.epoch = m.now, true, h.unready, h.leaving, h.epoch
 	if !m.vote {
 		return
 	}
@@ -98,7 +100,8 @@ func (m *Member) hear(p *peer, h heartbeat) {
 		m.answer(p, c, h.seq, 0)
 		return
 	}
-	c.deadline, c.promised = m.now+m.cfg.Timing.Grant+m.cfg.Timing.Guard, true
+	// What is granted later is granted for this request: its round ends before the promise.
+	c.seq, c.deadline, c.promised = h.seq, m.now+m.cfg.Timing.Grant+m.cfg.Timing.Guard, true
 	if lapsed || changed || len(c.refused) > 0 {
 		m.promise(c)
 	}
@@ -218,7 +221,7 @@ func (m *Member) outLists() (out, dead []uint32) {
 		if silent || c != nil && c.unready {
 			out = append(out, uint32(id>>32))
 		}
-		if id != m.self && c != nil && c.seq != 0 && !c.leaving && m.now-c.heard > m.silence() {
+		if id != m.self && c != nil && c.spoke && !c.leaving && m.now-c.heard > m.silence() {
 			dead = append(dead, uint32(id>>32))
 		}
 	}

@@ -2,6 +2,7 @@ package election
 
 import (
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -27,6 +28,27 @@ type Roll struct {
 	// Speaking are those heard lately, and Silent those that were not heard for so long that
 	// they should not vote.
 	Speaking, Silent map[string]bool
+	// Listed: one of those heard has a list of voters.
+	Listed bool
+}
+
+// First returns the first list: of all that speak, as many as have seats. Nothing was promised before it,
+// so that it need not begin with one voter. false: there is a list somewhere, which its members write.
+func First(r Roll) (first Voters, ok bool) {
+	for _, n := range r.Nodes {
+		if r.Speaking[n] {
+			first.Names = append(first.Names, n)
+		}
+	}
+	if r.Listed || len(first.Names) == 0 {
+		return Voters{}, false
+	}
+	slices.Sort(first.Names)
+	if first.Names = first.Names[:seats(len(first.Names))]; len(first.Names) == 2 {
+		first.Names = append([]string{LeaseVoter}, first.Names...)
+	}
+	first.Epoch = 1
+	return first, true
 }
 
 // Next returns the list that follows, which differs by one voter; false: v stays.
@@ -88,6 +110,21 @@ func (v Voters) next(r Roll) (names []string, changed bool) {
 	return nil, false
 }
 
+// early returns the nodes that hear all others as long as there is no list of voters: one of them makes
+// the first. They are few, as voters are.
+func (m *Member) early() map[nodeID]bool {
+	if m.voters.Epoch > 0 {
+		return nil
+	}
+	all := m.ordered(func(*peer) bool { return true })
+	slices.SortFunc(all, func(a, b *peer) int { return strings.Compare(a.name, b.name) })
+	early := map[nodeID]bool{}
+	for _, p := range all[:min(len(all), maxVoters)] {
+		early[p.id] = true
+	}
+	return early
+}
+
 // Roll returns what this member knows of the nodes. silent is after how long without a word a
 // node should not vote.
 func (m *Member) Roll(nodes []string, silent time.Duration) Roll {
@@ -103,6 +140,7 @@ func (m *Member) Roll(nodes []string, silent time.Duration) Roll {
 		}
 		if c != nil && m.now-heard <= m.silence() {
 			r.Speaking[p.name] = true
+			r.Listed = r.Listed || c.epoch > 0
 		} else if m.now-heard > silent {
 			r.Silent[p.name] = true
 		}

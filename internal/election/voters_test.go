@@ -45,6 +45,32 @@ func TestNext(t *testing.T) {
 	}
 }
 
+// TestFirstList: who votes first.
+func TestFirstList(t *testing.T) {
+	for name, c := range map[string]struct {
+		nodes, speaking []string
+		listed          bool
+		want            string
+	}{
+		"one node":                    {[]string{"a"}, []string{"a"}, false, "[a]"},
+		"two":                         {[]string{"a", "b"}, []string{"a", "b"}, false, "[@lease a b]"},
+		"one of three is not there":   {[]string{"a", "b", "c"}, []string{"a", "c"}, false, "[@lease a c]"},
+		"three":                       {[]string{"a", "b", "c"}, []string{"a", "b", "c"}, false, "[a b c]"},
+		"four":                        {letters(4), letters(4), false, "[a b c]"},
+		"many":                        {letters(20), letters(20), false, "[a b c d e f g]"},
+		"another one knows a list":    {[]string{"a", "b"}, []string{"a", "b"}, true, "[]"},
+		"a speaker on no node of API": {nil, []string{"a"}, false, "[]"},
+	} {
+		v, ok := First(Roll{Nodes: c.nodes, Speaking: setOf(c.speaking), Listed: c.listed})
+		if got := fmt.Sprint(v.Names); got != c.want || ok != (v.Epoch == 1) || ok != (got != "[]") {
+			t.Errorf("%s: %v %v, want %s", name, v, ok, c.want)
+		}
+		if _, more := v.Next(Roll{Nodes: c.nodes, Speaking: setOf(c.speaking)}); ok && more {
+			t.Errorf("%s: %v has a successor at once", name, v)
+		}
+	}
+}
+
 func letters(n int) (all []string) {
 	for i := range n {
 		all = append(all, string(rune('a'+i)))

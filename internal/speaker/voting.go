@@ -12,6 +12,8 @@ const (
 	// firstList is how long a speaker that knows no list of voters waits before it makes the
 	// first: if there are others, and the list was only deleted, these write theirs again.
 	firstList = 3 * time.Second
+	// firstOthers is how long the others leave it to the first of them.
+	firstOthers = 2 * time.Second
 	// silentFor is after how long without a word a node gives its seat to another.
 	silentFor = time.Minute
 	// writeLimit bounds a try to write the list, and writePause is the least between two.
@@ -42,6 +44,23 @@ func (s *Speaker) vote(ctx context.Context) {
 	})
 }
 
+// firstVoters returns the first list, if it is time for it.
+func (s *Speaker) firstVoters() (first election.Voters, ok bool) {
+	wait, roll := firstList, s.member.Roll(s.nodes, silentFor)
+	for _, name := range s.nodes { // sorted
+		if name != s.cfg.Node && roll.Speaking[name] {
+			wait += firstOthers
+		}
+		if roll.Speaking[name] {
+			break
+		}
+	}
+	if time.Since(s.start) <= wait {
+		return election.Voters{}, false
+	}
+	return election.First(roll)
+}
+
 // nextVoters returns the list that is to be written, if there is one.
 func (s *Speaker) nextVoters() (election.Voters, bool) {
 	stored, ours := s.cfg.Source.Voters(), s.member.Voters()
@@ -49,7 +68,7 @@ func (s *Speaker) nextVoters() (election.Voters, bool) {
 	case stored.Epoch < ours.Epoch: // deleted, or set back
 		return ours, true
 	case ours.Epoch == 0:
-		return election.Voters{Epoch: 1, Names: []string{s.cfg.Node}}, time.Since(s.start) > firstList
+		return s.firstVoters()
 	case stored.Epoch > ours.Epoch || !slices.Contains(ours.Names, s.cfg.Node) || !s.member.Adopted():
 		return election.Voters{}, false
 	}
