@@ -141,10 +141,11 @@ FOR ?= 30m
 soak: build image images lab
 	FOR=$(FOR) SEED=$(SEED) FAIRWAY_LAB_BIN=$(CURDIR)/bin/fairway-lab nice go test -v -count=1 -timeout 0 -run TestSoak $(FAULTS)
 
-## bench-lb: how long a load-balancer address is away when its owner dies, 20 times, and every fault of the election; the same by BGP with BFD (12 minutes)
+## bench-lb: how long a load-balancer address is away when its owner dies, 20 times, and every fault of the election; the same by BGP with BFD, and of edges (12 minutes)
 bench-lb:
 	FAIRWAY_FAULTS=all go test -v -count=1 -timeout 30m -run 'TestOutage|TestFaults' ./internal/speaker
 	FAIRWAY_FAULTS=all go test -v -count=1 -timeout 30m -run 'TestBFDOutage' ./internal/bgp
+	FAIRWAY_FAULTS=all go test -v -count=1 -timeout 30m -run 'TestEdgePair|TestEdgeThree' ./cmd/fairway
 	FAIRWAY_FAULTS=all go test -v -count=1 -timeout 30m -run 'TestExhaustive|TestRandom' -bench . -benchtime 1x ./internal/election
 
 bin/kube-proxy: test/peers/go.mod

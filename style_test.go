@@ -84,7 +84,7 @@ var law = map[string]struct {
 	"doctor/probe":         {[]string{"doctor", "datapath/modes", "kube", "listener", "netlink", "nft", "node", "oneline", "status", "takeover", "xtables"}, true, false, "collects facts; what they mean, package doctor knows"},
 	"suggest":              {nil, false, false, "words only"},
 	"configfile":           {[]string{"oneline"}, true, true, "a strict file of any kind; sigs.k8s.io/yaml and json are YAML libraries"},
-	"edge":                 {[]string{"service", "datapath", "configfile", "oneline", "numbers"}, true, false, "what nodes answer to health checks; the API server is behind its Cluster"},
+	"edge":                 {[]string{"service", "datapath", "configfile", "oneline", "numbers", "announce", "election", "ipam", "labels"}, true, false, "what nodes answer to health checks, and what a speaker is told; the API server is behind its Cluster"},
 	"output":               {nil, true, true, "writes any value; sigs.k8s.io/yaml is a YAML library"},
 	"status":               {[]string{"service", "listener"}, true, false, "what an agent says of itself; it reads neither the kernel nor the API server"},
 	"cni":                  {[]string{"numbers"}, true, false, "the plugin runs by itself, started by the container runtime"},

@@ -105,7 +105,7 @@ func TestLoadBalancerRoles(t *testing.T) {
 			"services nodes namespaces": "list watch", "services/status": "patch", "endpointslices": "list watch", "servicecidrs": "list watch",
 			"ipaddresspools": "list watch", "configurationstates": "list watch create patch", "ipaddresspools/status configurationstates/status": "patch",
 		},
-		"components/edge":      {"services nodes": "list watch", "endpointslices": "list watch"},
+		"components/edge":      {"services nodes": "list watch", "endpointslices": "list watch", "leases": "create", "leases fairway-edge-vote": "get update"},
 		"components/servicelb": {"services nodes": "list watch", "services/status": "patch", "endpointslices": "list watch"},
 	} {
 		have := make(map[string]string)
@@ -118,7 +118,7 @@ func TestLoadBalancerRoles(t *testing.T) {
 				rules = o.Rules
 			}
 			for _, r := range rules {
-				have[strings.Join(r.Resources, " ")] = strings.Join(r.Verbs, " ")
+				have[strings.Join(slices.Concat(r.Resources, r.ResourceNames), " ")] = strings.Join(r.Verbs, " ")
 			}
 		}
 		if !maps.Equal(have, want) {

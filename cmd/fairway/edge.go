@@ -17,6 +17,7 @@ import (
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/datapath/modes"
 	"github.com/fairway-net/fairway/internal/edge"
+	"github.com/fairway-net/fairway/internal/fence"
 	"github.com/fairway-net/fairway/internal/flow"
 	"github.com/fairway-net/fairway/internal/health"
 	"github.com/fairway-net/fairway/internal/kube"
@@ -119,7 +120,7 @@ func (m *edgeMachine) cleanup(ctx context.Context) error {
 		return err
 	}
 	defer lock.Close()
-	return errors.Join(modes.All().Cleanup(ctx, m.log, modes.Options{Log: m.log}), reset.Cleanup(ctx), m.routes(nil).CleanupOutside())
+	return errors.Join(modes.All().Cleanup(ctx, m.log, modes.Options{Log: m.log}), reset.Cleanup(ctx), m.routes(nil).CleanupOutside(), fence.Remove(ctx))
 }
 
 func (m *edgeMachine) run(ctx context.Context) error {
@@ -160,9 +161,9 @@ func (m *edgeMachine) run(ctx context.Context) error {
 	metrics := proxy.NewMetrics(proxy.MetricsConfig{Registry: registry, Mode: mode, Changes: cluster.Changes})
 	flows, table := m.flows(ctx, g, dp, metrics)
 	defer table.Close()
-	state := health.NewState(2 * edgeMaxRetry)
+	state, applied := health.NewState(2*edgeMaxRetry), &proxy.Applied{}
 	loop := proxy.New(proxy.Config{
-		Log: m.log, Source: source, Datapath: dp, View: view, Report: edge.NewReporter(m.log), Flows: flows,
+		Log: m.log, Source: source, Datapath: dp, View: view, Report: edge.NewReporter(m.log), Flows: flows, Applied: applied,
 		Health: state, Metrics: metrics, MaxRetry: edgeMaxRetry, EmptyAfter: edgeEmptyAfter,
 	})
 	g.Go(func() error { return loop.Run(ctx) })
@@ -170,8 +171,18 @@ func (m *edgeMachine) run(ctx context.Context) error {
 		nodes := edgeNodes{cluster.SubscribeNodes("routes"), cluster}
 		g.Go(func() error { return m.routes(registry).RunOutside(ctx, nodes, edge.OwnAddrs, edgeMaxRetry) })
 	}
+	lease := edge.Lease(edge.NoLease{})
+	if a := m.cfg.Announce; a.NeedsLease() {
+		lease = kube.NewEdgeVote(client, a.LeaseNamespace, a.Name)
+	}
+	speaks, err := m.announce(ctx, g, lease, applied, registry)
+	if err != nil {
+		return err
+	}
 	if m.cfg.Metrics != "" {
-		g.Go(func() error { return serveProcess(ctx, m.cfg.Metrics, "metricsBindAddress", registry, healthy(state)) })
+		g.Go(func() error {
+			return serveProcess(ctx, m.cfg.Metrics, "metricsBindAddress", registry, healthy(state, speaks))
+		})
 	}
 	err = g.Wait()
 	m.log.Info("shutting down; the rules stay in place")
@@ -219,12 +230,12 @@ func (m *edgeMachine) flows(ctx context.Context, g *errgroup.Group, dp datapath.
 	return flows, table
 }
 
-// healthy says why a State is not healthy.
-func healthy(s *health.State) func() error {
+// healthy says why a State is not healthy, or what announces.
+func healthy(s *health.State, speaks func() error) func() error {
 	return func() error {
 		if v := s.Verdict(); !v.Healthy || !v.Live {
 			return errors.New(v.Reason())
 		}
-		return nil
+		return speaks()
 	}
 }

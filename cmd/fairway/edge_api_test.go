@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -22,6 +23,7 @@ type edgeAPI struct {
 	change *sync.Cond
 	events []edgeEvent // all that ever happened; the resourceVersion is how many there are
 	asked  []string    // paths with queries
+	leases edgeLeases
 }
 
 type edgeEvent struct {
@@ -85,6 +87,10 @@ func (a *edgeAPI) now(path string) []metav1.Object {
 
 // ServeHTTP implements http.Handler.
 func (a *edgeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if strings.Contains(r.URL.Path, "/leases") {
+		a.leases.ServeHTTP(w, r)
+		return
+	}
 	kind, ok := edgeKinds[r.URL.Path]
 	a.mu.Lock()
 	a.asked = append(a.asked, r.Method+" "+r.URL.Path+" "+r.URL.Query().Get("fieldSelector"))

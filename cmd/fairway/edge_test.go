@@ -208,12 +208,17 @@ func (l *edgeLab) answerChecks(n *edgeNode) {
 
 // config writes a configuration with these lines, and returns its path.
 func (l *edgeLab) config(lines ...string) string {
+	return l.configured("edge", append([]string{"addresses: [192.0.2.0/24]"}, lines...)...)
+}
+
+// configured writes the configuration of that name with these lines, and returns its path.
+func (l *edgeLab) configured(name string, lines ...string) string {
 	kubeconfig := filepath.Join(l.dir, "kubeconfig")
 	l.must(os.WriteFile(kubeconfig, []byte(`{"apiVersion":"v1","kind":"Config","current-context":"c","contexts":[{"name":"c","context":{"cluster":"c","user":"u"}}],
 "clusters":[{"name":"c","cluster":{"server":"http://127.0.0.1:6443"}}],"users":[{"name":"u","user":{}}]}`), 0o600))
-	text := "apiVersion: edge.fairway.net/v1alpha1\nkind: EdgeConfiguration\nkubeconfig: " + kubeconfig + "\naddresses: [192.0.2.0/24]\n" +
+	text := "apiVersion: edge.fairway.net/v1alpha1\nkind: EdgeConfiguration\nkubeconfig: " + kubeconfig + "\n" +
 		strings.Join(lines, "\n") + "\n"
-	path := filepath.Join(l.dir, "edge.yaml")
+	path := filepath.Join(l.dir, name+".yaml")
 	l.must(os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
@@ -222,13 +227,13 @@ func (l *edgeLab) config(lines ...string) string {
 func (l *edgeLab) start(args ...string) {
 	l.cmd, l.log = l.process(args...)
 	l.must(l.edge.Do(l.cmd.Start))
-	cmd := l.cmd
+	cmd, log := l.cmd, l.log
 	l.t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 	l.t.Cleanup(func() {
 		if l.t.Failed() {
 			_ = cmd.Process.Kill()
 			_ = cmd.Wait()
-			l.t.Logf("fairway edge:\n%s", l.log)
+			l.t.Logf("fairway edge:\n%s", log)
 		}
 	})
 }

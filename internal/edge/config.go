@@ -48,8 +48,10 @@ type Config struct {
 	Routes            string
 	ClusterCIDRs      []netip.Prefix // what all podCIDRs are inside of; none: not known
 	ProxyMode         string
+	Balance           service.Algorithm // of Services that name none
 	Checks            Checks
-	Metrics           string // address for /metrics and /healthz; empty: none
+	Announce          *Announce // nil: others lead packets here
+	Metrics           string    // address for /metrics and /healthz; empty: none
 }
 
 // Checks say how nodes are asked.
@@ -62,17 +64,19 @@ type Checks struct {
 
 // file is the configuration as it is written.
 type file struct {
-	APIVersion         string   `json:"apiVersion"`
-	Kind               string   `json:"kind"`
-	Kubeconfig         string   `json:"kubeconfig"`
-	LoadBalancerClass  string   `json:"loadBalancerClass"`
-	Addresses          []string `json:"addresses"`
-	TargetType         string   `json:"targetType"`
-	ClientSource       string   `json:"clientSource"`
-	Routes             string   `json:"routes"`
-	ClusterCIDRs       []string `json:"clusterCIDRs"`
-	ProxyMode          string   `json:"proxyMode"`
-	MetricsBindAddress string   `json:"metricsBindAddress"`
+	APIVersion         string        `json:"apiVersion"`
+	Kind               string        `json:"kind"`
+	Kubeconfig         string        `json:"kubeconfig"`
+	LoadBalancerClass  string        `json:"loadBalancerClass"`
+	Addresses          []string      `json:"addresses"`
+	TargetType         string        `json:"targetType"`
+	ClientSource       string        `json:"clientSource"`
+	Routes             string        `json:"routes"`
+	ClusterCIDRs       []string      `json:"clusterCIDRs"`
+	ProxyMode          string        `json:"proxyMode"`
+	MetricsBindAddress string        `json:"metricsBindAddress"`
+	Balance            string        `json:"balance"`
+	Announce           *announceFile `json:"announce"`
 	HealthCheck        struct {
 		Interval           string  `json:"interval"`
 		Timeout            string  `json:"timeout"`
@@ -119,7 +123,10 @@ func (f *file) resolve() (*Config, error) {
 	if c.ClusterCIDRs, err = prefixes("clusterCIDRs", f.ClusterCIDRs); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(f.checks(&c.Checks), c.check()); err != nil {
+	var err1, err2 error
+	c.Balance, err1 = balance(f.Balance)
+	c.Announce, err2 = f.Announce.resolve()
+	if err := errors.Join(f.checks(&c.Checks), err1, err2, c.check()); err != nil {
 		return nil, oneline.Error(err)
 	}
 	return c, nil

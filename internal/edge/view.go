@@ -23,7 +23,7 @@ import (
 func (c *Config) Node(nodes []netip.Addr, pods []netip.Prefix, own []netip.Addr, unsupported service.Algorithms) service.Node {
 	n := service.Node{
 		Outside: true, Balances: c.Addresses, MasqueradeAll: c.ClientSource == SourceMasquerade, Limits: service.DefaultLimits(),
-		Unsupported: unsupported, NodeAddrs: service.NewAddrSet(nodes...),
+		Balance: c.Balance, Unsupported: unsupported, NodeAddrs: service.NewAddrSet(nodes...),
 	}
 	n.Settings.ServiceCIDRs = without(c.Addresses, own)
 	if n.MasqueradeAll {

@@ -55,7 +55,7 @@ type votersObject struct {
 func (s *Store) SubscribeSpeaker(class string) *Speaker {
 	c := s.cfg.Client
 	v := &Speaker{Announcements: s.SubscribeAnnouncements("speaker: metallb.io"), store: s}
-	v.vote = &vote{client: c.CoordinationV1().Leases(s.cfg.LoadBalancerNamespace), node: s.cfg.NodeName, now: time.Now}
+	v.vote = &vote{client: c.CoordinationV1().Leases(s.cfg.LoadBalancerNamespace), name: voteName, node: s.cfg.NodeName, now: time.Now}
 	v.services = open(s, kind[*corev1.Service, announce.Service]{
 		name: "services", object: &corev1.Service{}, client: from(c.CoreV1().Services(metav1.NamespaceAll)),
 		trim: func(o *corev1.Service) *announce.Service { return convertBalanced(o, class) },

@@ -9,12 +9,14 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 	coordination "k8s.io/client-go/kubernetes/typed/coordination/v1"
 )
 
 const (
-	// voteName is the Lease whose holder has a vote of its own where two nodes vote.
-	voteName = "fairway-speaker-vote"
+	// voteName is the Lease whose holder has a vote of its own where two nodes vote, and
+	// edgeVoteName that of two edges.
+	voteName, edgeVoteName = "fairway-speaker-vote", "fairway-edge-vote"
 	// voteFor is how long a vote lasts, in whole seconds, counted by its holder from before it asked
 	// for it.
 	voteFor = 5 * time.Second
@@ -28,9 +30,9 @@ const (
 // A vote is a node's part in the Lease that is the third voter of two nodes. What it remembers is
 // what this process saw: what a process before it held is another's.
 type vote struct {
-	client coordination.LeaseInterface
-	node   string
-	now    func() time.Time
+	client     coordination.LeaseInterface
+	name, node string // of the Lease, and of its holder
+	now        func() time.Time
 
 	mu   sync.Mutex
 	seen leaseRecord // as it was last
@@ -58,19 +60,33 @@ func (v *Speaker) Vote(ctx context.Context) (until time.Time, err error) { retur
 // ReturnVote gives the vote back, so that the other node need not wait.
 func (v *Speaker) ReturnVote(ctx context.Context) error { return v.vote.giveBack(ctx) }
 
+// An EdgeVote is an edge's part in the Lease that is the third voter of two edges.
+type EdgeVote struct{ vote *vote }
+
+// NewEdgeVote returns the vote of an edge of that name, in a Lease in a namespace.
+func NewEdgeVote(client kubernetes.Interface, namespace, name string) *EdgeVote {
+	return &EdgeVote{&vote{client: client.CoordinationV1().Leases(namespace), name: edgeVoteName, node: name, now: time.Now}}
+}
+
+// Vote asks for the vote, as Speaker.Vote does.
+func (v *EdgeVote) Vote(ctx context.Context) (until time.Time, err error) { return v.vote.ask(ctx) }
+
+// ReturnVote gives the vote back.
+func (v *EdgeVote) ReturnVote(ctx context.Context) error { return v.vote.giveBack(ctx) }
+
 func (v *vote) ask(ctx context.Context) (until time.Time, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	asked := v.now()
-	l, err := v.client.Get(ctx, voteName, metav1.GetOptions{})
+	l, err := v.client.Get(ctx, v.name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		// It may have been deleted, and have a holder who does not know yet: what is made is held
 		// by nobody, and waited for as if it were.
-		l = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: voteName, Labels: map[string]string{"app.kubernetes.io/part-of": "fairway"}}}
+		l = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: v.name, Labels: map[string]string{"app.kubernetes.io/part-of": "fairway"}}}
 		return until, v.write(ctx, l, voteNobody)
 	}
 	if err != nil {
-		return until, fmt.Errorf("read Lease %s: %w", voteName, err)
+		return until, fmt.Errorf("read Lease %s: %w", v.name, err)
 	}
 	if record := recordOf(l); record != v.seen {
 		v.seen, v.at, v.mine = record, v.now(), false // after the answer: it was so before
@@ -95,7 +111,7 @@ func (v *vote) write(ctx context.Context, l *coordinationv1.Lease, node string) 
 		l, err = v.client.Update(ctx, l, metav1.UpdateOptions{})
 	}
 	if err != nil {
-		return fmt.Errorf("write Lease %s: %w", voteName, err)
+		return fmt.Errorf("write Lease %s: %w", v.name, err)
 	}
 	v.seen, v.at, v.mine = recordOf(l), v.now(), node == v.node
 	return nil
@@ -107,9 +123,9 @@ func (v *vote) giveBack(ctx context.Context) error {
 	if !v.mine {
 		return nil
 	}
-	l, err := v.client.Get(ctx, voteName, metav1.GetOptions{})
+	l, err := v.client.Get(ctx, v.name, metav1.GetOptions{})
 	if err != nil {
-		return fmt.Errorf("read Lease %s: %w", voteName, err)
+		return fmt.Errorf("read Lease %s: %w", v.name, err)
 	}
 	if recordOf(l) != v.seen {
 		return nil

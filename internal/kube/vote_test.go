@@ -75,7 +75,9 @@ func TestVote(t *testing.T) {
 			rate := []float64{1, 1.04}[i]
 			return func() time.Time { return start.Add(time.Duration(float64(now) * rate)) }
 		}
-		fresh := func(i int) *vote { return &vote{client: api, node: fmt.Sprint("node-", i+1), now: clock(i)} }
+		fresh := func(i int) *vote {
+			return &vote{name: voteName, client: api, node: fmt.Sprint("node-", i+1), now: clock(i)}
+		}
 		nodes[0], nodes[1] = fresh(0), fresh(1)
 		for now < 5*time.Minute {
 			now += time.Duration(random.Int64N(int64(time.Second)))
@@ -116,8 +118,8 @@ func TestVote(t *testing.T) {
 func TestVoteMoves(t *testing.T) {
 	now := time.Now()
 	api := &leases{fail: func() (bool, bool) { return false, false }}
-	a := &vote{client: api, node: "node-1", now: func() time.Time { return now }}
-	b := &vote{client: api, node: "node-2", now: func() time.Time { return now }}
+	a := &vote{name: voteName, client: api, node: "node-1", now: func() time.Time { return now }}
+	b := &vote{name: voteName, client: api, node: "node-2", now: func() time.Time { return now }}
 	has := func(v *vote, want bool) {
 		t.Helper()
 		until, err := v.ask(t.Context())

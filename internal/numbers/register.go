@@ -83,7 +83,7 @@ var Ours = []Number{
 	{Space: UDPPort, From: PortBFDMultiHop, For: "BFD over several hops, while a BGPPeer has a bfdProfile", Shared: "it is BFD's: a node has one program that speaks it"},
 	{Space: UDPPort, From: PortVXLAN, For: "`--pod-network vxlan`, `auto`: the tunnel, VNI 70", Shared: "it is VXLAN's; networks of other programs have other VNIs"},
 	{Space: UDPPort, From: PortUserspace, To: PortUserspace + PortsUserspace - 1, For: "mode userspace: listeners on loopback addresses; others if they are taken"},
-	{Space: UDPPort, From: PortHeartbeat, For: "heartbeats between speakers"},
+	{Space: UDPPort, From: PortHeartbeat, For: "heartbeats between speakers, and between edges"},
 	{Space: UDPPort, From: PortWireGuard, For: "`--pod-network wireguard`: encrypted packets between nodes"},
 }
 

@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"testing"
 	"time"
+
+	"github.com/fairway-net/fairway/internal/testnet"
 )
 
 // TestDrain: the owner of an address is drained and back again; never two have it, and of the requests
@@ -17,14 +19,14 @@ func TestDrain(t *testing.T) {
 		l.world.Nodes[best].Excluded = "it is drained"
 		l.tell(0, 1, 2)
 		l.owner(vips[0], best)
-		time.Sleep(2 * interleaved) // an owner for less looks like one of two
+		time.Sleep(2 * testnet.Interleaved) // an owner for less looks like one of two
 		l.world.Nodes[best].Excluded = ""
 		l.tell(0, 1, 2)
 		l.until(vips[0], best)
-		time.Sleep(2 * interleaved)
+		time.Sleep(2 * testnet.Interleaved)
 	}
 	n, failed := asked()
-	if t.Logf("%d requests, %d changes of owner", n, l.tape.check(t)); n == 0 || len(failed) > 0 {
+	if t.Logf("%d requests, %d changes of owner", n, l.tape.Check(t)); n == 0 || len(failed) > 0 {
 		t.Errorf("of %d requests %d have no answer: %v", n, len(failed), failed)
 	}
 }

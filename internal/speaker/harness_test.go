@@ -16,17 +16,13 @@ import (
 	"syscall"
 	"testing"
 	"time"
-	"unsafe"
-
-	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/sys/unix"
 
 	"github.com/fairway-net/fairway/internal/announce"
 	"github.com/fairway-net/fairway/internal/election"
 	"github.com/fairway-net/fairway/internal/ipam"
-	"github.com/fairway-net/fairway/internal/numbers"
 	"github.com/fairway-net/fairway/internal/service"
 	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // helperEnv makes the test binary a speaker: its value is a world as JSON. Later worlds come over its
@@ -138,7 +134,7 @@ type lan struct {
 	net   *testnet.Net
 	world world
 	nodes []*machine
-	tape  *tape
+	tape  *testnet.Tape
 }
 
 // A machine is a node and its speaker's process.
@@ -167,7 +163,7 @@ func newLAN(t *testing.T, n int) *lan {
 			h.Serve("tcp", netip.AddrPortFrom(a, 8080))
 		}
 	}
-	l.tape = record(t, l.net.Fabric)
+	l.tape = testnet.Record(t, l.net.Fabric, vips...)
 	for i := range n {
 		l.start(i)
 	}
@@ -255,115 +251,4 @@ func (l *lan) until(a netip.Addr, node int) {
 		}
 	}
 	l.owner(a, others...)
-}
-
-// A tape is what was said on the bridge about who has an address.
-type tape struct {
-	mu   sync.Mutex
-	said []saying
-}
-
-type saying struct {
-	at   time.Time // the kernel's
-	addr netip.Addr
-	mac  [6]byte
-}
-
-// record listens on all ports of the bridge until the test ends.
-func record(t *testing.T, ns *testnet.Namespace) *tape {
-	tp := &tape{}
-	var fd int
-	must(t, ns.Do(func() (err error) {
-		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, int(numbers.NetworkOrder(unix.ETH_P_ALL)))
-		if err == nil {
-			err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1)
-		}
-		if err == nil {
-			err = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 100000})
-		}
-		if err == nil {
-			err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20)
-		}
-		return err
-	}))
-	stop := make(chan struct{})
-	var done sync.WaitGroup
-	done.Go(func() { tp.run(fd, stop) })
-	t.Cleanup(func() { close(stop); done.Wait(); unix.Close(fd) })
-	return tp
-}
-
-func (tp *tape) run(fd int, stop chan struct{}) {
-	buf, oob := make([]byte, 2048), make([]byte, 256)
-	for {
-		select {
-		case <-stop:
-			return
-		default:
-		}
-		n, o, _, _, err := unix.Recvmsg(fd, buf, oob, 0)
-		if err != nil {
-			continue
-		}
-		s, ok := parseSaying(buf[:n])
-		if !ok || !slices.Contains(vips, s.addr) {
-			continue
-		}
-		s.at = time.Now()
-		if all, err := unix.ParseSocketControlMessage(oob[:o]); err == nil && len(all) > 0 && len(all[0].Data) >= 16 {
-			ts := *(*unix.Timespec)(unsafe.Pointer(&all[0].Data[0]))
-			s.at = time.Unix(ts.Unix())
-		}
-		tp.mu.Lock()
-		tp.said = append(tp.said, s)
-		tp.mu.Unlock()
-	}
-}
-
-// parseSaying reads who says that it has an address: ARP with it as the sender, or a neighbour
-// advertisement.
-func parseSaying(b []byte) (s saying, ok bool) {
-	switch {
-	case len(b) >= 42 && b[12] == 8 && b[13] == 6:
-		s.addr = netip.AddrFrom4([4]byte(b[28:32]))
-		copy(s.mac[:], b[22:28])
-		return s, true
-	case len(b) >= 78 && b[12] == 0x86 && b[13] == 0xdd && b[20] == 58 && b[54] == 136:
-		s.addr = netip.AddrFrom16([16]byte(b[62:78]))
-		copy(s.mac[:], b[6:12])
-		return s, true
-	}
-	return s, false
-}
-
-// interleaved is within what time two nodes that speak in turns have both had the address: an
-// owner that is new keeps it for longer.
-const interleaved = 400 * time.Millisecond
-
-// check fails the test if two MACs had an address at the same time: if one spoke between two
-// frames of another that follow each other closely. It returns how many owners there were.
-func (tp *tape) check(t *testing.T) (changes int) {
-	t.Helper()
-	tp.mu.Lock()
-	defer tp.mu.Unlock()
-	for _, a := range vips {
-		var all []saying
-		for _, s := range tp.said {
-			if s.addr == a {
-				all = append(all, s)
-			}
-		}
-		slices.SortStableFunc(all, func(x, y saying) int { return x.at.Compare(y.at) })
-		last := map[[6]byte]time.Time{}
-		for i, s := range all {
-			if i > 0 && s.mac != all[i-1].mac {
-				changes++
-				if before, ok := last[s.mac]; ok && s.at.Sub(before) < interleaved {
-					t.Errorf("%v: %x said it had it %v after it said so before, and %x in between", a, s.mac, s.at.Sub(before), all[i-1].mac)
-				}
-			}
-			last[s.mac] = s.at
-		}
-	}
-	return changes
 }

@@ -28,5 +28,5 @@ func TestTwoNodes(t *testing.T) {
 	l.until(vips[0], other)
 	l.start(best)
 	l.until(vips[0], best)
-	t.Log(l.tape.check(t), "changes of owner")
+	t.Log(l.tape.Check(t), "changes of owner")
 }

@@ -33,7 +33,7 @@ func TestOutage(t *testing.T) {
 	}
 	l.until(vips[0], best)
 	slices.Sort(gaps)
-	t.Logf("without an answer: min %v, median %v, max %v; %d changes of owner", gaps[0], gaps[len(gaps)/2], gaps[len(gaps)-1], l.tape.check(t))
+	t.Logf("without an answer: min %v, median %v, max %v; %d changes of owner", gaps[0], gaps[len(gaps)/2], gaps[len(gaps)-1], l.tape.Check(t))
 }
 
 // link sets the bridge's port of a node.

@@ -21,5 +21,5 @@ func TestFaults(t *testing.T) {
 		l.signal(best, syscall.SIGCONT)
 		l.until(a, best)
 	}
-	t.Log(l.tape.check(t), "changes of owner,", len(l.tape.said), "frames")
+	t.Log(l.tape.Check(t), "changes of owner,", l.tape.Frames(), "frames")
 }

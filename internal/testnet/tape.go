@@ -1,0 +1,150 @@
+package testnet
+
+import (
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// A Tape is what was said on a network about who has some addresses, by ARP and by neighbour
+// advertisements.
+type Tape struct {
+	addrs []netip.Addr
+
+	mu   sync.Mutex
+	said []saying
+}
+
+type saying struct {
+	at   time.Time // the kernel's
+	addr netip.Addr
+	mac  [6]byte
+}
+
+// Record listens on all interfaces of a namespace until the test ends.
+func Record(t testing.TB, ns *Namespace, addrs ...netip.Addr) *Tape {
+	tp := &Tape{addrs: addrs}
+	var fd int
+	err := ns.Do(func() (err error) {
+		const all = unix.ETH_P_ALL<<8 | unix.ETH_P_ALL>>8 // in network order
+		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, all)
+		if err == nil {
+			err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1)
+		}
+		if err == nil {
+			err = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 100000})
+		}
+		if err == nil {
+			err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatalf("listen to ARP: %v", err)
+	}
+	stop := make(chan struct{})
+	var done sync.WaitGroup
+	done.Go(func() { tp.run(fd, stop) })
+	t.Cleanup(func() { close(stop); done.Wait(); unix.Close(fd) })
+	return tp
+}
+
+func (tp *Tape) run(fd int, stop chan struct{}) {
+	buf, oob := make([]byte, 2048), make([]byte, 256)
+	for {
+		select {
+		case <-stop:
+			return
+		default:
+		}
+		n, o, _, _, err := unix.Recvmsg(fd, buf, oob, 0)
+		if err != nil {
+			continue
+		}
+		s, ok := parseSaying(buf[:n])
+		if !ok || !slices.Contains(tp.addrs, s.addr) {
+			continue
+		}
+		s.at = time.Now()
+		if all, err := unix.ParseSocketControlMessage(oob[:o]); err == nil && len(all) > 0 && len(all[0].Data) >= 16 {
+			ts := *(*unix.Timespec)(unsafe.Pointer(&all[0].Data[0]))
+			s.at = time.Unix(ts.Unix())
+		}
+		tp.mu.Lock()
+		tp.said = append(tp.said, s)
+		tp.mu.Unlock()
+	}
+}
+
+// parseSaying reads who says that it has an address: ARP with it as the sender, or a neighbour
+// advertisement.
+func parseSaying(b []byte) (s saying, ok bool) {
+	switch {
+	case len(b) >= 42 && b[12] == 8 && b[13] == 6:
+		s.addr = netip.AddrFrom4([4]byte(b[28:32]))
+		copy(s.mac[:], b[22:28])
+		return s, true
+	case len(b) >= 78 && b[12] == 0x86 && b[13] == 0xdd && b[20] == 58 && b[54] == 136:
+		s.addr = netip.AddrFrom16([16]byte(b[62:78]))
+		copy(s.mac[:], b[6:12])
+		return s, true
+	}
+	return s, false
+}
+
+// Interleaved is within what time two nodes that speak in turns have both had the address: an
+// owner that is new keeps it for longer.
+const Interleaved = 400 * time.Millisecond
+
+// Frames is how many times an address was said to be somebody's.
+func (tp *Tape) Frames() int {
+	tp.mu.Lock()
+	defer tp.mu.Unlock()
+	return len(tp.said)
+}
+
+// Last returns who said last that it has an address; nil: nobody has yet.
+func (tp *Tape) Last(a netip.Addr) net.HardwareAddr {
+	tp.mu.Lock()
+	defer tp.mu.Unlock()
+	for _, s := range slices.Backward(tp.said) {
+		if s.addr == a {
+			return s.mac[:]
+		}
+	}
+	return nil
+}
+
+// Check fails the test if two MACs had an address at the same time: if one spoke between two
+// frames of another that follow each other closely. It returns how many changes of owners there were.
+func (tp *Tape) Check(t testing.TB) (changes int) {
+	t.Helper()
+	tp.mu.Lock()
+	defer tp.mu.Unlock()
+	for _, a := range tp.addrs {
+		var all []saying
+		for _, s := range tp.said {
+			if s.addr == a {
+				all = append(all, s)
+			}
+		}
+		slices.SortStableFunc(all, func(x, y saying) int { return x.at.Compare(y.at) })
+		last := map[[6]byte]time.Time{}
+		for i, s := range all {
+			if i > 0 && s.mac != all[i-1].mac {
+				changes++
+				if before, ok := last[s.mac]; ok && s.at.Sub(before) < Interleaved {
+					t.Errorf("%v: %x said it had it %v after it said so before, and %x in between", a, s.mac, s.at.Sub(before), all[i-1].mac)
+				}
+			}
+			last[s.mac] = s.at
+		}
+	}
+	return changes
+}
