@@ -109,7 +109,10 @@ func (b *builder) makePool(ctx context.Context) error {
 		}
 		objects = append(objects, metallb("lab", "v1beta1", "L2Advertisement", pools))
 	case BalancerBGP:
-		objects = append(append(objects, b.routerPeers()...), metallb("lab", "v1beta1", "BGPAdvertisement", pools))
+		objects = append(objects, metallb("lab", "v1beta1", "BGPAdvertisement", pools))
+	}
+	if b.routerIn() != "" {
+		objects = append(objects, b.routerPeers()...)
 	}
 	err = poll(ctx, 100*time.Millisecond, func(ctx context.Context) error {
 		return manifest.Apply(ctx, config, objects)
@@ -120,16 +123,30 @@ func (b *builder) makePool(ctx context.Context) error {
 	return nil
 }
 
-// routerPeers are the lab's router as the nodes see it, once in each family.
+// routerPeers are the lab's router as the nodes see it, once in each family and subnet. Where it carries pods'
+// packets, BFD watches it, and it the nodes.
 func (b *builder) routerPeers() (peers []*unstructured.Unstructured) {
-	for _, at := range fabric.Addrs(b.plan.FrontAddrs()) {
+	for _, at := range b.routerAddrs() {
 		name := "router"
-		if at.Is6() {
+		if at.addr.Addr().Is6() {
 			name = "router-ipv6"
 		}
-		peers = append(peers, metallb(name, "v1beta2", "BGPPeer", map[string]any{
-			"myASN": int64(nodeASN), "peerASN": int64(routerASN), "peerAddress": at.String(),
+		spec := map[string]any{
+			"myASN": int64(nodeASN), "peerASN": int64(routerASN), "peerAddress": at.addr.Addr().String(),
 			"holdTime": fmt.Sprintf("%ds", holdTime), "keepaliveTime": fmt.Sprintf("%ds", holdTime/3),
+		}
+		if b.PodNetwork == podNetworkBGP {
+			spec["bfdProfile"] = "lab"
+		}
+		if b.plan.TwoSubnets {
+			name = fmt.Sprintf("%s-%d", name, at.subnet)
+			spec["nodeSelectors"] = []any{map[string]any{"matchLabels": map[string]any{subnetLabel: fmt.Sprint(at.subnet)}}}
+		}
+		peers = append(peers, metallb(name, "v1beta2", "BGPPeer", spec))
+	}
+	if b.PodNetwork == podNetworkBGP {
+		peers = append(peers, metallb("lab", "v1beta1", "BFDProfile", map[string]any{
+			"receiveInterval": int64(300), "transmitInterval": int64(300), "detectMultiplier": int64(3),
 		}))
 	}
 	return peers

@@ -20,9 +20,21 @@ func (o Options) plan() fabric.Plan {
 	return fabric.Plan{Family: o.Family, Front: o.front(), TwoSubnets: o.Subnets == 2}
 }
 
-// needsFront returns an error if the lab does not have that machine in front.
+// routerIn is the namespace in which BIRD runs: that of the router in front, or where there is none and routers are to
+// carry pods' packets, the fabric's; "": in none.
+func (o Options) routerIn() string {
+	switch {
+	case o.front() == fabric.Router:
+		return fabric.Router
+	case o.PodNetwork == podNetworkBGP:
+		return fabric.Switch
+	}
+	return ""
+}
+
+// needsFront returns an error if the lab does not have that machine in front, nor one that takes its place.
 func (l Lab) needsFront(o Options, name string) error {
-	if o.front() == name {
+	if o.front() == name || name == fabric.Router && o.routerIn() != "" {
 		return nil
 	}
 	for balancer, front := range fronts {
@@ -95,6 +107,9 @@ func (l Lab) OnFront(name string, argv []string) error {
 		if err := os.Setenv("PATH", l.edgeDir()+":"+os.Getenv("PATH")); err != nil {
 			return fmt.Errorf("set PATH: %w", err)
 		}
+	}
+	if name == fabric.Router {
+		name = state.Options.routerIn()
 	}
 	return l.inside(name, argv)
 }

@@ -44,7 +44,10 @@ type Options struct {
 var ProxyModes = append(datapath.Modes(), datapath.Auto)
 
 // PodNetworks are the ways to the pods of other nodes, the default first.
-var PodNetworks = []string{"routes", "vxlan", "auto", "wireguard"}
+var PodNetworks = []string{"routes", "vxlan", "auto", "wireguard", podNetworkBGP}
+
+// podNetworkBGP is the one of PodNetworks that needs a router and speakers.
+const podNetworkBGP = "bgp"
 
 // LoadBalancers are the ways to give Services of type LoadBalancer addresses, the default
 // first: addresses of a pool in the nodes' network, of one that a router learns, the nodes' own, of a pool that
@@ -131,13 +134,15 @@ func (o Options) Validate() error {
 	return nil
 }
 
-// checkSubnets returns what cannot be with two subnets of nodes.
+// checkSubnets returns what cannot be with two subnets of nodes, or with routers that carry pods' packets.
 func (o Options) checkSubnets() error {
 	switch {
 	case o.Subnets < 1 || o.Subnets > 2:
 		return fmt.Errorf("%d subnets [choose 1 or 2]", o.Subnets)
 	case o.Subnets == 2 && o.PodNetwork == PodNetworks[0]:
-		return errors.New("--pod-network routes reaches no pods in another subnet [choose --pod-network auto or vxlan]")
+		return errors.New("--pod-network routes reaches no pods in another subnet [choose --pod-network auto, vxlan or bgp]")
+	case o.PodNetwork == podNetworkBGP && o.LoadBalancer != BalancerL2 && o.LoadBalancer != BalancerBGP:
+		return fmt.Errorf("--pod-network bgp needs the speaker, which --load-balancer %s does not install [choose --load-balancer l2 or bgp]", o.LoadBalancer)
 	case o.Subnets == 2 && o.front() != "":
 		return fmt.Errorf("--load-balancer %s is for nodes in one subnet [choose --load-balancer l2]", o.LoadBalancer)
 	}
@@ -166,7 +171,7 @@ func CheckRoot() error {
 func (o Options) checkMachine() error {
 	var missing, install []string
 	wanted := packages
-	if o.front() == fabric.Router {
+	if o.routerIn() != "" {
 		wanted = append(slices.Clone(wanted), struct{ program, name string }{"bird", "bird2"})
 	}
 	for _, p := range wanted {

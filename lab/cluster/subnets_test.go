@@ -2,8 +2,10 @@ package cluster_test
 
 import (
 	"net"
+	"net/netip"
 	"strings"
 	"testing"
+	"time"
 )
 
 // subnetsManifest is a pod on each node with a shell beside its server, and a Service of the pod in the second subnet.
@@ -41,15 +43,48 @@ spec:
 func TestSubnets(t *testing.T) {
 	beside(t, 2)
 	l := newLab(t)
-	l.run(l.upArgs("--nodes", "2", "--dual-stack", "--subnets", "2", "--pod-network", "auto")...)
+	far := l.subnets("auto")
+	l.eventually("dev fairway", "node", "1", "--", "ip", "route", "get", far)
+	l.refused("different subnets", "fault", "node", "1", "partition", "--from", "2")
+}
+
+// TestSubnetsBGP: the same where the router between, which is BIRD, learns from the nodes where pods are. When a node falls silent,
+// neither the router nor the other node has a way to its pods left.
+func TestSubnetsBGP(t *testing.T) {
+	l := newLab(t)
+	far := l.subnets("bgp")
+	l.eventually("via 192.168.49.1 dev eth0", "node", "1", "--", "ip", "route", "get", far)
+	l.eventually("It works!", "client", "--", "curl", "-sS", "-m", "5", "http://"+far+"/") // outside the cluster the router leads there too
+	// What agent and speaker restart without: the routes.
+	l.run("kubectl", "-n", "kube-system", "rollout", "restart", "daemonset/fairway-agent", "daemonset/fairway-speaker")
+	l.run("kubectl", "-n", "kube-system", "rollout", "status", "daemonset/fairway-agent", "--timeout=120s")
+	l.run("kubectl", "-n", "kube-system", "rollout", "status", "daemonset/fairway-speaker", "--timeout=120s")
+	l.eventually("It works!", "kubectl", "exec", "near", "-c", "box", "--", "curl", "-sSg", "-m", "5", "http://"+far+"/")
+
+	cidr := netip.PrefixFrom(netip.MustParseAddr(far), 24).Masked().String()
+	route := []string{"node", "1", "--", "ip", "route", "show", cidr}
+	l.eventually("via 192.168.49.1", route...)
+	l.run("fault", "node", "2", "link-down")
+	l.eventually("unreachable "+cidr, route...)
+	l.eventually("0 routes", "router", "--", "sh", "-c", `echo "$(ip route show `+cidr+` | wc -l) routes"`)
+	l.run("fault", "node", "2", "heal")
+	l.within(2*time.Minute, "via 192.168.49.1", route...)
+	l.eventually("It works!", "kubectl", "exec", "near", "-c", "box", "--", "curl", "-sSg", "-m", "5", "http://"+far+"/")
+}
+
+// subnets starts a lab of two nodes in two subnets, in both families, and has pods and a Service reach each other in every way. It
+// returns the IPv4 address of the pod in the second one.
+func (l *lab) subnets(podNetwork string) (pod string) {
+	l.Helper()
+	l.run(l.upArgs("--nodes", "2", "--dual-stack", "--subnets", "2", "--pod-network", podNetwork)...)
 	l.input(subnetsManifest, "kubectl", "apply", "-f", "-")
 	l.run("kubectl", "wait", "--for=condition=Ready", "pod/near", "pod/far", "--timeout=120s")
 	if out := l.run("node", "2", "--", "ip", "-o", "-4", "address", "show", "dev", "eth0"); !strings.Contains(out, "192.168.50.3/24") {
-		t.Errorf("node 2 has %s", out)
+		l.Errorf("node 2 has %s", out)
 	}
 	const works = "It works!"
 	get := func(pod, host string) {
-		t.Helper()
+		l.Helper()
 		l.eventually(works, "kubectl", "exec", pod, "-c", "box", "--", "curl", "-sSg", "-m", "5", "http://"+net.JoinHostPort(host, "80")+"/")
 	}
 	ips := func(pod string) []string {
@@ -57,7 +92,7 @@ func TestSubnets(t *testing.T) {
 	}
 	far, near := ips("far"), ips("near")
 	if len(far) != 2 || len(near) != 2 {
-		t.Fatalf("the pods' addresses are %v and %v, want two each", far, near)
+		l.Fatalf("the pods' addresses are %v and %v, want two each", far, near)
 	}
 	for i := range far {
 		get("near", far[i])
@@ -68,6 +103,5 @@ func TestSubnets(t *testing.T) {
 		l.eventually(works, "client", "--", "curl", "-sSg", "-m", "5", "http://"+addr+"/")
 	}
 	l.eventually(works, "kubectl", "get", "--raw", "/api/v1/namespaces/default/pods/far:80/proxy/")
-	l.eventually("dev fairway", "node", "1", "--", "ip", "route", "get", far[0])
-	l.refused("different subnets", "fault", "node", "1", "partition", "--from", "2")
+	return far[0]
 }

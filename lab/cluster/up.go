@@ -147,7 +147,7 @@ func (b *builder) build(ctx context.Context) error {
 	if err := b.startControlPlane(); err != nil {
 		return err
 	}
-	if b.front() == fabric.Router {
+	if b.routerIn() != "" {
 		if err := b.startRouter(); err != nil {
 			return err
 		}

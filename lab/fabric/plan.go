@@ -91,6 +91,17 @@ func (p Plan) nets(subnet int) []netip.Prefix {
 	return p.pick(fabricNet4, fabricNet6)
 }
 
+// Subnets is how many subnets of nodes there are.
+func (p Plan) Subnets() int {
+	if p.TwoSubnets {
+		return 2
+	}
+	return 1
+}
+
+// Gateways is the fabric's own addresses on a node subnet, by its number.
+func (p Plan) Gateways(subnet int) []netip.Prefix { return p.gateway(subnet) }
+
 // Gateway is the fabric's own addresses on the node subnet.
 func (p Plan) Gateway() []netip.Prefix { return p.gateway(1) }
 

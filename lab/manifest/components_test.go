@@ -32,6 +32,7 @@ const (
 	cniBin    = "/opt/cni/bin"
 	cniConf   = "/etc/cni/net.d"
 	cniState  = "/run/fairway/cni"
+	bgpDir    = "/run/fairway/bgp"
 	policyDir = "/run/fairway/policy"
 )
 
@@ -46,12 +47,12 @@ var componentTests = []struct {
 	{"auto", granted{map[string]string{"PROXY_MODE": "auto"}, []string{procSys, lockFile}, "NET_BIND_SERVICE"}},
 	{"replace-kube-proxy", granted{map[string]string{"REPLACE_KUBE_PROXY": "true"}, []string{lockFile}, ""}},
 	{"conntrack", granted{map[string]string{"CONNTRACK_MAX_PER_CORE": "32768", "CONNTRACK_TCP_ESTABLISHED": "24h", "CONNTRACK_TCP_CLOSE_WAIT": "1h"}, []string{procSys}, ""}},
-	{"pod-network", granted{map[string]string{"POD_NETWORK": "routes"}, []string{cniConf, cniBin, procSys, cniState}, "NET_BIND_SERVICE"}},
+	{"pod-network", granted{map[string]string{"POD_NETWORK": "routes"}, []string{cniConf, cniBin, procSys, bgpDir, cniState}, "NET_BIND_SERVICE"}},
 	{"network-policy", granted{map[string]string{"NETWORK_POLICY": "true"}, []string{policyDir}, ""}},
 	{"pod-network iptables replace-kube-proxy conntrack", granted{map[string]string{
 		"POD_NETWORK": "routes", "PROXY_MODE": "iptables", "REPLACE_KUBE_PROXY": "true",
 		"CONNTRACK_MAX_PER_CORE": "32768", "CONNTRACK_TCP_ESTABLISHED": "24h", "CONNTRACK_TCP_CLOSE_WAIT": "1h",
-	}, []string{cniConf, cniBin, procSys, cniState, lockFile}, "NET_BIND_SERVICE"}},
+	}, []string{cniConf, cniBin, procSys, bgpDir, cniState, lockFile}, "NET_BIND_SERVICE"}},
 }
 
 // TestComponents holds that the agent has exactly what its mode and the pod network need: in the

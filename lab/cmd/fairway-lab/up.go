@@ -57,7 +57,7 @@ func upCommand(lab *cluster.Lab) *cobra.Command {
 	f.StringVar(&o.LoadBalancer, "load-balancer", o.LoadBalancer, "addresses of Services of type LoadBalancer: "+strings.Join(cluster.LoadBalancers, ", "))
 	f.StringVar(&o.EdgeTarget, "edge-target", o.EdgeTarget, "what the load balancer of --load-balancer edge takes connections to, NodePorts or pods: "+strings.Join(cluster.EdgeTargets, ", "))
 	f.StringVar(&o.PodNetwork, "pod-network", o.PodNetwork, "how pods of other nodes are reached: "+strings.Join(cluster.PodNetworks, ", "))
-	f.IntVar(&o.Subnets, "subnets", o.Subnets, "subnets of nodes, 1 or 2: nodes with even numbers are in the second, behind a router; takes --pod-network auto or vxlan")
+	f.IntVar(&o.Subnets, "subnets", o.Subnets, "subnets of nodes, 1 or 2: nodes with even numbers are in the second, behind a router; takes --pod-network auto, vxlan or bgp")
 	f.BoolVar(&o.NetworkPolicy, "network-policy", false, "enforce NetworkPolicies, with deploy/components/network-policy")
 	f.StringVar(&o.KubeProxy, "kube-proxy", "", "`path` of a kube-proxy to run as a DaemonSet, as kubeadm does, instead of Fairway's proxy")
 	f.IntVar(&o.APIPort, "api-port", o.APIPort, "port of the API server on 127.0.0.1")
