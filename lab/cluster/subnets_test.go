@@ -51,6 +51,7 @@ func TestSubnets(t *testing.T) {
 // TestSubnetsBGP: the same where the router between, which is BIRD, learns from the nodes where pods are. When a node falls silent,
 // neither the router nor the other node has a way to its pods left.
 func TestSubnetsBGP(t *testing.T) {
+	beside(t, 2)
 	l := newLab(t)
 	far := l.subnets("bgp")
 	l.eventually("via 192.168.49.1 dev eth0", "node", "1", "--", "ip", "route", "get", far)
