@@ -241,7 +241,8 @@ func (l *edgeLab) start(args ...string) {
 func (l *edgeLab) process(args ...string) (*exec.Cmd, *testnet.Log) {
 	text, err := json.Marshal(append([]string{"edge"}, args...))
 	l.must(err)
-	cmd, log := exec.Command(os.Args[0]), &testnet.Log{}
+	// With no more than deploy/edge/fairway-edge.service gives it.
+	cmd, log := exec.Command("setpriv", "--bounding-set", "-all,+net_admin,+net_raw", "--", os.Args[0]), &testnet.Log{}
 	cmd.Env = append(os.Environ(), edgeArgs+"="+string(text))
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
