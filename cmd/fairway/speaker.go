@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -105,16 +106,22 @@ func runSpeaker(ctx context.Context, log *slog.Logger, o speakerOptions) error {
 	dead := liveness.NewPublisher()
 	source := store.SubscribeSpeaker(o.class)
 	statuses, told, gone := source.L2Statuses(log, events.Inform), source.BGPStatuses(log, events.Inform), source.GoneStatuses(log)
+	metrics := speaker.NewMetrics(registry, o.node)
 	s := speaker.New(speaker.Config{
 		Log: log, Node: o.node, Key: key, Port: numbers.PortHeartbeat, Source: source,
 		Assigned: func(all map[service.Name]speaker.Assignment) { statuses.Set(interfacesOf(all)) },
 		Dead:     func(nodes []string) { dead.Set(nodes); gone.Set(nodes) },
-		Event:    events.Event, Metrics: speaker.NewMetrics(registry, o.node),
+		Event:    events.Event, Metrics: metrics,
 	})
 	health := speaker.NewHealth()
 	routes := source.SubscribeBGP()
 	routers, err := bgp.New(bgp.Config{
-		Log: log, Node: o.node, Source: routes, Health: health, ProxyPort: o.proxyPort, Report: routes.Report, Announced: told.Set, Metrics: bgp.NewMetrics(registry),
+		Log: log, Node: o.node, Source: routes, Health: health, ProxyPort: o.proxyPort, Report: routes.Report, Metrics: bgp.NewMetrics(registry),
+		Announced: func(all map[service.Name]bgp.Announcement) {
+			peers, addrs := announcedBy(all)
+			told.Set(peers)
+			metrics.SetBGP(addrs)
+		},
 		RIB: rib.Of(rib.DefaultDir, o.node),
 	})
 	if err != nil {
@@ -144,6 +151,15 @@ func interfacesOf(all map[service.Name]speaker.Assignment) map[service.Name][]st
 		out[name] = x.Interfaces
 	}
 	return out
+}
+
+// announcedBy returns to which BGPPeers each Service is announced, and which addresses it is that are.
+func announcedBy(all map[service.Name]bgp.Announcement) (peers map[service.Name][]string, addrs map[service.Name][]netip.Addr) {
+	peers, addrs = make(map[service.Name][]string, len(all)), make(map[service.Name][]netip.Addr, len(all))
+	for name, x := range all {
+		peers[name], addrs[name] = x.Peers, x.Addrs
+	}
+	return peers, addrs
 }
 
 // serveProcess answers /metrics and /healthz until ctx ends. setting is where addr is from.

@@ -96,8 +96,8 @@ func (w *worlds) Served(port uint16) bool {
 }
 
 // announced writes which Services are announced to whom, for the test to read.
-func (w *worlds) announced(peers map[service.Name][]string) {
-	fmt.Fprintln(os.Stderr, "intended:", peers)
+func (w *worlds) announced(all map[service.Name]Announcement) {
+	fmt.Fprintln(os.Stderr, "intended:", all)
 }
 
 func (w *worlds) BGP() announce.BGPInput {

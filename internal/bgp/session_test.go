@@ -58,7 +58,7 @@ func TestSession(t *testing.T) {
 		r.until(vip6, "node-1")
 		r.answered(vip4)
 		r.answered(vip6)
-		await(t, r.nodes[0].log.String, "intended: map[shop/web:[router]]")
+		await(t, r.nodes[0].log.String, "intended: map[shop/web:{[router] [192.0.2.10 2001:db8:2::10]}]")
 		r.end(0)
 		await(t, r.birdLog.String, "shun 192.0.2.10/32")
 		r.until(vip4)

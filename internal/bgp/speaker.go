@@ -42,13 +42,18 @@ type Config struct {
 	ProxyPort uint16
 	// Report is called with what BGPPeers ask for that is not done, after each decision.
 	Report func([]announce.PeerProblem)
-	// Announced is called with the BGPPeers, sorted, that each Service is to be announced to,
-	// after each decision.
-	Announced func(map[service.Name][]string)
+	// Announced is called with what is to be announced of each Service, after each decision.
+	Announced func(map[service.Name]Announcement)
 	Metrics   *Metrics
 	// RIB is where the node's agent says which podCIDRs to announce, and is told what routers do. None:
 	// the pod network needs no routers.
 	RIB rib.Dir
+}
+
+// An Announcement is what routers are to be told of a Service, whether their sessions are up or not.
+type Announcement struct {
+	Peers []string     // the BGPPeers, sorted
+	Addrs []netip.Addr // sorted; one may be announced to some of them only
 }
 
 const (
@@ -171,25 +176,35 @@ func (s *Speaker) reconcile() (next time.Duration) {
 		}
 	}
 	s.started = s.started || len(d.Sessions) > 0
-	s.cfg.Announced(s.intended())
+	s.cfg.Announced(s.intended(in.Services))
 	s.hear() // a session may be there no more
 	return next
 }
 
-// intended returns the peers, sorted, that each Service is announced to, whether their sessions are up
-// or not. s.mu is held.
-func (s *Speaker) intended() map[service.Name][]string {
-	peers := map[service.Name][]string{}
+// intended returns what is announced of each Service. s.mu is held.
+func (s *Speaker) intended(services []*announce.Service) map[service.Name]Announcement {
+	addrs := make(map[service.Name][]netip.Addr, len(services))
+	for _, svc := range services {
+		addrs[svc.Name] = svc.Addrs
+	}
+	all := map[service.Name]Announcement{}
 	for _, peer := range slices.Sorted(maps.Keys(s.sessions)) {
 		for _, r := range s.sessions[peer].held {
 			for _, name := range r.Services {
-				if have := peers[name]; len(have) == 0 || have[len(have)-1] != peer {
-					peers[name] = append(have, peer)
+				one := all[name]
+				if n := len(one.Peers); n == 0 || one.Peers[n-1] != peer {
+					one.Peers = append(one.Peers, peer)
 				}
+				for _, a := range addrs[name] {
+					if i, known := slices.BinarySearchFunc(one.Addrs, a, netip.Addr.Compare); !known && r.Prefix.Contains(a) {
+						one.Addrs = slices.Insert(one.Addrs, i, a)
+					}
+				}
+				all[name] = one
 			}
 		}
 	}
-	return peers
+	return all
 }
 
 // closeOthers ends the sessions that must not be, or not so. Those that go with a configuration

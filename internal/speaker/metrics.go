@@ -56,16 +56,35 @@ func NewMetrics(r prometheus.Registerer, node string) *Metrics {
 // frame counts a frame about an address.
 func (m *Metrics) frame(f l2.Frame, a netip.Addr) { m.frames[f].WithLabelValues(a.String()).Inc() }
 
-// set makes the announced Services those of assigned.
+// The values of the label protocol, MetalLB's.
+const (
+	protocolL2  = "layer2"
+	protocolBGP = "bgp"
+)
+
+// announced makes the rows of a protocol those of the addresses.
+func (m *Metrics) announced(protocol string, addrs map[service.Name][]netip.Addr) {
+	m.assigned.DeletePartialMatch(prometheus.Labels{"protocol": protocol})
+	for name, all := range addrs {
+		for _, a := range all {
+			m.assigned.WithLabelValues(name.String(), protocol, m.node, a.String()).Set(1)
+		}
+	}
+}
+
+// SetBGP says which addresses of each Service the node announces to routers. It may be called by any goroutine.
+func (m *Metrics) SetBGP(addrs map[service.Name][]netip.Addr) { m.announced(protocolBGP, addrs) }
+
+// set makes the Services that are announced on the node's networks those of assigned.
 func (m *Metrics) set(assigned map[service.Name]Assignment) {
-	m.assigned.Reset()
-	now := map[string]bool{}
+	now, addrs := map[string]bool{}, make(map[service.Name][]netip.Addr, len(assigned))
 	for name, x := range assigned {
+		addrs[name] = x.Addrs
 		for _, a := range x.Addrs {
-			m.assigned.WithLabelValues(name.String(), "layer2", m.node, a.String()).Set(1)
 			now[a.String()] = true
 		}
 	}
+	m.announced(protocolL2, addrs)
 	for a := range m.addrs { // as MetalLB: what is not announced any more has no counters
 		if !now[a] {
 			for _, f := range m.frames {
