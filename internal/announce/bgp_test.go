@@ -231,7 +231,14 @@ func TestPeers(t *testing.T) {
 			"not 192.0.2.2: " + NoPeers + "\ntor session=false: Secret x of type kubernetes.io/basic-auth with a key \"password\" is missing"},
 		"interface": {func(in *BGPInput) { in.Peers[0].Interface, in.Peers[0].PeerAddress = "eth0", netip.Addr{} },
 			"not 192.0.2.2: " + NoPeers + "\ntor session=false: interface is not supported [give peerAddress]"},
-		"vrf": {func(in *BGPInput) { in.Peers[0].VRF = "red" }, "not 192.0.2.2: " + NoPeers + "\ntor session=false: vrf is not supported"},
+		"vrf": {func(in *BGPInput) { in.Peers[0].VRF = "red" }, oneRoute},
+		"one address in two VRFs": {func(in *BGPInput) {
+			in.Peers = append(in.Peers, router("x", "172.18.0.1"))
+			in.Peers[0].VRF = "red"
+		}, oneRoute + "\nx 192.0.2.2/32"},
+		"vrf and bfdProfile": {func(in *BGPInput) {
+			in.Peers[0].VRF, in.Peers[0].BFDProfile, in.BFDProfiles = "red", "fast", []*BFDProfile{{Name: "fast", DetectMultiplier: 3}}
+		}, oneRoute + "\ntor session=true: bfdProfile is not supported beside vrf; without BFD a router that is gone is noticed after holdTime (1m30s)"},
 		"no BFDProfile": {func(in *BGPInput) { in.Peers[0].BFDProfile = "x" }, all +
 			"\ntor session=true: there is no BFDProfile x; without BFD a router that is gone is noticed after holdTime (1m30s)"},
 		"a BFDProfile that is wrong": {func(in *BGPInput) {

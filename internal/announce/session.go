@@ -24,9 +24,11 @@ const defaultConnectTime = 10 * time.Second
 type SessionConfig struct {
 	Peer string // the BGPPeer's name
 	// LocalASN is what the router is told; PeerASN 0: any but LocalASN.
-	LocalASN, PeerASN        uint32
-	Address                  netip.AddrPort
-	Source                   netip.Addr // zero: the kernel chooses
+	LocalASN, PeerASN uint32
+	Address           netip.AddrPort
+	Source            netip.Addr // zero: the kernel chooses
+	// VRF is the device that the session is bound to; empty: none.
+	VRF                      string
 	RouterID                 netip.Addr
 	Hold, Keepalive, Connect time.Duration
 	Password                 string // of TCP MD5; empty: none
@@ -73,13 +75,17 @@ type PeerProblem struct {
 func (in BGPInput) sessions(self *Node) (all []Session, problems []PeerProblem) {
 	peers := slices.Clone(in.Peers)
 	slices.SortFunc(peers, func(a, b *BGPPeer) int { return strings.Compare(a.Name, b.Name) })
-	routers := map[netip.AddrPort]string{}
+	type place struct {
+		vrf string
+		at  netip.AddrPort
+	}
+	routers := map[place]string{}
 	for _, p := range peers {
 		if len(p.NodeSelectors) > 0 && !labels.AnyMatches(p.NodeSelectors, self.Labels) {
 			continue
 		}
 		c, reason := in.session(p, self)
-		if other, ok := routers[c.Address]; ok && reason == "" {
+		if other, ok := routers[place{c.VRF, c.Address}]; ok && reason == "" {
 			reason = fmt.Sprintf("BGPPeer %s has the same address and port", other)
 		}
 		if len(all) == maxSessions && reason == "" {
@@ -98,7 +104,7 @@ func (in BGPInput) sessions(self *Node) (all []Session, problems []PeerProblem) 
 		for _, text := range append(missing, bad...) {
 			problems = append(problems, PeerProblem{p.Name, false, text})
 		}
-		routers[c.Address] = p.Name
+		routers[place{c.VRF, c.Address}] = p.Name
 		all = append(all, Session{SessionConfig: c})
 	}
 	return all, problems
@@ -107,7 +113,7 @@ func (in BGPInput) sessions(self *Node) (all []Session, problems []PeerProblem) 
 // session returns the session with a router, or why there is none.
 func (in BGPInput) session(p *BGPPeer, self *Node) (c SessionConfig, reason string) {
 	c = SessionConfig{
-		Peer: p.Name, LocalASN: p.MyASN, PeerASN: p.PeerASN, Address: netip.AddrPortFrom(p.PeerAddress, p.PeerPort), Source: p.SourceAddress,
+		Peer: p.Name, LocalASN: p.MyASN, PeerASN: p.PeerASN, Address: netip.AddrPortFrom(p.PeerAddress, p.PeerPort), Source: p.SourceAddress, VRF: p.VRF,
 		RouterID: p.RouterID, Hold: p.HoldTime, Keepalive: p.KeepaliveTime, Connect: p.ConnectTime, Password: p.Password,
 		MultiHop: p.EBGPMultiHop, GracefulRestart: p.EnableGracefulRestart,
 		IPv4: p.PeerAddress.Is4() || p.DualStackAddressFamily, IPv6: p.PeerAddress.Is6() || p.DualStackAddressFamily,
@@ -117,8 +123,6 @@ func (in BGPInput) session(p *BGPPeer, self *Node) (c SessionConfig, reason stri
 		return c, p.Problems[0].Message
 	case p.Interface != "":
 		return c, "interface is not supported [give peerAddress]"
-	case p.VRF != "":
-		return c, "vrf is not supported"
 	case p.SourceAddress.IsValid() && p.SourceAddress.Is4() != p.PeerAddress.Is4():
 		return c, "sourceAddress and peerAddress are of different families"
 	}
@@ -154,6 +158,9 @@ func (in BGPInput) bfd(p *BGPPeer) (b BFD, problems []string) {
 	i := slices.IndexFunc(in.BFDProfiles, func(f *BFDProfile) bool { return f.Name == p.BFDProfile })
 	if i < 0 {
 		return b, []string{"there is no BFDProfile " + name + unwatched}
+	}
+	if p.VRF != "" {
+		return b, []string{"bfdProfile is not supported beside vrf" + unwatched}
 	}
 	f := in.BFDProfiles[i]
 	if len(f.Problems) > 0 {

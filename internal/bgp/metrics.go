@@ -9,7 +9,8 @@ import (
 	"github.com/fairway-net/fairway/internal/bfd"
 )
 
-// Metrics are a Speaker's, by MetalLB's names. Its label peer is ADDRESS:PORT, as there.
+// Metrics are a Speaker's, by MetalLB's names. Its label peer is ADDRESS:PORT, as
+// there, and ADDRESS:PORT/VRF of one in a VRF.
 type Metrics struct{ speaker atomic.Pointer[Speaker] }
 
 // NewMetrics registers the metrics of a Speaker that New makes later.
@@ -97,6 +98,9 @@ func (m *Metrics) Collect(c chan<- prometheus.Metric) {
 			}
 		}
 		peer := have.config.Address.String()
+		if vrf := have.config.VRF; vrf != "" {
+			peer += "/" + vrf // another one may have a router of the same address
+		}
 		gauge := func(d *prometheus.Desc, v int) {
 			c <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), peer)
 		}

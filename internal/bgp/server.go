@@ -94,6 +94,7 @@ func peer(c announce.SessionConfig, restarting bool) *api.Peer {
 			IdleHoldTimeAfterReset: seconds(again),
 		}},
 	}
+	p.Transport.BindInterface = c.VRF
 	if c.Source.IsValid() {
 		p.Transport.LocalAddress = c.Source.String()
 	}

@@ -266,3 +266,23 @@ func TestDrain(t *testing.T) {
 		t.Errorf("of %d connections %d failed: %v", n, len(failed), failed)
 	}
 }
+
+// TestVRF: a session is bound to the device that vrf names. The kernel of the tests has no VRFs: that of a VRF is
+// bound by the same socket option.
+func TestVRF(t *testing.T) {
+	r := newRack(t, 1)
+	r.router("", "")
+	w := &r.nodes[0].world
+	w.Peers[0].VRF = "red"
+	r.start(0)
+	await(t, r.nodes[0].log.String, "reason=\"vrf: red: ", "session=false")
+	w.Peers[0].VRF = "lo" // no way from there to the router
+	r.tell(0)
+	await(t, r.nodes[0].log.String, "session begins anew", "the router cannot be reached")
+	r.until(vip4)
+	w.Peers[0].VRF = "eth0"
+	r.tell(0)
+	r.until(vip4, "node-1")
+	r.until(vip6, "node-1")
+	r.answered(vip4)
+}

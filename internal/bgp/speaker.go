@@ -2,8 +2,10 @@ package bgp
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"maps"
+	"net"
 	"net/netip"
 	"slices"
 	"sync"
@@ -48,6 +50,19 @@ type Config struct {
 	// RIB is where the node's agent says which podCIDRs to announce, and is told what routers do. None:
 	// the pod network needs no routers.
 	RIB rib.Dir
+}
+
+// missingVRFs says which sessions' VRFs the node lacks.
+func missingVRFs(all []announce.Session) (problems []announce.PeerProblem) {
+	for _, c := range all {
+		if c.VRF == "" {
+			continue
+		}
+		if _, err := net.InterfaceByName(c.VRF); err != nil {
+			problems = append(problems, announce.PeerProblem{Peer: c.Peer, NoSession: true, Reason: fmt.Sprintf("vrf: %s: %v", service.Cut(c.VRF, 100), err)})
+		}
+	}
+	return problems
 }
 
 // An Announcement is what routers are to be told of a Service, whether their sessions are up or not.
@@ -162,7 +177,7 @@ func (s *Speaker) reconcile() (next time.Duration) {
 	in.Node, in.Unserved, in.PodCIDRs = s.cfg.Node, s.unserved, s.podCIDRs()
 	s.ask(in)
 	d := announce.DecideBGP(in)
-	d.Problems = append(d.Problems, s.liveness.problems(d.Sessions)...)
+	d.Problems = append(append(d.Problems, s.liveness.problems(d.Sessions)...), missingVRFs(d.Sessions)...)
 	s.report(d)
 	s.mu.Lock()
 	defer s.mu.Unlock()
