@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -137,61 +136,6 @@ func (l Lab) unmount() error {
 	for _, point := range points {
 		if err := unix.Unmount(point, unix.MNT_DETACH); err != nil {
 			return fmt.Errorf("unmount %s: %w", point, err)
-		}
-	}
-	return nil
-}
-
-// makeMountpoints makes the directories over which nodes mount their own, and
-// remembers those that were not there.
-func (b *builder) makeMountpoints() error {
-	for _, point := range node.Mountpoints {
-		var missing []string
-		for dir := point; ; dir = filepath.Dir(dir) {
-			if _, err := os.Stat(dir); err == nil {
-				break
-			}
-			missing = append(missing, dir)
-		}
-		slices.Reverse(missing)
-		for _, dir := range missing {
-			b.state.Dirs = append(b.state.Dirs, dir)
-			if err := b.save(b.state); err != nil {
-				return err
-			}
-			if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
-				return fmt.Errorf("create mount point: %w", err)
-			}
-		}
-	}
-	return nil
-}
-
-// removeMountpoints removes the directories that this lab made, if they are
-// still empty. While another lab is up, that lab removes them later: removing a
-// directory would take away that lab's mounts on it.
-func (l Lab) removeMountpoints(state *State) error {
-	others, err := filepath.Glob("/var/lib/fairway-lab*/lab.json")
-	if err != nil {
-		return fmt.Errorf("find other labs: %w", err)
-	}
-	for _, file := range others {
-		id := filepath.Base(filepath.Dir(file))
-		other := Lab{Name: strings.TrimPrefix(strings.TrimPrefix(id, "fairway-lab"), "-")}
-		if other == l {
-			continue
-		}
-		heir, err := other.load()
-		if err != nil {
-			continue
-		}
-		heir.Dirs = append(heir.Dirs, state.Dirs...)
-		return other.save(heir)
-	}
-	for _, dir := range slices.Backward(state.Dirs) {
-		err := unix.Rmdir(dir)
-		if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTEMPTY) {
-			return fmt.Errorf("remove mount point %s: %w", dir, err)
 		}
 	}
 	return nil

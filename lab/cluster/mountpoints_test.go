@@ -1,0 +1,66 @@
+package cluster
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// TestLeaveTogether: labs that go at the same time pass what they made on the machine to one that stays, and the last one
+// removes it; nothing of another lab's state is written over.
+func TestLeaveTogether(t *testing.T) {
+	root := t.TempDir()
+	var labs []Lab
+	for i := range 8 {
+		l := Lab{Name: fmt.Sprintf("leave-%d-%d", os.Getpid(), i)}
+		dir := filepath.Join(root, l.Name)
+		for _, d := range []string{dir, l.Dir()} {
+			if err := os.Mkdir(d, 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		t.Cleanup(func() { os.RemoveAll(l.Dir()) })
+		if err := l.save(&State{Started: time.Now(), Dirs: []string{dir}}); err != nil {
+			t.Fatal(err)
+		}
+		labs = append(labs, l)
+	}
+	var together sync.WaitGroup
+	for _, l := range labs {
+		together.Go(func() {
+			if err := l.remove(); err != nil {
+				t.Errorf("lab %s: %v", l, err)
+			}
+		})
+	}
+	together.Wait()
+	left, err := filepath.Glob(root + "/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept := others(t) // a lab of somebody else that stays removes them when it goes
+	for _, dir := range left {
+		if !strings.Contains(kept, dir) {
+			t.Errorf("%s is left", dir)
+		}
+	}
+}
+
+// others is what all labs of the machine have taken over.
+func others(t *testing.T) string {
+	t.Helper()
+	files, err := filepath.Glob("/var/lib/fairway-lab*/" + inheritedFile + "*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all strings.Builder
+	for _, file := range files {
+		text, _ := os.ReadFile(file) // that lab may be going too
+		all.Write(text)
+	}
+	return all.String()
+}
