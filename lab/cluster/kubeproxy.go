@@ -162,7 +162,11 @@ func (b *builder) waitKubeProxy(ctx context.Context) error {
 		for _, pod := range pods.Items {
 			for _, c := range pod.Status.ContainerStatuses {
 				if c.RestartCount > 0 && c.State.Waiting != nil {
-					broken = fmt.Errorf("kube-proxy keeps ending; it said last: %s", lastLog(ctx, client, pod))
+					said, err := lastLog(ctx, client, pod)
+					if err != nil {
+						return err
+					}
+					broken = fmt.Errorf("kube-proxy keeps ending; it said last: %s", said)
 					return nil
 				}
 			}
@@ -182,11 +186,16 @@ func (b *builder) waitKubeProxy(ctx context.Context) error {
 }
 
 // lastLog is the last line that a pod's last container wrote.
-func lastLog(ctx context.Context, client kubernetes.Interface, pod corev1.Pod) string {
+func lastLog(ctx context.Context, client kubernetes.Interface, pod corev1.Pod) (string, error) {
 	data, err := client.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, &corev1.PodLogOptions{Previous: true}).DoRaw(ctx)
 	if err != nil {
-		return "nothing (" + err.Error() + ")"
+		return "", fmt.Errorf("read the log of %s: %w", pod.Name, err)
 	}
 	lines := strings.Split(strings.TrimSpace(string(data)), "\n")
-	return lines[len(lines)-1]
+	last := lines[len(lines)-1]
+	// So the kubelet answers, without an error, when that container has just made room for a newer one.
+	if strings.HasPrefix(last, "unable to retrieve container logs") {
+		return "", fmt.Errorf("read the log of %s: %s", pod.Name, last)
+	}
+	return last, nil
 }
