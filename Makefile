@@ -132,9 +132,12 @@ test-versions: build
 faults: build image images lab
 	FAULTS=full FAIRWAY_LAB_BIN=$(CURDIR)/bin/fairway-lab go test -v -count=1 -timeout 60m -run TestFaults $(FAULTS)
 
-## faults-inside: nft and iptables fail at each of their system calls, in six ways; a quarter of an hour and more
+## faults-inside: nft and iptables fail at each of their system calls, in six ways; in PARTS parts side by side, 20 to 40 minutes
+PARTS ?= 4
 faults-inside:
-	FAIRWAY_FAULTS=all go test -count=1 -timeout 90m -run 'StepFaults|SwitchFaults' ./internal/nft ./internal/datapath/...
+	go vet ./internal/nft ./internal/datapath/... && pids=; for i in $$(seq $(PARTS)); do \
+	  FAIRWAY_FAULTS=all:$$i/$(PARTS) nice go test -count=1 -timeout 90m -run 'StepFaults|SwitchFaults' ./internal/nft ./internal/datapath ./internal/datapath/iptables & pids="$$pids $$!"; done; \
+	failed=0; for p in $$pids; do wait $$p || failed=1; done; exit $$failed
 
 ## soak: random changes under load for FOR=30m, then nothing may differ or have grown; SEED=N repeats a run
 FOR ?= 30m

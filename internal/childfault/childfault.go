@@ -181,8 +181,22 @@ func runs(pid int) bool {
 	return err != nil || !strings.HasPrefix(state, "Z") && !strings.HasPrefix(state, "X")
 }
 
-// everything names the variable that makes Each try every fault at every step.
+// everything names the variable that makes Each try every fault at every step: "all", or a
+// part of them, which runs beside the others: "all:2/4".
 const everything = "FAIRWAY_FAULTS"
+
+// part reads that variable. It returns 0, 0 for a sample.
+func part(text string) (n, of int) {
+	switch part, ok := strings.CutPrefix(text, "all:"); {
+	case text == "all":
+		return 1, 1
+	case ok:
+		if _, err := fmt.Sscanf(part, "%d/%d", &n, &of); err != nil || n < 1 || n > of {
+			panic(fmt.Sprintf("%s=%q: want all, or a part such as all:2/4", everything, text))
+		}
+	}
+	return n, of
+}
 
 // A Sample is which steps and faults a test has time for.
 type Sample struct {
@@ -190,30 +204,37 @@ type Sample struct {
 	Asks    int // one fault at each so many steps that only ask; 0: at none
 }
 
+// faults returns those to try at a step, the n-th that changes rules or that asks.
+func (sample Sample) faults(s Step, n int) []Fault {
+	switch {
+	case s.Changes:
+		return [][]Fault{{KilledBefore, HeldAfter, KilledAfter, NoMemory}, {KilledAfter, NoBuffers, KilledBefore, HeldBefore}}[n%2][:sample.Changes]
+	case sample.Asks > 0 && n%sample.Asks == 0:
+		return []Fault{Fault(n/sample.Asks) % faults}
+	}
+	return nil
+}
+
 // Each calls try with the steps since Arm and a fault. With FAIRWAY_FAULTS=all it is all
 // faults at all steps, which takes minutes. The name is for messages: "killed before step 7,
 // nft sendmsg".
 func (p *Programs) Each(sample Sample, try func(name string, step int, f Fault)) {
 	p.t.Helper()
-	all := os.Getenv(everything) == "all"
-	asked, changed := 0, 0
-	for i, s := range p.Steps() {
-		var some []Fault
-		switch {
-		case all:
+	mine, parts := part(os.Getenv(everything))
+	steps, count, tries := p.Steps(), map[bool]int{}, 0
+	for i, s := range steps {
+		count[s.Changes]++
+		some := sample.faults(s, count[s.Changes])
+		if parts > 0 {
 			some = All()
-		case s.Changes:
-			changed++
-			some = [][]Fault{{KilledBefore, HeldAfter, KilledAfter, NoMemory}, {KilledAfter, NoBuffers, KilledBefore, HeldBefore}}[changed%2][:sample.Changes]
-		case sample.Asks > 0:
-			if asked++; asked%sample.Asks == 0 {
-				some = []Fault{Fault(asked/sample.Asks) % faults}
-			}
 		}
 		for _, f := range some {
-			try(fmt.Sprintf("%v step %d, %v", f, i+1, s), i+1, f)
+			if tries++; parts == 0 || tries%parts == mine-1 {
+				try(fmt.Sprintf("%v step %d, %v", f, i+1, s), i+1, f)
+			}
 		}
 	}
+	p.t.Logf("%d faults at %d steps", tries, len(steps))
 }
 
 // Asks reports whether the fault only makes a question fail that the program may ask again,

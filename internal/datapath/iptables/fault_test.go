@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/fairway-net/fairway/internal/childfault"
+	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/service"
 	"github.com/fairway-net/fairway/internal/testnet"
 	"github.com/fairway-net/fairway/internal/xtables"
@@ -96,7 +97,7 @@ func (b *faultBench) check(name string, from int, err error, mayWork bool) (misp
 	to := 1 - from
 	is := b.holds()
 	if err == nil && mayWork && strings.Contains(is["true nat"], "--to-destination 3.0.0.0-0.0.0.0") {
-		if held, err := open(b, b.v).Adopt(b.Context()); err == nil || !held.Found {
+		if held, err := b.adopted(); err == nil || !held.Found {
 			b.Errorf("%s: adopted %v (%v)", name, held, err)
 		}
 		return true
@@ -112,7 +113,7 @@ func (b *faultBench) check(name string, from int, err error, mayWork bool) (misp
 			}
 		}
 	}
-	adopted, readErr := open(b, b.v).Adopt(b.Context())
+	adopted, readErr := b.adopted()
 	if readErr != nil {
 		b.Fatalf("%s: %v", name, readErr)
 	}
@@ -132,6 +133,13 @@ func (b *faultBench) check(name string, from int, err error, mayWork bool) (misp
 		b.Errorf("%s: error %q, which does not name the program with advice", name, err)
 	}
 	return false
+}
+
+// adopted is what another process finds in the kernel.
+func (b *faultBench) adopted() (datapath.Adopted, error) {
+	d := open(b, b.v)
+	defer d.Close()
+	return d.Adopt(b.Context())
 }
 
 // program matches the program that an error names.
@@ -201,23 +209,34 @@ func (b *faultBench) fails(name string, d *Datapath, to, step int, f childfault.
 // walk goes from the first table to the other again and again, in a process that has synced
 // the first one, or in a new one.
 func (b *faultBench) walk(synced bool, every int) {
-	process := func() *Datapath {
-		sync(b, open(b, b.v), b.tables[0])
+	b.each(childfault.Sample{Changes: 2, Asks: every}, func() *Datapath {
+		before := open(b, b.v)
+		defer before.Close()
+		sync(b, before, b.tables[0])
 		d := open(b, b.v)
 		if synced {
 			sync(b, d, b.tables[0])
 		}
 		return d
-	}
-	if err := b.fails("no fault", process(), 1, 0, childfault.KilledBefore); err != nil {
+	})
+}
+
+// each tries all faults of a sample on the way of a process to the second table.
+func (b *faultBench) each(sample childfault.Sample, process func() *Datapath) {
+	d := process()
+	err := b.fails("no fault", d, 1, 0, childfault.KilledBefore)
+	d.Close()
+	if err != nil {
 		b.Fatal(err)
 	}
-	b.programs.Each(childfault.Sample{Changes: 2, Asks: every}, func(name string, step int, f childfault.Fault) {
+	b.programs.Each(sample, func(name string, step int, f childfault.Fault) {
 		d := process()
+		defer func() { d.Close() }()
 		err := b.fails(name, d, 1, step, f)
 		steps := b.programs.Steps()
 		misprinted := b.check(name, 0, err, len(steps) >= step && steps[step-1].Asks(f))
 		if misprinted || step%2 == 0 {
+			d.Close()
 			d = open(b, b.v) // another process
 		}
 		b.heal(name, d, 1)
@@ -226,25 +245,18 @@ func (b *faultBench) walk(synced bool, every int) {
 
 // firstStart begins with an empty kernel each time.
 func (b *faultBench) firstStart() {
-	empty := func() {
-		if err := open(b, b.v).Cleanup(b.Context()); err != nil {
+	process := func() *Datapath {
+		d := open(b, b.v)
+		if err := d.Cleanup(b.Context()); err != nil {
 			b.Fatal(err)
 		}
 		if out, err := exec.Command("nft", "flush", "ruleset").CombinedOutput(); err != nil {
 			b.Fatalf("%v: %s", err, out)
 		}
+		return d
 	}
-	empty()
+	process().Close()
 	start := *b
 	start.tables[0], start.held[0] = &service.Table{}, b.holds()
-	if err := b.fails("no fault", open(b, b.v), 1, 0, childfault.KilledBefore); err != nil {
-		b.Fatal(err)
-	}
-	b.programs.Each(childfault.Sample{Changes: 2}, func(name string, step int, f childfault.Fault) {
-		empty()
-		d := open(b, b.v)
-		err := start.fails(name, d, 1, step, f)
-		start.check(name, 0, err, false)
-		start.heal(name, d, 1)
-	})
+	start.each(childfault.Sample{Changes: 2}, process)
 }
