@@ -3,10 +3,8 @@ package proxy
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/netip"
-	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -14,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 
+	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/datapath/nftables"
 	"github.com/fairway-net/fairway/internal/flow"
 	"github.com/fairway-net/fairway/internal/service"
@@ -81,79 +80,138 @@ func TestLargeServicesWait(t *testing.T) {
 	}
 }
 
-// BenchmarkDelay is how long one pass of mode nftables takes while Services at the limits
-// change: so long does a change of another Service wait at most, which comes when a pass has
-// just begun. It prints the longest passes, and the CPU time of the thread that works in them,
-// the kernel's for it included, which depends less on what else the machine does.
-func BenchmarkDelay(b *testing.B) {
-	testnet.NeedRoot(b, "makes network namespaces")
-	limits := service.DefaultLimits()
-	for name, greedy := range map[string]func(a *api, i int) service.Name{
+// greedy are Services at the limits, of each kind of object that can be large.
+func greedy(limits service.Limits) map[string]func(a *api, i int) service.Name {
+	return map[string]func(a *api, i int) service.Name{
 		"frontends": func(a *api, i int) service.Name { return a.huge(i, limits.Ports, 2) },
 		"ports":     func(a *api, i int) service.Name { return a.huge(i, 60_000, 1) },
 		"endpoints": func(a *api, i int) service.Name { return a.huge(i, limits.Ports, limits.Endpoints/limits.Ports) },
-		"one port":  func(a *api, i int) service.Name { return a.huge(i, 1, 1000) },
-	} {
-		b.Run(name, func(b *testing.B) {
-			done := make(chan error, 1)
-			go func() {
-				runtime.LockOSThread() // and never unlock: the namespace ends with the thread
-				if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-					done <- err
-					return
+		"one port":  func(a *api, i int) service.Name { return a.huge(i, 1, limits.Endpoints) },
+	}
+}
+
+// A counter is a datapath that notes how much each Sync writes.
+type counter struct {
+	datapath.Datapath
+	written int // elements and rules of the last Sync
+}
+
+func (c *counter) Sync(ctx context.Context, t *service.Table) (datapath.Stats, error) {
+	stats, err := c.Datapath.Sync(ctx, t)
+	c.written = stats.Added + stats.Deleted
+	return stats, err
+}
+
+// A crowd is a Loop in mode nftables that carries 1,000 Services, without its goroutine.
+type crowd struct {
+	*Loop
+	*api
+	kernel *counter
+	passes int
+}
+
+// newCrowd works in the network namespace of this thread.
+func newCrowd(t testing.TB) *crowd {
+	t.Helper()
+	real, err := nftables.New(nftables.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(real.Close)
+	c := &crowd{api: newAPI(), kernel: &counter{Datapath: real}}
+	c.Loop = New(Config{
+		Log: slog.New(slog.DiscardHandler), Source: c.api, Datapath: c.kernel,
+		View:    func() service.Node { return service.Node{Name: "n", Limits: service.DefaultLimits()} },
+		Health:  newHealth(),
+		Metrics: NewMetrics(MetricsConfig{Registry: prometheus.NewRegistry(), Mode: "nftables"}),
+		Flows:   flow.New(flow.Config{Log: slog.New(slog.DiscardHandler)}),
+	})
+	for i := range 1000 {
+		c.set(1000 + i)
+	}
+	c.pass(context.Background(), time.Now())
+	return c
+}
+
+// other changes another Service, and returns its name.
+func (c *crowd) other() service.Name {
+	c.passes++
+	return c.set(1000 + c.passes%1000)
+}
+
+// TestWorkOfPasses: while Services at the limits change, each pass programs the other Service
+// that changed, and does a bounded work besides: it compiles one large Service or as many as are small
+// enough together, or it writes some elements of them, and never much of both.
+func TestWorkOfPasses(t *testing.T) {
+	limits := service.DefaultLimits()
+	limits.Ports, limits.Endpoints = 2000, 10_000 // the rest of the work is more of the same
+	for name, one := range greedy(limits) {
+		t.Run(name, func(t *testing.T) {
+			testnet.Enter(t)
+			c := newCrowd(t)
+			for i := range 3 {
+				one(c.api, i)
+			}
+			mostWritten, mostBeside := 0, 0
+			for more := time.Duration(1); more > 0; {
+				small := c.other()
+				waited := len(c.backlog)
+				if c.passes == 1 {
+					waited = 3
 				}
-				done <- delay(b, limits, greedy)
-			}()
-			if err := <-done; err != nil {
-				b.Fatal(err)
+				more = c.Loop.pass(t.Context(), time.Now())
+				if compiled := waited - len(c.backlog); compiled > 1 && compiled*c.work(service.Name{Namespace: "ns", Name: "svc-0"}) > buildSize {
+					t.Errorf("pass %d compiled %d large Services", c.passes, compiled)
+				} else if compiled > 0 {
+					mostBeside = max(mostBeside, c.kernel.written)
+				}
+				mostWritten = max(mostWritten, c.kernel.written)
+				if want, got := c.table.Entry(small), c.carried.Entry(small); want != got {
+					t.Fatalf("pass %d: another Service's change waits: the kernel carries %v, want %v", c.passes, got, want)
+				}
+			}
+			t.Logf("%d passes, which wrote at most %d elements, %d where they compiled a large Service", c.passes, mostWritten, mostBeside)
+			if mostWritten > 5*stepSize || mostBeside > 8*stepBeside {
+				t.Errorf("a pass wrote %d elements; %d beside the compilation of a large Service", mostWritten, mostBeside)
 			}
 		})
 	}
 }
 
-func delay(b *testing.B, limits service.Limits, greedy func(*api, int) service.Name) error {
-	real, err := nftables.New(nftables.Config{})
-	if err != nil {
-		return err
+// BenchmarkDelay is how long one pass of mode nftables takes while Services at the limits
+// change: so long does a change of another Service wait at most, which comes when a pass has
+// just begun. It prints the longest passes, and the CPU time of the thread that works in them,
+// the kernel's for it included, which depends less on what else the machine does.
+func BenchmarkDelay(b *testing.B) {
+	for name, one := range greedy(service.DefaultLimits()) {
+		b.Run(name, func(b *testing.B) {
+			testnet.Enter(b)
+			c := newCrowd(b)
+			var passes, worked []time.Duration
+			for b.Loop() {
+				for i := range 3 { // three of them change at once, and again while they are programmed
+					one(c.api, i)
+				}
+				for more := time.Duration(1); more > 0; {
+					begin, used := time.Now(), threadTime()
+					c.other()
+					more = c.Loop.pass(b.Context(), begin)
+					passes, worked = append(passes, time.Since(begin)), append(worked, threadTime()-used)
+				}
+				for i := range 3 {
+					c.remove(i)
+				}
+				c.Loop.pass(b.Context(), time.Now())
+			}
+			for name, all := range map[string][]time.Duration{"ms": passes, "cpu-ms": worked} {
+				slices.Sort(all)
+				b.ReportMetric(float64(all[len(all)-1].Microseconds())/1000, name+"/longest")
+				b.ReportMetric(float64(all[len(all)*99/100].Microseconds())/1000, name+"/p99")
+				b.ReportMetric(float64(all[len(all)/2].Microseconds())/1000, name+"/median")
+			}
+			b.ReportMetric(float64(len(passes)), "passes")
+		})
 	}
-	defer real.Close()
-	a := newAPI()
-	l := New(Config{
-		Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Source: a, Datapath: real,
-		View:    func() service.Node { return service.Node{Name: "n", Limits: limits} },
-		Health:  newHealth(),
-		Metrics: NewMetrics(MetricsConfig{Registry: prometheus.NewRegistry(), Mode: "nftables"}),
-		Flows:   flow.New(flow.Config{Log: slog.New(slog.DiscardHandler)}),
-	})
-	ctx := context.Background()
-	for i := range 1000 {
-		a.set(1000 + i)
-	}
-	l.pass(ctx, time.Now())
-	var passes, worked []time.Duration
-	for b.Loop() {
-		for i := range 3 { // three of them change at once, and again while they are programmed
-			greedy(a, i)
-		}
-		for more := time.Duration(1); more > 0; {
-			begin, used := time.Now(), threadTime()
-			a.set(1000 + len(passes)%1000)
-			more = l.pass(ctx, begin)
-			passes, worked = append(passes, time.Since(begin)), append(worked, threadTime()-used)
-		}
-		for i := range 3 {
-			a.remove(i)
-		}
-		l.pass(ctx, time.Now())
-	}
-	for name, all := range map[string][]time.Duration{"ms": passes, "cpu-ms": worked} {
-		slices.Sort(all)
-		b.ReportMetric(float64(all[len(all)-1].Microseconds())/1000, name+"/longest")
-		b.ReportMetric(float64(all[len(all)*99/100].Microseconds())/1000, name+"/p99")
-		b.ReportMetric(float64(all[len(all)/2].Microseconds())/1000, name+"/median")
-	}
-	b.ReportMetric(float64(len(passes)), "passes")
-	return nil
 }
 
 // threadTime is the CPU time of the calling thread, in user space and in the kernel.

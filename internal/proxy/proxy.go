@@ -93,6 +93,8 @@ type Loop struct {
 	builder *service.Builder  // nil before the first pass
 	node    service.Node      // what the last table was compiled for
 	table   *service.Table    // the last that was built
+	turn    int               // of service.Step
+	large   bool              // this pass compiles large Services
 	carried *service.Table    // the last that was programmed; nil: none yet
 	backlog []service.Name    // large Services that changed and are not compiled yet, the first to change first
 	ports   service.HostPorts // what the last table was compiled from
@@ -247,7 +249,12 @@ func (l *Loop) pass(ctx context.Context, start time.Time) time.Duration {
 	}
 	next := l.table
 	if l.carried != nil {
-		next = service.Step(l.carried, l.table, stepSize)
+		most, turn := stepSize, l.turn
+		if l.large {
+			most, turn = stepBeside, -1
+		}
+		next = service.Step(l.carried, l.table, most, turn)
+		l.turn++
 	}
 	l.cfg.Flows.Wanted(next)
 	stats, err := l.cfg.Datapath.Sync(ctx, next)
@@ -326,9 +333,9 @@ func (l *Loop) build() {
 }
 
 // take returns the names of the Services to compile in this pass: all small ones that
-// changed, and of the large ones as many as are quickly compiled, at least one. The rest
-// wait in the backlog.
-func (l *Loop) take() []service.Name {
+// changed, and in every second pass of the large ones as many as are quickly compiled, at
+// least one. The rest wait in the backlog.
+func (l *Loop) take() (now []service.Name) {
 	names := l.cfg.Source.Take()
 	if l.carried == nil {
 		return names // what is not in the first table would be removed from the kernel
@@ -337,7 +344,6 @@ func (l *Loop) take() []service.Name {
 	for _, n := range l.backlog {
 		waits[n] = struct{}{}
 	}
-	var now []service.Name
 	for _, n := range names {
 		if _, ok := waits[n]; ok {
 			continue
@@ -349,7 +355,7 @@ func (l *Loop) take() []service.Name {
 		}
 	}
 	sum, done := 0, 0
-	for ; done < len(l.backlog); done++ {
+	for ; done < len(l.backlog) && !l.large; done++ {
 		if sum += l.work(l.backlog[done]); sum > buildSize && done > 0 {
 			break
 		}
@@ -358,14 +364,17 @@ func (l *Loop) take() []service.Name {
 	if l.backlog = l.backlog[done:]; len(l.backlog) == 0 {
 		l.backlog = nil
 	}
+	l.large = done > 0
 	return now
 }
 
 // What one pass does at most for Services that are large or change much: so long do all
-// others wait.
+// others wait. A pass that compiles large Services programs little of them, and the next pass
+// compiles none.
 const (
-	buildSize = 20_000 // as service.Work counts
-	stepSize  = 500    // as service.Step counts
+	buildSize  = 20_000 // as service.Work counts
+	stepSize   = 500    // as service.Step counts
+	stepBeside = stepSize / 10
 )
 
 // work returns about how much it costs to compile a Service.

@@ -12,9 +12,11 @@ import (
 // after the other.
 //
 // Of a Service on the way, the first frontends are those of to, by key, and the rest those
-// of from. No two frontends of a step have the same key: one that a Service gives up late,
-// another gets late. Every Service that changed gets on with each step.
-func Step(from, to *Table, most int) *Table {
+// of from. A frontend of which more than most changes by itself is split: it has some
+// endpoints of either, see splitRoute. One Service in each step may do that, by turns: the caller counts
+// turn; if it is negative, none may. No two frontends of a step have the same key: one that a Service gives up late,
+// another gets late. Every Service that changed gets on, if not with each step.
+func Step(from, to *Table, most, turn int) *Table {
 	var big []entryChange
 	total := 0
 	for c := range entryChanges(from, to) {
@@ -29,8 +31,12 @@ func Step(from, to *Table, most int) *Table {
 	share := max(most/len(big), 1)
 	mixed := make(map[Name]*Entry, len(big))
 	late := map[Key]Name{} // what a Service has that it will give up in a later step
-	for _, c := range big {
-		mixed[c.name()] = c.mix(share, late)
+	for i, c := range big {
+		wide := -1
+		if turn >= 0 && i == turn%len(big) {
+			wide = pieces * most
+		}
+		mixed[c.name()] = c.mix(share, most, wide, late)
 	}
 	if len(late) > 0 {
 		for c := range entryChanges(from, to) {
@@ -101,27 +107,47 @@ func routesWeight(oldInternal, oldExternal, internal, external *Route) int {
 
 // differences counts the endpoints that one list has and the other has not.
 func differences(a, b []Endpoint) (n int) {
-	for len(a) > 0 && len(b) > 0 {
-		switch d := a[0].Addr.Compare(b[0].Addr); {
-		case d < 0:
-			a = a[1:]
+	for old, new := range sideBySide(a, b) {
+		if old == nil || new == nil || *old != *new {
 			n++
-		case d > 0:
-			b = b[1:]
-			n++
-		default:
-			if a[0] != b[0] {
-				n++
-			}
-			a, b = a[1:], b[1:]
 		}
 	}
-	return n + len(a) + len(b)
+	return n
 }
 
-// mix returns the entry with the first changes that weigh about share, at least one; nil if
-// nothing is left of it. It adds to late what the Service will give up in a later step.
-func (c entryChange) mix(share int, late map[Key]Name) *Entry {
+// sideBySide yields the endpoints of two lists by address; nil for what is in the other only.
+func sideBySide(was, is []Endpoint) iter.Seq2[*Endpoint, *Endpoint] {
+	return func(yield func(old, new *Endpoint) bool) {
+		for i, k := 0, 0; i < len(was) || k < len(is); {
+			var old, new *Endpoint
+			d := 0
+			switch {
+			case k == len(is):
+				d = -1
+			case i == len(was):
+				d = 1
+			default:
+				d = was[i].Addr.Compare(is[k].Addr)
+			}
+			if d <= 0 {
+				old = &was[i]
+				i++
+			}
+			if d >= 0 {
+				new = &is[k]
+				k++
+			}
+			if !yield(old, new) {
+				return
+			}
+		}
+	}
+}
+
+// mix returns the entry with the first changes that weigh about share; nil if nothing is left of
+// it. One change that weighs more than most is split, with so much of it as piece; if piece is
+// negative it waits. mix adds to late what the Service will give up in a later step.
+func (c entryChange) mix(share, most, piece int, late map[Key]Name) *Entry {
 	e := c.new
 	if e == nil {
 		e = c.old
@@ -130,16 +156,22 @@ func (c entryChange) mix(share int, late map[Key]Name) *Entry {
 	mixed.Frontends = nil
 	sum := 0
 	for old, new := range c.frontends() {
-		f := new
-		if w := changeWeight(old, new); w > 0 && sum >= share {
-			if f = old; new == nil {
-				late[f.Key()] = c.name()
-			}
-		} else {
+		f, w := new, changeWeight(old, new)
+		switch {
+		case w == 0:
+		case w > most && w > piece && piece > 0 && sum < share:
+			f = split(old, new, piece)
+			sum, piece = sum+w, -1
+		case sum >= share || w > most && piece < 0:
+			f = old
+		default:
 			sum += w
 		}
 		if f != nil {
 			mixed.Frontends = append(mixed.Frontends, f)
+			if new == nil {
+				late[f.Key()] = c.name()
+			}
 		}
 	}
 	if c.new == nil && len(mixed.Frontends) == 0 {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/fairway-net/fairway/internal/scenario"
@@ -28,10 +29,16 @@ func TestStep(t *testing.T) {
 				state.Apply(r.Event())
 			}
 			to := state.Table()
-			steps := 0
+			steps, idle := 0, 0
 			for from := last; from != to; steps++ {
-				next := service.Step(from, to, 1+rng.IntN(12))
+				next := service.Step(from, to, 1+rng.IntN(12), steps)
 				late += checkStep(t, from, to, next)
+				if idle++; next == to || text(next) != text(from) || text(from) == text(to) {
+					idle = 0
+				}
+				if idle > r.Services { // the turn of each Service may have come
+					t.Fatalf("%d steps change nothing", idle)
+				}
 				if from = next; steps > 500 {
 					t.Fatal("the steps do not end")
 				}
@@ -55,7 +62,13 @@ func checkStep(t *testing.T, from, to, next *service.Table) (late int) {
 	was, is := byKey(t, from), byKey(t, to)
 	for k, f := range byKey(t, next) {
 		if f != was[k] && f != is[k] {
-			t.Fatalf("%v is in neither table: %+v", k, f)
+			ofIts := func(o *service.Frontend) *service.Frontend { // a key may go from one Service to another
+				if o != nil && o.Service.Name == f.Service.Name {
+					return o
+				}
+				return nil
+			}
+			checkSplit(t, f, ofIts(was[k]), ofIts(is[k]))
 		}
 		delete(is, k)
 	}
@@ -64,10 +77,44 @@ func checkStep(t *testing.T, from, to, next *service.Table) (late int) {
 			late++
 		}
 	}
-	if next != to && text(next) == text(from) && text(from) != text(to) {
-		t.Fatal("a step changes nothing")
-	}
 	return late
+}
+
+// checkSplit checks a frontend that is in neither table: it is between the two.
+func checkSplit(t *testing.T, f, old, new *service.Frontend) {
+	t.Helper()
+	if old == nil && new == nil {
+		t.Fatalf("%v is in neither table", f.Key())
+	}
+	routes := func(f *service.Frontend) [2]*service.Route {
+		if f == nil {
+			return [2]*service.Route{{}, {}}
+		}
+		return [2]*service.Route{f.Internal, f.External}
+	}
+	was, is := routes(old), routes(new)
+	for i, r := range routes(f) {
+		if r == was[i] || r == is[i] {
+			continue
+		}
+		if r.Action == service.Forward && len(r.Endpoints) == 0 {
+			t.Fatalf("%v has no endpoint on the way", f.Key())
+		}
+		for _, e := range r.Endpoints {
+			if !slices.Contains(was[i].Endpoints, e) && !slices.Contains(is[i].Endpoints, e) {
+				t.Fatalf("%v has the endpoint %v, which is in neither table", f.Key(), e)
+			}
+		}
+		for _, e := range is[i].Endpoints {
+			has := slices.Contains(r.Endpoints, e)
+			if slices.Contains(was[i].Endpoints, e) && !has {
+				t.Fatalf("%v lacks the endpoint %v, which both tables have", f.Key(), e)
+			}
+			if !has && !slices.ContainsFunc(r.Endpoints, func(o service.Endpoint) bool { return o.Addr == e.Addr }) && !slices.Contains(f.Retained, e.Addr) {
+				t.Fatalf("%v ends the flows to %v, which it will have", f.Key(), e)
+			}
+		}
+	}
 }
 
 func byKey(t *testing.T, table *service.Table) map[service.Key]*service.Frontend {
@@ -97,7 +144,7 @@ func TestStepSmallFirst(t *testing.T) {
 	to := b.Table(service.Settings{})
 	steps := 0
 	for at := from; at != to; steps++ {
-		next := service.Step(at, to, 1000)
+		next := service.Step(at, to, 1000, steps)
 		if n := len(next.Entry(small.Name).Frontends); n != 1 {
 			t.Fatalf("step %d has %d frontends of the small Service, want 1", steps, n)
 		}
@@ -112,3 +159,47 @@ func TestStepSmallFirst(t *testing.T) {
 }
 
 func addrOf(i int) netip.Addr { return netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)}) }
+
+// TestStepSplits: a frontend of many endpoints comes, changes wholly and goes by steps, each of which
+// changes a bounded number, and is never without an endpoint until it goes.
+func TestStepSplits(t *testing.T) {
+	const most = 20
+	name := service.Name{Namespace: "ns", Name: "svc-1"}
+	table := func(from, to int) *service.Table {
+		if from == to {
+			return service.NewTable(service.Settings{}, nil)
+		}
+		r := &service.Route{}
+		for i := from; i < to; i++ {
+			r.Endpoints = append(r.Endpoints, service.Endpoint{Addr: netip.AddrPortFrom(addrOf(i), 80)})
+		}
+		return service.NewTable(service.Settings{}, []*service.Frontend{{Addr: netip.MustParseAddrPort("10.96.0.1:80"), Proto: service.TCP,
+			Service: service.PortName{Name: name}, Internal: r, External: r}})
+	}
+	tables := []*service.Table{table(0, 0), table(0, 600), table(200, 800), table(1400, 1800), table(0, 0)}
+	for i, to := range tables[1:] {
+		at, steps := tables[i], 0
+		for ; at != to; steps++ {
+			next := service.Step(at, to, most, steps)
+			checkStep(t, at, to, next)
+			was, is := count(at), count(next)
+			if d := is - was; d > 4*most || -d > 4*most+most {
+				t.Fatalf("step %d of table %d goes from %d endpoints to %d", steps, i+1, was, is)
+			}
+			if at = next; steps > 100 {
+				t.Fatal("the steps do not end")
+			}
+		}
+		if steps < 5 {
+			t.Errorf("table %d: %d steps", i+1, steps)
+		}
+	}
+}
+
+// count is how many endpoints a table of one frontend has.
+func count(t *service.Table) (n int) {
+	for f := range t.Frontends() {
+		n += len(f.Internal.Endpoints)
+	}
+	return n
+}

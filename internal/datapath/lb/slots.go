@@ -2,6 +2,7 @@ package lb
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/fairway-net/fairway/internal/service"
 )
@@ -19,7 +20,7 @@ const maxShares = 4096
 // Endpoints stay where was has them, as far as the list reaches and they do not have too
 // many slots; free slots are filled in turns. So a change writes as many slots as endpoints
 // changed. An address in was that is no endpoint, or invalid, is a free slot. Of more than
-// MaxSlots endpoints the first are taken.
+// MaxSlots endpoints the first are taken. The endpoints are sorted by address, as a Route's are.
 func Slots(was []netip.AddrPort, all []service.Endpoint) []int32 {
 	all = all[:min(len(all), MaxSlots)]
 	left := Shares(all, maxShares)
@@ -45,15 +46,16 @@ const free = -1
 
 // keep gives endpoints the slots that they had, and takes these from what is left to give.
 func keep(slots []int32, was []netip.AddrPort, all []service.Endpoint, left []int) {
-	if len(was) == 0 {
-		return
-	}
-	at := make(map[netip.AddrPort]int, len(all))
-	for i, e := range all {
-		at[e.Addr] = i
-	}
+	next := 0 // what follows the endpoint of the slot before: most lists are sorted, but for a few slots
 	for i := range min(len(slots), len(was)) {
-		if e, ok := at[was[i]]; ok && left[e] > 0 {
+		e, ok := next, next < len(all) && all[next].Addr == was[i]
+		if !ok {
+			e, ok = slices.BinarySearchFunc(all, was[i], func(e service.Endpoint, a netip.AddrPort) int { return e.Addr.Compare(a) })
+		}
+		if !ok {
+			continue
+		}
+		if next = e + 1; left[e] > 0 {
 			slots[i] = int32(e)
 			left[e]--
 		}

@@ -141,7 +141,7 @@ var dimensions = map[string]func(n int) func(){
 		from := b.Table(service.Settings{})
 		b.Set(service.Compile(tenant(0, n), nil, node))
 		to := b.Table(service.Settings{})
-		return func() { service.Step(from, to, 1000) }
+		return func() { service.Step(from, to, 1000, 0) }
 	},
 }
 

@@ -1,0 +1,126 @@
+package service
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// pieces is how many times the most that a step changes it changes of one frontend with many
+// endpoints: to look at all of them costs more than to change some.
+const pieces = 4
+
+// split returns a frontend on the way from one to another, which differs from old in about
+// piece endpoints; nil if it goes and has no more than these. One of the two may be nil.
+func split(old, new *Frontend, piece int) *Frontend {
+	if new == nil {
+		return shrink(old, piece)
+	}
+	was := [2]*Route{{}, {}}
+	shared := new.Internal == new.External
+	if old != nil {
+		was = [2]*Route{old.Internal, old.External}
+		shared = shared && old.Internal == old.External
+	}
+	mixed := *new
+	mixed.Internal = splitRoute(was[0], new.Internal, piece)
+	if mixed.External = mixed.Internal; !shared {
+		mixed.External = splitRoute(was[1], new.External, piece)
+	}
+	mixed.Retained = retained(&mixed, new)
+	return &mixed
+}
+
+// shrink returns a frontend that goes without piece of its endpoints.
+func shrink(f *Frontend, piece int) *Frontend {
+	if len(f.Internal.Endpoints) <= piece && len(f.External.Endpoints) <= piece {
+		return nil
+	}
+	mixed := *f
+	mixed.Internal = shrinkRoute(f.Internal, piece)
+	if mixed.External = mixed.Internal; f.Internal != f.External {
+		mixed.External = shrinkRoute(f.External, piece)
+	}
+	return &mixed
+}
+
+// shrinkRoute returns a route without its last endpoints, if it has more.
+func shrinkRoute(r *Route, piece int) *Route {
+	if len(r.Endpoints) <= piece {
+		return r
+	}
+	short := *r
+	short.Endpoints = r.Endpoints[:len(r.Endpoints)-piece]
+	return &short
+}
+
+// splitRoute returns a route with the endpoints of both that are the same, and of the changes
+// about piece: endpoints that go, then those that come. If all endpoints are others, those
+// that come are first, so that it is never without one.
+func splitRoute(old, new *Route, piece int) *Route {
+	if differences(old.Endpoints, new.Endpoints) <= piece {
+		return new
+	}
+	if len(new.Endpoints) == 0 { // they go, before the clients are refused
+		return shrinkRoute(old, piece)
+	}
+	mixed := *new
+	common := 0
+	for a, b := range sideBySide(old.Endpoints, new.Endpoints) {
+		if a != nil && b != nil {
+			common++
+		}
+	}
+	goes, comes := len(old.Endpoints)-common, len(new.Endpoints)-common
+	if common > 0 {
+		goes = min(goes, piece)
+		comes = min(comes, piece-goes)
+	} else {
+		comes = min(comes, piece)
+		goes = min(goes, piece-comes)
+	}
+	others := piece - goes - comes
+	mixed.Endpoints = make([]Endpoint, 0, common+len(old.Endpoints)-common-goes+comes)
+	for a, b := range sideBySide(old.Endpoints, new.Endpoints) {
+		switch {
+		case a == nil && comes > 0:
+			comes--
+			mixed.Endpoints = append(mixed.Endpoints, *b)
+		case a == nil:
+		case b == nil && goes > 0:
+			goes--
+		case b == nil:
+			mixed.Endpoints = append(mixed.Endpoints, *a)
+		case *a != *b && others <= 0: // its weight, or where it is
+			mixed.Endpoints = append(mixed.Endpoints, *a)
+		default:
+			if *a != *b {
+				others--
+			}
+			mixed.Endpoints = append(mixed.Endpoints, *b)
+		}
+	}
+	return &mixed
+}
+
+// retained are the endpoints that keep their flows while mixed is on the way to new: those
+// that new has and mixed has not yet, too.
+func retained(mixed, new *Frontend) []netip.AddrPort {
+	missing := func(all []netip.AddrPort, r, in *Route) []netip.AddrPort {
+		for a, b := range sideBySide(in.Endpoints, r.Endpoints) {
+			if a == nil {
+				all = append(all, b.Addr)
+			}
+		}
+		return all
+	}
+	all := missing(nil, new.Internal, mixed.Internal)
+	if mixed.External != mixed.Internal {
+		all = missing(all, new.External, mixed.External)
+	}
+	if len(all) == 0 {
+		return new.Retained
+	}
+	all = append(all, new.Retained...)
+	slices.SortFunc(all, netip.AddrPort.Compare)
+	return slices.Compact(all)
+}
