@@ -195,9 +195,15 @@ test-policy:
 	test ! -x bin/fairway-lab || { cd lab && for mode in iptables userspace; do FAIRWAY_POLICY_MODE=$$mode FAIRWAY_LAB_BIN=$(CURDIR)/bin/fairway-lab \
 	go test -count=1 -vet=off -run 'TestNetworkPolicy$$' ./cluster || exit; done; }
 
-## bench-podnetwork: pod to pod by routes, by vxlan and by a tunnel made by hand; limits of bandwidth (a minute)
-bench-podnetwork:
+## bench-podnetwork: ADD, DEL and GC, pod to pod on a node and by each way, beside the reference plugins and a tunnel made by hand; limits of bandwidth (three minutes)
+bench-podnetwork: export FAIRWAY_BENCH_PLUGINS = $(CURDIR)/bin/bench-plugins
+bench-podnetwork: build
+	@mkdir -p $(FAIRWAY_BENCH_PLUGINS) && cp bin/fairway-cni $(FAIRWAY_BENCH_PLUGINS)
+	cd test/peers && go build -o $(FAIRWAY_BENCH_PLUGINS)/ $(addprefix github.com/containernetworking/plugins/plugins/,main/bridge ipam/host-local meta/portmap meta/bandwidth)
+	@cat /proc/loadavg
+	go test ./internal/cni -run xxx -bench Plugins -benchtime 100x
 	go test ./internal/node -run xxx -bench PodToPod -benchtime 2s -count 3
+	@cat /proc/loadavg
 	go test ./internal/cni -run xxx -bench Bandwidth
 
 ## bench-policy: NetworkPolicies at 10,000 pods, 1,000 policies, 100 pods of the node: cold start, changes, memory, connections a second (half a minute)

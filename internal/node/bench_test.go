@@ -5,7 +5,12 @@ import (
 	"io"
 	"log/slog"
 	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
+	"time"
 )
 
 // BenchmarkSync measures a node of a large cluster: everything from nothing,
@@ -48,52 +53,107 @@ func BenchmarkSync(b *testing.B) {
 	}
 }
 
-// BenchmarkPodToPod measures pods of two nodes: throughput of one TCP connection, and the round
-// trip of a byte. "by hand" is the tunnel as flannel makes it, without rules of ours.
+// pluginsEnv is a directory with the reference plugins bridge and host-local (make bench-podnetwork).
+const pluginsEnv = "FAIRWAY_BENCH_PLUGINS"
+
+// BenchmarkPodToPod measures pods of two nodes, and of one: throughput of one TCP connection, and the round trip of a
+// byte. "by hand" is the tunnel as flannel makes it, without rules; "by hand, rules" the same with the rules of ours that
+// do not depend on the way; "bridge" the reference plugin, with plain routes between nodes and no rules either.
 func BenchmarkPodToPod(b *testing.B) {
-	for _, how := range []string{"routes", "vxlan", "by hand"} {
-		c := newCluster(b, 2, v4)
-		for _, m := range c.machines {
-			if how == "vxlan" {
-				m.config.Way = WayVXLAN
-			} else if how == "by hand" {
-				m.config.MTU = 1400 // that of the tunnel
-			}
-			m.restart()
-		}
-		c.sync()
-		from, to := c.machines[0].newPod(), c.machines[1].newPod()
-		to.echo()
-		for i, m := range c.machines {
-			if how == "by hand" {
-				other := 2 - i
-				m.run(fmt.Sprintf(`nft delete table inet fairway-pods; ip link add flannel.1 mtu 1400 address 02:00:00:00:00:0%d type vxlan id 1 dstport 8472 local 192.0.2.%d nolearning; ip link set flannel.1 up
-					ip addr add 10.244.%d.0/32 dev flannel.1; ip route replace 10.244.%d.0/24 via 10.244.%d.0 dev flannel.1 onlink proto 70
-					ip neigh add 10.244.%d.0 lladdr 02:00:00:00:00:0%d dev flannel.1 nud permanent; bridge fdb add 02:00:00:00:00:0%d dev flannel.1 dst 192.0.2.%d`,
-					i+1, i+1, i+1, other, other, other, other, other, other))
-			}
-		}
-		k := newTalk(how, from, to.addrs[0])
-		b.Run(how+"/roundtrip", func(b *testing.B) {
-			one := []byte{1}
-			for b.Loop() {
-				if _, err := k.tcp.Write(one); err != nil {
-					b.Fatal(err)
-				}
-				if _, err := io.ReadFull(k.tcp, one); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-		b.Run(how+"/echo", func(b *testing.B) { // both directions at once
-			b.SetBytes(1 << 20)
-			much, back := make([]byte, 1<<20), make([]byte, 1<<20)
-			for b.Loop() {
-				go k.tcp.Write(much)
-				if _, err := io.ReadFull(k.tcp, back); err != nil {
-					b.Fatal(err)
-				}
+	for _, how := range []string{"routes", "bridge", "vxlan", "by hand", "by hand, rules"} {
+		b.Run(strings.ReplaceAll(how, " ", "_"), func(b *testing.B) {
+			c := newCluster(b, 2, v4)
+			from, near, far := c.benchPods(b, how)
+			measure(b, "nodes=2", newTalk(how, from, far.addrs[0]))
+			if how == "routes" || how == "bridge" {
+				measure(b, "nodes=1", newTalk(how, from, near.addrs[0]))
 			}
 		})
 	}
+}
+
+// benchPods are two pods of the first machine and one of the second. The latter two echo.
+func (c *cluster) benchPods(b *testing.B, how string) (from, near, far *pod) {
+	for _, m := range c.machines {
+		switch how {
+		case "vxlan":
+			m.config.Way = WayVXLAN
+		case "by hand", "by hand, rules":
+			m.config.MTU = 1400 // that of the tunnel
+		}
+		m.restart()
+	}
+	if how == "bridge" {
+		c.bridges(b)
+	} else {
+		c.sync()
+	}
+	from, near, far = c.machines[0].newPod(), c.machines[0].newPod(), c.machines[1].newPod()
+	near.echo()
+	far.echo()
+	for i, m := range c.machines {
+		if !strings.HasPrefix(how, "by hand") {
+			continue
+		}
+		other := 2 - i
+		m.run(fmt.Sprintf(`ip link add flannel.1 mtu 1400 address 02:00:00:00:00:0%d type vxlan id 1 dstport 8472 local 192.0.2.%d nolearning; ip link set flannel.1 up
+			ip addr add 10.244.%d.0/32 dev flannel.1; ip route replace 10.244.%d.0/24 via 10.244.%d.0 dev flannel.1 onlink proto 70
+			ip neigh add 10.244.%d.0 lladdr 02:00:00:00:00:0%d dev flannel.1 nud permanent; bridge fdb add 02:00:00:00:00:0%d dev flannel.1 dst 192.0.2.%d`,
+			i+1, i+1, i+1, other, other, other, other, other, other))
+		if how == "by hand" {
+			m.run("nft delete table inet fairway-pods")
+		}
+	}
+	return from, near, far
+}
+
+// bridges makes nodes of the reference plugins.
+func (c *cluster) bridges(b *testing.B) {
+	dir := os.Getenv(pluginsEnv)
+	if dir == "" {
+		b.Skipf("%s is not set: make bench-podnetwork", pluginsEnv)
+	}
+	for i, m := range c.machines {
+		m.config.CNIBinDir = dir
+		m.run(fmt.Sprintf("echo 1 > /proc/sys/net/ipv4/ip_forward; ip route add 10.244.%d.0/24 via 192.0.2.%d", 2-i, 2-i))
+		err := os.MkdirAll(m.config.CNIConfDir, 0o755)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(m.config.CNIConfDir, configName), fmt.Appendf(nil, `{"cniVersion":"1.0.0","name":"bench","plugins":[
+				{"type":"bridge","bridge":"cni0","isDefaultGateway":true,"mtu":1450,"ipam":{"type":"host-local","dataDir":%q,"ranges":[[{"subnet":"10.244.%d.0/24"}]]}}]}`,
+				m.config.StateDir, i+1), 0o600)
+		}
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// measure runs both benchmarks over a connection.
+func measure(b *testing.B, name string, k *talk) {
+	b.Run(name+"/roundtrip", func(b *testing.B) {
+		one := []byte{1}
+		var all []time.Duration
+		for b.Loop() {
+			began := time.Now()
+			if _, err := k.tcp.Write(one); err != nil {
+				b.Fatal(err)
+			}
+			if _, err := io.ReadFull(k.tcp, one); err != nil {
+				b.Fatal(err)
+			}
+			all = append(all, time.Since(began))
+		}
+		slices.Sort(all)
+		b.ReportMetric(float64(all[len(all)/2].Nanoseconds())/1000, "µs/p50")
+	})
+	b.Run(name+"/echo", func(b *testing.B) { // both directions at once
+		b.SetBytes(1 << 20)
+		much, back := make([]byte, 1<<20), make([]byte, 1<<20)
+		for b.Loop() {
+			go k.tcp.Write(much)
+			if _, err := io.ReadFull(k.tcp, back); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
 }

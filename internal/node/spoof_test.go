@@ -113,8 +113,8 @@ func TestSpoofing(t *testing.T) {
 			iifname "fw*" ip6 saddr != { fe80::/10, ::/128 } counter
 		}
 	}'`)
-	false4 := addresses("198.51.100.7", client.addrs[0].String(), "192.0.2.1", "192.0.2.2", "192.0.2.99", "10.244.2.2", "10.244.1.200", "169.254.1.1")
-	false6 := addresses("2001:db8:51::7", client.addrs[1].String(), "2001:db8::1", "2001:db8::2", "2001:db8::99", "fd00:10:244:2::2", "fd00:10:244:1::200")
+	false4 := addresses("198.51.100.7", client.addrs[0].String(), "192.0.2.1", "192.0.2.2", "192.0.2.99", "10.244.2.2", "10.244.1.200", "169.254.1.1", "10.96.0.10", "203.0.113.10")
+	false6 := addresses("2001:db8:51::7", client.addrs[1].String(), "2001:db8::1", "2001:db8::2", "2001:db8::99", "fd00:10:244:2::2", "fd00:10:244:1::200", "fd00:96::10", "2001:db8:113::10")
 	want := 0
 	for i, all := range [][]netip.Addr{false4, false6} {
 		for _, from := range all {
