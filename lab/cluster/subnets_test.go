@@ -46,6 +46,7 @@ func TestSubnets(t *testing.T) {
 	far := l.subnets("auto")
 	l.eventually("dev fairway", "node", "1", "--", "ip", "route", "get", far)
 	l.refused("different subnets", "fault", "node", "1", "partition", "--from", "2")
+	l.testKeyPolicy()
 }
 
 // TestSubnetsBGP: the same where the router between, which is BIRD, learns from the nodes where pods are. When a node falls silent,

@@ -1,0 +1,60 @@
+package cluster_test
+
+import (
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// testKeyPolicy: with the component wireguard an agent writes the annotation with its public key into the Node that its token was
+// made for, and nothing else: the API server's own admission says so, where RBAC alone would let it.
+func (l *lab) testKeyPolicy() {
+	l.Helper()
+	dir := filepath.Join(built.deploy, "components", "wireguard")
+	l.run("kubectl", "apply", "-f", filepath.Join(dir, "rbac.yaml"), "-f", filepath.Join(dir, "policy.yaml"))
+	// kubectl reads what it patches, which agents do by list and watch.
+	l.run("kubectl", "create", "clusterrole", "agent-gets-nodes", "--verb=get", "--resource=nodes")
+	l.run("kubectl", "create", "clusterrolebinding", "agent-gets-nodes", "--clusterrole=agent-gets-nodes", "--serviceaccount=kube-system:fairway-agent")
+	patch := func(of, node, kind, change string) []string {
+		as := []string{"kubectl", "--as=system:serviceaccount:kube-system:fairway-agent", "--as-group=system:serviceaccounts", "--as-group=system:authenticated"}
+		if of != "" { // as a token says that was made for a pod on that node
+			as = append(as, "--as-user-extra=authentication.kubernetes.io/node-name="+of)
+		}
+		return append(as, "patch", "node", node, "--type="+kind, "-p", change)
+	}
+	const mine = "an agent changes the Node that it runs on only"
+	const one = "an agent changes one annotation of its Node only"
+	key := `{"metadata":{"annotations":{"fairway.net/wireguard-public-key":"c2FtcGxlIGtleSwgMzIgYnl0ZXMgbG9uZyAgICAgICA="}}}`
+	l.refusedBy(mine, patch("node-1", "node-2", "merge", key))
+	l.eventually("patched", patch("node-1", "node-1", "merge", key)...)
+	for change, want := range map[string]string{
+		`{"metadata":{"labels":{"x":"y"}}}`:                                                        one,
+		`{"metadata":{"labels":{"kubernetes.io/os":null}}}`:                                        one,
+		`{"metadata":{"annotations":{"x":"y"}}}`:                                                   one,
+		`{"metadata":{"annotations":{"volumes.kubernetes.io/x":"y"}}}`:                             one,
+		`{"metadata":{"finalizers":["example.org/x"]}}`:                                            one,
+		`{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"x","uid":"y"}]}}`: one,
+		`{"spec":{"unschedulable":true}}`:                                                          one,
+		`{"spec":{"taints":[{"key":"x","effect":"NoExecute"}]}}`:                                   one,
+	} {
+		l.refusedBy(want, patch("node-1", "node-1", "merge", change))
+	}
+	l.refusedBy(mine, patch("", "node-1", "merge", key))
+	l.run(patch("node-1", "node-1", "merge", `{"metadata":{"annotations":{"fairway.net/wireguard-public-key":null}}}`)...)
+	l.run("kubectl", "label", "node", "node-1", "example.org/by=administrator") // others are not held by it
+	l.run("kubectl", "delete", "clusterrole,clusterrolebinding", "agent-gets-nodes")
+	l.run("kubectl", "delete", "-f", filepath.Join(dir, "policy.yaml"), "-f", filepath.Join(dir, "rbac.yaml"))
+}
+
+// refusedBy waits until a command is refused for this reason: the API server learns of a policy a moment after it was made.
+func (l *lab) refusedBy(want string, args []string) {
+	l.Helper()
+	var out string
+	var err error
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
+		if out, err = l.try(args...); err != nil && strings.Contains(out, want) {
+			return
+		}
+	}
+	l.Errorf("fairway-lab %s: %v, not refused by %q: %s", strings.Join(args, " "), err, want, out)
+}
