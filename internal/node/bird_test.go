@@ -56,7 +56,7 @@ func runSpeaker(config string) {
 	defer stop()
 	speaker, err := bgp.New(bgp.Config{
 		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)), Node: s.Nodes[0].Name, Source: s, Health: s, RIB: s.RIB,
-		Report: func([]announce.PeerProblem) {}, Announced: func(map[service.Name][]string) {}, Metrics: bgp.NewMetrics(prometheus.NewRegistry()),
+		Report: func([]announce.PeerProblem) {}, Announced: func(map[service.Name]bgp.Announcement) {}, Metrics: bgp.NewMetrics(prometheus.NewRegistry()),
 	})
 	if err == nil {
 		err = speaker.Run(ctx)
