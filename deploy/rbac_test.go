@@ -98,18 +98,22 @@ func TestControllerRole(t *testing.T) {
 	}
 }
 
-// TestLoadBalancerRoles holds what components let the controller do besides, and an edge.
-func TestLoadBalancerRoles(t *testing.T) {
+// TestControllerComponents holds what components let the controller do besides, and an edge.
+func TestControllerComponents(t *testing.T) {
 	for component, want := range map[string]map[string]string{
 		"pools": {
 			"services nodes namespaces": "list watch", "services/status": "patch", "endpointslices": "list watch", "servicecidrs": "list watch",
 			"ipaddresspools": "list watch", "configurationstates": "list watch create patch", "ipaddresspools/status configurationstates/status": "patch",
 		},
-		"components/edge":      {"services nodes": "list watch", "endpointslices": "list watch", "leases": "create", "leases fairway-edge-vote": "get update"},
-		"components/servicelb": {"services nodes": "list watch", "services/status": "patch", "endpointslices": "list watch"},
+		"components/edge":                                {"services nodes": "list watch", "endpointslices": "list watch", "leases": "create", "leases fairway-edge-vote": "get update"},
+		"components/servicelb":                           {"services nodes": "list watch", "services/status": "patch", "endpointslices": "list watch"},
+		"components/network-policy/controller-rbac.yaml": {"clusternetworkpolicies": "list watch", "clusternetworkpolicies/status": "patch"},
 	} {
 		have := make(map[string]string)
-		for _, o := range objects(t, component+"/rbac.yaml") {
+		if !strings.HasSuffix(component, ".yaml") {
+			component += "/rbac.yaml"
+		}
+		for _, o := range objects(t, component) {
 			var rules []rbacv1.PolicyRule
 			switch o := o.(type) {
 			case *rbacv1.ClusterRole:

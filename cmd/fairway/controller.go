@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -30,6 +31,7 @@ type controllerOptions struct {
 	metrics             string // address; empty: none
 	balancer, class     string
 	objects             string // namespace of the objects of metallb.io
+	policies            bool
 }
 
 // What gives Services of type LoadBalancer their addresses.
@@ -48,12 +50,13 @@ func newController(e env) *cobra.Command {
 	var format *logFormat
 	c := &cobra.Command{
 		Use:   "controller",
-		Short: "Decide what is decided once for all nodes: pods' weights, load-balancer addresses",
+		Short: "Decide what is decided once for all nodes: pods' weights, load-balancer addresses, policies' conditions",
 		Long: `Decide what is decided once for all nodes. It writes the weights of pods into the
 EndpointSlices of the Services that ask for them (fairway.net/weights). With --load-balancer pools
 it gives Services of type LoadBalancer addresses of IPAddressPools (docs/loadbalancer.md), with
 servicelb those of the nodes, with edge those of pools that fairway edge has on a machine outside
-of the cluster. Of several controllers one works at a time: that which holds the Lease
+of the cluster. With --network-policy it writes the conditions of ClusterNetworkPolicies
+(docs/networkpolicy.md). Of several controllers one works at a time: that which holds the Lease
 fairway-controller.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -80,6 +83,7 @@ fairway-controller.`,
 	f.StringVar(&o.balancer, "load-balancer", balancerNone, "Where Services of type LoadBalancer get addresses from: `"+strings.Join(balancers, "|")+"`")
 	f.StringVar(&o.class, "lb-class", "", "loadBalancerClass of the Services that get addresses: a `name`; empty: those without a class")
 	f.StringVar(&o.objects, "load-balancer-namespace", "metallb-system", "`Namespace` where objects of metallb.io count")
+	f.BoolVar(&o.policies, "network-policy", os.Getenv("NETWORK_POLICY") == "true", "Write the conditions of ClusterNetworkPolicies, which the agents enforce (default $NETWORK_POLICY)")
 	f.StringVar(&o.metrics, "metrics-bind-address", ":"+strconv.Itoa(numbers.PortControllerMetrics), "`Address` of /metrics; empty: none")
 	o.connection.UserAgent = "fairway-controller/" + version
 	o.connection.QPS, o.connection.Burst = 50, 100 // one process for the cluster
@@ -123,6 +127,10 @@ func (o controllerOptions) run(ctx context.Context, log *slog.Logger) error {
 			case balancerServiceLB:
 				hosts := kube.NewServiceLB(log, store, events, o.class, hostPorts())
 				g.Go(func() error { return hosts.Run(ctx) })
+			}
+			if o.policies {
+				conditions := kube.NewPolicyStatuses(log, store)
+				g.Go(func() error { return conditions.Run(ctx) })
 			}
 			g.Go(func() error { return events.Run(ctx) })
 			g.Go(func() error { return store.Run(ctx) })

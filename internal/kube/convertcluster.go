@@ -62,8 +62,9 @@ type clusterPorts struct {
 
 // A clusterConverter notes what it does not understand of one object.
 type clusterConverter struct {
-	where string
-	bad   []string
+	where   string
+	bad     []string
+	invalid bool // some of it would be no newer API's either
 }
 
 func (c *clusterConverter) problem(format string, args ...any) {
@@ -79,7 +80,7 @@ func ConvertClusterPolicy(o *unstructured.Unstructured) *policy.ClusterPolicy {
 	var spec clusterPolicySpec
 	var unread problems
 	if readSpec(o, &spec, &unread); len(unread) > 0 {
-		p.Problems = []string{unread[0].Message + ": it selects no pod"}
+		p.Problems, p.Invalid = []string{unread[0].Message + ": it selects no pod"}, true
 		return p
 	}
 	c := &clusterConverter{where: "subject"}
@@ -95,7 +96,7 @@ func ConvertClusterPolicy(o *unstructured.Unstructured) *policy.ClusterPolicy {
 	}
 	peers, ok := c.peers([]clusterPeer{spec.Subject})
 	if !ok || len(peers) != 1 || peers[0].Namespaces == nil {
-		p.Problems = []string{"its subject is not understood: it selects no pod"}
+		p.Problems, p.Invalid = []string{"its subject is not understood: it selects no pod"}, c.invalid
 		return p
 	}
 	p.Subject = peers[0]
@@ -105,7 +106,7 @@ func ConvertClusterPolicy(o *unstructured.Unstructured) *policy.ClusterPolicy {
 			p.Rules[d] = append(p.Rules[d], c.rule(&rules[i]))
 		}
 	}
-	p.Problems = c.bad
+	p.Problems, p.Invalid = c.bad, c.invalid
 	return p
 }
 
@@ -135,7 +136,7 @@ func (c *clusterConverter) rule(o *clusterPolicyRule) policy.ClusterRule {
 		return policy.ClusterRule{Name: o.Name, Action: policy.Deny}
 	}
 	r.Peers, r.NoPeer = peers, len(peers) == 0
-	ports, ok := clusterPortsOf(o.Protocols)
+	ports, ok := c.ports(o.Protocols)
 	if !ok && r.Action != policy.Accept {
 		c.problem("a protocol is not understood: it denies on all ports")
 		r.Action = policy.Deny
@@ -168,7 +169,7 @@ func (c *clusterConverter) peers(all []clusterPeer) (out []policy.Peer, ok bool)
 		case len(o.Networks) > 0:
 			for _, text := range o.Networks {
 				cidr, valid := parsePrefix(text)
-				ok = ok && valid
+				ok, c.invalid = ok && valid, c.invalid || !valid
 				out = append(out, policy.Peer{Block: &policy.Block{CIDR: cidr}})
 			}
 		case len(o.DomainNames) > 0:
@@ -176,13 +177,13 @@ func (c *clusterConverter) peers(all []clusterPeer) (out []policy.Peer, ok bool)
 		default:
 			ok = false
 		}
-		ok = ok && len(bad) == 0
+		ok, c.invalid = ok && len(bad) == 0, c.invalid || len(bad) > 0
 	}
 	return out, ok
 }
 
-// clusterPortsOf reads what ports a rule is about; not ok: one is not understood.
-func clusterPortsOf(all []clusterProtocol) (out []policy.Port, ok bool) {
+// ports reads what ports a rule is about; not ok: one is not understood.
+func (c *clusterConverter) ports(all []clusterProtocol) (out []policy.Port, ok bool) {
 	ok = true
 	for _, o := range all {
 		proto, ports := service.TCP, o.TCP
@@ -208,7 +209,7 @@ func clusterPortsOf(all []clusterProtocol) (out []policy.Port, ok bool) {
 				first, last = r.Start, r.End
 			}
 			if first < 1 || last < first || last > 65535 {
-				ok = false
+				ok, c.invalid = false, true
 				continue
 			}
 			out = append(out, policy.Port{Proto: proto, First: uint16(first), Last: uint16(last)})

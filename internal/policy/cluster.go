@@ -49,6 +49,8 @@ type ClusterPolicy struct {
 	Rules    [2][]ClusterRule
 	// Problems are parts that are not supported or make no sense, and what becomes of them.
 	Problems []string
+	// Invalid: some of the Problems are mistakes; otherwise all are features that are missing here.
+	Invalid bool
 }
 
 // HasNodes reports whether a peer of the policy is nodes. A nil policy has none.

@@ -70,3 +70,24 @@ func e2eImages(programs, own string) ([]image.Image, error) {
 	}
 	return images, nil
 }
+
+// policyImages writes the one image of network-policy-api's conformance tests: agnhost, behind the program sctp, which
+// leaves to it what is not SCTP (test/policy).
+func policyImages(programs, file string) error {
+	tools, err := toolboxImages()
+	if err != nil {
+		return err
+	}
+	var t image.Tree
+	t.Copy("/agnhost", filepath.Join(programs, "sctp"))
+	t.Copy("/agnhost.real", filepath.Join(programs, "agnhost"))
+	layer, err := t.Layer()
+	if err != nil {
+		return err
+	}
+	img := tools[len(tools)-1]
+	img.Names = []string{"registry.k8s.io/e2e-test-images/agnhost:2.45"}
+	img.Layers = append(append([]*image.Layer(nil), img.Layers...), layer)
+	img.Config = v1.Config{Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"}, Env: []string{paths}, WorkingDir: "/"}
+	return write(file, []image.Image{img})
+}

@@ -33,10 +33,17 @@ const paths = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 func main() {
 	out := flag.String("o", "../bin/images", "directory for the archives")
 	e2e := flag.String("e2e", "", "directory of the programs of Kubernetes' own specs: write only e2e.tar, their images")
+	policy := flag.String("policy", "", "directory of the programs of network-policy-api's conformance tests: write only policy.tar, their image")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	if err := run(ctx, *out, *e2e); err != nil {
+	var err error
+	if *policy != "" {
+		err = policyImages(*policy, filepath.Join(*out, "policy.tar"))
+	} else {
+		err = run(ctx, *out, *e2e)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "mkimages:", err)
 		os.Exit(1)
 	}

@@ -1,0 +1,148 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/fairway-net/fairway/internal/policy"
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// The conditions of a ClusterNetworkPolicy and their reasons: the API names none. These are the names that Kubernetes
+// had for NetworkPolicies (KEP-2943; docs/decisions/0035).
+const (
+	conditionAccepted       = "Accepted"
+	conditionPartialFailure = "PartialFailure"
+	reasonAccepted          = "Accepted"
+	reasonPartlyAccepted    = "PartiallyAccepted"
+	reasonFeature           = "FeatureNotSupported"
+	reasonInvalid           = "Invalid"
+)
+
+// policyStatusOwner is the owner of those conditions, in the API server's eyes.
+const policyStatusOwner = "fairway-policies"
+
+// conditionMessageLimit is what the API server accepts as a condition's message, in bytes.
+const conditionMessageLimit = 32768
+
+// A condition is one of ours, without the time since when it is so.
+type condition struct {
+	Type, Status, Reason, Message string
+	Generation                    int64 // of the object, when this was said
+}
+
+// A policyStatus is what the status of a ClusterNetworkPolicy says, and what it is to say.
+type policyStatus struct {
+	have, want []condition
+	since      map[condition]string // type and status alone: when a condition became so
+}
+
+// PolicyStatuses keep the conditions of ClusterNetworkPolicies: whether they are understood here. They say nothing about
+// single nodes. It is the controller's: one at a time.
+type PolicyStatuses struct {
+	store  *Store
+	feed   *Feed[policyStatus]
+	writer *StatusWriter[[]condition]
+}
+
+// NewPolicyStatuses returns what writes them, on a store that must run too and has Config.Custom. A cluster without that
+// kind is not waited for.
+func NewPolicyStatuses(log *slog.Logger, s *Store) *PolicyStatuses {
+	p := &PolicyStatuses{store: s}
+	p.feed = open(s, kind[*unstructured.Unstructured, policyStatus]{
+		name: clusterPolicies.Resource, without: "ClusterNetworkPolicies get no status", object: &unstructured.Unstructured{},
+		client: from(s.cfg.Custom.Resource(clusterPolicies)), trim: convertPolicyStatus,
+	})
+	p.writer = NewStatusWriter(StatusConfig[[]condition]{Log: log, Owner: policyStatusOwner, Kind: clusterPolicies.Resource, Apply: p.apply,
+		Have: func(name service.Name) ([]condition, bool) {
+			o, ok := p.feed.Get(name)
+			return deref(o, policyStatus{}).have, ok
+		},
+	})
+	p.feed.follow(func(name service.Name, _, now *policyStatus, _ int64) {
+		if now == nil {
+			p.writer.Forget(name)
+			return
+		}
+		p.writer.Set(name, now.want)
+	})
+	return p
+}
+
+// Run writes until ctx ends, which is no error.
+func (p *PolicyStatuses) Run(ctx context.Context) error { return p.writer.Run(ctx) }
+
+// convertPolicyStatus reads what a status says and computes what it is to say.
+func convertPolicyStatus(o *unstructured.Unstructured) *policyStatus {
+	s := &policyStatus{want: conditionsOf(ConvertClusterPolicy(o), o.GetGeneration()), since: map[condition]string{}}
+	var status struct {
+		Conditions []metav1.Condition `json:"conditions"`
+	}
+	m, _, err := unstructured.NestedMap(o.Object, "status")
+	if err == nil {
+		err = runtime.DefaultUnstructuredConverter.FromUnstructured(m, &status)
+	}
+	if err != nil {
+		return s // what cannot be read is written anew
+	}
+	for _, c := range status.Conditions {
+		if c.Type != conditionAccepted && c.Type != conditionPartialFailure {
+			continue
+		}
+		s.have = append(s.have, condition{c.Type, string(c.Status), c.Reason, c.Message, c.ObservedGeneration})
+		s.since[condition{Type: c.Type, Status: string(c.Status)}] = c.LastTransitionTime.UTC().Format(time.RFC3339)
+	}
+	return s
+}
+
+// conditionsOf says how far a policy is understood, in the order of the conditions' types.
+func conditionsOf(p *policy.ClusterPolicy, generation int64) []condition {
+	reason, text := reasonFeature, service.Cut(strings.Join(p.Problems, "; "), conditionMessageLimit)
+	if p.Invalid {
+		reason = reasonInvalid
+	}
+	switch {
+	case len(p.Problems) == 0:
+		return []condition{{conditionAccepted, "True", reasonAccepted, "it is enforced as it is written", generation}}
+	case p.Subject.Namespaces == nil:
+		return []condition{{conditionAccepted, "False", reason, text, generation}}
+	}
+	return []condition{
+		{conditionAccepted, "True", reasonPartlyAccepted, "it is enforced but for what " + conditionPartialFailure + " says", generation},
+		{conditionPartialFailure, "True", reason, text, generation},
+	}
+}
+
+// apply writes the conditions by server-side apply: those of other owners stay.
+func (p *PolicyStatuses) apply(ctx context.Context, name service.Name, want []condition, how metav1.ApplyOptions) error {
+	now := time.Now().UTC().Format(time.RFC3339)
+	was, _ := p.feed.Get(name)
+	all := []any{}
+	for _, c := range want {
+		since := now
+		if t := deref(was, policyStatus{}).since[condition{Type: c.Type, Status: c.Status}]; t != "" {
+			since = t
+		}
+		all = append(all, map[string]any{"type": c.Type, "status": c.Status, "reason": c.Reason, "message": c.Message,
+			"observedGeneration": c.Generation, "lastTransitionTime": since})
+	}
+	data, err := json.Marshal(map[string]any{
+		"apiVersion": clusterPolicies.GroupVersion().String(), "kind": "ClusterNetworkPolicy",
+		"metadata": map[string]any{"name": name.Name}, "status": map[string]any{"conditions": all},
+	})
+	if err != nil {
+		return fmt.Errorf("encode the status of ClusterNetworkPolicy %s: %w", name.Name, err)
+	}
+	_, err = p.store.cfg.Custom.Resource(clusterPolicies).Patch(ctx, name.Name, types.ApplyPatchType, data,
+		metav1.PatchOptions{FieldManager: how.FieldManager, Force: &how.Force}, "status")
+	return err
+}

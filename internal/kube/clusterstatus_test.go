@@ -1,0 +1,144 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+	"sigs.k8s.io/yaml"
+)
+
+// cnp is a ClusterNetworkPolicy with this spec.
+func cnp(t *testing.T, name string, generation int64, spec string) *unstructured.Unstructured {
+	t.Helper()
+	o := map[string]any{}
+	if err := yaml.Unmarshal([]byte(spec), &o); err != nil {
+		t.Fatal(err)
+	}
+	u := &unstructured.Unstructured{Object: map[string]any{"apiVersion": clusterPolicies.GroupVersion().String(), "kind": "ClusterNetworkPolicy", "spec": o}}
+	u.SetName(name)
+	u.SetGeneration(generation)
+	return u
+}
+
+// withPolicies is an API server of ClusterNetworkPolicies. The client's fake knows no server-side apply of them: a patch
+// replaces the status here. What owners of fields are worth, test/policy tests with a real server.
+func withPolicies(t *testing.T, patches *atomic.Int32, all ...runtime.Object) *dynamicfake.FakeDynamicClient {
+	custom := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
+		map[schema.GroupVersionResource]string{clusterPolicies: "ClusterNetworkPolicyList"}, all...)
+	custom.PrependReactor("patch", clusterPolicies.Resource, func(a clienttesting.Action) (bool, runtime.Object, error) {
+		patches.Add(1)
+		p := a.(clienttesting.PatchAction)
+		var o map[string]any
+		if err := json.Unmarshal(p.GetPatch(), &o); err != nil {
+			return true, nil, err
+		}
+		was, err := custom.Tracker().Get(clusterPolicies, "", p.GetName())
+		if err != nil {
+			return true, nil, err
+		}
+		now := was.DeepCopyObject().(*unstructured.Unstructured)
+		now.Object["status"] = o["status"]
+		return true, now, custom.Tracker().Update(clusterPolicies, now, "")
+	})
+	return custom
+}
+
+// conditionsIn are the conditions of an object, a line for each.
+func conditionsIn(t *testing.T, custom *dynamicfake.FakeDynamicClient, name string) (text, since string) {
+	t.Helper()
+	o, err := custom.Resource(clusterPolicies).Get(t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
+	for _, one := range all {
+		c := one.(map[string]any)
+		text += fmt.Sprintf("%v %v %v %v: %v\n", c["type"], c["status"], c["reason"], c["observedGeneration"], c["message"])
+		since += fmt.Sprint(c["lastTransitionTime"], " ")
+	}
+	return text, since
+}
+
+// Each policy gets the conditions that say how far it is understood; a change of it brings others,
+// and nothing is written twice.
+func TestPolicyStatuses(t *testing.T) {
+	const subject = "tier: Admin\npriority: 1\nsubject: {namespaces: {}}\n"
+	var patches atomic.Int32
+	custom := withPolicies(t, &patches,
+		cnp(t, "good", 1, subject+"egress: [{action: Deny, to: [{networks: [192.0.2.0/24]}]}]"),
+		cnp(t, "names", 3, subject+"egress: [{action: Accept, to: [{domainNames: [example.com]}]}]"),
+		cnp(t, "block", 1, subject+"egress: [{action: Deny, to: [{networks: [192.0.2.0/77]}]}]"),
+		cnp(t, "tier", 1, "tier: Middle\npriority: 1\nsubject: {namespaces: {}}"))
+	s := New(Config{Log: slog.New(slog.DiscardHandler), Client: fake.NewClientset(), Custom: custom})
+	p := NewPolicyStatuses(slog.New(slog.DiscardHandler), s)
+	runUntilEnd(t, s)
+	stop := runStoppable(t, p.Run)
+	for name, want := range map[string]string{
+		"good":  "Accepted True Accepted 1: it is enforced as it is written\n",
+		"names": "Accepted True PartiallyAccepted 3: it is enforced but for what PartialFailure says\nPartialFailure True FeatureNotSupported 3: egress[0]: domainNames are not supported",
+		"block": "Accepted True PartiallyAccepted 1: it is enforced but for what PartialFailure says\nPartialFailure True Invalid 1: egress[0]: a peer is not understood: it denies everything\n",
+		"tier":  "Accepted False FeatureNotSupported 1: tier \"Middle\" is not known: it selects no pod\n",
+	} {
+		until(t, "the status of "+name, func() bool { text, _ := conditionsIn(t, custom, name); return strings.HasPrefix(text, want) })
+	}
+
+	// A condition that stays is true since when it became so.
+	const since = "2026-01-02T03:04:05Z"
+	o := cnp(t, "block", 2, subject+"egress: [{action: Deny, to: [{networks: [192.0.2.0/24]}]}]")
+	o.Object["status"] = map[string]any{"conditions": []any{map[string]any{"type": "Accepted", "status": "True", "reason": "PartiallyAccepted",
+		"message": "", "observedGeneration": int64(1), "lastTransitionTime": since}}}
+	if err := custom.Tracker().Update(clusterPolicies, o, ""); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the mended policy", func() bool {
+		text, _ := conditionsIn(t, custom, "block")
+		return text == "Accepted True Accepted 2: it is enforced as it is written\n"
+	})
+	if _, now := conditionsIn(t, custom, "block"); now != since+" " {
+		t.Errorf("Accepted was True since %s, and since %s now", since, now)
+	}
+
+	stop()
+	written := patches.Load()
+	s = New(Config{Log: slog.New(slog.DiscardHandler), Client: fake.NewClientset(), Custom: custom})
+	p = NewPolicyStatuses(slog.New(slog.DiscardHandler), s)
+	runUntilEnd(t, s)
+	runUntilEnd(t, p)
+	if err := custom.Tracker().Add(cnp(t, "last", 1, subject)); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the last status", func() bool { text, _ := conditionsIn(t, custom, "last"); return text != "" })
+	if n := patches.Load() - written; n != 1 {
+		t.Errorf("another controller wrote %d statuses, want that of the new policy only", n)
+	}
+}
+
+// runStoppable runs until what it returns is called, or the test ends.
+func runStoppable(t *testing.T, run func(context.Context) error) (stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- run(ctx) }()
+	stopped := false
+	stop = func() {
+		if cancel(); !stopped {
+			stopped = true
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	t.Cleanup(stop)
+	return stop
+}
