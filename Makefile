@@ -196,7 +196,7 @@ test-policy: build image images lab
 	go test -count=1 -vet=off -run 'TestNetworkPolicy$$' ./cluster || exit; done
 	@$(MAKE) --no-print-directory test-policy-conformance
 
-## test-policy-conformance: network-policy-api's conformance tests against a lab, in the modes nftables and iptables (10 minutes each; RUN: a regular expression over the tests' names); not in CI
+## test-policy-conformance: network-policy-api's conformance tests against a lab, in the modes nftables and iptables (a quarter of an hour each; RUN: a regular expression over the tests' names); not in CI
 test-policy-conformance: build image images lab
 	mkdir -p bin/policy/images
 	cd test/e2e && go build -ldflags '-s -w' -o ../../bin/policy/ k8s.io/kubernetes/test/images/agnhost

@@ -37,3 +37,12 @@ func TestPolicies(t *testing.T) {
 		})
 	}
 }
+
+func TestRejects(t *testing.T) {
+	for name, v := range map[string]iptables.Variant{"nft": iptables.NFT, "legacy": iptables.Legacy} {
+		t.Run(name, func(t *testing.T) {
+			conformance.RunRejects(t, func(t testing.TB, _ *datapath.Gate) datapath.Datapath { return open(v)(t) },
+				map[string]conformance.Rejection{"ClusterIP": conformance.Rejections, "NodePort": conformance.Rejections, "endpoint": conformance.Rejections})
+		})
+	}
+}

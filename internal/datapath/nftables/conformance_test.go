@@ -31,3 +31,8 @@ func TestMain(m *testing.M) { testnet.Main(m) }
 func TestPolicies(t *testing.T) {
 	conformance.RunPolicies(t, func(t testing.TB, _ *datapath.Gate) datapath.Datapath { return open(nftables.Config{})(t) })
 }
+
+func TestRejects(t *testing.T) {
+	conformance.RunRejects(t, func(t testing.TB, _ *datapath.Gate) datapath.Datapath { return open(nftables.Config{})(t) },
+		map[string]conformance.Rejection{"ClusterIP": conformance.Rejections, "NodePort": conformance.Rejections, "endpoint": conformance.Rejections})
+}

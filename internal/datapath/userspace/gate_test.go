@@ -5,6 +5,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/datapath/conformance"
 	"github.com/fairway-net/fairway/internal/datapath/userspace"
@@ -19,6 +21,13 @@ func openGated(t testing.TB, gate *datapath.Gate) datapath.Datapath {
 }
 
 func TestPolicies(t *testing.T) { conformance.RunPolicies(t, openGated) }
+
+// Who calls a Service has a connection before an endpoint is chosen, and then a reset; UDP is silent. What does not go
+// to a Service is the kernel's.
+func TestRejects(t *testing.T) {
+	proxy := conformance.Rejection{service.TCP: {unix.ECONNRESET}}
+	conformance.RunRejects(t, openGated, map[string]conformance.Rejection{"ClusterIP": proxy, "NodePort": proxy, "endpoint": conformance.Rejections})
+}
 
 // A connection that the Gate does not allow any more is ended, and another endpoint that it
 // allows serves the next one. Before anybody has decided, no endpoint is called.
