@@ -81,14 +81,27 @@ func TestOutcomes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	var questions []Question
+	var wants []Outcome
 	for _, ip := range s.a.Addrs {
 		for _, network := range []string{"tcp", "udp"} {
-			for port, want := range map[uint16]Outcome{80: Refused, 81: Dropped, 82: Refused, 83: Dropped, 84: Refused} {
-				got := s.b.Ask(network, netip.AddrPortFrom(ip, port), Patience)
+			s.a.Serve(network, netip.AddrPortFrom(ip, 85))
+			for port, want := range map[uint16]Outcome{80: Refused, 81: Dropped, 82: Refused, 83: Dropped, 84: Refused, 85: Answered} {
+				patience := 20 * time.Second
+				if want == Dropped {
+					patience = Patience
+				}
+				questions, wants = append(questions, Question{network, netip.AddrPortFrom(ip, port), patience}), append(wants, want)
+				got := s.b.Ask(network, netip.AddrPortFrom(ip, port), patience)
 				if got.Outcome != want {
 					t.Errorf("%s %v port %d: %v, want %v", network, ip, port, got, want)
 				}
 			}
+		}
+	}
+	for i, got := range s.b.AskMany(questions) {
+		if got.Outcome != wants[i] || got.Outcome == Answered && (got.By != s.a.Name || got.At != questions[i].To) {
+			t.Errorf("%+v at once with others: %v, want %v", questions[i], got, wants[i])
 		}
 	}
 }

@@ -45,14 +45,44 @@ func newPolicyCluster() *policyCluster {
 	for _, n := range policyNodes {
 		c.compilers = append(c.compilers, policy.New(n))
 	}
-	for _, space := range []string{"x", "y", "z"} {
-		c.setNamespace(space, map[string]string{"ns": space})
-		for _, pod := range []string{"a", "b", "c"} {
-			c.setPod(service.Name{Namespace: space, Name: pod}, map[string]string{"pod": pod})
-		}
-	}
+	c.reset()
 	return c
 }
+
+// reset makes the cluster as each case begins with it.
+func (c *policyCluster) reset() {
+	for n := range maps.Clone(c.policies) {
+		c.setPolicy(n, nil)
+	}
+	for n := range maps.Clone(c.pods) {
+		if !slices.Contains(policyPods, n) {
+			c.setPod(n, nil)
+		}
+	}
+	for space := range maps.Clone(c.namespaces) {
+		if !slices.Contains(policySpaces, space) {
+			c.setNamespace(space, nil)
+		}
+	}
+	for _, space := range policySpaces {
+		c.setNamespace(space, map[string]string{"ns": space})
+	}
+	for _, n := range policyPods {
+		c.setPod(n, map[string]string{"pod": n.Name})
+	}
+}
+
+var policySpaces = []string{"x", "y", "z"}
+
+// policyPods are those that each case begins with.
+var policyPods = func() (all []service.Name) {
+	for _, space := range policySpaces {
+		for _, pod := range []string{"a", "b", "c"} {
+			all = append(all, service.Name{Namespace: space, Name: pod})
+		}
+	}
+	return all
+}()
 
 // seen are the pods that were ever asked about, in that order: their places.
 var seen struct {
@@ -247,27 +277,36 @@ func TestCyclonusCases(t *testing.T) {
 }
 
 // TestCyclonusPackets sends the probes of a tenth of the cases as packets, some of each step; with
-// CYCLONUS=all those of all cases, to pods and to Services, in both families.
+// CYCLONUS=all those of all cases, to pods and to Services, in both families. Most of the time is
+// waiting for what is denied, so rigs share the cases then.
 func TestCyclonusPackets(t *testing.T) {
+	rigs := 1
+	if complete {
+		rigs = 6
+	}
 	for mode, open := range map[string]func() (datapath.Datapath, error){
 		datapath.NFTables: func() (datapath.Datapath, error) { return nftables.New(nftables.Config{}) },
 		datapath.IPTables: func() (datapath.Datapath, error) { return iptables.New(iptables.Config{Variant: iptables.NFT}) },
 	} {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			r := newPolicyRig(t, open)
-			for family := range 2 {
-				for i, one := range casesOf(family) {
-					if complete || i%20 == 10*family {
-						r.run(one, family)
+		for n := range rigs {
+			t.Run(fmt.Sprint(mode, " ", n+1), func(t *testing.T) {
+				t.Parallel()
+				r := newPolicyRig(t, open)
+				cases := 0
+				for family := range 2 {
+					for i, one := range casesOf(family) {
+						if complete && i%rigs == n || !complete && i%20 == 10*family {
+							cases++
+							r.run(one, family)
+						}
 					}
 				}
-			}
-			t.Logf("%d packets allowed, %d denied", r.allowed, r.denied)
-			if min(r.allowed, r.denied) < 100 {
-				t.Error("the probes are one-sided")
-			}
-		})
+				t.Logf("%d cases, %d packets allowed, %d denied", cases, r.allowed, r.denied)
+				if min(r.allowed, r.denied) < 100 {
+					t.Error("the probes are one-sided")
+				}
+			})
+		}
 	}
 }
 
@@ -276,6 +315,7 @@ type policyRig struct {
 	*testing.T
 	*rand.Rand
 	net             *testnet.Net
+	cluster         *policyCluster // one for all cases: what differs between two is written
 	nodes           []*testnet.Host
 	kernels         []*nftpolicy.Table
 	hosts           map[service.Name]*testnet.Host
@@ -283,14 +323,14 @@ type policyRig struct {
 }
 
 func newPolicyRig(t *testing.T, open func() (datapath.Datapath, error)) *policyRig {
-	r := &policyRig{T: t, Rand: testnet.Random(t), net: testnet.New(t), hosts: map[service.Name]*testnet.Host{}}
+	r := &policyRig{T: t, Rand: testnet.Random(t), net: testnet.New(t), cluster: newPolicyCluster(), hosts: map[service.Name]*testnet.Host{}}
 	pods := []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/48")}
 	for _, name := range policyNodes {
 		n := r.net.Node(name)
 		r.nodes, r.kernels = append(r.nodes, n), append(r.kernels, nftpolicy.New())
 		t.Cleanup(r.kernels[len(r.kernels)-1].Close)
 		var frontends []*service.Frontend
-		for pod := range newPolicyCluster().pods {
+		for _, pod := range policyPods {
 			frontends = append(frontends, serviceOf(pod, name)...)
 		}
 		err := n.Do(func() error {
@@ -327,7 +367,8 @@ func serviceOf(pod service.Name, node string) (all []*service.Frontend) {
 // run replays a case.
 func (r *policyRig) run(one *cyclonus.TestCase, family int) {
 	r.Helper()
-	c := newPolicyCluster()
+	c := r.cluster
+	c.reset()
 	for i, step := range one.Steps {
 		for _, a := range step.Actions {
 			c.do(a)
@@ -337,9 +378,9 @@ func (r *policyRig) run(one *cyclonus.TestCase, family int) {
 		}
 		for i, n := range r.nodes {
 			err := n.Do(func() error {
-				table, _ := c.compilers[i].Compile()
-				r.kernels[i].Close() // the table of another Compiler than before
-				_, err := r.kernels[i].Sync(r.Context(), table, nil)
+				table, changes := c.compilers[i].Compile()
+				_, err := r.kernels[i].Sync(r.Context(), table, changes)
+				c.compilers[i].Take()
 				return err
 			})
 			if err != nil {
@@ -366,33 +407,39 @@ func (r *policyRig) host(n service.Name) {
 	r.hosts[n] = h
 }
 
+// probe sends the packets of all hosts at once.
 func (r *policyRig) probe(what string, all []policyProbe, family int) {
 	r.Helper()
-	var wg sync.WaitGroup
-	slots := make(chan struct{}, 192)
+	asked, questions := map[service.Name][]policyProbe{}, map[service.Name][]testnet.Question{}
 	for i, p := range all {
 		_, addrs, services := podOf(p.to)
 		targets := []netip.Addr{addrs[family], services[family]}
-		if _, known := newPolicyCluster().pods[p.to]; !known {
+		if !slices.Contains(policyPods, p.to) {
 			targets = targets[:1] // a pod that a case adds has no Service
 		} else if !complete {
 			targets = targets[i%2:][:1]
 		}
 		for _, to := range targets {
-			slots <- struct{}{}
-			patience := 20 * time.Second
+			q := testnet.Question{Network: "tcp", To: netip.AddrPortFrom(to, p.port), Patience: 20 * time.Second}
+			if p.proto == service.UDP {
+				q.Network = "udp"
+			}
 			if r.allowed++; !p.want {
-				patience = testnet.Patience
+				q.Patience = testnet.Patience
 				r.allowed, r.denied = r.allowed-1, r.denied+1
 			}
-			network := map[service.Proto]string{service.TCP: "tcp", service.UDP: "udp"}[p.proto]
-			wg.Go(func() {
-				defer func() { <-slots }()
-				if got := r.hosts[p.from].Ask(network, netip.AddrPortFrom(to, p.port), patience); (got.Outcome == testnet.Answered) != p.want {
-					r.Errorf("%s: %+v at %v: %v", what, p, to, got)
-				}
-			})
+			asked[p.from], questions[p.from] = append(asked[p.from], p), append(questions[p.from], q)
 		}
+	}
+	var wg sync.WaitGroup
+	for from, many := range questions {
+		wg.Go(func() {
+			for i, got := range r.hosts[from].AskMany(many) {
+				if p := asked[from][i]; (got.Outcome == testnet.Answered) != p.want {
+					r.Errorf("%s: %+v at %v: %v", what, p, many[i].To, got)
+				}
+			}
+		})
 	}
 	wg.Wait()
 }

@@ -1,0 +1,183 @@
+package testnet
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A Question is one request of AskMany.
+type Question struct {
+	Network  string // "tcp" or "udp"
+	To       netip.AddrPort
+	Patience time.Duration // of the whole request
+}
+
+// AskMany asks all of them at once, as Ask does one, and returns the answers in their order. It needs one thread,
+// where Ask needs one for each connection that waits: for thousands of packets that are dropped.
+func (n *Namespace) AskMany(questions []Question) []Answer {
+	answers := make([]Answer, len(questions))
+	var open []*asking
+	defer func() {
+		for _, a := range open {
+			unix.Close(a.fd)
+		}
+	}()
+	err := n.Do(func() error {
+		for i, q := range questions {
+			a, err := n.begin(q)
+			if err != nil {
+				answers[i] = failure(err)
+				continue
+			}
+			a.answer = &answers[i]
+			open = append(open, a)
+		}
+		return nil
+	})
+	if err != nil {
+		for i := range answers {
+			answers[i] = failure(err)
+		}
+		return answers
+	}
+	for waiting := open; len(waiting) > 0; {
+		waiting, err = poll(waiting)
+		if err != nil {
+			for _, a := range waiting {
+				*a.answer = failure(err)
+			}
+			break
+		}
+	}
+	return answers
+}
+
+// An asking is a request on its way.
+type asking struct {
+	fd        int
+	tcp       bool
+	connected bool // the socket of TCP is
+	line      []byte
+	until     time.Time
+	answer    *Answer
+}
+
+// begin opens a socket in the namespace of the thread, connects it, and by UDP sends the question.
+func (n *Namespace) begin(q Question) (a *asking, err error) {
+	family, level, option, kind := unix.AF_INET, unix.SOL_IP, unix.IP_RECVERR, unix.SOCK_STREAM
+	if q.To.Addr().Is6() {
+		family, level, option = unix.AF_INET6, unix.SOL_IPV6, unix.IPV6_RECVERR
+	}
+	a = &asking{tcp: q.Network == "tcp", until: time.Now().Add(q.Patience)}
+	if !a.tcp {
+		kind = unix.SOCK_DGRAM
+	}
+	if a.fd, err = unix.Socket(family, kind|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0); err != nil {
+		return nil, os.NewSyscallError("socket", err)
+	}
+	defer func() {
+		if err != nil {
+			unix.Close(a.fd)
+		}
+	}()
+	if a.tcp {
+		// As dialTCP, and thousands of connections leave no TIME_WAIT.
+		err = errors.Join(unix.SetsockoptInt(a.fd, level, option, 1), unix.SetsockoptLinger(a.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}))
+	} else {
+		err = n.bindUDP(a.fd, q.To.Addr().Is6())
+	}
+	if err != nil {
+		return nil, os.NewSyscallError("setsockopt", err)
+	}
+	if err := unix.Connect(a.fd, sockaddr(q.To)); err != nil && !errors.Is(err, unix.EINPROGRESS) {
+		return nil, os.NewSyscallError("connect", err)
+	}
+	if !a.tcp {
+		if _, err := unix.Write(a.fd, []byte("who?\n")); err != nil && !errors.Is(err, unix.EPERM) {
+			return nil, os.NewSyscallError("write", err)
+		}
+	}
+	return a, nil
+}
+
+// bindUDP gives the socket the next port, as dialUDP does.
+func (n *Namespace) bindUDP(fd int, is6 bool) error {
+	const ports = lastPort - firstPort + 1
+	for range ports {
+		port := uint16(firstPort + int(n.clients.Add(1)-1)%ports)
+		any := netip.IPv4Unspecified()
+		if is6 {
+			any = netip.IPv6Unspecified()
+		}
+		if err := unix.Bind(fd, sockaddr(netip.AddrPortFrom(any, port))); !errors.Is(err, unix.EADDRINUSE) {
+			return err
+		}
+	}
+	return fmt.Errorf("%s has %d UDP clients: there are no more ports", n.Name, ports)
+}
+
+// poll waits until something happens, or somebody's patience ends, and returns who waits on.
+func poll(all []*asking) (waiting []*asking, err error) {
+	fds := make([]unix.PollFd, len(all))
+	first := all[0].until
+	for i, a := range all {
+		fds[i] = unix.PollFd{Fd: int32(a.fd), Events: unix.POLLIN}
+		if a.tcp && !a.connected {
+			fds[i].Events = unix.POLLOUT
+		}
+		if a.until.Before(first) {
+			first = a.until
+		}
+	}
+	// One millisecond more: it counts whole ones.
+	if _, err := unix.Poll(fds, int(max(time.Until(first), 0).Milliseconds())+1); err != nil && !errors.Is(err, unix.EINTR) {
+		return all, os.NewSyscallError("poll", err)
+	}
+	now := time.Now()
+	for i, a := range all {
+		if fds[i].Revents != 0 && a.happened(fds[i].Revents&unix.POLLOUT != 0) {
+			continue
+		}
+		if now.After(a.until) {
+			*a.answer = failure(fmt.Errorf("ask: %w", os.ErrDeadlineExceeded))
+			continue
+		}
+		waiting = append(waiting, a)
+	}
+	return waiting, nil
+}
+
+// happened takes what the socket has, and reports whether there is an answer now.
+func (a *asking) happened(writable bool) bool {
+	if a.tcp && !a.connected {
+		if err := verdict(a.fd); err != nil {
+			*a.answer = failure(err)
+			return true
+		}
+		a.connected = writable
+		return false
+	}
+	b := make([]byte, 256)
+	n, err := unix.Read(a.fd, b)
+	switch {
+	case errors.Is(err, unix.EAGAIN):
+		return false
+	case err == nil && n == 0:
+		err = errors.New("the other end says nothing")
+		fallthrough
+	case err != nil:
+		*a.answer = failure(os.NewSyscallError("read", err))
+		return true
+	}
+	a.line = append(a.line, b[:n]...)
+	if a.line[len(a.line)-1] != '\n' {
+		return false
+	}
+	*a.answer = parseAnswer(string(a.line))
+	return true
+}
