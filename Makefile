@@ -191,7 +191,7 @@ test-policy: build image images lab
 	FAIRWAY_POLICY_WORLDS=$$((100 * $(or $(SEEDS),20))) go test -count=1 -run TestRandom ./internal/policy
 	for i in $$(seq $(or $(SEEDS),20)); do FAIRWAY_SEED=$$i go test -p 1 -count=1 -run 'TestRandomPackets|TestPolicies|TestKilled' \
 	./internal/policy/nftpolicy ./internal/policy/enforcer ./internal/datapath/nftables ./internal/datapath/iptables ./internal/datapath/userspace || exit; done
-	cd test/peers && POLICY_CASES=100000 CYCLONUS=all go test -count=1 -vet=off -timeout 40m -run 'Cyclonus|KubeNetworkPolicies' .
+	cd test/peers && POLICY_CASES=100000 CYCLONUS=all go test -count=1 -vet=off -timeout 40m -parallel 12 -run 'Cyclonus|KubeNetworkPolicies' .
 	cd lab && for mode in iptables userspace; do FAIRWAY_POLICY_MODE=$$mode FAIRWAY_LAB_BIN=$(CURDIR)/bin/fairway-lab \
 	go test -count=1 -vet=off -run 'TestNetworkPolicy$$' ./cluster || exit; done
 	@$(MAKE) --no-print-directory test-policy-conformance

@@ -140,7 +140,7 @@ func (a *agent) run(ctx context.Context) error {
 	g.Go(func() error { return peers.Run(ctx) })
 	g.Go(func() error { return events.Run(ctx) })
 	g.Go(func() error { return a.settings.run(ctx, a.cfg, &says.board, events.NodeEvent) })
-	g.Go(func() error { return a.obstacles(says, events, registry).Run(ctx) })
+	g.Go(func() error { return a.obstacles(view, says, events, registry).Run(ctx) })
 	var resets *reset.Resetter
 	if dp != nil {
 		a.tune(says)
@@ -174,9 +174,10 @@ func (a *agent) run(ctx context.Context) error {
 }
 
 // obstacles are what other programs do to the packets of pods and Services.
-func (a *agent) obstacles(says *agentStatus, events *kube.Recorder, registry *prometheus.Registry) *node.Obstacles {
+func (a *agent) obstacles(view func() service.Node, says *agentStatus, events *kube.Recorder, registry *prometheus.Registry) *node.Obstacles {
 	return &node.Obstacles{
-		Log: a.log, Registry: registry,
+		Pods: func() []netip.Prefix { return view().Settings.Pods },
+		Log:  a.log, Registry: registry,
 		Event: func(reason, message string) { events.NodeEvent(a.cfg.NodeName, reason, message) },
 		Now:   func(message string) { says.board.Set(status.ForwardingDropped, message) },
 	}

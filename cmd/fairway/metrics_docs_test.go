@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -84,7 +85,7 @@ func agentCollectors(t *testing.T) (all []prometheus.Collector) {
 	node.New(node.Config{Log: log, Registry: r})
 	ended, end := context.WithCancel(t.Context())
 	end()
-	if err := (&node.Obstacles{Log: log, Registry: r, Event: func(string, string) {}, Now: func(string) {}}).Run(ended); err != nil {
+	if err := (&node.Obstacles{Log: log, Registry: r, Pods: func() []netip.Prefix { return nil }, Event: func(string, string) {}, Now: func(string) {}}).Run(ended); err != nil {
 		t.Fatal(err)
 	}
 	enforcer.NewMetrics(r)

@@ -47,6 +47,13 @@ func Try(ctx context.Context, text string) error {
 	return command(ctx, io.Discard, text, "-c", "-f", "-")
 }
 
+// List returns what the program nft says of a table, as JSON, without the elements of its sets and maps.
+func List(ctx context.Context, f Family, table string) ([]byte, error) {
+	var out bytes.Buffer
+	err := command(ctx, &out, "", "-j", "-t", "list", "table", f.String(), table)
+	return out.Bytes(), err
+}
+
 // stopAfter is how long the program nft may run after it was killed.
 const stopAfter = 5 * time.Second
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -19,10 +20,13 @@ const reasonDropped = "ForwardingDropped"
 // Obstacles look for firewall chains that drop what the node forwards unless a rule accepts
 // it: connections from clients outside and from pods, whatever carries Services and pods. Docker
 // sets that policy, and an accept of ours in another table cannot overrule it, so all that can be
-// done is to say why pods and Services are not reached. Chains of iptables-legacy are not
-// visible here.
+// done is to say why pods and Services are not reached. A chain whose rules accept what is from and
+// to the pods is none. Chains of iptables-legacy are not visible here.
 type Obstacles struct {
 	Log *slog.Logger
+	// Pods are the ranges of addresses of pods that the node forwards to and from; none of a family:
+	// it has no pods. Empty: they are not known, and no rule is taken to accept them.
+	Pods func() []netip.Prefix
 	// Registry gets the metric fairway_forwarding_dropped. Nil: nothing is measured.
 	Registry prometheus.Registerer
 	// Event is told each chain once while it is there.
@@ -38,7 +42,7 @@ type Obstacles struct {
 func (o *Obstacles) Run(ctx context.Context) error {
 	count := prometheus.NewGauge(prometheus.GaugeOpts{
 		Namespace: "fairway", Name: "forwarding_dropped",
-		Help: "Chains of other programs that drop forwarded packets unless one of their rules accepts them",
+		Help: "Chains of other programs that drop forwarded packets unless one of their rules accepts them, and none accepts those of the pods",
 	})
 	if o.Registry != nil {
 		o.Registry.MustRegister(count)
@@ -48,7 +52,7 @@ func (o *Obstacles) Run(ctx context.Context) error {
 	tick := time.NewTicker(resync)
 	defer tick.Stop()
 	for {
-		if found, err := findObstacles(ctx, &reader); err == nil { // else what writes rules says what is wrong
+		if found, err := findObstacles(ctx, &reader, o.Pods()); err == nil { // else what writes rules says what is wrong
 			count.Set(float64(len(found)))
 			o.tell(found)
 		}
@@ -79,17 +83,55 @@ func (o *Obstacles) tell(found []string) {
 	}
 }
 
-func findObstacles(ctx context.Context, r *nft.Reader) (found []string, err error) {
+func findObstacles(ctx context.Context, r *nft.Reader, pods []netip.Prefix) (found []string, err error) {
 	for _, family := range []nft.Family{nft.IPv4, nft.IPv6, nft.Inet} {
+		var chains []nft.Chain
 		err := r.Chains(ctx, family, "", func(c nft.Chain) error {
 			if c.Base && c.Hook == unix.NF_INET_FORWARD && c.Drop {
-				found = append(found, fmt.Sprintf("chain %s of table %s %s drops what no rule in it accepts (Docker does this: accept the podCIDRs there, as with `iptables -I FORWARD -s PODCIDR -j ACCEPT` and -d PODCIDR)", c.Name, family, c.Table))
+				chains = append(chains, c)
 			}
 			return nil
 		})
 		if err != nil {
 			return nil, err
 		}
+		for _, c := range chains {
+			if what := dropsOf(ctx, family, c, pods); what != "" {
+				found = append(found, fmt.Sprintf("chain %s of table %s %s drops what no rule in it accepts%s (Docker does this: accept the podCIDRs there, as with `iptables -I FORWARD -s PODCIDR -j ACCEPT` and -d PODCIDR)", c.Name, family, c.Table, what))
+			}
+		}
 	}
 	return found, nil
+}
+
+// dropsOf says what of the pods' packets a chain that drops does not accept for certain; empty: nothing.
+func dropsOf(ctx context.Context, family nft.Family, c nft.Chain, pods []netip.Prefix) string {
+	if len(pods) == 0 {
+		return ", packets of pods and Services too"
+	}
+	var ours []netip.Prefix
+	for _, p := range pods {
+		if family == nft.Inet || p.Addr().Is4() == (family == nft.IPv4) {
+			ours = append(ours, p)
+		}
+	}
+	if len(ours) == 0 {
+		return ""
+	}
+	var rules firewall
+	text, err := nft.List(ctx, family, c.Table)
+	if err == nil {
+		rules, err = readFirewall(text)
+	}
+	if err != nil {
+		return fmt.Sprintf("; which those are cannot be read: %v", err)
+	}
+	var all []string
+	for _, p := range rules.missing(c.Name, ours) {
+		all = append(all, p.String())
+	}
+	if len(all) == 0 {
+		return ""
+	}
+	return ": packets " + strings.Join(all, ", ")
 }

@@ -30,13 +30,18 @@ func association(from, to uint16) []byte {
 }
 
 // rawSocket opens one for SCTP in a host.
-func rawSocket(t *testing.T, h *testnet.Host, a netip.Addr) (c net.PacketConn) {
+func rawSocket(t *testing.T, h *testnet.Host, a netip.Addr) net.PacketConn {
+	t.Helper()
+	if a.Is4() {
+		return rawSocketOf(t, h, "ip4:132", a)
+	}
+	return rawSocketOf(t, h, "ip6:132", a)
+}
+
+// rawSocketOf opens one for a network of package net.
+func rawSocketOf(t *testing.T, h *testnet.Host, network string, a netip.Addr) (c net.PacketConn) {
 	t.Helper()
 	err := h.Do(func() (err error) {
-		network := "ip6:132"
-		if a.Is4() {
-			network = "ip4:132"
-		}
 		c, err = net.ListenPacket(network, a.String())
 		return err
 	})
