@@ -42,7 +42,7 @@ type Obstacles struct {
 func (o *Obstacles) Run(ctx context.Context) error {
 	count := prometheus.NewGauge(prometheus.GaugeOpts{
 		Namespace: "fairway", Name: "forwarding_dropped",
-		Help: "Chains of other programs that drop forwarded packets unless one of their rules accepts them, and none accepts those of the pods",
+		Help: "Chains of other programs that drop forwarded packets, of which no rule accepts all packets of the pods",
 	})
 	if o.Registry != nil {
 		o.Registry.MustRegister(count)

@@ -58,20 +58,7 @@ func TestFlips(t *testing.T) {
 	})
 	end := make(chan struct{})
 	sent := 0
-	working.Go(func() {
-		for {
-			select {
-			case <-end:
-				return
-			default:
-			}
-			if err := stranger.Do(func() error { return sendFrom(otherAddr, netip.AddrPortFrom(webAddr, 9), "stranger") }); err != nil {
-				t.Error(err)
-				return
-			}
-			sent++
-		}
-	})
+	working.Go(func() { sent = keepSending(t, stranger, end) })
 	asking := client.KeepAsking(at)
 	for i := 1; i <= flips; i++ {
 		set(i) // two say the same for a moment, then one
@@ -91,5 +78,21 @@ func TestFlips(t *testing.T) {
 	}
 	if came.Load() > 0 || sent < 10 {
 		t.Errorf("%d of %d packets of a stranger came", came.Load(), sent)
+	}
+}
+
+// keepSending sends from otherAddr to webAddr until end is closed, and returns how often.
+func keepSending(t *testing.T, from *testnet.Host, end chan struct{}) (sent int) {
+	for {
+		select {
+		case <-end:
+			return sent
+		default:
+		}
+		if err := from.Do(func() error { return sendFrom(otherAddr, netip.AddrPortFrom(webAddr, 9), "stranger") }); err != nil {
+			t.Error(err)
+			return sent
+		}
+		sent++
 	}
 }
