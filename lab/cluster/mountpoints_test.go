@@ -42,7 +42,7 @@ func TestLeaveTogether(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	kept := others(t) // a lab of somebody else that stays removes them when it goes
+	kept := others(t) // another program's lab that stays removes them when it goes
 	for _, dir := range left {
 		if !strings.Contains(kept, dir) {
 			t.Errorf("%s is left", dir)
