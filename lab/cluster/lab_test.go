@@ -274,7 +274,7 @@ func (l *lab) testKubelet() {
 func TestIPv6(t *testing.T) {
 	beside(t, 1)
 	l := newLab(t)
-	l.run(l.upArgs("--nodes", "1", "--ipv6")...)
+	l.run(l.upArgs("--nodes", "1", "--ipv6", "--metrics-server")...)
 	if out := l.run("node", "1", "--", "ip", "-o", "-4", "address", "show", "dev", "eth0"); out != "" {
 		t.Errorf("the node has %s", out)
 	}
@@ -284,6 +284,7 @@ func TestIPv6(t *testing.T) {
 	l.eventually("It works!", "client", "--", "curl", "-sS", "-m", "2", urls(fabric.Plan{Family: fabric.IPv6}, 1, port)[0])
 	l.run("kubectl", "patch", "service", "web", "--type=merge", "-p", `{"spec":{"type":"LoadBalancer"}}`)
 	l.eventually("It works!", "client", "--", "curl", "-sSg", "-m", "2", "http://[fd00:49::c8]/")
+	l.testMetrics()
 }
 
 // TestDownAfterKill kills everything there is of a lab, with a load balancer in front of it that works, and then

@@ -31,6 +31,8 @@ type Options struct {
 	ImagesDir  string `json:"imagesDir"` // archives of further images; empty means none
 	// NetworkPolicy adds the component that enforces NetworkPolicies.
 	NetworkPolicy bool `json:"networkPolicy"`
+	// MetricsServer serves the API metrics.k8s.io.
+	MetricsServer bool `json:"metricsServer"`
 	// Publish are ports of this machine's 127.0.0.1 that lead to a NodePort, as HOSTPORT:NODEPORT.
 	Publish []string `json:"publish,omitempty"`
 	// PodNetwork is how pods of other nodes are reached: one of PodNetworks.

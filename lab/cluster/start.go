@@ -51,10 +51,17 @@ func (b *builder) makePKI() error {
 		controlplane.CertScheduler:         {Name: "system:kube-scheduler"},
 		"admin":                            {Name: "fairway-lab-admin", Groups: []string{"system:masters"}},
 	}
+	if b.MetricsServer {
+		subjects[controlplane.CertFrontProxy] = pki.Subject{Name: controlplane.CertFrontProxy}
+		subjects[controlplane.CertMetrics] = metricsSubject()
+	}
 	conf := func(name string) string { return controlplane.Kubeconfig(b.pki(), name) }
 	kubeconfigs := map[string]string{
 		controlplane.CertControllerManager: conf(controlplane.CertControllerManager),
 		controlplane.CertScheduler:         conf(controlplane.CertScheduler),
+	}
+	if b.MetricsServer {
+		kubeconfigs[controlplane.CertMetrics] = conf(controlplane.CertMetrics)
 	}
 	for name, subject := range subjects {
 		if err := ca.Issue(name, subject); err != nil {
@@ -138,6 +145,7 @@ func (b *builder) startControlPlane() error {
 		Dir: dir, PKI: b.pki(),
 		Address: b.plan.ControlPlane()[0].Addr(), Port: fabric.APIPort,
 		Pods: b.plan.Pods(), Services: b.plan.Services(),
+		Metrics: b.MetricsServer,
 	}
 	if config.Published, err = b.published(); err != nil {
 		return err

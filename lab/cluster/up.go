@@ -110,7 +110,7 @@ func (l Lab) running(o Options) (proxy string, err error) {
 	}
 	have, found := s.Options, l.proxies(fabric.NodeName(1))
 	proxy = proxyText(found, have.ProxyMode)
-	if len(s.nodes()) != o.Nodes || have.Family != o.Family || have.KubeProxy != o.KubeProxy || have.LoadBalancer != o.LoadBalancer || have.EdgeTarget != o.EdgeTarget || have.NetworkPolicy != o.NetworkPolicy || have.PodNetwork != o.PodNetwork || have.Subnets != o.Subnets || !slices.Equal(have.Publish, o.Publish) || !s.runs(found, o.ProxyMode) {
+	if len(s.nodes()) != o.Nodes || have.Family != o.Family || have.KubeProxy != o.KubeProxy || have.LoadBalancer != o.LoadBalancer || have.EdgeTarget != o.EdgeTarget || have.NetworkPolicy != o.NetworkPolicy || have.MetricsServer != o.MetricsServer || have.PodNetwork != o.PodNetwork || have.Subnets != o.Subnets || !slices.Equal(have.Publish, o.Publish) || !s.runs(found, o.ProxyMode) {
 		return "", fmt.Errorf("a lab with other options is up: %s, %s, %s [%s removes it]",
 			count(len(s.nodes()), "node"), proxy, have.Family, l.Command("down"))
 	}
@@ -196,7 +196,10 @@ func (b *builder) startCluster(ctx context.Context) error {
 				if err := b.waitAPI(ctx); err != nil {
 					return err
 				}
-				return b.describe(ctx)
+				if err := b.describe(ctx); err != nil {
+					return err
+				}
+				return b.registerMetrics(ctx)
 			})
 		})
 	})

@@ -45,7 +45,7 @@ func (c Config) runAPIServer(ctx context.Context) error {
 }
 
 func (c Config) apiServerFlags() flags {
-	return flags{
+	f := flags{
 		"etcd-servers":      etcdURL,
 		"advertise-address": c.Address.String(),
 		"bind-address":      c.anyAddress(),
@@ -75,7 +75,14 @@ func (c Config) apiServerFlags() flags {
 		"allow-privileged":         "true",
 		"service-cluster-ip-range": join(c.Services),
 		"profiling":                "false",
+		// Nothing here carries addresses of Services, so that APIs behind a Service are reached at its endpoints.
+		"enable-aggregator-routing": "true",
 	}
+	if c.Metrics {
+		f["proxy-client-cert-file"] = c.pki(CertFrontProxy + ".crt")
+		f["proxy-client-key-file"] = c.pki(CertFrontProxy + ".key")
+	}
+	return f
 }
 
 // anyAddress is where to listen: on both families only where there may be two,

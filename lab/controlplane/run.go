@@ -27,6 +27,8 @@ type Config struct {
 	Pods     []netip.Prefix // cluster CIDRs, primary first
 	Services []netip.Prefix // service CIDRs, primary first
 	Forward  net.Listener   `json:"-"` // connections to it reach kube-apiserver; may be of another network namespace
+	// Metrics serves the API metrics.k8s.io as well.
+	Metrics bool `json:",omitempty"`
 	// Published are further listeners, for ports of the nodes.
 	Published []Published `json:",omitempty"`
 }
@@ -43,6 +45,8 @@ const (
 	CertKubeletClient     = "kube-apiserver-kubelet-client"
 	CertControllerManager = "kube-controller-manager"
 	CertScheduler         = "kube-scheduler"
+	CertMetrics           = "metrics-server"
+	CertFrontProxy        = "front-proxy-client"
 )
 
 // Kubeconfig is where a component's kubeconfig lies in the directory pki.
@@ -88,6 +92,9 @@ func Run(ctx context.Context, log *slog.Logger, c Config) error {
 		log.Info("kube-apiserver is ready")
 		start("kube-controller-manager", c.runControllerManager)
 		start("kube-scheduler", c.runScheduler)
+		if c.Metrics {
+			start("metrics-server", func(ctx context.Context) error { return c.runMetrics(ctx, log) })
+		}
 		return nil
 	})
 	err := group.Wait()

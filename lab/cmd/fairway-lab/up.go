@@ -59,6 +59,7 @@ func upCommand(lab *cluster.Lab) *cobra.Command {
 	f.StringVar(&o.PodNetwork, "pod-network", o.PodNetwork, "how pods of other nodes are reached: "+strings.Join(cluster.PodNetworks, ", "))
 	f.IntVar(&o.Subnets, "subnets", o.Subnets, "subnets of nodes, 1 or 2: nodes with even numbers are in the second, behind a router; takes --pod-network auto, vxlan or bgp")
 	f.BoolVar(&o.NetworkPolicy, "network-policy", false, "enforce NetworkPolicies, with deploy/components/network-policy")
+	f.BoolVar(&o.MetricsServer, "metrics-server", false, "serve what nodes and pods use, for kubectl top and HorizontalPodAutoscalers")
 	f.StringVar(&o.KubeProxy, "kube-proxy", "", "`path` of a kube-proxy to run as a DaemonSet, as kubeadm does, instead of Fairway's proxy")
 	f.IntVar(&o.APIPort, "api-port", o.APIPort, "port of the API server on 127.0.0.1")
 	f.StringVar(&o.Deploy, "deploy", o.Deploy, "directory of the manifests to apply (empty: none)")

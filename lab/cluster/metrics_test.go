@@ -1,0 +1,43 @@
+package cluster_test
+
+import (
+	"regexp"
+	"time"
+)
+
+// scalerManifest scales the Deployment to two pods, because one uses more than a kilobyte.
+const scalerManifest = `
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: scaled}
+spec:
+  selector: {matchLabels: {app: scaled}}
+  template:
+    metadata: {labels: {app: scaled}}
+    spec:
+      containers: [{name: web, image: httpd, imagePullPolicy: IfNotPresent}]
+---
+apiVersion: autoscaling/v2
+kind: HorizontalPodAutoscaler
+metadata: {name: scaled}
+spec:
+  scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: scaled}
+  minReplicas: 1
+  maxReplicas: 2
+  metrics: [{type: Resource, resource: {name: memory, target: {type: AverageValue, averageValue: 1Ki}}}]
+`
+
+// testMetrics: kubectl top shows the node and its pods, and an autoscaler goes by what they use.
+func (l *lab) testMetrics() {
+	l.input(scalerManifest, "kubectl", "apply", "-f", "-")
+	const long = 2 * time.Minute // a kubelet counts every 10 to 20 s, and two counts are needed
+	for want, args := range map[string][]string{
+		`(?m)^node-1 +\d+m +\d+% +\d+Mi +\d+%`: {"kubectl", "top", "node", "node-1"},
+		`(?m)^scaled-\S+ +\d+m +\d+Mi`:         {"kubectl", "top", "pods", "-l", "app=scaled"},
+	} {
+		if out := l.within(long, "m", args...); !regexp.MustCompile(want).MatchString(out) {
+			l.Errorf("%v shows\n%s", args, out)
+		}
+	}
+	l.within(long, "2", "kubectl", "get", "deployment", "scaled", "-o", "jsonpath={.status.readyReplicas}")
+}
