@@ -149,7 +149,8 @@ bench-lb:
 	FAIRWAY_FAULTS=all go test -v -count=1 -timeout 30m -run 'TestOutage|TestFaults' ./internal/speaker
 	FAIRWAY_FAULTS=all go test -v -count=1 -timeout 30m -run 'TestBFDOutage' ./internal/bgp
 	FAIRWAY_FAULTS=all go test -v -count=1 -timeout 30m -run 'TestEdgePair|TestEdgeThree' ./cmd/fairway
-	FAIRWAY_FAULTS=all go test -v -count=1 -timeout 30m -run 'TestExhaustive|TestRandom' -bench . -benchtime 1x ./internal/election
+	FAIRWAY_FAULTS=all go test -v -count=1 -timeout 30m -run 'TestExhaustive|TestFirst|TestRandom' -bench . -benchtime 1x ./internal/election
+	go test -run '^$$' -bench 'Decide$$|Death' -benchtime 5x ./internal/announce
 
 bin/kube-proxy: test/peers/go.mod
 	cd test/peers && go build -o ../../bin/kube-proxy k8s.io/kubernetes/cmd/kube-proxy && touch ../../bin/kube-proxy

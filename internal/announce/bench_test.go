@@ -1,0 +1,51 @@
+package announce
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/fairway-net/fairway/internal/ipam"
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// crowd is 10,000 Services of one address each on 100 nodes.
+func crowd(b *testing.B) Input {
+	r, err := ipam.ParseRange("198.18.0.0/16")
+	if err != nil {
+		b.Fatal(err)
+	}
+	in := Input{Pools: []*ipam.Pool{{Name: "all", Ranges: []ipam.Range{r}}}, L2: []*L2Advertisement{{Name: "all"}},
+		Endpoints: func(service.Name) Endpoints { return Endpoints{Any: true} }}
+	for i := range 100 {
+		in.Nodes = append(in.Nodes, Node{Name: fmt.Sprintf("node-%03d", i)})
+	}
+	a := r.First
+	for i := range 10000 {
+		a = a.Next()
+		in.Services = append(in.Services, &Service{Name: service.Name{Namespace: "shop", Name: fmt.Sprint(i)}, Addrs: []netip.Addr{a}})
+	}
+	return in
+}
+
+// BenchmarkDecide: all that a speaker decides when an object changes, of 10,000 addresses on 100 nodes.
+func BenchmarkDecide(b *testing.B) {
+	in := crowd(b)
+	for b.Loop() {
+		if n := len(Decide(in)); n != 10000 {
+			b.Fatalf("%d decisions", n)
+		}
+	}
+}
+
+// BenchmarkDeath: what it decides when a node dies: who has the addresses now.
+func BenchmarkDeath(b *testing.B) {
+	all, out := Decide(crowd(b)), map[string]bool{"node-003": true}
+	for b.Loop() {
+		for a, d := range all {
+			if c, ok := d.Owner(out); !ok || c.Node == "node-003" {
+				b.Fatalf("the owner of %v is %v", a, c.Node)
+			}
+		}
+	}
+}
