@@ -89,13 +89,16 @@ func (b *faultBench) holds() map[string]string {
 // old one or the new one, table nat of each family is old or new as a whole, and table filter
 // has no rule that is neither.
 //
-// One answer changes what is written and no packet's way: without the revisions of DNAT that
-// the kernel has, iptables-nft-restore 1.8.9 writes the oldest, which iptables-nft-save then
-// prints wrongly. The next process cannot read that as a table, and writes it again.
+// Where iptables-nft-restore 1.8.9 does not learn the revisions that the kernel has, it writes others:
+// those of DNAT iptables-nft-save prints wrongly, those of "-m mark" never match. A Sync that writes
+// everything notices; after another one, the next process cannot read DNAT as a table, and writes it again.
 func (b *faultBench) check(name string, from int, err error, mayWork bool) (misprinted bool) {
 	b.Helper()
 	to := 1 - from
 	is := b.holds()
+	if mayWork && err != nil && strings.Contains(err.Error(), "the kernel holds other rules") {
+		return true
+	}
 	if err == nil && mayWork && strings.Contains(is["true nat"], "--to-destination 3.0.0.0-0.0.0.0") {
 		if held, err := b.adopted(); err == nil || !held.Found {
 			b.Errorf("%s: adopted %v (%v)", name, held, err)

@@ -321,3 +321,12 @@ func (h *helper) load(ctx context.Context, again bool) error {
 	}
 	return err
 }
+
+// keys are the elements, however many frontends need them.
+func keys(all map[elem]int) map[elem]bool {
+	out := make(map[elem]bool, len(all))
+	for e := range all {
+		out[e] = true
+	}
+	return out
+}

@@ -276,6 +276,9 @@ func (d *Datapath) full(ctx context.Context, want *service.Table) (stats datapat
 	if err := d.apply(ctx, step, scripts, &stats); err != nil {
 		return stats, err
 	}
+	if all, scripts, err = d.readBack(ctx, groups, all, scripts); err != nil {
+		return stats, err
+	}
 	d.helper.elems, d.reload = wanted, false
 	d.done(want, groups, true)
 	if err := d.helper.watch.End(ctx, true); err != nil {
@@ -487,12 +490,4 @@ func sortedGroups(all map[group][]*service.Frontend) []group {
 		}
 		return int(a.proto) - int(b.proto)
 	})
-}
-
-func keys(all map[elem]int) map[elem]bool {
-	out := make(map[elem]bool, len(all))
-	for e := range all {
-		out[e] = true
-	}
-	return out
 }

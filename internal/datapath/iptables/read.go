@@ -2,9 +2,11 @@ package iptables
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/fairway-net/fairway/internal/nft"
+	"github.com/fairway-net/fairway/internal/service"
 	"github.com/fairway-net/fairway/internal/xtables"
 )
 
@@ -127,4 +129,22 @@ func (t *handleReader) textOfChain(ctx context.Context, h *familyState, s chainR
 		h.rule(s.in, texts[i], jumps[i])
 	}
 	return known, err
+}
+
+// readBack reads what the kernel holds after scripts were written, and what is still to be written then:
+// nothing. iptables-nft-restore 1.8.9 succeeds where the kernel does not answer which revision of a match it
+// has, and writes "-m mark" so that it never matches.
+func (d *Datapath) readBack(ctx context.Context, groups map[group][]*service.Frontend, all map[bool]*familyState, scripts map[bool]*script) (map[bool]*familyState, map[bool]*script, error) {
+	if d.variant != NFT || empty(scripts) {
+		return all, scripts, nil
+	}
+	now, err := d.newSnapshot().all(ctx, NFT)
+	if err != nil {
+		return nil, nil, err
+	}
+	left, _ := d.whole(groups, now)
+	if !empty(left) {
+		return nil, nil, errors.New("iptables-nft-restore reported success, and the kernel holds other rules [another program writes too, or the kernel is out of memory]")
+	}
+	return now, left, nil
 }

@@ -158,3 +158,29 @@ func asks(t *testing.T, program string, times int) {
 		}
 	}
 }
+
+// TestReadBack: a program that reports success and writes other rules than it was given is noticed,
+// and the next Sync mends them. It is what iptables-nft-restore does where the kernel does not answer
+// which revision of a match it has.
+func TestReadBack(t *testing.T) {
+	testnet.Enter(t)
+	real, err := exec.LookPath("iptables-nft-restore")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path, dir := os.Getenv("PATH"), t.TempDir()
+	script := fmt.Sprintf("#!/bin/sh\nsed 's|-m mark ! --mark 0x4000/0x4000|-m mark --mark 0x4000/0x0|' | exec %s \"$@\"\n", real)
+	if err := os.WriteFile(dir+"/iptables-nft-restore", []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+":"+path)
+	d, table := open(t, NFT), cluster(3).Table(settings())
+	if _, err := d.Sync(t.Context(), table); err == nil || !strings.Contains(err.Error(), "iptables-nft-restore") {
+		t.Errorf("a wrong rule was not noticed: %v", err)
+	}
+	t.Setenv("PATH", path)
+	sync(t, d, table)
+	if rule := saved(t, true).chains[chain{nat, postroute}][0]; rule != "-m mark ! --mark 0x4000/0x4000 -j RETURN" {
+		t.Errorf("after the next Sync the rule is %q", rule)
+	}
+}
