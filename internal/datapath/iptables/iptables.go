@@ -57,6 +57,7 @@ type Datapath struct {
 	table    *service.Table // what the kernel holds; nil: not known, read it
 	adopted  *snapshot      // what Adopt read, for the first Sync; nil: nothing
 	groups   map[group][]*service.Frontend
+	odd      string      // what the last full Sync would have to write again; empty: nothing
 	reload   bool        // the helper's rules were changed: load it again
 	verify   time.Time   // when Check may read everything again
 	seen     handleWatch // with iptables-nft: by which others' changes are noticed

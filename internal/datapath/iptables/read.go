@@ -133,7 +133,8 @@ func (t *handleReader) textOfChain(ctx context.Context, h *familyState, s chainR
 
 // readBack reads what the kernel holds after scripts were written, and what is still to be written then:
 // nothing. iptables-nft-restore 1.8.9 succeeds where the kernel does not answer which revision of a match it
-// has, and writes "-m mark" so that it never matches.
+// has, and writes "-m mark" so that it never matches. What is the same twice is no such fault, but a version
+// of iptables that prints our rules in other words: they are taken as they are.
 func (d *Datapath) readBack(ctx context.Context, groups map[group][]*service.Frontend, all map[bool]*familyState, scripts map[bool]*script) (map[bool]*familyState, map[bool]*script, error) {
 	if d.variant != NFT || empty(scripts) {
 		return all, scripts, nil
@@ -143,7 +144,11 @@ func (d *Datapath) readBack(ctx context.Context, groups map[group][]*service.Fro
 		return nil, nil, err
 	}
 	left, _ := d.whole(groups, now)
-	if !empty(left) {
+	was := d.odd
+	if d.odd = left[true].String(); !empty(left) && left[false] != nil {
+		d.odd += left[false].String()
+	}
+	if !empty(left) && d.odd != was {
 		return nil, nil, errors.New("iptables-nft-restore reported success, and the kernel holds other rules [another program writes too, or the kernel is out of memory]")
 	}
 	return now, left, nil
