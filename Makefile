@@ -19,7 +19,7 @@ DEMO_PACKAGES := nftables iproute2 containerd runc iptables kmod tcpdump bind9-d
 PACKAGES      := $(DEMO_PACKAGES) gcc libc6-dev bird2 \
                  linux-source make patch flex bison bc xz-utils binutils
 
-.PHONY: all build deps chart image image-twice images lab uml demo test test-product test-chart test-user test-uml test-lab test-faults test-peers test-others test-versions test-e2e faults faults-inside soak bench-scale bench-packets bench-lb bench-podnetwork bench-policy test-policy test-policy-conformance vet lint vuln bench fuzz clean
+.PHONY: all build deps chart image image-twice images lab uml demo test test-product test-chart test-user test-uml test-lab test-faults test-peers test-others test-versions test-e2e faults faults-inside soak bench-scale bench-packets bench-lb bench-moves bench-podnetwork bench-policy test-policy test-policy-conformance vet lint vuln bench fuzz clean
 
 all: build
 
@@ -144,13 +144,18 @@ FOR ?= 30m
 soak: build image images lab
 	FOR=$(FOR) SEED=$(SEED) FAIRWAY_LAB_BIN=$(CURDIR)/bin/fairway-lab nice go test -v -count=1 -timeout 0 -run TestSoak $(FAULTS)
 
-## bench-lb: how long a load-balancer address is away when its owner dies, 20 times, and every fault of the election; the same by BGP with BFD, and of edges (12 minutes)
+## bench-lb: how long a load-balancer address is away when its owner dies, 20 times, and every fault of the election; the same by BGP with BFD, and of edges (20 minutes on a busy machine)
 bench-lb:
 	FAIRWAY_FAULTS=all go test -v -count=1 -timeout 30m -run 'TestOutage|TestFaults' ./internal/speaker
 	FAIRWAY_FAULTS=all go test -v -count=1 -timeout 30m -run 'TestBFDOutage' ./internal/bgp
 	FAIRWAY_FAULTS=all go test -v -count=1 -timeout 30m -run 'TestEdgePair|TestEdgeThree' ./cmd/fairway
 	FAIRWAY_FAULTS=all go test -v -count=1 -timeout 30m -run 'TestExhaustive|TestFirst|TestRandom' -bench . -benchtime 1x ./internal/election
 	go test -run '^$$' -bench 'Decide$$|Death' -benchtime 5x ./internal/announce
+
+## bench-moves: 20,000 connections from outside while a Service's pods are replaced, under Cluster and Local, in each way to give it an address (WAYS); ten minutes; not in CI
+WAYS ?= l2 bgp servicelb edge edge-ip
+bench-moves: build image images lab
+	cd lab && FAIRWAY_MOVES='$(WAYS)' FAIRWAY_LAB_BIN=$(CURDIR)/bin/fairway-lab go test -v -count=1 -tags moves -vet=off -timeout 40m -run TestMoves ./cluster
 
 bin/kube-proxy: test/peers/go.mod
 	cd test/peers && go build -o ../../bin/kube-proxy k8s.io/kubernetes/cmd/kube-proxy && touch ../../bin/kube-proxy
@@ -224,7 +229,7 @@ bench-policy:
 vet:
 	go vet ./...
 	go vet -tags uml ./internal/datapath/ipvs ./internal/node
-	cd lab && go vet ./...
+	cd lab && go vet ./... && go vet -tags moves ./cluster
 	cd test/chart && go vet ./...
 	cd test/peers && go vet ./...
 

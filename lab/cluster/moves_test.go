@@ -1,0 +1,135 @@
+//go:build moves
+
+package cluster_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/fairway-net/fairway/lab/fabric"
+)
+
+// movesManifest is a Service with a pod on each of two nodes, which serve for some seconds after they are told to end.
+const movesManifest = `
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: web}}
+  strategy: {rollingUpdate: {maxSurge: 0, maxUnavailable: 1}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      affinity: {podAntiAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: kubernetes.io/hostname, labelSelector: {matchLabels: {app: web}}}]}}
+      containers:
+      - {name: web, image: httpd, imagePullPolicy: IfNotPresent, readinessProbe: {httpGet: {path: /, port: 80}, periodSeconds: 1}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec: {type: LoadBalancer, externalTrafficPolicy: %s, selector: {app: web}, ports: [{port: 80}]}
+`
+
+// TestMoves: a client outside makes 20,000 connections to a Service, a request on each, while its pods are replaced
+// again and again, in each way to give it an address and under both policies. Under Local each replacement ends the
+// last pod of a node. FAIRWAY_MOVES names the ways (make bench-moves, ten minutes and more).
+func TestMoves(t *testing.T) {
+	for way := range strings.FieldsSeq(os.Getenv("FAIRWAY_MOVES")) {
+		t.Run(way, func(t *testing.T) {
+			l := newLab(t)
+			args := []string{"--nodes", "2", "--load-balancer", way}
+			if balancer, target, ok := strings.Cut(way, "-"); ok {
+				args = []string{"--nodes", "2", "--load-balancer", balancer, "--edge-target", target}
+			}
+			l.run(l.upArgs(args...)...)
+			for _, policy := range []string{"Cluster", "Local"} {
+				if way == "servicelb" && policy == "Local" {
+					continue // the address is that of a node, and goes with its last pod
+				}
+				l.input(fmt.Sprintf(movesManifest, policy), "kubectl", "apply", "-f", "-")
+				l.run("kubectl", "rollout", "status", "deployment/web", "--timeout=120s")
+				l.moves(policy, policy == "Local" && (way == "l2" || way == "bgp"))
+			}
+		})
+	}
+}
+
+// moves makes the connections. It fails the test if one is not opened; and if one that is open is cut, unless the
+// address moves with the pods: an owner does not know the connections of the one before it.
+func (l *lab) moves(policy string, moves bool) {
+	l.Helper()
+	var at string
+	for end := time.Now().Add(time.Minute); at == "" && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		at = strings.TrimSpace(l.run("kubectl", "get", "service", "web", "-o", "jsonpath={.status.loadBalancer.ingress[0].ip}"))
+	}
+	l.eventually("It works!", "client", "--", "curl", "-sS", "-m", "5", "http://"+at+"/")
+	const connections, beside = 20_000, 8
+	var left, replaced atomic.Int32
+	left.Store(connections)
+	var mu sync.Mutex
+	var failed []string
+	var cut int // connections that were open
+	var all sync.WaitGroup
+	f := fabric.Fabric{Dir: filepath.Join(l.dir(), "net")}
+	for range beside {
+		all.Go(func() {
+			for left.Add(-1) >= 0 {
+				began := time.Now()
+				if opened, err := request(f, net.JoinHostPort(at, "80")); err != nil {
+					mu.Lock()
+					if opened {
+						cut++
+					}
+					failed = append(failed, fmt.Sprintf("%s %v", began.Format("05.000"), err))
+					mu.Unlock()
+				}
+				time.Sleep(10 * time.Millisecond) // so that pods are replaced some times meanwhile
+			}
+		})
+	}
+	for left.Load() > 0 {
+		l.run("kubectl", "rollout", "restart", "deployment/web")
+		l.run("kubectl", "rollout", "status", "deployment/web", "--timeout=120s")
+		replaced.Add(2)
+	}
+	all.Wait()
+	load, _ := os.ReadFile("/proc/loadavg")
+	l.Logf("%s: %d connections while %d pods were replaced, %d were not opened, %d were cut (load %.5s)", policy, connections, replaced.Load(), len(failed)-cut, cut, load)
+	if len(failed) > cut || cut > 0 && !moves {
+		l.Errorf("%s: %d of %d connections failed, the first: %s", policy, len(failed), connections, strings.Join(failed[:min(5, len(failed))], "\n"))
+	}
+}
+
+// request makes a connection from the client outside, and gets a page.
+func request(f fabric.Fabric, at string) (opened bool, err error) {
+	err = f.Do(fabric.Client, func() error {
+		c, err := net.DialTimeout("tcp", at, 10*time.Second)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		opened = true
+		if err := c.SetDeadline(time.Now().Add(10 * time.Second)); err != nil {
+			return err
+		}
+		if _, err := io.WriteString(c, "GET / HTTP/1.0\r\n\r\n"); err != nil {
+			return err
+		}
+		page, err := io.ReadAll(c)
+		if err == nil && !strings.Contains(string(page), "It works!") {
+			err = errors.New("no page")
+		}
+		return err
+	})
+	return opened, err
+}
