@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -131,21 +132,26 @@ func (l *lab) tenant(file string, judged bool) (effects []string) {
 	return effects
 }
 
-// probe asks the victim and the cluster, each some times, and returns what failed. The
-// first answer may take the time that a new Service takes; each, some seconds on a machine that is busy.
+// probe asks the victim and the cluster, each some times, and returns what failed. The first answer may take the
+// time that a new Service takes; each, some seconds on a machine that is busy. What a lost packet costs is no more
+// than that, so who asks must not have repeated a SYN. Nodes' own counters are not read: kubelet asks pods that go.
 func (l *lab) probe() (failed []string) {
 	const tries = 5
 	inPod := []string{"kubectl", "exec", "client", "--", "sh", "-c"}
 	many := func(command string) string {
 		return fmt.Sprintf("for i in $(seq 50); do %[1]s >/dev/null 2>&1 && break; sleep 0.1; done; for i in $(seq %[2]d); do %[1]s; echo; done", command, tries)
 	}
+	counted := func(command string) string {
+		const count = "grep ^TcpExt: /proc/net/netstat; "
+		return strings.Replace(many(command), "done; ", "done; "+count, 1) + "; " + count
+	}
 	for _, p := range []struct {
 		what, want string
 		argv       []string
 	}{
-		{"pod to ClusterIP", "It works!", append(inPod, many("curl -sS -m 5 http://10.96.77.77/"))},
-		{"outside to NodePort", "It works!", []string{"client", "--", "sh", "-c", many("curl -sS -m 5 http://192.168.49.2:30077/")}},
-		{"pod to API server", "gitVersion", append(inPod, many("curl -sSk -m 5 https://10.96.0.1/version"))},
+		{"pod to ClusterIP", "It works!", append(inPod, counted("curl -sS -m 5 http://10.96.77.77/"))},
+		{"outside to NodePort", "It works!", []string{"client", "--", "sh", "-c", counted("curl -sS -m 5 http://192.168.49.2:30077/")}},
+		{"pod to API server", "gitVersion", append(inPod, counted("curl -sSk -m 5 https://10.96.0.1/version"))},
 		{"node to API server", "gitVersion", []string{"node", "2", "--", "sh", "-c", many("curl -sSk -m 5 https://192.168.49.254:6443/version")}},
 		{"node to another's kubelet", "401", []string{"node", "1", "--", "sh", "-c", many("curl -sk -m 5 -o /dev/null -w %{http_code} https://192.168.49.3:10250/pods")}},
 	} {
@@ -154,6 +160,32 @@ func (l *lab) probe() (failed []string) {
 			failed = append(failed, fmt.Sprintf("%s: %d of %d answered", p.what, n, tries))
 			l.Logf("%s: %v %.300s", p.what, err, out)
 		}
+		if repeated := repeatedSYNs(out); len(repeated) > 0 && repeated[0] != repeated[len(repeated)-1] {
+			failed = append(failed, fmt.Sprintf("%s: a SYN was lost (TCPSynRetrans %v)", p.what, repeated))
+		}
 	}
 	return failed
+}
+
+// repeatedSYNs is the kernel's counter of them in each copy of /proc/net/netstat in a text.
+func repeatedSYNs(text string) (counts []string) {
+	column := 0
+	for line := range strings.Lines(text) {
+		if fields := strings.Fields(line); len(fields) > 1 && fields[0] == "TcpExt:" {
+			if i := slices.Index(fields, "TCPSynRetrans"); i > 0 {
+				column = i
+			} else if column < len(fields) {
+				counts = append(counts, fields[column])
+			}
+		}
+	}
+	return counts
+}
+
+// TestRepeatedSYNs reads them.
+func TestRepeatedSYNs(t *testing.T) {
+	text := "TcpExt: A TCPSynRetrans B\nTcpExt: 1 2 3\nIt works!\nTcpExt: A TCPSynRetrans B\nTcpExt: 7 8 9\n"
+	if got := fmt.Sprint(repeatedSYNs(text)); got != "[2 8]" {
+		t.Error(got)
+	}
 }
