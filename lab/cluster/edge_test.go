@@ -48,5 +48,5 @@ func (l *lab) testEdge() {
 	l.run("fault", "edge", "heal")
 	l.run("status")
 	l.eventually("It works!", get("11")...)
-	l.eventually("10.244.1.0/24 via 192.168.49.3", "edge", "--", "ip", "route")
+	l.eventually("via 192.168.49.3 dev eth0", "edge", "--", "ip", "route", "show", "proto", "70") // of whichever podCIDR it has
 }
