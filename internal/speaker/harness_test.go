@@ -44,6 +44,7 @@ type world struct {
 	Addrs  []netip.Addr
 	Voters election.Voters
 	Holder string // of the Lease
+	Slow   bool   // the Source does not answer before the next world
 }
 
 // source is a Source: the world that was read last.
@@ -92,7 +93,13 @@ func (s *source) read(in io.Reader) {
 }
 
 func (s *source) Voters() election.Voters { return s.now().Voters }
-func (s *source) Input() announce.Input   { return s.now().input() }
+
+func (s *source) Input() announce.Input {
+	for s.now().Slow {
+		time.Sleep(10 * time.Millisecond)
+	}
+	return s.now().input()
+}
 
 func (s world) input() announce.Input {
 	r, _ := ipam.ParseRange("0.0.0.0/0")

@@ -21,7 +21,7 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// A Source is what a speaker reads from the API server, level-triggered.
+// A Source is what a speaker reads from the API server, level-triggered. Several goroutines may call it.
 type Source interface {
 	Synced() <-chan struct{} // closed when the rest is known
 	Dirty() <-chan struct{}  // receives when something may have changed
@@ -85,7 +85,8 @@ type Speaker struct {
 	deadline atomic.Int64 // until when the last grant lasts, since start
 	alive    atomic.Int64 // when the loop last ran, since start
 
-	decisions map[netip.Addr]*announce.Decision
+	readings  chan reading
+	decisions map[netip.Addr]*announce.Decision // of the last reading
 	nodes     []string
 	fresh     map[netip.Addr]time.Time // may never have been announced by any node, since then
 	probed    chan probeResult
@@ -116,7 +117,7 @@ type probeResult struct {
 func New(cfg Config) *Speaker {
 	s := &Speaker{
 		cfg: cfg, start: time.Now(), checks: newChecks(), fresh: map[netip.Addr]time.Time{}, probing: map[netip.Addr]bool{}, routes: newRouteWatch(),
-		probed: make(chan probeResult, 16), taken: map[netip.Addr]time.Time{}, since: map[netip.Addr]time.Time{}, devices: make(chan devices, 1),
+		readings: make(chan reading), probed: make(chan probeResult, 16), taken: map[netip.Addr]time.Time{}, since: map[netip.Addr]time.Time{}, devices: make(chan devices, 1),
 	}
 	s.tasks.SetLimit(maxTasks)
 	s.arp = l2.New(l2.Config{Log: cfg.Log, Allowed: s.allowed, Conflict: s.conflict, Count: cfg.Metrics.frame, Interfaces: s.interfaces})
@@ -171,6 +172,7 @@ func (s *Speaker) Run(ctx context.Context) error {
 	g.Go(func() error { return s.arp.Run(ctx) })
 	g.Go(func() error { return s.checks.run(ctx) })
 	g.Go(func() error { return s.routes.run(ctx) })
+	g.Go(func() error { return s.follow(ctx) })
 	g.Go(func() error {
 		defer s.net.conn.Close()
 		return s.loop(ctx)
@@ -183,9 +185,9 @@ func (s *Speaker) loop(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return nil
-	case <-s.cfg.Source.Synced():
+	case r := <-s.readings:
+		s.take(ctx, r, true)
 	}
-	s.read(ctx, true)
 	tick := time.NewTicker(election.DefaultTiming.Beat / ticksPerBeat)
 	defer tick.Stop()
 	wake := time.NewTimer(time.Hour)
@@ -210,8 +212,8 @@ func (s *Speaker) loop(ctx context.Context) error {
 				s.soon = false
 				s.beat(ctx)
 			}
-		case <-s.cfg.Source.Dirty():
-			s.read(ctx, false)
+		case r := <-s.readings:
+			s.take(ctx, r, false)
 		case <-s.checks.wake:
 			s.soon = true
 		case d := <-s.devices:
@@ -228,44 +230,6 @@ func (s *Speaker) sent(packets []election.Packet) {
 	n := s.net.send(packets)
 	s.cfg.Metrics.messages.Add(float64(len(packets)))
 	s.cfg.Metrics.bytes.Add(float64(n))
-}
-
-// read takes what the API server says.
-func (s *Speaker) read(ctx context.Context, first bool) {
-	in := s.cfg.Source.Input()
-	s.nodes = nil
-	clear(s.net.peers)
-	for _, n := range in.Nodes {
-		s.nodes = append(s.nodes, n.Name)
-		if len(n.Addrs) == 0 {
-			continue
-		}
-		s.net.peers[n.Name] = netip.AddrPortFrom(n.Addrs[0], s.cfg.Port)
-	}
-	s.member.SetPeers(s.nodes)
-	s.member.SetVoters(s.cfg.Source.Voters())
-	was := s.decisions
-	s.decisions = announce.Decide(in)
-	var guard []netip.Addr
-	ports := map[uint16]bool{}
-	for a, d := range s.decisions {
-		if d.Reason != announce.NoPool {
-			guard = append(guard, a)
-		}
-		if _, ok := d.Candidate(s.cfg.Node); ok {
-			for _, p := range d.Checks {
-				ports[p] = true
-			}
-		}
-		if was[a] == nil && !first {
-			s.fresh[a] = time.Now()
-		}
-	}
-	s.checks.set(s.net.peers[s.cfg.Node].Addr(), ports)
-	if err := s.fence.Guard(ctx, guard); err != nil {
-		s.mend(ctx, err)
-	}
-	s.soon = true
 }
 
 // beat says what we want and asks for it.

@@ -3,6 +3,7 @@ package speaker
 import (
 	"syscall"
 	"testing"
+	"time"
 )
 
 // TestFaults: three speakers on a bridge; whatever is done to the owner of an address, another
@@ -22,4 +23,16 @@ func TestFaults(t *testing.T) {
 		l.until(a, best)
 	}
 	t.Log(l.tape.Check(t), "changes of owner,", l.tape.Frames(), "frames")
+}
+
+// TestSlowSource: a node keeps its address while it is decided what a change means, however long that takes.
+func TestSlowSource(t *testing.T) {
+	l := newLAN(t, 3)
+	best := l.best(vips[0])
+	l.until(vips[0], best)
+	l.world.Slow = true
+	l.tell(best)
+	time.Sleep(2 * time.Second) // a loop that waited would have lost its grant, and get none while this lasts
+	l.until(vips[0], best)
+	t.Log(l.tape.Check(t), "changes of owner")
 }

@@ -1,0 +1,70 @@
+package speaker
+
+import (
+	"context"
+	"net/netip"
+	"time"
+
+	"github.com/fairway-net/fairway/internal/announce"
+)
+
+// A reading is what the API server says, and what follows from it.
+type reading struct {
+	nodes     []announce.Node
+	decisions map[netip.Addr]*announce.Decision
+}
+
+// follow decides anew whenever the Source has something new, until ctx ends. It runs beside the loop: about 10,000
+// addresses on 100 nodes a core decides for a quarter of a second, and a grant lasts half a second.
+func (s *Speaker) follow(ctx context.Context) error {
+	for next := s.cfg.Source.Synced(); ; next = s.cfg.Source.Dirty() {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-next:
+		}
+		in := s.cfg.Source.Input()
+		select {
+		case <-ctx.Done():
+			return nil
+		case s.readings <- reading{nodes: in.Nodes, decisions: announce.Decide(in)}:
+		}
+	}
+}
+
+// take makes a reading what the loop goes by. Of the first one all addresses may be announced already.
+func (s *Speaker) take(ctx context.Context, r reading, first bool) {
+	s.nodes = nil
+	clear(s.net.peers)
+	for _, n := range r.nodes {
+		s.nodes = append(s.nodes, n.Name)
+		if len(n.Addrs) == 0 {
+			continue
+		}
+		s.net.peers[n.Name] = netip.AddrPortFrom(n.Addrs[0], s.cfg.Port)
+	}
+	s.member.SetPeers(s.nodes)
+	s.member.SetVoters(s.cfg.Source.Voters())
+	was := s.decisions
+	s.decisions = r.decisions
+	var guard []netip.Addr
+	ports := map[uint16]bool{}
+	for a, d := range s.decisions {
+		if d.Reason != announce.NoPool {
+			guard = append(guard, a)
+		}
+		if _, ok := d.Candidate(s.cfg.Node); ok {
+			for _, p := range d.Checks {
+				ports[p] = true
+			}
+		}
+		if was[a] == nil && !first {
+			s.fresh[a] = time.Now()
+		}
+	}
+	s.checks.set(s.net.peers[s.cfg.Node].Addr(), ports)
+	if err := s.fence.Guard(ctx, guard); err != nil {
+		s.mend(ctx, err)
+	}
+	s.soon = true
+}
