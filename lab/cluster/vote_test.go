@@ -1,0 +1,100 @@
+package cluster_test
+
+import (
+	"bufio"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestTwoNodes: of two nodes, whose third vote is a Lease, the one that has the address of a Service is cut off, once
+// while it has the Lease, and once while the other one has it. The other one has the address then, and a client
+// outside reaches it again. How long that took is in the log, and in docs/announcing.md.
+func TestTwoNodes(t *testing.T) {
+	l := newLab(t)
+	l.run(l.upArgs("--nodes", "2", "--load-balancer", "l2")...)
+	l.input(routerManifest, "kubectl", "apply", "-f", "-")
+	l.run("kubectl", "rollout", "status", "daemonset/web", "--timeout=120s")
+	vip := l.eventually("192.168.49.2", "kubectl", "get", "service", "web", "-o", "jsonpath={.status.loadBalancer.ingress[*].ip}")
+	l.eventually(`"@lease","node-1","node-2"`, "kubectl", "-n", "metallb-system", "get", "configmap", "fairway-speaker-voters", "-o", "jsonpath={.data.voters}")
+	l.eventually("node-", l.holder()...)
+	l.eventually("It works!", "client", "--", "curl", "-sS", "-m", "5", "http://"+vip)
+	owner := strings.TrimSuffix(strings.TrimPrefix(l.eventually("only node-", l.owner()...), "only "), ".")
+	other := map[string]string{"node-1": "node-2", "node-2": "node-1"}[owner]
+	if other == "" {
+		t.Fatalf("the owner is %q", owner)
+	}
+	if l.run(l.holder()...) != owner { // it has the Lease when the other one has been away
+		l.run("fault", other, "link-down")
+		l.eventually(owner, l.holder()...)
+		l.run("fault", other, "heal")
+	}
+	for _, has := range []string{"the owner", "the other one"} {
+		l.within(time.Minute, "only "+owner+".", l.owner()...) // and not of both, as long as the peers of a dead node keep its status
+		answers := l.asking(vip)
+		l.run("fault", owner, "link-down")
+		l.eventually(other, l.holder()...)
+		l.within(time.Minute, "only "+other+".", l.owner()...)
+		l.eventually("It works!", "client", "--", "curl", "-sS", "-m", "5", "http://"+vip)
+		t.Logf("%s had the Lease: without an answer for %v", has, answers().Round(10*time.Millisecond))
+		l.run("fault", owner, "heal")
+	}
+}
+
+// holder asks who has the Lease, and owner who has the address.
+func (l *lab) holder() []string {
+	return []string{"kubectl", "-n", "metallb-system", "get", "lease", "fairway-speaker-vote", "-o", "jsonpath={.spec.holderIdentity}"}
+}
+
+func (l *lab) owner() []string {
+	return []string{"kubectl", "-n", "metallb-system", "get", "servicel2statuses", "-o", "jsonpath=only {.items[*].status.node}."}
+}
+
+// asking asks an address from outside again and again. What it returns ends that, and says what the longest time between two
+// answers was.
+func (l *lab) asking(addr string) (stop func() time.Duration) {
+	l.Helper()
+	more := filepath.Join(l.TempDir(), "more")
+	if err := os.WriteFile(more, nil, 0o600); err != nil {
+		l.Fatal(err)
+	}
+	cmd := l.cmd("client", "--", "sh", "-c", "while [ -e "+more+" ]; do curl -s -o /dev/null -m 0.3 http://"+addr+"/ && date +%s.%N; done")
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		l.Fatal(err)
+	}
+	longest, first := make(chan time.Duration, 1), make(chan struct{})
+	go func() {
+		var gap, last float64
+		for lines := bufio.NewScanner(out); lines.Scan(); {
+			at, err := strconv.ParseFloat(strings.TrimSpace(lines.Text()), 64)
+			if err != nil {
+				continue
+			}
+			if last == 0 {
+				close(first)
+			} else {
+				gap = max(gap, at-last)
+			}
+			last = at
+		}
+		longest <- time.Duration(gap * float64(time.Second))
+	}()
+	select {
+	case <-first:
+	case <-time.After(time.Minute):
+		l.Fatal("no answer before the fault")
+	}
+	return func() time.Duration {
+		_ = os.Remove(more)
+		gap := <-longest
+		_ = cmd.Wait()
+		return gap
+	}
+}
