@@ -74,7 +74,22 @@ func (l Lab) clear() error {
 	if err != nil {
 		return fmt.Errorf("list lab directory: %w", err)
 	}
-	for _, name := range append(slices.DeleteFunc(names(entries), func(n string) bool { return n == stateFile }), stateFile) {
+	last := []string{leavingFile, stateFile}
+	if err := l.removeFiles(slices.DeleteFunc(names(entries), func(n string) bool { return slices.Contains(last, n) })); err != nil {
+		return err
+	}
+	// Between the two another lab that goes would take this one for one that stays.
+	unlock, err := lockMachine()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return l.removeFiles(last)
+}
+
+// removeFiles removes parts of the lab's directory.
+func (l Lab) removeFiles(names []string) error {
+	for _, name := range names {
 		if err := os.RemoveAll(l.path(name)); err != nil {
 			return fmt.Errorf("remove lab directory: %w", err)
 		}
