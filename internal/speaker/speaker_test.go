@@ -32,7 +32,9 @@ func TestSlowSource(t *testing.T) {
 	l.until(vips[0], best)
 	l.world.Slow = true
 	l.tell(best)
-	time.Sleep(2 * time.Second) // a loop that waited would have lost its grant, and get none while this lasts
+	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); {
+		l.ask(vips[0]) // a loop that waited would lose its grant, and get none while this lasts
+	}
 	l.until(vips[0], best)
 	t.Log(l.tape.Check(t), "changes of owner")
 }
