@@ -145,6 +145,46 @@ func TestSpoofing(t *testing.T) {
 	}
 }
 
+// TestStolenMAC: a pod whose link has another pod's MAC address gets none of that pod's packets, and keeps none from it:
+// what leads to a pod is the route of its address, by a link of its own.
+func TestStolenMAC(t *testing.T) {
+	c := newCluster(t, 1, dual)
+	c.sync()
+	m := c.machines[0]
+	attacker, victim, client := m.newPod(), m.newPod(), m.newPod()
+	reach([]*pod{attacker, victim, client})
+	mac := strings.TrimSpace(victim.run("ip -o link show eth0 | sed 's/.*ether \\([0-9a-f:]*\\).*/\\1/'"))
+	gateways := attacker.run("ip neigh show dev eth0 nud permanent") // which the kernel forgets with the link's address
+	attacker.run("ip link set eth0 address " + mac)
+	for line := range strings.Lines(gateways) {
+		f := strings.Fields(line) // ADDRESS lladdr MAC PERMANENT
+		attacker.run("ip neigh replace " + f[0] + " dev eth0 nud permanent lladdr " + f[2])
+	}
+	attacker.run(fmt.Sprintf(`nft 'table inet stolen {
+		chain in {
+			type filter hook prerouting priority raw
+			ip daddr %s counter
+			ip6 daddr %s counter
+		}
+	}'`, victim.addrs[0], victim.addrs[1]))
+	came := func() int { return strings.Count(client.run("nft list table inet came"), "counter packets 0 ") }
+	client.run(fmt.Sprintf(`nft 'table inet came {
+		chain in {
+			type filter hook prerouting priority raw
+			ip saddr %s counter
+			ip6 saddr %s counter
+		}
+	}'`, attacker.addrs[0], attacker.addrs[1]))
+	for i, to := range client.addrs { // with the MAC, so that the node could learn where it is
+		attacker.connect(attacker.addrs[i], to)
+	}
+	eventually(t, "what the attacker sends with the MAC comes", func() bool { return came() == 0 })
+	reach([]*pod{victim, client})
+	if out := attacker.run("nft list table inet stolen"); strings.Count(out, "counter packets 0 ") != 2 {
+		t.Errorf("the attacker got what is the victim's:\n%s", out)
+	}
+}
+
 // frame is an Ethernet frame from a pod's link.
 func frame(to net.HardwareAddr, kind uint16, payload []byte) []byte {
 	b := append(slices.Clone(to), 2, 0xbb, 0, 0, 0, 1)
