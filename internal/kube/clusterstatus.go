@@ -2,8 +2,6 @@ package kube
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"log/slog"
 	"strings"
 	"time"
@@ -11,7 +9,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/fairway-net/fairway/internal/policy"
 	"github.com/fairway-net/fairway/internal/service"
@@ -135,14 +132,5 @@ func (p *PolicyStatuses) apply(ctx context.Context, name service.Name, want []co
 		all = append(all, map[string]any{"type": c.Type, "status": c.Status, "reason": c.Reason, "message": c.Message,
 			"observedGeneration": c.Generation, "lastTransitionTime": since})
 	}
-	data, err := json.Marshal(map[string]any{
-		"apiVersion": clusterPolicies.GroupVersion().String(), "kind": "ClusterNetworkPolicy",
-		"metadata": map[string]any{"name": name.Name}, "status": map[string]any{"conditions": all},
-	})
-	if err != nil {
-		return fmt.Errorf("encode the status of ClusterNetworkPolicy %s: %w", name.Name, err)
-	}
-	_, err = p.store.cfg.Custom.Resource(clusterPolicies).Patch(ctx, name.Name, types.ApplyPatchType, data,
-		metav1.PatchOptions{FieldManager: how.FieldManager, Force: &how.Force}, "status")
-	return err
+	return p.store.applyStatus(ctx, clusterPolicies, "ClusterNetworkPolicy", name, how, nil, map[string]any{"conditions": all})
 }

@@ -152,13 +152,22 @@ func (r *poolReport) applyState(ctx context.Context, name service.Name, c config
 		labelled(map[string]string{"metallb.io/component-type": "controller"}), map[string]any{"result": c.Result, "errorSummary": c.Summary})
 }
 
-// applyMetallb writes the status of an object of metallb.io by server-side apply. With made, which is
-// its metadata, it makes the object if it is not there.
+// applyMetallb is applyStatus of an object of metallb.io. With made, which is its metadata, it makes the object
+// if it is not there.
 func (s *Store) applyMetallb(ctx context.Context, resource, kind string, name service.Name, how metav1.ApplyOptions, made, status map[string]any) error {
-	client := s.cfg.Custom.Resource(schema.GroupVersionResource{Group: metallbGroup, Version: "v1beta1", Resource: resource}).Namespace(name.Namespace)
-	meta := map[string]any{"name": name.Name, "namespace": name.Namespace}
-	patch := func(body map[string]any, subresources ...string) error {
-		body["apiVersion"], body["kind"] = metallbGroup+"/v1beta1", kind
+	return s.applyStatus(ctx, schema.GroupVersionResource{Group: metallbGroup, Version: "v1beta1", Resource: resource}, kind, name, how, made, status)
+}
+
+// applyStatus writes the status of a custom object by server-side apply: what other owners wrote stays. With made, which
+// is its metadata, it makes the object if it is not there. The name of an object of the cluster has no namespace.
+func (s *Store) applyStatus(ctx context.Context, resource schema.GroupVersionResource, kind string, name service.Name, how metav1.ApplyOptions, made, status map[string]any) error {
+	client := s.cfg.Custom.Resource(resource).Namespace(name.Namespace)
+	patch := func(meta, body map[string]any, subresources ...string) error {
+		meta["name"] = name.Name
+		if name.Namespace != "" {
+			meta["namespace"] = name.Namespace
+		}
+		body["apiVersion"], body["kind"], body["metadata"] = resource.GroupVersion().String(), kind, meta
 		data, err := json.Marshal(body)
 		if err != nil {
 			return fmt.Errorf("encode %s %v: %w", kind, name, err)
@@ -167,12 +176,11 @@ func (s *Store) applyMetallb(ctx context.Context, resource, kind string, name se
 		return err
 	}
 	if made != nil {
-		made["name"], made["namespace"] = name.Name, name.Namespace
-		if err := patch(map[string]any{"metadata": made}); err != nil {
+		if err := patch(made, map[string]any{}); err != nil {
 			return err
 		}
 	}
-	return patch(map[string]any{"metadata": meta, "status": status}, "status")
+	return patch(map[string]any{}, map[string]any{"status": status}, "status")
 }
 
 // labelled is the metadata of an object that has only labels.

@@ -37,11 +37,11 @@ const (
 type Speaker struct {
 	*Subscription
 	*Announcements
+	*LeaseVote
 	store    *Store
 	services *Feed[announce.Service]
 	nodes    *Feed[announce.Node]
 	voters   *Feed[votersObject]
-	vote     *vote
 }
 
 // votersObject is the ConfigMap that has the list of voters.
@@ -55,7 +55,7 @@ type votersObject struct {
 func (s *Store) SubscribeSpeaker(class string) *Speaker {
 	c := s.cfg.Client
 	v := &Speaker{Announcements: s.SubscribeAnnouncements("speaker: metallb.io"), store: s}
-	v.vote = &vote{client: c.CoordinationV1().Leases(s.cfg.LoadBalancerNamespace), name: voteName, node: s.cfg.NodeName, now: time.Now}
+	v.LeaseVote = &LeaseVote{client: c.CoordinationV1().Leases(s.cfg.LoadBalancerNamespace), name: voteName, node: s.cfg.NodeName, now: time.Now}
 	v.services = open(s, kind[*corev1.Service, announce.Service]{
 		name: "services", object: &corev1.Service{}, client: from(c.CoreV1().Services(metav1.NamespaceAll)),
 		trim: func(o *corev1.Service) *announce.Service { return convertBalanced(o, class) },

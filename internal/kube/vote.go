@@ -27,9 +27,9 @@ const (
 	voteNobody = "nobody"
 )
 
-// A vote is a node's part in the Lease that is the third voter of two nodes. What it remembers is
+// A LeaseVote is a node's part in the Lease that is the third voter of two nodes. What it remembers is
 // what this process saw: what a process before it held is another's.
-type vote struct {
+type LeaseVote struct {
 	client     coordination.LeaseInterface
 	name, node string // of the Lease, and of its holder
 	now        func() time.Time
@@ -53,28 +53,14 @@ func recordOf(l *coordinationv1.Lease) leaseRecord {
 	return r
 }
 
-// Vote asks for the vote, or to have it longer, and returns until when this node has it, by the
-// clock of this process; the zero time: another has it, or may.
-func (v *Speaker) Vote(ctx context.Context) (until time.Time, err error) { return v.vote.ask(ctx) }
-
-// ReturnVote gives the vote back, so that the other node need not wait.
-func (v *Speaker) ReturnVote(ctx context.Context) error { return v.vote.giveBack(ctx) }
-
-// An EdgeVote is an edge's part in the Lease that is the third voter of two edges.
-type EdgeVote struct{ vote *vote }
-
-// NewEdgeVote returns the vote of an edge of that name, in a Lease in a namespace.
-func NewEdgeVote(client kubernetes.Interface, namespace, name string) *EdgeVote {
-	return &EdgeVote{&vote{client: client.CoordinationV1().Leases(namespace), name: edgeVoteName, node: name, now: time.Now}}
+// NewEdgeVote returns the part of an edge of that name in the Lease, in a namespace, that is the third voter of two edges.
+func NewEdgeVote(client kubernetes.Interface, namespace, name string) *LeaseVote {
+	return &LeaseVote{client: client.CoordinationV1().Leases(namespace), name: edgeVoteName, node: name, now: time.Now}
 }
 
-// Vote asks for the vote, as Speaker.Vote does.
-func (v *EdgeVote) Vote(ctx context.Context) (until time.Time, err error) { return v.vote.ask(ctx) }
-
-// ReturnVote gives the vote back.
-func (v *EdgeVote) ReturnVote(ctx context.Context) error { return v.vote.giveBack(ctx) }
-
-func (v *vote) ask(ctx context.Context) (until time.Time, err error) {
+// Vote asks for the vote, or to have it longer, and returns until when this node has it, by the
+// clock of this process; the zero time: another has it, or may.
+func (v *LeaseVote) Vote(ctx context.Context) (until time.Time, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	asked := v.now()
@@ -101,7 +87,7 @@ func (v *vote) ask(ctx context.Context) (until time.Time, err error) {
 }
 
 // write makes node the holder, if the Lease is still as it was read.
-func (v *vote) write(ctx context.Context, l *coordinationv1.Lease, node string) (err error) {
+func (v *LeaseVote) write(ctx context.Context, l *coordinationv1.Lease, node string) (err error) {
 	renewed, seconds := metav1.NewMicroTime(v.now()), int32(voteFor/time.Second)
 	l = l.DeepCopy()
 	l.Spec.HolderIdentity, l.Spec.RenewTime, l.Spec.LeaseDurationSeconds = &node, &renewed, &seconds
@@ -117,7 +103,8 @@ func (v *vote) write(ctx context.Context, l *coordinationv1.Lease, node string) 
 	return nil
 }
 
-func (v *vote) giveBack(ctx context.Context) error {
+// ReturnVote gives the vote back, so that the other node need not wait.
+func (v *LeaseVote) ReturnVote(ctx context.Context) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if !v.mine {

@@ -69,14 +69,14 @@ func TestVote(t *testing.T) {
 		random := rand.New(rand.NewPCG(seed, 1))
 		start, now := time.Now(), time.Duration(0)
 		api := &leases{fail: func() (bool, bool) { return random.IntN(10) == 0, random.IntN(20) == 0 }}
-		var nodes [2]*vote
+		var nodes [2]*LeaseVote
 		var until [2]time.Duration // by the true clock
 		clock := func(i int) func() time.Time {
 			rate := []float64{1, 1.04}[i]
 			return func() time.Time { return start.Add(time.Duration(float64(now) * rate)) }
 		}
-		fresh := func(i int) *vote {
-			return &vote{name: voteName, client: api, node: fmt.Sprint("node-", i+1), now: clock(i)}
+		fresh := func(i int) *LeaseVote {
+			return &LeaseVote{name: voteName, client: api, node: fmt.Sprint("node-", i+1), now: clock(i)}
 		}
 		nodes[0], nodes[1] = fresh(0), fresh(1)
 		for now < 5*time.Minute {
@@ -95,11 +95,11 @@ func TestVote(t *testing.T) {
 				until[i], nodes[i] = 0, fresh(i) // its speaker was replaced
 			case 1:
 				until[i] = 0 // it has no address any more
-				_ = nodes[i].giveBack(t.Context())
+				_ = nodes[i].ReturnVote(t.Context())
 			case 2:
 				api.have = nil
 			}
-			got, err := nodes[i].ask(t.Context())
+			got, err := nodes[i].Vote(t.Context())
 			if err == nil && !got.IsZero() {
 				until[i] = time.Duration(float64(got.Sub(start)) / []float64{1, 1.04}[i])
 			}
@@ -118,11 +118,11 @@ func TestVote(t *testing.T) {
 func TestVoteMoves(t *testing.T) {
 	now := time.Now()
 	api := &leases{fail: func() (bool, bool) { return false, false }}
-	a := &vote{name: voteName, client: api, node: "node-1", now: func() time.Time { return now }}
-	b := &vote{name: voteName, client: api, node: "node-2", now: func() time.Time { return now }}
-	has := func(v *vote, want bool) {
+	a := &LeaseVote{name: voteName, client: api, node: "node-1", now: func() time.Time { return now }}
+	b := &LeaseVote{name: voteName, client: api, node: "node-2", now: func() time.Time { return now }}
+	has := func(v *LeaseVote, want bool) {
 		t.Helper()
-		until, err := v.ask(t.Context())
+		until, err := v.Vote(t.Context())
 		if err != nil || until.IsZero() == want || want && until.Sub(now) != voteFor {
 			t.Fatalf("%s has the vote until %v, %v", v.node, until, err)
 		}
@@ -141,11 +141,11 @@ func TestVoteMoves(t *testing.T) {
 	now = now.Add(1)
 	has(b, true)
 	has(a, false)
-	if err := b.giveBack(t.Context()); err != nil {
+	if err := b.ReturnVote(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	has(a, true)
-	if err := b.giveBack(t.Context()); err != nil { // it is not b's
+	if err := b.ReturnVote(t.Context()); err != nil { // it is not b's
 		t.Fatal(err)
 	}
 	has(a, true)
