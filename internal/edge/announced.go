@@ -3,7 +3,6 @@ package edge
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -55,7 +54,7 @@ func NewAnnounced(cfg *Config, applied Applied, lease Lease) *Announced {
 	}
 	pool := &ipam.Pool{Name: "edge"}
 	for _, p := range cfg.Addresses {
-		pool.Ranges = append(pool.Ranges, rangeOf(p))
+		pool.Ranges = append(pool.Ranges, ipam.RangeOf(p))
 	}
 	for _, g := range a.Gateways {
 		pool.Ranges = append(pool.Ranges, ipam.Range{First: g, Last: g})
@@ -77,15 +76,6 @@ func NewAnnounced(cfg *Config, applied Applied, lease Lease) *Announced {
 
 // memberLabel tells members apart where one of them is preferred.
 const memberLabel = "member"
-
-// rangeOf returns a network as the first and last of its addresses.
-func rangeOf(p netip.Prefix) ipam.Range {
-	r, err := ipam.ParseRange(p.String())
-	if err != nil {
-		panic(fmt.Sprintf("the prefix %v of the configuration: %v", p, err))
-	}
-	return r
-}
 
 // NeedsLease reports whether the members' third vote is a Lease's.
 func (a *Announce) NeedsLease() bool { return a != nil && len(a.Members) == 2 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+
+	"go4.org/netipx"
 )
 
 // A firewall is a table of another program, as `nft -j list table` prints it: the rules of its chains.
@@ -196,19 +198,9 @@ func covers(text json.RawMessage, pods netip.Prefix) bool {
 		return false
 	}
 	if len(one.Range) == 2 {
-		last := lastOf(pods)
+		last := netipx.PrefixLastIP(pods)
 		return one.Range[0].Compare(pods.Masked().Addr()) <= 0 && one.Range[1].Compare(last) >= 0 && one.Range[0].BitLen() == last.BitLen()
 	}
 	p := netip.PrefixFrom(one.Prefix.Addr, one.Prefix.Len)
 	return p.IsValid() && p.Bits() <= pods.Bits() && p.Contains(pods.Addr())
-}
-
-// lastOf is the last address of a prefix.
-func lastOf(p netip.Prefix) netip.Addr {
-	b := p.Masked().Addr().AsSlice()
-	for i := p.Bits(); i < len(b)*8; i++ {
-		b[i/8] |= 1 << (7 - i%8)
-	}
-	a, _ := netip.AddrFromSlice(b)
-	return a
 }

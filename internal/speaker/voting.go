@@ -48,12 +48,13 @@ func (s *Speaker) vote(ctx context.Context) {
 func (s *Speaker) firstVoters() (first election.Voters, ok bool) {
 	wait, roll := firstList, s.member.Roll(s.nodes, silentFor)
 	for _, name := range s.nodes { // sorted
-		if name != s.cfg.Node && roll.Speaking[name] {
+		if !roll.Speaking[name] {
+			continue
+		}
+		if name != s.cfg.Node {
 			wait += firstOthers
 		}
-		if roll.Speaking[name] {
-			break
-		}
+		break
 	}
 	if time.Since(s.start) <= wait {
 		return election.Voters{}, false

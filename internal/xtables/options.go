@@ -3,7 +3,7 @@ package xtables
 import (
 	"encoding/binary"
 	"fmt"
-	"math/bits"
+	"net"
 	"net/netip"
 	"strconv"
 
@@ -34,11 +34,13 @@ func (d *decoder) address(what source, not bool, value []byte) {
 		size = 4
 	}
 	var full [16]byte
-	length := 8 * len(value)
+	length, known := 8*len(value), true
 	if d.mask != nil {
-		length = prefixLength(d.mask)
+		var all int
+		length, all = net.IPMask(d.mask).Size()
+		known = all > 0 // it is ones, then zeros
 	}
-	if copy(full[:], value) != len(value) || len(value) > size || uint32(len(value)) != d.bytes || length < 0 {
+	if copy(full[:], value) != len(value) || len(value) > size || uint32(len(value)) != d.bytes || !known {
 		d.unknown = true
 		return
 	}
@@ -48,22 +50,6 @@ func (d *decoder) address(what source, not bool, value []byte) {
 		option = "-d"
 	}
 	d.head(what, not, option, netip.PrefixFrom(addr, length).String())
-}
-
-// prefixLength is the number of ones that a mask begins with; -1: others follow.
-func prefixLength(mask []byte) (n int) {
-	for i, b := range mask {
-		if b == 0xff {
-			n += 8
-			continue
-		}
-		ones := bits.LeadingZeros8(^b)
-		if b<<ones != 0 || !zero(mask[i+1:]) {
-			return -1
-		}
-		return n + ones
-	}
-	return n
 }
 
 // link reads a comparison with an interface's name, or with the beginning of one.
