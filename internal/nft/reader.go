@@ -267,11 +267,15 @@ const nfDrop = 0
 // empty; for none if there is no such chain or table. All rules at once take long if there
 // are tens of thousands: for each part of the list the kernel walks them from the start.
 func (r *Reader) Rules(ctx context.Context, f Family, table, chain string, each func(Rule) error) error {
-	return r.Expressions(ctx, f, table, chain, func(rule Rule, _ []byte) error { return each(rule) })
+	return r.rules(ctx, f, table, chain, false, func(rule Rule, _ []byte) error { return each(rule) })
 }
 
 // Expressions is Rules, with the attributes of each rule's expressions.
 func (r *Reader) Expressions(ctx context.Context, f Family, table, chain string, each func(rule Rule, exprs []byte) error) error {
+	return r.rules(ctx, f, table, chain, true, each)
+}
+
+func (r *Reader) rules(ctx context.Context, f Family, table, chain string, keep bool, each func(rule Rule, exprs []byte) error) error {
 	attrs := netlink.AppendText(nil, unix.NFTA_RULE_TABLE, table)
 	if chain != "" {
 		attrs = netlink.AppendText(attrs, unix.NFTA_RULE_CHAIN, chain)
@@ -282,7 +286,9 @@ func (r *Reader) Expressions(ctx context.Context, f Family, table, chain string,
 	start := func() { all, ends, exprs = all[:0], ends[:0], exprs[:0] }
 	err := r.dump(ctx, f, unix.NFT_MSG_GETRULE, attrs, start, func(b []byte) error {
 		rule, its, err := parseRule(b)
-		exprs = append(exprs, its...)
+		if keep {
+			exprs = append(exprs, its...)
+		}
 		all, ends = append(all, rule), append(ends, len(exprs))
 		return err
 	})
