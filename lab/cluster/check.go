@@ -1,11 +1,8 @@
 package cluster
 
 import (
-	"archive/tar"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -74,25 +71,16 @@ func imageNames(archive string) ([]string, error) {
 		return nil, fmt.Errorf("open: %w", err)
 	}
 	defer file.Close()
-	for in := tar.NewReader(file); ; {
-		header, err := in.Next()
-		if errors.Is(err, io.EOF) {
-			return nil, errors.New("it is no archive of an image: it has no manifest.json")
-		}
-		if err != nil {
-			return nil, fmt.Errorf("it is no archive of an image: %w", err)
-		}
-		if header.Name != "manifest.json" {
-			continue
-		}
-		var images []struct{ RepoTags []string }
-		if err := json.NewDecoder(in).Decode(&images); err != nil {
-			return nil, fmt.Errorf("read manifest.json: %w", err)
-		}
-		var names []string
-		for _, i := range images {
-			names = append(names, i.RepoTags...)
-		}
-		return names, nil
+	images, err := manifestOf(file)
+	switch {
+	case errors.Is(err, errNoFile):
+		return nil, errors.New("it is no archive of an image: it has no manifest.json")
+	case err != nil:
+		return nil, fmt.Errorf("it is no archive of an image: %w", err)
 	}
+	var names []string
+	for _, i := range images {
+		names = append(names, i.RepoTags...)
+	}
+	return names, nil
 }

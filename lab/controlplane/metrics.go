@@ -21,9 +21,6 @@ import (
 // MetricsPort is where the API metrics.k8s.io is served, for kube-apiserver alone.
 const MetricsPort = 4443
 
-// frontProxy is the name by which kube-apiserver shows itself to servers that it passes requests on to.
-const frontProxy = CertFrontProxy
-
 // runMetrics serves the API metrics.k8s.io. Who may ask, kube-apiserver has decided before it passes a request on.
 func (c Config) runMetrics(ctx context.Context, log *slog.Logger) error {
 	config, err := clientcmd.BuildConfigFromFlags("", Kubeconfig(c.PKI, CertMetrics))
@@ -56,7 +53,7 @@ func (c Config) runMetrics(ctx context.Context, log *slog.Logger) error {
 }
 
 func isFrontProxy(s tls.ConnectionState) error {
-	if len(s.PeerCertificates) == 0 || s.PeerCertificates[0].Subject.CommonName != frontProxy {
+	if len(s.PeerCertificates) == 0 || s.PeerCertificates[0].Subject.CommonName != CertFrontProxy {
 		return errors.New("only kube-apiserver may ask")
 	}
 	return nil

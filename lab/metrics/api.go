@@ -16,8 +16,8 @@ const (
 	version = group + "/v1beta1"
 )
 
-// ServeHTTP serves the API.
-func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+// handler serves the API.
+func (s *Server) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /apis/"+group, func(w http.ResponseWriter, _ *http.Request) { write(w, http.StatusOK, apiGroup()) })
 	mux.HandleFunc("GET /apis/"+version, func(w http.ResponseWriter, _ *http.Request) { write(w, http.StatusOK, apiResources()) })
@@ -26,7 +26,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	mux.HandleFunc("GET /apis/"+version+"/pods", s.listPods)
 	mux.HandleFunc("GET /apis/"+version+"/namespaces/{namespace}/pods", s.listPods)
 	mux.HandleFunc("GET /apis/"+version+"/namespaces/{namespace}/pods/{name}", s.getPod)
-	mux.ServeHTTP(w, r)
+	return mux
 }
 
 func apiGroup() metav1.APIGroup {

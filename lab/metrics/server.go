@@ -24,8 +24,9 @@ const (
 	port    = "10250" // of kubelets
 )
 
-// A Server has what the nodes of a cluster use, from kubelets that take the client's certificate.
+// A Server has what the nodes of a cluster use, from kubelets that take the client's certificate. As a Handler it serves the API.
 type Server struct {
+	http.Handler
 	log     *slog.Logger
 	client  kubernetes.Interface
 	kubelet http.RoundTripper
@@ -48,7 +49,9 @@ func New(log *slog.Logger, config *rest.Config) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make client of kubelets: %w", err)
 	}
-	return &Server{log: log, client: client, kubelet: kubelet, nodes: map[string]*history{}}, nil
+	s := &Server{log: log, client: client, kubelet: kubelet, nodes: map[string]*history{}}
+	s.Handler = s.handler()
+	return s, nil
 }
 
 // Collect asks the kubelets until ctx is done.

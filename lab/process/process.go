@@ -72,35 +72,36 @@ func (r Record) Stopped() bool {
 
 // Terminate asks the process to end, and ends it when it does not in five seconds.
 func (r Record) Terminate() error {
-	if !r.Alive() {
-		return nil
+	if gone, err := r.end("terminate", unix.SIGTERM); gone || err != nil {
+		return err
 	}
-	if err := unix.Kill(r.PID, unix.SIGTERM); err != nil && !errors.Is(err, unix.ESRCH) {
-		return fmt.Errorf("terminate %s (pid %d): %w", r.Name, r.PID, err)
-	}
-	for end := time.Now().Add(5 * time.Second); r.Alive(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			return r.Kill()
-		}
-	}
-	return nil
+	return r.Kill()
 }
 
 // Kill ends the process at once and waits until it is gone, for at most five
 // seconds. It is no error if it was gone before.
 func (r Record) Kill() error {
-	if !r.Alive() {
-		return nil
+	gone, err := r.end("kill", unix.SIGKILL)
+	if err == nil && !gone {
+		err = fmt.Errorf("kill %s: pid %d is still there after 5s", r.Name, r.PID)
 	}
-	if err := unix.Kill(r.PID, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
-		return fmt.Errorf("kill %s (pid %d): %w", r.Name, r.PID, err)
+	return err
+}
+
+// end sends a signal, and waits for five seconds at most until the process is gone.
+func (r Record) end(what string, signal unix.Signal) (gone bool, err error) {
+	if !r.Alive() {
+		return true, nil
+	}
+	if err := unix.Kill(r.PID, signal); err != nil && !errors.Is(err, unix.ESRCH) {
+		return false, fmt.Errorf("%s %s (pid %d): %w", what, r.Name, r.PID, err)
 	}
 	for end := time.Now().Add(5 * time.Second); r.Alive(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			return fmt.Errorf("kill %s: pid %d is still there after 5s", r.Name, r.PID)
+			return false, nil
 		}
 	}
-	return nil
+	return true, nil
 }
 
 // Resident is the process's resident memory in bytes.

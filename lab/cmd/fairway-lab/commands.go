@@ -170,29 +170,25 @@ func shellCommand(lab *cluster.Lab) *cobra.Command {
 }
 
 func routerCommand(lab *cluster.Lab) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "router -- CMD…",
-		Short: "Run a command on the router of up --load-balancer bgp",
-		Example: `  fairway-lab router -- birdc show route
-  fairway-lab router -- ip route`,
-		Args: cobra.MinimumNArgs(1),
-		RunE: func(_ *cobra.Command, args []string) error {
-			return lab.OnFront(fabric.Router, args)
-		},
-	}
-	cmd.Flags().SetInterspersed(false)
-	return cmd
+	return frontCommand(lab, fabric.Router, "the router of up --load-balancer bgp", "birdc show route", "ip route")
 }
 
 func edgeCommand(lab *cluster.Lab) *cobra.Command {
+	return frontCommand(lab, fabric.Edge, "the load balancer of up --load-balancer edge", "fairway dump", "conntrack -L")
+}
+
+// frontCommand runs a command on the machine between the nodes and the client.
+func frontCommand(lab *cluster.Lab, name, what string, examples ...string) *cobra.Command {
+	for i, e := range examples {
+		examples[i] = "  fairway-lab " + name + " -- " + e
+	}
 	cmd := &cobra.Command{
-		Use:   "edge -- CMD…",
-		Short: "Run a command on the load balancer of up --load-balancer edge",
-		Example: `  fairway-lab edge -- fairway dump
-  fairway-lab edge -- conntrack -L`,
-		Args: cobra.MinimumNArgs(1),
+		Use:     name + " -- CMD…",
+		Short:   "Run a command on " + what,
+		Example: strings.Join(examples, "\n"),
+		Args:    cobra.MinimumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
-			return lab.OnFront(fabric.Edge, args)
+			return lab.OnFront(name, args)
 		},
 	}
 	cmd.Flags().SetInterspersed(false)

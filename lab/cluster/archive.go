@@ -1,0 +1,99 @@
+package cluster
+
+import (
+	"archive/tar"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+)
+
+// An archivedImage is what manifest.json, in an archive, says of an image.
+type archivedImage struct{ RepoTags, Layers []string }
+
+// manifestOf reads what images an archive has; errNoFile: it does not say so.
+func manifestOf(archive io.Reader) (images []archivedImage, err error) {
+	err = eachFile(archive, func(h *tar.Header, in io.Reader) (bool, error) {
+		if h.Name != "manifest.json" {
+			return false, nil
+		}
+		if err := json.NewDecoder(in).Decode(&images); err != nil {
+			return true, fmt.Errorf("read manifest.json: %w", err)
+		}
+		return true, nil
+	})
+	return images, err
+}
+
+// fileOfImage writes a program that an image's archive holds, by its path in the image, to a path on this machine.
+func fileOfImage(archive, name, path string) error {
+	file, err := os.Open(archive)
+	if err != nil {
+		return fmt.Errorf("open: %w", err)
+	}
+	defer file.Close()
+	images, err := manifestOf(file)
+	if err != nil {
+		return err
+	}
+	var layers []string
+	for _, i := range images {
+		layers = append(layers, i.Layers...)
+	}
+	if _, err := file.Seek(0, io.SeekStart); err != nil {
+		return fmt.Errorf("read again: %w", err)
+	}
+	return eachFile(file, func(h *tar.Header, layer io.Reader) (bool, error) {
+		if !slices.Contains(layers, h.Name) {
+			return false, nil
+		}
+		err := eachFile(layer, func(h *tar.Header, in io.Reader) (bool, error) {
+			if strings.TrimPrefix(h.Name, "./") != name || h.Typeflag != tar.TypeReg {
+				return false, nil
+			}
+			return true, writeProgram(path, in)
+		})
+		return !errors.Is(err, errNoFile), err
+	})
+}
+
+// errNoFile says that an archive does not have a file.
+var errNoFile = errors.New("it has no such file")
+
+// eachFile calls fn for the files of a tar until it is done, or fails for another reason than errNoFile.
+func eachFile(in io.Reader, fn func(*tar.Header, io.Reader) (done bool, err error)) error {
+	for all := tar.NewReader(in); ; {
+		header, err := all.Next()
+		if errors.Is(err, io.EOF) {
+			return errNoFile
+		}
+		if err != nil {
+			return fmt.Errorf("read archive: %w", err)
+		}
+		if done, err := fn(header, all); done || err != nil && !errors.Is(err, errNoFile) {
+			return err
+		}
+	}
+}
+
+// writeProgram writes a program in one step, also where it runs.
+func writeProgram(path string, in io.Reader) error {
+	out, err := os.OpenFile(path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o755)
+	if err != nil {
+		return fmt.Errorf("create program: %w", err)
+	}
+	if _, err = io.Copy(out, in); err != nil {
+		out.Close()
+		return fmt.Errorf("write program: %w", err)
+	}
+	if err := out.Close(); err != nil {
+		return fmt.Errorf("write program: %w", err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		return fmt.Errorf("write program: %w", err)
+	}
+	return nil
+}
