@@ -96,14 +96,7 @@ func TestFRRGracefulRestart(t *testing.T) {
 		r.start(0)
 		await(t, route, "1 available", "(fresh)")
 	}
-	r.nodes[0].world.Services = nil
-	r.tell(0)
-	r.until(vip4)
-	deleted := "Deleted " + vip4.String()
-	await(t, changes.String, deleted)
-	if gone := strings.Count(changes.String(), deleted); gone != 1 {
-		t.Errorf("the route to %v was taken away %d times, want once, at the end:\n%s", vip4, gone, changes)
-	}
+	r.goesOnce(changes)
 }
 
 // TestFRRBFD: FRR's bfdd drops the routes of a node whose speaker hangs, and its bgpd has them again. Without

@@ -226,13 +226,19 @@ func TestGracefulRestart(t *testing.T) {
 		r.start(0)
 		await(t, recovered, "Established")
 	}
+	r.goesOnce(changes)
+}
+
+// goesOnce takes the Service away, and fails unless its route goes then, and never went before.
+func (r *rack) goesOnce(changes fmt.Stringer) {
+	r.t.Helper()
 	r.nodes[0].world.Services = nil
 	r.tell(0)
 	r.until(vip4)
 	deleted := "Deleted " + vip4.String()
-	await(t, changes.String, deleted)
+	await(r.t, changes.String, deleted)
 	if gone := strings.Count(changes.String(), deleted); gone != 1 {
-		t.Errorf("the route to %v was taken away %d times, want once, at the end:\n%s", vip4, gone, changes)
+		r.t.Errorf("the route to %v was taken away %d times, want once, at the end:\n%s", vip4, gone, changes)
 	}
 }
 

@@ -145,6 +145,23 @@ func TestSpoofing(t *testing.T) {
 	}
 }
 
+// count begins to count what comes in with these addresses, of both families.
+func (p *pod) count(field string, addrs []netip.Addr) {
+	p.t.Helper()
+	p.run(fmt.Sprintf(`nft 'table inet counted {
+		chain in {
+			type filter hook prerouting priority raw
+			ip %[1]s %[2]s counter
+			ip6 %[1]s %[3]s counter
+		}
+	}'`, field, addrs[0], addrs[1]))
+}
+
+// uncounted is in how many families nothing came.
+func (p *pod) uncounted() int {
+	return strings.Count(p.run("nft list table inet counted"), "counter packets 0 ")
+}
+
 // TestStolenMAC: a pod whose link has another pod's MAC address gets none of that pod's packets, and keeps none from it:
 // what leads to a pod is the route of its address, by a link of its own.
 func TestStolenMAC(t *testing.T) {
@@ -160,28 +177,15 @@ func TestStolenMAC(t *testing.T) {
 		f := strings.Fields(line) // ADDRESS lladdr MAC PERMANENT
 		attacker.run("ip neigh replace " + f[0] + " dev eth0 nud permanent lladdr " + f[2])
 	}
-	attacker.run(fmt.Sprintf(`nft 'table inet stolen {
-		chain in {
-			type filter hook prerouting priority raw
-			ip daddr %s counter
-			ip6 daddr %s counter
-		}
-	}'`, victim.addrs[0], victim.addrs[1]))
-	came := func() int { return strings.Count(client.run("nft list table inet came"), "counter packets 0 ") }
-	client.run(fmt.Sprintf(`nft 'table inet came {
-		chain in {
-			type filter hook prerouting priority raw
-			ip saddr %s counter
-			ip6 saddr %s counter
-		}
-	}'`, attacker.addrs[0], attacker.addrs[1]))
+	attacker.count("daddr", victim.addrs)
+	client.count("saddr", attacker.addrs)
 	for i, to := range client.addrs { // with the MAC, so that the node could learn where it is
 		attacker.connect(attacker.addrs[i], to)
 	}
-	eventually(t, "what the attacker sends with the MAC comes", func() bool { return came() == 0 })
+	eventually(t, "what the attacker sends with the MAC comes", func() bool { return client.uncounted() == 0 })
 	reach([]*pod{victim, client})
-	if out := attacker.run("nft list table inet stolen"); strings.Count(out, "counter packets 0 ") != 2 {
-		t.Errorf("the attacker got what is the victim's:\n%s", out)
+	if attacker.uncounted() != 2 {
+		t.Errorf("the attacker got what is the victim's:\n%s", attacker.run("nft list table inet counted"))
 	}
 }
 

@@ -102,16 +102,24 @@ const (
 // for the 18,000 before it. One that the kernel draws is, once in a hundred tests, that of
 // an earlier client, and conntrack then sends what it asks where the earlier one was sent.
 func (n *Namespace) dialUDP(network string, to netip.AddrPort) (net.Conn, error) {
+	var conn net.Conn
+	err := n.onFreePort(func(port uint16) (err error) {
+		d := net.Dialer{LocalAddr: &net.UDPAddr{Port: int(port)}}
+		conn, err = d.Dial(network, to.String())
+		return err
+	})
+	return conn, err
+}
+
+// onFreePort gives bind the next port, and the next as long as it is in use.
+func (n *Namespace) onFreePort(bind func(port uint16) error) error {
 	const ports = lastPort - firstPort + 1
 	for range ports {
-		port := firstPort + int(n.clients.Add(1)-1)%ports
-		d := net.Dialer{LocalAddr: &net.UDPAddr{Port: port}}
-		conn, err := d.Dial(network, to.String())
-		if !errors.Is(err, unix.EADDRINUSE) {
-			return conn, err
+		if err := bind(uint16(firstPort + int(n.clients.Add(1)-1)%ports)); !errors.Is(err, unix.EADDRINUSE) {
+			return err
 		}
 	}
-	return nil, fmt.Errorf("%s has %d UDP clients: there are no more ports", n.Name, ports)
+	return fmt.Errorf("%s has %d UDP clients: there are no more ports", n.Name, ports)
 }
 
 // KeepAsking asks by TCP, again and again, until the function that it returns is called, which returns

@@ -18,30 +18,55 @@ import (
 // refused client would look like a dropped one until it sends again, a second later.
 // With RECVERR the note goes to the socket's error queue, which is read here.
 func dialTCP(to netip.AddrPort, patience time.Duration) (net.Conn, error) {
-	family, level, option := unix.AF_INET, unix.SOL_IP, unix.IP_RECVERR
-	if to.Addr().Is6() {
-		family, level, option = unix.AF_INET6, unix.SOL_IPV6, unix.IPV6_RECVERR
-	}
-	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	fd, err := openSocket(to, unix.SOCK_STREAM)
 	if err != nil {
-		return nil, os.NewSyscallError("socket", err)
+		return nil, err
 	}
 	f := os.NewFile(uintptr(fd), "tcp")
 	defer f.Close() // FileConn has its own copy
-	if err := unix.SetsockoptInt(fd, level, option, 1); err != nil {
-		return nil, os.NewSyscallError("setsockopt RECVERR", err)
+	if err := queueErrors(fd, to, 1); err != nil {
+		return nil, err
 	}
-	if err := unix.Connect(fd, sockaddr(to)); err != nil && !errors.Is(err, unix.EINPROGRESS) {
-		return nil, os.NewSyscallError("connect", err)
+	if err := connectSocket(fd, to); err != nil {
+		return nil, err
 	}
 	if err := await(fd, patience); err != nil {
 		return nil, err
 	}
 	// From here on the connection treats ICMP errors as any client's does.
-	if err := unix.SetsockoptInt(fd, level, option, 0); err != nil {
-		return nil, os.NewSyscallError("setsockopt RECVERR", err)
+	if err := queueErrors(fd, to, 0); err != nil {
+		return nil, err
 	}
 	return net.FileConn(f)
+}
+
+// openSocket opens a socket, which does not block, of the family of an address.
+func openSocket(to netip.AddrPort, kind int) (fd int, err error) {
+	family := unix.AF_INET
+	if to.Addr().Is6() {
+		family = unix.AF_INET6
+	}
+	if fd, err = unix.Socket(family, kind|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0); err != nil {
+		return -1, os.NewSyscallError("socket", err)
+	}
+	return fd, nil
+}
+
+// queueErrors sets RECVERR of a socket of the family of an address.
+func queueErrors(fd int, to netip.AddrPort, on int) error {
+	level, option := unix.SOL_IP, unix.IP_RECVERR
+	if to.Addr().Is6() {
+		level, option = unix.SOL_IPV6, unix.IPV6_RECVERR
+	}
+	return os.NewSyscallError("setsockopt RECVERR", unix.SetsockoptInt(fd, level, option, on))
+}
+
+// connectSocket begins to connect.
+func connectSocket(fd int, to netip.AddrPort) error {
+	if err := unix.Connect(fd, sockaddr(to)); err != nil && !errors.Is(err, unix.EINPROGRESS) {
+		return os.NewSyscallError("connect", err)
+	}
+	return nil
 }
 
 // await waits until the socket is connected or has failed.

@@ -68,17 +68,13 @@ type asking struct {
 }
 
 // begin opens a socket in the namespace of the thread, connects it, and by UDP sends the question.
-func (n *Namespace) begin(q Question) (a *asking, err error) {
-	family, level, option, kind := unix.AF_INET, unix.SOL_IP, unix.IP_RECVERR, unix.SOCK_STREAM
-	if q.To.Addr().Is6() {
-		family, level, option = unix.AF_INET6, unix.SOL_IPV6, unix.IPV6_RECVERR
-	}
-	a = &asking{tcp: q.Network == "tcp", until: time.Now().Add(q.Patience)}
+func (n *Namespace) begin(q Question) (_ *asking, err error) {
+	a, kind := &asking{tcp: q.Network == "tcp", until: time.Now().Add(q.Patience)}, unix.SOCK_STREAM
 	if !a.tcp {
 		kind = unix.SOCK_DGRAM
 	}
-	if a.fd, err = unix.Socket(family, kind|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0); err != nil {
-		return nil, os.NewSyscallError("socket", err)
+	if a.fd, err = openSocket(q.To, kind); err != nil {
+		return nil, err
 	}
 	defer func() {
 		if err != nil {
@@ -87,15 +83,15 @@ func (n *Namespace) begin(q Question) (a *asking, err error) {
 	}()
 	if a.tcp {
 		// As dialTCP, and thousands of connections leave no TIME_WAIT.
-		err = errors.Join(unix.SetsockoptInt(a.fd, level, option, 1), unix.SetsockoptLinger(a.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}))
+		err = errors.Join(queueErrors(a.fd, q.To, 1), os.NewSyscallError("setsockopt LINGER", unix.SetsockoptLinger(a.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})))
 	} else {
 		err = n.bindUDP(a.fd, q.To.Addr().Is6())
 	}
 	if err != nil {
-		return nil, os.NewSyscallError("setsockopt", err)
+		return nil, err
 	}
-	if err := unix.Connect(a.fd, sockaddr(q.To)); err != nil && !errors.Is(err, unix.EINPROGRESS) {
-		return nil, os.NewSyscallError("connect", err)
+	if err := connectSocket(a.fd, q.To); err != nil {
+		return nil, err
 	}
 	if !a.tcp {
 		if _, err := unix.Write(a.fd, []byte("who?\n")); err != nil && !errors.Is(err, unix.EPERM) {
@@ -107,18 +103,13 @@ func (n *Namespace) begin(q Question) (a *asking, err error) {
 
 // bindUDP gives the socket the next port, as dialUDP does.
 func (n *Namespace) bindUDP(fd int, is6 bool) error {
-	const ports = lastPort - firstPort + 1
-	for range ports {
-		port := uint16(firstPort + int(n.clients.Add(1)-1)%ports)
-		any := netip.IPv4Unspecified()
-		if is6 {
-			any = netip.IPv6Unspecified()
-		}
-		if err := unix.Bind(fd, sockaddr(netip.AddrPortFrom(any, port))); !errors.Is(err, unix.EADDRINUSE) {
-			return err
-		}
+	any := netip.IPv4Unspecified()
+	if is6 {
+		any = netip.IPv6Unspecified()
 	}
-	return fmt.Errorf("%s has %d UDP clients: there are no more ports", n.Name, ports)
+	return n.onFreePort(func(port uint16) error {
+		return os.NewSyscallError("bind", unix.Bind(fd, sockaddr(netip.AddrPortFrom(any, port))))
+	})
 }
 
 // poll waits until something happens, or somebody's patience ends, and returns who waits on.
