@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -72,10 +71,7 @@ func (b *builder) kubeProxyArchive() string {
 // waitContainerd waits until a node's containerd serves.
 func (b *builder) waitContainerd(ctx context.Context, n int) error {
 	init := b.process(fabric.NodeName(n))
-	err := poll(ctx, 20*time.Millisecond, func(context.Context) error {
-		_, err := os.Stat(node.Socket(init.PID))
-		return err
-	})
+	err := poll(ctx, 20*time.Millisecond, func(ctx context.Context) error { return node.Listens(ctx, node.Socket(init.PID)) })
 	if err != nil {
 		return fmt.Errorf("wait for containerd of %s: %w", fabric.NodeName(n), err)
 	}
@@ -108,12 +104,7 @@ func (b *builder) unpackImages(ctx context.Context) error {
 		return err
 	}
 	err = b.guardOne(ctx, imageStore, func(ctx context.Context) error {
-		err := poll(ctx, 10*time.Millisecond, func(context.Context) error {
-			if !b.store().Serves() {
-				return errors.New("it does not serve")
-			}
-			return nil
-		})
+		err := poll(ctx, 10*time.Millisecond, b.store().Serves)
 		if err != nil {
 			return fmt.Errorf("wait for the containerd that unpacks images: %w", err)
 		}

@@ -1,11 +1,14 @@
 package node
 
 import (
+	"context"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"runtime"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -70,6 +73,17 @@ func ImportImages(init int, archive string) error {
 
 // Socket is where containerd's socket of the node is seen from outside.
 func Socket(init int) string { return fmt.Sprintf("/proc/%d/root%s", init, containerdSocket) }
+
+// Listens returns an error unless a server takes connections at a socket, whose file is there a moment before that.
+func Listens(ctx context.Context, socket string) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	c, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	if err != nil {
+		return err
+	}
+	return c.Close()
+}
 
 // tail keeps the end of what is written to it.
 type tail struct{ data []byte }

@@ -64,11 +64,8 @@ func (s Store) Command() (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// Serves reports whether the store's containerd answers.
-func (s Store) Serves() bool {
-	_, err := os.Stat(s.path("s"))
-	return err == nil
-}
+// Serves returns an error unless the store's containerd takes connections.
+func (s Store) Serves(ctx context.Context) error { return Listens(ctx, s.path("s")) }
 
 // Import brings the archives into the store, and remembers which they are.
 func (s Store) Import(ctx context.Context, archives []string) error {
