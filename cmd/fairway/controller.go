@@ -112,7 +112,7 @@ func (o controllerOptions) run(ctx context.Context, log *slog.Logger) error {
 			events := kube.NewRecorder(log, client, o.identity)
 			store := kube.New(kube.Config{Log: log, Client: client, EmptyAfter: controllerEmptyAfter, Problem: events.Event,
 				AllNodes: true, Custom: custom, LoadBalancerNamespace: o.objects})
-			weigher := kube.NewWeigher(log, store, events.Report)
+			weigher := kube.NewWeigher(log, store, events.Report, events.PodEvent)
 			g, ctx := errgroup.WithContext(ctx)
 			switch o.balancer {
 			case balancerPools, balancerEdge:

@@ -3,6 +3,8 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -55,6 +57,20 @@ func TestPlugin(t *testing.T) {
 	code = run(t.Context(), env{stdin: strings.NewReader(""), stdout: &out, stderr: &errs, program: "kubectl-fairway"}, []string{"status"})
 	if code != 2 || !strings.Contains(errs.String(), "no kubeconfig at") {
 		t.Errorf("status %d: %s", code, &errs)
+	}
+}
+
+// TestStatusForbidden: who may not read all agents, as an agent's pod, hears what else to ask.
+func TestStatusForbidden(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusForbidden)
+		_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403,"message":"pods is forbidden"}`))
+	}))
+	defer server.Close()
+	code, out, err := command(t, "status", "--cluster", "--master", server.URL)
+	if code != 2 || out != "" || !strings.Contains(err, "is forbidden\nhint: ") || !strings.Contains(err, "kubectl fairway status") {
+		t.Errorf("status %d: %s%s", code, out, err)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
@@ -47,12 +48,12 @@ func (a *Agents) List(ctx context.Context) ([]AgentPod, error) {
 	cached := metav1.ListOptions{ResourceVersion: "0"}
 	nodes, err := a.client.CoreV1().Nodes().List(ctx, cached)
 	if err != nil {
-		return nil, fmt.Errorf("list nodes: %w", oneline.Error(err))
+		return nil, adviseForbidden(fmt.Errorf("list nodes: %w", oneline.Error(err)))
 	}
 	cached.LabelSelector = agentLabel
 	pods, err := a.client.CoreV1().Pods(a.namespace).List(ctx, cached)
 	if err != nil {
-		return nil, fmt.Errorf("list the agents' pods: %w", oneline.Error(err))
+		return nil, adviseForbidden(fmt.Errorf("list the agents' pods: %w", oneline.Error(err)))
 	}
 	of := map[string]AgentPod{}
 	for i := range pods.Items {
@@ -72,6 +73,14 @@ func (a *Agents) List(ctx context.Context) ([]AgentPod, error) {
 	}
 	slices.SortFunc(all, func(a, b AgentPod) int { return cmp.Compare(a.Node, b.Node) })
 	return all, nil
+}
+
+// adviseForbidden says what else can be done by who has no right to read all agents, as in an agent's pod.
+func adviseForbidden(err error) error {
+	if !apierrors.IsForbidden(err) {
+		return err
+	}
+	return fmt.Errorf("%w [the service account of a pod of Fairway may not: ask with your kubeconfig (kubectl fairway status, or --kubeconfig FILE); for the pod's own node, fairway status without flags]", err)
 }
 
 func agentPod(o *corev1.Pod) AgentPod {

@@ -35,32 +35,36 @@ const ownPrefix = "fairway.net/"
 // Fairway; a test looks for those that are missing here.
 var ownAnnotations = []string{annotationBalance, annotationWeights, annotationClose}
 
-// otherAnnotations are keys with ownPrefix that mean something on other objects.
-var otherAnnotations = []string{annotationWeight, annotationLink, "fairway.net/endpoint-weights"}
+// podAnnotations are those that mean something on a Pod.
+var podAnnotations = []string{annotationWeight, "fairway.net/settings-hash"}
 
-// mostUnknown bounds how many unknown keys of one Service are named.
+// otherAnnotations are keys with ownPrefix that mean something on other objects.
+var otherAnnotations = []string{annotationLink, annotationEndpointWeights}
+
+// mostUnknown bounds how many unknown keys of one object are named.
 const mostUnknown = 3
 
-// unknownAnnotations names keys that look as ours and mean nothing: a misspelt one would
-// otherwise be without effect, and without a word.
-func unknownAnnotations(o *corev1.Service, bad *problems) {
+// unknownAnnotations says which keys look as ours and mean nothing on an object of that kind,
+// on which own do: a misspelt one would otherwise be without effect, and without a word.
+func unknownAnnotations(kind string, annotations map[string]string, own []string) (texts []string) {
 	var unknown []string
-	for key := range o.Annotations {
-		if strings.HasPrefix(key, ownPrefix) && !slices.Contains(ownAnnotations, key) {
+	for key := range annotations {
+		if strings.HasPrefix(key, ownPrefix) && !slices.Contains(own, key) {
 			unknown = append(unknown, key)
 		}
 	}
 	slices.Sort(unknown)
 	for _, key := range unknown[:min(len(unknown), mostUnknown)] {
-		text := fmt.Sprintf("annotation %s has no effect on a Service", readAnnotation(key))
-		switch near := suggest.Closest(strings.TrimPrefix(key, ownPrefix), trimPrefixes(ownAnnotations)); {
-		case slices.Contains(otherAnnotations, key) && near != "":
-			text += fmt.Sprintf(": it belongs on another object; on a Service there is %s%s", ownPrefix, near)
+		text := fmt.Sprintf("annotation %s has no effect on a %s", readAnnotation(key), kind)
+		switch near := suggest.Closest(strings.TrimPrefix(key, ownPrefix), trimPrefixes(own)); {
+		case near != "" && slices.Contains(slices.Concat(ownAnnotations, podAnnotations, otherAnnotations), key):
+			text += fmt.Sprintf(": it belongs on another object; on a %s there is %s%s", kind, ownPrefix, near)
 		case near != "":
 			text += fmt.Sprintf(" [did you mean %s%s?]", ownPrefix, near)
 		}
-		bad.add(reasonUnknownAnnotation, "%s", text)
+		texts = append(texts, text)
 	}
+	return texts
 }
 
 func trimPrefixes(keys []string) (names []string) {
@@ -106,7 +110,9 @@ func annotations(o *corev1.Service, svc *service.Service, bad *problems) {
 		}
 		svc.Termination = c
 	}
-	unknownAnnotations(o, bad)
+	for _, text := range unknownAnnotations("Service", o.Annotations, ownAnnotations) {
+		bad.add(reasonUnknownAnnotation, "%s", text)
+	}
 }
 
 // annotationLimit is more than any value that makes sense has, in bytes: the API allows

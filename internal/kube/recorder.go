@@ -33,7 +33,7 @@ const (
 	eventTimeout = 10 * time.Second
 )
 
-// A Recorder reports to the owners of Services, of pods with host ports, and of nodes, what was left out: as Kubernetes
+// A Recorder reports to the owners of Services, of pods, and of nodes, what was left out: as Kubernetes
 // events and as log lines, each problem once while it lasts. It never makes its caller wait.
 //
 // An event's name follows from the Service and the problem, not from the node: when
@@ -57,7 +57,8 @@ type report struct {
 	problem service.Problem
 	node    bool   // about a node, not a Service
 	policy  bool   // about a NetworkPolicy, or, without namespace, a ClusterNetworkPolicy
-	uid     string // of the policy
+	pod     bool   // about a Pod
+	uid     string // of the policy, or of the Pod
 	normal  bool   // nothing is wrong
 }
 
@@ -123,6 +124,11 @@ func (r *Recorder) NodeEvent(node, reason, message string) {
 // ClusterNetworkPolicy.
 func (r *Recorder) PolicyEvent(name service.Name, uid, reason, message string) {
 	r.push(report{name: name, uid: uid, problem: service.Problem{Reason: reason, Message: message}, policy: true})
+}
+
+// PodEvent is Event for a problem of a Pod.
+func (r *Recorder) PodEvent(name service.Name, uid string, p service.Problem) {
+	r.push(report{name: name, uid: uid, problem: p, pod: true})
 }
 
 // Inform is Event for what is no problem.
@@ -203,7 +209,7 @@ func (r *Recorder) create(ctx context.Context, rep report) error {
 	// that carry its name in that place, as kubelet's do. Without it the event is still
 	// worth having.
 	var uid types.UID
-	if rep.policy {
+	if rep.policy || rep.pod {
 		uid = types.UID(rep.uid)
 	} else if rep.node {
 		uid = types.UID(rep.name.Name)
@@ -231,6 +237,9 @@ func (r *Recorder) event(rep report, uid types.UID) *eventsv1.Event {
 		if rep.name.Namespace == "" {
 			version, kind = clusterPolicies.GroupVersion().String(), "ClusterNetworkPolicy"
 		}
+	}
+	if rep.pod {
+		kind, action = "Pod", "ReadAnnotations"
 	}
 	if pod, ok := rep.name.HostPod(); ok {
 		kind, action, rep.name = "Pod", "ProgramHostPorts", pod

@@ -111,6 +111,18 @@ func TestNodeEvent(t *testing.T) {
 	}
 }
 
+// TestPodEvent: kubectl describe pod shows events with the pod's UID.
+func TestPodEvent(t *testing.T) {
+	client := fake.NewClientset()
+	r, _ := startRecorder(t, client)
+	r.PodEvent(svcName("web-1"), "uid-1", service.Problem{Reason: reasonUnknownAnnotation, Message: "no"})
+	until(t, "an event", func() bool { return len(events(t, client)) == 1 })
+	e := events(t, client)[0]
+	if o := e.Regarding; o.Kind != "Pod" || o.Name != "web-1" || o.UID != "uid-1" || o.Namespace != "default" || e.Note != "no" || e.Reason != reasonUnknownAnnotation {
+		t.Errorf("the event is %+v", e)
+	}
+}
+
 func TestRecorderRetries(t *testing.T) {
 	client := fake.NewClientset()
 	fails := 0

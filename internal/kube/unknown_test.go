@@ -11,6 +11,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
 )
 
 // TestUnknownAnnotations: a key that looks as ours and is not has an event that says which is
@@ -35,15 +37,53 @@ func TestUnknownAnnotations(t *testing.T) {
 	}
 }
 
+// TestUnknownAnnotationsOfPods: the controller, which alone reads pods, names misspelt keys of one pod
+// of each template, and says nothing of keys that are right or of others.
+func TestUnknownAnnotationsOfPods(t *testing.T) {
+	pod := func(name, owner string, annotations ...string) *corev1.Pod {
+		o := apiPod(name, "web", "10.0.0.1", "3")
+		o.UID = types.UID("uid-" + name)
+		for _, key := range annotations {
+			o.Annotations[key] = "3"
+		}
+		if yes := true; owner != "" {
+			o.OwnerReferences = []metav1.OwnerReference{{Kind: "ReplicaSet", Name: owner, UID: types.UID(owner), Controller: &yes}}
+		}
+		return o
+	}
+	client := fake.NewClientset(pod("a", "set", "fairway.net/wieght"), pod("b", "set", "fairway.net/wieght"),
+		pod("c", "", "fairway.net/weights"), pod("d", "", "example.com/wieght", "fairway.net/settings-hash"), apiPod("e", "web", "10.0.0.5", ""))
+	w := startWeigher(t, client)
+	ctx := t.Context()
+	watched(t, client, 3)
+	later := pod("c", "", "fairway.net/weights")
+	later.Labels["more"] = "of it" // seen again, and not said again
+	must[*corev1.Pod](t)(client.CoreV1().Pods("default").Update(ctx, later, metav1.UpdateOptions{}))
+	must[*corev1.Pod](t)(client.CoreV1().Pods("default").Create(ctx, pod("f", "other", "fairway.net/wieght"), metav1.CreateOptions{}))
+	until(t, "three of them", func() bool { w.mu.Lock(); defer w.mu.Unlock(); return len(w.ofPods) >= 3 })
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	slices.Sort(w.ofPods)
+	misspelt := "UnknownAnnotation: annotation fairway.net/wieght has no effect on a Pod [did you mean fairway.net/weight?]"
+	of := strings.Split(w.ofPods[0], " ")[0] // of a and b, whichever came first
+	want := []string{
+		of + " uid-" + of[len(of)-1:] + " " + misspelt,
+		"default/c uid-c UnknownAnnotation: annotation fairway.net/weights has no effect on a Pod: it belongs on another object; on a Pod there is fairway.net/weight",
+		"default/f uid-f " + misspelt,
+	}
+	if !slices.Equal(w.ofPods, want) {
+		t.Errorf("said\n%s\nwant\n%s", strings.Join(w.ofPods, "\n"), strings.Join(want, "\n"))
+	}
+}
+
 // TestOwnAnnotationsAreComplete: every key with our prefix in the code is known, or on another
 // object.
 func TestOwnAnnotationsAreComplete(t *testing.T) {
 	key := regexp.MustCompile(`"fairway\.net/[a-z-]+"`)
 	notOnServices := append([]string{
-		"fairway.net/settings-hash", // on the agents' pods
-		"fairway.net/kube-proxy",    // a label of nodes
-		AnnotationWireGuardKey,      // on nodes
-	}, otherAnnotations...)
+		"fairway.net/kube-proxy", // a label of nodes
+		AnnotationWireGuardKey,   // on nodes
+	}, slices.Concat(podAnnotations, otherAnnotations)...)
 	err := filepath.WalkDir("../..", func(p string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() && (strings.HasPrefix(d.Name(), ".") && len(d.Name()) > 2 || d.Name() == "bin") {
 			if d.IsDir() && err == nil {

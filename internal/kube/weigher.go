@@ -31,8 +31,9 @@ type Weigher struct {
 const weigherName = "fairway-weights"
 
 // NewWeigher returns a Weigher on a store, which must run too. report gets the problems of
-// each Service that asks.
-func NewWeigher(log *slog.Logger, s *Store, report func(service.Name, []service.Problem)) *Weigher {
+// each Service that asks, ofPod those of pods, whose annotations nobody else reads.
+func NewWeigher(log *slog.Logger, s *Store, report func(service.Name, []service.Problem), ofPod func(pod service.Name, uid string, p service.Problem)) *Weigher {
+	pods := podReporter{report: ofPod}
 	w := &Weigher{sub: s.subscribe("weights"), store: s, report: report, users: map[string]map[service.Name]bool{}}
 	w.writer = NewStatusWriter(StatusConfig[string]{
 		Log: log, Owner: weigherName, Kind: "endpointslices", Apply: w.apply,
@@ -45,7 +46,8 @@ func NewWeigher(log *slog.Logger, s *Store, report func(service.Name, []service.
 		},
 	})
 	w.pods = open(s, kind[*corev1.Pod, PodWeight]{
-		name: "pods", object: &corev1.Pod{}, client: from(s.cfg.Client.CoreV1().Pods(metav1.NamespaceAll)), trim: ConvertPod,
+		name: "pods", object: &corev1.Pod{}, client: from(s.cfg.Client.CoreV1().Pods(metav1.NamespaceAll)),
+		trim: func(o *corev1.Pod) *PodWeight { pods.look(o); return ConvertPod(o) },
 		only: metav1.ListOptions{FieldSelector: "status.phase!=" + string(corev1.PodSucceeded) + ",status.phase!=" + string(corev1.PodFailed)},
 	})
 	s.services.follow(w.serviceChanged)

@@ -191,6 +191,7 @@ type weigherTest struct {
 	client *fake.Clientset
 	mu     sync.Mutex
 	bad    map[service.Name]string
+	ofPods []string
 }
 
 // startWeigher runs a Weigher until the test ends.
@@ -203,6 +204,10 @@ func startWeigher(t *testing.T, client *fake.Clientset) *weigherTest {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.bad[name] = messages(p)
+	}, func(pod service.Name, uid string, p service.Problem) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.ofPods = append(w.ofPods, fmt.Sprintf("%s %s %s: %s", pod, uid, p.Reason, p.Message))
 	})
 	runUntilEnd(t, s)
 	runUntilEnd(t, weigher)

@@ -1,0 +1,56 @@
+package kube
+
+import (
+	"cmp"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// A podReporter reports annotations of pods that look as ours and mean nothing: of one pod
+// of each ReplicaSet, StatefulSet and so on, for all of them come from one template. Any
+// goroutine may use it.
+type podReporter struct {
+	report func(pod service.Name, uid string, p service.Problem)
+
+	mu   sync.Mutex
+	said map[podMistake]bool
+}
+
+type podMistake struct {
+	owner types.UID
+	text  string
+}
+
+// mostPodMistakes bounds what is remembered. Beyond it what was said may be said again.
+const mostPodMistakes = 10000
+
+// look reports what is wrong with the annotations of a pod, unless it was said.
+func (r *podReporter) look(o *corev1.Pod) {
+	for _, text := range unknownAnnotations("Pod", o.Annotations, podAnnotations) {
+		m := podMistake{o.UID, text}
+		if owner := metav1.GetControllerOf(o); owner != nil {
+			m.owner = cmp.Or(owner.UID, o.UID)
+		}
+		if r.first(m) {
+			r.report(service.Name{Namespace: o.Namespace, Name: o.Name}, string(o.UID), service.Problem{Reason: reasonUnknownAnnotation, Message: text})
+		}
+	}
+}
+
+func (r *podReporter) first(m podMistake) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.said[m] {
+		return false
+	}
+	if r.said == nil || len(r.said) >= mostPodMistakes {
+		r.said = map[podMistake]bool{}
+	}
+	r.said[m] = true
+	return true
+}
