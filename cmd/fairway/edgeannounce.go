@@ -28,7 +28,7 @@ func (m *edgeMachine) announce(ctx context.Context, g *errgroup.Group, lease edg
 		Event: func(name service.Name, p service.Problem) {
 			m.log.Warn("an address is not announced", "service", name.String(), "problem", p.Message)
 		},
-		Metrics: speaker.NewMetrics(registry, a.Name),
+		Metrics: speaker.NewMetrics(registry, a.Name), Stateless: m.cfg.Stateless(),
 	})
 	m.log.Info("announces its addresses", "name", a.Name, "members", len(a.Members), "lease", a.NeedsLease())
 	g.Go(func() error { return source.Run(ctx) })

@@ -184,6 +184,11 @@ func (c *Config) check() error {
 	return errors.Join(all...)
 }
 
+// Stateless reports whether another edge carries open connections on that it has not seen.
+func (c *Config) Stateless() bool {
+	return c.ClientSource == SourceKeep && (c.Balance == service.SourceHash || c.Balance == service.Maglev)
+}
+
 func prefixes(field string, texts []string) ([]netip.Prefix, error) {
 	var all []netip.Prefix
 	for _, text := range texts {

@@ -15,6 +15,9 @@
 // transactions, which take seconds where another program writes thousands of rules, and
 // makes each program that watches its own tables look at them ten times a second.
 //
+// Beside it stands who had an address before this node (Former): packets in the middle of TCP
+// connections that this node does not know go there.
+//
 // It hides nf_tables, marks and sockets. It promises that nothing which names a guarded
 // address as its sender's leaves by ARP or by neighbour advertisement while no request is
 // granted, also if the process is killed or stopped; that its Tickets fail if the rules are

@@ -42,6 +42,9 @@ type Fence struct {
 	guarded   map[netip.Addr]bool
 	held      map[netip.Addr]bool
 	confirmed [Slots]time.Time
+
+	former, formerWant map[netip.Addr]netip.Addr // as it is in the kernel, and as it is to be
+	formerErr          error
 }
 
 // Open loads the rules, without devices and addresses: what a process before has left is
@@ -82,7 +85,7 @@ func (f *Fence) Close() {
 func Remove(ctx context.Context) error {
 	t := nft.New(numbers.TableFence)
 	defer t.Close()
-	return t.Run(ctx, removal)
+	return t.Run(ctx, removal+formerRemoval)
 }
 
 var removal = fmt.Sprintf("add table netdev %s\ndelete table netdev %[1]s\n", numbers.TableFence)
@@ -119,6 +122,7 @@ func (f *Fence) Reload(ctx context.Context, held []netip.Addr) error {
 	if err := f.Guard(ctx, slices.Collect(maps.Keys(guarded))); err != nil {
 		return err
 	}
+	f.loadFormer(ctx)
 	return f.Hold(ctx, held, nil)
 }
 
@@ -179,7 +183,7 @@ func (f *Fence) Guard(ctx context.Context, addrs []netip.Addr) error {
 func (f *Fence) Hold(ctx context.Context, add, drop []netip.Addr) error {
 	add = slices.DeleteFunc(slices.Clone(add), func(a netip.Addr) bool { return f.held[a] })
 	drop = slices.DeleteFunc(slices.Clone(drop), func(a netip.Addr) bool { return !f.held[a] })
-	if err := f.change(ctx, "held", add, drop); err != nil {
+	if err := f.hold(ctx, add, drop); err != nil {
 		return fmt.Errorf("hold addresses: %w", err)
 	}
 	for _, a := range drop {
@@ -189,6 +193,25 @@ func (f *Fence) Hold(ctx context.Context, add, drop []netip.Addr) error {
 		f.held[a] = true
 	}
 	return nil
+}
+
+// hold writes what Hold and Former say: in one transaction, if that is not too much at once.
+func (f *Fence) hold(ctx context.Context, add, drop []netip.Addr) error {
+	former := f.formerChanges()
+	if n := len(former) + len(add) + len(drop); n == 0 {
+		return nil
+	} else if n <= elementsPerRun {
+		text := strings.Join(former, "") + elements("delete", "held", drop) + elements("add", "held", add)
+		if err := f.table.Run(ctx, text); err != nil {
+			return err
+		}
+		f.former = maps.Clone(f.formerWant)
+		return nil
+	}
+	if err := f.changeFormer(ctx, former); err != nil {
+		return err
+	}
+	return f.change(ctx, "held", add, drop)
 }
 
 // change deletes elements from a pair of sets and adds others.

@@ -109,7 +109,7 @@ var HostPorts = [][2]uint16{
 	{8472, 8472}, {9099, 9100}, {10248, 10282}, {30000, 32767},
 }
 
-// Tables of nf_tables, all of family inet but TableFence, which is of netdev.
+// Tables of nf_tables, all of family inet but TableFence, which is of netdev, and TableFormer, of ip and ip6.
 const (
 	TableNFTables  = "fairway"
 	TableIPTables  = "fairway-iptables"
@@ -119,6 +119,7 @@ const (
 	TablePods      = "fairway-pods"
 	TableHostPorts = "fairway-hostports"
 	TableFence     = "fairway-fence"
+	TableFormer    = "fairway-former"
 	TablePolicy    = "fairway-policy"
 )
 

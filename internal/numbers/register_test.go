@@ -62,7 +62,7 @@ func TestHooks(t *testing.T) {
 		"datapath/nftables/ruleset.nft.tmpl": TableNFTables, "datapath/iptables/helper.nft.tmpl": TableIPTables,
 		"datapath/ipvs/ruleset.nft.tmpl": TableIPVS, "datapath/userspace/ruleset.nft.tmpl": TableUserspace,
 		"reset/rules.nft": TableReset, "node/pods.nft": TablePods, "hostport/rules.nft": TableHostPorts,
-		"fence/fence.nft.tmpl": TableFence, "policy/nftpolicy/policy.nft": TablePolicy,
+		"fence/fence.nft.tmpl": TableFence, "fence/former.nft": TableFormer, "policy/nftpolicy/policy.nft": TablePolicy,
 	}
 	seen := map[Hook]bool{}
 	hook := regexp.MustCompile(`type (\w+) hook (\w+)(?: device "lo")? priority ([^;]+);`)

@@ -1,6 +1,7 @@
 package speaker
 
 import (
+	"maps"
 	"net/netip"
 	"time"
 
@@ -21,6 +22,7 @@ type claimView struct {
 	contested map[netip.Addr]bool      // another node asks for it
 	served    func(uint16) bool        // the node's proxy serves the Service of that health check
 	since     map[netip.Addr]time.Time // since when another node should have it
+	others    map[netip.Addr]string    // which other node should have it, or should have had it last
 	now       time.Time
 }
 
@@ -29,6 +31,9 @@ type claimView struct {
 func (v claimView) claims() (all []netip.Addr) {
 	for a, d := range v.decisions {
 		owner, ok := v.owner(d)
+		if ok && owner.Node != v.self && v.others[a] != owner.Node {
+			v.others[a] = owner.Node
+		}
 		switch mine := ok && owner.Node == v.self; {
 		case mine && v.servedAll(d):
 			delete(v.since, a)
@@ -39,11 +44,9 @@ func (v claimView) claims() (all []netip.Addr) {
 			delete(v.since, a)
 		}
 	}
-	for a := range v.since {
-		if v.decisions[a] == nil {
-			delete(v.since, a)
-		}
-	}
+	gone := func(a netip.Addr) bool { return v.decisions[a] == nil }
+	maps.DeleteFunc(v.since, func(a netip.Addr, _ time.Time) bool { return gone(a) })
+	maps.DeleteFunc(v.others, func(a netip.Addr, _ string) bool { return gone(a) })
 	return all
 }
 

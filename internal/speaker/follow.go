@@ -36,8 +36,10 @@ func (s *Speaker) follow(ctx context.Context) error {
 func (s *Speaker) take(ctx context.Context, r reading, first bool) {
 	s.nodes = nil
 	clear(s.net.peers)
+	s.addrs = make(map[string][]netip.Addr, len(r.nodes))
 	for _, n := range r.nodes {
 		s.nodes = append(s.nodes, n.Name)
+		s.addrs[n.Name] = n.Addrs
 		if len(n.Addrs) == 0 {
 			continue
 		}

@@ -116,7 +116,7 @@ func runHelper(text string) {
 	if err := json.Unmarshal([]byte(text), &w); err != nil {
 		panic(err)
 	}
-	holdDown = 500 * time.Millisecond
+	holdDown, formerSilent = 500*time.Millisecond, time.Minute
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil)).With("self", w.Self)

@@ -34,7 +34,7 @@ type Source interface {
 	ReturnVote(context.Context) error
 }
 
-// Config says how a Speaker works. All fields are required.
+// Config says how a Speaker works. All fields but Stateless are required.
 type Config struct {
 	Log    *slog.Logger
 	Node   string // we run on
@@ -50,6 +50,9 @@ type Config struct {
 	// Event tells the owner of a Service.
 	Event   func(service.Name, service.Problem)
 	Metrics *Metrics
+	// Stateless: the next owner of an address carries open connections on without the one before it, so
+	// that nothing waits for one that is dead.
+	Stateless bool
 }
 
 const (
@@ -88,7 +91,10 @@ type Speaker struct {
 	readings  chan reading
 	decisions map[netip.Addr]*announce.Decision // of the last reading
 	nodes     []string
-	fresh     map[netip.Addr]time.Time // may never have been announced by any node, since then
+	addrs     map[string][]netip.Addr // of the nodes
+	formers   formers
+	formerly  map[netip.Addr]netip.Addr // what the fence was told of them
+	fresh     map[netip.Addr]time.Time  // may never have been announced by any node, since then
 	probed    chan probeResult
 	probing   map[netip.Addr]bool
 	taken     map[netip.Addr]time.Time // another machine has it: when to look again
@@ -117,7 +123,7 @@ type probeResult struct {
 func New(cfg Config) *Speaker {
 	s := &Speaker{
 		cfg: cfg, start: time.Now(), checks: newChecks(), fresh: map[netip.Addr]time.Time{}, probing: map[netip.Addr]bool{}, routes: newRouteWatch(),
-		readings: make(chan reading), probed: make(chan probeResult, 16), taken: map[netip.Addr]time.Time{}, since: map[netip.Addr]time.Time{}, devices: make(chan devices, 1),
+		formers: newFormers(), readings: make(chan reading), probed: make(chan probeResult, 16), taken: map[netip.Addr]time.Time{}, since: map[netip.Addr]time.Time{}, devices: make(chan devices, 1),
 	}
 	s.tasks.SetLimit(maxTasks)
 	s.arp = l2.New(l2.Config{Log: cfg.Log, Allowed: s.allowed, Conflict: s.conflict, Count: cfg.Metrics.frame, Interfaces: s.interfaces})
@@ -162,6 +168,9 @@ func (s *Speaker) Run(ctx context.Context) error {
 		return err
 	}
 	defer s.fence.Close()
+	if err := s.fence.FormerError(); err != nil {
+		s.cfg.Log.Warn("connections end when an address moves: their packets cannot be sent to its former owner", "err", err)
+	}
 	if s.net, err = listen(ctx, s.cfg.Port); err != nil {
 		return err
 	}
@@ -244,6 +253,9 @@ func (s *Speaker) beat(ctx context.Context) {
 	s.back.note(ok, time.Now())
 	s.leaseVote(ctx)
 	s.ready()
+	if ok {
+		s.heardFormers(ctx, dead)
+	}
 	s.claim(ctx, dead)
 	switch err := s.fence.Ticket(s.member.NextSlot()); {
 	case errors.Is(err, fence.ErrGone):
@@ -294,7 +306,7 @@ func (s *Speaker) claim(ctx context.Context, dead map[string]bool) {
 	}
 	v := claimView{
 		self: s.cfg.Node, decisions: s.decisions, out: out, dead: dead, held: s.member.Held, contested: s.member.Contested(),
-		served: s.checks.served, since: s.since, now: time.Now(),
+		served: s.checks.served, since: s.since, others: s.formers.others, now: time.Now(),
 	}
 	want := v.claims()
 	want = slices.DeleteFunc(want, func(a netip.Addr) bool { return time.Now().Before(s.taken[a]) })
@@ -304,6 +316,8 @@ func (s *Speaker) claim(ctx context.Context, dead map[string]bool) {
 	}
 	drop := slices.DeleteFunc(slices.Clone(s.member.Claimed()), func(a netip.Addr) bool { return wanted[a] })
 	if len(drop) > 0 {
+		s.formers.leave(drop)
+		s.former()
 		if err := s.release(ctx, drop); err != nil {
 			return // it stays claimed
 		}
@@ -327,6 +341,10 @@ func (s *Speaker) release(ctx context.Context, drop []netip.Addr) error {
 func (s *Speaker) apply(ctx context.Context) {
 	c := s.member.Take()
 	if len(c.Add)+len(c.Drop) > 0 {
+		dead, _ := s.member.Dead()
+		s.formers.leave(c.Drop)
+		s.formers.enter(s.cfg.Node, c.Add, s.decisions, dead)
+		s.former()
 		if err := s.fence.Hold(ctx, c.Add, c.Drop); err != nil {
 			s.mend(ctx, err)
 		}
@@ -400,6 +418,8 @@ func (s *Speaker) leave() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	s.arp.Set(nil)
+	s.formers.leave(s.member.Claimed())
+	s.former()
 	if err := s.release(ctx, s.member.Claimed()); err == nil {
 		s.member.Claim(nil)
 	}
