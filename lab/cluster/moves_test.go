@@ -58,7 +58,7 @@ func TestMoves(t *testing.T) {
 				}
 				l.input(fmt.Sprintf(movesManifest, policy), "kubectl", "apply", "-f", "-")
 				l.run("kubectl", "rollout", "status", "deployment/web", "--timeout=120s")
-				l.moves(policy, policy == "Local" && (way == "l2" || way == "bgp"))
+				l.moves(policy, policy == "Local" && way == "bgp")
 			}
 		})
 	}
