@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/fairway-net/fairway/internal/command"
 )
 
 func TestDNSShowsAndRefuses(t *testing.T) {
@@ -37,7 +39,7 @@ func TestDNSShowsAndRefuses(t *testing.T) {
 		{[]string{"extra"}, 1, "", "extra"},
 	} {
 		var stdout, stderr bytes.Buffer
-		code := run(t.Context(), env{stdin: strings.NewReader(""), stdout: &stdout, stderr: &stderr}, append([]string{"dns"}, c.args...))
+		code := run(t.Context(), command.Env{Stdin: strings.NewReader(""), Stdout: &stdout, Stderr: &stderr}, append([]string{"dns"}, c.args...))
 		if code != c.code || !strings.Contains(stdout.String(), c.stdout) || !strings.Contains(stderr.String(), c.stderr) {
 			t.Errorf("%v: status %d, want %d\nstdout: %s\nstderr: %s", c.args, code, c.code, &stdout, &stderr)
 		}

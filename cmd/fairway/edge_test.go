@@ -24,6 +24,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/fairway-net/fairway/internal/command"
 	"github.com/fairway-net/fairway/internal/datapath/nftables"
 	"github.com/fairway-net/fairway/internal/kube"
 	"github.com/fairway-net/fairway/internal/service"
@@ -42,7 +43,7 @@ func runEdge(args string) int {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	return run(ctx, env{stdin: strings.NewReader(""), stdout: os.Stdout, stderr: os.Stderr}, list)
+	return run(ctx, command.Env{Stdin: strings.NewReader(""), Stdout: os.Stdout, Stderr: os.Stderr}, list)
 }
 
 // patient is how long the tests wait for what must happen.

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/tools/txtar"
 	"sigs.k8s.io/yaml"
 
+	"github.com/fairway-net/fairway/internal/command"
 	"github.com/fairway-net/fairway/internal/scenario"
 	"github.com/fairway-net/fairway/internal/service"
 )
@@ -80,7 +81,7 @@ func apiServer(t *testing.T, name string) (url, want string) {
 // explain runs the command as a user does.
 func explain(args ...string) (out, errs string, code int) {
 	var stdout, stderr bytes.Buffer
-	code = run(context.Background(), env{stdin: strings.NewReader(""), stdout: &stdout, stderr: &stderr}, append([]string{"explain"}, args...))
+	code = run(context.Background(), command.Env{Stdin: strings.NewReader(""), Stdout: &stdout, Stderr: &stderr}, append([]string{"explain"}, args...))
 	return stdout.String(), stderr.String(), code
 }
 

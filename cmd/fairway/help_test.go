@@ -1,8 +1,6 @@
 package main
 
 import (
-	"encoding/json"
-	"errors"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -10,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fairway-net/fairway/internal/config"
+	"github.com/fairway-net/fairway/internal/command"
 )
 
 // TestHelp: every command says what it does, with an example where it has flags that matter,
@@ -25,8 +23,8 @@ func TestHelp(t *testing.T) {
 			t.Errorf("%s: short help %q", c.CommandPath(), c.Short)
 		}
 	}
-	visit(newRoot(env{}))
-	_, help, _ := command(t, "agent", "--help")
+	visit(newRoot(command.Env{}))
+	_, help, _ := fairway(t, "agent", "--help")
 	for _, want := range []string{"\nExamples:\n", "\nMode:\n", "\nAPI server:\n", "\nNode settings:\n", "--cni-bin-dir dir ", "--log-format format "} {
 		if !strings.Contains(help, want) {
 			t.Errorf("fairway agent --help lacks %q:\n%s", want, help)
@@ -43,18 +41,18 @@ func TestDidYouMean(t *testing.T) {
 // TestPlugin: called as kubectl's plugin, it names itself so.
 func TestPlugin(t *testing.T) {
 	var out, errs strings.Builder
-	code := run(t.Context(), env{stdin: strings.NewReader(""), stdout: &out, stderr: &errs, program: "kubectl-fairway"}, []string{"status", "--help"})
+	code := run(t.Context(), command.Env{Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs, Program: "kubectl-fairway"}, []string{"status", "--help"})
 	if code != 0 || !strings.Contains(out.String(), "kubectl fairway status [NODE") {
 		t.Errorf("status %d: %s%s", code, &out, &errs)
 	}
 	out.Reset()
-	code = run(t.Context(), env{stdin: strings.NewReader(""), stdout: &out, stderr: &errs, program: "kubectl_complete-fairway"}, []string{"explain", "--from", "o"})
+	code = run(t.Context(), command.Env{Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs, Program: "kubectl_complete-fairway"}, []string{"explain", "--from", "o"})
 	if code != 0 || !strings.Contains(out.String(), "\noutside\n:4\n") {
 		t.Errorf("completion for kubectl: status %d: %s%s", code, &out, &errs)
 	}
 	t.Setenv("KUBECONFIG", "/nonexistent/config")
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
-	code = run(t.Context(), env{stdin: strings.NewReader(""), stdout: &out, stderr: &errs, program: "kubectl-fairway"}, []string{"status"})
+	code = run(t.Context(), command.Env{Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs, Program: "kubectl-fairway"}, []string{"status"})
 	if code != 2 || !strings.Contains(errs.String(), "no kubeconfig at") {
 		t.Errorf("status %d: %s", code, &errs)
 	}
@@ -68,46 +66,9 @@ func TestStatusForbidden(t *testing.T) {
 		_, _ = w.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Forbidden","code":403,"message":"pods is forbidden"}`))
 	}))
 	defer server.Close()
-	code, out, err := command(t, "status", "--cluster", "--master", server.URL)
+	code, out, err := fairway(t, "status", "--cluster", "--master", server.URL)
 	if code != 2 || out != "" || !strings.Contains(err, "is forbidden\nhint: ") || !strings.Contains(err, "kubectl fairway status") {
 		t.Errorf("status %d: %s%s", code, out, err)
-	}
-}
-
-// TestJSONLog: one object per line, with the component, and errors as text.
-func TestJSONLog(t *testing.T) {
-	var out strings.Builder
-	newAgentLog(&out, &config.Config{LogJSON: true}).Warn("no", "err", errors.New("a\nb"))
-	var line map[string]string
-	if err := json.Unmarshal([]byte(out.String()), &line); err != nil || line["component"] != "agent" || line["err"] != "a; b" || line["level"] != "WARN" {
-		t.Errorf("%s: %v", &out, err)
-	}
-}
-
-// TestLogFormat: the flag, or what deploy/ has in the environment.
-func TestLogFormat(t *testing.T) {
-	for _, c := range []struct{ flag, env, want string }{
-		{"", "", "level=WARN msg=no"},
-		{"text", "json", "level=WARN msg=no"},
-		{"", "json", `"level":"WARN","msg":"no","component":"dns"`},
-		{"json", "", `"msg":"no","component":"dns"`},
-		{"", "xml", `error $LOG_FORMAT: "xml" is not a format [choose text or json]`},
-		{"logfmt", "", `error --log-format: "logfmt" is not a format [choose text or json]`},
-	} {
-		t.Setenv(logFormatKey, c.env)
-		var out strings.Builder
-		log, err := (&logFormat{c.flag}).logger(&out, "dns")
-		if err != nil {
-			out.WriteString("error " + err.Error())
-		} else {
-			log.Warn("no")
-		}
-		if !strings.Contains(out.String(), c.want) {
-			t.Errorf("%+v: %s", c, &out)
-		}
-	}
-	for _, command := range []string{"dns", "controller", "speaker"} {
-		prints(t, "text\njson\n", "__complete", command, "--log-format", "")
 	}
 }
 
@@ -115,5 +76,8 @@ func TestLogFormat(t *testing.T) {
 func TestCompletion(t *testing.T) {
 	prints(t, "userspace\nauto\n", "__complete", "agent", "--proxy-mode", "")
 	prints(t, "outside\n", "__complete", "explain", "--from", "")
+	for _, part := range []string{"dns", "controller", "speaker"} {
+		prints(t, "text\njson\n", "__complete", part, "--log-format", "")
+	}
 	prints(t, "complete -o default -F __start_fairway fairway", "completion", "bash")
 }

@@ -5,6 +5,7 @@ import (
 	"os"
 	"testing"
 
+	"github.com/fairway-net/fairway/internal/command"
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/testnet"
 )
@@ -21,7 +22,7 @@ func TestOneAgent(t *testing.T) {
 	}
 	node, other := testnet.NewNamespace(t, "node"), testnet.NewNamespace(t, "other")
 	inNode(node, func() error {
-		lock, err := lockNode()
+		lock, err := command.LockNode()
 		if err != nil {
 			return err
 		}

@@ -11,8 +11,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -21,65 +19,37 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fairway-net/fairway/internal/config"
+	"github.com/fairway-net/fairway/internal/command"
+	"github.com/fairway-net/fairway/internal/command/agent"
+	"github.com/fairway-net/fairway/internal/command/cluster"
+	"github.com/fairway-net/fairway/internal/command/controller"
+	"github.com/fairway-net/fairway/internal/command/dns"
+	"github.com/fairway-net/fairway/internal/command/edge"
+	"github.com/fairway-net/fairway/internal/command/inspect"
+	"github.com/fairway-net/fairway/internal/command/speaker"
 	"github.com/fairway-net/fairway/internal/oneline"
 )
 
-// env is what the commands may use of the process's environment.
-type env struct {
-	stdin   io.Reader
-	stdout  io.Writer
-	stderr  io.Writer
-	program string // the name that the program was called by; empty: fairway
-}
-
-// plugin reports whether kubectl started this program, as kubectl-fairway.
-func (e env) plugin() bool { return strings.HasPrefix(e.program, "kubectl-") }
+// version is set by the Makefile with -ldflags -X; a plain `go build` says so.
+var version = "v0.1.0-dev"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	code := run(ctx, env{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, program: filepath.Base(os.Args[0])}, os.Args[1:])
+	code := run(ctx, command.Env{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Program: filepath.Base(os.Args[0]), Version: version}, os.Args[1:])
 	stop()
 	os.Exit(code)
 }
 
-// exitError ends the program with a status of its own and no further message.
-// `fairway diff` uses it: 1 means "there is a difference", as in diff(1).
-type exitError int
-
-func (e exitError) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
-
-// failed ends the program with a status of its own: in commands of which 1 is an answer, an
-// error is 2, as with diff(1).
-type failed struct {
-	error
-	status int
-}
-
-func (f failed) Unwrap() error { return f.error }
-
-// errorStatus makes errors of a command end the program with a status.
-func errorStatus(status int, run func(*cobra.Command, []string) error) func(*cobra.Command, []string) error {
-	return func(c *cobra.Command, args []string) error {
-		err := run(c, args)
-		var code exitError
-		if err == nil || errors.As(err, &code) {
-			return err
-		}
-		return failed{err, status}
-	}
-}
-
 // run executes one command line and returns the exit status. An error is printed once,
 // here: a line with what is wrong, and a line with what to do.
-func run(ctx context.Context, e env, args []string) int {
-	if strings.HasPrefix(e.program, "kubectl_complete-") { // how kubectl asks what may follow `kubectl fairway`
-		e.program, args = strings.Replace(e.program, "kubectl_complete-", "kubectl-", 1), append([]string{cobra.ShellCompRequestCmd}, args...)
+func run(ctx context.Context, e command.Env, args []string) int {
+	if strings.HasPrefix(e.Program, "kubectl_complete-") { // how kubectl asks what may follow `kubectl fairway`
+		e.Program, args = strings.Replace(e.Program, "kubectl_complete-", "kubectl-", 1), append([]string{cobra.ShellCompRequestCmd}, args...)
 	}
 	root := newRoot(e)
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
-	var code exitError
+	var code command.ExitError
 	switch {
 	case err == nil:
 		return 0
@@ -87,47 +57,19 @@ func run(ctx context.Context, e env, args []string) int {
 		return int(code)
 	}
 	what, hint := oneline.Hint(oneline.Error(err).Error())
-	fmt.Fprintf(e.stderr, "error: %s\n", what)
+	fmt.Fprintf(e.Stderr, "error: %s\n", what)
 	if hint != "" {
-		fmt.Fprintf(e.stderr, "hint: %s\n", hint)
+		fmt.Fprintf(e.Stderr, "hint: %s\n", hint)
 	}
-	var f failed
+	var f command.Failed
 	if errors.As(err, &f) {
-		return f.status
+		return f.Status
 	}
 	return 1
 }
 
-// newLog returns a logger that writes an error with several lines as one.
-func newLog(w io.Writer, level slog.Leveler) *slog.Logger {
-	return slog.New(slog.NewTextHandler(w, logOptions(level)))
-}
-
-// newAgentLog is newLog in the format that the configuration asks for.
-func newAgentLog(w io.Writer, cfg *config.Config) *slog.Logger {
-	if !cfg.LogJSON {
-		return newLog(w, cfg.LogLevel)
-	}
-	return newJSONLog(w, cfg.LogLevel, "agent")
-}
-
-// newJSONLog has the part of Fairway that logs in each line, because lines of all parts end in
-// one place.
-func newJSONLog(w io.Writer, level slog.Leveler, component string) *slog.Logger {
-	return slog.New(slog.NewJSONHandler(w, logOptions(level))).With("component", component)
-}
-
-func logOptions(level slog.Leveler) *slog.HandlerOptions {
-	return &slog.HandlerOptions{Level: level, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-		if err, ok := a.Value.Any().(error); ok {
-			a.Value = slog.StringValue(oneline.Error(err).Error())
-		}
-		return a
-	}}
-}
-
-// newRoot builds the command tree, one file for each command.
-func newRoot(e env) *cobra.Command {
+// newRoot builds the command tree.
+func newRoot(e command.Env) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "fairway",
 		Short: "The Kubernetes service network: service proxy, cluster DNS, pod network",
@@ -136,33 +78,33 @@ func newRoot(e env) *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	if e.plugin() {
-		name := "kubectl " + strings.ReplaceAll(strings.TrimPrefix(e.program, "kubectl-"), "_", "-")
+	if e.Plugin() {
+		name := "kubectl " + strings.ReplaceAll(strings.TrimPrefix(e.Program, "kubectl-"), "_", "-")
 		root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: name}
 	}
-	root.SetIn(e.stdin)
-	root.SetOut(e.stdout)
-	root.SetErr(e.stderr)
+	root.SetIn(e.Stdin)
+	root.SetOut(e.Stdout)
+	root.SetErr(e.Stderr)
 	root.SetFlagErrorFunc(flagError)
 	root.SetUsageFunc(usage)
 	root.SuggestionsMinimumDistance = 2
 	root.AddCommand(
-		newAgent(e),
-		newController(e),
-		newDNS(e),
-		newDiff(e),
-		newDump(e),
-		newDoctor(e),
-		newDrain(e),
-		newEdge(e),
-		newExplain(e),
-		newInstall(e),
-		newRollback(e),
-		newUninstall(e),
-		newUpgrade(e),
-		newSpeaker(e),
-		newPolicy(e),
-		newStatus(e),
+		agent.New(e),
+		controller.New(e),
+		dns.New(e),
+		edge.New(e),
+		speaker.New(e),
+		inspect.NewDiff(e),
+		inspect.NewDump(e),
+		inspect.NewDoctor(e),
+		inspect.NewExplain(e),
+		inspect.NewPolicy(e),
+		cluster.NewDrain(e),
+		cluster.NewInstall(e),
+		cluster.NewRollback(e),
+		cluster.NewStatus(e),
+		cluster.NewUninstall(e),
+		cluster.NewUpgrade(e),
 		newVersion(e),
 	)
 	return root

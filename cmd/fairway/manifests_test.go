@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/fairway-net/fairway/internal/command"
 )
 
 // The manifests and the program change in different files: every command line in
@@ -39,7 +41,7 @@ func TestCommandLinesInManifests(t *testing.T) {
 			t.Fatalf("%s has no containers", path)
 		}
 		for _, c := range containers {
-			root := newRoot(env{stdin: strings.NewReader(""), stdout: &bytes.Buffer{}, stderr: &bytes.Buffer{}})
+			root := newRoot(command.Env{Stdin: strings.NewReader(""), Stdout: &bytes.Buffer{}, Stderr: &bytes.Buffer{}})
 			if len(c.Command) < 2 || c.Command[0] != root.Name() {
 				t.Errorf("%s: %q does not start with %q and a command", path, c.Command, root.Name())
 				continue

@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fairway-net/fairway/internal/bgp"
+	"github.com/fairway-net/fairway/internal/command/agent"
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/edge"
 	"github.com/fairway-net/fairway/internal/health"
@@ -53,7 +54,7 @@ func (r *recorder) MustRegister(all ...prometheus.Collector) {
 
 // exporters are the packages that make metrics. Their collectors are in programs; those of
 // internal/dns have a test of their own.
-var exporters = []string{"cmd/fairway", "internal/bgp", "internal/dns", "internal/edge", "internal/health", "internal/kube", "internal/node", "internal/policy/enforcer", "internal/proxy", "internal/speaker"}
+var exporters = []string{"internal/command/agent", "internal/bgp", "internal/dns", "internal/edge", "internal/health", "internal/kube", "internal/node", "internal/policy/enforcer", "internal/proxy", "internal/speaker"}
 
 // programs are those with a table in docs/metrics.md, and their collectors.
 var programs = map[string]func(*testing.T) []prometheus.Collector{
@@ -90,7 +91,7 @@ func agentCollectors(t *testing.T) (all []prometheus.Collector) {
 	}
 	enforcer.NewMetrics(r)
 	all = append(all, r.all...)
-	all = append(all, kube.New(kube.Config{Log: log, Client: client}), newReleasePending(), newDeadNodes(liveness.NewFollower()))
+	all = append(all, kube.New(kube.Config{Log: log, Client: client}), agent.NewReleasePending(), agent.NewDeadNodes(liveness.NewFollower()))
 	r = &recorder{Registry: prometheus.NewRegistry()}
 	health.New(health.Config{Log: log, Registry: r.Registry, ProxyMode: "nftables", Version: "v"})
 	return append(all, r.Registry)

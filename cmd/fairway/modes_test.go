@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/command"
 	"github.com/fairway-net/fairway/internal/datapath/conformance"
 	"github.com/fairway-net/fairway/internal/datapath/modes"
 	"github.com/fairway-net/fairway/internal/fence"
@@ -103,15 +104,15 @@ func example() *service.Table {
 	}})
 }
 
-func command(t *testing.T, args ...string) (code int, stdout, stderr string) {
+func fairway(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	var out, err bytes.Buffer
-	code = run(t.Context(), env{stdin: strings.NewReader(""), stdout: &out, stderr: &err}, args)
+	code = run(t.Context(), command.Env{Stdin: strings.NewReader(""), Stdout: &out, Stderr: &err}, args)
 	return code, out.String(), err.String()
 }
 
 func prints(t *testing.T, want string, args ...string) {
 	t.Helper()
-	if code, out, err := command(t, args...); code != 0 || !strings.Contains(out, want) {
+	if code, out, err := fairway(t, args...); code != 0 || !strings.Contains(out, want) {
 		t.Errorf("fairway %v: status %d, want %q in\n%s%s", args, code, want, out, err)
 	}
 }
@@ -119,14 +120,14 @@ func prints(t *testing.T, want string, args ...string) {
 // tells runs a command that must succeed and log something.
 func tells(t *testing.T, want string, args ...string) {
 	t.Helper()
-	if code, out, err := command(t, args...); code != 0 || !strings.Contains(err, want) {
+	if code, out, err := fairway(t, args...); code != 0 || !strings.Contains(err, want) {
 		t.Errorf("fairway %v: status %d, want %q in\n%s%s", args, code, want, out, err)
 	}
 }
 
 func fails(t *testing.T, want string, args ...string) {
 	t.Helper()
-	if code, out, err := command(t, args...); code != 1 || !strings.Contains(err, want) || !strings.HasPrefix(err, "error: ") || strings.Count(err, "\n") > 2 {
+	if code, out, err := fairway(t, args...); code != 1 || !strings.Contains(err, want) || !strings.HasPrefix(err, "error: ") || strings.Count(err, "\n") > 2 {
 		t.Errorf("fairway %v: status %d, want %q in\n%s%s", args, code, want, out, err)
 	}
 }

@@ -7,14 +7,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/fairway-net/fairway/internal/command"
 	"github.com/fairway-net/fairway/internal/output"
 )
-
-// version is set by the Makefile with -ldflags -X; a plain `go build` says so.
-var version = "v0.1.0-dev"
-
-// userAgent names this program to the API server. It is made at the start, after -X.
-var userAgent = "fairway/" + version
 
 // versionInfo is what fairway version prints.
 type versionInfo struct {
@@ -29,7 +24,7 @@ func (v versionInfo) WriteTable(w io.Writer, _ bool) error {
 	return err
 }
 
-func newVersion(e env) *cobra.Command {
+func newVersion(e command.Env) *cobra.Command {
 	format := output.Table
 	c := &cobra.Command{
 		Use:     "version",
@@ -37,10 +32,10 @@ func newVersion(e env) *cobra.Command {
 		Example: "  fairway version -o json",
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return output.Write(e.stdout, format, versionInfo{version, runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH})
+			return output.Write(e.Stdout, format, versionInfo{e.Version, runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH})
 		},
 	}
 	c.Flags().VarP(&format, "output", "o", "table, wide, json or yaml")
-	complete(c, "output", output.Formats()...)
+	command.Complete(c, "output", output.Formats()...)
 	return c
 }

@@ -1,0 +1,355 @@
+// Package agent is `fairway agent`: all that runs on a node, joined by hand, and As, by which tools
+// decide as it does. What the parts do, their packages know. It promises that an agent which ends
+// leaves its rules in place.
+package agent
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fairway-net/fairway/internal/cni"
+	"github.com/fairway-net/fairway/internal/command"
+	"github.com/fairway-net/fairway/internal/config"
+	"github.com/fairway-net/fairway/internal/conntrack"
+	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/datapath/modes"
+	"github.com/fairway-net/fairway/internal/flow"
+	"github.com/fairway-net/fairway/internal/health"
+	"github.com/fairway-net/fairway/internal/hostport"
+	"github.com/fairway-net/fairway/internal/kube"
+	"github.com/fairway-net/fairway/internal/liveness"
+	"github.com/fairway-net/fairway/internal/node"
+	"github.com/fairway-net/fairway/internal/proxy"
+	"github.com/fairway-net/fairway/internal/reset"
+	"github.com/fairway-net/fairway/internal/rib"
+	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/status"
+	"github.com/fairway-net/fairway/internal/takeover"
+)
+
+// New builds `fairway agent`.
+func New(e command.Env) *cobra.Command {
+	c := &cobra.Command{
+		Use:   "agent",
+		Short: "Run the service proxy of this node (replaces kube-proxy)",
+		Long: `Run the service proxy of this node (replaces kube-proxy).
+
+The flags are kube-proxy's where they mean the same. On SIGTERM the agent ends and
+leaves its rules in place, so that a restart interrupts no connection; --cleanup removes
+the rules of all modes. Started in another mode than the agent before, it takes
+the node over as soon as its own rules are in place, and connections go on.
+
+Exit status: 0 after SIGTERM, 1 if it cannot start or go on.`,
+		Example: `  fairway agent --kubeconfig ~/.kube/config --cluster-cidr 10.244.0.0/16
+  fairway agent --master https://192.168.49.254:6443 --proxy-mode auto --replace-kube-proxy
+  fairway agent --config /var/lib/kube-proxy/config.conf
+  fairway agent --cleanup --pod-network routes    remove everything from this node`,
+		Args: cobra.NoArgs,
+	}
+	flags := config.NewFlags(c.Flags())
+	command.Complete(c, "proxy-mode", config.Modes()...)
+	command.Complete(c, "pod-network", config.PodNetworks()...)
+	command.Complete(c, "detect-local-mode", config.DetectClusterCIDR, config.DetectNodeCIDR, config.DetectBridge, config.DetectPrefix)
+	command.Complete(c, "log-format", "text", "json")
+	command.Complete(c, "log-level", "debug", "info", "warn", "error")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		settings, err := newFollower(e, flags)
+		if err != nil {
+			return err
+		}
+		cfg, err := flags.Load()
+		if err != nil {
+			return err
+		}
+		log := newLog(e.Stderr, cfg)
+		settings.log = log
+		for _, w := range cfg.Warnings {
+			log.Warn(w)
+		}
+		a := &agent{cfg: cfg, log: log, env: e, published: &published{version: e.Version}, settings: settings}
+		lock, err := command.LockNode()
+		if err != nil {
+			return err
+		}
+		defer lock.Close()
+		if cfg.Cleanup {
+			return a.cleanup(c.Context())
+		}
+		g, ctx := errgroup.WithContext(c.Context())
+		g.Go(func() error { return status.Serve(ctx, lock, a.published.node) })
+		g.Go(func() error { return a.runs(ctx) })
+		return g.Wait()
+	}
+	return c
+}
+
+// agent is everything that runs on a node.
+type agent struct {
+	cfg       *config.Config
+	log       *slog.Logger
+	env       command.Env
+	published *published // what fairway status gets; nil in commands that run no agent
+	settings  *follower  // nil in those, too
+	began     func()     // is called when a run has all that it needs
+	// gate lets NetworkPolicies decide about connections that this process carries; nil: they
+	// are off.
+	gate *datapath.Gate
+}
+
+func (a *agent) run(ctx context.Context) error {
+	a.limitMemory()
+	says := newAgentStatus(a.cfg, a.env.Version)
+	dp, err := a.openDatapath(ctx, says)
+	if err != nil {
+		return err
+	}
+	var unsupported service.Algorithms
+	if dp != nil {
+		defer dp.Close()
+		unsupported = ^dp.Info().Capabilities.Algorithms
+	}
+	withPods := a.cfg.ConnectsPods()
+	store, events, err := a.openStore(withPods)
+	if err != nil {
+		return err
+	}
+	nodes := nodes{store.SubscribeNodes("pod network"), store}
+	peers, registry := liveness.NewFollower(), prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), store, NewDeadNodes(peers))
+	view := withDead(a.cfg.View(store, unsupported), peers)
+	says.store = store
+	a.published.set(says)
+	checks := health.NewNodePortChecks(health.NodePortConfig{Log: a.log, State: says.state, Applied: says.applied, Problem: events.Event})
+	server := a.healthServer(says, registry)
+	if err := server.Listen(ctx); err != nil {
+		return err
+	}
+	a.began()
+	a.log.Info("starting", "version", a.env.Version, "node", a.cfg.NodeName, "mode", a.cfg.Mode, "podNetwork", a.cfg.PodNetwork)
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return server.Run(ctx) })
+	g.Go(func() error { return store.Run(ctx) })
+	g.Go(func() error { return checks.Run(ctx) })
+	g.Go(func() error { return peers.Run(ctx) })
+	g.Go(func() error { return events.Run(ctx) })
+	g.Go(func() error { return a.settings.run(ctx, a.cfg, &says.board, events.NodeEvent) })
+	g.Go(func() error { return a.obstacles(view, says, events, registry).Run(ctx) })
+	var resets *reset.Resetter
+	if dp != nil {
+		a.tune(says)
+		services := store.SubscribeServices("proxy")
+		metrics := proxy.NewMetrics(proxy.MetricsConfig{Registry: registry, Mode: a.cfg.Mode, Changes: services.Changes})
+		var flows *flow.Reconciler
+		var table *conntrack.Table
+		if flows, table, resets, err = a.flows(dp, view, store, metrics); err != nil {
+			return err
+		}
+		defer table.Close()
+		loop := proxy.New(proxy.Config{
+			Log: a.log, Source: services, HostPorts: a.followHostPorts(ctx, g, says), Datapath: dp, View: view, Viewed: peers.Dirty(),
+			Report: events.Report, Event: events.Event, Flows: flows, Applied: says.applied, Health: says.state, Metrics: metrics,
+			MinSync: a.cfg.MinSyncPeriod, MaxRetry: a.cfg.SyncPeriod, EmptyAfter: a.cfg.EmptyAfter,
+		})
+		g.Go(func() error { return flows.Run(ctx) })
+		g.Go(func() error { return loop.Run(ctx) })
+		g.Go(func() error { return a.watchRelease(ctx, registry, events, dp) })
+	}
+	if withPods {
+		pods := a.podNetwork()
+		pods.Event, pods.Registry, pods.PolicySocket = events.NodeEvent, registry, a.policySocket()
+		pods.APIServers = func() []netip.Addr { return view().APIServers }
+		g.Go(func() error { return nodes.run(ctx, pods, a.cfg) })
+	}
+	g.Go(func() error { return a.enforce(ctx, store, resets, events, registry) })
+	err = g.Wait()
+	a.log.Info("shutting down; the rules stay in place")
+	return err
+}
+
+// obstacles are what other programs do to the packets of pods and Services.
+func (a *agent) obstacles(view func() service.Node, says *agentStatus, events *kube.Recorder, registry *prometheus.Registry) *node.Obstacles {
+	return &node.Obstacles{
+		Pods: func() []netip.Prefix { return view().Settings.Pods },
+		Log:  a.log, Registry: registry,
+		Event: func(reason, message string) { events.NodeEvent(a.cfg.NodeName, reason, message) },
+		Now:   func(message string) { says.board.Set(status.ForwardingDropped, message) },
+	}
+}
+
+// healthServer is what answers on the ports of health and metrics.
+func (a *agent) healthServer(says *agentStatus, registry *prometheus.Registry) *health.Server {
+	return health.New(health.Config{
+		Log: a.log, Healthz: a.cfg.Healthz, Metrics: a.cfg.Metrics, State: says.state,
+		Eligible: says.eligible, NotEligible: says.notEligible, Status: says.public,
+		PortInUse: func(err error) { says.board.Set(status.PortInUse, text(err)) },
+		Families:  []string{"IPv4", "IPv6"},
+		ProxyMode: a.cfg.Mode, Version: a.env.Version, Registry: registry, Wait: a.cfg.ReplaceKubeProxy,
+	})
+}
+
+// hostPorts reads what pods have on the node's addresses, as the CNI plugin recorded it.
+func (a *agent) hostPorts() *hostport.Reader {
+	return hostport.New(a.log, filepath.Join(cni.DefaultStateDir, a.cfg.NodeName))
+}
+
+// followHostPorts is hostPorts kept up to date until ctx ends; nil without our plugin. NodePorts on
+// loopback addresses are served behind them, if --nodeport-addresses names any.
+func (a *agent) followHostPorts(ctx context.Context, g *errgroup.Group, says *agentStatus) (all proxy.HostPorts) {
+	n := hostport.NodePorts{Log: a.log, Addrs: a.cfg.NodePorts.Loopback, Table: says.applied.Table}
+	if a.cfg.ConnectsPods() {
+		r := a.hostPorts()
+		g.Go(func() error { return r.Run(ctx) })
+		n.HostPorts = func() map[service.Key]netip.AddrPort { return r.Now().Loopback() }
+		all = r
+	}
+	if len(n.Addrs) > 0 {
+		n.Changed = says.applied.Subscribe()
+		g.Go(func() error { return n.Run(ctx) })
+	}
+	return all
+}
+
+// connection is how this process reaches the API server.
+func (a *agent) connection() kube.Connection { return a.cfg.Connection(a.env.UserAgent("")) }
+
+// openStore returns what reads the API server, and what writes events to it.
+func (a *agent) openStore(allNodes bool) (*kube.Store, *kube.Recorder, error) {
+	client, err := kube.Connect(a.connection())
+	if err != nil {
+		return nil, nil, err
+	}
+	custom, err := kube.ConnectCustom(a.connection())
+	if err != nil {
+		return nil, nil, err
+	}
+	events := kube.NewRecorder(a.log, client, a.cfg.NodeName)
+	return kube.New(kube.Config{
+		Log: a.log, Client: client, Custom: custom, NodeName: a.cfg.NodeName, AllNodes: allNodes,
+		EmptyAfter: a.cfg.EmptyAfter, Problem: events.Event,
+	}), events, nil
+}
+
+// flows builds what ends flows on this node: flows in conntrack's table, connections that
+// are reset, and flows that the datapath carries itself.
+func (a *agent) flows(dp datapath.Datapath, view func() service.Node, store *kube.Store, metrics *proxy.Metrics) (*flow.Reconciler, *conntrack.Table, *reset.Resetter, error) {
+	// Package flow paces its questions about pods. They have a client of their own, so that
+	// no other request waits for them.
+	c := a.connection()
+	c.QPS = -1
+	client, err := kube.Connect(c)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	resets := reset.New(reset.Config{Log: a.log, Flows: conntrack.New(conntrack.Config{Log: a.log})})
+	table := conntrack.New(conntrack.Config{Log: a.log, NodePort: func(addr netip.Addr) bool { return view().Settings.ServesNodePorts(addr) }})
+	enders := []flow.Ender{conntrack.NewEnder(a.log, table, resets.Reset), flow.EndFunc(dp.EndFlows)}
+	flows := flow.New(flow.Config{Log: a.log, Enders: enders, Pods: kube.PodLookup{Client: client, Another: store.AnotherCluster}, Observe: metrics.FlowsEnded})
+	return flows, table, resets, nil
+}
+
+// modeOptions are what the configuration says about modes.
+func (a *agent) modeOptions() modes.Options {
+	c := a.cfg
+	return modes.Options{Mark: c.Mask(), CountTraffic: c.CountTraffic, TCPTimeout: c.IPVS.TCP, FinTimeout: c.IPVS.TCPFin, UDPTimeout: c.IPVS.UDP, Log: a.log, Gate: a.gate}
+}
+
+// openDatapath opens the datapath that --proxy-mode asks for, and finds out whether it works
+// here before anything else starts. It takes over from what carried Services before. Nil:
+// the mode is none, and no rules of ours are here.
+func (a *agent) openDatapath(ctx context.Context, says *agentStatus) (datapath.Datapath, error) {
+	if a.gate = nil; a.cfg.NetworkPolicy {
+		a.gate = &datapath.Gate{}
+	}
+	if a.cfg.Mode == datapath.None {
+		return a.openRelease(ctx, says), nil
+	}
+	dp, err := modes.All().Choose(ctx, a.log, a.cfg.Mode, a.modeOptions())
+	if err != nil {
+		return nil, err
+	}
+	a.cfg.Mode = dp.Info().Name // auto has become this
+	return takeover.New(takeover.Config{
+		Log: a.log, Datapath: dp, Others: modes.All().Others(ctx, a.log, a.cfg.Mode, a.modeOptions()),
+		KubeProxy: &takeover.KubeProxy{}, Replace: a.cfg.ReplaceKubeProxy, Found: says.found,
+	}), nil
+}
+
+// nodes are the cluster's nodes as the pod network reads them.
+type nodes struct {
+	*kube.Subscription
+	store *kube.Store
+}
+
+// Peers implements node.Nodes.
+func (n nodes) Peers() []node.Peer { return command.Peers(n.store.Nodes()) }
+
+// run is the pod network until ctx ends.
+func (n nodes) run(ctx context.Context, pods node.Config, cfg *config.Config) error {
+	pods.ServiceCIDRs = n.store.ServiceCIDRs
+	pods.PublishKey = func(ctx context.Context, k node.Key) error { return n.store.PublishWireGuardKey(ctx, k.String()) }
+	return node.New(pods).Run(ctx, cfg.NodeName, n, cfg.SyncPeriod)
+}
+
+func (a *agent) podNetwork() node.Config {
+	return node.Config{
+		Log: a.log, CNIBinDir: a.cfg.CNIBinDir, CNIConfDir: a.cfg.CNIConfDir,
+		Masquerade: true, ClusterCIDRs: a.cfg.ClusterCIDRs, NodeName: a.cfg.NodeName, Way: node.Way(a.cfg.PodNetwork), RecordHostPorts: a.cfg.Mode != datapath.None,
+		RIB: rib.Of(rib.DefaultDir, a.cfg.NodeName),
+	}
+}
+
+// tune makes the node remember flows as the configuration asks. A node that cannot
+// do so still carries Services.
+func (a *agent) tune(says *agentStatus) {
+	c := a.cfg.Conntrack
+	err := conntrack.Tuning{
+		Max: c.Max(runtime.NumCPU()), TCPEstablished: c.TCPEstablished, TCPCloseWait: c.TCPCloseWait,
+		UDP: c.UDP, UDPStream: c.UDPStream, TCPBeLiberal: c.TCPBeLiberal,
+	}.Apply(a.log)
+	if err != nil {
+		a.log.Warn("conntrack settings were not set: the node's table may fill, or keep dead connections for long", "err", err)
+		says.board.Set(status.ConntrackSettings, "conntrack settings of the node were not set: "+err.Error())
+	}
+}
+
+// limitMemory sets how the process uses memory, and what the kernel does when memory is short.
+func (a *agent) limitMemory() {
+	if os.Getenv("GOGC") == "" {
+		// Most of the heap is the cluster's objects, which stay: half the usual slack
+		// costs little time and saves a third of the memory.
+		debug.SetGCPercent(50)
+	}
+	a.setOOMScore()
+}
+
+// setOOMScore asks the kernel to end other processes first. Without CAP_SYS_RESOURCE the
+// kernel may refuse; the agent then runs without it.
+func (a *agent) setOOMScore() {
+	if a.cfg.OOMScoreAdj == nil {
+		return
+	}
+	err := os.WriteFile("/proc/self/oom_score_adj", []byte(strconv.Itoa(*a.cfg.OOMScoreAdj)), 0)
+	if err != nil {
+		a.log.Warn("--oom-score-adj has no effect", "err", err)
+	}
+}
+
+// newLog logs in the format that the configuration asks for.
+func newLog(w io.Writer, cfg *config.Config) *slog.Logger {
+	if !cfg.LogJSON {
+		return command.NewLog(w, cfg.LogLevel)
+	}
+	return command.NewJSONLog(w, cfg.LogLevel, "agent")
+}

@@ -1,0 +1,68 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/fairway-net/fairway/internal/datapath/modes"
+	"github.com/fairway-net/fairway/internal/fence"
+	"github.com/fairway-net/fairway/internal/hostport"
+	"github.com/fairway-net/fairway/internal/node"
+	"github.com/fairway-net/fairway/internal/policy/nftpolicy"
+	"github.com/fairway-net/fairway/internal/reset"
+	"github.com/fairway-net/fairway/internal/takeover"
+)
+
+// cleanup removes all that an agent may have made here, whatever its mode was, and says
+// what that was; the pod network only if it is asked for, for running pods need it.
+func (a *agent) cleanup(ctx context.Context) error {
+	if a.cfg.AfterKubeProxy {
+		a.log.Info("waiting until a kube-proxy has written its rules")
+		if err := takeover.WaitForKubeProxy(ctx); err != nil {
+			return fmt.Errorf("cleanup: %w", err)
+		}
+	}
+	removed, err := a.removeModes(ctx)
+	network := node.New(a.podNetwork())
+	defer network.Close()
+	pods, unread := network.Found(ctx)
+	err = errors.Join(err, unread)
+	if a.cfg.ConnectsPods() {
+		err = errors.Join(err, network.Cleanup(ctx))
+		removed, pods = append(removed, pods...), nil
+	}
+	policies := nftpolicy.New()
+	found, unread := policies.Found(ctx)
+	if found {
+		removed = append(removed, "rules of NetworkPolicies")
+	}
+	err = errors.Join(err, unread, policies.Delete(ctx))
+	if err != nil {
+		return fmt.Errorf("cleanup: %w", err)
+	}
+	if len(removed) == 0 {
+		a.log.Info("nothing to remove")
+	} else {
+		a.log.Info("removed", "what", strings.Join(removed, ", "))
+	}
+	if len(pods) > 0 {
+		a.log.Info("kept the pod network [add --pod-network routes to remove it]", "what", strings.Join(pods, ", "))
+	}
+	return nil
+}
+
+// removeModes removes the rules of all modes, also what is too damaged to be read, and says
+// which were there.
+func (a *agent) removeModes(ctx context.Context) (removed []string, err error) {
+	held, err := modes.All().Found(ctx, a.modeOptions())
+	if err != nil {
+		a.log.Debug("cannot say which mode's rules are here", "err", err)
+	}
+	for _, dp := range held {
+		removed = append(removed, "rules of mode "+dp.Info().Name)
+		dp.Close()
+	}
+	return removed, errors.Join(fence.Remove(ctx), modes.All().Cleanup(ctx, a.log, a.modeOptions()), reset.Cleanup(ctx), hostport.Cleanup(ctx))
+}

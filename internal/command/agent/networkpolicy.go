@@ -1,0 +1,78 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fairway-net/fairway/internal/conntrack"
+	"github.com/fairway-net/fairway/internal/kube"
+	"github.com/fairway-net/fairway/internal/policy/enforcer"
+	"github.com/fairway-net/fairway/internal/policy/nftpolicy"
+	"github.com/fairway-net/fairway/internal/reset"
+)
+
+// policyDir is where the CNI plugin finds the agent, in the node's file system and in the
+// agent's. Several nodes of a lab share it.
+const policyDir = "/run/fairway/policy"
+
+// policySocket is where the CNI plugin asks; empty: it does not, or there is none of ours.
+func (a *agent) policySocket() string {
+	if !a.cfg.NetworkPolicy || !a.cfg.ConnectsPods() {
+		return ""
+	}
+	return filepath.Join(policyDir, a.cfg.NodeName+".sock")
+}
+
+// enforce keeps NetworkPolicies in the kernel until ctx ends, if it is asked to. resets is the
+// proxy's; nil: there is none.
+func (a *agent) enforce(ctx context.Context, store *kube.Store, resets *reset.Resetter, events *kube.Recorder, registry *prometheus.Registry) error {
+	if !a.cfg.NetworkPolicy {
+		if err := a.removePolicies(ctx); err != nil {
+			return err
+		}
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	if resets == nil && a.cfg.NetworkPolicy {
+		resets = reset.New(reset.Config{Log: a.log, Flows: conntrack.New(conntrack.Config{Log: a.log})})
+	}
+	if resets != nil {
+		g.Go(func() error { return resets.Run(ctx) })
+	}
+	if a.cfg.NetworkPolicy {
+		source := store.SubscribePolicies("network policy")
+		g.Go(func() error {
+			flows := conntrack.New(conntrack.Config{Log: a.log})
+			defer flows.Close()
+			rules := nftpolicy.New()
+			rules.Reject = a.cfg.NetworkPolicyReject
+			e := enforcer.New(enforcer.Config{
+				Log: a.log, Node: a.cfg.NodeName, Source: source, Table: rules,
+				Socket: a.policySocket(), End: enforcer.EndAll(a.gate, flows, resets.Reset),
+				Event: events.PolicyEvent, LogDenied: a.cfg.NetworkPolicyLog, Metrics: enforcer.NewMetrics(registry),
+			})
+			a.gate.Decide(e.AllowsClient)
+			return e.Run(ctx)
+		})
+	}
+	return g.Wait()
+}
+
+// removePolicies removes the rules of an agent before that enforced NetworkPolicies: nothing
+// would keep them up to date.
+func (a *agent) removePolicies(ctx context.Context) error {
+	t := nftpolicy.New()
+	found, err := t.Found(ctx)
+	if err == nil && found {
+		a.log.Warn("an agent before enforced NetworkPolicies; this one removes its rules [--network-policy keeps them]")
+		err = t.Delete(ctx)
+	}
+	t.Close()
+	if err != nil {
+		return fmt.Errorf("remove the rules of NetworkPolicies: %w", err)
+	}
+	return nil
+}

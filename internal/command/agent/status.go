@@ -1,0 +1,151 @@
+package agent
+
+import (
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/fairway-net/fairway/internal/config"
+	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/health"
+	"github.com/fairway-net/fairway/internal/kube"
+	"github.com/fairway-net/fairway/internal/proxy"
+	"github.com/fairway-net/fairway/internal/status"
+)
+
+// agentStatus is what an agent says of itself: what its parts noted on the board, and what
+// they know when they are asked. Its fields are complete before it is asked.
+type agentStatus struct {
+	board      status.Board
+	counter    status.Counter
+	started    time.Time
+	version    string
+	configured string // --proxy-mode
+	others     atomic.Pointer[[]string]
+
+	cfg     *config.Config
+	store   *kube.Store
+	state   *health.State
+	applied *proxy.Applied
+}
+
+func newAgentStatus(cfg *config.Config, version string) *agentStatus {
+	return &agentStatus{
+		started: time.Now(), version: version, configured: cfg.Mode, cfg: cfg,
+		state: health.NewState(cfg.HealthTimeout()), applied: &proxy.Applied{},
+	}
+}
+
+// published is the status of the run that goes on: the next run replaces it.
+type published struct {
+	version string
+	now     atomic.Pointer[agentStatus]
+}
+
+func (p *published) set(s *agentStatus) { p.now.Store(s) }
+
+// node is what fairway status gets.
+func (p *published) node() status.Node {
+	if s := p.now.Load(); s != nil {
+		return s.node()
+	}
+	return status.Node{Version: p.version, OtherProxies: []string{}, Degraded: []status.Condition{}, Started: time.Now(), Time: time.Now()}
+}
+
+// node returns what holds now.
+func (s *agentStatus) node() status.Node {
+	v := s.state.Verdict()
+	n := status.Node{
+		Node: s.cfg.NodeName, Version: s.version, Mode: s.cfg.Mode, Configured: s.configured, PodNetwork: s.cfg.PodNetwork,
+		Started: s.started, InSync: v.Queued.IsZero() && !v.Synced.IsZero(), Since: v.Queued,
+		Drift: status.Drift{Restored: v.Restored, Last: v.LastRestored}, OtherProxies: []string{}, Time: v.Now,
+	}
+	switch {
+	case s.cfg.Mode == datapath.None: // nothing is written, so nothing waits
+		n.InSync, n.Since = true, s.started
+	case n.InSync:
+		n.Since = v.Synced
+	}
+	if t := s.applied.Table(); t != nil {
+		n.Services, n.Addresses, n.Endpoints = s.counter.Count(t)
+	}
+	if others := s.others.Load(); others != nil {
+		n.OtherProxies = append(n.OtherProxies, *others...)
+	}
+	s.board.Set(status.RulesNotWritten, text(v.Failed))
+	s.board.Set(status.NodeNotEligible, s.notEligible())
+	s.board.Set(status.APIReadFailed, s.unread())
+	s.board.Set(status.ListDoubted, s.doubted())
+	n.Degraded = s.board.Conditions()
+	return n
+}
+
+// public is node for the network.
+func (s *agentStatus) public() any { return s.node().Public() }
+
+// found notes what another service proxy has on the node.
+func (s *agentStatus) found(rules []string, stuck error) {
+	s.others.Store(&rules)
+	message := ""
+	if len(rules) > 0 {
+		message = "rules of a kube-proxy are on this node: " + strings.Join(rules, ", ") + " [--replace-kube-proxy removes them]"
+	}
+	if stuck != nil {
+		message = "cannot remove kube-proxy's rules: " + stuck.Error()
+	}
+	s.board.Set(status.OtherProxyRules, message)
+}
+
+// unread says which lists of the API server are missing, and what that means.
+func (s *agentStatus) unread() string {
+	var all []string
+	for _, t := range s.store.Troubles() {
+		one := fmt.Sprintf("%s: %v", t.Kind, t.Err)
+		if t.Without != "" {
+			one += " (meanwhile: " + t.Without + ")"
+		}
+		all = append(all, one)
+	}
+	return strings.Join(all, "; ")
+}
+
+// doubted says what the API server seems to have forgotten.
+func (s *agentStatus) doubted() string {
+	kept := s.store.Kept()
+	if kept == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d objects are kept although the API server's last list lacks them [was it restored from a backup?]", kept)
+}
+
+// eligible reports whether load balancers may use the node.
+func (s *agentStatus) eligible() bool {
+	n, ok := s.store.Node()
+	return ok && n.Eligible
+}
+
+// notEligible says why not, without the text of an error: /healthz answers it to anybody.
+func (s *agentStatus) notEligible() string {
+	if s.eligible() {
+		return ""
+	}
+	if _, ok := s.store.Node(); ok {
+		return "the node's object is gone from the API server, or the node is about to be deleted"
+	}
+	switch troubles := s.store.Troubles(); {
+	case len(troubles) == 0:
+		return "the API server has not sent this node's object yet"
+	case troubles[0].Refused:
+		return "waiting for the API server, which refuses to list " + troubles[0].Kind + ": see fairway status on the node"
+	}
+	return "waiting for the API server, which does not answer: see fairway status on the node"
+}
+
+// text is an error's; empty if there is none.
+func text(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}

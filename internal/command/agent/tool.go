@@ -1,0 +1,74 @@
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fairway-net/fairway/internal/command"
+	"github.com/fairway-net/fairway/internal/config"
+	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/datapath/modes"
+	"github.com/fairway-net/fairway/internal/kube"
+	"github.com/fairway-net/fairway/internal/liveness"
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// A Tool decides as the agent of this node would, and runs nothing.
+type Tool struct {
+	Config *config.Config
+	Log    *slog.Logger
+	as     *agent
+}
+
+// As makes c run f as the agent would decide: with the flags of the agent that runs in
+// this pod, if one does, and those that are given, which win.
+func As(c *cobra.Command, e command.Env, f func(context.Context, *Tool, []string) error) {
+	flags := config.NewToolFlags(c.Flags())
+	timeout := c.Flags().Duration("timeout", 10*time.Second, "how long to wait for the API server")
+	c.RunE = func(c *cobra.Command, args []string) error {
+		cfg, err := flags.Load(config.RunningArgs("/proc/1/cmdline"))
+		if err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(c.Context(), *timeout)
+		defer cancel()
+		as := &agent{cfg: cfg, env: e, log: command.NewLog(e.Stderr, slog.LevelWarn)}
+		return f(ctx, &Tool{Config: cfg, Log: as.log, as: as}, args)
+	}
+}
+
+// Modes are what the configuration says about modes.
+func (t *Tool) Modes() modes.Options { return t.as.modeOptions() }
+
+// Connection is how the agent reaches the API server.
+func (t *Tool) Connection() kube.Connection { return t.as.connection() }
+
+// Wanted is what the API server's objects ask for at one moment, and what it follows from.
+type Wanted struct {
+	Table   *service.Table
+	Node    service.Node
+	Objects *kube.Services
+}
+
+// Wanted reads the API server once and compiles what its objects ask for in a mode.
+func (t *Tool) Wanted(ctx context.Context, mode datapath.Info) (*Wanted, error) {
+	client, err := kube.Connect(t.Connection())
+	if err != nil {
+		return nil, err
+	}
+	store, objects, err := kube.Once(ctx, kube.Config{Log: t.Log, Client: client, NodeName: t.Config.NodeName})
+	if err != nil {
+		return nil, err
+	}
+	t.Config.Mode = mode.Name // the node's default algorithm is that of the mode
+	node := t.Config.View(store, ^mode.Capabilities.Algorithms)()
+	node.Dead = liveness.Ask(ctx)
+	var ports service.HostPorts
+	if t.Config.ConnectsPods() {
+		ports = t.as.hostPorts().Now()
+	}
+	return &Wanted{Table: objects.Table(node, ports), Node: node, Objects: objects}, nil
+}

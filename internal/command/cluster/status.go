@@ -1,0 +1,107 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fairway-net/fairway/internal/command"
+	"github.com/fairway-net/fairway/internal/kube"
+	"github.com/fairway-net/fairway/internal/output"
+	"github.com/fairway-net/fairway/internal/status"
+)
+
+// NewStatus builds `fairway status`.
+func NewStatus(e command.Env) *cobra.Command {
+	var connection kube.Connection
+	var cluster bool
+	var namespace string
+	format := output.Table
+	c := &cobra.Command{
+		Use:   "status [NODE…]",
+		Short: "Show whether the agents work: of this node, or of every node of the cluster",
+		Long: `Show whether the agents work.
+
+On a node, and in an agent's pod, it asks the agent that runs there, as root, and needs no API
+server. With --cluster, a kubeconfig or names of nodes it asks every agent once, through the API
+server (it needs the rights to list nodes and pods, and to get pods/proxy in the agents' namespace).
+
+Exit status: 0 if nothing needs attention, 1 if a node is degraded, not in sync or without an
+agent, 2 if that could not be found out.`,
+		Example: `  kubectl -n kube-system exec ds/fairway-agent -- fairway status
+  fairway status --kubeconfig ~/.kube/config
+  kubectl fairway status -o wide
+  kubectl fairway status node-2 -o json`,
+		RunE: func(c *cobra.Command, args []string) error {
+			ctx, cancel := context.WithTimeout(c.Context(), statusTimeout)
+			defer cancel()
+			ok, err := false, error(nil)
+			if cluster || len(args) > 0 || connection.Kubeconfig != "" || connection.Context != "" || e.Plugin() {
+				ok, err = clusterStatus(ctx, e, format, connection, namespace, args)
+			} else {
+				ok, err = nodeStatus(ctx, e, format)
+			}
+			if err == nil && !ok {
+				err = command.ExitError(1)
+			}
+			return err
+		},
+		ValidArgsFunction: command.CompleteNodes(&connection, &namespace),
+	}
+	c.RunE = command.ErrorStatus(2, c.RunE)
+	f := c.Flags()
+	f.BoolVar(&cluster, "cluster", false, "Ask the agents of all nodes, through the API server")
+	command.AddConnection(e, f, &connection)
+	f.StringVarP(&namespace, "namespace", "n", "kube-system", "`namespace` of the agents")
+	f.VarP(&format, "output", "o", "table, wide, json or yaml")
+	return c
+}
+
+const (
+	statusTimeout = time.Minute
+	nodeTimeout   = 5 * time.Second // for the answer of this node's agent
+)
+
+// nodeStatus asks the agent of this network namespace.
+func nodeStatus(ctx context.Context, e command.Env, format output.Format) (ok bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, nodeTimeout)
+	defer cancel()
+	n, err := status.Ask(ctx)
+	if errors.Is(err, status.ErrNoAgent) {
+		err = fmt.Errorf("%w [--cluster asks the agents of all nodes; fairway doctor says what is in the way of one here]", err)
+	}
+	if err != nil {
+		return false, err
+	}
+	return n.OK(), output.Write(e.Stdout, format, n)
+}
+
+// clusterStatus asks the agents of all nodes, or of those that are named.
+func clusterStatus(ctx context.Context, e command.Env, format output.Format, connection kube.Connection, namespace string, names []string) (ok bool, err error) {
+	agents, err := kube.ConnectAgents(connection, namespace)
+	if err != nil {
+		return false, err
+	}
+	pods, err := agents.List(ctx)
+	if err != nil {
+		return false, err
+	}
+	for _, name := range names {
+		if !slices.ContainsFunc(pods, func(p kube.AgentPod) bool { return p.Node == name }) {
+			return false, fmt.Errorf("there is no node %q [kubectl get nodes lists them]", name)
+		}
+	}
+	if len(names) > 0 {
+		pods = slices.DeleteFunc(pods, func(p kube.AgentPod) bool { return !slices.Contains(names, p.Node) })
+	}
+	members := make([]status.Member, len(pods))
+	for i, p := range pods {
+		members[i] = status.Member{Name: p.Node, Pod: p.Name, State: p.State, Running: p.Running, Restarts: p.Restarts}
+	}
+	all := status.Gather(ctx, namespace, members, func(ctx context.Context, i int) ([]byte, error) { return agents.Ask(ctx, pods[i], "/statusz") })
+	return all.OK(), output.Write(e.Stdout, format, all)
+}

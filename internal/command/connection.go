@@ -1,0 +1,81 @@
+package command
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/fairway-net/fairway/internal/kube"
+	"github.com/fairway-net/fairway/internal/node"
+)
+
+// AddConnection adds the flags of a command that a person runs against a cluster. Without
+// them it goes where kubectl would.
+func AddConnection(e Env, f *pflag.FlagSet, c *kube.Connection) {
+	f.StringVar(&c.Kubeconfig, "kubeconfig", "", "kubeconfig `file` (default $KUBECONFIG or ~/.kube/config; in a pod its service account)")
+	f.StringVar(&c.Context, "context", "", "`name` of the context in the kubeconfig (default its current one)")
+	f.StringVar(&c.Master, "master", "", "`url` of the API server, instead of the kubeconfig's")
+	f.BoolVar(&c.AllowHTTP, "allow-http-api-server", false, "Accept an API server without TLS that is not on this machine")
+	c.UserAgent, c.Person = e.UserAgent(""), true
+	c.QPS, c.Burst = 50, 100 // one person at a time, who waits
+}
+
+// AddPodConnection adds the flags of a part of Fairway that runs in a pod, or by itself.
+func AddPodConnection(e Env, part string, f *pflag.FlagSet, c *kube.Connection) {
+	f.StringVar(&c.Kubeconfig, "kubeconfig", "", "How to reach the API server: `file`; without it the pod's service account is used")
+	f.StringVar(&c.Master, "master", "", "`URL` of the API server, instead of the one that the kubeconfig or the service account names")
+	f.BoolVar(&c.AllowHTTP, "allow-http-api-server", false, "Accept an API server without TLS that is not on this machine")
+	c.UserAgent = e.UserAgent(part)
+}
+
+// CompletionTimeout is how long a shell waits for what it can offer.
+const CompletionTimeout = 2 * time.Second
+
+// CompleteNodes offers the names of nodes that are not given yet.
+func CompleteNodes(c *kube.Connection, namespace *string) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, given []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(cmd.Context()), CompletionTimeout)
+		defer cancel()
+		agents, err := kube.ConnectAgents(*c, *namespace)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		pods, err := agents.List(ctx)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		var names []string
+		for _, p := range pods {
+			if !slices.Contains(given, p.Node) {
+				names = append(names, p.Node)
+			}
+		}
+		return names, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// OrHostname sets what names this machine, if nothing was given, to the host's name. flag is what gives it.
+func OrHostname(name *string, flag string) error {
+	if *name != "" {
+		return nil
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return fmt.Errorf("read the host's name: %w [give %s]", err, flag)
+	}
+	*name = host
+	return nil
+}
+
+// Peers are the cluster's nodes as the pod network has them.
+func Peers(nodes []kube.Node) (all []node.Peer) {
+	for _, p := range nodes {
+		all = append(all, node.Peer{Name: p.Name, Created: p.Created, Addrs: p.Addrs, PodCIDRs: p.PodCIDRs, Key: node.ParseKey(p.WireGuardKey)})
+	}
+	return all
+}

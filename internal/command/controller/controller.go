@@ -1,0 +1,148 @@
+// Package controller is `fairway controller`: what is decided once for all nodes, joined by hand. What
+// the parts decide, their packages know. It promises that of several one works at a time.
+package controller
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fairway-net/fairway/internal/command"
+	"github.com/fairway-net/fairway/internal/ipam"
+	"github.com/fairway-net/fairway/internal/kube"
+	"github.com/fairway-net/fairway/internal/numbers"
+)
+
+// controllerOptions are the flags of `fairway controller`.
+type controllerOptions struct {
+	connection          kube.Connection
+	identity, namespace string
+	metrics             string // address; empty: none
+	balancer, class     string
+	objects             string // namespace of the objects of metallb.io
+	policies            bool
+}
+
+// What gives Services of type LoadBalancer their addresses.
+const (
+	balancerNone      = "none"
+	balancerPools     = "pools"
+	balancerServiceLB = "servicelb"
+	balancerEdge      = "edge"
+)
+
+var balancers = []string{balancerNone, balancerPools, balancerServiceLB, balancerEdge}
+
+// New builds `fairway controller`: what is decided once for all nodes.
+func New(e command.Env) *cobra.Command {
+	var o controllerOptions
+	var format *command.LogFormat
+	c := &cobra.Command{
+		Use:   "controller",
+		Short: "Decide what is decided once for all nodes: pods' weights, load-balancer addresses, policies' conditions",
+		Long: `Decide what is decided once for all nodes. It writes the weights of pods into the
+EndpointSlices of the Services that ask for them (fairway.net/weights). With --load-balancer pools
+it gives Services of type LoadBalancer addresses of IPAddressPools (docs/loadbalancer.md), with
+servicelb those of the nodes, with edge those of pools that fairway edge has on a machine outside
+of the cluster. With --network-policy it writes the conditions of ClusterNetworkPolicies
+(docs/networkpolicy.md). Of several controllers one works at a time: that which holds the Lease
+fairway-controller.`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if !slices.Contains(balancers, o.balancer) {
+				return fmt.Errorf("--load-balancer %q is unknown [choose one of %s]", o.balancer, strings.Join(balancers, ", "))
+			}
+			if err := command.OrHostname(&o.identity, "--identity"); err != nil {
+				return err
+			}
+			log, err := format.Logger(e.Stderr, "controller")
+			if err != nil {
+				return err
+			}
+			return o.run(c.Context(), log, e.Version)
+		},
+	}
+	format = command.NewLogFormat(c)
+	f := c.Flags()
+	command.AddPodConnection(e, "controller", f, &o.connection)
+	f.StringVar(&o.namespace, "lease-namespace", "kube-system", "`Namespace` of the Lease fairway-controller")
+	f.StringVar(&o.identity, "identity", "", "`Name` of this process, as no other controller has it (default the host's name)")
+	f.StringVar(&o.balancer, "load-balancer", balancerNone, "Where Services of type LoadBalancer get addresses from: `"+strings.Join(balancers, "|")+"`")
+	f.StringVar(&o.class, "lb-class", "", "loadBalancerClass of the Services that get addresses: a `name`; empty: those without a class")
+	f.StringVar(&o.objects, "load-balancer-namespace", "metallb-system", "`Namespace` where objects of metallb.io count")
+	f.BoolVar(&o.policies, "network-policy", os.Getenv("NETWORK_POLICY") == "true", "Write the conditions of ClusterNetworkPolicies, which the agents enforce (default $NETWORK_POLICY)")
+	f.StringVar(&o.metrics, "metrics-bind-address", ":"+strconv.Itoa(numbers.PortControllerMetrics), "`Address` of /metrics; empty: none")
+	o.connection.QPS, o.connection.Burst = 50, 100 // one process for the cluster
+	return c
+}
+
+// controllerEmptyAfter is how long the API server must say that most objects are gone.
+const controllerEmptyAfter = time.Minute
+
+func (o controllerOptions) run(ctx context.Context, log *slog.Logger, version string) error {
+	client, err := kube.Connect(o.connection)
+	if err != nil {
+		return err
+	}
+	custom, err := kube.ConnectCustom(o.connection)
+	if err != nil {
+		return err
+	}
+	log.Info("starting", "version", version, "identity", o.identity, "load-balancer", o.balancer)
+	registry := prometheus.NewRegistry()
+	election := kube.Election{Log: log, Client: client, Namespace: cmp.Or(o.namespace, "kube-system"), Name: "fairway-controller", Identity: o.identity}
+	g, ctx := errgroup.WithContext(ctx)
+	if o.metrics != "" {
+		g.Go(func() error { return command.Serve(ctx, o.metrics, "--metrics-bind-address", registry, nil) })
+	}
+	g.Go(func() error {
+		return kube.Elect(ctx, election, func(ctx context.Context) error {
+			events := kube.NewRecorder(log, client, o.identity)
+			store := kube.New(kube.Config{Log: log, Client: client, EmptyAfter: controllerEmptyAfter, Problem: events.Event,
+				AllNodes: true, Custom: custom, LoadBalancerNamespace: o.objects})
+			weigher := kube.NewWeigher(log, store, events.Report, events.PodEvent)
+			g, ctx := errgroup.WithContext(ctx)
+			switch o.balancer {
+			case balancerPools, balancerEdge:
+				mode := kube.IPModeVIP
+				if o.balancer == balancerEdge {
+					mode = kube.IPModeProxy
+				}
+				addresses := kube.NewAddresses(log, store, events, o.class, mode)
+				registry.MustRegister(addresses)
+				defer registry.Unregister(addresses)
+				g.Go(func() error { return addresses.Run(ctx) })
+			case balancerServiceLB:
+				hosts := kube.NewServiceLB(log, store, events, o.class, hostPorts())
+				g.Go(func() error { return hosts.Run(ctx) })
+			}
+			if o.policies {
+				conditions := kube.NewPolicyStatuses(log, store)
+				g.Go(func() error { return conditions.Run(ctx) })
+			}
+			g.Go(func() error { return events.Run(ctx) })
+			g.Go(func() error { return store.Run(ctx) })
+			g.Go(func() error { return weigher.Run(ctx) })
+			return g.Wait()
+		})
+	})
+	return g.Wait()
+}
+
+// hostPorts are the ports of nodes' own programs, which no Service gets there.
+func hostPorts() (all []ipam.PortRange) {
+	for _, r := range numbers.HostPorts {
+		all = append(all, ipam.PortRange{First: r[0], Last: r[1]})
+	}
+	return all
+}

@@ -1,0 +1,113 @@
+// Package dns is `fairway dns`: flags for the cluster's DNS server, which package dns of internal is. It
+// promises that a Corefile is checked before it is served.
+package dns
+
+import (
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fairway-net/fairway/internal/command"
+	"github.com/fairway-net/fairway/internal/dns"
+)
+
+// New builds `fairway dns`, the cluster's DNS server.
+func New(e command.Env) *cobra.Command {
+	var cfg dns.Config
+	var show bool
+	var allow []string
+	var check string
+	var format *command.LogFormat
+	c := &cobra.Command{
+		Use:   "dns",
+		Short: "Answer DNS for the cluster's Services and pods (CoreDNS)",
+		Long: `Answer DNS for the cluster's Services and pods, with CoreDNS.
+
+Without --conf it reads ` + dns.DefaultCorefile + ` (the ConfigMap fairway-dns) or
+` + dns.AdoptedCorefile + ` (the ConfigMap coredns) if one exists, else it uses the
+Corefile that --show-corefile prints. A Corefile may use these plugins:
+` + strings.Join(dns.Plugins(), " ") + ".",
+		Example: `  kubectl -n kube-system get configmap coredns -o jsonpath='{.data.Corefile}' | fairway dns --check -
+  fairway dns --conf Corefile --dns-port 1053`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if check != "" {
+				return checkCorefile(e, check)
+			}
+			var err error
+			if cfg.Log, err = format.Logger(e.Stderr, "dns"); err != nil {
+				return err
+			}
+			cfg.Self = dns.ServiceIP()
+			allowed, err := allowedClients(allow)
+			if err != nil {
+				return err
+			}
+			cfg.AllowFrom = allowed
+			s := dns.New(cfg)
+			if !show {
+				return s.Run(c.Context())
+			}
+			text, err := s.Corefile()
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprint(e.Stdout, text)
+			return err
+		},
+	}
+	format = command.NewLogFormat(c)
+	f := c.Flags()
+	f.StringVar(&cfg.Corefile, "conf", "", "Corefile to serve (default: that of a ConfigMap if there is one, else built in)")
+	f.StringSliceVar(&allow, "allow-from", nil, "Prefixes of clients with public addresses that are answered too: nodes, pods outside $CLUSTER_CIDR (built-in Corefile only)")
+	f.Uint16Var(&cfg.Port, "dns-port", 53, "port for server blocks that name none")
+	f.StringVar(&cfg.ClusterDomain, "cluster-domain", "cluster.local", "zone of the cluster")
+	f.StringVar(&cfg.Kubeconfig, "kubeconfig", "", "kubeconfig file, to run outside the cluster")
+	f.StringVar(&cfg.Master, "master", "", "URL of the API server, if it needs no credentials")
+	f.BoolVar(&show, "show-corefile", false, "print the Corefile that would be served, and end")
+	f.StringVar(&check, "check", "", "print what this Corefile (`file`, - for standard input) would serve and what cannot be served, and end with status 1 if it cannot")
+	return c
+}
+
+// allowedClients are the clients with public addresses that are answered: the pods, and what a flag says.
+func allowedClients(flags []string) ([]netip.Prefix, error) {
+	all, err := dns.ClusterCIDRs()
+	if err != nil {
+		return nil, err
+	}
+	for _, text := range flags {
+		p, err := netip.ParsePrefix(text)
+		if err != nil {
+			return nil, fmt.Errorf("--allow-from: %w [write a prefix, as 203.0.113.0/24]", err)
+		}
+		all = append(all, p.Masked())
+	}
+	return all, nil
+}
+
+// checkCorefile is `fairway dns --check`.
+func checkCorefile(e command.Env, path string) error {
+	var text []byte
+	var err error
+	if path == "-" {
+		path = "stdin"
+		text, err = io.ReadAll(e.Stdin)
+	} else {
+		text, err = os.ReadFile(path)
+	}
+	if err != nil {
+		return fmt.Errorf("read Corefile: %w", err)
+	}
+	report := dns.Check(path, text)
+	if _, err := report.WriteTo(e.Stdout); err != nil {
+		return err
+	}
+	if len(report.Errors) > 0 {
+		return command.ExitError(1)
+	}
+	return nil
+}

@@ -1,0 +1,37 @@
+package edge
+
+import (
+	"context"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fairway-net/fairway/internal/edge"
+	"github.com/fairway-net/fairway/internal/fence"
+	"github.com/fairway-net/fairway/internal/numbers"
+	"github.com/fairway-net/fairway/internal/proxy"
+	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/speaker"
+)
+
+// announce lets this machine announce the addresses that the kernel has rules for, if it is to. It
+// returns what says why it does not work.
+func (m *edgeMachine) announce(ctx context.Context, g *errgroup.Group, lease edge.Lease, applied *proxy.Applied, registry prometheus.Registerer) (func() error, error) {
+	a := m.cfg.Announce
+	if a == nil { // a fence that is left would mute this machine for ever
+		return func() error { return nil }, fence.Remove(ctx)
+	}
+	source := edge.NewAnnounced(m.cfg, applied, lease)
+	s := speaker.New(speaker.Config{
+		Log: m.log, Node: a.Name, Key: a.Key, Port: numbers.PortHeartbeat, Source: source,
+		Assigned: func(map[service.Name]speaker.Assignment) {}, Dead: func([]string) {},
+		Event: func(name service.Name, p service.Problem) {
+			m.log.Warn("an address is not announced", "service", name.String(), "problem", p.Message)
+		},
+		Metrics: speaker.NewMetrics(registry, a.Name), Stateless: m.cfg.Stateless(),
+	})
+	m.log.Info("announces its addresses", "name", a.Name, "members", len(a.Members), "lease", a.NeedsLease())
+	g.Go(func() error { return source.Run(ctx) })
+	g.Go(func() error { return s.Run(ctx) })
+	return s.Healthy, nil
+}

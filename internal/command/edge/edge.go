@@ -1,0 +1,245 @@
+// Package edge is `fairway edge`: all that runs on a load balancer outside of the cluster, joined by
+// hand. What the parts do, their packages know. It promises that its rules stay when it ends.
+package edge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fairway-net/fairway/internal/command"
+	"github.com/fairway-net/fairway/internal/conntrack"
+	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/datapath/modes"
+	"github.com/fairway-net/fairway/internal/edge"
+	"github.com/fairway-net/fairway/internal/fence"
+	"github.com/fairway-net/fairway/internal/flow"
+	"github.com/fairway-net/fairway/internal/health"
+	"github.com/fairway-net/fairway/internal/kube"
+	"github.com/fairway-net/fairway/internal/node"
+	"github.com/fairway-net/fairway/internal/proxy"
+	"github.com/fairway-net/fairway/internal/reset"
+	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/takeover"
+)
+
+// New builds `fairway edge`: the load balancer on a machine outside of the cluster.
+func New(e command.Env) *cobra.Command {
+	var path string
+	var check, cleanup bool
+	var format *command.LogFormat
+	c := &cobra.Command{
+		Use:   "edge",
+		Short: "Be the cluster's load balancer, on a machine outside of it",
+		Long: `Be the cluster's load balancer, on a machine outside of it: take connections to the
+addresses of Services of type LoadBalancer to nodes' ports, or straight to pods. Nodes are
+asked whether they can serve, as clouds' balancers do. It only reads from the API server. On
+SIGTERM it ends and leaves its rules in place: connections, open and new ones, outlive a
+restart.`,
+		Example: `  fairway edge --config /etc/fairway/edge.yaml --check
+  fairway edge --config /etc/fairway/edge.yaml
+  fairway edge --config /etc/fairway/edge.yaml --cleanup    remove everything from this machine`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if path == "" {
+				return errors.New("--config is missing [name a file; docs/edge.md has an example]")
+			}
+			cfg, err := edge.Load(path)
+			if err != nil {
+				return err
+			}
+			log, err := format.Logger(e.Stderr, "edge")
+			if err != nil {
+				return err
+			}
+			m := &edgeMachine{cfg: cfg, log: log, env: e}
+			switch {
+			case check:
+				if err := m.check(c.Context()); err != nil {
+					return err
+				}
+				fmt.Fprintf(e.Stdout, "%s: valid\n", path)
+				return nil
+			case cleanup:
+				return m.cleanup(c.Context())
+			}
+			return m.run(c.Context())
+		},
+	}
+	format = command.NewLogFormat(c)
+	f := c.Flags()
+	f.StringVar(&path, "config", "", "Configuration: a `file` of kind "+edge.Kind.Kind)
+	f.BoolVar(&check, "check", false, "Only say whether the configuration is valid and can work on this machine")
+	f.BoolVar(&cleanup, "cleanup", false, "Remove the rules and routes from this machine, and end")
+	return c
+}
+
+const (
+	// edgeEmptyAfter is how long the API server must say that most objects are gone.
+	edgeEmptyAfter = time.Minute
+	// edgeMaxRetry bounds the time between tries that fail, and half of how long a change may wait.
+	edgeMaxRetry = 30 * time.Second
+)
+
+// An edgeMachine is everything that runs on a balancer outside of the cluster.
+type edgeMachine struct {
+	env command.Env
+	cfg *edge.Config
+	log *slog.Logger
+}
+
+// check finds out whether it can work, and changes nothing.
+func (m *edgeMachine) check(ctx context.Context) error {
+	if _, err := kube.Connect(m.connection()); err != nil {
+		return err
+	}
+	dp, err := m.choose(ctx)
+	if err != nil {
+		return err
+	}
+	dp.Close()
+	return m.cfg.CheckForwarding()
+}
+
+func (m *edgeMachine) connection() kube.Connection {
+	return kube.Connection{Kubeconfig: m.cfg.Kubeconfig, UserAgent: m.env.UserAgent("edge")}
+}
+
+// choose opens the datapath that the configuration asks for.
+func (m *edgeMachine) choose(ctx context.Context) (datapath.Datapath, error) {
+	return modes.All().Choose(ctx, m.log, m.cfg.ProxyMode, modes.Options{Log: m.log})
+}
+
+func (m *edgeMachine) cleanup(ctx context.Context) error {
+	lock, err := command.LockNode()
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	return errors.Join(modes.All().Cleanup(ctx, m.log, modes.Options{Log: m.log}), reset.Cleanup(ctx), m.routes(nil).CleanupOutside(), fence.Remove(ctx))
+}
+
+func (m *edgeMachine) run(ctx context.Context) error {
+	lock, err := command.LockNode()
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if err := m.cfg.CheckForwarding(); err != nil {
+		return err
+	}
+	client, err := kube.Connect(m.connection())
+	if err != nil {
+		return err
+	}
+	dp, err := m.choose(ctx)
+	if err != nil {
+		return err
+	}
+	mode := dp.Info().Name
+	others := modes.All().Others(ctx, m.log, mode, modes.Options{Log: m.log})
+	dp = takeover.New(takeover.Config{Log: m.log, Datapath: dp, Others: others})
+	defer dp.Close()
+
+	m.log.Info("starting", "version", m.env.Version, "mode", mode, "targetType", m.cfg.TargetType, "clientSource", m.cfg.ClientSource)
+	store := kube.New(kube.Config{Log: m.log, Client: client, EmptyAfter: edgeEmptyAfter})
+	cluster := store.SubscribeEdge(m.cfg.LoadBalancerClass, m.cfg.TargetType == edge.TargetIP)
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), store)
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return store.Run(ctx) })
+	source := m.source(ctx, g, cluster, registry)
+	unsupported := ^dp.Info().Capabilities.Algorithms
+	view := func() service.Node {
+		nodes, pods := cluster.InCluster()
+		return m.cfg.Node(nodes, pods, edge.OwnAddrs(), unsupported)
+	}
+	metrics := proxy.NewMetrics(proxy.MetricsConfig{Registry: registry, Mode: mode, Changes: cluster.Changes})
+	flows, table := m.flows(ctx, g, dp, metrics)
+	defer table.Close()
+	state, applied := health.NewState(2*edgeMaxRetry), &proxy.Applied{}
+	loop := proxy.New(proxy.Config{
+		Log: m.log, Source: source, Datapath: dp, View: view, Report: edge.NewReporter(m.log), Flows: flows, Applied: applied,
+		Health: state, Metrics: metrics, MaxRetry: edgeMaxRetry, EmptyAfter: edgeEmptyAfter,
+	})
+	g.Go(func() error { return loop.Run(ctx) })
+	if m.cfg.Routes == edge.RoutesStatic {
+		nodes := edgeNodes{cluster.SubscribeNodes("routes"), cluster}
+		g.Go(func() error { return m.routes(registry).RunOutside(ctx, nodes, edge.OwnAddrs, edgeMaxRetry) })
+	}
+	lease := edge.Lease(edge.NoLease{})
+	if a := m.cfg.Announce; a.NeedsLease() {
+		lease = kube.NewEdgeVote(client, a.LeaseNamespace, a.Name)
+	}
+	speaks, err := m.announce(ctx, g, lease, applied, registry)
+	if err != nil {
+		return err
+	}
+	if m.cfg.Metrics != "" {
+		g.Go(func() error {
+			return command.Serve(ctx, m.cfg.Metrics, "metricsBindAddress", registry, healthy(state, speaks))
+		})
+	}
+	err = g.Wait()
+	m.log.Info("shutting down; the rules stay in place")
+	return err
+}
+
+// routes is the part of the pod network that this machine has.
+func (m *edgeMachine) routes(registry prometheus.Registerer) *node.Network {
+	return node.New(node.Config{Log: m.log, ClusterCIDRs: m.cfg.ClusterCIDRs, Registry: registry})
+}
+
+// edgeNodes are the cluster's nodes as routes are made for them.
+type edgeNodes struct {
+	*kube.Subscription
+	cluster *kube.Edge
+}
+
+// Peers implements node.Nodes.
+func (n edgeNodes) Peers() []node.Peer { return command.Peers(n.cluster.Nodes()) }
+
+// source returns what the loop reads, which runs until ctx ends.
+func (m *edgeMachine) source(ctx context.Context, g *errgroup.Group, cluster *kube.Edge, registry *prometheus.Registry) proxy.Source {
+	if m.cfg.TargetType == edge.TargetIP {
+		return cluster
+	}
+	metrics := edge.NewMetrics()
+	prober := edge.NewProber(m.cfg.Checks, edge.AskHTTP(m.cfg.Checks, m.env.UserAgent("edge")), metrics.Told)
+	metrics.Show(prober)
+	registry.MustRegister(metrics)
+	source := edge.NewSource(m.log, cluster, prober, m.cfg.Checks)
+	g.Go(func() error { return prober.Run(ctx) })
+	g.Go(func() error { return source.Run(ctx) })
+	return source
+}
+
+// flows builds what ends flows on this machine. Nobody is asked whether pods are gone: that takes
+// a right to read pods. TCP connections to endpoints that have gone end by themselves.
+func (m *edgeMachine) flows(ctx context.Context, g *errgroup.Group, dp datapath.Datapath, metrics *proxy.Metrics) (*flow.Reconciler, *conntrack.Table) {
+	resets := reset.New(reset.Config{Log: m.log, Flows: conntrack.New(conntrack.Config{Log: m.log})})
+	table := conntrack.New(conntrack.Config{Log: m.log, NodePort: func(netip.Addr) bool { return false }})
+	enders := []flow.Ender{conntrack.NewEnder(m.log, table, resets.Reset), flow.EndFunc(dp.EndFlows)}
+	g.Go(func() error { return resets.Run(ctx) })
+	flows := flow.New(flow.Config{Log: m.log, Enders: enders, Observe: metrics.FlowsEnded})
+	g.Go(func() error { return flows.Run(ctx) })
+	return flows, table
+}
+
+// healthy says why a State is not healthy, or what announces.
+func healthy(s *health.State, speaks func() error) func() error {
+	return func() error {
+		if v := s.Verdict(); !v.Healthy || !v.Live {
+			return errors.New(v.Reason())
+		}
+		return speaks()
+	}
+}

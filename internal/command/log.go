@@ -1,0 +1,65 @@
+package command
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fairway-net/fairway/internal/oneline"
+)
+
+var logFormats = []string{"text", "json"}
+
+// LogFormatKey is the key of the ConfigMap fairway-agent, and the variable that deploy/ makes of it
+// for the commands without --settings-dir.
+const LogFormatKey = "LOG_FORMAT"
+
+// A LogFormat is the value of --log-format of a command that is no agent.
+type LogFormat struct{ value string }
+
+// NewLogFormat adds the flag; without it the environment counts.
+func NewLogFormat(c *cobra.Command) *LogFormat {
+	f := &LogFormat{}
+	c.Flags().StringVar(&f.value, "log-format", "", "Log `format`: text or json (default $"+LogFormatKey+", or text)")
+	Complete(c, "log-format", logFormats...)
+	return f
+}
+
+// Logger writes the log of a part of Fairway.
+func (f *LogFormat) Logger(w io.Writer, component string) (*slog.Logger, error) {
+	value, from := f.value, "--log-format"
+	if value == "" {
+		value, from = os.Getenv(LogFormatKey), "$"+LogFormatKey
+	}
+	switch value {
+	case "", "text":
+		return NewLog(w, slog.LevelInfo), nil
+	case "json":
+		return NewJSONLog(w, slog.LevelInfo, component), nil
+	}
+	return nil, fmt.Errorf("%s: %q is not a format [choose %s]", from, value, strings.Join(logFormats, " or "))
+}
+
+// NewLog returns a logger that writes an error with several lines as one.
+func NewLog(w io.Writer, level slog.Leveler) *slog.Logger {
+	return slog.New(slog.NewTextHandler(w, logOptions(level)))
+}
+
+// NewJSONLog has the part of Fairway that logs in each line, because lines of all parts end in
+// one place.
+func NewJSONLog(w io.Writer, level slog.Leveler, component string) *slog.Logger {
+	return slog.New(slog.NewJSONHandler(w, logOptions(level))).With("component", component)
+}
+
+func logOptions(level slog.Leveler) *slog.HandlerOptions {
+	return &slog.HandlerOptions{Level: level, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if err, ok := a.Value.Any().(error); ok {
+			a.Value = slog.StringValue(oneline.Error(err).Error())
+		}
+		return a
+	}}
+}

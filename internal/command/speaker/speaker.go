@@ -1,0 +1,159 @@
+// Package speaker is `fairway speaker`: what announces addresses of load balancers, joined by hand. What
+// the parts do, their packages know. It promises that a node which may not speak is mute.
+package speaker
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fairway-net/fairway/internal/bgp"
+	"github.com/fairway-net/fairway/internal/command"
+	"github.com/fairway-net/fairway/internal/fence"
+	"github.com/fairway-net/fairway/internal/kube"
+	"github.com/fairway-net/fairway/internal/liveness"
+	"github.com/fairway-net/fairway/internal/numbers"
+	"github.com/fairway-net/fairway/internal/rib"
+	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/speaker"
+)
+
+// speakerOptions are the flags of `fairway speaker`.
+type speakerOptions struct {
+	connection             kube.Connection
+	node, namespace, class string
+	metrics                string
+	proxyPort              uint16
+	cleanup                bool
+}
+
+// New builds `fairway speaker`: what announces the addresses of load balancers.
+func New(e command.Env) *cobra.Command {
+	var o speakerOptions
+	var format *command.LogFormat
+	c := &cobra.Command{
+		Use:   "speaker",
+		Short: "Announce the addresses of Services of type LoadBalancer on this node's networks",
+		Long: `Announce the addresses of Services of type LoadBalancer on this node's networks, by ARP
+and neighbour discovery, as L2Advertisements of metallb.io say, and to routers by BGP, as
+BGPAdvertisements and BGPPeers say; there also the node's podCIDRs, if its agent's pod
+network is bgp. For ARP and neighbour discovery the speakers of all nodes
+grant each address to one node at a time, by a majority of their own, also while the API
+server is away. The kernel mutes a node whose grant is over. The speaker is a process of
+its own: the agent can be replaced while it runs.`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if o.cleanup {
+				return fence.Remove(c.Context())
+			}
+			if err := command.OrHostname(&o.node, "--hostname-override"); err != nil {
+				return err
+			}
+			log, err := format.Logger(e.Stderr, "speaker")
+			if err != nil {
+				return err
+			}
+			return runSpeaker(c.Context(), log, o, e.Version)
+		},
+	}
+	format = command.NewLogFormat(c)
+	f := c.Flags()
+	command.AddPodConnection(e, "speaker", f, &o.connection)
+	f.StringVar(&o.node, "hostname-override", "", "`Name` of this node (default the host's name)")
+	f.StringVar(&o.namespace, "namespace", "metallb-system", "`Namespace` where the objects of metallb.io count")
+	f.StringVar(&o.class, "lb-class", "", "Announce the Services of this loadBalancerClass (default those without one)")
+	f.StringVar(&o.metrics, "metrics-bind-address", fmt.Sprintf("127.0.0.1:%d", numbers.PortSpeakerMetrics), "`Address` for /metrics and /healthz; empty: none")
+	f.Uint16Var(&o.proxyPort, "proxy-health-port", numbers.PortHealthz, "`Port` of this node's proxy that says at /healthz when it has programmed the kernel, which BGP waits for; 0: it does not")
+	f.BoolVar(&o.cleanup, "cleanup", false, "Remove the speaker's rules from this node, and end")
+	return c
+}
+
+// speakerEmptyAfter is how long the API server must say that most objects are gone.
+const speakerEmptyAfter = time.Minute
+
+func runSpeaker(ctx context.Context, log *slog.Logger, o speakerOptions, version string) error {
+	client, err := kube.Connect(o.connection)
+	if err != nil {
+		return err
+	}
+	custom, err := kube.ConnectCustom(o.connection)
+	if err != nil {
+		return err
+	}
+	key, err := kube.SpeakerKey(ctx, client, o.namespace)
+	if err != nil {
+		return err
+	}
+	log.Info("starting", "version", version, "node", o.node)
+	events := kube.NewRecorder(log, client, o.node)
+	store := kube.New(kube.Config{
+		Log: log, Client: client, NodeName: o.node, EmptyAfter: speakerEmptyAfter, Problem: events.Event,
+		Custom: custom, LoadBalancerNamespace: o.namespace,
+	})
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), store)
+	dead := liveness.NewPublisher()
+	source := store.SubscribeSpeaker(o.class)
+	statuses, told, gone := source.L2Statuses(log, events.Inform), source.BGPStatuses(log, events.Inform), source.GoneStatuses(log)
+	metrics := speaker.NewMetrics(registry, o.node)
+	s := speaker.New(speaker.Config{
+		Log: log, Node: o.node, Key: key, Port: numbers.PortHeartbeat, Source: source,
+		Assigned: func(all map[service.Name]speaker.Assignment) { statuses.Set(interfacesOf(all)) },
+		Dead:     func(nodes []string) { dead.Set(nodes); gone.Set(nodes) },
+		Event:    events.Event, Metrics: metrics,
+	})
+	health := speaker.NewHealth()
+	routes := source.SubscribeBGP()
+	routers, err := bgp.New(bgp.Config{
+		Log: log, Node: o.node, Source: routes, Health: health, ProxyPort: o.proxyPort, Report: routes.Report, Metrics: bgp.NewMetrics(registry),
+		Announced: func(all map[service.Name]bgp.Announcement) {
+			peers, addrs := announcedBy(all)
+			told.Set(peers)
+			metrics.SetBGP(addrs)
+		},
+		RIB: rib.Of(rib.DefaultDir, o.node),
+	})
+	if err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return health.Run(ctx) })
+	g.Go(func() error { return routes.Run(ctx) })
+	g.Go(func() error { return routers.Run(ctx) })
+	g.Go(func() error { return events.Run(ctx) })
+	g.Go(func() error { return store.Run(ctx) })
+	g.Go(func() error { return s.Run(ctx) })
+	g.Go(func() error { return dead.Run(ctx) })
+	g.Go(func() error { return statuses.Run(ctx) })
+	g.Go(func() error { return told.Run(ctx) })
+	g.Go(func() error { return gone.Run(ctx) })
+	if o.metrics != "" {
+		g.Go(func() error { return command.Serve(ctx, o.metrics, "--metrics-bind-address", registry, s.Healthy) })
+	}
+	return g.Wait()
+}
+
+// interfacesOf returns on which interfaces each Service is announced.
+func interfacesOf(all map[service.Name]speaker.Assignment) map[service.Name][]string {
+	out := make(map[service.Name][]string, len(all))
+	for name, x := range all {
+		out[name] = x.Interfaces
+	}
+	return out
+}
+
+// announcedBy returns to which BGPPeers each Service is announced, and which addresses it is that are.
+func announcedBy(all map[service.Name]bgp.Announcement) (peers map[service.Name][]string, addrs map[service.Name][]netip.Addr) {
+	peers, addrs = make(map[service.Name][]string, len(all)), make(map[service.Name][]netip.Addr, len(all))
+	for name, x := range all {
+		peers[name], addrs[name] = x.Peers, x.Addrs
+	}
+	return peers, addrs
+}
