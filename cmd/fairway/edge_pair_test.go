@@ -313,3 +313,72 @@ func TestEdgeThree(t *testing.T) {
 		t.Error("three edges asked for the Lease")
 	}
 }
+
+// cut lets a member reach neither nodes nor pods, but clients and the other members; mend undoes it.
+func (g *edgeGroup) cut(m *edgeMember) (mend func()) {
+	var nodes []string
+	for _, n := range g.nodes {
+		nodes = append(nodes, n.Addr(true).String())
+	}
+	run := func(text string) {
+		g.t.Helper()
+		cmd := exec.Command("nft", "-f", "-")
+		cmd.Stdin = strings.NewReader(text)
+		g.must(m.Do(cmd.Run))
+	}
+	rule := "ip daddr { 10.244.0.0/16, " + strings.Join(nodes, ", ") + " } drop"
+	run("table ip cut {\nchain output {\ntype filter hook output priority 0\n" + rule + "\n}\nchain forward {\ntype filter hook forward priority 0\n" + rule + "\n}\n}\n")
+	return func() { run("delete table ip cut\n") }
+}
+
+// announced waits until a member says that it has an address, to who asks anew.
+func (g *edgeGroup) announced(at netip.AddrPort) {
+	g.t.Helper()
+	fabric := func(args ...string) string {
+		var out []byte
+		g.must(g.net.Fabric.Do(func() (err error) {
+			out, err = exec.Command("ip", args...).CombinedOutput()
+			return err
+		}))
+		return string(out)
+	}
+	fabric("neigh", "flush", "to", at.Addr().String())
+	for end := time.Now().Add(patient); !strings.Contains(fabric("neigh", "show", "to", at.Addr().String()), "lladdr"); {
+		if time.Now().After(end) {
+			g.t.Fatalf("nobody has %v", at)
+		}
+		g.net.Outside.Ask("tcp", at, 100*time.Millisecond)
+	}
+}
+
+// TestEdgeCutOff: an edge that reaches no node leaves its addresses to the other one, and has them again
+// when it reaches one; if both reach none, one has them still.
+func TestEdgeCutOff(t *testing.T) {
+	for name, lines := range map[string][]string{
+		"instance": {soon, "clientSource: masquerade"},
+		"ip":       {soon, "targetType: ip", "routes: static", "clusterCIDRs: [10.244.0.0/16]", "clientSource: masquerade"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newEdgeGroup(t, 2, lines...)
+			at := groupVIPs[0]
+			owner := g.owner(at, nil)
+			other := g.members[0]
+			if owner == other {
+				other = g.members[1]
+			}
+			mend := g.cut(owner)
+			g.owner(at, owner)
+			mendOther := g.cut(other)
+			for end := time.Now().Add(patient); !strings.Contains(other.log.String(), "no node of the cluster answers"); time.Sleep(10 * time.Millisecond) {
+				if time.Now().After(end) {
+					t.Fatal("an edge does not notice that it is cut off")
+				}
+			}
+			g.announced(at) // neither is better off
+			mendOther()
+			g.owner(at, nil)
+			mend()
+			g.owner(at, other)
+		})
+	}
+}

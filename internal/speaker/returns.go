@@ -49,6 +49,32 @@ func (h *holdBack) note(majority bool, now time.Time) {
 
 func (h *holdBack) waits(now time.Time) bool { return now.Before(h.until) }
 
+// ready says whether the node can carry traffic: one that was cut off may not yet, and one that is unfit
+// does not. The others have its addresses meanwhile, if one of them can.
+func (s *Speaker) ready() {
+	missing, unfit := s.routes.Missing(), ""
+	if s.cfg.Unfit != nil {
+		unfit = s.cfg.Unfit()
+	}
+	waits := len(missing) > 0 || s.back.waits(time.Now())
+	s.member.SetUnready(waits || unfit != "")
+	if unfit != s.unfit {
+		if s.unfit = unfit; unfit != "" {
+			s.cfg.Log.Warn("another node has this one's addresses until it is well, if one is better off", "reason", unfit)
+		} else {
+			s.cfg.Log.Info("this node is well again")
+		}
+	}
+	if waits == s.waits {
+		return
+	}
+	if s.waits = waits; waits {
+		s.cfg.Log.Info("the node was cut off: other nodes have its addresses until it is well", "atLeast", holdDown, "missingRoutes", missing)
+	} else {
+		s.cfg.Log.Info("the node takes its addresses back")
+	}
+}
+
 // A route is one of the node's through a router, or to pods of another node.
 type route struct{ device, to, via string }
 

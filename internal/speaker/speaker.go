@@ -34,7 +34,7 @@ type Source interface {
 	ReturnVote(context.Context) error
 }
 
-// Config says how a Speaker works. All fields but Stateless are required.
+// Config says how a Speaker works. All fields but Unfit and Stateless are required.
 type Config struct {
 	Log    *slog.Logger
 	Node   string // we run on
@@ -50,6 +50,9 @@ type Config struct {
 	// Event tells the owner of a Service.
 	Event   func(service.Name, service.Problem)
 	Metrics *Metrics
+	// Unfit says why this node should leave its addresses to another one that is better off; empty: it
+	// should not. It is called with every beat. Nil: it never should.
+	Unfit func() string
 	// Stateless: the next owner of an address carries open connections on without the one before it, so
 	// that nothing waits for one that is dead.
 	Stateless bool
@@ -102,7 +105,8 @@ type Speaker struct {
 	devices   chan devices
 	back      holdBack
 	routes    *routeWatch
-	waits     bool        // is not ready
+	waits     bool        // was cut off
+	unfit     string      // as Unfit said last
 	broken    bool        // the fence does not hold what the member says
 	soon      bool        // the next beat comes with the next tick
 	voting    atomic.Bool // a list of voters is being written
@@ -266,21 +270,6 @@ func (s *Speaker) beat(ctx context.Context) {
 	}
 	s.sent(s.member.Beat(s.now()))
 	s.vote(ctx)
-}
-
-// ready says whether the node can carry traffic: one that was cut off may not yet. The others have
-// its addresses meanwhile, if one of them can.
-func (s *Speaker) ready() {
-	missing := s.routes.Missing()
-	waits := len(missing) > 0 || s.back.waits(time.Now())
-	if s.member.SetUnready(waits); waits == s.waits {
-		return
-	}
-	if s.waits = waits; waits {
-		s.cfg.Log.Info("the node was cut off: other nodes have its addresses until it is well", "atLeast", holdDown, "missingRoutes", missing)
-	} else {
-		s.cfg.Log.Info("the node takes its addresses back")
-	}
 }
 
 // mend loads the fence anew, with what the member says. Until that succeeds nothing is

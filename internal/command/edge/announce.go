@@ -16,7 +16,7 @@ import (
 
 // announce lets this machine announce the addresses that the kernel has rules for, if it is to. It
 // returns what says why it does not work.
-func (m *edgeMachine) announce(ctx context.Context, g *errgroup.Group, lease edge.Lease, applied *proxy.Applied, registry prometheus.Registerer) (func() error, error) {
+func (m *edgeMachine) announce(ctx context.Context, g *errgroup.Group, cutOff func() string, lease edge.Lease, applied *proxy.Applied, registry prometheus.Registerer) (func() error, error) {
 	a := m.cfg.Announce
 	if a == nil { // a fence that is left would mute this machine for ever
 		return func() error { return nil }, fence.Remove(ctx)
@@ -28,7 +28,7 @@ func (m *edgeMachine) announce(ctx context.Context, g *errgroup.Group, lease edg
 		Event: func(name service.Name, p service.Problem) {
 			m.log.Warn("an address is not announced", "service", name.String(), "problem", p.Message)
 		},
-		Metrics: speaker.NewMetrics(registry, a.Name), Stateless: m.cfg.Stateless(),
+		Metrics: speaker.NewMetrics(registry, a.Name), Unfit: cutOff, Stateless: m.cfg.Stateless(),
 	})
 	m.log.Info("announces its addresses", "name", a.Name, "members", len(a.Members), "lease", a.NeedsLease())
 	g.Go(func() error { return source.Run(ctx) })

@@ -156,7 +156,7 @@ func (m *edgeMachine) run(ctx context.Context) error {
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), store)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return store.Run(ctx) })
-	source := m.source(ctx, g, cluster, registry)
+	source, prober := m.source(ctx, g, cluster, registry)
 	unsupported := ^dp.Info().Capabilities.Algorithms
 	view := func() service.Node {
 		nodes, pods := cluster.InCluster()
@@ -179,7 +179,7 @@ func (m *edgeMachine) run(ctx context.Context) error {
 	if a := m.cfg.Announce; a.NeedsLease() {
 		lease = kube.NewEdgeVote(client, a.LeaseNamespace, a.Name)
 	}
-	speaks, err := m.announce(ctx, g, lease, applied, registry)
+	speaks, err := m.announce(ctx, g, prober.CutOff, lease, applied, registry)
 	if err != nil {
 		return err
 	}
@@ -198,28 +198,37 @@ func (m *edgeMachine) routes(registry prometheus.Registerer) *node.Network {
 	return node.New(node.Config{Log: m.log, ClusterCIDRs: m.cfg.ClusterCIDRs, Registry: registry})
 }
 
-// edgeNodes are the cluster's nodes as routes are made for them.
+// edgeNodes are the cluster's nodes as routes are made for them, and as they are asked.
 type edgeNodes struct {
 	*kube.Subscription
 	cluster *kube.Edge
 }
 
+// Instances implements edge.Nodes.
+func (n edgeNodes) Instances() []service.Instance { return n.cluster.Instances() }
+
 // Peers implements node.Nodes.
 func (n edgeNodes) Peers() []node.Peer { return command.Peers(n.cluster.Nodes()) }
 
-// source returns what the loop reads, which runs until ctx ends.
-func (m *edgeMachine) source(ctx context.Context, g *errgroup.Group, cluster *kube.Edge, registry *prometheus.Registry) proxy.Source {
-	if m.cfg.TargetType == edge.TargetIP {
-		return cluster
-	}
+// source returns what the loop reads, and what asks nodes, which run until ctx ends. Where connections go
+// to pods, nodes are asked only if there is another edge that could be better off.
+func (m *edgeMachine) source(ctx context.Context, g *errgroup.Group, cluster *kube.Edge, registry *prometheus.Registry) (proxy.Source, *edge.Prober) {
 	metrics := edge.NewMetrics()
 	prober := edge.NewProber(m.cfg.Checks, edge.AskHTTP(m.cfg.Checks, m.env.UserAgent("edge")), metrics.Told)
 	metrics.Show(prober)
-	registry.MustRegister(metrics)
-	source := edge.NewSource(m.log, cluster, prober, m.cfg.Checks)
 	g.Go(func() error { return prober.Run(ctx) })
-	g.Go(func() error { return source.Run(ctx) })
-	return source
+	if m.cfg.TargetType == edge.TargetInstance {
+		registry.MustRegister(metrics)
+		source := edge.NewSource(m.log, cluster, prober, m.cfg.Checks)
+		g.Go(func() error { return source.Run(ctx) })
+		return source, prober
+	}
+	if a := m.cfg.Announce; a != nil && len(a.Members) > 1 {
+		registry.MustRegister(metrics)
+		nodes := edgeNodes{cluster.SubscribeNodes("checks"), cluster}
+		g.Go(func() error { return edge.AskNodes(ctx, nodes, prober, m.cfg.Checks) })
+	}
+	return cluster, prober
 }
 
 // flows builds what ends flows on this machine. Nobody is asked whether pods are gone: that takes
