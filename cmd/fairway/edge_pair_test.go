@@ -359,6 +359,7 @@ func TestEdgeCutOff(t *testing.T) {
 		"ip":       {soon, "targetType: ip", "routes: static", "clusterCIDRs: [10.244.0.0/16]", "clientSource: masquerade"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			g := newEdgeGroup(t, 2, lines...)
 			at := groupVIPs[0]
 			owner := g.owner(at, nil)

@@ -52,12 +52,12 @@ func (s *Speaker) tell(ctx context.Context) {
 		case <-s.heard:
 		case <-timer.C:
 		}
-		wanted, err := s.cfg.RIB.PodCIDRs()
+		asked, err := s.cfg.RIB.Asked()
 		if err != nil {
 			continue // podCIDRs says so
 		}
 		var all []rib.Route
-		if len(wanted) > 0 {
+		if asked {
 			before = slices.DeleteFunc(before, func(r rib.Route) bool { return time.Since(began) > relearn || s.filled(r.Router) })
 			all = append(s.received(), before...)
 			slices.SortFunc(all, compareRoutes)
@@ -87,17 +87,21 @@ func compareRoutes(a, b rib.Route) int {
 	return cmp.Or(a.Prefix.Addr().Compare(b.Prefix.Addr()), cmp.Compare(a.Prefix.Bits(), b.Prefix.Bits()), a.NextHop.Compare(b.NextHop), a.Router.Compare(b.Router))
 }
 
-// filled reports whether a router has had the time to tell all that it knows.
+// filled reports whether a router has had the time to tell all that it knows; of no valid router, whether
+// all have.
 func (s *Speaker) filled(router netip.Addr) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	is := false
 	for _, have := range s.sessions {
-		if have.config.Address.Addr() == router {
+		if !router.IsValid() || have.config.Address.Addr() == router {
 			since := have.upSince()
-			return !since.IsZero() && time.Since(since) > filling
+			if is = !since.IsZero() && time.Since(since) > filling; !is {
+				return false
+			}
 		}
 	}
-	return false
+	return is
 }
 
 // An offer is what one router says of a prefix.

@@ -44,9 +44,10 @@ func TestOffers(t *testing.T) {
 
 // TestUnreadablePodCIDRs: an error withdraws nothing.
 func TestUnreadablePodCIDRs(t *testing.T) {
-	s := &Speaker{cfg: Config{RIB: rib.Dir(t.TempDir()), Log: slog.New(slog.DiscardHandler)}}
+	dir := rib.Dir(t.TempDir())
+	s := &Speaker{cfg: Config{RIB: dir, Log: slog.New(slog.DiscardHandler)}}
 	cidrs := []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}
-	if err := s.cfg.RIB.SetPodCIDRs(cidrs); err != nil {
+	if err := dir.SetPodCIDRs(cidrs); err != nil {
 		t.Fatal(err)
 	}
 	if got := s.podCIDRs(); !slices.Equal(got, cidrs) {

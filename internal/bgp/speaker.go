@@ -47,9 +47,18 @@ type Config struct {
 	// Announced is called with what is to be announced of each Service, after each decision.
 	Announced func(map[service.Name]Announcement)
 	Metrics   *Metrics
-	// RIB is where the node's agent says which podCIDRs to announce, and is told what routers do. None:
+	// RIB is where the node's agent says which podCIDRs to announce, and is told what routers do. Nil:
 	// the pod network needs no routers.
-	RIB rib.Dir
+	RIB RIB
+}
+
+// A RIB is a rib.Dir or a rib.Memory.
+type RIB interface {
+	PodCIDRs() ([]netip.Prefix, error)
+	Asked() (bool, error)
+	Received() ([]rib.Route, error)
+	SetReceived([]rib.Route) error
+	Watch(ctx context.Context, changed func(), problem func(error))
 }
 
 // missingVRFs says which sessions' VRFs the node lacks.
@@ -103,6 +112,9 @@ type Speaker struct {
 
 // New returns a Speaker.
 func New(cfg Config) (*Speaker, error) {
+	if cfg.RIB == nil {
+		cfg.RIB = rib.Dir("")
+	}
 	s := &Speaker{cfg: cfg, wake: make(chan struct{}, 1), heard: make(chan struct{}, 1), sessions: map[string]*session{}}
 	s.liveness = &liveness{log: cfg.Log, notify: s.notify, lost: map[bfd.Config]string{}}
 	var err error
@@ -119,7 +131,7 @@ func (s *Speaker) Run(ctx context.Context) error {
 	ended := make(chan error, 1)
 	go func() { ended <- s.liveness.watch.Run(watching) }()
 	var pods sync.WaitGroup
-	if s.cfg.RIB != "" {
+	if s.cfg.RIB != rib.Dir("") {
 		pods.Go(func() { s.tell(ctx) })
 		pods.Go(func() {
 			s.cfg.RIB.Watch(ctx, s.woken, func(err error) { s.cfg.Log.Warn("podCIDRs are announced late", "err", err) })

@@ -36,6 +36,7 @@ const (
 const (
 	RoutesNone   = "none"   // from elsewhere: they are there
 	RoutesStatic = "static" // we make one for each podCIDR
+	RoutesBGP    = "bgp"    // routers announce them
 )
 
 // Config is a configuration, valid and complete.
@@ -51,6 +52,7 @@ type Config struct {
 	Balance           service.Algorithm // of Services that name none
 	Checks            Checks
 	Announce          *Announce // nil: others lead packets here
+	Routers           *Routers  // of routes by BGP
 	Metrics           string    // address for /metrics and /healthz; empty: none
 }
 
@@ -77,6 +79,7 @@ type file struct {
 	MetricsBindAddress string        `json:"metricsBindAddress"`
 	Balance            string        `json:"balance"`
 	Announce           *announceFile `json:"announce"`
+	BGP                *routersFile  `json:"bgp"`
 	HealthCheck        struct {
 		Interval           string  `json:"interval"`
 		Timeout            string  `json:"timeout"`
@@ -123,10 +126,11 @@ func (f *file) resolve() (*Config, error) {
 	if c.ClusterCIDRs, err = prefixes("clusterCIDRs", f.ClusterCIDRs); err != nil {
 		return nil, err
 	}
-	var err1, err2 error
+	var err1, err2, err3 error
 	c.Balance, err1 = balance(f.Balance)
 	c.Announce, err2 = f.Announce.resolve()
-	if err := errors.Join(f.checks(&c.Checks), err1, err2, c.check()); err != nil {
+	c.Routers, err3 = f.BGP.resolve()
+	if err := errors.Join(f.checks(&c.Checks), err1, err2, err3, c.check()); err != nil {
 		return nil, oneline.Error(err)
 	}
 	return c, nil
@@ -161,7 +165,7 @@ func (c *Config) check() error {
 	all := []error{
 		one("targetType", c.TargetType, TargetInstance, TargetIP),
 		one("clientSource", c.ClientSource, SourceMasquerade, SourceKeep),
-		one("routes", c.Routes, RoutesNone, RoutesStatic),
+		one("routes", c.Routes, RoutesNone, RoutesStatic, RoutesBGP),
 		one("proxyMode", c.ProxyMode, append(datapath.Modes(), datapath.Auto)...),
 	}
 	if c.Kubeconfig == "" {
@@ -172,6 +176,14 @@ func (c *Config) check() error {
 	}
 	if c.TargetType == TargetInstance && c.Routes != RoutesNone {
 		all = append(all, errors.New("routes are for targetType ip: node ports need none [leave them out]"))
+	}
+	switch {
+	case c.Routes != RoutesBGP && c.Routers != nil:
+		all = append(all, errors.New("bgp is for routes bgp [add routes: bgp, or leave it out]"))
+	case c.Routes == RoutesBGP && c.Routers == nil:
+		all = append(all, errors.New("routes bgp needs bgp [name myASN and peers: docs/edge.md]"))
+	case c.Routes == RoutesBGP && len(c.ClusterCIDRs) == 0:
+		all = append(all, errors.New("routes bgp needs clusterCIDRs [the pods' ranges: no other route is taken from routers]"))
 	}
 	if c.ClientSource == SourceKeep && (c.ProxyMode == datapath.Userspace || c.ProxyMode == datapath.Auto) {
 		all = append(all, fmt.Errorf("proxyMode %s cannot promise to keep clients' addresses [choose %s]", c.ProxyMode, datapath.NFTables))

@@ -12,6 +12,9 @@ const head = "apiVersion: edge.fairway.net/v1alpha1\nkind: EdgeConfiguration\n"
 // least is a configuration with what is required.
 const least = head + "kubeconfig: k\naddresses: [192.0.2.0/26]\n"
 
+// ipByBGP are routes that routers announce.
+const ipByBGP = "targetType: ip\nroutes: bgp\n"
+
 func TestDefaults(t *testing.T) {
 	c, err := Parse([]byte(least))
 	if err != nil {
@@ -29,16 +32,25 @@ func TestDefaults(t *testing.T) {
 // TestMistakes: each is one line, with advice.
 func TestMistakes(t *testing.T) {
 	for text, want := range map[string]string{
-		"":                           `it is apiVersion "", kind ""; want apiVersion "edge.fairway.net/v1alpha1", kind "EdgeConfiguration"`,
-		head:                         "kubeconfig is missing [",
-		head + "kubeconfig: k\n":     "addresses are missing [",
-		least + "adresses: []\n":     `unknown field "adresses"`,
-		least + "addresses: []\n":    `key "addresses" already set`,
-		least + "targetType: pod":    `targetType is "pod" [choose one of instance, ip]`,
-		least + "routes: static":     "routes are for targetType ip: node ports need none [",
-		least + "routes: bgp":        `routes is "bgp" [choose one of none, static]`,
-		least + "clientSource: hide": `clientSource is "hide" [`,
-		least + "proxyMode: ebpf":    `proxyMode is "ebpf" [`,
+		"":                                    `it is apiVersion "", kind ""; want apiVersion "edge.fairway.net/v1alpha1", kind "EdgeConfiguration"`,
+		head:                                  "kubeconfig is missing [",
+		head + "kubeconfig: k\n":              "addresses are missing [",
+		least + "adresses: []\n":              `unknown field "adresses"`,
+		least + "addresses: []\n":             `key "addresses" already set`,
+		least + "targetType: pod":             `targetType is "pod" [choose one of instance, ip]`,
+		least + "routes: static":              "routes are for targetType ip: node ports need none [",
+		least + "routes: ospf":                `routes is "ospf" [choose one of none, static, bgp]`,
+		least + "targetType: ip\nroutes: bgp": "routes bgp needs bgp [name myASN and peers",
+		least + "targetType: ip\nbgp: {myASN: 1, peers: [{peerAddress: 192.0.2.1, peerASN: 2}]}": "bgp is for routes bgp [",
+		least + ipByBGP + "bgp: {myASN: 1, peers: [{peerAddress: 192.0.2.1, peerASN: 2}]}":       "routes bgp needs clusterCIDRs [",
+		least + ipByBGP + "bgp: {}":                                            "bgp.myASN is missing [this machine's AS number, such as 64512]; bgp.peers are 0 [name 1 to 8 routers]",
+		least + ipByBGP + "bgp: {myASN: 1, peers: [{peerAddress: router}]}":    `bgp.peers.peerAddress has "router", which is no machine's address [`,
+		least + ipByBGP + "bgp: {myASN: 1, peers: [{peerAddress: 192.0.2.1}]}": "bgp.peers 192.0.2.1: peerASN is missing",
+		least + ipByBGP + "bgp: {myASN: 1, routerID: 2001:db8::1, peers: [{peerAddress: 192.0.2.1, peerASN: 2, passwordFile: /no/such}]}":      "bgp.routerID is 2001:db8::1 [an IPv4 address]; read bgp.peers.passwordFile: open /no/such",
+		least + ipByBGP + "bgp: {myASN: 1, peers: [{peerAddress: 192.0.2.1, peerASN: 2, bfd: {}, enableGracefulRestart: true, holdTime: 1s}]}": "exclude each other [leave one out]",
+		least + ipByBGP + "bgp: {myASN: 1, peers: [{peerAddress: 192.0.2.1, peerASN: 2}, {peerAddress: 192.0.2.1, peerASN: 2}]}":               "bgp.peers has 192.0.2.1 twice",
+		least + "clientSource: hide":                                                             `clientSource is "hide" [`,
+		least + "proxyMode: ebpf":                                                                `proxyMode is "ebpf" [`,
 		least + "targetType: ip\nproxyMode: userspace":                                           "proxyMode userspace cannot promise to keep clients' addresses [",
 		least + "healthCheck: {interval: soon}":                                                  "[write a time from 100ms to 10m0s, such as 5s]",
 		least + "healthCheck: {interval: 1s, timeout: 2s}":                                       `healthCheck.timeout is "2s" [write a time from 10ms to 1s, such as 5s]`,

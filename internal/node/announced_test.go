@@ -254,3 +254,24 @@ func TestToAndFromBGP(t *testing.T) {
 		}
 	}
 }
+
+// TestLearned: which routes a machine outside of the cluster takes from routers.
+func TestLearned(t *testing.T) {
+	cidrs := prefixes("10.244.0.0/16", "192.0.2.128/25")
+	for name, test := range map[string]struct {
+		said []rib.Route
+		want string // destinations
+	}{
+		"nothing":                  {nil, "[]"},
+		"pods, and what is not":    {said("10.244.9.0/24 192.0.2.254 192.0.2.254", "10.245.0.0/24 192.0.2.254 192.0.2.254"), "[10.244.9.0/24]"},
+		"the range itself":         {said("10.244.0.0/16 192.0.2.9 192.0.2.9"), "[10.244.0.0/16]"},
+		"a default route":          {said("0.0.0.0/0 192.0.2.9 192.0.2.9", "10.244.1.0/26 192.0.2.9 192.0.2.9"), "[10.244.0.0/16 10.244.1.0/26 192.0.2.128/25]"},
+		"what leads to the router": {said("192.0.2.240/28 192.0.2.254 192.0.2.254", "192.0.2.128/28 192.0.2.254 192.0.2.254"), "[192.0.2.128/28]"},
+		"a next hop elsewhere":     {said("10.244.9.0/24 198.51.100.9 198.51.100.9"), "[]"},
+	} {
+		p := learned(test.said, cidrs, testState().networks, testState().self.Addrs)
+		if got := fmt.Sprint(sortedKeys(p.routes)); got != test.want || (len(p.problems) > 0) != (len(p.routes) == 0) {
+			t.Errorf("%s: %s %v, want %s", name, got, p.problems, test.want)
+		}
+	}
+}

@@ -4,9 +4,11 @@ import (
 	"context"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/fairway-net/fairway/internal/cni"
+	"github.com/fairway-net/fairway/internal/rib"
 )
 
 // RunOutside keeps routes to the pods of all nodes on a machine that is none of them, until ctx
@@ -35,6 +37,104 @@ func (n *Network) syncOutside(self Peer, peers []Peer) error {
 	n.report(slices.Concat(plan.problems, refused))
 	n.countRoutes(plan)
 	return failed
+}
+
+// Received is where routers' announcements are read: a rib.Memory.
+type Received interface {
+	Received() ([]rib.Route, error)
+	Watch(ctx context.Context, changed func(), problem func(error))
+}
+
+// RunLearned keeps routes on a machine that is no node to what routers announce of the ClusterCIDRs, until
+// ctx ends, which is no error: whatever is inside of them, as it is announced, and each of them by
+// the longest prefix that contains it. Who may announce that, the sessions decide. own returns the
+// machine's addresses.
+func (n *Network) RunLearned(ctx context.Context, received Received, own func() []netip.Addr, maxRetry time.Duration) error {
+	var watch sync.WaitGroup
+	watching, stop := context.WithCancel(ctx)
+	watch.Go(func() { received.Watch(watching, n.announcements.notify, func(error) {}) })
+	defer watch.Wait()
+	defer stop()
+	return n.follow(ctx, noNodes{}, maxRetry, func([]Peer) error {
+		all, err := received.Received()
+		if err != nil {
+			return err
+		}
+		return n.syncLearned(all, own())
+	})
+}
+
+// noNodes are those of a machine that needs to know none.
+type noNodes struct{}
+
+func (noNodes) Synced() <-chan struct{} { c := make(chan struct{}); close(c); return c }
+func (noNodes) Dirty() <-chan struct{}  { return nil }
+func (noNodes) Peers() []Peer           { return nil }
+
+func (n *Network) syncLearned(received []rib.Route, own []netip.Addr) error {
+	netlink, err := cni.OpenNetlink()
+	if err != nil {
+		return err
+	}
+	defer netlink.Close()
+	table, err := readRoutes(netlink, nil)
+	if err != nil {
+		return err
+	}
+	plan := learned(received, n.ClusterCIDRs, table.onLink, own)
+	refused, failed := syncRoutes(netlink, table.ours, plan.routes)
+	n.report(slices.Concat(plan.problems, refused))
+	n.countRoutes(plan)
+	return failed
+}
+
+// learned decides about the routes of RunLearned.
+func learned(received []rib.Route, clusterCIDRs []netip.Prefix, networks []onLink, own []netip.Addr) *plan {
+	p := &plan{routes: map[netip.Prefix]route{}}
+	by := newAnnounced(received, networks, own)
+	near := slices.Concat(own, by.routers()) // what leads to pods must not lead to these
+	add := func(prefix netip.Prefix, hops []hop) {
+		if len(hops) > 0 && !slices.ContainsFunc(near, prefix.Contains) {
+			p.routes[prefix] = byHops(prefix, WayBGP, hops)
+		}
+	}
+	for prefix, hops := range by {
+		if slices.ContainsFunc(clusterCIDRs, func(c netip.Prefix) bool { return c.Bits() <= prefix.Bits() && c.Contains(prefix.Addr()) }) {
+			add(prefix, hops)
+		}
+	}
+	for _, c := range clusterCIDRs {
+		hops, _ := by.to(c)
+		add(c, hops)
+	}
+	if len(p.routes) == 0 {
+		p.problemf("", reasonNotAnnounced, "no router announces a way to pods: those in %v are not reachable from here [sessions of routers, what they export to this machine]", clusterCIDRs)
+	}
+	return p
+}
+
+// Learned returns the routes that there are, of no router: what a process of before has left, for the
+// first moments of the next.
+func (n *Network) Learned() (all []rib.Route, err error) {
+	netlink, err := cni.OpenNetlink()
+	if err != nil {
+		return nil, err
+	}
+	defer netlink.Close()
+	table, err := readRoutes(netlink, nil)
+	if err != nil {
+		return nil, err
+	}
+	for prefix, routes := range table.ours {
+		for _, r := range routes {
+			for _, h := range r.hops() {
+				if h.via.IsValid() {
+					all = append(all, rib.Route{Prefix: prefix, NextHop: h.via})
+				}
+			}
+		}
+	}
+	return all, nil
 }
 
 // CleanupOutside removes the routes.

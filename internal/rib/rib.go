@@ -39,7 +39,7 @@ func Of(base, node string) Dir { return Dir(filepath.Join(base, node)) }
 // A Route is one that a router announced.
 type Route struct {
 	Prefix netip.Prefix `json:"prefix"`
-	// NextHop is what the router named, and Router the address of the session with it.
+	// NextHop is what the router named, and Router the address of the session with it; invalid: not known.
 	NextHop netip.Addr `json:"nextHop"`
 	Router  netip.Addr `json:"router"`
 }
@@ -55,6 +55,12 @@ func (d Dir) SetPodCIDRs(all []netip.Prefix) error {
 
 // PodCIDRs are those that are to be announced.
 func (d Dir) PodCIDRs() (all []netip.Prefix, err error) { return all, d.read(podCIDRsFile, &all) }
+
+// Asked reports whether somebody wants to know what routers announce: who has podCIDRs announced.
+func (d Dir) Asked() (bool, error) {
+	all, err := d.PodCIDRs()
+	return len(all) > 0, err
+}
 
 // SetReceived says what the routers have announced, in this order. Nil: nobody asks.
 func (d Dir) SetReceived(all []Route) error {

@@ -171,9 +171,8 @@ func (m *edgeMachine) run(ctx context.Context) error {
 		Health: state, Metrics: metrics, MaxRetry: edgeMaxRetry, EmptyAfter: edgeEmptyAfter,
 	})
 	g.Go(func() error { return loop.Run(ctx) })
-	if m.cfg.Routes == edge.RoutesStatic {
-		nodes := edgeNodes{cluster.SubscribeNodes("routes"), cluster}
-		g.Go(func() error { return m.routes(registry).RunOutside(ctx, nodes, edge.OwnAddrs, edgeMaxRetry) })
+	if err := m.route(ctx, g, cluster, registry); err != nil {
+		return err
 	}
 	lease := edge.Lease(edge.NoLease{})
 	if a := m.cfg.Announce; a.NeedsLease() {
@@ -191,11 +190,6 @@ func (m *edgeMachine) run(ctx context.Context) error {
 	err = g.Wait()
 	m.log.Info("shutting down; the rules stay in place")
 	return err
-}
-
-// routes is the part of the pod network that this machine has.
-func (m *edgeMachine) routes(registry prometheus.Registerer) *node.Network {
-	return node.New(node.Config{Log: m.log, ClusterCIDRs: m.cfg.ClusterCIDRs, Registry: registry})
 }
 
 // edgeNodes are the cluster's nodes as routes are made for them, and as they are asked.
