@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -103,13 +104,30 @@ func trace(pid, number int) (killed bool, err error) {
 	}
 }
 
-// TestKilledAtEachStep kills ADD and DEL before each of their changes, by number. Whatever
-// was made, the next ADD of another pod works beside it, and DEL, or GC where the runtime has
-// forgotten the pod, leaves nothing.
+// TestKilledAtEachStep kills ADD and DEL before each of their changes, by number, of a pod that policies isolate and that has a
+// hostPort. Whatever was made, the next ADD of another pod works beside it, and DEL, or GC where the runtime has
+// forgotten the pod, leaves nothing, and has told the agent that the container is gone.
 func TestKilledAtEachStep(t *testing.T) {
 	n := newNode(t)
 	list := n.list("1.1.0", "fairway", "10.244.1.0/24", "fd00:10:244:1::/64")
-	conf := fmt.Sprintf(`{"cniVersion":"1.1.0","name":"fairway","type":"fairway-cni","ipam":{"type":"host-local","dataDir":%q,"ranges":[[{"subnet":"10.244.1.0/24"}],[{"subnet":"fd00:10:244:1::/64"}]]}}`, n.stateDir)
+	socket := filepath.Join(t.TempDir(), "policy.sock")
+	conf := fmt.Sprintf(`{"cniVersion":"1.1.0","name":"fairway","type":"fairway-cni","capabilities":{"portMappings":true},"policySocket":%q,`+
+		`"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp"}]},`+
+		`"ipam":{"type":"host-local","dataDir":%q,"ranges":[[{"subnet":"10.244.1.0/24"}],[{"subnet":"fd00:10:244:1::/64"}]]}}`, socket, n.stateDir)
+	var mu sync.Mutex
+	isolated := map[string]bool{} // containers
+	agent := newPolicyAgent(t, socket, func(r PolicyRequest) (string, bool) {
+		mu.Lock()
+		defer mu.Unlock()
+		switch r.Command { // none: it was killed before it asked
+		case PolicyAdd:
+			isolated[r.Container] = true
+		case PolicyDel:
+			delete(isolated, r.Container)
+		}
+		return "", true
+	})
+	defer agent.end()
 	none := conf[:len(conf)-1] + `,"cni.dev/valid-attachments":[]}`
 	heal := func(verb string, number int, p *pod) {
 		t.Helper()
@@ -130,8 +148,10 @@ func TestKilledAtEachStep(t *testing.T) {
 		} else {
 			_, err = n.call("GC", none, nil)
 		}
-		if left := n.left(); err != nil || left != "" {
-			t.Fatalf("%s killed before change %d left behind (%v):\n%s", verb, number, err, left)
+		mu.Lock()
+		defer mu.Unlock()
+		if left, ports := n.left(), n.records(); err != nil || left != "" || len(isolated)+len(ports) > 0 {
+			t.Fatalf("%s killed before change %d left behind (%v):\n%sports %v, and the agent isolates %v", verb, number, err, left, ports, isolated)
 		}
 		p.close()
 	}
@@ -140,7 +160,9 @@ func TestKilledAtEachStep(t *testing.T) {
 		for number := 1; ; number++ {
 			p := newPod(t)
 			if verb == "DEL" {
-				n.mustAdd(list, p)
+				if _, err := n.call("ADD", conf, p); err != nil || len(n.records()) != 1 {
+					t.Fatal(err, n.records())
+				}
 			}
 			killed := n.killedAt(number, verb, conf, p)
 			heal(verb, number, p)

@@ -10,8 +10,8 @@ import (
 )
 
 // TestNetworkPolicy follows docs/networkpolicy.md in a lab. Of a command that ends with the
-// remark "allowed" or "denied" the outcome must become that; all others must succeed. Mode
-// nftables; others with FAIRWAY_POLICY_MODE.
+// remark "allowed" or "denied" the outcome must become that; all others must succeed. Then a node is
+// rebooted. Mode nftables; others with FAIRWAY_POLICY_MODE.
 func TestNetworkPolicy(t *testing.T) {
 	beside(t, 2)
 	text, err := os.ReadFile("../../docs/networkpolicy.md")
@@ -35,6 +35,7 @@ func TestNetworkPolicy(t *testing.T) {
 	for _, b := range blocks {
 		w.follow(b[1], b[2])
 	}
+	l.testReboot()
 	l.run("down")
 	l.gone()
 }

@@ -47,6 +47,7 @@ func (c Config) mountAll() error {
 		func() error { return mount("tmpfs", "/run", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755") },
 		c.mountOwn,
 		c.mountTunables,
+		c.mountBootID,
 		func() error { return c.mountResolv(resolv) },
 		// Mounts that a pod makes with mountPropagation: Bidirectional must
 		// reach the node, as on a machine run by systemd.
@@ -131,6 +132,15 @@ func (c Config) mountTunables() error {
 		}
 	}
 	return nil
+}
+
+// mountBootID gives the node a boot of its own: a kubelet that finds another one than before says that its machine was rebooted.
+func (c Config) mountBootID() error {
+	id, err := os.ReadFile("/proc/sys/kernel/random/uuid")
+	if err != nil {
+		return fmt.Errorf("make a boot ID: %w", err)
+	}
+	return c.mountFile("boot_id", string(id), "/proc/sys/kernel/random/boot_id")
 }
 
 // mountResolv gives the node a name server that refuses at once, instead of

@@ -30,6 +30,9 @@ func TestMain(m *testing.M) {
 		beAgent(socket)
 		return
 	}
+	if filepath.Base(os.Args[0]) == cni.PluginName {
+		os.Exit(cni.Main(cni.PluginName, "test"))
+	}
 	testnet.Main(m)
 }
 

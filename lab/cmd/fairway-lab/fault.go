@@ -94,7 +94,7 @@ func completeNodes(lab *cluster.Lab, more ...string) cobra.CompletionFunc {
 func restartNodeCommand(lab *cluster.Lab) *cobra.Command {
 	return &cobra.Command{
 		Use:     "restart-node N",
-		Short:   "Cut a node's power, start it again, and wait until it is Ready",
+		Short:   "Reboot a node: cut its power, start it again, and wait until it is Ready",
 		Example: "  fairway-lab restart-node 2",
 		Args:    cobra.ExactArgs(1),
 
