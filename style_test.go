@@ -54,7 +54,7 @@ var law = map[string]struct {
 	"datapath/nftset":      {[]string{"service", "datapath", "nft"}, true, false, "what the modes on nf_tables have in common: names, keys and data of elements"},
 	"datapath/nftables":    {[]string{"service", "datapath", "datapath/lb", "datapath/nftset", "nft", "flow", "numbers"}, true, false, "a mechanism renders tables; it knows no API objects"},
 	"datapath/userspace":   {[]string{"service", "datapath", "datapath/lb", "datapath/nftset", "nft", "flow", "numbers"}, true, false, "a mechanism renders tables; it knows no API objects"},
-	"datapath/iptables":    {[]string{"service", "datapath", "datapath/lb", "nft", "flow", "numbers", "xtables"}, true, false, "a mechanism renders tables; it knows no API objects"},
+	"datapath/iptables":    {[]string{"service", "datapath", "datapath/lb", "datapath/nftset", "nft", "flow", "numbers", "xtables"}, true, false, "a mechanism renders tables; it knows no API objects"},
 	"datapath/ipvs":        {[]string{"service", "datapath", "datapath/lb", "datapath/nftset", "nft", "netlink", "flow", "numbers", "sysctl"}, true, false, "a mechanism renders tables; it knows no API objects"},
 	"datapath/modes":       {[]string{"datapath", "datapath/nftables", "datapath/iptables", "datapath/ipvs", "datapath/userspace", "numbers"}, true, false, "the registry knows every mechanism, and nothing else"},
 	"datapath/conformance": {[]string{"service", "datapath", "testnet", "scenario", "kube", "flow", "childfault", "labels", "policy", "policy/nftpolicy", "policy/policytest"}, true, true, "tests"},

@@ -7,15 +7,14 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
+	"github.com/fairway-net/fairway/internal/datapath/nftset"
 	"github.com/fairway-net/fairway/internal/nft"
 	"github.com/fairway-net/fairway/internal/numbers"
 	"github.com/fairway-net/fairway/internal/service"
@@ -44,7 +43,7 @@ func helperSets() []string {
 	return []string{
 		"sticky4", "sticky6", "sticky-outside4", "sticky-outside6",
 		"nodeport-sticky4", "nodeport-sticky6", "nodeport-sticky-outside4", "nodeport-sticky-outside6",
-		"ids", "learn", "reserved4", "reserved6",
+		"ids", affinityUpdates, "reserved4", "reserved6",
 	}
 }
 
@@ -119,7 +118,7 @@ func plan(was, is map[elem]bool) (s step) {
 	chains := func(all map[elem]bool) map[string]bool {
 		names := map[string]bool{}
 		for e := range all {
-			if e.set == "learn" {
+			if e.set == affinityUpdates {
 				names[e.to] = true
 			}
 		}
@@ -216,105 +215,27 @@ func number(reg, v uint32) expr.Any {
 	return &expr.Immediate{Register: reg, Data: binaryutil.NativeEndian.PutUint32(v)}
 }
 
-// source is the client's address, behind the number of a list.
-func source(is4 bool) expr.Any {
-	p := &expr.Payload{DestRegister: keyReg + 1, Base: expr.PayloadBaseNetworkHeader, Offset: 12, Len: 4}
-	if !is4 {
-		p.Offset, p.Len = 8, 16
-	}
-	return p
-}
-
-// constant writes the rules that the program leaves empty:
-//
-//	recall4    the mark of (priority, client), if it is known, else one of no endpoint,
-//	           becomes the connection's, whose own goes into the priority
-//	give-back  and back
+// constant writes the rules that the program leaves empty: recall, and give-back, which
+// restores the connection's own mark.
 func (h *helper) constant(c *nftables.Conn) {
-	rule := func(chain string, exprs ...expr.Any) {
-		c.AddRule(&nftables.Rule{Table: h.table.Ref(), Chain: h.table.Chain(chain), Exprs: exprs})
+	for _, is4 := range nftset.Families {
+		h.recall(c, is4)
 	}
-	for _, is4 := range []bool{true, false} {
-		name := inFamily("recall", is4)
-		c.FlushChain(h.table.Chain(name))
-		rule(name, readPriority(keyReg), source(is4),
-			&expr.Lookup{SourceRegister: keyReg, DestRegister: dataReg, IsDestRegSet: true, SetName: inFamily("affinity", is4)},
-			readMark(keepReg), setPriority(keepReg), setMark(dataReg), &expr.Verdict{Kind: expr.VerdictReturn})
-		rule(name, readMark(keepReg), setPriority(keepReg), number(dataReg, chosen), setMark(dataReg))
-	}
-	c.FlushChain(h.table.Chain("give-back"))
-	rule("give-back", readPriority(keepReg), setMark(keepReg), number(keepReg, 0), setPriority(keepReg))
+	giveBack := h.table.Chain("give-back")
+	c.FlushChain(giveBack)
+	h.rule(c, giveBack, readPriority(keepReg), setMark(keepReg), number(keepReg, 0), setPriority(keepReg))
 }
 
-// Chains that remember a client for so many seconds: one where it is new, another where
-// it was before.
-const learnPrefix, keepPrefix = "learn-", "keep-"
-
-// dynsetDelete is NFT_DYNSET_OP_DELETE, which x/sys/unix lacks.
-const dynsetDelete = 2
-
-// lasting reads the name of such a chain.
-func lasting(name string) (seconds int, renew, ok bool) {
-	text, renew := strings.CutPrefix(name, keepPrefix)
-	if !renew {
-		if text, ok = strings.CutPrefix(name, learnPrefix); !ok {
-			return 0, false, false
-		}
-	}
-	seconds, err := strconv.Atoi(text)
-	return seconds, renew, err == nil
-}
-
-// learner writes one of these chains. A rule cannot change an entry's value, so an entry
-// that leads to another endpoint is deleted first. An entry that is right is only renewed:
-// it must not be missing for a moment.
-func (h *helper) learner(c *nftables.Conn, name string) error {
-	seconds, renew, ok := lasting(name)
-	if !ok {
-		return fmt.Errorf("chain %s does not remember clients", name)
-	}
-	chain := c.AddChain(h.table.Chain(name))
-	c.FlushChain(chain)
-	for _, is4 := range []bool{true, false} {
-		nfproto := byte(unix.NFPROTO_IPV6)
-		if is4 {
-			nfproto = unix.NFPROTO_IPV4
-		}
-		other := func(from, to uint32) expr.Any { // the mark with the other beginning
-			return &expr.Bitwise{SourceRegister: from, DestRegister: to, Len: 4,
-				Mask: native(0xffffffff), Xor: native(chosen ^ remembered)}
-		}
-		remember := func(operation uint32) expr.Any {
-			return &expr.Dynset{
-				SrcRegKey: keyReg, SrcRegData: dataReg, SetName: inFamily("affinity", is4),
-				Operation: operation, Timeout: time.Duration(seconds) * time.Second,
-			}
-		}
-		exprs := []expr.Any{
-			&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: keyReg},
-			&expr.Cmp{Op: expr.CmpOpEq, Register: keyReg, Data: []byte{nfproto}},
-		}
-		if renew {
-			exprs = append(exprs, readMark(dataReg), other(dataReg, keepReg))
-		} else {
-			exprs = append(exprs, readMark(keepReg), other(keepReg, dataReg))
-		}
-		exprs = append(exprs,
-			&expr.Lookup{SourceRegister: keepReg, DestRegister: keyReg, IsDestRegSet: true, SetName: "ids"}, source(is4))
-		if !renew {
-			forget := append(slices.Clone(exprs), remember(dynsetDelete))
-			c.AddRule(&nftables.Rule{Table: h.table.Ref(), Chain: chain, Exprs: forget})
-		}
-		c.AddRule(&nftables.Rule{Table: h.table.Ref(), Chain: chain, Exprs: append(exprs, remember(unix.NFT_DYNSET_OP_UPDATE))})
-	}
-	c.AddRule(&nftables.Rule{Table: h.table.Ref(), Chain: chain, Exprs: []expr.Any{
-		&expr.Verdict{Kind: expr.VerdictGoto, Chain: "give-back"},
-	}})
-	return nil
-}
-
-// load loads the program into the kernel.
+// load loads the program into the kernel. Clients that a former release remembers stay at
+// their endpoints.
 func (h *helper) load(ctx context.Context, again bool) error {
+	found, err := h.table.Declare(ctx, h.program())
+	if err == nil && found != nft.Unchanged {
+		err = nftset.Migrate(ctx, h.table, formerClients())
+	}
+	if err != nil {
+		return err
+	}
 	loaded, err := h.table.Load(ctx, h.program(), again)
 	if err == nil && loaded != nft.Unchanged {
 		err = h.table.Prune(ctx, h.program())

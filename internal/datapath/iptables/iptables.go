@@ -281,7 +281,9 @@ func (d *Datapath) full(ctx context.Context, want *service.Table) (stats datapat
 		return stats, err
 	}
 	d.helper.elems, d.reload = wanted, false
-	d.done(want, groups, true)
+	if err := d.done(ctx, want, groups, true); err != nil {
+		return stats, err
+	}
 	if err := d.helper.watch.End(ctx, true); err != nil {
 		return stats, err
 	}
@@ -372,7 +374,9 @@ func (d *Datapath) changes(ctx context.Context, want *service.Table, stats *data
 			delete(d.helper.elems, e)
 		}
 	}
-	d.done(want, groups, false)
+	if err := d.done(ctx, want, groups, false); err != nil {
+		return err
+	}
 	if err := d.helper.watch.End(ctx, len(step.newChains)+len(step.oldChains) > 0); err != nil {
 		return err
 	}
@@ -395,17 +399,6 @@ func (d *Datapath) learnersOf(s step, counts map[elem]int) step {
 	s.newChains = slices.DeleteFunc(s.newChains, func(name string) bool { return before[name] })
 	s.oldChains = slices.DeleteFunc(s.oldChains, func(name string) bool { return after[name] })
 	return s
-}
-
-// learners are the chains that elements lead to.
-func learners(all map[elem]int) map[string]bool {
-	names := map[string]bool{}
-	for e := range all {
-		if e.set == "learn" {
-			names[e.to] = true
-		}
-	}
-	return names
 }
 
 // apply writes.
@@ -440,8 +433,8 @@ func (d *Datapath) apply(ctx context.Context, s step, scripts map[bool]*script, 
 	return d.helper.last(ctx, s)
 }
 
-// done notes what the kernel holds now.
-func (d *Datapath) done(want *service.Table, groups map[group][]*service.Frontend, all bool) {
+// done notes what the kernel holds now, and deletes clients of lists that are gone.
+func (d *Datapath) done(ctx context.Context, want *service.Table, groups map[group][]*service.Frontend, all bool) error {
 	d.table = want
 	if all {
 		d.groups = groups
@@ -451,7 +444,10 @@ func (d *Datapath) done(want *service.Table, groups map[group][]*service.Fronten
 			delete(d.groups, g)
 		}
 	}
-	d.renderer.forget(d.helper.elems)
+	if used, released := d.renderer.forget(d.helper.elems); all || released {
+		return d.helper.prune(ctx, used)
+	}
+	return nil
 }
 
 // frontendsOf are the frontends of a group in a table, sorted by key.

@@ -21,7 +21,9 @@ func (d *Datapath) readNumbers(s service.Settings, all map[bool]*familyState, el
 	}
 	for mark, id := range ids { // the kernel may remember clients by them, whatever they belong to
 		p.marks.Used(mark & maxMark)
-		p.lists.Used(id)
+		if p.lists.Used(id &^ fewBit); id&fewBit != 0 {
+			p.fewLists.Used(id &^ fewBit)
+		}
 	}
 	for is4, h := range all {
 		for c, rules := range h.chains {
@@ -33,7 +35,7 @@ func (d *Datapath) readNumbers(s service.Settings, all map[bool]*familyState, el
 			case strings.HasPrefix(c.name, svc), strings.HasPrefix(c.name, svl):
 				mark, ok := markIn(rules, "-m connmark --mark ")
 				if id := ids[chosen|mark&maxMark]; ok && id != 0 {
-					p.lists.Adopt(c.name+inFamily("", is4), id)
+					p.adoptList(inFamily(serviceIn(rules), is4), inFamily(c.name, is4), id)
 				}
 			}
 		}
@@ -59,13 +61,25 @@ func markIn(rules []string, words string) (uint32, bool) {
 	return 0, false
 }
 
-// forget releases the numbers that nothing uses any more. A Service that comes back later
-// gets other numbers: clients that are remembered by an old number are not sent to it.
-func (p *renderer) forget(elems map[elem]int) {
-	if p.marks.Len()+p.lists.Len() == 0 {
-		return
+// serviceIn finds the Service in the first comment that has an endpoint: "default/web:http -> 10.244.1.2:80".
+func serviceIn(rules []string) string {
+	for _, text := range rules {
+		if name, _, ok := strings.Cut(parse(text).comment, " -> "); ok {
+			name, _, _ = strings.Cut(name, ":")
+			return name
+		}
 	}
+	return ""
+}
+
+// forget releases the numbers that nothing uses any more. A Service that comes back later
+// gets other numbers: clients that are remembered by an old number are not sent to it. It
+// returns the numbers of lists that are used, and whether any was released.
+func (p *renderer) forget(elems map[elem]int) (lists map[uint32]bool, released bool) {
 	marks, lists := map[uint32]bool{}, map[uint32]bool{}
+	if p.marks.Len() == 0 && len(p.full) == 0 && p.fewLists.Len() == 0 {
+		return lists, false
+	}
 	for e := range elems {
 		if e.set == "ids" {
 			marks[binary.NativeEndian.Uint32([]byte(e.key))&maxMark] = true
@@ -73,5 +87,16 @@ func (p *renderer) forget(elems map[elem]int) {
 		}
 	}
 	p.marks.Retain(func(id uint32) bool { return marks[id] })
-	p.lists.Retain(func(id uint32) bool { return lists[id] })
+	return lists, p.retainLists(lists)
+}
+
+// learners are the chains that elements lead to.
+func learners(all map[elem]int) map[string]bool {
+	names := map[string]bool{}
+	for e := range all {
+		if e.set == affinityUpdates {
+			names[e.to] = true
+		}
+	}
+	return names
 }

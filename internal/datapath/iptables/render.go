@@ -38,12 +38,17 @@ type renderer struct {
 	settings service.Settings
 	liberal  bool            // the node takes TCP packets out of window for valid
 	marks    *lb.IDs[string] // of endpoints' chains with affinity
-	lists    *lb.IDs[string] // of lists of endpoints with affinity, by chain and family
+
+	// Numbers of lists of endpoints with affinity, by chain and family: of those with many
+	// buckets, which each Service and family has some of (full), and of those with few.
+	lists, fewLists *lb.IDs[string]
+	full            map[string]map[string]bool
 }
 
 // newRenderer returns a renderer that has given no numbers yet.
 func newRenderer(s service.Settings, liberal bool) *renderer {
-	return &renderer{settings: s, liberal: liberal, marks: lb.NewIDs[string](maxMark), lists: lb.NewIDs[string](maxMark)}
+	return &renderer{settings: s, liberal: liberal, marks: lb.NewIDs[string](maxMark),
+		lists: lb.NewIDs[string](maxMark), fewLists: lb.NewIDs[string](maxMark), full: map[string]map[string]bool{}}
 }
 
 // render renders the frontends of one group in one family, sorted by key.
@@ -447,13 +452,12 @@ func (s *builder) elements(f *service.Frontend) {
 			return make([]byte, 4)
 		}
 		list := s.list(f, r)
-		id, _ := s.lists.Get(list + inFamily("", s.is4)) // there are more than lists
-		number := native(id)
+		number := native(s.numberOfList(inFamily(f.Service.Name.String(), s.is4), inFamily(list, s.is4)))
 		for _, e := range r.Endpoints {
 			n, seconds := s.mark(s.endpoint(f, e, list)), max(1, int64(f.Affinity/time.Second))
 			put(elem{set: "ids", key: string(native(chosen | n)), data: string(number)})
-			put(elem{set: "learn", key: string(native(chosen | n)), to: learnPrefix + strconv.FormatInt(seconds, 10)})
-			put(elem{set: "learn", key: string(native(remembered | n)), to: keepPrefix + strconv.FormatInt(seconds, 10)})
+			put(elem{set: affinityUpdates, key: string(native(chosen | n)), to: updatePrefix + strconv.FormatInt(seconds, 10)})
+			put(elem{set: affinityUpdates, key: string(native(remembered | n)), to: renewPrefix + strconv.FormatInt(seconds, 10)})
 		}
 		return number
 	}
@@ -465,16 +469,6 @@ func (s *builder) elements(f *service.Frontend) {
 	if !f.Internal.Equal(f.External) {
 		put(elem{set: inFamily(base+"-outside", s.is4), key: key, data: string(own(f.External))})
 	}
-}
-
-// stickyKey is address . protocol . port, each in four bytes or a multiple of them.
-func stickyKey(f *service.Frontend) []byte {
-	var key []byte
-	if !f.NodePort() {
-		key = f.Addr.Addr().AsSlice()
-	}
-	key = append(key, byte(f.Proto), 0, 0, 0)
-	return append(binary.BigEndian.AppendUint16(key, f.Addr.Port()), 0, 0)
 }
 
 func native(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }

@@ -31,6 +31,7 @@ func (d *Datapath) Check(ctx context.Context) (drift datapath.Drift, err error) 
 	drift, err = d.rules.Check(ctx, true, func(changed bool) (same bool, err error) {
 		now := &state{
 			frontends: d.state.frontends, hairpins: d.state.hairpins, clusterIPs: d.state.clusterIPs, settings: d.state.settings,
+			letsIn:  d.state.letsIn,
 			servers: map[serverID]*virtualServer{},
 		}
 		if changed {

@@ -93,6 +93,7 @@ func (d *Datapath) FailWrites(f func() error) {
 func (d *Datapath) program() *nft.Program {
 	return &nft.Program{Source: rulesetText, Data: map[string]any{
 		"Mark": fmt.Sprintf("%#x", d.cfg.Mark), "Own4": serverRange4, "Own6": serverRange6, "DropInvalid": !nftset.Liberal(),
+		"Affinity": durationClasses(), "OverflowPort": overflowPortNumber,
 	}}
 }
 
@@ -219,6 +220,11 @@ func (d *Datapath) noteChanges(r *changes) {
 		}
 		d.state.servers[i] = is
 	}
+	for i, class := range r.letsIn {
+		if d.state.letsIn[i] = class; class == 0 {
+			delete(d.state.letsIn, i)
+		}
+	}
 	d.state.hairpins.Note(r.hairpins)
 	d.state.clusterIPs.Note(r.clusterIPs)
 	d.state.settings = r.settings
@@ -340,12 +346,13 @@ func (d *Datapath) Counts(ctx context.Context) (map[service.PortName]datapath.Co
 			continue // it does nothing
 		}
 		for _, a := range [...]netip.AddrPort{f.server, f.externalServer} {
-			i := serverID{a, k.Proto}
-			if v := all[i]; v != nil && !seen[i] {
-				seen[i] = true
-				c := counts[n.service]
-				c.Connections += v.conns
-				counts[n.service] = c
+			for _, i := range [...]serverID{{a, k.Proto}, serverID{a, k.Proto}.overflow()} {
+				if v := all[i]; v != nil && !seen[i] {
+					seen[i] = true
+					c := counts[n.service]
+					c.Connections += v.conns
+					counts[n.service] = c
+				}
 			}
 		}
 	}

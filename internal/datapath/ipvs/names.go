@@ -26,8 +26,9 @@ var (
 // serverPortNumber is the port of all virtual servers: local sockets do not use it (tcpmux).
 const serverPortNumber = 1
 
-// maxServers is how many virtual servers fit into serverRange4.
-const maxServers = 1<<22 - 2
+// maxServers is how many virtual servers fit into each half of serverRange4. The upper one,
+// whose numbers have the bit fewServer, is for those that remember few clients.
+const maxServers = 1<<21 - 2
 
 // isVirtualServerAddr reports whether an address belongs to our virtual servers.
 func isVirtualServerAddr(a netip.Addr) bool {

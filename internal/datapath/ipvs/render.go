@@ -24,6 +24,7 @@ type changes struct {
 
 	frontends            map[service.Key]*frontendState // changed frontends; empty: removed
 	servers              map[serverID]*virtualServer    // changed servers; nil: removed
+	letsIn               map[serverID]classID           // their classes; 0: none
 	hairpins, clusterIPs nftset.Counts                  // changed counts
 	settings             service.Settings
 	changedFrontends     map[service.Key]bool // frontends that behave differently
@@ -65,8 +66,10 @@ func (d *Datapath) render(want *service.Table, differ []service.Change, full boo
 	for _, k := range d.keys(differ, full) {
 		was, is := d.state.at(k), wanted[k]
 		for _, a := range [...]netip.AddrPort{was.server, was.externalServer} {
-			if i := (serverID{a, k.Proto}); a.IsValid() && servers[i] == nil {
-				r.servers[i] = nil
+			for _, i := range [...]serverID{{a, k.Proto}, serverID{a, k.Proto}.overflow()} {
+				if a.IsValid() && servers[i] == nil {
+					r.servers[i] = nil
+				}
 			}
 		}
 		if is == nil {
@@ -81,9 +84,13 @@ func (d *Datapath) render(want *service.Table, differ []service.Change, full boo
 		for i := range d.state.servers {
 			r.servers[i] = servers[i]
 		}
+		for i := range d.state.letsIn {
+			r.servers[i] = servers[i]
+		}
 	}
 	maps.Copy(r.servers, servers)
 	d.serverOps(r, wanted)
+	r.affinity(&p, d.state.letsIn)
 	r.hairpins = d.state.hairpins.Change(differ, nftset.LocalEndpointsOf, full)
 	r.clusterIPs = d.state.clusterIPs.Change(differ, nftset.ClusterIPsOf, full)
 	p.addrs(nftset.Hairpin, d.state.hairpins, r.hairpins, nftset.HairpinKey)
@@ -175,7 +182,10 @@ func (s *state) entry(e *service.Entry, frontends map[service.Key]*frontendState
 		frontends[f.Key()] = is
 	}
 	for _, p := range all {
-		servers[serverID{p.at, p.proto}] = &p.virtualServer
+		i := serverID{p.at, p.proto}
+		if servers[i] = &p.virtualServer; p.persist > 0 {
+			servers[i.overflow()] = s.overflowServer(&p.virtualServer)
+		}
 		for _, at := range p.sides {
 			if at.external {
 				frontends[at.key].externalServer = p.at
@@ -244,7 +254,7 @@ func realsOf(eps []service.Endpoint) (all map[netip.AddrPort]uint16, weighted bo
 // to them, so that a virtual server stays as long as its Service port. taken are virtual
 // servers that other Services got in this Sync.
 func (s *state) assignAddrs(n service.Name, all []*sharedServer, taken map[serverID]*virtualServer) error {
-	mine := map[netip.AddrPort]bool{}
+	mine, full := map[netip.AddrPort]bool{}, fewOrFull{}
 	for _, exact := range []bool{true, false} {
 		for _, p := range all {
 			for _, at := range p.sides {
@@ -254,11 +264,12 @@ func (s *state) assignAddrs(n service.Name, all []*sharedServer, taken map[serve
 					a = was.externalServer
 				}
 				held := s.servers[serverID{a, p.proto}]
-				if p.at.IsValid() || held == nil || mine[a] || taken[serverID{a, p.proto}] != nil || !strings.HasPrefix(was.comment, n.String()) {
+				if p.at.IsValid() || held == nil || mine[a] || taken[serverID{a, p.proto}] != nil || !strings.HasPrefix(was.comment, n.String()) || !full.may(p, serverNumber(a.Addr())) {
 					continue
 				}
 				if !exact || maps.Equal(held.reals, p.reals) {
 					p.at, mine[a] = a, true
+					full.note(p)
 				}
 			}
 		}
@@ -267,14 +278,20 @@ func (s *state) assignAddrs(n service.Name, all []*sharedServer, taken map[serve
 		if p.at.IsValid() {
 			continue
 		}
-		at := func(n uint32) serverID {
-			return serverID{netip.AddrPortFrom(virtualServerAddr(p.is4, n), serverPortNumber), p.proto}
+		var few uint32
+		if !full.may(p, few) {
+			few = fewServer
 		}
-		next, ok := lb.NextFree(s.lastServer, maxServers, func(n uint32) bool { return s.servers[at(n)] != nil || taken[at(n)] != nil })
+		at := func(n uint32) serverID {
+			return serverID{netip.AddrPortFrom(virtualServerAddr(p.is4, few|n), serverPortNumber), p.proto}
+		}
+		last := &s.lastServer[few/fewServer]
+		next, ok := lb.NextFree(*last, maxServers, func(n uint32) bool { return s.servers[at(n)] != nil || taken[at(n)] != nil })
 		if !ok {
 			return errFull
 		}
-		p.at, s.lastServer = at(next).Addr, next
+		p.at, *last = at(next).Addr, next
+		full.note(p)
 	}
 	return nil
 }

@@ -184,11 +184,11 @@ func TestShare(t *testing.T) {
 		{"least connections", table(balance(service.LeastConn), a, b), "2:invalid AddrPort:0"},
 		{"with weights", table(balance(service.LeastConn), ep("10.244.1.5:8080", 3), ep("10.244.2.5:8080", 1)), "2:invalid AddrPort:0 6:10.244.1.5:8080:3"},
 		{"one leaves a hash at once", table(balance(service.SourceHash), a), "2:invalid AddrPort:0 6:10.244.1.5:8080:1 7:10.244.2.5:8080:0"},
-		{"affinity", table(func(f *service.Frontend) { f.Affinity = time.Hour }, a), "2:invalid AddrPort:0"},
+		{"affinity, with a virtual server that hashes", table(func(f *service.Frontend) { f.Affinity = time.Hour }, a), "1:invalid AddrPort:0 2:invalid AddrPort:0 5:10.244.1.5:8080:1"},
 		{"no endpoints", table(func(f *service.Frontend) {
 			f.Internal = &service.Route{Action: service.Reject}
 			f.External = f.Internal
-		}), "3:invalid AddrPort:0"},
+		}), "3:invalid AddrPort:0 3:invalid AddrPort:0"},
 	} {
 		if got := text(step(t, d, k, c.want, false)); got != c.ops {
 			t.Errorf("%s: %s, want %s", c.what, got, c.ops)
@@ -209,7 +209,7 @@ func TestDestHash(t *testing.T) {
 // Addresses go round, and none is given twice.
 func TestAddresses(t *testing.T) {
 	for _, is4 := range nftset.Families {
-		for _, n := range []uint32{1, 255, 256, maxServers} {
+		for _, n := range []uint32{1, 255, 256, maxServers, fewServer | maxServers} {
 			a := virtualServerAddr(is4, n)
 			if !isVirtualServerAddr(a) || serverNumber(a) != n {
 				t.Errorf("number %d has address %v, of number %d; ours: %v", n, a, serverNumber(a), isVirtualServerAddr(a))
@@ -217,7 +217,7 @@ func TestAddresses(t *testing.T) {
 		}
 	}
 	d, k := newDatapath(t), kernel{}
-	d.state.lastServer = maxServers - 1
+	d.state.lastServer[0] = maxServers - 1
 	b := service.NewBuilder()
 	for i := range 4 {
 		name := service.Name{Namespace: "default", Name: fmt.Sprintf("svc-%d", i)}

@@ -16,7 +16,6 @@ import (
 // it is first needed: on a temporary virtual server that no packet reaches. Services with a
 // missing scheduler are served round robin.
 func (d *Datapath) tryScheduler(ctx context.Context, changes []service.Change) error {
-	probe := serverID{netip.AddrPortFrom(serverRange4.Addr(), serverPortNumber), service.TCP}
 	for _, c := range changes {
 		f := c.New
 		if f == nil {
@@ -28,24 +27,40 @@ func (d *Datapath) tryScheduler(ctx context.Context, changes []service.Change) e
 			if _, known := d.schedulers[name]; known {
 				continue
 			}
-			err := d.genl.do(ctx, []serverOp{{cmd: cmdNewServer, server: probe, definition: &virtualServer{sched: name}}})
-			switch {
-			case err == nil:
-				err = d.genl.do(ctx, []serverOp{{cmd: cmdDelServer, server: probe}})
-			case errors.Is(err, unix.ENOENT):
+			if err := d.try(ctx, name); err != nil {
+				return err
+			}
+			if !d.schedulers[name] {
 				slog.Warn("the kernel lacks an IPVS scheduler: its Services are served round robin",
 					"scheduler", name, "service", f.Service.String(), "advice", "modprobe ip_vs_"+name)
-				d.schedulers[name] = false
-				continue
-			case errors.Is(err, unix.EEXIST): // left by a process that died: the Sync removes it
-				err = nil
 			}
-			if err != nil {
-				return fmt.Errorf("try scheduler %s: %w", name, err)
+		}
+		if _, known := d.schedulers[overflowSchedulers[0]]; f.Affinity > 0 && !known {
+			if err := d.tryOverflow(ctx); err != nil {
+				return err
 			}
-			d.schedulers[name] = true
 		}
 	}
+	return nil
+}
+
+// try notes whether the kernel has a scheduler.
+func (d *Datapath) try(ctx context.Context, name string) error {
+	probe := serverID{netip.AddrPortFrom(serverRange4.Addr(), serverPortNumber), service.TCP}
+	err := d.genl.do(ctx, []serverOp{{cmd: cmdNewServer, server: probe, definition: &virtualServer{sched: name}}})
+	switch {
+	case err == nil:
+		err = d.genl.do(ctx, []serverOp{{cmd: cmdDelServer, server: probe}})
+	case errors.Is(err, unix.ENOENT):
+		d.schedulers[name] = false
+		return nil
+	case errors.Is(err, unix.EEXIST): // left by a process that died: the Sync removes it
+		err = nil
+	}
+	if err != nil {
+		return fmt.Errorf("try scheduler %s: %w", name, err)
+	}
+	d.schedulers[name] = true
 	return nil
 }
 

@@ -2,6 +2,7 @@ package ipvs
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -61,14 +62,15 @@ type state struct {
 	hairpins   nftset.Counts // of endpoints on this node
 	clusterIPs nftset.Counts
 	settings   service.Settings
-	lastServer uint32          // where the search for a virtual server's address begins
-	schedulers map[string]bool // the tried schedulers, and whether the kernel has them
+	letsIn     map[serverID]classID // whose clients are let in by rules
+	lastServer [2]uint32            // where the search for a virtual server's address begins, in each half
+	schedulers map[string]bool      // the tried schedulers, and whether the kernel has them
 }
 
 func newState() *state {
 	return &state{
 		frontends: map[service.Key]*frontendState{}, servers: map[serverID]*virtualServer{},
-		hairpins: nftset.Counts{}, clusterIPs: nftset.Counts{},
+		hairpins: nftset.Counts{}, clusterIPs: nftset.Counts{}, letsIn: map[serverID]classID{},
 	}
 }
 
@@ -83,7 +85,7 @@ func (s *state) at(k service.Key) *frontendState {
 // same reports whether s and o describe the same kernel state. It ignores use counts, which
 // are not in the kernel, and leaving real servers, which Check removes.
 func (s *state) same(o *state) bool {
-	return maps.EqualFunc(s.frontends, o.frontends, (*frontendState).equal) && maps.EqualFunc(s.servers, o.servers, (*virtualServer).equal) &&
+	return maps.EqualFunc(s.frontends, o.frontends, (*frontendState).equal) && maps.EqualFunc(s.servers, o.servers, (*virtualServer).equal) && maps.Equal(s.letsIn, o.letsIn) &&
 		s.settings.Equal(o.settings) && s.hairpins.SameAddrs(o.hairpins) && s.clusterIPs.SameAddrs(o.clusterIPs)
 }
 
@@ -99,6 +101,7 @@ func (d *Datapath) read(ctx context.Context) (*state, error) {
 		}
 		r.Sources(is4, func(k service.Key) *nftset.Sources { return &r.frontend(k).sources })
 		r.Addrs(nftset.Hairpin, is4, func(a netip.Addr) { r.state.hairpins[a] = 1 })
+		r.letsIn(is4)
 		r.Addrs(nftset.ClusterIPs, is4, func(a netip.Addr) { r.state.clusterIPs[a] = 1 })
 	}
 	r.state.settings = r.Settings()
@@ -129,7 +132,9 @@ func (d *Datapath) readServers(ctx context.Context, s *state) error {
 			found.reals[a] = r.weight
 		}
 		s.servers[i] = &found
-		s.lastServer = max(s.lastServer, serverNumber(i.Addr.Addr()))
+		number := serverNumber(i.Addr.Addr())
+		last := &s.lastServer[number&fewServer/fewServer]
+		*last = max(*last, number&^fewServer)
 	}
 	return nil
 }
@@ -161,6 +166,19 @@ func (r *reader) servers(is4, nodePort, external bool, put func(*frontendState, 
 	r.Frontends(set, is4, nodePort, func(k service.Key, e nft.Element) error {
 		a, _, err := nftset.ParseAddrPort(e.Data, is4)
 		put(r.frontend(k), a)
+		return err
+	})
+}
+
+func (r *reader) letsIn(is4 bool) {
+	size := nftset.AddrSize(is4)
+	r.Each(affinityServers.Name(is4), func(e nft.Element) error {
+		addr, ok := netip.AddrFromSlice(e.Key[:min(size, len(e.Key))])
+		if !ok || len(e.Key) != size+4 {
+			return fmt.Errorf("key has %d bytes", len(e.Key))
+		}
+		class, err := nftset.ParseNumber(e.Data)
+		r.state.letsIn[serverID{netip.AddrPortFrom(addr, serverPortNumber), service.Proto(e.Key[size])}] = classID(class)
 		return err
 	})
 }

@@ -2,13 +2,10 @@ package nftables_test
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/fairway-net/fairway/internal/datapath/nftables"
 	"github.com/fairway-net/fairway/internal/datapath/nftset"
@@ -39,7 +36,7 @@ func TestSpoofed(t *testing.T) {
 	n.sync(all...)
 	home := n.ask(n.clients[0], "tcp", "10.96.0.1:70")
 	for _, port := range []uint16{80, 95} {
-		flood(t, n.clients[2], netip.AddrPortFrom(netip.MustParseAddr("10.96.0.1"), port), spoofed)
+		n.clients[2].Flood(netip.AddrPortFrom(netip.MustParseAddr("10.96.0.1"), port), spoofed)
 	}
 	newHome := n.ask(n.clients[1], "tcp", "10.96.0.1:70")
 	for range 8 {
@@ -106,45 +103,4 @@ func (n *node) remembered() map[netip.AddrPort][]time.Duration {
 		n.t.Fatal(err)
 	}
 	return all
-}
-
-// flood sends a SYN from each of many addresses, which nobody has.
-func flood(t *testing.T, from *testnet.Host, to netip.AddrPort, many int) {
-	t.Helper()
-	err := from.Do(func() error {
-		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
-		if err != nil {
-			return err
-		}
-		defer unix.Close(fd)
-		for i := range many {
-			source := netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)})
-			if err := unix.Sendto(fd, syn(source, to), 0, &unix.SockaddrInet4{Addr: to.Addr().As4()}); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// syn is a SYN with its IPv4 header.
-func syn(from netip.Addr, to netip.AddrPort) []byte {
-	tcp := binary.BigEndian.AppendUint16(nil, 40000)
-	tcp = binary.BigEndian.AppendUint16(tcp, to.Port())
-	tcp = append(tcp, 0, 0, 0, 1, 0, 0, 0, 0, 5<<4, 2, 0xff, 0xff, 0, 0, 0, 0)
-	sum := uint32(unix.IPPROTO_TCP + len(tcp))
-	for _, b := range [][]byte{from.AsSlice(), to.Addr().AsSlice(), tcp} {
-		for ; len(b) > 0; b = b[2:] {
-			sum += uint32(binary.BigEndian.Uint16(b))
-		}
-	}
-	for sum > 0xffff {
-		sum = sum>>16 + sum&0xffff
-	}
-	binary.BigEndian.PutUint16(tcp[16:], ^uint16(sum))
-	ip := append([]byte{0x45, 0, 0, 40, 0, 0, 0, 0, 64, unix.IPPROTO_TCP, 0, 0}, from.AsSlice()...)
-	return append(append(ip, to.Addr().AsSlice()...), tcp...)
 }

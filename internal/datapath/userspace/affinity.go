@@ -3,6 +3,7 @@ package userspace
 import (
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -23,6 +24,41 @@ type affinityTable struct {
 	dirty map[affinityKey]struct{} // entries that differ from the kernel's
 	// written are the elements that the kernel has.
 	written map[affinityKey]affinityEntry
+	// full are the ports of a Service that remember, or remembered, more than fewClients.
+	full map[service.Name]map[uint64]bool
+}
+
+// The most clients that are remembered: of each of the first fullPorts ports of a Service
+// that have many, and of each other port. Further clients are sent where the hash of their
+// address leads, and stay there until the endpoints change.
+const (
+	manyClients = 1 << 14
+	fewClients  = 1 << 8
+	fullPorts   = 4
+)
+
+// mayRemember reports whether a port of a Service may remember another client. The caller holds mu.
+func (s *affinityTable) mayRemember(of service.Name, port uint64) bool {
+	switch n := len(s.ports[port]); {
+	case n < fewClients:
+		return true
+	case n >= manyClients:
+		return false
+	case s.full[of][port]:
+		return true
+	}
+	if s.full == nil {
+		s.full = map[service.Name]map[uint64]bool{}
+	}
+	maps.DeleteFunc(s.full[of], func(p uint64, _ bool) bool { return len(s.ports[p]) < fewClients })
+	if len(s.full[of]) >= fullPorts {
+		return false
+	}
+	if s.full[of] == nil {
+		s.full[of] = map[uint64]bool{}
+	}
+	s.full[of][port] = true
+	return true
 }
 
 // An affinityEntry is the endpoint of a client, and its expiry.
@@ -54,7 +90,11 @@ func (s *affinityTable) claim(f *service.Frontend, r *service.Route, client neti
 	defer s.mu.Unlock()
 	k := affinityKey{affinityPort(f.Service, r.Local), client}
 	var m *member
-	if one := s.ports[k.port][client]; one != nil && time.Now().Before(one.until) {
+	one := s.ports[k.port][client]
+	if one == nil && !s.mayRemember(f.Service.Name, k.port) {
+		return in.hashed(client, tried)
+	}
+	if one != nil && time.Now().Before(one.until) {
 		m = in.find(one.at)
 	}
 	if m == nil || slices.Contains(tried, m.target) {
@@ -104,6 +144,11 @@ func (s *affinityTable) forget(k affinityKey) {
 	delete(s.ports[k.port], k.client)
 	if len(s.ports[k.port]) == 0 {
 		delete(s.ports, k.port)
+		for name, ports := range s.full {
+			if delete(ports, k.port); len(ports) == 0 {
+				delete(s.full, name)
+			}
+		}
 	}
 	s.dirty[k] = struct{}{}
 }

@@ -78,13 +78,21 @@ func (p *pool) slots() []netip.AddrPort {
 // pick returns the member for a connection, nil if all were tried. The algorithm makes the
 // first choice; later choices are round robin.
 func (p *pool) pick(c pickKey, tried []*target) *member {
-	n := len(p.members)
-	if n == 0 {
+	if len(p.members) == 0 {
 		return nil
 	}
-	at := p.first(c)
-	for i := range n {
-		m := &p.members[(at+i)%n]
+	return p.from(p.first(c), tried)
+}
+
+// hashed returns the member that the client's address chooses, nil if all were tried.
+func (p *pool) hashed(client netip.Addr, tried []*target) *member {
+	return p.from(lb.Pick(lb.Hash(client), len(p.members)), tried)
+}
+
+// from returns the first member from a place on, round robin, that was not tried; nil: all were.
+func (p *pool) from(at int, tried []*target) *member {
+	for i := range p.members {
+		m := &p.members[(at+i)%len(p.members)]
 		if !slices.Contains(tried, m.target) {
 			return m
 		}

@@ -1,0 +1,268 @@
+package iptables
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/internal/datapath/lb"
+	"github.com/fairway-net/fairway/internal/datapath/nftset"
+	"github.com/fairway-net/fairway/internal/nft"
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// Session affinity. A list of endpoints with affinity has a number. Clients of the list are
+// remembered by the hash of their address, which chooses one of a limited number of buckets
+// of the number: a client always finds its bucket, those that share one share an endpoint,
+// and a Service has no more entries than its share of the map, whoever forges addresses.
+// docs/decisions/0013-affinity-is-bounded.md says why, for mode nftables, and 0040 for this.
+
+// Each of the first fullLists lists of a Service and family has manyBuckets buckets; the
+// others, whose number has the bit fewBit, have fewBuckets. So 64 Services fill the map,
+// whose size is 4,194,304.
+const (
+	manyBuckets = 1 << 14
+	fewBuckets  = 1 << 8
+	fewBit      = 1 << 30
+	fullLists   = 4
+)
+
+// buckets returns how many buckets a list has.
+func buckets(list uint32) uint32 {
+	if list&fewBit != 0 {
+		return fewBuckets
+	}
+	return manyBuckets
+}
+
+// numberOfList is the number of a list of endpoints, by its chain and family. owner is the
+// Service and family that it counts for. There are more numbers than lists.
+func (p *renderer) numberOfList(owner, list string) uint32 {
+	if id, ok := p.lists.Lookup(list); ok {
+		return id
+	}
+	if id, ok := p.fewLists.Lookup(list); ok {
+		return id | fewBit
+	}
+	if len(p.full[owner]) >= fullLists {
+		id, _ := p.fewLists.Get(list)
+		return id | fewBit
+	}
+	id, _ := p.lists.Get(list)
+	p.own(owner, list)
+	return id
+}
+
+// own notes a list with many buckets.
+func (p *renderer) own(owner, list string) {
+	if p.full[owner] == nil {
+		p.full[owner] = map[string]bool{}
+	}
+	p.full[owner][list] = true
+}
+
+// adoptList notes the number that the kernel holds for a list, if its owner may have it.
+func (p *renderer) adoptList(owner, list string, id uint32) {
+	switch {
+	case id&fewBit != 0:
+		p.fewLists.Adopt(list, id&^fewBit)
+	case len(p.full[owner]) < fullLists && p.lists.Adopt(list, id):
+		p.own(owner, list)
+	}
+}
+
+// retainLists releases the numbers of lists that are not used, and reports whether there are any.
+func (p *renderer) retainLists(used map[uint32]bool) (released bool) {
+	before := p.lists.Len() + p.fewLists.Len()
+	p.lists.Retain(func(id uint32) bool { return used[id] })
+	p.fewLists.Retain(func(id uint32) bool { return used[id|fewBit] })
+	for owner, lists := range p.full {
+		for list := range lists {
+			if _, ok := p.lists.Lookup(list); !ok {
+				delete(lists, list)
+			}
+		}
+		if len(lists) == 0 {
+			delete(p.full, owner)
+		}
+	}
+	return p.lists.Len()+p.fewLists.Len() < before
+}
+
+// affinityBuckets is the map of clients of a family: the number of a list and a bucket of it
+// lead to the mark of an endpoint.
+func affinityBuckets(is4 bool) string { return inFamily("affinity-buckets", is4) }
+
+// affinityUpdates leads from the mark of an endpoint to the chain that remembers it.
+const affinityUpdates = "affinity-updates"
+
+// Chains that remember a client for so many seconds: one where it is new, another where
+// it was before. Releases up to 77b8eb1 called them learn- and keep-.
+const updatePrefix, renewPrefix = "affinity-update-", "affinity-renew-"
+
+// dynsetDelete is NFT_DYNSET_OP_DELETE, which x/sys/unix lacks.
+const dynsetDelete = 2
+
+// lasting reads the name of such a chain.
+func lasting(name string) (seconds int, renew, ok bool) {
+	text, renew := strings.CutPrefix(name, renewPrefix)
+	if !renew {
+		if text, ok = strings.CutPrefix(name, updatePrefix); !ok {
+			return 0, false, false
+		}
+	}
+	seconds, err := strconv.Atoi(text)
+	return seconds, renew, err == nil
+}
+
+// bucketOf are the expressions that complete a key in keyReg, for lists with or without
+// fewBit: behind the list's number comes the hash of the client's address.
+func bucketOf(few uint32, is4 bool) []expr.Any {
+	const addr, bit = keyReg + 2, keyReg + 6
+	from := &expr.Payload{DestRegister: addr, Base: expr.PayloadBaseNetworkHeader, Offset: 8, Len: 16}
+	if is4 {
+		from.Offset, from.Len = 12, 4
+	}
+	return []expr.Any{
+		&expr.Bitwise{SourceRegister: keyReg, DestRegister: bit, Len: 4, Mask: native(fewBit), Xor: native(0)},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: bit, Data: native(few)},
+		from,
+		&expr.Hash{SourceRegister: addr, DestRegister: keyReg + 1, Length: from.Len, Modulus: buckets(few), Seed: lb.HashSeed, Type: expr.HashTypeJenkins},
+	}
+}
+
+// sizes are the two kinds of lists.
+var sizes = [...]uint32{0, fewBit}
+
+// recall writes the rules that look a client up: the mark of its bucket, if that is known,
+// else one of no endpoint, becomes the connection's, whose own goes into the priority.
+func (h *helper) recall(c *nftables.Conn, is4 bool) {
+	chain := h.table.Chain(inFamily("recall", is4))
+	c.FlushChain(chain)
+	for _, few := range sizes {
+		exprs := append([]expr.Any{readPriority(keyReg)}, bucketOf(few, is4)...)
+		h.rule(c, chain, append(exprs,
+			&expr.Lookup{SourceRegister: keyReg, DestRegister: dataReg, IsDestRegSet: true, SetName: affinityBuckets(is4)},
+			readMark(keepReg), setPriority(keepReg), setMark(dataReg), &expr.Verdict{Kind: expr.VerdictReturn})...)
+	}
+	h.rule(c, chain, readMark(keepReg), setPriority(keepReg), number(dataReg, chosen), setMark(dataReg))
+}
+
+func (h *helper) rule(c *nftables.Conn, chain *nftables.Chain, exprs ...expr.Any) {
+	c.AddRule(&nftables.Rule{Table: h.table.Ref(), Chain: chain, Exprs: exprs})
+}
+
+// learner writes one of the chains that remember. A rule cannot change an entry's value, so
+// an entry that leads to another endpoint is deleted first. An entry that is right is only
+// renewed: it must not be missing for a moment.
+func (h *helper) learner(c *nftables.Conn, name string) error {
+	seconds, renew, ok := lasting(name)
+	if !ok {
+		return fmt.Errorf("chain %s does not remember clients", name)
+	}
+	chain := c.AddChain(h.table.Chain(name))
+	c.FlushChain(chain)
+	for _, is4 := range []bool{true, false} {
+		for _, few := range sizes {
+			exprs := append(endpointOf(is4, renew), bucketOf(few, is4)...)
+			remember := func(operation uint32) {
+				h.rule(c, chain, append(exprs[:len(exprs):len(exprs)], &expr.Dynset{
+					SrcRegKey: keyReg, SrcRegData: dataReg, SetName: affinityBuckets(is4),
+					Operation: operation, Timeout: time.Duration(seconds) * time.Second,
+				})...)
+			}
+			if !renew {
+				remember(dynsetDelete)
+			}
+			remember(unix.NFT_DYNSET_OP_UPDATE)
+		}
+	}
+	h.rule(c, chain, &expr.Verdict{Kind: expr.VerdictGoto, Chain: "give-back"})
+	return nil
+}
+
+// endpointOf are the expressions that load an endpoint's list, as a key, and the mark by
+// which its client is remembered: of a connection that was recalled, or of a new one.
+func endpointOf(is4, recalled bool) []expr.Any {
+	nfproto := byte(unix.NFPROTO_IPV6)
+	if is4 {
+		nfproto = unix.NFPROTO_IPV4
+	}
+	mark, other := uint32(keepReg), uint32(dataReg)
+	if recalled {
+		mark, other = dataReg, keepReg
+	}
+	return []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: keyReg},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: keyReg, Data: []byte{nfproto}},
+		readMark(mark),
+		&expr.Bitwise{SourceRegister: mark, DestRegister: other, Len: 4, Mask: native(0xffffffff), Xor: native(chosen ^ remembered)},
+		&expr.Lookup{SourceRegister: keepReg, DestRegister: keyReg, IsDestRegSet: true, SetName: "ids"},
+	}
+}
+
+// formerClients are the maps of releases up to 77b8eb1, which had an entry for each client.
+func formerClients() (all []nftset.Rename) {
+	for _, is4 := range nftset.Families {
+		all = append(all, nftset.Rename{Former: inFamily("affinity", is4), Name: affinityBuckets(is4), Key: bucketKey})
+	}
+	return all
+}
+
+// bucketKey returns the key of a client's bucket, given the client's key: list . address.
+func bucketKey(client []byte) []byte {
+	if len(client) < 4 {
+		return client
+	}
+	addr, _ := netip.AddrFromSlice(client[4:])
+	list := binary.NativeEndian.Uint32(client)
+	return append(native(list), native(uint32(lb.Pick(lb.Hash(addr), int(buckets(list)))))...)
+}
+
+// stickyKey is address . protocol . port, each in four bytes or a multiple of them.
+func stickyKey(f *service.Frontend) []byte {
+	var key []byte
+	if !f.NodePort() {
+		key = f.Addr.Addr().AsSlice()
+	}
+	key = append(key, byte(f.Proto), 0, 0, 0)
+	return append(binary.BigEndian.AppendUint16(key, f.Addr.Port()), 0, 0)
+}
+
+// maxPrunes is how often a deletion is tried: an entry that expires meanwhile fails the
+// transaction.
+const maxPrunes = 5
+
+// prune deletes the clients of lists that are not used any more. It reads all clients.
+func (h *helper) prune(ctx context.Context, used map[uint32]bool) (err error) {
+	for range maxPrunes {
+		var ws []nft.Write
+		for _, is4 := range nftset.Families {
+			set := affinityBuckets(is4)
+			if err := h.table.Elements(ctx, set, func(e nft.Element) error {
+				if len(e.Key) < 4 {
+					return errors.New("affinity key is too short")
+				}
+				if !used[binary.NativeEndian.Uint32(e.Key)] {
+					ws = append(ws, nft.Write{Set: set, Key: e.Key, Del: true})
+				}
+				return nil
+			}); err != nil {
+				return err
+			}
+		}
+		if err = h.table.Commit(ctx, nil, ws); err == nil {
+			return nil
+		}
+	}
+	return fmt.Errorf("delete clients' entries: %w", err)
+}
