@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/netip"
 	"net/url"
 	"os"
@@ -15,7 +16,6 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
-	"k8s.io/client-go/transport"
 
 	"github.com/fairway-net/fairway/internal/oneline"
 )
@@ -193,9 +193,7 @@ func (c Connection) fromPod(account string) (*rest.Config, error) {
 	if _, err := os.ReadFile(token); err != nil {
 		return nil, fmt.Errorf("read the service account's token: %w [outside a pod, give --kubeconfig FILE]", err)
 	}
-	// The file is read again every minute, and, other than with BearerTokenFile, as soon as
-	// the API server refuses the token.
-	cfg.Wrap(transport.ResettableTokenSourceWrapTransport(transport.NewCachedFileTokenSource(token)))
+	cfg.Wrap(func(base http.RoundTripper) http.RoundTripper { return &tokenTransport{base: base, path: token} })
 	cfg.CAFile = filepath.Join(account, "ca.crt")
 	if _, err := os.ReadFile(cfg.CAFile); err != nil {
 		return nil, fmt.Errorf("read the service account's CA: %w", err)

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"encoding/pem"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -44,20 +45,24 @@ func put(t *testing.T, path, text string) string {
 	return path
 }
 
-// TestTokenRotated: a token that the API server refuses is read again, not only when it is
-// a minute old.
+// TestTokenRotated: a token that the API server refuses is read again at once, and the request
+// goes there once more, with its body: no request fails. If there is no other token it does.
 func TestTokenRotated(t *testing.T) {
-	good := ""
+	good, asked := "old", 0
 	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Header.Get("Authorization") != "Bearer "+good {
+		asked++
+		body, err := io.ReadAll(r.Body)
+		switch {
+		case r.Header.Get("Authorization") != "Bearer "+good:
 			w.WriteHeader(http.StatusUnauthorized)
+		case err != nil || r.Method == http.MethodPost && string(body) != "text":
+			w.WriteHeader(http.StatusBadRequest)
 		}
 	}))
 	t.Cleanup(s.Close)
 	account := t.TempDir()
 	put(t, filepath.Join(account, "ca.crt"), (&apiServer{Server: s}).ca())
 	put(t, filepath.Join(account, "token"), "old")
-	good = "old"
 	cfg, err := Connection{Master: s.URL}.restConfig(account)
 	if err != nil {
 		t.Fatal(err)
@@ -66,17 +71,34 @@ func TestTokenRotated(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ask := func() error { return client.Discovery().RESTClient().Get().AbsPath("/version").Do(t.Context()).Error() }
-	if err := ask(); err != nil {
+	ask := func(verb string, requests int) error {
+		t.Helper()
+		before := asked
+		err := client.Discovery().RESTClient().Verb(verb).AbsPath("/version").Body([]byte("text")).Do(t.Context()).Error()
+		if asked != before+requests {
+			t.Errorf("%s, good is %q: %d requests, want %d", verb, good, asked-before, requests)
+		}
+		return err
+	}
+	for i, token := range []string{"old", "new", "newer"} {
+		good = token
+		put(t, filepath.Join(account, "token"), token+"\n")
+		if err := ask([]string{"GET", "GET", "POST"}[i], min(i+1, 2)); err != nil {
+			t.Errorf("token %q: %v", token, err)
+		}
+	}
+	good = "unknown"
+	for range 2 {
+		if err := ask("GET", 1); !apierrors.IsUnauthorized(err) {
+			t.Errorf("a token that is not good: %v", err)
+		}
+	}
+	if err := os.Remove(filepath.Join(account, "token")); err != nil {
 		t.Fatal(err)
 	}
-	good = "new"
-	put(t, filepath.Join(account, "token"), "new")
-	if err := ask(); !apierrors.IsUnauthorized(err) {
-		t.Fatalf("the old token: %v", err)
-	}
-	if err := ask(); err != nil {
-		t.Errorf("the request after one with the old token: %v", err)
+	good = "newer"
+	if err := ask("GET", 1); err != nil {
+		t.Errorf("the file is gone, and the token is good: %v", err)
 	}
 }
 
