@@ -150,7 +150,7 @@ bench-lb:
 	FAIRWAY_FAULTS=all go test -v -count=1 -timeout 30m -run 'TestBFDOutage' ./internal/bgp
 	FAIRWAY_FAULTS=all go test -v -count=1 -timeout 30m -run 'TestEdgePair|TestEdgeThree' ./cmd/fairway
 	FAIRWAY_FAULTS=all go test -v -count=1 -timeout 30m -run 'TestExhaustive|TestFirst|TestRandom' -bench . -benchtime 1x ./internal/election
-	go test -run '^$$' -bench 'Decide$$|Death' -benchtime 5x ./internal/announce
+	go test -run '^$$' -bench 'Decide$$|Change|Death' -benchtime 5x ./internal/announce
 
 ## bench-moves: 20,000 connections from outside while a Service's pods are replaced, under Cluster and Local, in each way to give it an address (WAYS), and the death of one of two nodes; ten minutes; not in CI
 WAYS ?= l2 bgp servicelb edge edge-ip

@@ -31,8 +31,25 @@ func crowd(b *testing.B) Input {
 // BenchmarkDecide: all that a speaker decides when an object changes, of 10,000 addresses on 100 nodes.
 func BenchmarkDecide(b *testing.B) {
 	in := crowd(b)
+	b.ReportAllocs()
 	for b.Loop() {
 		if n := len(Decide(in)); n != 10000 {
+			b.Fatalf("%d decisions", n)
+		}
+	}
+}
+
+// BenchmarkChange: what it decides when one Service of them changes, which moves to another address.
+func BenchmarkChange(b *testing.B) {
+	in := crowd(b)
+	r := Decider{}
+	r.Decide(in)
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		svc := *in.Services[0]
+		svc.Addrs = []netip.Addr{netip.AddrFrom4([4]byte{198, 18, 255, byte(i)})}
+		in.Services[0] = &svc
+		if n := len(r.Decide(in)); n != 10000 {
 			b.Fatalf("%d decisions", n)
 		}
 	}

@@ -1,9 +1,8 @@
 package announce
 
 import (
-	"bytes"
 	"cmp"
-	"crypto/sha256"
+	"encoding/binary"
 	"maps"
 	"net/netip"
 	"slices"
@@ -90,44 +89,18 @@ type Input struct {
 	Endpoints func(service.Name) Endpoints
 }
 
-// A Decision is who may announce an address by ARP or NDP.
+// A Decision is who may announce an address by ARP or NDP. It does not change.
 type Decision struct {
 	Addr     netip.Addr
 	Services []service.Name // that have the address
-	// Candidates are the nodes that may, the best first.
-	Candidates []Candidate
 	// Reason says why there is no candidate.
 	Reason string
 	// Checks are the health check node ports that must say yes on the node before it
 	// announces the address.
 	Checks []uint16
-}
 
-// A Candidate is a node that may announce an address.
-type Candidate struct {
-	Node       string
-	Score      int      // by preferredNodeSelectors
-	Interfaces []string // only there; empty: on all
-	hash       [sha256.Size]byte
-}
-
-// Owner returns the best candidate that is not out.
-func (d *Decision) Owner(out map[string]bool) (Candidate, bool) {
-	for _, c := range d.Candidates {
-		if !out[c.Node] {
-			return c, true
-		}
-	}
-	return Candidate{}, false
-}
-
-// Candidate returns the candidate of that name.
-func (d *Decision) Candidate(node string) (Candidate, bool) {
-	i := slices.IndexFunc(d.Candidates, func(c Candidate) bool { return c.Node == node })
-	if i < 0 {
-		return Candidate{}, false
-	}
-	return d.Candidates[i], true
+	candidates *candidates // nil: none
+	best       [kept]uint16
 }
 
 // Reasons why nobody announces an address.
@@ -142,12 +115,23 @@ const (
 // Decide decides about every address of every Service. All nodes that see the same objects
 // decide the same, in whatever order they saw them: by address, not by Service, so that an
 // address which Services share is on one node.
-func Decide(in Input) map[netip.Addr]*Decision {
+func Decide(in Input) map[netip.Addr]*Decision { return new(Decider).Decide(in) }
+
+// A Decider decides again and again, at the cost of what has changed. The zero value has not decided yet.
+type Decider struct {
+	last map[netip.Addr]*Decision
+	sets map[string]*candidates // by the advertisements that are for them
+}
+
+// Decide is the function of that name. What it returned before stays as it was.
+func (r *Decider) Decide(in Input) map[netip.Addr]*Decision {
 	sharing := in.sharing()
 	all := make(map[netip.Addr]*Decision, len(sharing))
+	sets := map[string]*candidates{}
 	for a, services := range sharing {
-		all[a] = in.decide(a, services)
+		all[a] = r.decide(in, a, services, sets)
 	}
+	r.last, r.sets = all, sets
 	return all
 }
 
@@ -165,67 +149,93 @@ func (in Input) sharing() map[netip.Addr][]*Service {
 	return sharing
 }
 
-func (in Input) decide(a netip.Addr, services []*Service) *Decision {
-	d := &Decision{Addr: a}
+// decide returns the decision about an address: the one of before, if it is the same.
+func (r *Decider) decide(in Input, a netip.Addr, services []*Service, sets map[string]*candidates) *Decision {
+	last := r.last[a]
+	d := Decision{Addr: a}
+	d.candidates, d.Reason = r.choose(in, a, services, sets, last)
+	if last != nil && d.candidates == last.candidates && d.Reason == last.Reason && last.isFor(services) {
+		return last
+	}
 	for _, s := range services {
 		d.Services = append(d.Services, s.Name)
-		if s.Local && s.HealthCheckNodePort != 0 {
+		if s.checked() {
 			d.Checks = append(d.Checks, s.HealthCheckNodePort)
 		}
 	}
-	pools := poolsOf(in.Pools, a)
-	if len(pools) == 0 {
-		d.Reason = NoPool
-		return d
+	if last != nil && d.candidates == last.candidates {
+		d.best = last.best
+	} else if d.candidates != nil {
+		d.best = d.candidates.rank(a)
 	}
-	ads := in.advertisements(pools, services)
-	if len(ads) == 0 {
-		d.Reason = NoAdvertisement
-		return d
-	}
-	nodes, reason := in.serving(services)
-	if d.Reason = reason; reason != "" {
-		return d
-	}
-	for i := range in.Nodes {
-		n := &in.Nodes[i]
-		if c, ok := candidate(n, ads); ok && n.Excluded == "" {
-			d.Candidates = append(d.Candidates, c)
-		}
-	}
-	if len(d.Candidates) == 0 {
-		d.Reason = NoNode
-	} else if nodes != nil {
-		d.Candidates = slices.DeleteFunc(d.Candidates, func(c Candidate) bool { return !nodes[c.Node] })
-		if len(d.Candidates) == 0 {
-			d.Reason = NoLocal
-		}
-	}
-	rank(a, d.Candidates)
-	return d
+	return &d
 }
 
-// rank sorts the best first: by score, then by the hash of node and address, so that a node
-// that comes or goes moves only the addresses that it gets or had.
-func rank(a netip.Addr, all []Candidate) {
-	text := "#" + a.String()
-	for i := range all {
-		all[i].hash = sha256.Sum256([]byte(all[i].Node + text))
+// checked reports whether the node's proxy is asked whether it serves the Service.
+func (s *Service) checked() bool { return s.Local && s.HealthCheckNodePort != 0 }
+
+// isFor reports whether a decision has the names and checks of these Services.
+func (d *Decision) isFor(services []*Service) bool {
+	checks := d.Checks
+	for i, s := range services {
+		if i == len(d.Services) || d.Services[i] != s.Name {
+			return false
+		}
+		if s.checked() {
+			if len(checks) == 0 || checks[0] != s.HealthCheckNodePort {
+				return false
+			}
+			checks = checks[1:]
+		}
 	}
-	slices.SortFunc(all, func(x, y Candidate) int {
-		return cmp.Or(cmp.Compare(y.Score, x.Score), bytes.Compare(x.hash[:], y.hash[:]))
-	})
+	return len(services) == len(d.Services) && len(checks) == 0
+}
+
+// choose returns the candidates for an address, or why there are none.
+func (r *Decider) choose(in Input, a netip.Addr, services []*Service, sets map[string]*candidates, last *Decision) (*candidates, string) {
+	pools := poolsOf(in.Pools, a)
+	if len(pools) == 0 {
+		return nil, NoPool
+	}
+	ads, key := in.advertisements(pools, services)
+	if len(ads) == 0 {
+		return nil, NoAdvertisement
+	}
+	nodes, reason := in.serving(services)
+	if reason != "" {
+		return nil, reason
+	}
+	all, known := sets[key]
+	if !known {
+		all = in.candidates(ads).or(r.sets[key])
+		sets[key] = all
+	}
+	switch {
+	case len(all.all) == 0:
+		return nil, NoNode
+	case nodes == nil:
+		return all, ""
+	}
+	local := all.only(nodes)
+	if len(local.all) == 0 {
+		return nil, NoLocal
+	}
+	if last != nil {
+		local = local.or(last.candidates)
+	}
+	return local, ""
 }
 
 // advertisements returns those that are for an address of these pools, of one of these
-// Services.
-func (in Input) advertisements(pools []*ipam.Pool, services []*Service) (all []*L2Advertisement) {
-	for _, ad := range in.L2 {
+// Services, and a key of which they are.
+func (in Input) advertisements(pools []*ipam.Pool, services []*Service) (all []*L2Advertisement, key string) {
+	var which []byte
+	for i, ad := range in.L2 {
 		if forPools(ad.IPAddressPools, ad.IPAddressPoolSelectors, pools) && forServices(ad.ServiceSelectors, services) && len(ad.Problems) == 0 {
-			all = append(all, ad)
+			all, which = append(all, ad), binary.AppendUvarint(which, uint64(i))
 		}
 	}
-	return all
+	return all, string(which)
 }
 
 // poolsOf returns the pools that an address is of.
@@ -249,31 +259,6 @@ func forPools(names []string, selectors []labels.Selector, pools []*ipam.Pool) b
 // forServices reports whether an advertisement with these selectors is for one of the Services.
 func forServices(selectors []labels.Selector, services []*Service) bool {
 	return len(selectors) == 0 || slices.ContainsFunc(services, func(s *Service) bool { return labels.AnyMatches(selectors, s.Labels) })
-}
-
-// candidate is a node as the advertisements see it: they add up.
-func candidate(n *Node, ads []*L2Advertisement) (c Candidate, ok bool) {
-	c.Node = n.Name
-	interfaces, everywhere := map[string]bool{}, false
-	for _, ad := range ads {
-		if len(ad.NodeSelectors) > 0 && !labels.AnyMatches(ad.NodeSelectors, n.Labels) {
-			continue
-		}
-		ok = true
-		everywhere = everywhere || len(ad.Interfaces) == 0
-		for _, name := range ad.Interfaces {
-			interfaces[name] = true
-		}
-		for _, p := range ad.PreferredNodeSelectors {
-			if p.Preference.Matches(n.Labels) {
-				c.Score += p.Weight
-			}
-		}
-	}
-	if !everywhere {
-		c.Interfaces = slices.Sorted(maps.Keys(interfaces))
-	}
-	return c, ok
 }
 
 // serving returns the nodes that can serve all of the Services; nil: every node can.

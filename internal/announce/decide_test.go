@@ -86,7 +86,7 @@ func TestDecide(t *testing.T) {
 		got := d.Reason
 		if got == "" {
 			var all []string
-			for _, c := range d.Candidates {
+			for _, c := range d.Candidates() {
 				text := c.Node
 				if c.Interfaces != nil {
 					text += fmt.Sprintf(" on %v", c.Interfaces)
@@ -108,7 +108,7 @@ func TestOwner(t *testing.T) {
 	d := Decide(world(t))[vip]
 	for _, want := range []string{"node-3", "node-1", "node-2", ""} {
 		out := map[string]bool{}
-		for _, c := range d.Candidates {
+		for _, c := range d.Candidates() {
 			if c.Node == want {
 				break
 			}

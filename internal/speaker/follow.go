@@ -17,6 +17,7 @@ type reading struct {
 // follow decides anew whenever the Source has something new, until ctx ends. It runs beside the loop: about 10,000
 // addresses on 100 nodes a core decides for a quarter of a second, and a grant lasts half a second.
 func (s *Speaker) follow(ctx context.Context) error {
+	var decider announce.Decider
 	for next := s.cfg.Source.Synced(); ; next = s.cfg.Source.Dirty() {
 		select {
 		case <-ctx.Done():
@@ -27,7 +28,7 @@ func (s *Speaker) follow(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case s.readings <- reading{nodes: in.Nodes, decisions: announce.Decide(in)}:
+		case s.readings <- reading{nodes: in.Nodes, decisions: decider.Decide(in)}:
 		}
 	}
 }

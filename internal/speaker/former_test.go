@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fairway-net/fairway/internal/announce"
+	"github.com/fairway-net/fairway/internal/labels"
 	"github.com/fairway-net/fairway/internal/testnet"
 )
 
@@ -71,15 +72,23 @@ func (o *opened) goesOn(when string) {
 	}
 }
 
+func named(node string) labels.Selector {
+	return labels.New(labels.Requirement{Key: "name", Op: labels.In, Values: []string{node}})
+}
+
 // TestFormers: packets go to whose an address was last, else to the next best node; not to one that
 // has been silent for too long, until it is heard again.
 func TestFormers(t *testing.T) {
 	a, b := vips[0], vips[1]
 	at := map[string]netip.Addr{"node-2": netip.MustParseAddr("172.18.0.12"), "node-3": netip.MustParseAddr("172.18.0.13")}
-	decisions := map[netip.Addr]*announce.Decision{
-		a: {Candidates: []announce.Candidate{{Node: "node-1"}, {Node: "node-2"}, {Node: "node-3"}}},
-		b: {Candidates: []announce.Candidate{{Node: "node-1"}}},
+	in := world{Addrs: vips, Nodes: []announce.Node{{Name: "node-1"}, {Name: "node-2"}, {Name: "node-3"}}}.input()
+	in.L2[0].PreferredNodeSelectors = []announce.PreferredNodeSelector{{Weight: 2, Preference: named("node-1")}, {Weight: 1, Preference: named("node-2")}}
+	for i := range in.Nodes {
+		in.Nodes[i].Labels = map[string]string{"name": in.Nodes[i].Name}
 	}
+	decisions := announce.Decide(in)
+	in.Nodes = in.Nodes[:1]
+	decisions[b] = announce.Decide(in)[b] // nobody else may
 	now := time.Now()
 	f := newFormers()
 	check := func(when string, want map[netip.Addr]netip.Addr) {

@@ -64,7 +64,7 @@ func TestRouteWatch(t *testing.T) {
 func TestOwnerOfAll(t *testing.T) {
 	l := world{Self: "node-1", Addrs: vips[:1], Nodes: []announce.Node{{Name: "node-1"}, {Name: "node-2"}, {Name: "node-3"}}}
 	d := announce.Decide(l.input())[vips[0]]
-	first, second := d.Candidates[0].Node, d.Candidates[1].Node
+	first, second := d.Candidates()[0].Node, d.Candidates()[1].Node
 	all := map[string]bool{"node-1": true, "node-2": true, "node-3": true}
 	for _, c := range []struct {
 		out, dead map[string]bool
