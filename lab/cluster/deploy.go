@@ -103,7 +103,7 @@ func quoted(addrs []netip.Addr) string {
 }
 
 // deployAll makes the objects while the API server starts, and then makes the cluster hold them.
-func (b *builder) deployAll(ctx context.Context, ready func() error) error {
+func (b *builder) deployAll(ctx context.Context, ready func(context.Context) error) error {
 	var objects []*unstructured.Unstructured
 	if b.Deploy != "" {
 		for _, o := range []struct{ dir, text string }{{"overlay", b.overlay()}, {"overlay-dns", b.dnsOverlay()}} {
@@ -114,7 +114,7 @@ func (b *builder) deployAll(ctx context.Context, ready func() error) error {
 			objects = append(objects, more...)
 		}
 	}
-	if err := ready(); err != nil || b.Deploy == "" {
+	if err := ready(ctx); err != nil || b.Deploy == "" {
 		return err
 	}
 	config, _, err := b.client()

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -38,17 +39,17 @@ func (b *builder) makePKI() error {
 	if err := ca.IssueServiceAccount(); err != nil {
 		return err
 	}
+	local, loopback := []string{"localhost"}, []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("::1")}
 	subjects := map[string]pki.Subject{
 		controlplane.CertAPIServer: {
 			Name: "kube-apiserver",
-			Names: []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc",
-				"kubernetes.default.svc.cluster.local"},
-			Addrs: append(append(fabric.Addrs(b.plan.ControlPlane()), b.plan.APIService()...),
-				netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("::1")),
+			Names: append([]string{"kubernetes", "kubernetes.default", "kubernetes.default.svc",
+				"kubernetes.default.svc.cluster.local"}, local...),
+			Addrs: slices.Concat(fabric.Addrs(b.plan.ControlPlane()), b.plan.APIService(), loopback),
 		},
 		controlplane.CertKubeletClient:     {Name: "kube-apiserver-kubelet-client", Groups: []string{"system:masters"}},
-		controlplane.CertControllerManager: {Name: "system:kube-controller-manager"},
-		controlplane.CertScheduler:         {Name: "system:kube-scheduler"},
+		controlplane.CertControllerManager: {Name: "system:kube-controller-manager", Names: local, Addrs: loopback},
+		controlplane.CertScheduler:         {Name: "system:kube-scheduler", Names: local, Addrs: loopback},
 		"admin":                            {Name: "fairway-lab-admin", Groups: []string{"system:masters"}},
 	}
 	if b.MetricsServer {

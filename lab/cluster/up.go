@@ -176,6 +176,9 @@ func (b *builder) build(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := b.guard(ctx, b.waitReady); err != nil {
+		return err
+	}
 	if err := b.guard(ctx, b.deployBalancer); err != nil {
 		return err
 	}
@@ -192,15 +195,13 @@ func (b *builder) startCluster(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		return b.guard(ctx, func(ctx context.Context) error {
-			return b.deployAll(ctx, func() error {
-				if err := b.waitAPI(ctx); err != nil {
-					return err
-				}
-				if err := b.describe(ctx); err != nil {
-					return err
-				}
-				return b.registerMetrics(ctx)
-			})
+			if err := b.deployAll(ctx, b.waitAPI); err != nil {
+				return err
+			}
+			if err := b.describe(ctx); err != nil {
+				return err
+			}
+			return b.registerMetrics(ctx)
 		})
 	})
 	group.Go(func() error {

@@ -3,6 +3,7 @@ package controlplane
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"net/netip"
 
 	cmapp "k8s.io/kubernetes/cmd/kube-controller-manager/app"
@@ -28,7 +29,20 @@ func (c Config) runControllerManager(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read options: %w", err)
 	}
+	config.Kubeconfig.Wrap(func(next http.RoundTripper) http.RoundTripper { return early{next} })
 	return cmapp.Run(ctx, config.Complete())
+}
+
+// early asks kube-apiserver whether it is healthy but for what bootstrap has made already: kube-controller-manager
+// asks before it starts, and again only a second later.
+type early struct{ next http.RoundTripper }
+
+func (e early) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Path == "/healthz" && r.URL.RawQuery == "" {
+		r = r.Clone(r.Context())
+		r.URL.RawQuery = withoutHooks
+	}
+	return e.next.RoundTrip(r)
 }
 
 func (c Config) controllerManagerFlags() flags {
@@ -38,7 +52,8 @@ func (c Config) controllerManagerFlags() flags {
 		"authentication-kubeconfig":        conf,
 		"authorization-kubeconfig":         conf,
 		"bind-address":                     "127.0.0.1",
-		"cert-dir":                         c.Dir,
+		"tls-cert-file":                    c.pki(CertControllerManager + ".crt"), // without, it makes RSA keys
+		"tls-private-key-file":             c.pki(CertControllerManager + ".key"),
 		"leader-elect":                     "false",
 		"use-service-account-credentials":  "true",
 		"root-ca-file":                     c.pki("ca.crt"),
@@ -80,7 +95,8 @@ func (c Config) runScheduler(ctx context.Context) error {
 		"authentication-kubeconfig": conf,
 		"authorization-kubeconfig":  conf,
 		"bind-address":              "127.0.0.1",
-		"cert-dir":                  c.Dir,
+		"tls-cert-file":             c.pki(CertScheduler + ".crt"),
+		"tls-private-key-file":      c.pki(CertScheduler + ".key"),
 		"leader-elect":              "false",
 		"profiling":                 "false",
 		"kube-api-qps":              "1000",

@@ -33,6 +33,8 @@ func (c Config) startEtcd(ctx context.Context, group *errgroup.Group) error {
 	config.AdvertisePeerUrls = config.ListenPeerUrls
 	config.InitialCluster = config.InitialClusterFromName(config.Name)
 	config.UnsafeNoFsync = true
+	// A member elects itself after up to twice the second of time for members that are far away.
+	config.TickMs, config.ElectionMs = 20, 100
 	config.LogLevel = "warn"
 	config.LogOutputs = []string{"stderr"}
 	etcd, err := embed.StartEtcd(config)

@@ -10,11 +10,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"time"
 
 	"golang.org/x/sync/errgroup"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/clientcmd"
 )
 
 // Config says what one control plane is made of. All fields but Forward and Published
@@ -86,7 +83,7 @@ func Run(ctx context.Context, log *slog.Logger, c Config) error {
 		start("publish "+p.Listener.Addr().String(), forward(p.Listener, p.Targets))
 	}
 	group.Go(func() error {
-		if err := c.waitReady(ctx); err != nil {
+		if err := c.bootstrap(ctx); err != nil {
 			return err
 		}
 		log.Info("kube-apiserver is ready")
@@ -102,32 +99,6 @@ func Run(ctx context.Context, log *slog.Logger, c Config) error {
 		return nil
 	}
 	return err
-}
-
-// waitReady waits until kube-apiserver reports that it is ready: then its own roles and
-// priority classes are there, which the other components need.
-func (c Config) waitReady(ctx context.Context) error {
-	config, err := clientcmd.BuildConfigFromFlags("", Kubeconfig(c.PKI, CertControllerManager))
-	if err != nil {
-		return fmt.Errorf("read kubeconfig: %w", err)
-	}
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return fmt.Errorf("make client: %w", err)
-	}
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-tick.C:
-		}
-		err := client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
-		if err == nil {
-			return nil
-		}
-	}
 }
 
 // flags are the arguments of a component, without the leading dashes.

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
@@ -17,7 +18,7 @@ import (
 )
 
 // RunKubelet runs the node's kubelet in the calling process, which must be
-// inside the node, from the moment the API server is ready until ctx is done.
+// inside the node, from the moment the API server answers it until ctx is done.
 func (c Config) RunKubelet(ctx context.Context) error {
 	if err := c.writeKubeletConfig(); err != nil {
 		return err
@@ -46,6 +47,7 @@ func (c Config) RunKubelet(ctx context.Context) error {
 	return nil
 }
 
+// waitAPI waits until the API server answers what the kubelet will ask first. That needs no roles, which come later.
 func (c Config) waitAPI(ctx context.Context) error {
 	config, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig)
 	if err != nil {
@@ -58,8 +60,8 @@ func (c Config) waitAPI(ctx context.Context) error {
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		err := client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
-		if err == nil {
+		_, err := client.CoreV1().Nodes().Get(ctx, c.Name, metav1.GetOptions{})
+		if err == nil || apierrors.IsNotFound(err) {
 			return nil
 		}
 		select {
@@ -83,7 +85,7 @@ func (c Config) writeKubeletConfig() error {
 
 func (c Config) kubeletConfig() *kubeletconfig.KubeletConfiguration {
 	yes, no := true, false
-	var never int32 = 100
+	var never, usual int32 = 100, 0
 	dns := make([]string, len(c.DNS))
 	for i, a := range c.DNS {
 		dns[i] = a.String()
@@ -114,6 +116,8 @@ func (c Config) kubeletConfig() *kubeletconfig.KubeletConfiguration {
 	k.EnforceNodeAllocatable = []string{"none"} // an empty list would be replaced by the default
 	k.FailCgroupV1 = &no
 	k.FailSwapOn = &no
+	// Without CAP_SYS_RESOURCE it may not be less likely to be killed, and tries twice. The lab must not outlive the rest of the machine.
+	k.OOMScoreAdj = &usual
 	// The machine's disk may well be nearly full; that is no reason for a lab
 	// to evict pods or to throw away images it cannot fetch again.
 	k.ImageGCHighThresholdPercent = &never

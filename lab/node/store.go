@@ -69,17 +69,26 @@ func (s Store) Serves(ctx context.Context) error { return Listens(ctx, s.path("s
 
 // Import brings the archives into the store, and remembers which they are.
 func (s Store) Import(ctx context.Context, archives []string) error {
-	group, ctx := errgroup.WithContext(ctx)
+	u, leased, done, err := s.unpacker(ctx)
+	if err != nil {
+		return err
+	}
+	group, leased := errgroup.WithContext(leased)
 	for _, archive := range archives {
 		group.Go(func() error {
-			out, err := exec.CommandContext(ctx, "ctr", "--address", s.path("s"), "--namespace", "k8s.io", "images", "import", archive).CombinedOutput()
+			err := u.unpack(leased, archive)
+			if errors.Is(err, errNoLayout) {
+				err = s.importByContainerd(leased, archive)
+			}
 			if err != nil {
-				return fmt.Errorf("import %s: %w: %s", archive, err, lastLine(out))
+				return fmt.Errorf("import %s: %w", archive, err)
 			}
 			return nil
 		})
 	}
-	if err := group.Wait(); err != nil {
+	err = group.Wait()
+	done()
+	if err != nil {
 		return err
 	}
 	data, err := json.Marshal(fingerprints(archives))
@@ -88,6 +97,15 @@ func (s Store) Import(ctx context.Context, archives []string) error {
 	}
 	if err := os.WriteFile(s.path("archives.json"), data, 0o600); err != nil {
 		return fmt.Errorf("write the list of images: %w", err)
+	}
+	return nil
+}
+
+// importByContainerd takes any archive that containerd understands.
+func (s Store) importByContainerd(ctx context.Context, archive string) error {
+	out, err := exec.CommandContext(ctx, "ctr", "--address", s.path("s"), "--namespace", "k8s.io", "images", "import", archive).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%w: %s", err, lastLine(out))
 	}
 	return nil
 }
