@@ -56,7 +56,7 @@ func (a Answer) String() string {
 const Patience = 300 * time.Millisecond
 
 // Ask sends one request from the namespace and waits for an answer. The network is
-// "tcp" or "udp".
+// "tcp", "udp" or "sctp".
 func (n *Namespace) Ask(network string, to netip.AddrPort, patience time.Duration) Answer {
 	c, err := n.Dial(network, to, patience)
 	if err != nil {
@@ -66,7 +66,8 @@ func (n *Namespace) Ask(network string, to netip.AddrPort, patience time.Duratio
 	return c.Ask(patience)
 }
 
-// A Conn is a client's connection: a TCP connection, or a UDP socket with one peer.
+// A Conn is a client's connection: a TCP connection, a UDP socket with one peer, or a raw one for
+// handshakes of SCTP.
 type Conn struct {
 	conn net.Conn
 	in   *bufio.Reader
@@ -74,13 +75,16 @@ type Conn struct {
 	said bool // the server's first line was read
 }
 
-// Dial connects from the namespace. A UDP "connection" sends nothing yet.
+// Dial connects from the namespace. A "connection" of UDP or SCTP sends nothing yet.
 func (n *Namespace) Dial(network string, to netip.AddrPort, patience time.Duration) (*Conn, error) {
 	var conn net.Conn
 	err := n.Do(func() (err error) {
-		if network == "tcp" {
+		switch network {
+		case "tcp":
 			conn, err = dialTCP(to, patience)
-		} else {
+		case "sctp":
+			conn, err = n.dialSCTP(to)
+		default:
 			conn, err = n.dialUDP(network, to)
 		}
 		return err
@@ -91,11 +95,12 @@ func (n *Namespace) Dial(network string, to netip.AddrPort, patience time.Durati
 	return &Conn{conn: conn, in: bufio.NewReader(conn), tcp: network == "tcp"}, nil
 }
 
-// firstPort to lastPort are the ports that UDP clients take one after the other; below
+// firstPort to lastPort are the ports that clients of UDP and SCTP take one after the other; below
 // those that are NodePorts or that the kernel draws.
 const (
 	firstPort = 12000
 	lastPort  = 29999
+	ports     = lastPort - firstPort + 1
 )
 
 // dialUDP opens a socket on a port that no UDP client of the namespace had before, or not
@@ -111,11 +116,13 @@ func (n *Namespace) dialUDP(network string, to netip.AddrPort) (net.Conn, error)
 	return conn, err
 }
 
+// nextPort is one that no client had for the longest time.
+func (n *Namespace) nextPort() uint16 { return uint16(firstPort + int(n.clients.Add(1)-1)%ports) }
+
 // onFreePort gives bind the next port, and the next as long as it is in use.
 func (n *Namespace) onFreePort(bind func(port uint16) error) error {
-	const ports = lastPort - firstPort + 1
 	for range ports {
-		if err := bind(uint16(firstPort + int(n.clients.Add(1)-1)%ports)); !errors.Is(err, unix.EADDRINUSE) {
+		if err := bind(n.nextPort()); !errors.Is(err, unix.EADDRINUSE) {
 			return err
 		}
 	}

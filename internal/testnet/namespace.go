@@ -6,6 +6,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -22,8 +23,10 @@ type Namespace struct {
 	t    testing.TB
 	fd   netns.NsHandle
 	link *netlink.Handle // speaks to the namespace from any thread
-	// clients counts the UDP clients there were.
+	// clients counts the clients of UDP and SCTP there were.
 	clients atomic.Uint32
+	sctp    sync.Mutex // of its only client of SCTP, see dialSCTP
+	served  sync.Map   // the addresses of its servers of SCTP
 }
 
 // NewNamespace makes a namespace with a loopback interface that is up, forwarding

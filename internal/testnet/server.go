@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"sync"
@@ -25,7 +26,7 @@ type server struct {
 }
 
 // Serve answers on an address of the namespace until the test ends, or until the returned
-// function is called, which also cuts the connections. The network is "tcp" or "udp".
+// function is called, which also cuts the connections. The network is "tcp", "udp" or "sctp".
 func (n *Namespace) Serve(network string, at netip.AddrPort) (stop func()) {
 	n.t.Helper()
 	s := &server{name: n.Name, conns: map[net.Conn]struct{}{}}
@@ -35,8 +36,10 @@ func (n *Namespace) Serve(network string, at netip.AddrPort) (stop func()) {
 			return s.serveTCP(at)
 		case "udp":
 			return s.serveUDP(at)
+		case "sctp":
+			return n.serveSCTP(s, at)
 		}
-		return fmt.Errorf("network %q is not tcp or udp", network)
+		return fmt.Errorf("network %q is not tcp, udp or sctp", network)
 	})
 	if err != nil {
 		n.t.Fatalf("testnet: serve %s %v at %s: %v", network, at, n.Name, err)
@@ -72,7 +75,7 @@ func (s *server) talk(conn net.Conn) {
 	defer s.remove(conn)
 	in := bufio.NewScanner(conn)
 	for {
-		if _, err := fmt.Fprintf(conn, "%s %s saw %s\n", s.name, conn.LocalAddr(), conn.RemoteAddr()); err != nil {
+		if _, err := io.WriteString(conn, s.line(conn.LocalAddr(), conn.RemoteAddr())); err != nil {
 			return
 		}
 		if !in.Scan() {
@@ -87,20 +90,33 @@ func (s *server) serveUDP(at netip.AddrPort) error {
 	if err != nil {
 		return err
 	}
+	s.answer(pc, func(_ []byte, from net.Addr) []byte { return []byte(s.line(at, from)) })
+	return nil
+}
+
+// line is what the server says.
+func (s *server) line(at, client fmt.Stringer) string {
+	return fmt.Sprintf("%s %v saw %v\n", s.name, at, client)
+}
+
+// answer answers each packet of a socket with what reply returns, unless that is nil.
+func (s *server) answer(pc net.PacketConn, reply func(packet []byte, from net.Addr) []byte) {
 	s.close = pc.Close
 	s.done.Go(func() {
 		buf := make([]byte, 2048)
 		for {
-			_, from, err := pc.ReadFrom(buf)
+			n, from, err := pc.ReadFrom(buf)
 			if errors.Is(err, net.ErrClosed) {
 				return
 			}
-			if err == nil { // an ICMP error of an earlier answer is ignored
-				_, _ = pc.WriteTo(fmt.Appendf(nil, "%s %s saw %s\n", s.name, at, from), from)
+			if err != nil { // an ICMP error of an earlier answer
+				continue
+			}
+			if text := reply(buf[:n], from); text != nil {
+				_, _ = pc.WriteTo(text, from)
 			}
 		}
 	})
-	return nil
 }
 
 func (s *server) add(c net.Conn) bool {

@@ -25,7 +25,7 @@ func (s suite) flushed(t testing.TB) {
 		if err := r.holds(table); err != nil {
 			t.Errorf("%s: %v", when, err)
 		}
-		report(t, r.packets(everywhere(table)))
+		report(t, r.packets(r.everywhere(table)))
 	}
 	report(t, r.sync(one))
 	intact := func(when string, want bool) {

@@ -29,13 +29,14 @@ func sixRig(t testing.TB, s suite) *rig {
 	eps := map[service.Key]string{}
 	for i, e := range six() {
 		_, node := scenario.PodAddr(i, true)
-		eps[service.Key{Addr: e.Addr, Proto: service.TCP}] = node
-		eps[service.Key{Addr: e.Addr, Proto: service.UDP}] = node
+		for _, proto := range []service.Proto{service.TCP, service.UDP, service.SCTP} {
+			eps[service.Key{Addr: e.Addr, Proto: proto}] = node
+		}
 	}
 	return newRig(t, s, "node-1", eps)
 }
 
-// web is a frontend that forwards TCP or UDP to some of six.
+// web is a frontend that forwards a protocol to some of six.
 func web(name, at string, p service.Proto, which ...int) *service.Frontend {
 	all := six()
 	route := &service.Route{Masquerade: service.MasqueradeOffCluster}
@@ -90,7 +91,7 @@ func (s suite) cleanup(t testing.TB) {
 	// It is no end: the same instance begins again.
 	report(t, r.sync(table))
 	report(t, r.holds(table))
-	report(t, r.packets(everywhere(table)))
+	report(t, r.packets(r.everywhere(table)))
 }
 
 // ruleset is all that a mechanism might leave in the node.
@@ -239,7 +240,7 @@ func (s suite) faults(t testing.TB) {
 	t.Logf("%d faults", failed)
 	report(t, load())
 	report(t, r.forget())
-	report(t, r.packets(sample(rng, everywhere(with()), 60)))
+	report(t, r.packets(sample(rng, r.everywhere(with()), 60)))
 }
 
 // spread: each of three endpoints gets its share. With 600 connections a fair choice

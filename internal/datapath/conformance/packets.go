@@ -14,8 +14,10 @@ import (
 )
 
 // everywhere makes a packet from each place, and from each local endpoint of the
-// frontend, to each frontend of the table, with what the table says about it.
-func everywhere(t *service.Table) []scenario.Packet {
+// frontend, to each frontend of the table, with what the table says about it, or what a
+// datapath does that cannot carry it.
+func (r *rig) everywhere(t *service.Table) []scenario.Packet {
+	t = r.carried(t)
 	var out []scenario.Packet
 	for _, f := range t.Sorted() {
 		is4 := f.Addr.Addr().Is4()
@@ -61,7 +63,7 @@ func (r *rig) packets(all []scenario.Packet) error {
 		slot = make(chan struct{}, 1)
 	}
 	for _, p := range all {
-		if p.Proto == service.SCTP || !r.returns(p) {
+		if p.Proto == service.SCTP && r.suite.lacks["sctp"] != "" || !r.returns(p) {
 			continue
 		}
 		slot <- struct{}{}

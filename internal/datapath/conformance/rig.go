@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -70,9 +71,6 @@ func newRig(t testing.TB, s suite, name string, endpoints map[service.Key]string
 
 // serve answers on an endpoint, in a pod of its own for each address.
 func (r *rig) serve(k service.Key, local bool) {
-	if k.Proto == service.SCTP {
-		return
-	}
 	addr := k.Addr.Addr()
 	h := r.hosts[addr]
 	if h == nil {
@@ -87,12 +85,7 @@ func (r *rig) serve(k service.Key, local bool) {
 }
 
 // network is the protocol as testnet calls it.
-func network(p service.Proto) string {
-	if p == service.UDP {
-		return "udp"
-	}
-	return "tcp"
-}
+func network(p service.Proto) string { return strings.ToLower(p.String()) }
 
 // reopen replaces the datapath by a new instance, as a restart does.
 func (r *rig) reopen() {

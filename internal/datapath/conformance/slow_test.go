@@ -262,7 +262,7 @@ func (s *slow) unserved(t *service.Table) (all []string) {
 // rules are what a frontend needs at one hook: the NAT, or the refusal.
 func (s *slow) rules(t *service.Table, f *service.Frontend, output, nat bool) []string {
 	ip := family(f.Addr.Addr())
-	if s.has("no IPv6") && ip == "ip6" || s.has("no UDP") && f.Proto == service.UDP {
+	if s.has("no IPv6") && ip == "ip6" || s.has("no UDP") && f.Proto == service.UDP || s.has("no SCTP") && f.Proto == service.SCTP {
 		return nil
 	}
 	to := fmt.Sprintf("%s daddr %v", ip, f.Addr.Addr())

@@ -56,6 +56,7 @@ func TestSuiteFindsBugs(t *testing.T) {
 		{"first endpoint only", only("clusterip")},
 		{"no IPv6", only("clusterip-ipv6")},
 		{"no UDP", only("protocols")},
+		{"no SCTP", only("protocols")},
 		{"NodePorts anywhere", only("nodeport")},
 		{"node ignored", only("clusterip")},
 		{"everyone may come in", only("source-ranges")},

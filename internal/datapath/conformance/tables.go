@@ -74,7 +74,7 @@ func (s suite) random(t testing.TB) {
 				t.Fatalf("round %d, step %d: %v", round, step, err)
 			}
 		}
-		err := errors.Join(r.forget(), r.packets(sample(rng, everywhere(state.Table()), 60)))
+		err := errors.Join(r.forget(), r.packets(sample(rng, r.everywhere(state.Table()), 60)))
 		if err != nil {
 			report(t, err)
 			t.Fatalf("round %d, with the table\n%s", round, text(state.Table()))
@@ -163,7 +163,7 @@ func (s suite) adopt(t testing.TB) {
 		t.Errorf("the new instance changed %d frontends, the tables differ in %d", stats.Frontends, want)
 	}
 	report(t, r.holds(second))
-	report(t, r.packets(sample(rng, everywhere(second), 60)))
+	report(t, r.packets(sample(rng, r.everywhere(second), 60)))
 }
 
 func text(t *service.Table) string {

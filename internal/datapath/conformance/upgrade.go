@@ -86,7 +86,7 @@ func Upgrade(t *testing.T, open Open, f Former) {
 		t.Errorf("%s the client with affinity is at %v, was at %v", when, now, f.Home)
 	}
 	report(t, r.holds(w.table))
-	report(t, r.packets(everywhere(w.table)))
+	report(t, r.packets(r.everywhere(w.table)))
 	if left := f.left(t, r); len(left) > 0 {
 		t.Errorf("%s these names of the other release are left: %v", when, left)
 	}

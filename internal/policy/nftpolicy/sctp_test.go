@@ -2,7 +2,6 @@ package nftpolicy
 
 import (
 	"encoding/binary"
-	"hash/crc32"
 	"net"
 	"net/netip"
 	"sync"
@@ -14,20 +13,6 @@ import (
 )
 
 // The kernel here has no sockets for SCTP: these are its packets in raw ones.
-
-// association is the first packet of an association: an INIT, with ports.
-func association(from, to uint16) []byte {
-	p := make([]byte, 12+20)
-	binary.BigEndian.PutUint16(p, from)
-	binary.BigEndian.PutUint16(p[2:], to)
-	p[12] = 1                                   // INIT
-	binary.BigEndian.PutUint16(p[14:], 20)      // its length
-	binary.BigEndian.PutUint32(p[16:], 1)       // initiate tag
-	binary.BigEndian.PutUint32(p[20:], 65536)   // window
-	binary.BigEndian.PutUint32(p[24:], 1<<16|1) // streams
-	binary.LittleEndian.PutUint32(p[8:], crc32.Checksum(p, crc32.MakeTable(crc32.Castagnoli)))
-	return p
-}
 
 // rawSocket opens one for SCTP in a host.
 func rawSocket(t *testing.T, h *testnet.Host, a netip.Addr) net.PacketConn {
@@ -97,7 +82,7 @@ func (c *cluster) probeSCTP(t *testing.T, packets []policy.Packet) {
 	}
 	first := c.sctpPort
 	for _, p := range packets {
-		if _, err := sockets[p.Src].WriteTo(association(c.sctpPort, p.Port), &net.IPAddr{IP: p.Dst.AsSlice()}); err != nil {
+		if _, err := sockets[p.Src].WriteTo(testnet.SCTPInit(c.sctpPort, p.Port), &net.IPAddr{IP: p.Dst.AsSlice()}); err != nil {
 			t.Fatal(err)
 		}
 		c.sctpPort++

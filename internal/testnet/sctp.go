@@ -1,0 +1,162 @@
+package testnet
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"net"
+	"net/netip"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Few kernels have sockets of SCTP; the packets of its handshake need only raw ones. A client sends
+// an INIT, a server answers it with an INIT ACK, whose state cookie is the server's line. No
+// association comes to be, which is all that a rule of the kernel has to decide about.
+
+// ProtocolSCTP is SCTP's number.
+const ProtocolSCTP = 132
+
+// The chunks, and the parameter that a cookie is.
+const (
+	sctpInit    = 1
+	sctpInitAck = 2
+	sctpCookie  = 7
+
+	sctpHeader  = 12
+	sctpChunk   = 20 // an INIT, or an INIT ACK without parameters
+	sctpInitTag = 1  // of every client: nobody here answers anybody else's packet
+)
+
+// NATsSCTP reports whether the kernel's connection tracking knows the ports of SCTP. It can send
+// packets to other ports only then.
+func NATsSCTP() bool {
+	_, err := os.Stat("/proc/sys/net/netfilter/nf_conntrack_sctp_timeout_closed")
+	return err == nil
+}
+
+// SCTPInit is the packet that opens an association.
+func SCTPInit(from, to uint16) []byte { return sctpPacket(sctpInit, from, to, 0, "") }
+
+// sctpPacket is a packet with one chunk.
+func sctpPacket(kind byte, from, to uint16, tag uint32, cookie string) []byte {
+	p := make([]byte, sctpHeader+sctpChunk)
+	binary.BigEndian.PutUint16(p, from)
+	binary.BigEndian.PutUint16(p[2:], to)
+	binary.BigEndian.PutUint32(p[4:], tag)
+	p[12] = kind
+	binary.BigEndian.PutUint32(p[16:], sctpInitTag)
+	binary.BigEndian.PutUint32(p[20:], 65536)   // window
+	binary.BigEndian.PutUint32(p[24:], 1<<16|1) // streams
+	if cookie != "" {
+		p = binary.BigEndian.AppendUint16(p, sctpCookie)
+		p = binary.BigEndian.AppendUint16(p, uint16(4+len(cookie)))
+		p = append(p, cookie...)
+	}
+	binary.BigEndian.PutUint16(p[14:], uint16(len(p)-sctpHeader))
+	p = append(p, make([]byte, -len(p)&3)...)
+	binary.LittleEndian.PutUint32(p[8:], crc32.Checksum(p, crc32.MakeTable(crc32.Castagnoli)))
+	return p
+}
+
+// sctpCookieOf returns the text of an INIT ACK for a port, and whether it is one.
+func sctpCookieOf(p []byte, port uint16) (string, bool) {
+	const text = sctpHeader + sctpChunk + 4
+	if len(p) < text || p[sctpHeader] != sctpInitAck || binary.BigEndian.Uint16(p[2:]) != port || binary.BigEndian.Uint32(p[4:]) != sctpInitTag {
+		return "", false
+	}
+	end := sctpHeader + int(binary.BigEndian.Uint16(p[14:]))
+	return string(p[text:max(text, min(end, len(p)))]), true
+}
+
+// sctpNetwork is a raw socket of SCTP, as package net calls it.
+func sctpNetwork(a netip.Addr) string {
+	if a.Is4() {
+		return fmt.Sprintf("ip4:%d", ProtocolSCTP)
+	}
+	return fmt.Sprintf("ip6:%d", ProtocolSCTP)
+}
+
+// An sctpConn is a client. Each Write is an INIT, whatever it writes; what is read are the server's lines.
+type sctpConn struct {
+	*net.IPConn
+	local, to netip.AddrPort
+	served    bool   // to is an address of this namespace, and answers
+	free      func() // lets the next client of the namespace begin
+	rest      bytes.Buffer
+}
+
+// dialSCTP opens a client. A namespace has one at a time: a raw socket hears the ICMP errors for all
+// packets to its peer, whatever their ports.
+func (n *Namespace) dialSCTP(to netip.AddrPort) (net.Conn, error) {
+	n.sctp.Lock()
+	conn, err := net.Dial(sctpNetwork(to.Addr()), to.Addr().String())
+	if err != nil {
+		n.sctp.Unlock()
+		return nil, err
+	}
+	_, served := n.served.Load(to)
+	c := &sctpConn{IPConn: conn.(*net.IPConn), to: to, served: served, free: n.sctp.Unlock}
+	own, _ := netip.AddrFromSlice(conn.LocalAddr().(*net.IPAddr).IP)
+	c.local = netip.AddrPortFrom(own.Unmap(), n.nextPort())
+	return c, nil
+}
+
+func (c *sctpConn) Write(p []byte) (int, error) {
+	_, err := c.IPConn.Write(SCTPInit(c.local.Port(), c.to.Port()))
+	return len(p), err
+}
+
+func (c *sctpConn) Read(p []byte) (int, error) {
+	buf := make([]byte, 1500)
+	for c.rest.Len() == 0 {
+		n, _, err := c.ReadFrom(buf) // Read would return the header of IPv4, too
+		switch {
+		case errors.Is(err, unix.ENOPROTOOPT), errors.Is(err, unix.EPROTO): // a host without a socket of SCTP
+			return 0, unix.ECONNREFUSED
+		case err != nil:
+			return 0, err
+		case c.own(buf[:n]) && !c.served: // this socket keeps the kernel from saying so
+			return 0, unix.ECONNREFUSED
+		}
+		text, _ := sctpCookieOf(buf[:n], c.local.Port())
+		c.rest.WriteString(text)
+	}
+	return c.rest.Read(p)
+}
+
+// own reports whether the client hears itself: what it sent has come to its own host.
+func (c *sctpConn) own(p []byte) bool {
+	return bytes.Equal(p, SCTPInit(c.local.Port(), c.to.Port()))
+}
+
+// LocalAddr has the port, which a raw socket does not know.
+func (c *sctpConn) LocalAddr() net.Addr { return net.UDPAddrFromAddrPort(c.local) }
+
+func (c *sctpConn) Close() error {
+	defer c.free()
+	return c.IPConn.Close()
+}
+
+// serveSCTP answers each INIT.
+func (n *Namespace) serveSCTP(s *server, at netip.AddrPort) error {
+	pc, err := net.ListenPacket(sctpNetwork(at.Addr()), at.Addr().String())
+	if err != nil {
+		return err
+	}
+	n.served.Store(at, nil)
+	s.answer(pc, func(p []byte, from net.Addr) []byte {
+		if len(p) < sctpHeader+sctpChunk || p[sctpHeader] != sctpInit || binary.BigEndian.Uint16(p[2:]) != at.Port() {
+			return nil
+		}
+		port := binary.BigEndian.Uint16(p)
+		client, _ := netip.AddrFromSlice(from.(*net.IPAddr).IP)
+		tag := binary.BigEndian.Uint32(p[sctpHeader+4:])
+		return sctpPacket(sctpInitAck, at.Port(), port, tag, s.line(at, netip.AddrPortFrom(client.Unmap(), port)))
+	})
+	s.close = func() error { n.served.Delete(at); return pc.Close() }
+	return nil
+}
