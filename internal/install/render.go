@@ -8,9 +8,9 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"sigs.k8s.io/kustomize/api/krusty"
-	"sigs.k8s.io/kustomize/api/resmap"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
+
+	"github.com/fairway-net/fairway/internal/kube/objects"
 )
 
 // product is the name of the image in deploy/.
@@ -155,27 +155,9 @@ func build(manifests fs.FS, image string, overlay kustomization) ([]*unstructure
 			return nil, fmt.Errorf("write %s: %w", p, err)
 		}
 	}
-	options := krusty.MakeDefaultOptions()
-	options.Reorder = krusty.ReorderOptionLegacy // namespaces, kinds and roles first
-	built, err := krusty.MakeKustomizer(options).Run(disk, "/")
+	all, err := objects.Kustomize(disk, "/")
 	if err != nil {
 		return nil, fmt.Errorf("build the manifests: %w", err)
-	}
-	return objectsOf(built)
-}
-
-func objectsOf(built resmap.ResMap) ([]*unstructured.Unstructured, error) {
-	var all []*unstructured.Unstructured
-	for _, r := range built.Resources() {
-		data, err := r.MarshalJSON()
-		if err != nil {
-			return nil, fmt.Errorf("encode %s: %w", r.CurId(), err)
-		}
-		u := &unstructured.Unstructured{}
-		if err := u.UnmarshalJSON(data); err != nil {
-			return nil, fmt.Errorf("decode %s: %w", r.CurId(), err)
-		}
-		all = append(all, u)
 	}
 	return all, nil
 }

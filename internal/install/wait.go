@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/fairway-net/fairway/internal/kube/objects"
+	"github.com/fairway-net/fairway/internal/oneline"
 )
 
 // waitFor waits until each DaemonSet and Deployment among the objects runs as it says, and
@@ -135,14 +136,9 @@ func troubleOf(s corev1.ContainerStatus) string {
 	}
 	text := w.Reason
 	if last := s.LastTerminationState.Terminated; last != nil && last.Message != "" {
-		return text + ": " + lastLine(last.Message)
+		return text + ": " + oneline.Last(last.Message)
 	}
-	return text + ": " + lastLine(w.Message)
-}
-
-func lastLine(text string) string {
-	lines := strings.Split(strings.TrimSpace(text), "\n")
-	return lines[len(lines)-1]
+	return text + ": " + oneline.Last(w.Message)
 }
 
 // waitGone waits until no pod of the workloads is left.

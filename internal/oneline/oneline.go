@@ -41,3 +41,9 @@ func (e lineError) Error() string {
 
 // Unwrap returns the error as it was.
 func (e lineError) Unwrap() error { return e.error }
+
+// Last is the last line of what a program wrote.
+func Last(text string) string {
+	text = strings.TrimSpace(text)
+	return text[strings.LastIndexByte(text, '\n')+1:]
+}

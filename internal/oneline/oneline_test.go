@@ -56,3 +56,11 @@ func TestHint(t *testing.T) {
 		}
 	}
 }
+
+func TestLast(t *testing.T) {
+	for text, want := range map[string]string{"": "", "a": "a", "a\nb": "b", "a\r\nb \n\n": "b"} {
+		if got := Last(text); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}

@@ -99,19 +99,14 @@ func (b *builder) archives() ([]string, error) {
 
 // RemoveNode takes a node away for good, as a machine that is sold: its power goes first.
 func (l Lab) RemoveNode(ctx context.Context, name string, p *Progress) error {
-	b, unlock, err := l.resume(ctx, p)
+	b, name, unlock, err := l.resumeNode(ctx, name, p)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	n, err := b.state.node(name)
-	if err != nil {
-		return err
-	}
 	if len(b.state.nodes()) == 1 {
-		return fmt.Errorf("%s is the last node [%s removes the lab]", fabric.NodeName(n), l.Command("down"))
+		return fmt.Errorf("%s is the last node [%s removes the lab]", name, l.Command("down"))
 	}
-	name = fabric.NodeName(n)
 	_, client, err := b.client()
 	if err != nil {
 		return err

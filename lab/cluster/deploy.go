@@ -31,22 +31,28 @@ func (b *builder) overlay() string {
 	if b.NetworkPolicy {
 		components += ", deploy/components/network-policy"
 	}
+	return overlayOf("deploy", components+", deploy/image", "ConfigMap", "fairway-agent", fmt.Sprintf(`data:
+  FAIRWAY_API_SERVER: %q
+  CLUSTER_CIDR: %q
+  PROXY_MODE: %q
+  POD_NETWORK: %q
+`, b.plan.APIServer(), list(b.plan.Pods()), mode, b.PodNetwork))
+}
+
+// overlayOf is a kustomization that changes one object: patch has its fields.
+func overlayOf(resource, components, kind, name, patch string) string {
 	return fmt.Sprintf(`apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
-resources: [deploy]
-components: [%s, deploy/image]
+resources: [%s]
+components: [%s]
 patches:
-- target: {kind: ConfigMap, name: fairway-agent}
+- target: {kind: %s, name: %s}
   patch: |
     apiVersion: v1
-    kind: ConfigMap
-    metadata: {name: fairway-agent}
-    data:
-      FAIRWAY_API_SERVER: %q
-      CLUSTER_CIDR: %q
-      PROXY_MODE: %q
-      POD_NETWORK: %q
-`, components, b.plan.APIServer(), list(b.plan.Pods()), mode, b.PodNetwork)
+    kind: %[3]s
+    metadata: {name: %[4]s}
+    %s
+`, resource, components, kind, name, strings.ReplaceAll(strings.TrimSpace(patch), "\n", "\n    "))
 }
 
 // dnsOverlay gives the Service in front of DNS the cluster's address. It is applied apart, as by
@@ -57,20 +63,11 @@ func (b *builder) dnsOverlay() string {
 		policy = "RequireDualStack"
 	}
 	dns := b.plan.DNS()
-	return fmt.Sprintf(`apiVersion: kustomize.config.k8s.io/v1beta1
-kind: Kustomization
-resources: [deploy/dns-service]
-patches:
-- target: {kind: Service, name: kube-dns}
-  patch: |
-    apiVersion: v1
-    kind: Service
-    metadata: {name: kube-dns}
-    spec:
-      ipFamilyPolicy: %s
-      clusterIP: %q
-      clusterIPs: [%s]
-`, policy, dns[0], quoted(dns))
+	return overlayOf("deploy/dns-service", "", "Service", "kube-dns", fmt.Sprintf(`spec:
+  ipFamilyPolicy: %s
+  clusterIP: %q
+  clusterIPs: [%s]
+`, policy, dns[0], quoted(dns)))
 }
 
 // imageComponent is what names the image, as "make image" wrote it beside the archive. It is empty

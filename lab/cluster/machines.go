@@ -84,6 +84,19 @@ func (l Lab) resume(ctx context.Context, p *Progress) (b *builder, unlock func()
 	return &builder{Lab: l, Options: s.Options, Progress: p, plan: s.Options.plan(), state: s}, unlock, nil
 }
 
+// resumeNode is resume for work on one node: its number, or its name, becomes its name.
+func (l Lab) resumeNode(ctx context.Context, node string, p *Progress) (b *builder, name string, unlock func(), err error) {
+	if b, unlock, err = l.resume(ctx, p); err != nil {
+		return nil, "", nil, err
+	}
+	n, err := b.state.node(node)
+	if err != nil {
+		unlock()
+		return nil, "", nil, err
+	}
+	return b, fabric.NodeName(n), unlock, nil
+}
+
 // waitLock is lock for commands that take a moment: they wait for each other.
 func (l Lab) waitLock(ctx context.Context) (unlock func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
@@ -103,16 +116,11 @@ func (l Lab) waitLock(ctx context.Context) (unlock func(), err error) {
 
 // RestartNode cuts a node's power and starts it again, and waits until it is Ready.
 func (l Lab) RestartNode(ctx context.Context, name string, p *Progress) error {
-	b, unlock, err := l.resume(ctx, p)
+	b, name, unlock, err := l.resumeNode(ctx, name, p)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	n, err := b.state.node(name)
-	if err != nil {
-		return err
-	}
-	name = fabric.NodeName(n)
 	if err := b.powerOff(name); err != nil {
 		return err
 	}

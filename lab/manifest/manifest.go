@@ -16,8 +16,9 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/restmapper"
-	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
+
+	"github.com/fairway-net/fairway/internal/kube/objects"
 )
 
 // Build writes overlay, the text of a kustomization.yaml that may refer to
@@ -39,25 +40,11 @@ func Build(dir, base, overlay, image string) ([]*unstructured.Unstructured, erro
 	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(overlay), 0o644); err != nil {
 		return nil, fmt.Errorf("write overlay: %w", err)
 	}
-	options := krusty.MakeDefaultOptions()
-	options.Reorder = krusty.ReorderOptionLegacy // namespaces and roles first
-	built, err := krusty.MakeKustomizer(options).Run(filesys.MakeFsOnDisk(), dir)
+	all, err := objects.Kustomize(filesys.MakeFsOnDisk(), dir)
 	if err != nil {
 		return nil, fmt.Errorf("build manifests of %s: %w", base, err)
 	}
-	var objects []*unstructured.Unstructured
-	for _, r := range built.Resources() {
-		data, err := r.MarshalJSON()
-		if err != nil {
-			return nil, fmt.Errorf("encode %s: %w", r.CurId(), err)
-		}
-		u := &unstructured.Unstructured{}
-		if err := u.UnmarshalJSON(data); err != nil {
-			return nil, fmt.Errorf("decode %s: %w", r.CurId(), err)
-		}
-		objects = append(objects, u)
-	}
-	return objects, nil
+	return all, nil
 }
 
 // Apply makes the cluster hold the objects.

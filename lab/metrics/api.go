@@ -65,19 +65,24 @@ func selected(r *http.Request) metav1.ListOptions {
 	return metav1.ListOptions{LabelSelector: q.Get("labelSelector"), FieldSelector: q.Get("fieldSelector")}
 }
 
+// measured are the metrics of those objects that have some.
+func measured[O, M any](objects []O, metrics func(O) (M, bool)) []M {
+	all := []M{}
+	for _, o := range objects {
+		if m, ok := metrics(o); ok {
+			all = append(all, m)
+		}
+	}
+	return all
+}
+
 func (s *Server) listNodes(w http.ResponseWriter, r *http.Request) {
 	nodes, err := s.client.CoreV1().Nodes().List(r.Context(), selected(r))
 	if err != nil {
 		fail(w, err)
 		return
 	}
-	list := v1beta1.NodeMetricsList{TypeMeta: typeOf("NodeMetricsList"), Items: []v1beta1.NodeMetrics{}}
-	for _, n := range nodes.Items {
-		if m, ok := s.nodeMetrics(n); ok {
-			list.Items = append(list.Items, m)
-		}
-	}
-	write(w, http.StatusOK, list)
+	write(w, http.StatusOK, v1beta1.NodeMetricsList{TypeMeta: typeOf("NodeMetricsList"), Items: measured(nodes.Items, s.nodeMetrics)})
 }
 
 func (s *Server) getNode(w http.ResponseWriter, r *http.Request) {
@@ -106,13 +111,7 @@ func (s *Server) listPods(w http.ResponseWriter, r *http.Request) {
 		fail(w, err)
 		return
 	}
-	list := v1beta1.PodMetricsList{TypeMeta: typeOf("PodMetricsList"), Items: []v1beta1.PodMetrics{}}
-	for _, p := range pods.Items {
-		if m, ok := s.podMetrics(p); ok {
-			list.Items = append(list.Items, m)
-		}
-	}
-	write(w, http.StatusOK, list)
+	write(w, http.StatusOK, v1beta1.PodMetricsList{TypeMeta: typeOf("PodMetricsList"), Items: measured(pods.Items, s.podMetrics)})
 }
 
 func (s *Server) getPod(w http.ResponseWriter, r *http.Request) {

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/internal/oneline"
 )
 
 // A unit is a program that init keeps running on the node.
@@ -132,7 +134,7 @@ func (c Config) lastLine(u unit) string {
 	if err != nil {
 		return "nothing"
 	}
-	return lastLine(data)
+	return oneline.Last(string(data))
 }
 
 func (c Config) start(u unit) (int, error) {

@@ -17,6 +17,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/internal/oneline"
 )
 
 // A Store has images unpacked once for all nodes, as containerd keeps them. It is made by a containerd of its own,
@@ -105,7 +107,7 @@ func (s Store) Import(ctx context.Context, archives []string) error {
 func (s Store) importByContainerd(ctx context.Context, archive string) error {
 	out, err := exec.CommandContext(ctx, "ctr", "--address", s.path("s"), "--namespace", "k8s.io", "images", "import", archive).CombinedOutput()
 	if err != nil {
-		return fmt.Errorf("%w: %s", err, lastLine(out))
+		return fmt.Errorf("%w: %s", err, oneline.Last(string(out)))
 	}
 	return nil
 }
@@ -238,10 +240,4 @@ func copyExtended(from, to string) error {
 		}
 	}
 	return nil
-}
-
-// lastLine is the last line of what a program wrote.
-func lastLine(out []byte) string {
-	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
-	return lines[len(lines)-1]
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -69,14 +70,26 @@ func addNodeCommand(lab *cluster.Lab) *cobra.Command {
 }
 
 func removeNodeCommand(lab *cluster.Lab) *cobra.Command {
+	c := oneNodeCommand(lab, "remove-node", "Take a node away for good, without a warning", lab.RemoveNode)
+	c.Example = "  fairway-lab kubectl drain node-2 --ignore-daemonsets && fairway-lab remove-node 2"
+	return c
+}
+
+func restartNodeCommand(lab *cluster.Lab) *cobra.Command {
+	c := oneNodeCommand(lab, "restart-node", "Reboot a node: cut its power, start it again, and wait until it is Ready", lab.RestartNode)
+	c.Example = "  fairway-lab restart-node 2"
+	return c
+}
+
+// oneNodeCommand does something to the node that its argument names.
+func oneNodeCommand(lab *cluster.Lab, use, short string, do func(context.Context, string, *cluster.Progress) error) *cobra.Command {
 	return &cobra.Command{
-		Use:               "remove-node N",
-		Short:             "Take a node away for good, without a warning",
-		Example:           "  fairway-lab kubectl drain node-2 --ignore-daemonsets && fairway-lab remove-node 2",
+		Use:               use + " N",
+		Short:             short,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: completeNodes(lab),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return lab.RemoveNode(cmd.Context(), args[0], cluster.NewProgress(cmd.OutOrStdout()))
+			return do(cmd.Context(), args[0], cluster.NewProgress(cmd.OutOrStdout()))
 		},
 	}
 }
@@ -88,19 +101,5 @@ func completeNodes(lab *cluster.Lab, more ...string) cobra.CompletionFunc {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
 		return append(lab.NodeNames(), more...), cobra.ShellCompDirectiveNoFileComp
-	}
-}
-
-func restartNodeCommand(lab *cluster.Lab) *cobra.Command {
-	return &cobra.Command{
-		Use:     "restart-node N",
-		Short:   "Reboot a node: cut its power, start it again, and wait until it is Ready",
-		Example: "  fairway-lab restart-node 2",
-		Args:    cobra.ExactArgs(1),
-
-		ValidArgsFunction: completeNodes(lab),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return lab.RestartNode(cmd.Context(), args[0], cluster.NewProgress(cmd.OutOrStdout()))
-		},
 	}
 }
