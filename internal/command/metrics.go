@@ -12,12 +12,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Serve answers /metrics until ctx ends, and /healthz if healthy is not nil. setting is where addr is from.
-func Serve(ctx context.Context, addr, setting string, registry *prometheus.Registry, healthy func() error) error {
+// Checks say why a program is not well, by path.
+type Checks map[string]func() error
+
+// Serve answers /metrics and the checks until ctx ends. setting is where addr is from.
+func Serve(ctx context.Context, addr, setting string, registry *prometheus.Registry, checks Checks) error {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-	if healthy != nil {
-		mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+	for path, healthy := range checks {
+		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, _ *http.Request) {
 			if err := healthy(); err != nil {
 				http.Error(w, err.Error(), http.StatusServiceUnavailable)
 				return

@@ -14,8 +14,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// An Election is a Lease for which processes stand. All fields but the durations are
-// required.
+// An Election is a Lease for which processes stand. All fields but the durations and Standing
+// are required.
 type Election struct {
 	Log             *slog.Logger
 	Client          kubernetes.Interface
@@ -26,6 +26,8 @@ type Election struct {
 	// leader that cannot renew its Lease for Renew, which is less, stops; Retry is the
 	// time between two tries. Zero: 15 s, 10 s and 2 s, as Kubernetes' controllers.
 	Duration, Renew, Retry time.Duration
+	// Standing is told how it goes; nil: nobody is.
+	Standing *Standing
 }
 
 // Elect runs lead while this process is the leader, until ctx ends, which is no error, or
@@ -64,6 +66,7 @@ func (e Election) term(ctx context.Context, lead func(context.Context) error) (l
 	if err != nil {
 		return false, fmt.Errorf("stand for Lease %s/%s: %w", e.Namespace, e.Name, err)
 	}
+	e.Standing.stands(elector)
 	// The elector renews the Lease until lead has returned, also after the end of ctx.
 	standing, quit := context.WithCancel(context.WithoutCancel(ctx))
 	standing = klog.NewContext(standing, quietly(e.Log, func(string) bool { return true }))
@@ -80,6 +83,7 @@ func (e Election) term(ctx context.Context, lead func(context.Context) error) (l
 	leading, cancel := context.WithCancel(term)
 	defer cancel()
 	defer context.AfterFunc(ctx, cancel)()
+	defer e.Standing.leads(leading)()
 	err = lead(leading)
 	return term.Err() != nil, err
 }

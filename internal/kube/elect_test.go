@@ -26,6 +26,7 @@ type candidate struct {
 	cancel  func()               // ends the context of Elect
 	stop    func()               // does both, and waits for the end
 	err     error                // of Elect, after stop
+	says    Standing
 }
 
 // stand starts a candidate. leaders counts those that lead.
@@ -36,7 +37,7 @@ func stand(t *testing.T, client *fake.Clientset, name string, leaders *atomic.In
 	done := make(chan struct{})
 	e := Election{
 		Log: slog.New(slog.DiscardHandler), Client: client, Namespace: "kube-system", Name: "fairway-controller", Identity: name,
-		Duration: 3 * time.Second, Renew: 2 * time.Second, Retry: 100 * time.Millisecond,
+		Duration: 3 * time.Second, Renew: 2 * time.Second, Retry: 100 * time.Millisecond, Standing: &c.says,
 	}
 	c.release = sync.OnceFunc(func() { close(c.hold) })
 	c.cancel = cancel
@@ -86,9 +87,17 @@ func testElect(t *testing.T) {
 	var leaders atomic.Int32
 	client := fake.NewClientset()
 	first := stand(t, client, "first", &leaders)
+	if first.says.Ready() == nil || first.says.Leader() {
+		t.Error("a candidate that has read nothing is ready")
+	}
 	term := first.leads(t, "the first")
 	second := stand(t, client, "second", &leaders)
 	looks(t, client, 10)
+	for _, c := range []*candidate{first, second} {
+		if err := errors.Join(c.says.Ready(), c.says.Live()); err != nil || c.says.Leader() != (c == first) {
+			t.Errorf("%v; leader: %v", err, c.says.Leader())
+		}
+	}
 	if len(second.leading) > 0 || term.Err() != nil {
 		t.Fatal("the second leads beside the first")
 	}
@@ -143,8 +152,18 @@ func testLostLease(t *testing.T) {
 	away.Store(true)
 	waitFor(t, term.Done(), "the end of the term")
 	<-time.After(200 * time.Millisecond) // for a Lease that is given back too soon
+	if err := c.says.Live(); err != nil {
+		t.Errorf("just after the end of its term: %v", err)
+	}
+	<-time.After(2 * stuckAfter) // virtual
+	if c.says.Live() == nil {
+		t.Error("a leader that does not return is live")
+	}
 	c.release()
 	until(t, "lead to return", func() bool { return leaders.Load() == 0 })
+	if err := c.says.Live(); err != nil {
+		t.Errorf("it has returned: %v", err)
+	}
 	away.Store(false)
 	c.leads(t, "again")
 }

@@ -81,7 +81,7 @@ fairway-controller.`,
 	f.StringVar(&o.class, "lb-class", "", "loadBalancerClass of the Services that get addresses: a `name`; empty: those without a class")
 	f.StringVar(&o.objects, "load-balancer-namespace", "metallb-system", "`Namespace` where objects of metallb.io count")
 	f.BoolVar(&o.policies, "network-policy", os.Getenv("NETWORK_POLICY") == "true", "Write the conditions of ClusterNetworkPolicies, which the agents enforce (default $NETWORK_POLICY)")
-	f.StringVar(&o.metrics, "metrics-bind-address", ":"+strconv.Itoa(numbers.PortControllerMetrics), "`Address` of /metrics; empty: none")
+	f.StringVar(&o.metrics, "metrics-bind-address", ":"+strconv.Itoa(numbers.PortControllerMetrics), "`Address` of /metrics, /livez and /readyz; empty: none")
 	o.connection.QPS, o.connection.Burst = 50, 100 // one process for the cluster
 	return c
 }
@@ -100,10 +100,13 @@ func (o controllerOptions) run(ctx context.Context, log *slog.Logger, version st
 	}
 	log.Info("starting", "version", version, "identity", o.identity, "load-balancer", o.balancer)
 	registry := prometheus.NewRegistry()
-	election := kube.Election{Log: log, Client: client, Namespace: cmp.Or(o.namespace, "kube-system"), Name: "fairway-controller", Identity: o.identity}
+	standing := &kube.Standing{}
+	election := kube.Election{Standing: standing, Log: log, Client: client, Namespace: cmp.Or(o.namespace, "kube-system"), Name: "fairway-controller", Identity: o.identity}
 	g, ctx := errgroup.WithContext(ctx)
 	if o.metrics != "" {
-		g.Go(func() error { return command.Serve(ctx, o.metrics, "--metrics-bind-address", registry, nil) })
+		g.Go(func() error {
+			return command.Serve(ctx, o.metrics, "--metrics-bind-address", registry, command.Checks{"/livez": standing.Live, "/readyz": standing.Ready})
+		})
 	}
 	g.Go(func() error {
 		return kube.Elect(ctx, election, func(ctx context.Context) error {

@@ -184,7 +184,7 @@ func (m *edgeMachine) run(ctx context.Context) error {
 	}
 	if m.cfg.Metrics != "" {
 		g.Go(func() error {
-			return command.Serve(ctx, m.cfg.Metrics, "metricsBindAddress", registry, healthy(state, speaks))
+			return command.Serve(ctx, m.cfg.Metrics, "metricsBindAddress", registry, command.Checks{"/healthz": healthy(state, speaks)})
 		})
 	}
 	err = g.Wait()

@@ -135,7 +135,9 @@ func runSpeaker(ctx context.Context, log *slog.Logger, o speakerOptions, version
 	g.Go(func() error { return told.Run(ctx) })
 	g.Go(func() error { return gone.Run(ctx) })
 	if o.metrics != "" {
-		g.Go(func() error { return command.Serve(ctx, o.metrics, "--metrics-bind-address", registry, s.Healthy) })
+		g.Go(func() error {
+			return command.Serve(ctx, o.metrics, "--metrics-bind-address", registry, command.Checks{"/healthz": s.Healthy})
+		})
 	}
 	return g.Wait()
 }
