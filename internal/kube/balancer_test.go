@@ -10,6 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/fairway-net/fairway/internal/service"
 )
 
 // TestConvertBalancer reads each YAML file of testdata/balancer.txtar; the file behind it says
@@ -81,6 +83,42 @@ func TestIngress(t *testing.T) {
 		o.Status.LoadBalancer.Ingress[1].IPMode = nil
 		if got := ConvertBalancer(o, "").status; mode == IPModeProxy && got.Mode == mode {
 			t.Errorf("%+v: an address of another mode is there, which is to go", got)
+		}
+	}
+}
+
+// TestCheckedPorts: of what a balancer says of ports only those count that all of its addresses have without an error;
+// a Service with several protocols has no error of ours.
+func TestCheckedPorts(t *testing.T) {
+	port := func(n int32, proto corev1.Protocol, failed ...string) corev1.PortStatus {
+		p := corev1.PortStatus{Port: n, Protocol: proto}
+		if len(failed) > 0 {
+			p.Error = &failed[0]
+		}
+		return p
+	}
+	for name, test := range map[string]struct {
+		addrs [][]corev1.PortStatus
+		want  string
+	}{
+		"none":             {nil, "[]"},
+		"two protocols":    {[][]corev1.PortStatus{{port(80, "TCP"), port(80, "UDP")}}, "[{TCP 80} {UDP 80}]"},
+		"one has an error": {[][]corev1.PortStatus{{port(80, "TCP"), port(80, "UDP", corev1.LoadBalancerPortsErrorReason)}}, "[{TCP 80}]"},
+		"on one address":   {[][]corev1.PortStatus{{port(80, "TCP"), port(81, "TCP")}, {port(81, "TCP", "PortTaken"), port(80, "TCP")}}, "[{TCP 80}]"},
+		"no such protocol": {[][]corev1.PortStatus{{port(80, "QUIC"), port(0, "TCP"), port(80, "SCTP")}}, "[{SCTP 80}]"},
+	} {
+		var ingress []corev1.LoadBalancerIngress
+		for _, ports := range test.addrs {
+			ingress = append(ingress, corev1.LoadBalancerIngress{IP: "192.0.2.1", Ports: ports})
+		}
+		if got := fmt.Sprint(checkedPorts(ingress)); got != test.want {
+			t.Errorf("%s: %s, want %s", name, got, test.want)
+		}
+	}
+	three := balancerStatus{Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, Mode: IPModeVIP, Ports: []service.CheckedPort{{Proto: service.TCP, Port: 53}, {Proto: service.UDP, Port: 53}, {Proto: service.SCTP, Port: 53}}}
+	for _, p := range three.ingress()[0].Ports {
+		if p.Error != nil {
+			t.Errorf("%v", p)
 		}
 	}
 }
