@@ -26,6 +26,8 @@ type BGPInput struct {
 	LocalEndpoints func(name service.Name, is4 bool) int
 	// Unserved says why the node's kernel does not hold a Service's rules; empty: it does.
 	Unserved func(*Service) string
+	// Neighbour returns the address of the router behind an interface; invalid: it is not known. Nil: none is.
+	Neighbour func(device string) netip.Addr
 	// PodCIDRs are the node's, where its pod network has routers carry pods' packets.
 	PodCIDRs []netip.Prefix
 }
@@ -206,6 +208,8 @@ func (b *bgpDecider) nextHop(s *SessionConfig, a netip.Addr) (next netip.Addr, r
 	switch {
 	case !s.carries(a):
 		return next, NoFamily
+	case s.Interface != "": // the link-local one, of both families (RFC 8950)
+		return next, ""
 	case a.Is4() == s.Address.Addr().Is4():
 		return next, ""
 	}

@@ -26,6 +26,7 @@ type SessionConfig struct {
 	// LocalASN is what the router is told; PeerASN 0: any but LocalASN.
 	LocalASN, PeerASN uint32
 	Address           netip.AddrPort
+	Interface         string     // behind which the router is, if Address was found there; empty: Address was given
 	Source            netip.Addr // zero: the kernel chooses
 	// VRF is the device that the session is bound to; empty: none.
 	VRF                      string
@@ -122,7 +123,9 @@ func (in BGPInput) session(p *BGPPeer, self *Node) (c SessionConfig, reason stri
 	case len(p.Problems) > 0:
 		return c, p.Problems[0].Message
 	case p.Interface != "":
-		return c, "interface is not supported [give peerAddress]"
+		if c, reason = in.behind(p, c); reason != "" {
+			return c, reason
+		}
 	case p.SourceAddress.IsValid() && p.SourceAddress.Is4() != p.PeerAddress.Is4():
 		return c, "sourceAddress and peerAddress are of different families"
 	}
@@ -147,6 +150,35 @@ func (in BGPInput) session(p *BGPPeer, self *Node) (c SessionConfig, reason stri
 	return c, ""
 }
 
+// behind completes a session with the router behind an interface, which is found there.
+func (in BGPInput) behind(p *BGPPeer, c SessionConfig) (SessionConfig, string) {
+	c.Interface, c.IPv4, c.IPv6 = p.Interface, true, true
+	switch {
+	case p.VRF != "", p.SourceAddress.IsValid(), p.EBGPMultiHop:
+		return c, "interface: sourceAddress, vrf and ebgpMultiHop are not supported beside it"
+	case in.Neighbour == nil:
+		return c, "interface is not supported [give peerAddress]"
+	}
+	router := in.Neighbour(p.Interface)
+	if !router.IsValid() {
+		return c, fmt.Sprintf("interface: no router is heard behind %s yet [does it send router advertisements there? FRR: neighbor INTERFACE interface remote-as …]", service.Cut(p.Interface, 100))
+	}
+	c.Address = netip.AddrPortFrom(router, p.PeerPort)
+	return c, ""
+}
+
+// Interfaces are those behind which a node's routers are to be found.
+func Interfaces(in BGPInput) map[string]bool {
+	all := map[string]bool{}
+	i := slices.IndexFunc(in.Nodes, func(n Node) bool { return n.Name == in.Node })
+	for _, p := range in.Peers {
+		if i >= 0 && p.Interface != "" && len(p.Problems) == 0 && (len(p.NodeSelectors) == 0 || labels.AnyMatches(p.NodeSelectors, in.Nodes[i].Labels)) {
+			all[p.Interface] = true
+		}
+	}
+	return all
+}
+
 // bfd returns how a router is watched, and what of that is not done. A session that cannot be
 // watched as it should is held all the same.
 func (in BGPInput) bfd(p *BGPPeer) (b BFD, problems []string) {
@@ -161,6 +193,9 @@ func (in BGPInput) bfd(p *BGPPeer) (b BFD, problems []string) {
 	}
 	if p.VRF != "" {
 		return b, []string{"bfdProfile is not supported beside vrf" + unwatched}
+	}
+	if p.Interface != "" {
+		return b, []string{"bfdProfile is not supported beside interface" + unwatched}
 	}
 	f := in.BFDProfiles[i]
 	if len(f.Problems) > 0 {

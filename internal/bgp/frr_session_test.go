@@ -2,6 +2,7 @@ package bgp
 
 import (
 	"net/netip"
+	"os/exec"
 	"slices"
 	"strings"
 	"syscall"
@@ -155,4 +156,39 @@ func TestFRRDrain(t *testing.T) {
 	if t.Logf("%d connections; the router's changes:\n%s", n, changes); n == 0 || len(failed) > 0 {
 		t.Errorf("of %d connections %d failed: %v", n, len(failed), failed)
 	}
+}
+
+// TestFRRInterface: FRR and a node find each other behind an interface, by router advertisements; the routes to addresses
+// of both families lead to the node's link-local address, and go with the session.
+func TestFRRInterface(t *testing.T) {
+	needFRR(t)
+	r := newRack(t, 1)
+	f := newFRR(r, " neighbor br0 interface peer-group nodes\n")
+	p := r.nodes[0].world.Peers[0]
+	p.PeerAddress, p.Interface, p.DualStackAddressFamily = netip.Addr{}, "eth0", false
+	r.start(0)
+	in := func(family, to string) func() string {
+		return func() string {
+			var out []byte
+			must(t, r.net.Fabric.Do(func() (err error) {
+				out, err = exec.Command("ip", family, "route", "show", to).CombinedOutput()
+				return err
+			}))
+			return string(out)
+		}
+	}
+	await(t, in("-4", vip4.String()), "via inet6 fe80:")
+	await(t, in("-6", vip6.String()), "via fe80:")
+	r.answered(vip4)
+	r.answered(vip6)
+	if text := f.asking("bgpd", "show bgp neighbors br0")(); !strings.Contains(text, "BGP state = Established") {
+		t.Error(text)
+	}
+	r.end(0)
+	await(t, func() string {
+		if routes := in("-4", vip4.String())() + in("-6", vip6.String())(); routes != "" {
+			return routes
+		}
+		return "none"
+	}, "none")
 }

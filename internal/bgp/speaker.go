@@ -100,6 +100,7 @@ type Speaker struct {
 	cfg        Config
 	wake       chan struct{}
 	liveness   *liveness
+	neighbours *neighbours
 	programmed bool // the proxy has said once that the kernel has its rules: they outlive it
 	started    bool // sessions have been opened: others than the first are no restart
 	own        []netip.Prefix
@@ -116,6 +117,7 @@ func New(cfg Config) (*Speaker, error) {
 		cfg.RIB = rib.Dir("")
 	}
 	s := &Speaker{cfg: cfg, wake: make(chan struct{}, 1), heard: make(chan struct{}, 1), sessions: map[string]*session{}}
+	s.neighbours = &neighbours{log: cfg.Log, notify: s.notify, all: map[string]*neighbour{}}
 	s.liveness = &liveness{log: cfg.Log, notify: s.notify, lost: map[bfd.Config]string{}}
 	var err error
 	if s.liveness.watch, err = bfd.New(s.liveness.changed); err != nil {
@@ -140,6 +142,7 @@ func (s *Speaker) Run(ctx context.Context) error {
 	s.loop(ctx)
 	pods.Wait()
 	stop()
+	s.neighbours.done.Wait()
 	return <-ended
 }
 
@@ -162,7 +165,7 @@ func (s *Speaker) loop(ctx context.Context) {
 		case <-s.wake:
 		case <-timer.C:
 		}
-		if next := s.reconcile(); next > 0 {
+		if next := s.reconcile(ctx); next > 0 {
 			timer.Reset(next)
 		}
 	}
@@ -184,9 +187,10 @@ func (s *Speaker) woken() {
 
 // reconcile makes sessions and routes what the objects say. It returns when to try again; 0: when
 // something changes.
-func (s *Speaker) reconcile() (next time.Duration) {
+func (s *Speaker) reconcile(ctx context.Context) (next time.Duration) {
 	in := s.cfg.Source.BGP()
-	in.Node, in.Unserved, in.PodCIDRs = s.cfg.Node, s.unserved, s.podCIDRs()
+	in.Node, in.Unserved, in.PodCIDRs, in.Neighbour = s.cfg.Node, s.unserved, s.podCIDRs(), s.neighbours.router
+	s.neighbours.set(ctx, announce.Interfaces(in))
 	s.ask(in)
 	d := announce.DecideBGP(in)
 	d.Problems = append(append(d.Problems, s.liveness.problems(d.Sessions)...), missingVRFs(d.Sessions)...)

@@ -1,0 +1,199 @@
+package bgp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Routers on a link are found by router advertisements (RFC 4861), as FRR's and other routers'
+// unnumbered sessions do: each end says that it is there, and hears the other's link-local address.
+const (
+	routerAdvertisement = 134
+	// advertised is how often we say that we are there; a router that is silent for forgotten makes place
+	// for another one on the link.
+	advertised, forgotten = 5 * time.Second, 30 * time.Second
+)
+
+var allNodes = netip.MustParseAddr("ff02::1")
+
+// A neighbours knows the routers behind interfaces. Its methods may be called by any goroutine.
+type neighbours struct {
+	log    *slog.Logger
+	notify func()
+
+	mu   sync.Mutex
+	all  map[string]*neighbour
+	done sync.WaitGroup
+}
+
+// A neighbour is the router behind an interface.
+type neighbour struct {
+	stop  func()
+	addr  netip.Addr // with the interface as zone
+	heard time.Time
+}
+
+// set looks for routers behind these interfaces, and behind no others, until ctx ends.
+func (n *neighbours) set(ctx context.Context, devices map[string]bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for device, one := range n.all {
+		if !devices[device] {
+			one.stop()
+			delete(n.all, device)
+		}
+	}
+	for device := range devices {
+		if n.all[device] != nil {
+			continue
+		}
+		ctx, stop := context.WithCancel(ctx)
+		one := &neighbour{stop: stop}
+		n.all[device] = one
+		n.done.Go(func() { n.look(ctx, device, one) })
+	}
+}
+
+// router is the address of the router behind an interface; invalid: none has been heard.
+func (n *neighbours) router(device string) netip.Addr {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if one := n.all[device]; one != nil {
+		return one.addr
+	}
+	return netip.Addr{}
+}
+
+// look says that we are there and hears who else is, until ctx ends.
+func (n *neighbours) look(ctx context.Context, device string, one *neighbour) {
+	var told string
+	for ctx.Err() == nil {
+		err := n.talk(ctx, device, one)
+		if err != nil && ctx.Err() == nil && err.Error() != told {
+			told = err.Error()
+			n.log.Warn("no router can be found behind an interface", "interface", device, "err", err, "again", again)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(again):
+		}
+	}
+}
+
+// talk does it with one socket.
+func (n *neighbours) talk(ctx context.Context, device string, one *neighbour) error {
+	link, err := net.InterfaceByName(device)
+	if err != nil {
+		return err
+	}
+	conn, err := listenICMP(ctx, link)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	to := &net.IPAddr{IP: allNodes.AsSlice(), Zone: device}
+	data, control := make([]byte, 1500), make([]byte, 64)
+	for next := time.Now(); ; {
+		if wait := time.Until(next); wait <= 0 {
+			if _, err := conn.WriteTo(advertisement(link), to); err != nil {
+				return fmt.Errorf("send a router advertisement: %w", err)
+			}
+			next = time.Now().Add(advertised)
+		}
+		if err := conn.SetReadDeadline(next); err != nil {
+			return err
+		}
+		length, flags, _, from, err := conn.ReadMsgIP(data, control)
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			continue
+		case err != nil:
+			return err
+		}
+		if a, _ := netip.AddrFromSlice(from.IP); length >= 16 && data[0] == routerAdvertisement && a.IsLinkLocalUnicast() && hopLimitOf(control[:flags]) == hopLimit && !isOwn(link, a) {
+			n.hear(one, a.WithZone(device))
+		}
+	}
+}
+
+// hear notes that a router is there. Of several the first one counts as long as it is heard.
+func (n *neighbours) hear(one *neighbour, a netip.Addr) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	now := time.Now()
+	if one.addr == a {
+		one.heard = now
+		return
+	}
+	if !one.addr.IsValid() || now.Sub(one.heard) > forgotten {
+		one.addr, one.heard = a, now
+		n.notify()
+	}
+}
+
+// isOwn reports whether an address is one of the interface's.
+func isOwn(link *net.Interface, a netip.Addr) bool {
+	all, err := link.Addrs()
+	for _, own := range all {
+		if p, bad := netip.ParsePrefix(own.String()); bad == nil && p.Addr() == a {
+			return true
+		}
+	}
+	return err != nil
+}
+
+// advertisement says that we are there and no router for anybody: its lifetime is 0. The kernel adds the checksum.
+func advertisement(link *net.Interface) []byte {
+	message := make([]byte, 16, 24)
+	message[0] = routerAdvertisement
+	if len(link.HardwareAddr) == 6 {
+		message = append(append(message, 1, 1), link.HardwareAddr...)
+	}
+	return message
+}
+
+// listenICMP opens a socket of ICMPv6 on a link.
+func listenICMP(ctx context.Context, link *net.Interface) (*net.IPConn, error) {
+	var failed error
+	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		err := c.Control(func(fd uintptr) {
+			set := func(option, value int) {
+				failed = errors.Join(failed, unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, option, value))
+			}
+			failed = unix.SetsockoptString(int(fd), unix.SOL_SOCKET, unix.SO_BINDTODEVICE, link.Name)
+			set(unix.IPV6_MULTICAST_IF, link.Index)
+			set(unix.IPV6_MULTICAST_HOPS, hopLimit)
+			set(unix.IPV6_MULTICAST_LOOP, 0)
+			set(unix.IPV6_RECVHOPLIMIT, 1)
+			failed = errors.Join(failed, unix.SetsockoptIPv6Mreq(int(fd), unix.IPPROTO_IPV6, unix.IPV6_JOIN_GROUP, &unix.IPv6Mreq{Multiaddr: allNodes.As16(), Interface: uint32(link.Index)}))
+		})
+		return errors.Join(err, failed)
+	}}
+	conn, err := lc.ListenPacket(ctx, "ip6:ipv6-icmp", "::")
+	if err != nil {
+		return nil, fmt.Errorf("open a socket of ICMPv6: %w [needs CAP_NET_RAW]", err)
+	}
+	return conn.(*net.IPConn), nil
+}
+
+// hopLimitOf reads the hop limit of a packet: one that a router has passed on has less than it was sent with.
+func hopLimitOf(control []byte) int {
+	all, _ := unix.ParseSocketControlMessage(control) // none, if it cannot be read
+	for _, m := range all {
+		if m.Header.Level == unix.IPPROTO_IPV6 && m.Header.Type == unix.IPV6_HOPLIMIT && len(m.Data) >= 4 {
+			return int(m.Data[0])
+		}
+	}
+	return 0
+}
