@@ -231,6 +231,14 @@ func TestPeers(t *testing.T) {
 			"not 192.0.2.2: " + NoPeers + "\ntor session=false: Secret x of type kubernetes.io/basic-auth with a key \"password\" is missing"},
 		"interface": {func(in *BGPInput) { in.Peers[0].Interface, in.Peers[0].PeerAddress = "eth0", netip.Addr{} },
 			"not 192.0.2.2: " + NoPeers + "\ntor session=false: interface is not supported [give peerAddress]"},
+		"nobody behind an interface": {func(in *BGPInput) {
+			behind(in, netip.Addr{})
+		}, "not 192.0.2.2: " + NoPeers + "\ntor session=false: interface: no router is heard behind eth0 yet [does it send router advertisements there? FRR: neighbor INTERFACE interface remote-as …]"},
+		"a router behind an interface": {func(in *BGPInput) { behind(in, netip.MustParseAddr("fe80::1%eth0")) }, oneRoute},
+		"an interface and more": {func(in *BGPInput) {
+			behind(in, netip.MustParseAddr("fe80::1%eth0"))
+			in.Peers[0].EBGPMultiHop = true
+		}, "not 192.0.2.2: " + NoPeers + "\ntor session=false: interface: sourceAddress, vrf and ebgpMultiHop are not supported beside it"},
 		"vrf": {func(in *BGPInput) { in.Peers[0].VRF = "red" }, oneRoute},
 		"one address in two VRFs": {func(in *BGPInput) {
 			in.Peers = append(in.Peers, router("x", "172.18.0.1"))
@@ -407,4 +415,10 @@ func TestCountEndpoints(t *testing.T) {
 			t.Errorf("%s, IPv4 %v: %d, want %d", c.node, c.is4, got, c.want)
 		}
 	}
+}
+
+// behind puts the router behind an interface, at an address that has been heard.
+func behind(in *BGPInput, at netip.Addr) {
+	in.Peers[0].Interface, in.Peers[0].PeerAddress = "eth0", netip.Addr{}
+	in.Neighbour = func(string) netip.Addr { return at }
 }
