@@ -18,7 +18,7 @@ import (
 var asks = map[string]struct{ resource, verbs string }{
 	"CoreV1().Services":              {"services", "get list watch"},
 	"CoreV1().Nodes":                 {"nodes", "list patch watch"},
-	"CoreV1().Pods":                  {"pods", "get list watch"}, // get: pod-lookup; watch: network-policy
+	"CoreV1().Pods":                  {"pods", "get list watch"}, // get: pod-lookup; watch: network-policy, egress
 	"CoreV1().Namespaces":            {"namespaces", "list watch"},
 	"NetworkingV1().NetworkPolicies": {"networkpolicies.networking.k8s.io", "list watch"},
 	"DiscoveryV1().EndpointSlices":   {"endpointslices.discovery.k8s.io", "list watch"},

@@ -23,6 +23,8 @@ type Service struct {
 	// HealthCheckNodePort is where the node's proxy says, of a Local Service, whether the
 	// kernel serves it; 0: nowhere.
 	HealthCheckNodePort uint16
+	// Egress: pods may leave the cluster with its addresses, so that all nodes ask who announces them.
+	Egress bool
 }
 
 // Endpoints say where a Service's endpoints are.
@@ -98,6 +100,8 @@ type Decision struct {
 	// Checks are the health check node ports that must say yes on the node before it
 	// announces the address.
 	Checks []uint16
+	// Egress: pods may leave the cluster with it.
+	Egress bool
 
 	candidates *candidates // nil: none
 	best       [kept]uint16
@@ -159,6 +163,7 @@ func (r *Decider) decide(in Input, a netip.Addr, services []*Service, sets map[s
 	}
 	for _, s := range services {
 		d.Services = append(d.Services, s.Name)
+		d.Egress = d.Egress || s.Egress
 		if s.checked() {
 			d.Checks = append(d.Checks, s.HealthCheckNodePort)
 		}
@@ -174,10 +179,11 @@ func (r *Decider) decide(in Input, a netip.Addr, services []*Service, sets map[s
 // checked reports whether the node's proxy is asked whether it serves the Service.
 func (s *Service) checked() bool { return s.Local && s.HealthCheckNodePort != 0 }
 
-// isFor reports whether a decision has the names and checks of these Services.
+// isFor reports whether a decision has the names, checks and egress of these Services.
 func (d *Decision) isFor(services []*Service) bool {
-	checks := d.Checks
+	checks, egress := d.Checks, false
 	for i, s := range services {
+		egress = egress || s.Egress
 		if i == len(d.Services) || d.Services[i] != s.Name {
 			return false
 		}
@@ -188,7 +194,7 @@ func (d *Decision) isFor(services []*Service) bool {
 			checks = checks[1:]
 		}
 	}
-	return len(services) == len(d.Services) && len(checks) == 0
+	return len(services) == len(d.Services) && len(checks) == 0 && egress == d.Egress
 }
 
 // choose returns the candidates for an address, or why there are none.

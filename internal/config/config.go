@@ -123,6 +123,7 @@ type Config struct {
 
 	PodNetwork            string // one of PodNetworks
 	CNIBinDir, CNIConfDir string
+	EgressAddresses       bool // let pods leave with Services' addresses
 	NetworkPolicy         bool // enforce NetworkPolicies
 	NetworkPolicyLog      bool // log what they deny
 	NetworkPolicyReject   bool // reject it, instead of dropping it

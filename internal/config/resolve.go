@@ -449,6 +449,10 @@ func (r *resolver) master(c *Config) error {
 func (r *resolver) podNetwork(c *Config) error {
 	c.PodNetwork, c.CNIBinDir, c.CNIConfDir = r.own.podNetwork, r.own.cniBinDir, r.own.cniConfDir
 	c.NetworkPolicy, c.NetworkPolicyLog, c.NetworkPolicyReject = r.own.networkPolicy, r.own.networkPolicyLog, r.own.networkPolicyReject
+	c.EgressAddresses = r.own.egressAddresses
+	if c.EgressAddresses && c.PodNetwork == PodNetworkNone {
+		return errors.New("--egress-addresses takes a pod network of Fairway's: --pod-network is none")
+	}
 	switch c.PodNetwork {
 	case PodNetworkNone:
 		if c.Mode == datapath.None && !c.Cleanup && !c.NetworkPolicy {

@@ -18,6 +18,7 @@ const (
 	annotationWeights = "fairway.net/weights"           // of a Service: "true" lets its pods' weights count
 	annotationWeight  = "fairway.net/weight"            // of a Pod
 	annotationClose   = "fairway.net/close-connections" // which TCP connections end with their endpoint
+	annotationEgress  = "fairway.net/egress"            // of a Service: which pods leave the cluster with its address
 	annotationLink    = "fairway.net/link-bandwidth"    // of a BGPAdvertisement: "endpoints" lets routers hear how many each node has
 	kubeRouterBalance = "kube-router.io/service.scheduler"
 	ciliumBalance     = "service.cilium.io/lb-algorithm"
@@ -33,7 +34,7 @@ const ownPrefix = "fairway.net/"
 
 // ownAnnotations are all keys with ownPrefix that mean something on a Service, to any part of
 // Fairway; a test looks for those that are missing here.
-var ownAnnotations = []string{annotationBalance, annotationWeights, annotationClose}
+var ownAnnotations = []string{annotationBalance, annotationWeights, annotationClose, annotationEgress}
 
 // podAnnotations are those that mean something on a Pod.
 var podAnnotations = []string{annotationWeight, "fairway.net/settings-hash"}
@@ -110,9 +111,29 @@ func annotations(o *corev1.Service, svc *service.Service, bad *problems) {
 		}
 		svc.Termination = c
 	}
+	if text, ok := read(annotationEgress); ok {
+		svc.Egress = egressOf(o, text, bad)
+	}
 	for _, text := range unknownAnnotations("Service", o.Annotations, ownAnnotations) {
 		bad.add(reasonUnknownAnnotation, "%s", text)
 	}
+}
+
+// egressOf reads which pods leave the cluster with a Service's address.
+func egressOf(o *corev1.Service, text string, bad *problems) *service.Egress {
+	switch {
+	case o.Spec.Type != corev1.ServiceTypeLoadBalancer:
+		bad.add(reasonAnnotation, "annotation %s has no effect: the Service is not of type LoadBalancer", annotationEgress)
+	case text == "namespace":
+		return &service.Egress{All: true}
+	case text != "pods":
+		bad.add(reasonAnnotation, "annotation %s: %q is neither pods nor namespace; no pod leaves with the Service's address", annotationEgress, text)
+	case len(o.Spec.Selector) == 0:
+		bad.add(reasonAnnotation, "annotation %s has no effect: the Service has no selector", annotationEgress)
+	default:
+		return &service.Egress{Selector: o.Spec.Selector}
+	}
+	return nil
 }
 
 // annotationLimit is more than any value that makes sense has, in bytes: the API allows

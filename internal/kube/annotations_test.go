@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"reflect"
 	"strings"
 	"testing"
 
@@ -37,6 +38,7 @@ func TestAnnotations(t *testing.T) {
 		},
 		"weights":     {notes{"fairway.net/weights": "true"}, service.Service{Weighted: true}, ""},
 		"no weights":  {notes{"fairway.net/weights": "false"}, service.Service{}, ""},
+		"egress":      {notes{"fairway.net/egress": "namespace"}, service.Service{}, `InvalidAnnotation: annotation fairway.net/egress has no effect: the Service is not of type LoadBalancer`},
 		"bad weights": {notes{"fairway.net/weights": "3"}, service.Service{}, `InvalidAnnotation: annotation fairway.net/weights: "3" is neither true nor false; its pods' weights do not count`},
 		"close":       {notes{"fairway.net/close-connections": "unready"}, service.Service{Termination: service.TerminateUnready}, ""},
 		"never close": {notes{"fairway.net/close-connections": "never"}, service.Service{Termination: service.TerminateNever}, ""},
@@ -66,6 +68,13 @@ func TestAnnotations(t *testing.T) {
 	alone.Annotations = notes{"fairway.net/weights": "true"}
 	if svc := ConvertService(alone); !svc.Weighted || len(svc.Problems) > 0 {
 		t.Errorf("weights without a selector, which go by the endpoints' targetRef: %v, problems %q", svc.Weighted, messages(svc.Problems))
+	}
+	for text, want := range map[string]*service.Egress{"pods": {Selector: map[string]string{"app": "web"}}, " namespace": {All: true}, "all": nil} {
+		o := apiService("web", "10.96.0.1")
+		o.Annotations, o.Spec.Type, o.Spec.Selector = notes{"fairway.net/egress": text}, corev1.ServiceTypeLoadBalancer, map[string]string{"app": "web"}
+		if svc := ConvertService(o); !reflect.DeepEqual(svc.Egress, want) || len(svc.Problems) > 0 != (want == nil) {
+			t.Errorf("egress %q: %+v, problems %q", text, svc.Egress, messages(svc.Problems))
+		}
 	}
 	headless := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Annotations: notes{"fairway.net/balance": "?"}}, Spec: corev1.ServiceSpec{ClusterIP: "None"}}
 	if svc := ConvertService(headless); len(svc.Problems) > 0 {

@@ -145,6 +145,7 @@ func convertBalanced(o *corev1.Service, class string) *announce.Service {
 		Addrs:               balancerIPs(o.Status.LoadBalancer.Ingress, &bad),
 		Local:               o.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal,
 		HealthCheckNodePort: uint16(o.Spec.HealthCheckNodePort),
+		Egress:              o.Annotations[annotationEgress] != "",
 	}
 }
 

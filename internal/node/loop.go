@@ -57,6 +57,10 @@ func (n *Network) follow(ctx context.Context, nodes Nodes, maxRetry time.Duratio
 		return nil
 	case <-nodes.Synced():
 	}
+	var egress <-chan struct{}
+	if n.Egress != nil {
+		egress = n.Egress.Dirty()
+	}
 	pause := firstRetry
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -66,6 +70,7 @@ func (n *Network) follow(ctx context.Context, nodes Nodes, maxRetry time.Duratio
 			return nil
 		case <-nodes.Dirty():
 		case <-n.announcements:
+		case <-egress:
 		case <-timer.C:
 		}
 		if err := sync(nodes.Peers()); err != nil && ctx.Err() == nil {

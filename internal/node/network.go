@@ -66,6 +66,9 @@ type Config struct {
 	// reaches neighbours only.
 	RIB rib.Dir
 
+	// Egress are pods that leave the cluster with a load balancer's address. Nil: there are none.
+	Egress Egress
+
 	// Event is told each problem of a node once while it lasts, with a reason in one word.
 	// Nil: problems are only logged and counted.
 	Event func(node, reason, message string)
@@ -91,8 +94,12 @@ type Network struct {
 	reported  map[problem]told
 	problems  *prometheus.GaugeVec
 	routes    *prometheus.GaugeVec
+	leaving   *prometheus.GaugeVec
 	installed [2]fileState // source and copy of the plugin when they were last equal
 	rules     *podRules
+	egress    *egressKernel
+	// egressRemoved: nothing of it is left.
+	egressRemoved bool
 	departures
 	inherited
 	private       Key // of the WireGuard device when it was last there
@@ -107,7 +114,7 @@ func New(config Config) *Network {
 	config.CNIConfDir = cmp.Or(config.CNIConfDir, "/etc/cni/net.d")
 	config.StateDir = cmp.Or(config.StateDir, cni.DefaultStateDir)
 	config.Way = cmp.Or(config.Way, WayRoutes)
-	return &Network{Config: config, reported: map[problem]told{}, problems: newProblems(config.Registry), routes: newRoutes(config.Registry), rules: newPodRules(), announcements: make(notice, 1), now: time.Now}
+	return &Network{Config: config, reported: map[problem]told{}, problems: newProblems(config.Registry), routes: newRoutes(config.Registry), leaving: newEgress(config.Registry), rules: newPodRules(), egress: newEgressKernel(), announcements: make(notice, 1), now: time.Now}
 }
 
 // Sync makes the machine carry the pods of self and reach those of peers (self
@@ -130,7 +137,9 @@ func (n *Network) Sync(ctx context.Context, self Peer, peers []Peer) error {
 	if err != nil {
 		return err
 	}
-	plan := makePlan(n.state(ctx, self, peers, table, links))
+	state := n.state(ctx, self, peers, table, links)
+	plan := makePlan(state)
+	n.planEgress(plan, state)
 	needed := enableForwarding(plan.own, table)
 	needed = errors.Join(needed, n.syncRules(ctx, plan))
 	needed = errors.Join(needed, n.installPlugin())
@@ -138,12 +147,15 @@ func (n *Network) Sync(ctx context.Context, self Peer, peers []Peer) error {
 	needed = errors.Join(needed, err, links.bring(ctx, plan))
 	n.private = links.wg.secret()
 	plan.bind(links.indices())
+	plan.egress.bind(links.indices())
 	refused, failed := syncRoutes(netlink, table.ours, plan.routes)
 	if failed == nil {
 		failed = links.tidy(ctx, plan)
 	}
+	failed = errors.Join(failed, n.syncEgress(ctx, netlink, plan))
 	n.report(slices.Concat(plan.problems, refused))
 	n.countRoutes(plan)
+	n.countEgress(plan.egress)
 	failed = errors.Join(failed, n.publish(ctx, self, plan, links.wg.public()))
 	if needed != nil {
 		return errors.Join(needed, failed)
@@ -153,7 +165,10 @@ func (n *Network) Sync(ctx context.Context, self Peer, peers []Peer) error {
 
 // Close frees the sockets that a Network keeps open between calls of Sync. What Sync made
 // stays. A later Sync opens them again.
-func (n *Network) Close() { n.rules.forget() }
+func (n *Network) Close() {
+	n.rules.forget()
+	n.egress.forget()
+}
 
 // Cleanup removes everything that Sync has ever made on this machine. Forwarding
 // stays on: others may need it by now. Running pods keep their links, but can be
@@ -171,7 +186,7 @@ func (n *Network) Cleanup(ctx context.Context) error {
 	table, err := readRoutes(netlink, nil)
 	if err == nil {
 		_, err = syncRoutes(netlink, table.ours, nil)
-		err = errors.Join(err, removeVXLAN(netlink), removeWireGuard(netlink))
+		err = errors.Join(err, n.egress.remove(ctx, netlink), removeVXLAN(netlink), removeWireGuard(netlink))
 	}
 	return errors.Join(failed, err, n.removeRules(ctx), n.removeStore(pods), n.RIB.Remove())
 }

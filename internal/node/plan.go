@@ -82,6 +82,8 @@ type plan struct {
 	routes   map[netip.Prefix]route // by destination
 	tunnel   *tunnel                // nil: there is none
 	wg       *wireGuard             // nil: there is none
+	inside   []netip.Prefix         // destinations that have to see pods' own addresses
+	egress   *egressPlan            // nil: no pod has an egress address
 	problems []problem
 }
 

@@ -21,7 +21,7 @@ var podsRules string
 const (
 	podsTable   = numbers.TablePods
 	podsComment = "pods.nft" // of each rule
-	podsRuleSum = 22         // how many rules there are
+	podsRuleSum = 25         // how many rules there are
 )
 
 func podsProgram() *nft.Program {
@@ -36,6 +36,8 @@ const setEncrypted4, setEncrypted6 = "encrypted4", "encrypted6"
 
 // multicast is never masqueraded.
 var multicast = []netip.Prefix{netip.MustParsePrefix("224.0.0.0/4"), netip.MustParsePrefix("ff00::/8")}
+
+var linkLocal = []netip.Prefix{netip.MustParsePrefix("169.254.0.0/16"), netip.MustParsePrefix("fe80::/10")}
 
 // podRules are our table of rules for pods: it checks what they send, and masquerades it.
 type podRules struct {
@@ -53,6 +55,7 @@ func newPodRules() *podRules {
 // podsSets are the program's sets, and whether each is of IPv4.
 var podsSets = map[string]bool{
 	"pods4": true, "pods6": false, "non-masquerade4": true, "non-masquerade6": false,
+	"vxlan-behind4": true, "vxlan-behind6": false,
 	"vxlan-nodes4": true, "vxlan-nodes6": false, "vxlan-sources4": true, "vxlan-sources6": false,
 	setEncrypted4: true, setEncrypted6: false,
 }
@@ -63,6 +66,7 @@ var everything = []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), ne
 // wantedSets are the elements of the sets.
 func wantedSets(p *plan, clusterCIDRs []netip.Prefix) map[string][]netip.Prefix {
 	inside := slices.Concat(p.pods, clusterCIDRs, multicast, hosts(p.nodes))
+	p.inside = append(slices.Clone(inside), linkLocal...) // no gateway forwards those
 	nodes, sources := everything, []netip.Prefix(nil)
 	if p.tunnel != nil {
 		nodes, sources = hosts(p.tunnel.nodes), p.tunnel.sources
@@ -75,6 +79,7 @@ func wantedSets(p *plan, clusterCIDRs []netip.Prefix) map[string][]netip.Prefix 
 		"pods4": p.own, "pods6": p.own, "non-masquerade4": inside, "non-masquerade6": inside,
 		"vxlan-nodes4": nodes, "vxlan-nodes6": nodes, "vxlan-sources4": sources, "vxlan-sources6": sources,
 		setEncrypted4: encrypted, setEncrypted6: encrypted,
+		"vxlan-behind4": p.egress.behind(), "vxlan-behind6": p.egress.behind(),
 	}
 }
 
@@ -95,7 +100,11 @@ func (n *Network) syncRules(ctx context.Context, p *plan) error {
 			delete(want, set)
 		}
 	}
-	if err := n.rules.sync(ctx, want); err != nil {
+	err := n.keepBehind(ctx, p, want)
+	if err == nil {
+		err = n.rules.sync(ctx, want)
+	}
+	if err != nil {
 		n.rules.forget()
 		return fmt.Errorf("load the pods' rules: %w", err)
 	}

@@ -13,6 +13,8 @@ const (
 	reasonRoute       = "RouteNotReplaced" // another program has a route to a podCIDR
 	reasonNoKey       = "NotEncrypted"     // WireGuard does not lead to a node, and nothing else may
 
+	reasonGateway = "EgressGatewayUnreachable" // pods cannot get to the node that announces their egress address
+
 	reasonNotAnnounced = "NotAnnounced" // no router leads to a podCIDR
 )
 
@@ -42,6 +44,21 @@ func newRoutes(registry prometheus.Registerer) *prometheus.GaugeVec {
 	return newGauge(registry, "pod_network_routes", "way", "Routes to other nodes' podCIDRs, by their way")
 }
 
+// newEgress counts pods with egress addresses by where their packets go.
+func newEgress(registry prometheus.Registerer) *prometheus.GaugeVec {
+	return newGauge(registry, "pod_network_egress_pods", "to", "Addresses of pods with egress addresses, by where their packets go: here, another node, nobody")
+}
+
+// countEgress sets the metric.
+func (n *Network) countEgress(e *egressPlan) {
+	if e == nil {
+		return
+	}
+	for to, count := range map[string]int{"here": len(e.here), "node": len(e.via), "nobody": len(e.nobody)} {
+		n.leaving.WithLabelValues(to).Set(float64(count))
+	}
+}
+
 // newGauge returns a metric with one label; registry may be nil.
 func newGauge(registry prometheus.Registerer, name, label, help string) *prometheus.GaugeVec {
 	g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "fairway", Name: name, Help: help}, []string{label})
@@ -69,7 +86,7 @@ func newProblems(registry prometheus.Registerer) *prometheus.GaugeVec {
 // report logs every problem once, and again when it was away in between, sends events about
 // those of nodes, and counts all.
 func (n *Network) report(problems []problem) {
-	counts := map[string]int{reasonPodCIDR: 0, reasonUnreachable: 0, reasonRoute: 0, reasonNoKey: 0, reasonNotAnnounced: 0}
+	counts := map[string]int{reasonPodCIDR: 0, reasonUnreachable: 0, reasonRoute: 0, reasonNoKey: 0, reasonGateway: 0, reasonNotAnnounced: 0}
 	now := make(map[problem]told, len(problems))
 	events := 0
 	for _, p := range problems {

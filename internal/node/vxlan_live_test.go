@@ -261,6 +261,23 @@ func vxlanPacket(vni uint32, node string, from, to netip.Addr) []byte {
 	return slices.Concat(head, m[:], []byte{2, 0, 0, 0, 0, 9, 8, 0}, ip, udp)
 }
 
+// send sends a datagram.
+func (n *namespace) send(to netip.AddrPort, packet []byte) {
+	n.t.Helper()
+	err := n.do(func() error {
+		conn, err := net.Dial("udp", to.String())
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		_, err = conn.Write(packet)
+		return err
+	})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+}
+
 // TestForgedPackets: who is no node puts nothing into the tunnel, neither from outside nor
 // from a pod, which its node would give its own address; nor does a node for addresses that are
 // no pod's.
@@ -276,28 +293,14 @@ func TestForgedPackets(t *testing.T) {
 		}
 		defer heard.Close()
 		end := netip.AddrPortFrom(far.peer.Addrs[0], 4789)
-		send := func(n *namespace, packet []byte) {
-			t.Helper()
-			err := n.do(func() error {
-				conn, err := net.Dial("udp", end.String())
-				if err != nil {
-					return err
-				}
-				defer conn.Close()
-				_, err = conn.Write(packet)
-				return err
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
+		send := func(n *namespace, packet []byte) { n.send(end, packet) }
 		good := vxlanPacket(70, "node-3", attacker.addrs[0], victim.addrs[0])
 		send(c.fabric, good)
 		eventually(t, "a stranger's packet is dropped", func() bool { return far.counted("vxlan-input") == 1 })
 		send(attacker.namespace, good)
 		eventually(t, "a pod's packet is dropped", func() bool { return near.counted("vxlan-forward") == 1 })
 		send(near.namespace, vxlanPacket(70, "node-3", netip.MustParseAddr("203.0.113.1"), victim.addrs[0]))
-		eventually(t, "a false source inside is dropped", func() bool { return far.counted("vxlan-prerouting") == 1 })
+		eventually(t, "a false source inside is dropped", func() bool { return far.counted("vxlan-strangers") == 1 })
 		send(c.fabric, vxlanPacket(71, "node-3", attacker.addrs[0], victim.addrs[0])) // another program's network
 		send(near.namespace, good)                                                    // a node's: this test would see the others
 		b := make([]byte, 64)

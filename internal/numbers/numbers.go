@@ -30,6 +30,12 @@ const (
 	MarkConfirm = 0x0fa10200
 	// MarkUserspaceElse is taken where MarkUserspace is configured for masquerading.
 	MarkUserspaceElse = 1 << 4
+	// MarkEgress, with the last byte (not MaskEgress), is the whole mark of packets of pods that leave the cluster with
+	// a load-balancer address: by this node (0), by nobody (EgressNobody), else by which node. It has no bit
+	// that others look at alone.
+	MarkEgress   = 0x0fa10300
+	MaskEgress   = 0xffffff00
+	EgressNobody = MarkEgress | 0x2f
 )
 
 // Marks of connections (conntrack).
@@ -61,6 +67,11 @@ const (
 	// is that of the ip rule which leads there.
 	RouteTableUserspace   = 1070
 	RulePriorityUserspace = 1070
+	// RouteTableEgress is the first of RouteTablesEgress tables, each with the way to a node that announces an
+	// egress address.
+	RouteTableEgress   = 1071
+	RouteTablesEgress  = 30
+	RulePriorityEgress = 1071
 )
 
 // Ports.
@@ -121,6 +132,7 @@ const (
 	TableFence     = "fairway-fence"
 	TableFormer    = "fairway-former"
 	TablePolicy    = "fairway-policy"
+	TableEgress    = "fairway-egress"
 )
 
 // Priorities of nf_tables' hooks that Go code sets; the others stand in the rulesets.
@@ -130,6 +142,12 @@ const (
 	HookChallenge = -310
 	// HookPods is behind the Services' masquerading (srcnat).
 	HookPods = 110
+	// HookEgress is before HookPods, which would masquerade.
+	HookEgress = 109
+	// HookEgressMark is behind what translates destinations (dstnat), before the routing decision.
+	HookEgressMark = -80
+	// HookEgressUnmark is behind all that translates sources.
+	HookEgressUnmark = 120
 	// HookHostPorts is before the Services' translation (dstnat, on output -100).
 	HookHostPorts = -102
 	// HookSourceCheck is before all others: a packet with a false source is nobody's.

@@ -37,7 +37,7 @@ func TestOverlaps(t *testing.T) {
 		if n.Shared != "" && !shared {
 			t.Errorf("%s %s: no program on the list shares it", n.Space, n.text())
 		}
-		if n.Space == PacketMark && bits.OnesCount32(n.From) != 1 {
+		if n.Space == PacketMark && n.Mask == 0 && bits.OnesCount32(n.From) != 1 {
 			t.Errorf("mark %#x is not one bit", n.From)
 		}
 	}
@@ -61,7 +61,7 @@ func TestHooks(t *testing.T) {
 	files := map[string]string{
 		"datapath/nftables/ruleset.nft.tmpl": TableNFTables, "datapath/iptables/helper.nft.tmpl": TableIPTables,
 		"datapath/ipvs/ruleset.nft.tmpl": TableIPVS, "datapath/userspace/ruleset.nft.tmpl": TableUserspace,
-		"reset/rules.nft": TableReset, "node/pods.nft": TablePods, "hostport/rules.nft": TableHostPorts,
+		"reset/rules.nft": TableReset, "node/pods.nft": TablePods, "node/egress.nft": TableEgress, "hostport/rules.nft": TableHostPorts,
 		"fence/fence.nft.tmpl": TableFence, "fence/former.nft": TableFormer, "policy/nftpolicy/policy.nft": TablePolicy,
 	}
 	seen := map[Hook]bool{}
@@ -101,7 +101,7 @@ func TestHooks(t *testing.T) {
 		t.Errorf("%s is not there any more", name)
 	}
 	for _, h := range Hooks {
-		constant := slices.Contains([]int{HookReset, HookChallenge, HookPods, HookSourceCheck, HookAffinity, HookHostPorts, HookPolicy, HookPolicyInput, HookRaw}, h.Priority)
+		constant := slices.Contains([]int{HookReset, HookChallenge, HookPods, HookSourceCheck, HookAffinity, HookHostPorts, HookPolicy, HookPolicyInput, HookRaw, HookEgress, HookEgressMark, HookEgressUnmark}, h.Priority)
 		if !seen[h] && !constant {
 			t.Errorf("no ruleset has %+v", h)
 		}

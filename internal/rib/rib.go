@@ -22,6 +22,7 @@ const DefaultDir = "/run/fairway/bgp"
 const (
 	podCIDRsFile = "podcidrs.json"
 	receivedFile = "received.json"
+	ownersFile   = "owners.json"
 )
 
 // maxSize is how large a file may be that is read: eight routers with 10,000 prefixes of each family.
@@ -72,6 +73,18 @@ func (d Dir) SetReceived(all []Route) error {
 
 // Received is what routers announced when the speaker was last there.
 func (d Dir) Received() (all []Route, err error) { return all, d.read(receivedFile, &all) }
+
+// SetOwners says which nodes announce the addresses with which pods may leave the cluster. None: there
+// are no such addresses.
+func (d Dir) SetOwners(all map[netip.Addr]string) error {
+	if len(all) == 0 {
+		return d.remove(ownersFile)
+	}
+	return d.write(ownersFile, all)
+}
+
+// Owners are those nodes as they were when the speaker was last there.
+func (d Dir) Owners() (all map[netip.Addr]string, err error) { return all, d.read(ownersFile, &all) }
 
 // Remove removes the directory, and the one of all nodes if it is empty then.
 func (d Dir) Remove() error {

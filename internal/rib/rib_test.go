@@ -2,6 +2,7 @@ package rib
 
 import (
 	"context"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -36,6 +37,12 @@ func TestFiles(t *testing.T) {
 	routes := []Route{{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParseAddr("192.0.2.254"), netip.MustParseAddr("192.0.2.253")}}
 	must(d.SetReceived(routes))
 	have(cidrs, routes)
+	owners := map[netip.Addr]string{netip.MustParseAddr("192.0.2.200"): "node-1", netip.MustParseAddr("2001:db8::200"): ""}
+	must(d.SetOwners(owners))
+	if got, err := d.Owners(); err != nil || !maps.Equal(got, owners) {
+		t.Errorf("owners %v, %v; want %v", got, err, owners)
+	}
+	must(d.SetOwners(nil))
 	must(d.SetReceived([]Route{}))
 	have(cidrs, nil)
 	must(d.SetPodCIDRs(nil))

@@ -43,8 +43,17 @@ type Service struct {
 	// Created orders Services that claim the same address: the older one has it.
 	// Seconds since 1970; zero is the oldest.
 	Created int64
+	// Egress says which pods leave the cluster with BalancerIPs; nil: none.
+	Egress *Egress
 	// Problems are the parts of the object that made no sense and were left out.
 	Problems []Problem
+}
+
+// An Egress is which pods of a Service's namespace leave the cluster with its addresses.
+type Egress struct {
+	// All pods of the namespace; else those that have all labels of Selector, which has some.
+	All      bool
+	Selector map[string]string
 }
 
 // A Port is one port of a Service.

@@ -50,9 +50,13 @@ func (s *Speaker) take(ctx context.Context, r reading, first bool) {
 	s.member.SetVoters(s.cfg.Source.Voters())
 	was := s.decisions
 	s.decisions = r.decisions
+	s.owners.asked = nil
 	var guard []netip.Addr
 	ports := map[uint16]bool{}
 	for a, d := range s.decisions {
+		if d.Egress {
+			s.owners.asked = append(s.owners.asked, a)
+		}
 		if d.Reason != announce.NoPool {
 			guard = append(guard, a)
 		}

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"sync"
 	"syscall"
@@ -44,6 +45,7 @@ type world struct {
 	Addrs  []netip.Addr
 	Voters election.Voters
 	Holder string // of the Lease
+	Told   string // a directory, for what each speaker says of owners
 	Slow   bool   // the Source does not answer before the next world
 }
 
@@ -106,8 +108,25 @@ func (s world) input() announce.Input {
 	r6, _ := ipam.ParseRange("::/0")
 	return announce.Input{
 		Pools: []*ipam.Pool{{Name: "all", Ranges: []ipam.Range{r, r6}}}, L2: []*announce.L2Advertisement{{Name: "all"}}, Nodes: s.Nodes,
-		Services:  []*announce.Service{{Name: service.Name{Namespace: "shop", Name: "web"}, Addrs: s.Addrs}},
+		Services:  []*announce.Service{{Name: service.Name{Namespace: "shop", Name: "web"}, Addrs: s.Addrs, Egress: s.Told != ""}},
 		Endpoints: func(service.Name) announce.Endpoints { return announce.Endpoints{Any: true} },
+	}
+}
+
+// tell writes what a speaker says of owners.
+func (s world) tell(all map[netip.Addr]string) {
+	if s.Told == "" {
+		return
+	}
+	text, err := json.Marshal(all)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(s.Told, s.Self+".new"), text, 0o644)
+	}
+	if err == nil {
+		err = os.Rename(filepath.Join(s.Told, s.Self+".new"), filepath.Join(s.Told, s.Self))
+	}
+	if err != nil {
+		panic(err)
 	}
 }
 
@@ -125,7 +144,7 @@ func runHelper(text string) {
 	err := New(Config{
 		Log: log, Node: w.Self, Key: []byte("0123456789abcdef0123456789abcdef"), Port: 10280, Source: src,
 		Assigned: func(map[service.Name]Assignment) {}, Dead: func([]string) {}, Event: func(service.Name, service.Problem) {},
-		Metrics: NewMetrics(prometheus.NewRegistry(), w.Self),
+		Owners: w.tell, Metrics: NewMetrics(prometheus.NewRegistry(), w.Self),
 	}).Run(ctx)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -152,8 +171,11 @@ type machine struct {
 }
 
 // newLAN starts n speakers.
-func newLAN(t *testing.T, n int) *lan {
-	l := &lan{t: t, net: testnet.New(t), world: world{Addrs: vips, Voters: election.Voters{Epoch: 1}}}
+func newLAN(t *testing.T, n int) *lan { return newLANOf(t, n, "") }
+
+// newLANOf starts n speakers, which say who owns the addresses in a directory.
+func newLANOf(t *testing.T, n int, told string) *lan {
+	l := &lan{t: t, net: testnet.New(t), world: world{Addrs: vips, Voters: election.Voters{Epoch: 1}, Told: told}}
 	for i := range n {
 		h := l.net.Node(fmt.Sprintf("node-%d", i+1))
 		l.nodes = append(l.nodes, &machine{Host: h})

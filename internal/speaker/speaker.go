@@ -34,7 +34,7 @@ type Source interface {
 	ReturnVote(context.Context) error
 }
 
-// Config says how a Speaker works. All fields but Unfit and Stateless are required.
+// Config says how a Speaker works. All fields but Owners, Unfit and Stateless are required.
 type Config struct {
 	Log    *slog.Logger
 	Node   string // we run on
@@ -47,6 +47,9 @@ type Config struct {
 	// Dead is called with the nodes that a majority of the voters declares dead, sorted, with
 	// every beat in which a majority is heard.
 	Dead func(nodes []string)
+	// Owners is called with the nodes that announce the addresses of Services with Egress, when they change;
+	// empty: none does. It must not wait. Nil: nobody asks.
+	Owners func(map[netip.Addr]string)
 	// Event tells the owner of a Service.
 	Event   func(service.Name, service.Problem)
 	Metrics *Metrics
@@ -93,6 +96,7 @@ type Speaker struct {
 
 	readings  chan reading
 	decisions map[netip.Addr]*announce.Decision // of the last reading
+	owners    owners
 	nodes     []string
 	addrs     map[string][]netip.Addr // of the nodes
 	formers   formers
@@ -235,6 +239,7 @@ func (s *Speaker) loop(ctx context.Context) error {
 			s.probeDone(r)
 		}
 		s.apply(ctx)
+		s.tellOwners()
 		s.alive.Store(int64(s.now()))
 	}
 }
@@ -297,6 +302,7 @@ func (s *Speaker) claim(ctx context.Context, dead map[string]bool) {
 		self: s.cfg.Node, decisions: s.decisions, out: out, dead: dead, held: s.member.Held, contested: s.member.Contested(),
 		served: s.checks.served, since: s.since, others: s.formers.others, now: time.Now(),
 	}
+	s.owners.view(v)
 	want := v.claims()
 	want = slices.DeleteFunc(want, func(a netip.Addr) bool { return time.Now().Before(s.taken[a]) })
 	wanted := make(map[netip.Addr]bool, len(want)) // every beat: 10,000 addresses must cost nothing that shows

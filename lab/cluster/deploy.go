@@ -28,6 +28,9 @@ func (b *builder) overlay() string {
 	if mode != datapath.None && mode != datapath.NFTables { // which the base is for
 		components += ", deploy/components/" + mode
 	}
+	if b.EgressAddresses {
+		components += ", deploy/components/egress"
+	}
 	if b.NetworkPolicy {
 		components += ", deploy/components/network-policy"
 	}

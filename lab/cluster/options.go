@@ -29,6 +29,8 @@ type Options struct {
 	Deploy     string `json:"deploy"`    // directory with a kustomization; empty means none
 	Image      string `json:"image"`     // archive of our image; empty means none
 	ImagesDir  string `json:"imagesDir"` // archives of further images; empty means none
+	// EgressAddresses adds the component that lets pods leave with Services' addresses.
+	EgressAddresses bool `json:"egressAddresses"`
 	// NetworkPolicy adds the component that enforces NetworkPolicies.
 	NetworkPolicy bool `json:"networkPolicy"`
 	// MetricsServer serves the API metrics.k8s.io.

@@ -48,6 +48,7 @@ var componentTests = []struct {
 	{"replace-kube-proxy", granted{map[string]string{"REPLACE_KUBE_PROXY": "true"}, []string{lockFile}, ""}},
 	{"conntrack", granted{map[string]string{"CONNTRACK_MAX_PER_CORE": "32768", "CONNTRACK_TCP_ESTABLISHED": "24h", "CONNTRACK_TCP_CLOSE_WAIT": "1h"}, []string{procSys}, ""}},
 	{"pod-network", granted{map[string]string{"POD_NETWORK": "routes"}, []string{cniConf, cniBin, procSys, bgpDir, cniState}, "NET_BIND_SERVICE"}},
+	{"egress", granted{map[string]string{"EGRESS_ADDRESSES": "true"}, nil, ""}},
 	{"network-policy", granted{map[string]string{"NETWORK_POLICY": "true"}, []string{policyDir}, ""}},
 	{"pod-network iptables replace-kube-proxy conntrack", granted{map[string]string{
 		"POD_NETWORK": "routes", "PROXY_MODE": "iptables", "REPLACE_KUBE_PROXY": "true",

@@ -103,10 +103,12 @@ func runSpeaker(ctx context.Context, log *slog.Logger, o speakerOptions, version
 	source := store.SubscribeSpeaker(o.class)
 	statuses, told, gone := source.L2Statuses(log, events.Inform), source.BGPStatuses(log, events.Inform), source.GoneStatuses(log)
 	metrics := speaker.NewMetrics(registry, o.node)
+	owners := newEgressOwners(log, rib.Of(rib.DefaultDir, o.node))
 	s := speaker.New(speaker.Config{
 		Log: log, Node: o.node, Key: key, Port: numbers.PortHeartbeat, Source: source,
 		Assigned: func(all map[service.Name]speaker.Assignment) { statuses.Set(interfacesOf(all)) },
 		Dead:     func(nodes []string) { dead.Set(nodes); gone.Set(nodes) },
+		Owners:   owners.set,
 		Event:    events.Event, Metrics: metrics,
 	})
 	health := speaker.NewHealth()
@@ -131,6 +133,7 @@ func runSpeaker(ctx context.Context, log *slog.Logger, o speakerOptions, version
 	g.Go(func() error { return store.Run(ctx) })
 	g.Go(func() error { return s.Run(ctx) })
 	g.Go(func() error { return dead.Run(ctx) })
+	g.Go(func() error { return owners.run(ctx) })
 	g.Go(func() error { return statuses.Run(ctx) })
 	g.Go(func() error { return told.Run(ctx) })
 	g.Go(func() error { return gone.Run(ctx) })

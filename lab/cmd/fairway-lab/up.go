@@ -58,6 +58,7 @@ func upCommand(lab *cluster.Lab) *cobra.Command {
 	f.StringVar(&o.EdgeTarget, "edge-target", o.EdgeTarget, "what the load balancer of --load-balancer edge takes connections to, NodePorts or pods: "+strings.Join(cluster.EdgeTargets, ", "))
 	f.StringVar(&o.PodNetwork, "pod-network", o.PodNetwork, "how pods of other nodes are reached: "+strings.Join(cluster.PodNetworks, ", "))
 	f.IntVar(&o.Subnets, "subnets", o.Subnets, "subnets of nodes, 1 or 2: nodes with even numbers are in the second, behind a router; takes --pod-network auto, vxlan or bgp")
+	f.BoolVar(&o.EgressAddresses, "egress-addresses", false, "let pods leave with the addresses of Services that ask for it, with deploy/components/egress")
 	f.BoolVar(&o.NetworkPolicy, "network-policy", false, "enforce NetworkPolicies, with deploy/components/network-policy")
 	f.BoolVar(&o.MetricsServer, "metrics-server", false, "serve what nodes and pods use, for kubectl top and HorizontalPodAutoscalers")
 	f.StringVar(&o.KubeProxy, "kube-proxy", "", "`path` of a kube-proxy to run as a DaemonSet, as kubeadm does, instead of Fairway's proxy")

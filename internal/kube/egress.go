@@ -1,0 +1,33 @@
+package kube
+
+import (
+	"github.com/fairway-net/fairway/internal/policy"
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// Egress is a subscription to all that decides which pods leave the cluster with a load balancer's address:
+// Services and all pods, which it waits for.
+type Egress struct {
+	*Subscription
+	store *Store
+}
+
+// SubscribeEgress returns a subscription to it.
+func (s *Store) SubscribeEgress() *Egress {
+	v := &Egress{Subscription: s.subscribe("egress addresses"), store: s}
+	v.need([]input{s.services.marks(v.Subscription), s.pods.marks(v.Subscription)}, nil)
+	return v
+}
+
+// Services are those with whose addresses pods leave.
+func (v *Egress) Services() (all []*service.Service) {
+	for _, s := range v.store.services.All() {
+		if s.Egress != nil {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// Pods are all of the cluster.
+func (v *Egress) Pods() []*policy.Pod { return v.store.pods.All() }

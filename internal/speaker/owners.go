@@ -1,0 +1,55 @@
+package speaker
+
+import (
+	"maps"
+	"net/netip"
+)
+
+// owners are the nodes that announce the addresses with which pods leave the cluster, as far as this
+// node knows.
+type owners struct {
+	asked []netip.Addr          // the addresses that pods may leave with
+	by    map[netip.Addr]string // whose each is by the decision, as of the last beat
+	told  map[netip.Addr]string
+}
+
+// view takes what a beat goes by.
+func (o *owners) view(v claimView) {
+	o.by = make(map[netip.Addr]string, len(o.asked))
+	for _, a := range o.asked {
+		if d := v.decisions[a]; d != nil {
+			c, _ := v.owner(d)
+			o.by[a] = c.Node
+		}
+	}
+}
+
+// now are the owners: this node is one if it holds the address, another if the address is its by the
+// decision.
+func (o *owners) now(self string, held func(netip.Addr) bool) map[netip.Addr]string {
+	all := make(map[netip.Addr]string, len(o.asked))
+	for _, a := range o.asked {
+		node := o.by[a]
+		switch {
+		case held(a):
+			node = self
+		case node == self:
+			node = "" // it asks for it
+		}
+		all[a] = node
+	}
+	return all
+}
+
+// tellOwners tells what has changed.
+func (s *Speaker) tellOwners() {
+	if s.cfg.Owners == nil || s.owners.by == nil {
+		return // what a speaker before said stays until this one knows
+	}
+	all := s.owners.now(s.cfg.Node, s.member.Held)
+	if s.owners.told != nil && maps.Equal(all, s.owners.told) {
+		return
+	}
+	s.owners.told = all
+	s.cfg.Owners(all)
+}
