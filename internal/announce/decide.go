@@ -35,18 +35,24 @@ type Endpoints struct {
 	Ready, Serving map[string]bool
 }
 
+// standing says what an endpoint is good for: new connections, or at least those that are open.
+func standing(p service.SliceEndpoint) (ready, serving bool) {
+	return p.Ready && !p.Terminating, p.Ready || p.Serving
+}
+
 // EndpointsOf sums up EndpointSlices.
 func EndpointsOf(all []*service.Slice) Endpoints {
 	e := Endpoints{Ready: map[string]bool{}, Serving: map[string]bool{}}
 	for _, s := range all {
 		for _, p := range s.Endpoints {
-			if !p.Ready && !p.Serving {
+			ready, serving := standing(p)
+			if !serving {
 				continue
 			}
 			if e.Any = true; p.Node == "" {
 				continue
 			}
-			if e.Serving[p.Node] = true; p.Ready && !p.Terminating {
+			if e.Serving[p.Node] = true; ready {
 				e.Ready[p.Node] = true
 			}
 		}
@@ -60,11 +66,12 @@ func CountEndpoints(all []*service.Slice, node string, is4 bool) int {
 	ready, serving := map[netip.Addr]bool{}, map[netip.Addr]bool{} // one may be in several slices
 	for _, s := range all {
 		for _, p := range s.Endpoints {
+			isReady, serves := standing(p)
 			switch {
 			case p.Node != node || p.Addr.Is4() != is4:
-			case p.Ready && !p.Terminating:
+			case isReady:
 				ready[p.Addr] = true
-			case p.Ready || p.Serving:
+			case serves:
 				serving[p.Addr] = true
 			}
 		}

@@ -3,13 +3,13 @@ package bgp
 import (
 	"log/slog"
 	"maps"
-	"net"
 	"net/netip"
 	"slices"
 	"sync"
 
 	"github.com/fairway-net/fairway/internal/announce"
 	"github.com/fairway-net/fairway/internal/bfd"
+	"github.com/fairway-net/fairway/internal/netnamespace"
 )
 
 // A liveness knows by BFD which routers are gone. A session does not wait for BFD to come up: a
@@ -37,16 +37,8 @@ func onLink(a netip.Addr) bool {
 	if a.IsLinkLocalUnicast() {
 		return true
 	}
-	all, err := net.InterfaceAddrs()
-	if err != nil {
-		return true
-	}
-	for _, one := range all {
-		if p, err := netip.ParsePrefix(one.String()); err == nil && p.Contains(a) {
-			return true
-		}
-	}
-	return false
+	all, err := netnamespace.Addrs()
+	return err != nil || slices.ContainsFunc(all, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
 // set says which sessions there are.

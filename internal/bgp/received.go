@@ -42,7 +42,7 @@ func (s *Speaker) tell(ctx context.Context) {
 	if err != nil {
 		s.cfg.Log.Warn("routes to pods come back with the routers' sessions", "err", err)
 	}
-	began := time.Now()
+	began, nothing := time.Now(), false // written is that there are none
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -66,7 +66,11 @@ func (s *Speaker) tell(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		if err := s.cfg.RIB.SetReceived(all); err != nil {
+		if asked || !nothing { // else no pod network of this node wants to know, and there is nothing
+			err = s.cfg.RIB.SetReceived(all)
+			nothing = err == nil && !asked
+		}
+		if err != nil {
 			s.cfg.Log.Error("the agent does not hear what routers announce", "err", err, "again", again)
 			timer.Reset(again)
 		} else if len(before) > 0 {

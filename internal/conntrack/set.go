@@ -3,10 +3,10 @@ package conntrack
 import (
 	"fmt"
 	"maps"
-	"net"
 	"net/netip"
 
 	"github.com/fairway-net/fairway/internal/flow"
+	"github.com/fairway-net/fairway/internal/netnamespace"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -44,15 +44,13 @@ func newSet(flows []flow.Flow, cfg Config) (*set, error) {
 
 // LocalAddrs returns the addresses of this machine.
 func LocalAddrs() (map[netip.Addr]bool, error) {
-	addrs, err := net.InterfaceAddrs()
+	all, err := netnamespace.Addrs()
 	if err != nil {
-		return nil, fmt.Errorf("list this machine's addresses: %w", err)
+		return nil, err
 	}
 	local := map[netip.Addr]bool{}
-	for _, a := range addrs {
-		if p, err := netip.ParsePrefix(a.String()); err == nil {
-			local[p.Addr()] = true
-		}
+	for _, p := range all {
+		local[p.Addr()] = true
 	}
 	return local, nil
 }

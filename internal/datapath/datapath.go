@@ -154,3 +154,15 @@ func FrontKey(k service.Key) string {
 	}
 	return k.Addr.Addr().String() + " . " + text
 }
+
+// Tracked is embedded by mechanisms that carry no flows in this process: conntrack has them all.
+type Tracked struct{}
+
+// EndFlows implements Datapath.
+func (Tracked) EndFlows(context.Context, []flow.Flow) (flow.Result, error) {
+	return flow.Result{}, nil
+}
+
+// Drained is the result of Drain where a Cleanup is enough: established connections need only
+// conntrack and the NAT rules of the other mode.
+func Drained(cleanup error) (done bool, err error) { return cleanup == nil, cleanup }

@@ -3,13 +3,14 @@ package dns
 import (
 	"bytes"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
 	"text/template"
 
 	"github.com/miekg/dns"
+
+	"github.com/fairway-net/fairway/internal/netnamespace"
 )
 
 // builtin is the Corefile that kubeadm installs, less what cannot work here.
@@ -143,16 +144,12 @@ func (s *Server) self() ([]netip.Addr, error) {
 		// resolver there (systemd-resolved, dnsmasq) is a fine upstream.
 		return self, nil
 	}
-	addrs, err := net.InterfaceAddrs()
+	own, err := netnamespace.Addrs()
 	if err != nil {
-		return nil, fmt.Errorf("list own addresses: %w", err)
+		return nil, err
 	}
-	for _, a := range addrs {
-		p, err := netip.ParsePrefix(a.String())
-		if err != nil {
-			continue // not an IP address
-		}
-		self = append(self, p.Addr().Unmap())
+	for _, p := range own {
+		self = append(self, p.Addr())
 	}
 	return self, nil
 }

@@ -4,13 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/netip"
 	"os"
 	"slices"
 	"strings"
 	"sync"
 
+	"github.com/fairway-net/fairway/internal/netnamespace"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -59,15 +59,13 @@ func halves(p netip.Prefix) []netip.Prefix {
 
 // OwnAddrs returns the addresses of this machine's interfaces.
 func OwnAddrs() []netip.Addr {
-	all, err := net.InterfaceAddrs()
+	all, err := netnamespace.Addrs()
 	if err != nil {
 		return nil
 	}
 	var out []netip.Addr
-	for _, a := range all {
-		if p, err := netip.ParsePrefix(a.String()); err == nil {
-			out = append(out, p.Addr().Unmap().WithZone(""))
-		}
+	for _, p := range all {
+		out = append(out, p.Addr())
 	}
 	return out
 }

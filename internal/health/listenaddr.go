@@ -2,9 +2,10 @@ package health
 
 import (
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
+
+	"github.com/fairway-net/fairway/internal/netnamespace"
 )
 
 // A listenAddr is an address to listen on, and in which families.
@@ -32,15 +33,11 @@ func listenAddrs(prefixes []netip.Prefix) ([]listenAddr, error) {
 	if len(prefixes) == len(at) {
 		return at, nil
 	}
-	addrs, err := net.InterfaceAddrs()
+	all, err := netnamespace.Addrs()
 	if err != nil {
-		return nil, fmt.Errorf("list this machine's addresses: %w", err)
+		return nil, err
 	}
-	for _, a := range addrs {
-		own, err := netip.ParsePrefix(a.String())
-		if err != nil {
-			continue
-		}
+	for _, own := range all {
 		a := own.Addr()
 		switch {
 		case a.IsLinkLocalUnicast(): // means nothing without its link

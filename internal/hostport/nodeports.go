@@ -21,6 +21,9 @@ type NodePorts struct {
 	Changed <-chan struct{}
 	// HostPorts are ports of pods on these addresses, which come first. Nil: there are none.
 	HostPorts func() map[service.Key]netip.AddrPort
+
+	seen  *service.Table                    // the last table
+	ports map[service.Key]*service.Frontend // its NodePorts that have endpoints
 }
 
 // Run serves until ctx ends, and returns nil then.
@@ -49,11 +52,9 @@ func (n *NodePorts) wanted(t *service.Table) map[service.Key]Backends {
 	if n.HostPorts != nil {
 		taken = n.HostPorts()
 	}
+	n.follow(t)
 	all := map[service.Key]Backends{}
-	for f := range t.Frontends() {
-		if !f.NodePort() || len(f.Internal.Endpoints) == 0 {
-			continue
-		}
+	for _, f := range n.ports {
 		for _, a := range n.Addrs {
 			k := service.Key{Addr: netip.AddrPortFrom(a, f.Addr.Port()), Proto: f.Proto}
 			if _, is := taken[k]; !is && a.Is4() == f.Addr.Addr().Is4() {
@@ -62,4 +63,20 @@ func (n *NodePorts) wanted(t *service.Table) map[service.Key]Backends {
 		}
 	}
 	return all
+}
+
+// follow brings ports up to a table, at the cost of what has changed in it; also where only what a
+// frontend retains did.
+func (n *NodePorts) follow(t *service.Table) {
+	if n.seen == nil {
+		n.seen, n.ports = &service.Table{}, map[service.Key]*service.Frontend{}
+	}
+	for c := range service.Touched(n.seen, t) {
+		if f := c.New; f != nil && f.NodePort() && len(f.Internal.Endpoints) > 0 {
+			n.ports[c.Key()] = f
+		} else {
+			delete(n.ports, c.Key())
+		}
+	}
+	n.seen = t
 }

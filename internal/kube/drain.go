@@ -6,6 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
@@ -51,12 +52,13 @@ func (d *Drain) Exclude(ctx context.Context, node string, exclude bool) error {
 // ServiceL2Statuses and ServiceBGPStatuses say. left is called with how many there still are, when
 // that changes.
 func (d *Drain) Wait(ctx context.Context, node string, left func(int)) error {
-	for last := -1; ; {
+	last := -1
+	err := wait.PollUntilContextCancel(ctx, drainPoll, true, func(ctx context.Context) (bool, error) {
 		services := map[string]bool{}
 		for _, k := range []announceKind{l2Statuses, bgpStatuses} {
 			list, err := k.client(d.custom, d.namespace).List(ctx, announcedBy(node))
 			if err != nil {
-				return fmt.Errorf("list %s: %w", k.resource, oneline.Error(err))
+				return false, fmt.Errorf("list %s: %w", k.resource, oneline.Error(err))
 			}
 			for i := range list.Items {
 				of := list.Items[i].GetLabels()
@@ -67,20 +69,10 @@ func (d *Drain) Wait(ctx context.Context, node string, left func(int)) error {
 			last = n
 			left(n)
 		}
-		if last == 0 {
-			return nil
-		}
-		if !sleepFor(ctx, drainPoll) {
-			return fmt.Errorf("%d Services are still announced by node %s [no other node may announce them, or its speaker does not run: see its log]", last, node)
-		}
+		return last == 0, nil
+	})
+	if wait.Interrupted(err) {
+		return fmt.Errorf("%d Services are still announced by node %s [no other node may announce them, or its speaker does not run: see its log]", last, node)
 	}
-}
-
-func sleepFor(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
-	}
+	return err
 }

@@ -28,19 +28,15 @@ const (
 	DoesNotExist
 )
 
+// operators are their names in the API.
+var operators = [...]string{In: "In", NotIn: "NotIn", Exists: "Exists", DoesNotExist: "DoesNotExist"}
+
 // ParseOperator reads an operator as the API writes it.
 func ParseOperator(text string) (Operator, error) {
-	switch text {
-	case "In":
-		return In, nil
-	case "NotIn":
-		return NotIn, nil
-	case "Exists":
-		return Exists, nil
-	case "DoesNotExist":
-		return DoesNotExist, nil
+	if i := slices.Index(operators[In:], text); i >= 0 {
+		return In + Operator(i), nil
 	}
-	return Nothing, fmt.Errorf("operator %q is none of In, NotIn, Exists, DoesNotExist", text)
+	return Nothing, fmt.Errorf("operator %q is none of %s", text, strings.Join(operators[In:], ", "))
 }
 
 // A Requirement is one condition of a Selector. Values are sorted; Exists and DoesNotExist

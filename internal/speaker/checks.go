@@ -74,16 +74,15 @@ func (c *checks) set(addr netip.Addr, ports map[uint16]bool) {
 // run asks until ctx ends.
 func (c *checks) run(ctx context.Context) error {
 	defer c.client.CloseIdleConnections()
-	pause := time.NewTimer(0)
-	defer pause.Stop()
 	for {
+		pause := time.NewTimer(c.askAll(ctx))
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-c.more:
 		case <-pause.C:
 		}
-		pause.Reset(c.askAll(ctx))
+		pause.Stop()
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -14,6 +13,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/internal/netnamespace"
 )
 
 // A Namespace is a network namespace that lives as long as the test that made it, or one
@@ -80,30 +81,19 @@ func newNamespace(name string) (*Namespace, error) {
 }
 
 // unshare makes a namespace and returns the only thing that keeps it.
-func unshare() (netns.NsHandle, error) {
-	runtime.LockOSThread()
+func unshare() (fd netns.NsHandle, err error) {
 	home, err := netns.Get()
 	if err != nil {
-		runtime.UnlockOSThread()
 		return netns.None(), fmt.Errorf("open own namespace: %w", err)
 	}
 	defer home.Close()
-	fd, err := netns.New() // also enters it
-	if err != nil {
-		runtime.UnlockOSThread()
-		return netns.None(), fmt.Errorf("unshare (the kernel may lack network namespaces): %w", err)
-	}
-	return fd, leave(home)
-}
-
-// leave takes a locked thread back to where it was. A thread that cannot go back
-// stays locked, so that the runtime ends it with its goroutine: no other may run there.
-func leave(home netns.NsHandle) error {
-	if err := netns.Set(home); err != nil {
-		return fmt.Errorf("return to own namespace: %w", err)
-	}
-	runtime.UnlockOSThread()
-	return nil
+	err = netnamespace.Do(home, func() (err error) {
+		if fd, err = netns.New(); err != nil { // also enters it
+			err = fmt.Errorf("unshare (the kernel may lack network namespaces): %w", err)
+		}
+		return err
+	})
+	return fd, err
 }
 
 func (n *Namespace) close() {
@@ -113,25 +103,7 @@ func (n *Namespace) close() {
 
 // Do runs f on a thread that is in the namespace. Sockets opened and programs
 // started by f stay in it; goroutines started by f do not begin there.
-func (n *Namespace) Do(f func() error) (err error) {
-	runtime.LockOSThread()
-	home, err := netns.Get()
-	if err != nil {
-		runtime.UnlockOSThread()
-		return fmt.Errorf("open own namespace: %w", err)
-	}
-	defer home.Close()
-	if err := netns.Set(n.fd); err != nil {
-		runtime.UnlockOSThread()
-		return fmt.Errorf("enter namespace %s: %w", n.Name, err)
-	}
-	defer func() { // also if f ends the test
-		if back := leave(home); err == nil {
-			err = back
-		}
-	}()
-	return f()
-}
+func (n *Namespace) Do(f func() error) error { return netnamespace.Do(n.fd, f) }
 
 // Path is a file by which other programs can enter the namespace while the test
 // runs: nsenter --net=PATH.

@@ -30,7 +30,6 @@ import (
 	"time"
 
 	"github.com/fairway-net/fairway/internal/datapath"
-	"github.com/fairway-net/fairway/internal/flow"
 	"github.com/fairway-net/fairway/internal/numbers"
 	"github.com/fairway-net/fairway/internal/service"
 	"github.com/fairway-net/fairway/internal/xtables"
@@ -49,6 +48,7 @@ type Config struct {
 
 // Datapath implements datapath.Datapath.
 type Datapath struct {
+	datapath.Tracked
 	cfg      Config
 	variant  Variant      // Auto: not known
 	fail     func() error // a test's fault in writes; may be nil
@@ -132,17 +132,8 @@ func (d *Datapath) Counts(ctx context.Context) (map[service.PortName]datapath.Co
 	return nil, nil
 }
 
-// EndFlows implements datapath.Datapath: conntrack carries all flows.
-func (d *Datapath) EndFlows(context.Context, []flow.Flow) (flow.Result, error) {
-	return flow.Result{}, nil
-}
-
-// Drain implements datapath.Datapath: conntrack and the other mode's NAT rules are all that
-// established connections need.
-func (d *Datapath) Drain(ctx context.Context) (done bool, err error) {
-	err = d.Cleanup(ctx)
-	return err == nil, err
-}
+// Drain implements datapath.Datapath.
+func (d *Datapath) Drain(ctx context.Context) (bool, error) { return datapath.Drained(d.Cleanup(ctx)) }
 
 // Close implements datapath.Datapath.
 func (d *Datapath) Close() { d.forget() }

@@ -14,15 +14,15 @@ import (
 
 // Explain implements datapath.Datapath. It reads everything.
 func (d *Datapath) Explain(ctx context.Context, k service.Key) ([]datapath.Object, error) {
-	s, err := d.read(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("explain ipvs: %w", err)
-	}
+	return d.rules.Explain(ctx, func(s *state) ([]datapath.Object, error) { return s.explain(k), nil })
+}
+
+// explain finds the objects of a frontend.
+func (s *state) explain(k service.Key) (all []datapath.Object) {
 	f := s.frontends[k]
 	if f == nil || f.internal == 0 {
-		return nil, nil
+		return nil
 	}
-	var all []datapath.Object
 	is4, key := k.Addr.Addr().Is4(), datapath.FrontKey(k)
 	add := func(external bool, v nftset.VerdictID, at netip.AddrPort) {
 		verdicts, servers := setsOf(k.Addr.Addr().IsUnspecified(), external)
@@ -43,5 +43,5 @@ func (d *Datapath) Explain(ctx context.Context, k service.Key) ([]datapath.Objec
 	}
 	add(false, f.internal, f.server)
 	add(true, f.external, f.externalServer)
-	return all, nil
+	return all
 }

@@ -11,7 +11,6 @@ import (
 
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/datapath/nftset"
-	"github.com/fairway-net/fairway/internal/flow"
 	"github.com/fairway-net/fairway/internal/nft"
 	"github.com/fairway-net/fairway/internal/numbers"
 	"github.com/fairway-net/fairway/internal/service"
@@ -41,6 +40,7 @@ type Config struct {
 
 // Datapath implements datapath.Datapath.
 type Datapath struct {
+	datapath.Tracked
 	cfg   Config
 	drain time.Duration
 	rules *nftset.Ruleset[*state]
@@ -64,7 +64,7 @@ func New(cfg Config) (*Datapath, error) {
 		cfg.Drain = DefaultDrain
 	}
 	d := &Datapath{cfg: cfg, drain: cfg.Drain, genl: &genlConn{}, schedulers: map[string]bool{}}
-	d.rules = nftset.NewRuleset(nft.New(tableName), d.read, renamed(), nil)
+	d.rules = nftset.NewRuleset(datapath.IPVS, nft.New(tableName), d.read, renamed(), nil)
 	var err error
 	if d.text, err = d.program().Text(tableName); err != nil {
 		return nil, err
@@ -119,12 +119,7 @@ func (d *Datapath) Sync(ctx context.Context, want *service.Table) (datapath.Stat
 
 func (d *Datapath) sync(ctx context.Context, want *service.Table) (datapath.Stats, error) {
 	stats := datapath.Stats{Full: d.applied == nil}
-	if stats.Full {
-		if err := d.readKernel(ctx); err != nil {
-			return stats, err
-		}
-	}
-	if err := d.rules.Watch.Begin(ctx); err != nil {
+	if err := d.rules.Start(ctx, stats.Full, d.readKernel); err != nil {
 		return stats, err
 	}
 	changes := d.changes(want, stats.Full)
@@ -230,17 +225,8 @@ func (d *Datapath) noteChanges(r *changes) {
 	d.state.settings = r.settings
 }
 
-// EndFlows implements datapath.Datapath: conntrack carries all flows.
-func (d *Datapath) EndFlows(context.Context, []flow.Flow) (flow.Result, error) {
-	return flow.Result{}, nil
-}
-
-// Drain implements datapath.Datapath: established connections need only conntrack and the
-// NAT rules of the other mode.
-func (d *Datapath) Drain(ctx context.Context) (done bool, err error) {
-	err = d.Cleanup(ctx)
-	return err == nil, err
-}
+// Drain implements datapath.Datapath.
+func (d *Datapath) Drain(ctx context.Context) (bool, error) { return datapath.Drained(d.Cleanup(ctx)) }
 
 // Close implements datapath.Datapath.
 func (d *Datapath) Close() { d.forget() }
@@ -254,11 +240,7 @@ func (d *Datapath) forget() {
 
 // Adopt implements datapath.Datapath.
 func (d *Datapath) Adopt(ctx context.Context) (datapath.Adopted, error) {
-	held, err := d.rules.Adopt(ctx, d.applied == nil, (*state).table)
-	if err != nil {
-		err = fmt.Errorf("adopt ipvs: %w", err)
-	}
-	return held, err
+	return d.rules.Adopt(ctx, d.applied == nil, (*state).table)
 }
 
 // table translates the kernel's state.

@@ -13,11 +13,7 @@ import (
 
 // Adopt implements datapath.Datapath.
 func (d *Datapath) Adopt(ctx context.Context) (datapath.Adopted, error) {
-	held, err := d.rules.Adopt(ctx, d.table == nil, (*state).table)
-	if err != nil {
-		err = fmt.Errorf("adopt nftables: %w", err)
-	}
-	return held, err
+	return d.rules.Adopt(ctx, d.table == nil, (*state).table)
 }
 
 // table translates the kernel's state.

@@ -11,20 +11,20 @@ import (
 
 // Explain implements datapath.Datapath. It reads the whole table.
 func (d *Datapath) Explain(ctx context.Context, k service.Key) ([]datapath.Object, error) {
-	read, err := d.read(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("explain nftables: %w", err)
-	}
-	h := read.frontends[k]
+	return d.rules.Explain(ctx, func(s *state) ([]datapath.Object, error) { return s.explain(k), nil })
+}
+
+// explain finds the objects of a frontend.
+func (s *state) explain(k service.Key) (all []datapath.Object) {
+	h := s.frontends[k]
 	if h == nil || h.entry == 0 {
-		return nil, nil
+		return nil
 	}
 	entry, in, out, eps := nftset.Frontends, frontendsInternal, nftset.FrontendsExternal, endpoints
 	if k.Addr.Addr().IsUnspecified() {
 		entry, in, out, eps = nftset.Nodeports, nodeportsInternal, nftset.NodeportsExternal, nodeportEndpoints
 	}
 	is4, key := k.Addr.Addr().Is4(), datapath.FrontKey(k)
-	var all []datapath.Object
 	element := func(s nftset.Set, text string) {
 		all = append(all, datapath.Object{Kind: "map element", Name: "inet " + tableName + " " + s.Name(is4), Text: text})
 	}
@@ -49,7 +49,7 @@ func (d *Datapath) Explain(ctx context.Context, k service.Key) ([]datapath.Objec
 			}
 		}
 	}
-	return all, nil
+	return all
 }
 
 // chainFor returns the name of the chain that a verdict leads packets for k to. Those of

@@ -25,7 +25,6 @@ import (
 
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/datapath/nftset"
-	"github.com/fairway-net/fairway/internal/flow"
 	"github.com/fairway-net/fairway/internal/nft"
 	"github.com/fairway-net/fairway/internal/numbers"
 	"github.com/fairway-net/fairway/internal/service"
@@ -46,6 +45,7 @@ type Config struct {
 
 // Datapath implements datapath.Datapath.
 type Datapath struct {
+	datapath.Tracked
 	program    *nft.Program
 	text       string // the program for people
 	writer     ruleWriter
@@ -77,7 +77,7 @@ func New(cfg Config) (*Datapath, error) {
 		Salt: d.writer.salt(),
 		Keep: writtenChain,
 	}
-	d.rules = nftset.NewRuleset(nft.New(tableName), d.read, renamed(), renamedLate())
+	d.rules = nftset.NewRuleset(datapath.NFTables, nft.New(tableName), d.read, renamed(), renamedLate())
 	var err error
 	if d.text, err = d.program.Text(tableName); err != nil {
 		return nil, err
@@ -106,17 +106,8 @@ func (d *Datapath) FailWrites(f func() error) { d.rules.Table.FailWrites(f) }
 // It changes nothing.
 func (d *Datapath) Probe(ctx context.Context) error { return d.rules.Table.Probe(ctx) }
 
-// EndFlows implements datapath.Datapath: conntrack carries all flows.
-func (d *Datapath) EndFlows(context.Context, []flow.Flow) (flow.Result, error) {
-	return flow.Result{}, nil
-}
-
-// Drain implements datapath.Datapath: established connections need only conntrack and the
-// NAT rules of the other mode.
-func (d *Datapath) Drain(ctx context.Context) (done bool, err error) {
-	err = d.Cleanup(ctx)
-	return err == nil, err
-}
+// Drain implements datapath.Datapath.
+func (d *Datapath) Drain(ctx context.Context) (bool, error) { return datapath.Drained(d.Cleanup(ctx)) }
 
 // Close implements datapath.Datapath.
 func (d *Datapath) Close() { d.forget() }

@@ -30,12 +30,7 @@ const batch = 4096
 
 func (d *Datapath) sync(ctx context.Context, want *service.Table) (datapath.Stats, error) {
 	stats := datapath.Stats{Full: d.table == nil}
-	if stats.Full {
-		if err := d.readKernel(ctx); err != nil {
-			return stats, err
-		}
-	}
-	if err := d.rules.Watch.Begin(ctx); err != nil {
+	if err := d.rules.Start(ctx, stats.Full, d.readKernel); err != nil {
 		return stats, err
 	}
 	changes := d.changes(want, stats.Full)

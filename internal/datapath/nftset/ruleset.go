@@ -19,13 +19,14 @@ import (
 // it, and whether another program changed it. S is the state that a mode reads.
 //
 //	Adopt ─→ S                       another table or none: the rules of p are not reached yet
-//	Begin ─→ S, Commit… ─→ Switch ─→ Commit… ─→ End     a Sync without a state
-//	Watch.Begin, Commit… ─────────────────────→ End     a Sync with a state
+//	Start, Begin ─→ S, Commit… ─→ Switch ─→ Commit… ─→ End     a Sync without a state
+//	Start, Commit… ───────────────────────────────────→ End     a Sync with a state
 //	Check                                               in between
 //
 // After an error the mode has to Forget, so that the next Sync begins without a state. It
 // belongs to one goroutine. Make one with NewRuleset.
 type Ruleset[S any] struct {
+	mode  string
 	Table *nft.Table
 	Watch *nft.Watch // over the table since it was read
 
@@ -50,11 +51,11 @@ type reading[S any] struct {
 	counts     map[string]int
 }
 
-// NewRuleset returns a ruleset. read reads what the kernel holds, with a Reader of the
+// NewRuleset returns the ruleset of a mode. read reads what the kernel holds, with a Reader of the
 // ruleset; renames has the set names of former releases, late the renames of sets whose
 // elements packets add.
-func NewRuleset[S any](t *nft.Table, read func(context.Context) (S, error), renames, late []Rename) *Ruleset[S] {
-	return &Ruleset[S]{Table: t, Watch: t.Watch(), read: read, renames: renames, late: late}
+func NewRuleset[S any](mode string, t *nft.Table, read func(context.Context) (S, error), renames, late []Rename) *Ruleset[S] {
+	return &Ruleset[S]{mode: mode, Table: t, Watch: t.Watch(), read: read, renames: renames, late: late}
 }
 
 // Reader returns a reader of the table.
@@ -66,6 +67,14 @@ func (r *Ruleset[S]) Reader(ctx context.Context) *Reader {
 // Adopt reads what the kernel holds, and has it translated to a Table. With keep, the next
 // Begin returns the same state, unless the table has changed in between.
 func (r *Ruleset[S]) Adopt(ctx context.Context, keep bool, translate func(S) (*service.Table, error)) (datapath.Adopted, error) {
+	held, err := r.adopt(ctx, keep, translate)
+	if err != nil {
+		err = fmt.Errorf("adopt %s: %w", r.mode, err)
+	}
+	return held, err
+}
+
+func (r *Ruleset[S]) adopt(ctx context.Context, keep bool, translate func(S) (*service.Table, error)) (datapath.Adopted, error) {
 	nothing := datapath.Adopted{Table: &service.Table{}}
 	chains, err := r.Table.Chains(ctx)
 	if err != nil || len(chains) == 0 {
@@ -83,6 +92,29 @@ func (r *Ruleset[S]) Adopt(ctx context.Context, keep bool, translate func(S) (*s
 		return nothing, err
 	}
 	return datapath.Adopted{Table: table, Found: true}, nil
+}
+
+// Explain reads everything, and has the kernel objects behind a decision found in it.
+func (r *Ruleset[S]) Explain(ctx context.Context, find func(S) ([]datapath.Object, error)) ([]datapath.Object, error) {
+	held, err := r.read(ctx)
+	var all []datapath.Object
+	if err == nil {
+		all, err = find(held)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("explain %s: %w", r.mode, err)
+	}
+	return all, nil
+}
+
+// Start begins a Sync, full: one without a state, which readKernel reads with Begin.
+func (r *Ruleset[S]) Start(ctx context.Context, full bool, readKernel func(context.Context) error) error {
+	if full {
+		if err := readKernel(ctx); err != nil {
+			return err
+		}
+	}
+	return r.Watch.Begin(ctx)
 }
 
 // readAll reads the state. The watch over the table begins before.

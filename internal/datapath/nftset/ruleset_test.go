@@ -72,7 +72,7 @@ func enter(t *testing.T) {
 func process(t *testing.T, version int) *rig {
 	r := &rig{t: t, p: &nft.Program{Source: source, Data: map[string]any{"Version": version}}}
 	late := []Rename{{Former: "old-clients4", Name: "clients4"}}
-	r.Ruleset = NewRuleset(nft.New("tested"), func(ctx context.Context) (int, error) {
+	r.Ruleset = NewRuleset("tested", nft.New("tested"), func(ctx context.Context) (int, error) {
 		r.reads++
 		rd := r.Reader(ctx)
 		rd.Frontends(Frontends, true, false, func(service.Key, nft.Element) error { return nil })

@@ -11,15 +11,17 @@ import (
 // Explain implements datapath.Datapath. It reads the whole table; the listener that accepts
 // the connections is in this process.
 func (d *Datapath) Explain(ctx context.Context, k service.Key) ([]datapath.Object, error) {
-	h, err := d.read(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("explain userspace: %w", err)
-	}
-	table, err := h.table()
-	if err != nil {
-		return nil, fmt.Errorf("explain userspace: %w", err)
-	}
-	var all []datapath.Object
+	return d.rules.Explain(ctx, func(h *kernelState) ([]datapath.Object, error) {
+		table, err := h.table()
+		if err != nil {
+			return nil, err
+		}
+		return explain(table, k), nil
+	})
+}
+
+// explain finds the objects of a frontend of the table that was read.
+func explain(table *service.Table, k service.Key) (all []datapath.Object) {
 	for f := range table.Frontends() {
 		if f.Key() != k {
 			continue
@@ -40,5 +42,5 @@ func (d *Datapath) Explain(ctx context.Context, k service.Key) ([]datapath.Objec
 			}
 		}
 	}
-	return all, nil
+	return all
 }

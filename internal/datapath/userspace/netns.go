@@ -6,12 +6,13 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"runtime"
 	"syscall"
 	"time"
 
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/internal/netnamespace"
 )
 
 // A netNamespace is the network namespace in which all goroutines open sockets.
@@ -49,30 +50,11 @@ func currentNamespace() (*netNamespace, error) {
 }
 
 // do runs f on a thread in the namespace.
-func (p *netNamespace) do(f func() error) (err error) {
+func (p *netNamespace) do(f func() error) error {
 	if !p.ns.IsOpen() {
 		return f()
 	}
-	runtime.LockOSThread()
-	home, err := netns.Get()
-	if err != nil {
-		runtime.UnlockOSThread()
-		return fmt.Errorf("open own network namespace: %w", err)
-	}
-	defer home.Close()
-	if err := netns.Set(p.ns); err != nil {
-		runtime.UnlockOSThread()
-		return fmt.Errorf("enter network namespace: %w", err)
-	}
-	defer func() {
-		// A thread that cannot return stays locked, and ends with its goroutine.
-		if back := netns.Set(home); back != nil {
-			err = errors.Join(err, fmt.Errorf("return to own network namespace: %w", back))
-			return
-		}
-		runtime.UnlockOSThread()
-	}()
-	return f()
+	return netnamespace.Do(p.ns, f)
 }
 
 func (p *netNamespace) close() {

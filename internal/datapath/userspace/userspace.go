@@ -71,7 +71,7 @@ func New(cfg Config) (*Datapath, error) {
 		return nil, err
 	}
 	d := &Datapath{cfg: cfg, text: text}
-	d.rules = nftset.NewRuleset(nft.New(tableName), d.read, renamed(), nil)
+	d.rules = nftset.NewRuleset(datapath.Userspace, nft.New(tableName), d.read, renamed(), nil)
 	return d, nil
 }
 
@@ -296,11 +296,7 @@ func (d *Datapath) writeDeferred(ctx context.Context) error {
 
 // Adopt implements datapath.Datapath.
 func (d *Datapath) Adopt(ctx context.Context) (datapath.Adopted, error) {
-	held, err := d.rules.Adopt(ctx, d.table == nil, (*kernelState).table)
-	if err != nil {
-		err = fmt.Errorf("adopt userspace: %w", err)
-	}
-	return held, err
+	return d.rules.Adopt(ctx, d.table == nil, (*kernelState).table)
 }
 
 // EndFlows implements datapath.Datapath.
