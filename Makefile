@@ -19,7 +19,7 @@ DEMO_PACKAGES := nftables iproute2 containerd runc iptables kmod tcpdump bind9-d
 PACKAGES      := $(DEMO_PACKAGES) gcc libc6-dev bird2 \
                  linux-source make patch flex bison bc xz-utils binutils
 
-.PHONY: all build deps chart image image-twice images lab uml demo test test-product test-chart test-user test-uml test-lab test-faults test-peers test-others test-versions test-e2e faults faults-inside soak bench-scale bench-packets bench-lb bench-moves bench-podnetwork bench-policy test-policy test-policy-conformance vet lint vuln bench fuzz clean
+.PHONY: all build deps chart image image-twice images lab uml demo test test-product test-chart test-user test-uml test-lab test-faults test-peers test-others test-versions test-e2e faults faults-inside faults-inside-nft faults-inside-iptables faults-inside-switch soak bench-scale bench-packets bench-lb bench-moves bench-podnetwork bench-policy test-policy test-policy-conformance vet lint vuln bench fuzz clean
 
 all: build
 
@@ -132,12 +132,19 @@ test-versions: build
 faults: build image images lab
 	FAULTS=full FAIRWAY_LAB_BIN=$(CURDIR)/bin/fairway-lab go test -v -count=1 -timeout 60m -run TestFaults $(FAULTS)
 
-## faults-inside: nft and iptables fail at each of their system calls, in six ways; in PARTS parts side by side, 20 to 40 minutes
-PARTS ?= 4
+## faults-inside: nft and iptables fail at each of their system calls, in six ways, wherever two differ (FAULTS_AT=every: at all); a target for each: -nft, -iptables, -switch; in PARTS parts side by side
+PARTS ?= 2
+FAULTS_AT ?= all
+FAULTS_INSIDE := faults-inside-nft faults-inside-iptables faults-inside-switch
 faults-inside:
-	go vet ./internal/nft ./internal/datapath/... && pids=; for i in $$(seq $(PARTS)); do \
-	  FAIRWAY_FAULTS=all:$$i/$(PARTS) nice go test -count=1 -timeout 90m -run 'StepFaults|SwitchFaults' ./internal/nft ./internal/datapath ./internal/datapath/iptables & pids="$$pids $$!"; done; \
-	failed=0; for p in $$pids; do wait $$p || failed=1; done; exit $$failed
+	@for one in $(FAULTS_INSIDE); do $(MAKE) --no-print-directory $$one || exit 1; done
+faults-inside-nft: INSIDE := ./internal/nft
+faults-inside-iptables: INSIDE := ./internal/datapath/iptables
+faults-inside-switch: INSIDE := ./internal/datapath
+$(FAULTS_INSIDE):
+	@go vet $(INSIDE) && start=$$(date +%s); pids=; for i in $$(seq $(PARTS)); do \
+	  FAIRWAY_FAULTS=$(FAULTS_AT):$$i/$(PARTS) go test -v -count=1 -timeout 90m -run 'StepFaults|SwitchFaults' $(INSIDE) & pids="$$pids $$!"; done; \
+	failed=0; for p in $$pids; do wait $$p || failed=1; done; echo "$@: $$(($$(date +%s) - start)) s, load $$(cut -d' ' -f1-3 /proc/loadavg)"; exit $$failed
 
 ## soak: random changes under load for FOR=30m, then nothing may differ or have grown; SEED=N repeats a run
 FOR ?= 30m

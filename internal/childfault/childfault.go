@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -181,21 +182,44 @@ func runs(pid int) bool {
 	return err != nil || !strings.HasPrefix(state, "Z") && !strings.HasPrefix(state, "X")
 }
 
-// everything names the variable that makes Each try every fault at every step: "all", or a
-// part of them, which runs beside the others: "all:2/4".
+// everything names the variable that makes Each try all faults: "all", or a part of them,
+// which runs beside the others: "all:2/4". With "every" instead of "all" it tries those too
+// that no program can tell from another: see differs.
 const everything = "FAIRWAY_FAULTS"
 
 // part reads that variable. It returns 0, 0 for a sample.
-func part(text string) (n, of int) {
-	switch part, ok := strings.CutPrefix(text, "all:"); {
-	case text == "all":
-		return 1, 1
-	case ok:
-		if _, err := fmt.Sscanf(part, "%d/%d", &n, &of); err != nil || n < 1 || n > of {
-			panic(fmt.Sprintf("%s=%q: want all, or a part such as all:2/4", everything, text))
-		}
+func part(text string) (n, of int, every bool) {
+	which, rest, parts := strings.Cut(text, ":")
+	switch {
+	case which != "all" && which != "every":
+		return 0, 0, false
+	case !parts:
+		return 1, 1, which == "every"
 	}
-	return n, of
+	if _, err := fmt.Sscanf(rest, "%d/%d", &n, &of); err != nil || n < 1 || n > of {
+		panic(fmt.Sprintf("%s=%q: want all, or a part such as all:2/4", everything, text))
+	}
+	return n, of, which == "every"
+}
+
+// differs reports whether a fault at a step is another one than at the steps around it. A
+// program that is killed or held leaves what the kernel has by then, so between two changes of
+// rules it counts where it begins and where it ends, and not in the middle of its questions. Of
+// answers that are read one after the other each may fail, but those in the middle are one.
+func differs(steps []Step, i int, f Fault) bool {
+	s := steps[i]
+	if s.Changes {
+		return true
+	}
+	like := func(j int) bool { return j >= 0 && j < len(steps) && steps[j].pid == s.pid && !steps[j].Changes }
+	same := func(j int) bool { return like(j) && steps[j].Call == s.Call }
+	switch f {
+	case KilledBefore, HeldBefore:
+		return !like(i - 1)
+	case KilledAfter, HeldAfter:
+		return !like(i + 1)
+	}
+	return !same(i-1) || !same(i+1) || !same(i-2)
 }
 
 // A Sample is which steps and faults a test has time for.
@@ -216,17 +240,17 @@ func (sample Sample) faults(s Step, n int) []Fault {
 }
 
 // Each calls try with the steps since Arm and a fault. With FAIRWAY_FAULTS=all it is all
-// faults at all steps, which takes minutes. The name is for messages: "killed before step 7,
-// nft sendmsg".
+// faults at all steps where they differ, which takes minutes. The name is for messages:
+// "killed before step 7, nft sendmsg".
 func (p *Programs) Each(sample Sample, try func(name string, step int, f Fault)) {
 	p.t.Helper()
-	mine, parts := part(os.Getenv(everything))
+	mine, parts, every := part(os.Getenv(everything))
 	steps, count, tries := p.Steps(), map[bool]int{}, 0
 	for i, s := range steps {
 		count[s.Changes]++
 		some := sample.faults(s, count[s.Changes])
 		if parts > 0 {
-			some = All()
+			some = slices.DeleteFunc(All(), func(f Fault) bool { return !every && !differs(steps, i, f) })
 		}
 		for _, f := range some {
 			if tries++; parts == 0 || tries%parts == mine-1 {

@@ -104,3 +104,40 @@ func check(t *testing.T, f Fault, err error) {
 		t.Errorf("%v a step: %v", f, err)
 	}
 }
+
+// TestDiffers: the faults that are left out are those that leave what another one leaves: a
+// program that ends in the middle of its questions, and answers in the middle of a long one.
+func TestDiffers(t *testing.T) {
+	call := func(name string, pid int, changes bool) Step {
+		return Step{Program: "nft", Call: name, pid: pid, Changes: changes}
+	}
+	steps := []Step{
+		call("sendto", 1, false), call("recvmsg", 1, false), call("recvmsg", 1, false), call("recvmsg", 1, false), call("recvmsg", 1, false),
+		call("sendmsg", 1, true), call("recvmsg", 1, false),
+		call("sendto", 2, false),
+	}
+	for i, want := range []string{
+		"killed before, ENOMEM at, ENOBUFS at, held before", "ENOMEM at, ENOBUFS at", "ENOMEM at, ENOBUFS at", "",
+		"killed after, ENOMEM at, ENOBUFS at, held after",
+		"killed before, killed after, ENOMEM at, ENOBUFS at, held before, held after",
+		"killed before, killed after, ENOMEM at, ENOBUFS at, held before, held after",
+		"killed before, killed after, ENOMEM at, ENOBUFS at, held before, held after",
+	} {
+		var has []string
+		for _, f := range All() {
+			if differs(steps, i, f) {
+				has = append(has, f.String())
+			}
+		}
+		if got := strings.Join(has, ", "); got != want {
+			t.Errorf("step %d, %v: %s, want %s", i+1, steps[i], got, want)
+		}
+	}
+	for text, want := range map[string][3]any{
+		"": {0, 0, false}, "all": {1, 1, false}, "all:2/4": {2, 4, false}, "every": {1, 1, true}, "every:1/2": {1, 2, true},
+	} {
+		if n, of, every := part(text); [3]any{n, of, every} != want {
+			t.Errorf("%q is read as %d/%d, %v", text, n, of, every)
+		}
+	}
+}

@@ -9,6 +9,12 @@ import (
 // endpoints: to look at all of them costs more than to change some.
 const pieces = 4
 
+// inARow is how many steps one Service has before it is the next one's turn: enough for 50,000
+// endpoints. For each new number of endpoints a datapath may need an object of its own (mode
+// nftables a chain), which costs the kernel more the more endpoints there are: so the first of
+// several large Services makes those that the others need too, while there are few.
+const inARow = 32
+
 // split returns a frontend on the way from one to another, which differs from old in about
 // piece endpoints; nil if it goes and has no more than these. One of the two may be nil.
 func split(old, new *Frontend, piece int) *Frontend {

@@ -13,8 +13,8 @@ import (
 //
 // Of a Service on the way, the first frontends are those of to, by key, and the rest those
 // of from. A frontend of which more than most changes by itself is split: it has some
-// endpoints of either, see splitRoute. One Service in each step may do that, by turns: the caller counts
-// turn; if it is negative, none may. No two frontends of a step have the same key: one that a Service gives up late,
+// endpoints of either, see splitRoute. One Service in each step may do that, by turns of inARow steps: the
+// caller counts turn; if it is negative, none may. No two frontends of a step have the same key: one that a Service gives up late,
 // another gets late. Every Service that changed gets on, if not with each step.
 func Step(from, to *Table, most, turn int) *Table {
 	var big []entryChange
@@ -31,12 +31,13 @@ func Step(from, to *Table, most, turn int) *Table {
 	share := max(most/len(big), 1)
 	mixed := make(map[Name]*Entry, len(big))
 	late := map[Key]Name{} // what a Service has that it will give up in a later step
-	for i, c := range big {
-		wide := -1
-		if turn >= 0 && i == turn%len(big) {
-			wide = pieces * most
-		}
-		mixed[c.name()] = c.mix(share, most, wide, late)
+	wide := -1
+	if turn >= 0 {
+		wide = pieces * most
+	}
+	for i := range big {
+		c := big[(max(turn, 0)/inARow+i)%len(big)]
+		mixed[c.name()], wide = c.mix(share, most, wide, late)
 	}
 	if len(late) > 0 {
 		for c := range entryChanges(from, to) {
@@ -146,8 +147,9 @@ func sideBySide(was, is []Endpoint) iter.Seq2[*Endpoint, *Endpoint] {
 
 // mix returns the entry with the first changes that weigh about share; nil if nothing is left of
 // it. One change that weighs more than most is split, with so much of it as piece; if piece is
-// negative it waits. mix adds to late what the Service will give up in a later step.
-func (c entryChange) mix(share, most, piece int, late map[Key]Name) *Entry {
+// negative it waits. mix adds to late what the Service will give up in a later step, and returns
+// the piece, or -1 if it was taken.
+func (c entryChange) mix(share, most, piece int, late map[Key]Name) (is *Entry, left int) {
 	e := c.new
 	if e == nil {
 		e = c.old
@@ -165,7 +167,9 @@ func (c entryChange) mix(share, most, piece int, late map[Key]Name) *Entry {
 		case sum >= share || w > most && piece < 0:
 			f = old
 		default:
-			sum += w
+			if sum += w; w > most {
+				piece = -1
+			}
 		}
 		if f != nil {
 			mixed.Frontends = append(mixed.Frontends, f)
@@ -175,9 +179,9 @@ func (c entryChange) mix(share, most, piece int, late map[Key]Name) *Entry {
 		}
 	}
 	if c.new == nil && len(mixed.Frontends) == 0 {
-		return nil
+		return nil, piece
 	}
-	return &mixed
+	return &mixed, piece
 }
 
 // without returns the entry without the frontends whose keys other Services have.

@@ -196,6 +196,54 @@ func TestStepSplits(t *testing.T) {
 	}
 }
 
+// TestStepInARow: of several Services with many endpoints one has them all before the next begins,
+// so that they go through the same numbers of endpoints while there are few; and one that needs
+// more steps than it has in a row leaves the others theirs.
+func TestStepInARow(t *testing.T) {
+	const most, all, large = 20, 600, 6000
+	to := func(sizes ...int) *service.Table {
+		var fronts []*service.Frontend
+		for i, size := range sizes {
+			r := &service.Route{}
+			for k := range size {
+				r.Endpoints = append(r.Endpoints, service.Endpoint{Addr: netip.AddrPortFrom(addrOf(k), 80)})
+			}
+			fronts = append(fronts, &service.Frontend{Addr: netip.AddrPortFrom(addrOf(60_000+i), 80), Proto: service.TCP,
+				Service: service.PortName{Name: service.Name{Namespace: "ns", Name: fmt.Sprint("svc-", i)}}, Internal: r, External: r})
+		}
+		return service.NewTable(service.Settings{}, fronts)
+	}
+	steps := func(want *service.Table, look func(begun, done int)) {
+		at := service.NewTable(service.Settings{}, nil)
+		for turn := 0; at != want; turn++ {
+			if turn > 200 {
+				t.Fatal("the steps do not end")
+			}
+			at = service.Step(at, want, most, turn)
+			begun, done := 0, 0
+			for f := range at.Frontends() {
+				switch has := len(f.Internal.Endpoints); {
+				case has == len(want.Entry(f.Service.Name).Frontends[0].Internal.Endpoints):
+					done++
+				case has > 0:
+					begun++
+				}
+			}
+			look(begun, done)
+		}
+	}
+	steps(to(all, all, all), func(begun, done int) {
+		if begun > 1 {
+			t.Errorf("%d Services have some of their endpoints", begun)
+		}
+	})
+	small := false
+	steps(to(large, all), func(begun, done int) { small = small || begun == 1 && done == 1 })
+	if !small {
+		t.Error("a Service waits until one of many more endpoints has all of its own")
+	}
+}
+
 // count is how many endpoints a table of one frontend has.
 func count(t *service.Table) (n int) {
 	for f := range t.Frontends() {
