@@ -3,6 +3,7 @@ package speaker
 import (
 	"maps"
 	"net/netip"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -18,7 +19,13 @@ import (
 func TestOpenConnections(t *testing.T) {
 	l := newLAN(t, 3)
 	for _, a := range vips {
-		best := l.best(a)
+		for i := range l.world.Nodes {
+			l.world.Nodes[i].Excluded = ""
+		}
+		best, last := l.best(a), announce.Decide(l.world.input())[a].Candidates()[2].Node
+		// On a busy machine the address could move on to the third node, which names another former owner.
+		l.world.Nodes[slices.IndexFunc(l.nodes, func(m *machine) bool { return m.Name == last })].Excluded = "it only votes"
+		l.tell(0, 1, 2)
 		l.until(a, best)
 		first := l.open(a)
 		l.signal(best, syscall.SIGSTOP)
@@ -38,7 +45,6 @@ func TestOpenConnections(t *testing.T) {
 		l.tell(0, 1, 2)
 		l.until(a, best)
 	}
-
 }
 
 // An opened is a connection, and the node that took it.
