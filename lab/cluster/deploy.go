@@ -19,27 +19,30 @@ import (
 func (b *builder) overlay() string {
 	mode := b.ProxyMode
 	if b.KubeProxy != "" {
-		mode = datapath.None // the agent makes the pod network, kube-proxy the Services
+		mode = datapath.None // kube-proxy carries Services; the agent does what it is asked to besides
 	}
-	components := "deploy/components/pod-network"
+	components, podNetwork := []string{"deploy/components/pod-network"}, b.PodNetwork
+	if b.PodNetwork == podNetworkBridge {
+		components, podNetwork = nil, "none"
+	}
 	if b.PodNetwork == "wireguard" { // which this machine's kernel must have
-		components += ", deploy/components/wireguard"
+		components = append(components, "deploy/components/wireguard")
 	}
 	if mode != datapath.None && mode != datapath.NFTables { // which the base is for
-		components += ", deploy/components/" + mode
+		components = append(components, "deploy/components/"+mode)
 	}
 	if b.EgressAddresses {
-		components += ", deploy/components/egress"
+		components = append(components, "deploy/components/egress")
 	}
 	if b.NetworkPolicy {
-		components += ", deploy/components/network-policy"
+		components = append(components, "deploy/components/network-policy")
 	}
-	return overlayOf("deploy", components+", deploy/image", "ConfigMap", "fairway-agent", fmt.Sprintf(`data:
+	return overlayOf("deploy", strings.Join(append(components, "deploy/image"), ", "), "ConfigMap", "fairway-agent", fmt.Sprintf(`data:
   FAIRWAY_API_SERVER: %q
   CLUSTER_CIDR: %q
   PROXY_MODE: %q
   POD_NETWORK: %q
-`, b.plan.APIServer(), list(b.plan.Pods()), mode, b.PodNetwork))
+`, b.plan.APIServer(), list(b.plan.Pods()), mode, podNetwork))
 }
 
 // overlayOf is a kustomization that changes one object: patch has its fields.

@@ -83,6 +83,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
+const referencePlugins = "github.com/containernetworking/plugins/plugins/"
+
 // build takes the binary named by FAIRWAY_LAB_BIN, with what lies beside it, or
 // else builds everything into dir.
 func build(dir string) error {
@@ -106,6 +108,7 @@ func build(dir string) error {
 		{root, []string{"go", "build", "-trimpath", "-o", dir + "/", "./cmd/..."}},
 		{root, []string{"go", "run", "-trimpath", "./hack/mkimage", "-binary", built.fairway, "-o", built.image}},
 		{filepath.Join(root, "lab"), []string{"go", "run", "-trimpath", "./images/cmd/mkimages", "-o", built.images}},
+		{filepath.Join(root, "test/peers"), []string{"go", "build", "-trimpath", "-o", filepath.Join(dir, "cni-plugins") + "/", referencePlugins + "main/bridge", referencePlugins + "main/loopback", referencePlugins + "ipam/host-local"}},
 		{filepath.Join(root, "lab"), []string{"go", "build", "-trimpath", "-o", built.lab, "./cmd/fairway-lab"}},
 		{filepath.Join(root, "lab"), []string{"go", "build", "-trimpath", "-o", built.kubeProxy, "k8s.io/kubernetes/cmd/kube-proxy"}},
 	} {

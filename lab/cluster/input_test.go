@@ -74,6 +74,8 @@ func TestBadOptions(t *testing.T) {
 		{[]string{"--load-balancer", "edge", "--subnets", "2", "--pod-network", "auto"}, "is for nodes in one subnet"},
 		{[]string{"--subnets", "2"}, "hint: choose --pod-network auto, vxlan or bgp"},
 		{[]string{"--pod-network", "bgp", "--load-balancer", "none"}, "hint: choose --load-balancer l2 or bgp"},
+		{[]string{"--pod-network", "bridge", "--cni-plugins", "/nonexistent"}, "hint: make cni-plugins builds them"},
+		{[]string{"--pod-network", "bridge", "--subnets", "2"}, "is for nodes in one subnet"},
 		{[]string{"--subnets", "3"}, "choose 1 or 2"},
 		{[]string{"--nodes", "0"}, "choose from 1 to"},
 		{[]string{"--api-port", port}, "port " + port + " of 127.0.0.1 is in use\nhint: choose another with --api-port"},

@@ -160,6 +160,9 @@ func (b *builder) waitNode(ctx context.Context, name string, began time.Time) er
 		if err != nil {
 			return err
 		}
+		if err := b.plainCNI(n); err != nil {
+			return err
+		}
 		if why := unready(*n); why != "" {
 			return errors.New(why)
 		}

@@ -39,6 +39,7 @@ type Options struct {
 	Publish []string `json:"publish,omitempty"`
 	// PodNetwork is how pods of other nodes are reached: one of PodNetworks.
 	PodNetwork string `json:"podNetwork"`
+	CNIPlugins string `json:"cniPlugins"` // directory with the reference plugins, for PodNetwork bridge
 	// Subnets of nodes, 1 or 2: with 2, nodes with even numbers are behind a router.
 	Subnets int  `json:"subnets"`
 	Keep    bool `json:"-"` // leave what a failed Up has made, to look at it
@@ -48,7 +49,7 @@ type Options struct {
 var ProxyModes = append(datapath.Modes(), datapath.Auto)
 
 // PodNetworks are the ways to the pods of other nodes, the default first.
-var PodNetworks = []string{"routes", "vxlan", "auto", "wireguard", podNetworkBGP}
+var PodNetworks = []string{"routes", "vxlan", "auto", "wireguard", podNetworkBGP, podNetworkBridge}
 
 // podNetworkBGP is the one of PodNetworks that needs a router and speakers.
 const podNetworkBGP = "bgp"
@@ -78,6 +79,7 @@ func DefaultOptions() Options {
 	bin := filepath.Dir(exe)
 	o.Image = filepath.Join(bin, "fairway-image.tar")
 	o.ImagesDir = filepath.Join(bin, "images")
+	o.CNIPlugins = filepath.Join(bin, "cni-plugins")
 	o.Deploy = filepath.Join(bin, "deploy")
 	if _, err := os.Stat(o.Deploy); err != nil {
 		o.Deploy = filepath.Join(bin, "..", "deploy")
@@ -99,7 +101,7 @@ func (o Options) Validate() error {
 	if !slices.Contains(PodNetworks, o.PodNetwork) {
 		return fmt.Errorf("unknown pod network %q [choose one of %s]", o.PodNetwork, strings.Join(PodNetworks, ", "))
 	}
-	if err := o.checkSubnets(); err != nil {
+	if err := errors.Join(o.checkSubnets(), o.checkPlugins()); err != nil {
 		return err
 	}
 	if _, err := os.Stat("/proc/net/ip_vs"); err != nil && o.ProxyMode == datapath.IPVS {

@@ -14,30 +14,52 @@ import (
 // rebooted. Mode nftables; others with FAIRWAY_POLICY_MODE.
 func TestNetworkPolicy(t *testing.T) {
 	beside(t, 2)
-	text, err := os.ReadFile("../../docs/networkpolicy.md")
-	if err != nil {
-		t.Fatal(err)
-	}
 	l := newLab(t)
 	args := []string{"--nodes", "2", "--dual-stack", "--network-policy", "--load-balancer", "none"}
 	if mode := os.Getenv("FAIRWAY_POLICY_MODE"); mode != "" { // make test-policy
 		args = append(args, "--proxy-mode", mode)
 	}
 	l.run(l.upArgs(args...)...)
-	w := &policyWalk{lab: l, bin: t.TempDir()}
+	l.followPolicies()
+	l.testReboot()
+	l.run("down")
+	l.gone()
+}
+
+// TestPolicyAlone is the same where the agent enforces policies and nothing else: beside the real kube-proxy, and the reference
+// plugins bridge and host-local.
+func TestPolicyAlone(t *testing.T) {
+	beside(t, 2)
+	l := newLab(t)
+	l.run(l.upArgs("--nodes", "2", "--dual-stack", "--network-policy", "--load-balancer", "none", "--kube-proxy", built.kubeProxy, "--pod-network", "bridge")...)
+	if out := l.run("node", "1", "--", "nft", "list", "tables"); !strings.Contains(out, "fairway-policy") || strings.Count(out, "fairway") != 1 {
+		l.Errorf("of ours there are more tables than that of policies:\n%s", out)
+	}
+	if os.Getenv("FAIRWAY_POLICY_WALK") != "" { // make test-policy
+		l.followPolicies()
+	}
+	l.testAlone()
+	l.run("down")
+	l.gone()
+}
+
+// followPolicies follows docs/networkpolicy.md.
+func (l *lab) followPolicies() {
+	text, err := os.ReadFile("../../docs/networkpolicy.md")
+	if err != nil {
+		l.Fatal(err)
+	}
+	w := &policyWalk{lab: l, bin: l.TempDir()}
 	if err := os.Symlink(built.lab, filepath.Join(w.bin, "kubectl")); err != nil {
-		t.Fatal(err)
+		l.Fatal(err)
 	}
 	blocks := shBlock.FindAllStringSubmatch(string(text), -1)
 	if len(blocks) < 7 || strings.Count(string(text), "```sh\n") != len(blocks) {
-		t.Fatalf("%d blocks of commands have a name", len(blocks))
+		l.Fatalf("%d blocks of commands have a name", len(blocks))
 	}
 	for _, b := range blocks {
 		w.follow(b[1], b[2])
 	}
-	l.testReboot()
-	l.run("down")
-	l.gone()
 }
 
 // A policyWalk follows a document.

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/fairway-net/fairway/lab/controlplane"
+	"github.com/fairway-net/fairway/lab/fabric"
 )
 
 // poll tries fn until it returns nil. When ctx ends first, the error has the
@@ -98,6 +99,11 @@ func (b *builder) waitNodes(ctx context.Context) error {
 			b.Done("%s registered", count(b.Nodes, "node"))
 			registered = true
 		}
+		for _, n := range nodes.Items {
+			if err := b.plainCNI(&n); err != nil {
+				return err
+			}
+		}
 		return notReady(nodes.Items, b.Deploy != "")
 	})
 	if err != nil {
@@ -138,7 +144,7 @@ func unready(n corev1.Node) string {
 }
 
 // routePods lets the control plane reach pods, as "kubectl get --raw
-// …/services/NAME/proxy" and webhooks need.
+// …/services/NAME/proxy" and webhooks need; with the pod network bridge, everybody.
 func (b *builder) routePods(ctx context.Context) error {
 	_, client, err := b.client()
 	if err != nil {
@@ -164,6 +170,12 @@ func (b *builder) routePods(ctx context.Context) error {
 					return err
 				}
 				if err := b.fabric().RoutePods(b.plan, number, prefix, via); err != nil {
+					return err
+				}
+				if b.PodNetwork != podNetworkBridge {
+					continue
+				}
+				if err := b.fabric().Route(fabric.Switch, prefix, via); err != nil {
 					return err
 				}
 			}

@@ -14,7 +14,7 @@ import (
 )
 
 // pathFlags have values that are relative to the file that has them.
-var pathFlags = []string{"deploy", "image", "images-dir", "kube-proxy"}
+var pathFlags = []string{"deploy", "image", "images-dir", "kube-proxy", "cni-plugins"}
 
 // readConfig sets the flags of cmd that file has as fields, but for those that were given.
 func readConfig(cmd *cobra.Command, file string) error {

@@ -36,7 +36,7 @@ func upCommand(lab *cluster.Lab) *cobra.Command {
 			case dual:
 				o.Family = fabric.Dual
 			}
-			for _, path := range []*string{&o.KubeProxy, &o.Deploy, &o.Image, &o.ImagesDir} {
+			for _, path := range []*string{&o.KubeProxy, &o.Deploy, &o.Image, &o.ImagesDir, &o.CNIPlugins} {
 				if *path == "" {
 					continue
 				}
@@ -57,6 +57,7 @@ func upCommand(lab *cluster.Lab) *cobra.Command {
 	f.StringVar(&o.LoadBalancer, "load-balancer", o.LoadBalancer, "addresses of Services of type LoadBalancer: "+strings.Join(cluster.LoadBalancers, ", "))
 	f.StringVar(&o.EdgeTarget, "edge-target", o.EdgeTarget, "what the load balancer of --load-balancer edge takes connections to, NodePorts or pods: "+strings.Join(cluster.EdgeTargets, ", "))
 	f.StringVar(&o.PodNetwork, "pod-network", o.PodNetwork, "how pods of other nodes are reached: "+strings.Join(cluster.PodNetworks, ", "))
+	f.StringVar(&o.CNIPlugins, "cni-plugins", o.CNIPlugins, "directory of the reference plugins bridge, host-local and loopback, for --pod-network bridge")
 	f.IntVar(&o.Subnets, "subnets", o.Subnets, "subnets of nodes, 1 or 2: nodes with even numbers are in the second, behind a router; takes --pod-network auto, vxlan or bgp")
 	f.BoolVar(&o.EgressAddresses, "egress-addresses", false, "let pods leave with the addresses of Services that ask for it, with deploy/components/egress")
 	f.BoolVar(&o.NetworkPolicy, "network-policy", false, "enforce NetworkPolicies, with deploy/components/network-policy")
