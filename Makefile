@@ -19,7 +19,7 @@ DEMO_PACKAGES := nftables iproute2 containerd runc iptables kmod tcpdump bind9-d
 PACKAGES      := $(DEMO_PACKAGES) gcc libc6-dev bird2 \
                  linux-source make patch flex bison bc xz-utils binutils
 
-.PHONY: all build deps chart image image-twice images lab uml demo test test-product test-chart test-user test-uml test-lab test-faults test-peers test-others test-versions test-e2e faults faults-inside faults-inside-nft faults-inside-iptables faults-inside-switch soak bench-scale bench-packets bench-lb bench-moves bench-podnetwork bench-policy test-policy test-policy-conformance vet lint vuln bench fuzz clean
+.PHONY: all build deps chart image image-twice images lab cni-plugins uml demo test test-product test-chart test-user test-uml test-lab test-faults test-peers test-others test-versions test-e2e faults faults-inside faults-inside-nft faults-inside-iptables faults-inside-switch soak bench-scale bench-packets bench-lb bench-moves bench-podnetwork bench-policy test-policy test-policy-conformance vet lint vuln bench fuzz clean
 
 all: build
 
@@ -54,6 +54,13 @@ lab:
 	cd lab && go build -ldflags '$(LDFLAGS) $(K8S_LDFLAGS)' -o ../bin/fairway-lab ./cmd/fairway-lab
 	ln -sf fairway-lab bin/kubectl
 
+## cni-plugins: the reference plugins of a lab with --pod-network bridge, in bin/cni-plugins
+cni-plugins: bin/cni-plugins
+bin/cni-plugins: test/peers/go.mod
+	@mkdir -p $@
+	cd test/peers && go build -ldflags '-s -w' -o $(CURDIR)/$@/ $(addprefix github.com/containernetworking/plugins/plugins/,main/bridge main/loopback ipam/host-local)
+	@touch $@
+
 ## uml: bin/linux.uml, a kernel as a process, for tests that the machine's cannot run
 uml:
 	@hack/mkuml/mkuml bin/linux.uml
@@ -68,7 +75,7 @@ demo:
 	@go run ./hack/demo
 
 ## test: every test; SEEDS=N as for test-peers
-test: build image images lab uml bin/kube-proxy bin/frr bin/gotestsum
+test: build image images lab cni-plugins uml bin/kube-proxy bin/frr bin/gotestsum
 	@$(MAKE) --no-print-directory -j2 test-product test-others
 
 # Two processes test at a time. The product's packages have both cores full of packets to
@@ -199,23 +206,19 @@ test-e2e: build image images lab
 	cd lab && go run ./images/cmd/mkimages -o ../bin/e2e/images -e2e ../bin/e2e
 	FOCUS='$(FOCUS)' SKIP='$(SKIP)' hack/e2e $(UP)
 
-## test-policy: random NetworkPolicies, SEEDS=N of them (default 20): the compiler against the objects, packets in namespaces, and through Services in the modes nftables, iptables and userspace (15 seconds each); 100,000 cases against cyclonus and kube-network-policies, and all cases of cyclonus as packets; then in labs the recipes of docs/networkpolicy.md in the other modes, and test-policy-conformance; not in CI
-test-policy: build image images lab
-	FAIRWAY_POLICY_WORLDS=$$((100 * $(or $(SEEDS),20))) go test -count=1 -run TestRandom ./internal/policy
-	for i in $$(seq $(or $(SEEDS),20)); do FAIRWAY_SEED=$$i go test -p 1 -count=1 -run 'TestRandomPackets|TestPolicies|TestKilled' \
-	./internal/policy/nftpolicy ./internal/policy/enforcer ./internal/datapath/nftables ./internal/datapath/iptables ./internal/datapath/userspace || exit; done
-	cd test/peers && POLICY_CASES=100000 CYCLONUS=all go test -count=1 -vet=off -timeout 40m -parallel 12 -run 'Cyclonus|KubeNetworkPolicies' .
-	cd lab && for mode in iptables userspace; do FAIRWAY_POLICY_MODE=$$mode FAIRWAY_LAB_BIN=$(CURDIR)/bin/fairway-lab \
-	go test -count=1 -vet=off -run 'TestNetworkPolicy$$' ./cluster || exit; done
-	@$(MAKE) --no-print-directory test-policy-conformance
+## test-policy: all proof of NetworkPolicies, stage by stage, each with its time; what passed on this tree is not run again (FRESH=1 does). STAGES: some of them, as in "oracles walk-iptables" (hack/test-policy has all); SEEDS=N random worlds (20); not in CI
+test-policy: build image images lab cni-plugins bin/kube-proxy bin/policy/policy.test
+	@hack/test-policy $(STAGES)
 
-## test-policy-conformance: network-policy-api's conformance tests against a lab, in the modes nftables and iptables (a quarter of an hour each; RUN: a regular expression over the tests' names); not in CI
-test-policy-conformance: build image images lab
+## test-policy-conformance: of these, network-policy-api's tests against labs, in the modes nftables and iptables, of IPv4 and of IPv6 (RUN: a regular expression over the tests' names)
+test-policy-conformance: STAGES = conformance-nftables conformance-iptables conformance-nftables-ipv6 conformance-iptables-ipv6
+test-policy-conformance: test-policy
+
+bin/policy/policy.test: $(wildcard test/policy/*.go test/policy/go.mod test/policy/sctp/*.go)
 	mkdir -p bin/policy/images
 	cd test/e2e && go build -ldflags '-s -w' -o ../../bin/policy/ k8s.io/kubernetes/test/images/agnhost
 	cd test/policy && go build -ldflags '-s -w' -o ../../bin/policy/ ./sctp && go test -vet=off -c -o ../../bin/policy/policy.test .
 	cd lab && go run ./images/cmd/mkimages -o ../bin/policy/images -policy ../bin/policy
-	for mode in nftables iptables; do RUN='$(RUN)' hack/policy-conformance --proxy-mode $$mode || exit; done
 
 ## bench-podnetwork: ADD, DEL and GC, pod to pod on a node and by each way, beside the reference plugins and a tunnel made by hand; limits of bandwidth (three minutes)
 bench-podnetwork: export FAIRWAY_BENCH_PLUGINS = $(CURDIR)/bin/bench-plugins

@@ -7,11 +7,20 @@ import (
 	"testing"
 )
 
-// TestSecurity: each threat of the table in security.md names tests, each behind its package, and
-// they are there.
+// TestSecurity: each threat of the table in security.md, and each fault of others in networkpolicy.md, names tests, each behind
+// its package, and they are there.
 func TestSecurity(t *testing.T) {
-	_, table, _ := strings.Cut(read(t, "security.md"), "## Which test shows what")
-	row, word := regexp.MustCompile(`^\| \d+ \|`), regexp.MustCompile("`([a-z/]+)`|\\bTest[A-Za-z0-9]+")
+	testsOf(t, "security.md", "## Which test shows what", `^\| \d+ \|`, 19)
+	testsOf(t, "networkpolicy.md", "### Faults that others published", `^\| [a-zA-Z-]+[-#]\d`, 9)
+	testsOf(t, "networkpolicy.md", "### Faults that others published", `^\| (CVE|GHSA)-`, 7)
+}
+
+// testsOf looks at the rows of the section that heading begins.
+func testsOf(t *testing.T, file, heading, pattern string, atLeast int) {
+	t.Helper()
+	_, table, _ := strings.Cut(read(t, file), heading)
+	table, _, _ = strings.Cut(table, "\n## ")
+	row, word := regexp.MustCompile(pattern), regexp.MustCompile("`([a-z/]+)`|\\bTest[A-Za-z0-9]+")
 	rows := 0
 	for line := range strings.Lines(table) {
 		if !row.MatchString(line) {
@@ -32,8 +41,8 @@ func TestSecurity(t *testing.T) {
 			t.Errorf("it names no test: %s", line)
 		}
 	}
-	if rows < 19 {
-		t.Errorf("the table has %d rows", rows)
+	if rows < atLeast {
+		t.Errorf("%s: the table %s has %d rows", file, heading, rows)
 	}
 }
 

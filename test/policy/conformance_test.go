@@ -17,6 +17,7 @@ import (
 
 	"sigs.k8s.io/network-policy-api/apis/v1alpha2"
 	"sigs.k8s.io/network-policy-api/conformance/tests"
+	timeouts "sigs.k8s.io/network-policy-api/conformance/utils/config"
 	"sigs.k8s.io/network-policy-api/conformance/utils/suite"
 )
 
@@ -48,7 +49,9 @@ func TestConformance(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := suite.New(suite.Options{Client: c, ClientSet: clients, KubeConfig: *cfg, CleanupBaseResources: true, EnableAllSupportedFeatures: true})
+	// Most of the time is waiting for what is denied, twice each.
+	limits := timeouts.TimeoutConfig{RequestTimeout: time.Second, PokeInterval: 100 * time.Millisecond}
+	s := suite.New(suite.Options{Client: c, ClientSet: clients, KubeConfig: *cfg, CleanupBaseResources: true, EnableAllSupportedFeatures: true, TimeoutConfig: limits})
 	s.Setup(t)
 	if s.Run(t, tests.ConformanceTests); len(tests.ConformanceTests) < 24 {
 		t.Errorf("upstream has %d tests, and had 24", len(tests.ConformanceTests))
