@@ -154,3 +154,17 @@ func TestEndpointsOf(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// TestEgress: a decision says whether pods leave with the address, also when only that has changed.
+func TestEgress(t *testing.T) {
+	in := world(t)
+	var r Decider
+	for _, want := range []bool{false, true, true, false} {
+		changed := *in.Services[0]
+		changed.Egress = want
+		in.Services = []*Service{&changed}
+		if d := r.Decide(in)[vip]; d == nil || d.Egress != want {
+			t.Errorf("egress %v: %+v", want, d)
+		}
+	}
+}

@@ -23,13 +23,19 @@ func at(ip string, port uint16) netip.AddrPort {
 // it has for both protocols.
 func pod(t *testing.T, name string) uint16 {
 	t.Helper()
+	return podAt(t, "127.0.0.2", name)
+}
+
+// podAt is a pod at an address.
+func podAt(t *testing.T, ip, name string) uint16 {
+	t.Helper()
 	for range 100 {
-		l, err := net.Listen("tcp", "127.0.0.2:0")
+		l, err := net.Listen("tcp", at(ip, 0).String())
 		if err != nil {
 			t.Fatal(err)
 		}
 		port := uint16(l.Addr().(*net.TCPAddr).Port)
-		c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(at("127.0.0.2", port)))
+		c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(at(ip, port)))
 		if err != nil {
 			l.Close() // another program has it
 			continue

@@ -140,6 +140,54 @@ func TestNodePorts(t *testing.T) {
 	})
 }
 
+// TestNodePortsIPv6: TCP and UDP at ::1 come to endpoints of IPv6, with affinity to one of them; SCTP is not served, and
+// nothing of IPv6 is at 127.0.0.1.
+func TestNodePortsIPv6(t *testing.T) {
+	one, two := at("::1", podAt(t, "::1", "one")), at("::1", podAt(t, "::1", "two"))
+	at4 := own()
+	s := serveNodePorts(t, nil, at4.Addr(), netip.IPv6Loopback())
+	ipv6 := func(f *service.Frontend, port uint16) *service.Frontend {
+		f.Addr = netip.AddrPortFrom(netip.IPv6Unspecified(), port)
+		return f
+	}
+	var at6 netip.AddrPort
+	both := func(network string) bool {
+		seen := map[string]bool{}
+		for range 200 { // or another program has the port
+			if seen[ask(t, network, at6, "hello")] = true; seen["one hello"] && seen["two hello"] {
+				return true
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+		return false
+	}
+	eventually(t, "TCP and UDP to both endpoints", func() bool {
+		l, err := net.Listen("tcp6", "[::1]:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		at6 = l.Addr().(*net.TCPAddr).AddrPort()
+		l.Close()
+		port := at6.Port()
+		s.set(ipv6(nodePort(service.TCP, port, 0, nil, one, two), port), ipv6(nodePort(service.UDP, port, 0, nil, one, two), port), ipv6(nodePort(service.SCTP, port, 0, nil, one), port))
+		return both("tcp") && both("udp")
+	})
+	if conn, err := net.Dial("tcp", netip.AddrPortFrom(at4.Addr(), at6.Port()).String()); err == nil {
+		conn.Close()
+		t.Error("a NodePort of IPv6 is at 127.0.0.1")
+	}
+	s.set(ipv6(nodePort(service.TCP, at6.Port(), time.Hour, nil, one, two), at6.Port()))
+	eventually(t, "affinity counts", func() bool { // the table before has none
+		first := ask(t, "tcp", at6, "")
+		for range 40 {
+			if ask(t, "tcp", at6, "") != first {
+				return false
+			}
+		}
+		return true
+	})
+}
+
 // TestNodePortsBehindHostPorts: a hostPort on the same address comes first.
 func TestNodePortsBehindHostPorts(t *testing.T) {
 	at1, to := own(), at("127.0.0.2", pod(t, "service"))
