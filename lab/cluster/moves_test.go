@@ -64,8 +64,8 @@ func TestMoves(t *testing.T) {
 	}
 }
 
-// moves makes the connections. It fails the test if one is not opened; and if one that is open is cut, unless the
-// address moves with the pods: an owner does not know the connections of the one before it.
+// moves makes the connections. It fails the test if one is not opened; and if one that is open is cut, unless routers
+// choose anew when the pods move: the node that they choose does not know the connection.
 func (l *lab) moves(policy string, moves bool) {
 	l.Helper()
 	var at string
