@@ -275,3 +275,33 @@ func TestLearned(t *testing.T) {
 		}
 	}
 }
+
+// TestRoutesToAndFromBGP: nodes in one subnet lose no packet between pods when they change from plain routes to routers, and
+// back: neighbours keep their plain routes.
+func TestRoutesToAndFromBGP(t *testing.T) {
+	c := newCarried(t, WayRoutes)
+	c.machines = c.machines[:2]
+	c.sync()
+	everybody := c.converse()
+	everybody("at first")
+	later := time.Duration(0)
+	for _, way := range []Way{WayBGP, WayRoutes} {
+		for _, m := range c.machines {
+			m.config.Way = way
+			m.restart()
+			m.network.now = func() time.Time { return time.Now().Add(later) }
+			m.mustSync(c.peers())
+			everybody(fmt.Sprintf("after %s has changed to %s", m.peer.Name, way))
+		}
+		for range 2 {
+			later += settle
+			for _, m := range c.machines {
+				m.mustSync(c.peers())
+				everybody(fmt.Sprintf("when %s has settled with %s", m.peer.Name, way))
+			}
+		}
+		if own, err := c.machines[0].config.RIB.PodCIDRs(); err != nil || (len(own) > 0) != (way == WayBGP) {
+			t.Errorf("%s: to announce are %v, %v", way, own, err)
+		}
+	}
+}
