@@ -10,6 +10,8 @@
 // veth pair, one /32 (or /128) route to the pod, and a gateway in the pod that is
 // no real address (169.254.1.1, fe80::1).
 //
+// A host that asks for it has a cgroup of its own (Cgroup), as a pod has.
+//
 // It promises:
 //   - Nothing leaves: no namespace has a link to the host.
 //   - Nothing stays: a namespace has no name and no process in it, only a file

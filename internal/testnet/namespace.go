@@ -28,6 +28,7 @@ type Namespace struct {
 	clients atomic.Uint32
 	sctp    sync.Mutex // of its only client of SCTP, see dialSCTP
 	served  sync.Map   // the addresses of its servers of SCTP
+	cgroup  string     // its directory; empty: that of the test
 }
 
 // NewNamespace makes a namespace with a loopback interface that is up, forwarding
@@ -103,7 +104,12 @@ func (n *Namespace) close() {
 
 // Do runs f on a thread that is in the namespace. Sockets opened and programs
 // started by f stay in it; goroutines started by f do not begin there.
-func (n *Namespace) Do(f func() error) error { return netnamespace.Do(n.fd, f) }
+func (n *Namespace) Do(f func() error) error {
+	if n.cgroup != "" {
+		return n.doInCgroup(f)
+	}
+	return netnamespace.Do(n.fd, f)
+}
 
 // Path is a file by which other programs can enter the namespace while the test
 // runs: nsenter --net=PATH.
