@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -86,6 +87,7 @@ type sctpConn struct {
 	local, to netip.AddrPort
 	served    bool   // to is an address of this namespace, and answers
 	free      func() // lets the next client of the namespace begin
+	deadline  time.Time
 	rest      bytes.Buffer
 }
 
@@ -110,11 +112,32 @@ func (c *sctpConn) Write(p []byte) (int, error) {
 	return len(p), err
 }
 
+// sctpAgain is how long a client waits before it sends its INIT once more. A host that should say that it
+// has no SCTP is silent where a client there has opened its socket, and not connected it yet.
+const sctpAgain = 500 * time.Millisecond
+
+// SetDeadline is for Read; writes never wait.
+func (c *sctpConn) SetDeadline(t time.Time) error { c.deadline = t; return nil }
+
+// SetReadDeadline is SetDeadline.
+func (c *sctpConn) SetReadDeadline(t time.Time) error { return c.SetDeadline(t) }
+
 func (c *sctpConn) Read(p []byte) (int, error) {
 	buf := make([]byte, 1500)
 	for c.rest.Len() == 0 {
+		until := time.Now().Add(sctpAgain)
+		last := !c.deadline.IsZero() && c.deadline.Before(until)
+		if last {
+			until = c.deadline
+		}
+		if err := c.IPConn.SetReadDeadline(until); err != nil {
+			return 0, err
+		}
 		n, _, err := c.ReadFrom(buf) // Read would return the header of IPv4, too
 		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded) && !last:
+			_, _ = c.Write(nil)
+			continue
 		case errors.Is(err, unix.ENOPROTOOPT), errors.Is(err, unix.EPROTO): // a host without a socket of SCTP
 			return 0, unix.ECONNREFUSED
 		case err != nil:
