@@ -6,7 +6,8 @@
 //
 // A step is a system call by which a program speaks with the kernel's packet filter: a
 // message sent to or received from netlink, and iptables-legacy's socket options. Steps are
-// counted over all programs that run one after the other since Arm.
+// counted over all programs that run one after the other since Arm. Two faults are the same if
+// they leave the same behind: with FAIRWAY_FAULTS=all only one of them is tried.
 //
 // It hides ptrace. It promises that nothing is traced but the named programs, only those
 // that this process starts; that the program does nothing between the step and its fault;
