@@ -47,6 +47,16 @@ func TestAsk(t *testing.T) {
 	}
 }
 
+// TestFamily: the kernel's own family of generic netlink is there, and one that nobody has is not.
+func TestFamily(t *testing.T) {
+	if n, err := Family(t.Context(), "nlctrl"); err != nil || n != unix.GENL_ID_CTRL {
+		t.Errorf("%d, %v", n, err)
+	}
+	if n, err := Family(t.Context(), "not-there"); n != 0 || !errors.Is(err, unix.ENOENT) {
+		t.Errorf("%d, %v", n, err)
+	}
+}
+
 // TestAskEnds: a question that the kernel does not answer ends with its context. The kernel
 // takes a message of the kind NOOP and says nothing.
 func TestAskEnds(t *testing.T) {

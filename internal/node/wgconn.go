@@ -58,40 +58,18 @@ type wgConn struct {
 // openWG fails where the kernel has no WireGuard. The kernel loads the module for the question, if
 // it may.
 func openWG(ctx context.Context) (*wgConn, error) {
-	conn, err := fwnetlink.Dial(unix.NETLINK_GENERIC)
-	if err != nil {
-		return nil, err
-	}
-	c := &wgConn{Conn: conn}
-	body := fwnetlink.AppendText([]byte{unix.CTRL_CMD_GETFAMILY, 1, 0, 0}, unix.CTRL_ATTR_FAMILY_NAME, unix.WG_GENL_NAME)
-	_, err = c.Ask(ctx, unix.GENL_ID_CTRL, 0, body, func(b []byte) error {
-		return c.attributes(b, func(typ uint16, b []byte) error {
-			if typ == unix.CTRL_ATTR_FAMILY_ID && len(b) >= 2 {
-				c.family = binary.NativeEndian.Uint16(b)
-			}
-			return nil
-		})
-	})
-	if err == nil && c.family == 0 {
-		err = errors.New("it has no number")
-	}
+	family, err := fwnetlink.Family(ctx, unix.WG_GENL_NAME)
 	if errors.Is(err, unix.ENOENT) {
 		err = errors.New("the kernel has none [CONFIG_WIREGUARD, Linux 5.6 or newer; modprobe wireguard]")
 	}
 	if err != nil {
-		_ = c.Close()
 		return nil, fmt.Errorf("look for WireGuard: %w", err)
 	}
-	return c, nil
-}
-
-// attributes reads an answer behind the header of generic netlink.
-func (c *wgConn) attributes(b []byte, f func(typ uint16, b []byte) error) error {
-	const header = unix.GENL_HDRLEN
-	if len(b) < header {
-		return fmt.Errorf("answer of %d bytes", len(b))
+	conn, err := fwnetlink.Dial(unix.NETLINK_GENERIC)
+	if err != nil {
+		return nil, err
 	}
-	return fwnetlink.Attributes(b[header:], f)
+	return &wgConn{Conn: conn, family: family}, nil
 }
 
 // device reads a device by its index.
@@ -104,7 +82,7 @@ func (c *wgConn) device(ctx context.Context, link int) (*wgDevice, error) {
 	}
 	d := &wgDevice{peers: map[Key]wgPeer{}}
 	_, err = c.Ask(ctx, c.family, unix.NLM_F_DUMP, slices.Concat([]byte{unix.WG_CMD_GET_DEVICE, unix.WG_GENL_VERSION, 0, 0}, attrs),
-		func(b []byte) error { return c.attributes(b, d.attribute) })
+		func(b []byte) error { return fwnetlink.GenericAttributes(b, d.attribute) })
 	if err != nil {
 		return nil, fmt.Errorf("read the WireGuard device: %w", err)
 	}

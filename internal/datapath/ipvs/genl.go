@@ -55,13 +55,13 @@ func (w *genlConn) open(ctx context.Context) error {
 	if w.conn != nil {
 		return nil
 	}
+	var err error
+	if w.family, err = ipvsFamily(ctx); err != nil {
+		return err
+	}
 	c, err := netlink.Dial(unix.NETLINK_GENERIC, &netlink.Config{MessageBufferSize: 32 << 10})
 	if err != nil {
 		return fmt.Errorf("open netlink socket: %w", err)
-	}
-	if w.family, err = ipvsFamily(ctx, c); err != nil {
-		_ = c.Close()
-		return err
 	}
 	w.conn = c
 	return nil
@@ -75,33 +75,15 @@ func (w *genlConn) close() {
 }
 
 // ipvsFamily requests IPVS' family number; the kernel loads the module for it if possible.
-func ipvsFamily(ctx context.Context, c *netlink.Conn) (uint16, error) {
-	attrs, err := netlink.MarshalAttributes([]netlink.Attribute{{Type: unix.CTRL_ATTR_FAMILY_NAME, Data: []byte("IPVS\x00")}})
-	if err != nil {
-		return 0, err
-	}
-	msgs, err := execute(ctx, c, netlink.Message{
-		Header: netlink.Header{Type: unix.GENL_ID_CTRL, Flags: netlink.Request},
-		Data:   append([]byte{unix.CTRL_CMD_GETFAMILY, 1, 0, 0}, attrs...),
-	})
-	if errors.Is(err, unix.ENOENT) {
+func ipvsFamily(ctx context.Context) (uint16, error) {
+	number, err := fwnetlink.Family(ctx, "IPVS")
+	switch {
+	case errors.Is(err, unix.ENOENT):
 		return 0, errors.New("the kernel has no IPVS [modprobe ip_vs]")
-	}
-	if err != nil {
+	case err != nil:
 		return 0, fmt.Errorf("look for IPVS: %w", err)
 	}
-	for _, m := range msgs {
-		var id uint16
-		err := attributes(m.Data, func(typ uint16, d *netlink.AttributeDecoder) {
-			if typ == unix.CTRL_ATTR_FAMILY_ID {
-				id = d.Uint16()
-			}
-		})
-		if err != nil || id != 0 {
-			return id, err
-		}
-	}
-	return 0, errors.New("the kernel does not report the family number of IPVS")
+	return number, nil
 }
 
 // attributes calls f for each attribute of a generic netlink message.
