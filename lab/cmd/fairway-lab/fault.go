@@ -70,26 +70,26 @@ func addNodeCommand(lab *cluster.Lab) *cobra.Command {
 }
 
 func removeNodeCommand(lab *cluster.Lab) *cobra.Command {
-	c := oneNodeCommand(lab, "remove-node", "Take a node away for good, without a warning", lab.RemoveNode)
+	c := oneNodeCommand(lab, "remove-node", "Take a node away for good, without a warning", cluster.Lab.RemoveNode)
 	c.Example = "  fairway-lab kubectl drain node-2 --ignore-daemonsets && fairway-lab remove-node 2"
 	return c
 }
 
 func restartNodeCommand(lab *cluster.Lab) *cobra.Command {
-	c := oneNodeCommand(lab, "restart-node", "Reboot a node: cut its power, start it again, and wait until it is Ready", lab.RestartNode)
+	c := oneNodeCommand(lab, "restart-node", "Reboot a node: cut its power, start it again, and wait until it is Ready", cluster.Lab.RestartNode)
 	c.Example = "  fairway-lab restart-node 2"
 	return c
 }
 
-// oneNodeCommand does something to the node that its argument names.
-func oneNodeCommand(lab *cluster.Lab, use, short string, do func(context.Context, string, *cluster.Progress) error) *cobra.Command {
+// oneNodeCommand does something to the node that its argument names, of the lab that --name names by then.
+func oneNodeCommand(lab *cluster.Lab, use, short string, do func(cluster.Lab, context.Context, string, *cluster.Progress) error) *cobra.Command {
 	return &cobra.Command{
 		Use:               use + " N",
 		Short:             short,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: completeNodes(lab),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return do(cmd.Context(), args[0], cluster.NewProgress(cmd.OutOrStdout()))
+			return do(*lab, cmd.Context(), args[0], cluster.NewProgress(cmd.OutOrStdout()))
 		},
 	}
 }
