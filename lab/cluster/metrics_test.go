@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// scalerManifest scales the Deployment to two pods, because one uses more than a kilobyte.
+// scalerManifest scales the Deployment to two pods, because one uses more than a thousandth of a core: by starting
+// 50 processes a second.
 const scalerManifest = `
 apiVersion: apps/v1
 kind: Deployment
@@ -15,7 +16,8 @@ spec:
   template:
     metadata: {labels: {app: scaled}}
     spec:
-      containers: [{name: web, image: httpd, imagePullPolicy: IfNotPresent}]
+      containers: [{name: busy, image: busybox, imagePullPolicy: IfNotPresent, command: [sh, -c, while sleep 0.02; do :; done]}]
+      terminationGracePeriodSeconds: 0
 ---
 apiVersion: autoscaling/v2
 kind: HorizontalPodAutoscaler
@@ -24,10 +26,10 @@ spec:
   scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: scaled}
   minReplicas: 1
   maxReplicas: 2
-  metrics: [{type: Resource, resource: {name: memory, target: {type: AverageValue, averageValue: 1Ki}}}]
+  metrics: [{type: Resource, resource: {name: cpu, target: {type: AverageValue, averageValue: 1m}}}]
 `
 
-// testMetrics: kubectl top shows the node and its pods, and an autoscaler goes by what they use.
+// testMetrics: kubectl top shows the node and its pods, and an autoscaler goes by the CPU that they use.
 func (l *lab) testMetrics() {
 	l.input(scalerManifest, "kubectl", "apply", "-f", "-")
 	const long = 2 * time.Minute // a kubelet counts every 10 to 20 s, and two counts are needed
