@@ -19,7 +19,7 @@ DEMO_PACKAGES := nftables iproute2 containerd runc iptables kmod tcpdump bind9-d
 PACKAGES      := $(DEMO_PACKAGES) gcc libc6-dev bird2 \
                  linux-source make patch flex bison bc xz-utils binutils
 
-.PHONY: all build deps chart image image-twice images lab cni-plugins uml demo test test-product test-chart test-user test-uml test-lab test-faults test-peers test-others test-versions test-e2e faults faults-inside faults-inside-nft faults-inside-iptables faults-inside-switch soak bench-scale bench-packets bench-lb bench-moves bench-podnetwork bench-policy test-policy test-policy-conformance vet lint vuln bench fuzz clean
+.PHONY: all build deps chart image image-twice images lab cni-plugins uml demo test test-product test-chart test-helm test-user test-uml test-lab test-faults test-peers test-others test-versions test-e2e faults faults-inside faults-inside-nft faults-inside-iptables faults-inside-switch soak bench-scale bench-packets bench-lb bench-moves bench-podnetwork bench-policy test-policy test-policy-conformance vet lint vuln bench fuzz clean
 
 all: build
 
@@ -105,6 +105,10 @@ test-product: bin/gotestsum
 ## test-chart: the Helm chart, rendered by Helm, against what fairway install applies
 test-chart: bin/gotestsum
 	cd test/chart && $(GOTEST) -mod=mod ./...
+
+## test-helm: the chart in a lab by Helm's own actions: install, upgrade, rollback, clean-up, uninstall (a minute; not in CI)
+test-helm: image images lab
+	cd test/chart && FAIRWAY_LAB_BIN=$(CURDIR)/bin/fairway-lab go test -mod=mod -vet=off -tags helm -v -count=1 -timeout 20m -run TestHelm .
 
 ## test-user: what an ordinary user can test; says what it leaves out; PKG=./internal/cni for one
 test-user:
@@ -240,7 +244,7 @@ vet:
 	go vet ./...
 	go vet -tags uml ./internal/datapath/ipvs ./internal/node
 	cd lab && go vet ./... && go vet -tags moves ./cluster
-	cd test/chart && go vet ./...
+	cd test/chart && go vet ./... && go vet -tags helm .
 	cd test/peers && go vet ./...
 
 # Not of the lab and test/peers: it would analyse all of Kubernetes first.

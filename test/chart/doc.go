@@ -4,5 +4,7 @@
 //	values ─┬─ internal/chart ─ Helm's engine ─┐
 //	        └─ internal/install ─ kustomize ───┴─ equal?
 //
+// `make test-helm` installs, upgrades and removes it by Helm's own actions in a lab.
+//
 // It is a module of its own, so that Helm is no dependency of the product.
 package chart
