@@ -52,7 +52,7 @@ func TestLab(t *testing.T) {
 	published := freePort(t)
 	file := labFile(t, fmt.Sprintf("nodes: 2\ndual-stack: true\npublish: [%d:30080]\n", published))
 	up := l.run(l.upArgs("--config", file)...)
-	for _, step := range []string{"API server answers", "all nodes Ready", "DNS answers on every node"} {
+	for _, step := range []string{"control plane ready", "all nodes Ready", "DNS answers on every node"} {
 		if !strings.Contains(up, step) {
 			t.Errorf("up does not tell %q:\n%s", step, up)
 		}

@@ -176,9 +176,6 @@ func (b *builder) build(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := b.guard(ctx, b.waitReady); err != nil {
-		return err
-	}
 	if err := b.guard(ctx, b.deployBalancer); err != nil {
 		return err
 	}

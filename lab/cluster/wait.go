@@ -17,7 +17,6 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/fairway-net/fairway/lab/controlplane"
 	"github.com/fairway-net/fairway/lab/fabric"
 )
 
@@ -53,29 +52,18 @@ func (l Lab) client() (*rest.Config, *kubernetes.Clientset, error) {
 	return config, client, nil
 }
 
-// waitAPI waits until the API server takes every request.
 func (b *builder) waitAPI(ctx context.Context) error {
-	if err := b.waitPath(ctx, controlplane.Serves); err != nil {
-		return err
-	}
-	b.Done("API server answers")
-	return nil
-}
-
-// waitReady waits until the API server has done all that it does at its start.
-func (b *builder) waitReady(ctx context.Context) error { return b.waitPath(ctx, controlplane.Ready) }
-
-func (b *builder) waitPath(ctx context.Context, path string) error {
 	_, client, err := b.client()
 	if err != nil {
 		return err
 	}
 	err = poll(ctx, 50*time.Millisecond, func(ctx context.Context) error {
-		return client.Discovery().RESTClient().Get().RequestURI(path).Do(ctx).Error()
+		return client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
 	})
 	if err != nil {
 		return fmt.Errorf("wait for the API server: %w", err)
 	}
+	b.Done("control plane ready")
 	return nil
 }
 

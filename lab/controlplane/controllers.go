@@ -3,7 +3,6 @@ package controlplane
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"net/netip"
 
 	cmapp "k8s.io/kubernetes/cmd/kube-controller-manager/app"
@@ -29,20 +28,7 @@ func (c Config) runControllerManager(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read options: %w", err)
 	}
-	config.Kubeconfig.Wrap(func(next http.RoundTripper) http.RoundTripper { return early{next} })
 	return cmapp.Run(ctx, config.Complete())
-}
-
-// early asks kube-apiserver whether it is healthy but for what bootstrap has made already: kube-controller-manager
-// asks before it starts, and again only a second later.
-type early struct{ next http.RoundTripper }
-
-func (e early) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.URL.Path == "/healthz" && r.URL.RawQuery == "" {
-		r = r.Clone(r.Context())
-		r.URL.RawQuery = withoutHooks
-	}
-	return e.next.RoundTrip(r)
 }
 
 func (c Config) controllerManagerFlags() flags {

@@ -83,7 +83,7 @@ func Run(ctx context.Context, log *slog.Logger, c Config) error {
 		start("publish "+p.Listener.Addr().String(), forward(p.Listener, p.Targets))
 	}
 	group.Go(func() error {
-		if err := c.bootstrap(ctx); err != nil {
+		if err := c.waitReady(ctx); err != nil {
 			return err
 		}
 		log.Info("kube-apiserver is ready")
