@@ -89,7 +89,7 @@ var law = map[string]struct {
 	"configfile":           {[]string{"oneline"}, true, true, "a strict file of any kind; sigs.k8s.io/yaml and json are YAML libraries"},
 	"edge":                 {[]string{"service", "datapath", "configfile", "oneline", "numbers", "announce", "election", "ipam", "labels", "netnamespace"}, true, false, "what nodes answer to health checks, and what a speaker is told; the API server is behind its Cluster"},
 	"output":               {nil, true, true, "writes any value; sigs.k8s.io/yaml is a YAML library"},
-	"status":               {[]string{"service", "listener"}, true, false, "what an agent says of itself; it reads neither the kernel nor the API server"},
+	"status":               {[]string{"service", "announce", "listener"}, true, false, "what an agent says of itself; it reads neither the kernel nor the API server"},
 	"cni":                  {[]string{"numbers"}, true, false, "the plugin runs by itself, started by the container runtime"},
 	"hostport":             {[]string{"service", "datapath/lb", "cni", "nft", "numbers"}, true, false, "reads what the CNI plugin recorded; what it means, the policy decides"},
 	"takeover":             {[]string{"service", "datapath", "oneline", "netlink", "xtables"}, true, false, "knows datapaths by their contract, and kube-proxy by its rules"},

@@ -144,9 +144,7 @@ func (b *bgpDecider) address(a netip.Addr, services []*Service) (reason string) 
 	case len(ads) == 0:
 		return NotThisNode
 	}
-	if b.self.Excluded != "" {
-		reason = "load balancers must not use this node: " + b.self.Excluded
-	}
+	reason = b.self.unused()
 	if len(b.out.Sessions) == 0 {
 		return cmp.Or(reason, NoPeers)
 	}

@@ -147,22 +147,22 @@ func (d *Decision) Candidates() (all []Candidate) {
 func (in Input) candidates(ads []*L2Advertisement) *candidates {
 	c := &candidates{}
 	for i := range in.Nodes {
-		if one, ok := candidate(&in.Nodes[i], ads); ok && in.Nodes[i].Excluded == "" {
+		if one, reason := candidate(&in.Nodes[i], ads); reason == "" {
 			c.all = append(c.all, one)
 		}
 	}
 	return c
 }
 
-// candidate is a node as the advertisements see it: they add up.
-func candidate(n *Node, ads []*L2Advertisement) (c Candidate, ok bool) {
-	c.Node = n.Name
+// candidate is a node as the advertisements see it: they add up. A reason says why it is none.
+func candidate(n *Node, ads []*L2Advertisement) (c Candidate, reason string) {
+	c.Node, reason = n.Name, NotThisNodeL2
 	interfaces, everywhere := map[string]bool{}, false
 	for _, ad := range ads {
 		if len(ad.NodeSelectors) > 0 && !labels.AnyMatches(ad.NodeSelectors, n.Labels) {
 			continue
 		}
-		ok = true
+		reason = n.unused()
 		everywhere = everywhere || len(ad.Interfaces) == 0
 		for _, name := range ad.Interfaces {
 			interfaces[name] = true
@@ -176,5 +176,13 @@ func candidate(n *Node, ads []*L2Advertisement) (c Candidate, ok bool) {
 	if !everywhere {
 		c.Interfaces = slices.Sorted(maps.Keys(interfaces))
 	}
-	return c, ok
+	return c, reason
+}
+
+// unused says why load balancers must not use the node; empty: they may.
+func (n *Node) unused() string {
+	if n.Excluded == "" {
+		return ""
+	}
+	return "load balancers must not use this node: " + n.Excluded
 }

@@ -121,6 +121,8 @@ const (
 	NoNode          = "no node matches the L2Advertisement's nodeSelectors and may be used by load balancers"
 	NoEndpoints     = "its Service has no endpoints that serve"
 	NoLocal         = "no node that may announce it has an endpoint (externalTrafficPolicy: Local)"
+	// NotThisNodeL2 is why a node is no candidate; the others are as of BGP.
+	NotThisNodeL2 = "no L2Advertisement's nodeSelectors match this node"
 )
 
 // Decide decides about every address of every Service. All nodes that see the same objects

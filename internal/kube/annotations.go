@@ -14,14 +14,15 @@ import (
 // The annotations of Services and Pods that say what the API has no field for. Those of
 // others are read so that a cluster can change its proxy without editing Services.
 const (
-	annotationBalance = "fairway.net/balance"
-	annotationWeights = "fairway.net/weights"           // of a Service: "true" lets its pods' weights count
-	annotationWeight  = "fairway.net/weight"            // of a Pod
-	annotationClose   = "fairway.net/close-connections" // which TCP connections end with their endpoint
-	annotationEgress  = "fairway.net/egress"            // of a Service: which pods leave the cluster with its address
-	annotationLink    = "fairway.net/link-bandwidth"    // of a BGPAdvertisement: "endpoints" lets routers hear how many each node has
-	kubeRouterBalance = "kube-router.io/service.scheduler"
-	ciliumBalance     = "service.cilium.io/lb-algorithm"
+	annotationBalance   = "fairway.net/balance"
+	annotationWeights   = "fairway.net/weights"           // of a Service: "true" lets its pods' weights count
+	annotationWeight    = "fairway.net/weight"            // of a Pod
+	annotationClose     = "fairway.net/close-connections" // which TCP connections end with their endpoint
+	annotationEgress    = "fairway.net/egress"            // of a Service: which pods leave the cluster with its address
+	annotationLink      = "fairway.net/link-bandwidth"    // of a BGPAdvertisement: "endpoints" lets routers hear how many each node has
+	annotationAddresses = "fairway.net/addresses"         // of a ServiceL2Status or ServiceBGPStatus: which the node announces
+	kubeRouterBalance   = "kube-router.io/service.scheduler"
+	ciliumBalance       = "service.cilium.io/lb-algorithm"
 )
 
 const (
@@ -40,7 +41,7 @@ var ownAnnotations = []string{annotationBalance, annotationWeights, annotationCl
 var podAnnotations = []string{annotationWeight, "fairway.net/settings-hash"}
 
 // otherAnnotations are keys with ownPrefix that mean something on other objects.
-var otherAnnotations = []string{annotationLink, annotationEndpointWeights}
+var otherAnnotations = []string{annotationLink, annotationEndpointWeights, annotationAddresses}
 
 // mostUnknown bounds how many unknown keys of one object are named.
 const mostUnknown = 3

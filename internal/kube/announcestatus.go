@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -59,6 +60,15 @@ type announceStatus struct {
 	service.Name
 	node string
 	by   []string // interfaces, or BGPPeers
+	// addrs are the addresses, separated by commas: an annotation that MetalLB's objects have not. Of two
+	// addresses of a Service each may be another node's.
+	addrs string
+}
+
+// An AnnouncedService is what a node announces of a Service: on which interfaces or to which BGPPeers.
+type AnnouncedService struct {
+	By    []string
+	Addrs []netip.Addr // sorted
 }
 
 // AnnounceStatuses keep an object for each Service that this node announces, as MetalLB does, and
@@ -120,7 +130,7 @@ func announcedBy(node string) metav1.ListOptions {
 // read converts an object. What is malformed is written anew.
 func (k announceKind) read(o *unstructured.Unstructured) *announceStatus {
 	text := func(field string) string { v, _, _ := unstructured.NestedString(o.Object, "status", field); return v }
-	s := &announceStatus{Name: service.Name{Namespace: text("serviceNamespace"), Name: text("serviceName")}, node: text("node")}
+	s := &announceStatus{Name: service.Name{Namespace: text("serviceNamespace"), Name: text("serviceName")}, node: text("node"), addrs: o.GetAnnotations()[annotationAddresses]}
 	all, _, _ := unstructured.NestedSlice(o.Object, "status", k.field)
 	for _, one := range all {
 		s.by = append(s.by, k.text(one))
@@ -128,8 +138,8 @@ func (k announceKind) read(o *unstructured.Unstructured) *announceStatus {
 	return s
 }
 
-// Set says which Services the node announces, and on which interfaces or to which BGPPeers.
-func (a *AnnounceStatuses) Set(by map[service.Name][]string) {
+// Set says which Services the node announces.
+func (a *AnnounceStatuses) Set(by map[service.Name]AnnouncedService) {
 	all := make([]service.Name, 0, len(by))
 	for name := range by {
 		all = append(all, name)
@@ -141,7 +151,11 @@ func (a *AnnounceStatuses) Set(by map[service.Name][]string) {
 	}
 	wants := make(map[service.Name]announceStatus, len(all))
 	for _, name := range all {
-		wants[a.nameOf(name)] = announceStatus{name, a.store.cfg.NodeName, append([]string(nil), by[name]...)}
+		var addrs []string
+		for _, addr := range by[name].Addrs {
+			addrs = append(addrs, addr.String())
+		}
+		wants[a.nameOf(name)] = announceStatus{name, a.store.cfg.NodeName, append([]string(nil), by[name].By...), strings.Join(addrs, ",")}
 	}
 	a.mu.Lock()
 	for object := range a.told {
@@ -181,6 +195,7 @@ func (a *AnnounceStatuses) apply(ctx context.Context, object service.Name, want 
 	}
 	meta := map[string]any{
 		"labels":          map[string]any{labelAnnouncer: labelValue(node), labelServiceName: labelValue(want.Name.Name), labelServiceNamespace: want.Namespace},
+		"annotations":     map[string]any{annotationAddresses: want.addrs},
 		"ownerReferences": []any{map[string]any{"apiVersion": "v1", "kind": "Node", "name": node, "uid": n.UID}},
 	}
 	status := map[string]any{"node": node, "serviceName": want.Name.Name, "serviceNamespace": want.Namespace, a.kind.field: by}

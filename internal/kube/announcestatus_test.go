@@ -143,9 +143,9 @@ func TestAnnounceStatuses(t *testing.T) {
 			go func() { done <- w.Run(ctx) }()
 
 			const other = "node-2 announces shop/web by [], of 0 owners"
-			w.Set(map[service.Name][]string{web: {"one"}})
+			w.Set(map[service.Name]AnnouncedService{web: {By: []string{"one"}}})
 			api.until(t, k, "node-1 announces shop/web by [one], of 1 owners; "+other)
-			w.Set(map[service.Name][]string{web: {"one", "two"}, shop: {"one"}})
+			w.Set(map[service.Name]AnnouncedService{web: {By: []string{"one", "two"}}, shop: {By: []string{"one"}}})
 			const both = "node-1 announces shop/api by [one], of 1 owners; node-1 announces shop/web by [one two], of 1 owners; " + other
 			api.until(t, k, both)
 			if err := w.remove(ctx, w.nameOf(web)); err != nil { // an administrator
@@ -174,9 +174,9 @@ func TestBGPStatusesAreBounded(t *testing.T) {
 	w := v.statuses(few, slog.New(slog.DiscardHandler), func(service.Name, string, string) {})
 	runUntilEnd(t, s)
 	waitFor(t, v.Synced(), "Synced")
-	all := map[service.Name][]string{}
+	all := map[service.Name]AnnouncedService{}
 	for i := range 5 {
-		all[service.Name{Namespace: "shop", Name: fmt.Sprint(i)}] = []string{"tor"}
+		all[service.Name{Namespace: "shop", Name: fmt.Sprint(i)}] = AnnouncedService{By: []string{"tor"}}
 	}
 	w.Set(all)
 	if n := len(w.writer.wants); n != 2 || w.left != 3 {

@@ -70,9 +70,9 @@ func TestGolden(t *testing.T) {
 	if well("a").OK() != true || sick("a").OK() || cluster.OK() || (Cluster{}).OK() {
 		t.Error("OK is wrong")
 	}
-	for name, v := range map[string]output.Value{"node": well("node-1"), "sick": sick("node-2"), "fresh": fresh, "cluster": cluster} {
+	for name, v := range map[string]output.Value{"node": well("node-1"), "sick": sick("node-2"), "fresh": fresh, "cluster": cluster, "balancers": balancers()} {
 		for _, f := range []output.Format{output.Table, output.Wide, output.JSON, output.YAML} {
-			if f == output.Wide && name != "cluster" || f == output.YAML && name != "node" {
+			if f == output.Wide && name != "cluster" && name != "balancers" || f == output.YAML && name != "node" {
 				continue
 			}
 			var got bytes.Buffer

@@ -18,11 +18,11 @@ import (
 // NewStatus builds `fairway status`.
 func NewStatus(e command.Env) *cobra.Command {
 	var connection kube.Connection
-	var cluster bool
-	var namespace string
+	var cluster, balancers bool
+	var namespace, objects, class string
 	format := output.Table
 	c := &cobra.Command{
-		Use:   "status [NODE…]",
+		Use:   "status [NODE…] | --load-balancers [NAMESPACE/SERVICE…]",
 		Short: "Show whether the agents work: of this node, or of every node of the cluster",
 		Long: `Show whether the agents work.
 
@@ -30,17 +30,25 @@ On a node, and in an agent's pod, it asks the agent that runs there, as root, an
 server. With --cluster, a kubeconfig or names of nodes it asks every agent once, through the API
 server (it needs the rights to list nodes and pods, and to get pods/proxy in the agents' namespace).
 
+With --load-balancers it says which nodes announce the addresses of Services of type LoadBalancer,
+since when, and on which interfaces or to which BGPPeers, as the speakers' ServiceL2Statuses and
+ServiceBGPStatuses say; of an address that nobody announces the reason, and of Services by name, or
+with -o wide, why each other node does not, as the speakers decide it. It reads the API server once.
+
 Exit status: 0 if nothing needs attention, 1 if a node is degraded, not in sync or without an
-agent, 2 if that could not be found out.`,
+agent, or an address is not announced, 2 if that could not be found out.`,
 		Example: `  kubectl -n kube-system exec ds/fairway-agent -- fairway status
   fairway status --kubeconfig ~/.kube/config
   kubectl fairway status -o wide
-  kubectl fairway status node-2 -o json`,
+  kubectl fairway status node-2 -o json
+  kubectl fairway status --load-balancers shop/web`,
 		RunE: func(c *cobra.Command, args []string) error {
 			ctx, cancel := context.WithTimeout(c.Context(), statusTimeout)
 			defer cancel()
 			ok, err := false, error(nil)
-			if cluster || len(args) > 0 || connection.Kubeconfig != "" || connection.Context != "" || e.Plugin() {
+			if balancers {
+				ok, err = balancerStatus(ctx, e, format, connection, objects, class, args)
+			} else if cluster || len(args) > 0 || connection.Kubeconfig != "" || connection.Context != "" || e.Plugin() {
 				ok, err = clusterStatus(ctx, e, format, connection, namespace, args)
 			} else {
 				ok, err = nodeStatus(ctx, e, format)
@@ -55,6 +63,9 @@ agent, 2 if that could not be found out.`,
 	c.RunE = command.ErrorStatus(2, c.RunE)
 	f := c.Flags()
 	f.BoolVar(&cluster, "cluster", false, "Ask the agents of all nodes, through the API server")
+	f.BoolVar(&balancers, "load-balancers", false, "Say who announces the addresses of Services of type LoadBalancer")
+	f.StringVar(&objects, "load-balancer-namespace", "metallb-system", "`namespace` of the objects of metallb.io")
+	f.StringVar(&class, "lb-class", "", "`class` of the Services that are meant, as the speakers have it (default those without one)")
 	command.AddConnection(e, f, &connection)
 	f.StringVarP(&namespace, "namespace", "n", "kube-system", "`namespace` of the agents")
 	f.VarP(&format, "output", "o", "table, wide, json or yaml")
@@ -78,6 +89,22 @@ func nodeStatus(ctx context.Context, e command.Env, format output.Format) (ok bo
 		return false, err
 	}
 	return n.OK(), output.Write(e.Stdout, format, n)
+}
+
+// balancerStatus says who announces addresses: of all Services, or of those that are named.
+func balancerStatus(ctx context.Context, e command.Env, format output.Format, connection kube.Connection, namespace, class string, names []string) (ok bool, err error) {
+	announced, err := kube.ConnectAnnounced(connection, namespace, class)
+	if err != nil {
+		return false, err
+	}
+	b := status.LoadBalancers{Time: time.Now(), Named: len(names) > 0}
+	if b.Addresses, b.Problems, err = announced.Report(ctx); err != nil {
+		return false, err
+	}
+	if err := b.Only(names); err != nil {
+		return false, err
+	}
+	return b.OK(), output.Write(e.Stdout, format, b)
 }
 
 // clusterStatus asks the agents of all nodes, or of those that are named.

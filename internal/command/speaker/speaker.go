@@ -145,20 +145,21 @@ func runSpeaker(ctx context.Context, log *slog.Logger, o speakerOptions, version
 	return g.Wait()
 }
 
-// interfacesOf returns on which interfaces each Service is announced.
-func interfacesOf(all map[service.Name]speaker.Assignment) map[service.Name][]string {
-	out := make(map[service.Name][]string, len(all))
+// interfacesOf returns what is announced of each Service, and on which interfaces.
+func interfacesOf(all map[service.Name]speaker.Assignment) map[service.Name]kube.AnnouncedService {
+	out := make(map[service.Name]kube.AnnouncedService, len(all))
 	for name, x := range all {
-		out[name] = x.Interfaces
+		out[name] = kube.AnnouncedService{By: x.Interfaces, Addrs: x.Addrs}
 	}
 	return out
 }
 
-// announcedBy returns to which BGPPeers each Service is announced, and which addresses it is that are.
-func announcedBy(all map[service.Name]bgp.Announcement) (peers map[service.Name][]string, addrs map[service.Name][]netip.Addr) {
-	peers, addrs = make(map[service.Name][]string, len(all)), make(map[service.Name][]netip.Addr, len(all))
+// announcedBy returns what is announced of each Service, and to which BGPPeers, and the addresses alone.
+func announcedBy(all map[service.Name]bgp.Announcement) (told map[service.Name]kube.AnnouncedService, addrs map[service.Name][]netip.Addr) {
+	told, addrs = make(map[service.Name]kube.AnnouncedService, len(all)), make(map[service.Name][]netip.Addr, len(all))
 	for name, x := range all {
-		peers[name], addrs[name] = x.Peers, x.Addrs
+		told[name] = kube.AnnouncedService{By: x.Peers, Addrs: x.Addrs}
+		addrs[name] = x.Addrs
 	}
-	return peers, addrs
+	return told, addrs
 }

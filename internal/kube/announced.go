@@ -1,0 +1,161 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/fairway-net/fairway/internal/announce"
+	"github.com/fairway-net/fairway/internal/oneline"
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// Announced are the addresses of load balancers, as a person with a kubeconfig looks at them.
+type Announced struct {
+	client           kubernetes.Interface
+	custom           dynamic.Interface
+	namespace, class string
+}
+
+// ConnectAnnounced makes a client. It sends nothing yet. namespace is that of the objects of metallb.io, class the
+// loadBalancerClass of Services that are ours; empty: those without one.
+func ConnectAnnounced(c Connection, namespace, class string) (*Announced, error) {
+	client, err := Connect(c)
+	if err != nil {
+		return nil, err
+	}
+	custom, err := ConnectCustom(c)
+	if err != nil {
+		return nil, err
+	}
+	return &Announced{client, custom, namespace, class}, nil
+}
+
+// Report reads the API server once. problems are what ConfigurationStates say is wrong.
+func (a *Announced) Report(ctx context.Context) (all []announce.AddressReport, problems []string, err error) {
+	s := New(Config{Client: a.client, Custom: a.custom, LoadBalancerNamespace: a.namespace})
+	var l lists
+	in := announce.BGPInput{
+		Input: announce.Input{
+			Pools: allOf(ctx, &l, metallbKind(s, "v1beta1", "ipaddresspools", convertPool)),
+			L2:    allOf(ctx, &l, metallbKind(s, "v1beta1", "l2advertisements", convertL2Advertisement)),
+		},
+		Advertisements: allOf(ctx, &l, metallbKind(s, "v1beta1", "bgpadvertisements", convertBGPAdvertisement)),
+		Peers:          allOf(ctx, &l, metallbKind(s, "v1beta2", "bgppeers", convertBGPPeer)),
+		BFDProfiles:    allOf(ctx, &l, metallbKind(s, "v1beta1", "bfdprofiles", convertBFDProfile)),
+		Communities:    allOf(ctx, &l, metallbKind(s, "v1beta1", "communities", convertCommunity)),
+		// What only the speakers know, or read Secrets for, is as it should be: else their ConfigurationStates say so.
+		Password:  func(string) (string, bool) { return "", true },
+		Unserved:  func(*announce.Service) string { return "" },
+		Neighbour: func(device string) netip.Addr { return netip.MustParseAddr("fe80::1").WithZone(device) },
+	}
+	var pending []service.Name
+	in.Services = allOf(ctx, &l, kind[*corev1.Service, announce.Service]{
+		name: "services", client: from(a.client.CoreV1().Services(metav1.NamespaceAll)),
+		trim: func(o *corev1.Service) *announce.Service {
+			v := convertBalanced(o, a.class)
+			if v != nil && len(o.Status.LoadBalancer.Ingress) == 0 {
+				pending = append(pending, v.Name)
+			}
+			return v
+		},
+	})
+	nodes := allOf(ctx, &l, kind[*corev1.Node, announce.Node]{name: "nodes", client: from(a.client.CoreV1().Nodes()), trim: convertAnnounceNode})
+	slices.SortFunc(nodes, func(a, b *announce.Node) int { return strings.Compare(a.Name, b.Name) })
+	for _, n := range nodes {
+		in.Nodes = append(in.Nodes, *n)
+	}
+	of := map[service.Name][]*service.Slice{}
+	for _, one := range allOf(ctx, &l, slicesKind(a.client)) {
+		of[one.Service] = append(of[one.Service], one)
+	}
+	in.Endpoints = func(name service.Name) announce.Endpoints { return announce.EndpointsOf(of[name]) }
+	in.LocalEndpoints = func(service.Name, bool) int { return 0 } // how many does not decide whether
+	held := a.holdings(ctx, &l, s)
+	problems = a.problems(ctx, &l, s)
+	if l.err != nil {
+		return nil, nil, l.err
+	}
+	slices.SortFunc(pending, service.Name.Compare)
+	return announce.Report(in, held, pending), problems, nil
+}
+
+// holdings are what the speakers say that they announce.
+func (a *Announced) holdings(ctx context.Context, l *lists, s *Store) (all []announce.Holding) {
+	for k, protocol := range map[*announceKind]announce.Protocol{&l2Statuses: announce.L2, &bgpStatuses: announce.BGP} {
+		for _, h := range allOf(ctx, l, metallbKind(s, "v1beta1", k.resource, func(o *unstructured.Unstructured) *announce.Holding {
+			v := k.read(o)
+			h := &announce.Holding{Service: v.Name, Node: v.node, Protocol: protocol, By: v.by, Since: o.GetCreationTimestamp().Time}
+			for text := range strings.SplitSeq(v.addrs, ",") {
+				if ip, err := netip.ParseAddr(text); err == nil {
+					h.Addrs = append(h.Addrs, ip)
+				}
+			}
+			return h
+		})) {
+			all = append(all, *h)
+		}
+	}
+	return all
+}
+
+// problems are what the ConfigurationStates say, sorted.
+func (a *Announced) problems(ctx context.Context, l *lists, s *Store) []string {
+	all := map[string]bool{}
+	for _, text := range allOf(ctx, l, metallbKind(s, "v1beta1", "configurationstates", func(o *unstructured.Unstructured) *string {
+		c := convertConfigState(o)
+		if c.Result != "Invalid" {
+			return nil
+		}
+		text := o.GetName() + ": " + strings.ReplaceAll(c.Summary, "\n", "; ")
+		return &text
+	})) {
+		all[*text] = true
+	}
+	return slices.Sorted(maps.Keys(all))
+}
+
+// lists keep the first error of several.
+type lists struct{ err error }
+
+// allOf lists a kind once. That the API server does not have it is no error: there are none.
+func allOf[O metav1.Object, V any](ctx context.Context, l *lists, k kind[O, V]) (all []*V) {
+	if l.err != nil {
+		return nil
+	}
+	options := k.only
+	options.ResourceVersion = "0" // from the API server's cache
+	list, err := k.client.list(ctx, options)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil
+	case apierrors.IsForbidden(err):
+		l.err = fmt.Errorf("list %s: %w [the service account of a pod of Fairway may not: ask with your kubeconfig, by kubectl fairway status --load-balancers or --kubeconfig FILE]", k.name, oneline.Error(err))
+		return nil
+	case err == nil:
+		err = meta.EachListItem(list, func(o runtime.Object) error {
+			if one, ok := o.(O); ok {
+				if v := k.trim(one); v != nil {
+					all = append(all, v)
+				}
+			}
+			return nil
+		})
+	}
+	if err != nil {
+		l.err = fmt.Errorf("list %s: %w", k.name, oneline.Error(err))
+	}
+	return all
+}

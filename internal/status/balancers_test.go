@@ -1,0 +1,43 @@
+package status
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fairway-net/fairway/internal/announce"
+)
+
+// balancers are three Services: one announced both ways, one that nobody announces, and one without an address.
+func balancers() LoadBalancers {
+	since := now.Add(-3 * time.Hour)
+	return LoadBalancers{Time: now, Problems: []string{"speaker-node-2: BGPPeer spine: there is no BFDProfile fast"}, Addresses: []announce.AddressReport{
+		{Services: []string{"shop/new"}, Reason: "it has no address yet [why: kubectl -n shop describe service new]", Announced: []announce.Announced{}, Elsewhere: []announce.NotAnnounced{}},
+		{
+			Address: "192.0.2.10", Services: []string{"shop/web"},
+			Announced: []announce.Announced{{Protocol: announce.L2, Node: "node-3", Since: since, By: []string{"eth0"}}, {Protocol: announce.BGP, Node: "node-3", Since: since, By: []string{"spine", "tor"}}},
+			Elsewhere: []announce.NotAnnounced{
+				{Protocol: announce.L2, Node: "node-1", Reason: "node node-3 comes first by the hash of node and address"},
+				{Protocol: announce.BGP, Node: "node-1", Reason: announce.NoPeers}, {Protocol: announce.BGP, Node: "node-3", Peer: "core", Reason: announce.NotForPeer},
+			},
+		},
+		{
+			Address: "192.0.2.11", Services: []string{"shop/api", "shop/mail"}, Reason: announce.NoEndpoints,
+			Announced: []announce.Announced{}, Elsewhere: []announce.NotAnnounced{},
+		},
+	}}
+}
+
+// TestOnly: Services by name, and one that there is not.
+func TestOnly(t *testing.T) {
+	b := balancers()
+	if err := b.Only([]string{"shop/web"}); err != nil || len(b.Addresses) != 1 || !b.OK() {
+		t.Errorf("%v, %v", b.Addresses, err)
+	}
+	if err := b.Only([]string{"shop/none"}); err == nil || !strings.Contains(err.Error(), "no Service shop/none") {
+		t.Error(err)
+	}
+	if all := balancers(); all.Only(nil) != nil || len(all.Addresses) != 3 || all.OK() {
+		t.Errorf("%v", all)
+	}
+}
