@@ -126,9 +126,10 @@ func (t *tunnels) indices() map[Way]int {
 	return map[Way]int{WayVXLAN: t.vxlan.link, WayWireGuard: t.wg.link}
 }
 
-// bring makes what is missing.
-func (t *tunnels) bring(ctx context.Context, p *plan) (failed error) {
-	if p.tunnel != nil {
+// bring makes what is missing. checked: the rules are there that say who may send through a tunnel; without them none is
+// made.
+func (t *tunnels) bring(ctx context.Context, p *plan, checked bool) (failed error) {
+	if p.tunnel != nil && (checked || t.vxlan.link != 0) {
 		failed = t.vxlan.bring(p.tunnel)
 	}
 	if p.wg != nil {

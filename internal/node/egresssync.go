@@ -110,7 +110,7 @@ func (n *Network) keepBehind(ctx context.Context, p *plan, want map[string][]net
 	if n.Egress == nil || p.egress != nil {
 		return nil
 	}
-	if ours, _, err := n.rules.table.Runs(ctx, podsProgram()); err != nil || !ours {
+	if ours, err := n.rules.loaded(ctx); err != nil || !ours {
 		return err
 	}
 	for _, set := range []string{"vxlan-behind4", "vxlan-behind6"} {

@@ -21,11 +21,17 @@ var podsRules string
 const (
 	podsTable   = numbers.TablePods
 	podsComment = "pods.nft" // of each rule
-	podsRuleSum = 25         // how many rules there are
 )
 
-func podsProgram() *nft.Program {
+// podsParts are the parts of the program that not every node has: each chain at a hook costs every packet of every pod.
+type podsParts struct {
+	tunnel  bool // there is a VXLAN device, or is to be one
+	encrypt bool // what is sent to other nodes' pods is encrypted
+}
+
+func (p podsParts) program() *nft.Program {
 	return &nft.Program{Source: podsRules, Data: map[string]any{
+		"Tunnel": p.tunnel, "Encrypt": p.encrypt,
 		"Priority": numbers.HookPods, "SourceCheck": numbers.HookSourceCheck, "Comment": podsComment,
 		"VXLAN": vxlanLink, "Port": numbers.PortVXLAN, "VNI": numbers.VNI, "WireGuard": wgLink, "Raw": numbers.HookRaw,
 	}}
@@ -43,8 +49,9 @@ var linkLocal = []netip.Prefix{netip.MustParsePrefix("169.254.0.0/16"), netip.Mu
 type podRules struct {
 	table *nft.Table
 	watch *nft.Watch
-	// synced is what the kernel held after the last sync; nil: not known.
+	// synced is what the kernel held after the last sync; nil: not known. parts are those of the program then.
 	synced map[string][]netipx.IPRange
+	parts  podsParts
 }
 
 func newPodRules() *podRules {
@@ -92,8 +99,9 @@ func hosts(addrs []netip.Addr) []netip.Prefix {
 }
 
 // syncRules makes the table what is wanted. It is there also without podCIDRs: pods that
-// have them from before are still running.
-func (n *Network) syncRules(ctx context.Context, p *plan) error {
+// have them from before are still running. A tunnel's checks come before its device, and go after it.
+func (n *Network) syncRules(ctx context.Context, p *plan, links *tunnels) error {
+	parts := podsParts{tunnel: p.tunnel != nil || links.vxlan.link != 0, encrypt: p.wg != nil}
 	want := wantedSets(p, n.ClusterCIDRs)
 	if !n.Masquerade {
 		for _, set := range []string{"pods4", "pods6", "non-masquerade4", "non-masquerade6"} {
@@ -102,7 +110,7 @@ func (n *Network) syncRules(ctx context.Context, p *plan) error {
 	}
 	err := n.keepBehind(ctx, p, want)
 	if err == nil {
-		err = n.rules.sync(ctx, want)
+		err = n.rules.sync(ctx, parts, want)
 	}
 	if err != nil {
 		n.rules.forget()
@@ -113,28 +121,42 @@ func (n *Network) syncRules(ctx context.Context, p *plan) error {
 
 // sync compares the table with what is wanted, if anything has changed since the last
 // time, and writes the rules, or only elements, or nothing.
-func (m *podRules) sync(ctx context.Context, want map[string][]netip.Prefix) error {
+func (m *podRules) sync(ctx context.Context, parts podsParts, want map[string][]netip.Prefix) error {
 	ranges := map[string][]netipx.IPRange{}
 	for set, is4 := range podsSets {
 		ranges[set] = nft.Ranges(want[set], is4)
 	}
-	again := m.damaged
+	again := func(ctx context.Context) (bool, error) { return m.damaged(ctx, parts) }
 	if m.synced != nil {
 		change, _, err := m.watch.Look(ctx)
-		if err != nil || change == nft.Nothing && reflect.DeepEqual(m.synced, ranges) {
+		if err != nil || change == nft.Nothing && m.parts == parts && reflect.DeepEqual(m.synced, ranges) {
 			return err
 		}
 		again = func(context.Context) (bool, error) { return change == nft.Rules, nil }
 	}
-	err := m.watch.Keep(ctx, podsProgram(), again, func(ctx context.Context) error { return m.fill(ctx, want) })
-	m.synced = ranges
+	err := m.watch.Keep(ctx, parts.program(), again, func(ctx context.Context) error { return m.fill(ctx, want) })
+	m.synced, m.parts = ranges, parts
 	return err
 }
 
 // damaged reports whether the table has other rules than a load made. Another program may
 // have changed them when no agent was there.
-func (m *podRules) damaged(ctx context.Context) (bool, error) {
-	return m.table.Damaged(ctx, podsComment, podsRuleSum)
+func (m *podRules) damaged(ctx context.Context, parts podsParts) (bool, error) {
+	text, err := parts.program().Text(podsTable)
+	if err != nil {
+		return false, err
+	}
+	return m.table.Damaged(ctx, podsComment, strings.Count(text, fmt.Sprintf("comment %q", podsComment)))
+}
+
+// loaded reports whether the kernel runs the program, with whichever parts.
+func (m *podRules) loaded(ctx context.Context) (bool, error) {
+	for _, parts := range []podsParts{{}, {tunnel: true}, {encrypt: true}, {tunnel: true, encrypt: true}} {
+		if ours, _, err := m.table.Runs(ctx, parts.program()); err != nil || ours {
+			return ours, err
+		}
+	}
+	return false, nil
 }
 
 // fill writes what differs of the elements.

@@ -127,7 +127,7 @@ func TestSpoofing(t *testing.T) {
 			}
 		}
 	}
-	eventually(t, "all false packets are dropped", func() bool { return m.counted("source-check") >= want })
+	eventually(t, "all false packets are dropped", func() bool { return m.counted("false-source") >= want })
 	if out := m.run("nft list table inet seen"); strings.Count(out, "counter packets 0 ") != 2 {
 		t.Errorf("false packets passed the check:\n%s", out)
 	}
@@ -299,7 +299,7 @@ func TestFalseNeighbours(t *testing.T) {
 		)
 	}
 	attacker.send(frames)
-	eventually(t, "the claims by ND are dropped", func() bool { return m.counted("source-check") >= 5*len(claims) })
+	eventually(t, "the claims by ND are dropped", func() bool { return m.counted("false-source") >= 5*len(claims) })
 	for i, addr := range outside {
 		victim.wantSource("the node's way to the outside", addr, m.peer.Addrs[i])
 	}
