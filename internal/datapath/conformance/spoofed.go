@@ -3,6 +3,7 @@ package conformance
 import (
 	"fmt"
 	"net/netip"
+	"os/exec"
 	"testing"
 	"time"
 
@@ -15,7 +16,7 @@ import (
 // which runs on the node, returns how many clients the kernel remembers. The Service, by its
 // fifth port, has no more of them than its share. Clients of another Service, old ones and
 // new ones, are at their endpoints, also after a restart, and those of the flooded one are
-// answered. When the Service is gone, so are its clients.
+// answered. nft lists it all. When the Service is gone, so are its clients.
 func Spoofed(t *testing.T, open Open, remembered func() (int, error)) {
 	const many, share, lasts = 5000, 256, 3 * time.Hour
 	r := sixRig(t, newSuite(t, open))
@@ -46,6 +47,12 @@ func Spoofed(t *testing.T, open Open, remembered func() (int, error)) {
 	if n := count(); n < share/2 || n > share+2*len(clients) {
 		t.Errorf("%d addresses: the kernel remembers %d clients, want up to %d", many, n, share)
 	}
+	report(t, r.node.Do(func() error {
+		if out, err := exec.CommandContext(t.Context(), "nft", "list", "ruleset").CombinedOutput(); err != nil {
+			return fmt.Errorf("nft list ruleset: %w: %s", err, out[max(0, len(out)-300):])
+		}
+		return nil
+	}))
 	for _, c := range clients[2:] {
 		home[c] = r.stays(t, c, "tcp", "10.96.0.70:80")
 	}

@@ -106,38 +106,54 @@ func affinityBuckets(is4 bool) string { return inFamily("affinity-buckets", is4)
 const affinityUpdates = "affinity-updates"
 
 // Chains that remember a client for so many seconds: one where it is new, another where
-// it was before. Releases up to 77b8eb1 called them learn- and keep-.
-const updatePrefix, renewPrefix = "affinity-update-", "affinity-renew-"
+// it was before. Those of lists with few buckets have fewInfix too. Releases up to 77b8eb1
+// called them learn- and keep-.
+const updatePrefix, renewPrefix, fewInfix = "affinity-update-", "affinity-renew-", "few-"
+
+// updater is the name of such a chain for a list.
+func updater(prefix string, list uint32, seconds int64) string {
+	if list&fewBit != 0 {
+		prefix += fewInfix
+	}
+	return prefix + strconv.FormatInt(seconds, 10)
+}
 
 // dynsetDelete is NFT_DYNSET_OP_DELETE, which x/sys/unix lacks.
 const dynsetDelete = 2
 
-// lasting reads the name of such a chain.
-func lasting(name string) (seconds int, renew, ok bool) {
+// An updating is what a chain that remembers does.
+type updating struct {
+	seconds int
+	few     uint32 // fewBit or 0
+	renew   bool
+}
+
+// updateOf reads the name of such a chain.
+func updateOf(name string) (u updating, ok bool) {
 	text, renew := strings.CutPrefix(name, renewPrefix)
-	if !renew {
+	if u.renew = renew; !renew {
 		if text, ok = strings.CutPrefix(name, updatePrefix); !ok {
-			return 0, false, false
+			return u, false
 		}
 	}
+	text, few := strings.CutPrefix(text, fewInfix)
+	if few {
+		u.few = fewBit
+	}
 	seconds, err := strconv.Atoi(text)
-	return seconds, renew, err == nil
+	u.seconds = seconds
+	return u, err == nil
 }
 
 // bucketOf are the expressions that complete a key in keyReg, for lists with or without
 // fewBit: behind the list's number comes the hash of the client's address.
 func bucketOf(few uint32, is4 bool) []expr.Any {
-	const addr, bit = keyReg + 2, keyReg + 6
+	const addr = keyReg + 2
 	from := &expr.Payload{DestRegister: addr, Base: expr.PayloadBaseNetworkHeader, Offset: 8, Len: 16}
 	if is4 {
 		from.Offset, from.Len = 12, 4
 	}
-	return []expr.Any{
-		&expr.Bitwise{SourceRegister: keyReg, DestRegister: bit, Len: 4, Mask: native(fewBit), Xor: native(0)},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: bit, Data: native(few)},
-		from,
-		&expr.Hash{SourceRegister: addr, DestRegister: keyReg + 1, Length: from.Len, Modulus: buckets(few), Seed: lb.HashSeed, Type: expr.HashTypeJenkins},
-	}
+	return []expr.Any{from, &expr.Hash{SourceRegister: addr, DestRegister: keyReg + 1, Length: from.Len, Modulus: buckets(few), Seed: lb.HashSeed, Type: expr.HashTypeJenkins}}
 }
 
 // sizes are the two kinds of lists.
@@ -148,8 +164,13 @@ var sizes = [...]uint32{0, fewBit}
 func (h *helper) recall(c *nftables.Conn, is4 bool) {
 	chain := h.table.Chain(inFamily("recall", is4))
 	c.FlushChain(chain)
+	const bit = keyReg + 6
 	for _, few := range sizes {
-		exprs := append([]expr.Any{readPriority(keyReg)}, bucketOf(few, is4)...)
+		exprs := append([]expr.Any{
+			readPriority(keyReg),
+			&expr.Bitwise{SourceRegister: keyReg, DestRegister: bit, Len: 4, Mask: native(fewBit), Xor: native(0)},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: bit, Data: native(few)},
+		}, bucketOf(few, is4)...)
 		h.rule(c, chain, append(exprs,
 			&expr.Lookup{SourceRegister: keyReg, DestRegister: dataReg, IsDestRegSet: true, SetName: affinityBuckets(is4)},
 			readMark(keepReg), setPriority(keepReg), setMark(dataReg), &expr.Verdict{Kind: expr.VerdictReturn})...)
@@ -165,33 +186,37 @@ func (h *helper) rule(c *nftables.Conn, chain *nftables.Chain, exprs ...expr.Any
 // an entry that leads to another endpoint is deleted first. An entry that is right is only
 // renewed: it must not be missing for a moment.
 func (h *helper) learner(c *nftables.Conn, name string) error {
-	seconds, renew, ok := lasting(name)
+	u, ok := updateOf(name)
 	if !ok {
 		return fmt.Errorf("chain %s does not remember clients", name)
 	}
 	chain := c.AddChain(h.table.Chain(name))
 	c.FlushChain(chain)
 	for _, is4 := range []bool{true, false} {
-		for _, few := range sizes {
-			exprs := append(endpointOf(is4, renew), bucketOf(few, is4)...)
-			remember := func(operation uint32) {
-				h.rule(c, chain, append(exprs[:len(exprs):len(exprs)], &expr.Dynset{
-					SrcRegKey: keyReg, SrcRegData: dataReg, SetName: affinityBuckets(is4),
-					Operation: operation, Timeout: time.Duration(seconds) * time.Second,
-				})...)
-			}
-			if !renew {
-				remember(dynsetDelete)
-			}
-			remember(unix.NFT_DYNSET_OP_UPDATE)
+		exprs := append(endpointOf(is4, u.renew), bucketOf(u.few, is4)...)
+		remember := func(operation uint32) {
+			exprs = append(exprs, &expr.Dynset{
+				SrcRegKey: keyReg, SrcRegData: dataReg, SetName: affinityBuckets(is4),
+				Operation: operation, Timeout: time.Duration(u.seconds) * time.Second,
+			})
 		}
+		if !u.renew {
+			remember(dynsetDelete)
+		}
+		remember(unix.NFT_DYNSET_OP_UPDATE)
+		h.rule(c, chain, append(exprs, giveBack)...)
 	}
-	h.rule(c, chain, &expr.Verdict{Kind: expr.VerdictGoto, Chain: "give-back"})
+	h.rule(c, chain, giveBack)
 	return nil
 }
 
+// giveBack ends a chain that remembers.
+var giveBack = &expr.Verdict{Kind: expr.VerdictGoto, Chain: "give-back"}
+
 // endpointOf are the expressions that load an endpoint's list, as a key, and the mark by
-// which its client is remembered: of a connection that was recalled, or of a new one.
+// which its client is remembered: of a connection that was recalled, or of a new one. The
+// list goes through the connection's mark, which is given back at the end: nft (1.0.6) does
+// not know the size of a value that was looked up, and aborts when it lists a key of one.
 func endpointOf(is4, recalled bool) []expr.Any {
 	nfproto := byte(unix.NFPROTO_IPV6)
 	if is4 {
@@ -207,6 +232,8 @@ func endpointOf(is4, recalled bool) []expr.Any {
 		readMark(mark),
 		&expr.Bitwise{SourceRegister: mark, DestRegister: other, Len: 4, Mask: native(0xffffffff), Xor: native(chosen ^ remembered)},
 		&expr.Lookup{SourceRegister: keepReg, DestRegister: keyReg, IsDestRegSet: true, SetName: "ids"},
+		setMark(keyReg),
+		readMark(keyReg),
 	}
 }
 

@@ -62,7 +62,7 @@ func newHelper() *helper {
 func (h *helper) program() *nft.Program {
 	return &nft.Program{
 		Source: helperText, Data: map[string]any{"Marked": fmt.Sprintf("%#x", chosen)},
-		Keep: func(chain string) bool { _, _, ok := lasting(chain); return ok },
+		Keep: func(chain string) bool { _, ok := updateOf(chain); return ok },
 	}
 }
 

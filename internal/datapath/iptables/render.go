@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -452,12 +451,13 @@ func (s *builder) elements(f *service.Frontend) {
 			return make([]byte, 4)
 		}
 		list := s.list(f, r)
-		number := native(s.numberOfList(inFamily(f.Service.Name.String(), s.is4), inFamily(list, s.is4)))
+		id := s.numberOfList(inFamily(f.Service.Name.String(), s.is4), inFamily(list, s.is4))
+		number := native(id)
 		for _, e := range r.Endpoints {
 			n, seconds := s.mark(s.endpoint(f, e, list)), max(1, int64(f.Affinity/time.Second))
 			put(elem{set: "ids", key: string(native(chosen | n)), data: string(number)})
-			put(elem{set: affinityUpdates, key: string(native(chosen | n)), to: updatePrefix + strconv.FormatInt(seconds, 10)})
-			put(elem{set: affinityUpdates, key: string(native(remembered | n)), to: renewPrefix + strconv.FormatInt(seconds, 10)})
+			put(elem{set: affinityUpdates, key: string(native(chosen | n)), to: updater(updatePrefix, id, seconds)})
+			put(elem{set: affinityUpdates, key: string(native(remembered | n)), to: updater(renewPrefix, id, seconds)})
 		}
 		return number
 	}
