@@ -203,12 +203,12 @@ bench-scale: build bin/kube-proxy
 bench-packets: build bin/kube-proxy
 	cd test/peers && go test -vet=off -run '^$$' -bench BenchmarkPackets -benchtime 1x -timeout 30m .
 
-## test-e2e: Kubernetes' own specs of the network against a lab (FOCUS, SKIP: regular expressions; UP: flags of fairway-lab up); an hour; not in CI
+## test-e2e: Kubernetes' own specs of the network against a lab (FOCUS, SKIP: regular expressions; DNS=coredns: in kubeadm's Deployment; UP: flags of fairway-lab up); an hour; not in CI
 test-e2e: build image images lab
-	cd test/e2e && mkdir -p ../../bin/e2e/images && go build -ldflags '-s -w' -o ../../bin/e2e/ tool && \
+	cd test/e2e && mkdir -p ../../bin/e2e/images && go build -ldflags '-s -w' -o ../../bin/e2e/ tool ./coredns && \
 	cp $$(go list -m -f '{{.Dir}}' k8s.io/kubernetes)/test/images/agnhost/porter/localhost.* ../../bin/fairway ../../bin/e2e/ && go test -vet=off -ldflags '-s -w' -c -o ../../bin/e2e/e2e.test .
 	cd lab && go run ./images/cmd/mkimages -o ../bin/e2e/images -e2e ../bin/e2e
-	FOCUS='$(FOCUS)' SKIP='$(SKIP)' hack/e2e $(UP)
+	FOCUS='$(FOCUS)' SKIP='$(SKIP)' DNS='$(DNS)' hack/e2e $(UP)
 
 ## test-policy: all proof of NetworkPolicies, stage by stage, each with its time; what passed on this tree is not run again (FRESH=1 does). STAGES: some of them, as in "oracles walk-iptables" (hack/test-policy has all); SEEDS=N random worlds (20); not in CI
 test-policy: build image images lab cni-plugins bin/kube-proxy bin/policy/policy.test
