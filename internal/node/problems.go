@@ -46,7 +46,7 @@ func newRoutes(registry prometheus.Registerer) *prometheus.GaugeVec {
 
 // newEgress counts pods with egress addresses by where their packets go.
 func newEgress(registry prometheus.Registerer) *prometheus.GaugeVec {
-	return newGauge(registry, "pod_network_egress_pods", "to", "Addresses of pods with egress addresses, by where their packets go: here, another node, nobody")
+	return newGauge(registry, "pod_network_egress_pods", "to", "Pods' addresses that leave by an egress address, by this node, another node, or nobody")
 }
 
 // countEgress sets the metric.
