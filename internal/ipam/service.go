@@ -112,4 +112,6 @@ const (
 	ReasonFailed           = "AllocationFailed"
 	ReasonAdditionalFailed = "AdditionalAssignFailed"
 	ReasonCleared          = "ClearAssignment"
+	// ReasonRefused is instead of ReasonFailed where the Service has addresses, and keeps them.
+	ReasonRefused = "LoadBalancerFailed"
 )

@@ -168,6 +168,10 @@ func (a *Allocator) serve() {
 // tell tells the owners of all who wait in a group why, once.
 func (a *Allocator) tell(g *group, why Event) {
 	for _, r := range g.members {
+		why := why
+		if r.Refused != "" && len(r.have) > 0 {
+			why.Reason = ReasonRefused
+		}
 		if r.failed != why {
 			r.failed = why
 			a.event(r, Event{why.Reason, fmt.Sprintf("Failed to allocate IP for %q: %s", r.Name, why.Message), why.Warning})

@@ -3,7 +3,6 @@ package kube
 import (
 	"context"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -113,7 +112,7 @@ func (a *Announced) holdings(ctx context.Context, l *lists, s *Store) (all []ann
 
 // problems are what the ConfigurationStates say, sorted.
 func (a *Announced) problems(ctx context.Context, l *lists, s *Store) []string {
-	all := map[string]bool{}
+	all := []string{}
 	for _, text := range allOf(ctx, l, metallbKind(s, "v1beta1", "configurationstates", func(o *unstructured.Unstructured) *string {
 		c := convertConfigState(o)
 		if c.Result != "Invalid" {
@@ -122,9 +121,10 @@ func (a *Announced) problems(ctx context.Context, l *lists, s *Store) []string {
 		text := o.GetName() + ": " + strings.ReplaceAll(c.Summary, "\n", "; ")
 		return &text
 	})) {
-		all[*text] = true
+		all = append(all, *text)
 	}
-	return slices.Sorted(maps.Keys(all))
+	slices.Sort(all)
+	return all
 }
 
 // lists keep the first error of several.

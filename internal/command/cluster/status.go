@@ -97,10 +97,11 @@ func balancerStatus(ctx context.Context, e command.Env, format output.Format, co
 	if err != nil {
 		return false, err
 	}
-	b := status.LoadBalancers{Time: time.Now(), Named: len(names) > 0}
+	b := status.LoadBalancers{Named: len(names) > 0}
 	if b.Addresses, b.Problems, err = announced.Report(ctx); err != nil {
 		return false, err
 	}
+	b.Time = time.Now()
 	if err := b.Only(names); err != nil {
 		return false, err
 	}
