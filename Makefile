@@ -224,7 +224,7 @@ bin/policy/policy.test: $(wildcard test/policy/*.go test/policy/go.mod test/poli
 	cd test/policy && go build -ldflags '-s -w' -o ../../bin/policy/ ./sctp && go test -vet=off -c -o ../../bin/policy/policy.test .
 	cd lab && go run ./images/cmd/mkimages -o ../bin/policy/images -policy ../bin/policy
 
-## bench-podnetwork: ADD, DEL and GC, pod to pod on a node and by each way, beside the reference plugins and a tunnel made by hand; limits of bandwidth (three minutes)
+## bench-podnetwork: ADD, DEL and GC, pod to pod on a node and by each way, beside the reference plugins and a tunnel made by hand; what our rules cost; limits of bandwidth (three minutes)
 bench-podnetwork: export FAIRWAY_BENCH_PLUGINS = $(CURDIR)/bin/bench-plugins
 bench-podnetwork: build
 	@mkdir -p $(FAIRWAY_BENCH_PLUGINS) && cp bin/fairway-cni $(FAIRWAY_BENCH_PLUGINS)
@@ -232,6 +232,7 @@ bench-podnetwork: build
 	@cat /proc/loadavg
 	go test ./internal/cni -run xxx -bench Plugins -benchtime 100x
 	go test ./internal/node -run xxx -bench PodToPod -benchtime 2s -count 3
+	go test ./internal/node -run xxx -bench PodRules -benchtime 1x
 	@cat /proc/loadavg
 	go test ./internal/cni -run xxx -bench Bandwidth
 
