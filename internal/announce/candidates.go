@@ -121,14 +121,28 @@ func (d *Decision) Owner(out map[string]bool) (Candidate, bool) {
 
 // Candidate returns the candidate of that name.
 func (d *Decision) Candidate(node string) (Candidate, bool) {
+	if i, ok := d.index(node); ok {
+		return d.candidates.all[i], true
+	}
+	return Candidate{}, false
+}
+
+func (d *Decision) index(node string) (i int, ok bool) {
 	if d.candidates == nil {
-		return Candidate{}, false
+		return 0, false
 	}
-	i, ok := slices.BinarySearchFunc(d.candidates.all, node, func(c Candidate, name string) int { return cmp.Compare(c.Node, name) })
-	if !ok {
-		return Candidate{}, false
+	return slices.BinarySearchFunc(d.candidates.all, node, func(c Candidate, name string) int { return cmp.Compare(c.Node, name) })
+}
+
+// before reports whether a candidate comes before another node, which may be none.
+func (d *Decision) before(node, other string) bool {
+	i, ok := d.index(node)
+	j, known := d.index(other)
+	if !ok || !known {
+		return ok
 	}
-	return d.candidates.all[i], true
+	x, y := d.candidates.place(i, d.Addr), d.candidates.place(j, d.Addr)
+	return x.compare(&y) < 0
 }
 
 // Candidates returns the nodes that may announce the address, the best first.

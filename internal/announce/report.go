@@ -62,7 +62,7 @@ const (
 	noAddress            = "it has no address yet [why: kubectl -n %s describe service %s]"
 	noAdvertisementAtAll = "no L2Advertisement and no BGPAdvertisement is for its pool and Service"
 	notHeard             = "its speaker does not say that it announces it, though it may [does it run, can it hear the others, has its proxy programmed the Service? kubectl logs of its fairway-speaker]"
-	notInTurn            = "it comes first, and node %s still announces it [does its speaker run, can it hear the others? one that was cut off waits for 10 s and for its routes]"
+	notInTurn            = "it comes before %s, which announces it [does its speaker run, can it hear the others? one that was cut off waits for 10 s and for its routes]"
 )
 
 // Report says of each address of each Service who announces it, as the speakers say, and why other nodes do not, as
@@ -155,7 +155,7 @@ func (r *reporter) address(a netip.Addr, services []*Service) AddressReport {
 func notHeardBy(all []NotAnnounced) string {
 	for _, n := range all {
 		if n.Reason == notHeard {
-			return fmt.Sprintf("node %s may: %s", n.Node, notHeard)
+			return fmt.Sprintf("%s may: %s", n.Node, notHeard)
 		}
 	}
 	return "no node may announce it, each for a reason of its own [fairway status --load-balancers -o wide]"
@@ -169,7 +169,8 @@ func (r *reporter) layer2(a netip.Addr, services []*Service, holders map[string]
 	}
 	ads, _ := r.in.advertisements(poolsOf(r.in.Pools, a), services)
 	serving, _ := r.in.serving(services)
-	first, _ := d.Owner(nil)
+	holder := some(holders)
+	best, _ := d.Candidate(holder)
 	for i := range r.in.Nodes {
 		n := &r.in.Nodes[i]
 		if holders[n.Name] {
@@ -182,12 +183,12 @@ func (r *reporter) layer2(a netip.Addr, services []*Service, holders map[string]
 			why = NoLocalEndpoint
 		case len(holders) == 0:
 			why = notHeard
-		case c.Node == first.Node:
-			why = fmt.Sprintf(notInTurn, some(holders))
-		case c.Score < first.Score:
-			why = "node " + first.Node + " has more points by preferredNodeSelectors"
+		case d.before(n.Name, holder):
+			why = fmt.Sprintf(notInTurn, holder)
+		case c.Score < best.Score:
+			why = holder + " has more points by preferredNodeSelectors"
 		default:
-			why = "node " + first.Node + " comes first by the hash of node and address"
+			why = holder + " comes first by the hash of node and address"
 		}
 		out.Elsewhere = append(out.Elsewhere, NotAnnounced{Protocol: L2, Node: n.Name, Reason: why})
 	}

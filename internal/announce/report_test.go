@@ -57,11 +57,11 @@ func TestReport(t *testing.T) {
 	reports{
 		"by L2": {onlyL2, held(by(L2, "node-3", "eth0")), `shop/web 192.0.2.2 
 l2 node-3 by [eth0]
-l2 not node-1: node node-3 comes first by the hash of node and address
-l2 not node-2: node node-3 comes first by the hash of node and address`},
+l2 not node-1: node-3 comes first by the hash of node and address
+l2 not node-2: node-3 comes first by the hash of node and address`},
 		"by another node than it should be": {onlyL2, held(by(L2, "node-1", "eth0")), `shop/web 192.0.2.2 
 l2 node-1 by [eth0]
-l2 not node-2: node node-3 comes first by the hash of node and address
+l2 not node-2: node-1 comes first by the hash of node and address
 l2 not node-3: ` + fmt.Sprintf(notInTurn, "node-1")},
 		"preferred, excluded": {func(in *BGPInput) {
 			onlyL2(in)
@@ -70,7 +70,7 @@ l2 not node-3: ` + fmt.Sprintf(notInTurn, "node-1")},
 		}, held(by(L2, "node-2", "eth0")), `shop/web 192.0.2.2 
 l2 node-2 by [eth0]
 l2 not node-1: load balancers must not use this node: it is shut down
-l2 not node-3: node node-2 has more points by preferredNodeSelectors`},
+l2 not node-3: node-2 has more points by preferredNodeSelectors`},
 		"Local, not selected": {func(in *BGPInput) {
 			onlyL2(in)
 			in.Services[0].Local = true
@@ -87,7 +87,7 @@ l2 not node-3: ` + NotThisNodeL2},
 l2 not node-1: ` + NotThisNodeL2 + `
 l2 not node-2: ` + NotThisNodeL2 + `
 l2 not node-3: ` + NoLocalEndpoint},
-		"no speaker": {func(in *BGPInput) { onlyL2(in); in.Nodes = in.Nodes[:1] }, nil, `shop/web 192.0.2.2 node node-1 may: ` + notHeard + `
+		"no speaker": {func(in *BGPInput) { onlyL2(in); in.Nodes = in.Nodes[:1] }, nil, `shop/web 192.0.2.2 node-1 may: ` + notHeard + `
 l2 not node-1: ` + notHeard},
 		"no endpoints":     {func(in *BGPInput) { in.Endpoints = func(service.Name) Endpoints { return Endpoints{} } }, nil, "shop/web 192.0.2.2 " + NoEndpoints},
 		"no pool":          {func(in *BGPInput) { in.Pools = nil }, nil, "shop/web 192.0.2.2 " + NoPool},

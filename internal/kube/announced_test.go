@@ -75,7 +75,7 @@ func TestAnnounced(t *testing.T) {
 		lines = append(lines, line)
 	}
 	got := strings.Join(append(lines, problems...), "\n")
-	for _, want := range []string{"[shop/new] , not on 0: it has no address yet", "[shop/web] 192.0.2.1, not on 2: node node-1 may: ", "[shop/web] 192.0.2.2, not on 1: l2 node-1 [eth0] true", "speaker-node-1: one; two"} {
+	for _, want := range []string{"[shop/new] , not on 0: it has no address yet", "[shop/web] 192.0.2.1, not on 2: node-1 may: ", "[shop/web] 192.0.2.2, not on 1: l2 node-1 [eth0] true", "speaker-node-1: one; two"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("got\n%s\nwithout %s", got, want)
 		}

@@ -17,7 +17,7 @@ func balancers() LoadBalancers {
 			Address: "192.0.2.10", Services: []string{"shop/web"},
 			Announced: []announce.Announced{{Protocol: announce.L2, Node: "node-3", Since: since, By: []string{"eth0"}}, {Protocol: announce.BGP, Node: "node-3", Since: since, By: []string{"spine", "tor"}}},
 			Elsewhere: []announce.NotAnnounced{
-				{Protocol: announce.L2, Node: "node-1", Reason: "node node-3 comes first by the hash of node and address"},
+				{Protocol: announce.L2, Node: "node-1", Reason: "node-3 comes first by the hash of node and address"},
 				{Protocol: announce.BGP, Node: "node-1", Reason: announce.NoPeers}, {Protocol: announce.BGP, Node: "node-3", Peer: "core", Reason: announce.NotForPeer},
 			},
 		},
