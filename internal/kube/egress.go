@@ -19,15 +19,8 @@ func (s *Store) SubscribeEgress() *Egress {
 	return v
 }
 
-// Services are those with whose addresses pods leave.
-func (v *Egress) Services() (all []*service.Service) {
-	for _, s := range v.store.services.All() {
-		if s.Egress != nil {
-			all = append(all, s)
-		}
-	}
-	return all
-}
+// Services are all of the cluster.
+func (v *Egress) Services() []*service.Service { return v.store.services.All() }
 
 // Pods are all of the cluster.
 func (v *Egress) Pods() []*policy.Pod { return v.store.pods.All() }

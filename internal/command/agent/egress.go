@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"sync"
 	"time"
@@ -28,6 +29,7 @@ type egressAddresses struct {
 	owners chan struct{} // receives when that has changed
 	dirty  chan struct{}
 	told   map[service.Name]service.Problem
+	by     map[netip.Addr]string // the owners when they were last read
 
 	mu   sync.Mutex
 	pods map[netip.Addr]node.EgressPod // nil: not known yet
@@ -69,14 +71,15 @@ func (e *egressAddresses) run(ctx context.Context) error {
 		return nil
 	case <-e.source.Synced():
 	}
-	for {
+	for read := true; ; {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-e.owners:
+			read = true
 		case <-e.source.Dirty():
 		}
-		e.pass()
+		read = !e.pass(read)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -85,25 +88,31 @@ func (e *egressAddresses) run(ctx context.Context) error {
 	}
 }
 
-// pass decides anew.
-func (e *egressAddresses) pass() {
+// pass decides anew, with the owners read again if asked to. It reports whether they are known.
+func (e *egressAddresses) pass(read bool) bool {
 	e.source.Take()
-	owners, err := e.rib.Owners()
-	if err != nil {
-		e.log.Error("egress addresses stay as they are: who announces them cannot be read", "err", err)
-		return
+	if read {
+		owners, err := e.rib.Owners()
+		if err != nil {
+			e.log.Error("egress addresses stay as they are: who announces them cannot be read", "err", err)
+			return false
+		}
+		e.by = owners
 	}
 	table := egress.Compile(egress.Input{
-		Services: e.source.Services(), Pods: e.source.Pods(), Owner: func(a netip.Addr) string { return owners[a] },
+		Services: e.source.Services(), Pods: e.source.Pods(), Owner: func(a netip.Addr) string { return e.by[a] },
 	})
 	pods := make(map[netip.Addr]node.EgressPod, len(table.Pods))
 	for addr, c := range table.Pods {
 		pods[addr] = node.EgressPod{Node: c.Node, Addr: c.Addr, Gateway: c.Gateway}
 	}
 	e.mu.Lock()
+	same := e.pods != nil && maps.Equal(e.pods, pods)
 	e.pods = pods
 	e.mu.Unlock()
-	wake(e.dirty)
+	if !same { // else no change of a pod or Service matters to the pod network
+		wake(e.dirty)
+	}
 	for name, p := range table.Problems {
 		if e.told[name] != p {
 			e.log.Warn("egress addresses", "service", name, "problem", p.Message)
@@ -111,6 +120,7 @@ func (e *egressAddresses) pass() {
 		}
 	}
 	e.told = table.Problems
+	return true
 }
 
 // wake leaves one notice.
