@@ -301,10 +301,10 @@ func TestSessions(t *testing.T) {
 	if id := DecideBGP(in).Sessions[0].RouterID; !id.Is4() || id.IsUnspecified() {
 		t.Errorf("without an IPv4 address the router ID is %v", id)
 	}
-	for i := range 2 * maxSessions {
+	for i := range 2 * MaxSessions {
 		in.Peers = append(in.Peers, router(fmt.Sprint("x", i), fmt.Sprintf("172.19.0.%d", i)))
 	}
-	if d := DecideBGP(in); len(d.Sessions) != maxSessions || len(d.Problems) != maxSessions+1 {
+	if d := DecideBGP(in); len(d.Sessions) != MaxSessions || len(d.Problems) != MaxSessions+1 {
 		t.Errorf("%d sessions and %d problems with %d routers", len(d.Sessions), len(d.Problems), len(in.Peers))
 	}
 }

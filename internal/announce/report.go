@@ -68,14 +68,18 @@ const (
 // Report says of each address of each Service who announces it, as the speakers say, and why other nodes do not, as
 // Decide and DecideBGP decide. It is sorted by address; pending are Services without one. Node of the input does not count.
 func Report(in BGPInput, held []Holding, pending []service.Name) []AddressReport {
-	r := reporter{in: in, l2: Decide(in.Input), bgp: map[string]bgpNode{}, held: map[service.Name][]Holding{}}
+	r := reporter{in: in, l2: Decide(in.Input), leftOut: map[string]map[netip.Addr][]LeftOut{}, held: map[service.Name][]Holding{}}
 	for _, h := range held {
 		r.held[h.Service] = append(r.held[h.Service], h)
 	}
 	for _, n := range in.Nodes {
 		one := in
 		one.Node = n.Name
-		r.bgp[n.Name] = newBGPNode(DecideBGP(one))
+		by := map[netip.Addr][]LeftOut{}
+		for _, l := range DecideBGP(one).LeftOut {
+			by[l.Addr] = append(by[l.Addr], l)
+		}
+		r.leftOut[n.Name] = by
 	}
 	all := []AddressReport{}
 	for _, name := range pending {
@@ -94,23 +98,10 @@ func Report(in BGPInput, held []Holding, pending []service.Name) []AddressReport
 }
 
 type reporter struct {
-	in   BGPInput
-	l2   map[netip.Addr]*Decision
-	bgp  map[string]bgpNode // by node
-	held map[service.Name][]Holding
-}
-
-// A bgpNode is what a node tells its routers, by address.
-type bgpNode struct {
-	leftOut map[netip.Addr][]LeftOut
-}
-
-func newBGPNode(d BGPDecision) bgpNode {
-	n := bgpNode{map[netip.Addr][]LeftOut{}}
-	for _, l := range d.LeftOut {
-		n.leftOut[l.Addr] = append(n.leftOut[l.Addr], l)
-	}
-	return n
+	in      BGPInput
+	l2      map[netip.Addr]*Decision
+	leftOut map[string]map[netip.Addr][]LeftOut // what a node does not tell its routers, by node
+	held    map[service.Name][]Holding
 }
 
 func (r *reporter) address(a netip.Addr, services []*Service) AddressReport {
@@ -210,7 +201,7 @@ func (r *reporter) routers(a netip.Addr, holders map[string]bool, out *AddressRe
 	var all []NotAnnounced
 	for i := range r.in.Nodes {
 		name := r.in.Nodes[i].Name
-		left := r.bgp[name].leftOut[a]
+		left := r.leftOut[name][a]
 		for _, l := range left {
 			if l.Reason == NoPool || l.Reason == NoBGPAdvertisement || l.Reason == NoEndpoints {
 				return l.Reason // of every node

@@ -12,9 +12,9 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// maxSessions bounds the routers that a node speaks to: each takes 10 MB of the speaker's memory,
+// MaxSessions bounds the routers that a node speaks to: each takes 10 MB of the speaker's memory,
 // which is limited.
-const maxSessions = 8
+const MaxSessions = 8
 
 // defaultConnectTime is the time between two tries to connect.
 const defaultConnectTime = 10 * time.Second
@@ -89,8 +89,8 @@ func (in BGPInput) sessions(self *Node) (all []Session, problems []PeerProblem) 
 		if other, ok := routers[place{c.VRF, c.Address}]; ok && reason == "" {
 			reason = fmt.Sprintf("BGPPeer %s has the same address and port", other)
 		}
-		if len(all) == maxSessions && reason == "" {
-			reason = fmt.Sprintf("a node speaks to %d routers at most", maxSessions)
+		if len(all) == MaxSessions && reason == "" {
+			reason = fmt.Sprintf("a node speaks to %d routers at most", MaxSessions)
 		}
 		if reason != "" {
 			problems = append(problems, PeerProblem{p.Name, true, reason})

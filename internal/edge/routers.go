@@ -40,9 +40,6 @@ type Routers struct {
 	Profiles []*announce.BFDProfile
 }
 
-// maxRouters is how many sessions a speaker has at most.
-const maxRouters = 8
-
 // resolve fills in what is not written, and checks the rest.
 func (f *routersFile) resolve() (*Routers, error) {
 	if f == nil {
@@ -53,8 +50,8 @@ func (f *routersFile) resolve() (*Routers, error) {
 	if f.MyASN == 0 {
 		all = append(all, errors.New("bgp.myASN is missing [this machine's AS number, such as 64512]"))
 	}
-	if len(f.Peers) == 0 || len(f.Peers) > maxRouters {
-		all = append(all, fmt.Errorf("bgp.peers are %d [name 1 to %d routers]", len(f.Peers), maxRouters))
+	if len(f.Peers) == 0 || len(f.Peers) > announce.MaxSessions {
+		all = append(all, fmt.Errorf("bgp.peers are %d [name 1 to %d routers]", len(f.Peers), announce.MaxSessions))
 	}
 	var id netip.Addr
 	if f.RouterID != "" {

@@ -1,6 +1,10 @@
 package nft
 
-import "context"
+import (
+	"context"
+	"fmt"
+	"strings"
+)
 
 // Keep makes the kernel hold a program whose sets fill has filled, and knows the table's state
 // from then on: for a table that is read and written as a whole. The sets come first, so that
@@ -53,4 +57,13 @@ func (t *Table) Damaged(ctx context.Context, comment string, n int) (bool, error
 		return nil
 	})
 	return ours != n || foreign > 0, err
+}
+
+// Altered is Damaged for a program whose text has the comment once for each of its rules.
+func (t *Table) Altered(ctx context.Context, p *Program, comment string) (bool, error) {
+	text, err := p.Text(t.name)
+	if err != nil {
+		return false, err
+	}
+	return t.Damaged(ctx, comment, strings.Count(text, fmt.Sprintf("comment %q", comment)))
 }

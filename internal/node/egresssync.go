@@ -21,10 +21,7 @@ import (
 //go:embed egress.nft
 var egressRules string
 
-const (
-	egressComment = "egress.nft" // of each rule
-	egressRuleSum = 10           // how many rules there are
-)
+const egressComment = "egress.nft" // of each rule
 
 func egressProgram() *nft.Program {
 	return &nft.Program{Source: egressRules, Data: map[string]any{
@@ -174,7 +171,7 @@ func (k *egressKernel) syncTable(ctx context.Context, want map[string]map[string
 		k.forget()
 		return k.table.Delete(ctx)
 	}
-	again := func(ctx context.Context) (bool, error) { return k.table.Damaged(ctx, egressComment, egressRuleSum) }
+	again := func(ctx context.Context) (bool, error) { return k.table.Altered(ctx, egressProgram(), egressComment) }
 	if k.synced != nil {
 		change, _, err := k.watch.Look(ctx)
 		if err != nil || change == nft.Nothing && reflect.DeepEqual(k.synced, want) && reflect.DeepEqual(k.inside, inside) {

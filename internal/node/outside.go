@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/containernetworking/plugins/pkg/netlinksafe"
+
 	"github.com/fairway-net/fairway/internal/cni"
 	"github.com/fairway-net/fairway/internal/rib"
 )
@@ -19,6 +21,28 @@ func (n *Network) RunOutside(ctx context.Context, nodes Nodes, own func() []neti
 }
 
 func (n *Network) syncOutside(self Peer, peers []Peer) error {
+	return n.syncPlan(func(table *routingTable) *plan {
+		all, departed := n.notice(n.now(), peers)
+		return makePlan(clusterState{
+			self: self, peers: all, departed: departed, networks: table.onLink, gateways: table.gateways,
+			clusterCIDRs: n.ClusterCIDRs, way: WayRoutes,
+		})
+	})
+}
+
+// syncPlan makes the routes those of a plan that is made of what there are.
+func (n *Network) syncPlan(make func(*routingTable) *plan) error {
+	return withRoutes(func(netlink netlinksafe.Handle, table *routingTable) error {
+		plan := make(table)
+		refused, failed := syncRoutes(netlink, table.ours, plan.routes)
+		n.report(slices.Concat(plan.problems, refused))
+		n.countRoutes(plan)
+		return failed
+	})
+}
+
+// withRoutes calls f with the routes of the machine.
+func withRoutes(f func(netlinksafe.Handle, *routingTable) error) error {
 	netlink, err := cni.OpenNetlink()
 	if err != nil {
 		return err
@@ -28,15 +52,7 @@ func (n *Network) syncOutside(self Peer, peers []Peer) error {
 	if err != nil {
 		return err
 	}
-	all, departed := n.notice(n.now(), peers)
-	plan := makePlan(clusterState{
-		self: self, peers: all, departed: departed, networks: table.onLink, gateways: table.gateways,
-		clusterCIDRs: n.ClusterCIDRs, way: WayRoutes,
-	})
-	refused, failed := syncRoutes(netlink, table.ours, plan.routes)
-	n.report(slices.Concat(plan.problems, refused))
-	n.countRoutes(plan)
-	return failed
+	return f(netlink, table)
 }
 
 // Received is where routers' announcements are read: a rib.Memory.
@@ -60,7 +76,7 @@ func (n *Network) RunLearned(ctx context.Context, received Received, own func() 
 		if err != nil {
 			return err
 		}
-		return n.syncLearned(all, own())
+		return n.syncPlan(func(table *routingTable) *plan { return learned(all, n.ClusterCIDRs, table.onLink, own()) })
 	})
 }
 
@@ -70,23 +86,6 @@ type noNodes struct{}
 func (noNodes) Synced() <-chan struct{} { c := make(chan struct{}); close(c); return c }
 func (noNodes) Dirty() <-chan struct{}  { return nil }
 func (noNodes) Peers() []Peer           { return nil }
-
-func (n *Network) syncLearned(received []rib.Route, own []netip.Addr) error {
-	netlink, err := cni.OpenNetlink()
-	if err != nil {
-		return err
-	}
-	defer netlink.Close()
-	table, err := readRoutes(netlink, nil)
-	if err != nil {
-		return err
-	}
-	plan := learned(received, n.ClusterCIDRs, table.onLink, own)
-	refused, failed := syncRoutes(netlink, table.ours, plan.routes)
-	n.report(slices.Concat(plan.problems, refused))
-	n.countRoutes(plan)
-	return failed
-}
 
 // learned decides about the routes of RunLearned.
 func learned(received []rib.Route, clusterCIDRs []netip.Prefix, networks []onLink, own []netip.Addr) *plan {
@@ -116,38 +115,25 @@ func learned(received []rib.Route, clusterCIDRs []netip.Prefix, networks []onLin
 // Learned returns the routes that there are, of no router: what a process of before has left, for the
 // first moments of the next.
 func (n *Network) Learned() (all []rib.Route, err error) {
-	netlink, err := cni.OpenNetlink()
-	if err != nil {
-		return nil, err
-	}
-	defer netlink.Close()
-	table, err := readRoutes(netlink, nil)
-	if err != nil {
-		return nil, err
-	}
-	for prefix, routes := range table.ours {
-		for _, r := range routes {
-			for _, h := range r.hops() {
-				if h.via.IsValid() {
-					all = append(all, rib.Route{Prefix: prefix, NextHop: h.via})
+	err = withRoutes(func(_ netlinksafe.Handle, table *routingTable) error {
+		for prefix, routes := range table.ours {
+			for _, r := range routes {
+				for _, h := range r.hops() {
+					if h.via.IsValid() {
+						all = append(all, rib.Route{Prefix: prefix, NextHop: h.via})
+					}
 				}
 			}
 		}
-	}
-	return all, nil
+		return nil
+	})
+	return all, err
 }
 
 // CleanupOutside removes the routes.
 func (n *Network) CleanupOutside() error {
-	netlink, err := cni.OpenNetlink()
-	if err != nil {
+	return withRoutes(func(netlink netlinksafe.Handle, table *routingTable) error {
+		_, err := syncRoutes(netlink, table.ours, nil)
 		return err
-	}
-	defer netlink.Close()
-	table, err := readRoutes(netlink, nil)
-	if err != nil {
-		return err
-	}
-	_, err = syncRoutes(netlink, table.ours, nil)
-	return err
+	})
 }

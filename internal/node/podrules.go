@@ -142,11 +142,7 @@ func (m *podRules) sync(ctx context.Context, parts podsParts, want map[string][]
 // damaged reports whether the table has other rules than a load made. Another program may
 // have changed them when no agent was there.
 func (m *podRules) damaged(ctx context.Context, parts podsParts) (bool, error) {
-	text, err := parts.program().Text(podsTable)
-	if err != nil {
-		return false, err
-	}
-	return m.table.Damaged(ctx, podsComment, strings.Count(text, fmt.Sprintf("comment %q", podsComment)))
+	return m.table.Altered(ctx, parts.program(), podsComment)
 }
 
 // loaded reports whether the kernel runs the program, with whichever parts.
