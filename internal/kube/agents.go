@@ -45,15 +45,16 @@ func ConnectAgents(c Connection, namespace string) (*Agents, error) {
 // List returns the agent of each node, sorted by node. It costs two lists, which the API
 // server answers from its cache.
 func (a *Agents) List(ctx context.Context) ([]AgentPod, error) {
+	const instead = " (kubectl fairway status, or --kubeconfig FILE); for the pod's own node, fairway status without flags"
 	cached := metav1.ListOptions{ResourceVersion: "0"}
 	nodes, err := a.client.CoreV1().Nodes().List(ctx, cached)
 	if err != nil {
-		return nil, adviseForbidden(fmt.Errorf("list nodes: %w", oneline.Error(err)))
+		return nil, adviseForbidden(fmt.Errorf("list nodes: %w", oneline.Error(err)), instead)
 	}
 	cached.LabelSelector = agentLabel
 	pods, err := a.client.CoreV1().Pods(a.namespace).List(ctx, cached)
 	if err != nil {
-		return nil, adviseForbidden(fmt.Errorf("list the agents' pods: %w", oneline.Error(err)))
+		return nil, adviseForbidden(fmt.Errorf("list the agents' pods: %w", oneline.Error(err)), instead)
 	}
 	of := map[string]AgentPod{}
 	for i := range pods.Items {
@@ -75,12 +76,12 @@ func (a *Agents) List(ctx context.Context) ([]AgentPod, error) {
 	return all, nil
 }
 
-// adviseForbidden says what else can be done by who has no right to read all agents, as in an agent's pod.
-func adviseForbidden(err error) error {
+// adviseForbidden says what else can be done by who has no right to read all, as in an agent's pod.
+func adviseForbidden(err error, instead string) error {
 	if !apierrors.IsForbidden(err) {
 		return err
 	}
-	return fmt.Errorf("%w [the service account of a pod of Fairway may not: ask with your kubeconfig (kubectl fairway status, or --kubeconfig FILE); for the pod's own node, fairway status without flags]", err)
+	return fmt.Errorf("%w [the service account of a pod of Fairway may not: ask with your kubeconfig%s]", err, instead)
 }
 
 func agentPod(o *corev1.Pod) AgentPod {

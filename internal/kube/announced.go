@@ -31,11 +31,7 @@ type Announced struct {
 // ConnectAnnounced makes a client. It sends nothing yet. namespace is that of the objects of metallb.io, class the
 // loadBalancerClass of Services that are ours; empty: those without one.
 func ConnectAnnounced(c Connection, namespace, class string) (*Announced, error) {
-	client, err := Connect(c)
-	if err != nil {
-		return nil, err
-	}
-	custom, err := ConnectCustom(c)
+	client, custom, err := ConnectBoth(c)
 	if err != nil {
 		return nil, err
 	}
@@ -93,10 +89,10 @@ func (a *Announced) Report(ctx context.Context) (all []announce.AddressReport, p
 
 // holdings are what the speakers say that they announce.
 func (a *Announced) holdings(ctx context.Context, l *lists, s *Store) (all []announce.Holding) {
-	for k, protocol := range map[*announceKind]announce.Protocol{&l2Statuses: announce.L2, &bgpStatuses: announce.BGP} {
+	for _, k := range []announceKind{l2Statuses, bgpStatuses} {
 		for _, h := range allOf(ctx, l, metallbKind(s, "v1beta1", k.resource, func(o *unstructured.Unstructured) *announce.Holding {
 			v := k.read(o)
-			h := &announce.Holding{Service: v.Name, Node: v.node, Protocol: protocol, By: v.by, Since: o.GetCreationTimestamp().Time}
+			h := &announce.Holding{Service: v.Name, Node: v.node, Protocol: announce.Protocol(k.prefix), By: v.by, Since: o.GetCreationTimestamp().Time}
 			for text := range strings.SplitSeq(v.addrs, ",") {
 				if ip, err := netip.ParseAddr(text); err == nil {
 					h.Addrs = append(h.Addrs, ip)
@@ -141,9 +137,6 @@ func allOf[O metav1.Object, V any](ctx context.Context, l *lists, k kind[O, V]) 
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil
-	case apierrors.IsForbidden(err):
-		l.err = fmt.Errorf("list %s: %w [the service account of a pod of Fairway may not: ask with your kubeconfig, by kubectl fairway status --load-balancers or --kubeconfig FILE]", k.name, oneline.Error(err))
-		return nil
 	case err == nil:
 		err = meta.EachListItem(list, func(o runtime.Object) error {
 			if one, ok := o.(O); ok {
@@ -155,7 +148,7 @@ func allOf[O metav1.Object, V any](ctx context.Context, l *lists, k kind[O, V]) 
 		})
 	}
 	if err != nil {
-		l.err = fmt.Errorf("list %s: %w", k.name, oneline.Error(err))
+		l.err = adviseForbidden(fmt.Errorf("list %s: %w", k.name, oneline.Error(err)), ", by kubectl fairway status --load-balancers or --kubeconfig FILE")
 	}
 	return all
 }

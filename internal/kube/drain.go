@@ -25,11 +25,7 @@ type Drain struct {
 
 // ConnectDrain makes a client. It sends nothing yet.
 func ConnectDrain(c Connection, namespace string) (*Drain, error) {
-	client, err := Connect(c)
-	if err != nil {
-		return nil, err
-	}
-	custom, err := ConnectCustom(c)
+	client, custom, err := ConnectBoth(c)
 	if err != nil {
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/fairway-net/fairway/internal/announce"
 	"github.com/fairway-net/fairway/internal/ipam"
@@ -15,6 +16,19 @@ import (
 // metallbGroup is the API group of the objects that administrators write for load-balancer
 // addresses: those of MetalLB, so that they need not be written again.
 const metallbGroup = "metallb.io"
+
+// ConnectBoth makes a client for Kubernetes' own objects and one for custom resources. It sends nothing yet.
+func ConnectBoth(c Connection) (kubernetes.Interface, dynamic.Interface, error) {
+	client, err := Connect(c)
+	if err != nil {
+		return nil, nil, err
+	}
+	custom, err := ConnectCustom(c)
+	if err != nil {
+		return nil, nil, err
+	}
+	return client, custom, nil
+}
 
 // ConnectCustom makes a client for custom resources. It reads files but sends nothing yet.
 func ConnectCustom(c Connection) (dynamic.Interface, error) {

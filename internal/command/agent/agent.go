@@ -227,11 +227,7 @@ func (a *agent) connection() kube.Connection { return a.cfg.Connection(a.env.Use
 
 // openStore returns what reads the API server, and what writes events to it.
 func (a *agent) openStore(allNodes bool) (*kube.Store, *kube.Recorder, error) {
-	client, err := kube.Connect(a.connection())
-	if err != nil {
-		return nil, nil, err
-	}
-	custom, err := kube.ConnectCustom(a.connection())
+	client, custom, err := kube.ConnectBoth(a.connection())
 	if err != nil {
 		return nil, nil, err
 	}

@@ -90,11 +90,7 @@ fairway-controller.`,
 const controllerEmptyAfter = time.Minute
 
 func (o controllerOptions) run(ctx context.Context, log *slog.Logger, version string) error {
-	client, err := kube.Connect(o.connection)
-	if err != nil {
-		return err
-	}
-	custom, err := kube.ConnectCustom(o.connection)
+	client, custom, err := kube.ConnectBoth(o.connection)
 	if err != nil {
 		return err
 	}

@@ -57,11 +57,7 @@ func judge(ctx context.Context, a *agent.Tool, w io.Writer, subject string, q po
 	if err != nil {
 		return err
 	}
-	client, err := kube.Connect(a.Connection())
-	if err != nil {
-		return err
-	}
-	custom, err := kube.ConnectCustom(a.Connection())
+	client, custom, err := kube.ConnectBoth(a.Connection())
 	if err != nil {
 		return err
 	}

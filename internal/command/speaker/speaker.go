@@ -79,11 +79,7 @@ its own: the agent can be replaced while it runs.`,
 const speakerEmptyAfter = time.Minute
 
 func runSpeaker(ctx context.Context, log *slog.Logger, o speakerOptions, version string) error {
-	client, err := kube.Connect(o.connection)
-	if err != nil {
-		return err
-	}
-	custom, err := kube.ConnectCustom(o.connection)
+	client, custom, err := kube.ConnectBoth(o.connection)
 	if err != nil {
 		return err
 	}
