@@ -39,7 +39,7 @@ func (f *Fence) loadFormer(ctx context.Context) {
 
 // formerChanges is what makes the kernel's maps what is wanted.
 func (f *Fence) formerChanges() (all []string) {
-	if f.formerErr != nil {
+	if f.formerErr != nil || maps.Equal(f.former, f.formerWant) {
 		return nil
 	}
 	write := func(verb string, a netip.Addr, value string) {

@@ -210,8 +210,10 @@ func (h *helper) learner(c *nftables.Conn, name string) error {
 	return nil
 }
 
+const giveBackChain = "give-back"
+
 // giveBack ends a chain that remembers.
-var giveBack = &expr.Verdict{Kind: expr.VerdictGoto, Chain: "give-back"}
+var giveBack = &expr.Verdict{Kind: expr.VerdictGoto, Chain: giveBackChain}
 
 // endpointOf are the expressions that load an endpoint's list, as a key, and the mark by
 // which its client is remembered: of a connection that was recalled, or of a new one. The
@@ -265,31 +267,12 @@ func stickyKey(f *service.Frontend) []byte {
 	return append(binary.BigEndian.AppendUint16(key, f.Addr.Port()), 0, 0)
 }
 
-// maxPrunes is how often a deletion is tried: an entry that expires meanwhile fails the
-// transaction.
-const maxPrunes = 5
-
 // prune deletes the clients of lists that are not used any more. It reads all clients.
-func (h *helper) prune(ctx context.Context, used map[uint32]bool) (err error) {
-	for range maxPrunes {
-		var ws []nft.Write
-		for _, is4 := range nftset.Families {
-			set := affinityBuckets(is4)
-			if err := h.table.Elements(ctx, set, func(e nft.Element) error {
-				if len(e.Key) < 4 {
-					return errors.New("affinity key is too short")
-				}
-				if !used[binary.NativeEndian.Uint32(e.Key)] {
-					ws = append(ws, nft.Write{Set: set, Key: e.Key, Del: true})
-				}
-				return nil
-			}); err != nil {
-				return err
-			}
+func (h *helper) prune(ctx context.Context, used map[uint32]bool) error {
+	return nftset.Prune(ctx, h.table, affinityBuckets, func(ws []nft.Write) error { return h.table.Commit(ctx, nil, ws) }, func(e nft.Element, _ bool) (bool, error) {
+		if len(e.Key) < 4 {
+			return false, errors.New("affinity key is too short")
 		}
-		if err = h.table.Commit(ctx, nil, ws); err == nil {
-			return nil
-		}
-	}
-	return fmt.Errorf("delete clients' entries: %w", err)
+		return !used[binary.NativeEndian.Uint32(e.Key)], nil
+	})
 }

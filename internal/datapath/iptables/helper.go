@@ -115,15 +115,6 @@ type step struct {
 func plan(was, is map[elem]bool) (s step) {
 	type place struct{ set, key string }
 	taken := map[place]bool{}
-	chains := func(all map[elem]bool) map[string]bool {
-		names := map[string]bool{}
-		for e := range all {
-			if e.set == affinityUpdates {
-				names[e.to] = true
-			}
-		}
-		return names
-	}
 	for e := range is {
 		if !was[e] {
 			taken[place{e.set, e.key}] = true
@@ -145,7 +136,7 @@ func plan(was, is map[elem]bool) (s step) {
 		}
 	}
 	s.before = append(s.before, add...)
-	from, to := chains(was), chains(is)
+	from, to := learners(was), learners(is)
 	for name := range to {
 		if !from[name] {
 			s.newChains = append(s.newChains, name)
@@ -221,9 +212,9 @@ func (h *helper) constant(c *nftables.Conn) {
 	for _, is4 := range nftset.Families {
 		h.recall(c, is4)
 	}
-	giveBack := h.table.Chain("give-back")
-	c.FlushChain(giveBack)
-	h.rule(c, giveBack, readPriority(keepReg), setMark(keepReg), number(keepReg, 0), setPriority(keepReg))
+	last := h.table.Chain(giveBackChain)
+	c.FlushChain(last)
+	h.rule(c, last, readPriority(keepReg), setMark(keepReg), number(keepReg, 0), setPriority(keepReg))
 }
 
 // load loads the program into the kernel. Clients that a former release remembers stay at
@@ -233,7 +224,7 @@ func (h *helper) load(ctx context.Context, again bool) error {
 	if err == nil && found != nft.Unchanged {
 		err = nftset.Migrate(ctx, h.table, formerClients())
 	}
-	if err != nil {
+	if err != nil || found == nft.Unchanged && !again {
 		return err
 	}
 	loaded, err := h.table.Load(ctx, h.program(), again)

@@ -77,7 +77,7 @@ func serviceIn(rules []string) string {
 // returns the numbers of lists that are used, and whether any was released.
 func (p *renderer) forget(elems map[elem]int) (lists map[uint32]bool, released bool) {
 	marks, lists := map[uint32]bool{}, map[uint32]bool{}
-	if p.marks.Len() == 0 && len(p.full) == 0 && p.fewLists.Len() == 0 {
+	if p.marks.Len()+p.lists.Len()+p.fewLists.Len() == 0 {
 		return lists, false
 	}
 	for e := range elems {
@@ -91,7 +91,7 @@ func (p *renderer) forget(elems map[elem]int) (lists map[uint32]bool, released b
 }
 
 // learners are the chains that elements lead to.
-func learners(all map[elem]int) map[string]bool {
+func learners[V any](all map[elem]V) map[string]bool {
 	names := map[string]bool{}
 	for e := range all {
 		if e.set == affinityUpdates {

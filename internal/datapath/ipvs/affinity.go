@@ -38,6 +38,9 @@ func (i serverID) overflow() serverID {
 	return i
 }
 
+// both are a virtual server and the one beside it.
+func (i serverID) both() [2]serverID { return [...]serverID{i, i.overflow()} }
+
 // overflowSchedulers are those for the virtual servers that hash, the best first. Of mh a change
 // of one endpoint moves few clients.
 var overflowSchedulers = []string{"mh", "sh"}

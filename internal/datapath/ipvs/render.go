@@ -66,7 +66,7 @@ func (d *Datapath) render(want *service.Table, differ []service.Change, full boo
 	for _, k := range d.keys(differ, full) {
 		was, is := d.state.at(k), wanted[k]
 		for _, a := range [...]netip.AddrPort{was.server, was.externalServer} {
-			for _, i := range [...]serverID{{a, k.Proto}, serverID{a, k.Proto}.overflow()} {
+			for _, i := range (serverID{a, k.Proto}).both() {
 				if a.IsValid() && servers[i] == nil {
 					r.servers[i] = nil
 				}

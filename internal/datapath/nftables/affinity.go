@@ -266,10 +266,6 @@ func (s *state) releaseAffinityIDs(gone map[affinityID]bool) {
 	}
 }
 
-// maxPrunes is how often a deletion is tried: an entry that expires meanwhile fails the
-// transaction.
-const maxPrunes = 5
-
 // pruneAffinity deletes clients' entries that lead to an endpoint which their Service port
 // no longer has. It deletes entries of ids only or, if all is set, of every ID, also of IDs
 // that are not in use. It reads all entries, so it runs only at the start and when a port
@@ -295,31 +291,14 @@ func (d *Datapath) pruneAffinity(ctx context.Context, ids map[affinityID]bool, a
 			}
 		}
 	}
-	var err error
-	for range maxPrunes {
-		var ws []nft.Write
-		for _, f := range families {
-			name := affinityBuckets.Name(f.is4)
-			err := d.rules.Table.Elements(ctx, name, func(e nft.Element) error {
-				if len(e.Key) < 4 {
-					return fmt.Errorf("affinity key has %d bytes", len(e.Key))
-				}
-				i := affinityID(binary.NativeEndian.Uint32(e.Key))
-				to, _, err := nftset.ParseAddrPort(e.Data, f.is4)
-				if (all || ids[i]) && !valid[i][to] {
-					ws = append(ws, nft.Write{Set: name, Key: e.Key, Del: true})
-				}
-				return err
-			})
-			if err != nil {
-				return err
-			}
+	return nftset.Prune(ctx, d.rules.Table, affinityBuckets.Name, func(ws []nft.Write) error { return d.rules.Commit(ctx, nil, ws) }, func(e nft.Element, is4 bool) (bool, error) {
+		if len(e.Key) < 4 {
+			return false, fmt.Errorf("affinity key has %d bytes", len(e.Key))
 		}
-		if err = d.rules.Commit(ctx, nil, ws); err == nil {
-			return nil
-		}
-	}
-	return fmt.Errorf("delete clients' entries: %w", err)
+		i := affinityID(binary.NativeEndian.Uint32(e.Key))
+		to, _, err := nftset.ParseAddrPort(e.Data, is4)
+		return (all || ids[i]) && !valid[i][to], err
+	})
 }
 
 // addEndpoints adds the endpoints in slots to a set.
