@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/fairway-net/fairway/internal/oneline"
 )
 
 // client is the pod that sends the requests from inside the cluster.
@@ -61,8 +63,7 @@ func (d *demo) show(ctx context.Context, args ...string) (string, error) {
 
 // failed is the error of a command, with the last line of its output, which says why.
 func (d *demo) failed(args []string, err error, said string) error {
-	lines := strings.Split(strings.TrimSpace(said), "\n")
-	if why := lines[len(lines)-1]; why != "" {
+	if why := oneline.Last(said); why != "" {
 		err = fmt.Errorf("%w: %s", err, why)
 	}
 	return mismatch{want: fmt.Sprintf("`%s` to succeed", typed(d.lab, args)), got: err.Error()}

@@ -106,7 +106,7 @@ func quoted(addrs []netip.Addr) string {
 }
 
 // deployAll makes the objects while the API server starts, and then makes the cluster hold them.
-func (b *builder) deployAll(ctx context.Context, ready func(context.Context) error) error {
+func (b *builder) deployAll(ctx context.Context) error {
 	var objects []*unstructured.Unstructured
 	if b.Deploy != "" {
 		for _, o := range []struct{ dir, text string }{{"overlay", b.overlay()}, {"overlay-dns", b.dnsOverlay()}} {
@@ -117,7 +117,7 @@ func (b *builder) deployAll(ctx context.Context, ready func(context.Context) err
 			objects = append(objects, more...)
 		}
 	}
-	if err := ready(ctx); err != nil || b.Deploy == "" {
+	if err := b.waitAPI(ctx); err != nil || b.Deploy == "" {
 		return err
 	}
 	config, _, err := b.client()

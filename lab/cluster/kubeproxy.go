@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/fairway-net/fairway/internal/image"
+	"github.com/fairway-net/fairway/internal/oneline"
 	"github.com/fairway-net/fairway/lab/fabric"
 	"github.com/fairway-net/fairway/lab/manifest"
 	"github.com/fairway-net/fairway/lab/toolbox"
@@ -191,8 +192,7 @@ func lastLog(ctx context.Context, client kubernetes.Interface, pod corev1.Pod) (
 	if err != nil {
 		return "", fmt.Errorf("read the log of %s: %w", pod.Name, err)
 	}
-	lines := strings.Split(strings.TrimSpace(string(data)), "\n")
-	last := lines[len(lines)-1]
+	last := oneline.Last(string(data))
 	// So the kubelet answers, without an error, when that container has just made room for a newer one.
 	if strings.HasPrefix(last, "unable to retrieve container logs") {
 		return "", fmt.Errorf("read the log of %s: %s", pod.Name, last)

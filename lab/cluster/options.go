@@ -101,7 +101,10 @@ func (o Options) Validate() error {
 	if !slices.Contains(PodNetworks, o.PodNetwork) {
 		return fmt.Errorf("unknown pod network %q [choose one of %s]", o.PodNetwork, strings.Join(PodNetworks, ", "))
 	}
-	if err := errors.Join(o.checkSubnets(), o.checkPlugins()); err != nil {
+	if err := o.checkSubnets(); err != nil {
+		return err
+	}
+	if err := o.checkPlugins(); err != nil {
 		return err
 	}
 	if _, err := os.Stat("/proc/net/ip_vs"); err != nil && o.ProxyMode == datapath.IPVS {
@@ -147,6 +150,8 @@ func (o Options) checkSubnets() error {
 		return fmt.Errorf("%d subnets [choose 1 or 2]", o.Subnets)
 	case o.Subnets == 2 && o.PodNetwork == PodNetworks[0]:
 		return errors.New("--pod-network routes reaches no pods in another subnet [choose --pod-network auto, vxlan or bgp]")
+	case o.Subnets == 2 && o.PodNetwork == podNetworkBridge:
+		return errors.New("--pod-network bridge is for nodes in one subnet [choose --pod-network auto, vxlan or bgp]")
 	case o.PodNetwork == podNetworkBGP && o.LoadBalancer != BalancerL2 && o.LoadBalancer != BalancerBGP:
 		return fmt.Errorf("--pod-network bgp needs the speaker, which --load-balancer %s does not install [choose --load-balancer l2 or bgp]", o.LoadBalancer)
 	case o.Subnets == 2 && o.front() != "":

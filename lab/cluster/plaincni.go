@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -22,9 +21,6 @@ var referencePlugins = []string{"bridge", "host-local", "loopback"}
 func (o Options) checkPlugins() error {
 	if o.PodNetwork != podNetworkBridge {
 		return nil
-	}
-	if o.Subnets != 1 {
-		return errors.New("--pod-network bridge is for nodes in one subnet [choose --pod-network auto, vxlan or bgp]")
 	}
 	for _, name := range referencePlugins {
 		if _, err := os.Stat(filepath.Join(o.CNIPlugins, name)); err != nil {

@@ -192,7 +192,7 @@ func (b *builder) startCluster(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		return b.guard(ctx, func(ctx context.Context) error {
-			if err := b.deployAll(ctx, b.waitAPI); err != nil {
+			if err := b.deployAll(ctx); err != nil {
 				return err
 			}
 			if err := b.describe(ctx); err != nil {

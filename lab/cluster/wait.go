@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/fairway-net/fairway/internal/oneline"
 	"github.com/fairway-net/fairway/lab/fabric"
 )
 
@@ -181,8 +181,7 @@ func (b *builder) lastWords() string {
 		if errors.Is(err, os.ErrNotExist) {
 			continue
 		}
-		lines := bytes.Split(bytes.TrimSpace(data), []byte("\n"))
-		fmt.Fprintf(&words, "; %s said last: %s", name, lines[len(lines)-1])
+		fmt.Fprintf(&words, "; %s said last: %s", name, oneline.Last(string(data)))
 	}
 	return words.String()
 }

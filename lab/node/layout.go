@@ -130,11 +130,8 @@ func (l *layout) extract(dir string, d v1.Descriptor) error {
 	defer os.Remove(out.Name())
 	defer out.Close()
 	blob, hash := l.blobs[d.Digest], sha256.New()
-	if blob == nil {
-		return fmt.Errorf("%s is missing", d.Digest)
-	}
 	in := io.NewSectionReader(blob, 0, blob.Size())
-	if _, err := io.CopyBuffer(io.MultiWriter(out, hash), struct{ io.Reader }{in}, make([]byte, 1<<20)); err != nil {
+	if _, err := io.CopyBuffer(io.MultiWriter(out, hash), in, make([]byte, 1<<20)); err != nil {
 		return err
 	}
 	if hex.EncodeToString(hash.Sum(nil)) != d.Digest.Encoded() || blob.Size() != d.Size {
