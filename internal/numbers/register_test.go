@@ -19,6 +19,7 @@ var update = flag.Bool("update", false, "write docs/numbers.md")
 // TestOverlaps: no two of ours are the same, and none is another program's default, unless
 // both mean the same by it.
 func TestOverlaps(t *testing.T) {
+	others := readOthers(t)
 	for i, n := range Ours {
 		for _, o := range Ours[i+1:] {
 			if n.overlaps(o) {
@@ -26,7 +27,7 @@ func TestOverlaps(t *testing.T) {
 			}
 		}
 		shared := false
-		for _, o := range Others {
+		for _, o := range others {
 			if n.overlaps(o) {
 				shared = true
 				if n.Shared == "" {
@@ -43,11 +44,39 @@ func TestOverlaps(t *testing.T) {
 	}
 }
 
+func readOthers(t *testing.T) []Number {
+	t.Helper()
+	others, err := Others()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return others
+}
+
+// TestParseOthers: a line that cannot be read is refused, by its number.
+func TestParseOthers(t *testing.T) {
+	for text, want := range map[string]string{
+		"TCP port:\n  53-54  DNS programs  DNS\n":          "",
+		"  53  DNS  DNS\n":                                 "others.txt:1: ",
+		"Colour:\n":                                        "others.txt:1: \"Colour\"",
+		"TCP port:\n  53 DNS  DNS\n":                       "others.txt:2: ",
+		"TCP port:\n\n  0x1ffffffff  a program  a thing\n": "others.txt:3: ",
+	} {
+		got, err := parseOthers(text)
+		switch {
+		case want == "" && (err != nil || len(got) != 1 || got[0] != Number{Space: TCPPort, From: 53, To: 54, Owner: "DNS programs", For: "DNS"}):
+			t.Errorf("%q: %+v, %v", text, got, err)
+		case want != "" && (err == nil || !strings.HasPrefix(err.Error(), want)):
+			t.Errorf("%q: error %v, want %s…", text, err, want)
+		}
+	}
+}
+
 // TestFormer: the numbers that had to move would be found today.
 func TestFormer(t *testing.T) {
 	for _, former := range []Number{{Space: PacketMark, From: 0x2000}, {Space: ConnMark, From: 0x0800_0000}} {
 		found := false
-		for _, o := range slices.Concat(Ours, Others) {
+		for _, o := range slices.Concat(Ours, readOthers(t)) {
 			found = found || former.overlaps(o)
 		}
 		if !found {
@@ -64,7 +93,16 @@ func TestHooks(t *testing.T) {
 		"reset/rules.nft": TableReset, "node/pods.nft": TablePods, "node/egress.nft": TableEgress, "hostport/rules.nft": TableHostPorts,
 		"fence/fence.nft.tmpl": TableFence, "fence/former.nft": TableFormer, "policy/nftpolicy/policy.nft": TablePolicy,
 	}
-	seen := map[Hook]bool{}
+	type hookOf struct {
+		table string
+		Hook
+	}
+	registered, seen := map[hookOf]bool{}, map[hookOf]bool{}
+	for _, table := range Tables {
+		for _, h := range table.Hooks {
+			registered[hookOf{table.Name, h}] = true
+		}
+	}
 	hook := regexp.MustCompile(`type (\w+) hook (\w+)(?: device "lo")? priority ([^;]+);`)
 	for _, pattern := range []string{"*/*.nft*", "*/*/*.nft*"} {
 		all, err := filepath.Glob(filepath.Join("..", pattern))
@@ -90,8 +128,8 @@ func TestHooks(t *testing.T) {
 				if strings.HasPrefix(m[3], "{{") {
 					continue // a constant of this package
 				}
-				h := Hook{table, m[1], m[2], hookPriority(t, m[3])}
-				if seen[h] = true; !slices.Contains(Hooks, h) {
+				h := hookOf{table, Hook{m[1], m[2], hookPriority(t, m[3])}}
+				if seen[h] = true; !registered[h] {
 					t.Errorf("%s: %+v is not in the register", name, h)
 				}
 			}
@@ -100,7 +138,7 @@ func TestHooks(t *testing.T) {
 	for name := range files {
 		t.Errorf("%s is not there any more", name)
 	}
-	for _, h := range Hooks {
+	for h := range registered {
 		constant := slices.Contains([]int{HookReset, HookChallenge, HookPods, HookSourceCheck, HookAffinity, HookHostPorts, HookPolicy, HookPolicyInput, HookRaw, HookEgress, HookEgressMark, HookEgressUnmark}, h.Priority)
 		if !seen[h] && !constant {
 			t.Errorf("no ruleset has %+v", h)
@@ -130,7 +168,7 @@ func hookPriority(t *testing.T, text string) int {
 // TestDocs: docs/numbers.md has what the register has.
 func TestDocs(t *testing.T) {
 	path := filepath.Join("..", "..", "docs", "numbers.md")
-	want := docs()
+	want := docs(readOthers(t))
 	if *update {
 		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
 			t.Fatal(err)
@@ -157,7 +195,7 @@ func (n Number) text() string {
 	return strconv.Itoa(int(n.From))
 }
 
-func docs() string {
+func docs(others []Number) string {
 	var b strings.Builder
 	b.WriteString(`# Numbers
 
@@ -169,9 +207,9 @@ that none is another program's, unless both mean the same by it. A mark is bits:
 Not a default, but in the way: Cilium with IPsec puts the number of a key into the bits 12 to 15 of packets' marks, which kube-proxy's
 mark and that of mode userspace are among. Istio's marks (0x539, 0x111) are in pods' namespaces.
 `)
-	for _, s := range Spaces {
+	for s := range Space(len(spaceNames)) {
 		fmt.Fprintf(&b, "\n## %s\n\n| number | whose | for |\n|---|---|---|\n", s)
-		for _, all := range [][]Number{Ours, Others} {
+		for _, all := range [][]Number{Ours, others} {
 			for _, n := range all {
 				if n.Space != s {
 					continue
@@ -191,10 +229,8 @@ mark and that of mode userspace are among. Istio's marks (0x539, 0x111) are in p
 	b.WriteString("\n## Tables of nf_tables\n\nAll are of family inet, but where it says otherwise. kube-proxy's is `kube-proxy` (ip and ip6), Calico's `calico` (ip and ip6), Docker's `docker-bridges`, firewalld's `firewalld`.\n\n| table | for | its hooks: priorities |\n|---|---|---|\n")
 	for _, table := range Tables {
 		var hooks []string
-		for _, h := range Hooks {
-			if h.Table == table.Name {
-				hooks = append(hooks, fmt.Sprintf("%s (%s) %d", h.Hook, h.Type, h.Priority))
-			}
+		for _, h := range table.Hooks {
+			hooks = append(hooks, fmt.Sprintf("%s (%s) %d", h.Hook, h.Type, h.Priority))
 		}
 		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", table.Name, table.For, strings.Join(hooks, ", "))
 	}
