@@ -171,6 +171,7 @@ func (s *slow) Cleanup(ctx context.Context) error {
 func (s *slow) render(t *service.Table) string {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
+	masquerade := s.either("ports kept", "masquerade", "masquerade fully-random")
 	var nat, filter, natOut, filterOut, hairpins []string
 	for _, f := range t.Sorted() {
 		nat = append(nat, s.rules(t, f, false, true)...)
@@ -182,7 +183,7 @@ func (s *slow) render(t *service.Table) string {
 		for _, e := range f.Internal.Endpoints {
 			ip := family(e.Addr.Addr())
 			if e.Local && !s.has("no hairpin") {
-				hairpins = append(hairpins, fmt.Sprintf("%s saddr %v %s daddr %v ct status dnat masquerade", ip, e.Addr.Addr(), ip, e.Addr.Addr()))
+				hairpins = append(hairpins, fmt.Sprintf("%s saddr %v %s daddr %v ct status dnat %s", ip, e.Addr.Addr(), ip, e.Addr.Addr(), masquerade))
 			}
 		}
 	}
@@ -199,7 +200,7 @@ func (s *slow) render(t *service.Table) string {
 	if !s.has("invalid passes") {
 		chain("forward", "type filter hook forward priority filter", []string{"ct state invalid drop"})
 	}
-	chain("post", "type nat hook postrouting priority srcnat", append(hairpins, "mark and 0x4000 == 0x4000 masquerade"))
+	chain("post", "type nat hook postrouting priority srcnat", append(hairpins, "mark and 0x4000 == 0x4000 "+masquerade))
 	data, err := json.Marshal(record{t.Settings, t.Sorted()})
 	if err != nil {
 		panic(err)

@@ -86,6 +86,7 @@ func parts() []part {
 		{"affinity", suite.affinity},
 		{"affinity-local", suite.affinityLocal},
 		{"invalid", suite.invalid},
+		{"ports", suite.ports},
 		{"algorithms", suite.algorithms},
 		{"counted", suite.counted},
 		{"explained", suite.explained},

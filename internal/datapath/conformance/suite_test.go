@@ -71,6 +71,7 @@ func TestSuiteFindsBugs(t *testing.T) {
 		{"not atomic", suite.continuity},
 		{"unfair", suite.spread},
 		{"weights ignored", suite.algorithms},
+		{"ports kept", suite.ports},
 		{"explains nothing", suite.explained},
 	} {
 		t.Run(c.bug, func(t *testing.T) {
