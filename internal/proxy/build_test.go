@@ -77,3 +77,64 @@ func TestDeadNode(t *testing.T) {
 		t.Error("a Service without endpoints there was compiled again")
 	}
 }
+
+// large puts a Service that is compiled beside the loop, and lets the loop begin with it.
+func large(t *testing.T, view func() service.Node) (*Loop, *api, service.Name) {
+	t.Helper()
+	l, a := newBuild(view)
+	a.set(1)
+	l.build()
+	l.carried = l.table // as after a pass
+	n := a.huge(2, 3000, 1)
+	l.build()
+	if l.beside == nil || l.table.Entry(n) != nil {
+		t.Fatal("a large Service is not compiled beside the loop")
+	}
+	return l, a, n
+}
+
+// collected waits for what is compiled beside the loop, and builds.
+func collected(l *Loop) {
+	for l.beside != nil {
+		<-l.built
+		l.build()
+		l.build() // every second one collects
+	}
+}
+
+// A Service that is deleted while it is compiled beside the loop does not come back, nor does
+// what it was replace what it has become.
+func TestChangedWhileCompiled(t *testing.T) {
+	view := func() service.Node { return service.Node{} }
+	l, a, n := large(t, view)
+	a.remove(2)
+	l.build()
+	if collected(l); l.table.Entry(n) != nil {
+		t.Error("a Service that was deleted is in the table")
+	}
+
+	l, a, n = large(t, view)
+	a.set(2)
+	l.build()
+	if collected(l); len(l.table.Entry(n).Frontends) != 1 {
+		t.Errorf("%d frontends, want the one that the Service has now", len(l.table.Entry(n).Frontends))
+	}
+
+	l, a, n = large(t, view)
+	a.huge(2, 4000, 1)
+	l.build()
+	if collected(l); len(l.table.Entry(n).Frontends) != 4000 {
+		t.Errorf("%d frontends, want 4000", len(l.table.Entry(n).Frontends))
+	}
+}
+
+// What is compiled beside the loop for a view that is another meanwhile is compiled again.
+func TestViewedWhileCompiled(t *testing.T) {
+	limit := 0
+	l, _, n := large(t, func() service.Node { return service.Node{Limits: service.Limits{Ports: limit}} })
+	limit = 100
+	l.build()
+	if collected(l); len(l.table.Entry(n).Frontends) != 100 {
+		t.Errorf("%d frontends, want 100", len(l.table.Entry(n).Frontends))
+	}
+}

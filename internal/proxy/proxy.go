@@ -94,9 +94,11 @@ type Loop struct {
 	node    service.Node      // what the last table was compiled for
 	table   *service.Table    // the last that was built
 	turn    int               // of service.Step
-	large   bool              // this pass compiles large Services
+	large   bool              // this pass got large Services
 	carried *service.Table    // the last that was programmed; nil: none yet
 	backlog []service.Name    // large Services that changed and are not compiled yet, the first to change first
+	beside  *compilation      // of large Services; nil: none is under way
+	built   chan struct{}     // receives when it is done
 	ports   service.HostPorts // what the last table was compiled from
 	adopted bool              // Flows knows what the rules were before the first pass
 	held    *service.Table    // what they were, until the first table is believed; nil: not known
@@ -129,7 +131,7 @@ func New(cfg Config) *Loop {
 	}
 	return &Loop{
 		cfg: cfg, table: &service.Table{}, adopted: adopted,
-		brake: service.Brake{Bound: cfg.EmptyAfter},
+		brake: service.Brake{Bound: cfg.EmptyAfter}, built: make(chan struct{}, 1),
 	}
 }
 
@@ -145,6 +147,7 @@ func (l *Loop) Run(ctx context.Context) error {
 			synced = true
 		}
 	}
+	defer l.abandon()
 	l.cfg.Health.Queued()
 	timer := time.NewTimer(0) // the first pass needs no event
 	defer timer.Stop()
@@ -175,6 +178,7 @@ func (l *Loop) Run(ctx context.Context) error {
 		case <-l.cfg.Source.Dirty():
 		case <-l.cfg.HostPorts.Dirty():
 		case <-l.cfg.Viewed:
+		case <-l.built:
 		case <-timer.C:
 		case <-check.C:
 			if l.intact(ctx) {
@@ -271,8 +275,11 @@ func (l *Loop) pass(ctx context.Context, start time.Time) time.Duration {
 	l.retry.succeeded(l.cfg.Log)
 	l.cfg.Applied.publish(next)
 	l.log(start, stats)
-	if next != l.table || len(l.backlog) > 0 {
+	if next != l.table || l.large {
 		return time.Nanosecond
+	}
+	if l.beside != nil {
+		return 0 // it wakes the loop
 	}
 	l.cfg.Health.Synced()
 	l.cfg.Metrics.programmed(l.triggers)
@@ -292,107 +299,6 @@ func (l *Loop) adopt(ctx context.Context) {
 	}
 	l.held = held.Table
 	l.cfg.Flows.Adopted(held.Table)
-}
-
-// build compiles what changed into a new table.
-func (l *Loop) build() {
-	now := l.cfg.View()
-	if l.builder == nil {
-		l.builder = service.NewBuilder().Limit(now.Limits)
-	}
-	names := l.take()
-	for _, t := range l.cfg.Source.Triggers() {
-		l.triggers = append(l.triggers, t)
-	}
-	all := !now.CompilesLike(l.node)
-	refuses, dead := !now.RefusesLike(l.node), now.DeadUnlike(l.node)
-	if all || refuses || len(dead) > 0 {
-		for e := range l.table.Entries() {
-			if _, pod := e.Name.HostPod(); !pod && (all || refuses && e.DependsOnAddresses() || len(dead) > 0 && e.HasEndpointsOn(dead)) {
-				names = append(names, e.Name)
-			}
-		}
-	}
-	l.node = now
-	names = append(names, l.buildHostPorts(all)...)
-	for _, n := range names {
-		if _, pod := n.HostPod(); !pod {
-			l.compile(n)
-		}
-	}
-	l.table = l.builder.Table(now.Settings)
-	for _, n := range names {
-		e := l.table.Entry(n)
-		l.cfg.Metrics.compiled(n, e)
-		if e != nil {
-			l.cfg.Report(n, e.Problems)
-		} else {
-			l.cfg.Report(n, nil)
-		}
-	}
-}
-
-// take returns the names of the Services to compile in this pass: all small ones that
-// changed, and in every second pass of the large ones as many as are quickly compiled, at
-// least one. The rest wait in the backlog.
-func (l *Loop) take() (now []service.Name) {
-	names := l.cfg.Source.Take()
-	if l.carried == nil {
-		return names // what is not in the first table would be removed from the kernel
-	}
-	waits := make(map[service.Name]struct{}, len(l.backlog))
-	for _, n := range l.backlog {
-		waits[n] = struct{}{}
-	}
-	for _, n := range names {
-		if _, ok := waits[n]; ok {
-			continue
-		}
-		if l.work(n) > buildSize/10 {
-			l.backlog = append(l.backlog, n)
-		} else {
-			now = append(now, n)
-		}
-	}
-	sum, done := 0, 0
-	for ; done < len(l.backlog) && !l.large; done++ {
-		if sum += l.work(l.backlog[done]); sum > buildSize && done > 0 {
-			break
-		}
-	}
-	now = append(now, l.backlog[:done]...)
-	if l.backlog = l.backlog[done:]; len(l.backlog) == 0 {
-		l.backlog = nil
-	}
-	l.large = done > 0
-	return now
-}
-
-// What one pass does at most for Services that are large or change much: so long do all
-// others wait. A pass that compiles large Services programs little of them, and the next pass
-// compiles none.
-const (
-	buildSize  = 20_000 // as service.Work counts
-	stepSize   = 500    // as service.Step counts
-	stepBeside = stepSize / 10
-)
-
-// work returns about how much it costs to compile a Service.
-func (l *Loop) work(n service.Name) int {
-	svc, ok := l.cfg.Source.Service(n)
-	if !ok {
-		return 0
-	}
-	return service.Work(svc, l.cfg.Source.Slices(n))
-}
-
-func (l *Loop) compile(n service.Name) {
-	svc, ok := l.cfg.Source.Service(n)
-	if !ok {
-		l.builder.Delete(n)
-		return
-	}
-	l.builder.Set(service.Compile(svc, l.cfg.Source.Slices(n), l.node))
 }
 
 // counts asks the datapath what it carried.

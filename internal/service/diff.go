@@ -155,3 +155,26 @@ func (s Settings) Equal(o Settings) bool {
 	return samePrefixes(s.Pods, o.Pods) && samePrefixes(s.NodePorts, o.NodePorts) && slices.Equal(s.PodInterfaces, o.PodInterfaces) &&
 		samePrefixes(s.ServiceCIDRs, o.ServiceCIDRs)
 }
+
+// Sharing returns the entry with those frontends of an earlier one that are the same in every
+// field: who compares the two finds them by their pointers. The entry must be nobody else's
+// yet; was may be nil.
+func (e *Entry) Sharing(was *Entry) *Entry {
+	i := 0
+	for old, new := range (entryChange{was, e}).frontends() {
+		if new == nil {
+			continue
+		}
+		if old != nil && old.same(new) {
+			e.Frontends[i] = old
+		}
+		i++
+	}
+	return e
+}
+
+// same reports whether f and o are the same in every field.
+func (f *Frontend) same(o *Frontend) bool {
+	return f.Equal(o) && f.Internal.Equal(o.Internal) && f.External.Equal(o.External) && (f.Internal == f.External) == (o.Internal == o.External) &&
+		f.Termination == o.Termination && slices.Equal(f.Retained, o.Retained)
+}

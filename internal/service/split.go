@@ -7,13 +7,13 @@ import (
 
 // pieces is how many times the most that a step changes it changes of one frontend with many
 // endpoints: to look at all of them costs more than to change some.
-const pieces = 4
+const pieces = 2
 
 // inARow is how many steps one Service has before it is the next one's turn: enough for 50,000
 // endpoints. For each new number of endpoints a datapath may need an object of its own (mode
 // nftables a chain), which costs the kernel more the more endpoints there are: so the first of
 // several large Services makes those that the others need too, while there are few.
-const inARow = 32
+const inARow = 64
 
 // split returns a frontend on the way from one to another, which differs from old in about
 // piece endpoints; nil if it goes and has no more than these. One of the two may be nil.
@@ -70,8 +70,9 @@ func splitRoute(old, new *Route, piece int) *Route {
 		return shrinkRoute(old, piece)
 	}
 	mixed := *new
-	common := 0
-	for a, b := range sideBySide(old.Endpoints, new.Endpoints) {
+	begin, was, is, end := apart(old.Endpoints, new.Endpoints)
+	common := len(begin) + len(end)
+	for a, b := range sideBySide(was, is) {
 		if a != nil && b != nil {
 			common++
 		}
@@ -85,8 +86,8 @@ func splitRoute(old, new *Route, piece int) *Route {
 		goes = min(goes, piece-comes)
 	}
 	others := piece - goes - comes
-	mixed.Endpoints = make([]Endpoint, 0, common+len(old.Endpoints)-common-goes+comes)
-	for a, b := range sideBySide(old.Endpoints, new.Endpoints) {
+	mixed.Endpoints = append(make([]Endpoint, 0, len(old.Endpoints)-goes+comes), begin...)
+	for a, b := range sideBySide(was, is) {
 		switch {
 		case a == nil && comes > 0:
 			comes--
@@ -105,6 +106,7 @@ func splitRoute(old, new *Route, piece int) *Route {
 			mixed.Endpoints = append(mixed.Endpoints, *b)
 		}
 	}
+	mixed.Endpoints = append(mixed.Endpoints, end...)
 	return &mixed
 }
 
@@ -112,7 +114,9 @@ func splitRoute(old, new *Route, piece int) *Route {
 // that new has and mixed has not yet, too.
 func retained(mixed, new *Frontend) []netip.AddrPort {
 	missing := func(all []netip.AddrPort, r, in *Route) []netip.AddrPort {
-		for a, b := range sideBySide(in.Endpoints, r.Endpoints) {
+		_, have, want, _ := apart(in.Endpoints, r.Endpoints)
+		all = slices.Grow(all, len(want))
+		for a, b := range sideBySide(have, want) {
 			if a == nil {
 				all = append(all, b.Addr)
 			}

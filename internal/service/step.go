@@ -30,27 +30,56 @@ func Step(from, to *Table, most, turn int) *Table {
 	}
 	share := max(most/len(big), 1)
 	mixed := make(map[Name]*Entry, len(big))
-	late := map[Key]Name{} // what a Service has that it will give up in a later step
+	var late []lateFrontend
 	wide := -1
 	if turn >= 0 {
 		wide = pieces * most
 	}
 	for i := range big {
 		c := big[(max(turn, 0)/inARow+i)%len(big)]
-		mixed[c.name()], wide = c.mix(share, most, wide, late)
+		mixed[c.name()], wide = c.mix(share, most, wide, &late)
 	}
-	if len(late) > 0 {
-		for c := range entryChanges(from, to) {
-			e, ok := mixed[c.name()]
-			if !ok {
-				e = c.new
-			}
-			if e != nil {
-				mixed[c.name()] = e.without(late)
+	keepLate(mixed, from, to, late)
+	return to.with(mixed)
+}
+
+// A lateFrontend is one that a Service has and will give up in a later step.
+type lateFrontend struct {
+	key   Key
+	owner Name
+}
+
+// keepLate leaves out of the entries of a step what other Services give up late: no two may have
+// the same key.
+func keepLate(mixed map[Name]*Entry, from, to *Table, late []lateFrontend) {
+	if len(late) == 0 {
+		return
+	}
+	next, gained := map[Name]*Entry{}, map[Key]Name{} // few: this step's
+	for c := range entryChanges(from, to) {
+		e, ok := mixed[c.name()]
+		if !ok {
+			e = c.new
+		}
+		next[c.name()] = e
+		for old, new := range (entryChange{c.old, e}).frontends() {
+			if old == nil {
+				gained[new.Key()] = c.name()
 			}
 		}
 	}
-	return to.with(mixed)
+	taken := map[Name]map[Key]struct{}{}
+	for _, f := range late {
+		if n, ok := gained[f.key]; ok && n != f.owner {
+			if taken[n] == nil {
+				taken[n] = map[Key]struct{}{}
+			}
+			taken[n][f.key] = struct{}{}
+		}
+	}
+	for n, keys := range taken {
+		mixed[n] = next[n].without(keys)
+	}
 }
 
 // An entryChange is an entry in two tables; one of them may be nil.
@@ -108,12 +137,28 @@ func routesWeight(oldInternal, oldExternal, internal, external *Route) int {
 
 // differences counts the endpoints that one list has and the other has not.
 func differences(a, b []Endpoint) (n int) {
+	_, a, b, _ = apart(a, b)
 	for old, new := range sideBySide(a, b) {
 		if old == nil || new == nil || *old != *new {
 			n++
 		}
 	}
 	return n
+}
+
+// apart cuts off what two lists have in common at the begin and at the end: nearly all, where
+// a list of tens of thousands changes step by step.
+func apart(a, b []Endpoint) (begin, restA, restB, end []Endpoint) {
+	same, i := min(len(a), len(b)), 0
+	for i < same && a[i] == b[i] {
+		i++
+	}
+	begin, a, b = a[:i], a[i:], b[i:]
+	same, i = same-i, 0
+	for i < same && a[len(a)-1-i] == b[len(b)-1-i] {
+		i++
+	}
+	return begin, a[:len(a)-i], b[:len(b)-i], a[len(a)-i:]
 }
 
 // sideBySide yields the endpoints of two lists by address; nil for what is in the other only.
@@ -149,7 +194,7 @@ func sideBySide(was, is []Endpoint) iter.Seq2[*Endpoint, *Endpoint] {
 // it. One change that weighs more than most is split, with so much of it as piece; if piece is
 // negative it waits. mix adds to late what the Service will give up in a later step, and returns
 // the piece, or -1 if it was taken.
-func (c entryChange) mix(share, most, piece int, late map[Key]Name) (is *Entry, left int) {
+func (c entryChange) mix(share, most, piece int, late *[]lateFrontend) (is *Entry, left int) {
 	e := c.new
 	if e == nil {
 		e = c.old
@@ -158,13 +203,18 @@ func (c entryChange) mix(share, most, piece int, late map[Key]Name) (is *Entry, 
 	mixed.Frontends = nil
 	sum := 0
 	for old, new := range c.frontends() {
-		f, w := new, changeWeight(old, new)
+		f, w := new, 0
+		if sum < share { // else nobody asks: to compare all of a large Service takes long
+			w = changeWeight(old, new)
+		}
 		switch {
+		case sum >= share:
+			f = old
 		case w == 0:
-		case w > most && w > piece && piece > 0 && sum < share:
+		case w > most && w > piece && piece > 0:
 			f = split(old, new, piece)
 			sum, piece = sum+w, -1
-		case sum >= share || w > most && piece < 0:
+		case w > most && piece < 0:
 			f = old
 		default:
 			if sum += w; w > most {
@@ -174,7 +224,7 @@ func (c entryChange) mix(share, most, piece int, late map[Key]Name) (is *Entry, 
 		if f != nil {
 			mixed.Frontends = append(mixed.Frontends, f)
 			if new == nil {
-				late[f.Key()] = c.name()
+				*late = append(*late, lateFrontend{f.Key(), c.name()})
 			}
 		}
 	}
@@ -184,26 +234,23 @@ func (c entryChange) mix(share, most, piece int, late map[Key]Name) (is *Entry, 
 	return &mixed, piece
 }
 
-// without returns the entry without the frontends whose keys other Services have.
-func (e *Entry) without(others map[Key]Name) *Entry {
-	taken := func(f *Frontend) bool {
-		owner, ok := others[f.Key()]
-		return ok && owner != e.Name
-	}
-	if !slices.ContainsFunc(e.Frontends, taken) {
-		return e
-	}
+// without returns the entry without the frontends of some keys.
+func (e *Entry) without(keys map[Key]struct{}) *Entry {
 	rest := *e
-	rest.Frontends = slices.DeleteFunc(slices.Clone(e.Frontends), taken)
+	rest.Frontends = slices.DeleteFunc(slices.Clone(e.Frontends), func(f *Frontend) bool {
+		_, ok := keys[f.Key()]
+		return ok
+	})
 	return &rest
 }
 
-// Work returns about how much Compile has to do for a Service: the endpoints and frontends
-// that it looks at.
+// Work returns about how much Compile has to do for a Service: the ports, endpoints and
+// frontends that it looks at.
 func Work(svc *Service, eps []*Slice) int {
-	endpoints := 0
+	endpoints, ports := 0, 0
 	for _, s := range eps {
 		endpoints += len(s.Endpoints)
+		ports += len(s.Ports)
 	}
-	return len(svc.Ports)*(2+len(svc.ExternalIPs)+len(svc.BalancerIPs)+endpoints) + endpoints + len(svc.Sources)
+	return len(svc.Ports)*(2+len(svc.ExternalIPs)+len(svc.BalancerIPs)+endpoints) + ports + endpoints + len(svc.Sources)
 }

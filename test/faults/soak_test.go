@@ -28,7 +28,8 @@ import (
 type soak struct {
 	*rig
 	*rand.Rand
-	mode     string
+	modes    []string
+	mode     int // of modes
 	services map[string]*corev1.Service
 	gone     map[string]bool // ClusterIPs of Services that were removed, and not given again
 	ghosts   map[string]bool // Nodes that no machine is behind
@@ -46,7 +47,8 @@ const (
 const ghostNet = "10.244.20"
 
 // TestSoak changes Services, endpoints, nodes and modes and ends agents, at random, for as
-// long as FOR says; in its last third agents are left alone. SEED repeats the changes of an
+// long as FOR says; in its last third agents are left alone. MODES are those that are switched
+// between, the first of which is measured. SEED repeats the changes of an
 // earlier run. In the end the kernel must be as the API asks, and nothing may have grown.
 func TestSoak(t *testing.T) {
 	if os.Getenv("FOR") == "" {
@@ -60,9 +62,10 @@ func TestSoak(t *testing.T) {
 	if err != nil {
 		seed = uint64(time.Now().UnixNano())
 	}
-	fmt.Printf("soak for %v, SEED=%d\n", d, seed)
+	modes := soakedModes(t)
+	fmt.Printf("soak for %v in %s, SEED=%d\n", d, strings.Join(modes, ", "), seed)
 	s := &soak{
-		rig: &rig{lab: newLab(t, 2, "--proxy-mode", "iptables"), full: true}, Rand: rand.New(rand.NewPCG(seed, 0)), mode: "iptables",
+		rig: &rig{lab: newLab(t, 2, "--proxy-mode", modes[len(modes)-1]), full: true}, Rand: rand.New(rand.NewPCG(seed, 0)), modes: modes, mode: len(modes) - 1,
 		services: map[string]*corev1.Service{}, gone: map[string]bool{}, ghosts: map[string]bool{}, done: map[string]int{},
 	}
 	s.startPods(2)
@@ -71,8 +74,8 @@ func TestSoak(t *testing.T) {
 	s.load = s.startLoad(ways, 10*time.Second)
 	total := s.load.now()
 	start := time.Now()
-	s.churn(start.Add(d*2/3), true)
-	if s.mode != "nftables" {
+	s.churn(start.Add(d*2/3), modes[0] != userspace)
+	for s.mode != 0 {
 		s.switchMode()
 	}
 	s.settle()
@@ -82,6 +85,21 @@ func TestSoak(t *testing.T) {
 	after := s.measure()
 	s.load.end()
 	s.report(total, before, after)
+}
+
+// userspace is the mode in which connections end with the agent: in it no agent is ended.
+const userspace = "userspace"
+
+// soakedModes returns the modes in MODES.
+func soakedModes(t *testing.T) []string {
+	modes := strings.Fields(os.Getenv("MODES"))
+	if len(modes) == 0 {
+		modes = []string{"nftables", "iptables"}
+	}
+	if len(modes) > 1 && slices.Contains(modes, userspace) {
+		t.Fatalf("MODES=%q: connections do not outlive a switch from %s; soak it by itself", modes, userspace)
+	}
+	return modes
 }
 
 // churn makes changes until end.
@@ -100,7 +118,7 @@ func (s *soak) churn(end time.Time, restarts bool) {
 			s.use()
 		case n < 997 && restarts:
 			s.endAgent()
-		case restarts:
+		case restarts && len(s.modes) > 1:
 			s.switchMode()
 		}
 		time.Sleep(time.Duration(s.IntN(200)) * time.Millisecond)
@@ -247,11 +265,10 @@ func (s *soak) endAgent() {
 	s.done["agents ended"]++
 }
 
-// switchMode starts all agents in the other mode. Mode userspace is left out: connections
-// end with its agent.
+// switchMode starts all agents in the next mode.
 func (s *soak) switchMode() {
-	s.mode = map[string]string{"nftables": "iptables", "iptables": "nftables"}[s.mode]
-	patch := fmt.Sprintf(`{"data":{"PROXY_MODE":%q}}`, s.mode)
+	s.mode = (s.mode + 1) % len(s.modes)
+	patch := fmt.Sprintf(`{"data":{"PROXY_MODE":%q}}`, s.modes[s.mode])
 	_, err := s.api.CoreV1().ConfigMaps("kube-system").Patch(context.Background(), "fairway-agent", types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 	s.must("modes switched", err)
 	for _, n := range s.nodes {
@@ -359,7 +376,7 @@ func (s *soak) measure() (all []figures) {
 		for line := range strings.Lines(text) {
 			_, _ = fmt.Sscanf(line, "go_goroutines %d", &f.goroutines)
 		}
-		rules := s.on(n, "nft", "list", "table", "inet", "fairway")
+		rules := s.on(n, "nft", "list", "ruleset")
 		f.rules = rules
 		f.elements, f.chains = elements(rules), count(rules, func(line string) bool { return strings.HasPrefix(line, "\tchain ") })
 		f.routes = strings.Count(s.on(n, "ip", "route"), "\n")

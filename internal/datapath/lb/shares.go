@@ -14,10 +14,12 @@ func Shares(all []service.Endpoint, most int) []int {
 	divisor, total := 0, 0
 	for i, e := range all {
 		shares[i] = Weight(e)
-		divisor = gcd(shares[i], divisor)
+		if divisor != 1 && divisor != shares[i] {
+			divisor = gcd(shares[i], divisor)
+		}
 		total += shares[i]
 	}
-	if divisor == 0 {
+	if divisor == 0 || divisor == 1 && total <= max(most, len(all)) {
 		return shares
 	}
 	total /= divisor

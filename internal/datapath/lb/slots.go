@@ -22,6 +22,11 @@ const maxShares = 4096
 // changed. An address in was that is no endpoint, or invalid, is a free slot. Of more than
 // MaxSlots endpoints the first are taken. The endpoints are sorted by address, as a Route's are.
 func Slots(was []netip.AddrPort, all []service.Endpoint) []int32 {
+	return SlotsAfter(len(was), func(i int) netip.AddrPort { return was[i] }, all)
+}
+
+// SlotsAfter is Slots for a caller whose list of n addresses is part of something else.
+func SlotsAfter(n int, was func(i int) netip.AddrPort, all []service.Endpoint) []int32 {
 	all = all[:min(len(all), MaxSlots)]
 	left := Shares(all, maxShares)
 	total := 0
@@ -32,7 +37,7 @@ func Slots(was []netip.AddrPort, all []service.Endpoint) []int32 {
 	for i := range slots {
 		slots[i] = free
 	}
-	keep(slots, was, all, left)
+	keep(slots[:min(n, len(slots))], was, all, left)
 	turns := Turns(left)
 	for i := range slots {
 		if slots[i] == free {
@@ -45,12 +50,13 @@ func Slots(was []netip.AddrPort, all []service.Endpoint) []int32 {
 const free = -1
 
 // keep gives endpoints the slots that they had, and takes these from what is left to give.
-func keep(slots []int32, was []netip.AddrPort, all []service.Endpoint, left []int) {
+func keep(slots []int32, was func(i int) netip.AddrPort, all []service.Endpoint, left []int) {
 	next := 0 // what follows the endpoint of the slot before: most lists are sorted, but for a few slots
-	for i := range min(len(slots), len(was)) {
-		e, ok := next, next < len(all) && all[next].Addr == was[i]
+	for i := range slots {
+		at := was(i)
+		e, ok := next, next < len(all) && all[next].Addr == at
 		if !ok {
-			e, ok = slices.BinarySearchFunc(all, was[i], func(e service.Endpoint, a netip.AddrPort) int { return e.Addr.Compare(a) })
+			e, ok = slices.BinarySearchFunc(all, at, func(e service.Endpoint, a netip.AddrPort) int { return e.Addr.Compare(a) })
 		}
 		if !ok {
 			continue

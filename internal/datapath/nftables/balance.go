@@ -25,11 +25,7 @@ func fill(was []slot, all []service.Endpoint, balance service.Algorithm) []slot 
 	if balance == service.Maglev {
 		list = lb.Maglev(all)
 	} else {
-		before := make([]netip.AddrPort, len(was))
-		for i, s := range was {
-			before[i] = s.addr()
-		}
-		list = lb.Slots(before, all)
+		list = lb.SlotsAfter(len(was), func(i int) netip.AddrPort { return was[i].addr() }, all)
 	}
 	is := make([]slot, len(list))
 	for i, at := range list {
