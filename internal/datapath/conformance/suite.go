@@ -87,6 +87,7 @@ func parts() []part {
 		{"affinity-local", suite.affinityLocal},
 		{"invalid", suite.invalid},
 		{"ports", suite.ports},
+		{"same-port", suite.samePort},
 		{"algorithms", suite.algorithms},
 		{"counted", suite.counted},
 		{"explained", suite.explained},

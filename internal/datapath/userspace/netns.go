@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"syscall"
-	"time"
 
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
@@ -92,12 +91,6 @@ func transparent(is4 bool) func(int) error {
 		}
 		return unix.SetsockoptInt(fd, unix.SOL_IPV6, unix.IPV6_TRANSPARENT, 1)
 	}
-}
-
-// latePort lets the kernel choose the port when it knows the peer, so that many connections
-// can share a port.
-func latePort(fd int) error {
-	return unix.SetsockoptInt(fd, unix.SOL_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1)
 }
 
 func reuse(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) }
@@ -192,51 +185,4 @@ func (p *netNamespace) packets(ctx context.Context, at netip.AddrPort, control f
 		return err
 	})
 	return pc, err
-}
-
-// A call is how an endpoint is called: from is the source to keep, the zero value for the
-// node's own, and hops the hop limit of the packets.
-type call struct {
-	from, to netip.AddrPort
-	hops     int
-}
-
-// dialTCP connects to an endpoint. If the source's port is in use, it takes another port.
-func (p *netNamespace) dialTCP(ctx context.Context, l call, patience time.Duration) (c *net.TCPConn, err error) {
-	from, to := l.from, l.to
-	is4 := to.Addr().Is4()
-	d := net.Dialer{Timeout: patience, KeepAlive: -1}
-	dial := func(control func(string, string, syscall.RawConn) error, from netip.AddrPort) error {
-		d.Control = control
-		return p.do(func() error {
-			c, err = d.DialTCP(ctx, networkName("tcp", is4), from, to)
-			return err
-		})
-	}
-	if !from.IsValid() {
-		return c, dial(option(transparent(is4), sendHops(is4, l.hops), keepAlive), from)
-	}
-	err = dial(option(transparent(is4), sendHops(is4, l.hops), keepAlive, reuse), from)
-	if errors.Is(err, unix.EADDRINUSE) || errors.Is(err, unix.EADDRNOTAVAIL) {
-		err = dial(option(transparent(is4), sendHops(is4, l.hops), keepAlive, latePort), netip.AddrPortFrom(from.Addr(), 0))
-	}
-	return c, err
-}
-
-// dialUDP is dialTCP for a flow.
-func (p *netNamespace) dialUDP(ctx context.Context, l call) (c *net.UDPConn, err error) {
-	from, to := l.from, l.to
-	is4 := to.Addr().Is4()
-	d := net.Dialer{Control: option(transparent(is4), sendHops(is4, l.hops))}
-	dial := func(from netip.AddrPort) error {
-		return p.do(func() error {
-			c, err = d.DialUDP(ctx, networkName("udp", is4), from, to)
-			return err
-		})
-	}
-	err = dial(from)
-	if from.IsValid() && errors.Is(err, unix.EADDRINUSE) {
-		err = dial(netip.AddrPortFrom(from.Addr(), 0))
-	}
-	return c, err
 }
