@@ -7,39 +7,12 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/spf13/cobra"
-
 	"github.com/fairway-net/fairway/internal/command"
 	"github.com/fairway-net/fairway/internal/command/agent"
 	"github.com/fairway-net/fairway/internal/kube"
 	"github.com/fairway-net/fairway/internal/policy"
 	"github.com/fairway-net/fairway/internal/service"
 )
-
-// NewPolicy builds `fairway policy`.
-func NewPolicy(e command.Env) *cobra.Command {
-	c := &cobra.Command{
-		Use:   "policy NAMESPACE/POD",
-		Short: "Say what NetworkPolicies allow a pod, by which policy and rule",
-		Long: `Say what NetworkPolicies allow a pod, by which policy and rule.
-
-With --from or --to, what they say of packets from or to a peer: a pod (NAMESPACE/POD) or an
-address, on --port. Both ends of a connection between pods are judged. Reads the API server
-once: all pods, namespaces, NetworkPolicies and ClusterNetworkPolicies. The exit status is 1 if it is denied.`,
-		Example: `  fairway policy default/web
-  fairway policy default/web --from default/client --port 80
-  fairway policy default/web --to 203.0.113.7 --port 443/TCP`,
-		Args: cobra.ExactArgs(1),
-	}
-	var q policyQuestion
-	c.Flags().StringVar(&q.from, "from", "", "a `peer` that sends to the pod: NAMESPACE/POD, or an address")
-	c.Flags().StringVar(&q.to, "to", "", "a `peer` that the pod sends to: NAMESPACE/POD, or an address")
-	c.Flags().StringVar(&q.port, "port", "", "the `port` that is sent to, as 80, 53/UDP; without it rules for some ports do not count")
-	agent.As(c, e, func(ctx context.Context, a *agent.Tool, args []string) error {
-		return judge(ctx, a, e.Stdout, args[0], q)
-	})
-	return c
-}
 
 // A policyQuestion is what the command is asked about a pod.
 type policyQuestion struct{ from, to, port string }

@@ -1,0 +1,189 @@
+// Package inspect has the tools that show what a node does for Services and policies, and why: diff,
+// dump, doctor, explain, policy. This file has their names, help texts and flags; each other file what
+// one of them does. They ask packages that judge, and write what those say. It promises that none of
+// them changes anything.
+package inspect
+
+import (
+	"context"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fairway-net/fairway/internal/command"
+	"github.com/fairway-net/fairway/internal/command/agent"
+	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/datapath/modes"
+	"github.com/fairway-net/fairway/internal/output"
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// NewDiff builds `fairway diff`.
+func NewDiff(e command.Env) *cobra.Command {
+	return answers(e, &cobra.Command{
+		Use:   "diff",
+		Short: "Compare what this node's kernel does for Services with what it should do",
+		Long: `Compare what this node's kernel does for Services with what it should do.
+
+Decides as the agent would: in the agent's pod with the flags that the agent runs with,
+elsewhere with the same defaults; a flag given here wins. It changes nothing. As with
+diff(1) the exit status is 0 for no difference, 1 for some and 2 for an error; lines with - are in the
+kernel and should not be, lines with + are missing.`,
+		Example: `  kubectl -n kube-system exec ds/fairway-agent -- fairway diff
+  fairway diff --kubeconfig ~/.kube/config --cluster-cidr 10.244.0.0/16`,
+		Args: cobra.NoArgs,
+	}, diff)
+}
+
+// NewDoctor builds `fairway doctor`.
+func NewDoctor(e command.Env) *cobra.Command {
+	return answers(e, &cobra.Command{
+		Use:   "doctor",
+		Short: "Check this node for what keeps an agent from working, before or after it is installed",
+		Long: `Check this node for what keeps an agent from working, before or after it is installed.
+
+It asks the kernel which modes it can do, and looks at programs, the connection table, forwarding,
+ports, other service proxies and firewalls, the MTU of pods' packets, and the API server: whether it
+answers, is reached without a Service, agrees about the time and grants what an agent reads. It
+changes nothing. Without root it says what it skipped. In the agent's pod it uses the agent's flags.
+
+Exit status: 0 if an agent works here, 1 if a check is a failure, 2 if the checks could not run.`,
+		Example: `  sudo fairway doctor
+  sudo fairway doctor --proxy-mode iptables --kubeconfig /etc/kubernetes/kubelet.conf
+  kubectl -n kube-system exec ds/fairway-agent -- fairway doctor -o json`,
+		Args: cobra.NoArgs,
+	}, examine)
+}
+
+// answers makes a command that decides as the agent does. It writes what f found as -o says, and the exit
+// status is 1 if f says that this is not as it should be, 2 for an error.
+func answers(e command.Env, c *cobra.Command, f func(context.Context, *agent.Tool) (found output.Value, ok bool, err error)) *cobra.Command {
+	format := addFormat(c)
+	agent.As(c, e, func(ctx context.Context, a *agent.Tool, _ []string) error {
+		found, ok, err := f(ctx, a)
+		if err != nil {
+			return err
+		}
+		if err = output.Write(e.Stdout, *format, found); err == nil && !ok {
+			err = command.ExitError(1)
+		}
+		return err
+	})
+	c.RunE = command.ErrorStatus(2, c.RunE)
+	return c
+}
+
+// addFormat adds the flag -o.
+func addFormat(c *cobra.Command) *output.Format {
+	format := output.Table
+	c.Flags().VarP(&format, "output", "o", "table, wide, json or yaml")
+	command.Complete(c, "output", output.Formats()...)
+	return &format
+}
+
+// NewDump builds `fairway dump`.
+func NewDump(e command.Env) *cobra.Command {
+	var q dumpQuestion
+	var format *output.Format
+	c := &cobra.Command{
+		Use:   "dump",
+		Short: "Show what the kernel of this node does for Services, read back from it",
+		Long: `Show what the kernel of this node does for Services, read back from it.
+
+-o wide has a line for each endpoint, and more columns. Exit status: 0, or 1 for an error; that
+no mode has rules here is an error.`,
+		Args: cobra.NoArgs,
+		Example: `  fairway dump
+  fairway dump -n default -o wide
+  fairway dump --service default/backend-service --objects
+  fairway dump --proxy-mode iptables -o json
+  fairway dump --program       the constant ruleset`,
+		RunE: func(c *cobra.Command, _ []string) error { return q.run(c.Context(), e, *format) },
+	}
+	format = addFormat(c)
+	f := c.Flags()
+	f.BoolVar(&q.program, "program", false, "Print the program that the kernel runs, as nft text")
+	f.StringVar(&q.only, "service", "", "Only this Service: `namespace/name`")
+	f.StringVarP(&q.selection.Namespace, "namespace", "n", "", "Only Services of this `namespace`")
+	f.BoolVar(&q.selection.Objects, "objects", false, "With --service: also the kernel objects behind each address")
+	f.StringVar(&q.mode, "proxy-mode", datapath.Auto, "Rules of this `mode`: "+datapath.ModeNames()+"; auto: every mode found on this node")
+	command.Complete(c, "proxy-mode", append(datapath.Modes(), datapath.Auto)...)
+	if err := c.RegisterFlagCompletionFunc("service", offerServices); err != nil {
+		panic(err) // there is no such flag
+	}
+	return c
+}
+
+// NewExplain builds `fairway explain`.
+func NewExplain(e command.Env) *cobra.Command {
+	c := &cobra.Command{
+		Use:   "explain NAMESPACE/SERVICE",
+		Short: "Say what becomes of packets to a Service on a node, and why each endpoint is used or not",
+		Long: `Say what becomes of packets to a Service on a node, and why each endpoint is used or not.
+
+Reads the API server once and decides as the agent does; the kernel is not asked (see
+fairway dump and fairway diff for that). In the agent's pod it starts from the flags that
+the agent runs with, and a flag given here wins. Elsewhere --hostname-override names the node.`,
+		Example: `  fairway explain default/web
+  fairway explain default/web --from outside
+  fairway explain default/web -o json --kubeconfig ~/.kube/config --hostname-override node-2 --cluster-cidr 10.244.0.0/16`,
+		Args: cobra.ExactArgs(1),
+	}
+	from := c.Flags().String("from", "", "only packets from a `place`: pod, node (itself), outside (the cluster)")
+	format := addFormat(c)
+	command.Complete(c, "from", string(service.FromPod), string(service.FromNode), string(service.FromOutside))
+	c.ValidArgsFunction = offerServices
+	agent.As(c, e, func(ctx context.Context, a *agent.Tool, args []string) error {
+		report, err := explain(ctx, a, args[0], *from)
+		if err != nil {
+			return err
+		}
+		return output.Write(e.Stdout, *format, report)
+	})
+	return c
+}
+
+// NewPolicy builds `fairway policy`.
+func NewPolicy(e command.Env) *cobra.Command {
+	c := &cobra.Command{
+		Use:   "policy NAMESPACE/POD",
+		Short: "Say what NetworkPolicies allow a pod, by which policy and rule",
+		Long: `Say what NetworkPolicies allow a pod, by which policy and rule.
+
+With --from or --to, what they say of packets from or to a peer: a pod (NAMESPACE/POD) or an
+address, on --port. Both ends of a connection between pods are judged. Reads the API server
+once: all pods, namespaces, NetworkPolicies and ClusterNetworkPolicies. The exit status is 1 if it is denied.`,
+		Example: `  fairway policy default/web
+  fairway policy default/web --from default/client --port 80
+  fairway policy default/web --to 203.0.113.7 --port 443/TCP`,
+		Args: cobra.ExactArgs(1),
+	}
+	var q policyQuestion
+	c.Flags().StringVar(&q.from, "from", "", "a `peer` that sends to the pod: NAMESPACE/POD, or an address")
+	c.Flags().StringVar(&q.to, "to", "", "a `peer` that the pod sends to: NAMESPACE/POD, or an address")
+	c.Flags().StringVar(&q.port, "port", "", "the `port` that is sent to, as 80, 53/UDP; without it rules for some ports do not count")
+	agent.As(c, e, func(ctx context.Context, a *agent.Tool, args []string) error {
+		return judge(ctx, a, e.Stdout, args[0], q)
+	})
+	return c
+}
+
+// offerServices offers the Services that the kernel of this node knows.
+func offerServices(c *cobra.Command, _ []string, _ string) (names []cobra.Completion, _ cobra.ShellCompDirective) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Context()), command.CompletionTimeout)
+	defer cancel()
+	all, err := modes.All().Found(ctx, modes.Options{})
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	for _, dp := range all {
+		if held, err := dp.Adopt(ctx); err == nil {
+			for e := range held.Table.Entries() {
+				names = append(names, e.Name.String())
+			}
+		}
+		dp.Close()
+	}
+	slices.Sort(names)
+	return slices.Compact(names), cobra.ShellCompDirectiveNoFileComp
+}
