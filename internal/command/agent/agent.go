@@ -15,7 +15,6 @@ import (
 	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
@@ -126,8 +125,8 @@ func (a *agent) run(ctx context.Context) error {
 		return err
 	}
 	nodes := nodes{store.SubscribeNodes("pod network"), store}
-	peers, registry := liveness.NewFollower(), prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), store, NewDeadNodes(peers))
+	peers := liveness.NewFollower()
+	registry := command.NewRegistry(store, NewDeadNodes(peers))
 	view := withDead(a.cfg.View(store, unsupported), peers)
 	says.store = store
 	a.published.set(says)

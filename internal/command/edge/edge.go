@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
@@ -152,8 +151,7 @@ func (m *edgeMachine) run(ctx context.Context) error {
 	m.log.Info("starting", "version", m.env.Version, "mode", mode, "targetType", m.cfg.TargetType, "clientSource", m.cfg.ClientSource)
 	store := kube.New(kube.Config{Log: m.log, Client: client, EmptyAfter: edgeEmptyAfter})
 	cluster := store.SubscribeEdge(m.cfg.LoadBalancerClass, m.cfg.TargetType == edge.TargetIP)
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), store)
+	registry := command.NewRegistry(store)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return store.Run(ctx) })
 	source, prober := m.source(ctx, g, cluster, registry)

@@ -9,8 +9,6 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
@@ -93,8 +91,7 @@ func runSpeaker(ctx context.Context, log *slog.Logger, o speakerOptions, version
 		Log: log, Client: client, NodeName: o.node, EmptyAfter: speakerEmptyAfter, Problem: events.Event,
 		Custom: custom, LoadBalancerNamespace: o.namespace,
 	})
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), store)
+	registry := command.NewRegistry(store)
 	dead := liveness.NewPublisher()
 	source := store.SubscribeSpeaker(o.class)
 	statuses, told, gone := source.L2Statuses(log, events.Inform), source.BGPStatuses(log, events.Inform), source.GoneStatuses(log)
