@@ -8,6 +8,12 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
+// A Feed says when to read what it belongs to again. It is level-triggered: one wake-up may stand for many changes.
+type Feed interface {
+	Synced() <-chan struct{} // closed when everything has been read once
+	Dirty() <-chan struct{}  // receives when something may have changed
+}
+
 // The objects say what the cluster's administrator wants announced. They have the kinds and
 // the fields of MetalLB's API (metallb.io), with its defaults filled in. They are immutable.
 // One that has Problems announces nothing: half of what was asked for may be worse than

@@ -17,10 +17,9 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// A Source is what a Speaker reads from the API server, level-triggered.
+// A Source is what a Speaker reads from the API server.
 type Source interface {
-	Synced() <-chan struct{} // closed when the rest is known
-	Dirty() <-chan struct{}  // receives when something may have changed
+	announce.Feed
 	// BGP returns what decides but for Node and Unserved.
 	BGP() announce.BGPInput
 }

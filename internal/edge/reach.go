@@ -4,14 +4,14 @@ import (
 	"context"
 	"net/netip"
 
+	"github.com/fairway-net/fairway/internal/announce"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
 // Nodes is where the cluster's nodes are read, level-triggered.
 type Nodes interface {
-	Synced() <-chan struct{}
-	Dirty() <-chan struct{}
-	Instances() []service.Instance
+	announce.Feed
+	Instances() []service.Instance // sorted by name
 }
 
 // AskNodes has a Prober ask all nodes whether their proxy works, until ctx ends: where connections go to

@@ -14,11 +14,9 @@ import (
 // A Cluster is where a Source reads the API's objects as they are now: package kube's Edge. It is
 // level-triggered, as a proxy.Source.
 type Cluster interface {
-	Synced() <-chan struct{}
-	Dirty() <-chan struct{} // a Service has changed, or a node
-	Take() []service.Name   // Services that have changed
+	Nodes
+	Take() []service.Name // Services that have changed
 	Service(service.Name) (*service.Service, bool)
-	Instances() []service.Instance // the nodes, sorted by name
 }
 
 // A Source is the proxy loop's view of a Cluster in which nodes stand for pods: a proxy.Source.

@@ -21,10 +21,9 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// A Source is what a speaker reads from the API server, level-triggered. Several goroutines may call it.
+// A Source is what a speaker reads from the API server. Several goroutines may call it.
 type Source interface {
-	Synced() <-chan struct{} // closed when the rest is known
-	Dirty() <-chan struct{}  // receives when something may have changed
+	announce.Feed
 	Input() announce.Input
 	Voters() election.Voters
 	SetVoters(context.Context, election.Voters) error
