@@ -7,28 +7,18 @@ import (
 	"time"
 
 	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/datapath/nftset"
 )
 
 // Check implements datapath.Datapath. The generation of nf_tables shows a change of the nft
 // table. IPVS has no such number, so Check reads its servers again each time, as long as
 // that does not take more than its share. It also removes real servers that have drained.
-func (d *Datapath) Check(ctx context.Context) (drift datapath.Drift, err error) {
-	if d.applied == nil {
-		return drift, nil // the next Sync compares anyway
-	}
+func (d *Datapath) Check(ctx context.Context) (datapath.Drift, error) {
 	if err := d.removeDrained(ctx, time.Now()); err != nil {
 		d.forget()
-		return drift, err
+		return datapath.Drift{}, err
 	}
-	there, err := routed()
-	if err != nil {
-		return drift, err
-	}
-	if !there {
-		d.forget()
-		return datapath.Drift{Rules: true}, nil
-	}
-	drift, err = d.rules.Check(ctx, true, func(changed bool) (same bool, err error) {
+	return d.rules.Check(ctx, nftset.Checks{Synced: d.applied != nil, Forget: d.forget, Routed: routed, Always: true, Same: func(changed bool) (same bool, err error) {
 		now := &state{
 			frontends: d.state.frontends, hairpins: d.state.hairpins, clusterIPs: d.state.clusterIPs, settings: d.state.settings,
 			letsIn:  d.state.letsIn,
@@ -40,16 +30,15 @@ func (d *Datapath) Check(ctx context.Context) (drift datapath.Drift, err error) 
 			err = d.readServers(ctx, now)
 		}
 		return err == nil && d.state.same(now), err
-	})
-	if drift.Any() {
-		d.forget()
-	}
-	return drift, err
+	}})
 }
 
 // removeDrained removes the leaving real servers that have no connection any more, or whose
 // time is over.
 func (d *Datapath) removeDrained(ctx context.Context, now time.Time) error {
+	if d.applied == nil {
+		return nil
+	}
 	for i, s := range d.state.servers {
 		if len(s.leaving) == 0 {
 			continue

@@ -1,7 +1,6 @@
 package ipvs
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -12,16 +11,11 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// Explain implements datapath.Datapath. It reads everything.
-func (d *Datapath) Explain(ctx context.Context, k service.Key) ([]datapath.Object, error) {
-	return d.rules.Explain(ctx, func(s *state) ([]datapath.Object, error) { return s.explain(k), nil })
-}
-
-// explain finds the objects of a frontend.
-func (s *state) explain(k service.Key) (all []datapath.Object) {
+// Explain implements nftset.State.
+func (s *state) Explain(k service.Key) (all []datapath.Object, _ error) {
 	f := s.frontends[k]
 	if f == nil || f.internal == 0 {
-		return nil
+		return nil, nil
 	}
 	is4, key := k.Addr.Addr().Is4(), datapath.FrontKey(k)
 	add := func(external bool, v nftset.VerdictID, at netip.AddrPort) {
@@ -43,5 +37,5 @@ func (s *state) explain(k service.Key) (all []datapath.Object) {
 	}
 	add(false, f.internal, f.server)
 	add(true, f.external, f.externalServer)
-	return all
+	return all, nil
 }

@@ -238,6 +238,11 @@ func (d *Datapath) forget() {
 	d.genl.close()
 }
 
+// Explain implements datapath.Datapath. It reads everything.
+func (d *Datapath) Explain(ctx context.Context, k service.Key) ([]datapath.Object, error) {
+	return d.rules.Explain(ctx, k)
+}
+
 // Adopt implements datapath.Datapath.
 func (d *Datapath) Adopt(ctx context.Context) (datapath.Adopted, error) {
 	return d.rules.Adopt(ctx, d.applied == nil, (*state).table)

@@ -7,34 +7,34 @@ import (
 	"slices"
 
 	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/datapath/nftset"
 )
 
 // Check implements datapath.Datapath. If another program changed the tables of this node,
 // Check compares our chains and rules by their handles, and our elements one by one.
-func (d *Datapath) Check(ctx context.Context) (drift datapath.Drift, err error) {
-	if d.table == nil {
-		return drift, nil // the next Sync compares anyway
+func (d *Datapath) Check(ctx context.Context) (datapath.Drift, error) {
+	if err := d.pruneLate(ctx); err != nil {
+		return datapath.Drift{}, err
 	}
-	if len(d.pruneAgain) > 0 {
-		if err := d.rules.Watch.Begin(ctx); err != nil {
-			return drift, err
-		}
-		if err := d.pruneAffinity(ctx, d.pruneAgain, false); err != nil {
-			return drift, err
-		}
-		d.pruneAgain = nil
-		if err := d.rules.Watch.End(ctx, false); err != nil {
-			return drift, err
-		}
-	}
-	drift, err = d.rules.Check(ctx, false, func(bool) (bool, error) {
+	return d.rules.Check(ctx, nftset.Checks{Synced: d.table != nil, Forget: d.forget, Same: func(bool) (bool, error) {
 		now, err := d.read(ctx)
 		return err == nil && d.state.same(now), err
-	})
-	if drift.Any() {
-		d.forget()
+	}})
+}
+
+// pruneLate removes what the last Sync could not: the affinity that packets recorded meanwhile.
+func (d *Datapath) pruneLate(ctx context.Context) error {
+	if d.table == nil || len(d.pruneAgain) == 0 {
+		return nil
 	}
-	return drift, err
+	if err := d.rules.Watch.Begin(ctx); err != nil {
+		return err
+	}
+	if err := d.pruneAffinity(ctx, d.pruneAgain, false); err != nil {
+		return err
+	}
+	d.pruneAgain = nil
+	return d.rules.Watch.End(ctx, false)
 }
 
 // same reports whether s and o, which was read, describe the same kernel state. It ignores

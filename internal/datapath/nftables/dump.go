@@ -11,6 +11,11 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
+// Explain implements datapath.Datapath. It reads everything.
+func (d *Datapath) Explain(ctx context.Context, k service.Key) ([]datapath.Object, error) {
+	return d.rules.Explain(ctx, k)
+}
+
 // Adopt implements datapath.Datapath.
 func (d *Datapath) Adopt(ctx context.Context) (datapath.Adopted, error) {
 	return d.rules.Adopt(ctx, d.table == nil, (*state).table)

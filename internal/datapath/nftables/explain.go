@@ -1,7 +1,6 @@
 package nftables
 
 import (
-	"context"
 	"fmt"
 
 	"github.com/fairway-net/fairway/internal/datapath"
@@ -9,17 +8,15 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// Explain implements datapath.Datapath. It reads the whole table.
-func (d *Datapath) Explain(ctx context.Context, k service.Key) ([]datapath.Object, error) {
-	return d.rules.Explain(ctx, func(s *state) ([]datapath.Object, error) { return s.explain(k), nil })
+// Explain implements nftset.State.
+func (s *state) Explain(k service.Key) ([]datapath.Object, error) {
+	if h := s.frontends[k]; h != nil && h.entry != 0 {
+		return h.explain(k), nil
+	}
+	return nil, nil
 }
 
-// explain finds the objects of a frontend.
-func (s *state) explain(k service.Key) (all []datapath.Object) {
-	h := s.frontends[k]
-	if h == nil || h.entry == 0 {
-		return nil
-	}
+func (h *frontendState) explain(k service.Key) (all []datapath.Object) {
 	entry, in, out, eps := nftset.Frontends, frontendsInternal, nftset.FrontendsExternal, endpoints
 	if k.Addr.Addr().IsUnspecified() {
 		entry, in, out, eps = nftset.Nodeports, nodeportsInternal, nftset.NodeportsExternal, nodeportEndpoints

@@ -15,6 +15,12 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
+// A State is what a mode has read of the kernel.
+type State interface {
+	// Explain returns the kernel objects that make a frontend work; none if there is no such frontend.
+	Explain(k service.Key) ([]datapath.Object, error)
+}
+
 // A Ruleset is the table of a mode over its life: what the kernel runs, what was read from
 // it, and whether another program changed it. S is the state that a mode reads.
 //
@@ -25,7 +31,7 @@ import (
 //
 // After an error the mode has to Forget, so that the next Sync begins without a state. It
 // belongs to one goroutine. Make one with NewRuleset.
-type Ruleset[S any] struct {
+type Ruleset[S State] struct {
 	mode  string
 	Table *nft.Table
 	Watch *nft.Watch // over the table since it was read
@@ -44,7 +50,7 @@ type Ruleset[S any] struct {
 }
 
 // A reading is a state that was read. It is valid as long as the generation is the same.
-type reading[S any] struct {
+type reading[S State] struct {
 	state      S
 	watch      *nft.Watch
 	generation uint32
@@ -54,7 +60,7 @@ type reading[S any] struct {
 // NewRuleset returns the ruleset of a mode. read reads what the kernel holds, with a Reader of the
 // ruleset; renames has the set names of former releases, late the renames of sets whose
 // elements packets add.
-func NewRuleset[S any](mode string, t *nft.Table, read func(context.Context) (S, error), renames, late []Rename) *Ruleset[S] {
+func NewRuleset[S State](mode string, t *nft.Table, read func(context.Context) (S, error), renames, late []Rename) *Ruleset[S] {
 	return &Ruleset[S]{mode: mode, Table: t, Watch: t.Watch(), read: read, renames: renames, late: late}
 }
 
@@ -94,12 +100,11 @@ func (r *Ruleset[S]) adopt(ctx context.Context, keep bool, translate func(S) (*s
 	return datapath.Adopted{Table: table, Found: true}, nil
 }
 
-// Explain reads everything, and has the kernel objects behind a decision found in it.
-func (r *Ruleset[S]) Explain(ctx context.Context, find func(S) ([]datapath.Object, error)) ([]datapath.Object, error) {
+// Explain reads everything, and returns the kernel objects in it that make a frontend work.
+func (r *Ruleset[S]) Explain(ctx context.Context, k service.Key) (all []datapath.Object, err error) {
 	held, err := r.read(ctx)
-	var all []datapath.Object
 	if err == nil {
-		all, err = find(held)
+		all, err = held.Explain(k)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("explain %s: %w", r.mode, err)
@@ -305,11 +310,40 @@ func (r *Ruleset[S]) compare(ctx context.Context) error {
 // changes nf_tables all the time must not spend more than a twentieth on it.
 const verifyShare = 20
 
+// Checks are what a mode adds to Check.
+type Checks struct {
+	Synced bool                             // the mode has a state; else the next Sync compares anyway
+	Routed func() (bool, error)             // whether the routes that lead to the rules are there; nil: there are none
+	Same   func(changed bool) (bool, error) // compares elements; changed: a table of the node has changed
+	Always bool                             // Same is called also if no table of the node has changed
+	Forget func()                           // drops the mode's state: the next Sync reads the kernel
+}
+
 // Check reports what another program has changed since Watch.End. It compares our chains
-// and rules by their handles. If any table of the node was changed, or always is set, same
-// compares elements; its argument says whether there can be a change. After a drift the
-// mode has to forget its state.
-func (r *Ruleset[S]) Check(ctx context.Context, always bool, same func(changed bool) (bool, error)) (drift datapath.Drift, err error) {
+// and rules by their handles, and elements if any table of the node was changed. After a drift
+// the mode has no state.
+func (r *Ruleset[S]) Check(ctx context.Context, c Checks) (drift datapath.Drift, err error) {
+	if !c.Synced {
+		return drift, nil
+	}
+	if c.Routed != nil {
+		there, err := c.Routed()
+		if err != nil {
+			return drift, err
+		}
+		drift.Rules = !there
+	}
+	if !drift.Any() {
+		drift, err = r.look(ctx, c)
+	}
+	if drift.Any() {
+		c.Forget()
+	}
+	return drift, err
+}
+
+// look compares the table with what the last Sync left.
+func (r *Ruleset[S]) look(ctx context.Context, c Checks) (drift datapath.Drift, err error) {
 	change, accept, err := r.Watch.Look(ctx)
 	switch {
 	case err != nil:
@@ -317,11 +351,11 @@ func (r *Ruleset[S]) Check(ctx context.Context, always bool, same func(changed b
 	case change == nft.Rules:
 		r.reload = true
 		return datapath.Drift{Rules: true}, nil
-	case change == nft.Nothing && !always, time.Now().Before(r.verify):
+	case change == nft.Nothing && !c.Always, time.Now().Before(r.verify):
 		return drift, nil
 	}
 	start := time.Now()
-	ok, err := same(change != nft.Nothing)
+	ok, err := c.Same(change != nft.Nothing)
 	if err != nil {
 		return drift, err
 	}

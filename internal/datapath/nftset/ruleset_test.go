@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/nft"
 	"github.com/fairway-net/fairway/internal/service"
 	"github.com/fairway-net/fairway/internal/testnet"
@@ -51,12 +52,17 @@ table inet {{.Table}} {
 }
 `
 
+// reads is how often something was read.
+type reads int
+
+func (reads) Explain(service.Key) ([]datapath.Object, error) { return nil, nil }
+
 // A rig is the ruleset of a process. Its state is how often it was read.
 type rig struct {
-	*Ruleset[int]
+	*Ruleset[reads]
 	t     *testing.T
 	p     *nft.Program
-	reads int
+	reads reads
 }
 
 // enter gives the test's thread a network namespace, which ends with the thread.
@@ -72,7 +78,7 @@ func enter(t *testing.T) {
 func process(t *testing.T, version int) *rig {
 	r := &rig{t: t, p: &nft.Program{Source: source, Data: map[string]any{"Version": version}}}
 	late := []Rename{{Former: "old-clients4", Name: "clients4"}}
-	r.Ruleset = NewRuleset("tested", nft.New("tested"), func(ctx context.Context) (int, error) {
+	r.Ruleset = NewRuleset("tested", nft.New("tested"), func(ctx context.Context) (reads, error) {
 		r.reads++
 		rd := r.Reader(ctx)
 		rd.Frontends(Frontends, true, false, func(service.Key, nft.Element) error { return nil })
@@ -86,7 +92,7 @@ func process(t *testing.T, version int) *rig {
 }
 
 // begin begins a Sync without a state, and writes an address.
-func (r *rig) begin(addr string) (state int, fresh bool) {
+func (r *rig) begin(addr string) (state reads, fresh bool) {
 	r.t.Helper()
 	state, fresh, err := r.Begin(r.t.Context(), r.p)
 	must(r.t, err)
@@ -131,7 +137,7 @@ func TestRestart(t *testing.T) {
 	before := run(t, "list table inet tested")
 	for _, change := range []bool{false, true} {
 		r := process(t, 1)
-		held, err := r.Adopt(t.Context(), true, func(int) (*service.Table, error) { return &service.Table{}, nil })
+		held, err := r.Adopt(t.Context(), true, func(reads) (*service.Table, error) { return &service.Table{}, nil })
 		if err != nil || !held.Found {
 			t.Fatalf("adopted: %v, error %v", held.Found, err)
 		}
@@ -139,11 +145,11 @@ func TestRestart(t *testing.T) {
 			run(t, "add table inet other")
 		}
 		state, fresh := r.begin("")
-		if want := map[bool]int{false: 1, true: 2}[change]; fresh || state != want || r.reads != want {
+		if want := map[bool]reads{false: 1, true: 2}[change]; fresh || state != want || r.reads != want {
 			t.Errorf("changed in between: %v; loaded %v, state %d of %d reads", change, fresh, state, r.reads)
 		}
 		must(t, r.End(t.Context(), r.p, Chains{}))
-		if drift, err := r.Check(t.Context(), false, nil); err != nil || drift.Any() {
+		if drift, err := r.Check(t.Context(), Checks{Synced: true}); err != nil || drift.Any() {
 			t.Errorf("drift %+v, error %v", drift, err)
 		}
 	}

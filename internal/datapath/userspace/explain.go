@@ -1,27 +1,18 @@
 package userspace
 
 import (
-	"context"
 	"fmt"
 
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// Explain implements datapath.Datapath. It reads the whole table; the listener that accepts
-// the connections is in this process.
-func (d *Datapath) Explain(ctx context.Context, k service.Key) ([]datapath.Object, error) {
-	return d.rules.Explain(ctx, func(h *kernelState) ([]datapath.Object, error) {
-		table, err := h.table()
-		if err != nil {
-			return nil, err
-		}
-		return explain(table, k), nil
-	})
-}
-
-// explain finds the objects of a frontend of the table that was read.
-func explain(table *service.Table, k service.Key) (all []datapath.Object) {
+// Explain implements nftset.State. The listener that accepts the connections is in this process.
+func (h *kernelState) Explain(k service.Key) (all []datapath.Object, err error) {
+	table, err := h.table()
+	if err != nil {
+		return nil, err
+	}
 	for f := range table.Frontends() {
 		if f.Key() != k {
 			continue
@@ -42,5 +33,5 @@ func explain(table *service.Table, k service.Key) (all []datapath.Object) {
 			}
 		}
 	}
-	return all
+	return all, nil
 }

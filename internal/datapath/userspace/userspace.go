@@ -241,22 +241,12 @@ func (d *Datapath) apply(ctx context.Context, p *changeset, want *service.Table,
 // Check implements datapath.Datapath. It also copies the affinity of clients to the kernel,
 // and removes the elements of ended connections.
 func (d *Datapath) Check(ctx context.Context) (drift datapath.Drift, err error) {
-	if d.table == nil {
-		return drift, nil // the next Sync compares anyway
-	}
-	there, err := steered(d.cfg.Mark)
-	if err != nil {
-		return drift, err
-	}
-	if !there {
-		d.forget()
-		return datapath.Drift{Rules: true}, nil
-	}
-	drift, err = d.rules.Check(ctx, false, func(bool) (bool, error) { return d.same(ctx) })
-	if drift.Any() {
-		d.forget()
-	}
-	if drift.Any() || err != nil {
+	drift, err = d.rules.Check(ctx, nftset.Checks{
+		Synced: d.table != nil, Forget: d.forget,
+		Routed: func() (bool, error) { return steered(d.cfg.Mark) },
+		Same:   func(bool) (bool, error) { return d.same(ctx) },
+	})
+	if drift.Any() || err != nil || d.table == nil {
 		return drift, err
 	}
 	return drift, d.writeDeferred(ctx)
@@ -292,6 +282,11 @@ func (d *Datapath) writeDeferred(ctx context.Context) error {
 		delete(d.orphaned, e.id())
 	}
 	return d.rules.Watch.End(ctx, false)
+}
+
+// Explain implements datapath.Datapath. It reads everything.
+func (d *Datapath) Explain(ctx context.Context, k service.Key) ([]datapath.Object, error) {
+	return d.rules.Explain(ctx, k)
 }
 
 // Adopt implements datapath.Datapath.
