@@ -82,6 +82,7 @@ type udpFlow struct {
 	holder   holder
 	last     atomic.Int64 // time of the last datagram, in nanoseconds since the flow began
 	began    time.Time
+	ended    atomic.Bool
 
 	mu       sync.Mutex
 	socket   *net.UDPConn // to the endpoint; replaced if that refuses
@@ -90,7 +91,6 @@ type udpFlow struct {
 	session  *session
 	first    []byte // the datagram that the endpoint has not answered yet, for the next endpoint
 	answered bool
-	ended    bool
 	ownPort  bool // the flow holds one of the node's ports
 	tried    []*target
 }
@@ -144,7 +144,7 @@ func (p *proxy) flow(k flowKey, s scope, hops int) *udpFlow {
 	p.flows.mu.Lock()
 	f := p.flows.all[k]
 	p.flows.mu.Unlock()
-	if f != nil && !f.gone() {
+	if f != nil && !f.ended.Load() {
 		return f
 	}
 	to := p.find(service.UDP, k.dest)
@@ -231,7 +231,7 @@ func (f *udpFlow) next() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.leave()
-	for !f.ended {
+	for !f.ended.Load() {
 		m := f.chooseMember(f.front, f.decision.Route, f.pool, pickKey{f.key.client.Addr(), f.key.dest.Addr()}, f.tried)
 		if m == nil {
 			return false
@@ -333,7 +333,7 @@ func (f *udpFlow) run() {
 		again, hops := f.first, f.hops
 		f.mu.Unlock()
 		if !f.next() {
-			if !f.gone() { // all have refused
+			if !f.ended.Load() { // all have refused
 				f.front.tally.drops.Add(1)
 				_ = f.netns.refuse(f.key, len(again)) // the network may lose it as well
 			}
@@ -398,24 +398,18 @@ func (f *udpFlow) noteAnswer() {
 
 // end makes run end.
 func (f *udpFlow) end() {
+	f.ended.Store(true) // next asks before each socket that it opens, and holds mu
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.ended = true
 	if f.socket != nil {
 		_ = f.socket.Close()
 	}
-}
-
-func (f *udpFlow) gone() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.ended
+	f.mu.Unlock()
 }
 
 // close removes the flow from the list of flows.
 func (f *udpFlow) close() {
+	f.ended.Store(true)
 	f.mu.Lock()
-	f.ended = true
 	f.leave()
 	f.mu.Unlock()
 	f.flows.mu.Lock()
