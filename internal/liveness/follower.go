@@ -1,9 +1,7 @@
 package liveness
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -111,17 +109,5 @@ func each(ctx context.Context, socket string, f func(line) bool) error {
 	if listener.Peer(c).Uid != 0 {
 		return errors.New("what listens at " + socket + " is not root's: it is not asked")
 	}
-	lines := bufio.NewScanner(c)
-	lines.Buffer(nil, maxLine)
-	for lines.Scan() {
-		var l line
-		if err := json.Unmarshal(lines.Bytes(), &l); err != nil {
-			return fmt.Errorf("read what the speaker says: %w", err)
-		}
-		slices.Sort(l.Dead)
-		if !f(l) {
-			return nil
-		}
-	}
-	return lines.Err()
+	return readLines(c, f)
 }

@@ -2,7 +2,6 @@ package liveness
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -25,17 +24,9 @@ const (
 	// repeat is how often a Publisher says what has not changed, and fresh how old it may be.
 	repeat = time.Second
 	fresh  = time.Second
-	// maxReaders bounds those that are connected, and maxLine a line: 255 names of 253 bytes.
+	// maxReaders bounds those that are connected.
 	maxReaders = 16
-	maxLine    = 1 << 17
-	// writeLimit is how long a reader may take.
-	writeLimit = 2 * time.Second
 )
-
-// A line is what is sent: all that is known.
-type line struct {
-	Dead []string `json:"dead"`
-}
 
 // A Publisher tells those that are connected. Set may be called by any goroutine.
 type Publisher struct {
@@ -123,12 +114,10 @@ func (p *Publisher) serve(ctx context.Context, c net.Conn) {
 	}
 	again := time.NewTicker(repeat)
 	defer again.Stop()
-	out := json.NewEncoder(c)
 	for {
 		l, known, changed := p.now()
 		if known {
-			_ = c.SetWriteDeadline(time.Now().Add(writeLimit))
-			if out.Encode(l) != nil {
+			if l.write(c) != nil {
 				return
 			}
 		} else if gone(c) {
