@@ -8,6 +8,7 @@ package main
 import (
 	"flag"
 	"fmt"
+	"log"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,19 +20,17 @@ import (
 )
 
 func main() {
-	out := flag.String("o", "bin", "directory for the archive")
 	dir := flag.String("dir", "", "directory for the files of the chart (default: none is written)")
 	version := flag.String("version", "v0.0.0-dev", "version of the programs")
-	image := flag.String("image", "bin/fairway-image.yaml", "what `make image` says of the image; without it a release has the image of its version, another build none")
 	flag.Parse()
-	if err := run(*out, *dir, *version, *image); err != nil {
-		fmt.Fprintln(os.Stderr, "mkchart:", err)
-		os.Exit(1)
+	log.SetFlags(0)
+	if err := run(*dir, *version); err != nil {
+		log.Fatalln("mkchart:", err)
 	}
 }
 
-func run(out, dir, version, imageFile string) error {
-	image, err := defaultImage(version, imageFile)
+func run(dir, version string) error {
+	image, err := defaultImage(version)
 	if err != nil {
 		return err
 	}
@@ -59,7 +58,7 @@ func run(out, dir, version, imageFile string) error {
 	if err != nil {
 		return err
 	}
-	path := filepath.Join(out, "fairway-"+strings.TrimPrefix(version, "v")+".tgz")
+	path := filepath.Join("bin", "fairway-"+strings.TrimPrefix(version, "v")+".tgz")
 	if err := os.WriteFile(path, archive, 0o644); err != nil {
 		return err
 	}
@@ -67,9 +66,9 @@ func run(out, dir, version, imageFile string) error {
 	return nil
 }
 
-// defaultImage is the image of a release, or the one that `make image` has made.
-func defaultImage(version, file string) (string, error) {
-	const product = "ghcr.io/fairway-net/fairway"
+// defaultImage is the image of a release, or the one that `make image` has made, if it has.
+func defaultImage(version string) (string, error) {
+	const product, file = "ghcr.io/fairway-net/fairway", "bin/fairway-image.yaml"
 	if !strings.Contains(version, "-") {
 		return product + ":" + version, nil
 	}
