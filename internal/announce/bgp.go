@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/fairway-net/fairway/internal/ipam"
-	"github.com/fairway-net/fairway/internal/labels"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -81,14 +80,24 @@ const (
 	NoPeers            = "no BGPPeer is for this node"
 )
 
+// self is the node that decides; nil: the API server does not know it.
+func (in BGPInput) self() *Node {
+	for i := range in.Nodes {
+		if in.Nodes[i].Name == in.Node {
+			return &in.Nodes[i]
+		}
+	}
+	return nil
+}
+
 // DecideBGP decides about every session of a node, and every address of every Service.
 func DecideBGP(in BGPInput) BGPDecision {
-	i := slices.IndexFunc(in.Nodes, func(n Node) bool { return n.Name == in.Node })
-	if i < 0 {
+	self := in.self()
+	if self == nil {
 		return BGPDecision{Problems: []PeerProblem{{NoSession: true, Reason: "the API server knows no node " + in.Node}}}
 	}
-	b := bgpDecider{in: in, self: &in.Nodes[i], aliases: communityAliases(in.Communities)}
-	b.out.Sessions, b.out.Problems = in.sessions(b.self)
+	b := bgpDecider{in: in, self: self, aliases: communityAliases(in.Communities)}
+	b.out.Sessions, b.out.Problems = in.sessions(self)
 	b.routes = make([]map[netip.Prefix]*Route, len(b.out.Sessions))
 	for i := range b.routes {
 		b.routes[i] = map[netip.Prefix]*Route{}
@@ -134,7 +143,7 @@ func (b *bgpDecider) address(a netip.Addr, services []*Service) (reason string) 
 			continue
 		}
 		matching++
-		if len(ad.NodeSelectors) == 0 || labels.AnyMatches(ad.NodeSelectors, b.self.Labels) {
+		if b.self.matches(ad.NodeSelectors) {
 			ads = append(ads, ad)
 		}
 	}

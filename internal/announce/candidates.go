@@ -173,7 +173,7 @@ func candidate(n *Node, ads []*L2Advertisement) (c Candidate, reason string) {
 	c.Node, reason = n.Name, NotThisNodeL2
 	interfaces, everywhere := map[string]bool{}, false
 	for _, ad := range ads {
-		if len(ad.NodeSelectors) > 0 && !labels.AnyMatches(ad.NodeSelectors, n.Labels) {
+		if !n.matches(ad.NodeSelectors) {
 			continue
 		}
 		reason = n.unused()
@@ -191,6 +191,11 @@ func candidate(n *Node, ads []*L2Advertisement) (c Candidate, reason string) {
 		c.Interfaces = slices.Sorted(maps.Keys(interfaces))
 	}
 	return c, reason
+}
+
+// matches reports whether an object with those nodeSelectors is for the node.
+func (n *Node) matches(selectors []labels.Selector) bool {
+	return len(selectors) == 0 || labels.AnyMatches(selectors, n.Labels)
 }
 
 // unused says why load balancers must not use the node; empty: they may.

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fairway-net/fairway/internal/labels"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -82,7 +81,7 @@ func (in BGPInput) sessions(self *Node) (all []Session, problems []PeerProblem) 
 	}
 	routers := map[place]string{}
 	for _, p := range peers {
-		if len(p.NodeSelectors) > 0 && !labels.AnyMatches(p.NodeSelectors, self.Labels) {
+		if !self.matches(p.NodeSelectors) {
 			continue
 		}
 		c, reason := in.session(p, self)
@@ -170,9 +169,9 @@ func (in BGPInput) behind(p *BGPPeer, c SessionConfig) (SessionConfig, string) {
 // Interfaces are those behind which a node's routers are to be found.
 func Interfaces(in BGPInput) map[string]bool {
 	all := map[string]bool{}
-	i := slices.IndexFunc(in.Nodes, func(n Node) bool { return n.Name == in.Node })
+	self := in.self()
 	for _, p := range in.Peers {
-		if i >= 0 && p.Interface != "" && len(p.Problems) == 0 && (len(p.NodeSelectors) == 0 || labels.AnyMatches(p.NodeSelectors, in.Nodes[i].Labels)) {
+		if self != nil && p.Interface != "" && len(p.Problems) == 0 && self.matches(p.NodeSelectors) {
 			all[p.Interface] = true
 		}
 	}
