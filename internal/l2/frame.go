@@ -3,6 +3,8 @@ package l2
 import (
 	"encoding/binary"
 	"net/netip"
+
+	"github.com/fairway-net/fairway/internal/checksum"
 )
 
 // A MAC is an Ethernet address.
@@ -120,7 +122,7 @@ func ndpFrame(kind byte, to, mac MAC, source, dest, subject netip.Addr, flags ui
 	} else if !source.IsUnspecified() {
 		body = append(append(body, optSourceLL, 1), mac[:]...)
 	}
-	binary.BigEndian.PutUint16(body[2:], checksum(source, dest, body))
+	binary.BigEndian.PutUint16(body[2:], checksum.Transport(source, dest, icmp6, body))
 	b := ethernet(to, mac, etherIPv6)
 	b = append(b, 0x60, 0, 0, 0)
 	b = binary.BigEndian.AppendUint16(b, uint16(len(body)))
@@ -128,23 +130,6 @@ func ndpFrame(kind byte, to, mac MAC, source, dest, subject netip.Addr, flags ui
 	b = append(b, source.AsSlice()...)
 	b = append(b, dest.AsSlice()...)
 	return append(b, body...)
-}
-
-// checksum is ICMPv6's, over the pseudo header too.
-func checksum(source, dest netip.Addr, body []byte) uint16 {
-	sum := uint32(len(body)) + icmp6
-	for _, part := range [][]byte{source.AsSlice(), dest.AsSlice(), body} {
-		for i := 0; i+1 < len(part); i += 2 {
-			sum += uint32(binary.BigEndian.Uint16(part[i:]))
-		}
-		if len(part)%2 == 1 {
-			sum += uint32(part[len(part)-1]) << 8
-		}
-	}
-	for sum > 0xffff {
-		sum = sum>>16 + sum&0xffff
-	}
-	return ^uint16(sum)
 }
 
 // multicastMAC is the Ethernet address of an IPv6 multicast group.

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/fairway-net/fairway/internal/checksum"
 	"github.com/fairway-net/fairway/internal/testnet"
 )
 
@@ -48,7 +49,7 @@ func TestFrames(t *testing.T) {
 	}
 	// What is summed up with its checksum in place gives zero.
 	na := gratuitous(vip6, own, source6)[0]
-	if sum := checksum(source6, allNodes, na[54:]); sum != 0 {
+	if sum := checksum.Transport(source6, allNodes, icmp6, na[54:]); sum != 0 {
 		t.Errorf("checksum %#x", sum)
 	}
 }

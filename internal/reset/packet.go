@@ -6,6 +6,8 @@ import (
 	"net/netip"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/internal/checksum"
 )
 
 // The flags of a TCP header that we use.
@@ -33,7 +35,7 @@ func segment(from, to netip.AddrPort, flags byte, seq uint32) []byte {
 	tcp[12] = headerTCP / 4 << 4
 	tcp[13] = flags
 	binary.BigEndian.PutUint16(tcp[14:], 1024) // window
-	binary.BigEndian.PutUint16(tcp[16:], checksum(from.Addr(), to.Addr(), tcp))
+	binary.BigEndian.PutUint16(tcp[16:], checksum.Transport(from.Addr(), to.Addr(), protoTCP, tcp))
 	if from.Addr().Is4() {
 		ip := make([]byte, header4, header4+headerTCP)
 		ip[0] = 4<<4 | header4/4
@@ -50,20 +52,6 @@ func segment(from, to netip.AddrPort, flags byte, seq uint32) []byte {
 	copy(ip[8:], from.Addr().AsSlice())
 	copy(ip[24:], to.Addr().AsSlice())
 	return append(ip, tcp...)
-}
-
-// checksum returns TCP's checksum (RFC 9293, 3.1) over the pseudo header and the segment.
-func checksum(from, to netip.Addr, tcp []byte) uint16 {
-	sum := uint32(protoTCP + len(tcp))
-	for _, part := range [][]byte{from.AsSlice(), to.AsSlice(), tcp} {
-		for i := 0; i < len(part); i += 2 { // all have even length
-			sum += uint32(binary.BigEndian.Uint16(part[i:]))
-		}
-	}
-	for sum > 0xffff {
-		sum = sum>>16 + sum&0xffff
-	}
-	return ^uint16(sum)
 }
 
 // sockets send forged packets, in the network namespace of the thread that opened them.

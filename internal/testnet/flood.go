@@ -5,6 +5,8 @@ import (
 	"net/netip"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/internal/checksum"
 )
 
 // Flood sends a SYN from each of many addresses of 198.18.0.0/15, which nobody has.
@@ -34,16 +36,7 @@ func syn(from netip.Addr, to netip.AddrPort) []byte {
 	tcp := binary.BigEndian.AppendUint16(nil, 40000)
 	tcp = binary.BigEndian.AppendUint16(tcp, to.Port())
 	tcp = append(tcp, 0, 0, 0, 1, 0, 0, 0, 0, 5<<4, 2, 0xff, 0xff, 0, 0, 0, 0)
-	sum := uint32(unix.IPPROTO_TCP + len(tcp))
-	for _, b := range [][]byte{from.AsSlice(), to.Addr().AsSlice(), tcp} {
-		for ; len(b) > 0; b = b[2:] {
-			sum += uint32(binary.BigEndian.Uint16(b))
-		}
-	}
-	for sum > 0xffff {
-		sum = sum>>16 + sum&0xffff
-	}
-	binary.BigEndian.PutUint16(tcp[16:], ^uint16(sum))
+	binary.BigEndian.PutUint16(tcp[16:], checksum.Transport(from, to.Addr(), unix.IPPROTO_TCP, tcp))
 	ip := append([]byte{0x45, 0, 0, 40, 0, 0, 0, 0, 64, unix.IPPROTO_TCP, 0, 0}, from.AsSlice()...)
 	return append(append(ip, to.Addr().AsSlice()...), tcp...)
 }

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fairway-net/fairway/internal/checksum"
 	"github.com/fairway-net/fairway/internal/scenario"
 )
 
@@ -52,22 +53,8 @@ func sendTCP(from, to netip.Addr, flags byte) error {
 	binary.BigEndian.PutUint32(seg[8:], 2000)
 	seg[12], seg[13] = 5<<4, flags
 	binary.BigEndian.PutUint16(seg[14:], 1024)
-	binary.BigEndian.PutUint16(seg[16:], checksum(from, to, seg))
+	binary.BigEndian.PutUint16(seg[16:], checksum.Transport(from, to, unix.IPPROTO_TCP, seg))
 	return unix.Sendto(fd, seg, 0, &unix.SockaddrInet4{Addr: to.As4()})
-}
-
-// checksum is TCP's, with the pseudo header of RFC 9293.
-func checksum(from, to netip.Addr, seg []byte) uint16 {
-	all := append(append(from.AsSlice(), to.AsSlice()...), 0, unix.IPPROTO_TCP, byte(len(seg)>>8), byte(len(seg)))
-	all = append(all, seg...)
-	var sum uint32
-	for i := 0; i+1 < len(all); i += 2 {
-		sum += uint32(binary.BigEndian.Uint16(all[i:]))
-	}
-	for sum>>16 != 0 {
-		sum = sum&0xffff + sum>>16
-	}
-	return ^uint16(sum)
 }
 
 // firstFlags returns the flags of the first segment of sendTCP that a raw socket

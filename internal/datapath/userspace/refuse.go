@@ -6,6 +6,8 @@ import (
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/internal/checksum"
 )
 
 // refuse answers a UDP client like a closed port, as the endpoint's node does in other
@@ -53,20 +55,8 @@ func unreachable(k flowKey, size int) []byte {
 	}
 	ip := append([]byte{4<<4 | 5, 0, 0, 0, 0, 0, 0, 0, 64, unix.IPPROTO_UDP, 0, 0}, append(client, dest...)...)
 	binary.BigEndian.PutUint16(ip[2:], uint16(20+8+size))
-	binary.BigEndian.PutUint16(ip[10:], checksum(ip))
+	binary.BigEndian.PutUint16(ip[10:], checksum.Of(ip))
 	msg := append([]byte{3, 3, 0, 0, 0, 0, 0, 0}, append(ip, udp...)...)
-	binary.BigEndian.PutUint16(msg[2:], checksum(msg))
+	binary.BigEndian.PutUint16(msg[2:], checksum.Of(msg))
 	return msg
-}
-
-// checksum is the checksum of RFC 1071, of an even number of bytes.
-func checksum(b []byte) uint16 {
-	var sum uint32
-	for i := 0; i+1 < len(b); i += 2 {
-		sum += uint32(binary.BigEndian.Uint16(b[i:]))
-	}
-	for sum>>16 != 0 {
-		sum = sum&0xffff + sum>>16
-	}
-	return ^uint16(sum)
 }
