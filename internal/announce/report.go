@@ -45,7 +45,8 @@ type Announced struct {
 	Protocol Protocol  `json:"protocol"`
 	Node     string    `json:"node"`
 	Since    time.Time `json:"since,omitzero"` // that it announces the Service
-	// By are the interfaces, or the BGPPeers that are to hear of it, whether their sessions are up or not.
+	// By are the interfaces, or the BGPPeers that are told of it: those whose sessions are up, or of which the speaker
+	// does not say whether they are.
 	By []string `json:"by"`
 }
 
@@ -55,6 +56,8 @@ type NotAnnounced struct {
 	Node     string   `json:"node"`
 	Peer     string   `json:"peer,omitempty"`
 	Reason   string   `json:"reason"`
+	// Since is since when, where the speaker itself says so.
+	Since time.Time `json:"since,omitzero"`
 }
 
 // Reasons that only a report has.
@@ -63,13 +66,15 @@ const (
 	noAdvertisementAtAll = "no L2Advertisement and no BGPAdvertisement is for its pool and Service"
 	notHeard             = "its speaker does not say that it announces it, though it may [does it run, can it hear the others, has its proxy programmed the Service? kubectl logs of its fairway-speaker]"
 	notInTurn            = "it comes before %s, which announces it [does its speaker run, can it hear the others? one that was cut off waits for 10 s and for its routes]"
+	muted                = "its kernel mutes it: "
+	sessionDown          = "the session is not up: "
 )
 
 // Report says of each address of each Service who announces it, as the speakers say, and why other nodes do not, as
 // Decide and DecideBGP decide. It is sorted by address; pending are Services without one. Node of the input does not count.
-func Report(in BGPInput, held []Holding, pending []service.Name) []AddressReport {
-	r := reporter{in: in, l2: Decide(in.Input), leftOut: map[string]map[netip.Addr][]LeftOut{}, held: map[service.Name][]Holding{}}
-	for _, h := range held {
+func Report(in BGPInput, said Said, pending []service.Name) []AddressReport {
+	r := reporter{in: in, l2: Decide(in.Input), leftOut: map[string]map[netip.Addr][]LeftOut{}, said: said, held: map[service.Name][]Holding{}}
+	for _, h := range said.Held {
 		r.held[h.Service] = append(r.held[h.Service], h)
 	}
 	for _, n := range in.Nodes {
@@ -101,6 +106,7 @@ type reporter struct {
 	in      BGPInput
 	l2      map[netip.Addr]*Decision
 	leftOut map[string]map[netip.Addr][]LeftOut // what a node does not tell its routers, by node
+	said    Said
 	held    map[service.Name][]Holding
 }
 
@@ -114,7 +120,7 @@ func (r *reporter) address(a netip.Addr, services []*Service) AddressReport {
 		for _, h := range r.held[s.Name] {
 			if (h.Addrs == nil || slices.Contains(h.Addrs, a)) && !holders[h.Protocol][h.Node] {
 				holders[h.Protocol][h.Node] = true
-				out.Announced = append(out.Announced, Announced{h.Protocol, h.Node, h.Since, append([]string{}, h.By...)})
+				r.holder(h, &out)
 			}
 		}
 	}
@@ -142,8 +148,37 @@ func (r *reporter) address(a netip.Addr, services []*Service) AddressReport {
 	return out
 }
 
+// holder adds a node that says that it announces an address: where the network hears it, and where not.
+func (r *reporter) holder(h Holding, out *AddressReport) {
+	by := append([]string{}, h.By...)
+	switch h.Protocol {
+	case L2:
+		if d, down := r.said.down(h.Node, ""); down {
+			out.Elsewhere = append(out.Elsewhere, NotAnnounced{Protocol: L2, Node: h.Node, Reason: muted + d.Reason, Since: d.Since})
+			return
+		}
+	case BGP:
+		by = slices.DeleteFunc(by, func(peer string) bool {
+			d, down := r.said.down(h.Node, peer)
+			if down {
+				out.Elsewhere = append(out.Elsewhere, NotAnnounced{BGP, h.Node, peer, sessionDown + d.Reason, d.Since})
+			}
+			return down
+		})
+		if len(by) == 0 && len(h.By) > 0 {
+			return
+		}
+	}
+	out.Announced = append(out.Announced, Announced{h.Protocol, h.Node, h.Since, by})
+}
+
 // notHeardBy is why nobody announces what some node may.
 func notHeardBy(all []NotAnnounced) string {
+	for _, n := range all {
+		if strings.HasPrefix(n.Reason, muted) || strings.HasPrefix(n.Reason, sessionDown) {
+			return strings.TrimSpace(n.Node+" "+n.Peer) + ": " + n.Reason
+		}
+	}
 	for _, n := range all {
 		if n.Reason == notHeard {
 			return fmt.Sprintf("%s may: %s", n.Node, notHeard)
@@ -207,7 +242,7 @@ func (r *reporter) routers(a netip.Addr, holders map[string]bool, out *AddressRe
 				return l.Reason // of every node
 			}
 			if l.Peer != "" || !holders[name] {
-				all = append(all, NotAnnounced{BGP, name, l.Peer, l.Reason})
+				all = append(all, NotAnnounced{Protocol: BGP, Node: name, Peer: l.Peer, Reason: l.Reason})
 			}
 		}
 		if len(left) == 0 && !holders[name] {

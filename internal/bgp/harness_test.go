@@ -100,6 +100,16 @@ func (w *worlds) announced(all map[service.Name]Announcement) {
 	fmt.Fprintln(os.Stderr, "intended:", all)
 }
 
+// sessions writes how sessions are.
+func (w *worlds) sessions(all []announce.Standing) {
+	for _, s := range all {
+		fmt.Fprintf(os.Stderr, "session with %s: up %v for %v: %s\n", s.Peer, s.Up, time.Since(s.Since) < patience, s.Reason)
+	}
+	if len(all) == 0 {
+		fmt.Fprintln(os.Stderr, "no session")
+	}
+}
+
 func (w *worlds) BGP() announce.BGPInput {
 	w.mu.Lock()
 	now := w.now
@@ -124,7 +134,7 @@ func runHelper(node string) {
 	go w.read(os.Stdin)
 	s, err := New(Config{
 		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)).With("self", node), Node: node, Source: w, Health: w, ProxyPort: 10256,
-		Report: func([]announce.PeerProblem) {}, Announced: w.announced, Metrics: NewMetrics(prometheus.NewRegistry()),
+		Report: func([]announce.PeerProblem) {}, Announced: w.announced, Sessions: w.sessions, Metrics: NewMetrics(prometheus.NewRegistry()),
 	})
 	if err == nil {
 		go s.tables(ctx)

@@ -37,7 +37,7 @@ type session struct {
 
 	mu     sync.Mutex
 	up     bool
-	since  time.Time // when it came up last
+	since  time.Time // it is so
 	lost   string    // why it is not up
 	closed bool      // by us
 	flood  time.Time // when the router had sent too many prefixes
@@ -48,7 +48,7 @@ type session struct {
 func open(log *slog.Logger, c announce.SessionConfig, restarting bool, wake, heard func()) (*session, error) {
 	s := &session{
 		config: c, log: log.With("peer", c.Peer, "address", c.Address), held: map[netip.Prefix]announce.Route{}, wake: wake,
-		lost: "it has not been up yet", down: make(chan struct{}),
+		lost: "it has not been up yet", since: time.Now(), down: make(chan struct{}),
 	}
 	var err error
 	s.server, err = newServer(c, restarting, connectErrors{s}, s.changed, heard)
@@ -187,8 +187,9 @@ func (s *session) changed(e *apiutil.WatchEventMessage_PeerEvent) {
 		}
 		return
 	}
+	s.since = time.Now()
 	if s.up = up; up {
-		s.lost, s.since = "", time.Now()
+		s.lost = ""
 		s.log.Info("session is up", "asn", e.Peer.State.PeerASN)
 	} else {
 		s.lost = e.Peer.State.DisconnectMessage
@@ -230,6 +231,14 @@ func (s *session) failed(reason string) {
 		hint = " [a wrong password looks like a router that does not answer]"
 	}
 	s.log.Warn("the router cannot be reached"+hint, "reason", reason)
+	s.wake()
+}
+
+// standing says how the session is now.
+func (s *session) standing(node string) announce.Standing {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return announce.Standing{Node: node, Peer: s.config.Peer, Up: s.up, Since: s.since, Reason: s.lost}
 }
 
 // counters returns how many messages there were.

@@ -108,7 +108,10 @@ func TestStopped(t *testing.T) {
 // kernel still: that sessions are new shows by a change.
 func TestRouterKilled(t *testing.T) {
 	r, _ := startAll(t, 2, "")
+	await(t, r.nodes[0].log.String, "session with router: up true for true: ")
+	before := r.nodes[0].log.String()
 	r.killBird()
+	await(t, func() string { return r.nodes[0].log.String()[len(before):] }, "session with router: up false for true: ")
 	r.startBird()
 	r.nodes[1].world.Services = nil
 	r.tell(1)
@@ -144,6 +147,7 @@ func TestChanges(t *testing.T) {
 	}, "node-1")
 	change(func() { w.Peers[0].ConnectTime = 3 * time.Second }, "node-1")
 	change(func() { w.Peers = nil })
+	await(t, r.nodes[0].log.String, "no session")
 }
 
 // TestPassword: there is no session with a wrong password, and one as soon as it is right.
@@ -157,6 +161,7 @@ func TestPassword(t *testing.T) {
 	w.Passwords = map[string]string{"bgp": "wrong"}
 	r.tell(0)
 	await(t, r.nodes[0].log.String, "the router cannot be reached [a wrong password")
+	await(t, r.nodes[0].log.String, "session with router: up false for true: ")
 	w.Passwords["bgp"] = "right"
 	r.tell(0)
 	r.until(vip4, "node-1")

@@ -32,7 +32,7 @@ type Health interface {
 	Changed() <-chan struct{}
 }
 
-// Config says how a Speaker works. All fields but RIB are required.
+// Config says how a Speaker works. All fields but Sessions and RIB are required.
 type Config struct {
 	Log    *slog.Logger
 	Node   string // we run on
@@ -45,7 +45,10 @@ type Config struct {
 	Report func([]announce.PeerProblem)
 	// Announced is called with what is to be announced of each Service, after each decision.
 	Announced func(map[service.Name]Announcement)
-	Metrics   *Metrics
+	// Sessions is called with how each session is, after each decision and when one changes; empty: there is none, or
+	// no more. Nil: nobody asks.
+	Sessions func([]announce.Standing)
+	Metrics  *Metrics
 	// RIB is where the node's agent says which podCIDRs to announce, and is told what routers do. Nil:
 	// the pod network needs no routers.
 	RIB RIB
@@ -114,6 +117,9 @@ type Speaker struct {
 func New(cfg Config) (*Speaker, error) {
 	if cfg.RIB == nil {
 		cfg.RIB = rib.Dir("")
+	}
+	if cfg.Sessions == nil {
+		cfg.Sessions = func([]announce.Standing) {}
 	}
 	s := &Speaker{cfg: cfg, wake: make(chan struct{}, 1), heard: make(chan struct{}, 1), sessions: map[string]*session{}}
 	s.neighbours = &neighbours{log: cfg.Log, notify: s.notify, all: map[string]*neighbour{}}
@@ -207,8 +213,18 @@ func (s *Speaker) reconcile(ctx context.Context) (next time.Duration) {
 	}
 	s.started = s.started || len(d.Sessions) > 0
 	s.cfg.Announced(s.intended(in.Services))
+	s.cfg.Sessions(s.standings())
 	s.hear() // a session may be there no more
 	return next
+}
+
+// standings says how each session is, sorted by peer. s.mu is held.
+func (s *Speaker) standings() []announce.Standing {
+	all := make([]announce.Standing, 0, len(s.sessions))
+	for _, peer := range slices.Sorted(maps.Keys(s.sessions)) {
+		all = append(all, s.sessions[peer].standing(s.cfg.Node))
+	}
+	return all
 }
 
 // intended returns what is announced of each Service. s.mu is held.

@@ -294,6 +294,21 @@ func (m *Member) Contested() map[netip.Addr]bool {
 	return all
 }
 
+// Silent returns the voters that have not answered lately, sorted; we are not one.
+func (m *Member) Silent() (names []string) {
+	for _, name := range m.voters.Names {
+		o, heard := m.owner.latest[idOf(name)]
+		if name == LeaseVoter {
+			o.at, heard = m.owner.lease, m.owner.lease > 0
+		}
+		if !heard || m.now-o.at > m.silence() {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
 // Out returns the names of the nodes that a majority of the voters says are silent or not
 // ready. ok is false as long as no majority is heard: then nothing is known.
 func (m *Member) Out() (names map[string]bool, ok bool) {

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -38,8 +39,17 @@ func ConnectAnnounced(c Connection, namespace, class string) (*Announced, error)
 	return &Announced{client, custom, namespace, class}, nil
 }
 
-// Report reads the API server once. problems are what ConfigurationStates say is wrong.
-func (a *Announced) Report(ctx context.Context) (all []announce.AddressReport, problems []string, err error) {
+// Report reads the API server once. With names, NAMESPACE/NAME, it is about these Services and those that share
+// addresses with them.
+func (a *Announced) Report(ctx context.Context, names ...string) (announce.Overview, error) {
+	var only []service.Name
+	for _, text := range names {
+		name, err := service.ParseName(text)
+		if err != nil {
+			return announce.Overview{}, err
+		}
+		only = append(only, name)
+	}
 	s := New(Config{Client: a.client, Custom: a.custom, LoadBalancerNamespace: a.namespace})
 	var l lists
 	in := announce.BGPInput{
@@ -79,12 +89,17 @@ func (a *Announced) Report(ctx context.Context) (all []announce.AddressReport, p
 	in.Endpoints = func(name service.Name) announce.Endpoints { return announce.EndpointsOf(of[name]) }
 	in.LocalEndpoints = func(service.Name, bool) int { return 0 } // how many does not decide whether
 	held := a.holdings(ctx, &l, s)
-	problems = a.problems(ctx, &l, s)
+	standings, problems := a.states(ctx, &l, s, in.Nodes)
 	if l.err != nil {
-		return nil, nil, l.err
+		return announce.Overview{}, l.err
+	}
+	if len(only) > 0 {
+		in.Services = announce.Related(in.Services, only)
+		pending = slices.DeleteFunc(pending, func(n service.Name) bool { return !slices.Contains(only, n) })
 	}
 	slices.SortFunc(pending, service.Name.Compare)
-	return announce.Report(in, held, pending), problems, nil
+	all := announce.Report(in, announce.Said{Held: held, Standings: standings}, pending)
+	return announce.Overview{Addresses: all, Speakers: standings, Problems: problems}, nil
 }
 
 // holdings are what the speakers say that they announce.
@@ -106,21 +121,31 @@ func (a *Announced) holdings(ctx context.Context, l *lists, s *Store) (all []ann
 	return all
 }
 
-// problems are what the ConfigurationStates say, sorted.
-func (a *Announced) problems(ctx context.Context, l *lists, s *Store) []string {
-	all := []string{}
-	for _, text := range allOf(ctx, l, metallbKind(s, "v1beta1", "configurationstates", func(o *unstructured.Unstructured) *string {
-		c := convertConfigState(o)
-		if c.Result != "Invalid" {
-			return nil
-		}
-		text := o.GetName() + ": " + strings.ReplaceAll(c.Summary, "\n", "; ")
-		return &text
+// states are what the ConfigurationStates say: how the speakers of these nodes stand, and what is wrong, both sorted.
+func (a *Announced) states(ctx context.Context, l *lists, s *Store, nodes []announce.Node) (standings []announce.Standing, problems []string) {
+	standings, problems = []announce.Standing{}, []string{}
+	for _, c := range allOf(ctx, l, metallbKind(s, "v1beta1", "configurationstates", func(o *unstructured.Unstructured) *namedState {
+		return &namedState{o.GetName(), convertSpeakerState(o)}
 	})) {
-		all = append(all, *text)
+		if c.Result == "Invalid" {
+			problems = append(problems, c.name+": "+strings.ReplaceAll(c.Summary, "\n", "; "))
+		}
+		for _, one := range c.standings {
+			if slices.ContainsFunc(nodes, func(n announce.Node) bool { return n.Name == one.Node }) { // not gone
+				standings = append(standings, one)
+			}
+		}
 	}
-	slices.Sort(all)
-	return all
+	slices.SortFunc(standings, func(a, b announce.Standing) int {
+		return cmp.Or(strings.Compare(a.Node, b.Node), comparePeers(a, b))
+	})
+	slices.Sort(problems)
+	return standings, problems
+}
+
+type namedState struct {
+	name string
+	*speakerState
 }
 
 // lists keep the first error of several.

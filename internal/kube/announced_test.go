@@ -2,6 +2,7 @@ package kube
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/fairway-net/fairway/internal/announce"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -24,6 +26,31 @@ func metallbObject(version, kind, name string, spec map[string]any) *unstructure
 	return &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "metallb.io/" + version, "kind": kind, "metadata": map[string]any{"name": name, "namespace": "metallb-system"}, "spec": spec,
 	}}
+}
+
+// announcedAPI has what node-1's speaker says that it announces since then, and a ConfigurationState of a node that is gone.
+func announcedAPI(since time.Time) *metallbAPI {
+	held := leftStatus(l2Statuses, "l2-a", "node-1", service.Name{Namespace: "shop", Name: "web"})
+	held.SetCreationTimestamp(metav1.NewTime(since))
+	held.SetAnnotations(map[string]string{annotationAddresses: "192.0.2.2"})
+	held.Object["status"].(map[string]any)["interfaces"] = []any{map[string]any{"name": "eth0"}}
+	state := metallbObject("v1beta1", "ConfigurationState", "speaker-node-1", nil)
+	gone := metallbObject("v1beta1", "ConfigurationState", "speaker-node-9", nil)
+	for _, o := range []*unstructured.Unstructured{state, gone} {
+		o.Object["status"] = map[string]any{"conditions": []any{map[string]any{
+			"type": conditionGranted, "status": "True", "message": "", "reason": "Majority", "lastTransitionTime": since.Format(time.RFC3339),
+		}}}
+	}
+	maps.Copy(state.Object["status"].(map[string]any), map[string]any{"result": "Invalid", "errorSummary": "one\ntwo"})
+	api := newMetallbAPI(
+		gone,
+		metallbObject("v1beta1", "IPAddressPool", "default", map[string]any{"addresses": []any{"192.0.2.0/24"}}),
+		metallbObject("v1beta1", "L2Advertisement", "all", map[string]any{}), held, state,
+	)
+	api.PrependReactor("list", "bgppeers", func(clienttesting.Action) (bool, runtime.Object, error) { // a cluster without this kind
+		return true, nil, apierrors.NewNotFound(schema.GroupResource{Group: metallbGroup, Resource: "bgppeers"}, "")
+	})
+	return api
 }
 
 // TestAnnounced: what the API server has becomes a report: addresses by the node that its object names, a Service that
@@ -48,24 +75,12 @@ func TestAnnounced(t *testing.T) {
 		},
 	)
 	since := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
-	held := leftStatus(l2Statuses, "l2-a", "node-1", service.Name{Namespace: "shop", Name: "web"})
-	held.SetCreationTimestamp(metav1.NewTime(since))
-	held.SetAnnotations(map[string]string{annotationAddresses: "192.0.2.2"})
-	held.Object["status"].(map[string]any)["interfaces"] = []any{map[string]any{"name": "eth0"}}
-	state := metallbObject("v1beta1", "ConfigurationState", "speaker-node-1", nil)
-	state.Object["status"] = map[string]any{"result": "Invalid", "errorSummary": "one\ntwo"}
-	api := newMetallbAPI(
-		metallbObject("v1beta1", "IPAddressPool", "default", map[string]any{"addresses": []any{"192.0.2.0/24"}}),
-		metallbObject("v1beta1", "L2Advertisement", "all", map[string]any{}), held, state,
-	)
-	api.PrependReactor("list", "bgppeers", func(clienttesting.Action) (bool, runtime.Object, error) { // a cluster without this kind
-		return true, nil, apierrors.NewNotFound(schema.GroupResource{Group: metallbGroup, Resource: "bgppeers"}, "")
-	})
-	a := &Announced{client: client, custom: api, namespace: "metallb-system"}
-	all, problems, err := a.Report(t.Context())
+	a := &Announced{client: client, custom: announcedAPI(since), namespace: "metallb-system"}
+	seen, err := a.Report(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
+	all := seen.Addresses
 	var lines []string
 	for _, r := range all {
 		line := fmt.Sprintf("%v %s, not on %d: %s", r.Services, r.Address, len(r.Elsewhere), r.Reason)
@@ -74,11 +89,18 @@ func TestAnnounced(t *testing.T) {
 		}
 		lines = append(lines, line)
 	}
-	got := strings.Join(append(lines, problems...), "\n")
+	got := strings.Join(append(lines, seen.Problems...), "\n")
 	for _, want := range []string{"[shop/new] , not on 0: it has no address yet", "[shop/web] 192.0.2.1, not on 2: node-1 may: ", "[shop/web] 192.0.2.2, not on 1: l2 node-1 [eth0] true", "speaker-node-1: one; two"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("got\n%s\nwithout %s", got, want)
 		}
+	}
+	if want := (announce.Standing{Node: "node-1", Up: true, Since: since}); len(seen.Speakers) != 1 || seen.Speakers[0] != want {
+		t.Errorf("speakers: %v, want %v", seen.Speakers, want)
+	}
+	one, err := a.Report(t.Context(), "shop/new")
+	if err != nil || len(one.Addresses) != 1 || one.Addresses[0].Services[0] != "shop/new" {
+		t.Errorf("of one Service: %v, %v", one.Addresses, err)
 	}
 	if len(all) != 3 {
 		t.Errorf("%d reports, want 3:\n%s", len(all), got)
@@ -86,7 +108,7 @@ func TestAnnounced(t *testing.T) {
 	client.PrependReactor("list", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "nodes"}, "", nil)
 	})
-	if _, _, err := a.Report(t.Context()); err == nil || !strings.Contains(err.Error(), "ask with your kubeconfig") {
+	if _, err := a.Report(t.Context()); err == nil || !strings.Contains(err.Error(), "ask with your kubeconfig") {
 		t.Errorf("without the rights: %v", err)
 	}
 }

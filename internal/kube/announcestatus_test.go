@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/fairway-net/fairway/internal/announce"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -72,8 +73,13 @@ func (api *metallbAPI) put(p clienttesting.PatchAction) error {
 		return api.Tracker().Create(p.GetResource(), want, p.GetNamespace())
 	}
 	now := was.DeepCopyObject().(*unstructured.Unstructured)
-	if status, ok := want.Object["status"]; ok {
-		now.Object["status"] = status
+	if status, ok := want.Object["status"].(map[string]any); ok { // of one owner; fields of others stay
+		all, _, _ := unstructured.NestedMap(now.Object, "status")
+		if all == nil {
+			all = map[string]any{}
+		}
+		maps.Copy(all, status)
+		now.Object["status"] = all
 	} else {
 		maps.Copy(now.Object, want.Object)
 	}
@@ -199,9 +205,19 @@ func TestGoneStatuses(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- g.Run(ctx) }()
 	defer func() { cancel(); <-done }()
+	how := metav1.ApplyOptions{FieldManager: standingOwner, Force: true}
+	for _, node := range []string{"node-2", "node-3"} {
+		if err := s.applyStandings(ctx, s.stateOfSpeaker(node), []announce.Standing{{Node: node, Up: true}}, how); err != nil {
+			t.Fatal(err)
+		}
+	}
 	api.fail.Store(1)
 	g.Set([]string{"node-2"})
 	api.until(t, bgpStatuses, "")
+	api.untilStandings(t, "node-2", "")
+	if api.standingsSaid(t, "node-3") == "" {
+		t.Error("how the speaker of a node that lives stands was removed")
+	}
 	const rest = "node-3 announces shop/web by [], of 0 owners"
 	api.until(t, l2Statuses, rest)
 	g.Set(nil)

@@ -30,7 +30,7 @@ type BGP struct {
 	*Subscription
 	speaker *Speaker
 	secrets *Feed[password]
-	states  *Feed[configState] // ours only
+	states  *Feed[speakerState] // ours only
 	state   *StatusWriter[configState]
 	name    service.Name // of our ConfigurationState
 }
@@ -63,8 +63,8 @@ func (v *Speaker) SubscribeBGP() *BGP {
 // openState makes what writes the ConfigurationState of the node's speaker.
 func (b *BGP) openState() {
 	s := b.speaker.store
-	b.name = service.Name{Namespace: s.cfg.LoadBalancerNamespace, Name: "speaker-" + s.cfg.NodeName}
-	states := metallbKind(s, "v1beta1", "configurationstates", convertConfigState)
+	b.name = s.stateOfSpeaker(s.cfg.NodeName)
+	states := metallbKind(s, "v1beta1", "configurationstates", convertSpeakerState)
 	states.only.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, b.name.Name).String()
 	b.states = open(s, states)
 	b.state = NewStatusWriter(StatusConfig[configState]{Log: s.cfg.Log, Owner: speakerOwner, Kind: "configurationstates",
@@ -74,11 +74,11 @@ func (b *BGP) openState() {
 		},
 		Have: func(name service.Name) (configState, bool) {
 			c, ok := b.states.Get(name)
-			return deref(c, configState{}), ok
+			return deref(c, speakerState{}).configState, ok
 		},
 		Make: func() bool { return b.states.progress.Load() == listed },
 	})
-	b.states.follow(func(name service.Name, _, _ *configState, _ int64) { b.state.Changed(name) })
+	b.states.follow(func(name service.Name, _, _ *speakerState, _ int64) { b.state.Changed(name) })
 	b.states.onSettle(func() { b.state.Changed(b.name) })
 }
 

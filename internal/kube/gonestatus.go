@@ -21,7 +21,7 @@ import (
 const buryAfter = 10 * time.Second
 
 // GoneStatuses remove the ServiceL2Statuses and ServiceBGPStatuses of nodes that their peers declare
-// dead: of the speakers that are left the first one does it. A node that is back writes its own again.
+// dead, and what their speakers said of sessions and grants: of the speakers that are left the first one does it. A node that is back writes its own again.
 type GoneStatuses struct {
 	log   *slog.Logger
 	store *Store
@@ -135,6 +135,9 @@ func (g *GoneStatuses) bury(ctx context.Context, node string) error {
 		if n := len(list.Items); n > 0 {
 			g.log.Info("removed what a dead node said it announces", "node", node, "kind", k.kind, "objects", n)
 		}
+	}
+	if err := g.store.forgetStandings(ctx, g.store.stateOfSpeaker(node)); err != nil {
+		return fmt.Errorf("remove the sessions of node %s: %w", node, err)
 	}
 	return nil
 }

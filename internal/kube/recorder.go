@@ -120,6 +120,11 @@ func (r *Recorder) NodeEvent(node, reason, message string) {
 	r.push(report{name: service.Name{Name: node}, problem: service.Problem{Reason: reason, Message: message}, node: true})
 }
 
+// NodeInform is NodeEvent for what is no problem.
+func (r *Recorder) NodeInform(node, reason, message string) {
+	r.push(report{name: service.Name{Name: node}, problem: service.Problem{Reason: reason, Message: message}, node: true, normal: true})
+}
+
 // PolicyEvent is Event for a problem of a NetworkPolicy, or, without namespace, of a
 // ClusterNetworkPolicy.
 func (r *Recorder) PolicyEvent(name service.Name, uid, reason, message string) {

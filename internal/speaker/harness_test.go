@@ -114,16 +114,21 @@ func (s world) input() announce.Input {
 }
 
 // tell writes what a speaker says of owners.
-func (s world) tell(all map[netip.Addr]string) {
+func (s world) tell(all map[netip.Addr]string) { s.write(s.Self, all) }
+
+// grant writes what a speaker says of its grant.
+func (s world) grant(g announce.Standing) { s.write(s.Self+".grant", g) }
+
+func (s world) write(file string, what any) {
 	if s.Told == "" {
 		return
 	}
-	text, err := json.Marshal(all)
+	text, err := json.Marshal(what)
 	if err == nil {
-		err = os.WriteFile(filepath.Join(s.Told, s.Self+".new"), text, 0o644)
+		err = os.WriteFile(filepath.Join(s.Told, file+".new"), text, 0o644)
 	}
 	if err == nil {
-		err = os.Rename(filepath.Join(s.Told, s.Self+".new"), filepath.Join(s.Told, s.Self))
+		err = os.Rename(filepath.Join(s.Told, file+".new"), filepath.Join(s.Told, file))
 	}
 	if err != nil {
 		panic(err)
@@ -144,7 +149,7 @@ func runHelper(text string) {
 	err := New(Config{
 		Log: log, Node: w.Self, Key: []byte("0123456789abcdef0123456789abcdef"), Port: 10280, Source: src,
 		Assigned: func(map[service.Name]Assignment) {}, Dead: func([]string) {}, Event: func(service.Name, service.Problem) {},
-		Owners: w.tell, Metrics: NewMetrics(prometheus.NewRegistry(), w.Self),
+		Owners: w.tell, Granted: w.grant, Metrics: NewMetrics(prometheus.NewRegistry(), w.Self),
 	}).Run(ctx)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -33,7 +33,7 @@ type Source interface {
 	ReturnVote(context.Context) error
 }
 
-// Config says how a Speaker works. All fields but Owners, Unfit and Stateless are required.
+// Config says how a Speaker works. All fields but Owners, Granted, Unfit and Stateless are required.
 type Config struct {
 	Log    *slog.Logger
 	Node   string // we run on
@@ -49,6 +49,9 @@ type Config struct {
 	// Owners is called with the nodes that announce the addresses of Services with Egress, when they change;
 	// empty: none does. It must not wait. Nil: nobody asks.
 	Owners func(map[netip.Addr]string)
+	// Granted is called when that changes with whether the voters grant this node what it asks for. It must not wait.
+	// Nil: nobody asks.
+	Granted func(announce.Standing)
 	// Event tells the owner of a Service.
 	Event   func(service.Name, service.Problem)
 	Metrics *Metrics
@@ -115,6 +118,7 @@ type Speaker struct {
 	voting    atomic.Bool // a list of voters is being written
 	wrote     time.Time   // the last one
 	lease     lease
+	granted   announce.Standing // as Granted was told last
 	tasks     errgroup.Group
 }
 
@@ -258,6 +262,7 @@ func (s *Speaker) beat(ctx context.Context) {
 	if ok {
 		s.cfg.Dead(slices.Sorted(maps.Keys(dead)))
 	}
+	s.tellGranted()
 	s.back.note(ok, time.Now())
 	s.leaseVote(ctx)
 	s.ready()

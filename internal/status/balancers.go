@@ -14,10 +14,9 @@ import (
 
 // LoadBalancers are who announces the addresses of Services of type LoadBalancer.
 type LoadBalancers struct {
-	Addresses []announce.AddressReport `json:"addresses"`
-	Problems  []string                 `json:"problems"` // of the configuration
-	Time      time.Time                `json:"time"`
-	Named     bool                     `json:"-"` // Services were asked for by name: say all of them
+	announce.Overview
+	Time  time.Time `json:"time"`
+	Named bool      `json:"-"` // Services were asked for by name: say all of them
 }
 
 // OK reports whether each address is announced by a node.
@@ -62,6 +61,7 @@ func (b LoadBalancers) WriteTable(w io.Writer, wide bool) error {
 	if wide || b.Named {
 		section(w, "Why not elsewhere:", b.elsewhere())
 	}
+	section(w, "Speakers:", b.speakers(wide))
 	section(w, "Problems of the configuration:", b.Problems)
 	return nil
 }
@@ -74,10 +74,38 @@ func (b LoadBalancers) elsewhere() (lines []string) {
 			if n.Peer != "" {
 				to = " to " + n.Peer
 			}
-			lines = append(lines, fmt.Sprintf("%s %s %s%s: %s", a.Address, n.Protocol, n.Node, to, n.Reason))
+			lines = append(lines, fmt.Sprintf("%s %s %s%s: %s", a.Address, n.Protocol, n.Node, to, n.Reason)+b.since(n.Since))
 		}
 	}
 	return lines
+}
+
+// speakers are those that are not well: a session that is down, or no grant; wide all of them.
+func (b LoadBalancers) speakers(wide bool) (lines []string) {
+	for _, s := range b.Speakers {
+		if s.Up && !wide {
+			continue
+		}
+		what := "the voters grant what it asks for"
+		switch {
+		case s.Peer != "" && s.Up:
+			what = "the session with " + s.Peer + " is up"
+		case s.Peer != "":
+			what = "the session with " + s.Peer + " is not up: " + s.Reason
+		case !s.Up:
+			what = "it is mute on its networks: " + s.Reason
+		}
+		lines = append(lines, s.Node+": "+what+b.since(s.Since))
+	}
+	return lines
+}
+
+// since is how long something has been so, if that is known.
+func (b LoadBalancers) since(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return " (for " + age(b.Time, t) + ")"
 }
 
 func section(w io.Writer, head string, lines []string) {

@@ -32,8 +32,9 @@ server (it needs the rights to list nodes and pods, and to get pods/proxy in the
 
 With --load-balancers it says which nodes announce the addresses of Services of type LoadBalancer,
 since when, and on which interfaces or to which BGPPeers, as the speakers' ServiceL2Statuses and
-ServiceBGPStatuses say; of an address that nobody announces the reason, and of Services by name, or
-with -o wide, why each other node does not, as the speakers decide it. It reads the API server once.
+ServiceBGPStatuses say, and over which sessions now, as the speakers say in their ConfigurationStates;
+of an address that nobody announces the reason, and of Services by name, or with -o wide, why each
+other node does not, as the speakers decide it. It reads the API server once.
 
 Exit status: 0 if nothing needs attention, 1 if a node is degraded, not in sync or without an
 agent, or an address is not announced, 2 if that could not be found out.`,
@@ -98,7 +99,7 @@ func balancerStatus(ctx context.Context, e command.Env, format output.Format, co
 		return false, err
 	}
 	b := status.LoadBalancers{Named: len(names) > 0}
-	if b.Addresses, b.Problems, err = announced.Report(ctx); err != nil {
+	if b.Overview, err = announced.Report(ctx, names...); err != nil {
 		return false, err
 	}
 	b.Time = time.Now()

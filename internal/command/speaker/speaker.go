@@ -97,15 +97,16 @@ func runSpeaker(ctx context.Context, log *slog.Logger, o speakerOptions, version
 	statuses, told, gone := source.L2Statuses(log, events.Inform), source.BGPStatuses(log, events.Inform), source.GoneStatuses(log)
 	metrics := speaker.NewMetrics(registry, o.node)
 	owners := newEgressOwners(log, rib.Of(rib.DefaultDir, o.node))
+	routes := source.SubscribeBGP()
+	standings := routes.Standings(events)
 	s := speaker.New(speaker.Config{
 		Log: log, Node: o.node, Key: key, Port: numbers.PortHeartbeat, Source: source,
 		Assigned: func(all map[service.Name]speaker.Assignment) { statuses.Set(interfacesOf(all)) },
 		Dead:     func(nodes []string) { dead.Set(nodes); gone.Set(nodes) },
-		Owners:   owners.set,
-		Event:    events.Event, Metrics: metrics,
+		Owners:   owners.set, Granted: standings.SetGranted,
+		Event: events.Event, Metrics: metrics,
 	})
 	health := speaker.NewHealth()
-	routes := source.SubscribeBGP()
 	routers, err := bgp.New(bgp.Config{
 		Log: log, Node: o.node, Source: routes, Health: health, ProxyPort: o.proxyPort, Report: routes.Report, Metrics: bgp.NewMetrics(registry),
 		Announced: func(all map[service.Name]bgp.Announcement) {
@@ -113,7 +114,7 @@ func runSpeaker(ctx context.Context, log *slog.Logger, o speakerOptions, version
 			told.Set(peers)
 			metrics.SetBGP(addrs)
 		},
-		RIB: rib.Of(rib.DefaultDir, o.node),
+		Sessions: standings.SetSessions, RIB: rib.Of(rib.DefaultDir, o.node),
 	})
 	if err != nil {
 		return err
@@ -121,6 +122,7 @@ func runSpeaker(ctx context.Context, log *slog.Logger, o speakerOptions, version
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return health.Run(ctx) })
 	g.Go(func() error { return routes.Run(ctx) })
+	g.Go(func() error { return standings.Run(ctx) })
 	g.Go(func() error { return routers.Run(ctx) })
 	g.Go(func() error { return events.Run(ctx) })
 	g.Go(func() error { return store.Run(ctx) })

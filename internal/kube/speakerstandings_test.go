@@ -1,0 +1,87 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fairway-net/fairway/internal/announce"
+)
+
+// standingsSaid is how a node's speaker stands, as its ConfigurationState says.
+func (api *metallbAPI) standingsSaid(t *testing.T, node string) string {
+	t.Helper()
+	o, err := announceKind{resource: "configurationstates"}.client(api, "metallb-system").Get(t.Context(), "speaker-"+node, metav1.GetOptions{})
+	if err != nil {
+		return err.Error()
+	}
+	var all []string
+	for _, s := range convertSpeakerState(o).standings {
+		all = append(all, fmt.Sprintf("%s %s %v since %v: %s", s.Node, s.Peer, s.Up, s.Since.Unix(), s.Reason))
+	}
+	return strings.Join(all, "; ")
+}
+
+func (api *metallbAPI) untilStandings(t *testing.T, node, want string) {
+	t.Helper()
+	for end := time.Now().Add(60 * time.Second); api.standingsSaid(t, node) != want; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s; want %s", api.standingsSaid(t, node), want)
+		}
+	}
+}
+
+// TestSpeakerStandings: how a speaker stands is written beside what else its ConfigurationState says, whatever fails and
+// whatever others do to it; a session that is lost is an event of the Node; and a speaker that ended says nothing.
+func TestSpeakerStandings(t *testing.T) {
+	api := newMetallbAPI()
+	s := metallbStore(api)
+	b := s.SubscribeSpeaker("").SubscribeBGP()
+	events := NewRecorder(slog.New(slog.DiscardHandler), s.cfg.Client, "node-1")
+	w := b.Standings(events)
+	runUntilEnd(t, s)
+	waitFor(t, b.Synced(), "Synced")
+	go func() { _ = b.Run(t.Context()) }()
+	b.Report(nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+
+	api.fail.Store(1)
+	at := time.Unix(100, 5)
+	w.SetGranted(announce.Standing{Node: "node-1", Up: true, Since: at})
+	spine, tor := announce.Standing{Node: "node-1", Peer: "spine", Since: at, Reason: "no answer"}, announce.Standing{Node: "node-1", Peer: "tor", Up: true, Since: at}
+	w.SetSessions([]announce.Standing{spine, tor})
+	const well = "node-1  true since 100: ; node-1 spine false since 100: no answer; node-1 tor true since 100: "
+	api.untilStandings(t, "node-1", well)
+	if err := s.forgetStandings(ctx, b.name); err != nil { // an administrator
+		t.Fatal(err)
+	}
+	api.untilStandings(t, "node-1", well)
+	spine.Up, spine.Reason, tor.Up, tor.Since, tor.Reason = true, "", false, time.Unix(200, 0), "hold timer expired"
+	w.SetSessions([]announce.Standing{spine, tor})
+	w.SetSessions([]announce.Standing{spine, tor})
+	api.untilStandings(t, "node-1", "node-1  true since 100: ; node-1 spine true since 100: ; node-1 tor false since 200: hold timer expired")
+	var told []string
+	for {
+		r, ok := events.next()
+		if !ok {
+			break
+		}
+		told = append(told, fmt.Sprintf("%s %v %v %s %s", r.name.Name, r.node, r.normal, r.problem.Reason, r.problem.Message))
+	}
+	if want := []string{"node-1 true true BGPSessionUp the session with BGPPeer spine is up", "node-1 true false BGPSessionDown the session with BGPPeer tor is down: hold timer expired"}; !slices.Equal(told, want) {
+		t.Errorf("the events are %q, want %q", told, want)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	api.untilStandings(t, "node-1", "")
+}
