@@ -32,7 +32,7 @@ type PortRange struct{ First, Last uint16 }
 // A HostRequest is a Service that is to have nodes' addresses.
 type HostRequest struct {
 	*Service
-	// Nodes are those with a ready endpoint, where the Service has no use for others
+	// Nodes are those with an endpoint that serves, where the Service has no use for others
 	// (externalTrafficPolicy Local); nil: all.
 	Nodes map[string]bool
 	// Held are the ports that it has by its status: who has a port keeps it.

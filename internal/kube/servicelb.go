@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/fairway-net/fairway/internal/announce"
 	"github.com/fairway-net/fairway/internal/ipam"
 	"github.com/fairway-net/fairway/internal/service"
 )
@@ -104,7 +105,8 @@ func (l *ServiceLB) decide() {
 	l.mu.Unlock()
 	for i, r := range requests {
 		if locals[r.Name] {
-			requests[i].Nodes = l.nodesOf(r.Name)
+			// The last endpoint of a node serves while it terminates: a port that its clients know is not closed before.
+			requests[i].Nodes = announce.EndpointsOf(l.store.slices.Of(r.Name)).Serving
 		}
 	}
 	var hosts []ipam.Host
@@ -131,19 +133,6 @@ func (l *ServiceLB) tell(d ipam.Decision) {
 		tellOwner(l.log, l.events, d)
 	}
 	l.failed[d.Name] = now
-}
-
-// nodesOf returns the nodes on which a Service has a ready endpoint.
-func (l *ServiceLB) nodesOf(name service.Name) map[string]bool {
-	nodes := map[string]bool{}
-	for _, slice := range l.store.slices.Of(name) {
-		for i := range slice.Endpoints {
-			if e := &slice.Endpoints[i]; e.Ready && !e.Terminating {
-				nodes[e.Node] = true
-			}
-		}
-	}
-	return nodes
 }
 
 // ConvertHost cuts a Node to what matters for load-balancer addresses.
