@@ -79,15 +79,16 @@ func (l *Loop) small(names []service.Name) (now []service.Name) {
 		waits[n] = struct{}{}
 	}
 	for _, n := range names {
-		if _, ok := waits[n]; ok {
-			continue
-		}
-		if l.work(n) > smallSize {
+		if _, ok := waits[n]; l.work(n) <= smallSize {
+			now = append(now, n)
+			delete(waits, n) // it was large, or is gone: nobody tells us again
+		} else if !ok {
 			l.backlog = append(l.backlog, n)
 			waits[n] = struct{}{}
-		} else {
-			now = append(now, n)
 		}
+	}
+	if len(waits) < len(l.backlog) {
+		l.backlog = slices.DeleteFunc(slices.Clone(l.backlog), func(n service.Name) bool { _, ok := waits[n]; return !ok })
 	}
 	return now
 }

@@ -128,6 +128,43 @@ func TestChangedWhileCompiled(t *testing.T) {
 	}
 }
 
+// A Service that is deleted, or becomes small, while it waits to be compiled beside the loop does not
+// stay as it was.
+func TestChangedWhileWaiting(t *testing.T) {
+	for what, c := range map[string]struct {
+		change func(*api)
+		want   int
+	}{
+		"deleted": {func(a *api) { a.remove(3) }, 0},
+		"small":   {func(a *api) { a.set(3) }, 1},
+	} {
+		l, a, _ := large(t, func() service.Node { return service.Node{} })
+		n := a.huge(3, 3000, 1)
+		l.build()
+		if collected(l); len(l.table.Entry(n).Frontends) != 3000 {
+			t.Fatalf("%d frontends, want 3000", len(l.table.Entry(n).Frontends))
+		}
+		other := &compilation{done: make(chan []*service.Entry, 1)} // takes long
+		l.beside = other
+		a.huge(3, 4000, 1)
+		l.build()
+		if len(l.backlog) != 1 {
+			t.Fatalf("%v wait, want %v", l.backlog, n)
+		}
+		c.change(a)
+		l.build()
+		other.done <- nil
+		l.built <- struct{}{}
+		frontends := 0
+		if collected(l); l.table.Entry(n) != nil {
+			frontends = len(l.table.Entry(n).Frontends)
+		}
+		if frontends != c.want || len(l.backlog) > 0 {
+			t.Errorf("%s: %d frontends, want %d; %v wait", what, frontends, c.want, l.backlog)
+		}
+	}
+}
+
 // What is compiled beside the loop for a view that is another meanwhile is compiled again.
 func TestViewedWhileCompiled(t *testing.T) {
 	limit := 0
