@@ -130,14 +130,11 @@ test-lab: bin/gotestsum
 test-faults: bin/gotestsum
 	FAIRWAY_LAB_BIN=$(CURDIR)/bin/fairway-lab $(GOTEST) -count=1 -timeout 15m -skip TestSoak $(FAULTS)
 
-## test-versions: agent, tools and DNS against API servers of older minor versions, built from their modules (minutes each, the first time); not in CI
-VERSIONS ?= 1.35 1.36
+## test-versions: agent, tools and DNS against API servers of three minor versions, built from their modules (minutes each, the first time); not in CI
+VERSIONS ?= 1.35 1.36 1.37
 test-versions: build
-	cd lab && go build -o ../bin/etcd go.etcd.io/etcd/server/v3
-	@for v in $(VERSIONS); do (cd test/versions/v$$v && full=$$(go list -m -f '{{.Version}}' k8s.io/kubernetes) && \
-	nice go build -ldflags "-X k8s.io/component-base/version.gitVersion=$$full -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=$${v#1.}" \
-	-o ../../../bin/kube-apiserver-$$v k8s.io/kubernetes/cmd/kube-apiserver) && FAIRWAY_MINOR=$${v#1.} FAIRWAY_APISERVER=$(CURDIR)/bin/kube-apiserver-$$v \
-	FAIRWAY_ETCD=$(CURDIR)/bin/etcd FAIRWAY_BIN=$(CURDIR)/bin/fairway go test -v -count=1 -tags versions ./test/versions || exit 1; done
+	cd lab && go build -ldflags '-s -w' -o ../bin/etcd go.etcd.io/etcd/server/v3
+	@for v in $(VERSIONS); do FAIRWAY_BIN=$(CURDIR)/bin/fairway hack/test-version $$v || exit 1; done
 
 ## faults: a cluster under load, one fault after the other; prints the table that docs/reliability.md keeps
 faults: build image images lab

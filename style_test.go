@@ -87,6 +87,8 @@ var law = map[string]struct {
 	"doctor":               {nil, false, false, "judges facts: it must be readable and testable without a node"},
 	"doctor/probe":         {[]string{"doctor", "datapath/modes", "kube", "listener", "netlink", "nft", "node", "oneline", "status", "takeover", "xtables"}, true, false, "collects facts; what they mean, package doctor knows"},
 	"suggest":              {nil, false, false, "words only"},
+	"cli":                  {[]string{"suggest"}, true, false, "what both programs answer to a command line; what commands do, they know"},
+	"cli/clitest":          {nil, true, false, "tests"},
 	"configfile":           {[]string{"oneline"}, true, true, "a strict file of any kind; sigs.k8s.io/yaml and json are YAML libraries"},
 	"edge":                 {[]string{"service", "datapath", "configfile", "oneline", "numbers", "announce", "election", "ipam", "labels", "netnamespace"}, true, false, "what nodes answer to health checks, and what a speaker is told; the API server is behind its Cluster"},
 	"output":               {nil, true, true, "writes any value; sigs.k8s.io/yaml is a YAML library"},

@@ -2,37 +2,38 @@ package main
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/fairway-net/fairway/internal/config"
-	"github.com/fairway-net/fairway/internal/suggest"
 )
 
-// flagError adds to an error about a flag which one may be meant.
-func flagError(c *cobra.Command, err error) error {
-	name, ok := strings.CutPrefix(err.Error(), "unknown flag: --")
-	if !ok {
-		return err
+// described is a flag as help shows it: not with a type of Go, and not with an empty list for a default.
+func described(f *pflag.Flag) *pflag.Flag {
+	d := *f
+	switch f.Value.Type() {
+	case "int", "int32", "float32":
+		d.Value = number{f.Value}
+	case "stringToString":
+		d.DefValue = ""
 	}
-	var names []string
-	c.Flags().VisitAll(func(f *pflag.Flag) {
-		if !f.Hidden {
-			names = append(names, f.Name)
-		}
-	})
-	if near := suggest.Closest(name, names); near != "" {
-		return fmt.Errorf("%w [did you mean --%s? See %s --help]", err, near, c.CommandPath())
-	}
-	return fmt.Errorf("%w [%s --help lists all flags]", err, c.CommandPath())
+	return &d
 }
+
+// A number is a flag's value, by a word that says what it takes.
+type number struct{ pflag.Value }
+
+func (number) Type() string { return "number" }
 
 // usage is cobra's usage text with the flags in groups: forty in one list hide each other.
 func usage(c *cobra.Command) error {
 	out := c.OutOrStderr()
-	fmt.Fprintf(out, "Usage:\n  %s\n", c.UseLine())
+	line := c.UseLine()
+	if c.HasAvailableSubCommands() {
+		line = c.CommandPath() + " COMMAND"
+	}
+	fmt.Fprintf(out, "Usage:\n  %s\n", line)
 	if c.HasAvailableSubCommands() {
 		fmt.Fprint(out, "\nCommands:\n")
 		for _, sub := range c.Commands() {
@@ -50,7 +51,7 @@ func usage(c *cobra.Command) error {
 		if groups[group] == nil {
 			groups[group] = pflag.NewFlagSet(group, pflag.ContinueOnError)
 		}
-		groups[group].AddFlag(f)
+		groups[group].AddFlag(described(f))
 	})
 	for _, group := range config.Groups() {
 		if set := groups[group]; set != nil && set.HasAvailableFlags() {

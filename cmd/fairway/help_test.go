@@ -3,27 +3,17 @@ package main
 import (
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/spf13/cobra"
-
+	"github.com/fairway-net/fairway/internal/cli/clitest"
 	"github.com/fairway-net/fairway/internal/command"
 )
 
-// TestHelp: every command says what it does, with an example where it has flags that matter,
-// and no value's name begins with a capital, as if it were a default.
+// TestHelp: every command's help text is a golden file, with an example, and names what its flags take.
 func TestHelp(t *testing.T) {
-	var visit func(c *cobra.Command)
-	visit = func(c *cobra.Command) {
-		for _, sub := range c.Commands() {
-			visit(sub)
-		}
-		if c.Short == "" || strings.HasSuffix(c.Short, ".") {
-			t.Errorf("%s: short help %q", c.CommandPath(), c.Short)
-		}
-	}
-	visit(newRoot(command.Env{}))
+	clitest.Help(t, newRoot(command.Env{Version: "v0.1.0"}), filepath.Join("testdata", "help"), *update, "completion")
 	_, help, _ := fairway(t, "agent", "--help")
 	for _, want := range []string{"\nExamples:\n", "\nMode:\n", "\nAPI server:\n", "\nNode settings:\n", "--cni-bin-dir dir ", "--log-format format "} {
 		if !strings.Contains(help, want) {
@@ -35,6 +25,9 @@ func TestHelp(t *testing.T) {
 // TestDidYouMean: a misspelt flag has a hint.
 func TestDidYouMean(t *testing.T) {
 	fails(t, "unknown flag: --clustercidr\nhint: did you mean --cluster-cidr? See fairway agent --help", "agent", "--clustercidr", "10.0.0.0/8")
+	fails(t, "unknown command \"dum\"\nhint: did you mean fairway dump?", "dum")
+	fails(t, "unknown command \"bosh\"\nhint: did you mean fairway completion bash?", "completion", "bosh")
+	fails(t, "unknown command \"frobnicate\"\nhint: fairway --help lists the commands", "frobnicate")
 	fails(t, "unknown flag: --zzz\nhint: fairway dump --help lists all flags", "dump", "--zzz")
 }
 

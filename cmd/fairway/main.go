@@ -19,6 +19,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/fairway-net/fairway/internal/cli"
 	"github.com/fairway-net/fairway/internal/command"
 	"github.com/fairway-net/fairway/internal/command/agent"
 	"github.com/fairway-net/fairway/internal/command/cluster"
@@ -77,6 +78,7 @@ func newRoot(e command.Env) *cobra.Command {
 		// names the fault must not drown in forty lines of flags.
 		SilenceErrors: true,
 		SilenceUsage:  true,
+		Version:       e.Version,
 	}
 	if e.Plugin() {
 		name := "kubectl " + strings.ReplaceAll(strings.TrimPrefix(e.Program, "kubectl-"), "_", "-")
@@ -85,9 +87,7 @@ func newRoot(e command.Env) *cobra.Command {
 	root.SetIn(e.Stdin)
 	root.SetOut(e.Stdout)
 	root.SetErr(e.Stderr)
-	root.SetFlagErrorFunc(flagError)
 	root.SetUsageFunc(usage)
-	root.SuggestionsMinimumDistance = 2
 	root.AddCommand(
 		agent.New(e),
 		controller.New(e),
@@ -107,5 +107,7 @@ func newRoot(e command.Env) *cobra.Command {
 		cluster.NewUpgrade(e),
 		newVersion(e),
 	)
+	cli.Strict(root)
+	root.SetVersionTemplate(newVersionInfo(e).String())
 	return root
 }

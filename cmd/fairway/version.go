@@ -20,8 +20,16 @@ type versionInfo struct {
 
 // WriteTable implements output.Value.
 func (v versionInfo) WriteTable(w io.Writer, _ bool) error {
-	_, err := fmt.Fprintf(w, "fairway %s %s %s\n", v.Version, v.Go, v.Platform)
+	_, err := io.WriteString(w, v.String())
 	return err
+}
+
+func (v versionInfo) String() string {
+	return fmt.Sprintf("fairway %s %s %s\n", v.Version, v.Go, v.Platform)
+}
+
+func newVersionInfo(e command.Env) versionInfo {
+	return versionInfo{e.Version, runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH}
 }
 
 func newVersion(e command.Env) *cobra.Command {
@@ -32,7 +40,7 @@ func newVersion(e command.Env) *cobra.Command {
 		Example: "  fairway version -o json",
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return output.Write(e.Stdout, format, versionInfo{e.Version, runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH})
+			return output.Write(e.Stdout, format, newVersionInfo(e))
 		},
 	}
 	c.Flags().VarP(&format, "output", "o", "table, wide, json or yaml")

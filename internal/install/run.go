@@ -26,6 +26,9 @@ type Installer struct {
 	Poll      time.Duration // between two looks at what is waited for
 }
 
+// errNotInstalled is of a cluster without revisions.
+var errNotInstalled = errors.New("fairway install has not been here [fairway install; it also takes over what kubectl apply -k has made]")
+
 func (i *Installer) say(format string, args ...any) { fmt.Fprintf(i.Out, format+"\n", args...) }
 
 // Install puts Fairway on a cluster that has none of this program's making.
@@ -48,7 +51,7 @@ func (i *Installer) Upgrade(ctx context.Context, o Options) error {
 		return err
 	}
 	if inv.current() == nil {
-		return errors.New("fairway install has not been here [fairway install; it also takes over what kubectl apply -k has made]")
+		return errNotInstalled
 	}
 	return i.render(ctx, inv, o, "upgrade")
 }
@@ -158,7 +161,8 @@ func (i *Installer) carryOut(ctx context.Context, inv *inventory, r *revision) e
 		i.say("  %-6s  %s", change, h)
 	}
 	if i.DryRun {
-		i.say("\ndry run: %d objects would change, nothing was changed", p.changes()+len(others))
+		n := p.changes() + len(others)
+		i.say("\ndry run: %d %s would change, nothing was changed", n, map[bool]string{true: "object", false: "objects"}[n == 1])
 		return nil
 	}
 	r.Time, r.Program = time.Now().UTC().Truncate(time.Second), i.Version
@@ -239,6 +243,9 @@ func (i *Installer) Rollback(ctx context.Context, number int) error {
 	if err != nil {
 		return err
 	}
+	if inv.current() == nil {
+		return errNotInstalled
+	}
 	to, err := inv.former(number)
 	if err != nil {
 		return err
@@ -254,6 +261,9 @@ func (i *Installer) History(ctx context.Context) error {
 	inv, err := loadInventory(ctx, i.API)
 	if err != nil {
 		return err
+	}
+	if inv.current() == nil {
+		return errNotInstalled
 	}
 	w := tabwriter.NewWriter(i.Out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "REVISION\tTIME\tFAIRWAY\tWHAT\tSTATE\tIMAGE\tMODE\tCOMPONENTS")

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
@@ -39,6 +40,9 @@ func (d *Drain) Exclude(ctx context.Context, node string, exclude bool) error {
 		value = "true"
 	}
 	if err := patchNode(ctx, d.client, node, "labels", corev1.LabelNodeExcludeBalancers, value); err != nil {
+		if apierrors.IsNotFound(err) {
+			return fmt.Errorf("there is no node %q [kubectl get nodes lists them]", node)
+		}
 		return fmt.Errorf("label node %s: %w", node, err)
 	}
 	return nil

@@ -41,6 +41,10 @@ func (b *LoadBalancers) Only(names []string) error {
 
 // WriteTable implements output.Value. Wide, or for Services by name, it says also why other nodes do not announce.
 func (b LoadBalancers) WriteTable(w io.Writer, wide bool) error {
+	if len(b.Addresses) == 0 && len(b.Problems) == 0 {
+		_, err := fmt.Fprintln(w, "No Service of type LoadBalancer is here.")
+		return err
+	}
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "SERVICE\tADDRESS\tPROTOCOL\tNODE\tSINCE\tINTERFACES/PEERS")
 	var not []string

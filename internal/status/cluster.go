@@ -146,6 +146,9 @@ func (c Cluster) summary() string {
 			next = fmt.Sprintf("\nwhy: kubectl -n %s logs %s", c.Namespace, m.Pod)
 		}
 	}
+	if len(c.Nodes) == 1 {
+		return fmt.Sprintf("1 node, %d ok%s", 1-bad, next)
+	}
 	return fmt.Sprintf("%d nodes, %d of them ok%s", len(c.Nodes), len(c.Nodes)-bad, next)
 }
 

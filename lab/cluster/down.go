@@ -17,9 +17,6 @@ import (
 // Down removes the lab and all that belongs to it. It is no error if there is
 // none.
 func (l Lab) Down(p *Progress) error {
-	if err := CheckRoot(); err != nil {
-		return err
-	}
 	unlock, err := l.lock()
 	if errors.Is(err, os.ErrNotExist) {
 		p.Say("No lab is up.")

@@ -135,10 +135,12 @@ func TestNotRoot(t *testing.T) {
 	if err := errors.Join(os.Chmod(dir, 0o755), os.WriteFile(copied, binary, 0o755)); err != nil {
 		t.Fatal(err)
 	}
-	out, err := exec.Command("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups",
-		copied, "--name", l.name, "up").CombinedOutput()
-	if err == nil || !strings.Contains(string(out), "run it as root\nhint: sudo fairway-lab") || strings.Count(string(out), "\n") != 2 {
-		t.Errorf("up without root: %v, says %q", err, out)
+	for _, line := range []string{"up", "status", "node 1 -- true", "load x.tar", "logs", "down"} {
+		out, err := exec.Command("setpriv", append([]string{"--reuid=65534", "--regid=65534", "--clear-groups",
+			copied, "--name", l.name}, strings.Fields(line)...)...).CombinedOutput()
+		if err == nil || !strings.HasPrefix(string(out), "error: only root may use a lab") || !strings.HasSuffix(string(out), "\nhint: sudo fairway-lab …\n") || strings.Count(string(out), "\n") != 2 {
+			t.Errorf("%s without root: %v, says %q", line, err, out)
+		}
 	}
 	l.gone()
 }

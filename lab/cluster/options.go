@@ -173,7 +173,7 @@ var packages = []struct{ program, name string }{
 // CheckRoot returns an error that says what to do, if the user is not root.
 func CheckRoot() error {
 	if os.Geteuid() != 0 {
-		return errors.New("fairway-lab makes network namespaces and mounts: run it as root [sudo fairway-lab …]")
+		return errors.New("only root may use a lab, which is made of network namespaces and mounts [sudo fairway-lab …]")
 	}
 	return nil
 }

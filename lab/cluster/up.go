@@ -21,9 +21,6 @@ const Timeout = 3 * time.Minute
 // Up brings the lab up, or finds that it is. When it returns an error, nothing
 // of what it made is left, unless o.Keep.
 func (l Lab) Up(ctx context.Context, o Options, p *Progress) error {
-	if err := CheckRoot(); err != nil {
-		return err
-	}
 	if err := o.Validate(); err != nil {
 		return err
 	}

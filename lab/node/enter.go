@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/internal/oneline"
 )
 
 // Run runs cmd inside the node whose first process is init, to its end. The
@@ -66,7 +68,7 @@ func ImportImages(init int, archive string) error {
 	out := &tail{}
 	cmd.Stdout, cmd.Stderr = out, out
 	if err := Run(init, cmd); err != nil {
-		return fmt.Errorf("import %s: %w: %s", archive, err, out)
+		return fmt.Errorf("import %s: %w: %s [is it what docker save writes, or an OCI layout in a tar?]", archive, err, oneline.Last(out.String()))
 	}
 	return nil
 }

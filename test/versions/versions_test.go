@@ -69,7 +69,7 @@ func TestVersion(t *testing.T) {
 	agentLog := c.run(t, fairway, "agent", "--kubeconfig", c.kubeconfig, "--hostname-override", "node-1", "--cluster-cidr", "10.244.0.0/16",
 		"--conntrack-max-per-core", "0", "--conntrack-tcp-timeout-established", "0s", "--conntrack-tcp-timeout-close-wait", "0s", "--oom-score-adj", "0")
 	c.dumps(t, "10.96.0.50:80/TCP", "10.244.0.5:8080")
-	c.dumps(t, "0.0.0.0:30080/TCP", "10.244.0.5:8080")
+	c.dumps(t, node+":30080/TCP", "10.244.0.5:8080")
 
 	c.put(t, "PUT", "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/web-1", slice("10.244.0.6"))
 	c.dumps(t, "10.96.0.50:80/TCP", "10.244.0.6:8080")

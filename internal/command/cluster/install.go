@@ -60,7 +60,7 @@ func newOptions(fs *pflag.FlagSet) *install.Options {
 	fs.StringVar(&o.DNS, "dns", "", "`fairway`: Fairway's DNS, in place of coredns; none: the cluster's (default: fairway if there is no coredns)")
 	fs.StringVar(&o.RefuseExternal, "refuse-external-ips", "", "`true` ignores spec.externalIPs of Services, false serves them (default true)")
 	fs.StringArrayVar(&o.Components, "component", nil, "add this `name` of deploy/components; may be repeated")
-	fs.StringArrayVar(&o.Without, "without-component", nil, "leave a component out that an earlier run added")
+	fs.StringArrayVar(&o.Without, "without-component", nil, "leave the component `name` out that an earlier run added; may be repeated")
 	fs.StringToStringVar(&o.Set, "set", nil, "`KEY=VALUE` of another setting of the ConfigMap fairway-agent; may be repeated")
 	return o
 }

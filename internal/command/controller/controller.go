@@ -57,6 +57,8 @@ servicelb those of the nodes, with edge those of pools that fairway edge has on 
 of the cluster. With --network-policy it writes the conditions of ClusterNetworkPolicies
 (docs/networkpolicy.md). Of several controllers one works at a time: that which holds the Lease
 fairway-controller.`,
+		Example: `  fairway controller --kubeconfig ~/.kube/config --load-balancer pools
+  fairway controller --kubeconfig ~/.kube/config --network-policy`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if !slices.Contains(balancers, o.balancer) {
@@ -75,13 +77,13 @@ fairway-controller.`,
 	format = command.NewLogFormat(c)
 	f := c.Flags()
 	command.AddPodConnection(e, "controller", f, &o.connection)
-	f.StringVar(&o.namespace, "lease-namespace", "kube-system", "`Namespace` of the Lease fairway-controller")
-	f.StringVar(&o.identity, "identity", "", "`Name` of this process, as no other controller has it (default the host's name)")
+	f.StringVar(&o.namespace, "lease-namespace", "kube-system", "The `namespace` of the Lease fairway-controller")
+	f.StringVar(&o.identity, "identity", "", "The `name` of this process, as no other controller has it (default the host's name)")
 	f.StringVar(&o.balancer, "load-balancer", balancerNone, "Where Services of type LoadBalancer get addresses from: `"+strings.Join(balancers, "|")+"`")
 	f.StringVar(&o.class, "lb-class", "", "loadBalancerClass of the Services that get addresses: a `name`; empty: those without a class")
-	f.StringVar(&o.objects, "load-balancer-namespace", "metallb-system", "`Namespace` where objects of metallb.io count")
+	f.StringVar(&o.objects, "load-balancer-namespace", "metallb-system", "The `namespace` where objects of metallb.io count")
 	f.BoolVar(&o.policies, "network-policy", os.Getenv("NETWORK_POLICY") == "true", "Write the conditions of ClusterNetworkPolicies, which the agents enforce (default $NETWORK_POLICY)")
-	f.StringVar(&o.metrics, "metrics-bind-address", ":"+strconv.Itoa(numbers.PortControllerMetrics), "`Address` of /metrics, /livez and /readyz; empty: none")
+	f.StringVar(&o.metrics, "metrics-bind-address", ":"+strconv.Itoa(numbers.PortControllerMetrics), "The `address` of /metrics, /livez and /readyz; empty: none")
 	o.connection.QPS, o.connection.Burst = 50, 100 // one process for the cluster
 	return c
 }

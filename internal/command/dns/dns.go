@@ -62,12 +62,12 @@ Corefile that --show-corefile prints. A Corefile may use these plugins:
 	}
 	format = command.NewLogFormat(c)
 	f := c.Flags()
-	f.StringVar(&cfg.Corefile, "conf", "", "Corefile to serve (default: that of a ConfigMap if there is one, else built in)")
-	f.StringSliceVar(&allow, "allow-from", nil, "Prefixes of clients with public addresses that are answered too: nodes, pods outside $CLUSTER_CIDR (built-in Corefile only)")
-	f.Uint16Var(&cfg.Port, "dns-port", 53, "port for server blocks that name none")
-	f.StringVar(&cfg.ClusterDomain, "cluster-domain", "cluster.local", "zone of the cluster")
-	f.StringVar(&cfg.Kubeconfig, "kubeconfig", "", "kubeconfig file, to run outside the cluster")
-	f.StringVar(&cfg.Master, "master", "", "URL of the API server, if it needs no credentials")
+	f.StringVar(&cfg.Corefile, "conf", "", "Corefile to serve, a `file` (default: that of a ConfigMap if there is one, else built in)")
+	f.StringSliceVar(&allow, "allow-from", nil, "Prefixes (`CIDRs`) of clients with public addresses that are answered too: nodes, pods outside $CLUSTER_CIDR (built-in Corefile only)")
+	f.Uint16Var(&cfg.Port, "dns-port", 53, "`port` for server blocks that name none")
+	f.StringVar(&cfg.ClusterDomain, "cluster-domain", "cluster.local", "`zone` of the cluster")
+	f.StringVar(&cfg.Kubeconfig, "kubeconfig", "", "kubeconfig `file`, to run outside the cluster")
+	f.StringVar(&cfg.Master, "master", "", "`URL` of the API server, if it needs no credentials")
 	f.BoolVar(&show, "show-corefile", false, "print the Corefile that would be served, and end")
 	f.StringVar(&check, "check", "", "print what this Corefile (`file`, - for standard input) would serve and what cannot be served, and end with status 1 if it cannot")
 	return c

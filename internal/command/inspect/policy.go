@@ -40,7 +40,7 @@ func judge(ctx context.Context, a *agent.Tool, w io.Writer, subject string, q po
 	}
 	pod := cluster.Pods[name]
 	if pod == nil {
-		return fmt.Errorf("there is no pod %v", name)
+		return fmt.Errorf("there is no pod %v [kubectl get pods -n %s lists those that are]", name, name.Namespace)
 	}
 	if pod.HostNetwork {
 		_, err := fmt.Fprintf(w, "%v is on its node's network: NetworkPolicies do not see it\n", name)

@@ -46,6 +46,8 @@ network is bgp. For ARP and neighbour discovery the speakers of all nodes
 grant each address to one node at a time, by a majority of their own, also while the API
 server is away. The kernel mutes a node whose grant is over. The speaker is a process of
 its own: the agent can be replaced while it runs.`,
+		Example: `  fairway speaker --kubeconfig ~/.kube/config
+  fairway speaker --cleanup    remove what it wrote into the kernel`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if o.cleanup {
@@ -64,11 +66,11 @@ its own: the agent can be replaced while it runs.`,
 	format = command.NewLogFormat(c)
 	f := c.Flags()
 	command.AddPodConnection(e, "speaker", f, &o.connection)
-	f.StringVar(&o.node, "hostname-override", "", "`Name` of this node (default the host's name)")
-	f.StringVar(&o.namespace, "namespace", "metallb-system", "`Namespace` where the objects of metallb.io count")
-	f.StringVar(&o.class, "lb-class", "", "Announce the Services of this loadBalancerClass (default those without one)")
-	f.StringVar(&o.metrics, "metrics-bind-address", fmt.Sprintf("127.0.0.1:%d", numbers.PortSpeakerMetrics), "`Address` for /metrics and /healthz; empty: none")
-	f.Uint16Var(&o.proxyPort, "proxy-health-port", numbers.PortHealthz, "`Port` of this node's proxy that says at /healthz when it has programmed the kernel, which BGP waits for; 0: it does not")
+	f.StringVar(&o.node, "hostname-override", "", "The `name` of this node (default the host's name)")
+	f.StringVar(&o.namespace, "namespace", "metallb-system", "The `namespace` where the objects of metallb.io count")
+	f.StringVar(&o.class, "lb-class", "", "Announce the Services of this loadBalancerClass, a `name` (default those without one)")
+	f.StringVar(&o.metrics, "metrics-bind-address", fmt.Sprintf("127.0.0.1:%d", numbers.PortSpeakerMetrics), "The `address` for /metrics and /healthz; empty: none")
+	f.Uint16Var(&o.proxyPort, "proxy-health-port", numbers.PortHealthz, "The `port` of this node's proxy that says at /healthz when it has programmed the kernel, which BGP waits for; 0: it does not")
 	f.BoolVar(&o.cleanup, "cleanup", false, "Remove the speaker's rules from this node, and end")
 	return c
 }

@@ -18,7 +18,9 @@ func statusCommand(lab *cluster.Lab) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show what runs (exits 1 if a process or node is down)",
-		Args:  cobra.NoArgs,
+		Example: `  fairway-lab status
+  fairway-lab status -o json`,
+		Args: cobra.NoArgs,
 	}
 	format := formatFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -43,9 +45,10 @@ func formatFlag(cmd *cobra.Command) *output.Format {
 
 func kubeconfigCommand(lab *cluster.Lab) *cobra.Command {
 	return &cobra.Command{
-		Use:   "kubeconfig",
-		Short: "Print the path of the kubeconfig: export KUBECONFIG=$(fairway-lab kubeconfig)",
-		Args:  cobra.NoArgs,
+		Use:     "kubeconfig",
+		Short:   "Print the path of the kubeconfig, for other clients on this machine",
+		Example: "  export KUBECONFIG=$(fairway-lab kubeconfig)",
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := lab.Check(); err != nil {
 				return err
@@ -79,9 +82,10 @@ layout, or the name of an image that this machine's docker, podman or containerd
 
 func listCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "list",
-		Short: "List the labs on this machine",
-		Args:  cobra.NoArgs,
+		Use:     "list",
+		Short:   "List the labs on this machine",
+		Example: "  fairway-lab list -o json",
+		Args:    cobra.NoArgs,
 	}
 	format := formatFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -123,9 +127,10 @@ func logsCommand(lab *cluster.Lab) *cobra.Command {
 
 func versionCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "version",
-		Short: "Print the version of this program and of its Kubernetes",
-		Args:  cobra.NoArgs,
+		Use:     "version",
+		Short:   "Print the version of this program and of its Kubernetes",
+		Example: "  fairway-lab version",
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, err := fmt.Fprintf(cmd.OutOrStdout(), "fairway-lab %s\nKubernetes %s\n", version, apiversion.Get().GitVersion)
 			return err
@@ -201,7 +206,8 @@ func redeployCommand(lab *cluster.Lab) *cobra.Command {
 		Short: "Bring Fairway's image and manifests in again, after make image",
 		Long: `Bring Fairway's image and manifests in again, as they are now, after "make image". The overlay of the lab stays what it
 is, edited or not: /var/lib/fairway-lab…/overlay/kustomization.yaml.`,
-		Args: cobra.NoArgs,
+		Example: "  make image && fairway-lab redeploy",
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return lab.Redeploy(cmd.Context(), cluster.NewProgress(cmd.OutOrStdout()))
 		},

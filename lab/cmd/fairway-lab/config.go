@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 
+	"github.com/fairway-net/fairway/internal/cli"
 	"github.com/fairway-net/fairway/internal/suggest"
 )
 
@@ -29,7 +30,7 @@ func readConfig(cmd *cobra.Command, file string) error {
 	if err := yaml.UnmarshalStrict(text, &fields); err != nil {
 		return fmt.Errorf("--config %s: %w", file, err)
 	}
-	known := slices.DeleteFunc(flagNames(cmd), func(name string) bool { return name == "config" })
+	known := slices.DeleteFunc(cli.FlagNames(cmd), func(name string) bool { return name == "config" })
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
 		if !slices.Contains(known, name) {
 			advice := cmd.CommandPath() + " --help lists them"

@@ -60,9 +60,10 @@ alone: its kernel forwards on.`,
 
 func addNodeCommand(lab *cluster.Lab) *cobra.Command {
 	return &cobra.Command{
-		Use:   "add-node",
-		Short: "Add a node, and wait until it is Ready",
-		Args:  cobra.NoArgs,
+		Use:     "add-node",
+		Example: "  fairway-lab add-node",
+		Short:   "Add a node, and wait until it is Ready",
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return lab.AddNode(cmd.Context(), cluster.NewProgress(cmd.OutOrStdout()))
 		},

@@ -20,6 +20,7 @@ func kubectlCommand(lab *cluster.Lab, unhandle func()) *cobra.Command {
 	return &cobra.Command{
 		Use:                "kubectl ARGS…",
 		Short:              "kubectl, speaking to this cluster",
+		Example:            "  fairway-lab kubectl get pods -A -o wide",
 		DisableFlagParsing: true,
 		RunE: func(_ *cobra.Command, args []string) error {
 			unhandle()
@@ -34,9 +35,15 @@ func kubectlCommand(lab *cluster.Lab, unhandle func()) *cobra.Command {
 func kubectl(lab cluster.Lab, args []string, kubeconfig string) int {
 	if kubeconfig == "" {
 		// kubectl would fall back to localhost:8080, and say so many times.
-		if err := lab.Check(); err != nil && !offline(args) && !elsewhere(args) {
-			tell(os.Stderr, err)
-			return 1
+		if !offline(args) && !elsewhere(args) {
+			err := lab.Check()
+			if err == nil {
+				err = cluster.CheckRoot()
+			}
+			if err != nil {
+				tell(os.Stderr, err)
+				return 1
+			}
 		}
 		kubeconfig = lab.Kubeconfig()
 	}

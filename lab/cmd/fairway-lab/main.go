@@ -15,6 +15,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,8 +23,8 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
+	"github.com/fairway-net/fairway/internal/cli"
 	"github.com/fairway-net/fairway/internal/oneline"
-	"github.com/fairway-net/fairway/internal/suggest"
 	"github.com/fairway-net/fairway/lab/cluster"
 )
 
@@ -78,27 +79,9 @@ func tell(out io.Writer, err error) {
 	}
 }
 
-// flagError adds to an error about a flag which one may be meant.
-func flagError(cmd *cobra.Command, err error) error {
-	name, ok := strings.CutPrefix(err.Error(), "unknown flag: --")
-	if !ok {
-		return err
-	}
-	if near := suggest.Closest(name, flagNames(cmd)); near != "" {
-		return fmt.Errorf("%w [did you mean --%s?]", err, near)
-	}
-	return fmt.Errorf("%w [%s --help lists all flags]", err, cmd.CommandPath())
-}
-
-// flagNames are the flags of a command itself.
-func flagNames(cmd *cobra.Command) (names []string) {
-	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
-		if !f.Hidden && f.Name != "help" {
-			names = append(names, f.Name)
-		}
-	})
-	return names
-}
+// forAll are the commands that users may run who are not root; kubectl looks itself whether it needs the lab.
+var forAll = []string{"fairway-lab", "version", "list", "kubeconfig", "kubectl", "help", "completion", "bash", "zsh", "fish", "powershell",
+	cobra.ShellCompRequestCmd, cobra.ShellCompNoDescRequestCmd}
 
 // root is the command line. unhandle gives the signals that end a program back to the
 // system's default.
@@ -111,13 +94,14 @@ func root(unhandle func()) *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		// --name before a command is ours, what follows "kubectl" is not.
-		TraverseChildren:           true,
-		Args:                       cobra.ArbitraryArgs,
-		RunE:                       noCommand,
-		SuggestionsMinimumDistance: 2,
-		PersistentPreRunE:          func(*cobra.Command, []string) error { return lab.CheckName() },
+		TraverseChildren: true,
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			if err := lab.CheckName(); err != nil || slices.Contains(forAll, cmd.Name()) {
+				return err
+			}
+			return cluster.CheckRoot()
+		},
 	}
-	cmd.SetFlagErrorFunc(flagError)
 	// Kubernetes' libraries put flags of theirs into every command's help.
 	pflag.CommandLine.VisitAll(func(f *pflag.Flag) { f.Hidden = true })
 	// They have a flag of this name too: the first one stays.
@@ -127,17 +111,6 @@ func root(unhandle func()) *cobra.Command {
 	cmd.AddCommand(upCommand(lab), downCommand(lab), listCommand(), statusCommand(lab), logsCommand(lab), kubeconfigCommand(lab),
 		loadCommand(lab), nodeCommand(lab), clientCommand(lab), routerCommand(lab), edgeCommand(lab), faultCommand(lab), restartNodeCommand(lab), shellCommand(lab),
 		addNodeCommand(lab), removeNodeCommand(lab), redeployCommand(lab), kubectlCommand(lab, unhandle), versionCommand(), childCommand())
+	cli.Strict(cmd)
 	return cmd
-}
-
-// noCommand is what the program does without a command that it knows.
-func noCommand(cmd *cobra.Command, args []string) error {
-	if len(args) == 0 {
-		return cmd.Help()
-	}
-	advice := "fairway-lab --help lists the commands"
-	if close := cmd.SuggestionsFor(args[0]); len(close) > 0 {
-		advice = "did you mean " + strings.Join(close, " or ") + "?"
-	}
-	return fmt.Errorf("unknown command %q [%s]", args[0], advice)
 }

@@ -50,23 +50,23 @@ func upCommand(lab *cluster.Lab) *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.IntVar(&o.Nodes, "nodes", o.Nodes, "number of nodes")
-	f.StringVar(&o.ProxyMode, "proxy-mode", o.ProxyMode, "how Services are proxied: "+strings.Join(cluster.ProxyModes, ", "))
+	f.IntVar(&o.Nodes, "nodes", o.Nodes, "`number` of nodes")
+	f.StringVar(&o.ProxyMode, "proxy-mode", o.ProxyMode, "`mode` of the Service proxy: "+strings.Join(cluster.ProxyModes, ", "))
 	f.BoolVar(&v6, "ipv6", false, "a cluster of IPv6 alone")
 	f.BoolVar(&dual, "dual-stack", false, "a cluster of IPv4 and IPv6")
-	f.StringVar(&o.LoadBalancer, "load-balancer", o.LoadBalancer, "addresses of Services of type LoadBalancer: "+strings.Join(cluster.LoadBalancers, ", "))
-	f.StringVar(&o.EdgeTarget, "edge-target", o.EdgeTarget, "what the load balancer of --load-balancer edge takes connections to, NodePorts or pods: "+strings.Join(cluster.EdgeTargets, ", "))
-	f.StringVar(&o.PodNetwork, "pod-network", o.PodNetwork, "how pods of other nodes are reached: "+strings.Join(cluster.PodNetworks, ", "))
-	f.StringVar(&o.CNIPlugins, "cni-plugins", o.CNIPlugins, "directory of the reference plugins bridge, host-local and loopback, for --pod-network bridge")
-	f.IntVar(&o.Subnets, "subnets", o.Subnets, "subnets of nodes, 1 or 2: nodes with even numbers are in the second, behind a router; takes --pod-network auto, vxlan or bgp")
+	f.StringVar(&o.LoadBalancer, "load-balancer", o.LoadBalancer, "`way` to give addresses to Services of type LoadBalancer: "+strings.Join(cluster.LoadBalancers, ", "))
+	f.StringVar(&o.EdgeTarget, "edge-target", o.EdgeTarget, "`target` of the load balancer of --load-balancer edge, NodePorts or pods: "+strings.Join(cluster.EdgeTargets, ", "))
+	f.StringVar(&o.PodNetwork, "pod-network", o.PodNetwork, "`way` to pods of other nodes: "+strings.Join(cluster.PodNetworks, ", "))
+	f.StringVar(&o.CNIPlugins, "cni-plugins", o.CNIPlugins, "`dir` of the reference plugins bridge, host-local and loopback, for --pod-network bridge")
+	f.IntVar(&o.Subnets, "subnets", o.Subnets, "`number` of subnets of nodes, 1 or 2: nodes with even numbers are in the second, behind a router; takes --pod-network auto, vxlan or bgp")
 	f.BoolVar(&o.EgressAddresses, "egress-addresses", false, "let pods leave with the addresses of Services that ask for it, with deploy/components/egress")
 	f.BoolVar(&o.NetworkPolicy, "network-policy", false, "enforce NetworkPolicies, with deploy/components/network-policy")
 	f.BoolVar(&o.MetricsServer, "metrics-server", false, "serve what nodes and pods use, for kubectl top and HorizontalPodAutoscalers")
 	f.StringVar(&o.KubeProxy, "kube-proxy", "", "`path` of a kube-proxy to run as a DaemonSet, as kubeadm does, instead of Fairway's proxy")
-	f.IntVar(&o.APIPort, "api-port", o.APIPort, "port of the API server on 127.0.0.1")
-	f.StringVar(&o.Deploy, "deploy", o.Deploy, "directory of the manifests to apply (empty: none)")
-	f.StringVar(&o.Image, "image", o.Image, "archive of Fairway's image (empty: none)")
-	f.StringVar(&o.ImagesDir, "images-dir", o.ImagesDir, "directory of further image archives (empty: none)")
+	f.IntVar(&o.APIPort, "api-port", o.APIPort, "`port` of the API server on 127.0.0.1")
+	f.StringVar(&o.Deploy, "deploy", o.Deploy, "`dir` of the manifests to apply (empty: none)")
+	f.StringVar(&o.Image, "image", o.Image, "`file`, an archive, of Fairway's image (empty: none)")
+	f.StringVar(&o.ImagesDir, "images-dir", o.ImagesDir, "`dir` of further image archives (empty: none)")
 	f.StringArrayVar(&o.Publish, "publish", nil, "`HOSTPORT:NODEPORT` reach a NodePort at 127.0.0.1:HOSTPORT of this machine (TCP); may be repeated")
 	f.StringVar(&config, "config", "", "YAML `file` with flags as fields, as in \"nodes: 2\"; flags given beside it count first")
 	f.BoolVar(&o.Keep, "keep-failed", false, "keep a failed cluster for debugging")
@@ -77,7 +77,9 @@ func downCommand(lab *cluster.Lab) *cobra.Command {
 	return &cobra.Command{
 		Use:   "down",
 		Short: "Remove the cluster and all that belongs to it",
-		Args:  cobra.NoArgs,
+		Example: `  fairway-lab down
+  fairway-lab --name other down`,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return lab.Down(cluster.NewProgress(cmd.OutOrStdout()))
 		},

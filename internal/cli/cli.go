@@ -1,0 +1,73 @@
+// Package cli has what the programs fairway and fairway-lab answer to command lines that they do not know.
+//
+//	fairway dum        ──→ unknown command, did you mean fairway dump?
+//	--clustercidr      ──→ unknown flag, did you mean --cluster-cidr?
+//	completion bosh    ──→ unknown command, fairway completion --help lists the commands
+//
+// It promises that what is not known is an error with a hint: never help with exit status 0, which a script takes for success.
+package cli
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/fairway-net/fairway/internal/suggest"
+)
+
+// Strict makes a program refuse what it does not know. All commands must have been added.
+func Strict(root *cobra.Command) {
+	root.InitDefaultCompletionCmd()
+	root.SetFlagErrorFunc(flagError)
+	strict(root)
+}
+
+func strict(c *cobra.Command) {
+	for _, sub := range c.Commands() {
+		strict(sub)
+	}
+	if c.HasSubCommands() && !c.Runnable() {
+		c.Args, c.RunE = cobra.ArbitraryArgs, noCommand
+	}
+}
+
+// noCommand is what a command does that only has others below it.
+func noCommand(c *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return c.Help()
+	}
+	var names []string
+	for _, sub := range c.Commands() {
+		if sub.IsAvailableCommand() {
+			names = append(names, sub.Name())
+		}
+	}
+	if near := suggest.Closest(args[0], names); near != "" {
+		return fmt.Errorf("unknown command %q [did you mean %s %s?]", args[0], c.CommandPath(), near)
+	}
+	return fmt.Errorf("unknown command %q [%s --help lists the commands]", args[0], c.CommandPath())
+}
+
+// flagError adds to an error about a flag which one may be meant.
+func flagError(c *cobra.Command, err error) error {
+	name, ok := strings.CutPrefix(err.Error(), "unknown flag: --")
+	if !ok {
+		return err
+	}
+	if near := suggest.Closest(name, FlagNames(c)); near != "" {
+		return fmt.Errorf("%w [did you mean --%s? See %s --help]", err, near, c.CommandPath())
+	}
+	return fmt.Errorf("%w [%s --help lists all flags]", err, c.CommandPath())
+}
+
+// FlagNames are the flags of a command itself.
+func FlagNames(c *cobra.Command) (names []string) {
+	c.LocalFlags().VisitAll(func(f *pflag.Flag) {
+		if !f.Hidden && f.Name != "help" {
+			names = append(names, f.Name)
+		}
+	})
+	return names
+}

@@ -1,0 +1,43 @@
+package main
+
+import (
+	"flag"
+	"path/filepath"
+	"testing"
+
+	"github.com/fairway-net/fairway/internal/cli/clitest"
+)
+
+var update = flag.Bool("update", false, "write the golden files of help texts anew")
+
+// TestHelp: every command's help text is a golden file, with an example, and names what its flags take. kubectl's is kubectl's.
+func TestHelp(t *testing.T) {
+	cmd := root(func() {})
+	up, _, err := cmd.Find([]string{"up"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range pathFlags { // where the program lies, which is another place on each machine
+		if f := up.Flags().Lookup(name); f.DefValue != "" {
+			f.DefValue = filepath.Join("…", filepath.Base(f.DefValue))
+		}
+	}
+	clitest.Help(t, cmd, filepath.Join("testdata", "help"), *update, "completion")
+}
+
+// TestUnknown: what is not known is an error with a hint.
+func TestUnknown(t *testing.T) {
+	for want, line := range map[string][]string{
+		`unknown command "upp" [did you mean fairway-lab up?]`:                   {"upp"},
+		`unknown command "bosh" [did you mean fairway-lab completion bash?]`:     {"completion", "bosh"},
+		`unknown flag: --node [did you mean --nodes? See fairway-lab up --help]`: {"up", "--node", "2"},
+		`unknown command "frobnicate" [fairway-lab --help lists the commands]`:   {"frobnicate"},
+		`unknown flag: --frobnicate [fairway-lab status --help lists all flags]`: {"status", "--frobnicate"},
+	} {
+		cmd := root(func() {})
+		cmd.SetArgs(line)
+		if err := cmd.Execute(); err == nil || err.Error() != want {
+			t.Errorf("%q: %v, want %s", line, err, want)
+		}
+	}
+}
