@@ -102,7 +102,10 @@ func (i *Installer) show(f *Facts, d *decision) {
 		ranges = append(ranges, p.String())
 	}
 	fmt.Fprintf(w, "Services\t%s, mode %s\n", strings.Join(ranges, ","), d.Values[keyMode])
-	cni := f.CNI.Value + "  (" + f.CNI.From + ")"
+	cni := "none found"
+	if f.CNI.Value != "" {
+		cni = f.CNI.Value + "  (" + f.CNI.From + ")"
+	}
 	if connectsPods(d.Values) {
 		cni = "Fairway's"
 		if way := d.Values[keyPodNetwork]; way != routes {

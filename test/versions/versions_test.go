@@ -94,12 +94,32 @@ func TestVersion(t *testing.T) {
 		}
 		return contains(fmt.Sprint(m.Answer), "10.96.0.50")
 	})
+	c.installs(t)
 	for _, bad := range []string{"level=ERROR", "could not find the requested resource", "forbidden"} {
 		if strings.Contains(agentLog.String(), bad) {
 			t.Errorf("the agent's log has %q", bad)
 		}
 	}
-	t.Logf("1.%s: agent, explain and DNS work", minor)
+	t.Logf("1.%s: agent, explain, DNS and the objects of install work", minor)
+}
+
+// installs has fairway install apply its objects, with every component that brings kinds of its own. No kubelet is there:
+// what it waits for afterwards does not come.
+func (c *cluster) installs(t *testing.T) {
+	t.Helper()
+	argv := []string{"install", "--kubeconfig", c.kubeconfig, "--api-server", "https://" + node + ":6443", "--cluster-cidr", "10.244.0.0/16", "--pod-network", "none",
+		"--dns", "fairway", "--timeout", "1s"}
+	for _, component := range []string{"load-balancer", "network-policy"} {
+		argv = append(argv, "--component", component)
+	}
+	out, err := exec.Command(fairway, argv...).CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "not ready after 1s") {
+		t.Errorf("install: %v, want that it waits\n%s", err, out)
+	}
+	out, err = exec.Command(fairway, append(argv, "--dry-run")...).CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "\ndry run: 0 objects would change") {
+		t.Errorf("install once more: %v, want that nothing is to do\n%s", err, out)
+	}
 }
 
 // network gives the namespace loopback and the node's address.
