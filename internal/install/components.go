@@ -137,7 +137,7 @@ func (s *Settings) WithComponents(manifests fs.FS, o Options) error {
 }
 
 // flagOf are the flags of keys that components set.
-var flagOf = map[string]string{keyMode: "--proxy-mode", keyPodNetwork: "--pod-network", keyReplace: "--replace-kube-proxy"}
+var flagOf = map[string]string{keyMode: "--proxy-mode", keyPodNetwork: "--pod-network", keyReplace: "--replace-kube-proxy", keyExternalIPs: "--refuse-external-ips"}
 
 func names(all []Component) []string {
 	out := make([]string, len(all))

@@ -16,8 +16,9 @@ import (
 // A decision is what an installation will be, and what it does to others.
 type decision struct {
 	Settings
-	notes   []string // what the user may want to know
-	refused []error  // why it cannot be
+	switches map[string]bool // the settings that are true or false
+	notes    []string        // what the user may want to know
+	refused  []error         // why it cannot be
 }
 
 func (d *decision) refuse(format string, args ...any) {
@@ -43,7 +44,10 @@ func decide(manifests fs.FS, f *Facts, o Options, former *Settings) (*decision, 
 	if err != nil {
 		return nil, err
 	}
-	d := &decision{}
+	d := &decision{switches: map[string]bool{}}
+	for key, value := range values {
+		d.switches[key] = value == yes || value == no
+	}
 	if former != nil {
 		d.Settings = *former
 		maps.Copy(values, former.Values)
@@ -58,6 +62,7 @@ func decide(manifests fs.FS, f *Facts, o Options, former *Settings) (*decision, 
 		return nil, err
 	}
 	fresh := former == nil && f.Live == nil
+	d.words(f)
 	d.image(o)
 	d.server(f, o)
 	d.podCIDR(f, o)
@@ -69,6 +74,35 @@ func decide(manifests fs.FS, f *Facts, o Options, former *Settings) (*decision, 
 		return nil, err
 	}
 	return d, nil
+}
+
+// allowed are the values of settings that are one of a few words. An agent refuses any other, and its pod would
+// not start.
+var allowed = map[string][]string{
+	keyMode:       {"nftables", "iptables", "ipvs", "userspace", Auto, none},
+	keyPodNetwork: {none, routes, "vxlan", Auto, "wireguard", byRouters},
+	"LOG_FORMAT":  {"text", "json"},
+}
+
+// words refuses what no agent takes.
+func (d *decision) words(f *Facts) {
+	for _, key := range slices.Sorted(maps.Keys(d.Values)) {
+		value, words := d.Values[key], allowed[key]
+		if d.switches[key] {
+			words = []string{yes, no}
+		}
+		if words == nil || slices.Contains(words, value) {
+			continue
+		}
+		name := flagOf[key]
+		if name == "" {
+			name = key
+		}
+		if f.Live[key] == value {
+			name = "ConfigMap fairway-agent, " + key
+		}
+		d.refuse("%s: %q is not one of %s", name, value, strings.Join(words, ", "))
+	}
 }
 
 func (d *decision) image(o Options) {

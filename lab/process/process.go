@@ -83,9 +83,21 @@ func (r Record) Terminate() error {
 func (r Record) Kill() error {
 	gone, err := r.end("kill", unix.SIGKILL)
 	if err == nil && !gone {
-		err = fmt.Errorf("kill %s: pid %d is still there after 5s", r.Name, r.PID)
+		err = fmt.Errorf("kill %s: pid %d is still there after 5s, %s", r.Name, r.PID, r.doing())
 	}
 	return err
+}
+
+// doing is the state that the kernel has a process in, and where it waits there.
+func (r Record) doing() string {
+	state := "gone now"
+	if data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", r.PID)); err == nil {
+		state = "in state " + strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:]))[0]
+	}
+	if at, err := os.ReadFile(fmt.Sprintf("/proc/%d/wchan", r.PID)); err == nil {
+		state += ", at " + string(at)
+	}
+	return state
 }
 
 // end sends a signal, and waits for five seconds at most until the process is gone.
