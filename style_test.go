@@ -53,7 +53,7 @@ var law = map[string]struct {
 	"netlink":              {nil, true, false, "sockets, messages, deadlines; what is asked, the callers know"},
 	"numbers":              {nil, false, false, "constants: the register of what other programs share with us"},
 	"nft":                  {[]string{"netlink"}, true, false, "a table whose program is constant; what its elements mean, the mechanisms know"},
-	"datapath/nftset":      {[]string{"service", "datapath", "nft"}, true, false, "what the modes on nf_tables have in common: names, keys and data of elements"},
+	"datapath/nftset":      {[]string{"service", "datapath", "datapath/lb", "nft"}, true, false, "what the modes on nf_tables have in common: names, keys and data of elements"},
 	"datapath/nftables":    {[]string{"service", "datapath", "datapath/lb", "datapath/nftset", "nft", "flow", "numbers"}, true, false, "a mechanism renders tables; it knows no API objects"},
 	"datapath/userspace":   {[]string{"checksum", "service", "datapath", "datapath/lb", "datapath/nftset", "netnamespace", "nft", "flow", "numbers"}, true, false, "a mechanism renders tables; it knows no API objects"},
 	"datapath/iptables":    {[]string{"service", "datapath", "datapath/lb", "datapath/nftset", "nft", "flow", "numbers", "xtables"}, true, false, "a mechanism renders tables; it knows no API objects"},

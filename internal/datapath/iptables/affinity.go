@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"net/netip"
 	"strconv"
 	"strings"
 	"time"
@@ -14,7 +13,6 @@ import (
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
-	"github.com/fairway-net/fairway/internal/datapath/lb"
 	"github.com/fairway-net/fairway/internal/datapath/nftset"
 	"github.com/fairway-net/fairway/internal/nft"
 	"github.com/fairway-net/fairway/internal/service"
@@ -26,23 +24,14 @@ import (
 // and a Service has no more entries than its share of the map, whoever forges addresses.
 // docs/decisions/0013-affinity-is-bounded.md says why, for mode nftables, and 0040 for this.
 
-// Each of the first fullLists lists of a Service and family has manyBuckets buckets; the
-// others, whose number has the bit fewBit, have fewBuckets. So 64 Services fill the map,
-// whose size is 4,194,304.
-const (
-	manyBuckets = 1 << 14
-	fewBuckets  = 1 << 8
-	fewBit      = 1 << 30
-	fullLists   = 4
-)
+// fewBit is the bit of the numbers of lists with few buckets.
+const fewBit = 1 << 30
 
-// buckets returns how many buckets a list has.
-func buckets(list uint32) uint32 {
-	if list&fewBit != 0 {
-		return fewBuckets
-	}
-	return manyBuckets
-}
+// A listNumber is the number of a list.
+type listNumber uint32
+
+// Few implements nftset.BucketNumber.
+func (n listNumber) Few() bool { return n&fewBit != 0 }
 
 // numberOfList is the number of a list of endpoints, by its chain and family. owner is the
 // Service and family that it counts for. There are more numbers than lists.
@@ -53,7 +42,7 @@ func (p *renderer) numberOfList(owner, list string) uint32 {
 	if id, ok := p.fewLists.Lookup(list); ok {
 		return id | fewBit
 	}
-	if len(p.full[owner]) >= fullLists {
+	if len(p.full[owner]) >= nftset.FullLists {
 		id, _ := p.fewLists.Get(list)
 		return id | fewBit
 	}
@@ -75,7 +64,7 @@ func (p *renderer) adoptList(owner, list string, id uint32) {
 	switch {
 	case id&fewBit != 0:
 		p.fewLists.Adopt(list, id&^fewBit)
-	case len(p.full[owner]) < fullLists && p.lists.Adopt(list, id):
+	case len(p.full[owner]) < nftset.FullLists && p.lists.Adopt(list, id):
 		p.own(owner, list)
 	}
 }
@@ -153,7 +142,7 @@ func bucketOf(few uint32, is4 bool) []expr.Any {
 	if is4 {
 		from.Offset, from.Len = 12, 4
 	}
-	return []expr.Any{from, &expr.Hash{SourceRegister: addr, DestRegister: keyReg + 1, Length: from.Len, Modulus: buckets(few), Seed: lb.HashSeed, Type: expr.HashTypeJenkins}}
+	return []expr.Any{from, nftset.HashToBucket(addr, keyReg+1, from.Len, few != 0)}
 }
 
 // sizes are the two kinds of lists.
@@ -168,8 +157,8 @@ func (h *helper) recall(c *nftables.Conn, is4 bool) {
 	for _, few := range sizes {
 		exprs := append([]expr.Any{
 			readPriority(keyReg),
-			&expr.Bitwise{SourceRegister: keyReg, DestRegister: bit, Len: 4, Mask: native(fewBit), Xor: native(0)},
-			&expr.Cmp{Op: expr.CmpOpEq, Register: bit, Data: native(few)},
+			&expr.Bitwise{SourceRegister: keyReg, DestRegister: bit, Len: 4, Mask: nftset.Number(fewBit), Xor: nftset.Number(0)},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: bit, Data: nftset.Number(few)},
 		}, bucketOf(few, is4)...)
 		h.rule(c, chain, append(exprs,
 			&expr.Lookup{SourceRegister: keyReg, DestRegister: dataReg, IsDestRegSet: true, SetName: affinityBuckets(is4)},
@@ -232,7 +221,7 @@ func endpointOf(is4, recalled bool) []expr.Any {
 		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: keyReg},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: keyReg, Data: []byte{nfproto}},
 		readMark(mark),
-		&expr.Bitwise{SourceRegister: mark, DestRegister: other, Len: 4, Mask: native(0xffffffff), Xor: native(chosen ^ remembered)},
+		&expr.Bitwise{SourceRegister: mark, DestRegister: other, Len: 4, Mask: nftset.Number(0xffffffff), Xor: nftset.Number(chosen ^ remembered)},
 		&expr.Lookup{SourceRegister: keepReg, DestRegister: keyReg, IsDestRegSet: true, SetName: "ids"},
 		setMark(keyReg),
 		readMark(keyReg),
@@ -242,19 +231,9 @@ func endpointOf(is4, recalled bool) []expr.Any {
 // formerClients are the maps of releases up to 77b8eb1, which had an entry for each client.
 func formerClients() (all []nftset.Rename) {
 	for _, is4 := range nftset.Families {
-		all = append(all, nftset.Rename{Former: inFamily("affinity", is4), Name: affinityBuckets(is4), Key: bucketKey})
+		all = append(all, nftset.Rename{Former: inFamily("affinity", is4), Name: affinityBuckets(is4), Key: nftset.BucketKey[listNumber]})
 	}
 	return all
-}
-
-// bucketKey returns the key of a client's bucket, given the client's key: list . address.
-func bucketKey(client []byte) []byte {
-	if len(client) < 4 {
-		return client
-	}
-	addr, _ := netip.AddrFromSlice(client[4:])
-	list := binary.NativeEndian.Uint32(client)
-	return append(native(list), native(uint32(lb.Pick(lb.Hash(addr), int(buckets(list)))))...)
 }
 
 // stickyKey is address . protocol . port, each in four bytes or a multiple of them.

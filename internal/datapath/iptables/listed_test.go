@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/datapath/nftset"
 	"github.com/fairway-net/fairway/internal/service"
 	"github.com/fairway-net/fairway/internal/testnet"
 )
@@ -17,7 +18,7 @@ import (
 func TestListed(t *testing.T) {
 	testnet.Enter(t)
 	var all []*service.Frontend
-	for i := range fullLists + 1 { // the last list has few buckets
+	for i := range nftset.FullLists + 1 { // the last list has few buckets
 		f := numbered(1, 3).Frontends[0]
 		f.Addr, f.Service.Port, f.Affinity = netip.AddrPortFrom(f.Addr.Addr(), uint16(80+i)), fmt.Sprint("p", i), 3*time.Hour
 		all = append(all, f)

@@ -1,7 +1,6 @@
 package iptables
 
 import (
-	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -9,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fairway-net/fairway/internal/datapath/lb"
+	"github.com/fairway-net/fairway/internal/datapath/nftset"
 	"github.com/fairway-net/fairway/internal/numbers"
 	"github.com/fairway-net/fairway/internal/service"
 )
@@ -452,12 +452,12 @@ func (s *builder) elements(f *service.Frontend) {
 		}
 		list := s.list(f, r)
 		id := s.numberOfList(inFamily(f.Service.Name.String(), s.is4), inFamily(list, s.is4))
-		number := native(id)
+		number := nftset.Number(id)
 		for _, e := range r.Endpoints {
 			n, seconds := s.mark(s.endpoint(f, e, list)), max(1, int64(f.Affinity/time.Second))
-			put(elem{set: "ids", key: string(native(chosen | n)), data: string(number)})
-			put(elem{set: affinityUpdates, key: string(native(chosen | n)), to: updater(updatePrefix, id, seconds)})
-			put(elem{set: affinityUpdates, key: string(native(remembered | n)), to: updater(renewPrefix, id, seconds)})
+			put(elem{set: "ids", key: string(nftset.Number(chosen | n)), data: string(number)})
+			put(elem{set: affinityUpdates, key: string(nftset.Number(chosen | n)), to: updater(updatePrefix, id, seconds)})
+			put(elem{set: affinityUpdates, key: string(nftset.Number(remembered | n)), to: updater(renewPrefix, id, seconds)})
 		}
 		return number
 	}
@@ -470,8 +470,6 @@ func (s *builder) elements(f *service.Frontend) {
 		put(elem{set: inFamily(base+"-outside", s.is4), key: key, data: string(own(f.External))})
 	}
 }
-
-func native(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
 
 // inFamily is a set's name in a family.
 func inFamily(set string, is4 bool) string {

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/datapath/nftset"
 	"github.com/fairway-net/fairway/internal/nft"
 	"github.com/fairway-net/fairway/internal/numbers"
 	"github.com/fairway-net/fairway/internal/service"
@@ -22,7 +23,7 @@ import (
 func TestFormerClients(t *testing.T) {
 	testnet.Enter(t)
 	var all []*service.Frontend
-	for i := range fullLists + 2 {
+	for i := range nftset.FullLists + 2 {
 		f := numbered(1, 3).Frontends[0]
 		f.Addr, f.Service.Port, f.Affinity = netip.AddrPortFrom(f.Addr.Addr(), uint16(80+i)), fmt.Sprint("p", i), 3*time.Hour
 		all = append(all, f)
@@ -44,17 +45,17 @@ func TestFormerClients(t *testing.T) {
 	kept := 0
 	if err := after.helper.table.Elements(t.Context(), affinityBuckets(true), func(e nft.Element) error {
 		for list, mark := range marks {
-			if string(e.Key) == string(bucketKey(append(native(list), formerClient.AsSlice()...))) {
-				if kept++; string(e.Data) != string(native(remembered|mark)) || e.Expires > time.Hour || e.Expires < 30*time.Minute {
-					t.Errorf("list %d: %x for %v, want %x for an hour", list, e.Data, e.Expires, native(remembered|mark))
+			if string(e.Key) == string(nftset.BucketKey[listNumber](append(nftset.Number(list), formerClient.AsSlice()...))) {
+				if kept++; string(e.Data) != string(nftset.Number(remembered|mark)) || e.Expires > time.Hour || e.Expires < 30*time.Minute {
+					t.Errorf("list %d: %x for %v, want %x for an hour", list, e.Data, e.Expires, nftset.Number(remembered|mark))
 				}
 			}
 		}
 		return nil
-	}); err != nil || kept != fullLists {
-		t.Errorf("clients of %d lists are kept (%v), want %d", kept, err, fullLists)
+	}); err != nil || kept != nftset.FullLists {
+		t.Errorf("clients of %d lists are kept (%v), want %d", kept, err, nftset.FullLists)
 	}
-	if n := len(after.renderer.full["default/svc-1"+"4"]); n > fullLists {
+	if n := len(after.renderer.full["default/svc-1"+"4"]); n > nftset.FullLists {
 		t.Errorf("%d lists have many buckets", n)
 	}
 	for _, set := range []string{"affinity4", "learn"} {

@@ -55,23 +55,11 @@ const (
 	maxDurations              = 256
 )
 
-// Each of the first fullIDs IDs of a Service and family has manyBuckets buckets, the others,
-// which have the bit affinityFew, have fewBuckets. So Services with up to fullIDs IDs, and
-// an unlimited number of clients, need 64 of them to fill the map, whose size is 4,194,304.
-const (
-	manyBuckets            = 1 << 14
-	fewBuckets             = 1 << 8
-	affinityFew affinityID = 1 << 19
-	fullIDs                = 4
-)
+// affinityFew is the bit of IDs with few buckets.
+const affinityFew affinityID = 1 << 19
 
-// buckets returns how many buckets an ID has.
-func (i affinityID) buckets() uint32 {
-	if i&affinityFew != 0 {
-		return fewBuckets
-	}
-	return manyBuckets
-}
+// Few implements nftset.BucketNumber.
+func (i affinityID) Few() bool { return i&affinityFew != 0 }
 
 // unanswered is how long an entry lives until its connection is answered: long enough for
 // the slowest answer, and for connections that a client opens at the same time.
@@ -113,7 +101,7 @@ func (s *state) affinityIDOf(n affinityPortKey) affinityID {
 		return i
 	}
 	var few affinityID
-	if s.affinityOwners[n.owner()] >= fullIDs {
+	if s.affinityOwners[n.owner()] >= nftset.FullLists {
 		few = affinityFew
 	}
 	// There are more IDs than frontends, so an ID is always free.

@@ -8,7 +8,6 @@ import (
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
-	"github.com/fairway-net/fairway/internal/datapath/lb"
 	"github.com/fairway-net/fairway/internal/datapath/nftset"
 	"github.com/fairway-net/fairway/internal/nft"
 	"github.com/fairway-net/fairway/internal/numbers"
@@ -161,7 +160,7 @@ func (f family) bucket(few affinityID, client uint32) []expr.Any {
 	)
 	return append(append(is, loadAffinityID()...),
 		&expr.Payload{DestRegister: hashReg, Base: expr.PayloadBaseNetworkHeader, Offset: client, Len: f.size},
-		&expr.Hash{SourceRegister: hashReg, DestRegister: firstReg + 1, Length: f.size, Modulus: few.buckets(), Seed: lb.HashSeed, Type: expr.HashTypeJenkins},
+		nftset.HashToBucket(hashReg, firstReg+1, f.size, few.Few()),
 	)
 }
 

@@ -1,10 +1,6 @@
 package nftables
 
 import (
-	"encoding/binary"
-	"net/netip"
-
-	"github.com/fairway-net/fairway/internal/datapath/lb"
 	"github.com/fairway-net/fairway/internal/datapath/nftset"
 )
 
@@ -25,20 +21,10 @@ const (
 func renamedLate() (all []nftset.Rename) {
 	for _, was := range []nftset.Set{formerClients, formerAffinity} {
 		for _, is4 := range nftset.Families {
-			all = append(all, nftset.Rename{Former: was.Name(is4), Name: affinityBuckets.Name(is4), Key: bucketKey})
+			all = append(all, nftset.Rename{Former: was.Name(is4), Name: affinityBuckets.Name(is4), Key: nftset.BucketKey[affinityID]})
 		}
 	}
 	return all
-}
-
-// bucketKey returns the key of a client's bucket, given the client's key: ID . address.
-func bucketKey(client []byte) []byte {
-	if len(client) < 4 {
-		return client
-	}
-	addr, _ := netip.AddrFromSlice(client[4:])
-	id := affinityID(binary.NativeEndian.Uint32(client))
-	return append(affinityData(id), nftset.Number(uint32(lb.Pick(lb.Hash(addr), int(id.buckets()))))...)
 }
 
 func renamed() []nftset.Rename {

@@ -47,7 +47,7 @@ func TestSweepUnknown(t *testing.T) {
 	f := table.Sorted()[1]
 	i := d.state.at(f.Key()).extraOrZero().affinityID
 	entry := func(i affinityID, client byte, to netip.AddrPort) nft.Write {
-		key := bucketKey(append(affinityData(i), 10, 244, 9, client))
+		key := nftset.BucketKey[affinityID](append(affinityData(i), 10, 244, 9, client))
 		return nft.Write{Set: "affinity-buckets4", Key: key, Data: nftset.AddrPort(to), Timeout: time.Hour, Add: true}
 	}
 	good := entry(i, 1, f.Internal.Endpoints[1].Addr)
