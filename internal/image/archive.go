@@ -18,8 +18,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// annotationName carries an image's full name in index.json; containerd takes it as the name to store under.
-const annotationName = "io.containerd.image.name"
+// AnnotationName carries an image's full name in index.json; containerd takes it as the name to store under.
+const AnnotationName = "io.containerd.image.name"
 
 // dockerManifest is one entry of manifest.json, the index of a docker-archive.
 type dockerManifest struct {
@@ -69,7 +69,7 @@ func Write(w io.Writer, images ...Image) error {
 		for _, n := range img.Names {
 			d := descriptor(types.OCIManifestSchema1, p.manifest, hash(p.manifest))
 			d.Platform = &v1.Platform{OS: "linux", Architecture: runtime.GOARCH}
-			d.Annotations = map[string]string{annotationName: n}
+			d.Annotations = map[string]string{AnnotationName: n}
 			index.Manifests = append(index.Manifests, d)
 		}
 	}

@@ -66,7 +66,7 @@ func TestArchiveIsAnOCILayoutAndADockerArchive(t *testing.T) {
 	must(t, json.Unmarshal(files["index.json"], &index))
 	var names []string
 	for _, d := range index.Manifests {
-		names = append(names, d.Annotations[annotationName])
+		names = append(names, d.Annotations[AnnotationName])
 		var m v1.Manifest
 		must(t, json.Unmarshal(blobOf(t, files, d), &m))
 		var c v1.ConfigFile

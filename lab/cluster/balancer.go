@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/fairway-net/fairway/lab/apiclient"
 	"github.com/fairway-net/fairway/lab/fabric"
 	"github.com/fairway-net/fairway/lab/manifest"
 )
@@ -114,7 +115,7 @@ func (b *builder) makePool(ctx context.Context) error {
 	if b.routerIn() != "" {
 		objects = append(objects, b.routerPeers()...)
 	}
-	err = poll(ctx, 100*time.Millisecond, func(ctx context.Context) error {
+	err = apiclient.Poll(ctx, 100*time.Millisecond, func(ctx context.Context) error {
 		return manifest.Apply(ctx, config, objects)
 	})
 	if err != nil {

@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	apiversion "k8s.io/component-base/version"
+
+	"github.com/fairway-net/fairway/lab/apiclient"
 )
 
 // describe tells in the cluster's objects what the cluster is made with, where people and programs look who come
@@ -38,7 +40,7 @@ func (b *builder) describe(ctx context.Context) error {
 		return fmt.Errorf("encode annotation: %w", err)
 	}
 	// The API server makes its Service some moments after it is ready.
-	err = poll(ctx, 50*time.Millisecond, func(ctx context.Context) error {
+	err = apiclient.Poll(ctx, 50*time.Millisecond, func(ctx context.Context) error {
 		_, err := client.CoreV1().Services(metav1.NamespaceDefault).Patch(ctx, "kubernetes", types.MergePatchType, note, metav1.PatchOptions{})
 		return err
 	})

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/net/dns/dnsmessage"
 
+	"github.com/fairway-net/fairway/lab/apiclient"
 	"github.com/fairway-net/fairway/lab/fabric"
 )
 
@@ -19,7 +20,7 @@ func (b *builder) waitDNS(ctx context.Context) error {
 	const name = "kubernetes.default.svc.cluster.local."
 	for n := 1; n <= b.Nodes; n++ {
 		for _, server := range b.plan.DNS() {
-			err := poll(ctx, 50*time.Millisecond, func(ctx context.Context) error {
+			err := apiclient.Poll(ctx, 50*time.Millisecond, func(ctx context.Context) error {
 				return b.fabric().Do(fabric.NodeName(n), func() error {
 					return ask(ctx, netip.AddrPortFrom(server, 53), name)
 				})

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fairway-net/fairway/internal/image"
+	"github.com/fairway-net/fairway/lab/apiclient"
 	"github.com/fairway-net/fairway/lab/node"
 )
 
@@ -73,7 +74,7 @@ func serveStore(t *testing.T, s node.Store) {
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if err := poll(ctx, 20*time.Millisecond, s.Serves); err != nil {
+	if err := apiclient.Poll(ctx, 20*time.Millisecond, s.Serves); err != nil {
 		t.Fatal(err)
 	}
 }

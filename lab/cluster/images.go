@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/fairway-net/fairway/lab/apiclient"
 	"github.com/fairway-net/fairway/lab/fabric"
 	"github.com/fairway-net/fairway/lab/node"
 )
@@ -68,7 +69,7 @@ func (b *builder) kubeProxyArchive() string {
 // waitContainerd waits until a node's containerd serves.
 func (b *builder) waitContainerd(ctx context.Context, n int) error {
 	init := b.process(fabric.NodeName(n))
-	err := poll(ctx, 20*time.Millisecond, func(ctx context.Context) error { return node.Listens(ctx, node.Socket(init.PID)) })
+	err := apiclient.Poll(ctx, 20*time.Millisecond, func(ctx context.Context) error { return node.Listens(ctx, node.Socket(init.PID)) })
 	if err != nil {
 		return fmt.Errorf("wait for containerd of %s: %w", fabric.NodeName(n), err)
 	}
@@ -101,7 +102,7 @@ func (b *builder) unpackImages(ctx context.Context) error {
 		return err
 	}
 	err = b.guardOne(ctx, imageStore, func(ctx context.Context) error {
-		err := poll(ctx, 10*time.Millisecond, b.store().Serves)
+		err := apiclient.Poll(ctx, 10*time.Millisecond, b.store().Serves)
 		if err != nil {
 			return fmt.Errorf("wait for the containerd that unpacks images: %w", err)
 		}

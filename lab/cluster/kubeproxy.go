@@ -16,6 +16,7 @@ import (
 
 	"github.com/fairway-net/fairway/internal/image"
 	"github.com/fairway-net/fairway/internal/oneline"
+	"github.com/fairway-net/fairway/lab/apiclient"
 	"github.com/fairway-net/fairway/lab/fabric"
 	"github.com/fairway-net/fairway/lab/manifest"
 	"github.com/fairway-net/fairway/lab/toolbox"
@@ -155,7 +156,7 @@ func (b *builder) waitKubeProxy(ctx context.Context) error {
 		return err
 	}
 	var broken error
-	err = poll(ctx, 100*time.Millisecond, func(ctx context.Context) error {
+	err = apiclient.Poll(ctx, 100*time.Millisecond, func(ctx context.Context) error {
 		pods, err := client.CoreV1().Pods(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{LabelSelector: "k8s-app=kube-proxy"})
 		if err != nil {
 			return err

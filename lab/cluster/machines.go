@@ -12,6 +12,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/fairway-net/fairway/lab/apiclient"
 	"github.com/fairway-net/fairway/lab/fabric"
 )
 
@@ -145,7 +146,7 @@ func (b *builder) waitNode(ctx context.Context, name string, began time.Time) er
 	if err != nil {
 		return err
 	}
-	err = poll(ctx, 100*time.Millisecond, func(ctx context.Context) error {
+	err = apiclient.Poll(ctx, 100*time.Millisecond, func(ctx context.Context) error {
 		lease, err := client.CoordinationV1().Leases("kube-node-lease").Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return err

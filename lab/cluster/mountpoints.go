@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fairway-net/fairway/lab/apiclient"
 	"github.com/fairway-net/fairway/lab/node"
 )
 
@@ -30,7 +31,7 @@ func lockMachine() (unlock func(), err error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	err = poll(ctx, 5*time.Millisecond, func(context.Context) error { return unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB) })
+	err = apiclient.Poll(ctx, 5*time.Millisecond, func(context.Context) error { return unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB) })
 	if err != nil {
 		dir.Close()
 		return nil, fmt.Errorf("lock mount points: %w", err)

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/fairway-net/fairway/lab/apiclient"
 )
 
 // Redeploy brings the image and the manifests of Fairway into the lab again, as they are now, with the overlay that the
@@ -50,7 +52,7 @@ func (b *builder) waitAgents(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = poll(ctx, 200*time.Millisecond, func(ctx context.Context) error {
+	err = apiclient.Poll(ctx, 200*time.Millisecond, func(ctx context.Context) error {
 		d, err := client.AppsV1().DaemonSets(metav1.NamespaceSystem).Get(ctx, "fairway-agent", metav1.GetOptions{})
 		if err != nil {
 			return err

@@ -14,42 +14,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/fairway-net/fairway/internal/oneline"
+	"github.com/fairway-net/fairway/lab/apiclient"
 	"github.com/fairway-net/fairway/lab/fabric"
 )
 
-// poll tries fn until it returns nil. When ctx ends first, the error has the
-// last error of fn.
-func poll(ctx context.Context, every time.Duration, fn func(context.Context) error) error {
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	for {
-		err := fn(ctx)
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
-		case <-tick.C:
-		}
-	}
-}
-
 func (l Lab) client() (*rest.Config, *kubernetes.Clientset, error) {
-	config, err := clientcmd.BuildConfigFromFlags("", l.Kubeconfig())
-	if err != nil {
-		return nil, nil, fmt.Errorf("read kubeconfig: %w", err)
-	}
-	config.QPS, config.Burst = -1, -1
-	config.Timeout = 10 * time.Second
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return nil, nil, fmt.Errorf("make client: %w", err)
-	}
-	return config, client, nil
+	return apiclient.New(l.Kubeconfig())
 }
 
 func (b *builder) waitAPI(ctx context.Context) error {
@@ -57,8 +29,8 @@ func (b *builder) waitAPI(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = poll(ctx, 50*time.Millisecond, func(ctx context.Context) error {
-		return client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
+	err = apiclient.Poll(ctx, 50*time.Millisecond, func(ctx context.Context) error {
+		return apiclient.Ready(ctx, client)
 	})
 	if err != nil {
 		return fmt.Errorf("wait for the API server: %w", err)
@@ -75,7 +47,7 @@ func (b *builder) waitNodes(ctx context.Context) error {
 		return err
 	}
 	registered := false
-	err = poll(ctx, 100*time.Millisecond, func(ctx context.Context) error {
+	err = apiclient.Poll(ctx, 100*time.Millisecond, func(ctx context.Context) error {
 		nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err

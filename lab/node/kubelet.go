@@ -11,10 +11,10 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/tools/clientcmd"
 	kubeletconfig "k8s.io/kubelet/config/v1beta1"
 	"k8s.io/kubernetes/cmd/kubelet/app"
+
+	"github.com/fairway-net/fairway/lab/apiclient"
 )
 
 // RunKubelet runs the node's kubelet in the calling process, which must be
@@ -49,27 +49,17 @@ func (c Config) RunKubelet(ctx context.Context) error {
 
 // waitAPI waits until the API server answers what the kubelet will ask first. That needs no roles, which come later.
 func (c Config) waitAPI(ctx context.Context) error {
-	config, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig)
+	_, client, err := apiclient.New(c.Kubeconfig)
 	if err != nil {
-		return fmt.Errorf("read kubeconfig: %w", err)
+		return err
 	}
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return fmt.Errorf("make client: %w", err)
-	}
-	tick := time.NewTicker(100 * time.Millisecond)
-	defer tick.Stop()
-	for {
+	return apiclient.Poll(ctx, 100*time.Millisecond, func(ctx context.Context) error {
 		_, err := client.CoreV1().Nodes().Get(ctx, c.Name, metav1.GetOptions{})
-		if err == nil || apierrors.IsNotFound(err) {
+		if apierrors.IsNotFound(err) {
 			return nil
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-tick.C:
-		}
-	}
+		return err
+	})
 }
 
 func (c Config) writeKubeletConfig() error {

@@ -2,8 +2,6 @@ package node
 
 import (
 	"archive/tar"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,6 +12,8 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	v1 "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/fairway-net/fairway/internal/image"
 )
 
 // A layout is an archive that holds an OCI layout whose layers are not compressed, as "make image" and "make
@@ -30,9 +30,6 @@ type layoutImage struct {
 	manifest v1.Manifest
 	config   v1.Image
 }
-
-// annotationName is how an index names its images for containerd.
-const annotationName = "io.containerd.image.name"
 
 // errNoLayout says that an archive is another one, for containerd's own import to read.
 var errNoLayout = errors.New("not an OCI layout with names and plain layers")
@@ -87,7 +84,7 @@ func (l *layout) read() error {
 
 // readImage reads what says which layers an image has.
 func (l *layout) readImage(target v1.Descriptor) error {
-	i := layoutImage{name: target.Annotations[annotationName], target: target}
+	i := layoutImage{name: target.Annotations[image.AnnotationName], target: target}
 	if i.name == "" || target.MediaType != v1.MediaTypeImageManifest {
 		return errNoLayout
 	}
@@ -129,12 +126,12 @@ func (l *layout) extract(dir string, d v1.Descriptor) error {
 	}
 	defer os.Remove(out.Name())
 	defer out.Close()
-	blob, hash := l.blobs[d.Digest], sha256.New()
+	blob, verifier := l.blobs[d.Digest], d.Digest.Verifier()
 	in := io.NewSectionReader(blob, 0, blob.Size())
-	if _, err := io.CopyBuffer(io.MultiWriter(out, hash), in, make([]byte, 1<<20)); err != nil {
+	if _, err := io.CopyBuffer(io.MultiWriter(out, verifier), in, make([]byte, 1<<20)); err != nil {
 		return err
 	}
-	if hex.EncodeToString(hash.Sum(nil)) != d.Digest.Encoded() || blob.Size() != d.Size {
+	if !verifier.Verified() || blob.Size() != d.Size {
 		return fmt.Errorf("%s is damaged", d.Digest)
 	}
 	return errors.Join(out.Chmod(0o444), os.Rename(out.Name(), path))
