@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/internal/checksum"
 )
 
 const (
@@ -39,26 +41,6 @@ func header(src, dst netip.Addr, proto uint8, payload []byte) []byte {
 	return append(h, payload...)
 }
 
-// checksum is the Internet's, with the pseudo header.
-func checksum(src, dst netip.Addr, proto uint8, data []byte) uint16 {
-	sum := uint32(proto) + uint32(len(data))
-	add := func(b []byte) {
-		for ; len(b) > 1; b = b[2:] {
-			sum += uint32(b[0])<<8 | uint32(b[1])
-		}
-		if len(b) == 1 {
-			sum += uint32(b[0]) << 8
-		}
-	}
-	add(src.AsSlice())
-	add(dst.AsSlice())
-	add(data)
-	for sum > 0xffff {
-		sum = sum>>16 + sum&0xffff
-	}
-	return ^uint16(sum)
-}
-
 // syn is a TCP segment that opens a connection. Its sequence number is the probe's id.
 func syn(src, dst netip.AddrPort, id uint32) []byte {
 	b := make([]byte, 20)
@@ -67,7 +49,7 @@ func syn(src, dst netip.AddrPort, id uint32) []byte {
 	binary.BigEndian.PutUint32(b[4:], id)
 	b[12], b[13] = 5<<4, flagSYN
 	binary.BigEndian.PutUint16(b[14:], 64240)
-	binary.BigEndian.PutUint16(b[16:], checksum(src.Addr(), dst.Addr(), unix.IPPROTO_TCP, b))
+	binary.BigEndian.PutUint16(b[16:], checksum.Transport(src.Addr(), dst.Addr(), unix.IPPROTO_TCP, b))
 	return b
 }
 
@@ -77,7 +59,7 @@ func datagram(src, dst netip.AddrPort, text string) []byte {
 	binary.BigEndian.PutUint16(b[0:], src.Port())
 	binary.BigEndian.PutUint16(b[2:], dst.Port())
 	binary.BigEndian.PutUint16(b[4:], uint16(len(b)))
-	sum := checksum(src.Addr(), dst.Addr(), unix.IPPROTO_UDP, b)
+	sum := checksum.Transport(src.Addr(), dst.Addr(), unix.IPPROTO_UDP, b)
 	if sum == 0 {
 		sum = 0xffff // 0 says that there is none
 	}
