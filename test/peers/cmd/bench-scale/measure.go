@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"os/exec"
@@ -90,24 +91,36 @@ func (m *measurement) start(ctx context.Context) (took, pass time.Duration, err 
 	if err != nil {
 		return 0, 0, err
 	}
-	sum, err := metric("kubeproxy_sync_proxy_rules_duration_seconds_sum")
+	// kube-proxy writes a pass's duration a moment after its end.
+	sum, err := m.awaitMetric(ctx, "kubeproxy_sync_proxy_rules_duration_seconds_sum", func(float64) bool { return true })
 	return done.Sub(m.proc.Began), time.Duration(sum * 1e9), err
 }
 
 // await waits until a pass has ended after t, and returns when that was.
 func (m *measurement) await(ctx context.Context, t time.Time) (time.Time, error) {
+	at := func(seconds float64) time.Time { return time.UnixMicro(int64(seconds * 1e6)) }
+	seconds, err := m.awaitMetric(ctx, "kubeproxy_sync_proxy_rules_last_timestamp_seconds", func(s float64) bool { return at(s).After(t) })
+	if err != nil {
+		return t, err
+	}
+	return at(seconds), nil
+}
+
+// awaitMetric waits until the program has a metric, and its value is as wanted.
+func (m *measurement) awaitMetric(ctx context.Context, name string, wanted func(float64) bool) (float64, error) {
+	began := time.Now()
 	for {
-		seconds, err := metric("kubeproxy_sync_proxy_rules_last_timestamp_seconds")
-		if at := time.UnixMicro(int64(seconds * 1e6)); err == nil && at.After(t) {
-			return at, nil
+		value, missing := metric(name)
+		if missing == nil && wanted(value) {
+			return value, nil
 		}
 		if err := m.proc.Alive(); err != nil {
-			return t, err
+			return 0, err
 		}
 		select {
 		case <-ctx.Done():
-			return t, fmt.Errorf("wait for %s at %v: %w", m.name, m.size, ctx.Err())
-		case <-time.After(min(time.Since(t)/4+time.Millisecond, 50*time.Millisecond)):
+			return 0, fmt.Errorf("wait for %s of %s at %v: %w", name, m.name, m.size, errors.Join(ctx.Err(), missing))
+		case <-time.After(min(time.Since(began)/4+time.Millisecond, 50*time.Millisecond)):
 		}
 	}
 }
