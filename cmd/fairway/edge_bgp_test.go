@@ -118,11 +118,7 @@ func TestEdgeLearns(t *testing.T) {
 	asked := l.net.Outside.KeepAsking(podVIP)
 	l.start("--config", path)
 	l.programmed()
-	for end := time.Now().Add(patient); !strings.Contains(l.log.String(), "session is up"); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("no session with the router")
-		}
-	}
+	l.must(l.log.Await("session is up", patient))
 	r.announces(append(foreign, "0.0.0.0/0 via 172.18.0.13", one)...)
 	l.routesAre("a default route", "10.244.0.0/16 via 172.18.0.13"+at, one+at)
 	r.announces(one, two, three)

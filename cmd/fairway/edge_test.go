@@ -334,11 +334,7 @@ func (l *edgeLab) nodeOf(pod string) int {
 // came before them is in conntrack, untranslated, and so is the next one from that port.
 func (l *edgeLab) programmed() {
 	l.t.Helper()
-	for end := time.Now().Add(patient); !strings.Contains(l.log.String(), "rules are up to date"); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			l.t.Fatal("the edge writes no rules")
-		}
-	}
+	l.must(l.log.Await("rules are up to date", patient))
 }
 
 // even fails the test if a pod answered more than 1.2 times as often as another.
@@ -470,12 +466,7 @@ func TestEdgePods(t *testing.T) {
 		t.Errorf("a node calls the address: %v, want an answer of a pod that saw the edge", a)
 	}
 	l.even(podVIP)
-	want := "10.244.1.0/24 via 172.18.0.12 dev eth0 \n10.244.2.0/24 via 172.18.0.13 dev eth0 \n10.244.3.0/24 via 172.18.0.14 dev eth0"
-	for end := time.Now().Add(patient); l.inEdge("ip", "route", "show", "proto", "70") != want; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("routes: %q, want %q", l.inEdge("ip", "route", "show", "proto", "70"), want)
-		}
-	}
+	l.routesAre("to nodes' pods", "10.244.1.0/24 via 172.18.0.12 dev eth0", "10.244.2.0/24 via 172.18.0.13 dev eth0", "10.244.3.0/24 via 172.18.0.14 dev eth0")
 	l.kill()
 	if tables, routes := l.cleanup(path); tables != "" || routes != "" {
 		t.Errorf("left after cleanup: %q, routes %q", tables, routes)

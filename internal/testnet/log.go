@@ -5,20 +5,47 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"time"
 )
 
 // A Log collects what goroutines and programs write, for a test that reads it meanwhile. The
 // zero value works.
 type Log struct {
-	mu   sync.Mutex
-	text bytes.Buffer
+	mu    sync.Mutex
+	text  bytes.Buffer
+	wrote chan struct{} // closed by the next Write; nil: nobody waits
 }
 
 // Write implements io.Writer.
 func (l *Log) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.wrote != nil {
+		close(l.wrote)
+		l.wrote = nil
+	}
 	return l.text.Write(p)
+}
+
+// Await waits until text has been written. After some time without it, it returns an error.
+func (l *Log) Await(text string, patience time.Duration) error {
+	for end := time.After(patience); ; {
+		l.mu.Lock()
+		if bytes.Contains(l.text.Bytes(), []byte(text)) {
+			l.mu.Unlock()
+			return nil
+		}
+		if l.wrote == nil {
+			l.wrote = make(chan struct{})
+		}
+		wrote := l.wrote
+		l.mu.Unlock()
+		select {
+		case <-wrote:
+		case <-end:
+			return fmt.Errorf("not in the log after %v: %q", patience, text)
+		}
+	}
 }
 
 // String returns all that was written until now.
