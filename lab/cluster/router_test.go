@@ -39,6 +39,7 @@ func TestRouter(t *testing.T) {
 	const long = 2 * time.Minute // BGP tries again after seconds
 	both := func() { l.within(long, "2 next hops", routes...) }
 	both()
+	l.balancers("the router is there", "default/web 203.0.113.10 bgp node-2 ", "node-1: the session with router is up (for ", "node-2: the voters grant what it asks for (for ")
 	get := []string{"client", "--", "curl", "-sS", "-m", "5", "http://203.0.113.10/"}
 	l.eventually("It works!", get...)
 	l.eventually("Established", "router", "--", "birdc", "show", "protocols")
@@ -52,6 +53,8 @@ func TestRouter(t *testing.T) {
 	l.refused("can be killed, paused and healed", "fault", "router", "link-down")
 	l.run("fault", "router", "kill")
 	l.refused("router ended", "status")
+	l.balancers("the router is killed", "node-1: the session with router is not up: ", "203.0.113.10 bgp node-2 to router: the session is not up: ")
+	l.eventually("BGPSessionDown", "kubectl", "get", "events", "--field-selector", "involvedObject.kind=Node")
 	l.eventually("It works!", get...) // its kernel forwards on
 	l.run("fault", "router", "heal")
 	l.run("status")
