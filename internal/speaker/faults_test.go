@@ -1,0 +1,117 @@
+package speaker
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/fairway-net/fairway/internal/election"
+)
+
+// A wound is a fault of one node that can be healed.
+type wound struct {
+	name     string
+	do, heal func(l *lan, i int)
+}
+
+var wounds = []wound{
+	{"killed", (*lan).kill, (*lan).start},
+	{"stopped", func(l *lan, i int) { l.signal(i, syscall.SIGSTOP) }, func(l *lan, i int) { l.signal(i, syscall.SIGCONT) }},
+	{"link down", func(l *lan, i int) { l.link(i, "down") }, func(l *lan, i int) { l.link(i, "up") }},
+	{"mute", func(l *lan, i int) { l.drop(i, "ingress") }, (*lan).pass},
+	{"deaf", func(l *lan, i int) { l.drop(i, "egress") }, (*lan).pass},
+}
+
+// drop makes the bridge lose what a node sends (ingress), or what is sent to it (egress).
+func (l *lan) drop(i int, hook string) {
+	port := fmt.Sprintf("node%d", i+1)
+	l.fabric("nft", fmt.Sprintf("table netdev cut-%s { chain c { type filter hook %s device %s priority 0; policy drop; }; }", port, hook, port))
+}
+
+func (l *lan) pass(i int) { l.fabric("nft", fmt.Sprintf("delete table netdev cut-node%d", i+1)) }
+
+func (l *lan) fabric(name string, args ...string) {
+	l.t.Helper()
+	must(l.t, l.net.Fabric.Do(func() error {
+		if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+			return fmt.Errorf("%s %v: %w: %s", name, args, err, out)
+		}
+		return nil
+	}))
+}
+
+// TestNeverTwo: nodes are killed, stopped, cut off in one or both directions, one or two at once, with and without the
+// API server: never two have an address on the wire, and whoever is well has it where enough are. Two, three and five
+// nodes; ten faults, 50 with FAIRWAY_FAULTS=all (make bench-lb).
+func TestNeverTwo(t *testing.T) {
+	faults := map[int]int{2: 2, 3: 5, 5: 3}
+	if os.Getenv("FAIRWAY_FAULTS") == "all" {
+		faults = map[int]int{2: 15, 3: 20, 5: 15}
+	}
+	for _, n := range []int{2, 3, 5} {
+		t.Run(fmt.Sprintf("%d nodes", n), func(t *testing.T) {
+			l := newLAN(t, n)
+			var all []int
+			for i := range n {
+				all = append(all, i)
+			}
+			if n == 2 {
+				l.world.Voters = election.Voters{Epoch: 2, Names: append([]string{election.LeaseVoter}, l.world.Voters.Names...)}
+				l.tell(all...)
+			}
+			random := rand.New(rand.NewPCG(12, uint64(n)))
+			for k := range faults[n] {
+				l.fault(random, all, k)
+			}
+			t.Log(faults[n], "faults,", l.tape.Check(t), "changes of owner,", l.tape.Frames(), "frames")
+		})
+	}
+}
+
+// fault does the k-th fault to the owner of an address, or to two nodes, and heals it.
+func (l *lan) fault(random *rand.Rand, all []int, k int) {
+	l.t.Helper()
+	for _, a := range vips {
+		l.until(a, l.best(a))
+	}
+	hurt := []int{l.best(vips[k%2])}
+	if random.IntN(4) == 0 && len(all) > 2 {
+		hurt = append(hurt, (hurt[0]+1+random.IntN(len(all)-1))%len(all))
+	}
+	well := slices.DeleteFunc(slices.Clone(all), func(i int) bool { return slices.Contains(hurt, i) })
+	noAPI := random.IntN(3) == 0
+	l.world.Slow, l.world.Holder = noAPI, ""
+	if l.tell(all...); !noAPI {
+		l.world.Holder = l.nodes[well[0]].Name
+	}
+	l.tell(well...)
+	var names []string
+	var done []wound
+	for at, i := range hurt {
+		w := wounds[(k+at)%len(wounds)]
+		names, done = append(names, l.nodes[i].Name+" "+w.name), append(done, w)
+		w.do(l, i)
+	}
+	began := time.Now()
+	if len(well) > len(all)/2 || len(all) == 2 && !noAPI {
+		for _, a := range vips {
+			l.owner(a, hurt...)
+		}
+	} else {
+		for end := time.Now().Add(time.Second); time.Now().Before(end); { // longer than a grant: nobody may have it
+			l.ask(vips[k%2])
+		}
+	}
+	l.t.Logf("%s, without the API server: %v; %v", strings.Join(names, ", "), noAPI, time.Since(began).Round(time.Millisecond))
+	for at, i := range hurt {
+		done[at].heal(l, i)
+	}
+	l.world.Slow, l.world.Holder = false, ""
+	l.tell(all...)
+}
