@@ -19,7 +19,7 @@ DEMO_PACKAGES := nftables iproute2 containerd runc iptables kmod tcpdump bind9-d
 PACKAGES      := $(DEMO_PACKAGES) gcc libc6-dev bird2 \
                  linux-source make patch flex bison bc xz-utils binutils
 
-.PHONY: all build deps chart image image-twice images lab cni-plugins uml demo test test-product test-chart test-helm test-user test-uml test-lab test-faults test-peers test-others test-versions test-e2e faults faults-inside faults-inside-nft faults-inside-iptables faults-inside-switch soak bench-scale bench-packets bench-lb bench-moves bench-podnetwork bench-policy test-policy test-policy-conformance vet lint vuln bench fuzz clean
+.PHONY: all build deps chart image image-twice images lab cni-plugins uml demo test test-product test-chart test-helm test-user test-uml test-lab test-faults test-peers test-others test-versions test-commands test-e2e faults faults-inside faults-inside-nft faults-inside-iptables faults-inside-switch soak bench-scale bench-packets bench-lb bench-moves bench-podnetwork bench-policy test-policy test-policy-conformance vet lint vuln bench fuzz clean
 
 all: build
 
@@ -125,6 +125,10 @@ test-uml: uml bin/gotestsum
 # the cache: it does not know the programs in bin/, which are what is tested.
 test-lab: bin/gotestsum
 	cd lab && FAIRWAY_LAB_BIN=$(CURDIR)/bin/fairway-lab $(GOTEST) -count=1 -vet=off -timeout 25m ./...
+
+## test-commands: every command of both programs in a lab, all that it prints against golden files (a minute or two; UPDATE=1 writes them anew; not in CI)
+test-commands: build image images lab
+	cd lab && FAIRWAY_LAB_BIN=$(CURDIR)/bin/fairway-lab go test -v -count=1 -tags transcripts -vet=off -timeout 20m -run 'TestCommands|TestEachCommand' ./cluster $(if $(UPDATE),-update)
 
 # One lab of two nodes, which waits most of the time too: it fits beside those of test-lab.
 test-faults: bin/gotestsum
@@ -242,7 +246,7 @@ bench-policy:
 vet:
 	go vet ./...
 	go vet -tags uml ./internal/datapath/ipvs ./internal/node
-	cd lab && go vet ./... && go vet -tags moves ./cluster
+	cd lab && go vet ./... && go vet -tags moves ./cluster && go vet -tags transcripts ./cluster
 	cd test/chart && go vet ./... && go vet -tags helm .
 	cd test/peers && go vet ./...
 

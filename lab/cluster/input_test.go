@@ -44,7 +44,7 @@ func TestBadInput(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"upp"}, "unknown command \"upp\"\nhint: did you mean up?"},
+		{[]string{"upp"}, "unknown command \"upp\"\nhint: did you mean fairway-lab up?"},
 		{[]string{"frobnicate"}, "unknown command \"frobnicate\"\nhint: fairway-lab --help lists the commands"},
 		{[]string{"--name", "A b/..", "status"}, "is not a lab's name"},
 		{[]string{"--name", "../x", "kubectl", "get", "nodes"}, "is not a lab's name"},
