@@ -100,6 +100,71 @@ func TestWireGuardChangesLive(t *testing.T) {
 	}
 }
 
+// TestWireGuardChangesByRouters: nor while nodes in two subnets change between encryption and routers that carry the pods'
+// packets: those in the same subnet and those in the other.
+func TestWireGuardChangesByRouters(t *testing.T) {
+	c := newCarried(t, WayBGP)
+	c.sync()
+	c.carry()
+	c.sync()
+	a, near, far := c.machines[0].newPod(), c.machines[1].newPod(), c.machines[2].newPod()
+	var talks []*talk
+	for _, to := range []*pod{near, far} {
+		to.echo()
+		for i, addr := range to.addrs {
+			talks = append(talks, newTalk(fmt.Sprintf("%s IPv%d", addr, 4+2*i), a, addr))
+		}
+	}
+	everybody := func(when string) {
+		t.Helper()
+		for _, k := range talks {
+			k.goOn(when)
+		}
+	}
+	everybody("at first")
+	start := time.Now()
+	later := time.Duration(0)
+	all := func(when string) { // each node in turn, and then the routers hear of it
+		t.Helper()
+		for _, m := range c.machines {
+			m.mustSync(c.peers())
+			everybody(fmt.Sprintf("when %s %s", m.peer.Name, when))
+		}
+		c.carry()
+	}
+	for _, way := range []Way{WayWireGuard, WayBGP, WayWireGuard} {
+		for _, m := range c.machines {
+			m.config.Way = way
+			m.restart()
+			m.network.now = func() time.Time { return start.Add(later) }
+			m.mustSync(c.peers())
+			everybody(fmt.Sprintf("after %s has changed to %s", m.peer.Name, way))
+			c.carry()
+			later += 50 * time.Second // the last one is almost two minutes late
+			all("is on the way to " + string(way))
+		}
+		for range 5 { // longer than all times to settle, in any order of the nodes
+			later += 80 * time.Second
+			all("settles with " + string(way))
+		}
+		later += 2 * settle
+		all("has settled with " + string(way))
+		all("stays with " + string(way))
+		c.wantWay(way)
+		routes, encrypted := c.machines[0].routes(), way == WayWireGuard
+		if strings.Contains(routes, "10.244.3.0/24 via 10.244.3.0 dev fairway-wg") != encrypted ||
+			strings.Contains(routes, "10.244.3.0/24 via 192.0.2.254 dev eth0") == encrypted {
+			t.Errorf("%s: the routes to another subnet are:\n%s", way, routes)
+		}
+		if own, err := c.machines[0].config.RIB.PodCIDRs(); err != nil || (len(own) > 0) == encrypted {
+			t.Errorf("%s: to announce are %v, %v", way, own, err)
+		}
+	}
+	c.watch()
+	everybody("encrypted")
+	c.wantNonePlain()
+}
+
 // wantWay fails unless all has changed, and nothing is left of the way before.
 func (c *cluster) wantWay(way Way) {
 	c.t.Helper()
