@@ -35,7 +35,7 @@ type egressKernel struct {
 	table *nft.Table
 	watch *nft.Watch
 	// synced is what the kernel held after the last sync; nil: not known.
-	synced map[string]map[string]string
+	synced elements
 	inside []netip.Prefix
 }
 
@@ -136,8 +136,8 @@ func (n *Network) syncEgress(ctx context.Context, handle netlinksafe.Handle, p *
 }
 
 // elements are those of the maps.
-func (e *egressPlan) elements(slots map[egressRoute]int) map[string]map[string]string {
-	all := map[string]map[string]string{"marks4": {}, "marks6": {}, "sources4": {}, "sources6": {}}
+func (e *egressPlan) elements(slots map[egressRoute]int) elements {
+	all := elements{"marks4": {}, "marks6": {}, "sources4": {}, "sources6": {}}
 	set := func(pod netip.Addr, mark uint32, source netip.Addr) {
 		marks, sources := all["marks6"], all["sources6"]
 		if pod.Is4() {
@@ -166,7 +166,7 @@ func (e *egressPlan) elements(slots map[egressRoute]int) map[string]map[string]s
 }
 
 // syncTable makes the table what is wanted: it is away while there are no such pods.
-func (k *egressKernel) syncTable(ctx context.Context, want map[string]map[string]string, inside []netip.Prefix) error {
+func (k *egressKernel) syncTable(ctx context.Context, want elements, inside []netip.Prefix) error {
 	if len(want["marks4"])+len(want["marks6"]) == 0 {
 		k.forget()
 		return k.table.Delete(ctx)
@@ -185,7 +185,7 @@ func (k *egressKernel) syncTable(ctx context.Context, want map[string]map[string
 }
 
 // fill writes what differs of the elements: sources first, then what is marked to get them.
-func (k *egressKernel) fill(ctx context.Context, want map[string]map[string]string, inside []netip.Prefix) error {
+func (k *egressKernel) fill(ctx context.Context, want elements, inside []netip.Prefix) error {
 	var ws []nft.Write
 	for _, set := range []string{"inside4", "inside6"} {
 		have, err := k.table.Prefixes(ctx, set)
@@ -194,33 +194,12 @@ func (k *egressKernel) fill(ctx context.Context, want map[string]map[string]stri
 		}
 		ws = append(ws, nft.ReplacePrefixes(set, set == "inside4", have, inside)...)
 	}
-	for _, set := range []string{"sources4", "sources6", "marks4", "marks6"} {
-		have := map[string]string{}
-		err := k.table.Elements(ctx, set, func(e nft.Element) error {
-			have[string(e.Key)] = string(e.Data)
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-		ws = append(ws, replaceElements(set, have, want[set])...)
+	other, err := want.differing(ctx, k.table, "sources4", "sources6", "marks4", "marks6")
+	if err != nil {
+		return err
 	}
+	ws = append(ws, other...)
 	return k.table.Commit(ctx, nil, ws)
-}
-
-// replaceElements returns the writes that make a map hold want instead of have.
-func replaceElements(set string, have, want map[string]string) (ws []nft.Write) {
-	for key, data := range have {
-		if now, ok := want[key]; !ok || now != data {
-			ws = append(ws, nft.Write{Set: set, Key: []byte(key), Data: []byte(data), Del: true})
-		}
-	}
-	for key, data := range want {
-		if was, ok := have[key]; !ok || was != data {
-			ws = append(ws, nft.Write{Set: set, Key: []byte(key), Data: []byte(data), Add: true})
-		}
-	}
-	return ws
 }
 
 func familyOf(is4 bool) int {

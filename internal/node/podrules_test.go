@@ -65,7 +65,7 @@ func TestChecksOfTunnels(t *testing.T) {
 		}
 		eventually(t, "false packets are dropped "+when, func() bool { return m.counted("false-source") > 1 })
 	}
-	const all = "vxlan-strangers vxlan-prerouting vxlan-inside vxlan-output vxlan-input vxlan-forward "
+	const all = "vxlan-strangers vxlan-inside vxlan-output vxlan-input vxlan-forward "
 	wantChains("with routes", "")
 	later := time.Duration(0)
 	for range 3 {

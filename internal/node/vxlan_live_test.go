@@ -249,16 +249,22 @@ func vxlanPacket(vni uint32, node string, from, to netip.Addr) []byte {
 	udp := binary.BigEndian.AppendUint16(nil, 4242)
 	udp = binary.BigEndian.AppendUint16(udp, echoPort)
 	udp = append(udp, 0, 12, 0, 0, 'f', 'a', 'k', 'e')
-	ip := []byte{0x45, 0, 0, byte(20 + len(udp)), 0, 0, 0, 0, 64, unix.IPPROTO_UDP, 0, 0}
+	ip := append(ipv4Header(from, to, len(udp)), udp...)
+	m := tunnelMAC(node)
+	head := binary.BigEndian.AppendUint32([]byte{8, 0, 0, 0}, vni<<8)
+	return slices.Concat(head, m[:], []byte{2, 0, 0, 0, 0, 9, 8, 0}, ip)
+}
+
+// ipv4Header is that of a datagram of UDP with so many bytes.
+func ipv4Header(from, to netip.Addr, size int) []byte {
+	ip := []byte{0x45, 0, 0, byte(20 + size), 0, 0, 0, 0, 64, unix.IPPROTO_UDP, 0, 0}
 	ip = slices.Concat(ip, from.AsSlice(), to.AsSlice())
 	sum := uint32(0)
 	for i := 0; i < len(ip); i += 2 {
 		sum += uint32(binary.BigEndian.Uint16(ip[i:]))
 	}
 	binary.BigEndian.PutUint16(ip[10:], ^uint16(sum>>16+sum&0xffff))
-	m := tunnelMAC(node)
-	head := binary.BigEndian.AppendUint32([]byte{8, 0, 0, 0}, vni<<8)
-	return slices.Concat(head, m[:], []byte{2, 0, 0, 0, 0, 9, 8, 0}, ip, udp)
+	return ip
 }
 
 // send sends a datagram.
@@ -275,6 +281,24 @@ func (n *namespace) send(to netip.AddrPort, packet []byte) {
 	})
 	if err != nil {
 		n.t.Fatal(err)
+	}
+}
+
+// sendAs sends a datagram from an address that is not the pod's.
+func (p *pod) sendAs(from netip.Addr, to netip.AddrPort, packet []byte) {
+	p.t.Helper()
+	p.run(fmt.Sprintf("ip addr replace %s dev lo nodad", netip.PrefixFrom(from, from.BitLen())))
+	err := p.do(func() error {
+		conn, err := (&net.Dialer{LocalAddr: &net.UDPAddr{IP: from.AsSlice()}}).Dial("udp", to.String())
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		_, err = conn.Write(packet)
+		return err
+	})
+	if err != nil {
+		p.t.Fatal(err)
 	}
 }
 
@@ -299,6 +323,14 @@ func TestForgedPackets(t *testing.T) {
 		eventually(t, "a stranger's packet is dropped", func() bool { return far.counted("vxlan-input") == 1 })
 		send(attacker.namespace, good)
 		eventually(t, "a pod's packet is dropped", func() bool { return near.counted("vxlan-forward") == 1 })
+		near.run(`nft 'table inet seen {
+			chain come { type filter hook prerouting priority -350; iifname "fw*" udp dport 4789 counter; }
+			chain passed { type filter hook prerouting priority raw; iifname "fw*" udp dport 4789 counter; }
+		}'`)
+		attacker.sendAs(far.peer.Addrs[0], netip.AddrPortFrom(near.peer.Addrs[0], 4789), vxlanPacket(70, "node-1", victim.addrs[0], attacker.addrs[0]))
+		eventually(t, "a pod sends with another node's address", func() bool {
+			return strings.Contains(near.run("nft list chain inet seen come"), "counter packets 1 ")
+		})
 		send(near.namespace, vxlanPacket(70, "node-3", netip.MustParseAddr("203.0.113.1"), victim.addrs[0]))
 		eventually(t, "a false source inside is dropped", func() bool { return far.counted("vxlan-strangers") == 1 })
 		send(c.fabric, vxlanPacket(71, "node-3", attacker.addrs[0], victim.addrs[0])) // another program's network
@@ -312,6 +344,9 @@ func TestForgedPackets(t *testing.T) {
 		heard.SetReadDeadline(time.Now())
 		if n, from, err = heard.ReadFrom(b); err == nil {
 			t.Errorf("a second packet came: %q from %v", b[:n], from)
+		}
+		if out := near.run("nft list chain inet seen passed"); !strings.Contains(out, "counter packets 0 ") {
+			t.Errorf("a pod's packet with another node's address passed:\n%s", out)
 		}
 		if far.counted("vxlan-input") != 1 {
 			t.Error("packets of another network were dropped")
