@@ -139,7 +139,7 @@ func (b *bgpDecider) address(a netip.Addr, services []*Service) (reason string) 
 	var ads []*BGPAdvertisement
 	matching := 0
 	for _, ad := range b.in.Advertisements {
-		if len(ad.Problems) > 0 || !forPools(ad.IPAddressPools, ad.IPAddressPoolSelectors, pools) || !forServices(ad.ServiceSelectors, services) {
+		if !ad.isFor(pools, services) {
 			continue
 		}
 		matching++

@@ -91,8 +91,11 @@ type Node struct {
 
 // An Input is all that a decision depends on.
 type Input struct {
-	Pools     []*ipam.Pool
-	L2        []*L2Advertisement
+	Pools []*ipam.Pool
+	L2    []*L2Advertisement
+	// Routed are the BGPAdvertisements, if there are BGPPeers: routers lead to their addresses by any node. They
+	// count for pods that leave the cluster only.
+	Routed    []*BGPAdvertisement
 	Nodes     []Node // sorted by name
 	Services  []*Service
 	Endpoints func(service.Name) Endpoints
@@ -107,8 +110,9 @@ type Decision struct {
 	// Checks are the health check node ports that must say yes on the node before it
 	// announces the address.
 	Checks []uint16
-	// Egress: pods may leave the cluster with it.
-	Egress bool
+	// Egress: pods may leave the cluster with it. Routed: they cannot, because routers are told of it too, and
+	// answers would come to any node.
+	Egress, Routed bool
 
 	candidates *candidates // nil: none
 	best       [kept]uint16
@@ -167,7 +171,8 @@ func (r *Decider) decide(in Input, a netip.Addr, services []*Service, sets map[s
 	last := r.last[a]
 	d := Decision{Addr: a}
 	d.candidates, d.Reason = r.choose(in, a, services, sets, last)
-	if last != nil && d.candidates == last.candidates && d.Reason == last.Reason && last.isFor(services) {
+	d.Routed = in.routed(a, services)
+	if last != nil && d.candidates == last.candidates && d.Reason == last.Reason && d.Routed == last.Routed && last.isFor(services) {
 		return last
 	}
 	for _, s := range services {
@@ -251,6 +256,20 @@ func (in Input) advertisements(pools []*ipam.Pool, services []*Service) (all []*
 		}
 	}
 	return all, string(which)
+}
+
+// routed reports whether routers are told of an address with which pods may leave the cluster.
+func (in Input) routed(a netip.Addr, services []*Service) bool {
+	if !slices.ContainsFunc(services, func(s *Service) bool { return s.Egress }) {
+		return false
+	}
+	pools := poolsOf(in.Pools, a)
+	return slices.ContainsFunc(in.Routed, func(ad *BGPAdvertisement) bool { return ad.isFor(pools, services) })
+}
+
+// isFor reports whether an advertisement is for an address of these pools, of one of these Services.
+func (ad *BGPAdvertisement) isFor(pools []*ipam.Pool, services []*Service) bool {
+	return len(ad.Problems) == 0 && forPools(ad.IPAddressPools, ad.IPAddressPoolSelectors, pools) && forServices(ad.ServiceSelectors, services)
 }
 
 // poolsOf returns the pools that an address is of.

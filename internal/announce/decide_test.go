@@ -168,3 +168,25 @@ func TestEgress(t *testing.T) {
 		}
 	}
 }
+
+// TestEgressByRouters: with an address that routers are told of pods do not leave, and what changes that is another decision.
+func TestEgressByRouters(t *testing.T) {
+	in := world(t)
+	egress := *in.Services[0]
+	egress.Egress = true
+	var r Decider
+	other := &BGPAdvertisement{IPAddressPools: []string{"another"}}
+	broken := &BGPAdvertisement{Problems: []service.Problem{{}}}
+	for i, step := range []struct {
+		routed []*BGPAdvertisement
+		egress bool
+		want   bool
+	}{{nil, true, false}, {[]*BGPAdvertisement{{}}, true, true}, {[]*BGPAdvertisement{{}}, false, false}, {[]*BGPAdvertisement{other, broken}, true, false}, {[]*BGPAdvertisement{other, {}}, true, true}} {
+		svc := egress
+		svc.Egress = step.egress
+		in.Services, in.Routed = []*Service{&svc}, step.routed
+		if d := r.Decide(in)[vip]; d == nil || d.Routed != step.want {
+			t.Errorf("step %d: %+v", i, d)
+		}
+	}
+}

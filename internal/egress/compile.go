@@ -13,12 +13,15 @@ import (
 // Reason is that of problems of Services.
 const Reason = "EgressUnavailable"
 
+// prefix begins the messages of problems.
+const prefix = "annotation fairway.net/egress: "
+
 // A Choice is how packets of one pod's address leave the cluster.
 type Choice struct {
 	Node    string // the pod's
 	Service service.Name
 	Addr    netip.Addr // what the world sees; invalid: the Service has none of that family yet
-	Gateway string     // the node that announces Addr; empty: nobody does, and nothing leaves
+	Gateway string     // the node that announces Addr; empty: nobody does, or routers lead to it too, and nothing leaves
 }
 
 // A Table is all Choices, by the addresses of pods. A pod that is not in it leaves as others do.
@@ -34,6 +37,8 @@ type Input struct {
 	Pods     []*policy.Pod
 	// Owner is the node that announces an address; empty: none does, or it is not known.
 	Owner func(netip.Addr) string
+	// Routed reports whether routers lead to an address by any node; then it has no owner.
+	Routed func(netip.Addr) bool
 }
 
 // Compile decides.
@@ -47,7 +52,7 @@ func Compile(in Input) *Table {
 	}
 	for _, all := range byNamespace {
 		slices.SortFunc(all, first)
-		t.check(all, in.Owner)
+		t.check(all, in)
 	}
 	for _, p := range in.Pods {
 		s := serviceOf(p, byNamespace[p.Name.Namespace])
@@ -120,7 +125,7 @@ func (t *Table) add(pod netip.Addr, c Choice) {
 }
 
 // check finds what is wrong with the Services of a namespace.
-func (t *Table) check(sorted []*service.Service, owner func(netip.Addr) string) {
+func (t *Table) check(sorted []*service.Service, in Input) {
 	var all *service.Service
 	for _, s := range sorted {
 		if s.Egress.All {
@@ -131,9 +136,11 @@ func (t *Table) check(sorted []*service.Service, owner func(netip.Addr) string) 
 			all = s
 		}
 		for _, ip := range s.ClusterIPs {
-			switch c, _ := choose(s, ip.Is4(), owner); {
+			switch c, _ := choose(s, ip.Is4(), in.Owner); {
 			case !c.Addr.IsValid():
 				t.problem(s, "the Service has no %s address yet: its pods reach nothing outside of the cluster by %s", family(ip), family(ip))
+			case in.Routed(c.Addr):
+				t.problem(s, "%v is announced by BGP too, and answers would come to any node: its pods reach nothing outside of the cluster by %s [let no BGPAdvertisement be for its pool and Service, but an L2Advertisement]", c.Addr, family(ip))
 			case c.Gateway == "":
 				t.problem(s, "no node announces %v by ARP or neighbour discovery: its pods reach nothing outside of the cluster by %s", c.Addr, family(ip))
 			}
@@ -143,7 +150,7 @@ func (t *Table) check(sorted []*service.Service, owner func(netip.Addr) string) 
 
 func (t *Table) problem(s *service.Service, format string, args ...any) {
 	if _, has := t.Problems[s.Name]; !has {
-		t.Problems[s.Name] = service.Problem{Reason: Reason, Message: fmt.Sprintf("annotation fairway.net/egress: "+format, args...)}
+		t.Problems[s.Name] = service.Problem{Reason: Reason, Message: fmt.Sprintf(prefix+format, args...)}
 	}
 }
 

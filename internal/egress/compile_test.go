@@ -34,6 +34,7 @@ func TestCompile(t *testing.T) {
 		{Name: name("shop", "late"), ClusterIPs: addrs("10.96.0.3"), BalancerIPs: addrs("192.0.2.202"), Egress: &service.Egress{All: true}, Created: 2},
 		{Name: name("shop", "plain"), ClusterIPs: addrs("10.96.0.4"), BalancerIPs: addrs("192.0.2.203")},
 		{Name: name("new", "pending"), ClusterIPs: addrs("10.96.0.5"), Egress: &service.Egress{All: true}},
+		{Name: name("routed", "both"), ClusterIPs: addrs("10.96.0.7"), BalancerIPs: addrs("192.0.2.205"), Egress: &service.Egress{All: true}},
 		{Name: name("mute", "nobody"), ClusterIPs: addrs("10.96.0.6"), BalancerIPs: addrs("192.0.2.204"), Egress: &service.Egress{All: true}},
 	}
 	pods := []*policy.Pod{
@@ -42,12 +43,14 @@ func TestCompile(t *testing.T) {
 		pod("other", "web-1", "a", "web", "10.244.1.3"), // another namespace's: the selector does not count
 		pod("new", "x", "a", "", "10.244.1.4"),
 		pod("mute", "x", "a", "", "10.244.1.5"),
+		pod("routed", "x", "a", "", "10.244.1.6"),
 		{Name: name("shop", "host"), Node: "a", HostNetwork: true, Addrs: addrs("192.0.2.1")},
 		pod("shop", "old", "a", "web", "10.244.1.9"), // an address that two pods have
 		pod("shop", "next", "b", "job", "10.244.1.9"),
 	}
 	owners := map[string]string{"192.0.2.200": "a", "2001:db8::200": "b", "192.0.2.201": "b", "192.0.2.202": "c", "192.0.2.203": "a"}
-	in := Input{Services: services, Pods: pods, Owner: func(a netip.Addr) string { return owners[a.String()] }}
+	in := Input{Services: services, Pods: pods, Owner: func(a netip.Addr) string { return owners[a.String()] },
+		Routed: func(a netip.Addr) bool { return a.String() == "192.0.2.205" }}
 	for range 50 {
 		rand.Shuffle(len(services), func(i, j int) { services[i], services[j] = services[j], services[i] })
 		rand.Shuffle(len(pods), func(i, j int) { pods[i], pods[j] = pods[j], pods[i] })
@@ -63,11 +66,22 @@ func TestCompile(t *testing.T) {
 			netip.MustParseAddr("10.244.2.2"): {"b", name("shop", "all"), netip.MustParseAddr("192.0.2.201"), "b"},
 			netip.MustParseAddr("10.244.1.4"): {"a", name("new", "pending"), netip.Addr{}, ""},
 			netip.MustParseAddr("10.244.1.5"): {"a", name("mute", "nobody"), netip.MustParseAddr("192.0.2.204"), ""},
+			netip.MustParseAddr("10.244.1.6"): {"a", name("routed", "both"), netip.MustParseAddr("192.0.2.205"), ""},
 		}
 		if !maps.Equal(got.Pods, want) {
 			t.Fatalf("got %v\nwant %v", got.Pods, want)
 		}
-		why := []service.Name{name("mute", "nobody"), name("new", "pending"), name("shop", "late")}
+		why := []service.Name{name("mute", "nobody"), name("new", "pending"), name("routed", "both"), name("shop", "late")}
+		if have := Of(got.Ways(in, "a"), name("shop", "web")); !slices.Equal(have, []Way{
+			{"shop/web", "pods with app=web", "192.0.2.200", "a", 1, 1, ""},
+			{"shop/web", "pods with app=web", "2001:db8::200", "b", 1, 1, ""},
+		}) {
+			t.Fatalf("the ways of shop/web are %+v", have)
+		}
+		if have := got.Ways(in, "b")[0]; have != (Way{"mute/nobody", "the other pods of namespace mute", "192.0.2.204", "", 0, 1,
+			"no node announces 192.0.2.204 by ARP or neighbour discovery: its pods reach nothing outside of the cluster by IPv4"}) {
+			t.Fatalf("the way of mute/nobody is %+v", have)
+		}
 		if have := slices.SortedFunc(maps.Keys(got.Problems), service.Name.Compare); !reflect.DeepEqual(have, why) {
 			t.Fatalf("problems of %v, want of %v: %v", have, why, got.Problems)
 		}

@@ -138,3 +138,6 @@ func (v *Services) Service(name service.Name) (*service.Service, bool) {
 func (v *Services) Slices(name service.Name) []*service.Slice {
 	return v.store.slices.Of(name)
 }
+
+// Services are all of the cluster.
+func (v *Services) Services() []*service.Service { return v.feed.All() }

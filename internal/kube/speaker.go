@@ -73,13 +73,16 @@ func (s *Store) SubscribeSpeaker(class string) *Speaker {
 	v.need([]input{
 		v.services.marks(v.Subscription), s.slices.marks(v.Subscription), v.nodes.marks(v.Subscription), v.voters.marks(v.Subscription),
 		f.pools.marks(v.Subscription), f.l2.marks(v.Subscription),
-	}, nil)
+	}, []input{f.bgp.marks(v.Subscription), f.peers.marks(v.Subscription)})
 	return v
 }
 
 // Input returns what decides, as it is now.
 func (v *Speaker) Input() announce.Input {
 	in := announce.Input{Pools: v.Pools(), L2: v.L2Advertisements(), Services: v.services.All()}
+	if len(v.BGPPeers()) > 0 {
+		in.Routed = v.BGPAdvertisements()
+	}
 	in.Endpoints = func(name service.Name) announce.Endpoints { return announce.EndpointsOf(v.store.slices.Of(name)) }
 	for _, n := range v.nodes.All() {
 		in.Nodes = append(in.Nodes, *n)

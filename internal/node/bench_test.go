@@ -121,13 +121,13 @@ func (k *talk) bounce(size, times int) time.Duration {
 // proxyHooks are those of a Service proxy without Services.
 const proxyHooks = `table inet proxy {
 	chain prerouting { type nat hook prerouting priority dstnat; }
-	chain output { type nat hook output priority dstnat; }
+	chain output { type nat hook output priority -100; }
 	chain postrouting { type nat hook postrouting priority srcnat; }
-	chain new {
+	chain none {
 	}
 	chain forward {
 		type filter hook forward priority filter
-		ct state new jump new
+		ct state new jump none
 	}
 }`
 

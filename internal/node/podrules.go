@@ -35,7 +35,7 @@ func (p podsParts) program() *nft.Program {
 		"Priority": numbers.HookPods, "SourceCheck": numbers.HookSourceCheck, "Comment": podsComment,
 		"VXLAN": vxlanLink, "Port": numbers.PortVXLAN, "VNI": numbers.VNI, "WireGuard": wgLink, "Raw": numbers.HookRaw,
 		// Four bytes are compared faster than the three of the VNI.
-		"Network": fmt.Sprintf("meta l4proto udp @th,96,32 & 0xffffff00 == %#x", numbers.VNI<<8),
+		"Network": fmt.Sprintf("@th,96,32 & 0xffffff00 == %#x", numbers.VNI<<8),
 		"Checked": "5s",
 	}}
 }

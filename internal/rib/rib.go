@@ -74,6 +74,10 @@ func (d Dir) SetReceived(all []Route) error {
 // Received is what routers announced when the speaker was last there.
 func (d Dir) Received() (all []Route, err error) { return all, d.read(receivedFile, &all) }
 
+// ByRouters is in place of a node that announces an address, where routers lead to it by any node. No Node has such a
+// name, so that an agent which does not know it finds no way there.
+const ByRouters = "!routers"
+
 // SetOwners says which nodes announce the addresses with which pods may leave the cluster. None: there
 // are no such addresses.
 func (d Dir) SetOwners(all map[netip.Addr]string) error {

@@ -3,6 +3,8 @@ package speaker
 import (
 	"maps"
 	"net/netip"
+
+	"github.com/fairway-net/fairway/internal/rib"
 )
 
 // owners are the nodes that announce the addresses with which pods leave the cluster, as far as this
@@ -19,7 +21,9 @@ func (o *owners) view(v claimView) {
 	for _, a := range o.asked {
 		if d := v.decisions[a]; d != nil {
 			c, _ := v.owner(d)
-			o.by[a] = c.Node
+			if o.by[a] = c.Node; d.Routed {
+				o.by[a] = rib.ByRouters
+			}
 		}
 	}
 }
@@ -31,6 +35,7 @@ func (o *owners) now(self string, held func(netip.Addr) bool) map[netip.Addr]str
 	for _, a := range o.asked {
 		node := o.by[a]
 		switch {
+		case node == rib.ByRouters:
 		case held(a):
 			node = self
 		case node == self:

@@ -16,6 +16,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/fairway-net/fairway/internal/egress"
 )
 
 // A Node is what an agent says of its node.
@@ -39,6 +41,8 @@ type Node struct {
 	// OtherProxies are rules of other service proxies on the node.
 	OtherProxies []string    `json:"otherProxies"`
 	Degraded     []Condition `json:"degraded"`
+	// Egress is with which addresses pods leave the cluster, and by which nodes.
+	Egress []egress.Way `json:"egress,omitempty"`
 	// Time is when the agent said all this.
 	Time time.Time `json:"time"`
 }
@@ -59,7 +63,7 @@ type Condition struct {
 // Public returns what anybody who reaches the node may know: reasons without messages, and
 // of other proxies only that there are some.
 func (n Node) Public() Node {
-	n.Degraded = append([]Condition{}, n.Degraded...)
+	n.Egress, n.Degraded = nil, append([]Condition{}, n.Degraded...)
 	for i := range n.Degraded {
 		n.Degraded[i].Message = ""
 	}
@@ -92,7 +96,10 @@ func (n Node) WriteTable(w io.Writer, _ bool) error {
 	if len(n.Degraded) == 0 {
 		row("degraded", "no")
 	}
-	return tw.Flush()
+	if err := tw.Flush(); err != nil {
+		return err
+	}
+	return egress.WriteTable(w, n.Egress)
 }
 
 // headline says the most important thing in a few words.

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/egress"
 	"github.com/fairway-net/fairway/internal/output"
 	"github.com/fairway-net/fairway/internal/service"
 	"github.com/fairway-net/fairway/internal/testnet"
@@ -48,6 +49,10 @@ func sick(name string) *Node {
 	n.Mode, n.Configured, n.InSync, n.Since = "iptables", "auto", false, now.Add(-75*time.Second)
 	n.Drift = Drift{Restored: 3, Last: now.Add(-time.Hour)}
 	n.OtherProxies = []string{"nftables table ip kube-proxy"}
+	n.Egress = []egress.Way{
+		{Service: "shop/web", Pods: "pods with app=web", Address: "192.0.2.200", Node: "node-2", Here: 2, Everywhere: 5},
+		{Service: "shop/late", Pods: "the other pods of namespace shop", Address: "192.0.2.201", Everywhere: 3, Problem: "no node announces 192.0.2.201"},
+	}
 	n.Degraded = []Condition{
 		{Reason: APIReadFailed, Message: "services: connection refused", Since: now.Add(-72 * time.Hour)},
 		{Reason: RulesNotWritten, Message: "table full", Since: now.Add(-75 * time.Second)},
@@ -96,7 +101,7 @@ func TestGolden(t *testing.T) {
 func TestPublic(t *testing.T) {
 	n := sick("node-1")
 	text, err := json.Marshal(n.Public())
-	if err != nil || strings.Contains(string(text), "refused") || strings.Contains(string(text), "full") || !strings.Contains(string(text), RulesNotWritten) {
+	if err != nil || strings.Contains(string(text), "refused") || strings.Contains(string(text), "full") || strings.Contains(string(text), "192.0.2.200") || !strings.Contains(string(text), RulesNotWritten) {
 		t.Errorf("%s, %v", text, err)
 	}
 	if n.Degraded[0].Message == "" {

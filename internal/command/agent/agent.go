@@ -168,7 +168,7 @@ func (a *agent) run(ctx context.Context) error {
 	if withPods {
 		pods := a.podNetwork()
 		pods.Event, pods.Registry, pods.PolicySocket = events.NodeEvent, registry, a.policySocket()
-		pods.Egress = a.followEgress(ctx, g, store, events)
+		pods.Egress = a.followEgress(ctx, g, store, events, says)
 		pods.APIServers = func() []netip.Addr { return view().APIServers }
 		g.Go(func() error { return nodes.run(ctx, pods, a.cfg) })
 	}

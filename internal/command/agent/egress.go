@@ -13,6 +13,7 @@ import (
 	"github.com/fairway-net/fairway/internal/egress"
 	"github.com/fairway-net/fairway/internal/kube"
 	"github.com/fairway-net/fairway/internal/node"
+	"github.com/fairway-net/fairway/internal/policy"
 	"github.com/fairway-net/fairway/internal/rib"
 	"github.com/fairway-net/fairway/internal/service"
 )
@@ -20,10 +21,20 @@ import (
 // egressPause is between two decisions: any pod's change asks for one.
 const egressPause = 100 * time.Millisecond
 
+// An egressSource is where Services and pods are read (kube.Egress).
+type egressSource interface {
+	Synced() <-chan struct{}
+	Dirty() <-chan struct{}
+	Take() []service.Name
+	Services() []*service.Service
+	Pods() []*policy.Pod
+}
+
 // egressAddresses decides which pods leave the cluster with which address, and tells the pod network.
 type egressAddresses struct {
 	log    *slog.Logger
-	source *kube.Egress
+	source egressSource
+	node   string
 	rib    rib.Dir // where the speaker says who announces what
 	event  func(service.Name, service.Problem)
 	owners chan struct{} // receives when that has changed
@@ -33,18 +44,20 @@ type egressAddresses struct {
 
 	mu   sync.Mutex
 	pods map[netip.Addr]node.EgressPod // nil: not known yet
+	ways []egress.Way                  // for people
 }
 
 // followEgress starts to decide, if it is asked to; else it returns nil.
-func (a *agent) followEgress(ctx context.Context, g *errgroup.Group, store *kube.Store, events *kube.Recorder) node.Egress {
+func (a *agent) followEgress(ctx context.Context, g *errgroup.Group, store *kube.Store, events *kube.Recorder, says *agentStatus) node.Egress {
 	if !a.cfg.EgressAddresses {
 		return nil
 	}
 	e := &egressAddresses{
-		log: a.log, source: store.SubscribeEgress(), rib: rib.Of(rib.DefaultDir, a.cfg.NodeName), event: events.Event,
+		log: a.log, node: a.cfg.NodeName, source: store.SubscribeEgress(), rib: rib.Of(rib.DefaultDir, a.cfg.NodeName), event: events.Event,
 		owners: make(chan struct{}, 1), dirty: make(chan struct{}, 1),
 	}
 	g.Go(func() error { return e.run(ctx) })
+	says.egress.Store(e)
 	return e
 }
 
@@ -56,6 +69,36 @@ func (e *egressAddresses) Pods() (all map[netip.Addr]node.EgressPod, known bool)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.pods, e.pods != nil
+}
+
+// status are the ways as they are now; none of no egressAddresses.
+func (e *egressAddresses) status() []egress.Way {
+	if e == nil {
+		return nil
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.ways
+}
+
+// Egress is how the pods of a Service leave the cluster, as this node's agent decides. Pods are not read, so none is
+// counted. Who announces addresses this node's speaker says, where this program can read it.
+func (t *Tool) Egress(services []*service.Service, name service.Name) ([]egress.Way, error) {
+	by, err := rib.Of(rib.DefaultDir, t.Config.NodeName).Owners()
+	if err != nil {
+		return nil, err
+	}
+	in := egress.ByOwners(services, by, rib.ByRouters)
+	ways := egress.Of(egress.Compile(in).Ways(in, t.Config.NodeName), name)
+	for i := range ways {
+		switch {
+		case !t.Config.EgressAddresses:
+			ways[i].Node, ways[i].Problem = "", "the agent runs without --egress-addresses: they leave with their node's address"
+		case by == nil && ways[i].Address != "":
+			ways[i].Problem = "who announces the address only a node's speaker says [run this in the pod of an agent]"
+		}
+	}
+	return ways, nil
 }
 
 func (e *egressAddresses) run(ctx context.Context) error {
@@ -99,14 +142,16 @@ func (e *egressAddresses) pass(read bool) bool {
 		}
 		e.by = owners
 	}
-	table := egress.Compile(egress.Input{
-		Services: e.source.Services(), Pods: e.source.Pods(), Owner: func(a netip.Addr) string { return e.by[a] },
-	})
+	in := egress.ByOwners(e.source.Services(), e.by, rib.ByRouters)
+	in.Pods = e.source.Pods()
+	table := egress.Compile(in)
 	pods := make(map[netip.Addr]node.EgressPod, len(table.Pods))
 	for addr, c := range table.Pods {
 		pods[addr] = node.EgressPod{Node: c.Node, Addr: c.Addr, Gateway: c.Gateway}
 	}
+	ways := table.Ways(in, e.node)
 	e.mu.Lock()
+	e.ways = ways
 	same := e.pods != nil && maps.Equal(e.pods, pods)
 	e.pods = pods
 	e.mu.Unlock()

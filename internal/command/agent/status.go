@@ -23,6 +23,7 @@ type agentStatus struct {
 	version    string
 	configured string // --proxy-mode
 	others     atomic.Pointer[[]string]
+	egress     atomic.Pointer[egressAddresses] // nil: there are none
 
 	cfg     *config.Config
 	store   *kube.Store
@@ -70,6 +71,7 @@ func (s *agentStatus) node() status.Node {
 	if t := s.applied.Table(); t != nil {
 		n.Services, n.Addresses, n.Endpoints = s.counter.Count(t)
 	}
+	n.Egress = s.egress.Load().status()
 	if others := s.others.Load(); others != nil {
 		n.OtherProxies = append(n.OtherProxies, *others...)
 	}

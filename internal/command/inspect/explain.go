@@ -1,16 +1,25 @@
 package inspect
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"io"
 
 	"github.com/fairway-net/fairway/internal/command/agent"
 	"github.com/fairway-net/fairway/internal/datapath/modes"
+	"github.com/fairway-net/fairway/internal/egress"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
+// An explanation is what becomes of packets to a Service, and of those of pods that leave the cluster with its addresses.
+type explanation struct {
+	service.Report
+	Egress []egress.Way `json:"egress,omitempty"`
+}
+
 // explain reads the API server and reports on packets to one Service, from one place or from all.
-func explain(ctx context.Context, a *agent.Tool, subject, from string) (report service.Report, err error) {
+func explain(ctx context.Context, a *agent.Tool, subject, from string) (report explanation, err error) {
 	name, err := service.ParseName(subject)
 	if err != nil {
 		return report, err
@@ -31,5 +40,26 @@ func explain(ctx context.Context, a *agent.Tool, subject, from string) (report s
 	if !ok {
 		return report, fmt.Errorf("there is no Service %v that this proxy serves [is it labelled service.kubernetes.io/service-proxy-name?]", name)
 	}
-	return service.NewReport(svc, want.Objects.Slices(name), want.Node, want.Table.Entry(name), origins), nil
+	report.Report = service.NewReport(svc, want.Objects.Slices(name), want.Node, want.Table.Entry(name), origins)
+	report.Egress, err = a.Egress(want.Objects.Services(), name)
+	return report, err
+}
+
+// WriteTable implements output.Value.
+func (e explanation) WriteTable(w io.Writer, wide bool) error {
+	if err := e.Report.WriteTable(w, wide); err != nil || len(e.Egress) == 0 {
+		return err
+	}
+	fmt.Fprintln(w, "\nPackets of pods that leave the cluster:")
+	for _, x := range e.Egress {
+		text := "  " + x.Pods + ": with " + cmp.Or(x.Address, "no address yet")
+		if x.Node != "" {
+			text += ", by node " + x.Node
+		}
+		if x.Problem != "" {
+			text += "; " + x.Problem
+		}
+		fmt.Fprintln(w, text)
+	}
+	return nil
 }
