@@ -49,12 +49,13 @@ spec:
 
 // TestFromOutside: a client outside the cluster reaches a Service at the addresses that the
 // controller gave and a speaker announces, and a pod at its host ports, in both families; a
-// process of the node reaches host ports on loopback addresses, whatever address it has. No node
+// process of the node reaches host ports on loopback addresses, whatever address it has. A pod reaches that client with the
+// address of a Service. No node
 // sends new connections to a node that its peers do not hear, until they hear it again.
 func TestFromOutside(t *testing.T) {
 	beside(t, 3)
 	l := newLab(t)
-	l.run(l.upArgs("--nodes", "3", "--dual-stack", "--load-balancer", "l2")...)
+	l.run(l.upArgs("--nodes", "3", "--dual-stack", "--load-balancer", "l2", "--egress-addresses")...)
 	l.input(outsideManifest, "kubectl", "apply", "-f", "-")
 	l.run("kubectl", "wait", "--for=condition=Ready", "pod/web", "pod/web-2", "pod/local", "--timeout=120s")
 	const works = "It works!"
@@ -80,6 +81,7 @@ func TestFromOutside(t *testing.T) {
 	for _, n := range []string{"node-1", "node-2", "node-3"} {
 		l.eventually(n, "kubectl", "-n", "metallb-system", "get", "configmap", "fairway-speaker-voters", "-o", "jsonpath={.data}")
 	}
+	l.testEgress()
 	l.testDeadNode()
 
 	l.run("kubectl", "delete", "pod", "web", "local", "--now")
