@@ -132,7 +132,7 @@ func TestWireGuardChangesByRouters(t *testing.T) {
 		}
 		c.carry()
 	}
-	for _, way := range []Way{WayWireGuard, WayBGP, WayWireGuard} {
+	for _, way := range []Way{WayWireGuard, WayBGP} {
 		for _, m := range c.machines {
 			m.config.Way = way
 			m.restart()
@@ -159,10 +159,12 @@ func TestWireGuardChangesByRouters(t *testing.T) {
 		if own, err := c.machines[0].config.RIB.PodCIDRs(); err != nil || (len(own) > 0) == encrypted {
 			t.Errorf("%s: to announce are %v, %v", way, own, err)
 		}
+		if encrypted {
+			c.watch()
+			everybody("encrypted")
+			c.wantNonePlain()
+		}
 	}
-	c.watch()
-	everybody("encrypted")
-	c.wantNonePlain()
 }
 
 // wantWay fails unless all has changed, and nothing is left of the way before.
