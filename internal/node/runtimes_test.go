@@ -48,15 +48,7 @@ func TestRuntimes(t *testing.T) {
 			}
 			attach := func(id string) (*namespace, *libcni.RuntimeConf) {
 				sandbox := newNamespace(t)
-				rt := &libcni.RuntimeConf{
-					ContainerID: id, NetNS: sandbox.path(), IfName: "eth0",
-					Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", id}, {"K8S_POD_INFRA_CONTAINER_ID", id}, {"K8S_POD_UID", "5a1b"}},
-					CapabilityArgs: map[string]any{
-						"portMappings": []map[string]any{{"hostPort": 8081, "containerPort": 80, "protocol": "tcp", "hostIP": ""}},
-						"bandwidth":    map[string]any{"ingressRate": 10_000_000, "ingressBurst": 1 << 31, "egressRate": 0, "egressBurst": 0},
-						"dns":          map[string]any{"servers": []string{"10.96.0.10"}}, "cgroupPath": "/kubepods/x", // what we do not ask for
-					},
-				}
+				rt := criConf(id, sandbox.path())
 				call("ADD", func(ctx context.Context) error {
 					_, err := plugins.AddNetworkList(ctx, list, rt)
 					return err
@@ -89,6 +81,19 @@ func TestRuntimes(t *testing.T) {
 				t.Errorf("addresses are left: %v, %v", left, err)
 			}
 		})
+	}
+}
+
+// criConf is what runtimes of the CRI pass for a pod with a hostPort and a limit.
+func criConf(id, sandbox string) *libcni.RuntimeConf {
+	return &libcni.RuntimeConf{
+		ContainerID: id, NetNS: sandbox, IfName: "eth0",
+		Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", id}, {"K8S_POD_INFRA_CONTAINER_ID", id}, {"K8S_POD_UID", "5a1b"}},
+		CapabilityArgs: map[string]any{
+			"portMappings": []map[string]any{{"hostPort": 8081, "containerPort": 80, "protocol": "tcp", "hostIP": ""}},
+			"bandwidth":    map[string]any{"ingressRate": 10_000_000, "ingressBurst": 1 << 31, "egressRate": 0, "egressBurst": 0},
+			"dns":          map[string]any{"servers": []string{"10.96.0.10"}}, "cgroupPath": "/kubepods/x", // what we do not ask for
+		},
 	}
 }
 
