@@ -96,8 +96,16 @@ func (r *resolver) gates(c *Config) error {
 	return nil
 }
 
+// iptablesEndpoints is how many endpoints a Service has in mode iptables, times its ports, unless
+// --service-limits says otherwise: each is a chain and a rule of a list that is written whole. With
+// 5,000 that takes a second on a busy node, with 18,000 a minute, in which no other Service changes.
+const iptablesEndpoints = 5000
+
 func (r *resolver) limits(c *Config) error {
 	c.Limits = service.DefaultLimits()
+	if c.Mode == datapath.IPTables {
+		c.Limits.Endpoints = iptablesEndpoints
+	}
 	if r.own.limits == "" {
 		return nil
 	}

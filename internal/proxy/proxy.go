@@ -257,7 +257,11 @@ func (l *Loop) pass(ctx context.Context, start time.Time) time.Duration {
 		if l.large {
 			most, turn = stepBeside, -1
 		}
-		next = service.Step(l.carried, l.table, most, turn)
+		step := service.Step
+		if l.cfg.Datapath.Info().Capabilities.WritesLists {
+			step = service.StepLists
+		}
+		next = step(l.carried, l.table, most, turn)
 		l.turn++
 	}
 	l.cfg.Flows.Wanted(next)

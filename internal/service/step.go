@@ -16,7 +16,14 @@ import (
 // endpoints of either, see splitRoute. One Service in each step may do that, by turns of inARow steps: the
 // caller counts turn; if it is negative, none may. No two frontends of a step have the same key: one that a Service gives up late,
 // another gets late. Every Service that changed gets on, if not with each step.
-func Step(from, to *Table, most, turn int) *Table {
+func Step(from, to *Table, most, turn int) *Table { return step(from, to, most, turn, false) }
+
+// StepLists is Step for a mechanism that writes all endpoints of a frontend when one changes.
+// A frontend of very many is split into so much as it has already, if that is more: so all that
+// is written is twice as much as there is, and not the square of it.
+func StepLists(from, to *Table, most, turn int) *Table { return step(from, to, most, turn, true) }
+
+func step(from, to *Table, most, turn int, lists bool) *Table {
 	var big []entryChange
 	total := 0
 	for c := range entryChanges(from, to) {
@@ -37,10 +44,18 @@ func Step(from, to *Table, most, turn int) *Table {
 	}
 	for i := range big {
 		c := big[(max(turn, 0)/inARow+i)%len(big)]
-		mixed[c.name()], wide = c.mix(share, most, wide, &late)
+		mixed[c.name()], wide = c.mix(share, most, wide, lists, &late)
 	}
 	keepLate(mixed, from, to, late)
 	return to.with(mixed)
+}
+
+// longest returns how many endpoints the longer route of a frontend has; of nil 0.
+func (f *Frontend) longest() int {
+	if f == nil {
+		return 0
+	}
+	return max(len(f.Internal.Endpoints), len(f.External.Endpoints))
 }
 
 // A lateFrontend is one that a Service has and will give up in a later step.
@@ -194,7 +209,7 @@ func sideBySide(was, is []Endpoint) iter.Seq2[*Endpoint, *Endpoint] {
 // it. One change that weighs more than most is split, with so much of it as piece; if piece is
 // negative it waits. mix adds to late what the Service will give up in a later step, and returns
 // the piece, or -1 if it was taken.
-func (c entryChange) mix(share, most, piece int, late *[]lateFrontend) (is *Entry, left int) {
+func (c entryChange) mix(share, most, piece int, lists bool, late *[]lateFrontend) (is *Entry, left int) {
 	e := c.new
 	if e == nil {
 		e = c.old
@@ -207,12 +222,16 @@ func (c entryChange) mix(share, most, piece int, late *[]lateFrontend) (is *Entr
 		if sum < share { // else nobody asks: to compare all of a large Service takes long
 			w = changeWeight(old, new)
 		}
+		part := piece
+		if lists && piece > 0 {
+			part = max(piece, old.longest())
+		}
 		switch {
 		case sum >= share:
 			f = old
 		case w == 0:
-		case w > most && w > piece && piece > 0:
-			f = split(old, new, piece)
+		case w > most && w > part && part > 0:
+			f = split(old, new, part)
 			sum, piece = sum+w, -1
 		case w > most && piece < 0:
 			f = old

@@ -244,6 +244,31 @@ func TestStepInARow(t *testing.T) {
 	}
 }
 
+// TestStepLists: where a frontend's endpoints are all written when one changes, the steps to many
+// of them write some times as many, and not the square.
+func TestStepLists(t *testing.T) {
+	const all, most = 10_000, 20
+	r := &service.Route{}
+	for i := range all {
+		r.Endpoints = append(r.Endpoints, service.Endpoint{Addr: netip.AddrPortFrom(addrOf(i), 80)})
+	}
+	to := service.NewTable(service.Settings{}, []*service.Frontend{{Addr: netip.MustParseAddrPort("10.96.0.1:80"), Proto: service.TCP,
+		Service: service.PortName{Name: service.Name{Namespace: "ns", Name: "svc-1"}}, Internal: r, External: r}})
+	at, written := service.NewTable(service.Settings{}, nil), 0
+	for turn := 0; at != to; turn++ {
+		next := service.StepLists(at, to, most, turn)
+		checkStep(t, at, to, next)
+		if is := count(next); is > max(2*count(at), 4*most) {
+			t.Fatalf("from %d endpoints to %d", count(at), is)
+		}
+		written += count(next)
+		at = next
+	}
+	if written > 4*all { // of the last step and those before it; in steps of the same size 625,000
+		t.Errorf("%d endpoints are written for %d", written, all)
+	}
+}
+
 // count is how many endpoints a table of one frontend has.
 func count(t *service.Table) (n int) {
 	for f := range t.Frontends() {

@@ -82,6 +82,8 @@ func (d *Datapath) Info() datapath.Info {
 	return datapath.Info{Name: datapath.IPTables, Capabilities: datapath.Capabilities{
 		Algorithms: service.AlgorithmsOf(service.Random, service.RoundRobin),
 		Protocols:  []service.Proto{service.TCP, service.UDP, service.SCTP},
+
+		WritesLists: true,
 	}}
 }
 
