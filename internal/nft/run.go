@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"os/exec"
 	"strings"
 	"time"
@@ -72,7 +71,7 @@ func command(ctx context.Context, stdout io.Writer, stdin string, args ...string
 	cmd.Stdout, cmd.Stderr = stdout, &stderr
 	doing := ""
 	cmd.Cancel = func() error {
-		doing = waitsIn(cmd.Process.Pid)
+		doing = fwnetlink.Doing(cmd.Process.Pid)
 		return cmd.Process.Kill()
 	}
 	err = cmd.Run()
@@ -88,22 +87,6 @@ func command(ctx context.Context, stdout io.Writer, stdin string, args ...string
 		return fmt.Errorf("nft: %w [%s]", err, advice(err))
 	}
 	return nil
-}
-
-// waitsIn says what a process is doing, for the error when it is killed because it does not end:
-// whether it runs, waits or is stopped, and in which function of the kernel, called from which
-// system call with which arguments. Empty: it is gone, or /proc does not tell us.
-func waitsIn(pid int) string {
-	read := func(file string) string {
-		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, file))
-		return strings.TrimSpace(string(text))
-	}
-	_, state, ok := strings.Cut(read("stat"), ") ") // PID (NAME) STATE …
-	if !ok {
-		return ""
-	}
-	state, _, _ = strings.Cut(state, " ")
-	return fmt.Sprintf("state %s, waits in %q, system call %q", state, read("wchan"), read("syscall"))
 }
 
 // advice says what may help against an error of nft.

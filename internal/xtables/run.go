@@ -11,6 +11,8 @@ import (
 	"os/exec"
 	"strings"
 	"time"
+
+	fwnetlink "github.com/fairway-net/fairway/internal/netlink"
 )
 
 // A Variant is one of the two sets of programs, each with its own rules in the kernel. The
@@ -41,6 +43,10 @@ func Program(v Variant, is4 bool, what string) string {
 // Deadline is how long one program may run. iptables-nft-save sorts chains by comparing
 // each with each, which takes minutes at 50,000 Services: what takes longer than this hangs.
 const Deadline = 15 * time.Minute
+
+// idle is how long a program may use no CPU before it counts as hung: more than it waits for the
+// lock. It is long before the loop counts as hung, which would restart the agent.
+var idle = time.Minute
 
 // lockWait is how many seconds iptables waits for the lock that its programs share.
 const lockWait = "30"
@@ -101,8 +107,10 @@ func run(ctx context.Context, stdin io.Reader, read func(io.Reader) error, name 
 	if err := Installed(name); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, Deadline)
-	defer cancel()
+	ctx, end := context.WithTimeout(ctx, Deadline)
+	defer end()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Stdin = stdin
 	cmd.WaitDelay = time.Second // should a child of it keep a pipe open
@@ -118,10 +126,11 @@ func run(ctx context.Context, stdin io.Reader, read func(io.Reader) error, name 
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("run %s: %w", name, err)
 	}
+	go watch(ctx, cmd.Process.Pid, cancel)
 	var readErr error
 	if read != nil {
 		if readErr = read(out); readErr != nil {
-			cancel() // nothing reads on: the program must not wait for that
+			cancel(nil) // nothing reads on: the program must not wait for that
 		}
 	}
 	err := cmd.Wait()
@@ -139,9 +148,35 @@ func run(ctx context.Context, stdin io.Reader, read func(io.Reader) error, name 
 	return fmt.Errorf("run %s: %w [%s]", name, err, advice(err))
 }
 
+// errIdle ends a program that hangs.
+var errIdle = errors.New("it does nothing")
+
+// watch ends a program that uses no CPU for too long, until ctx ends. One that would run and gets no
+// CPU is left alone.
+func watch(ctx context.Context, pid int, end context.CancelCauseFunc) {
+	const looks = 6 // until it counts as hung
+	tick := time.NewTicker(idle / looks)
+	defer tick.Stop()
+	last, same := "", 0
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		now, runs := fwnetlink.Spent(pid)
+		if now != last || runs {
+			last, same = now, 0
+		} else if same++; same >= looks {
+			end(fmt.Errorf("%w for %v (%s)", errIdle, idle, fwnetlink.Doing(pid)))
+			return
+		}
+	}
+}
+
 // advice says what may help against an error of a program.
 func advice(err error) string {
-	if errors.Is(err, context.DeadlineExceeded) {
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, errIdle) {
 		return "the node is overloaded, another program keeps the lock of iptables, or the kernel hangs: see its log"
 	}
 	if errors.Is(err, context.Canceled) {

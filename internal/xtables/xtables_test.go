@@ -3,11 +3,14 @@ package xtables
 import (
 	"context"
 	"errors"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -165,4 +168,30 @@ func FuzzQuote(f *testing.F) {
 			t.Errorf("comment %q is read as %v", comment, all)
 		}
 	})
+}
+
+// TestHungProgram: a program that does nothing is ended, and the error says what it waited for;
+// one that works is left alone, however long that takes.
+func TestHungProgram(t *testing.T) {
+	was := idle
+	idle = time.Second
+	defer func() { idle = was }()
+	dir := t.TempDir()
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	restore := func(script string) error {
+		if err := os.WriteFile(filepath.Join(dir, "iptables-nft-restore"), []byte("#!/bin/sh\n"+script), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		return Restore(t.Context(), NFT, true, "*nat\nCOMMIT\n")
+	}
+	err := restore("exec sleep 1000\n")
+	if !errors.Is(err, errIdle) || !strings.Contains(err.Error(), "iptables-nft-restore") || !strings.Contains(err.Error(), "state S") {
+		t.Errorf("a program that sleeps: %v", err)
+	}
+	if err := restore("kill -STOP $$\n"); !errors.Is(err, errIdle) || !strings.Contains(err.Error(), "state T") {
+		t.Errorf("a program that was stopped: %v", err)
+	}
+	if err := restore("i=0; while [ $i -lt 3000000 ]; do i=$((i+1)); done\n"); err != nil {
+		t.Errorf("a program that works: %v", err)
+	}
 }
