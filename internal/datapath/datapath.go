@@ -125,6 +125,9 @@ type Stats struct {
 	Added     int  // kernel elements added
 	Deleted   int  // kernel elements deleted
 	Full      bool // everything was compared with the kernel, not with the last table
+	// Differs is what the kernel holds otherwise than it was written, time and again; empty: nothing.
+	// Only a Full one finds out.
+	Differs string
 }
 
 // Drift says what another program changed. The zero value is no drift.
@@ -132,10 +135,13 @@ type Drift struct {
 	// Rules says that rules or chains differ, Elements that data does: elements of sets and
 	// maps, virtual servers.
 	Rules, Elements bool
+	// Retry says that nobody changed anything, and that it is time to write again what the last Sync
+	// found to differ (Stats.Differs).
+	Retry bool
 }
 
 // Any reports whether anything differs.
-func (d Drift) Any() bool { return d.Rules || d.Elements }
+func (d Drift) Any() bool { return d.Rules || d.Elements || d.Retry }
 
 // An Object is a kernel object behind a frontend.
 type Object struct {

@@ -77,6 +77,9 @@ type Config struct {
 	Event   func(service.Name, service.Problem)
 	Health  Health
 	Metrics *Metrics
+	// Differs is told what the kernel holds otherwise than it was written; empty: nothing any more. It
+	// must not block. nil: that is only logged and measured.
+	Differs func(string)
 	// MinSync is the least time from the start of one pass to the start of the next;
 	// 0: as soon as there is something to do.
 	MinSync time.Duration
@@ -104,6 +107,7 @@ type Loop struct {
 	held    *service.Table    // what they were, until the first table is believed; nil: not known
 	brake   service.Brake     // for the first table
 	retry   retry
+	told    string // what differs
 	// triggers are the changes that no successful pass has brought to the kernel yet.
 	triggers []time.Time
 }
@@ -125,6 +129,9 @@ func New(cfg Config) *Loop {
 	}
 	if cfg.Report == nil {
 		cfg.Report = func(service.Name, []service.Problem) {}
+	}
+	if cfg.Differs == nil {
+		cfg.Differs = func(string) {}
 	}
 	if cfg.Event == nil {
 		cfg.Event = func(service.Name, service.Problem) {}
@@ -184,7 +191,6 @@ func (l *Loop) Run(ctx context.Context) error {
 			if l.intact(ctx) {
 				continue
 			}
-			l.cfg.Health.Restored()
 		}
 		l.cfg.Health.Queued()
 		if l.retry.waits(time.Now()) {
@@ -211,8 +217,9 @@ func (l *Loop) intact(ctx context.Context) bool {
 	if err != nil {
 		l.cfg.Log.Debug("cannot check the rules", "err", err)
 	}
-	if drift.Any() {
+	if drift.Rules || drift.Elements {
 		l.cfg.Log.Warn("another program has changed our rules; restoring them", "rules", drift.Rules, "elements", drift.Elements)
+		l.cfg.Health.Restored()
 	}
 	return !drift.Any()
 }
@@ -274,6 +281,9 @@ func (l *Loop) pass(ctx context.Context, start time.Time) time.Duration {
 		l.cfg.Health.Failed(err)
 		return l.retry.failed(l.cfg.Log, err, start, time.Now(), l.cfg.MaxRetry)
 	}
+	if stats.Full {
+		l.differs(stats.Differs)
+	}
 	l.carried = next
 	l.cfg.Flows.Programmed()
 	l.retry.succeeded(l.cfg.Log)
@@ -289,6 +299,23 @@ func (l *Loop) pass(ctx context.Context, start time.Time) time.Duration {
 	l.cfg.Metrics.programmed(l.triggers)
 	l.triggers = l.triggers[:0]
 	return 0
+}
+
+// differs tells what the kernel holds otherwise than it was written.
+func (l *Loop) differs(text string) {
+	if text == l.told {
+		return
+	}
+	l.told = text
+	differ := 0.0
+	if text != "" {
+		differ = 1
+		l.cfg.Log.Error("the kernel holds other rules than were written, time and again; they are written again after a while", "what", text)
+	} else {
+		l.cfg.Log.Info("the kernel holds the rules as they were written again")
+	}
+	l.cfg.Metrics.differ.Set(differ)
+	l.cfg.Differs(text)
 }
 
 // adopt gives Flows the rules that were there before the first pass.

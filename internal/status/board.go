@@ -10,6 +10,7 @@ import (
 // The reasons of Conditions: words that alerts and people look for.
 const (
 	RulesNotWritten   = "RulesNotWritten"   // the last try to write the rules failed
+	RulesDiffer       = "RulesDiffer"       // the kernel holds other rules than were written
 	APIReadFailed     = "APIReadFailed"     // the API server does not answer, or refuses a list
 	ListDoubted       = "ListDoubted"       // the API server has forgotten most objects
 	OtherProxyRules   = "OtherProxyRules"   // another service proxy's rules are on the node

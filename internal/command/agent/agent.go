@@ -158,7 +158,7 @@ func (a *agent) run(ctx context.Context) error {
 		defer table.Close()
 		loop := proxy.New(proxy.Config{
 			Log: a.log, Source: services, HostPorts: a.followHostPorts(ctx, g, says), Datapath: dp, View: view, Viewed: peers.Dirty(),
-			Report: events.Report, Event: events.Event, Flows: flows, Applied: says.applied, Health: says.state, Metrics: metrics,
+			Report: events.Report, Event: events.Event, Differs: func(text string) { says.board.Set(status.RulesDiffer, text) }, Flows: flows, Applied: says.applied, Health: says.state, Metrics: metrics,
 			MinSync: a.cfg.MinSyncPeriod, MaxRetry: a.cfg.SyncPeriod, EmptyAfter: a.cfg.EmptyAfter,
 		})
 		g.Go(func() error { return flows.Run(ctx) })

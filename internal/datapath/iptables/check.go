@@ -28,6 +28,10 @@ func (d *Datapath) Check(ctx context.Context) (drift datapath.Drift, err error) 
 	if d.table == nil {
 		return drift, nil // the next Sync compares anyway
 	}
+	if d.odd.due(time.Now()) {
+		d.forget()
+		return datapath.Drift{Retry: true}, nil
+	}
 	change, accept, err := d.helper.watch.Look(ctx)
 	if err != nil || change == nft.Nothing && d.variant == NFT {
 		return drift, err

@@ -57,7 +57,7 @@ type Datapath struct {
 	table    *service.Table // what the kernel holds; nil: not known, read it
 	adopted  *snapshot      // what Adopt read, for the first Sync; nil: nothing
 	groups   map[group][]*service.Frontend
-	odd      string      // what the last full Sync would have to write again; empty: nothing
+	odd      difference  // what the last full Sync would have to write again
 	reload   bool        // the helper's rules were changed: load it again
 	verify   time.Time   // when Check may read everything again
 	seen     handleWatch // with iptables-nft: by which others' changes are noticed
@@ -273,6 +273,7 @@ func (d *Datapath) full(ctx context.Context, want *service.Table) (stats datapat
 	if all, scripts, err = d.readBack(ctx, groups, all, scripts); err != nil {
 		return stats, err
 	}
+	stats.Differs = d.odd.String()
 	d.helper.elems, d.reload = wanted, false
 	if err := d.done(ctx, want, groups, true); err != nil {
 		return stats, err

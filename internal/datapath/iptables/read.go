@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
+	"time"
 
 	"github.com/fairway-net/fairway/internal/nft"
 	"github.com/fairway-net/fairway/internal/service"
@@ -131,11 +133,38 @@ func (t *handleReader) textOfChain(ctx context.Context, h *familyState, s chainR
 	return known, err
 }
 
+// A difference is what a full Sync had to write and, when it was read back, would have to write again.
+type difference struct {
+	text  string // empty: nothing
+	pause time.Duration
+	again time.Time // when it is written again
+}
+
+// The time between two tries to write what differs doubles from the one to the other.
+const firstPause, longestPause = 10 * time.Second, time.Hour
+
+// String names the first line that would be written again.
+func (d *difference) String() string {
+	for line := range strings.Lines(d.text) {
+		if strings.HasPrefix(line, "-A ") {
+			return fmt.Sprintf("iptables-nft-restore reports success, and the kernel does not hold %q [another program writes too, the kernel is out of memory, or this version of iptables prints rules in other words]",
+				strings.TrimSpace(line))
+		}
+	}
+	return ""
+}
+
+// due reports whether it is time to write it again.
+func (d *difference) due(now time.Time) bool { return d.text != "" && !now.Before(d.again) }
+
 // readBack reads what the kernel holds after scripts were written, and what is still to be written then:
 // nothing. iptables-nft-restore 1.8.9 succeeds where the kernel does not answer which revision of a match it
-// has, and writes "-m mark" so that it never matches. What is the same twice is no such fault, but a version
-// of iptables that prints our rules in other words: they are taken as they are.
+// has, and writes "-m mark" so that it never matches. What is the same twice may be a version
+// of iptables that prints our rules in other words, which must not keep a node from starting: they are taken
+// as they are, told, and written again after a while.
 func (d *Datapath) readBack(ctx context.Context, groups map[group][]*service.Frontend, all map[bool]*familyState, scripts map[bool]*script) (map[bool]*familyState, map[bool]*script, error) {
+	was := d.odd
+	d.odd = difference{}
 	if d.variant != NFT || empty(scripts) {
 		return all, scripts, nil
 	}
@@ -144,12 +173,18 @@ func (d *Datapath) readBack(ctx context.Context, groups map[group][]*service.Fro
 		return nil, nil, err
 	}
 	left, _ := d.whole(groups, now)
-	was := d.odd
-	if d.odd = left[true].String(); !empty(left) && left[false] != nil {
-		d.odd += left[false].String()
+	if empty(left) {
+		return now, left, nil
 	}
-	if !empty(left) && d.odd != was {
+	for _, is4 := range families() {
+		if left[is4] != nil {
+			d.odd.text += left[is4].String()
+		}
+	}
+	if d.odd.text != was.text {
 		return nil, nil, errors.New("iptables-nft-restore reported success, and the kernel holds other rules [another program writes too, or the kernel is out of memory]")
 	}
+	d.odd.pause = min(max(2*was.pause, firstPause), longestPause)
+	d.odd.again = time.Now().Add(d.odd.pause)
 	return now, left, nil
 }

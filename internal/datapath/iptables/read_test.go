@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fairway-net/fairway/internal/scenario"
 	"github.com/fairway-net/fairway/internal/testnet"
@@ -180,10 +181,29 @@ func TestReadBack(t *testing.T) {
 	}
 	other := open(t, NFT) // a version of iptables that always does that must not keep a node from starting
 	_, first := other.Sync(t.Context(), table)
-	if _, err := other.Sync(t.Context(), table); first == nil || err != nil {
-		t.Errorf("the same twice: %v, %v", first, err)
+	stats, err := other.Sync(t.Context(), table)
+	if first == nil || err != nil || !strings.Contains(stats.Differs, "-m mark ! --mark") {
+		t.Errorf("the same twice: %v, %v; told: %q", first, err, stats.Differs)
+	}
+	checked := func(want bool) {
+		t.Helper()
+		if drift, err := other.Check(t.Context()); err != nil || drift.Retry != want || drift.Rules || drift.Elements {
+			t.Errorf("Check says %+v, %v; want a retry: %v", drift, err, want)
+		}
+	}
+	checked(false)
+	other.odd.again = time.Now() // it is time
+	checked(true)
+	if stats, err = other.Sync(t.Context(), table); err != nil || stats.Differs == "" || other.odd.pause <= firstPause {
+		t.Errorf("tried again: %v, told: %q, the next try is after %v", err, stats.Differs, other.odd.pause)
 	}
 	t.Setenv("PATH", path)
+	other.odd.again = time.Now()
+	checked(true)
+	if stats, err = other.Sync(t.Context(), table); err != nil || stats.Differs != "" {
+		t.Errorf("with a program that works: %v, told: %q", err, stats.Differs)
+	}
+	checked(false)
 	sync(t, d, table)
 	if rule := saved(t, true).chains[chain{nat, postroute}][0]; rule != "-m mark ! --mark 0x4000/0x4000 -j RETURN" {
 		t.Errorf("after the next Sync the rule is %q", rule)
