@@ -46,6 +46,25 @@ func (l *lan) fabric(name string, args ...string) {
 	}))
 }
 
+// TestDeaf: a node that the others hear, and that hears nobody, leaves its address to one that hears them. Voters would
+// grant to it for as long as its packets find the way: until its kernel forgets the MACs of the others, a minute.
+func TestDeaf(t *testing.T) {
+	l := newLAN(t, 3)
+	a := vips[0]
+	owner := l.best(a)
+	l.until(a, owner)
+	l.drop(owner, "egress")
+	began := time.Now()
+	next := l.owner(a, owner)
+	took := time.Since(began)
+	if took > 15*time.Second {
+		t.Errorf("%s has the address after %v", l.nodes[next].Name, took)
+	}
+	l.pass(owner)
+	l.until(a, owner)
+	t.Logf("%v; %d changes of owner", took.Round(time.Millisecond), l.tape.Check(t))
+}
+
 // TestNeverTwo: nodes are killed, stopped, cut off in one or both directions, one or two at once, with and without the
 // API server: never two have an address on the wire, and whoever is well has it where enough are. Two, three and five
 // nodes; ten faults, 50 with FAIRWAY_FAULTS=all (make bench-lb).

@@ -40,7 +40,7 @@ func (h *holdBack) note(majority bool, now time.Time) {
 	case !majority && h.heard && h.lost.IsZero():
 		h.lost = now
 	case majority:
-		if !h.lost.IsZero() && now.Sub(h.lost) >= isolatedFor {
+		if h.isolated(now) {
 			h.until = now.Add(holdDown)
 		}
 		h.heard, h.lost = true, time.Time{}
@@ -49,14 +49,19 @@ func (h *holdBack) note(majority bool, now time.Time) {
 
 func (h *holdBack) waits(now time.Time) bool { return now.Before(h.until) }
 
-// ready says whether the node can carry traffic: one that was cut off may not yet, and one that is unfit
+// isolated reports whether no majority has been heard for longer than any grant lasts.
+func (h *holdBack) isolated(now time.Time) bool {
+	return !h.lost.IsZero() && now.Sub(h.lost) >= isolatedFor
+}
+
+// ready says whether the node can carry traffic: one that is or was cut off may not, and one that is unfit
 // does not. The others have its addresses meanwhile, if one of them can.
 func (s *Speaker) ready() {
 	missing, unfit := s.routes.Missing(), ""
 	if s.cfg.Unfit != nil {
 		unfit = s.cfg.Unfit()
 	}
-	waits := len(missing) > 0 || s.back.waits(time.Now())
+	waits := len(missing) > 0 || s.back.waits(time.Now()) || s.back.isolated(time.Now())
 	s.member.SetUnready(waits || unfit != "")
 	if unfit != s.unfit {
 		if s.unfit = unfit; unfit != "" {
@@ -69,7 +74,7 @@ func (s *Speaker) ready() {
 		return
 	}
 	if s.waits = waits; waits {
-		s.cfg.Log.Info("the node was cut off: other nodes have its addresses until it is well", "atLeast", holdDown, "missingRoutes", missing)
+		s.cfg.Log.Info("the node is or was cut off: other nodes have its addresses until it is well", "atLeast", holdDown, "missingRoutes", missing)
 	} else {
 		s.cfg.Log.Info("the node takes its addresses back")
 	}

@@ -15,15 +15,16 @@ func TestHoldBack(t *testing.T) {
 		after    time.Duration
 		majority bool
 		waits    bool
+		isolated bool
 	}{
-		{0, false, false}, {5 * time.Second, false, false}, {time.Second, true, false}, // it starts
-		{time.Second, false, false}, {isolatedFor / 2, true, false}, // a moment
-		{time.Second, false, false}, {isolatedFor, false, false}, {0, true, true},
-		{holdDown / 2, true, true}, {holdDown / 2, true, false},
+		{0, false, false, false}, {5 * time.Second, false, false, false}, {time.Second, true, false, false}, // it starts
+		{time.Second, false, false, false}, {isolatedFor / 2, true, false, false}, // a moment
+		{time.Second, false, false, false}, {isolatedFor, false, false, true}, {0, true, true, false},
+		{holdDown / 2, true, true, false}, {holdDown / 2, true, false, false},
 	} {
 		now = now.Add(step.after)
-		if h.note(step.majority, now); h.waits(now) != step.waits {
-			t.Errorf("step %d: waits %v", i, h.waits(now))
+		if h.note(step.majority, now); h.waits(now) != step.waits || h.isolated(now) != step.isolated {
+			t.Errorf("step %d: waits %v, isolated %v", i, h.waits(now), h.isolated(now))
 		}
 	}
 }

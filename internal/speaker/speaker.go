@@ -295,12 +295,16 @@ func (s *Speaker) mend(ctx context.Context, why error) {
 	}
 }
 
-// claim tells the member what the node wants, while those nodes are dead; what it gives up leaves
-// the fence first.
+// claim tells the member what the node wants, while those nodes are dead.
 func (s *Speaker) claim(ctx context.Context, dead map[string]bool) {
 	out, ok := s.member.Out()
 	if !ok {
-		return // nothing is known; what is claimed stays
+		// Nothing is known; what is claimed stays, but not for long: voters that hear the node, and that
+		// it does not hear, would promise it to nobody else.
+		if s.back.isolated(time.Now()) {
+			s.want(ctx, nil)
+		}
+		return
 	}
 	v := claimView{
 		self: s.cfg.Node, decisions: s.decisions, out: out, dead: dead, held: s.member.Held, contested: s.member.Contested(),
@@ -308,7 +312,11 @@ func (s *Speaker) claim(ctx context.Context, dead map[string]bool) {
 	}
 	s.owners.view(v)
 	want := v.claims()
-	want = slices.DeleteFunc(want, func(a netip.Addr) bool { return time.Now().Before(s.taken[a]) })
+	s.want(ctx, slices.DeleteFunc(want, func(a netip.Addr) bool { return time.Now().Before(s.taken[a]) }))
+}
+
+// want tells the member what the node asks for; what it gives up leaves the fence first.
+func (s *Speaker) want(ctx context.Context, want []netip.Addr) {
 	wanted := make(map[netip.Addr]bool, len(want)) // every beat: 10,000 addresses must cost nothing that shows
 	for _, a := range want {
 		wanted[a] = true
