@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -82,6 +83,7 @@ func TestNeverTwo(t *testing.T) {
 			}
 			if n == 2 {
 				l.world.Voters = election.Voters{Epoch: 2, Names: append([]string{election.LeaseVoter}, l.world.Voters.Names...)}
+				l.world.Lease = filepath.Join(t.TempDir(), "lease")
 				l.tell(all...)
 			}
 			random := rand.New(rand.NewPCG(12, uint64(n)))
@@ -105,11 +107,8 @@ func (l *lan) fault(random *rand.Rand, all []int, k int) {
 	}
 	well := slices.DeleteFunc(slices.Clone(all), func(i int) bool { return slices.Contains(hurt, i) })
 	noAPI := random.IntN(3) == 0
-	l.world.Slow, l.world.Holder = noAPI, ""
-	if l.tell(all...); !noAPI {
-		l.world.Holder = l.nodes[well[0]].Name
-	}
-	l.tell(well...)
+	l.world.Slow = noAPI
+	l.tell(all...)
 	var names []string
 	var done []wound
 	for at, i := range hurt {
@@ -131,6 +130,6 @@ func (l *lan) fault(random *rand.Rand, all []int, k int) {
 	for at, i := range hurt {
 		done[at].heal(l, i)
 	}
-	l.world.Slow, l.world.Holder = false, ""
+	l.world.Slow = false
 	l.tell(all...)
 }

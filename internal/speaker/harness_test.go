@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -24,6 +25,7 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 	"github.com/fairway-net/fairway/internal/testnet"
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
 )
 
 // helperEnv makes the test binary a speaker: its value is a world as JSON. Later worlds come over its
@@ -44,7 +46,8 @@ type world struct {
 	Nodes  []announce.Node
 	Addrs  []netip.Addr
 	Voters election.Voters
-	Holder string // of the Lease
+	Holder string // of the Lease, if it has no file
+	Lease  string // a file: who has the Lease, and until when
 	Told   string // a directory, for what each speaker says of owners
 	Slow   bool   // the Source does not answer before the next world
 }
@@ -68,10 +71,50 @@ func (s *source) ReturnVote(context.Context) error { return nil }
 
 // Vote is that of the holder.
 func (s *source) Vote(context.Context) (until time.Time, err error) {
-	if w := s.now(); w.Holder == w.Self {
-		until = time.Now().Add(5 * time.Second)
+	switch w := s.now(); {
+	case w.Slow:
+		return until, errors.New("the API server is away")
+	case w.Lease != "":
+		return w.vote()
+	case w.Holder == w.Self:
+		until = time.Now().Add(leaseLasts)
 	}
 	return until, nil
+}
+
+// leaseLasts is how long a vote of the Lease lasts.
+const leaseLasts = 5 * time.Second
+
+// vote asks for the Lease in the file: whoever has it keeps it until it ends, also a process that is stopped.
+func (s world) vote() (until time.Time, err error) {
+	f, err := os.OpenFile(s.Lease, os.O_RDWR|os.O_CREATE, 0o644)
+	if err != nil {
+		return until, err
+	}
+	defer f.Close() // it ends the lock
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		return until, err
+	}
+	var lease struct {
+		Holder string
+		Until  time.Time
+	}
+	if err := json.NewDecoder(f).Decode(&lease); err != nil && !errors.Is(err, io.EOF) {
+		return until, err
+	}
+	if lease.Holder != s.Self && time.Now().Before(lease.Until) {
+		return until, nil
+	}
+	lease.Holder, lease.Until = s.Self, time.Now().Add(leaseLasts)
+	text, err := json.Marshal(lease)
+	if err != nil {
+		return until, err
+	}
+	if err := f.Truncate(0); err != nil {
+		return until, err
+	}
+	_, err = f.WriteAt(text, 0)
+	return lease.Until, err
 }
 
 func (s *source) now() world {
