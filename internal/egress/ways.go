@@ -38,12 +38,9 @@ func (t *Table) Ways(in Input, node string) (all []Way) {
 			here[k]++
 		}
 	}
-	sorted := slices.Clone(in.Services)
-	slices.SortFunc(sorted, func(a, b *service.Service) int { return a.Name.Compare(b.Name) })
-	for _, s := range sorted {
-		if s.Egress == nil {
-			continue
-		}
+	ask := slices.DeleteFunc(slices.Clone(in.Services), func(s *service.Service) bool { return s.Egress == nil }) // few of all
+	slices.SortFunc(ask, func(a, b *service.Service) int { return a.Name.Compare(b.Name) })
+	for _, s := range ask {
 		for _, is4 := range []bool{true, false} {
 			c, has := choose(s, is4, in.Owner)
 			if !has {

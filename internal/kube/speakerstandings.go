@@ -92,17 +92,14 @@ type SpeakerStandings struct {
 // Standings returns what writes them. Of a session that is lost, or back, the Node has an event.
 func (b *BGP) Standings(events *Recorder) *SpeakerStandings {
 	s := b.speaker.store
-	apply := func(ctx context.Context, name service.Name, all []announce.Standing, how metav1.ApplyOptions) error {
-		return s.applyStandings(ctx, name, all, how)
-	}
 	w := &SpeakerStandings{name: b.name, node: s.cfg.NodeName, events: events}
-	w.writer = NewStatusWriter(StatusConfig[[]announce.Standing]{Log: s.cfg.Log, Owner: standingOwner, Kind: "configurationstates", Apply: apply,
+	w.writer = NewStatusWriter(StatusConfig[[]announce.Standing]{Log: s.cfg.Log, Owner: standingOwner, Kind: "configurationstates", Apply: s.applyStandings,
 		Have: func(name service.Name) ([]announce.Standing, bool) {
 			c, ok := b.states.Get(name)
 			return deref(c, speakerState{}).standings, ok
 		},
 		// It is the other half's object: what is removed at the end are the conditions.
-		Delete: func(ctx context.Context, name service.Name) error { return s.forgetStandings(ctx, name) },
+		Delete: s.forgetStandings,
 		Names:  b.states.Names,
 	})
 	b.states.follow(func(name service.Name, _, _ *speakerState, _ int64) { w.writer.Changed(name) })

@@ -44,7 +44,8 @@ type egressAddresses struct {
 
 	mu   sync.Mutex
 	pods map[netip.Addr]node.EgressPod // nil: not known yet
-	ways []egress.Way                  // for people
+	in   egress.Input                  // what last was compiled of
+	last *egress.Table                 // nil: none yet
 }
 
 // followEgress starts to decide, if it is asked to; else it returns nil.
@@ -71,14 +72,18 @@ func (e *egressAddresses) Pods() (all map[netip.Addr]node.EgressPod, known bool)
 	return e.pods, e.pods != nil
 }
 
-// status are the ways as they are now; none of no egressAddresses.
+// status are the ways as they are now; none of no egressAddresses. They are for people: no pass counts them.
 func (e *egressAddresses) status() []egress.Way {
 	if e == nil {
 		return nil
 	}
 	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.ways
+	in, last := e.in, e.last
+	e.mu.Unlock()
+	if last == nil {
+		return nil
+	}
+	return last.Ways(in, e.node)
 }
 
 // Egress is how the pods of a Service leave the cluster, as this node's agent decides. Pods are not read, so none is
@@ -149,9 +154,8 @@ func (e *egressAddresses) pass(read bool) bool {
 	for addr, c := range table.Pods {
 		pods[addr] = node.EgressPod{Node: c.Node, Addr: c.Addr, Gateway: c.Gateway}
 	}
-	ways := table.Ways(in, e.node)
 	e.mu.Lock()
-	e.ways = ways
+	e.in, e.last = in, table
 	same := e.pods != nil && maps.Equal(e.pods, pods)
 	e.pods = pods
 	e.mu.Unlock()
