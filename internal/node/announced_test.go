@@ -221,11 +221,7 @@ func TestToAndFromBGP(t *testing.T) {
 	later := time.Duration(0)
 	for _, way := range []Way{WayBGP, WayAuto, WayBGP, WayVXLAN} {
 		for _, m := range c.machines {
-			m.config.Way = way
-			m.restart()
-			m.network.now = func() time.Time { return time.Now().Add(later) }
-			m.mustSync(c.peers())
-			everybody(fmt.Sprintf("after %s has changed to %s", m.peer.Name, way))
+			c.change(m, way, func() time.Time { return time.Now().Add(later) }, everybody)
 			c.carry()
 			for _, m := range c.machines {
 				m.mustSync(c.peers())
@@ -287,11 +283,7 @@ func TestRoutesToAndFromBGP(t *testing.T) {
 	later := time.Duration(0)
 	for _, way := range []Way{WayBGP, WayRoutes} {
 		for _, m := range c.machines {
-			m.config.Way = way
-			m.restart()
-			m.network.now = func() time.Time { return time.Now().Add(later) }
-			m.mustSync(c.peers())
-			everybody(fmt.Sprintf("after %s has changed to %s", m.peer.Name, way))
+			c.change(m, way, func() time.Time { return time.Now().Add(later) }, everybody)
 		}
 		for range 2 {
 			later += settle

@@ -232,6 +232,16 @@ func (m *machine) restart() {
 	m.network = New(m.config)
 }
 
+// change replaces a node's Network by one of another way, with another clock; then everybody talks.
+func (c *cluster) change(m *machine, way Way, now func() time.Time, everybody func(when string)) {
+	c.t.Helper()
+	m.config.Way = way
+	m.restart()
+	m.network.now = now
+	m.mustSync(c.peers())
+	everybody(fmt.Sprintf("after %s has changed to %s", m.peer.Name, way))
+}
+
 func (c *cluster) plug(n *namespace, bridge, name string, addrs ...string) {
 	c.t.Helper()
 	n.noDAD()

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fairway-net/fairway/internal/checksum"
 	"github.com/fairway-net/fairway/internal/datapath/nftables"
 	"github.com/fairway-net/fairway/internal/service"
 )
@@ -207,15 +208,7 @@ func arp(op uint16, sender, target netip.Addr) []byte {
 func nd(kind byte, from, to, target netip.Addr) []byte {
 	body := append([]byte{kind, 0, 0, 0, 0x20 * (kind - 135), 0, 0, 0}, target.AsSlice()...)
 	body = append(body, 1+(kind-135), 1, 2, 0xbb, 0, 0, 0, 1)
-	sum := uint32(len(body)) + unix.IPPROTO_ICMPV6
-	pseudo := slices.Concat(from.AsSlice(), to.AsSlice(), body)
-	for i := 0; i < len(pseudo); i += 2 {
-		sum += uint32(binary.BigEndian.Uint16(pseudo[i:]))
-	}
-	for sum > 0xffff {
-		sum = sum>>16 + sum&0xffff
-	}
-	binary.BigEndian.PutUint16(body[2:], ^uint16(sum))
+	binary.BigEndian.PutUint16(body[2:], checksum.Transport(from, to, unix.IPPROTO_ICMPV6, body))
 	header := append([]byte{0x60, 0, 0, 0, 0, byte(len(body)), unix.IPPROTO_ICMPV6, 255}, from.AsSlice()...)
 	return slices.Concat(header, to.AsSlice(), body)
 }

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/internal/checksum"
 )
 
 // state is all of the tunnel that the kernel holds.
@@ -223,11 +225,7 @@ func TestWayChangesLive(t *testing.T) {
 	later := time.Duration(0)
 	for _, way := range []Way{WayVXLAN, WayRoutes, WayAuto, WayVXLAN, WayAuto, WayRoutes} {
 		for _, m := range c.machines {
-			m.config.Way = way
-			m.restart()
-			m.network.now = func() time.Time { return time.Now().Add(later) }
-			m.mustSync(c.peers())
-			everybody(fmt.Sprintf("after %s has changed to %s", m.peer.Name, way))
+			c.change(m, way, func() time.Time { return time.Now().Add(later) }, everybody)
 		}
 		later += settle
 		for _, m := range c.machines {
@@ -259,19 +257,24 @@ func vxlanPacket(vni uint32, node string, from, to netip.Addr) []byte {
 func ipv4Header(from, to netip.Addr, size int) []byte {
 	ip := []byte{0x45, 0, 0, byte(20 + size), 0, 0, 0, 0, 64, unix.IPPROTO_UDP, 0, 0}
 	ip = slices.Concat(ip, from.AsSlice(), to.AsSlice())
-	sum := uint32(0)
-	for i := 0; i < len(ip); i += 2 {
-		sum += uint32(binary.BigEndian.Uint16(ip[i:]))
-	}
-	binary.BigEndian.PutUint16(ip[10:], ^uint16(sum>>16+sum&0xffff))
+	binary.BigEndian.PutUint16(ip[10:], checksum.Of(ip))
 	return ip
 }
 
 // send sends a datagram.
-func (n *namespace) send(to netip.AddrPort, packet []byte) {
+func (n *namespace) send(to netip.AddrPort, packet []byte) { n.sendBy(net.Dialer{}, to, packet) }
+
+// sendAs sends a datagram from an address that is not the pod's.
+func (p *pod) sendAs(from netip.Addr, to netip.AddrPort, packet []byte) {
+	p.t.Helper()
+	p.run(fmt.Sprintf("ip addr replace %s dev lo nodad", netip.PrefixFrom(from, from.BitLen())))
+	p.sendBy(net.Dialer{LocalAddr: &net.UDPAddr{IP: from.AsSlice()}}, to, packet)
+}
+
+func (n *namespace) sendBy(d net.Dialer, to netip.AddrPort, packet []byte) {
 	n.t.Helper()
 	err := n.do(func() error {
-		conn, err := net.Dial("udp", to.String())
+		conn, err := d.Dial("udp", to.String())
 		if err != nil {
 			return err
 		}
@@ -281,24 +284,6 @@ func (n *namespace) send(to netip.AddrPort, packet []byte) {
 	})
 	if err != nil {
 		n.t.Fatal(err)
-	}
-}
-
-// sendAs sends a datagram from an address that is not the pod's.
-func (p *pod) sendAs(from netip.Addr, to netip.AddrPort, packet []byte) {
-	p.t.Helper()
-	p.run(fmt.Sprintf("ip addr replace %s dev lo nodad", netip.PrefixFrom(from, from.BitLen())))
-	err := p.do(func() error {
-		conn, err := (&net.Dialer{LocalAddr: &net.UDPAddr{IP: from.AsSlice()}}).Dial("udp", to.String())
-		if err != nil {
-			return err
-		}
-		defer conn.Close()
-		_, err = conn.Write(packet)
-		return err
-	})
-	if err != nil {
-		p.t.Fatal(err)
 	}
 }
 

@@ -75,11 +75,7 @@ func TestWireGuardChangesLive(t *testing.T) {
 	later := time.Duration(0)
 	for _, way := range []Way{WayWireGuard, WayVXLAN, WayWireGuard, WayAuto, WayWireGuard, WayRoutes} {
 		for _, m := range c.machines {
-			m.config.Way = way
-			m.restart()
-			m.network.now = func() time.Time { return start.Add(later) }
-			m.mustSync(c.peers())
-			everybody(fmt.Sprintf("after %s has changed to %s", m.peer.Name, way))
+			c.change(m, way, func() time.Time { return start.Add(later) }, everybody)
 			later += 50 * time.Second // the last one is almost two minutes late
 			c.sync()
 			everybody(fmt.Sprintf("on the way to %s", way))
@@ -134,11 +130,7 @@ func TestWireGuardChangesByRouters(t *testing.T) {
 	}
 	for _, way := range []Way{WayWireGuard, WayBGP} {
 		for _, m := range c.machines {
-			m.config.Way = way
-			m.restart()
-			m.network.now = func() time.Time { return start.Add(later) }
-			m.mustSync(c.peers())
-			everybody(fmt.Sprintf("after %s has changed to %s", m.peer.Name, way))
+			c.change(m, way, func() time.Time { return start.Add(later) }, everybody)
 			c.carry()
 			later += 50 * time.Second // the last one is almost two minutes late
 			all("is on the way to " + string(way))

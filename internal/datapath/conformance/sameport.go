@@ -23,8 +23,8 @@ func (s suite) samePort(t testing.TB) {
 		{netip.MustParseAddrPort("10.96.0.1:80"), six()[0].Addr},
 		{six()[0].Addr, netip.MustParseAddrPort("10.96.0.1:80")},
 	} {
-		var conns []*testnet.Conn
 		for range 2 { // the second time all tuples are known
+			var conns []*testnet.Conn
 			for _, to := range order {
 				c, err := client.Dial("tcp", to, s.patience)
 				if err != nil {
@@ -45,7 +45,6 @@ func (s suite) samePort(t testing.TB) {
 			for _, c := range conns {
 				c.Close()
 			}
-			conns = nil
 		}
 	}
 }

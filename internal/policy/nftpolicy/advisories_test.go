@@ -2,11 +2,13 @@ package nftpolicy
 
 import (
 	"bytes"
+	"encoding/binary"
 	"net"
 	"net/netip"
 	"testing"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/checksum"
 	"github.com/fairway-net/fairway/internal/labels"
 	"github.com/fairway-net/fairway/internal/policy"
 	"github.com/fairway-net/fairway/internal/service"
@@ -128,9 +130,7 @@ func (g *guarded) replies(from, to string, want bool) {
 		if i == 1 {
 			message[0] = 129 // its checksum is the kernel's work
 		} else {
-			sum := 0x1234 + 1 + 'f'<<8 + 'w'
-			sum = ^(sum&0xffff + sum>>16)
-			message[2], message[3] = byte(sum>>8), byte(sum)
+			binary.BigEndian.PutUint16(message[2:], checksum.Of(message))
 		}
 		patience := 30 * time.Second
 		if !want {
