@@ -163,6 +163,11 @@ func (w wire) wireHost(host netlinksafe.Handle, podMAC net.HardwareAddr) error {
 	if err := setSysctls(w.hostSysctls()); err != nil {
 		return err
 	}
+	// Both ends have permanent entries. With arp_accept on for all links, which one link cannot refuse, what a pod says by
+	// ARP would make entries of invented neighbours, in a table of limited size that all links share.
+	if err := host.LinkSetARPOff(link); err != nil {
+		return fmt.Errorf("switch ARP off on %s: %w", w.hostLink(), err)
+	}
 	for _, addr := range w.addrs {
 		if err := setNeighbour(host, link, addr, podMAC); err != nil {
 			return err
@@ -224,13 +229,15 @@ func (w wire) podSysctls() []setting {
 // hostSysctls: strict reverse path filtering lets the pod send from its own IPv4
 // addresses only, also when the agent's rules (node/pods.nft) are away; the rest keeps the
 // pod from configuring the node. In particular what the pod says by ARP and ND makes no
-// neighbour entry, and the node answers for no other host, whatever the defaults are.
+// neighbour entry, and the node answers for no other host, whatever the defaults are; nor does the node
+// send on what names its way itself (source routing): rules see another destination than the packet has then.
 func (w wire) hostSysctls() []setting {
 	name := w.hostLink()
 	all := []setting{
 		{"ipv4/conf/" + name + "/rp_filter", "1"},
 		{"ipv4/conf/" + name + "/accept_redirects", "0"},
 		{"ipv4/conf/" + name + "/send_redirects", "0"},
+		{"ipv4/conf/" + name + "/accept_source_route", "0"},
 		{"ipv4/conf/" + name + "/arp_accept", "0"},
 		{"ipv4/conf/" + name + "/proxy_arp", "0"},
 		{"ipv6/conf/" + name + "/accept_redirects", "0"},

@@ -44,11 +44,7 @@ func TestChecked(t *testing.T) {
 			t.Errorf("the pod's address is not remembered: %s", out)
 		}
 	}
-	link := strings.Fields(m.run("ip -o route show " + p.addrs[0].String()))[2]
-	mac, err := net.ParseMAC(strings.TrimSpace(m.run("ip -o link show " + link + " | sed 's/.*ether \\([0-9a-f:]*\\).*/\\1/'")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, mac := m.linkTo(p)
 	none4, none6 := netip.IPv4Unspecified(), netip.IPv6Unspecified()
 	every, group := net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, net.HardwareAddr{0x33, 0x33, 0xff, 0, 0, 1}
 	p.send([][]byte{

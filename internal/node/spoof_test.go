@@ -213,6 +213,17 @@ func nd(kind byte, from, to, target netip.Addr) []byte {
 	return slices.Concat(header, to.AsSlice(), body)
 }
 
+// linkTo is the node's link to a pod, and its MAC address.
+func (m *machine) linkTo(p *pod) (link string, mac net.HardwareAddr) {
+	m.t.Helper()
+	link = strings.Fields(m.run("ip -o route show " + p.addrs[0].String()))[2]
+	mac, err := net.ParseMAC(strings.TrimSpace(m.run("ip -o link show " + link + " | sed 's/.*ether \\([0-9a-f:]*\\).*/\\1/'")))
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return link, mac
+}
+
 // send puts frames on the pod's link.
 func (p *pod) send(frames [][]byte) {
 	p.t.Helper()
@@ -240,12 +251,12 @@ func (p *pod) send(frames [][]byte) {
 
 // TestFalseNeighbours: what a pod says by ARP and ND of other hosts' addresses, or of invented
 // ones, changes no neighbour entry of the node, and no packet's way; not even where the
-// administrator's defaults accept such claims.
+// administrator's settings for all links accept such claims.
 func TestFalseNeighbours(t *testing.T) {
 	c := newCluster(t, 1, dual)
 	c.sync()
 	m := c.machines[0]
-	m.run(`cd /proc/sys/net; echo 1 > ipv4/conf/default/arp_accept; echo 1 > ipv4/conf/default/proxy_arp; echo 1 > ipv6/conf/default/proxy_ndp
+	m.run(`cd /proc/sys/net; for i in all default; do echo 1 > ipv4/conf/$i/arp_accept; echo 1 > ipv4/conf/$i/proxy_arp; echo 2 > ipv4/conf/$i/rp_filter; done; echo 1 > ipv6/conf/default/proxy_ndp
 		! [ -e ipv6/conf/default/accept_untracked_na ] || echo 1 > ipv6/conf/default/accept_untracked_na`)
 	attacker, victim := m.newPod(), m.newPod()
 	outside := addresses(outside4.String(), outside6.String())
@@ -262,11 +273,7 @@ func TestFalseNeighbours(t *testing.T) {
 	}
 	eventually(t, "the node's own detection of duplicates is over", func() bool { return m.run("ip -6 addr show tentative") == "" })
 	before := neighbours()
-	link := strings.Fields(m.run("ip -o route show " + attacker.addrs[0].String()))[2]
-	mac, err := net.ParseMAC(strings.TrimSpace(m.run("ip -o link show " + link + " | sed 's/.*ether \\([0-9a-f:]*\\).*/\\1/'")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	link, mac := m.linkTo(attacker)
 	local := netip.MustParsePrefix(strings.Fields(m.run("ip -o -6 addr show scope link dev " + link))[3]).Addr()
 	every := net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 	nodes4, nodes6 := m.peer.Addrs[0], m.peer.Addrs[1]
@@ -306,5 +313,30 @@ func TestFalseNeighbours(t *testing.T) {
 			out := p.run("ip -6 addr show dev eth0 scope link")
 			return strings.Contains(out, "fe80::") && !strings.Contains(out, "tentative") && !strings.Contains(out, "dadfailed")
 		})
+	}
+}
+
+// TestSourceRouting: a packet that names its way itself goes no such way: NetworkPolicies in the kernel's hook forward see the
+// node as its destination, and a pod would get it; not even where the administrator's settings allow it.
+func TestSourceRouting(t *testing.T) {
+	c := newCluster(t, 1, dual)
+	c.sync()
+	m := c.machines[0]
+	m.run("for i in all default; do echo 1 > /proc/sys/net/ipv4/conf/$i/accept_source_route; done")
+	attacker, victim := m.newPod(), m.newPod()
+	victim.run(`nft 'table inet seen { chain in { type filter hook prerouting priority raw; ip protocol udp ip hdrlength 7 counter; ip protocol udp ip hdrlength 5 counter; }; }'`)
+	victim.run("for i in all eth0; do echo 1 > /proc/sys/net/ipv4/conf/$i/accept_source_route; done")
+	_, mac := m.linkTo(attacker)
+	plain := emptyDatagram(attacker.addrs[0], victim.addrs[0])
+	lsrr := slices.Concat([]byte{131, 7, 4}, victim.addrs[0].AsSlice(), []byte{0})
+	by := slices.Concat(emptyDatagram(attacker.addrs[0], m.peer.Addrs[0])[:20], lsrr, plain[20:])
+	by[0], by[3] = 0x40|byte(20+len(lsrr))/4, byte(len(by))
+	by[10], by[11] = 0, 0
+	binary.BigEndian.PutUint16(by[10:], checksum.Of(by[:20+len(lsrr)]))
+	attacker.send([][]byte{frame(mac, unix.ETH_P_IP, by), frame(mac, unix.ETH_P_IP, plain)})
+	seen := func() string { return victim.run("nft list table inet seen") }
+	eventually(t, "the packet after it comes", func() bool { return strings.Contains(seen(), "hdrlength 5 counter packets 1 ") })
+	if out := seen(); !strings.Contains(out, "hdrlength 7 counter packets 0 ") {
+		t.Errorf("a packet came by the way that it named:\n%s", out)
 	}
 }

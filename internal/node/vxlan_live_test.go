@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fairway-net/fairway/internal/checksum"
+	"github.com/fairway-net/fairway/internal/numbers"
 )
 
 // state is all of the tunnel that the kernel holds.
@@ -308,6 +309,14 @@ func TestForgedPackets(t *testing.T) {
 		eventually(t, "a stranger's packet is dropped", func() bool { return far.counted("vxlan-input") == 1 })
 		send(attacker.namespace, good)
 		eventually(t, "a pod's packet is dropped", func() bool { return near.counted("vxlan-forward") == 1 })
+		other := netip.MustParseAddr("2001:db8:51::3") // of another network: the pod's node masquerades what goes there
+		if end.Addr().Is4() {
+			other = netip.MustParseAddr("198.51.100.3")
+		}
+		far.run(fmt.Sprintf("ip addr add %s dev eth0", netip.PrefixFrom(other, other.BitLen())))
+		c.fabric.run(fmt.Sprintf("ip route add %s via %s", other, far.peer.Addrs[0]))
+		attacker.namespace.send(netip.AddrPortFrom(other, numbers.PortVXLAN), vxlanPacket(numbers.VNI, "node-3", netip.MustParseAddr("10.244.2.77"), victim.addrs[0]))
+		eventually(t, "a pod's packet to another address of a node is dropped", func() bool { return far.counted("vxlan-input") == 2 })
 		near.run(`nft 'table inet seen {
 			chain come { type filter hook prerouting priority -350; iifname "fw*" udp dport 4789 counter; }
 			chain passed { type filter hook prerouting priority raw; iifname "fw*" udp dport 4789 counter; }
@@ -333,7 +342,7 @@ func TestForgedPackets(t *testing.T) {
 		if out := near.run("nft list chain inet seen passed"); !strings.Contains(out, "counter packets 0 ") {
 			t.Errorf("a pod's packet with another node's address passed:\n%s", out)
 		}
-		if far.counted("vxlan-input") != 1 {
+		if far.counted("vxlan-input") != 2 {
 			t.Error("packets of another network were dropped")
 		}
 	}
