@@ -1,5 +1,7 @@
 package election
 
+import "time"
+
 // A link is what a member knows of the messages between it and one peer. It lets in what the
 // peer sent after it heard our nonce, once and in order: a recorded message is refused also
 // after a restart of either end.
@@ -8,9 +10,10 @@ type link struct {
 	// nonce is the one that the peer echoes; next the one that it must echo to begin anew,
 	// because it has restarted and forgot nonce.
 	nonce, next uint64
-	former      uint64 // the nonce before: messages that echo it were under way at the change
-	echo        uint64 // the nonce that the peer gave us
-	in, out     uint64 // counters of the last message in each direction
+	former      uint64        // the nonce before: messages that echo it were under way at the change
+	echo        uint64        // the nonce that the peer gave us
+	in, out     uint64        // counters of the last message in each direction
+	quiet       time.Duration // no hello before
 }
 
 // accept decides about a message that is authentic and from this peer. renew says that the
@@ -42,6 +45,16 @@ func (l *link) header(kind byte, self nodeID) header {
 		nonce = l.next
 	}
 	return header{kind: kind, from: self, to: l.id, nonce: nonce, echo: l.echo, counter: l.out}
+}
+
+// greet reports whether a hello may be sent now, and notes that it is. Recorded messages ask for hellos too, and
+// what is under way while the two then change their nonces is lost: it must not be more than one round of a grant's.
+func (l *link) greet(now, pause time.Duration) bool {
+	if now < l.quiet {
+		return false
+	}
+	l.quiet = now + pause
+	return true
 }
 
 // hello answers a message with an echo that is wrong.

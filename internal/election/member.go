@@ -139,7 +139,7 @@ func (m *Member) Receive(now time.Duration, data []byte) ([]Packet, error) {
 		return nil, nil // a node that is new or gone
 	}
 	ok, renew := p.link.accept(msg.header, m.cfg.Random)
-	if renew {
+	if renew && p.link.greet(now, m.cfg.Timing.Grant) {
 		m.send(p, message{header: p.link.hello(m.self, msg.nonce)})
 	}
 	if ok {
