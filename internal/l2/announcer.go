@@ -39,9 +39,8 @@ type Config struct {
 	Conflict func(a netip.Addr, device string, mac MAC)
 	// Count is called for each frame, with the lock held. It must not wait.
 	Count func(Frame, netip.Addr)
-	// Interfaces is called with the names of all interfaces that could announce, and which
-	// of them have a network, when they change.
-	Interfaces func(names, networks []string)
+	// Interfaces is called with all interfaces that could announce, when they change.
+	Interfaces func([]Interface)
 }
 
 // A Frame is a kind of frame that is counted.
@@ -128,8 +127,8 @@ func (a *Announcer) onLocked(x *announced, device string) bool {
 	if len(x.devices) > 0 {
 		return slices.Contains(x.devices, device)
 	}
-	i := slices.IndexFunc(a.known, func(l link) bool { return l.name == device })
-	return i >= 0 && a.known[i].network
+	i := slices.IndexFunc(a.known, func(l link) bool { return l.Name == device })
+	return i >= 0 && a.known[i].Network
 }
 
 // Run answers until ctx ends, which is no error.
@@ -202,22 +201,20 @@ func (a *Announcer) refresh() error {
 		return fmt.Errorf("list interfaces: %w", err)
 	}
 	a.mu.Lock()
-	changed := !slices.Equal(now, a.known)
-	a.known = now
+	changed := a.known == nil || !slices.Equal(now, a.known)
+	a.known = append([]link{}, now...)
 	if !changed {
 		a.mu.Unlock()
 		return nil
 	}
 	a.reopenLocked(now)
 	a.joinLocked()
-	var names, networks []string
-	for _, l := range now {
-		if names = append(names, l.name); l.network {
-			networks = append(networks, l.name)
-		}
+	all := make([]Interface, len(now))
+	for i, l := range now {
+		all[i] = l.Interface
 	}
 	a.mu.Unlock()
-	a.cfg.Interfaces(names, networks)
+	a.cfg.Interfaces(all)
 	return nil
 }
 
@@ -225,7 +222,7 @@ func (a *Announcer) refresh() error {
 // MAC announces is announced as if for the first time.
 func (a *Announcer) reopenLocked(now []link) {
 	for name, p := range a.ports {
-		same := func(l link) bool { return l.name == p.name && l.index == p.index && l.mac == p.mac }
+		same := func(l link) bool { return l.Name == p.name && l.index == p.index && l.mac == p.mac }
 		if i := slices.IndexFunc(now, same); i >= 0 {
 			p.source = now[i].source
 			continue
@@ -234,15 +231,15 @@ func (a *Announcer) reopenLocked(now []link) {
 		delete(a.ports, name)
 	}
 	for _, l := range now {
-		if a.ports[l.name] != nil {
+		if a.ports[l.Name] != nil {
 			continue
 		}
 		p, err := openPort(l)
 		if err != nil {
-			a.cfg.Log.Warn("cannot announce on an interface", "interface", l.name, "err", err)
+			a.cfg.Log.Warn("cannot announce on an interface", "interface", l.Name, "err", err)
 			continue
 		}
-		a.ports[l.name] = p
+		a.ports[l.Name] = p
 		for _, f := range p.frames {
 			a.work.Go(func() { a.serve(p, f) })
 		}

@@ -12,15 +12,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A link is an interface that addresses can be announced on.
+// An Interface is one that addresses can be announced on.
+type Interface struct {
+	Name string
+	// Network says that it has an address of a network, so that it counts where no interface
+	// is asked for by name.
+	Network bool
+	// Carrier says that there is something at the other end.
+	Carrier bool
+}
+
+// A link is an Interface as the kernel has it.
 type link struct {
-	name   string
+	Interface
 	index  int
 	mac    MAC
 	source netip.Addr // what IPv6 packets of ours come from; link-local if there is one
-	// network says that it has an address of a network, so that it counts where no interface
-	// is asked for by name.
-	network bool
 }
 
 // podLinks are names of interfaces that are no network of the node's: MetalLB's list.
@@ -39,7 +46,8 @@ func links() ([]link, error) {
 		if a.RawFlags&need != need || a.RawFlags&not != 0 || len(a.HardwareAddr) != 6 || a.MasterIndex != 0 && !inVRF(all, a.MasterIndex) {
 			continue
 		}
-		out = append(out, addressed(l, link{name: a.Name, index: a.Index, mac: MAC(a.HardwareAddr)}))
+		one := Interface{Name: a.Name, Carrier: a.RawFlags&unix.IFF_LOWER_UP != 0}
+		out = append(out, addressed(l, link{Interface: one, index: a.Index, mac: MAC(a.HardwareAddr)}))
 	}
 	return out, nil
 }
@@ -67,8 +75,8 @@ func addressed(l netlink.Link, out link) link {
 		}
 		ip = ip.Unmap()
 		ones, bits := a.Mask.Size()
-		if ip.IsGlobalUnicast() && ones < bits && !podLinks.MatchString(out.name) {
-			out.network = true
+		if ip.IsGlobalUnicast() && ones < bits && !podLinks.MatchString(out.Name) {
+			out.Network = true
 		}
 		if ip.Is6() && (!out.source.IsValid() || ip.IsLinkLocalUnicast()) {
 			out.source = ip

@@ -61,9 +61,12 @@ func TestLinks(t *testing.T) {
 		}
 		var got []string
 		for _, l := range all {
-			text := l.name
-			if l.network {
+			text := l.Name
+			if l.Network {
 				text += "+network"
+			}
+			if l.Carrier {
+				text += "+carrier"
 			}
 			got = append(got, text)
 		}
@@ -77,6 +80,14 @@ func TestLinks(t *testing.T) {
 		t.Fatal(err)
 	}
 	check("eth1 has left lan0, which has no MAC without a member", "eth1+network eth3+network eth4 eth5 veth6")
+	other, err := netlink.LinkByName("eth3-peer")
+	if err == nil {
+		err = netlink.LinkSetUp(other)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	check("the other end of eth3 is up", "eth1+network eth3+network+carrier eth3-peer+carrier eth4 eth5 veth6")
 	if w := Wireless([]string{"lan0", "eth1", "eth3"}); len(w) > 0 {
 		t.Errorf("%v are wireless", w)
 	}

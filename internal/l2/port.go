@@ -39,7 +39,7 @@ var neighbourFilter = []unix.SockFilter{
 
 // openPort opens the sockets of an interface.
 func openPort(l link) (*port, error) {
-	p := &port{name: l.name, index: l.index, mac: l.mac, source: l.source, group: -1, joined: map[netip.Addr]bool{}}
+	p := &port{name: l.Name, index: l.index, mac: l.mac, source: l.source, group: -1, joined: map[netip.Addr]bool{}}
 	var err error
 	for _, proto := range []uint16{unix.ETH_P_ARP, unix.ETH_P_IPV6} {
 		f, failed := openFrames(l, proto)
@@ -57,7 +57,7 @@ func openPort(l link) (*port, error) {
 	}
 	if err != nil {
 		p.close()
-		return nil, fmt.Errorf("listen on interface %s: %w", l.name, err)
+		return nil, fmt.Errorf("listen on interface %s: %w", l.Name, err)
 	}
 	return p, nil
 }
@@ -77,7 +77,7 @@ func openFrames(l link, proto uint16) (*os.File, error) {
 		_ = unix.Close(fd)
 		return nil, err
 	}
-	return os.NewFile(uintptr(fd), "packet "+l.name), nil
+	return os.NewFile(uintptr(fd), "packet "+l.Name), nil
 }
 
 // send sends a frame, by the socket of its protocol: the fence looks at what the socket says.

@@ -19,14 +19,15 @@ import (
 type wound struct {
 	name     string
 	do, heal func(l *lan, i int)
+	noAPI    bool // the API server is behind it too: who has no carrier knows that, and tries another network
 }
 
 var wounds = []wound{
-	{"killed", (*lan).kill, (*lan).start},
-	{"stopped", func(l *lan, i int) { l.signal(i, syscall.SIGSTOP) }, func(l *lan, i int) { l.signal(i, syscall.SIGCONT) }},
-	{"link down", func(l *lan, i int) { l.link(i, "down") }, func(l *lan, i int) { l.link(i, "up") }},
-	{"mute", func(l *lan, i int) { l.drop(i, "ingress") }, (*lan).pass},
-	{"deaf", func(l *lan, i int) { l.drop(i, "egress") }, (*lan).pass},
+	{"killed", (*lan).kill, (*lan).start, false},
+	{"stopped", func(l *lan, i int) { l.signal(i, syscall.SIGSTOP) }, func(l *lan, i int) { l.signal(i, syscall.SIGCONT) }, false},
+	{"link down", func(l *lan, i int) { l.link(i, "down") }, func(l *lan, i int) { l.link(i, "up") }, false},
+	{"mute", func(l *lan, i int) { l.drop(i, "ingress") }, (*lan).pass, true},
+	{"deaf", func(l *lan, i int) { l.drop(i, "egress") }, (*lan).pass, true},
 }
 
 // drop makes the bridge lose what a node sends (ingress), or what is sent to it (egress).
@@ -114,6 +115,11 @@ func (l *lan) fault(random *rand.Rand, all []int, k int) {
 	for at, i := range hurt {
 		w := wounds[(k+at)%len(wounds)]
 		names, done = append(names, l.nodes[i].Name+" "+w.name), append(done, w)
+		if w.noAPI {
+			l.world.Slow = true
+			l.tell(i)
+			l.world.Slow = noAPI
+		}
 		w.do(l, i)
 	}
 	began := time.Now()

@@ -69,6 +69,7 @@ func (s *Speaker) take(ctx context.Context, r reading, first bool) {
 			s.fresh[a] = time.Now()
 		}
 	}
+	s.links.ask(s.cfg.Node, s.decisions)
 	s.checks.set(s.net.peers[s.cfg.Node].Addr(), ports)
 	if err := s.fence.Guard(ctx, guard); err != nil {
 		s.mend(ctx, err)

@@ -50,6 +50,8 @@ type world struct {
 	Lease  string // a file: who has the Lease, and until when
 	Told   string // a directory, for what each speaker says of owners
 	Slow   bool   // the Source does not answer before the next world
+	// Interfaces are those of the L2Advertisement.
+	Interfaces []string
 }
 
 // source is a Source: the world that was read last.
@@ -150,7 +152,7 @@ func (s world) input() announce.Input {
 	r, _ := ipam.ParseRange("0.0.0.0/0")
 	r6, _ := ipam.ParseRange("::/0")
 	return announce.Input{
-		Pools: []*ipam.Pool{{Name: "all", Ranges: []ipam.Range{r, r6}}}, L2: []*announce.L2Advertisement{{Name: "all"}}, Nodes: s.Nodes,
+		Pools: []*ipam.Pool{{Name: "all", Ranges: []ipam.Range{r, r6}}}, L2: []*announce.L2Advertisement{{Name: "all", Interfaces: s.Interfaces}}, Nodes: s.Nodes,
 		Services:  []*announce.Service{{Name: service.Name{Namespace: "shop", Name: "web"}, Addrs: s.Addrs, Egress: s.Told != ""}},
 		Endpoints: func(service.Name) announce.Endpoints { return announce.Endpoints{Any: true} },
 	}

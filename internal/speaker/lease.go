@@ -37,8 +37,8 @@ func (s *Speaker) leaseVote(ctx context.Context) {
 		s.lease.held = held
 		s.cfg.Log.Info("the third vote of two nodes, that of the Lease", "have", held)
 	}
-	if s.lease.asking.Load() || time.Since(s.lease.asked) < leaseEvery {
-		return
+	if s.lease.asking.Load() || time.Since(s.lease.asked) < leaseEvery || s.links.cutOff() {
+		return // cut off: the other node can announce, and would never get the vote where the API server is on another network
 	}
 	s.lease.asked = time.Now()
 	s.lease.asking.Store(true)

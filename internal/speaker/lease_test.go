@@ -1,6 +1,8 @@
 package speaker
 
 import (
+	"encoding/json"
+	"os"
 	"testing"
 	"time"
 
@@ -29,4 +31,19 @@ func TestTwoNodes(t *testing.T) {
 	l.start(best)
 	l.until(vips[0], best)
 	t.Log(l.tape.Check(t), "changes of owner")
+}
+
+// hasLease waits until a node has the Lease's vote, as its file says.
+func (l *lan) hasLease(node string) {
+	l.t.Helper()
+	for end := time.Now().Add(60 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		var lease struct{ Holder string }
+		text, err := os.ReadFile(l.world.Lease)
+		if err == nil && json.Unmarshal(text, &lease) == nil && lease.Holder == node {
+			return
+		}
+		if time.Now().After(end) {
+			l.t.Fatalf("the Lease is %s, want it to be %s's", text, node)
+		}
+	}
 }

@@ -57,8 +57,8 @@ func (h *holdBack) isolated(now time.Time) bool {
 // ready says whether the node can carry traffic: one that is or was cut off may not, and one that is unfit
 // does not. The others have its addresses meanwhile, if one of them can.
 func (s *Speaker) ready() {
-	missing, unfit := s.routes.Missing(), ""
-	if s.cfg.Unfit != nil {
+	missing, unfit := s.routes.Missing(), s.links.unfit
+	if unfit == "" && s.cfg.Unfit != nil {
 		unfit = s.cfg.Unfit()
 	}
 	waits := len(missing) > 0 || s.back.waits(time.Now()) || s.back.isolated(time.Now())

@@ -108,7 +108,8 @@ type Speaker struct {
 	probing   map[netip.Addr]bool
 	taken     map[netip.Addr]time.Time // another machine has it: when to look again
 	since     map[netip.Addr]time.Time
-	devices   chan devices
+	devices   chan []l2.Interface
+	links     links
 	back      holdBack
 	routes    *routeWatch
 	waits     bool        // was cut off
@@ -122,8 +123,6 @@ type Speaker struct {
 	tasks     errgroup.Group
 }
 
-type devices struct{ names, networks []string }
-
 type probeResult struct {
 	addr  netip.Addr
 	mac   l2.MAC
@@ -134,7 +133,7 @@ type probeResult struct {
 func New(cfg Config) *Speaker {
 	s := &Speaker{
 		cfg: cfg, start: time.Now(), checks: newChecks(), fresh: map[netip.Addr]time.Time{}, probing: map[netip.Addr]bool{}, routes: newRouteWatch(),
-		formers: newFormers(), readings: make(chan reading), probed: make(chan probeResult, 16), taken: map[netip.Addr]time.Time{}, since: map[netip.Addr]time.Time{}, devices: make(chan devices, 1),
+		formers: newFormers(), readings: make(chan reading), probed: make(chan probeResult, 16), taken: map[netip.Addr]time.Time{}, since: map[netip.Addr]time.Time{}, devices: make(chan []l2.Interface, 1),
 	}
 	s.tasks.SetLimit(maxTasks)
 	s.arp = l2.New(l2.Config{Log: cfg.Log, Allowed: s.allowed, Conflict: s.conflict, Count: cfg.Metrics.frame, Interfaces: s.interfaces})
@@ -164,12 +163,12 @@ func (s *Speaker) conflict(a netip.Addr, device string, mac l2.MAC) {
 }
 
 // interfaces is called by the announcer when they change.
-func (s *Speaker) interfaces(names, networks []string) {
+func (s *Speaker) interfaces(all []l2.Interface) {
 	select {
 	case <-s.devices: // an older one
 	default:
 	}
-	s.devices <- devices{names, networks}
+	s.devices <- all
 }
 
 // Run announces until ctx ends, which is no error.
@@ -378,6 +377,9 @@ func (s *Speaker) announce() {
 			continue
 		}
 		c, _ := d.Candidate(s.cfg.Node)
+		if s.nowhere(a, c.Interfaces) {
+			continue
+		}
 		if at, ok := s.fresh[a]; ok {
 			if time.Since(at) < freshFor || s.probing[a] {
 				s.probe(a, c.Interfaces)
@@ -407,17 +409,6 @@ func (s *Speaker) announce() {
 	}
 	s.cfg.Metrics.set(assigned)
 	s.cfg.Assigned(assigned)
-}
-
-// deviced puts the fence around new interfaces.
-func (s *Speaker) deviced(ctx context.Context, d devices) {
-	if err := s.fence.Devices(ctx, d.names); err != nil {
-		s.mend(ctx, err)
-	}
-	for _, name := range l2.Wireless(d.networks) {
-		s.cfg.Log.Warn("an interface is wireless: access points may not pass on what is announced there [announce on wired interfaces: spec.interfaces of the L2Advertisement]", "interface", name)
-	}
-	s.announce()
 }
 
 // leave gives everything up, so that others need not wait.

@@ -1,0 +1,95 @@
+package speaker
+
+import (
+	"net/netip"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/fairway-net/fairway/internal/announce"
+	"github.com/fairway-net/fairway/internal/election"
+	"github.com/fairway-net/fairway/internal/l2"
+)
+
+// TestNoCarrier: speakers hear each other by one network and announce on another. A node whose interface there is
+// not connected, or not there, leaves its addresses to one that is better off, and has them back when it is.
+func TestNoCarrier(t *testing.T) {
+	l := newLANOf(t, 3, t.TempDir())
+	link := func(i int, args ...string) {
+		t.Helper()
+		must(t, l.nodes[i].Do(func() error { return exec.Command("ip", append([]string{"link"}, args...)...).Run() }))
+	}
+	plug := func(i int) {
+		link(i, "add", "lan1", "type", "veth", "peer", "name", "switch")
+		link(i, "set", "lan1", "up")
+		link(i, "set", "switch", "up")
+	}
+	for i := range l.nodes {
+		plug(i)
+	}
+	l.world.Interfaces = []string{"lan1"}
+	l.tell(0, 1, 2)
+	best := []int{l.best(vips[0]), l.best(vips[1])}
+	l.told(best, 0, 1, 2)
+	at := best[0]
+	next := l.without(best, at)
+	link(at, "set", "switch", "down")
+	l.told(next, 0, 1, 2)
+	link(at, "set", "switch", "up")
+	l.told(best, 0, 1, 2)
+	link(at, "del", "lan1")
+	l.told(next, 0, 1, 2)
+	plug(at)
+	l.told(best, 0, 1, 2)
+}
+
+// without returns whose the addresses are while node i is not to have any.
+func (l *lan) without(best []int, i int) []int {
+	next := slices.Clone(best)
+	for k, a := range vips {
+		c, _ := announce.Decide(l.world.input())[a].Owner(map[string]bool{l.nodes[i].Name: true})
+		next[k] = slices.IndexFunc(l.nodes, func(m *machine) bool { return m.Name == c.Node })
+	}
+	return next
+}
+
+// TestNoCarrierOfTwo: of two nodes the one with the Lease's vote loses its link, and reaches the API server by another
+// network: it asks for the vote no more, so that the other one has the address when it ends.
+func TestNoCarrierOfTwo(t *testing.T) {
+	l := newLAN(t, 2)
+	l.world.Voters = election.Voters{Epoch: 2, Names: append([]string{election.LeaseVoter}, l.world.Voters.Names...)}
+	l.world.Lease = filepath.Join(t.TempDir(), "lease")
+	best := l.best(vips[0])
+	l.tell(best)
+	l.until(vips[0], best)
+	l.hasLease(l.nodes[best].Name)
+	l.tell(1 - best)
+	l.link(best, "down")
+	l.until(vips[0], 1-best)
+	l.link(best, "up")
+	l.until(vips[0], best)
+	t.Log(l.tape.Check(t), "changes of owner")
+}
+
+// TestOn: on which interfaces an address is announced.
+func TestOn(t *testing.T) {
+	l := links{known: true, all: []l2.Interface{{Name: "eth0", Network: true}, {Name: "eth1", Carrier: true}}}
+	l.asked = [][]string{nil}
+	if l.look(); l.unfit == "" || !l.cutOff() {
+		t.Error("a network without a carrier is no fault")
+	}
+	l.asked = [][]string{{"eth1", "eth9"}}
+	if l.look(); l.unfit != "" {
+		t.Errorf("one of two interfaces is enough, and the node is unfit: %s", l.unfit)
+	}
+	s := Speaker{links: l}
+	for _, c := range []struct {
+		names []string
+		want  bool
+	}{{nil, false}, {[]string{"eth1"}, false}, {[]string{"eth9"}, true}} {
+		if got := s.nowhere(netip.MustParseAddr("192.0.2.1"), c.names); got != c.want {
+			t.Errorf("an address for %v is announced nowhere: %v, want %v", c.names, got, c.want)
+		}
+	}
+}
