@@ -18,8 +18,8 @@ type Interface struct {
 	// Network says that it has an address of a network, so that it counts where no interface
 	// is asked for by name.
 	Network bool
-	// Carrier says that there is something at the other end.
-	Carrier bool
+	// Connected says that there is something at the other end.
+	Connected bool
 }
 
 // A link is an Interface as the kernel has it.
@@ -46,7 +46,7 @@ func links() ([]link, error) {
 		if a.RawFlags&need != need || a.RawFlags&not != 0 || len(a.HardwareAddr) != 6 || a.MasterIndex != 0 && !inVRF(all, a.MasterIndex) {
 			continue
 		}
-		one := Interface{Name: a.Name, Carrier: a.RawFlags&unix.IFF_LOWER_UP != 0}
+		one := Interface{Name: a.Name, Connected: a.RawFlags&unix.IFF_LOWER_UP != 0}
 		out = append(out, addressed(l, link{Interface: one, index: a.Index, mac: MAC(a.HardwareAddr)}))
 	}
 	return out, nil

@@ -3,6 +3,7 @@ package speaker
 import (
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/fairway-net/fairway/internal/election"
+	"github.com/fairway-net/fairway/internal/testnet"
 )
 
 // A wound is a fault of one node that can be healed.
@@ -127,10 +129,9 @@ func (l *lan) fault(random *rand.Rand, all []int, k int) {
 		for _, a := range vips {
 			l.owner(a, hurt...)
 		}
+		l.askFor(testnet.Interleaved, vips[k%2]) // an owner for less looks like one of two: it gives the address back when it is asked
 	} else {
-		for end := time.Now().Add(time.Second); time.Now().Before(end); { // longer than a grant: nobody may have it
-			l.ask(vips[k%2])
-		}
+		l.askFor(time.Second, vips[k%2]) // longer than a grant: nobody may have it
 	}
 	l.t.Logf("%s, without the API server: %v; %v", strings.Join(names, ", "), noAPI, time.Since(began).Round(time.Millisecond))
 	for at, i := range hurt {
@@ -138,4 +139,11 @@ func (l *lan) fault(random *rand.Rand, all []int, k int) {
 	}
 	l.world.Slow = false
 	l.tell(all...)
+}
+
+// askFor asks an address again and again.
+func (l *lan) askFor(d time.Duration, a netip.Addr) {
+	for end := time.Now().Add(d); time.Now().Before(end); {
+		l.ask(a)
+	}
 }

@@ -30,7 +30,7 @@ func (l *links) on(names []string) []l2.Interface {
 	})
 }
 
-func carries(i l2.Interface) bool { return i.Carrier }
+func carries(i l2.Interface) bool { return i.Connected }
 
 // cutOff reports whether no network of the node has anything at its other end.
 func (l *links) cutOff() bool { return l.known && !slices.ContainsFunc(l.on(nil), carries) }

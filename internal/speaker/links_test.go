@@ -12,7 +12,7 @@ import (
 	"github.com/fairway-net/fairway/internal/l2"
 )
 
-// TestNoCarrier: speakers hear each other by one network and announce on another. A node whose interface there is
+// TestNoConnected: speakers hear each other by one network and announce on another. A node whose interface there is
 // not connected, or not there, leaves its addresses to one that is better off, and has them back when it is.
 func TestNoCarrier(t *testing.T) {
 	l := newLANOf(t, 3, t.TempDir())
@@ -74,7 +74,7 @@ func TestNoCarrierOfTwo(t *testing.T) {
 
 // TestOn: on which interfaces an address is announced.
 func TestOn(t *testing.T) {
-	l := links{known: true, all: []l2.Interface{{Name: "eth0", Network: true}, {Name: "eth1", Carrier: true}}}
+	l := links{known: true, all: []l2.Interface{{Name: "eth0", Network: true}, {Name: "eth1", Connected: true}}}
 	l.asked = [][]string{nil}
 	if l.look(); l.unfit == "" || !l.cutOff() {
 		t.Error("a network without a carrier is no fault")
