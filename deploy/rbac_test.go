@@ -142,7 +142,7 @@ func TestSpeakerRole(t *testing.T) {
 	want := map[string]string{
 		"services": "get list watch", "nodes": "list watch", "endpointslices": "list watch", "events": "create",
 		"ipaddresspools l2advertisements bgpadvertisements bgppeers bfdprofiles communities": "list watch",
-		"configurationstates": "list watch create patch", "configurationstates/status": "patch",
+		"configurationstates": "list watch create patch delete", "configurationstates/status": "patch",
 		"configmaps secrets": "create", "configmaps fairway-speaker-voters": "list watch update", "secrets": "get list watch",
 		"leases": "create", "leases fairway-speaker-vote": "get update",
 		"servicel2statuses servicebgpstatuses": "list watch create patch delete", "servicel2statuses/status servicebgpstatuses/status": "patch",

@@ -196,7 +196,7 @@ func (a *AnnounceStatuses) apply(ctx context.Context, object service.Name, want 
 	meta := map[string]any{
 		"labels":          map[string]any{labelAnnouncer: labelValue(node), labelServiceName: labelValue(want.Name.Name), labelServiceNamespace: want.Namespace},
 		"annotations":     map[string]any{annotationAddresses: want.addrs},
-		"ownerReferences": []any{map[string]any{"apiVersion": "v1", "kind": "Node", "name": node, "uid": n.UID}},
+		"ownerReferences": ownedByNode(node, n.UID),
 	}
 	status := map[string]any{"node": node, "serviceName": want.Name.Name, "serviceNamespace": want.Namespace, a.kind.field: by}
 	_, was := a.feed.Get(object)
@@ -211,6 +211,17 @@ func (a *AnnounceStatuses) apply(ctx context.Context, object service.Name, want 
 		a.inform(want.Name, "nodeAssigned", fmt.Sprintf("announcing from node %q with protocol %q", node, a.kind.protocol))
 	}
 	return nil
+}
+
+// ownedByNode are the ownerReferences of what is to go with a Node.
+func ownedByNode(node, uid string) []any {
+	return []any{map[string]any{"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid}}
+}
+
+// ownUID returns the UID of this node's object; empty: it is not known.
+func (v *Speaker) ownUID() string {
+	n, _ := v.nodes.Get(service.Name{Name: v.store.cfg.NodeName})
+	return deref(n, announce.Node{}).UID
 }
 
 func (a *AnnounceStatuses) remove(ctx context.Context, object service.Name) error {

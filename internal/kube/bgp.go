@@ -68,18 +68,33 @@ func (b *BGP) openState() {
 	states.only.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, b.name.Name).String()
 	b.states = open(s, states)
 	b.state = NewStatusWriter(StatusConfig[configState]{Log: s.cfg.Log, Owner: speakerOwner, Kind: "configurationstates",
-		Apply: func(ctx context.Context, name service.Name, c configState, how metav1.ApplyOptions) error {
-			return s.applyMetallb(ctx, "configurationstates", "ConfigurationState", name, how,
-				labelled(map[string]string{"metallb.io/component-type": "speaker", "metallb.io/node-name": s.cfg.NodeName}), map[string]any{"result": c.Result, "errorSummary": c.Summary})
-		},
+		Apply: b.applyState,
 		Have: func(name service.Name) (configState, bool) {
 			c, ok := b.states.Get(name)
+			if ok && c.owner != b.speaker.ownUID() {
+				return configState{}, true
+			}
 			return deref(c, speakerState{}).configState, ok
 		},
 		Make: func() bool { return b.states.progress.Load() == listed },
 	})
+	b.speaker.nodes.follow(func(name service.Name, _, _ *announce.Node, _ int64) {
+		if name.Name == s.cfg.NodeName {
+			b.state.Changed(b.name)
+		}
+	})
 	b.states.follow(func(name service.Name, _, _ *speakerState, _ int64) { b.state.Changed(name) })
 	b.states.onSettle(func() { b.state.Changed(b.name) })
+}
+
+// applyState writes the ConfigurationState. Its owner is the Node, so that it goes with it.
+func (b *BGP) applyState(ctx context.Context, name service.Name, c configState, how metav1.ApplyOptions) error {
+	s := b.speaker.store
+	meta := labelled(map[string]string{"metallb.io/component-type": "speaker", "metallb.io/node-name": s.cfg.NodeName})
+	if uid := b.speaker.ownUID(); uid != "" {
+		meta["ownerReferences"] = ownedByNode(s.cfg.NodeName, uid)
+	}
+	return s.applyMetallb(ctx, "configurationstates", "ConfigurationState", name, how, meta, map[string]any{"result": c.Result, "errorSummary": c.Summary})
 }
 
 // Run writes what Report says until ctx ends, which is no error.

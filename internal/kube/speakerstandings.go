@@ -31,12 +31,16 @@ const speakerStatePrefix = "speaker-"
 // A speakerState is what a speaker's ConfigurationState says: each half has a writer.
 type speakerState struct {
 	configState
+	owner     string              // UID of the Node with which it goes
 	standings []announce.Standing // sorted by peer
 }
 
 // convertSpeakerState reads a ConfigurationState. What makes no sense is written anew.
 func convertSpeakerState(o *unstructured.Unstructured) *speakerState {
 	s := &speakerState{configState: *convertConfigState(o)}
+	for _, r := range o.GetOwnerReferences() {
+		s.owner = string(r.UID)
+	}
 	var status struct {
 		Conditions []metav1.Condition `json:"conditions"`
 	}

@@ -9,7 +9,9 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/fairway-net/fairway/internal/announce"
 )
@@ -84,4 +86,42 @@ func TestSpeakerStandings(t *testing.T) {
 		t.Error(err)
 	}
 	api.untilStandings(t, "node-1", "")
+}
+
+// TestStateGoesWithItsNode: the ConfigurationState of a speaker is the Node's, that of a release before and of a Node of
+// the same name before too, so that the garbage collector removes it with the Node.
+func TestStateGoesWithItsNode(t *testing.T) {
+	api := newMetallbAPI(&unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "metallb.io/v1beta1", "kind": "ConfigurationState",
+		"metadata": map[string]any{"name": "speaker-node-1", "namespace": "metallb-system"}, "status": map[string]any{"result": "Valid"},
+	}})
+	s := metallbStore(api)
+	b := s.SubscribeSpeaker("").SubscribeBGP()
+	runUntilEnd(t, s)
+	waitFor(t, b.Synced(), "Synced")
+	go func() { _ = b.Run(t.Context()) }()
+	b.Report(nil)
+	until := func(want string) {
+		t.Helper()
+		for end := time.Now().Add(60 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+			o, err := announceKind{resource: "configurationstates"}.client(api, "metallb-system").Get(t.Context(), "speaker-node-1", metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if all := o.GetOwnerReferences(); len(all) == 1 && all[0].Kind == "Node" && all[0].Name == "node-1" && string(all[0].UID) == want {
+				return
+			} else if time.Now().After(end) {
+				t.Fatalf("its owners are %v, want the Node of UID %s", all, want)
+			}
+		}
+	}
+	until("1234")
+	nodes := s.cfg.Client.CoreV1().Nodes()
+	if err := nodes.Delete(t.Context(), "node-1", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := nodes.Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", UID: "5678"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	until("5678")
 }
