@@ -286,7 +286,7 @@ func (a *Allocator) conflict(r *record, addr netip.Addr) string {
 	case r.SharingKey == "" || h.key != r.SharingKey:
 		return fmt.Sprintf("it is also in use by %v, which does not have the same sharing key", other)
 	case h.backing != r.Backing:
-		return fmt.Sprintf("it is also in use by %v, and under externalTrafficPolicy Local both need the same selector", other)
+		return fmt.Sprintf("it is also in use by %v, and under externalTrafficPolicy Local both need the same pods: one namespace and selector", other)
 	}
 	for _, p := range r.Ports {
 		if o := h.ports[p]; o != nil && o != r {

@@ -39,8 +39,8 @@ type Service struct {
 	PreferDual bool
 	Ports      []Port
 	// SharingKey lets it share its address with Services of the same key (empty: with none),
-	// whose Backing is the same: the selector under externalTrafficPolicy Local, since all
-	// of them must have their pods on the same nodes; empty under Cluster.
+	// whose Backing is the same: the namespace and selector under externalTrafficPolicy Local, since
+	// all of them must have their pods on the same nodes; empty under Cluster.
 	SharingKey, Backing string
 	// Pool and Addrs are what it asks for; empty: anything.
 	Pool  string

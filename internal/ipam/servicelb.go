@@ -105,6 +105,9 @@ func (r HostRequest) place(hosts []Host, used map[string]map[Port]service.Name, 
 		}
 	}
 	why = "no node takes part"
+	if r.Nodes != nil && len(hosts) > 0 {
+		why = "no node that takes part has an endpoint that serves (externalTrafficPolicy: Local)"
+	}
 	pool, pooled := r.Labels[labelPool]
 	var placed []Host
 	for _, h := range hosts {

@@ -61,6 +61,7 @@ func TestShareHosts(t *testing.T) {
 		{"pools count with enablelb only", []Host{host(1, "lbpool=b")}, []HostRequest{request("a", 1, 80, pooled)}, "a [192.0.2.1]"},
 		{"a port of the node's own programs", []Host{host(1)}, []HostRequest{request("a", 1, 10250)}, `a [] Failed to allocate IP for "d/a": port 10250/TCP is a node's own [choose another port]`},
 		{"no node", nil, []HostRequest{request("a", 1, 80)}, `a [] Failed to allocate IP for "d/a": no node takes part`},
+		{"policy Local, and no endpoint", []Host{host(1)}, []HostRequest{request("a", 1, 80, local())}, `a [] Failed to allocate IP for "d/a": no node that takes part has an endpoint that serves (externalTrafficPolicy: Local)`},
 		{"not wanted", []Host{host(1)}, []HostRequest{request("a", 1, 80, func(r *HostRequest) { r.Wanted = false })}, ""},
 	} {
 		var got []string

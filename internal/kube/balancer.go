@@ -90,7 +90,11 @@ func ConvertBalancer(o *corev1.Service, class string) *Balancer {
 	}
 	if o.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
 		b.local = true
-		b.Backing = labels.Set(o.Spec.Selector).String()
+		// The pods of another namespace are others, whatever the selector says; and what has no selector has no pods to share.
+		b.Backing = o.Namespace + "/" + labels.Set(o.Spec.Selector).String()
+		if len(o.Spec.Selector) == 0 {
+			b.Backing += " of " + o.Name
+		}
 	}
 	b.readRequest(o)
 	return b

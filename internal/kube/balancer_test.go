@@ -36,6 +36,34 @@ func TestConvertBalancer(t *testing.T) {
 	})
 }
 
+// TestSharedPods: under externalTrafficPolicy Local two Services share an address if their pods are the same. With the same
+// labels in another namespace, or without a selector, a tenant would take it from all nodes where it has no endpoint.
+func TestSharedPods(t *testing.T) {
+	backing := func(namespace, name string, selector map[string]string, policy corev1.ServiceExternalTrafficPolicy) string {
+		o := corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: corev1.ServiceSpec{
+			Type: corev1.ServiceTypeLoadBalancer, ClusterIPs: []string{"10.96.0.5"}, Selector: selector, ExternalTrafficPolicy: policy,
+		}}
+		return ConvertBalancer(&o, "").Backing
+	}
+	const local = corev1.ServiceExternalTrafficPolicyLocal
+	web := map[string]string{"app": "web"}
+	mine := backing("shop", "web", web, local)
+	if backing("shop", "api", web, local) != mine {
+		t.Error("two Services of the same pods cannot share")
+	}
+	for what, other := range map[string]string{
+		"of another namespace": backing("evil", "web", web, local), "of other pods": backing("shop", "web", map[string]string{"app": "api"}, local),
+		"under Cluster": backing("shop", "web", web, corev1.ServiceExternalTrafficPolicyCluster), "without a selector": backing("shop", "web", nil, local),
+	} {
+		if other == mine {
+			t.Errorf("a Service %s can share", what)
+		}
+	}
+	if none := backing("shop", "web", nil, local); none == backing("shop", "api", nil, local) || none == backing("shop", "api", nil, "") {
+		t.Error("a Service without a selector, which may have any endpoints, can share under Local")
+	}
+}
+
 // TestReadRequestIsBounded: a text of any length costs an event little.
 func TestReadRequestIsBounded(t *testing.T) {
 	o := corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, ClusterIPs: []string{"10.96.0.5"}}}

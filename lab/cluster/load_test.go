@@ -20,7 +20,6 @@ import (
 type load struct {
 	u        *undo
 	fabric   fabric.Fabric
-	home     *os.File // this process's network namespace
 	listener net.Listener
 	stop     chan struct{}
 	running  sync.WaitGroup
@@ -40,13 +39,7 @@ const (
 func (u *undo) startLoad(server, at string, ways map[string]string) *load {
 	u.Helper()
 	l := &load{u: u, fabric: fabric.Fabric{Dir: filepath.Join(u.lab.dir(), "net")}, stop: make(chan struct{})}
-	home, err := os.Open("/proc/self/ns/net")
-	if err != nil {
-		u.Fatal(err)
-	}
-	u.Cleanup(func() { home.Close() })
-	l.home = home
-	err = l.in(server, func() (err error) {
+	err := l.in(server, func() (err error) {
 		l.listener, err = net.Listen("tcp", at)
 		return err
 	})
@@ -73,11 +66,18 @@ func (u *undo) startLoad(server, at string, ways map[string]string) *load {
 	return l
 }
 
-// in runs do in a namespace, and leaves it: "down" ends processes whose main thread is in one.
-func (l *load) in(name string, do func() error) error {
-	return l.fabric.Do(name, func() error {
-		return errors.Join(do(), unix.Setns(int(l.home.Fd()), unix.CLONE_NEWNET))
-	})
+func (l *load) in(name string, do func() error) error { return visit(l.fabric, name, do) }
+
+// home is this process's network namespace.
+var home = sync.OnceValues(func() (*os.File, error) { return os.Open("/proc/self/ns/net") })
+
+// visit runs do in a namespace of a lab, and leaves it: "down" ends processes whose main thread is in one.
+func visit(f fabric.Fabric, name string, do func() error) error {
+	h, err := home()
+	if err != nil {
+		return err
+	}
+	return f.Do(name, func() error { return errors.Join(do(), unix.Setns(int(h.Fd()), unix.CLONE_NEWNET)) })
 }
 
 // serve sends back what it is sent, until the listener is closed.

@@ -112,7 +112,7 @@ func (l *lab) moves(policy string, moves bool) {
 
 // request makes a connection from the client outside, and gets a page.
 func request(f fabric.Fabric, at string) (opened bool, err error) {
-	err = f.Do(fabric.Client, func() error {
+	err = visit(f, fabric.Client, func() error {
 		c, err := net.DialTimeout("tcp", at, 10*time.Second)
 		if err != nil {
 			return err

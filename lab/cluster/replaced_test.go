@@ -1,0 +1,222 @@
+//go:build moves
+
+package cluster_test
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fairway-net/fairway/lab/fabric"
+)
+
+// localManifest is a second Service of the pods of routerManifest, with the other policy.
+const localManifest = `
+apiVersion: v1
+kind: Service
+metadata: {name: local}
+spec:
+  type: LoadBalancer
+  externalTrafficPolicy: Local
+  selector: {app: web}
+  ports: [{port: 80}]
+`
+
+// An outsideRequest is one of a client outside: when it was sent, how long it took, and how it failed.
+type outsideRequest struct {
+	at   time.Time
+	took time.Duration
+	err  error
+}
+
+// An outsider is a client outside that makes a connection and a request every so often, each from a port of its own and
+// beside those that wait for an answer.
+type outsider struct {
+	stop chan struct{}
+	all  sync.WaitGroup
+	mu   sync.Mutex
+	done []outsideRequest
+}
+
+func (l *lab) outsider(vip string, every time.Duration) *outsider {
+	o := &outsider{stop: make(chan struct{})}
+	f := fabric.Fabric{Dir: filepath.Join(l.dir(), "net")}
+	o.all.Go(func() {
+		tick := time.NewTicker(every)
+		defer tick.Stop()
+		for {
+			select {
+			case <-o.stop:
+				return
+			case <-tick.C:
+			}
+			o.all.Go(func() {
+				r := outsideRequest{at: time.Now()}
+				_, r.err = request(f, net.JoinHostPort(vip, "80"))
+				r.took = time.Since(r.at)
+				o.mu.Lock()
+				o.done = append(o.done, r)
+				o.mu.Unlock()
+			})
+		}
+	})
+	return o
+}
+
+// end ends the requests, and returns them in the order of their sending.
+func (o *outsider) end() []outsideRequest {
+	close(o.stop)
+	o.all.Wait()
+	slices.SortFunc(o.done, func(a, b outsideRequest) int { return a.at.Compare(b.at) })
+	return o.done
+}
+
+// slow is what a request takes whose first packet was lost: TCP sends it again after a second.
+const slow = 900 * time.Millisecond
+
+// vips waits until a client outside has an answer from the Services, and returns their addresses.
+func (l *lab) vips(services ...string) (all []string) {
+	l.Helper()
+	for _, s := range services {
+		vip := l.eventually(".", "kubectl", "get", "service", s, "-o", "jsonpath={.status.loadBalancer.ingress[*].ip}")
+		l.eventually("It works!", "client", "--", "curl", "-sS", "-m", "5", "http://"+vip)
+		all = append(all, vip)
+	}
+	return all
+}
+
+func loadavg() string {
+	load, _ := os.ReadFile("/proc/loadavg")
+	first, _, _ := strings.Cut(string(load), " ")
+	return first
+}
+
+// TestReplaced: all speakers, and then all agents, are replaced one after the other, while a client outside makes
+// requests to addresses under both policies: none fails, and none waits for a packet to be sent again.
+func TestReplaced(t *testing.T) {
+	for _, way := range []string{"l2", "bgp"} {
+		t.Run(way, func(t *testing.T) {
+			l := newLab(t)
+			l.run(l.upArgs("--nodes", "3", "--load-balancer", way)...)
+			l.input(routerManifest+"---"+localManifest, "kubectl", "apply", "-f", "-")
+			l.run("kubectl", "rollout", "status", "daemonset/web", "--timeout=120s")
+			vips := l.vips("web", "local")
+			for _, program := range []string{"fairway-speaker", "fairway-agent"} {
+				l.replaced(program, vips)
+			}
+		})
+	}
+}
+
+func (l *lab) replaced(program string, vips []string) {
+	l.Helper()
+	var asking []*outsider
+	for _, vip := range vips {
+		asking = append(asking, l.outsider(vip, 20*time.Millisecond))
+	}
+	for range 2 {
+		l.run("kubectl", "-n", "kube-system", "rollout", "restart", "daemonset/"+program)
+		l.run("kubectl", "-n", "kube-system", "rollout", "status", "daemonset/"+program, "--timeout=180s")
+	}
+	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+	}
+	for i, o := range asking {
+		var failed, late []string
+		all := o.end()
+		for _, r := range all {
+			switch text := r.at.Format("05.000 "); {
+			case r.err != nil:
+				failed = append(failed, text+r.err.Error())
+			case r.took >= slow:
+				late = append(late, text+r.took.Round(time.Millisecond).String())
+			}
+		}
+		l.Logf("%s replaced twice on all nodes: %d requests to %s, %d failed, %d waited for a packet to be sent again (load %s)", program, len(all), []string{"Cluster", "Local"}[i], len(failed), len(late), loadavg())
+		if len(failed) > 0 {
+			l.Errorf("%s: failed: %s; late: %s", program, strings.Join(failed, ", "), strings.Join(late, ", "))
+		}
+	}
+}
+
+// TestDeaths: nodes lose their link, 20 times (DEATHS), the one that has the address by ARP, or one that a router sends to;
+// half of the times the API server is stopped. The time from a death to the last request that was sent and got no answer within
+// 0.9 s is what docs/announcing.md keeps.
+func TestDeaths(t *testing.T) {
+	deaths, err := strconv.Atoi(os.Getenv("DEATHS"))
+	if err != nil {
+		deaths = 20
+	}
+	for _, way := range []string{"l2", "bgp"} {
+		t.Run(way, func(t *testing.T) {
+			l := newLab(t)
+			l.run(l.upArgs("--nodes", "3", "--load-balancer", way)...)
+			l.input(routerManifest, "kubectl", "apply", "-f", "-")
+			l.run("kubectl", "rollout", "status", "daemonset/web", "--timeout=120s")
+			vip := l.vips("web")[0]
+			victim, well := "node-3", func() { l.within(2*time.Minute, "3 next hops", routes...) }
+			if way == "l2" {
+				victim = strings.TrimSuffix(strings.TrimPrefix(l.eventually("only node-", l.owner()...), "only "), ".")
+				well = func() {
+					l.within(2*time.Minute, vip, "node", strings.TrimPrefix(victim, "node-"), "--", "nft", "list", "set", "netdev", "fairway-fence", "held4")
+				}
+			}
+			for _, api := range []string{"well", "stopped"} {
+				if api == "stopped" {
+					l.run("fault", "control-plane", "pause")
+				}
+				var all []time.Duration
+				for range deaths / 2 {
+					well()
+					all = append(all, l.death(victim, vip))
+				}
+				if api == "stopped" {
+					l.run("fault", "control-plane", "heal")
+				}
+				slices.Sort(all)
+				l.Logf("API server %s: %d deaths of %s, without an answer for: min %v, median %v, max %v (load %s)", api, len(all), victim, all[0], all[len(all)/2], all[len(all)-1], loadavg())
+			}
+		})
+	}
+}
+
+// death takes a node's link, and gives it back. It returns how long after it a request had no answer.
+func (l *lab) death(victim, vip string) time.Duration {
+	l.Helper()
+	f := fabric.Fabric{Dir: filepath.Join(l.dir(), "net")}
+	o := l.outsider(vip, 10*time.Millisecond)
+	for end := time.Now().Add(500 * time.Millisecond); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	}
+	died := time.Now()
+	if err := f.SetLink(victim, false); err != nil {
+		l.Fatal(err)
+	}
+	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	}
+	all := o.end()
+	if err := f.SetLink(victim, true); err != nil {
+		l.Fatal(err)
+	}
+	last, late := died, ""
+	for _, r := range all {
+		if r.err == nil && r.took < slow {
+			continue
+		}
+		if last = r.at; r.at.Sub(died) > time.Second {
+			late += fmt.Sprintf("; %v after it: took %v: %v", r.at.Sub(died), r.took, r.err)
+		}
+	}
+	if late != "" {
+		l.Logf("requests without an answer for 0.9 s%s", late)
+	}
+	if n := len(all); n < 100 || all[n-1].at.Sub(last) < time.Second {
+		l.Errorf("of %d requests the last one without an answer is sent %v after the death", n, last.Sub(died))
+	}
+	return last.Sub(died).Round(time.Millisecond)
+}
