@@ -112,6 +112,7 @@ var law = map[string]struct {
 	"testnet":              {[]string{"checksum", "netnamespace"}, true, false, "namespaces for tests"},
 	"childfault":           {nil, true, false, "faults inside programs, for tests"},
 	"uml":                  {nil, false, false, "a kernel for tests"},
+	"page":                 {nil, false, false, "texts only, for tests"},
 	"scenario":             {[]string{"service", "kube", "testnet"}, true, true, "reads the behaviours that tests share"},
 }
 

@@ -1,9 +1,11 @@
 // Package docs_test holds the pages to what the programs say.
 //
-//	<!-- golden: FILE --> and a block ─▶ its text, without the command, is in FILE
-//	[text](path#heading)              ─▶ the file and the heading exist
+//	<!-- golden: FILE --> and a block         ─▶ its text, without the command, is in FILE
+//	<!-- golden: PACKAGE TEST --> and a block ─▶ TEST is in PACKAGE, in a file that names the page
+//	[text](path#heading)                      ─▶ the file and the heading exist
 //
-// FILE is a golden file that another test compares with real output.
+// FILE is a golden file that another test compares with real output; TEST compares the block itself with it, by package
+// page.
 package docs_test
 
 import (
@@ -58,6 +60,55 @@ func TestGolden(t *testing.T) {
 	if n < 6 {
 		t.Errorf("only %d golden blocks were found", n)
 	}
+}
+
+var made = regexp.MustCompile("<!-- golden: ([a-z/]+) (Test[A-Za-z0-9]+) -->\n```\n\\$ ")
+
+// TestMade: a block that names a test is compared by it.
+func TestMade(t *testing.T) {
+	n := 0
+	for _, page := range pages(t) {
+		for _, m := range made.FindAllStringSubmatch(read(t, page), -1) {
+			n++
+			if file := testFile(t, m[1], m[2]); !strings.Contains(file, filepath.Base(page)) {
+				t.Errorf("%s: package %s has no %s in a file that names the page", page, m[1], m[2])
+			}
+		}
+	}
+	if n < 6 {
+		t.Errorf("only %d blocks that name a test were found", n)
+	}
+}
+
+// allMade are the pages of which every block is real output that a test makes.
+var allMade = []string{"troubleshooting.md"}
+
+// TestAllMade: on these pages is no block that nobody compares.
+func TestAllMade(t *testing.T) {
+	for _, page := range allMade {
+		blocks, text := 0, read(t, page)
+		for i, part := range strings.Split("\n"+text, "\n```") {
+			if i%2 == 0 {
+				text = part // before the block
+				continue
+			}
+			blocks++
+			_, last, _ := cutLast(text, "\n")
+			if block := last + "\n```" + part + "\n```\n"; !marked.MatchString(block) && !made.MatchString(block) {
+				t.Errorf("%s: no test makes this block; write <!-- golden: … --> before it:%s", page, part)
+			}
+		}
+		if blocks < 10 {
+			t.Errorf("%s: only %d blocks were found", page, blocks)
+		}
+	}
+}
+
+func cutLast(s, sep string) (before, after string, found bool) {
+	if i := strings.LastIndex(s, sep); i >= 0 {
+		return s[:i], s[i+len(sep):], true
+	}
+	return "", s, false
 }
 
 var (

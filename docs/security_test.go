@@ -47,7 +47,10 @@ func testsOf(t *testing.T, file, heading, pattern string, atLeast int) {
 }
 
 // hasTest reports whether a package, named without internal/, has a test.
-func hasTest(t *testing.T, dir, name string) bool {
+func hasTest(t *testing.T, dir, name string) bool { return testFile(t, dir, name) != "" }
+
+// testFile is the text of the file with a test; empty: there is none.
+func testFile(t *testing.T, dir, name string) string {
 	t.Helper()
 	for _, above := range []string{"../internal", "..", "../lab"} {
 		files, err := filepath.Glob(filepath.Join(above, dir, "*_test.go"))
@@ -55,10 +58,10 @@ func hasTest(t *testing.T, dir, name string) bool {
 			t.Fatal(err)
 		}
 		for _, file := range files {
-			if strings.Contains(read(t, file), "\nfunc "+name+"(t ") {
-				return true
+			if text := read(t, file); strings.Contains(text, "\nfunc "+name+"(t ") {
+				return text
 			}
 		}
 	}
-	return false
+	return ""
 }

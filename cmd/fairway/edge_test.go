@@ -43,7 +43,7 @@ func runEdge(args string) int {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	return run(ctx, command.Env{Stdin: strings.NewReader(""), Stdout: os.Stdout, Stderr: os.Stderr}, list)
+	return run(ctx, command.Env{Stdin: strings.NewReader(""), Stdout: os.Stdout, Stderr: os.Stderr, Version: version}, list)
 }
 
 // patient is how long the tests wait for what must happen.

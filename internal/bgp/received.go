@@ -28,7 +28,7 @@ const (
 func (s *Speaker) podCIDRs() []netip.Prefix {
 	all, err := s.cfg.RIB.PodCIDRs()
 	if err != nil {
-		s.cfg.Log.Error("the node's podCIDRs are announced as before", "err", err)
+		s.cfg.Log.Error("cannot read the node's podCIDRs; they are announced as before", "err", err)
 		return s.own
 	}
 	s.own = all
@@ -40,7 +40,7 @@ func (s *Speaker) podCIDRs() []netip.Prefix {
 func (s *Speaker) tell(ctx context.Context) {
 	before, err := s.cfg.RIB.Received()
 	if err != nil {
-		s.cfg.Log.Warn("routes to pods come back with the routers' sessions", "err", err)
+		s.cfg.Log.Warn("cannot read the last routes to pods; they return with the routers' sessions", "err", err)
 	}
 	began, nothing := time.Now(), false // written is that there are none
 	timer := time.NewTimer(0)
@@ -71,7 +71,7 @@ func (s *Speaker) tell(ctx context.Context) {
 			nothing = err == nil && !asked
 		}
 		if err != nil {
-			s.cfg.Log.Error("the agent does not hear what routers announce", "err", err, "again", again)
+			s.cfg.Log.Error("cannot tell the agent what routers announce, will try again", "err", err, "again", again)
 			timer.Reset(again)
 		} else if len(before) > 0 {
 			timer.Reset(filling / 4)

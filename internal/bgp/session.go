@@ -163,7 +163,7 @@ func (s *session) reset(reason string) {
 	}
 	err := s.server.ResetPeer(context.Background(), &api.ResetPeerRequest{Address: s.config.Address.Addr().String(), Communication: "BFD: " + reason})
 	if err != nil {
-		s.log.Warn("a session could not be ended", "err", err) // holdTime does
+		s.log.Warn("cannot end a session", "err", err) // holdTime does
 	}
 }
 

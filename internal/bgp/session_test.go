@@ -289,7 +289,7 @@ func TestVRF(t *testing.T) {
 	await(t, r.nodes[0].log.String, "reason=\"vrf: red: ", "session=false")
 	w.Peers[0].VRF = "lo" // no way from there to the router
 	r.tell(0)
-	await(t, r.nodes[0].log.String, "session begins anew", "the router cannot be reached")
+	await(t, r.nodes[0].log.String, "session restarts", "the router cannot be reached")
 	r.until(vip4)
 	w.Peers[0].VRF = "eth0"
 	r.tell(0)

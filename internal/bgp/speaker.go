@@ -141,7 +141,7 @@ func (s *Speaker) Run(ctx context.Context) error {
 	if s.cfg.RIB != rib.Dir("") {
 		pods.Go(func() { s.tell(ctx) })
 		pods.Go(func() {
-			s.cfg.RIB.Watch(ctx, s.woken, func(err error) { s.cfg.Log.Warn("podCIDRs are announced late", "err", err) })
+			s.cfg.RIB.Watch(ctx, s.woken, func(err error) { s.cfg.Log.Warn("changes of the podCIDRs are found late", "err", err) })
 		})
 	}
 	s.loop(ctx)
@@ -265,7 +265,7 @@ func (s *Speaker) closeOthers(all []announce.Session) {
 		case i < 0:
 			have.log.Info("session ends")
 		default:
-			have.log.Info("session begins anew")
+			have.log.Info("session restarts")
 		}
 		have.close(false)
 		delete(s.sessions, name)
@@ -278,14 +278,14 @@ func (s *Speaker) session(want announce.Session) (next time.Duration) {
 	if have == nil {
 		var err error
 		if have, err = open(s.cfg.Log, want.SessionConfig, want.GracefulRestart && !s.started, s.woken, s.hear); err != nil {
-			s.cfg.Log.Error("a session cannot be started", "peer", want.Peer, "err", err)
+			s.cfg.Log.Error("cannot start a session, will try again", "peer", want.Peer, "err", err, "again", again)
 			return again
 		}
 		s.sessions[want.Peer] = have
 	}
 	routes, next := have.staying(want.Routes)
 	if err := have.hold(routes); err != nil {
-		have.log.Error("routes could not be changed", "err", err)
+		have.log.Error("cannot change routes, will try again", "err", err, "again", again)
 		return again
 	}
 	if _, _, flooded := have.state(); !flooded.IsZero() {

@@ -81,7 +81,7 @@ func (n *neighbours) look(ctx context.Context, device string, one *neighbour) {
 		err := n.talk(ctx, device, one)
 		if err != nil && ctx.Err() == nil && err.Error() != told {
 			told = err.Error()
-			n.log.Warn("no router can be found behind an interface", "interface", device, "err", err, "again", again)
+			n.log.Warn("cannot find a router behind an interface, will try again", "interface", device, "err", err, "again", again)
 		}
 		select {
 		case <-ctx.Done():

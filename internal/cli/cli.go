@@ -9,6 +9,7 @@ package cli
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -30,6 +31,22 @@ func strict(c *cobra.Command) {
 	}
 	if c.HasSubCommands() && !c.Runnable() {
 		c.Args, c.RunE = cobra.ArbitraryArgs, noCommand
+	} else if c.Args != nil {
+		c.Args = withUse(c.Args)
+	}
+}
+
+// withUse adds to an error about the number of arguments how the command is written.
+func withUse(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		err := check(c, args)
+		if err == nil {
+			return nil
+		}
+		if _, rest, _ := strings.Cut(c.Use, " "); rest != "" {
+			return fmt.Errorf("%w [write %s %s]", err, c.CommandPath(), strings.NewReplacer("[", "(", "]", ")").Replace(rest))
+		}
+		return fmt.Errorf("%w [%s takes no arguments]", err, c.CommandPath())
 	}
 }
 
@@ -44,7 +61,13 @@ func noCommand(c *cobra.Command, args []string) error {
 			names = append(names, sub.Name())
 		}
 	}
-	if near := suggest.Closest(args[0], names); near != "" {
+	near := suggest.Closest(args[0], names)
+	for _, sub := range c.Commands() {
+		if slices.Contains(sub.SuggestFor, args[0]) { // its name in another tool
+			near = sub.Name()
+		}
+	}
+	if near != "" {
 		return fmt.Errorf("unknown command %q [did you mean %s %s?]", args[0], c.CommandPath(), near)
 	}
 	return fmt.Errorf("unknown command %q [%s --help lists the commands]", args[0], c.CommandPath())

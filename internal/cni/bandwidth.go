@@ -83,7 +83,7 @@ func (w wire) limitEgress(host netlinksafe.Handle, link netlink.Link, b *bandwid
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU, attrs.Group = w.shaper(), w.mtu, group(w.network)
 	if err := host.LinkAdd(&netlink.Ifb{LinkAttrs: attrs}); err != nil {
-		return fmt.Errorf("create link %s: %w (the kernel needs the module ifb)", attrs.Name, err)
+		return fmt.Errorf("create link %s: %w [the kernel needs the module ifb]", attrs.Name, err)
 	}
 	ifb, err := host.LinkByName(attrs.Name)
 	if err != nil {
@@ -100,14 +100,14 @@ func (w wire) limitEgress(host netlinksafe.Handle, link netlink.Link, b *bandwid
 	}
 	ingress := &netlink.Ingress{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: link.Attrs().Index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_INGRESS}}
 	if err := host.QdiscAdd(ingress); err != nil {
-		return fmt.Errorf("add an ingress qdisc to %s: %w (the kernel needs the module sch_ingress)", w.hostLink(), err)
+		return fmt.Errorf("add an ingress qdisc to %s: %w [the kernel needs the module sch_ingress]", w.hostLink(), err)
 	}
 	redirect := &netlink.U32{ // without a selector it matches everything
 		FilterAttrs: netlink.FilterAttrs{LinkIndex: link.Attrs().Index, Parent: ingress.Handle, Priority: 1, Protocol: unix.ETH_P_ALL},
 		Actions:     []netlink.Action{netlink.NewMirredAction(ifb.Attrs().Index)},
 	}
 	if err := host.FilterAdd(redirect); err != nil {
-		return fmt.Errorf("send what comes from %s through %s: %w (the kernel needs the modules cls_u32 and act_mirred)", w.hostLink(), attrs.Name, err)
+		return fmt.Errorf("send what comes from %s through %s: %w [the kernel needs the modules cls_u32 and act_mirred]", w.hostLink(), attrs.Name, err)
 	}
 	return nil
 }
@@ -125,7 +125,7 @@ func shape(host netlinksafe.Handle, link netlink.Link, rate, burst uint64) error
 		Rate:       rate, Limit: uint32(min(bucket+rate/queueTime, 1<<31)), Buffer: netlink.Xmittime(rate, uint32(bucket)),
 	}
 	if err := host.QdiscReplace(tbf); err != nil {
-		return fmt.Errorf("add a token bucket filter to %s: %w (the kernel needs the module sch_tbf)", link.Attrs().Name, err)
+		return fmt.Errorf("add a token bucket filter to %s: %w [the kernel needs the module sch_tbf]", link.Attrs().Name, err)
 	}
 	return nil
 }

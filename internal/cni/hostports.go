@@ -87,7 +87,7 @@ func readHostPorts(path string) (r HostPorts, err error) {
 	}
 	defer file.Close()
 	if err := json.NewDecoder(io.LimitReader(file, maxRecord)).Decode(&r); err != nil {
-		return r, fmt.Errorf("read host ports: %s: %w (delete the pod to have it wired again)", path, err)
+		return r, fmt.Errorf("read host ports: %s: %w [delete the pod to have it wired again]", path, err)
 	}
 	return r, nil
 }

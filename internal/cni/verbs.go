@@ -125,9 +125,9 @@ func withCleanup(err error, cleanup ...error) error {
 	}
 	var coded *types.Error
 	if errors.As(err, &coded) {
-		return failf(coded.Code, "%s (and cleaning up: %v)", coded.Msg, failed)
+		return failf(coded.Code, "%s, and cleaning up: %v", coded.Msg, failed)
 	}
-	return fmt.Errorf("%w (and cleaning up: %v)", err, failed)
+	return fmt.Errorf("%w, and cleaning up: %v", err, failed)
 }
 
 // result is what the runtime, CHECK and the next plugin of the list receive.

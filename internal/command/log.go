@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -44,21 +45,30 @@ func (f *LogFormat) Logger(w io.Writer, component string) (*slog.Logger, error) 
 	return nil, fmt.Errorf("%s: %q is not a format [choose %s]", from, value, strings.Join(logFormats, " or "))
 }
 
-// NewLog returns a logger that writes an error with several lines as one.
+// NewLog returns a logger that writes an error with several lines as one, and the same failure once a minute.
 func NewLog(w io.Writer, level slog.Leveler) *slog.Logger {
-	return slog.New(slog.NewTextHandler(w, logOptions(level)))
+	return slog.New(onceAMinute(slog.NewTextHandler(w, logOptions(level))))
 }
 
 // NewJSONLog has the part of Fairway that logs in each line, because lines of all parts end in
 // one place.
 func NewJSONLog(w io.Writer, level slog.Leveler, component string) *slog.Logger {
-	return slog.New(slog.NewJSONHandler(w, logOptions(level))).With("component", component)
+	return slog.New(onceAMinute(slog.NewJSONHandler(w, logOptions(level)))).With("component", component)
 }
 
 func logOptions(level slog.Leveler) *slog.HandlerOptions {
 	return &slog.HandlerOptions{Level: level, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-		if err, ok := a.Value.Any().(error); ok {
-			a.Value = slog.StringValue(oneline.Error(err).Error())
+		switch v := a.Value.Any().(type) {
+		case error:
+			a.Value = slog.StringValue(oneline.Error(v).Error())
+		case time.Time: // the handler's own
+		case time.Duration: // JSON would have nanoseconds
+			if v > 10*time.Millisecond {
+				v = v.Round(time.Millisecond)
+			}
+			a.Value = slog.StringValue(v.String())
+		case fmt.Stringer: // JSON would have a Service as an object
+			a.Value = slog.StringValue(v.String())
 		}
 		return a
 	}}

@@ -185,5 +185,5 @@ func (t *Table) dump(ctx context.Context, f filter, match matcher) (found []Matc
 // attributes that it does not know, and sends everything.
 func (t *Table) disableKernelFilter(err error) {
 	t.noKernelFilter = true
-	t.cfg.Log.Warn("the kernel cannot search its table of flows; it is read whole for every change (5.8 and later can)", "err", err)
+	t.cfg.Log.Warn("the kernel cannot filter its conntrack table; all of it is read for every change [Linux 5.8 and later can]", "err", err)
 }

@@ -129,7 +129,7 @@ func TestExact(t *testing.T) {
 			for round := range 8 {
 				checkExact(t, w, d, round)
 			}
-			if w.noKernelFilter != k.noKernelFilter || strings.Count(w.log.String(), "cannot search") != map[bool]int{true: 1}[k.noKernelFilter] {
+			if w.noKernelFilter != k.noKernelFilter || strings.Count(w.log.String(), "cannot filter") != map[bool]int{true: 1}[k.noKernelFilter] {
 				t.Errorf("noKernelFilter: %v, want %v; log: %s", w.noKernelFilter, k.noKernelFilter, w.log)
 			}
 		})

@@ -40,7 +40,7 @@ func (t Tuning) apply(log *slog.Logger, root string) error {
 	if len(k.failed) == 0 {
 		return nil
 	}
-	return fmt.Errorf("set how the node remembers flows: %w %s",
+	return fmt.Errorf("set conntrack settings: %w %s",
 		oneline.Error(errors.Join(k.failed...)), sysctl.Advice)
 }
 

@@ -168,7 +168,7 @@ func (s *Server) reload(string) (caddy.Input, error) {
 	in, err := s.read()
 	if err != nil {
 		stale.Set(1)
-		s.remark(slog.LevelError, "the Corefile is kept as it was: "+err.Error())
+		s.remark(slog.LevelError, "the former Corefile stays in use: "+err.Error())
 		return nil, err
 	}
 	s.remark(slog.LevelWarn, in.note)

@@ -76,7 +76,11 @@ func (r Report) WriteTable(w io.Writer, wide bool) error {
 	var parts []string
 	for _, level := range []Level{Failure, Warning, Skipped, OK} {
 		if n := r.count(level); n > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", n, level))
+			many := ""
+			if n > 1 && (level == Failure || level == Warning) {
+				many = "s"
+			}
+			parts = append(parts, fmt.Sprintf("%d %s%s", n, level, many))
 		}
 	}
 	_, err := fmt.Fprintf(w, "\n%d checks on %s: %s\n", len(r.Lines), r.Node, strings.Join(parts, ", "))

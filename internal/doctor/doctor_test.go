@@ -19,7 +19,7 @@ func healthy() Facts {
 	return Facts{
 		Node: "node-1", Root: true, Kernel: "6.1.0-30-amd64", Mode: "nftables",
 		Modes:     []ModeFact{{Name: "nftables"}, {Name: "iptables"}, {Name: "ipvs", Err: "the kernel has no IPVS"}},
-		Ways:      []ModeFact{{Name: "vxlan"}, {Name: "wireguard", Err: "look for WireGuard: the kernel has none"}},
+		Ways:      []ModeFact{{Name: "vxlan"}, {Name: "wireguard", Err: "the kernel has no WireGuard"}},
 		Programs:  []ProgramFact{{Name: "nft", Version: "nft v1.0.6"}, {Name: "iptables-nft", Version: "iptables v1.8.9 (nf_tables)", Rules: 3}, {Name: "iptables-legacy"}},
 		Sysctls:   map[string]string{"net.ipv4.ip_forward": "1"},
 		Conntrack: ConntrackFacts{Known: true, Max: 262144, Count: 411},

@@ -124,7 +124,7 @@ func (r *Reconciler) Reconcile(ctx context.Context) time.Duration {
 		return 0 // the agent ends; the next one audits
 	}
 	if err != nil {
-		r.cfg.Log.Warn("some clients may still send to endpoints that are gone", "err", err, "retryIn", failurePause)
+		r.cfg.Log.Warn("some clients may still send to endpoints that are gone, will try again", "err", err, "again", failurePause)
 		return failurePause
 	}
 	return 0

@@ -214,7 +214,7 @@ func (n *NodePortChecks) lost(c *check, p listenAddr, r running, err error) {
 	defer n.mu.Unlock()
 	if c.servers[p] == r {
 		delete(c.servers, p)
-		n.cfg.Log.Warn("health check of a service ended", "service", c.name, "port", c.port, "error", err)
+		n.cfg.Log.Warn("the health check of a Service ended", "service", c.name, "port", c.port, "err", err)
 	}
 }
 
@@ -229,7 +229,7 @@ func (n *NodePortChecks) report(c *check, err error) {
 		return
 	}
 	c.failed = text
-	n.cfg.Log.Warn("cannot open health check of a service", "service", c.name, "port", c.port, "error", err)
+	n.cfg.Log.Warn("cannot open the health check of a Service", "service", c.name, "port", c.port, "err", err)
 	n.cfg.Problem(c.name, service.Problem{Reason: "FailedToStartServiceHealthcheck", Message: text})
 }
 

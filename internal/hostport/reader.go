@@ -57,7 +57,7 @@ func (r *Reader) Now() service.HostPorts { return *r.now.Load() }
 func (r *Reader) Run(ctx context.Context) error {
 	files, err := fsnotify.NewWatcher()
 	if err != nil {
-		r.log.Warn("changes of host ports are found late", "within", recheck, "err", err, "advice", "raise fs.inotify.max_user_instances")
+		r.log.Warn("changes of host ports are found late [raise fs.inotify.max_user_instances]", "within", recheck, "err", err)
 		files = &fsnotify.Watcher{} // its channels never tell anything
 	} else {
 		defer files.Close()
@@ -123,7 +123,7 @@ func (r *Reader) watch(files *fsnotify.Watcher) (failed error) {
 			continue
 		}
 		if err := files.Add(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			failed = errors.Join(failed, fmt.Errorf("watch %s: %w (changes are found within %v)", dir, err, recheck))
+			failed = errors.Join(failed, fmt.Errorf("watch %s: %w; changes are found within %v", dir, err, recheck))
 		}
 	}
 	return failed
@@ -158,7 +158,7 @@ func (r *Reader) complain(err error) {
 		text = err.Error()
 	}
 	if text != "" && text != r.said {
-		r.log.Warn("some host ports cannot be read, or late", "err", err)
+		r.log.Warn("cannot read some host ports, or finds their changes late", "err", err)
 	}
 	r.said = text
 }

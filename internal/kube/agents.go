@@ -49,12 +49,12 @@ func (a *Agents) List(ctx context.Context) ([]AgentPod, error) {
 	cached := metav1.ListOptions{ResourceVersion: "0"}
 	nodes, err := a.client.CoreV1().Nodes().List(ctx, cached)
 	if err != nil {
-		return nil, adviseForbidden(fmt.Errorf("list nodes: %w", oneline.Error(err)), instead)
+		return nil, adviseForbidden(fmt.Errorf("list nodes: %w", oneline.Request(err)), instead)
 	}
 	cached.LabelSelector = agentLabel
 	pods, err := a.client.CoreV1().Pods(a.namespace).List(ctx, cached)
 	if err != nil {
-		return nil, adviseForbidden(fmt.Errorf("list the agents' pods: %w", oneline.Error(err)), instead)
+		return nil, adviseForbidden(fmt.Errorf("list the agents' pods: %w", oneline.Request(err)), instead)
 	}
 	of := map[string]AgentPod{}
 	for i := range pods.Items {
@@ -114,7 +114,7 @@ func agentPod(o *corev1.Pod) AgentPod {
 func (a *Agents) Ask(ctx context.Context, p AgentPod, path string) ([]byte, error) {
 	text, err := a.client.CoreV1().Pods(p.Namespace).ProxyGet("http", p.Name, p.port, path, nil).DoRaw(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("ask the agent through the API server: %w", oneline.Error(err))
+		return nil, fmt.Errorf("ask the agent through the API server: %w", oneline.Request(err))
 	}
 	return text, nil
 }

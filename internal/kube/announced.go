@@ -173,7 +173,7 @@ func allOf[O metav1.Object, V any](ctx context.Context, l *lists, k kind[O, V]) 
 		})
 	}
 	if err != nil {
-		l.err = adviseForbidden(fmt.Errorf("list %s: %w", k.name, oneline.Error(err)), ", by kubectl fairway status --load-balancers or --kubeconfig FILE")
+		l.err = adviseForbidden(fmt.Errorf("list %s: %w", k.name, oneline.Request(err)), ", by kubectl fairway status --load-balancers or --kubeconfig FILE")
 	}
 	return all
 }

@@ -91,7 +91,7 @@ func tellOwner(log *slog.Logger, events *Recorder, d ipam.Decision) {
 			log.Warn("a Service has a problem with its addresses", attrs...)
 			events.Event(d.Name, service.Problem{Reason: e.Reason, Message: e.Message})
 		} else {
-			log.Info("the addresses of a Service", attrs...)
+			log.Info("addresses of a Service changed", attrs...)
 			events.Inform(d.Name, e.Reason, e.Message)
 		}
 	}

@@ -152,7 +152,7 @@ func (c Connection) fromPerson(string) (*rest.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read kubeconfig: %w", oneline.Error(err))
 	}
-	if len(file.Clusters) == 0 && len(file.Contexts) == 0 {
+	if _, err := os.Stat(rules.GetDefaultFilename()); err != nil && len(file.Clusters) == 0 && len(file.Contexts) == 0 {
 		return nil, fmt.Errorf("find the API server: no kubeconfig at %s [give --kubeconfig FILE, or set KUBECONFIG]", rules.GetDefaultFilename())
 	}
 	return c.fromConfig(file, rules.GetDefaultFilename())
@@ -220,7 +220,7 @@ func Reach(ctx context.Context, c Connection) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	if err := client.Discovery().RESTClient().Get().AbsPath("/version").Do(ctx).Error(); err != nil {
-		return fmt.Errorf("reach the API server %s: %w", c.Master, oneline.Error(err))
+		return fmt.Errorf("reach the API server %s: %w", c.Master, oneline.Request(err))
 	}
 	return nil
 }

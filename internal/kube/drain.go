@@ -58,7 +58,7 @@ func (d *Drain) Wait(ctx context.Context, node string, left func(int)) error {
 		for _, k := range []announceKind{l2Statuses, bgpStatuses} {
 			list, err := k.client(d.custom, d.namespace).List(ctx, announcedBy(node))
 			if err != nil {
-				return false, fmt.Errorf("list %s: %w", k.resource, oneline.Error(err))
+				return false, fmt.Errorf("list %s: %w", k.resource, oneline.Request(err))
 			}
 			for i := range list.Items {
 				of := list.Items[i].GetLabels()

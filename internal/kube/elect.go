@@ -44,7 +44,7 @@ func Elect(ctx context.Context, e Election, lead func(context.Context) error) er
 		if !lost || ctx.Err() != nil {
 			return err
 		}
-		e.Log.Warn("this process is the leader no longer; it stands again", "lease", e.Namespace+"/"+e.Name, "err", err)
+		e.Log.Warn("this process is no longer the leader, and is a candidate again", "lease", e.Namespace+"/"+e.Name, "err", err)
 	}
 }
 

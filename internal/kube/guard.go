@@ -69,7 +69,7 @@ func (g *guard) judge(had, kept int) (believed, foreign bool) {
 		g.cluster.accept()
 		fallthrough
 	case believed && doubted && kept < had:
-		log.Warn("the API server still says the same; what its list lacks is removed")
+		log.Warn("the API server's list still lacks most objects; they are removed now")
 	case believed && doubted:
 		log.Info("the API server's list has all objects again")
 	}

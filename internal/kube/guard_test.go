@@ -116,7 +116,7 @@ func TestConfirmedList(t *testing.T) {
 	if n := g.log.Count("what it lacks is kept"); n != 2 {
 		t.Errorf("%d loud lines, want 2", n)
 	}
-	until(t, "the other lines", func() bool { return g.log.Count("what its list lacks is removed") == 2 })
+	until(t, "the other lines", func() bool { return g.log.Count("they are removed now") == 2 })
 }
 
 // TestAnotherCluster: however little a list lacks, it does not count if it is another

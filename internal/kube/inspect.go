@@ -63,7 +63,7 @@ func Inspect(ctx context.Context, c Connection, node string) (Inspection, error)
 	start := time.Now()
 	v, err := client.Discovery().ServerVersion()
 	if i.Took = time.Since(start); err != nil {
-		i.Err = oneline.Error(withoutURL(err))
+		i.Err = oneline.Request(err)
 		return i, nil
 	}
 	i.Version = v.GitVersion

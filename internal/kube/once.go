@@ -28,7 +28,11 @@ func (s *Store) readOnce(ctx context.Context, synced <-chan struct{}, advice str
 	case <-synced:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("the API server did not answer in time: %w [%s]", context.Cause(ctx), advice)
+		err := context.Cause(ctx)
+		if why := Unreadable(s.Troubles()); why != "" {
+			err = fmt.Errorf("%w; %s", err, why)
+		}
+		return fmt.Errorf("the API server did not answer in time: %w [%s]", err, advice)
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
-	"net/url"
 	"sync"
 	"time"
 
@@ -215,7 +214,7 @@ func (p *pacer) report(err error) {
 		return
 	}
 	p.logged = time.Now()
-	level, attrs := slog.LevelWarn, []any{"kind", p.kind, "err", oneline.Error(withoutURL(err))}
+	level, attrs := slog.LevelWarn, []any{"kind", p.kind, "err", oneline.Request(err)}
 	if p.without != "" {
 		attrs = append(attrs, "meanwhile", p.without)
 		if p.absent {
@@ -223,13 +222,4 @@ func (p *pacer) report(err error) {
 		}
 	}
 	p.log.Log(context.Background(), level, "cannot read from the API server, will try again", attrs...)
-}
-
-// withoutURL takes our request's URL from an error: its text is mostly our query.
-func withoutURL(err error) error {
-	var u *url.Error
-	if errors.As(err, &u) {
-		return u.Err
-	}
-	return err
 }

@@ -52,7 +52,7 @@ func (l PodLookup) Pod(ctx context.Context, namespace, name string, addr netip.A
 		if apierrors.IsForbidden(err) {
 			err = deniedError{err}
 		}
-		return false, false, fmt.Errorf("look for pod %q with address %v in namespace %s: %w", name, addr, namespace, oneline.Error(err))
+		return false, false, fmt.Errorf("look for pod %q with address %v in namespace %s: %w", name, addr, namespace, oneline.Request(err))
 	}
 	if found == nil && l.Another != nil && l.Another() {
 		return false, false, fmt.Errorf("look for pod %q in namespace %s: the API server speaks for another cluster", name, namespace)

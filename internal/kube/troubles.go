@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -59,7 +60,7 @@ func (t *troubles) note(p *pacer, err error) {
 	if t.all == nil {
 		t.all = map[string]Trouble{}
 	}
-	t.all[p.kind] = Trouble{Kind: p.kind, Refused: p.denied, Err: oneline.Error(withoutURL(err)), Without: p.without, Since: since}
+	t.all[p.kind] = Trouble{Kind: p.kind, Refused: p.denied, Err: oneline.Request(err), Without: p.without, Since: since}
 }
 
 func (t *troubles) clear(kind string) {
@@ -77,4 +78,20 @@ func (s *Store) Troubles() []Trouble {
 	s.troubles.mu.Lock()
 	defer s.troubles.mu.Unlock()
 	return slices.SortedFunc(maps.Values(s.troubles.all), func(a, b Trouble) int { return cmp.Compare(a.Kind, b.Kind) })
+}
+
+// Unreadable says which kinds cannot be read and why, each reason once. Empty: all can.
+func Unreadable(all []Trouble) string {
+	kinds, reasons := map[string][]string{}, []string{}
+	for _, t := range all {
+		why := t.Err.Error()
+		if kinds[why] == nil {
+			reasons = append(reasons, why)
+		}
+		kinds[why] = append(kinds[why], t.Kind)
+	}
+	for i, why := range reasons {
+		reasons[i] = strings.Join(kinds[why], ", ") + ": " + why
+	}
+	return strings.Join(reasons, "; ")
 }

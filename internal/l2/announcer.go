@@ -258,7 +258,7 @@ func (a *Announcer) joinLocked() {
 			}
 		}
 		if err := p.join(addrs); err != nil {
-			a.cfg.Log.Warn("IPv6 neighbours may not find an address here", "err", err)
+			a.cfg.Log.Warn("cannot join the multicast groups of addresses: IPv6 neighbours may not find them here", "err", err)
 		}
 	}
 }

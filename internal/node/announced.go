@@ -75,7 +75,7 @@ func (n *Network) hear(networks []onLink, self []netip.Addr, since time.Duration
 	}
 	all, err := n.RIB.Received()
 	if err != nil {
-		n.Log.Error("pod network: the routes by BGP stay as they are", "err", err)
+		n.Log.Error("pod network: cannot read the routes by BGP; they stay as they are", "err", err)
 		all = n.heard
 	}
 	n.heard = all

@@ -68,7 +68,7 @@ func setSysctl(name, value string) error {
 func readSysctl(name string) (string, error) {
 	value, err := plugins.Sysctl("net/" + name)
 	if err != nil {
-		return "", fmt.Errorf("read sysctl: %w (does the kernel have this address family?)", err)
+		return "", fmt.Errorf("read sysctl: %w [does the kernel have this address family?]", err)
 	}
 	return value, nil
 }

@@ -45,7 +45,7 @@ func (n *Network) installPlugin() error {
 	}
 	target := filepath.Join(n.CNIBinDir, cni.PluginName)
 	if err := n.copyPlugin(source, target); err != nil {
-		return fmt.Errorf("install the CNI plugin: %w (mount the host's %s into the agent, writable)", err, n.CNIBinDir)
+		return fmt.Errorf("install the CNI plugin: %w [mount the host's %s into the agent, writable]", err, n.CNIBinDir)
 	}
 	loopback := filepath.Join(n.CNIBinDir, cni.LoopbackName)
 	if _, err := os.Lstat(loopback); !errors.Is(err, os.ErrNotExist) {
@@ -198,7 +198,7 @@ func (n *Network) syncConfig(nodeName string, own []netip.Prefix, mtu int) error
 		err = writeAtomically(path, bytes.NewReader(text), 0o644)
 	}
 	if err != nil {
-		return fmt.Errorf("write the CNI configuration: %w (mount the host's %s into the agent, writable)", err, n.CNIConfDir)
+		return fmt.Errorf("write the CNI configuration: %w [mount the host's %s into the agent, writable]", err, n.CNIConfDir)
 	}
 	n.Log.Info("wrote the CNI configuration", "path", path, "podCIDRs", joinPrefixes(own), "mtu", mtu)
 	return nil

@@ -33,7 +33,7 @@ func (n *Network) Run(ctx context.Context, self string, nodes Nodes, maxRetry ti
 		ctx, stop := context.WithCancel(ctx)
 		var watch sync.WaitGroup
 		watch.Go(func() {
-			n.RIB.Watch(ctx, n.announcements.notify, func(err error) { n.Log.Warn("pod network: routes by BGP change late", "err", err) })
+			n.RIB.Watch(ctx, n.announcements.notify, func(err error) { n.Log.Warn("pod network: changes of the routes by BGP are found late", "err", err) })
 		})
 		defer watch.Wait()
 		defer stop()

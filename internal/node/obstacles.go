@@ -97,7 +97,7 @@ func findObstacles(ctx context.Context, r *nft.Reader, pods []netip.Prefix) (fou
 		}
 		for _, c := range chains {
 			if what := dropsOf(ctx, family, c, pods); what != "" {
-				found = append(found, fmt.Sprintf("chain %s of table %s %s drops what no rule in it accepts%s (Docker does this: accept the podCIDRs there, as with `iptables -I FORWARD -s PODCIDR -j ACCEPT` and -d PODCIDR)", c.Name, family, c.Table, what))
+				found = append(found, fmt.Sprintf("chain %s of table %s %s drops what no rule in it accepts%s [Docker does this: accept the podCIDRs there, as with `iptables -I FORWARD -s PODCIDR -j ACCEPT` and -d PODCIDR]", c.Name, family, c.Table, what))
 			}
 		}
 	}

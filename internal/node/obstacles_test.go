@@ -52,7 +52,7 @@ func TestObstacles(t *testing.T) {
 	n.run(`nft 'add rule ip filter FORWARD ip saddr 10.244.0.0/16 accept; add rule ip filter FORWARD ip daddr 10.0.0.0/8 accept'`)
 	await("")
 	n.run(`nft 'flush chain ip filter FORWARD; add rule ip filter FORWARD ip saddr 10.244.0.0/16 accept'`)
-	await("packets to 10.244.0.0/16 (")
+	await("packets to 10.244.0.0/16 [")
 	n.run(`nft 'delete table ip filter'`)
 	await("")
 	// A cluster without pods of IPv6 misses nothing there.
@@ -158,7 +158,7 @@ func TestDocker(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := strings.Join(found, "; "); (got == "") != (c.want == "") || !strings.Contains(got, "accepts: packets "+c.want+" (") && c.want != "" {
+			if got := strings.Join(found, "; "); (got == "") != (c.want == "") || !strings.Contains(got, "accepts: packets "+c.want+" [") && c.want != "" {
 				t.Errorf("found %q, want what misses %q", got, c.want)
 			}
 		})

@@ -23,7 +23,7 @@ func TestProbe(t *testing.T) {
 		if err := Probe(t.Context(), WayWireGuard); err == nil {
 			n.run("ip link add wg0 type wireguard && ip link del wg0")
 			made = true
-		} else if !strings.Contains(err.Error(), "the kernel has none") {
+		} else if !strings.Contains(err.Error(), "the kernel has no WireGuard") {
 			t.Error(err)
 		}
 		t.Logf("WireGuard: %t", made)

@@ -60,7 +60,7 @@ type wgConn struct {
 func openWG(ctx context.Context) (*wgConn, error) {
 	family, err := fwnetlink.Family(ctx, unix.WG_GENL_NAME)
 	if errors.Is(err, unix.ENOENT) {
-		err = errors.New("the kernel has none [CONFIG_WIREGUARD, Linux 5.6 or newer; modprobe wireguard]")
+		return nil, errors.New("the kernel has no WireGuard [CONFIG_WIREGUARD, Linux 5.6 or newer; modprobe wireguard]")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("look for WireGuard: %w", err)

@@ -6,7 +6,11 @@
 // what errors.Is and errors.As find in an error, they find in its one line too.
 package oneline
 
-import "strings"
+import (
+	"errors"
+	"net/url"
+	"strings"
+)
 
 // Error returns err with a text of one line; err itself if it has one already; nil for nil.
 func Error(err error) error {
@@ -41,6 +45,16 @@ func (e lineError) Error() string {
 
 // Unwrap returns the error as it was.
 func (e lineError) Unwrap() error { return e.error }
+
+// Request is Error for what came of a request whose host its caller names: without the method and the URL, which
+// say nothing more.
+func Request(err error) error {
+	var u *url.Error
+	if errors.As(err, &u) {
+		return Error(u.Err)
+	}
+	return Error(err)
+}
 
 // Last is the last line of what a program wrote.
 func Last(text string) string {

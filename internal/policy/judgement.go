@@ -47,7 +47,7 @@ func (c *Cluster) WriteJudgements(w io.Writer, q Question) (allowed bool, err er
 	} else {
 		name, err := service.ParseName(q.Peer)
 		if err != nil {
-			return false, fmt.Errorf("peer %q: write NAMESPACE/POD or an address", q.Peer)
+			return false, fmt.Errorf("%q does not name a peer [write NAMESPACE/POD or an address]", q.Peer)
 		}
 		if other = c.Pods[name]; other == nil {
 			return false, fmt.Errorf("there is no pod %v", name)

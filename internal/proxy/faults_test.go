@@ -2,10 +2,12 @@ package proxy
 
 import (
 	"errors"
+	"os/exec"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/page"
 	"github.com/fairway-net/fairway/internal/service"
 	"github.com/fairway-net/fairway/internal/testnet"
 )
@@ -16,6 +18,39 @@ func (a *api) unset(i int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.services, n)
+}
+
+// TestMapEmptied: docs/troubleshooting.md shows the log of an agent whose map another program emptied.
+func TestMapEmptied(t *testing.T) {
+	var empty atomic.Bool
+	h := start(t, func() error { // in the loop's namespace, before each write
+		if !empty.CompareAndSwap(true, false) {
+			return nil
+		}
+		if out, err := exec.Command("nft", "flush map inet fairway frontends4").CombinedOutput(); err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+		return nil
+	})
+	const services = 5
+	for i := range services {
+		h.api.set(i)
+	}
+	close(h.api.synced)
+	h.pass(t)
+	<-h.health.synced
+	empty.Store(true)
+	h.api.unset(0)
+	for end := time.After(30 * time.Second); h.log.Has("failures=1") != nil || h.log.Count("rules are up to date") < 2; {
+		select {
+		case <-h.syncs: // one deletes an element that is gone, the next repairs
+		case <-time.After(10 * time.Millisecond):
+		case <-end:
+			t.Fatalf("it never works again:\n%s", h.log)
+		}
+	}
+	h.stop()
+	page.Check(t, "../../docs/troubleshooting.md", "kubectl -n kube-system logs fairway-agent-rk226", h.log.String())
 }
 
 // TestFaults: of all writes to the kernel a tenth fails, and one in the middle of a

@@ -310,9 +310,9 @@ func (l *Loop) differs(text string) {
 	differ := 0.0
 	if text != "" {
 		differ = 1
-		l.cfg.Log.Error("the kernel holds other rules than were written, time and again; they are written again after a while", "what", text)
+		l.cfg.Log.Error("the kernel repeatedly holds other rules than were written, will write them again", "what", text)
 	} else {
-		l.cfg.Log.Info("the kernel holds the rules as they were written again")
+		l.cfg.Log.Info("the kernel holds the rules as they were written")
 	}
 	l.cfg.Metrics.differ.Set(differ)
 	l.cfg.Differs(text)

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 
+	"github.com/fairway-net/fairway/internal/command"
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/datapath/nftables"
 	"github.com/fairway-net/fairway/internal/service"
@@ -139,6 +140,7 @@ type harness struct {
 	metrics *Metrics
 	done    func() *service.Table // what the last Sync that succeeded was asked for
 	dump    func() *service.Table // after stop
+	log     *testnet.Log
 	stop    func()
 }
 
@@ -153,13 +155,13 @@ func start(t *testing.T, fail func() error) *harness {
 	real.FailWrites(fail)
 	h := &harness{
 		api: newAPI(), syncs: make(chan *service.Table),
-		health: newHealth(), applied: &Applied{},
+		health: newHealth(), applied: &Applied{}, log: &testnet.Log{},
 	}
 	dp := &recorded{Datapath: real, syncs: h.syncs}
 	h.metrics = NewMetrics(MetricsConfig{Registry: prometheus.NewRegistry(), Mode: "nftables"})
 	h.done = dp.done.Load
 	loop := New(Config{
-		Log: slog.New(slog.DiscardHandler), Source: h.api, Datapath: dp,
+		Log: command.NewLog(h.log, slog.LevelInfo), Source: h.api, Datapath: dp,
 		View:    func() service.Node { return service.Node{Name: "n"} },
 		Applied: h.applied, Health: h.health, Metrics: h.metrics, MaxRetry: 200 * time.Millisecond,
 	})

@@ -45,7 +45,7 @@ func (r *retry) failed(log *slog.Logger, err error, start, now time.Time, longes
 // succeeded notes that a pass has not failed.
 func (r *retry) succeeded(log *slog.Logger) {
 	if r.tries > 0 {
-		log.Info("the rules are written again", "failures", r.tries)
+		log.Info("the rules could be written", "failures", r.tries)
 	}
 	*r = retry{}
 }

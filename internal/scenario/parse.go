@@ -288,7 +288,7 @@ func (s *Scenario) check() error {
 	}
 	for _, slice := range s.Slices {
 		if !slices.ContainsFunc(s.Services, func(svc *service.Service) bool { return svc.Name == slice.Service }) {
-			return fmt.Errorf("EndpointSlice %v: there is no Service %v (is its label kubernetes.io/service-name right?)", slice.Name, slice.Service)
+			return fmt.Errorf("EndpointSlice %v: there is no Service %v [is its label kubernetes.io/service-name right?]", slice.Name, slice.Service)
 		}
 	}
 	return nil

@@ -49,7 +49,7 @@ func (s *Speaker) leaseVote(ctx context.Context) {
 		until, err := s.cfg.Source.Vote(ctx)
 		switch {
 		case err != nil:
-			s.cfg.Log.Debug("the vote of the Lease was not got; the other node may have it", "err", err)
+			s.cfg.Log.Debug("cannot get the vote of the Lease; the other node may have it", "err", err)
 		case !until.IsZero():
 			s.lease.until.Store(int64(until.Sub(s.start)))
 		}
@@ -65,6 +65,6 @@ func (s *Speaker) returnVote(ctx context.Context) {
 		return
 	}
 	if err := s.cfg.Source.ReturnVote(ctx); err != nil {
-		s.cfg.Log.Debug("the vote of the Lease was not given back; it ends by itself", "err", err)
+		s.cfg.Log.Debug("cannot give the vote of the Lease back; it ends by itself", "err", err)
 	}
 }

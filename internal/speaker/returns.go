@@ -65,18 +65,18 @@ func (s *Speaker) ready() {
 	s.member.SetUnready(waits || unfit != "")
 	if unfit != s.unfit {
 		if s.unfit = unfit; unfit != "" {
-			s.cfg.Log.Warn("another node has this one's addresses until it is well, if one is better off", "reason", unfit)
+			s.cfg.Log.Warn("this node is not healthy: another node takes its addresses, if one is healthier", "reason", unfit)
 		} else {
-			s.cfg.Log.Info("this node is well again")
+			s.cfg.Log.Info("this node is healthy again")
 		}
 	}
 	if waits == s.waits {
 		return
 	}
 	if s.waits = waits; waits {
-		s.cfg.Log.Info("the node is or was cut off: other nodes have its addresses until it is well", "atLeast", holdDown, "missingRoutes", missing)
+		s.cfg.Log.Info("this node is or was cut off: other nodes take its addresses until it is healthy", "atLeast", holdDown, "missingRoutes", missing)
 	} else {
-		s.cfg.Log.Info("the node takes its addresses back")
+		s.cfg.Log.Info("this node takes its addresses back")
 	}
 }
 

@@ -158,7 +158,7 @@ func (s *Speaker) allowed(netip.Addr) bool { return int64(s.now()) < s.deadline.
 // conflict is called by the announcer, with its lock held.
 func (s *Speaker) conflict(a netip.Addr, device string, mac l2.MAC) {
 	s.cfg.Metrics.conflicts.Inc()
-	s.cfg.Log.Warn("another machine says that it has an address which this node announces [is the address given to a machine, or does another load balancer announce it?]",
+	s.cfg.Log.Warn("another machine answers for an address that this node announces [is the address given to a machine, or does another load balancer announce it?]",
 		"address", a, "interface", device, "mac", mac)
 }
 
@@ -179,7 +179,7 @@ func (s *Speaker) Run(ctx context.Context) error {
 	}
 	defer s.fence.Close()
 	if err := s.fence.FormerError(); err != nil {
-		s.cfg.Log.Warn("connections end when an address moves: their packets cannot be sent to its former owner", "err", err)
+		s.cfg.Log.Warn("packets of connections cannot be sent to the former owner of an address: they end when it moves", "err", err)
 	}
 	if s.net, err = listen(ctx, s.cfg.Port); err != nil {
 		return err
@@ -284,13 +284,13 @@ func (s *Speaker) beat(ctx context.Context) {
 // confirmed.
 func (s *Speaker) mend(ctx context.Context, why error) {
 	if why != nil {
-		s.cfg.Log.Warn("the fence is loaded anew", "err", why)
+		s.cfg.Log.Warn("the fence is loaded again", "err", why)
 	}
 	s.cfg.Metrics.fenceLoads.Inc()
 	held := slices.DeleteFunc(slices.Clone(s.member.Claimed()), func(a netip.Addr) bool { return !s.member.Held(a) })
 	err := s.fence.Reload(ctx, held)
 	if s.broken = err != nil; s.broken {
-		s.cfg.Log.Error("the node announces nothing: the fence cannot be loaded", "err", err)
+		s.cfg.Log.Error("this node announces nothing: the fence cannot be loaded", "err", err)
 	}
 }
 
@@ -338,7 +338,7 @@ func (s *Speaker) want(ctx context.Context, want []netip.Addr) {
 func (s *Speaker) release(ctx context.Context, drop []netip.Addr) error {
 	err := s.fence.Hold(ctx, nil, drop)
 	if err != nil {
-		s.cfg.Log.Warn("addresses could not be given up", "err", err)
+		s.cfg.Log.Warn("cannot give up addresses", "err", err)
 	}
 	return err
 }

@@ -36,7 +36,7 @@ func (s *Speaker) vote(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, writeLimit)
 		defer cancel()
 		if err := s.cfg.Source.SetVoters(ctx, next); err != nil {
-			s.cfg.Log.Debug("the list of voters was not written; another speaker may have done so", "err", err)
+			s.cfg.Log.Debug("cannot write the list of voters; another speaker may have done so", "err", err)
 		} else {
 			s.cfg.Log.Info("wrote the list of voters", "epoch", next.Epoch, "voters", next.Names)
 		}

@@ -86,7 +86,7 @@ func (h *Handover) removeOthers(ctx context.Context) {
 		done, err := h.leave(ctx, o)
 		switch {
 		case err != nil && ctx.Err() == nil && err.Error() != o.logged:
-			h.cfg.Log.Warn("cannot remove the rules of another mode; the agent tries again", "mode", o.Info().Name, "err", err)
+			h.cfg.Log.Warn("cannot remove the rules of another mode, will try again", "mode", o.Info().Name, "err", err)
 			o.logged = err.Error()
 		case done:
 			o.Close()
@@ -151,7 +151,7 @@ func (w *kubeProxyWatch) look(ctx context.Context, cfg Config) {
 	case ctx.Err() != nil:
 	case err != nil:
 		if err.Error() != w.logged {
-			cfg.Log.Warn("cannot remove kube-proxy's rules; the agent tries again", "err", err)
+			cfg.Log.Warn("cannot remove kube-proxy's rules, will try again", "err", err)
 			w.logged = err.Error()
 		}
 	case len(remains) == 0:

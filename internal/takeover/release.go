@@ -132,7 +132,7 @@ func (r *Release) leave(ctx context.Context) bool {
 // failed reports whether err is one, and logs it once.
 func (r *Release) failed(ctx context.Context, err error) bool {
 	if err != nil && ctx.Err() == nil && err.Error() != r.logged {
-		r.log.Warn("cannot hand Services over to another proxy; the agent tries again", "mode", r.Info().Name, "err", err)
+		r.log.Warn("cannot hand Services over to another proxy, will try again", "mode", r.Info().Name, "err", err)
 		r.logged = err.Error()
 	}
 	return err != nil

@@ -19,7 +19,7 @@ import (
 
 // AddNode adds a node with the next free number to the lab, and waits until it is Ready.
 func (l Lab) AddNode(ctx context.Context, p *Progress) error {
-	b, unlock, err := l.resume(ctx, p)
+	b, unlock, err := l.resumeWhole(ctx, p)
 	if err != nil {
 		return err
 	}
@@ -30,6 +30,9 @@ func (l Lab) AddNode(ctx context.Context, p *Progress) error {
 	}
 	if n > fabric.MaxNodes {
 		return fmt.Errorf("the lab has %d nodes: there is room for no more [%s makes room]", fabric.MaxNodes, l.Command("remove-node N"))
+	}
+	if err := spareInotify("a node", inotifyNode); err != nil {
+		return err
 	}
 	ca, err := pki.Load(b.pki())
 	if err != nil {

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/fairway-net/fairway/internal/page"
 )
 
 var update = flag.Bool("update", false, "write the golden files of commands' output anew")
@@ -113,26 +115,14 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-// unstable is what is another at each run, and what stands for it.
+// unstable is what is another in each lab, and what stands for it; package page has what is another at each run anywhere.
 var unstable = []struct {
 	what *regexp.Regexp
 	text string
 }{
-	{regexp.MustCompile(`v\d+\.\d+\.\d+-dev(-[0-9a-f]{12})?`), "VERSION"},
-	{regexp.MustCompile(`go1\.\d+\.\d+`), "GO"},
-	{regexp.MustCompile(`\d{4}-\d\d-\d\dT[\d:.]+Z`), "TIME"},
-	{regexp.MustCompile(`\b\d+(\.\d+)? ?(ms|µs|s|m|h|d)(\d+(m|s|h))*\b`), "AGE"},
-	{regexp.MustCompile(`\d+ MB\b`), "N MB"},
 	{regexp.MustCompile(`(?m)^(\S+ +)\d+( +runs )`), "${1}PID${2}"},
 	{regexp.MustCompile(`("(pid|residentKB|resident[A-Za-z]*)": )\d+`), "${1}N"},
 	{regexp.MustCompile(`("slice": "[a-z-]+)-[a-z0-9]{5}"`), `$1-XXXXX"`},
-	{regexp.MustCompile(`settings-hash:[0-9a-f]+`), "settings-hash:HASH"},
-	{regexp.MustCompile(`-[bcdfghjklmnpqrstvwxz2456789]{7,10}-[bcdfghjklmnpqrstvwxz2456789]{5}\b`), "-XXXXX"},
-	{regexp.MustCompile(`\b(fairway-agent|fairway-cleanup)-[bcdfghjklmnpqrstvwxz2456789]{5}\b`), "${1}-XXXXX"},
-	{regexp.MustCompile(`10\.244\.\d+\.\d+(/24)?\b`), "10.244.x.x$1"},
-	{regexp.MustCompile(`10\.244\.x\.x/16`), "10.244.0.0/16"},
-	{regexp.MustCompile(`(\S)  +`), "$1  "}, // columns are as wide as what is in them
-	{regexp.MustCompile(`(?m) +$`), ""},
 }
 
 // stable is an output without what is another each time.
@@ -141,8 +131,5 @@ func (l *lab) stable(text string) string {
 	for _, u := range unstable {
 		text = u.what.ReplaceAllString(text, u.text)
 	}
-	if text != "" && !strings.HasSuffix(text, "\n") {
-		text += "\n"
-	}
-	return text
+	return page.Stable(text)
 }

@@ -45,6 +45,9 @@ func (l *lab) testFaults() {
 	if out, err := l.try("kubectl", "get", "nodes", "--request-timeout=5s"); err == nil {
 		l.Errorf("without control plane there are nodes: %s", out)
 	}
+	for _, c := range []string{"add-node", "remove-node 2", "restart-node 2", "redeploy"} {
+		l.refused("control-plane ended\nhint: ", strings.Fields(c)...) // and leaves the nodes as they are
+	}
 	l.run("fault", "control-plane", "heal")
 	if out := l.run("restart-node", "2"); !strings.Contains(out, "node-2 is Ready") {
 		l.Errorf("restart-node says %q", out)

@@ -19,10 +19,14 @@ const (
 	inotifyNode         = 7
 )
 
-// checkInotify returns an error if the kernel would not let a lab open as many instances of inotify as it needs: kubelet
-// and containerd end without, and do not say why.
+// checkInotify returns an error if the kernel would not let a lab open as many instances of inotify as it needs.
 func (o Options) checkInotify() error {
-	need := inotifyControlPlane + inotifyNode*o.Nodes
+	return spareInotify("a lab of "+count(o.Nodes, "node"), inotifyControlPlane+inotifyNode*o.Nodes)
+}
+
+// spareInotify returns an error if there are not so many instances of inotify left: kubelet and containerd end without,
+// and do not say why.
+func spareInotify(what string, need int) error {
 	var open []int
 	defer func() {
 		for _, fd := range open {
@@ -32,8 +36,7 @@ func (o Options) checkInotify() error {
 	for range need {
 		fd, err := unix.InotifyInit1(unix.IN_CLOEXEC)
 		if errors.Is(err, unix.EMFILE) {
-			return fmt.Errorf("a lab of %s needs %d instances of inotify, and %d are left%s",
-				count(o.Nodes, "node"), need, len(open), inotifyAdvice())
+			return fmt.Errorf("%s needs %d instances of inotify, and %d are left%s", what, need, len(open), inotifyAdvice())
 		}
 		if err != nil {
 			return fmt.Errorf("open an instance of inotify: %w", err)

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fairway-net/fairway/internal/page"
 	"github.com/fairway-net/fairway/lab/fabric"
 	"github.com/fairway-net/fairway/lab/node"
 )
@@ -103,6 +104,11 @@ func (l *lab) testDNS() {
 	if out := l.run("kubectl", "-n", "kube-system", "logs", "-l", "k8s-app=kube-dns", "--tail=-1"); strings.Contains(out, "level=ERROR") || !strings.Contains(out, "serving DNS") {
 		l.Errorf("the log of DNS in a new lab:\n%s", out)
 	}
+	if out := l.run("node", "1", "--", "dig", "+time=5", "@10.96.0.10", "example.org"); !strings.Contains(out, "status: SERVFAIL") {
+		l.Errorf("a name outside of the cluster, where nothing is:\n%s", out)
+	}
+	outside := []string{"kubectl", "-n", "kube-system", "logs", "-l", "app.kubernetes.io/name=fairway-dns"}
+	page.Check(l, "../../docs/troubleshooting.md", strings.Join(outside, " "), l.eventually("example.org. A: ", outside...))
 	l.input(corednsConfigMap, "kubectl", "apply", "-f", "-")
 	l.run("kubectl", "-n", "kube-system", "rollout", "restart", "deployment/fairway-dns")
 	l.run("kubectl", "-n", "kube-system", "rollout", "status", "deployment/fairway-dns", "--timeout=120s")
@@ -383,9 +389,22 @@ func TestTwoLabs(t *testing.T) {
 		[{"operator":"Exists"}],"containers":[{"name":"c","image":"busybox","command":["sleep","600"]}]}}`,
 		"kubectl", "apply", "-f", "-")
 	two.run("kubectl", "wait", "--for=condition=Ready", "pod/pod", "--timeout=60s")
+	two.describesTroubles()
 	two.run("down")
 	two.gone()
 	before.unchanged(t)
+}
+
+// describesTroubles makes, in a lab without manifests, what docs/troubleshooting.md shows of a node without a CNI plugin and
+// of a Service without a load balancer.
+func (l *lab) describesTroubles() {
+	const doc = "../../docs/troubleshooting.md"
+	l.input(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"late"},"spec":{"nodeName":"node-1","tolerations":
+		[{"operator":"Exists"}],"containers":[{"name":"c","image":"busybox"}]}}`, "kubectl", "apply", "-f", "-")
+	l.input(`{"apiVersion":"v1","kind":"Service","metadata":{"name":"lb"},"spec":{"type":"LoadBalancer","clusterIP":"10.110.124.145",
+		"ports":[{"port":80,"nodePort":31291}]}}`, "kubectl", "apply", "-f", "-")
+	page.Check(l, doc, "kubectl describe pod late", l.eventually("FailedCreatePodSandBox", "kubectl", "describe", "pod", "late"))
+	page.Check(l, doc, "kubectl get svc lb", l.run("kubectl", "get", "svc", "lb"))
 }
 
 // TestUpTogether starts the same lab twice at once: one comes up, the other

@@ -126,7 +126,11 @@ func (l Lab) Log(ctx context.Context, part string, follow bool, out io.Writer) e
 		return err
 	}
 	if !slices.Contains(names, part) {
-		return fmt.Errorf("the lab has no log %q [there are %s]", part, strings.Join(names, ", "))
+		hint := ""
+		if slices.Contains([]string{"agent", "controller", "dns", "speaker"}, strings.TrimPrefix(part, "fairway-")) {
+			hint = "; pods have theirs: " + l.Command("kubectl -n kube-system logs -l app.kubernetes.io/name=fairway-"+strings.TrimPrefix(part, "fairway-"))
+		}
+		return fmt.Errorf("the lab has no log %q [there are %s%s]", part, strings.Join(names, ", "), hint)
 	}
 	file, err := os.Open(filepath.Join(l.logs(), part+".log"))
 	if err != nil {

@@ -37,8 +37,8 @@ func nodeNumber(name string) (int, error) {
 	return n, nil
 }
 
-// node finds a node by its number or name.
-func (s *State) node(name string) (int, error) {
+// node finds a node by its number or name. others are further machines that an error names.
+func (s *State) node(name string, others ...string) (int, error) {
 	there := s.nodes()
 	n, err := nodeNumber(name)
 	if err == nil && slices.Contains(there, n) {
@@ -48,7 +48,7 @@ func (s *State) node(name string) (int, error) {
 	for i, n := range there {
 		names[i] = fabric.NodeName(n)
 	}
-	return 0, fmt.Errorf("no node %q: the lab has %s", name, strings.Join(names, ", "))
+	return 0, fmt.Errorf("no node %q [the lab has %s]", name, strings.Join(append(names, others...), ", "))
 }
 
 // machine finds a node or the control plane, by the name of its namespace.
@@ -56,9 +56,9 @@ func (b *builder) machine(name string) (string, error) {
 	if name == controlPlane {
 		return name, nil
 	}
-	n, err := b.state.node(name)
+	n, err := b.state.node(name, controlPlane)
 	if err != nil {
-		return "", fmt.Errorf("%w, %s", err, controlPlane)
+		return "", err
 	}
 	return fabric.NodeName(n), nil
 }
@@ -82,9 +82,27 @@ func (l Lab) resume(ctx context.Context, p *Progress) (b *builder, unlock func()
 	return &builder{Lab: l, Options: s.Options, Progress: p, plan: s.Options.plan(), state: s}, unlock, nil
 }
 
-// resumeNode is resume for work on one node: its number, or its name, becomes its name.
-func (l Lab) resumeNode(ctx context.Context, node string, p *Progress) (b *builder, name string, unlock func(), err error) {
+// resumeWhole is resume for work that the control plane has a part in.
+func (l Lab) resumeWhole(ctx context.Context, p *Progress) (b *builder, unlock func(), err error) {
 	if b, unlock, err = l.resume(ctx, p); err != nil {
+		return nil, nil, err
+	}
+	r := b.state.process(controlPlane)
+	switch {
+	case !r.Alive():
+		err = fmt.Errorf("%s ended [%s starts it again]", controlPlane, l.healCommand(controlPlane))
+	case r.Stopped():
+		err = fmt.Errorf("%s is paused [%s continues it]", controlPlane, l.healCommand(controlPlane))
+	default:
+		return b, unlock, nil
+	}
+	unlock()
+	return nil, nil, err
+}
+
+// resumeNode is resumeWhole for work on one node: its number, or its name, becomes its name.
+func (l Lab) resumeNode(ctx context.Context, node string, p *Progress) (b *builder, name string, unlock func(), err error) {
+	if b, unlock, err = l.resumeWhole(ctx, p); err != nil {
 		return nil, "", nil, err
 	}
 	n, err := b.state.node(node)

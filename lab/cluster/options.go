@@ -111,10 +111,10 @@ func (o Options) Validate() error {
 		return errors.New("proxy mode ipvs: this kernel has no IPVS, or has not loaded it [modprobe ip_vs]")
 	}
 	if o.Nodes < 1 || o.Nodes > fabric.MaxNodes {
-		return fmt.Errorf("%d nodes [choose from 1 to %d]", o.Nodes, fabric.MaxNodes)
+		return fmt.Errorf("--nodes %d [choose from 1 to %d]", o.Nodes, fabric.MaxNodes)
 	}
 	if o.APIPort < 1 || o.APIPort > 65535 {
-		return fmt.Errorf("API port %d [choose from 1 to 65535]", o.APIPort)
+		return fmt.Errorf("--api-port %d [choose from 1 to 65535]", o.APIPort)
 	}
 	if err := o.checkPublish(); err != nil {
 		return err
@@ -147,7 +147,7 @@ func (o Options) Validate() error {
 func (o Options) checkSubnets() error {
 	switch {
 	case o.Subnets < 1 || o.Subnets > 2:
-		return fmt.Errorf("%d subnets [choose 1 or 2]", o.Subnets)
+		return fmt.Errorf("--subnets %d [choose 1 or 2]", o.Subnets)
 	case o.Subnets == 2 && o.PodNetwork == PodNetworks[0]:
 		return errors.New("--pod-network routes reaches no pods in another subnet [choose --pod-network auto, vxlan or bgp]")
 	case o.Subnets == 2 && o.PodNetwork == podNetworkBridge:

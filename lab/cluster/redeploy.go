@@ -13,7 +13,7 @@ import (
 // Redeploy brings the image and the manifests of Fairway into the lab again, as they are now, with the overlay that the
 // lab was started with, or what has become of it, and waits until every agent is the new one.
 func (l Lab) Redeploy(ctx context.Context, p *Progress) error {
-	b, unlock, err := l.resume(ctx, p)
+	b, unlock, err := l.resumeWhole(ctx, p)
 	if err != nil {
 		return err
 	}

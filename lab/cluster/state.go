@@ -166,7 +166,7 @@ func (l Lab) lock() (unlock func(), err error) {
 	}
 	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		dir.Close()
-		return nil, fmt.Errorf("another fairway-lab up or down is at work in %s: wait for it to end", l.Dir())
+		return nil, fmt.Errorf("another fairway-lab up or down is at work in %s [wait for it to end]", l.Dir())
 	}
 	// Between the two calls another down may have removed the directory: then
 	// the lock is on a directory that no other process finds.
@@ -174,7 +174,7 @@ func (l Lab) lock() (unlock func(), err error) {
 	there, err2 := os.Stat(l.Dir())
 	if err := errors.Join(err1, err2); err != nil || !os.SameFile(locked, there) {
 		dir.Close()
-		return nil, fmt.Errorf("%s was removed meanwhile: try again", l.Dir())
+		return nil, fmt.Errorf("%s was removed meanwhile [try again]", l.Dir())
 	}
 	return func() { dir.Close() }, nil
 }

@@ -83,7 +83,7 @@ func (b *builder) giveUp(ctx context.Context, err error) error {
 	}
 	err = fmt.Errorf("%w%s%s", err, b.lastWords(), b.inotifyWords())
 	if b.Keep {
-		return fmt.Errorf("%w (kept: %s)", err, b.Dir())
+		return fmt.Errorf("%w [%s has what there is of it; %s removes it]", err, b.Dir(), b.Command("down"))
 	}
 	return errors.Join(err, b.remove())
 }

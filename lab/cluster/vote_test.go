@@ -33,7 +33,7 @@ func TestTwoNodes(t *testing.T) {
 		l.run("fault", other, "link-down")
 		l.eventually(owner, l.holder()...)
 		l.run("fault", other, "heal")
-		l.eventually("the node takes its addresses back", "kubectl", "-n", "kube-system", "logs", "-l", "app.kubernetes.io/name=fairway-speaker", "--tail=-1")
+		l.eventually("this node takes its addresses back", "kubectl", "-n", "kube-system", "logs", "-l", "app.kubernetes.io/name=fairway-speaker", "--tail=-1")
 	}
 	for _, has := range []string{"the owner", "the other one"} {
 		l.within(time.Minute, "only "+owner+".", l.owner()...) // and not of both, as long as the peers of a dead node keep its status

@@ -93,7 +93,7 @@ func (f Fabric) createSwitch(plan Plan) error {
 			attrs := netlink.NewLinkAttrs()
 			attrs.Name = name
 			if err := h.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil {
-				return fmt.Errorf("add bridge (a kernel with CONFIG_BRIDGE is needed): %w", err)
+				return fmt.Errorf("add bridge: %w [needs a kernel with CONFIG_BRIDGE]", err)
 			}
 			if err := address(h, name, plan.gateway(subnet)); err != nil {
 				return err
@@ -158,7 +158,7 @@ func (f Fabric) addPair(h *netlink.Handle, name, master string, mac net.Hardware
 	}
 	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: "eth0", PeerNamespace: netlink.NsFd(int(peer.Fd())), PeerHardwareAddr: mac}
 	if err := h.LinkAdd(veth); err != nil {
-		return fmt.Errorf("add veth pair (a kernel with CONFIG_VETH is needed): %w", err)
+		return fmt.Errorf("add veth pair: %w [needs a kernel with CONFIG_VETH]", err)
 	}
 	return up(h, name)
 }

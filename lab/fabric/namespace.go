@@ -67,7 +67,7 @@ func (f Fabric) create(name string) error {
 	file.Close()
 	return do(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			return fmt.Errorf("make network namespace (a kernel with CONFIG_NET_NS is needed): %w", err)
+			return fmt.Errorf("make network namespace: %w [needs a kernel with CONFIG_NET_NS]", err)
 		}
 		if err := unix.Mount("/proc/thread-self/ns/net", f.Path(name), "", unix.MS_BIND, ""); err != nil {
 			return fmt.Errorf("hold network namespace %s: %w", name, err)

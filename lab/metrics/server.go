@@ -60,7 +60,7 @@ func (s *Server) Collect(ctx context.Context) {
 	defer tick.Stop()
 	for {
 		if err := s.scrape(ctx); err != nil && ctx.Err() == nil {
-			s.log.Warn("no metrics of some nodes", "err", err)
+			s.log.Warn("some nodes have no metrics", "err", err)
 		}
 		select {
 		case <-ctx.Done():

@@ -41,8 +41,9 @@ import (
 // New builds `fairway agent`.
 func New(e command.Env) *cobra.Command {
 	c := &cobra.Command{
-		Use:   "agent",
-		Short: "Run the service proxy of this node (replaces kube-proxy)",
+		Use:        "agent",
+		SuggestFor: []string{"proxy", "kube-proxy"},
+		Short:      "Run the service proxy of this node (replaces kube-proxy)",
 		Long: `Run the service proxy of this node (replaces kube-proxy).
 
 The flags are kube-proxy's where they mean the same. On SIGTERM the agent ends and
@@ -315,8 +316,8 @@ func (a *agent) tune(says *agentStatus) {
 		UDP: c.UDP, UDPStream: c.UDPStream, TCPBeLiberal: c.TCPBeLiberal,
 	}.Apply(a.log)
 	if err != nil {
-		a.log.Warn("conntrack settings were not set: the node's table may fill, or keep dead connections for long", "err", err)
-		says.board.Set(status.ConntrackSettings, "conntrack settings of the node were not set: "+err.Error())
+		a.log.Warn("cannot set conntrack settings: the conntrack table may fill, or keep dead connections for long", "err", err)
+		says.board.Set(status.ConntrackSettings, "cannot set conntrack settings: "+err.Error())
 	}
 }
 

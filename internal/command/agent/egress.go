@@ -110,7 +110,7 @@ func (e *egressAddresses) run(ctx context.Context) error {
 	var watch sync.WaitGroup
 	watch.Go(func() {
 		e.rib.Watch(ctx, func() { wake(e.owners) }, func(err error) {
-			e.log.Warn("egress addresses: a change of who announces them counts late", "err", err)
+			e.log.Warn("changes of who announces egress addresses are found late", "err", err)
 		})
 	})
 	defer watch.Wait()
@@ -142,7 +142,7 @@ func (e *egressAddresses) pass(read bool) bool {
 	if read {
 		owners, err := e.rib.Owners()
 		if err != nil {
-			e.log.Error("egress addresses stay as they are: who announces them cannot be read", "err", err)
+			e.log.Error("cannot read who announces egress addresses; they stay as they are", "err", err)
 			return false
 		}
 		e.by = owners
@@ -164,7 +164,7 @@ func (e *egressAddresses) pass(read bool) bool {
 	}
 	for name, p := range table.Problems {
 		if e.told[name] != p {
-			e.log.Warn("egress addresses", "service", name, "problem", p.Message)
+			e.log.Warn("an egress address does not work", "service", name.String(), "problem", p.Message)
 			e.event(name, p)
 		}
 	}

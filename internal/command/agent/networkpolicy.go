@@ -67,7 +67,7 @@ func (a *agent) removePolicies(ctx context.Context) error {
 	t := nftpolicy.New()
 	found, err := t.Found(ctx)
 	if err == nil && found {
-		a.log.Warn("an agent before enforced NetworkPolicies; this one removes its rules [--network-policy keeps them]")
+		a.log.Warn("a former agent enforced NetworkPolicies; this one removes its rules [--network-policy keeps them]")
 		err = t.Delete(ctx)
 	}
 	t.Close()

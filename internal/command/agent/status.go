@@ -101,15 +101,17 @@ func (s *agentStatus) found(rules []string, stuck error) {
 
 // unread says which lists of the API server are missing, and what that means.
 func (s *agentStatus) unread() string {
-	var all []string
+	text := kube.Unreadable(s.store.Troubles())
+	var without []string
 	for _, t := range s.store.Troubles() {
-		one := fmt.Sprintf("%s: %v", t.Kind, t.Err)
 		if t.Without != "" {
-			one += " (meanwhile: " + t.Without + ")"
+			without = append(without, t.Without)
 		}
-		all = append(all, one)
 	}
-	return strings.Join(all, "; ")
+	if len(without) > 0 {
+		text += " (meanwhile: " + strings.Join(without, "; ") + ")"
+	}
+	return text
 }
 
 // doubted says what the API server seems to have forgotten.

@@ -2,7 +2,9 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -35,7 +37,7 @@ func As(c *cobra.Command, e command.Env, f func(context.Context, *Tool, []string
 		}
 		ctx, cancel := context.WithTimeout(c.Context(), *timeout)
 		defer cancel()
-		as := &agent{cfg: cfg, env: e, log: command.NewLog(e.Stderr, slog.LevelWarn)}
+		as := &agent{cfg: cfg, env: e, log: command.NewLog(e.Stderr, slog.LevelError)}
 		return f(ctx, &Tool{Config: cfg, Log: as.log, as: as}, args)
 	}
 }
@@ -53,6 +55,17 @@ type Wanted struct {
 	Objects *kube.Services
 }
 
+// nodeThere refuses to decide for a machine that is no node, as that of an administrator. In the agent's pod it may
+// be one that is not registered yet.
+func (t *Tool) nodeThere(store *kube.Store) error {
+	_, known := store.Node()
+	unread := slices.ContainsFunc(store.Troubles(), func(x kube.Trouble) bool { return x.Kind == "nodes" })
+	if known || unread || !t.Config.Person {
+		return nil
+	}
+	return fmt.Errorf("there is no node %q [name one with --hostname-override, or run this in the pod of its agent; kubectl get nodes lists them]", t.Config.NodeName)
+}
+
 // Wanted reads the API server once and compiles what its objects ask for in a mode.
 func (t *Tool) Wanted(ctx context.Context, mode datapath.Info) (*Wanted, error) {
 	client, err := kube.Connect(t.Connection())
@@ -61,6 +74,9 @@ func (t *Tool) Wanted(ctx context.Context, mode datapath.Info) (*Wanted, error) 
 	}
 	store, objects, err := kube.Once(ctx, kube.Config{Log: t.Log, Client: client, NodeName: t.Config.NodeName})
 	if err != nil {
+		return nil, err
+	}
+	if err := t.nodeThere(store); err != nil {
 		return nil, err
 	}
 	t.Config.Mode = mode.Name // the node's default algorithm is that of the mode

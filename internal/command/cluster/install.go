@@ -68,8 +68,9 @@ func newOptions(fs *pflag.FlagSet) *install.Options {
 // NewInstall builds `fairway install`.
 func NewInstall(e command.Env) *cobra.Command {
 	c := &cobra.Command{
-		Use:   "install",
-		Short: "Install Fairway on the cluster that kubeconfig names",
+		Use:        "install",
+		SuggestFor: []string{"init", "apply", "deploy"},
+		Short:      "Install Fairway on the cluster that kubeconfig names",
 		Long: `Install Fairway on the cluster that kubeconfig names.
 
 It finds out where the API server is, the addresses of pods and Services, and whether a kube-proxy, a CNI plugin and a

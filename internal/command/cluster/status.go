@@ -22,8 +22,9 @@ func NewStatus(e command.Env) *cobra.Command {
 	var namespace, objects, class string
 	format := output.Table
 	c := &cobra.Command{
-		Use:   "status [NODE…] | --load-balancers [NAMESPACE/SERVICE…]",
-		Short: "Show whether the agents work: of this node, or of every node of the cluster",
+		Use:        "status [NODE…] | --load-balancers [NAMESPACE/SERVICE…]",
+		SuggestFor: []string{"health", "info"},
+		Short:      "Show whether the agents work: of this node, or of every node of the cluster",
 		Long: `Show whether the agents work.
 
 On a node, and in an agent's pod, it asks the agent that runs there, as root, and needs no API

@@ -9,8 +9,9 @@ import (
 // NewUninstall builds `fairway uninstall`.
 func NewUninstall(e command.Env) *cobra.Command {
 	c := &cobra.Command{
-		Use:   "uninstall",
-		Short: "Remove Fairway from the cluster and clean its nodes",
+		Use:        "uninstall",
+		SuggestFor: []string{"remove", "delete", "reset", "cleanup"},
+		Short:      "Remove Fairway from the cluster and clean its nodes",
 		Long: `Remove Fairway from the cluster and clean its nodes.
 
 Services go back to kube-proxy and DNS to coredns, if fairway install took them over. Then rules, routes and files of

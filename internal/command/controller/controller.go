@@ -96,7 +96,7 @@ func (o controllerOptions) run(ctx context.Context, log *slog.Logger, version st
 	if err != nil {
 		return err
 	}
-	log.Info("starting", "version", version, "identity", o.identity, "load-balancer", o.balancer)
+	log.Info("starting", "version", version, "identity", o.identity, "loadBalancer", o.balancer)
 	registry := prometheus.NewRegistry()
 	standing := &kube.Standing{}
 	election := kube.Election{Standing: standing, Log: log, Client: client, Namespace: cmp.Or(o.namespace, "kube-system"), Name: "fairway-controller", Identity: o.identity}

@@ -30,7 +30,7 @@ func (m *edgeMachine) announce(ctx context.Context, g *errgroup.Group, cutOff fu
 		},
 		Metrics: speaker.NewMetrics(registry, a.Name), Unfit: cutOff, Stateless: m.cfg.Stateless(),
 	})
-	m.log.Info("announces its addresses", "name", a.Name, "members", len(a.Members), "lease", a.NeedsLease())
+	m.log.Info("this machine announces its addresses", "name", a.Name, "members", len(a.Members), "lease", a.NeedsLease())
 	g.Go(func() error { return source.Run(ctx) })
 	g.Go(func() error { return s.Run(ctx) })
 	return s.Healthy, nil

@@ -53,7 +53,7 @@ func (m *edgeMachine) learn(ctx context.Context, g *errgroup.Group, registry *pr
 	if err != nil {
 		return err
 	}
-	m.log.Info("learns routes to pods by BGP", "routers", len(m.cfg.Routers.Peers))
+	m.log.Info("this machine learns routes to pods by BGP", "routers", len(m.cfg.Routers.Peers))
 	g.Go(func() error { return s.Run(ctx) })
 	g.Go(func() error { return network.RunLearned(ctx, received, edge.OwnAddrs, edgeMaxRetry) })
 	return nil

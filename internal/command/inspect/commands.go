@@ -38,8 +38,9 @@ kernel and should not be, lines with + are missing.`,
 // NewDoctor builds `fairway doctor`.
 func NewDoctor(e command.Env) *cobra.Command {
 	return answers(e, &cobra.Command{
-		Use:   "doctor",
-		Short: "Check this node for what keeps an agent from working, before or after it is installed",
+		Use:        "doctor",
+		SuggestFor: []string{"check", "preflight", "precheck"},
+		Short:      "Check this node for what keeps an agent from working, before or after it is installed",
 		Long: `Check this node for what keeps an agent from working, before or after it is installed.
 
 It asks the kernel which modes it can do, and looks at programs, the connection table, forwarding,
@@ -86,8 +87,9 @@ func NewDump(e command.Env) *cobra.Command {
 	var q dumpQuestion
 	var format *output.Format
 	c := &cobra.Command{
-		Use:   "dump",
-		Short: "Show what the kernel of this node does for Services, read back from it",
+		Use:        "dump",
+		SuggestFor: []string{"list", "services", "service", "get", "show"},
+		Short:      "Show what the kernel of this node does for Services, read back from it",
 		Long: `Show what the kernel of this node does for Services, read back from it.
 
 -o wide has a line for each endpoint, and more columns. Exit status: 0, or 1 for an error; that
@@ -117,8 +119,9 @@ no mode has rules here is an error.`,
 // NewExplain builds `fairway explain`.
 func NewExplain(e command.Env) *cobra.Command {
 	c := &cobra.Command{
-		Use:   "explain NAMESPACE/SERVICE",
-		Short: "Say what becomes of packets to a Service on a node, and why each endpoint is used or not",
+		Use:        "explain NAMESPACE/SERVICE",
+		SuggestFor: []string{"describe", "why", "trace"},
+		Short:      "Say what becomes of packets to a Service on a node, and why each endpoint is used or not",
 		Long: `Say what becomes of packets to a Service on a node, and why each endpoint is used or not.
 
 Reads the API server once and decides as the agent does; the kernel is not asked (see

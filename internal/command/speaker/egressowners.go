@@ -36,7 +36,7 @@ func (o *egressOwners) run(ctx context.Context) error {
 			return nil
 		case all := <-o.all:
 			if err := o.rib.SetOwners(all); err != nil {
-				o.log.Error("egress addresses: this node's agent does not hear who announces them", "err", err)
+				o.log.Error("cannot tell this node's agent who announces egress addresses", "err", err)
 			}
 		}
 	}

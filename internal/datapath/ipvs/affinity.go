@@ -3,7 +3,6 @@ package ipvs
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"slices"
 	"time"
@@ -62,8 +61,8 @@ func (d *Datapath) tryOverflow(ctx context.Context) error {
 			return err
 		}
 	}
-	slog.Warn("the kernel lacks the IPVS schedulers that hash: where a Service has more clients with affinity than are remembered, the others have none",
-		"schedulers", overflowSchedulers, "advice", "modprobe ip_vs_mh")
+	d.cfg.Log.Warn("the kernel lacks the IPVS schedulers that hash: where a Service has more clients with affinity than are remembered, the others have none [modprobe ip_vs_mh]",
+		"schedulers", overflowSchedulers)
 	return nil
 }
 

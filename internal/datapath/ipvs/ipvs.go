@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"time"
@@ -36,6 +37,8 @@ type Config struct {
 	// closed connections and UDP flows, for its counts and for affinity. 0 leaves the
 	// kernel's values. They apply to all of the node's IPVS.
 	TCPTimeout, FinTimeout, UDPTimeout time.Duration
+	// Log gets a line about each scheduler that the kernel lacks. Nil: none.
+	Log *slog.Logger
 }
 
 // Datapath implements datapath.Datapath.
@@ -62,6 +65,9 @@ func New(cfg Config) (*Datapath, error) {
 	}
 	if cfg.Drain == 0 {
 		cfg.Drain = DefaultDrain
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	d := &Datapath{cfg: cfg, drain: cfg.Drain, genl: &genlConn{}, schedulers: map[string]bool{}}
 	d.rules = nftset.NewRuleset(datapath.IPVS, nft.New(tableName), d.read, renamed(), nil)

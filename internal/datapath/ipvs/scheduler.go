@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/netip"
 
 	"golang.org/x/sys/unix"
@@ -31,8 +30,8 @@ func (d *Datapath) tryScheduler(ctx context.Context, changes []service.Change) e
 				return err
 			}
 			if !d.schedulers[name] {
-				slog.Warn("the kernel lacks an IPVS scheduler: its Services are served round robin",
-					"scheduler", name, "service", f.Service.String(), "advice", "modprobe ip_vs_"+name)
+				d.cfg.Log.Warn("the kernel lacks an IPVS scheduler: its Services are served round robin [modprobe ip_vs_"+name+"]",
+					"scheduler", name, "service", f.Service.String())
 			}
 		}
 		if _, known := d.schedulers[overflowSchedulers[0]]; f.Affinity > 0 && !known {

@@ -35,7 +35,7 @@ type Options struct {
 	CountTraffic bool
 	// TCPTimeout, FinTimeout and UDPTimeout are IPVS' own. 0 leaves the kernel's values.
 	TCPTimeout, FinTimeout, UDPTimeout time.Duration
-	// Log gets what a mode that carries connections itself has to say about them. Nil: none.
+	// Log gets what a mode says of the connections that it carries itself, and of what its kernel lacks. Nil: none.
 	Log *slog.Logger
 	// Gate is asked by a mode that carries connections itself. Nil: all may pass.
 	Gate *datapath.Gate
@@ -61,7 +61,7 @@ func All() Registry {
 			return iptables.New(iptables.Config{Mark: o.Mark})
 		}},
 		{datapath.IPVS, func(o Options) (datapath.Datapath, error) {
-			return ipvs.New(ipvs.Config{Mark: o.Mark, TCPTimeout: o.TCPTimeout, FinTimeout: o.FinTimeout, UDPTimeout: o.UDPTimeout})
+			return ipvs.New(ipvs.Config{Mark: o.Mark, TCPTimeout: o.TCPTimeout, FinTimeout: o.FinTimeout, UDPTimeout: o.UDPTimeout, Log: o.Log})
 		}},
 		{datapath.Userspace, func(o Options) (datapath.Datapath, error) {
 			var mark uint32 = userspace.DefaultMark

@@ -14,6 +14,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -27,6 +28,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/restmapper"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
 
 	"github.com/fairway-net/fairway/internal/oneline"
 )
@@ -85,6 +87,7 @@ func Connect(kubeconfig, context, userAgent string) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read kubeconfig: %w", oneline.Error(err))
 	}
+	klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // what it says of a request is in the request's error
 	cfg.UserAgent, cfg.QPS, cfg.Burst = userAgent, 50, 100
 	c := &Client{host: cfg.Host}
 	if c.dynamic, err = dynamic.NewForConfig(cfg); err != nil {
@@ -104,7 +107,7 @@ func (c *Client) Host() string { return c.host }
 func (c *Client) Version(context.Context) (string, error) {
 	v, err := c.disco.ServerVersion()
 	if err != nil {
-		return "", fmt.Errorf("reach the API server at %s: %w", c.host, oneline.Error(err))
+		return "", fmt.Errorf("reach the API server at %s: %w", c.host, oneline.Request(err))
 	}
 	return v.GitVersion, nil
 }
@@ -125,7 +128,7 @@ func (c *Client) resource(apiVersion, kind, namespace string) (dynamic.ResourceI
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("find kind %s: %w", kind, oneline.Error(err))
+		return nil, fmt.Errorf("find kind %s at %s: %w", kind, c.host, oneline.Request(err))
 	}
 	if mapping.Scope.Name() == meta.RESTScopeNameRoot {
 		return c.dynamic.Resource(mapping.Resource), nil
@@ -145,7 +148,7 @@ func (c *Client) on(ctx context.Context, verb string, r Ref, do func(context.Con
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	if err := do(ctx, res); err != nil {
-		return fmt.Errorf("%s %s: %w", verb, r, oneline.Error(err))
+		return fmt.Errorf("%s %s: %w", verb, r, oneline.Request(err))
 	}
 	return nil
 }

@@ -16,8 +16,9 @@ import (
 
 func statusCommand(lab *cluster.Lab) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "status",
-		Short: "Show what runs (exits 1 if a process or node is down)",
+		Use:        "status",
+		SuggestFor: []string{"info"},
+		Short:      "Show what runs (exits 1 if a process or node is down)",
 		Example: `  fairway-lab status
   fairway-lab status -o json`,
 		Args: cobra.NoArgs,
@@ -61,8 +62,9 @@ func kubeconfigCommand(lab *cluster.Lab) *cobra.Command {
 
 func loadCommand(lab *cluster.Lab) *cobra.Command {
 	return &cobra.Command{
-		Use:   "load IMAGE",
-		Short: "Bring an image into every node",
+		Use:        "load IMAGE",
+		SuggestFor: []string{"import"},
+		Short:      "Bring an image into every node",
 		Long: `Bring an image into every node: an archive (docker save, or an OCI layout in a tar), a directory with an OCI
 layout, or the name of an image that this machine's docker, podman or containerd has.`,
 		Example: `  fairway-lab load app.tar
@@ -82,10 +84,11 @@ layout, or the name of an image that this machine's docker, podman or containerd
 
 func listCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:     "list",
-		Short:   "List the labs on this machine",
-		Example: "  fairway-lab list -o json",
-		Args:    cobra.NoArgs,
+		Use:        "list",
+		SuggestFor: []string{"get", "ls", "clusters", "ps"},
+		Short:      "List the labs on this machine",
+		Example:    "  fairway-lab list -o json",
+		Args:       cobra.NoArgs,
 	}
 	format := formatFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -101,8 +104,9 @@ func listCommand() *cobra.Command {
 
 func logsCommand(lab *cluster.Lab) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "logs [PART [NODE]]",
-		Short: "Print the log of a part of the lab; without PART, which parts have one",
+		Use:        "logs [PART [NODE]]",
+		SuggestFor: []string{"log", "export"},
+		Short:      "Print the log of a part of the lab; without PART, which parts have one",
 		Example: `  fairway-lab logs control-plane -f
   fairway-lab logs kubelet 1`,
 		Args: cobra.MaximumNArgs(2),
@@ -140,8 +144,9 @@ func versionCommand() *cobra.Command {
 
 func nodeCommand(lab *cluster.Lab) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "node N -- CMD…",
-		Short: "Run a command on node N",
+		Use:        "node N -- CMD…",
+		SuggestFor: []string{"exec", "run"},
+		Short:      "Run a command on node N",
 		Example: `  fairway-lab node 1 -- nft list table inet fairway
   fairway-lab node 2 -- tcpdump -ni eth0 port 80`,
 		Args: cobra.MinimumNArgs(2),
@@ -162,8 +167,9 @@ func nodeCommand(lab *cluster.Lab) *cobra.Command {
 
 func shellCommand(lab *cluster.Lab) *cobra.Command {
 	return &cobra.Command{
-		Use:   "shell N|client|router|edge",
-		Short: "Open a shell on node N, on the client outside the cluster, on the router or the edge",
+		Use:        "shell N|client|router|edge",
+		SuggestFor: []string{"ssh", "attach", "enter", "login"},
+		Short:      "Open a shell on node N, on the client outside the cluster, on the router or the edge",
 		Example: `  fairway-lab shell 2
   fairway-lab shell client`,
 		Args:              cobra.ExactArgs(1),

@@ -45,7 +45,7 @@ alone: its kernel forwards on.`,
 		}
 		f := cluster.Fault(args[1])
 		if !slices.Contains(cluster.Faults, f) {
-			return fmt.Errorf("unknown fault %q [kill, pause, partition, link-down or heal]", f)
+			return fmt.Errorf("unknown fault %q [choose one of kill, pause, partition, link-down, heal]", f)
 		}
 		if f != cluster.Partition && (len(cut.From) > 0 || cut.OneWay != "") {
 			return errors.New("--from and --one-way are for the fault partition")

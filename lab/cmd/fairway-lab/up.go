@@ -17,8 +17,9 @@ func upCommand(lab *cluster.Lab) *cobra.Command {
 	var v6, dual bool
 	var config string
 	cmd := &cobra.Command{
-		Use:   "up",
-		Short: "Create the cluster (does nothing if it runs)",
+		Use:        "up",
+		SuggestFor: []string{"create", "start", "init"},
+		Short:      "Create the cluster (does nothing if it runs)",
 		Example: `  fairway-lab up --nodes 2 --proxy-mode iptables
   fairway-lab --name other up --api-port 16444 --dual-stack
   fairway-lab up --publish 8080:30080        # then curl http://127.0.0.1:8080/
@@ -75,8 +76,9 @@ func upCommand(lab *cluster.Lab) *cobra.Command {
 
 func downCommand(lab *cluster.Lab) *cobra.Command {
 	return &cobra.Command{
-		Use:   "down",
-		Short: "Remove the cluster and all that belongs to it",
+		Use:        "down",
+		SuggestFor: []string{"delete", "destroy", "stop", "rm", "remove"},
+		Short:      "Remove the cluster and all that belongs to it",
 		Example: `  fairway-lab down
   fairway-lab --name other down`,
 		Args: cobra.NoArgs,

@@ -56,7 +56,7 @@ func newFrontend(pod, backend string, log *slog.Logger) http.Handler {
 func (f *frontend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	j, err := f.ask(r.Context())
 	if err != nil {
-		f.log.Error("ask the back end", "error", err)
+		f.log.Error("cannot ask the back end", "err", err)
 		http.Error(w, fmt.Sprintf("The back end does not answer: %v", err), http.StatusBadGateway)
 		return
 	}

@@ -47,7 +47,7 @@ func run(ctx context.Context, log *slog.Logger, args []string, getenv func(strin
 	}
 	wait, err := time.ParseDuration(env("GRACE", grace.String()))
 	if err != nil {
-		return fmt.Errorf("GRACE: %w (write a duration, as 5s)", err)
+		return fmt.Errorf("GRACE: %w [write a duration, as 5s]", err)
 	}
 	role := ""
 	if len(args) == 1 {
@@ -62,5 +62,5 @@ func run(ctx context.Context, log *slog.Logger, args []string, getenv func(strin
 	case "httpd":
 		return serve(ctx, log, wait, server{name: "httpd", addr: env("ADDR", ":80"), handler: itWorks()})
 	}
-	return fmt.Errorf("unknown arguments %q (say `web jobs` or `web httpd`)", args)
+	return fmt.Errorf("unknown arguments %q [say `web jobs` or `web httpd`]", args)
 }
