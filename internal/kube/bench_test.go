@@ -1,9 +1,9 @@
 package kube
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
-	"runtime"
 	"testing"
 	"time"
 
@@ -13,46 +13,25 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/testnet"
 )
 
-// BenchmarkMemory prints what a Service with two endpoints costs, and what the
-// objects of the API would cost.
-func BenchmarkMemory(b *testing.B) {
+// TestMemory bounds what the store holds of a Service with two endpoints; as the API's objects that is
+// 5,800 bytes.
+func TestMemory(t *testing.T) {
 	const n = 10000
-	for b.Loop() {
-		before := heap()
-		raw := make([]any, 0, 2*n)
-		for i := range n {
-			raw = append(raw, realService(i), realSlice(i))
-		}
-		whole := heap() - before
-
+	fill := func(n int) any {
 		s := newSource(Config{Log: slog.New(slog.DiscardHandler), Client: fake.NewClientset(), NodeName: "node-1"})
-		for _, o := range raw {
-			var err error
-			if _, ok := o.(*corev1.Service); ok {
-				err = feedStore[service.Service]{s.services}.Add(o)
-			} else {
-				err = feedStore[service.Slice]{s.slices}.Add(o)
-			}
+		for i := range n {
+			err := errors.Join(feedStore[service.Service]{s.services}.Add(realService(i)), feedStore[service.Slice]{s.slices}.Add(realSlice(i)))
 			if err != nil {
-				b.Fatal(err)
+				t.Fatal(err)
 			}
 		}
-		clear(raw)
-		raw = nil
-		b.ReportMetric(float64(whole)/n, "raw-B/service")
-		b.ReportMetric(float64(heap()-before)/n, "B/service")
-		runtime.KeepAlive(s)
+		return s
 	}
-}
-
-func heap() uint64 {
-	runtime.GC()
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return m.HeapAlloc
+	fill(1) // what is made once in a process
+	testnet.HoldsAtMost(t, n, 1180, func() any { return fill(n) })
 }
 
 // BenchmarkUpdate is one changed EndpointSlice until Take has returned it.

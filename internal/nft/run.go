@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	fwnetlink "github.com/fairway-net/fairway/internal/netlink"
+	"github.com/fairway-net/fairway/internal/process"
 )
 
 // Run runs the program nft on text, in one transaction.
@@ -71,7 +72,7 @@ func command(ctx context.Context, stdout io.Writer, stdin string, args ...string
 	cmd.Stdout, cmd.Stderr = stdout, &stderr
 	doing := ""
 	cmd.Cancel = func() error {
-		doing = fwnetlink.Doing(cmd.Process.Pid)
+		doing = process.Doing(cmd.Process.Pid)
 		return cmd.Process.Kill()
 	}
 	err = cmd.Run()

@@ -3,11 +3,11 @@ package service_test
 import (
 	"fmt"
 	"net/netip"
-	"runtime"
 	"testing"
 
 	"github.com/fairway-net/fairway/internal/flow"
 	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/testnet"
 )
 
 // hugeSlices are the slices of one Service with n endpoints, 100 in each.
@@ -75,28 +75,16 @@ func BenchmarkHugeCompile(b *testing.B) {
 	}
 }
 
-// BenchmarkMemory prints what a Service with two endpoints costs in the Builder and
-// its table.
-func BenchmarkMemory(b *testing.B) {
+// TestMemory bounds what a Service with two endpoints takes: as it comes, in the Builder and in its
+// table.
+func TestMemory(t *testing.T) {
 	const n = 10000
-	for b.Loop() {
-		before := heap()
+	testnet.HoldsAtMost(t, n, 1060, func() any {
 		builder := service.NewBuilder()
 		for i := range n {
 			svc := someService(i)
 			builder.Set(service.Compile(svc, hugeSlices(svc.Name, 2), service.Node{Name: "node-1"}))
 		}
-		table := builder.Table(service.Settings{})
-		b.ReportMetric(float64(heap()-before)/n, "B/service")
-		runtime.KeepAlive(table)
-		runtime.KeepAlive(builder)
-	}
-}
-
-func heap() uint64 {
-	runtime.GC()
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return m.HeapAlloc
+		return []any{builder, builder.Table(service.Settings{})}
+	})
 }

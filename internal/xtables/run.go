@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	fwnetlink "github.com/fairway-net/fairway/internal/netlink"
+	"github.com/fairway-net/fairway/internal/process"
 )
 
 // A Variant is one of the two sets of programs, each with its own rules in the kernel. The
@@ -164,11 +164,11 @@ func watch(ctx context.Context, pid int, end context.CancelCauseFunc) {
 			return
 		case <-tick.C:
 		}
-		now, runs := fwnetlink.Spent(pid)
+		now, runs := process.Spent(pid)
 		if now != last || runs {
 			last, same = now, 0
 		} else if same++; same >= looks {
-			end(fmt.Errorf("%w for %v (%s)", errIdle, idle, fwnetlink.Doing(pid)))
+			end(fmt.Errorf("%w for %v (%s)", errIdle, idle, process.Doing(pid)))
 			return
 		}
 	}

@@ -30,6 +30,7 @@ import (
 	"github.com/fairway-net/fairway/internal/kube"
 	"github.com/fairway-net/fairway/internal/liveness"
 	"github.com/fairway-net/fairway/internal/node"
+	"github.com/fairway-net/fairway/internal/process"
 	"github.com/fairway-net/fairway/internal/proxy"
 	"github.com/fairway-net/fairway/internal/reset"
 	"github.com/fairway-net/fairway/internal/rib"
@@ -120,8 +121,7 @@ func (a *agent) run(ctx context.Context) error {
 		defer dp.Close()
 		unsupported = ^dp.Info().Capabilities.Algorithms
 	}
-	withPods := a.cfg.ConnectsPods()
-	store, events, err := a.openStore(withPods)
+	store, events, err := a.openStore(a.cfg.ConnectsPods())
 	if err != nil {
 		return err
 	}
@@ -162,11 +162,12 @@ func (a *agent) run(ctx context.Context) error {
 			Report: events.Report, Event: events.Event, Differs: func(text string) { says.board.Set(status.RulesDiffer, text) }, Flows: flows, Applied: says.applied, Health: says.state, Metrics: metrics,
 			MinSync: a.cfg.MinSyncPeriod, MaxRetry: a.cfg.SyncPeriod, EmptyAfter: a.cfg.EmptyAfter,
 		})
+		g.Go(func() error { a.releaseStart(ctx, says.applied); return nil })
 		g.Go(func() error { return flows.Run(ctx) })
 		g.Go(func() error { return loop.Run(ctx) })
 		g.Go(func() error { return a.watchRelease(ctx, registry, events, dp) })
 	}
-	if withPods {
+	if a.cfg.ConnectsPods() {
 		pods := a.podNetwork()
 		pods.Event, pods.Registry, pods.PolicySocket = events.NodeEvent, registry, a.policySocket()
 		pods.Egress = a.followEgress(ctx, g, store, events, says)
@@ -328,7 +329,25 @@ func (a *agent) limitMemory() {
 		// costs little time and saves a third of the memory.
 		debug.SetGCPercent(50)
 	}
+	a.releaseProgram()
 	a.setOOMScore()
+}
+
+// releaseStart gives back the memory that only the start needed, when the first table is in the kernel:
+// the lists as they came from the API server, and what was read of the kernel.
+func (a *agent) releaseStart(ctx context.Context, applied *proxy.Applied) {
+	select {
+	case <-ctx.Done():
+	case <-applied.Subscribe():
+		debug.FreeOSMemory()
+		a.releaseProgram()
+	}
+}
+
+func (a *agent) releaseProgram() {
+	if err := process.ReleaseProgram(); err != nil {
+		a.log.Debug("more memory than needed stays in use", "err", err)
+	}
 }
 
 // setOOMScore asks the kernel to end other processes first. Without CAP_SYS_RESOURCE the

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"runtime"
 	"testing"
 	"time"
 
@@ -151,27 +150,16 @@ func BenchmarkTurns(b *testing.B) {
 	}
 }
 
-// BenchmarkHeld is what is held of n Services in memory.
-func BenchmarkHeld(b *testing.B) {
-	for _, n := range sizes {
-		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			testnet.Enter(b)
-			table := cluster(n).Table(settings())
-			heap := func() uint64 {
-				runtime.GC()
-				var m runtime.MemStats
-				runtime.ReadMemStats(&m)
-				return m.HeapAlloc
-			}
-			for b.Loop() {
-				before, d := heap(), open(b)
-				sync(b, d, table)
-				b.ReportMetric(float64(heap()-before)/float64(n), "B/Service")
-				d.Close()
-			}
-			runtime.KeepAlive(table)
-		})
-	}
+// TestMemory bounds what is held of a Service with two endpoints besides the table.
+func TestMemory(t *testing.T) {
+	testnet.Enter(t)
+	const n = 10000
+	table := cluster(n).Table(settings())
+	testnet.HoldsAtMost(t, n, 290, func() any {
+		d := open(t)
+		sync(t, d, table)
+		return d
+	})
 }
 
 // BenchmarkRestart is the first Dump and Sync of a process that finds everything in place.

@@ -38,7 +38,9 @@ func (d *Datapath) sync(ctx context.Context, want *service.Table) (datapath.Stat
 	if err := j.writeSettings(want); err != nil {
 		return stats, err
 	}
-	j.addressSets(changes)
+	if err := j.addressSets(changes); err != nil {
+		return stats, err
+	}
 	for first := true; first || len(changes) > 0; first = false {
 		n := min(len(changes), batch)
 		if err := j.batch(changes[:n], len(changes) == n); err != nil {
@@ -144,8 +146,9 @@ func (j *syncJob) writeSettings(want *service.Table) error {
 	return j.commit(p.writes(), nil)
 }
 
-// addressSets plans the sets that all frontends share.
-func (j *syncJob) addressSets(changes []service.Change) {
+// addressSets plans the sets that all frontends share. Much that is added is written at once, in
+// transactions of its own: it comes before the frontends in any case.
+func (j *syncJob) addressSets(changes []service.Change) error {
 	for _, one := range [...]struct {
 		set  nftset.Set
 		held nftset.Counts
@@ -156,10 +159,23 @@ func (j *syncJob) addressSets(changes []service.Change) {
 		{nftset.ClusterIPs, j.state.clusterIPs, nftset.ClusterIPsOf, netip.Addr.AsSlice},
 	} {
 		changed := one.held.Change(changes, one.of, j.stats.Full)
-		add, del := one.held.Writes(one.set, changed, one.key)
-		j.shared.early, j.shared.late = append(j.shared.early, add...), append(j.shared.late, del...)
+		for w := range one.held.All(one.set, changed, one.key) {
+			if !w.Add {
+				j.shared.late = append(j.shared.late, w)
+				continue
+			}
+			if j.shared.early = append(j.shared.early, w); len(j.shared.early) < batch {
+				continue
+			}
+			p := changeset{early: j.shared.early}
+			if err := j.commit(p.writes(), nil); err != nil {
+				return err
+			}
+			j.shared.early = j.shared.early[:0]
+		}
 		one.held.Note(changed)
 	}
+	return nil
 }
 
 // writeLateSettings writes the settings that had to wait for our program.

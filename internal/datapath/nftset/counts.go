@@ -1,6 +1,7 @@
 package nftset
 
 import (
+	"iter"
 	"net/netip"
 
 	"github.com/fairway-net/fairway/internal/nft"
@@ -64,17 +65,25 @@ func (c Counts) Change(changes []service.Change, each func(*service.Frontend, fu
 
 // Writes returns the additions and removals that bring the set from c to changed.
 func (c Counts) Writes(s Set, changed Counts, key func(netip.Addr) []byte) (add, del []nft.Write) {
-	for a, n := range changed {
-		w := nft.Write{Set: s.Name(a.Is4()), Key: key(a), Add: n > 0, Del: n == 0}
-		switch {
-		case (c[a] > 0) == (n > 0):
-		case n > 0:
+	for w := range c.All(s, changed, key) {
+		if w.Add {
 			add = append(add, w)
-		default:
+		} else {
 			del = append(del, w)
 		}
 	}
 	return add, del
+}
+
+// All yields what Writes returns, one after the other: all of it takes much memory at a start.
+func (c Counts) All(s Set, changed Counts, key func(netip.Addr) []byte) iter.Seq[nft.Write] {
+	return func(yield func(nft.Write) bool) {
+		for a, n := range changed {
+			if (c[a] > 0) != (n > 0) && !yield(nft.Write{Set: s.Name(a.Is4()), Key: key(a), Add: n > 0, Del: n == 0}) {
+				return
+			}
+		}
+	}
 }
 
 // Note merges the changed counts into c.

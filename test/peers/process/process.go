@@ -91,6 +91,7 @@ func (p *Process) Kill() {
 // Usage is what a program costs.
 type Usage struct {
 	RSS, PeakRSS int64         // bytes
+	FileRSS      int64         // of RSS: pages of the program's file, and of other files
 	CPU          time.Duration // its own and that of the programs it ran
 }
 
@@ -111,6 +112,8 @@ func (p *Process) Usage() (Usage, error) {
 		switch f[0] {
 		case "VmRSS:":
 			u.RSS = kb << 10
+		case "RssFile:":
+			u.FileRSS = kb << 10
 		case "VmHWM:":
 			u.PeakRSS = kb << 10
 		}

@@ -59,7 +59,9 @@ func table(w io.Writer, n size, theirs, ours *result) {
 	times("CPU of the cold start", func(r *result) time.Duration { return r.coldCPU })
 	times("CPU of one change", func(r *result) time.Duration { return r.changeCPU })
 	megabytes("resident after the changes", func(r *result) int64 { return r.usage.RSS })
+	megabytes("  of that the program's own file", func(r *result) int64 { return r.usage.FileRSS })
 	megabytes("resident at most", func(r *result) int64 { return max(r.usage.PeakRSS, r.restartPeak) })
+	megabytes("  after a restart", func(r *result) int64 { return r.restartPeak })
 	if theirs != nil {
 		fmt.Fprintf(w, "\n%d changes of kube-proxy were measured, %d of fairway.\n", len(theirs.change), len(ours.change))
 	}

@@ -1,4 +1,4 @@
-package netlink
+package process
 
 import (
 	"fmt"
