@@ -19,7 +19,7 @@ DEMO_PACKAGES := nftables iproute2 containerd runc iptables kmod tcpdump bind9-d
 PACKAGES      := $(DEMO_PACKAGES) gcc libc6-dev bird2 \
                  linux-source make patch flex bison bc xz-utils binutils
 
-.PHONY: all build deps chart image image-twice images lab cni-plugins uml demo test test-product test-chart test-helm test-user test-uml test-lab test-faults test-peers test-others test-versions test-commands test-e2e faults faults-inside faults-inside-nft faults-inside-iptables faults-inside-switch soak bench-scale bench-packets bench-lb bench-moves bench-podnetwork bench-policy test-policy test-policy-conformance vet lint vuln bench fuzz clean
+.PHONY: all build deps chart image image-twice images lab cni-plugins uml demo test test-product test-chart test-helm test-user test-uml test-lab test-containerd test-faults test-peers test-others test-versions test-commands test-e2e faults faults-inside faults-inside-nft faults-inside-iptables faults-inside-switch soak bench-scale bench-packets bench-lb bench-moves bench-podnetwork bench-policy test-policy test-policy-conformance vet lint vuln bench fuzz clean
 
 all: build
 
@@ -125,6 +125,13 @@ test-uml: uml bin/gotestsum
 # the cache: it does not know the programs in bin/, which are what is tested.
 test-lab: bin/gotestsum
 	cd lab && FAIRWAY_LAB_BIN=$(CURDIR)/bin/fairway-lab $(GOTEST) -count=1 -vet=off -timeout 25m ./...
+
+bin/containerd-2: test/containerd/go.mod
+	cd test/containerd && go build -ldflags '-s -w' -tags 'no_btrfs no_devmapper no_zfs' -o $(CURDIR)/$@/ tool && touch $(CURDIR)/$@
+
+## test-containerd: labs whose nodes run containerd 2, built from its module, instead of the machine's: pods, streams, policies, reboots (five minutes; not in CI)
+test-containerd: build image images lab bin/containerd-2 bin/gotestsum
+	cd lab && PATH=$(CURDIR)/bin/containerd-2:$$PATH LAB_CONTAINERD=2. FAIRWAY_LAB_BIN=$(CURDIR)/bin/fairway-lab $(GOTEST) -count=1 -vet=off -timeout 20m -run 'TestLab$$|TestNetworkPolicy$$|TestFromContainerd' ./cluster
 
 ## test-commands: every command of both programs in a lab, all that it prints against golden files (a minute or two; UPDATE=1 writes them anew; not in CI)
 test-commands: build image images lab

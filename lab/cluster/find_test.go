@@ -49,7 +49,7 @@ func TestFromContainerd(t *testing.T) {
 	if err := nodes.Import(t.Context(), []string{archive}); err != nil {
 		t.Fatal(err)
 	}
-	out, err := exec.CommandContext(t.Context(), "ctr", "--address", filepath.Join(nodes.Dir, "s"), "--namespace", "k8s.io", "images", "ls", "-q").CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), "ctr", "--address", filepath.Join(nodes.Dir, "s"), "--namespace", "k8s.io", "images", "ls", "-q").Output()
 	if err != nil || strings.TrimSpace(string(out)) != "docker.io/library/fairway-lab-test:latest" {
 		t.Errorf("a node has %q, %v", out, err)
 	}

@@ -160,6 +160,9 @@ func (l *lab) testPods() {
 	l.run("kubectl", "apply", "--dry-run=server", "--validate=strict", "-f", "../../examples")
 	l.input(webManifest, "kubectl", "apply", "-f", "-")
 	l.run("kubectl", "wait", "--for=condition=Ready", "pod/web", "pod/box", "--timeout=60s")
+	if runtime := l.run("kubectl", "get", "nodes", "-o", "jsonpath={.items[*].status.nodeInfo.containerRuntimeVersion}"); !strings.Contains(runtime, "containerd://"+os.Getenv("LAB_CONTAINERD")) {
+		l.Errorf("the nodes run %s, want containerd %s (make test-containerd)", runtime, os.Getenv("LAB_CONTAINERD"))
+	}
 	l.eventually("I am box", "kubectl", "logs", "box")
 	if out := l.input("through\n", "kubectl", "exec", "-i", "box", "--", "cat"); out != "through\n" {
 		l.Errorf("exec with input says %q", out)
