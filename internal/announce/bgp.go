@@ -29,6 +29,8 @@ type BGPInput struct {
 	Neighbour func(device string) netip.Addr
 	// PodCIDRs are the node's, where its pod network has routers carry pods' packets.
 	PodCIDRs []netip.Prefix
+	// OnLink reports whether an address is in one of the node's networks. Nil: none is.
+	OnLink func(netip.Addr) bool
 }
 
 // A Route is what a router is told: that this node leads to a prefix.
@@ -46,12 +48,14 @@ type Route struct {
 	// Leaving: the node should not announce it any more, but still carries what arrives. Routers
 	// that have it are asked to prefer others before it is taken back (RFC 8326).
 	Leaving bool
+	// ASPath is that of a router's route which is passed on.
+	ASPath []uint32
 }
 
 // Equal reports whether a router is told the same.
 func (r Route) Equal(o Route) bool {
 	return r.Prefix == o.Prefix && r.NextHop == o.NextHop && r.LocalPref == o.LocalPref && r.Endpoints == o.Endpoints && r.Leaving == o.Leaving &&
-		slices.Equal(r.Communities, o.Communities)
+		slices.Equal(r.Communities, o.Communities) && slices.Equal(r.ASPath, o.ASPath)
 }
 
 // A LeftOut is an address that is not announced to a router, and why.
@@ -67,6 +71,8 @@ type BGPDecision struct {
 	Sessions []Session     // sorted by peer
 	LeftOut  []LeftOut     // sorted by address and peer
 	Problems []PeerProblem // sorted by peer
+	// Reflector is the node's own, if it is one. Its sessions, and those with other nodes' ones, are for podCIDRs alone.
+	Reflector *Reflector
 }
 
 // Reasons why an address is not announced by BGP. The others are those of Decide.
@@ -108,6 +114,7 @@ func DecideBGP(in BGPInput) BGPDecision {
 			b.leaveOut(a, services, "", reason)
 		}
 	}
+	b.reflectors()
 	for i, routes := range b.routes {
 		b.podCIDRs(i)
 		b.out.Sessions[i].Routes = sorted(routes)

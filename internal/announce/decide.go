@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/fairway-net/fairway/internal/ipam"
 	"github.com/fairway-net/fairway/internal/labels"
@@ -85,6 +86,10 @@ type Node struct {
 	Labels map[string]string
 	Addrs  []netip.Addr // its InternalIPs: where its speaker is
 	UID    string       // of its object
+	// PodCIDRs are where its pods' addresses come from, and Created when its object was made: of two nodes the older one
+	// has a podCIDR that both have.
+	PodCIDRs []netip.Prefix
+	Created  time.Time
 	// Excluded says why load balancers must not use the node; empty: they may.
 	Excluded string
 }

@@ -36,6 +36,8 @@ type SessionConfig struct {
 	GracefulRestart          bool
 	IPv4, IPv6               bool // the address families that it carries
 	BFD                      BFD
+	// Reflected: the session is between a node and a route reflector.
+	Reflected bool
 }
 
 // BFD is how a router is watched. The zero value: it is not.

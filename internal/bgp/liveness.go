@@ -34,19 +34,35 @@ func watched(c announce.SessionConfig) (w bfd.Config, ok bool) {
 // onLink reports whether an address is of one of the node's networks. Routers of the node's own AS
 // need not be: BFD must know, as there are two kinds of it (RFC 5881, RFC 5883).
 func onLink(a netip.Addr) bool {
-	if a.IsLinkLocalUnicast() {
-		return true
-	}
-	all, err := netnamespace.Addrs()
-	return err != nil || slices.ContainsFunc(all, func(p netip.Prefix) bool { return p.Contains(a) })
+	return onLinks()(a)
 }
 
-// set says which sessions there are.
-func (l *liveness) set(all []announce.Session) {
+// onLinks is onLink for many addresses: the node's networks are read with the first one.
+func onLinks() func(netip.Addr) bool {
+	read := sync.OnceValues(netnamespace.Addrs)
+	return func(a netip.Addr) bool {
+		if a.IsLinkLocalUnicast() {
+			return true
+		}
+		all, err := read()
+		return err != nil || slices.ContainsFunc(all, func(p netip.Prefix) bool { return p.Contains(a) })
+	}
+}
+
+// set says which sessions there are, and for which nodes this one is a route reflector.
+func (l *liveness) set(all []announce.Session, reflector *announce.Reflector) {
 	var want []bfd.Config
-	for _, s := range all {
-		if w, ok := watched(s.SessionConfig); ok {
+	add := func(c announce.SessionConfig) {
+		if w, ok := watched(c); ok {
 			want = append(want, w)
+		}
+	}
+	for _, s := range all {
+		add(s.SessionConfig)
+	}
+	if reflector != nil {
+		for _, c := range reflector.Clients {
+			add(c.SessionConfig)
 		}
 	}
 	l.watch.Set(want)

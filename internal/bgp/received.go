@@ -3,6 +3,7 @@ package bgp
 import (
 	"cmp"
 	"context"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/osrg/gobgp/v4/api"
 	"github.com/osrg/gobgp/v4/pkg/apiutil"
 	wire "github.com/osrg/gobgp/v4/pkg/packet/bgp"
+	"github.com/osrg/gobgp/v4/pkg/server"
 
 	"github.com/fairway-net/fairway/internal/announce"
 	"github.com/fairway-net/fairway/internal/rib"
@@ -79,6 +81,14 @@ func (s *Speaker) tell(ctx context.Context) {
 	}
 }
 
+// heardOf is called when a router has announced something. A route reflector passes it on.
+func (s *Speaker) heardOf() {
+	s.hear()
+	if s.reflects.Load() {
+		s.notify()
+	}
+}
+
 // hear makes tell look again.
 func (s *Speaker) hear() {
 	select {
@@ -113,6 +123,7 @@ type offer struct {
 	rib.Route
 	pref uint32 // higher is better
 	hops int    // fewer are better, at equal pref
+	path []uint32
 }
 
 func (o offer) better(than offer) int {
@@ -149,16 +160,20 @@ func (s *session) offers() (all []offer) {
 	if s.upSince().IsZero() && !s.config.GracefulRestart {
 		return nil
 	}
-	router := s.config.Address.Addr()
+	return offersOf(s.server, s.config, s.config.Address.Addr(), s.log)
+}
+
+// offersOf are what a peer of a server announces.
+func offersOf(from *server.BgpServer, c announce.SessionConfig, router netip.Addr, log *slog.Logger) (all []offer) {
 	for _, f := range []struct {
 		carried bool
 		family  wire.Family
-	}{{s.config.IPv4, wire.RF_IPv4_UC}, {s.config.IPv6, wire.RF_IPv6_UC}} {
+	}{{c.IPv4, wire.RF_IPv4_UC}, {c.IPv6, wire.RF_IPv6_UC}} {
 		if !f.carried {
 			continue
 		}
 		r := apiutil.ListPathRequest{TableType: api.TableType_TABLE_TYPE_ADJ_IN, Name: router.String(), Family: f.family}
-		err := s.server.ListPath(r, func(nlri wire.NLRI, paths []*apiutil.Path) {
+		err := from.ListPath(r, func(nlri wire.NLRI, paths []*apiutil.Path) {
 			prefix, err := netip.ParsePrefix(nlri.String())
 			for _, p := range paths {
 				if o := offerOf(p); err == nil && o.NextHop.IsValid() {
@@ -168,7 +183,7 @@ func (s *session) offers() (all []offer) {
 			}
 		})
 		if err != nil {
-			s.log.Warn("what the router announces cannot be read", "err", err)
+			log.Warn("what the router announces cannot be read", "err", err)
 		}
 	}
 	return all
@@ -188,6 +203,7 @@ func offerOf(p *apiutil.Path) offer {
 		case *wire.PathAttributeAsPath:
 			for _, segment := range a.Value {
 				o.hops += segment.ASLen()
+				o.path = append(o.path, segment.GetAS()...)
 			}
 		}
 	}

@@ -49,10 +49,7 @@ func newServer(c announce.SessionConfig, restarting bool, log slog.Handler, chan
 		err = rejectReceived(ctx, s)
 	}
 	if err == nil {
-		err = s.WatchEvent(ctx, server.WatchEventMessageCallbacks{
-			OnPeerUpdate: func(e *apiutil.WatchEventMessage_PeerEvent, _ time.Time) { changed(e) },
-			OnPathUpdate: func([]*apiutil.Path, time.Time) { heard() },
-		}, server.WatchPeer(), server.WatchUpdate(false, "", ""))
+		err = watchServer(ctx, s, changed, heard)
 	}
 	if err == nil {
 		err = s.AddPeer(ctx, &api.AddPeerRequest{Peer: peer(c, restarting)})
@@ -62,6 +59,14 @@ func newServer(c announce.SessionConfig, restarting bool, log slog.Handler, chan
 		return nil, fmt.Errorf("start a session with %v: %w", c.Address, err)
 	}
 	return s, nil
+}
+
+// watchServer has it told when a session changes, and when something is announced to us.
+func watchServer(ctx context.Context, s *server.BgpServer, changed func(*apiutil.WatchEventMessage_PeerEvent), heard func()) error {
+	return s.WatchEvent(ctx, server.WatchEventMessageCallbacks{
+		OnPeerUpdate: func(e *apiutil.WatchEventMessage_PeerEvent, _ time.Time) { changed(e) },
+		OnPathUpdate: func([]*apiutil.Path, time.Time) { heard() },
+	}, server.WatchPeer(), server.WatchUpdate(false, "", ""))
 }
 
 // rejectReceived lets nothing into the table but what we put there.
@@ -97,6 +102,9 @@ func peer(c announce.SessionConfig, restarting bool) *api.Peer {
 	p.Transport.BindInterface = c.VRF
 	if c.Source.IsValid() {
 		p.Transport.LocalAddress = c.Source.String()
+	}
+	if c.Reflected {
+		p.TtlSecurity = &api.TtlSecurity{Enabled: true} // the reflector wants it; its own first packets do not have it
 	}
 	if c.MultiHop {
 		p.EbgpMultihop = &api.EbgpMultihop{Enabled: true, MultihopTtl: hopLimit}
@@ -176,6 +184,9 @@ func path(r announce.Route, c announce.SessionConfig) (*apiutil.Path, error) {
 			return nil, err
 		}
 		p.Attrs = append(p.Attrs, attr)
+	}
+	if len(r.ASPath) > 0 {
+		p.Attrs = append(p.Attrs, wire.NewPathAttributeAsPath([]wire.AsPathParamInterface{wire.NewAs4PathParam(wire.BGP_ASPATH_ATTR_TYPE_SEQ, r.ASPath)}))
 	}
 	if r.LocalPref != 0 {
 		p.Attrs = append(p.Attrs, wire.NewPathAttributeLocalPref(r.LocalPref))

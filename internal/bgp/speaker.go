@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/fairway-net/fairway/internal/announce"
@@ -108,8 +109,11 @@ type Speaker struct {
 	own        []netip.Prefix
 	heard      chan struct{}
 
-	mu       sync.Mutex
-	sessions map[string]*session
+	mu        sync.Mutex
+	sessions  map[string]*session
+	reflector *reflector // nil: this node is none
+
+	reflects atomic.Bool // there is a reflector: s.mu is held while GoBGP is asked, which calls heardOf
 	last     announce.BGPDecision
 }
 
@@ -194,7 +198,7 @@ func (s *Speaker) woken() {
 // something changes.
 func (s *Speaker) reconcile(ctx context.Context) (next time.Duration) {
 	in := s.cfg.Source.BGP()
-	in.Node, in.Unserved, in.PodCIDRs, in.Neighbour = s.cfg.Node, s.unserved, s.podCIDRs(), s.neighbours.router
+	in.Node, in.Unserved, in.PodCIDRs, in.Neighbour, in.OnLink = s.cfg.Node, s.unserved, s.podCIDRs(), s.neighbours.router, onLinks()
 	s.neighbours.set(ctx, announce.Interfaces(in))
 	s.ask(in)
 	d := announce.DecideBGP(in)
@@ -204,13 +208,15 @@ func (s *Speaker) reconcile(ctx context.Context) (next time.Duration) {
 	defer s.mu.Unlock()
 	s.last = d
 	s.closeOthers(d.Sessions)
-	s.liveness.set(d.Sessions)
+	s.liveness.set(d.Sessions, d.Reflector)
+	next = s.reflect(d.Reflector)
 	for _, want := range d.Sessions {
 		next = sooner(next, s.session(want))
 		if reason, lost := s.liveness.take(want.SessionConfig); lost && s.sessions[want.Peer] != nil {
 			s.sessions[want.Peer].reset(reason)
 		}
 	}
+	next = sooner(next, s.passOn())
 	s.started = s.started || len(d.Sessions) > 0
 	s.cfg.Announced(s.intended(in.Services))
 	s.cfg.Sessions(s.standings())
@@ -277,13 +283,13 @@ func (s *Speaker) session(want announce.Session) (next time.Duration) {
 	have := s.sessions[want.Peer]
 	if have == nil {
 		var err error
-		if have, err = open(s.cfg.Log, want.SessionConfig, want.GracefulRestart && !s.started, s.woken, s.hear); err != nil {
+		if have, err = open(s.cfg.Log, want.SessionConfig, want.GracefulRestart && !s.started, s.woken, s.heardOf); err != nil {
 			s.cfg.Log.Error("cannot start a session, will try again", "peer", want.Peer, "err", err, "again", again)
 			return again
 		}
 		s.sessions[want.Peer] = have
 	}
-	routes, next := have.staying(want.Routes)
+	routes, next := have.staying(slices.Concat(want.Routes, s.ofNodes(want)))
 	if err := have.hold(routes); err != nil {
 		have.log.Error("cannot change routes, will try again", "err", err, "again", again)
 		return again
@@ -356,5 +362,8 @@ func (s *Speaker) leave() {
 	for name, have := range s.sessions {
 		have.close(have.config.GracefulRestart)
 		delete(s.sessions, name)
+	}
+	if s.reflector != nil {
+		s.reflector.stop()
 	}
 }

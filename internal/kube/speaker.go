@@ -153,7 +153,12 @@ func convertBalanced(o *corev1.Service, class string) *announce.Service {
 }
 
 func convertAnnounceNode(o *corev1.Node) *announce.Node {
-	n := &announce.Node{Name: o.Name, UID: string(o.UID), Labels: o.Labels, Excluded: excluded(o)}
+	n := &announce.Node{Name: o.Name, UID: string(o.UID), Labels: o.Labels, Excluded: excluded(o), Created: o.CreationTimestamp.Time}
+	for _, text := range o.Spec.PodCIDRs {
+		if cidr, err := netip.ParsePrefix(text); err == nil {
+			n.PodCIDRs = append(n.PodCIDRs, cidr.Masked())
+		}
+	}
 	for _, a := range o.Status.Addresses {
 		if a.Type != corev1.NodeInternalIP {
 			continue

@@ -149,7 +149,11 @@ func (w *SpeakerStandings) SetSessions(all []announce.Standing) {
 		if !known || w.sessions[i].Up == now.Up {
 			continue
 		}
-		if text := "the session with BGPPeer " + now.Peer + " is "; now.Up {
+		with := "BGPPeer " + now.Peer
+		if node, ok := announce.PeerNode(now.Peer); ok {
+			with = "route reflector " + node
+		}
+		if text := "the session with " + with + " is "; now.Up {
 			w.events.NodeInform(w.node, "BGPSessionUp", text+"up")
 		} else {
 			w.events.NodeEvent(w.node, "BGPSessionDown", text+"down: "+now.Reason)

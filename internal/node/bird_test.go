@@ -30,6 +30,7 @@ const speakerEnv = "FAIRWAY_NODE_TEST_SPEAKER"
 
 // A fixedSource is a Source that does not change, and a Health that is well.
 type fixedSource struct {
+	Self  string
 	RIB   rib.Dir
 	Nodes []announce.Node
 	Peers []*announce.BGPPeer
@@ -55,7 +56,7 @@ func runSpeaker(config string) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	speaker, err := bgp.New(bgp.Config{
-		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)), Node: s.Nodes[0].Name, Source: s, Health: s, RIB: s.RIB,
+		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)), Node: s.Self, Source: s, Health: s, RIB: s.RIB,
 		Report: func([]announce.PeerProblem) {}, Announced: func(map[service.Name]bgp.Announcement) {}, Metrics: bgp.NewMetrics(prometheus.NewRegistry()),
 	})
 	if err == nil {
@@ -70,7 +71,11 @@ func runSpeaker(config string) {
 // speak starts a machine's speaker, which has sessions with the fabric's BIRD in both families.
 func (m *machine) speak(graceful bool) (stop func(syscall.Signal)) {
 	m.t.Helper()
-	s := fixedSource{RIB: m.config.RIB, Nodes: []announce.Node{{Name: m.peer.Name, Addrs: m.peer.Addrs}}}
+	return m.speakAs(fixedSource{Self: m.peer.Name, RIB: m.config.RIB, Nodes: []announce.Node{{Name: m.peer.Name, Addrs: m.peer.Addrs}}, Peers: m.routers(graceful)})
+}
+
+// routers are the BGPPeers of a machine: BIRD in both families.
+func (m *machine) routers(graceful bool) (all []*announce.BGPPeer) {
 	for _, addr := range m.peer.Addrs {
 		router := netip.MustParseAddr("192.0.2.254")
 		if addr.Is4() && !netip.MustParsePrefix("192.0.2.0/24").Contains(addr) {
@@ -86,8 +91,14 @@ func (m *machine) speak(graceful bool) (stop func(syscall.Signal)) {
 		if !graceful {
 			peer.BFDProfile = "fast"
 		}
-		s.Peers = append(s.Peers, peer)
+		all = append(all, peer)
 	}
+	return all
+}
+
+// speakAs starts a machine's speaker.
+func (m *machine) speakAs(s fixedSource) (stop func(syscall.Signal)) {
+	m.t.Helper()
 	text, err := json.Marshal(s)
 	if err != nil {
 		m.t.Fatal(err)

@@ -97,6 +97,8 @@ const (
 	PortControllerMetrics = 9120
 	// PortBGP is reserved: IANA's.
 	PortBGP = 179
+	// PortReflector is for the sessions of BGP between nodes and a route reflector (TCP).
+	PortReflector = 10283
 	// PortBFD and PortBFDMultiHop are IANA's for BFD, over one hop and over several.
 	PortBFD         = 3784
 	PortBFDMultiHop = 4784
@@ -117,7 +119,7 @@ const VNI = 70
 var HostPorts = [][2]uint16{
 	{22, 22}, {111, 111}, {PortBGP, PortBGP}, {2379, 2382}, {PortBFD, PortBFD}, {4240, 4244},
 	{PortBFDMultiHop, PortBFDMultiHop}, {PortVXLAN, PortVXLAN}, {6443, 6444}, {7472, 7473}, {7946, 7946},
-	{8472, 8472}, {9099, 9100}, {10248, 10282}, {30000, 32767},
+	{8472, 8472}, {9099, 9100}, {10248, 10283}, {30000, 32767},
 }
 
 // Tables of nf_tables, all of family inet but TableFence, which is of netdev, and TableFormer, of ip and ip6.

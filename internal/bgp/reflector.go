@@ -1,0 +1,224 @@
+package bgp
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/osrg/gobgp/v4/api"
+	"github.com/osrg/gobgp/v4/pkg/apiutil"
+	wire "github.com/osrg/gobgp/v4/pkg/packet/bgp"
+	"github.com/osrg/gobgp/v4/pkg/server"
+
+	"github.com/fairway-net/fairway/internal/announce"
+	"github.com/fairway-net/fairway/internal/numbers"
+)
+
+// maxOfClient is how many prefixes a node may send to its route reflector: its podCIDRs.
+const maxOfClient = 100
+
+// A reflector speaks with the nodes that this node speaks for: it alone listens. It tells them what routers announce, and
+// hears their podCIDRs, which sessions tell the routers. Nodes tell each other nothing by it: they have the Node objects.
+type reflector struct {
+	asn     uint32
+	id      netip.Addr
+	listen  []netip.Addr
+	log     *slog.Logger
+	server  *server.BgpServer
+	table   *session // what the clients are told; it is no session
+	clients map[netip.Addr]announce.Client
+
+	mu sync.Mutex
+	up map[netip.Addr]bool
+}
+
+// newReflector begins to listen.
+func newReflector(log *slog.Logger, want *announce.Reflector, changed func()) (*reflector, error) {
+	quiet := slog.New(slog.DiscardHandler)
+	r := &reflector{asn: want.ASN, id: want.RouterID, listen: want.Listen, log: log, clients: map[netip.Addr]announce.Client{}, up: map[netip.Addr]bool{}}
+	r.server = server.NewBgpServer(server.LoggerOption(quiet, new(slog.LevelVar)))
+	go r.server.Serve()
+	var listen []string
+	for _, a := range want.Listen {
+		listen = append(listen, a.String())
+	}
+	ctx := context.Background()
+	err := r.server.StartBgp(ctx, &api.StartBgpRequest{Global: &api.Global{
+		Asn: want.ASN, RouterId: want.RouterID.String(), ListenPort: numbers.PortReflector, ListenAddresses: listen,
+	}})
+	if err == nil {
+		err = rejectReceived(ctx, r.server)
+	}
+	if err == nil {
+		err = watchServer(ctx, r.server, r.changed(changed), changed)
+	}
+	if err != nil {
+		r.server.Stop()
+		return nil, fmt.Errorf("listen as a route reflector: %w", err)
+	}
+	r.table = &session{config: announce.SessionConfig{LocalASN: want.ASN, PeerASN: want.ASN}, log: quiet, server: r.server, held: map[netip.Prefix]announce.Route{}}
+	log.Info("this node is a route reflector", "asn", want.ASN, "listen", listen, "port", numbers.PortReflector)
+	return r, nil
+}
+
+// changed logs which nodes come and go.
+func (r *reflector) changed(notify func()) func(*apiutil.WatchEventMessage_PeerEvent) {
+	return func(e *apiutil.WatchEventMessage_PeerEvent) {
+		if e.Type != apiutil.PEER_EVENT_STATE {
+			return
+		}
+		node, up := e.Peer.State.NeighborAddress, e.Peer.State.SessionState == wire.BGP_FSM_ESTABLISHED
+		r.mu.Lock()
+		was := r.up[node]
+		r.up[node] = up
+		r.mu.Unlock()
+		if up != was {
+			r.log.Info("route reflector: the session with a node changed", "address", node, "up", up)
+			notify()
+		}
+	}
+}
+
+// is reports whether the reflector can become want without a new start.
+func (r *reflector) is(want *announce.Reflector) bool {
+	return want != nil && r.asn == want.ASN && r.id == want.RouterID && slices.Equal(r.listen, want.Listen)
+}
+
+// sync makes the nodes that it speaks with those of want.
+func (r *reflector) sync(want []announce.Client) error {
+	ctx := context.Background()
+	all := map[netip.Addr]announce.Client{}
+	for _, c := range want {
+		all[c.Address.Addr()] = c
+	}
+	for addr, have := range r.clients {
+		if c, ok := all[addr]; ok && c.SessionConfig == have.SessionConfig {
+			r.clients[addr] = c
+			continue
+		}
+		if err := r.server.DeletePeer(ctx, &api.DeletePeerRequest{Address: addr.String()}); err != nil {
+			return fmt.Errorf("end the session with node %s: %w", have.Peer, err)
+		}
+		delete(r.clients, addr)
+	}
+	for addr, c := range all {
+		if _, ok := r.clients[addr]; ok {
+			continue
+		}
+		p := peer(c.SessionConfig, false)
+		p.Transport.PassiveMode = true
+		p.Conf.AllowAspathLoopLocal = true // the nodes' AS is in the path of what routers say of other nodes
+		// What a node forwards for its pods has come one hop already (RFC 5082).
+		p.TtlSecurity = &api.TtlSecurity{Enabled: true, TtlMin: hopLimit}
+		for _, f := range p.AfiSafis {
+			f.PrefixLimits.MaxPrefixes = maxOfClient
+		}
+		if err := r.server.AddPeer(ctx, &api.AddPeerRequest{Peer: p}); err != nil {
+			return fmt.Errorf("await the session of node %s: %w", c.Peer, err)
+		}
+		r.clients[addr] = c
+	}
+	return nil
+}
+
+// heard are the podCIDRs that nodes announce now, with the nodes as next hops: of each only its own.
+func (r *reflector) heard() (all []announce.Route) {
+	for addr, c := range r.clients {
+		for _, o := range offersOf(r.server, c.SessionConfig, addr, r.log) {
+			if slices.Contains(c.PodCIDRs, o.Prefix) && o.NextHop.Is4() == o.Prefix.Addr().Is4() {
+				all = append(all, announce.Route{Prefix: o.Prefix, NextHop: o.NextHop})
+			}
+		}
+	}
+	return all
+}
+
+// reset ends the session with a node that does not answer any more.
+func (r *reflector) reset(c announce.Client, reason string) {
+	err := r.server.ResetPeer(context.Background(), &api.ResetPeerRequest{Address: c.Address.Addr().String(), Communication: "BFD: " + reason})
+	if err != nil {
+		r.log.Warn("route reflector: a session could not be ended", "node", c.Peer, "err", err)
+	}
+}
+
+// pass makes what clients are told what routers announce.
+func (r *reflector) pass(all []offer) error {
+	best := map[netip.Prefix]offer{}
+	for _, o := range all {
+		if was, ok := best[o.Prefix]; !ok || o.better(was) > 0 || o.better(was) == 0 && o.NextHop.Less(was.NextHop) {
+			best[o.Prefix] = o
+		}
+	}
+	var routes []announce.Route
+	for _, o := range best {
+		routes = append(routes, announce.Route{Prefix: o.Prefix, NextHop: o.NextHop, LocalPref: o.pref, ASPath: o.path})
+	}
+	return r.table.hold(routes)
+}
+
+// stop ends all sessions.
+func (r *reflector) stop() { r.server.Stop() }
+
+// reflect makes the node a route reflector, or not any more. s.mu is held.
+func (s *Speaker) reflect(want *announce.Reflector) (next time.Duration) {
+	if s.reflector != nil && !s.reflector.is(want) {
+		s.reflector.stop()
+		s.reflector = nil
+		s.reflects.Store(false)
+		s.cfg.Log.Info("the route reflector ends, or begins anew")
+	}
+	if want == nil {
+		return 0
+	}
+	if s.reflector == nil {
+		r, err := newReflector(s.cfg.Log, want, s.notify)
+		if err != nil {
+			s.cfg.Log.Error("cannot become a route reflector, will try again", "err", err, "again", again)
+			return again
+		}
+		s.reflector = r
+		s.reflects.Store(true)
+	}
+	for _, c := range want.Clients {
+		if reason, lost := s.liveness.take(c.SessionConfig); lost {
+			s.reflector.reset(c, reason)
+		}
+	}
+	if err := s.reflector.sync(want.Clients); err != nil {
+		s.cfg.Log.Error("cannot change the sessions of a route reflector, will try again", "err", err, "again", again)
+		return again
+	}
+	return 0
+}
+
+// ofNodes are the podCIDRs of other nodes that the router of a session is told by this one. s.mu is held.
+func (s *Speaker) ofNodes(to announce.Session) []announce.Route {
+	if s.reflector == nil || to.Reflected {
+		return nil
+	}
+	return slices.DeleteFunc(s.reflector.heard(), func(r announce.Route) bool {
+		return r.Prefix.Addr().Is4() && !to.IPv4 || r.Prefix.Addr().Is6() && !to.IPv6
+	})
+}
+
+// passOn tells the nodes that this one speaks for what routers announce. s.mu is held.
+func (s *Speaker) passOn() (next time.Duration) {
+	if s.reflector == nil {
+		return 0
+	}
+	var all []offer
+	for _, have := range s.sessions {
+		if !have.config.Reflected {
+			all = append(all, have.offers()...)
+		}
+	}
+	if err := s.reflector.pass(all); err != nil {
+		s.cfg.Log.Error("cannot pass on what routers announce, will try again", "err", err, "again", again)
+		return again
+	}
+	return 0
+}
