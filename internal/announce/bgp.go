@@ -31,6 +31,8 @@ type BGPInput struct {
 	PodCIDRs []netip.Prefix
 	// OnLink reports whether an address is in one of the node's networks. Nil: none is.
 	OnLink func(netip.Addr) bool
+	// ReflectorPort is where route reflectors listen (TCP); 0: there are none.
+	ReflectorPort uint16
 }
 
 // A Route is what a router is told: that this node leads to a prefix.

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fairway-net/fairway/internal/numbers"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -32,7 +31,8 @@ type Reflector struct {
 	ASN      uint32
 	RouterID netip.Addr
 	Listen   []netip.Addr // the node's addresses
-	Clients  []Client     // sorted by name
+	Port     uint16
+	Clients  []Client // sorted by name
 }
 
 // A Client is a node that a Reflector speaks for.
@@ -80,7 +80,7 @@ func (in BGPInput) ends(self, other *Node) (own, remote netip.Addr) {
 func (in BGPInput) between(self, other *Node) (c SessionConfig, ok bool) {
 	own, remote := in.ends(self, other)
 	return SessionConfig{
-		Peer: nodePeer(other.Name), Address: netip.AddrPortFrom(remote, numbers.PortReflector), Source: own, RouterID: routerID(self),
+		Peer: nodePeer(other.Name), Address: netip.AddrPortFrom(remote, in.ReflectorPort), Source: own, RouterID: routerID(self),
 		Hold: reflectorHold, Keepalive: reflectorKeepalive, Connect: reflectorConnect, IPv4: true, IPv6: true, Reflected: true,
 	}, remote.IsValid()
 }
@@ -122,6 +122,9 @@ func (r *Reflector) add(c SessionConfig, podCIDRs []netip.Prefix) {
 
 // reflectors adds the sessions with route reflectors, which carry podCIDRs alone, and makes the node one if it has the label.
 func (b *bgpDecider) reflectors() {
+	if b.in.ReflectorPort == 0 {
+		return
+	}
 	asn, reason := b.self.reflectorASN()
 	var own map[string][]netip.Prefix
 	problem := func(node, reason string) {
@@ -131,7 +134,7 @@ func (b *bgpDecider) reflectors() {
 		problem(b.self.Name, reason)
 	}
 	if asn != 0 {
-		b.out.Reflector = &Reflector{ASN: asn, RouterID: routerID(b.self), Listen: b.self.Addrs}
+		b.out.Reflector = &Reflector{ASN: asn, RouterID: routerID(b.self), Listen: b.self.Addrs, Port: b.in.ReflectorPort}
 		own = b.in.ownPodCIDRs()
 	}
 	far := ""

@@ -67,7 +67,7 @@ func TestReflectors(t *testing.T) {
 			"Node.node-2: label " + ReflectorLabel + ": \"yes\" is no ASN [a number from 1 to 4294967295, such as 64512]"},
 	} {
 		in := bgpWorld(t)
-		in.OnLink = func(netip.Addr) bool { return true }
+		in.OnLink, in.ReflectorPort = func(netip.Addr) bool { return true }, 10283
 		for i := range in.Nodes {
 			in.Nodes[i].PodCIDRs = []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("10.244.%d.0/24", i)), netip.MustParsePrefix(fmt.Sprintf("fd00:10:244:%x::/64", i))}
 		}

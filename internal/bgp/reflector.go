@@ -15,7 +15,6 @@ import (
 	"github.com/osrg/gobgp/v4/pkg/server"
 
 	"github.com/fairway-net/fairway/internal/announce"
-	"github.com/fairway-net/fairway/internal/numbers"
 )
 
 // maxOfClient is how many prefixes a node may send to its route reflector: its podCIDRs.
@@ -48,7 +47,7 @@ func newReflector(log *slog.Logger, want *announce.Reflector, changed func()) (*
 	}
 	ctx := context.Background()
 	err := r.server.StartBgp(ctx, &api.StartBgpRequest{Global: &api.Global{
-		Asn: want.ASN, RouterId: want.RouterID.String(), ListenPort: numbers.PortReflector, ListenAddresses: listen,
+		Asn: want.ASN, RouterId: want.RouterID.String(), ListenPort: int32(want.Port), ListenAddresses: listen,
 	}})
 	if err == nil {
 		err = rejectReceived(ctx, r.server)
@@ -61,7 +60,7 @@ func newReflector(log *slog.Logger, want *announce.Reflector, changed func()) (*
 		return nil, fmt.Errorf("listen as a route reflector: %w", err)
 	}
 	r.table = &session{config: announce.SessionConfig{LocalASN: want.ASN, PeerASN: want.ASN}, log: quiet, server: r.server, held: map[netip.Prefix]announce.Route{}}
-	log.Info("this node is a route reflector", "asn", want.ASN, "listen", listen, "port", numbers.PortReflector)
+	log.Info("this node is a route reflector", "asn", want.ASN, "listen", listen, "port", want.Port)
 	return r, nil
 }
 
@@ -169,7 +168,7 @@ func (s *Speaker) reflect(want *announce.Reflector) (next time.Duration) {
 		s.reflector.stop()
 		s.reflector = nil
 		s.reflects.Store(false)
-		s.cfg.Log.Info("the route reflector ends, or begins anew")
+		s.cfg.Log.Info("the sessions of this route reflector end")
 	}
 	if want == nil {
 		return 0

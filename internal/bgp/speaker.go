@@ -42,6 +42,8 @@ type Config struct {
 	// ProxyPort is where the node's proxy says that it has programmed the kernel; 0: it is not
 	// asked.
 	ProxyPort uint16
+	// ReflectorPort is where route reflectors listen (TCP); 0: there are none.
+	ReflectorPort uint16
 	// Report is called with what BGPPeers ask for that is not done, after each decision.
 	Report func([]announce.PeerProblem)
 	// Announced is called with what is to be announced of each Service, after each decision.
@@ -199,6 +201,7 @@ func (s *Speaker) woken() {
 func (s *Speaker) reconcile(ctx context.Context) (next time.Duration) {
 	in := s.cfg.Source.BGP()
 	in.Node, in.Unserved, in.PodCIDRs, in.Neighbour, in.OnLink = s.cfg.Node, s.unserved, s.podCIDRs(), s.neighbours.router, onLinks()
+	in.ReflectorPort = s.cfg.ReflectorPort
 	s.neighbours.set(ctx, announce.Interfaces(in))
 	s.ask(in)
 	d := announce.DecideBGP(in)

@@ -20,6 +20,7 @@ import (
 
 	"github.com/fairway-net/fairway/internal/announce"
 	"github.com/fairway-net/fairway/internal/bgp"
+	"github.com/fairway-net/fairway/internal/numbers"
 	"github.com/fairway-net/fairway/internal/rib"
 	"github.com/fairway-net/fairway/internal/service"
 	"github.com/fairway-net/fairway/internal/testnet"
@@ -56,7 +57,7 @@ func runSpeaker(config string) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	speaker, err := bgp.New(bgp.Config{
-		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)), Node: s.Self, Source: s, Health: s, RIB: s.RIB,
+		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)), Node: s.Self, Source: s, Health: s, RIB: s.RIB, ReflectorPort: numbers.PortReflector,
 		Report: func([]announce.PeerProblem) {}, Announced: func(map[service.Name]bgp.Announcement) {}, Metrics: bgp.NewMetrics(prometheus.NewRegistry()),
 	})
 	if err == nil {

@@ -110,7 +110,7 @@ func runSpeaker(ctx context.Context, log *slog.Logger, o speakerOptions, version
 	})
 	health := speaker.NewHealth()
 	routers, err := bgp.New(bgp.Config{
-		Log: log, Node: o.node, Source: routes, Health: health, ProxyPort: o.proxyPort, Report: routes.Report, Metrics: bgp.NewMetrics(registry),
+		Log: log, Node: o.node, Source: routes, Health: health, ProxyPort: o.proxyPort, ReflectorPort: numbers.PortReflector, Report: routes.Report, Metrics: bgp.NewMetrics(registry),
 		Announced: func(all map[service.Name]bgp.Announcement) {
 			peers, addrs := announcedBy(all)
 			told.Set(peers)
