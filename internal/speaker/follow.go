@@ -52,6 +52,7 @@ func (s *Speaker) take(ctx context.Context, r reading, first bool) {
 	s.decisions = r.decisions
 	s.owners.asked = nil
 	var guard []netip.Addr
+	changed := false // of what the node announces: its interfaces, or the Services that have it
 	ports := map[uint16]bool{}
 	for a, d := range s.decisions {
 		if d.Egress {
@@ -65,6 +66,7 @@ func (s *Speaker) take(ctx context.Context, r reading, first bool) {
 				ports[p] = true
 			}
 		}
+		changed = changed || d != was[a] && s.member.Held(a)
 		if was[a] == nil && !first {
 			s.fresh[a] = time.Now()
 		}
@@ -73,6 +75,9 @@ func (s *Speaker) take(ctx context.Context, r reading, first bool) {
 	s.checks.set(s.net.peers[s.cfg.Node].Addr(), ports)
 	if err := s.fence.Guard(ctx, guard); err != nil {
 		s.mend(ctx, err)
+	}
+	if changed {
+		s.announce()
 	}
 	s.soon = true
 }

@@ -1,15 +1,16 @@
 package speaker
 
 import (
-	"net/netip"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/fairway-net/fairway/internal/announce"
 	"github.com/fairway-net/fairway/internal/election"
 	"github.com/fairway-net/fairway/internal/l2"
+	"github.com/fairway-net/fairway/internal/service"
 )
 
 // TestNoConnected: speakers hear each other by one network and announce on another. A node whose interface there is
@@ -72,24 +73,56 @@ func TestNoCarrierOfTwo(t *testing.T) {
 	t.Log(l.tape.Check(t), "changes of owner")
 }
 
-// TestOn: on which interfaces an address is announced.
+// TestInterfaces: an address is answered for on the interfaces that its advertisement names, and on no other, also after
+// the advertisement has changed.
+func TestInterfaces(t *testing.T) {
+	l := newLAN(t, 1)
+	for _, names := range [][]string{nil, {"lan1"}, {"eth0", "lan1"}, {"lan1"}, {"eth0"}} {
+		l.world.Interfaces = names
+		l.tell(0)
+		if len(names) == 0 || names[0] == "eth0" {
+			l.until(vips[0], 0)
+			continue
+		}
+		for end := time.Now().Add(60 * time.Second); ; {
+			l.fabric("ip", "neigh", "flush", "to", vips[0].String())
+			if l.ask(vips[0]) < 0 {
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatalf("%v: it is answered for on eth0", names)
+			}
+		}
+	}
+}
+
+// TestOn: on which interfaces an address is announced; on none is an event of its Services, once until there is one.
 func TestOn(t *testing.T) {
 	l := links{known: true, all: []l2.Interface{{Name: "eth0", Network: true}, {Name: "eth1", Connected: true}}}
 	l.asked = [][]string{nil}
 	if l.look(); l.unfit == "" || !l.cutOff() {
-		t.Error("a network without a carrier is no fault")
+		t.Error("a network that is not connected is no fault")
 	}
 	l.asked = [][]string{{"eth1", "eth9"}}
 	if l.look(); l.unfit != "" {
 		t.Errorf("one of two interfaces is enough, and the node is unfit: %s", l.unfit)
 	}
-	s := Speaker{links: l}
+	var told []string
+	s := Speaker{links: l, decisions: announce.Decide(world{Addrs: vips[:1], Nodes: []announce.Node{{Name: "node-1"}}}.input()), cfg: Config{Node: "node-1",
+		Event: func(name service.Name, p service.Problem) { told = append(told, name.Name+" "+p.Reason+": "+p.Message) }}}
 	for _, c := range []struct {
 		names []string
 		want  bool
-	}{{nil, false}, {[]string{"eth1"}, false}, {[]string{"eth9"}, true}} {
-		if got := s.nowhere(netip.MustParseAddr("192.0.2.1"), c.names); got != c.want {
+	}{{nil, false}, {[]string{"eth1"}, false}, {[]string{"eth8", "eth9"}, true}, {[]string{"eth8", "eth9"}, true}, {nil, false}, {[]string{"eth9"}, true}} {
+		if got := s.nowhere(vips[0], c.names); got != c.want {
 			t.Errorf("an address for %v is announced nowhere: %v, want %v", c.names, got, c.want)
 		}
+	}
+	want := []string{
+		"web announceFailed: 172.18.0.200 is not announced: node node-1 has no interface eth8 or eth9 [which nodes have one? name them in nodeSelectors of the L2Advertisement]",
+		"web announceFailed: 172.18.0.200 is not announced: node node-1 has no interface eth9 [which nodes have one? name them in nodeSelectors of the L2Advertisement]",
+	}
+	if !slices.Equal(told, want) {
+		t.Errorf("the events are %q", told)
 	}
 }
