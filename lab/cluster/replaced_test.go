@@ -214,6 +214,10 @@ func (l *lab) death(victim, vip string) time.Duration {
 	}
 	if late != "" {
 		l.Logf("requests without an answer for 0.9 s%s", late)
+		for _, n := range []string{"1", "2", "3"} {
+			out, _ := l.try("node", n, "--", "conntrack", "-L", "-p", "tcp", "-d", vip, "--state", "SYN_SENT")
+			l.Logf("node-%s: %s", n, out)
+		}
 	}
 	if n := len(all); n < 100 || all[n-1].at.Sub(last) < time.Second {
 		l.Errorf("of %d requests the last one without an answer is sent %v after the death", n, last.Sub(died))
