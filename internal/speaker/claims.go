@@ -22,7 +22,6 @@ type claimView struct {
 	contested map[netip.Addr]bool      // another node asks for it
 	served    func(uint16) bool        // the node's proxy serves the Service of that health check
 	since     map[netip.Addr]time.Time // since when another node should have it
-	others    map[netip.Addr]string    // which other node should have it, or should have had it last
 	now       time.Time
 }
 
@@ -31,9 +30,6 @@ type claimView struct {
 func (v claimView) claims() (all []netip.Addr) {
 	for a, d := range v.decisions {
 		owner, ok := v.owner(d)
-		if ok && owner.Node != v.self && v.others[a] != owner.Node {
-			v.others[a] = owner.Node
-		}
 		switch mine := ok && owner.Node == v.self; {
 		case mine && v.servedAll(d):
 			delete(v.since, a)
@@ -46,7 +42,6 @@ func (v claimView) claims() (all []netip.Addr) {
 	}
 	gone := func(a netip.Addr) bool { return v.decisions[a] == nil }
 	maps.DeleteFunc(v.since, func(a netip.Addr, _ time.Time) bool { return gone(a) })
-	maps.DeleteFunc(v.others, func(a netip.Addr, _ string) bool { return gone(a) })
 	return all
 }
 

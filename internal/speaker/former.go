@@ -16,64 +16,103 @@ import (
 // speaker may only be late, and a connection that is reset does not come back. A variable for tests.
 var formerSilent = 1500 * time.Millisecond
 
-// A formers knows who had the addresses that this node holds before it: what is in the middle of a
-// connection that this node does not know is sent there.
+// maxFormers is how many owners of an address are remembered, and so how often a packet is passed on.
+const maxFormers = 5
+
+// A formers knows who had the addresses, one after the other: what is in the middle of a connection that a node does not
+// know is sent to the owner before it, and by that to the one before.
 type formers struct {
-	others map[netip.Addr]string // whose an address was last, as far as this node knows, but for itself
-	before map[netip.Addr]string // of those that are held
-	silent map[string]time.Time  // nodes that are dead, since when
+	last   map[netip.Addr][]string // whose an address was by this node's decisions: each once, the last one first
+	held   map[netip.Addr]bool     // this node holds it
+	silent map[string]time.Time    // nodes that are dead, since when
+	gone   map[string]bool         // those of them that have been so for too long
 }
 
 func newFormers() formers {
-	return formers{others: map[netip.Addr]string{}, before: map[netip.Addr]string{}, silent: map[string]time.Time{}}
+	return formers{last: map[netip.Addr][]string{}, held: map[netip.Addr]bool{}, silent: map[string]time.Time{}}
 }
 
-// enter notes addresses that this node holds from now on. Where it knew of no other owner, the next
-// best node is likely to have been it.
-func (f *formers) enter(self string, addrs []netip.Addr, decisions map[netip.Addr]*announce.Decision, dead map[string]bool) {
+// owned notes whose an address is. Of one that is new the next best node is likely to have been the owner before.
+func (f *formers) owned(d *announce.Decision, owner string, dead map[string]bool) (changed bool) {
+	was := f.last[d.Addr]
+	if len(was) > 0 && was[0] == owner {
+		return false
+	}
+	now := []string{owner}
+	for _, node := range was {
+		if node != owner && len(now) < maxFormers {
+			now = append(now, node)
+		}
+	}
+	if len(was) == 0 {
+		out := map[string]bool{owner: true}
+		maps.Copy(out, dead)
+		if next, ok := d.Owner(out); ok {
+			now = append(now, next.Node)
+		}
+	}
+	f.last[d.Addr] = now
+	return true
+}
+
+// enter and leave note addresses that this node holds from now on, and does not any more.
+func (f *formers) enter(addrs []netip.Addr) {
 	for _, a := range addrs {
-		node := f.others[a]
-		if d := decisions[a]; node == "" && d != nil {
-			out := maps.Clone(dead)
-			if out == nil {
-				out = map[string]bool{}
-			}
-			out[self] = true
-			c, _ := d.Owner(out)
-			node = c.Node
-		}
-		if node != "" {
-			f.before[a] = node
-		}
+		f.held[a] = true
 	}
 }
 
-// leave notes addresses that this node does not hold any more.
 func (f *formers) leave(addrs []netip.Addr) {
 	for _, a := range addrs {
-		delete(f.before, a)
+		delete(f.held, a)
 	}
 }
 
-// hear notes which nodes are dead now.
-func (f *formers) hear(now time.Time, dead map[string]bool) {
+// hear notes which nodes are dead now, and reports whether that changes who gets packets.
+func (f *formers) hear(now time.Time, patience time.Duration, dead map[string]bool) (changed bool) {
 	maps.DeleteFunc(f.silent, func(node string, _ time.Time) bool { return !dead[node] })
+	gone := map[string]bool{}
 	for node := range dead {
 		if f.silent[node].IsZero() {
 			f.silent[node] = now
 		}
+		if now.Sub(f.silent[node]) >= patience {
+			gone[node] = true
+		}
 	}
+	changed = !maps.Equal(gone, f.gone)
+	f.gone = gone
+	return changed
+}
+
+// next returns which node gets what this one does not know. Who holds the address sends to the last of the others. One of
+// them sends to the next in the list, which is the same on all nodes, so that packets do not go round; and one that is only
+// about to have the address not back to the second, which is likely to hold it still.
+func (f *formers) next(self string, a netip.Addr) string {
+	list := f.last[a]
+	if !f.held[a] {
+		i := slices.Index(list, self)
+		if i < 0 {
+			return ""
+		}
+		list = list[min(max(i+1, 2), len(list)):]
+	}
+	for _, node := range list {
+		if node != self && !f.gone[node] {
+			return node
+		}
+	}
+	return ""
 }
 
 // wanted returns where packets go, by address. at returns a node's address of the family of another.
-func (f *formers) wanted(now time.Time, patience time.Duration, at func(node string, like netip.Addr) netip.Addr) map[netip.Addr]netip.Addr {
-	want := make(map[netip.Addr]netip.Addr, len(f.before))
-	for a, node := range f.before {
-		if since, silent := f.silent[node]; silent && now.Sub(since) >= patience {
-			continue
-		}
-		if to := at(node, a); to.IsValid() {
-			want[a] = to
+func (f *formers) wanted(self string, at func(node string, like netip.Addr) netip.Addr) map[netip.Addr]netip.Addr {
+	want := map[netip.Addr]netip.Addr{}
+	for a := range f.last {
+		if node := f.next(self, a); node != "" {
+			if to := at(node, a); to.IsValid() {
+				want[a] = to
+			}
 		}
 	}
 	return want
@@ -82,7 +121,7 @@ func (f *formers) wanted(now time.Time, patience time.Duration, at func(node str
 // former tells the fence who had the addresses before. It has an effect with the next Hold.
 func (s *Speaker) former() (changed bool) {
 	near := map[netip.Addr]bool{} // asked once for each node, not for each address
-	want := s.formers.wanted(time.Now(), s.patience(), func(node string, like netip.Addr) netip.Addr {
+	want := s.formers.wanted(s.cfg.Node, func(node string, like netip.Addr) netip.Addr {
 		i := slices.IndexFunc(s.addrs[node], func(a netip.Addr) bool { return a.Is4() == like.Is4() })
 		if i < 0 {
 			return netip.Addr{}
@@ -118,11 +157,16 @@ func onLink(a netip.Addr) bool {
 	return err == nil && len(routes) == 1 && routes[0].Gw == nil
 }
 
-// heardFormers looks, with every beat, whether owners of before have fallen silent or are back.
-func (s *Speaker) heardFormers(ctx context.Context, dead map[string]bool) {
-	was := len(s.formers.silent)
-	s.formers.hear(time.Now(), dead)
-	if was+len(s.formers.silent) == 0 || len(s.formers.before) == 0 || !s.former() {
+// heardFormers notes, with every beat, whose the addresses are, and which nodes have fallen silent or are back.
+func (s *Speaker) heardFormers(ctx context.Context, v claimView) {
+	changed := s.formers.hear(time.Now(), s.patience(), v.dead)
+	for _, d := range s.decisions {
+		if owner, ok := v.owner(d); ok && s.formers.owned(d, owner.Node, v.dead) {
+			changed = true
+		}
+	}
+	maps.DeleteFunc(s.formers.last, func(a netip.Addr, _ []string) bool { return s.decisions[a] == nil })
+	if !changed || !s.former() {
 		return
 	}
 	if err := s.fence.Hold(ctx, nil, nil); err != nil {

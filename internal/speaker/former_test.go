@@ -1,6 +1,7 @@
 package speaker
 
 import (
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -47,6 +48,41 @@ func TestOpenConnections(t *testing.T) {
 	}
 }
 
+// TestThirdOwner: a connection that is open goes on while its address moves on, from node to node and back.
+func TestThirdOwner(t *testing.T) {
+	l := newLAN(t, 3)
+	a := vips[0]
+	var order []int // the best first
+	for _, c := range announce.Decide(l.world.input())[a].Candidates() {
+		order = append(order, slices.IndexFunc(l.nodes, func(m *machine) bool { return m.Name == c.Node }))
+	}
+	exclude := func(i int, why string) {
+		l.world.Nodes[i].Excluded = why
+		l.tell(0, 1, 2)
+	}
+	var all []*opened
+	for i, owner := range order {
+		l.until(a, owner)
+		l.askFor(testnet.Interleaved, a)
+		all = append(all, l.open(a))
+		for at, o := range all {
+			o.goesOn(fmt.Sprintf("opened at owner %d, now owner %d has it", at, i))
+		}
+		if i < len(order)-1 {
+			exclude(owner, "it is drained")
+		}
+	}
+	for i := len(order) - 2; i >= 0; i-- {
+		exclude(order[i], "")
+		l.until(a, order[i])
+		l.askFor(testnet.Interleaved, a)
+		for at, o := range all {
+			o.goesOn(fmt.Sprintf("opened at owner %d, and owner %d has it again", at, i))
+		}
+	}
+	t.Log(l.tape.Check(t), "changes of owner")
+}
+
 // An opened is a connection, and the node that took it.
 type opened struct {
 	*testnet.Conn
@@ -82,41 +118,89 @@ func named(node string) labels.Selector {
 	return labels.New(labels.Requirement{Key: "name", Op: labels.In, Values: []string{node}})
 }
 
-// TestFormers: packets go to whose an address was last, else to the next best node; not to one that
-// has been silent for too long, until it is heard again.
+// TestFormers: packets go to whose an address was before, by that to the one before it, and at first to the next best
+// node; not to one that has been silent for too long, until it is heard again, and never round.
 func TestFormers(t *testing.T) {
-	a, b := vips[0], vips[1]
-	at := map[string]netip.Addr{"node-2": netip.MustParseAddr("172.18.0.12"), "node-3": netip.MustParseAddr("172.18.0.13")}
-	in := world{Addrs: vips, Nodes: []announce.Node{{Name: "node-1"}, {Name: "node-2"}, {Name: "node-3"}}}.input()
+	a := vips[0]
+	in := world{Addrs: vips[:1], Nodes: []announce.Node{{Name: "node-1"}, {Name: "node-2"}, {Name: "node-3"}}}.input()
 	in.L2[0].PreferredNodeSelectors = []announce.PreferredNodeSelector{{Weight: 2, Preference: named("node-1")}, {Weight: 1, Preference: named("node-2")}}
 	for i := range in.Nodes {
 		in.Nodes[i].Labels = map[string]string{"name": in.Nodes[i].Name}
 	}
-	decisions := announce.Decide(in)
-	in.Nodes = in.Nodes[:1]
-	decisions[b] = announce.Decide(in)[b] // nobody else may
-	now := time.Now()
-	f := newFormers()
-	check := func(when string, want map[netip.Addr]netip.Addr) {
+	d := announce.Decide(in)[a]
+	nodes := []string{"node-1", "node-2", "node-3"}
+	all := map[string]*formers{} // what each node knows
+	for _, node := range nodes {
+		f := newFormers()
+		all[node] = &f
+	}
+	holder := ""
+	moves := func(owner string, holds bool) { holder = movesTo(d, all, holder, owner, holds) }
+	check := func(when, want string) {
 		t.Helper()
-		got := f.wanted(now, time.Second, func(node string, _ netip.Addr) netip.Addr { return at[node] })
-		if !maps.Equal(got, want) {
-			t.Errorf("%s: %v, want %v", when, got, want)
+		if got := way(all, holder, a); got != want {
+			t.Errorf("%s: packets go %s, want %s", when, got, want)
 		}
 	}
-	f.enter("node-1", vips, decisions, nil)
-	check("nobody is known", map[netip.Addr]netip.Addr{a: at["node-2"]})
-	f.leave(vips)
-	check("nothing is held", map[netip.Addr]netip.Addr{})
-	f.others[b] = "node-3"
-	f.enter("node-1", vips, decisions, map[string]bool{"node-2": true})
-	want := map[netip.Addr]netip.Addr{a: at["node-3"], b: at["node-3"]}
-	check("one is dead", want)
-	f.hear(now, map[string]bool{"node-3": true})
-	check("just declared dead", want)
+	moves("node-1", true)
+	check("nobody was the owner before", "node-1 node-2")
+	moves("node-3", true)
+	check("another one has it", "node-3 node-1 node-2")
+	moves("node-1", false)
+	check("the one before is to have it again, and does not yet", "node-3 node-1 node-2")
+	moves("node-1", true)
+	check("and has it", "node-1 node-3 node-2")
+	moves("node-2", true)
+	check("the third one", "node-2 node-1 node-3")
+	now := time.Now()
+	hear := func(dead ...string) {
+		for _, f := range all {
+			f.hear(now, time.Second, set(dead))
+		}
+	}
+	hear("node-1")
+	check("one has just been declared dead", "node-2 node-1 node-3")
 	now = now.Add(2 * time.Second)
-	f.hear(now, map[string]bool{"node-3": true})
-	check("dead", map[netip.Addr]netip.Addr{})
-	f.hear(now, nil)
-	check("heard again", want)
+	hear("node-1")
+	check("it is dead", "node-2 node-3")
+	hear()
+	check("it is heard again", "node-2 node-1 node-3")
+	if to := all["node-2"].wanted("node-2", func(node string, _ netip.Addr) netip.Addr { return map[string]netip.Addr{"node-1": vips[1]}[node] }); !maps.Equal(to, map[netip.Addr]netip.Addr{a: vips[1]}) {
+		t.Errorf("the kernel sends to %v", to)
+	}
+}
+
+// movesTo lets all nodes know that an address is to be another's, and hold it there. It returns who holds it.
+func movesTo(d *announce.Decision, all map[string]*formers, holder, owner string, holds bool) string {
+	if holds {
+		holder = owner
+	}
+	for node, f := range all {
+		f.owned(d, owner, nil)
+		f.leave(vips)
+		if node == holder {
+			f.enter(vips[:1])
+		}
+	}
+	return holder
+}
+
+// way is where a packet goes that no node knows.
+func way(all map[string]*formers, holder string, a netip.Addr) string {
+	text, seen := holder, map[string]bool{}
+	for node := holder; !seen[node]; text += " " + node {
+		seen[node] = true
+		if node = all[node].next(node, a); node == "" {
+			return text
+		}
+	}
+	return text + " and round"
+}
+
+func set(nodes []string) map[string]bool {
+	all := map[string]bool{}
+	for _, n := range nodes {
+		all[n] = true
+	}
+	return all
 }

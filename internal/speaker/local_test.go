@@ -48,7 +48,7 @@ func TestLocal(t *testing.T) {
 		}
 		v := claimView{
 			self: "node-1", decisions: announce.Decide(in), held: func(netip.Addr) bool { return c.held },
-			contested: map[netip.Addr]bool{vips[0]: c.contested}, since: map[netip.Addr]time.Time{}, others: map[netip.Addr]string{}, now: time.Now(),
+			contested: map[netip.Addr]bool{vips[0]: c.contested}, since: map[netip.Addr]time.Time{}, now: time.Now(),
 			served: func(p uint16) bool { return p == port && c.served },
 		}
 		if got := slices.Contains(v.claims(), vips[0]); got != c.want {

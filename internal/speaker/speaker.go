@@ -265,9 +265,6 @@ func (s *Speaker) beat(ctx context.Context) {
 	s.back.note(ok, time.Now())
 	s.leaseVote(ctx)
 	s.ready()
-	if ok {
-		s.heardFormers(ctx, dead)
-	}
 	s.claim(ctx, dead)
 	switch err := s.fence.Ticket(s.member.NextSlot()); {
 	case errors.Is(err, fence.ErrGone):
@@ -307,8 +304,9 @@ func (s *Speaker) claim(ctx context.Context, dead map[string]bool) {
 	}
 	v := claimView{
 		self: s.cfg.Node, decisions: s.decisions, out: out, dead: dead, held: s.member.Held, contested: s.member.Contested(),
-		served: s.checks.served, since: s.since, others: s.formers.others, now: time.Now(),
+		served: s.checks.served, since: s.since, now: time.Now(),
 	}
+	s.heardFormers(ctx, v)
 	s.owners.view(v)
 	want := v.claims()
 	s.want(ctx, slices.DeleteFunc(want, func(a netip.Addr) bool { return time.Now().Before(s.taken[a]) }))
@@ -347,9 +345,8 @@ func (s *Speaker) release(ctx context.Context, drop []netip.Addr) error {
 func (s *Speaker) apply(ctx context.Context) {
 	c := s.member.Take()
 	if len(c.Add)+len(c.Drop) > 0 {
-		dead, _ := s.member.Dead()
 		s.formers.leave(c.Drop)
-		s.formers.enter(s.cfg.Node, c.Add, s.decisions, dead)
+		s.formers.enter(c.Add)
 		s.former()
 		if err := s.fence.Hold(ctx, c.Add, c.Drop); err != nil {
 			s.mend(ctx, err)
@@ -416,7 +413,7 @@ func (s *Speaker) leave() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	s.arp.Set(nil)
-	s.formers.leave(s.member.Claimed())
+	s.formers = newFormers()
 	s.former()
 	if err := s.release(ctx, s.member.Claimed()); err == nil {
 		s.member.Claim(nil)

@@ -156,10 +156,19 @@ func TestDeaths(t *testing.T) {
 	for _, way := range []string{"l2", "bgp"} {
 		t.Run(way, func(t *testing.T) {
 			l := newLab(t)
-			l.run(l.upArgs("--nodes", "3", "--load-balancer", way)...)
+			args := []string{"--nodes", "3", "--load-balancer", way}
+			if way == "bgp" {
+				args = append(args, "--pod-network", "bgp") // for BFD at 300 ms x 3
+			}
+			l.run(l.upArgs(args...)...)
 			l.input(routerManifest, "kubectl", "apply", "-f", "-")
 			l.run("kubectl", "rollout", "status", "daemonset/web", "--timeout=120s")
 			vip := l.vips("web")[0]
+			if way == "bgp" {
+				for _, n := range []string{"192.168.49.2 ", "192.168.49.3 ", "192.168.49.4 "} {
+					l.eventually(n, "router", "--", "sh", "-c", "birdc show bfd sessions | grep ' Up '")
+				}
+			}
 			victim, well := "node-3", func() { l.within(2*time.Minute, "3 next hops", routes...) }
 			if way == "l2" {
 				victim = strings.TrimSuffix(strings.TrimPrefix(l.eventually("only node-", l.owner()...), "only "), ".")
