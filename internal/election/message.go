@@ -189,16 +189,21 @@ var (
 	errTag     = errors.New("message has a wrong authentication code [do all speakers have the same Secret?]")
 )
 
+// Authentic reports whether a packet has the authentication code of a message: most that are forged can be refused before
+// they take the place of others in a queue. Receive checks it too.
+func Authentic(key, b []byte) bool {
+	return len(b) >= headerSize+tagSize && len(b) <= MaxMessage && hmac.Equal(tag(key, b[:len(b)-tagSize]), b[len(b)-tagSize:])
+}
+
 // open decodes a message after it has checked its authentication.
 func open(key, b []byte) (m message, err error) {
 	if len(b) < headerSize+tagSize || len(b) > MaxMessage || b[0] != protocolVersion {
 		return m, errMessage
 	}
-	body := b[:len(b)-tagSize]
-	if !hmac.Equal(tag(key, body), b[len(body):]) {
+	if !Authentic(key, b) {
 		return m, errTag
 	}
-	r := reader{b: body[1:]}
+	r := reader{b: b[1 : len(b)-tagSize]}
 	m.kind = r.byte()
 	m.from, m.to = nodeID(r.u64()), nodeID(r.u64())
 	m.nonce, m.echo, m.counter = r.u64(), r.u64(), r.u64()

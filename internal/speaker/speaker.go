@@ -74,6 +74,8 @@ const (
 	maxTasks = 64
 	// aliveWithin is how long the loop may be silent; a Source may need that long at the start.
 	aliveWithin = 2 * time.Minute
+	// conflictPause is the least time between two conflicts in the log; metrics count all.
+	conflictPause = time.Second
 	// freshFor is how long an address that appears may be one that no node has announced.
 	freshFor = 10 * time.Second
 )
@@ -95,6 +97,8 @@ type Speaker struct {
 	checks   *checks
 	deadline atomic.Int64 // until when the last grant lasts, since start
 	alive    atomic.Int64 // when the loop last ran, since start
+	// nextConflict is when a conflict is in the log again, since start.
+	nextConflict atomic.Int64
 
 	readings  chan reading
 	decisions map[netip.Addr]*announce.Decision // of the last reading
@@ -155,9 +159,14 @@ func (s *Speaker) now() time.Duration { return time.Since(s.start) }
 // allowed reports whether the last grant lasts.
 func (s *Speaker) allowed(netip.Addr) bool { return int64(s.now()) < s.deadline.Load() }
 
-// conflict is called by the announcer, with its lock held.
+// conflict is called by the announcer, with its lock held. Who claims thousands of addresses again and again fills no disk.
 func (s *Speaker) conflict(a netip.Addr, device string, mac l2.MAC) {
 	s.cfg.Metrics.conflicts.Inc()
+	now := s.now()
+	if int64(now) < s.nextConflict.Load() {
+		return
+	}
+	s.nextConflict.Store(int64(now + conflictPause))
 	s.cfg.Log.Warn("another machine answers for an address that this node announces [is the address given to a machine, or does another load balancer announce it?]",
 		"address", a, "interface", device, "mac", mac)
 }
@@ -181,7 +190,7 @@ func (s *Speaker) Run(ctx context.Context) error {
 	if err := s.fence.FormerError(); err != nil {
 		s.cfg.Log.Warn("packets of connections cannot be sent to the former owner of an address: they end when it moves", "err", err)
 	}
-	if s.net, err = listen(ctx, s.cfg.Port); err != nil {
+	if s.net, err = listen(ctx, s.cfg.Port, s.cfg.Key, s.cfg.Metrics.refused.Inc); err != nil {
 		return err
 	}
 	s.member = election.New(election.Config{Self: s.cfg.Node, Key: s.cfg.Key, Start: s.now(), Timing: election.DefaultTiming,

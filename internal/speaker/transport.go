@@ -17,12 +17,15 @@ const inboxSize = 4096
 // A transport sends and receives heartbeats.
 type transport struct {
 	conn  *net.UDPConn
+	key   []byte
 	inbox chan []byte
-	peers map[string]netip.AddrPort
-	port  uint16
+	// refused counts packets that are not authentic.
+	refused func()
+	peers   map[string]netip.AddrPort
+	port    uint16
 }
 
-func listen(ctx context.Context, port uint16) (*transport, error) {
+func listen(ctx context.Context, port uint16, key []byte, refused func()) (*transport, error) {
 	var lc net.ListenConfig
 	conn, err := lc.ListenPacket(ctx, "udp", fmt.Sprintf(":%d", port))
 	if err != nil {
@@ -30,10 +33,11 @@ func listen(ctx context.Context, port uint16) (*transport, error) {
 	}
 	udp := conn.(*net.UDPConn)
 	_ = udp.SetReadBuffer(4 << 20) // as far as the kernel allows
-	return &transport{conn: udp, inbox: make(chan []byte, inboxSize), port: port, peers: map[string]netip.AddrPort{}}, nil
+	return &transport{conn: udp, key: key, refused: refused, inbox: make(chan []byte, inboxSize), port: port, peers: map[string]netip.AddrPort{}}, nil
 }
 
-// run reads packets until the transport is closed.
+// run reads packets until the transport is closed. What is not authentic takes no place in the inbox, and none of the
+// loop's time.
 func (t *transport) run() error {
 	buf := make([]byte, election.MaxMessage+1)
 	for {
@@ -43,6 +47,10 @@ func (t *transport) run() error {
 		}
 		if err != nil {
 			time.Sleep(time.Millisecond) // an ICMP error of an earlier packet; never a tight loop
+			continue
+		}
+		if !election.Authentic(t.key, buf[:n]) {
+			t.refused()
 			continue
 		}
 		select {
