@@ -33,6 +33,19 @@ func AddPodConnection(e Env, part string, f *pflag.FlagSet, c *kube.Connection) 
 	c.UserAgent = e.UserAgent(part)
 }
 
+// A LoadBalancerScope says which load balancing a command is about.
+type LoadBalancerScope struct {
+	Namespace string // of the objects of metallb.io
+	Class     string // loadBalancerClass of the Services; empty: those without one
+}
+
+// AddLoadBalancerScope adds the flags of a command about Services of type LoadBalancer; namespace is the name of
+// the one for the namespace.
+func AddLoadBalancerScope(f *pflag.FlagSet, namespace string, s *LoadBalancerScope) {
+	f.StringVar(&s.Namespace, namespace, "metallb-system", "The `namespace` where the objects of metallb.io count")
+	f.StringVar(&s.Class, "lb-class", "", "The loadBalancerClass of the Services that count, a `name` (default those without one)")
+}
+
 // CompletionTimeout is how long a shell waits for what it can offer.
 const CompletionTimeout = 2 * time.Second
 

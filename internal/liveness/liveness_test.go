@@ -75,9 +75,7 @@ func TestFollow(t *testing.T) {
 // TestOnlyRoot: whoever else takes the socket's name, and whoever else connects, is not heard and
 // not told.
 func TestOnlyRoot(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("needs root to become another user")
-	}
+	testnet.NeedRoot(t, "becomes another user")
 	p, f := pair(t)
 	asOther := func() (undo func()) { // a thread's own user: sockets take it
 		runtime.LockOSThread()

@@ -28,12 +28,9 @@ func (l *Loop) build() {
 		l.triggers = append(l.triggers, t)
 	}
 	all := !now.CompilesLike(l.node)
-	names = l.small(append(names, l.viewed(now, all)...))
+	names = append(names, l.viewed(now, all)...)
 	l.node = now
-	for _, n := range names {
-		l.compile(n)
-	}
-	names = slices.Concat(names, l.collect(), l.buildHostPorts(all))
+	names = slices.Concat(l.compileSmall(names), l.collect(), l.buildHostPorts(all))
 	l.table = l.builder.Table(now.Settings)
 	for _, n := range names {
 		e := l.table.Entry(n)
@@ -68,19 +65,42 @@ func (l *Loop) viewed(now service.Node, all bool) (names []service.Name) {
 	return names
 }
 
-// small returns those of the names that are compiled in this pass, and puts the large ones into
-// the backlog.
-func (l *Loop) small(names []service.Name) (now []service.Name) {
-	if l.carried == nil {
-		return names // what is not in the first table would be removed from the kernel
+// An input is what a Service is compiled from, as it is now.
+type input struct {
+	name   service.Name
+	svc    *service.Service // nil: it is gone
+	slices []*service.Slice
+}
+
+func (l *Loop) read(n service.Name) input {
+	svc, ok := l.cfg.Source.Service(n)
+	if !ok {
+		return input{name: n}
 	}
+	return input{n, svc, l.cfg.Source.Slices(n)}
+}
+
+// work returns about how much it costs to compile the Service.
+func (in input) work() int {
+	if in.svc == nil {
+		return 0
+	}
+	return service.Work(in.svc, in.slices)
+}
+
+// compileSmall compiles those of the Services that are compiled in this pass, and puts the large
+// ones into the backlog. It returns the names of the former.
+func (l *Loop) compileSmall(names []service.Name) (compiled []service.Name) {
 	waits := make(map[service.Name]struct{}, len(l.backlog))
 	for _, n := range l.backlog {
 		waits[n] = struct{}{}
 	}
 	for _, n := range names {
-		if _, ok := waits[n]; l.work(n) <= smallSize {
-			now = append(now, n)
+		in := l.read(n)
+		// What is not in the first table would be removed from the kernel.
+		if _, ok := waits[n]; l.carried == nil || in.work() <= smallSize {
+			l.compile(in)
+			compiled = append(compiled, n)
 			delete(waits, n) // it was large, or is gone: nobody tells us again
 		} else if !ok {
 			l.backlog = append(l.backlog, n)
@@ -90,28 +110,18 @@ func (l *Loop) small(names []service.Name) (now []service.Name) {
 	if len(waits) < len(l.backlog) {
 		l.backlog = slices.DeleteFunc(slices.Clone(l.backlog), func(n service.Name) bool { _, ok := waits[n]; return !ok })
 	}
-	return now
+	return compiled
 }
 
-// work returns about how much it costs to compile a Service.
-func (l *Loop) work(n service.Name) int {
-	svc, ok := l.cfg.Source.Service(n)
-	if !ok {
-		return 0
-	}
-	return service.Work(svc, l.cfg.Source.Slices(n))
-}
-
-func (l *Loop) compile(n service.Name) {
+func (l *Loop) compile(in input) {
 	if l.beside != nil {
-		delete(l.beside.names, n) // it is older
+		delete(l.beside.names, in.name) // it is older
 	}
-	svc, ok := l.cfg.Source.Service(n)
-	if !ok {
-		l.builder.Delete(n)
+	if in.svc == nil {
+		l.builder.Delete(in.name)
 		return
 	}
-	l.builder.Set(service.Compile(svc, l.cfg.Source.Slices(n), l.node))
+	l.builder.Set(service.Compile(in.svc, in.slices, l.node))
 }
 
 // A compilation is of large Services, by a goroutine of its own.
@@ -130,17 +140,17 @@ func (l *Loop) compileBeside() {
 	var jobs []func() *service.Entry
 	sum, taken := 0, 0
 	for _, n := range l.backlog {
-		if sum += l.work(n); sum > buildSize && taken > 0 {
+		in := l.read(n)
+		if sum += in.work(); sum > buildSize && taken > 0 {
 			break
 		}
 		taken++
-		svc, ok := l.cfg.Source.Service(n)
-		if !ok {
+		if in.svc == nil {
 			continue // a later pass is told, and finds it small
 		}
-		was, node, eps := l.table.Entry(n), l.node, l.cfg.Source.Slices(n)
+		was, node := l.table.Entry(n), l.node
 		c.names[n] = struct{}{}
-		jobs = append(jobs, func() *service.Entry { return service.Compile(svc, eps, node).Sharing(was) })
+		jobs = append(jobs, func() *service.Entry { return service.Compile(in.svc, in.slices, node).Sharing(was) })
 	}
 	l.backlog = slices.Clone(l.backlog[taken:])
 	l.beside = c

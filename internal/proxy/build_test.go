@@ -175,3 +175,29 @@ func TestViewedWhileCompiled(t *testing.T) {
 		t.Errorf("%d frontends, want 100", len(l.table.Entry(n).Frontends))
 	}
 }
+
+// countedReads counts how often the slices of a Service are read.
+type countedReads struct {
+	*api
+	slices map[service.Name]int
+}
+
+func (c countedReads) Slices(n service.Name) []*service.Slice {
+	c.slices[n]++
+	return c.api.Slices(n)
+}
+
+// A pass reads what a small Service is made of once: that which it weighs is what it compiles.
+func TestReadsOnce(t *testing.T) {
+	l, a := newBuild(func() service.Node { return service.Node{} })
+	c := countedReads{a, map[service.Name]int{}}
+	l.cfg.Source = c
+	for pass := range 2 {
+		one, other := a.set(1), a.set(2)
+		clear(c.slices)
+		if l.build(); c.slices[one] != 1 || c.slices[other] != 1 {
+			t.Errorf("pass %d reads the slices of two Services so often: %v", pass, c.slices)
+		}
+		l.carried = l.table // from now on large Services wait
+	}
+}

@@ -172,7 +172,7 @@ func TestWorkOfPasses(t *testing.T) {
 				if c.beside != nil {
 					work := 0
 					for n := range c.beside.names {
-						work += c.work(n)
+						work += c.read(n).work()
 					}
 					if len(c.beside.names) > 1 && work > buildSize {
 						t.Errorf("pass %d compiles %d large Services beside it", c.passes, len(c.beside.names))

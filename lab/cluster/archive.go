@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 )
@@ -54,7 +55,7 @@ func fileOfImage(archive, name, path string) error {
 			if strings.TrimPrefix(h.Name, "./") != name || h.Typeflag != tar.TypeReg {
 				return false, nil
 			}
-			return true, writeProgram(path, in)
+			return true, replaceFile(path, in, 0o755)
 		})
 		return !errors.Is(err, errNoFile), err
 	})
@@ -79,21 +80,19 @@ func eachFile(in io.Reader, fn func(*tar.Header, io.Reader) (done bool, err erro
 	}
 }
 
-// writeProgram writes a program in one step, also where it runs.
-func writeProgram(path string, in io.Reader) error {
-	out, err := os.OpenFile(path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o755)
+// replaceFile writes a file in one step, also a program that runs: whoever opens it finds all of what was there, or all of
+// what is in now, also if the lab is killed.
+func replaceFile(path string, in io.Reader, mode os.FileMode) error {
+	out, err := os.OpenFile(path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, mode)
 	if err != nil {
-		return fmt.Errorf("create program: %w", err)
+		return fmt.Errorf("write %s: %w", filepath.Base(path), err)
 	}
-	if _, err = io.Copy(out, in); err != nil {
-		out.Close()
-		return fmt.Errorf("write program: %w", err)
+	_, err = io.Copy(out, in)
+	if err = errors.Join(err, out.Close()); err == nil {
+		err = os.Rename(path+".new", path)
 	}
-	if err := out.Close(); err != nil {
-		return fmt.Errorf("write program: %w", err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		return fmt.Errorf("write program: %w", err)
+	if err != nil {
+		return fmt.Errorf("write %s: %w", filepath.Base(path), err)
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -66,10 +67,7 @@ func (b *builder) plainCNI(n *corev1.Node) error {
 		return fmt.Errorf("configure CNI on %s: %w", n.Name, err)
 	}
 	// Whole, when containerd sees it.
-	if err := os.WriteFile(conf+".new", text, 0o644); err != nil {
-		return fmt.Errorf("configure CNI on %s: %w", n.Name, err)
-	}
-	if err := os.Rename(conf+".new", conf); err != nil {
+	if err := replaceFile(conf, bytes.NewReader(text), 0o644); err != nil {
 		return fmt.Errorf("configure CNI on %s: %w", n.Name, err)
 	}
 	return nil

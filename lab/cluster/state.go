@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -111,13 +112,7 @@ func (l Lab) save(s *State) error {
 	if err != nil {
 		return fmt.Errorf("encode lab: %w", err)
 	}
-	if err := os.WriteFile(l.path(stateFile+".new"), data, 0o644); err != nil {
-		return fmt.Errorf("write lab: %w", err)
-	}
-	if err := os.Rename(l.path(stateFile+".new"), l.path(stateFile)); err != nil {
-		return fmt.Errorf("write lab: %w", err)
-	}
-	return nil
+	return replaceFile(l.path(stateFile), bytes.NewReader(data), 0o644)
 }
 
 // process finds a process by name; the zero Record is not alive.

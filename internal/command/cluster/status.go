@@ -19,7 +19,8 @@ import (
 func NewStatus(e command.Env) *cobra.Command {
 	var connection kube.Connection
 	var cluster, balancers bool
-	var namespace, objects, class string
+	var namespace string
+	var scope command.LoadBalancerScope
 	format := output.Table
 	c := &cobra.Command{
 		Use:        "status [NODE…] | --load-balancers [NAMESPACE/SERVICE…]",
@@ -49,7 +50,7 @@ agent, or an address is not announced, 2 if that could not be found out.`,
 			defer cancel()
 			ok, err := false, error(nil)
 			if balancers {
-				ok, err = balancerStatus(ctx, e, format, connection, objects, class, args)
+				ok, err = balancerStatus(ctx, e, format, connection, scope, args)
 			} else if cluster || len(args) > 0 || connection.Kubeconfig != "" || connection.Context != "" || e.Plugin() {
 				ok, err = clusterStatus(ctx, e, format, connection, namespace, args)
 			} else {
@@ -66,8 +67,7 @@ agent, or an address is not announced, 2 if that could not be found out.`,
 	f := c.Flags()
 	f.BoolVar(&cluster, "cluster", false, "Ask the agents of all nodes, through the API server")
 	f.BoolVar(&balancers, "load-balancers", false, "Say who announces the addresses of Services of type LoadBalancer")
-	f.StringVar(&objects, "load-balancer-namespace", "metallb-system", "`namespace` of the objects of metallb.io")
-	f.StringVar(&class, "lb-class", "", "`class` of the Services that are meant, as the speakers have it (default those without one)")
+	command.AddLoadBalancerScope(f, "load-balancer-namespace", &scope)
 	command.AddConnection(e, f, &connection)
 	f.StringVarP(&namespace, "namespace", "n", "kube-system", "`namespace` of the agents")
 	f.VarP(&format, "output", "o", "table, wide, json or yaml")
@@ -94,8 +94,8 @@ func nodeStatus(ctx context.Context, e command.Env, format output.Format) (ok bo
 }
 
 // balancerStatus says who announces addresses: of all Services, or of those that are named.
-func balancerStatus(ctx context.Context, e command.Env, format output.Format, connection kube.Connection, namespace, class string, names []string) (ok bool, err error) {
-	announced, err := kube.ConnectAnnounced(connection, namespace, class)
+func balancerStatus(ctx context.Context, e command.Env, format output.Format, connection kube.Connection, scope command.LoadBalancerScope, names []string) (ok bool, err error) {
+	announced, err := kube.ConnectAnnounced(connection, scope.Namespace, scope.Class)
 	if err != nil {
 		return false, err
 	}

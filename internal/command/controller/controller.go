@@ -28,8 +28,8 @@ type controllerOptions struct {
 	connection          kube.Connection
 	identity, namespace string
 	metrics             string // address; empty: none
-	balancer, class     string
-	objects             string // namespace of the objects of metallb.io
+	balancer            string
+	scope               command.LoadBalancerScope
 	policies            bool
 }
 
@@ -80,8 +80,7 @@ fairway-controller.`,
 	f.StringVar(&o.namespace, "lease-namespace", "kube-system", "The `namespace` of the Lease fairway-controller")
 	f.StringVar(&o.identity, "identity", "", "The `name` of this process, as no other controller has it (default the host's name)")
 	f.StringVar(&o.balancer, "load-balancer", balancerNone, "Where Services of type LoadBalancer get addresses from: `"+strings.Join(balancers, "|")+"`")
-	f.StringVar(&o.class, "lb-class", "", "loadBalancerClass of the Services that get addresses: a `name`; empty: those without a class")
-	f.StringVar(&o.objects, "load-balancer-namespace", "metallb-system", "The `namespace` where objects of metallb.io count")
+	command.AddLoadBalancerScope(f, "load-balancer-namespace", &o.scope)
 	f.BoolVar(&o.policies, "network-policy", os.Getenv("NETWORK_POLICY") == "true", "Write the conditions of ClusterNetworkPolicies, which the agents enforce (default $NETWORK_POLICY)")
 	f.StringVar(&o.metrics, "metrics-bind-address", ":"+strconv.Itoa(numbers.PortControllerMetrics), "The `address` of /metrics, /livez and /readyz; empty: none")
 	o.connection.QPS, o.connection.Burst = 50, 100 // one process for the cluster
@@ -110,7 +109,7 @@ func (o controllerOptions) run(ctx context.Context, log *slog.Logger, version st
 		return kube.Elect(ctx, election, func(ctx context.Context) error {
 			events := kube.NewRecorder(log, client, o.identity)
 			store := kube.New(kube.Config{Log: log, Client: client, EmptyAfter: controllerEmptyAfter, Problem: events.Event,
-				AllNodes: true, Custom: custom, LoadBalancerNamespace: o.objects})
+				AllNodes: true, Custom: custom, LoadBalancerNamespace: o.scope.Namespace})
 			weigher := kube.NewWeigher(log, store, events.Report, events.PodEvent)
 			g, ctx := errgroup.WithContext(ctx)
 			switch o.balancer {
@@ -119,12 +118,12 @@ func (o controllerOptions) run(ctx context.Context, log *slog.Logger, version st
 				if o.balancer == balancerEdge {
 					mode = kube.IPModeProxy
 				}
-				addresses := kube.NewAddresses(log, store, events, o.class, mode)
+				addresses := kube.NewAddresses(log, store, events, o.scope.Class, mode)
 				registry.MustRegister(addresses)
 				defer registry.Unregister(addresses)
 				g.Go(func() error { return addresses.Run(ctx) })
 			case balancerServiceLB:
-				hosts := kube.NewServiceLB(log, store, events, o.class, hostPorts())
+				hosts := kube.NewServiceLB(log, store, events, o.scope.Class, hostPorts())
 				g.Go(func() error { return hosts.Run(ctx) })
 			}
 			if o.policies {

@@ -25,11 +25,11 @@ import (
 
 // speakerOptions are the flags of `fairway speaker`.
 type speakerOptions struct {
-	connection             kube.Connection
-	node, namespace, class string
-	metrics                string
-	proxyPort              uint16
-	cleanup                bool
+	connection    kube.Connection
+	balancers     command.LoadBalancerScope
+	node, metrics string
+	proxyPort     uint16
+	cleanup       bool
 }
 
 // New builds `fairway speaker`: what announces the addresses of load balancers.
@@ -67,8 +67,7 @@ its own: the agent can be replaced while it runs.`,
 	f := c.Flags()
 	command.AddPodConnection(e, "speaker", f, &o.connection)
 	f.StringVar(&o.node, "hostname-override", "", "The `name` of this node (default the host's name)")
-	f.StringVar(&o.namespace, "namespace", "metallb-system", "The `namespace` where the objects of metallb.io count")
-	f.StringVar(&o.class, "lb-class", "", "Announce the Services of this loadBalancerClass, a `name` (default those without one)")
+	command.AddLoadBalancerScope(f, "namespace", &o.balancers)
 	f.StringVar(&o.metrics, "metrics-bind-address", fmt.Sprintf("127.0.0.1:%d", numbers.PortSpeakerMetrics), "The `address` for /metrics and /healthz; empty: none")
 	f.Uint16Var(&o.proxyPort, "proxy-health-port", numbers.PortHealthz, "The `port` of this node's proxy that says at /healthz when it has programmed the kernel, which BGP waits for; 0: it does not")
 	f.BoolVar(&o.cleanup, "cleanup", false, "Remove the speaker's rules from this node, and end")
@@ -83,7 +82,7 @@ func runSpeaker(ctx context.Context, log *slog.Logger, o speakerOptions, version
 	if err != nil {
 		return err
 	}
-	key, err := kube.SpeakerKey(ctx, client, o.namespace)
+	key, err := kube.SpeakerKey(ctx, client, o.balancers.Namespace)
 	if err != nil {
 		return err
 	}
@@ -91,11 +90,11 @@ func runSpeaker(ctx context.Context, log *slog.Logger, o speakerOptions, version
 	events := kube.NewRecorder(log, client, o.node)
 	store := kube.New(kube.Config{
 		Log: log, Client: client, NodeName: o.node, EmptyAfter: speakerEmptyAfter, Problem: events.Event,
-		Custom: custom, LoadBalancerNamespace: o.namespace,
+		Custom: custom, LoadBalancerNamespace: o.balancers.Namespace,
 	})
 	registry := command.NewRegistry(store)
 	dead := liveness.NewPublisher()
-	source := store.SubscribeSpeaker(o.class)
+	source := store.SubscribeSpeaker(o.balancers.Class)
 	statuses, told, gone := source.L2Statuses(log, events.Inform), source.BGPStatuses(log, events.Inform), source.GoneStatuses(log)
 	metrics := speaker.NewMetrics(registry, o.node)
 	owners := newEgressOwners(log, rib.Of(rib.DefaultDir, o.node))

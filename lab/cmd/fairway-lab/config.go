@@ -14,7 +14,7 @@ import (
 	"github.com/fairway-net/fairway/internal/suggest"
 )
 
-// pathFlags have values that are relative to the file that has them.
+// pathFlags have values that are relative to the file that has them, else to the working directory.
 var pathFlags = []string{"deploy", "image", "images-dir", "kube-proxy", "cni-plugins"}
 
 // readConfig sets the flags of cmd that file has as fields, but for those that were given.
@@ -54,6 +54,24 @@ func readConfig(cmd *cobra.Command, file string) error {
 			if err := cmd.Flags().Set(name, text); err != nil {
 				return fmt.Errorf("--config %s: %s: %w", file, name, err)
 			}
+		}
+	}
+	return nil
+}
+
+// makeAbsolute makes the paths that were given hold for processes of the lab, which work elsewhere.
+func makeAbsolute(cmd *cobra.Command) error {
+	for _, name := range pathFlags {
+		value := cmd.Flags().Lookup(name).Value
+		if value.String() == "" {
+			continue
+		}
+		abs, err := filepath.Abs(value.String())
+		if err == nil {
+			err = value.Set(abs)
+		}
+		if err != nil {
+			return fmt.Errorf("--%s %s: %w", name, value, err)
 		}
 	}
 	return nil

@@ -2,8 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
-	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -37,15 +35,8 @@ func upCommand(lab *cluster.Lab) *cobra.Command {
 			case dual:
 				o.Family = fabric.Dual
 			}
-			for _, path := range []*string{&o.KubeProxy, &o.Deploy, &o.Image, &o.ImagesDir, &o.CNIPlugins} {
-				if *path == "" {
-					continue
-				}
-				abs, err := filepath.Abs(*path)
-				if err != nil {
-					return fmt.Errorf("find %s: %w", *path, err)
-				}
-				*path = abs
+			if err := makeAbsolute(cmd); err != nil {
+				return err
 			}
 			return lab.Up(cmd.Context(), o, cluster.NewProgress(cmd.OutOrStdout()))
 		},
