@@ -35,6 +35,9 @@ type Program struct {
 	// Keep says which other chains belong to the table, written over netlink. A load does
 	// not touch them. It empties all other chains, and Prune removes those. Nil: none.
 	Keep func(chain string) bool
+	// Loadable makes, of what nft lists of the table, what nft can load: of rules written over netlink that
+	// mean something else in nft's order, or that it refuses. They serve until the program is loaded. Nil: nft loads what it lists.
+	Loadable func(listed string) string
 }
 
 // Text returns the program as nft reads it.
@@ -128,7 +131,7 @@ func (t *Table) Declare(ctx context.Context, p *Program) (did Loaded, err error)
 	text = fmt.Sprintf("table inet %s {\n%s\n}\n", t.name, strings.Join(sets, "\n"))
 	if did = InPlace; d.reason != "" {
 		did = Anew
-		err = t.renew(ctx, chains, text)
+		err = t.renew(ctx, p, chains, text)
 	} else {
 		err = t.run(ctx, text)
 	}

@@ -58,6 +58,7 @@ func compile(svc *Service, eps []*Slice, node Node, refused map[Key]struct{}) *E
 	c.balance = c.algorithm()
 	c.entry.balancers = NewAddrSet(slices.Concat(c.balancers[true], c.balancers[false])...)
 	ports := c.admit()
+	c.lists = c.countLists(ports)
 	c.sourceRanges(len(ports))
 	for i, from := range runsOf(ports, c.limitEndpoints(eps, len(ports))) {
 		for _, ip := range c.families() {
@@ -107,6 +108,8 @@ type compilation struct {
 	refused  map[Key]struct{}
 	suspects []Key
 	full     bool // there are as many frontends as there may be
+	lists    int  // of endpoints, in a family
+	slots    int  // how many each of them may have; 0: any number
 	// balance is how all frontends spread connections.
 	balance Algorithm
 	// balancers and externals are the addresses for clients outside the cluster; true: IPv4.
@@ -142,7 +145,7 @@ func usable(a netip.Addr) bool {
 
 // port adds the frontends that one port has in the family of ip.
 func (c *compilation) port(p Port, ip netip.Addr, all []candidate) {
-	set := categorize(all, p, c.svc, c.node)
+	set := categorize(all, p, c.svc, c.node, c.slots)
 	name := PortName{c.svc.Name, p.Name}
 	var retained []netip.AddrPort
 	add := func(addr netip.Addr, port uint16, internal, external *Route) *Frontend {

@@ -156,16 +156,16 @@ type choice struct {
 }
 
 // categorize applies readiness, topology and the fallback to terminating endpoints, as the
-// selections of the two policies say.
-func categorize(all []candidate, p Port, svc *Service, node Node) choice {
+// selections of the two policies say. A list has at most so many slots; 0: any number.
+func categorize(all []candidate, p Port, svc *Service, node Node, slots int) choice {
 	set := choice{all: all, keeps: keeps(p, svc, node.deadTo(all)), any: slices.ContainsFunc(all, candidate.answers)}
 	set.cluster = policyCluster(all, svc, node).pick(all)
 	if svc.InternalLocal || svc.ExternalLocal {
 		set.local = policyLocal(all, svc).pick(all)
 	}
 	if svc.Weighted {
-		normalize(set.cluster)
-		normalize(set.local)
+		normalize(set.cluster, slots)
+		normalize(set.local, slots)
 	}
 	return set
 }
@@ -214,8 +214,10 @@ func (e *SliceEndpoint) weight() uint16 {
 }
 
 // normalize writes weights in the one way in which the same shares are always written:
-// without a common divisor, and none at all if they are equal.
-func normalize(eps []Endpoint) {
+// without a common divisor, and none at all if they are equal. Those that need more slots than
+// there may be are scaled down.
+func normalize(eps []Endpoint, slots int) {
+	scale(eps, slots)
 	divisor, most := uint16(0), uint16(0)
 	for _, e := range eps {
 		divisor, most = gcd(divisor, e.Weight), max(most, e.Weight)

@@ -16,6 +16,10 @@ type Limits struct {
 	ExternalAddresses int // of a Service: external IPs and load balancers'
 	// Endpoints bounds a Service's endpoints times its ports: each port has its own list.
 	Endpoints int
+	// Slots bounds the slots of a Service's lists, of which each frontend has one, with policy Local two: one
+	// for each endpoint, with weights as many as its share, and for Maglev its table. Modes in the kernel have an
+	// element for each.
+	Slots int
 	// SourceRanges bounds a Service's loadBalancerSourceRanges times the frontends that they
 	// hold for.
 	SourceRanges int
@@ -27,14 +31,14 @@ type Limits struct {
 
 // DefaultLimits returns limits that no Service which people wrote by hand reaches.
 func DefaultLimits() Limits {
-	return Limits{Ports: 5000, ExternalAddresses: 500, Endpoints: 50_000, SourceRanges: 50_000, Frontends: 10_000, NamespaceFrontends: 100_000}
+	return Limits{Ports: 5000, ExternalAddresses: 500, Endpoints: 50_000, Slots: 250_000, SourceRanges: 50_000, Frontends: 10_000, NamespaceFrontends: 100_000}
 }
 
 // The names of limits, as --service-limits has them.
-var limitNames = []string{"ports", "external-addresses", "endpoints", "source-ranges", "frontends", "namespace-frontends"}
+var limitNames = []string{"ports", "external-addresses", "endpoints", "slots", "source-ranges", "frontends", "namespace-frontends"}
 
 func (l *Limits) field(name string) *int {
-	all := []*int{&l.Ports, &l.ExternalAddresses, &l.Endpoints, &l.SourceRanges, &l.Frontends, &l.NamespaceFrontends}
+	all := []*int{&l.Ports, &l.ExternalAddresses, &l.Endpoints, &l.Slots, &l.SourceRanges, &l.Frontends, &l.NamespaceFrontends}
 	if i := slices.Index(limitNames, name); i >= 0 {
 		return all[i]
 	}
@@ -72,19 +76,21 @@ func exceeds(n, limit int) bool { return limit > 0 && n > limit }
 
 const limitAdvice = "[split the Service; --service-limits of the agents sets the limit]"
 
-// limitEndpoints returns the slices with as many endpoints as n ports may have: those that
+// limitEndpoints returns the slices with as many endpoints as n ports and their lists may have: those that
 // are ready or on this node before others. It costs the same whatever n is.
 func (c *compilation) limitEndpoints(eps []*Slice, n int) []*Slice {
 	total := 0
 	for _, s := range eps {
 		total += len(s.Endpoints)
 	}
-	limit := c.node.Limits.Endpoints
-	if !exceeds(total*n, limit) {
+	most, limit := total, c.node.Limits.Endpoints
+	if exceeds(total*n, limit) {
+		most = max(limit/n, 1)
+		c.problem("TooManyEndpoints", "%d endpoints for each of %d ports are more than %d in all; %d of them count %s", total, n, limit, most, limitAdvice)
+	}
+	if most = c.limitSlots(most); most == total {
 		return eps
 	}
-	most := max(limit/n, 1)
-	c.problem("TooManyEndpoints", "%d endpoints for each of %d ports are more than %d in all; %d of them count %s", total, n, limit, most, limitAdvice)
 	eps = slices.SortedFunc(slices.Values(eps), func(a, b *Slice) int { return a.Name.Compare(b.Name) })
 	kept := make([]*Slice, len(eps))
 	chosen := make([][]bool, len(eps))

@@ -171,7 +171,7 @@ type Frontend struct {
 	// sorted. Empty: all clients.
 	Sources []netip.Prefix
 	// Retained are the endpoints that keep the flows they have although no Route has them:
-	// they get no new ones. Sorted. For TCP, Termination says which these are; for UDP they
+	// they get no new ones. Sorted. On the way between two tables (Step) it has those of the routes too. For TCP, Termination says which these are; for UDP they
 	// are those that serve. No datapath reads either, and Equal leaves both out: package
 	// flow uses them.
 	Retained []netip.AddrPort

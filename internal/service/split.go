@@ -32,7 +32,7 @@ func split(old, new *Frontend, piece int) *Frontend {
 	if mixed.External = mixed.Internal; !shared {
 		mixed.External = splitRoute(was[1], new.External, piece)
 	}
-	mixed.Retained = retained(&mixed, new)
+	mixed.Retained = retained(old, new)
 	return &mixed
 }
 
@@ -71,6 +71,16 @@ func splitRoute(old, new *Route, piece int) *Route {
 	}
 	mixed := *new
 	begin, was, is, end := apart(old.Endpoints, new.Endpoints)
+	// A list that only grows at its end, or shrinks at its begin, is part of the other: a copy of tens of
+	// thousands for each step is what the loop would wait for, with the garbage collector.
+	switch {
+	case len(was)+len(end) == 0:
+		mixed.Endpoints = slices.Clip(new.Endpoints[:len(begin)+piece])
+		return &mixed
+	case len(is)+len(begin) == 0:
+		mixed.Endpoints = old.Endpoints[piece:]
+		return &mixed
+	}
 	common := len(begin) + len(end)
 	for a, b := range sideBySide(was, is) {
 		if a != nil && b != nil {
@@ -110,27 +120,12 @@ func splitRoute(old, new *Route, piece int) *Route {
 	return &mixed
 }
 
-// retained are the endpoints that keep their flows while mixed is on the way to new: those
-// that new has and mixed has not yet, too.
-func retained(mixed, new *Frontend) []netip.AddrPort {
-	missing := func(all []netip.AddrPort, r, in *Route) []netip.AddrPort {
-		_, have, want, _ := apart(in.Endpoints, r.Endpoints)
-		all = slices.Grow(all, len(want))
-		for a, b := range sideBySide(have, want) {
-			if a == nil {
-				all = append(all, b.Addr)
-			}
-		}
-		return all
+// retained are the endpoints that keep their flows on the way from old, which may be nil, to new:
+// all that new has, in its routes already or not. The next step on this way finds the list in old.
+func retained(old, new *Frontend) []netip.AddrPort {
+	if old != nil && len(new.Retained) == 0 && new.Internal == new.External && slices.EqualFunc(old.Retained, new.Internal.Endpoints,
+		func(a netip.AddrPort, e Endpoint) bool { return a == e.Addr }) {
+		return old.Retained
 	}
-	all := missing(nil, new.Internal, mixed.Internal)
-	if mixed.External != mixed.Internal {
-		all = missing(all, new.External, mixed.External)
-	}
-	if len(all) == 0 {
-		return new.Retained
-	}
-	all = append(all, new.Retained...)
-	slices.SortFunc(all, netip.AddrPort.Compare)
-	return slices.Compact(all)
+	return new.FlowEndpoints()
 }

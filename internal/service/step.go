@@ -112,7 +112,7 @@ func (c entryChange) frontends() iter.Seq2[*Frontend, *Frontend] {
 	return merged(c.old.frontends(), c.new.frontends(), func(a, b *Frontend) int { return a.Key().Compare(b.Key()) })
 }
 
-// weight returns how much changes: frontends and their endpoints. It stops at a bit more than
+// weight returns how much changes: frontends and the slots of their endpoints. It stops at a bit more than
 // most.
 func (c entryChange) weight(most int) (sum int) {
 	for old, new := range c.frontends() {
@@ -133,19 +133,22 @@ func changeWeight(old, new *Frontend) int {
 		if f == nil {
 			f = new
 		}
-		return 1 + len(f.Sources) + routesWeight(&Route{}, &Route{}, f.Internal, f.External)
+		return 1 + len(f.Sources) + routesWeight(&Frontend{Internal: &Route{}, External: &Route{}, Balance: f.Balance}, f)
 	}
 	sources := 0
 	if !slices.Equal(old.Sources, new.Sources) {
 		sources = len(old.Sources) + len(new.Sources)
 	}
-	return 1 + sources + routesWeight(old.Internal, old.External, new.Internal, new.External)
+	return 1 + sources + routesWeight(old, new)
 }
 
-func routesWeight(oldInternal, oldExternal, internal, external *Route) int {
-	w := differences(oldInternal.Endpoints, internal.Endpoints)
-	if internal != external || oldInternal != oldExternal {
-		w += differences(oldExternal.Endpoints, external.Endpoints)
+func routesWeight(old, new *Frontend) int {
+	weight := func(was, is *Route) int {
+		return slotsWeight(differences(was.Endpoints, is.Endpoints), was.Endpoints, is.Endpoints, old.Balance, new.Balance)
+	}
+	w := weight(old.Internal, new.Internal)
+	if new.Internal != new.External || old.Internal != old.External {
+		w += weight(old.External, new.External)
 	}
 	return w
 }

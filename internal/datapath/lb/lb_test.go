@@ -65,7 +65,7 @@ func TestShares(t *testing.T) {
 		{3, []uint16{100, 200, 300}, []int{1, 2, 3}, 6},
 		{2, []uint16{7, 0}, []int{7, 1}, 8},
 		{2, []uint16{60000, 40000}, []int{3, 2}, 5},
-		{3, []uint16{65535, 65534, 1}, []int{2048, 2047, 1}, 4096},
+		{3, []uint16{65535, 65534, 1}, []int{512, 511, 1}, 1024},
 		{5000, nil, []int{1}, 5000},
 		{70000, nil, []int{1}, MaxSlots},
 		{60000, []uint16{65535, 65534}, []int{1, 1}, 60000},
@@ -146,11 +146,11 @@ func TestSlotsKeep(t *testing.T) {
 		gone := rng.IntN(len(all))
 		left := without(all, gone)
 		is := Slots(was, left)
-		if got := counts(is, len(left)); !slices.Equal(got, Shares(left, maxShares)) {
-			t.Fatalf("%v without %d: slots %v, want %v", all, gone, got, Shares(left, maxShares))
+		if got := counts(is, len(left)); !slices.Equal(got, Shares(left, service.MaxShares)) {
+			t.Fatalf("%v without %d: slots %v, want %v", all, gone, got, Shares(left, service.MaxShares))
 		}
 		for i, a := range addrs(is, left) {
-			if was[i] != a && was[i] != all[gone].Addr && len(was)-len(is) == Shares(all, maxShares)[gone] {
+			if was[i] != a && was[i] != all[gone].Addr && len(was)-len(is) == Shares(all, service.MaxShares)[gone] {
 				t.Fatalf("%v without %d: slot %d was %v and is %v", all, gone, i, was[i], a)
 			}
 		}
@@ -159,7 +159,7 @@ func TestSlotsKeep(t *testing.T) {
 
 // plainMaglev is the reference of Maglev: rounds in which every endpoint earns its weight.
 func plainMaglev(all []service.Endpoint) []int32 {
-	size := maglevSize(len(all))
+	size := service.MaglevSlots(len(all))
 	heaviest := 1
 	for _, e := range all {
 		heaviest = max(heaviest, Weight(e))

@@ -9,13 +9,6 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// maglevSizes are the sizes of Maglev's table, primes. With at least slotsEach slots for
-// each endpoint, shares are even to a few percent. The first does for 31 endpoints, so
-// that most Services never change the size, which moves nearly all clients.
-var maglevSizes = [...]int{251, 1021, 4093, 16381, 65521}
-
-const slotsEach = 8
-
 // Maglev returns Maglev's lookup table (Eisenbud et al., NSDI 2016, section 3.4), each slot
 // the index of an endpoint: each endpoint has an order of its own of all slots, and in
 // turns each takes the first one that is free, less often the smaller its weight. An
@@ -27,7 +20,7 @@ func Maglev(all []service.Endpoint) []int32 {
 	if len(all) == 0 {
 		return nil
 	}
-	size := maglevSize(len(all))
+	size := service.MaglevSlots(len(all))
 	all = all[:min(len(all), size)]
 	heaviest := 1
 	for _, e := range all {
@@ -57,15 +50,6 @@ func Maglev(all []service.Endpoint) []int32 {
 		heap.Fix(&turns, 0)
 	}
 	return table
-}
-
-func maglevSize(endpoints int) int {
-	for _, size := range maglevSizes {
-		if size >= slotsEach*endpoints {
-			return size
-		}
-	}
-	return maglevSizes[len(maglevSizes)-1]
 }
 
 // A maglevTurn is when an endpoint takes its next slot. The heaviest has a turn in every

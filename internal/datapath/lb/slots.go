@@ -10,10 +10,6 @@ import (
 // MaxSlots is the most slots that a list has: the kernel's maps name them by 16 bits.
 const MaxSlots = 1<<16 - 1
 
-// maxShares is about how many slots a list has whose weights have no small common divisor:
-// a share is exact to 1/4096 of all.
-const maxShares = 4096
-
 // Slots returns a list of slots, each the index of an endpoint, of which each has as many
 // as its weight asks for. A slot chosen at random gives endpoints their weights.
 //
@@ -28,7 +24,10 @@ func Slots(was []netip.AddrPort, all []service.Endpoint) []int32 {
 // SlotsAfter is Slots for a caller whose list of n addresses is part of something else.
 func SlotsAfter(n int, was func(i int) netip.AddrPort, all []service.Endpoint) []int32 {
 	all = all[:min(len(all), MaxSlots)]
-	left := Shares(all, maxShares)
+	if equalWeights(all) {
+		return oneEach(n, was, all)
+	}
+	left := Shares(all, service.MaxShares)
 	total := 0
 	for _, n := range left {
 		total += n
@@ -37,7 +36,10 @@ func SlotsAfter(n int, was func(i int) netip.AddrPort, all []service.Endpoint) [
 	for i := range slots {
 		slots[i] = free
 	}
-	keep(slots[:min(n, len(slots))], was, all, left)
+	keep(slots[:min(n, len(slots))], was, all, func(e int) bool {
+		left[e]--
+		return left[e] >= 0
+	})
 	turns := Turns(left)
 	for i := range slots {
 		if slots[i] == free {
@@ -49,8 +51,42 @@ func SlotsAfter(n int, was func(i int) netip.AddrPort, all []service.Endpoint) [
 
 const free = -1
 
-// keep gives endpoints the slots that they had, and takes these from what is left to give.
-func keep(slots []int32, was func(i int) netip.AddrPort, all []service.Endpoint, left []int) {
+func equalWeights(all []service.Endpoint) bool {
+	for i := range all {
+		if Weight(all[i]) != Weight(all[0]) {
+			return false
+		}
+	}
+	return true
+}
+
+// oneEach is SlotsAfter where each endpoint has one slot, as nearly all have, without what shares
+// need: a list of tens of thousands is made anew with each change of it.
+func oneEach(n int, was func(i int) netip.AddrPort, all []service.Endpoint) []int32 {
+	slots, has := make([]int32, len(all)), make([]bool, len(all))
+	for i := range slots {
+		slots[i] = free
+	}
+	keep(slots[:min(n, len(slots))], was, all, func(e int) bool {
+		had := has[e]
+		has[e] = true
+		return !had
+	})
+	next := 0
+	for i := range slots {
+		if slots[i] != free {
+			continue
+		}
+		for has[next] {
+			next++
+		}
+		slots[i], next = int32(next), next+1
+	}
+	return slots
+}
+
+// keep gives endpoints the slots that they had, as long as they may take one more.
+func keep(slots []int32, was func(i int) netip.AddrPort, all []service.Endpoint, take func(e int) bool) {
 	next := 0 // what follows the endpoint of the slot before: most lists are sorted, but for a few slots
 	for i := range slots {
 		at := was(i)
@@ -61,9 +97,8 @@ func keep(slots []int32, was func(i int) netip.AddrPort, all []service.Endpoint,
 		if !ok {
 			continue
 		}
-		if next = e + 1; left[e] > 0 {
+		if next = e + 1; take(e) {
 			slots[i] = int32(e)
-			left[e]--
 		}
 	}
 }

@@ -2,6 +2,7 @@ package nftables
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/nftables"
@@ -207,20 +208,32 @@ func loadAffinityID() []expr.Any {
 
 func affinityData(i affinityID) []byte { return nftset.Number(uint32(i)) }
 
-// affinityLookup is the lookup of a client's endpoint: one rule for the ID, and one for each
+// affinityID makes the affinity ID of the frontend whose key is loaded the packet's priority, by way of a
+// register.
+func (f family) affinityID(v verdictID, reg uint32) []expr.Any {
+	from := affinityIDSet(v&verdictNodePort != 0, v&verdictExternal != 0)
+	return []expr.Any{
+		&expr.Lookup{SourceRegister: firstReg, DestRegister: reg, IsDestRegSet: true, SetName: from.Name(f.is4)},
+		&expr.Meta{Key: expr.MetaKeyPRIORITY, Register: reg, SourceRegister: true},
+	}
+}
+
+// affinityLookup is the lookup of a client's endpoint, for each family: one rule for the ID, and one for each
 // protocol and for IDs with many and with few buckets. The program nft cannot read what it
 // prints, as nft.Table.Declare needs, if a translated port has no protocol before it.
 //
 //	meta priority set ip daddr . meta l4proto . th dport map @affinity-ids4
 //	meta l4proto tcp meta priority & 0x80000 == 0 dnat ip to (meta priority & 0xf00fffff) . jhash ip saddr mod 16384 seed 1 map @affinity-buckets4
-func (f family) affinityLookup(h verdictID) [][]expr.Any {
-	from := affinityIDSet(h&verdictNodePort != 0, h&verdictExternal != 0)
-	front, _ := f.loadFrontend(h&verdictNodePort != 0)
-	first := append(f.family(), front...)
-	rules := [][]expr.Any{append(first,
-		&expr.Lookup{SourceRegister: firstReg, DestRegister: firstReg, IsDestRegSet: true, SetName: from.Name(f.is4)},
-		&expr.Meta{Key: expr.MetaKeyPRIORITY, Register: firstReg, SourceRegister: true},
-	)}
+func affinityLookup(v verdictID) (rules [][]expr.Any) {
+	for _, f := range families {
+		rules = append(rules, f.affinityLookup(v)...)
+	}
+	return rules
+}
+
+func (f family) affinityLookup(v verdictID) [][]expr.Any {
+	front, _ := f.loadFrontend(v&verdictNodePort != 0)
+	rules := [][]expr.Any{slices.Concat(f.family(), front, f.affinityID(v, firstReg))}
 	for _, few := range []affinityID{0, affinityFew} {
 		for _, proto := range []service.Proto{service.TCP, service.UDP, service.SCTP} {
 			rule := append([]expr.Any{

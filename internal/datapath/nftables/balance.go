@@ -8,15 +8,30 @@ import (
 )
 
 // A slot is one entry of a frontend's list: an endpoint, with its weight as the Table has
-// it. An invalid address is a slot that should be filled and is not.
+// it. The zero slot should be filled and is not. There are as many as endpoints on all frontends, and
+// a list is made anew with each change of it: so it is small, and without a pointer for the garbage collector.
 type slot struct {
-	ip           netip.Addr
+	ip           [16]byte
+	bits         uint8 // of the address: 32, 128; 0: none
 	port, weight uint16
 }
 
-func slotOf(e service.Endpoint) slot { return slot{e.Addr.Addr(), e.Addr.Port(), e.Weight} }
+func newSlot(a netip.AddrPort, weight uint16) slot {
+	return slot{a.Addr().As16(), uint8(a.Addr().BitLen()), a.Port(), weight}
+}
 
-func (s slot) addr() netip.AddrPort { return netip.AddrPortFrom(s.ip, s.port) }
+func (s slot) filled() bool { return s.bits != 0 }
+
+// addr returns where the slot leads; an invalid address if it is not filled.
+func (s slot) addr() netip.AddrPort {
+	switch s.bits {
+	case 32:
+		return netip.AddrPortFrom(netip.AddrFrom4([4]byte(s.ip[12:])), s.port)
+	case 128:
+		return netip.AddrPortFrom(netip.AddrFrom16(s.ip), s.port)
+	}
+	return netip.AddrPort{}
+}
 
 // fill returns the slots for endpoints, given the present slots. All lists but Maglev's
 // keep an endpoint in its slot, so that a change writes as many slots as endpoints changed.
@@ -29,7 +44,7 @@ func fill(was []slot, all []service.Endpoint, balance service.Algorithm) []slot 
 	}
 	is := make([]slot, len(list))
 	for i, at := range list {
-		is[i] = slotOf(all[at])
+		is[i] = newSlot(all[at].Addr, all[at].Weight)
 	}
 	return is
 }

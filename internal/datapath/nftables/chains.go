@@ -47,11 +47,7 @@ type ruleWriter struct {
 // addChain queues the chain for the verdict what, and the element that leads from h to it.
 // The comment of a chain for one frontend only has the verdict that it gives, for a restart.
 func (w ruleWriter) addChain(t *nft.Table, c *nftables.Conn, h, what verdictID) error {
-	chain := c.AddChain(t.Chain(h.chainName()))
-	c.FlushChain(chain) // in case it exists already
-	for _, exprs := range w.rules(what) {
-		c.AddRule(&nftables.Rule{Table: t.Ref(), Chain: chain, Exprs: exprs})
-	}
+	writeChain(t, c, h.chainName(), w.rules(what))
 	e := nftables.SetElement{Key: verdictData(h), VerdictData: &expr.Verdict{Kind: expr.VerdictGoto, Chain: h.chainName()}}
 	if h != what {
 		e.Comment = what.String()
@@ -59,12 +55,21 @@ func (w ruleWriter) addChain(t *nft.Table, c *nftables.Conn, h, what verdictID) 
 	return c.SetAddElements(t.Set(dispatchMap), []nftables.SetElement{e})
 }
 
+// writeChain queues a chain with these rules, in place of those that it has.
+func writeChain(t *nft.Table, c *nftables.Conn, name string, rules [][]expr.Any) {
+	chain := c.AddChain(t.Chain(name))
+	c.FlushChain(chain)
+	for _, exprs := range rules {
+		c.AddRule(&nftables.Rule{Table: t.Ref(), Chain: chain, Exprs: exprs})
+	}
+}
+
 // salt represents the rules that are written over netlink: they are part of the program's
 // version too.
 func (w ruleWriter) salt() string {
 	rules := slices.Concat(affinityHook(), affinityUpdate(100, false), affinityUpdate(100, true))
 	for _, h := range []verdictID{verdictMasqueradeAll | verdictAffinity | 1, verdictMasqueradeOffCluster | verdictNodePort | verdictSourceHash | 1, verdictExternal | verdictRoundRobin | 1, verdictDestHash | 1} {
-		rules = append(rules, w.rules(h)...)
+		rules = slices.Concat(rules, w.rules(h), dnat(h), affinityLookup(h))
 	}
 	var all strings.Builder
 	for _, rule := range rules {
@@ -90,8 +95,7 @@ func delChain(t *nft.Table, c *nftables.Conn, h verdictID) error {
 // ruleset.nft.tmpl: nft 1.0.6 cannot add, to an existing table, a rule which looks up an
 // address and a port of any protocol ("conflicting protocols: ip vs. th").
 func (w ruleWriter) rules(h verdictID) [][]expr.Any {
-	slots, _ := h.slots()
-	rules := [][]expr.Any{clearPriority()}
+	var rules [][]expr.Any
 	if h&verdictMasqueradeAll != 0 {
 		rules = append(rules, setMark(w.mark))
 	}
@@ -112,12 +116,17 @@ func (w ruleWriter) rules(h verdictID) [][]expr.Any {
 		if w.count {
 			rules = append(rules, f.connection(h))
 		}
-		if h&verdictAffinity != 0 {
-			rules = append(rules, f.affinityLookup(h)...)
-		}
-		rules = append(rules, f.balance(h, slots), f.balance(h&^verdictAlgorithm, 1))
 	}
-	return rules
+	if h&verdictAffinity != 0 {
+		rules = append(rules, []expr.Any{&expr.Verdict{Kind: expr.VerdictJump, Chain: h.affinityChain()}})
+	}
+	if by := h & verdictAlgorithm; by == verdictSourceHash || by == verdictDestHash {
+		for _, f := range families {
+			rules = append(rules, append(f.family(), f.choose(h)...))
+		}
+		return rules
+	}
+	return append(rules, families[0].choose(h))
 }
 
 // clearPriority is "meta priority set none".
@@ -152,27 +161,21 @@ func (f family) loadFrontend(nodePort bool) (load []expr.Any, next uint32) {
 	), reg + 2
 }
 
-// balance is one of
+// choose is one of
 //
-//	dnat ip to ip daddr . meta l4proto . th dport . NUMBER map @endpoints4
-//	dnat ip to meta l4proto . th dport . NUMBER map @nodeport-endpoints4
+//	meta priority set numgen random mod N offset O goto dnat
+//	meta priority set numgen inc mod N offset O goto dnat
+//	meta priority set jhash ip saddr mod N seed 1 offset O goto dnat
 //
-// where NUMBER is one of
-//
-//	numgen random mod N offset O
-//	numgen inc mod N offset O
-//	jhash ip saddr mod N seed 1 offset O
-func (f family) balance(h verdictID, slots uint32) []expr.Any {
-	from := endpoints
-	if h&verdictNodePort != 0 {
-		from = nodeportEndpoints
-	}
-	_, offset := h.slots()
-	front, reg := f.loadFrontend(h&verdictNodePort != 0)
-	rule := append(f.family(), front...)
+// The map of endpoints is looked up in the chain dnat, which all share: when a rule of a chain
+// looks up a map for the first time, the kernel walks all elements of the map, and a chain for a
+// number of slots may come with any change (16 ms for 250,000 endpoints).
+func (f family) choose(h verdictID) []expr.Any {
+	slots, offset := h.slots()
+	var rule []expr.Any
 	switch h & verdictAlgorithm {
 	case verdictRoundRobin:
-		rule = append(rule, &expr.Numgen{Register: reg, Modulus: slots, Type: unix.NFT_NG_INCREMENTAL, Offset: offset})
+		rule = append(rule, &expr.Numgen{Register: reg1, Modulus: slots, Type: unix.NFT_NG_INCREMENTAL, Offset: offset})
 	case verdictSourceHash, verdictDestHash:
 		addr := f.saddr
 		if h&verdictAlgorithm == verdictDestHash {
@@ -181,14 +184,14 @@ func (f family) balance(h verdictID, slots uint32) []expr.Any {
 		rule = append(rule,
 			&expr.Payload{DestRegister: hashReg, Base: expr.PayloadBaseNetworkHeader, Offset: addr, Len: f.size},
 			// A seed, or the kernel takes a random one: every node and mode chooses the same.
-			&expr.Hash{SourceRegister: hashReg, DestRegister: reg, Length: f.size, Modulus: slots, Seed: lb.HashSeed, Offset: offset, Type: expr.HashTypeJenkins},
+			&expr.Hash{SourceRegister: hashReg, DestRegister: reg1, Length: f.size, Modulus: slots, Seed: lb.HashSeed, Offset: offset, Type: expr.HashTypeJenkins},
 		)
 	default:
-		rule = append(rule, &expr.Numgen{Register: reg, Modulus: slots, Type: unix.NFT_NG_RANDOM, Offset: offset})
+		rule = append(rule, &expr.Numgen{Register: reg1, Modulus: slots, Type: unix.NFT_NG_RANDOM, Offset: offset})
 	}
 	return append(rule,
-		&expr.Lookup{SourceRegister: firstReg, DestRegister: firstReg, IsDestRegSet: true, SetName: from.Name(f.is4)},
-		&expr.NAT{Type: expr.NATTypeDestNAT, Family: uint32(f.nfproto), RegAddrMin: firstReg, RegProtoMin: f.protoInNAT},
+		&expr.Meta{Key: expr.MetaKeyPRIORITY, Register: reg1, SourceRegister: true},
+		&expr.Verdict{Kind: expr.VerdictGoto, Chain: h.dnatChain()},
 	)
 }
 

@@ -107,7 +107,7 @@ func (p *changeset) slots(set string, front []byte, offset uint32, was, is []slo
 		if from == to {
 			continue
 		}
-		w := nft.Write{Set: set, Key: slotKey(front, offset+uint32(i)), Del: from.ip.IsValid(), Add: to.ip.IsValid()}
+		w := nft.Write{Set: set, Key: slotKey(front, offset+uint32(i)), Del: from.filled(), Add: to.filled()}
 		if !w.Add {
 			p.late = append(p.late, w)
 			continue

@@ -76,8 +76,9 @@ func (s *state) route(h verdictID, slots []slot) *service.Route {
 		return r
 	}
 	for _, at := range slots[:min(int(n), len(slots))] {
-		if at.ip.IsValid() {
-			r.Endpoints = append(r.Endpoints, service.Endpoint{Addr: at.addr(), Local: s.hairpins[at.ip] > 0, Weight: at.weight})
+		if at.filled() {
+			addr := at.addr()
+			r.Endpoints = append(r.Endpoints, service.Endpoint{Addr: addr, Local: s.hairpins[addr.Addr()] > 0, Weight: at.weight})
 		}
 	}
 	slices.SortFunc(r.Endpoints, func(a, b service.Endpoint) int { return a.Addr.Compare(b.Addr) })

@@ -41,8 +41,8 @@ func (h *frontendState) explain(k service.Key) (all []datapath.Object) {
 	}
 	for i, list := range [...][]slot{h.slots, extra.externalSlots} {
 		for n, at := range list {
-			if at.ip.IsValid() {
-				element(eps, fmt.Sprintf("%s . %d : %v . %d", key, n+i*externalOffset, at.ip, at.port))
+			if at.filled() {
+				element(eps, fmt.Sprintf("%s . %d : %v . %d", key, n+i*externalOffset, at.addr().Addr(), at.port))
 			}
 		}
 	}

@@ -75,7 +75,7 @@ func New(cfg Config) (*Datapath, error) {
 			"Count": cfg.CountTraffic, "Protocols": []string{"tcp", "udp", "sctp"},
 		},
 		Salt: d.writer.salt(),
-		Keep: writtenChain,
+		Keep: writtenChain, Loadable: loadable,
 	}
 	d.rules = nftset.NewRuleset(datapath.NFTables, nft.New(tableName), d.read, renamed(), renamedLate())
 	var err error

@@ -105,7 +105,7 @@ func (r *reader) slots(is4 bool, s nftset.Set, nodePort bool) {
 		for len(*list) <= int(at) {
 			*list = append(*list, slot{})
 		}
-		(*list)[at] = slot{addr.Addr(), addr.Port(), weight}
+		(*list)[at] = newSlot(addr, weight)
 		return nil
 	})
 }
@@ -157,6 +157,7 @@ func (r *reader) dispatch() {
 	read(formerDispatchMap, func(v, does verdictID) { r.state.formerChains[v] = does })
 	read(dispatchMap, func(v, does verdictID) {
 		r.state.chains[v] = lbChain{does: does, current: true}
+		r.state.shared[does.shared()] = true
 		if v.isDedicated() {
 			r.state.dedicated++
 		}

@@ -18,6 +18,7 @@ type state struct {
 
 	chainUses     map[verdictID]int       // how many elements lead there
 	chains        map[verdictID]lbChain   // the chains that exist
+	shared        map[verdictID]bool      // the shared chains of this program that exist, by verdictID.shared
 	formerChains  map[verdictID]verdictID // the verdicts of chains that a former release wrote
 	lastDedicated verdictID               // the number of the last chain for one frontend only
 	dedicated     int                     // how many of chains are for one frontend only
@@ -53,6 +54,7 @@ func newState() *state {
 		clusterIPs:     nftset.Counts{},
 		chainUses:      map[verdictID]int{},
 		chains:         map[verdictID]lbChain{},
+		shared:         map[verdictID]bool{},
 		formerChains:   map[verdictID]verdictID{},
 		affinityIDs:    map[affinityPortKey]affinityID{},
 		affinityPorts:  map[affinityID]*affinityPort{},

@@ -79,6 +79,7 @@ func (d *Datapath) readKernel(ctx context.Context) error {
 		return err
 	}
 	if d.state = held; fresh {
+		clear(d.state.shared)
 		for h, w := range d.state.chains {
 			d.state.chains[h] = lbChain{does: w.does, there: true}
 		}
@@ -285,6 +286,7 @@ func (j *syncJob) addChains(missing []verdictID) func(*nftables.Conn) (queued bo
 			if w.current, w.there = true, false; !h.isDedicated() {
 				w.does = h
 			}
+			j.addShared(c, w.does.shared())
 			if err := j.writer.addChain(j.rules.Table, c, h, w.does); err != nil {
 				return true, err
 			}
@@ -294,6 +296,15 @@ func (j *syncJob) addChains(missing []verdictID) func(*nftables.Conn) (queued bo
 		learners, err := j.state.addUpdateChains(j.rules.Table, c)
 		j.affinityRules = j.affinityRules || learners
 		return learners || len(missing) > 0, err
+	}
+}
+
+// addShared queues the shared chains of a verdict unless they exist.
+func (j *syncJob) addShared(c *nftables.Conn, v verdictID) {
+	if !j.state.shared[v] {
+		j.state.shared[v] = true
+		addShared(j.rules.Table, c, v)
+		j.added = append(j.added, v.sharedChains()...)
 	}
 }
 
