@@ -106,10 +106,8 @@ func names(entries []os.DirEntry) []string {
 // lab's network namespaces. A node's pods have namespaces of
 // their own, but end with the node's init.
 func (l Lab) kill(state *State) error {
-	for _, r := range state.Processes {
-		if err := r.Kill(); err != nil {
-			return err
-		}
+	if err := process.KillAll(state.Processes); err != nil {
+		return err
 	}
 	inodes, err := l.fabric().Inodes()
 	if err != nil {
@@ -120,10 +118,8 @@ func (l Lab) kill(state *State) error {
 		if err != nil || len(found) == 0 {
 			return err
 		}
-		for _, r := range found {
-			if err := r.Kill(); err != nil {
-				return err
-			}
+		if err := process.KillAll(found); err != nil {
+			return err
 		}
 	}
 	return errors.New("processes of the lab start faster than they can be killed")

@@ -72,20 +72,29 @@ func (r Record) Stopped() bool {
 
 // Terminate asks the process to end, and ends it when it does not in five seconds.
 func (r Record) Terminate() error {
-	if gone, err := r.end("terminate", unix.SIGTERM); gone || err != nil {
+	if err := r.signal("terminate", unix.SIGTERM); err != nil || r.await() {
 		return err
 	}
 	return r.Kill()
 }
 
-// Kill ends the process at once and waits until it is gone, for at most five
+// Kill ends the process at once and waits until it is gone, for some five
 // seconds. It is no error if it was gone before.
-func (r Record) Kill() error {
-	gone, err := r.end("kill", unix.SIGKILL)
-	if err == nil && !gone {
-		err = fmt.Errorf("kill %s: pid %d is still there after 5s, %s", r.Name, r.PID, r.doing())
+func (r Record) Kill() error { return KillAll([]Record{r}) }
+
+// KillAll is Kill of several processes, which end at the same time: each waits in the kernel, mostly for its instances of
+// inotify, which a worker of the kernel removes one after the other.
+func KillAll(all []Record) error {
+	var failed []error
+	for _, r := range all {
+		failed = append(failed, r.signal("kill", unix.SIGKILL))
 	}
-	return err
+	for _, r := range all {
+		if !r.await() {
+			failed = append(failed, fmt.Errorf("kill %s: pid %d is still there after 5s, %s", r.Name, r.PID, r.doing()))
+		}
+	}
+	return errors.Join(failed...)
 }
 
 // doing is the state that the kernel has a process in, and where it waits there.
@@ -100,20 +109,28 @@ func (r Record) doing() string {
 	return state
 }
 
-// end sends a signal, and waits for five seconds at most until the process is gone.
-func (r Record) end(what string, signal unix.Signal) (gone bool, err error) {
+// signal sends a signal, if the process is alive.
+func (r Record) signal(what string, signal unix.Signal) error {
 	if !r.Alive() {
-		return true, nil
+		return nil
 	}
 	if err := unix.Kill(r.PID, signal); err != nil && !errors.Is(err, unix.ESRCH) {
-		return false, fmt.Errorf("%s %s (pid %d): %w", what, r.Name, r.PID, err)
+		return fmt.Errorf("%s %s (pid %d): %w", what, r.Name, r.PID, err)
 	}
-	for end := time.Now().Add(5 * time.Second); r.Alive(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			return false, nil
+	return nil
+}
+
+// await waits until the process is gone: for five seconds in which this one runs too. On a machine that stands still, or
+// gives this process no turn, none of the two gets on.
+func (r Record) await() (gone bool) {
+	const pause = 5 * time.Millisecond
+	for range 5 * time.Second / pause {
+		if !r.Alive() {
+			return true
 		}
+		time.Sleep(pause)
 	}
-	return true, nil
+	return !r.Alive()
 }
 
 // Resident is the process's resident memory in bytes.

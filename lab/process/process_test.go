@@ -43,6 +43,24 @@ func TestKill(t *testing.T) {
 	}
 }
 
+// TestKillAll: all end, also beside one that is gone already.
+func TestKillAll(t *testing.T) {
+	var all []Record
+	for range 3 {
+		r, _ := start(t, "sleep", "60")
+		all = append(all, r)
+	}
+	all = append(all, Record{}, Record{Name: "gone", PID: all[0].PID, Started: all[0].Started + 1})
+	if err := KillAll(all); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range all {
+		if r.Alive() {
+			t.Errorf("%+v is alive", r)
+		}
+	}
+}
+
 // TestOtherProcess holds that a record is of no other process that has got the
 // same id later: such a one must not be killed.
 func TestOtherProcess(t *testing.T) {
