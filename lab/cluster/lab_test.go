@@ -406,7 +406,7 @@ func (l *lab) describesTroubles() {
 		[{"operator":"Exists"}],"containers":[{"name":"c","image":"busybox"}]}}`, "kubectl", "apply", "-f", "-")
 	l.input(`{"apiVersion":"v1","kind":"Service","metadata":{"name":"lb"},"spec":{"type":"LoadBalancer","clusterIP":"10.110.124.145",
 		"ports":[{"port":80,"nodePort":31291}]}}`, "kubectl", "apply", "-f", "-")
-	page.Check(l, doc, "kubectl describe pod late", l.eventually("FailedCreatePodSandBox", "kubectl", "describe", "pod", "late"))
+	page.Check(l, doc, "kubectl describe pod late", l.eventually("NetworkNotReady", "kubectl", "describe", "pod", "late"))
 	page.Check(l, doc, "kubectl get svc lb", l.run("kubectl", "get", "svc", "lb"))
 }
 

@@ -70,6 +70,7 @@ func TestSamples(t *testing.T) {
 	beside(t, 2)
 	l := newLab(t)
 	l.run(l.upArgs("--nodes", "2")...)
+	t.Run("refused", func(t *testing.T) { l.in(t).transcripts().transcript("refused") })
 	l.run("kubectl", "-n", "metallb-system", "delete", "l2advertisement,ipaddresspool", "lab")
 	l.input(samplesWeb, "kubectl", "apply", "-f", "-")
 	l.run("kubectl", "rollout", "status", "daemonset/web", "--timeout=120s")
