@@ -66,7 +66,7 @@ func decide(manifests fs.FS, f *Facts, o Options, former *Settings) (*decision, 
 	d.image(o)
 	d.server(f, o)
 	d.podCIDR(f, o)
-	d.podNetwork(f, o, fresh)
+	d.podNetwork(f, o, fresh, former == nil)
 	d.replace(f, o, fresh)
 	d.dns(f, o, former)
 	d.kernel(f)
@@ -177,8 +177,9 @@ func (f *Facts) podCIDRHint() string {
 	return ""
 }
 
-// podNetwork connects the pods where nobody else does.
-func (d *decision) podNetwork(f *Facts, o Options, fresh bool) {
+// podNetwork connects the pods where nobody else does. fresh says that there is no agent, first that there is none that
+// this program has installed.
+func (d *decision) podNetwork(f *Facts, o Options, fresh, first bool) {
 	if fresh && (o.PodNetwork == "" || o.PodNetwork == Auto) {
 		d.Values[keyPodNetwork] = none
 		if f.CNI.Value == "" {
@@ -186,6 +187,7 @@ func (d *decision) podNetwork(f *Facts, o Options, fresh bool) {
 		}
 	}
 	if !connectsPods(d.Values) {
+		d.noPodNetwork(f, first && o.PodNetwork == "")
 		return
 	}
 	switch {
@@ -202,6 +204,18 @@ func (d *decision) podNetwork(f *Facts, o Options, fresh bool) {
 		if len(n.Spec.PodCIDRs) == 0 {
 			d.refuse("--pod-network %s: node %s has no podCIDR [start the controller manager with --allocate-node-cidrs and --cluster-cidr]", d.Values[keyPodNetwork], n.Name)
 		}
+	}
+}
+
+// noPodNetwork says what it means that nobody connects the pods, of which those of DNS are some. It is a mistake if nobody
+// asked for it: kubectl apply -k deploy/ has left the setting so.
+func (d *decision) noPodNetwork(f *Facts, mistake bool) {
+	switch {
+	case f.CNI.Value != "":
+	case mistake:
+		d.refuse("no CNI plugin was found, and %s in the ConfigMap fairway-agent is none: no pod would start [give --pod-network routes, or --pod-network none if a plugin comes later]", keyPodNetwork)
+	default:
+		d.note("no CNI plugin was found, and the pod network is none: no pod starts until there is one (--pod-network routes makes Fairway's)")
 	}
 }
 

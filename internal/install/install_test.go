@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/tools/txtar"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
@@ -62,6 +64,28 @@ func TestDecisions(t *testing.T) {
 				t.Errorf("it says\n%s\nwant what %s has [-update]", &out, file)
 			}
 		})
+	}
+}
+
+// TestUnscheduled: a pod without a node is told after a while, and one with a node is not.
+func TestUnscheduled(t *testing.T) {
+	now := time.Now()
+	pod := func(status corev1.ConditionStatus, ago time.Duration) corev1.Pod {
+		return corev1.Pod{Status: corev1.PodStatus{Conditions: []corev1.PodCondition{
+			{Type: corev1.PodScheduled, Status: status, Reason: "Unschedulable", Message: "0/1 nodes are available", LastTransitionTime: metav1.NewTime(now.Add(-ago))},
+		}}}
+	}
+	for want, p := range map[string]corev1.Pod{
+		"Unschedulable: 0/1 nodes are available": pod(corev1.ConditionFalse, time.Minute),
+	} {
+		if got := unscheduled(p, now); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	for _, p := range []corev1.Pod{pod(corev1.ConditionFalse, time.Second), pod(corev1.ConditionTrue, time.Minute), {}} {
+		if got := unscheduled(p, now); got != "" {
+			t.Errorf("%+v: %q", p.Status, got)
+		}
 	}
 }
 

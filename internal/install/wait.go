@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -119,6 +120,9 @@ func (i *Installer) troubles(ctx context.Context, o *unstructured.Unstructured) 
 	}
 	found := map[string]bool{}
 	for _, p := range pods {
+		if why := unscheduled(p, time.Now()); why != "" {
+			found["pod "+p.Name+": "+why] = true
+		}
 		for _, s := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
 			if why := troubleOf(s); why != "" {
 				found["pod "+p.Name+" on "+p.Spec.NodeName+": "+why] = true
@@ -126,6 +130,19 @@ func (i *Installer) troubles(ctx context.Context, o *unstructured.Unstructured) 
 		}
 	}
 	return found, nil
+}
+
+// patience is how long a pod may wait for a node before that is told: nodes come too.
+const patience = 10 * time.Second
+
+// unscheduled says why the scheduler finds no node for a pod; empty: it has one, or has not looked for long.
+func unscheduled(p corev1.Pod, now time.Time) string {
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && now.Sub(c.LastTransitionTime.Time) >= patience {
+			return c.Reason + ": " + oneline.Last(c.Message)
+		}
+	}
+	return ""
 }
 
 // troubleOf is empty for a container that runs, or is on its way.

@@ -142,8 +142,10 @@ func (c Cluster) summary() string {
 		case m.Pod == "" || next != "":
 		case m.Status != nil:
 			next = fmt.Sprintf("\nwhy: kubectl -n %s exec %s -- fairway status", c.Namespace, m.Pod)
-		default:
+		case m.State == "Running" || m.State == "CrashLoopBackOff" || m.State == "Error":
 			next = fmt.Sprintf("\nwhy: kubectl -n %s logs %s", c.Namespace, m.Pod)
+		default: // as ImagePullBackOff: it has no log yet
+			next = fmt.Sprintf("\nwhy: kubectl -n %s describe pod %s", c.Namespace, m.Pod)
 		}
 	}
 	if len(c.Nodes) == 1 {

@@ -97,6 +97,19 @@ func TestGolden(t *testing.T) {
 	}
 }
 
+// TestWhy: what a pod without a status is asked, by its state.
+func TestWhy(t *testing.T) {
+	for state, want := range map[string]string{
+		"CrashLoopBackOff": "why: kubectl -n kube-system logs a", "Running": "why: kubectl -n kube-system logs a",
+		"ImagePullBackOff": "why: kubectl -n kube-system describe pod a", "ContainerCreating": "why: kubectl -n kube-system describe pod a",
+	} {
+		c := Cluster{Namespace: "kube-system", Nodes: []Member{{Name: "node-1", Pod: "a", State: state}}}
+		if got := c.summary(); !strings.HasSuffix(got, "\n"+want) {
+			t.Errorf("%s: %s, want %s", state, got, want)
+		}
+	}
+}
+
 // TestPublic: the network sees no text of an error, and the original keeps it.
 func TestPublic(t *testing.T) {
 	n := sick("node-1")
