@@ -50,6 +50,7 @@ func (n *Network) state(ctx context.Context, self Peer, peers []Peer, table *rou
 	if since < settle {
 		c.kept = table.ways()
 	}
+	c.egress = n.Egress != nil
 	c.announced = n.hear(table.onLink, self.Addrs, since)
 	// Others send by VXLAN for longer only if what they change to is WireGuard or BGP.
 	c.receive = links.vxlan.link != 0 && (since < settle || (n.Way == WayWireGuard || n.Way == WayBGP) && since < 2*settle)

@@ -83,7 +83,7 @@ func (p *plan) planEgress(c clusterState, pods map[netip.Addr]EgressPod) *egress
 		}
 	}
 	for _, gateway := range slices.Sorted(maps.Keys(missing)) {
-		p.problemf(gateway, reasonGateway, "pods of node %s cannot leave the cluster by node %s, which announces their egress address: it is no neighbour, and no VXLAN tunnel leads there [--pod-network routes, auto or vxlan; addresses that are announced in the subnet of the pods' nodes]", c.self.Name, gateway)
+		p.problemf(gateway, reasonGateway, "pods of node %s cannot leave the cluster by node %s, which announces their egress address: it is no neighbour, and no VXLAN tunnel leads there [--pod-network routes, auto, vxlan or bgp; addresses that are announced in the subnet of the pods' nodes]", c.self.Name, gateway)
 	}
 	return e
 }
@@ -98,13 +98,17 @@ func cidrOf(addr netip.Addr, all []netip.Prefix) netip.Prefix {
 	return netip.Prefix{}
 }
 
-// wayToGateway is how a node's pods are reached, if any destination can be: a router in between, or the keys of
-// WireGuard, carry packets to pods alone.
+// wayToGateway is how a node's pods are reached, if any destination can be, or the tunnel: a router in between, or the
+// keys of WireGuard, carry packets to pods alone.
 func (p *plan) wayToGateway(gateway string, is4 bool, cidrs map[string][]netip.Prefix) (egressRoute, bool) {
 	for _, cidr := range cidrs[gateway] {
 		r, ok := p.routes[cidr.Masked()]
-		if ok && cidr.Addr().Is4() == is4 && r.via.IsValid() && (r.by == WayRoutes || r.by == WayVXLAN) {
+		switch via := tunnelGateway(gateway, cidr.Masked()); {
+		case !ok || cidr.Addr().Is4() != is4:
+		case r.via.IsValid() && (r.by == WayRoutes || r.by == WayVXLAN):
 			return egressRoute{is4, r.by, r.via, r.link}, true
+		case r.by == WayBGP && p.tunnel != nil && p.tunnel.gateways[via] != mac{}:
+			return egressRoute{is4, WayVXLAN, via, 0}, true
 		}
 	}
 	return egressRoute{}, false

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fairway-net/fairway/internal/numbers"
 )
@@ -172,6 +173,57 @@ func TestEgressThroughTunnel(t *testing.T) {
 	e := plan.planEgress(clusterState{self: far.peer, peers: c.peers()}, map[netip.Addr]EgressPod{p.addrs[0]: {Node: far.peer.Name, Addr: egress4, Gateway: near.peer.Name}})
 	if len(e.nobody) != 1 || len(plan.problems) != 1 {
 		t.Errorf("by WireGuard: %+v, %v", e, plan.problems)
+	}
+}
+
+// TestEgressByRouters: where routers carry pods' packets, a pod leaves by a node in another subnet too, through a tunnel that
+// carries nothing else.
+func TestEgressByRouters(t *testing.T) {
+	c := newCarried(t, WayBGP)
+	c.outside = newNamespace(t)
+	c.plug(c.outside, "br0", "out", "192.0.2.99/24", "2001:db8:0::99/64")
+	c.outside.serve()
+	c.sync()
+	c.carry()
+	c.sync()
+	near, far := c.machines[0], c.machines[2]
+	p, q := far.newPod(), near.newPod()
+	c.leaveBy(near, map[*pod]*machine{p: far})
+	for k, server := range []netip.Addr{outside4, outside6} {
+		p.wantSource("through the tunnel", server, egressOf(p.addrs[k]))
+		q.wantSource("a pod without an egress address", server, near.peer.Addrs[k])
+	}
+	reach([]*pod{p, q})
+	if out := far.routes(); !strings.Contains(out, "10.244.1.0/24 via 192.0.3.254 dev eth0") || strings.Contains(out, "dev fairway-vxlan") {
+		t.Errorf("the routes to pods are:\n%s", out)
+	}
+	if out := p.run("ip link show eth0"); !strings.Contains(out, "mtu 1450") {
+		t.Errorf("pods' MTU is not that of the uplink:\n%s", out)
+	}
+	// Without the tunnel pods go on, and those that would leave by it are refused.
+	far.run("ip link del fairway-vxlan; ip link add fairway-vxlan type bridge")
+	if err := far.sync(c.peers()); err == nil {
+		t.Error("no error without a tunnel")
+	}
+	if err := p.do(func() error { return refused(outside4) }); err != nil {
+		t.Error(err)
+	}
+	reach([]*pod{p, q, far.newPod()})
+	far.run("ip link del fairway-vxlan")
+	far.mustSync(c.peers())
+	p.wantSource("through a new tunnel", outside4, egress4)
+	later := time.Duration(0)
+	for _, m := range c.machines {
+		m.config.Egress = nil
+		m.restart()
+		m.network.now = func() time.Time { return time.Now().Add(later) }
+	}
+	c.sync()
+	later = 2 * settle
+	c.sync() // removes the device
+	c.sync()
+	if out := far.run("ip link; nft list table inet fairway-pods"); strings.Contains(out, "fairway-vxlan") || strings.Contains(out, "chain vxlan-") {
+		t.Errorf("without egress addresses there is still\n%s", out)
 	}
 }
 

@@ -143,7 +143,11 @@ func (n *Network) Sync(ctx context.Context, self Peer, peers []Peer) error {
 	unchecked := n.syncRules(ctx, plan, links)
 	needed := errors.Join(enableForwarding(plan.own, table), unchecked, n.installPlugin())
 	mtu, err := n.podMTU(netlink, self, plan)
-	needed = errors.Join(needed, err, links.bring(ctx, plan, unchecked == nil))
+	brought := links.bring(ctx, plan, unchecked == nil)
+	needed = errors.Join(needed, err)
+	if plan.tunnel == nil || !plan.tunnel.forEgress {
+		needed, brought = errors.Join(needed, brought), nil
+	}
 	n.private = links.wg.secret()
 	plan.bind(links.indices())
 	plan.egress.bind(links.indices())
@@ -151,7 +155,7 @@ func (n *Network) Sync(ctx context.Context, self Peer, peers []Peer) error {
 	if failed == nil {
 		failed = links.tidy(ctx, plan)
 	}
-	failed = errors.Join(failed, n.syncEgress(ctx, netlink, plan))
+	failed = errors.Join(failed, brought, n.syncEgress(ctx, netlink, plan))
 	n.report(slices.Concat(plan.problems, refused))
 	n.countRoutes(plan)
 	n.countEgress(plan.egress)
@@ -248,7 +252,7 @@ func (n *Network) podMTU(netlink netlinksafe.Handle, self Peer, p *plan) (int, e
 		return n.MTU, nil
 	case n.Way == WayWireGuard:
 		return wgMTU(netlink, p.wg)
-	case p.tunnel == nil || n.Way == WayRoutes:
+	case p.tunnel == nil || n.Way == WayRoutes || p.tunnel.forEgress:
 		return uplink(netlink, func(a netip.Addr) bool { return slices.Contains(self.Addrs, a) })
 	}
 	mtu, err := uplink(netlink, func(a netip.Addr) bool { return a == p.tunnel.local })

@@ -141,6 +141,9 @@ func (p *plan) addPeer(peer Peer, cidr netip.Prefix, c *clusterState) {
 		}
 		p.routes[cidr] = route{dst: cidr, via: tunnelGateway(peer.Name, cidr), by: WayVXLAN}
 	case way == WayBGP:
+		if c.tunnelsEgress() {
+			_ = p.tunnel.add(peer, cidr) // without it its pods are reached, and it is no gateway
+		}
 		hops, _ := c.announced.to(cidr)
 		p.routes[cidr] = byHops(cidr, WayBGP, hops) // or the packets would leave by the default route
 		if len(hops) == 0 {

@@ -31,10 +31,16 @@ type clusterState struct {
 	key     Key // this node's public one; none: not known yet
 
 	announced announced // what routers lead to
+	// egress: pods may leave the cluster by other nodes. Where routers carry pods' packets, those go there by the tunnel.
+	egress bool
 }
 
 // tunnels reports whether packets to peers may take VXLAN.
 func (c *clusterState) tunnels() bool { return c.way == WayVXLAN || c.way == WayAuto }
+
+// tunnelsEgress reports whether VXLAN is for packets to egress gateways alone: routers lead to pods, and send on by
+// themselves what is for anybody else.
+func (c *clusterState) tunnelsEgress() bool { return c.way == WayBGP && c.egress }
 
 // wayTo decides how a podCIDR of a peer is reached. encrypted: WireGuard can.
 func (c *clusterState) wayTo(cidr netip.Prefix, neighbour, encrypted bool) Way {

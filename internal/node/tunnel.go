@@ -62,17 +62,20 @@ type tunnel struct {
 	nodes   []netip.Addr
 	sources []netip.Prefix
 
+	// forEgress: pods are reached without it, but for those of nodes that have not changed yet.
+	forEgress bool
+
 	ends  map[string]netip.Addr // of accepted nodes, by name
 	owner map[mac]string        // name of the node that has it
 }
 
 // newTunnel returns the tunnel without peers; nil: there is to be none.
 func newTunnel(c clusterState) *tunnel {
-	if !c.tunnels() && !c.receive {
+	if !c.tunnels() && !c.receive && !c.tunnelsEgress() {
 		return nil
 	}
 	t := &tunnel{
-		mac: tunnelMAC(c.self.Name), remotes: map[mac]netip.Addr{}, gateways: map[netip.Addr]mac{},
+		forEgress: c.tunnelsEgress(), mac: tunnelMAC(c.self.Name), remotes: map[mac]netip.Addr{}, gateways: map[netip.Addr]mac{},
 		ends: map[string]netip.Addr{}, owner: map[mac]string{},
 	}
 	t.local = underlay(c.self.Addrs, netip.Addr.Is4)

@@ -314,6 +314,8 @@ func TestForgedPackets(t *testing.T) {
 			other = netip.MustParseAddr("198.51.100.3")
 		}
 		far.run(fmt.Sprintf("ip addr add %s dev eth0", netip.PrefixFrom(other, other.BitLen())))
+		// The kernel makes an IPv6 address local from a work queue, a moment after it is added.
+		eventually(t, "the address is the node's", func() bool { return strings.HasPrefix(far.run("ip route get "+other.String()), "local ") })
 		c.fabric.run(fmt.Sprintf("ip route add %s via %s", other, far.peer.Addrs[0]))
 		attacker.namespace.send(netip.AddrPortFrom(other, numbers.PortVXLAN), vxlanPacket(numbers.VNI, "node-3", netip.MustParseAddr("10.244.2.77"), victim.addrs[0]))
 		eventually(t, "a pod's packet to another address of a node is dropped", func() bool { return far.counted("vxlan-input") == 2 })
