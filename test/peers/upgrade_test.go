@@ -1,17 +1,23 @@
 package peers
 
 import (
+	"context"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/scenario"
+	"github.com/fairway-net/fairway/internal/testnet"
 	"github.com/fairway-net/fairway/test/peers/apiserver"
 	"github.com/fairway-net/fairway/test/peers/process"
 )
@@ -62,6 +68,7 @@ func upgrade(t *testing.T, former, mode string) {
 		f.hold(0)
 		f.close()
 	}
+	gap := watchGap(t, tw)
 
 	t.Log("the former release stops, ours starts")
 	if err := tw.proc.Stop(); err != nil {
@@ -97,6 +104,37 @@ func upgrade(t *testing.T, former, mode string) {
 	if lasting {
 		load.end()
 	}
+	t.Logf("no client went without an answer for longer than %v", gap())
+}
+
+// watchGap connects to a Service all the time, and returns what ends that: it returns the longest time
+// between two answers, which mode userspace has while no process relays.
+func watchGap(t *testing.T, tw *twin) (end func() time.Duration) {
+	t.Helper()
+	from, to := tw.hosts[scenario.World.Pod.V4], netip.AddrPortFrom(netip.MustParseAddr(stable4), uint16(stableTCP))
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	longest := time.Duration(0)
+	wg.Go(func() {
+		const patience = 200 * time.Millisecond
+		for last := time.Now(); ctx.Err() == nil; {
+			c, err := from.Dial("tcp", to, patience)
+			if err != nil {
+				continue
+			}
+			if c.Ask(patience).Outcome == testnet.Answered {
+				longest, last = max(longest, time.Since(last)), time.Now()
+			}
+			c.Close()
+		}
+	})
+	end = func() time.Duration {
+		cancel()
+		wg.Wait()
+		return longest
+	}
+	t.Cleanup(func() { end() })
+	return end
 }
 
 // upToDate waits until an agent of ours, former or not, has synced.
