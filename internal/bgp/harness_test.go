@@ -214,7 +214,9 @@ func await(t *testing.T, get func() string, all ...string) {
 func newRack(t *testing.T, n int) *rack {
 	t.Parallel()
 	r := &rack{t: t, net: testnet.New(t), birdLog: &testnet.Log{}}
-	must(t, r.net.Fabric.Sysctl("ipv4/fib_multipath_hash_policy", "1")) // by port
+	if n > 1 {
+		must(t, r.net.Fabric.Sysctl("ipv4/fib_multipath_hash_policy", "1")) // by port
+	}
 	var nodes []announce.Node
 	for i := range n {
 		h := r.net.Node(fmt.Sprintf("node-%d", i+1))

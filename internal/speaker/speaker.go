@@ -118,6 +118,7 @@ type Speaker struct {
 	routes    *routeWatch
 	waits     bool        // was cut off
 	unfit     string      // as Unfit said last
+	tooMany   bool        // more addresses are ours than a node can have
 	broken    bool        // the fence does not hold what the member says
 	soon      bool        // the next beat comes with the next tick
 	voting    atomic.Bool // a list of voters is being written
@@ -318,6 +319,11 @@ func (s *Speaker) claim(ctx context.Context, dead map[string]bool) {
 	s.heardFormers(ctx, v)
 	s.owners.view(v)
 	want := v.claims()
+	if many := len(want) > election.MaxAddrs; many != s.tooMany {
+		if s.tooMany = many; many {
+			s.cfg.Log.Error("more addresses are this node's than it can announce: the last ones are announced by nobody [let fewer Services have an address, or more nodes announce them]", "addresses", len(want), "most", election.MaxAddrs)
+		}
+	}
 	s.want(ctx, slices.DeleteFunc(want, func(a netip.Addr) bool { return time.Now().Before(s.taken[a]) }))
 }
 
