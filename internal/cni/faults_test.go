@@ -264,3 +264,41 @@ func TestLostStore(t *testing.T) {
 		t.Errorf("left behind:\n%s", left)
 	}
 }
+
+// TestSameAddAtOnce: of ADDs of one container at once one succeeds, and keeps its addresses; the others take nothing from it.
+func TestSameAddAtOnce(t *testing.T) {
+	n := newNode(t)
+	list := n.list("1.1.0", "fairway", "10.244.1.0/24", "fd00:10:244:1::/64")
+	const rounds, count = 10, 4
+	for range rounds {
+		p := newPod(t)
+		tries, errs := make([]pod, count), make([]error, count)
+		var group sync.WaitGroup
+		for i := range tries {
+			tries[i] = *p
+			group.Go(func() { _, errs[i] = n.add(list, &tries[i]) })
+		}
+		group.Wait()
+		done := 0
+		for i, err := range errs {
+			if err == nil {
+				done++
+				p.addrs = tries[i].addrs
+			} else {
+				wantCode(t, err, types.ErrTryAgainLater, "")
+			}
+		}
+		if done != 1 {
+			t.Fatalf("%d ADDs succeeded: %v", done, errs)
+		}
+		if err := n.check(list, p); err != nil {
+			t.Errorf("CHECK of the one that succeeded: %v; the others: %v", err, errs)
+		}
+		if err := n.del(list, p); err != nil {
+			t.Error(err)
+		}
+	}
+	if left := n.left(); left != "" {
+		t.Errorf("left behind:\n%s", left)
+	}
+}

@@ -85,6 +85,9 @@ func add(args *skel.CmdArgs) error {
 		return failf(types.ErrInvalidNetNS, "open the pod's network namespace: %v", err)
 	}
 	defer podNS.Close()
+	if err := alone(podNS); err != nil {
+		return err
+	}
 	host, err := OpenNetlink()
 	if err != nil {
 		return err
@@ -114,6 +117,19 @@ func add(args *skel.CmdArgs) error {
 		err = fmt.Errorf("print result: %w", err)
 	}
 	return withCleanup(err, removeHostPorts(conf, w.attachment), removeLink(host, w.hostLink()), removeLink(host, w.shaper()), release(conf, w.attachment))
+}
+
+// alone keeps other ADDs of the same pod out until this program ends: one that fails would release the addresses which
+// the other has just got.
+func alone(podNS ns.NetNS) error {
+	err := unix.Flock(int(podNS.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return failf(types.ErrTryAgainLater, "another ADD of this pod is under way (it will have been made when that ends)")
+	}
+	if err != nil {
+		return fmt.Errorf("lock the pod's network namespace: %w", err)
+	}
+	return nil
 }
 
 // withCleanup keeps the CNI code of the first error and adds to its message what
