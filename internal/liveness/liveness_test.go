@@ -56,6 +56,7 @@ func pair(t *testing.T) (*Publisher, *Follower) {
 // TestFollow: a Follower knows what a speaker says as long as that goes on saying so: a speaker
 // that ends, hangs, or knows nothing any more is forgotten; the next one is heard.
 func TestFollow(t *testing.T) {
+	testnet.NeedRoot(t, "is heard as only root is")
 	p, f := pair(t)
 	start(t, f.Run)
 	stop := start(t, p.Run)
