@@ -41,6 +41,16 @@ func AppendText(b []byte, typ uint16, text string) []byte {
 	return b
 }
 
+// Append appends an attribute with content of any kind, other attributes too.
+func Append(b []byte, typ uint16, content []byte) []byte {
+	b = binary.NativeEndian.AppendUint16(b, uint16(attributeHeader+len(content)))
+	b = append(binary.NativeEndian.AppendUint16(b, typ), content...)
+	for len(b)%4 != 0 {
+		b = append(b, 0)
+	}
+	return b
+}
+
 // Text is a text attribute without its zero.
 func Text(b []byte) []byte {
 	if len(b) > 0 && b[len(b)-1] == 0 {

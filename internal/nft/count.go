@@ -13,6 +13,24 @@ import (
 // nftaSetCount is NFTA_SET_COUNT, which x/sys/unix lacks. Kernels before 6.16 do not send it.
 const nftaSetCount = 20
 
+// Count returns how many elements a set has, also those that have expired and are still there; false if the
+// kernel does not say it.
+func (t *Table) Count(ctx context.Context, set string) (n int, known bool, err error) {
+	attrs := netlink.AppendText(netlink.AppendText(nil, unix.NFTA_SET_TABLE, t.name), unix.NFTA_SET_NAME, set)
+	_, err = t.reader.ask(ctx, Inet, unix.NFT_MSG_GETSET, 0, attrs, func(b []byte) error {
+		return netlink.Attributes(b, func(typ uint16, b []byte) error {
+			if typ == nftaSetCount && len(b) == 4 {
+				n, known = int(binary.BigEndian.Uint32(b)), true
+			}
+			return nil
+		})
+	})
+	if err != nil {
+		return 0, false, fmt.Errorf("count %s: %w", set, err)
+	}
+	return n, known, nil
+}
+
 // Counts returns how many elements each set and map of the table has, an interval as one.
 // Sets whose elements expire are left out. Where the kernel does not say it, Counts reads
 // the elements.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"slices"
 	"time"
 
 	"github.com/google/nftables/userdata"
@@ -144,6 +145,28 @@ func (t *Table) Chains(ctx context.Context) (map[string]bool, error) {
 		names[c.Name] = true
 	}
 	return names, nil
+}
+
+// Element reads the element of that key; false if there is none.
+func (t *Table) Element(ctx context.Context, set string, key []byte) (e Element, there bool, err error) {
+	const nested, listElem = unix.NLA_F_NESTED, 1 // NFTA_LIST_ELEM
+	attrs := netlink.AppendText(netlink.AppendText(nil, unix.NFTA_SET_ELEM_LIST_TABLE, t.name), unix.NFTA_SET_ELEM_LIST_SET, set)
+	b := netlink.Append(nil, nested|unix.NFTA_SET_ELEM_KEY, netlink.Append(nil, unix.NFTA_DATA_VALUE, key))
+	attrs = netlink.Append(attrs, nested|unix.NFTA_SET_ELEM_LIST_ELEMENTS, netlink.Append(nil, nested|listElem, b))
+	_, err = t.reader.ask(ctx, Inet, unix.NFT_MSG_GETSETELEM, 0, attrs, func(b []byte) error {
+		return parseElements(b, func(one Element) error {
+			e, there = one, true
+			e.Key, e.Data = slices.Clone(one.Key), slices.Clone(one.Data)
+			return nil
+		})
+	})
+	if errors.Is(err, unix.ENOENT) {
+		err = nil
+	}
+	if err != nil {
+		return e, false, fmt.Errorf("read an element of %s: %w", set, err)
+	}
+	return e, there, nil
 }
 
 // parseElements calls f for each element in the attributes of one message.

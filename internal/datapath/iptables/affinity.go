@@ -248,7 +248,7 @@ func stickyKey(f *service.Frontend) []byte {
 
 // prune deletes the clients of lists that are not used any more. It reads all clients.
 func (h *helper) prune(ctx context.Context, used map[uint32]bool) error {
-	return nftset.Prune(ctx, h.table, affinityBuckets, func(ws []nft.Write) error { return h.table.Commit(ctx, nil, ws) }, func(e nft.Element, _ bool) (bool, error) {
+	return nftset.Prune(ctx, h.table, affinityBuckets, []listNumber(nil), func(ws []nft.Write) error { return h.table.Commit(ctx, nil, ws) }, func(e nft.Element, _ bool) (bool, error) {
 		if len(e.Key) < 4 {
 			return false, errors.New("affinity key is too short")
 		}

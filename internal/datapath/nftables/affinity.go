@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -256,8 +257,8 @@ func (s *state) releaseAffinityIDs(gone map[affinityID]bool) {
 
 // pruneAffinity deletes clients' entries that lead to an endpoint which their Service port
 // no longer has. It deletes entries of ids only or, if all is set, of every ID, also of IDs
-// that are not in use. It reads all entries, so it runs only at the start and when a port
-// with affinity loses an endpoint.
+// that are not in use. It runs only at the start and when a port with affinity loses an endpoint: to
+// read entries takes long.
 func (d *Datapath) pruneAffinity(ctx context.Context, ids map[affinityID]bool, all bool) error {
 	if len(ids) == 0 && !all {
 		return nil
@@ -279,7 +280,11 @@ func (d *Datapath) pruneAffinity(ctx context.Context, ids map[affinityID]bool, a
 			}
 		}
 	}
-	return nftset.Prune(ctx, d.rules.Table, affinityBuckets.Name, func(ws []nft.Write) error { return d.rules.Commit(ctx, nil, ws) }, func(e nft.Element, is4 bool) (bool, error) {
+	var lists []affinityID
+	if !all {
+		lists = slices.Collect(maps.Keys(valid))
+	}
+	return nftset.Prune(ctx, d.rules.Table, affinityBuckets.Name, lists, func(ws []nft.Write) error { return d.rules.Commit(ctx, nil, ws) }, func(e nft.Element, is4 bool) (bool, error) {
 		if len(e.Key) < 4 {
 			return false, fmt.Errorf("affinity key has %d bytes", len(e.Key))
 		}
