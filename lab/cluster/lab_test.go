@@ -42,7 +42,8 @@ apiVersion: v1
 kind: Pod
 metadata: {name: box}
 spec:
-  containers: [{name: box, image: busybox, command: [sh, -c, "echo I am $(hostname); sleep 600"]}]
+  containers:
+  - {name: box, image: busybox, command: [sh, -c, "echo I am $(hostname); sleep 600"], resources: {requests: {ephemeral-storage: 1Mi}}}
 `
 
 // TestLab is the life of a lab of two nodes and both families.
