@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"os/exec"
 	"slices"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/datapath/nftables"
+	"github.com/fairway-net/fairway/internal/datapath/userspace"
 	"github.com/fairway-net/fairway/internal/flow"
 	"github.com/fairway-net/fairway/internal/service"
 	"github.com/fairway-net/fairway/internal/testnet"
@@ -143,10 +145,19 @@ type crowd struct {
 	passes int
 }
 
-// newCrowd works in the network namespace of this thread.
-func newCrowd(t testing.TB) *crowd {
+// newCrowd works in the network namespace of this thread, in a mode: nftables or userspace.
+func newCrowd(t testing.TB, mode string) *crowd {
 	t.Helper()
-	real, err := nftables.New(nftables.Config{})
+	var real datapath.Datapath
+	var err error
+	if mode == "userspace" {
+		if out, err := exec.Command("ip", "link", "set", "lo", "up").CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		real, err = userspace.New(userspace.Config{})
+	} else {
+		real, err = nftables.New(nftables.Config{})
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +167,7 @@ func newCrowd(t testing.TB) *crowd {
 		Log: slog.New(slog.DiscardHandler), Source: c.api, Datapath: c.kernel,
 		View:    func() service.Node { return service.Node{Name: "n", Limits: service.DefaultLimits()} },
 		Health:  newHealth(),
-		Metrics: NewMetrics(MetricsConfig{Registry: prometheus.NewRegistry(), Mode: "nftables"}),
+		Metrics: NewMetrics(MetricsConfig{Registry: prometheus.NewRegistry(), Mode: mode}),
 		Flows:   flow.New(flow.Config{Log: slog.New(slog.DiscardHandler)}),
 	})
 	for i := range 1000 {
@@ -194,7 +205,7 @@ func TestWorkOfPasses(t *testing.T) {
 	for name, one := range greedy(limits) {
 		t.Run(name, func(t *testing.T) {
 			testnet.Enter(t)
-			c := newCrowd(t)
+			c := newCrowd(t, "nftables")
 			for i := range 3 {
 				one(c.api, i)
 			}
@@ -236,11 +247,16 @@ func TestWorkOfPasses(t *testing.T) {
 // just begun. It prints the longest passes, and the CPU time of the thread that works in them,
 // the kernel's for it included, which depends less on what else the machine does; own is the time by the
 // clock in which the thread did not wait for a CPU that others had.
-func BenchmarkDelay(b *testing.B) {
+func BenchmarkDelay(b *testing.B) { delay(b, "nftables") }
+
+// BenchmarkDelayUserspace is BenchmarkDelay in mode userspace.
+func BenchmarkDelayUserspace(b *testing.B) { delay(b, "userspace") }
+
+func delay(b *testing.B, mode string) {
 	for name, one := range greedy(service.DefaultLimits()) {
 		b.Run(name, func(b *testing.B) {
 			testnet.Enter(b)
-			c := newCrowd(b)
+			c := newCrowd(b, mode)
 			var passes, worked, own []time.Duration
 			for b.Loop() {
 				for i := range 3 { // three of them change at once, and again while they are programmed
