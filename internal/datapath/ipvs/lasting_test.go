@@ -3,6 +3,7 @@
 package ipvs_test
 
 import (
+	"errors"
 	"net/netip"
 	"strings"
 	"testing"
@@ -148,6 +149,17 @@ func TestRestart(t *testing.T) {
 		}
 		if *reads != 1 || *writes != c.writes {
 			t.Errorf("%s: it read the kernel %d times and wrote %d times, want 1 and %d", c.what, *reads, *writes, c.writes)
+		}
+		changes.Count()
+		r.do(func() error {
+			_ = r.dp.Info()
+			_, err := r.dp.Check(t.Context())
+			_, explain := r.dp.Explain(t.Context(), table(1)[0].Key())
+			_, counts := r.dp.Counts(t.Context())
+			return errors.Join(err, explain, counts)
+		})
+		if n := changes.Count(); n != 0 || *writes != c.writes {
+			t.Errorf("%s: who only asks has written %d virtual servers and %d times in the kernel", c.what, *writes-c.writes, n)
 		}
 		if at := r.ask(held); at != held.at {
 			t.Errorf("%s: the connection is answered by %v, was at %v", c.what, at, held.at)
