@@ -10,8 +10,8 @@ import (
 )
 
 // An Ender ends flows that the kernel remembers: entries of UDP are deleted, so that the
-// client's next packet goes by the rules of now, and TCP connections are reset. It belongs
-// to one goroutine.
+// client's next packet goes by the rules of now, as are those of TCP that no endpoint has answered,
+// and TCP connections are reset. It belongs to one goroutine.
 type Ender struct {
 	log   *slog.Logger
 	table *Table
@@ -56,6 +56,9 @@ func (e *Ender) end(ctx context.Context, found []Match) (result flow.Result, err
 	var remove, reset []Entry
 	for _, m := range found {
 		switch {
+		case m.Unanswered():
+			remove = append(remove, m.Entry)
+		case m.Flow.Unanswered: // it was answered
 		case m.Flow.Unconfirmed:
 			if k := m.Flow.Key(); !unconfirmed[k] {
 				unconfirmed[k] = true

@@ -39,6 +39,12 @@ func (e Entry) Open() bool {
 	return e.orig.proto == service.TCP && e.status&statusSeenReply != 0 && e.state >= synReceived && e.state <= lastAck
 }
 
+// Unanswered reports whether it is a TCP connection of which only the client has sent something.
+func (e Entry) Unanswered() bool {
+	const synSent = 1 // linux/netfilter/nf_conntrack_tcp.h
+	return e.orig.proto == service.TCP && e.status&statusSeenReply == 0 && e.state == synSent
+}
+
 // in reports whether the entry is in the zone; flows that are in a zone in one direction
 // only are in none.
 func (e entry) in(zone uint16) bool {

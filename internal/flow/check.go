@@ -40,11 +40,13 @@ func (c *Checker) Check(f Flow, local func(netip.Addr) bool) (wrong Flow, is boo
 	case front == nil:
 		ours := slices.ContainsFunc(c.table.Settings.ServiceCIDRs, func(p netip.Prefix) bool { return p.Contains(f.Frontend.Addr()) })
 		return f, ours && f.Proto == service.UDP
-	case front.KeepsFlowsTo(f.Endpoint):
-		return f, false
 	case f.Proto == service.UDP:
-		return f, true
+		return f, !front.KeepsFlowsTo(f.Endpoint)
+	case routesTo(front, f.Endpoint):
+		return f, false
 	}
-	f.Unconfirmed, f.Namespace = front.Termination == service.TerminateGone, front.Service.Namespace
-	return f, front.Termination != service.TerminateNever
+	f.Namespace = front.Service.Namespace
+	f.Unanswered = front.Termination == service.TerminateNever || front.KeepsFlowsTo(f.Endpoint)
+	f.Unconfirmed = !f.Unanswered && front.Termination == service.TerminateGone
+	return f, true
 }

@@ -30,7 +30,7 @@ func TestChecker(t *testing.T) {
 		return service.SliceEndpoint{Addr: netip.AddrFrom4([4]byte{10, 244, 1, last}), Ready: ready, Serving: ready}
 	}
 	two := []service.SliceEndpoint{pod(1, true), pod(2, false)} // 2 is in the Service, and not ready
-	const right, wrong, unconfirmed = "right", "wrong", "wrong if shop has no such pod"
+	const right, wrong, unconfirmed, unanswered = "right", "wrong", "wrong if shop has no such pod", "wrong if not answered"
 	for _, c := range []struct {
 		what     string
 		table    *service.Table
@@ -54,10 +54,10 @@ func TestChecker(t *testing.T) {
 		{what: "a client of the ClusterIPs' range that was not translated", proto: service.UDP, to: "10.96.0.11:53", by: "10.96.0.11:53", want: right, endpoint: "none"},
 		{what: "nothing of ours", proto: service.UDP, to: "192.0.2.1:53", by: "192.0.2.7:53", want: right},
 		{what: "TCP to an endpoint", proto: service.TCP, to: "10.96.0.10:53", by: "10.244.1.1:5353", want: right},
-		{what: "TCP to one that is not ready", proto: service.TCP, to: "10.96.0.10:53", by: "10.244.1.2:5353", want: right},
+		{what: "TCP to one that is not ready", proto: service.TCP, to: "10.96.0.10:53", by: "10.244.1.2:5353", want: unanswered},
 		{what: "TCP to one that is not ready, which ends it", table: table(service.TerminateUnready, two...), proto: service.TCP, to: "10.96.0.10:53", by: "10.244.1.2:5353", want: wrong},
 		{what: "TCP to one that is not there", proto: service.TCP, to: "172.18.0.11:30053", by: "10.244.1.3:5353", want: unconfirmed},
-		{what: "TCP that never ends", table: table(service.TerminateNever, two...), proto: service.TCP, to: "10.96.0.10:53", by: "10.244.1.3:5353", want: right},
+		{what: "TCP that never ends", table: table(service.TerminateNever, two...), proto: service.TCP, to: "10.96.0.10:53", by: "10.244.1.3:5353", want: unanswered},
 		{what: "TCP untranslated", proto: service.TCP, to: "10.96.0.10:53", by: "10.96.0.10:53", want: right, endpoint: "none"},
 	} {
 		if c.table == nil {
@@ -66,13 +66,13 @@ func TestChecker(t *testing.T) {
 		local := func(a netip.Addr) bool { return a == netip.MustParseAddr("172.18.0.11") }
 		got, is := flow.NewChecker(c.table).Check(flow.Flow{Proto: c.proto, Frontend: ap(c.to), Endpoint: ap(c.by)}, local)
 		verdict := map[bool]string{true: wrong, false: right}[is]
-		if is && got.Unconfirmed {
+		switch {
+		case is && got.Unconfirmed:
 			verdict = fmt.Sprintf("wrong if %s has no such pod", got.Namespace)
+		case is && got.Unanswered:
+			verdict = unanswered
 		}
-		endpoint := ap(c.by)
-		if c.endpoint == "none" {
-			endpoint = netip.AddrPort{}
-		}
+		endpoint := map[bool]netip.AddrPort{false: ap(c.by)}[c.endpoint == "none"]
 		if verdict != c.want || got.Endpoint != endpoint || got.Frontend != ap(c.to) {
 			t.Errorf("%s: %s (%+v), want %s", c.what, verdict, got, c.want)
 		}

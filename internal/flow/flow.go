@@ -25,6 +25,10 @@ type Flow struct {
 	// Unconfirmed says that the endpoint may live: a pod that left a Service may run on (its
 	// labels changed, or the Service was deleted). The flow ends only if the pod is gone.
 	Unconfirmed bool
+	// Unanswered narrows TCP to connections of which the endpoint has not answered the first packet: it
+	// gets no new ones any more, and keeps those that it has. The client repeats that packet, and it goes
+	// by the rules of now.
+	Unanswered bool
 	// Namespace is the Service's, and Pod the name of the endpoint's pod in it, as far as
 	// EndpointSlices said; empty: not known.
 	Namespace, Pod string
@@ -50,6 +54,9 @@ func (f Flow) String() string {
 	}
 	if f.OnlyUnserved {
 		text += " on addresses without NodePorts"
+	}
+	if f.Unanswered {
+		text += " that was not answered"
 	}
 	return text
 }

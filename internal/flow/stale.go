@@ -16,7 +16,9 @@ import (
 //
 // A TCP connection is wrong when its endpoint is no longer one that keeps connections
 // (Frontend.Termination); that its frontend is gone does it no harm while the Service has
-// the endpoint at another.
+// the endpoint at another. One whose endpoint has not answered yet is wrong as soon as the endpoint
+// gets no new connections: its node may be dead, and each packet that the client sends again
+// would go there for two minutes.
 //
 // Its cost is that of service.Diff.
 func Stale(from, to *service.Table) []Flow {
@@ -50,10 +52,18 @@ func staleUDP(flows []Flow, c service.Change) []Flow {
 
 func staleTCP(flows []Flow, c service.Change, from, to *service.Table) []Flow {
 	policy, kept := termination(c, to)
-	if policy == service.TerminateNever {
+	var ended []netip.AddrPort
+	if policy != service.TerminateNever {
+		ended = slices.DeleteFunc(lost(c), kept)
+	}
+	for _, a := range unrouted(c) {
+		if _, ends := slices.BinarySearchFunc(ended, a, netip.AddrPort.Compare); !ends {
+			flows = append(flows, Flow{Proto: service.TCP, Frontend: c.Key().Addr, Endpoint: a, Unanswered: true, Namespace: owner(c).Namespace})
+		}
+	}
+	if len(ended) == 0 {
 		return flows
 	}
-	ended := slices.DeleteFunc(lost(c), kept)
 	pods := from.Entry(owner(c)).Pods(ended)
 	terminated := !slices.ContainsFunc(pods, func(p service.PodRef) bool { return !p.Terminating || p.Name == "" })
 	// A pod that was being deleted stays in the slices until its containers have ended. But
@@ -89,6 +99,41 @@ func lost(c service.Change) []netip.AddrPort {
 		}
 		return len(keep) > 0 && keep[0] == a
 	})
+}
+
+// unrouted returns the endpoints that get no new flows any more while others do, sorted.
+func unrouted(c service.Change) (all []netip.AddrPort) {
+	if c.Old == nil || c.New == nil {
+		return nil
+	}
+	for i, r := range [...]*service.Route{c.Old.Internal, c.Old.External} {
+		if i > 0 && r == c.Old.Internal {
+			break
+		}
+		was, is := r.Endpoints, c.New.Internal.Endpoints
+		for len(was) > 0 && len(is) > 0 && was[0].Addr == is[0].Addr {
+			was, is = was[1:], is[1:]
+		}
+		for _, e := range was {
+			for len(is) > 0 && is[0].Addr.Compare(e.Addr) < 0 {
+				is = is[1:] // both are sorted
+			}
+			if (len(is) == 0 || is[0].Addr != e.Addr) && !routesTo(c.New, e.Addr) {
+				all = append(all, e.Addr)
+			}
+		}
+	}
+	slices.SortFunc(all, netip.AddrPort.Compare)
+	return slices.Compact(all)
+}
+
+// routesTo reports whether an endpoint gets new flows.
+func routesTo(f *service.Frontend, a netip.AddrPort) bool {
+	in := func(r *service.Route) bool {
+		_, ok := slices.BinarySearchFunc(r.Endpoints, a, func(e service.Endpoint, a netip.AddrPort) int { return e.Addr.Compare(a) })
+		return ok
+	}
+	return in(f.Internal) || in(f.External)
 }
 
 // termination returns which connections the Service that had the frontend ends, and

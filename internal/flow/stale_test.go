@@ -51,7 +51,8 @@ func pod(last byte, ready, serving, terminating bool) service.SliceEndpoint {
 }
 
 // flowsOf writes flows of one protocol as "vip>1" and "node>2": frontend and the last
-// number of the endpoint, "?" for an unconfirmed one, "!" for addresses no longer served.
+// number of the endpoint, "?" for an unconfirmed one, "!" for addresses no longer served, "~" for
+// connections that were not answered.
 func flowsOf(flows []flow.Flow, proto service.Proto) string {
 	var out []string
 	for _, f := range flows {
@@ -69,6 +70,9 @@ func flowsOf(flows []flow.Flow, proto service.Proto) string {
 		}
 		if f.OnlyUnserved {
 			text += "!"
+		}
+		if f.Unanswered {
+			text += "~"
 		}
 		if f.Namespace != "ns" {
 			text += " in " + f.Namespace
@@ -94,14 +98,14 @@ func TestStale(t *testing.T) {
 		"nothing changed":               {tableOf(dns(), one, two), tableOf(dns(), one, two), "", ""},
 		"one more":                      {tableOf(dns(), one), tableOf(dns(), one, two), "", ""},
 		"one is gone":                   {tableOf(dns(), one, two), tableOf(dns(), two), "node>1 vip>1", "node>1? vip>1?"},
-		"one is not ready":              {tableOf(dns(), one, two), tableOf(dns(), pod(1, false, true, false), two), "", ""},
-		"one drains":                    {tableOf(dns(), one, two), tableOf(dns(), pod(1, false, true, true), two), "", ""},
+		"one is not ready":              {tableOf(dns(), one, two), tableOf(dns(), pod(1, false, true, false), two), "", "node>1~ vip>1~"},
+		"one drains":                    {tableOf(dns(), one, two), tableOf(dns(), pod(1, false, true, true), two), "", "node>1~ vip>1~"},
 		"one that drained is gone":      {tableOf(dns(), pod(1, false, true, true), two), tableOf(dns(), two), "node>1 vip>1", "node>1 vip>1"},
 		"one that drained, and another": {tableOf(dns(), pod(1, false, true, true), two), tableOf(dns()), "node>1 node>2 vip>1 vip>2", "node>1? node>2? vip>1? vip>2?"},
 		"two that drained are gone":     {tableOf(dns(), pod(1, false, true, true), pod(2, false, true, true)), tableOf(dns()), "node>1 node>2 vip>1 vip>2", "node>1 node>2 vip>1 vip>2"},
 		"one that is no pod drained":    {tableOf(dns(), pod(100, false, true, true), two), tableOf(dns(), two), "node>100 vip>100", "node>100? vip>100?"},
 		"one drained, all is deleted":   {tableOf(dns(), pod(1, false, true, true)), empty, "node>1 vip>1", "node>1? vip>1?"},
-		"one serves no more":            {tableOf(dns(), one, two), tableOf(dns(), pod(1, false, false, true), two), "node>1 vip>1", ""},
+		"one serves no more":            {tableOf(dns(), one, two), tableOf(dns(), pod(1, false, false, true), two), "node>1 vip>1", "node>1~ vip>1~"},
 		"one that stopped is gone":      {tableOf(dns(), pod(1, false, false, true), two), tableOf(dns(), two), "", "node>1 vip>1"},
 		"one that never served is gone": {tableOf(dns(), pod(1, false, false, false), two), tableOf(dns(), two), "", "node>1? vip>1?"},
 		"scaled to zero":                {tableOf(dns(), one), tableOf(dns()), "node>1 vip>1", "node>1? vip>1?"},
@@ -114,17 +118,17 @@ func TestStale(t *testing.T) {
 		"NodePort and endpoint gone":    {tableOf(dns(), one), tableOf(dns(noNodePort)), "node>1 vip>1", "node>1? vip>1?"},
 		"balancer's address gone":       {tableOf(dns(balancer), one), tableOf(dns(), one), "lb>1", ""},
 		"port changed":                  {tableOf(dns(noNodePort), one), tableOf(dns(noNodePort, otherPort), one), "vip>1 vip54>", ""},
-		"policy Local, not ready":       {tableOf(dns(local), one, two), tableOf(dns(local), pod(1, false, true, false), two), "", ""},
+		"policy Local, not ready":       {tableOf(dns(local), one, two), tableOf(dns(local), pod(1, false, true, false), two), "", "node>1~ vip>1~"},
 		"policy Local, gone":            {tableOf(dns(local), one, two), tableOf(dns(local), two), "node>1 vip>1", "node>1? vip>1?"},
-		"unready: not ready":            {tableOf(dns(unready), one, two), tableOf(dns(unready), pod(1, false, true, false), two), "", ""},
+		"unready: not ready":            {tableOf(dns(unready), one, two), tableOf(dns(unready), pod(1, false, true, false), two), "", "node>1~ vip>1~"},
 		"unready: serves no more":       {tableOf(dns(unready), one, two), tableOf(dns(unready), pod(1, false, false, false), two), "node>1 vip>1", "node>1 vip>1"},
 		"unready: gone":                 {tableOf(dns(unready), one, two), tableOf(dns(unready), two), "node>1 vip>1", "node>1 vip>1"},
 		"unready from now on":           {tableOf(dns(), pod(1, false, false, false), two), tableOf(dns(unready), pod(1, false, false, false), two), "", "node>1 vip>1"},
 		"unready: deleted":              {tableOf(dns(unready), one), empty, "node>1 vip>1", "node>1 vip>1"},
-		"never: serves no more":         {tableOf(dns(never), one, two), tableOf(dns(never), pod(1, false, false, false), two), "node>1 vip>1", ""},
-		"never: gone":                   {tableOf(dns(never), one, two), tableOf(dns(never), two), "node>1 vip>1", ""},
+		"never: serves no more":         {tableOf(dns(never), one, two), tableOf(dns(never), pod(1, false, false, false), two), "node>1 vip>1", "node>1~ vip>1~"},
+		"never: gone":                   {tableOf(dns(never), one, two), tableOf(dns(never), two), "node>1 vip>1", "node>1~ vip>1~"},
 		"never: deleted":                {tableOf(dns(never), one), empty, "node>1 vip>1", ""},
-		"never from now on, and gone":   {tableOf(dns(), one, two), tableOf(dns(never), two), "node>1 vip>1", ""},
+		"never from now on, and gone":   {tableOf(dns(), one, two), tableOf(dns(never), two), "node>1 vip>1", "node>1~ vip>1~"},
 		"not never any more, and gone":  {tableOf(dns(never), one, two), tableOf(dns(), two), "node>1 vip>1", "node>1? vip>1?"},
 		"what a datapath reads back":    {readBack(tableOf(dns(), one, two)), tableOf(dns(), two), "node>1 vip>1", "node>1? vip>1?"},
 		"read back, and nothing is new": {readBack(tableOf(dns(), one, pod(2, false, true, true))), tableOf(dns(), one, pod(2, false, true, true)), "", ""},
@@ -163,7 +167,7 @@ func TestStaleNewOwner(t *testing.T) {
 		slices.Collect(tableOf(other, pod(2, true, true, false)).Frontends()),
 	)
 	flows := flow.Stale(from, service.NewTable(service.Settings{}, all))
-	if udp, tcp := flowsOf(flows, service.UDP), flowsOf(flows, service.TCP); udp != "vip>1 new>" || tcp != "" {
+	if udp, tcp := flowsOf(flows, service.UDP), flowsOf(flows, service.TCP); udp != "vip>1 new>" || tcp != "vip>1~" {
 		t.Errorf("UDP %q, TCP %q", udp, tcp)
 	}
 }

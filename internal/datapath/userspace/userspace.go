@@ -307,7 +307,7 @@ func (d *Datapath) EndFlows(_ context.Context, flows []flow.Flow) (result flow.R
 			})
 		}
 		switch {
-		case len(all) == 0:
+		case len(all) == 0, f.Unanswered: // the proxy has another endpoint itself if one does not answer
 		case f.Unconfirmed:
 			result.Unconfirmed = append(result.Unconfirmed, f)
 		default:
