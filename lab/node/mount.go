@@ -74,9 +74,19 @@ func dropNamespaces() error {
 		if len(fields) < 3 || fields[0] != "nsfs" {
 			continue
 		}
-		if err := unix.Unmount(fields[1], unix.MNT_DETACH); err != nil {
-			return fmt.Errorf("unmount %s: %w", fields[1], err)
+		if err := detach(fields[1]); err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+// detach unmounts what is mounted at a path. That nothing is there is no error: a lab that another
+// process removes meanwhile takes its mounts from all mount namespaces with the files that they are on.
+func detach(path string) error {
+	err := unix.Unmount(path, unix.MNT_DETACH)
+	if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EINVAL) {
+		return fmt.Errorf("unmount %s: %w", path, err)
 	}
 	return nil
 }

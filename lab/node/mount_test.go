@@ -1,0 +1,28 @@
+package node
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// TestDetach: what another process has removed since the mounts were listed is no error: TestTwoLabs failed so once,
+// when another lab went down while a node of it began.
+func TestDetach(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root, to unmount")
+	}
+	file := filepath.Join(t.TempDir(), "client")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := detach(file); err != nil {
+		t.Errorf("nothing is mounted there: %v", err)
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	if err := detach(file); err != nil {
+		t.Errorf("the file is gone: %v", err)
+	}
+}
