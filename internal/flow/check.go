@@ -42,7 +42,7 @@ func (c *Checker) Check(f Flow, local func(netip.Addr) bool) (wrong Flow, is boo
 		return f, ours && f.Proto == service.UDP
 	case f.Proto == service.UDP:
 		return f, !front.KeepsFlowsTo(f.Endpoint)
-	case routesTo(front, f.Endpoint):
+	case front.RoutesTo(f.Endpoint):
 		return f, false
 	}
 	f.Namespace = front.Service.Namespace

@@ -118,22 +118,13 @@ func unrouted(c service.Change) (all []netip.AddrPort) {
 			for len(is) > 0 && is[0].Addr.Compare(e.Addr) < 0 {
 				is = is[1:] // both are sorted
 			}
-			if (len(is) == 0 || is[0].Addr != e.Addr) && !routesTo(c.New, e.Addr) {
+			if (len(is) == 0 || is[0].Addr != e.Addr) && !c.New.RoutesTo(e.Addr) {
 				all = append(all, e.Addr)
 			}
 		}
 	}
 	slices.SortFunc(all, netip.AddrPort.Compare)
 	return slices.Compact(all)
-}
-
-// routesTo reports whether an endpoint gets new flows.
-func routesTo(f *service.Frontend, a netip.AddrPort) bool {
-	in := func(r *service.Route) bool {
-		_, ok := slices.BinarySearchFunc(r.Endpoints, a, func(e service.Endpoint, a netip.AddrPort) int { return e.Addr.Compare(a) })
-		return ok
-	}
-	return in(f.Internal) || in(f.External)
 }
 
 // termination returns which connections the Service that had the frontend ends, and

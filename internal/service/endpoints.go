@@ -192,13 +192,9 @@ func (s choice) retained(internal, external *Route) []netip.AddrPort {
 	if max(len(internal.Endpoints), len(external.Endpoints)) == len(s.all) {
 		return nil
 	}
-	has := func(r *Route, a netip.AddrPort) bool {
-		_, ok := slices.BinarySearchFunc(r.Endpoints, a, func(e Endpoint, a netip.AddrPort) int { return e.Addr.Compare(a) })
-		return ok
-	}
 	var rest []netip.AddrPort
 	for _, c := range s.all {
-		if s.keeps(c) && !has(internal, c.Addr) && !has(external, c.Addr) {
+		if s.keeps(c) && !internal.has(c.Addr) && !external.has(c.Addr) {
 			rest = append(rest, c.Addr)
 		}
 	}

@@ -65,13 +65,16 @@ func (f *Frontend) KeepsFlowsTo(a netip.AddrPort) bool {
 	if _, ok := slices.BinarySearchFunc(f.Retained, a, netip.AddrPort.Compare); ok {
 		return true
 	}
-	for _, r := range [...]*Route{f.Internal, f.External} {
-		_, ok := slices.BinarySearchFunc(r.Endpoints, a, func(e Endpoint, a netip.AddrPort) int { return e.Addr.Compare(a) })
-		if ok {
-			return true
-		}
-	}
-	return false
+	return f.RoutesTo(a)
+}
+
+// RoutesTo reports whether a gets new flows.
+func (f *Frontend) RoutesTo(a netip.AddrPort) bool { return f.Internal.has(a) || f.External.has(a) }
+
+// has reports whether a is one of the route's endpoints.
+func (r *Route) has(a netip.AddrPort) bool {
+	_, ok := slices.BinarySearchFunc(r.Endpoints, a, func(e Endpoint, a netip.AddrPort) int { return e.Addr.Compare(a) })
+	return ok
 }
 
 // ServesNodePorts reports whether NodePorts are served on an address, if it is one of
