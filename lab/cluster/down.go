@@ -8,8 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/fairway-net/fairway/lab/fabric"
 	"github.com/fairway-net/fairway/lab/node"
 	"github.com/fairway-net/fairway/lab/process"
 )
@@ -142,8 +141,8 @@ func (l Lab) unmount() error {
 	}
 	slices.Reverse(points)
 	for _, point := range points {
-		if err := unix.Unmount(point, unix.MNT_DETACH); err != nil {
-			return fmt.Errorf("unmount %s: %w", point, err)
+		if err := fabric.Detach(point); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -127,11 +127,20 @@ func (f Fabric) Delete() error {
 	return errors.Join(errs...)
 }
 
+// Detach unmounts what is mounted at a path. That nothing is there is no error: a lab that another
+// process removes meanwhile takes its mounts from all mount namespaces with the files that they are on.
+func Detach(path string) error {
+	err := unix.Unmount(path, unix.MNT_DETACH)
+	if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EINVAL) {
+		return fmt.Errorf("unmount %s: %w", path, err)
+	}
+	return nil
+}
+
 // Release lets go of one namespace. It is no error if there is none.
 func (f Fabric) Release(name string) error {
-	err := unix.Unmount(f.Path(name), unix.MNT_DETACH)
-	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("unmount namespace %s: %w", name, err)
+	if err := Detach(f.Path(name)); err != nil {
+		return err
 	}
 	if err := os.Remove(f.Path(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove namespace file: %w", err)

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/lab/fabric"
 )
 
 // Mountpoints are the directories of the machine over which every node mounts
@@ -74,19 +76,9 @@ func dropNamespaces() error {
 		if len(fields) < 3 || fields[0] != "nsfs" {
 			continue
 		}
-		if err := detach(fields[1]); err != nil {
+		if err := fabric.Detach(fields[1]); err != nil {
 			return err
 		}
-	}
-	return nil
-}
-
-// detach unmounts what is mounted at a path. That nothing is there is no error: a lab that another
-// process removes meanwhile takes its mounts from all mount namespaces with the files that they are on.
-func detach(path string) error {
-	err := unix.Unmount(path, unix.MNT_DETACH)
-	if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EINVAL) {
-		return fmt.Errorf("unmount %s: %w", path, err)
 	}
 	return nil
 }

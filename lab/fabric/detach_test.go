@@ -1,4 +1,4 @@
-package node
+package fabric
 
 import (
 	"os"
@@ -16,13 +16,13 @@ func TestDetach(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := detach(file); err != nil {
+	if err := Detach(file); err != nil {
 		t.Errorf("nothing is mounted there: %v", err)
 	}
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
-	if err := detach(file); err != nil {
+	if err := Detach(file); err != nil {
 		t.Errorf("the file is gone: %v", err)
 	}
 }
