@@ -123,12 +123,13 @@ type Config struct {
 
 	PodNetwork            string // one of PodNetworks
 	CNIBinDir, CNIConfDir string
-	EgressAddresses       bool // let pods leave with Services' addresses
-	NetworkPolicy         bool // enforce NetworkPolicies
-	NetworkPolicyLog      bool // log what they deny
-	NetworkPolicyReject   bool // reject it, instead of dropping it
-	Cleanup               bool // remove all that was programmed, and exit
-	AfterKubeProxy        bool // but wait first until a kube-proxy has written its rules
+	NonMasqueradeCIDRs    []netip.Prefix // that see pods' own addresses
+	EgressAddresses       bool           // let pods leave with Services' addresses
+	NetworkPolicy         bool           // enforce NetworkPolicies
+	NetworkPolicyLog      bool           // log what they deny
+	NetworkPolicyReject   bool           // reject it, instead of dropping it
+	Cleanup               bool           // remove all that was programmed, and exit
+	AfterKubeProxy        bool           // but wait first until a kube-proxy has written its rules
 	LogLevel              slog.Level
 	LogJSON               bool // the log is JSON, not text
 	// Warnings are one line each, for the log.

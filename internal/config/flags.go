@@ -35,6 +35,7 @@ type own struct {
 	master, hostname      string
 	podNetwork            string
 	cniBinDir, cniConfDir string
+	nonMasqueradeCIDRs    string
 	egressAddresses       bool
 	networkPolicy         bool
 	networkPolicyLog      bool
@@ -56,7 +57,7 @@ type own struct {
 // besideFile are the flags that count in spite of --config. (help is cobra's.)
 var besideFile = []string{
 	"config", "master", "hostname-override", "cleanup", "after-kube-proxy", "v", "log-level", "log-format",
-	"pod-network", "egress-addresses", "network-policy", "network-policy-log", "network-policy-reject", "cni-bin-dir", "cni-conf-dir", "refuse-external-ips", "service-limits", "count-traffic", "replace-kube-proxy",
+	"pod-network", "non-masquerade-cidrs", "egress-addresses", "network-policy", "network-policy-log", "network-policy-reject", "cni-bin-dir", "cni-conf-dir", "refuse-external-ips", "service-limits", "count-traffic", "replace-kube-proxy",
 	"allow-http-api-server", "empty-after", "settings-dir", "help",
 }
 
@@ -167,6 +168,7 @@ func parseGates(text string) (map[string]bool, error) {
 
 func (f *Flags) addPodNetwork() {
 	f.fs.StringVar(&f.own.podNetwork, "pod-network", PodNetworkNone, "Pod network to provide, a `kind`: none, or a CNI plugin and routes (to the pods of each node, all in one subnet), vxlan (a tunnel to each node), auto (routes within a subnet, the tunnel to others), wireguard (encrypted to each node), bgp (routes within a subnet, to others by routers to which fairway speaker announces podCIDRs)")
+	f.fs.StringVar(&f.own.nonMasqueradeCIDRs, "non-masquerade-cidrs", "", "Destinations outside of the cluster, `CIDRs`, that see pods' own addresses, with a pod network of Fairway's; 0.0.0.0/0,::/0 are all")
 	f.fs.BoolVar(&f.own.egressAddresses, "egress-addresses", false, "Let pods leave the cluster with the addresses of Services that have the annotation fairway.net/egress, by the nodes whose speakers announce them; with a pod network of Fairway's; reads all pods")
 	f.fs.BoolVar(&f.own.networkPolicy, "network-policy", false, "Enforce NetworkPolicies for the pods of this node; reads all pods and namespaces")
 	f.fs.BoolVar(&f.own.networkPolicyLog, "network-policy-log", false, "Log what NetworkPolicies deny, with the names of pods and policies: a line a minute for each pair of peers and port")

@@ -454,10 +454,27 @@ func (r *resolver) master(c *Config) error {
 	return fmt.Errorf("FAIRWAY_API_SERVER is not set: --master is still %s [set it in the ConfigMap fairway-agent (deploy/agent/config.yaml) to server: of /etc/kubernetes/kubelet.conf; deploy/README.md says more]", c.Master)
 }
 
+func (r *resolver) nonMasqueradeCIDRs(c *Config) error {
+	if r.own.nonMasqueradeCIDRs == "" {
+		return nil
+	}
+	for text := range strings.SplitSeq(r.own.nonMasqueradeCIDRs, ",") {
+		prefix, err := parsePrefix(strings.TrimSpace(text))
+		if err != nil {
+			return err
+		}
+		c.NonMasqueradeCIDRs = append(c.NonMasqueradeCIDRs, prefix)
+	}
+	return nil
+}
+
 func (r *resolver) podNetwork(c *Config) error {
 	c.PodNetwork, c.CNIBinDir, c.CNIConfDir = r.own.podNetwork, r.own.cniBinDir, r.own.cniConfDir
 	c.NetworkPolicy, c.NetworkPolicyLog, c.NetworkPolicyReject = r.own.networkPolicy, r.own.networkPolicyLog, r.own.networkPolicyReject
 	c.EgressAddresses = r.own.egressAddresses
+	if err := r.nonMasqueradeCIDRs(c); err != nil {
+		return fmt.Errorf("--non-masquerade-cidrs: %w", err)
+	}
 	if c.EgressAddresses && c.PodNetwork == PodNetworkNone {
 		return errors.New("--egress-addresses takes a pod network of Fairway's: --pod-network is none")
 	}

@@ -17,6 +17,7 @@ var settingFlags = []struct{ key, flag string }{
 	{"REPLACE_KUBE_PROXY", "replace-kube-proxy"},
 	{"REFUSE_EXTERNAL_IPS", "refuse-external-ips"},
 	{"POD_NETWORK", "pod-network"},
+	{"NON_MASQUERADE_CIDRS", "non-masquerade-cidrs"},
 	{"EGRESS_ADDRESSES", "egress-addresses"},
 	{"NETWORK_POLICY", "network-policy"},
 	{"NETWORK_POLICY_LOG", "network-policy-log"},

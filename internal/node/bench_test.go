@@ -65,12 +65,12 @@ const pluginsEnv = "FAIRWAY_BENCH_PLUGINS"
 // the hooks of a Service proxy besides, as each node of a cluster has.
 func BenchmarkPodToPod(b *testing.B) {
 	var talks []*talk
-	for _, how := range []string{"routes", "bridge", "vxlan", "flannel", "by hand"} {
+	for _, how := range []string{"routes", "routes unmasqueraded", "bridge", "bridge masquerading", "vxlan", "flannel", "by hand"} {
 		for _, proxy := range []string{"", "+proxy"} {
 			c := newCluster(b, 2, v4)
 			from, near, far := c.benchPods(b, how, proxy != "")
-			if how == "routes" || how == "bridge" {
-				talks = append(talks, newTalk("one_node/"+how+proxy, from, near.addrs[0]))
+			if how != "vxlan" && how != "by hand" {
+				talks = append(talks, newTalk("one_node/"+strings.ReplaceAll(how, " ", "_")+proxy, from, near.addrs[0]))
 			}
 			talks = append(talks, newTalk("two_nodes/"+strings.ReplaceAll(how, " ", "_")+proxy, from, far.addrs[0]))
 		}
@@ -139,14 +139,18 @@ func (c *cluster) benchPods(b *testing.B, how string, proxy bool) (from, near, f
 			m.config.Way = WayVXLAN
 		case "by hand":
 			m.config.MTU = 1400 // that of the tunnel
+		case "routes unmasqueraded":
+			m.config.NonMasqueradeCIDRs = prefixes("0.0.0.0/0")
 		}
 		m.restart()
 	}
 	switch how {
 	case "bridge":
-		c.bridges(b, 1450)
+		c.bridges(b, 1450, "")
+	case "bridge masquerading":
+		c.bridges(b, 1450, `"macspoofchk":true,"ipMasq":true,"ipMasqBackend":"nftables",`)
 	case "flannel":
-		c.bridges(b, 1400)
+		c.bridges(b, 1400, "")
 	default:
 		c.sync()
 	}
@@ -195,7 +199,7 @@ func (m *machine) flannelRules(own int) {
 }
 
 // bridges makes nodes of the reference plugins.
-func (c *cluster) bridges(b *testing.B, mtu int) {
+func (c *cluster) bridges(b *testing.B, mtu int, options string) {
 	dir := os.Getenv(pluginsEnv)
 	if dir == "" {
 		b.Skipf("%s is not set: make bench-podnetwork", pluginsEnv)
@@ -206,8 +210,8 @@ func (c *cluster) bridges(b *testing.B, mtu int) {
 		err := os.MkdirAll(m.config.CNIConfDir, 0o755)
 		if err == nil {
 			err = os.WriteFile(filepath.Join(m.config.CNIConfDir, configName), fmt.Appendf(nil, `{"cniVersion":"1.0.0","name":"bench","plugins":[
-				{"type":"bridge","bridge":"cni0","isDefaultGateway":true,"mtu":%d,"ipam":{"type":"host-local","dataDir":%q,"ranges":[[{"subnet":"10.244.%d.0/24"}]]}}]}`,
-				mtu, m.config.StateDir, i+1), 0o600)
+				{"type":"bridge","bridge":"cni0","isDefaultGateway":true,%s"mtu":%d,"ipam":{"type":"host-local","dataDir":%q,"ranges":[[{"subnet":"10.244.%d.0/24"}]]}}]}`,
+				options, mtu, m.config.StateDir, i+1), 0o600)
 		}
 		if err != nil {
 			b.Fatal(err)

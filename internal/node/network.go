@@ -49,6 +49,9 @@ type Config struct {
 
 	// Masquerade gives pods the node's address where they leave the cluster.
 	Masquerade bool
+	// NonMasqueradeCIDRs are what besides has to see the pods' own addresses. A family whose every address is
+	// among them is not masqueraded.
+	NonMasqueradeCIDRs []netip.Prefix
 	// ClusterCIDRs are what the podCIDRs of other nodes have to be inside of; of a family
 	// without one, other checks decide (podcidrs.go). They are never masqueraded, as the
 	// nodes' addresses and all nodes' podCIDRs.

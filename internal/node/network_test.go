@@ -100,6 +100,45 @@ func TestClusterCIDRsAreNotMasqueraded(t *testing.T) {
 	p.wantSource("without masquerading", outside4, p.addrs[0])
 }
 
+// TestNonMasqueradeCIDRs: what the administrator exempts sees pods' own addresses, and nobody else does; a node that exempts
+// all of a family leaves the other as it is, and one that exempts all tracks no connection.
+func TestNonMasqueradeCIDRs(t *testing.T) {
+	c := newCluster(t, 2, dual)
+	m := c.machines[0]
+	c.outside.run("ip route add 10.244.1.0/24 via 192.0.2.1; ip route add fd00:10:244:1::/64 via 2001:db8::1; ip addr add 192.0.2.98/24 dev eth0; ip addr add 2001:db8::98/64 dev eth0 nodad")
+	c.outside.serve()
+	c.sync()
+	p, far := m.newPod(), c.machines[1].newPod()
+	outside, others := addresses(outside4.String(), outside6.String()), addresses("192.0.2.98", "2001:db8::98")
+	for _, test := range []struct {
+		exempt string
+		own    [4]bool // whether the pod's own address is seen: by outside, by others, IPv4 and IPv6
+	}{
+		{"", [4]bool{}},
+		{"192.0.2.99/32 2001:db8::99/128", [4]bool{true, true, false, false}},
+		{"0.0.0.0/0", [4]bool{true, false, true, false}},
+		{"0.0.0.0/0 ::/0", [4]bool{true, true, true, true}},
+		{"192.0.2.99/32", [4]bool{true, false, false, false}},
+	} {
+		m.config.NonMasqueradeCIDRs = prefixes(strings.Fields(test.exempt)...)
+		m.restart()
+		m.mustSync(c.peers())
+		m.run("conntrack -F 2>&1")
+		for i, to := range slices.Concat(outside, others) {
+			want := m.peer.Addrs[i%2]
+			if test.own[i] {
+				want = p.addrs[i%2]
+			}
+			p.wantSource(fmt.Sprintf("to %s, %q exempt", to, test.exempt), to, want)
+		}
+		p.wantSource("to a pod", far.addrs[0], p.addrs[0])
+		tracked := strings.TrimSpace(m.run("cat /proc/sys/net/netfilter/nf_conntrack_count"))
+		if all := test.own == [4]bool{true, true, true, true}; all != (tracked == "0") {
+			t.Errorf("%q exempt: %s connections are tracked", test.exempt, tracked)
+		}
+	}
+}
+
 // TestSyncIsQuiet: when everything is right, also after a restart, Sync changes
 // nothing in the kernel and no file.
 func TestSyncIsQuiet(t *testing.T) {

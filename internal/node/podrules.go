@@ -25,13 +25,14 @@ const (
 
 // podsParts are the parts of the program that not every node has: each chain at a hook costs every packet of every pod.
 type podsParts struct {
-	tunnel  bool // there is a VXLAN device, or is to be one
-	encrypt bool // what is sent to other nodes' pods is encrypted
+	tunnel     bool // there is a VXLAN device, or is to be one
+	encrypt    bool // what is sent to other nodes' pods is encrypted
+	masquerade bool // something that pods send out of the cluster gets the node's address
 }
 
 func (p podsParts) program() *nft.Program {
 	return &nft.Program{Source: podsRules, Data: map[string]any{
-		"Tunnel": p.tunnel, "Encrypt": p.encrypt,
+		"Tunnel": p.tunnel, "Encrypt": p.encrypt, "Masquerade": p.masquerade,
 		"Priority": numbers.HookPods, "SourceCheck": numbers.HookSourceCheck, "Comment": podsComment,
 		"VXLAN": vxlanLink, "Port": numbers.PortVXLAN, "VNI": numbers.VNI, "WireGuard": wgLink, "Raw": numbers.HookRaw,
 		// Four bytes are compared faster than the three of the VNI.
@@ -66,14 +67,15 @@ func newPodRules() *podRules {
 // podsSets are the program's sets, and whether each is of IPv4.
 var podsSets = map[string]bool{
 	"pods4": true, "pods6": false, "non-masquerade4": true, "non-masquerade6": false,
+	"non-masquerade-cidrs4": true, "non-masquerade-cidrs6": false,
 	"vxlan-behind4": true, "vxlan-behind6": false,
 	"vxlan-sources4": true, "vxlan-sources6": false,
 	setEncrypted4: true, setEncrypted6: false,
 }
 
 // wantedSets are the elements of the sets.
-func wantedSets(p *plan, clusterCIDRs []netip.Prefix) map[string][]netip.Prefix {
-	inside := slices.Concat(p.pods, clusterCIDRs, multicast, hosts(p.nodes))
+func (n *Network) wantedSets(p *plan) map[string][]netip.Prefix {
+	inside := slices.Concat(p.pods, n.ClusterCIDRs, multicast, hosts(p.nodes))
 	p.inside = append(slices.Clone(inside), linkLocal...) // no gateway forwards those
 	var sources, encrypted []netip.Prefix
 	if p.tunnel != nil {
@@ -83,11 +85,26 @@ func wantedSets(p *plan, clusterCIDRs []netip.Prefix) map[string][]netip.Prefix 
 		encrypted = p.wg.encrypted
 	}
 	return map[string][]netip.Prefix{
-		"pods4": p.own, "pods6": p.own, "non-masquerade4": inside, "non-masquerade6": inside,
+		"pods4": n.masqueraded(p), "pods6": n.masqueraded(p), "non-masquerade-cidrs4": n.NonMasqueradeCIDRs, "non-masquerade-cidrs6": n.NonMasqueradeCIDRs,
+		"non-masquerade4": inside, "non-masquerade6": inside,
 		"vxlan-sources4": sources, "vxlan-sources6": sources,
 		setEncrypted4: encrypted, setEncrypted6: encrypted,
 		"vxlan-behind4": p.egress.behind(), "vxlan-behind6": p.egress.behind(),
 	}
+}
+
+// masqueraded are the node's podCIDRs of which something is masqueraded.
+func (n *Network) masqueraded(p *plan) (some []netip.Prefix) {
+	if !n.Masquerade {
+		return nil
+	}
+	for _, own := range p.own {
+		exempt := func(c netip.Prefix) bool { return c.Bits() == 0 && c.Addr().Is4() == own.Addr().Is4() }
+		if !slices.ContainsFunc(n.NonMasqueradeCIDRs, exempt) {
+			some = append(some, own)
+		}
+	}
+	return some
 }
 
 // wantedEnds are the elements of the sets of the tunnel's ends. Without a tunnel nobody sends through it.
@@ -119,13 +136,8 @@ func hosts(addrs []netip.Addr) []netip.Prefix {
 // syncRules makes the table what is wanted. It is there also without podCIDRs: pods that
 // have them from before are still running. A tunnel's checks come before its device, and go after it.
 func (n *Network) syncRules(ctx context.Context, p *plan, links *tunnels) error {
-	parts := podsParts{tunnel: p.tunnel != nil || links.vxlan.link != 0, encrypt: p.wg != nil}
-	want := wantedSets(p, n.ClusterCIDRs)
-	if !n.Masquerade {
-		for _, set := range []string{"pods4", "pods6", "non-masquerade4", "non-masquerade6"} {
-			delete(want, set)
-		}
-	}
+	parts := podsParts{tunnel: p.tunnel != nil || links.vxlan.link != 0, encrypt: p.wg != nil, masquerade: len(n.masqueraded(p)) > 0}
+	want := n.wantedSets(p)
 	err := n.keepBehind(ctx, p, want)
 	if err == nil {
 		err = n.rules.sync(ctx, parts, want, wantedEnds(p.tunnel))
@@ -165,7 +177,8 @@ func (m *podRules) damaged(ctx context.Context, parts podsParts) (bool, error) {
 
 // loaded reports whether the kernel runs the program, with whichever parts.
 func (m *podRules) loaded(ctx context.Context) (bool, error) {
-	for _, parts := range []podsParts{{}, {tunnel: true}, {encrypt: true}, {tunnel: true, encrypt: true}} {
+	for i := range 8 { // all combinations
+		parts := podsParts{tunnel: i&1 != 0, encrypt: i&2 != 0, masquerade: i&4 != 0}
 		if ours, _, err := m.table.Runs(ctx, parts.program()); err != nil || ours {
 			return ours, err
 		}

@@ -303,7 +303,7 @@ func (n nodes) run(ctx context.Context, pods node.Config, cfg *config.Config) er
 func (a *agent) podNetwork() node.Config {
 	return node.Config{
 		Log: a.log, CNIBinDir: a.cfg.CNIBinDir, CNIConfDir: a.cfg.CNIConfDir,
-		Masquerade: true, ClusterCIDRs: a.cfg.ClusterCIDRs, NodeName: a.cfg.NodeName, Way: node.Way(a.cfg.PodNetwork), RecordHostPorts: a.cfg.Mode != datapath.None,
+		Masquerade: true, NonMasqueradeCIDRs: a.cfg.NonMasqueradeCIDRs, ClusterCIDRs: a.cfg.ClusterCIDRs, NodeName: a.cfg.NodeName, Way: node.Way(a.cfg.PodNetwork), RecordHostPorts: a.cfg.Mode != datapath.None,
 		RIB: rib.Of(rib.DefaultDir, a.cfg.NodeName),
 	}
 }
