@@ -19,7 +19,7 @@ import (
 )
 
 // Session affinity. A list of endpoints with affinity has a number. Clients of the list are
-// remembered by the hash of their address, which chooses one of a limited number of buckets
+// known by the hash of their address, which chooses one of a limited number of buckets
 // of the number: a client always finds its bucket, those that share one share an endpoint,
 // and a Service has no more entries than its share of the map, whoever forges addresses.
 // docs/decisions/0013-affinity-is-bounded.md says why, for mode nftables, and 0040 for this.
@@ -91,10 +91,19 @@ func (p *renderer) retainLists(used map[uint32]bool) (released bool) {
 // lead to the mark of an endpoint.
 func affinityBuckets(is4 bool) string { return inFamily("affinity-buckets", is4) }
 
-// affinityUpdates leads from the mark of an endpoint to the chain that remembers it.
+// affinityIDs and affinityIDsNodeports lead from what clients use to the number of the list; with external,
+// for clients that are no pods, where they have another. affinityLists leads from the mark of an endpoint to
+// the list that it was chosen from.
+const (
+	affinityIDs, affinityIDsNodeports = "affinity-ids", "affinity-ids-nodeports"
+	external                          = "-external"
+	affinityLists                     = "affinity-lists"
+)
+
+// affinityUpdates leads from the mark of an endpoint to the chain that notes its client.
 const affinityUpdates = "affinity-updates"
 
-// Chains that remember a client for so many seconds: one where it is new, another where
+// Chains that note a client for so many seconds: one where it is new, another where
 // it was before. Those of lists with few buckets have fewInfix too. Releases up to 77b8eb1
 // called them learn- and keep-.
 const updatePrefix, renewPrefix, fewInfix = "affinity-update-", "affinity-renew-", "few-"
@@ -110,7 +119,7 @@ func updater(prefix string, list uint32, seconds int64) string {
 // dynsetDelete is NFT_DYNSET_OP_DELETE, which x/sys/unix lacks.
 const dynsetDelete = 2
 
-// An updating is what a chain that remembers does.
+// An updating is what a chain that notes clients does.
 type updating struct {
 	seconds int
 	few     uint32 // fewBit or 0
@@ -148,11 +157,10 @@ func bucketOf(few uint32, is4 bool) []expr.Any {
 // sizes are the two kinds of lists.
 var sizes = [...]uint32{0, fewBit}
 
-// recall writes the rules that look a client up: the mark of its bucket, if that is known,
+// lookup writes the rules that look a client up: the mark of its bucket, if that is known,
 // else one of no endpoint, becomes the connection's, whose own goes into the priority.
-func (h *helper) recall(c *nftables.Conn, is4 bool) {
-	chain := h.table.Chain(inFamily("recall", is4))
-	c.FlushChain(chain)
+func (h *helper) lookup(c *nftables.Conn, is4 bool) {
+	chain := h.table.Chain(inFamily(affinityLookup, is4))
 	const bit = keyReg + 6
 	for _, few := range sizes {
 		exprs := append([]expr.Any{
@@ -164,80 +172,78 @@ func (h *helper) recall(c *nftables.Conn, is4 bool) {
 			&expr.Lookup{SourceRegister: keyReg, DestRegister: dataReg, IsDestRegSet: true, SetName: affinityBuckets(is4)},
 			readMark(keepReg), setPriority(keepReg), setMark(dataReg), &expr.Verdict{Kind: expr.VerdictReturn})...)
 	}
-	h.rule(c, chain, readMark(keepReg), setPriority(keepReg), number(dataReg, chosen), setMark(dataReg))
+	h.rule(c, chain, readMark(keepReg), setPriority(keepReg), number(dataReg, markChosen), setMark(dataReg))
 }
 
 func (h *helper) rule(c *nftables.Conn, chain *nftables.Chain, exprs ...expr.Any) {
 	c.AddRule(&nftables.Rule{Table: h.table.Ref(), Chain: chain, Exprs: exprs})
 }
 
-// learner writes one of the chains that remember. A rule cannot change an entry's value, so
+// writeUpdateChain writes one of the chains that note clients. A rule cannot change an entry's value, so
 // an entry that leads to another endpoint is deleted first. An entry that is right is only
 // renewed: it must not be missing for a moment.
-func (h *helper) learner(c *nftables.Conn, name string) error {
+func (h *helper) writeUpdateChain(c *nftables.Conn, name string) error {
 	u, ok := updateOf(name)
 	if !ok {
-		return fmt.Errorf("chain %s does not remember clients", name)
+		return fmt.Errorf("chain %s does not note clients", name)
 	}
 	chain := c.AddChain(h.table.Chain(name))
 	c.FlushChain(chain)
 	for _, is4 := range []bool{true, false} {
 		exprs := append(endpointOf(is4, u.renew), bucketOf(u.few, is4)...)
-		remember := func(operation uint32) {
+		note := func(operation uint32) {
 			exprs = append(exprs, &expr.Dynset{
 				SrcRegKey: keyReg, SrcRegData: dataReg, SetName: affinityBuckets(is4),
 				Operation: operation, Timeout: time.Duration(u.seconds) * time.Second,
 			})
 		}
 		if !u.renew {
-			remember(dynsetDelete)
+			note(dynsetDelete)
 		}
-		remember(unix.NFT_DYNSET_OP_UPDATE)
-		h.rule(c, chain, append(exprs, giveBack)...)
+		note(unix.NFT_DYNSET_OP_UPDATE)
+		h.rule(c, chain, append(exprs, restoreMark)...)
 	}
-	h.rule(c, chain, giveBack)
+	h.rule(c, chain, restoreMark)
 	return nil
 }
 
-const giveBackChain = "give-back"
+// Chains whose rules nft cannot say: affinityLookup, one for each family, and the one that restores the
+// connection's own mark. The program declares them, and a load leaves their rules alone.
+const affinityLookup, restoreMarkChain = "affinity-lookup", "affinity-restore-mark"
 
-// giveBack ends a chain that remembers.
-var giveBack = &expr.Verdict{Kind: expr.VerdictGoto, Chain: giveBackChain}
+func constantChains() []string {
+	return []string{inFamily(affinityLookup, true), inFamily(affinityLookup, false), restoreMarkChain}
+}
+
+// restoreMark ends a chain that notes clients.
+var restoreMark = &expr.Verdict{Kind: expr.VerdictGoto, Chain: restoreMarkChain}
 
 // endpointOf are the expressions that load an endpoint's list, as a key, and the mark by
-// which its client is remembered: of a connection that was recalled, or of a new one. The
+// which its client is known: of a connection whose client was known, or of a new one. The
 // list goes through the connection's mark, which is given back at the end: nft (1.0.6) does
 // not know the size of a value that was looked up, and aborts when it lists a key of one.
-func endpointOf(is4, recalled bool) []expr.Any {
+func endpointOf(is4, wasKnown bool) []expr.Any {
 	nfproto := byte(unix.NFPROTO_IPV6)
 	if is4 {
 		nfproto = unix.NFPROTO_IPV4
 	}
 	mark, other := uint32(keepReg), uint32(dataReg)
-	if recalled {
+	if wasKnown {
 		mark, other = dataReg, keepReg
 	}
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: keyReg},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: keyReg, Data: []byte{nfproto}},
 		readMark(mark),
-		&expr.Bitwise{SourceRegister: mark, DestRegister: other, Len: 4, Mask: nftset.Number(0xffffffff), Xor: nftset.Number(chosen ^ remembered)},
-		&expr.Lookup{SourceRegister: keepReg, DestRegister: keyReg, IsDestRegSet: true, SetName: "ids"},
+		&expr.Bitwise{SourceRegister: mark, DestRegister: other, Len: 4, Mask: nftset.Number(0xffffffff), Xor: nftset.Number(markChosen ^ markKnown)},
+		&expr.Lookup{SourceRegister: keepReg, DestRegister: keyReg, IsDestRegSet: true, SetName: affinityLists},
 		setMark(keyReg),
 		readMark(keyReg),
 	}
 }
 
-// formerClients are the maps of releases up to 77b8eb1, which had an entry for each client.
-func formerClients() (all []nftset.Rename) {
-	for _, is4 := range nftset.Families {
-		all = append(all, nftset.Rename{Former: inFamily("affinity", is4), Name: affinityBuckets(is4), Key: nftset.BucketKey[listNumber]})
-	}
-	return all
-}
-
-// stickyKey is address . protocol . port, each in four bytes or a multiple of them.
-func stickyKey(f *service.Frontend) []byte {
+// affinityKey is address . protocol . port, each in four bytes or a multiple of them.
+func affinityKey(f *service.Frontend) []byte {
 	var key []byte
 	if !f.NodePort() {
 		key = f.Addr.Addr().AsSlice()

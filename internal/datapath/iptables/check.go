@@ -174,7 +174,9 @@ func everyChain(chain) bool { return true }
 func everyHook(hook) bool   { return true }
 
 // onlyOurs are the chains that kube-proxy has no name for.
-func onlyOurs(c chain) bool { return c.table == nat && (c.name == recordings || c.name == markFar) }
+func onlyOurs(c chain) bool {
+	return c.table == nat && (c.name == recordings || c.name == markOffCluster || c.name == formerMark)
+}
 
 // noKubeProxys is the hook that kube-proxy does not have, see hooks.
 func noKubeProxys(h hook) bool {

@@ -174,7 +174,7 @@ func (r *reader) forward(one rule) error {
 		}
 		for _, text := range r.held.chains[chain{nat, to}] {
 			m := parse(text)
-			if m.dst != one.dst || m.port != one.port || m.jump != markMasq && m.jump != markFar {
+			if m.dst != one.dst || m.port != one.port || !marks(m.jump) {
 				continue
 			}
 			if route.Masquerade = service.MasqueradeOffCluster; strings.HasSuffix(m.comment, allMasqueraded) {
@@ -186,20 +186,23 @@ func (r *reader) forward(one rule) error {
 	return nil
 }
 
+// marks reports whether a chain marks packets for masquerade.
+func marks(name string) bool { return name == markMasq || name == markOffCluster || name == formerMark }
+
 // external reads a chain KUBE-EXT-.
 func (r *reader) external(f *service.Frontend, name string) error {
 	var inside, outside *service.Route
-	far, all, local := false, false, service.MasqueradeHairpin
+	offCluster, all, local := false, false, service.MasqueradeHairpin
 	for _, text := range r.held.chains[chain{nat, name}] {
 		one := parse(text)
-		switch marks := one.jump == markMasq || one.jump == markFar; {
+		switch marks := marks(one.jump); {
 		case marks && strings.HasPrefix(one.comment, "masquerade LOCAL"):
 			if local = service.MasqueradeOffCluster; strings.HasSuffix(one.comment, allMasqueraded) {
 				local = service.MasqueradeAll
 			}
 		case marks && strings.HasPrefix(one.comment, "masquerade traffic"):
-			far = strings.HasSuffix(one.comment, farMasqueraded)
-			all = !far
+			offCluster = strings.HasSuffix(one.comment, offClusterMasqueraded)
+			all = !offCluster
 		case marks, one.jump == "RETURN":
 		case one.more == fromLocal, one.comment == "":
 			route, err := r.route(one.jump)
@@ -218,7 +221,7 @@ func (r *reader) external(f *service.Frontend, name string) error {
 	}
 	if outside != nil {
 		switch {
-		case far:
+		case offCluster:
 			outside.Masquerade = service.MasqueradeOffCluster
 		case all:
 			outside.Masquerade = service.MasqueradeAll

@@ -100,7 +100,7 @@ func (t *handleReader) chainRef(ctx context.Context, all handles, s chainRef) er
 	if err != nil || !there {
 		return err
 	}
-	all[s] = digestOf(c, seed)
+	all[s] = fingerprintOf(c, seed)
 	return t.rules(ctx, all, s)
 }
 
@@ -113,7 +113,7 @@ func (t *handleReader) table(ctx context.Context, all, like handles, is4 bool, t
 	}
 	var read []chainRef
 	err = t.nft.Chains(ctx, family(is4), table, func(c nft.Chain) error {
-		s, is := chainRef{is4: is4, in: chain{table, c.Name}}, digestOf(c, seed)
+		s, is := chainRef{is4: is4, in: chain{table, c.Name}}, fingerprintOf(c, seed)
 		if ours(s.in) {
 			if was, ok := like[s]; ok && was.chain == is.chain && was.use == is.use {
 				is.rules = was.rules
@@ -131,8 +131,8 @@ func (t *handleReader) table(ctx context.Context, all, like handles, is4 bool, t
 	return err
 }
 
-// digestOf is the fingerprint of a chain without its rules, in the table of a handle.
-func digestOf(c nft.Chain, table uint64) fingerprint {
+// fingerprintOf is the fingerprint of a chain without its rules, in the table of a handle.
+func fingerprintOf(c nft.Chain, table uint64) fingerprint {
 	return fingerprint{chain: mix(table, c.Handle), use: c.Use}
 }
 

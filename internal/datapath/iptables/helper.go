@@ -40,11 +40,11 @@ func (e elem) write(add bool) nft.Write {
 
 // helperSets are those whose elements come and go with Services.
 func helperSets() []string {
-	return []string{
-		"sticky4", "sticky6", "sticky-outside4", "sticky-outside6",
-		"nodeport-sticky4", "nodeport-sticky6", "nodeport-sticky-outside4", "nodeport-sticky-outside6",
-		"ids", affinityUpdates, "reserved4", "reserved6",
+	all := []string{affinityLists, affinityUpdates}
+	for _, set := range []string{affinityIDs, affinityIDs + external, affinityIDsNodeports, affinityIDsNodeports + external, string(nftset.ClusterIPs)} {
+		all = append(all, inFamily(set, true), inFamily(set, false))
 	}
+	return all
 }
 
 // A helper is the table beside iptables: helper.nft.tmpl.
@@ -61,8 +61,11 @@ func newHelper() *helper {
 
 func (h *helper) program() *nft.Program {
 	return &nft.Program{
-		Source: helperText, Data: map[string]any{"Marked": fmt.Sprintf("%#x", chosen)},
-		Keep: func(chain string) bool { _, ok := updateOf(chain); return ok },
+		Source: helperText, Data: map[string]any{"Marked": fmt.Sprintf("%#x", markChosen)},
+		Keep: func(chain string) bool {
+			_, ok := updateOf(chain)
+			return ok || slices.Contains(constantChains(), chain)
+		},
 	}
 }
 
@@ -136,7 +139,7 @@ func plan(was, is map[elem]bool) (s step) {
 		}
 	}
 	s.before = append(s.before, add...)
-	from, to := learners(was), learners(is)
+	from, to := updateChains(was), updateChains(is)
 	for name := range to {
 		if !from[name] {
 			s.newChains = append(s.newChains, name)
@@ -166,7 +169,7 @@ func (h *helper) first(ctx context.Context, s step) error {
 			h.constant(c)
 		}
 		for _, name := range s.newChains {
-			if err := h.learner(c, name); err != nil {
+			if err := h.writeUpdateChain(c, name); err != nil {
 				return false, err
 			}
 		}
@@ -206,25 +209,30 @@ func number(reg, v uint32) expr.Any {
 	return &expr.Immediate{Register: reg, Data: binaryutil.NativeEndian.PutUint32(v)}
 }
 
-// constant writes the rules that the program leaves empty: recall, and give-back, which
-// restores the connection's own mark.
+// constant writes the rules of the chains that the program leaves empty.
 func (h *helper) constant(c *nftables.Conn) {
-	for _, is4 := range nftset.Families {
-		h.recall(c, is4)
+	for _, name := range constantChains() {
+		c.FlushChain(c.AddChain(h.table.Chain(name)))
 	}
-	last := h.table.Chain(giveBackChain)
-	c.FlushChain(last)
+	for _, is4 := range nftset.Families {
+		h.lookup(c, is4)
+	}
+	last := h.table.Chain(restoreMarkChain)
 	h.rule(c, last, readPriority(keepReg), setMark(keepReg), number(keepReg, 0), setPriority(keepReg))
 }
 
 // load loads the program into the kernel. Clients that a former release remembers stay at
-// their endpoints.
+// their endpoints, from the first packet on that the program sees: what it looks them up by is there
+// before it is.
 func (h *helper) load(ctx context.Context, again bool) error {
 	found, err := h.table.Declare(ctx, h.program())
 	if err == nil && found != nft.Unchanged {
-		err = nftset.Migrate(ctx, h.table, formerClients())
+		err = nftset.Migrate(ctx, h.table, former())
 	}
 	if err != nil || found == nft.Unchanged && !again {
+		return err
+	}
+	if err := h.table.Commit(ctx, func(c *nftables.Conn) (bool, error) { h.constant(c); return true, nil }, nil); err != nil {
 		return err
 	}
 	loaded, err := h.table.Load(ctx, h.program(), again)

@@ -262,7 +262,7 @@ func (d *Datapath) full(ctx context.Context, want *service.Table) (stats datapat
 		return stats, err
 	}
 	step.before, step.rules = append(settings, step.before...), true
-	for name := range learners(wanted) { // their rules are not read
+	for name := range updateChains(wanted) { // their rules are not read
 		if !slices.Contains(step.newChains, name) {
 			step.newChains = append(step.newChains, name)
 		}
@@ -281,7 +281,7 @@ func (d *Datapath) full(ctx context.Context, want *service.Table) (stats datapat
 	if err := d.helper.watch.End(ctx, true); err != nil {
 		return stats, err
 	}
-	return stats, d.rememberFull(ctx, all, scripts)
+	return stats, d.noteAfterFull(ctx, all, scripts)
 }
 
 // whole plans both families from the start.
@@ -359,7 +359,7 @@ func (d *Datapath) changes(ctx context.Context, want *service.Table, stats *data
 			is[e] = true
 		}
 	}
-	step := d.learnersOf(plan(was, is), counts)
+	step := d.sharedChains(plan(was, is), counts)
 	if err := d.apply(ctx, step, scripts, stats); err != nil {
 		return err
 	}
@@ -374,22 +374,22 @@ func (d *Datapath) changes(ctx context.Context, want *service.Table, stats *data
 	if err := d.helper.watch.End(ctx, len(step.newChains)+len(step.oldChains) > 0); err != nil {
 		return err
 	}
-	return d.remember(ctx, scripts)
+	return d.noteHandles(ctx, scripts)
 }
 
-// learnersOf corrects which chains are added and removed: other elements may use them too.
-func (d *Datapath) learnersOf(s step, counts map[elem]int) step {
+// sharedChains corrects which chains are added and removed: other elements may use them too.
+func (d *Datapath) sharedChains(s step, counts map[elem]int) step {
 	if len(s.newChains)+len(s.oldChains) == 0 {
 		return s
 	}
-	before := learners(d.helper.elems)
+	before := updateChains(d.helper.elems)
 	next := maps.Clone(d.helper.elems)
 	for e, n := range counts {
 		if next[e] += n; next[e] <= 0 {
 			delete(next, e)
 		}
 	}
-	after := learners(next)
+	after := updateChains(next)
 	s.newChains = slices.DeleteFunc(s.newChains, func(name string) bool { return before[name] })
 	s.oldChains = slices.DeleteFunc(s.oldChains, func(name string) bool { return after[name] })
 	return s

@@ -40,14 +40,14 @@ func (w *handleWatch) wrong(now handles) map[chainRef]bool {
 // manyChains is how many chains are read one by one rather than all at once.
 const manyChains = 50
 
-// remember notes the handles of the chains that scripts wrote.
-func (d *Datapath) remember(ctx context.Context, scripts map[bool]*script) error {
+// noteHandles notes the handles of the chains that scripts wrote.
+func (d *Datapath) noteHandles(ctx context.Context, scripts map[bool]*script) error {
 	if d.variant != NFT || d.seen.known == nil {
 		return nil // the next Check reads everything
 	}
 	where := chainRefsOf(scripts)
 	if len(where) > manyChains {
-		return d.rememberAll(ctx, scripts)
+		return d.noteAllHandles(ctx, scripts)
 	}
 	if err := d.seen.reader.someHandles(ctx, d.seen.known, where); err != nil {
 		return err
@@ -59,14 +59,14 @@ func (d *Datapath) remember(ctx context.Context, scripts map[bool]*script) error
 	return err
 }
 
-// rememberFull notes all handles after everything was compared with what was read, and scripts
+// noteAfterFull notes all handles after everything was compared with what was read, and scripts
 // wrote what differed: they are those that were read with the rules, but for the chains written.
-func (d *Datapath) rememberFull(ctx context.Context, all map[bool]*familyState, scripts map[bool]*script) error {
+func (d *Datapath) noteAfterFull(ctx context.Context, all map[bool]*familyState, scripts map[bool]*script) error {
 	where := chainRefsOf(scripts)
 	read := handles{}
 	for _, h := range all {
 		if h.handles == nil || len(where) > manyChains {
-			return d.rememberAll(ctx, nil)
+			return d.noteAllHandles(ctx, nil)
 		}
 		maps.Copy(read, h.handles)
 	}
@@ -80,8 +80,8 @@ func (d *Datapath) rememberFull(ctx context.Context, all map[bool]*familyState, 
 	return err
 }
 
-// rememberAll notes all handles, after scripts wrote; nil: after everything was compared.
-func (d *Datapath) rememberAll(ctx context.Context, scripts map[bool]*script) error {
+// noteAllHandles notes all handles, after scripts wrote; nil: after everything was compared.
+func (d *Datapath) noteAllHandles(ctx context.Context, scripts map[bool]*script) error {
 	if d.variant != NFT {
 		return nil
 	}
@@ -243,7 +243,7 @@ func (d *Datapath) mend(ctx context.Context) (stats datapath.Stats, err error) {
 			d.seen.known[s] = is
 		}
 	}
-	return stats, d.remember(ctx, r.scripts)
+	return stats, d.noteHandles(ctx, r.scripts)
 }
 
 // empty reports whether scripts change nothing.

@@ -14,15 +14,15 @@ const nat, filter = "nat", "filter"
 
 // Chains that are always there. All but the last two are kube-proxy's.
 const (
-	services   = xtables.Services
-	nodeports  = xtables.NodePorts
-	postroute  = xtables.Postrouting
-	markMasq   = xtables.MarkMasq
-	externals  = xtables.ExternalServices
-	forward    = xtables.Forward
-	firewall   = xtables.Firewall
-	markFar    = "KUBE-MARK-FAR"  // marks all that are no pods
-	recordings = xtables.Settings // no packet comes here: its comments are the settings
+	services       = xtables.Services
+	nodeports      = xtables.NodePorts
+	postroute      = xtables.Postrouting
+	markMasq       = xtables.MarkMasq
+	externals      = xtables.ExternalServices
+	forward        = xtables.Forward
+	firewall       = xtables.Firewall
+	markOffCluster = "KUBE-MARK-OFF-CLUSTER" // marks all that are no pods
+	recordings     = xtables.Settings        // no packet comes here: its comments are the settings
 )
 
 // canary is a chain by which kube-proxy notices that its rules were flushed. Sync removes
@@ -46,14 +46,14 @@ func ours(c chain) bool {
 			return true
 		}
 	}
-	return c.table == nat && (xtables.PerService(c.name) || c.name == canary)
+	return c.table == nat && (xtables.PerService(c.name) || c.name == canary || c.name == formerMark)
 }
 
 // always are the chains that are always there.
 func always(table string) []string {
 	switch table {
 	case nat:
-		return []string{services, nodeports, postroute, markMasq, markFar, recordings}
+		return []string{services, nodeports, postroute, markMasq, markOffCluster, recordings}
 	case filter:
 		return []string{services, externals, nodeports, forward, firewall}
 	}

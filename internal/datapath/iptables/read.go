@@ -97,7 +97,7 @@ func (t *handleReader) textOf(ctx context.Context, h *familyState, is4 bool, tab
 		s := chainRef{is4: is4, in: chain{table, c.Name}}
 		h.add(xtables.Line{Kind: xtables.Chain, Table: table, Chain: c.Name, Text: policy})
 		if ours(s.in) {
-			h.handles[s] = digestOf(c, seed)
+			h.handles[s] = fingerprintOf(c, seed)
 		}
 		all = append(all, s)
 		return nil

@@ -178,7 +178,7 @@ func (s *builder) cluster(f *service.Frontend, list string) {
 	case service.MasqueradeHairpin:
 		return
 	case service.MasqueradeOffCluster:
-		r = s.far(r)
+		r = s.offCluster(r)
 	default:
 		r.comment, r.jump = r.comment+allMasqueraded, markMasq
 	}
@@ -186,8 +186,8 @@ func (s *builder) cluster(f *service.Frontend, list string) {
 }
 
 // allMasqueraded distinguishes MasqueradeAll from MasqueradeOffCluster on a node without pod
-// ranges; farMasqueraded does the same for clients from outside, which are not pods.
-const allMasqueraded, farMasqueraded = ", everyone", ", all but pods"
+// ranges; offClusterMasqueraded does the same for clients from outside, which are not pods.
+const allMasqueraded, offClusterMasqueraded = ", everyone", ", all but pods"
 
 // pods are the matches for clients that are pods, in one family.
 func (p *renderer) pods(is4 bool) (all []rule) {
@@ -202,8 +202,8 @@ func (p *renderer) pods(is4 bool) (all []rule) {
 	return all
 }
 
-// far makes r mark packets of all clients but pods for masquerade.
-func (s *builder) far(r rule) rule {
+// offCluster makes r mark packets of all clients but pods for masquerade.
+func (s *builder) offCluster(r rule) rule {
 	pods := s.pods(s.is4)
 	r.jump = markMasq
 	switch len(pods) {
@@ -212,7 +212,7 @@ func (s *builder) far(r rule) rule {
 		r.src, r.in = pods[0].src, pods[0].in
 		r.notSrc, r.notIn = r.src != "", r.in != ""
 	default:
-		r.jump = markFar
+		r.jump = markOffCluster
 	}
 	return r
 }
@@ -235,8 +235,8 @@ func (s *builder) external(f *service.Frontend) string {
 		case r.Masquerade == service.MasqueradeAll:
 			rules = append(rules, mark)
 		case r.Masquerade == service.MasqueradeOffCluster:
-			if mark.comment += farMasqueraded; f.Internal.Equal(r) {
-				mark = s.far(mark)
+			if mark.comment += offClusterMasqueraded; f.Internal.Equal(r) {
+				mark = s.offCluster(mark)
 			}
 			rules = append(rules, mark)
 		}
@@ -299,7 +299,7 @@ func (s *builder) list(f *service.Frontend, r *service.Route) string {
 		one := rule{comment: own[:min(len(own), maxComment-len(arrow))] + arrow, jump: s.endpoint(f, e, name)}
 		if f.Affinity > 0 && !slices.ContainsFunc(slots[:i], func(o choice) bool { return o.endpoint == slot.endpoint }) {
 			known := one
-			known.more = fmt.Sprintf("-m connmark --mark %#x", remembered|s.mark(one.jump))
+			known.more = fmt.Sprintf("-m connmark --mark %#x", markKnown|s.mark(one.jump))
 			stay = append(stay, known)
 		}
 		one.more = slot.match
@@ -361,8 +361,8 @@ func (s *builder) endpoint(f *service.Frontend, e service.Endpoint, list string)
 	rules := []rule{{src: whole(e.Addr.Addr()), comment: own, jump: markMasq}}
 	if f.Affinity > 0 {
 		n := s.mark(name)
-		rules = append(rules, rule{comment: own, more: fmt.Sprintf("-m connmark ! --mark %#x", remembered|n),
-			jump: fmt.Sprintf("CONNMARK --set-xmark %#x/0xffffffff", chosen|n)})
+		rules = append(rules, rule{comment: own, more: fmt.Sprintf("-m connmark ! --mark %#x", markKnown|n),
+			jump: fmt.Sprintf("CONNMARK --set-xmark %#x/0xffffffff", markChosen|n)})
 	}
 	rules = append(rules, rule{proto: f.Proto, comment: own, jump: "DNAT --to-destination " + e.Addr.String()})
 	s.write(chain{nat, name}, rules)
@@ -376,8 +376,8 @@ func (p *renderer) mark(name string) uint32 {
 }
 
 // A connection is marked between two hooks only, with the number of its endpoint's chain:
-// chosen if it is new there, remembered if its client was there before.
-const chosen, remembered = numbers.ConnMarkChosen, numbers.ConnMarkKnown
+// markChosen if it is new there, markKnown if its client was there before.
+const markChosen, markKnown = numbers.ConnMarkChosen, numbers.ConnMarkKnown
 
 // refuse renders the rules for packets that no endpoint gets.
 func (s *builder) refuse(f *service.Frontend) {
@@ -441,7 +441,7 @@ func rejects(is4 bool) string {
 func (s *builder) elements(f *service.Frontend) {
 	put := func(e elem) { s.elems[e]++ }
 	if f.ClusterIP {
-		put(elem{set: inFamily("reserved", s.is4), key: string(f.Addr.Addr().AsSlice())})
+		put(elem{set: nftset.ClusterIPs.Name(s.is4), key: string(f.Addr.Addr().AsSlice())})
 	}
 	if f.Affinity <= 0 {
 		return
@@ -455,19 +455,19 @@ func (s *builder) elements(f *service.Frontend) {
 		number := nftset.Number(id)
 		for _, e := range r.Endpoints {
 			n, seconds := s.mark(s.endpoint(f, e, list)), max(1, int64(f.Affinity/time.Second))
-			put(elem{set: "ids", key: string(nftset.Number(chosen | n)), data: string(number)})
-			put(elem{set: affinityUpdates, key: string(nftset.Number(chosen | n)), to: updater(updatePrefix, id, seconds)})
-			put(elem{set: affinityUpdates, key: string(nftset.Number(remembered | n)), to: updater(renewPrefix, id, seconds)})
+			put(elem{set: affinityLists, key: string(nftset.Number(markChosen | n)), data: string(number)})
+			put(elem{set: affinityUpdates, key: string(nftset.Number(markChosen | n)), to: updater(updatePrefix, id, seconds)})
+			put(elem{set: affinityUpdates, key: string(nftset.Number(markKnown | n)), to: updater(renewPrefix, id, seconds)})
 		}
 		return number
 	}
-	base, key := "sticky", string(stickyKey(f))
+	base, key := affinityIDs, string(affinityKey(f))
 	if f.NodePort() {
-		base = "nodeport-sticky"
+		base = affinityIDsNodeports
 	}
 	put(elem{set: inFamily(base, s.is4), key: key, data: string(own(f.Internal))})
 	if !f.Internal.Equal(f.External) {
-		put(elem{set: inFamily(base+"-outside", s.is4), key: key, data: string(own(f.External))})
+		put(elem{set: inFamily(base+external, s.is4), key: key, data: string(own(f.External))})
 	}
 }
 

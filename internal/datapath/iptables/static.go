@@ -54,9 +54,9 @@ func (p *renderer) layout(is4 bool, mark uint32) *layout {
 	pods := p.pods(is4)
 	for _, pod := range pods {
 		pod.comment, pod.jump = "pods keep their address", "RETURN"
-		rules(chain{nat, markFar}, pod)
+		rules(chain{nat, markOffCluster}, pod)
 	}
-	rules(chain{nat, markFar}, rule{jump: markMasq})
+	rules(chain{nat, markOffCluster}, rule{jump: markMasq})
 	for _, line := range recorded(p.settings, is4) {
 		rules(chain{nat, recordings}, rule{comment: cut(line)})
 	}

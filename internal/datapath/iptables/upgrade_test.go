@@ -46,8 +46,8 @@ func TestFormerClients(t *testing.T) {
 	if err := after.helper.table.Elements(t.Context(), affinityBuckets(true), func(e nft.Element) error {
 		for list, mark := range marks {
 			if string(e.Key) == string(nftset.BucketKey[listNumber](append(nftset.Number(list), formerClient.AsSlice()...))) {
-				if kept++; string(e.Data) != string(nftset.Number(remembered|mark)) || e.Expires > time.Hour || e.Expires < 30*time.Minute {
-					t.Errorf("list %d: %x for %v, want %x for an hour", list, e.Data, e.Expires, nftset.Number(remembered|mark))
+				if kept++; string(e.Data) != string(nftset.Number(markKnown|mark)) || e.Expires > time.Hour || e.Expires < 30*time.Minute {
+					t.Errorf("list %d: %x for %v, want %x for an hour", list, e.Data, e.Expires, nftset.Number(markKnown|mark))
 				}
 			}
 		}
@@ -96,11 +96,11 @@ add map inet %[1]s learn { type mark : verdict; }
 	for i, f := range all {
 		list := uint32(i + 1)
 		marks[list] = before.renderer.mark(sep + hash(f.Service, f.Proto, f.Internal.Endpoints[i%3].Addr.String()))
-		fmt.Fprintf(&former, "add element inet %s affinity4 { %x:%x . %v timeout 1h : %#x }\n", numbers.TableIPTables, list>>16, list&0xffff, formerClient, remembered|marks[list])
-		fmt.Fprintf(&former, "add element inet %s learn { %#x : goto learn-10800 }\n", numbers.TableIPTables, chosen|marks[list])
+		fmt.Fprintf(&former, "add element inet %s affinity4 { %x:%x . %v timeout 1h : %#x }\n", numbers.TableIPTables, list>>16, list&0xffff, formerClient, markKnown|marks[list])
+		fmt.Fprintf(&former, "add element inet %s learn { %#x : goto learn-10800 }\n", numbers.TableIPTables, markChosen|marks[list])
 		for _, e := range f.Internal.Endpoints {
-			mark := chosen | before.renderer.mark(sep+hash(f.Service, f.Proto, e.Addr.String()))
-			fmt.Fprintf(&former, "delete element inet %[1]s ids { %#[2]x }\nadd element inet %[1]s ids { %#[2]x : 0:%[3]x }\n", numbers.TableIPTables, mark, list)
+			mark := markChosen | before.renderer.mark(sep+hash(f.Service, f.Proto, e.Addr.String()))
+			fmt.Fprintf(&former, "delete element inet %[1]s affinity-lists { %#[2]x }\nadd element inet %[1]s affinity-lists { %#[2]x : 0:%[3]x }\n", numbers.TableIPTables, mark, list)
 		}
 	}
 	return former.String()

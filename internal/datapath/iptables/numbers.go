@@ -15,11 +15,11 @@ func (d *Datapath) readNumbers(s service.Settings, all map[bool]*familyState, el
 	d.renderer = p
 	ids := map[uint32]uint32{} // mark: list
 	for e := range elems {
-		if e.set == "ids" && len(e.key) == 4 && len(e.data) == 4 {
+		if e.set == affinityLists && len(e.key) == 4 && len(e.data) == 4 {
 			ids[binary.NativeEndian.Uint32([]byte(e.key))] = binary.NativeEndian.Uint32([]byte(e.data))
 		}
 	}
-	for mark, id := range ids { // the kernel may remember clients by them, whatever they belong to
+	for mark, id := range ids { // the kernel may know clients by them, whatever they belong to
 		p.marks.Used(mark & maxMark)
 		if p.lists.Used(id &^ fewBit); id&fewBit != 0 {
 			p.fewLists.Used(id &^ fewBit)
@@ -34,7 +34,7 @@ func (d *Datapath) readNumbers(s service.Settings, all map[bool]*familyState, el
 				}
 			case strings.HasPrefix(c.name, svc), strings.HasPrefix(c.name, svl):
 				mark, ok := markIn(rules, "-m connmark --mark ")
-				if id := ids[chosen|mark&maxMark]; ok && id != 0 {
+				if id := ids[markChosen|mark&maxMark]; ok && id != 0 {
 					p.adoptList(inFamily(serviceIn(rules), is4), inFamily(c.name, is4), id)
 				}
 			}
@@ -54,7 +54,7 @@ func markIn(rules []string, words string) (uint32, bool) {
 			end = len(rest)
 		}
 		v, err := strconv.ParseUint(rest[:end], 0, 32)
-		if err == nil && (v&^maxMark == chosen || v&^maxMark == remembered) && v&maxMark != 0 {
+		if err == nil && (v&^maxMark == markChosen || v&^maxMark == markKnown) && v&maxMark != 0 {
 			return uint32(v), true
 		}
 	}
@@ -73,7 +73,7 @@ func serviceIn(rules []string) string {
 }
 
 // forget releases the numbers that nothing uses any more. A Service that comes back later
-// gets other numbers: clients that are remembered by an old number are not sent to it. It
+// gets other numbers: clients that are known by an old number are not sent to it. It
 // returns the numbers of lists that are used, and whether any was released.
 func (p *renderer) forget(elems map[elem]int) (lists map[uint32]bool, released bool) {
 	marks, lists := map[uint32]bool{}, map[uint32]bool{}
@@ -81,7 +81,7 @@ func (p *renderer) forget(elems map[elem]int) (lists map[uint32]bool, released b
 		return lists, false
 	}
 	for e := range elems {
-		if e.set == "ids" {
+		if e.set == affinityLists {
 			marks[binary.NativeEndian.Uint32([]byte(e.key))&maxMark] = true
 			lists[binary.NativeEndian.Uint32([]byte(e.data))] = true
 		}
@@ -90,8 +90,8 @@ func (p *renderer) forget(elems map[elem]int) (lists map[uint32]bool, released b
 	return lists, p.retainLists(lists)
 }
 
-// learners are the chains that elements lead to.
-func learners[V any](all map[elem]V) map[string]bool {
+// updateChains are the chains that elements lead to.
+func updateChains[V any](all map[elem]V) map[string]bool {
 	names := map[string]bool{}
 	for e := range all {
 		if e.set == affinityUpdates {
