@@ -17,19 +17,7 @@ func TestOnlyTheClusterIsAnswered(t *testing.T) {
 	if !alone(t) {
 		return
 	}
-	lo, err := netlink.LinkByName("lo")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, a := range []string{"10.1.2.3/32", "198.51.100.7/32", "203.0.113.9/32", "fd00::7/128", "2001:db8::9/128"} {
-		addr, err := netlink.ParseAddr(a)
-		if err == nil {
-			err = netlink.AddrAdd(lo, addr)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
+	addAddresses(t, "10.1.2.3/32", "198.51.100.7/32", "203.0.113.9/32", "fd00::7/128", "2001:db8::9/128")
 	api := newAPIServer(t)
 	fill(api)
 	up, queries := upstream(t, "192.0.2.7")
@@ -58,6 +46,24 @@ func TestOnlyTheClusterIsAnswered(t *testing.T) {
 	}
 	if n := queries(); n != 1 {
 		t.Errorf("the upstream was asked %d times, want 1", n)
+	}
+}
+
+// addAddresses gives lo addresses from which a test asks.
+func addAddresses(t *testing.T, addresses ...string) {
+	t.Helper()
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range addresses {
+		addr, err := netlink.ParseAddr(a)
+		if err == nil {
+			err = netlink.AddrAdd(lo, addr)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -45,6 +45,7 @@ const builtin = `{{with .Note}}# {{.}}
     }
     prometheus :9153
 {{- with .Upstreams}}
+    clients 1000
     forward . {{.}} {
         max_concurrent 1000
     }

@@ -32,10 +32,11 @@ import (
 // CoreDNS's own build: reload, ready and health only watch; prometheus, errors and log
 // must see what all later ones answered; rewrite and autopath ask the later ones for
 // another name; acl must come before whatever answers; cache must come before whatever is slow.
+// clients is ours: it counts what goes to upstreams.
 func Plugins() []string {
 	return []string{
 		"reload", "bufsize", "debug", "ready", "health", "prometheus", "errors", "log",
 		"dns64", "loadbalance", "rewrite", "autopath", "acl", "cache", "minimal",
-		"template", "hosts", "kubernetes", "file", "loop", "forward",
+		"template", "hosts", "kubernetes", "file", "loop", "clients", "forward",
 	}
 }

@@ -97,13 +97,15 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	s.remark(slog.LevelWarn, in.note)
 	stale.Set(0)
-	_ = prometheus.Register(stale) // with CoreDNS's own; it fails only where it has been registered
+	for _, m := range []prometheus.Collector{stale, refused} {
+		_ = prometheus.Register(m) // with CoreDNS's own; it fails only where it has been registered
+	}
 	inst, err := s.start(in)
 	if err != nil {
 		return err
 	}
 	s.cfg.Log.Info("serving DNS", "corefile", in.Filepath, "on", listeners(inst))
-	<-ctx.Done()
+	keepConnections(ctx)
 	s.cfg.Log.Info("ending DNS: queries are answered until the lame duck time is over")
 	// From here on the reload plugin must find nothing new to load.
 	err = stop(inst)

@@ -44,7 +44,7 @@ func (s *Server) Corefile() (string, error) {
 	return string(in.Contents), nil
 }
 
-// read loads the Corefile and refuses what cannot be served.
+// read loads the Corefile, limits what one client can have, and refuses what cannot be served.
 func (s *Server) read() (in input, err error) {
 	if in, err = s.load(); err != nil {
 		return in, err
@@ -60,6 +60,7 @@ func (s *Server) read() (in input, err error) {
 		return in, err
 	}
 	in.print = sha256.Sum256(text)
+	in.Contents = withClients(in.Filepath, in.Contents, in.blocks)
 	return in, nil
 }
 
