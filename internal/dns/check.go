@@ -63,6 +63,7 @@ func Check(path string, text []byte) Report {
 
 // setUp has every plugin read its block, and starts none.
 func setUp(path string, text []byte) error {
+	register()
 	// The kubernetes plugin looks for the cluster as soon as it has read its block. It comes last, so
 	// that all others have read theirs when it finds none.
 	order := append(slices.DeleteFunc(Plugins(), func(p string) bool { return p == "kubernetes" }), "kubernetes")

@@ -20,7 +20,8 @@ import (
 // maxQuestions are the questions under way to upstreams, where the Corefile does not say.
 const maxQuestions = 1000
 
-func init() { plugin.Register("clients", setupClients) }
+// register makes the plugin known to CoreDNS, once in a process.
+var register = sync.OnceFunc(func() { plugin.Register("clients", setupClients) })
 
 // refused counts what a client did not get because it had its share.
 var refused = prometheus.NewCounterVec(prometheus.CounterOpts{

@@ -131,6 +131,7 @@ func (s *Server) validate() error {
 // start sets CoreDNS's process-wide settings and starts it. The listeners are
 // open when it returns. What a failed start had begun is ended.
 func (s *Server) start(in input) (*caddy.Instance, error) {
+	register()
 	if err := dnsserver.SetDirectives(Plugins()); err != nil {
 		return nil, fmt.Errorf("choose plugins: %w", err)
 	}
