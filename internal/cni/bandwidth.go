@@ -163,8 +163,7 @@ func (w wire) checkLimits(host netlinksafe.Handle) error {
 
 // ofShaper says whether a link is a shaper of the network's.
 func ofShaper(link netlink.Link, network string) bool {
-	attrs := link.Attrs()
-	return link.Type() == "ifb" && strings.HasPrefix(attrs.Name, shaperStart) && attrs.Group == group(network)
+	return link.Type() == "ifb" && ofNetwork(link.Attrs(), network)
 }
 
 // removeShapers removes the network's shapers whose wire is not valid.

@@ -289,7 +289,7 @@ func (n *node) check(list *libcni.NetworkConfigList, p *pod) error {
 // left is what the plugin has left behind: links, routes and addresses.
 func (n *node) left() string {
 	n.t.Helper()
-	text := n.run("ip -br link show type veth | grep ^fw || true; ip route show proto 70; ip -6 route show proto 70")
+	text := n.run("ip -br link show | grep '^f[wi]' || true; ip route show proto 70; ip -6 route show proto 70")
 	files, _ := filepath.Glob(filepath.Join(n.stateDir, "*", "*[.:]*"))
 	for _, file := range files {
 		if base := filepath.Base(file); !strings.HasPrefix(base, "last_reserved_ip") {

@@ -105,14 +105,14 @@ func trace(pid, number int) (killed bool, err error) {
 }
 
 // TestKilledAtEachStep kills ADD and DEL before each of their changes, by number, of a pod that policies isolate and that has a
-// hostPort. Whatever was made, the next ADD of another pod works beside it, and DEL, or GC where the runtime has
+// hostPort and limits. Whatever was made, the next ADD of another pod works beside it, and DEL, or GC where the runtime has
 // forgotten the pod, leaves nothing, and has told the agent that the container is gone.
 func TestKilledAtEachStep(t *testing.T) {
 	n := newNode(t)
 	list := n.list("1.1.0", "fairway", "10.244.1.0/24", "fd00:10:244:1::/64")
 	socket := filepath.Join(t.TempDir(), "policy.sock")
-	conf := fmt.Sprintf(`{"cniVersion":"1.1.0","name":"fairway","type":"fairway-cni","capabilities":{"portMappings":true},"policySocket":%q,`+
-		`"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp"}]},`+
+	conf := fmt.Sprintf(`{"cniVersion":"1.1.0","name":"fairway","type":"fairway-cni","capabilities":{"portMappings":true,"bandwidth":true},"policySocket":%q,`+
+		`"runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp"}],"bandwidth":{"ingressRate":1000000,"egressRate":1000000}},`+
 		`"ipam":{"type":"host-local","dataDir":%q,"ranges":[[{"subnet":"10.244.1.0/24"}],[{"subnet":"fd00:10:244:1::/64"}]]}}`, socket, n.stateDir)
 	var mu sync.Mutex
 	isolated := map[string]bool{} // containers

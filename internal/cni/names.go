@@ -70,7 +70,7 @@ func group(network string) uint32 {
 // ofNetwork says whether a link was made by this plugin for the network. Links of other
 // networks and other programs are never touched.
 func ofNetwork(link *netlink.LinkAttrs, network string) bool {
-	if !strings.HasPrefix(link.Name, linkPrefix) {
+	if !strings.HasPrefix(link.Name, linkPrefix) && !strings.HasPrefix(link.Name, shaperStart) {
 		return false
 	}
 	return strings.HasPrefix(link.Alias, aliasPrefix+network+" ") || link.Alias == "" && link.Group == group(network)

@@ -116,7 +116,7 @@ func add(args *skel.CmdArgs) error {
 		}
 		err = fmt.Errorf("print result: %w", err)
 	}
-	return withCleanup(err, removeHostPorts(conf, w.attachment), removeLink(host, w.hostLink()), removeLink(host, w.shaper()), release(conf, w.attachment))
+	return withCleanup(err, removeHostPorts(conf, w.attachment), w.removeLinks(host), release(conf, w.attachment))
 }
 
 // alone keeps other ADDs of the same pod out until this program ends: one that fails would release the addresses which
@@ -187,10 +187,7 @@ func del(args *skel.CmdArgs) error {
 	if err := removeHostPorts(conf, a); err != nil {
 		return err
 	}
-	if err := removeLink(host, a.hostLink()); err != nil {
-		return err
-	}
-	if err := removeLink(host, a.shaper()); err != nil {
+	if err := a.removeLinks(host); err != nil {
 		return err
 	}
 	_ = forget(conf, a.containerID) // DEL has to succeed without an agent

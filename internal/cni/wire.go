@@ -285,22 +285,6 @@ func setNeighbour(h netlinksafe.Handle, link netlink.Link, addr netip.Addr, mac 
 	return nil
 }
 
-// removeLink deletes a link by name; it is no error if there is none. The other end of the pair
-// goes with it, and with both their addresses, routes and neighbours.
-func removeLink(h netlinksafe.Handle, name string) error {
-	link, err := h.LinkByName(name)
-	if errors.As(err, &netlink.LinkNotFoundError{}) {
-		return nil
-	}
-	if err == nil {
-		err = h.LinkDel(link)
-	}
-	if err != nil && !errors.Is(err, unix.ENODEV) {
-		return fmt.Errorf("delete link %s: %w", name, err)
-	}
-	return nil
-}
-
 // hostPrefix is the address alone as a prefix, /32 or /128.
 func hostPrefix(addr netip.Addr) *net.IPNet {
 	return &net.IPNet{IP: addr.AsSlice(), Mask: net.CIDRMask(addr.BitLen(), addr.BitLen())}

@@ -1,0 +1,83 @@
+package cni
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/containernetworking/plugins/pkg/netlinksafe"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// removeLinks removes the links of an attachment; it is no error if there are none.
+func (a attachment) removeLinks(host netlinksafe.Handle) error {
+	if err := a.removeTogether(host); err != nil {
+		return err
+	}
+	if err := removeLink(host, a.hostLink()); err != nil {
+		return err
+	}
+	return removeLink(host, a.shaper())
+}
+
+// removeTogether removes the wire and its shaper, if both are there, in one step: to remove a link the kernel waits for all
+// CPUs several times, tens of milliseconds, but for all links of a group once. What else may have the group stays: they
+// are removed one by one then.
+func (a attachment) removeTogether(host netlinksafe.Handle) error {
+	shaper, err := host.LinkByName(a.shaper())
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		return nil
+	}
+	var links []netlink.Link
+	if err == nil {
+		links, err = host.LinkList()
+	}
+	if err != nil {
+		return fmt.Errorf("look for link %s: %w", a.shaper(), err)
+	}
+	sum := sha256.Sum256([]byte(a.shaper()))
+	alone := binary.BigEndian.Uint32(sum[:])>>1 | 1
+	var wire netlink.Link
+	for _, link := range links {
+		switch attrs := link.Attrs(); {
+		case attrs.Name == a.hostLink():
+			wire = link
+		case attrs.Index != shaper.Attrs().Index && attrs.Group == alone:
+			return nil
+		}
+	}
+	if wire == nil {
+		return nil
+	}
+	for _, link := range []netlink.Link{wire, shaper} {
+		if err := host.LinkSetGroup(link, int(alone)); err != nil {
+			return fmt.Errorf("set the group of %s: %w", link.Attrs().Name, err)
+		}
+	}
+	req := nl.NewNetlinkRequest(unix.RTM_DELLINK, unix.NLM_F_ACK)
+	req.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+	req.AddData(nl.NewRtAttr(unix.IFLA_GROUP, nl.Uint32Attr(alone)))
+	if _, err := req.Execute(unix.NETLINK_ROUTE, 0); err != nil {
+		return fmt.Errorf("delete links %s and %s: %w", a.hostLink(), a.shaper(), err)
+	}
+	return nil
+}
+
+// removeLink deletes a link by name; it is no error if there is none. The other end of the pair
+// goes with it, and with both their addresses, routes and neighbours.
+func removeLink(h netlinksafe.Handle, name string) error {
+	link, err := h.LinkByName(name)
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		return nil
+	}
+	if err == nil {
+		err = h.LinkDel(link)
+	}
+	if err != nil && !errors.Is(err, unix.ENODEV) {
+		return fmt.Errorf("delete link %s: %w", name, err)
+	}
+	return nil
+}
