@@ -20,5 +20,15 @@ const (
 // Modes returns the names of the modes that carry Services, the best first.
 func Modes() []string { return []string{NFTables, IPTables, IPVS, Userspace} }
 
+// OldestKernel returns the oldest Linux, as major and minor number, that a mode works on; 0.0: any that
+// Kubernetes runs on.
+func OldestKernel(mode string) [2]int {
+	switch mode {
+	case NFTables, Userspace:
+		return [2]int{5, 13}
+	}
+	return [2]int{}
+}
+
 // ModeNames returns the names for messages: "nftables, iptables, …".
 func ModeNames() string { return strings.Join(Modes(), ", ") }

@@ -4,7 +4,6 @@ import (
 	"testing"
 
 	"github.com/fairway-net/fairway/internal/childfault"
-	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/datapath/conformance"
 	"github.com/fairway-net/fairway/internal/datapath/iptables"
 	"github.com/fairway-net/fairway/internal/datapath/nftables"
@@ -21,22 +20,22 @@ func TestMain(m *testing.M) {
 func TestSwitch(t *testing.T) { conformance.Switch(t, modes()) }
 
 func modes() map[string]conformance.Open {
-	must := func(t testing.TB, dp datapath.Datapath, err error) datapath.Datapath {
+	must := func(t testing.TB, dp conformance.Datapath, err error) conformance.Datapath {
 		if err != nil {
 			t.Fatal(err)
 		}
 		return dp
 	}
 	return map[string]conformance.Open{
-		"nftables": func(t testing.TB) datapath.Datapath {
+		"nftables": func(t testing.TB) conformance.Datapath {
 			dp, err := nftables.New(nftables.Config{})
 			return must(t, dp, err)
 		},
-		"iptables": func(t testing.TB) datapath.Datapath {
+		"iptables": func(t testing.TB) conformance.Datapath {
 			dp, err := iptables.New(iptables.Config{Variant: iptables.NFT})
 			return must(t, dp, err)
 		},
-		"userspace": func(t testing.TB) datapath.Datapath {
+		"userspace": func(t testing.TB) conformance.Datapath {
 			dp, err := userspace.New(userspace.Config{})
 			return must(t, dp, err)
 		},

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/oneline"
 )
 
@@ -79,7 +80,7 @@ func decide(manifests fs.FS, f *Facts, o Options, former *Settings) (*decision, 
 // allowed are the values of settings that are one of a few words. An agent refuses any other, and its pod would
 // not start.
 var allowed = map[string][]string{
-	keyMode:       {"nftables", "iptables", "ipvs", "userspace", Auto, none},
+	keyMode:       append(datapath.Modes(), Auto, none),
 	keyPodNetwork: {none, routes, "vxlan", Auto, "wireguard", byRouters},
 	"LOG_FORMAT":  {"text", "json"},
 }
@@ -277,14 +278,8 @@ func tenth(ranges []netip.Prefix) (addrs []string) {
 	return addrs
 }
 
-// oldest are the oldest kernels of the modes that need more than any that Kubernetes runs on.
-var oldest = map[string][2]int{"nftables": {5, 13}, "userspace": {5, 13}}
-
 func (d *decision) kernel(f *Facts) {
-	need, ok := oldest[d.Values[keyMode]]
-	if !ok {
-		return
-	}
+	need := datapath.OldestKernel(d.Values[keyMode])
 	var old []string
 	for _, n := range f.Nodes {
 		major, minor, ok := kernelVersion(n.Status.NodeInfo.KernelVersion)

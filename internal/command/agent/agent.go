@@ -112,7 +112,7 @@ type agent struct {
 func (a *agent) run(ctx context.Context) error {
 	a.limitMemory()
 	says := newAgentStatus(a.cfg, a.env.Version)
-	dp, err := a.openDatapath(ctx, says)
+	dp, release, err := a.openDatapath(ctx, says)
 	if err != nil {
 		return err
 	}
@@ -165,7 +165,7 @@ func (a *agent) run(ctx context.Context) error {
 		g.Go(func() error { a.releaseStart(ctx, says.applied); return nil })
 		g.Go(func() error { return flows.Run(ctx) })
 		g.Go(func() error { return loop.Run(ctx) })
-		g.Go(func() error { return a.watchRelease(ctx, registry, events, dp) })
+		g.Go(func() error { return a.watchRelease(ctx, registry, events, release) })
 	}
 	if a.cfg.ConnectsPods() {
 		pods := a.podNetwork()
@@ -265,23 +265,26 @@ func (a *agent) modeOptions() modes.Options {
 
 // openDatapath opens the datapath that --proxy-mode asks for, and finds out whether it works
 // here before anything else starts. It takes over from what carried Services before. Nil:
-// the mode is none, and no rules of ours are here.
-func (a *agent) openDatapath(ctx context.Context, says *agentStatus) (datapath.Datapath, error) {
+// the mode is none, and no rules of ours are here. If there are some, the datapath is release too.
+func (a *agent) openDatapath(ctx context.Context, says *agentStatus) (dp datapath.Datapath, release *takeover.Release, err error) {
 	if a.gate = nil; a.cfg.NetworkPolicy {
 		a.gate = &datapath.Gate{}
 	}
 	if a.cfg.Mode == datapath.None {
-		return a.openRelease(ctx, says), nil
+		if release = a.openRelease(ctx, says); release == nil {
+			return nil, nil, nil
+		}
+		return release, release, nil
 	}
-	dp, err := modes.All().Choose(ctx, a.log, a.cfg.Mode, a.modeOptions())
+	dp, err = modes.All().Choose(ctx, a.log, a.cfg.Mode, a.modeOptions())
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	a.cfg.Mode = dp.Info().Name // auto has become this
 	return takeover.New(takeover.Config{
 		Log: a.log, Datapath: dp, Others: modes.All().Others(ctx, a.log, a.cfg.Mode, a.modeOptions()),
 		KubeProxy: &takeover.KubeProxy{}, Replace: a.cfg.ReplaceKubeProxy, Found: says.found,
-	}), nil
+	}), nil, nil
 }
 
 // nodes are the cluster's nodes as the pod network reads them.

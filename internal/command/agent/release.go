@@ -7,7 +7,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fairway-net/fairway/internal/config"
-	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/datapath/modes"
 	"github.com/fairway-net/fairway/internal/kube"
 	"github.com/fairway-net/fairway/internal/status"
@@ -43,7 +42,7 @@ func (a *agent) runs(ctx context.Context) error {
 
 // openRelease opens, for --proxy-mode none, the mode whose rules still carry Services here:
 // rules that nobody updates would lead to pods that are gone. Nil: there are none.
-func (a *agent) openRelease(ctx context.Context, says *agentStatus) datapath.Datapath {
+func (a *agent) openRelease(ctx context.Context, says *agentStatus) *takeover.Release {
 	held, err := modes.All().Found(ctx, a.modeOptions())
 	if err != nil {
 		a.log.Debug("not looking for rules of our modes: no mode works here", "err", err)
@@ -64,11 +63,9 @@ func releasePending(mode string) string {
 	return "--proxy-mode none, but rules of mode " + mode + " are here and no other proxy has taken over; they are kept up to date until then [fairway agent --cleanup removes them]"
 }
 
-// watchRelease ends the run when dp is a Release that has ended, and says so as a metric
-// and an event until then.
-func (a *agent) watchRelease(ctx context.Context, registry prometheus.Registerer, events *kube.Recorder, dp datapath.Datapath) error {
-	release, ok := dp.(*takeover.Release)
-	if !ok {
+// watchRelease ends the run when a Release has ended, and says so as a metric and an event until then. Nil: there is none.
+func (a *agent) watchRelease(ctx context.Context, registry prometheus.Registerer, events *kube.Recorder, release *takeover.Release) error {
+	if release == nil {
 		return nil
 	}
 	registry.MustRegister(NewReleasePending())

@@ -12,14 +12,10 @@ import (
 // everything from a failed change. The Sync after it compares everything with the kernel.
 func (s suite) failures(t testing.TB) {
 	r := sixRig(t, s)
-	faulty, ok := r.dp.(Faulty)
-	if !ok {
-		t.Fatalf("%s has no FailWrites, and differences.go gives no reason", r.dp.Info().Name)
-	}
 	injected := errors.New("injected fault")
 	expect := func(when string, table *service.Table, fail error, full bool) (stats datapath.Stats) {
 		t.Helper()
-		faulty.FailWrites(func() error { return fail })
+		r.dp.FailWrites(func() error { return fail })
 		stats, err := r.syncStats(table)
 		if !errors.Is(err, fail) || stats.Full != full {
 			t.Errorf("%s: %+v, error %v; want full %v and error %v", when, stats, err, full, fail)

@@ -194,10 +194,6 @@ func (s suite) faults(t testing.TB) {
 		_, eps[service.Key{Addr: e.Addr, Proto: service.TCP}] = scenario.PodAddr(i, true)
 	}
 	r := newRig(t, s, node.Name, eps)
-	faulty, ok := r.dp.(Faulty)
-	if !ok {
-		t.Fatalf("%s has no FailWrites, and differences.go gives no reason", r.dp.Info().Name)
-	}
 	steady := web("steady", "10.96.100.1:80", service.TCP, 0, 1)
 	state := scenario.NewState(node)
 	with := func() *service.Table {
@@ -213,7 +209,7 @@ func (s suite) faults(t testing.TB) {
 		for range 1 + rng.IntN(4) {
 			state.Apply(gen.Event())
 		}
-		faulty.FailWrites(func() error {
+		r.dp.FailWrites(func() error {
 			if rng.IntN(10) == 0 || step%20 == 19 && failed%3 != 2 {
 				failed++
 				return injected
@@ -228,7 +224,7 @@ func (s suite) faults(t testing.TB) {
 			}
 			err = r.sync(table)
 		}
-		faulty.FailWrites(nil)
+		r.dp.FailWrites(nil)
 		if err := errors.Join(err, r.holds(table)); err != nil {
 			report(t, err)
 			t.Fatalf("step %d, after %d faults", step, failed)

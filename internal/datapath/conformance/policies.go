@@ -18,7 +18,7 @@ import (
 )
 
 // OpenGated is Open for a datapath that may have to ask a Gate.
-type OpenGated func(t testing.TB, gate *datapath.Gate) datapath.Datapath
+type OpenGated func(t testing.TB, gate *datapath.Gate) Datapath
 
 // policyPods are how many endpoints, each a Service's, the test of NetworkPolicies has in each
 // family, the first port of the policies, and the NodePort of the first Service.
@@ -68,7 +68,7 @@ type policies struct {
 
 func newPolicies(t *testing.T, open OpenGated) *policies {
 	gate := &datapath.Gate{}
-	s := newSuite(t, func(t testing.TB) datapath.Datapath { return open(t, gate) })
+	s := newSuite(t, func(t testing.TB) Datapath { return open(t, gate) })
 	endpoints := map[service.Key]string{}
 	var frontends []*service.Frontend
 	p := &policies{World: policytest.New(testnet.Random(t)), compiler: policy.New("node-1"), kernel: nftpolicy.New()}

@@ -27,7 +27,7 @@ type rig struct {
 	node  *testnet.Host // where the datapath works
 	peer  *testnet.Host
 	hosts map[netip.Addr]*testnet.Host
-	dp    datapath.Datapath
+	dp    Datapath
 	flows map[flow.Flow]bool // UDP flows that clients may ever have had
 	turns bool               // in the table, the endpoints of a Service take turns
 }

@@ -17,12 +17,15 @@ import (
 	"github.com/fairway-net/fairway/internal/testnet"
 )
 
-// Open makes a new instance of the datapath, as a process does that starts.
-type Open func(t testing.TB) datapath.Datapath
+// A Datapath is one whose writes to the kernel can be made to fail, which tests need and the contract
+// does not have. f is called before each write; an error of f is the write's. Nil ends it.
+type Datapath interface {
+	datapath.Datapath
+	FailWrites(f func() error)
+}
 
-// Faulty is implemented by datapaths whose writes to the kernel can be made to fail.
-// f is called before each write; an error of f is the write's. Nil ends it.
-type Faulty interface{ FailWrites(f func() error) }
+// Open makes a new instance of the datapath, as a process does that starts.
+type Open func(t testing.TB) Datapath
 
 // A suite is the suite, for one datapath and of some size.
 type suite struct {

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/testnet"
 )
 
@@ -92,7 +91,7 @@ func TestSuiteFindsBugs(t *testing.T) {
 // small is the suite in a size for a datapath that starts nft for everything.
 func small(bug string, patience time.Duration) suite {
 	return suite{
-		open:     func(testing.TB) datapath.Datapath { return &slow{bug: bug} },
+		open:     func(testing.TB) Datapath { return &slow{bug: bug} },
 		services: 100, changes: 36, patience: patience,
 		lacks: lacks("slow"),
 	}

@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/scenario"
 	"github.com/fairway-net/fairway/internal/service"
 	"github.com/fairway-net/fairway/internal/testnet"
@@ -163,7 +162,7 @@ func (w *walk) to(name string, open Open) {
 	}
 }
 
-func (w *walk) drain(dp datapath.Datapath) (done bool, err error) {
+func (w *walk) drain(dp Datapath) (done bool, err error) {
 	err = w.rig.node.Do(func() error { done, err = dp.Drain(context.Background()); return err })
 	return done, err
 }
@@ -174,7 +173,7 @@ const drainTime = 3 * time.Second
 
 // drained waits until the old mode says that it is not needed any more, or cleans it up when
 // only UDP flows can be left.
-func (w *walk) drained(when string, dp datapath.Datapath) {
+func (w *walk) drained(when string, dp Datapath) {
 	w.t.Helper()
 	until := time.Now().Add(drainTime)
 	for {

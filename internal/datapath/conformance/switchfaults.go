@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/fairway-net/fairway/internal/childfault"
-	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/scenario"
 	"github.com/fairway-net/fairway/internal/service"
 )
@@ -125,8 +124,8 @@ func (s *faultySwitch) run(ctx context.Context, f func() error) error {
 	defer old.Close()
 	defer next.Close()
 	if f != nil {
-		for _, dp := range []datapath.Datapath{old, next} {
-			dp.(Faulty).FailWrites(f)
+		for _, dp := range []Datapath{old, next} {
+			dp.FailWrites(f)
 		}
 	}
 	return s.rig.node.Do(func() error {

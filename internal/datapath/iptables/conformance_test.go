@@ -21,7 +21,7 @@ func TestConformance(t *testing.T) { conformance.Run(t, open(iptables.NFT)) }
 func TestLegacy(t *testing.T) { conformance.RunScenarios(t, open(iptables.Legacy)) }
 
 func open(v iptables.Variant) conformance.Open {
-	return func(t testing.TB) datapath.Datapath {
+	return func(t testing.TB) conformance.Datapath {
 		d, err := iptables.New(iptables.Config{Variant: v})
 		if err != nil {
 			t.Fatal(err)
@@ -33,7 +33,7 @@ func open(v iptables.Variant) conformance.Open {
 func TestPolicies(t *testing.T) {
 	for name, v := range map[string]iptables.Variant{"nft": iptables.NFT, "legacy": iptables.Legacy} {
 		t.Run(name, func(t *testing.T) {
-			conformance.RunPolicies(t, func(t testing.TB, _ *datapath.Gate) datapath.Datapath { return open(v)(t) })
+			conformance.RunPolicies(t, func(t testing.TB, _ *datapath.Gate) conformance.Datapath { return open(v)(t) })
 		})
 	}
 }
@@ -41,7 +41,7 @@ func TestPolicies(t *testing.T) {
 func TestRejects(t *testing.T) {
 	for name, v := range map[string]iptables.Variant{"nft": iptables.NFT, "legacy": iptables.Legacy} {
 		t.Run(name, func(t *testing.T) {
-			conformance.RunRejects(t, func(t testing.TB, _ *datapath.Gate) datapath.Datapath { return open(v)(t) },
+			conformance.RunRejects(t, func(t testing.TB, _ *datapath.Gate) conformance.Datapath { return open(v)(t) },
 				map[string]conformance.Rejection{"ClusterIP": conformance.Rejections, "NodePort": conformance.Rejections, "endpoint": conformance.Rejections})
 		})
 	}

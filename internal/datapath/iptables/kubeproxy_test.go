@@ -69,7 +69,7 @@ func TestKubeProxy(t *testing.T) {
 						t.Errorf("Cleanup took kube-proxy's %q:\n%s", want, text)
 					}
 				}
-				for _, not := range []string{"FAIRWAY", "KUBE-MARK-OFF-CLUSTER"} {
+				for _, not := range []string{"FAIRWAY", "KUBE-EXT-OFF-CLUSTER"} {
 					if strings.Contains(text, not) {
 						t.Errorf("Cleanup left %s:\n%s", not, text)
 					}

@@ -12,18 +12,21 @@ type chain struct{ table, name string }
 // Tables.
 const nat, filter = "nat", "filter"
 
-// Chains that are always there. All but the last two are kube-proxy's.
+// Chains that are always there. All but the last are kube-proxy's.
 const (
-	services       = xtables.Services
-	nodeports      = xtables.NodePorts
-	postroute      = xtables.Postrouting
-	markMasq       = xtables.MarkMasq
-	externals      = xtables.ExternalServices
-	forward        = xtables.Forward
-	firewall       = xtables.Firewall
-	markOffCluster = "KUBE-MARK-OFF-CLUSTER" // marks all that are no pods
-	recordings     = xtables.Settings        // no packet comes here: its comments are the settings
+	services   = xtables.Services
+	nodeports  = xtables.NodePorts
+	postroute  = xtables.Postrouting
+	markMasq   = xtables.MarkMasq
+	externals  = xtables.ExternalServices
+	forward    = xtables.Forward
+	firewall   = xtables.Firewall
+	recordings = xtables.Settings // no packet comes here: its comments are the settings
 )
+
+// markOffCluster marks what is of no pod. Its name begins as those of chains of Services: a former release,
+// and kube-proxy, remove such a chain where they have no Service for it.
+const markOffCluster = ext + "OFF-CLUSTER"
 
 // canary is a chain by which kube-proxy notices that its rules were flushed. Sync removes
 // it, so where it exists, kube-proxy has written after us and holds the chains now.

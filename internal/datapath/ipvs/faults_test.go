@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/datapath/conformance"
 	"github.com/fairway-net/fairway/internal/datapath/nftables"
 	"github.com/fairway-net/fairway/internal/service"
 	"github.com/fairway-net/fairway/internal/testnet"
@@ -18,8 +19,8 @@ import (
 
 // The tests in this file are of every mode that user-mode Linux can run: they change what
 // belongs to the whole kernel.
-var everyMode = map[string]func(testing.TB) datapath.Datapath{
-	"ipvs": open, "userspace": openUserspace, "nftables": func(t testing.TB) datapath.Datapath {
+var everyMode = map[string]conformance.Open{
+	"ipvs": open, "userspace": openUserspace, "nftables": func(t testing.TB) conformance.Datapath {
 		dp, err := nftables.New(nftables.Config{})
 		if err != nil {
 			t.Fatal(err)

@@ -15,7 +15,7 @@ import (
 
 func TestMain(m *testing.M) { testnet.Main(m) }
 
-func open(t testing.TB) datapath.Datapath {
+func open(t testing.TB) conformance.Datapath {
 	dp, err := ipvs.New(ipvs.Config{})
 	if err != nil {
 		t.Fatal(err)
@@ -26,5 +26,5 @@ func open(t testing.TB) datapath.Datapath {
 func TestConformance(t *testing.T) { conformance.Run(t, open) }
 
 func TestPolicies(t *testing.T) {
-	conformance.RunPolicies(t, func(t testing.TB, _ *datapath.Gate) datapath.Datapath { return open(t) })
+	conformance.RunPolicies(t, func(t testing.TB, _ *datapath.Gate) conformance.Datapath { return open(t) })
 }

@@ -5,7 +5,6 @@ package ipvs_test
 import (
 	"testing"
 
-	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/datapath/conformance"
 	"github.com/fairway-net/fairway/internal/datapath/iptables"
 	"github.com/fairway-net/fairway/internal/datapath/nftables"
@@ -28,7 +27,7 @@ func BenchmarkModes(b *testing.B) {
 	conformance.Bench(b, map[string]conformance.Open{"ipvs": open, "nftables": openNFTables})
 }
 
-func openNFTables(t testing.TB) datapath.Datapath {
+func openNFTables(t testing.TB) conformance.Datapath {
 	dp, err := nftables.New(nftables.Config{})
 	if err != nil {
 		t.Fatal(err)
@@ -36,7 +35,7 @@ func openNFTables(t testing.TB) datapath.Datapath {
 	return dp
 }
 
-func openIPTables(t testing.TB) datapath.Datapath {
+func openIPTables(t testing.TB) conformance.Datapath {
 	dp, err := iptables.New(iptables.Config{Variant: iptables.NFT})
 	if err != nil {
 		t.Fatal(err)
@@ -44,7 +43,7 @@ func openIPTables(t testing.TB) datapath.Datapath {
 	return dp
 }
 
-func openUserspace(t testing.TB) datapath.Datapath {
+func openUserspace(t testing.TB) conformance.Datapath {
 	dp, err := userspace.New(userspace.Config{})
 	if err != nil {
 		t.Fatal(err)

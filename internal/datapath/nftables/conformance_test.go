@@ -10,7 +10,7 @@ import (
 )
 
 func open(cfg nftables.Config) conformance.Open {
-	return func(t testing.TB) datapath.Datapath {
+	return func(t testing.TB) conformance.Datapath {
 		dp, err := nftables.New(cfg)
 		if err != nil {
 			t.Fatal(err)
@@ -29,10 +29,10 @@ func TestCounting(t *testing.T) {
 func TestMain(m *testing.M) { testnet.Main(m) }
 
 func TestPolicies(t *testing.T) {
-	conformance.RunPolicies(t, func(t testing.TB, _ *datapath.Gate) datapath.Datapath { return open(nftables.Config{})(t) })
+	conformance.RunPolicies(t, func(t testing.TB, _ *datapath.Gate) conformance.Datapath { return open(nftables.Config{})(t) })
 }
 
 func TestRejects(t *testing.T) {
-	conformance.RunRejects(t, func(t testing.TB, _ *datapath.Gate) datapath.Datapath { return open(nftables.Config{})(t) },
+	conformance.RunRejects(t, func(t testing.TB, _ *datapath.Gate) conformance.Datapath { return open(nftables.Config{})(t) },
 		map[string]conformance.Rejection{"ClusterIP": conformance.Rejections, "NodePort": conformance.Rejections, "endpoint": conformance.Rejections})
 }

@@ -3,14 +3,13 @@ package userspace_test
 import (
 	"testing"
 
-	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/datapath/conformance"
 	"github.com/fairway-net/fairway/internal/datapath/userspace"
 )
 
 func TestConformance(t *testing.T) { conformance.Run(t, open) }
 
-func open(t testing.TB) datapath.Datapath {
+func open(t testing.TB) conformance.Datapath {
 	dp, err := userspace.New(userspace.Config{})
 	if err != nil {
 		t.Fatal(err)

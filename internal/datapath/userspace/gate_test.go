@@ -14,7 +14,7 @@ import (
 	"github.com/fairway-net/fairway/internal/testnet"
 )
 
-func openGated(t testing.TB, gate *datapath.Gate) datapath.Datapath {
+func openGated(t testing.TB, gate *datapath.Gate) conformance.Datapath {
 	dp, err := userspace.New(userspace.Config{Gate: gate})
 	must(t, err)
 	return dp
