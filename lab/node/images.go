@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -19,7 +21,8 @@ import (
 // An imageService stands between the kubelet and containerd's images. The
 // default pull policy of an image without a tag is Always, so the kubelet asks
 // for a pull although the image is there; here nothing can be pulled from
-// anywhere, so what is there is the newest there is.
+// anywhere, so what is there is the newest there is. But for a registry on the node's own
+// loopback address: a NodePort on localhost, with a registry in the cluster behind it.
 type imageService struct {
 	cri.UnimplementedImageServiceServer
 	containerd cri.ImageServiceClient
@@ -66,8 +69,22 @@ func (s *imageService) ImageFsInfo(ctx context.Context, r *cri.ImageFsInfoReques
 	return s.containerd.ImageFsInfo(ctx, r)
 }
 
-// PullImage answers from the node's own store.
+// onLoopback reports whether containerd would ask the node itself for an image.
+func onLoopback(image string) bool {
+	registry, _, _ := strings.Cut(image, "/")
+	host, _, err := net.SplitHostPort(registry)
+	if err != nil {
+		return false // "localhost/web" is a name that builders give to what is in no registry
+	}
+	addr, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && addr.IsLoopback()
+}
+
+// PullImage answers from the node's own store, or its own registry.
 func (s *imageService) PullImage(ctx context.Context, r *cri.PullImageRequest) (*cri.PullImageResponse, error) {
+	if onLoopback(r.GetImage().GetImage()) {
+		return s.containerd.PullImage(ctx, r)
+	}
 	found, err := s.containerd.ImageStatus(ctx, &cri.ImageStatusRequest{Image: r.GetImage()})
 	if err != nil {
 		return nil, err

@@ -58,6 +58,9 @@ func e2eImages(programs, own string) ([]image.Image, error) {
 		}
 		if u.program == "agnhost" {
 			t.File("/coredns", 0o755, coredns)
+			if err := serveImage(&t, "pause", "testing", images[0]); err != nil {
+				return nil, err
+			}
 		}
 		layer, err := t.Layer()
 		if err != nil {
