@@ -99,7 +99,7 @@ type Input struct {
 	Pools []*ipam.Pool
 	L2    []*L2Advertisement
 	// Routed are the BGPAdvertisements, if there are BGPPeers: routers lead to their addresses by any node. They
-	// count for pods that leave the cluster only.
+	// count for pods that leave the cluster, and for connections that routers lead to another node than before.
 	Routed    []*BGPAdvertisement
 	Nodes     []Node // sorted by name
 	Services  []*Service
@@ -118,6 +118,8 @@ type Decision struct {
 	// Egress: pods may leave the cluster with it. Routed: they cannot, because routers are told of it too, and
 	// answers would come to any node.
 	Egress, Routed bool
+	// Carriers are the nodes that may have connections to the address by way of routers; first those that are not to have new ones.
+	Carriers []string
 
 	candidates *candidates // nil: none
 	best       [kept]uint16
@@ -145,15 +147,21 @@ type Decider struct {
 	sets map[string]*candidates // by the advertisements that are for them
 }
 
+// shared is what several addresses have, by the advertisements that are for them, in one decision.
+type shared struct {
+	candidates map[string]*candidates
+	announcers map[string][]string
+}
+
 // Decide is the function of that name. What it returned before stays as it was.
 func (r *Decider) Decide(in Input) map[netip.Addr]*Decision {
 	sharing := in.sharing()
 	all := make(map[netip.Addr]*Decision, len(sharing))
-	sets := map[string]*candidates{}
+	sets := shared{map[string]*candidates{}, map[string][]string{}}
 	for a, services := range sharing {
 		all[a] = r.decide(in, a, services, sets)
 	}
-	r.last, r.sets = all, sets
+	r.last, r.sets = all, sets.candidates
 	return all
 }
 
@@ -172,12 +180,14 @@ func (in Input) sharing() map[netip.Addr][]*Service {
 }
 
 // decide returns the decision about an address: the one of before, if it is the same.
-func (r *Decider) decide(in Input, a netip.Addr, services []*Service, sets map[string]*candidates) *Decision {
+func (r *Decider) decide(in Input, a netip.Addr, services []*Service, sets shared) *Decision {
 	last := r.last[a]
 	d := Decision{Addr: a}
-	d.candidates, d.Reason = r.choose(in, a, services, sets, last)
-	d.Routed = in.routed(a, services)
-	if last != nil && d.candidates == last.candidates && d.Reason == last.Reason && d.Routed == last.Routed && last.isFor(services) {
+	pools := poolsOf(in.Pools, a)
+	d.candidates, d.Reason = r.choose(in, pools, services, sets.candidates, last)
+	d.Carriers = in.carriers(pools, services, sets.announcers)
+	d.Routed = in.routed(pools, services)
+	if last != nil && d.candidates == last.candidates && d.Reason == last.Reason && d.Routed == last.Routed && slices.Equal(d.Carriers, last.Carriers) && last.isFor(services) {
 		return last
 	}
 	for _, s := range services {
@@ -216,9 +226,8 @@ func (d *Decision) isFor(services []*Service) bool {
 	return len(services) == len(d.Services) && len(checks) == 0 && egress == d.Egress
 }
 
-// choose returns the candidates for an address, or why there are none.
-func (r *Decider) choose(in Input, a netip.Addr, services []*Service, sets map[string]*candidates, last *Decision) (*candidates, string) {
-	pools := poolsOf(in.Pools, a)
+// choose returns the candidates for an address of these pools, or why there are none.
+func (r *Decider) choose(in Input, pools []*ipam.Pool, services []*Service, sets map[string]*candidates, last *Decision) (*candidates, string) {
 	if len(pools) == 0 {
 		return nil, NoPool
 	}
@@ -264,11 +273,10 @@ func (in Input) advertisements(pools []*ipam.Pool, services []*Service) (all []*
 }
 
 // routed reports whether routers are told of an address with which pods may leave the cluster.
-func (in Input) routed(a netip.Addr, services []*Service) bool {
+func (in Input) routed(pools []*ipam.Pool, services []*Service) bool {
 	if !slices.ContainsFunc(services, func(s *Service) bool { return s.Egress }) {
 		return false
 	}
-	pools := poolsOf(in.Pools, a)
 	return slices.ContainsFunc(in.Routed, func(ad *BGPAdvertisement) bool { return ad.isFor(pools, services) })
 }
 

@@ -33,7 +33,7 @@ type Health interface {
 	Changed() <-chan struct{}
 }
 
-// Config says how a Speaker works. All fields but Sessions and RIB are required.
+// Config says how a Speaker works. All fields but Passing, Sessions and RIB are required.
 type Config struct {
 	Log    *slog.Logger
 	Node   string // we run on
@@ -44,6 +44,9 @@ type Config struct {
 	ProxyPort uint16
 	// ReflectorPort is where route reflectors listen (TCP); 0: there are none.
 	ReflectorPort uint16
+	// Passing is closed when the node's kernel can pass on packets of connections that routers lead here and that other nodes know;
+	// so long, but not for ever, nothing is announced. Nil: at once.
+	Passing <-chan struct{}
 	// Report is called with what BGPPeers ask for that is not done, after each decision.
 	Report func([]announce.PeerProblem)
 	// Announced is called with what is to be announced of each Service, after each decision.
@@ -90,6 +93,8 @@ const (
 	again = 5 * time.Second
 	// floodPause is how long a router that sent too much is left alone.
 	floodPause = 5 * time.Minute
+	// passingWithin is how long a node may take to know the others.
+	passingWithin = 10 * time.Second
 	// shunned is how long routers have to prefer other ways before ours are taken back.
 	shunned = time.Second
 )
@@ -164,6 +169,7 @@ func (s *Speaker) loop(ctx context.Context) {
 		return
 	case <-s.cfg.Source.Synced():
 	}
+	s.awaitPassing(ctx)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -179,6 +185,19 @@ func (s *Speaker) loop(ctx context.Context) {
 		if next := s.reconcile(ctx); next > 0 {
 			timer.Reset(next)
 		}
+	}
+}
+
+// awaitPassing waits until connections of other nodes that come here go on: they come with the first announcement.
+func (s *Speaker) awaitPassing(ctx context.Context) {
+	if s.cfg.Passing == nil {
+		return
+	}
+	select {
+	case <-ctx.Done():
+	case <-s.cfg.Passing:
+	case <-time.After(passingWithin):
+		s.cfg.Log.Warn("announces to routers without knowing the other nodes: connections that routers lead here from those end [do UDP packets of the speakers' port reach the voters?]", "after", passingWithin)
 	}
 }
 

@@ -43,7 +43,9 @@ type Fence struct {
 	held      map[netip.Addr]bool
 	confirmed [Slots]time.Time
 
-	former, formerWant map[netip.Addr]netip.Addr // as it is in the kernel, and as it is to be
+	former, formerWant map[element]string // as it is in the kernel, and as it is to be
+	routedKnown        bool               // formerWant has what routers lead to nodes
+	formerKept         bool               // of that the kernel has what a process before left
 	formerErr          error
 }
 
@@ -197,7 +199,7 @@ func (f *Fence) Hold(ctx context.Context, add, drop []netip.Addr) error {
 
 // hold writes what Hold and Former say: in one transaction, if that is not too much at once.
 func (f *Fence) hold(ctx context.Context, add, drop []netip.Addr) error {
-	former := f.formerChanges()
+	former, whole := f.formerChanges()
 	if n := len(former) + len(add) + len(drop); n == 0 {
 		return nil
 	} else if n <= elementsPerRun {
@@ -205,10 +207,10 @@ func (f *Fence) hold(ctx context.Context, add, drop []netip.Addr) error {
 		if err := f.table.Run(ctx, text); err != nil {
 			return err
 		}
-		f.former = maps.Clone(f.formerWant)
+		f.formerDone()
 		return nil
 	}
-	if err := f.changeFormer(ctx, former); err != nil {
+	if err := f.changeFormer(ctx, former, whole); err != nil {
 		return err
 	}
 	return f.change(ctx, "held", add, drop)

@@ -22,14 +22,18 @@ type claimView struct {
 	contested map[netip.Addr]bool      // another node asks for it
 	served    func(uint16) bool        // the node's proxy serves the Service of that health check
 	since     map[netip.Addr]time.Time // since when another node should have it
+	formers   *formers                 // are told whose the addresses are
 	now       time.Time
 }
 
 // claims returns the addresses that the node asks for: those that are its own by the decision,
-// and those that it holds until the node whose they are asks for them.
-func (v claimView) claims() (all []netip.Addr) {
+// and those that it holds until the node whose they are asks for them. moved: one is another node's than before.
+func (v claimView) claims() (all []netip.Addr, moved bool) {
 	for a, d := range v.decisions {
 		owner, ok := v.owner(d)
+		if ok && v.formers.owned(d, owner.Node, v.dead) {
+			moved = true
+		}
 		switch mine := ok && owner.Node == v.self; {
 		case mine && v.servedAll(d):
 			delete(v.since, a)
@@ -42,7 +46,7 @@ func (v claimView) claims() (all []netip.Addr) {
 	}
 	gone := func(a netip.Addr) bool { return v.decisions[a] == nil }
 	maps.DeleteFunc(v.since, func(a netip.Addr, _ time.Time) bool { return gone(a) })
-	return all
+	return all, moved
 }
 
 // owner returns whose an address is: of the nodes that are ready the best, else of those that are

@@ -54,6 +54,7 @@ func (s *Speaker) take(ctx context.Context, r reading, first bool) {
 	var guard []netip.Addr
 	changed := false // of what the node announces: its interfaces, or the Services that have it
 	ports := map[uint16]bool{}
+	routed := false
 	for a, d := range s.decisions {
 		if d.Egress {
 			s.owners.asked = append(s.owners.asked, a)
@@ -67,10 +68,13 @@ func (s *Speaker) take(ctx context.Context, r reading, first bool) {
 			}
 		}
 		changed = changed || d != was[a] && s.member.Held(a)
+		routed = routed || len(d.Carriers) > 0
 		if was[a] == nil && !first {
 			s.fresh[a] = time.Now()
 		}
 	}
+	s.carriersChanged = true
+	s.neighbours.asked.Store(routed)
 	s.links.ask(s.cfg.Node, s.decisions)
 	s.checks.set(s.net.peers[s.cfg.Node].Addr(), ports)
 	if err := s.fence.Guard(ctx, guard); err != nil {

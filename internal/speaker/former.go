@@ -4,12 +4,14 @@ import (
 	"context"
 	"maps"
 	"net/netip"
+	"reflect"
 	"slices"
 	"time"
 
 	"github.com/vishvananda/netlink"
 
 	"github.com/fairway-net/fairway/internal/announce"
+	"github.com/fairway-net/fairway/internal/fence"
 )
 
 // formerSilent is how long a node that is declared dead still gets the packets of its connections: a
@@ -26,6 +28,7 @@ type formers struct {
 	held   map[netip.Addr]bool     // this node holds it
 	silent map[string]time.Time    // nodes that are dead, since when
 	gone   map[string]bool         // those of them that have been so for too long
+	spoke  map[string]bool         // nodes whose speakers were heard once; nil: nothing is known
 }
 
 func newFormers() formers {
@@ -53,6 +56,12 @@ func (f *formers) owned(d *announce.Decision, owner string, dead map[string]bool
 	}
 	f.last[d.Addr] = now
 	return true
+}
+
+// forget forgets who had the addresses: the node takes no part any more. What routers lead to several nodes goes on.
+func (f *formers) forget() {
+	clear(f.last)
+	clear(f.held)
 }
 
 // enter and leave note addresses that this node holds from now on, and does not any more.
@@ -105,23 +114,78 @@ func (f *formers) next(self string, a netip.Addr) string {
 	return ""
 }
 
-// wanted returns where packets go, by address. at returns a node's address of the family of another.
-func (f *formers) wanted(self string, at func(node string, like netip.Addr) netip.Addr) map[netip.Addr]netip.Addr {
-	want := map[netip.Addr]netip.Addr{}
-	for a := range f.last {
-		if node := f.next(self, a); node != "" {
-			if to := at(node, a); to.IsValid() {
-				want[a] = to
+// passed returns where packets to an address go that routers lead to several nodes, of which those with such connections are
+// carriers: one after the other, in the order of their names, so that none goes round. first gets what comes from a router,
+// and next what another node has passed on. at returns a node's address, if packets can go there.
+func (f *formers) passed(self string, carriers []string, at func(node string) netip.Addr) (first, next netip.Addr) {
+	var list []string
+	for _, node := range carriers {
+		if f.spoke[node] && !f.gone[node] && len(list) < maxFormers && !slices.Contains(list, node) {
+			list = append(list, node)
+		}
+	}
+	slices.Sort(list)
+	for _, node := range list {
+		if node == self {
+			continue
+		}
+		to := at(node)
+		if !to.IsValid() {
+			continue
+		}
+		if !first.IsValid() {
+			first = to
+		}
+		if node > self {
+			return first, to
+		}
+	}
+	return first, netip.Addr{}
+}
+
+// wanted returns where packets go. at returns a node's address of the family of another.
+func (f *formers) wanted(self string, decisions map[netip.Addr]*announce.Decision, at func(node string, like netip.Addr) netip.Addr) (want fence.Elsewhere) {
+	want.Former = map[netip.Addr]netip.Addr{}
+	if f.spoke != nil {
+		want.First, want.Next = map[netip.Addr]netip.Addr{}, map[netip.Addr]netip.Addr{}
+	}
+	note := func(all map[netip.Addr]netip.Addr, a, to netip.Addr) {
+		if to.IsValid() {
+			all[a] = to
+		}
+	}
+	for a, d := range decisions {
+		switch {
+		case len(d.Carriers) == 0:
+			if node := f.next(self, a); node != "" {
+				note(want.Former, a, at(node, a))
 			}
+		case f.spoke != nil:
+			first, next := f.passed(self, slices.Concat(f.last[a], d.Carriers), func(node string) netip.Addr { return at(node, a) })
+			note(want.First, a, first)
+			note(want.Next, a, next)
 		}
 	}
 	return want
 }
 
-// former tells the fence who had the addresses before. It has an effect with the next Hold.
+// hearAll notes the nodes whose speakers are not silent: one without a speaker passes nothing on. It reports whether there are new ones.
+func (f *formers) hearAll(nodes []string, out map[string]bool) (changed bool) {
+	if f.spoke == nil {
+		f.spoke = map[string]bool{}
+	}
+	for _, node := range nodes {
+		if !out[node] && !f.spoke[node] {
+			f.spoke[node], changed = true, true
+		}
+	}
+	return changed
+}
+
+// former tells the fence who may know connections that this node does not. It has an effect with the next Hold.
 func (s *Speaker) former() (changed bool) {
 	near := map[netip.Addr]bool{} // asked once for each node, not for each address
-	want := s.formers.wanted(s.cfg.Node, func(node string, like netip.Addr) netip.Addr {
+	want := s.formers.wanted(s.cfg.Node, s.decisions, func(node string, like netip.Addr) netip.Addr {
 		i := slices.IndexFunc(s.addrs[node], func(a netip.Addr) bool { return a.Is4() == like.Is4() })
 		if i < 0 {
 			return netip.Addr{}
@@ -135,11 +199,14 @@ func (s *Speaker) former() (changed bool) {
 		}
 		return to
 	})
-	if maps.Equal(want, s.formerly) {
+	if want.Peers = s.neighbours.macs; !s.neighbours.known {
+		want.First, want.Next, want.Peers = nil, nil, nil // what the process before left stays until then
+	}
+	if reflect.DeepEqual(want, s.formerly) {
 		return false
 	}
 	s.formerly = want
-	s.fence.Former(want)
+	s.fence.Elsewhere(want)
 	return true
 }
 
@@ -157,19 +224,28 @@ func onLink(a netip.Addr) bool {
 	return err == nil && len(routes) == 1 && routes[0].Gw == nil
 }
 
-// heardFormers notes, with every beat, whose the addresses are, and which nodes have fallen silent or are back.
-func (s *Speaker) heardFormers(ctx context.Context, v claimView) {
+// heardFormers notes, with every beat, which nodes have fallen silent or are back, and tells the fence if that, or whose an
+// address is, changes where packets go.
+func (s *Speaker) heardFormers(ctx context.Context, v claimView, moved bool) {
 	changed := s.formers.hear(time.Now(), s.patience(), v.dead)
-	for _, d := range s.decisions {
-		if owner, ok := v.owner(d); ok && s.formers.owned(d, owner.Node, v.dead) {
-			changed = true
-		}
-	}
+	changed = s.formers.hearAll(s.nodes, v.out) || changed || moved || s.carriersChanged
+	s.carriersChanged = false
 	maps.DeleteFunc(s.formers.last, func(a netip.Addr, _ []string) bool { return s.decisions[a] == nil })
-	if !changed || !s.former() {
+	if changed {
+		s.passOn(ctx)
+	}
+}
+
+// passOn lets the kernel pass packets on as is known now.
+func (s *Speaker) passOn(ctx context.Context) {
+	if !s.former() {
 		return
 	}
 	if err := s.fence.Hold(ctx, nil, nil); err != nil {
 		s.mend(ctx, err)
+		return
+	}
+	if s.formerly.First != nil {
+		s.passes()
 	}
 }

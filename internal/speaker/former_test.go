@@ -4,7 +4,10 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"os/exec"
+	"regexp"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -37,11 +40,13 @@ func TestOpenConnections(t *testing.T) {
 		l.until(a, best)
 		first.goesOn("the owner is back")
 		second.goesOn("the owner is back")
+		third := l.open(a)
 
 		l.world.Nodes[best].Excluded = "it is drained"
 		l.tell(0, 1, 2)
 		l.owner(a, best)
 		first.goesOn("the owner is drained")
+		third.ends("the owner is drained")
 		l.world.Nodes[best].Excluded = ""
 		l.tell(0, 1, 2)
 		l.until(a, best)
@@ -114,6 +119,76 @@ func (o *opened) goesOn(when string) {
 	}
 }
 
+// ends ends the connection in order: the other end hears it, and does the same.
+func (o *opened) ends(when string) {
+	o.l.t.Helper()
+	if err := o.End(30 * time.Second); err != nil {
+		o.l.t.Errorf("%s: the end of a connection through %s: %v", when, o.by, err)
+	}
+}
+
+// TestRouted: of an address that routers lead to several nodes, connections that are open go on, and end in order, when the
+// router leads them to another node, also while a speaker is replaced.
+func TestRouted(t *testing.T) {
+	l := newLAN(t, 3)
+	l.world.Routed = true
+	l.tell(0, 1, 2)
+	for _, a := range vips {
+		var all []*opened
+		check := func(when string) {
+			t.Helper()
+			for at, o := range all {
+				o.goesOn(fmt.Sprintf("%s: opened by way of node %d", when, at+1))
+			}
+		}
+		for i := range l.nodes {
+			l.lead(a, i)
+			all = append(all, l.open(a))
+			check(fmt.Sprintf("the router leads to node %d", i+1))
+		}
+		must(t, l.nodes[1].cmd.Process.Signal(syscall.SIGTERM))
+		_ = l.nodes[1].cmd.Wait()
+		l.lead(a, 1)
+		check("a speaker has ended")
+		l.start(1)
+		check("a speaker begins")
+		l.lead(a, 0)
+		for _, o := range all {
+			o.ends("all lead to node 1")
+		}
+	}
+}
+
+var macPattern = regexp.MustCompile(`\b([0-9a-f]{2}:){5}[0-9a-f]{2}\b`)
+
+// lead lets the router lead to an address by node i, when its kernel knows the way on to the others.
+func (l *lan) lead(a netip.Addr, i int) {
+	l.t.Helper()
+	family, flag, ways := "ip6", "-6", 2
+	if a.Is4() {
+		family, flag = "ip", "-4"
+	}
+	if i == len(l.nodes)-1 {
+		ways = 1 // what comes from a node, it has passed on too: this is the last one
+	}
+	for end := time.Now().Add(60 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		var out []byte
+		_ = l.nodes[i].Do(func() (err error) {
+			out, err = exec.Command("nft", "list", "table", family, "fairway-former").CombinedOutput()
+			return err // there is no table yet
+		})
+		if strings.Count(string(out), a.String()+" :") == ways && len(macPattern.FindAllString(string(out), -1)) == len(l.nodes)-1 {
+			break
+		}
+		if time.Now().After(end) {
+			l.t.Fatalf("node %d does not know the way on: %s", i+1, out)
+		}
+	}
+	must(l.t, l.net.Fabric.Do(func() error {
+		return exec.Command("ip", flag, "route", "replace", a.String(), "via", l.nodes[i].Addr(a.Is4()).String()).Run()
+	}))
+}
+
 func named(node string) labels.Selector {
 	return labels.New(labels.Requirement{Key: "name", Op: labels.In, Values: []string{node}})
 }
@@ -165,8 +240,76 @@ func TestFormers(t *testing.T) {
 	check("it is dead", "node-2 node-3")
 	hear()
 	check("it is heard again", "node-2 node-1 node-3")
-	if to := all["node-2"].wanted("node-2", func(node string, _ netip.Addr) netip.Addr { return map[string]netip.Addr{"node-1": vips[1]}[node] }); !maps.Equal(to, map[netip.Addr]netip.Addr{a: vips[1]}) {
+	to := all["node-2"].wanted("node-2", map[netip.Addr]*announce.Decision{a: d}, func(node string, _ netip.Addr) netip.Addr { return map[string]netip.Addr{"node-1": vips[1]}[node] })
+	if !maps.Equal(to.Former, map[netip.Addr]netip.Addr{a: vips[1]}) || to.First != nil {
 		t.Errorf("the kernel sends to %v", to)
+	}
+}
+
+// TestPassed: wherever a router leads a packet, it comes to each node that may know it, each but the first one once, and never
+// goes round; also while nodes disagree about which nodes these are.
+func TestPassed(t *testing.T) {
+	addrs := map[string]netip.Addr{}
+	byAddr := map[netip.Addr]string{}
+	var nodes []string
+	for i := range 8 {
+		node, a := fmt.Sprintf("node-%d", i+1), netip.AddrFrom4([4]byte{172, 18, 0, byte(11 + i)})
+		nodes, addrs[node], byAddr[a] = append(nodes, node), a, node
+	}
+	at := func(node string) netip.Addr { return addrs[node] }
+	knows := func(out, gone map[string]bool) *formers {
+		f := newFormers()
+		f.hearAll(nodes, out)
+		f.gone = gone
+		return &f
+	}
+	all := map[string]*formers{}
+	for _, node := range nodes {
+		all[node] = knows(set([]string{"node-8"}), nil)
+	}
+	walk := func(from string, carriers func(node string) []string) string {
+		text := from
+		to, _ := all[from].passed(from, carriers(from), at)
+		for hops := 0; to.IsValid(); hops++ {
+			if hops > 2*maxFormers {
+				return text + " and round"
+			}
+			node := byAddr[to]
+			text += " " + node[5:]
+			_, to = all[node].passed(node, carriers(node), at)
+		}
+		return text
+	}
+	same := func(carriers ...string) func(string) []string { return func(string) []string { return carriers } }
+	for _, c := range []struct {
+		from     string
+		carriers func(string) []string
+		want     string
+	}{
+		{"node-1", same("node-1", "node-2", "node-3"), "node-1 2 3"},
+		{"node-2", same("node-1", "node-2", "node-3"), "node-2 1 2 3"},
+		{"node-3", same("node-1", "node-2", "node-3"), "node-3 1 2 3"},
+		{"node-4", same("node-1", "node-2", "node-3"), "node-4 1 2 3"}, // it is none: its route was taken back
+		{"node-1", same("node-3", "node-1"), "node-1 3"},
+		{"node-1", same("node-1"), "node-1"},
+		{"node-1", same("node-8", "node-2"), "node-1 2"}, // its speaker was never heard
+		{"node-1", same("node-7", "node-1", "node-2", "node-3", "node-4", "node-5", "node-6"), "node-1 2 3 4 7"},
+		{"node-2", func(node string) []string {
+			if node == "node-1" {
+				return []string{"node-3", "node-1"}
+			}
+			return []string{"node-1", "node-2"}
+		}, "node-2 1 3"},
+	} {
+		if got := walk(c.from, c.carriers); got != c.want {
+			t.Errorf("packets go %q, want %q", got, c.want)
+		}
+	}
+	for _, f := range all {
+		f.gone = set([]string{"node-1"})
+	}
+	if got := walk("node-3", same("node-1", "node-2", "node-3")); got != "node-3 2 3" {
+		t.Errorf("a node is dead: packets go %q", got)
 	}
 }
 

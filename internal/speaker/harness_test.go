@@ -52,6 +52,7 @@ type world struct {
 	Slow   bool   // the Source does not answer before the next world
 	// Interfaces are those of the L2Advertisement.
 	Interfaces []string
+	Routed     bool // routers are told of the addresses, and no L2Advertisement is for them
 }
 
 // source is a Source: the world that was read last.
@@ -151,11 +152,15 @@ func (s *source) Input() announce.Input {
 func (s world) input() announce.Input {
 	r, _ := ipam.ParseRange("0.0.0.0/0")
 	r6, _ := ipam.ParseRange("::/0")
-	return announce.Input{
+	in := announce.Input{
 		Pools: []*ipam.Pool{{Name: "all", Ranges: []ipam.Range{r, r6}}}, L2: []*announce.L2Advertisement{{Name: "all", Interfaces: s.Interfaces}}, Nodes: s.Nodes,
 		Services:  []*announce.Service{{Name: service.Name{Namespace: "shop", Name: "web"}, Addrs: s.Addrs, Egress: s.Told != ""}},
 		Endpoints: func(service.Name) announce.Endpoints { return announce.Endpoints{Any: true} },
 	}
+	if s.Routed {
+		in.L2, in.Routed = nil, []*announce.BGPAdvertisement{{Name: "all"}}
+	}
+	return in
 }
 
 // tell writes what a speaker says of owners.

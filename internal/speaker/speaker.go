@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -100,46 +101,47 @@ type Speaker struct {
 	// nextConflict is when a conflict is in the log again, since start.
 	nextConflict atomic.Int64
 
-	readings  chan reading
-	decisions map[netip.Addr]*announce.Decision // of the last reading
-	owners    owners
-	nodes     []string
-	addrs     map[string][]netip.Addr // of the nodes
-	formers   formers
-	formerly  map[netip.Addr]netip.Addr // what the fence was told of them
-	fresh     map[netip.Addr]time.Time  // may never have been announced by any node, since then
-	probed    chan probeResult
-	probing   map[netip.Addr]bool
-	taken     map[netip.Addr]time.Time // another machine has it: when to look again
-	since     map[netip.Addr]time.Time
-	devices   chan []l2.Interface
-	links     links
-	back      holdBack
-	routes    *routeWatch
-	waits     bool        // was cut off
-	unfit     string      // as Unfit said last
-	tooMany   bool        // more addresses are ours than a node can have
-	broken    bool        // the fence does not hold what the member says
-	soon      bool        // the next beat comes with the next tick
-	voting    atomic.Bool // a list of voters is being written
-	wrote     time.Time   // the last one
-	lease     lease
-	granted   announce.Standing // as Granted was told last
-	tasks     errgroup.Group
-}
-
-type probeResult struct {
-	addr  netip.Addr
-	mac   l2.MAC
-	taken bool
+	readings   chan reading
+	decisions  map[netip.Addr]*announce.Decision // of the last reading
+	owners     owners
+	nodes      []string
+	addrs      map[string][]netip.Addr // of the nodes
+	formers    formers
+	formerly   fence.Elsewhere // what the fence was told of them
+	neighbours *neighbours
+	passing    chan struct{} // closed by passes
+	passes     func()
+	// carriersChanged: the nodes that may have connections by way of routers, of some address.
+	carriersChanged bool
+	fresh           map[netip.Addr]time.Time // may never have been announced by any node, since then
+	probed          chan probeResult
+	probing         map[netip.Addr]bool
+	taken           map[netip.Addr]time.Time // another machine has it: when to look again
+	since           map[netip.Addr]time.Time
+	devices         chan []l2.Interface
+	links           links
+	back            holdBack
+	routes          *routeWatch
+	waits           bool        // was cut off
+	unfit           string      // as Unfit said last
+	tooMany         bool        // more addresses are ours than a node can have
+	broken          bool        // the fence does not hold what the member says
+	soon            bool        // the next beat comes with the next tick
+	voting          atomic.Bool // a list of voters is being written
+	wrote           time.Time   // the last one
+	lease           lease
+	granted         announce.Standing // as Granted was told last
+	tasks           errgroup.Group
 }
 
 // New returns a Speaker.
 func New(cfg Config) *Speaker {
 	s := &Speaker{
 		cfg: cfg, start: time.Now(), checks: newChecks(), fresh: map[netip.Addr]time.Time{}, probing: map[netip.Addr]bool{}, routes: newRouteWatch(),
-		formers: newFormers(), readings: make(chan reading), probed: make(chan probeResult, 16), taken: map[netip.Addr]time.Time{}, since: map[netip.Addr]time.Time{}, devices: make(chan []l2.Interface, 1),
+		formers: newFormers(), neighbours: newNeighbours(cfg.Log), readings: make(chan reading), probed: make(chan probeResult, 16), taken: map[netip.Addr]time.Time{}, since: map[netip.Addr]time.Time{}, devices: make(chan []l2.Interface, 1),
 	}
+	s.passing = make(chan struct{})
+	s.passes = sync.OnceFunc(func() { close(s.passing) })
 	s.tasks.SetLimit(maxTasks)
 	s.arp = l2.New(l2.Config{Log: cfg.Log, Allowed: s.allowed, Conflict: s.conflict, Count: cfg.Metrics.frame, Interfaces: s.interfaces})
 	return s
@@ -153,6 +155,9 @@ func (s *Speaker) Healthy() error {
 	}
 	return nil
 }
+
+// Passing is closed when this node's kernel knows which others may know connections that routers lead here, and it does not.
+func (s *Speaker) Passing() <-chan struct{} { return s.passing }
 
 // now is the time that the election counts by.
 func (s *Speaker) now() time.Duration { return time.Since(s.start) }
@@ -202,6 +207,7 @@ func (s *Speaker) Run(ctx context.Context) error {
 	g.Go(func() error { return s.checks.run(ctx) })
 	g.Go(func() error { return s.routes.run(ctx) })
 	g.Go(func() error { return s.follow(ctx) })
+	g.Go(func() error { return s.neighbours.run(ctx) })
 	g.Go(func() error {
 		defer s.net.conn.Close()
 		return s.loop(ctx)
@@ -247,6 +253,8 @@ func (s *Speaker) loop(ctx context.Context) error {
 			s.soon = true
 		case d := <-s.devices:
 			s.deviced(ctx, d)
+		case all := <-s.neighbours.read:
+			s.neighboured(ctx, all)
 		case r := <-s.probed:
 			s.probeDone(r)
 		}
@@ -314,11 +322,11 @@ func (s *Speaker) claim(ctx context.Context, dead map[string]bool) {
 	}
 	v := claimView{
 		self: s.cfg.Node, decisions: s.decisions, out: out, dead: dead, held: s.member.Held, contested: s.member.Contested(),
-		served: s.checks.served, since: s.since, now: time.Now(),
+		served: s.checks.served, since: s.since, now: time.Now(), formers: &s.formers,
 	}
-	s.heardFormers(ctx, v)
+	want, moved := v.claims()
+	s.heardFormers(ctx, v, moved)
 	s.owners.view(v)
-	want := v.claims()
 	if many := len(want) > election.MaxAddrs; many != s.tooMany {
 		if s.tooMany = many; many {
 			s.cfg.Log.Error("more addresses are this node's than it can announce: the last ones are announced by nobody [let fewer Services have an address, or more nodes announce them]", "addresses", len(want), "most", election.MaxAddrs)
@@ -428,7 +436,7 @@ func (s *Speaker) leave() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	s.arp.Set(nil)
-	s.formers = newFormers()
+	s.formers.forget()
 	s.former()
 	if err := s.release(ctx, s.member.Claimed()); err == nil {
 		s.member.Claim(nil)
@@ -439,49 +447,5 @@ func (s *Speaker) leave() error {
 	}
 	s.cfg.Assigned(nil)
 	s.returnVote(ctx)
-	return nil
-}
-
-// probeTime is how long it is asked whether another machine has a new address.
-const probeTime, probeAgain = 600 * time.Millisecond, 30 * time.Second
-
-// probe asks, before an address is announced for the first time, whether another machine has it.
-func (s *Speaker) probe(a netip.Addr, devices []string) {
-	if s.probing[a] {
-		return
-	}
-	s.probing[a] = s.tasks.TryGo(func() error { // else after one that ends
-		ctx, cancel := context.WithTimeout(context.Background(), 2*probeTime)
-		defer cancel()
-		mac, taken := s.arp.Probe(ctx, a, devices, probeTime)
-		select {
-		case s.probed <- probeResult{a, mac, taken}:
-		case <-time.After(probeTime): // the loop has ended
-		}
-		return nil
-	})
-}
-
-func (s *Speaker) probeDone(r probeResult) {
-	delete(s.probing, r.addr)
-	if r.taken {
-		s.taken[r.addr] = time.Now().Add(probeAgain)
-		s.cfg.Metrics.conflicts.Inc()
-		for _, name := range s.servicesOf(r.addr) {
-			s.cfg.Event(name, service.Problem{Reason: "announceFailed", Message: fmt.Sprintf(
-				"%v is not announced: the machine with the MAC %v has it [take it out of the pool, or off that machine]", r.addr, r.mac)})
-		}
-		return
-	}
-	delete(s.taken, r.addr)
-	delete(s.fresh, r.addr)
-	s.announce()
-}
-
-// servicesOf returns the Services that have an address.
-func (s *Speaker) servicesOf(a netip.Addr) []service.Name {
-	if d := s.decisions[a]; d != nil {
-		return d.Services
-	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"strings"
@@ -179,6 +180,17 @@ func (c *Conn) Wait(patience time.Duration) error {
 	}
 	_, err := c.in.ReadByte()
 	return err
+}
+
+// End ends what the client says, in order, and waits until the other end has ended too. Of TCP only.
+func (c *Conn) End(patience time.Duration) error {
+	if err := c.conn.(*net.TCPConn).CloseWrite(); err != nil {
+		return err
+	}
+	if err := c.Wait(patience); !errors.Is(err, io.EOF) {
+		return fmt.Errorf("the other end did not end: %w", err)
+	}
+	return nil
 }
 
 // LocalAddr is the client's own address.

@@ -101,16 +101,19 @@ func loadavg() string {
 // TestReplaced: all speakers, and then all agents, are replaced one after the other, while a client outside makes
 // requests to addresses under both policies: none fails, and none waits for a packet to be sent again.
 func TestReplaced(t *testing.T) {
-	for _, way := range []string{"l2", "bgp"} {
+	for _, way := range []string{"l2", "bgp", "bgp-graceful-restart"} {
 		t.Run(way, func(t *testing.T) {
 			l := newLab(t)
-			l.run(l.upArgs("--nodes", "3", "--load-balancer", way)...)
+			balancer, restarts, _ := strings.Cut(way, "-")
+			l.run(l.upArgs("--nodes", "3", "--load-balancer", balancer)...)
 			l.input(routerManifest+"---"+localManifest, "kubectl", "apply", "-f", "-")
 			l.run("kubectl", "rollout", "status", "daemonset/web", "--timeout=120s")
 			vips := l.vips("web", "local")
-			if way == "bgp" { // without it a speaker that ends takes its routes back, and the router chooses anew for open connections
+			if restarts != "" { // without it a speaker that ends takes its routes back, and the router chooses anew for open connections
 				peer := l.run("kubectl", "-n", "metallb-system", "get", "bgppeer", "router", "-o", "json")
 				l.input(strings.Replace(peer, `"spec": {`, `"spec": {"enableGracefulRestart": true,`, 1), "kubectl", "replace", "--force", "-f", "-")
+			}
+			if balancer == "bgp" {
 				l.within(2*time.Minute, "3 next hops", "router", "--", "sh", "-c", `sleep 3; echo "$(ip route show `+vips[0]+` | grep -c nexthop) next hops"`)
 			}
 			for _, program := range []string{"fairway-speaker", "fairway-agent"} {
@@ -150,34 +153,43 @@ func (l *lab) replaced(program string, vips []string) {
 	}
 }
 
-// TestDeaths: the node that has an address loses its link, 20 times (DEATHS); half of the times the API server is stopped. The
-// time from a death to the last request that was sent and got no answer within 0.9 s is what docs/announcing.md keeps. (By BGP: TestBFDOutage in
-// internal/bgp. BIRD waits a minute and more after each failure of BFD.)
+// TestDeaths: the node that has an address, or of those that a router leads to, watched by BFD, one, loses its link, 20 times (DEATHS); half of the
+// times the API server is stopped. The time from a death to the last request that was sent and got no answer within 0.9 s is what docs/announcing.md keeps.
 func TestDeaths(t *testing.T) {
 	deaths, err := strconv.Atoi(os.Getenv("DEATHS"))
 	if err != nil {
 		deaths = 20
 	}
-	l := newLab(t)
-	l.run(l.upArgs("--nodes", "3", "--load-balancer", "l2")...)
+	for way, more := range map[string][]string{"l2": nil, "bgp": {"--pod-network", "bgp"}} {
+		t.Run(way, func(t *testing.T) { deathsBy(newLab(t), way, deaths, more) })
+	}
+}
+
+func deathsBy(l *lab, way string, deaths int, more []string) {
+	l.run(l.upArgs(append([]string{"--nodes", "3", "--load-balancer", way}, more...)...)...)
 	l.input(routerManifest, "kubectl", "apply", "-f", "-")
 	l.run("kubectl", "rollout", "status", "daemonset/web", "--timeout=120s")
 	vip := l.vips("web")[0]
-	victim := strings.TrimSuffix(strings.TrimPrefix(l.eventually("only node-", l.owner()...), "only "), ".")
+	victim, want := "node-3", "3 next hops"
+	ready := []string{"router", "--", "sh", "-c", `echo "$(ip route show ` + vip + ` | grep -c nexthop) next hops"; sleep 1`}
+	if way == "l2" {
+		victim = strings.TrimSuffix(strings.TrimPrefix(l.eventually("only node-", l.owner()...), "only "), ".")
+		want, ready = vip, []string{"node", strings.TrimPrefix(victim, "node-"), "--", "nft", "list", "set", "netdev", "fairway-fence", "held4"}
+	}
 	for _, api := range []string{"well", "stopped"} {
 		if api == "stopped" {
 			l.run("fault", "control-plane", "pause")
 		}
 		var all []time.Duration
 		for range deaths / 2 {
-			l.within(2*time.Minute, vip, "node", strings.TrimPrefix(victim, "node-"), "--", "nft", "list", "set", "netdev", "fairway-fence", "held4")
+			l.within(2*time.Minute, want, ready...)
 			all = append(all, l.death(victim, vip))
 		}
 		if api == "stopped" {
 			l.run("fault", "control-plane", "heal")
 		}
 		slices.Sort(all)
-		l.Logf("API server %s: %d deaths of %s, without an answer for: min %v, median %v, max %v (load %s)", api, len(all), victim, all[0], all[len(all)/2], all[len(all)-1], loadavg())
+		l.Logf("%s, API server %s: %d deaths of %s, without an answer for: min %v, median %v, max %v (load %s)", way, api, len(all), victim, all[0], all[len(all)/2], all[len(all)-1], loadavg())
 	}
 }
 

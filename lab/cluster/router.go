@@ -44,6 +44,7 @@ func (o Options) routerAddrs() (all []routerAddr) {
 
 // routerConfig is BIRD's configuration: it takes sessions from every node there is or will be, and only routes to
 // load balancers' addresses and pods, which it tells the other nodes; several to one address are one route with several next hops.
+// A node that failed is taken back after seconds, not after BIRD's minute.
 func (o Options) routerConfig() string {
 	var b strings.Builder
 	plan := o.plan()
@@ -63,6 +64,7 @@ func (o Options) routerConfig() string {
   neighbor range %[4]s as %[5]d;
   dynamic name "node%[8]d_%[1]s_";
   hold time %[6]d;
+  error wait time 1, 5;
   %[10]s
   %[1]s { import where net ~ [ %[7]s+, %[9]s+ ]; export where source = RTS_BGP && net ~ [ %[9]s+ ]; next hop self; };
 }

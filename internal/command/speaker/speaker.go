@@ -115,7 +115,7 @@ func runSpeaker(ctx context.Context, log *slog.Logger, o speakerOptions, version
 			told.Set(peers)
 			metrics.SetBGP(addrs)
 		},
-		Sessions: standings.SetSessions, RIB: rib.Of(rib.DefaultDir, o.node),
+		Passing: s.Passing(), Sessions: standings.SetSessions, RIB: rib.Of(rib.DefaultDir, o.node),
 	})
 	if err != nil {
 		return err
