@@ -3,13 +3,20 @@
 package ipvs_test
 
 import (
+	"bufio"
+	"bytes"
 	"errors"
+	"log/slog"
+	"net"
 	"net/netip"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/conntrack"
 	"github.com/fairway-net/fairway/internal/datapath/ipvs"
+	"github.com/fairway-net/fairway/internal/flow"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -82,6 +89,65 @@ func TestDrain(t *testing.T) {
 	state("its time is over", false)
 	if at := r.ask(c); at != leaving.Addr {
 		t.Errorf("without a real server answered by %v", at)
+	}
+}
+
+// TestUnanswered: a connection whose endpoint does not answer its first packet is made with another one, when the client sends
+// it again after the endpoint gets no new ones and conntrack has forgotten it, whatever IPVS remembers; also where the endpoint
+// is removed at once, and where the client has affinity.
+func TestUnanswered(t *testing.T) {
+	for name, change := range map[string]func(*service.Frontend){
+		"rr":       func(*service.Frontend) {},
+		"sh":       func(f *service.Frontend) { f.Balance = service.SourceHash },
+		"affinity": func(f *service.Frontend) { f.Affinity = time.Hour },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, open(t))
+			dead, alive := r.eps[1], r.eps[0]
+			with := func(e service.Endpoint) *service.Frontend {
+				f := frontend(0, service.TCP, service.RoundRobin, e)
+				change(f)
+				return f
+			}
+			r.sync(with(dead))
+			fabric := func(text string) (out []byte) {
+				if err := r.net.Fabric.Do(func() (err error) { out, err = exec.Command("nft", text).CombinedOutput(); return err }); err != nil {
+					t.Fatalf("%v: %s", err, out)
+				}
+				return out
+			}
+			fabric("add table ip silent; add chain ip silent f { type filter hook forward priority 0; }; add rule ip silent f ip daddr " + dead.Addr.Addr().String() + " counter drop")
+			done := make(chan error, 1)
+			var c net.Conn
+			go func() {
+				done <- r.client.Do(func() (err error) {
+					d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(r.from(0)), Timeout: patience}
+					c, err = d.DialContext(t.Context(), "tcp", vip(0).String())
+					return err
+				})
+			}()
+			for bytes.Contains(fabric("list table ip silent"), []byte("packets 0 ")) {
+				pause(100 * time.Millisecond)
+			}
+			r.sync(with(alive))
+			r.do(func() error {
+				log := slog.New(slog.DiscardHandler)
+				ender := conntrack.NewEnder(log, conntrack.New(conntrack.Config{Log: log}), func([]conntrack.Entry) {})
+				result, err := ender.EndFlows(t.Context(), []flow.Flow{{Proto: service.TCP, Frontend: vip(0), Endpoint: dead.Addr, Unanswered: true}})
+				if result.Ended != 1 {
+					t.Errorf("%d connections are forgotten", result.Ended)
+				}
+				return err
+			})
+			if err := <-done; err != nil {
+				t.Fatalf("no connection: %v", err)
+			}
+			defer c.Close()
+			line, err := bufio.NewReader(c).ReadString('\n')
+			if err != nil || !strings.Contains(line, alive.Addr.String()) {
+				t.Errorf("answer %q, %v, want %v", line, err, alive.Addr)
+			}
+		})
 	}
 }
 

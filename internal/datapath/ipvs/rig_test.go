@@ -29,6 +29,7 @@ const patience = 30 * time.Second
 // is their client.
 type rig struct {
 	t      *testing.T
+	net    *testnet.Net
 	node   *testnet.Host
 	client *testnet.Host
 	addrs  []netip.Addr // the client's
@@ -39,7 +40,7 @@ type rig struct {
 func newRig(t *testing.T, dp datapath.Datapath) *rig {
 	t.Helper()
 	n := testnet.New(t)
-	r := &rig{t: t, node: n.Node("node-1"), dp: dp}
+	r := &rig{t: t, net: n, node: n.Node("node-1"), dp: dp}
 	other := n.Node("node-2")
 	for i := range 64 {
 		r.addrs = append(r.addrs, netip.AddrFrom4([4]byte{10, 244, 1, byte(100 + i)}))
