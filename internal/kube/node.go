@@ -15,6 +15,10 @@ import (
 // machine: load balancers must use another one by then (KEP-3836).
 const taintToBeDeleted = "ToBeDeletedByClusterAutoscaler"
 
+// maxNodeAddrs are the addresses of a node that count: every other node looks at each, and a kubelet may
+// write as many into its node's status as the API server takes.
+const maxNodeAddrs = 64
+
 // A Node is what the agent needs to know of a Kubernetes node. It is immutable.
 type Node struct {
 	Name    string
@@ -77,6 +81,10 @@ func ConvertNode(o *corev1.Node) Node {
 			}
 			n.Addrs = append(n.Addrs, ip)
 		}
+	}
+	if many := len(n.Addrs); many > maxNodeAddrs {
+		bad.add(reasonAddress, "%d addresses are more than %d; the others are left out", many, maxNodeAddrs)
+		n.Addrs = slices.Clone(n.Addrs[:maxNodeAddrs])
 	}
 	n.PodCIDRs = podCIDRs(o, &bad)
 	n.Problems = bad

@@ -46,6 +46,7 @@ func (n *Network) state(ctx context.Context, self Peer, peers []Peer, table *rou
 		self: self, peers: all, departed: departed, networks: table.onLink, gateways: table.gateways,
 		clusterCIDRs: n.ClusterCIDRs, way: n.Way, key: links.wg.public(),
 	}
+	c.held = links.wg.stands()
 	since := now.Sub(n.began)
 	if since < settle {
 		c.kept = table.ways()

@@ -30,6 +30,8 @@ type clusterState struct {
 	enforce bool
 	key     Key // this node's public one; none: not known yet
 
+	held map[Key][]netip.Prefix // what keys stand for in the kernel
+
 	announced announced // what routers lead to
 	// egress: pods may leave the cluster by other nodes. Where routers carry pods' packets, those go there by the tunnel.
 	egress bool
@@ -93,6 +95,7 @@ type podCIDRs struct {
 	accepted []accepted     // disjoint
 	sorted   []int32        // of accepted, by podCIDR
 	order    map[string]int // of nodes by age, from 1
+	all      *podCIDRs      // what is accepted in the end, for inPods; nil: nobody asked
 }
 
 // A fixedAddr is an address that a podCIDR of another node must not contain.
@@ -125,9 +128,7 @@ func newPodCIDRs(c clusterState) *podCIDRs {
 	add(thisNodes, c.self.Addrs)
 	// What the API server's EndpointSlice says inside the cluster CIDR counts for nothing: who
 	// may write it could take podCIDRs from nodes.
-	add("the API server's address", slices.DeleteFunc(slices.Clone(c.apiServers), func(a netip.Addr) bool {
-		return slices.ContainsFunc(c.clusterCIDRs, func(pods netip.Prefix) bool { return pods.Contains(a) })
-	}))
+	add("the API server's address", slices.DeleteFunc(slices.Clone(c.apiServers), c.ofPods))
 	add("the address of this node's gateway", c.gateways)
 	add("the address of a router:", c.announced.routers())
 	for _, peer := range c.peers {
@@ -136,6 +137,11 @@ func newPodCIDRs(c clusterState) *podCIDRs {
 	p.addTunnelEnds()
 	slices.SortStableFunc(p.fixed, func(a, b fixedAddr) int { return a.addr.Compare(b.addr) })
 	return p
+}
+
+// ofPods reports whether an address is inside the cluster CIDR, as far as it is configured.
+func (c clusterState) ofPods(a netip.Addr) bool {
+	return slices.ContainsFunc(c.clusterCIDRs, func(pods netip.Prefix) bool { return pods.Contains(a) })
 }
 
 // neighbours are the addresses of a peer that this machine reaches without a gateway.
@@ -244,7 +250,7 @@ func (p *podCIDRs) containsFixed(node Peer, cidr netip.Prefix) string {
 }
 
 // addTunnelEnds adds the addresses that tunnels and routers lead to. A node may claim any: it takes no
-// podCIDR from an older node with one, nor from itself.
+// podCIDR from an older node with one, nor from itself, and none inside the cluster CIDR from any.
 func (p *podCIDRs) addTunnelEnds() {
 	if !p.tunnels() && p.way != WayWireGuard && p.way != WayBGP {
 		return
@@ -253,11 +259,30 @@ func (p *podCIDRs) addTunnelEnds() {
 	for i, peer := range p.byAge() {
 		p.order[peer.Name] = i + 1
 		for _, addr := range peer.Addrs {
-			if peer.Name != p.self.Name && linkTo(addr, p.networks) == 0 {
+			if peer.Name != p.self.Name && linkTo(addr, p.networks) == 0 && !p.ofPods(addr) {
 				p.fixed = append(p.fixed, fixedAddr{addr, "the address of node " + peer.Name + ":", i + 1})
 			}
 		}
 	}
+}
+
+// inPods reports whether an address that a node claims is in another node's podCIDR: of an older node, and inside
+// the cluster CIDR of any. Nothing may lead to the node by way of it.
+func (p *podCIDRs) inPods(node string, addr netip.Addr) bool {
+	decided := p
+	if p.ofPods(addr) {
+		if p.all == nil {
+			p.all = newPodCIDRs(p.clusterState)
+			for _, peer := range p.byAge() {
+				for _, cidr := range peer.PodCIDRs {
+					_ = p.all.accept(peer, cidr)
+				}
+			}
+		}
+		decided = p.all
+	}
+	_, other := decided.overlapping(netip.PrefixFrom(addr, addr.BitLen()))
+	return other != nil && other.node != node
 }
 
 // overlapping returns an accepted podCIDR that cidr overlaps, or nil and where cidr belongs.

@@ -191,6 +191,73 @@ func TestClaimedAddresses(t *testing.T) {
 	}
 }
 
+// TestClaimedPods: the oldest node, whose kubelet is another's now, says that addresses of younger nodes' pods are its
+// own, or that a younger node's key is. It takes nothing from them, and nothing leads to such an address.
+func TestClaimedPods(t *testing.T) {
+	for _, way := range []Way{WayVXLAN, WayWireGuard, WayBGP, WayAuto} {
+		for _, first := range []bool{true, false} {
+			c := testState("10.244.9.0/24")
+			c.clusterCIDRs, c.way, c.networks = bothCIDRs, way, nil
+			for i := range c.peers {
+				c.peers[i].Key = Key{byte(i + 1)}
+			}
+			want := makePlan(c)
+			claimed := addresses("10.244.9.7", "10.244.2.1", "fd00:10:244:2::7")
+			if liar := &c.peers[0]; first {
+				liar.Addrs = append(claimed, liar.Addrs...)
+			} else {
+				liar.Addrs = append(slices.Clone(liar.Addrs), claimed...)
+			}
+			got := makePlan(c)
+			for _, cidr := range prefixes("10.244.9.0/24", "10.244.2.0/24", "fd00:10:244:2::/64") {
+				if got.routes[cidr] != want.routes[cidr] {
+					t.Errorf("%s, first %t: %s goes %+v, want %+v", way, first, cidr, got.routes[cidr], want.routes[cidr])
+				}
+			}
+			for _, a := range claimed {
+				if got.tunnel != nil && slices.Contains(got.tunnel.nodes, a) {
+					t.Errorf("%s, first %t: the tunnel leads to %s", way, first, a)
+				}
+				for _, peer := range peersOf(got.wg) {
+					if peer.endpoint.Addr() == a {
+						t.Errorf("%s, first %t: WireGuard leads to %s", way, first, a)
+					}
+				}
+			}
+		}
+	}
+}
+
+func peersOf(w *wireGuard) map[Key]*wgWanted {
+	if w == nil {
+		return nil
+	}
+	return w.peers
+}
+
+// TestStolenKey: a node that says another's WireGuard key is its own takes nothing where that node's key is in
+// use, whichever of them is older.
+func TestStolenKey(t *testing.T) {
+	c := testState()
+	c.clusterCIDRs, c.way = bothCIDRs, WayWireGuard
+	c.peers[0].Key, c.peers[1].Key = Key{1}, Key{2}
+	before := makePlan(c)
+	c.held = map[Key][]netip.Prefix{{1}: before.wg.peers[Key{1}].allowed, {2}: before.wg.peers[Key{2}].allowed}
+	c.peers[0].Key = Key{2}
+	after := makePlan(c)
+	if got, want := after.wg.peers[Key{2}], before.wg.peers[Key{2}]; got == nil || got.endpoint != want.endpoint || !slices.Equal(got.allowed, want.allowed) {
+		t.Errorf("the key leads to %+v, want %+v", got, want)
+	}
+	if len(after.problems) == 0 || !strings.Contains(after.problems[0].message, "which is in use there") {
+		t.Errorf("problems: %+v", after.problems)
+	}
+	// The node with the key has gone: it is the other's.
+	c.peers = append(c.peers[:1], c.peers[2:]...)
+	if gone := makePlan(c); gone.wg.peers[Key{2}] == nil || len(gone.problems) > 0 {
+		t.Errorf("without the other node: %+v, problems %+v", gone.wg.peers, gone.problems)
+	}
+}
+
 // TestRoguePodCIDRs: no route to what is not a node's appears in the kernel, the log, the
 // metric and events say so once, and all is well when the node has gone.
 func TestRoguePodCIDRs(t *testing.T) {

@@ -97,7 +97,7 @@ func underlay(addrs []netip.Addr, family func(netip.Addr) bool) netip.Addr {
 	return addrs[i]
 }
 
-// accept takes a peer's end of the tunnel, if it can be one. Ends inside of podCIDRs of older
+// accept takes a peer's end of the tunnel, if it can be one. Ends inside of podCIDRs of other
 // nodes cannot: packets to them would go through the tunnel themselves.
 func (t *tunnel) accept(peer Peer, decision *podCIDRs) {
 	if t == nil || !t.local.IsValid() {
@@ -111,7 +111,7 @@ func (t *tunnel) accept(peer Peer, decision *podCIDRs) {
 	if !end.IsValid() || slices.Contains(decision.self.Addrs, end) {
 		return
 	}
-	if _, other := decision.overlapping(netip.PrefixFrom(end, end.BitLen())); other != nil {
+	if decision.inPods(peer.Name, end) {
 		return
 	}
 	t.ends[peer.Name] = end

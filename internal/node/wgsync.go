@@ -59,6 +59,18 @@ func (s *wgSync) look(ctx context.Context, index int) (err error) {
 	return err
 }
 
+// stands says what the keys of the device's peers stand for; none: there is no device.
+func (s *wgSync) stands() map[Key][]netip.Prefix {
+	if s.have == nil {
+		return nil
+	}
+	held := make(map[Key][]netip.Prefix, len(s.have.peers))
+	for key, peer := range s.have.peers {
+		held[key] = peer.allowed
+	}
+	return held
+}
+
 // public is the key of the device; none: there is no device.
 func (s *wgSync) public() Key {
 	if s.have == nil {

@@ -15,6 +15,7 @@ type wireGuard struct {
 	peers map[Key]*wgWanted
 	keys  map[string]Key // of accepted nodes, by name
 	owner map[Key]string // name of the node that has it
+	users map[Key]string // of keys in the kernel: name of the node whose podCIDRs they stand for there, if it still has it
 	// encrypted are podCIDRs whose packets neither come nor go but by the device.
 	encrypted []netip.Prefix
 }
@@ -31,15 +32,20 @@ func newWireGuard(c clusterState) *wireGuard {
 	if c.way != WayWireGuard && !c.decrypt {
 		return nil
 	}
-	w := &wireGuard{self: c.self.Addrs, peers: map[Key]*wgWanted{}, keys: map[string]Key{}, owner: map[Key]string{}}
+	w := &wireGuard{self: c.self.Addrs, peers: map[Key]*wgWanted{}, keys: map[string]Key{}, owner: map[Key]string{}, users: map[Key]string{}}
 	if c.key != (Key{}) {
 		w.owner[c.key] = c.self.Name
+	}
+	for _, peer := range c.peers {
+		if slices.ContainsFunc(peer.PodCIDRs, func(cidr netip.Prefix) bool { return slices.Contains(c.held[peer.Key], cidr.Masked()) }) {
+			w.users[peer.Key] = peer.Name
+		}
 	}
 	return w
 }
 
-// accept takes a peer, if it has a key that no older node has, and an address that is not in an older
-// node's podCIDR: packets to that would be encrypted themselves.
+// accept takes a peer, if it has a key that no older node has and that is not in use for another, and an address that
+// is not in another node's podCIDR: packets to that would be encrypted themselves.
 func (w *wireGuard) accept(peer Peer, decision *podCIDRs) {
 	if w == nil || peer.Key == (Key{}) {
 		return
@@ -48,14 +54,22 @@ func (w *wireGuard) accept(peer Peer, decision *podCIDRs) {
 	if !end.IsValid() || !underlay(w.self, netip.Addr.Is4).IsValid() {
 		end = underlay(peer.Addrs, netip.Addr.Is6)
 	}
-	if !end.IsValid() || slices.Contains(w.self, end) || w.owner[peer.Key] != "" {
+	if !end.IsValid() || slices.Contains(w.self, end) || w.owner[peer.Key] != "" || w.taken(peer) != "" {
 		return
 	}
-	if _, other := decision.overlapping(netip.PrefixFrom(end, end.BitLen())); other != nil {
+	if decision.inPods(peer.Name, end) {
 		return
 	}
 	w.owner[peer.Key], w.keys[peer.Name] = peer.Name, peer.Key
 	w.peers[peer.Key] = &wgWanted{wgPeer{endpoint: netip.AddrPortFrom(end, numbers.PortWireGuard)}, peer.Addrs}
+}
+
+// taken names another node for which the kernel uses the key of a peer; empty: none.
+func (w *wireGuard) taken(peer Peer) string {
+	if user := w.users[peer.Key]; user != peer.Name {
+		return user
+	}
+	return ""
 }
 
 // addOwn takes a podCIDR of this node.
@@ -90,6 +104,8 @@ func (w *wireGuard) why(peer Peer, cidr netip.Prefix) string {
 		return ""
 	case peer.Key == (Key{}):
 		return fmt.Sprintf("node %s has no WireGuard key, and nothing is sent unencrypted [does its agent run with --pod-network wireguard, and may it publish its key? deploy/components/wireguard]", peer.Name)
+	case w.taken(peer) != "":
+		return fmt.Sprintf("node %s has the WireGuard key of node %s, which is in use there", peer.Name, w.taken(peer))
 	case other != "":
 		return fmt.Sprintf("node %s has the WireGuard key of node %s, which is older", peer.Name, other)
 	}
