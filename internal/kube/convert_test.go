@@ -1,8 +1,8 @@
 package kube
 
 import (
-	"fmt"
 	"encoding/json"
+	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"reflect"
