@@ -2,7 +2,6 @@ package kube
 
 import (
 	"encoding/json"
-	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"reflect"
@@ -225,14 +224,6 @@ status:
 	}
 	if got := want.Primary(); !slices.Equal(got, ips("192.168.1.7", "fd00::7")) {
 		t.Errorf("Primary() = %v", got)
-	}
-
-	many := o.DeepCopy()
-	for i := range 40_000 {
-		many.Status.Addresses = append(many.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: fmt.Sprintf("10.9.%d.%d", i/250, i%250)})
-	}
-	if got := ConvertNode(many); len(got.Addrs) != maxNodeAddrs || !slices.ContainsFunc(got.Problems, func(p service.Problem) bool { return strings.HasPrefix(p.Message, "40003 addresses are more than 64") }) {
-		t.Errorf("of 40,003 addresses %d count; %s", len(got.Addrs), messages(got.Problems))
 	}
 
 	o.Spec.Taints = []corev1.Taint{{Key: "ToBeDeletedByClusterAutoscaler"}}

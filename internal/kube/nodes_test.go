@@ -2,6 +2,7 @@ package kube
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -60,5 +61,16 @@ func TestOwnNode(t *testing.T) {
 		if all := s.Nodes(); len(all) != 1 || !all[0].Equal(n) {
 			t.Errorf("%s: Nodes() = %+v", step.what, all)
 		}
+	}
+}
+
+// TestManyAddresses: a kubelet writes as many addresses into its node's status as the object holds; a few count.
+func TestManyAddresses(t *testing.T) {
+	var o corev1.Node
+	for i := range 40_000 {
+		o.Status.Addresses = append(o.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: fmt.Sprintf("10.9.%d.%d", i/250, i%250)})
+	}
+	if got := ConvertNode(&o); len(got.Addrs) != maxNodeAddrs || len(got.Problems) != 1 || !strings.HasPrefix(got.Problems[0].Message, "40000 addresses are more than 64") {
+		t.Errorf("of 40,000 addresses %d count; %s", len(got.Addrs), messages(got.Problems))
 	}
 }
