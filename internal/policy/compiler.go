@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -59,6 +60,7 @@ type space struct {
 	object   *Namespace
 	pods     map[*pod]bool
 	policies map[string]*compiledPolicy
+	sorted   []*compiledPolicy // policies by name, those that are over a limit last; nil: to be sorted
 	// retained are policies that were deleted before the pods of a namespace that is being
 	// deleted (CVE-2024-7598): they count as long as pods are there.
 	retained map[string]bool
@@ -213,6 +215,7 @@ func (c *Compiler) replacePolicy(s *space, name string, p *compiledPolicy) {
 	if s.policies[name] = p; p == nil {
 		delete(s.policies, name)
 	}
+	s.sorted = nil
 	delete(c.problems, service.Name{Namespace: s.name, Name: name})
 	c.dirtySpaces[s] = true
 }
@@ -325,13 +328,8 @@ func (c *Compiler) selectPolicies(at *address) {
 		unknown := at.sandbox != nil && at.owner == nil
 		isolated, cluster := unknown, unknown && Direction(d) == Egress && c.judgesEgress()
 		if c.local(at) && at.owner != nil {
-			for _, p := range at.owner.space.policies {
-				if p.object.Isolates[d] && p.object.Selector.Matches(at.owner.Labels) {
-					now = append(now, p)
-				}
-			}
+			now = at.owner.space.selecting(at.owner.Labels, Direction(d), len(at.policies[d])+1)
 			isolated = len(now) > 0
-			slices.SortFunc(now, func(a, b *compiledPolicy) int { return a.name.Compare(b.name) })
 			now = c.addClusterPolicies(at.owner, Direction(d), now)
 			cluster = slices.ContainsFunc(now, func(p *compiledPolicy) bool { return p.cluster != nil })
 		}
@@ -345,6 +343,37 @@ func (c *Compiler) selectPolicies(at *address) {
 		c.isolate(at, isolated, &at.isolated[d], c.table.Isolated[d], c.changes.Isolated[d])
 		c.isolate(at, cluster, &at.cluster[d], c.table.Cluster[d], c.changes.Cluster[d])
 	}
+}
+
+// selecting returns the policies that isolate a pod with these labels in a direction, by name. Of those that are
+// over a limit one is enough: they allow nothing. There are about so many.
+func (s *space) selecting(labels map[string]string, d Direction, about int) []*compiledPolicy {
+	all := make([]*compiledPolicy, 0, about)
+	for _, p := range s.inOrder() {
+		if p.object.Isolates[d] && p.object.Selector.Matches(labels) {
+			if all = append(all, p); p.over {
+				slices.SortFunc(all, func(a, b *compiledPolicy) int { return a.name.Compare(b.name) })
+				break
+			}
+		}
+	}
+	return all
+}
+
+// inOrder returns the policies of a namespace as selecting looks at them.
+func (s *space) inOrder() []*compiledPolicy {
+	if s.sorted == nil {
+		s.sorted = slices.SortedFunc(maps.Values(s.policies), func(a, b *compiledPolicy) int {
+			if a.over != b.over {
+				if b.over {
+					return -1
+				}
+				return 1
+			}
+			return a.name.Compare(b.name)
+		})
+	}
+	return s.sorted
 }
 
 // isolate notes whether an address is one of those that are isolated, or judged.

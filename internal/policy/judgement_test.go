@@ -54,7 +54,7 @@ func TestJudgements(t *testing.T) {
 	delete(c.ClusterPolicies, "guard")
 
 	p.Rules[Ingress] = append(p.Rules[Ingress], Rule{Ports: make([]Port, MaxPeers)})
-	ask(Ingress, client, "  shop/own: the NetworkPolicies of this namespace list more than 4000 peers and ports: this one isolates pods and allows nothing")
+	ask(Ingress, client, "  shop/own: the NetworkPolicies of this namespace list more than 4000 peers, ports, policies and values of selectors: this one isolates pods and allows nothing")
 
 	node := netip.MustParseAddr("192.0.2.1")
 	c.Nodes["node-1"] = &Node{Name: "node-1", Addrs: []netip.Addr{node}}

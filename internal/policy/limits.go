@@ -6,13 +6,15 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/fairway-net/fairway/internal/labels"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
 // What one namespace's policies may cost each node. The cheapest count first; those that
 // exceed a limit isolate pods as they say, and allow nothing.
 const (
-	// MaxPeers is how many peers, exceptions of blocks and ports a namespace's policies may list.
+	// MaxPeers is how many peers, exceptions of blocks and ports a namespace's policies may list. A policy
+	// counts as two of them, and ten labels or values in selectors as one.
 	MaxPeers = 4_000
 	// MaxGrants is what they may allow this node's pods: pods x classes of peers x ports.
 	MaxGrants = 200_000
@@ -21,8 +23,16 @@ const (
 // limits are the constants, but in tests.
 type limits struct{ peers, grants int }
 
-// listed is how many peers, exceptions and ports a policy lists.
+// What policies and selectors count as: a policy without rules is looked at for each pod of its namespace, and
+// each value of a selector of namespaces for each pod of the cluster.
+const (
+	listedPolicy = 2
+	listedValues = 10
+)
+
+// listed is how much a policy lists: itself, peers, exceptions, ports and what its selectors have.
 func (p *Policy) listed() (n int) {
+	values := size(&p.Selector)
 	for _, rules := range p.Rules {
 		for i := range rules {
 			n += len(rules[i].Peers) + len(rules[i].Ports)
@@ -30,8 +40,20 @@ func (p *Policy) listed() (n int) {
 				if peer.Block != nil {
 					n += len(peer.Block.Except)
 				}
+				values += size(peer.Pods) + size(peer.Namespaces) + size(peer.Nodes)
 			}
 		}
+	}
+	return listedPolicy + n + values/listedValues
+}
+
+// size is how many labels and values a selector has; it may be nil.
+func size(s *labels.Selector) (n int) {
+	if s == nil {
+		return 0
+	}
+	for i := range s.Requirements {
+		n += max(1, len(s.Requirements[i].Values))
 	}
 	return n
 }
@@ -50,8 +72,8 @@ func (c *Compiler) limitPeers(s *space) {
 		if over != p.over {
 			again := c.newPolicy(p.object)
 			again.over = over
-			s.policies[p.name.Name] = again
-			c.changeProblem(p.name, over, fmt.Sprintf("the NetworkPolicies of this namespace list more than %d peers and ports", c.limits.peers))
+			s.policies[p.name.Name], s.sorted = again, nil
+			c.changeProblem(p.name, over, fmt.Sprintf("the NetworkPolicies of this namespace list more than %d peers, ports, policies and values of selectors", c.limits.peers))
 		}
 	}
 }

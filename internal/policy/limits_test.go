@@ -3,6 +3,7 @@ package policy
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/fairway-net/fairway/internal/labels"
@@ -137,5 +138,77 @@ func BenchmarkLimits(b *testing.B) {
 		p := wide("good", "web", 1+i%3, 4)
 		c.SetPolicy(p.Name, p)
 		c.Compile()
+	}
+}
+
+// empty is a policy without rules, which isolates all pods of its namespace.
+func empty(namespace string, i int) *Policy {
+	return &Policy{Name: service.Name{Namespace: namespace, Name: fmt.Sprint("p-", i)}, Isolates: [2]bool{Ingress: true, Egress: true}}
+}
+
+// Policies without a rule, and selectors of many values, count too: each pod of the node is compared with them.
+// Of the policies that are over a limit one is enough to isolate a pod.
+func TestManyPolicies(t *testing.T) {
+	c := New("here")
+	c.limits.peers = 1000
+	for i := range 3 {
+		p := podAt("evil", i)
+		c.SetPod(p.Name, p)
+	}
+	for i := range 2000 {
+		p := empty("evil", i)
+		c.SetPolicy(p.Name, p)
+	}
+	table, _ := c.Compile()
+	if got := len(c.Problems()); got != 2000-1000/listedPolicy {
+		t.Errorf("%d policies of 2,000 are over the limit", got)
+	}
+	at := podAt("evil", 1).Addrs[0]
+	for _, d := range []Direction{Ingress, Egress} {
+		if _, by := c.Isolates(at, d); len(by) != 1000/listedPolicy+1 || !slices.IsSortedFunc(by, service.Name.Compare) || !table.Isolated[d][at] {
+			t.Errorf("%s: %d policies isolate the pod", d, len(by))
+		}
+	}
+	for i := range 2000 {
+		c.SetPolicy(empty("evil", i).Name, nil)
+	}
+	if table, _ = c.Compile(); len(c.Problems()) > 0 || len(table.Isolated[Ingress]) > 0 {
+		t.Errorf("without policies: %d problems, %d isolated", len(c.Problems()), len(table.Isolated[Ingress]))
+	}
+	values := make([]string, 40_000)
+	for i := range values {
+		values[i] = fmt.Sprint(i)
+	}
+	some := labels.New(labels.Requirement{Key: "n", Op: labels.NotIn, Values: values})
+	p := empty("evil", 0)
+	p.Rules[Ingress] = []Rule{{Peers: []Peer{{Namespaces: &labels.Selector{}, Pods: &some}}}}
+	c.SetPolicy(p.Name, p)
+	if c.Compile(); len(c.Problems()) != 1 {
+		t.Errorf("40,000 values of a selector: %v", c.Problems())
+	}
+}
+
+// BenchmarkPolicies is one policy that changes in a namespace of many without a rule, and 100 pods here: what every
+// other namespace waits for.
+func BenchmarkPolicies(b *testing.B) {
+	for _, many := range []int{100, 1000, 2000, 16000} {
+		b.Run(fmt.Sprint(many), func(b *testing.B) {
+			c := New("here")
+			for i := range 100 {
+				p := podAt("evil", i)
+				c.SetPod(p.Name, p)
+			}
+			for i := range many {
+				p := empty("evil", i)
+				c.SetPolicy(p.Name, p)
+			}
+			c.Compile()
+			for i := 0; b.Loop(); i++ {
+				p := empty("evil", 0)
+				p.Isolates[Egress] = i%2 == 0
+				c.SetPolicy(p.Name, p)
+				c.Compile()
+			}
+		})
 	}
 }
