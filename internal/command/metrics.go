@@ -11,6 +11,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/fairway-net/fairway/internal/listener"
 )
 
 // NewRegistry has the metrics of the process, and those of its parts.
@@ -42,7 +44,12 @@ func Serve(ctx context.Context, addr, setting string, registry *prometheus.Regis
 	if err != nil {
 		return fmt.Errorf("listen for metrics: %w [give another %s]", err, setting)
 	}
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
+	// Whoever sends nothing, or reads nothing, holds no connection for ever, and not all of them: pods reach this port.
+	l = listener.NewLimit(listener.MaxConns, listener.MaxConnsOfClient, listener.MaxConnsOfNode).Listen(l)
+	server := &http.Server{
+		Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second,
+		IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
+	}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()
 	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {

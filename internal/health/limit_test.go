@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/fairway-net/fairway/internal/listener"
 )
 
 // openFrom makes so many connections from an address, silent ones, and returns those that the server
@@ -55,9 +57,9 @@ func TestConnectionsAreLimited(t *testing.T) {
 	}
 	// In 127/8 each address is a client of its own; the server's own is the node.
 	at := "127.0.0.1:" + port
-	first := openFrom(t, "127.0.0.2", at, maxConnsOfClient+5)
-	if len(first) != maxConnsOfClient {
-		t.Errorf("a client keeps %d connections, want %d", len(first), maxConnsOfClient)
+	first := openFrom(t, "127.0.0.2", at, listener.MaxConnsOfClient+5)
+	if len(first) != listener.MaxConnsOfClient {
+		t.Errorf("a client keeps %d connections, want %d", len(first), listener.MaxConnsOfClient)
 	}
 	if kept := openFrom(t, "127.0.0.3", at, 10); len(kept) != 4 {
 		t.Errorf("a second client keeps %d connections, want what is left of 20", len(kept))
@@ -100,8 +102,8 @@ func TestChecksAreLimited(t *testing.T) {
 	c := startChecks(t)
 	a, b := freePort(t), freePort(t)
 	c.sync([]Check{checkOf(web, a, 1, 0), checkOf(dns, b, 1, 0)})
-	if kept := openFrom(t, "127.0.0.2", fmt.Sprintf("127.0.0.1:%d", a), maxConnsOfClient+5); len(kept) != maxConnsOfClient {
-		t.Errorf("a client keeps %d connections, want %d", len(kept), maxConnsOfClient)
+	if kept := openFrom(t, "127.0.0.2", fmt.Sprintf("127.0.0.1:%d", a), listener.MaxConnsOfClient+5); len(kept) != listener.MaxConnsOfClient {
+		t.Errorf("a client keeps %d connections, want %d", len(kept), listener.MaxConnsOfClient)
 	}
 	if kept := openFrom(t, "127.0.0.3", fmt.Sprintf("127.0.0.1:%d", a), 1); len(kept) != 1 {
 		t.Error("another client is kept out")

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/listener"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -48,7 +49,7 @@ type NodePortChecks struct {
 	open   map[service.Name]*check
 	ended  bool // by Run: nothing is opened any more
 	served sync.WaitGroup
-	limit  *limit // of the connections of all checks
+	limit  *listener.Limit // of the connections of all checks
 }
 
 // A check is one Service's open port. Its fields are guarded by NodePortChecks.mu.
@@ -57,7 +58,7 @@ type check struct {
 	port                   uint16
 	endpoints4, endpoints6 int
 	servers                map[listenAddr]running
-	limit                  *limit
+	limit                  *listener.Limit
 	failed                 string // why a port is not open, as last reported; empty: all are
 }
 
@@ -66,9 +67,12 @@ func NewNodePortChecks(cfg NodePortConfig) *NodePortChecks {
 	if cfg.Problem == nil {
 		cfg.Problem = func(service.Name, service.Problem) {}
 	}
-	limit := newLimit(maxConnsOfChecks, maxConnsOfChecks, maxConnsOfChecks)
+	limit := listener.NewLimit(maxConnsOfChecks, maxConnsOfChecks, maxConnsOfChecks)
 	return &NodePortChecks{cfg: cfg, open: map[service.Name]*check{}, limit: limit}
 }
+
+// maxConnsOfCheck are the connections of one Service's port, and maxConnsOfChecks of all of them.
+const maxConnsOfCheck, maxConnsOfChecks = 128, 4096
 
 // openAgain is the pause after a port could not be opened.
 const openAgain = 2 * time.Second
@@ -154,7 +158,7 @@ func (n *NodePortChecks) Sync(addrs []netip.Prefix, checks []Check) bool {
 		c := n.open[name]
 		if c == nil {
 			c = &check{name: name, port: w.Port, servers: map[listenAddr]running{},
-				limit: newLimit(maxConnsOfCheck, maxConnsOfClient, maxConnsOfNode)}
+				limit: listener.NewLimit(maxConnsOfCheck, listener.MaxConnsOfClient, listener.MaxConnsOfNode)}
 			n.open[name] = c
 		}
 		c.endpoints4, c.endpoints6 = w.Endpoints4, w.Endpoints6
@@ -193,7 +197,7 @@ func (n *NodePortChecks) listen(c *check, at []listenAddr) error {
 			failed = append(failed, err)
 			continue
 		}
-		l = n.limit.listen(c.limit.listen(l))
+		l = n.limit.Listen(c.limit.Listen(l))
 		r := newRunning(n.cfg.Log, l, n.handler(c))
 		c.servers[p] = r
 		n.served.Go(func() {

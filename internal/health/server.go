@@ -79,7 +79,7 @@ type Server struct {
 
 // New returns a Server that does not listen yet.
 func New(cfg Config) *Server {
-	cfg.maxConns = cmp.Or(cfg.maxConns, maxConns)
+	cfg.maxConns = cmp.Or(cfg.maxConns, listener.MaxConns)
 	cfg.headerTimeout = cmp.Or(cfg.headerTimeout, headerTimeout)
 	cfg.patience = cmp.Or(cfg.patience, listenPatience)
 	if cfg.PortInUse == nil {
@@ -139,7 +139,7 @@ func (s *Server) listen(ctx context.Context) error {
 		}
 		s.note(v.name, l.Addr())
 		s.cfg.Log.Info("listening", "server", v.name, "address", l.Addr().String())
-		l = newLimit(s.cfg.maxConns, maxConnsOfClient, maxConnsOfNode).listen(l)
+		l = listener.NewLimit(s.cfg.maxConns, listener.MaxConnsOfClient, listener.MaxConnsOfNode).Listen(l)
 		r := newRunning(s.cfg.Log, l, v.handler)
 		r.server.ReadHeaderTimeout = s.cfg.headerTimeout
 		s.open = append(s.open, r)

@@ -1,5 +1,5 @@
 // Package listener says which process listens on a port of this network namespace, and who is at
-// the other end of a Unix socket.
+// the other end of a Unix socket, and limits how many connections a server keeps open for each client.
 //
 //	port ─→ net/tcp, net/tcp6: the socket's inode ─→ /proc/PID/fd: who has it open
 //

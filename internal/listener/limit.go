@@ -1,4 +1,4 @@
-package health
+package listener
 
 import (
 	"net"
@@ -6,21 +6,19 @@ import (
 	"sync"
 )
 
-// How many connections a server keeps open. More are closed at once, rather than left waiting: a
-// client that takes all there are must not keep the kubelet's probes out.
+// How many connections a server of health checks or metrics keeps open. More are closed at once, rather than left
+// waiting: a client that takes all there are must not keep the kubelet's probes out.
 const (
-	maxConns = 512
-	// maxConnsOfClient are those of one address; of IPv6, of one /64, which is what a host has.
-	maxConnsOfClient = 16
-	// maxConnsOfNode are those of the node itself, from which the kubelet probes. They are not
-	// among maxConns.
-	maxConnsOfNode = 64
-	// maxConnsOfCheck are those of one Service's port, and maxConnsOfChecks of all of them.
-	maxConnsOfCheck, maxConnsOfChecks = 128, 4096
+	MaxConns = 512
+	// MaxConnsOfClient are those of one address; of IPv6, of one /64, which is what a host has.
+	MaxConnsOfClient = 16
+	// MaxConnsOfNode are those of the node itself, from which the kubelet probes. They are not
+	// among MaxConns.
+	MaxConnsOfNode = 64
 )
 
-// A limit counts the connections of one or several listeners.
-type limit struct {
+// A Limit counts the connections of one or several listeners.
+type Limit struct {
 	max, ofClient, ofNode int
 
 	mu     sync.Mutex
@@ -28,15 +26,16 @@ type limit struct {
 	client map[netip.Prefix]int
 }
 
-func newLimit(max, ofClient, ofNode int) *limit {
-	return &limit{max: max, ofClient: ofClient, ofNode: ofNode, client: map[netip.Prefix]int{}}
+// NewLimit returns a limit of max connections, ofClient of one client and ofNode of the node itself.
+func NewLimit(max, ofClient, ofNode int) *Limit {
+	return &Limit{max: max, ofClient: ofClient, ofNode: ofNode, client: map[netip.Prefix]int{}}
 }
 
-// listen returns a listener whose connections are counted.
-func (m *limit) listen(l net.Listener) net.Listener { return &limited{l, m} }
+// Listen returns a listener whose connections are counted.
+func (m *Limit) Listen(l net.Listener) net.Listener { return &limited{l, m} }
 
 // take counts a connection, and returns what counts it off again; false: there are enough.
-func (m *limit) take(c net.Conn) (release func(), ok bool) {
+func (m *Limit) take(c net.Conn) (release func(), ok bool) {
 	client, node := clientOf(c)
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -51,7 +50,7 @@ func (m *limit) take(c net.Conn) (release func(), ok bool) {
 	}), true
 }
 
-func (m *limit) count(client netip.Prefix, node bool, by int) {
+func (m *Limit) count(client netip.Prefix, node bool, by int) {
 	if m.client[client] += by; m.client[client] == 0 {
 		delete(m.client, client)
 	}
@@ -86,7 +85,7 @@ func addrOf(a net.Addr) netip.Addr {
 // limited is a listener that closes what is too much.
 type limited struct {
 	net.Listener
-	limit *limit
+	limit *Limit
 }
 
 func (l *limited) Accept() (net.Conn, error) {
