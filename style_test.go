@@ -347,7 +347,7 @@ func calls(above []ast.Node, method string) (found bool) {
 var retired = []struct{ pattern, instead string }{
 	{`another hand|somebody else`, "another program"},
 	{`[Vv]antage`, "node"},
-	{`MasqueradeFar|KUBE-MARK-FAR-`, "MasqueradeOffCluster"},
+	{`MasqueradeFar|KUBE-MARK-FAR`, "MasqueradeOffCluster, KUBE-EXT-OFF-CLUSTER"},
 	{`\b[Ii]nsiders?\b`, "internal clients"},
 	{`\bLacks\b`, "Unsupported"},
 	{`\bIfGone\b|\bDoubt\b`, "Unconfirmed"},
@@ -357,19 +357,57 @@ var retired = []struct{ pattern, instead string }{
 	{`\b[Pp]ainter\b|\bwitness\b|\bmayBe\b|\bfanout\b`, "the word in docs/glossary.md"},
 	{`\bshall\b`, "must, or the present tense"},
 	{`\bhow[TA-Z]\w*|\bloadWays?\b`, "verdict ID, dispatch"},
+	{`\b(sticky|nodeport-sticky|sticky-outside)[46]\b|\brecall([46]|-\w+)?\b|\blearners?\b|\bgive-back\b|\blearn-(prerouting|output)\b|\bremember-\d+\b`, "affinity-ids, affinity-lookup, affinity-update"},
+	{`\breserved[46]\b|\bunserved-\w+|\bchain (unserved|closer)\b|\bcloser-nodeport\b`, "cluster-ips, cluster-ips-check, policy-check"},
+	{`\binet fairway services[46]\b|\b(map|set) (services|nodeport|outside)[46] \{|\bmap ways \{`, "frontends, frontends-internal, frontends-external, nodeports, dispatch"},
+	{`\bdoubt(Pause)?\(|\bDoubts\(|\bdigestOf\b|\bfarMasqueraded\b|\bmarkFar\b`, "unverified, fingerprint, off cluster"},
+	{`\btype (wire|spot|sketch|drawing|painter|ring) \b`, "what it is: vethPair, genlConn, chainRef, builder, fragment"},
+}
+
+// retiredIn are the files where such words are looked for: programs of the kernel and documentation, and Go. What
+// former releases called things, and why things were decided, keep the names.
+func retiredIn(t *testing.T) map[string]string {
+	texts := map[string]string{}
+	for _, s := range sources(t) {
+		texts[s.path] = string(s.text)
+	}
+	for _, pattern := range []string{"*.md", "docs/*.md", "lab/*.md", "internal/*/*.nft*", "internal/*/*/*.nft*"} {
+		all, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range all {
+			text, err := os.ReadFile(p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			texts[filepath.ToSlash(p)] = string(text)
+		}
+	}
+	for p := range texts {
+		if name := path.Base(p); p == "style_test.go" || name == "former.go" || name == "former_test.go" || name == "CHANGELOG.md" {
+			delete(texts, p)
+		}
+	}
+	return texts
 }
 
 func TestRetiredWords(t *testing.T) {
-	self := "style_test.go"
+	texts, programs := retiredIn(t), 0
+	for p := range texts {
+		if strings.Contains(p, ".nft") {
+			programs++
+		}
+	}
+	if programs < 10 {
+		t.Errorf("only %d programs of nf_tables were found", programs)
+	}
 	for _, r := range retired {
 		re := regexp.MustCompile(r.pattern)
-		for _, s := range sources(t) {
-			if s.path == self || strings.HasSuffix(s.path, "/former.go") {
-				continue
-			}
-			for i, line := range strings.Split(string(s.text), "\n") {
+		for p, text := range texts {
+			for i, line := range strings.Split(text, "\n") {
 				if word := re.FindString(line); word != "" {
-					t.Errorf("%s:%d: %q is retired: write %s", s.path, i+1, word, r.instead)
+					t.Errorf("%s:%d: %q is retired: write %s", p, i+1, word, r.instead)
 				}
 			}
 		}

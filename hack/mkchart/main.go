@@ -82,8 +82,12 @@ func defaultImage(version string) (string, error) {
 	var component struct {
 		Images []struct{ Name, NewTag string } `json:"images"`
 	}
-	if err := yaml.Unmarshal(text, &component); err != nil || len(component.Images) != 1 {
-		return "", fmt.Errorf("%s is not what `make image` writes: %v", file, err)
+	err = yaml.Unmarshal(text, &component)
+	if err == nil && len(component.Images) != 1 {
+		err = fmt.Errorf("it names %d images", len(component.Images))
+	}
+	if err != nil {
+		return "", fmt.Errorf("%s is not what `make image` writes: %w", file, err)
 	}
 	return component.Images[0].Name + ":" + component.Images[0].NewTag, nil
 }

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 	"unicode"
 
 	"github.com/fairway-net/fairway/internal/image"
@@ -85,7 +87,9 @@ sources, exactly those that they were built from, are at the addresses below.
 
 // moduleLicences adds the licence files of Go modules, as they are in Go's cache of modules.
 func moduleLicences(t *image.Tree, all []module) error {
-	out, err := exec.Command("go", "env", "GOMODCACHE", "GOROOT").Output()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, "go", "env", "GOMODCACHE", "GOROOT").Output()
 	dirs := strings.Fields(string(out))
 	if err != nil || len(dirs) != 2 {
 		return fmt.Errorf("find the licences of modules: go env: %w: %q", err, out)

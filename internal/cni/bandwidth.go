@@ -57,7 +57,7 @@ func (a attachment) shaper() string {
 //
 //	to the pod:    node ─▶ fw… (tbf) ─▶ pod
 //	from the pod:  pod ─▶ fw… ─ingress, mirred─▶ fi… (tbf) ─▶ the stack, as come from fw…
-func (w wire) limit(host netlinksafe.Handle) error {
+func (w vethPair) limit(host netlinksafe.Handle) error {
 	b := w.bandwidth
 	if b == nil || b.IngressRate == 0 && b.EgressRate == 0 {
 		return nil
@@ -79,7 +79,7 @@ func (w wire) limit(host netlinksafe.Handle) error {
 	return nil
 }
 
-func (w wire) limitEgress(host netlinksafe.Handle, link netlink.Link, b *bandwidth) error {
+func (w vethPair) limitEgress(host netlinksafe.Handle, link netlink.Link, b *bandwidth) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU, attrs.Group = w.shaper(), w.mtu, group(w.network)
 	if err := host.LinkAdd(&netlink.Ifb{LinkAttrs: attrs}); err != nil {
@@ -131,7 +131,7 @@ func shape(host netlinksafe.Handle, link netlink.Link, rate, burst uint64) error
 }
 
 // checkLimits compares the links with what the runtime asks for.
-func (w wire) checkLimits(host netlinksafe.Handle) error {
+func (w vethPair) checkLimits(host netlinksafe.Handle) error {
 	b := w.bandwidth
 	if b == nil {
 		return nil

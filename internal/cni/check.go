@@ -34,7 +34,7 @@ func check(args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	w := wire{attachment: attachmentOf(conf, args), bandwidth: conf.RuntimeConfig.Bandwidth}
+	w := vethPair{attachment: attachmentOf(conf, args), bandwidth: conf.RuntimeConfig.Bandwidth}
 	if w.addrs, err = previousAddrs(conf, args.IfName); err != nil {
 		return err
 	}
@@ -88,7 +88,7 @@ func previousAddrs(conf *netConf, ifName string) ([]netip.Addr, error) {
 	return addrs, nil
 }
 
-func (w wire) checkHost() error {
+func (w vethPair) checkHost() error {
 	host, err := OpenNetlink()
 	if err != nil {
 		return err
@@ -111,7 +111,7 @@ func (w wire) checkHost() error {
 }
 
 // checkPod runs in the pod's namespace.
-func (w wire) checkPod() error {
+func (w vethPair) checkPod() error {
 	pod, err := OpenNetlink()
 	if err != nil {
 		return err

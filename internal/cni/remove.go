@@ -40,19 +40,19 @@ func (a attachment) removeTogether(host netlinksafe.Handle) error {
 	}
 	sum := sha256.Sum256([]byte(a.shaper()))
 	alone := binary.BigEndian.Uint32(sum[:])>>1 | 1
-	var wire netlink.Link
+	var veth netlink.Link
 	for _, link := range links {
 		switch attrs := link.Attrs(); {
 		case attrs.Name == a.hostLink():
-			wire = link
+			veth = link
 		case attrs.Index != shaper.Attrs().Index && attrs.Group == alone:
 			return nil
 		}
 	}
-	if wire == nil {
+	if veth == nil {
 		return nil
 	}
-	for _, link := range []netlink.Link{wire, shaper} {
+	for _, link := range []netlink.Link{veth, shaper} {
 		if err := host.LinkSetGroup(link, int(alone)); err != nil {
 			return fmt.Errorf("set the group of %s: %w", link.Attrs().Name, err)
 		}

@@ -96,7 +96,7 @@ func add(args *skel.CmdArgs) error {
 	if conf.MTU == 0 {
 		conf.MTU = uplinkMTU(host)
 	}
-	w := wire{attachment: attachmentOf(conf, args), mtu: conf.MTU, bandwidth: conf.RuntimeConfig.Bandwidth}
+	w := vethPair{attachment: attachmentOf(conf, args), mtu: conf.MTU, bandwidth: conf.RuntimeConfig.Bandwidth}
 	w.alias = w.attachment.alias(podName(args.Args))
 	if w.addrs, err = reserve(conf, args.StdinData, args.Args, w.attachment); err != nil {
 		return err
@@ -147,7 +147,7 @@ func withCleanup(err error, cleanup ...error) error {
 }
 
 // result is what the runtime, CHECK and the next plugin of the list receive.
-func (w wire) result(conf *netConf, netns string) *current.Result {
+func (w vethPair) result(conf *netConf, netns string) *current.Result {
 	hostMAC, podMAC := w.macs()
 	result := &current.Result{
 		CNIVersion: current.ImplementedSpecVersion,

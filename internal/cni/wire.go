@@ -38,8 +38,8 @@ func gatewayFor(addr netip.Addr) netip.Addr {
 	return gateway6
 }
 
-// A wire is one veth pair with all that belongs to it on both sides.
-type wire struct {
+// A vethPair is one with all that belongs to it on both sides.
+type vethPair struct {
 	attachment
 	addrs []netip.Addr
 	mtu   int
@@ -49,7 +49,7 @@ type wire struct {
 }
 
 // connect makes the wire; after an error nothing of it is left.
-func (w wire) connect(host netlinksafe.Handle, podNS ns.NetNS) (err error) {
+func (w vethPair) connect(host netlinksafe.Handle, podNS ns.NetNS) (err error) {
 	hostMAC, podMAC := w.macs()
 	veth := &netlink.Veth{
 		LinkAttrs:        netlink.LinkAttrs{Name: w.hostLink(), MTU: w.mtu, HardwareAddr: hostMAC, Flags: net.FlagUp, TxQLen: -1, Group: group(w.network)},
@@ -71,17 +71,17 @@ func (w wire) connect(host netlinksafe.Handle, podNS ns.NetNS) (err error) {
 			err = errors.Join(err, removeLink(host, w.hostLink()))
 		}
 	}()
-	if err := podNS.Do(func(ns.NetNS) error { return w.wirePod(hostMAC) }); err != nil {
-		return fmt.Errorf("wire the pod's side: %w", err)
+	if err := podNS.Do(func(ns.NetNS) error { return w.connectPod(hostMAC) }); err != nil {
+		return fmt.Errorf("connect the pod's side: %w", err)
 	}
-	if err := w.wireHost(host, podMAC); err != nil {
-		return fmt.Errorf("wire the host's side: %w", err)
+	if err := w.connectHost(host, podMAC); err != nil {
+		return fmt.Errorf("connect the host's side: %w", err)
 	}
 	return nil
 }
 
-// wirePod runs in the pod's namespace.
-func (w wire) wirePod(hostMAC net.HardwareAddr) error {
+// connectPod runs in the pod's namespace.
+func (w vethPair) connectPod(hostMAC net.HardwareAddr) error {
 	pod, err := OpenNetlink()
 	if err != nil {
 		return err
@@ -146,13 +146,13 @@ func awaitLocal(pod netlinksafe.Handle, addrs []netip.Addr) error {
 	return nil
 }
 
-// wireHost runs in the node's namespace.
+// connectHost runs in the node's namespace.
 //
 // The routes name no source address. The kernel then uses one of the node's own
 // for kubelet's probes, because this link has none, and finds another one when
 // the node's addresses change; a route that names its source would be deleted
 // together with the address, and the pod be cut off.
-func (w wire) wireHost(host netlinksafe.Handle, podMAC net.HardwareAddr) error {
+func (w vethPair) connectHost(host netlinksafe.Handle, podMAC net.HardwareAddr) error {
 	link, err := host.LinkByName(w.hostLink())
 	if err != nil {
 		return fmt.Errorf("find link %s: %w", w.hostLink(), err)
@@ -213,7 +213,7 @@ func hostRoute(link int, addr netip.Addr) *netlink.Route {
 
 // podSysctls: there is one route out of a pod, so redirects and router
 // advertisements must not add another. A runtime may have switched IPv6 off.
-func (w wire) podSysctls() []setting {
+func (w vethPair) podSysctls() []setting {
 	all := []setting{
 		{"ipv4/conf/all/accept_redirects", "0"},
 		{"ipv4/conf/" + w.ifName + "/accept_redirects", "0"},
@@ -231,7 +231,7 @@ func (w wire) podSysctls() []setting {
 // pod from configuring the node. In particular what the pod says by ARP and ND makes no
 // neighbour entry, and the node answers for no other host, whatever the defaults are; nor does the node
 // send on what names its way itself (source routing): rules see another destination than the packet has then.
-func (w wire) hostSysctls() []setting {
+func (w vethPair) hostSysctls() []setting {
 	name := w.hostLink()
 	all := []setting{
 		{"ipv4/conf/" + name + "/rp_filter", "1"},
@@ -251,7 +251,7 @@ func (w wire) hostSysctls() []setting {
 	return all
 }
 
-func (w wire) hasIPv6() bool {
+func (w vethPair) hasIPv6() bool {
 	return slices.ContainsFunc(w.addrs, netip.Addr.Is6)
 }
 

@@ -125,7 +125,7 @@ type Stats struct {
 	Added     int  // kernel elements added
 	Deleted   int  // kernel elements deleted
 	Full      bool // everything was compared with the kernel, not with the last table
-	// Differs is what the kernel holds otherwise than it was written, time and again; empty: nothing.
+	// Differs is what the kernel holds otherwise than it was written, repeatedly; empty: nothing.
 	// Only a Full one finds out.
 	Differs string
 }
@@ -135,7 +135,7 @@ type Drift struct {
 	// Rules says that rules or chains differ, Elements that data does: elements of sets and
 	// maps, virtual servers.
 	Rules, Elements bool
-	// Retry says that nobody changed anything, and that it is time to write again what the last Sync
+	// Retry says that no program changed anything, and that it is time to write again what the last Sync
 	// found to differ (Stats.Differs).
 	Retry bool
 }
@@ -146,7 +146,7 @@ func (d Drift) Any() bool { return d.Rules || d.Elements || d.Retry }
 // An Object is a kernel object behind a frontend.
 type Object struct {
 	Kind string `json:"kind"` // "map element", "set element", "chain", "rule", "virtual server", "listener"
-	Name string `json:"name"` // where it is found: "inet fairway services4"
+	Name string `json:"name"` // where it is found: "inet fairway frontends4"
 	Text string `json:"text"` // what it says, as the mechanism's own tool prints it
 }
 

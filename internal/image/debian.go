@@ -2,6 +2,7 @@ package image
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 )
 
 // A Package is a Debian package of this machine of which a tree has files.
@@ -60,13 +62,23 @@ func (t *Tree) Packages(more ...string) (packages []Package, unowned []string, e
 	return packages, unowned, nil
 }
 
+// programLimit is how long a program that is asked may take.
+const programLimit = time.Minute
+
+// output returns what a program prints.
+func output(name string, args ...string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), programLimit)
+	defer cancel()
+	return exec.CommandContext(ctx, name, args...).Output()
+}
+
 // owners asks dpkg whose the files are. The names of packages that exist for several
 // architectures have one, as libc6:amd64.
 func owners(files []string) (map[string]string, error) {
 	if len(files) == 0 {
 		return nil, nil
 	}
-	out, err := exec.Command("dpkg-query", append([]string{"--search", "--"}, files...)...).Output()
+	out, err := output("dpkg-query", append([]string{"--search", "--"}, files...)...)
 	var exit *exec.ExitError
 	if err != nil && !(errors.As(err, &exit) && exit.ExitCode() == 1) { // 1: some have no owner
 		return nil, fmt.Errorf("find the packages of files: dpkg-query: %w", err)
@@ -89,12 +101,12 @@ const fields = "${Package}\n${Version}\n${Architecture}\n${source:Package}\n${so
 
 // describe reads what dpkg knows of a package.
 func describe(name string) (Package, error) {
-	out, err := exec.Command("dpkg-query", "--show", "--showformat="+fields, name).Output()
+	out, err := output("dpkg-query", "--show", "--showformat="+fields, name)
 	f := strings.Split(string(out), "\n")
 	if err != nil || len(f) != 6 {
 		return Package{}, fmt.Errorf("describe package %s: dpkg-query: %w: %q", name, err, out)
 	}
-	status, err := exec.Command("dpkg-query", "--status", name).Output()
+	status, err := output("dpkg-query", "--status", name)
 	if err != nil {
 		return Package{}, fmt.Errorf("describe package %s: dpkg-query: %w", name, err)
 	}

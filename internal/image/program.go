@@ -66,7 +66,7 @@ func Find(program string) (string, error) {
 // (PT_INTERP), not the ldd of the machine, and --list runs no code of the program.
 func (t *Tree) libraries(host, interp string) error {
 	t.Same(interp)
-	out, err := exec.Command(interp, "--list", host).Output()
+	out, err := output(interp, "--list", host)
 	if err != nil {
 		var exit *exec.ExitError
 		if errors.As(err, &exit) {

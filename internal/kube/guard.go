@@ -19,9 +19,9 @@ import (
 // errDoubted tells the reflector that a list was not taken over, so that it lists again.
 var errDoubted = errors.New("the list lacks most of what there was")
 
-// doubtPause is the most that is waited before a doubted list is asked for again, and with
+// askAgain is the most that is waited before a doubted list is asked for again, and with
 // it how long a node waits for the right one. A list that lacks most objects is short.
-const doubtPause = 3 * time.Second
+const askAgain = 3 * time.Second
 
 // A guard keeps what a feed has when a later list lacks most of it, or is another cluster's,
 // until the API server has said the same for Config.EmptyAfter. It belongs to the goroutine
@@ -46,7 +46,7 @@ func (s *Store) newGuard(kind string) *guard {
 		s.troubles.keeps(kind, objects)
 	}
 	return &guard{
-		log: s.cfg.Log, kind: kind, brake: service.Brake{Bound: s.cfg.EmptyAfter, Some: true}, pause: min(doubtPause, s.cfg.EmptyAfter/4),
+		log: s.cfg.Log, kind: kind, brake: service.Brake{Bound: s.cfg.EmptyAfter, Some: true}, pause: min(askAgain, s.cfg.EmptyAfter/4),
 		cluster: s.cluster, problem: s.cfg.Problem, keeps: keeps, again: func(time.Duration) {},
 	}
 }
@@ -55,7 +55,7 @@ func (s *Store) newGuard(kind string) *guard {
 // that the list is another cluster's.
 func (g *guard) judge(had, kept int) (believed, foreign bool) {
 	foreign = kept < had && g.cluster.another()
-	doubted := g.brake.Doubts()
+	doubted := g.brake.Holds()
 	believed = g.brake.Believe(time.Now(), had, kept, foreign)
 	log := g.log.With("kind", g.kind, "had", had, "missing", had-kept, "anotherCluster", foreign)
 	switch {

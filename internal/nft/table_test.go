@@ -28,7 +28,7 @@ table inet {{.Table}} {
 	map numbers {
 		type ipv4_addr : classid
 	}
-	map ways {
+	map dispatch {
 		type classid : verdict
 	}
 	set nets {
@@ -69,7 +69,7 @@ table inet {{.Table}} {
 	map numbers {
 		type ipv4_addr : classid
 	}
-	map ways {
+	map dispatch {
 		type classid : verdict
 	}
 	set nets {
@@ -164,7 +164,7 @@ func TestElements(t *testing.T) {
 		return true, nil
 	}, []Write{
 		{Set: "short", Key: []byte{10, 0, 0, 1}, Timeout: time.Hour, Add: true},
-		{Set: "ways", Key: []byte{1, 0, 0, 0}, Goto: "way-1", Add: true},
+		{Set: "dispatch", Key: []byte{1, 0, 0, 0}, Goto: "way-1", Add: true},
 	}))
 	if out := list(t, "table inet tested"); !strings.Contains(out, "10.0.0.1 timeout 1h") || !strings.Contains(out, "goto way-1") {
 		t.Errorf("table is\n%.2000s", out)
@@ -210,7 +210,7 @@ func TestLoad(t *testing.T) {
 	must(t, table.Commit(t.Context(), func(c *nftables.Conn) (bool, error) {
 		c.AddChain(table.Chain("way-1"))
 		return true, nil
-	}, []Write{number(1), {Set: "ways", Key: []byte{1, 0, 0, 0}, Goto: "way-1", Add: true}}))
+	}, []Write{number(1), {Set: "dispatch", Key: []byte{1, 0, 0, 0}, Goto: "way-1", Add: true}}))
 	before := list(t, "table inet tested")
 	if loaded, err := table.Load(t.Context(), p, false); err != nil || loaded != Unchanged {
 		t.Errorf("the same again: loaded %v, error %v", loaded, err)
@@ -240,13 +240,13 @@ func TestLoad(t *testing.T) {
 // TestNextVersion: what the new program has not is pruned, elements stay.
 func TestNextVersion(t *testing.T) {
 	table, p := open(t)
-	must(t, table.Commit(t.Context(), nil, []Write{number(1), {Set: "ways", Key: []byte{7, 0, 0, 0}, Goto: "leaving", Add: true}}))
+	must(t, table.Commit(t.Context(), nil, []Write{number(1), {Set: "dispatch", Key: []byte{7, 0, 0, 0}, Goto: "leaving", Add: true}}))
 	next := &Program{Source: second, Keep: keep}
 	loaded, err := table.Load(t.Context(), next, false)
 	if err != nil || loaded != InPlace {
 		t.Fatalf("loaded %v, error %v", loaded, err)
 	}
-	must(t, table.Commit(t.Context(), nil, []Write{{Set: "ways", Key: []byte{7, 0, 0, 0}, Del: true}}))
+	must(t, table.Commit(t.Context(), nil, []Write{{Set: "dispatch", Key: []byte{7, 0, 0, 0}, Del: true}}))
 	must(t, table.Prune(t.Context(), next))
 	out := list(t, "table inet tested")
 	for _, gone := range []string{"leaving", "old", "short", "links"} {

@@ -24,10 +24,11 @@ const (
 	MarkMasquerade = 1 << MasqueradeBit
 	// MarkUserspace means "to a socket of mode userspace".
 	MarkUserspace = 1 << 12
-	// MarkTicket and MarkConfirm, with a slot in their last byte, are of packets that never
+	// MarkTicket and MarkConfirm, with a slot in their last byte (not MaskFence), are of packets that never
 	// leave the node: they tell the fence of a speaker's requests and grants.
 	MarkTicket  = 0x0fa10100
 	MarkConfirm = 0x0fa10200
+	MaskFence   = 0xffffff00
 	// MarkUserspaceElse is taken where MarkUserspace is configured for masquerading.
 	MarkUserspaceElse = 1 << 4
 	// MarkEgress, with the last byte (not MaskEgress), is the whole mark of packets of pods that leave the cluster with
@@ -57,6 +58,13 @@ const PriorityChallenge = 0x0fa1_0a11
 
 // PriorityRefused is the priority of a packet that NetworkPolicies deny, within one hook.
 const PriorityRefused = 0x0fa1_0a12
+
+// PriorityAffinity is the range of priorities of packets that begin a connection with affinity, between the hooks of
+// mode nftables: its highest four bits (PriorityAffinityLast: the last of the range).
+const (
+	PriorityAffinity     = 0xb000_0000
+	PriorityAffinityLast = PriorityAffinity + (1<<28 - 1)
+)
 
 // Routes.
 const (

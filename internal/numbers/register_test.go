@@ -4,6 +4,11 @@ import (
 	"cmp"
 	"flag"
 	"fmt"
+	"go/ast"
+	"go/constant"
+	"go/parser"
+	"go/token"
+	"go/types"
 	"math/bits"
 	"os"
 	"path/filepath"
@@ -146,6 +151,51 @@ func TestHooks(t *testing.T) {
 	}
 }
 
+// TestRegistered: every constant of a space is in the register, so that its overlaps are looked for.
+func TestRegistered(t *testing.T) {
+	fset := token.NewFileSet()
+	file, err := parser.ParseFile(fset, "numbers.go", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	quiet := types.Config{Error: func(error) {}, Importer: nil} // the values need no imports
+	pkg, _ := quiet.Check("numbers", fset, []*ast.File{file}, nil)
+	parts := []string{"MasqueradeBit", "MaskEgress", "MaskFence", "ConnMarkNumber", "PortsUserspace", "RouteTablesEgress"} // of another one, or how many
+	spaces := map[string][]Space{
+		"Mark": {PacketMark}, "Egress": {PacketMark}, "ConnMark": {ConnMark}, "Priority": {Priority}, "RouteProtocol": {RouteProto},
+		"RouteTable": {RouteTable}, "RulePriority": {RulePriority}, "Port": {TCPPort, UDPPort},
+	}
+	n := 0
+	for _, name := range pkg.Scope().Names() {
+		c, ok := pkg.Scope().Lookup(name).(*types.Const)
+		if !ok || slices.Contains(parts, name) {
+			continue
+		}
+		value, exact := constant.Uint64Val(constant.ToInt(c.Val()))
+		prefix := ""
+		for p := range spaces {
+			if strings.HasPrefix(name, p) && len(p) > len(prefix) {
+				prefix = p
+			}
+		}
+		if prefix == "" || !exact {
+			if !slices.ContainsFunc([]string{"Hook", "Table", "Range", "VNI", "EtherType"}, func(p string) bool { return strings.HasPrefix(name, p) }) && !slices.Contains([]string{"PacketMark"}, name) {
+				t.Errorf("%s is of no space: add it to this test, and to the docs", name)
+			}
+			continue
+		}
+		n++
+		if !slices.ContainsFunc(Ours, func(o Number) bool {
+			return slices.Contains(spaces[prefix], o.Space) && (uint32(value)&o.mask() == o.From && o.Mask != 0 || o.From <= uint32(value) && uint32(value) <= o.last())
+		}) {
+			t.Errorf("%s (%#x) is not in the register", name, value)
+		}
+	}
+	if n < 25 {
+		t.Errorf("only %d constants were found", n)
+	}
+}
+
 // hookPriority reads "dstnat - 1".
 func hookPriority(t *testing.T, text string) int {
 	t.Helper()
@@ -187,7 +237,9 @@ func (n Number) text() string {
 	switch {
 	case n.Space.bits() && n.Mask != 0:
 		return fmt.Sprintf("%#x/%#x", n.From, n.Mask)
-	case n.Space.bits() || n.Space == Priority:
+	case n.Space == Priority && n.To != 0:
+		return fmt.Sprintf("%#x–%#x", n.From, n.To)
+	case n.Space.bits() || n.Space == Priority && n.From > 15:
 		return fmt.Sprintf("%#x", n.From)
 	case n.To != 0:
 		return fmt.Sprintf("%d–%d", n.From, n.To)
@@ -226,6 +278,7 @@ mark and that of mode userspace are among. Istio's marks (0x539, 0x111) are in p
 		}
 	}
 	fmt.Fprintf(&b, "\n## Addresses\n\n`%s` and `%s` are those of IPVS' virtual servers, on the node alone.\n", RangeIPVS4, RangeIPVS6)
+	fmt.Fprintf(&b, "\n## Protocol of a frame\n\n`%#x`, IEEE 802's first for local experiments, is that of the speaker's packets on `lo`. Frames with it do not leave the node.\n", EtherTypeFence)
 	b.WriteString("\n## Tables of nf_tables\n\nAll are of family inet, but where it says otherwise. kube-proxy's is `kube-proxy` (ip and ip6), Calico's `calico` (ip and ip6), Docker's `docker-bridges`, firewalld's `firewalld`.\n\n| table | for | its hooks: priorities |\n|---|---|---|\n")
 	for _, table := range Tables {
 		var hooks []string

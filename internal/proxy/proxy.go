@@ -255,7 +255,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 func (l *Loop) pass(ctx context.Context, start time.Time) time.Duration {
 	l.build()
 	l.adopt(ctx)
-	if again := l.doubt(start); again > 0 {
+	if again := l.holdBack(start); again > 0 {
 		return again
 	}
 	next := l.table

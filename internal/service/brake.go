@@ -34,5 +34,5 @@ func (b *Brake) Believe(now time.Time, had, kept int, foreign bool) bool {
 	return true
 }
 
-// Doubts reports whether the last account was not believed.
-func (b *Brake) Doubts() bool { return !b.since.IsZero() }
+// Holds reports whether the last account was not believed.
+func (b *Brake) Holds() bool { return !b.since.IsZero() }

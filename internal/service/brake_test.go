@@ -35,8 +35,8 @@ func TestBrake(t *testing.T) {
 		b, now := Brake{Bound: test.bound}, time.Unix(1_000_000, 0)
 		for i, a := range test.accounts {
 			now = now.Add(a.after)
-			if got := b.Believe(now, a.had, a.kept, a.foreign); got != a.want || b.Doubts() == a.want {
-				t.Errorf("%s: account %d: believed: %v, doubts: %v; want %v", name, i, got, b.Doubts(), a.want)
+			if got := b.Believe(now, a.had, a.kept, a.foreign); got != a.want || b.Holds() == a.want {
+				t.Errorf("%s: account %d: believed: %v, doubts: %v; want %v", name, i, got, b.Holds(), a.want)
 			}
 		}
 	}

@@ -88,7 +88,7 @@ func TestHash(t *testing.T) {
 func TestKubeProxysNames(t *testing.T) {
 	for name, want := range map[string]bool{
 		"KUBE-SERVICES": true, "KUBE-SVC-X": true, "KUBE-SEP-X": true, "KUBE-XLB-X": true, "KUBE-PROXY-CANARY": true, "KUBE-NODE-PORT": true,
-		"KUBE-KUBELET-CANARY": false, "KUBE-FIREWALL": false, "KUBE-MARK-DROP": false, "KUBE-HP-X": false, "FAIRWAY": false, "KUBE-MARK-FAR": false, "": false,
+		"KUBE-KUBELET-CANARY": false, "KUBE-FIREWALL": false, "KUBE-MARK-DROP": false, "KUBE-HP-X": false, "FAIRWAY": false, "": false,
 	} {
 		if IsKubeProxys(name) != want {
 			t.Errorf("%q is kube-proxy's: %v", name, !want)

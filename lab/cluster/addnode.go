@@ -67,7 +67,7 @@ func (b *builder) addNode(ctx context.Context, ca *pki.Authority, n int) error {
 			return err
 		}
 		for _, archive := range b.store().Missing(archives) { // built anew since the lab is up
-			if err := node.ImportImages(b.state.process(name).PID, archive); err != nil {
+			if err := node.ImportImages(ctx, b.state.process(name).PID, archive); err != nil {
 				return err
 			}
 		}

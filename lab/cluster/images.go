@@ -48,7 +48,7 @@ func (l Lab) importAll(ctx context.Context, s *State, archives []string) error {
 				if ctx.Err() != nil {
 					return ctx.Err()
 				}
-				if err := node.ImportImages(init.PID, archive); err != nil {
+				if err := node.ImportImages(ctx, init.PID, archive); err != nil {
 					return err
 				}
 			}

@@ -2,8 +2,11 @@ package fabric
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"os/exec"
+	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -15,11 +18,24 @@ func CheckKernel() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("make network namespaces: %w [needs CAP_SYS_ADMIN and a kernel with CONFIG_NET_NS]", err)
 		}
-		out, err := exec.Command("nft", "add table inet probe").CombinedOutput()
+		out, err := runNFT("", "add table inet probe")
 		if err != nil {
 			line, _, _ := bytes.Cut(out, []byte("\n"))
 			return fmt.Errorf("this kernel has no nf_tables: %s [needs CONFIG_NF_TABLES and CONFIG_NF_TABLES_INET]", line)
 		}
 		return nil
 	})
+}
+
+// nftLimit is how long nft may take.
+const nftLimit = 30 * time.Second
+
+// runNFT runs nft in the network namespace of this thread, and returns what it prints.
+func runNFT(stdin string, args ...string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), nftLimit)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "nft", args...)
+	cmd.WaitDelay = time.Second
+	cmd.Stdin = strings.NewReader(stdin)
+	return cmd.CombinedOutput()
 }

@@ -3,7 +3,6 @@ package fabric
 import (
 	"errors"
 	"fmt"
-	"os/exec"
 	"strings"
 
 	"github.com/vishvananda/netlink"
@@ -80,7 +79,7 @@ func (f Fabric) cutRules(name, direction string, peers []string) (string, error)
 func (f Fabric) IsCut(name string) (bool, error) {
 	var out []byte
 	err := f.Do(Switch, func() (err error) {
-		out, err = exec.Command("nft", "list", "tables", "netdev").CombinedOutput()
+		out, err = runNFT("", "list", "tables", "netdev")
 		return err
 	})
 	if err != nil {
@@ -96,9 +95,7 @@ func (f Fabric) Mend(name string) error {
 
 func (f Fabric) nft(text string) error {
 	return f.Do(Switch, func() error {
-		cmd := exec.Command("nft", "-f", "-")
-		cmd.Stdin = strings.NewReader(text)
-		if out, err := cmd.CombinedOutput(); err != nil {
+		if out, err := runNFT(text, "-f", "-"); err != nil {
 			return fmt.Errorf("nft on the switch: %w: %s", err, strings.TrimSpace(string(out)))
 		}
 		return nil

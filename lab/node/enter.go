@@ -56,14 +56,17 @@ func enter(init int) error {
 	return nil
 }
 
+// signalLimit is how long it may take to signal all processes of a node.
+const signalLimit = 30 * time.Second
+
 // ImportImages brings an archive (docker or OCI) into the node's containerd.
-func ImportImages(init int, archive string) error {
+func ImportImages(ctx context.Context, init int, archive string) error {
 	file, err := os.Open(archive)
 	if err != nil {
 		return fmt.Errorf("open image archive: %w", err)
 	}
 	defer file.Close()
-	cmd := exec.Command("ctr", "--address", containerdSocket, "--namespace", "k8s.io", "images", "import", "-")
+	cmd := exec.CommandContext(ctx, "ctr", "--address", containerdSocket, "--namespace", "k8s.io", "images", "import", "-")
 	cmd.Stdin = file
 	out := &tail{}
 	cmd.Stdout, cmd.Stderr = out, out
@@ -119,7 +122,9 @@ func Signal(init int, s unix.Signal) error {
 		return fmt.Errorf("signal the node's first process: %w", err)
 	}
 	// A process in the node's pid namespace reaches all others in it by the number -1.
-	cmd := exec.Command("sh", "-c", fmt.Sprintf("kill -%d -1", s))
+	ctx, cancel := context.WithTimeout(context.Background(), signalLimit)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "sh", "-c", fmt.Sprintf("kill -%d -1", s))
 	if err := Run(init, cmd); err != nil {
 		return fmt.Errorf("signal the node's processes: %w", err)
 	}

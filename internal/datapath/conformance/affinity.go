@@ -11,9 +11,9 @@ import (
 	"github.com/fairway-net/fairway/internal/testnet"
 )
 
-// sticky is a table of one Service with affinity, at a ClusterIP and a NodePort, and one
+// affinityTable is a table of one Service with affinity, at a ClusterIP and a NodePort, and one
 // without; which selects its endpoints.
-func sticky(lasts time.Duration, which ...int) *service.Table {
+func affinityTable(lasts time.Duration, which ...int) *service.Table {
 	at := func(addr string, name string, p service.Proto, lasts time.Duration) *service.Frontend {
 		f := web(name, addr, p, which...)
 		f.Affinity = lasts
@@ -33,7 +33,7 @@ func (s suite) affinity(t testing.TB) {
 	r := sixRig(t, s)
 	w := &scenario.World
 	clients := []*testnet.Host{r.hosts[w.Pod.V4], r.hosts[w.Peer.V4], r.hosts[w.Outside.V4], r.node}
-	whole := sticky(3*time.Hour, 0, 1, 2, 3, 4, 5)
+	whole := affinityTable(3*time.Hour, 0, 1, 2, 3, 4, 5)
 	report(t, r.sync(whole))
 	if err := r.holds(whole); err != nil {
 		t.Fatal(err)
@@ -58,7 +58,7 @@ func (s suite) affinity(t testing.TB) {
 			left = append(left, i)
 		}
 	}
-	fewer := sticky(3*time.Hour, left...)
+	fewer := affinityTable(3*time.Hour, left...)
 	report(t, r.sync(fewer))
 	report(t, r.holds(fewer))
 	for _, c := range clients {
@@ -136,7 +136,7 @@ func (r *rig) stays(t testing.TB, c *testnet.Host, network string, to ...string)
 func (r *rig) expires(t testing.TB, c *testnet.Host, which []int) {
 	t.Helper()
 	const lasts = time.Second
-	report(t, r.sync(sticky(lasts, which...)))
+	report(t, r.sync(affinityTable(lasts, which...)))
 	at := netip.MustParseAddrPort("10.96.0.1:80")
 	// The entry it has was made for three hours; a new connection makes it last a second.
 	seen := map[string]bool{}

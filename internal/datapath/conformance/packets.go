@@ -110,7 +110,7 @@ func (r *rig) packet(p scenario.Packet) error {
 		return nil
 	}
 	if p.Want.Sticky {
-		return r.sticky(p, ask)
+		return r.keepsEndpoint(p, ask)
 	}
 	// With n endpoints a fair choice misses one in 40*n tries once in 10^17.
 	n := len(p.Want.Reaches)
@@ -131,8 +131,8 @@ func (r *rig) packet(p scenario.Packet) error {
 	return nil
 }
 
-// sticky sends p until it is clear that one endpoint answers it, always the same.
-func (r *rig) sticky(p scenario.Packet, ask func(time.Duration) testnet.Answer) error {
+// keepsEndpoint sends p until it is clear that one endpoint answers it, always the same.
+func (r *rig) keepsEndpoint(p scenario.Packet, ask func(time.Duration) testnet.Answer) error {
 	var home netip.AddrPort
 	for range 8 {
 		got := ask(r.suite.patience)

@@ -116,11 +116,11 @@ type step struct {
 
 // plan makes the step from the elements that are there to those that are wanted.
 func plan(was, is map[elem]bool) (s step) {
-	type place struct{ set, key string }
-	taken := map[place]bool{}
+	type keyOf struct{ set, key string }
+	taken := map[keyOf]bool{}
 	for e := range is {
 		if !was[e] {
-			taken[place{e.set, e.key}] = true
+			taken[keyOf{e.set, e.key}] = true
 		}
 	}
 	var add []nft.Write
@@ -132,7 +132,7 @@ func plan(was, is map[elem]bool) (s step) {
 	for _, e := range order(was) {
 		switch {
 		case is[e]:
-		case taken[place{e.set, e.key}]: // another value for the same key
+		case taken[keyOf{e.set, e.key}]: // another value for the same key
 			s.before = append(s.before, e.write(false))
 		default:
 			s.after = append(s.after, e.write(false))

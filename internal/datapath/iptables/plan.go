@@ -118,7 +118,7 @@ func (s *script) everything(h *familyState, l *layout, entries map[chain][]strin
 		if there && sameRules(have, want, len(entries[c])) {
 			continue
 		}
-		missing, only := lacks(have, want, len(entries[c]))
+		missing, only := missingEntries(have, want, len(entries[c]))
 		switch {
 		case c.table == nat && only:
 			s.nat.insert(c.name, missing)
@@ -179,8 +179,8 @@ func sameRules(have, want []string, entries int) bool {
 	return slices.Equal(have[entries:], want[entries:]) && slices.Equal(set(have), set(want))
 }
 
-// lacks reports whether a chain lacks only some of its entries, and which.
-func lacks(have, want []string, entries int) (missing []string, only bool) {
+// missingEntries reports whether a chain lacks only some of its entries, and which.
+func missingEntries(have, want []string, entries int) (missing []string, only bool) {
 	had := len(have) - (len(want) - entries)
 	if had <= 0 || !slices.Equal(have[had:], want[entries:]) || len(minus(have[:had], want[:entries])) > 0 {
 		return nil, false

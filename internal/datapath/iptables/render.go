@@ -280,7 +280,7 @@ func (s *builder) write(c chain, rules []rule) {
 	s.chains[c] = texts
 }
 
-// list is the chain that picks one of a route's endpoints.
+// list is the chain that chooses one of a route's endpoints.
 func (s *builder) list(f *service.Frontend, r *service.Route) string {
 	prefix := svc
 	if r.Local {
@@ -290,7 +290,7 @@ func (s *builder) list(f *service.Frontend, r *service.Route) string {
 	if there {
 		return name
 	}
-	var stay, pick []rule
+	var knownClients, choices []rule
 	slots := slotsOf(f.Balance, r.Endpoints)
 	for i, slot := range slots {
 		e := r.Endpoints[slot.endpoint]
@@ -300,12 +300,12 @@ func (s *builder) list(f *service.Frontend, r *service.Route) string {
 		if f.Affinity > 0 && !slices.ContainsFunc(slots[:i], func(o choice) bool { return o.endpoint == slot.endpoint }) {
 			known := one
 			known.more = fmt.Sprintf("-m connmark --mark %#x", markKnown|s.mark(one.jump))
-			stay = append(stay, known)
+			knownClients = append(knownClients, known)
 		}
 		one.more = slot.match
-		pick = append(pick, one)
+		choices = append(choices, one)
 	}
-	s.write(chain{nat, name}, append(stay, pick...))
+	s.write(chain{nat, name}, append(knownClients, choices...))
 	return name
 }
 
@@ -318,10 +318,10 @@ type choice struct {
 // maxSlots bounds the rules of a list that takes turns by weight.
 const maxSlots = 256
 
-// slotsOf says how endpoints are picked. Each rule takes its share of what the rules
+// slotsOf says how endpoints are chosen. Each rule takes its share of what the rules
 // before it have left.
-func slotsOf(how service.Algorithm, all []service.Endpoint) (slots []choice) {
-	if how == service.RoundRobin {
+func slotsOf(by service.Algorithm, all []service.Endpoint) (slots []choice) {
+	if by == service.RoundRobin {
 		turns := lb.Turns(lb.Shares(all, maxSlots))
 		for i, e := range turns {
 			slot := choice{endpoint: e}

@@ -16,6 +16,7 @@ import (
 	"github.com/fairway-net/fairway/internal/datapath/lb"
 	"github.com/fairway-net/fairway/internal/datapath/nftset"
 	"github.com/fairway-net/fairway/internal/nft"
+	"github.com/fairway-net/fairway/internal/numbers"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -48,7 +49,7 @@ import (
 type affinityID uint32
 
 const (
-	affinityRange  affinityID = 0xb0000000
+	affinityRange  affinityID = numbers.PriorityAffinity
 	affinityNumber affinityID = 0x000fffff
 	affinityMask              = 0xf0000000 | affinityNumber // the ID in a packet's priority
 	durationMask              = ^affinityNumber             // the duration in it, with the range

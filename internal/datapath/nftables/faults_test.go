@@ -109,9 +109,9 @@ func (n *node) killedLoad(f *faulty, former, change string, at int, how string) 
 	name := fmt.Sprintf("%s, run %d killed %s it worked", former, at, how)
 	n.t.Log(name)
 	old := []*service.Frontend{n.frontend("10.96.0.1:80", service.TCP, service.Random), n.frontend("10.96.0.2:81", service.TCP, service.RoundRobin)}
-	sticky := n.frontend("10.96.0.4:83", service.TCP, service.Random)
-	sticky.Affinity = time.Hour
-	old = append(old, sticky)
+	affine := n.frontend("10.96.0.4:83", service.TCP, service.Random)
+	affine.Affinity = time.Hour
+	old = append(old, affine)
 	all := append(old, n.frontend("10.96.0.3:82", service.TCP, service.Random))
 	f.killed(0, "")
 	n.cfg.Mark = 1 << 14

@@ -18,8 +18,8 @@ import (
 func BenchmarkAffinityPackets(b *testing.B) {
 	const connects, exchanges, rounds = 400, 4000, 10
 	n := newNode(b, nftables.Config{}, 1)
-	plain, sticky := n.frontend("10.96.0.1:80", service.TCP, service.Random), n.frontend("10.96.0.2:81", service.TCP, service.Random)
-	sticky.Affinity = 3 * time.Hour
+	plain, affine := n.frontend("10.96.0.1:80", service.TCP, service.Random), n.frontend("10.96.0.2:81", service.TCP, service.Random)
+	affine.Affinity = 3 * time.Hour
 	took := map[string][]time.Duration{}
 	client := n.clients[0]
 	measure := func(what string, many int, f func() error) {
@@ -39,8 +39,8 @@ func BenchmarkAffinityPackets(b *testing.B) {
 				to   netip.AddrPort
 			}{
 				{"no affinity", []*service.Frontend{plain}, plain.Addr},
-				{"beside affinity", []*service.Frontend{plain, sticky}, plain.Addr},
-				{"with affinity", []*service.Frontend{plain, sticky}, sticky.Addr},
+				{"beside affinity", []*service.Frontend{plain, affine}, plain.Addr},
+				{"with affinity", []*service.Frontend{plain, affine}, affine.Addr},
 			} {
 				n.sync(c.all...)
 				err := client.Do(func() error {

@@ -24,8 +24,8 @@ func mustAdopt(t *testing.T, d *Datapath) *service.Table {
 	return held.Table
 }
 
-// sticky returns a cluster of n Services with affinity; each has another duration.
-func stickyCluster(n int) *service.Builder {
+// affinityCluster returns a cluster of n Services with affinity; each has another duration.
+func affinityCluster(n int) *service.Builder {
 	b := service.NewBuilder()
 	for i := range n {
 		e := numbered(i, 2)
@@ -42,7 +42,7 @@ func TestSweepUnknown(t *testing.T) {
 	testnet.Enter(t)
 	d := open(t)
 	defer d.Close()
-	table := stickyCluster(3).Table(settings())
+	table := affinityCluster(3).Table(settings())
 	sync(t, d, table)
 	f := table.Sorted()[1]
 	i := d.state.at(f.Key()).extraOrZero().affinityID
@@ -91,7 +91,7 @@ func TestUpdateChains(t *testing.T) {
 		return names
 	}
 	for _, n := range []int{0, 2, 1, 0, 3, 300, 2, 0} {
-		b := stickyCluster(n)
+		b := affinityCluster(n)
 		b.Set(numbered(1000, 1))
 		table := b.Table(settings())
 		sync(t, d, table)

@@ -293,9 +293,9 @@ func (j *syncJob) addChains(missing []verdictID) func(*nftables.Conn) (queued bo
 			j.state.chains[h] = w
 			j.added = append(j.added, h.chainName())
 		}
-		learners, err := j.state.addUpdateChains(j.rules.Table, c)
-		j.affinityRules = j.affinityRules || learners
-		return learners || len(missing) > 0, err
+		updates, err := j.state.addUpdateChains(j.rules.Table, c)
+		j.affinityRules = j.affinityRules || updates
+		return updates || len(missing) > 0, err
 	}
 }
 
@@ -358,11 +358,11 @@ func (j *syncJob) delChains(unused []verdictID) func(*nftables.Conn) (queued boo
 			}
 			j.removed = append(j.removed, h.chainName())
 		}
-		learners := false
+		updates := false
 		if (len(j.shrunk) > 0 || j.stats.Full) && !j.state.staleUpdates {
-			learners, err = j.state.delUpdateChains(j.rules.Table, c)
+			updates, err = j.state.delUpdateChains(j.rules.Table, c)
 		}
-		j.affinityRules = j.affinityRules || learners
-		return learners || len(unused) > 0, err
+		j.affinityRules = j.affinityRules || updates
+		return updates || len(unused) > 0, err
 	}
 }

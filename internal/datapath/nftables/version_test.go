@@ -92,9 +92,9 @@ func TestUpgrade(t *testing.T) {
 func TestAnotherVersion(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, nftables.Config{}, 1)
-	sticky := n.frontend("10.96.0.7:77", service.TCP, service.Random)
-	sticky.Affinity = 10 * time.Minute
-	all := []*service.Frontend{n.frontend("10.96.0.1:80", service.TCP, service.RoundRobin), sticky, n.frontend("0.0.0.0:30080", service.TCP, service.Maglev)}
+	affine := n.frontend("10.96.0.7:77", service.TCP, service.Random)
+	affine.Affinity = 10 * time.Minute
+	all := []*service.Frontend{n.frontend("10.96.0.1:80", service.TCP, service.RoundRobin), affine, n.frontend("0.0.0.0:30080", service.TCP, service.Maglev)}
 	n.sync(all...)
 	home := n.ask(n.clients[0], "tcp", "10.96.0.7:77")
 	stop := n.load("10.96.0.1:80")

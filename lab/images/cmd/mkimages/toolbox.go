@@ -1,11 +1,13 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
 	"path"
 	"strings"
+	"time"
 
 	"github.com/fairway-net/fairway/internal/image"
 	"github.com/fairway-net/fairway/lab/toolbox"
@@ -80,7 +82,9 @@ func applets(t *image.Tree, have map[string]bool) error {
 	if err != nil {
 		return err
 	}
-	out, err := exec.Command(at, "--list").Output()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, at, "--list").Output()
 	if err != nil {
 		return fmt.Errorf("%s --list: %w", at, err)
 	}

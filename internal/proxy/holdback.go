@@ -7,13 +7,13 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// doubtPause is the most that is waited before a doubted table is looked at again.
-const doubtPause = 5 * time.Second
+// lookAgain is the most that is waited before a table that lacks most is looked at again.
+const lookAgain = 5 * time.Second
 
-// doubt returns how long to wait before the first table may be programmed; 0: now. A loop
+// holdBack returns how long to wait before the first table may be programmed; 0: now. A loop
 // that starts remembers nothing of the cluster, but the kernel does: a table that lacks most
 // of the frontends that the kernel carries is doubted as a list is that lacks most objects.
-func (l *Loop) doubt(now time.Time) time.Duration {
+func (l *Loop) holdBack(now time.Time) time.Duration {
 	if l.held == nil {
 		return 0
 	}
@@ -28,7 +28,7 @@ func (l *Loop) doubt(now time.Time) time.Duration {
 			kept++
 		}
 	}
-	doubted := l.brake.Doubts()
+	doubted := l.brake.Holds()
 	if l.brake.Believe(now, had, kept, false) {
 		l.held = nil
 		l.cfg.Metrics.kept.Set(0)
@@ -42,5 +42,5 @@ func (l *Loop) doubt(now time.Time) time.Duration {
 		})
 	}
 	l.cfg.Metrics.kept.Set(float64(had - kept))
-	return min(doubtPause, l.brake.Bound/4)
+	return min(lookAgain, l.brake.Bound/4)
 }

@@ -52,7 +52,7 @@ func TestRestartBesideAnEmptyAPI(t *testing.T) {
 		second, carried := agent(a)
 		metrics := registry
 		for _, after := range []time.Duration{0, bound / 2} {
-			if again := second.pass(t.Context(), start.Add(after)); again != doubtPause || carried() != 20 {
+			if again := second.pass(t.Context(), start.Add(after)); again != lookAgain || carried() != 20 {
 				t.Fatalf("after %v: waits %v, the kernel carries %d", after, again, carried())
 			}
 		}

@@ -1,0 +1,147 @@
+package fairway
+
+import (
+	"go/ast"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// unlimited are the files whose child processes may run for as long as they like, with the reason.
+var unlimited = map[string]string{
+	"lab/node/store.go":     "containerd, which is stopped when the images are in its store",
+	"lab/cluster/start.go":  "the parts of a lab, which outlive the command that starts them",
+	"lab/cluster/edge.go":   "an edge of the lab",
+	"lab/cluster/router.go": "a router of the lab",
+	"lab/cluster/exec.go":   "the command of a user, at a terminal",
+}
+
+// TestChildren: a child process has a context, and so an end: programs hang, where the kernel does or a lock is held.
+func TestChildren(t *testing.T) {
+	seen := map[string]bool{}
+	for _, s := range sources(t) {
+		if s.test() || strings.HasPrefix(s.path, "test/") || s.dir() == "internal/testnet" || s.dir() == "internal/datapath/conformance" {
+			continue
+		}
+		for _, c := range callsOf(s.file, "exec", "Command") {
+			if seen[s.path] = true; unlimited[s.path] == "" {
+				t.Errorf("%s: exec.Command: use exec.CommandContext with a deadline, or list the file with its reason", s.at(c))
+			}
+		}
+	}
+	for path := range unlimited {
+		if !seen[path] {
+			t.Errorf("%s starts no process without a limit: take it from the list", path)
+		}
+	}
+}
+
+// callsOf are the calls of a package's function.
+func callsOf(file *ast.File, pkg, name string) (all []*ast.CallExpr) {
+	ast.Inspect(file, func(n ast.Node) bool {
+		if c, ok := n.(*ast.CallExpr); ok {
+			if f, ok := c.Fun.(*ast.SelectorExpr); ok && f.Sel.Name == name {
+				if x, ok := f.X.(*ast.Ident); ok && x.Name == pkg {
+					all = append(all, c)
+				}
+			}
+		}
+		return true
+	})
+	return all
+}
+
+// contracts are packages whose interfaces have no hidden half: what their values can do, Capabilities say.
+var contracts = map[string]bool{"datapath": true, "takeover": true, "flow": true, "conformance": true, "proxy": true, "modes": true}
+
+// TestNoHiddenHalf: nobody asks a value for a second interface, or for the type behind a contract.
+func TestNoHiddenHalf(t *testing.T) {
+	for _, s := range sources(t) {
+		if s.test() || !strings.HasPrefix(s.path, "internal/") && !strings.HasPrefix(s.path, "cmd/") {
+			continue
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			a, ok := n.(*ast.TypeAssertExpr)
+			if !ok {
+				return true
+			}
+			switch of := a.Type.(type) {
+			case *ast.StarExpr:
+				if of, ok := of.X.(*ast.SelectorExpr); ok && inContract(of) {
+					t.Errorf("%s: a type assertion to *%s.%s: hand over what is known where it is made", s.at(a), of.X, of.Sel.Name)
+				}
+			case *ast.SelectorExpr:
+				if inContract(of) {
+					t.Errorf("%s: a type assertion to %s.%s: it belongs to the contract, as a method or as data", s.at(a), of.X, of.Sel.Name)
+				}
+			case *ast.Ident:
+				if strings.HasPrefix(s.path, "internal/datapath/") && ast.IsExported(of.Name) {
+					t.Errorf("%s: a type assertion to %s: it belongs to the contract, as a method or as data", s.at(a), of.Name)
+				}
+			}
+			return true
+		})
+	}
+}
+
+func inContract(of *ast.SelectorExpr) bool {
+	x, ok := of.X.(*ast.Ident)
+	return ok && contracts[x.Name]
+}
+
+// cut are the errors whose chains end on purpose, by file, with the reason.
+var cut = map[string]string{
+	"internal/cni/verbs.go": "the CNI code is that of the first error, not of what failed while cleaning up",
+}
+
+var verb = regexp.MustCompile(`%[-+# 0]*[\d.]*([a-zA-Z%])`)
+
+// TestChains: an error that has another one as its cause wraps it, so that errors.Is finds it.
+func TestChains(t *testing.T) {
+	n := 0
+	for _, s := range sources(t) {
+		if s.test() || strings.HasPrefix(s.path, "test/") || cut[s.path] != "" {
+			continue
+		}
+		for _, c := range callsOf(s.file, "fmt", "Errorf") {
+			text, ok := literal(c.Args[0])
+			if !ok || strings.Contains(text, "%[") {
+				continue
+			}
+			verbs := verb.FindAllStringSubmatch(strings.ReplaceAll(text, "%%", ""), -1)
+			for i, a := range c.Args[1:] {
+				if i >= len(verbs) || !isError(a) {
+					continue
+				}
+				if n++; verbs[i][1] != "w" {
+					t.Errorf("%s: %q: write %%w for the error, or list the file with its reason", s.at(c), text)
+				}
+			}
+		}
+		for _, c := range callsOf(s.file, "errors", "New") {
+			ast.Inspect(c, func(n ast.Node) bool {
+				if f, ok := n.(*ast.SelectorExpr); ok && f.Sel.Name == "Error" {
+					t.Errorf("%s: errors.New of another error's text: wrap it", s.at(c))
+				}
+				return true
+			})
+		}
+	}
+	if n < 500 {
+		t.Errorf("only %d wrapped errors were found", n)
+	}
+}
+
+// isError reports whether an argument is an error, by its name: err, failed.Err, readErr, or its text.
+func isError(x ast.Expr) bool {
+	switch x := x.(type) {
+	case *ast.Ident:
+		return x.Name == "err" || strings.HasPrefix(x.Name, "err") && len(x.Name) == 4 || strings.HasSuffix(x.Name, "Err")
+	case *ast.SelectorExpr:
+		return x.Sel.Name == "Err" || x.Sel.Name == "err"
+	case *ast.CallExpr:
+		f, ok := x.Fun.(*ast.SelectorExpr)
+		return ok && len(x.Args) == 0 && (f.Sel.Name == "Error" || f.Sel.Name == "Err") && isError(f.X)
+	}
+	return false
+}
