@@ -158,7 +158,7 @@ func (n *Network) Sync(ctx context.Context, self Peer, peers []Peer) error {
 	if failed == nil {
 		failed = links.tidy(ctx, plan)
 	}
-	failed = errors.Join(failed, brought, n.syncEgress(ctx, netlink, plan))
+	failed = errors.Join(failed, brought, n.syncEgress(ctx, netlink, plan), syncNeighbours(wantedNeighbours(table, plan, self.Name, peers)))
 	n.report(slices.Concat(plan.problems, refused))
 	n.countRoutes(plan)
 	n.countEgress(plan.egress)
@@ -192,7 +192,7 @@ func (n *Network) Cleanup(ctx context.Context) error {
 	table, err := readRoutes(netlink, nil)
 	if err == nil {
 		_, err = syncRoutes(netlink, table.ours, nil)
-		err = errors.Join(err, n.egress.remove(ctx, netlink), removeVXLAN(netlink), removeWireGuard(netlink))
+		err = errors.Join(err, syncNeighbours(nil), n.egress.remove(ctx, netlink), removeVXLAN(netlink), removeWireGuard(netlink))
 	}
 	return errors.Join(failed, err, n.removeRules(ctx), n.removeStore(pods), n.RIB.Remove())
 }

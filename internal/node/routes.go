@@ -20,6 +20,7 @@ type routingTable struct {
 	ours      map[netip.Prefix][]route
 	onLink    []onLink
 	gateways  []netip.Addr // of default routes
+	routers   []hop        // of other programs' routes
 	learnedRA map[int]bool // links whose default route comes from router advertisements
 	tunnels   map[int]Way
 }
@@ -47,6 +48,9 @@ func (table *routingTable) add(family int, r netlink.Route) {
 	via = via.Unmap()
 	if r.Protocol == unix.RTPROT_RA && dst.Bits() == 0 {
 		table.learnedRA[r.LinkIndex] = true
+	}
+	if r.Protocol != cni.RouteProtocol && r.Type == unix.RTN_UNICAST && via.IsValid() && r.LinkIndex != 0 {
+		table.routers = append(table.routers, hop{via, r.LinkIndex})
 	}
 	switch {
 	case r.Protocol == cni.RouteProtocol && r.Type == unix.RTN_UNREACHABLE:
