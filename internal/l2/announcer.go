@@ -63,8 +63,14 @@ type Announcer struct {
 	wake  chan struct{}
 	known []link
 	// probes are who asks whether another machine has an address.
-	probes map[netip.Addr]chan MAC
+	probes map[netip.Addr]probing
 	work   sync.WaitGroup
+}
+
+// A probing waits for a machine to say that it has an address.
+type probing struct {
+	heard   chan MAC
+	answers bool // only what it sends to this node counts: it may also ask, or answer another
 }
 
 // announced is one address.
@@ -77,7 +83,7 @@ type announced struct {
 
 // New returns an Announcer that does nothing until Run.
 func New(cfg Config) *Announcer {
-	return &Announcer{cfg: cfg, ports: map[string]*port{}, addrs: map[netip.Addr]*announced{}, wake: make(chan struct{}, 1), probes: map[netip.Addr]chan MAC{}}
+	return &Announcer{cfg: cfg, ports: map[string]*port{}, addrs: map[netip.Addr]*announced{}, wake: make(chan struct{}, 1), probes: map[netip.Addr]probing{}}
 }
 
 // Set says which addresses are answered for from now on, each on some interfaces, or on all
@@ -336,9 +342,11 @@ func (a *Announcer) handle(p *port, q question) {
 		}
 	}
 	if q.claim {
-		select {
-		case a.probes[q.sender] <- q.mac:
-		default: // nobody waits
+		if w := a.probes[q.sender]; !w.answers || !q.ask && q.to == p.mac {
+			select {
+			case w.heard <- q.mac:
+			default: // nobody waits
+			}
 		}
 		if x := a.addrs[q.sender]; x != nil && a.onLocked(x, p.name) && a.cfg.Allowed(q.sender) {
 			if now := time.Now(); now.After(x.defend) {
@@ -361,9 +369,20 @@ func (a *Announcer) handle(p *port, q question) {
 // Probe asks three times within wait whether another machine has an address, on the interfaces
 // where it would be announced. ok: one has, with that MAC.
 func (a *Announcer) Probe(ctx context.Context, addr netip.Addr, devices []string, wait time.Duration) (mac MAC, ok bool) {
-	answers := make(chan MAC, 1)
+	return a.probe(ctx, addr, devices, wait, false)
+}
+
+// Answers asks three times in the time of wait whether a machine has an address, and reports whether it answers: whether this
+// node is heard, and hears.
+func (a *Announcer) Answers(ctx context.Context, addr netip.Addr, devices []string, wait time.Duration) bool {
+	_, ok := a.probe(ctx, addr, devices, wait, true)
+	return ok
+}
+
+func (a *Announcer) probe(ctx context.Context, addr netip.Addr, devices []string, wait time.Duration, answers bool) (mac MAC, ok bool) {
+	heard := make(chan MAC, 1)
 	a.mu.Lock()
-	a.probes[addr] = answers
+	a.probes[addr] = probing{heard, answers}
 	a.mu.Unlock()
 	defer func() {
 		a.mu.Lock()
@@ -376,7 +395,11 @@ func (a *Announcer) Probe(ctx context.Context, addr netip.Addr, devices []string
 		a.mu.Lock()
 		for name, p := range a.ports {
 			if a.onLocked(&announced{devices: devices}, name) {
-				_ = p.send(probe(addr, p.mac)) // it is repeated
+				var source netip.Addr
+				if answers {
+					source = p.source
+				}
+				_ = p.send(probe(addr, p.mac, source)) // it is repeated
 			}
 		}
 		a.mu.Unlock()
@@ -384,7 +407,7 @@ func (a *Announcer) Probe(ctx context.Context, addr netip.Addr, devices []string
 			select {
 			case <-ctx.Done():
 				return mac, false
-			case mac := <-answers:
+			case mac := <-heard:
 				return mac, true
 			case <-pause.C:
 				waiting = false

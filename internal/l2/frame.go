@@ -36,6 +36,7 @@ var (
 // A question is a packet that asks who has an address, or says so.
 type question struct {
 	from   MAC // who sent the frame
+	to     MAC // whom it was sent to
 	sender netip.Addr
 	target netip.Addr
 	// claim says that the packet says of an address, which is in sender, that it is at mac.
@@ -49,7 +50,7 @@ func parseFrame(b []byte) (q question, ok bool) {
 	if len(b) < 14 {
 		return q, false
 	}
-	q.from = MAC(b[6:12])
+	q.to, q.from = MAC(b[:6]), MAC(b[6:12])
 	switch binary.BigEndian.Uint16(b[12:]) {
 	case etherARP:
 		return q.arp(b[14:])
@@ -168,11 +169,15 @@ func gratuitous(a netip.Addr, mac MAC, source netip.Addr) [][]byte {
 	return [][]byte{ndpFrame(icmp6NA, multicastMAC(allNodes), mac, source, allNodes, a, flagOverride)}
 }
 
-// probe asks whether somebody has an address, without saying that we do.
-func probe(a netip.Addr, mac MAC) []byte {
+// probe asks whether somebody has an address, without saying that we do. An answer of IPv6 comes to source alone, if there is one, else
+// to all.
+func probe(a netip.Addr, mac MAC, source netip.Addr) []byte {
 	if a.Is4() {
 		return arpFrame(arpRequest, broadcast, mac, netip.IPv4Unspecified(), MAC{}, a)
 	}
+	if !source.IsValid() {
+		source = netip.IPv6Unspecified()
+	}
 	group := solicitedNode(a)
-	return ndpFrame(icmp6NS, multicastMAC(group), mac, netip.IPv6Unspecified(), group, a, 0)
+	return ndpFrame(icmp6NS, multicastMAC(group), mac, source, group, a, 0)
 }

@@ -31,15 +31,15 @@ func TestFrames(t *testing.T) {
 	}{
 		"ARP request":  {arpFrame(arpRequest, broadcast, other, client4, MAC{}, vip4), question{from: other, sender: client4, target: vip4, claim: true, mac: other, ask: true}},
 		"ARP reply":    {arpFrame(arpReply, own, other, vip4, own, client4), question{from: other, sender: vip4, target: client4, claim: true, mac: other}},
-		"probe":        {probe(vip4, own), question{from: own, sender: netip.IPv4Unspecified(), target: vip4, mac: own, ask: true}},
+		"probe":        {probe(vip4, own, netip.Addr{}), question{from: own, sender: netip.IPv4Unspecified(), target: vip4, mac: own, ask: true}},
 		"request form": {gratuitous(vip4, own, source6)[0], question{from: own, sender: vip4, target: vip4, claim: true, mac: own}},
 		"reply form":   {gratuitous(vip4, own, source6)[1], question{from: own, sender: vip4, target: vip4, claim: true, mac: own}},
 		"solicitation": {ask6, question{from: other, sender: client6, target: vip6, ask: true}},
-		"probe of v6":  {probe(vip6, own), question{from: own, sender: netip.IPv6Unspecified(), target: vip6, ask: true}},
+		"probe of v6":  {probe(vip6, own, netip.Addr{}), question{from: own, sender: netip.IPv6Unspecified(), target: vip6, ask: true}},
 		"unsolicited":  {gratuitous(vip6, own, source6)[0], question{from: own, sender: vip6, claim: true, mac: own}},
 	} {
 		q, ok := parseFrame(c.frame)
-		if !ok || q != c.want {
+		if c.want.to = MAC(c.frame[:6]); !ok || q != c.want {
 			t.Errorf("%s: %+v %v, want %+v", name, q, ok, c.want)
 		}
 	}
@@ -55,8 +55,8 @@ func TestFrames(t *testing.T) {
 }
 
 func FuzzParseFrame(f *testing.F) {
-	f.Add(probe(vip4, own))
-	f.Add(probe(vip6, own))
+	f.Add(probe(vip4, own, netip.Addr{}))
+	f.Add(probe(vip6, own, netip.Addr{}))
 	f.Add(gratuitous(vip6, own, source6)[0])
 	f.Add(gratuitous(vip4, own, source6)[0])
 	f.Fuzz(func(t *testing.T, b []byte) {

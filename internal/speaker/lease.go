@@ -23,6 +23,7 @@ type lease struct {
 	asked  time.Time
 	until  atomic.Int64 // by the election's clock
 	held   bool         // as the log said
+	alone  alone
 }
 
 // leaseVote lets the member count the Lease's vote as long as this node has it.
@@ -39,6 +40,9 @@ func (s *Speaker) leaseVote(ctx context.Context) {
 	}
 	if s.lease.asking.Load() || time.Since(s.lease.asked) < leaseEvery || s.links.cutOff() {
 		return // cut off: the other node can announce, and would never get the vote where the API server is on another network
+	}
+	if s.leavesVote(ctx) {
+		return
 	}
 	s.lease.asked = time.Now()
 	s.lease.asking.Store(true)

@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/internal/l2"
 )
 
 const (
@@ -109,6 +112,22 @@ func (w *routeWatch) Missing() (all []string) {
 	}
 	slices.Sort(all)
 	return all
+}
+
+// routers returns the routers that lead everywhere by one of these interfaces, sorted, and by which.
+func (w *routeWatch) routers(on []l2.Interface) (devices []string, routers []netip.Addr) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for r := range w.seen {
+		a, err := netip.ParseAddr(r.via)
+		if err != nil || r.to != "default" && r.to != "0.0.0.0/0" && r.to != "::/0" || !slices.ContainsFunc(on, func(i l2.Interface) bool { return i.Name == r.device }) {
+			continue
+		}
+		devices, routers = append(devices, r.device), append(routers, a)
+	}
+	slices.Sort(devices)
+	slices.SortFunc(routers, netip.Addr.Compare)
+	return slices.Compact(devices), slices.Compact(routers)
 }
 
 // linkDown notes that a link is down.
