@@ -155,13 +155,23 @@ func routesWeight(old, new *Frontend) int {
 
 // differences counts the endpoints that one list has and the other has not.
 func differences(a, b []Endpoint) (n int) {
-	_, a, b, _ = apart(a, b)
-	for old, new := range sideBySide(a, b) {
-		if old == nil || new == nil || *old != *new {
-			n++
-		}
+	for range Differing(a, b) {
+		n++
 	}
 	return n
+}
+
+// Differing yields what differs between two lists of endpoints, by address: nil for what is in the
+// other only.
+func Differing(was, is []Endpoint) iter.Seq2[*Endpoint, *Endpoint] {
+	return func(yield func(old, new *Endpoint) bool) {
+		_, was, is, _ := apart(was, is)
+		for old, new := range sideBySide(was, is) {
+			if (old == nil || new == nil || *old != *new) && !yield(old, new) {
+				return
+			}
+		}
+	}
 }
 
 // apart cuts off what two lists have in common at the begin and at the end: nearly all, where

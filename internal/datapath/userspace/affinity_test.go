@@ -18,7 +18,7 @@ func TestManyClients(t *testing.T) {
 	for i := range 3 {
 		route.Endpoints = append(route.Endpoints, service.Endpoint{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, 0, byte(1 + i)}), 8080)})
 	}
-	in := newPool(service.Random, route.Endpoints, nil, func(e service.Endpoint) *target { return &target{addr: e.Addr} })
+	in := newPool(service.Random, route.Endpoints, nil, newTarget)
 	ask := func(name, port string, client netip.Addr) netip.AddrPort {
 		f := &service.Frontend{Service: service.PortName{Name: service.Name{Namespace: "default", Name: name}, Port: port}, Affinity: time.Hour}
 		return table.claim(f, &route, client, in, nil, func() *member { return in.pick(pickKey{client: client}, nil) }).addr

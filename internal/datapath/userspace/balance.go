@@ -24,11 +24,11 @@ type target struct {
 // A member is a target in a pool, as the pool's route has it.
 type member struct {
 	*target
-	endpoint service.Endpoint
+	endpoint *service.Endpoint // of the route
 }
 
 // weight is the member's weight, at least 1.
-func (m *member) weight() int64 { return int64(lb.Weight(m.endpoint)) }
+func (m *member) weight() int64 { return int64(lb.Weight(*m.endpoint)) }
 
 // A pool is the endpoints of one route with its algorithm. A changed route gets a new pool,
 // which continues at the position of the old one.
@@ -42,11 +42,24 @@ type pool struct {
 // A pickKey has the addresses that an algorithm uses.
 type pickKey struct{ client, dest netip.Addr }
 
-// newPool makes a pool; targets returns the target of each endpoint.
-func newPool(a service.Algorithm, eps []service.Endpoint, before *pool, target func(service.Endpoint) *target) *pool {
-	p := &pool{algorithm: a, members: make([]member, 0, len(eps))}
-	for _, e := range eps {
-		p.members = append(p.members, member{target(e), e})
+// newPool makes a pool; take returns the target of an endpoint, given the one that the endpoint has in the
+// pool before it, nil if it has none.
+func newPool(a service.Algorithm, eps []service.Endpoint, before *pool, take func(e *service.Endpoint, had *target) *target) *pool {
+	p := &pool{algorithm: a, members: make([]member, len(eps))}
+	var left []member
+	if before != nil {
+		left = before.members
+	}
+	for i := range eps {
+		e := &eps[i]
+		for len(left) > 0 && left[0].endpoint.Addr != e.Addr && left[0].endpoint.Addr.Compare(e.Addr) < 0 {
+			left = left[1:]
+		}
+		var had *target
+		if len(left) > 0 && left[0].endpoint.Addr == e.Addr {
+			had = left[0].target
+		}
+		p.members[i] = member{take(e, had), e}
 	}
 	var was []netip.AddrPort
 	if before != nil {

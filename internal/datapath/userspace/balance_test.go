@@ -23,8 +23,10 @@ func some(weights ...uint16) []service.Endpoint {
 	return all
 }
 
+func newTarget(e *service.Endpoint, _ *target) *target { return &target{addr: e.Addr} }
+
 func poolOf(a service.Algorithm, eps []service.Endpoint) *pool {
-	return newPool(a, eps, nil, func(e service.Endpoint) *target { return &target{addr: e.Addr} })
+	return newPool(a, eps, nil, newTarget)
 }
 
 func client(i int) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, byte(i >> 8), byte(i)}) }
@@ -55,7 +57,7 @@ func TestRoundRobin(t *testing.T) {
 	// It goes on where it was when the route changes.
 	before := poolOf(service.RoundRobin, some(0, 0, 0))
 	picks(before, 1)
-	after := newPool(service.RoundRobin, some(0, 0, 0), before, func(e service.Endpoint) *target { return &target{addr: e.Addr} })
+	after := newPool(service.RoundRobin, some(0, 0, 0), before, newTarget)
 	if _, got := picks(after, 3); got != "120" {
 		t.Errorf("after a change %s", got)
 	}
@@ -315,4 +317,47 @@ func written(t *testing.T, elements map[elementID]element, ws []nft.Write) map[e
 		}
 	}
 	return now
+}
+
+// What a change of one endpoint costs does not grow with how many there are beside it: a step of the proxy
+// loop may be one of hundreds, of a Service of 50,000.
+func TestOneOfManyEndpoints(t *testing.T) {
+	eps := some(make([]uint16, 250)...)
+	old := &service.Frontend{Addr: netip.AddrPortFrom(vip, 80), Proto: service.TCP, Internal: &service.Route{Endpoints: eps}}
+	old.External = old.Internal
+	is := *old
+	is.Internal = &service.Route{Endpoints: slices.Delete(slices.Clone(eps), 100, 101)}
+	is.External = is.Internal
+	change := []service.Change{{Old: old, New: &is}}
+	if ws := incremental(change).writes(); len(ws) != 1 || !ws[0].Del {
+		t.Errorf("one endpoint less makes %d writes: %v", len(ws), ws)
+	}
+	if n := testing.AllocsPerRun(5, func() { incremental(change) }); n > 100 {
+		t.Errorf("one endpoint less of %d makes %.0f allocations", len(eps), n)
+	}
+	p := proxy{limits: &limits{}, frontends: map[service.Key]*proxyFrontend{}, targets: map[targetKey]*target{}, tallies: map[service.PortName]*tally{}}
+	p.put(old)
+	before := maps.Clone(p.targets)
+	p.put(&is)
+	p.put(old)
+	created := 0
+	for k, now := range p.targets {
+		if before[k] != now {
+			created++
+		}
+		if now.pools != 1 {
+			t.Errorf("%v is in %d pools", k.addr, now.pools)
+		}
+	}
+	if created != 1 || len(p.targets) != len(eps) {
+		t.Errorf("%d of %d targets are new, want one of %d: those that stay keep their connection counts", created, len(p.targets), len(eps))
+	}
+	other := *old
+	other.Service.Name.Name = "other"
+	p.put(&other)
+	for k, now := range p.targets {
+		if k.service != other.Service || slices.Contains(slices.Collect(maps.Values(before)), now) {
+			t.Fatalf("another Service has the target %v of %v", k.addr, k.service)
+		}
+	}
 }

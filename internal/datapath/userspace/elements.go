@@ -87,25 +87,58 @@ func carried(p service.Proto, r *service.Route) *service.Route {
 
 // render returns the elements of a frontend, except its sources; none for nil. It is pure.
 func render(f *service.Frontend) []element {
+	_, is := renderChange(nil, f)
+	return is
+}
+
+// renderChange returns the elements of a frontend as it was and is, but not those of endpoints that
+// both have: of tens of thousands, a step of the proxy loop changes a few.
+func renderChange(old, new *service.Frontend) (was, is []element) {
+	f := new
 	if f == nil {
-		return nil
+		f = old
 	}
-	is4 := f.Addr.Addr().Is4()
-	key, full := string(nftset.FrontendKey(f.Key())), fullKey(f.Key())
+	if f == nil {
+		return nil, nil
+	}
+	is4, full := f.Addr.Addr().Is4(), fullKey(f.Key())
+	before, now := renderRoutes(old), renderRoutes(new)
+	for i, set := range [...]nftset.Set{endpoints, endpointsExternal} {
+		from, to := before[i], now[i]
+		was, is = append(was, from.entry...), append(is, to.entry...)
+		for o, n := range service.Differing(from.endpoints, to.endpoints) {
+			if o != nil {
+				was = append(was, element{set: set, is4: is4, key: full + addrPortText(o.Addr), data: weight(*o)})
+			}
+			if n != nil {
+				is = append(is, element{set: set, is4: is4, key: full + addrPortText(n.Addr), data: weight(*n)})
+			}
+		}
+	}
+	return was, is
+}
+
+// A renderedRoute is a route's element in the map that leads to it, if it has one, and its endpoints.
+type renderedRoute struct {
+	entry     []element
+	endpoints []service.Endpoint
+}
+
+// renderRoutes returns the routes for internal and external clients: the second is empty where it is
+// the first.
+func renderRoutes(f *service.Frontend) (all [2]renderedRoute) {
+	if f == nil {
+		return all
+	}
+	is4, key := f.Addr.Addr().Is4(), string(nftset.FrontendKey(f.Key()))
 	entry, externalEntry := nftset.Frontends, nftset.FrontendsExternal
 	if f.NodePort() {
 		entry, externalEntry = nftset.Nodeports, nftset.NodeportsExternal
 	}
 	internal, external := carried(f.Proto, f.Internal), carried(f.Proto, f.External)
-	all := []element{{set: entry, is4: is4, key: key, data: number(verdictFor(internal)), comment: comment(f, internal, external)}}
-	for _, e := range internal.Endpoints {
-		all = append(all, element{set: endpoints, is4: is4, key: full + addrPortText(e.Addr), data: weight(e)})
-	}
+	all[0] = renderedRoute{[]element{{set: entry, is4: is4, key: key, data: number(verdictFor(internal)), comment: comment(f, internal, external)}}, internal.Endpoints}
 	if !external.Equal(internal) {
-		all = append(all, element{set: externalEntry, is4: is4, key: key, data: number(verdictFor(external)), comment: masqueradeWords[external.Masquerade]})
-		for _, e := range external.Endpoints {
-			all = append(all, element{set: endpointsExternal, is4: is4, key: full + addrPortText(e.Addr), data: weight(e)})
-		}
+		all[1] = renderedRoute{[]element{{set: externalEntry, is4: is4, key: key, data: number(verdictFor(external)), comment: masqueradeWords[external.Masquerade]}}, external.Endpoints}
 	}
 	return all
 }

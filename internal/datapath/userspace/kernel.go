@@ -144,7 +144,8 @@ func (p *changeset) shared(was, is service.Settings, held nftset.Counts, changes
 func incremental(changes []service.Change) *changeset {
 	p := newChangeset()
 	for _, c := range changes {
-		p.change(c.Key(), render(c.Old), render(c.New))
+		was, is := renderChange(c.Old, c.New)
+		p.change(c.Key(), was, is)
 		p.sources(c.Key(), sourcesOf(c.Old), sourcesOf(c.New))
 	}
 	return p

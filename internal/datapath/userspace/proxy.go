@@ -118,7 +118,13 @@ func (p *proxy) put(f *service.Frontend) {
 	if old != nil {
 		wasIn, wasOut = old.internal, old.external
 	}
-	take := func(e service.Endpoint) *target { return p.target(f, e) }
+	take := func(e *service.Endpoint, had *target) *target {
+		if had == nil || old.Service != f.Service {
+			had = p.target(f, e.Addr) // to look for tens of thousands takes milliseconds
+		}
+		had.pools++
+		return had
+	}
 	is.internal = newPool(f.Balance, f.Internal.Endpoints, wasIn, take)
 	is.external = is.internal
 	if !f.External.Equal(f.Internal) {
@@ -143,14 +149,13 @@ func (p *proxy) tally(name service.PortName) *tally {
 	return t
 }
 
-func (p *proxy) target(f *service.Frontend, e service.Endpoint) *target {
-	k := targetKey{f.Service, f.Proto, e.Addr}
+func (p *proxy) target(f *service.Frontend, addr netip.AddrPort) *target {
+	k := targetKey{f.Service, f.Proto, addr}
 	t := p.targets[k]
 	if t == nil {
-		t = &target{addr: e.Addr, ports: budget{total: p.limits.tcpPorts}}
+		t = &target{addr: addr, ports: budget{total: p.limits.tcpPorts}}
 		p.targets[k] = t
 	}
-	t.pools++
 	return t
 }
 

@@ -166,7 +166,7 @@ func (l *tcpConn) dial() (m *member, from netip.AddrPort, c *net.TCPConn, err er
 		if len(l.tried) == len(l.pool.members) {
 			patience = lastPatience
 		}
-		if from = l.source(m.endpoint); !from.IsValid() && !l.limits.take(l.holder, 1, &m.ports) {
+		if from = l.source(*m.endpoint); !from.IsValid() && !l.limits.take(l.holder, 1, &m.ports) {
 			continue
 		}
 		c, err = l.netns.dialTCP(l.ctx, call{from, m.addr, l.hops}, patience)

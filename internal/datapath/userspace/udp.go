@@ -241,7 +241,7 @@ func (f *udpFlow) next() bool {
 			continue
 		}
 		var from netip.AddrPort
-		if keepsSource(f.decision, m.endpoint) {
+		if keepsSource(f.decision, *m.endpoint) {
 			from = f.key.client
 		}
 		if !from.IsValid() && !f.takePort() {
