@@ -239,24 +239,39 @@ func (r *reader) external(f *service.Frontend, name string) error {
 // route reads a list of endpoints.
 func (r *reader) route(list string) (*service.Route, error) {
 	route := &service.Route{Local: strings.HasPrefix(list, svl)}
-	seen := map[string]bool{}
-	for _, text := range r.held.chains[chain{nat, list}] {
-		one := parse(text)
-		if !strings.HasPrefix(one.jump, sep) || seen[one.jump] {
-			continue
-		}
-		seen[one.jump] = true
-		e, err := r.endpoint(one)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", list, err)
-		}
-		route.Endpoints = append(route.Endpoints, e)
+	if err := r.endpoints(route, list, false); err != nil {
+		return nil, fmt.Errorf("%s: %w", list, err)
 	}
 	if len(route.Endpoints) == 0 {
 		return nil, fmt.Errorf("chain %s leads to no endpoint", list)
 	}
 	slices.SortFunc(route.Endpoints, func(a, b service.Endpoint) int { return a.Addr.Compare(b.Addr) })
 	return route, nil
+}
+
+// endpoints adds those that a list or a part of it leads to.
+func (r *reader) endpoints(route *service.Route, list string, isPart bool) error {
+	seen := map[string]bool{}
+	for _, text := range r.held.chains[chain{nat, list}] {
+		one := parse(text)
+		if seen[one.jump] {
+			continue
+		}
+		seen[one.jump] = true
+		switch {
+		case strings.HasPrefix(one.jump, sep):
+			e, err := r.endpoint(one)
+			if err != nil {
+				return err
+			}
+			route.Endpoints = append(route.Endpoints, e)
+		case !isPart && (strings.HasPrefix(one.jump, svc) || strings.HasPrefix(one.jump, svl)):
+			if err := r.endpoints(route, one.jump, true); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // endpoint reads the endpoint that a rule of a list leads to. The address is what the kernel really

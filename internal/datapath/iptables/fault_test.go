@@ -21,7 +21,7 @@ import (
 )
 
 // faultTables are two tables that differ in each way that matters to the order of writes: a
-// Service gets its first endpoint, one loses its last, one changes, one goes, one comes.
+// Service gets its first endpoint, one loses its last, one changes, one goes, one comes, a list gets a second level.
 func faultTables() (tables [2]*service.Table) {
 	service6 := func(i, eps int) *service.Entry { // as numbered, in IPv6
 		e := numbered(i, eps)
@@ -40,7 +40,7 @@ func faultTables() (tables [2]*service.Table) {
 		b := service.NewBuilder()
 		affinity := numbered(1, 2+side)
 		affinity.Frontends[0].Affinity = time.Hour
-		for _, e := range []*service.Entry{affinity, numbered(2, 1+side), numbered(3, 2*side), numbered(4, 2-2*side), numbered(5+side, 2), service6(7, 2), service6(8, 2*side)} {
+		for _, e := range []*service.Entry{affinity, numbered(2, 1+side), numbered(3, 2*side), numbered(4, 2-2*side), numbered(5+side, 2), numbered(9, maxWhole+side), service6(7, 2), service6(8, 2*side)} {
 			if f := e.Frontends[0]; len(f.Internal.Endpoints) == 0 {
 				f.Internal.Action, f.Internal.Masquerade = service.Reject, service.MasqueradeHairpin
 			}
@@ -176,6 +176,8 @@ func TestStepFaults(t *testing.T) {
 // that of its subtests.
 func newFaultBench(t *testing.T, v Variant) *faultBench {
 	testnet.Enter(t)
+	defer func(was int) { t.Cleanup(func() { maxWhole = was }) }(maxWhole)
+	maxWhole = 3
 	names := []string{"nft"}
 	for _, is4 := range families() {
 		names = append(names, xtables.Program(v, is4, "save"), xtables.Program(v, is4, "restore"), xtables.Program(v, is4, ""))

@@ -5,6 +5,7 @@
 //	                       │            ├→ KUBE-EXT-… → KUBE-SVL-… ─┘      │
 //	                       │            └→ KUBE-FW-…  → KUBE-EXT-…   KUBE-MARK-MASQ
 //	                       └→ KUBE-NODEPORTS → KUBE-EXT-…
+//	KUBE-SVC-… of very many endpoints → KUBE-SVC-… of some → KUBE-SEP-…
 //	POSTROUTING → KUBE-POSTROUTING: masquerade what is marked
 //	filter: KUBE-SERVICES, KUBE-EXTERNAL-SERVICES, KUBE-NODEPORTS reject and drop
 //
@@ -341,7 +342,7 @@ func (d *Datapath) changes(ctx context.Context, want *service.Table, stats *data
 	counts := map[elem]int{}
 	for _, g := range sortedGroups(groups) {
 		for is4, s := range scripts {
-			old, next := d.renderer.render(is4, inOne(d.groups[g], is4)), d.renderer.render(is4, inOne(groups[g], is4))
+			old, next := d.renderer.renderChange(is4, inOne(d.groups[g], is4), inOne(groups[g], is4))
 			s.change(old, next)
 			for e, n := range old.elems {
 				counts[e] -= n

@@ -165,16 +165,8 @@ func asks(t *testing.T, program string, times int) {
 // which revision of a match it has.
 func TestReadBack(t *testing.T) {
 	testnet.Enter(t)
-	real, err := exec.LookPath("iptables-nft-restore")
-	if err != nil {
-		t.Fatal(err)
-	}
-	path, dir := os.Getenv("PATH"), t.TempDir()
-	script := fmt.Sprintf("#!/bin/sh\nsed 's|-m mark ! --mark 0x4000/0x4000|-m mark --mark 0x4000/0x0|' | exec %s \"$@\"\n", real)
-	if err := os.WriteFile(dir+"/iptables-nft-restore", []byte(script), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("PATH", dir+":"+path)
+	path := os.Getenv("PATH")
+	writesWrong(t, NFT)
 	d, table := open(t, NFT), cluster(3).Table(settings())
 	if _, err := d.Sync(t.Context(), table); err == nil || !strings.Contains(err.Error(), "iptables-nft-restore") {
 		t.Errorf("a wrong rule was not noticed: %v", err)
@@ -206,6 +198,48 @@ func TestReadBack(t *testing.T) {
 	checked(false)
 	sync(t, d, table)
 	if rule := saved(t, true).chains[chain{nat, postroute}][0]; rule != "-m mark ! --mark 0x4000/0x4000 -j RETURN" {
+		t.Errorf("after the next Sync the rule is %q", rule)
+	}
+}
+
+// writesWrong puts a script before iptables-restore that writes one rule so that it matches nothing.
+func writesWrong(t *testing.T, v Variant) {
+	t.Helper()
+	name := xtables.Program(v, true, "restore")
+	real, err := exec.LookPath(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	script := fmt.Sprintf("#!/bin/sh\nsed 's|-m mark ! --mark 0x4000/0x4000|-m mark --mark 0x4000/0x0|' | exec %s \"$@\"\n", real)
+	if err := os.WriteFile(dir+"/"+name, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+}
+
+// TestReadBackLegacy: what iptables-legacy-restore writes is read back by the next Check, as the kernel says
+// nothing about its changes; the Sync after it writes what differs.
+func TestReadBackLegacy(t *testing.T) {
+	testnet.Enter(t)
+	path := os.Getenv("PATH")
+	writesWrong(t, Legacy)
+	d, table := open(t, Legacy), cluster(3).Table(settings())
+	sync(t, d, table)
+	if drift, err := d.Check(t.Context()); err != nil || !drift.Rules {
+		t.Errorf("a wrong rule was not noticed: %+v, %v", drift, err)
+	}
+	t.Setenv("PATH", path)
+	sync(t, d, table)
+	d.verify = time.Time{} // it is time
+	if drift, err := d.Check(t.Context()); err != nil || drift.Any() {
+		t.Errorf("with a program that works: %+v, %v", drift, err)
+	}
+	h := newFamilyState()
+	if err := xtables.Save(t.Context(), Legacy, true, h.add); err != nil {
+		t.Fatal(err)
+	}
+	if rule := h.chains[chain{nat, postroute}][0]; rule != "-m mark ! --mark 0x4000/0x4000 -j RETURN" {
 		t.Errorf("after the next Sync the rule is %q", rule)
 	}
 }

@@ -52,11 +52,16 @@ func newRenderer(s service.Settings, liberal bool) *renderer {
 
 // render renders the frontends of one group in one family, sorted by key.
 func (p *renderer) render(is4 bool, all []*service.Frontend) *fragment {
+	return p.renderBut(is4, all, nil)
+}
+
+// renderBut is render without the parts of lists that begin at some addresses.
+func (p *renderer) renderBut(is4 bool, all []*service.Frontend, but map[netip.AddrPort]bool) *fragment {
 	if len(all) == 0 {
 		return newFragment()
 	}
 	s := &builder{renderer: p, fragment: newFragment(), is4: is4, group: groupOf(all[0]),
-		names: map[string]string{}, masq: map[string][]string{}}
+		names: map[string]string{}, taken: map[string]bool{}, masq: map[string][]string{}, but: but}
 	for _, f := range all {
 		s.frontend(f)
 	}
@@ -73,8 +78,10 @@ type builder struct {
 	*fragment
 	is4   bool
 	group group
-	names map[string]string   // of a chain's content : its name
-	masq  map[string][]string // rules that come before a list's endpoints
+	names map[string]string       // of a chain's content : its name
+	taken map[string]bool         // names
+	masq  map[string][]string     // rules that come before a list's endpoints
+	but   map[netip.AddrPort]bool // parts of lists that are left out
 }
 
 // name names a chain. The first of a kind has kube-proxy's name; others, which no
@@ -85,13 +92,10 @@ func (s *builder) name(prefix, content string, of ...string) (name string, there
 		return name, true
 	}
 	name = prefix + hash(s.group.name, s.group.proto, of...)
-	for _, taken := range s.names {
-		if taken == name {
-			name = prefix + hash(s.group.name, s.group.proto, append(of, content)...)
-			break
-		}
+	if s.taken[name] {
+		name = prefix + hash(s.group.name, s.group.proto, append(of, content)...)
 	}
-	s.names[key] = name
+	s.names[key], s.taken[name] = name, true
 	return name, false
 }
 
@@ -280,7 +284,7 @@ func (s *builder) write(c chain, rules []rule) {
 	s.chains[c] = texts
 }
 
-// list is the chain that chooses one of a route's endpoints.
+// list is the chain that chooses one of a route's endpoints, of very many by way of chains of some each.
 func (s *builder) list(f *service.Frontend, r *service.Route) string {
 	prefix := svc
 	if r.Local {
@@ -290,13 +294,14 @@ func (s *builder) list(f *service.Frontend, r *service.Route) string {
 	if there {
 		return name
 	}
+	if inParts(f, r.Endpoints) {
+		s.parts(f, prefix, name, r.Endpoints)
+		return name
+	}
 	var knownClients, choices []rule
 	slots := slotsOf(f.Balance, r.Endpoints)
 	for i, slot := range slots {
-		e := r.Endpoints[slot.endpoint]
-		arrow := " -> " + e.String()
-		own := f.Service.String()
-		one := rule{comment: own[:min(len(own), maxComment-len(arrow))] + arrow, jump: s.endpoint(f, e, name)}
+		one := s.choose(f, r.Endpoints[slot.endpoint], name)
 		if f.Affinity > 0 && !slices.ContainsFunc(slots[:i], func(o choice) bool { return o.endpoint == slot.endpoint }) {
 			known := one
 			known.more = fmt.Sprintf("-m connmark --mark %#x", markKnown|s.mark(one.jump))
@@ -307,6 +312,13 @@ func (s *builder) list(f *service.Frontend, r *service.Route) string {
 	}
 	s.write(chain{nat, name}, append(knownClients, choices...))
 	return name
+}
+
+// choose is the rule of a list that leads to an endpoint, without its match.
+func (s *builder) choose(f *service.Frontend, e service.Endpoint, list string) rule {
+	arrow := " -> " + e.String()
+	own := f.Service.String()
+	return rule{comment: own[:min(len(own), maxComment-len(arrow))] + arrow, jump: s.endpoint(f, e, list)}
 }
 
 // A choice is one rule that chooses an endpoint, with its match.

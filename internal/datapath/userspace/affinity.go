@@ -3,6 +3,7 @@ package userspace
 import (
 	"encoding/binary"
 	"fmt"
+	"iter"
 	"maps"
 	"net/netip"
 	"slices"
@@ -137,6 +138,41 @@ func (s *affinityTable) prune(was, is *service.Frontend) {
 				s.forget(affinityKey{port, client})
 			}
 		}
+	}
+}
+
+// forgetService forgets all clients of a Service port that is gone. Their time may be a day: who makes
+// Services again and again would fill the table.
+func (s *affinityTable) forgetService(name service.PortName) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, local := range [...]bool{false, true} {
+		s.forgetPort(affinityPort(name, local))
+	}
+}
+
+// keep forgets the clients of all Service ports but some.
+func (s *affinityTable) keep(names iter.Seq[service.PortName]) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.ports) == 0 {
+		return
+	}
+	stay := map[uint64]bool{}
+	for name := range names {
+		stay[affinityPort(name, false)], stay[affinityPort(name, true)] = true, true
+	}
+	for port := range s.ports {
+		if !stay[port] {
+			s.forgetPort(port)
+		}
+	}
+}
+
+// forgetPort forgets all clients of a list. The caller holds mu.
+func (s *affinityTable) forgetPort(port uint64) {
+	for client := range s.ports[port] {
+		s.forget(affinityKey{port, client})
 	}
 }
 

@@ -49,3 +49,42 @@ func TestManyClients(t *testing.T) {
 		t.Errorf("another Service remembers %d clients, want its one", n)
 	}
 }
+
+// Clients of a Service that is gone are forgotten with it, also if it went while no agent ran: their time
+// may be a day, in which somebody makes Services by the thousand.
+func TestServiceGone(t *testing.T) {
+	p := proxy{limits: &limits{}, frontends: map[service.Key]*proxyFrontend{}, targets: map[targetKey]*target{}, tallies: map[service.PortName]*tally{}}
+	route := &service.Route{Endpoints: some(0, 0), Local: true}
+	of := func(name string, port uint16) *service.Frontend {
+		f := &service.Frontend{Addr: netip.AddrPortFrom(vip, port), Proto: service.TCP, Internal: route, External: route, Affinity: time.Hour}
+		f.Service.Name.Name = name
+		return f
+	}
+	stays, goes := of("stays", 80), of("goes", 81)
+	other := of("goes", 82) // another address of the same Service port
+	for _, f := range []*service.Frontend{stays, goes, other} {
+		p.put(f)
+		in := p.frontends[f.Key()].internal
+		p.chooseMember(p.frontends[f.Key()], route, in, pickKey{client: client(1)}, nil)
+	}
+	count := func(want int, when string) {
+		t.Helper()
+		if n := len(p.affinity.ports); n != want {
+			t.Errorf("%s: clients of %d Services are remembered, want %d", when, n, want)
+		}
+	}
+	count(2, "two Services")
+	p.drop([]service.Change{{Old: goes}}, false)
+	count(2, "one of two addresses gone")
+	p.drop([]service.Change{{Old: other}}, false)
+	count(1, "both gone")
+	p.affinity.load(map[affinityKey]affinityEntry{
+		{affinityPort(goes.Service, true), client(1)}:  {at: route.Endpoints[0].Addr, until: time.Now().Add(time.Hour)},
+		{affinityPort(stays.Service, true), client(2)}: {at: route.Endpoints[0].Addr, until: time.Now().Add(time.Hour)},
+	})
+	p.drop(nil, true)
+	count(1, "the next process")
+	if ws, _ := p.affinity.writes(time.Now()); len(ws) != 2 || !ws[0].Del && !ws[1].Del { // one comes, one goes
+		t.Errorf("the kernel is told %v", ws)
+	}
+}

@@ -2,6 +2,7 @@ package userspace
 
 import (
 	"context"
+	"maps"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -93,10 +94,14 @@ func (p *proxy) set(changes []service.Change, s service.Settings) {
 	}
 }
 
-// drop removes the frontends that were kept until the kernel stopped sending clients to them.
-func (p *proxy) drop(changes []service.Change) {
+// drop removes the frontends that were kept until the kernel stopped sending clients to them. If all
+// are known now, clients that the kernel remembers of other Services are forgotten.
+func (p *proxy) drop(changes []service.Change, all bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if all {
+		defer func() { p.affinity.keep(maps.Keys(p.tallies)) }()
+	}
 	for _, c := range changes {
 		if c.New == nil {
 			if f := p.frontends[c.Key()]; f != nil {
@@ -163,6 +168,7 @@ func (p *proxy) target(f *service.Frontend, addr netip.AddrPort) *target {
 func (p *proxy) release(f *proxyFrontend) {
 	if f.tally.fronts--; f.tally.fronts == 0 {
 		delete(p.tallies, f.Service)
+		p.affinity.forgetService(f.Service)
 	}
 	pools := []*pool{f.internal}
 	if f.external != f.internal {

@@ -225,7 +225,7 @@ func (d *Datapath) apply(ctx context.Context, p *changeset, want *service.Table,
 		}
 	}
 	d.clusterIPs.Note(p.clusterIPs)
-	d.proxy.drop(changes)
+	d.proxy.drop(changes, d.table == nil)
 	for _, c := range changes {
 		if c.New == nil {
 			fewer = true
