@@ -63,7 +63,7 @@ func TestPartsShares(t *testing.T) {
 					own, _ = strconv.ParseFloat(p, 64)
 				}
 				switch {
-				case r.jump == markMasq || r.jump == markFar:
+				case r.jump == markMasq || r.jump == markOffCluster:
 					continue
 				case strings.HasPrefix(r.jump, sep):
 					_, to, _ := strings.Cut(r.comment, " -> ")
