@@ -3,7 +3,6 @@ package iptables
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 	"time"
 
@@ -282,81 +281,6 @@ func (s *builder) write(c chain, rules []rule) {
 		texts = append(texts, r.String())
 	}
 	s.chains[c] = texts
-}
-
-// list is the chain that chooses one of a route's endpoints, of very many by way of chains of some each.
-func (s *builder) list(f *service.Frontend, r *service.Route) string {
-	prefix := svc
-	if r.Local {
-		prefix = svl
-	}
-	name, there := s.name(prefix, endpointsText(r.Endpoints)+" "+choiceText(f))
-	if there {
-		return name
-	}
-	if inParts(f, r.Endpoints) {
-		s.parts(f, prefix, name, r.Endpoints)
-		return name
-	}
-	var knownClients, choices []rule
-	slots := slotsOf(f.Balance, r.Endpoints)
-	for i, slot := range slots {
-		one := s.choose(f, r.Endpoints[slot.endpoint], name)
-		if f.Affinity > 0 && !slices.ContainsFunc(slots[:i], func(o choice) bool { return o.endpoint == slot.endpoint }) {
-			known := one
-			known.more = fmt.Sprintf("-m connmark --mark %#x", markKnown|s.mark(one.jump))
-			knownClients = append(knownClients, known)
-		}
-		one.more = slot.match
-		choices = append(choices, one)
-	}
-	s.write(chain{nat, name}, append(knownClients, choices...))
-	return name
-}
-
-// choose is the rule of a list that leads to an endpoint, without its match.
-func (s *builder) choose(f *service.Frontend, e service.Endpoint, list string) rule {
-	arrow := " -> " + e.String()
-	own := f.Service.String()
-	return rule{comment: own[:min(len(own), maxComment-len(arrow))] + arrow, jump: s.endpoint(f, e, list)}
-}
-
-// A choice is one rule that chooses an endpoint, with its match.
-type choice struct {
-	endpoint int
-	match    string
-}
-
-// maxSlots bounds the rules of a list that takes turns by weight.
-const maxSlots = 256
-
-// slotsOf says how endpoints are chosen. Each rule takes its share of what the rules
-// before it have left.
-func slotsOf(by service.Algorithm, all []service.Endpoint) (slots []choice) {
-	if by == service.RoundRobin {
-		turns := lb.Turns(lb.Shares(all, maxSlots))
-		for i, e := range turns {
-			slot := choice{endpoint: e}
-			if left := len(turns) - i; left > 1 {
-				slot.match = every(left)
-			}
-			slots = append(slots, slot)
-		}
-		return slots
-	}
-	total := 0
-	for _, e := range all {
-		total += lb.Weight(e)
-	}
-	for i, e := range all {
-		slot := choice{endpoint: i}
-		if i < len(all)-1 {
-			slot.match = chance(uint32(lb.Weight(e)), uint32(total))
-		}
-		total -= lb.Weight(e)
-		slots = append(slots, slot)
-	}
-	return slots
 }
 
 // endpoint is the chain of one endpoint. Lists share it, unless clients stay at it.
