@@ -225,7 +225,12 @@ func TestPeers(t *testing.T) {
 			in.Advertisements = append(in.Advertisements, &BGPAdvertisement{Name: "b", AggregationLength: 24, Peers: []string{"b"}})
 		}, "b 192.0.2.0/24\n" + all},
 		"twice the same router": {func(in *BGPInput) { in.Peers = append(in.Peers, router("a", "172.18.0.1")) },
-			"a 192.0.2.2/32\ntor session=false: BGPPeer a has the same address and port"},
+			"a 192.0.2.2/32\ntor session=false: BGPPeer a has the same address and port, and is older"},
+		"another one for the same router, later": {func(in *BGPInput) {
+			later := router("a", "172.18.0.1")
+			later.Created = time.Unix(1, 0)
+			in.Peers = append(in.Peers, later)
+		}, oneRoute + "\na session=false: BGPPeer tor has the same address and port, and is older"},
 		"Secret": {func(in *BGPInput) { in.Peers[0].PasswordSecret = "known" }, all},
 		"no Secret": {func(in *BGPInput) { in.Peers[0].PasswordSecret = "x" },
 			"not 192.0.2.2: " + NoPeers + "\ntor session=false: Secret x of type kubernetes.io/basic-auth with a key \"password\" is missing"},

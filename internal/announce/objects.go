@@ -70,8 +70,10 @@ const (
 
 // A BGPPeer is a router that the nodes speak BGP to.
 type BGPPeer struct {
-	Name  string
-	MyASN uint32
+	Name string
+	// Created orders them: of two with one address the older has the session.
+	Created time.Time
+	MyASN   uint32
 	// PeerASN is the router's, or DynamicASN says that any is right that is MyASN
 	// ("internal") or is not ("external").
 	PeerASN    uint32

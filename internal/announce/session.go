@@ -1,6 +1,7 @@
 package announce
 
 import (
+	"cmp"
 	"fmt"
 	"hash/crc32"
 	"net/netip"
@@ -73,10 +74,10 @@ type PeerProblem struct {
 	Reason    string
 }
 
-// sessions returns those of the node, without routes, sorted by the peers' names.
+// sessions returns those of the node, without routes, sorted by the peers' names. A BGPPeer ends no session of an older one.
 func (in BGPInput) sessions(self *Node) (all []Session, problems []PeerProblem) {
 	peers := slices.Clone(in.Peers)
-	slices.SortFunc(peers, func(a, b *BGPPeer) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(peers, func(a, b *BGPPeer) int { return cmp.Or(a.Created.Compare(b.Created), strings.Compare(a.Name, b.Name)) })
 	type place struct {
 		vrf string
 		at  netip.AddrPort
@@ -88,7 +89,7 @@ func (in BGPInput) sessions(self *Node) (all []Session, problems []PeerProblem) 
 		}
 		c, reason := in.session(p, self)
 		if other, ok := routers[place{c.VRF, c.Address}]; ok && reason == "" {
-			reason = fmt.Sprintf("BGPPeer %s has the same address and port", other)
+			reason = fmt.Sprintf("BGPPeer %s has the same address and port, and is older", other)
 		}
 		if len(all) == MaxSessions && reason == "" {
 			reason = fmt.Sprintf("a node speaks to %d routers at most", MaxSessions)
@@ -109,6 +110,8 @@ func (in BGPInput) sessions(self *Node) (all []Session, problems []PeerProblem) 
 		routers[place{c.VRF, c.Address}] = p.Name
 		all = append(all, Session{SessionConfig: c})
 	}
+	slices.SortFunc(all, func(a, b Session) int { return strings.Compare(a.Peer, b.Peer) })
+	slices.SortStableFunc(problems, func(a, b PeerProblem) int { return strings.Compare(a.Peer, b.Peer) })
 	return all, problems
 }
 

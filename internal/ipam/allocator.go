@@ -60,8 +60,8 @@ func New() *Allocator {
 // SetPools replaces all pools. Their order does not matter.
 func (a *Allocator) SetPools(all []*Pool) { a.all, a.rebuild = all, true }
 
-// Reserve replaces the addresses that no Service may get: of nodes, of the API server and of
-// ServiceCIDRs. A Service that has one keeps it.
+// Reserve replaces the addresses that no Service may get: of nodes, of the API server, of
+// ServiceCIDRs and podCIDRs, and those that no single machine has. A Service that has one keeps it.
 func (a *Allocator) Reserve(all []Range) {
 	if now := union(all); !slices.Equal(now, a.reserved) {
 		a.reserved, a.rebuild = now, true
@@ -210,7 +210,7 @@ func (a *Allocator) adopt(r *record) {
 		case !slices.Contains(r.missing(r.have), FamilyOf(addr)):
 			why = "the Service has no use for it"
 		case a.reserved.has(addr) && r.AssignedFrom == "":
-			why = "it is a node's, the API server's or in a ServiceCIDR"
+			why = "it is a node's, the API server's, in a ServiceCIDR or a podCIDR, or no single machine's"
 		case p == nil && r.AssignedFrom == "":
 			why = "it is in no pool"
 		default:

@@ -70,7 +70,7 @@ func (p *pools) addRange(state *poolState, r Range, older, own, reserved spans) 
 		for _, part := range own.without(part) {
 			p.owners = append(p.owners, owned{part, state})
 			if held, ok := reserved.overlap(part); ok {
-				p.problems = append(p.problems, fmt.Sprintf("IPAddressPool %s: %v is not given, since it is a node's, the API server's or in a ServiceCIDR", state.Name, held))
+				p.problems = append(p.problems, fmt.Sprintf("IPAddressPool %s: %v is not given, since it is a node's, the API server's, in a ServiceCIDR or a podCIDR, or no single machine's", state.Name, held))
 			}
 			state.give = append(state.give, reserved.without(part)...)
 		}

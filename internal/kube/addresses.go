@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"slices"
 	"sync"
 
@@ -182,15 +183,26 @@ func (a *Addresses) warnOldNames(b *Balancer) {
 	}
 }
 
-// reservedRanges are the addresses that no Service may have for clients outside the cluster:
-// those that agents refuse (docs/decisions/0014).
+// noMachines are the addresses that no single machine has: unspecified, loopback, multicast, broadcast.
+var noMachines = []netip.Prefix{
+	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("224.0.0.0/4"), netip.MustParsePrefix("255.255.255.255/32"),
+	netip.MustParsePrefix("::/127"), netip.MustParsePrefix("ff00::/8"),
+}
+
+// reservedRanges are the addresses that no Service may have for clients outside the cluster: those that agents refuse
+// (docs/decisions/0014), those of pods, whose traffic a Service would take, and noMachines.
 func (s *Store) reservedRanges() []ipam.Range {
 	var all []ipam.Range
 	for _, addr := range slices.Concat(s.NodeAddrs(), s.APIServers()) {
 		all = append(all, ipam.Range{First: addr, Last: addr})
 	}
-	for _, p := range s.ServiceCIDRs() {
+	for _, p := range slices.Concat(s.ServiceCIDRs(), noMachines) {
 		all = append(all, ipam.RangeOf(p))
+	}
+	for _, n := range s.nodes.All() {
+		for _, p := range n.PodCIDRs {
+			all = append(all, ipam.RangeOf(p))
+		}
 	}
 	return all
 }

@@ -156,7 +156,7 @@ func convertBGPPeer(o *unstructured.Unstructured) *announce.BGPPeer {
 		return a.Unmap()
 	}
 	p := &announce.BGPPeer{
-		Name: o.GetName(), MyASN: spec.MyASN, PeerASN: spec.PeerASN, DynamicASN: spec.DynamicASN, LocalASN: spec.LocalASN,
+		Name: o.GetName(), Created: o.GetCreationTimestamp().Time, MyASN: spec.MyASN, PeerASN: spec.PeerASN, DynamicASN: spec.DynamicASN, LocalASN: spec.LocalASN,
 		PeerAddress: addr("peerAddress", spec.PeerAddress), Interface: spec.Interface,
 		SourceAddress: addr("sourceAddress", spec.SourceAddress), RouterID: addr("routerID", spec.RouterID),
 		PeerPort: spec.PeerPort, NodeSelectors: selectors("nodeSelectors", spec.NodeSelectors, &bad),
