@@ -19,6 +19,7 @@ import (
 
 	"github.com/fairway-net/fairway/internal/bgp"
 	"github.com/fairway-net/fairway/internal/command/agent"
+	"github.com/fairway-net/fairway/internal/conntrack"
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/edge"
 	"github.com/fairway-net/fairway/internal/health"
@@ -54,7 +55,7 @@ func (r *recorder) MustRegister(all ...prometheus.Collector) {
 
 // exporters are the packages that make metrics. Their collectors are in programs; those of
 // internal/dns have a test of their own.
-var exporters = []string{"internal/bgp", "internal/command/agent", "internal/dns", "internal/edge", "internal/health", "internal/kube", "internal/node", "internal/policy/enforcer", "internal/proxy", "internal/speaker"}
+var exporters = []string{"internal/bgp", "internal/command/agent", "internal/conntrack", "internal/dns", "internal/edge", "internal/health", "internal/kube", "internal/node", "internal/policy/enforcer", "internal/proxy", "internal/speaker"}
 
 // programs are those with a table in docs/metrics.md, and their collectors.
 var programs = map[string]func(*testing.T) []prometheus.Collector{
@@ -87,6 +88,10 @@ func agentCollectors(t *testing.T) (all []prometheus.Collector) {
 	ended, end := context.WithCancel(t.Context())
 	end()
 	if err := (&node.Obstacles{Log: log, Registry: r, Pods: func() []netip.Prefix { return nil }, Event: func(string, string) {}, Now: func(string) {}}).Run(ended); err != nil {
+		t.Fatal(err)
+	}
+	room := conntrack.Room{Log: log, Registry: r, Event: func(string, string) {}, Now: func(string) {}}
+	if err := room.Run(ended); err != nil {
 		t.Fatal(err)
 	}
 	enforcer.NewMetrics(r)

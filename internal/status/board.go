@@ -17,6 +17,7 @@ const (
 	OtherModeRules    = "OtherModeRules"    // rules of another of our modes cannot be removed
 	HandoverPending   = "HandoverPending"   // mode none, and no other proxy has taken over
 	PortInUse         = "PortInUse"         // /healthz or /metrics does not listen
+	ConntrackFull     = "ConntrackFull"     // the kernel's table of flows is nearly full
 	ConntrackSettings = "ConntrackSettings" // the node's conntrack could not be set
 	SettingsRefused   = "SettingsRefused"   // the ConfigMap has settings that this node cannot take
 	ForwardingDropped = "ForwardingDropped" // another program drops what the node forwards

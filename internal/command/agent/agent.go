@@ -145,7 +145,7 @@ func (a *agent) run(ctx context.Context) error {
 	g.Go(func() error { return peers.Run(ctx) })
 	g.Go(func() error { return events.Run(ctx) })
 	g.Go(func() error { return a.settings.run(ctx, a.cfg, &says.board, events.NodeEvent) })
-	g.Go(func() error { return a.obstacles(view, says, events, registry).Run(ctx) })
+	a.look(ctx, g, view, says, events, registry)
 	var resets *reset.Resetter
 	if dp != nil {
 		a.tune(says)
@@ -180,14 +180,20 @@ func (a *agent) run(ctx context.Context) error {
 	return err
 }
 
-// obstacles are what other programs do to the packets of pods and Services.
-func (a *agent) obstacles(view func() service.Node, says *agentStatus, events *kube.Recorder, registry *prometheus.Registry) *node.Obstacles {
-	return &node.Obstacles{
+// look looks for what keeps packets of pods and Services from passing although our rules are right.
+func (a *agent) look(ctx context.Context, g *errgroup.Group, view func() service.Node, says *agentStatus, events *kube.Recorder, registry *prometheus.Registry) {
+	event := func(reason, message string) { events.NodeEvent(a.cfg.NodeName, reason, message) }
+	obstacles := node.Obstacles{
 		Pods: func() []netip.Prefix { return view().Settings.Pods },
-		Log:  a.log, Registry: registry,
-		Event: func(reason, message string) { events.NodeEvent(a.cfg.NodeName, reason, message) },
-		Now:   func(message string) { says.board.Set(status.ForwardingDropped, message) },
+		Log:  a.log, Registry: registry, Event: event,
+		Now: func(message string) { says.board.Set(status.ForwardingDropped, message) },
 	}
+	room := conntrack.Room{
+		Log: a.log, Registry: registry, Event: event,
+		Now: func(message string) { says.board.Set(status.ConntrackFull, message) },
+	}
+	g.Go(func() error { return obstacles.Run(ctx) })
+	g.Go(func() error { return room.Run(ctx) })
 }
 
 // healthServer is what answers on the ports of health and metrics.
