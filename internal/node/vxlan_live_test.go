@@ -320,7 +320,7 @@ func TestForgedPackets(t *testing.T) {
 		attacker.namespace.send(netip.AddrPortFrom(other, numbers.PortVXLAN), vxlanPacket(numbers.VNI, "node-3", netip.MustParseAddr("10.244.2.77"), victim.addrs[0]))
 		eventually(t, "a pod's packet to another address of a node is dropped", func() bool { return far.counted("vxlan-input") == 2 })
 		near.run(`nft 'table inet seen {
-			chain come { type filter hook prerouting priority -350; iifname "fw*" udp dport 4789 counter; }
+			chain come { type filter hook prerouting priority -460; iifname "fw*" udp dport 4789 counter; }
 			chain passed { type filter hook prerouting priority raw; iifname "fw*" udp dport 4789 counter; }
 		}'`)
 		attacker.sendAs(far.peer.Addrs[0], netip.AddrPortFrom(near.peer.Addrs[0], 4789), vxlanPacket(70, "node-1", victim.addrs[0], attacker.addrs[0]))

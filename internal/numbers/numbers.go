@@ -160,8 +160,9 @@ const (
 	HookEgressUnmark = 120
 	// HookHostPorts is before the Services' translation (dstnat, on output -100).
 	HookHostPorts = -102
-	// HookSourceCheck is before all others: a packet with a false source is nobody's.
-	HookSourceCheck = -320
+	// HookSourceCheck is before all others: a packet with a false source is nobody's. It is where netfilter's "raw before
+	// defrag" is: what looks at sources sees each fragment.
+	HookSourceCheck = -450
 	// HookRaw is before conntrack (NF_IP_PRI_RAW).
 	HookRaw = -300
 	// HookPolicy is behind what translates destinations, and before what translates sources

@@ -135,7 +135,7 @@ var Tables = []Table{
 	{TableFence, "of family netdev: mutes the node for load-balancer addresses that it does not hold", []Hook{{"filter", "egress", 0}}},
 	{TableFormer, "of families ip and ip6: what is in the middle of a connection through a load-balancer address, and this node does not know, goes to the address' former owner, or to the other nodes that routers lead to", []Hook{{"filter", "prerouting", -150}}},
 	{TablePods, "`--pod-network`: drops what pods send from addresses that are not theirs, masquerades what they send out of the cluster, and keeps others out of the tunnel", []Hook{
-		{"filter", "prerouting", HookSourceCheck}, {"nat", "postrouting", HookPods}, {"filter", "prerouting", HookRaw}, {"filter", "output", HookRaw},
+		{"filter", "prerouting", HookSourceCheck}, {"nat", "postrouting", HookPods}, {"filter", "output", HookRaw},
 		{"filter", "input", HookRaw}, {"filter", "forward", HookRaw},
 	}},
 	{TableHostPorts, "hostPorts on 127.0.0.1 and ::1, for clients with another address of the node; is there only meanwhile", []Hook{{"nat", "output", HookHostPorts}}},
