@@ -53,7 +53,7 @@ func TestSeeds(t *testing.T) {
 		return true, nil
 	}, []Write{
 		number(1), {Set: "counted", Key: []byte{10, 0, 0, 1}, Add: true}, {Set: "nets", Key: []byte{10, 0, 0, 0}, End: []byte{11, 0, 0, 0}, Add: true},
-		{Set: "ways", Key: []byte{1, 0, 0, 0}, Goto: "way-1", Add: true},
+		{Set: "dispatch", Key: []byte{1, 0, 0, 0}, Goto: "way-1", Add: true},
 	}))
 	must(t, table.Run(t.Context(), `add rule inet tested leaving counter comment "text"`))
 	var r Reader
@@ -72,7 +72,7 @@ func TestSeeds(t *testing.T) {
 		{"numbers", unix.NFT_MSG_GETSETELEM, netlink.AppendText(name, 2, "numbers"), nil},
 		{"counted", unix.NFT_MSG_GETSETELEM, netlink.AppendText(name, 2, "counted"), nil},
 		{"nets", unix.NFT_MSG_GETSETELEM, netlink.AppendText(name, 2, "nets"), nil},
-		{"ways", unix.NFT_MSG_GETSETELEM, netlink.AppendText(name, 2, "ways"), nil},
+		{"dispatch", unix.NFT_MSG_GETSETELEM, netlink.AppendText(name, 2, "dispatch"), nil},
 	} {
 		n := 0
 		_, err := r.ask(t.Context(), Inet, kind.get, unix.NLM_F_DUMP, kind.attrs, func(b []byte) error {
