@@ -14,11 +14,11 @@ import (
 
 // startFRR starts n nodes' speakers behind FRR, with lines about the nodes, and waits until it leads to
 // all of them. prepare changes node i's world first.
-func startFRR(t *testing.T, n int, peer string, prepare func(i int, w *world)) (r *rack, f *frr, all []string) {
+func startFRR(t *testing.T, n int, peer string, prepare func(i int, w *world), zebra ...string) (r *rack, f *frr, all []string) {
 	t.Helper()
 	needFRR(t)
 	r = newRack(t, n)
-	f = newFRR(r, peer)
+	f = newFRR(r, peer, zebra...)
 	for i, m := range r.nodes {
 		if prepare != nil {
 			prepare(i, &m.world)
@@ -34,7 +34,7 @@ func startFRR(t *testing.T, n int, peer string, prepare func(i int, w *world)) (
 // TestFRR: behind FRR three nodes share the addresses of both families. A speaker that is killed, and a
 // router that is killed and comes back, change the routes in the router's kernel, and have them again.
 func TestFRR(t *testing.T) {
-	r, f, all := startFRR(t, 3, "", nil)
+	r, f, all := startFRR(t, 3, "", nil, noNexthops)
 	for seen := map[string]bool{}; len(seen) < 3; {
 		seen[r.answered(vip4)] = true
 	}

@@ -65,12 +65,12 @@ NODES
  exit-address-family
 `
 
-// zebraConfig keeps zebra from nexthop objects. One that starts after another was killed gives new objects the
+// noNexthops keeps zebra from nexthop objects. One that starts after another was killed gives new objects the
 // numbers of those that are still in the kernel, loses routes to them by that, and leaves the old ones for ever.
-const zebraConfig = "log stdout\nno zebra nexthop kernel enable\n"
+const noNexthops = "no zebra nexthop kernel enable\n"
 
-// newFRR starts FRR with lines about the nodes.
-func newFRR(r *rack, peer string) *frr {
+// newFRR starts FRR with lines about the nodes, and for zebra.
+func newFRR(r *rack, peer string, zebra ...string) *frr {
 	r.t.Helper()
 	root, err := filepath.Abs(frrRoot)
 	must(r.t, err)
@@ -86,7 +86,7 @@ func newFRR(r *rack, peer string) *frr {
 	}
 	text := strings.NewReplacer("PEER\n", peer, "NODES\n", nodes.String()).Replace(frrConfig)
 	for name, text := range map[string]string{
-		"group": string(groups) + "frrvty:x:64999:root\n", "zebra.conf": zebraConfig, "bfdd.conf": "log stdout\n", "bgpd.conf": text,
+		"group": string(groups) + "frrvty:x:64999:root\n", "zebra.conf": "log stdout\n" + strings.Join(zebra, ""), "bfdd.conf": "log stdout\n", "bgpd.conf": text,
 	} {
 		must(r.t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}

@@ -34,8 +34,10 @@ func (o *oracle) health(in objects) []difference {
 		for _, to := range []netip.Addr{w.Node.V4} {
 			at := netip.AddrPortFrom(to, uint16(svc.Spec.HealthCheckNodePort))
 			var theirs, ours string
-			// Both update these answers after the kernel, so not at once.
-			for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+			// Both update these answers after the kernel, so not at once. kube-proxy closes the server of another
+			// Service, whose listener has the port until it serves: under load, it finds the port in use, and asks
+			// for it again after its next pass, 30 s later.
+			for deadline := time.Now().Add(catchUp); ; time.Sleep(20 * time.Millisecond) {
 				theirs, ours = o.theirs.check(at), o.ours.check(at)
 				if theirs == ours || time.Now().After(deadline) {
 					break

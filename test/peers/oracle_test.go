@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -224,6 +225,16 @@ func (o *oracle) await(zone string) error {
 				time.Sleep(2 * time.Millisecond) // between two looks at a condition
 			}
 		}
+	}
+	// What is much at once is written in steps, of which the first may have the sentinel.
+	for !strings.Contains(o.ours.get("10256/statusz"), `"inSync":true`) {
+		if err := o.ours.proc.Alive(); err != nil {
+			return err
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%s has not caught up after %v: its status does not say that it is in sync", o.ours.name, catchUp)
+		}
+		time.Sleep(2 * time.Millisecond)
 	}
 	o.zone = zone
 	return nil

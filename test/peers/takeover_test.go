@@ -3,9 +3,6 @@ package peers
 import (
 	"context"
 	"fmt"
-	"io"
-	"net"
-	"net/http"
 	"os/exec"
 	"strings"
 	"sync"
@@ -55,7 +52,7 @@ func takeOver(t *testing.T, theirs, ours string) {
 	if err := tw.proc.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	n.until("the agent to serve the ports that kube-proxy had", agent, func() bool { return n.get("10249/proxyMode") == ours })
+	n.until("the agent to serve the ports that kube-proxy had", agent, func() bool { return n.tw.get("10249/proxyMode") == ours })
 	n.until("kube-proxy's rules to be gone", agent, func() bool { return n.remains() == "" })
 	flows.hold(0)
 	flows.fresh()
@@ -173,7 +170,7 @@ func (n *takenNode) until(what string, p *process.Process, done func() bool) {
 func (n *takenNode) synced(kubeProxy *process.Process) {
 	n.t.Helper()
 	n.until("kube-proxy's first pass", kubeProxy, func() bool {
-		metrics := n.get("10249/metrics")
+		metrics := n.tw.get("10249/metrics")
 		for _, family := range []string{"IPv4", "IPv6"} {
 			name := fmt.Sprintf("kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family=%q} ", family)
 			_, value, ok := strings.Cut(metrics, name)
@@ -183,30 +180,6 @@ func (n *takenNode) synced(kubeProxy *process.Process) {
 		}
 		return true
 	})
-}
-
-// get asks a server on the node's loopback interface; "" if there is none.
-func (n *takenNode) get(portAndPath string) string {
-	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
-		DisableKeepAlives: true,
-		DialContext: func(ctx context.Context, network, to string) (conn net.Conn, err error) {
-			err = n.tw.node.Do(func() error {
-				conn, err = (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, network, to)
-				return err
-			})
-			return conn, err
-		},
-	}}
-	resp, err := client.Get("http://127.0.0.1:" + portAndPath)
-	if err != nil {
-		return ""
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return ""
-	}
-	return string(body)
 }
 
 // remains returns what is left of kube-proxy.

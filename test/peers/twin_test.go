@@ -1,13 +1,17 @@
 package peers
 
 import (
+	"context"
 	"fmt"
+	"io"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 
@@ -158,4 +162,28 @@ func (tw *twin) forget() error {
 	return tw.node.Do(func() error {
 		return netlink.ConntrackTableFlush(netlink.ConntrackTable)
 	})
+}
+
+// get asks a server on the node's loopback interface; "" if there is none.
+func (tw *twin) get(portAndPath string) string {
+	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, network, to string) (conn net.Conn, err error) {
+			err = tw.node.Do(func() error {
+				conn, err = (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, network, to)
+				return err
+			})
+			return conn, err
+		},
+	}}
+	resp, err := client.Get("http://127.0.0.1:" + portAndPath)
+	if err != nil {
+		return ""
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return ""
+	}
+	return string(body)
 }

@@ -141,7 +141,7 @@ func watchGap(t *testing.T, tw *twin) (end func() time.Duration) {
 func (n *takenNode) upToDate(p *process.Process, mode string) {
 	n.t.Helper()
 	n.until("the first pass of "+p.Name, p, func() bool {
-		return strings.Contains(p.Output(), "rules are up to date") && n.get("10249/proxyMode") == mode
+		return strings.Contains(p.Output(), "rules are up to date") && n.tw.get("10249/proxyMode") == mode
 	})
 }
 
