@@ -273,19 +273,28 @@ func TestBIRD(t *testing.T) {
 	for _, m := range c.machines {
 		stops = append(stops, m.speak(false))
 	}
-	near.leads(far, "via")
-	far.leads(near, "via")
-	pods := []*pod{near.newPod(), c.machines[1].newPod(), far.newPod()}
+	others := c.machines[:2]
+	for _, m := range others {
+		m.leads(far, "via")
+		far.leads(m, "via")
+	}
+	pods := []*pod{near.newPod(), others[1].newPod(), far.newPod()}
 	reach(pods)
 	eventually(t, "BFD is up", func() bool { return strings.Count(ask("show", "bfd", "sessions"), "Up") == 6 })
 
 	// Another address.
 	stops[2](syscall.SIGTERM)
+	for _, m := range others {
+		m.leads(far, "unreachable") // so that a way there is a new one
+	}
 	far.run("ip addr del 192.0.3.3/24 dev eth0; ip addr add 192.0.3.33/24 dev eth0; ip route replace default via 192.0.3.254")
 	far.peer.Addrs[0] = netip.MustParseAddr("192.0.3.33")
 	tell()
 	stops[2] = far.speak(false)
-	near.leads(far, "via")
+	for _, m := range others {
+		m.leads(far, "via")
+		far.leads(m, "via")
+	}
 	eventually(t, "the router leads to the new address", func() bool { return strings.Contains(c.fabric.run("ip route show 10.244.3.0/24"), "192.0.3.33") })
 	reach(pods)
 	eventually(t, "BFD is up again", func() bool { return strings.Count(ask("show", "bfd", "sessions"), "Up") == 6 })

@@ -59,6 +59,10 @@ func TestReflectors(t *testing.T) {
 	far.leads(near, "via")
 	stops[1] = neighbour.speakAs(c.sourceOf(neighbour, near, far))
 	far.leads(neighbour, "via")
+	for _, m := range []*machine{near, far} {
+		neighbour.leads(m, "via")
+	}
+	near.leads(neighbour, "via")
 	reach(pods)
 	eventually(t, "BFD is up", func() bool { return strings.Contains(near.log.String(), "BFD is up\" address=192.0.2.2") })
 	neighbour.run("nft 'table inet silent { chain in { type filter hook prerouting priority -400; iif eth0 drop; }; chain out { type filter hook postrouting priority 400; oif eth0 drop; }; }'")
