@@ -85,11 +85,17 @@ func TestElect(t *testing.T) { synctest.Test(t, testElect) }
 
 func testElect(t *testing.T) {
 	var leaders atomic.Int32
-	client := fake.NewClientset()
+	client, answer := fake.NewClientset(), make(chan struct{})
+	client.PrependReactor("get", "leases", func(clienttesting.Action) (bool, runtime.Object, error) {
+		<-answer
+		return false, nil, nil
+	})
 	first := stand(t, client, "first", &leaders)
+	synctest.Wait() // until it waits for the API server's answer
 	if first.says.Ready() == nil || first.says.Leader() {
 		t.Error("a candidate that has read nothing is ready")
 	}
+	close(answer)
 	term := first.leads(t, "the first")
 	second := stand(t, client, "second", &leaders)
 	looks(t, client, 10)
