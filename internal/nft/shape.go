@@ -54,6 +54,7 @@ var setTypes = map[string]struct{ id, size uint32 }{
 	"nf_proto": {2, 1}, "meta nfproto": {2, 1},
 	"mark": {19, 4}, "meta mark": {19, 4}, "ct mark": {19, 4},
 	"classid": {23, 4}, "meta priority": {23, 4},
+	"ether_addr": {9, 6}, "@th,176,48": {4, 6},
 	"ifname": {41, 16}, "iface_index": {20, 4}, "ct id": {4, 4}, "verdict": {verdictType, 0},
 	"numgen random": {4, 4}, "numgen inc": {4, 4}, "jhash": {4, 4},
 }

@@ -95,8 +95,8 @@ type tunnels struct {
 
 // readTunnels reads what is there.
 func (n *Network) readTunnels(ctx context.Context, handle netlinksafe.Handle) (*tunnels, error) {
-	t := &tunnels{vxlan: vxlanSync{handle: handle}, wg: wgSync{handle: handle, private: n.private}}
-	link, err := findVXLAN(handle)
+	t := &tunnels{vxlan: vxlanSync{handle: handle, name: vxlanLink}, wg: wgSync{handle: handle, private: n.private}}
+	link, err := findVXLAN(handle, vxlanLink)
 	if err != nil && (n.Way == WayVXLAN || n.Way == WayAuto) {
 		return nil, fmt.Errorf("make the VXLAN device %s: %w", vxlanLink, err)
 	}

@@ -29,6 +29,7 @@ type Egress interface {
 const (
 	markHere   = numbers.MarkEgress
 	markNobody = numbers.EgressNobody
+	markAnswer = numbers.EgressAnswer
 )
 
 // gatewayMark is the mark of packets that go by the routes of table RouteTableEgress + slot.
@@ -42,6 +43,7 @@ type egressPlan struct {
 	here   map[netip.Addr]netip.Addr  // pods of any node whose address this node announces, and the address
 	via    map[netip.Addr]egressRoute // pods of this node, and the way to the node that does
 	nobody []netip.Addr               // pods whose packets go nowhere
+	within *within                    // nil: no packets go inside of WireGuard
 }
 
 // egressRoute is the way to a gateway, in one family.
@@ -61,6 +63,7 @@ func (p *plan) planEgress(c clusterState, pods map[netip.Addr]EgressPod) *egress
 		cidrs[peer.Name] = peer.PodCIDRs
 	}
 	missing := map[string]bool{}
+	w := p.newWithin(c.self.Name)
 	for _, addr := range slices.SortedFunc(maps.Keys(pods), netip.Addr.Compare) {
 		pod := pods[addr]
 		in := cidrOf(addr, cidrs[pod.Node])
@@ -70,8 +73,11 @@ func (p *plan) planEgress(c clusterState, pods map[netip.Addr]EgressPod) *egress
 			continue // refused, or not known any more
 		case pod.Gateway == c.self.Name && pod.Addr.IsValid():
 			e.here[addr] = pod.Addr
+			w.meet(pod.Node, addr)
+			w.answer(pod.Node, addr, p.routes[in])
 		case own && pod.Gateway != "":
-			r, ok := p.wayToGateway(pod.Gateway, addr.Is4(), cidrs)
+			w.meet(pod.Gateway, addr)
+			r, ok := p.wayToGateway(pod.Gateway, addr.Is4(), cidrs, w)
 			if !ok {
 				e.nobody = append(e.nobody, addr)
 				missing[pod.Gateway] = true
@@ -83,7 +89,10 @@ func (p *plan) planEgress(c clusterState, pods map[netip.Addr]EgressPod) *egress
 		}
 	}
 	for _, gateway := range slices.Sorted(maps.Keys(missing)) {
-		p.problemf(gateway, reasonGateway, "pods of node %s cannot leave the cluster by node %s, which announces their egress address: it is no neighbour, and no VXLAN tunnel leads there [--pod-network routes, auto, vxlan or bgp; addresses that are announced in the subnet of the pods' nodes]", c.self.Name, gateway)
+		p.problemf(gateway, reasonGateway, "pods of node %s cannot leave the cluster by node %s, which announces their egress address: it is no neighbour, and no tunnel leads there [--pod-network auto, vxlan, bgp or wireguard; addresses that are announced in the subnet of the pods' nodes]", c.self.Name, gateway)
+	}
+	if w != nil && len(w.partners) > 0 {
+		e.within = w
 	}
 	return e
 }
@@ -98,9 +107,9 @@ func cidrOf(addr netip.Addr, all []netip.Prefix) netip.Prefix {
 	return netip.Prefix{}
 }
 
-// wayToGateway is how a node's pods are reached, if any destination can be, or the tunnel: a router in between, or the
+// wayToGateway is how a node's pods are reached, if any destination can be, or a tunnel: a router in between, or the
 // keys of WireGuard, carry packets to pods alone.
-func (p *plan) wayToGateway(gateway string, is4 bool, cidrs map[string][]netip.Prefix) (egressRoute, bool) {
+func (p *plan) wayToGateway(gateway string, is4 bool, cidrs map[string][]netip.Prefix, w *within) (egressRoute, bool) {
 	for _, cidr := range cidrs[gateway] {
 		r, ok := p.routes[cidr.Masked()]
 		switch via := tunnelGateway(gateway, cidr.Masked()); {
@@ -109,26 +118,28 @@ func (p *plan) wayToGateway(gateway string, is4 bool, cidrs map[string][]netip.P
 			return egressRoute{is4, r.by, r.via, r.link}, true
 		case r.by == WayBGP && p.tunnel != nil && p.tunnel.gateways[via] != mac{}:
 			return egressRoute{is4, WayVXLAN, via, 0}, true
+		case r.by == WayWireGuard && w.reaches(via):
+			return egressRoute{is4, wayWithin, via, 0}, true
 		}
 	}
 	return egressRoute{}, false
 }
 
-// bind names the tunnel's link.
-func (e *egressPlan) bind(links map[Way]int) {
+// bind names the link of a tunnel; 0: there is none.
+func (e *egressPlan) bind(way Way, link int) {
 	if e == nil {
 		return
 	}
 	for addr, r := range e.via {
-		if r.by != WayVXLAN {
-			continue
-		}
-		if r.link = links[WayVXLAN]; r.link == 0 {
+		switch {
+		case r.by != way:
+		case link == 0:
 			delete(e.via, addr)
 			e.nobody = append(e.nobody, addr)
-			continue
+		default:
+			r.by, r.link = WayVXLAN, link // as it is read back
+			e.via[addr] = r
 		}
-		e.via[addr] = r
 	}
 }
 

@@ -23,9 +23,12 @@ var egressRules string
 
 const egressComment = "egress.nft" // of each rule
 
-func egressProgram() *nft.Program {
+// egressProgram is the table's. within: packets go inside of WireGuard too.
+func egressProgram(within bool) *nft.Program {
 	return &nft.Program{Source: egressRules, Data: map[string]any{
-		"Mark": numbers.HookEgressMark, "Priority": numbers.HookEgress, "Unmark": numbers.HookEgressUnmark, "Mask": numbers.MaskEgress, "Here": markHere, "Nobody": markNobody,
+		"Within": within, "Egress": egressLink, "WireGuard": wgLink, "Port": numbers.PortVXLAN, "SourceCheck": numbers.HookSourceCheck, "Raw": numbers.HookRaw, "Answer": markAnswer,
+		"Network": fmt.Sprintf("@th,96,32 & 0xffffff00 == %#x", numbers.VNIEgress<<8),
+		"Mark":    numbers.HookEgressMark, "Priority": numbers.HookEgress, "Unmark": numbers.HookEgressUnmark, "Mask": numbers.MaskEgress, "Here": markHere, "Nobody": markNobody,
 		"VXLAN": vxlanLink, "Pods": podsTable, "Comment": egressComment,
 	}}
 }
@@ -37,6 +40,7 @@ type egressKernel struct {
 	// synced is what the kernel held after the last sync; nil: not known.
 	synced elements
 	inside []netip.Prefix
+	within bool // what the program was made for
 }
 
 func newEgressKernel() *egressKernel {
@@ -52,11 +56,32 @@ func (k *egressKernel) forget() {
 }
 
 // sync makes the kernel hold the plan: ways before the packets that go by them, and those gone before
-// the ways.
-func (k *egressKernel) sync(ctx context.Context, handle netlinksafe.Handle, p *plan) error {
+// the ways. The rules say who may send through the tunnel inside of WireGuard, so they come before it.
+func (k *egressKernel) sync(ctx context.Context, handle netlinksafe.Handle, p *plan) (failed error) {
+	s := vxlanSync{handle: handle, name: egressLink}
+	if w := p.egress.within; w != nil {
+		if link, err := findVXLAN(handle, egressLink); link == nil && err == nil {
+			if err := k.syncWays(ctx, handle, p); err != nil {
+				return err
+			}
+		}
+		failed = s.bring(w.tunnel)
+	}
+	p.egress.bind(wayWithin, s.link)
+	failed = errors.Join(failed, syncAnswers(handle, p.egress.within, s.link))
+	if err := k.syncWays(ctx, handle, p); err != nil {
+		return errors.Join(failed, err)
+	}
+	return errors.Join(failed, s.tidy(p.egress.within.wanted()))
+}
+
+// syncWays is the part of sync that is about tables of routes and rules. A way without a link is none.
+func (k *egressKernel) syncWays(ctx context.Context, handle netlinksafe.Handle, p *plan) error {
 	wanted := map[egressRoute]bool{}
 	for _, r := range p.egress.via {
-		wanted[r] = true
+		if r.link != 0 {
+			wanted[r] = true
+		}
 	}
 	slots := map[egressRoute]int{}
 	for _, is4 := range []bool{true, false} {
@@ -79,7 +104,7 @@ func (k *egressKernel) sync(ctx context.Context, handle netlinksafe.Handle, p *p
 			slots[r] = slot
 		}
 	}
-	if err := k.syncTable(ctx, p.egress.elements(slots), p.inside); err != nil {
+	if err := k.syncTable(ctx, p.egress.elements(slots), p.inside, p.egress.within != nil); err != nil {
 		k.forget()
 		return fmt.Errorf("load the rules of egress addresses: %w", err)
 	}
@@ -89,7 +114,7 @@ func (k *egressKernel) sync(ctx context.Context, handle netlinksafe.Handle, p *p
 // remove removes all of it.
 func (k *egressKernel) remove(ctx context.Context, handle netlinksafe.Handle) error {
 	k.forget()
-	return errors.Join(k.table.Delete(ctx), tidyWays(handle, nil))
+	return errors.Join(syncAnswers(handle, nil, 0), removeVXLAN(handle, egressLink), k.table.Delete(ctx), tidyWays(handle, nil))
 }
 
 // planEgress decides about pods with egress addresses, once they are known.
@@ -138,6 +163,7 @@ func (n *Network) syncEgress(ctx context.Context, handle netlinksafe.Handle, p *
 // elements are those of the maps.
 func (e *egressPlan) elements(slots map[egressRoute]int) elements {
 	all := elements{"marks4": {}, "marks6": {}, "sources4": {}, "sources6": {}}
+	e.within.addTo(all)
 	set := func(pod netip.Addr, mark uint32, source netip.Addr) {
 		marks, sources := all["marks6"], all["sources6"]
 		if pod.Is4() {
@@ -166,21 +192,23 @@ func (e *egressPlan) elements(slots map[egressRoute]int) elements {
 }
 
 // syncTable makes the table what is wanted: it is away while there are no such pods.
-func (k *egressKernel) syncTable(ctx context.Context, want elements, inside []netip.Prefix) error {
+func (k *egressKernel) syncTable(ctx context.Context, want elements, inside []netip.Prefix, within bool) error {
 	if len(want["marks4"])+len(want["marks6"]) == 0 {
 		k.forget()
 		return k.table.Delete(ctx)
 	}
-	again := func(ctx context.Context) (bool, error) { return k.table.Altered(ctx, egressProgram(), egressComment) }
+	again := func(ctx context.Context) (bool, error) {
+		return k.table.Altered(ctx, egressProgram(within), egressComment)
+	}
 	if k.synced != nil {
 		change, _, err := k.watch.Look(ctx)
-		if err != nil || change == nft.Nothing && reflect.DeepEqual(k.synced, want) && reflect.DeepEqual(k.inside, inside) {
+		if err != nil || change == nft.Nothing && k.within == within && reflect.DeepEqual(k.synced, want) && reflect.DeepEqual(k.inside, inside) {
 			return err
 		}
 		again = func(context.Context) (bool, error) { return change == nft.Rules, nil }
 	}
-	err := k.watch.Keep(ctx, egressProgram(), again, func(ctx context.Context) error { return k.fill(ctx, want, inside) })
-	k.synced, k.inside = want, inside
+	err := k.watch.Keep(ctx, egressProgram(within), again, func(ctx context.Context) error { return k.fill(ctx, want, inside) })
+	k.synced, k.inside, k.within = want, inside, within
 	return err
 }
 
@@ -194,7 +222,7 @@ func (k *egressKernel) fill(ctx context.Context, want elements, inside []netip.P
 		}
 		ws = append(ws, nft.ReplacePrefixes(set, set == "inside4", have, inside)...)
 	}
-	other, err := want.differing(ctx, k.table, "sources4", "sources6", "marks4", "marks6")
+	other, err := want.differing(ctx, k.table, "ends4", "ends6", "partners4", "partners6", "answers4", "answers6", "sources4", "sources6", "marks4", "marks6")
 	if err != nil {
 		return err
 	}
@@ -243,7 +271,7 @@ func addWay(handle netlinksafe.Handle, slot int, r egressRoute, there bool) erro
 			}
 		}
 	}
-	if err := handle.RuleAdd(wayRule(slot, r.is4)); err != nil && !errors.Is(err, unix.EEXIST) {
+	if err := handle.RuleAdd(markRule(gatewayMark(slot), numbers.RouteTableEgress+slot, r.is4)); err != nil && !errors.Is(err, unix.EEXIST) {
 		return fmt.Errorf("add the ip rule to an egress gateway: %w [needs a kernel with policy routing]", err)
 	}
 	return nil
@@ -261,11 +289,12 @@ func wayRoutes(slot int, r egressRoute) []*netlink.Route {
 	return []*netlink.Route{refuse, way}
 }
 
-func wayRule(slot int, is4 bool) *netlink.Rule {
+// markRule leads packets with a mark to a table.
+func markRule(mark uint32, table int, is4 bool) *netlink.Rule {
 	mask := ^uint32(0)
 	r := netlink.NewRule()
-	r.Family, r.Priority, r.Table = familyOf(is4), numbers.RulePriorityEgress, numbers.RouteTableEgress+slot
-	r.Mark, r.Mask = gatewayMark(slot), &mask
+	r.Family, r.Priority, r.Table = familyOf(is4), numbers.RulePriorityEgress, table
+	r.Mark, r.Mask = mark, &mask
 	r.Protocol = cni.RouteProtocol
 	return r
 }
@@ -283,7 +312,7 @@ func tidyWays(handle netlinksafe.Handle, slots map[egressRoute]int) error {
 			return errors.Join(failed, fmt.Errorf("list ip rules to egress gateways: %w", err))
 		}
 		for _, r := range rules {
-			if r.Protocol != cni.RouteProtocol || used[r.Table] {
+			if r.Protocol != cni.RouteProtocol || used[r.Table] || r.Table == numbers.RouteTableAnswer {
 				continue
 			}
 			r.Family = familyOf(is4)

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 
 	"github.com/fairway-net/fairway/internal/cni"
-	"github.com/fairway-net/fairway/internal/numbers"
 )
 
 // Found names what a Network has made on this machine and is there still, as an operator
@@ -27,8 +26,10 @@ func (n *Network) Found(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	defer netlink.Close()
-	if link, err := findVXLAN(netlink); err == nil && link != nil && link.VxlanId == numbers.VNI {
-		parts = append(parts, "link "+vxlanLink)
+	for _, name := range []string{vxlanLink, egressLink} {
+		if link, err := findVXLAN(netlink, name); err == nil && link != nil && link.VxlanId == vnis[name] {
+			parts = append(parts, "link "+name)
+		}
 	}
 	if link, err := findWireGuard(netlink); err == nil && link != nil {
 		parts = append(parts, "link "+wgLink)

@@ -153,7 +153,7 @@ func (n *Network) Sync(ctx context.Context, self Peer, peers []Peer) error {
 	}
 	n.private = links.wg.secret()
 	plan.bind(links.indices())
-	plan.egress.bind(links.indices())
+	plan.egress.bind(WayVXLAN, links.vxlan.link)
 	refused, failed := syncRoutes(netlink, table.ours, plan.routes)
 	if failed == nil {
 		failed = links.tidy(ctx, plan)
@@ -192,7 +192,7 @@ func (n *Network) Cleanup(ctx context.Context) error {
 	table, err := readRoutes(netlink, nil)
 	if err == nil {
 		_, err = syncRoutes(netlink, table.ours, nil)
-		err = errors.Join(err, syncNeighbours(nil), n.egress.remove(ctx, netlink), removeVXLAN(netlink), removeWireGuard(netlink))
+		err = errors.Join(err, syncNeighbours(nil), n.egress.remove(ctx, netlink), removeVXLAN(netlink, vxlanLink), removeWireGuard(netlink))
 	}
 	return errors.Join(failed, err, n.removeRules(ctx), n.removeStore(pods), n.RIB.Remove())
 }
@@ -241,6 +241,9 @@ func uplink(netlink netlinksafe.Handle, is func(netip.Addr) bool) (int, error) {
 		link, err := netlink.LinkByIndex(a.LinkIndex)
 		if err != nil {
 			return 0, fmt.Errorf("find the uplink: %w", err)
+		}
+		if vnis[link.Attrs().Name] != 0 {
+			continue // a tunnel of ours may have the address of the one that it goes through
 		}
 		return link.Attrs().MTU, nil
 	}

@@ -34,7 +34,7 @@ func (p podsParts) program() *nft.Program {
 	return &nft.Program{Source: podsRules, Data: map[string]any{
 		"Tunnel": p.tunnel, "Encrypt": p.encrypt, "Masquerade": p.masquerade,
 		"Priority": numbers.HookPods, "SourceCheck": numbers.HookSourceCheck, "Comment": podsComment,
-		"VXLAN": vxlanLink, "Port": numbers.PortVXLAN, "VNI": numbers.VNI, "WireGuard": wgLink, "Raw": numbers.HookRaw,
+		"VXLAN": vxlanLink, "Port": numbers.PortVXLAN, "VNI": numbers.VNI, "WireGuard": wgLink, "Egress": egressLink, "EgressTable": numbers.TableEgress, "Raw": numbers.HookRaw,
 		// Four bytes are compared faster than the three of the VNI.
 		"Network": fmt.Sprintf("@th,96,32 & 0xffffff00 == %#x", numbers.VNI<<8),
 		"Checked": "5s",

@@ -13,8 +13,15 @@ import (
 	"github.com/fairway-net/fairway/internal/numbers"
 )
 
-// vxlanLink is the name of the device. Names that begin with fw are pods' links.
-const vxlanLink = "fairway-vxlan"
+// vxlanLink is the name of the device, egressLink that of the one inside of WireGuard. Names that begin with fw are
+// pods' links.
+const (
+	vxlanLink  = "fairway-vxlan"
+	egressLink = "fairway-egress"
+)
+
+// vnis are the numbers of their networks.
+var vnis = map[string]int{vxlanLink: numbers.VNI, egressLink: numbers.VNIEgress}
 
 // overhead is what the tunnel adds to a packet: headers of Ethernet, VXLAN, UDP and IP.
 func overhead(local netip.Addr) int {
@@ -32,6 +39,7 @@ const minMTU = 1280
 // Everything is read each time: other programs change it too.
 type vxlanSync struct {
 	handle netlinksafe.Handle
+	name   string
 	link   int // 0: there is none
 	stale  []netlink.Neigh
 }
@@ -53,7 +61,7 @@ func (s *vxlanSync) bring(t *tunnel) error {
 	}
 	link, err := s.device(t, mtu)
 	if err != nil {
-		return fmt.Errorf("make the VXLAN device %s: %w", vxlanLink, err)
+		return fmt.Errorf("make the VXLAN device %s: %w", s.name, err)
 	}
 	s.link = link.Attrs().Index
 	return errors.Join(syncAddrs(s.handle, link, t.addrs), s.syncForwarding(t), s.syncNeighbours(t))
@@ -62,13 +70,13 @@ func (s *vxlanSync) bring(t *tunnel) error {
 // device returns the device as wanted. What the kernel cannot change makes it anew, without
 // its routes.
 func (s *vxlanSync) device(t *tunnel, mtu int) (netlink.Link, error) {
-	link, err := findVXLAN(s.handle)
+	link, err := findVXLAN(s.handle, s.name)
 	if err != nil {
 		return nil, err
 	}
 	want := &netlink.Vxlan{
-		LinkAttrs: netlink.LinkAttrs{Name: vxlanLink, MTU: mtu, HardwareAddr: t.mac[:], TxQLen: -1},
-		VxlanId:   numbers.VNI, Port: numbers.PortVXLAN, SrcAddr: t.local.AsSlice(), Learning: false,
+		LinkAttrs: netlink.LinkAttrs{Name: s.name, MTU: mtu, HardwareAddr: t.mac[:], TxQLen: -1},
+		VxlanId:   vnis[s.name], Port: numbers.PortVXLAN, SrcAddr: t.local.AsSlice(), Learning: false,
 	}
 	if link != nil && !sameVXLAN(link, want) {
 		if err := s.handle.LinkDel(link); err != nil {
@@ -78,11 +86,11 @@ func (s *vxlanSync) device(t *tunnel, mtu int) (netlink.Link, error) {
 	}
 	if link == nil {
 		if err := s.handle.LinkAdd(want); errors.Is(err, unix.EEXIST) {
-			return nil, fmt.Errorf("%w: another one has VNI %d at UDP port %d [ip -d link show type vxlan]", err, numbers.VNI, numbers.PortVXLAN)
+			return nil, fmt.Errorf("%w: another one has VNI %d at UDP port %d [ip -d link show type vxlan]", err, vnis[s.name], numbers.PortVXLAN)
 		} else if err != nil {
 			return nil, fmt.Errorf("%w [has the kernel CONFIG_VXLAN? modprobe vxlan]", err)
 		}
-		if link, err = findVXLAN(s.handle); err != nil || link == nil {
+		if link, err = findVXLAN(s.handle, s.name); err != nil || link == nil {
 			return nil, errors.Join(errors.New("it has gone again"), err)
 		}
 	}
@@ -109,9 +117,9 @@ func sameVXLAN(have, want *netlink.Vxlan) bool {
 		!have.Learning && !have.FlowBased && !have.GBP && !have.L2miss && !have.L3miss && !have.Proxy && have.Group == nil
 }
 
-// findVXLAN returns our device, or nil.
-func findVXLAN(handle netlinksafe.Handle) (*netlink.Vxlan, error) {
-	link, err := handle.LinkByName(vxlanLink)
+// findVXLAN returns our device of that name, or nil.
+func findVXLAN(handle netlinksafe.Handle, name string) (*netlink.Vxlan, error) {
+	link, err := handle.LinkByName(name)
 	if errors.As(err, &netlink.LinkNotFoundError{}) {
 		return nil, nil
 	}
@@ -217,7 +225,7 @@ func (s *vxlanSync) syncNeighbours(t *tunnel) (failed error) {
 // tidy removes what no route needs any more: entries, or the device where no tunnel is wanted.
 func (s *vxlanSync) tidy(t *tunnel) (failed error) {
 	if t == nil {
-		return removeVXLAN(s.handle)
+		return removeVXLAN(s.handle, s.name)
 	}
 	for _, e := range s.stale {
 		if err := s.handle.NeighDel(&e); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENODEV) {
@@ -227,14 +235,14 @@ func (s *vxlanSync) tidy(t *tunnel) (failed error) {
 	return failed
 }
 
-// removeVXLAN deletes our device, if it is there. Another program's link of that name stays.
-func removeVXLAN(handle netlinksafe.Handle) error {
-	link, err := findVXLAN(handle)
-	if link == nil || err != nil || link.VxlanId != numbers.VNI {
+// removeVXLAN deletes our device of that name, if it is there. Another program's link stays.
+func removeVXLAN(handle netlinksafe.Handle, name string) error {
+	link, err := findVXLAN(handle, name)
+	if link == nil || err != nil || link.VxlanId != vnis[name] {
 		return nil
 	}
 	if err := handle.LinkDel(link); err != nil && !errors.As(err, &netlink.LinkNotFoundError{}) && !errors.Is(err, unix.ENODEV) {
-		return fmt.Errorf("delete the VXLAN device %s: %w", vxlanLink, err)
+		return fmt.Errorf("delete the VXLAN device %s: %w", name, err)
 	}
 	return nil
 }

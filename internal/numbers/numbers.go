@@ -37,6 +37,8 @@ const (
 	MarkEgress   = 0x0fa10300
 	MaskEgress   = 0xffffff00
 	EgressNobody = MarkEgress | 0x2f
+	// EgressAnswer is that of answers to such pods of nodes which WireGuard leads to.
+	EgressAnswer = MarkEgress | 0x40
 )
 
 // Marks of connections (conntrack).
@@ -76,9 +78,10 @@ const (
 	RouteTableUserspace   = 1070
 	RulePriorityUserspace = 1070
 	// RouteTableEgress is the first of RouteTablesEgress tables, each with the way to a node that announces an
-	// egress address.
+	// egress address. RouteTableAnswer, behind them, has the ways of answers.
 	RouteTableEgress   = 1071
 	RouteTablesEgress  = 30
+	RouteTableAnswer   = RouteTableEgress + RouteTablesEgress
 	RulePriorityEgress = 1071
 )
 
@@ -118,8 +121,11 @@ const (
 )
 
 // VNI is the number of the pod network in VXLAN: that of our routes' protocol. Others' at that port begin at
-// 4096 (Calico, Docker).
-const VNI = 70
+// 4096 (Calico, Docker). VNIEgress is that of packets with egress addresses inside of WireGuard.
+const (
+	VNI       = 70
+	VNIEgress = 71
+)
 
 // HostPorts are ranges of ports at which nodes' own programs listen, whatever the protocol:
 // those below and sshd, rpcbind, etcd, MetalLB's memberlist. ServiceLB gives none of them to a

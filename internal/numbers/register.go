@@ -78,6 +78,7 @@ var Ours = []Number{
 	{Space: RouteProto, From: RouteProtocol, For: "all routes and ip rules of ours"},
 	{Space: RouteTable, From: RouteTableUserspace, For: "mode userspace: everything is local"},
 	{Space: RouteTable, From: RouteTableEgress, To: RouteTableEgress + RouteTablesEgress - 1, For: "`--egress-addresses`: to the node that announces one"},
+	{Space: RouteTable, From: RouteTableAnswer, For: "`--egress-addresses`: answers to pods of nodes that WireGuard leads to"},
 	{Space: RulePriority, From: RulePriorityEgress, For: "`--egress-addresses`: marked packets to those tables"},
 	{Space: RulePriority, From: RulePriorityUserspace, For: "mode userspace: marked packets to that table"},
 	{Space: TCPPort, From: PortDNS, For: "cluster DNS", Shared: "it is DNS', on an address of its own"},
@@ -93,7 +94,7 @@ var Ours = []Number{
 	{Space: UDPPort, From: PortDNS, For: "cluster DNS", Shared: "it is DNS', on an address of its own"},
 	{Space: UDPPort, From: PortBFD, For: "BFD over one hop, while a BGPPeer has a bfdProfile", Shared: "it is BFD's: a node has one program that speaks it"},
 	{Space: UDPPort, From: PortBFDMultiHop, For: "BFD over several hops, while a BGPPeer has a bfdProfile", Shared: "it is BFD's: a node has one program that speaks it"},
-	{Space: UDPPort, From: PortVXLAN, For: "`--pod-network vxlan`, `auto`: the tunnel, VNI 70", Shared: "it is VXLAN's; networks of other programs have other VNIs"},
+	{Space: UDPPort, From: PortVXLAN, For: "`--pod-network vxlan`, `auto`: the tunnel, VNI 70; `wireguard` with `--egress-addresses`: inside of it, VNI 71", Shared: "it is VXLAN's; networks of other programs have other VNIs"},
 	{Space: UDPPort, From: PortUserspace, To: PortUserspace + PortsUserspace - 1, For: "mode userspace: listeners on loopback addresses; others if they are taken"},
 	{Space: UDPPort, From: PortHeartbeat, For: "heartbeats between speakers, and between edges"},
 	{Space: UDPPort, From: PortWireGuard, For: "`--pod-network wireguard`: encrypted packets between nodes"},
@@ -140,7 +141,7 @@ var Tables = []Table{
 	}},
 	{TableHostPorts, "hostPorts on 127.0.0.1 and ::1, for clients with another address of the node; is there only meanwhile", []Hook{{"nat", "output", HookHostPorts}}},
 	{TableEgress, "`--egress-addresses`: marks and translates what pods with an egress address send out of the cluster", []Hook{
-		{"filter", "prerouting", HookEgressMark}, {"filter", "forward", 0}, {"nat", "postrouting", HookEgress}, {"filter", "postrouting", HookEgressUnmark},
+		{"filter", "prerouting", HookSourceCheck}, {"filter", "input", HookRaw}, {"filter", "prerouting", HookEgressMark}, {"filter", "forward", 0}, {"nat", "postrouting", HookEgress}, {"filter", "postrouting", HookEgressUnmark},
 	}},
 	{TablePolicy, "`--network-policy`: NetworkPolicies of this node's pods", []Hook{
 		{"filter", "postrouting", HookPolicy}, {"filter", "input", HookPolicyInput}, {"filter", "forward", HookPolicy},
