@@ -1,8 +1,11 @@
 package fairway
 
 import (
+	"fmt"
 	"go/ast"
+	"go/format"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -144,4 +147,70 @@ func isError(x ast.Expr) bool {
 		return ok && len(x.Args) == 0 && (f.Sel.Name == "Error" || f.Sel.Name == "Err") && isError(f.X)
 	}
 	return false
+}
+
+// writers are the files that change objects in the API server, each with what it changes there: no field has two.
+var writers = map[string]string{
+	"balancerwriter.go":   "fairway-addresses, of the elected controller: a Service's status.loadBalancer, its finalizer and the annotation with the pool",
+	"poolreport.go":       "fairway-addresses: status of IPAddressPools and of the ConfigurationState controller; how every status of a custom object is written",
+	"bgp.go":              "fairway-speaker, of the node: result and errorSummary of its ConfigurationState, its labels and owner",
+	"speakerstandings.go": "fairway-speaker-standing: the conditions of that ConfigurationState; of a dead node's, the first one that lives removes them",
+	"announcestatus.go":   "fairway-speaker, of the node: its ServiceL2Statuses and ServiceBGPStatuses",
+	"clusterstatus.go":    "fairway-policies, of the elected controller: two conditions of ClusterNetworkPolicies",
+	"weigher.go":          "fairway-weights, of the elected controller: an annotation of EndpointSlices",
+	"nodekey.go":          "the node's agent: the annotation with its WireGuard key; fairway drain: the label that excludes a node",
+	"speaker.go":          "the elected list of voters: a ConfigMap, by resourceVersion",
+	"vote.go":             "a Lease, by resourceVersion",
+	"status.go":           "StatusWriter, by which those above write",
+}
+
+// TestOneOwnerOfAField: what writes to the API server is listed with its fields, and no two status writers have one owner
+// for one kind, which would remove each other's fields.
+func TestOneOwnerOfAField(t *testing.T) {
+	seen, owners := map[string]bool{}, map[string]string{}
+	for _, s := range sources(t) {
+		if s.test() || !strings.HasPrefix(s.dir(), "internal/") || s.dir() == "internal/kube/objects" || s.dir() == "internal/install" {
+			continue
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.SelectorExpr:
+				switch n.Sel.Name {
+				case "PatchOptions", "UpdateOptions", "ApplyOptions", "UpdateStatus", "ApplyStatus":
+					name := strings.TrimPrefix(s.path, "internal/kube/")
+					if seen[name] = true; writers[name] == "" {
+						t.Errorf("%s: %s: list the file with the fields that it writes, which nobody else may write", s.at(n), n.Sel.Name)
+					}
+				}
+			case *ast.CompositeLit:
+				i, ok := n.Type.(*ast.IndexExpr)
+				if !ok || fmt.Sprint(i.X) != "StatusConfig" {
+					return true
+				}
+				var of [2]string
+				for _, e := range n.Elts {
+					kv := e.(*ast.KeyValueExpr)
+					if at := slices.Index([]string{"Owner", "Kind"}, fmt.Sprint(kv.Key)); at >= 0 {
+						var text strings.Builder
+						_ = format.Node(&text, s.fset, kv.Value)
+						of[at] = text.String()
+					}
+				}
+				key := of[0] + " of " + of[1]
+				if at := owners[key]; at != "" {
+					t.Errorf("%s: %s has another StatusWriter at %s", s.at(n), key, at)
+				}
+				owners[key] = s.at(n)
+			}
+			return true
+		})
+	}
+	for name := range writers {
+		if !seen[name] {
+			t.Errorf("%s writes nothing to the API server: take it from the list", name)
+		}
+	}
+	if len(owners) < 7 {
+		t.Errorf("only %d StatusWriters were found: %v", len(owners), owners)
+	}
 }

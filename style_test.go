@@ -265,9 +265,16 @@ func TestImportLaw(t *testing.T) {
 			}
 		}
 	}
+	doc, err := os.ReadFile("docs/architecture.md")
+	if err != nil {
+		t.Fatal(err)
+	}
 	for pkg := range law {
 		if !seen[pkg] {
 			t.Errorf("the law names internal/%s, which does not exist", pkg)
+		}
+		if !regexp.MustCompile("(?m)^\\|.*`(internal/" + pkg + "|…/" + path.Base(pkg) + "|" + path.Base(pkg) + ")`").Match(doc) {
+			t.Errorf("docs/architecture.md has no row for internal/%s: say what it hides", pkg)
 		}
 	}
 }

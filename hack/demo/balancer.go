@@ -47,7 +47,7 @@ func balancer(ctx context.Context, d *demo) error {
 	if _, err := d.show(ctx, "restart-node", strings.TrimPrefix(owner, "node-")); err != nil {
 		return err
 	}
-	return d.settled(ctx, "backend", 3)
+	return d.awaitReplicas(ctx, "backend", 3)
 }
 
 // exposed makes the Service anew, waits until the client gets an answer at its address, and returns that.

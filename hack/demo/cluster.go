@@ -110,10 +110,10 @@ func (d *demo) scale(ctx context.Context, app string, replicas int) error {
 	if _, err := d.kubectl(ctx, "scale", "deployment", app+"-deployment", fmt.Sprintf("--replicas=%d", replicas)); err != nil {
 		return err
 	}
-	return d.settled(ctx, app, replicas)
+	return d.awaitReplicas(ctx, app, replicas)
 }
 
-func (d *demo) settled(ctx context.Context, app string, replicas int) error {
+func (d *demo) awaitReplicas(ctx context.Context, app string, replicas int) error {
 	want := fmt.Sprintf("%d ready pods of the %s, and as many endpoints", replicas, app)
 	return until(ctx, want, func() (string, bool, error) {
 		pods, err := d.pods(ctx, app)

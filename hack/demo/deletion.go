@@ -64,7 +64,7 @@ func deletion(ctx context.Context, d *demo) error {
 		if err := d.judge(victim, answers, deleted, gone); err != nil {
 			return err
 		}
-		return d.settled(ctx, "backend", len(pods))
+		return d.awaitReplicas(ctx, "backend", len(pods))
 	default:
 		return mismatch{victim.Metadata.Name + " to leave the endpoints while requests ran", "it is still there"}
 	}

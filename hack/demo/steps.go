@@ -52,10 +52,10 @@ func application(ctx context.Context, d *demo) error {
 	if err := d.startClient(ctx); err != nil {
 		return err
 	}
-	if err := d.settled(ctx, "backend", 1); err != nil {
+	if err := d.awaitReplicas(ctx, "backend", 1); err != nil {
 		return err
 	}
-	if err := d.settled(ctx, "frontend", 3); err != nil {
+	if err := d.awaitReplicas(ctx, "frontend", 3); err != nil {
 		return err
 	}
 	if _, err := d.kubectl(ctx, "wait", "--for=condition=Ready", "pod/"+client, "--timeout=60s"); err != nil {

@@ -53,19 +53,19 @@ func (c *candidates) only(nodes map[string]bool) *candidates {
 	return &candidates{some}
 }
 
-// A place is how good a candidate is for an address.
-type place struct {
+// A preference is how good a candidate is for an address.
+type preference struct {
 	score int
 	hash  [sha256.Size]byte
 }
 
-func (c *candidates) place(i int, a netip.Addr) place {
+func (c *candidates) preference(i int, a netip.Addr) preference {
 	var text [300]byte // a node's name has 253 at most
 	one := &c.all[i]
-	return place{one.Score, sha256.Sum256(a.AppendTo(append(append(text[:0], one.Node...), '#')))}
+	return preference{one.Score, sha256.Sum256(a.AppendTo(append(append(text[:0], one.Node...), '#')))}
 }
 
-func (p *place) compare(o *place) int {
+func (p *preference) compare(o *preference) int {
 	return cmp.Or(cmp.Compare(o.score, p.score), bytes.Compare(p.hash[:], o.hash[:]))
 }
 
@@ -74,17 +74,17 @@ func (c *candidates) rank(a netip.Addr) (best [kept]uint16) {
 	for i := range best {
 		best[i] = none
 	}
-	var places [kept]place
+	var preferences [kept]preference
 	for i := range min(len(c.all), none) {
-		p := c.place(i, a)
+		p := c.preference(i, a)
 		k := kept
-		for k > 0 && (best[k-1] == none || p.compare(&places[k-1]) < 0) {
+		for k > 0 && (best[k-1] == none || p.compare(&preferences[k-1]) < 0) {
 			k--
 		}
 		if k < kept {
 			copy(best[k+1:], best[k:])
-			copy(places[k+1:], places[k:])
-			best[k], places[k] = uint16(i), p
+			copy(preferences[k+1:], preferences[k:])
+			best[k], preferences[k] = uint16(i), p
 		}
 	}
 	return best
@@ -104,12 +104,12 @@ func (d *Decision) Owner(out map[string]bool) (Candidate, bool) {
 			return all[i], true
 		}
 	}
-	best, where := -1, place{}
+	best, where := -1, preference{}
 	for i := range all {
 		if out[all[i].Node] {
 			continue
 		}
-		if p := d.candidates.place(i, d.Addr); best < 0 || p.compare(&where) < 0 {
+		if p := d.candidates.preference(i, d.Addr); best < 0 || p.compare(&where) < 0 {
 			best, where = i, p
 		}
 	}
@@ -141,7 +141,7 @@ func (d *Decision) before(node, other string) bool {
 	if !ok || !known {
 		return ok
 	}
-	x, y := d.candidates.place(i, d.Addr), d.candidates.place(j, d.Addr)
+	x, y := d.candidates.preference(i, d.Addr), d.candidates.preference(j, d.Addr)
 	return x.compare(&y) < 0
 }
 

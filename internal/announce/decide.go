@@ -265,7 +265,7 @@ func (r *Decider) choose(in Input, pools []*ipam.Pool, services []*Service, sets
 func (in Input) advertisements(pools []*ipam.Pool, services []*Service) (all []*L2Advertisement, key string) {
 	var which []byte
 	for i, ad := range in.L2 {
-		if forPools(ad.IPAddressPools, ad.IPAddressPoolSelectors, pools) && forServices(ad.ServiceSelectors, services) && len(ad.Problems) == 0 {
+		if len(ad.Problems) == 0 && isFor(ad.IPAddressPools, ad.IPAddressPoolSelectors, ad.ServiceSelectors, pools, services) {
 			all, which = append(all, ad), binary.AppendUvarint(which, uint64(i))
 		}
 	}
@@ -282,7 +282,7 @@ func (in Input) routed(pools []*ipam.Pool, services []*Service) bool {
 
 // isFor reports whether an advertisement is for an address of these pools, of one of these Services.
 func (ad *BGPAdvertisement) isFor(pools []*ipam.Pool, services []*Service) bool {
-	return len(ad.Problems) == 0 && forPools(ad.IPAddressPools, ad.IPAddressPoolSelectors, pools) && forServices(ad.ServiceSelectors, services)
+	return len(ad.Problems) == 0 && isFor(ad.IPAddressPools, ad.IPAddressPoolSelectors, ad.ServiceSelectors, pools, services)
 }
 
 // poolsOf returns the pools that an address is of.
@@ -295,17 +295,12 @@ func poolsOf(all []*ipam.Pool, a netip.Addr) (pools []*ipam.Pool) {
 	return pools
 }
 
-// forPools reports whether an advertisement with these names and selectors is for one of the
-// pools. Without both it is for all.
-func forPools(names []string, selectors []labels.Selector, pools []*ipam.Pool) bool {
+// isFor reports whether an advertisement with these names and selectors of pools, and these of Services, is for one of the
+// pools and one of the Services. Without any of a kind it is for all.
+func isFor(names []string, ofPools, ofServices []labels.Selector, pools []*ipam.Pool, services []*Service) bool {
 	return slices.ContainsFunc(pools, func(p *ipam.Pool) bool {
-		return len(names)+len(selectors) == 0 || slices.Contains(names, p.Name) || labels.AnyMatches(selectors, p.Labels)
-	})
-}
-
-// forServices reports whether an advertisement with these selectors is for one of the Services.
-func forServices(selectors []labels.Selector, services []*Service) bool {
-	return len(selectors) == 0 || slices.ContainsFunc(services, func(s *Service) bool { return labels.AnyMatches(selectors, s.Labels) })
+		return len(names)+len(ofPools) == 0 || slices.Contains(names, p.Name) || labels.AnyMatches(ofPools, p.Labels)
+	}) && (len(ofServices) == 0 || slices.ContainsFunc(services, func(s *Service) bool { return labels.AnyMatches(ofServices, s.Labels) }))
 }
 
 // serving returns the nodes that can serve all of the Services; nil: every node can.

@@ -78,17 +78,17 @@ type PeerProblem struct {
 func (in BGPInput) sessions(self *Node) (all []Session, problems []PeerProblem) {
 	peers := slices.Clone(in.Peers)
 	slices.SortFunc(peers, func(a, b *BGPPeer) int { return cmp.Or(a.Created.Compare(b.Created), strings.Compare(a.Name, b.Name)) })
-	type place struct {
+	type router struct {
 		vrf string
 		at  netip.AddrPort
 	}
-	routers := map[place]string{}
+	routers := map[router]string{}
 	for _, p := range peers {
 		if !self.matches(p.NodeSelectors) {
 			continue
 		}
 		c, reason := in.session(p, self)
-		if other, ok := routers[place{c.VRF, c.Address}]; ok && reason == "" {
+		if other, ok := routers[router{c.VRF, c.Address}]; ok && reason == "" {
 			reason = fmt.Sprintf("BGPPeer %s has the same address and port, and is older", other)
 		}
 		if len(all) == MaxSessions && reason == "" {
@@ -107,7 +107,7 @@ func (in BGPInput) sessions(self *Node) (all []Session, problems []PeerProblem) 
 		for _, text := range append(missing, bad...) {
 			problems = append(problems, PeerProblem{p.Name, false, text})
 		}
-		routers[place{c.VRF, c.Address}] = p.Name
+		routers[router{c.VRF, c.Address}] = p.Name
 		all = append(all, Session{SessionConfig: c})
 	}
 	slices.SortFunc(all, func(a, b Session) int { return strings.Compare(a.Peer, b.Peer) })

@@ -47,7 +47,7 @@ type session struct {
 	remoteDemand       bool
 	transmit           time.Duration // Desired Min TX, which is slow at first
 	poll               bool          // a Poll Sequence is on: the router must hear of a new interval
-	heard              time.Time     // the last packet; zero: none
+	lastReceived       time.Time     // the last packet; zero: none
 	detection          time.Duration // so long the router may be silent
 	next               time.Time     // when the next packet is due
 	changes            []Change
@@ -71,7 +71,7 @@ func (s *session) receive(now time.Time, p packet) []packet {
 	if p.final {
 		s.poll = false
 	}
-	s.heard, s.detection = now, time.Duration(p.multiplier)*max(s.cfg.Receive, p.transmit)
+	s.lastReceived, s.detection = now, time.Duration(p.multiplier)*max(s.cfg.Receive, p.transmit)
 	if s.state == AdminDown {
 		return nil
 	}
@@ -114,8 +114,8 @@ func (s *session) become(now time.Time, state State, diag diagnostic, admin bool
 // wake does what is due: a router that was silent for too long is down, and the next packet goes
 // out.
 func (s *session) wake(now time.Time) []packet {
-	if s.remote != 0 && !now.Before(s.heard.Add(s.detection)) {
-		silent := now.Sub(s.heard).Round(time.Millisecond)
+	if s.remote != 0 && !now.Before(s.lastReceived.Add(s.detection)) {
+		silent := now.Sub(s.lastReceived).Round(time.Millisecond)
 		if s.remote = 0; s.state > Down {
 			s.become(now, Down, diagExpired, false, "the router was silent for "+silent.String())
 		}
@@ -146,7 +146,7 @@ func (s *session) due() time.Time {
 	if s.remote == 0 {
 		return s.next
 	}
-	return earlier(s.next, s.heard.Add(s.detection))
+	return earlier(s.next, s.lastReceived.Add(s.detection))
 }
 
 // end says that the session is not wanted any more.

@@ -203,14 +203,14 @@ func (w *Watch) open() {
 				l.again = time.Now().Add(listenAgain)
 			}
 			if (was == nil) != (l.err == nil) {
-				w.tell(r)
+				w.notifyRoom(r)
 			}
 		}
 	}
 }
 
-// tell says that a room cannot be opened, or can again.
-func (w *Watch) tell(r room) {
+// notifyRoom reports that a room cannot be opened, or can again.
+func (w *Watch) notifyRoom(r room) {
 	for c, x := range w.sessions {
 		if c.room() == r {
 			x.changes = append(x.changes, Change{Config: c, Problem: true})

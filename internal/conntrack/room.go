@@ -4,10 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"os"
-	"path/filepath"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -52,7 +48,7 @@ func (r *Room) Run(ctx context.Context) error {
 		if now, limit, ok := r.read(); ok {
 			flows.Set(float64(now))
 			most.Set(float64(limit))
-			r.tell(now, limit)
+			r.report(now, limit)
 		}
 		select {
 		case <-ctx.Done():
@@ -64,19 +60,14 @@ func (r *Room) Run(ctx context.Context) error {
 
 // read returns how many flows there are and may be; not ok: conntrack is not loaded yet, or has no limit.
 func (r *Room) read() (now, limit int, ok bool) {
-	get := func(name string) (n int) {
-		text, err := os.ReadFile(filepath.Join("/", r.root, parameter(name)))
-		if err == nil {
-			n, _ = strconv.Atoi(strings.TrimSpace(string(text))) // 0 where it is no number
-		}
-		return n
-	}
-	now, limit = get("nf_conntrack_count"), get("nf_conntrack_max")
-	return now, limit, limit > 0
+	k := sysctls{root: "/" + r.root}
+	now, failed := k.get(parameter("nf_conntrack_count"))
+	limit, err := k.get(parameter("nf_conntrack_max"))
+	return now, limit, failed == nil && err == nil && limit > 0
 }
 
-// tell reports that the table begins to be nearly full, or has room again.
-func (r *Room) tell(now, limit int) {
+// report says that the table begins to be nearly full, or has room again.
+func (r *Room) report(now, limit int) {
 	switch percent := now * 100 / limit; {
 	case !r.full && percent >= nearlyFull:
 		r.full = true

@@ -37,7 +37,7 @@ func TestRoom(t *testing.T) {
 		if !ok || flows != now || limit != 100 {
 			t.Fatalf("read %d of %d, %t", flows, limit, ok)
 		}
-		r.tell(flows, limit)
+		r.report(flows, limit)
 	}
 	if !slices.Equal(events, []string{"ConntrackFull", "ConntrackFull"}) || len(states) != 3 || states[0] == "" || states[1] != "" || states[2] == "" {
 		t.Errorf("events %q, states %q", events, states)

@@ -25,11 +25,11 @@ const maxInFlight = 256
 // A Prober asks targets, each at its interval, and keeps what counts of their answers. Its methods
 // may be called by any goroutine.
 type Prober struct {
-	checks Checks
-	ask    func(ctx context.Context, t Target) service.ProbeResult
-	told   func(service.ProbeState) // each answer, for the metrics
-	wake   chan struct{}            // results changed
-	more   chan struct{}            // targets changed
+	checks  Checks
+	ask     func(ctx context.Context, t Target) service.ProbeResult
+	observe func(service.ProbeState) // each answer, for the metrics
+	wake    chan struct{}            // results changed
+	more    chan struct{}            // targets changed
 
 	mu      sync.Mutex
 	targets map[Target]*target
@@ -53,7 +53,7 @@ func NewProber(c Checks, ask func(ctx context.Context, t Target) service.ProbeRe
 		told = func(service.ProbeState) {}
 	}
 	return &Prober{
-		checks: c, ask: ask, told: told, wake: make(chan struct{}, 1), more: make(chan struct{}, 1),
+		checks: c, ask: ask, observe: told, wake: make(chan struct{}, 1), more: make(chan struct{}, 1),
 		targets: map[Target]*target{}, changed: map[Target]struct{}{},
 	}
 }
@@ -185,7 +185,7 @@ func (p *Prober) answer(t *target, r service.ProbeResult, ended bool) {
 	if ended {
 		return
 	}
-	p.told(r.State)
+	p.observe(r.State)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if t.removed {

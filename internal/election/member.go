@@ -85,7 +85,7 @@ type peer struct {
 // New returns a Member without peers and voters.
 func New(cfg Config) *Member {
 	m := &Member{cfg: cfg, self: idOf(cfg.Self), peers: map[nodeID]*peer{}, now: cfg.Start}
-	m.owner = owner{first: cfg.Random() >> 1, seq: cfg.Random() >> 1, lists: map[uint64][]netip.Addr{}, since: map[netip.Addr]uint64{}, held: map[netip.Addr]bool{}, latest: map[nodeID]opinion{}}
+	m.owner = owner{first: cfg.Random() >> 1, seq: cfg.Random() >> 1, lists: map[uint64][]netip.Addr{}, since: map[netip.Addr]uint64{}, granted: map[netip.Addr]bool{}, latest: map[nodeID]opinion{}}
 	m.voter = voter{holder: map[netip.Addr]*claimant{}, claimants: map[nodeID]*claimant{}}
 	m.SetPeers(nil)
 	return m
@@ -152,11 +152,11 @@ func (m *Member) Receive(now time.Duration, data []byte) ([]Packet, error) {
 func (m *Member) deliver(p *peer, msg message) {
 	switch msg.kind {
 	case kindHeartbeat:
-		m.hear(p, msg.heartbeat)
+		m.receiveHeartbeat(p, msg.heartbeat)
 	case kindClaims:
 		m.collect(p, msg.claims)
 	case kindGrant:
-		m.granted(p, msg.grant)
+		m.receiveGrant(p, msg.grant)
 	}
 }
 

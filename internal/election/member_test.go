@@ -42,7 +42,7 @@ func TestMinority(t *testing.T) {
 	s.run(100, nil)
 	s.nodes[1].paused, s.nodes[2].paused = 1<<30, 1<<30
 	s.run(100, nil)
-	if o := s.owners(a[0]); len(o) != 0 || s.nodes[0].m.Held(a[0]) {
+	if o := s.owners(a[0]); len(o) != 0 || s.nodes[0].m.Granted(a[0]) {
 		t.Errorf("a node of three holds an address alone: %v", o)
 	}
 	if _, ok := s.nodes[0].m.Out(); ok {

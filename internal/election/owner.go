@@ -26,7 +26,7 @@ type owner struct {
 
 	seq       uint64
 	rounds    []*round // those whose grants may still count, oldest first
-	held      map[netip.Addr]bool
+	granted   map[netip.Addr]bool
 	confirmed uint64 // the last round that all held addresses were granted in
 	deadline  time.Duration
 	lease     time.Duration // until when we have the Lease's vote
@@ -58,8 +58,8 @@ type Change struct {
 	Slot    int
 }
 
-// Held reports whether the node may announce an address, until Deadline.
-func (m *Member) Held(a netip.Addr) bool { return m.owner.held[a] && m.now < m.owner.deadline }
+// Granted reports whether the node may announce an address, until Deadline.
+func (m *Member) Granted(a netip.Addr) bool { return m.owner.granted[a] && m.now < m.owner.deadline }
 
 // Claimed returns what the node asks for, sorted. The caller must not change it.
 func (m *Member) Claimed() []netip.Addr { return m.owner.want }
@@ -111,9 +111,9 @@ func (m *Member) Claim(want []netip.Addr) {
 			since[a] = o.version
 		}
 	}
-	for a := range o.held {
+	for a := range o.granted {
 		if _, ok := since[a]; !ok {
-			delete(o.held, a)
+			delete(o.granted, a)
 		}
 	}
 	o.change.Add = slices.DeleteFunc(o.change.Add, func(a netip.Addr) bool { _, ok := since[a]; return !ok })
@@ -128,7 +128,7 @@ func (m *Member) Beat(now time.Duration) []Packet {
 	m.now = now
 	o := &m.owner
 	if n := len(o.rounds); n > 0 {
-		m.settle(o.rounds[n-1], true)
+		m.evaluate(o.rounds[n-1], true)
 	}
 	o.seq++
 	o.rounds = slices.DeleteFunc(o.rounds, func(r *round) bool { return now-r.at > m.cfg.Timing.Grant })
@@ -154,8 +154,8 @@ func (m *Member) sendClaims(p *peer) {
 	}
 }
 
-// granted takes a voter's answer.
-func (m *Member) granted(p *peer, g grant) {
+// receiveGrant takes a voter's answer.
+func (m *Member) receiveGrant(p *peer, g grant) {
 	o := &m.owner
 	was, known := o.latest[p.id]
 	if !known || was.epoch != g.epoch {
@@ -168,16 +168,16 @@ func (m *Member) granted(p *peer, g grant) {
 	for i, r := range o.rounds {
 		if r.seq == g.seq {
 			r.answers[p.id] = g
-			m.settle(r, i < len(o.rounds)-1)
+			m.evaluate(r, i < len(o.rounds)-1)
 			return
 		}
 	}
 }
 
-// settle finds out which addresses a round has got. All voters that count in it have granted
+// evaluate finds out which addresses a round has got. All voters that count in it have granted
 // them until the round's own deadline, so that one deadline is enough for the node.
 // last says that no more answers are waited for.
-func (m *Member) settle(r *round, last bool) {
+func (m *Member) evaluate(r *round, last bool) {
 	o := &m.owner
 	end := r.at + m.cfg.Timing.Grant
 	if r.seq < o.confirmed || m.now >= end || o.version == 0 {
@@ -191,12 +191,12 @@ func (m *Member) settle(r *round, last bool) {
 		return
 	}
 	if m.unchanged(r) {
-		m.hold(r, nil, nil, end)
+		m.takeGrants(r, nil, nil, end)
 		return
 	}
 	won := m.won(r)
 	var lost []netip.Addr
-	for a := range o.held {
+	for a := range o.granted {
 		if !won[a] {
 			lost = append(lost, a)
 		}
@@ -204,7 +204,7 @@ func (m *Member) settle(r *round, last bool) {
 	if len(lost) > 0 && (!last && votes < len(m.voters.Names) || r.seq == o.confirmed) {
 		return // the others may know better; what was confirmed stays so
 	}
-	m.hold(r, won, lost, end)
+	m.takeGrants(r, won, lost, end)
 }
 
 // unchanged reports whether all answers grant the whole present list and we hold all of it:
@@ -215,20 +215,20 @@ func (m *Member) unchanged(r *round) bool {
 			return false
 		}
 	}
-	return len(m.owner.held) == len(m.owner.want)
+	return len(m.owner.granted) == len(m.owner.want)
 }
 
-// hold makes what a round has got what the node holds.
-func (m *Member) hold(r *round, won map[netip.Addr]bool, lost []netip.Addr, end time.Duration) {
+// takeGrants makes what a round has got what the node is granted.
+func (m *Member) takeGrants(r *round, won map[netip.Addr]bool, lost []netip.Addr, end time.Duration) {
 	o := &m.owner
 	for _, a := range lost {
-		delete(o.held, a)
+		delete(o.granted, a)
 		o.change.Drop = append(o.change.Drop, a)
 	}
 	o.change.Add = slices.DeleteFunc(o.change.Add, func(a netip.Addr) bool { return slices.Contains(lost, a) })
 	for a := range won {
-		if !o.held[a] {
-			o.held[a] = true
+		if !o.granted[a] {
+			o.granted[a] = true
 			o.change.Add = append(o.change.Add, a)
 			o.change.Drop = slices.DeleteFunc(o.change.Drop, func(d netip.Addr) bool { return d == a })
 		}
@@ -297,11 +297,11 @@ func (m *Member) Contested() map[netip.Addr]bool {
 // Silent returns the voters that have not answered lately, sorted; we are not one.
 func (m *Member) Silent() (names []string) {
 	for _, name := range m.voters.Names {
-		o, heard := m.owner.latest[idOf(name)]
+		o, known := m.owner.latest[idOf(name)]
 		if name == LeaseVoter {
-			o.at, heard = m.owner.lease, m.owner.lease > 0
+			o.at, known = m.owner.lease, m.owner.lease > 0
 		}
-		if !heard || m.now-o.at > m.silence() {
+		if !known || m.now-o.at > m.silence() {
 			names = append(names, name)
 		}
 	}
@@ -312,33 +312,33 @@ func (m *Member) Silent() (names []string) {
 // Out returns the names of the nodes that a majority of the voters says are silent or not
 // ready. ok is false as long as no majority is heard: then nothing is known.
 func (m *Member) Out() (names map[string]bool, ok bool) {
-	return m.said(func(v opinion) []uint32 { return v.out })
+	return m.byMajority(func(v opinion) []uint32 { return v.out })
 }
 
 // Dead returns the names of the nodes that a majority of the voters has heard, and does not hear
 // any more, although they did not say that they leave. ok as of Out.
 func (m *Member) Dead() (names map[string]bool, ok bool) {
-	return m.said(func(v opinion) []uint32 { return v.dead })
+	return m.byMajority(func(v opinion) []uint32 { return v.dead })
 }
 
-// said returns the nodes that a majority of the voters has in a list.
-func (m *Member) said(list func(opinion) []uint32) (names map[string]bool, ok bool) {
+// byMajority returns the nodes that a majority of the voters has in a list.
+func (m *Member) byMajority(list func(opinion) []uint32) (names map[string]bool, ok bool) {
 	o := &m.owner
-	heard, says := 0, map[uint32]int{}
+	answering, says := 0, map[uint32]int{}
 	for id, v := range o.latest {
 		if p := m.peers[id]; p == nil || !p.vote || m.now-v.at > m.silence() {
 			continue
 		}
-		heard++
+		answering++
 		for _, id := range list(v) {
 			says[id]++
 		}
 	}
 	need := m.voters.majority()
 	if m.leaseVotes(m.now) {
-		heard, need = heard+1, need-1
+		answering, need = answering+1, need-1
 	}
-	if heard < m.voters.majority() {
+	if answering < m.voters.majority() {
 		return nil, false
 	}
 	names = map[string]bool{}

@@ -184,7 +184,7 @@ func (s *sim) prefer(all []netip.Addr) {
 					break
 				}
 			}
-			if owner == i || owner >= 0 && n.m.Held(a) && !contested[a] {
+			if owner == i || owner >= 0 && n.m.Granted(a) && !contested[a] {
 				n.mine = append(n.mine, a)
 			}
 		}
@@ -313,7 +313,7 @@ func addrs(n int) (all []netip.Addr) {
 func (s *sim) dump(a netip.Addr) string {
 	out := ""
 	for i, n := range s.nodes {
-		out += fmt.Sprintf("\n%s now %v rate %v epoch %d deadline %v held %v/%v want %v paused %d", n.name, s.clock(i)-n.offset, n.rate, n.m.voters.Epoch, n.m.owner.deadline-n.offset, n.m.owner.held[a], n.fence.held[a], slices.Contains(n.mine, a), n.paused)
+		out += fmt.Sprintf("\n%s now %v rate %v epoch %d deadline %v held %v/%v want %v paused %d", n.name, s.clock(i)-n.offset, n.rate, n.m.voters.Epoch, n.m.owner.deadline-n.offset, n.m.owner.granted[a], n.fence.held[a], slices.Contains(n.mine, a), n.paused)
 		if h := n.m.voter.holder[a]; h != nil {
 			out += fmt.Sprintf(" promised to %x until %v", h.id>>48, h.deadline-n.offset)
 		}

@@ -17,7 +17,7 @@ type voter struct {
 // A claimant is a node as a voter knows it.
 type claimant struct {
 	id       nodeID
-	heard    time.Duration // its last heartbeat
+	lastSeen time.Duration // its last heartbeat
 	spoke    bool          // there was one
 	unready  bool
 	leaving  bool
@@ -77,11 +77,11 @@ func (c *claimant) complete(version uint64) ([]netip.Addr, bool) {
 	return list, ok && len(list) <= MaxAddrs
 }
 
-// hear takes a heartbeat and answers it.
-func (m *Member) hear(p *peer, h heartbeat) {
+// receiveHeartbeat takes a heartbeat and answers it.
+func (m *Member) receiveHeartbeat(p *peer, h heartbeat) {
 	c := m.claimant(p)
 	lapsed := !c.promised || m.now > c.deadline
-	c.heard, c.spoke, c.unready, c.leaving, c.epoch = m.now, true, h.unready, h.leaving, h.epoch
+	c.lastSeen, c.spoke, c.unready, c.leaving, c.epoch = m.now, true, h.unready, h.leaving, h.epoch
 	if !m.vote {
 		return
 	}
@@ -214,14 +214,14 @@ func (m *Member) contested(c *claimant) (all []uint16) {
 // that are dead: it has heard them, and they fell silent without having said that they leave. A
 // node where no speaker runs is not dead.
 func (m *Member) outLists() (out, dead []uint32) {
-	settled := m.now-m.cfg.Start > 2*m.silence()
+	begun := m.now-m.cfg.Start > 2*m.silence()
 	for id := range m.peers {
 		c := m.voter.claimants[id]
-		silent := settled && id != m.self && (c == nil || m.now-c.heard > m.suspicion())
+		silent := begun && id != m.self && (c == nil || m.now-c.lastSeen > m.suspicion())
 		if silent || c != nil && c.unready {
 			out = append(out, uint32(id>>32))
 		}
-		if id != m.self && c != nil && c.spoke && !c.leaving && m.now-c.heard > m.silence() {
+		if id != m.self && c != nil && c.spoke && !c.leaving && m.now-c.lastSeen > m.silence() {
 			dead = append(dead, uint32(id>>32))
 		}
 	}

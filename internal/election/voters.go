@@ -134,14 +134,14 @@ func (m *Member) Roll(nodes []string, silent time.Duration) Roll {
 			continue
 		}
 		c := m.voter.claimants[id]
-		heard := m.cfg.Start
+		lastSeen := m.cfg.Start
 		if c != nil {
-			heard = c.heard
+			lastSeen = c.lastSeen
 		}
-		if c != nil && m.now-heard <= m.silence() {
+		if c != nil && m.now-lastSeen <= m.silence() {
 			r.Speaking[p.name] = true
 			r.Listed = r.Listed || c.epoch > 0
-		} else if m.now-heard > silent {
+		} else if m.now-lastSeen > silent {
 			r.Silent[p.name] = true
 		}
 	}

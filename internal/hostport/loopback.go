@@ -28,16 +28,16 @@ const (
 //
 // Its methods belong to one goroutine.
 type Loopback struct {
-	log   *slog.Logger
-	what  string
-	ports map[service.Key]*port
-	said  map[service.Key]string // what was logged of ports that cannot be served
-	slots chan struct{}
+	log    *slog.Logger
+	what   string
+	ports  map[service.Key]*port
+	logged map[service.Key]string // what was logged of ports that cannot be served
+	slots  chan struct{}
 }
 
 // NewLoopback returns a Loopback that serves nothing. what are its ports, in its log.
 func NewLoopback(log *slog.Logger, what string) *Loopback {
-	return &Loopback{log: log, what: what, ports: map[service.Key]*port{}, said: map[service.Key]string{}, slots: make(chan struct{}, maxConns)}
+	return &Loopback{log: log, what: what, ports: map[service.Key]*port{}, logged: map[service.Key]string{}, slots: make(chan struct{}, maxConns)}
 }
 
 // Serve makes l serve these ports, and no others: where each leads. Connections to where a port
@@ -51,9 +51,9 @@ func (l *Loopback) Serve(want map[service.Key]Backends) {
 			delete(l.ports, k)
 		}
 	}
-	for k := range l.said {
+	for k := range l.logged {
 		if _, ok := want[k]; !ok {
-			delete(l.said, k)
+			delete(l.logged, k)
 		}
 	}
 	for k, to := range want {
@@ -62,13 +62,13 @@ func (l *Loopback) Serve(want map[service.Key]Backends) {
 		}
 		p, err := open(k, to, l.slots)
 		if err != nil {
-			if l.said[k] != err.Error() {
+			if l.logged[k] != err.Error() {
 				l.log.Warn("a "+l.what+" is not served on a loopback address; on the node's other addresses it is", "address", k.String(), "err", err)
 			}
-			l.said[k] = err.Error()
+			l.logged[k] = err.Error()
 			continue
 		}
-		delete(l.said, k)
+		delete(l.logged, k)
 		l.ports[k] = p
 	}
 }

@@ -31,11 +31,11 @@ const (
 
 // A Reader reads records and addresses of the network namespace in which it is made and run.
 type Reader struct {
-	log   *slog.Logger
-	dir   string
-	dirty chan struct{}
-	now   atomic.Pointer[service.HostPorts]
-	said  string // the last error that was logged
+	log    *slog.Logger
+	dir    string
+	dirty  chan struct{}
+	now    atomic.Pointer[service.HostPorts]
+	logged string // the last error that was logged
 }
 
 // New returns a Reader of a node's address store (cni.HostPortsDir lies below), after reading
@@ -157,10 +157,10 @@ func (r *Reader) complain(err error) {
 	if err != nil {
 		text = err.Error()
 	}
-	if text != "" && text != r.said {
+	if text != "" && text != r.logged {
 		r.log.Warn("cannot read some host ports, or finds their changes late", "err", err)
 	}
-	r.said = text
+	r.logged = text
 }
 
 // podsOf converts records. Of several of one name the newest counts: a static pod that is

@@ -33,12 +33,12 @@ type Allocator struct {
 // A record is what the Allocator knows of a Service.
 type record struct {
 	*Service
-	have     []netip.Addr
-	pool     string   // where have comes from, also if that is gone
-	group    *group   // where it waits; nil: it has what it asks for
-	failed   Event    // the last failure that its owner was told of, without the Service's name
-	replaced *Service // by Set; nil: it was not
-	heldAs   *Service // as it was when have was last checked; nil: never
+	have      []netip.Addr
+	pool      string   // where have comes from, also if that is gone
+	group     *group   // where it waits; nil: it has what it asks for
+	failed    Event    // the last failure that its owner was told of, without the Service's name
+	replaced  *Service // by Set; nil: it was not
+	checkedAs *Service // as it was when have was last checked; nil: never
 }
 
 // A holder is who has an address.
@@ -118,7 +118,7 @@ func (a *Allocator) Decide() []Decision {
 		a.adopt(r)
 	}
 	for _, r := range append(known, fresh...) {
-		a.settle(r)
+		a.reconcile(r)
 	}
 	a.serve()
 	var out []Decision
@@ -220,20 +220,20 @@ func (a *Allocator) adopt(r *record) {
 			a.event(r, Event{ReasonCleared, fmt.Sprintf("Address %v of the status is not kept: %s", addr, why), true})
 			continue
 		}
-		a.hold(r, addr)
+		a.assign(r, addr)
 	}
 	if r.have = r.sorted(r.have); len(r.have) > 0 {
 		r.pool = a.pools.origin(r.have, r.AssignedFrom)
 	}
 }
 
-// settle takes from a Service what it needs no more, and lets it wait for what it lacks.
-func (a *Allocator) settle(r *record) {
+// reconcile takes from a Service what it needs no more, and lets it wait for what it lacks.
+func (a *Allocator) reconcile(r *record) {
 	a.leave(r)
-	if r.heldAs != nil && !r.holdsLike(r.heldAs) {
+	if r.checkedAs != nil && !r.holdsLike(r.checkedAs) {
 		a.check(r)
 	}
-	r.heldAs = r.Service
+	r.checkedAs = r.Service
 	if a.lacks(r) {
 		a.wait(r)
 	} else {
@@ -253,7 +253,7 @@ func (a *Allocator) check(r *record) {
 			a.release(r, addr)
 			a.event(r, Event{ReasonCleared, fmt.Sprintf("Address %v is released: %s", addr, why), true})
 		} else {
-			a.holdAnew(r, addr)
+			a.reassign(r, addr)
 		}
 	}
 	if r.have = r.sorted(r.have); len(r.have) == 0 {
@@ -307,8 +307,8 @@ func (h *holder) oldest(r *record) service.Name {
 	return found.Name
 }
 
-// hold gives a Service an address, with which it must be in no conflict.
-func (a *Allocator) hold(r *record, addr netip.Addr) {
+// assign gives a Service an address, with which it must be in no conflict.
+func (a *Allocator) assign(r *record, addr netip.Addr) {
 	h := a.holders[addr]
 	if h == nil {
 		h = &holder{services: map[*record]bool{}, ports: map[Port]*record{}}
@@ -356,9 +356,9 @@ func (a *Allocator) depart(r *record, addr netip.Addr, h *holder) {
 	}
 }
 
-// holdAnew lets a Service that has an address have it with the ports and the key that it has
+// reassign lets a Service that has an address have it with the ports and the key that it has
 // now.
-func (a *Allocator) holdAnew(r *record, addr netip.Addr) {
+func (a *Allocator) reassign(r *record, addr netip.Addr) {
 	h := a.holders[addr]
 	a.depart(r, addr, h)
 	a.enter(r, addr, h)

@@ -179,7 +179,7 @@ func (a *Allocator) give(r *record, c choice) {
 	var fresh []string
 	for _, addr := range c.addrs {
 		if !slices.Contains(had, addr) {
-			a.hold(r, addr)
+			a.assign(r, addr)
 			fresh = append(fresh, addr.String())
 		}
 	}

@@ -67,7 +67,7 @@ func ShareHosts(requests []HostRequest, hosts []Host, taken []PortRange) []Decis
 			continue
 		}
 		d := Decision{Name: r.Name}
-		if why := r.place(selected, used, taken, &d); why != "" && len(d.Addrs) == 0 {
+		if why := r.allocate(selected, used, taken, &d); why != "" && len(d.Addrs) == 0 {
 			d.Events = []Event{{ReasonFailed, fmt.Sprintf("Failed to allocate IP for %q: %s", r.Name, why), true}}
 		}
 		out = append(out, d)
@@ -93,9 +93,9 @@ func enabled(hosts []Host) (out []Host) {
 	return out
 }
 
-// place takes the ports of a Service on all nodes where they are free, and returns why there
+// allocate takes the ports of a Service on all nodes where they are free, and returns why there
 // is a node where they are not.
-func (r HostRequest) place(hosts []Host, used map[string]map[Port]service.Name, taken []PortRange, d *Decision) (why string) {
+func (r HostRequest) allocate(hosts []Host, used map[string]map[Port]service.Name, taken []PortRange, d *Decision) (why string) {
 	if r.Refused != "" {
 		return r.Refused
 	}
@@ -109,7 +109,7 @@ func (r HostRequest) place(hosts []Host, used map[string]map[Port]service.Name, 
 		why = "no node that takes part has an endpoint that serves (externalTrafficPolicy: Local)"
 	}
 	pool, pooled := r.Labels[labelPool]
-	var placed []Host
+	var nodes []Host
 	for _, h := range hosts {
 		if r.Nodes != nil && !r.Nodes[h.Name] || pooled && h.Labels != nil && h.Labels[labelPool] != pool {
 			continue
@@ -118,10 +118,10 @@ func (r HostRequest) place(hosts []Host, used map[string]map[Port]service.Name, 
 			why = fmt.Sprintf("port %d/%v of node %s is in use by %v", p.Port, p.Proto, h.Name, other)
 			continue
 		}
-		placed = append(placed, h)
+		nodes = append(nodes, h)
 	}
-	d.Addrs = r.addrsOf(placed)
-	for _, h := range placed {
+	d.Addrs = r.addrsOf(nodes)
+	for _, h := range nodes {
 		if used[h.Name] == nil {
 			used[h.Name] = map[Port]service.Name{}
 		}

@@ -149,7 +149,7 @@ func (a *Allocator) serve() {
 		r := g.members[0]
 		c, failed := a.choose(r)
 		if failed.Reason != "" {
-			a.tell(g, failed)
+			a.reportWaiting(g, failed)
 			continue
 		}
 		a.leave(r)
@@ -165,8 +165,8 @@ func (a *Allocator) serve() {
 	a.freed = freed{}
 }
 
-// tell tells the owners of all who wait in a group why, once.
-func (a *Allocator) tell(g *group, why Event) {
+// reportWaiting tells the owners of all who wait in a group why, once.
+func (a *Allocator) reportWaiting(g *group, why Event) {
 	for _, r := range g.members {
 		why := why
 		if r.Refused != "" && len(r.have) > 0 {

@@ -69,7 +69,7 @@ type Announcer struct {
 
 // A probing waits for a machine to say that it has an address.
 type probing struct {
-	heard   chan MAC
+	replies chan MAC
 	answers bool // only what it sends to this node counts: it may also ask, or answer another
 }
 
@@ -283,7 +283,7 @@ func (a *Announcer) announceLocked(now time.Time) time.Duration {
 	soonest := now.Add(repeatMin)
 	for addr, x := range a.addrs {
 		if !now.Before(x.next) {
-			a.tellLocked(addr, x)
+			a.advertiseLocked(addr, x)
 			if x.left--; x.left > 0 {
 				x.next = now.Add(burstPause)
 			} else {
@@ -297,8 +297,8 @@ func (a *Announcer) announceLocked(now time.Time) time.Duration {
 	return max(time.Millisecond, soonest.Sub(now))
 }
 
-// tellLocked says to all that an address is here.
-func (a *Announcer) tellLocked(addr netip.Addr, x *announced) {
+// advertiseLocked says to all that an address is here.
+func (a *Announcer) advertiseLocked(addr netip.Addr, x *announced) {
 	for name, p := range a.ports {
 		if !a.onLocked(x, name) || addr.Is6() && !p.source.IsValid() {
 			continue
@@ -344,14 +344,14 @@ func (a *Announcer) handle(p *port, q question) {
 	if q.claim {
 		if w := a.probes[q.sender]; !w.answers || !q.ask && q.to == p.mac {
 			select {
-			case w.heard <- q.mac:
+			case w.replies <- q.mac:
 			default: // nobody waits
 			}
 		}
 		if x := a.addrs[q.sender]; x != nil && a.onLocked(x, p.name) && a.cfg.Allowed(q.sender) {
 			if now := time.Now(); now.After(x.defend) {
 				x.defend = now.Add(defendPause)
-				a.tellLocked(q.sender, x)
+				a.advertiseLocked(q.sender, x)
 				a.cfg.Conflict(q.sender, p.name, q.mac)
 			}
 		}

@@ -14,7 +14,7 @@ const lookAgain = 5 * time.Second
 // that starts remembers nothing of the cluster, but the kernel does: a table that lacks most
 // of the frontends that the kernel carries is doubted as a list is that lacks most objects.
 func (l *Loop) holdBack(now time.Time) time.Duration {
-	if l.held == nil {
+	if l.adoptedTable == nil {
 		return 0
 	}
 	wanted := map[service.Key]bool{}
@@ -22,7 +22,7 @@ func (l *Loop) holdBack(now time.Time) time.Duration {
 		wanted[f.Key()] = true
 	}
 	had, kept := 0, 0
-	for f := range l.held.Frontends() {
+	for f := range l.adoptedTable.Frontends() {
 		had++
 		if wanted[f.Key()] {
 			kept++
@@ -30,7 +30,7 @@ func (l *Loop) holdBack(now time.Time) time.Duration {
 	}
 	doubted := l.brake.Holds()
 	if l.brake.Believe(now, had, kept, false) {
-		l.held = nil
+		l.adoptedTable = nil
 		l.cfg.Metrics.kept.Set(0)
 		return 0
 	}

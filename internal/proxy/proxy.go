@@ -92,22 +92,22 @@ type Config struct {
 
 // A Loop runs passes. Only the goroutine in Run touches it.
 type Loop struct {
-	cfg     Config
-	builder *service.Builder  // nil before the first pass
-	node    service.Node      // what the last table was compiled for
-	table   *service.Table    // the last that was built
-	turn    int               // of service.Step
-	large   bool              // this pass got large Services
-	carried *service.Table    // the last that was programmed; nil: none yet
-	backlog []service.Name    // large Services that changed and are not compiled yet, the first to change first
-	beside  *compilation      // of large Services; nil: none is under way
-	built   chan struct{}     // receives when it is done
-	ports   service.HostPorts // what the last table was compiled from
-	adopted bool              // Flows knows what the rules were before the first pass
-	held    *service.Table    // what they were, until the first table is believed; nil: not known
-	brake   service.Brake     // for the first table
-	retry   retry
-	told    string // what differs
+	cfg          Config
+	builder      *service.Builder  // nil before the first pass
+	node         service.Node      // what the last table was compiled for
+	table        *service.Table    // the last that was built
+	turn         int               // of service.Step
+	large        bool              // this pass got large Services
+	carried      *service.Table    // the last that was programmed; nil: none yet
+	backlog      []service.Name    // large Services that changed and are not compiled yet, the first to change first
+	beside       *compilation      // of large Services; nil: none is under way
+	built        chan struct{}     // receives when it is done
+	ports        service.HostPorts // what the last table was compiled from
+	adopted      bool              // Flows knows what the rules were before the first pass
+	adoptedTable *service.Table    // what they were, until the first table is believed; nil: not known
+	brake        service.Brake     // for the first table
+	retry        retry
+	loggedDrift  string // what differs
 	// triggers are the changes that no successful pass has brought to the kernel yet.
 	triggers []time.Time
 }
@@ -303,10 +303,10 @@ func (l *Loop) pass(ctx context.Context, start time.Time) time.Duration {
 
 // differs tells what the kernel holds otherwise than it was written.
 func (l *Loop) differs(text string) {
-	if text == l.told {
+	if text == l.loggedDrift {
 		return
 	}
-	l.told = text
+	l.loggedDrift = text
 	differ := 0.0
 	if text != "" {
 		differ = 1
@@ -328,7 +328,7 @@ func (l *Loop) adopt(ctx context.Context) {
 	if err != nil {
 		return // Sync will meet the same error, and report it
 	}
-	l.held = held.Table
+	l.adoptedTable = held.Table
 	l.cfg.Flows.Adopted(held.Table)
 }
 

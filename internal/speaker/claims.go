@@ -18,7 +18,7 @@ type claimView struct {
 	decisions map[netip.Addr]*announce.Decision
 	out       map[string]bool // nodes that are silent or not ready
 	dead      map[string]bool // those of them that are dead
-	held      func(netip.Addr) bool
+	granted   func(netip.Addr) bool
 	contested map[netip.Addr]bool      // another node asks for it
 	served    func(uint16) bool        // the node's proxy serves the Service of that health check
 	since     map[netip.Addr]time.Time // since when another node should have it
@@ -60,7 +60,7 @@ func (v claimView) owner(d *announce.Decision) (announce.Candidate, bool) {
 
 // keep reports whether the node keeps an address that is not its own.
 func (v claimView) keep(a netip.Addr, d *announce.Decision, another bool) bool {
-	if !another || !v.held(a) || v.contested[a] {
+	if !another || !v.granted(a) || v.contested[a] {
 		return false
 	}
 	if _, candidate := d.Candidate(v.self); candidate && !v.out[v.self] && v.servedAll(d) {

@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fairway-net/fairway/internal/election"
 	"github.com/fairway-net/fairway/internal/testnet"
 )
 
@@ -85,7 +84,7 @@ func TestNeverTwo(t *testing.T) {
 				all = append(all, i)
 			}
 			if n == 2 {
-				l.world.Voters = election.Voters{Epoch: 2, Names: append([]string{election.LeaseVoter}, l.world.Voters.Names...)}
+				l.leaseVotes()
 				l.world.Lease = filepath.Join(t.TempDir(), "lease")
 				l.tell(all...)
 			}

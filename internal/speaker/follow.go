@@ -67,7 +67,7 @@ func (s *Speaker) take(ctx context.Context, r reading, first bool) {
 				ports[p] = true
 			}
 		}
-		changed = changed || d != was[a] && s.member.Held(a)
+		changed = changed || d != was[a] && s.member.Granted(a)
 		routed = routed || len(d.Carriers) > 0
 		if was[a] == nil && !first {
 			s.fresh[a] = time.Now()

@@ -24,15 +24,15 @@ const maxFormers = 5
 // A formers knows who had the addresses, one after the other: what is in the middle of a connection that a node does not
 // know is sent to the owner before it, and by that to the one before.
 type formers struct {
-	last   map[netip.Addr][]string // whose an address was by this node's decisions: each once, the last one first
-	held   map[netip.Addr]bool     // this node holds it
-	silent map[string]time.Time    // nodes that are dead, since when
-	gone   map[string]bool         // those of them that have been so for too long
-	spoke  map[string]bool         // nodes whose speakers were heard once; nil: nothing is known
+	last    map[netip.Addr][]string // whose an address was by this node's decisions: each once, the last one first
+	granted map[netip.Addr]bool     // this node holds it
+	silent  map[string]time.Time    // nodes that are dead, since when
+	gone    map[string]bool         // those of them that have been so for too long
+	spoke   map[string]bool         // nodes whose speakers were heard once; nil: nothing is known
 }
 
 func newFormers() formers {
-	return formers{last: map[netip.Addr][]string{}, held: map[netip.Addr]bool{}, silent: map[string]time.Time{}}
+	return formers{last: map[netip.Addr][]string{}, granted: map[netip.Addr]bool{}, silent: map[string]time.Time{}}
 }
 
 // owned notes whose an address is. Of one that is new the next best node is likely to have been the owner before.
@@ -61,24 +61,24 @@ func (f *formers) owned(d *announce.Decision, owner string, dead map[string]bool
 // forget forgets who had the addresses: the node takes no part any more. What routers lead to several nodes goes on.
 func (f *formers) forget() {
 	clear(f.last)
-	clear(f.held)
+	clear(f.granted)
 }
 
 // enter and leave note addresses that this node holds from now on, and does not any more.
 func (f *formers) enter(addrs []netip.Addr) {
 	for _, a := range addrs {
-		f.held[a] = true
+		f.granted[a] = true
 	}
 }
 
 func (f *formers) leave(addrs []netip.Addr) {
 	for _, a := range addrs {
-		delete(f.held, a)
+		delete(f.granted, a)
 	}
 }
 
-// hear notes which nodes are dead now, and reports whether that changes who gets packets.
-func (f *formers) hear(now time.Time, patience time.Duration, dead map[string]bool) (changed bool) {
+// noteDead notes which nodes are dead now, and reports whether that changes who gets packets.
+func (f *formers) noteDead(now time.Time, patience time.Duration, dead map[string]bool) (changed bool) {
 	maps.DeleteFunc(f.silent, func(node string, _ time.Time) bool { return !dead[node] })
 	gone := map[string]bool{}
 	for node := range dead {
@@ -99,7 +99,7 @@ func (f *formers) hear(now time.Time, patience time.Duration, dead map[string]bo
 // about to have the address not back to the second, which is likely to hold it still.
 func (f *formers) next(self string, a netip.Addr) string {
 	list := f.last[a]
-	if !f.held[a] {
+	if !f.granted[a] {
 		i := slices.Index(list, self)
 		if i < 0 {
 			return ""
@@ -169,8 +169,8 @@ func (f *formers) wanted(self string, decisions map[netip.Addr]*announce.Decisio
 	return want
 }
 
-// hearAll notes the nodes whose speakers are not silent: one without a speaker passes nothing on. It reports whether there are new ones.
-func (f *formers) hearAll(nodes []string, out map[string]bool) (changed bool) {
+// noteSpeaking notes the nodes whose speakers are not silent: one without a speaker passes nothing on. It reports whether there are new ones.
+func (f *formers) noteSpeaking(nodes []string, out map[string]bool) (changed bool) {
 	if f.spoke == nil {
 		f.spoke = map[string]bool{}
 	}
@@ -224,11 +224,11 @@ func onLink(a netip.Addr) bool {
 	return err == nil && len(routes) == 1 && routes[0].Gw == nil
 }
 
-// heardFormers notes, with every beat, which nodes have fallen silent or are back, and tells the fence if that, or whose an
+// updateFormers notes, with every beat, which nodes have fallen silent or are back, and tells the fence if that, or whose an
 // address is, changes where packets go.
-func (s *Speaker) heardFormers(ctx context.Context, v claimView, moved bool) {
-	changed := s.formers.hear(time.Now(), s.patience(), v.dead)
-	changed = s.formers.hearAll(s.nodes, v.out) || changed || moved || s.carriersChanged
+func (s *Speaker) updateFormers(ctx context.Context, v claimView, moved bool) {
+	changed := s.formers.noteDead(time.Now(), s.patience(), v.dead)
+	changed = s.formers.noteSpeaking(s.nodes, v.out) || changed || moved || s.carriersChanged
 	s.carriersChanged = false
 	maps.DeleteFunc(s.formers.last, func(a netip.Addr, _ []string) bool { return s.decisions[a] == nil })
 	if changed {

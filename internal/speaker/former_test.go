@@ -230,7 +230,7 @@ func TestFormers(t *testing.T) {
 	now := time.Now()
 	hear := func(dead ...string) {
 		for _, f := range all {
-			f.hear(now, time.Second, set(dead))
+			f.noteDead(now, time.Second, set(dead))
 		}
 	}
 	hear("node-1")
@@ -259,7 +259,7 @@ func TestPassed(t *testing.T) {
 	at := func(node string) netip.Addr { return addrs[node] }
 	knows := func(out, gone map[string]bool) *formers {
 		f := newFormers()
-		f.hearAll(nodes, out)
+		f.noteSpeaking(nodes, out)
 		f.gone = gone
 		return &f
 	}

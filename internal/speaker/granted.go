@@ -13,8 +13,8 @@ import (
 // at the same time.
 const firstGrant = 2 * time.Second
 
-// tellGranted tells, when that changes, whether the node's grant lasts: without it the kernel mutes the node.
-func (s *Speaker) tellGranted() {
+// reportGrant reports, when that changes, whether the node's grant lasts: without it the kernel mutes the node.
+func (s *Speaker) reportGrant() {
 	if s.cfg.Granted == nil {
 		return
 	}

@@ -19,11 +19,11 @@ const (
 // A lease is the third vote of two nodes: that of a Lease in the API. It is asked for beside the
 // loop, which waits for no API server.
 type lease struct {
-	asking atomic.Bool
-	asked  time.Time
-	until  atomic.Int64 // by the election's clock
-	held   bool         // as the log said
-	alone  alone
+	pending atomic.Bool
+	asked   time.Time
+	until   atomic.Int64 // by the election's clock
+	granted bool         // as the log said
+	alone   alone
 }
 
 // leaseVote lets the member count the Lease's vote as long as this node has it.
@@ -34,20 +34,20 @@ func (s *Speaker) leaseVote(ctx context.Context) {
 	}
 	until := time.Duration(s.lease.until.Load())
 	s.member.SetLease(until)
-	if held := until > s.now(); held != s.lease.held {
-		s.lease.held = held
-		s.cfg.Log.Info("the third vote of two nodes, that of the Lease", "have", held)
+	if granted := until > s.now(); granted != s.lease.granted {
+		s.lease.granted = granted
+		s.cfg.Log.Info("the third vote of two nodes, that of the Lease", "have", granted)
 	}
-	if s.lease.asking.Load() || time.Since(s.lease.asked) < leaseEvery || s.links.cutOff() {
+	if s.lease.pending.Load() || time.Since(s.lease.asked) < leaseEvery || s.links.cutOff() {
 		return // cut off: the other node can announce, and would never get the vote where the API server is on another network
 	}
 	if s.leavesVote(ctx) {
 		return
 	}
 	s.lease.asked = time.Now()
-	s.lease.asking.Store(true)
+	s.lease.pending.Store(true)
 	if !s.tasks.TryGo(func() error {
-		defer s.lease.asking.Store(false)
+		defer s.lease.pending.Store(false)
 		ctx, cancel := context.WithTimeout(ctx, leaseLimit)
 		defer cancel()
 		until, err := s.cfg.Source.Vote(ctx)
@@ -59,7 +59,7 @@ func (s *Speaker) leaseVote(ctx context.Context) {
 		}
 		return nil
 	}) {
-		s.lease.asking.Store(false)
+		s.lease.pending.Store(false)
 	}
 }
 

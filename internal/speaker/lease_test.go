@@ -14,7 +14,7 @@ import (
 // address, since the other one cannot know; with it the other one has it. Never two have it.
 func TestTwoNodes(t *testing.T) {
 	l := newLAN(t, 2)
-	l.world.Voters = election.Voters{Epoch: 2, Names: append([]string{election.LeaseVoter}, l.world.Voters.Names...)}
+	l.leaseVotes()
 	l.tell(0, 1)
 	best := l.best(vips[0])
 	other := 1 - best
@@ -43,14 +43,7 @@ func TestMuteOfTwo(t *testing.T) {
 	}
 	for _, hook := range faults {
 		t.Run(hook, func(t *testing.T) {
-			l := newLAN(t, 2)
-			l.world.Voters = election.Voters{Epoch: 2, Names: append([]string{election.LeaseVoter}, l.world.Voters.Names...)}
-			l.world.Lease = filepath.Join(t.TempDir(), "lease")
-			best := l.best(vips[0])
-			l.tell(best)
-			l.until(vips[0], best)
-			l.hasLease(l.nodes[best].Name)
-			l.tell(1 - best)
+			l, best := newPair(t)
 			l.drop(best, hook)
 			began := time.Now()
 			l.until(vips[0], 1-best)
@@ -98,6 +91,25 @@ func TestAlone(t *testing.T) {
 	if a.pause != yieldMost {
 		t.Errorf("the vote is left every %v", a.pause)
 	}
+}
+
+// leaseVotes adds the Lease's vote to those of the nodes.
+func (l *lan) leaseVotes() {
+	l.world.Voters = election.Voters{Epoch: 2, Names: append([]string{election.LeaseVoter}, l.world.Voters.Names...)}
+}
+
+// newPair returns two nodes, of which the best has the Lease's vote, in a file, and the address.
+func newPair(t *testing.T) (l *lan, best int) {
+	t.Helper()
+	l = newLAN(t, 2)
+	l.leaseVotes()
+	l.world.Lease = filepath.Join(t.TempDir(), "lease")
+	best = l.best(vips[0])
+	l.tell(best)
+	l.until(vips[0], best)
+	l.hasLease(l.nodes[best].Name)
+	l.tell(1 - best)
+	return l, best
 }
 
 // hasLease waits until a node has the Lease's vote, as its file says.

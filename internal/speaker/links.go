@@ -18,9 +18,9 @@ type links struct {
 	all   []l2.Interface
 	// asked are the sets of interfaces on which this node may announce addresses: each once, the empty one is all that
 	// have a network.
-	asked [][]string
-	unfit string              // why the node could announce some of its addresses nowhere
-	told  map[netip.Addr]bool // whose Services have had an event
+	asked    [][]string
+	unfit    string              // why the node could announce some of its addresses nowhere
+	notified map[netip.Addr]bool // whose Services have had an event
 }
 
 // on returns those of the interfaces that an address with these is announced on.
@@ -71,16 +71,16 @@ func (l *links) look() {
 // once. One that is only not connected may be later.
 func (s *Speaker) nowhere(a netip.Addr, names []string) bool {
 	if !s.links.known || len(s.links.on(names)) > 0 {
-		delete(s.links.told, a)
+		delete(s.links.notified, a)
 		return !s.links.known
 	}
-	if s.links.told[a] {
+	if s.links.notified[a] {
 		return true
 	}
-	if s.links.told == nil {
-		s.links.told = map[netip.Addr]bool{}
+	if s.links.notified == nil {
+		s.links.notified = map[netip.Addr]bool{}
 	}
-	s.links.told[a] = true
+	s.links.notified[a] = true
 	on := "that has a network"
 	if len(names) > 0 {
 		on = strings.Join(names, " or ")

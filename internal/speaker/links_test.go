@@ -2,13 +2,11 @@ package speaker
 
 import (
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/fairway-net/fairway/internal/announce"
-	"github.com/fairway-net/fairway/internal/election"
 	"github.com/fairway-net/fairway/internal/l2"
 	"github.com/fairway-net/fairway/internal/service"
 )
@@ -58,14 +56,7 @@ func (l *lan) without(best []int, i int) []int {
 // TestNoCarrierOfTwo: of two nodes the one with the Lease's vote loses its link, and reaches the API server by another
 // network: it asks for the vote no more, so that the other one has the address when it ends.
 func TestNoCarrierOfTwo(t *testing.T) {
-	l := newLAN(t, 2)
-	l.world.Voters = election.Voters{Epoch: 2, Names: append([]string{election.LeaseVoter}, l.world.Voters.Names...)}
-	l.world.Lease = filepath.Join(t.TempDir(), "lease")
-	best := l.best(vips[0])
-	l.tell(best)
-	l.until(vips[0], best)
-	l.hasLease(l.nodes[best].Name)
-	l.tell(1 - best)
+	l, best := newPair(t)
 	l.link(best, "down")
 	l.until(vips[0], 1-best)
 	l.link(best, "up")

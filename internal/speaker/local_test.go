@@ -48,7 +48,7 @@ func TestLocal(t *testing.T) {
 		}
 		formers := newFormers()
 		v := claimView{
-			self: "node-1", formers: &formers, decisions: announce.Decide(in), held: func(netip.Addr) bool { return c.held },
+			self: "node-1", formers: &formers, decisions: announce.Decide(in), granted: func(netip.Addr) bool { return c.held },
 			contested: map[netip.Addr]bool{vips[0]: c.contested}, since: map[netip.Addr]time.Time{}, now: time.Now(),
 			served: func(p uint16) bool { return p == port && c.served },
 		}

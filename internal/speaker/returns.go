@@ -32,21 +32,21 @@ var holdDown = 10 * time.Second
 
 // A holdBack decides whether a node that was cut off waits before it takes addresses back.
 type holdBack struct {
-	heard bool // a majority, ever
-	lost  time.Time
-	until time.Time
+	hadMajority bool // a majority, ever
+	lost        time.Time
+	until       time.Time
 }
 
 // note is told with every beat whether a majority is heard.
 func (h *holdBack) note(majority bool, now time.Time) {
 	switch {
-	case !majority && h.heard && h.lost.IsZero():
+	case !majority && h.hadMajority && h.lost.IsZero():
 		h.lost = now
 	case majority:
 		if h.isolated(now) {
 			h.until = now.Add(holdDown)
 		}
-		h.heard, h.lost = true, time.Time{}
+		h.hadMajority, h.lost = true, time.Time{}
 	}
 }
 

@@ -259,7 +259,7 @@ func (s *Speaker) loop(ctx context.Context) error {
 			s.probeDone(r)
 		}
 		s.apply(ctx)
-		s.tellOwners()
+		s.publishOwners()
 		s.alive.Store(int64(s.now()))
 	}
 }
@@ -279,7 +279,7 @@ func (s *Speaker) beat(ctx context.Context) {
 	if ok {
 		s.cfg.Dead(slices.Sorted(maps.Keys(dead)))
 	}
-	s.tellGranted()
+	s.reportGrant()
 	s.back.note(ok, time.Now())
 	s.leaseVote(ctx)
 	s.ready()
@@ -302,8 +302,8 @@ func (s *Speaker) mend(ctx context.Context, why error) {
 		s.cfg.Log.Warn("the fence is loaded again", "err", why)
 	}
 	s.cfg.Metrics.fenceLoads.Inc()
-	held := slices.DeleteFunc(slices.Clone(s.member.Claimed()), func(a netip.Addr) bool { return !s.member.Held(a) })
-	err := s.fence.Reload(ctx, held)
+	granted := slices.DeleteFunc(slices.Clone(s.member.Claimed()), func(a netip.Addr) bool { return !s.member.Granted(a) })
+	err := s.fence.Reload(ctx, granted)
 	if s.broken = err != nil; s.broken {
 		s.cfg.Log.Error("this node announces nothing: the fence cannot be loaded", "err", err)
 	}
@@ -321,11 +321,11 @@ func (s *Speaker) claim(ctx context.Context, dead map[string]bool) {
 		return
 	}
 	v := claimView{
-		self: s.cfg.Node, decisions: s.decisions, out: out, dead: dead, held: s.member.Held, contested: s.member.Contested(),
+		self: s.cfg.Node, decisions: s.decisions, out: out, dead: dead, granted: s.member.Granted, contested: s.member.Contested(),
 		served: s.checks.served, since: s.since, now: time.Now(), formers: &s.formers,
 	}
 	want, moved := v.claims()
-	s.heardFormers(ctx, v, moved)
+	s.updateFormers(ctx, v, moved)
 	s.owners.view(v)
 	if many := len(want) > election.MaxAddrs; many != s.tooMany {
 		if s.tooMany = many; many {
@@ -393,7 +393,7 @@ func (s *Speaker) announce() {
 	addrs := map[netip.Addr][]string{}
 	assigned := map[service.Name]Assignment{}
 	for a, d := range s.decisions {
-		if !s.member.Held(a) {
+		if !s.member.Granted(a) {
 			continue
 		}
 		c, _ := d.Candidate(s.cfg.Node)

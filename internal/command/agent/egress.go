@@ -32,15 +32,15 @@ type egressSource interface {
 
 // egressAddresses decides which pods leave the cluster with which address, and tells the pod network.
 type egressAddresses struct {
-	log    *slog.Logger
-	source egressSource
-	node   string
-	rib    rib.Dir // where the speaker says who announces what
-	event  func(service.Name, service.Problem)
-	owners chan struct{} // receives when that has changed
-	dirty  chan struct{}
-	told   map[service.Name]service.Problem
-	by     map[netip.Addr]string // the owners when they were last read
+	log      *slog.Logger
+	source   egressSource
+	node     string
+	rib      rib.Dir // where the speaker says who announces what
+	event    func(service.Name, service.Problem)
+	owners   chan struct{} // receives when that has changed
+	dirty    chan struct{}
+	reported map[service.Name]service.Problem
+	by       map[netip.Addr]string // the owners when they were last read
 
 	mu   sync.Mutex
 	pods map[netip.Addr]node.EgressPod // nil: not known yet
@@ -163,12 +163,12 @@ func (e *egressAddresses) pass(read bool) bool {
 		wake(e.dirty)
 	}
 	for name, p := range table.Problems {
-		if e.told[name] != p {
+		if e.reported[name] != p {
 			e.log.Warn("an egress address does not work", "service", name.String(), "problem", p.Message)
 			e.event(name, p)
 		}
 	}
-	e.told = table.Problems
+	e.reported = table.Problems
 	return true
 }
 

@@ -28,13 +28,13 @@ func (m *edgeMachine) route(ctx context.Context, g *errgroup.Group, cluster *kub
 		nodes := edgeNodes{cluster.SubscribeNodes("routes"), cluster}
 		g.Go(func() error { return m.routes(registry).RunOutside(ctx, nodes, edge.OwnAddrs, edgeMaxRetry) })
 	case edge.RoutesBGP:
-		return m.learn(ctx, g, registry)
+		return m.followRoutes(ctx, g, registry)
 	}
 	return nil
 }
 
-// learn keeps the routes that routers announce.
-func (m *edgeMachine) learn(ctx context.Context, g *errgroup.Group, registry *prometheus.Registry) error {
+// followRoutes keeps the routes that routers announce.
+func (m *edgeMachine) followRoutes(ctx context.Context, g *errgroup.Group, registry *prometheus.Registry) error {
 	network := m.routes(registry)
 	before, err := network.Learned()
 	if err != nil {

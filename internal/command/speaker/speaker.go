@@ -151,11 +151,11 @@ func interfacesOf(all map[service.Name]speaker.Assignment) map[service.Name]kube
 }
 
 // announcedBy returns what is announced of each Service, and to which BGPPeers, and the addresses alone.
-func announcedBy(all map[service.Name]bgp.Announcement) (told map[service.Name]kube.AnnouncedService, addrs map[service.Name][]netip.Addr) {
-	told, addrs = make(map[service.Name]kube.AnnouncedService, len(all)), make(map[service.Name][]netip.Addr, len(all))
+func announcedBy(all map[service.Name]bgp.Announcement) (services map[service.Name]kube.AnnouncedService, addrs map[service.Name][]netip.Addr) {
+	services, addrs = make(map[service.Name]kube.AnnouncedService, len(all)), make(map[service.Name][]netip.Addr, len(all))
 	for name, x := range all {
-		told[name] = kube.AnnouncedService{By: x.Peers, Addrs: x.Addrs}
+		services[name] = kube.AnnouncedService{By: x.Peers, Addrs: x.Addrs}
 		addrs[name] = x.Addrs
 	}
-	return told, addrs
+	return services, addrs
 }

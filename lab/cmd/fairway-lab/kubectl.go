@@ -41,14 +41,14 @@ func kubectl(lab cluster.Lab, args []string, kubeconfig string) int {
 				err = cluster.CheckRoot()
 			}
 			if err != nil {
-				tell(os.Stderr, err)
+				printError(os.Stderr, err)
 				return 1
 			}
 		}
 		kubeconfig = lab.Kubeconfig()
 	}
 	if err := os.Setenv("KUBECONFIG", kubeconfig); err != nil {
-		tell(os.Stderr, err)
+		printError(os.Stderr, err)
 		return 1
 	}
 	os.Args = append([]string{"kubectl"}, args...)

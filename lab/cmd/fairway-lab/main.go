@@ -61,13 +61,13 @@ func exitCode(err error) int {
 	if errors.As(err, &inside) {
 		return inside.Status
 	}
-	tell(os.Stderr, err)
+	printError(os.Stderr, err)
 	return 1
 }
 
-// tell writes what is wrong, and on a line of its own what to do. What an error says below its first
+// printError writes what is wrong, and on a line of its own what to do. What an error says below its first
 // line is the end of logs, and stays as it is.
-func tell(out io.Writer, err error) {
+func printError(out io.Writer, err error) {
 	first, more, _ := strings.Cut(err.Error(), "\n")
 	what, hint := oneline.Hint(first)
 	fmt.Fprintln(out, "error:", what)
