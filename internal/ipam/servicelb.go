@@ -29,6 +29,11 @@ type Host struct {
 // A PortRange is ports that no Service may have on nodes: programs of the node listen there.
 type PortRange struct{ First, Last uint16 }
 
+// Taken reports whether a port is in one of the ranges.
+func Taken(ranges []PortRange, port uint16) bool {
+	return slices.ContainsFunc(ranges, func(t PortRange) bool { return t.First <= port && port <= t.Last })
+}
+
 // A HostRequest is a Service that is to have nodes' addresses.
 type HostRequest struct {
 	*Service
@@ -100,7 +105,7 @@ func (r HostRequest) allocate(hosts []Host, used map[string]map[Port]service.Nam
 		return r.Refused
 	}
 	for _, p := range r.Ports {
-		if slices.ContainsFunc(taken, func(t PortRange) bool { return t.First <= p.Port && p.Port <= t.Last }) {
+		if Taken(taken, p.Port) {
 			return fmt.Sprintf("port %d/%v is a node's own [choose another port]", p.Port, p.Proto)
 		}
 	}

@@ -29,6 +29,9 @@ type Addresses struct {
 	writer    *balancerWriter
 	report    *poolReport
 	mode      corev1.LoadBalancerIPMode
+	taken     []ipam.PortRange
+	given     map[service.Name]*given
+	nodes     map[netip.Addr]string // by address, the node that says that it is its own
 
 	// mu may be taken with the lock of a feed held, and none of those with mu held.
 	mu         sync.Mutex
@@ -44,10 +47,11 @@ type namespaceLabels map[string]string
 
 // NewAddresses returns the allocator of a store, which must run too and needs Config.Custom and
 // AllNodes. class is the loadBalancerClass of the Services that are ours; empty: those without
-// one. mode is written into the statuses: IPModeVIP or IPModeProxy.
-func NewAddresses(log *slog.Logger, s *Store, events *Recorder, class string, mode corev1.LoadBalancerIPMode) *Addresses {
+// one. mode is written into the statuses: IPModeVIP or IPModeProxy. taken are ports at which nodes' own
+// programs listen.
+func NewAddresses(log *slog.Logger, s *Store, events *Recorder, class string, mode corev1.LoadBalancerIPMode, taken []ipam.PortRange) *Addresses {
 	a := &Addresses{
-		mode: mode, log: log, sub: s.subscribe("addresses"), store: s, events: events, alloc: ipam.New(),
+		mode: mode, taken: taken, given: map[service.Name]*given{}, log: log, sub: s.subscribe("addresses"), store: s, events: events, alloc: ipam.New(),
 		pools: true, reserved: true, namespaces: map[string]bool{}, known: map[service.Name]bool{},
 	}
 	a.balancers = open(s, balancersKind(s.cfg.Client, class))
@@ -124,8 +128,11 @@ func (a *Addresses) decide(names []service.Name) {
 	if pools {
 		a.alloc.SetPools(a.store.metallb.pools.All())
 	}
+	claims := false
 	if reserved {
 		a.alloc.Reserve(a.store.reservedRanges())
+		nodes := a.store.claimants()
+		claims, a.nodes = !maps.Equal(nodes, a.nodes), nodes
 	}
 	for name := range namespaces {
 		if l, ok := a.names.Get(service.Name{Name: name}); ok {
@@ -149,9 +156,14 @@ func (a *Addresses) decide(names []service.Name) {
 		if len(d.Addrs) > 0 {
 			want.Mode = a.mode
 		}
-		a.writer.Set(d.Name, want)
+		a.given[d.Name] = a.given[d.Name].next(want)
+		names = append(names, d.Name)
+	}
+	if claims {
+		names = slices.AppendSeq(names, maps.Keys(a.given))
 	}
 	for _, name := range names {
+		a.give(name)
 		a.dismiss(name)
 	}
 	if pools || reserved || len(decisions) > 0 {
@@ -166,8 +178,10 @@ func (a *Addresses) dismiss(name service.Name) {
 	switch {
 	case !ok:
 		delete(a.known, name)
+		delete(a.given, name)
 		a.writer.Forget(name)
 	case !b.Wanted:
+		delete(a.given, name)
 		a.writer.Set(name, balancerStatus{})
 	}
 }

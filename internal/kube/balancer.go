@@ -51,7 +51,7 @@ type Balancer struct {
 type balancerStatus struct {
 	Addrs []netip.Addr
 	Mode  corev1.LoadBalancerIPMode // of all Addrs; empty: there are none, or others of another mode
-	Ports []service.CheckedPort     // those that were checked, of all addresses alike; none of pools
+	Ports []service.CheckedPort     // those that were checked, of all addresses alike; of pools where a node claims one
 	Pool  string
 	Held  bool // by our finalizer
 }

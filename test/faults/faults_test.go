@@ -113,6 +113,9 @@ func (r *rig) judge(res *result) {
 	if res.lost > 0 && !res.loses || res.failed > 0 && !res.fails {
 		r.Errorf("%s: %d connections lost, %d of %d requests failed:\n%v", res.name, res.lost, res.failed, res.requests, res.tally)
 	}
+	if res.failed > 0 && res.fails {
+		r.Logf("%s: %d of %d requests failed:\n%v", res.name, res.failed, res.requests, res.tally)
+	}
 	if r.full && res.healed() > healing {
 		r.Errorf("%s: healed after %v, want %v", res.name, res.healed(), healing)
 	}

@@ -118,7 +118,7 @@ func (o controllerOptions) run(ctx context.Context, log *slog.Logger, version st
 				if o.balancer == balancerEdge {
 					mode = kube.IPModeProxy
 				}
-				addresses := kube.NewAddresses(log, store, events, o.scope.Class, mode)
+				addresses := kube.NewAddresses(log, store, events, o.scope.Class, mode, hostPorts())
 				registry.MustRegister(addresses)
 				defer registry.Unregister(addresses)
 				g.Go(func() error { return addresses.Run(ctx) })
