@@ -165,11 +165,16 @@ $(FAULTS_INSIDE):
 	  FAIRWAY_FAULTS=$(FAULTS_AT):$$i/$(PARTS) go test -v -count=1 -timeout 90m -run 'StepFaults|SwitchFaults' $(INSIDE) & pids="$$pids $$!"; done; \
 	failed=0; for p in $$pids; do wait $$p || failed=1; done; echo "$@: $$(($$(date +%s) - start)) s, load $$(cut -d' ' -f1-3 /proc/loadavg)"; exit $$failed
 
-## soak: random changes under load for FOR=30m, then nothing may differ or have grown; MODES are those that are switched between (userspace by itself; ipvs where the kernel has it); SEED=N repeats a run
+## soak: random changes under load for FOR=30m, then nothing may differ or have grown; MODES are those that are switched between (userspace by itself; ipvs by itself, in user-mode Linux, without a cluster); SEED=N repeats a run
 FOR ?= 30m
 MODES ?= nftables iptables
+ifeq ($(MODES),ipvs)
+soak: uml
+	FOR=$(FOR) FAIRWAY_SEED=$(or $(SEED),random) nice go test -v -count=1 -timeout 0 -run TestInUML/TestSoak ./internal/datapath/ipvs
+else
 soak: build image images lab
 	FOR=$(FOR) MODES='$(MODES)' SEED=$(SEED) FAIRWAY_LAB_BIN=$(CURDIR)/bin/fairway-lab nice go test -v -count=1 -timeout 0 -run TestSoak $(FAULTS)
+endif
 
 ## bench-lb: how long a load-balancer address is away when its owner dies, 20 times, 50 faults of two, three and five nodes, and every fault of the election; the same by BGP with BFD, and of edges (25 minutes on a busy machine)
 bench-lb:

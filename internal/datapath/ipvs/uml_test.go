@@ -26,10 +26,12 @@ func TestMain(m *testing.M) { testnet.Main(m) }
 func TestInUML(t *testing.T) {
 	testnet.NeedRoot(t, "changes rules in user-mode Linux, which has the files that the user may read")
 	const load = "TestConformance/(continuity|faults|established)|TestSwitch|TestUpgrade"
+	const soak = "TestSoak" // for as long as FOR says: make soak
 	binary, err := uml.Build(t.Context(), "uml", t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
+	length, _ := time.ParseDuration(os.Getenv("FOR"))
 	for _, run := range []struct {
 		name    string
 		threads string
@@ -37,12 +39,13 @@ func TestInUML(t *testing.T) {
 		args    []string
 		ran     string // a test that must be among those that passed
 	}{
-		{"virtual", "1", true, []string{"-test.skip", load}, "TestConformance/scenarios"},
+		{"virtual", "1", true, []string{"-test.skip", load + "|" + soak}, "TestConformance/scenarios"},
 		{"real", "8", false, []string{"-test.run", load}, "TestConformance/continuity"},
+		{soak, "8", false, []string{"-test.run", soak}, "TestSoak"},
 	} {
 		t.Run(run.name, func(t *testing.T) {
 			t.Parallel()
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute+length)
 			defer cancel()
 			dir, err := os.Getwd()
 			if err != nil {
@@ -53,11 +56,14 @@ func TestInUML(t *testing.T) {
 				Program: binary, Args: append(run.args, "-test.v", "-test.timeout", "0"), Dir: dir,
 				// The kernel has one CPU. With several threads it is the kernel that shares it
 				// out, also to those who make the load while another is busy.
-				Env: []string{"FAIRWAY_SEED=" + os.Getenv("FAIRWAY_SEED"), "GOMAXPROCS=" + run.threads}, Output: &out, Virtual: run.virtual,
+				Env: []string{"FAIRWAY_SEED=" + os.Getenv("FAIRWAY_SEED"), "FOR=" + os.Getenv("FOR"), "GOMAXPROCS=" + run.threads}, Output: &out, Virtual: run.virtual,
 			})
 			passed := strings.Count(out.String(), "--- PASS: ")
 			if err != nil || status != 0 || !regexp.MustCompile(`--- PASS: `+run.ran+" ").MatchString(out.String()) {
 				t.Fatalf("status %d, error %v, %d tests passed; all of the output:\n%s", status, err, passed, out.String())
+			}
+			if run.name == soak {
+				t.Log(out.String())
 			}
 			t.Logf("%d tests passed in user-mode Linux", passed)
 		})
