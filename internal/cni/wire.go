@@ -242,6 +242,9 @@ func (w vethPair) hostSysctls() []setting {
 		{"ipv4/conf/" + name + "/proxy_arp", "0"},
 		{"ipv6/conf/" + name + "/accept_redirects", "0"},
 		{"ipv6/conf/" + name + "/accept_ra", "0"},
+		{"ipv6/conf/" + name + "/accept_source_route", "0"},
+		{"ipv6/conf/" + name + "/seg6_enabled", "0"},
+		{"ipv6/conf/" + name + "/rpl_seg_enabled", "0"},
 		{"ipv6/conf/" + name + "/accept_untracked_na", "0"},
 		{"ipv6/conf/" + name + "/proxy_ndp", "0"},
 	}
