@@ -58,7 +58,7 @@ func reserve(conf *netConf, stdin []byte, cniArgs string, a attachment) ([]netip
 			if len(before) == 0 {
 				cleanup = release(conf, a)
 			}
-			return nil, withCleanup(failf(types.ErrTryAgainLater, "take a pod address: %v (delete pods on this node, or give the node a larger podCIDR)", err), cleanup)
+			return nil, withCleanup(untaken(err, set), cleanup)
 		}
 		addr, _ := netip.AddrFromSlice(ip.Address.IP)
 		got = append(got, addr.Unmap())
@@ -67,6 +67,18 @@ func reserve(conf *netConf, stdin []byte, cniArgs string, a attachment) ([]netip
 		return nil, withCleanup(failf(types.ErrInvalidNetworkConfig, "the requested address %s is in none of the node's podCIDRs (choose one that is)", wanted[0]), release(conf, a))
 	}
 	return got, nil
+}
+
+// untaken says why no address was taken, in words of who reads a pod's events. host-local has a text only for it.
+func untaken(err error, set *allocator.RangeSet) error {
+	if !strings.Contains(err.Error(), "no IP addresses available") {
+		return failf(types.ErrTryAgainLater, "take a pod address: %v", err)
+	}
+	var cidrs []string
+	for _, r := range *set {
+		cidrs = append(cidrs, (*net.IPNet)(&r.Subnet).String())
+	}
+	return failf(types.ErrTryAgainLater, "take a pod address in the node's podCIDR %s: all of its addresses are taken (delete pods on this node, lower kubelet's maxPods to what the podCIDR holds, or make the node again with a larger one)", strings.Join(cidrs, ", "))
 }
 
 // takeFrom removes the first requested address that the set contains.
