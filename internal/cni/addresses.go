@@ -78,7 +78,7 @@ func untaken(err error, set *allocator.RangeSet) error {
 	for _, r := range *set {
 		cidrs = append(cidrs, (*net.IPNet)(&r.Subnet).String())
 	}
-	return failf(types.ErrTryAgainLater, "take a pod address in the node's podCIDR %s: all of its addresses are taken (delete pods on this node, lower kubelet's maxPods to what the podCIDR holds, or make the node again with a larger one)", strings.Join(cidrs, ", "))
+	return failf(types.ErrTryAgainLater, "take a pod address in the node's podCIDR %s: all of its addresses are taken (delete pods on this node, lower kubelet's maxPods to what the podCIDR holds, or make the node again with a larger podCIDR)", strings.Join(cidrs, ", "))
 }
 
 // takeFrom removes the first requested address that the set contains.
