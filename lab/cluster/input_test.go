@@ -77,6 +77,7 @@ func TestBadOptions(t *testing.T) {
 		{[]string{"--pod-network", "bridge", "--cni-plugins", "/nonexistent"}, "hint: make cni-plugins builds them"},
 		{[]string{"--pod-network", "bridge", "--subnets", "2"}, "is for nodes in one subnet"},
 		{[]string{"--subnets", "3"}, "choose 1 or 2"},
+		{[]string{"--egress-addresses", "--load-balancer", "none"}, "needs the speaker"},
 		{[]string{"--nodes", "0"}, "choose from 1 to"},
 		{[]string{"--api-port", port}, "port " + port + " of 127.0.0.1 is in use\nhint: choose another with --api-port"},
 		{[]string{"--publish", port + ":30080"}, "port " + port + " of 127.0.0.1 is in use\nhint: choose another with --publish"},

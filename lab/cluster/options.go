@@ -49,7 +49,10 @@ type Options struct {
 var ProxyModes = append(datapath.Modes(), datapath.Auto)
 
 // PodNetworks are the ways to the pods of other nodes, the default first.
-var PodNetworks = []string{"routes", "vxlan", "auto", "wireguard", podNetworkBGP, podNetworkBridge}
+var PodNetworks = []string{"routes", "vxlan", "auto", podNetworkWireGuard, podNetworkBGP, podNetworkBridge}
+
+// podNetworkWireGuard is the one that not every kernel has.
+const podNetworkWireGuard = "wireguard"
 
 // podNetworkBGP is the one of PodNetworks that needs a router and speakers.
 const podNetworkBGP = "bgp"
@@ -143,17 +146,19 @@ func (o Options) Validate() error {
 	return nil
 }
 
-// checkSubnets returns what cannot be with two subnets of nodes, or with routers that carry pods' packets.
+// checkSubnets returns what cannot be with two subnets of nodes, with routers that carry pods' packets, or with egress addresses.
 func (o Options) checkSubnets() error {
 	switch {
 	case o.Subnets < 1 || o.Subnets > 2:
-		return fmt.Errorf("--subnets %d [choose 1 or 2]", o.Subnets)
+		return fmt.Errorf("no lab has %d subnets (--subnets) [choose 1 or 2]", o.Subnets)
 	case o.Subnets == 2 && o.PodNetwork == PodNetworks[0]:
 		return errors.New("--pod-network routes reaches no pods in another subnet [choose --pod-network auto, vxlan or bgp]")
 	case o.Subnets == 2 && o.PodNetwork == podNetworkBridge:
 		return errors.New("--pod-network bridge is for nodes in one subnet [choose --pod-network auto, vxlan or bgp]")
 	case o.PodNetwork == podNetworkBGP && o.LoadBalancer != BalancerL2 && o.LoadBalancer != BalancerBGP:
 		return fmt.Errorf("--pod-network bgp needs the speaker, which --load-balancer %s does not install [choose --load-balancer l2 or bgp]", o.LoadBalancer)
+	case o.EgressAddresses && o.LoadBalancer != BalancerL2 && o.LoadBalancer != BalancerBGP:
+		return fmt.Errorf("--egress-addresses needs the speaker, which --load-balancer %s does not install [choose --load-balancer l2]", o.LoadBalancer)
 	case o.Subnets == 2 && o.front() != "":
 		return fmt.Errorf("--load-balancer %s is for nodes in one subnet [choose --load-balancer l2]", o.LoadBalancer)
 	}
@@ -201,5 +206,8 @@ func (o Options) checkMachine() error {
 	if err := o.checkInotify(); err != nil {
 		return err
 	}
-	return fabric.CheckKernel()
+	if err := fabric.CheckKernel(); err != nil || o.PodNetwork != podNetworkWireGuard {
+		return err
+	}
+	return fabric.CheckWireGuard()
 }

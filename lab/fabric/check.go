@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -22,6 +23,21 @@ func CheckKernel() error {
 		if err != nil {
 			line, _, _ := bytes.Cut(out, []byte("\n"))
 			return fmt.Errorf("this kernel has no nf_tables: %s [needs CONFIG_NF_TABLES and CONFIG_NF_TABLES_INET]", line)
+		}
+		return nil
+	})
+}
+
+// CheckWireGuard returns an error if the kernel has no WireGuard.
+func CheckWireGuard() error {
+	return do(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("make network namespaces: %w", err)
+		}
+		attrs := netlink.NewLinkAttrs()
+		attrs.Name = "probe"
+		if err := netlink.LinkAdd(&netlink.Wireguard{LinkAttrs: attrs}); err != nil {
+			return fmt.Errorf("this kernel has no WireGuard: %w [modprobe wireguard; or another --pod-network]", err)
 		}
 		return nil
 	})
