@@ -146,9 +146,13 @@ func runHelper(node string) {
 	}
 }
 
-// tables writes, when it changes, what GoBGP has received of IPv4 and what of it is in its table.
+// tables writes, when it changes, what GoBGP has received of IPv4 and what of it is in its table, and whether the speaker is ready.
 func (s *Speaker) tables(ctx context.Context) {
-	for last := ""; ctx.Err() == nil; time.Sleep(50 * time.Millisecond) {
+	for last, was := "", ""; ctx.Err() == nil; time.Sleep(50 * time.Millisecond) {
+		if ready := fmt.Sprintln("ready:", s.Ready()); ready != was {
+			was = ready
+			fmt.Fprint(os.Stderr, ready)
+		}
 		count := func(have *session, kind api.TableType) (n int) {
 			r := apiutil.ListPathRequest{TableType: kind, Family: wire.RF_IPv4_UC}
 			if kind == api.TableType_TABLE_TYPE_ADJ_IN {

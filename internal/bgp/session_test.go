@@ -150,6 +150,31 @@ func TestChanges(t *testing.T) {
 	await(t, r.nodes[0].log.String, "no session")
 }
 
+// TestReady: a speaker is ready when its router has been told what it is to know: neither before the proxies' answers that
+// decide are there, nor before the session is up.
+func TestReady(t *testing.T) {
+	r := newRack(t, 1)
+	m := r.nodes[0]
+	says := func(want string) { t.Helper(); await(t, m.log.String, "ready: "+want) }
+	m.world.Served, m.world.Services[0].Local, m.world.Services[0].HealthCheckNodePort = nil, true, 31000
+	m.world.Endpoints["web"] = announce.Endpoints{Any: true, Ready: map[string]bool{"node-1": true}, Serving: map[string]bool{"node-1": true}}
+	r.start(0)
+	says("the node's proxy has not said yet at port ")
+	m.world.Served = []uint16{10256}
+	r.tell(0)
+	says("the node's proxy has not said yet at port 31000")
+	m.world.Served = []uint16{10256, 31000}
+	r.tell(0)
+	says("the session with router is not up: ")
+	r.router("", "")
+	says("<nil>")
+	r.until(vip4, "node-1")
+	log := m.log.String()
+	if up := strings.Index(log, "session is up"); up < 0 || strings.Index(log, "ready: <nil>") < up {
+		t.Error("ready before the session was up")
+	}
+}
+
 // TestPassword: there is no session with a wrong password, and one as soon as it is right.
 func TestPassword(t *testing.T) {
 	r := newRack(t, 1)

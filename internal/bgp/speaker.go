@@ -119,6 +119,7 @@ type Speaker struct {
 	mu        sync.Mutex
 	sessions  map[string]*session
 	reflector *reflector // nil: this node is none
+	untold    string     // what keeps the last decision from being what routers are to know; empty: nothing
 
 	reflects atomic.Bool // there is a reflector: s.mu is held while GoBGP is asked, which calls heardOf
 	last     announce.BGPDecision
@@ -132,7 +133,7 @@ func New(cfg Config) (*Speaker, error) {
 	if cfg.Sessions == nil {
 		cfg.Sessions = func([]announce.Standing) {}
 	}
-	s := &Speaker{cfg: cfg, wake: make(chan struct{}, 1), heard: make(chan struct{}, 1), sessions: map[string]*session{}}
+	s := &Speaker{cfg: cfg, wake: make(chan struct{}, 1), heard: make(chan struct{}, 1), sessions: map[string]*session{}, untold: "the objects that decide have not been read yet"}
 	s.neighbours = &neighbours{log: cfg.Log, notify: s.notify, all: map[string]*neighbour{}}
 	s.liveness = &liveness{log: cfg.Log, notify: s.notify, lost: map[bfd.Config]string{}}
 	var err error
@@ -222,13 +223,13 @@ func (s *Speaker) reconcile(ctx context.Context) (next time.Duration) {
 	in.Node, in.Unserved, in.PodCIDRs, in.Neighbour, in.OnLink = s.cfg.Node, s.unserved, s.podCIDRs(), s.neighbours.router, onLinks()
 	in.ReflectorPort = s.cfg.ReflectorPort
 	s.neighbours.set(ctx, announce.Interfaces(in))
-	s.ask(in)
+	asked := s.ask(in)
 	d := announce.DecideBGP(in)
 	d.Problems = append(append(d.Problems, s.liveness.problems(d.Sessions)...), missingVRFs(d.Sessions)...)
 	s.report(d)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.last = d
+	s.last, s.untold = d, s.awaited(in, asked)
 	s.closeOthers(d.Sessions)
 	s.liveness.set(d.Sessions, d.Reflector)
 	next = s.reflect(d.Reflector)
@@ -314,6 +315,7 @@ func (s *Speaker) session(want announce.Session) (next time.Duration) {
 	routes, next := have.staying(slices.Concat(want.Routes, s.ofNodes(want)))
 	if err := have.hold(routes); err != nil {
 		have.log.Error("cannot change routes, will try again", "err", err, "again", again)
+		s.untold = "routes cannot be changed: " + err.Error()
 		return again
 	}
 	if _, _, flooded := have.state(); !flooded.IsZero() {
@@ -329,9 +331,9 @@ func sooner(a, b time.Duration) time.Duration {
 	return a
 }
 
-// ask lets the proxy be asked about what decides here.
-func (s *Speaker) ask(in announce.BGPInput) {
-	ports := map[uint16]bool{}
+// ask lets the proxy be asked about what decides here, at these ports.
+func (s *Speaker) ask(in announce.BGPInput) (ports map[uint16]bool) {
+	ports = map[uint16]bool{}
 	for _, svc := range in.Services {
 		if svc.Local && svc.HealthCheckNodePort != 0 && in.Endpoints(svc.Name).Serving[s.cfg.Node] {
 			ports[svc.HealthCheckNodePort] = true
@@ -345,6 +347,7 @@ func (s *Speaker) ask(in announce.BGPInput) {
 			s.cfg.Health.Set(n.Addrs[0], ports)
 		}
 	}
+	return ports
 }
 
 // unserved says why the kernel does not hold a Service's rules.

@@ -1,6 +1,7 @@
 package speaker
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -12,6 +13,18 @@ import (
 // firstGrant is how long after its start a speaker does not say that it has none: those that vote may have begun
 // at the same time.
 const firstGrant = 2 * time.Second
+
+// Ready says why this node does not take its part in the election yet; nil: a majority of the voters grants what it asks for,
+// and it grants to others. It may be called by any goroutine.
+func (s *Speaker) Ready() error {
+	switch now := s.now(); {
+	case now < election.DefaultTiming.Grant+election.DefaultTiming.Guard:
+		return errors.New("it does not vote yet: the process before it may have granted something")
+	case int64(now) >= s.deadline.Load():
+		return errors.New("no majority of the voters has granted anything yet [fairway status --load-balancers says who is silent]")
+	}
+	return nil
+}
 
 // reportGrant reports, when that changes, whether the node's grant lasts: without it the kernel mutes the node.
 func (s *Speaker) reportGrant() {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -16,11 +17,14 @@ func TestGranted(t *testing.T) {
 	l := newLANOf(t, 3, t.TempDir())
 	l.grants(0, "")
 	first := l.grants(1, "")
+	l.ready(0, "ready")
 	l.signal(1, syscall.SIGSTOP)
 	l.signal(2, syscall.SIGSTOP)
 	l.grants(0, "no majority of the 3 voters grants it: node-2, node-3 are silent [do UDP packets of the speakers' port reach them?]")
+	l.ready(0, "no majority of the voters has granted")
 	l.signal(1, syscall.SIGCONT)
 	l.grants(0, "")
+	l.ready(0, "ready")
 	l.signal(2, syscall.SIGCONT)
 	if again := l.grants(1, ""); again.Since.Before(first.Since) || !first.Up {
 		t.Errorf("granted since %v, and then since %v", first.Since, again.Since)
@@ -43,4 +47,16 @@ func (l *lan) grants(i int, reason string) (g announce.Standing) {
 			l.t.Fatalf("%s says %s, want the reason %q", l.nodes[i].Name, text, reason)
 		}
 	}
+}
+
+// ready waits until node i says that about whether it is ready.
+func (l *lan) ready(i int, want string) {
+	l.t.Helper()
+	var text []byte
+	for end := time.Now().Add(60 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if text, _ = os.ReadFile(filepath.Join(l.world.Told, l.nodes[i].Name+".ready")); strings.Contains(string(text), want) {
+			return
+		}
+	}
+	l.t.Fatalf("%s says %s, want %q", l.nodes[i].Name, text, want)
 }

@@ -169,6 +169,20 @@ func (s world) tell(all map[netip.Addr]string) { s.write(s.Self, all) }
 // grant writes what a speaker says of its grant.
 func (s world) grant(g announce.Standing) { s.write(s.Self+".grant", g) }
 
+// ready writes, when it changes, whether the speaker is ready.
+func (s world) ready(ctx context.Context, speaker *Speaker) {
+	for was := ""; ctx.Err() == nil; time.Sleep(10 * time.Millisecond) {
+		now := "ready"
+		if err := speaker.Ready(); err != nil {
+			now = err.Error()
+		}
+		if now != was {
+			was = now
+			s.write(s.Self+".ready", now)
+		}
+	}
+}
+
 func (s world) write(file string, what any) {
 	if s.Told == "" {
 		return
@@ -196,11 +210,13 @@ func runHelper(text string) {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil)).With("self", w.Self)
 	src := &source{world: w, dirty: make(chan struct{}, 100)}
 	go src.read(os.Stdin)
-	err := New(Config{
+	s := New(Config{
 		Log: log, Node: w.Self, Key: []byte("0123456789abcdef0123456789abcdef"), Port: 10280, Source: src,
 		Assigned: func(map[service.Name]Assignment) {}, Dead: func([]string) {}, Event: func(service.Name, service.Problem) {},
 		Owners: w.tell, Granted: w.grant, Metrics: NewMetrics(prometheus.NewRegistry(), w.Self),
-	}).Run(ctx)
+	})
+	go w.ready(ctx, s)
+	err := s.Run(ctx)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)

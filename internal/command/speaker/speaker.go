@@ -68,7 +68,7 @@ its own: the agent can be replaced while it runs.`,
 	command.AddPodConnection(e, "speaker", f, &o.connection)
 	f.StringVar(&o.node, "hostname-override", "", "The `name` of this node (default the host's name)")
 	command.AddLoadBalancerScope(f, "namespace", &o.balancers)
-	f.StringVar(&o.metrics, "metrics-bind-address", fmt.Sprintf("127.0.0.1:%d", numbers.PortSpeakerMetrics), "The `address` for /metrics and /healthz; empty: none")
+	f.StringVar(&o.metrics, "metrics-bind-address", fmt.Sprintf("127.0.0.1:%d", numbers.PortSpeakerMetrics), "The `address` for /metrics, /healthz and /readyz; empty: none")
 	f.Uint16Var(&o.proxyPort, "proxy-health-port", numbers.PortHealthz, "The `port` of this node's proxy that says at /healthz when it has programmed the kernel, which BGP waits for; 0: it does not")
 	f.BoolVar(&o.cleanup, "cleanup", false, "Remove the speaker's rules from this node, and end")
 	return c
@@ -120,6 +120,7 @@ func runSpeaker(ctx context.Context, log *slog.Logger, o speakerOptions, version
 	if err != nil {
 		return err
 	}
+	ready := newGate(log, readyWithin, s.Ready, routers.Ready)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return health.Run(ctx) })
 	g.Go(func() error { return routes.Run(ctx) })
@@ -135,7 +136,7 @@ func runSpeaker(ctx context.Context, log *slog.Logger, o speakerOptions, version
 	g.Go(func() error { return gone.Run(ctx) })
 	if o.metrics != "" {
 		g.Go(func() error {
-			return command.Serve(ctx, o.metrics, "--metrics-bind-address", registry, command.Checks{"/healthz": s.Healthy})
+			return command.Serve(ctx, o.metrics, "--metrics-bind-address", registry, command.Checks{"/healthz": s.Healthy, "/readyz": ready.check})
 		})
 	}
 	return g.Wait()
