@@ -348,3 +348,16 @@ func TestDNSHasNoPrivileges(t *testing.T) {
 		t.Errorf("it drops only %v", c.Capabilities.Drop)
 	}
 }
+
+// TestSpeakersTakeTurns: a rollout ends the next speaker when the one before it says that it is ready, and routers had time
+// to write what it told them. /readyz says yes after 30 s, sooner than the kubelet gives up.
+func TestSpeakersTakeTurns(t *testing.T) {
+	set := find[*appsv1.DaemonSet](t, objects(t, "components/load-balancer/speaker.yaml"), "fairway-speaker")
+	if most := set.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable; most.IntVal != 1 || set.Spec.MinReadySeconds < 2 {
+		t.Errorf("%v at once, after %d s", most, set.Spec.MinReadySeconds)
+	}
+	p := set.Spec.Template.Spec.Containers[0].StartupProbe
+	if p == nil || p.HTTPGet.Path != "/readyz" || p.HTTPGet.Host != "127.0.0.1" || p.PeriodSeconds != 1 || p.FailureThreshold < 60 {
+		t.Errorf("the startup probe is %v", p)
+	}
+}

@@ -96,7 +96,7 @@ const (
 	PortsUserspace = 3
 	// PortHeartbeat is for heartbeats between speakers (UDP).
 	PortHeartbeat = 10280
-	// PortSpeakerMetrics is the speaker's, for /metrics and /healthz.
+	// PortSpeakerMetrics is the speaker's, for /metrics, /healthz and /readyz.
 	PortSpeakerMetrics = 10281
 	// PortEdgeMetrics is what the edge's documentation suggests for /metrics and /healthz; it
 	// listens nowhere unless it is told to.

@@ -87,7 +87,7 @@ var Ours = []Number{
 	{Space: TCPPort, From: PortDNSMetrics, For: "cluster DNS: metrics", Shared: "it is CoreDNS', in a pod"},
 	{Space: TCPPort, From: PortMetrics, For: "metrics, `/proxyMode`", Shared: "it is kube-proxy's, which Fairway replaces"},
 	{Space: TCPPort, From: PortHealthz, For: "`/healthz`, `/livez`", Shared: "it is kube-proxy's, which Fairway replaces"},
-	{Space: TCPPort, From: PortSpeakerMetrics, For: "`fairway speaker`: metrics, `/healthz`"},
+	{Space: TCPPort, From: PortSpeakerMetrics, For: "`fairway speaker`: metrics, `/healthz`, `/readyz`"},
 	{Space: TCPPort, From: PortEdgeMetrics, For: "`fairway edge`: metrics, `/healthz`, if it is configured"},
 	{Space: TCPPort, From: PortReflector, For: "BGP between nodes: the speaker of a route reflector listens"},
 	{Space: TCPPort, From: PortUserspace, To: PortUserspace + PortsUserspace - 1, For: "mode userspace: listeners on loopback addresses; others if they are taken"},
