@@ -11,8 +11,8 @@ import (
 )
 
 // firstGrant is how long after its start a speaker does not say that it has none: those that vote may have begun
-// at the same time.
-const firstGrant = 2 * time.Second
+// at the same time, and the first list of voters takes until then.
+const firstGrant = firstList + firstOthers + time.Second
 
 // Ready says why this node does not take its part in the election yet; nil: a majority of the voters grants what it asks for,
 // and it grants to others. It may be called by any goroutine.

@@ -97,7 +97,7 @@ func (b LoadBalancers) speakers(wide bool) (lines []string) {
 		case s.Peer != "":
 			what = "the session with " + s.Peer + " is not up: " + s.Reason
 		case !s.Up:
-			what = "it is mute on its networks: " + s.Reason
+			what = "it announces nothing by ARP and neighbour discovery: " + s.Reason
 		}
 		lines = append(lines, s.Node+": "+what+b.since(s.Since))
 	}
