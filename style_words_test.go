@@ -137,3 +137,46 @@ func TestAdvice(t *testing.T) {
 		t.Errorf("only %d errors with advice were found", n)
 	}
 }
+
+// retiredNames are verbs and their forms that said nothing of what is done, each with what names in their place say.
+var retiredNames = []struct{ pattern, instead string }{
+	{`^(tell|told|said)$|^tell[A-Z]`, "what is done with it: log, report, notify, publish"},
+	{`^(hear|heard)$|^(hear|heard)[A-Z]`, "receive, lastSeen, and what"},
+	{`^(settle|settled|learn|place)$|^settle[A-Z]`, "what is decided: commit, reconcile, assign"},
+	{`^held$`, "what it holds: advertised, granted, expected"},
+}
+
+// renamed are the packages without such names.
+var renamed = []string{"bfd", "command", "conntrack", "edge", "election", "hostport", "ipam", "l2", "node", "proxy", "speaker"}
+
+// TestRetiredNames: functions, types and fields have names that say what they do.
+func TestRetiredNames(t *testing.T) {
+	for _, s := range sources(t) {
+		path, _ := strings.CutPrefix(s.dir(), "internal/")
+		if name, _, _ := strings.Cut(path, "/"); s.test() || !slices.Contains(renamed, name) {
+			continue
+		}
+		check := func(id *ast.Ident) {
+			for _, r := range retiredNames {
+				if regexp.MustCompile(r.pattern).MatchString(id.Name) {
+					t.Errorf("%s: the name %s is retired: write %s", s.at(id), id.Name, r.instead)
+				}
+			}
+		}
+		ast.Inspect(s.file, func(node ast.Node) bool {
+			switch n := node.(type) {
+			case *ast.FuncDecl:
+				check(n.Name)
+			case *ast.TypeSpec:
+				check(n.Name)
+			case *ast.StructType:
+				for _, f := range n.Fields.List {
+					for _, id := range f.Names {
+						check(id)
+					}
+				}
+			}
+			return true
+		})
+	}
+}

@@ -1,8 +1,6 @@
 package cni
 
 import (
-	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
 
@@ -38,8 +36,7 @@ func (a attachment) removeTogether(host netlinksafe.Handle) error {
 	if err != nil {
 		return fmt.Errorf("look for link %s: %w", a.shaper(), err)
 	}
-	sum := sha256.Sum256([]byte(a.shaper()))
-	alone := binary.BigEndian.Uint32(sum[:])>>1 | 1
+	alone := group(a.shaper())>>1 | 1
 	var veth netlink.Link
 	for _, link := range links {
 		switch attrs := link.Attrs(); {

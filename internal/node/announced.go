@@ -64,21 +64,21 @@ func (a announced) routers() (all []netip.Addr) {
 // byBGP reports whether routers are asked to carry pods' packets: also for a while after a change to
 // another way, in which other nodes still send so.
 func (n *Network) byBGP(since time.Duration) bool {
-	return n.Way == WayBGP || n.announced && since < 2*settle
+	return n.Way == WayBGP || n.announced && since < 2*transition
 }
 
-// hear reads what routers announce. What cannot be read is as it was.
-func (n *Network) hear(networks []onLink, self []netip.Addr, since time.Duration) announced {
+// readReceived reads what routers announce. What cannot be read is as it was.
+func (n *Network) readReceived(networks []onLink, self []netip.Addr, since time.Duration) announced {
 	if !n.byBGP(since) {
-		n.heard = nil
+		n.received = nil
 		return nil
 	}
 	all, err := n.RIB.Received()
 	if err != nil {
 		n.Log.Error("pod network: cannot read the routes by BGP; they stay as they are", "err", err)
-		all = n.heard
+		all = n.received
 	}
-	n.heard = all
+	n.received = all
 	return newAnnounced(all, networks, self)
 }
 

@@ -229,7 +229,7 @@ func TestToAndFromBGP(t *testing.T) {
 			everybody(fmt.Sprintf("after the routers know that %s has changed to %s", m.peer.Name, way))
 		}
 		for range 2 {
-			later += settle
+			later += transition
 			for _, m := range c.machines {
 				m.mustSync(c.peers())
 				everybody(fmt.Sprintf("when %s has settled with %s", m.peer.Name, way))
@@ -265,7 +265,7 @@ func TestLearned(t *testing.T) {
 		"what leads to the router": {said("192.0.2.240/28 192.0.2.254 192.0.2.254", "192.0.2.128/28 192.0.2.254 192.0.2.254"), "[192.0.2.128/28]"},
 		"a next hop elsewhere":     {said("10.244.9.0/24 198.51.100.9 198.51.100.9"), "[]"},
 	} {
-		p := learned(test.said, cidrs, testState().networks, testState().self.Addrs)
+		p := planLearned(test.said, cidrs, testState().networks, testState().self.Addrs)
 		if got := fmt.Sprint(sortedKeys(p.routes)); got != test.want || (len(p.problems) > 0) != (len(p.routes) == 0) {
 			t.Errorf("%s: %s %v, want %s", name, got, p.problems, test.want)
 		}
@@ -286,7 +286,7 @@ func TestRoutesToAndFromBGP(t *testing.T) {
 			c.change(m, way, func() time.Time { return time.Now().Add(later) }, everybody)
 		}
 		for range 2 {
-			later += settle
+			later += transition
 			for _, m := range c.machines {
 				m.mustSync(c.peers())
 				everybody(fmt.Sprintf("when %s has settled with %s", m.peer.Name, way))

@@ -9,10 +9,10 @@ import (
 	"github.com/containernetworking/plugins/pkg/netlinksafe"
 )
 
-// settle is how long a node that changes to another way goes on to send by the one before. By
+// transition is how long a node that changes to another way goes on to send by the one before. By
 // then all nodes take packets by the new one: they hear of a ConfigMap's change within two minutes.
 // Others that changed later send by the former way until twice that time.
-const settle = 3 * time.Minute
+const transition = 3 * time.Minute
 
 // inherited is what the kernel held when a Network began. A change of way starts from it.
 type inherited struct {
@@ -46,17 +46,17 @@ func (n *Network) state(ctx context.Context, self Peer, peers []Peer, table *rou
 		self: self, peers: all, departed: departed, networks: table.onLink, gateways: table.gateways,
 		clusterCIDRs: n.ClusterCIDRs, way: n.Way, key: links.wg.public(),
 	}
-	c.held = links.wg.stands()
+	c.allowedIPs = links.wg.stands()
 	since := now.Sub(n.began)
-	if since < settle {
+	if since < transition {
 		c.kept = table.ways()
 	}
 	c.egress = n.Egress != nil
-	c.announced = n.hear(table.onLink, self.Addrs, since)
+	c.announced = n.readReceived(table.onLink, self.Addrs, since)
 	// Others send by VXLAN for longer only if what they change to is WireGuard or BGP.
-	c.receive = links.vxlan.link != 0 && (since < settle || (n.Way == WayWireGuard || n.Way == WayBGP) && since < 2*settle)
-	c.decrypt = links.wg.link != 0 && since < 2*settle
-	c.enforce = n.Way == WayWireGuard && (n.encrypted || since >= 2*settle)
+	c.receive = links.vxlan.link != 0 && (since < transition || (n.Way == WayWireGuard || n.Way == WayBGP) && since < 2*transition)
+	c.decrypt = links.wg.link != 0 && since < 2*transition
+	c.enforce = n.Way == WayWireGuard && (n.encrypted || since >= 2*transition)
 	if n.APIServers != nil {
 		c.apiServers = n.APIServers()
 	}

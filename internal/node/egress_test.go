@@ -219,7 +219,7 @@ func TestEgressByRouters(t *testing.T) {
 		m.network.now = func() time.Time { return time.Now().Add(later) }
 	}
 	c.sync()
-	later = 2 * settle
+	later = 2 * transition
 	c.sync() // removes the device
 	c.sync()
 	if out := far.run("ip link; nft list table inet fairway-pods"); strings.Contains(out, "fairway-vxlan") || strings.Contains(out, "chain vxlan-") {

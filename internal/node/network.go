@@ -94,7 +94,7 @@ type Peer struct {
 // thread.
 type Network struct {
 	Config
-	reported  map[problem]told
+	reported  map[problem]lastReport
 	problems  *prometheus.GaugeVec
 	routes    *prometheus.GaugeVec
 	leaving   *prometheus.GaugeVec
@@ -106,7 +106,7 @@ type Network struct {
 	departures
 	inherited
 	private       Key // of the WireGuard device when it was last there
-	heard         []rib.Route
+	received      []rib.Route
 	announcements notice // routers announce something else
 	now           func() time.Time
 }
@@ -117,7 +117,7 @@ func New(config Config) *Network {
 	config.CNIConfDir = cmp.Or(config.CNIConfDir, "/etc/cni/net.d")
 	config.StateDir = cmp.Or(config.StateDir, cni.DefaultStateDir)
 	config.Way = cmp.Or(config.Way, WayRoutes)
-	return &Network{Config: config, reported: map[problem]told{}, problems: newProblems(config.Registry), routes: newRoutes(config.Registry), leaving: newEgress(config.Registry), rules: newPodRules(), egress: newEgressKernel(), announcements: make(notice, 1), now: time.Now}
+	return &Network{Config: config, reported: map[problem]lastReport{}, problems: newProblems(config.Registry), routes: newRoutes(config.Registry), leaving: newEgress(config.Registry), rules: newPodRules(), egress: newEgressKernel(), announcements: make(notice, 1), now: time.Now}
 }
 
 // Sync makes the machine carry the pods of self and reach those of peers (self

@@ -54,7 +54,7 @@ func (o *Obstacles) Run(ctx context.Context) error {
 	for {
 		if found, err := findObstacles(ctx, &reader, o.Pods()); err == nil { // else what writes rules says what is wrong
 			count.Set(float64(len(found)))
-			o.tell(found)
+			o.report(found)
 		}
 		select {
 		case <-ctx.Done():
@@ -64,8 +64,8 @@ func (o *Obstacles) Run(ctx context.Context) error {
 	}
 }
 
-// tell reports what has been found that was not there at the last look.
-func (o *Obstacles) tell(found []string) {
+// report reports what has been found that was not there at the last look.
+func (o *Obstacles) report(found []string) {
 	changed := len(found) != len(o.known)
 	now := make(map[string]bool, len(found))
 	for _, message := range found {

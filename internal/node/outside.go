@@ -76,7 +76,7 @@ func (n *Network) RunLearned(ctx context.Context, received Received, own func() 
 		if err != nil {
 			return err
 		}
-		return n.syncPlan(func(table *routingTable) *plan { return learned(all, n.ClusterCIDRs, table.onLink, own()) })
+		return n.syncPlan(func(table *routingTable) *plan { return planLearned(all, n.ClusterCIDRs, table.onLink, own()) })
 	})
 }
 
@@ -87,8 +87,8 @@ func (noNodes) Synced() <-chan struct{} { c := make(chan struct{}); close(c); re
 func (noNodes) Dirty() <-chan struct{}  { return nil }
 func (noNodes) Peers() []Peer           { return nil }
 
-// learned decides about the routes of RunLearned.
-func learned(received []rib.Route, clusterCIDRs []netip.Prefix, networks []onLink, own []netip.Addr) *plan {
+// planLearned decides about the routes of RunLearned.
+func planLearned(received []rib.Route, clusterCIDRs []netip.Prefix, networks []onLink, own []netip.Addr) *plan {
 	p := &plan{routes: map[netip.Prefix]route{}}
 	by := newAnnounced(received, networks, own)
 	near := slices.Concat(own, by.routers()) // what leads to pods must not lead to these

@@ -30,7 +30,7 @@ type clusterState struct {
 	enforce bool
 	key     Key // this node's public one; none: not known yet
 
-	held map[Key][]netip.Prefix // what keys stand for in the kernel
+	allowedIPs map[Key][]netip.Prefix // what keys stand for in the kernel
 
 	announced announced // what routers lead to
 	// egress: pods may leave the cluster by other nodes. Where routers carry pods' packets, those go there by the tunnel.

@@ -242,7 +242,7 @@ func TestStolenKey(t *testing.T) {
 	c.clusterCIDRs, c.way = bothCIDRs, WayWireGuard
 	c.peers[0].Key, c.peers[1].Key = Key{1}, Key{2}
 	before := makePlan(c)
-	c.held = map[Key][]netip.Prefix{{1}: before.wg.peers[Key{1}].allowed, {2}: before.wg.peers[Key{2}].allowed}
+	c.allowedIPs = map[Key][]netip.Prefix{{1}: before.wg.peers[Key{1}].allowed, {2}: before.wg.peers[Key{2}].allowed}
 	c.peers[0].Key = Key{2}
 	after := makePlan(c)
 	if got, want := after.wg.peers[Key{2}], before.wg.peers[Key{2}]; got == nil || got.endpoint != want.endpoint || !slices.Equal(got.allowed, want.allowed) {

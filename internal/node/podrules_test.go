@@ -84,7 +84,7 @@ func TestChecksOfTunnels(t *testing.T) {
 		m.network.now = func() time.Time { return time.Now().Add(later) }
 		m.mustSync(c.peers())
 		wantChains("while others still send by the tunnel", all)
-		later += settle
+		later += transition
 		m.mustSync(c.peers()) // removes the device
 		wantChains("when the device has gone", all)
 		m.mustSync(c.peers())

@@ -29,10 +29,10 @@ type problem struct {
 // is, when it is new.
 var patient = map[string]time.Duration{reasonNoKey: time.Minute, reasonNotAnnounced: time.Minute}
 
-// told is what was said of a problem that lasts.
-type told struct {
+// A lastReport is what was reported of a problem that lasts.
+type lastReport struct {
 	due  time.Time // not before; zero: at once
-	said bool
+	done bool
 }
 
 // maxEvents is how many problems of one Sync become events: a cluster whose nodes are all
@@ -87,7 +87,7 @@ func newProblems(registry prometheus.Registerer) *prometheus.GaugeVec {
 // those of nodes, and counts all.
 func (n *Network) report(problems []problem) {
 	counts := map[string]int{reasonPodCIDR: 0, reasonUnreachable: 0, reasonRoute: 0, reasonNoKey: 0, reasonGateway: 0, reasonNotAnnounced: 0}
-	now := make(map[problem]told, len(problems))
+	now := make(map[problem]lastReport, len(problems))
 	events := 0
 	for _, p := range problems {
 		counts[p.reason]++
@@ -95,8 +95,8 @@ func (n *Network) report(problems []problem) {
 		if !lasts {
 			seen.due = n.now().Add(patient[p.reason])
 		}
-		say := !seen.said && !n.now().Before(seen.due)
-		seen.said = seen.said || say
+		say := !seen.done && !n.now().Before(seen.due)
+		seen.done = seen.done || say
 		now[p] = seen
 		if !say {
 			continue

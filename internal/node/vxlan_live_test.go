@@ -228,7 +228,7 @@ func TestWayChangesLive(t *testing.T) {
 		for _, m := range c.machines {
 			c.change(m, way, func() time.Time { return time.Now().Add(later) }, everybody)
 		}
-		later += settle
+		later += transition
 		for _, m := range c.machines {
 			m.mustSync(c.peers())
 			everybody(fmt.Sprintf("when %s has settled with %s", m.peer.Name, way))

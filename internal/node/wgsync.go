@@ -64,11 +64,11 @@ func (s *wgSync) stands() map[Key][]netip.Prefix {
 	if s.have == nil {
 		return nil
 	}
-	held := make(map[Key][]netip.Prefix, len(s.have.peers))
+	allowed := make(map[Key][]netip.Prefix, len(s.have.peers))
 	for key, peer := range s.have.peers {
-		held[key] = peer.allowed
+		allowed[key] = peer.allowed
 	}
-	return held
+	return allowed
 }
 
 // public is the key of the device; none: there is no device.

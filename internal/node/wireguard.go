@@ -37,7 +37,7 @@ func newWireGuard(c clusterState) *wireGuard {
 		w.owner[c.key] = c.self.Name
 	}
 	for _, peer := range c.peers {
-		if slices.ContainsFunc(peer.PodCIDRs, func(cidr netip.Prefix) bool { return slices.Contains(c.held[peer.Key], cidr.Masked()) }) {
+		if slices.ContainsFunc(peer.PodCIDRs, func(cidr netip.Prefix) bool { return slices.Contains(c.allowedIPs[peer.Key], cidr.Masked()) }) {
 			w.users[peer.Key] = peer.Name
 		}
 	}

@@ -80,14 +80,14 @@ func TestWireGuardChangesLive(t *testing.T) {
 			c.sync()
 			everybody(fmt.Sprintf("on the way to %s", way))
 		}
-		for range 5 { // longer than all times to settle, in any order of the nodes
+		for range 5 { // longer than all times of transition, in any order of the nodes
 			later += 80 * time.Second
 			for _, m := range c.machines {
 				m.mustSync(c.peers())
 				everybody(fmt.Sprintf("when %s settles with %s", m.peer.Name, way))
 			}
 		}
-		later += 2 * settle
+		later += 2 * transition
 		for range 2 {
 			c.sync()
 		}
@@ -135,11 +135,11 @@ func TestWireGuardChangesByRouters(t *testing.T) {
 			later += 50 * time.Second // the last one is almost two minutes late
 			all("is on the way to " + string(way))
 		}
-		for range 5 { // longer than all times to settle, in any order of the nodes
+		for range 5 { // longer than all times of transition, in any order of the nodes
 			later += 80 * time.Second
 			all("settles with " + string(way))
 		}
-		later += 2 * settle
+		later += 2 * transition
 		all("has settled with " + string(way))
 		all("stays with " + string(way))
 		c.wantWay(way)

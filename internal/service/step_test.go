@@ -36,7 +36,7 @@ func TestStep(t *testing.T) {
 				if idle++; next == to || text(next) != text(from) || text(from) == text(to) {
 					idle = 0
 				}
-				if idle > r.Services { // the turn of each Service may have come
+				if idle > 64*r.Services { // the turn of each Service, of 64 steps, may have come
 					t.Fatalf("%d steps change nothing", idle)
 				}
 				if from = next; steps > 500 {

@@ -197,16 +197,13 @@ func slotsOf(by service.Algorithm, all []service.Endpoint) (slots []choice) {
 		}
 		return slots
 	}
-	total := 0
-	for _, e := range all {
-		total += lb.Weight(e)
-	}
+	left := weight(all)
 	for i, e := range all {
-		slot := choice{endpoint: i}
-		if i < len(all)-1 {
-			slot.match = chance(uint32(lb.Weight(e)), uint32(total))
+		slot, own := choice{endpoint: i}, uint32(lb.Weight(e))
+		if own < left {
+			slot.match = chance(own, left)
 		}
-		total -= lb.Weight(e)
+		left -= own
 		slots = append(slots, slot)
 	}
 	return slots
