@@ -22,8 +22,8 @@ func TestPublishWireGuardKey(t *testing.T) {
 			waitFor(t, s.NodeChanged(), "the key "+key)
 		}
 	}
-	s.cfg.NodeName = "gone"
-	if err := s.PublishWireGuardKey(t.Context(), "bmV3"); err == nil {
+	gone := New(Config{Client: client, NodeName: "gone"})
+	if err := gone.PublishWireGuardKey(t.Context(), "bmV3"); err == nil {
 		t.Error("no error for a node that is not there")
 	}
 }
