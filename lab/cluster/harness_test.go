@@ -258,8 +258,10 @@ func refused(t *testing.T, want string, cmd *exec.Cmd) {
 	}
 }
 
-// pids finds the lab's processes, however they are called: all of their mount
-// namespaces hold mounts of the lab's directory, or the command line names it.
+// pids finds the lab's processes, however they are called: the command line names the lab's directory, or the process is in
+// a cgroup of the lab, as all of a node and of its pods are. Mounts tell nothing: whatever made a mount namespace while the
+// lab was up, another lab's containerd for one, has the lab's mounts in it. What has ended and was not yet waited for counts
+// as gone: the kernel leaves it in a cgroup that is removed.
 func (l *lab) pids() []int {
 	l.Helper()
 	procs, err := filepath.Glob("/proc/[0-9]*")
@@ -269,30 +271,19 @@ func (l *lab) pids() []int {
 	var pids []int
 	for _, proc := range procs {
 		pid, err := strconv.Atoi(filepath.Base(proc))
-		if err != nil || pid == os.Getpid() || sameMounts(proc) && !l.names(proc+"/cmdline") {
+		if err != nil || pid == os.Getpid() || mentions(proc+"/stat", ") Z ") {
 			continue
 		}
-		if l.names(proc+"/cmdline") || l.names(proc+"/mountinfo") {
+		if mentions(proc+"/cmdline", l.dir()+"/") || mentions(proc+"/cgroup", "/fairway-lab-"+l.name+"/") {
 			pids = append(pids, pid)
 		}
 	}
 	return pids
 }
 
-// sameMounts reports whether the process sees our own mounts, among which the
-// lab's namespaces are while it is up.
-func sameMounts(proc string) bool {
-	theirs, err := os.Readlink(proc + "/ns/mnt")
-	if err != nil {
-		return true
-	}
-	ours, err := os.Readlink("/proc/self/ns/mnt")
-	return err == nil && ours == theirs
-}
-
-func (l *lab) names(file string) bool {
+func mentions(file, what string) bool {
 	data, err := os.ReadFile(file)
-	return err == nil && bytes.Contains(data, []byte(l.dir()+"/"))
+	return err == nil && bytes.Contains(data, []byte(what))
 }
 
 // gone fails the test for everything that is left of the lab.
@@ -302,9 +293,13 @@ func (l *lab) gone() {
 		l.Errorf("%s is left", l.dir())
 	}
 	if pids := l.pids(); len(pids) > 0 {
-		l.Errorf("processes %v are left", pids)
+		for _, pid := range pids {
+			text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+			state, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+			l.Errorf("process %d is left: %q, %q", pid, text, state)
+		}
 	}
-	if l.names("/proc/self/mountinfo") {
+	if mentions("/proc/self/mountinfo", l.dir()+"/") {
 		l.Error("mounts are left")
 	}
 	for _, pattern := range []string{"/sys/fs/cgroup/fairway-lab-", "/sys/fs/cgroup/*/fairway-lab-"} {

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -306,22 +307,51 @@ func TestDownAfterKill(t *testing.T) {
 	up := l.upArgs("--nodes", "2", "--load-balancer", "edge")
 	l.run(up...)
 	l.testEdge()
+	other := exec.Command("cat") // has this lab's mounts in its own namespace, and is none of it; ends with its input
+	other.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}
+	input, err := other.StdinPipe()
+	if err := errors.Join(err, other.Start()); err != nil {
+		t.Fatal(err)
+	}
+	defer input.Close()
 	pids := l.pids()
 	// The control plane; for each node init, containerd, kubelet, the agent's
 	// shim, pause and program; the DNS pods.
 	if len(pids) < 13 {
 		t.Fatalf("found only processes %v", pids)
 	}
-	for _, pid := range pids {
-		if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
-			t.Fatal(err)
-		}
+	killAll(t, pids)
+	if err := errors.Join(input.Close(), other.Wait()); err != nil {
+		t.Errorf("a process that is not of the lab ended with it: %v", err)
 	}
 	l.refused("ended", "status")
 	l.refused("the lab is broken", up...)
 	l.run("down")
 	l.gone()
 	before.unchanged(t)
+}
+
+// killAll kills processes by handles that it opens first: the end of a node's init ends others of them, whose numbers the
+// kernel may give to another process meanwhile.
+func killAll(t *testing.T, pids []int) {
+	t.Helper()
+	var fds []int
+	for _, pid := range pids {
+		fd, err := unix.PidfdOpen(pid, 0)
+		if errors.Is(err, unix.ESRCH) {
+			continue
+		}
+		if err != nil {
+			t.Fatalf("open process %d: %v", pid, err)
+		}
+		defer unix.Close(fd)
+		fds = append(fds, fd)
+	}
+	for _, fd := range fds {
+		if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+			t.Fatalf("kill: %v", err)
+		}
+	}
 }
 
 // TestUpInterrupted ends an up while it unpacks images, and while the nodes start: politely, when it must clean up
