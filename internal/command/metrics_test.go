@@ -1,9 +1,9 @@
 package command
 
 import (
+	"bufio"
 	"context"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -12,6 +12,34 @@ import (
 
 	"github.com/fairway-net/fairway/internal/listener"
 )
+
+// connect opens a connection from an address. In 127/8 each address is a client of its own.
+func connect(t *testing.T, from, to string) net.Conn {
+	t.Helper()
+	d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(from), 0))}
+	var c net.Conn
+	var err error
+	for end := time.Now().Add(10 * time.Second); ; {
+		if c, err = d.Dial("tcp", to); err == nil {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// healthy asks by a connection, which stays open, and reports whether the answer is 200.
+func healthy(c net.Conn) bool {
+	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+	if _, err := fmt.Fprint(c, "GET /healthz HTTP/1.1\r\nHost: pod\r\n\r\n"); err != nil {
+		return false
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+	return err == nil && resp.StatusCode == http.StatusOK
+}
 
 // TestGreedyScraper: a client that holds connections open has a few of them at the port of metrics, and the health of
 // the program is told to others.
@@ -27,40 +55,26 @@ func TestGreedyScraper(t *testing.T) {
 	go func() {
 		ended <- Serve(ctx, at, "--metrics", NewRegistry(), Checks{"/healthz": func() error { return nil }})
 	}()
-	// In 127/8 each address is a client of its own.
-	ask := func(from string) error {
-		d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.MustParseAddr(from), 0))}
-		transport := &http.Transport{DialContext: d.DialContext} // keeps its connection, which nobody closes before the end
-		t.Cleanup(transport.CloseIdleConnections)
-		resp, err := (&http.Client{Transport: transport, Timeout: 10 * time.Second}).Get("http://" + at + "/healthz")
-		if err != nil {
-			return err
+	other := connect(t, "127.0.0.3", at)
+	var all []net.Conn
+	for range listener.MaxConnsOfClient + 20 {
+		c := connect(t, "127.0.0.2", at)
+		if !healthy(c) {
+			t.Error("a connection is not answered")
 		}
-		defer resp.Body.Close()
-		if _, err := io.Copy(io.Discard, resp.Body); err != nil {
-			return err
-		}
-		if resp.StatusCode != http.StatusOK {
-			return fmt.Errorf("status %s", resp.Status)
-		}
-		return nil
-	}
-	for end := time.Now().Add(10 * time.Second); ask("127.0.0.4") != nil; {
-		if time.Now().After(end) {
-			t.Fatal("it does not answer")
-		}
+		all = append(all, c)
 	}
 	kept := 0
-	for range listener.MaxConnsOfClient + 20 {
-		if ask("127.0.0.2") == nil {
+	for _, c := range all {
+		if healthy(c) {
 			kept++
 		}
 	}
 	if kept != listener.MaxConnsOfClient {
 		t.Errorf("a client has %d connections, want %d", kept, listener.MaxConnsOfClient)
 	}
-	if err := ask("127.0.0.3"); err != nil {
-		t.Errorf("another client: %v", err)
+	if !healthy(other) {
+		t.Error("another client is not answered")
 	}
 	cancel()
 	if err := <-ended; err != nil {

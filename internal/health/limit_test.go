@@ -9,32 +9,39 @@ import (
 	"net/netip"
 	"os"
 	"strings"
-	"syscall"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/fairway-net/fairway/internal/listener"
 )
 
-// openFrom makes so many connections from an address, silent ones, and returns those that the server
-// keeps: a request on each is answered.
-func openFrom(t *testing.T, from, to string, n int) (kept []net.Conn) {
+// openFrom makes so many connections from an address, each of which has been answered once.
+func openFrom(t *testing.T, from, to string, n int) (all []net.Conn) {
 	t.Helper()
 	d := net.Dialer{Timeout: deadline, LocalAddr: &net.TCPAddr{IP: net.IP(netip.MustParseAddr(from).AsSlice())}}
 	for range n {
 		c, err := d.Dial("tcp", to)
-		if errors.Is(err, syscall.ECONNRESET) {
-			continue // closed before connect returned
-		}
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { c.Close() })
+		if !answers(c) {
+			t.Errorf("%s is not answered at %s", from, to)
+		}
+		all = append(all, c)
+	}
+	return all
+}
+
+// kept returns how many of the connections are still answered.
+func kept(all []net.Conn) (n int) {
+	for _, c := range all {
 		if answers(c) {
-			kept = append(kept, c)
+			n++
 		}
 	}
-	return kept
+	return n
 }
 
 // answers sends a request and reports whether an answer came.
@@ -47,8 +54,8 @@ func answers(c net.Conn) bool {
 	return err == nil && resp.StatusCode == http.StatusOK
 }
 
-// TestConnectionsAreLimited: a client keeps a few connections; what it opens besides is closed at
-// once, and others are answered meanwhile.
+// TestConnectionsAreLimited: a client keeps a few connections, all clients together so many; who
+// comes then is answered, the node itself in any case, and what was silent longest is closed.
 func TestConnectionsAreLimited(t *testing.T) {
 	h := start(t, func(c *Config) { c.maxConns = 20 })
 	_, port, err := net.SplitHostPort(h.server.Addr("healthz").String())
@@ -57,20 +64,35 @@ func TestConnectionsAreLimited(t *testing.T) {
 	}
 	// In 127/8 each address is a client of its own; the server's own is the node.
 	at := "127.0.0.1:" + port
+	node := openFrom(t, "127.0.0.1", at, 10)
 	first := openFrom(t, "127.0.0.2", at, listener.MaxConnsOfClient+5)
-	if len(first) != listener.MaxConnsOfClient {
-		t.Errorf("a client keeps %d connections, want %d", len(first), listener.MaxConnsOfClient)
+	if n := kept(first); n != listener.MaxConnsOfClient {
+		t.Errorf("a client keeps %d connections, want %d", n, listener.MaxConnsOfClient)
 	}
-	if kept := openFrom(t, "127.0.0.3", at, 10); len(kept) != 4 {
-		t.Errorf("a second client keeps %d connections, want what is left of 20", len(kept))
+	second := openFrom(t, "127.0.0.3", at, 3)
+	for i := range 60 { // more clients than connections
+		openFrom(t, fmt.Sprintf("127.0.1.%d", 1+i), at, 1)
 	}
-	if kept := openFrom(t, "127.0.0.1", at, 10); len(kept) != 10 {
-		t.Errorf("the node itself gets %d of 10: the kubelet's probes would fail", len(kept))
+	if n := kept(first) + kept(second); n > 20 {
+		t.Errorf("%d connections are open, want 20 at most", n)
 	}
-	for _, c := range first {
-		c.Close()
+	if n := kept(node); n != 10 {
+		t.Errorf("the node itself keeps %d of 10: the kubelet's probes would fail", n)
 	}
-	until(t, "connections that were closed to be counted off", func() bool { return len(openFrom(t, "127.0.0.4", at, 1)) == 1 })
+}
+
+// TestGreedyMakeRoom: of clients that hold connections the one with the most makes room: one that
+// asks by one connection keeps it, however long it pauses.
+func TestGreedyMakeRoom(t *testing.T) {
+	h := start(t, func(c *Config) { c.maxConns = 20 })
+	at := h.server.Addr("healthz").String()
+	prober := openFrom(t, "127.0.0.9", at, 1)
+	for i := range 5 {
+		openFrom(t, fmt.Sprintf("127.0.0.%d", 2+i), at, listener.MaxConnsOfClient)
+	}
+	if kept(prober) != 1 {
+		t.Error("the connection of a client that has one is closed for those of greedy ones")
+	}
 }
 
 // TestSilentClients: a connection without a request, or with half of one, ends by itself.
@@ -96,19 +118,58 @@ func TestSilentClients(t *testing.T) {
 	}
 }
 
-// TestChecksAreLimited: a client that holds the port of one Service's check keeps others neither
+// TestSlowReaders: a client that asks and does not read what comes is left after a while.
+func TestSlowReaders(t *testing.T) {
+	var mu sync.Mutex
+	closed := map[string]bool{}
+	h := start(t, func(c *Config) {
+		c.answerTimeout = 100 * time.Millisecond
+		// More than the buffers of both sockets have room for.
+		c.Status = func() any { return strings.Repeat("x", 16<<20) }
+		c.connState = func(c net.Conn, s http.ConnState) {
+			mu.Lock()
+			defer mu.Unlock()
+			if s == http.StateClosed {
+				closed[c.RemoteAddr().String()] = true
+			}
+		}
+	})
+	c, err := net.Dial("tcp", h.server.Addr("healthz").String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := fmt.Fprint(c, "GET /statusz HTTP/1.1\r\nHost: node\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the server to leave a client that does not read", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return closed[c.LocalAddr().String()]
+	})
+}
+
+// TestChecksAreLimited: clients that hold the port of one Service's check keep others neither
 // out of it nor out of another Service's.
 func TestChecksAreLimited(t *testing.T) {
 	c := startChecks(t)
 	a, b := freePort(t), freePort(t)
 	c.sync([]Check{checkOf(web, a, 1, 0), checkOf(dns, b, 1, 0)})
-	if kept := openFrom(t, "127.0.0.2", fmt.Sprintf("127.0.0.1:%d", a), listener.MaxConnsOfClient+5); len(kept) != listener.MaxConnsOfClient {
-		t.Errorf("a client keeps %d connections, want %d", len(kept), listener.MaxConnsOfClient)
+	atA, atB := fmt.Sprintf("127.0.0.1:%d", a), fmt.Sprintf("127.0.0.1:%d", b)
+	other := openFrom(t, "127.0.0.2", atB, 1)
+	first := openFrom(t, "127.0.0.2", atA, listener.MaxConnsOfClient+5)
+	if n := kept(first); n != listener.MaxConnsOfClient {
+		t.Errorf("a client keeps %d connections, want %d", n, listener.MaxConnsOfClient)
 	}
-	if kept := openFrom(t, "127.0.0.3", fmt.Sprintf("127.0.0.1:%d", a), 1); len(kept) != 1 {
-		t.Error("another client is kept out")
+	all := first
+	for i := range maxConnsOfCheck / listener.MaxConnsOfClient {
+		all = append(all, openFrom(t, fmt.Sprintf("127.0.0.%d", 10+i), atA, listener.MaxConnsOfClient)...)
 	}
-	if kept := openFrom(t, "127.0.0.2", fmt.Sprintf("127.0.0.1:%d", b), 1); len(kept) != 1 {
-		t.Error("the client is kept out of another Service's check")
+	openFrom(t, "127.0.0.3", atA, 1) // a load balancer's probe is answered
+	if n := kept(all); n > maxConnsOfCheck {
+		t.Errorf("%d connections of one Service's check are open, want %d at most", n, maxConnsOfCheck)
+	}
+	if kept(other) != 1 {
+		t.Error("a client of another Service's check has lost its connection")
 	}
 }

@@ -50,6 +50,8 @@ type Config struct {
 	patience      time.Duration // 0: as the constant listenPatience
 	maxConns      int           // of other machines, for each server; 0: as the constant
 	headerTimeout time.Duration // 0: as the constant
+	answerTimeout time.Duration // 0: as the constant
+	connState     func(net.Conn, http.ConnState)
 
 	// Wait lets Run wait for ports that are in use. Where a kube-proxy is replaced, it has
 	// them, and answers for the node, until it ends.
@@ -81,6 +83,7 @@ type Server struct {
 func New(cfg Config) *Server {
 	cfg.maxConns = cmp.Or(cfg.maxConns, listener.MaxConns)
 	cfg.headerTimeout = cmp.Or(cfg.headerTimeout, headerTimeout)
+	cfg.answerTimeout = cmp.Or(cfg.answerTimeout, answerTimeout)
 	cfg.patience = cmp.Or(cfg.patience, listenPatience)
 	if cfg.PortInUse == nil {
 		cfg.PortInUse = func(error) {}
@@ -141,7 +144,7 @@ func (s *Server) listen(ctx context.Context) error {
 		s.cfg.Log.Info("listening", "server", v.name, "address", l.Addr().String())
 		l = listener.NewLimit(s.cfg.maxConns, listener.MaxConnsOfClient, listener.MaxConnsOfNode).Listen(l)
 		r := newRunning(s.cfg.Log, l, v.handler)
-		r.server.ReadHeaderTimeout = s.cfg.headerTimeout
+		r.server.ReadHeaderTimeout, r.server.WriteTimeout, r.server.ConnState = s.cfg.headerTimeout, s.cfg.answerTimeout, s.cfg.connState
 		s.open = append(s.open, r)
 	}
 	return nil

@@ -1,0 +1,9 @@
+package command
+
+import (
+	"testing"
+
+	"github.com/fairway-net/fairway/internal/testnet"
+)
+
+func TestMain(m *testing.M) { testnet.Main(m) }
