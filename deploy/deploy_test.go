@@ -317,6 +317,26 @@ func matches(t *testing.T, selector *metav1.LabelSelector, set map[string]string
 	return s.Matches(labels.Set(set))
 }
 
+// TestClusterKeepsItsDNSService: what is deleted with deploy/ or deploy/dns has no Service: kube-dns was the cluster's before.
+func TestClusterKeepsItsDNSService(t *testing.T) {
+	for _, file := range []string{"kustomization.yaml", "agent/kustomization.yaml", "dns/kustomization.yaml"} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if regexp.MustCompile(`(?m)^- .*dns-service`).Match(text) {
+			t.Errorf("%s has the Service kube-dns", file)
+		}
+	}
+	for _, file := range []string{"dns/rbac.yaml", "dns/deployment.yaml"} {
+		for _, o := range objects(t, file) {
+			if _, is := o.(*corev1.Service); is {
+				t.Errorf("%s has a Service", file)
+			}
+		}
+	}
+}
+
 func TestServiceReachesTheDNSPods(t *testing.T) {
 	all := base(t)
 	pod := find[*appsv1.Deployment](t, all, "fairway-dns").Spec.Template

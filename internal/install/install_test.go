@@ -169,6 +169,65 @@ func TestThereAndBack(t *testing.T) {
 	}
 }
 
+// TestHeldServices: Services that the controller holds by its finalizer can be deleted when it is gone, by an upgrade or
+// by uninstall. What others hold, and by what, stays.
+func TestHeldServices(t *testing.T) {
+	const held = `apiVersion: v1
+kind: Service
+metadata:
+  name: NAME
+  namespace: default
+  finalizers: [example.org/mine, service.kubernetes.io/load-balancer-cleanup]
+  managedFields:
+  - {manager: OWNER, operation: Apply, apiVersion: v1, fieldsType: FieldsV1, fieldsV1: {"f:metadata": {"f:finalizers": {"v:\"service.kubernetes.io/load-balancer-cleanup\"": {}}}}}
+spec: {type: LoadBalancer}
+status: {loadBalancer: {ingress: [{ip: 192.0.2.1}]}}`
+	service := func(name, owner string) string {
+		return strings.NewReplacer("NAME", name, "OWNER", owner).Replace(held)
+	}
+	api := newFake(t, cluster(t, "kubeadm")+"\n---\n"+service("ours", "fairway-addresses")+"\n---\n"+service("cloud", "cloud-controller"))
+	i := installer(api, &bytes.Buffer{})
+	finalizers := func(name string) []string {
+		o, _ := api.Get(t.Context(), objects.Ref{APIVersion: "v1", Kind: "Service", Namespace: "default", Name: name})
+		if _, there, _ := unstructured.NestedSlice(o.Object, "status", "loadBalancer", "ingress"); !there {
+			t.Errorf("Service %s has lost its address", name)
+		}
+		return o.GetFinalizers()
+	}
+	hold := func() {
+		for name, owner := range map[string]string{"ours": "fairway-addresses"} {
+			api.put(newFake(t, service(name, owner)).objects[0])
+		}
+	}
+	with := tagged
+	with.Components = []string{"load-balancer"}
+	for _, step := range []struct {
+		what string
+		do   func() error
+		held bool
+	}{
+		{"install", func() error { return i.Install(t.Context(), with) }, true},
+		{"upgrade", func() error { return i.Upgrade(t.Context(), Options{ProxyMode: "iptables"}) }, true},
+		{"upgrade without the component", func() error { return i.Upgrade(t.Context(), Options{Without: []string{"load-balancer"}}) }, false},
+		{"rollback", func() error { hold(); return i.Rollback(t.Context(), 2) }, true},
+		{"uninstall", func() error { return i.Uninstall(t.Context(), false) }, false},
+	} {
+		if err := step.do(); err != nil {
+			t.Fatalf("%s: %v", step.what, err)
+		}
+		want := []string{"example.org/mine"}
+		if step.held {
+			want = append(want, "service.kubernetes.io/load-balancer-cleanup")
+		}
+		if got := finalizers("ours"); !slices.Equal(got, want) {
+			t.Errorf("after %s our Service has the finalizers %q, want %q", step.what, got, want)
+		}
+		if got := finalizers("cloud"); len(got) != 2 {
+			t.Errorf("after %s another one's Service has the finalizers %q", step.what, got)
+		}
+	}
+}
+
 // TestCutOff ends an install, an upgrade and an uninstall at every second of their writes; all
 // of them take twice as long. The next run finishes it, and after uninstall the cluster is as
 // it was.

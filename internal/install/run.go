@@ -215,6 +215,14 @@ func (i *Installer) change(ctx context.Context, inv *inventory, r *revision, gon
 			return err
 		}
 	}
+	if !givesAddresses(r.Settings) {
+		if err := i.waitGone(ctx, inv.named(gone)); err != nil {
+			return err
+		}
+		if err := i.letGo(ctx); err != nil {
+			return err
+		}
+	}
 	if err := i.takeProxy(ctx, inv, r.Settings); err != nil {
 		return err
 	}

@@ -97,6 +97,13 @@ func (i *Installer) showRemoval(ctx context.Context, inv *inventory, refs []obje
 			i.say("  %-6s  %s, and what others have made in it", "keep", r)
 		}
 	}
+	held, err := i.heldServices(ctx)
+	if err != nil {
+		return err
+	}
+	if len(held) > 0 {
+		i.say("  %-6s  finalizer %s of Services: %d; their addresses stay", remove, balancerFinalizer, len(held))
+	}
 	i.say("  %-6s  rules, routes and files of Fairway on each node", remove)
 	if i.DryRun {
 		i.say("\ndry run: nothing was changed")
@@ -123,6 +130,9 @@ func (i *Installer) remove(ctx context.Context, inv *inventory, r *revision, ref
 		}
 	}
 	if err := i.waitGone(ctx, r.objects); err != nil {
+		return err
+	}
+	if err := i.letGo(ctx); err != nil {
 		return err
 	}
 	proxy, err := read[appsv1.DaemonSet](ctx, i.API, kubeProxyRef.APIVersion, kubeProxyRef.Kind, kubeSystem, kubeProxyRef.Name)

@@ -1,0 +1,78 @@
+package install
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/fairway-net/fairway/internal/kube/objects"
+)
+
+// The controller holds each Service that it gave an address to by a finalizer, whose field has this owner (package
+// kube writes it). Without the controller nobody removes it, and the Service could not be deleted.
+const (
+	balancerFinalizer = "service.kubernetes.io/load-balancer-cleanup"
+	balancerOwner     = "fairway-addresses"
+)
+
+// givesAddresses reports whether a revision has the controller that holds Services.
+func givesAddresses(s Settings) bool {
+	return slices.Contains(s.Components, "load-balancer") || slices.Contains(s.Components, "edge")
+}
+
+// heldServices returns the Services that the controller holds.
+func (i *Installer) heldServices(ctx context.Context) (held []unstructured.Unstructured, err error) {
+	all, err := i.API.List(ctx, "v1", "Service", "", "")
+	for _, o := range all {
+		ours := slices.ContainsFunc(o.GetManagedFields(), func(f metav1.ManagedFieldsEntry) bool {
+			return f.Manager == balancerOwner && f.FieldsV1 != nil && strings.Contains(f.FieldsV1.GetRawString(), balancerFinalizer)
+		})
+		if ours && slices.Contains(o.GetFinalizers(), balancerFinalizer) {
+			held = append(held, o)
+		}
+	}
+	return held, err
+}
+
+// letGo lets Services be deleted that the controller, which has ended, holds. Their addresses stay in their statuses.
+func (i *Installer) letGo(ctx context.Context) error {
+	held, err := i.heldServices(ctx)
+	if err != nil {
+		return err
+	}
+	for _, o := range held {
+		rest := slices.DeleteFunc(o.GetFinalizers(), func(f string) bool { return f == balancerFinalizer })
+		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+			"resourceVersion": o.GetResourceVersion(), // others may have changed the list meanwhile
+			"finalizers":      slices.Concat([]string{}, rest),
+		}})
+		if err != nil {
+			return fmt.Errorf("encode a change of %s: %w", objects.RefOf(&o), err)
+		}
+		if err := i.API.Patch(ctx, objects.RefOf(&o), patch); err != nil {
+			return err
+		}
+	}
+	if len(held) > 0 {
+		i.say("%d Services of type LoadBalancer can be deleted: their finalizer is removed", len(held))
+	}
+	return nil
+}
+
+// named returns the objects of all revisions that refs name.
+func (inv *inventory) named(refs []objects.Ref) (all []*unstructured.Unstructured) {
+	for _, ref := range refs {
+		for _, r := range slices.Backward(inv.Revisions) {
+			if at := slices.IndexFunc(r.objects, func(o *unstructured.Unstructured) bool { return ref.Same(objects.RefOf(o)) }); at >= 0 {
+				all = append(all, r.objects[at])
+				break
+			}
+		}
+	}
+	return all
+}
