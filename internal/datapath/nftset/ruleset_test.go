@@ -226,6 +226,23 @@ func TestCounted(t *testing.T) {
 	}
 }
 
+// TestBeganAnew: a load that had to begin the table anew, after the sets were filled, is an error, and the next Sync fills
+// them again.
+func TestBeganAnew(t *testing.T) {
+	enter(t)
+	r := process(t, 1)
+	r.begin("10.96.0.1")
+	run(t, "delete table inet tested; add table inet tested; add set inet tested cluster-ips4 { type ipv6_addr; }")
+	if err := r.Switch(t.Context(), r.p); !errors.Is(err, nft.ErrAnew) {
+		t.Errorf("Switch: %v, want %v", err, nft.ErrAnew)
+	}
+	r.Forget()
+	r.sync("10.96.0.1")
+	if out := run(t, "list set inet tested cluster-ips4"); !strings.Contains(out, "10.96.0.1") {
+		t.Errorf("the next Sync leaves\n%s", out)
+	}
+}
+
 // TestSays: an error of Begin or Switch says which rules the kernel runs.
 func TestSays(t *testing.T) {
 	enter(t)
