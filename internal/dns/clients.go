@@ -71,7 +71,8 @@ type perClient struct {
 	share *share
 }
 
-// setupClients reads `clients [MAX]`. It holds for all server blocks, each by itself.
+// setupClients reads `clients [MAX]`. It holds for all server blocks, each by itself. All Corefiles have it: so it also
+// limits who asks for metrics.
 func setupClients(c *caddy.Controller) error {
 	most := maxQuestions
 	for c.Next() {
@@ -90,6 +91,7 @@ func setupClients(c *caddy.Controller) error {
 	dnsserver.AddPluginToAllServerBlocks(c, func(next plugin.Handler) plugin.Handler {
 		return perClient{next, newShare(most)}
 	})
+	limitScrapes(c)
 	return nil
 }
 
