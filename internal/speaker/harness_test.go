@@ -169,6 +169,11 @@ func (s world) tell(all map[netip.Addr]string) { s.write(s.Self, all) }
 // grant writes what a speaker says of its grant.
 func (s world) grant(g announce.Standing) { s.write(s.Self+".grant", g) }
 
+// event writes what a speaker tells the owner of a Service.
+func (s world) event(name service.Name, p service.Problem) {
+	s.write(s.Self+".event", name.String()+" "+p.Reason+" "+p.Message)
+}
+
 // ready writes, when it changes, whether the speaker is ready.
 func (s world) ready(ctx context.Context, speaker *Speaker) {
 	for was := ""; ctx.Err() == nil; time.Sleep(10 * time.Millisecond) {
@@ -204,7 +209,7 @@ func runHelper(text string) {
 	if err := json.Unmarshal([]byte(text), &w); err != nil {
 		panic(err)
 	}
-	holdDown, formerSilent = 500*time.Millisecond, time.Minute
+	holdDown, formerSilent, probeAgain = 500*time.Millisecond, time.Minute, time.Second
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil)).With("self", w.Self)
@@ -212,7 +217,7 @@ func runHelper(text string) {
 	go src.read(os.Stdin)
 	s := New(Config{
 		Log: log, Node: w.Self, Key: []byte("0123456789abcdef0123456789abcdef"), Port: 10280, Source: src,
-		Assigned: func(map[service.Name]Assignment) {}, Dead: func([]string) {}, Event: func(service.Name, service.Problem) {},
+		Assigned: func(map[service.Name]Assignment) {}, Dead: func([]string) {}, Event: w.event,
 		Owners: w.tell, Granted: w.grant, Metrics: NewMetrics(prometheus.NewRegistry(), w.Self),
 	})
 	go w.ready(ctx, s)

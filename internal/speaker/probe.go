@@ -17,7 +17,10 @@ type probeResult struct {
 }
 
 // probeTime is how long it is asked whether another machine has a new address.
-const probeTime, probeAgain = 600 * time.Millisecond, 30 * time.Second
+const probeTime = 600 * time.Millisecond
+
+// probeAgain is when an address is looked at again that another machine had.
+var probeAgain = 30 * time.Second
 
 // probe asks, before an address is announced for the first time, whether another machine has it.
 func (s *Speaker) probe(a netip.Addr, devices []string) {
