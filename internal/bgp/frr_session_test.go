@@ -65,7 +65,7 @@ func TestFRRPassword(t *testing.T) {
 	w := &r.nodes[0].world
 	w.Peers[0].Password = "wrong"
 	r.start(0)
-	await(t, r.nodes[0].log.String, "the router cannot be reached [a wrong password")
+	await(t, r.nodes[0].log.String, "the router cannot be reached", "[a wrong password looks")
 	r.until(vip4)
 	w.Peers[0].Password = "right"
 	r.tell(0)

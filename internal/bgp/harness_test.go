@@ -186,6 +186,8 @@ const patience = 60 * time.Second
 type rack struct {
 	t        *testing.T
 	net      *testnet.Net
+	at       *testnet.Namespace // where the router is
+	asn      int                // that the router expects of the nodes
 	nodes    []*machine
 	bird     *exec.Cmd
 	birdFile string
@@ -217,7 +219,8 @@ func await(t *testing.T, get func() string, all ...string) {
 // newRack makes n nodes that have the addresses and answer there, without speakers or a router.
 func newRack(t *testing.T, n int) *rack {
 	t.Parallel()
-	r := &rack{t: t, net: testnet.New(t), birdLog: &testnet.Log{}}
+	r := &rack{t: t, net: testnet.New(t), asn: 64501, birdLog: &testnet.Log{}}
+	r.at = r.net.Fabric
 	if n > 1 {
 		must(t, r.net.Fabric.Sysctl("ipv4/fib_multipath_hash_policy", "1")) // by port
 	}
@@ -325,10 +328,10 @@ func (r *rack) router(neighbour, rest string) {
 	text := strings.NewReplacer("PEER", neighbour, "REST", rest).Replace(birdConfig)
 	for i, m := range r.nodes {
 		addr := m.Addr(!strings.Contains(neighbour, "local fd00"))
-		text += fmt.Sprintf("protocol bgp node%d from node { neighbor %v as 64501; }\n", i+1, addr)
+		text += fmt.Sprintf("protocol bgp node%d from node { neighbor %v as %d; }\n", i+1, addr, r.asn)
 	}
 	must(r.t, os.WriteFile(r.birdFile, []byte(text), 0o600))
-	r.run(r.net.Fabric, "bird", "-p", "-c", r.birdFile)
+	r.run(r.at, "bird", "-p", "-c", r.birdFile)
 	r.startBird()
 	r.t.Cleanup(func() { r.killBird() })
 }
@@ -338,7 +341,7 @@ func (r *rack) startBird() {
 	r.bird = exec.Command("bird", "-f", "-c", r.birdFile, "-s", filepath.Join(filepath.Dir(r.birdFile), "ctl"))
 	r.bird.Stderr = r.birdLog
 	r.bird.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	must(r.t, r.net.Fabric.Do(r.bird.Start))
+	must(r.t, r.at.Do(r.bird.Start))
 }
 
 // killBird ends BIRD without a chance to say so; what it wrote into the kernel stays.

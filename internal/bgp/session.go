@@ -17,7 +17,6 @@ import (
 	"github.com/osrg/gobgp/v4/pkg/server"
 
 	"github.com/fairway-net/fairway/internal/announce"
-	"github.com/fairway-net/fairway/internal/service"
 )
 
 // closing is how long a session may take to end in order.
@@ -40,7 +39,8 @@ type session struct {
 	since  time.Time // it is so
 	lost   string    // why it is not up
 	closed bool      // by us
-	flood  time.Time // when the router had sent too many prefixes
+	// shunnedAt is when the router was found to be one that is left alone for a while; zero: it is not.
+	shunnedAt time.Time
 }
 
 // open starts a session: it goes on trying until it is closed.
@@ -175,10 +175,17 @@ func (s *session) changed(e *apiutil.WatchEventMessage_PeerEvent) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	up := e.Peer.State.SessionState == wire.BGP_FSM_ESTABLISHED
-	if e.Peer.State.AdminState == api.PeerState_ADMIN_STATE_PFX_CT && s.flood.IsZero() {
-		s.flood = time.Now()
+	if e.Peer.State.AdminState == api.PeerState_ADMIN_STATE_PFX_CT && s.shunnedAt.IsZero() {
+		s.shunnedAt = time.Now()
+	}
+	if up && s.config.PeerASN == 0 && e.Peer.State.PeerASN == s.config.LocalASN && !s.closed {
+		s.refuse(fmt.Sprintf("the router is in AS %d too, and dynamicASN is external [dynamicASN: internal]", s.config.LocalASN))
+		return
 	}
 	if up == s.up {
+		if reason := refusal(s.config, e.Peer.State); !up && reason != "" {
+			s.failedLocked("the router refuses the session", reason)
+		}
 		return
 	}
 	if s.closed {
@@ -193,7 +200,7 @@ func (s *session) changed(e *apiutil.WatchEventMessage_PeerEvent) {
 		s.log.Info("session is up", "asn", e.Peer.State.PeerASN)
 	} else {
 		s.lost = e.Peer.State.DisconnectMessage
-		if !s.flood.IsZero() {
+		if !s.shunnedAt.IsZero() {
 			s.lost = fmt.Sprintf("the router sent more than %d prefixes [filter what it sends to nodes]", maxReceived)
 		}
 		s.log.Warn("session is down", "reason", s.lost)
@@ -201,11 +208,22 @@ func (s *session) changed(e *apiutil.WatchEventMessage_PeerEvent) {
 	s.wake()
 }
 
-// state says whether the session is up, or why not; flooded since when the router is left alone.
-func (s *session) state() (up bool, lost string, flooded time.Time) {
+// refuse ends a session that has just come up with a router that is not the wanted one: GoBGP takes any where it is given no
+// AS. s.mu is held.
+func (s *session) refuse(reason string) {
+	s.shunnedAt, s.since, s.lost = time.Now(), time.Now(), reason
+	s.log.Warn("session is refused", "reason", reason)
+	go func() { // this is called by what it would wait for
+		_ = s.server.DisablePeer(context.Background(), &api.DisablePeerRequest{Address: s.config.Address.Addr().String(), Communication: reason}) // it fails if the session is closed already
+	}()
+	s.wake()
+}
+
+// state says whether the session is up, or why not; shunnedAt since when the router is left alone.
+func (s *session) state() (up bool, lost string, shunnedAt time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.up, s.lost, s.flood
+	return s.up, s.lost, s.shunnedAt
 }
 
 // upSince is when the session came up; zero: it is not up.
@@ -218,19 +236,19 @@ func (s *session) upSince() time.Time {
 	return s.since
 }
 
-// failed notes why the router cannot be connected to.
-func (s *session) failed(reason string) {
+// failed notes why a try to have a session failed.
+func (s *session) failed(message, reason string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.up || s.closed || s.lost == reason {
+	s.failedLocked(message, reason)
+}
+
+func (s *session) failedLocked(message, reason string) {
+	if s.up || s.closed || s.lost == reason || !s.shunnedAt.IsZero() {
 		return
 	}
 	s.lost = reason
-	hint := ""
-	if s.config.Password != "" {
-		hint = " [a wrong password looks like a router that does not answer]"
-	}
-	s.log.Warn("the router cannot be reached"+hint, "reason", reason)
+	s.log.Warn(message, "reason", reason)
 	s.wake()
 }
 
@@ -248,24 +266,4 @@ func (s *session) counters() (sent, received *api.Message, err error) {
 		sent, received, err = p.GetState().GetMessages().GetSent(), p.GetState().GetMessages().GetReceived(), nil
 	})
 	return sent, received, errors.Join(e, err)
-}
-
-// connectErrors is a log that keeps nothing of GoBGP's but why it cannot connect: the rest comes
-// as states.
-type connectErrors struct{ s *session }
-
-func (connectErrors) Enabled(_ context.Context, l slog.Level) bool { return l == slog.LevelDebug }
-func (h connectErrors) WithAttrs([]slog.Attr) slog.Handler         { return h }
-func (h connectErrors) WithGroup(string) slog.Handler              { return h }
-func (h connectErrors) Handle(_ context.Context, r slog.Record) error {
-	if r.Message != "failed to connect" {
-		return nil
-	}
-	r.Attrs(func(a slog.Attr) bool {
-		if a.Key == "Error" {
-			h.s.failed(service.Cut(a.Value.String(), 300))
-		}
-		return true
-	})
-	return nil
 }

@@ -185,7 +185,7 @@ func TestPassword(t *testing.T) {
 	await(t, r.nodes[0].log.String, "Secret bgp of type kubernetes.io/basic-auth")
 	w.Passwords = map[string]string{"bgp": "wrong"}
 	r.tell(0)
-	await(t, r.nodes[0].log.String, "the router cannot be reached [a wrong password")
+	await(t, r.nodes[0].log.String, "the router cannot be reached", "[a wrong password looks")
 	await(t, r.nodes[0].log.String, "session with router: up false for true: ")
 	w.Passwords["bgp"] = "right"
 	r.tell(0)

@@ -91,8 +91,8 @@ type Announcement struct {
 const (
 	// again is the time to the next try after an error.
 	again = 5 * time.Second
-	// floodPause is how long a router that sent too much is left alone.
-	floodPause = 5 * time.Minute
+	// shunPause is how long a router is left alone that sent too much, or is not the wanted one.
+	shunPause = 5 * time.Minute
 	// passingWithin is how long a node may take to know the others.
 	passingWithin = 10 * time.Second
 	// shunned is how long routers have to prefer other ways before ours are taken back.
@@ -287,9 +287,9 @@ func (s *Speaker) intended(services []*announce.Service) map[service.Name]Announ
 func (s *Speaker) closeOthers(all []announce.Session) {
 	for name, have := range s.sessions {
 		i := slices.IndexFunc(all, func(w announce.Session) bool { return w.Peer == name })
-		_, _, flooded := have.state()
+		_, _, shunnedAt := have.state()
 		switch {
-		case i >= 0 && all[i].SessionConfig == have.config && (flooded.IsZero() || time.Since(flooded) < floodPause):
+		case i >= 0 && all[i].SessionConfig == have.config && (shunnedAt.IsZero() || time.Since(shunnedAt) < shunPause):
 			continue
 		case i < 0:
 			have.log.Info("session ends")
@@ -318,8 +318,8 @@ func (s *Speaker) session(want announce.Session) (next time.Duration) {
 		s.untold = "routes cannot be changed: " + err.Error()
 		return again
 	}
-	if _, _, flooded := have.state(); !flooded.IsZero() {
-		return max(time.Millisecond, floodPause-time.Since(flooded))
+	if _, _, shunnedAt := have.state(); !shunnedAt.IsZero() {
+		return max(time.Millisecond, shunPause-time.Since(shunnedAt))
 	}
 	return next
 }
