@@ -156,6 +156,7 @@ func (a *Addresses) decide(names []service.Name) {
 		if len(d.Addrs) > 0 {
 			want.Mode = a.mode
 		}
+		a.report.moved(a.given[d.Name].pool(), want.Pool)
 		a.given[d.Name] = a.given[d.Name].next(want)
 		names = append(names, d.Name)
 	}

@@ -32,6 +32,14 @@ func (g *given) next(status balancerStatus) *given {
 	return n
 }
 
+// pool is where the addresses come from; empty: from none. g may be nil.
+func (g *given) pool() string {
+	if g == nil {
+		return ""
+	}
+	return g.status.Pool
+}
+
 // claimants returns by address the node that says that it is its own; of several, the first by name.
 func (s *Store) claimants() map[netip.Addr]string {
 	all := map[netip.Addr]string{}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -20,8 +21,9 @@ import (
 // A claimsRig is an API server with a pool, a Service of type LoadBalancer and a node whose kubelet writes what it likes.
 type claimsRig struct {
 	*testing.T
-	client *fake.Clientset
-	rogue  *corev1.Node
+	client    *fake.Clientset
+	rogue     *corev1.Node
+	addresses *Addresses // of the controller that began last
 }
 
 func newClaimsRig(t *testing.T) *claimsRig {
@@ -45,6 +47,7 @@ func (r *claimsRig) begin() (end func()) {
 	s := New(Config{Log: log, Client: r.client, AllNodes: true, Custom: newMetallbAPI(pool), LoadBalancerNamespace: "metallb-system"})
 	events := NewRecorder(log, r.client, "node-1")
 	a := NewAddresses(log, s, events, "", IPModeVIP, []ipam.PortRange{{First: 10250, Last: 10250}})
+	r.addresses = a
 	ends := []func(){runStoppable(r.T, events.Run), runStoppable(r.T, s.Run), runStoppable(r.T, a.Run)}
 	return func() {
 		for _, end := range ends {
@@ -134,6 +137,34 @@ func TestClaimedAddress(t *testing.T) {
 	r.claim()
 	r.port(8080)
 	r.until("the claim is gone", "[192.0.2.50] [{TCP 80} {TCP 443} {TCP 8080}]")
+}
+
+// TestServicesAllocated: the metric counts the Services that have addresses of a pool.
+func TestServicesAllocated(t *testing.T) {
+	r := newClaimsRig(t)
+	defer r.begin()()
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(r.addresses)
+	count := func() string {
+		all, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out []string
+		for _, f := range all {
+			if f.GetName() == "metallb_allocator_services_allocated_total" {
+				for _, m := range f.GetMetric() {
+					out = append(out, fmt.Sprint(m.GetLabel()[0].GetValue(), " ", m.GetGauge().GetValue()))
+				}
+			}
+		}
+		return strings.Join(out, ", ")
+	}
+	awaitText(t, "with a Service", "lan 1", count)
+	if err := r.client.CoreV1().Services("shop").Delete(t.Context(), "web", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	awaitText(t, "without one", "lan 0", count)
 }
 
 // awaitText waits until what is read is as it is wanted.

@@ -36,15 +36,16 @@ type poolReport struct {
 	writer *StatusWriter[ipam.PoolUse]
 	state  *StatusWriter[configState]
 
-	mu   sync.Mutex
-	last ipam.Report
+	mu       sync.Mutex
+	last     ipam.Report
+	services map[string]int // by the pool that they have their addresses from
 }
 
 // A configState is what a ConfigurationState says.
 type configState struct{ Result, Summary string }
 
 func newPoolReport(log *slog.Logger, s *Store) *poolReport {
-	r := &poolReport{store: s}
+	r := &poolReport{store: s, services: map[string]int{}}
 	r.uses = open(s, metallbKind(s, "v1beta1", "ipaddresspools", convertPoolUse))
 	states := metallbKind(s, "v1beta1", "configurationstates", convertConfigState)
 	states.only.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, controllerState).String() // each speaker has one too
@@ -98,6 +99,16 @@ func (r *poolReport) set(now ipam.Report) {
 		}
 	}
 	r.state.Set(r.stateName(), stateOf(now))
+}
+
+// moved notes that a Service has its addresses from another pool; empty: from none.
+func (r *poolReport) moved(from, to string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.services[to]++
+	if r.services[from]--; r.services[from] == 0 {
+		delete(r.services, from)
+	}
 }
 
 // left returns how many addresses are left; a pool that never ends stays so. Addresses
@@ -204,6 +215,8 @@ var poolMetrics = [...]struct {
 	{poolDesc("ipv6_addresses_total", "Number of usable IPv6 addresses of a pool"), func(u ipam.PoolUse) int64 { return u.Total6 }},
 }
 
+var servicesDesc = poolDesc("services_allocated_total", "Number of Services that have addresses of a pool")
+
 func poolDesc(name, help string) *prometheus.Desc {
 	return prometheus.NewDesc("metallb_allocator_"+name, help, []string{"pool"}, nil)
 }
@@ -213,16 +226,17 @@ func (a *Addresses) Describe(c chan<- *prometheus.Desc) {
 	for _, m := range poolMetrics {
 		c <- m.desc
 	}
+	c <- servicesDesc
 }
 
 // Collect is a part of prometheus.Collector.
 func (a *Addresses) Collect(c chan<- prometheus.Metric) {
 	a.report.mu.Lock()
-	uses := a.report.last.Pools
-	a.report.mu.Unlock()
-	for _, u := range uses {
+	defer a.report.mu.Unlock()
+	for _, u := range a.report.last.Pools {
 		for _, m := range poolMetrics {
 			c <- prometheus.MustNewConstMetric(m.desc, prometheus.GaugeValue, float64(m.value(u)), u.Pool)
 		}
+		c <- prometheus.MustNewConstMetric(servicesDesc, prometheus.GaugeValue, float64(a.report.services[u.Pool]), u.Pool)
 	}
 }
