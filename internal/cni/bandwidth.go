@@ -92,6 +92,10 @@ func (w vethPair) limitEgress(host netlinksafe.Handle, link netlink.Link, b *ban
 	if err := host.LinkSetAlias(ifb, w.alias); err != nil {
 		return fmt.Errorf("name link %s: %w", attrs.Name, err)
 	}
+	// What passes has its own link again behind it. With an address of IPv6 the kernel takes twice as long to delete a link.
+	if err := setSysctls([]setting{{"ipv6/conf/" + attrs.Name + "/disable_ipv6", "1"}}); err != nil {
+		return err
+	}
 	if err := host.LinkSetUp(ifb); err != nil {
 		return fmt.Errorf("set %s up: %w", attrs.Name, err)
 	}

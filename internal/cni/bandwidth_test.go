@@ -17,7 +17,7 @@ import (
 func (n *node) limited(ingress, egress uint64) (*libcni.NetworkConfigList, *pod) {
 	n.t.Helper()
 	list, err := libcni.NetworkConfFromBytes([]byte(fmt.Sprintf(
-		`{"cniVersion":"1.1.0","name":"fairway","plugins":[{"type":"fairway-cni","capabilities":{"bandwidth":true},"ipam":{"type":"host-local","dataDir":%q,"ranges":[[{"subnet":"10.244.1.0/24"}]]}}]}`,
+		`{"cniVersion":"1.1.0","name":"fairway","plugins":[{"type":"fairway-cni","capabilities":{"bandwidth":true},"ipam":{"type":"host-local","dataDir":%q,"ranges":[[{"subnet":"10.244.1.0/24"}],[{"subnet":"fd00:10:244:1::/64"}]]}}]}`,
 		n.stateDir)))
 	if err != nil {
 		n.t.Fatal(err)
@@ -85,7 +85,7 @@ func stream(t testing.TB, from, to *namespace, at netip.Addr, d time.Duration) (
 	return float64(r.n) * 8 / r.d.Seconds(), r.d
 }
 
-// TestBandwidth: a pod gets and sends no more than its limits; the packets still come from
+// TestBandwidth: a pod gets and sends no more than its limits, in both families; the packets still come from
 // its own link, so that its source is checked; CHECK sees the limits; DEL and GC leave no link.
 func TestBandwidth(t *testing.T) {
 	n := newNode(t)
@@ -96,8 +96,10 @@ func TestBandwidth(t *testing.T) {
 		at       netip.Addr
 		limit    float64
 	}{
-		"to the pod":   {n.outside, p.namespace, p.addrs[0], 16e6},
-		"from the pod": {p.namespace, n.outside, outside4, 8e6},
+		"to the pod":           {n.outside, p.namespace, p.addrs[0], 16e6},
+		"from the pod":         {p.namespace, n.outside, outside4, 8e6},
+		"to the pod by IPv6":   {n.outside, p.namespace, p.addrs[1], 16e6},
+		"from the pod by IPv6": {p.namespace, n.outside, outside6, 8e6},
 	} {
 		// The bucket is full at first; headers count, which the stream does not have.
 		rate, d := stream(t, s.from, s.to, s.at, time.Second)
@@ -111,6 +113,9 @@ func TestBandwidth(t *testing.T) {
 		t.Errorf("CHECK: %v", err)
 	}
 	shaper := attachment{"fairway", p.rt.ContainerID, "eth0"}.shaper()
+	if off := n.run("cat /proc/sys/net/ipv6/conf/" + shaper + "/disable_ipv6"); off != "1\n" {
+		t.Errorf("the shaper has IPv6, with which its deletion takes twice as long: %q", off)
+	}
 	n.run("tc qdisc del dev " + shaper + " root")
 	wantCode(t, n.check(list, p), codeBandwidth, "sends at 0 bits")
 	if err := n.del(list, p); err != nil {

@@ -38,7 +38,8 @@ type PortMapping struct {
 // it, the agent reads it.
 type HostPorts struct {
 	Network   string        `json:"network"`
-	Pod       string        `json:"pod"` // namespace/name; the container's id if the runtime names no pod
+	Pod       string        `json:"pod"`           // namespace/name; the container's id if the runtime names no pod
+	UID       string        `json:"uid,omitempty"` // the pod's; empty if the runtime does not say it
 	Addresses []netip.Addr  `json:"addresses"`
 	Ports     []PortMapping `json:"ports"`
 	Created   time.Time     `json:"created"`
@@ -131,14 +132,15 @@ func isPort(n int) bool { return n > 0 && n < 1<<16 }
 
 // writeHostPorts records what the attachment has; a record without ports is none. A
 // repeated ADD replaces what the one before left.
-func writeHostPorts(conf *netConf, a attachment, pod string, addrs []netip.Addr) error {
+func writeHostPorts(conf *netConf, a attachment, cniArgs string, addrs []netip.Addr) error {
 	if len(conf.mappings) == 0 {
 		return removeHostPorts(conf, a)
 	}
-	if pod == "" {
-		pod = a.containerID
+	r := HostPorts{Network: a.network, Pod: podName(cniArgs), UID: argument(cniArgs, "K8S_POD_UID"), Addresses: addrs, Ports: conf.mappings, Created: time.Now()}
+	if r.Pod == "" {
+		r.Pod = a.containerID
 	}
-	text, err := json.Marshal(HostPorts{Network: a.network, Pod: pod, Addresses: addrs, Ports: conf.mappings, Created: time.Now()})
+	text, err := json.Marshal(r)
 	if err != nil {
 		return fmt.Errorf("record host ports: %w", err)
 	}

@@ -53,11 +53,12 @@ func TestHostPorts(t *testing.T) {
 		mapping{"hostPort": 5353, "containerPort": 53, "protocol": "udp", "hostIP": "192.0.2.1"},
 		mapping{"hostPort": 0, "containerPort": 9000},
 	)
+	p.rt.Args = append(p.rt.Args, [2]string{"K8S_POD_UID", "uid-1"})
 	n.mustAdd(list, p)
 	all := n.records()
 	want := []PortMapping{{8080, 80, "tcp", ""}, {5353, 53, "udp", "192.0.2.1"}}
 	if len(all) != 1 || !slices.Equal(all[0].Ports, want) || !slices.Equal(all[0].Addresses, p.addrs) ||
-		!strings.HasPrefix(all[0].Pod, "default/web-") || all[0].Network != "fairway" || all[0].Created.IsZero() {
+		!strings.HasPrefix(all[0].Pod, "default/web-") || all[0].UID != "uid-1" || all[0].Network != "fairway" || all[0].Created.IsZero() {
 		t.Fatalf("recorded %+v, want %v at %v", all, want, p.addrs)
 	}
 	if info, err := os.Stat(HostPortsDir(n.stateDir)); err != nil || info.Mode().Perm() != 0o700 {

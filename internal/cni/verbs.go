@@ -108,7 +108,7 @@ func add(args *skel.CmdArgs) error {
 		return withCleanup(err, release(conf, w.attachment))
 	}
 	if err = w.limit(host); err == nil {
-		err = writeHostPorts(conf, w.attachment, podName(args.Args), w.addrs)
+		err = writeHostPorts(conf, w.attachment, args.Args, w.addrs)
 	}
 	if err == nil {
 		if err = types.PrintResult(w.result(conf, args.Netns), conf.CNIVersion); err == nil {

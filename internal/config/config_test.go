@@ -280,6 +280,10 @@ func TestSettings(t *testing.T) {
 			[]string{"--nodeport-addresses=primary,192.168.0.0/16,192.168.1.0/24,fd00::/8"}, addrs("192.168.1.5", "fe80::1"), nil,
 			service.Settings{NodePorts: prefixes("192.168.0.0/16", "fd00::/8", "fe80::1/128")}, false, false,
 		},
+		"egress addresses": {
+			[]string{"--egress-addresses", "--pod-network=routes", "--cluster-cidr=10.244.0.0/16"}, addrs("192.168.1.5"), nil,
+			service.Settings{Pods: prefixes("10.244.0.0/16"), NodePorts: prefixes("192.168.1.5/32")}, true, false,
+		},
 		"loopback is no primary address": {
 			nil, addrs("127.0.0.1", "192.168.1.5"), nil, service.Settings{NodePorts: prefixes("192.168.1.5/32")}, false, false,
 		},
@@ -295,7 +299,7 @@ func TestSettings(t *testing.T) {
 			if !slices.Equal(got.Pods, test.want.Pods) || !slices.Equal(got.NodePorts, test.want.NodePorts) {
 				t.Errorf("got  %v\nwant %v", got, test.want)
 			}
-			want := service.Node{Name: "host-1", Zone: "zone-a", MasqueradeAll: test.masqAll, Settings: got}
+			want := service.Node{Name: "host-1", Zone: "zone-a", MasqueradeAll: test.masqAll, Settings: got, EgressOff: !slices.Contains(test.args, "--egress-addresses")}
 			want.NodeAddrs, want.Limits = n.NodeAddrs, service.DefaultLimits()
 			want.Primary4, want.Primary6 = n.Primary4, n.Primary6 // TestPrimary looks at those
 			if is4, is6 := got.Detect(); !reflect.DeepEqual(n, want) || test.detect != (is4 || is6) {

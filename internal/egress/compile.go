@@ -142,7 +142,7 @@ func (t *Table) check(sorted []*service.Service, in Input) {
 			case in.Routed(c.Addr):
 				t.problem(s, "%v is announced by BGP too, and answers would come to any node: its pods reach nothing outside of the cluster by %s [let no BGPAdvertisement be for its pool and Service, but an L2Advertisement]", c.Addr, family(ip))
 			case c.Gateway == "":
-				t.problem(s, "no node announces %v by ARP or neighbour discovery: its pods reach nothing outside of the cluster by %s", c.Addr, family(ip))
+				t.problem(s, "no node announces %v by ARP or neighbour discovery: its pods reach nothing outside of the cluster by %s [an L2Advertisement for its pool, and a ready endpoint of the Service: without one no node announces it]", c.Addr, family(ip))
 			}
 		}
 	}

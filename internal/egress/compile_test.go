@@ -79,7 +79,7 @@ func TestCompile(t *testing.T) {
 			t.Fatalf("the ways of shop/web are %+v", have)
 		}
 		if have := got.Ways(in, "b")[0]; have != (Way{"mute/nobody", "the other pods of namespace mute", "192.0.2.204", "", 0, 1,
-			"no node announces 192.0.2.204 by ARP or neighbour discovery: its pods reach nothing outside of the cluster by IPv4"}) {
+			"no node announces 192.0.2.204 by ARP or neighbour discovery: its pods reach nothing outside of the cluster by IPv4 [an L2Advertisement for its pool, and a ready endpoint of the Service: without one no node announces it]"}) {
 			t.Fatalf("the way of mute/nobody is %+v", have)
 		}
 		if have := slices.SortedFunc(maps.Keys(got.Problems), service.Name.Compare); !reflect.DeepEqual(have, why) {

@@ -53,6 +53,16 @@ func (r *Reader) Dirty() <-chan struct{} { return r.dirty }
 // Now returns what pods have on the node's addresses.
 func (r *Reader) Now() service.HostPorts { return *r.now.Load() }
 
+// UID returns that of a pod with ports on the node's addresses; empty: it is not known.
+func (r *Reader) UID(pod service.Name) string {
+	pods := r.now.Load().Pods
+	i := slices.IndexFunc(pods, func(p service.HostPod) bool { return p.Name == pod })
+	if i < 0 {
+		return ""
+	}
+	return pods[i].UID
+}
+
 // Run follows changes and serves loopback addresses until ctx ends, and returns nil then.
 func (r *Reader) Run(ctx context.Context) error {
 	files, err := fsnotify.NewWatcher()
@@ -177,7 +187,7 @@ func podsOf(records []cni.HostPorts) ([]service.HostPod, error) {
 		if err != nil {
 			name = service.Name{Name: rec.Pod} // the container's id
 		}
-		p := service.HostPod{Name: name, Created: rec.Created.Unix(), Addrs: service.NewAddrSet(rec.Addresses...)}
+		p := service.HostPod{Name: name, UID: rec.UID, Created: rec.Created.Unix(), Addrs: service.NewAddrSet(rec.Addresses...)}
 		for _, m := range rec.Ports {
 			port, err := portOf(m)
 			if err != nil {

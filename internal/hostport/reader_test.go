@@ -94,7 +94,7 @@ func (r *rig) await(what string, f func(service.HostPorts) bool) service.HostPor
 func TestReader(t *testing.T) {
 	r := newRig(t)
 	web := cni.HostPorts{
-		Network: "fairway", Pod: "default/web", Addresses: []netip.Addr{netip.MustParseAddr("10.244.1.5")},
+		Network: "fairway", Pod: "default/web", UID: "uid-1", Addresses: []netip.Addr{netip.MustParseAddr("10.244.1.5")},
 		Ports:   []cni.PortMapping{{HostPort: 8080, ContainerPort: 80, Protocol: "tcp"}, {HostPort: 53, ContainerPort: 5353, Protocol: "udp", HostIP: "172.18.0.11"}},
 		Created: time.Unix(1000, 0),
 	}
@@ -102,11 +102,14 @@ func TestReader(t *testing.T) {
 	now := r.await("the first record", func(p service.HostPorts) bool { return len(p.Pods) == 1 })
 	pod := now.Pods[0]
 	want := service.HostPod{
-		Name: service.Name{Namespace: "default", Name: "web"}, Created: 1000, Addrs: service.NewAddrSet(web.Addresses...),
+		Name: service.Name{Namespace: "default", Name: "web"}, UID: "uid-1", Created: 1000, Addrs: service.NewAddrSet(web.Addresses...),
 		Ports: []service.HostPort{{Proto: service.TCP, Port: 8080, To: 80}, {Proto: service.UDP, Port: 53, To: 5353, Addr: netip.MustParseAddr("172.18.0.11")}},
 	}
 	if !pod.Equal(&want) {
 		t.Errorf("read %+v, want %+v", pod, want)
+	}
+	if uid, none := r.UID(want.Name), r.UID(service.Name{Name: "none"}); uid != "uid-1" || none != "" {
+		t.Errorf("the UID is %q, of a pod without ports %q", uid, none)
 	}
 	own := netip.MustParseAddr("172.18.0.11")
 	if !now.Addrs.Has(own) || now.Addrs.Has(netip.MustParseAddr("127.0.0.1")) || now.Addrs.Has(netip.MustParseAddr("::1")) {

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -58,15 +59,49 @@ func unknownAnnotations(kind string, annotations map[string]string, own []string
 	slices.Sort(unknown)
 	for _, key := range unknown[:min(len(unknown), mostUnknown)] {
 		text := fmt.Sprintf("annotation %s has no effect on a %s", readAnnotation(key), kind)
-		switch near := suggest.Closest(strings.TrimPrefix(key, ownPrefix), trimPrefixes(own)); {
-		case near != "" && slices.Contains(slices.Concat(ownAnnotations, podAnnotations, otherAnnotations), key):
-			text += fmt.Sprintf(": it belongs on another object; on a %s there is %s%s", kind, ownPrefix, near)
+		near := suggest.Closest(strings.TrimPrefix(key, ownPrefix), trimPrefixes(own))
+		switch object := objectOf(key); {
+		case object != "" && near != "":
+			text += fmt.Sprintf(": it belongs on %s; on a %s there is %s%s", object, kind, ownPrefix, near)
+		case object != "":
+			text += ": it belongs on " + object
 		case near != "":
 			text += fmt.Sprintf(" [did you mean %s%s?]", ownPrefix, near)
 		}
 		texts = append(texts, text)
 	}
 	return texts
+}
+
+// objectOf names what an annotation of ours belongs on; empty: there is no such annotation.
+func objectOf(key string) string {
+	switch {
+	case slices.Contains(ownAnnotations, key):
+		return "a Service"
+	case slices.Contains(podAnnotations, key):
+		return "a Pod"
+	case slices.Contains(otherAnnotations, key):
+		return "another object"
+	}
+	return ""
+}
+
+// bandwidthAnnotations are those of a Pod that the runtime reads, and hands to the CNI plugin.
+var bandwidthAnnotations = []string{"kubernetes.io/ingress-bandwidth", "kubernetes.io/egress-bandwidth"}
+
+// misspeltBandwidth says which keys look as if they were to limit a pod's bandwidth, and do not.
+func misspeltBandwidth(annotations map[string]string) (texts []string) {
+	for _, key := range slices.Sorted(maps.Keys(annotations)) {
+		prefix, name, _ := strings.Cut(key, "/")
+		ours := prefix == "kubernetes.io" || prefix+"/" == ownPrefix
+		if !ours || !strings.Contains(name, "band") || slices.Contains(bandwidthAnnotations, key) {
+			continue
+		}
+		if near := suggest.Closest("kubernetes.io/"+name, bandwidthAnnotations); near != "" {
+			texts = append(texts, fmt.Sprintf("annotation %s limits no bandwidth [did you mean %s?]", readAnnotation(key), near))
+		}
+	}
+	return texts[:min(len(texts), mostUnknown)]
 }
 
 func trimPrefixes(keys []string) (names []string) {

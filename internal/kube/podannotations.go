@@ -31,7 +31,7 @@ const mostPodMistakes = 10000
 
 // look reports what is wrong with the annotations of a pod, unless it was said.
 func (r *podReporter) look(o *corev1.Pod) {
-	for _, text := range unknownAnnotations("Pod", o.Annotations, podAnnotations) {
+	for _, text := range append(misspeltBandwidth(o.Annotations), unknownAnnotations("Pod", o.Annotations, podAnnotations)...) {
 		m := podMistake{o.UID, text}
 		if owner := metav1.GetControllerOf(o); owner != nil {
 			m.owner = cmp.Or(owner.UID, o.UID)

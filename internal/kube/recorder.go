@@ -46,6 +46,7 @@ type Recorder struct {
 	pause  time.Duration // before the second try; doubles
 
 	mu    sync.Mutex
+	podID func(service.Name) string // nil: not known
 	known map[service.Name][]service.Problem
 	queue []report
 	full  bool // an event was dropped since the queue was last empty
@@ -98,7 +99,7 @@ func (r *Recorder) Report(name service.Name, now []service.Problem) {
 	r.mu.Unlock()
 
 	for _, p := range fresh {
-		r.log.Warn(problemText(p), "service", name.String(), "reason", p.Reason, "problem", p.Message)
+		r.log.Warn(problemText(name, p), "service", name.String(), "reason", p.Reason, "problem", p.Message)
 	}
 	if dropped {
 		r.log.Warn("too many events are waiting for the API server; some are only logged", "limit", queueLimit)
@@ -139,6 +140,23 @@ func (r *Recorder) PodEvent(name service.Name, uid string, p service.Problem) {
 // Inform is Event for what is no problem.
 func (r *Recorder) Inform(name service.Name, reason, message string) {
 	r.push(report{name: name, problem: service.Problem{Reason: reason, Message: message}, normal: true})
+}
+
+// IdentifyPods says how the UID of a pod with host ports is found, which the agents have no right to read.
+func (r *Recorder) IdentifyPods(uid func(service.Name) string) {
+	r.mu.Lock()
+	r.podID = uid
+	r.mu.Unlock()
+}
+
+func (r *Recorder) podUID(pod service.Name) types.UID {
+	r.mu.Lock()
+	uid := r.podID
+	r.mu.Unlock()
+	if uid == nil {
+		return ""
+	}
+	return types.UID(uid(pod))
 }
 
 func (r *Recorder) push(rep report) {
@@ -218,8 +236,8 @@ func (r *Recorder) create(ctx context.Context, rep report) error {
 		uid = types.UID(rep.uid)
 	} else if rep.node {
 		uid = types.UID(rep.name.Name)
-	} else if _, pod := rep.name.HostPod(); pod {
-		// The agents have no right to read pods.
+	} else if pod, ok := rep.name.HostPod(); ok {
+		uid = r.podUID(pod)
 	} else if svc, err := r.client.CoreV1().Services(rep.name.Namespace).Get(ctx, rep.name.Name, metav1.GetOptions{}); err == nil {
 		uid = svc.UID
 	}
@@ -268,7 +286,10 @@ func (r *Recorder) event(rep report, uid types.UID) *eventsv1.Event {
 
 // problemText is the headline of a problem in the log: not everything that has an event is
 // left out.
-func problemText(p service.Problem) string {
+func problemText(name service.Name, p service.Problem) string {
+	if _, ok := name.HostPod(); ok {
+		return "a host port of a pod does not work"
+	}
 	switch p.Reason {
 	case "BalanceNotSupported":
 		return "Service asks for what this node's mode cannot do"

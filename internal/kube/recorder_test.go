@@ -123,6 +123,20 @@ func TestPodEvent(t *testing.T) {
 	}
 }
 
+// TestHostPodEvent: kubectl describe pod shows events about its host ports, which nobody reads the pod for.
+func TestHostPodEvent(t *testing.T) {
+	client := fake.NewClientset()
+	r, _ := startRecorder(t, client)
+	r.IdentifyPods(func(pod service.Name) string { return "uid of " + pod.String() })
+	pod := service.HostPod{Name: svcName("web-1")}
+	r.Report(pod.Entry(), []service.Problem{{Reason: "HostIPNotOnNode", Message: "no"}})
+	until(t, "an event", func() bool { return len(events(t, client)) == 1 })
+	e := events(t, client)[0]
+	if o := e.Regarding; o.Kind != "Pod" || o.Name != "web-1" || o.UID != "uid of default/web-1" || o.Namespace != "default" || e.Reason != "HostIPNotOnNode" {
+		t.Errorf("the event is %+v", e)
+	}
+}
+
 func TestRecorderRetries(t *testing.T) {
 	client := fake.NewClientset()
 	fails := 0

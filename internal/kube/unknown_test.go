@@ -13,6 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/fairway-net/fairway/internal/service"
 )
 
 // TestUnknownAnnotations: a key that looks as ours and is not has an event that says which is
@@ -20,7 +22,7 @@ import (
 func TestUnknownAnnotations(t *testing.T) {
 	for key, want := range map[string]string{
 		"fairway.net/blance": "annotation fairway.net/blance has no effect on a Service [did you mean fairway.net/balance?]",
-		"fairway.net/weight": "annotation fairway.net/weight has no effect on a Service: it belongs on another object; on a Service there is fairway.net/weights",
+		"fairway.net/weight": "annotation fairway.net/weight has no effect on a Service: it belongs on a Pod; on a Service there is fairway.net/weights",
 		"fairway.net/xyzzyx": "annotation fairway.net/xyzzyx has no effect on a Service",
 		annotationBalance:    "", "fairway.network/balance": "", "example.com/blance": "",
 	} {
@@ -32,6 +34,23 @@ func TestUnknownAnnotations(t *testing.T) {
 			}
 		}
 		if got != want {
+			t.Errorf("%s: %q, want %q", key, got, want)
+		}
+	}
+}
+
+// TestMisspeltOfPods: what a user takes for an annotation of a pod.
+func TestMisspeltOfPods(t *testing.T) {
+	for key, want := range map[string]string{
+		"fairway.net/egress":              "annotation fairway.net/egress has no effect on a Pod: it belongs on a Service",
+		"kubernetes.io/ingres-bandwidth":  "annotation kubernetes.io/ingres-bandwidth limits no bandwidth [did you mean kubernetes.io/ingress-bandwidth?]",
+		"kubernetes.io/egress-bandwith":   "annotation kubernetes.io/egress-bandwith limits no bandwidth [did you mean kubernetes.io/egress-bandwidth?]",
+		"kubernetes.io/ingress-bandwidth": "", "kubernetes.io/egress-bandwidth": "", "kubernetes.io/ingress.class": "", "example.com/egress-bandwith": "", "kubernetes.io/husbandry": "",
+	} {
+		var got []string
+		reporter := podReporter{report: func(_ service.Name, _ string, p service.Problem) { got = append(got, p.Message) }}
+		reporter.look(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default", Annotations: map[string]string{key: "10M"}}})
+		if strings.Join(got, "; ") != want {
 			t.Errorf("%s: %q, want %q", key, got, want)
 		}
 	}
@@ -68,7 +87,7 @@ func TestUnknownAnnotationsOfPods(t *testing.T) {
 	of := strings.Split(w.ofPods[0], " ")[0] // of a and b, whichever came first
 	want := []string{
 		of + " uid-" + of[len(of)-1:] + " " + misspelt,
-		"default/c uid-c UnknownAnnotation: annotation fairway.net/weights has no effect on a Pod: it belongs on another object; on a Pod there is fairway.net/weight",
+		"default/c uid-c UnknownAnnotation: annotation fairway.net/weights has no effect on a Pod: it belongs on a Service; on a Pod there is fairway.net/weight",
 		"default/f uid-f " + misspelt,
 	}
 	if !slices.Equal(w.ofPods, want) {

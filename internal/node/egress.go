@@ -89,7 +89,7 @@ func (p *plan) planEgress(c clusterState, pods map[netip.Addr]EgressPod) *egress
 		}
 	}
 	for _, gateway := range slices.Sorted(maps.Keys(missing)) {
-		p.problemf(gateway, reasonGateway, "pods of node %s cannot leave the cluster by node %s, which announces their egress address: it is no neighbour, and no tunnel leads there [--pod-network auto, vxlan, bgp or wireguard; addresses that are announced in the subnet of the pods' nodes]", c.self.Name, gateway)
+		p.problemf(gateway, reasonGateway, "pods of node %s cannot leave the cluster by node %s, which announces their egress address: %s", c.self.Name, gateway, p.noWayToGateway(cidrs[gateway], w))
 	}
 	if w != nil && len(w.partners) > 0 {
 		e.within = w
@@ -123,6 +123,15 @@ func (p *plan) wayToGateway(gateway string, is4 bool, cidrs map[string][]netip.P
 		}
 	}
 	return egressRoute{}, false
+}
+
+// noWayToGateway says why there is none, and what to do.
+func (p *plan) noWayToGateway(cidrs []netip.Prefix, w *within) string {
+	byKey := slices.ContainsFunc(cidrs, func(c netip.Prefix) bool { return p.routes[c.Masked()].by == WayWireGuard })
+	if byKey && w != nil && !slices.ContainsFunc(cidrs, func(c netip.Prefix) bool { return c.Addr().Is4() == w.tunnel.local.Is4() }) {
+		return fmt.Sprintf("it has no podCIDR of IPv%s, between which the tunnel inside of WireGuard leads [podCIDRs of the same families for all nodes; an L2Advertisement whose nodeSelectors leave that node out]", familyName(w.tunnel.local))
+	}
+	return "it is no neighbour, and no tunnel leads there [--pod-network auto, vxlan, bgp or wireguard; addresses that are announced in the subnet of the pods' nodes]"
 }
 
 // bind names the link of a tunnel; 0: there is none.

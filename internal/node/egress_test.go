@@ -263,3 +263,29 @@ func TestEgressTables(t *testing.T) {
 		marks[m] = true
 	}
 }
+
+// TestGatewayOfAnotherFamily: by WireGuard a node with podCIDRs of IPv6 only is no gateway for those that have both, and the event says
+// why; one with both is.
+func TestGatewayOfAnotherFamily(t *testing.T) {
+	pod := netip.MustParseAddr("fd00:10:244:1::7")
+	for _, test := range []struct{ cidrs, want string }{
+		{"fd00:10:244:2::/64", "it has no podCIDR of IPv4, between which the tunnel inside of WireGuard leads"},
+		{"10.244.2.0/24 fd00:10:244:2::/64", ""},
+	} {
+		c := testState()
+		c.way, c.key, c.departed = WayWireGuard, Key{1}, nil
+		c.self = Peer{Name: "self", Created: born(1), Addrs: addresses("192.0.2.1", "2001:db8::1"), PodCIDRs: prefixes("10.244.1.0/24", "fd00:10:244:1::/64")}
+		gateway := Peer{Name: "gateway", Created: born(2), Addrs: addresses("192.0.2.2", "2001:db8::2"), PodCIDRs: prefixes(strings.Fields(test.cidrs)...), Key: Key{2}}
+		c.peers = []Peer{c.self, gateway}
+		p := makePlan(c)
+		e := p.planEgress(c, map[netip.Addr]EgressPod{pod: {Node: "self", Addr: egress6, Gateway: "gateway"}})
+		got := ""
+		for _, problem := range p.problems {
+			got += problem.reason + " " + problem.node + " " + problem.message
+		}
+		refused := slices.Equal(e.nobody, []netip.Addr{pod})
+		if refused != (test.want != "") || !strings.Contains(got, test.want) || (got == "") != (test.want == "") || test.want != "" && !strings.HasPrefix(got, reasonGateway+" gateway ") {
+			t.Errorf("%s: refused %t, problems %q", test.cidrs, refused, got)
+		}
+	}
+}

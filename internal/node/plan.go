@@ -141,7 +141,7 @@ func (p *plan) addPeer(peer Peer, cidr netip.Prefix, c *clusterState) {
 		}
 		p.routes[cidr] = route{dst: cidr, via: tunnelGateway(peer.Name, cidr), by: WayVXLAN}
 	case way == WayBGP:
-		if c.tunnelsEgress() {
+		if c.egress && p.tunnel != nil { // also for a while after a change from BGP to another way
 			_ = p.tunnel.add(peer, cidr) // without it its pods are reached, and it is no gateway
 		}
 		hops, _ := c.announced.to(cidr)

@@ -111,38 +111,38 @@ func TestTunnelFollowsNodes(t *testing.T) {
 const echoPort = 9000
 
 // echo answers on TCP and UDP with what it gets.
-func (p *pod) echo() {
-	p.t.Helper()
+func (n *namespace) echo() {
+	n.t.Helper()
 	var l net.Listener
 	var u net.PacketConn
-	err := p.do(func() (err error) {
+	err := n.do(func() (err error) {
 		if l, err = net.Listen("tcp", fmt.Sprintf(":%d", echoPort)); err == nil {
 			u, err = net.ListenPacket("udp", fmt.Sprintf(":%d", echoPort))
 		}
 		return err
 	})
 	if err != nil {
-		p.t.Fatal(err)
+		n.t.Fatal(err)
 	}
-	p.t.Cleanup(func() { l.Close(); u.Close() })
+	n.t.Cleanup(func() { l.Close(); u.Close() })
 	go func() {
 		for {
 			conn, err := l.Accept()
 			if err != nil {
 				return
 			}
-			context.AfterFunc(p.t.Context(), func() { conn.Close() }) // also where its client's end is not heard of
+			context.AfterFunc(n.t.Context(), func() { conn.Close() }) // also where its client's end is not heard of
 			go func() { io.Copy(conn, conn); conn.Close() }()
 		}
 	}()
 	go func() {
 		b := make([]byte, 65536)
 		for {
-			n, from, err := u.ReadFrom(b)
+			size, from, err := u.ReadFrom(b)
 			if err != nil {
 				return
 			}
-			u.WriteTo(b[:n], from)
+			u.WriteTo(b[:size], from)
 		}
 	}()
 }

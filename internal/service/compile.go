@@ -53,6 +53,9 @@ func compile(svc *Service, eps []*Slice, node Node, refused map[Key]struct{}) *E
 	if len(svc.ClusterIPs) == 0 {
 		return c.entry
 	}
+	if svc.Egress != nil && node.EgressOff {
+		c.problem("EgressUnavailable", "annotation fairway.net/egress has no effect: the agents run without --egress-addresses, and its pods leave the cluster with their nodes' addresses [component egress]")
+	}
 	c.entry.external = len(svc.BalancerIPs)+len(svc.ExternalIPs) > 0
 	c.externalAddresses()
 	c.balance = c.algorithm()

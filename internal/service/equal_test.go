@@ -84,7 +84,7 @@ func TestCompilesLikeComparesEveryField(t *testing.T) {
 	fill := func() *service.Node {
 		return &service.Node{
 			Name: "node-1", Zone: "a", Primary4: netip.MustParseAddr("172.18.0.11"), Primary6: netip.MustParseAddr("fd00:172:18::11"),
-			Balance: service.RoundRobin, Unsupported: service.AlgorithmsOf(service.Maglev), RefuseExternalIPs: true, MasqueradeAll: true, Outside: true, Balances: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, Dead: []string{"node-3"},
+			Balance: service.RoundRobin, Unsupported: service.AlgorithmsOf(service.Maglev), RefuseExternalIPs: true, EgressOff: true, MasqueradeAll: true, Outside: true, Balances: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, Dead: []string{"node-3"},
 			Limits: service.DefaultLimits(), NodeAddrs: service.NewAddrSet(netip.MustParseAddr("172.18.0.11")), APIServers: service.NewAddrSet(netip.MustParseAddr("172.18.0.2")),
 			Settings: service.Settings{Pods: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}},
 		}

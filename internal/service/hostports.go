@@ -20,6 +20,7 @@ type HostPorts struct {
 // A HostPod is a pod of the node with ports on the node's addresses.
 type HostPod struct {
 	Name            // of the pod
+	UID     string  // the pod's; empty: not known
 	Created int64   // when the ports were asked for, as Service.Created
 	Addrs   AddrSet // the pod's own
 	Ports   []HostPort
@@ -46,7 +47,7 @@ func (n Name) HostPod() (pod Name, ok bool) {
 
 // Equal reports whether p and o ask for the same.
 func (p *HostPod) Equal(o *HostPod) bool {
-	return p.Name == o.Name && p.Created == o.Created && slices.Equal(p.Addrs, o.Addrs) && slices.Equal(p.Ports, o.Ports)
+	return p.Name == o.Name && p.UID == o.UID && p.Created == o.Created && slices.Equal(p.Addrs, o.Addrs) && slices.Equal(p.Ports, o.Ports)
 }
 
 // CompileHostPod decides what the node does for a pod's host ports. The client's address is

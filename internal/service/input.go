@@ -126,6 +126,7 @@ type Node struct {
 	// Dead are the nodes that their peers declare dead, sorted: see selection.
 	Dead              []string
 	RefuseExternalIPs bool // leave out ExternalIPs (KEP-5707: they can be abused)
+	EgressOff         bool // no pod leaves the cluster with a Service's address, whatever the Service asks for
 	Limits            Limits
 	MasqueradeAll     bool // masquerade every client of a ClusterIP; of a balancer outside: every client
 	// Outside says that the machine is none of the cluster's nodes but a balancer before them: it
@@ -143,7 +144,7 @@ func (n Node) CompilesLike(o Node) bool {
 	o4, o6 := o.Settings.Detect()
 	return n.Name == o.Name && n.Zone == o.Zone && n4 == o4 && n6 == o6 && samePrefixes(n.Settings.ServiceCIDRs, o.Settings.ServiceCIDRs) &&
 		n.Primary4 == o.Primary4 && n.Primary6 == o.Primary6 && n.Balance == o.Balance && n.Unsupported == o.Unsupported &&
-		n.RefuseExternalIPs == o.RefuseExternalIPs && n.Limits == o.Limits && n.MasqueradeAll == o.MasqueradeAll &&
+		n.RefuseExternalIPs == o.RefuseExternalIPs && n.EgressOff == o.EgressOff && n.Limits == o.Limits && n.MasqueradeAll == o.MasqueradeAll &&
 		n.Outside == o.Outside && samePrefixes(n.Balances, o.Balances)
 }
 

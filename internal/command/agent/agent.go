@@ -158,7 +158,7 @@ func (a *agent) run(ctx context.Context) error {
 		}
 		defer table.Close()
 		loop := proxy.New(proxy.Config{
-			Log: a.log, Source: services, HostPorts: a.followHostPorts(ctx, g, says), Datapath: dp, View: view, Viewed: peers.Dirty(),
+			Log: a.log, Source: services, HostPorts: a.followHostPorts(ctx, g, says, events), Datapath: dp, View: view, Viewed: peers.Dirty(),
 			Report: events.Report, Event: events.Event, Differs: func(text string) { says.board.Set(status.RulesDiffer, text) }, Flows: flows, Applied: says.applied, Health: says.state, Metrics: metrics,
 			MinSync: a.cfg.MinSyncPeriod, MaxRetry: a.cfg.SyncPeriod, EmptyAfter: a.cfg.EmptyAfter,
 		})
@@ -214,10 +214,11 @@ func (a *agent) hostPorts() *hostport.Reader {
 
 // followHostPorts is hostPorts kept up to date until ctx ends; nil without our plugin. NodePorts on
 // loopback addresses are served behind them, if --nodeport-addresses names any.
-func (a *agent) followHostPorts(ctx context.Context, g *errgroup.Group, says *agentStatus) (all proxy.HostPorts) {
+func (a *agent) followHostPorts(ctx context.Context, g *errgroup.Group, says *agentStatus, events *kube.Recorder) (all proxy.HostPorts) {
 	n := hostport.NodePorts{Log: a.log, Addrs: a.cfg.NodePorts.Loopback, Table: says.applied.Table}
 	if a.cfg.ConnectsPods() {
 		r := a.hostPorts()
+		events.IdentifyPods(r.UID)
 		g.Go(func() error { return r.Run(ctx) })
 		n.HostPorts = func() map[service.Key]netip.AddrPort { return r.Now().Loopback() }
 		all = r
