@@ -61,13 +61,13 @@ func (c *cluster) changeAll(way Way, clock func() time.Time, carry func(), every
 		pass(50 * time.Second) // the last one is almost two minutes late
 		all("is on the way to")
 	}
-	for range 5 { // longer than all times of transition, in any order of the nodes
-		pass(80 * time.Second)
+	for range 3 { // longer than all times of transition, in any order of the nodes
+		pass(140 * time.Second)
 		all("settles with")
 	}
 	pass(2 * transition)
 	all("has settled with")
-	all("stays with")
+	c.sync()
 }
 
 // TestEgressChangesLive: connections out of the cluster with an egress address go on, and new ones have it, while one node after
