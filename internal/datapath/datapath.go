@@ -7,7 +7,7 @@
 // A mechanism (nftables, iptables, ipvs, userspace) is a package beside this one. It hides
 // how a Table becomes kernel objects. The suite in conformance/ holds every mechanism to
 // the contract, with real packets. What a mechanism can do is data (Info), and every method
-// is required: nobody has to ask a datapath for a second interface.
+// is required: no caller asserts a second interface.
 package datapath
 
 import (

@@ -9,7 +9,7 @@ import (
 
 // A Gate says which connections a datapath may carry that carries them in this process, where
 // no rule of the kernel sees both ends: NetworkPolicies (package policy/enforcer). A nil Gate
-// lets all pass; one that nobody has told anything yet, none.
+// lets all pass; one that has no Decide yet, none.
 type Gate struct {
 	mu     sync.RWMutex
 	allows func(proto service.Proto, client netip.Addr, endpoint netip.AddrPort) bool
@@ -62,7 +62,7 @@ func (g *Gate) Join(c Relay) (leave func()) {
 
 // EndRefused ends the connections of all relays that are not allowed any more.
 func (g *Gate) EndRefused() (ended int) {
-	for _, c := range g.all() {
+	for _, c := range g.joined() {
 		ended += c.EndRefused()
 	}
 	return ended
@@ -70,7 +70,7 @@ func (g *Gate) EndRefused() (ended int) {
 
 // Carries reports whether a relay has a connection from a client to an address that it calls.
 func (g *Gate) Carries(proto service.Proto, client, dest netip.AddrPort) bool {
-	for _, c := range g.all() {
+	for _, c := range g.joined() {
 		if c.Carries(proto, client, dest) {
 			return true
 		}
@@ -78,7 +78,7 @@ func (g *Gate) Carries(proto service.Proto, client, dest netip.AddrPort) bool {
 	return false
 }
 
-func (g *Gate) all() (all []Relay) {
+func (g *Gate) joined() (all []Relay) {
 	if g == nil {
 		return nil
 	}

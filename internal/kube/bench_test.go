@@ -31,7 +31,7 @@ func TestMemory(t *testing.T) {
 		return s
 	}
 	fill(1) // what is made once in a process
-	testnet.HoldsAtMost(t, n, 1180, func() any { return fill(n) })
+	testnet.HeapAtMost(t, n, 1180, func() any { return fill(n) })
 }
 
 // BenchmarkUpdate is one changed EndpointSlice until Take has returned it.

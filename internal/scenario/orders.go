@@ -17,7 +17,7 @@ func (s *Scenario) Orders(rng *rand.Rand) iter.Seq2[string, []Event] {
 	base := s.events()
 	return func(yield func(string, []Event) bool) {
 		for order, events := range permutations(base, rng) {
-			for _, way := range s.ways(rng) {
+			for _, way := range s.histories(rng) {
 				events := way.expand(events)
 				name := order + ", " + way.name
 				if !yield(name+", one table", events) || !yield(name+", a table each", flushEach(events)) {
@@ -60,14 +60,14 @@ func permutations(base []Event, rng *rand.Rand) iter.Seq2[string, []Event] {
 	}
 }
 
-// A way is what may happen to the objects on the way to their last state.
-type way struct {
+// A history is what may happen to the objects on the way to their last state.
+type history struct {
 	name   string
 	expand func([]Event) []Event
 }
 
-// ways are a list and not a map: the same rng must make the same sequences.
-func (s *Scenario) ways(rng *rand.Rand) []way {
+// histories are a list and not a map: the same rng must make the same sequences.
+func (s *Scenario) histories(rng *rand.Rand) []history {
 	each := func(f func(Event) []Event) func([]Event) []Event {
 		return func(events []Event) []Event {
 			var out []Event
@@ -79,16 +79,16 @@ func (s *Scenario) ways(rng *rand.Rand) []way {
 	}
 	elsewhere, here := s.Node, s.Node
 	elsewhere.Zone, elsewhere.Name, elsewhere.MasqueradeAll = "elsewhere", "another", !here.MasqueradeAll
-	gone := func(e Event) []Event { return []Event{e.gone()} }
-	other := func(e Event) []Event { return []Event{e.other(rng)} }
-	return []way{
+	gone := func(e Event) []Event { return []Event{e.deletion()} }
+	other := func(e Event) []Event { return []Event{e.altered(rng)} }
+	return []history{
 		{"once", slices.Clone[[]Event]},
 		{"each twice", each(func(e Event) []Event { return []Event{e, e} })},
 		{"all twice", func(events []Event) []Event { return slices.Concat(events, events) }},
-		{"removed and again", each(func(e Event) []Event { return []Event{e, e.gone(), e} })},
-		{"removed before", each(func(e Event) []Event { return []Event{e.gone(), e} })},
-		{"emptied and again", each(func(e Event) []Event { return []Event{e, e.empty(), e} })},
-		{"another before", each(func(e Event) []Event { return []Event{e.other(rng), e} })},
+		{"removed and again", each(func(e Event) []Event { return []Event{e, e.deletion(), e} })},
+		{"removed before", each(func(e Event) []Event { return []Event{e.deletion(), e} })},
+		{"emptied and again", each(func(e Event) []Event { return []Event{e, e.emptied(), e} })},
+		{"another before", each(func(e Event) []Event { return []Event{e.altered(rng), e} })},
 		{"all others before", func(events []Event) []Event { return slices.Concat(each(other)(events), events) }},
 		{"from elsewhere before", func(events []Event) []Event {
 			return slices.Concat([]Event{{Node: &elsewhere}}, events, []Event{{Node: &here}})
@@ -105,8 +105,8 @@ func flushEach(events []Event) []Event {
 	return out
 }
 
-// gone is the deletion of the event's object.
-func (e Event) gone() Event {
+// deletion is the deletion of the event's object.
+func (e Event) deletion() Event {
 	if e.Service != nil {
 		return Event{GoneService: e.Service.Name}
 	}
@@ -116,8 +116,8 @@ func (e Event) gone() Event {
 	return Event{GoneSlice: e.Slice.Name}
 }
 
-// empty is the same object with nothing in it.
-func (e Event) empty() Event {
+// emptied is the same object with nothing in it.
+func (e Event) emptied() Event {
 	if e.Service != nil {
 		return Event{Service: &service.Service{Name: e.Service.Name, Created: e.Service.Created}}
 	}
@@ -127,9 +127,9 @@ func (e Event) empty() Event {
 	return Event{Slice: &service.Slice{Name: e.Slice.Name, Service: e.Slice.Service}}
 }
 
-// other is the same object as it might have been before: its ports and endpoints
+// altered is the same object as it might have been before: its ports and endpoints
 // shuffled and cut, its ports and conditions changed.
-func (e Event) other(rng *rand.Rand) Event {
+func (e Event) altered(rng *rand.Rand) Event {
 	if e.Service != nil {
 		o := *e.Service
 		o.Ports = slices.Clone(o.Ports)

@@ -53,13 +53,13 @@ func (s *Source) parse(text string) error {
 type Outcome struct {
 	Action  service.Action
 	Reaches []Reach // endpoints that may answer, sorted; empty unless Action is Forward
-	// Sticky says that a client always gets the same of them. A scenario does not say
+	// Affinity says that a client always gets the same of them. A scenario does not say
 	// it; Predict does.
-	Sticky bool
-	// Some says that a client may never reach some of them however often it tries: the
+	Affinity bool
+	// Subset says that a client may never reach some of them however often it tries: the
 	// algorithm is not by chance or by turns, or the chances are not the same. Predict
 	// says it.
-	Some bool
+	Subset bool
 }
 
 // A Reach is an endpoint and the source address that it sees.
@@ -117,10 +117,10 @@ func Predict(t *service.Table, p Packet) (Outcome, bool) {
 	if isPod || isNode {
 		route = f.Internal
 	}
-	out := Outcome{Action: route.Action, Sticky: route.Action == service.Forward && f.Affinity > 0}
-	out.Some = f.Balance != service.Random && f.Balance != service.RoundRobin
+	out := Outcome{Action: route.Action, Affinity: route.Action == service.Forward && f.Affinity > 0}
+	out.Subset = f.Balance != service.Random && f.Balance != service.RoundRobin
 	for _, e := range route.Endpoints {
-		out.Some = out.Some || e.Weight != 0
+		out.Subset = out.Subset || e.Weight != 0
 		r := Reach{Endpoint: e.Addr, Source: Client}
 		hairpin := e.Local && e.Addr.Addr() == p.From.Addr
 		offCluster := route.Masquerade == service.MasqueradeOffCluster && !isPod

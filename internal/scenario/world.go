@@ -27,12 +27,12 @@ var World = struct {
 	// ClusterIPs, and the addresses of its load balancers and external IPs.
 	Routed []netip.Prefix
 }{
-	Pod:       place("pod", "10.244.1.200", "fd00:10:244:1::200", true),
-	PodRemote: place("pod-remote", "10.244.2.200", "fd00:10:244:2::200", false),
-	Node:      place("node", "172.18.0.11", "fd00:172:18::11", true),
-	Peer:      place("peer", "172.18.0.12", "fd00:172:18::12", false),
-	Outside:   place("outside", "198.51.100.10", "2001:db8:51::10", false),
-	Extra:     place("extra", "192.0.2.11", "2001:db8:2::11", true),
+	Pod:       newPlace("pod", "10.244.1.200", "fd00:10:244:1::200", true),
+	PodRemote: newPlace("pod-remote", "10.244.2.200", "fd00:10:244:2::200", false),
+	Node:      newPlace("node", "172.18.0.11", "fd00:172:18::11", true),
+	Peer:      newPlace("peer", "172.18.0.12", "fd00:172:18::12", false),
+	Outside:   newPlace("outside", "198.51.100.10", "2001:db8:51::10", false),
+	Extra:     newPlace("extra", "192.0.2.11", "2001:db8:2::11", true),
 	Routed: []netip.Prefix{
 		netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("fd00:10:96::/108"),
 		netip.MustParsePrefix("203.0.113.0/24"), netip.MustParsePrefix("2001:db8:9::/64"),
@@ -44,7 +44,7 @@ func Places() []Place {
 	return []Place{World.Pod, World.PodRemote, World.Node, World.Peer, World.Outside}
 }
 
-func place(name, v4, v6 string, onNode bool) Place {
+func newPlace(name, v4, v6 string, onNode bool) Place {
 	return Place{Name: name, V4: netip.MustParseAddr(v4), V6: netip.MustParseAddr(v6), OnNode: onNode}
 }
 

@@ -79,7 +79,7 @@ func BenchmarkHugeCompile(b *testing.B) {
 // table.
 func TestMemory(t *testing.T) {
 	const n = 10000
-	testnet.HoldsAtMost(t, n, 1060, func() any {
+	testnet.HeapAtMost(t, n, 1060, func() any {
 		builder := service.NewBuilder()
 		for i := range n {
 			svc := someService(i)

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Changes are what programs changed in a namespace, as the kernel tells those who listen:
+// Changes are what programs changed in a namespace, as the kernel notifies its listeners:
 // each rule, element, set and chain of nf_tables, each route and each ip rule is a message.
 type Changes struct {
 	t   testing.TB

@@ -37,7 +37,7 @@ type Answer struct {
 	By      string         // the name of the host that answered
 	At      netip.AddrPort // the address it was asked at
 	Seen    netip.AddrPort // the client's address, as it saw it
-	Err     error          // what the socket said, if not Answered
+	Err     error          // the socket's, if not Answered
 }
 
 // String returns "answered by pod-a 10.244.1.5:8080, which saw 198.51.100.10:4711",
@@ -70,10 +70,10 @@ func (n *Namespace) Ask(network string, to netip.AddrPort, patience time.Duratio
 // A Conn is a client's connection: a TCP connection, a UDP socket with one peer, or a raw one for
 // handshakes of SCTP.
 type Conn struct {
-	conn net.Conn
-	in   *bufio.Reader
-	tcp  bool
-	said bool // the server's first line was read
+	conn    net.Conn
+	in      *bufio.Reader
+	tcp     bool
+	greeted bool // the server's first line was read
 }
 
 // Dial connects from the namespace. A "connection" of UDP or SCTP sends nothing yet.
@@ -157,7 +157,7 @@ func (c *Conn) Ask(patience time.Duration) Answer {
 	if err := c.conn.SetDeadline(time.Now().Add(patience)); err != nil {
 		return failure(err)
 	}
-	if !c.tcp || c.said {
+	if !c.tcp || c.greeted {
 		// A UDP sender whose packet a local rule stopped gets EPERM at once, whether
 		// the rule rejects or drops. If it rejects, an ICMP error waits to be read.
 		if _, err := c.conn.Write([]byte("who?\n")); err != nil && !errors.Is(err, unix.EPERM) {
@@ -168,7 +168,7 @@ func (c *Conn) Ask(patience time.Duration) Answer {
 	if err != nil {
 		return failure(err)
 	}
-	c.said = true
+	c.greeted = true
 	return parseAnswer(line)
 }
 
@@ -182,7 +182,7 @@ func (c *Conn) Wait(patience time.Duration) error {
 	return err
 }
 
-// End ends what the client says, in order, and waits until the other end has ended too. Of TCP only.
+// End closes the client's direction of a TCP connection, and waits until the other end has closed its own.
 func (c *Conn) End(patience time.Duration) error {
 	if err := c.conn.(*net.TCPConn).CloseWrite(); err != nil {
 		return err

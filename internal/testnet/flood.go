@@ -9,7 +9,7 @@ import (
 	"github.com/fairway-net/fairway/internal/checksum"
 )
 
-// Flood sends a SYN from each of many addresses of 198.18.0.0/15, which nobody has.
+// Flood sends a SYN from each of many addresses of 198.18.0.0/15, which no host has.
 func (h *Host) Flood(to netip.AddrPort, many int) {
 	h.t.Helper()
 	err := h.Do(func() error {

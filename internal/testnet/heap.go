@@ -5,17 +5,17 @@ import (
 	"testing"
 )
 
-// HoldsAtMost measures what make returns in the heap, all that is garbage left out, for each of n objects
-// that it holds, and fails if that is more than most bytes.
-func HoldsAtMost(t *testing.T, n, most int, make func() any) {
+// HeapAtMost measures what make returns in the heap, all that is garbage left out, for each of n objects
+// that it holds, and fails if that is more than limit bytes.
+func HeapAtMost(t *testing.T, n, limit int, make func() any) {
 	t.Helper()
 	before := liveHeap()
-	held := make()
+	used := make()
 	each := (int(liveHeap()) - int(before)) / n
-	runtime.KeepAlive(held)
-	if t.Logf("%d bytes each, at most %d", each, most); each > most {
+	runtime.KeepAlive(used)
+	if t.Logf("%d bytes each, at most %d", each, limit); each > limit {
 		t.Errorf("each of %d takes %d bytes in memory, and may take %d: a node has 50,000 of them "+
-			"[make the new fields smaller, or raise the bound with the reason and measure docs/performance.md anew]", n, each, most)
+			"[make the new fields smaller, or raise the bound with the reason and measure docs/performance.md anew]", n, each, limit)
 	}
 }
 

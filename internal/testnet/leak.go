@@ -24,7 +24,7 @@ func Main(m *testing.M) { os.Exit(run(m, os.Stderr)) }
 func run(m interface{ Run() int }, out io.Writer) int {
 	before, rules := descriptors(), ourTables()
 	code := m.Run()
-	sayLeftOut(out)
+	reportLeftOut(out)
 	if code != 0 || fuzzing() {
 		return code
 	}

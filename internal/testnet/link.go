@@ -36,9 +36,9 @@ func connect(a *Namespace, aName string, b *Namespace, bName string) (atA, atB n
 	return atA, atB, nil
 }
 
-// settle waits until the link carries packets: the kernel brings queues and the
+// awaitUp waits until the link carries packets: the kernel brings queues and the
 // link-local address up after LinkSetUp has returned, and drops what is sent before.
-func (n *Namespace) settle(l netlink.Link) error {
+func (n *Namespace) awaitUp(l netlink.Link) error {
 	name := l.Attrs().Name
 	deadline := time.Now().Add(5 * time.Second)
 	for {
@@ -114,5 +114,5 @@ func ipNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// whole is the prefix that holds one address.
-func whole(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
+// hostPrefix is the prefix that holds one address.
+func hostPrefix(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }

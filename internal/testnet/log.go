@@ -13,7 +13,7 @@ import (
 type Log struct {
 	mu    sync.Mutex
 	text  bytes.Buffer
-	wrote chan struct{} // closed by the next Write; nil: nobody waits
+	wrote chan struct{} // closed by the next Write; nil: no goroutine waits
 }
 
 // Write implements io.Writer.

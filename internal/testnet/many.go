@@ -21,7 +21,7 @@ type Question struct {
 // where Ask needs one for each connection that waits: for thousands of packets that are dropped.
 func (n *Namespace) AskMany(questions []Question) []Answer {
 	answers := make([]Answer, len(questions))
-	var open []*asking
+	var open []*pendingRequest
 	defer func() {
 		for _, a := range open {
 			unix.Close(a.fd)
@@ -29,7 +29,7 @@ func (n *Namespace) AskMany(questions []Question) []Answer {
 	}()
 	err := n.Do(func() error {
 		for i, q := range questions {
-			a, err := n.begin(q)
+			a, err := n.beginRequest(q)
 			if err != nil {
 				answers[i] = failure(err)
 				continue
@@ -57,19 +57,19 @@ func (n *Namespace) AskMany(questions []Question) []Answer {
 	return answers
 }
 
-// An asking is a request on its way.
-type asking struct {
+// A pendingRequest is a request without an answer.
+type pendingRequest struct {
 	fd        int
 	tcp       bool
 	connected bool // the socket of TCP is
 	line      []byte
-	until     time.Time
+	deadline  time.Time
 	answer    *Answer
 }
 
-// begin opens a socket in the namespace of the thread, connects it, and by UDP sends the question.
-func (n *Namespace) begin(q Question) (_ *asking, err error) {
-	a, kind := &asking{tcp: q.Network == "tcp", until: time.Now().Add(q.Patience)}, unix.SOCK_STREAM
+// beginRequest opens a socket in the namespace of the thread, connects it, and by UDP sends the question.
+func (n *Namespace) beginRequest(q Question) (_ *pendingRequest, err error) {
+	a, kind := &pendingRequest{tcp: q.Network == "tcp", deadline: time.Now().Add(q.Patience)}, unix.SOCK_STREAM
 	if !a.tcp {
 		kind = unix.SOCK_DGRAM
 	}
@@ -112,17 +112,17 @@ func (n *Namespace) bindUDP(fd int, is6 bool) error {
 	})
 }
 
-// poll waits until something happens, or somebody's patience ends, and returns who waits on.
-func poll(all []*asking) (waiting []*asking, err error) {
+// poll waits until a socket is ready or a request's deadline passes, and returns the requests that have no answer yet.
+func poll(all []*pendingRequest) (waiting []*pendingRequest, err error) {
 	fds := make([]unix.PollFd, len(all))
-	first := all[0].until
+	first := all[0].deadline
 	for i, a := range all {
 		fds[i] = unix.PollFd{Fd: int32(a.fd), Events: unix.POLLIN}
 		if a.tcp && !a.connected {
 			fds[i].Events = unix.POLLOUT
 		}
-		if a.until.Before(first) {
-			first = a.until
+		if a.deadline.Before(first) {
+			first = a.deadline
 		}
 	}
 	// One millisecond more: it counts whole ones.
@@ -131,10 +131,10 @@ func poll(all []*asking) (waiting []*asking, err error) {
 	}
 	now := time.Now()
 	for i, a := range all {
-		if fds[i].Revents != 0 && a.happened(fds[i].Revents&unix.POLLOUT != 0) {
+		if fds[i].Revents != 0 && a.handleEvent(fds[i].Revents&unix.POLLOUT != 0) {
 			continue
 		}
-		if now.After(a.until) {
+		if now.After(a.deadline) {
 			*a.answer = failure(fmt.Errorf("ask: %w", os.ErrDeadlineExceeded))
 			continue
 		}
@@ -143,8 +143,8 @@ func poll(all []*asking) (waiting []*asking, err error) {
 	return waiting, nil
 }
 
-// happened takes what the socket has, and reports whether there is an answer now.
-func (a *asking) happened(writable bool) bool {
+// handleEvent takes what the socket has, and reports whether there is an answer now.
+func (a *pendingRequest) handleEvent(writable bool) bool {
 	if a.tcp && !a.connected {
 		if err := verdict(a.fd); err != nil {
 			*a.answer = failure(err)

@@ -106,10 +106,10 @@ func (n *Net) connectOutside() error {
 			return err
 		}
 	}
-	if err := n.Fabric.settle(port); err != nil {
+	if err := n.Fabric.awaitUp(port); err != nil {
 		return err
 	}
-	return n.Outside.settle(eth0)
+	return n.Outside.awaitUp(eth0)
 }
 
 // Node connects a node to the fabric.
@@ -142,11 +142,11 @@ func (n *Net) connectNode(h *Host) error {
 			return err
 		}
 	}
-	if err := h.settle(eth0); err != nil {
+	if err := h.awaitUp(eth0); err != nil {
 		return err
 	}
 	// The bridge gets its carrier, and so its own addresses, from the first port.
-	return n.Fabric.settle(n.bridge)
+	return n.Fabric.awaitUp(n.bridge)
 }
 
 // Pod connects a pod to its node and adds a route to it in the fabric.
@@ -175,23 +175,23 @@ func (n *Net) connectPod(h, node *Host, port string) error {
 		}
 	}
 	for _, a := range h.Addrs {
-		if err := h.addAddr(inPod, whole(a)); err != nil {
+		if err := h.addAddr(inPod, hostPrefix(a)); err != nil {
 			return err
 		}
-		if err := node.addRoute(onNode, whole(a), netip.Addr{}); err != nil {
+		if err := node.addRoute(onNode, hostPrefix(a), netip.Addr{}); err != nil {
 			return err
 		}
 		if err := node.addNeighbor(onNode, a, inPod.Attrs().HardwareAddr); err != nil {
 			return err
 		}
-		if err := n.Route(whole(a), node); err != nil {
+		if err := n.Route(hostPrefix(a), node); err != nil {
 			return err
 		}
 	}
-	if err := node.settle(onNode); err != nil {
+	if err := node.awaitUp(onNode); err != nil {
 		return err
 	}
-	return h.settle(inPod)
+	return h.awaitUp(inPod)
 }
 
 // Route makes the fabric send packets for a prefix to the node: for Service
@@ -206,8 +206,8 @@ func (h *Host) AddAddr(a netip.Addr) {
 	h.t.Helper()
 	lo, err := h.link.LinkByName("lo")
 	h.net.must("find lo", err)
-	h.net.must("add an address to "+h.Name, h.addAddr(lo, whole(a)))
-	h.net.must("route "+a.String(), h.net.Route(whole(a), h))
+	h.net.must("add an address to "+h.Name, h.addAddr(lo, hostPrefix(a)))
+	h.net.must("route "+a.String(), h.net.Route(hostPrefix(a), h))
 	h.Addrs = append(h.Addrs, a)
 }
 

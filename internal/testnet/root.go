@@ -30,8 +30,8 @@ func NeedRoot(t testing.TB, what string) {
 	t.Skipf("needs root: it %s [sudo go test]", what)
 }
 
-// sayLeftOut writes a line for each kind of test that NeedRoot has skipped.
-func sayLeftOut(out io.Writer) {
+// reportLeftOut writes a line for each kind of test that NeedRoot has skipped.
+func reportLeftOut(out io.Writer) {
 	leftOut.Lock()
 	defer leftOut.Unlock()
 	for _, what := range slices.Sorted(maps.Keys(leftOut.tests)) {

@@ -29,7 +29,7 @@ const (
 
 	sctpHeader  = 12
 	sctpChunk   = 20 // an INIT, or an INIT ACK without parameters
-	sctpInitTag = 1  // of every client: nobody here answers anybody else's packet
+	sctpInitTag = 1  // of every client: no host answers the packet of another
 )
 
 // NATsSCTP reports whether the kernel's connection tracking knows the ports of SCTP. It can send
@@ -91,7 +91,7 @@ type sctpConn struct {
 	rest      bytes.Buffer
 }
 
-// dialSCTP opens a client. A namespace has one at a time: a raw socket hears the ICMP errors for all
+// dialSCTP opens a client. A namespace has one at a time: a raw socket receives the ICMP errors for all
 // packets to its peer, whatever their ports.
 func (n *Namespace) dialSCTP(to netip.AddrPort) (net.Conn, error) {
 	n.sctp.Lock()
@@ -142,7 +142,7 @@ func (c *sctpConn) Read(p []byte) (int, error) {
 			return 0, unix.ECONNREFUSED
 		case err != nil:
 			return 0, err
-		case c.own(buf[:n]) && !c.served: // this socket keeps the kernel from saying so
+		case c.isOwnPacket(buf[:n]) && !c.served: // this socket keeps the kernel from saying so
 			return 0, unix.ECONNREFUSED
 		}
 		text, _ := sctpCookieOf(buf[:n], c.local.Port())
@@ -151,8 +151,8 @@ func (c *sctpConn) Read(p []byte) (int, error) {
 	return c.rest.Read(p)
 }
 
-// own reports whether the client hears itself: what it sent has come to its own host.
-func (c *sctpConn) own(p []byte) bool {
+// isOwnPacket reports whether p is what the client itself sent, and which came to its own host.
+func (c *sctpConn) isOwnPacket(p []byte) bool {
 	return bytes.Equal(p, SCTPInit(c.local.Port(), c.to.Port()))
 }
 
@@ -171,14 +171,14 @@ func (n *Namespace) serveSCTP(s *server, at netip.AddrPort) error {
 		return err
 	}
 	n.served.Store(at, nil)
-	s.answer(pc, func(p []byte, from net.Addr) []byte {
+	s.answerPackets(pc, func(p []byte, from net.Addr) []byte {
 		if len(p) < sctpHeader+sctpChunk || p[sctpHeader] != sctpInit || binary.BigEndian.Uint16(p[2:]) != at.Port() {
 			return nil
 		}
 		port := binary.BigEndian.Uint16(p)
 		client, _ := netip.AddrFromSlice(from.(*net.IPAddr).IP)
 		tag := binary.BigEndian.Uint32(p[sctpHeader+4:])
-		return sctpPacket(sctpInitAck, at.Port(), port, tag, s.line(at, netip.AddrPortFrom(client.Unmap(), port)))
+		return sctpPacket(sctpInitAck, at.Port(), port, tag, s.answerLine(at, netip.AddrPortFrom(client.Unmap(), port)))
 	})
 	s.close = func() error { n.served.Delete(at); return pc.Close() }
 	return nil

@@ -63,19 +63,19 @@ func (s *server) serveTCP(at netip.AddrPort) error {
 				return
 			}
 			if s.add(conn) {
-				s.done.Go(func() { s.talk(conn) })
+				s.done.Go(func() { s.serveConn(conn) })
 			}
 		}
 	})
 	return nil
 }
 
-// talk serves one TCP connection until the client closes it.
-func (s *server) talk(conn net.Conn) {
+// serveConn serves one TCP connection until the client closes it.
+func (s *server) serveConn(conn net.Conn) {
 	defer s.remove(conn)
 	in := bufio.NewScanner(conn)
 	for {
-		if _, err := io.WriteString(conn, s.line(conn.LocalAddr(), conn.RemoteAddr())); err != nil {
+		if _, err := io.WriteString(conn, s.answerLine(conn.LocalAddr(), conn.RemoteAddr())); err != nil {
 			return
 		}
 		if !in.Scan() {
@@ -90,17 +90,17 @@ func (s *server) serveUDP(at netip.AddrPort) error {
 	if err != nil {
 		return err
 	}
-	s.answer(pc, func(_ []byte, from net.Addr) []byte { return []byte(s.line(at, from)) })
+	s.answerPackets(pc, func(_ []byte, from net.Addr) []byte { return []byte(s.answerLine(at, from)) })
 	return nil
 }
 
-// line is what the server says.
-func (s *server) line(at, client fmt.Stringer) string {
+// answerLine is the line that the server answers with.
+func (s *server) answerLine(at, client fmt.Stringer) string {
 	return fmt.Sprintf("%s %v saw %v\n", s.name, at, client)
 }
 
-// answer answers each packet of a socket with what reply returns, unless that is nil.
-func (s *server) answer(pc net.PacketConn, reply func(packet []byte, from net.Addr) []byte) {
+// answerPackets answers each packet of a socket with what reply returns, unless that is nil.
+func (s *server) answerPackets(pc net.PacketConn, reply func(packet []byte, from net.Addr) []byte) {
 	s.close = pc.Close
 	s.done.Go(func() {
 		buf := make([]byte, 2048)

@@ -12,16 +12,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Tape is what was said on a network about who has some addresses, by ARP and by neighbour
+// A Tape records which MAC addresses claimed some addresses on a network, by ARP and by neighbour
 // advertisements.
 type Tape struct {
 	addrs []netip.Addr
 
-	mu   sync.Mutex
-	said []saying
+	mu     sync.Mutex
+	claims []addrClaim
 }
 
-type saying struct {
+type addrClaim struct {
 	at   time.Time // the kernel's
 	addr netip.Addr
 	mac  [6]byte
@@ -67,7 +67,7 @@ func (tp *Tape) run(fd int, stop chan struct{}) {
 		if err != nil {
 			continue
 		}
-		s, ok := parseSaying(buf[:n])
+		s, ok := parseClaim(buf[:n])
 		if !ok || !slices.Contains(tp.addrs, s.addr) {
 			continue
 		}
@@ -77,14 +77,14 @@ func (tp *Tape) run(fd int, stop chan struct{}) {
 			s.at = time.Unix(ts.Unix())
 		}
 		tp.mu.Lock()
-		tp.said = append(tp.said, s)
+		tp.claims = append(tp.claims, s)
 		tp.mu.Unlock()
 	}
 }
 
-// parseSaying reads who says that it has an address: ARP with it as the sender, or a neighbour
+// parseClaim parses a frame that claims an address: ARP with it as the sender, or a neighbour
 // advertisement.
-func parseSaying(b []byte) (s saying, ok bool) {
+func parseClaim(b []byte) (s addrClaim, ok bool) {
 	switch {
 	case len(b) >= 42 && b[12] == 8 && b[13] == 6:
 		s.addr = netip.AddrFrom4([4]byte(b[28:32]))
@@ -98,22 +98,22 @@ func parseSaying(b []byte) (s saying, ok bool) {
 	return s, false
 }
 
-// Interleaved is within what time two nodes that speak in turns have both had the address: an
-// owner that is new keeps it for longer.
+// Interleaved is the time within which frames of two nodes in turns mean that both had the address: a
+// new owner keeps it for longer.
 const Interleaved = 400 * time.Millisecond
 
-// Frames is how many times an address was said to be somebody's.
+// Frames returns how many frames claimed one of the addresses.
 func (tp *Tape) Frames() int {
 	tp.mu.Lock()
 	defer tp.mu.Unlock()
-	return len(tp.said)
+	return len(tp.claims)
 }
 
-// Last returns who said last that it has an address; nil: nobody has yet.
+// Last returns the MAC address that claimed an address last; nil: none has yet.
 func (tp *Tape) Last(a netip.Addr) net.HardwareAddr {
 	tp.mu.Lock()
 	defer tp.mu.Unlock()
-	for _, s := range slices.Backward(tp.said) {
+	for _, s := range slices.Backward(tp.claims) {
 		if s.addr == a {
 			return s.mac[:]
 		}
@@ -128,13 +128,13 @@ func (tp *Tape) Check(t testing.TB) (changes int) {
 	tp.mu.Lock()
 	defer tp.mu.Unlock()
 	for _, a := range tp.addrs {
-		var all []saying
-		for _, s := range tp.said {
+		var all []addrClaim
+		for _, s := range tp.claims {
 			if s.addr == a {
 				all = append(all, s)
 			}
 		}
-		slices.SortStableFunc(all, func(x, y saying) int { return x.at.Compare(y.at) })
+		slices.SortStableFunc(all, func(x, y addrClaim) int { return x.at.Compare(y.at) })
 		last := map[[6]byte]time.Time{}
 		for i, s := range all {
 			if i > 0 && s.mac != all[i-1].mac {

@@ -35,7 +35,7 @@ func (q *dumpQuestion) run(ctx context.Context, e command.Env, format output.For
 	if os.Geteuid() != 0 {
 		return errors.New("only root may read the kernel's rules [run it as root (sudo fairway dump), or in the agent's pod]")
 	}
-	all, err := modes.All().Held(ctx, slog.New(slog.DiscardHandler), q.mode, modes.Options{})
+	all, err := modes.All().OpenHere(ctx, slog.New(slog.DiscardHandler), q.mode, modes.Options{})
 	if err != nil {
 		return err
 	}

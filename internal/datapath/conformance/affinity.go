@@ -35,18 +35,18 @@ func (s suite) affinity(t testing.TB) {
 	clients := []*testnet.Host{r.hosts[w.Pod.V4], r.hosts[w.Peer.V4], r.hosts[w.Outside.V4], r.node}
 	whole := affinityTable(3*time.Hour, 0, 1, 2, 3, 4, 5)
 	report(t, r.sync(whole))
-	if err := r.holds(whole); err != nil {
+	if err := r.checkSynced(whole); err != nil {
 		t.Fatal(err)
 	}
 	home := map[*testnet.Host]netip.AddrPort{}
 	for _, c := range clients {
-		home[c] = r.stays(t, c, "tcp", "10.96.0.1:80", "172.18.0.11:30080")
-		r.stays(t, c, "udp", "10.96.0.2:80")
+		home[c] = r.awaitAffinity(t, c, "tcp", "10.96.0.1:80", "172.18.0.11:30080")
+		r.awaitAffinity(t, c, "udp", "10.96.0.2:80")
 	}
 
 	report(t, r.restart(whole))
 	for _, c := range clients {
-		if now := r.stays(t, c, "tcp", "172.18.0.11:30080", "10.96.0.1:80"); now != home[c] {
+		if now := r.awaitAffinity(t, c, "tcp", "172.18.0.11:30080", "10.96.0.1:80"); now != home[c] {
 			t.Errorf("%s moved from %v to %v over a restart", c.Name, home[c], now)
 		}
 	}
@@ -60,19 +60,19 @@ func (s suite) affinity(t testing.TB) {
 	}
 	fewer := affinityTable(3*time.Hour, left...)
 	report(t, r.sync(fewer))
-	report(t, r.holds(fewer))
+	report(t, r.checkSynced(fewer))
 	for _, c := range clients {
-		now := r.stays(t, c, "tcp", "10.96.0.1:80")
+		now := r.awaitAffinity(t, c, "tcp", "10.96.0.1:80")
 		if was := home[c]; (now == was) == (was == home[clients[0]]) {
 			t.Errorf("%s is at %v, was at %v; %v has left", c.Name, now, was, home[clients[0]])
 		}
 	}
 	report(t, r.forget())
-	if s.lacks["expiry"] == "" {
+	if s.unsupported["expiry"] == "" {
 		r.expires(t, clients[2], left)
 	}
 	report(t, r.sync(tableOf()))
-	report(t, r.holds(tableOf()))
+	report(t, r.checkSynced(tableOf()))
 }
 
 // affinityLocal: the frontends of a Service port share where a client stays, but one of
@@ -97,22 +97,22 @@ func (s suite) affinityLocal(t testing.TB) {
 	}
 	for _, step := range []*service.Table{table(false, 0), table(true, 0), table(true, 1, 3, 5)} {
 		report(t, r.sync(step))
-		report(t, r.holds(step))
+		report(t, r.checkSynced(step))
 	}
 	for _, c := range clients {
-		home := r.stays(t, c, "tcp", nodePort)
-		if at := r.stays(t, c, "tcp", clusterIP); at != six()[0].Addr {
+		home := r.awaitAffinity(t, c, "tcp", nodePort)
+		if at := r.awaitAffinity(t, c, "tcp", clusterIP); at != six()[0].Addr {
 			t.Errorf("%s is answered by %v at the ClusterIP of policy Local, want %v", c.Name, at, six()[0].Addr)
 		}
-		if at := r.stays(t, c, "tcp", nodePort); at != home {
+		if at := r.awaitAffinity(t, c, "tcp", nodePort); at != home {
 			t.Errorf("%s moved from %v to %v at the NodePort", c.Name, home, at)
 		}
 	}
 	report(t, r.restart(table(true, 1, 3, 5)))
 }
 
-// stays asks until it is clear that a client always gets the same endpoint, and returns it.
-func (r *rig) stays(t testing.TB, c *testnet.Host, network string, to ...string) netip.AddrPort {
+// awaitAffinity asks until it is clear that a client always gets the same endpoint, and returns it.
+func (r *rig) awaitAffinity(t testing.TB, c *testnet.Host, network string, to ...string) netip.AddrPort {
 	t.Helper()
 	var home netip.AddrPort
 	for i := range 8 {

@@ -33,7 +33,7 @@ func (s suite) algorithms(t testing.TB) {
 			test.run(r, t)
 		}
 	}
-	if s.lacks["weights"] != "" {
+	if s.unsupported["weights"] != "" {
 		return
 	}
 	for _, by := range []service.Algorithm{service.Random, service.RoundRobin} {
@@ -54,7 +54,7 @@ func (r *rig) balanced(t testing.TB, by service.Algorithm, weights []uint16, whi
 	}
 	table := tableOf(f)
 	report(t, r.sync(table))
-	if err := r.holds(table); err != nil {
+	if err := r.checkSynced(table); err != nil {
 		t.Errorf("%v: %v", by, err)
 	}
 	return f.Addr

@@ -22,7 +22,7 @@ func (s suite) flushed(t testing.TB) {
 	}
 	check := func(when string, table *service.Table) {
 		t.Helper()
-		if err := r.holds(table); err != nil {
+		if err := r.checkSynced(table); err != nil {
 			t.Errorf("%s: %v", when, err)
 		}
 		report(t, r.packets(r.everywhere(table)))
@@ -79,6 +79,6 @@ func (s suite) wide(t testing.TB) {
 			report(t, fmt.Errorf("%d endpoints: %w", n, err))
 			continue
 		}
-		report(t, r.holds(table))
+		report(t, r.checkSynced(table))
 	}
 }

@@ -52,8 +52,8 @@ func Missing(t testing.TB, mode string, err error) {
 	t.Fatalf("mode %s does not work in this kernel: %v", mode, err)
 }
 
-// lacks is what the datapath of that name cannot do.
-func lacks(name string) map[string]string { return differences()[name] }
+// unsupported is what the datapath of that name cannot do.
+func unsupported(name string) map[string]string { return differences()[name] }
 
 // features are the names that an entry may have besides parts and scenarios.
 func features() []string {

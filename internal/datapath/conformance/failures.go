@@ -30,5 +30,5 @@ func (s suite) failures(t testing.TB) {
 		t.Errorf("after a failure %d frontends changed, want 1", stats.Frontends)
 	}
 	expect("a change", tableOf(two), nil, false)
-	report(t, r.holds(tableOf(two)))
+	report(t, r.checkSynced(tableOf(two)))
 }

@@ -90,7 +90,7 @@ func (s suite) cleanup(t testing.TB) {
 	}
 	// It is no end: the same instance begins again.
 	report(t, r.sync(table))
-	report(t, r.holds(table))
+	report(t, r.checkSynced(table))
 	report(t, r.packets(r.everywhere(table)))
 }
 
@@ -175,7 +175,7 @@ func (s suite) continuity(t testing.TB) {
 			r.replace()
 		}
 		table := next()
-		if err := errors.Join(r.sync(table), r.holds(table)); err != nil {
+		if err := errors.Join(r.sync(table), r.checkSynced(table)); err != nil {
 			t.Errorf("change %d: %v", i, err)
 			break
 		}
@@ -225,7 +225,7 @@ func (s suite) faults(t testing.TB) {
 			err = r.sync(table)
 		}
 		r.dp.FailWrites(nil)
-		if err := errors.Join(err, r.holds(table)); err != nil {
+		if err := errors.Join(err, r.checkSynced(table)); err != nil {
 			report(t, err)
 			t.Fatalf("step %d, after %d faults", step, failed)
 		}
@@ -288,7 +288,7 @@ func (r *rig) load(all []request) (stop func() error) {
 				default:
 				}
 				got := client.Ask("tcp", netip.MustParseAddrPort(q.to), r.suite.patience)
-				if got.Outcome != testnet.Answered || !has(q.by, got.At) {
+				if got.Outcome != testnet.Answered || !hasEndpoint(q.by, got.At) {
 					errs[i] = fmt.Errorf("request %d to %s: %v", n, q.to, got)
 				}
 			}

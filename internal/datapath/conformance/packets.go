@@ -17,7 +17,7 @@ import (
 // frontend, to each frontend of the table, with what the table says about it, or what a
 // datapath does that cannot carry it.
 func (r *rig) everywhere(t *service.Table) []scenario.Packet {
-	t = r.carried(t)
+	t = r.supportedPart(t)
 	var out []scenario.Packet
 	for _, f := range t.Sorted() {
 		is4 := f.Addr.Addr().Is4()
@@ -59,11 +59,11 @@ func (r *rig) packets(all []scenario.Packet) error {
 		wait sync.WaitGroup
 		slot = make(chan struct{}, 16)
 	)
-	if r.turns || r.suite.lacks["chance"] != "" {
+	if r.turns || r.suite.unsupported["chance"] != "" {
 		slot = make(chan struct{}, 1)
 	}
 	for _, p := range all {
-		if p.Proto == service.SCTP && r.suite.lacks["sctp"] != "" || !r.returns(p) {
+		if p.Proto == service.SCTP && r.suite.unsupported["sctp"] != "" || !r.returns(p) {
 			continue
 		}
 		slot <- struct{}{}
@@ -109,13 +109,13 @@ func (r *rig) packet(p scenario.Packet) error {
 		}
 		return nil
 	}
-	if p.Want.Sticky {
+	if p.Want.Affinity {
 		return r.keepsEndpoint(p, ask)
 	}
 	// With n endpoints a fair choice misses one in 40*n tries once in 10^17.
 	n := len(p.Want.Reaches)
 	missing := slices.Clone(p.Want.Reaches)
-	if p.Want.Some {
+	if p.Want.Subset {
 		missing = nil
 	}
 	for i := 0; i < 40*n && (len(missing) > 0 || i < 2*n); i++ {
@@ -156,12 +156,12 @@ func (r *rig) fits(p scenario.Packet, got testnet.Answer) error {
 	if at < 0 || got.By != r.hosts[got.At.Addr()].Name {
 		return fmt.Errorf("%v, which is not among the endpoints", got)
 	}
-	return r.seen(p, p.Want.Reaches[at], got)
+	return r.checkSource(p, p.Want.Reaches[at], got)
 }
 
-// seen checks which source address the endpoint saw.
-func (r *rig) seen(p scenario.Packet, want scenario.Reach, got testnet.Answer) error {
-	if r.suite.lacks["source"] != "" {
+// checkSource checks which source address the endpoint saw.
+func (r *rig) checkSource(p scenario.Packet, want scenario.Reach, got testnet.Answer) error {
+	if r.suite.unsupported["source"] != "" {
 		return nil
 	}
 	byNode := r.hosts[got.Seen.Addr()] == r.node
@@ -174,7 +174,7 @@ func (r *rig) seen(p scenario.Packet, want scenario.Reach, got testnet.Answer) e
 	return nil
 }
 
-func has(all []service.Endpoint, a netip.AddrPort) bool {
+func hasEndpoint(all []service.Endpoint, a netip.AddrPort) bool {
 	return slices.ContainsFunc(all, func(e service.Endpoint) bool { return e.Addr == a })
 }
 

@@ -15,7 +15,7 @@ import (
 	"github.com/fairway-net/fairway/internal/testnet"
 )
 
-// A Rejection is what a client hears of a NetworkPolicy that rejects, when it calls a Service: the
+// A Rejection is what a client receives of a NetworkPolicy that rejects, when it calls a Service: the
 // error of its socket.
 type Rejection map[service.Proto][]error
 
@@ -23,8 +23,8 @@ type Rejection map[service.Proto][]error
 // UDP by ICMP "administratively prohibited", which sockets of IPv4 and IPv6 call differently.
 var Rejections = Rejection{service.TCP: {unix.ECONNREFUSED}, service.UDP: {unix.EHOSTUNREACH, unix.EACCES}}
 
-// RunRejects checks that clients of Services hear at once that a NetworkPolicy denies them, where
-// policies reject. A socket hears only what comes from where it sent to, so a reset or an ICMP
+// RunRejects checks that clients of Services are refused at once if a NetworkPolicy denies them, where
+// policies reject. A socket receives only what comes from where it sent to, so a reset or an ICMP
 // error with the endpoint's address instead of the Service's would be silence.
 func RunRejects(t *testing.T, open OpenGated, at map[string]Rejection) {
 	p := newPolicies(t, open)
@@ -37,7 +37,7 @@ func RunRejects(t *testing.T, open OpenGated, at map[string]Rejection) {
 			}
 		}
 	}
-	// Nobody reaches the pods of the Services, and z/1 reaches nobody.
+	// No client reaches the pods of the Services, and z/1 reaches no pod.
 	for _, space := range []string{"x", "y", "z"} {
 		deny := &policy.Policy{Name: service.Name{Namespace: space, Name: "deny"}}
 		deny.Isolates[policy.Ingress], deny.Isolates[policy.Egress] = space != "z", space == "z"
@@ -57,7 +57,7 @@ func RunRejects(t *testing.T, open OpenGated, at map[string]Rejection) {
 				}
 				for way, to := range map[string]netip.AddrPort{"ClusterIP": targets[0], "NodePort": targets[1], "endpoint": targets[2]} {
 					if what == "ingress" && way == "ClusterIP" {
-						continue // nobody outside has a route to it
+						continue // no client outside has a route to it
 					}
 					for _, proto := range []service.Proto{service.TCP, service.UDP} {
 						wg.Go(func() { p.rejected(t, what+" to a "+way, proto, client, to, at[way][proto]) })

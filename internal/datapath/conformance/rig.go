@@ -97,7 +97,7 @@ func (r *rig) reopen() {
 
 // replace is reopen while connections are open.
 func (r *rig) replace() {
-	if r.suite.lacks["restart"] == "" {
+	if r.suite.unsupported["restart"] == "" {
 		r.reopen()
 	}
 }
@@ -108,7 +108,7 @@ func (r *rig) sync(want *service.Table) error {
 }
 
 func (r *rig) syncStats(want *service.Table) (stats datapath.Stats, err error) {
-	r.note(want)
+	r.noteFlows(want)
 	err = r.node.Do(func() error {
 		stats, err = r.dp.Sync(context.Background(), want)
 		return err
@@ -116,8 +116,8 @@ func (r *rig) syncStats(want *service.Table) (stats datapath.Stats, err error) {
 	return stats, err
 }
 
-// note notes the flows that clients may have from now on, and whether endpoints take turns.
-func (r *rig) note(t *service.Table) {
+// noteFlows notes the flows that clients may have from now on, and whether endpoints take turns.
+func (r *rig) noteFlows(t *service.Table) {
 	if r.flows == nil {
 		r.flows = map[flow.Flow]bool{}
 	}

@@ -18,7 +18,7 @@ func (s suite) sctp(t testing.TB) {
 		return f
 	}
 	stays := time.Hour
-	if s.lacks["affinity"] != "" {
+	if s.unsupported["affinity"] != "" {
 		stays = 0
 	}
 	for _, which := range [][]int{{0, 1, 3}, {1, 2}} {
@@ -26,7 +26,7 @@ func (s suite) sctp(t testing.TB) {
 			at("10.96.0.3:7000", 0), web("web", "10.96.0.1:80", service.TCP, which...))
 		table.Settings.NodePorts = []netip.Prefix{netip.MustParsePrefix("172.18.0.11/32")}
 		report(t, r.sync(table))
-		report(t, r.holds(table))
+		report(t, r.checkSynced(table))
 		report(t, r.packets(r.everywhere(table)))
 	}
 }

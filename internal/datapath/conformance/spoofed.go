@@ -36,8 +36,8 @@ func Spoofed(t *testing.T, open Open, remembered func() (int, error)) {
 	clients := []*testnet.Host{r.hosts[w.Pod.V4], r.node, r.hosts[w.Outside.V4], r.hosts[w.Peer.V4]}
 	home := map[*testnet.Host]netip.AddrPort{}
 	for _, c := range clients[:2] {
-		home[c] = r.stays(t, c, "tcp", "10.96.0.70:80")
-		r.stays(t, c, "tcp", "10.96.0.1:95")
+		home[c] = r.awaitAffinity(t, c, "tcp", "10.96.0.70:80")
+		r.awaitAffinity(t, c, "tcp", "10.96.0.1:95")
 	}
 	r.hosts[w.Pod.V4].Flood(netip.MustParseAddrPort("10.96.0.1:95"), many)
 	count := func() (n int) {
@@ -54,14 +54,14 @@ func Spoofed(t *testing.T, open Open, remembered func() (int, error)) {
 		return nil
 	}))
 	for _, c := range clients[2:] {
-		home[c] = r.stays(t, c, "tcp", "10.96.0.70:80")
+		home[c] = r.awaitAffinity(t, c, "tcp", "10.96.0.70:80")
 	}
 	report(t, r.restart(table))
 	for _, c := range clients {
-		if now := r.stays(t, c, "tcp", "10.96.0.70:80"); now != home[c] {
+		if now := r.awaitAffinity(t, c, "tcp", "10.96.0.70:80"); now != home[c] {
 			t.Errorf("%s moved from %v to %v", c.Name, home[c], now)
 		}
-		r.stays(t, c, "tcp", "10.96.0.1:95")
+		r.awaitAffinity(t, c, "tcp", "10.96.0.1:95")
 	}
 	report(t, r.sync(tableOf(victim)))
 	for end := time.Now().Add(time.Minute); count() > len(clients); time.Sleep(100 * time.Millisecond) {
@@ -70,7 +70,7 @@ func Spoofed(t *testing.T, open Open, remembered func() (int, error)) {
 		}
 	}
 	for _, c := range clients {
-		if now := r.stays(t, c, "tcp", "10.96.0.70:80"); now != home[c] {
+		if now := r.awaitAffinity(t, c, "tcp", "10.96.0.70:80"); now != home[c] {
 			t.Errorf("%s moved from %v to %v when another Service was removed", c.Name, home[c], now)
 		}
 	}

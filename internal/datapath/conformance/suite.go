@@ -29,12 +29,12 @@ type Open func(t testing.TB) Datapath
 
 // A suite is the suite, for one datapath and of some size.
 type suite struct {
-	open     Open
-	services int               // in a large table
-	changes  int               // of tables, where many follow each other
-	patience time.Duration     // with an answer that must come; see testnet.Patience for others
-	lacks    map[string]string // what the datapath cannot do, from differences.go
-	offers   service.Algorithms
+	open        Open
+	services    int               // in a large table
+	changes     int               // of tables, where many follow each other
+	patience    time.Duration     // with an answer that must come; see testnet.Patience for others
+	unsupported map[string]string // what the datapath cannot do, from differences.go
+	offers      service.Algorithms
 }
 
 // parallel is how many parts and scenarios run at a time: on two cores more of them
@@ -59,11 +59,11 @@ func newSuite(t testing.TB, open Open) suite {
 	dp := open(t)
 	defer dp.Close()
 	cannot := map[string]string{}
-	maps.Copy(cannot, lacks(dp.Info().Name))
+	maps.Copy(cannot, unsupported(dp.Info().Name))
 	if !testnet.NATsSCTP() {
 		cannot["sctp"] = "the kernel's connection tracking does not know SCTP: its frontends are compared by Adopt alone"
 	}
-	return suite{open: open, services: 3000, changes: 150, patience: 5 * time.Second, lacks: cannot, offers: dp.Info().Capabilities.Algorithms}
+	return suite{open: open, services: 3000, changes: 150, patience: 5 * time.Second, unsupported: cannot, offers: dp.Info().Capabilities.Algorithms}
 }
 
 // A part is one test of the suite.
@@ -85,6 +85,7 @@ func parts() []part {
 		{"failures", suite.failures},
 		{"spread", suite.spread},
 		{"flushed", suite.flushed},
+		{"contexts", suite.contexts},
 		{"wide", suite.wide},
 		{"affinity", suite.affinity},
 		{"affinity-local", suite.affinityLocal},
@@ -109,7 +110,7 @@ func (s suite) run(t *testing.T) {
 	})
 	for _, p := range parts() {
 		t.Run(p.name, func(t *testing.T) {
-			if why := s.lacks[p.name]; why != "" {
+			if why := s.unsupported[p.name]; why != "" {
 				t.Skip(why)
 			}
 			t.Parallel()
@@ -129,13 +130,13 @@ func (s suite) scenarios(t *testing.T, slots chan struct{}) {
 	}
 	for _, one := range all {
 		t.Run(one.Name, func(t *testing.T) {
-			if why := s.lacks["affinity"]; why != "" && strings.HasPrefix(one.Name, "affinity") {
+			if why := s.unsupported["affinity"]; why != "" && strings.HasPrefix(one.Name, "affinity") {
 				t.Skip(why)
 			}
-			if why := s.lacks["weights"]; why != "" && strings.HasPrefix(one.Name, "weights") {
+			if why := s.unsupported["weights"]; why != "" && strings.HasPrefix(one.Name, "weights") {
 				t.Skip(why)
 			}
-			if why := s.lacks["scenarios/"+one.Name]; why != "" {
+			if why := s.unsupported["scenarios/"+one.Name]; why != "" {
 				t.Skip(why)
 			}
 			t.Parallel()
@@ -161,7 +162,7 @@ func (s suite) scenario(t testing.TB, one *scenario.Scenario) error {
 	if err := r.sync(table); err != nil {
 		return err
 	}
-	packets, carried := r.everywhere(table), r.carried(table)
+	packets, carried := r.everywhere(table), r.supportedPart(table)
 	for _, p := range one.Packets {
 		got, ok := scenario.Predict(carried, p)
 		if ok && (p.Agrees(got) || !slices.Contains(r.dp.Info().Capabilities.Protocols, p.Proto)) {
@@ -169,7 +170,7 @@ func (s suite) scenario(t testing.TB, one *scenario.Scenario) error {
 		}
 		packets = append(packets, p)
 	}
-	return errors.Join(r.holds(table), r.packets(packets), r.restart(table))
+	return errors.Join(r.checkSynced(table), r.packets(packets), r.restart(table))
 }
 
 // report fails the test with each error that err joins.
@@ -184,15 +185,15 @@ func report(t testing.TB, err error) {
 	}
 }
 
-// holds checks that the kernel has what was synced, and that syncing it again writes
+// checkSynced checks that the kernel has what was synced, and that syncing it again writes
 // nothing.
-func (r *rig) holds(want *service.Table) error {
+func (r *rig) checkSynced(want *service.Table) error {
 	return r.node.Do(func() error {
 		got, err := r.dp.Adopt(context.Background())
 		if err != nil {
 			return fmt.Errorf("adopt: %w", err)
 		}
-		if err := same(r.carried(want), got.Table); err != nil {
+		if err := compareTables(r.supportedPart(want), got.Table); err != nil {
 			return fmt.Errorf("adopt after sync: %w", err)
 		}
 		stats, err := r.dp.Sync(context.Background(), want)
@@ -206,8 +207,8 @@ func (r *rig) holds(want *service.Table) error {
 	})
 }
 
-// carried is a table as the datapath can carry it: ports of other protocols are rejected.
-func (r *rig) carried(t *service.Table) *service.Table {
+// supportedPart is a table as the datapath can carry it: ports of other protocols are rejected.
+func (r *rig) supportedPart(t *service.Table) *service.Table {
 	protocols := r.dp.Info().Capabilities.Protocols
 	route := func(was *service.Route) *service.Route {
 		if was.Action == service.Forward {
@@ -229,7 +230,7 @@ func (r *rig) carried(t *service.Table) *service.Table {
 // restart checks that a new instance adopts what is there.
 func (r *rig) restart(want *service.Table) error {
 	r.reopen()
-	if err := r.holds(want); err != nil {
+	if err := r.checkSynced(want); err != nil {
 		return fmt.Errorf("a new instance: %w", err)
 	}
 	// One that syncs before anything else, as the agent does.
@@ -241,8 +242,8 @@ func (r *rig) restart(want *service.Table) error {
 	return err
 }
 
-// same compares two tables as a datapath sees them.
-func same(want, got *service.Table) error {
+// compareTables compares two tables as a datapath sees them.
+func compareTables(want, got *service.Table) error {
 	var errs []error
 	for i, c := range service.Diff(want, got) {
 		if i == 5 {
@@ -268,6 +269,6 @@ func describe(f *service.Frontend) string {
 // objects generates random objects that the datapath can serve.
 func (s suite) objects(rng *rand.Rand) *scenario.Random {
 	gen := scenario.NewRandom(rng)
-	gen.NoAffinity, gen.NoWeights, gen.Algorithms = s.lacks["affinity"] != "", s.lacks["weights"] != "", s.offers
+	gen.NoAffinity, gen.NoWeights, gen.Algorithms = s.unsupported["affinity"] != "", s.unsupported["weights"] != "", s.offers
 	return gen
 }

@@ -93,7 +93,7 @@ func small(bug string, patience time.Duration) suite {
 	return suite{
 		open:     func(testing.TB) Datapath { return &slow{bug: bug} },
 		services: 100, changes: 36, patience: patience,
-		lacks: lacks("slow"),
+		unsupported: unsupported("slow"),
 	}
 }
 

@@ -37,7 +37,7 @@ func Switch(t *testing.T, modes map[string]Open) {
 	report(t, w.rig.sync(w.table))
 	stop := w.load()
 	for _, name := range tour(names) {
-		w.to(name, modes[name])
+		w.switchTo(name, modes[name])
 	}
 	report(t, stop())
 	for _, c := range w.conns {
@@ -79,18 +79,18 @@ type walk struct {
 	t     *testing.T
 	rig   *rig
 	table *service.Table
-	conns []*held
+	conns []*openConn
 }
 
-// A held is a connection that must stay established.
-type held struct {
+// An openConn is a connection that must stay established.
+type openConn struct {
 	*testnet.Conn
-	what string
+	desc string
 	at   netip.AddrPort
 }
 
-// open opens a connection and a flow from everywhere.
-func (w *walk) open(mode string) (all []*held) {
+// openConns opens a connection and a flow from everywhere.
+func (w *walk) openConns(mode string) (all []*openConn) {
 	w.t.Helper()
 	world := &scenario.World
 	to := netip.MustParseAddrPort("10.96.0.1:80")
@@ -105,27 +105,27 @@ func (w *walk) open(mode string) (all []*held) {
 			if got.Outcome != testnet.Answered {
 				w.t.Fatalf("%s: %v", what, got)
 			}
-			all = append(all, &held{c, what, got.At})
+			all = append(all, &openConn{c, what, got.At})
 		}
 	}
 	return all
 }
 
-// still checks that connections are established, each with its endpoint.
-func (w *walk) still(when string, all []*held) {
+// checkOpen checks that connections are established, each with its endpoint.
+func (w *walk) checkOpen(when string, all []*openConn) {
 	w.t.Helper()
 	for _, c := range all {
 		if got := c.Ask(w.rig.suite.patience); got.Outcome != testnet.Answered || got.At != c.at {
-			w.t.Errorf("%s: %s: %v, was at %v", when, c.what, got, c.at)
+			w.t.Errorf("%s: %s: %v, was at %v", when, c.desc, got, c.at)
 		}
 	}
 }
 
-// to makes another datapath take over.
-func (w *walk) to(name string, open Open) {
+// switchTo makes another datapath take over.
+func (w *walk) switchTo(name string, open Open) {
 	w.t.Helper()
 	old, when := w.rig.dp, fmt.Sprintf("from %s to %s", w.rig.dp.Info().Name, name)
-	own := w.open(old.Info().Name)
+	own := w.openConns(old.Info().Name)
 	next := open(w.t)
 	w.rig.dp = next
 	if err := w.rig.sync(w.table); err != nil {
@@ -135,7 +135,7 @@ func (w *walk) to(name string, open Open) {
 	if err != nil {
 		w.t.Fatalf("%s: %v", when, err)
 	}
-	w.still(when, slices.Concat(w.conns, own))
+	w.checkOpen(when, slices.Concat(w.conns, own))
 	if done {
 		w.conns = append(w.conns, own...)
 	} else {
@@ -145,11 +145,11 @@ func (w *walk) to(name string, open Open) {
 		}
 		w.drained(when, old)
 	}
-	w.still(when, w.conns)
+	w.checkOpen(when, w.conns)
 	report(w.t, w.rig.node.Do(func() error {
 		left, err := old.Adopt(context.Background())
 		if err == nil {
-			err = same(&service.Table{}, left.Table)
+			err = compareTables(&service.Table{}, left.Table)
 		}
 		if err != nil {
 			return fmt.Errorf("%s: what is left of the old mode: %w", when, err)
@@ -157,7 +157,7 @@ func (w *walk) to(name string, open Open) {
 		return nil
 	}))
 	old.Close()
-	if err := w.rig.holds(w.table); err != nil {
+	if err := w.rig.checkSynced(w.table); err != nil {
 		w.t.Errorf("%s: %v", when, err)
 	}
 }
@@ -273,7 +273,7 @@ func SwitchKeepsClients(t *testing.T, modes map[string]Open, from, to string) {
 	}
 	before := homes()
 	for _, name := range []string{to, from} {
-		w.to(name, modes[name])
+		w.switchTo(name, modes[name])
 		for i, now := range homes() {
 			if !slices.Equal(now, before[i]) {
 				t.Errorf("%v: in mode %s clients are at %v, and were at %v", by[i], name, now, before[i])

@@ -40,20 +40,20 @@ func SwitchFaults(t *testing.T, modes map[string]Open, from, to string) {
 	s := &faultySwitch{w, modes, from, to, childfault.Intercept(t, names...)}
 	s.programs.Disarm()
 	report(t, w.rig.sync(w.table))
-	w.conns = w.open(from)
+	w.conns = w.openConns(from)
 	stop := w.load()
-	s.each()
+	s.runAll()
 	report(t, stop())
 	for _, c := range w.conns {
 		c.Close()
 	}
 }
 
-// each tries all faults, in turns there and back.
-func (s *faultySwitch) each() {
+// runAll tries all faults, in turns there and back.
+func (s *faultySwitch) runAll() {
 	var tries [2][]func()
 	for way := range tries {
-		tries[way] = s.tries()
+		tries[way] = s.cases()
 		s.from, s.to = s.to, s.from
 	}
 	for len(tries[0])+len(tries[1]) > 0 {
@@ -69,8 +69,8 @@ func (s *faultySwitch) each() {
 	}
 }
 
-// tries switches without a fault, and returns functions that switch with one.
-func (s *faultySwitch) tries() (all []func()) {
+// cases switches without a fault, and returns functions that switch with one.
+func (s *faultySwitch) cases() (all []func()) {
 	writes := 0
 	s.programs.Arm(0, childfault.KilledBefore)
 	report(s.t, s.run(context.Background(), func() error { writes++; return nil }))
@@ -141,18 +141,18 @@ func (s *faultySwitch) run(ctx context.Context, f func() error) error {
 func (s *faultySwitch) finish(fault string) {
 	s.t.Helper()
 	name := fmt.Sprintf("%s to %s, %s", s.from, s.to, fault)
-	s.works(name)
+	s.checkTraffic(name)
 	if err := s.run(context.Background(), nil); err != nil {
 		s.t.Fatalf("%s: the next process cannot finish: %v", name, err)
 	}
-	s.works(name + ", finished")
-	s.nothing(name, s.from)
+	s.checkTraffic(name + ", finished")
+	s.checkEmpty(name, s.from)
 }
 
-// works checks established connections and new ones.
-func (s *faultySwitch) works(when string) {
+// checkTraffic checks established connections and new ones.
+func (s *faultySwitch) checkTraffic(when string) {
 	s.t.Helper()
-	s.still(when, s.conns)
+	s.checkOpen(when, s.conns)
 	for _, place := range []scenario.Place{scenario.World.Pod, scenario.World.Outside} {
 		c, err := s.rig.hosts[place.V4].Dial("tcp", s.table.Sorted()[0].Addr, s.rig.suite.patience)
 		if err != nil {
@@ -163,8 +163,8 @@ func (s *faultySwitch) works(when string) {
 	}
 }
 
-// nothing checks that nothing is left of a mode.
-func (s *faultySwitch) nothing(when, mode string) {
+// checkEmpty checks that nothing is left of a mode.
+func (s *faultySwitch) checkEmpty(when, mode string) {
 	s.t.Helper()
 	dp := s.modes[mode](s.t)
 	defer dp.Close()

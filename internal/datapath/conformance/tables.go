@@ -39,10 +39,10 @@ func (s suite) empty(t testing.TB) {
 		if err != nil {
 			return fmt.Errorf("adopt before the first sync: %w", err)
 		}
-		return same(zero, got.Table)
+		return compareTables(zero, got.Table)
 	}))
 	report(t, r.sync(zero))
-	report(t, r.holds(zero))
+	report(t, r.checkSynced(zero))
 	report(t, r.restart(zero))
 }
 
@@ -70,7 +70,7 @@ func (s suite) random(t testing.TB) {
 			if err := r.sync(table); err != nil {
 				t.Fatalf("round %d, step %d: %v", round, step, err)
 			}
-			if err := r.holds(table); err != nil {
+			if err := r.checkSynced(table); err != nil {
 				t.Fatalf("round %d, step %d: %v", round, step, err)
 			}
 		}
@@ -112,14 +112,14 @@ func (s suite) large(t testing.TB) {
 		}
 		table := b.Table(settings)
 		report(t, r.sync(table))
-		report(t, r.holds(table))
+		report(t, r.checkSynced(table))
 	}
 	report(t, r.restart(b.Table(settings)))
 	for i := range s.services {
 		b.Delete(bigName(i))
 	}
 	report(t, r.sync(b.Table(settings)))
-	report(t, r.holds(b.Table(settings)))
+	report(t, r.checkSynced(b.Table(settings)))
 }
 
 func bigName(i int) service.Name {
@@ -162,7 +162,7 @@ func (s suite) adopt(t testing.TB) {
 	if want := len(service.Diff(first, second)); stats.Frontends > want {
 		t.Errorf("the new instance changed %d frontends, the tables differ in %d", stats.Frontends, want)
 	}
-	report(t, r.holds(second))
+	report(t, r.checkSynced(second))
 	report(t, r.packets(sample(rng, r.everywhere(second), 60)))
 }
 

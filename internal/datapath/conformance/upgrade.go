@@ -69,36 +69,36 @@ func Upgrade(t *testing.T, open Open, f Former) {
 	r := w.rig
 	f.load(t, r)
 	if !f.Carries {
-		w.conns = append(w.conns, w.open("of another release")...)
+		w.conns = append(w.conns, w.openConns("of another release")...)
 		w.conns = append(w.conns, w.hairpin())
 	}
 	client := r.hosts[scenario.World.Pod.V4]
 	if !f.Home.IsValid() {
-		f.Home = r.stays(t, client, "tcp", "10.96.0.4:80", "172.18.0.11:30080")
+		f.Home = r.awaitAffinity(t, client, "tcp", "10.96.0.4:80", "172.18.0.11:30080")
 	}
 	stop := w.load()
 	if err := r.sync(w.table); err != nil {
 		t.Fatal(err)
 	}
 	when := "after the upgrade"
-	w.still(when, w.conns)
-	if now := r.stays(t, client, "tcp", "10.96.0.4:80", "172.18.0.11:30080"); now != f.Home {
+	w.checkOpen(when, w.conns)
+	if now := r.awaitAffinity(t, client, "tcp", "10.96.0.4:80", "172.18.0.11:30080"); now != f.Home {
 		t.Errorf("%s the client with affinity is at %v, was at %v", when, now, f.Home)
 	}
-	report(t, r.holds(w.table))
+	report(t, r.checkSynced(w.table))
 	report(t, r.packets(r.everywhere(w.table)))
-	if left := f.left(t, r); len(left) > 0 {
+	if left := f.leftovers(t, r); len(left) > 0 {
 		t.Errorf("%s these names of the other release are left: %v", when, left)
 	}
 	if f.TakesBack {
-		w.conns = append(w.conns, append(w.open("of this release"), w.hairpin())...)
-		w.still("before the downgrade", w.conns)
+		w.conns = append(w.conns, append(w.openConns("of this release"), w.hairpin())...)
+		w.checkOpen("before the downgrade", w.conns)
 		f.takeBack(t, r)
-		w.still("after the downgrade", append(w.conns, append(w.open("of the other release, again"), w.hairpin())...))
+		w.checkOpen("after the downgrade", append(w.conns, append(w.openConns("of the other release, again"), w.hairpin())...))
 		r.reopen()
 		report(t, r.sync(w.table))
-		w.still("after the second upgrade", w.conns)
-		report(t, r.holds(w.table))
+		w.checkOpen("after the second upgrade", w.conns)
+		report(t, r.checkSynced(w.table))
 	}
 	report(t, stop())
 	for _, c := range w.conns {
@@ -107,7 +107,7 @@ func Upgrade(t *testing.T, open Open, f Former) {
 }
 
 // hairpin opens a connection of an endpoint to itself by its Service.
-func (w *walk) hairpin() *held {
+func (w *walk) hairpin() *openConn {
 	w.t.Helper()
 	at := six()[0].Addr
 	c, err := w.rig.hosts[at.Addr()].Dial("tcp", netip.MustParseAddrPort("10.96.0.8:80"), w.rig.suite.patience)
@@ -117,7 +117,7 @@ func (w *walk) hairpin() *held {
 	if got := c.Ask(w.rig.suite.patience); got.Outcome != testnet.Answered || got.At != at {
 		w.t.Fatalf("hairpin: %v", got)
 	}
-	return &held{c, "hairpin", at}
+	return &openConn{c, "hairpin", at}
 }
 
 // load puts in place what the other release left.
@@ -170,8 +170,8 @@ func (f *Former) list(t *testing.T, r *rig) (text string) {
 	return text
 }
 
-// left returns what the other release declared and a node has not that never saw it.
-func (f *Former) left(t *testing.T, r *rig) (left []string) {
+// leftovers returns what the other release declared and a node has not that never saw it.
+func (f *Former) leftovers(t *testing.T, r *rig) (left []string) {
 	t.Helper()
 	fresh := sixRig(t, r.suite)
 	report(t, fresh.sync(UpgradeTable()))

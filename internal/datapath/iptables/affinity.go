@@ -42,21 +42,21 @@ func (p *renderer) numberOfList(owner, list string) uint32 {
 	if id, ok := p.fewLists.Lookup(list); ok {
 		return id | fewBit
 	}
-	if len(p.full[owner]) >= nftset.FullLists {
+	if len(p.fullLists[owner]) >= nftset.FullLists {
 		id, _ := p.fewLists.Get(list)
 		return id | fewBit
 	}
 	id, _ := p.lists.Get(list)
-	p.own(owner, list)
+	p.noteFullList(owner, list)
 	return id
 }
 
-// own notes a list with many buckets.
-func (p *renderer) own(owner, list string) {
-	if p.full[owner] == nil {
-		p.full[owner] = map[string]bool{}
+// noteFullList notes a list with many buckets.
+func (p *renderer) noteFullList(owner, list string) {
+	if p.fullLists[owner] == nil {
+		p.fullLists[owner] = map[string]bool{}
 	}
-	p.full[owner][list] = true
+	p.fullLists[owner][list] = true
 }
 
 // adoptList notes the number that the kernel holds for a list, if its owner may have it.
@@ -64,8 +64,8 @@ func (p *renderer) adoptList(owner, list string, id uint32) {
 	switch {
 	case id&fewBit != 0:
 		p.fewLists.Adopt(list, id&^fewBit)
-	case len(p.full[owner]) < nftset.FullLists && p.lists.Adopt(list, id):
-		p.own(owner, list)
+	case len(p.fullLists[owner]) < nftset.FullLists && p.lists.Adopt(list, id):
+		p.noteFullList(owner, list)
 	}
 }
 
@@ -74,14 +74,14 @@ func (p *renderer) retainLists(used map[uint32]bool) (released bool) {
 	before := p.lists.Len() + p.fewLists.Len()
 	p.lists.Retain(func(id uint32) bool { return used[id] })
 	p.fewLists.Retain(func(id uint32) bool { return used[id|fewBit] })
-	for owner, lists := range p.full {
+	for owner, lists := range p.fullLists {
 		for list := range lists {
 			if _, ok := p.lists.Lookup(list); !ok {
 				delete(lists, list)
 			}
 		}
 		if len(lists) == 0 {
-			delete(p.full, owner)
+			delete(p.fullLists, owner)
 		}
 	}
 	return p.lists.Len()+p.fewLists.Len() < before
@@ -207,7 +207,7 @@ func (h *helper) writeUpdateChain(c *nftables.Conn, name string) error {
 	return nil
 }
 
-// Chains whose rules nft cannot say: affinityLookup, one for each family, and the one that restores the
+// Chains whose rules nft cannot express: affinityLookup, one for each family, and the one that restores the
 // connection's own mark. The program declares them, and a load leaves their rules alone.
 const affinityLookup, restoreMarkChain = "affinity-lookup", "affinity-restore-mark"
 

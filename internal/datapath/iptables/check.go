@@ -28,7 +28,7 @@ func (d *Datapath) Check(ctx context.Context) (drift datapath.Drift, err error) 
 	if d.table == nil {
 		return drift, nil // the next Sync compares anyway
 	}
-	if d.odd.due(time.Now()) {
+	if d.differs.due(time.Now()) {
 		d.forget()
 		return datapath.Drift{Retry: true}, nil
 	}
@@ -46,7 +46,7 @@ func (d *Datapath) Check(ctx context.Context) (drift datapath.Drift, err error) 
 		d.forget()
 		return datapath.Drift{Elements: true}, nil
 	}
-	if err == nil && d.variant == NFT && d.seen.known != nil {
+	if err == nil && d.variant == NFT && d.handleWatch.known != nil {
 		intact, err = d.chainsIntact(ctx, accept)
 	} else if err == nil {
 		intact, err = d.rulesIntact(ctx, accept)
@@ -80,7 +80,7 @@ func (d *Datapath) rulesIntact(ctx context.Context, accept func()) (bool, error)
 	var now handles
 	var err error
 	if d.variant == NFT {
-		if now, err = d.seen.reader.everyHandle(ctx, nil); err != nil {
+		if now, err = d.handleWatch.reader.everyHandle(ctx, nil); err != nil {
 			return true, err
 		}
 	}
@@ -88,12 +88,12 @@ func (d *Datapath) rulesIntact(ctx context.Context, accept func()) (bool, error)
 	if err != nil {
 		return true, err
 	}
-	if scripts, _ := d.whole(d.groups, all); !empty(scripts) {
+	if scripts, _ := d.planAll(d.groups, all); !changeNothing(scripts) {
 		d.forget()
 		return false, nil
 	}
-	d.seen.reset()
-	d.seen.known = now
+	d.handleWatch.reset()
+	d.handleWatch.known = now
 	accept()
 	return true, nil
 }
@@ -135,7 +135,7 @@ func (d *Datapath) clean(ctx context.Context, v Variant, is4 bool) error {
 	}
 	goes, leads := everyChain, everyHook
 	if h.chains[chain{nat, canary}] != nil {
-		goes, leads = onlyOurs, noKubeProxys
+		goes, leads = isOwnChain, isOwnHook
 	}
 	hooks := slices.DeleteFunc(slices.Clone(h.hooks), func(one hook) bool { return !leads(one) })
 	if v == NFT {
@@ -153,14 +153,14 @@ func (d *Datapath) clean(ctx context.Context, v Variant, is4 bool) error {
 		}
 		for _, c := range sorted(h.chains) {
 			if c.table == where.table && goes(c) && c.name != recordings {
-				where.drop(c.name)
+				where.deleteChain(c.name)
 			}
 		}
 	}
-	// What tells that the rest is ours goes last, in a transaction of its own: a cleanup that
+	// What shows that the rest is ours goes last, in a transaction of its own: a cleanup that
 	// failed in between is found by the next.
 	last := newScript()
-	last.nat.drop(recordings)
+	last.nat.deleteChain(recordings)
 	if err := d.restore(ctx, v, is4, s.String()+last.String()); err != nil {
 		return err
 	}
@@ -173,13 +173,13 @@ func (d *Datapath) clean(ctx context.Context, v Variant, is4 bool) error {
 func everyChain(chain) bool { return true }
 func everyHook(hook) bool   { return true }
 
-// onlyOurs are the chains that kube-proxy has no name for.
-func onlyOurs(c chain) bool {
+// isOwnChain are the chains that kube-proxy has no name for.
+func isOwnChain(c chain) bool {
 	return c.table == nat && (c.name == recordings || c.name == markOffCluster || c.name == formerMark)
 }
 
-// noKubeProxys is the hook that kube-proxy does not have, see hooks.
-func noKubeProxys(h hook) bool {
+// isOwnHook is the hook that kube-proxy does not have, see hooks.
+func isOwnHook(h hook) bool {
 	return h.in == chain{filter, "OUTPUT"} && strings.HasSuffix(h.rule, "-j "+externals)
 }
 
@@ -195,8 +195,8 @@ func (d *Datapath) vacate(ctx context.Context, is4 bool, was *familyState) error
 		family = "ip6"
 	}
 	var text strings.Builder
-	for _, table := range slices.Sorted(maps.Keys(h.others)) {
-		if _, used := was.others[table]; used && h.others[table] == 0 && (table == nat || table == filter) {
+	for _, table := range slices.Sorted(maps.Keys(h.foreign)) {
+		if _, used := was.foreign[table]; used && h.foreign[table] == 0 && (table == nat || table == filter) {
 			fmt.Fprintf(&text, "delete table %s %s\n", family, table)
 		}
 	}

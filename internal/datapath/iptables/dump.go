@@ -13,7 +13,7 @@ import (
 
 // A reader translates the rules of one family back.
 type reader struct {
-	held   *familyState
+	kernel *familyState
 	is4    bool
 	fronts map[service.Key]*service.Frontend
 }
@@ -30,7 +30,7 @@ func table(all map[bool]*familyState) (*service.Table, error) {
 		if err := settingsOf(h, &settings); err != nil {
 			return nil, err
 		}
-		r := &reader{held: h, is4: is4, fronts: map[service.Key]*service.Frontend{}}
+		r := &reader{kernel: h, is4: is4, fronts: map[service.Key]*service.Frontend{}}
 		if err := r.read(); err != nil {
 			return nil, err
 		}
@@ -66,7 +66,7 @@ func settingsOf(h *familyState, s *service.Settings) error {
 // read visits the chains that packets come to first.
 func (r *reader) read() error {
 	for _, name := range []string{services, nodeports} {
-		for _, text := range r.held.chains[chain{nat, name}] {
+		for _, text := range r.kernel.chains[chain{nat, name}] {
 			one := parse(text)
 			if one.proto == 0 || one.port == 0 {
 				continue // it leads to the NodePorts
@@ -77,7 +77,7 @@ func (r *reader) read() error {
 		}
 	}
 	for _, name := range []string{services, externals, nodeports} {
-		for _, text := range r.held.chains[chain{filter, name}] {
+		for _, text := range r.kernel.chains[chain{filter, name}] {
 			one := parse(text)
 			if one.proto == 0 || one.port == 0 || strings.Contains(one.comment, notAccepted) {
 				continue
@@ -151,7 +151,7 @@ func (r *reader) forward(one rule) error {
 	f.ClusterIP = strings.Contains(one.comment, " cluster IP")
 	to := one.jump
 	if strings.HasPrefix(to, fw) {
-		for _, text := range r.held.chains[chain{nat, to}] {
+		for _, text := range r.kernel.chains[chain{nat, to}] {
 			from := parse(text)
 			if from.src == "" {
 				continue
@@ -172,7 +172,7 @@ func (r *reader) forward(one rule) error {
 		if err != nil {
 			return err
 		}
-		for _, text := range r.held.chains[chain{nat, to}] {
+		for _, text := range r.kernel.chains[chain{nat, to}] {
 			m := parse(text)
 			if m.dst != one.dst || m.port != one.port || !marks(m.jump) {
 				continue
@@ -193,7 +193,7 @@ func marks(name string) bool { return name == markMasq || name == markOffCluster
 func (r *reader) external(f *service.Frontend, name string) error {
 	var inside, outside *service.Route
 	offCluster, all, local := false, false, service.MasqueradeHairpin
-	for _, text := range r.held.chains[chain{nat, name}] {
+	for _, text := range r.kernel.chains[chain{nat, name}] {
 		one := parse(text)
 		switch marks := marks(one.jump); {
 		case marks && strings.HasPrefix(one.comment, "masquerade LOCAL"):
@@ -204,7 +204,7 @@ func (r *reader) external(f *service.Frontend, name string) error {
 			offCluster = strings.HasSuffix(one.comment, offClusterMasqueraded)
 			all = !offCluster
 		case marks, one.jump == "RETURN":
-		case one.more == fromLocal, one.comment == "":
+		case one.matches == fromLocal, one.comment == "":
 			route, err := r.route(one.jump)
 			if err != nil {
 				return err
@@ -228,7 +228,7 @@ func (r *reader) external(f *service.Frontend, name string) error {
 		}
 	}
 	// Without rules for internal clients the route is that of all clients; else the missing one is a refusal.
-	differs := slices.ContainsFunc(r.held.chains[chain{nat, name}], func(text string) bool { return parse(text).more == fromLocal })
+	differs := slices.ContainsFunc(r.kernel.chains[chain{nat, name}], func(text string) bool { return parse(text).matches == fromLocal })
 	if !differs {
 		inside = outside
 	}
@@ -252,7 +252,7 @@ func (r *reader) route(list string) (*service.Route, error) {
 // endpoints adds those that a list or a part of it leads to.
 func (r *reader) endpoints(route *service.Route, list string, isPart bool) error {
 	seen := map[string]bool{}
-	for _, text := range r.held.chains[chain{nat, list}] {
+	for _, text := range r.kernel.chains[chain{nat, list}] {
 		one := parse(text)
 		if seen[one.jump] {
 			continue
@@ -277,7 +277,7 @@ func (r *reader) endpoints(route *service.Route, list string, isPart bool) error
 // endpoint reads the endpoint that a rule of a list leads to. The address is what the kernel really
 // uses; the rest is in the comment.
 func (r *reader) endpoint(one rule) (e service.Endpoint, err error) {
-	for _, text := range r.held.chains[chain{nat, one.jump}] {
+	for _, text := range r.kernel.chains[chain{nat, one.jump}] {
 		if to, ok := strings.CutPrefix(parse(text).jump, "DNAT --to-destination "); ok {
 			if e.Addr, err = netip.ParseAddrPort(to); err != nil {
 				return e, fmt.Errorf("%s: %w", one.jump, err)
@@ -312,7 +312,7 @@ func (r *reader) refusal(one rule, in string) error {
 		route.Action = service.Reject
 	}
 	switch {
-	case one.more == fromLocal:
+	case one.matches == fromLocal:
 		f.Internal = route
 		return nil
 	case one.in != "", one.src != "" && !covers(f.Sources, one.src):

@@ -26,7 +26,7 @@ func (d *Datapath) Explain(ctx context.Context, k service.Key) ([]datapath.Objec
 	var chains []chain
 	for _, c := range []chain{{nat, services}, {nat, nodeports}, {filter, services}, {filter, externals}, {filter, nodeports}, {filter, firewall}} {
 		for _, text := range h.chains[c] {
-			if r := parse(text); r.is(k) && r.nodePort(c) == k.Addr.Addr().IsUnspecified() {
+			if r := parse(text); r.matchesFrontend(k) && r.nodePort(c) == k.Addr.Addr().IsUnspecified() {
 				all = append(all, datapath.Object{Kind: "rule", Name: c.table + " " + c.name, Text: text})
 				chains = append(chains, chain{c.table, r.jump})
 			}
@@ -48,8 +48,8 @@ func (d *Datapath) Explain(ctx context.Context, k service.Key) ([]datapath.Objec
 	return all, nil
 }
 
-// is reports whether a rule matches packets to a frontend.
-func (r rule) is(k service.Key) bool {
+// matchesFrontend reports whether a rule matches packets to a frontend.
+func (r rule) matchesFrontend(k service.Key) bool {
 	if r.proto != k.Proto || r.port != k.Addr.Port() {
 		return false
 	}

@@ -6,9 +6,9 @@ import "github.com/fairway-net/fairway/internal/datapath/nftset"
 // writes the rules that lead to it again, and removes it, in one transaction.
 const formerMark = "KUBE-MARK-FAR"
 
-// former are the sets of former releases whose elements are taken over: the numbers of lists, and with
+// renamedSets are the sets of former releases whose elements are taken over: the numbers of lists, and with
 // them the clients, and ClusterIPs, all under the names up to d2dfa2d; and the clients up to 77b8eb1, one by one.
-func former() []nftset.Rename {
+func renamedSets() []nftset.Rename {
 	all := append(nftset.RenamedSets(map[nftset.Set]nftset.Set{
 		"reserved": nftset.ClusterIPs, "sticky": affinityIDs, "sticky-outside": affinityIDs + external,
 		"nodeport-sticky": affinityIDsNodeports, "nodeport-sticky-outside": affinityIDsNodeports + external,

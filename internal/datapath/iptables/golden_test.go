@@ -42,7 +42,7 @@ func kernelText(table *service.Table) string {
 	for _, is4 := range []bool{true, false} {
 		l, entries := d.family(groups, is4, elems)
 		s := newScript()
-		s.everything(&familyState{}, l, entries)
+		s.changeAll(&familyState{}, l, entries)
 		fmt.Fprintf(&b, "# %s\n%s", xtables.Program(NFT, is4, "restore"), s)
 	}
 	b.WriteString("# nft elements\n")

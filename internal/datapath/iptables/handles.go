@@ -87,7 +87,7 @@ func (t *handleReader) someHandles(ctx context.Context, all handles, which map[c
 
 // chainRef reads those of one chain again.
 func (t *handleReader) chainRef(ctx context.Context, all handles, s chainRef) error {
-	if !ours(s.in) {
+	if !isOurs(s.in) {
 		maps.DeleteFunc(all, func(o chainRef, _ fingerprint) bool { return o.is4 == s.is4 && o.in == s.in })
 		return t.rules(ctx, all, chainRef{is4: s.is4, in: s.in})
 	}
@@ -114,7 +114,7 @@ func (t *handleReader) table(ctx context.Context, all, like handles, is4 bool, t
 	var read []chainRef
 	err = t.nft.Chains(ctx, family(is4), table, func(c nft.Chain) error {
 		s, is := chainRef{is4: is4, in: chain{table, c.Name}}, fingerprintOf(c, seed)
-		if ours(s.in) {
+		if isOurs(s.in) {
 			if was, ok := like[s]; ok && was.chain == is.chain && was.use == is.use {
 				is.rules = was.rules
 				all[s] = is
@@ -139,7 +139,7 @@ func fingerprintOf(c nft.Chain, table uint64) fingerprint {
 // rules adds the rules of one chain: of one that is not ours, those that lead to ours.
 func (t *handleReader) rules(ctx context.Context, all handles, s chainRef) error {
 	return t.nft.Rules(ctx, family(s.is4), s.in.table, s.in.name, func(r nft.Rule) error {
-		if ours(s.in) || ours(chain{s.in.table, r.Jump}) {
+		if isOurs(s.in) || isOurs(chain{s.in.table, r.Jump}) {
 			all.add(s, r)
 		}
 		return nil
@@ -148,7 +148,7 @@ func (t *handleReader) rules(ctx context.Context, all handles, s chainRef) error
 
 // add adds a rule of a chain of ours, or one that leads to ours.
 func (h handles) add(at chainRef, r nft.Rule) {
-	if !ours(at.in) {
+	if !isOurs(at.in) {
 		at.to = r.Jump
 	}
 	d := h[at]

@@ -106,16 +106,16 @@ func (h *helper) settings(ctx context.Context, s service.Settings) (ws []nft.Wri
 	return append(ws, nft.ReplaceLinks("pod-interfaces", have, want)...), nil
 }
 
-// A step is the change of the helper's elements: before the rules of iptables, and after them.
-type step struct {
+// An elemChange is the change of the helper's elements: before the rules of iptables, and after them.
+type elemChange struct {
 	before, after []nft.Write
 	newChains     []string
 	oldChains     []string
 	rules         bool // the constant rules are written too
 }
 
-// plan makes the step from the elements that are there to those that are wanted.
-func plan(was, is map[elem]bool) (s step) {
+// planElems makes the change from the elements that are there to those that are wanted.
+func planElems(was, is map[elem]bool) (s elemChange) {
 	type keyOf struct{ set, key string }
 	taken := map[keyOf]bool{}
 	for e := range is {
@@ -163,7 +163,7 @@ func order(all map[elem]bool) []elem {
 	})
 }
 
-func (h *helper) first(ctx context.Context, s step) error {
+func (h *helper) first(ctx context.Context, s elemChange) error {
 	return h.table.Commit(ctx, func(c *nftables.Conn) (bool, error) {
 		if s.rules {
 			h.constant(c)
@@ -177,7 +177,7 @@ func (h *helper) first(ctx context.Context, s step) error {
 	}, s.before)
 }
 
-func (h *helper) last(ctx context.Context, s step) error {
+func (h *helper) last(ctx context.Context, s elemChange) error {
 	if err := h.table.Commit(ctx, nil, s.after); err != nil {
 		return err
 	}
@@ -227,7 +227,7 @@ func (h *helper) constant(c *nftables.Conn) {
 func (h *helper) load(ctx context.Context, again bool) error {
 	found, err := h.table.Declare(ctx, h.program())
 	if err == nil && found != nft.Unchanged {
-		err = nftset.Migrate(ctx, h.table, former())
+		err = nftset.Migrate(ctx, h.table, renamedSets())
 	}
 	if err != nil || found == nft.Unchanged && !again {
 		return err

@@ -50,18 +50,18 @@ type Config struct {
 // Datapath implements datapath.Datapath.
 type Datapath struct {
 	datapath.Tracked
-	cfg      Config
-	variant  Variant      // Auto: not known
-	fail     func() error // a test's fault in writes; may be nil
-	helper   *helper
-	renderer *renderer
-	table    *service.Table // what the kernel holds; nil: not known, read it
-	adopted  *snapshot      // what Adopt read, for the first Sync; nil: nothing
-	groups   map[group][]*service.Frontend
-	odd      difference  // what the last full Sync would have to write again
-	reload   bool        // the helper's rules were changed: load it again
-	verify   time.Time   // when Check may read everything again
-	seen     handleWatch // with iptables-nft: by which others' changes are noticed
+	cfg         Config
+	variant     Variant      // Auto: not known
+	fail        func() error // a test's fault in writes; may be nil
+	helper      *helper
+	renderer    *renderer
+	table       *service.Table // what the kernel holds; nil: not known, read it
+	adopted     *snapshot      // what Adopt read, for the first Sync; nil: nothing
+	groups      map[group][]*service.Frontend
+	differs     difference  // what the last full Sync would have to write again
+	reload      bool        // the helper's rules were changed: load it again
+	verify      time.Time   // when Check may read everything again
+	handleWatch handleWatch // with iptables-nft: by which others' changes are noticed
 }
 
 var _ datapath.Datapath = (*Datapath)(nil)
@@ -119,7 +119,7 @@ func (d *Datapath) Sync(ctx context.Context, want *service.Table) (datapath.Stat
 	var stats datapath.Stats
 	var err error
 	if d.table == nil || !d.table.Settings.Equal(want.Settings) {
-		stats, err = d.full(ctx, want)
+		stats, err = d.syncFull(ctx, want)
 	} else if stats, err = d.mend(ctx); err == nil {
 		err = d.changes(ctx, want, &stats)
 	}
@@ -155,8 +155,8 @@ func (d *Datapath) restore(ctx context.Context, v Variant, is4 bool, text string
 func (d *Datapath) forget() {
 	d.table, d.groups, d.renderer, d.variant, d.adopted = nil, nil, nil, Auto, nil
 	d.helper.elems = nil
-	d.seen.reset()
-	d.seen.reader.close()
+	d.handleWatch.reset()
+	d.handleWatch.reader.close()
 	d.helper.watch.Reset()
 	d.helper.table.Close()
 }
@@ -224,10 +224,10 @@ func (d *Datapath) start(ctx context.Context) (*snapshot, error) {
 	return d.newSnapshot(), d.helper.watch.Begin(ctx)
 }
 
-// full compares everything with the kernel and writes what differs.
-func (d *Datapath) full(ctx context.Context, want *service.Table) (stats datapath.Stats, err error) {
+// syncFull compares everything with the kernel and writes what differs.
+func (d *Datapath) syncFull(ctx context.Context, want *service.Table) (stats datapath.Stats, err error) {
 	stats.Full = true
-	d.seen.reset()
+	d.handleWatch.reset()
 	kernel, err := d.start(ctx)
 	if err != nil {
 		return stats, err
@@ -256,8 +256,8 @@ func (d *Datapath) full(ctx context.Context, want *service.Table) (stats datapat
 	for _, f := range want.Sorted() {
 		groups[groupOf(f)] = append(groups[groupOf(f)], f)
 	}
-	scripts, wanted := d.whole(groups, all)
-	step := plan(elems, keys(wanted))
+	scripts, wanted := d.planAll(groups, all)
+	step := planElems(elems, keys(wanted))
 	settings, err := d.helper.settings(ctx, want.Settings)
 	if err != nil {
 		return stats, err
@@ -274,9 +274,9 @@ func (d *Datapath) full(ctx context.Context, want *service.Table) (stats datapat
 	if all, scripts, err = d.readBack(ctx, groups, all, scripts); err != nil {
 		return stats, err
 	}
-	stats.Differs = d.odd.String()
+	stats.Differs = d.differs.String()
 	d.helper.elems, d.reload = wanted, false
-	if err := d.done(ctx, want, groups, true); err != nil {
+	if err := d.noteSynced(ctx, want, groups, true); err != nil {
 		return stats, err
 	}
 	if err := d.helper.watch.End(ctx, true); err != nil {
@@ -285,13 +285,13 @@ func (d *Datapath) full(ctx context.Context, want *service.Table) (stats datapat
 	return stats, d.noteAfterFull(ctx, all, scripts)
 }
 
-// whole plans both families from the start.
-func (d *Datapath) whole(groups map[group][]*service.Frontend, all map[bool]*familyState) (map[bool]*script, map[elem]int) {
+// planAll plans both families from the start.
+func (d *Datapath) planAll(groups map[group][]*service.Frontend, all map[bool]*familyState) (map[bool]*script, map[elem]int) {
 	scripts, wanted := map[bool]*script{}, map[elem]int{}
 	for is4, h := range all {
 		l, entries := d.family(groups, is4, wanted)
 		scripts[is4] = newScript()
-		scripts[is4].everything(h, l, entries)
+		scripts[is4].changeAll(h, l, entries)
 	}
 	return scripts, wanted
 }
@@ -300,7 +300,7 @@ func (d *Datapath) whole(groups map[group][]*service.Frontend, all map[bool]*fam
 func (d *Datapath) family(groups map[group][]*service.Frontend, is4 bool, wanted map[elem]int) (*layout, map[chain][]string) {
 	l, entries := d.renderer.layout(is4, d.cfg.Mark), map[chain][]string{}
 	for _, g := range sortedGroups(groups) {
-		one := d.renderer.render(is4, inOne(groups[g], is4))
+		one := d.renderer.render(is4, ofFamilyOnly(groups[g], is4))
 		maps.Copy(l.chains, one.chains)
 		for c, rules := range one.entries {
 			entries[c] = append(entries[c], rules...)
@@ -342,7 +342,7 @@ func (d *Datapath) changes(ctx context.Context, want *service.Table, stats *data
 	counts := map[elem]int{}
 	for _, g := range sortedGroups(groups) {
 		for is4, s := range scripts {
-			old, next := d.renderer.renderChange(is4, inOne(d.groups[g], is4), inOne(groups[g], is4))
+			old, next := d.renderer.renderChange(is4, ofFamilyOnly(d.groups[g], is4), ofFamilyOnly(groups[g], is4))
 			s.change(old, next)
 			for e, n := range old.elems {
 				counts[e] -= n
@@ -360,7 +360,7 @@ func (d *Datapath) changes(ctx context.Context, want *service.Table, stats *data
 			is[e] = true
 		}
 	}
-	step := d.sharedChains(plan(was, is), counts)
+	step := d.sharedChains(planElems(was, is), counts)
 	if err := d.apply(ctx, step, scripts, stats); err != nil {
 		return err
 	}
@@ -369,7 +369,7 @@ func (d *Datapath) changes(ctx context.Context, want *service.Table, stats *data
 			delete(d.helper.elems, e)
 		}
 	}
-	if err := d.done(ctx, want, groups, false); err != nil {
+	if err := d.noteSynced(ctx, want, groups, false); err != nil {
 		return err
 	}
 	if err := d.helper.watch.End(ctx, len(step.newChains)+len(step.oldChains) > 0); err != nil {
@@ -379,7 +379,7 @@ func (d *Datapath) changes(ctx context.Context, want *service.Table, stats *data
 }
 
 // sharedChains corrects which chains are added and removed: other elements may use them too.
-func (d *Datapath) sharedChains(s step, counts map[elem]int) step {
+func (d *Datapath) sharedChains(s elemChange, counts map[elem]int) elemChange {
 	if len(s.newChains)+len(s.oldChains) == 0 {
 		return s
 	}
@@ -397,7 +397,7 @@ func (d *Datapath) sharedChains(s step, counts map[elem]int) step {
 }
 
 // apply writes.
-func (d *Datapath) apply(ctx context.Context, s step, scripts map[bool]*script, stats *datapath.Stats) error {
+func (d *Datapath) apply(ctx context.Context, s elemChange, scripts map[bool]*script, stats *datapath.Stats) error {
 	if err := d.helper.first(ctx, s); err != nil {
 		return err
 	}
@@ -428,8 +428,8 @@ func (d *Datapath) apply(ctx context.Context, s step, scripts map[bool]*script, 
 	return d.helper.last(ctx, s)
 }
 
-// done notes what the kernel holds now, and deletes clients of lists that are gone.
-func (d *Datapath) done(ctx context.Context, want *service.Table, groups map[group][]*service.Frontend, all bool) error {
+// noteSynced notes what the kernel holds now, and deletes clients of lists that are gone.
+func (d *Datapath) noteSynced(ctx context.Context, want *service.Table, groups map[group][]*service.Frontend, all bool) error {
 	d.table = want
 	if all {
 		d.groups = groups
@@ -460,7 +460,7 @@ func frontendsOf(t *service.Table, g group) (all []*service.Frontend) {
 	return all
 }
 
-func inOne(all []*service.Frontend, is4 bool) (some []*service.Frontend) {
+func ofFamilyOnly(all []*service.Frontend, is4 bool) (some []*service.Frontend) {
 	for _, f := range all {
 		if f.Addr.Addr().Is4() == is4 {
 			some = append(some, f)

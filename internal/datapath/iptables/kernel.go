@@ -31,19 +31,19 @@ func families() []bool {
 
 // A familyState is what the kernel holds of one family.
 type familyState struct {
-	chains map[chain][]string // ours; nil rules: it is not there
-	hooks  []hook             // rules in others' chains that lead to ours
-	others map[string]int     // rules and chains of others, by table
-	rules  int                // of all programs
-	hints  bool               // kubelet uses this variant
-	names  map[chain]bool     // of all programs' chains
-	uses   map[string]int     // by table: all rules, and once more those that lead to a chain
+	chains    map[chain][]string // ours; nil rules: it is not there
+	hooks     []hook             // rules in others' chains that lead to ours
+	foreign   map[string]int     // rules and chains of others, by table
+	rules     int                // of all programs
+	hints     bool               // kubelet uses this variant
+	allChains map[chain]bool     // of all programs' chains
+	uses      map[string]int     // by table: all rules, and once more those that lead to a chain
 
 	handles handles // of iptables-nft: the fingerprints of what was read; nil: not read
 }
 
 func newFamilyState() *familyState {
-	return &familyState{chains: map[chain][]string{}, others: map[string]int{}, names: map[chain]bool{}, uses: map[string]int{}}
+	return &familyState{chains: map[chain][]string{}, foreign: map[string]int{}, allChains: map[chain]bool{}, uses: map[string]int{}}
 }
 
 // add notes one line of what iptables-save prints.
@@ -51,15 +51,15 @@ func (h *familyState) add(l xtables.Line) {
 	c := chain{l.Table, l.Chain}
 	switch l.Kind {
 	case xtables.Table:
-		h.others[l.Table] += 0
+		h.foreign[l.Table] += 0
 	case xtables.Chain:
-		h.names[c] = true
+		h.allChains[c] = true
 		h.hints = h.hints || l.Table == "mangle" && (l.Chain == "KUBE-IPTABLES-HINT" || l.Chain == "KUBE-KUBELET-CANARY")
 		switch {
-		case ours(c):
+		case isOurs(c):
 			h.chains[c] = []string{}
 		case l.Text != "ACCEPT":
-			h.others[l.Table]++ // a chain of another program, or a policy
+			h.foreign[l.Table]++ // a chain of another program, or a policy
 		}
 	case xtables.Rule:
 		h.rule(c, l.Text, xtables.Target(l.Text))
@@ -70,15 +70,15 @@ func (h *familyState) add(l xtables.Line) {
 func (h *familyState) rule(c chain, text, jump string) {
 	h.rules++
 	h.uses[c.table]++
-	if h.names[chain{c.table, jump}] {
+	if h.allChains[chain{c.table, jump}] {
 		h.uses[c.table]++
 	}
-	if ours(c) {
+	if isOurs(c) {
 		h.chains[c] = append(h.chains[c], text)
-	} else if ours(chain{c.table, jump}) && strings.HasSuffix(text, "-j "+jump) {
+	} else if isOurs(chain{c.table, jump}) && strings.HasSuffix(text, "-j "+jump) {
 		h.hooks = append(h.hooks, hook{c, text})
 	} else {
-		h.others[c.table]++
+		h.foreign[c.table]++
 	}
 }
 
@@ -96,7 +96,7 @@ type ruleset struct {
 }
 
 func (d *Datapath) newSnapshot() *snapshot {
-	return &snapshot{map[ruleset]*familyState{}, &d.seen.reader}
+	return &snapshot{map[ruleset]*familyState{}, &d.handleWatch.reader}
 }
 
 // of returns what the kernel holds in one ruleset.

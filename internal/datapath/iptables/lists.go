@@ -62,19 +62,19 @@ func beginsPart(e service.Endpoint) bool {
 	return x%partSize == 0
 }
 
-// parts writes both levels of a list. What it writes for a part depends on nothing but the part.
-func (s *builder) parts(f *service.Frontend, prefix, list string, all []service.Endpoint) {
+// writeParts writes both levels of a list. What it writes for a part depends on nothing but the part.
+func (s *builder) writeParts(f *service.Frontend, prefix, list string, all []service.Endpoint) {
 	left := weight(all)
 	var first []rule
 	for part := range partsOf(all) {
 		name := prefix + hash(s.group.name, s.group.proto, list, part[0].Addr.String())
 		if !s.but[part[0].Addr] {
-			s.part(f, name, list, part)
+			s.writePart(f, name, list, part)
 		}
 		own := weight(part)
 		to := rule{comment: f.Service.String(), jump: name}
 		if own < left {
-			to.more = chance(own, left)
+			to.matches = chance(own, left)
 		}
 		left -= own
 		first = append(first, to)
@@ -82,12 +82,12 @@ func (s *builder) parts(f *service.Frontend, prefix, list string, all []service.
 	s.write(chain{nat, list}, first)
 }
 
-// part writes one part of a list, and its endpoints.
-func (s *builder) part(f *service.Frontend, name, list string, part []service.Endpoint) {
+// writePart writes one part of a list, and its endpoints.
+func (s *builder) writePart(f *service.Frontend, name, list string, part []service.Endpoint) {
 	var choices []rule
 	for _, slot := range slotsOf(f.Balance, part) {
 		one := s.choose(f, part[slot.endpoint], list)
-		one.more = slot.match
+		one.matches = slot.match
 		choices = append(choices, one)
 	}
 	s.write(chain{nat, name}, choices)
@@ -143,12 +143,12 @@ func (s *builder) list(f *service.Frontend, r *service.Route) string {
 	if r.Local {
 		prefix = svl
 	}
-	name, there := s.name(prefix, endpointsText(r.Endpoints)+" "+choiceText(f))
+	name, there := s.chainName(prefix, endpointsText(r.Endpoints)+" "+choiceText(f))
 	if there {
 		return name
 	}
 	if inParts(f, r.Endpoints) {
-		s.parts(f, prefix, name, r.Endpoints)
+		s.writeParts(f, prefix, name, r.Endpoints)
 		return name
 	}
 	var knownClients, choices []rule
@@ -157,10 +157,10 @@ func (s *builder) list(f *service.Frontend, r *service.Route) string {
 		one := s.choose(f, r.Endpoints[slot.endpoint], name)
 		if f.Affinity > 0 && !slices.ContainsFunc(slots[:i], func(o choice) bool { return o.endpoint == slot.endpoint }) {
 			known := one
-			known.more = fmt.Sprintf("-m connmark --mark %#x", markKnown|s.mark(one.jump))
+			known.matches = fmt.Sprintf("-m connmark --mark %#x", markKnown|s.mark(one.jump))
 			knownClients = append(knownClients, known)
 		}
-		one.more = slot.match
+		one.matches = slot.match
 		choices = append(choices, one)
 	}
 	s.write(chain{nat, name}, append(knownClients, choices...))
@@ -191,7 +191,7 @@ func slotsOf(by service.Algorithm, all []service.Endpoint) (slots []choice) {
 		for i, e := range turns {
 			slot := choice{endpoint: e}
 			if left := len(turns) - i; left > 1 {
-				slot.match = every(left)
+				slot.match = nthMatch(left)
 			}
 			slots = append(slots, slot)
 		}

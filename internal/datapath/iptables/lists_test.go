@@ -59,7 +59,7 @@ func TestPartsShares(t *testing.T) {
 			for _, text := range chains[chain{nat, name}] {
 				r := parse(text)
 				own := 1.0
-				if _, p, ok := strings.Cut(r.more, "--probability "); ok {
+				if _, p, ok := strings.Cut(r.matches, "--probability "); ok {
 					own, _ = strconv.ParseFloat(p, 64)
 				}
 				switch {

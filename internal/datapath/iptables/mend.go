@@ -16,7 +16,7 @@ type handleWatch struct {
 	known      handles           // nil: not known, all rules must be read
 	unverified map[chainRef]bool // another program wrote while we did: these may not be as we left them
 	repair     *repair           // a Check found damage
-	deep       time.Time         // when Check may read the handles of all rules again
+	nextDeep   time.Time         // when Check may read the handles of all rules again
 }
 
 // A repair mends the damage that a Check found.
@@ -42,14 +42,14 @@ const manyChains = 50
 
 // noteHandles notes the handles of the chains that scripts wrote.
 func (d *Datapath) noteHandles(ctx context.Context, scripts map[bool]*script) error {
-	if d.variant != NFT || d.seen.known == nil {
+	if d.variant != NFT || d.handleWatch.known == nil {
 		return nil // the next Check reads everything
 	}
 	where := chainRefsOf(scripts)
 	if len(where) > manyChains {
 		return d.noteAllHandles(ctx, scripts)
 	}
-	if err := d.seen.reader.someHandles(ctx, d.seen.known, where); err != nil {
+	if err := d.handleWatch.reader.someHandles(ctx, d.handleWatch.known, where); err != nil {
 		return err
 	}
 	settled, err := d.helper.watch.Settled(ctx)
@@ -70,12 +70,12 @@ func (d *Datapath) noteAfterFull(ctx context.Context, all map[bool]*familyState,
 		}
 		maps.Copy(read, h.handles)
 	}
-	if err := d.seen.reader.someHandles(ctx, read, where); err != nil {
+	if err := d.handleWatch.reader.someHandles(ctx, read, where); err != nil {
 		return err
 	}
 	settled, err := d.helper.watch.Settled(ctx)
 	if settled {
-		d.seen.known, d.seen.unverified = read, nil
+		d.handleWatch.known, d.handleWatch.unverified = read, nil
 	}
 	return err
 }
@@ -85,7 +85,7 @@ func (d *Datapath) noteAllHandles(ctx context.Context, scripts map[bool]*script)
 	if d.variant != NFT {
 		return nil
 	}
-	now, err := d.seen.reader.everyHandle(ctx, nil)
+	now, err := d.handleWatch.reader.everyHandle(ctx, nil)
 	if err != nil {
 		return err
 	}
@@ -94,9 +94,9 @@ func (d *Datapath) noteAllHandles(ctx context.Context, scripts map[bool]*script)
 	case err != nil:
 		return err
 	case settled:
-		d.seen.known, d.seen.unverified = now, nil
+		d.handleWatch.known, d.handleWatch.unverified = now, nil
 	case scripts == nil:
-		d.seen.known = nil
+		d.handleWatch.known = nil
 	default:
 		d.unverified(chainRefsOf(scripts))
 	}
@@ -105,12 +105,12 @@ func (d *Datapath) noteAllHandles(ctx context.Context, scripts map[bool]*script)
 
 // unverified notes chains of which we do not know whether they are as we wrote them.
 func (d *Datapath) unverified(where map[chainRef]bool) {
-	if d.seen.unverified == nil {
-		d.seen.unverified = map[chainRef]bool{}
+	if d.handleWatch.unverified == nil {
+		d.handleWatch.unverified = map[chainRef]bool{}
 	}
-	maps.Copy(d.seen.unverified, where)
-	if len(d.seen.unverified) > manyChains {
-		d.seen.reset() // writing so many anew would cost more than reading everything
+	maps.Copy(d.handleWatch.unverified, where)
+	if len(d.handleWatch.unverified) > manyChains {
+		d.handleWatch.reset() // writing so many anew would cost more than reading everything
 	}
 }
 
@@ -131,18 +131,18 @@ func chainRefsOf(scripts map[bool]*script) map[chainRef]bool {
 // a quick look at all chains. That another program wrote elsewhere is accepted only when all
 // handles were read, which is done less often: until then each Check looks again.
 func (d *Datapath) chainsIntact(ctx context.Context, accept func()) (bool, error) {
-	now, err := d.seen.reader.everyHandle(ctx, d.seen.known)
+	now, err := d.handleWatch.reader.everyHandle(ctx, d.handleWatch.known)
 	if err != nil {
 		return true, err
 	}
-	wrong, start := d.seen.wrong(now), time.Now()
-	deep := len(wrong) > manyChains || len(wrong) == 0 && !start.Before(d.seen.deep)
+	wrong, start := d.handleWatch.wrong(now), time.Now()
+	deep := len(wrong) > manyChains || len(wrong) == 0 && !start.Before(d.handleWatch.nextDeep)
 	if deep {
-		if now, err = d.seen.reader.everyHandle(ctx, nil); err != nil {
+		if now, err = d.handleWatch.reader.everyHandle(ctx, nil); err != nil {
 			return true, err
 		}
-		d.seen.deep = start.Add(verifyShare * time.Since(start))
-		wrong = d.seen.wrong(now)
+		d.handleWatch.nextDeep = start.Add(verifyShare * time.Since(start))
+		wrong = d.handleWatch.wrong(now)
 	} else {
 		accept = func() {}
 	}
@@ -150,12 +150,12 @@ func (d *Datapath) chainsIntact(ctx context.Context, accept func()) (bool, error
 	if err != nil {
 		return true, err
 	}
-	if !empty(scripts) {
-		d.seen.repair = &repair{scripts, wrong, now, accept}
+	if !changeNothing(scripts) {
+		d.handleWatch.repair = &repair{scripts, wrong, now, accept}
 		return false, nil
 	}
-	d.seen.reset()
-	d.seen.known = now
+	d.handleWatch.reset()
+	d.handleWatch.known = now
 	accept()
 	return true, nil
 }
@@ -176,10 +176,10 @@ func (d *Datapath) repairs(ctx context.Context, wrong map[chainRef]bool, now han
 		for c := range l.chains {
 			h.chains[c] = slices.Concat(entries[c], l.chains[c], l.tails[c])
 		}
-		if err := d.look(ctx, h, is4, wrong, now); err != nil {
+		if err := d.readChanged(ctx, h, is4, wrong, now); err != nil {
 			return nil, err
 		}
-		scripts[is4].everything(h, l, entries)
+		scripts[is4].changeAll(h, l, entries)
 	}
 	return scripts, nil
 }
@@ -187,15 +187,15 @@ func (d *Datapath) repairs(ctx context.Context, wrong map[chainRef]bool, now han
 // unread stands for the rules of a chain that was not read: it is written anew.
 const unread = "-m comment --comment unread"
 
-// look corrects what we believe that a family holds, at the chains that changed.
-func (d *Datapath) look(ctx context.Context, h *familyState, is4 bool, wrong map[chainRef]bool, now handles) error {
+// readChanged corrects what we believe that a family holds, at the chains that changed.
+func (d *Datapath) readChanged(ctx context.Context, h *familyState, is4 bool, wrong map[chainRef]bool, now handles) error {
 	read := map[chain]bool{}
 	for s := range wrong {
 		if s.is4 != is4 {
 			continue
 		}
 		_, there := now[chainRef{is4: is4, in: s.in}]
-		switch hooks := !ours(s.in); {
+		switch hooks := !isOurs(s.in); {
 		case hooks:
 			h.hooks = slices.DeleteFunc(h.hooks, func(o hook) bool { return o.in == s.in })
 			read[s.in] = true
@@ -212,7 +212,7 @@ func (d *Datapath) look(ctx context.Context, h *familyState, is4 bool, wrong map
 		if err := xtables.SaveChain(ctx, d.variant, is4, c.table, c.name, h.add); err != nil {
 			return err
 		}
-		if ours(c) && h.chains[c] == nil {
+		if isOurs(c) && h.chains[c] == nil {
 			h.chains[c] = []string{}
 		}
 	}
@@ -221,15 +221,15 @@ func (d *Datapath) look(ctx context.Context, h *familyState, is4 bool, wrong map
 
 // mend mends what Check found wrong, by the last table.
 func (d *Datapath) mend(ctx context.Context) (stats datapath.Stats, err error) {
-	r := d.seen.repair
-	if d.seen.repair = nil; r == nil {
+	r := d.handleWatch.repair
+	if d.handleWatch.repair = nil; r == nil {
 		return stats, nil
 	}
 	r.accept() // the next Check sees what came after that one
 	if err := d.helper.watch.Begin(ctx); err != nil {
 		return stats, err
 	}
-	if err := d.apply(ctx, step{}, r.scripts, &stats); err != nil {
+	if err := d.apply(ctx, elemChange{}, r.scripts, &stats); err != nil {
 		return stats, err
 	}
 	if err := d.helper.watch.End(ctx, false); err != nil {
@@ -238,16 +238,16 @@ func (d *Datapath) mend(ctx context.Context) (stats datapath.Stats, err error) {
 	stats.Full = true
 	// Where we did not write, the rules are right and their handles are others.
 	for s := range r.wrong {
-		delete(d.seen.known, s)
+		delete(d.handleWatch.known, s)
 		if is, ok := r.now[s]; ok {
-			d.seen.known[s] = is
+			d.handleWatch.known[s] = is
 		}
 	}
 	return stats, d.noteHandles(ctx, r.scripts)
 }
 
-// empty reports whether scripts change nothing.
-func empty(scripts map[bool]*script) bool {
+// changeNothing reports whether scripts change nothing.
+func changeNothing(scripts map[bool]*script) bool {
 	for _, s := range scripts {
 		if s.String() != "" {
 			return false

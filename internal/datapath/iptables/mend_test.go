@@ -22,7 +22,7 @@ func other(t testing.TB, command string) {
 // check is a Check that may read.
 func check(t testing.TB, d *Datapath) bool {
 	t.Helper()
-	d.verify, d.seen.deep = time.Time{}, time.Time{} // as if the last one was long ago
+	d.verify, d.handleWatch.nextDeep = time.Time{}, time.Time{} // as if the last one was long ago
 	drift, err := d.Check(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -40,13 +40,13 @@ type scene struct {
 // known checks that the handles are those that the datapath knows.
 func (t *scene) known(when string) {
 	t.Helper()
-	now, err := t.d.seen.reader.everyHandle(t.Context(), nil)
+	now, err := t.d.handleWatch.reader.everyHandle(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	wrong := now.differ(t.d.seen.known)
-	if len(t.d.seen.unverified) > 0 || len(now) < 20 || len(wrong) > 0 {
-		t.Errorf("%s: not known %v, doubtful %v", when, wrong, t.d.seen.unverified)
+	wrong := now.differ(t.d.handleWatch.known)
+	if len(t.d.handleWatch.unverified) > 0 || len(now) < 20 || len(wrong) > 0 {
+		t.Errorf("%s: not known %v, doubtful %v", when, wrong, t.d.handleWatch.unverified)
 	}
 	if settled, err := t.d.helper.watch.Settled(t.Context()); err != nil || !settled {
 		t.Errorf("%s: settled %v (%v): not all of our transactions are counted", when, settled, err)
@@ -101,7 +101,7 @@ func TestHandles(t *testing.T) {
 	damage := "iptables-nft -t nat -D KUBE-SERVICES 2"
 	for _, more := range []func(){func() {}, func() { s.b.Set(numbered(8, 2)) }, func() { s.b.Set(numbered(9, 2)); s.b.Set(numbered(3, 1)) }} {
 		other(t, damage)
-		if check(t, s.d) || s.d.table == nil || s.d.seen.repair == nil {
+		if check(t, s.d) || s.d.table == nil || s.d.handleWatch.repair == nil {
 			t.Errorf("after %s: not found by handles", damage)
 		}
 		s.step("after "+damage, more)
@@ -125,14 +125,14 @@ func TestQuickLook(t *testing.T) {
 	s.step("the first Sync", func() {})
 	for _, command := range []string{"-D KUBE-SERVICES 2", "-I KUBE-MARK-MASQ -j RETURN", "-F KUBE-SERVICES", "-D OUTPUT 1"} {
 		other(t, "iptables-nft -t nat "+command)
-		s.d.seen.deep = time.Now().Add(time.Hour) // not all handles are read
+		s.d.handleWatch.nextDeep = time.Now().Add(time.Hour) // not all handles are read
 		if drift, err := s.d.Check(t.Context()); err != nil || !drift.Any() {
 			t.Errorf("%s: with a quick look: drift %+v, error %v", command, drift, err)
 		}
 		s.step(command, func() {})
 	}
 	other(t, "iptables-nft -t nat -R KUBE-MARK-MASQ 1 -j RETURN")
-	s.d.seen.deep = time.Now().Add(time.Hour)
+	s.d.handleWatch.nextDeep = time.Now().Add(time.Hour)
 	if drift, err := s.d.Check(t.Context()); err != nil || drift.Any() {
 		t.Errorf("a replaced rule: with a quick look: drift %+v, error %v", drift, err)
 	}

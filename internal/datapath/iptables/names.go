@@ -41,10 +41,10 @@ const (
 	sep = xtables.Endpoint
 )
 
-// ours reports whether a chain is one of those that we write. KUBE-KUBELET-CANARY and
+// isOurs reports whether a chain is one of those that we write. KUBE-KUBELET-CANARY and
 // others of kubelet's are not.
-func ours(c chain) bool {
-	for _, name := range always(c.table) {
+func isOurs(c chain) bool {
+	for _, name := range constantNames(c.table) {
 		if c.name == name {
 			return true
 		}
@@ -52,8 +52,8 @@ func ours(c chain) bool {
 	return c.table == nat && (xtables.PerService(c.name) || c.name == canary || c.name == formerMark)
 }
 
-// always are the chains that are always there.
-func always(table string) []string {
+// constantNames are the chains that are always there.
+func constantNames(table string) []string {
 	switch table {
 	case nat:
 		return []string{services, nodeports, postroute, markMasq, markOffCluster, recordings}

@@ -48,8 +48,8 @@ func (s *script) String() string {
 	return b.String()
 }
 
-// whole writes a chain anew, in one transaction with all the others of its section.
-func (s *section) whole(name string, rules []string) {
+// replaceChain writes a chain anew, in one transaction with all the others of its section.
+func (s *section) replaceChain(name string, rules []string) {
 	s.declare = append(s.declare, ":"+name+" - [0:0]")
 	for _, r := range rules {
 		s.rules = append(s.rules, "-A "+name+" "+r)
@@ -58,8 +58,8 @@ func (s *section) whole(name string, rules []string) {
 	s.touched[name] = true
 }
 
-// drop removes a chain that no rule leads to any more.
-func (s *section) drop(name string) {
+// deleteChain removes a chain that no rule leads to any more.
+func (s *section) deleteChain(name string) {
 	s.declare = append(s.declare, ":"+name+" - [0:0]")
 	s.remove = append(s.remove, "-X "+name)
 	s.deleted++
@@ -87,10 +87,10 @@ func (s *section) delete(name string, rules []string) {
 func (s *script) change(was, is *fragment) {
 	for _, c := range sorted(is.chains) {
 		if !slices.Equal(is.chains[c], was.chains[c]) {
-			s.nat.whole(c.name, is.chains[c])
+			s.nat.replaceChain(c.name, is.chains[c])
 		}
 	}
-	for _, c := range both(was.entries, is.entries) {
+	for _, c := range unionSorted(was.entries, is.entries) {
 		from, to := was.entries[c], is.entries[c]
 		if slices.Equal(from, to) {
 			continue
@@ -105,13 +105,13 @@ func (s *script) change(was, is *fragment) {
 	}
 	for _, c := range sorted(was.chains) {
 		if _, stays := is.chains[c]; !stays {
-			s.nat.drop(c.name)
+			s.nat.deleteChain(c.name)
 		}
 	}
 }
 
-// everything changes a family that holds h to hold l.
-func (s *script) everything(h *familyState, l *layout, entries map[chain][]string) {
+// changeAll changes a family that holds h to hold l.
+func (s *script) changeAll(h *familyState, l *layout, entries map[chain][]string) {
 	for _, c := range sorted(l.chains) {
 		want := slices.Concat(entries[c], l.chains[c], l.tails[c])
 		have, there := h.chains[c]
@@ -123,12 +123,12 @@ func (s *script) everything(h *familyState, l *layout, entries map[chain][]strin
 		case c.table == nat && only:
 			s.nat.insert(c.name, missing)
 		case c.table == nat:
-			s.nat.whole(c.name, want)
+			s.nat.replaceChain(c.name, want)
 		case there:
 			s.before.insert(c.name, minus(entries[c], have))
-			s.after.whole(c.name, want)
+			s.after.replaceChain(c.name, want)
 		default:
-			s.before.whole(c.name, want)
+			s.before.replaceChain(c.name, want)
 		}
 	}
 	for _, where := range []struct {
@@ -139,7 +139,7 @@ func (s *script) everything(h *familyState, l *layout, entries map[chain][]strin
 	}
 	for _, c := range sorted(h.chains) {
 		if _, stays := l.chains[c]; !stays {
-			s.nat.drop(c.name)
+			s.nat.deleteChain(c.name)
 		}
 	}
 }
@@ -214,8 +214,8 @@ func sorted[T any](all map[chain]T) []chain {
 	})
 }
 
-// both are the chains of either.
-func both(a, b map[chain][]string) []chain {
+// unionSorted are the chains of either.
+func unionSorted(a, b map[chain][]string) []chain {
 	all := maps.Clone(a)
 	maps.Copy(all, b)
 	return sorted(all)

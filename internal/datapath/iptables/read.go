@@ -96,7 +96,7 @@ func (t *handleReader) textOf(ctx context.Context, h *familyState, is4 bool, tab
 		uses += int(c.Use)
 		s := chainRef{is4: is4, in: chain{table, c.Name}}
 		h.add(xtables.Line{Kind: xtables.Chain, Table: table, Chain: c.Name, Text: policy})
-		if ours(s.in) {
+		if isOurs(s.in) {
 			h.handles[s] = fingerprintOf(c, seed)
 		}
 		all = append(all, s)
@@ -118,7 +118,7 @@ func (t *handleReader) textOfChain(ctx context.Context, h *familyState, s chainR
 	known = true
 	err = t.nft.Expressions(ctx, family(s.is4), s.in.table, s.in.name, func(r nft.Rule, exprs []byte) error {
 		text := ""
-		if ours(s.in) || ours(chain{s.in.table, r.Jump}) {
+		if isOurs(s.in) || isOurs(chain{s.in.table, r.Jump}) {
 			var ok bool
 			text, ok = xtables.Decode(s.is4, exprs)
 			known = known && ok
@@ -135,9 +135,9 @@ func (t *handleReader) textOfChain(ctx context.Context, h *familyState, s chainR
 
 // A difference is what a full Sync had to write and, when it was read back, would have to write again.
 type difference struct {
-	text  string // empty: nothing
-	pause time.Duration
-	again time.Time // when it is written again
+	text    string // empty: nothing
+	pause   time.Duration
+	retryAt time.Time // when it is written again
 }
 
 // The time between two tries to write what differs doubles from the one to the other.
@@ -155,36 +155,36 @@ func (d *difference) String() string {
 }
 
 // due reports whether it is time to write it again.
-func (d *difference) due(now time.Time) bool { return d.text != "" && !now.Before(d.again) }
+func (d *difference) due(now time.Time) bool { return d.text != "" && !now.Before(d.retryAt) }
 
 // readBack reads what the kernel holds after scripts were written, and what is still to be written then:
 // nothing. iptables-nft-restore 1.8.9 succeeds where the kernel does not answer which revision of a match it
 // has, and writes "-m mark" so that it never matches. What is the same twice may be a version
 // of iptables that prints our rules in other words, which must not keep a node from starting: they are taken
-// as they are, told, and written again after a while.
+// as they are, reported, and written again after a while.
 func (d *Datapath) readBack(ctx context.Context, groups map[group][]*service.Frontend, all map[bool]*familyState, scripts map[bool]*script) (map[bool]*familyState, map[bool]*script, error) {
-	was := d.odd
-	d.odd = difference{}
-	if d.variant != NFT || empty(scripts) {
+	was := d.differs
+	d.differs = difference{}
+	if d.variant != NFT || changeNothing(scripts) {
 		return all, scripts, nil
 	}
 	now, err := d.newSnapshot().all(ctx, NFT)
 	if err != nil {
 		return nil, nil, err
 	}
-	left, _ := d.whole(groups, now)
-	if empty(left) {
+	left, _ := d.planAll(groups, now)
+	if changeNothing(left) {
 		return now, left, nil
 	}
 	for _, is4 := range families() {
 		if left[is4] != nil {
-			d.odd.text += left[is4].String()
+			d.differs.text += left[is4].String()
 		}
 	}
-	if d.odd.text != was.text {
+	if d.differs.text != was.text {
 		return nil, nil, errors.New("iptables-nft-restore reported success, and the kernel holds other rules [another program writes too, or the kernel is out of memory]")
 	}
-	d.odd.pause = min(max(2*was.pause, firstPause), longestPause)
-	d.odd.again = time.Now().Add(d.odd.pause)
+	d.differs.pause = min(max(2*was.pause, firstPause), longestPause)
+	d.differs.retryAt = time.Now().Add(d.differs.pause)
 	return now, left, nil
 }

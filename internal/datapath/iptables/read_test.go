@@ -58,7 +58,7 @@ func sameState(t *testing.T, when string) {
 		}
 		got.chains = want.chains
 		for _, h := range []*familyState{got, want} {
-			maps.DeleteFunc(h.names, func(c chain, _ bool) bool { return !ours(c) }) // iptables-nft-save prints chains that are not there
+			maps.DeleteFunc(h.allChains, func(c chain, _ bool) bool { return !isOurs(c) }) // iptables-nft-save prints chains that are not there
 		}
 		for i := range reflect.TypeFor[familyState]().NumField() {
 			a, b := reflect.ValueOf(got).Elem().Field(i), reflect.ValueOf(want).Elem().Field(i)
@@ -184,13 +184,13 @@ func TestReadBack(t *testing.T) {
 		}
 	}
 	checked(false)
-	other.odd.again = time.Now() // it is time
+	other.differs.retryAt = time.Now() // it is time
 	checked(true)
-	if stats, err = other.Sync(t.Context(), table); err != nil || stats.Differs == "" || other.odd.pause <= firstPause {
-		t.Errorf("tried again: %v, told: %q, the next try is after %v", err, stats.Differs, other.odd.pause)
+	if stats, err = other.Sync(t.Context(), table); err != nil || stats.Differs == "" || other.differs.pause <= firstPause {
+		t.Errorf("tried again: %v, told: %q, the next try is after %v", err, stats.Differs, other.differs.pause)
 	}
 	t.Setenv("PATH", path)
-	other.odd.again = time.Now()
+	other.differs.retryAt = time.Now()
 	checked(true)
 	if stats, err = other.Sync(t.Context(), table); err != nil || stats.Differs != "" {
 		t.Errorf("with a program that works: %v, told: %q", err, stats.Differs)

@@ -40,13 +40,13 @@ type renderer struct {
 	// Numbers of lists of endpoints with affinity, by chain and family: of those with many
 	// buckets, which each Service and family has some of (full), and of those with few.
 	lists, fewLists *lb.IDs[string]
-	full            map[string]map[string]bool
+	fullLists       map[string]map[string]bool
 }
 
 // newRenderer returns a renderer that has given no numbers yet.
 func newRenderer(s service.Settings, liberal bool) *renderer {
 	return &renderer{settings: s, liberal: liberal, marks: lb.NewIDs[string](maxMark),
-		lists: lb.NewIDs[string](maxMark), fewLists: lb.NewIDs[string](maxMark), full: map[string]map[string]bool{}}
+		lists: lb.NewIDs[string](maxMark), fewLists: lb.NewIDs[string](maxMark), fullLists: map[string]map[string]bool{}}
 }
 
 // render renders the frontends of one group in one family, sorted by key.
@@ -83,9 +83,9 @@ type builder struct {
 	but   map[netip.AddrPort]bool // parts of lists that are left out
 }
 
-// name names a chain. The first of a kind has kube-proxy's name; others, which no
+// chainName names a chain. The first of a kind has kube-proxy's name; others, which no
 // policy of Kubernetes needs, have one made of their content as well.
-func (s *builder) name(prefix, content string, of ...string) (name string, there bool) {
+func (s *builder) chainName(prefix, content string, of ...string) (name string, there bool) {
 	key := prefix + strings.Join(of, "") + "\x00" + content
 	if name := s.names[key]; name != "" {
 		return name, true
@@ -102,7 +102,7 @@ func (s *builder) frontend(f *service.Frontend) {
 	at := rule{proto: f.Proto, port: f.Addr.Port()}
 	in, kind := nodeports, ""
 	if !f.NodePort() {
-		at.dst, in, kind = whole(f.Addr.Addr()), services, " external IP"
+		at.dst, in, kind = hostCIDR(f.Addr.Addr()), services, " external IP"
 	}
 	switch {
 	case f.ClusterIP:
@@ -112,7 +112,7 @@ func (s *builder) frontend(f *service.Frontend) {
 	}
 	if forwards(f) {
 		at.jump = s.target(f)
-		at.comment = cut(f.Service.String() + kind + extras(f))
+		at.comment = truncate(f.Service.String() + kind + extras(f))
 		c := chain{nat, in}
 		s.entries[c] = append(s.entries[c], at.String())
 	}
@@ -161,22 +161,22 @@ func (s *builder) target(f *service.Frontend) string {
 	if len(f.Sources) == 0 {
 		return to
 	}
-	name, there := s.name(fw, to+sourcesText(f.Sources))
+	name, there := s.chainName(fw, to+sourcesText(f.Sources))
 	if there {
 		return name
 	}
 	var rules []string
 	for _, p := range f.Sources {
-		rules = append(rules, rule{src: p.String(), comment: cut(f.Service.String() + loadBalancerIP), jump: to}.String())
+		rules = append(rules, rule{src: p.String(), comment: truncate(f.Service.String() + loadBalancerIP), jump: to}.String())
 	}
-	note := rule{comment: cut("other traffic to " + f.Service.String() + " will be dropped by KUBE-PROXY-FIREWALL")}
+	note := rule{comment: truncate("other traffic to " + f.Service.String() + " will be dropped by KUBE-PROXY-FIREWALL")}
 	s.chains[chain{nat, name}] = append(rules, note.String())
 	return name
 }
 
 // cluster marks clients that must be masqueraded on the way to a ClusterIP, in the list's chain.
 func (s *builder) cluster(f *service.Frontend, list string) {
-	r := rule{dst: whole(f.Addr.Addr()), proto: f.Proto, port: f.Addr.Port(), comment: f.Service.String() + " cluster IP"}
+	r := rule{dst: hostCIDR(f.Addr.Addr()), proto: f.Proto, port: f.Addr.Port(), comment: f.Service.String() + " cluster IP"}
 	switch f.Internal.Masquerade {
 	case service.MasqueradeHairpin:
 		return
@@ -223,7 +223,7 @@ func (s *builder) offCluster(r rule) rule {
 // external is the chain of a frontend that outside clients use.
 func (s *builder) external(f *service.Frontend) string {
 	key := routeText(f.Internal) + " " + routeText(f.External) + " " + choiceText(f)
-	name, there := s.name(ext, key)
+	name, there := s.chainName(ext, key)
 	if there {
 		return name
 	}
@@ -265,19 +265,19 @@ func (s *builder) internalRules(f *service.Frontend, to func(string) string) (ru
 		rules = append(rules, pod)
 	}
 	if r.Action == service.Forward && r.Masquerade != service.MasqueradeHairpin {
-		mark := rule{comment: to("masquerade LOCAL traffic"), more: fromLocal, jump: markMasq}
+		mark := rule{comment: to("masquerade LOCAL traffic"), matches: fromLocal, jump: markMasq}
 		if r.Masquerade == service.MasqueradeAll {
 			mark.comment += allMasqueraded
 		}
 		rules = append(rules, mark)
 	}
-	return append(rules, rule{comment: to("route LOCAL traffic"), more: fromLocal, jump: jump})
+	return append(rules, rule{comment: to("route LOCAL traffic"), matches: fromLocal, jump: jump})
 }
 
 func (s *builder) write(c chain, rules []rule) {
 	texts := make([]string, 0, len(rules))
 	for _, r := range rules {
-		r.comment = cut(r.comment)
+		r.comment = truncate(r.comment)
 		texts = append(texts, r.String())
 	}
 	s.chains[c] = texts
@@ -289,15 +289,15 @@ func (s *builder) endpoint(f *service.Frontend, e service.Endpoint, list string)
 	if f.Affinity > 0 {
 		content += list
 	}
-	name, there := s.name(sep, content, e.Addr.String())
+	name, there := s.chainName(sep, content, e.Addr.String())
 	if there {
 		return name
 	}
 	own := f.Service.String()
-	rules := []rule{{src: whole(e.Addr.Addr()), comment: own, jump: markMasq}}
+	rules := []rule{{src: hostCIDR(e.Addr.Addr()), comment: own, jump: markMasq}}
 	if f.Affinity > 0 {
 		n := s.mark(name)
-		rules = append(rules, rule{comment: own, more: fmt.Sprintf("-m connmark ! --mark %#x", markKnown|n),
+		rules = append(rules, rule{comment: own, matches: fmt.Sprintf("-m connmark ! --mark %#x", markKnown|n),
 			jump: fmt.Sprintf("CONNMARK --set-xmark %#x/0xffffffff", markChosen|n)})
 	}
 	rules = append(rules, rule{proto: f.Proto, comment: own, jump: "DNAT --to-destination " + e.Addr.String()})
@@ -326,15 +326,15 @@ func (s *builder) refuse(f *service.Frontend) {
 		c.name = services
 	}
 	if !f.NodePort() {
-		at.dst = whole(f.Addr.Addr())
+		at.dst = hostCIDR(f.Addr.Addr())
 	}
 	add := func(c chain, r rule) { s.entries[c] = append(s.entries[c], r.String()) }
 	refuse := func(a service.Action, from rule) {
 		r := at
-		r.src, r.in, r.more = from.src, from.in, from.more
-		r.jump, r.comment = "DROP", cut(f.Service.String()+" has no local endpoints"+extras(f))
+		r.src, r.in, r.matches = from.src, from.in, from.matches
+		r.jump, r.comment = "DROP", truncate(f.Service.String()+" has no local endpoints"+extras(f))
 		if a == service.Reject {
-			r.jump, r.comment = rejects(s.is4), cut(f.Service.String()+" has no endpoints"+extras(f))
+			r.jump, r.comment = rejects(s.is4), truncate(f.Service.String()+" has no endpoints"+extras(f))
 		}
 		if a == service.Drop || len(f.Sources) == 0 || from != (rule{}) {
 			add(c, r)
@@ -348,7 +348,7 @@ func (s *builder) refuse(f *service.Frontend) {
 	in, out := f.Internal.Action, f.External.Action
 	switch {
 	case in != service.Forward && out != service.Forward && in != out:
-		for _, from := range append(s.pods(s.is4), rule{more: fromLocal}) {
+		for _, from := range append(s.pods(s.is4), rule{matches: fromLocal}) {
 			refuse(in, from)
 		}
 		refuse(out, rule{})
@@ -361,7 +361,7 @@ func (s *builder) refuse(f *service.Frontend) {
 		if !f.NodePort() {
 			c.name = firewall
 		}
-		at.comment, at.jump = cut(f.Service.String()+" traffic not accepted by "+fw+hash(f.Service, f.Proto)), "DROP"
+		at.comment, at.jump = truncate(f.Service.String()+" traffic not accepted by "+fw+hash(f.Service, f.Proto)), "DROP"
 		add(c, at)
 	}
 }

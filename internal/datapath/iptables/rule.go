@@ -20,7 +20,7 @@ type rule struct {
 	proto                 service.Proto // 0: any
 	port                  uint16        // 0: any
 	comment               string
-	more                  string // other matches, as text
+	matches               string // other matches, as text
 	jump                  string // the target with its options; empty: none
 	unknown               bool   // it was read and has words that are not ours
 }
@@ -46,8 +46,8 @@ func (r rule) String() string {
 	if r.port != 0 {
 		word(false, "--dport", strconv.Itoa(int(r.port)))
 	}
-	if r.more != "" {
-		b.WriteString(r.more + " ")
+	if r.matches != "" {
+		b.WriteString(r.matches + " ")
 	}
 	word(false, "-j", r.jump)
 	return strings.TrimSuffix(b.String(), " ")
@@ -64,8 +64,8 @@ func lower(p service.Proto) string {
 // maxComment is a little less than iptables takes.
 const maxComment = 250
 
-// cut shortens a comment that is too long, at its end.
-func cut(comment string) string { return comment[:min(len(comment), maxComment)] }
+// truncate shortens a comment that is too long, at its end.
+func truncate(comment string) string { return comment[:min(len(comment), maxComment)] }
 
 // parse reads a rule as iptables-save prints it behind "-A CHAIN".
 func parse(text string) rule {
@@ -117,7 +117,7 @@ func parse(text string) rule {
 		not = false
 		i++
 	}
-	r.more = strings.Join(more, " ")
+	r.matches = strings.Join(more, " ")
 	return r
 }
 
@@ -141,11 +141,11 @@ func chance(part, whole uint32) string {
 	return fmt.Sprintf("-m statistic --mode random --probability %.11f", scaled/(1<<31))
 }
 
-// every is the match of one packet in n, counted.
-func every(n int) string { return fmt.Sprintf("-m statistic --mode nth --every %d --packet 0", n) }
+// nthMatch is the match of one packet in n, counted.
+func nthMatch(n int) string { return fmt.Sprintf("-m statistic --mode nth --every %d --packet 0", n) }
 
-// whole is an address as a prefix.
-func whole(a netip.Addr) string { return netip.PrefixFrom(a, a.BitLen()).String() }
+// hostCIDR is an address as a prefix.
+func hostCIDR(a netip.Addr) string { return netip.PrefixFrom(a, a.BitLen()).String() }
 
 // link is a pattern of interfaces as iptables writes it.
 func link(pattern string) string {

@@ -99,12 +99,12 @@ func TestCheckNotices(t *testing.T) {
 				name + " -t nat -N KUBE-SEP-AAAAAAAAAAAAAAAA",
 				"nft flush ruleset",
 			} {
-				d.verify, d.seen.deep = time.Time{}, time.Time{} // as if the last look was long ago
+				d.verify, d.handleWatch.nextDeep = time.Time{}, time.Time{} // as if the last look was long ago
 				if drift, err := d.Check(t.Context()); err != nil || drift.Any() {
 					t.Fatalf("before %s: drift %+v, error %v", command, drift, err)
 				}
 				run(command)
-				d.verify, d.seen.deep = time.Time{}, time.Time{}
+				d.verify, d.handleWatch.nextDeep = time.Time{}, time.Time{}
 				if drift, err := d.Check(t.Context()); err != nil || !drift.Any() {
 					t.Errorf("after %s: drift %+v, error %v", command, drift, err)
 				}

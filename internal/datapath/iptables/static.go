@@ -30,7 +30,7 @@ type hook struct {
 func (p *renderer) layout(is4 bool, mark uint32) *layout {
 	l := &layout{chains: map[chain][]string{}, tails: map[chain][]string{}}
 	for _, table := range []string{nat, filter} {
-		for _, name := range always(table) {
+		for _, name := range constantNames(table) {
 			l.chains[chain{table, name}] = nil
 		}
 	}
@@ -42,23 +42,23 @@ func (p *renderer) layout(is4 bool, mark uint32) *layout {
 	bit := fmt.Sprintf("%#x", mark)
 	rules(chain{nat, markMasq}, rule{jump: "MARK --set-xmark " + bit + "/" + bit})
 	rules(chain{nat, postroute},
-		rule{more: "-m mark ! --mark " + bit + "/" + bit, jump: "RETURN"},
+		rule{matches: "-m mark ! --mark " + bit + "/" + bit, jump: "RETURN"},
 		rule{jump: "MARK --set-xmark " + bit + "/0x0"},
 		rule{comment: "kubernetes service traffic requiring SNAT", jump: "MASQUERADE --random-fully"})
 	if !p.liberal {
-		rules(chain{filter, forward}, rule{more: "-m conntrack --ctstate INVALID", jump: "DROP"})
+		rules(chain{filter, forward}, rule{matches: "-m conntrack --ctstate INVALID", jump: "DROP"})
 	}
 	rules(chain{filter, forward},
-		rule{comment: "kubernetes forwarding rules", more: "-m mark --mark " + bit + "/" + bit, jump: "ACCEPT"},
-		rule{comment: "kubernetes forwarding conntrack rule", more: "-m conntrack --ctstate RELATED,ESTABLISHED", jump: "ACCEPT"})
+		rule{comment: "kubernetes forwarding rules", matches: "-m mark --mark " + bit + "/" + bit, jump: "ACCEPT"},
+		rule{comment: "kubernetes forwarding conntrack rule", matches: "-m conntrack --ctstate RELATED,ESTABLISHED", jump: "ACCEPT"})
 	pods := p.pods(is4)
 	for _, pod := range pods {
 		pod.comment, pod.jump = "pods keep their address", "RETURN"
 		rules(chain{nat, markOffCluster}, pod)
 	}
 	rules(chain{nat, markOffCluster}, rule{jump: markMasq})
-	for _, line := range recorded(p.settings, is4) {
-		rules(chain{nat, recordings}, rule{comment: cut(line)})
+	for _, line := range settingsComments(p.settings, is4) {
+		rules(chain{nat, recordings}, rule{comment: truncate(line)})
 	}
 	for _, r := range p.nodePorts(is4) {
 		l.tails[chain{nat, services}] = append(l.tails[chain{nat, services}], r.String())
@@ -76,13 +76,13 @@ func (p *renderer) nodePorts(is4 bool) (all []rule) {
 		loopback = netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8)
 	}
 	for _, at := range ofFamily(p.settings.NodePorts, is4) {
-		r := rule{comment: comment, more: toLocal, jump: nodeports}
+		r := rule{comment: comment, matches: toLocal, jump: nodeports}
 		if at.Bits() == 0 {
 			r.dst, r.notDst = loopback.String(), true
 			all = append(all, r)
 			continue
 		}
-		for _, part := range without(at.Masked(), loopback) {
+		for _, part := range excludePrefix(at.Masked(), loopback) {
 			r.dst = part.String()
 			all = append(all, r)
 		}
@@ -90,8 +90,8 @@ func (p *renderer) nodePorts(is4 bool) (all []rule) {
 	return all
 }
 
-// without returns the prefixes that cover p but not hole.
-func without(p, hole netip.Prefix) []netip.Prefix {
+// excludePrefix returns the prefixes that cover p but not hole.
+func excludePrefix(p, hole netip.Prefix) []netip.Prefix {
 	if !p.Overlaps(hole) {
 		return []netip.Prefix{p}
 	}
@@ -137,8 +137,8 @@ func liberal() bool {
 	return err == nil && strings.TrimSpace(string(value)) != "0"
 }
 
-// recorded are the settings of a family, as comments.
-func recorded(s service.Settings, is4 bool) (lines []string) {
+// settingsComments are the settings of a family, as comments.
+func settingsComments(s service.Settings, is4 bool) (lines []string) {
 	for _, p := range ofFamily(s.Pods, is4) {
 		lines = append(lines, "pods "+p.String())
 	}

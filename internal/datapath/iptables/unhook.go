@@ -24,7 +24,7 @@ func (d *Datapath) unhook(ctx context.Context, is4 bool, hooks []hook) error {
 	}
 	var text strings.Builder
 	for _, in := range sorted(targets) {
-		err := d.seen.reader.nft.Rules(ctx, family(is4), in.table, in.name, func(r nft.Rule) error {
+		err := d.handleWatch.reader.nft.Rules(ctx, family(is4), in.table, in.name, func(r nft.Rule) error {
 			if targets[in][r.Jump] {
 				fmt.Fprintf(&text, "delete rule %v %s %s handle %d\n", family(is4), in.table, in.name, r.Handle)
 			}
@@ -93,8 +93,8 @@ func (d *Datapath) deletions(ctx context.Context, is4 bool, some []hook) (string
 	}
 	for _, in := range sorted(places) {
 		at := 0
-		err := d.seen.reader.nft.Rules(ctx, family(is4), in.table, in.name, func(r nft.Rule) error {
-			if !ours(chain{in.table, r.Jump}) {
+		err := d.handleWatch.reader.nft.Rules(ctx, family(is4), in.table, in.name, func(r nft.Rule) error {
+			if !isOurs(chain{in.table, r.Jump}) {
 				return nil
 			}
 			if at == len(places[in]) || xtables.Target(places[in][at].rule) != r.Jump {

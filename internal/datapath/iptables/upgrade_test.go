@@ -55,7 +55,7 @@ func TestFormerClients(t *testing.T) {
 	}); err != nil || kept != nftset.FullLists {
 		t.Errorf("clients of %d lists are kept (%v), want %d", kept, err, nftset.FullLists)
 	}
-	if n := len(after.renderer.full["default/svc-1"+"4"]); n > nftset.FullLists {
+	if n := len(after.renderer.fullLists["default/svc-1"+"4"]); n > nftset.FullLists {
 		t.Errorf("%d lists have many buckets", n)
 	}
 	for _, set := range []string{"affinity4", "learn"} {

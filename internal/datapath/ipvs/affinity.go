@@ -37,8 +37,8 @@ func (i serverID) overflow() serverID {
 	return i
 }
 
-// both are a virtual server and the one beside it.
-func (i serverID) both() [2]serverID { return [...]serverID{i, i.overflow()} }
+// withOverflow are a virtual server and the one beside it.
+func (i serverID) withOverflow() [2]serverID { return [...]serverID{i, i.overflow()} }
 
 // overflowSchedulers are those for the virtual servers that hash, the best first. Of mh a change
 // of one endpoint moves few clients.
@@ -57,7 +57,7 @@ func (s *state) overflowServer(v *virtualServer) *virtualServer {
 // tryOverflow finds out which scheduler the virtual servers that hash can have.
 func (d *Datapath) tryOverflow(ctx context.Context) error {
 	for _, name := range overflowSchedulers {
-		if err := d.try(ctx, name); err != nil || d.schedulers[name] {
+		if err := d.probeScheduler(ctx, name); err != nil || d.schedulers[name] {
 			return err
 		}
 	}
@@ -163,16 +163,16 @@ func (r *changes) affinity(p *changeset, held map[serverID]classID) {
 	}
 }
 
-// fewOrFull counts the virtual servers of a Service that remember many clients, by family.
-type fewOrFull map[bool]int
+// manyClientServers counts the virtual servers of a Service that remember many clients, by family.
+type manyClientServers map[bool]int
 
-// may reports whether a virtual server may have an address.
-func (f fewOrFull) may(p *sharedServer, number uint32) bool {
+// mayAssign reports whether a virtual server may have an address.
+func (f manyClientServers) mayAssign(p *sharedServer, number uint32) bool {
 	return p.persist == 0 || number&fewServer != 0 || f[p.is4] < fullServers
 }
 
-// note notes that it has it.
-func (f fewOrFull) note(p *sharedServer) {
+// noteAssigned notes that it has it.
+func (f manyClientServers) noteAssigned(p *sharedServer) {
 	if p.persist > 0 && serverNumber(p.at.Addr())&fewServer == 0 {
 		f[p.is4]++
 	}

@@ -29,7 +29,7 @@ func (d *Datapath) Check(ctx context.Context) (datapath.Drift, error) {
 		} else {
 			err = d.readServers(ctx, now)
 		}
-		return err == nil && d.state.same(now), err
+		return err == nil && d.state.equal(now), err
 	}})
 }
 

@@ -95,19 +95,19 @@ func attributes(data []byte, f func(typ uint16, d *netlink.AttributeDecoder)) er
 	if err != nil {
 		return err
 	}
-	return each(d, f)
+	return eachAttr(d, f)
 }
 
-// within calls f for each attribute inside the attributes of one type.
-func within(data []byte, outer uint16, f func(typ uint16, d *netlink.AttributeDecoder)) error {
+// nestedAttrs calls f for each attribute inside the attributes of one type.
+func nestedAttrs(data []byte, outer uint16, f func(typ uint16, d *netlink.AttributeDecoder)) error {
 	return attributes(data, func(typ uint16, d *netlink.AttributeDecoder) {
 		if typ == outer {
-			d.Nested(func(d *netlink.AttributeDecoder) error { return each(d, f) })
+			d.Nested(func(d *netlink.AttributeDecoder) error { return eachAttr(d, f) })
 		}
 	})
 }
 
-func each(d *netlink.AttributeDecoder, f func(typ uint16, d *netlink.AttributeDecoder)) error {
+func eachAttr(d *netlink.AttributeDecoder, f func(typ uint16, d *netlink.AttributeDecoder)) error {
 	for d.Next() {
 		f(d.Type(), d)
 	}
@@ -336,7 +336,7 @@ func parseServer(data []byte) (serverID, *listedServer, error) {
 		port        uint16
 		flags, time uint32
 	)
-	err := within(data, attrServer, func(typ uint16, d *netlink.AttributeDecoder) {
+	err := nestedAttrs(data, attrServer, func(typ uint16, d *netlink.AttributeDecoder) {
 		switch typ {
 		case serverAF:
 			af = d.Uint16()
@@ -356,7 +356,7 @@ func parseServer(data []byte) (serverID, *listedServer, error) {
 			time = d.Uint32()
 		case serverStats:
 			d.Nested(func(d *netlink.AttributeDecoder) error {
-				return each(d, func(typ uint16, d *netlink.AttributeDecoder) {
+				return eachAttr(d, func(typ uint16, d *netlink.AttributeDecoder) {
 					if typ == statsConns {
 						f.conns = d.Uint64()
 					}
@@ -407,7 +407,7 @@ func parseReal(data []byte, is4 bool) (netip.AddrPort, realServer, error) {
 	if is4 {
 		af = unix.AF_INET
 	}
-	err := within(data, attrReal, func(typ uint16, d *netlink.AttributeDecoder) {
+	err := nestedAttrs(data, attrReal, func(typ uint16, d *netlink.AttributeDecoder) {
 		switch typ {
 		case realAddr:
 			addr = d.Bytes()

@@ -339,7 +339,7 @@ func (d *Datapath) Counts(ctx context.Context) (map[service.PortName]datapath.Co
 			continue // it does nothing
 		}
 		for _, a := range [...]netip.AddrPort{f.server, f.externalServer} {
-			for _, i := range (serverID{a, k.Proto}).both() {
+			for _, i := range (serverID{a, k.Proto}).withOverflow() {
 				if v := all[i]; v != nil && !seen[i] {
 					seen[i] = true
 					c := counts[n.service]

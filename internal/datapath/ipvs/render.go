@@ -30,18 +30,18 @@ type changes struct {
 	changedFrontends     map[service.Key]bool // frontends that behave differently
 }
 
-// A side is one list of endpoints of a frontend.
-type side struct {
+// An endpointList is one list of endpoints of a frontend.
+type endpointList struct {
 	key      service.Key
 	external bool
 }
 
-// A sharedServer is a wanted virtual server, and the sides that share it.
+// A sharedServer is a wanted virtual server, and the lists of endpoints that share it.
 type sharedServer struct {
 	virtualServer
 	proto service.Proto
 	is4   bool
-	sides []side
+	lists []endpointList
 	at    netip.AddrPort // invalid: not assigned yet
 }
 
@@ -66,7 +66,7 @@ func (d *Datapath) render(want *service.Table, differ []service.Change, full boo
 	for _, k := range d.keys(differ, full) {
 		was, is := d.state.at(k), wanted[k]
 		for _, a := range [...]netip.AddrPort{was.server, was.externalServer} {
-			for _, i := range (serverID{a, k.Proto}).both() {
+			for _, i := range (serverID{a, k.Proto}).withOverflow() {
 				if a.IsValid() && servers[i] == nil {
 					r.servers[i] = nil
 				}
@@ -186,7 +186,7 @@ func (s *state) entry(e *service.Entry, frontends map[service.Key]*frontendState
 		if servers[i] = &p.virtualServer; p.persist > 0 {
 			servers[i.overflow()] = s.overflowServer(&p.virtualServer)
 		}
-		for _, at := range p.sides {
+		for _, at := range p.lists {
 			if at.external {
 				frontends[at.key].externalServer = p.at
 			} else {
@@ -229,7 +229,7 @@ func (s *state) sharedServers(e *service.Entry) (all []*sharedServer) {
 			of[k] = append(of[k], p)
 			all = append(all, p)
 		}
-		of[k][i].sides = append(of[k][i].sides, side{f.Key(), external})
+		of[k][i].lists = append(of[k][i].lists, endpointList{f.Key(), external})
 	}
 	for _, f := range slices.SortedFunc(slices.Values(e.Frontends), func(a, b *service.Frontend) int { return a.Key().Compare(b.Key()) }) {
 		add(f, f.Internal, false)
@@ -254,22 +254,22 @@ func realsOf(eps []service.Endpoint) (all map[netip.AddrPort]uint16, weighted bo
 // to them, so that a virtual server stays as long as its Service port. taken are virtual
 // servers that other Services got in this Sync.
 func (s *state) assignAddrs(n service.Name, all []*sharedServer, taken map[serverID]*virtualServer) error {
-	mine, full := map[netip.AddrPort]bool{}, fewOrFull{}
+	mine, full := map[netip.AddrPort]bool{}, manyClientServers{}
 	for _, exact := range []bool{true, false} {
 		for _, p := range all {
-			for _, at := range p.sides {
+			for _, at := range p.lists {
 				was := s.at(at.key)
 				a := was.server
 				if at.external {
 					a = was.externalServer
 				}
 				held := s.servers[serverID{a, p.proto}]
-				if p.at.IsValid() || held == nil || mine[a] || taken[serverID{a, p.proto}] != nil || !strings.HasPrefix(was.comment, n.String()) || !full.may(p, serverNumber(a.Addr())) {
+				if p.at.IsValid() || held == nil || mine[a] || taken[serverID{a, p.proto}] != nil || !strings.HasPrefix(was.comment, n.String()) || !full.mayAssign(p, serverNumber(a.Addr())) {
 					continue
 				}
 				if !exact || maps.Equal(held.reals, p.reals) {
 					p.at, mine[a] = a, true
-					full.note(p)
+					full.noteAssigned(p)
 				}
 			}
 		}
@@ -279,7 +279,7 @@ func (s *state) assignAddrs(n service.Name, all []*sharedServer, taken map[serve
 			continue
 		}
 		var few uint32
-		if !full.may(p, few) {
+		if !full.mayAssign(p, few) {
 			few = fewServer
 		}
 		at := func(n uint32) serverID {
@@ -291,7 +291,7 @@ func (s *state) assignAddrs(n service.Name, all []*sharedServer, taken map[serve
 			return errFull
 		}
 		p.at, *last = at(next).Addr, next
-		full.note(p)
+		full.noteAssigned(p)
 	}
 	return nil
 }

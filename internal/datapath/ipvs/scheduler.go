@@ -26,7 +26,7 @@ func (d *Datapath) tryScheduler(ctx context.Context, changes []service.Change) e
 			if _, known := d.schedulers[name]; known {
 				continue
 			}
-			if err := d.try(ctx, name); err != nil {
+			if err := d.probeScheduler(ctx, name); err != nil {
 				return err
 			}
 			if !d.schedulers[name] {
@@ -43,8 +43,8 @@ func (d *Datapath) tryScheduler(ctx context.Context, changes []service.Change) e
 	return nil
 }
 
-// try notes whether the kernel has a scheduler.
-func (d *Datapath) try(ctx context.Context, name string) error {
+// probeScheduler notes whether the kernel has a scheduler.
+func (d *Datapath) probeScheduler(ctx context.Context, name string) error {
 	probe := serverID{netip.AddrPortFrom(serverRange4.Addr(), serverPortNumber), service.TCP}
 	err := d.genl.do(ctx, []serverOp{{cmd: cmdNewServer, server: probe, definition: &virtualServer{sched: name}}})
 	switch {

@@ -82,9 +82,9 @@ func (s *state) at(k service.Key) *frontendState {
 	return &frontendState{}
 }
 
-// same reports whether s and o describe the same kernel state. It ignores use counts, which
+// equal reports whether s and o describe the same kernel state. It ignores use counts, which
 // are not in the kernel, and leaving real servers, which Check removes.
-func (s *state) same(o *state) bool {
+func (s *state) equal(o *state) bool {
 	return maps.EqualFunc(s.frontends, o.frontends, (*frontendState).equal) && maps.EqualFunc(s.servers, o.servers, (*virtualServer).equal) && maps.Equal(s.letsIn, o.letsIn) &&
 		s.settings.Equal(o.settings) && s.hairpins.SameAddrs(o.hairpins) && s.clusterIPs.SameAddrs(o.clusterIPs)
 }

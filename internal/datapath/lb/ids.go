@@ -7,14 +7,14 @@ package lb
 // not lead to another name. Make one with NewIDs.
 type IDs[K comparable] struct {
 	of    map[K]uint32
-	taken map[uint32]K
+	names map[uint32]K
 	last  uint32 // the number after which the next free one is looked for
-	most  uint32
+	limit uint32
 }
 
 // NewIDs returns numbers from 1 to most, all of them free.
-func NewIDs[K comparable](most uint32) *IDs[K] {
-	return &IDs[K]{of: map[K]uint32{}, taken: map[uint32]K{}, most: most}
+func NewIDs[K comparable](limit uint32) *IDs[K] {
+	return &IDs[K]{of: map[K]uint32{}, names: map[uint32]K{}, limit: limit}
 }
 
 // Len returns how many names have a number.
@@ -32,9 +32,9 @@ func (s *IDs[K]) Get(name K) (id uint32, ok bool) {
 	if id, ok := s.of[name]; ok {
 		return id, true
 	}
-	id, ok = NextFree(s.last, s.most, func(id uint32) bool { _, taken := s.taken[id]; return taken })
+	id, ok = NextFree(s.last, s.limit, func(id uint32) bool { _, taken := s.names[id]; return taken })
 	if ok {
-		s.of[name], s.taken[id], s.last = id, name, id
+		s.of[name], s.names[id], s.last = id, name, id
 	}
 	return id, ok
 }
@@ -42,22 +42,22 @@ func (s *IDs[K]) Get(name K) (id uint32, ok bool) {
 // Adopt notes a number that the kernel holds for a name. It is false, and nothing is noted,
 // if the number is out of range, or if the name or the number has another partner already.
 func (s *IDs[K]) Adopt(name K, id uint32) bool {
-	if id == 0 || id > s.most {
+	if id == 0 || id > s.limit {
 		return false
 	}
 	s.Used(id)
-	owner, taken := s.taken[id]
+	owner, taken := s.names[id]
 	if was, named := s.of[name]; taken || named {
 		return taken && named && owner == name && was == id
 	}
-	s.of[name], s.taken[id] = id, name
+	s.of[name], s.names[id] = id, name
 	return true
 }
 
 // Used notes that a number was in use, whatever its name was: lower ones are given again
 // only after all higher ones.
 func (s *IDs[K]) Used(id uint32) {
-	if id <= s.most {
+	if id <= s.limit {
 		s.last = max(s.last, id)
 	}
 }
@@ -66,7 +66,7 @@ func (s *IDs[K]) Used(id uint32) {
 func (s *IDs[K]) Release(name K) {
 	if id, ok := s.of[name]; ok {
 		delete(s.of, name)
-		delete(s.taken, id)
+		delete(s.names, id)
 	}
 }
 

@@ -45,8 +45,8 @@ func Maglev(all []service.Endpoint) []int32 {
 			t.slot = (t.slot + t.skip) % size
 		}
 		table[t.slot] = int32(t.index)
-		t.taken++
-		t.round = (t.taken*heaviest + t.weight - 1) / t.weight
+		t.slots++
+		t.round = (t.slots*heaviest + t.weight - 1) / t.weight
 		heap.Fix(&turns, 0)
 	}
 	return table
@@ -57,7 +57,7 @@ func Maglev(all []service.Endpoint) []int32 {
 type maglevTurn struct {
 	index, weight int
 	slot, skip    int // the slot that it looks at next, and the way to the one after that
-	taken         int // slots that it has
+	slots         int // slots that it has
 	round         int // of its next turn
 }
 

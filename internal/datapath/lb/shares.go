@@ -74,7 +74,7 @@ func Turns(shares []int) []int {
 		}
 		round = append(round, best.first())
 		if best.next++; best.next == len(best.members) {
-			best.next, best.taken = 0, best.taken+1
+			best.next, best.turns = 0, best.turns+1
 		}
 	}
 	return round
@@ -85,10 +85,10 @@ type turnGroup struct {
 	share   int
 	members []int
 	next    int // index into members: whose turn is next
-	taken   int // turns that this member has had
+	turns   int // turns that this member has had
 }
 
 func (g *turnGroup) first() int { return g.members[g.next] }
 
 // credit is what the next member has earned and not paid.
-func (g *turnGroup) credit(turn, total int) int { return turn*g.share - g.taken*total }
+func (g *turnGroup) credit(turn, total int) int { return turn*g.share - g.turns*total }

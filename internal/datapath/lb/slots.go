@@ -36,7 +36,7 @@ func SlotsAfter(n int, was func(i int) netip.AddrPort, all []service.Endpoint) [
 	for i := range slots {
 		slots[i] = free
 	}
-	keep(slots[:min(n, len(slots))], was, all, func(e int) bool {
+	keepSlots(slots[:min(n, len(slots))], was, all, func(e int) bool {
 		left[e]--
 		return left[e] >= 0
 	})
@@ -67,7 +67,7 @@ func oneEach(n int, was func(i int) netip.AddrPort, all []service.Endpoint) []in
 	for i := range slots {
 		slots[i] = free
 	}
-	keep(slots[:min(n, len(slots))], was, all, func(e int) bool {
+	keepSlots(slots[:min(n, len(slots))], was, all, func(e int) bool {
 		had := has[e]
 		has[e] = true
 		return !had
@@ -85,8 +85,8 @@ func oneEach(n int, was func(i int) netip.AddrPort, all []service.Endpoint) []in
 	return slots
 }
 
-// keep gives endpoints the slots that they had, as long as they may take one more.
-func keep(slots []int32, was func(i int) netip.AddrPort, all []service.Endpoint, take func(e int) bool) {
+// keepSlots gives endpoints the slots that they had, as long as they may take one more.
+func keepSlots(slots []int32, was func(i int) netip.AddrPort, all []service.Endpoint, take func(e int) bool) {
 	next := 0 // what follows the endpoint of the slot before: most lists are sorted, but for a few slots
 	for i := range slots {
 		at := was(i)

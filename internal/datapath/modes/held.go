@@ -8,10 +8,10 @@ import (
 	"github.com/fairway-net/fairway/internal/datapath"
 )
 
-// Held opens the modes whose rules are on this node, of those that have the name: one, or
+// OpenHere opens the modes whose rules are on this node, of those that have the name: one, or
 // for auto any. A mode that is named is opened even if it has no rules here. The caller
 // closes them.
-func (r Registry) Held(ctx context.Context, log *slog.Logger, name string, o Options) ([]datapath.Datapath, error) {
+func (r Registry) OpenHere(ctx context.Context, log *slog.Logger, name string, o Options) ([]datapath.Datapath, error) {
 	if name != datapath.Auto {
 		dp, err := r.Choose(ctx, log, name, o)
 		if err != nil {
@@ -32,7 +32,7 @@ var ErrNone = errors.New("no mode has rules on this node [is the agent running h
 // Current opens the mode that the agent with that --proxy-mode runs, or would run: for auto
 // the one whose rules are on this node, else the best one.
 func (r Registry) Current(ctx context.Context, log *slog.Logger, name string, o Options) (datapath.Datapath, error) {
-	all, err := r.Held(ctx, log, name, o)
+	all, err := r.OpenHere(ctx, log, name, o)
 	if errors.Is(err, ErrNone) {
 		return r.Choose(ctx, log, name, o)
 	}

@@ -23,7 +23,7 @@ func TestHeld(t *testing.T) {
 		{registry(broken), "auto", "", ""},
 	} {
 		held, current := "", ""
-		if all, err := c.registry.Held(t.Context(), log, c.mode, Options{}); err == nil {
+		if all, err := c.registry.OpenHere(t.Context(), log, c.mode, Options{}); err == nil {
 			for _, dp := range all {
 				held += dp.Info().Name
 			}

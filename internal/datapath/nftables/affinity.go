@@ -81,8 +81,8 @@ func (n affinityPortKey) owner() affinityOwner {
 // A durationIndex stands for one of the durations in use.
 type durationIndex uint8
 
-// word returns the packet priority that holds the ID and the duration.
-func (c durationIndex) word(i affinityID) affinityID { return i | affinityID(c)<<durationShift }
+// priority returns the packet priority that holds the ID and the duration.
+func (c durationIndex) priority(i affinityID) affinityID { return i | affinityID(c)<<durationShift }
 
 // An affinityPortKey is what an affinity ID belongs to.
 type affinityPortKey struct {

@@ -176,7 +176,7 @@ func addUpdateChain(t *nft.Table, c *nftables.Conn, l durationIndex, seconds uin
 			c.AddRule(&nftables.Rule{Table: t.Ref(), Chain: chain, Exprs: rule})
 		}
 		if err := c.SetAddElements(t.Set(set), []nftables.SetElement{{
-			Key: affinityData(l.word(affinityRange)), Comment: fmt.Sprintf("%ds", seconds),
+			Key: affinityData(l.priority(affinityRange)), Comment: fmt.Sprintf("%ds", seconds),
 			VerdictData: &expr.Verdict{Kind: expr.VerdictGoto, Chain: name},
 		}}); err != nil {
 			return err
@@ -191,7 +191,7 @@ var affinityMaps = map[string]bool{affinityUpdates: false, affinityConfirms: tru
 // delUpdateChain queues the inverse of addUpdateChain.
 func delUpdateChain(t *nft.Table, c *nftables.Conn, l durationIndex, seconds uint32) error {
 	for set, confirmed := range affinityMaps {
-		if err := c.SetDeleteElements(t.Set(set), []nftables.SetElement{{Key: affinityData(l.word(affinityRange))}}); err != nil {
+		if err := c.SetDeleteElements(t.Set(set), []nftables.SetElement{{Key: affinityData(l.priority(affinityRange))}}); err != nil {
 			return err
 		}
 		chain := t.Chain(affinityUpdateChain(seconds, confirmed))

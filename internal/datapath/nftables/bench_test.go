@@ -155,7 +155,7 @@ func TestMemory(t *testing.T) {
 	testnet.Enter(t)
 	const n = 10000
 	table := cluster(n).Table(settings())
-	testnet.HoldsAtMost(t, n, 290, func() any {
+	testnet.HeapAtMost(t, n, 290, func() any {
 		d := open(t)
 		sync(t, d, table)
 		return d

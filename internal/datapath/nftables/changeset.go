@@ -84,7 +84,7 @@ func (p *changeset) affinity(set string, key []byte, from, to affinityEntry) {
 		p.late = append(p.late, w)
 		return
 	}
-	w.Data = affinityData(to.duration.word(to.affinityID))
+	w.Data = affinityData(to.duration.priority(to.affinityID))
 	w.Comment = affinityPortKey{to.name, false, to.local}.comment(to.seconds)
 	p.early = append(p.early, w)
 }

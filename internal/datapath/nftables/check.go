@@ -18,7 +18,7 @@ func (d *Datapath) Check(ctx context.Context) (datapath.Drift, error) {
 	}
 	return d.rules.Check(ctx, nftset.Checks{Synced: d.table != nil, Forget: d.forget, Same: func(bool) (bool, error) {
 		now, err := d.read(ctx)
-		return err == nil && d.state.same(now), err
+		return err == nil && d.state.equal(now), err
 	}})
 }
 
@@ -37,9 +37,9 @@ func (d *Datapath) pruneLate(ctx context.Context) error {
 	return d.rules.Watch.End(ctx, false)
 }
 
-// same reports whether s and o, which was read, describe the same kernel state. It ignores
+// equal reports whether s and o, which was read, describe the same kernel state. It ignores
 // use counts, which are not in the kernel.
-func (s *state) same(o *state) bool {
+func (s *state) equal(o *state) bool {
 	return maps.EqualFunc(s.frontends, o.frontends, func(a, b *frontendState) bool { return a.equal(b) }) &&
 		maps.Equal(s.chains, o.chains) && maps.Equal(s.updateChains, o.updateChains) && maps.Equal(s.updateChains, o.confirms) && s.settings.equal(&o.settings) &&
 		s.hairpins.SameAddrs(o.hairpins) && s.clusterIPs.SameAddrs(o.clusterIPs)

@@ -115,7 +115,7 @@ var (
 )
 
 // loadable is nft.Program.Loadable: the copy of a former program neither clears the priority nor
-// learns clients, and its maps have the type of a priority.
+// records clients, and its maps have the type of a priority.
 func loadable(listed string) string {
 	listed = listedDNAT.ReplaceAllString(listed, "dnat ip")
 	return listedEndpoints.ReplaceAllString(listed, "\t$1 meta priority :")

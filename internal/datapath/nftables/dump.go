@@ -68,7 +68,7 @@ func (s *state) frontend(k service.Key, h *frontendState) (*service.Frontend, er
 // route translates a verdict ID and its slots. The ID says how many slots are endpoints.
 func (s *state) route(h verdictID, slots []slot) *service.Route {
 	if h.isDedicated() {
-		h = s.does(h)
+		h = s.verdictOf(h)
 	}
 	r := nftset.VerdictID(h).Route()
 	n, _ := h.slots()

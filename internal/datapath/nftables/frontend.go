@@ -135,8 +135,8 @@ func (s *state) fillSlots(was []slot, r *service.Route, balance service.Algorith
 }
 
 // maxDedicated is how many frontends have a chain for themselves alone. The kernel validates all
-// of them with each change of one, 11 ms for 1,000: without a limit, who has thousands would delay
-// everybody's changes.
+// of them with each change of one, 11 ms for 1,000: without a limit, a user with thousands would delay
+// the changes of all.
 const maxDedicated = 512
 
 // chainFor returns the ID of the chain for the verdict what: what itself or, for round
@@ -150,7 +150,7 @@ func (s *state) chainFor(was, what verdictID, is4 bool) verdictID {
 	if what |= verdictIPv6Only; is4 {
 		what ^= verdictIPv6Only | verdictIPv4Only
 	}
-	if was.isDedicated() && s.does(was) == what {
+	if was.isDedicated() && s.verdictOf(was) == what {
 		if _, there := s.chains[was]; !there {
 			s.addDedicated(was, what)
 		}
@@ -160,7 +160,7 @@ func (s *state) chainFor(was, what verdictID, is4 bool) verdictID {
 		return shared
 	}
 	// There are more numbers than frontends, so a number is always free.
-	number, _ := lb.NextFree(uint32(s.lastDedicated), uint32(^verdictDedicatedMask), func(n uint32) bool { return s.does(verdictDedicated|verdictID(n)) != 0 })
+	number, _ := lb.NextFree(uint32(s.lastDedicated), uint32(^verdictDedicatedMask), func(n uint32) bool { return s.verdictOf(verdictDedicated|verdictID(n)) != 0 })
 	s.lastDedicated = verdictID(number)
 	s.addDedicated(verdictDedicated|s.lastDedicated, what)
 	return verdictDedicated | s.lastDedicated
@@ -168,6 +168,6 @@ func (s *state) chainFor(was, what verdictID, is4 bool) verdictID {
 
 // addDedicated notes a chain for one frontend only, which has yet to be written.
 func (s *state) addDedicated(v, does verdictID) {
-	s.chains[v] = lbChain{does: does}
+	s.chains[v] = lbChain{verdict: does}
 	s.dedicated++
 }

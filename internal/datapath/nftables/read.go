@@ -156,7 +156,7 @@ func (r *reader) dispatch() {
 	}
 	read(formerDispatchMap, func(v, does verdictID) { r.state.formerChains[v] = does })
 	read(dispatchMap, func(v, does verdictID) {
-		r.state.chains[v] = lbChain{does: does, current: true}
+		r.state.chains[v] = lbChain{verdict: does, current: true}
 		r.state.shared[does.shared()] = true
 		if v.isDedicated() {
 			r.state.dedicated++

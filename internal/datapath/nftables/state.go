@@ -42,9 +42,9 @@ type state struct {
 
 // An lbChain is a load-balancing chain.
 type lbChain struct {
-	does    verdictID // the verdict that it gives
+	verdict verdictID // the verdict that it gives
 	current bool      // it exists, and is of this program
-	there   bool      // it exists, of another program
+	former  bool      // it exists, of another program
 }
 
 func newState() *state {
@@ -72,10 +72,10 @@ func (s *state) at(k service.Key) *frontendState {
 	return &frontendState{}
 }
 
-// does returns the verdict of a chain that serves one frontend only.
-func (s *state) does(v verdictID) verdictID {
+// verdictOf returns the verdict of a chain that serves one frontend only.
+func (s *state) verdictOf(v verdictID) verdictID {
 	if c, ok := s.chains[v]; ok {
-		return c.does
+		return c.verdict
 	}
 	return s.formerChains[v]
 }

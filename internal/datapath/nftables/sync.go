@@ -64,7 +64,7 @@ func (d *Datapath) sync(ctx context.Context, want *service.Table) (datapath.Stat
 		return stats, err
 	}
 	d.pruneAgain = j.shrunk
-	if err := j.end(); err != nil {
+	if err := j.finish(); err != nil {
 		return stats, err
 	}
 	d.table = want
@@ -81,7 +81,7 @@ func (d *Datapath) readKernel(ctx context.Context) error {
 	if d.state = held; fresh {
 		clear(d.state.shared)
 		for h, w := range d.state.chains {
-			d.state.chains[h] = lbChain{does: w.does, there: true}
+			d.state.chains[h] = lbChain{verdict: w.verdict, former: true}
 		}
 		d.state.staleUpdates = len(d.state.updateChains) > 0
 	}
@@ -122,8 +122,8 @@ type syncJob struct {
 	added, removed []string
 }
 
-// end ends the Sync. The maps of verdicts are written with the chains that they lead to.
-func (j *syncJob) end() error {
+// finish ends the Sync. The maps of verdicts are written with the chains that they lead to.
+func (j *syncJob) finish() error {
 	const always = 2 // refused and dropped
 	j.rules.Expect(dispatchMap, always+len(j.state.chains))
 	for set := range affinityMaps {
@@ -271,7 +271,7 @@ const chainsPerCommit = 500
 // program runs, chains that it wrote are left to it.
 func (j *syncJob) missingChains() (all []verdictID) {
 	for h, n := range j.state.chainUses {
-		if c := j.state.chains[h]; n > 0 && !c.current && !(c.there && j.rules.Pending()) {
+		if c := j.state.chains[h]; n > 0 && !c.current && !(c.former && j.rules.Pending()) {
 			all = append(all, h)
 		}
 	}
@@ -283,11 +283,11 @@ func (j *syncJob) addChains(missing []verdictID) func(*nftables.Conn) (queued bo
 	return func(c *nftables.Conn) (queued bool, err error) {
 		for _, h := range missing {
 			w := j.state.chains[h]
-			if w.current, w.there = true, false; !h.isDedicated() {
-				w.does = h
+			if w.current, w.former = true, false; !h.isDedicated() {
+				w.verdict = h
 			}
-			j.addShared(c, w.does.shared())
-			if err := j.writer.addChain(j.rules.Table, c, h, w.does); err != nil {
+			j.addShared(c, w.verdict.shared())
+			if err := j.writer.addChain(j.rules.Table, c, h, w.verdict); err != nil {
 				return true, err
 			}
 			j.state.chains[h] = w

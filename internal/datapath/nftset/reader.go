@@ -59,12 +59,12 @@ func (r *Reader) Each(name string, f func(nft.Element) error) {
 	if former := r.former[name]; former != "" && errors.Is(err, os.ErrNotExist) {
 		n, err = 0, r.table.Elements(r.ctx, former, f)
 	}
-	r.note(err)
+	r.noteError(err)
 	r.counts[name] = n
 }
 
-// note keeps an error, unless the error is that of a missing set.
-func (r *Reader) note(err error) {
+// noteError keeps an error, unless the error is that of a missing set.
+func (r *Reader) noteError(err error) {
 	if !errors.Is(err, os.ErrNotExist) {
 		r.err = err
 	}
@@ -116,7 +116,7 @@ func (r *Reader) Prefixes(s Set, is4 bool) (all []netip.Prefix) {
 	if r.err == nil {
 		var err error
 		all, err = r.table.Prefixes(r.ctx, s.Name(is4))
-		r.note(err)
+		r.noteError(err)
 		r.intervals(s.Name(is4))
 	}
 	return all
@@ -125,7 +125,7 @@ func (r *Reader) Prefixes(s Set, is4 bool) (all []netip.Prefix) {
 // intervals counts the intervals of a set, which the kernel keeps as edges.
 func (r *Reader) intervals(name string) {
 	n := 0
-	r.note(r.table.Elements(r.ctx, name, func(e nft.Element) error {
+	r.noteError(r.table.Elements(r.ctx, name, func(e nft.Element) error {
 		if !e.End {
 			n++
 		}
@@ -144,7 +144,7 @@ func (r *Reader) Settings() (s service.Settings) {
 	if r.err == nil {
 		var err error
 		s.PodInterfaces, err = r.table.Links(r.ctx, PodInterfaces)
-		r.note(err)
+		r.noteError(err)
 		r.intervals(PodInterfaces)
 	}
 	return s

@@ -41,12 +41,12 @@ type Ruleset[S State] struct {
 	late    []Rename // the renamed sets to which packets add elements
 	reader  *Reader  // of the last read
 
-	adopted *reading[S]    // what Adopt has read, for the next Begin; may be nil
-	pending bool           // the kernel does not run our program yet
-	fresh   bool           // the program is or was loaded, and no Sync has ended since
-	reload  bool           // what the kernel holds is not ours: load the program again
-	held    map[string]int // during a Sync without a state: how many elements sets must have
-	verify  time.Time      // when Check may read the elements again
+	adopted    *reading[S]    // what Adopt has read, for the next Begin; may be nil
+	pending    bool           // the kernel does not run our program yet
+	unpruned   bool           // the program is or was loaded, and no Sync has ended since
+	reload     bool           // what the kernel holds is not ours: load the program again
+	wantCounts map[string]int // during a Sync without a state: how many elements sets must have
+	verify     time.Time      // when Check may read the elements again
 }
 
 // A reading is a state that was read. It is valid as long as the generation is the same.
@@ -144,14 +144,14 @@ func (r *Ruleset[S]) readAll(ctx context.Context) (got *reading[S], err error) {
 // must be written.
 func (r *Ruleset[S]) Begin(ctx context.Context, p *nft.Program) (state S, fresh bool, err error) {
 	if err := r.begin(ctx, p); err != nil {
-		return state, false, r.say(ctx, p, err)
+		return state, false, r.describeError(ctx, p, err)
 	}
 	got, err := r.readOnce(ctx)
 	if err != nil {
 		return state, false, err
 	}
-	r.Watch, r.held, r.reload = got.watch, maps.Clone(got.counts), false
-	return got.state, r.fresh, nil
+	r.Watch, r.wantCounts, r.reload = got.watch, maps.Clone(got.counts), false
+	return got.state, r.unpruned, nil
 }
 
 func (r *Ruleset[S]) begin(ctx context.Context, p *nft.Program) error {
@@ -160,7 +160,7 @@ func (r *Ruleset[S]) begin(ctx context.Context, p *nft.Program) error {
 		return err
 	}
 	if r.pending = found != nft.Unchanged; r.pending {
-		r.fresh = true
+		r.unpruned = true
 		return Migrate(ctx, r.Table, r.renames)
 	}
 	sealed := false
@@ -169,7 +169,7 @@ func (r *Ruleset[S]) begin(ctx context.Context, p *nft.Program) error {
 			return err
 		}
 	}
-	if r.fresh = !sealed; r.fresh {
+	if r.unpruned = !sealed; r.unpruned {
 		_, err = r.Table.Load(ctx, p, true) // what it holds is read next
 	}
 	return err
@@ -202,14 +202,14 @@ func (r *Ruleset[S]) Switch(ctx context.Context, p *nft.Program) error {
 		r.reload, err = true, nft.ErrAnew
 	}
 	if err != nil {
-		return r.say(ctx, p, err)
+		return r.describeError(ctx, p, err)
 	}
 	r.pending = false
 	return nil
 }
 
-// say adds to an error which rules the kernel runs.
-func (r *Ruleset[S]) say(ctx context.Context, p *nft.Program, err error) error {
+// describeError adds to an error which rules the kernel runs.
+func (r *Ruleset[S]) describeError(ctx context.Context, p *nft.Program, err error) error {
 	this, another, failed := r.Table.Runs(ctx, p)
 	switch {
 	case failed != nil:
@@ -240,16 +240,16 @@ func (r *Ruleset[S]) Commit(ctx context.Context, prepare func(*nftables.Conn) (b
 
 // count adds to the elements of a set that was read.
 func (r *Ruleset[S]) count(set string, n int) {
-	if _, counted := r.held[set]; counted {
-		r.held[set] += n
+	if _, counted := r.wantCounts[set]; counted {
+		r.wantCounts[set] += n
 	}
 }
 
 // Expect sets how many elements a set must have when a Sync without a state ends, where the
 // mode writes elements otherwise than by Commit.
 func (r *Ruleset[S]) Expect(set string, n int) {
-	if r.held != nil {
-		r.held[set] = n
+	if r.wantCounts != nil {
+		r.wantCounts[set] = n
 	}
 }
 
@@ -263,8 +263,8 @@ type Chains struct {
 // state also removes what other programs left, and fails if the kernel holds another number
 // of elements than was read and written.
 func (r *Ruleset[S]) End(ctx context.Context, p *nft.Program, chains Chains) (err error) {
-	full := r.held != nil
-	if r.fresh {
+	full := r.wantCounts != nil
+	if r.unpruned {
 		if err := Migrate(ctx, r.Table, r.late); err != nil { // what packets added before the switch
 			return err
 		}
@@ -286,7 +286,7 @@ func (r *Ruleset[S]) End(ctx context.Context, p *nft.Program, chains Chains) (er
 		err = r.Watch.Seal(ctx, p)
 	}
 	if err == nil {
-		r.held, r.fresh = nil, false
+		r.wantCounts, r.unpruned = nil, false
 	}
 	return err
 }
@@ -297,7 +297,7 @@ func (r *Ruleset[S]) compare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for set, want := range r.held {
+	for set, want := range r.wantCounts {
 		if n, counted := got[set]; counted && n != want {
 			r.reload = true
 			return fmt.Errorf("set %s holds %d elements after %d were written [another program changes table %s; it is read and repaired next]", set, n, want, r.Table.Name())
@@ -334,7 +334,7 @@ func (r *Ruleset[S]) Check(ctx context.Context, c Checks) (drift datapath.Drift,
 		drift.Rules = !there
 	}
 	if !drift.Any() {
-		drift, err = r.look(ctx, c)
+		drift, err = r.compareTable(ctx, c)
 	}
 	if drift.Any() {
 		c.Forget()
@@ -342,8 +342,8 @@ func (r *Ruleset[S]) Check(ctx context.Context, c Checks) (drift datapath.Drift,
 	return drift, err
 }
 
-// look compares the table with what the last Sync left.
-func (r *Ruleset[S]) look(ctx context.Context, c Checks) (drift datapath.Drift, err error) {
+// compareTable compares the table with what the last Sync left.
+func (r *Ruleset[S]) compareTable(ctx context.Context, c Checks) (drift datapath.Drift, err error) {
 	change, accept, err := r.Watch.Look(ctx)
 	switch {
 	case err != nil:
@@ -373,7 +373,7 @@ func (r *Ruleset[S]) Reload() { r.reload = true }
 
 // Forget makes the next Sync read the kernel.
 func (r *Ruleset[S]) Forget() {
-	r.adopted, r.held = nil, nil
+	r.adopted, r.wantCounts = nil, nil
 	r.Watch.Reset()
 	r.Table.Close()
 }

@@ -25,8 +25,8 @@ type affinityTable struct {
 	dirty map[affinityKey]struct{} // entries that differ from the kernel's
 	// written are the elements that the kernel has.
 	written map[affinityKey]affinityEntry
-	// full are the ports of a Service that remember, or remembered, more than fewClients.
-	full map[service.Name]map[uint64]bool
+	// fullBuckets are the ports of a Service that remember, or remembered, more than fewClients.
+	fullBuckets map[service.Name]map[uint64]bool
 }
 
 // The most clients that are remembered: of each of the first fullPorts ports of a Service
@@ -45,20 +45,20 @@ func (s *affinityTable) mayRemember(of service.Name, port uint64) bool {
 		return true
 	case n >= manyClients:
 		return false
-	case s.full[of][port]:
+	case s.fullBuckets[of][port]:
 		return true
 	}
-	if s.full == nil {
-		s.full = map[service.Name]map[uint64]bool{}
+	if s.fullBuckets == nil {
+		s.fullBuckets = map[service.Name]map[uint64]bool{}
 	}
-	maps.DeleteFunc(s.full[of], func(p uint64, _ bool) bool { return len(s.ports[p]) < fewClients })
-	if len(s.full[of]) >= fullPorts {
+	maps.DeleteFunc(s.fullBuckets[of], func(p uint64, _ bool) bool { return len(s.ports[p]) < fewClients })
+	if len(s.fullBuckets[of]) >= fullPorts {
 		return false
 	}
-	if s.full[of] == nil {
-		s.full[of] = map[uint64]bool{}
+	if s.fullBuckets[of] == nil {
+		s.fullBuckets[of] = map[uint64]bool{}
 	}
-	s.full[of][port] = true
+	s.fullBuckets[of][port] = true
 	return true
 }
 
@@ -151,8 +151,8 @@ func (s *affinityTable) forgetService(name service.PortName) {
 	}
 }
 
-// keep forgets the clients of all Service ports but some.
-func (s *affinityTable) keep(names iter.Seq[service.PortName]) {
+// retainPorts forgets the clients of all Service ports but some.
+func (s *affinityTable) retainPorts(names iter.Seq[service.PortName]) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.ports) == 0 {
@@ -180,9 +180,9 @@ func (s *affinityTable) forget(k affinityKey) {
 	delete(s.ports[k.port], k.client)
 	if len(s.ports[k.port]) == 0 {
 		delete(s.ports, k.port)
-		for name, ports := range s.full {
+		for name, ports := range s.fullBuckets {
 			if delete(ports, k.port); len(ports) == 0 {
-				delete(s.full, name)
+				delete(s.fullBuckets, name)
 			}
 		}
 	}
@@ -226,11 +226,11 @@ func (s *affinityTable) writes(now time.Time) (ws []nft.Write, done func()) {
 		ws = append(ws, affinityElement(k, *one).write(had, true))
 		put[k] = *one
 	}
-	return ws, func() { s.note(put) }
+	return ws, func() { s.noteWritten(put) }
 }
 
-// note records that writes are done.
-func (s *affinityTable) note(put map[affinityKey]affinityEntry) {
+// noteWritten records that writes are done.
+func (s *affinityTable) noteWritten(put map[affinityKey]affinityEntry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.written == nil {

@@ -21,7 +21,7 @@ func TestManyClients(t *testing.T) {
 	in := newPool(service.Random, route.Endpoints, nil, newTarget)
 	ask := func(name, port string, client netip.Addr) netip.AddrPort {
 		f := &service.Frontend{Service: service.PortName{Name: service.Name{Namespace: "default", Name: name}, Port: port}, Affinity: time.Hour}
-		return table.claim(f, &route, client, in, nil, func() *member { return in.pick(pickKey{client: client}, nil) }).addr
+		return table.claim(f, &route, client, in, nil, func() *member { return in.choose(pickKey{client: client}, nil) }).addr
 	}
 	for port := range fullPorts + 1 {
 		name := fmt.Sprint("port-", port)
@@ -63,7 +63,7 @@ func TestServiceGone(t *testing.T) {
 	stays, goes := of("stays", 80), of("goes", 81)
 	other := of("goes", 82) // another address of the same Service port
 	for _, f := range []*service.Frontend{stays, goes, other} {
-		p.put(f)
+		p.setFrontend(f)
 		in := p.frontends[f.Key()].internal
 		p.chooseMember(p.frontends[f.Key()], route, in, pickKey{client: client(1)}, nil)
 	}
@@ -74,15 +74,15 @@ func TestServiceGone(t *testing.T) {
 		}
 	}
 	count(2, "two Services")
-	p.drop([]service.Change{{Old: goes}}, false)
+	p.removeGone([]service.Change{{Old: goes}}, false)
 	count(2, "one of two addresses gone")
-	p.drop([]service.Change{{Old: other}}, false)
+	p.removeGone([]service.Change{{Old: other}}, false)
 	count(1, "both gone")
 	p.affinity.load(map[affinityKey]affinityEntry{
 		{affinityPort(goes.Service, true), client(1)}:  {at: route.Endpoints[0].Addr, until: time.Now().Add(time.Hour)},
 		{affinityPort(stays.Service, true), client(2)}: {at: route.Endpoints[0].Addr, until: time.Now().Add(time.Hour)},
 	})
-	p.drop(nil, true)
+	p.removeGone(nil, true)
 	count(1, "the next process")
 	if ws, _ := p.affinity.writes(time.Now()); len(ws) != 2 || !ws[0].Del && !ws[1].Del { // one comes, one goes
 		t.Errorf("the kernel is told %v", ws)

@@ -88,22 +88,22 @@ func (p *pool) slots() []netip.AddrPort {
 	return all
 }
 
-// pick returns the member for a connection, nil if all were tried. The algorithm makes the
+// choose returns the member for a connection, nil if all were tried. The algorithm makes the
 // first choice; later choices are round robin.
-func (p *pool) pick(c pickKey, tried []*target) *member {
+func (p *pool) choose(c pickKey, tried []*target) *member {
 	if len(p.members) == 0 {
 		return nil
 	}
-	return p.from(p.first(c), tried)
+	return p.nextUntried(p.first(c), tried)
 }
 
 // hashed returns the member that the client's address chooses, nil if all were tried.
 func (p *pool) hashed(client netip.Addr, tried []*target) *member {
-	return p.from(lb.Pick(lb.Hash(client), len(p.members)), tried)
+	return p.nextUntried(lb.Pick(lb.Hash(client), len(p.members)), tried)
 }
 
-// from returns the first member from a place on, round robin, that was not tried; nil: all were.
-func (p *pool) from(at int, tried []*target) *member {
+// nextUntried returns the first member from a place on, round robin, that was not tried; nil: all were.
+func (p *pool) nextUntried(at int, tried []*target) *member {
 	for i := range p.members {
 		m := &p.members[(at+i)%len(p.members)]
 		if !slices.Contains(tried, m.target) {

@@ -36,7 +36,7 @@ func picks(p *pool, n int) (count map[byte]int, order string) {
 	count = map[byte]int{}
 	var all []byte
 	for i := range n {
-		m := p.pick(pickKey{client(i), vip}, nil)
+		m := p.choose(pickKey{client(i), vip}, nil)
 		last := m.addr.Addr().As4()[3]
 		count[last]++
 		all = append(all, '0'+last)
@@ -81,7 +81,7 @@ func TestLoad(t *testing.T) {
 			p.members[i].active.Store(n)
 		}
 		for range 5 {
-			if got := p.pick(pickKey{client(1), vip}, nil).addr.Addr().As4()[3]; got != c.want {
+			if got := p.choose(pickKey{client(1), vip}, nil).addr.Addr().As4()[3]; got != c.want {
 				t.Errorf("%v %v with %v: %d, want %d", c.algorithm, c.weights, c.active, got, c.want)
 			}
 		}
@@ -121,7 +121,7 @@ func TestHash(t *testing.T) {
 	}
 	who := map[netip.AddrPort]bool{}
 	for i := range 100 {
-		who[p.pick(pickKey{client(1), client(i)}, nil).addr] = true
+		who[p.choose(pickKey{client(1), client(i)}, nil).addr] = true
 	}
 	if len(who) != 4 {
 		t.Errorf("dh uses %d endpoints for a hundred addresses", len(who))
@@ -136,7 +136,7 @@ func TestMaglev(t *testing.T) {
 	const n = 10000
 	for i := range n {
 		c := pickKey{client(i), vip}
-		was, is := before.pick(c, nil).addr, after.pick(c, nil).addr
+		was, is := before.choose(c, nil).addr, after.choose(c, nil).addr
 		if was != is && was != all[3].Addr {
 			moved++
 		}
@@ -151,7 +151,7 @@ func TestTried(t *testing.T) {
 	for a := service.Random; a <= service.Maglev; a++ {
 		p := poolOf(a, some(2, 0, 1))
 		var tried []*target
-		for m := p.pick(pickKey{client(1), vip}, tried); m != nil; m = p.pick(pickKey{client(1), vip}, tried) {
+		for m := p.choose(pickKey{client(1), vip}, tried); m != nil; m = p.choose(pickKey{client(1), vip}, tried) {
 			if slices.Contains(tried, m.target) || len(tried) == 3 {
 				t.Fatalf("%v: %v again", a, m.addr)
 			}
@@ -161,7 +161,7 @@ func TestTried(t *testing.T) {
 			t.Errorf("%v: %d of 3 were tried", a, len(tried))
 		}
 	}
-	if poolOf(service.Random, nil).pick(pickKey{}, nil) != nil {
+	if poolOf(service.Random, nil).choose(pickKey{}, nil) != nil {
 		t.Error("a pool without endpoints picks one")
 	}
 }
@@ -273,12 +273,12 @@ func TestPlan(t *testing.T) {
 		for _, f := range is {
 			withSources(want, f)
 		}
-		for how, p := range map[string]*changeset{"incremental": incremental(service.Diff(from, to)), "full": full(h, to)} {
+		for how, p := range map[string]*changeset{"incremental": incremental(service.Diff(from, to)), "full": fullChangeset(h, to)} {
 			if got := written(t, held, p.writes()); !maps.Equal(got, want) {
 				t.Fatalf("%s: got %v\nwant %v", how, got, want)
 			}
 		}
-		if p := full(h, from); len(p.writes()) > 0 {
+		if p := fullChangeset(h, from); len(p.writes()) > 0 {
 			t.Fatalf("nothing to do, but %v", p.writes())
 		}
 	}
@@ -336,10 +336,10 @@ func TestOneOfManyEndpoints(t *testing.T) {
 		t.Errorf("one endpoint less of %d makes %.0f allocations", len(eps), n)
 	}
 	p := proxy{limits: &limits{}, frontends: map[service.Key]*proxyFrontend{}, targets: map[targetKey]*target{}, tallies: map[service.PortName]*tally{}}
-	p.put(old)
+	p.setFrontend(old)
 	before := maps.Clone(p.targets)
-	p.put(&is)
-	p.put(old)
+	p.setFrontend(&is)
+	p.setFrontend(old)
 	created := 0
 	for k, now := range p.targets {
 		if before[k] != now {
@@ -354,7 +354,7 @@ func TestOneOfManyEndpoints(t *testing.T) {
 	}
 	other := *old
 	other.Service.Name.Name = "other"
-	p.put(&other)
+	p.setFrontend(&other)
 	for k, now := range p.targets {
 		if k.service != other.Service || slices.Contains(slices.Collect(maps.Values(before)), now) {
 			t.Fatalf("another Service has the target %v of %v", k.addr, k.service)

@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A call is how an endpoint is called: from is the client, if the endpoint is to see its address,
+// A dialSpec is how an endpoint is called: from is the client, if the endpoint is to see its address,
 // the zero value for the node's own, and hops the hop limit of the packets.
-type call struct {
+type dialSpec struct {
 	from, to netip.AddrPort
 	hops     int
 }
@@ -34,7 +34,7 @@ const (
 // calls the endpoint directly, for that has another destination; the two would be one to the
 // endpoint, and this node would take the answers to both for its own. Modes that translate
 // addresses leave that to conntrack, which sees both.
-func (l call) sources() iter.Seq[netip.AddrPort] {
+func (l dialSpec) sources() iter.Seq[netip.AddrPort] {
 	return func(yield func(netip.AddrPort) bool) {
 		if p := l.from.Port(); p < ephemeral && !yield(l.from) {
 			return
@@ -49,7 +49,7 @@ func (l call) sources() iter.Seq[netip.AddrPort] {
 
 // dial calls f with the sources until one is free. The zero value is the node's own, with a port
 // that the kernel chooses.
-func (l call) dial(f func(from netip.AddrPort) error) (err error) {
+func (l dialSpec) dial(f func(from netip.AddrPort) error) (err error) {
 	if !l.from.IsValid() {
 		return f(l.from)
 	}
@@ -62,7 +62,7 @@ func (l call) dial(f func(from netip.AddrPort) error) (err error) {
 }
 
 // dialTCP connects to an endpoint.
-func (p *netNamespace) dialTCP(ctx context.Context, l call, patience time.Duration) (c *net.TCPConn, err error) {
+func (p *netNamespace) dialTCP(ctx context.Context, l dialSpec, patience time.Duration) (c *net.TCPConn, err error) {
 	is4 := l.to.Addr().Is4()
 	set := []func(fd int) error{transparent(is4), sendHops(is4, l.hops), keepAlive}
 	if l.from.IsValid() { // connections to other endpoints may have the same source
@@ -79,7 +79,7 @@ func (p *netNamespace) dialTCP(ctx context.Context, l call, patience time.Durati
 }
 
 // dialUDP is dialTCP for a flow.
-func (p *netNamespace) dialUDP(ctx context.Context, l call) (c *net.UDPConn, err error) {
+func (p *netNamespace) dialUDP(ctx context.Context, l dialSpec) (c *net.UDPConn, err error) {
 	is4 := l.to.Addr().Is4()
 	d := net.Dialer{Control: option(transparent(is4), sendHops(is4, l.hops))}
 	err = l.dial(func(from netip.AddrPort) error {

@@ -117,7 +117,7 @@ func (d *Datapath) removeFrontends(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p := full(h, &service.Table{})
+	p := fullChangeset(h, &service.Table{})
 	p.shared(h.settings, service.Settings{}, h.clusterIPs, nil, true)
 	if err := d.rules.Commit(ctx, nil, p.writes()); err != nil {
 		return err

@@ -76,9 +76,9 @@ func (e element) write(del, add bool) nft.Write {
 // forwards reports whether the proxy can relay a protocol.
 func forwards(p service.Proto) bool { return p == service.TCP || p == service.UDP }
 
-// carried returns a route as the proxy serves it: the kernel rejects packets of a protocol
+// relayable returns a route as the proxy serves it: the kernel rejects packets of a protocol
 // that the proxy cannot relay.
-func carried(p service.Proto, r *service.Route) *service.Route {
+func relayable(p service.Proto, r *service.Route) *service.Route {
 	if r.Action == service.Forward && !forwards(p) {
 		return &service.Route{Action: service.Reject}
 	}
@@ -135,7 +135,7 @@ func renderRoutes(f *service.Frontend) (all [2]renderedRoute) {
 	if f.NodePort() {
 		entry, externalEntry = nftset.Nodeports, nftset.NodeportsExternal
 	}
-	internal, external := carried(f.Proto, f.Internal), carried(f.Proto, f.External)
+	internal, external := relayable(f.Proto, f.Internal), relayable(f.Proto, f.External)
 	all[0] = renderedRoute{[]element{{set: entry, is4: is4, key: key, data: number(verdictFor(internal)), comment: comment(f, internal, external)}}, internal.Endpoints}
 	if !external.Equal(internal) {
 		all[1] = renderedRoute{[]element{{set: externalEntry, is4: is4, key: key, data: number(verdictFor(external)), comment: masqueradeWords[external.Masquerade]}}, external.Endpoints}

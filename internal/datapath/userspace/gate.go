@@ -36,6 +36,6 @@ func (p *proxy) Carries(proto service.Proto, client, dest netip.AddrPort) bool {
 // EndRefused implements datapath.Relay.
 func (p *proxy) EndRefused() int {
 	all := p.sessions.list(func(s *session) bool { return !p.allowed(s) })
-	end(all)
+	endSessions(all)
 	return len(all)
 }

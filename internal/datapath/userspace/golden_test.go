@@ -22,7 +22,7 @@ func TestGolden(t *testing.T) {
 			return "", err
 		}
 		table := s.Offer(d.Info().Capabilities.Algorithms).Table()
-		p := full(&kernelState{}, table)
+		p := fullChangeset(&kernelState{}, table)
 		p.shared(service.Settings{}, table.Settings, nftset.Counts{}, d.allChanges(table), true)
 		var lines []string
 		for _, w := range p.writes() {

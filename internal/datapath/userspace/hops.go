@@ -78,7 +78,7 @@ func setHops(c *net.UDPConn, is4 bool, hops int) error {
 	return nil
 }
 
-// An arrival is what a listener learns of a datagram besides its bytes and its source.
+// An arrival is what a listener receives of a datagram besides its bytes and its source.
 type arrival struct {
 	dest netip.AddrPort // the address it was sent to
 	hops int            // its hop limit

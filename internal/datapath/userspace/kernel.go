@@ -101,17 +101,17 @@ func (p *changeset) change(k service.Key, was, is []element) {
 			continue
 		}
 		p.frontends[k] = true
-		p.put(e, ok, true)
+		p.write(e, ok, true)
 	}
 	for _, e := range was {
 		if _, gone := had[e.id()]; gone {
 			p.frontends[k] = true
-			p.put(e, true, false)
+			p.write(e, true, false)
 		}
 	}
 }
 
-func (p *changeset) put(e element, del, add bool) {
+func (p *changeset) write(e element, del, add bool) {
 	part := &p.early
 	switch {
 	case e.set == nftset.Frontends || e.set == nftset.Nodeports:
@@ -151,8 +151,8 @@ func incremental(changes []service.Change) *changeset {
 	return p
 }
 
-// full returns the changeset from the state of the kernel to a table.
-func full(h *kernelState, to *service.Table) *changeset {
+// fullChangeset returns the changeset from the state of the kernel to a table.
+func fullChangeset(h *kernelState, to *service.Table) *changeset {
 	p := newChangeset()
 	left, sources := maps.Clone(h.elements), maps.Clone(h.sources)
 	for f := range to.Frontends() {

@@ -38,7 +38,7 @@ const (
 	reservedPart  = 4 // at most this part of the limit
 )
 
-// A holder is whom a connection is counted for.
+// A holder is the client and the Service that a connection is counted for.
 type holder struct {
 	client  netip.Prefix
 	service service.Name
@@ -120,10 +120,10 @@ func newLimits(log *slog.Logger, files int) (*limits, error) {
 	}, nil
 }
 
-// take gives a holder n of a budget. It returns false, and logs that, if the holder may not
+// acquire takes n of a budget for a holder. It returns false, and logs that, if the holder may not
 // have it.
-func (l *limits) take(h holder, n int, b *budget) bool {
-	if l.spare(h, n, b) {
+func (l *limits) acquire(h holder, n int, b *budget) bool {
+	if l.tryAcquire(h, n, b) {
 		return true
 	}
 	l.mu.Lock()
@@ -133,8 +133,8 @@ func (l *limits) take(h holder, n int, b *budget) bool {
 	return false
 }
 
-// spare is take for what the holder can do without.
-func (l *limits) spare(h holder, n int, b *budget) bool {
+// tryAcquire is acquire for what the holder can do without.
+func (l *limits) tryAcquire(h holder, n int, b *budget) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !b.allows(h, n) {
@@ -144,8 +144,8 @@ func (l *limits) spare(h holder, n int, b *budget) bool {
 	return true
 }
 
-// give takes back what take gave.
-func (l *limits) give(h holder, n int, b *budget) {
+// release gives back what acquire took.
+func (l *limits) release(h holder, n int, b *budget) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	b.add(h, -n)
@@ -164,8 +164,8 @@ func (l *limits) name(b *budget) string {
 	return "TCP ports"
 }
 
-// failed takes note of an error of the node's or the process's limits.
-func (l *limits) failed(err error) {
+// logExhausted takes note of an error of the node's or the process's limits.
+func (l *limits) logExhausted(err error) {
 	if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.ENOMEM) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -173,13 +173,13 @@ func (l *limits) failed(err error) {
 	}
 }
 
-// quiet is how long a message is not logged again.
-const quiet = time.Minute
+// logPause is how long a message is not logged again.
+const logPause = time.Minute
 
-// warn logs a message, unless it did so lately. The caller holds mu.
+// warn logs a message, unless it did so within logPause. The caller holds mu.
 func (l *limits) warn(msg string, args ...any) {
 	if now := time.Now(); l.log != nil && !now.Before(l.silence[msg]) {
-		l.silence[msg] = now.Add(quiet)
+		l.silence[msg] = now.Add(logPause)
 		l.log.Warn(msg, args...)
 	}
 }

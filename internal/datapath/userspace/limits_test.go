@@ -14,7 +14,7 @@ import (
 
 // greed returns how much a holder gets, one at a time, until it is refused.
 func (l *limits) greed(h holder, b *budget) (n int) {
-	for l.spare(h, 1, b) {
+	for l.tryAcquire(h, 1, b) {
 		n++
 	}
 	return n
@@ -74,7 +74,7 @@ func TestGive(t *testing.T) {
 		if n := l.greed(h, b); n != 50 {
 			t.Fatalf("got %d", n)
 		}
-		l.give(h, 50, b)
+		l.release(h, 50, b)
 	}
 	if b.used != 0 || len(b.clients)+len(b.services) != 0 {
 		t.Errorf("left: %+v", b)
@@ -103,8 +103,8 @@ func TestLimitsLog(t *testing.T) {
 	}
 	h := held("10.0.0.1/32", "a")
 	for range 1000 {
-		l.take(h, connFiles, &l.files)
-		l.failed(unix.EMFILE)
+		l.acquire(h, connFiles, &l.files)
+		l.logExhausted(unix.EMFILE)
 	}
 	for _, want := range []string{"of=descriptors client=10.0.0.1/32 service=default/a", "too many open files"} {
 		if n := strings.Count(out.String(), want); n != 1 {

@@ -89,18 +89,18 @@ func (p *proxy) set(changes []service.Change, s service.Settings) {
 	p.settings = s
 	for _, c := range changes {
 		if c.New != nil {
-			p.put(c.New)
+			p.setFrontend(c.New)
 		}
 	}
 }
 
-// drop removes the frontends that were kept until the kernel stopped sending clients to them. If all
+// removeGone removes the frontends that were kept until the kernel stopped sending clients to them. If all
 // are known now, clients that the kernel remembers of other Services are forgotten.
-func (p *proxy) drop(changes []service.Change, all bool) {
+func (p *proxy) removeGone(changes []service.Change, all bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if all {
-		defer func() { p.affinity.keep(maps.Keys(p.tallies)) }()
+		defer func() { p.affinity.retainPorts(maps.Keys(p.tallies)) }()
 	}
 	for _, c := range changes {
 		if c.New == nil {
@@ -112,8 +112,8 @@ func (p *proxy) drop(changes []service.Change, all bool) {
 	}
 }
 
-// put makes a proxyFrontend. The caller holds mu.
-func (p *proxy) put(f *service.Frontend) {
+// setFrontend makes a proxyFrontend. The caller holds mu.
+func (p *proxy) setFrontend(f *service.Frontend) {
 	old := p.frontends[f.Key()]
 	if old != nil && old.Frontend == f {
 		return // a frontend is immutable
@@ -186,7 +186,7 @@ func (p *proxy) release(f *proxyFrontend) {
 // chooseMember returns the member for a client: its member by affinity, or the algorithm's
 // choice among the members not tried yet.
 func (p *proxy) chooseMember(f *proxyFrontend, r *service.Route, in *pool, c pickKey, tried []*target) *member {
-	pick := func() *member { return in.pick(c, tried) }
+	pick := func() *member { return in.choose(c, tried) }
 	if f.Affinity == 0 {
 		return pick()
 	}

@@ -29,14 +29,14 @@ type relay struct {
 	takePipe func() bool
 	givePipe func()
 
-	mu       sync.Mutex
-	changed  sync.Cond    // endpoint or over
-	endpoint *net.TCPConn // the present endpoint; nil: none yet
-	said     []byte       // all bytes of the client
-	settled  bool         // said is no longer kept: the endpoint stays
-	broken   bool         // a write to the endpoint failed
-	eof      bool         // the client has sent all
-	over     bool         // the connection ends
+	mu        sync.Mutex
+	changed   sync.Cond    // endpoint or over
+	endpoint  *net.TCPConn // the present endpoint; nil: none yet
+	replayBuf []byte       // all bytes of the client
+	committed bool         // said is no longer kept: the endpoint stays
+	broken    bool         // a write to the endpoint failed
+	eof       bool         // the client has sent all
+	ended     bool         // the connection ends
 }
 
 func newRelay(client *net.TCPConn, b *buffers) *relay {
@@ -58,7 +58,7 @@ func (r *relay) run(c *net.TCPConn, spawn func(func())) (again bool) {
 		r.upDone = make(chan struct{})
 		spawn(r.upward)
 	}
-	err := r.pass(r.client, c, r.settle)
+	err := r.copyBytes(r.client, c, r.commit)
 	if r.detach(err) {
 		return true
 	}
@@ -76,12 +76,12 @@ func (r *relay) run(c *net.TCPConn, spawn func(func())) (again bool) {
 func (r *relay) attach(c *net.TCPConn) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.over {
+	if r.ended {
 		return false
 	}
 	r.endpoint, r.broken = c, false
-	if len(r.said) > 0 {
-		_, err := c.Write(r.said)
+	if len(r.replayBuf) > 0 {
+		_, err := c.Write(r.replayBuf)
 		r.broken = err != nil
 	}
 	if r.eof {
@@ -97,29 +97,29 @@ func (r *relay) attach(c *net.TCPConn) bool {
 func (r *relay) detach(err error) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.settled || r.over {
+	if r.committed || r.ended {
 		return false
 	}
 	if !errors.Is(err, unix.ECONNRESET) && (err != nil || !r.broken) {
-		r.settled, r.said = true, nil // the endpoint closed properly without a byte
+		r.committed, r.replayBuf = true, nil // the endpoint closed properly without a byte
 		return false
 	}
 	r.endpoint = nil
 	return true
 }
 
-// settle drops the kept bytes: the endpoint answers.
-func (r *relay) settle() {
+// commit drops the kept bytes: the endpoint answers.
+func (r *relay) commit() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.settled, r.said = true, nil
+	r.committed, r.replayBuf = true, nil
 }
 
 // abort resets both ends.
 func (r *relay) abort() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.over = true
+	r.ended = true
 	reset(r.client)
 	if r.endpoint != nil {
 		reset(r.endpoint)
@@ -143,7 +143,7 @@ func (r *relay) upward() {
 	to := r.endpoint
 	r.mu.Unlock()
 	if err == nil {
-		err = r.pass(to, r.client, nil)
+		err = r.copyBytes(to, r.client, nil)
 	}
 	if err == nil {
 		r.mu.Lock()
@@ -166,7 +166,7 @@ func (r *relay) opening() error {
 	}
 	for {
 		r.mu.Lock()
-		settled := r.settled
+		settled := r.committed
 		r.mu.Unlock()
 		if settled {
 			return nil
@@ -175,7 +175,7 @@ func (r *relay) opening() error {
 		if err != nil {
 			return err
 		}
-		err = r.say(b[:n])
+		err = r.sendClient(b[:n])
 		r.buffers.put(b)
 		if err != nil {
 			return err
@@ -183,23 +183,23 @@ func (r *relay) opening() error {
 	}
 }
 
-// say sends b to the endpoint, and keeps it if it may be needed again. An empty b is the end
+// sendClient sends b to the endpoint, and keeps it if it may be needed again. An empty b is the end
 // of the client's bytes.
-func (r *relay) say(b []byte) error {
+func (r *relay) sendClient(b []byte) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.settled && len(r.said)+len(b) > replay {
+	if !r.committed && len(r.replayBuf)+len(b) > replay {
 		// Too much to keep: the endpoint stays, if there is one at the moment.
-		for r.endpoint == nil && !r.over {
+		for r.endpoint == nil && !r.ended {
 			r.changed.Wait()
 		}
-		r.settled, r.said = true, nil
+		r.committed, r.replayBuf = true, nil
 	}
-	if r.over {
+	if r.ended {
 		return net.ErrClosed
 	}
-	if !r.settled {
-		r.said = append(r.said, b...)
+	if !r.committed {
+		r.replayBuf = append(r.replayBuf, b...)
 	}
 	if len(b) == 0 {
 		r.eof = true
@@ -211,7 +211,7 @@ func (r *relay) say(b []byte) error {
 	r.bytes.Add(uint64(len(b)))
 	if r.endpoint != nil {
 		if _, err := r.endpoint.Write(b); err != nil {
-			if r.settled {
+			if r.committed {
 				return err
 			}
 			r.broken = true
@@ -227,9 +227,9 @@ const (
 	chunk = 64 << 20
 )
 
-// pass copies from src to dst until the end of src. It calls first when the first byte is
+// copyBytes copies from src to dst until the end of src. It calls first when the first byte is
 // there.
-func (r *relay) pass(dst, src *net.TCPConn, first func()) error {
+func (r *relay) copyBytes(dst, src *net.TCPConn, first func()) error {
 	raw, err := src.SyscallConn()
 	if err != nil {
 		return err

@@ -31,7 +31,7 @@ func start(cfg Config) (*proxy, error) {
 	p := &proxy{
 		netns: where, ctx: ctx, cancel: cancel, limits: limits, gate: cfg.Gate,
 		frontends: map[service.Key]*proxyFrontend{}, targets: map[targetKey]*target{}, tallies: map[service.PortName]*tally{},
-		flows: flows{all: map[flowKey]*udpFlow{}, answers: map[netip.AddrPort]*answers{}},
+		flows: flows{all: map[flowKey]*udpFlow{}, sockets: map[netip.AddrPort]*replySocket{}},
 	}
 	p.flows.oneWay, p.flows.answered = idleTimes()
 	p.leaveGate = p.gate.Join(p)
@@ -87,7 +87,7 @@ func (p *proxy) close() {
 	p.cancel()
 	p.leaveGate()
 	_ = p.closeListeners() // a listener that is closed already does no harm
-	end(p.sessions.list(func(*session) bool { return true }))
+	endSessions(p.sessions.list(func(*session) bool { return true }))
 	p.running.Wait()
 	p.netns.close()
 }

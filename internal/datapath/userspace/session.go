@@ -91,8 +91,8 @@ func (s *sessions) of(k service.Key, endpoint netip.AddrPort) (out []*session) {
 	return out
 }
 
-// end ends all sessions.
-func end(all []*session) {
+// endSessions ends all sessions.
+func endSessions(all []*session) {
 	for _, s := range all {
 		s.end()
 	}

@@ -25,7 +25,7 @@ func (p *proxy) accept(l *net.TCPListener, s scope) {
 			return
 		case err != nil:
 			// Out of descriptors or memory: open connections must end first. Clients wait.
-			p.limits.failed(err)
+			p.limits.logExhausted(err)
 			if !p.pause(10 * time.Millisecond) {
 				return
 			}
@@ -86,12 +86,12 @@ func (p *proxy) serveTCP(client *net.TCPConn, s scope) {
 		return
 	}
 	l.holder = holderOf(l.front, s, l.peer.Addr())
-	if !p.limits.take(l.holder, connFiles, &p.limits.files) {
+	if !p.limits.acquire(l.holder, connFiles, &p.limits.files) {
 		l.front.tally.drops.Add(1)
 		dismiss(client)
 		return
 	}
-	defer p.limits.give(l.holder, connFiles, &p.limits.files)
+	defer p.limits.release(l.holder, connFiles, &p.limits.files)
 	p.relayTCP(l, client)
 }
 
@@ -108,8 +108,8 @@ func (p *proxy) relayTCP(l *tcpConn, client *net.TCPConn) {
 		return
 	}
 	r := newRelay(client, &p.buffers)
-	r.takePipe = func() bool { return p.limits.spare(l.holder, pipeFiles, &p.limits.files) }
-	r.givePipe = func() { p.limits.give(l.holder, pipeFiles, &p.limits.files) }
+	r.takePipe = func() bool { return p.limits.tryAcquire(l.holder, pipeFiles, &p.limits.files) }
+	r.givePipe = func() { p.limits.release(l.holder, pipeFiles, &p.limits.files) }
 	defer func() { l.front.tally.bytes.Add(r.bytes.Load()) }()
 	for {
 		m, from, c, err := l.dial()
@@ -166,15 +166,15 @@ func (l *tcpConn) dial() (m *member, from netip.AddrPort, c *net.TCPConn, err er
 		if len(l.tried) == len(l.pool.members) {
 			patience = lastPatience
 		}
-		if from = l.source(*m.endpoint); !from.IsValid() && !l.limits.take(l.holder, 1, &m.ports) {
+		if from = l.source(*m.endpoint); !from.IsValid() && !l.limits.acquire(l.holder, 1, &m.ports) {
 			continue
 		}
-		c, err = l.netns.dialTCP(l.ctx, call{from, m.addr, l.hops}, patience)
+		c, err = l.netns.dialTCP(l.ctx, dialSpec{from, m.addr, l.hops}, patience)
 		if err == nil {
 			return m, from, c, nil
 		}
 		l.givePort(m, from)
-		l.limits.failed(err)
+		l.limits.logExhausted(err)
 		if l.ctx.Err() != nil {
 			return nil, from, nil, err
 		}
@@ -184,7 +184,7 @@ func (l *tcpConn) dial() (m *member, from netip.AddrPort, c *net.TCPConn, err er
 // givePort gives back the node's port that a connection to m has, if it keeps no source.
 func (l *tcpConn) givePort(m *member, from netip.AddrPort) {
 	if !from.IsValid() {
-		l.limits.give(l.holder, 1, &m.ports)
+		l.limits.release(l.holder, 1, &m.ports)
 	}
 }
 

@@ -78,7 +78,7 @@ type udpFlow struct {
 	scope    scope
 	decision service.Decision
 	pool     *pool
-	answers  *answers
+	reply    *replySocket
 	holder   holder
 	last     atomic.Int64 // time of the last datagram, in nanoseconds since the flow began
 	began    time.Time
@@ -102,13 +102,13 @@ const maxFirst = 4 << 10
 type flows struct {
 	mu      sync.Mutex
 	all     map[flowKey]*udpFlow
-	answers map[netip.AddrPort]*answers
+	sockets map[netip.AddrPort]*replySocket
 	// oneWay and answered are how long a flow may be silent.
 	oneWay, answered time.Duration
 }
 
-// answers is a socket with the address of a frontend, for all its flows.
-type answers struct {
+// replySocket is a socket with the address of a frontend, for all its flows.
+type replySocket struct {
 	*net.UDPConn
 	flows int // guarded by flows.mu
 }
@@ -170,46 +170,46 @@ func (p *proxy) flow(k flowKey, s scope, hops int) *udpFlow {
 // begin takes what a flow needs and connects to an endpoint. It returns false if the flow
 // cannot begin, and then holds nothing.
 func (f *udpFlow) begin() bool {
-	if f.hops < lastHop || f.ctx.Err() != nil || !f.limits.take(f.holder, connFiles, &f.limits.files) {
+	if f.hops < lastHop || f.ctx.Err() != nil || !f.limits.acquire(f.holder, connFiles, &f.limits.files) {
 		return false
 	}
-	if !f.limits.take(f.holder, 1, &f.limits.flows) {
-		f.limits.give(f.holder, connFiles, &f.limits.files)
+	if !f.limits.acquire(f.holder, 1, &f.limits.flows) {
+		f.limits.release(f.holder, connFiles, &f.limits.files)
 		return false
 	}
 	var err error
-	if f.answers, err = f.answer(f.key.dest); err == nil {
+	if f.reply, err = f.replySocketFor(f.key.dest); err == nil {
 		if f.next() {
 			return true
 		}
 		f.noAnswer(f)
 	}
-	f.limits.failed(err)
+	f.limits.logExhausted(err)
 	f.giveBack()
 	return false
 }
 
 // giveBack gives back what the flow has of the limits.
 func (f *udpFlow) giveBack() {
-	f.limits.give(f.holder, connFiles, &f.limits.files)
-	f.limits.give(f.holder, 1, &f.limits.flows)
+	f.limits.release(f.holder, connFiles, &f.limits.files)
+	f.limits.release(f.holder, 1, &f.limits.flows)
 	if f.ownPort {
-		f.limits.give(f.holder, 1, &f.limits.udpPorts)
+		f.limits.release(f.holder, 1, &f.limits.udpPorts)
 	}
 }
 
-// answer returns the socket that answers for an address.
-func (p *proxy) answer(at netip.AddrPort) (*answers, error) {
+// replySocketFor returns the socket that answers for an address.
+func (p *proxy) replySocketFor(at netip.AddrPort) (*replySocket, error) {
 	p.flows.mu.Lock()
 	defer p.flows.mu.Unlock()
-	a := p.flows.answers[at]
+	a := p.flows.sockets[at]
 	if a == nil {
 		c, err := p.netns.replies(p.ctx, at)
 		if err != nil {
 			return nil, err
 		}
-		a = &answers{UDPConn: c}
-		p.flows.answers[at] = a
+		a = &replySocket{UDPConn: c}
+		p.flows.sockets[at] = a
 	}
 	a.flows++
 	return a, nil
@@ -220,9 +220,9 @@ func (p *proxy) answer(at netip.AddrPort) (*answers, error) {
 func (p *proxy) noAnswer(f *udpFlow) {
 	p.flows.mu.Lock()
 	defer p.flows.mu.Unlock()
-	if f.answers.flows--; f.answers.flows == 0 {
-		_ = f.answers.Close()
-		delete(p.flows.answers, f.key.dest)
+	if f.reply.flows--; f.reply.flows == 0 {
+		_ = f.reply.Close()
+		delete(p.flows.sockets, f.key.dest)
 	}
 }
 
@@ -230,7 +230,7 @@ func (p *proxy) noAnswer(f *udpFlow) {
 func (f *udpFlow) next() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.leave()
+	f.closeEndpoint()
 	for !f.ended.Load() {
 		m := f.chooseMember(f.front, f.decision.Route, f.pool, pickKey{f.key.client.Addr(), f.key.dest.Addr()}, f.tried)
 		if m == nil {
@@ -247,9 +247,9 @@ func (f *udpFlow) next() bool {
 		if !from.IsValid() && !f.takePort() {
 			return false
 		}
-		c, err := f.netns.dialUDP(f.ctx, call{from, m.addr, f.hops})
+		c, err := f.netns.dialUDP(f.ctx, dialSpec{from, m.addr, f.hops})
 		if err != nil {
-			f.limits.failed(err)
+			f.limits.logExhausted(err)
 			continue
 		}
 		f.socket, f.member = c, m
@@ -262,7 +262,7 @@ func (f *udpFlow) next() bool {
 		if f.ctx.Err() == nil && f.allowed(f.session) {
 			return true
 		}
-		f.leave() // ended or forbidden since: nothing else would end the flow
+		f.closeEndpoint() // ended or forbidden since: nothing else would end the flow
 		return false
 	}
 	return false
@@ -270,12 +270,12 @@ func (f *udpFlow) next() bool {
 
 // takePort takes one of the node's ports for the flow, which keeps it. The caller holds mu.
 func (f *udpFlow) takePort() bool {
-	f.ownPort = f.ownPort || f.limits.take(f.holder, 1, &f.limits.udpPorts)
+	f.ownPort = f.ownPort || f.limits.acquire(f.holder, 1, &f.limits.udpPorts)
 	return f.ownPort
 }
 
-// leave closes the socket to the endpoint, if any. The caller holds mu.
-func (f *udpFlow) leave() {
+// closeEndpoint closes the socket to the endpoint, if any. The caller holds mu.
+func (f *udpFlow) closeEndpoint() {
 	if f.socket == nil {
 		return
 	}
@@ -378,7 +378,7 @@ func (f *udpFlow) carry() (refused bool) {
 		}
 		f.touch()
 		f.noteAnswer()
-		_, _ = f.answers.WriteToUDPAddrPort(b[:n], f.key.client) // the client may be gone
+		_, _ = f.reply.WriteToUDPAddrPort(b[:n], f.key.client) // the client may be gone
 		f.buffers.put(b)
 		f.front.tally.bytes.Add(uint64(n))
 	}
@@ -410,7 +410,7 @@ func (f *udpFlow) end() {
 func (f *udpFlow) close() {
 	f.ended.Store(true)
 	f.mu.Lock()
-	f.leave()
+	f.closeEndpoint()
 	f.mu.Unlock()
 	f.flows.mu.Lock()
 	if f.flows.all[f.key] == f { // not yet replaced

@@ -135,7 +135,7 @@ func (d *Datapath) sync(ctx context.Context, want *service.Table) (stats datapat
 		if err != nil {
 			return stats, err
 		}
-		p, changes, was = full(h, want), d.allChanges(want), h.settings
+		p, changes, was = fullChangeset(h, want), d.allChanges(want), h.settings
 	} else {
 		changes, was = service.Diff(d.table, want), d.table.Settings
 		p = incremental(changes)
@@ -225,7 +225,7 @@ func (d *Datapath) apply(ctx context.Context, p *changeset, want *service.Table,
 		}
 	}
 	d.clusterIPs.Note(p.clusterIPs)
-	d.proxy.drop(changes, d.table == nil)
+	d.proxy.removeGone(changes, d.table == nil)
 	for _, c := range changes {
 		if c.New == nil {
 			fewer = true
@@ -233,7 +233,7 @@ func (d *Datapath) apply(ctx context.Context, p *changeset, want *service.Table,
 		}
 	}
 	if fewer {
-		end(d.proxy.unservedFlows())
+		endSessions(d.proxy.unservedFlows())
 	}
 	return nil
 }
@@ -244,7 +244,7 @@ func (d *Datapath) Check(ctx context.Context) (drift datapath.Drift, err error) 
 	drift, err = d.rules.Check(ctx, nftset.Checks{
 		Synced: d.table != nil, Forget: d.forget,
 		Routed: func() (bool, error) { return steered(d.cfg.Mark) },
-		Same:   func(bool) (bool, error) { return d.same(ctx) },
+		Same:   func(bool) (bool, error) { return d.kernelMatches(ctx) },
 	})
 	if drift.Any() || err != nil || d.table == nil {
 		return drift, err
@@ -252,13 +252,13 @@ func (d *Datapath) Check(ctx context.Context) (drift datapath.Drift, err error) 
 	return drift, d.writeDeferred(ctx)
 }
 
-// same reports whether the kernel holds the state of the last Sync.
-func (d *Datapath) same(ctx context.Context) (bool, error) {
+// kernelMatches reports whether the kernel holds the state of the last Sync.
+func (d *Datapath) kernelMatches(ctx context.Context) (bool, error) {
 	h, err := d.read(ctx)
 	if err != nil {
 		return false, err
 	}
-	p := full(h, d.table)
+	p := fullChangeset(h, d.table)
 	p.shared(h.settings, d.table.Settings, h.clusterIPs, d.allChanges(d.table), true)
 	return len(p.writes()) == 0, nil
 }
@@ -311,7 +311,7 @@ func (d *Datapath) EndFlows(_ context.Context, flows []flow.Flow) (result flow.R
 		case f.Unconfirmed:
 			result.Unconfirmed = append(result.Unconfirmed, f)
 		default:
-			end(all)
+			endSessions(all)
 			result.Ended += len(all)
 		}
 	}
