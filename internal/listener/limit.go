@@ -24,10 +24,10 @@ const (
 type Limit struct {
 	max, ofClient, ofNode int
 
-	mu     sync.Mutex
-	open   list.List // of *counted; the one that has been silent longest is the first
-	of     map[client]int
-	total  int // but those of the node itself
+	mu    sync.Mutex
+	open  list.List // of *counted; the one that has been silent longest is the first
+	of    map[client]int
+	total int // but those of the node itself
 }
 
 // A client is where connections come from: an address or a /64, or the node itself.
