@@ -45,7 +45,9 @@ func readComponent(manifests fs.FS, name string) (Component, error) {
 		return c, err
 	}
 	for _, p := range k.Components {
-		c.Contains = append(c.Contains, path.Base(p))
+		if name := path.Base(p); name != "image" { // which may come twice, and asks for nothing
+			c.Contains = append(c.Contains, name)
+		}
 	}
 	for _, p := range k.Patches {
 		var change struct {

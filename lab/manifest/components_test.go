@@ -3,12 +3,14 @@ package manifest
 import (
 	"fmt"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
@@ -119,6 +121,30 @@ func agentWith(t *testing.T, components string) agent {
 		}
 	}
 	return a
+}
+
+// TestImagesOfComponents: an overlay as deploy/README.md shows it, which names components and no more, has the image's tag in
+// every container of theirs.
+func TestImagesOfComponents(t *testing.T) {
+	dirs, err := filepath.Glob("../../deploy/components/*")
+	if err != nil || len(dirs) < 10 {
+		t.Fatalf("found %d components: %v", len(dirs), err)
+	}
+	for _, dir := range dirs {
+		text := "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [deploy]\ncomponents: [deploy/components/" + filepath.Base(dir) + "]\n"
+		objects, err := Build(t.TempDir(), "../../deploy", text, image)
+		if err != nil {
+			t.Errorf("%s: %v", filepath.Base(dir), err)
+		}
+		for _, o := range objects {
+			containers, _, _ := unstructured.NestedSlice(o.Object, "spec", "template", "spec", "containers")
+			for _, c := range containers {
+				if is := c.(map[string]any)["image"]; is != "ghcr.io/fairway-net/fairway:v1-0123456789ab" {
+					t.Errorf("%s: %s %s has the image %v", filepath.Base(dir), o.GetKind(), o.GetName(), is)
+				}
+			}
+		}
+	}
 }
 
 // host returns the node's paths that the pod mounts, and checks that each is mounted.
