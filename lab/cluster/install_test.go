@@ -12,7 +12,9 @@ import (
 )
 
 // followedByInstall are the documents' commands that TestInstall follows.
-var followedByInstall = []string{"from CoreDNS", "to CoreDNS", "from kube-proxy", "to kube-proxy"}
+var followedByInstall = []string{
+	"from CoreDNS", "to CoreDNS", "Deployment coredns", "Deployment coredns, back", "from kube-proxy", "to kube-proxy",
+}
 
 // TestInstall goes to Fairway and back by `fairway install` and its kin, and from CoreDNS and kube-proxy by the
 // documents' commands: on a cluster that has nothing, and on one that has both.

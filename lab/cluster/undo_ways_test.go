@@ -59,6 +59,62 @@ func (u *undo) halfWay() {
 	u.same()
 }
 
+// used is what uses all that components give: an address that is announced and by which a pod leaves the
+// cluster, a NetworkPolicy, a hostPort, a NodePort, weights.
+const used = `
+apiVersion: metallb.io/v1beta1
+kind: IPAddressPool
+metadata: {name: all, namespace: metallb-system}
+spec: {addresses: [192.168.49.100-192.168.49.105]}
+---
+apiVersion: metallb.io/v1beta1
+kind: L2Advertisement
+metadata: {name: all, namespace: metallb-system}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: used, labels: {app: used}, annotations: {fairway.net/weight: "3"}}
+spec:
+  terminationGracePeriodSeconds: 1
+  containers: [{name: used, image: httpd, ports: [{containerPort: 80, hostPort: 8087}]}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: used, annotations: {fairway.net/egress: pods, fairway.net/weights: "true"}}
+spec: {type: LoadBalancer, selector: {app: used}, ports: [{port: 80}]}
+---
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: used}
+spec: {podSelector: {matchLabels: {app: used}}, policyTypes: [Ingress], ingress: [{ports: [{port: 80}]}]}
+`
+
+// everything removes Fairway with all components that go together, while they are in use.
+func (u *undo) everything() {
+	u.overlay("deploy", "pod-network", "network-policy", "load-balancer", "egress", "pod-lookup", "auto")
+	u.shell(applied + "\nkubectl wait --for=condition=Established crd --all --timeout=60s")
+	u.shell("kubectl apply -k deploy/dns-service; kubectl -n kube-system rollout status deployment/fairway-dns --timeout=60s")
+	u.input(used, "kubectl", "apply", "-f", "-")
+	u.run("kubectl", "wait", "--for=condition=Ready", "pod/used", "--timeout=60s")
+	address := strings.TrimSpace(u.eventually("192.168.49.10", "kubectl", "get", "service", "used", "-o", "jsonpath={.status.loadBalancer.ingress[0].ip}"))
+	asks := []string{"client", "--", "curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "--max-time", "2", "http://" + address}
+	u.eventually("200", asks...)
+	u.says(u.fairway("drain", "node-1"), "node-1")
+	u.run("client", "--", "ip", "neighbour", "flush", "to", address)
+	if out, err := u.try(asks...); err == nil {
+		u.Errorf("after drain, the only node's address still answers: %s", out)
+	}
+	u.fairway("drain", "node-1", "--undo")
+	u.eventually("200", asks...)
+	u.eventually("table inet fairway-policy", "node", "1", "--", "nft", "list", "tables")
+	u.run("kubectl", "delete", "pod/used", "networkpolicy/used") // as the document says, nodes are drained first
+	u.follow("removal")
+	u.follow("removal of load-balancer")
+	u.run("kubectl", "delete", "service/used", "--timeout=30s")
+	u.shell("kubectl delete -k deploy/dns-service --timeout=30s")
+	u.same()
+}
+
 // coreDNSDeployment is a Deployment coredns as kubeadm makes it, but with the program of our image, which
 // is CoreDNS, and the cluster's Service.
 const coreDNSDeployment = `
@@ -81,6 +137,13 @@ spec:
         image: ghcr.io/fairway-net/fairway:TAG
         command: [fairway, dns]
         readinessProbe: {httpGet: {path: /ready, port: 8181}, periodSeconds: 1}
+        volumeMounts: [{name: config, mountPath: /etc/coredns}]
+      volumes: [{name: config, configMap: {name: coredns}}]
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: coredns, namespace: kube-system}
+data: {Corefile: ".:53 {\n errors\n health\n ready\n kubernetes cluster.local in-addr.arpa ip6.arpa\n prometheus :9153\n reload\n}\n"}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
@@ -98,11 +161,28 @@ func (u *undo) coreDNS() {
 	before := u.shell(uid)
 	u.follow("from CoreDNS")
 	u.answers("ours")
+	u.inItsDeployment()
 	u.follow("to CoreDNS")
 	u.answers("CoreDNS")
 	if after := u.shell(uid); after != before {
 		u.Errorf("the Service kube-dns was %s and is %s", before, after)
 	}
+}
+
+// inItsDeployment goes to our program in the Deployment coredns and back, as docs/dns.md describes it.
+func (u *undo) inItsDeployment() {
+	const scale, args = "kubectl -n kube-system scale deployment coredns --replicas ", "kubectl -n kube-system get deployment coredns -o jsonpath={.spec.template.spec.containers[0].args}"
+	before := u.shell(args)
+	u.shell(scale + "1")
+	u.follow("Deployment coredns")
+	u.says(u.shell(args), "/etc/coredns/Corefile")
+	u.answers("our program in the Deployment coredns")
+	u.follow("Deployment coredns, back")
+	if now := u.shell(args); now != before {
+		u.Errorf("the Deployment coredns had the arguments %q, and has %q", before, now)
+	}
+	u.answers("CoreDNS")
+	u.shell("kubectl -n kube-system scale deployment fairway-dns --replicas 2; " + scale + "0")
 }
 
 // answers checks that DNS answers at its Service's address.
