@@ -77,6 +77,20 @@ func TestRoleIsWhatTheAgentAsks(t *testing.T) {
 	}
 }
 
+// TestBaseRole holds what each node's token may do without any component: it reads no pods, and changes nothing.
+func TestBaseRole(t *testing.T) {
+	have := map[string]string{}
+	for _, r := range find[*rbacv1.ClusterRole](t, objects(t, "agent/rbac.yaml"), "fairway-agent").Rules {
+		have[strings.Join(r.Resources, " ")] += strings.Join(r.Verbs, " ")
+	}
+	want := map[string]string{
+		"services": "get list watch", "nodes": "list watch", "endpointslices": "list watch", "servicecidrs": "list watch", "events": "create",
+	}
+	if !maps.Equal(have, want) {
+		t.Errorf("the base's role grants\n%v\nwant\n%v", have, want)
+	}
+}
+
 // TestControllerRole holds what the controller may do: what its code asks, and no more.
 func TestControllerRole(t *testing.T) {
 	all := objects(t, "components/controller/rbac.yaml")

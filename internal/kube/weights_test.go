@@ -266,6 +266,16 @@ func TestWeigher(t *testing.T) {
 		t.Errorf("what others wrote: %+v, %v", o, err)
 	}
 
+	watches := 0
+	for _, a := range client.Actions() {
+		if a.Matches("watch", "pods") {
+			watches++
+		}
+	}
+	if watches != 1 {
+		t.Errorf("pods are watched %d times for two Services, want once for all", watches)
+	}
+
 	agent := start(t, client)
 	until(t, "an agent has the weights", func() bool { return weightsOf(agent, svcName("web")) == "10.0.0.1*9 10.0.0.2*0 10.0.0.3*1" })
 }
