@@ -105,7 +105,11 @@ func (b *BGP) Run(ctx context.Context) error { return b.state.Run(ctx) }
 func (b *BGP) Report(problems []announce.PeerProblem) {
 	var all []string
 	for _, p := range problems {
-		text := "BGPPeer " + p.Peer + ": " + p.Reason
+		about := "BGPPeer " + p.Peer
+		if node, ok := announce.PeerNode(p.Peer); ok {
+			about = "Node " + node
+		}
+		text := about + ": " + p.Reason
 		if p.NoSession {
 			text += "; there is no session"
 		}

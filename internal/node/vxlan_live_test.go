@@ -71,7 +71,7 @@ func (m *machine) tunnelState0() string {
 	return m.tunnelState()
 }
 
-// TestTunnelFollowsNodes: nodes come, go and change their addresses; nothing is left of them.
+// TestTunnelFollowsNodes: nodes come, go and change their addresses, and connections between pods go on; nothing is left of them.
 func TestTunnelFollowsNodes(t *testing.T) {
 	c := newRouted(t, WayAuto, any4, v4)
 	c.sync()
@@ -86,10 +86,14 @@ func TestTunnelFollowsNodes(t *testing.T) {
 	c.sync()
 	pods = append(pods, fourth.newPod())
 	reach(pods)
+	pods[1].echo()
+	open := newTalk("from node-1 to node-4", pods[0], pods[1].addrs[0])
+	open.goOn("at first")
 
 	fourth.run("ip addr add 192.0.3.44/24 dev eth0; ip addr del 192.0.3.4/24 dev eth0; ip addr add 192.0.3.44/24 dev eth0 || true; ip route replace default via 192.0.3.254")
 	fourth.peer.Addrs = addresses("192.0.3.44")
 	c.sync()
+	open.goOn("after node-4 has another address")
 	reach(pods)
 	if out := m.tunnelState(); strings.Contains(out, "192.0.3.4 ") {
 		t.Errorf("the former address is still there:\n%s", out)
@@ -98,6 +102,7 @@ func TestTunnelFollowsNodes(t *testing.T) {
 	c.machines = c.machines[:3]
 	c.sync()
 	reach(pods) // its routes stay for a minute
+	open.goOn("after the object of node-4 is gone")
 	m.network.now = func() time.Time { return time.Now().Add(keepDeparted) }
 	m.mustSync(c.peers())
 	if after := m.tunnelState(); after != before {
