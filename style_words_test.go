@@ -143,11 +143,14 @@ var retiredNames = []struct{ pattern, instead string }{
 	{`^(tell|told|said)$|^tell[A-Z]`, "what is done with it: log, report, notify, publish"},
 	{`^(hear|heard)$|^(hear|heard)[A-Z]`, "receive, lastSeen, and what"},
 	{`^(settle|settled|learn|place)$|^settle[A-Z]`, "what is decided: commit, reconcile, assign"},
-	{`^held$`, "what it holds: advertised, granted, expected"},
+	{`^(held|hold|holds|keep|keeps|kept)$`, "what it holds: advertised, granted, expected; what is retained: retainPorts"},
+	{`^(own|mine|ours|others|everything|whole|nothing|somebody|nobody|anyone)$`, "whose: noteFullList, isOurs, foreign, changeAll"},
+	{`^(say|says|saying|talk|ask[s]?ing|shun|shunned|staying|woken|untold)$`, "what is sent or read: serveConn, describeError, pendingRequest, drain"},
+	{`^(more|most|odd|fresh|lately|sticky|learn|relearn|sweep|alone)$`, "what it counts or is: matches, limit, differs, affinity"},
 }
 
 // renamed are the packages without such names.
-var renamed = []string{"bfd", "command", "conntrack", "edge", "election", "hostport", "ipam", "l2", "node", "proxy", "speaker"}
+var renamed = []string{"bfd", "bgp", "cni", "command", "conntrack", "datapath", "edge", "election", "hostport", "ipam", "kube", "l2", "node", "policy", "proxy", "scenario", "speaker", "testnet"}
 
 // TestRetiredNames: functions, types and fields have names that say what they do.
 func TestRetiredNames(t *testing.T) {

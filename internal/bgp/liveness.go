@@ -103,8 +103,8 @@ func (l *liveness) changed(c bfd.Change) {
 	l.notify()
 }
 
-// take reports, once, whether the router of a session was lost.
-func (l *liveness) take(c announce.SessionConfig) (reason string, lost bool) {
+// takeLost reports, once, whether the router of a session was lost.
+func (l *liveness) takeLost(c announce.SessionConfig) (reason string, lost bool) {
 	w, ok := watched(c)
 	if !ok {
 		return "", false

@@ -106,11 +106,11 @@ func (m *Metrics) Collect(c chan<- prometheus.Metric) {
 		}
 		up, told := 0, 0
 		if isUp, _, _ := have.state(); isUp {
-			up, told = 1, len(have.held)
+			up, told = 1, len(have.advertised)
 		}
 		gauge(sessionUp, up)
 		gauge(announced, told)
-		gauge(pending, len(have.held))
+		gauge(pending, len(have.advertised))
 		sent, received, err := have.counters()
 		if err != nil {
 			continue

@@ -13,8 +13,8 @@ import (
 func (s *Speaker) Ready() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.untold != "" {
-		return errors.New(s.untold)
+	if s.notReady != "" {
+		return errors.New(s.notReady)
 	}
 	for _, want := range s.last.Sessions {
 		have := s.sessions[want.Peer]
@@ -28,8 +28,8 @@ func (s *Speaker) Ready() error {
 	return nil
 }
 
-// awaited says what is still to be heard before the decision is the one that routers are to know; empty: nothing.
-func (s *Speaker) awaited(in announce.BGPInput, asked map[uint16]bool) string {
+// missingInput returns what has not been received yet before the decision is the one that routers are to know; empty: nothing.
+func (s *Speaker) missingInput(in announce.BGPInput, asked map[uint16]bool) string {
 	for device := range announce.Interfaces(in) {
 		if !s.neighbours.router(device).IsValid() {
 			return "no router is heard behind " + device + " yet"

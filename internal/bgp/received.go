@@ -18,10 +18,10 @@ import (
 )
 
 const (
-	// relearn is how long after its start a Speaker holds on to what the one before had received from
+	// staleTime is how long after its start a Speaker holds on to what the one before had received from
 	// a router whose session is not up yet, and filling how long a session's first routes take.
-	relearn = 30 * time.Second
-	filling = 2 * time.Second
+	staleTime         = 30 * time.Second
+	initialUpdateTime = 2 * time.Second
 	// defaultPref is the LOCAL_PREF of routes without one.
 	defaultPref = 100
 )
@@ -31,15 +31,15 @@ func (s *Speaker) podCIDRs() []netip.Prefix {
 	all, err := s.cfg.RIB.PodCIDRs()
 	if err != nil {
 		s.cfg.Log.Error("cannot read the node's podCIDRs; they are announced as before", "err", err)
-		return s.own
+		return s.lastPodCIDRs
 	}
-	s.own = all
+	s.lastPodCIDRs = all
 	return all
 }
 
-// tell has the agent know what routers announce, until ctx ends. Then it stays as it is: the next
-// Speaker learns it anew.
-func (s *Speaker) tell(ctx context.Context) {
+// publishReceived publishes to the agent what routers announce, until ctx ends. Then it stays as it is: the next
+// Speaker receives it again.
+func (s *Speaker) publishReceived(ctx context.Context) {
 	before, err := s.cfg.RIB.Received()
 	if err != nil {
 		s.cfg.Log.Warn("cannot read the last routes to pods; they return with the routers' sessions", "err", err)
@@ -51,7 +51,7 @@ func (s *Speaker) tell(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-s.heard:
+		case <-s.receivedChanged:
 		case <-timer.C:
 		}
 		asked, err := s.cfg.RIB.Asked()
@@ -60,7 +60,7 @@ func (s *Speaker) tell(ctx context.Context) {
 		}
 		var all []rib.Route
 		if asked {
-			before = slices.DeleteFunc(before, func(r rib.Route) bool { return time.Since(began) > relearn || s.filled(r.Router) })
+			before = slices.DeleteFunc(before, func(r rib.Route) bool { return time.Since(began) > staleTime || s.initialUpdateDone(r.Router) })
 			all = append(s.received(), before...)
 			slices.SortFunc(all, compareRoutes)
 			all = slices.Compact(all)
@@ -73,26 +73,26 @@ func (s *Speaker) tell(ctx context.Context) {
 			nothing = err == nil && !asked
 		}
 		if err != nil {
-			s.cfg.Log.Error("cannot tell the agent what routers announce, will try again", "err", err, "again", again)
-			timer.Reset(again)
+			s.cfg.Log.Error("cannot tell the agent what routers announce, will try again", "err", err, "again", retryPause)
+			timer.Reset(retryPause)
 		} else if len(before) > 0 {
-			timer.Reset(filling / 4)
+			timer.Reset(initialUpdateTime / 4)
 		}
 	}
 }
 
-// heardOf is called when a router has announced something. A route reflector passes it on.
-func (s *Speaker) heardOf() {
-	s.hear()
+// routesChanged is called when a router has announced something. A route reflector passes it on.
+func (s *Speaker) routesChanged() {
+	s.signalReceived()
 	if s.reflects.Load() {
 		s.notify()
 	}
 }
 
-// hear makes tell look again.
-func (s *Speaker) hear() {
+// signalReceived makes publishReceived read the sessions again.
+func (s *Speaker) signalReceived() {
 	select {
-	case s.heard <- struct{}{}:
+	case s.receivedChanged <- struct{}{}:
 	default:
 	}
 }
@@ -101,16 +101,16 @@ func compareRoutes(a, b rib.Route) int {
 	return cmp.Or(a.Prefix.Addr().Compare(b.Prefix.Addr()), cmp.Compare(a.Prefix.Bits(), b.Prefix.Bits()), a.NextHop.Compare(b.NextHop), a.Router.Compare(b.Router))
 }
 
-// filled reports whether a router has had the time to tell all that it knows; of no valid router, whether
+// initialUpdateDone reports whether a router has had the time to announce all its routes; of no valid router, whether
 // all have.
-func (s *Speaker) filled(router netip.Addr) bool {
+func (s *Speaker) initialUpdateDone(router netip.Addr) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	is := false
 	for _, have := range s.sessions {
 		if !router.IsValid() || have.config.Address.Addr() == router {
 			since := have.upSince()
-			if is = !since.IsZero() && time.Since(since) > filling; !is {
+			if is = !since.IsZero() && time.Since(since) > initialUpdateTime; !is {
 				return false
 			}
 		}
@@ -118,15 +118,15 @@ func (s *Speaker) filled(router netip.Addr) bool {
 	return is
 }
 
-// An offer is what one router says of a prefix.
-type offer struct {
+// A receivedPath is what one router announces of a prefix.
+type receivedPath struct {
 	rib.Route
 	pref uint32 // higher is better
 	hops int    // fewer are better, at equal pref
 	path []uint32
 }
 
-func (o offer) better(than offer) int {
+func (o receivedPath) compare(than receivedPath) int {
 	return cmp.Or(cmp.Compare(o.pref, than.pref), cmp.Compare(than.hops, o.hops))
 }
 
@@ -134,14 +134,14 @@ func (o offer) better(than offer) int {
 func (s *Speaker) received() []rib.Route {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	best := map[netip.Prefix][]offer{}
+	best := map[netip.Prefix][]receivedPath{}
 	for _, have := range s.sessions {
-		for _, o := range have.offers() {
+		for _, o := range have.receivedPaths() {
 			was := best[o.Prefix]
 			switch {
-			case len(was) == 0 || o.better(was[0]) > 0:
-				best[o.Prefix] = []offer{o}
-			case o.better(was[0]) == 0:
+			case len(was) == 0 || o.compare(was[0]) > 0:
+				best[o.Prefix] = []receivedPath{o}
+			case o.compare(was[0]) == 0:
 				best[o.Prefix] = append(was, o)
 			}
 		}
@@ -155,16 +155,16 @@ func (s *Speaker) received() []rib.Route {
 	return all
 }
 
-// offers are what the router announces now, or did before it restarted.
-func (s *session) offers() (all []offer) {
+// receivedPaths are what the router announces now, or did before it restarted.
+func (s *session) receivedPaths() (all []receivedPath) {
 	if s.upSince().IsZero() && !s.config.GracefulRestart {
 		return nil
 	}
-	return offersOf(s.server, s.config, s.config.Address.Addr(), s.log)
+	return receivedPathsOf(s.server, s.config, s.config.Address.Addr(), s.log)
 }
 
-// offersOf are what a peer of a server announces.
-func offersOf(from *server.BgpServer, c announce.SessionConfig, router netip.Addr, log *slog.Logger) (all []offer) {
+// receivedPathsOf are what a peer of a server announces.
+func receivedPathsOf(from *server.BgpServer, c announce.SessionConfig, router netip.Addr, log *slog.Logger) (all []receivedPath) {
 	for _, f := range []struct {
 		carried bool
 		family  wire.Family
@@ -176,7 +176,7 @@ func offersOf(from *server.BgpServer, c announce.SessionConfig, router netip.Add
 		err := from.ListPath(r, func(nlri wire.NLRI, paths []*apiutil.Path) {
 			prefix, err := netip.ParsePrefix(nlri.String())
 			for _, p := range paths {
-				if o := offerOf(p); err == nil && o.NextHop.IsValid() {
+				if o := receivedPathOf(p); err == nil && o.NextHop.IsValid() {
 					o.Prefix, o.Router = prefix.Masked(), router
 					all = append(all, o)
 				}
@@ -189,9 +189,9 @@ func offersOf(from *server.BgpServer, c announce.SessionConfig, router netip.Add
 	return all
 }
 
-// offerOf reads a path's attributes.
-func offerOf(p *apiutil.Path) offer {
-	o := offer{pref: defaultPref}
+// receivedPathOf reads a path's attributes.
+func receivedPathOf(p *apiutil.Path) receivedPath {
+	o := receivedPath{pref: defaultPref}
 	for _, attr := range p.Attrs {
 		switch a := attr.(type) {
 		case *wire.PathAttributeNextHop:

@@ -35,8 +35,8 @@ func TestOffers(t *testing.T) {
 		{[]wire.PathAttributeInterface{asPath(2)}, []wire.PathAttributeInterface{asPath(2)}, 0},
 		{[]wire.PathAttributeInterface{leaving, asPath(1), wire.NewPathAttributeLocalPref(300)}, []wire.PathAttributeInterface{asPath(9)}, -1},
 	} {
-		a, b := offerOf(&apiutil.Path{Attrs: test.a}), offerOf(&apiutil.Path{Attrs: test.b})
-		if got, back := a.better(b), b.better(a); got != test.want || back != -test.want {
+		a, b := receivedPathOf(&apiutil.Path{Attrs: test.a}), receivedPathOf(&apiutil.Path{Attrs: test.b})
+		if got, back := a.compare(b), b.compare(a); got != test.want || back != -test.want {
 			t.Errorf("%v against %v: %d and %d, want %d", a, b, got, back, test.want)
 		}
 	}

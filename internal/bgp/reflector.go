@@ -59,7 +59,7 @@ func newReflector(log *slog.Logger, want *announce.Reflector, changed func()) (*
 		r.server.Stop()
 		return nil, fmt.Errorf("listen as a route reflector: %w", err)
 	}
-	r.table = &session{config: announce.SessionConfig{LocalASN: want.ASN, PeerASN: want.ASN}, log: quiet, server: r.server, held: map[netip.Prefix]announce.Route{}}
+	r.table = &session{config: announce.SessionConfig{LocalASN: want.ASN, PeerASN: want.ASN}, log: quiet, server: r.server, advertised: map[netip.Prefix]announce.Route{}}
 	log.Info("this node is a route reflector", "asn", want.ASN, "listen", listen, "port", want.Port)
 	return r, nil
 }
@@ -82,8 +82,8 @@ func (r *reflector) changed(notify func()) func(*apiutil.WatchEventMessage_PeerE
 	}
 }
 
-// is reports whether the reflector can become want without a new start.
-func (r *reflector) is(want *announce.Reflector) bool {
+// sameConfig reports whether the reflector can become want without a new start.
+func (r *reflector) sameConfig(want *announce.Reflector) bool {
 	return want != nil && r.asn == want.ASN && r.id == want.RouterID && slices.Equal(r.listen, want.Listen)
 }
 
@@ -124,10 +124,10 @@ func (r *reflector) sync(want []announce.Client) error {
 	return nil
 }
 
-// heard are the podCIDRs that nodes announce now, with the nodes as next hops: of each only its own.
-func (r *reflector) heard() (all []announce.Route) {
+// clientPodCIDRs are the podCIDRs that nodes announce now, with the nodes as next hops: of each only its own.
+func (r *reflector) clientPodCIDRs() (all []announce.Route) {
 	for addr, c := range r.clients {
-		for _, o := range offersOf(r.server, c.SessionConfig, addr, r.log) {
+		for _, o := range receivedPathsOf(r.server, c.SessionConfig, addr, r.log) {
 			if slices.Contains(c.PodCIDRs, o.Prefix) && o.NextHop.Is4() == o.Prefix.Addr().Is4() {
 				all = append(all, announce.Route{Prefix: o.Prefix, NextHop: o.NextHop})
 			}
@@ -144,11 +144,11 @@ func (r *reflector) reset(c announce.Client, reason string) {
 	}
 }
 
-// pass makes what clients are told what routers announce.
-func (r *reflector) pass(all []offer) error {
-	best := map[netip.Prefix]offer{}
+// advertise advertises to the clients what routers announce.
+func (r *reflector) advertise(all []receivedPath) error {
+	best := map[netip.Prefix]receivedPath{}
 	for _, o := range all {
-		if was, ok := best[o.Prefix]; !ok || o.better(was) > 0 || o.better(was) == 0 && o.NextHop.Less(was.NextHop) {
+		if was, ok := best[o.Prefix]; !ok || o.compare(was) > 0 || o.compare(was) == 0 && o.NextHop.Less(was.NextHop) {
 			best[o.Prefix] = o
 		}
 	}
@@ -156,7 +156,7 @@ func (r *reflector) pass(all []offer) error {
 	for _, o := range best {
 		routes = append(routes, announce.Route{Prefix: o.Prefix, NextHop: o.NextHop, LocalPref: o.pref, ASPath: o.path})
 	}
-	return r.table.hold(routes)
+	return r.table.setRoutes(routes)
 }
 
 // stop ends all sessions.
@@ -164,7 +164,7 @@ func (r *reflector) stop() { r.server.Stop() }
 
 // reflect makes the node a route reflector, or not any more. s.mu is held.
 func (s *Speaker) reflect(want *announce.Reflector) (next time.Duration) {
-	if s.reflector != nil && !s.reflector.is(want) {
+	if s.reflector != nil && !s.reflector.sameConfig(want) {
 		s.reflector.stop()
 		s.reflector = nil
 		s.reflects.Store(false)
@@ -176,48 +176,48 @@ func (s *Speaker) reflect(want *announce.Reflector) (next time.Duration) {
 	if s.reflector == nil {
 		r, err := newReflector(s.cfg.Log, want, s.notify)
 		if err != nil {
-			s.cfg.Log.Error("cannot become a route reflector, will try again", "err", err, "again", again)
-			return again
+			s.cfg.Log.Error("cannot become a route reflector, will try again", "err", err, "again", retryPause)
+			return retryPause
 		}
 		s.reflector = r
 		s.reflects.Store(true)
 	}
 	for _, c := range want.Clients {
-		if reason, lost := s.liveness.take(c.SessionConfig); lost {
+		if reason, lost := s.liveness.takeLost(c.SessionConfig); lost {
 			s.reflector.reset(c, reason)
 		}
 	}
 	if err := s.reflector.sync(want.Clients); err != nil {
-		s.cfg.Log.Error("cannot change the sessions of a route reflector, will try again", "err", err, "again", again)
-		return again
+		s.cfg.Log.Error("cannot change the sessions of a route reflector, will try again", "err", err, "again", retryPause)
+		return retryPause
 	}
 	return 0
 }
 
-// ofNodes are the podCIDRs of other nodes that the router of a session is told by this one. s.mu is held.
-func (s *Speaker) ofNodes(to announce.Session) []announce.Route {
+// reflectedPodCIDRs are the podCIDRs of other nodes that this one advertises to the router of a session. s.mu is held.
+func (s *Speaker) reflectedPodCIDRs(to announce.Session) []announce.Route {
 	if s.reflector == nil || to.Reflected {
 		return nil
 	}
-	return slices.DeleteFunc(s.reflector.heard(), func(r announce.Route) bool {
+	return slices.DeleteFunc(s.reflector.clientPodCIDRs(), func(r announce.Route) bool {
 		return r.Prefix.Addr().Is4() && !to.IPv4 || r.Prefix.Addr().Is6() && !to.IPv6
 	})
 }
 
-// passOn tells the nodes that this one speaks for what routers announce. s.mu is held.
-func (s *Speaker) passOn() (next time.Duration) {
+// advertiseToClients advertises what routers announce to the nodes that this one speaks for. s.mu is held.
+func (s *Speaker) advertiseToClients() (next time.Duration) {
 	if s.reflector == nil {
 		return 0
 	}
-	var all []offer
+	var all []receivedPath
 	for _, have := range s.sessions {
 		if !have.config.Reflected {
-			all = append(all, have.offers()...)
+			all = append(all, have.receivedPaths()...)
 		}
 	}
-	if err := s.reflector.pass(all); err != nil {
-		s.cfg.Log.Error("cannot pass on what routers announce, will try again", "err", err, "again", again)
-		return again
+	if err := s.reflector.advertise(all); err != nil {
+		s.cfg.Log.Error("cannot pass on what routers announce, will try again", "err", err, "again", retryPause)
+		return retryPause
 	}
 	return 0
 }

@@ -29,12 +29,12 @@ func (h connectErrors) Handle(_ context.Context, r slog.Record) error {
 	})
 	switch r.Message {
 	case "failed to connect":
-		h.s.failed("the router cannot be reached", unreached(h.s.config, service.Cut(attrs["Error"].String(), 300)))
+		h.s.connectFailed("the router cannot be reached", unreached(h.s.config, service.Cut(attrs["Error"].String(), 300)))
 	case "outgoing connection IO error": // before its OPEN
-		h.s.failed("the router refuses the session", unknown(h.s.config))
+		h.s.connectFailed("the router refuses the session", unknown(h.s.config))
 	case "sent notification":
 		if reason := disagreed(h.s.config, attrs["Code"], attrs["Subcode"]); reason != "" {
-			h.s.failed("the session is refused", reason)
+			h.s.connectFailed("the session is refused", reason)
 		}
 	}
 	return nil

@@ -96,7 +96,7 @@ func peer(c announce.SessionConfig, restarting bool) *api.Peer {
 		Transport: &api.Transport{RemotePort: uint32(c.Address.Port())},
 		Timers: &api.Timers{Config: &api.TimersConfig{
 			HoldTime: seconds(hold), KeepaliveInterval: seconds(c.Keepalive), ConnectRetry: seconds(c.Connect),
-			IdleHoldTimeAfterReset: seconds(again),
+			IdleHoldTimeAfterReset: seconds(retryPause),
 		}},
 	}
 	p.Transport.BindInterface = c.VRF

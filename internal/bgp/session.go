@@ -24,44 +24,44 @@ const closing = 2 * time.Second
 
 // A session is one with a router: GoBGP's server, and what it has been given.
 type session struct {
-	config announce.SessionConfig
-	log    *slog.Logger
-	server *server.BgpServer
-	held   map[netip.Prefix]announce.Route
-	wake   func()
-	// leaving are the routes that the router is asked not to use, and since when.
-	leaving map[netip.Prefix]time.Time
+	config     announce.SessionConfig
+	log        *slog.Logger
+	server     *server.BgpServer
+	advertised map[netip.Prefix]announce.Route
+	onChange   func()
+	// draining are the routes that the router is asked not to use, and since when.
+	draining map[netip.Prefix]time.Time
 
 	down chan struct{} // closed when the session goes down after close
 
-	mu     sync.Mutex
-	up     bool
-	since  time.Time // it is so
-	lost   string    // why it is not up
-	closed bool      // by us
+	mu         sync.Mutex
+	up         bool
+	changedAt  time.Time // of up
+	downReason string    // why it is not up
+	closed     bool      // by us
 	// shunnedAt is when the router was found to be one that is left alone for a while; zero: it is not.
 	shunnedAt time.Time
 }
 
-// open starts a session: it goes on trying until it is closed.
+// openSession starts a session: it goes on trying until it is closed.
 // heard is called when the router has announced something.
-func open(log *slog.Logger, c announce.SessionConfig, restarting bool, wake, heard func()) (*session, error) {
+func openSession(log *slog.Logger, c announce.SessionConfig, restarting bool, wake, heard func()) (*session, error) {
 	s := &session{
-		config: c, log: log.With("peer", c.Peer, "address", c.Address), held: map[netip.Prefix]announce.Route{}, wake: wake,
-		lost: "it has not been up yet", since: time.Now(), down: make(chan struct{}),
+		config: c, log: log.With("peer", c.Peer, "address", c.Address), advertised: map[netip.Prefix]announce.Route{}, onChange: wake,
+		downReason: "it has not been up yet", changedAt: time.Now(), down: make(chan struct{}),
 	}
 	var err error
 	s.server, err = newServer(c, restarting, connectErrors{s}, s.changed, heard)
 	return s, err
 }
 
-// hold makes the routes those that the router is told, writing what changed.
-func (s *session) hold(routes []announce.Route) error {
+// setRoutes makes the routes those that are advertised to the router, writing what changed.
+func (s *session) setRoutes(routes []announce.Route) error {
 	want := make(map[netip.Prefix]announce.Route, len(routes))
 	var add []*apiutil.Path
 	for _, r := range routes {
 		want[r.Prefix] = r
-		if was, ok := s.held[r.Prefix]; ok && was.Equal(r) {
+		if was, ok := s.advertised[r.Prefix]; ok && was.Equal(r) {
 			continue
 		}
 		p, err := path(r, s.config)
@@ -71,7 +71,7 @@ func (s *session) hold(routes []announce.Route) error {
 		add = append(add, p)
 	}
 	var drop []*apiutil.Path
-	for prefix, r := range s.held {
+	for prefix, r := range s.advertised {
 		if _, ok := want[prefix]; ok {
 			continue
 		}
@@ -94,34 +94,34 @@ func (s *session) hold(routes []announce.Route) error {
 	if len(add)+len(drop) > 0 {
 		s.log.Info("routes changed", "announced", len(add), "withdrawn", len(drop), "now", len(want))
 	}
-	s.held = want
+	s.advertised = want
 	return nil
 }
 
-// shun asks the router to prefer other ways to all that we announce.
-func (s *session) shun() error {
-	routes := slices.Collect(maps.Values(s.held))
+// drain asks the router to prefer other ways to all that we announce.
+func (s *session) drain() error {
+	routes := slices.Collect(maps.Values(s.advertised))
 	for i := range routes {
 		routes[i].Leaving = true
 	}
-	return s.hold(routes)
+	return s.setRoutes(routes)
 }
 
-// staying leaves out the routes that have had their time to leave, and those that the router need not
-// hear of. next is when the first of the others has had it; 0: there is none.
-func (s *session) staying(routes []announce.Route) (stay []announce.Route, next time.Duration) {
+// withoutDrained leaves out the routes that have had their time to leave, and those that the
+// router never had. next is when the first of the others has had it; 0: there is none.
+func (s *session) withoutDrained(routes []announce.Route) (stay []announce.Route, next time.Duration) {
 	up, _, _ := s.state()
 	since := map[netip.Prefix]time.Time{}
 	for _, r := range routes {
 		if r.Leaving {
-			if _, held := s.held[r.Prefix]; !held || !up {
+			if _, held := s.advertised[r.Prefix]; !held || !up {
 				continue
 			}
-			at, known := s.leaving[r.Prefix]
+			at, known := s.draining[r.Prefix]
 			if !known {
 				at = time.Now()
 			}
-			rest := shunned - time.Since(at)
+			rest := drainTime - time.Since(at)
 			if rest <= 0 {
 				continue
 			}
@@ -129,7 +129,7 @@ func (s *session) staying(routes []announce.Route) (stay []announce.Route, next 
 		}
 		stay = append(stay, r)
 	}
-	s.leaving = since
+	s.draining = since
 	return stay, next
 }
 
@@ -194,36 +194,36 @@ func (s *session) changed(e *apiutil.WatchEventMessage_PeerEvent) {
 		}
 		return
 	}
-	s.since = time.Now()
+	s.changedAt = time.Now()
 	if s.up = up; up {
-		s.lost = ""
+		s.downReason = ""
 		s.log.Info("session is up", "asn", e.Peer.State.PeerASN)
 	} else {
-		s.lost = e.Peer.State.DisconnectMessage
+		s.downReason = e.Peer.State.DisconnectMessage
 		if !s.shunnedAt.IsZero() {
-			s.lost = fmt.Sprintf("the router sent more than %d prefixes [filter what it sends to nodes]", maxReceived)
+			s.downReason = fmt.Sprintf("the router sent more than %d prefixes [filter what it sends to nodes]", maxReceived)
 		}
-		s.log.Warn("session is down", "reason", s.lost)
+		s.log.Warn("session is down", "reason", s.downReason)
 	}
-	s.wake()
+	s.onChange()
 }
 
 // refuse ends a session that has just come up with a router that is not the wanted one: GoBGP takes any where it is given no
 // AS. s.mu is held.
 func (s *session) refuse(reason string) {
-	s.shunnedAt, s.since, s.lost = time.Now(), time.Now(), reason
+	s.shunnedAt, s.changedAt, s.downReason = time.Now(), time.Now(), reason
 	s.log.Warn("session is refused", "reason", reason)
 	go func() { // this is called by what it would wait for
 		_ = s.server.DisablePeer(context.Background(), &api.DisablePeerRequest{Address: s.config.Address.Addr().String(), Communication: reason}) // it fails if the session is closed already
 	}()
-	s.wake()
+	s.onChange()
 }
 
 // state says whether the session is up, or why not; shunnedAt since when the router is left alone.
 func (s *session) state() (up bool, lost string, shunnedAt time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.up, s.lost, s.shunnedAt
+	return s.up, s.downReason, s.shunnedAt
 }
 
 // upSince is when the session came up; zero: it is not up.
@@ -233,30 +233,30 @@ func (s *session) upSince() time.Time {
 	if !s.up {
 		return time.Time{}
 	}
-	return s.since
+	return s.changedAt
 }
 
-// failed notes why a try to have a session failed.
-func (s *session) failed(message, reason string) {
+// connectFailed notes why a try to have a session failed.
+func (s *session) connectFailed(message, reason string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.failedLocked(message, reason)
 }
 
 func (s *session) failedLocked(message, reason string) {
-	if s.up || s.closed || s.lost == reason || !s.shunnedAt.IsZero() {
+	if s.up || s.closed || s.downReason == reason || !s.shunnedAt.IsZero() {
 		return
 	}
-	s.lost = reason
+	s.downReason = reason
 	s.log.Warn(message, "reason", reason)
-	s.wake()
+	s.onChange()
 }
 
 // standing says how the session is now.
 func (s *session) standing(node string) announce.Standing {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return announce.Standing{Node: node, Peer: s.config.Peer, Up: s.up, Since: s.since, Reason: s.lost}
+	return announce.Standing{Node: node, Peer: s.config.Peer, Up: s.up, Since: s.changedAt, Reason: s.downReason}
 }
 
 // counters returns how many messages there were.

@@ -89,14 +89,14 @@ type Announcement struct {
 }
 
 const (
-	// again is the time to the next try after an error.
-	again = 5 * time.Second
+	// retryPause is the time to the next try after an error.
+	retryPause = 5 * time.Second
 	// shunPause is how long a router is left alone that sent too much, or is not the wanted one.
 	shunPause = 5 * time.Minute
 	// passingWithin is how long a node may take to know the others.
 	passingWithin = 10 * time.Second
-	// shunned is how long routers have to prefer other ways before ours are taken back.
-	shunned = time.Second
+	// drainTime is how long routers have to prefer other ways before ours are taken back.
+	drainTime = time.Second
 )
 
 // Reasons why a Service is not announced yet.
@@ -107,19 +107,19 @@ const (
 
 // A Speaker is one node's. Run runs it once.
 type Speaker struct {
-	cfg        Config
-	wake       chan struct{}
-	liveness   *liveness
-	neighbours *neighbours
-	programmed bool // the proxy has said once that the kernel has its rules: they outlive it
-	started    bool // sessions have been opened: others than the first are no restart
-	own        []netip.Prefix
-	heard      chan struct{}
+	cfg             Config
+	wake            chan struct{}
+	liveness        *liveness
+	neighbours      *neighbours
+	programmed      bool // the proxy has said once that the kernel has its rules: they outlive it
+	started         bool // sessions have been opened: others than the first are no restart
+	lastPodCIDRs    []netip.Prefix
+	receivedChanged chan struct{}
 
 	mu        sync.Mutex
 	sessions  map[string]*session
 	reflector *reflector // nil: this node is none
-	untold    string     // what keeps the last decision from being what routers are to know; empty: nothing
+	notReady  string     // what keeps the last decision from being what routers are to know; empty: nothing
 
 	reflects atomic.Bool // there is a reflector: s.mu is held while GoBGP is asked, which calls heardOf
 	last     announce.BGPDecision
@@ -133,8 +133,8 @@ func New(cfg Config) (*Speaker, error) {
 	if cfg.Sessions == nil {
 		cfg.Sessions = func([]announce.Standing) {}
 	}
-	s := &Speaker{cfg: cfg, wake: make(chan struct{}, 1), heard: make(chan struct{}, 1), sessions: map[string]*session{}, untold: "the objects that decide have not been read yet"}
-	s.neighbours = &neighbours{log: cfg.Log, notify: s.notify, all: map[string]*neighbour{}}
+	s := &Speaker{cfg: cfg, wake: make(chan struct{}, 1), receivedChanged: make(chan struct{}, 1), sessions: map[string]*session{}, notReady: "the objects that decide have not been read yet"}
+	s.neighbours = &neighbours{log: cfg.Log, notify: s.notify, byDevice: map[string]*neighbour{}}
 	s.liveness = &liveness{log: cfg.Log, notify: s.notify, lost: map[bfd.Config]string{}}
 	var err error
 	if s.liveness.watch, err = bfd.New(s.liveness.changed); err != nil {
@@ -151,9 +151,9 @@ func (s *Speaker) Run(ctx context.Context) error {
 	go func() { ended <- s.liveness.watch.Run(watching) }()
 	var pods sync.WaitGroup
 	if s.cfg.RIB != rib.Dir("") {
-		pods.Go(func() { s.tell(ctx) })
+		pods.Go(func() { s.publishReceived(ctx) })
 		pods.Go(func() {
-			s.cfg.RIB.Watch(ctx, s.woken, func(err error) { s.cfg.Log.Warn("changes of the podCIDRs are found late", "err", err) })
+			s.cfg.RIB.Watch(ctx, s.sessionChanged, func(err error) { s.cfg.Log.Warn("changes of the podCIDRs are found late", "err", err) })
 		})
 	}
 	s.loop(ctx)
@@ -176,7 +176,7 @@ func (s *Speaker) loop(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
-			s.leave()
+			s.shutdown()
 			return
 		case <-s.cfg.Source.Dirty():
 		case <-s.cfg.Health.Changed():
@@ -210,10 +210,10 @@ func (s *Speaker) notify() {
 	}
 }
 
-// woken is called when a session's state changes.
-func (s *Speaker) woken() {
+// sessionChanged is called when a session's state changes.
+func (s *Speaker) sessionChanged() {
 	s.notify()
-	s.hear()
+	s.signalReceived()
 }
 
 // reconcile makes sessions and routes what the objects say. It returns when to try again; 0: when
@@ -223,27 +223,27 @@ func (s *Speaker) reconcile(ctx context.Context) (next time.Duration) {
 	in.Node, in.Unserved, in.PodCIDRs, in.Neighbour, in.OnLink = s.cfg.Node, s.unserved, s.podCIDRs(), s.neighbours.router, onLinks()
 	in.ReflectorPort = s.cfg.ReflectorPort
 	s.neighbours.set(ctx, announce.Interfaces(in))
-	asked := s.ask(in)
+	asked := s.watchHealth(in)
 	d := announce.DecideBGP(in)
 	d.Problems = append(append(d.Problems, s.liveness.problems(d.Sessions)...), missingVRFs(d.Sessions)...)
 	s.report(d)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.last, s.untold = d, s.awaited(in, asked)
+	s.last, s.notReady = d, s.missingInput(in, asked)
 	s.closeOthers(d.Sessions)
 	s.liveness.set(d.Sessions, d.Reflector)
 	next = s.reflect(d.Reflector)
 	for _, want := range d.Sessions {
 		next = sooner(next, s.session(want))
-		if reason, lost := s.liveness.take(want.SessionConfig); lost && s.sessions[want.Peer] != nil {
+		if reason, lost := s.liveness.takeLost(want.SessionConfig); lost && s.sessions[want.Peer] != nil {
 			s.sessions[want.Peer].reset(reason)
 		}
 	}
-	next = sooner(next, s.passOn())
+	next = sooner(next, s.advertiseToClients())
 	s.started = s.started || len(d.Sessions) > 0
 	s.cfg.Announced(s.intended(in.Services))
 	s.cfg.Sessions(s.standings())
-	s.hear() // a session may be there no more
+	s.signalReceived() // a session may be there no more
 	return next
 }
 
@@ -264,7 +264,7 @@ func (s *Speaker) intended(services []*announce.Service) map[service.Name]Announ
 	}
 	all := map[service.Name]Announcement{}
 	for _, peer := range slices.Sorted(maps.Keys(s.sessions)) {
-		for _, r := range s.sessions[peer].held {
+		for _, r := range s.sessions[peer].advertised {
 			for _, name := range r.Services {
 				one := all[name]
 				if n := len(one.Peers); n == 0 || one.Peers[n-1] != peer {
@@ -306,17 +306,17 @@ func (s *Speaker) session(want announce.Session) (next time.Duration) {
 	have := s.sessions[want.Peer]
 	if have == nil {
 		var err error
-		if have, err = open(s.cfg.Log, want.SessionConfig, want.GracefulRestart && !s.started, s.woken, s.heardOf); err != nil {
-			s.cfg.Log.Error("cannot start a session, will try again", "peer", want.Peer, "err", err, "again", again)
-			return again
+		if have, err = openSession(s.cfg.Log, want.SessionConfig, want.GracefulRestart && !s.started, s.sessionChanged, s.routesChanged); err != nil {
+			s.cfg.Log.Error("cannot start a session, will try again", "peer", want.Peer, "err", err, "again", retryPause)
+			return retryPause
 		}
 		s.sessions[want.Peer] = have
 	}
-	routes, next := have.staying(slices.Concat(want.Routes, s.ofNodes(want)))
-	if err := have.hold(routes); err != nil {
-		have.log.Error("cannot change routes, will try again", "err", err, "again", again)
-		s.untold = "routes cannot be changed: " + err.Error()
-		return again
+	routes, next := have.withoutDrained(slices.Concat(want.Routes, s.reflectedPodCIDRs(want)))
+	if err := have.setRoutes(routes); err != nil {
+		have.log.Error("cannot change routes, will try again", "err", err, "again", retryPause)
+		s.notReady = "routes cannot be changed: " + err.Error()
+		return retryPause
 	}
 	if _, _, shunnedAt := have.state(); !shunnedAt.IsZero() {
 		return max(time.Millisecond, shunPause-time.Since(shunnedAt))
@@ -331,8 +331,8 @@ func sooner(a, b time.Duration) time.Duration {
 	return a
 }
 
-// ask lets the proxy be asked about what decides here, at these ports.
-func (s *Speaker) ask(in announce.BGPInput) (ports map[uint16]bool) {
+// watchHealth lets the proxy be asked about what decides here, at these ports.
+func (s *Speaker) watchHealth(in announce.BGPInput) (ports map[uint16]bool) {
 	ports = map[uint16]bool{}
 	for _, svc := range in.Services {
 		if svc.Local && svc.HealthCheckNodePort != 0 && in.Endpoints(svc.Name).Serving[s.cfg.Node] {
@@ -371,18 +371,18 @@ func (s *Speaker) report(d announce.BGPDecision) {
 	}
 }
 
-// leave takes everything back: first routers are asked to prefer other nodes.
-func (s *Speaker) leave() {
+// shutdown takes everything back: first routers are asked to prefer other nodes.
+func (s *Speaker) shutdown() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	wait := false
 	for _, have := range s.sessions {
-		if up, _, _ := have.state(); up && !have.config.GracefulRestart && len(have.held) > 0 {
-			wait = have.shun() == nil || wait
+		if up, _, _ := have.state(); up && !have.config.GracefulRestart && len(have.advertised) > 0 {
+			wait = have.drain() == nil || wait
 		}
 	}
 	if wait {
-		<-time.After(shunned) // nothing says that a router has done it
+		<-time.After(drainTime) // nothing says that a router has done it
 	}
 	for name, have := range s.sessions {
 		have.close(have.config.GracefulRestart)

@@ -31,36 +31,36 @@ type neighbours struct {
 	log    *slog.Logger
 	notify func()
 
-	mu   sync.Mutex
-	all  map[string]*neighbour
-	done sync.WaitGroup
+	mu       sync.Mutex
+	byDevice map[string]*neighbour
+	done     sync.WaitGroup
 }
 
 // A neighbour is the router behind an interface.
 type neighbour struct {
-	stop  func()
-	addr  netip.Addr // with the interface as zone
-	heard time.Time
+	stop     func()
+	addr     netip.Addr // with the interface as zone
+	lastSeen time.Time
 }
 
 // set looks for routers behind these interfaces, and behind no others, until ctx ends.
 func (n *neighbours) set(ctx context.Context, devices map[string]bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for device, one := range n.all {
+	for device, one := range n.byDevice {
 		if !devices[device] {
 			one.stop()
-			delete(n.all, device)
+			delete(n.byDevice, device)
 		}
 	}
 	for device := range devices {
-		if n.all[device] != nil {
+		if n.byDevice[device] != nil {
 			continue
 		}
 		ctx, stop := context.WithCancel(ctx)
 		one := &neighbour{stop: stop}
-		n.all[device] = one
-		n.done.Go(func() { n.look(ctx, device, one) })
+		n.byDevice[device] = one
+		n.done.Go(func() { n.discover(ctx, device, one) })
 	}
 }
 
@@ -68,30 +68,30 @@ func (n *neighbours) set(ctx context.Context, devices map[string]bool) {
 func (n *neighbours) router(device string) netip.Addr {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if one := n.all[device]; one != nil {
+	if one := n.byDevice[device]; one != nil {
 		return one.addr
 	}
 	return netip.Addr{}
 }
 
-// look says that we are there and hears who else is, until ctx ends.
-func (n *neighbours) look(ctx context.Context, device string, one *neighbour) {
+// discover sends router advertisements and receives those of others, until ctx ends.
+func (n *neighbours) discover(ctx context.Context, device string, one *neighbour) {
 	var told string
 	for ctx.Err() == nil {
-		err := n.talk(ctx, device, one)
+		err := n.discoverOnce(ctx, device, one)
 		if err != nil && ctx.Err() == nil && err.Error() != told {
 			told = err.Error()
-			n.log.Warn("cannot find a router behind an interface, will try again", "interface", device, "err", err, "again", again)
+			n.log.Warn("cannot find a router behind an interface, will try again", "interface", device, "err", err, "again", retryPause)
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(again):
+		case <-time.After(retryPause):
 		}
 	}
 }
 
-// talk does it with one socket.
-func (n *neighbours) talk(ctx context.Context, device string, one *neighbour) error {
+// discoverOnce does it until its socket fails.
+func (n *neighbours) discoverOnce(ctx context.Context, device string, one *neighbour) error {
 	link, err := net.InterfaceByName(device)
 	if err != nil {
 		return err
@@ -122,22 +122,22 @@ func (n *neighbours) talk(ctx context.Context, device string, one *neighbour) er
 			return err
 		}
 		if a, _ := netip.AddrFromSlice(from.IP); length >= 16 && data[0] == routerAdvertisement && a.IsLinkLocalUnicast() && hopLimitOf(control[:flags]) == hopLimit && !isOwn(link, a) {
-			n.hear(one, a.WithZone(device))
+			n.noteRouter(one, a.WithZone(device))
 		}
 	}
 }
 
-// hear notes that a router is there. Of several the first one counts as long as it is heard.
-func (n *neighbours) hear(one *neighbour, a netip.Addr) {
+// noteRouter notes that a router is there. Of several the first one counts as long as its advertisements come.
+func (n *neighbours) noteRouter(one *neighbour, a netip.Addr) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	now := time.Now()
 	if one.addr == a {
-		one.heard = now
+		one.lastSeen = now
 		return
 	}
-	if !one.addr.IsValid() || now.Sub(one.heard) > forgotten {
-		one.addr, one.heard = a, now
+	if !one.addr.IsValid() || now.Sub(one.lastSeen) > forgotten {
+		one.addr, one.lastSeen = a, now
 		n.notify()
 	}
 }

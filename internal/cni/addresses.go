@@ -33,7 +33,7 @@ func reserve(conf *netConf, stdin []byte, cniArgs string, a attachment) ([]netip
 	if err != nil {
 		return nil, err
 	}
-	before, err := held(conf, a)
+	before, err := storedAddrs(conf, a)
 	if err != nil {
 		return nil, failf(types.ErrIOFailure, "%v", err)
 	}
@@ -58,7 +58,7 @@ func reserve(conf *netConf, stdin []byte, cniArgs string, a attachment) ([]netip
 			if len(before) == 0 {
 				cleanup = release(conf, a)
 			}
-			return nil, withCleanup(untaken(err, set), cleanup)
+			return nil, withCleanup(noAddressError(err, set), cleanup)
 		}
 		addr, _ := netip.AddrFromSlice(ip.Address.IP)
 		got = append(got, addr.Unmap())
@@ -69,8 +69,8 @@ func reserve(conf *netConf, stdin []byte, cniArgs string, a attachment) ([]netip
 	return got, nil
 }
 
-// untaken says why no address was taken, in words of who reads a pod's events. host-local has a text only for it.
-func untaken(err error, set *allocator.RangeSet) error {
+// noAddressError says why no address was taken, in words for the reader of a pod's events. host-local has a text only for it.
+func noAddressError(err error, set *allocator.RangeSet) error {
 	if !strings.Contains(err.Error(), "no IP addresses available") {
 		return failf(types.ErrTryAgainLater, "take a pod address: %v", err)
 	}
@@ -95,7 +95,7 @@ func takeFrom(requested []net.IP, set *allocator.RangeSet) (rest []net.IP, taken
 
 // release releases every address of the attachment; it is no error if there is none.
 func release(conf *netConf, a attachment) error {
-	return sweep(conf, func(holder attachment) bool { return holder != a })
+	return releaseUnused(conf, func(holder attachment) bool { return holder != a })
 }
 
 // openStore opens the network's store, or returns nil when there is none: DEL,
@@ -112,8 +112,8 @@ func openStore(conf *netConf) (*disk.Store, error) {
 	return store, nil
 }
 
-// held lists the addresses that the store keeps for the attachment.
-func held(conf *netConf, a attachment) (map[netip.Addr]bool, error) {
+// storedAddrs lists the addresses that the store keeps for the attachment.
+func storedAddrs(conf *netConf, a attachment) (map[netip.Addr]bool, error) {
 	addrs := map[netip.Addr]bool{}
 	store, err := openStore(conf)
 	if store == nil {
@@ -131,12 +131,12 @@ func held(conf *netConf, a attachment) (map[netip.Addr]bool, error) {
 	return addrs, nil
 }
 
-// sweep releases the addresses whose holder is not valid, and those that
+// releaseUnused releases the addresses whose holder is not valid, and those that
 // have no holder. host-local's own calls know neither "all but these" nor the
 // latter. Its format is one file for each address: container, CR LF, interface. The
 // lock keeps out every ADD that has made its file and not yet written it, so what
 // is empty was left by a plugin that was killed just there.
-func sweep(conf *netConf, keep func(holder attachment) bool) error {
+func releaseUnused(conf *netConf, keep func(holder attachment) bool) error {
 	store, err := openStore(conf)
 	if store == nil {
 		return err

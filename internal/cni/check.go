@@ -38,7 +38,7 @@ func check(args *skel.CmdArgs) error {
 	if w.addrs, err = previousAddrs(conf, args.IfName); err != nil {
 		return err
 	}
-	stored, err := held(conf, w.attachment)
+	stored, err := storedAddrs(conf, w.attachment)
 	if err != nil {
 		return err
 	}

@@ -80,5 +80,5 @@ func loopbackCheck(args *skel.CmdArgs) error {
 	})
 }
 
-// nothing serves verbs that cannot fail for lo.
-func nothing(*skel.CmdArgs) error { return nil }
+// noop serves verbs that cannot fail for lo.
+func noop(*skel.CmdArgs) error { return nil }

@@ -33,7 +33,7 @@ func Main(argv0, release string) int {
 	about := fmt.Sprintf("%s %s: the CNI plugin of Fairway. A container runtime starts it with CNI_COMMAND set; see https://www.cni.dev/docs/spec.", PluginName, release)
 	funcs := skel.CNIFuncs{Add: add, Del: del, Check: check, GC: gc, Status: status}
 	if filepath.Base(argv0) == LoopbackName {
-		funcs = skel.CNIFuncs{Add: loopbackUp, Del: loopbackDown, Check: loopbackCheck, GC: nothing, Status: nothing}
+		funcs = skel.CNIFuncs{Add: loopbackUp, Del: loopbackDown, Check: loopbackCheck, GC: noop, Status: noop}
 	}
 	if failure := skel.PluginMainFuncsWithError(funcs, supported, about); failure != nil {
 		if err := failure.Print(); err != nil {
@@ -85,7 +85,7 @@ func add(args *skel.CmdArgs) error {
 		return failf(types.ErrInvalidNetNS, "open the pod's network namespace: %v", err)
 	}
 	defer podNS.Close()
-	if err := alone(podNS); err != nil {
+	if err := lockPod(podNS); err != nil {
 		return err
 	}
 	host, err := OpenNetlink()
@@ -119,9 +119,9 @@ func add(args *skel.CmdArgs) error {
 	return withCleanup(err, removeHostPorts(conf, w.attachment), w.removeLinks(host), release(conf, w.attachment))
 }
 
-// alone keeps other ADDs of the same pod out until this program ends: one that fails would release the addresses which
+// lockPod keeps other ADDs of the same pod out until this program ends: one that fails would release the addresses which
 // the other has just got.
-func alone(podNS ns.NetNS) error {
+func lockPod(podNS ns.NetNS) error {
 	err := unix.Flock(int(podNS.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		return failf(types.ErrTryAgainLater, "another ADD of this pod is under way (it will have been made when that ends)")
@@ -217,7 +217,7 @@ func gc(args *skel.CmdArgs) error {
 	}
 	failed := errors.Join(gcHostPorts(conf, validLinks), gcLinks(conf.Name, validLinks))
 	gone := forgetful(conf)
-	return errors.Join(failed, sweep(conf, func(a attachment) bool {
+	return errors.Join(failed, releaseUnused(conf, func(a attachment) bool {
 		if !valid[a] {
 			gone(a.containerID)
 		}

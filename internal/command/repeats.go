@@ -30,8 +30,8 @@ type seen struct {
 }
 
 type line struct {
-	logged time.Time
-	more   int // left out since
+	logged  time.Time
+	skipped int // left out since
 }
 
 func onceAMinute(h slog.Handler) slog.Handler {
@@ -89,10 +89,10 @@ func (s *seen) due(key string, now time.Time) (more int, due bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if l := s.lines[key]; l != nil && now.Sub(l.logged) < repeatAfter {
-		l.more++
+		l.skipped++
 		return 0, false
 	} else if l != nil {
-		more = l.more
+		more = l.skipped
 	}
 	if len(s.lines) >= maxRepeats {
 		clear(s.lines)

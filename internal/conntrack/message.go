@@ -227,10 +227,10 @@ func parse(b []byte) (e entry, ok bool) {
 			e.state = parseState(data)
 		}
 	}
-	return e, hasID && e.orig.whole() && e.reply.whole()
+	return e, hasID && e.orig.complete() && e.reply.complete()
 }
 
-func (t tuple) whole() bool {
+func (t tuple) complete() bool {
 	return t.proto != 0 && t.src.Port() != 0 && t.dst.Port() != 0 && t.dst.IsValid() && t.src.IsValid()
 }
 

@@ -364,7 +364,7 @@ func FuzzParse(f *testing.F) {
 		if !ok {
 			return
 		}
-		if !e.orig.whole() || !e.reply.whole() || len(e.raw) == 0 {
+		if !e.orig.complete() || !e.reply.complete() || len(e.raw) == 0 {
 			t.Errorf("%+v is called whole", e)
 		}
 		if again, ok := parse(e.reencoded()); !ok || again.reply != e.reply || again.id != e.id || again.zone != e.zone {

@@ -25,11 +25,11 @@ const maxInFlight = 256
 // A Prober asks targets, each at its interval, and keeps what counts of their answers. Its methods
 // may be called by any goroutine.
 type Prober struct {
-	checks  Checks
-	ask     func(ctx context.Context, t Target) service.ProbeResult
-	observe func(service.ProbeState) // each answer, for the metrics
-	wake    chan struct{}            // results changed
-	more    chan struct{}            // targets changed
+	checks         Checks
+	ask            func(ctx context.Context, t Target) service.ProbeResult
+	observe        func(service.ProbeState) // each answer, for the metrics
+	wake           chan struct{}            // results changed
+	targetsChanged chan struct{}            // targets changed
 
 	mu      sync.Mutex
 	targets map[Target]*target
@@ -53,7 +53,7 @@ func NewProber(c Checks, ask func(ctx context.Context, t Target) service.ProbeRe
 		told = func(service.ProbeState) {}
 	}
 	return &Prober{
-		checks: c, ask: ask, observe: told, wake: make(chan struct{}, 1), more: make(chan struct{}, 1),
+		checks: c, ask: ask, observe: told, wake: make(chan struct{}, 1), targetsChanged: make(chan struct{}, 1),
 		targets: map[Target]*target{}, changed: map[Target]struct{}{},
 	}
 }
@@ -83,7 +83,7 @@ func (p *Prober) Set(want map[Target]struct{}) {
 			heap.Push(&p.queue, t)
 		}
 	}
-	notify(p.more)
+	notify(p.targetsChanged)
 	notify(p.wake) // perhaps nobody is waited for any more
 }
 
@@ -135,7 +135,7 @@ func (p *Prober) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-p.more:
+		case <-p.targetsChanged:
 		case <-timer.C:
 		}
 		for now := time.Now(); !now.Before(next); now = time.Now() {
@@ -192,7 +192,7 @@ func (p *Prober) answer(t *target, r service.ProbeResult, ended bool) {
 		return
 	}
 	heap.Push(&p.queue, t)
-	notify(p.more)
+	notify(p.targetsChanged)
 	first := t.counts.State == service.Unprobed
 	if t.add(r, p.checks) {
 		p.changed[t.Target] = struct{}{}

@@ -24,7 +24,7 @@ type Backends struct {
 // To is a port that leads to one pod.
 func To(pod netip.AddrPort) Backends { return Backends{Endpoints: []service.Endpoint{{Addr: pod}}} }
 
-func (b *Backends) keeps(a netip.AddrPort) bool {
+func (b *Backends) retains(a netip.AddrPort) bool {
 	if b.Keeps != nil {
 		return b.Keeps(a)
 	}
@@ -83,7 +83,7 @@ func (c *chooser) set(b Backends) {
 	defer c.mu.Unlock()
 	c.now = b
 	for a, l := range c.used {
-		if !b.keeps(a) {
+		if !b.retains(a) {
 			l.end()
 			delete(c.used, a)
 		}

@@ -19,19 +19,19 @@ import (
 // ipam decides upon, and writes what it decides, into the Services' statuses, into those of the
 // pools and into a ConfigurationState. It is the controller's: one at a time.
 type Addresses struct {
-	log       *slog.Logger
-	sub       *Subscription
-	store     *Store
-	events    *Recorder
-	balancers *Feed[Balancer]
-	names     *Feed[namespaceLabels]
-	alloc     *ipam.Allocator
-	writer    *balancerWriter
-	report    *poolReport
-	mode      corev1.LoadBalancerIPMode
-	taken     []ipam.PortRange
-	given     map[service.Name]*given
-	nodes     map[netip.Addr]string // by address, the node that says that it is its own
+	log            *slog.Logger
+	sub            *Subscription
+	store          *Store
+	events         *Recorder
+	balancers      *Feed[Balancer]
+	names          *Feed[namespaceLabels]
+	alloc          *ipam.Allocator
+	writer         *balancerWriter
+	report         *poolReport
+	mode           corev1.LoadBalancerIPMode
+	nodePortsInUse []ipam.PortRange
+	allocations    map[service.Name]*allocation
+	nodes          map[netip.Addr]string // by address, the node that says that it is its own
 
 	// mu may be taken with the lock of a feed held, and none of those with mu held.
 	mu         sync.Mutex
@@ -51,7 +51,7 @@ type namespaceLabels map[string]string
 // programs listen.
 func NewAddresses(log *slog.Logger, s *Store, events *Recorder, class string, mode corev1.LoadBalancerIPMode, taken []ipam.PortRange) *Addresses {
 	a := &Addresses{
-		mode: mode, taken: taken, given: map[service.Name]*given{}, log: log, sub: s.subscribe("addresses"), store: s, events: events, alloc: ipam.New(),
+		mode: mode, nodePortsInUse: taken, allocations: map[service.Name]*allocation{}, log: log, sub: s.subscribe("addresses"), store: s, events: events, alloc: ipam.New(),
 		pools: true, reserved: true, namespaces: map[string]bool{}, known: map[service.Name]bool{},
 	}
 	a.balancers = open(s, balancersKind(s.cfg.Client, class))
@@ -151,20 +151,20 @@ func (a *Addresses) decide(names []service.Name) {
 	}
 	decisions := a.alloc.Decide()
 	for _, d := range decisions {
-		tellOwner(a.log, a.events, d)
+		reportDecision(a.log, a.events, d)
 		want := balancerStatus{Addrs: d.Addrs, Pool: d.Pool, Held: true}
 		if len(d.Addrs) > 0 {
 			want.Mode = a.mode
 		}
-		a.report.moved(a.given[d.Name].pool(), want.Pool)
-		a.given[d.Name] = a.given[d.Name].next(want)
+		a.report.moved(a.allocations[d.Name].pool(), want.Pool)
+		a.allocations[d.Name] = a.allocations[d.Name].next(want)
 		names = append(names, d.Name)
 	}
 	if claims {
-		names = slices.AppendSeq(names, maps.Keys(a.given))
+		names = slices.AppendSeq(names, maps.Keys(a.allocations))
 	}
 	for _, name := range names {
-		a.give(name)
+		a.publish(name)
 		a.dismiss(name)
 	}
 	if pools || reserved || len(decisions) > 0 {
@@ -179,10 +179,10 @@ func (a *Addresses) dismiss(name service.Name) {
 	switch {
 	case !ok:
 		delete(a.known, name)
-		delete(a.given, name)
+		delete(a.allocations, name)
 		a.writer.Forget(name)
 	case !b.Wanted:
-		delete(a.given, name)
+		delete(a.allocations, name)
 		a.writer.Set(name, balancerStatus{})
 	}
 }

@@ -37,7 +37,7 @@ type announceKind struct {
 	field                            string // of the status: a list
 	item                             func(string) any
 	text                             func(any) string
-	most                             int // of all nodes together; 0: as many as there are
+	limit                            int // of all nodes together; 0: as many as there are
 }
 
 var (
@@ -49,9 +49,9 @@ var (
 			return name
 		}}
 	bgpStatuses = announceKind{resource: "servicebgpstatuses", kind: "ServiceBGPStatus", prefix: "bgp", protocol: "bgp", field: "peers",
-		item: func(name string) any { return name },
-		text: func(item any) string { name, _ := item.(string); return name },
-		most: mostBGPStatuses,
+		item:  func(name string) any { return name },
+		text:  func(item any) string { name, _ := item.(string); return name },
+		limit: mostBGPStatuses,
 	}
 )
 
@@ -82,9 +82,9 @@ type AnnounceStatuses struct {
 	writer *StatusWriter[announceStatus]
 	inform func(name service.Name, reason, message string)
 
-	mu   sync.Mutex
-	told map[service.Name]bool // which objects' Services have had their event
-	left int                   // Services without an object, at the last Set
+	mu        sync.Mutex
+	notified  map[service.Name]bool // which objects' Services have had their event
+	unwritten int                   // Services without an object, at the last Set
 }
 
 // L2Statuses returns what writes ServiceL2Statuses. inform is told when the node begins to announce
@@ -100,7 +100,7 @@ func (v *Speaker) BGPStatuses(log *slog.Logger, inform func(name service.Name, r
 
 func (v *Speaker) statuses(k announceKind, log *slog.Logger, inform func(name service.Name, reason, message string)) *AnnounceStatuses {
 	s := v.store
-	a := &AnnounceStatuses{kind: k, log: log, store: s, nodes: v.nodes, inform: inform, told: map[service.Name]bool{}}
+	a := &AnnounceStatuses{kind: k, log: log, store: s, nodes: v.nodes, inform: inform, notified: map[service.Name]bool{}}
 	objects := metallbKind(s, "v1beta1", k.resource, k.read)
 	objects.only.LabelSelector = announcedBy(s.cfg.NodeName).LabelSelector
 	a.feed = open(s, objects)
@@ -144,7 +144,7 @@ func (a *AnnounceStatuses) Set(by map[service.Name]AnnouncedService) {
 	for name := range by {
 		all = append(all, name)
 	}
-	if most := a.kind.most / max(1, a.nodes.Len()); a.kind.most > 0 {
+	if most := a.kind.limit / max(1, a.nodes.Len()); a.kind.limit > 0 {
 		slices.SortFunc(all, service.Name.Compare) // all nodes leave out the same
 		a.bounded(len(all)-most, most)
 		all = all[:min(len(all), max(1, most))]
@@ -158,9 +158,9 @@ func (a *AnnounceStatuses) Set(by map[service.Name]AnnouncedService) {
 		wants[a.nameOf(name)] = announceStatus{name, a.store.cfg.NodeName, append([]string(nil), by[name].By...), strings.Join(addrs, ",")}
 	}
 	a.mu.Lock()
-	for object := range a.told {
+	for object := range a.notified {
 		if _, ok := wants[object]; !ok {
-			delete(a.told, object)
+			delete(a.notified, object)
 		}
 	}
 	a.mu.Unlock()
@@ -170,8 +170,8 @@ func (a *AnnounceStatuses) Set(by map[service.Name]AnnouncedService) {
 // bounded logs that Services have no object, when that begins.
 func (a *AnnounceStatuses) bounded(left, most int) {
 	a.mu.Lock()
-	was := a.left
-	a.left = max(0, left)
+	was := a.unwritten
+	a.unwritten = max(0, left)
 	a.mu.Unlock()
 	if left > 0 && was == 0 {
 		a.log.Warn("there are too many Services for all of them to have an object of each node", "kind", a.kind.kind, "have", most, "without", left)
@@ -204,8 +204,8 @@ func (a *AnnounceStatuses) apply(ctx context.Context, object service.Name, want 
 		return err
 	}
 	a.mu.Lock()
-	first := !was && !a.told[object]
-	a.told[object] = true
+	first := !was && !a.notified[object]
+	a.notified[object] = true
 	a.mu.Unlock()
 	if first {
 		a.inform(want.Name, "nodeAssigned", fmt.Sprintf("announcing from node %q with protocol %q", node, a.kind.protocol))

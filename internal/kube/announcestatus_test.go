@@ -176,7 +176,7 @@ func TestBGPStatusesAreBounded(t *testing.T) {
 	s := metallbStore(newMetallbAPI())
 	v := s.SubscribeSpeaker("")
 	few := bgpStatuses
-	few.most = 2
+	few.limit = 2
 	w := v.statuses(few, slog.New(slog.DiscardHandler), func(service.Name, string, string) {})
 	runUntilEnd(t, s)
 	waitFor(t, v.Synced(), "Synced")
@@ -185,8 +185,8 @@ func TestBGPStatusesAreBounded(t *testing.T) {
 		all[service.Name{Namespace: "shop", Name: fmt.Sprint(i)}] = AnnouncedService{By: []string{"tor"}}
 	}
 	w.Set(all)
-	if n := len(w.writer.wants); n != 2 || w.left != 3 {
-		t.Errorf("%d objects are wanted, %d are left out", n, w.left)
+	if n := len(w.writer.wants); n != 2 || w.unwritten != 3 {
+		t.Errorf("%d objects are wanted, %d are left out", n, w.unwritten)
 	}
 }
 

@@ -23,13 +23,13 @@ type balancerWriter struct {
 
 func newBalancerWriter(log *slog.Logger, s *Store, balancers *Feed[Balancer]) *balancerWriter {
 	w := &balancerWriter{store: s, balancers: balancers}
-	w.StatusWriter = NewStatusWriter(StatusConfig[balancerStatus]{Log: log, Owner: balancerOwner, Kind: "services", Have: w.have, Apply: w.apply})
+	w.StatusWriter = NewStatusWriter(StatusConfig[balancerStatus]{Log: log, Owner: balancerOwner, Kind: "services", Have: w.current, Apply: w.apply})
 	return w
 }
 
-// have returns what a Service's status says, for the comparison with what is wanted: our
+// current returns what a Service's status says, for the comparison with what is wanted: our
 // annotation counts only where there is an address.
-func (w *balancerWriter) have(name service.Name) (balancerStatus, bool) {
+func (w *balancerWriter) current(name service.Name) (balancerStatus, bool) {
 	b, ok := w.balancers.Get(name)
 	if !ok {
 		return balancerStatus{}, false
@@ -83,8 +83,8 @@ func (s balancerStatus) ingress() []corev1.LoadBalancerIngress {
 	return all
 }
 
-// tellOwner reports what has happened to a Service to its owner.
-func tellOwner(log *slog.Logger, events *Recorder, d ipam.Decision) {
+// reportDecision reports what has happened to a Service to its owner.
+func reportDecision(log *slog.Logger, events *Recorder, d ipam.Decision) {
 	for _, e := range d.Events {
 		attrs := []any{"service", d.Name.String(), "reason", e.Reason, "message", e.Message}
 		if e.Warning {

@@ -11,8 +11,8 @@ import (
 
 const reasonClaimed = "AddressClaimed"
 
-// A given is what the allocator gave a Service, and which claims of nodes were reported.
-type given struct {
+// An allocation is what the allocator gave a Service, and which claims of nodes were reported.
+type allocation struct {
 	status   balancerStatus
 	reported map[nodeClaim]bool
 }
@@ -24,8 +24,8 @@ type nodeClaim struct {
 }
 
 // next is what a Service is given now; of its addresses it remembers what was reported. g may be nil.
-func (g *given) next(status balancerStatus) *given {
-	n := &given{status, map[nodeClaim]bool{}}
+func (g *allocation) next(status balancerStatus) *allocation {
+	n := &allocation{status, map[nodeClaim]bool{}}
 	if g != nil && slices.Equal(g.status.Addrs, status.Addrs) {
 		n.status.Ports, n.reported = g.status.Ports, g.reported
 	}
@@ -33,7 +33,7 @@ func (g *given) next(status balancerStatus) *given {
 }
 
 // pool is where the addresses come from; empty: from none. g may be nil.
-func (g *given) pool() string {
+func (g *allocation) pool() string {
 	if g == nil {
 		return ""
 	}
@@ -53,12 +53,12 @@ func (s *Store) claimants() map[netip.Addr]string {
 	return all
 }
 
-// give lets a Service's status have what it was given. Agents refuse a load balancer's address that a node
+// publish has what a Service was given written to its status. Agents refuse a load balancer's address that a node
 // says is its own, and a kubelet says what it likes. So a Service that had the address before keeps it: its
 // status names its ports from then on, but those of nodes' own programs, and at these the agents serve it
 // (decision 14). They stay named, so that a node that says this now and then interrupts nothing again.
-func (a *Addresses) give(name service.Name) {
-	g := a.given[name]
+func (a *Addresses) publish(name service.Name) {
+	g := a.allocations[name]
 	b, ok := a.balancers.Get(name)
 	if g == nil || !ok {
 		return
@@ -85,7 +85,7 @@ func (a *Addresses) give(name service.Name) {
 // checked returns the ports at which no program of a node's own listens.
 func (a *Addresses) checked(ports []ipam.Port) (out []service.CheckedPort) {
 	for _, p := range ports {
-		if !ipam.Taken(a.taken, p.Port) {
+		if !ipam.Taken(a.nodePortsInUse, p.Port) {
 			out = append(out, service.CheckedPort(p))
 		}
 	}

@@ -59,11 +59,11 @@ type Feed[V any] struct {
 
 	progress atomic.Int32
 
-	mu        sync.Mutex
-	all       map[service.Name]*V
-	byOwner   map[service.Name][]*V // the lists are never changed in place
-	followers []func(name service.Name, old, new *V, trigger int64)
-	settled   []func() // called when the feed gets further
+	mu         sync.Mutex
+	all        map[service.Name]*V
+	byOwner    map[service.Name][]*V // the lists are never changed in place
+	followers  []func(name service.Name, old, new *V, trigger int64)
+	onProgress []func() // called when the feed gets further
 }
 
 // How far a feed is.
@@ -207,13 +207,13 @@ func (f *Feed[V]) index(old, new *V) {
 // onSettle lets check be called when the feed is listed or refused, without a lock.
 func (f *Feed[V]) onSettle(check func()) {
 	f.mu.Lock()
-	f.settled = append(f.settled, check)
+	f.onProgress = append(f.onProgress, check)
 	f.mu.Unlock()
 }
 
-// settle notes how far the feed is and lets the gates that depend on it look again. A feed
+// setProgress notes how far the feed is and lets the gates that depend on it look again. A feed
 // that was listed stays so.
-func (f *Feed[V]) settle(progress int32) {
+func (f *Feed[V]) setProgress(progress int32) {
 	for {
 		was := f.progress.Load()
 		if was >= progress {
@@ -227,7 +227,7 @@ func (f *Feed[V]) settle(progress int32) {
 		f.first(f)
 	}
 	f.mu.Lock()
-	checks := slices.Clone(f.settled)
+	checks := slices.Clone(f.onProgress)
 	f.mu.Unlock()
 	for _, check := range checks {
 		check()
@@ -235,7 +235,7 @@ func (f *Feed[V]) settle(progress int32) {
 }
 
 // refuse notes that the API server refuses to list the kind.
-func (f *Feed[V]) refuse() { f.settle(refused) }
+func (f *Feed[V]) refuse() { f.setProgress(refused) }
 
 // input is a feed as a gate sees it.
 func (f *Feed[V]) input() input {

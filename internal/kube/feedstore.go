@@ -60,10 +60,10 @@ func (f feedStore[V]) Replace(list []any, _ string) error {
 	}
 	believed, foreign := true, false
 	if f.guard != nil && f.progress.Load() == listed {
-		believed, foreign = f.guard.judge(f.overlap(seen))
+		believed, foreign = f.guard.believe(f.overlap(seen))
 	}
 	if foreign && !believed {
-		return errDoubted
+		return errUnconfirmed
 	}
 	var fresh []*V
 	f.mu.Lock()
@@ -82,9 +82,9 @@ func (f feedStore[V]) Replace(list []any, _ string) error {
 		f.replaced(v)
 	}
 	if !believed {
-		return errDoubted
+		return errUnconfirmed
 	}
-	f.settle(listed)
+	f.setProgress(listed)
 	return nil
 }
 

@@ -16,12 +16,12 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// errDoubted tells the reflector that a list was not taken over, so that it lists again.
-var errDoubted = errors.New("the list lacks most of what there was")
+// errUnconfirmed tells the reflector that a list was not taken over, so that it lists again.
+var errUnconfirmed = errors.New("the list lacks most of what there was")
 
-// askAgain is the most that is waited before a doubted list is asked for again, and with
+// maxRetryPause is the most that is waited before a doubted list is asked for again, and with
 // it how long a node waits for the right one. A list that lacks most objects is short.
-const askAgain = 3 * time.Second
+const maxRetryPause = 3 * time.Second
 
 // A guard keeps what a feed has when a later list lacks most of it, or is another cluster's,
 // until the API server has said the same for Config.EmptyAfter. It belongs to the goroutine
@@ -29,31 +29,31 @@ const askAgain = 3 * time.Second
 // server's own Service and its slice, this node, the ServiceCIDR kubernetes), so that an empty
 // list is doubted in a small cluster too.
 type guard struct {
-	log     *slog.Logger
-	kind    string
-	brake   service.Brake
-	pause   time.Duration // before the list is asked for again
-	cluster *clusterID
-	problem func(service.Name, service.Problem)
-	keeps   func(objects int)   // notes how many objects a doubted list lacks
-	again   func(time.Duration) // makes the reflector wait before its next request
+	log       *slog.Logger
+	kind      string
+	brake     service.Brake
+	pause     time.Duration // before the list is asked for again
+	cluster   *clusterID
+	problem   func(service.Name, service.Problem)
+	noteKept  func(objects int)   // notes how many objects a doubted list lacks
+	delayNext func(time.Duration) // makes the reflector wait before its next request
 }
 
 func (s *Store) newGuard(kind string) *guard {
-	gauge := s.metrics.kept.WithLabelValues(kind)
+	gauge := s.metrics.retained.WithLabelValues(kind)
 	keeps := func(objects int) {
 		gauge.Set(float64(objects))
-		s.troubles.keeps(kind, objects)
+		s.troubles.noteKept(kind, objects)
 	}
 	return &guard{
-		log: s.cfg.Log, kind: kind, brake: service.Brake{Bound: s.cfg.EmptyAfter, Some: true}, pause: min(askAgain, s.cfg.EmptyAfter/4),
-		cluster: s.cluster, problem: s.cfg.Problem, keeps: keeps, again: func(time.Duration) {},
+		log: s.cfg.Log, kind: kind, brake: service.Brake{Bound: s.cfg.EmptyAfter, Some: true}, pause: min(maxRetryPause, s.cfg.EmptyAfter/4),
+		cluster: s.cluster, problem: s.cfg.Problem, noteKept: keeps, delayNext: func(time.Duration) {},
 	}
 }
 
-// judge reports whether what a list lacks is gone: it has kept of had objects. foreign says
+// believe reports whether what a list lacks is gone: it has kept of had objects. foreign says
 // that the list is another cluster's.
-func (g *guard) judge(had, kept int) (believed, foreign bool) {
+func (g *guard) believe(had, kept int) (believed, foreign bool) {
 	foreign = kept < had && g.cluster.another()
 	doubted := g.brake.Holds()
 	believed = g.brake.Believe(time.Now(), had, kept, foreign)
@@ -74,10 +74,10 @@ func (g *guard) judge(had, kept int) (believed, foreign bool) {
 		log.Info("the API server's list has all objects again")
 	}
 	if believed {
-		g.keeps(0)
+		g.noteKept(0)
 	} else {
-		g.keeps(had - kept)
-		g.again(g.pause)
+		g.noteKept(had - kept)
+		g.delayNext(g.pause)
 	}
 	return believed, foreign
 }
@@ -100,8 +100,8 @@ const (
 	clusterAgain   = 30 * time.Second
 )
 
-// learn asks until there is an answer or ctx ends.
-func (c *clusterID) learn(ctx context.Context) {
+// readUID asks the API server until there is an answer or ctx ends.
+func (c *clusterID) readUID(ctx context.Context) {
 	c.mu.Lock()
 	c.ctx = ctx
 	c.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 // metrics say how reading from the API server goes, by kind of object.
 type metrics struct {
 	failures *prometheus.CounterVec
-	kept     *prometheus.GaugeVec
+	retained *prometheus.GaugeVec
 	listed   *prometheus.Desc
 	objects  *prometheus.Desc
 }
@@ -18,7 +18,7 @@ func newMetrics() *metrics {
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "fairway", Name: "api_failures_total", Help: "List and watch requests that failed or were refused",
 		}, label),
-		kept: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		retained: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Namespace: "fairway", Name: "api_kept_objects", Help: "Objects kept although the last list lacks them, for --empty-after, because it lacks most",
 		}, label),
 		listed:  prometheus.NewDesc("fairway_api_listed", "1 if the first list of the kind is in, 0 if the agent waits for it or works without it", label, nil),
@@ -32,7 +32,7 @@ func (m *metrics) failed(kind string) func() { return m.failures.WithLabelValues
 // Describe implements prometheus.Collector.
 func (s *Store) Describe(out chan<- *prometheus.Desc) {
 	s.metrics.failures.Describe(out)
-	s.metrics.kept.Describe(out)
+	s.metrics.retained.Describe(out)
 	out <- s.metrics.listed
 	out <- s.metrics.objects
 }
@@ -41,7 +41,7 @@ func (s *Store) Describe(out chan<- *prometheus.Desc) {
 // objects are kept, and how often the API server did not answer.
 func (s *Store) Collect(out chan<- prometheus.Metric) {
 	s.metrics.failures.Collect(out)
-	s.metrics.kept.Collect(out)
+	s.metrics.retained.Collect(out)
 	for _, in := range s.inputs() {
 		is := 0.0
 		if in.progress() == listed {

@@ -84,7 +84,7 @@ type pacer struct {
 	answered   <-chan struct{}
 	unanswered bool // the last request failed
 
-	hold     time.Duration // before the next request, whatever came of the last
+	minPause time.Duration // before the next request, whatever came of the last
 	failures int           // since a watch was last answered
 	// short is how many watches in a row have ended soon, since the server was away last. The first
 	// one counts for nothing: the first watch after an outage mostly ends at once, because an API server that has just started
@@ -102,7 +102,7 @@ type pacer struct {
 func (p *pacer) before(ctx context.Context) error {
 	answered := p.answered
 	defer func() { p.answered = p.server.answered() }()
-	if p.hold > 0 || p.absent || !p.unanswered {
+	if p.minPause > 0 || p.absent || !p.unanswered {
 		answered = nil // what is waited for is not that the server answers
 	}
 	pause := p.pause()
@@ -123,8 +123,8 @@ func (p *pacer) before(ctx context.Context) error {
 
 // pause returns how long to wait before the next request.
 func (p *pacer) pause() time.Duration {
-	if pause := p.hold; pause > 0 {
-		p.hold, p.listed, p.watching = 0, false, time.Time{}
+	if pause := p.minPause; pause > 0 {
+		p.minPause, p.listed, p.watching = 0, false, time.Time{}
 		return pause + rand.N(pause/2+1)
 	}
 	if !p.watching.IsZero() {

@@ -17,8 +17,8 @@ import (
 type podReporter struct {
 	report func(pod service.Name, uid string, p service.Problem)
 
-	mu   sync.Mutex
-	said map[podMistake]bool
+	mu       sync.Mutex
+	reported map[podMistake]bool
 }
 
 type podMistake struct {
@@ -29,8 +29,8 @@ type podMistake struct {
 // mostPodMistakes bounds what is remembered. Beyond it what was said may be said again.
 const mostPodMistakes = 10000
 
-// look reports what is wrong with the annotations of a pod, unless it was said.
-func (r *podReporter) look(o *corev1.Pod) {
+// check reports what is wrong with the annotations of a pod, unless it was reported.
+func (r *podReporter) check(o *corev1.Pod) {
 	for _, text := range append(misspeltBandwidth(o.Annotations), unknownAnnotations("Pod", o.Annotations, podAnnotations)...) {
 		m := podMistake{o.UID, text}
 		if owner := metav1.GetControllerOf(o); owner != nil {
@@ -45,12 +45,12 @@ func (r *podReporter) look(o *corev1.Pod) {
 func (r *podReporter) first(m podMistake) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.said[m] {
+	if r.reported[m] {
 		return false
 	}
-	if r.said == nil || len(r.said) >= mostPodMistakes {
-		r.said = map[podMistake]bool{}
+	if r.reported == nil || len(r.reported) >= mostPodMistakes {
+		r.reported = map[podMistake]bool{}
 	}
-	r.said[m] = true
+	r.reported[m] = true
 	return true
 }

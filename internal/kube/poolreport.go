@@ -90,7 +90,7 @@ func (r *poolReport) set(now ipam.Report) {
 	for _, u := range now.Pools {
 		names[u.Pool] = true
 		available := u
-		available.Total4, available.Total6 = left(u.Total4, u.InUse4), left(u.Total6, u.InUse6)
+		available.Total4, available.Total6 = remaining(u.Total4, u.InUse4), remaining(u.Total6, u.InUse6)
 		r.writer.Set(service.Name{Namespace: r.store.cfg.LoadBalancerNamespace, Name: u.Pool}, available)
 	}
 	for _, u := range was.Pools {
@@ -111,9 +111,9 @@ func (r *poolReport) moved(from, to string) {
 	}
 }
 
-// left returns how many addresses are left; a pool that never ends stays so. Addresses
+// remaining returns how many addresses are left; a pool that never ends stays so. Addresses
 // in use may be ones that the pool would not give.
-func left(total, inUse int64) int64 {
+func remaining(total, inUse int64) int64 {
 	if total == math.MaxInt64 {
 		return total
 	}

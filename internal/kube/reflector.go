@@ -42,7 +42,7 @@ func newReflector[O metav1.Object, V any](s *Store, k kind[O, V], f *Feed[V]) *c
 	pace := &pacer{log: s.cfg.Log, kind: k.name, without: k.without, refused: f.refuse, failed: s.metrics.failed(k.name),
 		server: s.server, trouble: &s.troubles, probes: s.probes.CompareAndSwap(false, true)}
 	if f.guard != nil {
-		f.guard.again = func(pause time.Duration) { pace.hold = pause }
+		f.guard.delayNext = func(pause time.Duration) { pace.minPause = pause }
 	}
 	// A reflector does not stop a watch whose first list the feed did not take.
 	stop := func() {}

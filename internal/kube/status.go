@@ -153,7 +153,7 @@ func (w *StatusWriter[V]) Changed(name service.Name) { w.queue.Add(name) }
 // Run writes until ctx ends, which is no error. With Delete it removes all objects then, as far as
 // that is quickly done.
 func (w *StatusWriter[V]) Run(ctx context.Context) error {
-	defer w.leave(ctx)
+	defer w.removeAll(ctx)
 	defer w.queue.ShutDown()
 	defer context.AfterFunc(ctx, w.queue.ShutDown)()
 	for {
@@ -161,7 +161,7 @@ func (w *StatusWriter[V]) Run(ctx context.Context) error {
 		if ended {
 			return nil
 		}
-		wrote := w.bring(ctx, name)
+		wrote := w.writeOne(ctx, name)
 		w.queue.Done(name)
 		if wrote {
 			select {
@@ -172,15 +172,15 @@ func (w *StatusWriter[V]) Run(ctx context.Context) error {
 	}
 }
 
-// bring writes the status of one object if it is not as it is wanted, and reports whether
+// writeOne writes the status of one object if it is not as it is wanted, and reports whether
 // it asked the API server.
-func (w *StatusWriter[V]) bring(ctx context.Context, name service.Name) bool {
+func (w *StatusWriter[V]) writeOne(ctx context.Context, name service.Name) bool {
 	w.mu.Lock()
 	s := w.wants[name]
 	if s == nil {
 		complete := w.complete
 		w.mu.Unlock()
-		return w.drop(ctx, name, complete)
+		return w.deleteUnwanted(ctx, name, complete)
 	}
 	want, rest := s.value, statusAgain-time.Since(s.written)
 	w.mu.Unlock()
@@ -216,9 +216,9 @@ func (w *StatusWriter[V]) bring(ctx context.Context, name service.Name) bool {
 	return true
 }
 
-// drop removes an object that is not wanted, if all that are wanted are known, and reports whether it
+// deleteUnwanted removes an object that is not wanted, if all that are wanted are known, and reports whether it
 // asked the API server.
-func (w *StatusWriter[V]) drop(ctx context.Context, name service.Name, complete bool) bool {
+func (w *StatusWriter[V]) deleteUnwanted(ctx context.Context, name service.Name, complete bool) bool {
 	_, exists := w.cfg.Have(name)
 	if !complete || !exists {
 		w.queue.Forget(name)
@@ -251,8 +251,8 @@ func notGone(err error) error {
 	return err
 }
 
-// leave removes what the writer made, after ctx.
-func (w *StatusWriter[V]) leave(ctx context.Context) {
+// removeAll removes what the writer made, after ctx.
+func (w *StatusWriter[V]) removeAll(ctx context.Context) {
 	if w.cfg.Delete == nil {
 		return
 	}

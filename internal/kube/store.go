@@ -122,7 +122,7 @@ func (s *Store) Run(ctx context.Context) error {
 	ctx = klog.NewContext(ctx, quietly(s.cfg.Log, func(message string) bool { return message == "Failed to watch" }))
 	var wg sync.WaitGroup
 	if s.cfg.EmptyAfter > 0 {
-		wg.Go(func() { s.cluster.learn(ctx) })
+		wg.Go(func() { s.cluster.readUID(ctx) })
 	}
 	defer func() {
 		wg.Wait()

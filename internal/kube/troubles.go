@@ -22,26 +22,26 @@ type Trouble struct {
 
 // troubles are what the pacers of one agent cannot read. The nil troubles keeps none.
 type troubles struct {
-	mu   sync.Mutex
-	all  map[string]Trouble
-	kept map[string]int // objects of a kind that a doubted list lacks
+	mu       sync.Mutex
+	all      map[string]Trouble
+	retained map[string]int // objects of a kind that a doubted list lacks
 }
 
-// keeps notes how many objects of a kind are kept although the API server's list lacks them.
-func (t *troubles) keeps(kind string, n int) {
+// noteKept notes how many objects of a kind are kept although the API server's list lacks them.
+func (t *troubles) noteKept(kind string, n int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.kept == nil {
-		t.kept = map[string]int{}
+	if t.retained == nil {
+		t.retained = map[string]int{}
 	}
-	t.kept[kind] = n
+	t.retained[kind] = n
 }
 
 // Kept returns how many objects are kept although the API server's last lists lack them.
 func (s *Store) Kept() (n int) {
 	s.troubles.mu.Lock()
 	defer s.troubles.mu.Unlock()
-	for _, of := range s.troubles.kept {
+	for _, of := range s.troubles.retained {
 		n += of
 	}
 	return n

@@ -49,7 +49,7 @@ func TestMisspeltOfPods(t *testing.T) {
 	} {
 		var got []string
 		reporter := podReporter{report: func(_ service.Name, _ string, p service.Problem) { got = append(got, p.Message) }}
-		reporter.look(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default", Annotations: map[string]string{key: "10M"}}})
+		reporter.check(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default", Annotations: map[string]string{key: "10M"}}})
 		if strings.Join(got, "; ") != want {
 			t.Errorf("%s: %q, want %q", key, got, want)
 		}

@@ -34,10 +34,10 @@ type LeaseVote struct {
 	name, node string // of the Lease, and of its holder
 	now        func() time.Time
 
-	mu   sync.Mutex
-	seen leaseRecord // as it was last
-	at   time.Time   // when it was first seen so
-	mine bool        // this process wrote it
+	mu      sync.Mutex
+	seen    leaseRecord // as it was last
+	at      time.Time   // when it was first seen so
+	written bool        // this process wrote it
 }
 
 // A leaseRecord tells one renewal from the next. The zero value: none was seen.
@@ -75,9 +75,9 @@ func (v *LeaseVote) Vote(ctx context.Context) (until time.Time, err error) {
 		return until, fmt.Errorf("read Lease %s: %w", v.name, err)
 	}
 	if record := recordOf(l); record != v.seen {
-		v.seen, v.at, v.mine = record, v.now(), false // after the answer: it was so before
+		v.seen, v.at, v.written = record, v.now(), false // after the answer: it was so before
 	}
-	if !v.mine && v.seen.holder != "" && v.now().Sub(v.at) < voteFor+voteGuard {
+	if !v.written && v.seen.holder != "" && v.now().Sub(v.at) < voteFor+voteGuard {
 		return until, nil
 	}
 	if err := v.write(ctx, l, v.node); err != nil {
@@ -99,7 +99,7 @@ func (v *LeaseVote) write(ctx context.Context, l *coordinationv1.Lease, node str
 	if err != nil {
 		return fmt.Errorf("write Lease %s: %w", v.name, err)
 	}
-	v.seen, v.at, v.mine = recordOf(l), v.now(), node == v.node
+	v.seen, v.at, v.written = recordOf(l), v.now(), node == v.node
 	return nil
 }
 
@@ -107,7 +107,7 @@ func (v *LeaseVote) write(ctx context.Context, l *coordinationv1.Lease, node str
 func (v *LeaseVote) ReturnVote(ctx context.Context) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if !v.mine {
+	if !v.written {
 		return nil
 	}
 	l, err := v.client.Get(ctx, v.name, metav1.GetOptions{})

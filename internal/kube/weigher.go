@@ -47,7 +47,7 @@ func NewWeigher(log *slog.Logger, s *Store, report func(service.Name, []service.
 	})
 	w.pods = open(s, kind[*corev1.Pod, PodWeight]{
 		name: "pods", object: &corev1.Pod{}, client: from(s.cfg.Client.CoreV1().Pods(metav1.NamespaceAll)),
-		trim: func(o *corev1.Pod) *PodWeight { pods.look(o); return ConvertPod(o) },
+		trim: func(o *corev1.Pod) *PodWeight { pods.check(o); return ConvertPod(o) },
 		only: metav1.ListOptions{FieldSelector: "status.phase!=" + string(corev1.PodSucceeded) + ",status.phase!=" + string(corev1.PodFailed)},
 	})
 	s.services.follow(w.serviceChanged)

@@ -86,7 +86,7 @@ func (n *Network) readReceived(networks []onLink, self []netip.Addr, since time.
 func (n *Network) announce(p *plan) error {
 	var own []netip.Prefix
 	if n.byBGP(n.now().Sub(n.began)) {
-		own = p.own
+		own = p.podCIDRs
 	}
 	if err := n.RIB.SetPodCIDRs(own); err != nil {
 		return fmt.Errorf("have the podCIDRs announced: %w", err)

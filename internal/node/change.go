@@ -49,7 +49,7 @@ func (n *Network) state(ctx context.Context, self Peer, peers []Peer, table *rou
 	c.allowedIPs = links.wg.stands()
 	since := now.Sub(n.began)
 	if since < transition {
-		c.kept = table.ways()
+		c.retained = table.ways()
 	}
 	c.egress = n.Egress != nil
 	c.announced = n.readReceived(table.onLink, self.Addrs, since)

@@ -40,10 +40,10 @@ func gatewayMark(slot int) uint32 {
 
 // egressPlan is what the kernel ought to hold for pods with egress addresses.
 type egressPlan struct {
-	here   map[netip.Addr]netip.Addr  // pods of any node whose address this node announces, and the address
-	via    map[netip.Addr]egressRoute // pods of this node, and the way to the node that does
-	nobody []netip.Addr               // pods whose packets go nowhere
-	within *within                    // nil: no packets go inside of WireGuard
+	here       map[netip.Addr]netip.Addr  // pods of any node whose address this node announces, and the address
+	via        map[netip.Addr]egressRoute // pods of this node, and the way to the node that does
+	unroutable []netip.Addr               // pods whose packets go nowhere
+	within     *within                    // nil: no packets go inside of WireGuard
 }
 
 // egressRoute is the way to a gateway, in one family.
@@ -67,7 +67,7 @@ func (p *plan) planEgress(c clusterState, pods map[netip.Addr]EgressPod) *egress
 	for _, addr := range slices.SortedFunc(maps.Keys(pods), netip.Addr.Compare) {
 		pod := pods[addr]
 		in := cidrOf(addr, cidrs[pod.Node])
-		own := pod.Node == c.self.Name && slices.Contains(p.own, in)
+		own := pod.Node == c.self.Name && slices.Contains(p.podCIDRs, in)
 		switch {
 		case pod.Node != "" && !slices.Contains(p.pods, in):
 			continue // refused, or not known any more
@@ -79,13 +79,13 @@ func (p *plan) planEgress(c clusterState, pods map[netip.Addr]EgressPod) *egress
 			w.meet(pod.Gateway, addr)
 			r, ok := p.wayToGateway(pod.Gateway, addr.Is4(), cidrs, w)
 			if !ok {
-				e.nobody = append(e.nobody, addr)
+				e.unroutable = append(e.unroutable, addr)
 				missing[pod.Gateway] = true
 				break
 			}
 			e.via[addr] = r
 		default:
-			e.nobody = append(e.nobody, addr)
+			e.unroutable = append(e.unroutable, addr)
 		}
 	}
 	for _, gateway := range slices.Sorted(maps.Keys(missing)) {
@@ -144,7 +144,7 @@ func (e *egressPlan) bind(way Way, link int) {
 		case r.by != way:
 		case link == 0:
 			delete(e.via, addr)
-			e.nobody = append(e.nobody, addr)
+			e.unroutable = append(e.unroutable, addr)
 		default:
 			r.by, r.link = WayVXLAN, link // as it is read back
 			e.via[addr] = r

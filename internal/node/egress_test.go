@@ -167,11 +167,11 @@ func TestEgressThroughTunnel(t *testing.T) {
 	})
 
 	far.config.Way, far.config.Egress = WayWireGuard, nil
-	plan := &plan{own: []netip.Prefix{prefixes("10.244.3.0/24")[0]}, pods: prefixes("10.244.1.0/24", "10.244.3.0/24"), routes: map[netip.Prefix]route{
+	plan := &plan{podCIDRs: []netip.Prefix{prefixes("10.244.3.0/24")[0]}, pods: prefixes("10.244.1.0/24", "10.244.3.0/24"), routes: map[netip.Prefix]route{
 		prefixes("10.244.1.0/24")[0]: {dst: prefixes("10.244.1.0/24")[0], via: addresses("10.244.1.0")[0], by: WayWireGuard},
 	}}
 	e := plan.planEgress(clusterState{self: far.peer, peers: c.peers()}, map[netip.Addr]EgressPod{p.addrs[0]: {Node: far.peer.Name, Addr: egress4, Gateway: near.peer.Name}})
-	if len(e.nobody) != 1 || len(plan.problems) != 1 {
+	if len(e.unroutable) != 1 || len(plan.problems) != 1 {
 		t.Errorf("by WireGuard: %+v, %v", e, plan.problems)
 	}
 }
@@ -230,14 +230,14 @@ func TestEgressByRouters(t *testing.T) {
 // TestEgressOfOthers: a node that says that another's pod is its own changes nothing for it.
 func TestEgressOfOthers(t *testing.T) {
 	self := Peer{Name: "a", PodCIDRs: prefixes("10.244.1.0/24")}
-	p := &plan{own: self.PodCIDRs, pods: prefixes("10.244.1.0/24", "10.244.2.0/24"), routes: map[netip.Prefix]route{}}
+	p := &plan{podCIDRs: self.PodCIDRs, pods: prefixes("10.244.1.0/24", "10.244.2.0/24"), routes: map[netip.Prefix]route{}}
 	e := p.planEgress(clusterState{self: self, peers: []Peer{self, {Name: "b", PodCIDRs: prefixes("10.244.2.0/24", "10.9.0.0/24")}}}, map[netip.Addr]EgressPod{
 		netip.MustParseAddr("10.244.1.7"): {Node: "b", Addr: egress4, Gateway: "a"}, // a's
 		netip.MustParseAddr("10.9.0.7"):   {Node: "b", Addr: egress4, Gateway: "a"}, // its podCIDR is not accepted
 		netip.MustParseAddr("10.244.2.7"): {Node: "b", Addr: egress4, Gateway: "a"},
 	})
-	if got := slices.Collect(maps.Keys(e.here)); len(got) != 1 || got[0].String() != "10.244.2.7" || len(e.nobody) != 0 {
-		t.Errorf("here: %v, nobody: %v", got, e.nobody)
+	if got := slices.Collect(maps.Keys(e.here)); len(got) != 1 || got[0].String() != "10.244.2.7" || len(e.unroutable) != 0 {
+		t.Errorf("here: %v, nobody: %v", got, e.unroutable)
 	}
 }
 
@@ -283,7 +283,7 @@ func TestGatewayOfAnotherFamily(t *testing.T) {
 		for _, problem := range p.problems {
 			got += problem.reason + " " + problem.node + " " + problem.message
 		}
-		refused := slices.Equal(e.nobody, []netip.Addr{pod})
+		refused := slices.Equal(e.unroutable, []netip.Addr{pod})
 		if refused != (test.want != "") || !strings.Contains(got, test.want) || (got == "") != (test.want == "") || test.want != "" && !strings.HasPrefix(got, reasonGateway+" gateway ") {
 			t.Errorf("%s: refused %t, problems %q", test.cidrs, refused, got)
 		}

@@ -175,7 +175,7 @@ func (e *egressPlan) elements(slots map[egressRoute]int) elements {
 			sources[key] = string(source.AsSlice())
 		}
 	}
-	for _, pod := range e.nobody {
+	for _, pod := range e.unroutable {
 		set(pod, markNobody, netip.Addr{})
 	}
 	for pod, addr := range e.here {

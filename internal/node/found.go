@@ -39,7 +39,7 @@ func (n *Network) Found(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	count := 0
-	for _, same := range routes.ours {
+	for _, same := range routes.routes {
 		count += len(same)
 	}
 	if count > 0 {

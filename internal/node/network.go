@@ -144,7 +144,7 @@ func (n *Network) Sync(ctx context.Context, self Peer, peers []Peer) error {
 	plan := makePlan(state)
 	n.planEgress(plan, state)
 	unchecked := n.syncRules(ctx, plan, links)
-	needed := errors.Join(enableForwarding(plan.own, table), unchecked, n.installPlugin())
+	needed := errors.Join(enableForwarding(plan.podCIDRs, table), unchecked, n.installPlugin())
 	mtu, err := n.podMTU(netlink, self, plan)
 	brought := links.bring(ctx, plan, unchecked == nil)
 	needed = errors.Join(needed, err)
@@ -154,7 +154,7 @@ func (n *Network) Sync(ctx context.Context, self Peer, peers []Peer) error {
 	n.private = links.wg.secret()
 	plan.bind(links.indices())
 	plan.egress.bind(WayVXLAN, links.vxlan.link)
-	refused, failed := syncRoutes(netlink, table.ours, plan.routes)
+	refused, failed := syncRoutes(netlink, table.routes, plan.routes)
 	if failed == nil {
 		failed = links.tidy(ctx, plan)
 	}
@@ -166,7 +166,7 @@ func (n *Network) Sync(ctx context.Context, self Peer, peers []Peer) error {
 	if needed != nil {
 		return errors.Join(needed, failed)
 	}
-	return errors.Join(failed, n.announce(plan), n.syncConfig(self.Name, plan.own, mtu))
+	return errors.Join(failed, n.announce(plan), n.syncConfig(self.Name, plan.podCIDRs, mtu))
 }
 
 // Close frees the sockets that a Network keeps open between calls of Sync. What Sync made
@@ -191,7 +191,7 @@ func (n *Network) Cleanup(ctx context.Context) error {
 	failed := errors.Join(n.removeConfig(), n.removePlugin())
 	table, err := readRoutes(netlink, nil)
 	if err == nil {
-		_, err = syncRoutes(netlink, table.ours, nil)
+		_, err = syncRoutes(netlink, table.routes, nil)
 		err = errors.Join(err, syncNeighbours(nil), n.egress.remove(ctx, netlink), removeVXLAN(netlink, vxlanLink), removeWireGuard(netlink))
 	}
 	return errors.Join(failed, err, n.removeRules(ctx), n.removeStore(pods), n.RIB.Remove())

@@ -34,7 +34,7 @@ func (n *Network) syncOutside(self Peer, peers []Peer) error {
 func (n *Network) syncPlan(make func(*routingTable) *plan) error {
 	return withRoutes(func(netlink netlinksafe.Handle, table *routingTable) error {
 		plan := make(table)
-		refused, failed := syncRoutes(netlink, table.ours, plan.routes)
+		refused, failed := syncRoutes(netlink, table.routes, plan.routes)
 		n.report(slices.Concat(plan.problems, refused))
 		n.countRoutes(plan)
 		return failed
@@ -116,7 +116,7 @@ func planLearned(received []rib.Route, clusterCIDRs []netip.Prefix, networks []o
 // first moments of the next.
 func (n *Network) Learned() (all []rib.Route, err error) {
 	err = withRoutes(func(_ netlinksafe.Handle, table *routingTable) error {
-		for prefix, routes := range table.ours {
+		for prefix, routes := range table.routes {
 			for _, r := range routes {
 				for _, h := range r.hops() {
 					if h.via.IsValid() {
@@ -133,7 +133,7 @@ func (n *Network) Learned() (all []rib.Route, err error) {
 // CleanupOutside removes the routes.
 func (n *Network) CleanupOutside() error {
 	return withRoutes(func(netlink netlinksafe.Handle, table *routingTable) error {
-		_, err := syncRoutes(netlink, table.ours, nil)
+		_, err := syncRoutes(netlink, table.routes, nil)
 		return err
 	})
 }

@@ -76,7 +76,7 @@ type onLink struct {
 
 // A plan is what the kernel ought to hold.
 type plan struct {
-	own      []netip.Prefix         // the node's podCIDRs
+	podCIDRs []netip.Prefix         // the node's podCIDRs
 	pods     []netip.Prefix         // every acceptable podCIDR
 	nodes    []netip.Addr           // addresses of this node and of those that pods reach as themselves
 	routes   map[netip.Prefix]route // by destination
@@ -105,7 +105,7 @@ func makePlan(c clusterState) *plan {
 			case why != "":
 				p.problemf(node.Name, reasonPodCIDR, "podCIDR %s of node %s is not used: %s", cidr, node.Name, why)
 			case node.Name == c.self.Name:
-				p.own = append(p.own, cidr)
+				p.podCIDRs = append(p.podCIDRs, cidr)
 				p.routes[cidr] = route{dst: cidr}
 				p.tunnel.addOwn(cidr)
 				p.wg.addOwn(cidr)
@@ -115,7 +115,7 @@ func makePlan(c clusterState) *plan {
 		}
 	}
 	p.addDeparted(decision)
-	p.pods = append(p.pods, p.own...)
+	p.pods = append(p.pods, p.podCIDRs...)
 	return p
 }
 

@@ -24,8 +24,8 @@ type clusterState struct {
 	// receive keeps the VXLAN tunnel for what peers still send, and decrypt WireGuard, where way is
 	// another one.
 	receive, decrypt bool
-	// kept are the ways of destinations that may stay for now, after a change of way.
-	kept map[netip.Prefix]Way
+	// retained are the ways of destinations that may stay for now, after a change of way.
+	retained map[netip.Prefix]Way
 	// enforce drops what is not encrypted, where way is WayWireGuard.
 	enforce bool
 	key     Key // this node's public one; none: not known yet
@@ -56,7 +56,7 @@ func (c *clusterState) wayTo(cidr netip.Prefix, neighbour, encrypted bool) Way {
 	// A peer that has not changed yet takes packets by the way that it had, plain ones in any. By BGP it
 	// is reached when it has said so itself, or before by the way that it had.
 	byRouters, itself := c.announced.to(cidr)
-	switch kept := c.kept[cidr]; {
+	switch kept := c.retained[cidr]; {
 	case kept == WayRoutes && neighbour, kept == WayVXLAN && want == WayWireGuard, kept == WayWireGuard && encrypted:
 		return kept
 	case kept == WayRoutes && len(byRouters) > 0:

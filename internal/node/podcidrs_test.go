@@ -104,7 +104,7 @@ func TestJoiningPodCIDR(t *testing.T) {
 			case want != "" && (p.problems[0].node != "new" || p.problems[0].reason != reasonPodCIDR):
 				t.Errorf("%s: problem %+v, want one of node new", cidr, p.problems[0])
 			}
-			if len(p.routes) != 6+min(1, len(p.routes)-6) || len(p.own) != 2 {
+			if len(p.routes) != 6+min(1, len(p.routes)-6) || len(p.podCIDRs) != 2 {
 				t.Errorf("%s disturbed other nodes: %v", cidr, p.routes)
 			}
 		}
@@ -166,11 +166,11 @@ func TestOwnPodCIDR(t *testing.T) {
 		c := testState()
 		c.clusterCIDRs, c.self.PodCIDRs = bothCIDRs, prefixes(test.cidr)
 		p := makePlan(c)
-		if test.want == "" && (len(p.own) != 1 || len(p.problems) > 0) {
+		if test.want == "" && (len(p.podCIDRs) != 1 || len(p.problems) > 0) {
 			t.Errorf("own podCIDR %s is refused: %v", test.cidr, p.problems)
 		}
-		if test.want != "" && (len(p.own) > 0 || len(p.problems) != 1 || !strings.Contains(p.problems[0].message, test.want)) {
-			t.Errorf("own podCIDR %s: own %v, problems %v; want %q", test.cidr, p.own, p.problems, test.want)
+		if test.want != "" && (len(p.podCIDRs) > 0 || len(p.problems) != 1 || !strings.Contains(p.problems[0].message, test.want)) {
+			t.Errorf("own podCIDR %s: own %v, problems %v; want %q", test.cidr, p.podCIDRs, p.problems, test.want)
 		}
 	}
 }

@@ -98,7 +98,7 @@ func (n *Network) masqueraded(p *plan) (some []netip.Prefix) {
 	if !n.Masquerade {
 		return nil
 	}
-	for _, own := range p.own {
+	for _, own := range p.podCIDRs {
 		exempt := func(c netip.Prefix) bool { return c.Bits() == 0 && c.Addr().Is4() == own.Addr().Is4() }
 		if !slices.ContainsFunc(n.NonMasqueradeCIDRs, exempt) {
 			some = append(some, own)

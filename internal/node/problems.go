@@ -54,7 +54,7 @@ func (n *Network) countEgress(e *egressPlan) {
 	if e == nil {
 		return
 	}
-	for to, count := range map[string]int{"here": len(e.here), "node": len(e.via), "nobody": len(e.nobody)} {
+	for to, count := range map[string]int{"here": len(e.here), "node": len(e.via), "nobody": len(e.unroutable)} {
 		n.leaving.WithLabelValues(to).Set(float64(count))
 	}
 }

@@ -17,7 +17,7 @@ import (
 
 // routingTable is what we need of the kernel's main table.
 type routingTable struct {
-	ours      map[netip.Prefix][]route
+	routes    map[netip.Prefix][]route
 	onLink    []onLink
 	gateways  []netip.Addr // of default routes
 	routers   []hop        // of other programs' routes
@@ -29,7 +29,7 @@ type routingTable struct {
 // are the CNI plugin's: they have neither a gateway nor the type unreachable.
 // tunnels are the ways of the links that are tunnels of ours.
 func readRoutes(handle netlinksafe.Handle, tunnels map[int]Way) (*routingTable, error) {
-	table := &routingTable{ours: map[netip.Prefix][]route{}, learnedRA: map[int]bool{}, tunnels: tunnels}
+	table := &routingTable{routes: map[netip.Prefix][]route{}, learnedRA: map[int]bool{}, tunnels: tunnels}
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
 		routes, err := handle.RouteList(nil, family)
 		if err != nil {
@@ -54,15 +54,15 @@ func (table *routingTable) add(family int, r netlink.Route) {
 	}
 	switch {
 	case r.Protocol == cni.RouteProtocol && r.Type == unix.RTN_UNREACHABLE:
-		table.ours[dst] = append(table.ours[dst], route{dst: dst})
+		table.routes[dst] = append(table.routes[dst], route{dst: dst})
 	case r.Protocol == cni.RouteProtocol && len(r.MultiPath) > 0:
-		table.ours[dst] = append(table.ours[dst], byHops(dst, WayRoutes, hopsOf(r.MultiPath)))
+		table.routes[dst] = append(table.routes[dst], byHops(dst, WayRoutes, hopsOf(r.MultiPath)))
 	case r.Protocol == cni.RouteProtocol && via.IsValid():
 		by := WayRoutes
 		if tunnel, ok := table.tunnels[r.LinkIndex]; ok && r.Flags&int(netlink.FLAG_ONLINK) != 0 {
 			by = tunnel
 		}
-		table.ours[dst] = append(table.ours[dst], route{dst: dst, via: via, link: r.LinkIndex, by: by})
+		table.routes[dst] = append(table.routes[dst], route{dst: dst, via: via, link: r.LinkIndex, by: by})
 	case r.Protocol == cni.RouteProtocol:
 	case dst.Bits() == 0 && via.IsValid():
 		table.gateways = append(table.gateways, via)
@@ -74,7 +74,7 @@ func (table *routingTable) add(family int, r netlink.Route) {
 // ways are how our routes to other nodes' podCIDRs lead there.
 func (table *routingTable) ways() map[netip.Prefix]Way {
 	all := map[netip.Prefix]Way{}
-	for dst, have := range table.ours {
+	for dst, have := range table.routes {
 		if len(have) == 1 && have[0].via.IsValid() {
 			all[dst] = have[0].by
 		}

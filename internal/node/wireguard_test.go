@@ -26,7 +26,7 @@ func wgText(p *plan) string {
 		lines = append(lines, fmt.Sprintf("%d %s %s", key[0], p.wg.peers[key].endpoint, joinPrefixes(p.wg.peers[key].allowed)))
 	}
 	for _, dst := range sortedKeys(p.routes) {
-		if r := p.routes[dst]; r.by != WayRoutes && !slices.Contains(p.own, dst) {
+		if r := p.routes[dst]; r.by != WayRoutes && !slices.Contains(p.podCIDRs, dst) {
 			lines = append(lines, strings.TrimSpace(fmt.Sprint(dst, " ", r.by)))
 		}
 	}
@@ -79,7 +79,7 @@ func TestWireGuardPlan(t *testing.T) {
 			t.Errorf("%s: problems %v, want %q", test.name, p.problems, test.reason)
 		}
 		for _, dst := range p.wg.encrypted {
-			if slices.Contains(p.own, dst) {
+			if slices.Contains(p.podCIDRs, dst) {
 				t.Errorf("%s: this node's own podCIDR %s has to come encrypted", test.name, dst)
 			}
 		}

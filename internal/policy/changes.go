@@ -40,4 +40,4 @@ func note[K comparable, V any](m map[K]Change[V], k K, from, to V, equal func(a,
 	m[k] = Change[V]{from, to}
 }
 
-func same[V comparable](a, b V) bool { return a == b }
+func equalValues[V comparable](a, b V) bool { return a == b }

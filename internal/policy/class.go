@@ -37,7 +37,7 @@ func (c *Compiler) takeClass(terms []*term, pod bool) *class {
 	}
 	if k.refs++; k.refs == 1 {
 		for _, t := range terms {
-			t.live++
+			t.used++
 		}
 	}
 	return k
@@ -49,7 +49,7 @@ func (c *Compiler) releaseClass(k *class) {
 	}
 	if k.refs--; k.refs == 0 {
 		for _, t := range k.terms {
-			t.live--
+			t.used--
 		}
 		c.goneClasses[k] = true
 	}
@@ -107,7 +107,7 @@ func (c *Compiler) classify(at *address) {
 		delete(c.table.Classes, at.addr)
 	}
 	if was != is {
-		note(c.changes.Classes, at.addr, was, is, same)
+		note(c.changes.Classes, at.addr, was, is, equalValues)
 		c.changes.Revoked = c.changes.Revoked || len(c.cluster) > 0 || c.grantsTo(was)
 	}
 }

@@ -242,7 +242,7 @@ func (c *Compiler) SetSandbox(a netip.Addr, sandbox *Sandbox) {
 		c.sandboxes[is.Pod][at] = true
 		c.table.Sandboxes[a] = is
 	}
-	note(c.changes.Sandboxes, a, was, is, same)
+	note(c.changes.Sandboxes, a, was, is, equalValues)
 }
 
 // Compile brings the table up to date and returns it, with what differs since Take.
@@ -251,7 +251,7 @@ func (c *Compiler) Compile() (*Table, *Changes) {
 		c.chooseOwner(at)
 	}
 	subjects := c.findSubjects()
-	fresh, stale := c.terms.settle()
+	fresh, stale := c.terms.resolve()
 	c.updateTerms(fresh, stale)
 	if c.terms.blocksChanged {
 		c.terms.blocksChanged = false
@@ -337,7 +337,7 @@ func (c *Compiler) selectPolicies(at *address) {
 			c.use(p, Direction(d))
 		}
 		for _, p := range at.policies[d] {
-			c.drop(p, Direction(d))
+			c.unuse(p, Direction(d))
 		}
 		at.policies[d] = now
 		c.isolate(at, isolated, &at.isolated[d], c.table.Isolated[d], c.changes.Isolated[d])
@@ -351,7 +351,7 @@ func (s *space) selecting(labels map[string]string, d Direction, about int) []*c
 	all := make([]*compiledPolicy, 0, about)
 	for _, p := range s.inOrder() {
 		if p.object.Isolates[d] && p.object.Selector.Matches(labels) {
-			if all = append(all, p); p.over {
+			if all = append(all, p); p.overPeers {
 				slices.SortFunc(all, func(a, b *compiledPolicy) int { return a.name.Compare(b.name) })
 				break
 			}
@@ -364,8 +364,8 @@ func (s *space) selecting(labels map[string]string, d Direction, about int) []*c
 func (s *space) inOrder() []*compiledPolicy {
 	if s.sorted == nil {
 		s.sorted = slices.SortedFunc(maps.Values(s.policies), func(a, b *compiledPolicy) int {
-			if a.over != b.over {
-				if b.over {
+			if a.overPeers != b.overPeers {
+				if b.overPeers {
 					return -1
 				}
 				return 1
@@ -381,7 +381,7 @@ func (c *Compiler) isolate(at *address, now bool, was *bool, table map[netip.Add
 	if *was == now {
 		return
 	}
-	note(changes, at.addr, *was, now, same)
+	note(changes, at.addr, *was, now, equalValues)
 	if *was = now; now {
 		table[at.addr] = true
 		c.changes.Revoked = true

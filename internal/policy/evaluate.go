@@ -162,7 +162,7 @@ func (c *Cluster) selects(namespace string, peer *Peer, pod *Pod) bool {
 		if of != namespace {
 			return false
 		}
-	} else if !everything(peer.Namespaces) {
+	} else if !selectsAll(peer.Namespaces) {
 		if n := c.Namespaces[of]; n == nil || !peer.Namespaces.Matches(n.Labels) {
 			return false
 		}

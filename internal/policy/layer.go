@@ -7,8 +7,8 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// passed stands for the rules that leave a decision to the next tier. It is in no table.
-const passed RuleID = 0
+// passRule stands for the rules that leave a decision to the next tier. It is in no table.
+const passRule RuleID = 0
 
 // takeDefaults lets the rules that stand for no rule be in the table.
 func (c *Compiler) takeDefaults(p *profile) {
@@ -36,7 +36,7 @@ func (p *profile) unmatched() RuleID {
 
 // layeredClass is layered for some rules about a class, and those about all addresses.
 func (p *profile) layeredClass(rules []int, k *class) []Segment {
-	rules = merge(rules, p.anyone)
+	rules = merge(rules, p.allAddrs)
 	if k.number&PodClass != 0 {
 		rules = merge(rules, p.anyPod)
 	}
@@ -105,7 +105,7 @@ func (p *profile) covered(number Class) bool {
 func layer(above, below []Segment) []Segment {
 	rest := below[0]
 	if i := slices.IndexFunc(above, func(s Segment) bool { return s.Proto == 0 }); i >= 0 {
-		if above[i].Rule != passed {
+		if above[i].Rule != passRule {
 			rest = above[i]
 		}
 		above = above[:i]
@@ -125,10 +125,10 @@ func layer(above, below []Segment) []Segment {
 		if rest != below[0] {
 			over = append(over, Segment{proto, 0, 65535, rest.Rule})
 		} else {
-			over = append(over, Segment{proto, 0, 65535, passed})
+			over = append(over, Segment{proto, 0, 65535, passRule})
 		}
 		for _, s := range paint(proto, over) {
-			if s.Rule != passed {
+			if s.Rule != passRule {
 				out = append(out, s)
 				continue
 			}

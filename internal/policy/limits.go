@@ -69,9 +69,9 @@ func (c *Compiler) limitPeers(s *space) {
 	for _, p := range all {
 		sum += p.listed
 		over := sum > c.limits.peers
-		if over != p.over {
+		if over != p.overPeers {
 			again := c.newPolicy(p.object)
-			again.over = over
+			again.overPeers = over
 			s.policies[p.name.Name], s.sorted = again, nil
 			c.changeProblem(p.name, over, fmt.Sprintf("the NetworkPolicies of this namespace list more than %d peers, ports, policies and values of selectors", c.limits.peers))
 		}
@@ -91,14 +91,14 @@ func (p *compiledPolicy) estimate() (n int) {
 		for i := range p.rules[d] {
 			r := &p.rules[d][i]
 			peers := 0
-			if r.anyone {
+			if r.allAddrs {
 				peers++
 			}
 			if r.anyPod {
 				peers++
 			}
 			for _, t := range r.terms {
-				peers += t.live
+				peers += t.used
 			}
 			n += p.isolates[d] * peers * max(1, len(r.Ports))
 		}
@@ -122,8 +122,8 @@ func (c *Compiler) limitGrants() map[*address]bool {
 		sum := 0
 		for _, p := range all {
 			sum += costs[p]
-			if cut := sum > c.limits.grants; cut != p.cut {
-				p.cut, changed[p] = cut, true
+			if cut := sum > c.limits.grants; cut != p.overGrants {
+				p.overGrants, changed[p] = cut, true
 				c.changeProblem(p.name, cut, fmt.Sprintf(
 					"the NetworkPolicies of this namespace allow more than %d pairs of a pod of node %s and peers on a port", c.limits.grants, c.node))
 			}

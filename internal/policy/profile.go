@@ -12,25 +12,25 @@ import (
 // A compiledPolicy is a policy, and the terms of its rules as long as it selects a pod of this
 // node.
 type compiledPolicy struct {
-	name     service.Name
-	object   *Policy        // or
-	cluster  *ClusterPolicy // one of these
-	sequence int
-	users    int // addresses that it isolates, by direction
-	isolates [2]int
-	rules    [2][]compiledRule
-	listed   int  // peers, exceptions and ports
-	over     bool // it exceeds MaxPeers: it has no rules
-	cut      bool // it exceeds MaxGrants: its rules do not count
+	name       service.Name
+	object     *Policy        // or
+	cluster    *ClusterPolicy // one of these
+	sequence   int
+	users      int // addresses that it isolates, by direction
+	isolates   [2]int
+	rules      [2][]compiledRule
+	listed     int  // peers, exceptions and ports
+	overPeers  bool // it exceeds MaxPeers: it has no rules
+	overGrants bool // it exceeds MaxGrants: its rules do not count
 }
 
 type compiledRule struct {
 	*Rule
-	name   RuleName
-	id     RuleID
-	anyone bool // all addresses
-	anyPod bool // a peer is all pods
-	terms  []*term
+	name     RuleName
+	id       RuleID
+	allAddrs bool // all addresses
+	anyPod   bool // a peer is all pods
+	terms    []*term
 }
 
 // A ruleUse is a rule of policies that count. A policy and its successor may be there both.
@@ -52,8 +52,8 @@ func (p *compiledPolicy) tier() Tier {
 	return Namespaced
 }
 
-// named calls f for each rule.
-func (p *compiledPolicy) named(f func(Direction, int, *Rule, RuleName)) {
+// eachRule calls f for each rule.
+func (p *compiledPolicy) eachRule(f func(Direction, int, *Rule, RuleName)) {
 	for d := range p.rules {
 		if p.cluster != nil {
 			for i := range p.cluster.Rules[d] {
@@ -74,11 +74,11 @@ func (c *Compiler) use(p *compiledPolicy, d Direction) {
 		return
 	}
 	c.used[p] = true
-	if p.over {
+	if p.overPeers {
 		return
 	}
-	p.named(func(d Direction, _ int, rule *Rule, name RuleName) {
-		r := compiledRule{Rule: rule, name: name, id: passed, anyone: len(rule.Peers) == 0 && !rule.NoPeer}
+	p.eachRule(func(d Direction, _ int, rule *Rule, name RuleName) {
+		r := compiledRule{Rule: rule, name: name, id: passRule, allAddrs: len(rule.Peers) == 0 && !rule.NoPeer}
 		if name.Action != Pass {
 			r.id = c.takeRule(name)
 		}
@@ -89,22 +89,22 @@ func (c *Compiler) use(p *compiledPolicy, d Direction) {
 			}
 			r.terms = append(r.terms, c.terms.peer(p.name.Namespace, &r.Peers[j]))
 		}
-		for _, n := range r.names(d) {
+		for _, n := range r.portNames(d) {
 			c.terms.usePort(n)
 		}
 		p.rules[d] = append(p.rules[d], r)
 	})
 }
 
-// drop is the inverse of use.
-func (c *Compiler) drop(p *compiledPolicy, d Direction) {
+// unuse is the inverse of use.
+func (c *Compiler) unuse(p *compiledPolicy, d Direction) {
 	p.isolates[d]--
 	if p.users--; p.users > 0 {
 		return
 	}
 	delete(c.used, p)
-	if p.cut {
-		p.cut = false
+	if p.overGrants {
+		p.overGrants = false
 		delete(c.problems, p.name)
 	}
 	for d := range p.rules {
@@ -113,10 +113,10 @@ func (c *Compiler) drop(p *compiledPolicy, d Direction) {
 			for _, t := range r.terms {
 				c.terms.release(t)
 			}
-			for _, n := range r.names(Direction(d)) {
+			for _, n := range r.portNames(Direction(d)) {
 				c.terms.dropPort(n)
 			}
-			if r.id != passed {
+			if r.id != passRule {
 				c.releaseRule(r.name)
 			}
 		}
@@ -125,12 +125,12 @@ func (c *Compiler) drop(p *compiledPolicy, d Direction) {
 }
 
 func (p *Peer) everyPod() bool {
-	return p.Namespaces != nil && everything(p.Namespaces) && (p.Pods == nil || everything(p.Pods))
+	return p.Namespaces != nil && selectsAll(p.Namespaces) && (p.Pods == nil || selectsAll(p.Pods))
 }
 
-// names returns the names of ports whose numbers the peers give: what is received has the
+// portNames returns the names of ports whose numbers the peers give: what is received has the
 // numbers of the pod itself.
-func (r *Rule) names(d Direction) (all []portName) {
+func (r *Rule) portNames(d Direction) (all []portName) {
 	for _, p := range r.Ports {
 		if d == Egress && p.Name != "" {
 			all = append(all, portName{p.Name, p.Proto})
@@ -144,7 +144,7 @@ func (c *Compiler) takeRule(name RuleName) RuleID {
 	if u == nil {
 		u = &ruleUse{id: c.newRuleID(name)}
 		c.rules[name], c.table.Rules[u.id] = u, name
-		note(c.changes.Rules, u.id, RuleName{}, name, same)
+		note(c.changes.Rules, u.id, RuleName{}, name, equalValues)
 	}
 	u.refs++
 	return u.id
@@ -177,7 +177,7 @@ func (c *Compiler) releaseRule(name RuleName) {
 	if u.refs--; u.refs == 0 {
 		delete(c.rules, name)
 		delete(c.table.Rules, u.id)
-		note(c.changes.Rules, u.id, name, RuleName{}, same)
+		note(c.changes.Rules, u.id, name, RuleName{}, equalValues)
 	}
 }
 
@@ -190,12 +190,12 @@ type profile struct {
 	// isolated: NetworkPolicies too. defaults are the rules that stand for no rule.
 	layers, isolated bool
 	defaults         []RuleName
-	// anyone and anyPod are rules for every address, and for every pod.
-	anyone, anyPod []int
-	rules          []profileRule
-	byTerm         map[*term][]int
-	grants         map[Class][]Segment
-	users          map[*address]bool
+	// allAddrs and anyPod are rules for every address, and for every pod.
+	allAddrs, anyPod []int
+	rules            []profileRule
+	byTerm           map[*term][]int
+	grants           map[Class][]Segment
+	users            map[*address]bool
 	// anyNamed are rules for all pods whose ports have names: each pod has other numbers.
 	anyNamed []int
 	memo     map[string][]Segment
@@ -274,7 +274,7 @@ func (c *Compiler) profile(d Direction, at *address) *profile {
 	key, named := []byte{}, false
 	for _, p := range at.policies[d] {
 		sequence := uint32(p.sequence) << 1
-		if p.cut {
+		if p.overGrants {
 			sequence++
 		}
 		key = binary.NativeEndian.AppendUint32(key, sequence)
@@ -292,7 +292,7 @@ func (c *Compiler) profile(d Direction, at *address) *profile {
 		byTerm: map[*term][]int{}, grants: map[Class][]Segment{}, users: map[*address]bool{}, memo: map[string][]Segment{}}
 	for _, policy := range at.policies[d] {
 		for i := range policy.rules[d] {
-			if r := &policy.rules[d][i]; !r.NoPort && !policy.cut {
+			if r := &policy.rules[d][i]; !r.NoPort && !policy.overGrants {
 				p.add(r, policy.tier(), at.owner)
 			}
 		}
@@ -302,10 +302,10 @@ func (c *Compiler) profile(d Direction, at *address) *profile {
 	case len(at.policies[d]) == 0: // a pod that is not known
 		p.set(AnyAddr, []Segment{{Last: 65535, Rule: p.unmatched()}})
 	case p.layers:
-		p.set(AnyAddr, p.layered(p.anyone, nil, AnyAddr))
-		p.set(AnyPod, p.layered(merge(p.anyPod, p.anyone), nil, AnyPod))
+		p.set(AnyAddr, p.layered(p.allAddrs, nil, AnyAddr))
+		p.set(AnyPod, p.layered(merge(p.anyPod, p.allAddrs), nil, AnyPod))
 	default:
-		p.set(AnyAddr, p.segments(p.anyone, nil))
+		p.set(AnyAddr, p.segments(p.allAddrs, nil))
 		p.set(AnyPod, p.segments(p.anyPod, nil))
 	}
 	c.grantClasses(p)
@@ -317,13 +317,13 @@ func (c *Compiler) profile(d Direction, at *address) *profile {
 func (p *profile) add(r *compiledRule, tier Tier, owner *pod) {
 	n := len(p.rules)
 	p.rules = append(p.rules, r.resolve(p.direction, tier, owner))
-	if r.anyone {
-		p.anyone = append(p.anyone, n)
+	if r.allAddrs {
+		p.allAddrs = append(p.allAddrs, n)
 	}
 	if r.anyPod {
 		p.anyPod = append(p.anyPod, n)
 	}
-	if (r.anyone || r.anyPod) && len(p.rules[n].names) > 0 {
+	if (r.allAddrs || r.anyPod) && len(p.rules[n].names) > 0 {
 		p.anyNamed = append(p.anyNamed, n)
 	}
 	for _, t := range r.terms {
@@ -333,7 +333,7 @@ func (p *profile) add(r *compiledRule, tier Tier, owner *pod) {
 
 // resolve gives a rule its ports.
 func (r *compiledRule) resolve(d Direction, tier Tier, owner *pod) profileRule {
-	out := profileRule{id: r.id, tier: tier, names: r.names(d)}
+	out := profileRule{id: r.id, tier: tier, names: r.portNames(d)}
 	if len(r.Ports) == 0 {
 		out.ports = []Segment{{Last: 65535, Rule: r.id}}
 	}

@@ -28,7 +28,7 @@ type term struct {
 	number uint16
 
 	classes map[*class]bool // that the term includes
-	live    int             // of those, that an address has
+	used    int             // of those, that an address has
 }
 
 // A portName is a name of a port, which is another number on each pod.
@@ -43,7 +43,7 @@ func (t *term) includes(p *pod) bool {
 		if t.namespace != p.space.name {
 			return false
 		}
-	} else if !everything(t.namespaces) && (p.space.object == nil || !t.namespaces.Matches(p.space.object.Labels)) {
+	} else if !selectsAll(t.namespaces) && (p.space.object == nil || !t.namespaces.Matches(p.space.object.Labels)) {
 		return false
 	}
 	return t.pods == nil || t.pods.Matches(p.Labels)
@@ -53,14 +53,14 @@ func compareTerms(a, b *term) int { return cmp.Compare(a.sequence, b.sequence) }
 
 // A termIndex has the terms that rules ask for.
 type termIndex struct {
-	byKey    map[string]*term
-	sequence int
-	own      map[string]map[*term]bool // about pods of one namespace
-	wide     map[*term]bool            // about pods of several
-	blocks   map[*term]bool            // and those of nodes
-	ports    map[portName]*portUse
-	fresh    map[*term]bool // not yet answered for any pod
-	stale    map[*term]bool // without a rule, may be
+	byKey       map[string]*term
+	sequence    int
+	byNamespace map[string]map[*term]bool // about pods of one namespace
+	wide        map[*term]bool            // about pods of several
+	blocks      map[*term]bool            // and those of nodes
+	ports       map[portName]*portUse
+	newTerms    map[*term]bool // not yet answered for any pod
+	stale       map[*term]bool // without a rule, may be
 	// freshPorts are names that began or ceased to matter.
 	freshPorts    map[portName]bool
 	blocksChanged bool
@@ -75,8 +75,8 @@ type portUse struct {
 
 func newTermIndex() termIndex {
 	return termIndex{
-		byKey: map[string]*term{}, own: map[string]map[*term]bool{}, wide: map[*term]bool{}, blocks: map[*term]bool{},
-		ports: map[portName]*portUse{}, fresh: map[*term]bool{}, stale: map[*term]bool{}, freshPorts: map[portName]bool{},
+		byKey: map[string]*term{}, byNamespace: map[string]map[*term]bool{}, wide: map[*term]bool{}, blocks: map[*term]bool{},
+		ports: map[portName]*portUse{}, newTerms: map[*term]bool{}, stale: map[*term]bool{}, freshPorts: map[portName]bool{},
 	}
 }
 
@@ -109,8 +109,8 @@ func selectorKey(s *labels.Selector) string {
 	return s.String()
 }
 
-// everything reports whether a selector selects all objects.
-func everything(s *labels.Selector) bool { return len(s.Requirements) == 0 }
+// selectsAll reports whether a selector selects all objects.
+func selectsAll(s *labels.Selector) bool { return len(s.Requirements) == 0 }
 
 func (x *termIndex) add(t *term) *term {
 	if known := x.byKey[t.key]; known != nil {
@@ -128,12 +128,12 @@ func (x *termIndex) add(t *term) *term {
 		}
 	case t.port.name != "":
 	case t.namespaces != nil:
-		x.wide[t], x.fresh[t] = true, true
+		x.wide[t], x.newTerms[t] = true, true
 	default:
-		if x.own[t.namespace] == nil {
-			x.own[t.namespace] = map[*term]bool{}
+		if x.byNamespace[t.namespace] == nil {
+			x.byNamespace[t.namespace] = map[*term]bool{}
 		}
-		x.own[t.namespace][t], x.fresh[t] = true, true
+		x.byNamespace[t.namespace][t], x.newTerms[t] = true, true
 	}
 	return t
 }
@@ -172,9 +172,9 @@ func (x *termIndex) number(n portName, number uint16) *term {
 	return t
 }
 
-// settle removes the terms that no rule asks for any more, and returns them, and those whose
+// resolve removes the terms that no rule asks for any more, and returns them, and those whose
 // answers are not known yet.
-func (x *termIndex) settle() (fresh, stale map[*term]bool) {
+func (x *termIndex) resolve() (fresh, stale map[*term]bool) {
 	stale = map[*term]bool{}
 	for t := range x.stale {
 		if t.refs > 0 {
@@ -182,11 +182,11 @@ func (x *termIndex) settle() (fresh, stale map[*term]bool) {
 		}
 		stale[t] = true
 		delete(x.byKey, t.key)
-		delete(x.fresh, t)
+		delete(x.newTerms, t)
 		delete(x.wide, t)
-		delete(x.own[t.namespace], t)
-		if len(x.own[t.namespace]) == 0 {
-			delete(x.own, t.namespace)
+		delete(x.byNamespace[t.namespace], t)
+		if len(x.byNamespace[t.namespace]) == 0 {
+			delete(x.byNamespace, t.namespace)
 		}
 		if x.blocks[t] {
 			delete(x.blocks, t)
@@ -205,8 +205,8 @@ func (x *termIndex) settle() (fresh, stale map[*term]bool) {
 			delete(x.ports, n)
 		}
 	}
-	fresh = x.fresh
-	x.fresh, x.stale = map[*term]bool{}, map[*term]bool{}
+	fresh = x.newTerms
+	x.newTerms, x.stale = map[*term]bool{}, map[*term]bool{}
 	return fresh, stale
 }
 
@@ -231,7 +231,7 @@ func (c *Compiler) updateTerms(fresh, stale map[*term]bool) {
 		}
 	}
 	for p := range c.dirtyPods {
-		c.setTerms(p, c.answer(p))
+		c.setTerms(p, c.termsOf(p))
 	}
 	clear(c.dirtyPods)
 }
@@ -266,9 +266,9 @@ func (c *Compiler) amendTerms(p *pod, wide map[*term]bool, own []*term, stale ma
 	c.setTerms(p, more)
 }
 
-// answer returns all terms that include a pod.
-func (c *Compiler) answer(p *pod) (all []*term) {
-	for t := range c.terms.own[p.space.name] {
+// termsOf returns all terms that include a pod.
+func (c *Compiler) termsOf(p *pod) (all []*term) {
+	for t := range c.terms.byNamespace[p.space.name] {
 		if t.includes(p) {
 			all = append(all, t)
 		}

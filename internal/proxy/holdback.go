@@ -31,7 +31,7 @@ func (l *Loop) holdBack(now time.Time) time.Duration {
 	doubted := l.brake.Holds()
 	if l.brake.Believe(now, had, kept, false) {
 		l.adoptedTable = nil
-		l.cfg.Metrics.kept.Set(0)
+		l.cfg.Metrics.retained.Set(0)
 		return 0
 	}
 	if !doubted {
@@ -41,6 +41,6 @@ func (l *Loop) holdBack(now time.Time) time.Duration {
 			Reason: "ListLostObjects", Message: fmt.Sprintf("the API server has none of most frontends that a node carried when its agent started; the node keeps them for %v", l.brake.Bound),
 		})
 	}
-	l.cfg.Metrics.kept.Set(float64(had - kept))
+	l.cfg.Metrics.retained.Set(float64(had - kept))
 	return min(lookAgain, l.brake.Bound/4)
 }

@@ -17,7 +17,7 @@ type Metrics struct {
 	timestamp, queued                    *prometheus.GaugeVec
 	failures                             map[bool]*prometheus.CounterVec // of passes that were full, and of others
 	failed                               prometheus.Counter
-	kept, differ                         prometheus.Gauge
+	retained, differ                     prometheus.Gauge
 	elements                             *prometheus.CounterVec
 	forgetting                           *prometheus.HistogramVec
 	forgotten                            *prometheus.CounterVec
@@ -56,7 +56,7 @@ func NewMetrics(cfg MetricsConfig) *Metrics {
 		noLocal:     r.gauge("sync_proxy_rules_no_local_endpoints_total", "Services with a Local traffic policy that have endpoints, but none on this node", "ip_family", "traffic_policy"),
 		elements:    r.counter("fairway", "datapath_elements_total", "Elements of sets and maps, rules and virtual servers written to the kernel", "operation"),
 		failed:      r.counter("fairway", "datapath_failures_total", "Syncs that failed").WithLabelValues(),
-		kept:        prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "fairway", Name: "kept_frontends", Help: "Frontends that an agent keeps after its start although the API server has none of most of them"}),
+		retained:    prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "fairway", Name: "kept_frontends", Help: "Frontends that an agent keeps after its start although the API server has none of most of them"}),
 		differ:      prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "fairway", Name: "rules_differ", Help: "1 if the kernel holds other rules than were written, also when they were written again"}),
 		missing:     map[service.Name][]missing{},
 		carried:     newCarried(),
@@ -75,7 +75,7 @@ func NewMetrics(cfg MetricsConfig) *Metrics {
 			r.changes(cfg.Changes, f)
 		}
 	}
-	cfg.Registry.MustRegister(m.carried, m.kept, m.differ)
+	cfg.Registry.MustRegister(m.carried, m.retained, m.differ)
 	return m
 }
 

@@ -24,10 +24,10 @@ type checks struct {
 	client *http.Client
 	wake   chan struct{} // an answer changed
 
-	mu    sync.Mutex
-	addr  netip.Addr // the node's own
-	ports map[uint16]*answer
-	more  chan struct{} // set has changed ports
+	mu           sync.Mutex
+	addr         netip.Addr // the node's own
+	ports        map[uint16]*answer
+	portsChanged chan struct{} // set has changed ports
 }
 
 type answer struct {
@@ -38,7 +38,7 @@ type answer struct {
 func newChecks() *checks {
 	return &checks{
 		client: &http.Client{Timeout: askLimit, Transport: &http.Transport{DisableKeepAlives: true, Proxy: nil}},
-		wake:   make(chan struct{}, 1), more: make(chan struct{}, 1), ports: map[uint16]*answer{},
+		wake:   make(chan struct{}, 1), portsChanged: make(chan struct{}, 1), ports: map[uint16]*answer{},
 	}
 }
 
@@ -64,7 +64,7 @@ func (c *checks) set(addr netip.Addr, ports map[uint16]bool) {
 		if c.ports[p] == nil {
 			c.ports[p] = &answer{}
 			select {
-			case c.more <- struct{}{}:
+			case c.portsChanged <- struct{}{}:
 			default:
 			}
 		}
@@ -79,7 +79,7 @@ func (c *checks) run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-c.more:
+		case <-c.portsChanged:
 		case <-pause.C:
 		}
 		pause.Stop()

@@ -38,7 +38,7 @@ func (v claimView) claims() (all []netip.Addr, moved bool) {
 		case mine && v.servedAll(d):
 			delete(v.since, a)
 			all = append(all, a)
-		case v.keep(a, d, ok):
+		case v.retains(a, d, ok):
 			all = append(all, a)
 		default:
 			delete(v.since, a)
@@ -58,8 +58,8 @@ func (v claimView) owner(d *announce.Decision) (announce.Candidate, bool) {
 	return d.Owner(v.dead)
 }
 
-// keep reports whether the node keeps an address that is not its own.
-func (v claimView) keep(a netip.Addr, d *announce.Decision, another bool) bool {
+// retains reports whether the node keeps an address that is not its own.
+func (v claimView) retains(a netip.Addr, d *announce.Decision, another bool) bool {
 	if !another || !v.granted(a) || v.contested[a] {
 		return false
 	}

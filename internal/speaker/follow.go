@@ -70,7 +70,7 @@ func (s *Speaker) take(ctx context.Context, r reading, first bool) {
 		changed = changed || d != was[a] && s.member.Granted(a)
 		routed = routed || len(d.Carriers) > 0
 		if was[a] == nil && !first {
-			s.fresh[a] = time.Now()
+			s.unannounced[a] = time.Now()
 		}
 	}
 	s.carriersChanged = true

@@ -19,11 +19,11 @@ const (
 // A lease is the third vote of two nodes: that of a Lease in the API. It is asked for beside the
 // loop, which waits for no API server.
 type lease struct {
-	pending atomic.Bool
-	asked   time.Time
-	until   atomic.Int64 // by the election's clock
-	granted bool         // as the log said
-	alone   alone
+	pending   atomic.Bool
+	asked     time.Time
+	until     atomic.Int64 // by the election's clock
+	granted   bool         // as the log said
+	soleVoter soleVoter
 }
 
 // leaseVote lets the member count the Lease's vote as long as this node has it.

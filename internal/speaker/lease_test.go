@@ -58,7 +58,7 @@ func TestMuteOfTwo(t *testing.T) {
 // TestAlone: a node that does not hear the other one leaves the vote when no router answers it, for long enough that the other
 // one has it, and less and less often when that one does not want it.
 func TestAlone(t *testing.T) {
-	var a alone
+	var a soleVoter
 	start := time.Now()
 	at, answered := start, time.Time{}
 	check := func(after time.Duration, silent, want bool) {

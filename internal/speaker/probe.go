@@ -51,7 +51,7 @@ func (s *Speaker) probeDone(r probeResult) {
 		return
 	}
 	delete(s.taken, r.addr)
-	delete(s.fresh, r.addr)
+	delete(s.unannounced, r.addr)
 	s.announce()
 }
 

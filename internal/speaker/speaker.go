@@ -113,7 +113,7 @@ type Speaker struct {
 	passes     func()
 	// carriersChanged: the nodes that may have connections by way of routers, of some address.
 	carriersChanged bool
-	fresh           map[netip.Addr]time.Time // may never have been announced by any node, since then
+	unannounced     map[netip.Addr]time.Time // may never have been announced by any node, since then
 	probed          chan probeResult
 	probing         map[netip.Addr]bool
 	taken           map[netip.Addr]time.Time // another machine has it: when to look again
@@ -137,7 +137,7 @@ type Speaker struct {
 // New returns a Speaker.
 func New(cfg Config) *Speaker {
 	s := &Speaker{
-		cfg: cfg, start: time.Now(), checks: newChecks(), fresh: map[netip.Addr]time.Time{}, probing: map[netip.Addr]bool{}, routes: newRouteWatch(),
+		cfg: cfg, start: time.Now(), checks: newChecks(), unannounced: map[netip.Addr]time.Time{}, probing: map[netip.Addr]bool{}, routes: newRouteWatch(),
 		formers: newFormers(), neighbours: newNeighbours(cfg.Log), readings: make(chan reading), probed: make(chan probeResult, 16), taken: map[netip.Addr]time.Time{}, since: map[netip.Addr]time.Time{}, devices: make(chan []l2.Interface, 1),
 	}
 	s.passing = make(chan struct{})
@@ -400,12 +400,12 @@ func (s *Speaker) announce() {
 		if s.nowhere(a, c.Interfaces) {
 			continue
 		}
-		if at, ok := s.fresh[a]; ok {
+		if at, ok := s.unannounced[a]; ok {
 			if time.Since(at) < freshFor || s.probing[a] {
 				s.probe(a, c.Interfaces)
 				continue
 			}
-			delete(s.fresh, a)
+			delete(s.unannounced, a)
 		}
 		addrs[a] = c.Interfaces
 	}

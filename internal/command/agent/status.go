@@ -22,7 +22,7 @@ type agentStatus struct {
 	started    time.Time
 	version    string
 	configured string // --proxy-mode
-	others     atomic.Pointer[[]string]
+	otherModes atomic.Pointer[[]string]
 	egress     atomic.Pointer[egressAddresses] // nil: there are none
 
 	cfg     *config.Config
@@ -72,7 +72,7 @@ func (s *agentStatus) node() status.Node {
 		n.Services, n.Addresses, n.Endpoints = s.counter.Count(t)
 	}
 	n.Egress = s.egress.Load().status()
-	if others := s.others.Load(); others != nil {
+	if others := s.otherModes.Load(); others != nil {
 		n.OtherProxies = append(n.OtherProxies, *others...)
 	}
 	s.board.Set(status.RulesNotWritten, text(v.Failed))
@@ -88,7 +88,7 @@ func (s *agentStatus) public() any { return s.node().Public() }
 
 // found notes what another service proxy has on the node.
 func (s *agentStatus) found(rules []string, stuck error) {
-	s.others.Store(&rules)
+	s.otherModes.Store(&rules)
 	message := ""
 	if len(rules) > 0 {
 		message = "rules of a kube-proxy are on this node: " + strings.Join(rules, ", ") + " [--replace-kube-proxy removes them]"

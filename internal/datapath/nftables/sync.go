@@ -151,16 +151,16 @@ func (j *syncJob) writeSettings(want *service.Table) error {
 // transactions of its own: it comes before the frontends in any case.
 func (j *syncJob) addressSets(changes []service.Change) error {
 	for _, one := range [...]struct {
-		set  nftset.Set
-		held nftset.Counts
-		of   func(*service.Frontend, func(netip.Addr))
-		key  func(netip.Addr) []byte
+		set     nftset.Set
+		current nftset.Counts
+		of      func(*service.Frontend, func(netip.Addr))
+		key     func(netip.Addr) []byte
 	}{
 		{nftset.Hairpin, j.state.hairpins, nftset.LocalEndpointsOf, nftset.HairpinKey},
 		{nftset.ClusterIPs, j.state.clusterIPs, nftset.ClusterIPsOf, netip.Addr.AsSlice},
 	} {
-		changed := one.held.Change(changes, one.of, j.stats.Full)
-		for w := range one.held.All(one.set, changed, one.key) {
+		changed := one.current.Change(changes, one.of, j.stats.Full)
+		for w := range one.current.All(one.set, changed, one.key) {
 			if !w.Add {
 				j.shared.late = append(j.shared.late, w)
 				continue
@@ -174,7 +174,7 @@ func (j *syncJob) addressSets(changes []service.Change) error {
 			}
 			j.shared.early = j.shared.early[:0]
 		}
-		one.held.Note(changed)
+		one.current.Note(changed)
 	}
 	return nil
 }

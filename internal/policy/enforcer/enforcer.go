@@ -148,10 +148,10 @@ func (e *Enforcer) loop(ctx context.Context) error {
 			waiting = append(waiting, e.accept(r)...)
 		case <-timer.C:
 		}
-		err := e.pass(ctx)
+		err := e.reconcile(ctx)
 		if now := time.Now(); err == nil && now.Sub(looked) >= resync {
 			looked = now
-			e.look(ctx)
+			e.readCounters(ctx)
 		}
 		for _, r := range waiting {
 			r.done <- err
@@ -185,8 +185,8 @@ func (e *Enforcer) accept(r request) (all []request) {
 	}
 }
 
-// pass makes the kernel hold what the objects ask for.
-func (e *Enforcer) pass(ctx context.Context) error {
+// reconcile makes the kernel hold what the objects ask for.
+func (e *Enforcer) reconcile(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	start := time.Now()
@@ -197,7 +197,7 @@ func (e *Enforcer) pass(ctx context.Context) error {
 	e.mu.Unlock()
 	// The Compiler is this goroutine's: nobody changes want meanwhile.
 	written, err := e.Table.Sync(ctx, want, changes)
-	e.Metrics.passed(e.compiler, want, written, time.Since(start), err)
+	e.Metrics.observePass(e.compiler, want, written, time.Since(start), err)
 	if err != nil {
 		return fmt.Errorf("enforce NetworkPolicies: %w", err)
 	}
@@ -278,7 +278,7 @@ func (e *Enforcer) endRevoked(ctx context.Context) error {
 		step, cancel := context.WithTimeout(ctx, patience)
 		ended, err := e.End(step, func(p policy.Packet) bool { return !e.Allows(p) })
 		cancel()
-		e.Metrics.end(ended)
+		e.Metrics.addEnded(ended)
 		took := time.Since(start)
 		pause := max(minPause, share*took)
 		switch {

@@ -57,8 +57,8 @@ func NewMetrics(r prometheus.Registerer) *Metrics {
 	return m
 }
 
-// passed notes a pass over a table.
-func (m *Metrics) passed(c *policy.Compiler, t *policy.Table, written int, took time.Duration, err error) {
+// observePass notes a pass over a table.
+func (m *Metrics) observePass(c *policy.Compiler, t *policy.Table, written int, took time.Duration, err error) {
 	if m == nil {
 		return
 	}
@@ -95,7 +95,7 @@ func (m *Metrics) counted(all nftpolicy.Counts) {
 	m.last = all
 }
 
-func (m *Metrics) end(n int) {
+func (m *Metrics) addEnded(n int) {
 	if m != nil {
 		m.ended.Add(float64(n))
 	}

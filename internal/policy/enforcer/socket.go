@@ -95,9 +95,9 @@ func (e *Enforcer) answer(ctx context.Context, c net.Conn) {
 	defer stop()
 	r := request{done: make(chan error, 1)}
 	if err := json.NewDecoder(c).Decode(&r.PolicyRequest); err != nil {
-		return // whoever that was did not ask
+		return // the client sent no request
 	}
-	err := e.ask(ctx, r)
+	err := e.confirm(ctx, r)
 	var answer cni.PolicyAnswer
 	if err != nil {
 		answer.Error = err.Error()
@@ -107,7 +107,7 @@ func (e *Enforcer) answer(ctx context.Context, c net.Conn) {
 	}
 }
 
-func (e *Enforcer) ask(ctx context.Context, r request) error {
+func (e *Enforcer) confirm(ctx context.Context, r request) error {
 	if r.Command != cni.PolicyAdd && r.Command != cni.PolicyDel {
 		return fmt.Errorf("command %q is not known [are the plugin and the agent of one release?]", r.Command)
 	}

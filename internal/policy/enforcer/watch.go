@@ -12,7 +12,7 @@ import (
 
 // What is denied again is logged once a quiet, and at most so many lines a look.
 const (
-	quiet    = time.Minute
+	logPause = time.Minute
 	maxLines = 50
 )
 
@@ -22,8 +22,8 @@ type denial struct {
 	policy.Direction
 }
 
-// look reads what the kernel counted and noted. It is the loop's.
-func (e *Enforcer) look(ctx context.Context) {
+// readCounters reads what the kernel counted and recorded. Only the loop calls it.
+func (e *Enforcer) readCounters(ctx context.Context) {
 	counts, err := e.Table.Denied(ctx)
 	if err == nil {
 		e.Metrics.counted(counts)
@@ -42,10 +42,10 @@ func (e *Enforcer) look(ctx context.Context) {
 	e.logDenied(all, time.Now())
 }
 
-// logDenied logs denials that were not logged lately.
+// logDenied logs denials that were not logged within logPause.
 func (e *Enforcer) logDenied(all []denial, now time.Time) {
 	for d, at := range e.logged {
-		if now.Sub(at) >= quiet {
+		if now.Sub(at) >= logPause {
 			delete(e.logged, d)
 		}
 	}
@@ -84,11 +84,11 @@ func (e *Enforcer) explain(d denial) (from, to, by string) {
 	if rule := e.table.RuleOf(verdict); rule.Tier != policy.Namespaced {
 		by = rule.String()
 	}
-	return place(source, d.Src), place(target, d.Dst), by
+	return nameOrAddr(source, d.Src), nameOrAddr(target, d.Dst), by
 }
 
-// place is a pod's name, or an address.
-func place(pod service.Name, a netip.Addr) string {
+// nameOrAddr is a pod's name, or an address.
+func nameOrAddr(pod service.Name, a netip.Addr) string {
 	if pod == (service.Name{}) {
 		return a.String()
 	}

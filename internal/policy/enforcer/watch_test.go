@@ -41,10 +41,10 @@ func TestLogDenied(t *testing.T) {
 		e.logDenied(all, at)
 		return strings.Count(out.String(), "\n")
 	}
-	if n := lines(now.Add(quiet/2), one); n != 0 {
+	if n := lines(now.Add(logPause/2), one); n != 0 {
 		t.Errorf("again after half a minute: %d lines", n)
 	}
-	if n := lines(now.Add(quiet), one); n != 1 {
+	if n := lines(now.Add(logPause), one); n != 1 {
 		t.Errorf("again after a minute: %d lines", n)
 	}
 	many := []denial{}
@@ -53,7 +53,7 @@ func TestLogDenied(t *testing.T) {
 		d.Port = 1000 + port
 		many = append(many, d)
 	}
-	if n := lines(now.Add(quiet), many...); n != maxLines+1 {
+	if n := lines(now.Add(logPause), many...); n != maxLines+1 {
 		t.Errorf("%d lines for %d denials, want %d", n, len(many), maxLines+1)
 	}
 }

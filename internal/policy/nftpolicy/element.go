@@ -111,9 +111,9 @@ func parseSandbox(comment string) policy.Sandbox {
 	return policy.Sandbox{Pod: service.Name{Namespace: namespace, Name: pod}, UID: fields[1], Container: fields[2]}
 }
 
-// wanted calls f for all elements of a table but blocks, in the order in which they are
+// wantedElements calls f for all elements of a table but blocks, in the order in which they are
 // written: what lets packets pass, and whose they are, before what stops them.
-func (t *Table) wanted(want *policy.Table, f func(element)) {
+func (t *Table) wantedElements(want *policy.Table, f func(element)) {
 	if t.Reject {
 		for d := range want.Isolated {
 			f(element{set: "rejections", key: string(number(uint32(firstDenial + d)))})

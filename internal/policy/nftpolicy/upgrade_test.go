@@ -60,7 +60,7 @@ func syncFormer(ctx context.Context, p *nft.Program, want *policy.Table) error {
 			return err
 		}
 		var ws []nft.Write
-		t.wanted(want, func(e element) {
+		t.wantedElements(want, func(e element) {
 			old, had := have[e.id()]
 			if delete(have, e.id()); !had || old != e {
 				ws = replace(ws, old, e, had, true)

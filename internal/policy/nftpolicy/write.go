@@ -154,7 +154,7 @@ func (t *Table) differences(ctx context.Context, want *policy.Table) (ws []nft.W
 		}
 	}
 	var adds, gone []nft.Write
-	t.wanted(want, func(e element) {
+	t.wantedElements(want, func(e element) {
 		old, had := have[e.id()]
 		delete(have, e.id())
 		if !had || old != e {

@@ -19,9 +19,9 @@ const (
 	yieldAgain, yieldMost = time.Minute, 32 * time.Minute
 )
 
-// An alone decides whether one of two nodes that does not hear the other asks for the Lease's vote: it may be this one that
-// nobody hears, or that hears nobody, while it reaches the API server by another network. Then no router answers it.
-type alone struct {
+// A soleVoter decides whether one of two nodes that does not hear the other asks for the Lease's vote: it may be this one whose
+// packets no node receives, or that receives none, while it reaches the API server by another network. Then no router answers it.
+type soleVoter struct {
 	since   time.Time // the other node is silent
 	yielded time.Time // the vote was left to the other one
 	pause   time.Duration
@@ -30,7 +30,7 @@ type alone struct {
 }
 
 // yields reports whether the vote is left to the other node. answered is when a router answered last.
-func (a *alone) yields(now time.Time, silent bool, answered time.Time) bool {
+func (a *soleVoter) yields(now time.Time, silent bool, answered time.Time) bool {
 	if !silent {
 		a.since, a.yielded, a.pause = time.Time{}, time.Time{}, 0
 		return false
@@ -55,7 +55,7 @@ func (a *alone) yields(now time.Time, silent bool, answered time.Time) bool {
 
 // leavesVote reports whether this node leaves the Lease's vote to the other one. A node without a router keeps it.
 func (s *Speaker) leavesVote(ctx context.Context) bool {
-	a, now := &s.lease.alone, time.Now()
+	a, now := &s.lease.soleVoter, time.Now()
 	silent := slices.ContainsFunc(s.member.Silent(), func(name string) bool { return name != election.LeaseVoter && name != s.cfg.Node })
 	devices, routers := s.routes.routers(s.links.on(nil))
 	if len(routers) == 0 {
@@ -80,7 +80,7 @@ func (s *Speaker) askRouters(ctx context.Context, devices []string, routers []ne
 			ctx, cancel := context.WithTimeout(ctx, 2*probeTime)
 			defer cancel()
 			if s.arp.Answers(ctx, a, devices, probeTime) {
-				s.lease.alone.answer.Store(int64(s.now()))
+				s.lease.soleVoter.answer.Store(int64(s.now()))
 			}
 			return nil
 		})
