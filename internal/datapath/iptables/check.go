@@ -80,7 +80,7 @@ func (d *Datapath) rulesIntact(ctx context.Context, accept func()) (bool, error)
 	var now handles
 	var err error
 	if d.variant == NFT {
-		if now, err = d.handleWatch.reader.everyHandle(ctx, nil); err != nil {
+		if now, err = d.handleWatch.reader.everyHandle(ctx, nil, nil); err != nil {
 			return true, err
 		}
 	}

@@ -61,13 +61,13 @@ type handleReader struct {
 
 func (t *handleReader) close() { t.nft.Close() }
 
-// everyHandle reads all handles. If like is not nil, chains that are used as often as in like
-// are taken to hold the same rules: that costs a tenth, and misses a rule that was replaced.
-func (t *handleReader) everyHandle(ctx context.Context, like handles) (all handles, err error) {
+// everyHandle reads all handles. If like is not nil, chains that are used as often as in like, but for
+// some, are taken to hold the same rules: that costs a tenth, and misses a rule that was replaced.
+func (t *handleReader) everyHandle(ctx context.Context, like handles, but map[chainRef]bool) (all handles, err error) {
 	all = make(handles, len(like))
 	for _, is4 := range families() {
 		for _, table := range []string{nat, filter} {
-			if err := t.table(ctx, all, like, is4, table); err != nil {
+			if err := t.table(ctx, all, like, but, is4, table); err != nil {
 				return nil, fmt.Errorf("read handles of rules: %w", err)
 			}
 		}
@@ -106,7 +106,7 @@ func (t *handleReader) chainRef(ctx context.Context, all handles, s chainRef) er
 
 // table reads the handles of one table: its rules chain by chain, because the kernel walks
 // from a dump's start for each piece of it, and takes seconds for 80,000 rules at once.
-func (t *handleReader) table(ctx context.Context, all, like handles, is4 bool, table string) error {
+func (t *handleReader) table(ctx context.Context, all, like handles, but map[chainRef]bool, is4 bool, table string) error {
 	seed, there, err := t.nft.Table(ctx, family(is4), table)
 	if err != nil || !there {
 		return err
@@ -115,7 +115,7 @@ func (t *handleReader) table(ctx context.Context, all, like handles, is4 bool, t
 	err = t.nft.Chains(ctx, family(is4), table, func(c nft.Chain) error {
 		s, is := chainRef{is4: is4, in: chain{table, c.Name}}, fingerprintOf(c, seed)
 		if isOurs(s.in) {
-			if was, ok := like[s]; ok && was.chain == is.chain && was.use == is.use {
+			if was, ok := like[s]; ok && !but[s] && was.chain == is.chain && was.use == is.use {
 				is.rules = was.rules
 				all[s] = is
 				return nil

@@ -33,7 +33,7 @@ func BenchmarkEveryHandle(b *testing.B) {
 	var t handleReader
 	defer t.close()
 	for b.Loop() {
-		all, err := t.everyHandle(b.Context(), nil)
+		all, err := t.everyHandle(b.Context(), nil, nil)
 		if err != nil || len(all) != 10000 {
 			b.Fatalf("%d handles, %v", len(all), err)
 		}

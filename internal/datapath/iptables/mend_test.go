@@ -40,7 +40,7 @@ type scene struct {
 // known checks that the handles are those that the datapath knows.
 func (t *scene) known(when string) {
 	t.Helper()
-	now, err := t.d.handleWatch.reader.everyHandle(t.Context(), nil)
+	now, err := t.d.handleWatch.reader.everyHandle(t.Context(), nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

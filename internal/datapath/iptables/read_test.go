@@ -37,7 +37,7 @@ func sameState(t *testing.T, when string) {
 			t.Fatalf("%s: %v", when, err)
 		}
 		want, read := saved(t, is4), got.handles
-		if every, err := r.everyHandle(t.Context(), nil); err != nil {
+		if every, err := r.everyHandle(t.Context(), nil, nil); err != nil {
 			t.Fatalf("%s: %v", when, err)
 		} else if maps.DeleteFunc(every, func(s chainRef, _ fingerprint) bool { return s.is4 != is4 }); !maps.Equal(every, read) {
 			t.Errorf("%s: handles %v, want %v", when, read, every)
