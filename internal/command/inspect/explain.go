@@ -5,6 +5,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/netip"
+	"strings"
 
 	"github.com/fairway-net/fairway/internal/command/agent"
 	"github.com/fairway-net/fairway/internal/datapath/modes"
@@ -41,8 +43,26 @@ func explain(ctx context.Context, a *agent.Tool, subject, from string) (report e
 		return report, fmt.Errorf("there is no Service %v that this proxy serves [is it labelled service.kubernetes.io/service-proxy-name?]", name)
 	}
 	report.Report = service.NewReport(svc, want.Objects.Slices(name), want.Node, want.Table.Entry(name), origins)
+	report.addLoopback(a.Config.NodePorts.Loopback)
 	report.Egress, err = a.Egress(want.Objects.Services(), name)
 	return report, err
+}
+
+// addLoopback adds the loopback addresses at which the agent itself serves NodePorts, for the node's own processes.
+func (e *explanation) addLoopback(addrs []netip.Addr) {
+	for i := range e.Frontends {
+		f := &e.Frontends[i]
+		at, proto, _ := strings.Cut(f.Address, "/")
+		to, err := netip.ParseAddrPort(at)
+		if f.Kind != service.KindNodePort || err != nil || proto == service.SCTP.String() {
+			continue
+		}
+		for _, a := range addrs {
+			if a.Is4() == to.Addr().Is4() {
+				f.ServedAt = append(f.ServedAt, a.String())
+			}
+		}
+	}
 }
 
 // WriteTable implements output.Value.
