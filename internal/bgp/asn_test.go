@@ -53,7 +53,7 @@ func TestMultiHop(t *testing.T) {
 	w.Peers[0].PeerAddress = netip.MustParseAddr(at.String())
 	r.router("multihop; local "+at.String()+" as 64500;", "")
 	r.start(0)
-	await(t, r.nodes[0].log.String, "no route to host [a router that is more than one hop away needs ebgpMultiHop]")
+	await(t, r.nodes[0].log.String, "no route to host [is peerAddress right? A router that is more than one hop away needs ebgpMultiHop]")
 	w.Peers[0].EBGPMultiHop = true
 	r.tell(0)
 	await(t, func() string { return r.ask("show", "route") }, vip4.String()+"/32", vip6.String()+"/128")

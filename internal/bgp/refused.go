@@ -44,7 +44,7 @@ func (h connectErrors) Handle(_ context.Context, r slog.Record) error {
 func unreached(c announce.SessionConfig, reason string) string {
 	switch {
 	case strings.HasSuffix(reason, unix.EHOSTUNREACH.Error()) && !c.MultiHop && !c.Internal():
-		return reason + " [a router that is more than one hop away needs ebgpMultiHop]"
+		return reason + " [is peerAddress right? A router that is more than one hop away needs ebgpMultiHop]"
 	case c.Password != "":
 		return reason + " [a wrong password looks like a router that does not answer]"
 	}
