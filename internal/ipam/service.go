@@ -95,9 +95,12 @@ type Decision struct {
 	service.Name
 	// Addrs are its addresses, the primary family's first, and Pool is where they come from:
 	// by name, whether or not the pool still is there.
-	Addrs  []netip.Addr
-	Pool   string
-	Events []Event
+	Addrs []netip.Addr
+	// Leaving are nodes' addresses that new clients are not to use, and that are served as long as endpoints there
+	// serve. Of ShareHosts only.
+	Leaving []netip.Addr
+	Pool    string
+	Events  []Event
 }
 
 // An Event is something that the Service's owner wants to know. Reasons are MetalLB's.

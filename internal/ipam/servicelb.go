@@ -40,6 +40,8 @@ type HostRequest struct {
 	// Nodes are those with an endpoint that serves, where the Service has no use for others
 	// (externalTrafficPolicy Local); nil: all.
 	Nodes map[string]bool
+	// Leaving are those of Nodes whose endpoints all terminate.
+	Leaving map[string]bool
 	// Held are the ports that it has by its status: who has a port keeps it.
 	Held []Port
 }
@@ -125,7 +127,12 @@ func (r HostRequest) allocate(hosts []Host, used map[string]map[Port]service.Nam
 		}
 		nodes = append(nodes, h)
 	}
-	d.Addrs = r.addrsOf(nodes)
+	external := slices.ContainsFunc(nodes, func(h Host) bool { return len(h.External) > 0 })
+	stay, leave := r.split(nodes)
+	d.Addrs, d.Leaving = r.addrsOf(stay, external), r.addrsOf(leave, external)
+	if len(d.Addrs) == 0 {
+		d.Addrs, d.Leaving = d.Leaving, nil
+	}
 	for _, h := range nodes {
 		if used[h.Name] == nil {
 			used[h.Name] = map[Port]service.Name{}
@@ -146,10 +153,22 @@ func conflictAt(used map[Port]service.Name, ports []Port) (Port, service.Name, b
 	return Port{}, service.Name{}, false
 }
 
+// split returns the nodes that new clients are to use, and those that they are not to use any more, which serve
+// who comes all the same.
+func (r HostRequest) split(nodes []Host) (stay, leave []Host) {
+	for _, h := range nodes {
+		if r.Leaving[h.Name] {
+			leave = append(leave, h)
+		} else {
+			stay = append(stay, h)
+		}
+	}
+	return stay, leave
+}
+
 // addrsOf returns the nodes' addresses of the Service's families, the primary family's first:
-// the external ones if any node has one, else the internal ones.
-func (r HostRequest) addrsOf(hosts []Host) []netip.Addr {
-	external := slices.ContainsFunc(hosts, func(h Host) bool { return len(h.External) > 0 })
+// the external ones, or else the internal ones.
+func (r HostRequest) addrsOf(hosts []Host, external bool) []netip.Addr {
 	var out []netip.Addr
 	for _, h := range hosts {
 		all := h.Internal

@@ -54,6 +54,8 @@ type balancerStatus struct {
 	Ports []service.CheckedPort     // those that were checked, of all addresses alike; of pools where a node claims one
 	Pool  string
 	Held  bool // by our finalizer
+	// Leaving are nodes' addresses that are served, and not named to new clients any more (ServiceLB).
+	Leaving []netip.Addr
 }
 
 // balancersKind reads all Services, since a Service may be another proxy's and still of our
@@ -120,7 +122,7 @@ func (b *Balancer) readStatus(o *corev1.Service) {
 	if mixed {
 		b.status.Mode = ""
 	}
-	b.status.Ports = checkedPorts(o.Status.LoadBalancer.Ingress)
+	b.status.Ports, b.status.Leaving = checkedPorts(o.Status.LoadBalancer.Ingress), leavingAddrs(o.Status.Conditions)
 	b.status.Pool = o.Annotations[metallbPrefix+annotationFrom]
 	b.Assigned, b.AssignedFrom = b.status.Addrs, b.status.Pool
 	if b.AssignedFrom == "" {

@@ -46,7 +46,7 @@ func (w *balancerWriter) apply(ctx context.Context, name service.Name, want bala
 	body := map[string]any{
 		"apiVersion": "v1", "kind": "Service",
 		"metadata": want.metadata(name),
-		"status":   map[string]any{"loadBalancer": map[string]any{"ingress": want.ingress()}},
+		"status":   want.status(),
 	}
 	if b, ok := w.balancers.Get(name); ok && !b.Wanted && len(b.status.Addrs) == 0 {
 		delete(body, "status") // another type has none
@@ -67,6 +67,14 @@ func (s balancerStatus) metadata(name service.Name) map[string]any {
 	}
 	if s.Pool != "" {
 		m["annotations"] = map[string]string{metallbPrefix + annotationFrom: s.Pool}
+	}
+	return m
+}
+
+func (s balancerStatus) status() map[string]any {
+	m := map[string]any{"loadBalancer": map[string]any{"ingress": s.ingress()}}
+	if all := s.conditions(); all != nil {
+		m["conditions"] = all
 	}
 	return m
 }

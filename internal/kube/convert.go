@@ -49,7 +49,7 @@ func ConvertService(o *corev1.Service) *service.Service {
 			svc.HealthCheckNodePort = uint16(p)
 		}
 		svc.ExternalIPs = addrs(o.Spec.ExternalIPs, "InvalidExternalIP", "externalIP", &bad)
-		svc.BalancerIPs = balancerIPs(o.Status.LoadBalancer.Ingress, &bad)
+		svc.BalancerIPs = servedIPs(o, &bad)
 		svc.CheckedPorts = checkedPorts(o.Status.LoadBalancer.Ingress)
 		svc.Sources = sourceRanges(o.Spec.LoadBalancerSourceRanges, &bad)
 		annotations(o, svc, &bad)

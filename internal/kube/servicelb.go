@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -106,7 +107,8 @@ func (l *ServiceLB) decide() {
 	for i, r := range requests {
 		if locals[r.Name] {
 			// The last endpoint of a node serves while it terminates: a port that its clients know is not closed before.
-			requests[i].Nodes = announce.EndpointsOf(l.store.slices.Of(r.Name)).Serving
+			e := announce.EndpointsOf(l.store.slices.Of(r.Name))
+			requests[i].Nodes, requests[i].Leaving = e.Serving, leavingNodes(e)
 		}
 	}
 	var hosts []ipam.Host
@@ -114,13 +116,20 @@ func (l *ServiceLB) decide() {
 		hosts = append(hosts, *h)
 	}
 	for _, d := range ipam.ShareHosts(requests, hosts, l.nodePortsInUse) {
-		s := balancerStatus{Addrs: d.Addrs, Held: true}
+		s := balancerStatus{Addrs: d.Addrs, Leaving: d.Leaving, Held: true}
 		if len(d.Addrs) > 0 {
 			s.Ports, s.Mode = ports[d.Name], corev1.LoadBalancerIPModeVIP
 		}
 		l.writer.Set(d.Name, s)
 		l.report(d)
 	}
+}
+
+// leavingNodes are those whose endpoints still serve, and all terminate.
+func leavingNodes(e announce.Endpoints) map[string]bool {
+	all := maps.Clone(e.Serving)
+	maps.DeleteFunc(all, func(node string, _ bool) bool { return e.Ready[node] })
+	return all
 }
 
 // report reports to the owner of a Service what does not work, once.

@@ -12,13 +12,15 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 )
 
-// TestServiceLBLocal: under externalTrafficPolicy Local a Service has a node's address as long as an endpoint there
-// serves: its pod may take a minute to end, and clients that know the address are not to find the port closed.
-func TestServiceLBLocal(t *testing.T) {
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}, Status: corev1.NodeStatus{
-		Addresses:  []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.11"}},
+func hostNode(name, addr string) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{
+		Addresses:  []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: addr}},
 		Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
 	}}
+}
+
+// localOfServiceLB is a Service with externalTrafficPolicy Local and an endpoint on node-1.
+func localOfServiceLB() (*corev1.Service, *discoveryv1.EndpointSlice) {
 	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web", UID: "1"}, Spec: corev1.ServiceSpec{
 		Type: corev1.ServiceTypeLoadBalancer, ClusterIP: "10.96.0.5", ClusterIPs: []string{"10.96.0.5"}, IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
 		ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal, Ports: []corev1.ServicePort{{Port: 80, Protocol: corev1.ProtocolTCP}},
@@ -27,7 +29,15 @@ func TestServiceLBLocal(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-1", Labels: map[string]string{discoveryv1.LabelServiceName: "web"}}, AddressType: discoveryv1.AddressTypeIPv4,
 		Ports: []discoveryv1.EndpointPort{{Port: new(int32(8080))}}, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.244.1.5"}, NodeName: new("node-1")}},
 	}
-	client := fake.NewClientset(node, svc, slice)
+	return svc, slice
+}
+
+// TestServiceLBLocal: under externalTrafficPolicy Local a Service has a node's address as long as an endpoint there
+// serves: its pod may take a minute to end, and clients that know the address are not to find the port closed. They are not
+// told of it any more as soon as another node has an endpoint that does not terminate, and agents serve it still.
+func TestServiceLBLocal(t *testing.T) {
+	svc, slice := localOfServiceLB()
+	client := fake.NewClientset(hostNode("node-1", "192.0.2.11"), hostNode("node-2", "192.0.2.12"), svc, slice)
 	s := New(Config{Log: slog.New(slog.DiscardHandler), Client: client, NodeName: "node-1"})
 	l := NewServiceLB(slog.New(slog.DiscardHandler), s, NewRecorder(slog.New(slog.DiscardHandler), client, "node-1"), "", nil)
 	runUntilEnd(t, s)
@@ -38,7 +48,11 @@ func TestServiceLBLocal(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return fmt.Sprint(addressesOf(o))
+		text := fmt.Sprint(addressesOf(o))
+		if served := fmt.Sprint(ConvertService(o).BalancerIPs); served != text {
+			text += ", served " + served
+		}
+		return text
 	}
 	until := func(when, want string) {
 		t.Helper()
@@ -77,6 +91,12 @@ func TestServiceLBLocal(t *testing.T) {
 			break
 		}
 	}
+	change(func() {
+		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{Addresses: []string{"10.244.2.5"}, NodeName: new("node-2")})
+	})
+	until("another node has one", "[192.0.2.12], served [192.0.2.12 192.0.2.11]")
+	change(func() { slice.Endpoints = slice.Endpoints[1:] })
+	until("the last one has ended", "[192.0.2.12]")
 	change(func() { slice.Endpoints = nil })
 	until("gone", "[]")
 }
