@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// readyWithin is how long a router or voter that does not answer keeps a speaker from being ready.
+// readyWithin is how long a router or voter that does not answer keeps a speaker from being ready, if nobody says otherwise.
 const readyWithin = 30 * time.Second
 
 // A gate says when the next speaker of a rollout may end: once this one does what the one before it did. It opens

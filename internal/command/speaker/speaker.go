@@ -29,6 +29,7 @@ type speakerOptions struct {
 	balancers     command.LoadBalancerScope
 	node, metrics string
 	proxyPort     uint16
+	readyWithin   time.Duration
 	cleanup       bool
 }
 
@@ -70,6 +71,7 @@ its own: the agent can be replaced while it runs.`,
 	command.AddLoadBalancerScope(f, "namespace", &o.balancers)
 	f.StringVar(&o.metrics, "metrics-bind-address", fmt.Sprintf("127.0.0.1:%d", numbers.PortSpeakerMetrics), "The `address` for /metrics, /healthz and /readyz; empty: none")
 	f.Uint16Var(&o.proxyPort, "proxy-health-port", numbers.PortHealthz, "The `port` of this node's proxy that says at /healthz when it has programmed the kernel, which BGP waits for; 0: it does not")
+	f.DurationVar(&o.readyWithin, "ready-within", readyWithin, "The `time` after which the speaker is ready at /readyz whatever router or voter it waits for, so that the next one may be replaced")
 	f.BoolVar(&o.cleanup, "cleanup", false, "Remove the speaker's rules from this node, and end")
 	return c
 }
@@ -120,7 +122,7 @@ func runSpeaker(ctx context.Context, log *slog.Logger, o speakerOptions, version
 	if err != nil {
 		return err
 	}
-	ready := newGate(log, readyWithin, s.Ready, routers.Ready)
+	ready := newGate(log, o.readyWithin, s.Ready, routers.Ready)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return health.Run(ctx) })
 	g.Go(func() error { return routes.Run(ctx) })
