@@ -3,11 +3,13 @@
 package cluster_test
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -42,7 +44,8 @@ spec: {type: LoadBalancer, externalTrafficPolicy: %s, selector: {app: web}, port
 
 // TestMoves: a client outside makes 20,000 connections to a Service, a request on each, while its pods are replaced
 // again and again, in each way to give it an address and under both policies. Under Local each replacement ends the
-// last pod of a node. FAIRWAY_MOVES names the ways (make bench-moves, ten minutes and more).
+// last pod of a node. The client takes each time the next of the addresses that the status names, as it is half a second later: with
+// ServiceLB they are the nodes' own, and come and go with their pods. FAIRWAY_MOVES names the ways (make bench-moves, ten minutes and more).
 func TestMoves(t *testing.T) {
 	for way := range strings.FieldsSeq(os.Getenv("FAIRWAY_MOVES")) {
 		t.Run(way, func(t *testing.T) {
@@ -53,9 +56,6 @@ func TestMoves(t *testing.T) {
 			}
 			l.run(l.upArgs(args...)...)
 			for _, policy := range []string{"Cluster", "Local"} {
-				if way == "servicelb" && policy == "Local" {
-					continue // the address is that of a node, and goes with its last pod
-				}
 				l.input(fmt.Sprintf(movesManifest, policy), "kubectl", "apply", "-f", "-")
 				l.run("kubectl", "rollout", "status", "deployment/web", "--timeout=120s")
 				l.moves(policy)
@@ -67,11 +67,8 @@ func TestMoves(t *testing.T) {
 // moves makes the connections. It fails the test if one is not opened, or cut.
 func (l *lab) moves(policy string) {
 	l.Helper()
-	var at string
-	for end := time.Now().Add(time.Minute); at == "" && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
-		at = strings.TrimSpace(l.run("kubectl", "get", "service", "web", "-o", "jsonpath={.status.loadBalancer.ingress[0].ip}"))
-	}
-	l.eventually("It works!", "client", "--", "curl", "-sS", "-m", "5", "http://"+at+"/")
+	addrs := l.addresses("web")
+	l.eventually("It works!", "client", "--", "curl", "-sS", "-m", "5", "http://"+addrs()[0]+"/")
 	const connections, beside = 20_000, 8
 	var left, replaced atomic.Int32
 	left.Store(connections)
@@ -82,14 +79,15 @@ func (l *lab) moves(policy string) {
 	f := fabric.Fabric{Dir: filepath.Join(l.dir(), "net")}
 	for range beside {
 		all.Go(func() {
-			for left.Add(-1) >= 0 {
-				began := time.Now()
+			for n := left.Add(-1); n >= 0; n = left.Add(-1) {
+				began, all := time.Now(), addrs()
+				at := all[int(n)%len(all)]
 				if opened, err := request(f, net.JoinHostPort(at, "80")); err != nil {
 					mu.Lock()
 					if opened {
 						cut++
 					}
-					failed = append(failed, fmt.Sprintf("%s %v", began.Format("05.000"), err))
+					failed = append(failed, fmt.Sprintf("%s %s: %v", began.Format("05.000"), at, err))
 					mu.Unlock()
 				}
 				time.Sleep(10 * time.Millisecond) // so that pods are replaced some times meanwhile
@@ -108,6 +106,51 @@ func (l *lab) moves(policy string) {
 		l.Errorf("%s: %d of %d connections failed, the first: %s", policy, len(failed), connections, strings.Join(failed[:min(5, len(failed))], "\n"))
 	}
 }
+
+// addresses follows those of a Service's status, as a client does that is told of changes: half a second later.
+func (l *lab) addresses(service string) func() []string {
+	l.Helper()
+	var mu sync.Mutex
+	var now []string
+	cmd := exec.CommandContext(l.Context(), built.lab, "--name", l.name, "kubectl", "get", "service", service, "--watch", "-o", `jsonpath={.status.loadBalancer.ingress[*].ip}{"\n"}`)
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		l.Fatal(err)
+	}
+	l.Cleanup(func() { _ = cmd.Wait() }) // it ends with the test
+	first := make(chan struct{})
+	tell := sync.OnceFunc(func() { close(first) })
+	go func() {
+		for lines := bufio.NewScanner(out); lines.Scan(); {
+			all := strings.Fields(lines.Text())
+			if len(all) == 0 {
+				continue
+			}
+			time.AfterFunc(toldAfter, func() {
+				mu.Lock()
+				defer mu.Unlock()
+				now = all
+				tell()
+			})
+		}
+	}()
+	select {
+	case <-first:
+	case <-time.After(time.Minute):
+		l.Fatalf("%s has no address", service)
+	}
+	return func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		return now
+	}
+}
+
+// toldAfter is how late clients are told of the addresses of a status.
+const toldAfter = 500 * time.Millisecond
 
 // request makes a connection from the client outside, and gets a page.
 func request(f fabric.Fabric, at string) (opened bool, err error) {

@@ -3,12 +3,10 @@
 package cluster_test
 
 import (
-	"fmt"
 	"net"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -151,83 +149,4 @@ func (l *lab) replaced(program string, vips []string) {
 			l.Errorf("%s: failed: %s; late: %s", program, strings.Join(failed, ", "), strings.Join(late, ", "))
 		}
 	}
-}
-
-// TestDeaths: the node that has an address, or of those that a router leads to, watched by BFD, one, loses its link, 20 times (DEATHS); half of the
-// times the API server is stopped. The time from a death to the last request that was sent and got no answer within 0.9 s is what docs/announcing.md keeps.
-func TestDeaths(t *testing.T) {
-	deaths, err := strconv.Atoi(os.Getenv("DEATHS"))
-	if err != nil {
-		deaths = 20
-	}
-	for way, more := range map[string][]string{"l2": nil, "bgp": {"--pod-network", "bgp"}} {
-		t.Run(way, func(t *testing.T) { deathsBy(newLab(t), way, deaths, more) })
-	}
-}
-
-func deathsBy(l *lab, way string, deaths int, more []string) {
-	l.run(l.upArgs(append([]string{"--nodes", "3", "--load-balancer", way}, more...)...)...)
-	l.input(routerManifest, "kubectl", "apply", "-f", "-")
-	l.run("kubectl", "rollout", "status", "daemonset/web", "--timeout=120s")
-	vip := l.vips("web")[0]
-	victim, want := "node-3", "3 next hops"
-	ready := []string{"router", "--", "sh", "-c", `echo "$(ip route show ` + vip + ` | grep -c nexthop) next hops"; sleep 1`}
-	if way == "l2" {
-		victim = strings.TrimSuffix(strings.TrimPrefix(l.eventually("only node-", l.owner()...), "only "), ".")
-		want, ready = vip, []string{"node", strings.TrimPrefix(victim, "node-"), "--", "nft", "list", "set", "netdev", "fairway-fence", "held4"}
-	}
-	for _, api := range []string{"well", "stopped"} {
-		if api == "stopped" {
-			l.run("fault", "control-plane", "pause")
-		}
-		var all []time.Duration
-		for range deaths / 2 {
-			l.within(2*time.Minute, want, ready...)
-			all = append(all, l.death(victim, vip))
-		}
-		if api == "stopped" {
-			l.run("fault", "control-plane", "heal")
-		}
-		slices.Sort(all)
-		l.Logf("%s, API server %s: %d deaths of %s, without an answer for: min %v, median %v, max %v (load %s)", way, api, len(all), victim, all[0], all[len(all)/2], all[len(all)-1], loadavg())
-	}
-}
-
-// death takes a node's link, and gives it back. It returns how long after it a request had no answer.
-func (l *lab) death(victim, vip string) time.Duration {
-	l.Helper()
-	f := fabric.Fabric{Dir: filepath.Join(l.dir(), "net")}
-	o := l.outsider(vip, 10*time.Millisecond)
-	for end := time.Now().Add(500 * time.Millisecond); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-	}
-	died := time.Now()
-	if err := f.SetLink(victim, false); err != nil {
-		l.Fatal(err)
-	}
-	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-	}
-	all := o.end()
-	if err := f.SetLink(victim, true); err != nil {
-		l.Fatal(err)
-	}
-	last, late := died, ""
-	for _, r := range all {
-		if r.err == nil && r.took < slow {
-			continue
-		}
-		if last = r.at; r.at.Sub(died) > time.Second {
-			late += fmt.Sprintf("; %v after it: took %v: %v", r.at.Sub(died), r.took, r.err)
-		}
-	}
-	if late != "" {
-		l.Logf("requests without an answer for 0.9 s%s", late)
-		for _, n := range []string{"1", "2", "3"} {
-			out, _ := l.try("node", n, "--", "conntrack", "-L", "-p", "tcp", "-d", vip, "--state", "SYN_SENT")
-			l.Logf("node-%s: %s", n, out)
-		}
-	}
-	if n := len(all); n < 100 || all[n-1].at.Sub(last) < time.Second {
-		l.Errorf("of %d requests the last one without an answer is sent %v after the death", n, last.Sub(died))
-	}
-	return last.Sub(died).Round(time.Millisecond)
 }
