@@ -178,7 +178,7 @@ endif
 
 ## bench-lb: how long a load-balancer address is away when its owner dies, 20 times, 50 faults of two, three and five nodes, and every fault of the election; the same by BGP with BFD, and of edges (25 minutes on a busy machine)
 bench-lb:
-	FAIRWAY_FAULTS=all go test -v -count=1 -timeout 30m -run 'TestOutage|TestFaults|TestNeverTwo' ./internal/speaker
+	FAIRWAY_FAULTS=all go test -v -count=1 -timeout 30m -run 'TestOutage|TestKilledAlone|TestFaults|TestNeverTwo' ./internal/speaker
 	FAIRWAY_FAULTS=all go test -v -count=1 -timeout 30m -run 'TestBFDOutage' ./internal/bgp
 	FAIRWAY_FAULTS=all go test -v -count=1 -timeout 30m -run 'TestEdgePair|TestEdgeThree' ./cmd/fairway
 	FAIRWAY_FAULTS=all go test -v -count=1 -timeout 30m -run 'TestExhaustive|TestFirst|TestRandom' -bench . -benchtime 1x ./internal/election

@@ -15,25 +15,53 @@ import (
 // and never two have the address. With FAIRWAY_FAULTS=all (make bench-lb) 20 die, and the longest
 // times without an answer are what docs/announcing.md keeps.
 func TestOutage(t *testing.T) {
+	l := newLAN(t, 3)
+	best := l.best(vips[0])
+	l.outages(best, func() {
+		l.link(best, "down")
+		l.kill(best)
+	}, func() { l.link(best, "up") })
+}
+
+// TestKilledAlone: the speaker of the owner is killed, and its node goes on serving who knows its MAC. The client's
+// router asks for it again before each packet.
+func TestKilledAlone(t *testing.T) {
+	l := newLAN(t, 3)
+	best := l.best(vips[0])
+	stop := make(chan struct{})
+	var forgetting sync.WaitGroup
+	forgetting.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(10 * time.Millisecond):
+				_ = l.net.Fabric.Do(func() error { return exec.Command("ip", "neigh", "flush", "to", vips[0].String()).Run() }) // there may be none
+			}
+		}
+	})
+	defer forgetting.Wait()
+	defer close(stop)
+	l.outages(best, func() { l.kill(best) }, func() {})
+}
+
+// outages hurts the owner of an address again and again, and heals it, which starts its speaker.
+func (l *lan) outages(best int, hurt, heal func()) {
+	l.t.Helper()
 	deaths := 1
 	if os.Getenv("FAIRWAY_FAULTS") == "all" {
 		deaths = 20
 	}
-	l := newLAN(t, 3)
-	best := l.best(vips[0])
 	var gaps []time.Duration
 	for range deaths {
 		l.until(vips[0], best)
-		gaps = append(gaps, l.outage(vips[0], func() {
-			l.link(best, "down")
-			l.kill(best)
-		}))
-		l.link(best, "up")
+		gaps = append(gaps, l.outage(vips[0], hurt))
+		heal()
 		l.start(best)
 	}
 	l.until(vips[0], best)
 	slices.Sort(gaps)
-	t.Logf("without an answer: min %v, median %v, max %v; %d changes of owner", gaps[0], gaps[len(gaps)/2], gaps[len(gaps)-1], l.tape.Check(t))
+	l.t.Logf("without an answer: min %v, median %v, max %v; %d changes of owner", gaps[0], gaps[len(gaps)/2], gaps[len(gaps)-1], l.tape.Check(l.t))
 }
 
 // link sets the bridge's port of a node.
