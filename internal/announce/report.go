@@ -14,11 +14,12 @@ import (
 // A Protocol is how an address is announced.
 type Protocol string
 
-// The protocols. An address of a node's own (ServiceLB) needs none.
+// The protocols. An address of a node's own (ServiceLB) needs none, nor one that a balancer outside of the cluster has (an edge).
 const (
 	L2      Protocol = "l2" // ARP and NDP
 	BGP     Protocol = "bgp"
 	OwnNode Protocol = "node"
+	Outside Protocol = "outside"
 )
 
 // A Holding is what a node's speaker says that it announces of a Service.
@@ -100,6 +101,15 @@ func Report(in BGPInput, said Said, pending []service.Name) []AddressReport {
 		all = append(all, r.address(a, sharing[a]))
 	}
 	return all
+}
+
+// ReportOutside is the report of an address that a balancer outside of the cluster has for these Services, sorted by name.
+func ReportOutside(a netip.Addr, services []service.Name) AddressReport {
+	out := AddressReport{Address: a.String(), Announced: []Announced{{Protocol: Outside, By: []string{}}}, Elsewhere: []NotAnnounced{}}
+	for _, name := range services {
+		out.Services = append(out.Services, name.String())
+	}
+	return out
 }
 
 type reporter struct {

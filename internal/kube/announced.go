@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -67,12 +68,16 @@ func (a *Announced) Report(ctx context.Context, names ...string) (announce.Overv
 		Neighbour: func(device string) netip.Addr { return netip.MustParseAddr("fe80::1").WithZone(device) },
 	}
 	var pending []service.Name
+	outside := outsideAddrs{}
 	in.Services = allOf(ctx, &l, kind[*corev1.Service, announce.Service]{
 		name: "services", client: from(a.client.CoreV1().Services(metav1.NamespaceAll)),
 		trim: func(o *corev1.Service) *announce.Service {
 			v := convertBalanced(o, a.class)
 			if v != nil && len(o.Status.LoadBalancer.Ingress) == 0 {
 				pending = append(pending, v.Name)
+			}
+			if v != nil {
+				outside.add(v.Name, o.Status.LoadBalancer.Ingress)
 			}
 			return v
 		},
@@ -99,7 +104,32 @@ func (a *Announced) Report(ctx context.Context, names ...string) (announce.Overv
 	}
 	slices.SortFunc(pending, service.Name.Compare)
 	all := announce.Report(in, announce.Said{Held: held, Standings: standings}, pending)
+	all = append(all, outside.reports(only)...)
 	return announce.Overview{Addresses: all, Speakers: standings, Problems: problems}, nil
+}
+
+// outsideAddrs are the addresses that balancers outside of the cluster have, such as an edge, and the Services that have them.
+type outsideAddrs map[netip.Addr][]service.Name
+
+func (all outsideAddrs) add(name service.Name, ingress []corev1.LoadBalancerIngress) {
+	for _, i := range ingress {
+		if a, err := parseAddr(i.IP); err == nil && deref(i.IPMode, IPModeVIP) == IPModeProxy {
+			all[a] = append(all[a], name)
+		}
+	}
+}
+
+// reports are sorted by address. With names, they are about these Services and those that share addresses with them.
+func (all outsideAddrs) reports(only []service.Name) (out []announce.AddressReport) {
+	for _, a := range slices.SortedFunc(maps.Keys(all), netip.Addr.Compare) {
+		names := all[a]
+		if len(only) > 0 && !slices.ContainsFunc(names, func(n service.Name) bool { return slices.Contains(only, n) }) {
+			continue
+		}
+		slices.SortFunc(names, service.Name.Compare)
+		out = append(out, announce.ReportOutside(a, names))
+	}
+	return out
 }
 
 // holdings are what the speakers say that they announce.

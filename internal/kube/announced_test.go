@@ -54,7 +54,7 @@ func announcedAPI(since time.Time) *metallbAPI {
 }
 
 // TestAnnounced: what the API server has becomes a report: addresses by the node that its object names, a Service that
-// waits, those of others left out, and what ConfigurationStates say.
+// waits, one whose address a balancer outside has, those of others left out, and what ConfigurationStates say.
 func TestAnnounced(t *testing.T) {
 	balanced := func(name string, addrs ...string) *corev1.Service {
 		s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer}}
@@ -90,7 +90,7 @@ func TestAnnounced(t *testing.T) {
 		lines = append(lines, line)
 	}
 	got := strings.Join(append(lines, seen.Problems...), "\n")
-	for _, want := range []string{"[shop/new] , not on 0: it has no address yet", "[shop/web] 192.0.2.1, not on 2: node-1 may: ", "[shop/web] 192.0.2.2, not on 1: l2 node-1 [eth0] true", "speaker-node-1: one; two"} {
+	for _, want := range []string{"[shop/new] , not on 0: it has no address yet", "[shop/web] 192.0.2.1, not on 2: node-1 may: ", "[shop/web] 192.0.2.2, not on 1: l2 node-1 [eth0] true", "speaker-node-1: one; two", "[shop/outside] 192.0.2.8, not on 0: outside  [] false"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("got\n%s\nwithout %s", got, want)
 		}
@@ -102,8 +102,8 @@ func TestAnnounced(t *testing.T) {
 	if err != nil || len(one.Addresses) != 1 || one.Addresses[0].Services[0] != "shop/new" {
 		t.Errorf("of one Service: %v, %v", one.Addresses, err)
 	}
-	if len(all) != 3 {
-		t.Errorf("%d reports, want 3:\n%s", len(all), got)
+	if len(all) != 4 {
+		t.Errorf("%d reports, want 4:\n%s", len(all), got)
 	}
 	client.PrependReactor("list", "nodes", func(clienttesting.Action) (bool, runtime.Object, error) {
 		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "nodes"}, "", nil)

@@ -19,7 +19,7 @@ type LoadBalancers struct {
 	Named bool      `json:"-"` // Services were asked for by name: say all of them
 }
 
-// OK reports whether each address is announced by a node.
+// OK reports whether each address is announced by a node, or a balancer outside has it.
 func (b LoadBalancers) OK() bool {
 	return !slices.ContainsFunc(b.Addresses, func(a announce.AddressReport) bool { return len(a.Announced) == 0 })
 }
@@ -51,7 +51,7 @@ func (b LoadBalancers) WriteTable(w io.Writer, wide bool) error {
 	for _, a := range b.Addresses {
 		address, services := cmp.Or(a.Address, "<pending>"), strings.Join(a.Services, ",")
 		for _, n := range a.Announced {
-			fmt.Fprintln(tw, strings.Join([]string{services, address, string(n.Protocol), n.Node, age(b.Time, n.Since), orDash(strings.Join(n.By, ","))}, "\t"))
+			fmt.Fprintln(tw, strings.Join([]string{services, address, string(n.Protocol), orDash(n.Node), age(b.Time, n.Since), orDash(strings.Join(n.By, ","))}, "\t"))
 		}
 		if len(a.Announced) == 0 {
 			fmt.Fprintln(tw, strings.Join([]string{services, address, "-", "-", "-", "-"}, "\t"))

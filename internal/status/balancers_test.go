@@ -1,14 +1,16 @@
 package status
 
 import (
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/fairway-net/fairway/internal/announce"
+	"github.com/fairway-net/fairway/internal/service"
 )
 
-// balancers are three Services: one announced both ways, one that nobody announces, and one without an address.
+// balancers are Services: one announced both ways, some that nobody announces, one without an address, and one of a balancer outside.
 func balancers() LoadBalancers {
 	since := now.Add(-3 * time.Hour)
 	return LoadBalancers{Time: now, Overview: announce.Overview{Problems: []string{"speaker-node-2: BGPPeer spine: there is no BFDProfile fast"}, Speakers: []announce.Standing{
@@ -29,6 +31,7 @@ func balancers() LoadBalancers {
 			Address: "192.0.2.11", Services: []string{"shop/api", "shop/mail"}, Reason: announce.NoEndpoints,
 			Announced: []announce.Announced{}, Elsewhere: []announce.NotAnnounced{},
 		},
+		announce.ReportOutside(netip.MustParseAddr("203.0.113.5"), []service.Name{{Namespace: "shop", Name: "front"}}),
 	}}}
 }
 
@@ -41,7 +44,7 @@ func TestOnly(t *testing.T) {
 	if err := b.Only([]string{"shop/none"}); err == nil || !strings.Contains(err.Error(), "no Service shop/none") {
 		t.Error(err)
 	}
-	if all := balancers(); all.Only(nil) != nil || len(all.Addresses) != 3 || all.OK() {
+	if all := balancers(); all.Only(nil) != nil || len(all.Addresses) != 4 || all.OK() {
 		t.Errorf("%v", all)
 	}
 }
