@@ -3,17 +3,10 @@ package bgp
 import (
 	"cmp"
 	"context"
-	"log/slog"
 	"net/netip"
 	"slices"
 	"time"
 
-	"github.com/osrg/gobgp/v4/api"
-	"github.com/osrg/gobgp/v4/pkg/apiutil"
-	wire "github.com/osrg/gobgp/v4/pkg/packet/bgp"
-	"github.com/osrg/gobgp/v4/pkg/server"
-
-	"github.com/fairway-net/fairway/internal/announce"
 	"github.com/fairway-net/fairway/internal/rib"
 )
 
@@ -161,56 +154,4 @@ func (s *session) receivedPaths() (all []receivedPath) {
 		return nil
 	}
 	return receivedPathsOf(s.server, s.config, s.config.Address.Addr(), s.log)
-}
-
-// receivedPathsOf are what a peer of a server announces.
-func receivedPathsOf(from *server.BgpServer, c announce.SessionConfig, router netip.Addr, log *slog.Logger) (all []receivedPath) {
-	for _, f := range []struct {
-		carried bool
-		family  wire.Family
-	}{{c.IPv4, wire.RF_IPv4_UC}, {c.IPv6, wire.RF_IPv6_UC}} {
-		if !f.carried {
-			continue
-		}
-		r := apiutil.ListPathRequest{TableType: api.TableType_TABLE_TYPE_ADJ_IN, Name: router.String(), Family: f.family}
-		err := from.ListPath(r, func(nlri wire.NLRI, paths []*apiutil.Path) {
-			prefix, err := netip.ParsePrefix(nlri.String())
-			for _, p := range paths {
-				if o := receivedPathOf(p); err == nil && o.NextHop.IsValid() {
-					o.Prefix, o.Router = prefix.Masked(), router
-					all = append(all, o)
-				}
-			}
-		})
-		if err != nil {
-			log.Warn("what the router announces cannot be read", "err", err)
-		}
-	}
-	return all
-}
-
-// receivedPathOf reads a path's attributes.
-func receivedPathOf(p *apiutil.Path) receivedPath {
-	o := receivedPath{pref: defaultPref}
-	for _, attr := range p.Attrs {
-		switch a := attr.(type) {
-		case *wire.PathAttributeNextHop:
-			o.NextHop = a.Value
-		case *wire.PathAttributeMpReachNLRI:
-			o.NextHop = a.Nexthop
-		case *wire.PathAttributeLocalPref:
-			o.pref = a.Value
-		case *wire.PathAttributeAsPath:
-			for _, segment := range a.Value {
-				o.hops += segment.ASLen()
-				o.path = append(o.path, segment.GetAS()...)
-			}
-		}
-	}
-	for _, attr := range p.Attrs { // RFC 8326: it is about to go
-		if a, ok := attr.(*wire.PathAttributeCommunities); ok && slices.Contains(a.Value, announce.GracefulShutdown.Number()) {
-			o.pref = 0
-		}
-	}
-	return o
 }

@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"github.com/osrg/gobgp/v4/api"
-	"github.com/osrg/gobgp/v4/pkg/apiutil"
-	wire "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 	"github.com/osrg/gobgp/v4/pkg/server"
 
 	"github.com/fairway-net/fairway/internal/announce"
@@ -65,12 +63,9 @@ func newReflector(log *slog.Logger, want *announce.Reflector, changed func()) (*
 }
 
 // changed logs which nodes come and go.
-func (r *reflector) changed(notify func()) func(*apiutil.WatchEventMessage_PeerEvent) {
-	return func(e *apiutil.WatchEventMessage_PeerEvent) {
-		if e.Type != apiutil.PEER_EVENT_STATE {
-			return
-		}
-		node, up := e.Peer.State.NeighborAddress, e.Peer.State.SessionState == wire.BGP_FSM_ESTABLISHED
+func (r *reflector) changed(notify func()) func(*peerState, bool) {
+	return func(state *peerState, up bool) {
+		node := state.NeighborAddress
 		r.mu.Lock()
 		was := r.up[node]
 		r.up[node] = up

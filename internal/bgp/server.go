@@ -2,12 +2,8 @@ package bgp
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"log/slog"
-	"math"
-	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/osrg/gobgp/v4/api"
@@ -40,7 +36,7 @@ const (
 // newServer starts a GoBGP server with one peer. It listens nowhere. There is one for each
 // session, so that each has its own ASN, router ID and routes, and nothing that one router
 // says reaches another.
-func newServer(c announce.SessionConfig, restarting bool, log slog.Handler, changed func(*apiutil.WatchEventMessage_PeerEvent), heard func()) (*server.BgpServer, error) {
+func newServer(c announce.SessionConfig, restarting bool, log slog.Handler, changed func(state *peerState, up bool), received func()) (*server.BgpServer, error) {
 	s := server.NewBgpServer(server.LoggerOption(slog.New(log), new(slog.LevelVar)))
 	go s.Serve()
 	ctx := context.Background() // these wait for the server's own loop only
@@ -49,7 +45,7 @@ func newServer(c announce.SessionConfig, restarting bool, log slog.Handler, chan
 		err = rejectReceived(ctx, s)
 	}
 	if err == nil {
-		err = watchServer(ctx, s, changed, heard)
+		err = watchServer(ctx, s, changed, received)
 	}
 	if err == nil {
 		err = s.AddPeer(ctx, &api.AddPeerRequest{Peer: peer(c, restarting)})
@@ -61,11 +57,18 @@ func newServer(c announce.SessionConfig, restarting bool, log slog.Handler, chan
 	return s, nil
 }
 
-// watchServer has it told when a session changes, and when something is announced to us.
-func watchServer(ctx context.Context, s *server.BgpServer, changed func(*apiutil.WatchEventMessage_PeerEvent), heard func()) error {
+// peerState is what GoBGP says of a session.
+type peerState = apiutil.PeerState
+
+// watchServer calls changed when the state of a session changes, and received when something is announced to us.
+func watchServer(ctx context.Context, s *server.BgpServer, changed func(state *peerState, up bool), received func()) error {
 	return s.WatchEvent(ctx, server.WatchEventMessageCallbacks{
-		OnPeerUpdate: func(e *apiutil.WatchEventMessage_PeerEvent, _ time.Time) { changed(e) },
-		OnPathUpdate: func([]*apiutil.Path, time.Time) { heard() },
+		OnPeerUpdate: func(e *apiutil.WatchEventMessage_PeerEvent, _ time.Time) {
+			if e.Type == apiutil.PEER_EVENT_STATE {
+				changed(&e.Peer.State, e.Peer.State.SessionState == wire.BGP_FSM_ESTABLISHED)
+			}
+		},
+		OnPathUpdate: func([]*apiutil.Path, time.Time) { received() },
 	}, server.WatchPeer(), server.WatchUpdate(false, "", ""))
 }
 
@@ -133,81 +136,3 @@ func peer(c announce.SessionConfig, restarting bool) *api.Peer {
 
 // seconds rounds up: BGP counts in seconds.
 func seconds(d time.Duration) uint64 { return uint64((d + time.Second - 1) / time.Second) }
-
-// linkBandwidth is the Link Bandwidth extended community (RFC 10005) in both forms, with the same
-// value: some routers know only the transitive one, others only the other one. An endpoint counts as
-// 1 Mbit/s: what routers keep in 32 bits of bytes a second is enough for 34,000.
-func linkBandwidth(asn uint32, endpoints int) wire.PathAttributeInterface {
-	const perEndpoint, most = 125_000, 34_000
-	if asn > math.MaxUint16 {
-		asn = wire.AS_TRANS
-	}
-	bytes := float32(min(endpoints, most) * perEndpoint)
-	transitive := binary.BigEndian.AppendUint16([]byte{byte(wire.EC_SUBTYPE_LINK_BANDWIDTH)}, uint16(asn))
-	transitive = binary.BigEndian.AppendUint32(transitive, math.Float32bits(bytes))
-	return wire.NewPathAttributeExtendedCommunities([]wire.ExtendedCommunityInterface{
-		wire.NewUnknownExtended(wire.EC_TYPE_TRANSITIVE_TWO_OCTET_AS_SPECIFIC, transitive),
-		wire.NewLinkBandwidthExtended(uint16(asn), bytes),
-	})
-}
-
-// path is a route as GoBGP wants it, for the router of a session.
-func path(r announce.Route, c announce.SessionConfig) (*apiutil.Path, error) {
-	if r.Leaving {
-		r.Communities = append(slices.Clone(r.Communities), announce.GracefulShutdown)
-		if r.LocalPref = 0; c.Internal() {
-			r.LocalPref = 1 // 0 is the default here
-		}
-	}
-	nlri, err := wire.NewIPAddrPrefix(r.Prefix)
-	if err != nil {
-		return nil, err
-	}
-	p := &apiutil.Path{Family: wire.RF_IPv4_UC, Nlri: nlri, Attrs: []wire.PathAttributeInterface{wire.NewPathAttributeOrigin(0)}}
-	next := r.NextHop
-	if r.Prefix.Addr().Is4() {
-		if !next.IsValid() {
-			next = netip.IPv4Unspecified() // the session's own address
-		}
-		attr, err := wire.NewPathAttributeNextHop(next)
-		if err != nil {
-			return nil, err
-		}
-		p.Attrs = append(p.Attrs, attr)
-	} else {
-		if !next.IsValid() {
-			next = netip.IPv6Unspecified()
-		}
-		p.Family = wire.RF_IPv6_UC
-		attr, err := wire.NewPathAttributeMpReachNLRI(p.Family, []wire.PathNLRI{{NLRI: nlri}}, next)
-		if err != nil {
-			return nil, err
-		}
-		p.Attrs = append(p.Attrs, attr)
-	}
-	if len(r.ASPath) > 0 {
-		p.Attrs = append(p.Attrs, wire.NewPathAttributeAsPath([]wire.AsPathParamInterface{wire.NewAs4PathParam(wire.BGP_ASPATH_ATTR_TYPE_SEQ, r.ASPath)}))
-	}
-	if r.LocalPref != 0 {
-		p.Attrs = append(p.Attrs, wire.NewPathAttributeLocalPref(r.LocalPref))
-	}
-	var plain []uint32
-	var large []*wire.LargeCommunity
-	for _, c := range r.Communities {
-		if c.Large {
-			large = append(large, wire.NewLargeCommunity(c.A, c.B, c.C))
-		} else {
-			plain = append(plain, c.Number())
-		}
-	}
-	if len(plain) > 0 {
-		p.Attrs = append(p.Attrs, wire.NewPathAttributeCommunities(plain))
-	}
-	if len(large) > 0 {
-		p.Attrs = append(p.Attrs, wire.NewPathAttributeLargeCommunities(large))
-	}
-	if r.Endpoints > 0 {
-		p.Attrs = append(p.Attrs, linkBandwidth(c.LocalASN, r.Endpoints))
-	}
-	return p, nil
-}

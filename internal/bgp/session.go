@@ -13,7 +13,6 @@ import (
 
 	"github.com/osrg/gobgp/v4/api"
 	"github.com/osrg/gobgp/v4/pkg/apiutil"
-	wire "github.com/osrg/gobgp/v4/pkg/packet/bgp"
 	"github.com/osrg/gobgp/v4/pkg/server"
 
 	"github.com/fairway-net/fairway/internal/announce"
@@ -44,14 +43,14 @@ type session struct {
 }
 
 // openSession starts a session: it goes on trying until it is closed.
-// heard is called when the router has announced something.
-func openSession(log *slog.Logger, c announce.SessionConfig, restarting bool, wake, heard func()) (*session, error) {
+// received is called when the router has announced something.
+func openSession(log *slog.Logger, c announce.SessionConfig, restarting bool, wake, received func()) (*session, error) {
 	s := &session{
 		config: c, log: log.With("peer", c.Peer, "address", c.Address), advertised: map[netip.Prefix]announce.Route{}, onChange: wake,
 		downReason: "it has not been up yet", changedAt: time.Now(), down: make(chan struct{}),
 	}
 	var err error
-	s.server, err = newServer(c, restarting, connectErrors{s}, s.changed, heard)
+	s.server, err = newServer(c, restarting, connectErrors{s}, s.changed, received)
 	return s, err
 }
 
@@ -168,22 +167,18 @@ func (s *session) reset(reason string) {
 }
 
 // changed is called by GoBGP when the session's state changes.
-func (s *session) changed(e *apiutil.WatchEventMessage_PeerEvent) {
-	if e.Type != apiutil.PEER_EVENT_STATE {
-		return
-	}
+func (s *session) changed(state *peerState, up bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	up := e.Peer.State.SessionState == wire.BGP_FSM_ESTABLISHED
-	if e.Peer.State.AdminState == api.PeerState_ADMIN_STATE_PFX_CT && s.shunnedAt.IsZero() {
+	if state.AdminState == api.PeerState_ADMIN_STATE_PFX_CT && s.shunnedAt.IsZero() {
 		s.shunnedAt = time.Now()
 	}
-	if up && s.config.PeerASN == 0 && e.Peer.State.PeerASN == s.config.LocalASN && !s.closed {
+	if up && s.config.PeerASN == 0 && state.PeerASN == s.config.LocalASN && !s.closed {
 		s.refuse(fmt.Sprintf("the router is in AS %d too, and dynamicASN is external [dynamicASN: internal]", s.config.LocalASN))
 		return
 	}
 	if up == s.up {
-		if reason := refusal(s.config, e.Peer.State); !up && reason != "" {
+		if reason := refusal(s.config, *state); !up && reason != "" {
 			s.failedLocked("the router refuses the session", reason)
 		}
 		return
@@ -197,9 +192,9 @@ func (s *session) changed(e *apiutil.WatchEventMessage_PeerEvent) {
 	s.changedAt = time.Now()
 	if s.up = up; up {
 		s.downReason = ""
-		s.log.Info("session is up", "asn", e.Peer.State.PeerASN)
+		s.log.Info("session is up", "asn", state.PeerASN)
 	} else {
-		s.downReason = e.Peer.State.DisconnectMessage
+		s.downReason = state.DisconnectMessage
 		if !s.shunnedAt.IsZero() {
 			s.downReason = fmt.Sprintf("the router sent more than %d prefixes [filter what it sends to nodes]", maxReceived)
 		}
