@@ -3,8 +3,6 @@ package conformance
 import (
 	"context"
 	"errors"
-	"fmt"
-	"os/exec"
 	"testing"
 
 	"github.com/fairway-net/fairway/internal/service"
@@ -17,9 +15,10 @@ func (s suite) contexts(t testing.TB) {
 	table := tableOf(web("a", "10.96.0.1:80", service.TCP, 0, 1), web("b", "10.96.0.2:80", service.TCP, 2))
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
+	rules := func() string { return r.output("nft -s list ruleset", "ip rule", "ip -6 rule") } // without counters
 	look := func(when string) {
 		t.Helper()
-		before := r.listed()
+		before := rules()
 		for name, f := range map[string]func() error{
 			"Check":   func() error { _, err := r.dp.Check(ended); return err },
 			"Adopt":   func() error { _, err := r.dp.Adopt(ended); return err },
@@ -29,14 +28,14 @@ func (s suite) contexts(t testing.TB) {
 				t.Errorf("%s, %s: error %v, want that of the context", when, name, err)
 			}
 		}
-		if after := r.listed(); after != before {
+		if after := rules(); after != before {
 			t.Errorf("%s: the rules are others:\n%s\nbefore:\n%s", when, after, before)
 		}
 	}
 	report(t, r.sync(table))
 	look("after a Sync")
 	report(t, r.checkSynced(table))
-	report(t, r.node.Do(func() error { return exec.Command("nft", "flush", "ruleset").Run() }))
+	r.output("nft flush ruleset")
 	look("after another program flushed the rules")
 	report(t, r.node.Do(func() error {
 		drift, err := r.dp.Check(t.Context())
@@ -47,19 +46,4 @@ func (s suite) contexts(t testing.TB) {
 	}))
 	report(t, r.sync(table))
 	report(t, r.checkSynced(table))
-}
-
-// listed is what nft and ip list of rules, without counters.
-func (r *rig) listed() (all string) {
-	report(r.t, r.node.Do(func() error {
-		for _, args := range [][]string{{"nft", "-s", "list", "ruleset"}, {"ip", "rule"}, {"ip", "-6", "rule"}} {
-			out, err := exec.Command(args[0], args[1:]...).CombinedOutput()
-			if err != nil {
-				return fmt.Errorf("%v: %w: %s", args, err, out)
-			}
-			all += string(out)
-		}
-		return nil
-	}))
-	return all
 }

@@ -3,7 +3,6 @@ package conformance
 import (
 	"fmt"
 	"net/netip"
-	"os/exec"
 	"testing"
 
 	"github.com/fairway-net/fairway/internal/datapath"
@@ -17,9 +16,7 @@ func (s suite) flushed(t testing.TB) {
 	r := sixRig(t, s)
 	one := tableOf(web("a", "10.96.0.1:80", service.TCP, 0, 1), web("b", "10.96.0.2:80", service.TCP, 2))
 	two := tableOf(web("a", "10.96.0.1:80", service.TCP, 0, 3), web("b", "10.96.0.2:80", service.TCP, 2))
-	flush := func() {
-		report(t, r.node.Do(func() error { return exec.Command("nft", "flush", "ruleset").Run() }))
-	}
+	flush := func() { r.output("nft flush ruleset") }
 	check := func(when string, table *service.Table) {
 		t.Helper()
 		if err := r.checkSynced(table); err != nil {
@@ -37,7 +34,7 @@ func (s suite) flushed(t testing.TB) {
 		}
 	}
 	intact("after a Sync", true)
-	report(t, r.node.Do(func() error { return exec.Command("nft", "add table inet somebody").Run() }))
+	r.output("nft add table inet somebody")
 	intact("after a change of another table", true)
 	flush()
 	intact("after a flush", false)

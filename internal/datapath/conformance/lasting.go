@@ -96,9 +96,14 @@ func (s suite) cleanup(t testing.TB) {
 
 // ruleset is all that a mechanism might leave in the node.
 func (r *rig) ruleset() string {
+	return r.output("nft list ruleset", "ip rule", "ip -6 rule", "ip route show table all", "ip -o link")
+}
+
+// output is what commands print on the node.
+func (r *rig) output(commands ...string) string {
 	var all strings.Builder
 	err := r.node.Do(func() error {
-		for _, cmd := range []string{"nft list ruleset", "ip rule", "ip -6 rule", "ip route show table all", "ip -o link"} {
+		for _, cmd := range commands {
 			f := strings.Fields(cmd)
 			out, err := exec.Command(f[0], f[1:]...).CombinedOutput()
 			if err != nil {
