@@ -66,7 +66,7 @@ var programs = map[string]func(*testing.T) []prometheus.Collector{
 		r := &recorder{Registry: prometheus.NewRegistry()}
 		speaker.NewMetrics(r, "node")
 		bgp.NewMetrics(r)
-		return r.all
+		return append(r.all, new(kube.BGP).Metrics())
 	},
 }
 

@@ -157,7 +157,7 @@ func (a *Announced) states(ctx context.Context, l *lists, s *Store, nodes []anno
 	for _, c := range allOf(ctx, l, metallbKind(s, "v1beta1", "configurationstates", func(o *unstructured.Unstructured) *namedState {
 		return &namedState{o.GetName(), convertSpeakerState(o)}
 	})) {
-		if c.Result == "Invalid" {
+		if c.Result == resultInvalid {
 			problems = append(problems, c.name+": "+strings.ReplaceAll(c.Summary, "\n", "; "))
 		}
 		for _, one := range c.standings {

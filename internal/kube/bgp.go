@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -33,6 +34,7 @@ type BGP struct {
 	states  *Feed[speakerState] // ours only
 	state   *StatusWriter[configState]
 	name    service.Name // of our ConfigurationState
+	config  configMetrics
 }
 
 type password struct{ text string }
@@ -123,13 +125,17 @@ func (b *BGP) Report(problems []announce.PeerProblem) {
 			all = append(all, "BGPAdvertisement "+a.Name+": "+p.Message)
 		}
 	}
-	state := configState{Result: "Valid"}
+	state := configState{Result: resultValid}
 	if len(all) > 0 {
 		slices.Sort(all)
-		state = configState{"Invalid", service.Cut(strings.Join(all, "\n"), 16<<10)}
+		state = configState{resultInvalid, service.Cut(strings.Join(all, "\n"), 16<<10)}
 	}
+	b.config.set(state)
 	b.state.Set(b.name, state)
 }
+
+// Metrics say whether the speaker could read what MetalLB's objects ask for, and whether all of it is right.
+func (b *BGP) Metrics() prometheus.Collector { return &b.config }
 
 // BGP returns what decides, as it is now. Whose node it is, and what its kernel holds, the
 // caller knows.

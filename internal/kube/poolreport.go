@@ -35,6 +35,7 @@ type poolReport struct {
 	states *Feed[configState]
 	writer *StatusWriter[ipam.PoolUse]
 	state  *StatusWriter[configState]
+	config configMetrics
 
 	mu       sync.Mutex
 	last     ipam.Report
@@ -43,6 +44,9 @@ type poolReport struct {
 
 // A configState is what a ConfigurationState says.
 type configState struct{ Result, Summary string }
+
+// What a ConfigurationState's result is.
+const resultValid, resultInvalid = "Valid", "Invalid"
 
 func newPoolReport(log *slog.Logger, s *Store) *poolReport {
 	r := &poolReport{store: s, services: map[string]int{}}
@@ -98,7 +102,9 @@ func (r *poolReport) set(now ipam.Report) {
 			r.writer.Forget(service.Name{Namespace: r.store.cfg.LoadBalancerNamespace, Name: u.Pool})
 		}
 	}
-	r.state.Set(r.stateName(), stateOf(now))
+	state := stateOf(now)
+	r.config.set(state)
+	r.state.Set(r.stateName(), state)
 }
 
 // moved notes that a Service has its addresses from another pool; empty: from none.
@@ -131,9 +137,9 @@ func stateOf(r ipam.Report) configState {
 		all = append(all, fmt.Sprintf("Service %v keeps an address that is in no IPAddressPool [add it to a pool, or let the Service ask for another one]", name))
 	}
 	if len(all) == 0 {
-		return configState{Result: "Valid"}
+		return configState{Result: resultValid}
 	}
-	return configState{"Invalid", service.Cut(strings.Join(all, "\n"), 16<<10)}
+	return configState{resultInvalid, service.Cut(strings.Join(all, "\n"), 16<<10)}
 }
 
 func convertPoolUse(o *unstructured.Unstructured) *ipam.PoolUse {
@@ -227,10 +233,12 @@ func (a *Addresses) Describe(c chan<- *prometheus.Desc) {
 		c <- m.desc
 	}
 	c <- servicesDesc
+	(*configMetrics)(nil).Describe(c)
 }
 
 // Collect is a part of prometheus.Collector.
 func (a *Addresses) Collect(c chan<- prometheus.Metric) {
+	a.report.config.Collect(c)
 	a.report.mu.Lock()
 	defer a.report.mu.Unlock()
 	for _, u := range a.report.last.Pools {

@@ -101,6 +101,7 @@ func runSpeaker(ctx context.Context, log *slog.Logger, o speakerOptions, version
 	metrics := speaker.NewMetrics(registry, o.node)
 	owners := newEgressOwners(log, rib.Of(rib.DefaultDir, o.node))
 	routes := source.SubscribeBGP()
+	registry.MustRegister(routes.Metrics())
 	standings := routes.Standings(events)
 	s := speaker.New(speaker.Config{
 		Log: log, Node: o.node, Key: key, Port: numbers.PortHeartbeat, Source: source,
