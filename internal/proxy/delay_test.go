@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/datapath/iptables"
 	"github.com/fairway-net/fairway/internal/datapath/nftables"
 	"github.com/fairway-net/fairway/internal/datapath/userspace"
 	"github.com/fairway-net/fairway/internal/flow"
@@ -145,17 +146,20 @@ type crowd struct {
 	passes int
 }
 
-// newCrowd works in the network namespace of this thread, in a mode: nftables or userspace.
+// newCrowd works in the network namespace of this thread, in a mode: nftables, iptables or userspace.
 func newCrowd(t testing.TB, mode string) *crowd {
 	t.Helper()
 	var real datapath.Datapath
 	var err error
-	if mode == "userspace" {
+	switch mode {
+	case "userspace":
 		if out, err := exec.Command("ip", "link", "set", "lo", "up").CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
 		real, err = userspace.New(userspace.Config{})
-	} else {
+	case "iptables":
+		real, err = iptables.New(iptables.Config{})
+	default:
 		real, err = nftables.New(nftables.Config{})
 	}
 	if err != nil {
@@ -165,7 +169,7 @@ func newCrowd(t testing.TB, mode string) *crowd {
 	c := &crowd{api: newAPI(), kernel: &counter{Datapath: real}}
 	c.Loop = New(Config{
 		Log: slog.New(slog.DiscardHandler), Source: c.api, Datapath: c.kernel,
-		View:    func() service.Node { return service.Node{Name: "n", Limits: service.DefaultLimits()} },
+		View:    func() service.Node { return service.Node{Name: "n", Limits: limitsOf(mode)} },
 		Health:  newHealth(),
 		Metrics: NewMetrics(MetricsConfig{Registry: prometheus.NewRegistry(), Mode: mode}),
 		Flows:   flow.New(flow.Config{Log: slog.New(slog.DiscardHandler)}),
@@ -252,8 +256,21 @@ func BenchmarkDelay(b *testing.B) { delay(b, "nftables") }
 // BenchmarkDelayUserspace is BenchmarkDelay in mode userspace.
 func BenchmarkDelayUserspace(b *testing.B) { delay(b, "userspace") }
 
+// BenchmarkDelayIPTables is BenchmarkDelay in mode iptables, where programs of iptables write: only the time by
+// the clock counts.
+func BenchmarkDelayIPTables(b *testing.B) { delay(b, "iptables") }
+
+// limitsOf are the limits that an agent in a mode has by default.
+func limitsOf(mode string) service.Limits {
+	l := service.DefaultLimits()
+	if mode == "iptables" {
+		l.Endpoints = 5000
+	}
+	return l
+}
+
 func delay(b *testing.B, mode string) {
-	for name, one := range greedy(service.DefaultLimits()) {
+	for name, one := range greedy(limitsOf(mode)) {
 		b.Run(name, func(b *testing.B) {
 			testnet.Enter(b)
 			c := newCrowd(b, mode)
