@@ -87,6 +87,15 @@ func TestHandles(t *testing.T) {
 			s.b.Set(numbered(100+i, 1))
 		}
 	})
+	s.step("many, whose chains have as many rules as before", func() {
+		for i := range manyChains {
+			e, other := numbered(100+i, 1), numbered(300+i, 1)
+			for k, f := range e.Frontends {
+				f.Internal, f.External = other.Frontends[k].Internal, other.Frontends[k].External
+			}
+			s.b.Set(e)
+		}
+	})
 
 	other(t, "iptables-nft -t nat -A POSTROUTING -s 192.0.2.1 -j MASQUERADE")
 	if !check(t, s.d) {
