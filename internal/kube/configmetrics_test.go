@@ -25,7 +25,9 @@ func TestConfigMetrics(t *testing.T) {
 	}{
 		"controller": {addresses,
 			func() { addresses.report.set(ipam.Report{}) },
-			func() { addresses.report.set(ipam.Report{Problems: []string{"IPAddressPool lan overlaps IPAddressPool wan"}}) }},
+			func() {
+				addresses.report.set(ipam.Report{Problems: []string{"IPAddressPool lan overlaps IPAddressPool wan"}})
+			}},
 		"speaker": {routes.Metrics(),
 			func() { routes.Report(nil) },
 			func() { routes.Report([]announce.PeerProblem{{Peer: "tor", Reason: "vrf is not supported"}}) }},
