@@ -43,7 +43,7 @@ func (s suite) samePort(t testing.TB) {
 				}
 			}
 			for _, c := range conns {
-				c.Close()
+				report(t, c.Reset())
 			}
 		}
 	}
