@@ -93,16 +93,21 @@ func path(r announce.Route, c announce.SessionConfig) (*apiutil.Path, error) {
 	return p, nil
 }
 
+// familiesOf are the families of addresses whose routes a session carries.
+func familiesOf(c announce.SessionConfig) (all []wire.Family) {
+	if c.IPv4 {
+		all = append(all, wire.RF_IPv4_UC)
+	}
+	if c.IPv6 {
+		all = append(all, wire.RF_IPv6_UC)
+	}
+	return all
+}
+
 // receivedPathsOf are what a peer of a server announces.
 func receivedPathsOf(from *server.BgpServer, c announce.SessionConfig, router netip.Addr, log *slog.Logger) (all []receivedPath) {
-	for _, f := range []struct {
-		carried bool
-		family  wire.Family
-	}{{c.IPv4, wire.RF_IPv4_UC}, {c.IPv6, wire.RF_IPv6_UC}} {
-		if !f.carried {
-			continue
-		}
-		r := apiutil.ListPathRequest{TableType: api.TableType_TABLE_TYPE_ADJ_IN, Name: router.String(), Family: f.family}
+	for _, family := range familiesOf(c) {
+		r := apiutil.ListPathRequest{TableType: api.TableType_TABLE_TYPE_ADJ_IN, Name: router.String(), Family: family}
 		err := from.ListPath(r, func(nlri wire.NLRI, paths []*apiutil.Path) {
 			prefix, err := netip.ParsePrefix(nlri.String())
 			for _, p := range paths {

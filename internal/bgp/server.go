@@ -117,14 +117,8 @@ func peer(c announce.SessionConfig, restarting bool) *api.Peer {
 			Enabled: true, RestartTime: uint32(restartTime.Seconds()), DeferralTime: uint32(deferral.Seconds()), LocalRestarting: restarting,
 		}
 	}
-	for _, f := range []struct {
-		carried bool
-		family  wire.Family
-	}{{c.IPv4, wire.RF_IPv4_UC}, {c.IPv6, wire.RF_IPv6_UC}} {
-		if !f.carried {
-			continue
-		}
-		family := apiutil.ToApiFamily(f.family.Afi(), f.family.Safi())
+	for _, f := range familiesOf(c) {
+		family := apiutil.ToApiFamily(f.Afi(), f.Safi())
 		p.AfiSafis = append(p.AfiSafis, &api.AfiSafi{
 			Config:            &api.AfiSafiConfig{Family: family, Enabled: true},
 			PrefixLimits:      &api.PrefixLimit{Family: family, MaxPrefixes: maxReceived},
