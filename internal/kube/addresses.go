@@ -19,19 +19,19 @@ import (
 // ipam decides upon, and writes what it decides, into the Services' statuses, into those of the
 // pools and into a ConfigurationState. It is the controller's: one at a time.
 type Addresses struct {
-	log            *slog.Logger
-	sub            *Subscription
-	store          *Store
-	events         *Recorder
-	balancers      *Feed[Balancer]
-	names          *Feed[namespaceLabels]
-	alloc          *ipam.Allocator
-	writer         *balancerWriter
-	report         *poolReport
-	mode           corev1.LoadBalancerIPMode
-	nodePortsInUse []ipam.PortRange
-	allocations    map[service.Name]*allocation
-	nodes          map[netip.Addr]string // by address, the node that says that it is its own
+	log          *slog.Logger
+	sub          *Subscription
+	store        *Store
+	events       *Recorder
+	balancers    *Feed[Balancer]
+	names        *Feed[namespaceLabels]
+	alloc        *ipam.Allocator
+	writer       *balancerWriter
+	report       *poolReport
+	mode         corev1.LoadBalancerIPMode
+	programPorts []ipam.PortRange
+	allocations  map[service.Name]*allocation
+	nodes        map[netip.Addr]string // by address, the node that says that it is its own
 
 	// mu may be taken with the lock of a feed held, and none of those with mu held.
 	mu         sync.Mutex
@@ -51,7 +51,7 @@ type namespaceLabels map[string]string
 // programs listen.
 func NewAddresses(log *slog.Logger, s *Store, events *Recorder, class string, mode corev1.LoadBalancerIPMode, taken []ipam.PortRange) *Addresses {
 	a := &Addresses{
-		mode: mode, nodePortsInUse: taken, allocations: map[service.Name]*allocation{}, log: log, sub: s.subscribe("addresses"), store: s, events: events, alloc: ipam.New(),
+		mode: mode, programPorts: taken, allocations: map[service.Name]*allocation{}, log: log, sub: s.subscribe("addresses"), store: s, events: events, alloc: ipam.New(),
 		pools: true, reserved: true, namespaces: map[string]bool{}, known: map[service.Name]bool{},
 	}
 	a.balancers = open(s, balancersKind(s.cfg.Client, class))

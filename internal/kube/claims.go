@@ -85,7 +85,7 @@ func (a *Addresses) publish(name service.Name) {
 // checked returns the ports at which no program of a node's own listens.
 func (a *Addresses) checked(ports []ipam.Port) (out []service.CheckedPort) {
 	for _, p := range ports {
-		if !ipam.Taken(a.nodePortsInUse, p.Port) {
+		if !ipam.Taken(a.programPorts, p.Port) {
 			out = append(out, service.CheckedPort(p))
 		}
 	}

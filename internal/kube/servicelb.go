@@ -19,15 +19,15 @@ import (
 // It names in each status the ports that it has checked: at these the agents serve nodes' own
 // addresses, and at no others. It is the controller's: one at a time.
 type ServiceLB struct {
-	log            *slog.Logger
-	sub            *Subscription
-	store          *Store
-	events         *Recorder
-	balancers      *Feed[Balancer]
-	hosts          *Feed[ipam.Host]
-	writer         *balancerWriter
-	nodePortsInUse []ipam.PortRange
-	failed         map[service.Name]ipam.Event // the last failure that was reported to its owner
+	log          *slog.Logger
+	sub          *Subscription
+	store        *Store
+	events       *Recorder
+	balancers    *Feed[Balancer]
+	hosts        *Feed[ipam.Host]
+	writer       *balancerWriter
+	programPorts []ipam.PortRange
+	failed       map[service.Name]ipam.Event // the last failure that was reported to its owner
 
 	// mu may be taken with the lock of a feed held, and none of those with mu held.
 	mu     sync.Mutex
@@ -37,7 +37,7 @@ type ServiceLB struct {
 // NewServiceLB returns the ServiceLB of a store, which must run too. class is as for
 // NewAddresses; taken are ports at which nodes' own programs listen.
 func NewServiceLB(log *slog.Logger, s *Store, events *Recorder, class string, taken []ipam.PortRange) *ServiceLB {
-	l := &ServiceLB{log: log, sub: s.subscribe("servicelb"), store: s, events: events, nodePortsInUse: taken,
+	l := &ServiceLB{log: log, sub: s.subscribe("servicelb"), store: s, events: events, programPorts: taken,
 		failed: map[service.Name]ipam.Event{}, locals: map[service.Name]bool{}}
 	l.balancers = open(s, balancersKind(s.cfg.Client, class))
 	l.writer = newBalancerWriter(log, s, l.balancers)
@@ -115,7 +115,7 @@ func (l *ServiceLB) decide() {
 	for _, h := range l.hosts.All() {
 		hosts = append(hosts, *h)
 	}
-	for _, d := range ipam.ShareHosts(requests, hosts, l.nodePortsInUse) {
+	for _, d := range ipam.ShareHosts(requests, hosts, l.programPorts) {
 		s := balancerStatus{Addrs: d.Addrs, Leaving: d.Leaving, Held: true}
 		if len(d.Addrs) > 0 {
 			s.Ports, s.Mode = ports[d.Name], corev1.LoadBalancerIPModeVIP
