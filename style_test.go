@@ -80,7 +80,7 @@ var law = map[string]struct {
 	"proxy":                {[]string{"service", "datapath", "flow"}, true, false, "the loop knows no API objects and no mechanism"},
 	"kube":                 {[]string{"service", "policy", "labels", "ipam", "announce", "election", "oneline", "suggest"}, true, true, "the edge to the API server, the only importer of client-go"},
 	"kube/objects":         {[]string{"oneline"}, true, true, "objects of any kind, for an administrator's commands; part of the edge to the API server"},
-	"install":              {[]string{"datapath", "kube/objects", "oneline"}, true, true, "kustomize and the API's types; what it sends goes through kube/objects; of datapath the names of modes"},
+	"install":              {[]string{"datapath", "kube", "kube/objects", "oneline"}, true, true, "kustomize and the API's types; what it sends goes through kube/objects; of kube what a controller holds Services by, of datapath the names of modes"},
 	"chart":                {[]string{"install"}, true, true, "templates are made of what install renders; it knows no component by name"},
 	"config":               {[]string{"service", "kube", "datapath", "numbers", "configfile"}, true, true, "k8s.io/kube-proxy has the types of KubeProxyConfiguration"},
 	"health":               {[]string{"service", "listener", "netnamespace"}, true, false, "answers load balancers and kubelets"},

@@ -5,19 +5,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strings"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/fairway-net/fairway/internal/kube"
 	"github.com/fairway-net/fairway/internal/kube/objects"
-)
-
-// The controller holds each Service that it gave an address to by a finalizer, whose field has this owner (package
-// kube writes it). Without the controller nobody removes it, and the Service could not be deleted.
-const (
-	balancerFinalizer = "service.kubernetes.io/load-balancer-cleanup"
-	balancerOwner     = "fairway-addresses"
 )
 
 // givesAddresses reports whether a revision has the controller that holds Services.
@@ -25,14 +17,12 @@ func givesAddresses(s Settings) bool {
 	return slices.Contains(s.Components, "load-balancer") || slices.Contains(s.Components, "edge")
 }
 
-// heldServices returns the Services that the controller holds.
+// heldServices returns the Services that the controller holds by a finalizer: without the controller nobody removes it, and
+// they could not be deleted.
 func (i *Installer) heldServices(ctx context.Context) (held []unstructured.Unstructured, err error) {
 	all, err := i.API.List(ctx, "v1", "Service", "", "")
 	for _, o := range all {
-		ours := slices.ContainsFunc(o.GetManagedFields(), func(f metav1.ManagedFieldsEntry) bool {
-			return f.Manager == balancerOwner && f.FieldsV1 != nil && strings.Contains(f.FieldsV1.GetRawString(), balancerFinalizer)
-		})
-		if ours && slices.Contains(o.GetFinalizers(), balancerFinalizer) {
+		if kube.HeldByBalancer(&o) {
 			held = append(held, o)
 		}
 	}
@@ -46,7 +36,7 @@ func (i *Installer) letGo(ctx context.Context) error {
 		return err
 	}
 	for _, o := range held {
-		rest := slices.DeleteFunc(o.GetFinalizers(), func(f string) bool { return f == balancerFinalizer })
+		rest := slices.DeleteFunc(o.GetFinalizers(), func(f string) bool { return f == kube.BalancerFinalizer })
 		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 			"resourceVersion": o.GetResourceVersion(), // others may have changed the list meanwhile
 			"finalizers":      slices.Concat([]string{}, rest),

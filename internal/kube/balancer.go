@@ -24,7 +24,6 @@ const (
 	annotationShare       = "allow-shared-ip"
 	annotationFrom        = "ip-allocated-from-pool"
 	reasonOldPrefix       = "deprecatedAnnotation"
-	balancerFinalizer     = "service.kubernetes.io/load-balancer-cleanup"
 	balancerOwner         = "fairway-addresses" // of what is written, in the API server's eyes
 	requestLimit          = 256                 // bytes of an annotation that are read
 	maxRequestedAddresses = 2
@@ -128,8 +127,16 @@ func (b *Balancer) readStatus(o *corev1.Service) {
 	if b.AssignedFrom == "" {
 		b.AssignedFrom = o.Annotations[metallbOldPrefix+annotationFrom]
 	}
-	b.status.Held = slices.Contains(o.Finalizers, balancerFinalizer) && slices.ContainsFunc(o.ManagedFields, func(f metav1.ManagedFieldsEntry) bool {
-		return f.Manager == balancerOwner && f.FieldsV1 != nil && strings.Contains(f.FieldsV1.GetRawString(), balancerFinalizer)
+	b.status.Held = HeldByBalancer(o)
+}
+
+// BalancerFinalizer is what the controller holds each Service by that it gave an address to. Other load balancers use it too.
+const BalancerFinalizer = "service.kubernetes.io/load-balancer-cleanup"
+
+// HeldByBalancer reports whether our controller holds a Service, which cannot be deleted then before the controller lets go of it.
+func HeldByBalancer(o metav1.Object) bool {
+	return slices.Contains(o.GetFinalizers(), BalancerFinalizer) && slices.ContainsFunc(o.GetManagedFields(), func(f metav1.ManagedFieldsEntry) bool {
+		return f.Manager == balancerOwner && f.FieldsV1 != nil && strings.Contains(f.FieldsV1.GetRawString(), BalancerFinalizer)
 	})
 }
 

@@ -63,7 +63,7 @@ func (w *balancerWriter) apply(ctx context.Context, name service.Name, want bala
 func (s balancerStatus) metadata(name service.Name) map[string]any {
 	m := map[string]any{"name": name.Name, "namespace": name.Namespace}
 	if s.Held {
-		m["finalizers"] = []string{balancerFinalizer}
+		m["finalizers"] = []string{BalancerFinalizer}
 	}
 	if s.Pool != "" {
 		m["annotations"] = map[string]string{metallbPrefix + annotationFrom: s.Pool}
