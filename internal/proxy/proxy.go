@@ -266,7 +266,7 @@ func (l *Loop) pass(ctx context.Context, start time.Time) time.Duration {
 		}
 		step := service.Step
 		if l.cfg.Datapath.Info().Capabilities.WritesLists {
-			step = service.StepLists
+			step, most = service.StepLists, min(most, listStep)
 		}
 		next = step(l.carried, l.table, most, turn)
 		l.turn++

@@ -90,6 +90,8 @@ func (d *decoder) expression(b []byte) error {
 		d.bitwise(&a)
 	case "cmp":
 		d.compare(&a)
+	case "range":
+		d.portRange(&a)
 	case "counter":
 	case "immediate":
 		d.verdict(&a)

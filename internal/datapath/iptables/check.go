@@ -12,6 +12,7 @@ import (
 
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/nft"
+	"github.com/fairway-net/fairway/internal/xtables"
 )
 
 // verifyShare bounds the time that Check spends reading: a node where another program
@@ -173,9 +174,9 @@ func (d *Datapath) clean(ctx context.Context, v Variant, is4 bool) error {
 func everyChain(chain) bool { return true }
 func everyHook(hook) bool   { return true }
 
-// isOwnChain are the chains that kube-proxy has no name for.
+// isOwnChain are the chains that kube-proxy does not have.
 func isOwnChain(c chain) bool {
-	return c.table == nat && (c.name == recordings || c.name == markOffCluster || c.name == formerMark)
+	return c.table == nat && (c.name == recordings || c.name == markOffCluster || c.name == formerMark) || c.table == filter && xtables.PerService(c.name)
 }
 
 // isOwnHook is the hook that kube-proxy does not have, see hooks.

@@ -66,25 +66,28 @@ func settingsOf(h *familyState, s *service.Settings) error {
 // read visits the chains that packets come to first.
 func (r *reader) read() error {
 	for _, name := range []string{services, nodeports} {
-		for _, text := range r.kernel.chains[chain{nat, name}] {
-			one := parse(text)
-			if one.proto == 0 || one.port == 0 {
-				continue // it leads to the NodePorts
-			}
+		err := r.kernel.byPort(chain{nat, name}, func(text string, one rule) error {
 			if err := r.forward(one); err != nil {
 				return fmt.Errorf("rule %q: %w", text, err)
 			}
+			return nil
+		})
+		if err != nil {
+			return err
 		}
 	}
 	for _, name := range []string{services, externals, nodeports} {
-		for _, text := range r.kernel.chains[chain{filter, name}] {
-			one := parse(text)
-			if one.proto == 0 || one.port == 0 || strings.Contains(one.comment, notAccepted) {
-				continue
+		err := r.kernel.byPort(chain{filter, name}, func(text string, one rule) error {
+			if strings.Contains(one.comment, notAccepted) {
+				return nil
 			}
 			if err := r.refusal(one, name); err != nil {
 				return fmt.Errorf("rule %q: %w", text, err)
 			}
+			return nil
+		})
+		if err != nil {
+			return err
 		}
 	}
 	for k, f := range r.fronts {

@@ -21,8 +21,8 @@ import (
 )
 
 // faultTables are two tables that differ in each way that matters to the order of writes: a
-// Service gets its first endpoint, one loses its last, one changes, one goes, one comes, a list gets a second level.
-func faultTables() (tables [2]*service.Table) {
+// Service gets its first endpoint, one loses its last, one changes, one goes, one comes, a list gets a second level; and in more of them.
+func faultTables(more ...func(side int) *service.Entry) (tables [2]*service.Table) {
 	service6 := func(i, eps int) *service.Entry { // as numbered, in IPv6
 		e := numbered(i, eps)
 		f := e.Frontends[0]
@@ -45,6 +45,9 @@ func faultTables() (tables [2]*service.Table) {
 				f.Internal.Action, f.Internal.Masquerade = service.Reject, service.MasqueradeHairpin
 			}
 			b.Set(e)
+		}
+		for _, one := range more {
+			b.Set(one(side))
 		}
 		tables[side] = b.Table(settings())
 	}
@@ -172,17 +175,25 @@ func TestStepFaults(t *testing.T) {
 	}
 }
 
+// portsOrChains is a Service whose ports, one of which has no endpoints, get chains of their own.
+func portsOrChains(side int) *service.Entry {
+	e := manyPorts(10, service.TCP, portsOfChain, maxPorts+side)
+	refused := &service.Route{Action: service.Reject}
+	e.Frontends[0].Internal, e.Frontends[0].External = refused, refused
+	return e
+}
+
 // newFaultBench enters a namespace of its own: a test's namespace is its goroutine's, not
 // that of its subtests.
 func newFaultBench(t *testing.T, v Variant) *faultBench {
 	testnet.Enter(t)
-	defer func(was int) { t.Cleanup(func() { maxWhole = was }) }(maxWhole)
-	maxWhole = 3
+	defer func(whole, ports int) { t.Cleanup(func() { maxWhole, maxPorts = whole, ports }) }(maxWhole, maxPorts)
+	maxWhole, maxPorts = 3, 1
 	names := []string{"nft"}
 	for _, is4 := range families() {
 		names = append(names, xtables.Program(v, is4, "save"), xtables.Program(v, is4, "restore"), xtables.Program(v, is4, ""))
 	}
-	b := &faultBench{T: t, v: v, programs: childfault.Intercept(t, names...), tables: faultTables()}
+	b := &faultBench{T: t, v: v, programs: childfault.Intercept(t, names...), tables: faultTables(portsOrChains)}
 	b.programs.Disarm()
 	for side := range b.tables {
 		sync(t, open(t, v), b.tables[side])

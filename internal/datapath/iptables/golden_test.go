@@ -38,15 +38,15 @@ func kernelText(table *service.Table) string {
 		groups[groupOf(f)] = append(groups[groupOf(f)], f)
 	}
 	var b strings.Builder
-	elems := map[elem]int{}
+	wanted := newCounts()
 	for _, is4 := range []bool{true, false} {
-		l, entries := d.family(groups, is4, elems)
+		l, entries := d.family(groups, is4, wanted)
 		s := newScript()
 		s.changeAll(&familyState{}, l, entries)
 		fmt.Fprintf(&b, "# %s\n%s", xtables.Program(NFT, is4, "restore"), s)
 	}
 	b.WriteString("# nft elements\n")
-	for _, e := range order(keys(elems)) {
+	for _, e := range order(keys(wanted.elems)) {
 		fmt.Fprintf(&b, "%s %x : %x%s\n", e.set, e.key, e.data, e.to)
 	}
 	return b.String()

@@ -77,30 +77,40 @@ func (t *handleReader) everyHandle(ctx context.Context, like handles, but map[ch
 
 // someHandles reads those of some chains again.
 func (t *handleReader) someHandles(ctx context.Context, all handles, which map[chainRef]bool) error {
+	tables := map[ruleTable]uint64{} // their handles
 	for s := range which {
-		if err := t.chainRef(ctx, all, s); err != nil {
+		if err := t.chainRef(ctx, all, s, tables); err != nil {
 			return fmt.Errorf("read handles of rules: %w", err)
 		}
 	}
 	return nil
 }
 
+// A ruleTable is one table of one family.
+type ruleTable struct {
+	is4  bool
+	name string
+}
+
 // chainRef reads those of one chain again.
-func (t *handleReader) chainRef(ctx context.Context, all handles, s chainRef) error {
+func (t *handleReader) chainRef(ctx context.Context, all handles, s chainRef, tables map[ruleTable]uint64) error {
 	if !isOurs(s.in) {
 		maps.DeleteFunc(all, func(o chainRef, _ fingerprint) bool { return o.is4 == s.is4 && o.in == s.in })
 		return t.rules(ctx, all, chainRef{is4: s.is4, in: s.in})
 	}
 	delete(all, s)
-	seed, _, err := t.nft.Table(ctx, family(s.is4), s.in.table)
-	if err != nil {
-		return err
+	in := ruleTable{s.is4, s.in.table}
+	if _, asked := tables[in]; !asked {
+		var err error
+		if tables[in], _, err = t.nft.Table(ctx, family(s.is4), s.in.table); err != nil {
+			return err
+		}
 	}
 	c, there, err := t.nft.Chain(ctx, family(s.is4), s.in.table, s.in.name)
 	if err != nil || !there {
 		return err
 	}
-	all[s] = fingerprintOf(c, seed)
+	all[s] = fingerprintOf(c, tables[in])
 	return t.rules(ctx, all, s)
 }
 

@@ -6,6 +6,7 @@
 //	                       │            └→ KUBE-FW-…  → KUBE-EXT-…   KUBE-MARK-MASQ
 //	                       └→ KUBE-NODEPORTS → KUBE-EXT-…
 //	KUBE-SVC-… of very many endpoints → KUBE-SVC-… of some → KUBE-SEP-…
+//	KUBE-SERVICES → KUBE-SVC-… of very many ports → KUBE-SVC-… of 256 → KUBE-SVC-…, KUBE-EXT-…, KUBE-FW-…
 //	POSTROUTING → KUBE-POSTROUTING: masquerade what is marked
 //	filter: KUBE-SERVICES, KUBE-EXTERNAL-SERVICES, KUBE-NODEPORTS reject and drop
 //
@@ -58,10 +59,11 @@ type Datapath struct {
 	table       *service.Table // what the kernel holds; nil: not known, read it
 	adopted     *snapshot      // what Adopt read, for the first Sync; nil: nothing
 	groups      map[group][]*service.Frontend
-	differs     difference  // what the last full Sync would have to write again
-	reload      bool        // the helper's rules were changed: load it again
-	verify      time.Time   // when Check may read everything again
-	handleWatch handleWatch // with iptables-nft: by which others' changes are noticed
+	leads       map[bool]map[lead]int // by family (IPv4?): how many rules there are behind each
+	differs     difference            // what the last full Sync would have to write again
+	reload      bool                  // the helper's rules were changed: load it again
+	verify      time.Time             // when Check may read everything again
+	handleWatch handleWatch           // with iptables-nft: by which others' changes are noticed
 }
 
 var _ datapath.Datapath = (*Datapath)(nil)
@@ -154,7 +156,7 @@ func (d *Datapath) restore(ctx context.Context, v Variant, is4 bool, text string
 // forget makes the next Sync ask the kernel.
 func (d *Datapath) forget() {
 	d.table, d.groups, d.renderer, d.variant, d.adopted = nil, nil, nil, Auto, nil
-	d.helper.elems = nil
+	d.helper.elems, d.leads = nil, nil
 	d.handleWatch.reset()
 	d.handleWatch.reader.close()
 	d.helper.watch.Reset()
@@ -257,13 +259,13 @@ func (d *Datapath) syncFull(ctx context.Context, want *service.Table) (stats dat
 		groups[groupOf(f)] = append(groups[groupOf(f)], f)
 	}
 	scripts, wanted := d.planAll(groups, all)
-	step := planElems(elems, keys(wanted))
+	step := planElems(elems, keys(wanted.elems))
 	settings, err := d.helper.settings(ctx, want.Settings)
 	if err != nil {
 		return stats, err
 	}
 	step.before, step.rules = append(settings, step.before...), true
-	for name := range updateChains(wanted) { // their rules are not read
+	for name := range updateChains(wanted.elems) { // their rules are not read
 		if !slices.Contains(step.newChains, name) {
 			step.newChains = append(step.newChains, name)
 		}
@@ -275,7 +277,7 @@ func (d *Datapath) syncFull(ctx context.Context, want *service.Table) (stats dat
 		return stats, err
 	}
 	stats.Differs = d.differs.String()
-	d.helper.elems, d.reload = wanted, false
+	d.helper.elems, d.leads, d.reload = wanted.elems, wanted.leads, false
 	if err := d.noteSynced(ctx, want, groups, true); err != nil {
 		return stats, err
 	}
@@ -285,9 +287,9 @@ func (d *Datapath) syncFull(ctx context.Context, want *service.Table) (stats dat
 	return stats, d.noteAfterFull(ctx, all, scripts)
 }
 
-// planAll plans both families from the start.
-func (d *Datapath) planAll(groups map[group][]*service.Frontend, all map[bool]*familyState) (map[bool]*script, map[elem]int) {
-	scripts, wanted := map[bool]*script{}, map[elem]int{}
+// planAll plans both families from the start, and returns what will be counted then.
+func (d *Datapath) planAll(groups map[group][]*service.Frontend, all map[bool]*familyState) (map[bool]*script, counts) {
+	scripts, wanted := map[bool]*script{}, newCounts()
 	for is4, h := range all {
 		l, entries := d.family(groups, is4, wanted)
 		scripts[is4] = newScript()
@@ -296,18 +298,21 @@ func (d *Datapath) planAll(groups map[group][]*service.Frontend, all map[bool]*f
 	return scripts, wanted
 }
 
-// family renders all of one family, and adds to the wanted elements.
-func (d *Datapath) family(groups map[group][]*service.Frontend, is4 bool, wanted map[elem]int) (*layout, map[chain][]string) {
+// family renders all of one family, and adds to what is counted.
+func (d *Datapath) family(groups map[group][]*service.Frontend, is4 bool, wanted counts) (*layout, map[chain][]string) {
 	l, entries := d.renderer.layout(is4, d.cfg.Mark), map[chain][]string{}
+	services := wideOfGroups(groups)
 	for _, g := range sortedGroups(groups) {
-		one := d.renderer.render(is4, ofFamilyOnly(groups[g], is4))
+		one := d.renderer.render(is4, member{ofFamilyOnly(groups[g], is4), services[g.name.Name]})
 		maps.Copy(l.chains, one.chains)
 		for c, rules := range one.entries {
 			entries[c] = append(entries[c], rules...)
 		}
-		for e, n := range one.elems {
-			wanted[e] += n
-		}
+		wanted.add(is4, one, 1)
+	}
+	for to := range wanted.leads[is4] {
+		l.chains[to.to] = nil
+		entries[to.in] = append(entries[to.in], to.rule)
 	}
 	return l, entries
 }
@@ -323,36 +328,10 @@ func (d *Datapath) changes(ctx context.Context, want *service.Table, stats *data
 		return err
 	}
 	stats.Frontends = len(all)
-	groups := map[group][]*service.Frontend{}
-	for _, c := range all {
-		for _, f := range []*service.Frontend{c.Old, c.New} {
-			if f != nil {
-				groups[groupOf(f)] = nil
-			}
-		}
-	}
-	for g := range groups {
-		groups[g] = frontendsOf(want, g)
-	}
-	scripts := map[bool]*script{}
-	for _, is4 := range families() {
-		scripts[is4] = newScript()
-	}
+	c := d.changed(want, all)
+	scripts, counts := d.planChange(c)
 	was, is := map[elem]bool{}, map[elem]bool{}
-	counts := map[elem]int{}
-	for _, g := range sortedGroups(groups) {
-		for is4, s := range scripts {
-			old, next := d.renderer.renderChange(is4, ofFamilyOnly(d.groups[g], is4), ofFamilyOnly(groups[g], is4))
-			s.change(old, next)
-			for e, n := range old.elems {
-				counts[e] -= n
-			}
-			for e, n := range next.elems {
-				counts[e] += n
-			}
-		}
-	}
-	for e, n := range counts {
+	for e, n := range counts.elems {
 		if had := d.helper.elems[e]; had > 0 {
 			was[e] = true
 		}
@@ -360,16 +339,15 @@ func (d *Datapath) changes(ctx context.Context, want *service.Table, stats *data
 			is[e] = true
 		}
 	}
-	step := d.sharedChains(planElems(was, is), counts)
+	step := d.sharedChains(planElems(was, is), counts.elems)
 	if err := d.apply(ctx, step, scripts, stats); err != nil {
 		return err
 	}
-	for e, n := range counts {
-		if d.helper.elems[e] += n; d.helper.elems[e] <= 0 {
-			delete(d.helper.elems, e)
-		}
+	addCounts(d.helper.elems, counts.elems)
+	for is4, change := range counts.leads {
+		addCounts(d.leads[is4], change)
 	}
-	if err := d.noteSynced(ctx, want, groups, false); err != nil {
+	if err := d.noteSynced(ctx, want, c.groups, false); err != nil {
 		return err
 	}
 	if err := d.helper.watch.End(ctx, len(step.newChains)+len(step.oldChains) > 0); err != nil {
@@ -385,11 +363,7 @@ func (d *Datapath) sharedChains(s elemChange, counts map[elem]int) elemChange {
 	}
 	before := updateChains(d.helper.elems)
 	next := maps.Clone(d.helper.elems)
-	for e, n := range counts {
-		if next[e] += n; next[e] <= 0 {
-			delete(next, e)
-		}
-	}
+	addCounts(next, counts)
 	after := updateChains(next)
 	s.newChains = slices.DeleteFunc(s.newChains, func(name string) bool { return before[name] })
 	s.oldChains = slices.DeleteFunc(s.oldChains, func(name string) bool { return after[name] })
@@ -443,43 +417,4 @@ func (d *Datapath) noteSynced(ctx context.Context, want *service.Table, groups m
 		return d.helper.prune(ctx, used)
 	}
 	return nil
-}
-
-// frontendsOf are the frontends of a group in a table, sorted by key.
-func frontendsOf(t *service.Table, g group) (all []*service.Frontend) {
-	e := t.Entry(g.name.Name)
-	if e == nil {
-		return nil
-	}
-	for _, f := range e.Frontends {
-		if groupOf(f) == g {
-			all = append(all, f)
-		}
-	}
-	slices.SortFunc(all, func(a, b *service.Frontend) int { return a.Key().Compare(b.Key()) })
-	return all
-}
-
-func ofFamilyOnly(all []*service.Frontend, is4 bool) (some []*service.Frontend) {
-	for _, f := range all {
-		if f.Addr.Addr().Is4() == is4 {
-			some = append(some, f)
-		}
-	}
-	return some
-}
-
-func sortedGroups(all map[group][]*service.Frontend) []group {
-	return slices.SortedFunc(maps.Keys(all), func(a, b group) int {
-		if c := a.name.Name.Compare(b.name.Name); c != 0 {
-			return c
-		}
-		if a.name.Port != b.name.Port {
-			if a.name.Port < b.name.Port {
-				return -1
-			}
-			return 1
-		}
-		return int(a.proto) - int(b.proto)
-	})
 }

@@ -95,9 +95,9 @@ func (s *builder) writePart(f *service.Frontend, name, list string, part []servi
 
 // renderChange renders the frontends of one group in one family as they were and are. It may leave out what
 // both have: the parts of a list that are the same, and their endpoints.
-func (p *renderer) renderChange(is4 bool, was, is []*service.Frontend) (old, next *fragment) {
+func (p *renderer) renderChange(is4 bool, was, is member) (old, next *fragment) {
 	same := map[netip.AddrPort]bool{}
-	from, to := onlyList(was), onlyList(is)
+	from, to := onlyList(was.fronts), onlyList(is.fronts)
 	if from != nil && to != nil && from.Internal.Local == to.Internal.Local && inParts(from, from.Internal.Endpoints) && inParts(to, to.Internal.Endpoints) {
 		had := map[netip.AddrPort][]service.Endpoint{}
 		for part := range partsOf(from.Internal.Endpoints) {

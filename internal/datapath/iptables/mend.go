@@ -40,13 +40,17 @@ func (w *handleWatch) wrong(now handles) map[chainRef]bool {
 // manyChains is how many chains are read one by one rather than all at once.
 const manyChains = 50
 
+// chainsOfOne is how many chains are listed in the time in which one of them and its rules are asked for. (Beside
+// 15,000 ports of two endpoints, to list all took 38 ms of CPU of each pass, and some hundred by themselves 5.)
+const chainsOfOne = 20
+
 // noteHandles notes the handles of the chains that scripts wrote.
 func (d *Datapath) noteHandles(ctx context.Context, scripts map[bool]*script) error {
 	if d.variant != NFT || d.handleWatch.known == nil {
 		return nil // the next Check reads everything
 	}
 	where := chainRefsOf(scripts)
-	if len(where) > manyChains {
+	if len(where) > max(manyChains, len(d.handleWatch.known)/chainsOfOne) {
 		return d.noteAllHandles(ctx, scripts, d.handleWatch.known)
 	}
 	if err := d.handleWatch.reader.someHandles(ctx, d.handleWatch.known, where); err != nil {
@@ -173,7 +177,7 @@ func (d *Datapath) repairs(ctx context.Context, wrong map[chainRef]bool, now han
 		if scripts[is4] = newScript(); !where[is4] {
 			continue
 		}
-		l, entries := d.family(d.groups, is4, map[elem]int{})
+		l, entries := d.family(d.groups, is4, newCounts())
 		h := newFamilyState()
 		h.hooks = slices.Clone(l.hooks)
 		for c := range l.chains {

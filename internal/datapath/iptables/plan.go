@@ -83,8 +83,23 @@ func (s *section) delete(name string, rules []string) {
 	s.touched[name] = true
 }
 
-// change adds a group's change in one family.
-func (s *script) change(was, is *fragment) {
+// adds is the section in which a chain of a table gets rules, removes the one in which it loses them.
+func (s *script) adds(table string) *section {
+	if table == nat {
+		return &s.nat
+	}
+	return &s.before
+}
+
+func (s *script) removes(table string) *section {
+	if table == nat {
+		return &s.nat
+	}
+	return &s.after
+}
+
+// change adds a group's change in one family. Chains for ports that are gone lose nothing more.
+func (s *script) change(was, is *fragment, gone map[chain]bool) {
 	for _, c := range sorted(is.chains) {
 		if !slices.Equal(is.chains[c], was.chains[c]) {
 			s.nat.replaceChain(c.name, is.chains[c])
@@ -95,13 +110,10 @@ func (s *script) change(was, is *fragment) {
 		if slices.Equal(from, to) {
 			continue
 		}
-		if c.table == nat {
-			s.nat.insert(c.name, minus(to, from))
-			s.nat.delete(c.name, minus(from, to))
-			continue
+		s.adds(c.table).insert(c.name, minus(to, from))
+		if !gone[c] {
+			s.removes(c.table).delete(c.name, minus(from, to))
 		}
-		s.before.insert(c.name, minus(to, from))
-		s.after.delete(c.name, minus(from, to))
 	}
 	for _, c := range sorted(was.chains) {
 		if _, stays := is.chains[c]; !stays {
@@ -139,7 +151,7 @@ func (s *script) changeAll(h *familyState, l *layout, entries map[chain][]string
 	}
 	for _, c := range sorted(h.chains) {
 		if _, stays := l.chains[c]; !stays {
-			s.nat.deleteChain(c.name)
+			s.removes(c.table).deleteChain(c.name)
 		}
 	}
 }
@@ -209,9 +221,11 @@ func minus(a, b []string) []string {
 
 // sorted are the chains in the order of their names.
 func sorted[T any](all map[chain]T) []chain {
-	return slices.SortedFunc(maps.Keys(all), func(a, b chain) int {
-		return cmp.Or(strings.Compare(a.table, b.table), strings.Compare(a.name, b.name))
-	})
+	return slices.SortedFunc(maps.Keys(all), compareChains)
+}
+
+func compareChains(a, b chain) int {
+	return cmp.Or(strings.Compare(a.table, b.table), strings.Compare(a.name, b.name))
 }
 
 // unionSorted are the chains of either.

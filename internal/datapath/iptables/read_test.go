@@ -93,7 +93,7 @@ func TestReadsAsSaved(t *testing.T) {
 const others = `*nat
 :CUSTOM - [0:0]
 -A PREROUTING -i eth+ -m comment --comment "it's \"quoted\"" -j CUSTOM
--A PREROUTING ! -i lo ! -s 192.0.2.0/25 -p tcp -m tcp --dport 80:90 -m comment --comment x -j KUBE-SERVICES
+-A PREROUTING ! -i lo ! -s 192.0.2.0/25 -p tcp -m tcp ! --dport 80:90 -m comment --comment x -j KUBE-SERVICES
 -A POSTROUTING -o eth0 -p udp -m udp ! --dport 53 -g KUBE-POSTROUTING
 -A CUSTOM -p icmp -j RETURN
 -A CUSTOM -p tcp -m multiport --dports 80,443 -j KUBE-MARK-MASQ

@@ -12,23 +12,16 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// A group is one port of one Service, whose frontends share chains.
-type group struct {
-	name  service.PortName
-	proto service.Proto
-}
-
-func groupOf(f *service.Frontend) group { return group{f.Service, f.Proto} }
-
 // A fragment is what some frontends of one family need in the kernel.
 type fragment struct {
 	chains  map[chain][]string // whole chains
 	entries map[chain][]string // rules in chains that it shares with others
 	elems   map[elem]int       // elements of the helper's sets, and how often
+	leads   map[lead]int       // rules that lead to chains for ports, and for how many rules there
 }
 
 func newFragment() *fragment {
-	return &fragment{map[chain][]string{}, map[chain][]string{}, map[elem]int{}}
+	return &fragment{map[chain][]string{}, map[chain][]string{}, map[elem]int{}, map[lead]int{}}
 }
 
 // A renderer turns groups into rules, on a node with some settings.
@@ -49,19 +42,17 @@ func newRenderer(s service.Settings, liberal bool) *renderer {
 		lists: lb.NewIDs[string](maxMark), fewLists: lb.NewIDs[string](maxMark), fullLists: map[string]map[string]bool{}}
 }
 
-// render renders the frontends of one group in one family, sorted by key.
-func (p *renderer) render(is4 bool, all []*service.Frontend) *fragment {
-	return p.renderBut(is4, all, nil)
-}
+// render renders what one group has in one family.
+func (p *renderer) render(is4 bool, all member) *fragment { return p.renderBut(is4, all, nil) }
 
 // renderBut is render without the parts of lists that begin at some addresses.
-func (p *renderer) renderBut(is4 bool, all []*service.Frontend, but map[netip.AddrPort]bool) *fragment {
-	if len(all) == 0 {
+func (p *renderer) renderBut(is4 bool, all member, but map[netip.AddrPort]bool) *fragment {
+	if len(all.fronts) == 0 {
 		return newFragment()
 	}
-	s := &builder{renderer: p, fragment: newFragment(), is4: is4, group: groupOf(all[0]),
+	s := &builder{renderer: p, fragment: newFragment(), is4: is4, group: groupOf(all.fronts[0]), wide: all.wide,
 		names: map[string]string{}, taken: map[string]bool{}, masq: map[string][]string{}, but: but}
-	for _, f := range all {
+	for _, f := range all.fronts {
 		s.frontend(f)
 	}
 	for list, rules := range s.masq {
@@ -77,6 +68,7 @@ type builder struct {
 	*fragment
 	is4   bool
 	group group
+	wide  wide
 	names map[string]string       // of a chain's content : its name
 	taken map[string]bool         // names
 	masq  map[string][]string     // rules that come before a list's endpoints
@@ -113,8 +105,7 @@ func (s *builder) frontend(f *service.Frontend) {
 	if forwards(f) {
 		at.jump = s.target(f)
 		at.comment = truncate(f.Service.String() + kind + extras(f))
-		c := chain{nat, in}
-		s.entries[c] = append(s.entries[c], at.String())
+		s.entry(chain{nat, in}, f, at.String())
 	}
 	s.refuse(f)
 	s.elements(f)
@@ -328,7 +319,7 @@ func (s *builder) refuse(f *service.Frontend) {
 	if !f.NodePort() {
 		at.dst = hostCIDR(f.Addr.Addr())
 	}
-	add := func(c chain, r rule) { s.entries[c] = append(s.entries[c], r.String()) }
+	add := func(c chain, r rule) { s.entry(c, f, r.String()) }
 	refuse := func(a service.Action, from rule) {
 		r := at
 		r.src, r.in, r.matches = from.src, from.in, from.matches
