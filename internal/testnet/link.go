@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/vishvananda/netlink"
@@ -36,40 +37,76 @@ func connect(a *Namespace, aName string, b *Namespace, bName string) (atA, atB n
 	return atA, atB, nil
 }
 
-// awaitUp waits until the link carries packets: the kernel brings queues and the
-// link-local address up after LinkSetUp has returned, and drops what is sent before.
+// awaitUp waits until the link carries packets, and the namespace takes those to its IPv6 addresses: the kernel brings
+// queues, the link-local address and each address's local route up after LinkSetUp and AddrAdd have returned, from work
+// that waits for RTNL. It drops what is sent before.
 func (n *Namespace) awaitUp(l netlink.Link) error {
 	name := l.Attrs().Name
-	deadline := time.Now().Add(5 * time.Second)
-	for {
+	missing, err := lookUntil(func() (missing string, err error) {
 		l, err := n.link.LinkByName(name)
 		if err != nil {
-			return fmt.Errorf("find %s: %w", name, err)
+			return "", fmt.Errorf("find %s: %w", name, err)
 		}
-		addrs, err := n.link.AddrList(l, unix.AF_INET6)
-		if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
-			return fmt.Errorf("list addresses of %s: %w", name, err)
+		if l.Attrs().OperState != netlink.OperUp {
+			return fmt.Sprintf("it is %v", l.Attrs().OperState), nil
 		}
-		if l.Attrs().OperState == netlink.OperUp && usable(addrs) {
-			return nil
-		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("link %s in %s is still %v with addresses %v", name, n.Name, l.Attrs().OperState, addrs)
+		return n.unusable(l, true)
+	})
+	if err == nil && missing != "" {
+		err = fmt.Errorf("link %s in %s carries no packets after %d looks: %s", name, n.Name, looks, missing)
+	}
+	return err
+}
+
+// awaitUsable waits until the namespace takes packets to the link's IPv6 addresses.
+func (n *Namespace) awaitUsable(l netlink.Link) error {
+	missing, err := lookUntil(func() (string, error) { return n.unusable(l, false) })
+	if err == nil && missing != "" {
+		err = fmt.Errorf("addresses of %s in %s are not usable after %d looks: %s", l.Attrs().Name, n.Name, looks, missing)
+	}
+	return err
+}
+
+// looks bounds a wait for the kernel, a millisecond from one to the next. It counts looks and no time: whoever removes
+// namespaces holds RTNL for seconds, and one look can wait as long as the kernel's own work does.
+const looks = 5000
+
+// lookUntil looks until nothing is missing, or returns what is at the last look.
+func lookUntil(look func() (missing string, err error)) (missing string, err error) {
+	for range looks {
+		if missing, err = look(); missing == "" || err != nil {
+			return missing, err
 		}
 		time.Sleep(time.Millisecond) // between two looks at a condition
 	}
+	return missing, nil
 }
 
-// usable reports whether there is a link-local address and none is tentative.
-func usable(addrs []netlink.Addr) bool {
-	local := false
-	for _, a := range addrs {
-		if a.Flags&unix.IFA_F_TENTATIVE != 0 {
-			return false
-		}
-		local = local || a.IP.IsLinkLocalUnicast()
+// unusable says which of the link's IPv6 addresses has no local route yet: the kernel adds it with the end of duplicate
+// address detection, also where there is none to do. Where the link must have a link-local address, it is looked for too.
+func (n *Namespace) unusable(l netlink.Link, linkLocal bool) (missing string, err error) {
+	addrs, err := n.link.AddrList(l, unix.AF_INET6)
+	if errors.Is(err, netlink.ErrDumpInterrupted) {
+		return "what addresses it has", nil
 	}
-	return local
+	if err != nil {
+		return "", fmt.Errorf("list addresses of %s: %w", l.Attrs().Name, err)
+	}
+	filter := &netlink.Route{Table: unix.RT_TABLE_LOCAL, LinkIndex: l.Attrs().Index, Type: unix.RTN_LOCAL}
+	routes, err := n.link.RouteListFiltered(unix.AF_INET6, filter, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_OIF|netlink.RT_FILTER_TYPE)
+	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+		return "", fmt.Errorf("list local routes of %s: %w", l.Attrs().Name, err)
+	}
+	for _, a := range addrs {
+		if !slices.ContainsFunc(routes, func(r netlink.Route) bool { return r.Dst != nil && r.Dst.IP.Equal(a.IP) }) {
+			return fmt.Sprintf("%v has no local route", a.IP), nil
+		}
+		linkLocal = linkLocal && !a.IP.IsLinkLocalUnicast()
+	}
+	if linkLocal {
+		return "it has no link-local address", nil
+	}
+	return "", nil
 }
 
 // addAddr gives the link an address.

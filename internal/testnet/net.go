@@ -207,6 +207,7 @@ func (h *Host) AddAddr(a netip.Addr) {
 	lo, err := h.link.LinkByName("lo")
 	h.net.must("find lo", err)
 	h.net.must("add an address to "+h.Name, h.addAddr(lo, hostPrefix(a)))
+	h.net.must("await an address of "+h.Name, h.awaitUsable(lo))
 	h.net.must("route "+a.String(), h.net.Route(hostPrefix(a), h))
 	h.Addrs = append(h.Addrs, a)
 }
