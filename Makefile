@@ -284,9 +284,7 @@ bench: build image images lab uml
 ## fuzz: each fuzzer for FUZZTIME
 FUZZTIME ?= 20s
 fuzz:
-	@for p in $$(go list ./internal/...); do \
-	  for f in $$(go test -list '^Fuzz' $$p | grep ^Fuzz); do \
-	    go test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) $$p || exit 1; done; done
+	@hack/fuzz $(FUZZTIME) $$(go list ./internal/...)
 
 clean:
 	rm -rf bin
