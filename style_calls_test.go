@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"go/ast"
 	"go/format"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -149,25 +150,37 @@ func isError(x ast.Expr) bool {
 	return false
 }
 
-// writers are the files that change objects in the API server, each with what it changes there: no field has two.
-var writers = map[string]string{
-	"balancerwriter.go":   "fairway-addresses, of the elected controller: a Service's status.loadBalancer, its finalizer and the annotation with the pool",
-	"poolreport.go":       "fairway-addresses: status of IPAddressPools and of the ConfigurationState controller; how every status of a custom object is written",
-	"bgp.go":              "fairway-speaker, of the node: result and errorSummary of its ConfigurationState, its labels and owner",
-	"speakerstandings.go": "fairway-speaker-standing: the conditions of that ConfigurationState; of a dead node's, the first one that lives removes them",
-	"announcestatus.go":   "fairway-speaker, of the node: its ServiceL2Statuses and ServiceBGPStatuses",
-	"clusterstatus.go":    "fairway-policies, of the elected controller: two conditions of ClusterNetworkPolicies",
-	"weigher.go":          "fairway-weights, of the elected controller: an annotation of EndpointSlices",
-	"nodekey.go":          "the node's agent: the annotation with its WireGuard key; fairway drain: the label that excludes a node",
-	"speaker.go":          "the elected list of voters: a ConfigMap, by resourceVersion",
-	"vote.go":             "a Lease, by resourceVersion",
-	"status.go":           "StatusWriter, by which those above write",
+// A writer is a row of docs/architecture.md: objects of the API server, what of them a file of internal/kube writes, and as whom.
+type writer struct{ objects, owner, file string }
+
+var writerRow = regexp.MustCompile("(?m)^\\| (`[a-z0-9`, ]+`) \\| .+ \\| .+ \\| (?:`([a-z-]+)`|–) \\| `([a-z0-9]+\\.go)` \\|$")
+
+// writers reads the table.
+func writers(t *testing.T) (all []writer) {
+	t.Helper()
+	text, err := os.ReadFile("docs/architecture.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(text), "## Who writes what to the API server")
+	table, _, _ = strings.Cut(table, "\n## ")
+	for _, m := range writerRow.FindAllStringSubmatch(table, -1) {
+		all = append(all, writer{m[1], m[2], m[3]})
+	}
+	if rows := strings.Count(table, "\n| `"); len(all) != rows {
+		t.Errorf("of %d rows of the table of writers %d are understood", rows, len(all))
+	}
+	return all
 }
 
-// TestOneOwnerOfAField: what writes to the API server is listed with its fields, and no two status writers have one owner
-// for one kind, which would remove each other's fields.
+// writing are the words by which a file that changes objects is found: options of requests, and client-go's election.
+var writing = []string{"CreateOptions", "PatchOptions", "UpdateOptions", "ApplyOptions", "DeleteOptions", "UpdateStatus", "ApplyStatus", "LeaseLock"}
+
+// TestOneOwnerOfAField: what writes to the API server is listed with its fields in docs/architecture.md, and no two status
+// writers have one owner for one kind, which would remove each other's fields.
 func TestOneOwnerOfAField(t *testing.T) {
-	seen, owners := map[string]bool{}, map[string]string{}
+	listed := writers(t)
+	seen, owners, names := map[string]bool{}, map[string]string{}, constants(t, "internal/kube")
 	for _, s := range sources(t) {
 		if s.test() || !strings.HasPrefix(s.dir(), "internal/") || s.dir() == "internal/kube/objects" || s.dir() == "internal/install" {
 			continue
@@ -175,42 +188,72 @@ func TestOneOwnerOfAField(t *testing.T) {
 		ast.Inspect(s.file, func(n ast.Node) bool {
 			switch n := n.(type) {
 			case *ast.SelectorExpr:
-				switch n.Sel.Name {
-				case "PatchOptions", "UpdateOptions", "ApplyOptions", "UpdateStatus", "ApplyStatus":
-					name := strings.TrimPrefix(s.path, "internal/kube/")
-					if seen[name] = true; writers[name] == "" {
-						t.Errorf("%s: %s: list the file with the fields that it writes, which nobody else may write", s.at(n), n.Sel.Name)
-					}
-				}
-			case *ast.CompositeLit:
-				i, ok := n.Type.(*ast.IndexExpr)
-				if !ok || fmt.Sprint(i.X) != "StatusConfig" {
+				name := strings.TrimPrefix(s.path, "internal/kube/")
+				if !slices.Contains(writing, n.Sel.Name) || name == "status.go" { // StatusWriter, by which others write
 					return true
 				}
-				var of [2]string
-				for _, e := range n.Elts {
-					kv := e.(*ast.KeyValueExpr)
-					if at := slices.Index([]string{"Owner", "Kind"}, fmt.Sprint(kv.Key)); at >= 0 {
-						var text strings.Builder
-						_ = format.Node(&text, s.fset, kv.Value)
-						of[at] = text.String()
-					}
+				if seen[name] = true; !slices.ContainsFunc(listed, func(w writer) bool { return w.file == name }) {
+					t.Errorf("%s: %s: list the file in docs/architecture.md with what it writes, which nobody else may write", s.at(n), n.Sel.Name)
 				}
-				key := of[0] + " of " + of[1]
-				if at := owners[key]; at != "" {
-					t.Errorf("%s: %s has another StatusWriter at %s", s.at(n), key, at)
+			case *ast.CompositeLit:
+				if i, ok := n.Type.(*ast.IndexExpr); ok && fmt.Sprint(i.X) == "StatusConfig" {
+					checkOwner(t, s, n, owners, names, listed)
 				}
-				owners[key] = s.at(n)
 			}
 			return true
 		})
 	}
-	for name := range writers {
-		if !seen[name] {
-			t.Errorf("%s writes nothing to the API server: take it from the list", name)
+	for _, w := range listed {
+		if !seen[w.file] {
+			t.Errorf("%s writes nothing to the API server: take it from docs/architecture.md", w.file)
 		}
 	}
 	if len(owners) < 7 {
 		t.Errorf("only %d StatusWriters were found: %v", len(owners), owners)
 	}
+}
+
+// checkOwner looks at a StatusWriter: no other one has its owner and its kind, and the table has both, with its file.
+func checkOwner(t *testing.T, s source, n *ast.CompositeLit, owners, names map[string]string, listed []writer) {
+	t.Helper()
+	var of [2]string
+	for _, e := range n.Elts {
+		kv := e.(*ast.KeyValueExpr)
+		if at := slices.Index([]string{"Owner", "Kind"}, fmt.Sprint(kv.Key)); at >= 0 {
+			var text strings.Builder
+			_ = format.Node(&text, s.fset, kv.Value)
+			of[at] = text.String()
+		}
+	}
+	key := of[0] + " of " + of[1]
+	if at := owners[key]; at != "" {
+		t.Errorf("%s: %s has another StatusWriter at %s", s.at(n), key, at)
+	}
+	owners[key] = s.at(n)
+	kind, literal := strings.CutPrefix(of[1], `"`)
+	kind = strings.TrimSuffix(kind, `"`)
+	if !slices.ContainsFunc(listed, func(w writer) bool {
+		return "internal/kube/"+w.file == s.path && w.owner == names[of[0]] && (!literal || strings.Contains(w.objects, "`"+kind+"`"))
+	}) {
+		t.Errorf("%s: docs/architecture.md does not say that this file writes %s as %q", s.at(n), of[1], names[of[0]])
+	}
+}
+
+// constants are the texts of a directory's constants.
+func constants(t *testing.T, dir string) map[string]string {
+	all := map[string]string{}
+	for _, s := range sources(t) {
+		if s.dir() != dir {
+			continue
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			if v, ok := n.(*ast.ValueSpec); ok && len(v.Names) == 1 && len(v.Values) == 1 {
+				if text, ok := literal(v.Values[0]); ok {
+					all[v.Names[0].Name] = text
+				}
+			}
+			return true
+		})
+	}
+	return all
 }
