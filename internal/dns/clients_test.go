@@ -161,35 +161,3 @@ func TestWithClients(t *testing.T) {
 		}
 	}
 }
-
-// TestGreedyScrapes: a pod that opens hundreds of connections to the port of metrics has a few of them at a time, in
-// each server block, and others are answered.
-func TestGreedyScrapes(t *testing.T) {
-	if !alone(t) {
-		return
-	}
-	path := corefile(t, ".:5338 {\n prometheus 127.0.0.1:9153\n hosts {\n 192.0.2.9 a.example\n }\n}\n.:5339 {\n prometheus 127.0.0.1:9154\n hosts {\n 192.0.2.8 b.example\n }\n}\n")
-	serve(t, Config{Corefile: path})
-	for _, to := range []string{"127.0.0.1:9153", "127.0.0.1:9154"} {
-		for range 200 {
-			c, err := net.Dial("tcp", to)
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { c.Close() })
-		}
-		metrics, err := get("http://" + to + "/metrics") // when it is answered, all before it have been accepted
-		if err != nil || !strings.Contains(metrics, "coredns_build_info") {
-			t.Errorf("metrics: %v, %d bytes", err, len(metrics))
-		}
-		n := 0
-		for _, c := range connections() {
-			if c.port == netip.MustParseAddrPort(to).Port() {
-				n++
-			}
-		}
-		if n > scrapeConns {
-			t.Errorf("%s has %d connections, want %d at most", to, n, scrapeConns)
-		}
-	}
-}

@@ -1,8 +1,10 @@
 package dns
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"reflect"
@@ -15,6 +17,7 @@ import (
 	"github.com/coredns/coredns/plugin/metrics"
 	clog "github.com/coredns/coredns/plugin/pkg/log"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/prometheus/exporter-toolkit/web"
 
 	"github.com/fairway-net/fairway/internal/listener"
 )
@@ -64,12 +67,11 @@ func limitScrapes(c *caddy.Controller) {
 	c.OnFinalShutdown(endScrapes)
 }
 
-// replace closes the port of m and opens it with a limit. What serves by TLS stays as it is.
+// replace closes the port of m and opens it with a limit, by TLS if m has it.
 func replace(m *metrics.Metrics) error {
-	if reflect.ValueOf(m).Elem().FieldByName("tlsConfigPath").String() != "" {
-		return nil
-	}
-	if err := m.OnRestart(); err != nil {
+	// Who has connected already and is silent holds CoreDNS's server for longer than it waits: it has closed its port
+	// by then, and ends the connection by itself.
+	if err := m.OnRestart(); err != nil && !errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("end CoreDNS's server of metrics at %s: %w", m.Addr, err)
 	}
 	if scrapes.open[m.Addr] != nil {
@@ -81,16 +83,19 @@ func replace(m *metrics.Metrics) error {
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", promhttp.HandlerFor(m.Reg, promhttp.HandlerOpts{}))
+	silent := slog.New(slog.DiscardHandler) // any pod can make a handshake fail, and each would be a line
 	server := &http.Server{
 		Handler: mux, ReadHeaderTimeout: scrapeTimeout, ReadTimeout: scrapeTimeout, WriteTimeout: scrapeTimeout, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
+		ErrorLog: slog.NewLogLogger(silent.Handler(), slog.LevelError),
 	}
 	if scrapes.open == nil {
 		scrapes.open = map[string]*http.Server{}
 	}
 	scrapes.open[m.Addr] = server
 	limited := listener.NewLimit(scrapeConns, scrapeConnsOfClient, scrapeConns).Listen(l)
+	tlsFile := reflect.ValueOf(m).Elem().FieldByName("tlsConfigPath").String() // empty: no TLS. CoreDNS has read the file
 	go func() {
-		if err := server.Serve(limited); !errors.Is(err, http.ErrServerClosed) {
+		if err := web.Serve(limited, server, &web.FlagConfig{WebConfigFile: &tlsFile}, silent); !errors.Is(err, http.ErrServerClosed) {
 			clog.Errorf("no metrics are served at %s any more: %v", m.Addr, err)
 		}
 	}()

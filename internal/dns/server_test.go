@@ -219,9 +219,11 @@ func TestBuiltInCorefileListens(t *testing.T) {
 	}
 }
 
-// get returns the body of a page.
-func get(url string) (string, error) {
-	resp, err := http.Get(url)
+// get and getBy return the body of a page.
+func get(url string) (string, error) { return getBy(http.DefaultClient, url) }
+
+func getBy(client *http.Client, url string) (string, error) {
+	resp, err := client.Get(url)
 	if err != nil {
 		return "", err
 	}
