@@ -99,7 +99,7 @@ var law = map[string]struct {
 	"takeover":             {[]string{"service", "datapath", "oneline", "netlink", "xtables"}, true, false, "knows datapaths by their contract, and kube-proxy by its rules"},
 	"node":                 {[]string{"cni", "netlink", "nft", "numbers", "rib", "sysctl"}, true, false, "the pod network is told its peers; it does not watch"},
 	"oneline":              {nil, false, false, "a text only"},
-	"dns":                  {[]string{"listener", "oneline", "numbers", "netnamespace"}, true, false, "CoreDNS brings its own client"},
+	"dns":                  {[]string{"listener", "oneline", "numbers", "netnamespace"}, true, true, "CoreDNS brings its own client; of Kubernetes its interface names a type"},
 	"image":                {nil, true, false, "writes archives; knows nothing of the rest"},
 	"command":              {[]string{"kube", "listener", "node", "oneline", "status"}, true, false, "what programs share: flags, logs, exit status; what programs do, it does not know"},
 	"command/agent":        {[]string{"command", "cni", "config", "conntrack", "datapath", "datapath/modes", "egress", "fence", "flow", "health", "hostport", "kube", "liveness", "node", "policy", "policy/enforcer", "policy/nftpolicy", "process", "proxy", "reset", "rib", "service", "status", "takeover"}, true, false, "joins what runs on a node; each part is a package that does not know the others"},

@@ -72,7 +72,7 @@ type perClient struct {
 }
 
 // setupClients reads `clients [MAX]`. It holds for all server blocks, each by itself. All Corefiles have it: so it also
-// limits who asks for metrics.
+// limits who asks for metrics, and what a question about a large Service costs.
 func setupClients(c *caddy.Controller) error {
 	most := maxQuestions
 	for c.Next() {
@@ -92,6 +92,7 @@ func setupClients(c *caddy.Controller) error {
 		return perClient{next, newShare(most)}
 	})
 	limitScrapes(c)
+	limitLargeServices(c)
 	return nil
 }
 

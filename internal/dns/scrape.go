@@ -42,20 +42,14 @@ var scrapes struct {
 
 // limitScrapes takes over CoreDNS's servers of metrics, of all server blocks, when they have started.
 func limitScrapes(c *caddy.Controller) {
-	scrapes.mu.Lock()
-	blocks := scrapes.blocks
-	scrapes.mu.Unlock()
+	configs := allConfigs(c)
 	take := func() error {
 		scrapes.mu.Lock()
 		defer scrapes.mu.Unlock()
-		for i, b := range blocks {
-			for k := range b.Keys {
-				at := *c
-				at.ServerBlockIndex, at.ServerBlockKeyIndex = i, k
-				if m, ok := dnsserver.GetConfig(&at).Handler("prometheus").(*metrics.Metrics); ok {
-					if err := replace(m); err != nil {
-						return err
-					}
+		for _, config := range configs {
+			if m, ok := config.Handler("prometheus").(*metrics.Metrics); ok {
+				if err := replace(m); err != nil {
+					return err
 				}
 			}
 		}
@@ -65,6 +59,20 @@ func limitScrapes(c *caddy.Controller) {
 	c.OnRestartFailed(take)
 	c.OnRestart(endScrapes)
 	c.OnFinalShutdown(endScrapes)
+}
+
+// allConfigs are the configurations of all server blocks, by key.
+func allConfigs(c *caddy.Controller) (all []*dnsserver.Config) {
+	scrapes.mu.Lock()
+	defer scrapes.mu.Unlock()
+	for i, b := range scrapes.blocks {
+		for k := range b.Keys {
+			at := *c
+			at.ServerBlockIndex, at.ServerBlockKeyIndex = i, k
+			all = append(all, dnsserver.GetConfig(&at))
+		}
+	}
+	return all
 }
 
 // replace closes the port of m and opens it with a limit, by TLS if m has it.
