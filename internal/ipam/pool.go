@@ -32,7 +32,7 @@ type Pool struct {
 
 // An Allocation says which Services a pool is for, and how soon it is taken.
 type Allocation struct {
-	// Priority: the lowest first; 0 after all others.
+	// Priority: the lowest first, also below 0; 0 after all others.
 	Priority int
 	// Namespaces and NamespaceSelectors: one must match; all namespaces if both are empty.
 	Namespaces         []string

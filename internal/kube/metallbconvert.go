@@ -79,7 +79,7 @@ func convertPool(o *unstructured.Unstructured) *ipam.Pool {
 	}
 	if a := spec.ServiceAllocation; a != nil {
 		p.Allocation = &ipam.Allocation{
-			Priority: max(a.Priority, 0), Namespaces: a.Namespaces,
+			Priority: a.Priority, Namespaces: a.Namespaces,
 			NamespaceSelectors: selectors("serviceAllocation.namespaceSelectors", a.NamespaceSelectors, &bad),
 			ServiceSelectors:   selectors("serviceAllocation.serviceSelectors", a.ServiceSelectors, &bad),
 		}
