@@ -18,6 +18,7 @@ type Allocator struct {
 	namespaces map[string]map[string]string // labels
 
 	records map[service.Name]*record
+	served  map[string]int // Services that have addresses, by where these come from
 	holders map[netip.Addr]*holder
 	sharing map[string]map[netip.Addr]bool // by sharing key: the addresses that are shared so
 	used    spans
@@ -52,7 +53,7 @@ type holder struct {
 func New() *Allocator {
 	return &Allocator{
 		pools: newPools(nil, nil), namespaces: map[string]map[string]string{},
-		records: map[service.Name]*record{}, holders: map[netip.Addr]*holder{}, sharing: map[string]map[netip.Addr]bool{}, outside: map[netip.Addr]bool{},
+		records: map[service.Name]*record{}, served: map[string]int{}, holders: map[netip.Addr]*holder{}, sharing: map[string]map[netip.Addr]bool{}, outside: map[netip.Addr]bool{},
 		dirty: map[service.Name]bool{}, waiting: map[string]*group{}, outcome: map[service.Name]*Decision{},
 	}
 }
@@ -137,7 +138,9 @@ func (a *Allocator) Decide() []Decision {
 func (a *Allocator) Report() Report {
 	var r Report
 	for _, p := range a.pools.byName {
-		r.Pools = append(r.Pools, p.use())
+		use := p.use()
+		use.Services = a.served[p.Name]
+		r.Pools = append(r.Pools, use)
 	}
 	slices.SortFunc(r.Pools, func(x, y PoolUse) int { return strings.Compare(x.Pool, y.Pool) })
 	r.Problems = slices.Sorted(slices.Values(a.pools.problems))
@@ -169,7 +172,7 @@ func (a *Allocator) rebuildPools() {
 			continue
 		}
 		if now := a.pools.origin(r.have, r.pool); now != r.pool {
-			r.pool = now
+			a.setPool(r, now)
 			a.changed(r)
 		}
 	}
@@ -223,7 +226,7 @@ func (a *Allocator) adopt(r *record) {
 		a.assign(r, addr)
 	}
 	if r.have = r.sorted(r.have); len(r.have) > 0 {
-		r.pool = a.pools.origin(r.have, r.AssignedFrom)
+		a.setPool(r, a.pools.origin(r.have, r.AssignedFrom))
 	}
 }
 
@@ -256,10 +259,11 @@ func (a *Allocator) check(r *record) {
 			a.reassign(r, addr)
 		}
 	}
+	from := r.pool
 	if r.have = r.sorted(r.have); len(r.have) == 0 {
-		r.pool = ""
+		from = ""
 	}
-	r.pool = a.pools.origin(r.have, r.pool)
+	a.setPool(r, a.pools.origin(r.have, from))
 	if !slices.Equal(was, r.have) {
 		a.changed(r)
 	}
@@ -272,7 +276,18 @@ func (a *Allocator) dismiss(r *record) {
 		a.changed(r)
 	}
 	a.release(r, r.have...)
+	a.setPool(r, "")
 	delete(a.records, r.Name)
+}
+
+// setPool notes where a Service's addresses come from; empty: it has none.
+func (a *Allocator) setPool(r *record, pool string) {
+	if a.served[r.pool]--; a.served[r.pool] <= 0 {
+		delete(a.served, r.pool)
+	}
+	if r.pool = pool; pool != "" {
+		a.served[pool]++
+	}
 }
 
 // conflict returns why a Service cannot have an address that others may have; empty: it can.

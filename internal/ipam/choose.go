@@ -183,7 +183,8 @@ func (a *Allocator) give(r *record, c choice) {
 			fresh = append(fresh, addr.String())
 		}
 	}
-	r.have, r.pool, r.failed = r.sorted(r.have), c.pool, Event{}
+	r.have, r.failed = r.sorted(r.have), Event{}
+	a.setPool(r, c.pool)
 	if len(gone) > 0 {
 		a.event(r, Event{ReasonCleared, fmt.Sprintf("Addresses %v are released for those that the Service asks for", gone), false})
 	}

@@ -193,7 +193,11 @@ func checkState(t *testing.T, a *Allocator, told map[service.Name][]netip.Addr, 
 		t.Fatalf("%s\n%s", strings.Join(history, "\n"), fmt.Sprintf(format, args...))
 	}
 	users := map[netip.Addr][]*record{}
+	served := map[string]int{}
 	for name, r := range a.records {
+		if len(r.have) > 0 {
+			served[r.pool]++
+		}
 		if !slices.Equal(told[name], r.have) {
 			fail("%v has %v, and Decide said %v", name, r.have, told[name])
 		}
@@ -218,6 +222,9 @@ func checkState(t *testing.T, a *Allocator, told map[service.Name][]netip.Addr, 
 	inUse := 0
 	for _, p := range a.Report().Pools {
 		inUse += int(p.InUse4 + p.InUse6)
+		if p.Services != served[p.Pool] {
+			fail("pool %s counts %d Services, and %d have its addresses", p.Pool, p.Services, served[p.Pool])
+		}
 	}
 	if inUse+len(a.outside) != len(users) {
 		fail("pools count %d addresses in use, %d are in none, of %d", inUse, len(a.outside), len(users))

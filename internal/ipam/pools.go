@@ -159,6 +159,8 @@ type PoolUse struct {
 	Total6 int64
 	InUse4 int64
 	InUse6 int64
+	// Services have addresses of the pool.
+	Services int
 }
 
 // use counts the addresses of a pool.
@@ -177,7 +179,7 @@ func (p *poolState) use() PoolUse {
 		}
 		return total[f].Int64()
 	}
-	return PoolUse{p.Name, count(IPv4), count(IPv6), int64(p.inUse[IPv4]), int64(p.inUse[IPv6])}
+	return PoolUse{Pool: p.Name, Total4: count(IPv4), Total6: count(IPv6), InUse4: int64(p.inUse[IPv4]), InUse6: int64(p.inUse[IPv6])}
 }
 
 // size returns how many addresses a range has.

@@ -156,7 +156,6 @@ func (a *Addresses) decide(names []service.Name) {
 		if len(d.Addrs) > 0 {
 			want.Mode = a.mode
 		}
-		a.report.moved(a.allocations[d.Name].pool(), want.Pool)
 		a.allocations[d.Name] = a.allocations[d.Name].next(want)
 		names = append(names, d.Name)
 	}

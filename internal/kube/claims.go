@@ -32,14 +32,6 @@ func (g *allocation) next(status balancerStatus) *allocation {
 	return n
 }
 
-// pool is where the addresses come from; empty: from none. g may be nil.
-func (g *allocation) pool() string {
-	if g == nil {
-		return ""
-	}
-	return g.status.Pool
-}
-
 // claimants returns by address the node that says that it is its own; of several, the first by name.
 func (s *Store) claimants() map[netip.Addr]string {
 	all := map[netip.Addr]string{}

@@ -37,9 +37,8 @@ type poolReport struct {
 	state  *StatusWriter[configState]
 	config configMetrics
 
-	mu       sync.Mutex
-	last     ipam.Report
-	services map[string]int // by the pool that they have their addresses from
+	mu   sync.Mutex
+	last ipam.Report
 }
 
 // A configState is what a ConfigurationState says.
@@ -49,7 +48,7 @@ type configState struct{ Result, Summary string }
 const resultValid, resultInvalid = "Valid", "Invalid"
 
 func newPoolReport(log *slog.Logger, s *Store) *poolReport {
-	r := &poolReport{store: s, services: map[string]int{}}
+	r := &poolReport{store: s}
 	r.uses = open(s, metallbKind(s, "v1beta1", "ipaddresspools", convertPoolUse))
 	states := metallbKind(s, "v1beta1", "configurationstates", convertConfigState)
 	states.only.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, controllerState).String() // each speaker has one too
@@ -95,6 +94,7 @@ func (r *poolReport) set(now ipam.Report) {
 		names[u.Pool] = true
 		available := u
 		available.Total4, available.Total6 = remaining(u.Total4, u.InUse4), remaining(u.Total6, u.InUse6)
+		available.Services = 0 // MetalLB's status has no such field
 		r.writer.Set(service.Name{Namespace: r.store.cfg.LoadBalancerNamespace, Name: u.Pool}, available)
 	}
 	for _, u := range was.Pools {
@@ -105,16 +105,6 @@ func (r *poolReport) set(now ipam.Report) {
 	state := stateOf(now)
 	r.config.set(state)
 	r.state.Set(r.stateName(), state)
-}
-
-// moved notes that a Service has its addresses from another pool; empty: from none.
-func (r *poolReport) moved(from, to string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.services[to]++
-	if r.services[from]--; r.services[from] == 0 {
-		delete(r.services, from)
-	}
 }
 
 // remaining returns how many addresses are left; a pool that never ends stays so. Addresses
@@ -219,9 +209,8 @@ var poolMetrics = [...]struct {
 	}},
 	{poolDesc("ipv4_addresses_total", "Number of usable IPv4 addresses of a pool"), func(u ipam.PoolUse) int64 { return u.Total4 }},
 	{poolDesc("ipv6_addresses_total", "Number of usable IPv6 addresses of a pool"), func(u ipam.PoolUse) int64 { return u.Total6 }},
+	{poolDesc("services_allocated_total", "Number of Services that have addresses of a pool"), func(u ipam.PoolUse) int64 { return int64(u.Services) }},
 }
-
-var servicesDesc = poolDesc("services_allocated_total", "Number of Services that have addresses of a pool")
 
 func poolDesc(name, help string) *prometheus.Desc {
 	return prometheus.NewDesc("metallb_allocator_"+name, help, []string{"pool"}, nil)
@@ -232,7 +221,6 @@ func (a *Addresses) Describe(c chan<- *prometheus.Desc) {
 	for _, m := range poolMetrics {
 		c <- m.desc
 	}
-	c <- servicesDesc
 	(*configMetrics)(nil).Describe(c)
 }
 
@@ -245,6 +233,5 @@ func (a *Addresses) Collect(c chan<- prometheus.Metric) {
 		for _, m := range poolMetrics {
 			c <- prometheus.MustNewConstMetric(m.desc, prometheus.GaugeValue, float64(m.value(u)), u.Pool)
 		}
-		c <- prometheus.MustNewConstMetric(servicesDesc, prometheus.GaugeValue, float64(a.report.services[u.Pool]), u.Pool)
 	}
 }
