@@ -95,6 +95,7 @@ func (a *Announced) Report(ctx context.Context, names ...string) (announce.Overv
 	in.LocalEndpoints = func(service.Name, bool) int { return 0 } // how many does not decide whether
 	held := a.holdings(ctx, &l, s)
 	standings, problems := a.states(ctx, &l, s, in.Nodes)
+	problems = append(problems, a.elsewhere(ctx, &l)...)
 	if l.err != nil {
 		return announce.Overview{}, l.err
 	}
@@ -171,6 +172,28 @@ func (a *Announced) states(ctx context.Context, l *lists, s *Store, nodes []anno
 	})
 	slices.Sort(problems)
 	return standings, problems
+}
+
+// elsewhere says which objects of metallb.io are in another namespace, where nobody reads them. The API server refuses them as long
+// as deploy/pools/policy.yaml is there; those of before it are left. Who may not list them hears nothing.
+func (a *Announced) elsewhere(ctx context.Context, l *lists) (problems []string) {
+	for _, r := range writtenKinds {
+		found, err := a.custom.Resource(r).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+		switch {
+		case apierrors.IsForbidden(err), apierrors.IsNotFound(err):
+			continue
+		case err != nil:
+			l.err = cmp.Or(l.err, fmt.Errorf("list %s of all namespaces: %w", r.Resource, oneline.Request(err)))
+			return nil
+		}
+		for _, o := range found.Items {
+			if o.GetNamespace() != a.namespace {
+				problems = append(problems, fmt.Sprintf("%s %s/%s counts for nothing: objects of metallb.io count in namespace %s only [write it there]", o.GetKind(), o.GetNamespace(), o.GetName(), a.namespace))
+			}
+		}
+	}
+	slices.Sort(problems)
+	return problems
 }
 
 type namedState struct {

@@ -42,10 +42,12 @@ func announcedAPI(since time.Time) *metallbAPI {
 		}}}
 	}
 	maps.Copy(state.Object["status"].(map[string]any), map[string]any{"result": "Invalid", "errorSummary": "one\ntwo"})
+	stray := metallbObject("v1beta1", "L2Advertisement", "lost", map[string]any{})
+	stray.SetNamespace("shop")
 	api := newMetallbAPI(
 		gone,
 		metallbObject("v1beta1", "IPAddressPool", "default", map[string]any{"addresses": []any{"192.0.2.0/24"}}),
-		metallbObject("v1beta1", "L2Advertisement", "all", map[string]any{}), held, state,
+		metallbObject("v1beta1", "L2Advertisement", "all", map[string]any{}), held, state, stray,
 	)
 	api.PrependReactor("list", "bgppeers", func(clienttesting.Action) (bool, runtime.Object, error) { // a cluster without this kind
 		return true, nil, apierrors.NewNotFound(schema.GroupResource{Group: metallbGroup, Resource: "bgppeers"}, "")
@@ -90,7 +92,7 @@ func TestAnnounced(t *testing.T) {
 		lines = append(lines, line)
 	}
 	got := strings.Join(append(lines, seen.Problems...), "\n")
-	for _, want := range []string{"[shop/new] , not on 0: it has no address yet", "[shop/web] 192.0.2.1, not on 2: node-1 may: ", "[shop/web] 192.0.2.2, not on 1: l2 node-1 [eth0] true", "speaker-node-1: one; two", "[shop/outside] 192.0.2.8, not on 0: outside  [] false"} {
+	for _, want := range []string{"[shop/new] , not on 0: it has no address yet", "[shop/web] 192.0.2.1, not on 2: node-1 may: ", "[shop/web] 192.0.2.2, not on 1: l2 node-1 [eth0] true", "speaker-node-1: one; two", "L2Advertisement shop/lost counts for nothing", "[shop/outside] 192.0.2.8, not on 0: outside  [] false"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("got\n%s\nwithout %s", got, want)
 		}

@@ -53,6 +53,16 @@ func metallbKind[V any](s *Store, version, resource string, trim func(*unstructu
 	}
 }
 
+// writtenKinds are the kinds of metallb.io that administrators write.
+var writtenKinds = []schema.GroupVersionResource{
+	{Group: metallbGroup, Version: "v1beta1", Resource: "ipaddresspools"},
+	{Group: metallbGroup, Version: "v1beta1", Resource: "l2advertisements"},
+	{Group: metallbGroup, Version: "v1beta1", Resource: "bgpadvertisements"},
+	{Group: metallbGroup, Version: "v1beta2", Resource: "bgppeers"},
+	{Group: metallbGroup, Version: "v1beta1", Resource: "bfdprofiles"},
+	{Group: metallbGroup, Version: "v1beta1", Resource: "communities"},
+}
+
 // metallb holds the feeds of metallb.io.
 type metallb struct {
 	pools       *Feed[ipam.Pool]

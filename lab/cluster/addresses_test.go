@@ -23,6 +23,7 @@ func TestAddresses(t *testing.T) {
 	l.run("kubectl", "create", "namespace", "metallb-system")
 	t.Run("accepted", func(t *testing.T) { l.in(t).metallbAccepted() })
 	t.Run("refused", func(t *testing.T) { l.in(t).metallbRefused() })
+	t.Run("policies", func(t *testing.T) { l.in(t).metallbPolicies() })
 	stop := l.controller("--load-balancer", "pools")
 	t.Run("given", func(t *testing.T) { l.in(t).addressGiven() })
 	t.Run("waiting", func(t *testing.T) { l.in(t).addressWaiting() })
@@ -39,6 +40,7 @@ func TestAddresses(t *testing.T) {
 		l.status("kept", "192.0.2.40")
 	})
 	stop()
+	t.Run("namespace", func(t *testing.T) { l.in(t).metallbNamespaceGoes() })
 }
 
 // controller runs `fairway controller` on this machine until the function that it returns is
