@@ -20,7 +20,7 @@ const (
 	firstPause = 800 * time.Millisecond // doubles
 	lastPause  = 30 * time.Second
 	// probePause is the longest for the one kind of an agent that finds out, for all of its
-	// kinds, whether a server that did not answer does so again.
+	// kinds, whether a server that did not answer, or refused, answers again.
 	probePause = 2 * time.Second
 	// absentPause is the longest for an optional kind that this API server does not have:
 	// it will not have it before an upgrade.
@@ -41,8 +41,34 @@ var reflectorPause = wait.Backoff{Duration: 5 * time.Millisecond, Steps: 1, Fact
 // an agent asks a server that is away only for one of its kinds that often. The nil server
 // tells nobody.
 type server struct {
-	mu   sync.Mutex
-	wake chan struct{}
+	mu     sync.Mutex
+	wake   chan struct{}
+	prober *pacer // it finds out for all whether the server answers; nil: all had an answer
+}
+
+// setProber lets p be the one that finds out for all whether the server answers, if none is; on
+// false p is it no longer.
+func (s *server) setProber(p *pacer, on bool) {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case on && s.prober == nil:
+		s.prober = p
+	case !on && s.prober == p:
+		s.prober = nil
+	}
+}
+
+func (s *server) isProber(p *pacer) bool {
+	if s == nil {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.prober == p
 }
 
 // answered returns what is closed when the server next answers one of the pacers.
@@ -76,7 +102,6 @@ type pacer struct {
 	failed  func() // called for each failure
 	server  *server
 	trouble *troubles // where failures are kept until the next success
-	probes  bool      // it is the one that finds out for all whether the server answers
 
 	// answered is closed when the server answers another pacer, from the moment on when our
 	// last request began: one that was under way when the server came back may fail after the
@@ -92,6 +117,7 @@ type pacer struct {
 	short    int
 	absent   bool      // the API server does not have the kind
 	denied   bool      // the last answer was permanent
+	had      bool      // a request has succeeded
 	listed   bool      // the last request was a list, and succeeded
 	logged   time.Time // when a failure was last logged; zero: all is well
 	watching time.Time // when the last watch began; zero: none has
@@ -101,7 +127,12 @@ type pacer struct {
 // ends first.
 func (p *pacer) before(ctx context.Context) error {
 	answered := p.answered
-	defer func() { p.answered = p.server.answered() }()
+	defer func() {
+		p.answered = p.server.answered()
+		if ctx.Err() != nil {
+			p.server.setProber(p, false)
+		}
+	}()
 	if p.minPause > 0 || p.absent || !p.unanswered {
 		answered = nil // what is waited for is not that the server answers
 	}
@@ -144,7 +175,7 @@ func (p *pacer) pause() time.Duration {
 	switch {
 	case p.absent && p.without != "":
 		longest = absentPause
-	case p.probes && p.unanswered && !p.denied:
+	case p.unanswered && p.server.isProber(p):
 		longest = probePause
 	}
 	pause := min(firstPause<<min(times-1, 10), longest)
@@ -165,8 +196,9 @@ func (p *pacer) after(ctx context.Context, err error, watch, streaming bool) {
 		if !p.logged.IsZero() {
 			p.log.Info("the API server answers again", "kind", p.kind)
 		}
-		p.logged, p.absent, p.denied, p.unanswered = time.Time{}, false, false, false
+		p.logged, p.absent, p.denied, p.unanswered, p.had = time.Time{}, false, false, false, true
 		p.trouble.clear(p.kind)
+		p.server.setProber(p, false)
 		p.server.answers()
 		return
 	}
@@ -181,6 +213,7 @@ func (p *pacer) after(ctx context.Context, err error, watch, streaming bool) {
 	}
 	p.failed()
 	p.absent = apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err)
+	p.server.setProber(p, p.mayProbe())
 	if p.denied {
 		p.refused()
 	}
@@ -188,6 +221,13 @@ func (p *pacer) after(ctx context.Context, err error, watch, streaming bool) {
 		p.trouble.note(p, err)
 	}
 	p.report(err)
+}
+
+// mayProbe reports whether the kind may be asked for often. What is refused is, if it is needed or
+// could be read before: a right that was withdrawn by mistake comes back. An optional kind that
+// was always refused is how the agent was installed.
+func (p *pacer) mayProbe() bool {
+	return !p.denied || !p.absent && (p.without == "" || p.had)
 }
 
 // permanent reports whether the API server refuses a request for what it is: the kind does

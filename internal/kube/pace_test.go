@@ -12,6 +12,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/fairway-net/fairway/internal/testnet"
 )
@@ -129,7 +130,7 @@ func testReturn(t *testing.T) {
 	var returned [4]time.Duration
 	var all sync.WaitGroup
 	for i := range asked {
-		p := &pacer{log: slog.New(slog.DiscardHandler), kind: "kind", failed: func() {}, refused: func() {}, server: s, probes: i == 0}
+		p := &pacer{log: slog.New(slog.DiscardHandler), kind: "kind", failed: func() {}, refused: func() {}, server: s}
 		all.Go(func() {
 			for returned[i] == 0 {
 				if err := p.before(t.Context()); err != nil {
@@ -147,13 +148,17 @@ func testReturn(t *testing.T) {
 		})
 	}
 	all.Wait()
+	often := 0
 	for i := range asked {
 		if returned[i] > 5*time.Second {
 			t.Errorf("kind %d was asked for %v after the server's return", i, returned[i])
 		}
-		if i > 0 && asked[i] > 30 {
-			t.Errorf("kind %d was asked for %d times in ten minutes", i, asked[i])
+		if asked[i] > 30 {
+			often++
 		}
+	}
+	if often != 1 {
+		t.Errorf("%d kinds were asked for often: %v times in ten minutes", often, asked)
 	}
 }
 
@@ -190,7 +195,7 @@ func testReturnForgets(t *testing.T) {
 func TestReturnDuringRequest(t *testing.T) { synctest.Test(t, testReturnDuringRequest) }
 
 func testReturnDuringRequest(t *testing.T) {
-	s := &server{wake: make(chan struct{})}
+	s := &server{wake: make(chan struct{}), prober: &pacer{}} // another kind finds out
 	p := &pacer{log: slog.New(slog.DiscardHandler), kind: "kind", failed: func() {}, refused: func() {}, server: s}
 	fail := func() {
 		if err := p.before(t.Context()); err != nil {
@@ -216,6 +221,53 @@ func testReturnDuringRequest(t *testing.T) {
 	if pause := time.Since(start); pause < lastPause {
 		t.Errorf("without an answer asked again after %v", pause)
 	}
+}
+
+// TestRightsReturn: however long agents had no right to read, they read all kinds again within seconds
+// of the right's return, also where they lacked the right to one kind alone. An optional kind that never
+// could be read is asked for seldom.
+func TestRightsReturn(t *testing.T) { synctest.Test(t, testRightsReturn) }
+
+func testRightsReturn(t *testing.T) {
+	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "kind"}, "", nil)
+	back := time.Now().Add(10 * time.Minute)
+	type kind struct {
+		name, without string
+		had           bool // could be read before
+		seldom        bool // is asked for seldom, and read late
+	}
+	needed, start := kind{name: "needed", had: true}, kind{name: "needed, never had"}
+	optional, never := kind{name: "optional", without: "less", had: true}, kind{name: "never had", without: "less", seldom: true}
+	var all sync.WaitGroup
+	for _, kinds := range [][]kind{{needed, optional, needed, never}, {needed}, {start, start}, {optional}, {never}} {
+		for range 10 { // agents, which pause at random
+			s := &server{wake: make(chan struct{})}
+			for _, k := range kinds {
+				all.Go(func() {
+					p := &pacer{log: slog.New(slog.DiscardHandler), kind: k.name, without: k.without, failed: func() {}, refused: func() {}, server: s, had: k.had}
+					asked := 0
+					for ; ; asked++ {
+						if err := p.before(t.Context()); err != nil {
+							t.Error(err)
+							return
+						}
+						if time.Now().After(back) {
+							break
+						}
+						p.after(t.Context(), forbidden, true, false)
+					}
+					p.after(t.Context(), nil, true, false)
+					if took := time.Since(back); took > 5*time.Second && !k.seldom {
+						t.Errorf("%s of %d: read again after %v", k.name, len(kinds), took)
+					}
+					if asked > 330 || k.seldom && asked > 30 {
+						t.Errorf("%s of %d: asked for %d times in ten minutes", k.name, len(kinds), asked)
+					}
+				})
+			}
+		}
+	}
+	all.Wait()
 }
 
 // TestShortWatches: kinds whose watches end at once do not wake each other.

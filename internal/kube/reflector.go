@@ -40,7 +40,7 @@ func newReflector[O metav1.Object, V any](s *Store, k kind[O, V], f *Feed[V]) *c
 		return o
 	}
 	pace := &pacer{log: s.cfg.Log, kind: k.name, without: k.without, refused: f.refuse, failed: s.metrics.failed(k.name),
-		server: s.server, trouble: &s.troubles, probes: s.probes.CompareAndSwap(false, true)}
+		server: s.server, trouble: &s.troubles}
 	if f.guard != nil {
 		f.guard.delayNext = func(pause time.Duration) { pace.minPause = pause }
 	}

@@ -49,7 +49,6 @@ type Store struct {
 	server  *server
 	// troubles are the kinds that cannot be read now.
 	troubles troubles
-	probes   atomic.Bool // a kind was chosen that probes the server
 
 	services *Feed[service.Service]
 	slices   *Feed[service.Slice]
