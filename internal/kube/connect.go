@@ -193,11 +193,15 @@ func (c Connection) fromPod(account string) (*rest.Config, error) {
 	if _, err := os.ReadFile(token); err != nil {
 		return nil, fmt.Errorf("read the service account's token: %w [outside a pod, give --kubeconfig FILE]", err)
 	}
-	cfg.Wrap(func(base http.RoundTripper) http.RoundTripper { return &tokenTransport{base: base, path: token} })
-	cfg.CAFile = filepath.Join(account, "ca.crt")
-	if _, err := os.ReadFile(cfg.CAFile); err != nil {
+	ca := filepath.Join(account, "ca.crt")
+	cas, err := os.ReadFile(ca)
+	if err != nil {
 		return nil, fmt.Errorf("read the service account's CA: %w", err)
 	}
+	cfg.CAData = cas
+	cfg.Wrap(func(base http.RoundTripper) http.RoundTripper {
+		return &tokenTransport{base: newCATransport(base, ca, cas), path: token}
+	})
 	return cfg, nil
 }
 

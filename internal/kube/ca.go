@@ -1,0 +1,80 @@
+package kube
+
+import (
+	"bytes"
+	"crypto/x509"
+	"errors"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/client-go/rest"
+)
+
+// caAge is for how long the CAs of a file are trusted without reading it again.
+const caAge = 5 * time.Minute
+
+// A caTransport trusts an API server whose certificate a CA in a file has signed. When it shows a
+// certificate of another CA, and the file holds others by now, the request is sent once more: an
+// agent need not start again when the cluster's CA is replaced. client-go's transport reads the file
+// every five minutes, whatever the API server shows.
+type caTransport struct {
+	path string
+
+	mu   sync.Mutex
+	base http.RoundTripper
+	cas  []byte    // what base trusts, as the file has it
+	read time.Time // when the file was read last
+}
+
+func newCATransport(base http.RoundTripper, path string, cas []byte) *caTransport {
+	return &caTransport{path: path, base: base, cas: cas, read: time.Now()}
+}
+
+// current returns what sends requests; failed is what the API server's certificate was just refused by, if any.
+func (t *caTransport) current(failed http.RoundTripper) http.RoundTripper {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.base != failed && time.Since(t.read) < caAge {
+		return t.base
+	}
+	t.read = time.Now()
+	cas, err := os.ReadFile(t.path)
+	if err != nil || bytes.Equal(cas, t.cas) {
+		return t.base // what there was may still do
+	}
+	next, err := rest.TransportFor(&rest.Config{TLSClientConfig: rest.TLSClientConfig{CAData: cas}})
+	if err != nil {
+		return t.base
+	}
+	utilnet.CloseIdleConnectionsFor(t.base)
+	t.base, t.cas = next, cas
+	return next
+}
+
+// RoundTrip implements http.RoundTripper.
+func (t *caTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	base := t.current(nil)
+	answer, err := base.RoundTrip(r)
+	if unknown := (x509.UnknownAuthorityError{}); !errors.As(err, &unknown) || r.Body != nil && r.GetBody == nil {
+		return answer, err
+	}
+	next := t.current(base)
+	if next == base {
+		return answer, err
+	}
+	if r.GetBody != nil {
+		body, failed := r.GetBody()
+		if failed != nil {
+			return answer, err
+		}
+		r = r.Clone(r.Context())
+		r.Body = body
+	}
+	return next.RoundTrip(r)
+}
+
+// WrappedRoundTripper is by what client-go finds the transport below.
+func (t *caTransport) WrappedRoundTripper() http.RoundTripper { return t.current(nil) }

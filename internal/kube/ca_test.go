@@ -1,0 +1,89 @@
+package kube
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/fairway-net/fairway/internal/testnet"
+)
+
+// TestCAReplaced: the API server shows a certificate of a CA that was not known when the agent
+// started. It is refused, until the file of the service account has that CA too.
+func TestCAReplaced(t *testing.T) {
+	t.Parallel()
+	server := newStreamServer(t, city(1))
+	one, oneCA := selfSigned(t)
+	two, twoCA := selfSigned(t)
+	var shown atomic.Pointer[tls.Certificate]
+	shown.Store(&one)
+	secure := httptest.NewUnstartedServer(server.Config.Handler)
+	secure.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, 0)
+	secure.TLS = &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		return &tls.Config{Certificates: []tls.Certificate{*shown.Load()}}, nil
+	}}
+	secure.StartTLS()
+	t.Cleanup(secure.Close)
+	t.Cleanup(secure.CloseClientConnections)
+	account := t.TempDir()
+	write := func(name string, text []byte) {
+		if err := os.WriteFile(filepath.Join(account, name), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("token", []byte("one"))
+	write("ca.crt", oneCA)
+	cfg, err := Connection{Master: secure.URL, ContentType: "application/json", QPS: -1}.restConfig(account)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := &testnet.Log{}
+	s := newSource(Config{Log: slog.New(slog.NewTextHandler(log, nil)), Client: must[*kubernetes.Clientset](t)(kubernetes.NewForConfig(cfg)), NodeName: "node-1", EmptyAfter: never})
+	runUntilEnd(t, s)
+	takeUntil(t, s, svcName("web-0"))
+
+	shown.Store(&two)
+	secure.CloseClientConnections()
+	until(t, "the certificate to be refused", func() bool { return log.Count("certificate signed by unknown authority") > 0 })
+	write("ca.crt", append(oneCA, twoCA...))
+	start := time.Now()
+	go server.change(city(2), "here") // as soon as somebody watches
+	takeUntil(t, s, svcName("web-1"))
+	if took := time.Since(start); took > 2*lastPause {
+		t.Errorf("the CA was read after %v", took)
+	}
+}
+
+// selfSigned makes a certificate for a server on this machine, which is its own CA.
+func selfSigned(t *testing.T) (tls.Certificate, []byte) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(now.UnixNano()), Subject: pkix.Name{CommonName: "a test"}, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+}
