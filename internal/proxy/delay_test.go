@@ -251,14 +251,18 @@ func TestWorkOfPasses(t *testing.T) {
 // just begun. It prints the longest passes, and the CPU time of the thread that works in them,
 // the kernel's for it included, which depends less on what else the machine does; own is the time by the
 // clock in which the thread did not wait for a CPU that others had.
-func BenchmarkDelay(b *testing.B) { delay(b, "nftables") }
+func BenchmarkDelay(b *testing.B) { delay(b, "nftables", 3) }
 
 // BenchmarkDelayUserspace is BenchmarkDelay in mode userspace.
-func BenchmarkDelayUserspace(b *testing.B) { delay(b, "userspace") }
+func BenchmarkDelayUserspace(b *testing.B) { delay(b, "userspace", 3) }
 
 // BenchmarkDelayIPTables is BenchmarkDelay in mode iptables, where programs of iptables write: only the time by
 // the clock counts.
-func BenchmarkDelayIPTables(b *testing.B) { delay(b, "iptables") }
+func BenchmarkDelayIPTables(b *testing.B) {
+	for _, n := range []int{1, 3} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) { delay(b, "iptables", n) })
+	}
+}
 
 // limitsOf are the limits that an agent in a mode has by default.
 func limitsOf(mode string) service.Limits {
@@ -269,14 +273,15 @@ func limitsOf(mode string) service.Limits {
 	return l
 }
 
-func delay(b *testing.B, mode string) {
+// delay changes so many Services of each kind at once, and again while they are programmed.
+func delay(b *testing.B, mode string, services int) {
 	for name, one := range greedy(limitsOf(mode)) {
 		b.Run(name, func(b *testing.B) {
 			testnet.Enter(b)
 			c := newCrowd(b, mode)
 			var passes, worked, own []time.Duration
 			for b.Loop() {
-				for i := range 3 { // three of them change at once, and again while they are programmed
+				for i := range services {
 					one(c.api, i)
 				}
 				for more := true; more; {
@@ -291,7 +296,7 @@ func delay(b *testing.B, mode string) {
 						more = true
 					}
 				}
-				for i := range 3 {
+				for i := range services {
 					c.remove(i)
 				}
 				c.Loop.pass(b.Context(), time.Now())
