@@ -129,14 +129,14 @@ func fillCpuset(parent, child string) error {
 
 // RemoveCgroups removes cgroup with all below it from every hierarchy. The
 // processes in it must have been killed; the kernel may still be burying them,
-// which RemoveCgroups awaits for at most five seconds.
+// which RemoveCgroups awaits for five seconds in which it runs too.
 func RemoveCgroups(cgroup string) error {
 	all, _, err := hierarchies()
 	if err != nil {
 		return err
 	}
 	for _, dir := range all {
-		if err := removeTree(filepath.Join(dir, cgroup), time.Now().Add(5*time.Second)); err != nil {
+		if err := removeTree(filepath.Join(dir, cgroup)); err != nil {
 			return fmt.Errorf("remove cgroup: %w", err)
 		}
 	}
@@ -145,7 +145,7 @@ func RemoveCgroups(cgroup string) error {
 
 // removeTree removes directories bottom up; the files in them are the
 // kernel's and go with them.
-func removeTree(dir string, end time.Time) error {
+func removeTree(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -155,20 +155,20 @@ func removeTree(dir string, end time.Time) error {
 	}
 	for _, e := range entries {
 		if e.IsDir() {
-			if err := removeTree(filepath.Join(dir, e.Name()), end); err != nil {
+			if err := removeTree(filepath.Join(dir, e.Name())); err != nil {
 				return err
 			}
 		}
 	}
-	for {
-		err := unix.Rmdir(dir)
-		switch {
-		case err == nil, errors.Is(err, unix.ENOENT):
-			return nil
-		case errors.Is(err, unix.EBUSY) && time.Now().Before(end):
-			time.Sleep(10 * time.Millisecond)
-		default:
-			return &os.PathError{Op: "rmdir", Path: dir, Err: err}
+	const pause = 10 * time.Millisecond
+	for range 5 * time.Second / pause {
+		if err = unix.Rmdir(dir); !errors.Is(err, unix.EBUSY) {
+			break
 		}
+		time.Sleep(pause)
 	}
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return &os.PathError{Op: "rmdir", Path: dir, Err: err}
+	}
+	return nil
 }
