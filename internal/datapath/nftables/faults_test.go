@@ -14,6 +14,7 @@ import (
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/datapath/nftables"
 	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/testnet"
 )
 
 // faulty is a program nft in PATH that is killed at its k-th run: before it does anything
@@ -24,6 +25,7 @@ type faulty struct {
 }
 
 func newFaulty(t *testing.T) *faulty {
+	testnet.NeedRoot(t, "makes network namespaces") // and the PATH of others often has no nft
 	nft, err := exec.LookPath("nft")
 	if err != nil {
 		t.Fatal(err)
