@@ -57,6 +57,9 @@ func (u *undo) halfWay() {
 	}
 	u.Logf("the cleanup was killed %d times", kills)
 	u.same()
+	if out, err := u.try("node", "1", "--", "ls", "-d", "/run/fairway"); err == nil {
+		u.Errorf("the cleanup leaves %s", out)
+	}
 }
 
 // used is what uses all that components give: an address that is announced and by which a pod leaves the

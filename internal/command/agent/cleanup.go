@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/fairway-net/fairway/internal/datapath/modes"
@@ -38,7 +41,7 @@ func (a *agent) cleanup(ctx context.Context) error {
 	if found {
 		removed = append(removed, "rules of NetworkPolicies")
 	}
-	err = errors.Join(err, unread, policies.Delete(ctx))
+	err = errors.Join(err, unread, policies.Delete(ctx), a.removePolicyDir())
 	if err != nil {
 		return fmt.Errorf("cleanup: %w", err)
 	}
@@ -50,6 +53,16 @@ func (a *agent) cleanup(ctx context.Context) error {
 	if len(pods) > 0 {
 		a.log.Info("kept the pod network [add --pod-network routes to remove it]", "what", strings.Join(pods, ", "))
 	}
+	return nil
+}
+
+// removePolicyDir removes what the CNI plugin and an agent with NetworkPolicies met at, and what held it.
+func (a *agent) removePolicyDir() error {
+	if err := os.Remove(a.nodeSocket()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove the CNI plugin's socket: %w", err)
+	}
+	_ = os.Remove(policyDir)               // not empty, if other nodes are on this machine
+	_ = os.Remove(filepath.Dir(policyDir)) // or the mount point of a container
 	return nil
 }
 

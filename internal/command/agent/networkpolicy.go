@@ -24,8 +24,11 @@ func (a *agent) policySocket() string {
 	if !a.cfg.NetworkPolicy || !a.cfg.ConnectsPods() {
 		return ""
 	}
-	return filepath.Join(policyDir, a.cfg.NodeName+".sock")
+	return a.nodeSocket()
 }
+
+// nodeSocket is where an agent with the pod network and NetworkPolicies listens.
+func (a *agent) nodeSocket() string { return filepath.Join(policyDir, a.cfg.NodeName+".sock") }
 
 // enforce keeps NetworkPolicies in the kernel until ctx ends, if it is asked to. resets is the
 // proxy's; nil: there is none.
