@@ -19,7 +19,7 @@ DEMO_PACKAGES := nftables iproute2 containerd runc iptables kmod tcpdump bind9-d
 PACKAGES      := $(DEMO_PACKAGES) gcc libc6-dev bird2 \
                  linux-source make patch flex bison bc xz-utils binutils
 
-.PHONY: all build deps chart image image-twice images lab cni-plugins uml demo test test-product test-chart test-helm test-user test-uml test-lab test-containerd test-faults test-peers test-others test-versions test-commands test-e2e faults faults-inside faults-inside-nft faults-inside-iptables faults-inside-switch soak bench-scale bench-packets bench-lb bench-moves bench-podnetwork bench-policy test-policy test-policy-conformance vet lint vuln bench fuzz clean
+.PHONY: all build deps chart image image-twice images lab cni-plugins uml demo test test-product test-chart test-helm test-user test-uml test-lab test-containerd test-faults test-peers test-others test-versions test-tenants test-commands test-e2e faults faults-inside faults-inside-nft faults-inside-iptables faults-inside-switch soak bench-scale bench-packets bench-lb bench-moves bench-podnetwork bench-policy test-policy test-policy-conformance vet lint vuln bench fuzz clean
 
 all: build
 
@@ -132,6 +132,10 @@ bin/containerd-2: test/containerd/go.mod
 ## test-containerd: labs whose nodes run containerd 2, built from its module, instead of the machine's: pods, streams, policies, reboots (five minutes; not in CI)
 test-containerd: build image images lab bin/containerd-2 bin/gotestsum
 	cd lab && PATH=$(CURDIR)/bin/containerd-2:$$PATH LAB_CONTAINERD=2. FAIRWAY_LAB_BIN=$(CURDIR)/bin/fairway-lab $(GOTEST) -count=1 -vet=off -timeout 20m -run 'TestLab$$|TestNetworkPolicy$$|TestFromContainerd' ./cluster
+
+## test-tenants: hostile objects, and all of those as large as the API server takes them, beside another tenant (ten minutes; those that cost CI less than half a minute are part of make test-lab)
+test-tenants: build image images lab
+	cd lab && FAIRWAY_TENANTS=all FAIRWAY_LAB_BIN=$(CURDIR)/bin/fairway-lab go test -v -count=1 -vet=off -timeout 40m -run 'TestTenants$$' ./cluster
 
 ## test-commands: every command of both programs in a lab, all that it prints against golden files (a minute or two; UPDATE=1 writes them anew; not in CI)
 test-commands: build image images lab

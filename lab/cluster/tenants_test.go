@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/fairway-net/fairway/test/tenants"
 )
 
 // victimManifest is what hostile tenants must leave alone: a Service with a fixed address,
@@ -45,6 +47,8 @@ spec:
 // the API server and the kubelets as before. Each file says in its first line what must
 // happen, and in its second which event its author gets.
 //
+// Then come the sets of package tenants, beside a load: those for which CI has the time, with FAIRWAY_TENANTS=all all.
+//
 // KUBE_PROXY=/path/to/kube-proxy runs it against that instead of the agent, and prints what
 // becomes of the victim (docs/security.md has it), without judging it.
 func TestTenants(t *testing.T) {
@@ -55,11 +59,19 @@ func TestTenants(t *testing.T) {
 	}
 	l := newLab(t)
 	args := []string{"--nodes", "2", "--load-balancer", "none"} // the manifests say themselves who has which address
-	peer := os.Getenv("KUBE_PROXY")
-	if peer != "" {
+	peer, everything := os.Getenv("KUBE_PROXY"), os.Getenv("FAIRWAY_TENANTS") == "all"
+	switch {
+	case peer != "":
 		args = append(args, "--kube-proxy", peer)
+	case everything:
+		args = append(args, "--network-policy", "--load-balancer", "l2")
+	default:
+		args = append(args, "--network-policy")
 	}
 	l.run(append(l.upArgs(args...), "--deploy", l.allowExternalIPs())...)
+	if peer == "" {
+		t.Run("example", func(t *testing.T) { l.in(t).testExample() })
+	}
 	l.input(victimPods, "kubectl", "apply", "-f", "-")
 	l.run("kubectl", "wait", "--for=condition=Ready", "pod/bank", "pod/client", "--timeout=60s")
 	if peer == "" {
@@ -77,6 +89,16 @@ func TestTenants(t *testing.T) {
 				t.Errorf("the tenant has an effect: %s", e)
 			}
 		})
+	}
+	if peer != "" {
+		return
+	}
+	other := l.bystander()
+	defer other.end()
+	for _, s := range tenants.All {
+		if s.InCI || everything {
+			t.Run("limits-"+s.Name, func(t *testing.T) { l.in(t).atLimits(other, s) })
+		}
 	}
 }
 
