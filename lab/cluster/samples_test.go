@@ -128,7 +128,12 @@ func (l *lab) sample(name string, s sample) {
 	beside := anything + world(l.T, s.beside)
 	file := l.strictly(name, beside)
 	l.balancers(name, s.want...)
-	l.input(beside, "kubectl", "delete", "--timeout=60s", "-f", file, "-f", "-")
+	if name == "peer-bfd" { // it has the profile first, which is not deleted as long as the BGPPeer names it
+		l.refusedBy("BGPPeer rack uses BFDProfile quick", []string{"kubectl", "-n", "metallb-system", "delete", "--dry-run=server", "bfdprofile", "quick"})
+		l.run("kubectl", "-n", "metallb-system", "delete", "bgppeer", "rack")
+		l.eventually("deleted", "kubectl", "-n", "metallb-system", "delete", "--dry-run=server", "bfdprofile", "quick")
+	}
+	l.input(beside, "kubectl", "delete", "--ignore-not-found", "--timeout=60s", "-f", file, "-f", "-")
 }
 
 // balancers waits until fairway status --load-balancers has lines that begin so, and says nothing else of the
