@@ -1,11 +1,12 @@
 package bfd
 
 import (
+	"cmp"
 	"net/netip"
 	"time"
 )
 
-// A Config is a router and how it is watched. It is comparable: what changes is another session.
+// A Config is a router and how it is watched. It is comparable.
 type Config struct {
 	Peer   netip.Addr
 	Source netip.Addr // zero: the kernel chooses
@@ -19,6 +20,9 @@ type Config struct {
 	MultiHop bool
 	MinTTL   uint8
 }
+
+// Way is what of a Config cannot change while a session goes on.
+func (c Config) Way() Config { return Config{Peer: c.Peer, Source: c.Source, MultiHop: c.MultiHop} }
 
 // slow is the least time between packets while the session is not up (RFC 5880, 6.8.3).
 const slow = time.Second
@@ -47,12 +51,16 @@ type session struct {
 	remoteDemand       bool
 	transmit           time.Duration // Desired Min TX, which is slow at first
 	poll               bool          // a Poll Sequence is on: the router must hear of a new interval
+	was                intervals     // until the Poll Sequence of a change ends; zero: there is none
 	lastReceived       time.Time     // the last packet; zero: none
 	detection          time.Duration // so long the router may be silent
 	next               time.Time     // when the next packet is due
 	changes            []Change
 	events             [2]uint64 // down, up
 }
+
+// intervals are those that count until the router has heard of others.
+type intervals struct{ transmit, receive time.Duration }
 
 func newSession(c Config, local uint32, now time.Time, jitter func() float64) *session {
 	return &session{
@@ -65,13 +73,13 @@ func newSession(c Config, local uint32, now time.Time, jitter func() float64) *s
 func (s *session) receive(now time.Time, p packet) []packet {
 	s.remote, s.remoteState, s.remoteDemand = p.my, p.state, p.demand
 	if p.receive < s.remoteReceive && p.receive > 0 {
-		s.next = earlier(s.next, now.Add(max(s.transmit, p.receive))) // not after the interval that was
+		s.next = earlier(s.next, now.Add(max(s.pace(), p.receive))) // not after the interval that was
 	}
 	s.remoteReceive = p.receive
 	if p.final {
-		s.poll = false
+		s.poll, s.was = false, intervals{}
 	}
-	s.lastReceived, s.detection = now, time.Duration(p.multiplier)*max(s.cfg.Receive, p.transmit)
+	s.lastReceived, s.detection = now, time.Duration(p.multiplier)*max(s.cfg.Receive, s.was.receive, p.transmit)
 	if s.state == AdminDown {
 		return nil
 	}
@@ -91,6 +99,21 @@ func (s *session) receive(now time.Time, p packet) []packet {
 	return nil
 }
 
+// reconfigure changes how the router is watched while the session goes on. The router hears of it by a Poll Sequence, until whose end we
+// send no slower than before, and expect it to send no faster (RFC 5880, 6.8.3).
+func (s *session) reconfigure(now time.Time, c Config) {
+	before := intervals{min(s.pace(), c.Transmit), max(s.cfg.Receive, s.was.receive)}
+	s.cfg, s.next = c, now
+	if s.state != Up {
+		s.transmit = max(slow, c.Transmit)
+		return
+	}
+	s.transmit, s.was, s.poll = c.Transmit, before, true
+}
+
+// pace is the least time between packets of ours.
+func (s *session) pace() time.Duration { return cmp.Or(s.was.transmit, s.transmit) }
+
 // become changes the state and lets the router hear of it at once.
 func (s *session) become(now time.Time, state State, diag diagnostic, admin bool, reason string) {
 	was := s.state
@@ -106,7 +129,7 @@ func (s *session) become(now time.Time, state State, diag diagnostic, admin bool
 		s.changes = append(s.changes, Change{Config: s.cfg, Up: true})
 	case was == Up:
 		s.events[0]++
-		s.poll, s.transmit = false, max(slow, s.cfg.Transmit)
+		s.poll, s.transmit, s.was = false, max(slow, s.cfg.Transmit), intervals{}
 		s.changes = append(s.changes, Change{Config: s.cfg, Admin: admin, Reason: reason})
 	}
 }
@@ -124,7 +147,7 @@ func (s *session) wake(now time.Time) []packet {
 	if now.Before(s.next) {
 		return nil
 	}
-	interval := max(s.transmit, s.remoteReceive)
+	interval := max(s.pace(), s.remoteReceive)
 	s.next = now.Add(interval - time.Duration(s.jitter()*float64(interval)/4))
 	if !s.speaks() {
 		return nil

@@ -101,6 +101,42 @@ func TestDetection(t *testing.T) {
 	}
 }
 
+// TestReconfigured: intervals change while the session is up, to slower ones and to faster ones, and nobody is down for that, also if the
+// first packets that say so are lost; what counts for detection then is the new.
+func TestReconfigured(t *testing.T) {
+	slower := Config{Peer: routerConfig.Peer, Receive: 3 * time.Second, Transmit: 5 * time.Second, Multiplier: 4}
+	faster := Config{Peer: routerConfig.Peer, Receive: 50 * time.Millisecond, Transmit: 20 * time.Millisecond, Multiplier: 3}
+	l := newLink(routerConfig, Config{Receive: 100 * time.Millisecond, Transmit: 50 * time.Millisecond, Multiplier: 5})
+	l.run(2 * time.Second)
+	for _, c := range []struct {
+		Config
+		lost, ours, theirs time.Duration // so long packets of ours, and detection
+	}{
+		{slower, 120 * time.Millisecond, 5 * 3 * time.Second, 4 * 5 * time.Second},
+		{faster, 4 * time.Second, 5 * 50 * time.Millisecond, 3 * 100 * time.Millisecond},
+		{slower, 120 * time.Millisecond, 5 * 3 * time.Second, 4 * 5 * time.Second},
+	} {
+		l.a.reconfigure(l.now, c.Config)
+		l.cut[0] = true
+		n := len(l.run(c.lost))
+		if l.cut[0] = false; n+len(l.run(2*time.Minute)) != 0 || l.a.state != Up || l.b.state != Up {
+			t.Fatalf("%v and %v with %v", l.a.state, l.b.state, c.Config)
+		}
+		if l.a.detection != c.ours || l.b.detection != c.theirs {
+			t.Errorf("with %v detection after %v and %v, want %v and %v", c.Config, l.a.detection, l.b.detection, c.ours, c.theirs)
+		}
+	}
+	l.cut = [2]bool{true, true}
+	if n := len(l.run(26 * time.Second)); n != 2 {
+		t.Errorf("cut: %d changes, %v and %v", n, l.a.state, l.b.state)
+	}
+	l.a.reconfigure(l.now, routerConfig)
+	l.cut = [2]bool{}
+	if l.run(3 * time.Second); l.a.state != Up || l.a.detection != 5*300*time.Millisecond || l.b.detection != 3*200*time.Millisecond {
+		t.Errorf("changed while it was down: %v, detection after %v and %v", l.a.state, l.a.detection, l.b.detection)
+	}
+}
+
 // TestSilence: a passive session says nothing before the router does, one that is down speaks
 // slowly, and nobody speaks to a router that wants no packets.
 func TestSilence(t *testing.T) {

@@ -58,13 +58,28 @@ func New(changed func(Change)) (*Watch, error) {
 	return &Watch{changed: changed, wakeFD: fd, sessions: map[Config]*watched{}, byLocal: map[uint32]*watched{}, rooms: map[room]*listener{}}, nil
 }
 
-// Set says which routers are watched from now on. Sessions of others end.
+// Set says which routers are watched from now on. Sessions of others end; one whose router is watched in another way goes on.
 func (w *Watch) Set(all []Config) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	want := map[Config]bool{}
+	want, former := map[Config]bool{}, map[Config]*watched{}
 	for _, c := range all {
-		if want[c] = true; w.sessions[c] != nil {
+		want[c] = true
+	}
+	for c, x := range w.sessions {
+		if !want[c] {
+			former[c.Way()] = x
+		}
+	}
+	for _, c := range all {
+		if w.sessions[c] != nil {
+			continue
+		}
+		if x := former[c.Way()]; x != nil {
+			delete(former, c.Way())
+			delete(w.sessions, x.cfg)
+			x.reconfigure(time.Now(), c)
+			w.sessions[c] = x
 			continue
 		}
 		local := rand.Uint32()

@@ -78,6 +78,40 @@ func TestBFD(t *testing.T) {
 	}
 }
 
+// TestProfileChanged: another BFDProfile counts from then on, and the session with the router goes on. Where nothing keeps a profile in use
+// from being deleted, the session begins anew without BFD, in order, so that the router sees no failure, and the log says what is missing;
+// when there is a profile of that name again, both watch each other as before.
+func TestProfileChanged(t *testing.T) {
+	r, all := watchedRack(t, 1, 900*time.Millisecond)
+	m := r.nodes[0]
+	became := time.Now()
+	m.world.BFD = []*announce.BFDProfile{{Name: "fast", ReceiveInterval: 1200 * time.Millisecond, TransmitInterval: 1100 * time.Millisecond, DetectMultiplier: 5}}
+	r.tell(0)
+	await(t, func() string { return r.ask("show", "bfd", "sessions") }, " Up ", " 1.200 ", " 5.500") // BIRD sends so often as we receive, and waits five times as long as we send
+	for time.Since(became) < 6*time.Second {
+		if got := r.routes(vip4); !slices.Equal(got, all) {
+			t.Fatalf("the route's next hops are %v", got)
+		}
+		time.Sleep(50 * time.Millisecond) // between two looks
+	}
+	if log := m.log.String(); strings.Count(log, "session is up") != 1 || strings.Contains(log, "is down") || strings.Contains(log, "restarts") {
+		t.Error("the session did not go on")
+	}
+
+	profiles := m.world.BFD
+	m.world.BFD = nil
+	r.tell(0)
+	await(t, m.log.String, "there is no BFDProfile fast; without BFD a router that is gone is noticed after holdTime (4m0s)", "session restarts")
+	r.until(vip4, all...)
+	m.world.BFD = profiles
+	r.tell(0)
+	r.watching()
+	r.until(vip4, all...)
+	if log := r.birdLog.String(); strings.Contains(log, "BFD session down") || strings.Count(m.log.String(), "session restarts") != 1 {
+		t.Error("the router saw a failure, or the session began anew for BFD")
+	}
+}
+
 // TestBFDOutage: a node dies while a client outside asks every 10 ms, each time from another port.
 // With FAIRWAY_FAULTS=all (make bench-lb) 20 nodes die, and how long some of the answers are missing
 // is what docs/announcing.md keeps.

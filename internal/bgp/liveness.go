@@ -2,7 +2,6 @@ package bgp
 
 import (
 	"log/slog"
-	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -20,6 +19,7 @@ type liveness struct {
 	notify func()
 
 	mu   sync.Mutex
+	want []bfd.Config
 	lost map[bfd.Config]string // why, of those that went down since the last look
 }
 
@@ -68,7 +68,22 @@ func (l *liveness) set(all []announce.Session, reflector *announce.Reflector) {
 	l.watch.Set(want)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	maps.DeleteFunc(l.lost, func(c bfd.Config, _ string) bool { return !slices.Contains(want, c) })
+	l.want = want
+	was := l.lost
+	l.lost = map[bfd.Config]string{}
+	for c, reason := range was {
+		l.note(c, reason)
+	}
+}
+
+// note keeps that a router was lost, for who watches it now, perhaps in another way than then. l.mu is held.
+func (l *liveness) note(c bfd.Config, reason string) {
+	known := slices.Contains(l.want, c)
+	for _, w := range l.want {
+		if w == c || !known && w.Way() == c.Way() {
+			l.lost[w] = reason
+		}
+	}
 }
 
 // problems says which routers cannot be watched.
@@ -98,7 +113,7 @@ func (l *liveness) changed(c bfd.Change) {
 	}
 	log.Warn("BFD is down", "reason", c.Reason)
 	l.mu.Lock()
-	l.lost[c.Config] = c.Reason
+	l.note(c.Config, c.Reason)
 	l.mu.Unlock()
 	l.notify()
 }

@@ -90,7 +90,9 @@ func (m *Metrics) Collect(c chan<- prometheus.Metric) {
 	defer s.mu.Unlock()
 	watchedOnce := map[bfd.Config]bool{} // sessions with one router share it
 	for _, have := range s.sessions {
-		if w, ok := watched(have.config); ok && !watchedOnce[w] {
+		config := have.config
+		config.BFD = have.bfd
+		if w, ok := watched(config); ok && !watchedOnce[w] {
 			watchedOnce[w] = true
 			now, _ := s.liveness.watch.Status(w)
 			for _, x := range bfdMetrics {

@@ -23,7 +23,8 @@ const closing = 2 * time.Second
 
 // A session is one with a router: GoBGP's server, and what it has been given.
 type session struct {
-	config     announce.SessionConfig
+	config     announce.SessionConfig // without BFD, whose intervals may change while the session goes on
+	bfd        announce.BFD           // of the Speaker's mu
 	log        *slog.Logger
 	server     *server.BgpServer
 	advertised map[netip.Prefix]announce.Route
@@ -42,11 +43,23 @@ type session struct {
 	shunnedAt time.Time
 }
 
+// unwatched is a session's configuration without BFD.
+func unwatched(c announce.SessionConfig) announce.SessionConfig {
+	c.BFD = announce.BFD{}
+	return c
+}
+
+// becomes reports whether a session can be as it is wanted without a new start: BFD can begin, and change, but its end is a failure to
+// routers such as BIRD, unless the session ends before.
+func (s *session) becomes(want announce.SessionConfig) bool {
+	return unwatched(want) == s.config && (s.bfd == announce.BFD{} || want.BFD != announce.BFD{})
+}
+
 // openSession starts a session: it goes on trying until it is closed.
 // received is called when the router has announced something.
 func openSession(log *slog.Logger, c announce.SessionConfig, restarting bool, wake, received func()) (*session, error) {
 	s := &session{
-		config: c, log: log.With("peer", c.Peer, "address", c.Address), advertised: map[netip.Prefix]announce.Route{}, onChange: wake,
+		config: unwatched(c), log: log.With("peer", c.Peer, "address", c.Address), advertised: map[netip.Prefix]announce.Route{}, onChange: wake,
 		downReason: "it has not been up yet", changedAt: time.Now(), down: make(chan struct{}),
 	}
 	var err error

@@ -289,7 +289,7 @@ func (s *Speaker) closeOthers(all []announce.Session) {
 		i := slices.IndexFunc(all, func(w announce.Session) bool { return w.Peer == name })
 		_, _, shunnedAt := have.state()
 		switch {
-		case i >= 0 && all[i].SessionConfig == have.config && (shunnedAt.IsZero() || time.Since(shunnedAt) < shunPause):
+		case i >= 0 && have.becomes(all[i].SessionConfig) && (shunnedAt.IsZero() || time.Since(shunnedAt) < shunPause):
 			continue
 		case i < 0:
 			have.log.Info("session ends")
@@ -312,6 +312,7 @@ func (s *Speaker) session(want announce.Session) (next time.Duration) {
 		}
 		s.sessions[want.Peer] = have
 	}
+	have.bfd = want.BFD
 	routes, next := have.withoutDrained(slices.Concat(want.Routes, s.reflectedPodCIDRs(want)))
 	if err := have.setRoutes(routes); err != nil {
 		have.log.Error("cannot change routes, will try again", "err", err, "again", retryPause)
