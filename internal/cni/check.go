@@ -100,7 +100,7 @@ func (w vethPair) checkHost() error {
 	}
 	_, podMAC := w.macs()
 	for _, addr := range w.addrs {
-		if err := checkRoute(host, hostRoute(link.Attrs().Index, addr)); err != nil {
+		if err := checkRoute(host, HostRoute(link.Attrs().Index, addr)); err != nil {
 			return err
 		}
 		if err := checkNeighbour(host, link, addr, podMAC); err != nil {

@@ -172,7 +172,11 @@ func (w vethPair) connectHost(host netlinksafe.Handle, podMAC net.HardwareAddr) 
 		if err := setNeighbour(host, link, addr, podMAC); err != nil {
 			return err
 		}
-		err := host.RouteAdd(hostRoute(link.Attrs().Index, addr))
+		route := HostRoute(link.Attrs().Index, addr)
+		err := host.RouteAdd(route)
+		if errors.Is(err, unix.EEXIST) && checkRoute(host, route) == nil {
+			continue // the agent found it missing in this moment
+		}
 		if errors.Is(err, unix.EEXIST) {
 			// The store was lost while pods were running. The next try gets
 			// the next address, since the store remembers where it was.
@@ -202,8 +206,8 @@ func podRoutes(link int, addr netip.Addr) []*netlink.Route {
 	}
 }
 
-// hostRoute is the node's route to the pod.
-func hostRoute(link int, addr netip.Addr) *netlink.Route {
+// HostRoute is the node's route to a pod.
+func HostRoute(link int, addr netip.Addr) *netlink.Route {
 	route := &netlink.Route{LinkIndex: link, Dst: hostPrefix(addr), Protocol: RouteProtocol}
 	if addr.Is4() {
 		route.Scope = netlink.SCOPE_LINK

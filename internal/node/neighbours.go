@@ -46,9 +46,15 @@ func wantedNeighbours(table *routingTable, p *plan, self string, peers []Peer) m
 // syncNeighbours makes ours what is wanted. They have the protocol of our routes; other entries stay, but for those that
 // ours take the place of.
 func syncNeighbours(wanted map[hop]bool) error {
-	have, err := readNeighbours()
+	all, err := readNeighbours()
 	if err != nil {
 		return err
+	}
+	have := map[hop]bool{}
+	for _, n := range all {
+		if n.isOurs {
+			have[n.hop] = true
+		}
 	}
 	var failed error
 	for h := range wanted {
@@ -92,9 +98,14 @@ func changeNeighbour(h hop, kind int) error {
 	return err
 }
 
-// readNeighbours returns ours, of both families.
-func readNeighbours() (map[hop]bool, error) {
-	ours := map[hop]bool{}
+// A neighbour is an entry of the kernel's.
+type neighbour struct {
+	hop
+	isOurs, permanent bool
+}
+
+// readNeighbours returns those of both families.
+func readNeighbours() (found []neighbour, err error) {
 	req := nl.NewNetlinkRequest(unix.RTM_GETNEIGH, unix.NLM_F_DUMP)
 	req.AddData(&netlink.Ndmsg{})
 	messages, err := req.Execute(unix.NETLINK_ROUTE, unix.RTM_NEWNEIGH)
@@ -110,18 +121,18 @@ func readNeighbours() (map[hop]bool, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read neighbours: %w", err)
 		}
-		h, mine := hop{link: int(nl.NativeEndian().Uint32(m[4:]))}, false
+		n := neighbour{hop: hop{link: int(nl.NativeEndian().Uint32(m[4:]))}, permanent: nl.NativeEndian().Uint16(m[8:])&netlink.NUD_PERMANENT != 0}
 		for _, a := range attrs {
 			switch a.Attr.Type {
 			case netlink.NDA_DST:
-				h.via, _ = netip.AddrFromSlice(a.Value)
+				n.via, _ = netip.AddrFromSlice(a.Value)
 			case netlink.NDA_PROTOCOL:
-				mine = len(a.Value) > 0 && a.Value[0] == cni.RouteProtocol
+				n.isOurs = len(a.Value) > 0 && a.Value[0] == cni.RouteProtocol
 			}
 		}
-		if mine && h.via.IsValid() {
-			ours[h] = true
+		if n.via.IsValid() {
+			found = append(found, n)
 		}
 	}
-	return ours, nil
+	return found, nil
 }

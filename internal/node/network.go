@@ -158,7 +158,7 @@ func (n *Network) Sync(ctx context.Context, self Peer, peers []Peer) error {
 	if failed == nil {
 		failed = links.tidy(ctx, plan)
 	}
-	failed = errors.Join(failed, brought, n.syncEgress(ctx, netlink, plan), syncNeighbours(wantedNeighbours(table, plan, self.Name, peers)))
+	failed = errors.Join(failed, brought, n.restorePodRoutes(netlink, table, plan.podCIDRs), n.syncEgress(ctx, netlink, plan), syncNeighbours(wantedNeighbours(table, plan, self.Name, peers)))
 	n.report(slices.Concat(plan.problems, refused))
 	n.countRoutes(plan)
 	n.countEgress(plan.egress)

@@ -23,13 +23,14 @@ type routingTable struct {
 	routers   []hop        // of other programs' routes
 	learnedRA map[int]bool // links whose default route comes from router advertisements
 	tunnels   map[int]Way
+	pods      map[netip.Addr]bool // of this node, that have a route
 }
 
 // readRoutes sorts the main table. Routes of our protocol to pods of this node
 // are the CNI plugin's: they have neither a gateway nor the type unreachable.
 // tunnels are the ways of the links that are tunnels of ours.
 func readRoutes(handle netlinksafe.Handle, tunnels map[int]Way) (*routingTable, error) {
-	table := &routingTable{routes: map[netip.Prefix][]route{}, learnedRA: map[int]bool{}, tunnels: tunnels}
+	table := &routingTable{routes: map[netip.Prefix][]route{}, learnedRA: map[int]bool{}, tunnels: tunnels, pods: map[netip.Addr]bool{}}
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
 		routes, err := handle.RouteList(nil, family)
 		if err != nil {
@@ -64,6 +65,7 @@ func (table *routingTable) add(family int, r netlink.Route) {
 		}
 		table.routes[dst] = append(table.routes[dst], route{dst: dst, via: via, link: r.LinkIndex, by: by})
 	case r.Protocol == cni.RouteProtocol:
+		table.pods[dst.Addr()] = true
 	case dst.Bits() == 0 && via.IsValid():
 		table.gateways = append(table.gateways, via)
 	case r.Type == unix.RTN_UNICAST && !via.IsValid() && r.LinkIndex != 0:
