@@ -1,0 +1,194 @@
+package kube
+
+import (
+	"encoding/json"
+	"net/netip"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/fairway-net/fairway/internal/policy"
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// policyObjects is what policies are about, as the API server has it.
+type policyObjects struct {
+	Pods            []corev1.Pod
+	Nodes           []corev1.Node
+	Namespaces      []corev1.Namespace
+	Policies        []networkingv1.NetworkPolicy
+	ClusterPolicies []map[string]any
+}
+
+// convert makes a cluster of the objects, of each list the first few.
+func (o *policyObjects) convert() *policy.Cluster {
+	const few = 6
+	c := policy.NewCluster()
+	for i := range o.Pods[:min(few, len(o.Pods))] {
+		p := ConvertPolicyPod(&o.Pods[i])
+		c.Pods[p.Name] = p
+	}
+	for i := range o.Nodes[:min(few, len(o.Nodes))] {
+		n := convertPolicyNode(&o.Nodes[i])
+		c.Nodes[n.Name] = n
+	}
+	for i := range o.Namespaces[:min(few, len(o.Namespaces))] {
+		n := &o.Namespaces[i]
+		c.Namespaces[n.Name] = &policy.Namespace{Name: n.Name, Labels: n.Labels, Terminating: n.DeletionTimestamp != nil}
+	}
+	for i := range o.Policies[:min(few, len(o.Policies))] {
+		p := ConvertPolicy(&o.Policies[i])
+		c.Policies[p.Name] = p
+	}
+	for _, one := range o.ClusterPolicies[:min(few, len(o.ClusterPolicies))] {
+		u := &unstructured.Unstructured{Object: one}
+		_ = convertPolicyStatus(u)
+		p := ConvertClusterPolicy(u)
+		c.ClusterPolicies[p.Name] = p
+	}
+	return c
+}
+
+// compile compiles a cluster for a node.
+func compile(c *policy.Cluster, node string) *policy.Table {
+	to := policy.New(node)
+	for n, p := range c.Policies {
+		to.SetPolicy(n, p)
+	}
+	for n, p := range c.Pods {
+		to.SetPod(n, p)
+	}
+	for n, p := range c.ClusterPolicies {
+		to.SetClusterPolicy(n, p)
+	}
+	for n, o := range c.Nodes {
+		to.SetNode(n, o)
+	}
+	for n, s := range c.Namespaces {
+		to.SetNamespace(n, s)
+	}
+	table, _ := to.Compile()
+	return table
+}
+
+// FuzzPolicies reads any JSON as what policies are about: the table that is made of it allows what the objects do.
+func FuzzPolicies(f *testing.F) {
+	f.Add([]byte(`{"Pods":[{"metadata":{"namespace":"x","name":"a","labels":{"app":"a"}},"spec":{"nodeName":"here","containers":[{"ports":[{"name":"web","containerPort":80}]}]},
+		"status":{"phase":"Running","podIPs":[{"ip":"10.0.0.1"},{"ip":"fd00::1"}]}},
+		{"metadata":{"namespace":"y","name":"b","labels":{"app":"b"}},"spec":{"nodeName":"here"},"status":{"phase":"Running","podIPs":[{"ip":"10.0.0.2"},{"ip":"fd00::2"}]}}],
+		"Nodes":[{"metadata":{"name":"here"},"status":{"addresses":[{"type":"InternalIP","address":"192.0.2.1"}]}}],
+		"Namespaces":[{"metadata":{"name":"x","labels":{"team":"x"}}},{"metadata":{"name":"y","labels":{"team":"y"}}}],
+		"Policies":[{"metadata":{"namespace":"x","name":"p"},"spec":{"podSelector":{"matchLabels":{"app":"a"}},"policyTypes":["Ingress","Egress"],
+		"ingress":[{"from":[{"namespaceSelector":{"matchLabels":{"team":"y"}},"podSelector":{}},{"ipBlock":{"cidr":"10.0.0.0/8","except":["10.0.0.2/32"]}}],"ports":[{"protocol":"TCP","port":"web"}]}],
+		"egress":[{"to":[{"podSelector":{"matchExpressions":[{"key":"app","operator":"NotIn","values":["b"]}]}}],"ports":[{"port":80,"endPort":90},{"protocol":"UDP"}]}]}}],
+		"ClusterPolicies":[{"metadata":{"name":"c"},"spec":{"tier":"Admin","priority":3,"subject":{"namespaces":{}},
+		"ingress":[{"name":"one","action":"Pass","from":[{"pods":{"namespaceSelector":{},"podSelector":{}}}],"protocols":[{"tcp":{"destinationPort":{"number":80}}}]}],
+		"egress":[{"action":"Deny","to":[{"networks":["10.0.0.0/8"]},{"nodes":{}}]}]}}]}`))
+	f.Add([]byte(`{"ClusterPolicies":[{"metadata":7,"spec":[],"status":{"conditions":[{"type":"Accepted"}]}},null]}`))
+	f.Add([]byte(`{"Policies":[{"spec":{"podSelector":{"matchExpressions":[{"key":"a","operator":"Near"}]},"egress":[{"to":[{"ipBlock":{"cidr":"::/0","except":["::ffff:0.0.0.0/96"]}}]}]}}]}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		var o policyObjects
+		if json.Unmarshal(text, &o) == nil {
+			checkPolicies(t, o.convert())
+		}
+	})
+}
+
+func checkPolicies(t *testing.T, c *policy.Cluster) {
+	t.Helper()
+	const node = "here"
+	c.Limited = c.LimitedOn(node)
+	table := compile(c, node)
+	owners, all := map[netip.Addr][]*policy.Pod{}, []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
+	for _, p := range c.Pods {
+		for _, a := range p.Addrs {
+			if owners[a] = append(owners[a], p); len(owners[a]) == 1 {
+				all = append(all, a)
+			}
+		}
+	}
+	pod := func(a netip.Addr) *policy.Pod {
+		if len(owners[a]) == 1 {
+			return owners[a][0]
+		}
+		return nil
+	}
+	for _, src := range all {
+		for _, dst := range all {
+			if src.Is4() != dst.Is4() || src == dst || len(owners[src]) > 1 || len(owners[dst]) > 1 {
+				continue // whose an address is that several pods have is another matter
+			}
+			for _, port := range []uint16{80, 90} {
+				got := policy.Lookup(table, policy.Packet{Src: src, Dst: dst, Proto: service.TCP, Port: port})
+				for d, v := range []policy.Verdict{got.Egress, got.Ingress} {
+					at := policy.Peering{Direction: policy.Direction(d), Pod: pod(src), Peer: dst, PeerPod: pod(dst), Proto: service.TCP, Port: port}
+					if at.Direction == policy.Ingress {
+						at.Pod, at.Peer, at.PeerPod = pod(dst), src, pod(src)
+					}
+					if at.Pod == nil || at.Pod.Node != node {
+						continue
+					}
+					if want := c.Evaluate(at); v.Allows() != want.Allowed() {
+						t.Errorf("%v to %v port %d, %v: the table says %+v, the objects %+v", src, dst, port, at.Direction, v, want)
+					}
+				}
+			}
+		}
+	}
+}
+
+// FuzzAnnounced reads any JSON as each of the other kinds that are not ours alone to write: Services of a load balancer,
+// nodes, the objects of metallb.io, and what the speakers say there.
+func FuzzAnnounced(f *testing.F) {
+	for _, text := range []string{
+		`{"metadata":{"name":"pool"},"spec":{"addresses":["192.0.2.0/28","192.0.2.9-192.0.2.3","::/0"],"serviceAllocation":{"priority":-1,"namespaceSelectors":[{"matchExpressions":[{"key":"a","operator":"Near"}]}]}}}`,
+		`{"metadata":{"name":"adv"},"spec":{"aggregationLength":0,"communities":["65000:1","large:1:2:3","name"],"peers":["a"],"nodeSelectors":[{}],"preferredNodeSelectors":[{"weight":7,"preference":{}}]}}`,
+		`{"metadata":{"name":"peer"},"spec":{"myASN":65000,"peerASN":65001,"peerAddress":"192.0.2.1","holdTime":"90s","keepaliveTime":"1ms","password":"x","bfdProfile":"b","receiveInterval":10,"communities":[{"name":"a","value":"1:2"}]}}`,
+		`{"metadata":{"name":"speaker-a","ownerReferences":[{"uid":"u"}]},"status":{"result":"Valid","conditions":[{"type":"SessionA","status":"True","lastTransitionTime":"2026-01-02T03:04:05Z"}],"availableIPv4":"many"}}`,
+		`{"metadata":{"name":"web","annotations":{"metallb.universe.tf/loadBalancerIPs":"192.0.2.1,fd00::/8","metallb.io/address-pool":"p"}},"spec":{"type":"LoadBalancer","loadBalancerIP":"::ffff:192.0.2.1","externalTrafficPolicy":"Local",
+			"ports":[{"port":70000}],"healthCheckNodePort":70000},"status":{"loadBalancer":{"ingress":[{"ip":"192.0.2.1"},{"ip":"x"},{"hostname":"y"}]}}}`,
+		`{"metadata":{"name":"n"},"spec":{"podCIDRs":["10.0.0.0/33"],"taints":[{"key":"a"}]},"status":{"addresses":[{"type":"InternalIP","address":"::ffff:10.0.0.1"},{"type":"ExternalIP","address":"fe80::1%a"}]}}`,
+		`{"data":{"voters":"{\"nodes\":7}"}}`,
+	} {
+		f.Add([]byte(text))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		svc, node, voters, any := new(corev1.Service), new(corev1.Node), new(corev1.ConfigMap), map[string]any{}
+		if json.Unmarshal(text, svc) == nil {
+			_ = ConvertBalancer(svc, "")
+			_ = convertBalanced(svc, "")
+			_ = convertEdgeService(svc, "")
+		}
+		if json.Unmarshal(text, node) == nil {
+			_ = convertAnnounceNode(node)
+			_ = convertEdgeNode(node)
+			_ = ConvertHost(node)
+		}
+		if json.Unmarshal(text, voters) == nil {
+			_ = convertVoters(voters)
+		}
+		if json.Unmarshal(text, &any) == nil {
+			checkAnnounced(t, &unstructured.Unstructured{Object: any})
+		}
+	})
+}
+
+func checkAnnounced(t *testing.T, o *unstructured.Unstructured) {
+	t.Helper()
+	checkProblems(t, convertL2Advertisement(o).Problems)
+	checkProblems(t, convertBGPAdvertisement(o).Problems)
+	checkProblems(t, convertBGPPeer(o).Problems)
+	checkProblems(t, convertBFDProfile(o).Problems)
+	checkProblems(t, convertCommunity(o).Problems)
+	_ = convertPoolUse(o)
+	_ = convertSpeakerState(o)
+	pool := convertPool(o)
+	checkProblems(t, pool.Problems)
+	for _, r := range pool.Ranges {
+		if !r.Contains(r.First) || !r.Contains(r.Last) {
+			t.Errorf("range %v does not contain its ends", r)
+		}
+	}
+}
