@@ -188,10 +188,10 @@ bench-lb:
 	FAIRWAY_FAULTS=all go test -v -count=1 -timeout 30m -run 'TestExhaustive|TestFirst|TestRandom' -bench . -benchtime 1x ./internal/election
 	go test -run '^$$' -bench 'Decide$$|Change|Death' -benchtime 5x ./internal/announce
 
-## bench-moves: 20,000 connections from outside while a Service's pods are replaced, under Cluster and Local, in each way to give it an address (WAYS), the death of one of two nodes, 20 deaths of three with and without the API server, 20 deaths of a speaker alone, and requests while speakers and agents are replaced; forty minutes; not in CI
+## bench-moves: 20,000 connections from outside while a Service's pods are replaced, under Cluster and Local, in each way to give it an address (WAYS), the death of one of two nodes, 20 deaths of three with and without the API server, 20 deaths of a speaker alone, requests while speakers and agents are replaced, and a router that is slow meanwhile; forty-five minutes; not in CI
 WAYS ?= l2 bgp servicelb edge edge-ip
 bench-moves: build image images lab
-	cd lab && FAIRWAY_MOVES='$(WAYS)' FAIRWAY_LAB_BIN=$(CURDIR)/bin/fairway-lab go test -v -count=1 -tags moves -vet=off -timeout 90m -run 'TestMoves|TestTwoNodes|TestDeaths|TestSpeakersKilled|TestReplaced' ./cluster
+	cd lab && FAIRWAY_MOVES='$(WAYS)' FAIRWAY_LAB_BIN=$(CURDIR)/bin/fairway-lab go test -v -count=1 -tags moves -vet=off -timeout 90m -run 'TestMoves|TestTwoNodes|TestDeaths|TestSpeakersKilled|TestReplaced|TestSlowRouter' ./cluster
 
 bin/kube-proxy: test/peers/go.mod
 	cd test/peers && go build -o ../../bin/kube-proxy k8s.io/kubernetes/cmd/kube-proxy && touch ../../bin/kube-proxy
