@@ -39,9 +39,9 @@ const healing = 5 * time.Second
 // TestFaults injects one fault after the other. FAULTS=full is what make faults sets: longer
 // faults, all of them, and bounds of time. ONLY is a pattern of names.
 func TestFaults(t *testing.T) {
-	r := &rig{lab: newLab(t, 2), full: os.Getenv("FAULTS") == "full"}
+	r := &rig{lab: newLab(t, 2, "--load-balancer", "l2"), full: os.Getenv("FAULTS") == "full"}
 	r.startPods(2)
-	ways := r.ways(r.echoService("echo", corev1.ServiceTypeNodePort))
+	ways := r.ways(r.echoService("echo", corev1.ServiceTypeLoadBalancer))
 	r.front = r.startFront()
 	r.carried(ways)
 	patience := long / 2
@@ -102,6 +102,7 @@ func (r *rig) try(f fault) *result {
 	}
 	// A fault that ends at once may end between two requests.
 	r.await("load during the fault: "+f.name, func() error { return r.load.met(res.tally) })
+	r.await("answers on all connections after the fault: "+f.name, func() error { return r.load.settled(res.carried) })
 	if err := r.api.CoreV1().Services(namespace).Delete(context.Background(), r.change.Name, metav1.DeleteOptions{}); err != nil {
 		r.Fatal(err)
 	}

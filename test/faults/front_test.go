@@ -37,6 +37,7 @@ type front struct {
 	// fault answers a request in the API server's place and returns nil, or returns the
 	// request to pass on. nil: all are passed on.
 	fault func(http.ResponseWriter, *http.Request) *http.Request
+	cert  *tls.Certificate // what it shows
 	conns map[net.Conn]struct{}
 	seen  map[asked]int // answers of the fault
 }
@@ -55,7 +56,7 @@ func (l *lab) startFront() *front {
 	}
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(ca)
-	f := &front{conns: map[net.Conn]struct{}{}, seen: map[asked]int{}}
+	f := &front{cert: &cert, conns: map[net.Conn]struct{}{}, seen: map[asked]int{}}
 	quiet := log.New(&bytes.Buffer{}, "", 0)
 	f.pass = &httputil.ReverseProxy{
 		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: "https", Host: apiServer}) },
@@ -77,7 +78,7 @@ func (l *lab) startFront() *front {
 	f.server = func() *http.Server {
 		return &http.Server{
 			Handler: f, ErrorLog: quiet, ConnState: f.connState,
-			TLSConfig: &tls.Config{Certificates: []tls.Certificate{cert}},
+			TLSConfig: &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return f.certificate(), nil }},
 		}
 	}
 	f.listen(l)

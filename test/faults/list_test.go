@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/fairway-net/fairway/internal/status"
 	"github.com/fairway-net/fairway/internal/testnet"
 )
 
@@ -34,22 +35,31 @@ type fault struct {
 // faults are all of them, in the order in which they are injected. Those that drop packets come
 // first: in the short form what they dropped is waited for, for long, while others are injected.
 var faults = []fault{
+	{name: "link of a node down", inject: linkDown, fails: true, loses: true},
 	{name: "nft flush ruleset", inject: flushed, fails: true, loses: true},
 	{name: "a foreign table drops", inject: foreignTable, fails: true},
+	{name: "routes deleted, forwarding off", inject: routesDeleted, fails: true},
 	{name: "agent killed (-9)", inject: agentKilled},
 	{name: "agent stopped for 30 s", inject: agentStopped},
 	{name: "agent without descriptors", inject: noDescriptors},
+	{name: "agent without processes", inject: noProcesses},
 	{name: "a second agent", inject: secondAgent},
 	{name: "API server: 2 s a call", inject: func(r *rig) { r.front.slow(2 * time.Second); r.meanwhile() }},
 	{name: "API server: 429", inject: func(r *rig) { r.front.overloaded(); r.meanwhile() }},
+	{name: "API server: 500", inject: func(r *rig) { r.front.broken(); r.meanwhile() }},
+	{name: "API server: 403, RBAC withdrawn", inject: rightsWithdrawn},
+	{name: "API server: another CA", inject: otherCA},
 	{name: "API server: its connections go dead", inject: connectionsDead, slow: true},
 	{name: "API server: 401, then a new token", inject: tokenRotated, slow: true},
 	{name: "API server: all lists empty", inject: listsEmpty},
 	{name: "API server killed", inject: apiServerKilled},
 	{name: "containerd killed (-9)", inject: containerdKilled},
 	{name: "disk full", inject: diskFull},
+	{name: "disk read-only", inject: diskReadOnly},
 	{name: "Node deleted and made again", inject: nodeDeleted},
 	{name: "address of a node changed", inject: addressChanged, fails: true},
+	{name: "speakers killed (-9)", inject: speakerKilled},
+	{name: "agent at its limit of memory", inject: outOfMemory, slow: true},
 }
 
 // meanwhile changes the cluster, lets what the front does last, and ends it.
@@ -246,10 +256,9 @@ func containerdKilled(r *rig) {
 // were lost and could not be written again.
 func diskFull(r *rig) {
 	pid := r.agent(r.nodes[0])
-	dirs := []string{"/opt/cni/bin", "/etc/cni/net.d", "/tmp"}
 	const size = 8 << 20 // the plugin fits in
 	each := func(do func(dir string) error) {
-		for _, dir := range dirs {
+		for _, dir := range writtenDirs {
 			if err := inMounts(pid, func() error { return do(dir) }); err != nil {
 				r.Fatalf("%s: %v", dir, err)
 			}
@@ -265,14 +274,7 @@ func diskFull(r *rig) {
 	r.awaitChange()
 	r.hold(30 * time.Second)
 	each(func(dir string) error { return os.Remove(dir + "/filler") })
-	r.whole = func() error {
-		for _, file := range []string{"/opt/cni/bin/fairway-cni", "/etc/cni/net.d/10-fairway.conflist"} {
-			if _, err := os.Stat(fmt.Sprintf("/proc/%d/root%s", pid, file)); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
+	r.whole = func() error { return installed(pid) }
 	r.after = func() {
 		each(func(dir string) error { return unix.Unmount(dir, unix.MNT_DETACH) })
 	}
@@ -312,15 +314,7 @@ func foreignTable(r *rig) {
 	r.on(n, "nft", "add table inet foreign; add chain inet foreign guard { type filter hook forward priority 0; policy drop; }")
 	r.makeChange()
 	r.hold(20 * time.Second)
-	err := within(long/3, func() error {
-		if !strings.Contains(r.agentLog(n), "foreign") {
-			return errors.New("it does not")
-		}
-		return nil
-	})
-	if err != nil {
-		r.Errorf("does the agent name the table in its log? %v", err)
-	}
+	r.named(status.ForwardingDropped, "foreign", n)
 	r.on(n, "nft", "delete", "table", "inet", "foreign")
 }
 

@@ -29,7 +29,8 @@ type load struct {
 	conns    int // that were opened at the start
 
 	mu    sync.Mutex
-	tally *tally // of now
+	tally *tally                      // of now
+	asked map[*testnet.Conn]time.Time // when what a connection that lives has answered last was asked
 }
 
 // A tally is what became of what was asked in one period.
@@ -63,7 +64,7 @@ const (
 // startLoad opens the long-lived connections, which must succeed, and starts all.
 func (l *lab) startLoad(ways []way, patience time.Duration) *load {
 	l.Helper()
-	d := &load{patience: patience, stop: make(chan struct{})}
+	d := &load{patience: patience, stop: make(chan struct{}), asked: map[*testnet.Conn]time.Time{}}
 	d.next()
 	l.Cleanup(d.end)
 	for _, w := range ways {
@@ -114,6 +115,34 @@ func (d *load) met(t *tally) error {
 	return nil
 }
 
+// answered notes what a connection was asked last, or that it has ended.
+func (d *load) answered(conn *testnet.Conn, asked time.Time, lives bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if lives {
+		d.asked[conn] = asked
+	} else {
+		delete(d.asked, conn)
+	}
+}
+
+// settled returns an error as long as a connection that lives has not answered what it was asked
+// since: what it waits for is an earlier fault's.
+func (d *load) settled(since time.Time) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	waiting := 0
+	for _, asked := range d.asked {
+		if asked.Before(since) {
+			waiting++
+		}
+	}
+	if waiting > 0 {
+		return fmt.Errorf("%d of %d have not", waiting, len(d.asked))
+	}
+	return nil
+}
+
 // count counts in n, a part of a tally.
 func (d *load) count(n *int) {
 	d.mu.Lock()
@@ -158,8 +187,9 @@ func (l *lab) startConn(d *load, w way) {
 		tick := time.NewTicker(pulse)
 		defer tick.Stop()
 		for d.rest(tick.C) {
-			t := d.now()
+			t, asked := d.now(), time.Now()
 			a := conn.Ask(long)
+			d.answered(conn, asked, a == first)
 			if a != first {
 				d.wrong(t, &t.lost, fmt.Sprintf("lost: %s: first %v, then %v (%v)", w.name, first, a, a.Err))
 				return

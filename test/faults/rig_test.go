@@ -2,6 +2,7 @@ package faults
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"path/filepath"
@@ -107,9 +108,15 @@ func (l *lab) echoService(name string, kind corev1.ServiceType) *corev1.Service 
 }
 
 // ways are all ways to the Service: on every node from a pod and from the node itself to
-// the ClusterIP, and from outside to the NodePort, each over TCP and UDP.
+// the ClusterIP, and from outside to the NodePort and, if it is to have one, to the address of
+// the load balancer, each over TCP and UDP.
 func (l *lab) ways(svc *corev1.Service) (all []way) {
+	l.Helper()
 	cluster := netip.MustParseAddr(svc.Spec.ClusterIP)
+	var balancer netip.Addr
+	if svc.Spec.Type == corev1.ServiceTypeLoadBalancer {
+		balancer = l.balancerAddress(svc.Name)
+	}
 	for _, p := range svc.Spec.Ports {
 		for _, n := range l.nodes {
 			at := netip.AddrPortFrom(cluster, uint16(p.Port))
@@ -118,8 +125,28 @@ func (l *lab) ways(svc *corev1.Service) (all []way) {
 				way{p.Name + " to ClusterIP from " + n.Name, n.Namespace, p.Name, at},
 				way{p.Name + " to NodePort of " + n.Name, l.client, p.Name, netip.AddrPortFrom(n.addr, uint16(p.NodePort))})
 		}
+		if balancer.IsValid() {
+			all = append(all, way{p.Name + " to the load balancer's address", l.client, p.Name, netip.AddrPortFrom(balancer, uint16(p.Port))})
+		}
 	}
 	return all
+}
+
+// balancerAddress waits for the address that the load balancer gives a Service.
+func (l *lab) balancerAddress(name string) (addr netip.Addr) {
+	l.Helper()
+	l.await("an address of the load balancer", func() error {
+		svc, err := l.api.CoreV1().Services(namespace).Get(context.Background(), name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if len(svc.Status.LoadBalancer.Ingress) == 0 {
+			return errors.New("there is none")
+		}
+		addr, err = netip.ParseAddr(svc.Status.LoadBalancer.Ingress[0].IP)
+		return err
+	})
+	return addr
 }
 
 // carried waits until every way to the Service carries.
