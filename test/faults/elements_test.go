@@ -2,7 +2,8 @@ package faults
 
 import "testing"
 
-// TestElements: elements of sets and maps are counted, not those of rules or of the dispatch map.
+// TestElements: elements of sets and maps are counted, not those of rules, of the dispatch map or of
+// what is remembered for some seconds.
 func TestElements(t *testing.T) {
 	const table = `table inet x {
 	map m {
@@ -19,6 +20,13 @@ func TestElements(t *testing.T) {
 	map dispatch {
 		type ipv4_addr : ipv4_addr
 		elements = { 1.1.1.1 : 2.2.2.2 }
+	}
+
+	set checked4 {
+		type ipv4_addr . ifname
+		flags dynamic,timeout
+		elements = { 1.1.1.1 . "a" expires 2s688ms,
+			     1.1.1.2 . "b" expires 4s }
 	}
 
 	chain c {

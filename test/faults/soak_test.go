@@ -317,13 +317,14 @@ func (s *soak) settle() {
 const spareChains = 64
 
 // elements counts the elements of a table's sets and maps, as nft lists them; but not of the
-// map that leads to the chains, which has as many as there are chains.
+// map that leads to the chains, which has as many as there are chains, nor of the sets that remember
+// for some seconds which pods have sent.
 func elements(table string) (n int) {
 	counts, inside := false, false
 	for line := range strings.Lines(table) {
 		switch text := strings.TrimSpace(line); {
 		case strings.HasPrefix(text, "set "), strings.HasPrefix(text, "map "):
-			counts = text != "map dispatch {"
+			counts = text != "map dispatch {" && !strings.HasPrefix(text, "set checked")
 		case strings.HasPrefix(text, "chain "):
 			counts = false
 		case strings.HasPrefix(text, "elements = {"):
@@ -402,7 +403,7 @@ func (s *soak) report(total *tally, before, after []figures) {
 	}
 	fmt.Printf("%d connections, %d lost, %d answers on them; %d requests, %d failed\n", s.load.conns, total.lost, total.answers, total.requests, total.failed)
 	if total.lost > 0 || total.failed > 0 {
-		s.Errorf("connections were lost or requests failed:\n%v", total)
+		s.Errorf("connections were lost or requests failed, the last at %v:\n%v", total.last.Format(time.TimeOnly), total)
 	}
 	fmt.Println("| node | | resident kB | descriptors | goroutines | elements | chains | routes | flows to Services that are gone | flows with a mark |")
 	fmt.Println("|---|---|---|---|---|---|---|---|---|---|")
