@@ -14,7 +14,7 @@ const (
 	buildSize  = 20_000 // as service.Work counts: so much is compiled for one pass, or one Service
 	stepSize   = 500    // as service.Step counts
 	stepBeside = stepSize / 10
-	listStep   = 100
+	listStep   = 50 // as service.StepLists counts, where a program writes: all wait for as long as it runs
 )
 
 // build makes a new table of what changed, but for large Services: of these it takes what was

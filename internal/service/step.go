@@ -18,8 +18,8 @@ import (
 // another gets late. Every Service that changed gets on, if not with each step.
 func Step(from, to *Table, most, turn int) *Table { return step(from, to, most, turn, false) }
 
-// StepLists is Step for a mechanism that writes all endpoints of a frontend when one changes.
-// A frontend of very many is split into so much as it has already, if that is more: so all that
+// StepLists is Step for a mechanism that writes all endpoints of a frontend with affinity, or in turns, when one
+// changes. Such a frontend of very many is split into so much as it has already, if that is more: so all that
 // is written is twice as much as there is, and not the square of it.
 func StepLists(from, to *Table, most, turn int) *Table { return step(from, to, most, turn, true) }
 
@@ -56,6 +56,11 @@ func (f *Frontend) longest() int {
 		return 0
 	}
 	return max(len(f.Internal.Endpoints), len(f.External.Endpoints))
+}
+
+// writtenWhole reports whether StepLists' mechanism writes all endpoints of a frontend, which may be nil, when one changes.
+func (f *Frontend) writtenWhole() bool {
+	return f != nil && (f.Affinity > 0 || f.Balance == RoundRobin)
 }
 
 // A lateFrontend is one that a Service has and will give up in a later step.
@@ -236,7 +241,7 @@ func (c entryChange) mix(share, most, piece int, lists bool, late *[]lateFronten
 			w = changeWeight(old, new)
 		}
 		part := piece
-		if lists && piece > 0 {
+		if lists && piece > 0 && (old.writtenWhole() || new.writtenWhole()) {
 			part = max(piece, old.longest())
 		}
 		switch {

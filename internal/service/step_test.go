@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/fairway-net/fairway/internal/scenario"
 	"github.com/fairway-net/fairway/internal/service"
@@ -244,27 +245,37 @@ func TestStepInARow(t *testing.T) {
 	}
 }
 
-// TestStepLists: where a frontend's endpoints are all written when one changes, the steps to many
+// TestStepLists: where a frontend's endpoints are all written when one changes, with affinity or in turns, the steps to many
 // of them write some times as many, and not the square.
 func TestStepLists(t *testing.T) {
-	const all, most = 10_000, 20
+	const most = 20
+	for _, f := range []service.Frontend{{Affinity: time.Hour}, {Balance: service.RoundRobin}} {
+		testStepLists(t, 10_000, most, f)
+	}
+	testStepLists(t, 1000, most, service.Frontend{}) // in steps of the same size
+}
+
+// testStepLists takes the steps to all endpoints of a frontend like f.
+func testStepLists(t *testing.T, all, most int, f service.Frontend) {
 	r := &service.Route{}
 	for i := range all {
 		r.Endpoints = append(r.Endpoints, service.Endpoint{Addr: netip.AddrPortFrom(addrOf(i), 80)})
 	}
-	to := service.NewTable(service.Settings{}, []*service.Frontend{{Addr: netip.MustParseAddrPort("10.96.0.1:80"), Proto: service.TCP,
-		Service: service.PortName{Name: service.Name{Namespace: "ns", Name: "svc-1"}}, Internal: r, External: r}})
+	whole := f.Affinity > 0 || f.Balance == service.RoundRobin
+	f.Addr, f.Proto, f.Internal, f.External = netip.MustParseAddrPort("10.96.0.1:80"), service.TCP, r, r
+	f.Service = service.PortName{Name: service.Name{Namespace: "ns", Name: "svc-1"}}
+	to := service.NewTable(service.Settings{}, []*service.Frontend{&f})
 	at, written := service.NewTable(service.Settings{}, nil), 0
 	for turn := 0; at != to; turn++ {
 		next := service.StepLists(at, to, most, turn)
 		checkStep(t, at, to, next)
-		if is := count(next); is > max(2*count(at), 4*most) {
+		if is := count(next); whole && is > max(2*count(at), 4*most) || !whole && is > count(at)+4*most {
 			t.Fatalf("from %d endpoints to %d", count(at), is)
 		}
 		written += count(next)
 		at = next
 	}
-	if written > 4*all { // of the last step and those before it; in steps of the same size 625,000
+	if whole && written > 4*all { // of the last step and those before it; in steps of the same size 625,000
 		t.Errorf("%d endpoints are written for %d", written, all)
 	}
 }

@@ -20,7 +20,7 @@ const portsOfChain = 256
 
 // maxPorts is how many ports of an address a Service has, at most, whose rules are in the shared chains, as all
 // of kube-proxy's are. It is a variable for tests.
-var maxPorts = 128
+var maxPorts = 64
 
 // wide are the addresses at which a Service has more ports than maxPorts.
 type wide map[netip.Addr]bool
