@@ -153,7 +153,9 @@ func echo(t *testing.T, f Fabric, from string, addr netip.Addr) {
 		}
 	}
 	err := f.Do(from, func() error {
-		conn, err := net.DialTimeout("tcp", netip.AddrPortFrom(addr, 9).String(), 3*time.Second)
+		// The kernel takes packets to a new address of IPv6 by work that waits for RTNL, which whoever removes namespaces
+		// holds for seconds; a SYN that came too early is sent again after 1, 3 and 7 s.
+		conn, err := net.DialTimeout("tcp", netip.AddrPortFrom(addr, 9).String(), 20*time.Second)
 		if err == nil {
 			conn.Close()
 		}
