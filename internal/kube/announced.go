@@ -55,13 +55,13 @@ func (a *Announced) Report(ctx context.Context, names ...string) (announce.Overv
 	var l lists
 	in := announce.BGPInput{
 		Input: announce.Input{
-			Pools: allOf(ctx, &l, metallbKind(s, "v1beta1", "ipaddresspools", convertPool)),
-			L2:    allOf(ctx, &l, metallbKind(s, "v1beta1", "l2advertisements", convertL2Advertisement)),
+			Pools: allOf(ctx, &l, metallbKind(s, "ipaddresspools", convertPool)),
+			L2:    allOf(ctx, &l, metallbKind(s, "l2advertisements", convertL2Advertisement)),
 		},
-		Advertisements: allOf(ctx, &l, metallbKind(s, "v1beta1", "bgpadvertisements", convertBGPAdvertisement)),
-		Peers:          allOf(ctx, &l, metallbKind(s, "v1beta2", "bgppeers", convertBGPPeer)),
-		BFDProfiles:    allOf(ctx, &l, metallbKind(s, "v1beta1", "bfdprofiles", convertBFDProfile)),
-		Communities:    allOf(ctx, &l, metallbKind(s, "v1beta1", "communities", convertCommunity)),
+		Advertisements: allOf(ctx, &l, metallbKind(s, "bgpadvertisements", convertBGPAdvertisement)),
+		Peers:          allOf(ctx, &l, metallbKind(s, "bgppeers", convertBGPPeer)),
+		BFDProfiles:    allOf(ctx, &l, metallbKind(s, "bfdprofiles", convertBFDProfile)),
+		Communities:    allOf(ctx, &l, metallbKind(s, "communities", convertCommunity)),
 		// What only the speakers know, or read Secrets for, is as it should be: else their ConfigurationStates say so.
 		Password:  func(string) (string, bool) { return "", true },
 		Unserved:  func(*announce.Service) string { return "" },
@@ -136,7 +136,7 @@ func (all outsideAddrs) reports(only []service.Name) (out []announce.AddressRepo
 // holdings are what the speakers say that they announce.
 func (a *Announced) holdings(ctx context.Context, l *lists, s *Store) (all []announce.Holding) {
 	for _, k := range []announceKind{l2Statuses, bgpStatuses} {
-		for _, h := range allOf(ctx, l, metallbKind(s, "v1beta1", k.resource, func(o *unstructured.Unstructured) *announce.Holding {
+		for _, h := range allOf(ctx, l, metallbKind(s, k.resource, func(o *unstructured.Unstructured) *announce.Holding {
 			v := k.read(o)
 			h := &announce.Holding{Service: v.Name, Node: v.node, Protocol: announce.Protocol(k.prefix), By: v.by, Since: o.GetCreationTimestamp().Time}
 			for text := range strings.SplitSeq(v.addrs, ",") {
@@ -155,7 +155,7 @@ func (a *Announced) holdings(ctx context.Context, l *lists, s *Store) (all []ann
 // states are what the ConfigurationStates say: how the speakers of these nodes stand, and what is wrong, both sorted.
 func (a *Announced) states(ctx context.Context, l *lists, s *Store, nodes []announce.Node) (standings []announce.Standing, problems []string) {
 	standings, problems = []announce.Standing{}, []string{}
-	for _, c := range allOf(ctx, l, metallbKind(s, "v1beta1", "configurationstates", func(o *unstructured.Unstructured) *namedState {
+	for _, c := range allOf(ctx, l, metallbKind(s, "configurationstates", func(o *unstructured.Unstructured) *namedState {
 		return &namedState{o.GetName(), convertSpeakerState(o)}
 	})) {
 		if c.Result == resultInvalid {
@@ -177,13 +177,13 @@ func (a *Announced) states(ctx context.Context, l *lists, s *Store, nodes []anno
 // elsewhere says which objects of metallb.io are in another namespace, where nobody reads them. The API server refuses them as long
 // as deploy/pools/policy.yaml is there; those of before it are left. Who may not list them hears nothing.
 func (a *Announced) elsewhere(ctx context.Context, l *lists) (problems []string) {
-	for _, r := range writtenKinds {
-		found, err := a.custom.Resource(r).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+	for _, resource := range writtenKinds {
+		found, err := a.custom.Resource(metallbResource(resource)).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 		switch {
 		case apierrors.IsForbidden(err), apierrors.IsNotFound(err):
 			continue
 		case err != nil:
-			l.err = cmp.Or(l.err, fmt.Errorf("list %s of all namespaces: %w", r.Resource, oneline.Request(err)))
+			l.err = cmp.Or(l.err, fmt.Errorf("list %s of all namespaces: %w", resource, oneline.Request(err)))
 			return nil
 		}
 		for _, o := range found.Items {

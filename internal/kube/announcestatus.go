@@ -12,7 +12,6 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 
 	"github.com/fairway-net/fairway/internal/announce"
@@ -101,7 +100,7 @@ func (v *Speaker) BGPStatuses(log *slog.Logger, inform func(name service.Name, r
 func (v *Speaker) statuses(k announceKind, log *slog.Logger, inform func(name service.Name, reason, message string)) *AnnounceStatuses {
 	s := v.store
 	a := &AnnounceStatuses{kind: k, log: log, store: s, nodes: v.nodes, inform: inform, notified: map[service.Name]bool{}}
-	objects := metallbKind(s, "v1beta1", k.resource, k.read)
+	objects := metallbKind(s, k.resource, k.read)
 	objects.only.LabelSelector = announcedBy(s.cfg.NodeName).LabelSelector
 	a.feed = open(s, objects)
 	a.writer = NewStatusWriter(StatusConfig[announceStatus]{Log: log, Owner: speakerOwner, Kind: k.resource,
@@ -119,7 +118,7 @@ func (v *Speaker) statuses(k announceKind, log *slog.Logger, inform func(name se
 
 // client is a client for the objects of a namespace.
 func (k announceKind) client(custom dynamic.Interface, namespace string) dynamic.ResourceInterface {
-	return custom.Resource(schema.GroupVersionResource{Group: metallbGroup, Version: "v1beta1", Resource: k.resource}).Namespace(namespace)
+	return custom.Resource(metallbResource(k.resource)).Namespace(namespace)
 }
 
 // announcedBy selects the objects of a node.

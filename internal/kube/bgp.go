@@ -66,7 +66,7 @@ func (v *Speaker) SubscribeBGP() *BGP {
 func (b *BGP) openState() {
 	s := b.speaker.store
 	b.name = s.stateOfSpeaker(s.cfg.NodeName)
-	states := metallbKind(s, "v1beta1", "configurationstates", convertSpeakerState)
+	states := metallbKind(s, "configurationstates", convertSpeakerState)
 	states.only.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, b.name.Name).String()
 	b.states = open(s, states)
 	b.state = NewStatusWriter(StatusConfig[configState]{Log: s.cfg.Log, Owner: speakerOwner, Kind: "configurationstates",

@@ -43,25 +43,26 @@ func ConnectCustom(c Connection) (dynamic.Interface, error) {
 	return client, nil
 }
 
+// metallbResource is a kind of metallb.io in the version that is read and written.
+func metallbResource(resource string) schema.GroupVersionResource {
+	version := "v1beta1"
+	if resource == "bgppeers" {
+		version = "v1beta2"
+	}
+	return schema.GroupVersionResource{Group: metallbGroup, Version: version, Resource: resource}
+}
+
 // metallbKind declares a kind of metallb.io. Only the objects of one namespace are read, as
 // MetalLB does: who may write there decides what the cluster announces.
-func metallbKind[V any](s *Store, version, resource string, trim func(*unstructured.Unstructured) *V) kind[*unstructured.Unstructured, V] {
-	gvr := schema.GroupVersionResource{Group: metallbGroup, Version: version, Resource: resource}
+func metallbKind[V any](s *Store, resource string, trim func(*unstructured.Unstructured) *V) kind[*unstructured.Unstructured, V] {
 	return kind[*unstructured.Unstructured, V]{
 		name: resource, object: &unstructured.Unstructured{}, trim: trim,
-		client: from(s.cfg.Custom.Resource(gvr).Namespace(s.cfg.LoadBalancerNamespace)),
+		client: from(s.cfg.Custom.Resource(metallbResource(resource)).Namespace(s.cfg.LoadBalancerNamespace)),
 	}
 }
 
 // writtenKinds are the kinds of metallb.io that administrators write.
-var writtenKinds = []schema.GroupVersionResource{
-	{Group: metallbGroup, Version: "v1beta1", Resource: "ipaddresspools"},
-	{Group: metallbGroup, Version: "v1beta1", Resource: "l2advertisements"},
-	{Group: metallbGroup, Version: "v1beta1", Resource: "bgpadvertisements"},
-	{Group: metallbGroup, Version: "v1beta2", Resource: "bgppeers"},
-	{Group: metallbGroup, Version: "v1beta1", Resource: "bfdprofiles"},
-	{Group: metallbGroup, Version: "v1beta1", Resource: "communities"},
-}
+var writtenKinds = []string{"ipaddresspools", "l2advertisements", "bgpadvertisements", "bgppeers", "bfdprofiles", "communities"}
 
 // metallb holds the feeds of metallb.io.
 type metallb struct {
@@ -75,12 +76,12 @@ type metallb struct {
 
 func openMetallb(s *Store) metallb {
 	return metallb{
-		pools:       open(s, metallbKind(s, "v1beta1", "ipaddresspools", convertPool)),
-		l2:          open(s, metallbKind(s, "v1beta1", "l2advertisements", convertL2Advertisement)),
-		bgp:         open(s, metallbKind(s, "v1beta1", "bgpadvertisements", convertBGPAdvertisement)),
-		peers:       open(s, metallbKind(s, "v1beta2", "bgppeers", convertBGPPeer)),
-		bfd:         open(s, metallbKind(s, "v1beta1", "bfdprofiles", convertBFDProfile)),
-		communities: open(s, metallbKind(s, "v1beta1", "communities", convertCommunity)),
+		pools:       open(s, metallbKind(s, "ipaddresspools", convertPool)),
+		l2:          open(s, metallbKind(s, "l2advertisements", convertL2Advertisement)),
+		bgp:         open(s, metallbKind(s, "bgpadvertisements", convertBGPAdvertisement)),
+		peers:       open(s, metallbKind(s, "bgppeers", convertBGPPeer)),
+		bfd:         open(s, metallbKind(s, "bfdprofiles", convertBFDProfile)),
+		communities: open(s, metallbKind(s, "communities", convertCommunity)),
 	}
 }
 

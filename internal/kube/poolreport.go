@@ -49,8 +49,8 @@ const resultValid, resultInvalid = "Valid", "Invalid"
 
 func newPoolReport(log *slog.Logger, s *Store) *poolReport {
 	r := &poolReport{store: s}
-	r.uses = open(s, metallbKind(s, "v1beta1", "ipaddresspools", convertPoolUse))
-	states := metallbKind(s, "v1beta1", "configurationstates", convertConfigState)
+	r.uses = open(s, metallbKind(s, "ipaddresspools", convertPoolUse))
+	states := metallbKind(s, "configurationstates", convertConfigState)
 	states.only.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, controllerState).String() // each speaker has one too
 	r.states = open(s, states)
 	r.writer = NewStatusWriter(StatusConfig[ipam.PoolUse]{Log: log, Owner: balancerOwner, Kind: "ipaddresspools", Apply: r.applyUse,
@@ -162,7 +162,7 @@ func (r *poolReport) applyState(ctx context.Context, name service.Name, c config
 // applyMetallb is applyStatus of an object of metallb.io. With made, which is its metadata, it makes the object
 // if it is not there.
 func (s *Store) applyMetallb(ctx context.Context, resource, kind string, name service.Name, how metav1.ApplyOptions, made, status map[string]any) error {
-	return s.applyStatus(ctx, schema.GroupVersionResource{Group: metallbGroup, Version: "v1beta1", Resource: resource}, kind, name, how, made, status)
+	return s.applyStatus(ctx, metallbResource(resource), kind, name, how, made, status)
 }
 
 // applyStatus writes the status of a custom object by server-side apply: what other owners wrote stays. With made, which
