@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/fairway-net/fairway/internal/policy"
+	"github.com/fairway-net/fairway/internal/policy/policytest"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -51,28 +52,6 @@ func (o *policyObjects) convert() *policy.Cluster {
 	return c
 }
 
-// compile compiles a cluster for a node.
-func compile(c *policy.Cluster, node string) *policy.Table {
-	to := policy.New(node)
-	for n, p := range c.Policies {
-		to.SetPolicy(n, p)
-	}
-	for n, p := range c.Pods {
-		to.SetPod(n, p)
-	}
-	for n, p := range c.ClusterPolicies {
-		to.SetClusterPolicy(n, p)
-	}
-	for n, o := range c.Nodes {
-		to.SetNode(n, o)
-	}
-	for n, s := range c.Namespaces {
-		to.SetNamespace(n, s)
-	}
-	table, _ := to.Compile()
-	return table
-}
-
 // FuzzPolicies reads any JSON as what policies are about: the table that is made of it allows what the objects do.
 func FuzzPolicies(f *testing.F) {
 	f.Add([]byte(`{"Pods":[{"metadata":{"namespace":"x","name":"a","labels":{"app":"a"}},"spec":{"nodeName":"here","containers":[{"ports":[{"name":"web","containerPort":80}]}]},
@@ -100,7 +79,7 @@ func checkPolicies(t *testing.T, c *policy.Cluster) {
 	t.Helper()
 	const node = "here"
 	c.Limited = c.LimitedOn(node)
-	table := compile(c, node)
+	table, _ := policytest.Compiler(node, c).Compile()
 	owners, all := map[netip.Addr][]*policy.Pod{}, []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
 	for _, p := range c.Pods {
 		for _, a := range p.Addrs {

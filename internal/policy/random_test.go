@@ -1,10 +1,8 @@
 package policy_test
 
 import (
-	"maps"
 	"os"
 	"reflect"
-	"slices"
 	"strconv"
 	"testing"
 
@@ -116,7 +114,7 @@ func TestRandom(t *testing.T) {
 			c.Take()
 			cases += check(t, w, table)
 		}
-		want, _ := atOnce(&w.Cluster).Compile()
+		want, _ := policytest.Compiler("here", &w.Cluster).Compile()
 		have, _ := c.Compile()
 		if len(have.Blocks)+len(want.Blocks) == 0 {
 			have.Blocks = want.Blocks
@@ -126,25 +124,4 @@ func TestRandom(t *testing.T) {
 		}
 	}
 	t.Logf("%d packets", cases)
-}
-
-// atOnce returns a Compiler that begins with a cluster.
-func atOnce(o *policy.Cluster) *policy.Compiler {
-	c := policy.New("here")
-	for _, n := range slices.SortedFunc(maps.Keys(o.Policies), service.Name.Compare) {
-		c.SetPolicy(n, o.Policies[n])
-	}
-	for n, p := range o.Pods {
-		c.SetPod(n, p)
-	}
-	for n, p := range o.ClusterPolicies {
-		c.SetClusterPolicy(n, p)
-	}
-	for n, o := range o.Nodes {
-		c.SetNode(n, o)
-	}
-	for n, s := range o.Namespaces {
-		c.SetNamespace(n, s)
-	}
-	return c
 }

@@ -9,6 +9,7 @@ package policytest
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -170,6 +171,27 @@ func (w *World) freeAddrs(name service.Name) (free []netip.Addr) {
 		}
 	}
 	return free
+}
+
+// Compiler returns a Compiler for a node that begins with a cluster.
+func Compiler(node string, all *policy.Cluster) *policy.Compiler {
+	c := policy.New(node)
+	for _, n := range slices.SortedFunc(maps.Keys(all.Policies), service.Name.Compare) {
+		c.SetPolicy(n, all.Policies[n])
+	}
+	for n, p := range all.Pods {
+		c.SetPod(n, p)
+	}
+	for n, p := range all.ClusterPolicies {
+		c.SetClusterPolicy(n, p)
+	}
+	for n, o := range all.Nodes {
+		c.SetNode(n, o)
+	}
+	for n, s := range all.Namespaces {
+		c.SetNamespace(n, s)
+	}
+	return c
 }
 
 // Step changes one object, and tells the Compilers.
