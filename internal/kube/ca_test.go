@@ -1,17 +1,10 @@
 package kube
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"log/slog"
-	"math/big"
-	"net"
 	"net/http/httptest"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"sync/atomic"
@@ -28,10 +21,11 @@ import (
 func TestCAReplaced(t *testing.T) {
 	t.Parallel()
 	server := newStreamServer(t, city(1))
-	one, oneCA := selfSigned(t)
-	two, twoCA := selfSigned(t)
+	here := netip.MustParseAddr("127.0.0.1")
+	oneCA, one := testnet.NewCA(t, here)
+	twoCA, two := testnet.NewCA(t, here)
 	var shown atomic.Pointer[tls.Certificate]
-	shown.Store(&one)
+	shown.Store(one)
 	secure := httptest.NewUnstartedServer(server.Config.Handler)
 	secure.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, 0)
 	secure.TLS = &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
@@ -57,7 +51,7 @@ func TestCAReplaced(t *testing.T) {
 	runUntilEnd(t, s)
 	takeUntil(t, s, svcName("web-0"))
 
-	shown.Store(&two)
+	shown.Store(two)
 	secure.CloseClientConnections()
 	until(t, "the certificate to be refused", func() bool { return log.Count("certificate signed by unknown authority") > 0 })
 	write("ca.crt", append(oneCA, twoCA...))
@@ -67,23 +61,4 @@ func TestCAReplaced(t *testing.T) {
 	if took := time.Since(start); took > 2*lastPause {
 		t.Errorf("the CA was read after %v", took)
 	}
-}
-
-// selfSigned makes a certificate for a server on this machine, which is its own CA.
-func selfSigned(t *testing.T) (tls.Certificate, []byte) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	now := time.Now()
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(now.UnixNano()), Subject: pkix.Name{CommonName: "a test"}, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }

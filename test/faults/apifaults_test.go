@@ -2,17 +2,9 @@ package faults
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"fmt"
-	"math/big"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -22,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fairway-net/fairway/internal/status"
+	"github.com/fairway-net/fairway/internal/testnet"
 )
 
 // agentRole is the name of the agents' ClusterRole and of its binding.
@@ -127,7 +120,7 @@ func (f *front) broken() {
 // said to them; they must read the file that the kubelet writes.
 func otherCA(r *rig) {
 	was := r.front.certificate()
-	ca, cert := makeCA(r)
+	ca, cert := testnet.NewCA(r, frontAt.Addr())
 	r.front.show(cert)
 	r.front.watched() // on new connections
 	r.makeChange()
@@ -159,37 +152,6 @@ func (f *front) show(cert *tls.Certificate) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.cert = cert
-}
-
-// makeCA makes a CA and a certificate by it for the front.
-func makeCA(r *rig) (ca []byte, cert *tls.Certificate) {
-	r.Helper()
-	now := time.Now()
-	sign := func(template, parent *x509.Certificate, signer *ecdsa.PrivateKey) ([]byte, *ecdsa.PrivateKey) {
-		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-		if err != nil {
-			r.Fatal(err)
-		}
-		if signer == nil {
-			signer = key
-		}
-		der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer)
-		if err != nil {
-			r.Fatal(err)
-		}
-		return der, key
-	}
-	root := &x509.Certificate{
-		SerialNumber: big.NewInt(now.UnixNano()), Subject: pkix.Name{CommonName: "another"}, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
-	}
-	der, rootKey := sign(root, root, nil)
-	leaf := &x509.Certificate{
-		SerialNumber: big.NewInt(now.UnixNano() + 1), Subject: pkix.Name{CommonName: "kube-apiserver"}, NotBefore: root.NotBefore, NotAfter: root.NotAfter,
-		IPAddresses: []net.IP{frontAt.Addr().AsSlice()}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-	}
-	leafDER, key := sign(leaf, root, rootKey)
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), &tls.Certificate{Certificate: [][]byte{leafDER}, PrivateKey: key}
 }
 
 // A caFile is the file by which the agent of a node knows the API server, as the kubelet wrote it.
