@@ -301,9 +301,9 @@ func (d *Datapath) planAll(groups map[group][]*service.Frontend, all map[bool]*f
 // family renders all of one family, and adds to what is counted.
 func (d *Datapath) family(groups map[group][]*service.Frontend, is4 bool, wanted counts) (*layout, map[chain][]string) {
 	l, entries := d.renderer.layout(is4, d.cfg.Mark), map[chain][]string{}
-	services := wideOfGroups(groups)
+	wides := wideOfGroups(groups)
 	for _, g := range sortedGroups(groups) {
-		one := d.renderer.render(is4, member{ofFamilyOnly(groups[g], is4), services[g.name.Name]})
+		one := d.renderer.render(is4, member{ofFamilyOnly(groups[g], is4), wides[g.name.Name]})
 		maps.Copy(l.chains, one.chains)
 		for c, rules := range one.entries {
 			entries[c] = append(entries[c], rules...)

@@ -41,12 +41,12 @@ func wideOf(all []*service.Frontend) wide {
 
 // wideOfGroups are those of each Service that has any.
 func wideOfGroups(groups map[group][]*service.Frontend) map[service.Name]wide {
-	services := map[service.Name][]*service.Frontend{}
+	ofService := map[service.Name][]*service.Frontend{}
 	for g, fronts := range groups {
-		services[g.name.Name] = append(services[g.name.Name], fronts...)
+		ofService[g.name.Name] = append(ofService[g.name.Name], fronts...)
 	}
 	all := map[service.Name]wide{}
-	for name, fronts := range services {
+	for name, fronts := range ofService {
 		if w := wideOf(fronts); len(w) > 0 {
 			all[name] = w
 		}
