@@ -20,13 +20,15 @@ const (
 	firstPause = 800 * time.Millisecond // doubles
 	lastPause  = 30 * time.Second
 	// probePause is the longest for the one kind of an agent that finds out, for all of its
-	// kinds, whether a server that did not answer, or refused, answers again.
+	// kinds, whether a server that did not answer, refused, or ended each watch, is well again.
 	probePause = 2 * time.Second
 	// absentPause is the longest for an optional kind that this API server does not have:
 	// it will not have it before an upgrade.
 	absentPause = 5 * time.Minute
 	// shortWatch is a watch that ended so soon that it counts as a failure.
 	shortWatch = 5 * time.Second
+	// lastingWatch is a watch that has lasted so long that watches no longer end at once.
+	lastingWatch = time.Second
 	// logAgain is how often a failure that lasts is logged.
 	logAgain = time.Minute
 )
@@ -37,13 +39,18 @@ const (
 var reflectorPause = wait.Backoff{Duration: 5 * time.Millisecond, Steps: 1, Factor: 1}
 
 // A server is what the pacers of one agent tell each other of the API server: that it
-// answers. So each kind is read again within probePause of the server's return, although
-// an agent asks a server that is away only for one of its kinds that often. The nil server
+// answers, and that its watches last. So each kind is read again soon after the server's return, although
+// an agent asks a server that is away, or that ends each watch at once, only for one of its kinds often. The nil server
 // tells nobody.
 type server struct {
-	mu     sync.Mutex
-	wake   chan struct{}
-	prober *pacer // it finds out for all whether the server answers; nil: all had an answer
+	mu      sync.Mutex
+	wake    chan struct{} // closed when the server answers
+	lasting chan struct{} // closed when one of its watches lasts
+	prober  *pacer        // it finds out for all whether the server is back; nil: it is
+}
+
+func newServer() *server {
+	return &server{wake: make(chan struct{}), lasting: make(chan struct{})}
 }
 
 // setProber lets p be the one that finds out for all whether the server answers, if none is; on
@@ -91,6 +98,27 @@ func (s *server) answers() {
 	s.wake = make(chan struct{})
 }
 
+// lasts returns what is closed when a watch next has lasted, of a kind whose watches did not.
+func (s *server) lasts() <-chan struct{} {
+	if s == nil {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lasting
+}
+
+// watchLasts tells all kinds that a watch has lasted.
+func (s *server) watchLasts() {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	close(s.lasting)
+	s.lasting = make(chan struct{})
+}
+
 // A pacer asks the API server for one kind of object: not too often, and it logs when
 // the server does not answer and when it does again, which client-go does not. It
 // belongs to the one goroutine of a reflector.
@@ -108,6 +136,9 @@ type pacer struct {
 	// others have their answers, and there is none to wait for then.
 	answered   <-chan struct{}
 	unanswered bool // the last request failed
+	// lasting is the same for watches: closed when one of another pacer lasts.
+	lasting <-chan struct{}
+	lasts   *time.Timer // until our watch, after some that ended soon, has lasted; nil: none has begun
 
 	minPause time.Duration // before the next request, whatever came of the last
 	failures int           // since a watch was last answered
@@ -126,16 +157,16 @@ type pacer struct {
 // before waits until the server may be asked. It returns the context's error if that
 // ends first.
 func (p *pacer) before(ctx context.Context) error {
-	answered := p.answered
+	if p.lasts != nil {
+		p.lasts.Stop()
+	}
+	back := p.back()
 	defer func() {
-		p.answered = p.server.answered()
+		p.answered, p.lasting = p.server.answered(), p.server.lasts()
 		if ctx.Err() != nil {
 			p.server.setProber(p, false)
 		}
 	}()
-	if p.minPause > 0 || p.absent || !p.unanswered {
-		answered = nil // what is waited for is not that the server answers
-	}
 	pause := p.pause()
 	if pause == 0 {
 		return ctx.Err()
@@ -145,10 +176,22 @@ func (p *pacer) before(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-answered:
+	case <-back:
 		return nil
 	case <-t.C:
 		return nil
+	}
+}
+
+// back returns what is closed when the server is back as another pacer has found out; nil: that would not end our pause.
+func (p *pacer) back() <-chan struct{} {
+	switch {
+	case p.minPause > 0 || p.absent:
+		return nil
+	case p.unanswered:
+		return p.answered
+	default:
+		return p.lasting
 	}
 }
 
@@ -171,11 +214,14 @@ func (p *pacer) pause() time.Duration {
 		p.listed = false // its watch follows at once
 		return 0
 	}
+	if !p.unanswered {
+		p.server.setProber(p, true)
+	}
 	longest := lastPause
 	switch {
 	case p.absent && p.without != "":
 		longest = absentPause
-	case p.unanswered && p.server.isProber(p):
+	case p.server.isProber(p):
 		longest = probePause
 	}
 	pause := min(firstPause<<min(times-1, 10), longest)
@@ -191,6 +237,9 @@ func (p *pacer) after(ctx context.Context, err error, watch, streaming bool) {
 	case err == nil:
 		if watch {
 			p.watching, p.failures = time.Now(), 0
+			if p.short > 0 {
+				p.lasts = time.AfterFunc(lastingWatch, p.server.watchLasts)
+			}
 		}
 		p.listed = !watch
 		if !p.logged.IsZero() {

@@ -125,7 +125,7 @@ func TestReturn(t *testing.T) { synctest.Test(t, testReturn) }
 
 func testReturn(t *testing.T) {
 	back := time.Now().Add(10 * time.Minute)
-	s := &server{wake: make(chan struct{})}
+	s := newServer()
 	asked := [4]int{}
 	var returned [4]time.Duration
 	var all sync.WaitGroup
@@ -195,7 +195,8 @@ func testReturnForgets(t *testing.T) {
 func TestReturnDuringRequest(t *testing.T) { synctest.Test(t, testReturnDuringRequest) }
 
 func testReturnDuringRequest(t *testing.T) {
-	s := &server{wake: make(chan struct{}), prober: &pacer{}} // another kind finds out
+	s := newServer()
+	s.prober = &pacer{} // another kind finds out
 	p := &pacer{log: slog.New(slog.DiscardHandler), kind: "kind", failed: func() {}, refused: func() {}, server: s}
 	fail := func() {
 		if err := p.before(t.Context()); err != nil {
@@ -241,7 +242,7 @@ func testRightsReturn(t *testing.T) {
 	var all sync.WaitGroup
 	for _, kinds := range [][]kind{{needed, optional, needed, never}, {needed}, {start, start}, {optional}, {never}} {
 		for range 10 { // agents, which pause at random
-			s := &server{wake: make(chan struct{})}
+			s := newServer()
 			for _, k := range kinds {
 				all.Go(func() {
 					p := &pacer{log: slog.New(slog.DiscardHandler), kind: k.name, without: k.without, failed: func() {}, refused: func() {}, server: s, had: k.had}
@@ -270,29 +271,45 @@ func testRightsReturn(t *testing.T) {
 	all.Wait()
 }
 
-// TestShortWatches: kinds whose watches end at once do not wake each other.
+// TestShortWatches: where each watch is ended at once, one kind is asked for often, the others are not, and do not
+// wake each other. When watches last again, all kinds are watched within seconds, however long that was.
 func TestShortWatches(t *testing.T) { synctest.Test(t, testShortWatches) }
 
 func testShortWatches(t *testing.T) {
-	s := &server{wake: make(chan struct{})}
-	ctx, stop := context.WithTimeout(t.Context(), 10*time.Minute)
-	defer stop()
-	asked := [3]int{}
-	var all sync.WaitGroup
-	for i := range asked {
-		p := &pacer{log: slog.New(slog.DiscardHandler), kind: "kind", failed: func() {}, refused: func() {}, server: s}
-		all.Go(func() {
-			for p.before(ctx) == nil {
-				asked[i]++
-				p.after(ctx, nil, true, false)
-			}
-		})
-	}
-	all.Wait()
-	for i, n := range asked {
-		if n > 40 {
-			t.Errorf("kind %d was asked for %d times in ten minutes", i, n)
+	back := time.Now().Add(10 * time.Minute)
+	for range 10 { // agents, which pause at random
+		s := newServer()
+		var asked [4]int
+		var returned [4]time.Duration
+		var all sync.WaitGroup
+		for i := range asked {
+			p := &pacer{log: slog.New(slog.DiscardHandler), kind: "kind", failed: func() {}, refused: func() {}, server: s}
+			all.Go(func() {
+				for p.before(t.Context()) == nil && time.Now().Before(back) {
+					asked[i]++
+					p.after(t.Context(), nil, true, false)
+				}
+				returned[i] = time.Since(back)
+				p.after(t.Context(), nil, true, false)
+			})
 		}
+		all.Wait()
+		often := 0
+		for i := range asked {
+			if returned[i] > 5*time.Second {
+				t.Errorf("kind %d was watched %v after watches lasted again", i, returned[i])
+			}
+			if asked[i] > 60 {
+				often++
+			}
+			if asked[i] > 400 {
+				t.Errorf("kind %d was asked for %d times in ten minutes", i, asked[i])
+			}
+		}
+		if often > 1 {
+			t.Errorf("%d kinds were asked for often: %v times in ten minutes", often, asked)
+		}
+		back = time.Now().Add(10 * time.Minute)
 	}
 }
 

@@ -77,7 +77,7 @@ func New(cfg Config) *Store {
 		cfg.Problem = func(service.Name, service.Problem) {}
 	}
 	client := cfg.Client
-	s := &Store{cfg: cfg, started: time.Now(), metrics: newMetrics(), pending: make(chan struct{}, 1), cluster: &clusterID{client: client}, server: &server{wake: make(chan struct{})}}
+	s := &Store{cfg: cfg, started: time.Now(), metrics: newMetrics(), pending: make(chan struct{}, 1), cluster: &clusterID{client: client}, server: newServer()}
 	s.services = open(s, servicesKind(client))
 	s.slices = open(s, slicesKind(client))
 	s.nodes = open(s, s.nodesKind(client))

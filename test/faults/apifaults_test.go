@@ -116,6 +116,25 @@ func (f *front) broken() {
 	})
 }
 
+// watchesEnd has the API server, or a proxy in front of it, answer each watch and end it at once, for so long that agents
+// ask seldom. Then the cluster changes.
+func watchesEnd(r *rig) {
+	r.front.set(func(w http.ResponseWriter, req *http.Request) *http.Request {
+		if req.URL.Query().Get("watch") == "" {
+			return req
+		}
+		r.front.count(req)
+		w.Header().Set("Content-Type", req.Header.Get("Accept"))
+		w.WriteHeader(http.StatusOK)
+		return nil
+	})
+	r.awaitAskers()
+	r.hold(50 * time.Second)
+	r.makeChange()
+	r.hold(10 * time.Second)
+	r.front.mend()
+}
+
 // otherCA has the API server show a certificate of another CA, which agents get to know only later. Nothing is
 // said to them; they must read the file that the kubelet writes.
 func otherCA(r *rig) {

@@ -37,6 +37,7 @@ type fault struct {
 var faults = []fault{
 	{name: "link of a node down", inject: linkDown, fails: true, loses: true},
 	{name: "nft flush ruleset", inject: flushed, fails: true, loses: true},
+	{name: "conntrack -F", inject: conntrackFlushed, fails: true, loses: true},
 	{name: "a foreign table drops", inject: foreignTable, fails: true},
 	{name: "routes deleted, forwarding off", inject: routesDeleted, fails: true},
 	{name: "agent killed (-9)", inject: agentKilled},
@@ -49,6 +50,7 @@ var faults = []fault{
 	{name: "API server: 500", inject: func(r *rig) { r.front.broken(); r.meanwhile() }},
 	{name: "API server: 403, RBAC withdrawn", inject: rightsWithdrawn},
 	{name: "API server: another CA", inject: otherCA},
+	{name: "API server: ends each watch at once", inject: watchesEnd},
 	{name: "API server: its connections go dead", inject: connectionsDead, slow: true},
 	{name: "API server: 401, then a new token", inject: tokenRotated, slow: true},
 	{name: "API server: all lists empty", inject: listsEmpty},
@@ -305,6 +307,12 @@ func inMounts(pid int, do func() error) error {
 // flushed has another program throw away all rules of a node.
 func flushed(r *rig) {
 	r.on(r.nodes[0], "nft", "flush", "ruleset")
+}
+
+// conntrackFlushed has another program delete all connections that a node's kernel knows, and with them to which
+// endpoint each goes.
+func conntrackFlushed(r *rig) {
+	r.on(r.nodes[0], "conntrack", "-F")
 }
 
 // foreignTable has another program drop what a node forwards. The agent cannot help it, but
