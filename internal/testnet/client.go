@@ -155,7 +155,7 @@ func (n *Namespace) KeepAsking(to netip.AddrPort) (stop func() (asked int, faile
 
 // Ask asks for the name of the other end. It may be called repeatedly.
 func (c *Conn) Ask(patience time.Duration) Answer {
-	if err := c.conn.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := c.conn.SetWriteDeadline(time.Now().Add(patience)); err != nil {
 		return failure(err)
 	}
 	if !c.tcp || c.greeted {
@@ -165,7 +165,12 @@ func (c *Conn) Ask(patience time.Duration) Answer {
 			return failure(err)
 		}
 	}
-	line, err := c.in.ReadString('\n')
+	line := ""
+	err := c.read(patience, func() error {
+		more, err := c.in.ReadString('\n')
+		line += more
+		return err
+	})
 	if err != nil {
 		return failure(err)
 	}
@@ -176,11 +181,10 @@ func (c *Conn) Ask(patience time.Duration) Answer {
 // Wait waits for what the other end does without being asked. The error is io.EOF if it
 // ends the connection in order, and another error otherwise. Nil means that it sends something.
 func (c *Conn) Wait(patience time.Duration) error {
-	if err := c.conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
+	return c.read(patience, func() error {
+		_, err := c.in.ReadByte()
 		return err
-	}
-	_, err := c.in.ReadByte()
-	return err
+	})
 }
 
 // End closes the client's direction of a TCP connection, and waits until the other end has closed its own.

@@ -71,18 +71,18 @@ func connectSocket(fd int, to netip.AddrPort) error {
 
 // await waits until the socket is connected or has failed.
 func await(fd int, patience time.Duration) error {
-	deadline := time.Now().Add(patience)
-	for {
+	for left := newPatience(patience); ; {
 		poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
-		left := max(time.Until(deadline), 0)
-		n, err := unix.Poll(poll, int(left.Milliseconds()))
+		n, err := unix.Poll(poll, pollTimeout(left.until))
 		switch {
 		case errors.Is(err, unix.EINTR):
 			continue
 		case err != nil:
 			return os.NewSyscallError("poll", err)
-		case n == 0:
+		case n == 0 && left.over():
 			return fmt.Errorf("connect: %w", os.ErrDeadlineExceeded)
+		case n == 0:
+			continue
 		}
 		if err := verdict(fd); err != nil {
 			return err
@@ -92,6 +92,9 @@ func await(fd int, patience time.Duration) error {
 		}
 	}
 }
+
+// pollTimeout is for poll(2), which counts whole milliseconds: one more.
+func pollTimeout(until time.Time) int { return int(max(time.Until(until), 0).Milliseconds()) + 1 }
 
 // verdict returns the socket's error or, if that is not final, the one in its queue.
 func verdict(fd int) error {

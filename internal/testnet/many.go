@@ -63,13 +63,13 @@ type pendingRequest struct {
 	tcp       bool
 	connected bool // the socket of TCP is
 	line      []byte
-	deadline  time.Time
+	patience  patience
 	answer    *Answer
 }
 
 // beginRequest opens a socket in the namespace of the thread, connects it, and by UDP sends the question.
 func (n *Namespace) beginRequest(q Question) (_ *pendingRequest, err error) {
-	a, kind := &pendingRequest{tcp: q.Network == "tcp", deadline: time.Now().Add(q.Patience)}, unix.SOCK_STREAM
+	a, kind := &pendingRequest{tcp: q.Network == "tcp", patience: newPatience(q.Patience)}, unix.SOCK_STREAM
 	if !a.tcp {
 		kind = unix.SOCK_DGRAM
 	}
@@ -112,29 +112,27 @@ func (n *Namespace) bindUDP(fd int, is6 bool) error {
 	})
 }
 
-// poll waits until a socket is ready or a request's deadline passes, and returns the requests that have no answer yet.
+// poll waits until a socket is ready or a step of a request's patience has ended, and returns the requests that have no answer yet.
 func poll(all []*pendingRequest) (waiting []*pendingRequest, err error) {
 	fds := make([]unix.PollFd, len(all))
-	first := all[0].deadline
+	first := all[0].patience.until
 	for i, a := range all {
 		fds[i] = unix.PollFd{Fd: int32(a.fd), Events: unix.POLLIN}
 		if a.tcp && !a.connected {
 			fds[i].Events = unix.POLLOUT
 		}
-		if a.deadline.Before(first) {
-			first = a.deadline
+		if a.patience.until.Before(first) {
+			first = a.patience.until
 		}
 	}
-	// One millisecond more: it counts whole ones.
-	if _, err := unix.Poll(fds, int(max(time.Until(first), 0).Milliseconds())+1); err != nil && !errors.Is(err, unix.EINTR) {
+	if _, err := unix.Poll(fds, pollTimeout(first)); err != nil && !errors.Is(err, unix.EINTR) {
 		return all, os.NewSyscallError("poll", err)
 	}
-	now := time.Now()
 	for i, a := range all {
 		if fds[i].Revents != 0 && a.handleEvent(fds[i].Revents&unix.POLLOUT != 0) {
 			continue
 		}
-		if now.After(a.deadline) {
+		if a.patience.over() {
 			*a.answer = failure(fmt.Errorf("ask: %w", os.ErrDeadlineExceeded))
 			continue
 		}

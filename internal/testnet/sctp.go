@@ -88,6 +88,7 @@ type sctpConn struct {
 	served    bool   // to is an address of this namespace, and answers
 	free      func() // lets the next client of the namespace begin
 	deadline  time.Time
+	again     time.Time // when the INIT is sent once more
 	rest      bytes.Buffer
 }
 
@@ -108,6 +109,7 @@ func (n *Namespace) dialSCTP(to netip.AddrPort) (net.Conn, error) {
 }
 
 func (c *sctpConn) Write(p []byte) (int, error) {
+	c.again = time.Now().Add(sctpAgain)
 	_, err := c.IPConn.Write(SCTPInit(c.local.Port(), c.to.Port()))
 	return len(p), err
 }
@@ -125,7 +127,7 @@ func (c *sctpConn) SetReadDeadline(t time.Time) error { return c.SetDeadline(t) 
 func (c *sctpConn) Read(p []byte) (int, error) {
 	buf := make([]byte, 1500)
 	for c.rest.Len() == 0 {
-		until := time.Now().Add(sctpAgain)
+		until := c.again
 		last := !c.deadline.IsZero() && c.deadline.Before(until)
 		if last {
 			until = c.deadline
