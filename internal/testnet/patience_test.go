@@ -53,7 +53,7 @@ func testStopped(t *testing.T, name string, still time.Duration, answers bool) {
 	if err := client.Start(); err != nil {
 		t.Fatal(err)
 	}
-	defer client.Process.Kill() //nolint:errcheck // it has ended, mostly
+	defer client.Process.Kill()
 	if err := server.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
 	}
