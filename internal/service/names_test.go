@@ -9,7 +9,7 @@ import (
 )
 
 func FuzzParsePortName(f *testing.F) {
-	for _, s := range []string{"ns/web:http", "ns/web", "web", "/:", "a/b:c:d", ""} {
+	for _, s := range []string{"ns/web:http", "ns/web", "web", "/:", "/::", "a/b:c:d", ""} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
@@ -17,7 +17,11 @@ func FuzzParsePortName(f *testing.F) {
 		if (err == nil) != strings.Contains(s, "/") {
 			t.Errorf("%q: error %v", s, err)
 		}
-		if err == nil && n.String() != strings.TrimSuffix(s, ":") {
+		want := s
+		if n.Port == "" {
+			want = strings.TrimSuffix(s, ":")
+		}
+		if err == nil && n.String() != want {
 			t.Errorf("%q became %q", s, n)
 		}
 	})
