@@ -64,7 +64,7 @@ func testStopped(t *testing.T, name string, still time.Duration, answers bool) {
 	if err := client.Process.Signal(unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(still)
+	<-time.After(still)
 	want := Dropped.String()
 	if answers {
 		answer := "server 127.0.0.1:7 saw 127.0.0.1:8\n"
