@@ -176,12 +176,14 @@ func (l *lab) startConn(d *load, w way) {
 	if err != nil {
 		l.Fatalf("%s: %v", w.name, err)
 	}
+	asked := time.Now()
 	first := conn.Ask(long)
 	if first.Outcome != testnet.Answered {
 		conn.Close()
 		l.Fatalf("%s: %v", w.name, first)
 	}
 	d.conns++
+	d.answered(conn, asked, true) // its next question may be the one that a fault keeps waiting
 	d.running.Go(func() {
 		defer conn.Close()
 		tick := time.NewTicker(pulse)
