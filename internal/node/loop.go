@@ -22,8 +22,8 @@ type Nodes interface {
 const firstRetry = 200 * time.Millisecond
 
 // resync is how often everything is looked at again: other programs write routes, rules
-// and files too.
-const resync = 4 * time.Second
+// and files too. It is a variable for tests.
+var resync = 4 * time.Second
 
 // Run keeps the machine's part of the pod network as the nodes ask for, until ctx ends,
 // which is no error. self is the name of this node: until it is there, nothing is done. What
@@ -48,8 +48,8 @@ func (n *Network) Run(ctx context.Context, self string, nodes Nodes, maxRetry ti
 	})
 }
 
-// follow calls sync with the nodes as they are, when they have changed, when it failed, and each
-// resync.
+// follow calls sync with the nodes as they are, when they or the machine's own networks have changed, when it failed, and
+// each resync.
 func (n *Network) follow(ctx context.Context, nodes Nodes, maxRetry time.Duration, sync func([]Peer) error) error {
 	defer n.Close()
 	select {
@@ -61,6 +61,14 @@ func (n *Network) follow(ctx context.Context, nodes Nodes, maxRetry time.Duratio
 	if n.Egress != nil {
 		egress = n.Egress.Dirty()
 	}
+	ctx, stop := context.WithCancel(ctx)
+	networks := make(notice, 1)
+	wait, err := watchNetworks(ctx, networks.notify)
+	if err != nil {
+		n.Log.Warn("pod network: routes that go with a link are restored late", "err", err)
+	}
+	defer wait()
+	defer stop()
 	pause := firstRetry
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -70,6 +78,7 @@ func (n *Network) follow(ctx context.Context, nodes Nodes, maxRetry time.Duratio
 			return nil
 		case <-nodes.Dirty():
 		case <-n.announcements:
+		case <-networks:
 		case <-egress:
 		case <-timer.C:
 		}
