@@ -43,14 +43,26 @@ var reflectorPause = wait.Backoff{Duration: 5 * time.Millisecond, Steps: 1, Fact
 // an agent asks a server that is away, or that ends each watch at once, only for one of its kinds often. The nil server
 // tells nobody.
 type server struct {
-	mu      sync.Mutex
-	wake    chan struct{} // closed when the server answers
-	lasting chan struct{} // closed when one of its watches lasts
-	prober  *pacer        // it finds out for all whether the server is back; nil: it is
+	mu     sync.Mutex
+	next   [allEvents]chan struct{} // closed when an event next happens
+	prober *pacer                   // it finds out for all whether the server is back; nil: it is
 }
 
+// An event is what pacers tell each other.
+type event int
+
+const (
+	answered event = iota // the server has answered
+	lasted                // a watch has lasted, of a kind whose watches did not
+	allEvents
+)
+
 func newServer() *server {
-	return &server{wake: make(chan struct{}), lasting: make(chan struct{})}
+	s := &server{}
+	for e := range s.next {
+		s.next[e] = make(chan struct{})
+	}
+	return s
 }
 
 // setProber lets p be the one that finds out for all whether the server answers, if none is; on
@@ -78,45 +90,25 @@ func (s *server) isProber(p *pacer) bool {
 	return s.prober == p
 }
 
-// answered returns what is closed when the server next answers one of the pacers.
-func (s *server) answered() <-chan struct{} {
+// await returns what is closed when an event next happens.
+func (s *server) await(e event) <-chan struct{} {
 	if s == nil {
 		return nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.wake
+	return s.next[e]
 }
 
-func (s *server) answers() {
+// publish says that an event has happened.
+func (s *server) publish(e event) {
 	if s == nil {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	close(s.wake)
-	s.wake = make(chan struct{})
-}
-
-// lasts returns what is closed when a watch next has lasted, of a kind whose watches did not.
-func (s *server) lasts() <-chan struct{} {
-	if s == nil {
-		return nil
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.lasting
-}
-
-// watchLasts tells all kinds that a watch has lasted.
-func (s *server) watchLasts() {
-	if s == nil {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	close(s.lasting)
-	s.lasting = make(chan struct{})
+	close(s.next[e])
+	s.next[e] = make(chan struct{})
 }
 
 // A pacer asks the API server for one kind of object: not too often, and it logs when
@@ -136,9 +128,9 @@ type pacer struct {
 	// others have their answers, and there is none to wait for then.
 	answered   <-chan struct{}
 	unanswered bool // the last request failed
-	// lasting is the same for watches: closed when one of another pacer lasts.
-	lasting <-chan struct{}
-	lasts   *time.Timer // until our watch, after some that ended soon, has lasted; nil: none has begun
+	// lasted is the same for watches: closed when one of another pacer has lasted.
+	lasted <-chan struct{}
+	lasts  *time.Timer // until our watch, after some that ended soon, has lasted; nil: none has begun
 
 	minPause time.Duration // before the next request, whatever came of the last
 	failures int           // since a watch was last answered
@@ -162,7 +154,7 @@ func (p *pacer) before(ctx context.Context) error {
 	}
 	back := p.back()
 	defer func() {
-		p.answered, p.lasting = p.server.answered(), p.server.lasts()
+		p.answered, p.lasted = p.server.await(answered), p.server.await(lasted)
 		if ctx.Err() != nil {
 			p.server.setProber(p, false)
 		}
@@ -191,7 +183,7 @@ func (p *pacer) back() <-chan struct{} {
 	case p.unanswered:
 		return p.answered
 	default:
-		return p.lasting
+		return p.lasted
 	}
 }
 
@@ -238,7 +230,7 @@ func (p *pacer) after(ctx context.Context, err error, watch, streaming bool) {
 		if watch {
 			p.watching, p.failures = time.Now(), 0
 			if p.short > 0 {
-				p.lasts = time.AfterFunc(lastingWatch, p.server.watchLasts)
+				p.lasts = time.AfterFunc(lastingWatch, func() { p.server.publish(lasted) })
 			}
 		}
 		p.listed = !watch
@@ -248,7 +240,7 @@ func (p *pacer) after(ctx context.Context, err error, watch, streaming bool) {
 		p.logged, p.absent, p.denied, p.unanswered, p.had = time.Time{}, false, false, false, true
 		p.trouble.clear(p.kind)
 		p.server.setProber(p, false)
-		p.server.answers()
+		p.server.publish(answered)
 		return
 	}
 	if denied := permanent(err); denied != p.denied {

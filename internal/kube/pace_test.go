@@ -119,46 +119,46 @@ func testPace(t *testing.T) {
 	}
 }
 
-// TestReturn: however long a server was away, all kinds are asked for again within seconds
-// of its return, although only one of them is asked for often meanwhile.
+// TestReturn: however long a server was away, or ended each watch at once, all kinds are asked for again within seconds
+// of its return, although only one of them is asked for often meanwhile. Kinds whose watches end at once do not wake each other.
 func TestReturn(t *testing.T) { synctest.Test(t, testReturn) }
 
 func testReturn(t *testing.T) {
-	back := time.Now().Add(10 * time.Minute)
-	s := newServer()
-	asked := [4]int{}
-	var returned [4]time.Duration
-	var all sync.WaitGroup
-	for i := range asked {
-		p := &pacer{log: slog.New(slog.DiscardHandler), kind: "kind", failed: func() {}, refused: func() {}, server: s}
-		all.Go(func() {
-			for returned[i] == 0 {
-				if err := p.before(t.Context()); err != nil {
-					t.Error(err)
-					return
-				}
-				if time.Now().Before(back) {
-					asked[i]++
-					p.after(t.Context(), context.DeadlineExceeded, true, false)
-					continue
-				}
-				returned[i] = time.Since(back) + 1
-				p.after(t.Context(), nil, true, false)
+	for name, meanwhile := range map[string]error{"away": context.DeadlineExceeded, "ends each watch": nil} {
+		for range 10 { // agents, which pause at random
+			back := time.Now().Add(10 * time.Minute)
+			s := newServer()
+			asked := [4]int{}
+			var returned [4]time.Duration
+			var all sync.WaitGroup
+			for i := range asked {
+				p := &pacer{log: slog.New(slog.DiscardHandler), kind: "kind", failed: func() {}, refused: func() {}, server: s}
+				all.Go(func() {
+					for p.before(t.Context()) == nil && time.Now().Before(back) {
+						asked[i]++
+						p.after(t.Context(), meanwhile, true, false)
+					}
+					returned[i] = time.Since(back)
+					p.after(t.Context(), nil, true, false)
+				})
 			}
-		})
-	}
-	all.Wait()
-	often := 0
-	for i := range asked {
-		if returned[i] > 5*time.Second {
-			t.Errorf("kind %d was asked for %v after the server's return", i, returned[i])
+			all.Wait()
+			often := 0
+			for i := range asked {
+				if returned[i] > 5*time.Second {
+					t.Errorf("%s: kind %d was asked for %v after the server's return", name, i, returned[i])
+				}
+				if asked[i] > 60 {
+					often++
+				}
+				if asked[i] > 400 {
+					t.Errorf("%s: kind %d was asked for %d times in ten minutes", name, i, asked[i])
+				}
+			}
+			if often != 1 {
+				t.Errorf("%s: %d kinds were asked for often: %v times in ten minutes", name, often, asked)
+			}
 		}
-		if asked[i] > 30 {
-			often++
-		}
-	}
-	if often != 1 {
-		t.Errorf("%d kinds were asked for often: %v times in ten minutes", often, asked)
 	}
 }
 
@@ -210,7 +210,7 @@ func testReturnDuringRequest(t *testing.T) {
 	if err := p.before(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	s.answers()
+	s.publish(answered)
 	p.after(t.Context(), context.DeadlineExceeded, true, false)
 	start := time.Now()
 	fail()
@@ -269,48 +269,6 @@ func testRightsReturn(t *testing.T) {
 		}
 	}
 	all.Wait()
-}
-
-// TestShortWatches: where each watch is ended at once, one kind is asked for often, the others are not, and do not
-// wake each other. When watches last again, all kinds are watched within seconds, however long that was.
-func TestShortWatches(t *testing.T) { synctest.Test(t, testShortWatches) }
-
-func testShortWatches(t *testing.T) {
-	back := time.Now().Add(10 * time.Minute)
-	for range 10 { // agents, which pause at random
-		s := newServer()
-		var asked [4]int
-		var returned [4]time.Duration
-		var all sync.WaitGroup
-		for i := range asked {
-			p := &pacer{log: slog.New(slog.DiscardHandler), kind: "kind", failed: func() {}, refused: func() {}, server: s}
-			all.Go(func() {
-				for p.before(t.Context()) == nil && time.Now().Before(back) {
-					asked[i]++
-					p.after(t.Context(), nil, true, false)
-				}
-				returned[i] = time.Since(back)
-				p.after(t.Context(), nil, true, false)
-			})
-		}
-		all.Wait()
-		often := 0
-		for i := range asked {
-			if returned[i] > 5*time.Second {
-				t.Errorf("kind %d was watched %v after watches lasted again", i, returned[i])
-			}
-			if asked[i] > 60 {
-				often++
-			}
-			if asked[i] > 400 {
-				t.Errorf("kind %d was asked for %d times in ten minutes", i, asked[i])
-			}
-		}
-		if often > 1 {
-			t.Errorf("%d kinds were asked for often: %v times in ten minutes", often, asked)
-		}
-		back = time.Now().Add(10 * time.Minute)
-	}
 }
 
 // A pause ends with its context.
