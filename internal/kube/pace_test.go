@@ -148,7 +148,7 @@ func testReturn(t *testing.T) {
 				if returned[i] > 5*time.Second {
 					t.Errorf("%s: kind %d was asked for %v after the server's return", name, i, returned[i])
 				}
-				if asked[i] > 60 {
+				if asked[i] > 30 {
 					often++
 				}
 				if asked[i] > 400 {
