@@ -13,12 +13,12 @@ var wayBack = regexp.MustCompile(strings.Join([]string{
 	`(?:[a-z-]+ )*--cleanup`, `--undo`,
 }, "|"))
 
-// TestWaysBack: each command of a document that goes back from something is in the table of reliability.md, whose tests
+// TestWaysBack: each command of a document that goes back from something is in the table of undo.md, whose tests
 // are there.
 func TestWaysBack(t *testing.T) {
-	_, table, _ := strings.Cut(read(t, "reliability.md"), "## Ways back\n")
+	_, table, _ := strings.Cut(read(t, "undo.md"), "## Ways back\n")
 	table, _, _ = strings.Cut(table, "\n## ")
-	testsOf(t, "reliability.md", "## Ways back", "^\\| `[^|]*\\|.*Test", 14)
+	testsOf(t, "undo.md", "## Ways back", "^\\| `[^|]*\\|.*Test", 14)
 	listed := map[string]bool{}
 	for line := range strings.Lines(table) {
 		if cells := strings.Split(line, "|"); len(cells) > 2 {
@@ -32,7 +32,7 @@ func TestWaysBack(t *testing.T) {
 		text := strings.ReplaceAll(read(t, page), table, "")
 		for _, c := range wayBack.FindAllString(text, -1) {
 			if found++; !listed[strings.TrimSuffix(c, ".")] && !listed[c] {
-				t.Errorf("%s: %q is not among the ways back of reliability.md", page, c)
+				t.Errorf("%s: %q is not among the ways back of undo.md", page, c)
 			}
 		}
 	}
