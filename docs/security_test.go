@@ -7,10 +7,10 @@ import (
 	"testing"
 )
 
-// TestSecurity: each threat of the table in security.md, and each fault of others in networkpolicy.md, names tests, each behind
+// TestSecurity: each threat of the table in threats.md, and each fault of others in networkpolicy.md, names tests, each behind
 // its package, and they are there.
 func TestSecurity(t *testing.T) {
-	testsOf(t, "security.md", "## Which test shows what", `^\| \d+ \|`, 19)
+	testsOf(t, "threats.md", "## Which test shows what", `^\| \d+ \|`, 19)
 	testsOf(t, "networkpolicy.md", "### Faults that others published", `^\| [a-zA-Z-]+[-#]\d`, 9)
 	testsOf(t, "networkpolicy.md", "### Faults that others published", `^\| (CVE|GHSA)-`, 7)
 }

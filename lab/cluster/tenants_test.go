@@ -50,7 +50,7 @@ spec:
 // Then come the sets of package tenants, beside a load: those for which CI has the time, with FAIRWAY_TENANTS=all all.
 //
 // KUBE_PROXY=/path/to/kube-proxy runs it against that instead of the agent, and prints what
-// becomes of the victim (docs/security.md has it), without judging it.
+// becomes of the victim (docs/tenants.md has it), without judging it.
 func TestTenants(t *testing.T) {
 	beside(t, 2)
 	files, err := filepath.Glob("../../test/tenants/*.yaml")
