@@ -114,7 +114,7 @@ func TestProfileChanged(t *testing.T) {
 
 // TestBFDOutage: a node dies while a client outside asks every 10 ms, each time from another port.
 // With FAIRWAY_FAULTS=all (make bench-lb) 20 nodes die, and how long some of the answers are missing
-// is what docs/announcing.md keeps.
+// is what docs/reliability.md keeps.
 func TestBFDOutage(t *testing.T) {
 	if os.Getenv("FAIRWAY_FAULTS") != "all" {
 		t.Skip("make bench-lb: it measures")

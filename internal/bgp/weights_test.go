@@ -114,14 +114,14 @@ func TestWeightsFRR(t *testing.T) {
 	r.untilWeights("54", "9", "36")
 }
 
-// TestWeightsBIRD: with the filter of docs/announcing.md BIRD gives nodes the weights that they announce.
+// TestWeightsBIRD: with the filter of docs/bgp.md BIRD gives nodes the weights that they announce.
 func TestWeightsBIRD(t *testing.T) {
-	doc, err := os.ReadFile("../../docs/announcing.md")
+	doc, err := os.ReadFile("../../docs/bgp.md")
 	must(t, err)
 	_, filter, found := strings.Cut(string(doc), "    function fairway_weight()")
 	filter, _, end := strings.Cut(filter, "\n    }\n")
 	if !found || !end {
-		t.Fatal("docs/announcing.md has no function fairway_weight() for BIRD")
+		t.Fatal("docs/bgp.md has no function fairway_weight() for BIRD")
 	}
 	r := newRack(t, 3)
 	peer := "ipv4 { import filter { fairway_weight(); accept; }; export none; };"

@@ -13,7 +13,7 @@ import (
 
 // TestOutage: the owner of an address dies while a client asks every 10 ms; another node answers,
 // and never two have the address. With FAIRWAY_FAULTS=all (make bench-lb) 20 die, and the longest
-// times without an answer are what docs/announcing.md keeps.
+// times without an answer are what docs/reliability.md keeps.
 func TestOutage(t *testing.T) {
 	l := newLAN(t, 3)
 	best := l.best(vips[0])

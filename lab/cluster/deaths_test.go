@@ -16,7 +16,7 @@ import (
 )
 
 // TestDeaths: the node that has an address, or of those that a router leads to, watched by BFD, one, loses its link, 20 times (DEATHS); half of the
-// times the API server is stopped. The time from a death to the last request that was sent and got no answer within 0.9 s is what docs/announcing.md keeps.
+// times the API server is stopped. The time from a death to the last request that was sent and got no answer within 0.9 s is what docs/reliability.md keeps.
 func TestDeaths(t *testing.T) {
 	deaths := deathsOr(20)
 	for way, more := range map[string][]string{"l2": nil, "bgp": {"--pod-network", "bgp"}} {

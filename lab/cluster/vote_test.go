@@ -14,7 +14,7 @@ import (
 
 // TestTwoNodes: of two nodes, whose third vote is a Lease, the one that has the address of a Service is cut off, once
 // while it has the Lease, and once while the other one has it. The other one has the address then, and a client
-// outside reaches it again. How long that took is in the log, and in docs/announcing.md.
+// outside reaches it again. How long that took is in the log, and in docs/reliability.md.
 func TestTwoNodes(t *testing.T) {
 	l := newLab(t)
 	l.run(l.upArgs("--nodes", "2", "--load-balancer", "l2")...)
