@@ -7,12 +7,12 @@ import (
 	"testing"
 )
 
-// TestSecurity: each threat of the table in threats.md, and each fault of others in networkpolicy.md, names tests, each behind
-// its package, and they are there.
+// TestSecurity: each threat of the table in threats.md, and each fault of others in networkpolicy-tests.md, names tests, each
+// behind its package, and they are there.
 func TestSecurity(t *testing.T) {
 	testsOf(t, "threats.md", "## Which test shows what", `^\| \d+ \|`, 19)
-	testsOf(t, "networkpolicy.md", "### Faults that others published", `^\| [a-zA-Z-]+[-#]\d`, 9)
-	testsOf(t, "networkpolicy.md", "### Faults that others published", `^\| (CVE|GHSA)-`, 7)
+	testsOf(t, "networkpolicy-tests.md", "## Faults that others published", `^\| [a-zA-Z-]+[-#]\d`, 9)
+	testsOf(t, "networkpolicy-tests.md", "## Faults that others published", `^\| (CVE|GHSA)-`, 7)
 }
 
 // testsOf looks at the rows of the section that heading begins.

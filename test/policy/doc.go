@@ -6,6 +6,6 @@
 //	                    policy.tar: agnhost, and sctp for what the kernel lacks
 //
 // It is a module of its own, because the tests need controller-runtime, which nothing else does. The tests are the
-// upstream ones; nothing of them is copied here. docs/networkpolicy.md has the last result, and why each test that
+// upstream ones; nothing of them is copied here. docs/networkpolicy-tests.md has the last result, and why each test that
 // does not pass does not.
 package policy
