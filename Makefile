@@ -88,7 +88,7 @@ test-others: lint
 	@$(MAKE) --no-print-directory -j2 test-lab test-faults
 
 # The packages that boot user-mode Linux, and the one that runs a cluster.
-UML := ./internal/uml ./internal/datapath/ipvs
+UML := ./internal/testing/uml ./internal/datapath/ipvs
 FAULTS := ./test/faults
 
 # go test, and at the end each test that was skipped, with its reason.
@@ -97,7 +97,7 @@ bin/gotestsum: go.mod
 	go build -o bin/gotestsum gotest.tools/gotestsum && touch bin/gotestsum
 
 test-product: bin/gotestsum
-	CGO_ENABLED=1 $(GOTEST) -race ./internal/proxy ./internal/kube ./internal/health ./internal/flow ./internal/reset
+	CGO_ENABLED=1 $(GOTEST) -race ./internal/proxy ./internal/kube ./internal/proxy/health ./internal/flow ./internal/flow/reset
 	CGO_ENABLED=1 $(GOTEST) -race -skip 'TestConformance|TestHash' ./internal/datapath/userspace
 	go build ./... && $(GOTEST) -p 1 -timeout 30m -skip '^TestInUML$$' $$(go list ./... | grep -vxF "$$(go list $(UML) $(FAULTS))")
 
@@ -110,7 +110,7 @@ test-chart: bin/gotestsum
 test-helm: image images lab
 	cd test/chart && FAIRWAY_LAB_BIN=$(CURDIR)/bin/fairway-lab go test -mod=mod -vet=off -tags helm -v -count=1 -timeout 20m -run TestHelm .
 
-## test-user: what an ordinary user can test; says what it leaves out; PKG=./internal/cni for one
+## test-user: what an ordinary user can test; says what it leaves out; PKG=./internal/podnetwork/cni for one
 test-user:
 	@mkdir -p bin; go test -v $(or $(PKG),./...) >bin/test-user.log 2>&1; status=$$?; \
 	grep -E '^(ok|FAIL|panic:|left out:|    --- FAIL|--- FAIL)' bin/test-user.log; \
@@ -119,7 +119,7 @@ test-user:
 ## test-uml: the tests in user-mode Linux, mode ipvs first of all
 test-uml: uml bin/gotestsum
 	$(GOTEST) -p 1 -timeout 30m $(UML)
-	$(GOTEST) -timeout 30m -run '^TestInUML$$' ./internal/node
+	$(GOTEST) -timeout 30m -run '^TestInUML$$' ./internal/podnetwork/node
 
 # Without vet: it would analyse all of Kubernetes first, which takes longer than the tests. Never from
 # the cache: it does not know the programs in bin/, which are what is tested.
@@ -161,7 +161,7 @@ FAULTS_AT ?= all
 FAULTS_INSIDE := faults-inside-nft faults-inside-iptables faults-inside-switch
 faults-inside:
 	@for one in $(FAULTS_INSIDE); do $(MAKE) --no-print-directory $$one || exit 1; done
-faults-inside-nft: INSIDE := ./internal/nft
+faults-inside-nft: INSIDE := ./internal/kernel/nft
 faults-inside-iptables: INSIDE := ./internal/datapath/iptables
 faults-inside-switch: INSIDE := ./internal/datapath
 $(FAULTS_INSIDE):
@@ -182,11 +182,11 @@ endif
 
 ## bench-lb: how long a load-balancer address is away when its owner dies, 20 times, 50 faults of two, three and five nodes, and every fault of the election; the same by BGP with BFD, and of edges (25 minutes on a busy machine)
 bench-lb:
-	FAIRWAY_FAULTS=all go test -v -count=1 -timeout 30m -run 'TestOutage|TestKilledAlone|TestFaults|TestNeverTwo' ./internal/speaker
-	FAIRWAY_FAULTS=all go test -v -count=1 -timeout 30m -run 'TestBFDOutage' ./internal/bgp
+	FAIRWAY_FAULTS=all go test -v -count=1 -timeout 30m -run 'TestOutage|TestKilledAlone|TestFaults|TestNeverTwo' ./internal/loadbalancer/layer2
+	FAIRWAY_FAULTS=all go test -v -count=1 -timeout 30m -run 'TestBFDOutage' ./internal/loadbalancer/bgp
 	FAIRWAY_FAULTS=all go test -v -count=1 -timeout 30m -run 'TestEdgePair|TestEdgeThree' ./cmd/fairway
-	FAIRWAY_FAULTS=all go test -v -count=1 -timeout 30m -run 'TestExhaustive|TestFirst|TestRandom' -bench . -benchtime 1x ./internal/election
-	go test -run '^$$' -bench 'Decide$$|Change|Death' -benchtime 5x ./internal/announce
+	FAIRWAY_FAULTS=all go test -v -count=1 -timeout 30m -run 'TestExhaustive|TestFirst|TestRandom' -bench . -benchtime 1x ./internal/loadbalancer/layer2/election
+	go test -run '^$$' -bench 'Decide$$|Change|Death' -benchtime 5x ./internal/loadbalancer/announce
 
 ## bench-moves: 20,000 connections from outside while a Service's pods are replaced, under Cluster and Local, in each way to give it an address (WAYS), the death of one of two nodes, 20 deaths of three with and without the API server, 20 deaths of a speaker alone, requests while speakers and agents are replaced, and a router that is slow meanwhile; forty-five minutes; not in CI
 WAYS ?= l2 bgp servicelb edge edge-ip
@@ -248,20 +248,20 @@ bench-podnetwork: build
 	@mkdir -p $(FAIRWAY_BENCH_PLUGINS) && cp bin/fairway-cni $(FAIRWAY_BENCH_PLUGINS)
 	cd test/peers && go build -o $(FAIRWAY_BENCH_PLUGINS)/ $(addprefix github.com/containernetworking/plugins/plugins/,main/bridge ipam/host-local meta/portmap meta/bandwidth)
 	@cat /proc/loadavg
-	go test ./internal/cni -run xxx -bench Plugins -benchtime 100x
-	go test ./internal/node -run xxx -bench PodToPod -benchtime 1x
-	go test ./internal/node -run xxx -bench PodRules -benchtime 1x
+	go test ./internal/podnetwork/cni -run xxx -bench Plugins -benchtime 100x
+	go test ./internal/podnetwork/node -run xxx -bench PodToPod -benchtime 1x
+	go test ./internal/podnetwork/node -run xxx -bench PodRules -benchtime 1x
 	@cat /proc/loadavg
-	go test ./internal/cni -run xxx -bench Bandwidth
+	go test ./internal/podnetwork/cni -run xxx -bench Bandwidth
 
 ## bench-policy: NetworkPolicies at 10,000 pods, 1,000 policies, 100 pods of the node: cold start, changes, memory, connections a second (half a minute)
 bench-policy:
-	go test -run '^$$' -bench BenchmarkPolicy -benchtime 1x ./internal/policy/nftpolicy
+	go test -run '^$$' -bench BenchmarkPolicy -benchtime 1x ./internal/networkpolicy/nftables
 
 ## vet: what go vet finds, in all modules and with the build tag of the tests in user-mode Linux
 vet:
 	go vet ./...
-	go vet -tags uml ./internal/datapath/ipvs ./internal/node
+	go vet -tags uml ./internal/datapath/ipvs ./internal/podnetwork/node
 	cd lab && go vet ./... && go vet -tags moves ./cluster && go vet -tags transcripts ./cluster
 	cd test/chart && go vet ./... && go vet -tags helm .
 	cd test/peers && go vet ./...
@@ -270,7 +270,7 @@ vet:
 ## lint: what staticcheck finds, all of its checks (a minute of two cores from an empty cache)
 lint:
 	go tool staticcheck ./...
-	go tool staticcheck -tags uml ./internal/datapath/ipvs ./internal/node
+	go tool staticcheck -tags uml ./internal/datapath/ipvs ./internal/podnetwork/node
 
 ## vuln: known vulnerabilities that our code reaches; needs the database at vuln.go.dev
 vuln:
@@ -278,7 +278,7 @@ vuln:
 
 ## bench: print the figures that docs/performance.md keeps
 bench: build image images lab uml
-	go test -run '^$$' -bench . -benchtime 20x ./internal/datapath/nftables ./internal/node ./internal/cni ./internal/conntrack
+	go test -run '^$$' -bench . -benchtime 20x ./internal/datapath/nftables ./internal/podnetwork/node ./internal/podnetwork/cni ./internal/flow/conntrack
 	go test -run '^$$' -bench Modes -benchtime 1x ./internal/datapath
 	go test -run '^$$' -bench InUML -benchtime 1x ./internal/datapath/ipvs
 	@hack/packages haproxy

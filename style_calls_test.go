@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"go/ast"
 	"go/format"
+	"go/token"
 	"os"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -24,7 +26,7 @@ var unlimited = map[string]string{
 func TestChildren(t *testing.T) {
 	seen := map[string]bool{}
 	for _, s := range sources(t) {
-		if s.test() || strings.HasPrefix(s.path, "test/") || s.dir() == "internal/testnet" || s.dir() == "internal/datapath/conformance" {
+		if s.test() || strings.HasPrefix(s.path, "test/") || s.dir() == "internal/testing/testnet" || s.dir() == "internal/testing/conformance" {
 			continue
 		}
 		for _, c := range callsOf(s.file, "exec", "Command") {
@@ -95,7 +97,7 @@ func inContract(of *ast.SelectorExpr) bool {
 
 // cut are the errors whose chains end on purpose, by file, with the reason.
 var cut = map[string]string{
-	"internal/cni/verbs.go": "the CNI code is that of the first error, not of what failed while cleaning up",
+	"internal/podnetwork/cni/verbs.go": "the CNI code is that of the first error, not of what failed while cleaning up",
 }
 
 var verb = regexp.MustCompile(`%[-+# 0]*[\d.]*([a-zA-Z%])`)
@@ -182,7 +184,7 @@ func TestOneOwnerOfAField(t *testing.T) {
 	listed := writers(t)
 	seen, owners, names := map[string]bool{}, map[string]string{}, constants(t, "internal/kube")
 	for _, s := range sources(t) {
-		if s.test() || !strings.HasPrefix(s.dir(), "internal/") || s.dir() == "internal/kube/objects" || s.dir() == "internal/install" {
+		if s.test() || !strings.HasPrefix(s.dir(), "internal/") || s.dir() == "internal/kube/objects" || s.dir() == "internal/operate/install" {
 			continue
 		}
 		ast.Inspect(s.file, func(n ast.Node) bool {
@@ -256,4 +258,20 @@ func constants(t *testing.T, dir string) map[string]string {
 		})
 	}
 	return all
+}
+
+// literal is a text that is written out, in parts or not.
+func literal(x ast.Expr) (string, bool) {
+	switch x := x.(type) {
+	case *ast.BasicLit:
+		if x.Kind == token.STRING {
+			text, err := strconv.Unquote(x.Value)
+			return text, err == nil
+		}
+	case *ast.BinaryExpr:
+		left, ok1 := literal(x.X)
+		right, ok2 := literal(x.Y)
+		return left + right, ok1 && ok2
+	}
+	return "", false
 }

@@ -3,6 +3,7 @@ package fairway
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"go/ast"
 	"go/format"
@@ -12,7 +13,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -32,102 +32,72 @@ const (
 // longer lists what may be over a cap, with the reason. Keep it empty.
 var longer = map[string]string{}
 
-// law says which packages of ours a package may import, by path below internal/, and
-// whether it may use more than the standard library. A package that is not listed has
-// no law yet and fails the test: think about who may use it, then write it here.
-var law = map[string]struct {
-	ours     []string
-	thirdOK  bool
-	k8s      bool
-	whyOrNot string
-}{
-	"service":              {nil, false, false, "the policy is pure: it must be readable and testable without a kernel or an API server"},
-	"checksum":             {nil, false, false, "arithmetic"},
-	"labels":               {nil, false, false, "selectors are values that any policy may hold"},
-	"ipam":                 {[]string{"service", "labels"}, false, false, "which Service has which address is policy: pure"},
-	"announce":             {[]string{"service", "labels", "ipam"}, false, false, "who announces what is policy: pure"},
-	"egress":               {[]string{"service", "policy"}, false, false, "who leaves with which address is policy: pure"},
-	"datapath/lb":          {[]string{"service"}, false, false, "pure arithmetic: the same in every mode, and in the gateway"},
-	"flow":                 {[]string{"service"}, true, false, "what is stale follows from tables; enders behind its interface touch the kernel"},
-	"datapath":             {[]string{"service", "flow"}, false, false, "the contract speaks of tables and flows only"},
-	"netlink":              {nil, true, false, "sockets, messages, deadlines; what is asked, the callers know"},
-	"numbers":              {nil, false, false, "constants: the register of what other programs share with us"},
-	"process":              {nil, true, false, "facts of /proc about any process, and the memory of this one"},
-	"nft":                  {[]string{"netlink", "process"}, true, false, "a table whose program is constant; what its elements mean, the mechanisms know"},
-	"datapath/nftset":      {[]string{"service", "datapath", "datapath/lb", "nft"}, true, false, "what the modes on nf_tables have in common: names, keys and data of elements"},
-	"datapath/nftables":    {[]string{"service", "datapath", "datapath/lb", "datapath/nftset", "nft", "flow", "numbers"}, true, false, "a mechanism renders tables; it knows no API objects"},
-	"datapath/userspace":   {[]string{"checksum", "service", "datapath", "datapath/lb", "datapath/nftset", "netnamespace", "nft", "flow", "numbers"}, true, false, "a mechanism renders tables; it knows no API objects"},
-	"datapath/iptables":    {[]string{"service", "datapath", "datapath/lb", "datapath/nftset", "nft", "flow", "numbers", "xtables"}, true, false, "a mechanism renders tables; it knows no API objects"},
-	"datapath/ipvs":        {[]string{"service", "datapath", "datapath/lb", "datapath/nftset", "nft", "netlink", "flow", "numbers", "sysctl"}, true, false, "a mechanism renders tables; it knows no API objects"},
-	"datapath/modes":       {[]string{"datapath", "datapath/nftables", "datapath/iptables", "datapath/ipvs", "datapath/userspace", "numbers"}, true, false, "the registry knows every mechanism, and nothing else"},
-	"datapath/conformance": {[]string{"checksum", "service", "datapath", "testnet", "scenario", "kube", "flow", "childfault", "labels", "policy", "policy/nftpolicy", "policy/policytest"}, true, true, "tests"},
-	"xtables":              {[]string{"netlink", "process"}, true, false, "runs iptables and reads its text and its rules; what chains mean, mode iptables and the takeover know"},
-	"sysctl":               {nil, false, false, "writes a file below /proc/sys/net; which and why, its callers know"},
-	"conntrack":            {[]string{"service", "flow", "netlink", "oneline", "sysctl", "netnamespace"}, true, false, "an ender of flows; what is stale, package flow knows"},
-	"policy":               {[]string{"service", "labels"}, false, false, "NetworkPolicy is decided without a kernel or an API server"},
-	"policy/enforcer":      {[]string{"service", "policy", "policy/nftpolicy", "datapath", "flow", "conntrack", "cni", "listener"}, true, false, "the loop knows no API objects"},
-	"policy/policytest":    {[]string{"service", "policy", "labels"}, false, false, "objects for tests"},
-	"policy/nftpolicy":     {[]string{"service", "policy", "nft", "numbers"}, true, false, "a mechanism renders tables; it knows no API objects"},
-	"reset":                {[]string{"checksum", "conntrack", "nft", "numbers"}, true, false, "ends connections; knows flows, not Services"},
-	"election":             {nil, false, false, "the proof is about a pure state machine: packets and times in, packets out"},
-	"fence":                {[]string{"nft", "numbers"}, true, false, "rules that mute a node; who may speak, the election knows"},
-	"l2":                   {[]string{"checksum", "numbers"}, true, false, "frames of ARP and neighbour discovery; for which addresses, it is told"},
-	"liveness":             {[]string{"listener"}, true, false, "carries names of nodes from one program on a node to another"},
-	"bfd":                  {[]string{"numbers"}, true, false, "packets between two programs; what it means that a router is gone, its caller knows"},
-	"rib":                  {nil, true, false, "what a speaker and who makes routes tell each other, in two files or in memory; what routes are good for, their readers know"},
-	"bgp":                  {[]string{"announce", "bfd", "rib", "service", "netnamespace"}, true, false, "sessions with routers; who announces what, package announce decides"},
-	"speaker":              {[]string{"announce", "election", "fence", "l2", "rib", "service"}, true, false, "joins them; the API server is behind its Source"},
-	"proxy":                {[]string{"service", "datapath", "flow"}, true, false, "the loop knows no API objects and no mechanism"},
-	"kube":                 {[]string{"service", "policy", "labels", "ipam", "announce", "election", "oneline", "suggest"}, true, true, "the edge to the API server, the only importer of client-go"},
-	"kube/objects":         {[]string{"oneline"}, true, true, "objects of any kind, for an administrator's commands; part of the edge to the API server"},
-	"install":              {[]string{"datapath", "kube", "kube/objects", "oneline"}, true, true, "kustomize and the API's types; what it sends goes through kube/objects; of kube what a controller holds Services by, of datapath the names of modes"},
-	"chart":                {[]string{"install"}, true, true, "templates are made of what install renders; it knows no component by name"},
-	"config":               {[]string{"service", "kube", "datapath", "numbers", "configfile"}, true, true, "k8s.io/kube-proxy has the types of KubeProxyConfiguration"},
-	"health":               {[]string{"service", "listener", "netnamespace"}, true, false, "answers load balancers and kubelets"},
-	"listener":             {nil, false, false, "reads /proc, asks sockets and counts connections; why a port or a peer matters, its callers know"},
-	"doctor":               {nil, false, false, "judges facts: it must be readable and testable without a node"},
-	"doctor/probe":         {[]string{"doctor", "datapath/modes", "kube", "listener", "netlink", "nft", "node", "oneline", "status", "takeover", "xtables"}, true, false, "collects facts; what they mean, package doctor knows"},
-	"suggest":              {nil, false, false, "words only"},
-	"cli":                  {[]string{"suggest"}, true, false, "what both programs answer to a command line; what commands do, they know"},
-	"cli/clitest":          {nil, true, false, "tests"},
-	"configfile":           {[]string{"oneline"}, true, true, "a strict file of any kind; sigs.k8s.io/yaml and json are YAML libraries"},
-	"edge":                 {[]string{"service", "datapath", "configfile", "oneline", "numbers", "announce", "election", "ipam", "labels", "netnamespace"}, true, false, "what nodes answer to health checks, and what a speaker is told; the API server is behind its Cluster"},
-	"output":               {nil, true, true, "writes any value; sigs.k8s.io/yaml is a YAML library"},
-	"status":               {[]string{"service", "announce", "egress", "listener"}, true, false, "what an agent says of itself; it reads neither the kernel nor the API server"},
-	"cni":                  {[]string{"numbers"}, true, false, "the plugin runs by itself, started by the container runtime"},
-	"hostport":             {[]string{"service", "datapath/lb", "cni", "nft", "numbers"}, true, false, "reads what the CNI plugin recorded; what it means, the policy decides"},
-	"takeover":             {[]string{"service", "datapath", "oneline", "netlink", "xtables"}, true, false, "knows datapaths by their contract, and kube-proxy by its rules"},
-	"node":                 {[]string{"cni", "netlink", "nft", "numbers", "rib", "sysctl"}, true, false, "the pod network is told its peers; it does not watch"},
-	"oneline":              {nil, false, false, "a text only"},
-	"dns":                  {[]string{"listener", "oneline", "numbers", "netnamespace"}, true, true, "CoreDNS brings its own client; of Kubernetes its interface names a type"},
-	"image":                {nil, true, false, "writes archives; knows nothing of the rest"},
-	"command":              {[]string{"kube", "listener", "node", "oneline", "status"}, true, false, "what programs share: flags, logs, exit status; what programs do, it does not know"},
-	"command/agent":        {[]string{"command", "cni", "config", "conntrack", "datapath", "datapath/modes", "egress", "fence", "flow", "health", "hostport", "kube", "liveness", "node", "policy", "policy/enforcer", "policy/nftpolicy", "process", "proxy", "reset", "rib", "service", "status", "takeover"}, true, false, "joins what runs on a node; each part is a package that does not know the others"},
-	"command/cluster":      {[]string{"command", "install", "kube", "kube/objects", "output", "status"}, true, true, "flags of tools that work through the API server; sigs.k8s.io/yaml is a YAML library"},
-	"command/controller":   {[]string{"command", "ipam", "kube", "numbers"}, true, false, "joins what is decided once for all nodes; it touches no kernel"},
-	"command/dns":          {[]string{"command", "dns"}, true, false, "flags of the DNS server, which shares nothing with the other programs"},
-	"command/edge":         {[]string{"announce", "bgp", "command", "conntrack", "datapath", "datapath/modes", "edge", "fence", "flow", "health", "kube", "node", "numbers", "proxy", "reset", "rib", "service", "speaker", "takeover"}, true, false, "joins what runs on a load balancer; it knows no pod network of its own and no policies"},
-	"command/inspect":      {[]string{"command", "command/agent", "datapath", "datapath/modes", "doctor", "doctor/probe", "egress", "kube", "output", "policy", "service"}, true, false, "tools that read and write out what packages of policy say"},
-	"command/speaker":      {[]string{"bgp", "command", "fence", "kube", "liveness", "numbers", "rib", "service", "speaker"}, true, false, "joins what announces; it is replaced apart from the agent, and shares no part with its datapath"},
-	"netnamespace":         {nil, true, false, "namespaces as the kernel has them; what for, its callers know"},
-	"testnet":              {[]string{"checksum", "netnamespace"}, true, false, "namespaces for tests"},
-	"childfault":           {nil, true, false, "faults inside programs, for tests"},
-	"uml":                  {nil, false, false, "a kernel for tests"},
-	"page":                 {nil, false, false, "texts only, for tests"},
-	"scenario":             {[]string{"service", "kube", "testnet"}, true, true, "reads the behaviours that tests share"},
+// A floor is one group of packages: a folder of internal/, or another folder of the root.
+type floor struct {
+	group string
+	may   string // the groups that it may import
+}
+
+// law lists the groups from the roof down. A group imports only groups below it, and of these only the ones in its line.
+// docs/architecture.md draws it.
+var law = []floor{
+	{"cmd", "command podnetwork cli text"},
+	{"lab", "testing kube datapath image kernel cli text"},
+	{"hack", "operate image text deploy"},
+	{"testing", "kube datapath networkpolicy flow service kernel api"},
+	{"command", "operate kube proxy loadbalancer datapath networkpolicy podnetwork flow service dns ipc kernel cli api text deploy"},
+	{"operate", "kube loadbalancer datapath podnetwork service ipc kernel text"},
+	{"kube", "loadbalancer networkpolicy service api text"},
+	{"proxy", "datapath flow service ipc kernel api"},
+	{"loadbalancer", "datapath service ipc kernel cli api text"},
+	{"datapath", "flow service kernel api text"},
+	{"networkpolicy", "flow ipc kernel api"},
+	{"podnetwork", "service ipc kernel api"},
+	{"flow", "service kernel api text"},
+	{"dns", "ipc kernel text"},
+	{"service", "api"},
+	{"image", ""},
+	{"ipc", ""},
+	{"kernel", ""},
+	{"cli", "text"},
+	{"api", ""},
+	{"text", ""},
+	{"deploy", ""},
+}
+
+// pure are packages that decide, and so import the standard library and pure packages only: they are read and tested
+// without a kernel and without an API server.
+var pure = []string{
+	"api", "text", "service", "service/lb", "networkpolicy", "loadbalancer/ipam", "loadbalancer/announce",
+	"loadbalancer/layer2/election", "podnetwork/egress", "operate/doctor", "testing/policytest",
+	"kernel/checksum", "kernel/numbers", "ipc/isolate",
+}
+
+// kubernetes are packages that may import Kubernetes' modules, with the reason.
+var kubernetes = map[string]string{
+	"kube":                 "the edge to the API server",
+	"kube/objects":         "the edge to the API server, for administrators' commands",
+	"operate/install":      "kustomize, and the API's types",
+	"command/agent/config": "k8s.io/kube-proxy has the types of KubeProxyConfiguration",
+	"command/cluster":      "sigs.k8s.io/yaml is a YAML library",
+	"cli/configfile":       "sigs.k8s.io/yaml and json are YAML libraries",
+	"cli/output":           "sigs.k8s.io/yaml is a YAML library",
+	"dns":                  "CoreDNS brings client-go; its interface names a type",
+	"testing/conformance":  "tests",
+	"testing/scenario":     "tests",
 }
 
 // netIPers may use net.IP, with the reason.
 var netIPers = map[string]string{
-	"internal/datapath/ipvs": "netlink's routes speak net.IPNet",
-	"internal/cni":           "CNI's result types and netlink speak net.IPNet; converted at the edge of each call",
-	"internal/node":          "netlink speaks net.IPNet",
-	"internal/testnet":       "netlink speaks net.IPNet",
-	"internal/dns":           "miekg/dns records hold net.IP",
-	"lab/fabric":             "netlink speaks net.IPNet",
-	"lab/node":               "netlink speaks net.IPNet",
-	"lab/pki":                "x509 certificates hold net.IP",
-	"lab/cluster":            "x509 certificates hold net.IP",
+	"internal/datapath/ipvs":   "netlink's routes speak net.IPNet",
+	"internal/podnetwork/cni":  "CNI's result types and netlink speak net.IPNet; converted at the edge of each call",
+	"internal/podnetwork/node": "netlink speaks net.IPNet",
+	"internal/testing/testnet": "netlink speaks net.IPNet",
+	"internal/dns":             "miekg/dns records hold net.IP",
+	"lab/fabric":               "netlink speaks net.IPNet",
+	"lab/node":                 "netlink speaks net.IPNet",
+	"lab/pki":                  "x509 certificates hold net.IP",
+	"lab/cluster":              "x509 certificates hold net.IP",
 }
 
 // source is one parsed file.
@@ -234,48 +204,75 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// TestImportLaw holds who may know whom. It looks at shipped code, not at tests.
+// TestImportLaw holds who may import whom. It looks at shipped code, not at tests.
 func TestImportLaw(t *testing.T) {
 	seen := map[string]bool{}
 	for _, s := range sources(t) {
-		pkg, ok := strings.CutPrefix(s.dir(), "internal/")
-		if !ok || s.test() {
+		from := groupOf(s.dir())
+		at := slices.IndexFunc(law, func(f floor) bool { return f.group == from })
+		if s.test() || from == "test" || from == "examples" || from == "docs" || from == "." {
 			continue
 		}
-		seen[pkg] = true
-		l, ok := law[pkg]
-		if !ok {
-			t.Errorf("internal/%s has no law: decide what it may import and write it into the table law", pkg)
+		if at < 0 {
+			t.Errorf("%s: group %s is not in the law: decide what it may import", s.path, from)
 			continue
 		}
+		seen[from] = true
+		pkg := strings.TrimPrefix(s.dir(), "internal/")
 		for _, i := range s.file.Imports {
 			p, err := strconv.Unquote(i.Path.Value)
 			if err != nil {
 				t.Fatal(err)
 			}
-			ours, isOurs := strings.CutPrefix(p, module+"/internal/")
+			ours, isOurs := strings.CutPrefix(p, module+"/")
+			to := groupOf(ours)
 			switch {
-			case isOurs && !slices.Contains(l.ours, ours):
-				t.Errorf("%s imports internal/%s: %s", s.path, ours, l.whyOrNot)
-			case isOurs:
-			case strings.Contains(p, "k8s.io/") && !l.k8s:
-				t.Errorf("%s imports %s: only internal/kube knows Kubernetes (%s)", s.path, p, l.whyOrNot)
-			case strings.Contains(strings.SplitN(p, "/", 2)[0], ".") && !l.thirdOK:
-				t.Errorf("%s imports %s: the standard library only (%s)", s.path, p, l.whyOrNot)
+			case isOurs && to != from && !slices.Contains(strings.Fields(law[at].may), to):
+				t.Errorf("%s imports %s: the law lets %s import %q only", s.path, ours, from, law[at].may)
+			case isOurs && slices.Contains(pure, pkg) && !slices.Contains(pure, strings.TrimPrefix(ours, "internal/")):
+				t.Errorf("%s imports %s, which is not pure: the list pure says why this package must be", s.path, ours)
+			case !isOurs && slices.Contains(pure, pkg) && strings.Contains(strings.SplitN(p, "/", 2)[0], "."):
+				t.Errorf("%s imports %s: a pure package has the standard library only", s.path, p)
+			case !isOurs && strings.Contains(p, "k8s.io/") && strings.HasPrefix(s.dir(), "internal/") && kubernetes[pkg] == "":
+				t.Errorf("%s imports %s: only the packages in the list kubernetes may", s.path, p)
 			}
 		}
+	}
+	for _, f := range law {
+		if !seen[f.group] {
+			t.Errorf("the law names %s, which has no code", f.group)
+		}
+	}
+}
+
+// groupOf returns the group of a directory or an import path from the root: internal/flow/reset is in flow.
+func groupOf(dir string) string {
+	dir = strings.TrimPrefix(dir, "internal/")
+	group, _, _ := strings.Cut(dir, "/")
+	return group
+}
+
+// TestLawPointsDown holds that a group of the law may import only groups further down in it, so that no circle exists, and
+// that docs/architecture.md draws the law as it is.
+func TestLawPointsDown(t *testing.T) {
+	if len(law) > 26 {
+		t.Errorf("%d groups, at most 26: put the new one into one that exists", len(law))
+	}
+	var drawn strings.Builder
+	for i, f := range law {
+		for to := range strings.FieldsSeq(f.may) {
+			if !slices.ContainsFunc(law[i+1:], func(below floor) bool { return below.group == to }) {
+				t.Errorf("%s may import %s, which is not below it", f.group, to)
+			}
+		}
+		fmt.Fprintf(&drawn, "%-14s %s\n", f.group, cmp.Or(f.may, "-"))
 	}
 	doc, err := os.ReadFile("docs/architecture.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for pkg := range law {
-		if !seen[pkg] {
-			t.Errorf("the law names internal/%s, which does not exist", pkg)
-		}
-		if !regexp.MustCompile("(?m)^\\|.*`(internal/" + pkg + "|…/" + path.Base(pkg) + "|" + path.Base(pkg) + ")`").Match(doc) {
-			t.Errorf("docs/architecture.md has no row for internal/%s: say what it hides", pkg)
-		}
+	if !bytes.Contains(doc, []byte("```\n"+drawn.String()+"```\n")) {
+		t.Errorf("docs/architecture.md does not draw the law; it has to have the block:\n```\n%s```", drawn.String())
 	}
 }
 
@@ -346,77 +343,4 @@ func calls(above []ast.Node, method string) (found bool) {
 		}
 	}
 	return found
-}
-
-// retired are words that this project does not use any more, each with what a kube-proxy or
-// netfilter engineer says instead (docs/glossary.md). They are refused in identifiers,
-// comments and texts, but for the names that a former release gave to kernel objects.
-var retired = []struct{ pattern, instead string }{
-	{`another hand|somebody else`, "another program"},
-	{`[Vv]antage`, "node"},
-	{`MasqueradeFar|KUBE-MARK-FAR`, "MasqueradeOffCluster, KUBE-EXT-OFF-CLUSTER"},
-	{`\b[Ii]nsiders?\b`, "internal clients"},
-	{`\bLacks\b`, "Unsupported"},
-	{`\bIfGone\b|\bDoubt\b`, "Unconfirmed"},
-	{`\bJudge\b`, "Checker"},
-	{`\bCarrier\b|\bReleaser\b`, "a method of datapath.Datapath"},
-	{`\b[Ss]ticker\b|\bdeafen|\bDoom\b|\bknobs\b|\bweightless\b`, "the word in docs/glossary.md"},
-	{`\b[Pp]ainter\b|\bwitness\b|\bmayBe\b|\bfanout\b`, "the word in docs/glossary.md"},
-	{`\bshall\b`, "must, or the present tense"},
-	{`\bhow[TA-Z]\w*|\bloadWays?\b`, "verdict ID, dispatch"},
-	{`\b(sticky|nodeport-sticky|sticky-outside)[46]\b|\brecall([46]|-\w+)?\b|\blearners?\b|\bgive-back\b|\blearn-(prerouting|output)\b|\bremember-\d+\b`, "affinity-ids, affinity-lookup, affinity-update"},
-	{`\breserved[46]\b|\bunserved-\w+|\bchain (unserved|closer)\b|\bcloser-nodeport\b`, "cluster-ips, cluster-ips-check, policy-check"},
-	{`\binet fairway services[46]\b|\b(map|set) (services|nodeport|outside)[46] \{|\bmap ways \{`, "frontends, frontends-internal, frontends-external, nodeports, dispatch"},
-	{`\bdoubt(Pause)?\(|\bDoubts\(|\bdigestOf\b|\bfarMasqueraded\b|\bmarkFar\b`, "unverified, fingerprint, off cluster"},
-	{`\btype (wire|spot|sketch|drawing|painter|ring) \b`, "what it is: vethPair, genlConn, chainRef, builder, fragment"},
-}
-
-// retiredIn are the files where such words are looked for: programs of the kernel and documentation, and Go. What
-// former releases called things, and why things were decided, keep the names.
-func retiredIn(t *testing.T) map[string]string {
-	texts := map[string]string{}
-	for _, s := range sources(t) {
-		texts[s.path] = string(s.text)
-	}
-	for _, pattern := range []string{"*.md", "docs/*.md", "lab/*.md", "internal/*/*.nft*", "internal/*/*/*.nft*"} {
-		all, err := filepath.Glob(pattern)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, p := range all {
-			text, err := os.ReadFile(p)
-			if err != nil {
-				t.Fatal(err)
-			}
-			texts[filepath.ToSlash(p)] = string(text)
-		}
-	}
-	for p := range texts {
-		if name := path.Base(p); p == "style_test.go" || name == "former.go" || name == "former_test.go" || name == "CHANGELOG.md" {
-			delete(texts, p)
-		}
-	}
-	return texts
-}
-
-func TestRetiredWords(t *testing.T) {
-	texts, programs := retiredIn(t), 0
-	for p := range texts {
-		if strings.Contains(p, ".nft") {
-			programs++
-		}
-	}
-	if programs < 10 {
-		t.Errorf("only %d programs of nf_tables were found", programs)
-	}
-	for _, r := range retired {
-		re := regexp.MustCompile(r.pattern)
-		for p, text := range texts {
-			for i, line := range strings.Split(text, "\n") {
-				if word := re.FindString(line); word != "" {
-					t.Errorf("%s:%d: %q is retired: write %s", p, i+1, word, r.instead)
-				}
-			}
-		}
-	}
 }

@@ -2,7 +2,7 @@
 // the chart. They are the very files that `kubectl apply -k deploy/` reads.
 //
 //	deploy/*.yaml ──┬── kubectl apply -k, fairway-lab
-//	                └── Files ──> internal/install (kustomize as a library)
+//	                └── Files ──> internal/operate/install (kustomize as a library)
 //
 // It promises that what is embedded is the whole of what a kustomization here names.
 package deploy

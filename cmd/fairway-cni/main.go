@@ -11,7 +11,7 @@ package main
 import (
 	"os"
 
-	"github.com/fairway-net/fairway/internal/cni"
+	"github.com/fairway-net/fairway/internal/podnetwork/cni"
 )
 
 // version is set by the Makefile with -ldflags -X; a plain `go build` says so.

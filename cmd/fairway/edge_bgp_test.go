@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 // edgeBird is the router of an edgeLab: what it announces are static routes to nodes.

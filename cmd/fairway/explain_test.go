@@ -15,8 +15,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/fairway-net/fairway/internal/command"
-	"github.com/fairway-net/fairway/internal/scenario"
 	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/testing/scenario"
 )
 
 // nodeYAML is the node of a scenario, as the API server has it.

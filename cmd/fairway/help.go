@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/fairway-net/fairway/internal/config"
+	"github.com/fairway-net/fairway/internal/command/agent/config"
 )
 
 // described is a flag as help shows it: not with a type of Go, and not with an empty list for a default.

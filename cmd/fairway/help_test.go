@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fairway-net/fairway/internal/cli/clitest"
 	"github.com/fairway-net/fairway/internal/command"
+	"github.com/fairway-net/fairway/internal/testing/clitest"
 )
 
 // TestHelp: every command's help text is a golden file, with an example, and names what its flags take.

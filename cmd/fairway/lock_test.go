@@ -7,7 +7,7 @@ import (
 
 	"github.com/fairway-net/fairway/internal/command"
 	"github.com/fairway-net/fairway/internal/datapath"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 // TestOneAgent: a second agent on a node refuses to start, in every mode and without any

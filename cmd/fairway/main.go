@@ -28,7 +28,7 @@ import (
 	"github.com/fairway-net/fairway/internal/command/edge"
 	"github.com/fairway-net/fairway/internal/command/inspect"
 	"github.com/fairway-net/fairway/internal/command/speaker"
-	"github.com/fairway-net/fairway/internal/oneline"
+	"github.com/fairway-net/fairway/internal/text"
 )
 
 // version is set by the Makefile with -ldflags -X; a plain `go build` says so.
@@ -57,7 +57,7 @@ func run(ctx context.Context, e command.Env, args []string) int {
 	case errors.As(err, &code):
 		return int(code)
 	}
-	what, hint := oneline.Hint(oneline.Error(err).Error())
+	what, hint := text.SplitHint(text.OneLine(err).Error())
 	fmt.Fprintf(e.Stderr, "error: %s\n", what)
 	if hint != "" {
 		fmt.Fprintf(e.Stderr, "hint: %s\n", hint)

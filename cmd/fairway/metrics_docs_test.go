@@ -17,19 +17,19 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/fairway-net/fairway/internal/bgp"
 	"github.com/fairway-net/fairway/internal/command/agent"
-	"github.com/fairway-net/fairway/internal/conntrack"
 	"github.com/fairway-net/fairway/internal/datapath"
-	"github.com/fairway-net/fairway/internal/edge"
-	"github.com/fairway-net/fairway/internal/health"
+	"github.com/fairway-net/fairway/internal/flow/conntrack"
+	"github.com/fairway-net/fairway/internal/ipc/liveness"
 	"github.com/fairway-net/fairway/internal/kube"
-	"github.com/fairway-net/fairway/internal/liveness"
-	"github.com/fairway-net/fairway/internal/node"
-	"github.com/fairway-net/fairway/internal/policy/enforcer"
+	"github.com/fairway-net/fairway/internal/loadbalancer/bgp"
+	"github.com/fairway-net/fairway/internal/loadbalancer/edge"
+	"github.com/fairway-net/fairway/internal/loadbalancer/layer2"
+	"github.com/fairway-net/fairway/internal/networkpolicy/enforcer"
+	"github.com/fairway-net/fairway/internal/podnetwork/node"
 	"github.com/fairway-net/fairway/internal/proxy"
+	"github.com/fairway-net/fairway/internal/proxy/health"
 	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/speaker"
 )
 
 var update = flag.Bool("update", false, "write the tables of docs anew")
@@ -55,7 +55,7 @@ func (r *recorder) MustRegister(all ...prometheus.Collector) {
 
 // exporters are the packages that make metrics. Their collectors are in programs; those of
 // internal/dns have a test of their own.
-var exporters = []string{"internal/bgp", "internal/command/agent", "internal/conntrack", "internal/dns", "internal/edge", "internal/health", "internal/kube", "internal/node", "internal/policy/enforcer", "internal/proxy", "internal/speaker"}
+var exporters = []string{"internal/command/agent", "internal/dns", "internal/flow/conntrack", "internal/kube", "internal/loadbalancer/bgp", "internal/loadbalancer/edge", "internal/loadbalancer/layer2", "internal/networkpolicy/enforcer", "internal/podnetwork/node", "internal/proxy", "internal/proxy/health"}
 
 // programs are those with a table in docs/metrics.md, and their collectors.
 var programs = map[string]func(*testing.T) []prometheus.Collector{
@@ -64,7 +64,7 @@ var programs = map[string]func(*testing.T) []prometheus.Collector{
 	"edge":       func(*testing.T) []prometheus.Collector { return []prometheus.Collector{edge.NewMetrics()} },
 	"speaker": func(*testing.T) []prometheus.Collector {
 		r := &recorder{Registry: prometheus.NewRegistry()}
-		speaker.NewMetrics(r, "node")
+		layer2.NewMetrics(r, "node")
 		bgp.NewMetrics(r)
 		return append(r.all, new(kube.BGP).Metrics())
 	},

@@ -10,13 +10,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/command"
-	"github.com/fairway-net/fairway/internal/datapath/conformance"
 	"github.com/fairway-net/fairway/internal/datapath/modes"
-	"github.com/fairway-net/fairway/internal/fence"
-	"github.com/fairway-net/fairway/internal/numbers"
+	"github.com/fairway-net/fairway/internal/kernel/numbers"
+	"github.com/fairway-net/fairway/internal/loadbalancer/layer2/fence"
 	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/testing/conformance"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 func TestMain(m *testing.M) {
@@ -98,8 +99,8 @@ func example() *service.Table {
 		Endpoints: []service.Endpoint{{Addr: netip.MustParseAddrPort("10.244.0.5:8080"), Local: true}},
 	}
 	return service.NewTable(service.Settings{Pods: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}, []*service.Frontend{{
-		Addr: netip.MustParseAddrPort("10.96.0.8:80"), Proto: service.TCP,
-		Service:  service.PortName{Name: service.Name{Namespace: "default", Name: "web"}, Port: "http"},
+		Addr: netip.MustParseAddrPort("10.96.0.8:80"), Proto: api.TCP,
+		Service:  api.PortName{Name: api.Name{Namespace: "default", Name: "web"}, Port: "http"},
 		Internal: to, External: to,
 	}})
 }

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fairway-net/fairway/internal/page"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/testing/docpage"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 // kubeconfigOf writes a kubeconfig of an API server.
@@ -66,7 +66,7 @@ func TestStatusWithoutAPIServer(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	page.Check(t, "../../docs/troubleshooting.md", "kubectl -n kube-system exec fairway-agent-rk226 -- fairway status", out)
+	docpage.Check(t, "../../docs/troubleshooting.md", "kubectl -n kube-system exec fairway-agent-rk226 -- fairway status", out)
 }
 
 // TestNoSuchNode: on a machine that is no node, nothing is decided for it.

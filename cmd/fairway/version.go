@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/fairway-net/fairway/internal/cli/output"
 	"github.com/fairway-net/fairway/internal/command"
-	"github.com/fairway-net/fairway/internal/output"
 )
 
 // versionInfo is what fairway version prints.

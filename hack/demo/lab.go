@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/fairway-net/fairway/internal/oneline"
+	"github.com/fairway-net/fairway/internal/text"
 )
 
 // client is the pod that sends the requests from inside the cluster.
@@ -63,7 +63,7 @@ func (d *demo) show(ctx context.Context, args ...string) (string, error) {
 
 // failed is the error of a command, with the last line of its output, which says why.
 func (d *demo) failed(args []string, err error, said string) error {
-	if why := oneline.Last(said); why != "" {
+	if why := text.LastLine(said); why != "" {
 		err = fmt.Errorf("%w: %s", err, why)
 	}
 	return mismatch{want: fmt.Sprintf("`%s` to succeed", typed(d.lab, args)), got: err.Error()}
@@ -138,8 +138,8 @@ func typed(program string, args []string) string {
 }
 
 // indent sets all lines but the first under it.
-func indent(text, by string) string {
-	return strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n"+by)
+func indent(data, by string) string {
+	return strings.ReplaceAll(strings.TrimSpace(data), "\n", "\n"+by)
 }
 
 // indenter writes lines with a prefix, as they come.

@@ -38,7 +38,7 @@ var boxes = []box{
 	{2, 0, "internal/proxy", "hands changes on, tries again", false, []int{3, 4}},
 	{3, 0, "internal/datapath", "nftables iptables ipvs userspace", false, []int{9}},
 	{2, 1, "internal/flow", "which connections became wrong", false, []int{5}},
-	{1, 1, "internal/conntrack", "ends them", false, nil},
+	{1, 1, "internal/flow/conntrack", "ends them", false, nil},
 	{0, 3, "services", "chain, from prerouting and output", true, []int{7}},
 	{1, 3, "frontends4", "map: address . protocol . port", true, []int{8}},
 	{2, 3, "dispatch", "map: the chain that does it", true, []int{9, 10}},

@@ -1,6 +1,6 @@
 // Command mkchart writes the Helm chart: bin/fairway-VERSION.tgz, and with -dir its files to read.
 //
-//	deploy/ ─ internal/chart ─▶ files ─▶ fairway-VERSION.tgz
+//	deploy/ ─ hack/chart ─▶ files ─▶ fairway-VERSION.tgz
 //
 // It runs in the root of the repository. It promises the same bytes for the same sources.
 package main
@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/fairway-net/fairway/deploy"
-	"github.com/fairway-net/fairway/internal/chart"
+	"github.com/fairway-net/fairway/hack/chart"
 )
 
 func main() {

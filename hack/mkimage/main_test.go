@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 func TestMain(m *testing.M) {

@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/fairway-net/fairway/internal/suggest"
+	"github.com/fairway-net/fairway/internal/text"
 )
 
 // Strict makes a program refuse what it does not know. All commands must have been added.
@@ -61,7 +61,7 @@ func noCommand(c *cobra.Command, args []string) error {
 			names = append(names, sub.Name())
 		}
 	}
-	near := suggest.Closest(args[0], names)
+	near := text.Closest(args[0], names)
 	for _, sub := range c.Commands() {
 		if slices.Contains(sub.SuggestFor, args[0]) { // its name in another tool
 			near = sub.Name()
@@ -79,7 +79,7 @@ func flagError(c *cobra.Command, err error) error {
 	if !ok {
 		return err
 	}
-	if near := suggest.Closest(name, FlagNames(c)); near != "" {
+	if near := text.Closest(name, FlagNames(c)); near != "" {
 		return fmt.Errorf("%w [did you mean --%s? See %s --help]", err, near, c.CommandPath())
 	}
 	return fmt.Errorf("%w [%s --help lists all flags]", err, c.CommandPath())

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/fairway-net/fairway/internal/kube"
-	"github.com/fairway-net/fairway/internal/node"
+	"github.com/fairway-net/fairway/internal/podnetwork/node"
 )
 
 // AddConnection adds the flags of a command that a person runs against a cluster. Without

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/fairway-net/fairway/internal/status"
+	"github.com/fairway-net/fairway/internal/operate/status"
 )
 
 // LockNode makes this process the only one that writes this node's rules, until the

@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fairway-net/fairway/internal/oneline"
+	"github.com/fairway-net/fairway/internal/text"
 )
 
 var logFormats = []string{"text", "json"}
@@ -60,7 +60,7 @@ func logOptions(level slog.Leveler) *slog.HandlerOptions {
 	return &slog.HandlerOptions{Level: level, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		switch v := a.Value.Any().(type) {
 		case error:
-			a.Value = slog.StringValue(oneline.Error(v).Error())
+			a.Value = slog.StringValue(text.OneLine(v).Error())
 		case time.Time: // the handler's own
 		case time.Duration: // JSON would have nanoseconds
 			if v > 10*time.Millisecond {

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/api"
 )
 
 // TestJSONLog: one object per line, with the component, and errors as text.
@@ -25,7 +25,7 @@ func TestJSONLog(t *testing.T) {
 
 // TestLogValues: text and JSON have the same words for a duration, an address and whatever has a text of its own.
 func TestLogValues(t *testing.T) {
-	attrs := []any{"again", 1500*time.Millisecond + 12345, "service", service.Name{Namespace: "prod", Name: "web"}, "address", netip.MustParseAddr("10.0.0.1")}
+	attrs := []any{"again", 1500*time.Millisecond + 12345, "service", api.Name{Namespace: "prod", Name: "web"}, "address", netip.MustParseAddr("10.0.0.1")}
 	var text, json strings.Builder
 	NewLog(&text, slog.LevelInfo).Info("so", attrs...)
 	if want := "msg=so again=1.5s service=prod/web address=10.0.0.1\n"; !strings.HasSuffix(text.String(), want) {

@@ -3,7 +3,7 @@ package command
 import (
 	"testing"
 
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 func TestMain(m *testing.M) { testnet.Main(m) }

@@ -12,7 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/fairway-net/fairway/internal/listener"
+	"github.com/fairway-net/fairway/internal/ipc/listener"
 )
 
 // NewRegistry has the metrics of the process, and those of its parts.

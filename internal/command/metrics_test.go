@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fairway-net/fairway/internal/listener"
+	"github.com/fairway-net/fairway/internal/ipc/listener"
 )
 
 // connect opens a connection from an address. In 127/8 each address is a client of its own.

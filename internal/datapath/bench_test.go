@@ -3,7 +3,7 @@ package datapath_test
 import (
 	"testing"
 
-	"github.com/fairway-net/fairway/internal/datapath/conformance"
+	"github.com/fairway-net/fairway/internal/testing/conformance"
 )
 
 // BenchmarkModes compares the modes that this kernel has; that of IPVS, in user-mode

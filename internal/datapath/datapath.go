@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/flow"
 	"github.com/fairway-net/fairway/internal/service"
 )
@@ -46,7 +47,7 @@ type Datapath interface {
 	Explain(ctx context.Context, k service.Key) ([]Object, error)
 	// Counts returns what was carried since the rules were loaded, for each Service port.
 	// Which fields are filled in, Capabilities.Counts says.
-	Counts(ctx context.Context) (map[service.PortName]Count, error)
+	Counts(ctx context.Context) (map[api.PortName]Count, error)
 	// EndFlows ends the flows of those described that the datapath carries in this process,
 	// as flow.Ender has it. Conntrack cannot end those. Where Capabilities.CarriesFlows is
 	// false there are none.
@@ -76,7 +77,7 @@ type Capabilities struct {
 	// Algorithms are those that it balances by; Random is always one of them.
 	Algorithms service.Algorithms
 	// Protocols are those that it forwards. Ports of others are rejected.
-	Protocols []service.Proto
+	Protocols []api.Proto
 	// Counts are the fields of Count that it fills in.
 	Counts Counted
 	// Affinity says which of a Service port's frontends share what they remember of a client.

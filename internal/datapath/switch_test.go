@@ -3,12 +3,12 @@ package datapath_test
 import (
 	"testing"
 
-	"github.com/fairway-net/fairway/internal/childfault"
-	"github.com/fairway-net/fairway/internal/datapath/conformance"
 	"github.com/fairway-net/fairway/internal/datapath/iptables"
 	"github.com/fairway-net/fairway/internal/datapath/nftables"
 	"github.com/fairway-net/fairway/internal/datapath/userspace"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/testing/childfault"
+	"github.com/fairway-net/fairway/internal/testing/conformance"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 func TestMain(m *testing.M) {

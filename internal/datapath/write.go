@@ -7,6 +7,7 @@ import (
 	"io"
 	"text/tabwriter"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -41,9 +42,9 @@ type AddressObjects struct {
 
 // A Selection says what List lists.
 type Selection struct {
-	Namespace string        // empty: all
-	Only      *service.Name // nil: all
-	Objects   bool          // also the kernel objects
+	Namespace string    // empty: all
+	Only      *api.Name // nil: all
+	Objects   bool      // also the kernel objects
 }
 
 // List reads back what the kernel does.

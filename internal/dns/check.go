@@ -14,8 +14,8 @@ import (
 	"github.com/coredns/coredns/plugin/pkg/parse"
 	"github.com/coredns/coredns/plugin/pkg/transport"
 
-	"github.com/fairway-net/fairway/internal/numbers"
-	"github.com/fairway-net/fairway/internal/oneline"
+	"github.com/fairway-net/fairway/internal/kernel/numbers"
+	"github.com/fairway-net/fairway/internal/text"
 )
 
 // A Report is what Check finds out about a Corefile.
@@ -39,9 +39,9 @@ type Directive struct {
 
 // Check says what a server would do with a Corefile, without serving it. It sets up CoreDNS's
 // plugins, so that a process which checks must not serve.
-func Check(path string, text []byte) Report {
+func Check(path string, data []byte) Report {
 	defer captureLog(slog.New(slog.DiscardHandler))()
-	blocks, err := parseBlocks(path, text)
+	blocks, err := parseBlocks(path, data)
 	if err != nil {
 		return Report{Errors: []string{err.Error()}}
 	}
@@ -51,7 +51,7 @@ func Check(path string, text []byte) Report {
 	}
 	r.Errors = append(r.Errors, twice(blocks)...)
 	if len(r.Errors) == 0 {
-		if err := setUp(path, text); err != nil {
+		if err := setUp(path, data); err != nil {
 			r.Errors = append(r.Errors, err.Error())
 		}
 	}
@@ -62,7 +62,7 @@ func Check(path string, text []byte) Report {
 }
 
 // setUp has every plugin read its block, and starts none.
-func setUp(path string, text []byte) error {
+func setUp(path string, data []byte) error {
 	register()
 	// The kubernetes plugin looks for the cluster as soon as it has read its block. It comes last, so
 	// that all others have read theirs when it finds none.
@@ -71,11 +71,11 @@ func setUp(path string, text []byte) error {
 		return fmt.Errorf("choose plugins: %w", err)
 	}
 	dnsserver.Port = fmt.Sprint(numbers.PortDNS)
-	err := caddy.ValidateAndExecuteDirectives(caddy.CaddyfileInput{Filepath: path, Contents: text, ServerTypeName: "dns"}, nil, true)
+	err := caddy.ValidateAndExecuteDirectives(caddy.CaddyfileInput{Filepath: path, Contents: data, ServerTypeName: "dns"}, nil, true)
 	if err == nil || strings.Contains(err.Error(), "in-cluster configuration") {
 		return nil
 	}
-	return oneline.Error(err)
+	return text.OneLine(err)
 }
 
 // twice names the zones that two blocks have, which CoreDNS finds out only when it serves them.

@@ -10,7 +10,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/fairway-net/fairway/internal/netnamespace"
+	"github.com/fairway-net/fairway/internal/kernel/netns"
 )
 
 // builtin is the Corefile that kubeadm installs, less what cannot work here.
@@ -145,7 +145,7 @@ func (s *Server) self() ([]netip.Addr, error) {
 		// resolver there (systemd-resolved, dnsmasq) is a fine upstream.
 		return self, nil
 	}
-	own, err := netnamespace.Addrs()
+	own, err := netns.Addrs()
 	if err != nil {
 		return nil, err
 	}

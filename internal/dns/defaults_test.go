@@ -18,7 +18,7 @@ import (
 	"github.com/miekg/dns"
 	"golang.org/x/tools/txtar"
 
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 var update = flag.Bool("update", false, "write the reports of testdata anew")

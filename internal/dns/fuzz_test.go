@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 // FuzzLog: whatever CoreDNS logs, with names that any pod asks for, is passed on as one record, or none.

@@ -13,7 +13,7 @@ import (
 	"github.com/coredns/coredns/plugin/pkg/parse"
 	"github.com/coredns/coredns/plugin/pkg/transport"
 
-	"github.com/fairway-net/fairway/internal/oneline"
+	"github.com/fairway-net/fairway/internal/text"
 )
 
 // checkPorts refuses to start where another server listens. CoreDNS opens its
@@ -26,7 +26,7 @@ func checkPorts(blocks []caddyfile.ServerBlock, port uint16) error {
 			proto, rest := parse.Transport(key)
 			_, p, err := plugin.SplitHostPort(rest)
 			if err != nil {
-				return fmt.Errorf("read Corefile: server block %q: %w", key, oneline.Error(err))
+				return fmt.Errorf("read Corefile: server block %q: %w", key, text.OneLine(err))
 			}
 			if p == "" && proto == transport.DNS {
 				p = strconv.Itoa(int(port))

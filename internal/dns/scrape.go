@@ -19,7 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/prometheus/exporter-toolkit/web"
 
-	"github.com/fairway-net/fairway/internal/listener"
+	"github.com/fairway-net/fairway/internal/ipc/listener"
 )
 
 // CoreDNS's server of metrics answers whoever asks, as often as they ask. Each answer takes some hundred

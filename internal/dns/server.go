@@ -16,8 +16,8 @@ import (
 	"github.com/coredns/coredns/core/dnsserver"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/fairway-net/fairway/internal/numbers"
-	"github.com/fairway-net/fairway/internal/oneline"
+	"github.com/fairway-net/fairway/internal/kernel/numbers"
+	"github.com/fairway-net/fairway/internal/text"
 )
 
 // defaultDomain is the zone of nearly every cluster.
@@ -148,13 +148,13 @@ func (s *Server) start(in input) (*caddy.Instance, error) {
 		_ = undo() // the error that counts is the one of Start
 	}
 	hint := ""
-	switch text := err.Error(); {
-	case strings.Contains(text, "in-cluster configuration"):
+	switch data := err.Error(); {
+	case strings.Contains(data, "in-cluster configuration"):
 		hint = " [outside a cluster, give --kubeconfig or --master]"
-	case s.cfg.Kubeconfig != "" && strings.HasPrefix(text, "plugin/kubernetes"):
+	case s.cfg.Kubeconfig != "" && strings.HasPrefix(data, "plugin/kubernetes"):
 		hint = fmt.Sprintf(" [check the kubeconfig file %s]", s.cfg.Kubeconfig)
 	}
-	return nil, fmt.Errorf("serve Corefile %s: %w%s", in.Filepath, oneline.Error(err), hint)
+	return nil, fmt.Errorf("serve Corefile %s: %w%s", in.Filepath, text.OneLine(err), hint)
 }
 
 // stale tells alerts what the log says once.

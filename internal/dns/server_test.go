@@ -14,7 +14,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 func TestUserCorefileIsServedOverBothTransports(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	"github.com/coredns/caddy"
 	"github.com/coredns/caddy/caddyfile"
 
-	"github.com/fairway-net/fairway/internal/oneline"
+	"github.com/fairway-net/fairway/internal/text"
 )
 
 // Where a Corefile is looked for when none is named, in this order. The Deployment mounts
@@ -55,11 +55,11 @@ func (s *Server) read() (in input, err error) {
 	if unknown := unknownPlugins(in.Filepath, in.blocks); len(unknown) > 0 {
 		return in, fmt.Errorf("read Corefile: %s [built in are: %s]", unknown[0], strings.Join(slices.Sorted(slices.Values(Plugins())), " "))
 	}
-	text, err := json.Marshal(in.blocks)
+	data, err := json.Marshal(in.blocks)
 	if err != nil {
 		return in, err
 	}
-	in.print = sha256.Sum256(text)
+	in.print = sha256.Sum256(data)
 	in.Contents = withClients(in.Filepath, in.Contents, in.blocks)
 	readBlocks(in.blocks)
 	return in, nil
@@ -73,7 +73,7 @@ func (s *Server) load() (in input, err error) {
 		paths = []string{s.cfg.Corefile}
 	}
 	for _, path := range paths {
-		text, err := os.ReadFile(path)
+		data, err := os.ReadFile(path)
 		switch {
 		case err == nil && flags && path == s.adopted:
 			in.note = path + " is not taken over: flags say which cluster is served"
@@ -81,28 +81,28 @@ func (s *Server) load() (in input, err error) {
 		case err == nil && flags:
 			return in, fmt.Errorf("read Corefile: %s says itself which cluster it serves [in its kubernetes block, write the zone and `kubeconfig PATH` or `endpoint URL`, in place of flags]", path)
 		case err == nil:
-			in.CaddyfileInput = caddy.CaddyfileInput{Filepath: path, Contents: text, ServerTypeName: "dns"}
+			in.CaddyfileInput = caddy.CaddyfileInput{Filepath: path, Contents: data, ServerTypeName: "dns"}
 			return in, nil
 		case s.cfg.Corefile != "" || !errors.Is(err, fs.ErrNotExist):
 			return in, fmt.Errorf("read Corefile: %w", err)
 		}
 	}
-	text, note, err := s.builtin()
+	data, note, err := s.builtin()
 	if err != nil {
 		return in, fmt.Errorf("make built-in Corefile: %w", err)
 	}
 	in.note = strings.Trim(in.note+"; "+note, "; ")
-	in.CaddyfileInput = caddy.CaddyfileInput{Filepath: "built-in", Contents: text, ServerTypeName: "dns"}
+	in.CaddyfileInput = caddy.CaddyfileInput{Filepath: "built-in", Contents: data, ServerTypeName: "dns"}
 	return in, nil
 }
 
 // parseBlocks reads the server blocks of a Corefile.
-func parseBlocks(path string, text []byte) ([]caddyfile.ServerBlock, error) {
+func parseBlocks(path string, data []byte) ([]caddyfile.ServerBlock, error) {
 	// No list of valid directives: all are let through here, so that the
 	// message about an unknown one can be ours.
-	blocks, err := caddyfile.Parse(path, bytes.NewReader(text), nil)
+	blocks, err := caddyfile.Parse(path, bytes.NewReader(data), nil)
 	if err != nil {
-		return nil, fmt.Errorf("read Corefile: %w", oneline.Error(err))
+		return nil, fmt.Errorf("read Corefile: %w", text.OneLine(err))
 	}
 	if len(blocks) == 0 {
 		return nil, fmt.Errorf("read Corefile: %s has no server block [write at least `. { forward . ADDRESS }`]", path)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/miekg/dns"
 
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 // udpUpstream is an upstream that gives each query to reply, which writes what it likes.

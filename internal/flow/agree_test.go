@@ -6,9 +6,10 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/flow"
 	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 // TestStaleAgreesWithChecker: what Stale finds by comparing two tables, a Checker of the
@@ -24,12 +25,12 @@ func TestStaleAgreesWithChecker(t *testing.T) {
 			stale[f.Key()] = f
 		}
 		checker := flow.NewChecker(to)
-		owners := map[service.Key]service.Name{}
+		owners := map[service.Key]api.Name{}
 		for f := range to.Frontends() {
 			owners[f.Key()] = f.Service.Name
 		}
 		for f := range from.Frontends() {
-			if owner, is := owners[f.Key()]; !is && !f.ClusterIP || f.Proto == service.TCP && owner != f.Service.Name {
+			if owner, is := owners[f.Key()]; !is && !f.ClusterIP || f.Proto == api.TCP && owner != f.Service.Name {
 				continue // a Checker cannot know whose the flow was
 			}
 			for _, a := range f.FlowEndpoints() {
@@ -42,7 +43,7 @@ func TestStaleAgreesWithChecker(t *testing.T) {
 				if got.Unanswered && !is && !routed(f, a) {
 					continue // it was so before too
 				}
-				if wrong != is || want.Unanswered != got.Unanswered || is && (want.Unconfirmed && !got.Unconfirmed || want.Namespace != got.Namespace && f.Proto == service.TCP) {
+				if wrong != is || want.Unanswered != got.Unanswered || is && (want.Unconfirmed && !got.Unconfirmed || want.Namespace != got.Namespace && f.Proto == api.TCP) {
 					t.Fatalf("%v: Stale %v %+v, Checker %v %+v\nfrom %v\nto %v", exists, is, want, wrong, got, from.Sorted(), to.Sorted())
 				}
 				checked++
@@ -51,7 +52,7 @@ func TestStaleAgreesWithChecker(t *testing.T) {
 				}
 			}
 			untranslated := flow.Flow{Proto: f.Proto, Frontend: f.Addr, Endpoint: f.Addr}
-			if f.Proto == service.UDP && !f.KeepsFlows() && !f.NodePort() {
+			if f.Proto == api.UDP && !f.KeepsFlows() && !f.NodePort() {
 				_, wrong := checker.Check(untranslated, local)
 				if _, is := stale[flow.Key{Proto: f.Proto, Frontend: f.Addr}]; is != wrong {
 					t.Fatalf("%v untranslated: Stale %v, Checker %v", f.Key(), is, wrong)
@@ -98,7 +99,7 @@ func randomTable(rng *rand.Rand) *service.Table {
 			}
 		}
 		slice := &service.Slice{Name: svc.Name, Service: svc.Name, Endpoints: eps, Ports: []service.SlicePort{
-			{Name: "dns", Proto: service.UDP, Port: 5353}, {Name: "tcp", Proto: service.TCP, Port: 5353},
+			{Name: "dns", Proto: api.UDP, Port: 5353}, {Name: "tcp", Proto: api.TCP, Port: 5353},
 		}}
 		b.Set(service.Compile(svc, []*service.Slice{slice}, service.Node{Name: "n"}))
 	}

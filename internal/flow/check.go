@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -32,15 +33,15 @@ func (c *Checker) Check(f Flow, local func(netip.Addr) bool) (wrong Flow, is boo
 	if f.Endpoint == f.Frontend {
 		front := c.index.Frontend(at, local(f.Frontend.Addr()))
 		f.Endpoint = netip.AddrPort{}
-		return f, f.Proto == service.UDP && front.KeepsFlows()
+		return f, f.Proto == api.UDP && front.KeepsFlows()
 	}
 	// What is translated came to this node, also if the address is not the node's any more.
 	front := c.index.Frontend(at, true)
 	switch {
 	case front == nil:
 		ours := slices.ContainsFunc(c.table.Settings.ServiceCIDRs, func(p netip.Prefix) bool { return p.Contains(f.Frontend.Addr()) })
-		return f, ours && f.Proto == service.UDP
-	case f.Proto == service.UDP:
+		return f, ours && f.Proto == api.UDP
+	case f.Proto == api.UDP:
 		return f, !front.KeepsFlowsTo(f.Endpoint)
 	case front.RoutesTo(f.Endpoint):
 		return f, false

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/api"
 )
 
 // patience is for what must come. It is long: a loaded machine is no failure.
@@ -87,7 +87,7 @@ func (c *cluster) until(t *testing.T, what string, is func() bool) {
 // it search for the connections to all.
 func ask(t *testing.T, c *cluster, short periods, gone []byte, left ...byte) *rig {
 	t.Helper()
-	r := newRig(tableOf(service.TCP), c)
+	r := newRig(tableOf(api.TCP), c)
 	r.audited = true
 	r.confirmer.periods = short
 	r.confirmer.log = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -100,12 +100,12 @@ func ask(t *testing.T, c *cluster, short periods, gone []byte, left ...byte) *ri
 			t.Error(err)
 		}
 	})
-	r.pass(t, tableOf(service.TCP, append(slices.Clone(left), gone...)...), true)
+	r.pass(t, tableOf(api.TCP, append(slices.Clone(left), gone...)...), true)
 	for _, b := range gone {
-		r.exist[Key{Proto: service.TCP, Frontend: netip.MustParseAddrPort("10.96.0.10:53"), Endpoint: endpoint(b)}] = true
+		r.exist[Key{Proto: api.TCP, Frontend: netip.MustParseAddrPort("10.96.0.10:53"), Endpoint: endpoint(b)}] = true
 	}
 	r.now = r.now.Add(time.Second)
-	r.pass(t, tableOf(service.TCP, left...), true)
+	r.pass(t, tableOf(api.TCP, left...), true)
 	r.expect(t, "before any answer", 1)
 	return r
 }
@@ -180,9 +180,9 @@ func TestHangingQuestion(t *testing.T) {
 	c := newCluster(map[string][]answer{pod(1): {{hangs: true}}, pod(2): {{hangs: true}}, pod(3): {{}}})
 	r := ask(t, c, periods{deadline: time.Hour, firstPause: time.Hour, longestPause: time.Hour}, []byte{1, 2}, 3, 4)
 	c.until(t, "both questions hang", func() bool { return c.times(pod(1)) == 1 && c.times(pod(2)) == 1 })
-	r.exist[Key{Proto: service.TCP, Frontend: netip.MustParseAddrPort("10.96.0.10:53"), Endpoint: endpoint(3)}] = true
+	r.exist[Key{Proto: api.TCP, Frontend: netip.MustParseAddrPort("10.96.0.10:53"), Endpoint: endpoint(3)}] = true
 	r.now = r.now.Add(time.Second)
-	r.pass(t, tableOf(service.TCP, 4), true)
+	r.pass(t, tableOf(api.TCP, 4), true)
 	r.reconcile(t, 3)
 	if c.times(pod(1)) != 1 || c.times(pod(2)) != 1 {
 		t.Errorf("the others: %v", c.asked)
@@ -213,12 +213,12 @@ func TestRightAgain(t *testing.T) {
 	r := ask(t, c, periods{deadline: time.Hour, firstPause: time.Hour, longestPause: time.Hour}, []byte{1}, 2)
 	c.until(t, "the question", func() bool { return c.times(pod(1)) == 1 })
 	r.now = r.now.Add(time.Second)
-	r.pass(t, tableOf(service.TCP, 1, 2), true)
+	r.pass(t, tableOf(api.TCP, 1, 2), true)
 	if r.confirmer.busy() {
 		t.Error("the connection is right and still asked about")
 	}
 	r.now = r.now.Add(time.Second)
-	r.pass(t, tableOf(service.TCP, 2), true)
+	r.pass(t, tableOf(api.TCP, 2), true)
 	r.reconcile(t, 1)
 	if c.times(pod(1)) != 2 {
 		t.Errorf("asked %d times, want two", c.times(pod(1)))
@@ -235,7 +235,7 @@ func TestRightAgainConfirmed(t *testing.T) {
 		t.Fatal("no answer")
 	}
 	r.now = r.now.Add(time.Second)
-	r.pass(t, tableOf(service.TCP, 1, 2), true)
+	r.pass(t, tableOf(api.TCP, 1, 2), true)
 	r.expect(t, "the endpoint is back", 1)
 }
 
@@ -280,9 +280,9 @@ func TestDenied(t *testing.T) {
 
 // TestNoLookup: where pods cannot be asked about, unconfirmed connections are kept.
 func TestNoLookup(t *testing.T) {
-	r := newRig(tableOf(service.TCP, 1, 2), nil)
-	r.exist[Key{Proto: service.TCP, Frontend: netip.MustParseAddrPort("10.96.0.10:53"), Endpoint: endpoint(1)}] = true
-	r.pass(t, tableOf(service.TCP, 2), true)
+	r := newRig(tableOf(api.TCP, 1, 2), nil)
+	r.exist[Key{Proto: api.TCP, Frontend: netip.MustParseAddrPort("10.96.0.10:53"), Endpoint: endpoint(1)}] = true
+	r.pass(t, tableOf(api.TCP, 2), true)
 	if r.expect(t, "one left", 1); r.confirmer.busy() {
 		t.Error("a question that is never asked")
 	}

@@ -4,13 +4,14 @@ import (
 	"context"
 	"net/netip"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
 // A Flow is what the kernel, or a datapath in user space, remembers of clients of a
 // frontend: their packets to Frontend go to Endpoint. It describes the flows of all clients.
 type Flow struct {
-	Proto service.Proto
+	Proto api.Proto
 	// Frontend is where the client sends to: the original destination. The unspecified
 	// address of a family stands for a NodePort: this port on any address.
 	Frontend netip.AddrPort
@@ -36,7 +37,7 @@ type Flow struct {
 
 // A Key identifies the flows that a Flow describes.
 type Key struct {
-	Proto              service.Proto
+	Proto              api.Proto
 	Frontend, Endpoint netip.AddrPort
 	OnlyUnserved       bool
 }

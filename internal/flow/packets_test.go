@@ -13,14 +13,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 
-	"github.com/fairway-net/fairway/internal/conntrack"
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/datapath/nftables"
 	"github.com/fairway-net/fairway/internal/flow"
-	"github.com/fairway-net/fairway/internal/health"
+	"github.com/fairway-net/fairway/internal/flow/conntrack"
+	"github.com/fairway-net/fairway/internal/flow/reset"
 	"github.com/fairway-net/fairway/internal/proxy"
-	"github.com/fairway-net/fairway/internal/reset"
+	"github.com/fairway-net/fairway/internal/proxy/health"
 	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 func TestMain(m *testing.M) { testnet.Main(m) }
@@ -49,31 +50,31 @@ type cluster struct {
 	hanging   atomic.Int32 // questions without an answer
 }
 
-func (c *cluster) Synced() <-chan struct{}              { return c.synced }
-func (c *cluster) Dirty() <-chan struct{}               { return c.dirty }
-func (c *cluster) Triggers() map[service.Name]time.Time { return nil }
+func (c *cluster) Synced() <-chan struct{}          { return c.synced }
+func (c *cluster) Dirty() <-chan struct{}           { return c.dirty }
+func (c *cluster) Triggers() map[api.Name]time.Time { return nil }
 
-func (c *cluster) Take() []service.Name {
+func (c *cluster) Take() []api.Name {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.changed {
 		return nil
 	}
 	c.changed = false
-	return []service.Name{c.service.Name}
+	return []api.Name{c.service.Name}
 }
 
-func (c *cluster) Service(service.Name) (*service.Service, bool) {
+func (c *cluster) Service(api.Name) (*service.Service, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.service, true
 }
 
-func (c *cluster) Slices(n service.Name) []*service.Slice {
+func (c *cluster) Slices(n api.Name) []*service.Slice {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	four := &service.Slice{Name: service.Name{Namespace: n.Namespace, Name: "four"}, Service: n, Ports: slicePorts()}
-	six := &service.Slice{Name: service.Name{Namespace: n.Namespace, Name: "six"}, Service: n, Ports: slicePorts()}
+	four := &service.Slice{Name: api.Name{Namespace: n.Namespace, Name: "four"}, Service: n, Ports: slicePorts()}
+	six := &service.Slice{Name: api.Name{Namespace: n.Namespace, Name: "six"}, Service: n, Ports: slicePorts()}
 	names := map[*service.Slice][]string{}
 	for _, e := range c.endpoints {
 		s := six
@@ -91,7 +92,7 @@ func (c *cluster) Slices(n service.Name) []*service.Slice {
 }
 
 func slicePorts() []service.SlicePort {
-	return []service.SlicePort{{Name: "tcp", Proto: service.TCP, Port: 8080}, {Name: "udp", Proto: service.UDP, Port: 8080}}
+	return []service.SlicePort{{Name: "tcp", Proto: api.TCP, Port: 8080}, {Name: "udp", Proto: api.UDP, Port: 8080}}
 }
 
 // Pod implements flow.PodLookup: it is the API server's answer.
@@ -144,9 +145,9 @@ func newStage(t *testing.T, closing service.TerminationPolicy) *stage {
 	s.api = &cluster{
 		synced: make(chan struct{}), dirty: make(chan struct{}, 1), alive: map[netip.Addr]bool{}, hangs: map[string]bool{},
 		service: &service.Service{
-			Name: service.Name{Namespace: "shop", Name: "web"}, ClusterIPs: []netip.Addr{s.vips[true], s.vips[false]}, Termination: closing,
+			Name: api.Name{Namespace: "shop", Name: "web"}, ClusterIPs: []netip.Addr{s.vips[true], s.vips[false]}, Termination: closing,
 			Ports: []service.Port{
-				{Name: "tcp", Proto: service.TCP, Port: 80, NodePort: 30080}, {Name: "udp", Proto: service.UDP, Port: 80, NodePort: 30080},
+				{Name: "tcp", Proto: api.TCP, Port: 80, NodePort: 30080}, {Name: "udp", Proto: api.UDP, Port: 80, NodePort: 30080},
 			},
 		},
 	}

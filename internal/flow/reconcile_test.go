@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -63,10 +64,10 @@ func newRig(held *service.Table, pods PodLookup) *rig {
 }
 
 // table has one UDP Service with the given endpoints.
-func table(last ...byte) *service.Table { return tableOf(service.UDP, last...) }
+func table(last ...byte) *service.Table { return tableOf(api.UDP, last...) }
 
-func tableOf(proto service.Proto, last ...byte) *service.Table {
-	name := service.Name{Namespace: "ns", Name: "dns"}
+func tableOf(proto api.Proto, last ...byte) *service.Table {
+	name := api.Name{Namespace: "ns", Name: "dns"}
 	slice := &service.Slice{Name: name, Service: name, Ports: []service.SlicePort{{Proto: proto, Port: 5353}}}
 	var pods []string
 	for _, b := range last {

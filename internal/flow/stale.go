@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -25,9 +26,9 @@ func Stale(from, to *service.Table) []Flow {
 	var flows []Flow
 	for c := range service.Touched(from, to) {
 		switch c.Key().Proto {
-		case service.UDP:
+		case api.UDP:
 			flows = staleUDP(flows, c)
-		case service.TCP:
+		case api.TCP:
 			flows = staleTCP(flows, c, from, to)
 		}
 	}
@@ -39,7 +40,7 @@ func Stale(from, to *service.Table) []Flow {
 }
 
 func staleUDP(flows []Flow, c service.Change) []Flow {
-	f := Flow{Proto: service.UDP, Frontend: c.Key().Addr, Namespace: owner(c).Namespace}
+	f := Flow{Proto: api.UDP, Frontend: c.Key().Addr, Namespace: owner(c).Namespace}
 	if !c.Old.KeepsFlows() && c.New.KeepsFlows() {
 		flows = append(flows, f)
 	}
@@ -58,7 +59,7 @@ func staleTCP(flows []Flow, c service.Change, from, to *service.Table) []Flow {
 	}
 	for _, a := range unrouted(c) {
 		if _, ends := slices.BinarySearchFunc(ended, a, netip.AddrPort.Compare); !ends {
-			flows = append(flows, Flow{Proto: service.TCP, Frontend: c.Key().Addr, Endpoint: a, Unanswered: true, Namespace: owner(c).Namespace})
+			flows = append(flows, Flow{Proto: api.TCP, Frontend: c.Key().Addr, Endpoint: a, Unanswered: true, Namespace: owner(c).Namespace})
 		}
 	}
 	if len(ended) == 0 {
@@ -72,7 +73,7 @@ func staleTCP(flows []Flow, c service.Change, from, to *service.Table) []Flow {
 	gone := policy != service.TerminateGone || terminated && to.Entry(owner(c)) != nil
 	for i, a := range ended {
 		flows = append(flows, Flow{
-			Proto: service.TCP, Frontend: c.Key().Addr, Endpoint: a,
+			Proto: api.TCP, Frontend: c.Key().Addr, Endpoint: a,
 			Unconfirmed: !gone, Namespace: owner(c).Namespace, Pod: pods[i].Name,
 		})
 	}
@@ -80,7 +81,7 @@ func staleTCP(flows []Flow, c service.Change, from, to *service.Table) []Flow {
 }
 
 // owner returns the Service that had the frontend; the one that has it now if none had it.
-func owner(c service.Change) service.Name {
+func owner(c service.Change) api.Name {
 	if c.Old != nil {
 		return c.Old.Service.Name
 	}
@@ -144,7 +145,7 @@ func termination(c service.Change, to *service.Table) (service.TerminationPolicy
 	}
 	return policy, func(a netip.AddrPort) bool {
 		return slices.ContainsFunc(e.Frontends, func(f *service.Frontend) bool {
-			return f.Proto == service.TCP && f.KeepsFlowsTo(a)
+			return f.Proto == api.TCP && f.KeepsFlowsTo(a)
 		})
 	}
 }
@@ -157,10 +158,10 @@ func moved(from, to *service.Table) []Flow {
 	}
 	var flows []Flow
 	for f := range to.Frontends() {
-		if f.Proto != service.UDP || !f.NodePort() || !has(from, f) {
+		if f.Proto != api.UDP || !f.NodePort() || !has(from, f) {
 			continue
 		}
-		flow := Flow{Proto: service.UDP, Frontend: f.Addr, Namespace: f.Service.Namespace}
+		flow := Flow{Proto: api.UDP, Frontend: f.Addr, Namespace: f.Service.Namespace}
 		if f.KeepsFlows() {
 			flows = append(flows, flow) // to an address on which it was not served before
 		}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/flow"
 	"github.com/fairway-net/fairway/internal/service"
 )
@@ -14,10 +15,10 @@ import (
 // dns is a Service with a UDP and a TCP port, both with a NodePort.
 func dns(change ...func(*service.Service)) *service.Service {
 	svc := &service.Service{
-		Name: service.Name{Namespace: "ns", Name: "dns"}, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")},
+		Name: api.Name{Namespace: "ns", Name: "dns"}, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")},
 		Ports: []service.Port{
-			{Name: "dns", Proto: service.UDP, Port: 53, NodePort: 30053},
-			{Name: "tcp", Proto: service.TCP, Port: 53, NodePort: 30053},
+			{Name: "dns", Proto: api.UDP, Port: 53, NodePort: 30053},
+			{Name: "tcp", Proto: api.TCP, Port: 53, NodePort: 30053},
 		},
 	}
 	for _, c := range change {
@@ -33,7 +34,7 @@ func tableOf(svc *service.Service, eps ...service.SliceEndpoint) *service.Table 
 
 func tableWith(s service.Settings, svc *service.Service, eps ...service.SliceEndpoint) *service.Table {
 	slice := &service.Slice{Name: svc.Name, Service: svc.Name, Endpoints: eps, Ports: []service.SlicePort{
-		{Name: "dns", Proto: service.UDP, Port: 5353}, {Name: "tcp", Proto: service.TCP, Port: 5353},
+		{Name: "dns", Proto: api.UDP, Port: 5353}, {Name: "tcp", Proto: api.TCP, Port: 5353},
 	}}
 	var pods []string
 	for _, e := range eps {
@@ -53,7 +54,7 @@ func pod(last byte, ready, serving, terminating bool) service.SliceEndpoint {
 // flowsOf writes flows of one protocol as "vip>1" and "node>2": frontend and the last
 // number of the endpoint, "?" for an unconfirmed one, "!" for addresses no longer served, "~" for
 // connections that were not answered.
-func flowsOf(flows []flow.Flow, proto service.Proto) string {
+func flowsOf(flows []flow.Flow, proto api.Proto) string {
 	var out []string
 	for _, f := range flows {
 		if f.Proto != proto {
@@ -135,7 +136,7 @@ func TestStale(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			flows := flow.Stale(test.from, test.to)
-			if udp, tcp := flowsOf(flows, service.UDP), flowsOf(flows, service.TCP); udp != test.udp || tcp != test.tcp {
+			if udp, tcp := flowsOf(flows, api.UDP), flowsOf(flows, api.TCP); udp != test.udp || tcp != test.tcp {
 				t.Errorf("UDP %q, want %q; TCP %q, want %q", udp, test.udp, tcp, test.tcp)
 			}
 			if !slices.IsSortedFunc(flows, func(a, b flow.Flow) int { return a.Frontend.Compare(b.Frontend) }) {
@@ -167,7 +168,7 @@ func TestStaleNewOwner(t *testing.T) {
 		slices.Collect(tableOf(other, pod(2, true, true, false)).Frontends()),
 	)
 	flows := flow.Stale(from, service.NewTable(service.Settings{}, all))
-	if udp, tcp := flowsOf(flows, service.UDP), flowsOf(flows, service.TCP); udp != "vip>1 new>" || tcp != "vip>1~" {
+	if udp, tcp := flowsOf(flows, api.UDP), flowsOf(flows, api.TCP); udp != "vip>1 new>" || tcp != "vip>1~" {
 		t.Errorf("UDP %q, TCP %q", udp, tcp)
 	}
 }
@@ -189,7 +190,7 @@ func TestStaleMoved(t *testing.T) {
 		"moved, and gone":    {tableWith(on("172.18.0.99/32"), dns(func(s *service.Service) { s.Ports[0].NodePort = 0 }), one, two), "node>1 node>2"},
 		"not moved":          {tableWith(on("172.18.0.11/32"), dns(), one, two), ""},
 	} {
-		if got := flowsOf(flow.Stale(from, test.to), service.UDP); got != test.want {
+		if got := flowsOf(flow.Stale(from, test.to), api.UDP); got != test.want {
 			t.Errorf("%s: %q, want %q", name, got, test.want)
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 // TestUnanswered: a connection to an endpoint that does not answer its first packet, as on a node that has died, is made

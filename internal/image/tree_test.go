@@ -14,7 +14,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 // listing is a layer as text: mode, size or target, name.

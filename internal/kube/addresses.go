@@ -11,7 +11,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/fairway-net/fairway/internal/ipam"
+	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/loadbalancer/ipam"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -30,7 +31,7 @@ type Addresses struct {
 	report       *poolReport
 	mode         corev1.LoadBalancerIPMode
 	programPorts []ipam.PortRange
-	allocations  map[service.Name]*allocation
+	allocations  map[api.Name]*allocation
 	nodes        map[netip.Addr]string // by address, the node that says that it is its own
 
 	// mu may be taken with the lock of a feed held, and none of those with mu held.
@@ -39,7 +40,7 @@ type Addresses struct {
 	reserved   bool // what nobody may have may have changed
 	namespaces map[string]bool
 
-	known map[service.Name]bool // Services that were seen; of Run
+	known map[api.Name]bool // Services that were seen; of Run
 }
 
 // namespaceLabels are the labels of a namespace.
@@ -51,8 +52,8 @@ type namespaceLabels map[string]string
 // programs listen.
 func NewAddresses(log *slog.Logger, s *Store, events *Recorder, class string, mode corev1.LoadBalancerIPMode, taken []ipam.PortRange) *Addresses {
 	a := &Addresses{
-		mode: mode, programPorts: taken, allocations: map[service.Name]*allocation{}, log: log, sub: s.subscribe("addresses"), store: s, events: events, alloc: ipam.New(),
-		pools: true, reserved: true, namespaces: map[string]bool{}, known: map[service.Name]bool{},
+		mode: mode, programPorts: taken, allocations: map[api.Name]*allocation{}, log: log, sub: s.subscribe("addresses"), store: s, events: events, alloc: ipam.New(),
+		pools: true, reserved: true, namespaces: map[string]bool{}, known: map[api.Name]bool{},
 	}
 	a.balancers = open(s, balancersKind(s.cfg.Client, class))
 	a.writer = newBalancerWriter(log, s, a.balancers)
@@ -68,17 +69,17 @@ func NewAddresses(log *slog.Logger, s *Store, events *Recorder, class string, mo
 	})
 	a.report = newPoolReport(log, s)
 	a.balancers.follow(a.balancerChanged)
-	s.metallb.pools.follow(func(service.Name, *ipam.Pool, *ipam.Pool, int64) { a.changed(&a.pools) })
-	a.names.follow(func(name service.Name, _, _ *namespaceLabels, _ int64) {
+	s.metallb.pools.follow(func(api.Name, *ipam.Pool, *ipam.Pool, int64) { a.changed(&a.pools) })
+	a.names.follow(func(name api.Name, _, _ *namespaceLabels, _ int64) {
 		a.mu.Lock()
 		a.namespaces[name.Name] = true
 		a.mu.Unlock()
 		a.sub.notify()
 	})
-	s.nodes.follow(func(service.Name, *Node, *Node, int64) { a.changed(&a.reserved) })
-	s.ranges.follow(func(service.Name, *serviceRange, *serviceRange, int64) { a.changed(&a.reserved) })
-	s.services.follow(func(name service.Name, _, _ *service.Service, _ int64) { a.serverChanged(name) })
-	s.slices.follow(func(_ service.Name, old, new *service.Slice, _ int64) {
+	s.nodes.follow(func(api.Name, *Node, *Node, int64) { a.changed(&a.reserved) })
+	s.ranges.follow(func(api.Name, *serviceRange, *serviceRange, int64) { a.changed(&a.reserved) })
+	s.services.follow(func(name api.Name, _, _ *service.Service, _ int64) { a.serverChanged(name) })
+	s.slices.follow(func(_ api.Name, old, new *service.Slice, _ int64) {
 		for _, slice := range []*service.Slice{old, new} {
 			if slice != nil {
 				a.serverChanged(slice.Service)
@@ -100,13 +101,13 @@ func (a *Addresses) changed(which *bool) {
 	a.sub.notify()
 }
 
-func (a *Addresses) serverChanged(name service.Name) {
+func (a *Addresses) serverChanged(name api.Name) {
 	if name == apiServerService {
 		a.changed(&a.reserved)
 	}
 }
 
-func (a *Addresses) balancerChanged(name service.Name, _, _ *Balancer, _ int64) {
+func (a *Addresses) balancerChanged(name api.Name, _, _ *Balancer, _ int64) {
 	a.sub.mark(name, 0)
 	a.writer.Changed(name)
 }
@@ -120,7 +121,7 @@ func (a *Addresses) Run(ctx context.Context) error {
 }
 
 // decide brings the allocator up to date and lets what it decides be written.
-func (a *Addresses) decide(names []service.Name) {
+func (a *Addresses) decide(names []api.Name) {
 	a.mu.Lock()
 	pools, reserved, namespaces := a.pools, a.reserved, a.namespaces
 	a.pools, a.reserved, a.namespaces = false, false, map[string]bool{}
@@ -135,7 +136,7 @@ func (a *Addresses) decide(names []service.Name) {
 		claims, a.nodes = !maps.Equal(nodes, a.nodes), nodes
 	}
 	for name := range namespaces {
-		if l, ok := a.names.Get(service.Name{Name: name}); ok {
+		if l, ok := a.names.Get(api.Name{Name: name}); ok {
 			a.alloc.SetNamespace(name, *l)
 		} else {
 			a.alloc.SetNamespace(name, nil)
@@ -173,7 +174,7 @@ func (a *Addresses) decide(names []service.Name) {
 
 // dismiss lets the finalizer of a Service be removed that is to have no address, with what else
 // is ours, and forgets one that is gone.
-func (a *Addresses) dismiss(name service.Name) {
+func (a *Addresses) dismiss(name api.Name) {
 	b, ok := a.balancers.Get(name)
 	switch {
 	case !ok:
@@ -193,7 +194,7 @@ func (a *Addresses) warnOldNames(b *Balancer) {
 	}
 	a.known[b.Name] = true
 	for _, key := range b.old {
-		a.events.Event(b.Name, service.Problem{Reason: reasonOldPrefix, Message: fmt.Sprintf("the annotation %s is deprecated [use %s…]", key, metallbPrefix)})
+		a.events.Event(b.Name, api.Problem{Reason: reasonOldPrefix, Message: fmt.Sprintf("the annotation %s is deprecated [use %s…]", key, metallbPrefix)})
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/fairway-net/fairway/internal/oneline"
+	"github.com/fairway-net/fairway/internal/text"
 )
 
 // agentLabel is on the agents' pods in deploy/.
@@ -49,12 +49,12 @@ func (a *Agents) List(ctx context.Context) ([]AgentPod, error) {
 	cached := metav1.ListOptions{ResourceVersion: "0"}
 	nodes, err := a.client.CoreV1().Nodes().List(ctx, cached)
 	if err != nil {
-		return nil, adviseForbidden(fmt.Errorf("list nodes: %w", oneline.Request(err)), instead)
+		return nil, adviseForbidden(fmt.Errorf("list nodes: %w", text.RequestError(err)), instead)
 	}
 	cached.LabelSelector = agentLabel
 	pods, err := a.client.CoreV1().Pods(a.namespace).List(ctx, cached)
 	if err != nil {
-		return nil, adviseForbidden(fmt.Errorf("list the agents' pods: %w", oneline.Request(err)), instead)
+		return nil, adviseForbidden(fmt.Errorf("list the agents' pods: %w", text.RequestError(err)), instead)
 	}
 	of := map[string]AgentPod{}
 	for i := range pods.Items {
@@ -112,9 +112,9 @@ func agentPod(o *corev1.Pod) AgentPod {
 // Ask returns what an agent answers at a path of its health server: one request, which the
 // API server passes on.
 func (a *Agents) Ask(ctx context.Context, p AgentPod, path string) ([]byte, error) {
-	text, err := a.client.CoreV1().Pods(p.Namespace).ProxyGet("http", p.Name, p.port, path, nil).DoRaw(ctx)
+	data, err := a.client.CoreV1().Pods(p.Namespace).ProxyGet("http", p.Name, p.port, path, nil).DoRaw(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("ask the agent through the API server: %w", oneline.Request(err))
+		return nil, fmt.Errorf("ask the agent through the API server: %w", text.RequestError(err))
 	}
-	return text, nil
+	return data, nil
 }

@@ -8,8 +8,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/suggest"
+	"github.com/fairway-net/fairway/internal/text"
 )
 
 // The annotations of Services and Pods that say what the API has no field for. Those of
@@ -58,17 +59,17 @@ func unknownAnnotations(kind string, annotations map[string]string, own []string
 	}
 	slices.Sort(unknown)
 	for _, key := range unknown[:min(len(unknown), mostUnknown)] {
-		text := fmt.Sprintf("annotation %s has no effect on a %s", readAnnotation(key), kind)
-		near := suggest.Closest(strings.TrimPrefix(key, ownPrefix), trimPrefixes(own))
+		message := fmt.Sprintf("annotation %s has no effect on a %s", readAnnotation(key), kind)
+		near := text.Closest(strings.TrimPrefix(key, ownPrefix), trimPrefixes(own))
 		switch object := objectOf(key); {
 		case object != "" && near != "":
-			text += fmt.Sprintf(": it belongs on %s; on a %s there is %s%s", object, kind, ownPrefix, near)
+			message += fmt.Sprintf(": it belongs on %s; on a %s there is %s%s", object, kind, ownPrefix, near)
 		case object != "":
-			text += ": it belongs on " + object
+			message += ": it belongs on " + object
 		case near != "":
-			text += fmt.Sprintf(" [did you mean %s%s?]", ownPrefix, near)
+			message += fmt.Sprintf(" [did you mean %s%s?]", ownPrefix, near)
 		}
-		texts = append(texts, text)
+		texts = append(texts, message)
 	}
 	return texts
 }
@@ -97,7 +98,7 @@ func misspeltBandwidth(annotations map[string]string) (texts []string) {
 		if !ours || !strings.Contains(name, "band") || slices.Contains(bandwidthAnnotations, key) {
 			continue
 		}
-		if near := suggest.Closest("kubernetes.io/"+name, bandwidthAnnotations); near != "" {
+		if near := text.Closest("kubernetes.io/"+name, bandwidthAnnotations); near != "" {
 			texts = append(texts, fmt.Sprintf("annotation %s limits no bandwidth [did you mean %s?]", readAnnotation(key), near))
 		}
 	}
@@ -115,15 +116,15 @@ func trimPrefixes(keys []string) (names []string) {
 // it were not there.
 func annotations(o *corev1.Service, svc *service.Service, bad *problems) {
 	read := func(key string) (string, bool) {
-		text, ok := o.Annotations[key]
-		return readAnnotation(text), ok
+		value, ok := o.Annotations[key]
+		return readAnnotation(value), ok
 	}
 	for _, key := range [...]string{annotationBalance, kubeRouterBalance, ciliumBalance} {
-		text, ok := read(key)
+		value, ok := read(key)
 		if !ok {
 			continue
 		}
-		a, err := service.ParseAlgorithm(text)
+		a, err := service.ParseAlgorithm(value)
 		if err != nil {
 			bad.add(reasonAnnotation, "annotation %s: %v; using the node's default", key, err)
 		} else {
@@ -131,39 +132,39 @@ func annotations(o *corev1.Service, svc *service.Service, bad *problems) {
 		}
 		break // ours before theirs
 	}
-	if text, ok := read(annotationWeights); ok {
-		switch text {
+	if value, ok := read(annotationWeights); ok {
+		switch value {
 		case "true":
 			svc.Weighted = true
 		case "false":
 		default:
-			bad.add(reasonAnnotation, "annotation %s: %q is neither true nor false; its pods' weights do not count", annotationWeights, text)
+			bad.add(reasonAnnotation, "annotation %s: %q is neither true nor false; its pods' weights do not count", annotationWeights, value)
 		}
 	}
-	if text, ok := read(annotationClose); ok {
-		c, err := service.ParseTerminationPolicy(text)
+	if value, ok := read(annotationClose); ok {
+		c, err := service.ParseTerminationPolicy(value)
 		if err != nil {
 			bad.add(reasonAnnotation, "annotation %s: %v; using %v", annotationClose, err, c)
 		}
 		svc.Termination = c
 	}
-	if text, ok := read(annotationEgress); ok {
-		svc.Egress = egressOf(o, text, bad)
+	if value, ok := read(annotationEgress); ok {
+		svc.Egress = egressOf(o, value, bad)
 	}
-	for _, text := range unknownAnnotations("Service", o.Annotations, ownAnnotations) {
-		bad.add(reasonUnknownAnnotation, "%s", text)
+	for _, message := range unknownAnnotations("Service", o.Annotations, ownAnnotations) {
+		bad.add(reasonUnknownAnnotation, "%s", message)
 	}
 }
 
 // egressOf reads which pods leave the cluster with a Service's address.
-func egressOf(o *corev1.Service, text string, bad *problems) *service.Egress {
+func egressOf(o *corev1.Service, value string, bad *problems) *service.Egress {
 	switch {
 	case o.Spec.Type != corev1.ServiceTypeLoadBalancer:
 		bad.add(reasonAnnotation, "annotation %s has no effect: the Service is not of type LoadBalancer", annotationEgress)
-	case text == "namespace":
+	case value == "namespace":
 		return &service.Egress{All: true}
-	case text != "pods":
-		bad.add(reasonAnnotation, "annotation %s: %q is neither pods nor namespace; no pod leaves with the Service's address", annotationEgress, text)
+	case value != "pods":
+		bad.add(reasonAnnotation, "annotation %s: %q is neither pods nor namespace; no pod leaves with the Service's address", annotationEgress, value)
 	case len(o.Spec.Selector) == 0:
 		bad.add(reasonAnnotation, "annotation %s has no effect: the Service has no selector", annotationEgress)
 	default:
@@ -177,9 +178,9 @@ func egressOf(o *corev1.Service, text string, bad *problems) *service.Egress {
 const annotationLimit = 64
 
 // readAnnotation returns the part of an annotation's text that is read.
-func readAnnotation(text string) string {
-	if text = strings.TrimSpace(text); len(text) > annotationLimit {
-		return service.Cut(text, annotationLimit) + "…"
+func readAnnotation(value string) string {
+	if value = strings.TrimSpace(value); len(value) > annotationLimit {
+		return api.Cut(value, annotationLimit) + "…"
 	}
-	return text
+	return value
 }

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -93,7 +94,7 @@ func TestLongTexts(t *testing.T) {
 	if len(problems) != 3 {
 		t.Fatalf("%d problems, want 3", len(problems))
 	}
-	problems = append(problems, service.Problem{Message: ConvertPod(pod).Problem})
+	problems = append(problems, api.Problem{Message: ConvertPod(pod).Problem})
 	for _, p := range problems {
 		if len(p.Message) > 300 || !strings.Contains(p.Message, "öö…") {
 			t.Errorf("%d bytes of message: %.400s", len(p.Message), p.Message)
@@ -105,7 +106,7 @@ func TestLongTexts(t *testing.T) {
 		o.Spec.LoadBalancerSourceRanges = append(o.Spec.LoadBalancerSourceRanges, long[:200])
 	}
 	svc := ConvertService(o)
-	if n := len(svc.Problems); n != service.ProblemLimit+1 || svc.Problems[n-1].Reason != "FurtherProblems" {
+	if n := len(svc.Problems); n != api.ProblemLimit+1 || svc.Problems[n-1].Reason != "FurtherProblems" {
 		t.Errorf("%d problems: %v", n, svc.Problems[n-1])
 	}
 	if allocs := testing.AllocsPerRun(1, func() { ConvertService(o) }); allocs > 65_000*3 {

@@ -18,9 +18,10 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/fairway-net/fairway/internal/announce"
-	"github.com/fairway-net/fairway/internal/oneline"
+	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
 	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/text"
 )
 
 // Announced are the addresses of load balancers, as a person with a kubeconfig looks at them.
@@ -43,9 +44,9 @@ func ConnectAnnounced(c Connection, namespace, class string) (*Announced, error)
 // Report reads the API server once. With names, NAMESPACE/NAME, it is about these Services and those that share
 // addresses with them.
 func (a *Announced) Report(ctx context.Context, names ...string) (announce.Overview, error) {
-	var only []service.Name
-	for _, text := range names {
-		name, err := service.ParseName(text)
+	var only []api.Name
+	for _, message := range names {
+		name, err := api.ParseName(message)
 		if err != nil {
 			return announce.Overview{}, err
 		}
@@ -67,7 +68,7 @@ func (a *Announced) Report(ctx context.Context, names ...string) (announce.Overv
 		Unserved:  func(*announce.Service) string { return "" },
 		Neighbour: func(device string) netip.Addr { return netip.MustParseAddr("fe80::1").WithZone(device) },
 	}
-	var pending []service.Name
+	var pending []api.Name
 	outside := outsideAddrs{}
 	in.Services = allOf(ctx, &l, kind[*corev1.Service, announce.Service]{
 		name: "services", client: from(a.client.CoreV1().Services(metav1.NamespaceAll)),
@@ -87,12 +88,12 @@ func (a *Announced) Report(ctx context.Context, names ...string) (announce.Overv
 	for _, n := range nodes {
 		in.Nodes = append(in.Nodes, *n)
 	}
-	of := map[service.Name][]*service.Slice{}
+	of := map[api.Name][]*service.Slice{}
 	for _, one := range allOf(ctx, &l, slicesKind(a.client)) {
 		of[one.Service] = append(of[one.Service], one)
 	}
-	in.Endpoints = func(name service.Name) announce.Endpoints { return announce.EndpointsOf(of[name]) }
-	in.LocalEndpoints = func(service.Name, bool) int { return 0 } // how many does not decide whether
+	in.Endpoints = func(name api.Name) announce.Endpoints { return announce.EndpointsOf(of[name]) }
+	in.LocalEndpoints = func(api.Name, bool) int { return 0 } // how many does not decide whether
 	held := a.holdings(ctx, &l, s)
 	standings, problems := a.states(ctx, &l, s, in.Nodes)
 	problems = append(problems, a.elsewhere(ctx, &l)...)
@@ -101,18 +102,18 @@ func (a *Announced) Report(ctx context.Context, names ...string) (announce.Overv
 	}
 	if len(only) > 0 {
 		in.Services = announce.Related(in.Services, only)
-		pending = slices.DeleteFunc(pending, func(n service.Name) bool { return !slices.Contains(only, n) })
+		pending = slices.DeleteFunc(pending, func(n api.Name) bool { return !slices.Contains(only, n) })
 	}
-	slices.SortFunc(pending, service.Name.Compare)
+	slices.SortFunc(pending, api.Name.Compare)
 	all := announce.Report(in, announce.Said{Held: held, Standings: standings}, pending)
 	all = append(all, outside.reports(only)...)
 	return announce.Overview{Addresses: all, Speakers: standings, Problems: problems}, nil
 }
 
 // outsideAddrs are the addresses that balancers outside of the cluster have, such as an edge, and the Services that have them.
-type outsideAddrs map[netip.Addr][]service.Name
+type outsideAddrs map[netip.Addr][]api.Name
 
-func (all outsideAddrs) add(name service.Name, ingress []corev1.LoadBalancerIngress) {
+func (all outsideAddrs) add(name api.Name, ingress []corev1.LoadBalancerIngress) {
 	for _, i := range ingress {
 		if a, err := parseAddr(i.IP); err == nil && deref(i.IPMode, IPModeVIP) == IPModeProxy {
 			all[a] = append(all[a], name)
@@ -121,13 +122,13 @@ func (all outsideAddrs) add(name service.Name, ingress []corev1.LoadBalancerIngr
 }
 
 // reports are sorted by address. With names, they are about these Services and those that share addresses with them.
-func (all outsideAddrs) reports(only []service.Name) (out []announce.AddressReport) {
+func (all outsideAddrs) reports(only []api.Name) (out []announce.AddressReport) {
 	for _, a := range slices.SortedFunc(maps.Keys(all), netip.Addr.Compare) {
 		names := all[a]
-		if len(only) > 0 && !slices.ContainsFunc(names, func(n service.Name) bool { return slices.Contains(only, n) }) {
+		if len(only) > 0 && !slices.ContainsFunc(names, func(n api.Name) bool { return slices.Contains(only, n) }) {
 			continue
 		}
-		slices.SortFunc(names, service.Name.Compare)
+		slices.SortFunc(names, api.Name.Compare)
 		out = append(out, announce.ReportOutside(a, names))
 	}
 	return out
@@ -139,8 +140,8 @@ func (a *Announced) holdings(ctx context.Context, l *lists, s *Store) (all []ann
 		for _, h := range allOf(ctx, l, metallbKind(s, k.resource, func(o *unstructured.Unstructured) *announce.Holding {
 			v := k.read(o)
 			h := &announce.Holding{Service: v.Name, Node: v.node, Protocol: announce.Protocol(k.prefix), By: v.by, Since: o.GetCreationTimestamp().Time}
-			for text := range strings.SplitSeq(v.addrs, ",") {
-				if ip, err := netip.ParseAddr(text); err == nil {
+			for message := range strings.SplitSeq(v.addrs, ",") {
+				if ip, err := netip.ParseAddr(message); err == nil {
 					h.Addrs = append(h.Addrs, ip)
 				}
 			}
@@ -183,7 +184,7 @@ func (a *Announced) elsewhere(ctx context.Context, l *lists) (problems []string)
 		case apierrors.IsForbidden(err), apierrors.IsNotFound(err):
 			continue
 		case err != nil:
-			l.err = cmp.Or(l.err, fmt.Errorf("list %s of all namespaces: %w", resource, oneline.Request(err)))
+			l.err = cmp.Or(l.err, fmt.Errorf("list %s of all namespaces: %w", resource, text.RequestError(err)))
 			return nil
 		}
 		for _, o := range found.Items {
@@ -226,7 +227,7 @@ func allOf[O metav1.Object, V any](ctx context.Context, l *lists, k kind[O, V]) 
 		})
 	}
 	if err != nil {
-		l.err = adviseForbidden(fmt.Errorf("list %s: %w", k.name, oneline.Request(err)), ", by kubectl fairway status --load-balancers or --kubeconfig FILE")
+		l.err = adviseForbidden(fmt.Errorf("list %s: %w", k.name, text.RequestError(err)), ", by kubectl fairway status --load-balancers or --kubeconfig FILE")
 	}
 	return all
 }

@@ -17,8 +17,8 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
-	"github.com/fairway-net/fairway/internal/announce"
-	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
 )
 
 // metallbObject is one of metallb.io.
@@ -30,7 +30,7 @@ func metallbObject(version, kind, name string, spec map[string]any) *unstructure
 
 // announcedAPI has what node-1's speaker says that it announces since then, and a ConfigurationState of a node that is gone.
 func announcedAPI(since time.Time) *metallbAPI {
-	held := leftStatus(l2Statuses, "l2-a", "node-1", service.Name{Namespace: "shop", Name: "web"})
+	held := leftStatus(l2Statuses, "l2-a", "node-1", api.Name{Namespace: "shop", Name: "web"})
 	held.SetCreationTimestamp(metav1.NewTime(since))
 	held.SetAnnotations(map[string]string{annotationAddresses: "192.0.2.2"})
 	held.Object["status"].(map[string]any)["interfaces"] = []any{map[string]any{"name": "eth0"}}
@@ -44,15 +44,15 @@ func announcedAPI(since time.Time) *metallbAPI {
 	maps.Copy(state.Object["status"].(map[string]any), map[string]any{"result": "Invalid", "errorSummary": "one\ntwo"})
 	stray := metallbObject("v1beta1", "L2Advertisement", "lost", map[string]any{})
 	stray.SetNamespace("shop")
-	api := newMetallbAPI(
+	server := newMetallbAPI(
 		gone,
 		metallbObject("v1beta1", "IPAddressPool", "default", map[string]any{"addresses": []any{"192.0.2.0/24"}}),
 		metallbObject("v1beta1", "L2Advertisement", "all", map[string]any{}), held, state, stray,
 	)
-	api.PrependReactor("list", "bgppeers", func(clienttesting.Action) (bool, runtime.Object, error) { // a cluster without this kind
+	server.PrependReactor("list", "bgppeers", func(clienttesting.Action) (bool, runtime.Object, error) { // a cluster without this kind
 		return true, nil, apierrors.NewNotFound(schema.GroupResource{Group: metallbGroup, Resource: "bgppeers"}, "")
 	})
-	return api
+	return server
 }
 
 // TestAnnounced: what the API server has becomes a report: addresses by the node that its object names, a Service that

@@ -14,8 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/dynamic"
 
-	"github.com/fairway-net/fairway/internal/announce"
-	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
 )
 
 // Labels of the objects that say what a node announces, MetalLB's.
@@ -56,7 +56,7 @@ var (
 
 // An announceStatus is what such an object says.
 type announceStatus struct {
-	service.Name
+	api.Name
 	node string
 	by   []string // interfaces, or BGPPeers
 	// addrs are the addresses, separated by commas: an annotation that MetalLB's objects have not. Of two
@@ -79,39 +79,39 @@ type AnnounceStatuses struct {
 	nodes  *Feed[announce.Node]
 	feed   *Feed[announceStatus]
 	writer *StatusWriter[announceStatus]
-	inform func(name service.Name, reason, message string)
+	inform func(name api.Name, reason, message string)
 
 	mu        sync.Mutex
-	notified  map[service.Name]bool // which objects' Services have had their event
-	unwritten int                   // Services without an object, at the last Set
+	notified  map[api.Name]bool // which objects' Services have had their event
+	unwritten int               // Services without an object, at the last Set
 }
 
 // L2Statuses returns what writes ServiceL2Statuses. inform is told when the node begins to announce
 // a Service.
-func (v *Speaker) L2Statuses(log *slog.Logger, inform func(name service.Name, reason, message string)) *AnnounceStatuses {
+func (v *Speaker) L2Statuses(log *slog.Logger, inform func(name api.Name, reason, message string)) *AnnounceStatuses {
 	return v.statuses(l2Statuses, log, inform)
 }
 
 // BGPStatuses returns what writes ServiceBGPStatuses.
-func (v *Speaker) BGPStatuses(log *slog.Logger, inform func(name service.Name, reason, message string)) *AnnounceStatuses {
+func (v *Speaker) BGPStatuses(log *slog.Logger, inform func(name api.Name, reason, message string)) *AnnounceStatuses {
 	return v.statuses(bgpStatuses, log, inform)
 }
 
-func (v *Speaker) statuses(k announceKind, log *slog.Logger, inform func(name service.Name, reason, message string)) *AnnounceStatuses {
+func (v *Speaker) statuses(k announceKind, log *slog.Logger, inform func(name api.Name, reason, message string)) *AnnounceStatuses {
 	s := v.store
-	a := &AnnounceStatuses{kind: k, log: log, store: s, nodes: v.nodes, inform: inform, notified: map[service.Name]bool{}}
+	a := &AnnounceStatuses{kind: k, log: log, store: s, nodes: v.nodes, inform: inform, notified: map[api.Name]bool{}}
 	objects := metallbKind(s, k.resource, k.read)
 	objects.only.LabelSelector = announcedBy(s.cfg.NodeName).LabelSelector
 	a.feed = open(s, objects)
 	a.writer = NewStatusWriter(StatusConfig[announceStatus]{Log: log, Owner: speakerOwner, Kind: k.resource,
-		Have: func(name service.Name) (announceStatus, bool) {
+		Have: func(name api.Name) (announceStatus, bool) {
 			o, ok := a.feed.Get(name)
 			return deref(o, announceStatus{}), ok
 		},
 		Make:  func() bool { return a.feed.progress.Load() == listed },
 		Apply: a.apply, Delete: a.remove, Names: a.feed.Names,
 	})
-	a.feed.follow(func(name service.Name, _, _ *announceStatus, _ int64) { a.writer.Changed(name) })
+	a.feed.follow(func(name api.Name, _, _ *announceStatus, _ int64) { a.writer.Changed(name) })
 	a.feed.onSettle(a.writer.ChangedAll)
 	return a
 }
@@ -129,7 +129,7 @@ func announcedBy(node string) metav1.ListOptions {
 // read converts an object. What is malformed is written anew.
 func (k announceKind) read(o *unstructured.Unstructured) *announceStatus {
 	text := func(field string) string { v, _, _ := unstructured.NestedString(o.Object, "status", field); return v }
-	s := &announceStatus{Name: service.Name{Namespace: text("serviceNamespace"), Name: text("serviceName")}, node: text("node"), addrs: o.GetAnnotations()[annotationAddresses]}
+	s := &announceStatus{Name: api.Name{Namespace: text("serviceNamespace"), Name: text("serviceName")}, node: text("node"), addrs: o.GetAnnotations()[annotationAddresses]}
 	all, _, _ := unstructured.NestedSlice(o.Object, "status", k.field)
 	for _, one := range all {
 		s.by = append(s.by, k.text(one))
@@ -138,17 +138,17 @@ func (k announceKind) read(o *unstructured.Unstructured) *announceStatus {
 }
 
 // Set says which Services the node announces.
-func (a *AnnounceStatuses) Set(by map[service.Name]AnnouncedService) {
-	all := make([]service.Name, 0, len(by))
+func (a *AnnounceStatuses) Set(by map[api.Name]AnnouncedService) {
+	all := make([]api.Name, 0, len(by))
 	for name := range by {
 		all = append(all, name)
 	}
 	if most := a.kind.limit / max(1, a.nodes.Len()); a.kind.limit > 0 {
-		slices.SortFunc(all, service.Name.Compare) // all nodes leave out the same
+		slices.SortFunc(all, api.Name.Compare) // all nodes leave out the same
 		a.bounded(len(all)-most, most)
 		all = all[:min(len(all), max(1, most))]
 	}
-	wants := make(map[service.Name]announceStatus, len(all))
+	wants := make(map[api.Name]announceStatus, len(all))
 	for _, name := range all {
 		var addrs []string
 		for _, addr := range by[name].Addrs {
@@ -182,9 +182,9 @@ func (a *AnnounceStatuses) bounded(left, most int) {
 func (a *AnnounceStatuses) Run(ctx context.Context) error { return a.writer.Run(ctx) }
 
 // apply makes an object, or changes its status.
-func (a *AnnounceStatuses) apply(ctx context.Context, object service.Name, want announceStatus, how metav1.ApplyOptions) error {
+func (a *AnnounceStatuses) apply(ctx context.Context, object api.Name, want announceStatus, how metav1.ApplyOptions) error {
 	node := a.store.cfg.NodeName
-	n, _ := a.nodes.Get(service.Name{Name: node})
+	n, _ := a.nodes.Get(api.Name{Name: node})
 	if n == nil || n.UID == "" {
 		return fmt.Errorf("there is no Node %s yet", node)
 	}
@@ -219,18 +219,18 @@ func ownedByNode(node, uid string) []any {
 
 // ownUID returns the UID of this node's object; empty: it is not known.
 func (v *Speaker) ownUID() string {
-	n, _ := v.nodes.Get(service.Name{Name: v.store.cfg.NodeName})
+	n, _ := v.nodes.Get(api.Name{Name: v.store.cfg.NodeName})
 	return deref(n, announce.Node{}).UID
 }
 
-func (a *AnnounceStatuses) remove(ctx context.Context, object service.Name) error {
+func (a *AnnounceStatuses) remove(ctx context.Context, object api.Name) error {
 	return a.kind.client(a.store.cfg.Custom, object.Namespace).Delete(ctx, object.Name, metav1.DeleteOptions{})
 }
 
 // nameOf returns what the object of a Service is called: MetalLB's begin so too.
-func (a *AnnounceStatuses) nameOf(name service.Name) service.Name {
+func (a *AnnounceStatuses) nameOf(name api.Name) api.Name {
 	sum := sha256.Sum256([]byte(strings.Join([]string{a.store.cfg.NodeName, name.Namespace, name.Name}, "/")))
-	return service.Name{Namespace: a.store.cfg.LoadBalancerNamespace, Name: fmt.Sprintf("%s-%x", a.kind.prefix, sum[:5])}
+	return api.Name{Namespace: a.store.cfg.LoadBalancerNamespace, Name: fmt.Sprintf("%s-%x", a.kind.prefix, sum[:5])}
 }
 
 // labelValue returns a text as the value of a label, where it is too long with a hash for its end.

@@ -22,8 +22,8 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
-	"github.com/fairway-net/fairway/internal/announce"
-	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
 )
 
 // metallbAPI is an API server with objects of metallb.io that knows server-side apply, nearly.
@@ -46,31 +46,31 @@ func newMetallbAPI(objects ...runtime.Object) *metallbAPI {
 		}
 		lists[schema.GroupVersionResource{Group: metallbGroup, Version: version, Resource: resource}] = kind + "List"
 	}
-	api := &metallbAPI{FakeDynamicClient: dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), lists, objects...)}
-	api.PrependReactor("patch", "*", func(a clienttesting.Action) (bool, runtime.Object, error) {
-		if api.fail.Add(-1) >= 0 {
+	server := &metallbAPI{FakeDynamicClient: dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), lists, objects...)}
+	server.PrependReactor("patch", "*", func(a clienttesting.Action) (bool, runtime.Object, error) {
+		if server.fail.Add(-1) >= 0 {
 			return true, nil, errors.New("not now")
 		}
-		return true, &unstructured.Unstructured{}, api.put(a.(clienttesting.PatchAction))
+		return true, &unstructured.Unstructured{}, server.put(a.(clienttesting.PatchAction))
 	})
-	api.PrependReactor("delete", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
-		if api.fail.Add(-1) >= 0 {
+	server.PrependReactor("delete", "*", func(clienttesting.Action) (bool, runtime.Object, error) {
+		if server.fail.Add(-1) >= 0 {
 			return true, nil, errors.New("not now")
 		}
 		return false, nil, nil
 	})
-	return api
+	return server
 }
 
 // put applies a patch.
-func (api *metallbAPI) put(p clienttesting.PatchAction) error {
+func (server *metallbAPI) put(p clienttesting.PatchAction) error {
 	want := &unstructured.Unstructured{}
 	if err := json.Unmarshal(p.GetPatch(), want); err != nil {
 		return err
 	}
-	was, err := api.Tracker().Get(p.GetResource(), p.GetNamespace(), p.GetName())
+	was, err := server.Tracker().Get(p.GetResource(), p.GetNamespace(), p.GetName())
 	if err != nil {
-		return api.Tracker().Create(p.GetResource(), want, p.GetNamespace())
+		return server.Tracker().Create(p.GetResource(), want, p.GetNamespace())
 	}
 	now := was.DeepCopyObject().(*unstructured.Unstructured)
 	if status, ok := want.Object["status"].(map[string]any); ok { // of one owner; fields of others stay
@@ -83,13 +83,13 @@ func (api *metallbAPI) put(p clienttesting.PatchAction) error {
 	} else {
 		maps.Copy(now.Object, want.Object)
 	}
-	return api.Tracker().Update(p.GetResource(), now, p.GetNamespace())
+	return server.Tracker().Update(p.GetResource(), now, p.GetNamespace())
 }
 
 // said is the objects of a kind in a line each.
-func (api *metallbAPI) said(t *testing.T, k announceKind) string {
+func (server *metallbAPI) said(t *testing.T, k announceKind) string {
 	t.Helper()
-	list, err := k.client(api, "metallb-system").List(t.Context(), metav1.ListOptions{})
+	list, err := k.client(server, "metallb-system").List(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,17 +102,17 @@ func (api *metallbAPI) said(t *testing.T, k announceKind) string {
 	return strings.Join(all, "; ")
 }
 
-func (api *metallbAPI) until(t *testing.T, k announceKind, want string) {
+func (server *metallbAPI) until(t *testing.T, k announceKind, want string) {
 	t.Helper()
-	for end := time.Now().Add(60 * time.Second); api.said(t, k) != want; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(60 * time.Second); server.said(t, k) != want; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("%s; want %s", api.said(t, k), want)
+			t.Fatalf("%s; want %s", server.said(t, k), want)
 		}
 	}
 }
 
 // leftStatus is an object that MetalLB, or a speaker before, has left.
-func leftStatus(k announceKind, object, node string, of service.Name) *unstructured.Unstructured {
+func leftStatus(k announceKind, object, node string, of api.Name) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "metallb.io/v1beta1", "kind": k.kind,
 		"metadata": map[string]any{"name": object, "namespace": "metallb-system",
@@ -121,9 +121,9 @@ func leftStatus(k announceKind, object, node string, of service.Name) *unstructu
 	}}
 }
 
-func metallbStore(api *metallbAPI) *Store {
+func metallbStore(server *metallbAPI) *Store {
 	return New(Config{
-		Log: slog.New(slog.DiscardHandler), NodeName: "node-1", Custom: api, LoadBalancerNamespace: "metallb-system",
+		Log: slog.New(slog.DiscardHandler), NodeName: "node-1", Custom: server, LoadBalancerNamespace: "metallb-system",
 		Client: fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", UID: "1234"}}),
 	})
 }
@@ -132,16 +132,16 @@ func metallbStore(api *metallbAPI) *Store {
 // whatever a speaker before has left and whatever others do to it, and none any more when the speaker
 // has ended.
 func TestAnnounceStatuses(t *testing.T) {
-	web, shop := service.Name{Namespace: "shop", Name: "web"}, service.Name{Namespace: "shop", Name: "api"}
+	web, shop := api.Name{Namespace: "shop", Name: "web"}, api.Name{Namespace: "shop", Name: "api"}
 	for _, k := range []announceKind{l2Statuses, bgpStatuses} {
 		t.Run(k.kind, func(t *testing.T) {
 			t.Parallel()
-			api := newMetallbAPI(leftStatus(k, k.prefix+"-abcde", "node-1", shop), leftStatus(k, k.prefix+"-fghij", "node-2", web))
-			api.fail.Store(2)
-			s := metallbStore(api)
+			server := newMetallbAPI(leftStatus(k, k.prefix+"-abcde", "node-1", shop), leftStatus(k, k.prefix+"-fghij", "node-2", web))
+			server.fail.Store(2)
+			s := metallbStore(server)
 			v := s.SubscribeSpeaker("")
 			var informed atomic.Int32
-			w := v.statuses(k, slog.New(slog.DiscardHandler), func(service.Name, string, string) { informed.Add(1) })
+			w := v.statuses(k, slog.New(slog.DiscardHandler), func(api.Name, string, string) { informed.Add(1) })
 			runUntilEnd(t, s)
 			waitFor(t, v.Synced(), "Synced")
 			ctx, cancel := context.WithCancel(t.Context())
@@ -149,20 +149,20 @@ func TestAnnounceStatuses(t *testing.T) {
 			go func() { done <- w.Run(ctx) }()
 
 			const other = "node-2 announces shop/web by [], of 0 owners"
-			w.Set(map[service.Name]AnnouncedService{web: {By: []string{"one"}}})
-			api.until(t, k, "node-1 announces shop/web by [one], of 1 owners; "+other)
-			w.Set(map[service.Name]AnnouncedService{web: {By: []string{"one", "two"}}, shop: {By: []string{"one"}}})
+			w.Set(map[api.Name]AnnouncedService{web: {By: []string{"one"}}})
+			server.until(t, k, "node-1 announces shop/web by [one], of 1 owners; "+other)
+			w.Set(map[api.Name]AnnouncedService{web: {By: []string{"one", "two"}}, shop: {By: []string{"one"}}})
 			const both = "node-1 announces shop/api by [one], of 1 owners; node-1 announces shop/web by [one two], of 1 owners; " + other
-			api.until(t, k, both)
+			server.until(t, k, both)
 			if err := w.remove(ctx, w.nameOf(web)); err != nil { // an administrator
 				t.Fatal(err)
 			}
-			api.until(t, k, both)
+			server.until(t, k, both)
 			cancel()
 			if err := <-done; err != nil {
 				t.Error(err)
 			}
-			api.until(t, k, other)
+			server.until(t, k, other)
 			if n := informed.Load(); n != 2 {
 				t.Errorf("%d events, want one for each Service", n)
 			}
@@ -177,12 +177,12 @@ func TestBGPStatusesAreBounded(t *testing.T) {
 	v := s.SubscribeSpeaker("")
 	few := bgpStatuses
 	few.limit = 2
-	w := v.statuses(few, slog.New(slog.DiscardHandler), func(service.Name, string, string) {})
+	w := v.statuses(few, slog.New(slog.DiscardHandler), func(api.Name, string, string) {})
 	runUntilEnd(t, s)
 	waitFor(t, v.Synced(), "Synced")
-	all := map[service.Name]AnnouncedService{}
+	all := map[api.Name]AnnouncedService{}
 	for i := range 5 {
-		all[service.Name{Namespace: "shop", Name: fmt.Sprint(i)}] = AnnouncedService{By: []string{"tor"}}
+		all[api.Name{Namespace: "shop", Name: fmt.Sprint(i)}] = AnnouncedService{By: []string{"tor"}}
 	}
 	w.Set(all)
 	if n := len(w.writer.wants); n != 2 || w.unwritten != 3 {
@@ -193,9 +193,9 @@ func TestBGPStatusesAreBounded(t *testing.T) {
 // TestGoneStatuses: of the nodes that are not dead the first removes what a dead one said, and nothing
 // of those that live; one that is declared dead again loses it again.
 func TestGoneStatuses(t *testing.T) {
-	web := service.Name{Namespace: "shop", Name: "web"}
-	api := newMetallbAPI(leftStatus(l2Statuses, "l2-a", "node-2", web), leftStatus(bgpStatuses, "bgp-a", "node-2", web), leftStatus(l2Statuses, "l2-b", "node-3", web))
-	s := metallbStore(api)
+	web := api.Name{Namespace: "shop", Name: "web"}
+	server := newMetallbAPI(leftStatus(l2Statuses, "l2-a", "node-2", web), leftStatus(bgpStatuses, "bgp-a", "node-2", web), leftStatus(l2Statuses, "l2-b", "node-3", web))
+	s := metallbStore(server)
 	v := s.SubscribeSpeaker("")
 	g := v.GoneStatuses(slog.New(slog.DiscardHandler))
 	g.after = time.Millisecond
@@ -211,21 +211,21 @@ func TestGoneStatuses(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	api.fail.Store(1)
+	server.fail.Store(1)
 	g.Set([]string{"node-2"})
-	api.until(t, bgpStatuses, "")
-	api.untilStandings(t, "node-2", "")
-	if api.standingsSaid(t, "node-3") == "" {
+	server.until(t, bgpStatuses, "")
+	server.untilStandings(t, "node-2", "")
+	if server.standingsSaid(t, "node-3") == "" {
 		t.Error("how the speaker of a node that lives stands was removed")
 	}
 	const rest = "node-3 announces shop/web by [], of 0 owners"
-	api.until(t, l2Statuses, rest)
+	server.until(t, l2Statuses, rest)
 	g.Set(nil)
-	if err := api.Tracker().Add(leftStatus(l2Statuses, "l2-a", "node-2", web)); err != nil {
+	if err := server.Tracker().Add(leftStatus(l2Statuses, "l2-a", "node-2", web)); err != nil {
 		t.Fatal(err)
 	}
 	g.Set([]string{"node-2"})
-	api.until(t, l2Statuses, rest)
+	server.until(t, l2Statuses, rest)
 	g.Set([]string{"node-1"})
 	if due, _ := g.due(); len(due) > 0 {
 		t.Error("a node that is dead removes what others said")

@@ -10,7 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/fairway-net/fairway/internal/ipam"
+	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/loadbalancer/ipam"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -73,7 +74,7 @@ func ConvertBalancer(o *corev1.Service, class string) *Balancer {
 		return nil
 	}
 	b := &Balancer{Service: ipam.Service{
-		Name: service.Name{Namespace: o.Namespace, Name: o.Name}, Created: created(o.CreationTimestamp), Labels: o.Labels,
+		Name: api.Name{Namespace: o.Namespace, Name: o.Name}, Created: created(o.CreationTimestamp), Labels: o.Labels,
 		Wanted: o.Spec.Type == corev1.ServiceTypeLoadBalancer && o.DeletionTimestamp == nil,
 	}}
 	b.readStatus(o)
@@ -85,7 +86,7 @@ func ConvertBalancer(o *corev1.Service, class string) *Balancer {
 	}
 	b.readFamilies(o)
 	for _, p := range o.Spec.Ports {
-		if proto, err := service.ParseProto(string(p.Protocol)); err == nil && validPort(p.Port) {
+		if proto, err := api.ParseProto(string(p.Protocol)); err == nil && validPort(p.Port) {
 			b.Ports = append(b.Ports, ipam.Port{Proto: proto, Port: uint16(p.Port)})
 		}
 	}
@@ -166,7 +167,7 @@ func (b *Balancer) readRequest(o *corev1.Service) {
 				text = old
 			}
 		}
-		return service.Cut(strings.TrimSpace(text), requestLimit)
+		return api.Cut(strings.TrimSpace(text), requestLimit)
 	}
 	b.Pool, b.SharingKey = read(annotationPool), read(annotationShare)
 	texts := strings.FieldsFunc(read(annotationAddrs), func(r rune) bool { return r == ',' })

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -143,7 +144,7 @@ func TestCheckedPorts(t *testing.T) {
 			t.Errorf("%s: %s, want %s", name, got, test.want)
 		}
 	}
-	three := balancerStatus{Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, Mode: IPModeVIP, Ports: []service.CheckedPort{{Proto: service.TCP, Port: 53}, {Proto: service.UDP, Port: 53}, {Proto: service.SCTP, Port: 53}}}
+	three := balancerStatus{Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, Mode: IPModeVIP, Ports: []service.CheckedPort{{Proto: api.TCP, Port: 53}, {Proto: api.UDP, Port: 53}, {Proto: api.SCTP, Port: 53}}}
 	for _, p := range three.ingress()[0].Ports {
 		if p.Error != nil {
 			t.Errorf("%v", p)

@@ -10,8 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/fairway-net/fairway/internal/ipam"
-	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/loadbalancer/ipam"
 )
 
 // A balancerWriter writes the statuses of Services of type LoadBalancer.
@@ -29,7 +29,7 @@ func newBalancerWriter(log *slog.Logger, s *Store, balancers *Feed[Balancer]) *b
 
 // current returns what a Service's status says, for the comparison with what is wanted: our
 // annotation counts only where there is an address.
-func (w *balancerWriter) current(name service.Name) (balancerStatus, bool) {
+func (w *balancerWriter) current(name api.Name) (balancerStatus, bool) {
 	b, ok := w.balancers.Get(name)
 	if !ok {
 		return balancerStatus{}, false
@@ -42,7 +42,7 @@ func (w *balancerWriter) current(name service.Name) (balancerStatus, bool) {
 }
 
 // apply writes a Service's status, annotation and finalizer.
-func (w *balancerWriter) apply(ctx context.Context, name service.Name, want balancerStatus, how metav1.ApplyOptions) error {
+func (w *balancerWriter) apply(ctx context.Context, name api.Name, want balancerStatus, how metav1.ApplyOptions) error {
 	body := map[string]any{
 		"apiVersion": "v1", "kind": "Service",
 		"metadata": want.metadata(name),
@@ -60,7 +60,7 @@ func (w *balancerWriter) apply(ctx context.Context, name service.Name, want bala
 	return err
 }
 
-func (s balancerStatus) metadata(name service.Name) map[string]any {
+func (s balancerStatus) metadata(name api.Name) map[string]any {
 	m := map[string]any{"name": name.Name, "namespace": name.Namespace}
 	if s.Held {
 		m["finalizers"] = []string{BalancerFinalizer}
@@ -97,7 +97,7 @@ func reportDecision(log *slog.Logger, events *Recorder, d ipam.Decision) {
 		attrs := []any{"service", d.Name.String(), "reason", e.Reason, "message", e.Message}
 		if e.Warning {
 			log.Warn("a Service has a problem with its addresses", attrs...)
-			events.Event(d.Name, service.Problem{Reason: e.Reason, Message: e.Message})
+			events.Event(d.Name, api.Problem{Reason: e.Reason, Message: e.Message})
 		} else {
 			log.Info("addresses of a Service changed", attrs...)
 			events.Inform(d.Name, e.Reason, e.Message)

@@ -10,8 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 
-	"github.com/fairway-net/fairway/internal/announce"
-	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
 )
 
 // passwordSecretType is the type of the Secrets that a BGPPeer may name, as with MetalLB, and
@@ -33,7 +33,7 @@ type BGP struct {
 	secrets *Feed[password]
 	states  *Feed[speakerState] // ours only
 	state   *StatusWriter[configState]
-	name    service.Name // of our ConfigurationState
+	name    api.Name // of our ConfigurationState
 	config  configMetrics
 }
 
@@ -71,7 +71,7 @@ func (b *BGP) openState() {
 	b.states = open(s, states)
 	b.state = NewStatusWriter(StatusConfig[configState]{Log: s.cfg.Log, Owner: speakerOwner, Kind: "configurationstates",
 		Apply: b.applyState,
-		Have: func(name service.Name) (configState, bool) {
+		Have: func(name api.Name) (configState, bool) {
 			c, ok := b.states.Get(name)
 			if ok && c.owner != b.speaker.ownUID() {
 				return configState{}, true
@@ -80,17 +80,17 @@ func (b *BGP) openState() {
 		},
 		Make: func() bool { return b.states.progress.Load() == listed },
 	})
-	b.speaker.nodes.follow(func(name service.Name, _, _ *announce.Node, _ int64) {
+	b.speaker.nodes.follow(func(name api.Name, _, _ *announce.Node, _ int64) {
 		if name.Name == s.cfg.NodeName {
 			b.state.Changed(b.name)
 		}
 	})
-	b.states.follow(func(name service.Name, _, _ *speakerState, _ int64) { b.state.Changed(name) })
+	b.states.follow(func(name api.Name, _, _ *speakerState, _ int64) { b.state.Changed(name) })
 	b.states.onSettle(func() { b.state.Changed(b.name) })
 }
 
 // applyState writes the ConfigurationState. Its owner is the Node, so that it goes with it.
-func (b *BGP) applyState(ctx context.Context, name service.Name, c configState, how metav1.ApplyOptions) error {
+func (b *BGP) applyState(ctx context.Context, name api.Name, c configState, how metav1.ApplyOptions) error {
 	s := b.speaker.store
 	meta := labelled(map[string]string{"metallb.io/component-type": "speaker", "metallb.io/node-name": s.cfg.NodeName})
 	if uid := b.speaker.ownUID(); uid != "" {
@@ -128,7 +128,7 @@ func (b *BGP) Report(problems []announce.PeerProblem) {
 	state := configState{Result: resultValid}
 	if len(all) > 0 {
 		slices.Sort(all)
-		state = configState{resultInvalid, service.Cut(strings.Join(all, "\n"), 16<<10)}
+		state = configState{resultInvalid, api.Cut(strings.Join(all, "\n"), 16<<10)}
 	}
 	b.config.set(state)
 	b.state.Set(b.name, state)
@@ -143,11 +143,11 @@ func (b *BGP) BGP() announce.BGPInput {
 	v := b.speaker
 	return announce.BGPInput{
 		Input: v.Input(), Advertisements: v.BGPAdvertisements(), Peers: v.BGPPeers(), BFDProfiles: v.BFDProfiles(), Communities: v.Communities(),
-		LocalEndpoints: func(name service.Name, is4 bool) int {
+		LocalEndpoints: func(name api.Name, is4 bool) int {
 			return announce.CountEndpoints(v.store.slices.Of(name), v.store.cfg.NodeName, is4)
 		},
 		Password: func(secret string) (string, bool) {
-			p, ok := b.secrets.Get(service.Name{Namespace: v.store.cfg.LoadBalancerNamespace, Name: secret})
+			p, ok := b.secrets.Get(api.Name{Namespace: v.store.cfg.LoadBalancerNamespace, Name: secret})
 			if !ok {
 				return "", false
 			}

@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
-	"github.com/fairway-net/fairway/internal/announce"
+	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
 )
 
 // TestBGP: a speaker's BGP reads its objects and the passwords that BGPPeers may name, and

@@ -5,7 +5,8 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/fairway-net/fairway/internal/ipam"
+	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/loadbalancer/ipam"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -49,7 +50,7 @@ func (s *Store) claimants() map[netip.Addr]string {
 // says is its own, and a kubelet says what it likes. So a Service that had the address before keeps it: its
 // status names its ports from then on, but those of nodes' own programs, and at these the agents serve it
 // (decision 14). They stay named, so that a node that says this now and then interrupts nothing again.
-func (a *Addresses) publish(name service.Name) {
+func (a *Addresses) publish(name api.Name) {
 	g := a.allocations[name]
 	b, ok := a.balancers.Get(name)
 	if g == nil || !ok {
@@ -84,11 +85,11 @@ func (a *Addresses) checked(ports []ipam.Port) (out []service.CheckedPort) {
 	return out
 }
 
-func (a *Addresses) reportClaim(name service.Name, c nodeClaim) {
+func (a *Addresses) reportClaim(name api.Name, c nodeClaim) {
 	message := fmt.Sprintf("Node %s says that %v is its own, which this Service had first: it keeps it, but for ports of nodes' own programs [look at the Node's status.addresses: "+
 		"its kubelet is wrong or hostile, or an IPAddressPool has nodes' addresses]", c.node, c.addr)
 	a.log.Warn("a node claims a load-balancer address", "node", c.node, "service", name.String(), "address", c.addr.String())
-	p := service.Problem{Reason: reasonClaimed, Message: message}
+	p := api.Problem{Reason: reasonClaimed, Message: message}
 	a.events.Event(name, p)
 	a.events.NodeEvent(c.node, p.Reason, fmt.Sprintf("status.addresses names %v, which Service %v had first: the Service keeps it [correct what the kubelet reports, or take nodes' addresses out of IPAddressPools]", c.addr, name))
 }

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/kubernetes/fake"
 
-	"github.com/fairway-net/fairway/internal/ipam"
+	"github.com/fairway-net/fairway/internal/loadbalancer/ipam"
 	"github.com/fairway-net/fairway/internal/service"
 )
 

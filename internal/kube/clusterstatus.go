@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/fairway-net/fairway/internal/policy"
-	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/networkpolicy"
 )
 
 // The conditions of a ClusterNetworkPolicy and their reasons: the API names none. These are the names that Kubernetes
@@ -60,12 +60,12 @@ func NewPolicyStatuses(log *slog.Logger, s *Store) *PolicyStatuses {
 		client: from(s.cfg.Custom.Resource(clusterPolicies)), trim: convertPolicyStatus,
 	})
 	p.writer = NewStatusWriter(StatusConfig[[]condition]{Log: log, Owner: policyStatusOwner, Kind: clusterPolicies.Resource, Apply: p.apply,
-		Have: func(name service.Name) ([]condition, bool) {
+		Have: func(name api.Name) ([]condition, bool) {
 			o, ok := p.feed.Get(name)
 			return deref(o, policyStatus{}).have, ok
 		},
 	})
-	p.feed.follow(func(name service.Name, _, now *policyStatus, _ int64) {
+	p.feed.follow(func(name api.Name, _, now *policyStatus, _ int64) {
 		if now == nil {
 			p.writer.Forget(name)
 			return
@@ -102,8 +102,8 @@ func convertPolicyStatus(o *unstructured.Unstructured) *policyStatus {
 }
 
 // conditionsOf says how far a policy is understood, in the order of the conditions' types.
-func conditionsOf(p *policy.ClusterPolicy, generation int64) []condition {
-	reason, text := reasonFeature, service.Cut(strings.Join(p.Problems, "; "), conditionMessageLimit)
+func conditionsOf(p *networkpolicy.ClusterPolicy, generation int64) []condition {
+	reason, text := reasonFeature, api.Cut(strings.Join(p.Problems, "; "), conditionMessageLimit)
 	if p.Invalid {
 		reason = reasonInvalid
 	}
@@ -120,7 +120,7 @@ func conditionsOf(p *policy.ClusterPolicy, generation int64) []condition {
 }
 
 // apply writes the conditions by server-side apply: those of other owners stay.
-func (p *PolicyStatuses) apply(ctx context.Context, name service.Name, want []condition, how metav1.ApplyOptions) error {
+func (p *PolicyStatuses) apply(ctx context.Context, name api.Name, want []condition, how metav1.ApplyOptions) error {
 	now := time.Now().UTC().Format(time.RFC3339)
 	was, _ := p.feed.Get(name)
 	all := []any{}

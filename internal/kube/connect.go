@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
-	"github.com/fairway-net/fairway/internal/oneline"
+	"github.com/fairway-net/fairway/internal/text"
 )
 
 // A Connection says how to reach the API server. The zero value is that of a pod with
@@ -58,7 +58,7 @@ func Connect(c Connection) (kubernetes.Interface, error) {
 	}
 	client, err := kubernetes.NewForConfig(cfg)
 	if err != nil {
-		return nil, fmt.Errorf("connect to the API server at %s: %w", cfg.Host, oneline.Error(err))
+		return nil, fmt.Errorf("connect to the API server at %s: %w", cfg.Host, text.OneLine(err))
 	}
 	return client, nil
 }
@@ -136,10 +136,10 @@ func (c Connection) checkTLS(cfg *rest.Config) error {
 func (c Connection) fromFile(string) (*rest.Config, error) {
 	file, err := clientcmd.LoadFromFile(c.Kubeconfig)
 	if err != nil {
-		return nil, fmt.Errorf("read kubeconfig %s: %w", c.Kubeconfig, oneline.Error(withoutPath(err)))
+		return nil, fmt.Errorf("read kubeconfig %s: %w", c.Kubeconfig, text.OneLine(withoutPath(err)))
 	}
 	if err := clientcmd.ResolveLocalPaths(file); err != nil {
-		return nil, fmt.Errorf("read kubeconfig %s: %w", c.Kubeconfig, oneline.Error(err))
+		return nil, fmt.Errorf("read kubeconfig %s: %w", c.Kubeconfig, text.OneLine(err))
 	}
 	return c.fromConfig(file, c.Kubeconfig)
 }
@@ -150,7 +150,7 @@ func (c Connection) fromPerson(string) (*rest.Config, error) {
 	rules.WarnIfAllMissing = false
 	file, err := rules.Load()
 	if err != nil {
-		return nil, fmt.Errorf("read kubeconfig: %w", oneline.Error(err))
+		return nil, fmt.Errorf("read kubeconfig: %w", text.OneLine(err))
 	}
 	if _, err := os.Stat(rules.GetDefaultFilename()); err != nil && len(file.Clusters) == 0 && len(file.Contexts) == 0 {
 		return nil, fmt.Errorf("find the API server: no kubeconfig at %s [give --kubeconfig FILE, or set KUBECONFIG]", rules.GetDefaultFilename())
@@ -166,7 +166,7 @@ func (c Connection) fromConfig(file *clientcmdapi.Config, path string) (*rest.Co
 	case clientcmd.IsEmptyConfig(err):
 		return nil, fmt.Errorf("read kubeconfig %s: it names no cluster [is it empty, or is current-context missing?]", path)
 	case err != nil:
-		return nil, fmt.Errorf("read kubeconfig %s: %w", path, oneline.Error(err))
+		return nil, fmt.Errorf("read kubeconfig %s: %w", path, text.OneLine(err))
 	}
 	return cfg, nil
 }
@@ -224,7 +224,7 @@ func Reach(ctx context.Context, c Connection) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	if err := client.Discovery().RESTClient().Get().AbsPath("/version").Do(ctx).Error(); err != nil {
-		return fmt.Errorf("reach the API server %s: %w", c.Master, oneline.Request(err))
+		return fmt.Errorf("reach the API server %s: %w", c.Master, text.RequestError(err))
 	}
 	return nil
 }

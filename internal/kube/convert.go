@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	netutils "k8s.io/utils/net"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -23,10 +24,10 @@ const (
 )
 
 // problems collects what a converter leaves out, up to service.ProblemLimit.
-type problems []service.Problem
+type problems []api.Problem
 
 func (p *problems) add(reason, format string, args ...any) {
-	*p = service.AddProblem(*p, reason, format, args...)
+	*p = api.AddProblem(*p, reason, format, args...)
 }
 
 // ConvertService cuts a Service to what the model knows. Headless Services and those
@@ -34,7 +35,7 @@ func (p *problems) add(reason, format string, args ...any) {
 // for them.
 func ConvertService(o *corev1.Service) *service.Service {
 	svc := &service.Service{
-		Name:          service.Name{Namespace: o.Namespace, Name: o.Name},
+		Name:          api.Name{Namespace: o.Namespace, Name: o.Name},
 		Created:       created(o.CreationTimestamp),
 		ExternalLocal: o.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal,
 		InternalLocal: o.Spec.InternalTrafficPolicy != nil &&
@@ -112,7 +113,7 @@ func checkedPorts(ingress []corev1.LoadBalancerIngress) []service.CheckedPort {
 	for i, in := range ingress {
 		var named []service.CheckedPort
 		for _, p := range in.Ports {
-			if proto, err := service.ParseProto(string(p.Protocol)); err == nil && p.Error == nil && validPort(p.Port) {
+			if proto, err := api.ParseProto(string(p.Protocol)); err == nil && p.Error == nil && validPort(p.Port) {
 				named = append(named, service.CheckedPort{Proto: proto, Port: uint16(p.Port)})
 			}
 		}
@@ -189,7 +190,7 @@ func parseAddr(text string) (netip.Addr, error) {
 func servicePorts(ports []corev1.ServicePort, bad *problems) []service.Port {
 	out := make([]service.Port, 0, len(ports))
 	for _, p := range ports {
-		proto, err := service.ParseProto(string(p.Protocol))
+		proto, err := api.ParseProto(string(p.Protocol))
 		if err != nil {
 			bad.add(reasonProtocol, "port %q: %v; it is left out", p.Name, err)
 			continue
@@ -216,9 +217,9 @@ func validPort(n int32) bool { return n > 0 && n <= 65535 }
 // come out without endpoints, for there is nothing a node could send packets to.
 // Service has an empty name if the slice belongs to none.
 func ConvertSlice(o *discoveryv1.EndpointSlice) *service.Slice {
-	s := &service.Slice{Name: service.Name{Namespace: o.Namespace, Name: o.Name}}
+	s := &service.Slice{Name: api.Name{Namespace: o.Namespace, Name: o.Name}}
 	if name := o.Labels[discoveryv1.LabelServiceName]; name != "" {
-		s.Service = service.Name{Namespace: o.Namespace, Name: name}
+		s.Service = api.Name{Namespace: o.Namespace, Name: name}
 	}
 	if o.AddressType == discoveryv1.AddressTypeFQDN {
 		return s
@@ -245,7 +246,7 @@ func slicePorts(o *discoveryv1.EndpointSlice, bad *problems) []service.SlicePort
 			bad.add(reasonPort, "EndpointSlice %s: port %q has the number %d, which is not in 1-65535; it is left out", o.Name, name, *p.Port)
 			continue
 		}
-		proto, err := service.ParseProto(string(deref(p.Protocol, "")))
+		proto, err := api.ParseProto(string(deref(p.Protocol, "")))
 		if err != nil {
 			bad.add(reasonProtocol, "EndpointSlice %s: port %q: %v; it is left out", o.Name, name, err)
 			continue

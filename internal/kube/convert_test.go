@@ -16,9 +16,10 @@ import (
 	"sigs.k8s.io/randfill"
 	"sigs.k8s.io/yaml"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/flow"
 	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 func parse[T any](t *testing.T, text string) *T {
@@ -38,7 +39,7 @@ func ips(texts ...string) []netip.Addr {
 	return out
 }
 
-func messages(ps []service.Problem) string {
+func messages(ps []api.Problem) string {
 	var out []string
 	for _, p := range ps {
 		out = append(out, p.Reason+": "+p.Message)
@@ -47,7 +48,7 @@ func messages(ps []service.Problem) string {
 }
 
 func TestConvertService(t *testing.T) {
-	http := []service.Port{{Name: "http", Proto: service.TCP, Port: 80}}
+	http := []service.Port{{Name: "http", Proto: api.TCP, Port: 80}}
 	tests := map[string]struct {
 		spec string
 		want service.Service
@@ -65,7 +66,7 @@ func TestConvertService(t *testing.T) {
 			  ports: [{port: 53, protocol: UDP, nodePort: 30053}, {name: s, port: 99, protocol: SCTP}]}`,
 			service.Service{
 				ClusterIPs: ips("10.96.0.1"), InternalLocal: true, ExternalLocal: true,
-				Ports: []service.Port{{Proto: service.UDP, Port: 53, NodePort: 30053}, {Name: "s", Proto: service.SCTP, Port: 99}},
+				Ports: []service.Port{{Proto: api.UDP, Port: 53, NodePort: 30053}, {Name: "s", Proto: api.SCTP, Port: 99}},
 			},
 		},
 		"headless":         {"{clusterIP: None, clusterIPs: [None], ports: [{port: 80}]}", service.Service{}},
@@ -75,7 +76,7 @@ func TestConvertService(t *testing.T) {
 		"mapped":           {"{clusterIP: '::ffff:10.96.0.1'}", service.Service{ClusterIPs: ips("10.96.0.1"), Ports: []service.Port{}}},
 		"bad addresses": {
 			"{clusterIPs: [nowhere, 10.96.0.1, 127.0.0.1, 10.96.0.2, '::', 'ff02::1', 'fe80::1%eth0']}",
-			service.Service{ClusterIPs: ips("10.96.0.1"), Ports: []service.Port{}, Problems: []service.Problem{
+			service.Service{ClusterIPs: ips("10.96.0.1"), Ports: []service.Port{}, Problems: []api.Problem{
 				{Reason: "InvalidAddress", Message: `clusterIP "nowhere" is not an IP address; it is left out`},
 				{Reason: "InvalidAddress", Message: `clusterIP "127.0.0.1" can belong to no Service; it is left out`},
 				{Reason: "InvalidAddress", Message: `clusterIP "10.96.0.2" is the second of its family; it is left out`},
@@ -89,8 +90,8 @@ func TestConvertService(t *testing.T) {
 			  {name: d, port: 2, nodePort: -1}, {name: http, port: 80}]}`,
 			service.Service{
 				ClusterIPs: ips("10.96.0.1"),
-				Ports:      append([]service.Port{{Name: "d", Proto: service.TCP, Port: 2}}, http...),
-				Problems: []service.Problem{
+				Ports:      append([]service.Port{{Name: "d", Proto: api.TCP, Port: 2}}, http...),
+				Problems: []api.Problem{
 					{Reason: "InvalidPort", Message: `port "a" has the number 0, which is not in 1-65535; it is left out`},
 					{Reason: "InvalidPort", Message: `port "b" has the number 65536, which is not in 1-65535; it is left out`},
 					{Reason: "InvalidProtocol", Message: `port "c": protocol "ICMP" is not TCP, UDP or SCTP; it is left out`},
@@ -105,7 +106,7 @@ func TestConvertService(t *testing.T) {
 				ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "svc", CreationTimestamp: metav1.NewTime(time.Unix(1234, 0))},
 				Spec:       *parse[corev1.ServiceSpec](t, test.spec),
 			}
-			test.want.Name, test.want.Created = service.Name{Namespace: "ns", Name: "svc"}, 1234
+			test.want.Name, test.want.Created = api.Name{Namespace: "ns", Name: "svc"}, 1234
 			got := ConvertService(o)
 			if !reflect.DeepEqual(got, &test.want) {
 				t.Errorf("got  %+v\n%s\nwant %+v\n%s", got, messages(got.Problems), test.want, messages(test.want.Problems))
@@ -131,7 +132,7 @@ func sliceCases() map[string]sliceCase {
 			  {addresses: [10.0.0.3], conditions: {ready: false, serving: true, terminating: true}},
 			  {addresses: [10.0.0.4], conditions: {ready: true, serving: false, terminating: false}}]}`,
 			service.Slice{
-				Ports: []service.SlicePort{{Name: "http", Proto: service.TCP, Port: 8080}},
+				Ports: []service.SlicePort{{Name: "http", Proto: api.TCP, Port: 8080}},
 				Endpoints: []service.SliceEndpoint{
 					ready("10.0.0.1"),
 					{Addr: netip.MustParseAddr("10.0.0.2"), Serving: true},
@@ -150,7 +151,7 @@ func sliceCases() map[string]sliceCase {
 		},
 		"ports without number are all ports": {
 			`{addressType: IPv4, ports: [{name: a}, {name: b, port: 0}, {port: 53, protocol: UDP}], endpoints: []}`,
-			service.Slice{Ports: []service.SlicePort{{Proto: service.UDP, Port: 53}}, Endpoints: []service.SliceEndpoint{}},
+			service.Slice{Ports: []service.SlicePort{{Proto: api.UDP, Port: 53}}, Endpoints: []service.SliceEndpoint{}},
 		},
 		"names": {
 			`{addressType: FQDN, ports: [{port: 80}], endpoints: [{addresses: [example.com]}]}`, service.Slice{},
@@ -164,7 +165,7 @@ func sliceCases() map[string]sliceCase {
 			  {addresses: []}, {addresses: [here, 10.0.0.9]}, {addresses: ['fd00::1']}, {addresses: [169.254.169.254]}, {addresses: [10.0.0.1]}]}`,
 			service.Slice{
 				Ports: []service.SlicePort{}, Endpoints: []service.SliceEndpoint{ready("10.0.0.1")},
-				Problems: []service.Problem{
+				Problems: []api.Problem{
 					{Reason: "InvalidPort", Message: `EndpointSlice s-1: port "a" has the number 70000, which is not in 1-65535; it is left out`},
 					{Reason: "InvalidProtocol", Message: `EndpointSlice s-1: port "b": protocol "X" is not TCP, UDP or SCTP; it is left out`},
 					{Reason: "InvalidAddress", Message: `EndpointSlice s-1: an endpoint has no address; it is left out`},
@@ -176,7 +177,7 @@ func sliceCases() map[string]sliceCase {
 		},
 		"no type": {
 			`{addressType: IPX, endpoints: [{addresses: [10.0.0.1]}]}`,
-			service.Slice{Ports: []service.SlicePort{}, Endpoints: []service.SliceEndpoint{}, Problems: []service.Problem{
+			service.Slice{Ports: []service.SlicePort{}, Endpoints: []service.SliceEndpoint{}, Problems: []api.Problem{
 				{Reason: "InvalidAddress", Message: `EndpointSlice s-1: endpoint "10.0.0.1": the addressType "IPX" is none of IPv4, IPv6, FQDN; it is left out`},
 			}},
 		},
@@ -188,8 +189,8 @@ func TestConvertSlice(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			o := parse[discoveryv1.EndpointSlice](t, test.text)
 			o.Namespace, o.Name, o.Labels = "ns", "s-1", map[string]string{discoveryv1.LabelServiceName: "svc"}
-			test.want.Name = service.Name{Namespace: "ns", Name: "s-1"}
-			test.want.Service = service.Name{Namespace: "ns", Name: "svc"}
+			test.want.Name = api.Name{Namespace: "ns", Name: "s-1"}
+			test.want.Service = api.Name{Namespace: "ns", Name: "svc"}
 			got := ConvertSlice(o)
 			if !reflect.DeepEqual(got, &test.want) {
 				t.Errorf("got  %+v\n%s\nwant %+v\n%s", got, messages(got.Problems), test.want, messages(test.want.Problems))
@@ -214,7 +215,7 @@ status:
 		Name: "n1", Zone: "z1", Eligible: true, Created: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
 		Addrs:    ips("192.168.1.7", "fd00::7", "203.0.113.7"),
 		PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24"), netip.MustParsePrefix("fd00:1::/64")},
-		Problems: []service.Problem{
+		Problems: []api.Problem{
 			{Reason: "InvalidAddress", Message: `InternalIP "?" is not an IP address; it is left out`},
 			{Reason: "InvalidAddress", Message: `podCIDR "nonsense" is not an address range; it is left out`},
 		},
@@ -286,7 +287,7 @@ func checkNode(t *testing.T, n Node) {
 	checkProblems(t, n.Problems)
 }
 
-func checkProblems(t *testing.T, ps []service.Problem) {
+func checkProblems(t *testing.T, ps []api.Problem) {
 	t.Helper()
 	for _, p := range ps {
 		if p.Reason == "" || p.Message == "" {
@@ -362,7 +363,7 @@ func checkWhole(t *testing.T, w *whole) *service.Table {
 		checkProblems(t, e.Problems)
 	}
 	for _, flow := range slices.Concat(flow.Stale(&service.Table{}, table), flow.Stale(table, &service.Table{})) {
-		if flow.Proto != service.UDP && (flow.Proto != service.TCP || !flow.Endpoint.IsValid()) {
+		if flow.Proto != api.UDP && (flow.Proto != api.TCP || !flow.Endpoint.IsValid()) {
 			t.Errorf("flow %+v", flow)
 		}
 	}

@@ -8,9 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/fairway-net/fairway/internal/labels"
-	"github.com/fairway-net/fairway/internal/policy"
-	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/networkpolicy"
 )
 
 // The objects of policy.networking.k8s.io/v1alpha2 as they are written: the specs only, with the
@@ -75,8 +74,8 @@ func (c *clusterConverter) problem(format string, args ...any) {
 // understood must not open what its author meant to close: a rule that accepts accepts less, one
 // that denies or passes denies everything, as the API asks for unknown peers. Without a subject
 // that is understood it selects no pod: to deny for all pods would stop the cluster.
-func ConvertClusterPolicy(o *unstructured.Unstructured) *policy.ClusterPolicy {
-	p := &policy.ClusterPolicy{Name: o.GetName(), UID: string(o.GetUID())}
+func ConvertClusterPolicy(o *unstructured.Unstructured) *networkpolicy.ClusterPolicy {
+	p := &networkpolicy.ClusterPolicy{Name: o.GetName(), UID: string(o.GetUID())}
 	var spec clusterPolicySpec
 	var unread problems
 	if readSpec(o, &spec, &unread); len(unread) > 0 {
@@ -87,9 +86,9 @@ func ConvertClusterPolicy(o *unstructured.Unstructured) *policy.ClusterPolicy {
 	p.Priority = spec.Priority
 	switch spec.Tier {
 	case "Admin":
-		p.Tier = policy.Admin
+		p.Tier = networkpolicy.Admin
 	case "Baseline":
-		p.Tier = policy.Baseline
+		p.Tier = networkpolicy.Baseline
 	default:
 		p.Problems = []string{fmt.Sprintf("tier %q is not known: it selects no pod", spec.Tier)}
 		return p
@@ -100,7 +99,7 @@ func ConvertClusterPolicy(o *unstructured.Unstructured) *policy.ClusterPolicy {
 		return p
 	}
 	p.Subject = peers[0]
-	for d, rules := range map[policy.Direction][]clusterPolicyRule{policy.Ingress: spec.Ingress, policy.Egress: spec.Egress} {
+	for d, rules := range map[networkpolicy.Direction][]clusterPolicyRule{networkpolicy.Ingress: spec.Ingress, networkpolicy.Egress: spec.Egress} {
 		for i := range rules {
 			c.where = fmt.Sprintf("%v[%d]", d, i)
 			p.Rules[d] = append(p.Rules[d], c.rule(&rules[i]))
@@ -111,35 +110,35 @@ func ConvertClusterPolicy(o *unstructured.Unstructured) *policy.ClusterPolicy {
 }
 
 // rule reads a rule. The API server has checked that it has peers.
-func (c *clusterConverter) rule(o *clusterPolicyRule) policy.ClusterRule {
-	r := policy.ClusterRule{Name: o.Name}
+func (c *clusterConverter) rule(o *clusterPolicyRule) networkpolicy.ClusterRule {
+	r := networkpolicy.ClusterRule{Name: o.Name}
 	switch o.Action {
 	case "Accept":
 	case "Pass":
-		r.Action = policy.Pass
+		r.Action = networkpolicy.Pass
 	default:
-		if r.Action = policy.Deny; o.Action != "Deny" {
+		if r.Action = networkpolicy.Deny; o.Action != "Deny" {
 			c.problem("action %q is not known: it denies", o.Action)
 		}
 	}
 	all := slices.Concat(o.From, o.To)
 	peers, ok := c.peers(all)
-	if slices.ContainsFunc(all, func(p clusterPeer) bool { return len(p.DomainNames) > 0 }) && r.Action != policy.Accept {
+	if slices.ContainsFunc(all, func(p clusterPeer) bool { return len(p.DomainNames) > 0 }) && r.Action != networkpolicy.Accept {
 		ok = false // the API has them only for rules that accept
 	}
-	if !ok && r.Action == policy.Accept {
+	if !ok && r.Action == networkpolicy.Accept {
 		c.problem("a peer is not understood: it accepts nothing")
-		return policy.ClusterRule{Name: o.Name, Rule: policy.Rule{NoPeer: true}}
+		return networkpolicy.ClusterRule{Name: o.Name, Rule: networkpolicy.Rule{NoPeer: true}}
 	}
 	if !ok {
 		c.problem("a peer is not understood: it denies everything")
-		return policy.ClusterRule{Name: o.Name, Action: policy.Deny}
+		return networkpolicy.ClusterRule{Name: o.Name, Action: networkpolicy.Deny}
 	}
 	r.Peers, r.NoPeer = peers, len(peers) == 0
 	ports, ok := c.ports(o.Protocols)
-	if !ok && r.Action != policy.Accept {
+	if !ok && r.Action != networkpolicy.Accept {
 		c.problem("a protocol is not understood: it denies on all ports")
-		r.Action = policy.Deny
+		r.Action = networkpolicy.Deny
 		return r
 	}
 	if !ok {
@@ -150,27 +149,27 @@ func (c *clusterConverter) rule(o *clusterPolicyRule) policy.ClusterRule {
 }
 
 // peers reads peers; not ok: at least one is not understood.
-func (c *clusterConverter) peers(all []clusterPeer) (out []policy.Peer, ok bool) {
+func (c *clusterConverter) peers(all []clusterPeer) (out []networkpolicy.Peer, ok bool) {
 	ok = true
 	for i := range all {
 		o := &all[i]
 		var bad problems
-		selector := func(s *metav1.LabelSelector) *labels.Selector {
+		selector := func(s *metav1.LabelSelector) *api.Selector {
 			l := selector(c.where, s, &bad)
 			return &l
 		}
 		switch {
 		case o.Namespaces != nil:
-			out = append(out, policy.Peer{Namespaces: selector(o.Namespaces)})
+			out = append(out, networkpolicy.Peer{Namespaces: selector(o.Namespaces)})
 		case o.Pods != nil:
-			out = append(out, policy.Peer{Namespaces: selector(&o.Pods.NamespaceSelector), Pods: selector(&o.Pods.PodSelector)})
+			out = append(out, networkpolicy.Peer{Namespaces: selector(&o.Pods.NamespaceSelector), Pods: selector(&o.Pods.PodSelector)})
 		case o.Nodes != nil:
-			out = append(out, policy.Peer{Nodes: selector(o.Nodes)})
+			out = append(out, networkpolicy.Peer{Nodes: selector(o.Nodes)})
 		case len(o.Networks) > 0:
 			for _, text := range o.Networks {
 				cidr, valid := parsePrefix(text)
 				ok, c.invalid = ok && valid, c.invalid || !valid
-				out = append(out, policy.Peer{Block: &policy.Block{CIDR: cidr}})
+				out = append(out, networkpolicy.Peer{Block: &networkpolicy.Block{CIDR: cidr}})
 			}
 		case len(o.DomainNames) > 0:
 			c.problem("domainNames are not supported: they match nothing")
@@ -183,26 +182,26 @@ func (c *clusterConverter) peers(all []clusterPeer) (out []policy.Peer, ok bool)
 }
 
 // ports reads what ports a rule is about; not ok: one is not understood.
-func (c *clusterConverter) ports(all []clusterProtocol) (out []policy.Port, ok bool) {
+func (c *clusterConverter) ports(all []clusterProtocol) (out []networkpolicy.Port, ok bool) {
 	ok = true
 	for _, o := range all {
-		proto, ports := service.TCP, o.TCP
+		proto, ports := api.TCP, o.TCP
 		if o.UDP != nil {
-			proto, ports = service.UDP, o.UDP
+			proto, ports = api.UDP, o.UDP
 		}
 		if o.SCTP != nil {
-			proto, ports = service.SCTP, o.SCTP
+			proto, ports = api.SCTP, o.SCTP
 		}
 		switch {
 		case o.DestinationNamedPort != "":
 			// The name is enough, whatever the protocol.
-			for _, p := range []service.Proto{service.TCP, service.UDP, service.SCTP} {
-				out = append(out, policy.Port{Proto: p, Name: o.DestinationNamedPort})
+			for _, p := range []api.Proto{api.TCP, api.UDP, api.SCTP} {
+				out = append(out, networkpolicy.Port{Proto: p, Name: o.DestinationNamedPort})
 			}
 		case ports == nil:
 			ok = false
 		case ports.DestinationPort == nil:
-			out = append(out, policy.Port{Proto: proto, Last: 65535})
+			out = append(out, networkpolicy.Port{Proto: proto, Last: 65535})
 		default:
 			first, last := ports.DestinationPort.Number, ports.DestinationPort.Number
 			if r := ports.DestinationPort.Range; r != nil {
@@ -212,7 +211,7 @@ func (c *clusterConverter) ports(all []clusterProtocol) (out []policy.Port, ok b
 				ok, c.invalid = false, true
 				continue
 			}
-			out = append(out, policy.Port{Proto: proto, First: uint16(first), Last: uint16(last)})
+			out = append(out, networkpolicy.Port{Proto: proto, First: uint16(first), Last: uint16(last)})
 		}
 	}
 	return out, ok
@@ -220,8 +219,8 @@ func (c *clusterConverter) ports(all []clusterProtocol) (out []policy.Port, ok b
 
 // convertPolicyNode cuts a Node to what package policy needs. Its names among the addresses are
 // nobody's peers.
-func convertPolicyNode(o *corev1.Node) *policy.Node {
-	n := &policy.Node{Name: o.Name, Labels: o.Labels}
+func convertPolicyNode(o *corev1.Node) *networkpolicy.Node {
+	n := &networkpolicy.Node{Name: o.Name, Labels: o.Labels}
 	for _, a := range o.Status.Addresses {
 		if ip, err := parseAddr(a.Address); err == nil {
 			n.Addrs = append(n.Addrs, ip)

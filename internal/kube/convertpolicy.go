@@ -10,29 +10,28 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"github.com/fairway-net/fairway/internal/labels"
-	"github.com/fairway-net/fairway/internal/policy"
-	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/networkpolicy"
 )
 
 // ConvertPolicy cuts a NetworkPolicy to what package policy needs. The API server has checked
 // it and filled in the defaults. A part that makes no sense all the same allows nothing: a
 // policy must not open what its author meant to close.
-func ConvertPolicy(o *networkingv1.NetworkPolicy) *policy.Policy {
-	p := &policy.Policy{Name: service.Name{Namespace: o.Namespace, Name: o.Name}, UID: string(o.UID), Selector: *policySelector(&o.Spec.PodSelector)}
+func ConvertPolicy(o *networkingv1.NetworkPolicy) *networkpolicy.Policy {
+	p := &networkpolicy.Policy{Name: api.Name{Namespace: o.Namespace, Name: o.Name}, UID: string(o.UID), Selector: *policySelector(&o.Spec.PodSelector)}
 	intern(&p.Name.Namespace)
-	p.Isolates[policy.Ingress] = len(o.Spec.PolicyTypes) == 0 || slices.Contains(o.Spec.PolicyTypes, networkingv1.PolicyTypeIngress)
-	p.Isolates[policy.Egress] = len(o.Spec.PolicyTypes) == 0 && len(o.Spec.Egress) > 0 || slices.Contains(o.Spec.PolicyTypes, networkingv1.PolicyTypeEgress)
+	p.Isolates[networkpolicy.Ingress] = len(o.Spec.PolicyTypes) == 0 || slices.Contains(o.Spec.PolicyTypes, networkingv1.PolicyTypeIngress)
+	p.Isolates[networkpolicy.Egress] = len(o.Spec.PolicyTypes) == 0 && len(o.Spec.Egress) > 0 || slices.Contains(o.Spec.PolicyTypes, networkingv1.PolicyTypeEgress)
 	for _, r := range o.Spec.Ingress {
-		p.Rules[policy.Ingress] = append(p.Rules[policy.Ingress], policyRule(r.From, r.Ports))
+		p.Rules[networkpolicy.Ingress] = append(p.Rules[networkpolicy.Ingress], policyRule(r.From, r.Ports))
 	}
 	for _, r := range o.Spec.Egress {
-		p.Rules[policy.Egress] = append(p.Rules[policy.Egress], policyRule(r.To, r.Ports))
+		p.Rules[networkpolicy.Egress] = append(p.Rules[networkpolicy.Egress], policyRule(r.To, r.Ports))
 	}
 	return p
 }
 
-func policyRule(peers []networkingv1.NetworkPolicyPeer, ports []networkingv1.NetworkPolicyPort) (r policy.Rule) {
+func policyRule(peers []networkingv1.NetworkPolicyPeer, ports []networkingv1.NetworkPolicyPort) (r networkpolicy.Rule) {
 	for _, o := range peers {
 		if p, ok := policyPeer(o); ok {
 			r.Peers = append(r.Peers, p)
@@ -48,7 +47,7 @@ func policyRule(peers []networkingv1.NetworkPolicyPeer, ports []networkingv1.Net
 	return r
 }
 
-func policyPeer(o networkingv1.NetworkPolicyPeer) (p policy.Peer, ok bool) {
+func policyPeer(o networkingv1.NetworkPolicyPeer) (p networkpolicy.Peer, ok bool) {
 	if o.IPBlock != nil {
 		if p.Block, ok = policyBlock(o.IPBlock); !ok || o.PodSelector != nil || o.NamespaceSelector != nil {
 			return p, false
@@ -64,9 +63,9 @@ func policyPeer(o networkingv1.NetworkPolicyPeer) (p policy.Peer, ok bool) {
 	return p, p.Pods != nil || p.Namespaces != nil
 }
 
-func policyBlock(o *networkingv1.IPBlock) (*policy.Block, bool) {
+func policyBlock(o *networkingv1.IPBlock) (*networkpolicy.Block, bool) {
 	cidr, ok := parsePrefix(o.CIDR)
-	b := &policy.Block{CIDR: cidr}
+	b := &networkpolicy.Block{CIDR: cidr}
 	for _, text := range o.Except {
 		e, parsed := parsePrefix(text)
 		b.Except = append(b.Except, e)
@@ -75,11 +74,11 @@ func policyBlock(o *networkingv1.IPBlock) (*policy.Block, bool) {
 	return b, ok
 }
 
-func policyPort(o networkingv1.NetworkPolicyPort) (p policy.Port, ok bool) {
-	p.Proto = service.TCP
+func policyPort(o networkingv1.NetworkPolicyPort) (p networkpolicy.Port, ok bool) {
+	p.Proto = api.TCP
 	if o.Protocol != nil {
 		var err error
-		if p.Proto, err = service.ParseProto(string(*o.Protocol)); err != nil {
+		if p.Proto, err = api.ParseProto(string(*o.Protocol)); err != nil {
 			return p, false
 		}
 	}
@@ -103,16 +102,16 @@ func policyPort(o networkingv1.NetworkPolicyPort) (p policy.Port, ok bool) {
 }
 
 // policySelector reads a selector. A requirement that makes no sense matches nothing.
-func policySelector(o *metav1.LabelSelector) *labels.Selector {
+func policySelector(o *metav1.LabelSelector) *api.Selector {
 	s := selector("", o, &problems{})
 	return &s
 }
 
 // ConvertPolicyPod cuts a Pod to what package policy needs. Labels are shared between pods
 // where they are the same words.
-func ConvertPolicyPod(o *corev1.Pod) *policy.Pod {
-	p := &policy.Pod{
-		Name: service.Name{Namespace: o.Namespace, Name: o.Name}, UID: string(o.UID), Node: o.Spec.NodeName,
+func ConvertPolicyPod(o *corev1.Pod) *api.Pod {
+	p := &api.Pod{
+		Name: api.Name{Namespace: o.Namespace, Name: o.Name}, UID: string(o.UID), Node: o.Spec.NodeName,
 		Created: o.CreationTimestamp.Time, HostNetwork: o.Spec.HostNetwork,
 	}
 	intern(&p.Name.Namespace)
@@ -151,11 +150,11 @@ func podAddrs(o *corev1.Pod) (all []netip.Addr) {
 	return all
 }
 
-func namedPorts(ports []corev1.ContainerPort) (all []policy.NamedPort) {
+func namedPorts(ports []corev1.ContainerPort) (all []api.NamedPort) {
 	for _, p := range ports {
-		proto, err := service.ParseProto(string(p.Protocol))
+		proto, err := api.ParseProto(string(p.Protocol))
 		if err == nil && p.Name != "" && p.ContainerPort > 0 && p.ContainerPort <= 65535 {
-			n := policy.NamedPort{Name: p.Name, Proto: proto, Number: uint16(p.ContainerPort)}
+			n := api.NamedPort{Name: p.Name, Proto: proto, Number: uint16(p.ContainerPort)}
 			intern(&n.Name)
 			all = append(all, n)
 		}

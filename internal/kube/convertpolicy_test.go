@@ -8,8 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/fairway-net/fairway/internal/policy"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/networkpolicy"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 // Our selectors select what Kubernetes' own do, and selectors with the same text the same.
@@ -74,17 +74,17 @@ func TestPoliciesFailClosed(t *testing.T) {
 		{From: []networkingv1.NetworkPolicyPeer{{IPBlock: &networkingv1.IPBlock{CIDR: "10.0.0.0/8", Except: []string{bad}}}}},
 		{Ports: []networkingv1.NetworkPolicyPort{{Protocol: &proto}}},
 	}}})
-	if !p.Isolates[policy.Ingress] || p.Isolates[policy.Egress] {
+	if !p.Isolates[networkpolicy.Ingress] || p.Isolates[networkpolicy.Egress] {
 		t.Errorf("without policyTypes: %v", p.Isolates)
 	}
-	for i, r := range p.Rules[policy.Ingress] {
+	for i, r := range p.Rules[networkpolicy.Ingress] {
 		if !r.NoPeer && !r.NoPort {
 			t.Errorf("rule %d allows something: %+v", i, r)
 		}
 	}
 	ok := ConvertPolicy(&networkingv1.NetworkPolicy{Spec: networkingv1.NetworkPolicySpec{Ingress: []networkingv1.NetworkPolicyIngressRule{
 		{From: []networkingv1.NetworkPolicyPeer{{IPBlock: &networkingv1.IPBlock{CIDR: "010.0.0.1/8"}}}}}}})
-	if b := ok.Rules[policy.Ingress][0].Peers[0].Block; b == nil || b.CIDR.String() != "10.0.0.0/8" {
+	if b := ok.Rules[networkpolicy.Ingress][0].Peers[0].Block; b == nil || b.CIDR.String() != "10.0.0.0/8" {
 		t.Errorf("a block with host bits and a leading zero: %+v", b)
 	}
 	pod := corev1.Pod{Status: corev1.PodStatus{PodIPs: []corev1.PodIP{{IP: "10.0.0.1"}, {IP: "fd00::1"}}}}

@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/fairway-net/fairway/internal/oneline"
+	"github.com/fairway-net/fairway/internal/text"
 )
 
 // drainPoll is how often it is asked what a node still announces.
@@ -58,7 +58,7 @@ func (d *Drain) Wait(ctx context.Context, node string, left func(int)) error {
 		for _, k := range []announceKind{l2Statuses, bgpStatuses} {
 			list, err := k.client(d.custom, d.namespace).List(ctx, announcedBy(node))
 			if err != nil {
-				return false, fmt.Errorf("list %s: %w", k.resource, oneline.Request(err))
+				return false, fmt.Errorf("list %s: %w", k.resource, text.RequestError(err))
 			}
 			for i := range list.Items {
 				of := list.Items[i].GetLabels()

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -36,7 +37,7 @@ func (s *Store) SubscribeEdge(class string, pods bool) *Edge {
 		name: "nodes", object: &corev1.Node{}, client: from(c.CoreV1().Nodes()), trim: convertEdgeNode,
 	})
 	v.feed.follow(v.serviceChanged)
-	v.nodes.follow(func(service.Name, *EdgeNode, *EdgeNode, int64) { v.notify() })
+	v.nodes.follow(func(api.Name, *EdgeNode, *EdgeNode, int64) { v.notify() })
 	needs := []input{v.feed.input(), v.nodes.input()}
 	v.feed.onSettle(v.check)
 	v.nodes.onSettle(v.check)

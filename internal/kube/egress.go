@@ -1,7 +1,7 @@
 package kube
 
 import (
-	"github.com/fairway-net/fairway/internal/policy"
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -23,4 +23,4 @@ func (s *Store) SubscribeEgress() *Egress {
 func (v *Egress) Services() []*service.Service { return v.store.services.All() }
 
 // Pods are all of the cluster.
-func (v *Egress) Pods() []*policy.Pod { return v.store.pods.All() }
+func (v *Egress) Pods() []*api.Pod { return v.store.pods.All() }

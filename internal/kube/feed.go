@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/api"
 )
 
 // A kind declares one kind of API object: how it is listed and watched, and the value
@@ -30,7 +30,7 @@ type kind[O metav1.Object, V any] struct {
 	// nil: always unknown.
 	trigger func(O) int64
 	// owner names the object that a value belongs to: the key of Feed.Of. nil: no index.
-	owner func(*V) service.Name
+	owner func(*V) api.Name
 	// without is, for the log, what happens as long as this kind cannot be read.
 	without string
 	// listed is called once, after the first list and without a lock; nil: nothing is.
@@ -51,7 +51,7 @@ type Feed[V any] struct {
 	name, without string
 	log           *slog.Logger
 	trim          func(obj any) (v *V, trigger int64)
-	owner         func(*V) service.Name
+	owner         func(*V) api.Name
 	first         func(*Feed[V])
 	replaced      func(*V)
 	start         func() // starts the reflector, at the first call
@@ -60,9 +60,9 @@ type Feed[V any] struct {
 	progress atomic.Int32
 
 	mu         sync.Mutex
-	all        map[service.Name]*V
-	byOwner    map[service.Name][]*V // the lists are never changed in place
-	followers  []func(name service.Name, old, new *V, trigger int64)
+	all        map[api.Name]*V
+	byOwner    map[api.Name][]*V // the lists are never changed in place
+	followers  []func(name api.Name, old, new *V, trigger int64)
 	onProgress []func() // called when the feed gets further
 }
 
@@ -78,7 +78,7 @@ func newFeed[O metav1.Object, V any](log *slog.Logger, k kind[O, V]) *Feed[V] {
 	f := &Feed[V]{
 		name: k.name, without: k.without, log: log,
 		owner: k.owner, first: k.listed, replaced: k.replaced,
-		all: map[service.Name]*V{}, byOwner: map[service.Name][]*V{},
+		all: map[api.Name]*V{}, byOwner: map[api.Name][]*V{},
 	}
 	f.trim = func(obj any) (*V, int64) {
 		o, ok := obj.(O)
@@ -95,7 +95,7 @@ func newFeed[O metav1.Object, V any](log *slog.Logger, k kind[O, V]) *Feed[V] {
 }
 
 // Get returns the value of that name, if there is one.
-func (f *Feed[V]) Get(name service.Name) (*V, bool) {
+func (f *Feed[V]) Get(name api.Name) (*V, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	v, ok := f.all[name]
@@ -114,7 +114,7 @@ func (f *Feed[V]) All() []*V {
 }
 
 // Names returns the names of all values, in no order.
-func (f *Feed[V]) Names() []service.Name {
+func (f *Feed[V]) Names() []api.Name {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Collect(maps.Keys(f.all))
@@ -122,7 +122,7 @@ func (f *Feed[V]) Names() []service.Name {
 
 // Of returns the values that belong to an owner, in no order. The caller must not change
 // the list.
-func (f *Feed[V]) Of(owner service.Name) []*V {
+func (f *Feed[V]) Of(owner api.Name) []*V {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.byOwner[owner]
@@ -138,7 +138,7 @@ func (f *Feed[V]) Len() int {
 // follow calls changed for each value that there is, with old nil, and then for each
 // change; old or new may be nil, not both. changed runs with the feed's lock held: it may
 // mark subscriptions, but must not read the feed.
-func (f *Feed[V]) follow(changed func(name service.Name, old, new *V, trigger int64)) {
+func (f *Feed[V]) follow(changed func(name api.Name, old, new *V, trigger int64)) {
 	f.mu.Lock()
 	for name, v := range f.all {
 		changed(name, nil, v, 0)
@@ -153,7 +153,7 @@ func (f *Feed[V]) follow(changed func(name service.Name, old, new *V, trigger in
 // marks lets a subscription mark the names of what changes, and returns the feed as its
 // gate sees it.
 func (f *Feed[V]) marks(s *Subscription) input {
-	f.follow(func(name service.Name, _, _ *V, _ int64) { s.mark(name, 0) })
+	f.follow(func(name api.Name, _, _ *V, _ int64) { s.mark(name, 0) })
 	return f.gates(s)
 }
 
@@ -165,7 +165,7 @@ func (f *Feed[V]) gates(s *Subscription) input {
 }
 
 // put stores v (nil: gone) and reports whether that changed something. f.mu is held.
-func (f *Feed[V]) put(name service.Name, v *V, trigger int64) bool {
+func (f *Feed[V]) put(name api.Name, v *V, trigger int64) bool {
 	old := f.all[name]
 	switch {
 	case v == nil && old == nil:
@@ -245,7 +245,7 @@ func (f *Feed[V]) input() input {
 // trimmed stands for an API object between the wire and the feed: while the first list
 // streams in, there are as many as the cluster has objects.
 type trimmed[V any] struct {
-	name    service.Name
+	name    api.Name
 	value   *V
 	trigger int64
 }
@@ -267,7 +267,7 @@ func (f *Feed[V]) trimObject(obj any) (*trimmed[V], error) {
 	if !ok {
 		return nil, fmt.Errorf("API server sent a %T where an object was expected", obj)
 	}
-	t := &trimmed[V]{name: service.Name{Namespace: meta.GetNamespace(), Name: meta.GetName()}}
+	t := &trimmed[V]{name: api.Name{Namespace: meta.GetNamespace(), Name: meta.GetName()}}
 	t.value, t.trigger = f.trim(obj)
 	return t, nil
 }

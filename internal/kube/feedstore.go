@@ -3,7 +3,7 @@ package kube
 import (
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/api"
 )
 
 // feedStore is a Feed as the reflector fills it: cache.ReflectorStore and
@@ -50,7 +50,7 @@ func (f feedStore[V]) Delete(obj any) error {
 // changed. Of a list that is doubted what is new is taken, and an error returned, so that
 // the reflector lists again; of one of another cluster nothing.
 func (f feedStore[V]) Replace(list []any, _ string) error {
-	seen := make(map[service.Name]*trimmed[V], len(list))
+	seen := make(map[api.Name]*trimmed[V], len(list))
 	for _, obj := range list {
 		t, err := f.trimObject(obj)
 		if err != nil {
@@ -89,7 +89,7 @@ func (f feedStore[V]) Replace(list []any, _ string) error {
 }
 
 // overlap returns how many values there are, and how many of them a list has too.
-func (f feedStore[V]) overlap(list map[service.Name]*trimmed[V]) (had, kept int) {
+func (f feedStore[V]) overlap(list map[api.Name]*trimmed[V]) (had, kept int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for name := range f.all {

@@ -9,9 +9,9 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/fairway-net/fairway/internal/policy"
-	"github.com/fairway-net/fairway/internal/policy/policytest"
-	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/networkpolicy"
+	"github.com/fairway-net/fairway/internal/testing/policytest"
 )
 
 // policyObjects is what policies are about, as the API server has it.
@@ -24,9 +24,9 @@ type policyObjects struct {
 }
 
 // convert makes a cluster of the objects, of each list the first few.
-func (o *policyObjects) convert() *policy.Cluster {
+func (o *policyObjects) convert() *networkpolicy.Cluster {
 	const few = 6
-	c := policy.NewCluster()
+	c := networkpolicy.NewCluster()
 	for i := range o.Pods[:min(few, len(o.Pods))] {
 		p := ConvertPolicyPod(&o.Pods[i])
 		c.Pods[p.Name] = p
@@ -37,7 +37,7 @@ func (o *policyObjects) convert() *policy.Cluster {
 	}
 	for i := range o.Namespaces[:min(few, len(o.Namespaces))] {
 		n := &o.Namespaces[i]
-		c.Namespaces[n.Name] = &policy.Namespace{Name: n.Name, Labels: n.Labels, Terminating: n.DeletionTimestamp != nil}
+		c.Namespaces[n.Name] = &api.Namespace{Name: n.Name, Labels: n.Labels, Terminating: n.DeletionTimestamp != nil}
 	}
 	for i := range o.Policies[:min(few, len(o.Policies))] {
 		p := ConvertPolicy(&o.Policies[i])
@@ -75,12 +75,12 @@ func FuzzPolicies(f *testing.F) {
 	})
 }
 
-func checkPolicies(t *testing.T, c *policy.Cluster) {
+func checkPolicies(t *testing.T, c *networkpolicy.Cluster) {
 	t.Helper()
 	const node = "here"
 	c.Limited = c.LimitedOn(node)
 	table, _ := policytest.Compiler(node, c).Compile()
-	owners, all := map[netip.Addr][]*policy.Pod{}, []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
+	owners, all := map[netip.Addr][]*api.Pod{}, []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}
 	for _, p := range c.Pods {
 		for _, a := range p.Addrs {
 			if owners[a] = append(owners[a], p); len(owners[a]) == 1 {
@@ -88,7 +88,7 @@ func checkPolicies(t *testing.T, c *policy.Cluster) {
 			}
 		}
 	}
-	pod := func(a netip.Addr) *policy.Pod {
+	pod := func(a netip.Addr) *api.Pod {
 		if len(owners[a]) == 1 {
 			return owners[a][0]
 		}
@@ -100,10 +100,10 @@ func checkPolicies(t *testing.T, c *policy.Cluster) {
 				continue // whose an address is that several pods have is another matter
 			}
 			for _, port := range []uint16{80, 90} {
-				got := policy.Lookup(table, policy.Packet{Src: src, Dst: dst, Proto: service.TCP, Port: port})
-				for d, v := range []policy.Verdict{got.Egress, got.Ingress} {
-					at := policy.Peering{Direction: policy.Direction(d), Pod: pod(src), Peer: dst, PeerPod: pod(dst), Proto: service.TCP, Port: port}
-					if at.Direction == policy.Ingress {
+				got := networkpolicy.Lookup(table, networkpolicy.Packet{Src: src, Dst: dst, Proto: api.TCP, Port: port})
+				for d, v := range []networkpolicy.Verdict{got.Egress, got.Ingress} {
+					at := networkpolicy.Peering{Direction: networkpolicy.Direction(d), Pod: pod(src), Peer: dst, PeerPod: pod(dst), Proto: api.TCP, Port: port}
+					if at.Direction == networkpolicy.Ingress {
 						at.Pod, at.Peer, at.PeerPod = pod(dst), src, pod(src)
 					}
 					if at.Pod == nil || at.Pod.Node != node {

@@ -12,8 +12,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/fairway-net/fairway/internal/announce"
-	"github.com/fairway-net/fairway/internal/oneline"
+	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
+	"github.com/fairway-net/fairway/internal/text"
 )
 
 // buryAfter is how long a node must be dead before others remove what it said it announces: its
@@ -77,7 +77,7 @@ func (g *GoneStatuses) Run(ctx context.Context) error {
 		due, next := g.due()
 		for node, d := range due {
 			if err := g.bury(ctx, node); err != nil {
-				g.log.Warn("cannot remove what a dead node said it announces, will try again", "node", node, "err", oneline.Error(err))
+				g.log.Warn("cannot remove what a dead node said it announces, will try again", "node", node, "err", text.OneLine(err))
 				continue
 			}
 			g.mu.Lock()

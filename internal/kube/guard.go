@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -34,7 +35,7 @@ type guard struct {
 	brake     service.Brake
 	pause     time.Duration // before the list is asked for again
 	cluster   *clusterID
-	problem   func(service.Name, service.Problem)
+	problem   func(api.Name, api.Problem)
 	noteKept  func(objects int)   // notes how many objects a doubted list lacks
 	delayNext func(time.Duration) // makes the reflector wait before its next request
 }
@@ -62,7 +63,7 @@ func (g *guard) believe(had, kept int) (believed, foreign bool) {
 	case !believed && !doubted:
 		log.Error("the API server's list lacks most objects that there were, or is another cluster's; what it lacks is kept, and it is asked again "+
 			"[was it restored, or is --master wrong? --empty-after says how long]", "for", g.brake.Bound)
-		g.problem(service.Name{Namespace: metav1.NamespaceDefault, Name: kubernetesService}, service.Problem{
+		g.problem(api.Name{Namespace: metav1.NamespaceDefault, Name: kubernetesService}, api.Problem{
 			Reason: "ListLostObjects", Message: fmt.Sprintf("the API server's list of %s lacks most objects that there were, or is another cluster's; nodes keep what they had for %v", g.kind, g.brake.Bound),
 		})
 	case believed && doubted && foreign:

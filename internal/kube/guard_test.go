@@ -10,8 +10,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 // city is a cluster with n Services, each with an EndpointSlice.
@@ -44,7 +44,7 @@ func newGuarded(t *testing.T, services int, emptyAfter time.Duration) *guarded {
 	}
 	g.source = newSource(Config{
 		Log: slog.New(slog.NewTextHandler(g.log, nil)), Client: client, NodeName: "node-1", EmptyAfter: emptyAfter,
-		Problem: func(service.Name, service.Problem) { g.events.Add(1) },
+		Problem: func(api.Name, api.Problem) { g.events.Add(1) },
 	})
 	for _, f := range []*guard{g.services.guard, g.slices.guard} {
 		f.pause = time.Millisecond

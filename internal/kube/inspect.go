@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/fairway-net/fairway/internal/oneline"
+	"github.com/fairway-net/fairway/internal/text"
 )
 
 // An Inspection is what an attempt to reach the API server showed.
@@ -52,7 +52,7 @@ func Inspect(ctx context.Context, c Connection, node string) (Inspection, error)
 	})
 	client, err := kubernetes.NewForConfig(cfg)
 	if err != nil {
-		return Inspection{}, fmt.Errorf("connect to the API server at %s: %w", cfg.Host, oneline.Error(err))
+		return Inspection{}, fmt.Errorf("connect to the API server at %s: %w", cfg.Host, text.OneLine(err))
 	}
 	i := Inspection{Server: cfg.Host}
 	if u, err := url.Parse(cfg.Host); err == nil {
@@ -63,7 +63,7 @@ func Inspect(ctx context.Context, c Connection, node string) (Inspection, error)
 	start := time.Now()
 	v, err := client.Discovery().ServerVersion()
 	if i.Took = time.Since(start); err != nil {
-		i.Err = oneline.Request(err)
+		i.Err = text.RequestError(err)
 		return i, nil
 	}
 	i.Version = v.GitVersion

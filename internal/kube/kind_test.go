@@ -13,7 +13,7 @@ import (
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	"k8s.io/client-go/kubernetes/fake"
 
-	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/api"
 )
 
 // TestAnotherKind reads a kind that the Store does not know, and a custom resource: one
@@ -46,8 +46,8 @@ func TestAnotherKind(t *testing.T) {
 	runUntilEnd(t, s)
 
 	waitFor(t, sub.Synced(), "Synced")
-	shop, outside := service.Name{Name: "shop"}, service.Name{Name: "outside"}
-	if got := sub.Take(); !slices.Equal(got, []service.Name{outside, shop}) {
+	shop, outside := api.Name{Name: "shop"}, api.Name{Name: "outside"}
+	if got := sub.Take(); !slices.Equal(got, []api.Name{outside, shop}) {
 		t.Errorf("took %v, want both", got)
 	}
 	if team, ok := namespaces.Get(shop); !ok || *team != "a" {
@@ -66,7 +66,7 @@ func TestAnotherKind(t *testing.T) {
 // TestSubscribers: each consumer gets everything, whatever another has taken, and one that
 // comes later gets what there is.
 func TestSubscribers(t *testing.T) {
-	web, api := svcName("web"), svcName("api")
+	web, apiName := svcName("web"), svcName("api")
 	client := fake.NewClientset(apiService("web", "10.96.0.1"), apiSlice("web-1", "web", "10.0.0.1"), apiNode("node-1", "a"))
 	first := start(t, client)
 	second := &source{Store: first.Store, Services: first.SubscribeServices("second")}
@@ -74,10 +74,10 @@ func TestSubscribers(t *testing.T) {
 	takeUntil(t, second, web)
 	watched(t, client, 4)
 	must[*corev1.Service](t)(client.CoreV1().Services("default").Create(t.Context(), apiService("api", "10.96.0.2"), metav1.CreateOptions{}))
-	takeUntil(t, second, api)
-	takeUntil(t, first, api)
+	takeUntil(t, second, apiName)
+	takeUntil(t, first, apiName)
 	third := &source{Store: first.Store, Services: first.SubscribeServices("third")}
-	takeUntil(t, third, web, api)
+	takeUntil(t, third, web, apiName)
 	for name, s := range map[string]*source{"first": first, "second": second} {
 		if got := s.Take(); len(got) != 0 {
 			t.Errorf("the %s consumer took %v when another one came", name, got)

@@ -8,9 +8,9 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/fairway-net/fairway/internal/announce"
-	"github.com/fairway-net/fairway/internal/ipam"
-	"github.com/fairway-net/fairway/internal/oneline"
+	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
+	"github.com/fairway-net/fairway/internal/loadbalancer/ipam"
+	"github.com/fairway-net/fairway/internal/text"
 )
 
 // metallbGroup is the API group of the objects that administrators write for load-balancer
@@ -38,7 +38,7 @@ func ConnectCustom(c Connection) (dynamic.Interface, error) {
 	}
 	client, err := dynamic.NewForConfig(cfg) // it speaks JSON, whatever the ContentType
 	if err != nil {
-		return nil, fmt.Errorf("connect to the API server at %s: %w", cfg.Host, oneline.Error(err))
+		return nil, fmt.Errorf("connect to the API server at %s: %w", cfg.Host, text.OneLine(err))
 	}
 	return client, nil
 }

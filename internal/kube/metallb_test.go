@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	"sigs.k8s.io/yaml"
 
-	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/api"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -116,9 +116,9 @@ func TestAnnouncements(t *testing.T) {
 	sub := s.SubscribeAnnouncements("test")
 	runUntilEnd(t, s)
 	waitFor(t, sub.Synced(), "Synced")
-	var want []service.Name
+	var want []api.Name
 	for _, name := range []string{"bfdprofile", "bgpadvertisement", "bgppeer", "community", "ipaddresspool", "l2advertisement"} {
-		want = append(want, service.Name{Namespace: "metallb-system", Name: name})
+		want = append(want, api.Name{Namespace: "metallb-system", Name: name})
 	}
 	if got := sub.Take(); !slices.Equal(got, want) {
 		t.Errorf("took %v, want %v", got, want)

@@ -9,11 +9,10 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/fairway-net/fairway/internal/announce"
-	"github.com/fairway-net/fairway/internal/ipam"
-	"github.com/fairway-net/fairway/internal/labels"
-	"github.com/fairway-net/fairway/internal/oneline"
-	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
+	"github.com/fairway-net/fairway/internal/loadbalancer/ipam"
+	"github.com/fairway-net/fairway/internal/text"
 )
 
 // linkByEndpoints is the value of the annotation that lets routers hear how many endpoints a node has.
@@ -29,36 +28,36 @@ func readSpec(o *unstructured.Unstructured, spec any, bad *problems) {
 		err = runtime.DefaultUnstructuredConverter.FromUnstructured(m, spec)
 	}
 	if err != nil {
-		bad.add(reasonConfiguration, "it cannot be read: %v [is its CustomResourceDefinition ours?]", oneline.Error(err))
+		bad.add(reasonConfiguration, "it cannot be read: %v [is its CustomResourceDefinition ours?]", text.OneLine(err))
 	}
 }
 
 // selectors reads label selectors. One that makes no sense matches nothing.
-func selectors(field string, all []metav1.LabelSelector, bad *problems) []labels.Selector {
-	var out []labels.Selector
+func selectors(field string, all []metav1.LabelSelector, bad *problems) []api.Selector {
+	var out []api.Selector
 	for i := range all {
 		out = append(out, selector(fmt.Sprintf("%s[%d]", field, i), &all[i], bad))
 	}
 	return out
 }
 
-func selector(field string, s *metav1.LabelSelector, bad *problems) labels.Selector {
-	var all []labels.Requirement
+func selector(field string, s *metav1.LabelSelector, bad *problems) api.Selector {
+	var all []api.Requirement
 	for key, value := range s.MatchLabels {
-		all = append(all, labels.Requirement{Key: key, Op: labels.In, Values: []string{value}})
+		all = append(all, api.Requirement{Key: key, Op: api.In, Values: []string{value}})
 	}
 	for _, e := range s.MatchExpressions {
-		op, err := labels.ParseOperator(string(e.Operator))
-		switch valued := op == labels.In || op == labels.NotIn; {
+		op, err := api.ParseOperator(string(e.Operator))
+		switch valued := op == api.In || op == api.NotIn; {
 		case err != nil:
 			bad.add(reasonConfiguration, "%s: label %s: %v", field, e.Key, err)
 		case valued != (len(e.Values) > 0):
 			bad.add(reasonConfiguration, "%s: label %s: %s has %d values [In and NotIn need some, Exists and DoesNotExist have none]", field, e.Key, e.Operator, len(e.Values))
-			op = labels.Nothing
+			op = api.Nothing
 		}
-		all = append(all, labels.Requirement{Key: e.Key, Op: op, Values: append([]string(nil), e.Values...)})
+		all = append(all, api.Requirement{Key: e.Key, Op: op, Values: append([]string(nil), e.Values...)})
 	}
-	return labels.New(all...)
+	return api.NewSelector(all...)
 }
 
 func convertPool(o *unstructured.Unstructured) *ipam.Pool {
@@ -69,8 +68,8 @@ func convertPool(o *unstructured.Unstructured) *ipam.Pool {
 		Name: o.GetName(), Labels: o.GetLabels(), Created: created(o.GetCreationTimestamp()),
 		AutoAssign: deref(spec.AutoAssign, true), AvoidBuggyIPs: spec.AvoidBuggyIPs,
 	}
-	for _, text := range spec.Addresses {
-		r, err := ipam.ParseRange(text)
+	for _, message := range spec.Addresses {
+		r, err := ipam.ParseRange(message)
 		if err != nil {
 			bad.add(reasonConfiguration, "addresses: %v; it is left out", err)
 			continue
@@ -131,10 +130,10 @@ func convertBGPAdvertisement(o *unstructured.Unstructured) *announce.BGPAdvertis
 		bad.add(reasonConfiguration, "serviceSelectors and an aggregation length exclude each other: the prefix would announce other Services too")
 	}
 	a.Problems = bad
-	if text, ok := o.GetAnnotations()[annotationLink]; ok {
-		if a.LinkBandwidth = text == linkByEndpoints; !a.LinkBandwidth {
+	if message, ok := o.GetAnnotations()[annotationLink]; ok {
+		if a.LinkBandwidth = message == linkByEndpoints; !a.LinkBandwidth {
 			var odd problems
-			odd.add(reasonAnnotation, "annotation %s: %q is not %s; routers hear of no bandwidth", annotationLink, readAnnotation(text), linkByEndpoints)
+			odd.add(reasonAnnotation, "annotation %s: %q is not %s; routers hear of no bandwidth", annotationLink, readAnnotation(message), linkByEndpoints)
 			a.Ignored = odd
 		}
 	}
@@ -145,13 +144,13 @@ func convertBGPPeer(o *unstructured.Unstructured) *announce.BGPPeer {
 	var spec bgpPeerSpec
 	var bad problems
 	readSpec(o, &spec, &bad)
-	addr := func(field, text string) netip.Addr {
-		if text == "" {
+	addr := func(field, message string) netip.Addr {
+		if message == "" {
 			return netip.Addr{}
 		}
-		a, err := netip.ParseAddr(text)
+		a, err := netip.ParseAddr(message)
 		if err != nil {
-			bad.add(reasonConfiguration, "%s %q is not an IP address", field, service.Cut(text, 100))
+			bad.add(reasonConfiguration, "%s %q is not an IP address", field, api.Cut(message, 100))
 		}
 		return a.Unmap()
 	}

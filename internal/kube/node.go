@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	netutils "k8s.io/utils/net"
 
-	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/api"
 )
 
 // taintToBeDeleted is put on a node by the cluster autoscaler before it removes the
@@ -36,7 +36,7 @@ type Node struct {
 	// deleted.
 	Eligible bool
 	// Problems are the parts of the object that made no sense and were left out.
-	Problems []service.Problem
+	Problems []api.Problem
 }
 
 // Equal reports whether n and o say the same.

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/fairway-net/fairway/internal/oneline"
+	"github.com/fairway-net/fairway/internal/text"
 )
 
 // AnnotationWireGuardKey of a Node is its public key of WireGuard's, in base64. Its agent writes it. What keeps an
@@ -41,5 +41,5 @@ func patchNode(ctx context.Context, client kubernetes.Interface, node, field, ke
 	if err == nil {
 		_, err = client.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, patch, metav1.PatchOptions{})
 	}
-	return oneline.Error(err)
+	return text.OneLine(err)
 }

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/api"
 )
 
 func (s *Store) nodesKind(c kubernetes.Interface) kind[*corev1.Node, Node] {
@@ -56,7 +56,7 @@ func (s *Store) SubscribeNodes(consumer string) *Subscription {
 // subscription to nodes or Services.
 func (s *Store) Node() (Node, bool) {
 	last := s.lastNode.Load()
-	if n, ok := s.nodes.Get(service.Name{Name: s.cfg.NodeName}); ok {
+	if n, ok := s.nodes.Get(api.Name{Name: s.cfg.NodeName}); ok {
 		return *n.or(last), true
 	}
 	if last == nil {
@@ -83,7 +83,7 @@ func (n *Node) or(last *Node) *Node {
 }
 
 // ownNodeChanged logs that our node's object is gone. The lock of the feed is held.
-func (s *Store) ownNodeChanged(name service.Name, _, n *Node, _ int64) {
+func (s *Store) ownNodeChanged(name api.Name, _, n *Node, _ int64) {
 	if name.Name == s.cfg.NodeName && n == nil {
 		s.cfg.Log.Warn("this node's object is gone from the API server; its last addresses, zone and podCIDRs count until there is another", "node", name.Name)
 	}

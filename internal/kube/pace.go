@@ -12,7 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/wait"
 
-	"github.com/fairway-net/fairway/internal/oneline"
+	"github.com/fairway-net/fairway/internal/text"
 )
 
 // How fast an API server is asked again that fails, by the number of failures or short watches.
@@ -295,7 +295,7 @@ func (p *pacer) report(err error) {
 		return
 	}
 	p.logged = time.Now()
-	level, attrs := slog.LevelWarn, []any{"kind", p.kind, "err", oneline.Request(err)}
+	level, attrs := slog.LevelWarn, []any{"kind", p.kind, "err", text.RequestError(err)}
 	if p.without != "" {
 		attrs = append(attrs, "meanwhile", p.without)
 		if p.absent {

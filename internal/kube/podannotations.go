@@ -8,14 +8,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/api"
 )
 
 // A podReporter reports annotations of pods that look as ours and mean nothing: of one pod
 // of each ReplicaSet, StatefulSet and so on, for all of them come from one template. Any
 // goroutine may use it.
 type podReporter struct {
-	report func(pod service.Name, uid string, p service.Problem)
+	report func(pod api.Name, uid string, p api.Problem)
 
 	mu       sync.Mutex
 	reported map[podMistake]bool
@@ -37,7 +37,7 @@ func (r *podReporter) check(o *corev1.Pod) {
 			m.owner = cmp.Or(owner.UID, o.UID)
 		}
 		if r.first(m) {
-			r.report(service.Name{Namespace: o.Namespace, Name: o.Name}, string(o.UID), service.Problem{Reason: reasonUnknownAnnotation, Message: text})
+			r.report(api.Name{Namespace: o.Namespace, Name: o.Name}, string(o.UID), api.Problem{Reason: reasonUnknownAnnotation, Message: text})
 		}
 	}
 }

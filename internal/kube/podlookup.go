@@ -12,7 +12,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
-	"github.com/fairway-net/fairway/internal/oneline"
+	"github.com/fairway-net/fairway/internal/text"
 )
 
 // A PodLookup asks the API server about single pods. Any goroutine may use it.
@@ -52,7 +52,7 @@ func (l PodLookup) Pod(ctx context.Context, namespace, name string, addr netip.A
 		if apierrors.IsForbidden(err) {
 			err = deniedError{err}
 		}
-		return false, false, fmt.Errorf("look for pod %q with address %v in namespace %s: %w", name, addr, namespace, oneline.Request(err))
+		return false, false, fmt.Errorf("look for pod %q with address %v in namespace %s: %w", name, addr, namespace, text.RequestError(err))
 	}
 	if found == nil && l.Another != nil && l.Another() {
 		return false, false, fmt.Errorf("look for pod %q in namespace %s: the API server speaks for another cluster", name, namespace)

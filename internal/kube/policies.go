@@ -12,28 +12,28 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/fairway-net/fairway/internal/policy"
-	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/networkpolicy"
 )
 
-func policiesKind(c kubernetes.Interface) kind[*networkingv1.NetworkPolicy, policy.Policy] {
-	return kind[*networkingv1.NetworkPolicy, policy.Policy]{
+func policiesKind(c kubernetes.Interface) kind[*networkingv1.NetworkPolicy, networkpolicy.Policy] {
+	return kind[*networkingv1.NetworkPolicy, networkpolicy.Policy]{
 		name: "networkpolicies", object: &networkingv1.NetworkPolicy{}, client: from(c.NetworkingV1().NetworkPolicies(metav1.NamespaceAll)),
 		trim: ConvertPolicy,
 	}
 }
 
-func namespacesKind(c kubernetes.Interface) kind[*corev1.Namespace, policy.Namespace] {
-	return kind[*corev1.Namespace, policy.Namespace]{
+func namespacesKind(c kubernetes.Interface) kind[*corev1.Namespace, api.Namespace] {
+	return kind[*corev1.Namespace, api.Namespace]{
 		name: "namespaces", object: &corev1.Namespace{}, client: from(c.CoreV1().Namespaces()),
-		trim: func(o *corev1.Namespace) *policy.Namespace {
-			return &policy.Namespace{Name: o.Name, Labels: o.Labels, Terminating: o.DeletionTimestamp != nil}
+		trim: func(o *corev1.Namespace) *api.Namespace {
+			return &api.Namespace{Name: o.Name, Labels: o.Labels, Terminating: o.DeletionTimestamp != nil}
 		},
 	}
 }
 
-func policyPodsKind(c kubernetes.Interface) kind[*corev1.Pod, policy.Pod] {
-	return kind[*corev1.Pod, policy.Pod]{
+func policyPodsKind(c kubernetes.Interface) kind[*corev1.Pod, api.Pod] {
+	return kind[*corev1.Pod, api.Pod]{
 		name: "pods", object: &corev1.Pod{}, client: from(c.CoreV1().Pods(metav1.NamespaceAll)),
 		trim: ConvertPolicyPod,
 	}
@@ -42,8 +42,8 @@ func policyPodsKind(c kubernetes.Interface) kind[*corev1.Pod, policy.Pod] {
 // clusterPolicies are what ClusterNetworkPolicies are called.
 var clusterPolicies = schema.GroupVersionResource{Group: "policy.networking.k8s.io", Version: "v1alpha2", Resource: "clusternetworkpolicies"}
 
-func clusterPoliciesKind(s *Store) kind[*unstructured.Unstructured, policy.ClusterPolicy] {
-	return kind[*unstructured.Unstructured, policy.ClusterPolicy]{
+func clusterPoliciesKind(s *Store) kind[*unstructured.Unstructured, networkpolicy.ClusterPolicy] {
+	return kind[*unstructured.Unstructured, networkpolicy.ClusterPolicy]{
 		name: clusterPolicies.Resource, without: "ClusterNetworkPolicies are not enforced", object: &unstructured.Unstructured{},
 		client: from(s.cfg.Custom.Resource(clusterPolicies)), trim: ConvertClusterPolicy,
 	}
@@ -54,13 +54,13 @@ func clusterPoliciesKind(s *Store) kind[*unstructured.Unstructured, policy.Clust
 type Policies struct {
 	*Subscription
 	store   *Store
-	cluster *Feed[policy.ClusterPolicy] // nil: they are not read
+	cluster *Feed[networkpolicy.ClusterPolicy] // nil: they are not read
 	// nodes are read from when the first ClusterNetworkPolicy asks for some.
-	nodes     *Feed[policy.Node]
+	nodes     *Feed[networkpolicy.Node]
 	askNodes  sync.Once
 	needNodes atomic.Bool
 	// Guarded by Subscription.mu.
-	pods, policies                map[service.Name]bool
+	pods, policies                map[api.Name]bool
 	namespaces, clusters, nodeSet map[string]bool
 }
 
@@ -70,12 +70,12 @@ type Policies struct {
 func (s *Store) SubscribePolicies(consumer string) *Policies {
 	v := &Policies{
 		Subscription: s.subscribe(consumer), store: s,
-		pods: map[service.Name]bool{}, policies: map[service.Name]bool{},
+		pods: map[api.Name]bool{}, policies: map[api.Name]bool{},
 		namespaces: map[string]bool{}, clusters: map[string]bool{}, nodeSet: map[string]bool{},
 	}
-	follow(v, s.policies, func(n service.Name) { v.policies[n] = true })
-	follow(v, s.namespaces, func(n service.Name) { v.namespaces[n.Name] = true })
-	follow(v, s.pods, func(n service.Name) { v.pods[n] = true })
+	follow(v, s.policies, func(n api.Name) { v.policies[n] = true })
+	follow(v, s.namespaces, func(n api.Name) { v.namespaces[n.Name] = true })
+	follow(v, s.pods, func(n api.Name) { v.pods[n] = true })
 	all := []input{s.policies.input(), s.namespaces.input(), s.pods.input()}
 	if s.cfg.Custom != nil {
 		all = append(all, v.followCluster()...)
@@ -89,14 +89,14 @@ func (s *Store) SubscribePolicies(consumer string) *Policies {
 func (v *Policies) followCluster() []input {
 	s := v.store
 	v.cluster = open(s, clusterPoliciesKind(s))
-	v.nodes = open(s, kind[*corev1.Node, policy.Node]{
+	v.nodes = open(s, kind[*corev1.Node, networkpolicy.Node]{
 		name: "nodes", object: &corev1.Node{}, client: from(s.cfg.Client.CoreV1().Nodes()), trim: convertPolicyNode,
 	})
-	v.cluster.follow(func(name service.Name, _, now *policy.ClusterPolicy, _ int64) {
+	v.cluster.follow(func(name api.Name, _, now *networkpolicy.ClusterPolicy, _ int64) {
 		if now.HasNodes() {
 			v.needNodes.Store(true)
 			// A feed is not asked with the lock of another one held.
-			v.askNodes.Do(func() { go follow(v, v.nodes, func(n service.Name) { v.nodeSet[n.Name] = true }) })
+			v.askNodes.Do(func() { go follow(v, v.nodes, func(n api.Name) { v.nodeSet[n.Name] = true }) })
 		}
 		v.mu.Lock()
 		defer v.mu.Unlock()
@@ -120,8 +120,8 @@ func (v *Policies) followCluster() []input {
 	return []input{cluster, nodes}
 }
 
-func follow[V any](v *Policies, f *Feed[V], mark func(service.Name)) {
-	f.follow(func(name service.Name, _, _ *V, _ int64) {
+func follow[V any](v *Policies, f *Feed[V], mark func(api.Name)) {
+	f.follow(func(name api.Name, _, _ *V, _ int64) {
 		v.mu.Lock()
 		defer v.mu.Unlock()
 		mark(name)
@@ -132,7 +132,7 @@ func follow[V any](v *Policies, f *Feed[V], mark func(service.Name)) {
 
 // Take returns what has changed since the last Take; what is gone is among it. It returns
 // nothing before Synced.
-func (v *Policies) Take() (d policy.Dirty) {
+func (v *Policies) Take() (d networkpolicy.Dirty) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if !v.ready {
@@ -162,25 +162,29 @@ func (v *Policies) Take() (d policy.Dirty) {
 }
 
 // Pod returns the pod of that name as it is now; nil: there is none.
-func (v *Policies) Pod(name service.Name) *policy.Pod { return found(v.store.pods, name) }
+func (v *Policies) Pod(name api.Name) *api.Pod { return found(v.store.pods, name) }
 
 // Policy returns the policy of that name as it is now; nil: there is none.
-func (v *Policies) Policy(name service.Name) *policy.Policy { return found(v.store.policies, name) }
+func (v *Policies) Policy(name api.Name) *networkpolicy.Policy {
+	return found(v.store.policies, name)
+}
 
 // Namespace returns the namespace of that name as it is now; nil: there is none.
-func (v *Policies) Namespace(name string) *policy.Namespace {
-	return found(v.store.namespaces, service.Name{Name: name})
+func (v *Policies) Namespace(name string) *api.Namespace {
+	return found(v.store.namespaces, api.Name{Name: name})
 }
 
 // ClusterPolicy returns the ClusterNetworkPolicy of that name as it is now; nil: there is none.
-func (v *Policies) ClusterPolicy(name string) *policy.ClusterPolicy {
-	return found(v.cluster, service.Name{Name: name})
+func (v *Policies) ClusterPolicy(name string) *networkpolicy.ClusterPolicy {
+	return found(v.cluster, api.Name{Name: name})
 }
 
 // Node returns the node of that name as it is now; nil: there is none, or no policy asks for any.
-func (v *Policies) Node(name string) *policy.Node { return found(v.nodes, service.Name{Name: name}) }
+func (v *Policies) Node(name string) *networkpolicy.Node {
+	return found(v.nodes, api.Name{Name: name})
+}
 
-func found[V any](f *Feed[V], name service.Name) *V {
+func found[V any](f *Feed[V], name api.Name) *V {
 	if f == nil {
 		return nil
 	}
@@ -189,8 +193,8 @@ func found[V any](f *Feed[V], name service.Name) *V {
 }
 
 // Cluster returns all objects as they are now.
-func (v *Policies) Cluster() *policy.Cluster {
-	c := policy.NewCluster()
+func (v *Policies) Cluster() *networkpolicy.Cluster {
+	c := networkpolicy.NewCluster()
 	for _, p := range v.store.pods.All() {
 		c.Pods[p.Name] = p
 	}
@@ -214,7 +218,7 @@ func (v *Policies) Cluster() *policy.Cluster {
 
 // OncePolicies reads all that NetworkPolicies are about, and ends: for commands that look once.
 // It fails if ctx ends first.
-func OncePolicies(ctx context.Context, cfg Config) (*policy.Cluster, error) {
+func OncePolicies(ctx context.Context, cfg Config) (*networkpolicy.Cluster, error) {
 	s := New(cfg)
 	v := s.SubscribePolicies("command")
 	err := s.readOnce(ctx, v.Synced(), "see --master, --kubeconfig and --timeout; reading pods takes the rights of deploy/components/network-policy")

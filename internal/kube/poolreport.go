@@ -17,8 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/fairway-net/fairway/internal/ipam"
-	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/loadbalancer/ipam"
 )
 
 // controllerState is the name of the ConfigurationState that the controller writes.
@@ -54,26 +54,26 @@ func newPoolReport(log *slog.Logger, s *Store) *poolReport {
 	states.only.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, controllerState).String() // each speaker has one too
 	r.states = open(s, states)
 	r.writer = NewStatusWriter(StatusConfig[ipam.PoolUse]{Log: log, Owner: balancerOwner, Kind: "ipaddresspools", Apply: r.applyUse,
-		Have: func(name service.Name) (ipam.PoolUse, bool) {
+		Have: func(name api.Name) (ipam.PoolUse, bool) {
 			u, ok := r.uses.Get(name)
 			return deref(u, ipam.PoolUse{}), ok
 		},
 	})
 	r.state = NewStatusWriter(StatusConfig[configState]{Log: log, Owner: balancerOwner, Kind: "configurationstates", Apply: r.applyState,
-		Have: func(name service.Name) (configState, bool) {
+		Have: func(name api.Name) (configState, bool) {
 			c, ok := r.states.Get(name)
 			return deref(c, configState{}), ok
 		},
 		Make: func() bool { return r.states.progress.Load() == listed },
 	})
-	r.uses.follow(func(name service.Name, _, _ *ipam.PoolUse, _ int64) { r.writer.Changed(name) })
-	r.states.follow(func(name service.Name, _, _ *configState, _ int64) { r.state.Changed(name) })
+	r.uses.follow(func(name api.Name, _, _ *ipam.PoolUse, _ int64) { r.writer.Changed(name) })
+	r.states.follow(func(name api.Name, _, _ *configState, _ int64) { r.state.Changed(name) })
 	r.states.onSettle(func() { r.state.Changed(r.stateName()) })
 	return r
 }
 
-func (r *poolReport) stateName() service.Name {
-	return service.Name{Namespace: r.store.cfg.LoadBalancerNamespace, Name: controllerState}
+func (r *poolReport) stateName() api.Name {
+	return api.Name{Namespace: r.store.cfg.LoadBalancerNamespace, Name: controllerState}
 }
 
 func (r *poolReport) run(ctx context.Context) {
@@ -95,11 +95,11 @@ func (r *poolReport) set(now ipam.Report) {
 		available := u
 		available.Total4, available.Total6 = remaining(u.Total4, u.InUse4), remaining(u.Total6, u.InUse6)
 		available.Services = 0 // MetalLB's status has no such field
-		r.writer.Set(service.Name{Namespace: r.store.cfg.LoadBalancerNamespace, Name: u.Pool}, available)
+		r.writer.Set(api.Name{Namespace: r.store.cfg.LoadBalancerNamespace, Name: u.Pool}, available)
 	}
 	for _, u := range was.Pools {
 		if !names[u.Pool] {
-			r.writer.Forget(service.Name{Namespace: r.store.cfg.LoadBalancerNamespace, Name: u.Pool})
+			r.writer.Forget(api.Name{Namespace: r.store.cfg.LoadBalancerNamespace, Name: u.Pool})
 		}
 	}
 	state := stateOf(now)
@@ -129,7 +129,7 @@ func stateOf(r ipam.Report) configState {
 	if len(all) == 0 {
 		return configState{Result: resultValid}
 	}
-	return configState{resultInvalid, service.Cut(strings.Join(all, "\n"), 16<<10)}
+	return configState{resultInvalid, api.Cut(strings.Join(all, "\n"), 16<<10)}
 }
 
 func convertPoolUse(o *unstructured.Unstructured) *ipam.PoolUse {
@@ -148,26 +148,26 @@ func convertConfigState(o *unstructured.Unstructured) *configState {
 	return &configState{text("result"), text("errorSummary")}
 }
 
-func (r *poolReport) applyUse(ctx context.Context, name service.Name, u ipam.PoolUse, how metav1.ApplyOptions) error {
+func (r *poolReport) applyUse(ctx context.Context, name api.Name, u ipam.PoolUse, how metav1.ApplyOptions) error {
 	return r.store.applyMetallb(ctx, "ipaddresspools", "IPAddressPool", name, how, nil, map[string]any{
 		"assignedIPv4": u.InUse4, "assignedIPv6": u.InUse6, "availableIPv4": u.Total4, "availableIPv6": u.Total6,
 	})
 }
 
-func (r *poolReport) applyState(ctx context.Context, name service.Name, c configState, how metav1.ApplyOptions) error {
+func (r *poolReport) applyState(ctx context.Context, name api.Name, c configState, how metav1.ApplyOptions) error {
 	return r.store.applyMetallb(ctx, "configurationstates", "ConfigurationState", name, how,
 		labelled(map[string]string{"metallb.io/component-type": "controller"}), map[string]any{"result": c.Result, "errorSummary": c.Summary})
 }
 
 // applyMetallb is applyStatus of an object of metallb.io. With made, which is its metadata, it makes the object
 // if it is not there.
-func (s *Store) applyMetallb(ctx context.Context, resource, kind string, name service.Name, how metav1.ApplyOptions, made, status map[string]any) error {
+func (s *Store) applyMetallb(ctx context.Context, resource, kind string, name api.Name, how metav1.ApplyOptions, made, status map[string]any) error {
 	return s.applyStatus(ctx, metallbResource(resource), kind, name, how, made, status)
 }
 
 // applyStatus writes the status of a custom object by server-side apply: what other owners wrote stays. With made, which
 // is its metadata, it makes the object if it is not there. The name of an object of the cluster has no namespace.
-func (s *Store) applyStatus(ctx context.Context, resource schema.GroupVersionResource, kind string, name service.Name, how metav1.ApplyOptions, made, status map[string]any) error {
+func (s *Store) applyStatus(ctx context.Context, resource schema.GroupVersionResource, kind string, name api.Name, how metav1.ApplyOptions, made, status map[string]any) error {
 	client := s.cfg.Custom.Resource(resource).Namespace(name.Namespace)
 	patch := func(meta, body map[string]any, subresources ...string) error {
 		meta["name"] = name.Name

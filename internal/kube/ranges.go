@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/api"
 )
 
 // serviceRange is a ServiceCIDR: what ClusterIPs are taken from (KEP-1880).
@@ -32,7 +32,7 @@ func rangesKind(c kubernetes.Interface) kind[*networkingv1.ServiceCIDR, serviceR
 
 // apiServerService is the Service of the API server in every cluster: its endpoints are
 // where the API server listens.
-var apiServerService = service.Name{Namespace: metav1.NamespaceDefault, Name: "kubernetes"}
+var apiServerService = api.Name{Namespace: metav1.NamespaceDefault, Name: "kubernetes"}
 
 // APIServers returns the addresses at which the API server is reached: the ClusterIPs and
 // the endpoints of its Service.

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -46,16 +47,16 @@ type Recorder struct {
 	pause  time.Duration // before the second try; doubles
 
 	mu    sync.Mutex
-	podID func(service.Name) string // nil: not known
-	known map[service.Name][]service.Problem
+	podID func(api.Name) string // nil: not known
+	known map[api.Name][]api.Problem
 	queue []report
 	full  bool // an event was dropped since the queue was last empty
 	wake  chan struct{}
 }
 
 type report struct {
-	name    service.Name // a node's has no namespace
-	problem service.Problem
+	name    api.Name // a node's has no namespace
+	problem api.Problem
 	node    bool   // about a node, not a Service
 	policy  bool   // about a NetworkPolicy, or, without namespace, a ClusterNetworkPolicy
 	pod     bool   // about a Pod
@@ -67,16 +68,16 @@ type report struct {
 func NewRecorder(log *slog.Logger, client kubernetes.Interface, node string) *Recorder {
 	return &Recorder{
 		log: log, client: client, node: node, pause: eventPause,
-		known: map[service.Name][]service.Problem{},
+		known: map[api.Name][]api.Problem{},
 		wake:  make(chan struct{}, 1),
 	}
 }
 
 // Report takes the problems that a Service has now; none when it is fine or the Service
 // is gone. What it had at the last Report is not reported again.
-func (r *Recorder) Report(name service.Name, now []service.Problem) {
+func (r *Recorder) Report(name api.Name, now []api.Problem) {
 	r.mu.Lock()
-	var fresh []service.Problem
+	var fresh []api.Problem
 	for _, p := range now {
 		if !slices.Contains(r.known[name], p) && !slices.Contains(fresh, p) {
 			fresh = append(fresh, p)
@@ -112,44 +113,44 @@ func (r *Recorder) Report(name service.Name, now []service.Problem) {
 
 // Event queues an event about one problem that its finder has logged and reports only
 // once.
-func (r *Recorder) Event(name service.Name, p service.Problem) {
+func (r *Recorder) Event(name api.Name, p api.Problem) {
 	r.push(report{name: name, problem: p})
 }
 
 // NodeEvent is Event for a problem of a node.
 func (r *Recorder) NodeEvent(node, reason, message string) {
-	r.push(report{name: service.Name{Name: node}, problem: service.Problem{Reason: reason, Message: message}, node: true})
+	r.push(report{name: api.Name{Name: node}, problem: api.Problem{Reason: reason, Message: message}, node: true})
 }
 
 // NodeInform is NodeEvent for what is no problem.
 func (r *Recorder) NodeInform(node, reason, message string) {
-	r.push(report{name: service.Name{Name: node}, problem: service.Problem{Reason: reason, Message: message}, node: true, normal: true})
+	r.push(report{name: api.Name{Name: node}, problem: api.Problem{Reason: reason, Message: message}, node: true, normal: true})
 }
 
 // PolicyEvent is Event for a problem of a NetworkPolicy, or, without namespace, of a
 // ClusterNetworkPolicy.
-func (r *Recorder) PolicyEvent(name service.Name, uid, reason, message string) {
-	r.push(report{name: name, uid: uid, problem: service.Problem{Reason: reason, Message: message}, policy: true})
+func (r *Recorder) PolicyEvent(name api.Name, uid, reason, message string) {
+	r.push(report{name: name, uid: uid, problem: api.Problem{Reason: reason, Message: message}, policy: true})
 }
 
 // PodEvent is Event for a problem of a Pod.
-func (r *Recorder) PodEvent(name service.Name, uid string, p service.Problem) {
+func (r *Recorder) PodEvent(name api.Name, uid string, p api.Problem) {
 	r.push(report{name: name, uid: uid, problem: p, pod: true})
 }
 
 // Inform is Event for what is no problem.
-func (r *Recorder) Inform(name service.Name, reason, message string) {
-	r.push(report{name: name, problem: service.Problem{Reason: reason, Message: message}, normal: true})
+func (r *Recorder) Inform(name api.Name, reason, message string) {
+	r.push(report{name: name, problem: api.Problem{Reason: reason, Message: message}, normal: true})
 }
 
 // IdentifyPods says how the UID of a pod with host ports is found, which the agents have no right to read.
-func (r *Recorder) IdentifyPods(uid func(service.Name) string) {
+func (r *Recorder) IdentifyPods(uid func(api.Name) string) {
 	r.mu.Lock()
 	r.podID = uid
 	r.mu.Unlock()
 }
 
-func (r *Recorder) podUID(pod service.Name) types.UID {
+func (r *Recorder) podUID(pod api.Name) types.UID {
 	r.mu.Lock()
 	uid := r.podID
 	r.mu.Unlock()
@@ -236,7 +237,7 @@ func (r *Recorder) create(ctx context.Context, rep report) error {
 		uid = types.UID(rep.uid)
 	} else if rep.node {
 		uid = types.UID(rep.name.Name)
-	} else if pod, ok := rep.name.HostPod(); ok {
+	} else if pod, ok := service.HostPodOf(rep.name); ok {
 		uid = r.podUID(pod)
 	} else if svc, err := r.client.CoreV1().Services(rep.name.Namespace).Get(ctx, rep.name.Name, metav1.GetOptions{}); err == nil {
 		uid = svc.UID
@@ -264,7 +265,7 @@ func (r *Recorder) event(rep report, uid types.UID) *eventsv1.Event {
 	if rep.pod {
 		kind, action = "Pod", "ReadAnnotations"
 	}
-	if pod, ok := rep.name.HostPod(); ok {
+	if pod, ok := service.HostPodOf(rep.name); ok {
 		kind, action, rep.name = "Pod", "ProgramHostPorts", pod
 	}
 	severity := corev1.EventTypeWarning
@@ -275,19 +276,19 @@ func (r *Recorder) event(rep report, uid types.UID) *eventsv1.Event {
 		ObjectMeta:          metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("%s.%016x", rep.name.Name, h.Sum64())},
 		EventTime:           metav1.NowMicro(),
 		ReportingController: controllerName,
-		ReportingInstance:   cmp.Or(service.Cut(r.node, 128), "unknown"),
+		ReportingInstance:   cmp.Or(api.Cut(r.node, 128), "unknown"),
 		Action:              action,
-		Reason:              service.Cut(rep.problem.Reason, 128),
+		Reason:              api.Cut(rep.problem.Reason, 128),
 		Type:                severity,
-		Note:                service.Cut(rep.problem.Message, noteLimit),
+		Note:                api.Cut(rep.problem.Message, noteLimit),
 		Regarding:           corev1.ObjectReference{APIVersion: version, Kind: kind, Namespace: rep.name.Namespace, Name: rep.name.Name, UID: uid},
 	}
 }
 
 // problemText is the headline of a problem in the log: not everything that has an event is
 // left out.
-func problemText(name service.Name, p service.Problem) string {
-	if _, ok := name.HostPod(); ok {
+func problemText(name api.Name, p api.Problem) string {
+	if _, ok := service.HostPodOf(name); ok {
 		return "a host port of a pod does not work"
 	}
 	switch p.Reason {

@@ -16,8 +16,9 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 func startRecorder(t *testing.T, client *fake.Clientset) (*Recorder, *testnet.Log) {
@@ -53,12 +54,12 @@ func TestRecorder(t *testing.T) {
 	svc.UID = "u-1"
 	client := fake.NewClientset(svc)
 	r, log := startRecorder(t, client)
-	port := service.Problem{Reason: "InvalidPort", Message: "port a is bad"}
-	other := service.Problem{Reason: "InvalidPort", Message: strings.Repeat("ä", 2000)} // same reason, too long
+	port := api.Problem{Reason: "InvalidPort", Message: "port a is bad"}
+	other := api.Problem{Reason: "InvalidPort", Message: strings.Repeat("ä", 2000)} // same reason, too long
 
-	r.Report(svcName("web"), []service.Problem{port, port})
-	r.Report(svcName("web"), []service.Problem{port, other})
-	r.Report(svcName("web"), []service.Problem{port, other})
+	r.Report(svcName("web"), []api.Problem{port, port})
+	r.Report(svcName("web"), []api.Problem{port, other})
+	r.Report(svcName("web"), []api.Problem{port, other})
 	until(t, "two events", func() bool { return len(events(t, client)) == 2 })
 	if n := log.Count("port a is bad"); n != 1 {
 		t.Errorf("%d log lines of a problem that lasts, want 1", n)
@@ -75,7 +76,7 @@ func TestRecorder(t *testing.T) {
 
 	// Gone and come again is worth a new line. The event is still there: no second one.
 	r.Report(svcName("web"), nil)
-	r.Report(svcName("web"), []service.Problem{port})
+	r.Report(svcName("web"), []api.Problem{port})
 	until(t, "the queue to be empty", func() bool {
 		creates := 0
 		for _, a := range client.Actions() {
@@ -115,7 +116,7 @@ func TestNodeEvent(t *testing.T) {
 func TestPodEvent(t *testing.T) {
 	client := fake.NewClientset()
 	r, _ := startRecorder(t, client)
-	r.PodEvent(svcName("web-1"), "uid-1", service.Problem{Reason: reasonUnknownAnnotation, Message: "no"})
+	r.PodEvent(svcName("web-1"), "uid-1", api.Problem{Reason: reasonUnknownAnnotation, Message: "no"})
 	until(t, "an event", func() bool { return len(events(t, client)) == 1 })
 	e := events(t, client)[0]
 	if o := e.Regarding; o.Kind != "Pod" || o.Name != "web-1" || o.UID != "uid-1" || o.Namespace != "default" || e.Note != "no" || e.Reason != reasonUnknownAnnotation {
@@ -127,9 +128,9 @@ func TestPodEvent(t *testing.T) {
 func TestHostPodEvent(t *testing.T) {
 	client := fake.NewClientset()
 	r, _ := startRecorder(t, client)
-	r.IdentifyPods(func(pod service.Name) string { return "uid of " + pod.String() })
+	r.IdentifyPods(func(pod api.Name) string { return "uid of " + pod.String() })
 	pod := service.HostPod{Name: svcName("web-1")}
-	r.Report(pod.Entry(), []service.Problem{{Reason: "HostIPNotOnNode", Message: "no"}})
+	r.Report(pod.Entry(), []api.Problem{{Reason: "HostIPNotOnNode", Message: "no"}})
 	until(t, "an event", func() bool { return len(events(t, client)) == 1 })
 	e := events(t, client)[0]
 	if o := e.Regarding; o.Kind != "Pod" || o.Name != "web-1" || o.UID != "uid of default/web-1" || o.Namespace != "default" || e.Reason != "HostIPNotOnNode" {
@@ -148,7 +149,7 @@ func TestRecorderRetries(t *testing.T) {
 		return false, nil, nil
 	})
 	r, log := startRecorder(t, client)
-	r.Report(svcName("web"), []service.Problem{{Reason: "A", Message: "b"}})
+	r.Report(svcName("web"), []api.Problem{{Reason: "A", Message: "b"}})
 	until(t, "the event", func() bool { return len(events(t, client)) == 1 })
 	if n := log.Count("cannot write"); n != 0 {
 		t.Errorf("%d complaints though it succeeded", n)
@@ -161,7 +162,7 @@ func TestRecorderGivesUp(t *testing.T) {
 		return true, nil, apierrors.NewForbidden(schema.GroupResource{Resource: "events"}, "", errors.New("no RBAC"))
 	})
 	r, log := startRecorder(t, client)
-	r.Report(svcName("web"), []service.Problem{{Reason: "A", Message: "b"}})
+	r.Report(svcName("web"), []api.Problem{{Reason: "A", Message: "b"}})
 	until(t, "one complaint", func() bool { return log.Count("no RBAC") == 1 })
 }
 
@@ -170,7 +171,7 @@ func TestRecorderNeverBlocks(t *testing.T) {
 	log := &testnet.Log{}
 	r := NewRecorder(slog.New(slog.NewTextHandler(log, nil)), fake.NewClientset(), "node-1")
 	for i := range 2 * queueLimit {
-		r.Report(service.Name{Namespace: "ns", Name: string(rune('a' + i))}, []service.Problem{{Reason: "A", Message: "b"}})
+		r.Report(api.Name{Namespace: "ns", Name: string(rune('a' + i))}, []api.Problem{{Reason: "A", Message: "b"}})
 	}
 	if len(r.queue) != queueLimit {
 		t.Errorf("%d events wait, want %d", len(r.queue), queueLimit)

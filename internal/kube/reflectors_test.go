@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
-	"github.com/fairway-net/fairway/internal/announce"
+	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
 )
 
 // TestReflectorLabel: the label of a Node object makes its speaker a route reflector, that of another Node a session with it; one that

@@ -12,9 +12,9 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
-	"github.com/fairway-net/fairway/internal/announce"
-	"github.com/fairway-net/fairway/internal/ipam"
-	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
+	"github.com/fairway-net/fairway/internal/loadbalancer/ipam"
 )
 
 const samplesDir = "../../test/metallb"
@@ -108,7 +108,7 @@ func sampleWorld(t *testing.T, file string) sampled {
 	in := announce.BGPInput{
 		Input: announce.Input{
 			Pools: converted(objects("IPAddressPool"), convertPool), L2: converted(objects("L2Advertisement"), convertL2Advertisement),
-			Endpoints: func(service.Name) announce.Endpoints { return announce.Endpoints{Any: true} },
+			Endpoints: func(api.Name) announce.Endpoints { return announce.Endpoints{Any: true} },
 		},
 		Advertisements: converted(objects("BGPAdvertisement"), convertBGPAdvertisement), Peers: converted(objects("BGPPeer"), convertBGPPeer),
 		BFDProfiles: converted(objects("BFDProfile"), convertBFDProfile), Communities: converted(objects("Community"), convertCommunity),
@@ -121,7 +121,7 @@ func sampleWorld(t *testing.T, file string) sampled {
 			Addrs: []netip.Addr{netip.MustParseAddr(fmt.Sprintf("172.18.0.1%d", i+1)), netip.MustParseAddr(fmt.Sprintf("fd00:172:18::1%d", i+1))}})
 	}
 	for name, addrs := range map[string][]string{"first": {"192.0.2.1", "2001:db8:2::1"}, "second": {"192.0.2.17"}, "own": {"203.0.113.1", "203.0.113.44", "2001:db8:cc0::f"}} {
-		s := &announce.Service{Name: service.Name{Namespace: "shop", Name: name}}
+		s := &announce.Service{Name: api.Name{Namespace: "shop", Name: name}}
 		for _, a := range addrs {
 			s.Addrs = append(s.Addrs, netip.MustParseAddr(a))
 		}
@@ -179,7 +179,7 @@ func allocationText(p *ipam.Pool) string {
 	return ""
 }
 
-func problemsText(all []service.Problem) string {
+func problemsText(all []api.Problem) string {
 	if len(all) == 0 {
 		return "valid"
 	}

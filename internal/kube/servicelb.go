@@ -10,8 +10,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/fairway-net/fairway/internal/announce"
-	"github.com/fairway-net/fairway/internal/ipam"
+	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
+	"github.com/fairway-net/fairway/internal/loadbalancer/ipam"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -27,29 +28,29 @@ type ServiceLB struct {
 	hosts        *Feed[ipam.Host]
 	writer       *balancerWriter
 	programPorts []ipam.PortRange
-	failed       map[service.Name]ipam.Event // the last failure that was reported to its owner
+	failed       map[api.Name]ipam.Event // the last failure that was reported to its owner
 
 	// mu may be taken with the lock of a feed held, and none of those with mu held.
 	mu     sync.Mutex
-	locals map[service.Name]bool // Services for which it matters where their endpoints are
+	locals map[api.Name]bool // Services for which it matters where their endpoints are
 }
 
 // NewServiceLB returns the ServiceLB of a store, which must run too. class is as for
 // NewAddresses; taken are ports at which nodes' own programs listen.
 func NewServiceLB(log *slog.Logger, s *Store, events *Recorder, class string, taken []ipam.PortRange) *ServiceLB {
 	l := &ServiceLB{log: log, sub: s.subscribe("servicelb"), store: s, events: events, programPorts: taken,
-		failed: map[service.Name]ipam.Event{}, locals: map[service.Name]bool{}}
+		failed: map[api.Name]ipam.Event{}, locals: map[api.Name]bool{}}
 	l.balancers = open(s, balancersKind(s.cfg.Client, class))
 	l.writer = newBalancerWriter(log, s, l.balancers)
 	l.hosts = open(s, kind[*corev1.Node, ipam.Host]{
 		name: "nodes", object: &corev1.Node{}, client: from(s.cfg.Client.CoreV1().Nodes()), trim: ConvertHost,
 	})
-	l.balancers.follow(func(name service.Name, _, _ *Balancer, _ int64) {
+	l.balancers.follow(func(name api.Name, _, _ *Balancer, _ int64) {
 		l.sub.mark(name, 0)
 		l.writer.Changed(name)
 	})
-	l.hosts.follow(func(service.Name, *ipam.Host, *ipam.Host, int64) { l.sub.notify() })
-	s.slices.follow(func(_ service.Name, old, new *service.Slice, _ int64) {
+	l.hosts.follow(func(api.Name, *ipam.Host, *ipam.Host, int64) { l.sub.notify() })
+	s.slices.follow(func(_ api.Name, old, new *service.Slice, _ int64) {
 		for _, slice := range []*service.Slice{old, new} {
 			if slice != nil && l.isLocal(slice.Service) {
 				l.sub.notify()
@@ -60,7 +61,7 @@ func NewServiceLB(log *slog.Logger, s *Store, events *Recorder, class string, ta
 	return l
 }
 
-func (l *ServiceLB) isLocal(name service.Name) bool {
+func (l *ServiceLB) isLocal(name api.Name) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.locals[name]
@@ -68,7 +69,7 @@ func (l *ServiceLB) isLocal(name service.Name) bool {
 
 // Run gives addresses until ctx ends, which is no error.
 func (l *ServiceLB) Run(ctx context.Context) error {
-	return l.sub.decide(ctx, l.writer, func(names []service.Name) {
+	return l.sub.decide(ctx, l.writer, func(names []api.Name) {
 		for _, name := range names {
 			b, ok := l.balancers.Get(name)
 			switch {
@@ -85,8 +86,8 @@ func (l *ServiceLB) Run(ctx context.Context) error {
 
 // decide shares the nodes out anew.
 func (l *ServiceLB) decide() {
-	ports := map[service.Name][]service.CheckedPort{}
-	locals := map[service.Name]bool{}
+	ports := map[api.Name][]service.CheckedPort{}
+	locals := map[api.Name]bool{}
 	var requests []ipam.HostRequest
 	for _, b := range l.balancers.All() {
 		for _, p := range b.Ports {

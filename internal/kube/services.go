@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -52,7 +53,7 @@ func slicesKind(c kubernetes.Interface) kind[*discoveryv1.EndpointSlice, service
 			}
 			return t.UnixNano()
 		},
-		owner: func(s *service.Slice) service.Name { return s.Service },
+		owner: func(s *service.Slice) api.Name { return s.Service },
 	}
 }
 
@@ -73,12 +74,12 @@ func (s *Store) SubscribeServices(consumer string) *Services {
 	v := &Services{Subscription: s.subscribe(consumer), store: s, feed: s.services}
 	s.services.follow(v.serviceChanged)
 	s.slices.follow(v.sliceChanged)
-	s.nodes.follow(func(name service.Name, _, _ *Node, _ int64) {
+	s.nodes.follow(func(name api.Name, _, _ *Node, _ int64) {
 		if name.Name == s.cfg.NodeName {
 			v.notify()
 		}
 	})
-	s.ranges.follow(func(service.Name, *serviceRange, *serviceRange, int64) { v.notify() })
+	s.ranges.follow(func(api.Name, *serviceRange, *serviceRange, int64) { v.notify() })
 	v.need(
 		[]input{s.services.gates(v.Subscription), s.slices.gates(v.Subscription)},
 		[]input{s.nodes.gates(v.Subscription), s.ranges.gates(v.Subscription)},
@@ -86,7 +87,7 @@ func (s *Store) SubscribeServices(consumer string) *Services {
 	return v
 }
 
-func (v *Services) serviceChanged(name service.Name, _, _ *service.Service, _ int64) {
+func (v *Services) serviceChanged(name api.Name, _, _ *service.Service, _ int64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.changes.Services++
@@ -94,7 +95,7 @@ func (v *Services) serviceChanged(name service.Name, _, _ *service.Service, _ in
 	v.markLocked(name, 0)
 }
 
-func (v *Services) sliceChanged(_ service.Name, old, new *service.Slice, trigger int64) {
+func (v *Services) sliceChanged(_ api.Name, old, new *service.Slice, trigger int64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.changes.Endpoints++
@@ -113,7 +114,7 @@ func (v *Services) sliceChanged(_ service.Name, old, new *service.Slice, trigger
 // Take returns the names of the Services that have changed since the last Take, or whose
 // endpoints have, sorted; a Service that is gone is among them. It returns none before
 // Synced.
-func (v *Services) Take() []service.Name {
+func (v *Services) Take() []api.Name {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.ready {
@@ -130,12 +131,12 @@ func (v *Services) Changes() service.Changes {
 }
 
 // Service returns the Service of that name, if there is one.
-func (v *Services) Service(name service.Name) (*service.Service, bool) {
+func (v *Services) Service(name api.Name) (*service.Service, bool) {
 	return v.feed.Get(name)
 }
 
 // Slices returns the EndpointSlices of the Service of that name. The caller must not change the list.
-func (v *Services) Slices(name service.Name) []*service.Slice {
+func (v *Services) Slices(name api.Name) []*service.Slice {
 	return v.store.slices.Of(name)
 }
 

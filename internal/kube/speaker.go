@@ -17,9 +17,9 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/fairway-net/fairway/internal/announce"
-	"github.com/fairway-net/fairway/internal/election"
-	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
+	"github.com/fairway-net/fairway/internal/loadbalancer/layer2/election"
 )
 
 // The objects that speakers share, in the namespace of the objects of metallb.io.
@@ -83,7 +83,7 @@ func (v *Speaker) Input() announce.Input {
 	if len(v.BGPPeers()) > 0 {
 		in.Routed = v.BGPAdvertisements()
 	}
-	in.Endpoints = func(name service.Name) announce.Endpoints { return announce.EndpointsOf(v.store.slices.Of(name)) }
+	in.Endpoints = func(name api.Name) announce.Endpoints { return announce.EndpointsOf(v.store.slices.Of(name)) }
 	for _, n := range v.nodes.All() {
 		in.Nodes = append(in.Nodes, *n)
 	}
@@ -93,7 +93,7 @@ func (v *Speaker) Input() announce.Input {
 
 // Voters returns the list of voters; Epoch 0: there is none.
 func (v *Speaker) Voters() election.Voters {
-	o, ok := v.voters.Get(service.Name{Namespace: v.store.cfg.LoadBalancerNamespace, Name: votersName})
+	o, ok := v.voters.Get(api.Name{Namespace: v.store.cfg.LoadBalancerNamespace, Name: votersName})
 	if !ok {
 		return election.Voters{}
 	}
@@ -113,7 +113,7 @@ func (v *Speaker) SetVoters(ctx context.Context, next election.Voters) error {
 		Data:       map[string]string{votersKey: string(text)},
 	}
 	maps := v.store.cfg.Client.CoreV1().ConfigMaps(namespace)
-	if was, ok := v.voters.Get(service.Name{Namespace: namespace, Name: votersName}); ok {
+	if was, ok := v.voters.Get(api.Name{Namespace: namespace, Name: votersName}); ok {
 		o.ResourceVersion = was.version
 		_, err = maps.Update(ctx, o, metav1.UpdateOptions{})
 	} else {
@@ -144,7 +144,7 @@ func convertBalanced(o *corev1.Service, class string) *announce.Service {
 	}
 	var bad problems // the agent reports them
 	return &announce.Service{
-		Name: service.Name{Namespace: o.Namespace, Name: o.Name}, Labels: o.Labels,
+		Name: api.Name{Namespace: o.Namespace, Name: o.Name}, Labels: o.Labels,
 		Addrs:               balancerIPs(o.Status.LoadBalancer.Ingress, &bad),
 		Local:               o.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal,
 		HealthCheckNodePort: uint16(o.Spec.HealthCheckNodePort),

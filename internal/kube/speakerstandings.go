@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/fairway-net/fairway/internal/announce"
-	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
 )
 
 // How a speaker stands to routers and voters is in conditions of its ConfigurationState, of these types: of a session
@@ -83,7 +83,7 @@ func standingCondition(s announce.Standing) map[string]any {
 // SpeakerStandings write how this node's speaker stands to routers and voters. Its methods may be called by any goroutine, and
 // do not wait.
 type SpeakerStandings struct {
-	name   service.Name
+	name   api.Name
 	writer *StatusWriter[[]announce.Standing]
 	node   string
 	events *Recorder
@@ -98,7 +98,7 @@ func (b *BGP) Standings(events *Recorder) *SpeakerStandings {
 	s := b.speaker.store
 	w := &SpeakerStandings{name: b.name, node: s.cfg.NodeName, events: events}
 	w.writer = NewStatusWriter(StatusConfig[[]announce.Standing]{Log: s.cfg.Log, Owner: standingOwner, Kind: "configurationstates", Apply: s.applyStandings,
-		Have: func(name service.Name) ([]announce.Standing, bool) {
+		Have: func(name api.Name) ([]announce.Standing, bool) {
 			c, ok := b.states.Get(name)
 			return deref(c, speakerState{}).standings, ok
 		},
@@ -106,12 +106,12 @@ func (b *BGP) Standings(events *Recorder) *SpeakerStandings {
 		Delete: s.forgetStandings,
 		Names:  b.states.Names,
 	})
-	b.states.follow(func(name service.Name, _, _ *speakerState, _ int64) { w.writer.Changed(name) })
+	b.states.follow(func(name api.Name, _, _ *speakerState, _ int64) { w.writer.Changed(name) })
 	b.states.onSettle(func() { w.writer.Changed(w.name) })
 	return w
 }
 
-func (s *Store) applyStandings(ctx context.Context, name service.Name, all []announce.Standing, how metav1.ApplyOptions) error {
+func (s *Store) applyStandings(ctx context.Context, name api.Name, all []announce.Standing, how metav1.ApplyOptions) error {
 	conditions := []any{}
 	for _, one := range all {
 		conditions = append(conditions, standingCondition(one))
@@ -120,13 +120,13 @@ func (s *Store) applyStandings(ctx context.Context, name service.Name, all []ann
 }
 
 // forgetStandings removes a speaker's word.
-func (s *Store) forgetStandings(ctx context.Context, name service.Name) error {
+func (s *Store) forgetStandings(ctx context.Context, name api.Name) error {
 	return notGone(s.applyStandings(ctx, name, nil, metav1.ApplyOptions{FieldManager: standingOwner, Force: true}))
 }
 
 // stateOfSpeaker is the ConfigurationState of a node's speaker.
-func (s *Store) stateOfSpeaker(node string) service.Name {
-	return service.Name{Namespace: s.cfg.LoadBalancerNamespace, Name: speakerStatePrefix + node}
+func (s *Store) stateOfSpeaker(node string) api.Name {
+	return api.Name{Namespace: s.cfg.LoadBalancerNamespace, Name: speakerStatePrefix + node}
 }
 
 // Run writes until ctx ends, and removes the conditions then.
@@ -167,7 +167,7 @@ func (w *SpeakerStandings) SetSessions(all []announce.Standing) {
 func (w *SpeakerStandings) set() {
 	all := slices.Concat(w.granted, w.sessions)
 	for i := range all {
-		all[i].Since, all[i].Reason = all[i].Since.UTC().Truncate(time.Second), service.Cut(all[i].Reason, 1000)
+		all[i].Since, all[i].Reason = all[i].Since.UTC().Truncate(time.Second), api.Cut(all[i].Reason, 1000)
 	}
 	w.writer.Set(w.name, all)
 }

@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
-	"github.com/fairway-net/fairway/internal/announce"
+	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
 )
 
 // standingsSaid is how a node's speaker stands, as its ConfigurationState says.

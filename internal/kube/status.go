@@ -13,8 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/workqueue"
 
-	"github.com/fairway-net/fairway/internal/oneline"
-	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/text"
 )
 
 // How fast statuses are written.
@@ -42,16 +42,16 @@ type StatusConfig[V any] struct {
 	Kind  string // of the objects, for the log: "services"
 	// Have returns the owner's part of a status, as it was last read; false: there is no
 	// such object.
-	Have func(service.Name) (V, bool)
+	Have func(api.Name) (V, bool)
 	// Apply writes the owner's part of a status by server-side apply.
-	Apply func(ctx context.Context, name service.Name, want V, how metav1.ApplyOptions) error
+	Apply func(ctx context.Context, name api.Name, want V, how metav1.ApplyOptions) error
 
 	// Make reports whether it is known that an object is not there which Have does not have.
 	Make func() bool
 	// Delete removes an object. The next three methods need it: SetAll, ChangedAll, and Run at its end.
-	Delete func(ctx context.Context, name service.Name) error
+	Delete func(ctx context.Context, name api.Name) error
 	// Names returns the objects that there are.
-	Names func() []service.Name
+	Names func() []api.Name
 }
 
 // A StatusWriter keeps one owner's fields in the statuses of objects as they are wanted. It
@@ -60,10 +60,10 @@ type StatusConfig[V any] struct {
 // goroutine, and do not wait for the API server.
 type StatusWriter[V any] struct {
 	cfg   StatusConfig[V]
-	queue workqueue.TypedRateLimitingInterface[service.Name]
+	queue workqueue.TypedRateLimitingInterface[api.Name]
 
 	mu       sync.Mutex
-	wants    map[service.Name]*wantedStatus[V]
+	wants    map[api.Name]*wantedStatus[V]
 	complete bool // what is not wanted must not be
 }
 
@@ -77,13 +77,13 @@ type wantedStatus[V any] struct {
 // NewStatusWriter returns a StatusWriter that wants nothing. Run must be called.
 func NewStatusWriter[V any](cfg StatusConfig[V]) *StatusWriter[V] {
 	return &StatusWriter[V]{
-		cfg: cfg, wants: map[service.Name]*wantedStatus[V]{},
-		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[service.Name](statusAgain, statusLast)),
+		cfg: cfg, wants: map[api.Name]*wantedStatus[V]{},
+		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[api.Name](statusAgain, statusLast)),
 	}
 }
 
 // Set makes want the owner's part of an object's status, from now on.
-func (w *StatusWriter[V]) Set(name service.Name, want V) {
+func (w *StatusWriter[V]) Set(name api.Name, want V) {
 	w.mu.Lock()
 	if s := w.wants[name]; s != nil {
 		s.value = want
@@ -95,9 +95,9 @@ func (w *StatusWriter[V]) Set(name service.Name, want V) {
 }
 
 // SetAll makes these the objects that there are, from now on: others are removed.
-func (w *StatusWriter[V]) SetAll(wants map[service.Name]V) {
+func (w *StatusWriter[V]) SetAll(wants map[api.Name]V) {
 	w.mu.Lock()
-	var look []service.Name
+	var look []api.Name
 	for name := range w.wants {
 		if _, ok := wants[name]; !ok {
 			delete(w.wants, name)
@@ -141,14 +141,14 @@ func (w *StatusWriter[V]) ChangedAll() {
 
 // Forget stops caring for an object; its status stays as it is. To remove the owner's
 // fields, Set them to nothing.
-func (w *StatusWriter[V]) Forget(name service.Name) {
+func (w *StatusWriter[V]) Forget(name api.Name) {
 	w.mu.Lock()
 	delete(w.wants, name)
 	w.mu.Unlock()
 }
 
 // Changed lets the writer look again: Have may return something else for an object.
-func (w *StatusWriter[V]) Changed(name service.Name) { w.queue.Add(name) }
+func (w *StatusWriter[V]) Changed(name api.Name) { w.queue.Add(name) }
 
 // Run writes until ctx ends, which is no error. With Delete it removes all objects then, as far as
 // that is quickly done.
@@ -174,7 +174,7 @@ func (w *StatusWriter[V]) Run(ctx context.Context) error {
 
 // writeOne writes the status of one object if it is not as it is wanted, and reports whether
 // it asked the API server.
-func (w *StatusWriter[V]) writeOne(ctx context.Context, name service.Name) bool {
+func (w *StatusWriter[V]) writeOne(ctx context.Context, name api.Name) bool {
 	w.mu.Lock()
 	s := w.wants[name]
 	if s == nil {
@@ -209,7 +209,7 @@ func (w *StatusWriter[V]) writeOne(ctx context.Context, name service.Name) bool 
 		w.queue.Forget(name)
 	default:
 		if first {
-			w.cfg.Log.Warn("cannot write a status, will try again", "kind", w.cfg.Kind, "name", name.String(), "owner", w.cfg.Owner, "err", oneline.Error(err))
+			w.cfg.Log.Warn("cannot write a status, will try again", "kind", w.cfg.Kind, "name", name.String(), "owner", w.cfg.Owner, "err", text.OneLine(err))
 		}
 		w.queue.AddRateLimited(name)
 	}
@@ -218,7 +218,7 @@ func (w *StatusWriter[V]) writeOne(ctx context.Context, name service.Name) bool 
 
 // deleteUnwanted removes an object that is not wanted, if all that are wanted are known, and reports whether it
 // asked the API server.
-func (w *StatusWriter[V]) deleteUnwanted(ctx context.Context, name service.Name, complete bool) bool {
+func (w *StatusWriter[V]) deleteUnwanted(ctx context.Context, name api.Name, complete bool) bool {
 	_, exists := w.cfg.Have(name)
 	if !complete || !exists {
 		w.queue.Forget(name)
@@ -230,14 +230,14 @@ func (w *StatusWriter[V]) deleteUnwanted(ctx context.Context, name service.Name,
 		w.queue.AddAfter(name, statusAgain) // to see that it is gone
 	default:
 		if w.queue.NumRequeues(name) == 0 {
-			w.cfg.Log.Warn("cannot remove an object, will try again", "kind", w.cfg.Kind, "name", name.String(), "err", oneline.Error(err))
+			w.cfg.Log.Warn("cannot remove an object, will try again", "kind", w.cfg.Kind, "name", name.String(), "err", text.OneLine(err))
 		}
 		w.queue.AddRateLimited(name)
 	}
 	return true
 }
 
-func (w *StatusWriter[V]) remove(ctx context.Context, name service.Name) error {
+func (w *StatusWriter[V]) remove(ctx context.Context, name api.Name) error {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
 	return notGone(w.cfg.Delete(ctx, name))
@@ -273,7 +273,7 @@ func (w *StatusWriter[V]) removeAll(ctx context.Context) {
 	}
 }
 
-func (w *StatusWriter[V]) apply(ctx context.Context, name service.Name, want V) error {
+func (w *StatusWriter[V]) apply(ctx context.Context, name api.Name, want V) error {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
 	// Force: where another program wrote our field, it is ours again. It loses no other.

@@ -16,8 +16,8 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
-	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 // statuses is an API server of which two owners write the statuses of Services: one the
@@ -33,11 +33,11 @@ func startStatuses(t *testing.T, log *slog.Logger, objects ...runtime.Object) *s
 	s := &statuses{client: fake.NewClientset(objects...)}
 	s.addresses = NewStatusWriter(StatusConfig[[]string]{
 		Log: log, Owner: "fairway-addresses", Kind: "services",
-		Have: func(name service.Name) ([]string, bool) {
+		Have: func(name api.Name) ([]string, bool) {
 			o, ok := s.get(name)
 			return addressesOf(o), ok
 		},
-		Apply: func(ctx context.Context, name service.Name, want []string, how metav1.ApplyOptions) error {
+		Apply: func(ctx context.Context, name api.Name, want []string, how metav1.ApplyOptions) error {
 			status := applycorev1.LoadBalancerStatus()
 			for _, a := range want {
 				status.WithIngress(applycorev1.LoadBalancerIngress().WithIP(a))
@@ -49,11 +49,11 @@ func startStatuses(t *testing.T, log *slog.Logger, objects ...runtime.Object) *s
 	})
 	s.conditions = NewStatusWriter(StatusConfig[string]{
 		Log: log, Owner: "fairway-conditions", Kind: "services",
-		Have: func(name service.Name) (string, bool) {
+		Have: func(name api.Name) (string, bool) {
 			o, ok := s.get(name)
 			return conditionOf(o), ok
 		},
-		Apply: func(ctx context.Context, name service.Name, want string, how metav1.ApplyOptions) error {
+		Apply: func(ctx context.Context, name api.Name, want string, how metav1.ApplyOptions) error {
 			c := applymetav1.Condition().WithType("Announced").WithStatus(metav1.ConditionTrue).WithReason(want)
 			o := applycorev1.Service(name.Name, name.Namespace).WithStatus(applycorev1.ServiceStatus().WithConditions(c))
 			_, err := s.client.CoreV1().Services(name.Namespace).ApplyStatus(ctx, o, how)
@@ -66,7 +66,7 @@ func startStatuses(t *testing.T, log *slog.Logger, objects ...runtime.Object) *s
 }
 
 // get reads a Service past the log of actions.
-func (s *statuses) get(name service.Name) (*corev1.Service, bool) {
+func (s *statuses) get(name api.Name) (*corev1.Service, bool) {
 	o, err := s.client.Tracker().Get(corev1.SchemeGroupVersion.WithResource("services"), name.Namespace, name.Name)
 	if err != nil {
 		return &corev1.Service{}, false
@@ -92,7 +92,7 @@ func conditionOf(o *corev1.Service) string {
 }
 
 // writes counts the writes of a Service's status.
-func (s *statuses) writes(name service.Name) int {
+func (s *statuses) writes(name api.Name) int {
 	n := 0
 	for _, a := range s.client.Actions() {
 		if p, ok := a.(clienttesting.PatchAction); ok && p.GetName() == name.Name {
@@ -110,7 +110,7 @@ func (s *statuses) settle(t *testing.T, address string) {
 	s.expect(t, "the last address", svcName("last"), []string{address}, "")
 }
 
-func (s *statuses) expect(t *testing.T, when string, name service.Name, addresses []string, condition string) {
+func (s *statuses) expect(t *testing.T, when string, name api.Name, addresses []string, condition string) {
 	t.Helper()
 	until(t, when, func() bool {
 		o, _ := s.get(name)
@@ -155,7 +155,7 @@ func TestStatusIsLevel(t *testing.T) {
 	s.addresses.Set(web, []string{"192.0.2.1"})
 	s.addresses.Set(gone, []string{"192.0.2.9"})
 	s.settle(t, "192.0.2.101")
-	for _, name := range []service.Name{web, gone} {
+	for _, name := range []api.Name{web, gone} {
 		if n := s.writes(name); n != 0 {
 			t.Errorf("%d writes of %v, which is as it should be or gone", n, name)
 		}

@@ -13,7 +13,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 
-	"github.com/fairway-net/fairway/internal/policy"
+	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/networkpolicy"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -35,7 +36,7 @@ type Config struct {
 	// object is gone is believed.
 	EmptyAfter time.Duration
 	// Problem is told, once, that a list is doubted. Nil: it is only logged.
-	Problem func(service.Name, service.Problem)
+	Problem func(api.Name, api.Problem)
 }
 
 // A Store knows the objects of a cluster, as the API server last sent them, and hands
@@ -56,9 +57,9 @@ type Store struct {
 	ranges   *Feed[serviceRange]
 	metallb  metallb
 	// What NetworkPolicies are about.
-	policies   *Feed[policy.Policy]
-	namespaces *Feed[policy.Namespace]
-	pods       *Feed[policy.Pod]
+	policies   *Feed[networkpolicy.Policy]
+	namespaces *Feed[api.Namespace]
+	pods       *Feed[api.Pod]
 
 	lastNode atomic.Pointer[Node] // the one we run on, as it was last; nil: not known yet
 
@@ -74,7 +75,7 @@ type Store struct {
 // New returns a Store that reads nothing until Run.
 func New(cfg Config) *Store {
 	if cfg.Problem == nil {
-		cfg.Problem = func(service.Name, service.Problem) {}
+		cfg.Problem = func(api.Name, api.Problem) {}
 	}
 	client := cfg.Client
 	s := &Store{cfg: cfg, started: time.Now(), metrics: newMetrics(), pending: make(chan struct{}, 1), cluster: &clusterID{client: client}, server: newServer()}

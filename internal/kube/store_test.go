@@ -17,13 +17,13 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
-	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/api"
 )
 
 // deadline is how long a test waits for what must happen.
 const deadline = 20 * time.Second
 
-func svcName(name string) service.Name { return service.Name{Namespace: "default", Name: name} }
+func svcName(name string) api.Name { return api.Name{Namespace: "default", Name: name} }
 
 func apiService(name, ip string) *corev1.Service {
 	return &corev1.Service{
@@ -109,9 +109,9 @@ func waitFor(t *testing.T, c <-chan struct{}, what string) {
 }
 
 // takeUntil follows Dirty until all names have been taken, and no others.
-func takeUntil(t *testing.T, s *source, want ...service.Name) {
+func takeUntil(t *testing.T, s *source, want ...api.Name) {
 	t.Helper()
-	got := map[service.Name]bool{}
+	got := map[api.Name]bool{}
 	for len(got) < len(want) {
 		waitFor(t, s.Dirty(), "a wake-up")
 		for _, n := range s.Take() {
@@ -123,7 +123,7 @@ func takeUntil(t *testing.T, s *source, want ...service.Name) {
 	}
 }
 
-func addrsOf(s *source, name service.Name) []string {
+func addrsOf(s *source, name api.Name) []string {
 	var out []string
 	for _, slice := range s.Slices(name) {
 		for _, e := range slice.Endpoints {
@@ -197,14 +197,14 @@ func until(t *testing.T, what string, cond func() bool) {
 
 func TestChanges(t *testing.T) {
 	ctx := t.Context()
-	web, api := svcName("web"), svcName("api")
+	web, apiName := svcName("web"), svcName("api")
 	client := fake.NewClientset(
 		apiService("web", "10.96.0.1"), apiService("api", "10.96.0.2"),
 		apiSlice("web-1", "web", "10.0.0.1"), apiSlice("api-1", "api", "10.0.1.1"),
 		apiNode("node-1", "a"),
 	)
 	s := start(t, client)
-	takeUntil(t, s, web, api)
+	takeUntil(t, s, web, apiName)
 	watched(t, client, 3)
 
 	services := client.CoreV1().Services("default")
@@ -219,19 +219,19 @@ func TestChanges(t *testing.T) {
 	})
 	t.Run("a slice moves to another Service", func(t *testing.T) {
 		must[*discoveryv1.EndpointSlice](t)(endpoints.Update(ctx, apiSlice("web-2", "api", "10.0.0.2"), metav1.UpdateOptions{}))
-		takeUntil(t, s, web, api)
+		takeUntil(t, s, web, apiName)
 		if got, want := addrsOf(s, web), []string{"10.0.0.1"}; !slices.Equal(got, want) {
 			t.Errorf("endpoints of the old Service %v, want %v", got, want)
 		}
-		if got, want := addrsOf(s, api), []string{"10.0.0.2", "10.0.1.1"}; !slices.Equal(got, want) {
+		if got, want := addrsOf(s, apiName), []string{"10.0.0.2", "10.0.1.1"}; !slices.Equal(got, want) {
 			t.Errorf("endpoints of the new Service %v, want %v", got, want)
 		}
 	})
 	t.Run("a slice that no Service owns any more", func(t *testing.T) {
 		orphan := apiSlice("web-2", "", "10.0.0.2")
 		must[*discoveryv1.EndpointSlice](t)(endpoints.Update(ctx, orphan, metav1.UpdateOptions{}))
-		takeUntil(t, s, api)
-		if got, want := addrsOf(s, api), []string{"10.0.1.1"}; !slices.Equal(got, want) {
+		takeUntil(t, s, apiName)
+		if got, want := addrsOf(s, apiName), []string{"10.0.1.1"}; !slices.Equal(got, want) {
 			t.Errorf("endpoints %v, want %v", got, want)
 		}
 	})
@@ -241,7 +241,7 @@ func TestChanges(t *testing.T) {
 		must[*corev1.Service](t)(services.Update(ctx, o, metav1.UpdateOptions{}))
 		// The next change of the same kind comes after it: only it may be taken.
 		must[*corev1.Service](t)(services.Update(ctx, apiService("api", "10.96.0.3"), metav1.UpdateOptions{}))
-		takeUntil(t, s, api)
+		takeUntil(t, s, apiName)
 	})
 	t.Run("deletion", func(t *testing.T) {
 		if err := endpoints.Delete(ctx, "web-1", metav1.DeleteOptions{}); err != nil {
@@ -332,7 +332,7 @@ func TestNotOurs(t *testing.T) {
 }
 
 func TestReconnect(t *testing.T) {
-	web, api := svcName("web"), svcName("api")
+	web, apiName := svcName("web"), svcName("api")
 	client := fake.NewClientset(apiService("web", "10.96.0.1"), apiService("api", "10.96.0.2"))
 	watches := make(chan *watch.FakeWatcher, 10)
 	fail := make(chan error, 1)
@@ -351,7 +351,7 @@ func TestReconnect(t *testing.T) {
 		return true, w, nil
 	})
 	s := start(t, client)
-	takeUntil(t, s, web, api)
+	takeUntil(t, s, web, apiName)
 
 	// The watch breaks for good; meanwhile one Service goes and one comes. The server
 	// no longer knows where we were (410), so that everything is listed again.
@@ -446,7 +446,7 @@ func TestConcurrentUse(t *testing.T) {
 			_ = client.Tracker().Add(apiSlice(name, name, fmt.Sprintf("10.0.0.%d", i+1)))
 		}
 	}()
-	whole := map[service.Name]bool{}
+	whole := map[api.Name]bool{}
 	for len(whole) < n {
 		waitFor(t, s.Dirty(), "a wake-up")
 		for _, name := range s.Take() {

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/api"
 )
 
 // patience is how long a subscription waits for what it can do without, from the moment
@@ -32,9 +32,9 @@ type Subscription struct {
 	required, optional []input
 	late               *time.Timer // nil: something required is missing
 	tooLate            bool
-	opening, ready     bool                       // the gate is about to open, is open
-	dirty              map[service.Name]int64     // changed names, and their oldest trigger
-	triggers           map[service.Name]time.Time // of the last Take
+	opening, ready     bool                   // the gate is about to open, is open
+	dirty              map[api.Name]int64     // changed names, and their oldest trigger
+	triggers           map[api.Name]time.Time // of the last Take
 }
 
 // An input is what a gate needs to know of a feed.
@@ -48,7 +48,7 @@ func (s *Store) subscribe(consumer string) *Subscription {
 	sub := &Subscription{
 		log: s.cfg.Log, consumer: consumer, started: s.started,
 		wake: make(chan struct{}, 1), synced: make(chan struct{}),
-		dirty: map[service.Name]int64{},
+		dirty: map[api.Name]int64{},
 	}
 	s.mu.Lock()
 	s.subscriptions = append(s.subscriptions, sub)
@@ -65,7 +65,7 @@ func (s *Subscription) Dirty() <-chan struct{} { return s.wake }
 
 // decide calls pass with the names that Take returns, after each change, until ctx ends, which is no
 // error. Beside it runs what writes what pass decides.
-func (s *Subscription) decide(ctx context.Context, writer interface{ Run(context.Context) error }, pass func(names []service.Name)) error {
+func (s *Subscription) decide(ctx context.Context, writer interface{ Run(context.Context) error }, pass func(names []api.Name)) error {
 	var writes sync.WaitGroup
 	writes.Go(func() { _ = writer.Run(ctx) })
 	defer writes.Wait()
@@ -81,26 +81,26 @@ func (s *Subscription) decide(ctx context.Context, writer interface{ Run(context
 
 // Take returns the names that have changed since the last Take, sorted; what is gone is
 // among them. It returns none before Synced.
-func (s *Subscription) Take() []service.Name {
+func (s *Subscription) Take() []api.Name {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.take()
 }
 
-func (s *Subscription) take() []service.Name {
+func (s *Subscription) take() []api.Name {
 	if !s.ready {
 		return nil
 	}
-	names := make([]service.Name, 0, len(s.dirty))
-	s.triggers = map[service.Name]time.Time{}
+	names := make([]api.Name, 0, len(s.dirty))
+	s.triggers = map[api.Name]time.Time{}
 	for name, trigger := range s.dirty {
 		names = append(names, name)
 		if trigger != 0 {
 			s.triggers[name] = time.Unix(0, trigger)
 		}
 	}
-	s.dirty = map[service.Name]int64{}
-	slices.SortFunc(names, service.Name.Compare)
+	s.dirty = map[api.Name]int64{}
+	slices.SortFunc(names, api.Name.Compare)
 	return names
 }
 
@@ -108,7 +108,7 @@ func (s *Subscription) take() []service.Name {
 // caused: where the time to program it starts (kube-proxy's network_programming_duration).
 // Names whose changes carry no time are left out, and so are changes that were caused
 // before this program started.
-func (s *Subscription) Triggers() map[service.Name]time.Time {
+func (s *Subscription) Triggers() map[api.Name]time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.triggers
@@ -116,13 +116,13 @@ func (s *Subscription) Triggers() map[service.Name]time.Time {
 
 // mark notes that a name has changed and wakes the consumer. The lock of a feed may be
 // held.
-func (s *Subscription) mark(name service.Name, trigger int64) {
+func (s *Subscription) mark(name api.Name, trigger int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.markLocked(name, trigger)
 }
 
-func (s *Subscription) markLocked(name service.Name, trigger int64) {
+func (s *Subscription) markLocked(name api.Name, trigger int64) {
 	if trigger <= s.started.UnixNano() {
 		trigger = 0
 	}

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fairway-net/fairway/internal/oneline"
+	"github.com/fairway-net/fairway/internal/text"
 )
 
 // A Trouble is a kind of object that the API server does not let us read now.
@@ -60,7 +60,7 @@ func (t *troubles) note(p *pacer, err error) {
 	if t.all == nil {
 		t.all = map[string]Trouble{}
 	}
-	t.all[p.kind] = Trouble{Kind: p.kind, Refused: p.denied, Err: oneline.Request(err), Without: p.without, Since: since}
+	t.all[p.kind] = Trouble{Kind: p.kind, Refused: p.denied, Err: text.RequestError(err), Without: p.without, Since: since}
 }
 
 func (t *troubles) clear(kind string) {

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 
-	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/api"
 )
 
 // TestUnknownAnnotations: a key that looks as ours and is not has an event that says which is
@@ -48,7 +48,7 @@ func TestMisspeltOfPods(t *testing.T) {
 		"kubernetes.io/ingress-bandwidth": "", "kubernetes.io/egress-bandwidth": "", "kubernetes.io/ingress.class": "", "example.com/egress-bandwith": "", "kubernetes.io/husbandry": "",
 	} {
 		var got []string
-		reporter := podReporter{report: func(_ service.Name, _ string, p service.Problem) { got = append(got, p.Message) }}
+		reporter := podReporter{report: func(_ api.Name, _ string, p api.Problem) { got = append(got, p.Message) }}
 		reporter.check(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default", Annotations: map[string]string{key: "10M"}}})
 		if strings.Join(got, "; ") != want {
 			t.Errorf("%s: %q, want %q", key, got, want)

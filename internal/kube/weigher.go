@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	applydiscoveryv1 "k8s.io/client-go/applyconfigurations/discovery/v1"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -19,12 +20,12 @@ type Weigher struct {
 	sub    *Subscription
 	store  *Store
 	pods   *Feed[PodWeight]
-	report func(service.Name, []service.Problem)
+	report func(api.Name, []api.Problem)
 	writer *StatusWriter[string]
 
 	// mu may be taken with the lock of a feed held, and none of those with mu held.
 	mu    sync.Mutex
-	users map[string]map[service.Name]bool // by namespace: the Services that ask
+	users map[string]map[api.Name]bool // by namespace: the Services that ask
 }
 
 // weigherName is the owner of the annotation, in the API server's eyes.
@@ -32,12 +33,12 @@ const weigherName = "fairway-weights"
 
 // NewWeigher returns a Weigher on a store, which must run too. report gets the problems of
 // each Service that asks, ofPod those of pods, whose annotations nobody else reads.
-func NewWeigher(log *slog.Logger, s *Store, report func(service.Name, []service.Problem), ofPod func(pod service.Name, uid string, p service.Problem)) *Weigher {
+func NewWeigher(log *slog.Logger, s *Store, report func(api.Name, []api.Problem), ofPod func(pod api.Name, uid string, p api.Problem)) *Weigher {
 	pods := podReporter{report: ofPod}
-	w := &Weigher{sub: s.subscribe("weights"), store: s, report: report, users: map[string]map[service.Name]bool{}}
+	w := &Weigher{sub: s.subscribe("weights"), store: s, report: report, users: map[string]map[api.Name]bool{}}
 	w.writer = NewStatusWriter(StatusConfig[string]{
 		Log: log, Owner: weigherName, Kind: "endpointslices", Apply: w.apply,
-		Have: func(name service.Name) (string, bool) {
+		Have: func(name api.Name) (string, bool) {
 			slice, ok := s.slices.Get(name)
 			if !ok {
 				return "", false
@@ -57,7 +58,7 @@ func NewWeigher(log *slog.Logger, s *Store, report func(service.Name, []service.
 	return w
 }
 
-func (w *Weigher) apply(ctx context.Context, name service.Name, want string, how metav1.ApplyOptions) error {
+func (w *Weigher) apply(ctx context.Context, name api.Name, want string, how metav1.ApplyOptions) error {
 	o := applydiscoveryv1.EndpointSlice(name.Name, name.Namespace)
 	if want != "" {
 		o.WithAnnotations(map[string]string{annotationEndpointWeights: want})
@@ -66,7 +67,7 @@ func (w *Weigher) apply(ctx context.Context, name service.Name, want string, how
 	return err
 }
 
-func (w *Weigher) serviceChanged(name service.Name, old, new *service.Service, _ int64) {
+func (w *Weigher) serviceChanged(name api.Name, old, new *service.Service, _ int64) {
 	was, is := old != nil && old.Weighted, new != nil && new.Weighted
 	if !was && !is {
 		return
@@ -75,7 +76,7 @@ func (w *Weigher) serviceChanged(name service.Name, old, new *service.Service, _
 	users := w.users[name.Namespace]
 	switch {
 	case is && users == nil:
-		w.users[name.Namespace] = map[service.Name]bool{name: true}
+		w.users[name.Namespace] = map[api.Name]bool{name: true}
 	case is:
 		users[name] = true
 	default:
@@ -87,7 +88,7 @@ func (w *Weigher) serviceChanged(name service.Name, old, new *service.Service, _
 	w.sub.mark(name, 0)
 }
 
-func (w *Weigher) sliceChanged(name service.Name, old, new *service.Slice, _ int64) {
+func (w *Weigher) sliceChanged(name api.Name, old, new *service.Slice, _ int64) {
 	if new == nil {
 		w.writer.Forget(name)
 	}
@@ -100,7 +101,7 @@ func (w *Weigher) sliceChanged(name service.Name, old, new *service.Slice, _ int
 
 // podChanged marks the Services of the pod's namespace that ask for weights: whose pod it
 // is, their slices say.
-func (w *Weigher) podChanged(pod service.Name, _, _ *PodWeight, _ int64) {
+func (w *Weigher) podChanged(pod api.Name, _, _ *PodWeight, _ int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for name := range w.users[pod.Namespace] {
@@ -110,7 +111,7 @@ func (w *Weigher) podChanged(pod service.Name, _, _ *PodWeight, _ int64) {
 
 // Run keeps the slices' weights as the pods say, until ctx ends, which is no error.
 func (w *Weigher) Run(ctx context.Context) error {
-	return w.sub.decide(ctx, w.writer, func(names []service.Name) {
+	return w.sub.decide(ctx, w.writer, func(names []api.Name) {
 		for _, name := range names {
 			w.weigh(name)
 		}
@@ -119,10 +120,10 @@ func (w *Weigher) Run(ctx context.Context) error {
 
 // weigh lets the slices of a Service be written as its pods say; those of one that does not
 // ask have no weights.
-func (w *Weigher) weigh(name service.Name) {
+func (w *Weigher) weigh(name api.Name) {
 	svc, ok := w.store.services.Get(name)
 	asks := ok && svc.Weighted
-	var bad []service.Problem
+	var bad []api.Problem
 	for _, slice := range w.store.slices.Of(name) {
 		switch have := formatWeights(slice); {
 		case asks:

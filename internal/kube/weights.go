@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -116,7 +117,7 @@ func readWeights(o *discoveryv1.EndpointSlice, s *service.Slice) {
 // withWeights returns a slice with the weights that find knows of its pods, and what is
 // wrong with them, of at most so many pods. The slice that it is given stays as it is. Where
 // two pods have one address (on the host's network), the one whose name comes first counts.
-func withWeights(s *service.Slice, find func(pod service.Name) (*PodWeight, bool), most int) (*service.Slice, []service.Problem) {
+func withWeights(s *service.Slice, find func(pod api.Name) (*PodWeight, bool), most int) (*service.Slice, []api.Problem) {
 	weighed := *s
 	weighed.Endpoints = slices.Clone(s.Endpoints)
 	var bad problems
@@ -130,7 +131,7 @@ func withWeights(s *service.Slice, find func(pod service.Name) (*PodWeight, bool
 	}
 	for i := range weighed.Endpoints {
 		e := &weighed.Endpoints[i]
-		p, ok := find(service.Name{Namespace: s.Namespace, Name: of[e.Addr]})
+		p, ok := find(api.Name{Namespace: s.Namespace, Name: of[e.Addr]})
 		if !ok {
 			continue
 		}

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -51,7 +52,7 @@ func ofPods(s *discoveryv1.EndpointSlice, pods ...string) *discoveryv1.EndpointS
 }
 
 // weightsOf writes a Service's endpoints as "10.0.0.1*3 10.0.0.2", sorted.
-func weightsOf(s *source, name service.Name) string {
+func weightsOf(s *source, name api.Name) string {
 	var out []string
 	for _, slice := range s.Slices(name) {
 		for _, e := range slice.Endpoints {
@@ -67,7 +68,7 @@ func weightsOf(s *source, name service.Name) string {
 }
 
 // weightsOfPods finds the weights of pods by their names.
-func weightsOfPods(t *testing.T, pods []corev1.Pod) func(service.Name) (*PodWeight, bool) {
+func weightsOfPods(t *testing.T, pods []corev1.Pod) func(api.Name) (*PodWeight, bool) {
 	t.Helper()
 	all := map[string]*PodWeight{}
 	for i := range pods {
@@ -78,7 +79,7 @@ func weightsOfPods(t *testing.T, pods []corev1.Pod) func(service.Name) (*PodWeig
 			all[pods[i].Name] = p
 		}
 	}
-	return func(n service.Name) (*PodWeight, bool) { p, ok := all[n.Name]; return p, ok }
+	return func(n api.Name) (*PodWeight, bool) { p, ok := all[n.Name]; return p, ok }
 }
 
 // checkWeights checks that what the controller writes of a slice comes back.
@@ -149,7 +150,7 @@ func TestWithWeights(t *testing.T) {
 	for name, weight := range map[string]string{"a": "5", "b": "7", "c": "?", "d": "?", "e": "?"} {
 		pods[name] = ConvertPod(apiPod(name, "web", "10.9.9.9", weight))
 	}
-	got, bad := withWeights(slice, func(n service.Name) (*PodWeight, bool) {
+	got, bad := withWeights(slice, func(n api.Name) (*PodWeight, bool) {
 		p, ok := pods[n.Name]
 		return p, ok && n.Namespace == "default"
 	}, 2)
@@ -190,21 +191,21 @@ func TestAgentsReadNoPods(t *testing.T) {
 type weigherTest struct {
 	client *fake.Clientset
 	mu     sync.Mutex
-	bad    map[service.Name]string
+	bad    map[api.Name]string
 	ofPods []string
 }
 
 // startWeigher runs a Weigher until the test ends.
 func startWeigher(t *testing.T, client *fake.Clientset) *weigherTest {
 	t.Helper()
-	w := &weigherTest{client: client, bad: map[service.Name]string{}}
+	w := &weigherTest{client: client, bad: map[api.Name]string{}}
 	log := slog.New(slog.DiscardHandler)
 	s := New(Config{Log: log, Client: client})
-	weigher := NewWeigher(log, s, func(name service.Name, p []service.Problem) {
+	weigher := NewWeigher(log, s, func(name api.Name, p []api.Problem) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.bad[name] = messages(p)
-	}, func(pod service.Name, uid string, p service.Problem) {
+	}, func(pod api.Name, uid string, p api.Problem) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.ofPods = append(w.ofPods, fmt.Sprintf("%s %s %s: %s", pod, uid, p.Reason, p.Message))

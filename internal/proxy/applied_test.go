@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -45,7 +46,7 @@ func TestApplied(t *testing.T) {
 }
 
 // published waits for a wake-up after which the table has the Service.
-func published(t *testing.T, h *harness, wake <-chan struct{}, name service.Name) {
+func published(t *testing.T, h *harness, wake <-chan struct{}, name api.Name) {
 	t.Helper()
 	for deadline := time.After(30 * time.Second); ; {
 		select {

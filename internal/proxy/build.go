@@ -3,6 +3,7 @@ package proxy
 import (
 	"slices"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -47,13 +48,13 @@ func (l *Loop) build() {
 
 // viewed returns the Services that must be compiled again because the view is another: all of
 // them, or those that it concerns.
-func (l *Loop) viewed(now service.Node, all bool) (names []service.Name) {
+func (l *Loop) viewed(now service.Node, all bool) (names []api.Name) {
 	refuses, dead := !now.RefusesLike(l.node), now.DeadUnlike(l.node)
 	if !all && !refuses && len(dead) == 0 {
 		return nil
 	}
 	for e := range l.table.Entries() {
-		if _, pod := e.Name.HostPod(); !pod && (all || refuses && e.DependsOnAddresses() || len(dead) > 0 && e.HasEndpointsOn(dead)) {
+		if _, pod := service.HostPodOf(e.Name); !pod && (all || refuses && e.DependsOnAddresses() || len(dead) > 0 && e.HasEndpointsOn(dead)) {
 			names = append(names, e.Name)
 		}
 	}
@@ -68,12 +69,12 @@ func (l *Loop) viewed(now service.Node, all bool) (names []service.Name) {
 
 // An input is what a Service is compiled from, as it is now.
 type input struct {
-	name   service.Name
+	name   api.Name
 	svc    *service.Service // nil: it is gone
 	slices []*service.Slice
 }
 
-func (l *Loop) read(n service.Name) input {
+func (l *Loop) read(n api.Name) input {
 	svc, ok := l.cfg.Source.Service(n)
 	if !ok {
 		return input{name: n}
@@ -91,8 +92,8 @@ func (in input) work() int {
 
 // compileSmall compiles those of the Services that are compiled in this pass, and puts the large
 // ones into the backlog. It returns the names of the former.
-func (l *Loop) compileSmall(names []service.Name) (compiled []service.Name) {
-	waits := make(map[service.Name]struct{}, len(l.backlog))
+func (l *Loop) compileSmall(names []api.Name) (compiled []api.Name) {
+	waits := make(map[api.Name]struct{}, len(l.backlog))
 	for _, n := range l.backlog {
 		waits[n] = struct{}{}
 	}
@@ -109,7 +110,7 @@ func (l *Loop) compileSmall(names []service.Name) (compiled []service.Name) {
 		}
 	}
 	if len(waits) < len(l.backlog) {
-		l.backlog = slices.DeleteFunc(slices.Clone(l.backlog), func(n service.Name) bool { _, ok := waits[n]; return !ok })
+		l.backlog = slices.DeleteFunc(slices.Clone(l.backlog), func(n api.Name) bool { _, ok := waits[n]; return !ok })
 	}
 	return compiled
 }
@@ -127,8 +128,8 @@ func (l *Loop) compile(in input) {
 
 // A compilation is of large Services, by a goroutine of its own.
 type compilation struct {
-	names map[service.Name]struct{} // whose entries count; the loop's
-	done  chan []*service.Entry     // receives once
+	names map[api.Name]struct{} // whose entries count; the loop's
+	done  chan []*service.Entry // receives once
 }
 
 // compileBeside begins to compile the first large Services of the backlog, one or as many as
@@ -137,7 +138,7 @@ func (l *Loop) compileBeside() {
 	if l.beside != nil || len(l.backlog) == 0 {
 		return
 	}
-	c := &compilation{names: map[service.Name]struct{}{}, done: make(chan []*service.Entry, 1)}
+	c := &compilation{names: map[api.Name]struct{}{}, done: make(chan []*service.Entry, 1)}
 	var jobs []func() *service.Entry
 	sum, taken := 0, 0
 	for _, n := range l.backlog {
@@ -170,7 +171,7 @@ func (l *Loop) compileBeside() {
 
 // collect takes what was compiled beside the loop, if it is done, in every second pass. It
 // returns the names.
-func (l *Loop) collect() (names []service.Name) {
+func (l *Loop) collect() (names []api.Name) {
 	took := l.large
 	l.large = false
 	if l.beside == nil || took {

@@ -7,11 +7,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
 // newBuild returns a Loop of which only build is called: it has no datapath.
-func newBuild(view func() service.Node) (*Loop, *api) {
+func newBuild(view func() service.Node) (*Loop, *fakeSource) {
 	a := newAPI()
 	return New(Config{
 		Log: slog.New(slog.DiscardHandler), Source: a, View: view,
@@ -79,7 +80,7 @@ func TestDeadNode(t *testing.T) {
 }
 
 // large puts a Service that is compiled beside the loop, and lets the loop begin with it.
-func large(t *testing.T, view func() service.Node) (*Loop, *api, service.Name) {
+func large(t *testing.T, view func() service.Node) (*Loop, *fakeSource, api.Name) {
 	t.Helper()
 	l, a := newBuild(view)
 	a.set(1)
@@ -132,11 +133,11 @@ func TestChangedWhileCompiled(t *testing.T) {
 // stay as it was.
 func TestChangedWhileWaiting(t *testing.T) {
 	for what, c := range map[string]struct {
-		change func(*api)
+		change func(*fakeSource)
 		want   int
 	}{
-		"deleted": {func(a *api) { a.remove(3) }, 0},
-		"small":   {func(a *api) { a.set(3) }, 1},
+		"deleted": {func(a *fakeSource) { a.remove(3) }, 0},
+		"small":   {func(a *fakeSource) { a.set(3) }, 1},
 	} {
 		l, a, _ := large(t, func() service.Node { return service.Node{} })
 		n := a.huge(3, 3000, 1)
@@ -178,19 +179,19 @@ func TestViewedWhileCompiled(t *testing.T) {
 
 // countedReads counts how often the slices of a Service are read.
 type countedReads struct {
-	*api
-	slices map[service.Name]int
+	*fakeSource
+	slices map[api.Name]int
 }
 
-func (c countedReads) Slices(n service.Name) []*service.Slice {
+func (c countedReads) Slices(n api.Name) []*service.Slice {
 	c.slices[n]++
-	return c.api.Slices(n)
+	return c.fakeSource.Slices(n)
 }
 
 // A pass reads what a small Service is made of once: that which it weighs is what it compiles.
 func TestReadsOnce(t *testing.T) {
 	l, a := newBuild(func() service.Node { return service.Node{} })
-	c := countedReads{a, map[service.Name]int{}}
+	c := countedReads{a, map[api.Name]int{}}
 	l.cfg.Source = c
 	for pass := range 2 {
 		one, other := a.set(1), a.set(2)

@@ -5,15 +5,15 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/datapath"
-	"github.com/fairway-net/fairway/internal/service"
 )
 
 // scrapePatience is how long a scrape waits for the loop. Prometheus waits 10 s.
 const scrapePatience = 5 * time.Second
 
 // counts is what a datapath carried; nil: it does not count.
-type counts = map[service.PortName]datapath.Count
+type counts = map[api.PortName]datapath.Count
 
 // carried shows what each port of each Service carried, as of the moment it is asked.
 // The loop asks the datapath, which no other goroutine may touch. A counter that is zero

@@ -14,24 +14,25 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/datapath/iptables"
 	"github.com/fairway-net/fairway/internal/datapath/nftables"
 	"github.com/fairway-net/fairway/internal/datapath/userspace"
 	"github.com/fairway-net/fairway/internal/flow"
 	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 func addrAt(i int) netip.Addr { return netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)}) }
 
 // huge is a Service with so many ports, whose slices have so many endpoints.
-func (a *api) huge(i, ports, endpoints int) service.Name {
-	name := service.Name{Namespace: "ns", Name: fmt.Sprint("svc-", i)}
+func (a *fakeSource) huge(i, ports, endpoints int) api.Name {
+	name := api.Name{Namespace: "ns", Name: fmt.Sprint("svc-", i)}
 	svc := &service.Service{Name: name, ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)})}}
 	slice := &service.Slice{Name: name, Service: name}
 	for k := range ports {
-		p := service.Port{Name: fmt.Sprint("p", k), Proto: service.TCP, Port: uint16(1 + k)}
+		p := service.Port{Name: fmt.Sprint("p", k), Proto: api.TCP, Port: uint16(1 + k)}
 		svc.Ports = append(svc.Ports, p)
 		slice.Ports = append(slice.Ports, service.SlicePort{Name: p.Name, Proto: p.Proto, Port: p.Port})
 	}
@@ -43,7 +44,7 @@ func (a *api) huge(i, ports, endpoints int) service.Name {
 }
 
 // hugeWith is huge for a Service that is changed before it is put.
-func (a *api) hugeWith(i, ports, endpoints int, change func(*service.Service, *service.Slice)) service.Name {
+func (a *fakeSource) hugeWith(i, ports, endpoints int, change func(*service.Service, *service.Slice)) api.Name {
 	n := a.huge(i, ports, endpoints)
 	svc, _ := a.Service(n)
 	slice := a.Slices(n)[0]
@@ -95,13 +96,13 @@ func TestLargeServicesWait(t *testing.T) {
 }
 
 // greedy are Services at the limits, of each kind of object that can be large.
-func greedy(limits service.Limits) map[string]func(a *api, i int) service.Name {
-	return map[string]func(a *api, i int) service.Name{
-		"frontends": func(a *api, i int) service.Name { return a.huge(i, limits.Ports, 2) },
-		"ports":     func(a *api, i int) service.Name { return a.huge(i, 60_000, 1) },
-		"endpoints": func(a *api, i int) service.Name { return a.huge(i, limits.Ports, limits.Endpoints/limits.Ports) },
-		"one port":  func(a *api, i int) service.Name { return a.huge(i, 1, limits.Endpoints) },
-		"weights": func(a *api, i int) service.Name {
+func greedy(limits service.Limits) map[string]func(a *fakeSource, i int) api.Name {
+	return map[string]func(a *fakeSource, i int) api.Name{
+		"frontends": func(a *fakeSource, i int) api.Name { return a.huge(i, limits.Ports, 2) },
+		"ports":     func(a *fakeSource, i int) api.Name { return a.huge(i, 60_000, 1) },
+		"endpoints": func(a *fakeSource, i int) api.Name { return a.huge(i, limits.Ports, limits.Endpoints/limits.Ports) },
+		"one port":  func(a *fakeSource, i int) api.Name { return a.huge(i, 1, limits.Endpoints) },
+		"weights": func(a *fakeSource, i int) api.Name {
 			return a.hugeWith(i, 500, 2, func(svc *service.Service, s *service.Slice) {
 				svc.Weighted = true
 				for k := range s.Endpoints {
@@ -109,7 +110,7 @@ func greedy(limits service.Limits) map[string]func(a *api, i int) service.Name {
 				}
 			})
 		},
-		"one list of weights": func(a *api, i int) service.Name {
+		"one list of weights": func(a *fakeSource, i int) api.Name {
 			return a.hugeWith(i, 1, service.MaxShares, func(svc *service.Service, s *service.Slice) {
 				svc.Weighted = true
 				for k := range s.Endpoints {
@@ -117,10 +118,10 @@ func greedy(limits service.Limits) map[string]func(a *api, i int) service.Name {
 				}
 			})
 		},
-		"one table": func(a *api, i int) service.Name {
+		"one table": func(a *fakeSource, i int) api.Name {
 			return a.hugeWith(i, 1, 511, func(svc *service.Service, _ *service.Slice) { svc.Balanced, svc.Balance = true, service.Maglev })
 		},
-		"maglev": func(a *api, i int) service.Name {
+		"maglev": func(a *fakeSource, i int) api.Name {
 			return a.hugeWith(i, 300, 30, func(svc *service.Service, _ *service.Slice) { svc.Balanced, svc.Balance = true, service.Maglev })
 		},
 	}
@@ -141,7 +142,7 @@ func (c *counter) Sync(ctx context.Context, t *service.Table) (datapath.Stats, e
 // A crowd is a Loop in mode nftables that carries 1,000 Services, without its goroutine.
 type crowd struct {
 	*Loop
-	*api
+	*fakeSource
 	kernel *counter
 	passes int
 }
@@ -166,9 +167,9 @@ func newCrowd(t testing.TB, mode string) *crowd {
 		t.Fatal(err)
 	}
 	t.Cleanup(real.Close)
-	c := &crowd{api: newAPI(), kernel: &counter{Datapath: real}}
+	c := &crowd{fakeSource: newAPI(), kernel: &counter{Datapath: real}}
 	c.Loop = New(Config{
-		Log: slog.New(slog.DiscardHandler), Source: c.api, Datapath: c.kernel,
+		Log: slog.New(slog.DiscardHandler), Source: c.fakeSource, Datapath: c.kernel,
 		View:    func() service.Node { return service.Node{Name: "n", Limits: limitsOf(mode)} },
 		Health:  newHealth(),
 		Metrics: NewMetrics(MetricsConfig{Registry: prometheus.NewRegistry(), Mode: mode}),
@@ -182,7 +183,7 @@ func newCrowd(t testing.TB, mode string) *crowd {
 }
 
 // other changes another Service, and returns its name.
-func (c *crowd) other() service.Name {
+func (c *crowd) other() api.Name {
 	c.passes++
 	return c.set(1000 + c.passes%1000)
 }
@@ -211,7 +212,7 @@ func TestWorkOfPasses(t *testing.T) {
 			testnet.Enter(t)
 			c := newCrowd(t, "nftables")
 			for i := range 3 {
-				one(c.api, i)
+				one(c.fakeSource, i)
 			}
 			mostWritten, mostBeside := 0, 0
 			for more := true; more; {
@@ -282,7 +283,7 @@ func delay(b *testing.B, mode string, services int) {
 			var passes, worked, own []time.Duration
 			for b.Loop() {
 				for i := range services {
-					one(c.api, i)
+					one(c.fakeSource, i)
 				}
 				for more := true; more; {
 					c.other()

@@ -7,13 +7,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fairway-net/fairway/internal/page"
 	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/testing/docpage"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 // unset deletes the i-th Service.
-func (a *api) unset(i int) {
+func (a *fakeSource) unset(i int) {
 	n := a.set(i) // marks it
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -50,7 +50,7 @@ func TestMapEmptied(t *testing.T) {
 		}
 	}
 	h.stop()
-	page.Check(t, "../../docs/troubleshooting.md", "kubectl -n kube-system logs fairway-agent-rk226", h.log.String())
+	docpage.Check(t, "../../docs/troubleshooting.md", "kubectl -n kube-system logs fairway-agent-rk226", h.log.String())
 }
 
 // TestFaults: of all writes to the kernel a tenth fails, and one in the middle of a

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -37,7 +38,7 @@ func (l *Loop) holdBack(now time.Time) time.Duration {
 	if !doubted {
 		l.cfg.Log.Error("the API server has none of most frontends that the kernel carries; the rules stay as they are for a while "+
 			"[was it restored, or is --master wrong? --empty-after says how long]", "had", had, "missing", had-kept, "for", l.brake.Bound)
-		l.cfg.Event(service.Name{Namespace: "default", Name: "kubernetes"}, service.Problem{
+		l.cfg.Event(api.Name{Namespace: "default", Name: "kubernetes"}, api.Problem{
 			Reason: "ListLostObjects", Message: fmt.Sprintf("the API server has none of most frontends that a node carried when its agent started; the node keeps them for %v", l.brake.Bound),
 		})
 	}

@@ -7,10 +7,11 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/datapath/nftables"
 	"github.com/fairway-net/fairway/internal/flow"
 	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 // TestRestartBesideAnEmptyAPI: an agent that starts, and finds far less at the API server
@@ -21,7 +22,7 @@ func TestRestartBesideAnEmptyAPI(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	var events []string
 	var registry *prometheus.Registry
-	agent := func(a *api) (*Loop, func() int) {
+	agent := func(a *fakeSource) (*Loop, func() int) {
 		registry = prometheus.NewRegistry()
 		dp, err := nftables.New(nftables.Config{})
 		if err != nil {
@@ -32,7 +33,7 @@ func TestRestartBesideAnEmptyAPI(t *testing.T) {
 			Log: log, Source: a, Datapath: dp, View: func() service.Node { return service.Node{Name: "n"} }, EmptyAfter: bound,
 			Flows: flow.New(flow.Config{Log: log}), Health: newHealth(),
 			Metrics: NewMetrics(MetricsConfig{Registry: registry, Mode: "nftables"}),
-			Event:   func(_ service.Name, p service.Problem) { events = append(events, p.Reason) },
+			Event:   func(_ api.Name, p api.Problem) { events = append(events, p.Reason) },
 		})
 		return loop, func() int {
 			held, err := dp.Adopt(t.Context())
@@ -87,7 +88,7 @@ func TestRestartBesideAnEmptyAPI(t *testing.T) {
 }
 
 // apiWith returns an API with so many Services.
-func apiWith(services int) *api {
+func apiWith(services int) *fakeSource {
 	a := newAPI()
 	for i := range services {
 		a.set(i)

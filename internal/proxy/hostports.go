@@ -3,6 +3,7 @@ package proxy
 import (
 	"slices"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -22,15 +23,15 @@ func (noHostPorts) Now() service.HostPorts { return service.HostPorts{} }
 
 // buildHostPorts compiles the pods whose host ports changed, or all, and returns the names of
 // their entries.
-func (l *Loop) buildHostPorts(all bool) []service.Name {
+func (l *Loop) buildHostPorts(all bool) []api.Name {
 	was, now := l.ports, l.cfg.HostPorts.Now()
 	l.ports = now
-	before := make(map[service.Name]*service.HostPod, len(was.Pods))
+	before := make(map[api.Name]*service.HostPod, len(was.Pods))
 	for i := range was.Pods {
 		before[was.Pods[i].Name] = &was.Pods[i]
 	}
 	all = all || !slices.Equal(was.Addrs, now.Addrs)
-	var names []service.Name
+	var names []api.Name
 	for i := range now.Pods {
 		p := &now.Pods[i]
 		old := before[p.Name]

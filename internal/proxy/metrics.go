@@ -5,6 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/service"
 )
@@ -22,7 +23,7 @@ type Metrics struct {
 	forgetting                           *prometheus.HistogramVec
 	forgotten                            *prometheus.CounterVec
 	noLocal                              *prometheus.GaugeVec
-	missing                              map[service.Name][]missing // what noLocal counts
+	missing                              map[api.Name][]missing // what noLocal counts
 	carried                              *carried
 }
 
@@ -58,7 +59,7 @@ func NewMetrics(cfg MetricsConfig) *Metrics {
 		failed:      r.counter("fairway", "datapath_failures_total", "Syncs that failed").WithLabelValues(),
 		retained:    prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "fairway", Name: "kept_frontends", Help: "Frontends that an agent keeps after its start although the API server has none of most of them"}),
 		differ:      prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "fairway", Name: "rules_differ", Help: "1 if the kernel holds other rules than were written, also when they were written again"}),
-		missing:     map[service.Name][]missing{},
+		missing:     map[api.Name][]missing{},
 		carried:     newCarried(),
 	}
 	m.failures = r.failures(cfg.Mode)
@@ -183,7 +184,7 @@ func (m *Metrics) programmed(since []time.Time) {
 type missing struct{ family, policy string }
 
 // compiled takes note of what was made of a Service; e is nil if it is gone.
-func (m *Metrics) compiled(n service.Name, e *service.Entry) {
+func (m *Metrics) compiled(n api.Name, e *service.Entry) {
 	var now []missing
 	if e != nil {
 		now = noLocal(e)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/service"
 )
@@ -113,15 +114,15 @@ func TestNoLocalEndpoints(t *testing.T) {
 	r := prometheus.NewPedanticRegistry()
 	m := NewMetrics(MetricsConfig{Registry: r, Mode: "nftables"})
 	m.carried.ask = answering(t, nil)
-	name := service.Name{Namespace: "ns", Name: "web"}
+	name := api.Name{Namespace: "ns", Name: "web"}
 	compiled := func(nodes ...string) {
-		slice := &service.Slice{Name: name, Service: name, Ports: []service.SlicePort{{Proto: service.TCP, Port: 8080}}}
+		slice := &service.Slice{Name: name, Service: name, Ports: []service.SlicePort{{Proto: api.TCP, Port: 8080}}}
 		for i, node := range nodes {
 			slice.Endpoints = append(slice.Endpoints, service.SliceEndpoint{Addr: netip.AddrFrom4([4]byte{10, 244, 1, byte(i)}), Node: node, Ready: true, Serving: true})
 		}
 		m.compiled(name, service.Compile(&service.Service{
 			Name: name, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, InternalLocal: true, ExternalLocal: true,
-			Ports: []service.Port{{Proto: service.TCP, Port: 80, NodePort: 30080}},
+			Ports: []service.Port{{Proto: api.TCP, Port: 80, NodePort: 30080}},
 		}, []*service.Slice{slice}, service.Node{Name: "here"}))
 	}
 	expect := func(when string, want float64) {
@@ -157,10 +158,10 @@ func TestNoLocalEndpoints(t *testing.T) {
 func TestCarried(t *testing.T) {
 	r := prometheus.NewPedanticRegistry()
 	m := NewMetrics(MetricsConfig{Registry: r, Mode: "nftables"})
-	web := service.PortName{Name: service.Name{Namespace: "shop", Name: "web"}, Port: "http"}
+	web := api.PortName{Name: api.Name{Namespace: "shop", Name: "web"}, Port: "http"}
 	m.carried.ask = answering(t, counts{
 		web: {Connections: 3, Packets: 30, Bytes: 3000},
-		{Name: service.Name{Namespace: "shop", Name: "db"}}: {Rejects: 4, Drops: 5},
+		{Name: api.Name{Namespace: "shop", Name: "db"}}: {Rejects: 4, Drops: 5},
 	})
 	got := scrape(t, r)
 	for name := range got {
@@ -201,5 +202,5 @@ func TestScrape(t *testing.T) {
 	h.api.set(1)
 	close(h.api.synced)
 	h.pass(t)
-	scraped("after a pass", counts{{Name: service.Name{Namespace: "ns", Name: "svc-1"}, Port: "http"}: {}})
+	scraped("after a pass", counts{{Name: api.Name{Namespace: "ns", Name: "svc-1"}, Port: "http"}: {}})
 }

@@ -19,6 +19,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/flow"
 	"github.com/fairway-net/fairway/internal/service"
@@ -32,12 +33,12 @@ type Source interface {
 	// Dirty receives when a Service or its endpoints changed, or what View returns.
 	Dirty() <-chan struct{}
 	// Take returns the names that changed since the last call.
-	Take() []service.Name
+	Take() []api.Name
 	// Triggers returns, for the names of the last Take, when the endpoints changed in
 	// the cluster, where the API has the time.
-	Triggers() map[service.Name]time.Time
-	Service(service.Name) (*service.Service, bool)
-	Slices(service.Name) []*service.Slice
+	Triggers() map[api.Name]time.Time
+	Service(api.Name) (*service.Service, bool)
+	Slices(api.Name) []*service.Slice
 }
 
 // Health gets the state of the loop; /healthz and /livez answer from it.
@@ -71,10 +72,10 @@ type Config struct {
 	Applied *Applied
 	// Report is called with the problems of a Service, or of a pod's host ports
 	// (service.HostPod.Entry), after each compilation; none if it is fine. It must not block. nil: problems are not reported.
-	Report func(service.Name, []service.Problem)
+	Report func(api.Name, []api.Problem)
 	// Event is told a problem that concerns the cluster, of the Service that stands for it. It
 	// must not block. nil: such problems are only logged.
-	Event   func(service.Name, service.Problem)
+	Event   func(api.Name, api.Problem)
 	Health  Health
 	Metrics *Metrics
 	// Differs is told what the kernel holds otherwise than it was written; empty: nothing any more. It
@@ -99,7 +100,7 @@ type Loop struct {
 	turn         int               // of service.Step
 	large        bool              // this pass got large Services
 	carried      *service.Table    // the last that was programmed; nil: none yet
-	backlog      []service.Name    // large Services that changed and are not compiled yet, the first to change first
+	backlog      []api.Name        // large Services that changed and are not compiled yet, the first to change first
 	beside       *compilation      // of large Services; nil: none is under way
 	built        chan struct{}     // receives when it is done
 	ports        service.HostPorts // what the last table was compiled from
@@ -128,13 +129,13 @@ func New(cfg Config) *Loop {
 		cfg.Flows = flow.New(flow.Config{Log: cfg.Log})
 	}
 	if cfg.Report == nil {
-		cfg.Report = func(service.Name, []service.Problem) {}
+		cfg.Report = func(api.Name, []api.Problem) {}
 	}
 	if cfg.Differs == nil {
 		cfg.Differs = func(string) {}
 	}
 	if cfg.Event == nil {
-		cfg.Event = func(service.Name, service.Problem) {}
+		cfg.Event = func(api.Name, api.Problem) {}
 	}
 	return &Loop{
 		cfg: cfg, table: &service.Table{}, adopted: adopted,

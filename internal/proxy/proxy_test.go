@@ -15,48 +15,49 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/command"
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/datapath/nftables"
 	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// api is a Source under the test's control.
-type api struct {
+// fakeSource is a Source under the test's control.
+type fakeSource struct {
 	synced, dirty chan struct{}
 
 	mu       sync.Mutex
-	services map[service.Name]*service.Service
-	slices   map[service.Name][]*service.Slice
-	changed  map[service.Name]bool
+	services map[api.Name]*service.Service
+	slices   map[api.Name][]*service.Slice
+	changed  map[api.Name]bool
 }
 
-func newAPI() *api {
-	return &api{
+func newAPI() *fakeSource {
+	return &fakeSource{
 		synced: make(chan struct{}), dirty: make(chan struct{}, 1),
-		services: map[service.Name]*service.Service{}, slices: map[service.Name][]*service.Slice{}, changed: map[service.Name]bool{},
+		services: map[api.Name]*service.Service{}, slices: map[api.Name][]*service.Slice{}, changed: map[api.Name]bool{},
 	}
 }
 
-func (a *api) Synced() <-chan struct{}              { return a.synced }
-func (a *api) Dirty() <-chan struct{}               { return a.dirty }
-func (a *api) Triggers() map[service.Name]time.Time { return nil }
-func (a *api) Slices(n service.Name) []*service.Slice {
+func (a *fakeSource) Synced() <-chan struct{}          { return a.synced }
+func (a *fakeSource) Dirty() <-chan struct{}           { return a.dirty }
+func (a *fakeSource) Triggers() map[api.Name]time.Time { return nil }
+func (a *fakeSource) Slices(n api.Name) []*service.Slice {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.slices[n]
 }
 
-func (a *api) remove(i int) {
-	n := service.Name{Namespace: "ns", Name: fmt.Sprint("svc-", i)}
+func (a *fakeSource) remove(i int) {
+	n := api.Name{Namespace: "ns", Name: fmt.Sprint("svc-", i)}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.services, n)
 	delete(a.slices, n)
 	a.changed[n] = true
 }
-func (a *api) Take() (names []service.Name) {
+func (a *fakeSource) Take() (names []api.Name) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for n := range a.changed {
@@ -66,7 +67,7 @@ func (a *api) Take() (names []service.Name) {
 	return names
 }
 
-func (a *api) Service(n service.Name) (*service.Service, bool) {
+func (a *fakeSource) Service(n api.Name) (*service.Service, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	s, ok := a.services[n]
@@ -74,17 +75,17 @@ func (a *api) Service(n service.Name) (*service.Service, bool) {
 }
 
 // set adds the i-th Service, which has no endpoints.
-func (a *api) set(i int) service.Name {
+func (a *fakeSource) set(i int) api.Name {
 	s := &service.Service{
-		Name:       service.Name{Namespace: "ns", Name: fmt.Sprint("svc-", i)},
+		Name:       api.Name{Namespace: "ns", Name: fmt.Sprint("svc-", i)},
 		ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)})},
-		Ports:      []service.Port{{Name: "http", Proto: service.TCP, Port: 80}},
+		Ports:      []service.Port{{Name: "http", Proto: api.TCP, Port: 80}},
 	}
 	a.put(s)
 	return s.Name
 }
 
-func (a *api) put(s *service.Service, slices ...*service.Slice) {
+func (a *fakeSource) put(s *service.Service, slices ...*service.Slice) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.services[s.Name], a.slices[s.Name] = s, slices
@@ -133,7 +134,7 @@ func notify(c chan struct{}) {
 
 // harness is a Loop that runs in a network namespace of its own.
 type harness struct {
-	api     *api
+	api     *fakeSource
 	syncs   chan *service.Table
 	health  health
 	applied *Applied

@@ -5,19 +5,20 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/flow"
 	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 // hugeSlices are the slices of one Service with n endpoints, 100 in each.
-func hugeSlices(name service.Name, n int) []*service.Slice {
+func hugeSlices(name api.Name, n int) []*service.Slice {
 	var all []*service.Slice
 	for i := range n {
 		if i%100 == 0 {
 			all = append(all, &service.Slice{
-				Name: service.Name{Namespace: name.Namespace, Name: fmt.Sprintf("%s-%d", name.Name, i/100)}, Service: name,
-				Ports: []service.SlicePort{{Name: "http", Proto: service.TCP, Port: 8080}},
+				Name: api.Name{Namespace: name.Namespace, Name: fmt.Sprintf("%s-%d", name.Name, i/100)}, Service: name,
+				Ports: []service.SlicePort{{Name: "http", Proto: api.TCP, Port: 8080}},
 			})
 		}
 		s := all[len(all)-1]
@@ -31,9 +32,9 @@ func hugeSlices(name service.Name, n int) []*service.Slice {
 
 func someService(i int) *service.Service {
 	return &service.Service{
-		Name: service.Name{Namespace: fmt.Sprintf("team-%d", i%100), Name: fmt.Sprintf("service-%d", i)}, Created: 1,
+		Name: api.Name{Namespace: fmt.Sprintf("team-%d", i%100), Name: fmt.Sprintf("service-%d", i)}, Created: 1,
 		ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96 + byte(i>>16), byte(i >> 8), byte(i)})},
-		Ports:      []service.Port{{Name: "http", Proto: service.TCP, Port: 80}},
+		Ports:      []service.Port{{Name: "http", Proto: api.TCP, Port: 80}},
 	}
 }
 

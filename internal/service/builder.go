@@ -4,6 +4,8 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+
+	"github.com/fairway-net/fairway/internal/api"
 )
 
 // A Builder makes Tables out of Entries and decides which Service has an address that
@@ -17,16 +19,16 @@ type Builder struct {
 	// Entries as compiled that differ from the table's: those in changed are newer than the
 	// table (nil: deleted), of those in complete the table has only the frontends that no
 	// other Service has.
-	changed, complete map[Name]*Entry
-	keys              claims[packedKey] // by frontends
-	clusterIPs        claims[address]   // by Services that have the address for themselves
-	externals         claims[address]   // by Services that have it for clients outside the cluster
-	unresolved        map[Name]struct{} // to be resolved for the next Table
-	checks            map[Name]HealthCheck
+	changed, complete map[api.Name]*Entry
+	keys              claims[packedKey]     // by frontends
+	clusterIPs        claims[address]       // by Services that have the address for themselves
+	externals         claims[address]       // by Services that have it for clients outside the cluster
+	unresolved        map[api.Name]struct{} // to be resolved for the next Table
+	checks            map[api.Name]HealthCheck
 	limit             int // of a namespace's frontends
 	namespaces        map[string]*namespace
-	aimed             map[packedKey]map[Name]struct{} // Services that have a suspect there; see loops
-	crowded           map[string]struct{}             // namespaces for ration to look at
+	aimed             map[packedKey]map[api.Name]struct{} // Services that have a suspect there; see loops
+	crowded           map[string]struct{}                 // namespaces for ration to look at
 }
 
 // An address is a netip.Addr in less memory, without a pointer for the garbage collector.
@@ -36,7 +38,7 @@ type address [16]byte
 type packedKey struct {
 	addr  address
 	port  uint16
-	proto Proto
+	proto api.Proto
 }
 
 func (f *Frontend) packedKey() packedKey { return f.Key().packed() }
@@ -48,16 +50,16 @@ func NewBuilder() *Builder {
 	older := func(_ address, a, b *Entry) bool { return compareAge(a, b) < 0 }
 	return &Builder{
 		table:      &Table{},
-		changed:    map[Name]*Entry{},
-		complete:   map[Name]*Entry{},
+		changed:    map[api.Name]*Entry{},
+		complete:   map[api.Name]*Entry{},
 		keys:       newClaims(hasBefore),
 		clusterIPs: newClaims(older),
 		externals:  newClaims(older),
-		unresolved: map[Name]struct{}{},
-		checks:     map[Name]HealthCheck{},
+		unresolved: map[api.Name]struct{}{},
+		checks:     map[api.Name]HealthCheck{},
 		namespaces: map[string]*namespace{},
 		crowded:    map[string]struct{}{},
-		aimed:      map[packedKey]map[Name]struct{}{},
+		aimed:      map[packedKey]map[api.Name]struct{}{},
 	}
 }
 
@@ -69,7 +71,7 @@ func (b *Builder) Limit(l Limits) *Builder {
 }
 
 // entry returns the entry of that name as it was set, nil if there is none.
-func (b *Builder) entry(n Name) *Entry {
+func (b *Builder) entry(n api.Name) *Entry {
 	if e, ok := b.changed[n]; ok {
 		return e
 	}
@@ -99,7 +101,7 @@ func (b *Builder) Set(e *Entry) {
 }
 
 // Delete removes the entry of that name, if there is one.
-func (b *Builder) Delete(n Name) {
+func (b *Builder) Delete(n api.Name) {
 	was := b.entry(n)
 	b.changed[n] = nil
 	b.unresolved[n] = struct{}{}
@@ -146,12 +148,12 @@ func (b *Builder) withdraw(was, now *Entry) {
 }
 
 // mark lets the entry of that name be resolved for the next table.
-func (b *Builder) mark(n Name) { b.unresolved[n] = struct{}{} }
+func (b *Builder) mark(n api.Name) { b.unresolved[n] = struct{}{} }
 
 // Table returns the table of all entries set so far.
 func (b *Builder) Table(s Settings) *Table {
 	b.ration()
-	resolved := make(map[Name]*Entry, len(b.unresolved))
+	resolved := make(map[api.Name]*Entry, len(b.unresolved))
 	for n := range b.unresolved {
 		compiled := b.entry(n)
 		resolved[n] = b.resolve(compiled)
@@ -162,7 +164,7 @@ func (b *Builder) Table(s Settings) *Table {
 		}
 	}
 	// New maps: one that was large once keeps its memory.
-	b.changed, b.unresolved = map[Name]*Entry{}, map[Name]struct{}{}
+	b.changed, b.unresolved = map[api.Name]*Entry{}, map[api.Name]struct{}{}
 	b.table = b.table.with(resolved)
 	b.table.Settings = s // with made a copy, to which nothing else points yet
 	b.health(resolved)
@@ -170,7 +172,7 @@ func (b *Builder) Table(s Settings) *Table {
 }
 
 // health brings the table's health checks up to date. Few Services have one.
-func (b *Builder) health(changed map[Name]*Entry) {
+func (b *Builder) health(changed map[api.Name]*Entry) {
 	same := true
 	for n, e := range changed {
 		var is HealthCheck
@@ -204,7 +206,7 @@ func (b *Builder) resolve(e *Entry) *Entry {
 	if b.crowdedOut(e) {
 		kept := *e
 		kept.Frontends = nil
-		kept.Problems = AddProblem(slices.Clip(e.Problems), "TooManyFrontends",
+		kept.Problems = api.AddProblem(slices.Clip(e.Problems), "TooManyFrontends",
 			"the Services of the namespace have more than %d frontends (ports times addresses); all of this one are left out, as older ones have them %s", b.limit, limitAdvice)
 		return &kept
 	}
@@ -215,7 +217,7 @@ func (b *Builder) resolve(e *Entry) *Entry {
 	kept := *e
 	kept.Frontends, kept.Problems = nil, slices.Clip(e.Problems)
 	left := func(format string, args ...any) {
-		kept.Problems = AddProblem(kept.Problems, "AddressInUse", format, args...)
+		kept.Problems = api.AddProblem(kept.Problems, "AddressInUse", format, args...)
 	}
 	for _, f := range e.Frontends {
 		switch o := b.rival(e, f); {

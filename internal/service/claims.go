@@ -1,16 +1,18 @@
 package service
 
+import "github.com/fairway-net/fairway/internal/api"
+
 // claims say which entries ask for a key, and which of them has it. Nearly always one
 // entry asks. Every operation costs the same however many ask, but for one that takes the
 // key from the entry that has it.
 type claims[K comparable] struct {
-	owners  map[K]*Entry          // the only entry that asks for a key, or the one of several that has it
-	several map[K]map[Name]*Entry // all entries that ask for a key, where they are several
+	owners  map[K]*Entry              // the only entry that asks for a key, or the one of several that has it
+	several map[K]map[api.Name]*Entry // all entries that ask for a key, where they are several
 	before  func(k K, a, b *Entry) bool
 }
 
 func newClaims[K comparable](before func(k K, a, b *Entry) bool) claims[K] {
-	return claims[K]{owners: map[K]*Entry{}, several: map[K]map[Name]*Entry{}, before: before}
+	return claims[K]{owners: map[K]*Entry{}, several: map[K]map[api.Name]*Entry{}, before: before}
 }
 
 // set notes that e asks for k, in place of an entry of its name if there was one. It
@@ -25,7 +27,7 @@ func (c *claims[K]) set(k K, e *Entry) bool {
 		c.owners[k] = e
 		return false
 	case all == nil:
-		all = map[Name]*Entry{owner.Name: owner}
+		all = map[api.Name]*Entry{owner.Name: owner}
 		c.several[k] = all
 	}
 	all[e.Name] = e
@@ -44,7 +46,7 @@ func (c *claims[K]) set(k K, e *Entry) bool {
 
 // remove takes back what the entry of that name asks for, and reports whether another
 // Service than before has the key now, or none.
-func (c *claims[K]) remove(k K, n Name) bool {
+func (c *claims[K]) remove(k K, n api.Name) bool {
 	owner, all := c.owners[k], c.several[k]
 	if all == nil {
 		if owner == nil || owner.Name != n {
@@ -74,7 +76,7 @@ func (c *claims[K]) elect(k K, was *Entry) bool {
 }
 
 // each calls f with the name of every entry that asks for k.
-func (c *claims[K]) each(k K, f func(Name)) {
+func (c *claims[K]) each(k K, f func(api.Name)) {
 	if e := c.owners[k]; e != nil {
 		f(e.Name)
 	}

@@ -3,15 +3,17 @@ package service
 import (
 	"net/netip"
 	"slices"
+
+	"github.com/fairway-net/fairway/internal/api"
 )
 
 // An Entry is everything one Service asks of a node: the result of Compile. It is
 // immutable.
 type Entry struct {
-	Name      Name
+	Name      api.Name
 	Created   int64
 	Frontends []*Frontend      // sorted by key, without duplicates
-	Problems  []Problem        // what was left out, and why
+	Problems  []api.Problem    // what was left out, and why
 	Health    *HealthCheck     // what load balancers may ask; nil: nothing
 	slices    []*Slice         // that it was compiled from; nil if it was not
 	external  bool             // it asks for addresses for clients outside the cluster, whether it got them or not
@@ -33,7 +35,7 @@ func (e *Entry) HasEndpointsOn(nodes []string) bool {
 
 // A HealthCheck is what a load balancer may ask a node about one Service.
 type HealthCheck struct {
-	Service Name
+	Service api.Name
 	Port    uint16 // healthCheckNodePort; 0: there is no check
 	// Endpoints4 and Endpoints6 are the numbers of IPv4 and IPv6 addresses of ready
 	// endpoints on the node; 0 for a family that the Service does not have. Terminating
@@ -123,7 +125,7 @@ type compilation struct {
 }
 
 func (c *compilation) problem(reason, format string, args ...any) {
-	c.entry.Problems = AddProblem(c.entry.Problems, reason, format, args...)
+	c.entry.Problems = api.AddProblem(c.entry.Problems, reason, format, args...)
 }
 
 // families returns the ClusterIPs that can be served, the first of each family.
@@ -149,7 +151,7 @@ func usable(a netip.Addr) bool {
 // port adds the frontends that one port has in the family of ip.
 func (c *compilation) port(p Port, ip netip.Addr, all []candidate) {
 	set := categorize(all, p, c.svc, c.node, c.slots)
-	name := PortName{c.svc.Name, p.Name}
+	name := api.PortName{Name: c.svc.Name, Port: p.Name}
 	var retained []netip.AddrPort
 	add := func(addr netip.Addr, port uint16, internal, external *Route) *Frontend {
 		if limit := c.node.Limits.Frontends; limit > 0 && len(c.entry.Frontends) >= limit {

@@ -5,6 +5,8 @@ import (
 	"io"
 	"strings"
 	"text/tabwriter"
+
+	"github.com/fairway-net/fairway/internal/api"
 )
 
 // A Difference says how a table must change to be another, as commands print it: rows with
@@ -81,7 +83,7 @@ func (d Difference) WriteTable(w io.Writer, wide bool) error {
 }
 
 // Only returns the table of one Service; nil if the table has nothing of it.
-func (t *Table) Only(name Name) *Table {
+func (t *Table) Only(name api.Name) *Table {
 	e := t.Entry(name)
 	if e == nil {
 		return nil

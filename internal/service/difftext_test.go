@@ -4,13 +4,15 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+
+	"github.com/fairway-net/fairway/internal/api"
 )
 
 func TestWriteDiff(t *testing.T) {
 	frontend := func(name string, ip byte) *Frontend {
 		return &Frontend{
-			Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, 0, ip}), 80), Proto: TCP,
-			Service:  PortName{Name: Name{"ns", name}},
+			Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, 0, ip}), 80), Proto: api.TCP,
+			Service:  api.PortName{Name: api.Name{Namespace: "ns", Name: name}},
 			Internal: &Route{Action: Reject}, External: &Route{Action: Reject},
 		}
 	}
@@ -34,10 +36,10 @@ func TestWriteDiff(t *testing.T) {
 	if d := Compare("nftables", want, want); d.Any() || d.WriteTable(&text, false) != nil || text.Len() > 0 {
 		t.Errorf("a table differs from itself: %v, %q", d, &text)
 	}
-	if only := have.Only(Name{"ns", "gone"}); only == nil || only.Entry(Name{"ns", "same"}) != nil || only.Entry(Name{"ns", "gone"}) == nil {
+	if only := have.Only(api.Name{Namespace: "ns", Name: "gone"}); only == nil || only.Entry(api.Name{Namespace: "ns", Name: "same"}) != nil || only.Entry(api.Name{Namespace: "ns", Name: "gone"}) == nil {
 		t.Errorf("the table of one Service: %v", only)
 	}
-	if have.Only(Name{"ns", "new"}) != nil {
+	if have.Only(api.Name{Namespace: "ns", Name: "new"}) != nil {
 		t.Error("a Service that is not in the table has one")
 	}
 }

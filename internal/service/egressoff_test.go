@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -19,7 +20,7 @@ func TestEgressOff(t *testing.T) {
 		{&service.Egress{All: true}, false, ""},
 		{nil, true, ""},
 	} {
-		svc := &service.Service{Name: service.Name{Namespace: "shop", Name: "out"}, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.9")}, Egress: test.egress}
+		svc := &service.Service{Name: api.Name{Namespace: "shop", Name: "out"}, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.9")}, Egress: test.egress}
 		var got []string
 		for _, p := range service.Compile(svc, nil, service.Node{EgressOff: test.off}).Problems {
 			got = append(got, p.Reason)

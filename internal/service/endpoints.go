@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+
+	"github.com/fairway-net/fairway/internal/api"
 )
 
 // A candidate is an endpoint of one Service port that may still be left out.
@@ -176,13 +178,13 @@ func categorize(all []candidate, p Port, svc *Service, node Node, slots int) cho
 func keeps(p Port, svc *Service, dead []string) func(candidate) bool {
 	s := selection{dead: dead}
 	switch {
-	case p.Proto == SCTP, p.Proto == TCP && svc.Termination == TerminateNever:
+	case p.Proto == api.SCTP, p.Proto == api.TCP && svc.Termination == TerminateNever:
 		return func(candidate) bool { return false }
-	case p.Proto == TCP && svc.Termination == TerminateGone:
+	case p.Proto == api.TCP && svc.Termination == TerminateGone:
 		return func(candidate) bool { return true }
 	}
 	return func(c candidate) bool {
-		return (c.from.Ready || c.from.Serving) && (p.Proto == TCP || !s.onDead(&c))
+		return (c.from.Ready || c.from.Serving) && (p.Proto == api.TCP || !s.onDead(&c))
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -14,11 +15,11 @@ import (
 // share the clients' affinity with the NodePort any more.
 func TestDiffPolicyLocalWithAffinity(t *testing.T) {
 	svc := service.Service{
-		Name: service.Name{Namespace: "default", Name: "web"}, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.9")},
-		Ports: []service.Port{{Proto: service.TCP, Port: 80, NodePort: 30080}}, Affinity: 3 * time.Hour,
+		Name: api.Name{Namespace: "default", Name: "web"}, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.9")},
+		Ports: []service.Port{{Proto: api.TCP, Port: 80, NodePort: 30080}}, Affinity: 3 * time.Hour,
 	}
 	slice := &service.Slice{
-		Name: svc.Name, Service: svc.Name, Ports: []service.SlicePort{{Proto: service.TCP, Port: 8080}},
+		Name: svc.Name, Service: svc.Name, Ports: []service.SlicePort{{Proto: api.TCP, Port: 8080}},
 		Endpoints: []service.SliceEndpoint{{Addr: netip.MustParseAddr("10.244.1.5"), Node: "node-1", Ready: true, Serving: true}},
 	}
 	table := func(affinity time.Duration, local bool) *service.Table {
@@ -118,9 +119,9 @@ func fullFrontend() *service.Frontend {
 		}
 	}
 	return &service.Frontend{
-		Addr: netip.MustParseAddrPort("10.96.0.9:80"), Proto: service.UDP, ClusterIP: true, LoadBalancer: true, Balance: service.Maglev,
+		Addr: netip.MustParseAddrPort("10.96.0.9:80"), Proto: api.UDP, ClusterIP: true, LoadBalancer: true, Balance: service.Maglev,
 		Termination: service.TerminateUnready, Affinity: time.Hour, Internal: route(5), External: route(6),
-		Service:  service.PortName{Name: service.Name{Namespace: "default", Name: "web"}, Port: "http"},
+		Service:  api.PortName{Name: api.Name{Namespace: "default", Name: "web"}, Port: "http"},
 		Sources:  []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")},
 		Retained: []netip.AddrPort{netip.MustParseAddrPort("10.244.1.7:8080")},
 	}

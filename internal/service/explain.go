@@ -4,15 +4,17 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+
+	"github.com/fairway-net/fairway/internal/api"
 )
 
 // An Explanation says of one endpoint in a Service's slices, for one port of the Service,
 // whether a node sends new connections there, and if not, why.
 type Explanation struct {
-	Service PortName
-	Proto   Proto
+	Service api.PortName
+	Proto   api.Proto
 	Addr    netip.AddrPort // port 0 with NoSuchPortInSlice
-	Slice   Name           // the EndpointSlice that has it
+	Slice   api.Name       // the EndpointSlice that has it
 	Pod     string         // empty: the slice does not say
 	Node    string         // empty: the slice does not say
 	// Internal is about traffic to the ClusterIP, External about traffic from outside the
@@ -84,7 +86,7 @@ func (e *explainer) port(p Port, is4, first bool) (all []Explanation) {
 	one := func(c candidate, internal, external, cluster Exclusion) {
 		at := e.sources[c.from]
 		all = append(all, Explanation{
-			Service: PortName{e.svc.Name, p.Name}, Proto: p.Proto, Addr: c.Addr,
+			Service: api.PortName{Name: e.svc.Name, Port: p.Name}, Proto: p.Proto, Addr: c.Addr,
 			Slice: at.slice.Name, Pod: at.slice.Pods.At(at.index), Node: c.from.Node,
 			Internal: internal, External: external, Cluster: cluster,
 		})

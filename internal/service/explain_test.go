@@ -7,9 +7,10 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/fairway-net/fairway/internal/scenario"
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/testing/scenario"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 // checkExplain compares what Explain says of a Service with what Compile makes of it: the
@@ -17,7 +18,7 @@ import (
 func checkExplain(svc *service.Service, eps []*service.Slice, node service.Node) error {
 	entry := service.Compile(svc, eps, node)
 	all := service.Explain(svc, eps, node, entry)
-	ports := map[service.PortName]bool{}
+	ports := map[api.PortName]bool{}
 	for _, f := range entry.Frontends {
 		ports[f.Service] = true
 		for _, internal := range []bool{true, false} {
@@ -87,7 +88,7 @@ func TestExplainRandom(t *testing.T) {
 
 // Each exclusion once, by hand.
 func TestExplainReasons(t *testing.T) {
-	name := service.Name{Namespace: "default", Name: "web"}
+	name := api.Name{Namespace: "default", Name: "web"}
 	addr := func(n byte) netip.Addr { return netip.AddrFrom4([4]byte{10, 244, 1, n}) }
 	ready := func(n byte, node string) service.SliceEndpoint {
 		return service.SliceEndpoint{Addr: addr(n), Node: node, Ready: true, Serving: true}
@@ -97,10 +98,10 @@ func TestExplainReasons(t *testing.T) {
 		return e
 	}
 	type ep = service.SliceEndpoint
-	plain := service.Service{Name: name, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.9")}, Ports: []service.Port{{Name: "http", Proto: service.TCP, Port: 80}}}
+	plain := service.Service{Name: name, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.9")}, Ports: []service.Port{{Name: "http", Proto: api.TCP, Port: 80}}}
 	local, weighted := plain, plain
 	local.ExternalLocal, weighted.Weighted = true, true
-	http := []service.SlicePort{{Name: "http", Proto: service.TCP, Port: 8080}}
+	http := []service.SlicePort{{Name: "http", Proto: api.TCP, Port: 8080}}
 	for _, c := range []struct {
 		svc       service.Service
 		ports     []service.SlicePort

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/fairway-net/fairway/internal/api"
 )
 
 // HostPorts is what pods of a node have on the node's own addresses (hostPort), at one
@@ -19,30 +21,32 @@ type HostPorts struct {
 
 // A HostPod is a pod of the node with ports on the node's addresses.
 type HostPod struct {
-	Name            // of the pod
-	UID     string  // the pod's; empty: not known
-	Created int64   // when the ports were asked for, as Service.Created
-	Addrs   AddrSet // the pod's own
-	Ports   []HostPort
+	api.Name         // of the pod
+	UID      string  // the pod's; empty: not known
+	Created  int64   // when the ports were asked for, as Service.Created
+	Addrs    AddrSet // the pod's own
+	Ports    []HostPort
 }
 
 // A HostPort is a port of the node that leads to a port of a pod.
 type HostPort struct {
-	Proto Proto
+	Proto api.Proto
 	Addr  netip.Addr // hostIP; invalid or unspecified: all addresses of the node
 	Port  uint16     // on the node
 	To    uint16     // on the pod
 }
 
 // Entry names the pod's Entry in a Table. No Service can have it: "/" is in no object's name.
-func (p *HostPod) Entry() Name { return Name{p.Namespace, hostPodPrefix + p.Name.Name} }
+func (p *HostPod) Entry() api.Name {
+	return api.Name{Namespace: p.Namespace, Name: hostPodPrefix + p.Name.Name}
+}
 
 const hostPodPrefix = "pod/"
 
-// HostPod reports whether an Entry of that name is about a pod's host ports, and of which pod.
-func (n Name) HostPod() (pod Name, ok bool) {
-	name, ok := strings.CutPrefix(n.Name, hostPodPrefix)
-	return Name{n.Namespace, name}, ok
+// HostPodOf returns the pod whose host ports an Entry of that name is about; false if the Entry is a Service's.
+func HostPodOf(entry api.Name) (pod api.Name, ok bool) {
+	name, ok := strings.CutPrefix(entry.Name, hostPodPrefix)
+	return api.Name{Namespace: entry.Namespace, Name: name}, ok
 }
 
 // Equal reports whether p and o ask for the same.
@@ -77,7 +81,7 @@ func (c *compilation) hostPort(p *HostPod, port HostPort, own AddrSet) {
 		}
 		at = AddrSet{asked}
 	}
-	name := PortName{p.Entry(), strconv.Itoa(int(port.To))}
+	name := api.PortName{Name: p.Entry(), Port: strconv.Itoa(int(port.To))}
 	for _, a := range at {
 		if asked.IsValid() && asked.Is4() != a.Is4() {
 			continue // 0.0.0.0 stands for IPv4 only, :: for IPv6

@@ -6,18 +6,20 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/fairway-net/fairway/internal/api"
 )
 
 // TestLoopbackPorts: which host ports are on loopback addresses, and who has one that two
 // pods ask for.
 func TestLoopbackPorts(t *testing.T) {
 	pod := func(name string, created int64, addrs string, ports ...string) HostPod {
-		p := HostPod{Name: Name{"default", name}, Created: created}
+		p := HostPod{Name: api.Name{Namespace: "default", Name: name}, Created: created}
 		for a := range strings.SplitSeq(addrs, ",") {
 			p.Addrs = append(p.Addrs, netip.MustParseAddr(a))
 		}
 		for _, text := range ports { // [HOSTIP=]PORT
-			port := HostPort{Proto: TCP, To: 80}
+			port := HostPort{Proto: api.TCP, To: 80}
 			ip, n, ok := strings.Cut(text, "=")
 			if ok {
 				port.Addr = netip.MustParseAddr(ip)

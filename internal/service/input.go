@@ -4,12 +4,14 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	"github.com/fairway-net/fairway/internal/api"
 )
 
 // A Service is what this package needs to know of a Kubernetes Service. The API
 // edge (internal/kube) fills it; what it could not read it says in Problems.
 type Service struct {
-	Name
+	api.Name
 	// ClusterIPs are the Service's own addresses, one a family; empty for headless
 	// and ExternalName Services, which have no Frontends.
 	ClusterIPs []netip.Addr
@@ -46,7 +48,7 @@ type Service struct {
 	// Egress says which pods leave the cluster with BalancerIPs; nil: none.
 	Egress *Egress
 	// Problems are the parts of the object that made no sense and were left out.
-	Problems []Problem
+	Problems []api.Problem
 }
 
 // An Egress is which pods of a Service's namespace leave the cluster with its addresses.
@@ -59,32 +61,32 @@ type Egress struct {
 // A Port is one port of a Service.
 type Port struct {
 	Name     string
-	Proto    Proto
+	Proto    api.Proto
 	Port     uint16
 	NodePort uint16 // 0: none
 }
 
 // A CheckedPort is a port of nodes' own addresses that a load balancer may have.
 type CheckedPort struct {
-	Proto Proto
+	Proto api.Proto
 	Port  uint16
 }
 
 // A Slice is what this package needs to know of an EndpointSlice.
 type Slice struct {
-	Name
-	Service   Name // the Service it belongs to
+	api.Name
+	Service   api.Name // the Service it belongs to
 	Ports     []SlicePort
 	Endpoints []SliceEndpoint
 	Pods      PodNames // behind the Endpoints, in their order
-	Problems  []Problem
+	Problems  []api.Problem
 }
 
 // A SlicePort is one port of a Slice: the number that a Service's port of this name
 // and protocol has on the pods of the Slice.
 type SlicePort struct {
 	Name  string
-	Proto Proto
+	Proto api.Proto
 	Port  uint16
 }
 

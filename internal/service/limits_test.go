@@ -8,8 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 // greedy is a Service that asks for so many of everything.
@@ -17,7 +18,7 @@ func greedy(i, ports, externals, ranges int) *service.Service {
 	svc := someService(i)
 	svc.Ports = nil
 	for k := range ports {
-		svc.Ports = append(svc.Ports, service.Port{Name: fmt.Sprint("p", k), Proto: service.TCP, Port: uint16(1 + k)})
+		svc.Ports = append(svc.Ports, service.Port{Name: fmt.Sprint("p", k), Proto: api.TCP, Port: uint16(1 + k)})
 	}
 	for k := range externals {
 		svc.BalancerIPs = append(svc.BalancerIPs, addrOf(k))
@@ -112,7 +113,7 @@ func TestNamespaceLimit(t *testing.T) {
 	for range 30 {
 		rng := rand.New(rand.NewPCG(rng.Uint64(), 0))
 		b := service.NewBuilder().Limit(service.Limits{NamespaceFrontends: limit})
-		all := map[service.Name]*service.Entry{}
+		all := map[api.Name]*service.Entry{}
 		for range 60 {
 			svc := greedy(rng.IntN(15), 1+rng.IntN(6), 0, 0)
 			svc.Namespace, svc.Created = []string{"tenant", "other"}[rng.IntN(2)], int64(rng.IntN(3))
@@ -142,7 +143,7 @@ func TestNamespaceLimit(t *testing.T) {
 }
 
 // checkNamespaces compares a table with the rule, written out.
-func checkNamespaces(t *testing.T, table *service.Table, all map[service.Name]*service.Entry, limit int) (over bool) {
+func checkNamespaces(t *testing.T, table *service.Table, all map[api.Name]*service.Entry, limit int) (over bool) {
 	t.Helper()
 	var sorted []*service.Entry
 	for _, e := range all {
@@ -162,7 +163,7 @@ func checkNamespaces(t *testing.T, table *service.Table, all map[service.Name]*s
 			want, over = 0, true
 		}
 		got := table.Entry(e.Name)
-		refused := slices.ContainsFunc(got.Problems, func(p service.Problem) bool { return p.Reason == "TooManyFrontends" })
+		refused := slices.ContainsFunc(got.Problems, func(p api.Problem) bool { return p.Reason == "TooManyFrontends" })
 		if len(got.Frontends) != want && want == 0 || refused != (want == 0) {
 			t.Fatalf("%v has %d frontends and problems %v, want %d", e.Name, len(got.Frontends), got.Problems, want)
 		}

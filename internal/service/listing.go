@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
+
+	"github.com/fairway-net/fairway/internal/api"
 )
 
 // A Listing is what a node does for Services, as commands print it: for people (WriteTable)
@@ -68,7 +70,7 @@ func (t *Table) List(mode, namespace string) Listing {
 		}
 	}
 	slices.SortStableFunc(l.Services, func(a, b Row) int {
-		if c := (Name{a.Namespace, a.Service}).Compare(Name{b.Namespace, b.Service}); c != 0 {
+		if c := (api.Name{Namespace: a.Namespace, Name: a.Service}).Compare(api.Name{Namespace: b.Namespace, Name: b.Service}); c != 0 {
 			return c
 		}
 		return slices.Index(Kinds(), a.Kind) - slices.Index(Kinds(), b.Kind)

@@ -9,7 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fairway-net/fairway/internal/output"
+	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/cli/output"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -25,8 +26,8 @@ func listed() *service.Table {
 	both, local := to(service.MasqueradeOffCluster, near, far), to(service.MasqueradeHairpin, near)
 	at := func(addr, ns, name string, in, out *service.Route) *service.Frontend {
 		return &service.Frontend{
-			Addr: netip.MustParseAddrPort(addr), Proto: service.TCP, Internal: in, External: out,
-			Service: service.PortName{Name: service.Name{Namespace: ns, Name: name}, Port: "http"},
+			Addr: netip.MustParseAddrPort(addr), Proto: api.TCP, Internal: in, External: out,
+			Service: api.PortName{Name: api.Name{Namespace: ns, Name: name}, Port: "http"},
 		}
 	}
 	always := to(service.MasqueradeAll, near, far)
@@ -34,7 +35,7 @@ func listed() *service.Table {
 	cluster.ClusterIP, cluster.Affinity, cluster.Balance = true, 3*time.Hour, service.RoundRobin
 	balancer.LoadBalancer, balancer.Sources = true, []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}
 	idle := at("[fd00:10:96::9]:80", "a", "idle", &service.Route{Action: service.Reject}, &service.Route{Action: service.Drop})
-	idle.ClusterIP, idle.Proto, idle.Service.Port = true, service.UDP, ""
+	idle.ClusterIP, idle.Proto, idle.Service.Port = true, api.UDP, ""
 	return service.NewTable(service.Settings{
 		Pods: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}, PodInterfaces: []string{"veth*"}, ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")},
 		NodePorts: []netip.Prefix{netip.MustParsePrefix("192.168.49.2/32"), netip.MustParsePrefix("fd00::/64")},
@@ -49,7 +50,7 @@ func TestListing(t *testing.T) {
 	table := listed()
 	values := map[string]output.Value{
 		"all": table.List("nftables", ""), "namespace": table.List("nftables", "a"), "nothing": (&service.Table{}).List("nftables", ""),
-		"diff": service.Compare("nftables", table.Only(service.Name{Namespace: "a", Name: "idle"}), table.Only(service.Name{Namespace: "default", Name: "web"})),
+		"diff": service.Compare("nftables", table.Only(api.Name{Namespace: "a", Name: "idle"}), table.Only(api.Name{Namespace: "default", Name: "web"})),
 	}
 	for name, v := range values {
 		for _, f := range []output.Format{output.Table, output.Wide, output.JSON, output.YAML} {

@@ -3,6 +3,8 @@ package service
 import (
 	"net/netip"
 	"slices"
+
+	"github.com/fairway-net/fairway/internal/api"
 )
 
 // A Packet is the first packet of a flow, with what the node knows about it besides its
@@ -10,7 +12,7 @@ import (
 type Packet struct {
 	From  netip.Addr // the client
 	To    netip.AddrPort
-	Proto Proto
+	Proto api.Proto
 	// FromPod says that the client counts as a pod for another reason than its address in
 	// Settings.Pods: the packet came in by one of Settings.PodInterfaces.
 	FromPod  bool

@@ -6,18 +6,19 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/fairway-net/fairway/internal/scenario"
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/testing/scenario"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 // packets are from everywhere to every frontend, to ports that nothing has, and to
 // addresses that no Service has.
 func packets(t *service.Table, known map[service.Key]string) (all []scenario.Packet) {
 	to := map[service.Key]bool{
-		{Addr: netip.MustParseAddrPort("10.96.77.77:80"), Proto: service.TCP}:     true,
-		{Addr: netip.MustParseAddrPort("192.0.2.200:80"), Proto: service.UDP}:     true,
-		{Addr: netip.MustParseAddrPort("[2001:db8::77]:80"), Proto: service.SCTP}: true,
+		{Addr: netip.MustParseAddrPort("10.96.77.77:80"), Proto: api.TCP}:     true,
+		{Addr: netip.MustParseAddrPort("192.0.2.200:80"), Proto: api.UDP}:     true,
+		{Addr: netip.MustParseAddrPort("[2001:db8::77]:80"), Proto: api.SCTP}: true,
 	}
 	w := &scenario.World
 	for f := range t.Frontends() {
@@ -154,7 +155,7 @@ func TestLookupReasons(t *testing.T) {
 		return r
 	}
 	front := func(at string, in, out *service.Route) *service.Frontend {
-		return &service.Frontend{Addr: ap(at), Proto: service.TCP, Internal: in, External: out}
+		return &service.Frontend{Addr: ap(at), Proto: api.TCP, Internal: in, External: out}
 	}
 	forward, none := route(service.Forward, "10.244.1.5:8080"), route(service.Reject)
 	cluster, limited := front("10.96.0.1:80", forward, forward), front("203.0.113.1:80", forward, forward)
@@ -181,7 +182,7 @@ func TestLookupReasons(t *testing.T) {
 		{"10.244.1.9", "10.96.0.1:81", false, service.Reject, service.NoSuchPort, false},
 		{"10.244.1.9", "10.97.0.1:80", false, service.Drop, service.UnassignedClusterIP, false},
 	} {
-		d := service.Lookup(table, service.Packet{From: netip.MustParseAddr(c.from), To: ap(c.to), Proto: service.TCP, ToNode: c.node})
+		d := service.Lookup(table, service.Packet{From: netip.MustParseAddr(c.from), To: ap(c.to), Proto: api.TCP, ToNode: c.node})
 		masq := d.Action == service.Forward && d.Masquerades(d.Route.Endpoints[0])
 		if d.Action != c.action || d.Reason != c.reason || masq != c.masq {
 			t.Errorf("from %s to %s: %v because %q, masquerade %v; want %v because %q, %v", c.from, c.to, d.Action, d.Reason, masq, c.action, c.reason, c.masq)

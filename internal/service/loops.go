@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+
+	"github.com/fairway-net/fairway/internal/api"
 )
 
 // An endpoint that is itself a frontend sends packets round: two Services whose endpoints
@@ -95,7 +97,7 @@ func (b *Builder) aims(was, now *Entry) {
 	for _, k := range now.suspects() {
 		for _, k := range [...]Key{k, k.NodePort()} {
 			if b.aimed[k.packed()] == nil {
-				b.aimed[k.packed()] = map[Name]struct{}{}
+				b.aimed[k.packed()] = map[api.Name]struct{}{}
 			}
 			b.aimed[k.packed()][now.Name] = struct{}{}
 		}

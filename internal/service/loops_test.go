@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -17,14 +18,14 @@ func TestEndpointsThatAreFrontends(t *testing.T) {
 	slice := func(a string, pod string) []*service.Slice {
 		return []*service.Slice{{
 			Name: victim.Name, Service: victim.Name, Pods: service.PackPodNames([]string{pod}),
-			Ports:     []service.SlicePort{{Name: "http", Proto: service.TCP, Port: 31000}},
+			Ports:     []service.SlicePort{{Name: "http", Proto: api.TCP, Port: 31000}},
 			Endpoints: []service.SliceEndpoint{{Addr: addr(a), Ready: true, Serving: true}},
 		}}
 	}
 	other := func(namespace string, change func(*service.Service)) *service.Service {
 		svc := someService(2)
 		svc.Namespace = namespace
-		svc.Ports = []service.Port{{Name: "http", Proto: service.TCP, Port: 31000}}
+		svc.Ports = []service.Port{{Name: "http", Proto: api.TCP, Port: 31000}}
 		change(svc)
 		return svc
 	}

@@ -7,20 +7,21 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/fairway-net/fairway/internal/scenario"
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/testing/scenario"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 // world is all objects at one moment: the input of the slow reference.
 type world struct {
 	node     service.Node
-	services map[service.Name]*service.Service
-	slices   map[service.Name]*service.Slice
+	services map[api.Name]*service.Service
+	slices   map[api.Name]*service.Slice
 }
 
 func newWorld(node service.Node) *world {
-	return &world{node: node, services: map[service.Name]*service.Service{}, slices: map[service.Name]*service.Slice{}}
+	return &world{node: node, services: map[api.Name]*service.Service{}, slices: map[api.Name]*service.Slice{}}
 }
 
 func (w *world) apply(e scenario.Event) {
@@ -29,7 +30,7 @@ func (w *world) apply(e scenario.Event) {
 		w.services[e.Service.Name] = e.Service
 	case e.Slice != nil:
 		w.slices[e.Slice.Name] = e.Slice
-	case e.GoneService != service.Name{}:
+	case e.GoneService != api.Name{}:
 		delete(w.services, e.GoneService)
 	default:
 		delete(w.slices, e.GoneSlice)
@@ -68,7 +69,7 @@ func (w *world) frontends(s *service.Service) map[service.Key]*service.Frontend 
 	add := func(p service.Port, ip netip.Addr, port uint16, in, out *service.Route) {
 		f := &service.Frontend{
 			Addr: netip.AddrPortFrom(ip, port), Proto: p.Proto,
-			Service: service.PortName{Name: s.Name, Port: p.Name}, Internal: in, External: out,
+			Service: api.PortName{Name: s.Name, Port: p.Name}, Internal: in, External: out,
 		}
 		if all[f.Key()] == nil {
 			all[f.Key()] = f

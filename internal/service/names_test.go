@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -13,7 +14,7 @@ func FuzzParsePortName(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		n, err := service.ParsePortName(s)
+		n, err := api.ParsePortName(s)
 		if (err == nil) != strings.Contains(s, "/") {
 			t.Errorf("%q: error %v", s, err)
 		}
@@ -32,11 +33,11 @@ func FuzzParseProto(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		p, err := service.ParseProto(s)
+		p, err := api.ParseProto(s)
 		if err != nil {
 			return
 		}
-		if again, err := service.ParseProto(p.String()); err != nil || again != p {
+		if again, err := api.ParseProto(p.String()); err != nil || again != p {
 			t.Errorf("%q is %v, which is read as %v: %v", s, p, again, err)
 		}
 	})
@@ -48,7 +49,7 @@ func TestZeroTable(t *testing.T) {
 	if d := service.Diff(&zero, &service.Table{}); len(d) > 0 {
 		t.Errorf("two empty tables differ: %v", d)
 	}
-	if s, f := zero.Len(); s+f > 0 || zero.Entry(service.Name{Namespace: "a", Name: "b"}) != nil {
+	if s, f := zero.Len(); s+f > 0 || zero.Entry(api.Name{Namespace: "a", Name: "b"}) != nil {
 		t.Errorf("an empty table has %d services, %d frontends", s, f)
 	}
 }
@@ -58,8 +59,8 @@ func TestNewTable(t *testing.T) {
 	refuse := &service.Route{Action: service.Reject}
 	front := func(ns, name, addr string) *service.Frontend {
 		return &service.Frontend{
-			Addr: netip.MustParseAddrPort(addr), Proto: service.TCP, Internal: refuse, External: refuse,
-			Service: service.PortName{Name: service.Name{Namespace: ns, Name: name}},
+			Addr: netip.MustParseAddrPort(addr), Proto: api.TCP, Internal: refuse, External: refuse,
+			Service: api.PortName{Name: api.Name{Namespace: ns, Name: name}},
 		}
 	}
 	all := []*service.Frontend{front("b", "x", "10.96.0.2:80"), front("a", "y", "10.96.0.1:80"), front("a", "y", "10.96.0.1:79")}
@@ -71,7 +72,7 @@ func TestNewTable(t *testing.T) {
 	if sorted[0] != all[2] || sorted[1] != all[1] || sorted[2] != all[0] {
 		t.Errorf("sorted: %v", sorted)
 	}
-	e := table.Entry(service.Name{Namespace: "a", Name: "y"})
+	e := table.Entry(api.Name{Namespace: "a", Name: "y"})
 	if e == nil || len(e.Frontends) != 2 || e.Frontends[0] != all[2] {
 		t.Errorf("entry: %v", e)
 	}
@@ -83,8 +84,8 @@ func TestEqual(t *testing.T) {
 	frontend := func(name string, e service.Endpoint) *service.Frontend {
 		r := &service.Route{Endpoints: []service.Endpoint{e}}
 		return &service.Frontend{
-			Addr: netip.MustParseAddrPort("10.96.0.1:80"), Proto: service.TCP,
-			Service: service.PortName{Port: name}, Internal: r, External: r,
+			Addr: netip.MustParseAddrPort("10.96.0.1:80"), Proto: api.TCP,
+			Service: api.PortName{Port: name}, Internal: r, External: r,
 		}
 	}
 	local := ep

@@ -3,6 +3,8 @@ package service
 import (
 	"net/netip"
 	"slices"
+
+	"github.com/fairway-net/fairway/internal/api"
 )
 
 // What a Table is compiled for need not be one of the cluster's nodes. A balancer outside of it
@@ -82,7 +84,7 @@ func Instances(svc *Service, nodes []Instance, result func(netip.Addr) ProbeResu
 	s := &Slice{Name: svc.Name, Service: svc.Name}
 	for _, p := range svc.Ports {
 		if p.NodePort == 0 {
-			s.Problems = AddProblem(s.Problems, "NoNodePort", "port %d/%v has no node port, and so no endpoint here [set allocateLoadBalancerNodePorts, or let the balancer send to pods]", p.Port, p.Proto)
+			s.Problems = api.AddProblem(s.Problems, "NoNodePort", "port %d/%v has no node port, and so no endpoint here [set allocateLoadBalancerNodePorts, or let the balancer send to pods]", p.Port, p.Proto)
 			continue
 		}
 		s.Ports = append(s.Ports, SlicePort{Name: p.Name, Proto: p.Proto, Port: p.NodePort})

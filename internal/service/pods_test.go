@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -56,14 +57,14 @@ func FuzzPodNames(f *testing.F) {
 // TestEntryPod: a compiled entry says which pod was behind an address, also after another
 // Service won one of its addresses; a table that was read back does not.
 func TestEntryPod(t *testing.T) {
-	name := service.Name{Namespace: "shop", Name: "web"}
+	name := api.Name{Namespace: "shop", Name: "web"}
 	addr := func(last byte) netip.Addr { return netip.AddrFrom4([4]byte{10, 244, 1, last}) }
 	svc := &service.Service{
 		Name: name, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, Created: 2,
-		Ports: []service.Port{{Proto: service.TCP, Port: 80}, {Name: "b", Proto: service.TCP, Port: 81}},
+		Ports: []service.Port{{Proto: api.TCP, Port: 80}, {Name: "b", Proto: api.TCP, Port: 81}},
 	}
 	slice := func(names []string, eps ...service.SliceEndpoint) *service.Slice {
-		return &service.Slice{Name: name, Service: name, Endpoints: eps, Pods: service.PackPodNames(names), Ports: []service.SlicePort{{Proto: service.TCP, Port: 80}, {Name: "b", Proto: service.TCP, Port: 81}}}
+		return &service.Slice{Name: name, Service: name, Endpoints: eps, Pods: service.PackPodNames(names), Ports: []service.SlicePort{{Proto: api.TCP, Port: 80}, {Name: "b", Proto: api.TCP, Port: 81}}}
 	}
 	b := service.NewBuilder()
 	b.Set(service.Compile(svc, []*service.Slice{
@@ -104,12 +105,12 @@ func TestEntryPod(t *testing.T) {
 // A Service whose endpoints are all in its routes pays nothing for those that are not.
 func TestRetained(t *testing.T) {
 	svc := &service.Service{
-		Name: service.Name{Namespace: "ns", Name: "dns"}, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")},
-		Ports: []service.Port{{Name: "dns", Proto: service.UDP, Port: 53, NodePort: 30053}, {Name: "tcp", Proto: service.TCP, Port: 53, NodePort: 30053}},
+		Name: api.Name{Namespace: "ns", Name: "dns"}, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")},
+		Ports: []service.Port{{Name: "dns", Proto: api.UDP, Port: 53, NodePort: 30053}, {Name: "tcp", Proto: api.TCP, Port: 53, NodePort: 30053}},
 	}
 	frontends := func(eps ...service.SliceEndpoint) []*service.Frontend {
 		slice := &service.Slice{Name: svc.Name, Service: svc.Name, Endpoints: eps, Ports: []service.SlicePort{
-			{Name: "dns", Proto: service.UDP, Port: 5353}, {Name: "tcp", Proto: service.TCP, Port: 5353},
+			{Name: "dns", Proto: api.UDP, Port: 5353}, {Name: "tcp", Proto: api.TCP, Port: 5353},
 		}}
 		all := service.Compile(svc, []*service.Slice{slice}, service.Node{Name: "n"}).Frontends
 		if len(all) != 4 {
@@ -126,14 +127,14 @@ func TestRetained(t *testing.T) {
 	}
 	for _, f := range frontends(one, two) {
 		want := "[]"
-		if f.Proto == service.TCP {
+		if f.Proto == api.TCP {
 			want = "[10.244.1.2:5353]"
 		}
 		if fmt.Sprint(f.Retained) != want {
 			t.Errorf("%v: %v besides its routes, want %v", f.Key(), f.Retained, want)
 		}
 		for _, a := range append(f.FlowEndpoints(), netip.MustParseAddrPort("10.244.1.3:5353")) {
-			if want := a.Addr() == one.Addr || f.Proto == service.TCP && a.Addr() == two.Addr; f.KeepsFlowsTo(a) != want {
+			if want := a.Addr() == one.Addr || f.Proto == api.TCP && a.Addr() == two.Addr; f.KeepsFlowsTo(a) != want {
 				t.Errorf("%v: flows to %v may go on: %v, want %v", f.Key(), a, !want, want)
 			}
 		}

@@ -1,17 +1,21 @@
 package service
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/fairway-net/fairway/internal/api"
+)
 
 // admit returns the Service's ports as they can be served: the API server guarantees it,
 // but a table must not fall with an object that came around the API server. A port that is
 // left out is in no other's way.
 func (c *compilation) admit() []Port {
 	type number struct {
-		proto Proto
+		proto api.Proto
 		port  uint16
 	}
 	type name struct {
-		proto Proto
+		proto api.Proto
 		name  string
 	}
 	numbers, nodePorts, names := map[number]string{}, map[number]string{}, map[name]struct{}{}
@@ -57,7 +61,7 @@ type run struct {
 // each slice once.
 func runsOf(ports []Port, eps []*Slice) [][]run {
 	type name struct {
-		proto Proto
+		proto api.Proto
 		name  string
 	}
 	index := make(map[name]int, len(ports))

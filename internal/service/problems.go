@@ -5,62 +5,23 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/fairway-net/fairway/internal/api"
 )
-
-// A Problem is an invalid part of an object that was left out, in words
-// for the object's owner. Reason is CamelCase, as in a Kubernetes event.
-type Problem struct {
-	Reason  string `json:"reason"`
-	Message string `json:"message"`
-}
-
-const (
-	// ProblemLimit is how many problems of one object are told apart: what is wrong a
-	// thousand times is told well enough by the first of them.
-	ProblemLimit = 20
-	// messageLimit bounds a Problem's Message, in bytes: what the API server accepts as an
-	// event's text.
-	messageLimit = 1024
-)
-
-// furtherProblems stands for all behind the ProblemLimit.
-var furtherProblems = Problem{"FurtherProblems", "further parts are left out for such reasons; they are named when these are corrected"}
-
-// AddProblem appends a Problem to a list, which it keeps within ProblemLimit.
-func AddProblem(list []Problem, reason, format string, args ...any) []Problem {
-	switch n := len(list); {
-	case n < ProblemLimit:
-		return append(list, Problem{reason, Cut(fmt.Sprintf(format, args...), messageLimit)})
-	case n == ProblemLimit:
-		return append(list, furtherProblems)
-	}
-	return list
-}
-
-// Cut returns at most n bytes of text, which end with a whole character.
-func Cut(text string, n int) string {
-	if len(text) <= n {
-		return text
-	}
-	for n > 0 && text[n]&0xc0 == 0x80 {
-		n--
-	}
-	return strings.Clone(text[:n])
-}
 
 // problemsOf returns the problems of a Service's objects. The order of the slices does not
 // matter.
-func problemsOf(svc *Service, eps []*Slice) []Problem {
+func problemsOf(svc *Service, eps []*Slice) []api.Problem {
 	list := slices.Clip(svc.Problems)
-	var more []Problem
+	var more []api.Problem
 	for _, s := range eps {
 		more = append(more, s.Problems...)
 	}
-	if len(list)+len(more) > ProblemLimit {
-		slices.SortFunc(more, func(a, b Problem) int { return strings.Compare(a.Message, b.Message) })
+	if len(list)+len(more) > api.ProblemLimit {
+		slices.SortFunc(more, func(a, b api.Problem) int { return strings.Compare(a.Message, b.Message) })
 	}
 	for _, p := range more {
-		list = AddProblem(list, p.Reason, "%s", p.Message)
+		list = api.AddProblem(list, p.Reason, "%s", p.Message)
 	}
 	return list
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+
+	"github.com/fairway-net/fairway/internal/api"
 )
 
 // An Origin is where a packet comes from, as far as a Frontend tells clients apart.
@@ -41,7 +43,7 @@ type Report struct {
 	Node      string           `json:"node"`
 	Zone      string           `json:"zone,omitempty"`
 	Frontends []FrontendReport `json:"frontends"`
-	Problems  []Problem        `json:"problems,omitempty"`
+	Problems  []api.Problem    `json:"problems,omitempty"`
 }
 
 // A FrontendReport is about one address of the Service.

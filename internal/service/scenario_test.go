@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fairway-net/fairway/internal/scenario"
 	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/testing/scenario"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 var update = flag.Bool("update", false, "write the golden tables of testdata again")

@@ -4,20 +4,21 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
 // TestSharing: an entry has the frontends of the one before it where all of them is the same,
 // also what no datapath reads.
 func TestSharing(t *testing.T) {
-	name := service.Name{Namespace: "ns", Name: "web"}
+	name := api.Name{Namespace: "ns", Name: "web"}
 	compile := func(cond service.SliceEndpoint, ports ...uint16) *service.Entry {
 		svc := &service.Service{Name: name, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.9")}}
 		slice := &service.Slice{Name: name, Service: name}
 		for _, p := range ports {
 			text := string(rune('a' + p))
-			svc.Ports = append(svc.Ports, service.Port{Name: text, Proto: service.UDP, Port: p})
-			slice.Ports = append(slice.Ports, service.SlicePort{Name: text, Proto: service.UDP, Port: p})
+			svc.Ports = append(svc.Ports, service.Port{Name: text, Proto: api.UDP, Port: p})
+			slice.Ports = append(slice.Ports, service.SlicePort{Name: text, Proto: api.UDP, Port: p})
 		}
 		live := service.SliceEndpoint{Addr: netip.MustParseAddr("10.244.0.1"), Ready: true, Serving: true}
 		cond.Addr = netip.MustParseAddr("10.244.0.2")

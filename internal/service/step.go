@@ -3,6 +3,8 @@ package service
 import (
 	"iter"
 	"slices"
+
+	"github.com/fairway-net/fairway/internal/api"
 )
 
 // Step returns a table on the way from one table to another: it differs from from in all
@@ -36,7 +38,7 @@ func step(from, to *Table, most, turn int, lists bool) *Table {
 		return to
 	}
 	share := max(most/len(big), 1)
-	mixed := make(map[Name]*Entry, len(big))
+	mixed := make(map[api.Name]*Entry, len(big))
 	var late []lateFrontend
 	wide := -1
 	if turn >= 0 {
@@ -66,16 +68,16 @@ func (f *Frontend) writtenWhole() bool {
 // A lateFrontend is one that a Service has and will give up in a later step.
 type lateFrontend struct {
 	key   Key
-	owner Name
+	owner api.Name
 }
 
 // keepLate leaves out of the entries of a step what other Services give up late: no two may have
 // the same key.
-func keepLate(mixed map[Name]*Entry, from, to *Table, late []lateFrontend) {
+func keepLate(mixed map[api.Name]*Entry, from, to *Table, late []lateFrontend) {
 	if len(late) == 0 {
 		return
 	}
-	next, gained := map[Name]*Entry{}, map[Key]Name{} // few: this step's
+	next, gained := map[api.Name]*Entry{}, map[Key]api.Name{} // few: this step's
 	for c := range entryChanges(from, to) {
 		e, ok := mixed[c.name()]
 		if !ok {
@@ -88,7 +90,7 @@ func keepLate(mixed map[Name]*Entry, from, to *Table, late []lateFrontend) {
 			}
 		}
 	}
-	taken := map[Name]map[Key]struct{}{}
+	taken := map[api.Name]map[Key]struct{}{}
 	for _, f := range late {
 		if n, ok := gained[f.key]; ok && n != f.owner {
 			if taken[n] == nil {
@@ -105,7 +107,7 @@ func keepLate(mixed map[Name]*Entry, from, to *Table, late []lateFrontend) {
 // An entryChange is an entry in two tables; one of them may be nil.
 type entryChange struct{ old, new *Entry }
 
-func (c entryChange) name() Name {
+func (c entryChange) name() api.Name {
 	if c.new != nil {
 		return c.new.Name
 	}

@@ -8,9 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fairway-net/fairway/internal/scenario"
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/testing/scenario"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 // Random events; between every two tables the steps are gone. Each is a table that holds
@@ -135,7 +136,7 @@ func TestStepSmallFirst(t *testing.T) {
 	big, small := someService(1), someService(2)
 	big.Ports = nil
 	for i := range 5000 {
-		big.Ports = append(big.Ports, service.Port{Name: fmt.Sprint("p", i), Proto: service.TCP, Port: uint16(1 + i)})
+		big.Ports = append(big.Ports, service.Port{Name: fmt.Sprint("p", i), Proto: api.TCP, Port: uint16(1 + i)})
 	}
 	b := service.NewBuilder()
 	from := b.Table(service.Settings{})
@@ -165,7 +166,7 @@ func addrOf(i int) netip.Addr { return netip.AddrFrom4([4]byte{198, 18, byte(i >
 // changes a bounded number, and is never without an endpoint until it goes.
 func TestStepSplits(t *testing.T) {
 	const most = 20
-	name := service.Name{Namespace: "ns", Name: "svc-1"}
+	name := api.Name{Namespace: "ns", Name: "svc-1"}
 	table := func(from, to int) *service.Table {
 		if from == to {
 			return service.NewTable(service.Settings{}, nil)
@@ -174,8 +175,8 @@ func TestStepSplits(t *testing.T) {
 		for i := from; i < to; i++ {
 			r.Endpoints = append(r.Endpoints, service.Endpoint{Addr: netip.AddrPortFrom(addrOf(i), 80)})
 		}
-		return service.NewTable(service.Settings{}, []*service.Frontend{{Addr: netip.MustParseAddrPort("10.96.0.1:80"), Proto: service.TCP,
-			Service: service.PortName{Name: name}, Internal: r, External: r}})
+		return service.NewTable(service.Settings{}, []*service.Frontend{{Addr: netip.MustParseAddrPort("10.96.0.1:80"), Proto: api.TCP,
+			Service: api.PortName{Name: name}, Internal: r, External: r}})
 	}
 	tables := []*service.Table{table(0, 0), table(0, 600), table(200, 800), table(1400, 1800), table(0, 0)}
 	for i, to := range tables[1:] {
@@ -209,8 +210,8 @@ func TestStepInARow(t *testing.T) {
 			for k := range size {
 				r.Endpoints = append(r.Endpoints, service.Endpoint{Addr: netip.AddrPortFrom(addrOf(k), 80)})
 			}
-			fronts = append(fronts, &service.Frontend{Addr: netip.AddrPortFrom(addrOf(60_000+i), 80), Proto: service.TCP,
-				Service: service.PortName{Name: service.Name{Namespace: "ns", Name: fmt.Sprint("svc-", i)}}, Internal: r, External: r})
+			fronts = append(fronts, &service.Frontend{Addr: netip.AddrPortFrom(addrOf(60_000+i), 80), Proto: api.TCP,
+				Service: api.PortName{Name: api.Name{Namespace: "ns", Name: fmt.Sprint("svc-", i)}}, Internal: r, External: r})
 		}
 		return service.NewTable(service.Settings{}, fronts)
 	}
@@ -262,8 +263,8 @@ func testStepLists(t *testing.T, all, most int, f service.Frontend) {
 		r.Endpoints = append(r.Endpoints, service.Endpoint{Addr: netip.AddrPortFrom(addrOf(i), 80)})
 	}
 	whole := f.Affinity > 0 || f.Balance == service.RoundRobin
-	f.Addr, f.Proto, f.Internal, f.External = netip.MustParseAddrPort("10.96.0.1:80"), service.TCP, r, r
-	f.Service = service.PortName{Name: service.Name{Namespace: "ns", Name: "svc-1"}}
+	f.Addr, f.Proto, f.Internal, f.External = netip.MustParseAddrPort("10.96.0.1:80"), api.TCP, r, r
+	f.Service = api.PortName{Name: api.Name{Namespace: "ns", Name: "svc-1"}}
 	to := service.NewTable(service.Settings{}, []*service.Frontend{&f})
 	at, written := service.NewTable(service.Settings{}, nil), 0
 	for turn := 0; at != to; turn++ {

@@ -3,6 +3,8 @@ package service
 import (
 	"iter"
 	"slices"
+
+	"github.com/fairway-net/fairway/internal/api"
 )
 
 // shardCount keeps a change cheap: it copies one shard, 50 of 50,000 Services.
@@ -31,13 +33,13 @@ func (s *shard) all() []*Entry {
 }
 
 // find returns where the entry of that name is, or would be.
-func (s *shard) find(n Name) (at int, ok bool) {
-	return slices.BinarySearchFunc(s.all(), n, func(e *Entry, n Name) int { return e.Name.Compare(n) })
+func (s *shard) find(n api.Name) (at int, ok bool) {
+	return slices.BinarySearchFunc(s.all(), n, func(e *Entry, n api.Name) int { return e.Name.Compare(n) })
 }
 
 // shardOf spreads names over shards (FNV-1a): a function of the name alone, so that
 // the same Service is in the same shard of every Table.
-func shardOf(n Name) int {
+func shardOf(n api.Name) int {
 	h := uint32(2166136261)
 	for _, s := range [...]string{n.Namespace, "/", n.Name} {
 		for i := range len(s) {
@@ -48,7 +50,7 @@ func shardOf(n Name) int {
 }
 
 // Entry returns what the Service asks of the node, nil if it is not in the table.
-func (t *Table) Entry(n Name) *Entry {
+func (t *Table) Entry(n api.Name) *Entry {
 	s := t.shards[shardOf(n)]
 	if i, ok := s.find(n); ok {
 		return s.entries[i]
@@ -58,7 +60,7 @@ func (t *Table) Entry(n Name) *Entry {
 
 // with returns a table in which the given entries have replaced those of the same
 // name; a nil entry removes it. The rest is shared.
-func (t *Table) with(changed map[Name]*Entry) *Table {
+func (t *Table) with(changed map[api.Name]*Entry) *Table {
 	next := *t
 	for name, e := range changed {
 		i := shardOf(name)
@@ -130,7 +132,7 @@ func (t *Table) Len() (services, frontends int) {
 // NewTable makes a table of frontends as a datapath reads them back or a test
 // writes them. The frontends must have different keys.
 func NewTable(s Settings, frontends []*Frontend) *Table {
-	entries := map[Name]*Entry{}
+	entries := map[api.Name]*Entry{}
 	for _, f := range frontends {
 		e := entries[f.Service.Name]
 		if e == nil {

@@ -13,7 +13,7 @@ import (
 func TestEachCommand(t *testing.T) {
 	beside(t, 0)
 	elsewhere := map[string]string{ // whose output depends on the machine, or needs more than a lab has
-		"fairway doctor":   "../../internal/doctor/testdata/report.table",
+		"fairway doctor":   "../../internal/operate/doctor/testdata/report.table",
 		"fairway diff":     "../../internal/service/testdata/listing/diff.table", // in a lab that works there is no difference
 		"fairway help":     "../../cmd/fairway/testdata/help/fairway.txt",
 		"fairway-lab help": "../cmd/fairway-lab/testdata/help/fairway-lab.txt",

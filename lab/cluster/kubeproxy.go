@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/fairway-net/fairway/internal/image"
-	"github.com/fairway-net/fairway/internal/oneline"
+	"github.com/fairway-net/fairway/internal/text"
 	"github.com/fairway-net/fairway/lab/apiclient"
 	"github.com/fairway-net/fairway/lab/fabric"
 	"github.com/fairway-net/fairway/lab/manifest"
@@ -136,10 +136,10 @@ func (b *builder) deployKubeProxy(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	text := strings.NewReplacer("CLUSTER_CIDR", list(b.plan.Pods()), "API_SERVER", b.plan.APIServer(),
+	data := strings.NewReplacer("CLUSTER_CIDR", list(b.plan.Pods()), "API_SERVER", b.plan.APIServer(),
 		"METRICS_ADDRESS", kubeProxyAddress, "MODE", b.ProxyMode, "IMAGE", kubeProxyImage).Replace(kubeProxyManifest)
 	var objects []*unstructured.Unstructured
-	for _, document := range strings.Split(text, "\n---\n") {
+	for _, document := range strings.Split(data, "\n---\n") {
 		o := &unstructured.Unstructured{}
 		if err := yaml.Unmarshal([]byte(document), &o.Object); err != nil {
 			return fmt.Errorf("read the manifest of kube-proxy: %w", err)
@@ -193,7 +193,7 @@ func lastLog(ctx context.Context, client kubernetes.Interface, pod corev1.Pod) (
 	if err != nil {
 		return "", fmt.Errorf("read the log of %s: %w", pod.Name, err)
 	}
-	last := oneline.Last(string(data))
+	last := text.LastLine(string(data))
 	// So the kubelet answers, without an error, when that container has just made room for a newer one.
 	if strings.HasPrefix(last, "unable to retrieve container logs") {
 		return "", fmt.Errorf("read the log of %s: %s", pod.Name, last)

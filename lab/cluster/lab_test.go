@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/fairway-net/fairway/internal/page"
+	"github.com/fairway-net/fairway/internal/testing/docpage"
 	"github.com/fairway-net/fairway/lab/fabric"
 	"github.com/fairway-net/fairway/lab/node"
 )
@@ -110,7 +110,7 @@ func (l *lab) testDNS() {
 		l.Errorf("a name outside of the cluster, where nothing is:\n%s", out)
 	}
 	outside := []string{"kubectl", "-n", "kube-system", "logs", "-l", "app.kubernetes.io/name=fairway-dns"}
-	page.Check(l, "../../docs/troubleshooting.md", strings.Join(outside, " "), l.eventually("example.org. A: ", outside...))
+	docpage.Check(l, "../../docs/troubleshooting.md", strings.Join(outside, " "), l.eventually("example.org. A: ", outside...))
 	l.input(corednsConfigMap, "kubectl", "apply", "-f", "-")
 	l.run("kubectl", "-n", "kube-system", "rollout", "restart", "deployment/fairway-dns")
 	l.run("kubectl", "-n", "kube-system", "rollout", "status", "deployment/fairway-dns", "--timeout=120s")
@@ -437,8 +437,8 @@ func (l *lab) describesTroubles() {
 		[{"operator":"Exists"}],"containers":[{"name":"c","image":"busybox"}]}}`, "kubectl", "apply", "-f", "-")
 	l.input(`{"apiVersion":"v1","kind":"Service","metadata":{"name":"lb"},"spec":{"type":"LoadBalancer","clusterIP":"10.110.124.145",
 		"ports":[{"port":80,"nodePort":31291}]}}`, "kubectl", "apply", "-f", "-")
-	page.Check(l, doc, "kubectl describe pod late", l.eventually("NetworkNotReady", "kubectl", "describe", "pod", "late"))
-	page.Check(l, doc, "kubectl get svc lb", l.run("kubectl", "get", "svc", "lb"))
+	docpage.Check(l, doc, "kubectl describe pod late", l.eventually("NetworkNotReady", "kubectl", "describe", "pod", "late"))
+	docpage.Check(l, doc, "kubectl get svc lb", l.run("kubectl", "get", "svc", "lb"))
 }
 
 // TestUpTogether starts the same lab twice at once: one comes up, the other

@@ -11,13 +11,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fairway-net/fairway/internal/page"
+	"github.com/fairway-net/fairway/internal/testing/docpage"
 )
 
 var update = flag.Bool("update", false, "write the golden files of commands' output anew")
 
 // transcripts is a walk that runs the files of testdata/commands in a lab, and compares all that commands print with
-// them, but for what is another each time (see stable). internal/install has those of install on clusters of each kind.
+// them, but for what is another each time (see stable). internal/operate/install has those of install on clusters of each kind.
 //
 //	$ COMMAND   run by bash once; what follows it, to the next line of these, is its output, and [exit N] if that is not 0
 //	% COMMAND   run until it succeeds, or has been tried for 90 s; its output does not count
@@ -123,5 +123,5 @@ func (l *lab) stable(text string) string {
 	for _, u := range unstable {
 		text = u.what.ReplaceAllString(text, u.text)
 	}
-	return page.Stable(text)
+	return docpage.Stable(text)
 }

@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/fairway-net/fairway/internal/oneline"
+	"github.com/fairway-net/fairway/internal/text"
 	"github.com/fairway-net/fairway/lab/apiclient"
 	"github.com/fairway-net/fairway/lab/fabric"
 )
@@ -153,7 +153,7 @@ func (b *builder) lastWords() string {
 		if errors.Is(err, os.ErrNotExist) {
 			continue
 		}
-		fmt.Fprintf(&words, "; %s said last: %s", name, oneline.Last(string(data)))
+		fmt.Fprintf(&words, "; %s said last: %s", name, text.LastLine(string(data)))
 	}
 	return words.String()
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/fairway-net/fairway/internal/sysctl"
+	"github.com/fairway-net/fairway/internal/kernel/sysctl"
 )
 
 // The namespaces of the machine between the nodes and the client, where the plan has one.

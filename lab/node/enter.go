@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/fairway-net/fairway/internal/oneline"
+	"github.com/fairway-net/fairway/internal/text"
 )
 
 // Run runs cmd inside the node whose first process is init, to its end. The
@@ -71,7 +71,7 @@ func ImportImages(ctx context.Context, init int, archive string) error {
 	out := &tail{}
 	cmd.Stdout, cmd.Stderr = out, out
 	if err := Run(init, cmd); err != nil {
-		return fmt.Errorf("import %s: %w: %s [is it what docker save writes, or an OCI layout in a tar?]", archive, err, oneline.Last(out.String()))
+		return fmt.Errorf("import %s: %w: %s [is it what docker save writes, or an OCI layout in a tar?]", archive, err, text.LastLine(out.String()))
 	}
 	return nil
 }

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/fairway-net/fairway/internal/oneline"
+	"github.com/fairway-net/fairway/internal/text"
 )
 
 // A unit is a program that init keeps running on the node.
@@ -134,7 +134,7 @@ func (c Config) lastLine(u unit) string {
 	if err != nil {
 		return "nothing"
 	}
-	return oneline.Last(string(data))
+	return text.LastLine(string(data))
 }
 
 func (c Config) start(u unit) (int, error) {

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
-	"github.com/fairway-net/fairway/internal/oneline"
+	"github.com/fairway-net/fairway/internal/text"
 )
 
 // A Store has images unpacked once for all nodes, as containerd keeps them. It is made by a containerd of its own,
@@ -107,7 +107,7 @@ func (s Store) Import(ctx context.Context, archives []string) error {
 func (s Store) importByContainerd(ctx context.Context, archive string) error {
 	out, err := exec.CommandContext(ctx, "ctr", "--address", s.path("s"), "--namespace", "k8s.io", "images", "import", archive).CombinedOutput()
 	if err != nil {
-		return fmt.Errorf("%w: %s", err, oneline.Last(string(out)))
+		return fmt.Errorf("%w: %s", err, text.LastLine(string(out)))
 	}
 	return nil
 }

@@ -20,8 +20,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/fairway-net/fairway/deploy"
-	ours "github.com/fairway-net/fairway/internal/chart"
-	"github.com/fairway-net/fairway/internal/install"
+	ours "github.com/fairway-net/fairway/hack/chart"
+	"github.com/fairway-net/fairway/internal/operate/install"
 )
 
 const (

@@ -1,8 +1,8 @@
 // Package chart renders the Helm chart with Helm and compares its objects with those that
 // `fairway install` applies.
 //
-//	values ─┬─ internal/chart ─ Helm's engine ─┐
-//	        └─ internal/install ─ kustomize ───┴─ equal?
+//	values ─┬─ hack/chart ─ Helm's engine ─┐
+//	        └─ internal/operate/install ─ kustomize ───┴─ equal?
 //
 // `make test-helm` installs, upgrades and removes it by Helm's own actions in a lab.
 //

@@ -13,8 +13,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/fairway-net/fairway/internal/status"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/operate/status"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 // agentRole is the name of the agents' ClusterRole and of its binding.

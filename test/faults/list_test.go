@@ -18,8 +18,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/fairway-net/fairway/internal/status"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/operate/status"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 // A fault is something that breaks.

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 // A way is one way to the Service that is under load.

@@ -17,7 +17,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/fairway-net/fairway/internal/scenario"
+	"github.com/fairway-net/fairway/internal/testing/scenario"
 )
 
 // BenchmarkPackets measures what a connection of a pod costs: to another pod of its

@@ -14,19 +14,19 @@ import (
 	"k8s.io/client-go/informers"
 	networkinginformers "k8s.io/client-go/informers/networking/v1"
 	"k8s.io/client-go/kubernetes/fake"
-	"sigs.k8s.io/kube-network-policies/pkg/api"
+	peerapi "sigs.k8s.io/kube-network-policies/pkg/api"
 	"sigs.k8s.io/kube-network-policies/pkg/network"
-	"sigs.k8s.io/kube-network-policies/pkg/networkpolicy"
+	peerpolicy "sigs.k8s.io/kube-network-policies/pkg/networkpolicy"
 	cnp "sigs.k8s.io/kube-network-policies/plugins/npa-v1alpha2"
 	npav1alpha2 "sigs.k8s.io/network-policy-api/apis/v1alpha2"
 	npafake "sigs.k8s.io/network-policy-api/pkg/client/clientset/versioned/fake"
 	npainformers "sigs.k8s.io/network-policy-api/pkg/client/informers/externalversions"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/kube"
-	"github.com/fairway-net/fairway/internal/policy"
-	"github.com/fairway-net/fairway/internal/policy/policytest"
-	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/networkpolicy"
+	"github.com/fairway-net/fairway/internal/testing/policytest"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 // TestKubeNetworkPolicies compares what all tiers decide with kube-network-policies, for random
@@ -38,34 +38,34 @@ func TestKubeNetworkPolicies(t *testing.T) {
 	for done < cases {
 		w := policytest.New(r)
 		w.Tiers, w.FirstPort = true, 1 // there a port's name counts as port 0
-		c := policy.New("here")
+		c := networkpolicy.New("here")
 		for range 60 {
 			w.Step(c)
 		}
 		oracle := newTiers(t, w, c)
 		table, _ := c.Compile()
 		for range 250 {
-			p := policy.Packet{Src: w.Addr(), Dst: w.Addr(), Proto: []service.Proto{service.TCP, service.UDP, service.SCTP}[w.IntN(3)], Port: 1 + uint16(w.IntN(7))}
+			p := networkpolicy.Packet{Src: w.Addr(), Dst: w.Addr(), Proto: []api.Proto{api.TCP, api.UDP, api.SCTP}[w.IntN(3)], Port: 1 + uint16(w.IntN(7))}
 			if p.Src.Is4() != p.Dst.Is4() || p.Src == p.Dst {
 				continue // an address of its own is exempt from NetworkPolicies here
 			}
-			got, want := policy.Lookup(table, p), oracle.ask(t, p)
-			if table.Cluster[policy.Egress][p.Src] || table.Cluster[policy.Ingress][p.Dst] {
+			got, want := networkpolicy.Lookup(table, p), oracle.ask(t, p)
+			if table.Cluster[networkpolicy.Egress][p.Src] || table.Cluster[networkpolicy.Ingress][p.Dst] {
 				done++
 			}
-			for _, v := range []policy.Verdict{got.Egress, got.Ingress} {
+			for _, v := range []networkpolicy.Verdict{got.Egress, got.Ingress} {
 				switch table.RuleOf(v).Tier {
-				case policy.Admin:
+				case networkpolicy.Admin:
 					byAdmin++
-				case policy.Baseline:
+				case networkpolicy.Baseline:
 					byBaseline++
 				}
 			}
 			if !got.Allowed() {
 				denied++
 			}
-			if got.Egress.Allows() != want[policy.Egress] || got.Ingress.Allows() != want[policy.Ingress] {
-				t.Fatalf("%+v: we say %+v (%v, %v), kube-network-policies egress %v, ingress %v", p, got, table.RuleOf(got.Egress), table.RuleOf(got.Ingress), want[policy.Egress], want[policy.Ingress])
+			if got.Egress.Allows() != want[networkpolicy.Egress] || got.Ingress.Allows() != want[networkpolicy.Ingress] {
+				t.Fatalf("%+v: we say %+v (%v, %v), kube-network-policies egress %v, ingress %v", p, got, table.RuleOf(got.Egress), table.RuleOf(got.Ingress), want[networkpolicy.Egress], want[networkpolicy.Ingress])
 			}
 		}
 	}
@@ -77,14 +77,14 @@ func TestKubeNetworkPolicies(t *testing.T) {
 
 // tiers are kube-network-policies' view of a World.
 type tiers struct {
-	pods map[string]*api.PodInfo
+	pods map[string]*peerapi.PodInfo
 	// evaluators of each direction: there a NetworkPolicy that isolates a pod in one direction keeps
 	// the other from tier Baseline too. The API says that NetworkPolicies decide about pods that they
 	// select; here one without a word on a direction does not, so that Baseline still denies.
-	evaluators [2][]api.PolicyEvaluator
+	evaluators [2][]peerapi.PolicyEvaluator
 }
 
-func newTiers(t *testing.T, w *policytest.World, c *policy.Compiler) *tiers {
+func newTiers(t *testing.T, w *policytest.World, c *networkpolicy.Compiler) *tiers {
 	t.Helper()
 	add := func(err error) {
 		t.Helper()
@@ -122,20 +122,20 @@ func newTiers(t *testing.T, w *policytest.World, c *policy.Compiler) *tiers {
 		}
 		c.SetClusterPolicy(name, ours)
 	}
-	out := &tiers{pods: map[string]*api.PodInfo{}}
+	out := &tiers{pods: map[string]*peerapi.PodInfo{}}
 	for _, p := range w.Pods {
 		for _, a := range p.Addrs {
-			info := &api.PodInfo{Name: p.Name.Name, Labels: p.Labels, Namespace: &api.Namespace{Name: p.Name.Namespace, Labels: w.Namespaces[p.Name.Namespace].Labels}}
+			info := &peerapi.PodInfo{Name: p.Name.Name, Labels: p.Labels, Namespace: &peerapi.Namespace{Name: p.Name.Namespace, Labels: w.Namespaces[p.Name.Namespace].Labels}}
 			for _, n := range p.Ports {
-				info.ContainerPorts = append(info.ContainerPorts, &api.ContainerPort{Name: n.Name, Port: int32(n.Number), Protocol: n.Proto.String()})
+				info.ContainerPorts = append(info.ContainerPorts, &peerapi.ContainerPort{Name: n.Name, Port: int32(n.Number), Protocol: n.Proto.String()})
 			}
 			out.pods[a.String()] = info
 		}
 	}
 	for d := range out.evaluators {
-		out.evaluators[d] = []api.PolicyEvaluator{
+		out.evaluators[d] = []peerapi.PolicyEvaluator{
 			cnp.NewClusterNetworkPolicy(npav1alpha2.AdminTier, policies, nil, core.Core().V1().Nodes().Lister()),
-			networkpolicy.NewStandardNetworkPolicy("here", core.Core().V1().Namespaces(), core.Core().V1().Pods(), own[d]),
+			peerpolicy.NewStandardNetworkPolicy("here", core.Core().V1().Namespaces(), core.Core().V1().Pods(), own[d]),
 			cnp.NewClusterNetworkPolicy(npav1alpha2.BaselineTier, policies, nil, core.Core().V1().Nodes().Lister()),
 		}
 	}
@@ -143,7 +143,7 @@ func newTiers(t *testing.T, w *policytest.World, c *policy.Compiler) *tiers {
 }
 
 // ask returns whether each direction allows a packet.
-func (o *tiers) ask(t *testing.T, p policy.Packet) (allowed [2]bool) {
+func (o *tiers) ask(t *testing.T, p networkpolicy.Packet) (allowed [2]bool) {
 	t.Helper()
 	packet := &network.Packet{SrcIP: net.IP(p.Src.AsSlice()), DstIP: net.IP(p.Dst.AsSlice()), Proto: corev1.Protocol(p.Proto.String()), SrcPort: 40000, DstPort: int(p.Port)}
 	from, to := o.pods[p.Src.String()], o.pods[p.Dst.String()]
@@ -151,15 +151,15 @@ func (o *tiers) ask(t *testing.T, p policy.Packet) (allowed [2]bool) {
 		allowed[d] = true
 		for _, e := range o.evaluators[d] {
 			evaluate := e.EvaluateEgress
-			if policy.Direction(d) == policy.Ingress {
+			if networkpolicy.Direction(d) == networkpolicy.Ingress {
 				evaluate = e.EvaluateIngress
 			}
 			verdict, err := evaluate(context.Background(), packet, from, to)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if verdict != api.VerdictNext {
-				allowed[d] = verdict == api.VerdictAccept
+			if verdict != peerapi.VerdictNext {
+				allowed[d] = verdict == peerapi.VerdictAccept
 				break
 			}
 		}
@@ -169,11 +169,11 @@ func (o *tiers) ask(t *testing.T, p policy.Packet) (allowed [2]bool) {
 
 // clusterNetworkPolicy is a policy as administrators write it. Rules without peers, which only
 // unknown ones become, are left out.
-func clusterNetworkPolicy(p *policy.ClusterPolicy) *npav1alpha2.ClusterNetworkPolicy {
+func clusterNetworkPolicy(p *networkpolicy.ClusterPolicy) *npav1alpha2.ClusterNetworkPolicy {
 	o := &npav1alpha2.ClusterNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: p.Name}}
 	o.Spec.Tier, o.Spec.Priority = npav1alpha2.Tier(p.Tier.String()), int32(p.Priority)
 	o.Spec.Subject.Namespaces, o.Spec.Subject.Pods = clusterPods(&p.Subject)
-	for _, r := range p.Rules[policy.Ingress] {
+	for _, r := range p.Rules[networkpolicy.Ingress] {
 		rule := npav1alpha2.ClusterNetworkPolicyIngressRule{Name: r.Name, Action: npav1alpha2.ClusterNetworkPolicyRuleAction(r.Action.String()), Protocols: clusterProtocols(r.Ports)}
 		for _, peer := range r.Peers {
 			var out npav1alpha2.ClusterNetworkPolicyIngressPeer
@@ -184,7 +184,7 @@ func clusterNetworkPolicy(p *policy.ClusterPolicy) *npav1alpha2.ClusterNetworkPo
 			o.Spec.Ingress = append(o.Spec.Ingress, rule)
 		}
 	}
-	for _, r := range p.Rules[policy.Egress] {
+	for _, r := range p.Rules[networkpolicy.Egress] {
 		rule := npav1alpha2.ClusterNetworkPolicyEgressRule{Name: r.Name, Action: npav1alpha2.ClusterNetworkPolicyRuleAction(r.Action.String()), Protocols: clusterProtocols(r.Ports)}
 		for _, peer := range r.Peers {
 			var out npav1alpha2.ClusterNetworkPolicyEgressPeer
@@ -205,19 +205,19 @@ func clusterNetworkPolicy(p *policy.ClusterPolicy) *npav1alpha2.ClusterNetworkPo
 	return o
 }
 
-func clusterPods(p *policy.Peer) (*metav1.LabelSelector, *npav1alpha2.NamespacedPod) {
+func clusterPods(p *networkpolicy.Peer) (*metav1.LabelSelector, *npav1alpha2.NamespacedPod) {
 	if p.Pods == nil {
 		return labelSelector(p.Namespaces), nil
 	}
 	return nil, &npav1alpha2.NamespacedPod{NamespaceSelector: *labelSelector(p.Namespaces), PodSelector: *labelSelector(p.Pods)}
 }
 
-func clusterProtocols(all []policy.Port) (out []npav1alpha2.ClusterNetworkPolicyProtocol) {
+func clusterProtocols(all []networkpolicy.Port) (out []npav1alpha2.ClusterNetworkPolicyProtocol) {
 	for _, p := range all {
 		var port *npav1alpha2.Port
 		switch {
 		case p.Name != "":
-			if p.Proto == service.TCP { // a name stands for all protocols
+			if p.Proto == api.TCP { // a name stands for all protocols
 				out = append(out, npav1alpha2.ClusterNetworkPolicyProtocol{DestinationNamedPort: p.Name})
 			}
 			continue
@@ -229,9 +229,9 @@ func clusterProtocols(all []policy.Port) (out []npav1alpha2.ClusterNetworkPolicy
 		}
 		var o npav1alpha2.ClusterNetworkPolicyProtocol
 		switch p.Proto {
-		case service.UDP:
+		case api.UDP:
 			o.UDP = &npav1alpha2.ClusterNetworkPolicyProtocolUDP{DestinationPort: port}
-		case service.SCTP:
+		case api.SCTP:
 			o.SCTP = &npav1alpha2.ClusterNetworkPolicyProtocolSCTP{DestinationPort: port}
 		default:
 			o.TCP = &npav1alpha2.ClusterNetworkPolicyProtocolTCP{DestinationPort: port}

@@ -10,8 +10,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/fairway-net/fairway/internal/config"
-	"github.com/fairway-net/fairway/internal/scenario"
+	"github.com/fairway-net/fairway/internal/command/agent/config"
+	"github.com/fairway-net/fairway/internal/testing/scenario"
 )
 
 // A configuration is what both programs are started with; seeds take turns.

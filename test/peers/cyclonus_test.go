@@ -19,31 +19,32 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/datapath/iptables"
 	"github.com/fairway-net/fairway/internal/datapath/nftables"
 	"github.com/fairway-net/fairway/internal/kube"
-	"github.com/fairway-net/fairway/internal/policy"
-	"github.com/fairway-net/fairway/internal/policy/nftpolicy"
+	"github.com/fairway-net/fairway/internal/networkpolicy"
+	policynft "github.com/fairway-net/fairway/internal/networkpolicy/nftables"
 	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 // policyCluster is the cluster of cyclonus: pods a, b and c in the namespaces x, y and z, each with
 // an address of both families, a Service, and the ports 80 and 81.
 type policyCluster struct {
-	compilers  []*policy.Compiler // of the nodes
+	compilers  []*networkpolicy.Compiler // of the nodes
 	namespaces map[string]map[string]string
-	pods       map[service.Name]map[string]string // their labels
-	policies   map[service.Name]*networkingv1.NetworkPolicy
+	pods       map[api.Name]map[string]string // their labels
+	policies   map[api.Name]*networkingv1.NetworkPolicy
 }
 
 var policyNodes = []string{"node-1", "node-2"}
 
 func newPolicyCluster() *policyCluster {
-	c := &policyCluster{namespaces: map[string]map[string]string{}, pods: map[service.Name]map[string]string{}, policies: map[service.Name]*networkingv1.NetworkPolicy{}}
+	c := &policyCluster{namespaces: map[string]map[string]string{}, pods: map[api.Name]map[string]string{}, policies: map[api.Name]*networkingv1.NetworkPolicy{}}
 	for _, n := range policyNodes {
-		c.compilers = append(c.compilers, policy.New(n))
+		c.compilers = append(c.compilers, networkpolicy.New(n))
 	}
 	c.reset()
 	return c
@@ -75,10 +76,10 @@ func (c *policyCluster) reset() {
 var policySpaces = []string{"x", "y", "z"}
 
 // policyPods are those that each case begins with.
-var policyPods = func() (all []service.Name) {
+var policyPods = func() (all []api.Name) {
 	for _, space := range policySpaces {
 		for _, pod := range []string{"a", "b", "c"} {
-			all = append(all, service.Name{Namespace: space, Name: pod})
+			all = append(all, api.Name{Namespace: space, Name: pod})
 		}
 	}
 	return all
@@ -87,11 +88,11 @@ var policyPods = func() (all []service.Name) {
 // seen are the pods that were ever asked about, in that order: their places.
 var seen struct {
 	sync.Mutex
-	pods []service.Name
+	pods []api.Name
 }
 
 // podOf is where a pod is, in all clusters.
-func podOf(n service.Name) (node string, addrs, services [2]netip.Addr) {
+func podOf(n api.Name) (node string, addrs, services [2]netip.Addr) {
 	seen.Lock()
 	defer seen.Unlock()
 	at := slices.Index(seen.pods, n)
@@ -113,17 +114,17 @@ func (c *policyCluster) setNamespace(name string, labels map[string]string) {
 	for _, compiler := range c.compilers {
 		compiler.SetNamespace(name, nil)
 		if labels != nil {
-			compiler.SetNamespace(name, &policy.Namespace{Name: name, Labels: labels})
+			compiler.SetNamespace(name, &api.Namespace{Name: name, Labels: labels})
 		}
 	}
 }
 
-func (c *policyCluster) setPod(n service.Name, labels map[string]string) {
+func (c *policyCluster) setPod(n api.Name, labels map[string]string) {
 	node, addrs, _ := podOf(n)
-	p := &policy.Pod{Name: n, UID: n.String(), Node: node, Labels: labels, Addrs: addrs[:]}
+	p := &api.Pod{Name: n, UID: n.String(), Node: node, Labels: labels, Addrs: addrs[:]}
 	for _, port := range []uint16{80, 81} {
-		for _, proto := range []service.Proto{service.TCP, service.UDP, service.SCTP} {
-			p.Ports = append(p.Ports, policy.NamedPort{Name: portName(port, proto), Proto: proto, Number: port})
+		for _, proto := range []api.Proto{api.TCP, api.UDP, api.SCTP} {
+			p.Ports = append(p.Ports, api.NamedPort{Name: portName(port, proto), Proto: proto, Number: port})
 		}
 	}
 	if c.pods[n] = labels; labels == nil {
@@ -135,11 +136,11 @@ func (c *policyCluster) setPod(n service.Name, labels map[string]string) {
 	}
 }
 
-func portName(port uint16, proto service.Proto) string {
+func portName(port uint16, proto api.Proto) string {
 	return fmt.Sprintf("serve-%d-%s", port, strings.ToLower(proto.String()))
 }
 
-func (c *policyCluster) setPolicy(n service.Name, o *networkingv1.NetworkPolicy) {
+func (c *policyCluster) setPolicy(n api.Name, o *networkingv1.NetworkPolicy) {
 	if c.policies[n] = o; o == nil {
 		delete(c.policies, n)
 	}
@@ -156,11 +157,11 @@ func (c *policyCluster) setPolicy(n service.Name, o *networkingv1.NetworkPolicy)
 func (c *policyCluster) do(a *cyclonus.Action) {
 	switch {
 	case a.CreatePolicy != nil:
-		c.setPolicy(service.Name{Namespace: a.CreatePolicy.Policy.Namespace, Name: a.CreatePolicy.Policy.Name}, a.CreatePolicy.Policy)
+		c.setPolicy(api.Name{Namespace: a.CreatePolicy.Policy.Namespace, Name: a.CreatePolicy.Policy.Name}, a.CreatePolicy.Policy)
 	case a.UpdatePolicy != nil:
-		c.setPolicy(service.Name{Namespace: a.UpdatePolicy.Policy.Namespace, Name: a.UpdatePolicy.Policy.Name}, a.UpdatePolicy.Policy)
+		c.setPolicy(api.Name{Namespace: a.UpdatePolicy.Policy.Namespace, Name: a.UpdatePolicy.Policy.Name}, a.UpdatePolicy.Policy)
 	case a.DeletePolicy != nil:
-		c.setPolicy(service.Name{Namespace: a.DeletePolicy.Namespace, Name: a.DeletePolicy.Name}, nil)
+		c.setPolicy(api.Name{Namespace: a.DeletePolicy.Namespace, Name: a.DeletePolicy.Name}, nil)
 	case a.CreateNamespace != nil:
 		c.setNamespace(a.CreateNamespace.Namespace, a.CreateNamespace.Labels)
 	case a.SetNamespaceLabels != nil:
@@ -178,18 +179,18 @@ func (c *policyCluster) do(a *cyclonus.Action) {
 		}
 		c.setNamespace(a.DeleteNamespace.Namespace, nil)
 	case a.CreatePod != nil:
-		c.setPod(service.Name{Namespace: a.CreatePod.Namespace, Name: a.CreatePod.Pod}, a.CreatePod.Labels)
+		c.setPod(api.Name{Namespace: a.CreatePod.Namespace, Name: a.CreatePod.Pod}, a.CreatePod.Labels)
 	case a.SetPodLabels != nil:
-		c.setPod(service.Name{Namespace: a.SetPodLabels.Namespace, Name: a.SetPodLabels.Pod}, a.SetPodLabels.Labels)
+		c.setPod(api.Name{Namespace: a.SetPodLabels.Namespace, Name: a.SetPodLabels.Pod}, a.SetPodLabels.Labels)
 	case a.DeletePod != nil:
-		c.setPod(service.Name{Namespace: a.DeletePod.Namespace, Name: a.DeletePod.Pod}, nil)
+		c.setPod(api.Name{Namespace: a.DeletePod.Namespace, Name: a.DeletePod.Pod}, nil)
 	}
 }
 
 // A policyProbe is a connection that a step asks about, and whether it is allowed.
 type policyProbe struct {
-	from, to service.Name
-	proto    service.Proto
+	from, to api.Name
+	proto    api.Proto
 	port     uint16
 	want     bool
 }
@@ -201,7 +202,7 @@ var complete = os.Getenv("CYCLONUS") == "all"
 const sampled = 40
 
 // probes are those of a step in one family, or some of them, with what cyclonus says.
-func (c *policyCluster) probes(r *rand.Rand, step *cyclonus.TestStep, family int, protos ...service.Proto) (all []policyProbe) {
+func (c *policyCluster) probes(r *rand.Rand, step *cyclonus.TestStep, family int, protos ...api.Proto) (all []policyProbe) {
 	for from := range c.pods {
 		for to := range c.pods {
 			for _, port := range []uint16{80, 81} {
@@ -225,7 +226,7 @@ func (c *policyCluster) probes(r *rand.Rand, step *cyclonus.TestStep, family int
 		all = all[:sampled]
 	}
 	oracle := matcher.BuildNetworkPolicies(false, slices.Collect(maps.Values(c.policies)))
-	peer := func(n service.Name) *matcher.TrafficPeer {
+	peer := func(n api.Name) *matcher.TrafficPeer {
 		_, addrs, _ := podOf(n)
 		return &matcher.TrafficPeer{IP: addrs[family].String(), Internal: &matcher.InternalPeer{PodLabels: c.pods[n], Namespace: n.Namespace, NamespaceLabels: c.namespaces[n.Namespace]}}
 	}
@@ -239,7 +240,7 @@ func (c *policyCluster) probes(r *rand.Rand, step *cyclonus.TestStep, family int
 
 // casesOf are all cases of cyclonus for a family: also those that it leaves out by default.
 func casesOf(family int) []*cyclonus.TestCase {
-	_, addrs, _ := podOf(service.Name{Namespace: "z", Name: "c"})
+	_, addrs, _ := podOf(api.Name{Namespace: "z", Name: "c"})
 	return cyclonus.NewTestCaseGenerator(false, addrs[family].String(), []string{"x", "y", "z"}, nil, nil).GenerateAllTestCases()
 }
 
@@ -255,14 +256,14 @@ func TestCyclonusCases(t *testing.T) {
 				for _, a := range step.Actions {
 					c.do(a)
 				}
-				for _, p := range c.probes(r, step, family, service.TCP, service.UDP, service.SCTP) {
+				for _, p := range c.probes(r, step, family, api.TCP, api.UDP, api.SCTP) {
 					probes++
 					_, from, _ := podOf(p.from)
 					_, to, _ := podOf(p.to)
 					got := true
 					for _, compiler := range c.compilers {
 						table, _ := compiler.Compile()
-						got = got && policy.Lookup(table, policy.Packet{Src: from[family], Dst: to[family], Proto: p.proto, Port: p.port}).Allowed()
+						got = got && networkpolicy.Lookup(table, networkpolicy.Packet{Src: from[family], Dst: to[family], Proto: p.proto, Port: p.port}).Allowed()
 					}
 					if got != p.want {
 						t.Errorf("%s, step %d: %+v: we say %v", one.Description, i+1, p, got)
@@ -317,17 +318,17 @@ type policyRig struct {
 	net             *testnet.Net
 	cluster         *policyCluster // one for all cases: what differs between two is written
 	nodes           []*testnet.Host
-	kernels         []*nftpolicy.Table
-	hosts           map[service.Name]*testnet.Host
+	kernels         []*policynft.Table
+	hosts           map[api.Name]*testnet.Host
 	allowed, denied int
 }
 
 func newPolicyRig(t *testing.T, open func() (datapath.Datapath, error)) *policyRig {
-	r := &policyRig{T: t, Rand: testnet.Random(t), net: testnet.New(t), cluster: newPolicyCluster(), hosts: map[service.Name]*testnet.Host{}}
+	r := &policyRig{T: t, Rand: testnet.Random(t), net: testnet.New(t), cluster: newPolicyCluster(), hosts: map[api.Name]*testnet.Host{}}
 	pods := []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/48")}
 	for _, name := range policyNodes {
 		n := r.net.Node(name)
-		r.nodes, r.kernels = append(r.nodes, n), append(r.kernels, nftpolicy.New())
+		r.nodes, r.kernels = append(r.nodes, n), append(r.kernels, policynft.New())
 		t.Cleanup(r.kernels[len(r.kernels)-1].Close)
 		var frontends []*service.Frontend
 		for _, pod := range policyPods {
@@ -350,14 +351,14 @@ func newPolicyRig(t *testing.T, open func() (datapath.Datapath, error)) *policyR
 }
 
 // serviceOf is a pod's Service as a node has it.
-func serviceOf(pod service.Name, node string) (all []*service.Frontend) {
+func serviceOf(pod api.Name, node string) (all []*service.Frontend) {
 	at, addrs, services := podOf(pod)
 	for family := range 2 {
 		for _, port := range []uint16{80, 81} {
-			for _, proto := range []service.Proto{service.TCP, service.UDP} {
+			for _, proto := range []api.Proto{api.TCP, api.UDP} {
 				route := &service.Route{Masquerade: service.MasqueradeOffCluster, Endpoints: []service.Endpoint{{Addr: netip.AddrPortFrom(addrs[family], port), Local: at == node}}}
 				all = append(all, &service.Frontend{Addr: netip.AddrPortFrom(services[family], port), Proto: proto, Internal: route, External: route,
-					Service: service.PortName{Name: pod, Port: portName(port, proto)}})
+					Service: api.PortName{Name: pod, Port: portName(port, proto)}})
 			}
 		}
 	}
@@ -387,12 +388,12 @@ func (r *policyRig) run(one *cyclonus.TestCase, family int) {
 				r.Fatal(err)
 			}
 		}
-		r.probe(fmt.Sprintf("%s, step %d", one.Description, i+1), c.probes(r.Rand, step, family, service.TCP, service.UDP), family) // the kernel here has no sockets of SCTP
+		r.probe(fmt.Sprintf("%s, step %d", one.Description, i+1), c.probes(r.Rand, step, family, api.TCP, api.UDP), family) // the kernel here has no sockets of SCTP
 	}
 }
 
 // host is a pod's.
-func (r *policyRig) host(n service.Name) {
+func (r *policyRig) host(n api.Name) {
 	if r.hosts[n] != nil {
 		return
 	}
@@ -410,7 +411,7 @@ func (r *policyRig) host(n service.Name) {
 // probe sends the packets of all hosts at once.
 func (r *policyRig) probe(what string, all []policyProbe, family int) {
 	r.Helper()
-	asked, questions := map[service.Name][]policyProbe{}, map[service.Name][]testnet.Question{}
+	asked, questions := map[api.Name][]policyProbe{}, map[api.Name][]testnet.Question{}
 	for i, p := range all {
 		_, addrs, services := podOf(p.to)
 		targets := []netip.Addr{addrs[family], services[family]}
@@ -421,7 +422,7 @@ func (r *policyRig) probe(what string, all []policyProbe, family int) {
 		}
 		for _, to := range targets {
 			q := testnet.Question{Network: "tcp", To: netip.AddrPortFrom(to, p.port), Patience: 20 * time.Second}
-			if p.proto == service.UDP {
+			if p.proto == api.UDP {
 				q.Network = "udp"
 			}
 			if r.allowed++; !p.want {

@@ -12,7 +12,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/fairway-net/fairway/internal/scenario"
+	"github.com/fairway-net/fairway/internal/testing/scenario"
 	"github.com/fairway-net/fairway/test/peers/volley"
 )
 

@@ -14,8 +14,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
-	"github.com/fairway-net/fairway/internal/scenario"
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/testing/scenario"
 )
 
 // health compares the answers to load balancers on each Service's healthCheckNodePort,
@@ -44,7 +45,7 @@ func (o *oracle) health(in objects) []difference {
 				}
 			}
 			if theirs != ours {
-				p := packet(scenario.From{Place: w.Outside.Name, Addr: w.Outside.Addr(to.Is4())}, service.Key{Addr: at, Proto: service.TCP})
+				p := packet(scenario.From{Place: w.Outside.Name, Addr: w.Outside.Addr(to.Is4())}, service.Key{Addr: at, Proto: api.TCP})
 				p.Text = "health check of " + svc.Name + " at " + at.String()
 				out = append(out, difference{packet: p,
 					theirs: observation{verdicts: []string{theirs}}, ours: observation{verdicts: []string{ours}}})

@@ -15,10 +15,11 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/fairway-net/fairway/internal/config"
+	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/command/agent/config"
 	"github.com/fairway-net/fairway/internal/kube"
-	"github.com/fairway-net/fairway/internal/scenario"
 	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/testing/scenario"
 	"github.com/fairway-net/fairway/test/peers/apiserver"
 	"github.com/fairway-net/fairway/test/peers/volley"
 )
@@ -246,7 +247,7 @@ func (o *oracle) caughtUp(tw *twin, to netip.AddrPort, zone string) (bool, error
 	probes := make([]volley.Probe, 48)
 	pod := scenario.World.Pod
 	for i := range probes {
-		probes[i] = volley.Probe{From: tw.stations[pod.Name], Src: pod.Addr(to.Addr().Is4()), To: to, Proto: service.TCP, Likely: true}
+		probes[i] = volley.Probe{From: tw.stations[pod.Name], Src: pod.Addr(to.Addr().Is4()), To: to, Proto: api.TCP, Likely: true}
 	}
 	// One goes first: what is not served yet need not be asked for often.
 	for _, part := range [][]volley.Probe{probes[:1], probes} {

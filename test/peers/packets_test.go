@@ -8,8 +8,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
-	"github.com/fairway-net/fairway/internal/scenario"
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/testing/scenario"
 )
 
 // packets returns everything worth sending to a cluster: from each place, and from each
@@ -44,7 +45,7 @@ func packets(all objects) []scenario.Packet {
 		}
 	}
 	for _, text := range []string{"10.96.77.1:80", "[fd00:10:96::7777]:80"} {
-		to := service.Key{Addr: netip.MustParseAddrPort(text), Proto: service.TCP}
+		to := service.Key{Addr: netip.MustParseAddrPort(text), Proto: api.TCP}
 		for _, p := range scenario.Places() {
 			out = append(out, packet(scenario.From{Place: p.Name, Addr: p.Addr(to.Addr.Addr().Is4())}, to))
 		}
@@ -96,14 +97,14 @@ func destinations(svc *corev1.Service) []service.Key {
 		}
 	}
 	var out []service.Key
-	add := func(a netip.Addr, port int32, proto service.Proto) {
+	add := func(a netip.Addr, port int32, proto api.Proto) {
 		if k := (service.Key{Addr: netip.AddrPortFrom(a, uint16(port)), Proto: proto}); !slices.Contains(out, k) {
 			out = append(out, k)
 		}
 	}
 	w := &scenario.World
 	for _, p := range svc.Spec.Ports {
-		proto, err := service.ParseProto(string(p.Protocol))
+		proto, err := api.ParseProto(string(p.Protocol))
 		if err != nil {
 			continue
 		}

@@ -11,12 +11,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/kube"
-	"github.com/fairway-net/fairway/internal/labels"
-	"github.com/fairway-net/fairway/internal/policy"
-	"github.com/fairway-net/fairway/internal/policy/policytest"
-	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/networkpolicy"
+	"github.com/fairway-net/fairway/internal/testing/policytest"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 // TestCyclonus compares what NetworkPolicies allow with the matcher of cyclonus, for random
@@ -27,19 +26,19 @@ func TestCyclonus(t *testing.T) {
 	done, allowed := 0, 0
 	for done < cases {
 		w := policytest.New(r)
-		c := policy.New("here")
+		c := networkpolicy.New("here")
 		for range 40 {
 			w.Step(c)
 		}
 		oracle := newPolicyOracle(w, c)
 		table, _ := c.Compile()
 		for range 250 {
-			p := policy.Packet{Src: w.Addr(), Dst: w.Addr(), Proto: []service.Proto{service.TCP, service.UDP, service.SCTP}[w.IntN(3)], Port: uint16(w.IntN(8))}
+			p := networkpolicy.Packet{Src: w.Addr(), Dst: w.Addr(), Proto: []api.Proto{api.TCP, api.UDP, api.SCTP}[w.IntN(3)], Port: uint16(w.IntN(8))}
 			traffic, ok := oracle.traffic(p)
 			if !ok {
 				continue
 			}
-			got, want := policy.Lookup(table, p), oracle.policies.IsTrafficAllowed(traffic)
+			got, want := networkpolicy.Lookup(table, p), oracle.policies.IsTrafficAllowed(traffic)
 			if got.Ingress.Isolated || got.Egress.Isolated {
 				done++ // what no policy isolates is compared, but not counted
 			}
@@ -61,16 +60,16 @@ type policyOracle struct {
 }
 
 // newPolicyOracle leaves out what the API server would not accept.
-func newPolicyOracle(w *policytest.World, c *policy.Compiler) *policyOracle {
+func newPolicyOracle(w *policytest.World, c *networkpolicy.Compiler) *policyOracle {
 	return &policyOracle{w, matcher.BuildNetworkPolicies(false, completeWorld(w, c))}
 }
 
 // completeWorld gives each namespace an object and each pod this node, tells the Compiler, and
 // returns the NetworkPolicies as the API server has them.
-func completeWorld(w *policytest.World, c *policy.Compiler) (all []*networkingv1.NetworkPolicy) {
+func completeWorld(w *policytest.World, c *networkpolicy.Compiler) (all []*networkingv1.NetworkPolicy) {
 	for _, n := range []string{"x", "y", "z"} {
 		if w.Namespaces[n] == nil {
-			w.Namespaces[n] = &policy.Namespace{Name: n}
+			w.Namespaces[n] = &api.Namespace{Name: n}
 			c.SetNamespace(n, w.Namespaces[n])
 		}
 	}
@@ -80,7 +79,7 @@ func completeWorld(w *policytest.World, c *policy.Compiler) (all []*networkingv1
 		w.Pods[name] = &here
 		c.SetPod(name, &here)
 	}
-	for _, name := range slices.SortedFunc(maps.Keys(w.Policies), service.Name.Compare) {
+	for _, name := range slices.SortedFunc(maps.Keys(w.Policies), api.Name.Compare) {
 		o := networkPolicy(w.Policies[name])
 		if len(o.Spec.PolicyTypes) == 0 {
 			c.SetPolicy(name, nil) // it isolates nobody; the API server would fill in a direction
@@ -94,7 +93,7 @@ func completeWorld(w *policytest.World, c *policy.Compiler) (all []*networkingv1
 
 // traffic is a packet as cyclonus wants it. A port has one name there, so that a pod whose
 // port has two is left out; and a pod that sends to itself, which is always allowed.
-func (o *policyOracle) traffic(p policy.Packet) (*matcher.Traffic, bool) {
+func (o *policyOracle) traffic(p networkpolicy.Packet) (*matcher.Traffic, bool) {
 	if p.Src.Is4() != p.Dst.Is4() || p.Src == p.Dst {
 		return nil, false
 	}
@@ -123,13 +122,13 @@ func (o *policyOracle) traffic(p policy.Packet) (*matcher.Traffic, bool) {
 }
 
 // networkPolicy is a policy as users write it.
-func networkPolicy(p *policy.Policy) *networkingv1.NetworkPolicy {
+func networkPolicy(p *networkpolicy.Policy) *networkingv1.NetworkPolicy {
 	o := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: p.Name.Namespace, Name: p.Name.Name}}
 	o.Spec.PodSelector = *labelSelector(&p.Selector)
-	if p.Isolates[policy.Ingress] {
+	if p.Isolates[networkpolicy.Ingress] {
 		o.Spec.PolicyTypes = append(o.Spec.PolicyTypes, networkingv1.PolicyTypeIngress)
 	}
-	if p.Isolates[policy.Egress] {
+	if p.Isolates[networkpolicy.Egress] {
 		o.Spec.PolicyTypes = append(o.Spec.PolicyTypes, networkingv1.PolicyTypeEgress)
 	}
 	for d := range p.Rules {
@@ -138,7 +137,7 @@ func networkPolicy(p *policy.Policy) *networkingv1.NetworkPolicy {
 			if r.NoPeer || r.NoPort || !p.Isolates[d] {
 				continue
 			}
-			if peers, ports := policyPeers(r.Peers), policyPorts(r.Ports); policy.Direction(d) == policy.Ingress {
+			if peers, ports := policyPeers(r.Peers), policyPorts(r.Ports); networkpolicy.Direction(d) == networkpolicy.Ingress {
 				o.Spec.Ingress = append(o.Spec.Ingress, networkingv1.NetworkPolicyIngressRule{From: peers, Ports: ports})
 			} else {
 				o.Spec.Egress = append(o.Spec.Egress, networkingv1.NetworkPolicyEgressRule{To: peers, Ports: ports})
@@ -148,7 +147,7 @@ func networkPolicy(p *policy.Policy) *networkingv1.NetworkPolicy {
 	return o
 }
 
-func policyPeers(all []policy.Peer) (out []networkingv1.NetworkPolicyPeer) {
+func policyPeers(all []networkpolicy.Peer) (out []networkingv1.NetworkPolicyPeer) {
 	for _, p := range all {
 		var o networkingv1.NetworkPolicyPeer
 		if p.Block != nil {
@@ -168,7 +167,7 @@ func policyPeers(all []policy.Peer) (out []networkingv1.NetworkPolicyPeer) {
 	return out
 }
 
-func policyPorts(all []policy.Port) (out []networkingv1.NetworkPolicyPort) {
+func policyPorts(all []networkpolicy.Port) (out []networkingv1.NetworkPolicyPort) {
 	for _, p := range all {
 		proto := corev1.Protocol(p.Proto.String())
 		o := networkingv1.NetworkPolicyPort{Protocol: &proto}
@@ -188,12 +187,12 @@ func policyPorts(all []policy.Port) (out []networkingv1.NetworkPolicyPort) {
 	return out
 }
 
-func labelSelector(s *labels.Selector) *metav1.LabelSelector {
-	operators := map[labels.Operator]metav1.LabelSelectorOperator{labels.In: metav1.LabelSelectorOpIn, labels.NotIn: metav1.LabelSelectorOpNotIn,
-		labels.Exists: metav1.LabelSelectorOpExists, labels.DoesNotExist: metav1.LabelSelectorOpDoesNotExist}
+func labelSelector(s *api.Selector) *metav1.LabelSelector {
+	operators := map[api.Operator]metav1.LabelSelectorOperator{api.In: metav1.LabelSelectorOpIn, api.NotIn: metav1.LabelSelectorOpNotIn,
+		api.Exists: metav1.LabelSelectorOpExists, api.DoesNotExist: metav1.LabelSelectorOpDoesNotExist}
 	o := &metav1.LabelSelector{}
 	for _, r := range s.Requirements {
-		if r.Op == labels.NotIn {
+		if r.Op == api.NotIn {
 			// Kubernetes' NotIn holds where there is no such label, cyclonus' does not. Kubernetes'
 			// own selectors are compared with ours in internal/kube.
 			o.MatchExpressions = append(o.MatchExpressions, metav1.LabelSelectorRequirement{Key: r.Key, Operator: metav1.LabelSelectorOpExists})

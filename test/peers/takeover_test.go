@@ -12,7 +12,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/fairway-net/fairway/internal/takeover"
+	"github.com/fairway-net/fairway/internal/datapath/takeover"
 	"github.com/fairway-net/fairway/test/peers/apiserver"
 	"github.com/fairway-net/fairway/test/peers/process"
 )

@@ -15,8 +15,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/fairway-net/fairway/internal/scenario"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/testing/scenario"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 	"github.com/fairway-net/fairway/test/peers/apiserver"
 	"github.com/fairway-net/fairway/test/peers/process"
 	"github.com/fairway-net/fairway/test/peers/volley"

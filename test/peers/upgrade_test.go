@@ -16,8 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/fairway-net/fairway/internal/datapath"
-	"github.com/fairway-net/fairway/internal/scenario"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/testing/scenario"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 	"github.com/fairway-net/fairway/test/peers/apiserver"
 	"github.com/fairway-net/fairway/test/peers/process"
 )

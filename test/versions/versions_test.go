@@ -25,7 +25,7 @@ import (
 	"github.com/miekg/dns"
 	"github.com/vishvananda/netlink"
 
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 // Programs and the version that is expected, from make test-versions.

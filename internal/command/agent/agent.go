@@ -18,25 +18,25 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/fairway-net/fairway/internal/cni"
 	"github.com/fairway-net/fairway/internal/command"
-	"github.com/fairway-net/fairway/internal/config"
-	"github.com/fairway-net/fairway/internal/conntrack"
+	"github.com/fairway-net/fairway/internal/command/agent/config"
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/datapath/modes"
+	"github.com/fairway-net/fairway/internal/datapath/takeover"
 	"github.com/fairway-net/fairway/internal/flow"
-	"github.com/fairway-net/fairway/internal/health"
-	"github.com/fairway-net/fairway/internal/hostport"
+	"github.com/fairway-net/fairway/internal/flow/conntrack"
+	"github.com/fairway-net/fairway/internal/flow/reset"
+	"github.com/fairway-net/fairway/internal/ipc/liveness"
+	"github.com/fairway-net/fairway/internal/ipc/rib"
+	"github.com/fairway-net/fairway/internal/kernel/process"
 	"github.com/fairway-net/fairway/internal/kube"
-	"github.com/fairway-net/fairway/internal/liveness"
-	"github.com/fairway-net/fairway/internal/node"
-	"github.com/fairway-net/fairway/internal/process"
+	"github.com/fairway-net/fairway/internal/operate/status"
+	"github.com/fairway-net/fairway/internal/podnetwork/cni"
+	"github.com/fairway-net/fairway/internal/podnetwork/hostport"
+	"github.com/fairway-net/fairway/internal/podnetwork/node"
 	"github.com/fairway-net/fairway/internal/proxy"
-	"github.com/fairway-net/fairway/internal/reset"
-	"github.com/fairway-net/fairway/internal/rib"
+	"github.com/fairway-net/fairway/internal/proxy/health"
 	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/status"
-	"github.com/fairway-net/fairway/internal/takeover"
 )
 
 // New builds `fairway agent`.
@@ -106,7 +106,7 @@ type agent struct {
 	began     func()     // is called when a run has all that it needs
 	// gate lets NetworkPolicies decide about connections that this process carries; nil: they
 	// are off.
-	gate *datapath.Gate
+	gate *flow.Gate
 }
 
 func (a *agent) run(ctx context.Context) error {
@@ -275,7 +275,7 @@ func (a *agent) modeOptions() modes.Options {
 // the mode is none, and no rules of ours are here. If there are some, the datapath is release too.
 func (a *agent) openDatapath(ctx context.Context, says *agentStatus) (dp datapath.Datapath, release *takeover.Release, err error) {
 	if a.gate = nil; a.cfg.NetworkPolicy {
-		a.gate = &datapath.Gate{}
+		a.gate = &flow.Gate{}
 	}
 	if a.cfg.Mode == datapath.None {
 		if release = a.openRelease(ctx, says); release == nil {

@@ -10,12 +10,12 @@ import (
 	"strings"
 
 	"github.com/fairway-net/fairway/internal/datapath/modes"
-	"github.com/fairway-net/fairway/internal/fence"
-	"github.com/fairway-net/fairway/internal/hostport"
-	"github.com/fairway-net/fairway/internal/node"
-	"github.com/fairway-net/fairway/internal/policy/nftpolicy"
-	"github.com/fairway-net/fairway/internal/reset"
-	"github.com/fairway-net/fairway/internal/takeover"
+	"github.com/fairway-net/fairway/internal/datapath/takeover"
+	"github.com/fairway-net/fairway/internal/flow/reset"
+	"github.com/fairway-net/fairway/internal/loadbalancer/layer2/fence"
+	"github.com/fairway-net/fairway/internal/networkpolicy/nftables"
+	"github.com/fairway-net/fairway/internal/podnetwork/hostport"
+	"github.com/fairway-net/fairway/internal/podnetwork/node"
 )
 
 // cleanup removes all that an agent may have made here, whatever its mode was, and says
@@ -36,7 +36,7 @@ func (a *agent) cleanup(ctx context.Context) error {
 		err = errors.Join(err, network.Cleanup(ctx))
 		removed, pods = append(removed, pods...), nil
 	}
-	policies := nftpolicy.New()
+	policies := nftables.New()
 	found, unread := policies.Found(ctx)
 	if found {
 		removed = append(removed, "rules of NetworkPolicies")

@@ -10,11 +10,11 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/fairway-net/fairway/internal/egress"
+	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/ipc/rib"
 	"github.com/fairway-net/fairway/internal/kube"
-	"github.com/fairway-net/fairway/internal/node"
-	"github.com/fairway-net/fairway/internal/policy"
-	"github.com/fairway-net/fairway/internal/rib"
+	"github.com/fairway-net/fairway/internal/podnetwork/egress"
+	"github.com/fairway-net/fairway/internal/podnetwork/node"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -25,9 +25,9 @@ const egressPause = 100 * time.Millisecond
 type egressSource interface {
 	Synced() <-chan struct{}
 	Dirty() <-chan struct{}
-	Take() []service.Name
+	Take() []api.Name
 	Services() []*service.Service
-	Pods() []*policy.Pod
+	Pods() []*api.Pod
 }
 
 // egressAddresses decides which pods leave the cluster with which address, and tells the pod network.
@@ -36,10 +36,10 @@ type egressAddresses struct {
 	source   egressSource
 	node     string
 	rib      rib.Dir // where the speaker says who announces what
-	event    func(service.Name, service.Problem)
+	event    func(api.Name, api.Problem)
 	owners   chan struct{} // receives when that has changed
 	dirty    chan struct{}
-	reported map[service.Name]service.Problem
+	reported map[api.Name]api.Problem
 	by       map[netip.Addr]string // the owners when they were last read
 
 	mu   sync.Mutex
@@ -88,7 +88,7 @@ func (e *egressAddresses) status() []egress.Way {
 
 // Egress is how the pods of a Service leave the cluster, as this node's agent decides. Pods are not read, so none is
 // counted. Who announces addresses this node's speaker says, where this program can read it.
-func (t *Tool) Egress(services []*service.Service, name service.Name) ([]egress.Way, error) {
+func (t *Tool) Egress(services []*service.Service, name api.Name) ([]egress.Way, error) {
 	by, err := rib.Of(rib.DefaultDir, t.Config.NodeName).Owners()
 	if err != nil {
 		return nil, err

@@ -7,25 +7,25 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/fairway-net/fairway/internal/policy"
-	"github.com/fairway-net/fairway/internal/rib"
+	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/ipc/rib"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
 // fakeCluster is an egressSource.
 type fakeCluster struct {
 	services []*service.Service
-	pods     []*policy.Pod
+	pods     []*api.Pod
 	taken    int
 }
 
 func (c *fakeCluster) Synced() <-chan struct{}      { return nil }
 func (c *fakeCluster) Dirty() <-chan struct{}       { return nil }
-func (c *fakeCluster) Take() []service.Name         { c.taken++; return nil }
+func (c *fakeCluster) Take() []api.Name             { c.taken++; return nil }
 func (c *fakeCluster) Services() []*service.Service { return c.services }
-func (c *fakeCluster) Pods() []*policy.Pod          { return c.pods }
+func (c *fakeCluster) Pods() []*api.Pod             { return c.pods }
 func (c *fakeCluster) pod(name, node, a string) {
-	c.pods = append(c.pods, &policy.Pod{Name: service.Name{Namespace: "shop", Name: name}, Node: node, Labels: map[string]string{"app": name}, Addrs: []netip.Addr{netip.MustParseAddr(a)}})
+	c.pods = append(c.pods, &api.Pod{Name: api.Name{Namespace: "shop", Name: name}, Node: node, Labels: map[string]string{"app": name}, Addrs: []netip.Addr{netip.MustParseAddr(a)}})
 }
 
 // TestUnrelatedPods: only what changes how a pod leaves the cluster makes the pod network look at the kernel again; pods
@@ -33,14 +33,14 @@ func (c *fakeCluster) pod(name, node, a string) {
 func TestUnrelatedPods(t *testing.T) {
 	vip := netip.MustParseAddr("192.0.2.200")
 	c := &fakeCluster{services: []*service.Service{{
-		Name: service.Name{Namespace: "shop", Name: "web"}, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")}, BalancerIPs: []netip.Addr{vip},
+		Name: api.Name{Namespace: "shop", Name: "web"}, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")}, BalancerIPs: []netip.Addr{vip},
 		Egress: &service.Egress{Selector: map[string]string{"app": "web"}},
 	}}}
 	c.pod("web", "node-1", "10.244.1.2")
 	said := rib.Of(t.TempDir(), "node-1")
 	e := &egressAddresses{
 		log: slog.New(slog.DiscardHandler), node: "node-1", source: c, rib: said, dirty: make(chan struct{}, 1),
-		event: func(service.Name, service.Problem) {},
+		event: func(api.Name, api.Problem) {},
 	}
 	syncs := 0
 	pass := func(read bool) {

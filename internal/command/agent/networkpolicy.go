@@ -8,11 +8,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/fairway-net/fairway/internal/conntrack"
+	"github.com/fairway-net/fairway/internal/flow/conntrack"
+	"github.com/fairway-net/fairway/internal/flow/reset"
 	"github.com/fairway-net/fairway/internal/kube"
-	"github.com/fairway-net/fairway/internal/policy/enforcer"
-	"github.com/fairway-net/fairway/internal/policy/nftpolicy"
-	"github.com/fairway-net/fairway/internal/reset"
+	"github.com/fairway-net/fairway/internal/networkpolicy/enforcer"
+	"github.com/fairway-net/fairway/internal/networkpolicy/nftables"
 )
 
 // policyDir is where the CNI plugin finds the agent, in the node's file system and in the
@@ -50,7 +50,7 @@ func (a *agent) enforce(ctx context.Context, store *kube.Store, resets *reset.Re
 		g.Go(func() error {
 			flows := conntrack.New(conntrack.Config{Log: a.log})
 			defer flows.Close()
-			rules := nftpolicy.New()
+			rules := nftables.New()
 			rules.Reject = a.cfg.NetworkPolicyReject
 			e := enforcer.New(enforcer.Config{
 				Log: a.log, Node: a.cfg.NodeName, Source: source, Table: rules,
@@ -67,7 +67,7 @@ func (a *agent) enforce(ctx context.Context, store *kube.Store, resets *reset.Re
 // removePolicies removes the rules of an agent before that enforced NetworkPolicies: nothing
 // would keep them up to date.
 func (a *agent) removePolicies(ctx context.Context) error {
-	t := nftpolicy.New()
+	t := nftables.New()
 	found, err := t.Found(ctx)
 	if err == nil && found {
 		a.log.Warn("a former agent enforced NetworkPolicies; this one removes its rules [--network-policy keeps them]")

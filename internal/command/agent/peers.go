@@ -3,7 +3,7 @@ package agent
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/fairway-net/fairway/internal/liveness"
+	"github.com/fairway-net/fairway/internal/ipc/liveness"
 	"github.com/fairway-net/fairway/internal/service"
 )
 

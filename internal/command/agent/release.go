@@ -6,11 +6,11 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/fairway-net/fairway/internal/config"
+	"github.com/fairway-net/fairway/internal/command/agent/config"
 	"github.com/fairway-net/fairway/internal/datapath/modes"
+	"github.com/fairway-net/fairway/internal/datapath/takeover"
 	"github.com/fairway-net/fairway/internal/kube"
-	"github.com/fairway-net/fairway/internal/status"
-	"github.com/fairway-net/fairway/internal/takeover"
+	"github.com/fairway-net/fairway/internal/operate/status"
 )
 
 // runs runs the agent; a run that ends because another proxy has taken over is followed by

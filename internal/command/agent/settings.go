@@ -8,12 +8,12 @@ import (
 	"time"
 
 	"github.com/fairway-net/fairway/internal/command"
-	"github.com/fairway-net/fairway/internal/config"
+	"github.com/fairway-net/fairway/internal/command/agent/config"
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/datapath/modes"
 	"github.com/fairway-net/fairway/internal/kube"
-	"github.com/fairway-net/fairway/internal/node"
-	"github.com/fairway-net/fairway/internal/status"
+	"github.com/fairway-net/fairway/internal/operate/status"
+	"github.com/fairway-net/fairway/internal/podnetwork/node"
 )
 
 // A follower notices that the settings in --settings-dir have changed, and finds out whether

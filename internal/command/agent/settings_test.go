@@ -13,8 +13,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/fairway-net/fairway/internal/command"
-	"github.com/fairway-net/fairway/internal/config"
-	"github.com/fairway-net/fairway/internal/status"
+	"github.com/fairway-net/fairway/internal/command/agent/config"
+	"github.com/fairway-net/fairway/internal/operate/status"
 )
 
 // TestSettings changes settings under a running agent: bad ones are refused and named, good

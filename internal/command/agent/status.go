@@ -6,12 +6,12 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/fairway-net/fairway/internal/config"
+	"github.com/fairway-net/fairway/internal/command/agent/config"
 	"github.com/fairway-net/fairway/internal/datapath"
-	"github.com/fairway-net/fairway/internal/health"
 	"github.com/fairway-net/fairway/internal/kube"
+	"github.com/fairway-net/fairway/internal/operate/status"
 	"github.com/fairway-net/fairway/internal/proxy"
-	"github.com/fairway-net/fairway/internal/status"
+	"github.com/fairway-net/fairway/internal/proxy/health"
 )
 
 // agentStatus is what an agent says of itself: what its parts noted on the board, and what

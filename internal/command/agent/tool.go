@@ -10,11 +10,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fairway-net/fairway/internal/command"
-	"github.com/fairway-net/fairway/internal/config"
+	"github.com/fairway-net/fairway/internal/command/agent/config"
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/datapath/modes"
+	"github.com/fairway-net/fairway/internal/ipc/liveness"
 	"github.com/fairway-net/fairway/internal/kube"
-	"github.com/fairway-net/fairway/internal/liveness"
 	"github.com/fairway-net/fairway/internal/service"
 )
 

@@ -16,8 +16,8 @@ import (
 
 	"github.com/fairway-net/fairway/deploy"
 	"github.com/fairway-net/fairway/internal/command"
-	"github.com/fairway-net/fairway/internal/install"
 	"github.com/fairway-net/fairway/internal/kube/objects"
+	"github.com/fairway-net/fairway/internal/operate/install"
 )
 
 // A target is the cluster that a command works on, and how.

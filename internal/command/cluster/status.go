@@ -9,10 +9,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/fairway-net/fairway/internal/cli/output"
 	"github.com/fairway-net/fairway/internal/command"
 	"github.com/fairway-net/fairway/internal/kube"
-	"github.com/fairway-net/fairway/internal/output"
-	"github.com/fairway-net/fairway/internal/status"
+	"github.com/fairway-net/fairway/internal/operate/status"
 )
 
 // NewStatus builds `fairway status`.

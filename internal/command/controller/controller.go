@@ -18,9 +18,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fairway-net/fairway/internal/command"
-	"github.com/fairway-net/fairway/internal/ipam"
+	"github.com/fairway-net/fairway/internal/kernel/numbers"
 	"github.com/fairway-net/fairway/internal/kube"
-	"github.com/fairway-net/fairway/internal/numbers"
+	"github.com/fairway-net/fairway/internal/loadbalancer/ipam"
 )
 
 // controllerOptions are the flags of `fairway controller`.

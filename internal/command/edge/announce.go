@@ -6,12 +6,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/fairway-net/fairway/internal/edge"
-	"github.com/fairway-net/fairway/internal/fence"
-	"github.com/fairway-net/fairway/internal/numbers"
+	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/kernel/numbers"
+	"github.com/fairway-net/fairway/internal/loadbalancer/edge"
+	"github.com/fairway-net/fairway/internal/loadbalancer/layer2"
+	"github.com/fairway-net/fairway/internal/loadbalancer/layer2/fence"
 	"github.com/fairway-net/fairway/internal/proxy"
-	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/speaker"
 )
 
 // announce lets this machine announce the addresses that the kernel has rules for, if it is to. It
@@ -22,13 +22,13 @@ func (m *edgeMachine) announce(ctx context.Context, g *errgroup.Group, cutOff fu
 		return func() error { return nil }, fence.Remove(ctx)
 	}
 	source := edge.NewAnnounced(m.cfg, applied, lease)
-	s := speaker.New(speaker.Config{
+	s := layer2.New(layer2.Config{
 		Log: m.log, Node: a.Name, Key: a.Key, Port: numbers.PortHeartbeat, Source: source,
-		Assigned: func(map[service.Name]speaker.Assignment) {}, Dead: func([]string) {},
-		Event: func(name service.Name, p service.Problem) {
+		Assigned: func(map[api.Name]layer2.Assignment) {}, Dead: func([]string) {},
+		Event: func(name api.Name, p api.Problem) {
 			m.log.Warn("an address is not announced", "service", name.String(), "problem", p.Message)
 		},
-		Metrics: speaker.NewMetrics(registry, a.Name), Unfit: cutOff, Stateless: m.cfg.Stateless(),
+		Metrics: layer2.NewMetrics(registry, a.Name), Unfit: cutOff, Stateless: m.cfg.Stateless(),
 	})
 	m.log.Info("this machine announces its addresses", "name", a.Name, "members", len(a.Members), "lease", a.NeedsLease())
 	g.Go(func() error { return source.Run(ctx) })

@@ -15,19 +15,19 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fairway-net/fairway/internal/command"
-	"github.com/fairway-net/fairway/internal/conntrack"
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/datapath/modes"
-	"github.com/fairway-net/fairway/internal/edge"
-	"github.com/fairway-net/fairway/internal/fence"
+	"github.com/fairway-net/fairway/internal/datapath/takeover"
 	"github.com/fairway-net/fairway/internal/flow"
-	"github.com/fairway-net/fairway/internal/health"
+	"github.com/fairway-net/fairway/internal/flow/conntrack"
+	"github.com/fairway-net/fairway/internal/flow/reset"
 	"github.com/fairway-net/fairway/internal/kube"
-	"github.com/fairway-net/fairway/internal/node"
+	"github.com/fairway-net/fairway/internal/loadbalancer/edge"
+	"github.com/fairway-net/fairway/internal/loadbalancer/layer2/fence"
+	"github.com/fairway-net/fairway/internal/podnetwork/node"
 	"github.com/fairway-net/fairway/internal/proxy"
-	"github.com/fairway-net/fairway/internal/reset"
+	"github.com/fairway-net/fairway/internal/proxy/health"
 	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/takeover"
 )
 
 // New builds `fairway edge`: the load balancer on a machine outside of the cluster.

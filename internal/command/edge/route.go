@@ -7,13 +7,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/fairway-net/fairway/internal/announce"
-	"github.com/fairway-net/fairway/internal/bgp"
-	"github.com/fairway-net/fairway/internal/edge"
+	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/ipc/rib"
 	"github.com/fairway-net/fairway/internal/kube"
-	"github.com/fairway-net/fairway/internal/node"
-	"github.com/fairway-net/fairway/internal/rib"
-	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
+	"github.com/fairway-net/fairway/internal/loadbalancer/bgp"
+	"github.com/fairway-net/fairway/internal/loadbalancer/edge"
+	"github.com/fairway-net/fairway/internal/podnetwork/node"
 )
 
 // routes is the part of the pod network that this machine has.
@@ -48,7 +48,7 @@ func (m *edgeMachine) followRoutes(ctx context.Context, g *errgroup.Group, regis
 	metrics := bgp.NewMetrics(registry)
 	s, err := bgp.New(bgp.Config{
 		Log: m.log, Node: name, Source: source, Health: source, RIB: received, Metrics: metrics,
-		Report: func([]announce.PeerProblem) {}, Announced: func(map[service.Name]bgp.Announcement) {},
+		Report: func([]announce.PeerProblem) {}, Announced: func(map[api.Name]bgp.Announcement) {},
 	})
 	if err != nil {
 		return err

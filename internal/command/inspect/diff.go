@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 
+	"github.com/fairway-net/fairway/internal/cli/output"
 	"github.com/fairway-net/fairway/internal/command/agent"
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/datapath/modes"
-	"github.com/fairway-net/fairway/internal/output"
 	"github.com/fairway-net/fairway/internal/service"
 )
 

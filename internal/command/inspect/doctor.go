@@ -3,10 +3,10 @@ package inspect
 import (
 	"context"
 
+	"github.com/fairway-net/fairway/internal/cli/output"
 	"github.com/fairway-net/fairway/internal/command/agent"
-	"github.com/fairway-net/fairway/internal/doctor"
-	"github.com/fairway-net/fairway/internal/doctor/probe"
-	"github.com/fairway-net/fairway/internal/output"
+	"github.com/fairway-net/fairway/internal/operate/doctor"
+	"github.com/fairway-net/fairway/internal/operate/doctor/probe"
 )
 
 // examine looks for what keeps an agent from working here.

@@ -7,11 +7,11 @@ import (
 	"log/slog"
 	"os"
 
+	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/cli/output"
 	"github.com/fairway-net/fairway/internal/command"
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/datapath/modes"
-	"github.com/fairway-net/fairway/internal/output"
-	"github.com/fairway-net/fairway/internal/service"
 )
 
 // A dumpQuestion is what of the kernel's rules is shown.
@@ -24,7 +24,7 @@ type dumpQuestion struct {
 // run writes what the modes that are on this node do.
 func (q *dumpQuestion) run(ctx context.Context, e command.Env, format output.Format) error {
 	if q.only != "" {
-		n, err := service.ParseName(q.only)
+		n, err := api.ParseName(q.only)
 		if err != nil {
 			return fmt.Errorf("--service: %w", err)
 		}

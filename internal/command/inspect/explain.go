@@ -8,9 +8,10 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/command/agent"
 	"github.com/fairway-net/fairway/internal/datapath/modes"
-	"github.com/fairway-net/fairway/internal/egress"
+	"github.com/fairway-net/fairway/internal/podnetwork/egress"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -22,7 +23,7 @@ type explanation struct {
 
 // explain reads the API server and reports on packets to one Service, from one place or from all.
 func explain(ctx context.Context, a *agent.Tool, subject, from string) (report explanation, err error) {
-	name, err := service.ParseName(subject)
+	name, err := api.ParseName(subject)
 	if err != nil {
 		return report, err
 	}
@@ -54,7 +55,7 @@ func (e *explanation) addLoopback(addrs []netip.Addr) {
 		f := &e.Frontends[i]
 		at, proto, _ := strings.Cut(f.Address, "/")
 		to, err := netip.ParseAddrPort(at)
-		if f.Kind != service.KindNodePort || err != nil || proto == service.SCTP.String() {
+		if f.Kind != service.KindNodePort || err != nil || proto == api.SCTP.String() {
 			continue
 		}
 		for _, a := range addrs {

@@ -7,11 +7,11 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/command"
 	"github.com/fairway-net/fairway/internal/command/agent"
 	"github.com/fairway-net/fairway/internal/kube"
-	"github.com/fairway-net/fairway/internal/policy"
-	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/networkpolicy"
 )
 
 // A policyQuestion is what the command is asked about a pod.
@@ -19,7 +19,7 @@ type policyQuestion struct{ from, to, port string }
 
 // judge reads the API server and answers.
 func judge(ctx context.Context, a *agent.Tool, w io.Writer, subject string, q policyQuestion) error {
-	name, err := service.ParseName(subject)
+	name, err := api.ParseName(subject)
 	if err != nil {
 		return fmt.Errorf("%q does not name a pod [write NAMESPACE/POD]", subject)
 	}
@@ -47,16 +47,16 @@ func judge(ctx context.Context, a *agent.Tool, w io.Writer, subject string, q po
 		return err
 	}
 	if q.from == "" && q.to == "" {
-		for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
+		for _, d := range []networkpolicy.Direction{networkpolicy.Ingress, networkpolicy.Egress} {
 			cluster.WriteIsolation(w, pod, d)
 		}
 		return nil
 	}
-	d, peer := policy.Ingress, q.from
+	d, peer := networkpolicy.Ingress, q.from
 	if q.to != "" {
-		d, peer = policy.Egress, q.to
+		d, peer = networkpolicy.Egress, q.to
 	}
-	allowed, err := cluster.WriteJudgements(w, policy.Question{Pod: pod, Direction: d, Peer: peer, Proto: proto, Port: port})
+	allowed, err := cluster.WriteJudgements(w, networkpolicy.Question{Pod: pod, Direction: d, Peer: peer, Proto: proto, Port: port})
 	if err == nil && !allowed {
 		err = command.ExitError(1)
 	}
@@ -64,14 +64,14 @@ func judge(ctx context.Context, a *agent.Tool, w io.Writer, subject string, q po
 }
 
 // parsePort reads "80", "53/UDP" or nothing.
-func parsePort(text string) (proto service.Proto, port uint16, err error) {
+func parsePort(text string) (proto api.Proto, port uint16, err error) {
 	if text == "" {
 		return 0, 0, nil
 	}
 	number, name, _ := strings.Cut(text, "/")
 	n, err := strconv.ParseUint(number, 10, 16)
 	if err == nil {
-		proto, err = service.ParseProto(name)
+		proto, err = api.ParseProto(name)
 	}
 	if err != nil {
 		return 0, 0, fmt.Errorf("--port: %q is not a port [write 80, or 53/UDP]", text)

@@ -5,7 +5,7 @@ import (
 	"log/slog"
 	"net/netip"
 
-	"github.com/fairway-net/fairway/internal/rib"
+	"github.com/fairway-net/fairway/internal/ipc/rib"
 )
 
 // egressOwners hands the speaker's word on who announces what to the agent, beside the speaker's loop, which

@@ -12,15 +12,15 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/fairway-net/fairway/internal/bgp"
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/command"
-	"github.com/fairway-net/fairway/internal/fence"
+	"github.com/fairway-net/fairway/internal/ipc/liveness"
+	"github.com/fairway-net/fairway/internal/ipc/rib"
+	"github.com/fairway-net/fairway/internal/kernel/numbers"
 	"github.com/fairway-net/fairway/internal/kube"
-	"github.com/fairway-net/fairway/internal/liveness"
-	"github.com/fairway-net/fairway/internal/numbers"
-	"github.com/fairway-net/fairway/internal/rib"
-	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/speaker"
+	"github.com/fairway-net/fairway/internal/loadbalancer/bgp"
+	"github.com/fairway-net/fairway/internal/loadbalancer/layer2"
+	"github.com/fairway-net/fairway/internal/loadbalancer/layer2/fence"
 )
 
 // speakerOptions are the flags of `fairway speaker`.
@@ -98,22 +98,22 @@ func runSpeaker(ctx context.Context, log *slog.Logger, o speakerOptions, version
 	dead := liveness.NewPublisher()
 	source := store.SubscribeSpeaker(o.balancers.Class)
 	statuses, told, gone := source.L2Statuses(log, events.Inform), source.BGPStatuses(log, events.Inform), source.GoneStatuses(log)
-	metrics := speaker.NewMetrics(registry, o.node)
+	metrics := layer2.NewMetrics(registry, o.node)
 	owners := newEgressOwners(log, rib.Of(rib.DefaultDir, o.node))
 	routes := source.SubscribeBGP()
 	registry.MustRegister(routes.Metrics())
 	standings := routes.Standings(events)
-	s := speaker.New(speaker.Config{
+	s := layer2.New(layer2.Config{
 		Log: log, Node: o.node, Key: key, Port: numbers.PortHeartbeat, Source: source,
-		Assigned: func(all map[service.Name]speaker.Assignment) { statuses.Set(interfacesOf(all)) },
+		Assigned: func(all map[api.Name]layer2.Assignment) { statuses.Set(interfacesOf(all)) },
 		Dead:     func(nodes []string) { dead.Set(nodes); gone.Set(nodes) },
 		Owners:   owners.set, Granted: standings.SetGranted,
 		Event: events.Event, Metrics: metrics,
 	})
-	health := speaker.NewHealth()
+	health := layer2.NewHealth()
 	routers, err := bgp.New(bgp.Config{
 		Log: log, Node: o.node, Source: routes, Health: health, ProxyPort: o.proxyPort, ReflectorPort: numbers.PortReflector, Report: routes.Report, Metrics: bgp.NewMetrics(registry),
-		Announced: func(all map[service.Name]bgp.Announcement) {
+		Announced: func(all map[api.Name]bgp.Announcement) {
 			peers, addrs := announcedBy(all)
 			told.Set(peers)
 			metrics.SetBGP(addrs)
@@ -146,8 +146,8 @@ func runSpeaker(ctx context.Context, log *slog.Logger, o speakerOptions, version
 }
 
 // interfacesOf returns what is announced of each Service, and on which interfaces.
-func interfacesOf(all map[service.Name]speaker.Assignment) map[service.Name]kube.AnnouncedService {
-	out := make(map[service.Name]kube.AnnouncedService, len(all))
+func interfacesOf(all map[api.Name]layer2.Assignment) map[api.Name]kube.AnnouncedService {
+	out := make(map[api.Name]kube.AnnouncedService, len(all))
 	for name, x := range all {
 		out[name] = kube.AnnouncedService{By: x.Interfaces, Addrs: x.Addrs}
 	}
@@ -155,8 +155,8 @@ func interfacesOf(all map[service.Name]speaker.Assignment) map[service.Name]kube
 }
 
 // announcedBy returns what is announced of each Service, and to which BGPPeers, and the addresses alone.
-func announcedBy(all map[service.Name]bgp.Announcement) (services map[service.Name]kube.AnnouncedService, addrs map[service.Name][]netip.Addr) {
-	services, addrs = make(map[service.Name]kube.AnnouncedService, len(all)), make(map[service.Name][]netip.Addr, len(all))
+func announcedBy(all map[api.Name]bgp.Announcement) (services map[api.Name]kube.AnnouncedService, addrs map[api.Name][]netip.Addr) {
+	services, addrs = make(map[api.Name]kube.AnnouncedService, len(all)), make(map[api.Name][]netip.Addr, len(all))
 	for name, x := range all {
 		services[name] = kube.AnnouncedService{By: x.Peers, Addrs: x.Addrs}
 		addrs[name] = x.Addrs

@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/kernel/xtables"
 	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/testnet"
-	"github.com/fairway-net/fairway/internal/xtables"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 // countRuns puts a script before each of some programs, and returns how often one has run.

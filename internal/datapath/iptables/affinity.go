@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fairway-net/fairway/internal/datapath/nftset"
-	"github.com/fairway-net/fairway/internal/nft"
+	"github.com/fairway-net/fairway/internal/kernel/nft"
 	"github.com/fairway-net/fairway/internal/service"
 )
 

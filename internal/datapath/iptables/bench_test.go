@@ -8,8 +8,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 // numbered returns the i-th Service, a ClusterIP with eps endpoints.
@@ -21,10 +22,10 @@ func numbered(i, eps int) *service.Entry {
 			Local: i < 100,
 		})
 	}
-	n := service.Name{Namespace: "default", Name: fmt.Sprintf("service-%05d", i)}
+	n := api.Name{Namespace: "default", Name: fmt.Sprintf("service-%05d", i)}
 	return &service.Entry{Name: n, Frontends: []*service.Frontend{{
 		Addr:  netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 64 | byte(i>>16), byte(i >> 8), byte(i)}), 80),
-		Proto: service.TCP, Service: service.PortName{Name: n, Port: "http"}, Internal: r, External: r, ClusterIP: true,
+		Proto: api.TCP, Service: api.PortName{Name: n, Port: "http"}, Internal: r, External: r, ClusterIP: true,
 	}}}
 }
 

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/fairway-net/fairway/internal/datapath"
-	"github.com/fairway-net/fairway/internal/nft"
-	"github.com/fairway-net/fairway/internal/xtables"
+	"github.com/fairway-net/fairway/internal/kernel/nft"
+	"github.com/fairway-net/fairway/internal/kernel/xtables"
 )
 
 // verifyShare bounds the time that Check spends reading: a node where another program

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fairway-net/fairway/internal/childfault"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/testing/childfault"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 // TestCleanupOfOldRevisions: rules that iptables-nft-restore wrote while the kernel had no memory to

@@ -3,11 +3,11 @@ package iptables_test
 import (
 	"testing"
 
-	"github.com/fairway-net/fairway/internal/childfault"
-	"github.com/fairway-net/fairway/internal/datapath"
-	"github.com/fairway-net/fairway/internal/datapath/conformance"
 	"github.com/fairway-net/fairway/internal/datapath/iptables"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/flow"
+	"github.com/fairway-net/fairway/internal/testing/childfault"
+	"github.com/fairway-net/fairway/internal/testing/conformance"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 func TestMain(m *testing.M) {
@@ -33,7 +33,7 @@ func open(v iptables.Variant) conformance.Open {
 func TestPolicies(t *testing.T) {
 	for name, v := range map[string]iptables.Variant{"nft": iptables.NFT, "legacy": iptables.Legacy} {
 		t.Run(name, func(t *testing.T) {
-			conformance.RunPolicies(t, func(t testing.TB, _ *datapath.Gate) conformance.Datapath { return open(v)(t) })
+			conformance.RunPolicies(t, func(t testing.TB, _ *flow.Gate) conformance.Datapath { return open(v)(t) })
 		})
 	}
 }
@@ -41,7 +41,7 @@ func TestPolicies(t *testing.T) {
 func TestRejects(t *testing.T) {
 	for name, v := range map[string]iptables.Variant{"nft": iptables.NFT, "legacy": iptables.Legacy} {
 		t.Run(name, func(t *testing.T) {
-			conformance.RunRejects(t, func(t testing.TB, _ *datapath.Gate) conformance.Datapath { return open(v)(t) },
+			conformance.RunRejects(t, func(t testing.TB, _ *flow.Gate) conformance.Datapath { return open(v)(t) },
 				map[string]conformance.Rejection{"ClusterIP": conformance.Rejections, "NodePort": conformance.Rejections, "endpoint": conformance.Rejections})
 		})
 	}

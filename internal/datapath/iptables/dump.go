@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -125,7 +126,7 @@ func (r *reader) frontend(one rule) (*service.Frontend, error) {
 	if len(words) == 0 {
 		return nil, fmt.Errorf("no comment that names a Service")
 	}
-	name, err := service.ParsePortName(words[0])
+	name, err := api.ParsePortName(words[0])
 	if err != nil {
 		return nil, err
 	}

@@ -7,8 +7,8 @@ import (
 	"strings"
 
 	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/kernel/xtables"
 	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/xtables"
 )
 
 // Explain implements datapath.Datapath. It returns the rules of the shared chains that

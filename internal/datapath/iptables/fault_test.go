@@ -13,11 +13,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fairway-net/fairway/internal/childfault"
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/kernel/xtables"
 	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/testnet"
-	"github.com/fairway-net/fairway/internal/xtables"
+	"github.com/fairway-net/fairway/internal/testing/childfault"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 // faultTables are two tables that differ in each way that matters to the order of writes: a
@@ -177,7 +178,7 @@ func TestStepFaults(t *testing.T) {
 
 // portsOrChains is a Service whose ports, one of which has no endpoints, get chains of their own.
 func portsOrChains(side int) *service.Entry {
-	e := manyPorts(10, service.TCP, portsOfChain, maxPorts+side)
+	e := manyPorts(10, api.TCP, portsOfChain, maxPorts+side)
 	refused := &service.Route{Action: service.Reject}
 	e.Frontends[0].Internal, e.Frontends[0].External = refused, refused
 	return e

@@ -9,11 +9,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/datapath/nftset"
-	"github.com/fairway-net/fairway/internal/nft"
-	"github.com/fairway-net/fairway/internal/numbers"
+	"github.com/fairway-net/fairway/internal/kernel/nft"
+	"github.com/fairway-net/fairway/internal/kernel/numbers"
 	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 // formerNames are what releases up to d2dfa2d called what the helper has.
@@ -60,7 +61,7 @@ func TestFormerNames(t *testing.T) {
 		}
 	}
 	client := nftset.BucketKey[listNumber](append(list, formerClient.AsSlice()...))
-	mark := nftset.Number(markKnown | before.renderer.mark(sep+hash(table.Sorted()[0].Service, service.TCP, table.Sorted()[0].Internal.Endpoints[0].Addr.String())))
+	mark := nftset.Number(markKnown | before.renderer.mark(sep+hash(table.Sorted()[0].Service, api.TCP, table.Sorted()[0].Internal.Endpoints[0].Addr.String())))
 	if err := before.helper.table.Commit(t.Context(), nil, []nft.Write{{Set: affinityBuckets(true), Key: client, Data: mark, Timeout: time.Hour, Add: true}}); err != nil {
 		t.Fatal(err)
 	}

@@ -10,9 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fairway-net/fairway/internal/scenario"
+	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/kernel/xtables"
 	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/xtables"
+	"github.com/fairway-net/fairway/internal/testing/scenario"
 )
 
 var update = flag.Bool("update", false, "write testdata again")
@@ -63,9 +64,9 @@ func TestNamesStay(t *testing.T) {
 	every := &service.Route{Endpoints: []service.Endpoint{at("10.244.1.2:80", true, 3), at("10.244.2.3:80", false, 0)}, Masquerade: service.MasqueradeOffCluster}
 	local := &service.Route{Endpoints: every.Endpoints[:1], Local: true}
 	second := &service.Route{Endpoints: every.Endpoints[1:], Masquerade: service.MasqueradeAll}
-	name := service.PortName{Name: service.Name{Namespace: "default", Name: "web"}, Port: "http"}
+	name := api.PortName{Name: api.Name{Namespace: "default", Name: "web"}, Port: "http"}
 	front := func(addr string, in, out *service.Route, affinity time.Duration, sources ...string) *service.Frontend {
-		f := &service.Frontend{Addr: netip.MustParseAddrPort(addr), Proto: service.TCP, Service: name, Internal: in, External: out, Affinity: affinity}
+		f := &service.Frontend{Addr: netip.MustParseAddrPort(addr), Proto: api.TCP, Service: name, Internal: in, External: out, Affinity: affinity}
 		for _, s := range sources {
 			f.Sources = append(f.Sources, netip.MustParsePrefix(s))
 		}

@@ -4,13 +4,14 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
 // A group is one port of one Service, whose frontends share chains.
 type group struct {
-	name  service.PortName
-	proto service.Proto
+	name  api.PortName
+	proto api.Proto
 }
 
 func groupOf(f *service.Frontend) group { return group{f.Service, f.Proto} }
@@ -54,14 +55,14 @@ func addCounts[K comparable](counts, change map[K]int) {
 // Services are wide in both.
 type change struct {
 	groups  map[group][]*service.Frontend
-	was, is map[service.Name]wide
+	was, is map[api.Name]wide
 }
 
 // changed finds the groups that differ from those in the kernel. Of a Service that has become wide at an
 // address, or is so no longer, they are all.
 func (d *Datapath) changed(want *service.Table, all []service.Change) *change {
-	c := &change{map[group][]*service.Frontend{}, map[service.Name]wide{}, map[service.Name]wide{}}
-	names := map[service.Name]bool{}
+	c := &change{map[group][]*service.Frontend{}, map[api.Name]wide{}, map[api.Name]wide{}}
+	names := map[api.Name]bool{}
 	for _, one := range all {
 		for _, f := range []*service.Frontend{one.Old, one.New} {
 			if f != nil {
@@ -112,7 +113,7 @@ func (d *Datapath) planChange(c *change) (map[bool]*script, counts) {
 }
 
 // frontendsOf are the frontends of a Service in a table.
-func frontendsOf(t *service.Table, name service.Name) []*service.Frontend {
+func frontendsOf(t *service.Table, name api.Name) []*service.Frontend {
 	if e := t.Entry(name); e != nil {
 		return e.Frontends
 	}

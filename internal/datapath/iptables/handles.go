@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"maps"
 
-	"github.com/fairway-net/fairway/internal/nft"
+	"github.com/fairway-net/fairway/internal/kernel/nft"
 )
 
 // What iptables-nft holds, by its handles: the kernel numbers each table, chain and rule,

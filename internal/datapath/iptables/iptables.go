@@ -31,10 +31,11 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/datapath"
-	"github.com/fairway-net/fairway/internal/numbers"
+	"github.com/fairway-net/fairway/internal/kernel/numbers"
+	"github.com/fairway-net/fairway/internal/kernel/xtables"
 	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/xtables"
 )
 
 // DefaultMark is kube-proxy's: bit 14.
@@ -84,7 +85,7 @@ func New(cfg Config) (*Datapath, error) {
 func (d *Datapath) Info() datapath.Info {
 	return datapath.Info{Name: datapath.IPTables, Capabilities: datapath.Capabilities{
 		Algorithms: service.AlgorithmsOf(service.Random, service.RoundRobin),
-		Protocols:  []service.Proto{service.TCP, service.UDP, service.SCTP},
+		Protocols:  []api.Proto{api.TCP, api.UDP, api.SCTP},
 
 		WritesLists: true,
 	}}
@@ -133,7 +134,7 @@ func (d *Datapath) Sync(ctx context.Context, want *service.Table) (datapath.Stat
 }
 
 // Counts implements datapath.Datapath: this mode counts nothing.
-func (d *Datapath) Counts(ctx context.Context) (map[service.PortName]datapath.Count, error) {
+func (d *Datapath) Counts(ctx context.Context) (map[api.PortName]datapath.Count, error) {
 	return nil, nil
 }
 

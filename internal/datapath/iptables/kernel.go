@@ -7,7 +7,7 @@ import (
 	"os/exec"
 	"strings"
 
-	"github.com/fairway-net/fairway/internal/xtables"
+	"github.com/fairway-net/fairway/internal/kernel/xtables"
 )
 
 // A Variant is one of the two sets of programs, each with its own rules in the kernel.

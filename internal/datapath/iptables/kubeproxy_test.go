@@ -6,9 +6,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fairway-net/fairway/internal/kernel/xtables"
 	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/testnet"
-	"github.com/fairway-net/fairway/internal/xtables"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 // kubeProxyWrites is what a kube-proxy that starts does to our chains: it empties the

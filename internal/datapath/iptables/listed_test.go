@@ -10,7 +10,7 @@ import (
 
 	"github.com/fairway-net/fairway/internal/datapath/nftset"
 	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 // TestListed: nft lists the rules that remember clients. It aborts on what it cannot say, and takes the

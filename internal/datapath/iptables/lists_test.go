@@ -11,8 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 // longList is a Service's frontends with some of very many endpoints: by its ClusterIP and, if ports, by a
@@ -75,7 +76,7 @@ func TestPartsShares(t *testing.T) {
 			}
 		}
 		got := map[string]float64{}
-		walk(svc+hash(numbered(2000, 0).Frontends[0].Service, service.TCP), 1, got)
+		walk(svc+hash(numbered(2000, 0).Frontends[0].Service, api.TCP), 1, got)
 		for _, e := range eps {
 			if want := float64(e.Weight) / total; got[e.String()] < want*0.9999 || got[e.String()] > want*1.0001 {
 				t.Fatalf("%d endpoints: %v has a share of %v, want %v", n, e, got[e.String()], want)

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/fairway-net/fairway/internal/datapath"
-	"github.com/fairway-net/fairway/internal/xtables"
+	"github.com/fairway-net/fairway/internal/kernel/xtables"
 )
 
 // A handleWatch knows the handles that our rules have in the kernel since our last write.

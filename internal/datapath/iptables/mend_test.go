@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 // other runs a command as another program does.

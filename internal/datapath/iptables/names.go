@@ -1,9 +1,9 @@
 package iptables
 
 import (
-	"github.com/fairway-net/fairway/internal/numbers"
-	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/xtables"
+	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/kernel/numbers"
+	"github.com/fairway-net/fairway/internal/kernel/xtables"
 )
 
 // A chain is one chain of one table of a family.
@@ -65,7 +65,7 @@ func constantNames(table string) []string {
 
 // hash ends the name of a chain: of the Service port, the protocol, and whatever else
 // distinguishes the chain.
-func hash(name service.PortName, proto service.Proto, more ...string) string {
+func hash(name api.PortName, proto api.Proto, more ...string) string {
 	return xtables.Hash(append([]string{name.String(), lower(proto)}, more...)...)
 }
 

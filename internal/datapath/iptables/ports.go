@@ -5,8 +5,9 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/kernel/xtables"
 	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/xtables"
 )
 
 // A Service of very many ports at one address has chains of its own for them: of what other Services' packets
@@ -40,12 +41,12 @@ func wideOf(all []*service.Frontend) wide {
 }
 
 // wideOfGroups are those of each Service that has any.
-func wideOfGroups(groups map[group][]*service.Frontend) map[service.Name]wide {
-	ofService := map[service.Name][]*service.Frontend{}
+func wideOfGroups(groups map[group][]*service.Frontend) map[api.Name]wide {
+	ofService := map[api.Name][]*service.Frontend{}
 	for g, fronts := range groups {
 		ofService[g.name.Name] = append(ofService[g.name.Name], fronts...)
 	}
-	all := map[service.Name]wide{}
+	all := map[api.Name]wide{}
 	for name, fronts := range ofService {
 		if w := wideOf(fronts); len(w) > 0 {
 			all[name] = w

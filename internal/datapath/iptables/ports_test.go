@@ -10,13 +10,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 // manyPorts is the Service i with so many ports of one protocol at its ClusterIP, from a first one on, each with
 // one endpoint.
-func manyPorts(i int, proto service.Proto, first, n int) *service.Entry {
+func manyPorts(i int, proto api.Proto, first, n int) *service.Entry {
 	one := numbered(i, 1)
 	e := &service.Entry{Name: one.Name}
 	for k := range n {
@@ -32,7 +33,7 @@ func manyPorts(i int, proto service.Proto, first, n int) *service.Entry {
 // load-balancer address with sources, and NodePorts; some without endpoints, some that pods alone reach.
 func mixedPorts(rng *rand.Rand, n int) *service.Entry {
 	e := &service.Entry{Name: numbered(1, 0).Name}
-	protos := []service.Proto{service.TCP, service.UDP, service.SCTP}
+	protos := []api.Proto{api.TCP, api.UDP, api.SCTP}
 	empty, drop := &service.Route{Action: service.Reject}, &service.Route{Action: service.Drop}
 	for i, port := range rng.Perm(3000)[:n] {
 		cluster := *manyPorts(1, protos[rng.IntN(3)], 1+port, 1).Frontends[0]
@@ -133,7 +134,7 @@ func TestPortsPackets(t *testing.T) {
 		other(t, command)
 	}
 	const first, n = 200, 700
-	e := manyPorts(0, service.TCP, first, n)
+	e := manyPorts(0, api.TCP, first, n)
 	d := open(t, NFT)
 	sync(t, d, service.NewTable(settings(), e.Frontends))
 	at := e.Frontends[0].Internal.Endpoints[0].Addr
@@ -165,7 +166,7 @@ func TestPortsPackets(t *testing.T) {
 			t.Errorf("port %d, which the Service does not have, takes a connection", port)
 		}
 	}
-	all, err := d.Explain(t.Context(), service.Key{Addr: netip.AddrPortFrom(e.Frontends[0].Addr.Addr(), 512), Proto: service.TCP})
+	all, err := d.Explain(t.Context(), service.Key{Addr: netip.AddrPortFrom(e.Frontends[0].Addr.Addr(), 512), Proto: api.TCP})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,9 +7,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fairway-net/fairway/internal/nft"
+	"github.com/fairway-net/fairway/internal/kernel/nft"
+	"github.com/fairway-net/fairway/internal/kernel/xtables"
 	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/xtables"
 )
 
 // What iptables-nft holds, as text, is read from the kernel without its programs:

@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fairway-net/fairway/internal/scenario"
-	"github.com/fairway-net/fairway/internal/testnet"
-	"github.com/fairway-net/fairway/internal/xtables"
+	"github.com/fairway-net/fairway/internal/kernel/xtables"
+	"github.com/fairway-net/fairway/internal/testing/scenario"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 // saved is what iptables-nft-save prints of a family.

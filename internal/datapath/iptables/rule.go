@@ -7,8 +7,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/xtables"
+	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/kernel/xtables"
 )
 
 // A rule is one rule, in the part of iptables' language that we use. Its text is exactly what
@@ -17,9 +17,9 @@ import (
 type rule struct {
 	src, dst, in          string // "10.96.0.1/32", "veth+"; empty: any
 	notSrc, notDst, notIn bool
-	proto                 service.Proto // 0: any
-	port                  uint16        // 0: any
-	lastPort              uint16        // of a range that begins with port; 0: only port
+	proto                 api.Proto // 0: any
+	port                  uint16    // 0: any
+	lastPort              uint16    // of a range that begins with port; 0: only port
 	comment               string
 	matches               string // other matches, as text
 	jump                  string // the target with its options; empty: none
@@ -59,7 +59,7 @@ func (r rule) String() string {
 }
 
 // lower is a protocol as iptables calls it, empty for none.
-func lower(p service.Proto) string {
+func lower(p api.Proto) string {
 	if p == 0 {
 		return ""
 	}
@@ -98,7 +98,7 @@ func parse(text string) rule {
 		case "-i":
 			r.in, r.notIn = value, not
 		case "-p":
-			p, err := service.ParseProto(value)
+			p, err := api.ParseProto(value)
 			r.proto, r.unknown = p, r.unknown || err != nil || not
 		case "--comment":
 			r.comment = value

@@ -8,19 +8,20 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 // The names that articles show.
 func TestNames(t *testing.T) {
-	port := func(ns, name, port string) service.PortName {
-		return service.PortName{Name: service.Name{Namespace: ns, Name: name}, Port: port}
+	port := func(ns, name, port string) api.PortName {
+		return api.PortName{Name: api.Name{Namespace: ns, Name: name}, Port: port}
 	}
 	for want, got := range map[string]string{
-		"NPX46M4PTMTKRN6Y": hash(port("default", "kubernetes", "https"), service.TCP),
-		"TCOU7JCQXEZGVUNU": hash(port("kube-system", "kube-dns", "dns"), service.UDP),
-		"ERIFXISQEP7F7OF4": hash(port("kube-system", "kube-dns", "dns-tcp"), service.TCP),
+		"NPX46M4PTMTKRN6Y": hash(port("default", "kubernetes", "https"), api.TCP),
+		"TCOU7JCQXEZGVUNU": hash(port("kube-system", "kube-dns", "dns"), api.UDP),
+		"ERIFXISQEP7F7OF4": hash(port("kube-system", "kube-dns", "dns-tcp"), api.TCP),
 	} {
 		if got != want {
 			t.Errorf("hash is %s, want %s", got, want)
@@ -86,7 +87,7 @@ func TestCheckNotices(t *testing.T) {
 			for _, command := range []string{
 				name + " -t nat -F KUBE-SERVICES",
 				name + " -t nat -D KUBE-MARK-MASQ 1",
-				name + " -t nat -I KUBE-" + "SVC-" + hash(one.Frontends[0].Service, service.TCP) + " -j RETURN",
+				name + " -t nat -I KUBE-" + "SVC-" + hash(one.Frontends[0].Service, api.TCP) + " -j RETURN",
 				name + " -t nat -D PREROUTING 1",
 				name + " -t filter -F",
 				name + " -t nat -F",

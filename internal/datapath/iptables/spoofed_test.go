@@ -4,10 +4,10 @@ import (
 	"context"
 	"testing"
 
-	"github.com/fairway-net/fairway/internal/datapath/conformance"
 	"github.com/fairway-net/fairway/internal/datapath/iptables"
-	"github.com/fairway-net/fairway/internal/nft"
-	"github.com/fairway-net/fairway/internal/numbers"
+	"github.com/fairway-net/fairway/internal/kernel/nft"
+	"github.com/fairway-net/fairway/internal/kernel/numbers"
+	"github.com/fairway-net/fairway/internal/testing/conformance"
 )
 
 // TestSpoofed: forged SYNs take no more of the map of clients than their Service's share.

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/fairway-net/fairway/internal/nft"
-	"github.com/fairway-net/fairway/internal/xtables"
+	"github.com/fairway-net/fairway/internal/kernel/nft"
+	"github.com/fairway-net/fairway/internal/kernel/xtables"
 )
 
 // unhook deletes rules in others' chains that lead to ours, by their handles. iptables-nft finds a

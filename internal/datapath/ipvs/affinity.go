@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/fairway-net/fairway/internal/datapath/nftset"
-	"github.com/fairway-net/fairway/internal/nft"
+	"github.com/fairway-net/fairway/internal/kernel/nft"
 )
 
 // Session affinity. IPVS remembers each client of a persistent virtual server by a template,

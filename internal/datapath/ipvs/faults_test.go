@@ -10,11 +10,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/datapath"
-	"github.com/fairway-net/fairway/internal/datapath/conformance"
 	"github.com/fairway-net/fairway/internal/datapath/nftables"
 	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/testing/conformance"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 // The tests in this file are of every mode that user-mode Linux can run: they change what
@@ -44,7 +45,7 @@ func TestClock(t *testing.T) {
 	for mode, open := range everyMode {
 		t.Run(mode, func(t *testing.T) {
 			r := newRig(t, open(t))
-			f := frontend(0, service.TCP, service.RoundRobin, r.eps...)
+			f := frontend(0, api.TCP, service.RoundRobin, r.eps...)
 			f.Affinity = 30 * time.Minute
 			r.sync(f)
 			held := r.dial(r.from(0), vip(0))
@@ -92,7 +93,7 @@ func TestConntrackFull(t *testing.T) {
 	for mode, open := range everyMode {
 		t.Run(mode, func(t *testing.T) {
 			r := newRig(t, open(t))
-			r.sync(frontend(0, service.TCP, 0, r.eps...))
+			r.sync(frontend(0, api.TCP, 0, r.eps...))
 			held := r.dial(r.from(0), vip(0))
 			set("1") // as full as can be: no entry has room
 			if got := r.client.Ask("tcp", vip(0), time.Second); got.Outcome == testnet.Answered {
@@ -103,7 +104,7 @@ func TestConntrackFull(t *testing.T) {
 					t.Errorf("the connection is answered by %v, was at %v", at, held.at)
 				}
 			}
-			r.sync(frontend(0, service.TCP, 0, r.eps...), frontend(1, service.TCP, 0, r.eps[0]))
+			r.sync(frontend(0, api.TCP, 0, r.eps...), frontend(1, api.TCP, 0, r.eps[0]))
 			r.check(true)
 			set(strings.TrimSpace(string(was)))
 			for i := range 2 {

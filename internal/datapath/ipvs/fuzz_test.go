@@ -4,8 +4,8 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/datapath/nftset"
-	"github.com/fairway-net/fairway/internal/service"
 )
 
 // FuzzReplies: no reply of IPVS makes the parsers panic, and what we ask for is read back:
@@ -13,7 +13,7 @@ import (
 func FuzzReplies(f *testing.F) {
 	for _, addr := range []string{"10.96.0.1:80", "[fd00::1]:80"} {
 		o := serverOp{
-			cmd: cmdNewReal, server: serverID{netip.MustParseAddrPort(addr), service.TCP}, definition: &virtualServer{sched: "rr", persist: 30},
+			cmd: cmdNewReal, server: serverID{netip.MustParseAddrPort(addr), api.TCP}, definition: &virtualServer{sched: "rr", persist: 30},
 			real: netip.MustParseAddrPort(addr), weight: 7,
 		}
 		m, err := o.message(30)

@@ -10,8 +10,8 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	fwnetlink "github.com/fairway-net/fairway/internal/netlink"
-	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/api"
+	fwnetlink "github.com/fairway-net/fairway/internal/kernel/netlink"
 )
 
 // The constants IPVS_CMD_… and IPVS_…_ATTR_… of linux/ip_vs.h and linux/genetlink.h.
@@ -371,7 +371,7 @@ func parseServer(data []byte) (serverID, *listedServer, error) {
 		f.persist = time
 	}
 	a, err := parseAddr(af, addr)
-	return serverID{Addr: netip.AddrPortFrom(a, port), Proto: service.Proto(proto)}, &f, err
+	return serverID{Addr: netip.AddrPortFrom(a, port), Proto: api.Proto(proto)}, &f, err
 }
 
 // A realServer is a real server as the kernel reports it.

@@ -13,9 +13,9 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	fwnetlink "github.com/fairway-net/fairway/internal/netlink"
-	"github.com/fairway-net/fairway/internal/numbers"
-	"github.com/fairway-net/fairway/internal/sysctl"
+	fwnetlink "github.com/fairway-net/fairway/internal/kernel/netlink"
+	"github.com/fairway-net/fairway/internal/kernel/numbers"
+	"github.com/fairway-net/fairway/internal/kernel/sysctl"
 )
 
 // prepare makes the node deliver packets to virtual servers locally, and IPVS write its

@@ -5,10 +5,10 @@ package ipvs_test
 import (
 	"testing"
 
-	"github.com/fairway-net/fairway/internal/datapath"
-	"github.com/fairway-net/fairway/internal/datapath/conformance"
 	"github.com/fairway-net/fairway/internal/datapath/ipvs"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/flow"
+	"github.com/fairway-net/fairway/internal/testing/conformance"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 // The tests in files with this build tag run inside user-mode Linux: see uml_test.go.
@@ -26,5 +26,5 @@ func open(t testing.TB) conformance.Datapath {
 func TestConformance(t *testing.T) { conformance.Run(t, open) }
 
 func TestPolicies(t *testing.T) {
-	conformance.RunPolicies(t, func(t testing.TB, _ *datapath.Gate) conformance.Datapath { return open(t) })
+	conformance.RunPolicies(t, func(t testing.TB, _ *flow.Gate) conformance.Datapath { return open(t) })
 }

@@ -10,10 +10,11 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/datapath/nftset"
-	"github.com/fairway-net/fairway/internal/nft"
-	"github.com/fairway-net/fairway/internal/numbers"
+	"github.com/fairway-net/fairway/internal/kernel/nft"
+	"github.com/fairway-net/fairway/internal/kernel/numbers"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -84,7 +85,7 @@ func (d *Datapath) Info() datapath.Info {
 	return datapath.Info{Name: datapath.IPVS, Program: d.text, Capabilities: datapath.Capabilities{
 		Algorithms: service.AlgorithmsOf(service.Random, service.RoundRobin, service.LeastConn, service.SourceHash,
 			service.DestHash, service.ShortestDelay, service.NeverQueue, service.Maglev),
-		Protocols: []service.Proto{service.TCP, service.UDP, service.SCTP},
+		Protocols: []api.Proto{api.TCP, api.UDP, api.SCTP},
 		Counts:    datapath.CountsConnections,
 	}}
 }
@@ -320,7 +321,7 @@ func (s *state) route(v nftset.VerdictID, at serverID, n *frontendComment) *serv
 }
 
 // Counts implements datapath.Datapath.
-func (d *Datapath) Counts(ctx context.Context) (map[service.PortName]datapath.Count, error) {
+func (d *Datapath) Counts(ctx context.Context) (map[api.PortName]datapath.Count, error) {
 	all, err := d.genl.servers(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("count: %w", err)
@@ -331,7 +332,7 @@ func (d *Datapath) Counts(ctx context.Context) (map[service.PortName]datapath.Co
 			return nil, fmt.Errorf("count: %w", err)
 		}
 	}
-	counts := map[service.PortName]datapath.Count{}
+	counts := map[api.PortName]datapath.Count{}
 	seen := map[serverID]bool{}
 	for k, f := range s.frontends {
 		n, err := parseComment(f.comment)

@@ -14,9 +14,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fairway-net/fairway/internal/conntrack"
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/datapath/ipvs"
 	"github.com/fairway-net/fairway/internal/flow"
+	"github.com/fairway-net/fairway/internal/flow/conntrack"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -61,9 +62,9 @@ func TestDrain(t *testing.T) {
 			t.Errorf("%s: it is there: %v, with weight %q; want %v", when, got, weight, there)
 		}
 	}
-	r.sync(frontend(0, service.TCP, 0, leaving), frontend(1, service.UDP, 0, leaving))
+	r.sync(frontend(0, api.TCP, 0, leaving), frontend(1, api.UDP, 0, leaving))
 	c := r.dial(r.from(0), vip(0))
-	r.sync(frontend(0, service.TCP, 0, r.eps[1]), frontend(1, service.UDP, 0, r.eps[1]))
+	r.sync(frontend(0, api.TCP, 0, r.eps[1]), frontend(1, api.UDP, 0, r.eps[1]))
 	state("just left", true)
 	if out := r.run("ipvsadm", "-Ln", "-u", "250.64.0.2:1"); strings.Contains(out, leaving.Addr.String()) {
 		t.Errorf("UDP keeps it:\n%s", out)
@@ -79,9 +80,9 @@ func TestDrain(t *testing.T) {
 	pause(5 * time.Minute)
 	state("its connection has ended", false)
 
-	r.sync(frontend(0, service.TCP, 0, leaving))
+	r.sync(frontend(0, api.TCP, 0, leaving))
 	c = r.dial(r.from(0), vip(0))
-	r.sync(frontend(0, service.TCP, 0, r.eps[1]))
+	r.sync(frontend(0, api.TCP, 0, r.eps[1]))
 	for range 4 {
 		pause(10 * time.Minute)
 		r.ask(c)
@@ -105,7 +106,7 @@ func TestUnanswered(t *testing.T) {
 			r := newRig(t, open(t))
 			dead, alive := r.eps[1], r.eps[0]
 			with := func(e service.Endpoint) *service.Frontend {
-				f := frontend(0, service.TCP, service.RoundRobin, e)
+				f := frontend(0, api.TCP, service.RoundRobin, e)
 				change(f)
 				return f
 			}
@@ -133,7 +134,7 @@ func TestUnanswered(t *testing.T) {
 			r.do(func() error {
 				log := slog.New(slog.DiscardHandler)
 				ender := conntrack.NewEnder(log, conntrack.New(conntrack.Config{Log: log}), func([]conntrack.Entry) {})
-				result, err := ender.EndFlows(t.Context(), []flow.Flow{{Proto: service.TCP, Frontend: vip(0), Endpoint: dead.Addr, Unanswered: true}})
+				result, err := ender.EndFlows(t.Context(), []flow.Flow{{Proto: api.TCP, Frontend: vip(0), Endpoint: dead.Addr, Unanswered: true}})
 				if result.Ended != 1 {
 					t.Errorf("%d connections are forgotten", result.Ended)
 				}
@@ -154,7 +155,7 @@ func TestUnanswered(t *testing.T) {
 // A restart in the middle of it leaves the endpoint to drain, and it may come back.
 func TestDrainRestart(t *testing.T) {
 	r := newRig(t, open(t))
-	r.sync(frontend(0, service.TCP, 0, r.eps[:2]...))
+	r.sync(frontend(0, api.TCP, 0, r.eps[:2]...))
 	c := r.dial(r.from(0), vip(0))
 	var left service.Endpoint
 	for _, e := range r.eps[:2] {
@@ -162,15 +163,15 @@ func TestDrainRestart(t *testing.T) {
 			left = e
 		}
 	}
-	r.sync(frontend(0, service.TCP, 0, left))
+	r.sync(frontend(0, api.TCP, 0, left))
 	r.dp.Close()
 	r.dp = open(t)
 	t.Cleanup(r.dp.Close)
-	r.sync(frontend(0, service.TCP, 0, left))
+	r.sync(frontend(0, api.TCP, 0, left))
 	if there, weight := r.real(service.Endpoint{Addr: c.at}); !there || weight != "0" {
 		t.Errorf("after a restart it is there: %v, with weight %q", there, weight)
 	}
-	r.sync(frontend(0, service.TCP, 0, r.eps[:2]...))
+	r.sync(frontend(0, api.TCP, 0, r.eps[:2]...))
 	if there, weight := r.real(service.Endpoint{Addr: c.at}); !there || weight != "1" {
 		t.Errorf("come back it is there: %v, with weight %q", there, weight)
 	}
@@ -186,7 +187,7 @@ func TestRestart(t *testing.T) {
 	r := newRig(t, open(t))
 	table := func(n int) (all []*service.Frontend) {
 		for i := range n {
-			all = append(all, frontend(i, service.TCP, service.RoundRobin, r.eps...))
+			all = append(all, frontend(i, api.TCP, service.RoundRobin, r.eps...))
 		}
 		all[0].Affinity = time.Hour
 		return all
@@ -240,7 +241,7 @@ func TestRestart(t *testing.T) {
 // remembers of its connections.
 func TestAffinityEnds(t *testing.T) {
 	r := newRig(t, open(t))
-	f := frontend(0, service.TCP, service.RoundRobin, r.eps...)
+	f := frontend(0, api.TCP, service.RoundRobin, r.eps...)
 	f.Affinity = time.Hour
 	r.sync(f)
 	visit := func(client int) netip.AddrPort {
@@ -269,7 +270,7 @@ func TestForgotten(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := newRig(t, dp)
-	r.sync(frontend(0, service.TCP, 0, r.eps...))
+	r.sync(frontend(0, api.TCP, 0, r.eps...))
 	c := r.dial(r.from(0), vip(0))
 	pause(10 * time.Second) // less than until the first keepalive
 	if out := r.run("ipvsadm", "-Lnc"); strings.Contains(out, c.at.String()) {
@@ -284,7 +285,7 @@ func TestForgotten(t *testing.T) {
 // addresses and directly: each connection gets its own replies.
 func TestOnePort(t *testing.T) {
 	r := newRig(t, open(t))
-	r.sync(frontend(0, service.TCP, 0, r.eps[0]), frontend(1, service.TCP, 0, r.eps[0]))
+	r.sync(frontend(0, api.TCP, 0, r.eps[0]), frontend(1, api.TCP, 0, r.eps[0]))
 	from := netip.AddrPortFrom(r.addrs[0], 4711)
 	a, b := r.dial(from, vip(0)), r.dial(from, vip(1))
 	for range 3 {
@@ -310,7 +311,7 @@ func TestOnePort(t *testing.T) {
 // What another program does to our virtual servers and routes is noticed and put right.
 func TestOtherProgram(t *testing.T) {
 	r := newRig(t, open(t))
-	want := []*service.Frontend{frontend(0, service.TCP, 0, r.eps...), frontend(1, service.TCP, 0, r.eps[1])}
+	want := []*service.Frontend{frontend(0, api.TCP, 0, r.eps...), frontend(1, api.TCP, 0, r.eps[1])}
 	r.sync(want...)
 	r.check(true)
 	for _, harm := range []string{
@@ -342,7 +343,7 @@ func TestOtherProgram(t *testing.T) {
 func TestForeign(t *testing.T) {
 	r := newRig(t, open(t))
 	r.run("ipvsadm", "-A", "-t", "192.0.2.7:80", "-s", "rr")
-	r.sync(frontend(0, service.TCP, 0, r.eps...))
+	r.sync(frontend(0, api.TCP, 0, r.eps...))
 	c := r.client.Ask("tcp", netip.MustParseAddrPort("250.64.0.1:1"), patience)
 	if c.By != "" {
 		t.Errorf("a virtual server answers those who call it: %v", c)
@@ -357,7 +358,7 @@ func TestForeign(t *testing.T) {
 // Every connection is counted.
 func TestCounts(t *testing.T) {
 	r := newRig(t, open(t))
-	f := frontend(0, service.TCP, 0, r.eps...)
+	f := frontend(0, api.TCP, 0, r.eps...)
 	r.sync(f)
 	for range 7 {
 		r.end(r.dial(r.from(0), vip(0)))

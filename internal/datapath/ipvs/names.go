@@ -8,8 +8,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/datapath/nftset"
-	"github.com/fairway-net/fairway/internal/numbers"
+	"github.com/fairway-net/fairway/internal/kernel/numbers"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -100,7 +101,7 @@ func verdictFor(r *service.Route, nodePort, external bool) nftset.VerdictID {
 // A frontendComment is the comment of a frontend's element: text for people, and properties
 // that its virtual server does not have: "default/web:http rr 10800s local".
 type frontendComment struct {
-	service  service.PortName
+	service  api.PortName
 	balance  service.Algorithm
 	affinity time.Duration
 	// local and externalLocal are Route.Local of the two routes; false without affinity.
@@ -147,7 +148,7 @@ func (n frontendComment) String() string {
 // parseComment is the inverse of String.
 func parseComment(text string) (n frontendComment, err error) {
 	words := strings.Split(text, " ")
-	if n.service, err = service.ParsePortName(words[0]); err != nil {
+	if n.service, err = api.ParsePortName(words[0]); err != nil {
 		return n, err
 	}
 	for _, w := range words[1:] {

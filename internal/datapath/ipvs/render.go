@@ -8,10 +8,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fairway-net/fairway/internal/datapath/lb"
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/datapath/nftset"
-	"github.com/fairway-net/fairway/internal/nft"
+	"github.com/fairway-net/fairway/internal/kernel/nft"
 	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/service/lb"
 )
 
 // changes are the changes of one Sync: first before, then writes, then after. Between two of
@@ -39,7 +40,7 @@ type endpointList struct {
 // A sharedServer is a wanted virtual server, and the lists of endpoints that share it.
 type sharedServer struct {
 	virtualServer
-	proto service.Proto
+	proto api.Proto
 	is4   bool
 	lists []endpointList
 	at    netip.AddrPort // invalid: not assigned yet
@@ -131,8 +132,8 @@ func (d *Datapath) changes(want *service.Table, full bool) []service.Change {
 }
 
 // services returns the Services of changes, sorted.
-func services(changes []service.Change) []service.Name {
-	set := map[service.Name]bool{}
+func services(changes []service.Change) []api.Name {
+	set := map[api.Name]bool{}
 	for _, c := range changes {
 		for _, f := range [...]*service.Frontend{c.Old, c.New} {
 			if f != nil {
@@ -140,7 +141,7 @@ func services(changes []service.Change) []service.Name {
 			}
 		}
 	}
-	return slices.SortedFunc(maps.Keys(set), service.Name.Compare)
+	return slices.SortedFunc(maps.Keys(set), api.Name.Compare)
 }
 
 // keys returns the keys of the frontends that the Services of changes have or had.
@@ -205,7 +206,7 @@ func (s *state) entry(e *service.Entry, frontends map[service.Key]*frontendState
 func (s *state) sharedServers(e *service.Entry) (all []*sharedServer) {
 	type kind struct {
 		port  string
-		proto service.Proto
+		proto api.Proto
 		is4   bool
 		local bool
 		sched string
@@ -253,7 +254,7 @@ func realsOf(eps []service.Endpoint) (all map[netip.AddrPort]uint16, weighted bo
 // assignAddrs gives each server an address: the present address of its sides, if it belongs
 // to them, so that a virtual server stays as long as its Service port. taken are virtual
 // servers that other Services got in this Sync.
-func (s *state) assignAddrs(n service.Name, all []*sharedServer, taken map[serverID]*virtualServer) error {
+func (s *state) assignAddrs(n api.Name, all []*sharedServer, taken map[serverID]*virtualServer) error {
 	mine, full := map[netip.AddrPort]bool{}, manyClientServers{}
 	for _, exact := range []bool{true, false} {
 		for _, p := range all {
@@ -331,7 +332,7 @@ func (r *changes) server(i serverID, was, is *virtualServer, until time.Time) {
 		if _, stays := is.reals[a]; stays {
 			continue
 		}
-		if i.Proto != service.UDP && is.drains() {
+		if i.Proto != api.UDP && is.drains() {
 			is.leaving[a] = until
 			r.after = append(r.after, serverOp{cmd: cmdSetReal, server: i, real: a})
 			continue

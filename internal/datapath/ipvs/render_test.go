@@ -10,9 +10,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/datapath/nftset"
-	"github.com/fairway-net/fairway/internal/scenario"
 	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/testing/scenario"
 )
 
 // kernel does what the kernel would with operations, and refuses what it would refuse.
@@ -142,8 +143,8 @@ func table(change func(f *service.Frontend), eps ...service.Endpoint) *service.T
 	for _, at := range []string{"10.96.0.1:80", "0.0.0.0:30080"} {
 		route := &service.Route{Endpoints: eps}
 		f := &service.Frontend{
-			Addr: netip.MustParseAddrPort(at), Proto: service.TCP, Internal: route, External: route,
-			Service: service.PortName{Name: service.Name{Namespace: "default", Name: "web"}, Port: "http"},
+			Addr: netip.MustParseAddrPort(at), Proto: api.TCP, Internal: route, External: route,
+			Service: api.PortName{Name: api.Name{Namespace: "default", Name: "web"}, Port: "http"},
 		}
 		if change != nil {
 			change(f)
@@ -220,10 +221,10 @@ func TestAddresses(t *testing.T) {
 	d.state.lastServer[0] = maxServers - 1
 	b := service.NewBuilder()
 	for i := range 4 {
-		name := service.Name{Namespace: "default", Name: fmt.Sprintf("svc-%d", i)}
+		name := api.Name{Namespace: "default", Name: fmt.Sprintf("svc-%d", i)}
 		b.Set(service.Compile(
-			&service.Service{Name: name, ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 0, byte(i)})}, Ports: []service.Port{{Name: "http", Proto: service.TCP, Port: 80}}},
-			[]*service.Slice{{Name: name, Service: name, Ports: []service.SlicePort{{Name: "http", Proto: service.TCP, Port: 80}},
+			&service.Service{Name: name, ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 0, byte(i)})}, Ports: []service.Port{{Name: "http", Proto: api.TCP, Port: 80}}},
+			[]*service.Slice{{Name: name, Service: name, Ports: []service.SlicePort{{Name: "http", Proto: api.TCP, Port: 80}},
 				Endpoints: []service.SliceEndpoint{{Addr: netip.AddrFrom4([4]byte{10, 244, 0, byte(i)}), Ready: true, Serving: true}}}},
 			service.Node{Name: "node-1"}))
 	}
@@ -235,9 +236,9 @@ func TestAddresses(t *testing.T) {
 
 func TestNote(t *testing.T) {
 	for _, n := range []frontendComment{
-		{service: service.PortName{Name: service.Name{Namespace: "a", Name: "b"}}},
-		{service.PortName{Name: service.Name{Namespace: "a", Name: "b"}, Port: "http"}, service.Maglev, 10800 * time.Second, true, false, true},
-		{service.PortName{Name: service.Name{Namespace: "a", Name: "b"}}, service.RoundRobin, 10800 * time.Second, false, true, false},
+		{service: api.PortName{Name: api.Name{Namespace: "a", Name: "b"}}},
+		{api.PortName{Name: api.Name{Namespace: "a", Name: "b"}, Port: "http"}, service.Maglev, 10800 * time.Second, true, false, true},
+		{api.PortName{Name: api.Name{Namespace: "a", Name: "b"}}, service.RoundRobin, 10800 * time.Second, false, true, false},
 	} {
 		if got, err := parseComment(n.String()); err != nil || got != n {
 			t.Errorf("%q is read as %v, error %v", n, got, err)

@@ -17,9 +17,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 // patience with an answer that must come.
@@ -64,11 +65,11 @@ func vip(n int) netip.AddrPort {
 }
 
 // frontend is a Service at vip(n).
-func frontend(n int, p service.Proto, b service.Algorithm, eps ...service.Endpoint) *service.Frontend {
+func frontend(n int, p api.Proto, b service.Algorithm, eps ...service.Endpoint) *service.Frontend {
 	route := &service.Route{Endpoints: eps}
 	return &service.Frontend{
 		Addr: vip(n), Proto: p, Internal: route, External: route, Balance: b,
-		Service: service.PortName{Name: service.Name{Namespace: "default", Name: fmt.Sprintf("svc-%d", n)}},
+		Service: api.PortName{Name: api.Name{Namespace: "default", Name: fmt.Sprintf("svc-%d", n)}},
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -45,7 +46,7 @@ func (d *Datapath) tryScheduler(ctx context.Context, changes []service.Change) e
 
 // probeScheduler notes whether the kernel has a scheduler.
 func (d *Datapath) probeScheduler(ctx context.Context, name string) error {
-	probe := serverID{netip.AddrPortFrom(serverRange4.Addr(), serverPortNumber), service.TCP}
+	probe := serverID{netip.AddrPortFrom(serverRange4.Addr(), serverPortNumber), api.TCP}
 	err := d.genl.do(ctx, []serverOp{{cmd: cmdNewServer, server: probe, definition: &virtualServer{sched: name}}})
 	switch {
 	case err == nil:

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -50,7 +51,7 @@ func TestSchedulers(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRig(t, open(t))
-			r.sync(frontend(0, service.TCP, c.balance, weigh(r.eps, c.weights...)...))
+			r.sync(frontend(0, api.TCP, c.balance, weigh(r.eps, c.weights...)...))
 			got := make([]int, len(c.weights))
 			for range total {
 				conn := r.dial(r.from(0), vip(0))
@@ -85,7 +86,7 @@ func (r *rig) index(a netip.AddrPort) int {
 func TestNeverQueue(t *testing.T) {
 	r := newRig(t, open(t))
 	eps := weigh(r.eps, 1, 5)
-	r.sync(frontend(0, service.TCP, service.ShortestDelay, eps...), frontend(1, service.TCP, service.NeverQueue, eps...))
+	r.sync(frontend(0, api.TCP, service.ShortestDelay, eps...), frontend(1, api.TCP, service.NeverQueue, eps...))
 	for i, want := range []int{0, 1} { // connections that the slow one has of the first two
 		slow := 0
 		for range 2 {
@@ -105,7 +106,7 @@ func TestSourceHash(t *testing.T) {
 	for _, b := range []service.Algorithm{service.SourceHash, service.Maglev} {
 		t.Run(b.String(), func(t *testing.T) {
 			r := newRig(t, open(t))
-			r.sync(frontend(0, service.TCP, b, r.eps...))
+			r.sync(frontend(0, api.TCP, b, r.eps...))
 			home := make([]netip.AddrPort, len(r.addrs))
 			used := map[netip.AddrPort]int{}
 			for i := range total {
@@ -127,7 +128,7 @@ func TestSourceHash(t *testing.T) {
 			if b != service.Maglev {
 				return
 			}
-			r.sync(frontend(0, service.TCP, b, r.eps[:2]...))
+			r.sync(frontend(0, api.TCP, b, r.eps[:2]...))
 			moved := 0
 			for n := range r.addrs {
 				if now := r.dial(r.from(n), vip(0)).at; home[n] != r.eps[2].Addr && now != home[n] {
@@ -147,7 +148,7 @@ func TestDestHash(t *testing.T) {
 	r := newRig(t, open(t))
 	var all []*service.Frontend
 	for i := range 30 {
-		all = append(all, frontend(i, service.TCP, service.DestHash, r.eps...))
+		all = append(all, frontend(i, api.TCP, service.DestHash, r.eps...))
 	}
 	r.sync(all...)
 	home := map[int]netip.AddrPort{}
@@ -173,13 +174,13 @@ func TestDestHash(t *testing.T) {
 // The scheduler changes while connections are open, and none of them notices.
 func TestLiveChange(t *testing.T) {
 	r := newRig(t, open(t))
-	r.sync(frontend(0, service.TCP, service.RoundRobin, r.eps...))
+	r.sync(frontend(0, api.TCP, service.RoundRobin, r.eps...))
 	var conns []*conn
 	for range 6 {
 		conns = append(conns, r.dial(r.from(0), vip(0)))
 	}
 	for _, b := range []service.Algorithm{service.LeastConn, service.SourceHash, service.Maglev, service.DestHash, service.ShortestDelay, service.NeverQueue, service.Random} {
-		r.sync(frontend(0, service.TCP, b, r.eps...))
+		r.sync(frontend(0, api.TCP, b, r.eps...))
 		for _, c := range conns {
 			if at := r.ask(c); at != c.at {
 				t.Errorf("%v: a connection to %v is answered by %v", b, c.at, at)

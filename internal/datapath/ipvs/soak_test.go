@@ -13,8 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 // A soak changes Services at random while clients connect to some of them.
@@ -94,9 +95,9 @@ func (s *soak) addSix() *testnet.Host {
 // frontend is a Service of the soak.
 func (s *soak) frontend(i int, some func([]service.Endpoint) []service.Endpoint, a service.Algorithm) *service.Frontend {
 	if i != usedServices-1 {
-		return frontend(i, service.TCP, a, some(s.eps)...)
+		return frontend(i, api.TCP, a, some(s.eps)...)
 	}
-	f := frontend(i, service.TCP, a, some(s.six)...)
+	f := frontend(i, api.TCP, a, some(s.six)...)
 	f.Addr = vip6
 	return f
 }
@@ -121,7 +122,7 @@ func (s *soak) change() {
 	default:
 		f := s.frontend(i, s.some, []service.Algorithm{service.RoundRobin, service.LeastConn, service.SourceHash, service.Maglev}[s.IntN(4)])
 		if i >= usedServices {
-			f.Proto = []service.Proto{service.TCP, service.UDP}[i%2]
+			f.Proto = []api.Proto{api.TCP, api.UDP}[i%2]
 			f.Affinity = time.Duration(s.IntN(2)) * time.Hour
 		}
 		s.all[i] = f

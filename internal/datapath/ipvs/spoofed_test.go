@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fairway-net/fairway/internal/datapath/conformance"
+	"github.com/fairway-net/fairway/internal/testing/conformance"
 )
 
 // TestSpoofed: forged SYNs make no more templates of clients than their Service's share.

@@ -8,15 +8,16 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/datapath/nftset"
-	"github.com/fairway-net/fairway/internal/nft"
+	"github.com/fairway-net/fairway/internal/kernel/nft"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
 // A serverID names a virtual server.
 type serverID struct {
 	Addr  netip.AddrPort
-	Proto service.Proto
+	Proto api.Proto
 }
 
 // String returns "250.64.0.7:1/TCP".
@@ -178,7 +179,7 @@ func (r *reader) letsIn(is4 bool) {
 			return fmt.Errorf("key has %d bytes", len(e.Key))
 		}
 		class, err := nftset.ParseNumber(e.Data)
-		r.state.letsIn[serverID{netip.AddrPortFrom(addr, serverPortNumber), service.Proto(e.Key[size])}] = classID(class)
+		r.state.letsIn[serverID{netip.AddrPortFrom(addr, serverPortNumber), api.Proto(e.Key[size])}] = classID(class)
 		return err
 	})
 }

@@ -5,10 +5,10 @@ package ipvs_test
 import (
 	"testing"
 
-	"github.com/fairway-net/fairway/internal/datapath/conformance"
 	"github.com/fairway-net/fairway/internal/datapath/iptables"
 	"github.com/fairway-net/fairway/internal/datapath/nftables"
 	"github.com/fairway-net/fairway/internal/datapath/userspace"
+	"github.com/fairway-net/fairway/internal/testing/conformance"
 )
 
 // From every mode in the kernel to every other, with IPVS among them: nobody notices.

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fairway-net/fairway/internal/testnet"
-	"github.com/fairway-net/fairway/internal/uml"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
+	"github.com/fairway-net/fairway/internal/testing/uml"
 )
 
 func TestMain(m *testing.M) { testnet.Main(m) }

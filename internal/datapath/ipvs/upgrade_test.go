@@ -8,7 +8,7 @@ import (
 	"os/exec"
 	"testing"
 
-	"github.com/fairway-net/fairway/internal/datapath/conformance"
+	"github.com/fairway-net/fairway/internal/testing/conformance"
 )
 
 // TestUpgrade: the table and the virtual servers of release 16d7bce are taken over, and

@@ -24,7 +24,8 @@ import (
 	"github.com/fairway-net/fairway/internal/datapath/ipvs"
 	"github.com/fairway-net/fairway/internal/datapath/nftables"
 	"github.com/fairway-net/fairway/internal/datapath/userspace"
-	"github.com/fairway-net/fairway/internal/numbers"
+	"github.com/fairway-net/fairway/internal/flow"
+	"github.com/fairway-net/fairway/internal/kernel/numbers"
 )
 
 // Options are what modes are opened with; each takes what concerns it. The zero value works.
@@ -38,7 +39,7 @@ type Options struct {
 	// Log gets what a mode says of the connections that it carries itself, and of what its kernel lacks. Nil: none.
 	Log *slog.Logger
 	// Gate is asked by a mode that carries connections itself. Nil: all may pass.
-	Gate *datapath.Gate
+	Gate *flow.Gate
 }
 
 // A Mode is one way to carry Services.

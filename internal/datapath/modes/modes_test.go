@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/service"
 )
@@ -113,7 +114,7 @@ func TestAll(t *testing.T) {
 			t.Fatalf("mode %s: %v", m.Name, err)
 		}
 		info := dp.Info()
-		if info.Name != m.Name || !info.Capabilities.Algorithms.Has(service.Random) || !slices.Contains(info.Capabilities.Protocols, service.TCP) {
+		if info.Name != m.Name || !info.Capabilities.Algorithms.Has(service.Random) || !slices.Contains(info.Capabilities.Protocols, api.TCP) {
 			t.Errorf("mode %s has a datapath that says of itself %+v", m.Name, info)
 		}
 		dp.Close()

@@ -9,10 +9,10 @@ import (
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/datapath/nftset"
-	"github.com/fairway-net/fairway/internal/nft"
-	"github.com/fairway-net/fairway/internal/numbers"
-	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/kernel/nft"
+	"github.com/fairway-net/fairway/internal/kernel/numbers"
 )
 
 // Names of the chains that record the endpoint of a client.
@@ -235,7 +235,7 @@ func (f family) affinityLookup(v verdictID) [][]expr.Any {
 	front, _ := f.loadFrontend(v&verdictNodePort != 0)
 	rules := [][]expr.Any{slices.Concat(f.family(), front, f.affinityID(v, firstReg))}
 	for _, few := range []affinityID{0, affinityFew} {
-		for _, proto := range []service.Proto{service.TCP, service.UDP, service.SCTP} {
+		for _, proto := range []api.Proto{api.TCP, api.UDP, api.SCTP} {
 			rule := append([]expr.Any{
 				&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: reg1},
 				&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: []byte{byte(proto)}},

@@ -3,8 +3,8 @@ package nftables
 import (
 	"net/netip"
 
-	"github.com/fairway-net/fairway/internal/datapath/lb"
 	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/service/lb"
 )
 
 // A slot is one entry of a frontend's list: an endpoint, with its weight as the Table has

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 // TestCheckNotices: whatever another program changes in our table is noticed, and the next

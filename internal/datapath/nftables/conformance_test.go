@@ -3,10 +3,10 @@ package nftables_test
 import (
 	"testing"
 
-	"github.com/fairway-net/fairway/internal/datapath"
-	"github.com/fairway-net/fairway/internal/datapath/conformance"
 	"github.com/fairway-net/fairway/internal/datapath/nftables"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/flow"
+	"github.com/fairway-net/fairway/internal/testing/conformance"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 func open(cfg nftables.Config) conformance.Open {
@@ -29,10 +29,10 @@ func TestCounting(t *testing.T) {
 func TestMain(m *testing.M) { testnet.Main(m) }
 
 func TestPolicies(t *testing.T) {
-	conformance.RunPolicies(t, func(t testing.TB, _ *datapath.Gate) conformance.Datapath { return open(nftables.Config{})(t) })
+	conformance.RunPolicies(t, func(t testing.TB, _ *flow.Gate) conformance.Datapath { return open(nftables.Config{})(t) })
 }
 
 func TestRejects(t *testing.T) {
-	conformance.RunRejects(t, func(t testing.TB, _ *datapath.Gate) conformance.Datapath { return open(nftables.Config{})(t) },
+	conformance.RunRejects(t, func(t testing.TB, _ *flow.Gate) conformance.Datapath { return open(nftables.Config{})(t) },
 		map[string]conformance.Rejection{"ClusterIP": conformance.Rejections, "NodePort": conformance.Rejections, "endpoint": conformance.Rejections})
 }

@@ -7,9 +7,10 @@ import (
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/datapath/nftset"
-	"github.com/fairway-net/fairway/internal/nft"
+	"github.com/fairway-net/fairway/internal/kernel/nft"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -127,8 +128,8 @@ func (r *reader) counters(bit int, f func(service.Key, nft.Element)) {
 }
 
 // Counts implements datapath.Datapath. Before the first Sync it is empty.
-func (d *Datapath) Counts(ctx context.Context) (map[service.PortName]datapath.Count, error) {
-	all := map[service.PortName]datapath.Count{}
+func (d *Datapath) Counts(ctx context.Context) (map[api.PortName]datapath.Count, error) {
+	all := map[api.PortName]datapath.Count{}
 	if d.state == nil {
 		return all, nil
 	}
@@ -139,7 +140,7 @@ func (d *Datapath) Counts(ctx context.Context) (map[service.PortName]datapath.Co
 			if h == nil {
 				return
 			}
-			name, err := service.ParsePortName(h.name)
+			name, err := api.ParsePortName(h.name)
 			if err != nil {
 				return // not a Service port; Sync repairs the element
 			}

@@ -8,7 +8,7 @@ import (
 	"github.com/google/nftables/expr"
 
 	"github.com/fairway-net/fairway/internal/datapath/nftset"
-	"github.com/fairway-net/fairway/internal/nft"
+	"github.com/fairway-net/fairway/internal/kernel/nft"
 )
 
 // Chains that the load-balancing chains share: those that look up large maps. There are few, each is written

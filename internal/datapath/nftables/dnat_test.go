@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/datapath/nftables"
 	"github.com/fairway-net/fairway/internal/service"
 )
@@ -23,8 +24,8 @@ func TestChainsBindNoMaps(t *testing.T) {
 			}
 			for _, affinity := range []time.Duration{0, time.Hour} {
 				at := netip.MustParseAddrPort(text)
-				f := &service.Frontend{Addr: netip.AddrPortFrom(at.Addr(), at.Port()+uint16(len(all))), Proto: service.TCP, Balance: algorithm, Affinity: affinity}
-				f.Service.Name = service.Name{Namespace: "default", Name: "svc-" + string(rune('a'+i))}
+				f := &service.Frontend{Addr: netip.AddrPortFrom(at.Addr(), at.Port()+uint16(len(all))), Proto: api.TCP, Balance: algorithm, Affinity: affinity}
+				f.Service.Name = api.Name{Namespace: "default", Name: "svc-" + string(rune('a'+i))}
 				eps := []service.Endpoint{{Addr: netip.MustParseAddrPort("10.244.0.5:80")}, {Addr: netip.MustParseAddrPort("10.244.0.6:80")}}
 				if at.Addr().Is6() {
 					eps = []service.Endpoint{{Addr: netip.MustParseAddrPort("[fd00:244::5]:80")}, {Addr: netip.MustParseAddrPort("[fd00:244::6]:80")}}

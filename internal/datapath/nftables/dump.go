@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/datapath/nftset"
 	"github.com/fairway-net/fairway/internal/service"
@@ -42,7 +43,7 @@ func (s *state) frontend(k service.Key, h *frontendState) (*service.Frontend, er
 	if h.internalVerdict() == 0 {
 		return nil, nil
 	}
-	name, err := service.ParsePortName(h.name)
+	name, err := api.ParsePortName(h.name)
 	if err != nil {
 		return nil, fmt.Errorf("%v: %w", k, err)
 	}

@@ -5,8 +5,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 // TestExplainChains: the chains that Explain names are in the kernel, also where a packet is
@@ -21,10 +22,10 @@ func TestExplainChains(t *testing.T) {
 		to := &service.Route{Endpoints: []service.Endpoint{{Addr: netip.MustParseAddrPort("10.244.1.5:80"), Local: true}}}
 		to6 := &service.Route{Endpoints: []service.Endpoint{{Addr: netip.MustParseAddrPort("[fd00:10:244::5]:80"), Local: true}}}
 		refuse := &service.Route{Action: service.Drop}
-		name := service.PortName{Name: service.Name{Namespace: "default", Name: "web"}}
+		name := api.PortName{Name: api.Name{Namespace: "default", Name: "web"}}
 		var all []*service.Frontend
 		for _, addr := range []string{"10.96.0.1:80", "0.0.0.0:30080", "[fd00:10:96::1]:80", "[::]:30080"} {
-			f := &service.Frontend{Addr: netip.MustParseAddrPort(addr), Proto: service.TCP, Service: name, Internal: to, External: refuse}
+			f := &service.Frontend{Addr: netip.MustParseAddrPort(addr), Proto: api.TCP, Service: name, Internal: to, External: refuse}
 			if f.Addr.Addr().Is6() {
 				f.Internal = to6
 			}

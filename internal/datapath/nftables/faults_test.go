@@ -11,10 +11,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/datapath/nftables"
 	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 // faulty is a program nft in PATH that is killed at its k-th run: before it does anything
@@ -110,11 +111,11 @@ func (n *node) killedLoad(f *faulty, former, change string, at int, how string) 
 	n.t.Helper()
 	name := fmt.Sprintf("%s, run %d killed %s it worked", former, at, how)
 	n.t.Log(name)
-	old := []*service.Frontend{n.frontend("10.96.0.1:80", service.TCP, service.Random), n.frontend("10.96.0.2:81", service.TCP, service.RoundRobin)}
-	affine := n.frontend("10.96.0.4:83", service.TCP, service.Random)
+	old := []*service.Frontend{n.frontend("10.96.0.1:80", api.TCP, service.Random), n.frontend("10.96.0.2:81", api.TCP, service.RoundRobin)}
+	affine := n.frontend("10.96.0.4:83", api.TCP, service.Random)
 	affine.Affinity = time.Hour
 	old = append(old, affine)
-	all := append(old, n.frontend("10.96.0.3:82", service.TCP, service.Random))
+	all := append(old, n.frontend("10.96.0.3:82", api.TCP, service.Random))
 	f.killed(0, "")
 	n.cfg.Mark = 1 << 14
 	n.restart()
@@ -155,7 +156,7 @@ func (n *node) killedLoad(f *faulty, former, change string, at int, how string) 
 func TestChangedBetween(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, nftables.Config{}, 1)
-	all := []*service.Frontend{n.frontend("10.96.0.1:80", service.TCP, service.Random)}
+	all := []*service.Frontend{n.frontend("10.96.0.1:80", api.TCP, service.Random)}
 	n.sync(all...)
 	rules := func() string { return n.nft("", "-s", "list", "table", "inet", "fairway") }
 	before := rules()
@@ -183,7 +184,7 @@ func TestChangedBetween(t *testing.T) {
 func TestCounted(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, nftables.Config{}, 1)
-	all := []*service.Frontend{n.frontend("10.96.0.1:80", service.TCP, service.Random), n.frontend("10.96.0.2:81", service.TCP, service.RoundRobin)}
+	all := []*service.Frontend{n.frontend("10.96.0.1:80", api.TCP, service.Random), n.frontend("10.96.0.2:81", api.TCP, service.RoundRobin)}
 	table, caught := n.table(all...), 0
 	for at := 1; ; at++ {
 		writes := 0

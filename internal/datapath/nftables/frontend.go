@@ -4,9 +4,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/fairway-net/fairway/internal/datapath/lb"
 	"github.com/fairway-net/fairway/internal/datapath/nftset"
 	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/service/lb"
 )
 
 // A frontendState is what the kernel holds for one frontend. Each frontend has one, so it

@@ -23,10 +23,11 @@ import (
 	_ "embed"
 	"fmt"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/datapath/nftset"
-	"github.com/fairway-net/fairway/internal/nft"
-	"github.com/fairway-net/fairway/internal/numbers"
+	"github.com/fairway-net/fairway/internal/kernel/nft"
+	"github.com/fairway-net/fairway/internal/kernel/numbers"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -93,7 +94,7 @@ func (d *Datapath) Info() datapath.Info {
 	}
 	return datapath.Info{Name: datapath.NFTables, Program: d.text, Capabilities: datapath.Capabilities{
 		Algorithms: service.AlgorithmsOf(service.Random, service.RoundRobin, service.SourceHash, service.DestHash, service.Maglev),
-		Protocols:  []service.Proto{service.TCP, service.UDP, service.SCTP},
+		Protocols:  []api.Proto{api.TCP, api.UDP, api.SCTP},
 		Counts:     counts,
 	}}
 }

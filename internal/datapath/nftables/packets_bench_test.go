@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/datapath/nftables"
 	"github.com/fairway-net/fairway/internal/service"
 )
@@ -18,7 +19,7 @@ import (
 func BenchmarkAffinityPackets(b *testing.B) {
 	const connects, exchanges, rounds = 400, 4000, 10
 	n := newNode(b, nftables.Config{}, 1)
-	plain, affine := n.frontend("10.96.0.1:80", service.TCP, service.Random), n.frontend("10.96.0.2:81", service.TCP, service.Random)
+	plain, affine := n.frontend("10.96.0.1:80", api.TCP, service.Random), n.frontend("10.96.0.2:81", api.TCP, service.Random)
 	affine.Affinity = 3 * time.Hour
 	took := map[string][]time.Duration{}
 	client := n.clients[0]

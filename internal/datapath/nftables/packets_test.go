@@ -9,10 +9,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/datapath/nftables"
 	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 // patience is for answers that must come, on a machine as busy as it may be.
@@ -70,7 +71,7 @@ func (n *node) restart() {
 }
 
 // frontend is one at an address, balanced in a way over the endpoints of its family.
-func (n *node) frontend(at string, proto service.Proto, balance service.Algorithm, weights ...uint16) *service.Frontend {
+func (n *node) frontend(at string, proto api.Proto, balance service.Algorithm, weights ...uint16) *service.Frontend {
 	addr := netip.MustParseAddrPort(at)
 	r := &service.Route{Masquerade: service.MasqueradeOffCluster}
 	for _, e := range n.eps {
@@ -84,7 +85,7 @@ func (n *node) frontend(at string, proto service.Proto, balance service.Algorith
 	}
 	return &service.Frontend{
 		Addr: addr, Proto: proto, Balance: balance, Internal: r, External: r,
-		Service: service.PortName{Name: service.Name{Namespace: "default", Name: fmt.Sprintf("at-%d", addr.Port())}, Port: proto.String()},
+		Service: api.PortName{Name: api.Name{Namespace: "default", Name: fmt.Sprintf("at-%d", addr.Port())}, Port: proto.String()},
 	}
 }
 
@@ -140,9 +141,9 @@ func TestRoundRobin(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, nftables.Config{}, 1)
 	all := []*service.Frontend{
-		n.frontend("10.96.0.1:80", service.TCP, service.RoundRobin), n.frontend("10.96.0.2:81", service.TCP, service.RoundRobin),
-		n.frontend("10.96.0.1:80", service.UDP, service.RoundRobin), n.frontend("[fd00:10:96::1]:80", service.TCP, service.RoundRobin),
-		n.frontend("10.96.0.3:83", service.TCP, service.RoundRobin, 1, 2, 3), n.frontend("0.0.0.0:30080", service.TCP, service.RoundRobin),
+		n.frontend("10.96.0.1:80", api.TCP, service.RoundRobin), n.frontend("10.96.0.2:81", api.TCP, service.RoundRobin),
+		n.frontend("10.96.0.1:80", api.UDP, service.RoundRobin), n.frontend("[fd00:10:96::1]:80", api.TCP, service.RoundRobin),
+		n.frontend("10.96.0.3:83", api.TCP, service.RoundRobin, 1, 2, 3), n.frontend("0.0.0.0:30080", api.TCP, service.RoundRobin),
 	}
 	n.sync(all...)
 	turns := map[string][]netip.AddrPort{}
@@ -195,7 +196,7 @@ func TestRoundRobin(t *testing.T) {
 func TestWeights(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, nftables.Config{}, 1)
-	n.sync(n.frontend("10.96.0.1:80", service.TCP, service.Random, 1, 3, 8))
+	n.sync(n.frontend("10.96.0.1:80", api.TCP, service.Random, 1, 3, 8))
 	established, err := n.clients[0].Dial("tcp", netip.MustParseAddrPort("10.96.0.1:80"), patience)
 	if err != nil {
 		t.Fatal(err)
@@ -212,7 +213,7 @@ func TestWeights(t *testing.T) {
 		}
 	}
 	for _, weights := range [][]uint16{{8, 3, 1}, {1, 1, 1}, {}, {60000, 50000, 40000}, {65535, 1, 2}} {
-		n.sync(n.frontend("10.96.0.1:80", service.TCP, service.Random, weights...))
+		n.sync(n.frontend("10.96.0.1:80", api.TCP, service.Random, weights...))
 		if now := established.Ask(patience); now.Outcome != testnet.Answered || now.At != home.At {
 			t.Errorf("weights %v: the established connection is %v, was %v", weights, now, home)
 		}
@@ -237,7 +238,7 @@ func TestHashes(t *testing.T) {
 	for _, b := range balances {
 		for i := range addresses {
 			for _, is4 := range []bool{true, false} {
-				all = append(all, n.frontend(at(b, is4, i), service.TCP, b))
+				all = append(all, n.frontend(at(b, is4, i), api.TCP, b))
 			}
 		}
 	}
@@ -270,9 +271,9 @@ func TestCounts(t *testing.T) {
 	t.Parallel()
 	for _, traffic := range []bool{false, true} {
 		n := newNode(t, nftables.Config{CountTraffic: traffic}, 1)
-		web, dns := n.frontend("10.96.0.1:80", service.TCP, service.Random), n.frontend("[fd00:10:96::1]:53", service.UDP, service.Random)
-		port := n.frontend("0.0.0.0:30080", service.TCP, service.Random)
-		refuses, guarded := n.frontend("10.96.0.2:81", service.TCP, service.Random), n.frontend("10.96.0.3:83", service.UDP, service.Random)
+		web, dns := n.frontend("10.96.0.1:80", api.TCP, service.Random), n.frontend("[fd00:10:96::1]:53", api.UDP, service.Random)
+		port := n.frontend("0.0.0.0:30080", api.TCP, service.Random)
+		refuses, guarded := n.frontend("10.96.0.2:81", api.TCP, service.Random), n.frontend("10.96.0.3:83", api.UDP, service.Random)
 		refuses.Internal = &service.Route{Action: service.Reject}
 		refuses.External = refuses.Internal
 		guarded.Sources = []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}
@@ -328,7 +329,7 @@ func TestCounts(t *testing.T) {
 func TestCountsStay(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, nftables.Config{CountTraffic: true}, 1)
-	web, refuses := n.frontend("10.96.0.1:80", service.TCP, service.Random), n.frontend("10.96.0.2:81", service.TCP, service.Random)
+	web, refuses := n.frontend("10.96.0.1:80", api.TCP, service.Random), n.frontend("10.96.0.2:81", api.TCP, service.Random)
 	refuses.Internal = &service.Route{Action: service.Reject}
 	refuses.External = refuses.Internal
 	n.sync(web, refuses)
@@ -339,13 +340,13 @@ func TestCountsStay(t *testing.T) {
 		}
 	}
 	// Once a Service refused, its count stays when it answers again.
-	n.sync(web, n.frontend("10.96.0.2:81", service.TCP, service.Random))
+	n.sync(web, n.frontend("10.96.0.2:81", api.TCP, service.Random))
 	n.ask(client, "tcp", "10.96.0.2:81")
 	if c := n.counts()[refuses.Service]; c.Rejects != 3 || c.Connections != 1 {
 		t.Errorf("after it has endpoints again: %+v", c)
 	}
 	n.restart()
-	if s := n.sync(web, n.frontend("10.96.0.2:81", service.TCP, service.Random)); s.Added+s.Deleted > 0 {
+	if s := n.sync(web, n.frontend("10.96.0.2:81", api.TCP, service.Random)); s.Added+s.Deleted > 0 {
 		t.Errorf("a restart wrote: %+v", s)
 	}
 	if c := n.counts()[refuses.Service]; c.Rejects != 3 || c.Connections != 1 {
@@ -362,7 +363,7 @@ func TestCountsStay(t *testing.T) {
 	}
 }
 
-func (n *node) counts() (all map[service.PortName]datapath.Count) {
+func (n *node) counts() (all map[api.PortName]datapath.Count) {
 	n.t.Helper()
 	err := n.host.Do(func() (err error) {
 		all, err = n.dp.Counts(context.Background())

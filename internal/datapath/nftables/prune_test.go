@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/datapath/nftables"
 	"github.com/fairway-net/fairway/internal/service"
 )
@@ -16,11 +17,11 @@ import (
 // are far more of others: the kernel reads a set of n clients in a time that grows with the square of n.
 func TestPruneBesideMany(t *testing.T) {
 	n := newNode(t, nftables.Config{}, 1)
-	many := n.frontend("10.96.0.1:80", service.TCP, service.Random)
+	many := n.frontend("10.96.0.1:80", api.TCP, service.Random)
 	few := make([]*service.Frontend, 6) // of one Service: the last have few buckets
 	for i := range few {
-		few[i] = n.frontend(fmt.Sprintf("10.96.0.2:%d", 80+i), service.TCP, service.Random)
-		few[i].Service = service.PortName{Name: service.Name{Namespace: "default", Name: "few"}, Port: strconv.Itoa(i)}
+		few[i] = n.frontend(fmt.Sprintf("10.96.0.2:%d", 80+i), api.TCP, service.Random)
+		few[i].Service = api.PortName{Name: api.Name{Namespace: "default", Name: "few"}, Port: strconv.Itoa(i)}
 		few[i].Affinity = time.Hour
 	}
 	many.Affinity = time.Hour

@@ -7,11 +7,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/datapath/nftables"
 	"github.com/fairway-net/fairway/internal/datapath/nftset"
-	"github.com/fairway-net/fairway/internal/nft"
+	"github.com/fairway-net/fairway/internal/kernel/nft"
 	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 // TestSpoofed: 5,000 SYNs from as many addresses to a Service make entries that end soon
@@ -22,8 +23,8 @@ func TestSpoofed(t *testing.T) {
 	const spoofed, lasts = 5000, 3 * time.Hour
 	n := newNode(t, nftables.Config{}, 3)
 	at := func(port string, endpoints ...service.Endpoint) *service.Frontend {
-		f := n.frontend("10.96.0.1:"+port, service.TCP, service.Random)
-		f.Service = service.PortName{Name: service.Name{Namespace: "default", Name: fmt.Sprintf("at-%d", endpoints[0].Addr.Addr().As4()[3])}, Port: port}
+		f := n.frontend("10.96.0.1:"+port, api.TCP, service.Random)
+		f.Service = api.PortName{Name: api.Name{Namespace: "default", Name: fmt.Sprintf("at-%d", endpoints[0].Addr.Addr().As4()[3])}, Port: port}
 		f.Internal = &service.Route{Masquerade: service.MasqueradeOffCluster, Endpoints: endpoints}
 		f.External, f.Affinity = f.Internal, lasts
 		return f

@@ -11,10 +11,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fairway-net/fairway/internal/datapath/conformance"
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/datapath/nftables"
 	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/testing/conformance"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 // load asks, one connection after the other, until the returned function is called,
@@ -92,9 +93,9 @@ func TestUpgrade(t *testing.T) {
 func TestAnotherVersion(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, nftables.Config{}, 1)
-	affine := n.frontend("10.96.0.7:77", service.TCP, service.Random)
+	affine := n.frontend("10.96.0.7:77", api.TCP, service.Random)
 	affine.Affinity = 10 * time.Minute
-	all := []*service.Frontend{n.frontend("10.96.0.1:80", service.TCP, service.RoundRobin), affine, n.frontend("0.0.0.0:30080", service.TCP, service.Maglev)}
+	all := []*service.Frontend{n.frontend("10.96.0.1:80", api.TCP, service.RoundRobin), affine, n.frontend("0.0.0.0:30080", api.TCP, service.Maglev)}
 	n.sync(all...)
 	home := n.ask(n.clients[0], "tcp", "10.96.0.7:77")
 	stop := n.load("10.96.0.1:80")
@@ -123,11 +124,11 @@ func TestLeave(t *testing.T) {
 		ip daddr 10.96.0.1 tcp dport 80 dnat to 10.244.1.1:8080
 	}
 }`)
-	f := n.frontend("10.96.0.1:80", service.TCP, service.Random)
+	f := n.frontend("10.96.0.1:80", api.TCP, service.Random)
 	f.ClusterIP = true
 	all := []*service.Frontend{f}
 	for i := range 300 { // elements that are taken away one after the other
-		more := n.frontend(fmt.Sprintf("10.97.%d.%d:80", i/250, i%250), service.TCP, service.Random)
+		more := n.frontend(fmt.Sprintf("10.97.%d.%d:80", i/250, i%250), api.TCP, service.Random)
 		more.ClusterIP = true
 		all = append(all, more)
 	}

@@ -6,7 +6,7 @@ import (
 
 	"github.com/google/nftables/expr"
 
-	"github.com/fairway-net/fairway/internal/datapath/lb"
+	"github.com/fairway-net/fairway/internal/service/lb"
 )
 
 // Clients with affinity are remembered by the hash of their address, which chooses a bucket of a number: that of a

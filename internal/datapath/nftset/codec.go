@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -47,7 +48,7 @@ func ParseFrontendKey(b []byte, is4, nodePort bool) (service.Key, error) {
 	}
 	return service.Key{
 		Addr:  netip.AddrPortFrom(addr, binary.BigEndian.Uint16(b[size+4:])),
-		Proto: service.Proto(b[size]),
+		Proto: api.Proto(b[size]),
 	}, nil
 }
 

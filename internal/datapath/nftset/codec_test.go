@@ -5,14 +5,15 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/fairway-net/fairway/internal/nft"
+	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/kernel/nft"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
 // TestKeys: what is written is what is read back.
 func TestKeys(t *testing.T) {
 	for _, addr := range []string{"10.96.0.1:80", "[fd00:10:96::1]:65535", "0.0.0.0:30080", "[::]:1"} {
-		for _, proto := range []service.Proto{service.TCP, service.UDP, service.SCTP} {
+		for _, proto := range []api.Proto{api.TCP, api.UDP, api.SCTP} {
 			k := service.Key{Addr: netip.MustParseAddrPort(addr), Proto: proto}
 			is4, nodePort := k.Addr.Addr().Is4(), k.Addr.Addr().IsUnspecified()
 			if got, err := ParseFrontendKey(FrontendKey(k), is4, nodePort); err != nil || got != k {
@@ -77,7 +78,7 @@ func TestCounts(t *testing.T) {
 // TestChangeSources: a restriction is there before its frontend serves, and its ranges as
 // long as it is.
 func TestChangeSources(t *testing.T) {
-	k := service.Key{Addr: netip.MustParseAddrPort("10.96.0.1:80"), Proto: service.TCP}
+	k := service.Key{Addr: netip.MustParseAddrPort("10.96.0.1:80"), Proto: api.TCP}
 	restricted := SourcesOf(&service.Frontend{Addr: k.Addr, Sources: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("198.51.100.0/25")}})
 	other := SourcesOf(&service.Frontend{Addr: k.Addr, Sources: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/25")}})
 	sets := func(ws []nft.Write) (all []string) {

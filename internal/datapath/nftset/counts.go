@@ -4,7 +4,7 @@ import (
 	"iter"
 	"net/netip"
 
-	"github.com/fairway-net/fairway/internal/nft"
+	"github.com/fairway-net/fairway/internal/kernel/nft"
 	"github.com/fairway-net/fairway/internal/service"
 )
 

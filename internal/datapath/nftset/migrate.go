@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/fairway-net/fairway/internal/nft"
+	"github.com/fairway-net/fairway/internal/kernel/nft"
 )
 
 // A Rename is a set that had another name in a former release. Its keys and data mean the

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/fairway-net/fairway/internal/nft"
+	"github.com/fairway-net/fairway/internal/kernel/nft"
 )
 
 // maxPrunes is how often a deletion is tried: an entry that expires meanwhile fails the

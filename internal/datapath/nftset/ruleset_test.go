@@ -13,10 +13,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/datapath"
-	"github.com/fairway-net/fairway/internal/nft"
+	"github.com/fairway-net/fairway/internal/kernel/nft"
 	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 func TestMain(m *testing.M) { testnet.Main(m) }
@@ -199,7 +200,7 @@ func (r *rig) commit(addr string) {
 // the next one does not.
 func TestCounted(t *testing.T) {
 	enter(t)
-	frontend := FrontendKey(service.Key{Addr: netip.MustParseAddrPort("10.96.0.1:80"), Proto: service.TCP})
+	frontend := FrontendKey(service.Key{Addr: netip.MustParseAddrPort("10.96.0.1:80"), Proto: api.TCP})
 	for i, change := range []string{
 		"flush map inet tested frontends4", "delete element inet tested cluster-ips4 { 10.96.0.1 }", "flush set inet tested pods4",
 		"add element inet tested pods4 { 192.0.2.0/24 }", "flush set inet tested source-ranges4", "add element inet tested cluster-ips4 { 10.96.0.9 }",
@@ -209,7 +210,7 @@ func TestCounted(t *testing.T) {
 		ranges := SourcesOf(&service.Frontend{Addr: netip.MustParseAddrPort("10.96.0.1:80"), Sources: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}})
 		ws := append(nft.ReplacePrefixes("pods4", true, nil, []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("10.246.0.0/16")}),
 			nft.Write{Set: "frontends4", Key: frontend, Data: Number(1), Add: true})
-		for _, w := range ChangeSources(service.Key{Addr: netip.MustParseAddrPort("10.96.0.1:80"), Proto: service.TCP}, Sources{}, ranges).Before {
+		for _, w := range ChangeSources(service.Key{Addr: netip.MustParseAddrPort("10.96.0.1:80"), Proto: api.TCP}, Sources{}, ranges).Before {
 			if w.Set == "source-ranges4" {
 				ws = append(ws, w)
 			}

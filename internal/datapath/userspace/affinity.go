@@ -12,8 +12,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/datapath/nftset"
-	"github.com/fairway-net/fairway/internal/nft"
+	"github.com/fairway-net/fairway/internal/kernel/nft"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -26,7 +27,7 @@ type affinityTable struct {
 	// written are the elements that the kernel has.
 	written map[affinityKey]affinityEntry
 	// fullBuckets are the ports of a Service that remember, or remembered, more than fewClients.
-	fullBuckets map[service.Name]map[uint64]bool
+	fullBuckets map[api.Name]map[uint64]bool
 }
 
 // The most clients that are remembered: of each of the first fullPorts ports of a Service
@@ -39,7 +40,7 @@ const (
 )
 
 // mayRemember reports whether a port of a Service may remember another client. The caller holds mu.
-func (s *affinityTable) mayRemember(of service.Name, port uint64) bool {
+func (s *affinityTable) mayRemember(of api.Name, port uint64) bool {
 	switch n := len(s.ports[port]); {
 	case n < fewClients:
 		return true
@@ -49,7 +50,7 @@ func (s *affinityTable) mayRemember(of service.Name, port uint64) bool {
 		return true
 	}
 	if s.fullBuckets == nil {
-		s.fullBuckets = map[service.Name]map[uint64]bool{}
+		s.fullBuckets = map[api.Name]map[uint64]bool{}
 	}
 	maps.DeleteFunc(s.fullBuckets[of], func(p uint64, _ bool) bool { return len(s.ports[p]) < fewClients })
 	if len(s.fullBuckets[of]) >= fullPorts {
@@ -75,7 +76,7 @@ type affinityKey struct {
 
 // affinityPort returns the number of a Service port for the list that a route uses: lists of
 // policy Local have a number of their own.
-func affinityPort(name service.PortName, local bool) uint64 {
+func affinityPort(name api.PortName, local bool) uint64 {
 	list := "|all"
 	if local {
 		list = "|local"
@@ -143,7 +144,7 @@ func (s *affinityTable) prune(was, is *service.Frontend) {
 
 // forgetService forgets all clients of a Service port that is gone. Their time may be a day: who makes
 // Services again and again would fill the table.
-func (s *affinityTable) forgetService(name service.PortName) {
+func (s *affinityTable) forgetService(name api.PortName) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, local := range [...]bool{false, true} {
@@ -152,7 +153,7 @@ func (s *affinityTable) forgetService(name service.PortName) {
 }
 
 // retainPorts forgets the clients of all Service ports but some.
-func (s *affinityTable) retainPorts(names iter.Seq[service.PortName]) {
+func (s *affinityTable) retainPorts(names iter.Seq[api.PortName]) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.ports) == 0 {

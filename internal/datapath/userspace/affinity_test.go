@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -20,7 +21,7 @@ func TestManyClients(t *testing.T) {
 	}
 	in := newPool(service.Random, route.Endpoints, nil, newTarget)
 	ask := func(name, port string, client netip.Addr) netip.AddrPort {
-		f := &service.Frontend{Service: service.PortName{Name: service.Name{Namespace: "default", Name: name}, Port: port}, Affinity: time.Hour}
+		f := &service.Frontend{Service: api.PortName{Name: api.Name{Namespace: "default", Name: name}, Port: port}, Affinity: time.Hour}
 		return table.claim(f, &route, client, in, nil, func() *member { return in.choose(pickKey{client: client}, nil) }).addr
 	}
 	for port := range fullPorts + 1 {
@@ -40,12 +41,12 @@ func TestManyClients(t *testing.T) {
 		if port >= fullPorts {
 			want = fewClients
 		}
-		if n := len(table.ports[affinityPort(service.PortName{Name: service.Name{Namespace: "default", Name: "tenant"}, Port: name}, false)]); n != want {
+		if n := len(table.ports[affinityPort(api.PortName{Name: api.Name{Namespace: "default", Name: "tenant"}, Port: name}, false)]); n != want {
 			t.Errorf("%s remembers %d clients, want %d", name, n, want)
 		}
 	}
 	ask("victim", "", netip.MustParseAddr("10.244.1.1"))
-	if n := len(table.ports[affinityPort(service.PortName{Name: service.Name{Namespace: "default", Name: "victim"}}, false)]); n != 1 {
+	if n := len(table.ports[affinityPort(api.PortName{Name: api.Name{Namespace: "default", Name: "victim"}}, false)]); n != 1 {
 		t.Errorf("another Service remembers %d clients, want its one", n)
 	}
 }
@@ -53,10 +54,10 @@ func TestManyClients(t *testing.T) {
 // Clients of a Service that is gone are forgotten with it, also if it went while no agent ran: their time
 // may be a day, in which somebody makes Services by the thousand.
 func TestServiceGone(t *testing.T) {
-	p := proxy{limits: &limits{}, frontends: map[service.Key]*proxyFrontend{}, targets: map[targetKey]*target{}, tallies: map[service.PortName]*tally{}}
+	p := proxy{limits: &limits{}, frontends: map[service.Key]*proxyFrontend{}, targets: map[targetKey]*target{}, tallies: map[api.PortName]*tally{}}
 	route := &service.Route{Endpoints: some(0, 0), Local: true}
 	of := func(name string, port uint16) *service.Frontend {
-		f := &service.Frontend{Addr: netip.AddrPortFrom(vip, port), Proto: service.TCP, Internal: route, External: route, Affinity: time.Hour}
+		f := &service.Frontend{Addr: netip.AddrPortFrom(vip, port), Proto: api.TCP, Internal: route, External: route, Affinity: time.Hour}
 		f.Service.Name.Name = name
 		return f
 	}

@@ -9,8 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/datapath/nftset"
-	"github.com/fairway-net/fairway/internal/nft"
+	"github.com/fairway-net/fairway/internal/kernel/nft"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -216,8 +217,8 @@ func randomFrontend(rng *rand.Rand, i int) *service.Frontend {
 		}
 	}
 	f := &service.Frontend{
-		Addr: netip.AddrPortFrom(at, uint16(1000+i)), Proto: service.TCP, Internal: route(),
-		Service:   service.PortName{Name: service.Name{Namespace: "ns", Name: fmt.Sprint("s", i)}, Port: "http"},
+		Addr: netip.AddrPortFrom(at, uint16(1000+i)), Proto: api.TCP, Internal: route(),
+		Service:   api.PortName{Name: api.Name{Namespace: "ns", Name: fmt.Sprint("s", i)}, Port: "http"},
 		Balance:   service.Algorithm(rng.IntN(8)),
 		Affinity:  time.Duration(rng.IntN(3)) * time.Second,
 		ClusterIP: !at.IsUnspecified() && rng.IntN(2) == 0,
@@ -323,7 +324,7 @@ func written(t *testing.T, elements map[elementID]element, ws []nft.Write) map[e
 // loop may be one of hundreds, of a Service of 50,000.
 func TestOneOfManyEndpoints(t *testing.T) {
 	eps := some(make([]uint16, 250)...)
-	old := &service.Frontend{Addr: netip.AddrPortFrom(vip, 80), Proto: service.TCP, Internal: &service.Route{Endpoints: eps}}
+	old := &service.Frontend{Addr: netip.AddrPortFrom(vip, 80), Proto: api.TCP, Internal: &service.Route{Endpoints: eps}}
 	old.External = old.Internal
 	is := *old
 	is.Internal = &service.Route{Endpoints: slices.Delete(slices.Clone(eps), 100, 101)}
@@ -335,7 +336,7 @@ func TestOneOfManyEndpoints(t *testing.T) {
 	if n := testing.AllocsPerRun(5, func() { incremental(change) }); n > 100 {
 		t.Errorf("one endpoint less of %d makes %.0f allocations", len(eps), n)
 	}
-	p := proxy{limits: &limits{}, frontends: map[service.Key]*proxyFrontend{}, targets: map[targetKey]*target{}, tallies: map[service.PortName]*tally{}}
+	p := proxy{limits: &limits{}, frontends: map[service.Key]*proxyFrontend{}, targets: map[targetKey]*target{}, tallies: map[api.PortName]*tally{}}
 	p.setFrontend(old)
 	before := maps.Clone(p.targets)
 	p.setFrontend(&is)

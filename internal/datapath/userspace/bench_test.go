@@ -14,12 +14,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/datapath/iptables"
 	"github.com/fairway-net/fairway/internal/datapath/nftables"
 	"github.com/fairway-net/fairway/internal/datapath/userspace"
-	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 // childEnv makes the test program an agent: a process of its own in the node's namespace,
@@ -42,7 +42,7 @@ func child() error {
 		return err
 	}
 	defer dp.Close()
-	if _, err := dp.Sync(context.Background(), table(service.TCP, netip.MustParseAddrPort(os.Getenv(childEnv)))); err != nil {
+	if _, err := dp.Sync(context.Background(), table(api.TCP, netip.MustParseAddrPort(os.Getenv(childEnv)))); err != nil {
 		return err
 	}
 	fmt.Println("serving")
@@ -229,7 +229,7 @@ func BenchmarkDeadEndpoint(b *testing.B) {
 			for i := 1; i < 3; i++ {
 				r.pods[i].Serve("tcp", r.at(i))
 			}
-			r.sync(table(service.TCP, r.at(0), r.at(1), r.at(2)))
+			r.sync(table(api.TCP, r.at(0), r.at(1), r.at(2)))
 			failed, n := 0, 0
 			for b.Loop() {
 				n++

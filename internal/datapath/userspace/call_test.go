@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 // One socket of a client asks a Service over UDP and an endpoint of it directly, in turns. Each
@@ -17,7 +17,7 @@ import (
 func TestOneSocket(t *testing.T) {
 	r := newRig(t, 1)
 	r.pods[0].Serve("udp", r.at(0))
-	r.sync(r.service(service.UDP, 0))
+	r.sync(r.service(api.UDP, 0))
 	var c net.PacketConn
 	must(t, r.client.Do(func() (err error) {
 		c, err = net.ListenPacket("udp4", ":40000")
@@ -46,7 +46,7 @@ func TestOneSocket(t *testing.T) {
 func TestAskedPort(t *testing.T) {
 	r := newRig(t, 1)
 	r.pods[0].Serve("tcp", r.at(0))
-	r.sync(r.service(service.TCP, 0))
+	r.sync(r.service(api.TCP, 0))
 	var c net.Conn
 	must(t, r.client.Do(func() (err error) {
 		d := net.Dialer{Timeout: patience, LocalAddr: &net.TCPAddr{Port: 900}}

@@ -3,8 +3,8 @@ package userspace_test
 import (
 	"testing"
 
-	"github.com/fairway-net/fairway/internal/datapath/conformance"
 	"github.com/fairway-net/fairway/internal/datapath/userspace"
+	"github.com/fairway-net/fairway/internal/testing/conformance"
 )
 
 func TestConformance(t *testing.T) { conformance.Run(t, open) }

@@ -4,7 +4,8 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/fairway-net/fairway/internal/nft"
+	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/kernel/nft"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -19,7 +20,7 @@ func orphanElement(s *session) element {
 }
 
 // needsFrontend reports whether a connection needs the element of its frontend.
-func needsFrontend(s *session) bool { return s.proto == service.UDP || s.scope == fromNode }
+func needsFrontend(s *session) bool { return s.proto == api.UDP || s.scope == fromNode }
 
 // losingFrontend returns the connections whose frontend the changes remove. TCP connections
 // continue, as with conntrack in other modes. UDP flows end with the frontend.
@@ -34,7 +35,7 @@ func (d *Datapath) losingFrontend(changes []service.Change) []*session {
 		return nil
 	}
 	return d.proxy.sessions.list(func(s *session) bool {
-		return s.proto == service.TCP && needsFrontend(s) && going[s.front]
+		return s.proto == api.TCP && needsFrontend(s) && going[s.front]
 	})
 }
 
@@ -80,8 +81,8 @@ func (d *Datapath) endedOrphans() (all []element) {
 // unservedFlows returns the UDP flows whose frontend or NodePort address is no longer served.
 func (p *proxy) unservedFlows() []*session {
 	var gone []*session
-	for _, s := range p.sessions.list(func(s *session) bool { return s.proto == service.UDP }) {
-		if f := p.find(service.UDP, s.dest); f == nil || f.Key() != s.front {
+	for _, s := range p.sessions.list(func(s *session) bool { return s.proto == api.UDP }) {
+		if f := p.find(api.UDP, s.dest); f == nil || f.Key() != s.front {
 			gone = append(gone, s)
 		}
 	}

@@ -8,8 +8,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/datapath/nftset"
-	"github.com/fairway-net/fairway/internal/nft"
+	"github.com/fairway-net/fairway/internal/kernel/nft"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -74,11 +75,11 @@ func (e element) write(del, add bool) nft.Write {
 }
 
 // forwards reports whether the proxy can relay a protocol.
-func forwards(p service.Proto) bool { return p == service.TCP || p == service.UDP }
+func forwards(p api.Proto) bool { return p == api.TCP || p == api.UDP }
 
 // relayable returns a route as the proxy serves it: the kernel rejects packets of a protocol
 // that the proxy cannot relay.
-func relayable(p service.Proto, r *service.Route) *service.Route {
+func relayable(p api.Proto, r *service.Route) *service.Route {
 	if r.Action == service.Forward && !forwards(p) {
 		return &service.Route{Action: service.Reject}
 	}
@@ -199,7 +200,7 @@ func parseComment(text string, f *service.Frontend) (err error) {
 	if len(words) < 3 {
 		return fmt.Errorf("comment %q of a frontend is too short", text)
 	}
-	if f.Service, err = service.ParsePortName(words[0]); err != nil {
+	if f.Service, err = api.ParsePortName(words[0]); err != nil {
 		return err
 	}
 	if f.Internal.Masquerade, err = parseMasquerade(words[1]); err != nil {

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/datapath/nftset"
 	"github.com/fairway-net/fairway/internal/service"
 )
@@ -15,7 +16,7 @@ import (
 func FuzzElements(f *testing.F) {
 	sets := []nftset.Set{nftset.Frontends, nftset.Nodeports, nftset.FrontendsExternal, nftset.NodeportsExternal, endpoints, endpointsExternal}
 	front := &service.Frontend{
-		Service: service.PortName{Name: service.Name{Namespace: "a", Name: "b"}, Port: "http"}, Addr: netip.MustParseAddrPort("10.96.0.1:80"), Proto: service.TCP,
+		Service: api.PortName{Name: api.Name{Namespace: "a", Name: "b"}, Port: "http"}, Addr: netip.MustParseAddrPort("10.96.0.1:80"), Proto: api.TCP,
 		Affinity: time.Hour, ClusterIP: true, Internal: &service.Route{Endpoints: []service.Endpoint{{Addr: netip.MustParseAddrPort("10.0.0.1:80"), Local: true, Weight: 3}}},
 	}
 	front.External = &service.Route{Local: true, Action: service.Drop}

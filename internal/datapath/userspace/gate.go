@@ -3,15 +3,15 @@ package userspace
 import (
 	"net/netip"
 
-	"github.com/fairway-net/fairway/internal/datapath"
-	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/flow"
 )
 
-var _ datapath.Relay = (*proxy)(nil)
+var _ flow.Relay = (*proxy)(nil)
 
 // allows reports whether a client may be connected to an endpoint. The node's own clients are
 // not asked about: its pods must accept them, and other nodes decide about theirs.
-func (p *proxy) allows(proto service.Proto, s scope, client netip.Addr, endpoint netip.AddrPort) bool {
+func (p *proxy) allows(proto api.Proto, s scope, client netip.Addr, endpoint netip.AddrPort) bool {
 	return s == fromNode || p.gate.Allows(proto, client, endpoint)
 }
 
@@ -21,9 +21,9 @@ func (p *proxy) allowed(s *session) bool {
 }
 
 // Carries implements datapath.Relay.
-func (p *proxy) Carries(proto service.Proto, client, dest netip.AddrPort) bool {
+func (p *proxy) Carries(proto api.Proto, client, dest netip.AddrPort) bool {
 	k := flowKey{client, dest}
-	if proto == service.UDP {
+	if proto == api.UDP {
 		p.flows.mu.Lock()
 		defer p.flows.mu.Unlock()
 		return p.flows.all[k] != nil

@@ -7,14 +7,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/fairway-net/fairway/internal/datapath"
-	"github.com/fairway-net/fairway/internal/datapath/conformance"
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/datapath/userspace"
-	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/flow"
+	"github.com/fairway-net/fairway/internal/testing/conformance"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-func openGated(t testing.TB, gate *datapath.Gate) conformance.Datapath {
+func openGated(t testing.TB, gate *flow.Gate) conformance.Datapath {
 	dp, err := userspace.New(userspace.Config{Gate: gate})
 	must(t, err)
 	return dp
@@ -25,14 +25,14 @@ func TestPolicies(t *testing.T) { conformance.RunPolicies(t, openGated) }
 // Who calls a Service has a connection before an endpoint is chosen, and then a reset; UDP is silent. What does not go
 // to a Service is the kernel's.
 func TestRejects(t *testing.T) {
-	proxy := conformance.Rejection{service.TCP: {unix.ECONNRESET}}
+	proxy := conformance.Rejection{api.TCP: {unix.ECONNRESET}}
 	conformance.RunRejects(t, openGated, map[string]conformance.Rejection{"ClusterIP": proxy, "NodePort": proxy, "endpoint": conformance.Rejections})
 }
 
 // A connection that the Gate does not allow any more is ended, and another endpoint that it
 // allows serves the next one. Before anybody has decided, no endpoint is called.
 func TestGate(t *testing.T) {
-	r, gate := newRig(t, 2), &datapath.Gate{}
+	r, gate := newRig(t, 2), &flow.Gate{}
 	r.dp = openGated(t, gate)
 	for i := range r.pods {
 		r.pods[i].Serve("tcp", r.at(i))
@@ -40,9 +40,9 @@ func TestGate(t *testing.T) {
 	}
 	var forbidden atomic.Pointer[netip.AddrPort]
 	for _, network := range []string{"tcp", "udp"} {
-		proto := service.TCP
+		proto := api.TCP
 		if network == "udp" {
-			proto = service.UDP
+			proto = api.UDP
 		}
 		r.sync(r.service(proto, 0, 1))
 		gate.Decide(nil)
@@ -50,7 +50,7 @@ func TestGate(t *testing.T) {
 			t.Errorf("%s: before anybody decided: %v", network, a)
 		}
 		forbidden.Store(&netip.AddrPort{})
-		gate.Decide(func(_ service.Proto, client netip.Addr, endpoint netip.AddrPort) bool {
+		gate.Decide(func(_ api.Proto, client netip.Addr, endpoint netip.AddrPort) bool {
 			return endpoint != *forbidden.Load()
 		})
 		c, err := r.outside.Dial(network, nodePort, patience)

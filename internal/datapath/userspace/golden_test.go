@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"github.com/fairway-net/fairway/internal/datapath/nftset"
-	"github.com/fairway-net/fairway/internal/scenario"
 	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/testing/scenario"
 )
 
 var update = flag.Bool("update", false, "write testdata again")

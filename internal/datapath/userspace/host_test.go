@@ -13,9 +13,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/datapath/userspace"
 	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 // TestHostNetwork: an endpoint on the node's own address sees the client as well, and its
@@ -25,9 +26,9 @@ func TestHostNetwork(t *testing.T) {
 	at := netip.AddrPortFrom(nodePort.Addr(), 8080)
 	for _, network := range []string{"tcp", "udp"} {
 		r.node.Serve(network, at)
-		proto := service.TCP
+		proto := api.TCP
 		if network == "udp" {
-			proto = service.UDP
+			proto = api.UDP
 		}
 		all := table(proto, at).Sorted()
 		for _, f := range all {
@@ -70,7 +71,7 @@ func TestLargeDatagram(t *testing.T) {
 			_, _ = pc.WriteTo(buf[:n], from)
 		}
 	}()
-	r.sync(r.service(service.UDP, 0))
+	r.sync(r.service(api.UDP, 0))
 	var c net.Conn
 	must(t, r.client.Do(func() (err error) {
 		c, err = net.Dial("udp", vip.String())
@@ -91,9 +92,9 @@ func TestDrain(t *testing.T) {
 	r := newRig(t, 2)
 	r.pods[0].Serve("tcp", r.at(0))
 	r.pods[1].Serve("tcp", r.at(1))
-	r.sync(r.service(service.TCP, 0))
+	r.sync(r.service(api.TCP, 0))
 	c := r.connected(r.client, "tcp")
-	r.sync(r.service(service.TCP, 1))
+	r.sync(r.service(api.TCP, 1))
 	for range 4 {
 		if got := r.client.Ask("tcp", vip, patience); got.At != r.at(1) {
 			t.Errorf("a new one: %v", got)
@@ -109,12 +110,12 @@ func TestDrain(t *testing.T) {
 func TestPorts(t *testing.T) {
 	r := newRig(t, 1)
 	r.pods[0].Serve("tcp", r.at(0))
-	r.sync(r.service(service.TCP, 0))
+	r.sync(r.service(api.TCP, 0))
 	first := r.dp
 	defer first.Close()
 	c := r.connected(r.client, "tcp")
 	r.dp = open(t)
-	r.sync(r.service(service.TCP, 0))
+	r.sync(r.service(api.TCP, 0))
 	if got := r.client.Ask("tcp", vip, patience); got.Outcome != testnet.Answered {
 		t.Errorf("the second process: %v", got)
 	}
@@ -169,14 +170,14 @@ func TestConfig(t *testing.T) {
 func TestCounts(t *testing.T) {
 	r := newRig(t, 2)
 	r.pods[0].Serve("tcp", r.at(0))
-	r.sync(r.service(service.TCP, 0))
+	r.sync(r.service(api.TCP, 0))
 	const asked = 5
 	for range asked {
 		if got := r.client.Ask("tcp", vip, patience); got.Outcome != testnet.Answered {
 			t.Fatal(got)
 		}
 	}
-	name := r.service(service.TCP, 0).Sorted()[0].Service
+	name := r.service(api.TCP, 0).Sorted()[0].Service
 	eventually(t, "the connections are counted with their bytes", func() bool {
 		all, err := r.dp.Counts(context.Background())
 		must(t, err)

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/api"
 )
 
 // Connections use up what all clients and Services of the node share. A client may have as
@@ -41,7 +41,7 @@ const (
 // A holder is the client and the Service that a connection is counted for.
 type holder struct {
 	client  netip.Prefix
-	service service.Name
+	service api.Name
 }
 
 // holderOf returns the holder of a client's connections. An external IPv6 client is its
@@ -63,7 +63,7 @@ func holderOf(f *proxyFrontend, s scope, client netip.Addr) holder {
 type budget struct {
 	total, used int
 	clients     map[netip.Prefix]int
-	services    map[service.Name]int
+	services    map[api.Name]int
 }
 
 // allows reports whether a holder may have n more.
@@ -79,7 +79,7 @@ func (b *budget) allows(h holder, n int) bool {
 // add changes what a holder has.
 func (b *budget) add(h holder, n int) {
 	if b.clients == nil {
-		b.clients, b.services = map[netip.Prefix]int{}, map[service.Name]int{}
+		b.clients, b.services = map[netip.Prefix]int{}, map[api.Name]int{}
 	}
 	b.used += n
 	if b.clients[h.client] += n; b.clients[h.client] == 0 {

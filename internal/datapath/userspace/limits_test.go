@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -21,7 +22,7 @@ func (l *limits) greed(h holder, b *budget) (n int) {
 }
 
 func held(client, name string) holder {
-	return holder{netip.MustParsePrefix(client), service.Name{Namespace: "default", Name: name}}
+	return holder{netip.MustParsePrefix(client), api.Name{Namespace: "default", Name: name}}
 }
 
 // TestShares: a client gets at most a half, many greedy ones get equal parts, what they leave
@@ -36,16 +37,16 @@ func TestShares(t *testing.T) {
 	all := b()
 	for i, want := range []int{6000, 3000, 1500} {
 		client := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 32)
-		if n := l.greed(holder{client, service.Name{Name: string(rune('a' + i))}}, all); n != want {
+		if n := l.greed(holder{client, api.Name{Name: string(rune('a' + i))}}, all); n != want {
 			t.Errorf("client %d gets %d, want %d", i, n, want)
 		}
 	}
 	all = b()
 	for i := range 200 {
 		client := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 1, byte(i)}), 32)
-		l.greed(holder{client, service.Name{Name: "crowded"}}, all)
+		l.greed(holder{client, api.Name{Name: "crowded"}}, all)
 	}
-	if has := all.services[service.Name{Name: "crowded"}]; has < total*2/3 || has > total*4/5 {
+	if has := all.services[api.Name{Name: "crowded"}]; has < total*2/3 || has > total*4/5 {
 		t.Errorf("a Service with many clients gets %d of %d", has, total)
 	}
 	if n := l.greed(held("10.0.9.9/32", "other"), all); n < total/10 {

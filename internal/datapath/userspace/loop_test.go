@@ -11,9 +11,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 // maxHops is the hop limit that clients begin with.
@@ -30,7 +31,7 @@ type loop struct {
 // looping are the NodePorts of a loop: each has all of the other node's as its endpoints.
 var looping = []uint16{30081, 30082}
 
-func newLoop(t *testing.T, p service.Proto, masquerade service.Masquerade) *loop {
+func newLoop(t *testing.T, p api.Proto, masquerade service.Masquerade) *loop {
 	t.Helper()
 	l := &loop{Net: testnet.New(t)}
 	for i := range l.nodes {
@@ -48,7 +49,7 @@ func newLoop(t *testing.T, p service.Proto, masquerade service.Masquerade) *loop
 }
 
 // table is that of a node: Services in a loop, and one that is not.
-func (l *loop) table(i int, p service.Proto, masquerade service.Masquerade) *service.Table {
+func (l *loop) table(i int, p api.Proto, masquerade service.Masquerade) *service.Table {
 	var all []*service.Frontend
 	for _, any := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
 		other := l.nodes[1-i].Addr(any.Is4())
@@ -59,14 +60,14 @@ func (l *loop) table(i int, p service.Proto, masquerade service.Masquerade) *ser
 		for _, port := range looping {
 			all = append(all, &service.Frontend{
 				Addr: netip.AddrPortFrom(any, port), Proto: p, Internal: route, External: route, Balance: service.RoundRobin,
-				Service: service.PortName{Name: service.Name{Namespace: "evil", Name: "loop"}, Port: fmt.Sprint(port)},
+				Service: api.PortName{Name: api.Name{Namespace: "evil", Name: "loop"}, Port: fmt.Sprint(port)},
 			})
 		}
 	}
 	honest := &service.Route{Masquerade: service.MasqueradeAll, Endpoints: []service.Endpoint{{Addr: netip.AddrPortFrom(l.client.Addr(true), 8080)}}}
 	all = append(all, &service.Frontend{
 		Addr: netip.AddrPortFrom(netip.IPv4Unspecified(), nodePort.Port()), Proto: p, Internal: honest, External: honest,
-		Service: service.PortName{Name: service.Name{Namespace: "default", Name: "web"}},
+		Service: api.PortName{Name: api.Name{Namespace: "default", Name: "web"}},
 	})
 	return service.NewTable(service.Settings{
 		Pods:      []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/48")},
@@ -110,7 +111,7 @@ func (l *loop) open(t *testing.T, from *testnet.Host, network string, is4 bool) 
 func TestProxyLoop(t *testing.T) {
 	for _, is4 := range []bool{true, false} {
 		t.Run(fmt.Sprintf("tcp ipv4=%v", is4), func(t *testing.T) {
-			l := newLoop(t, service.TCP, service.MasqueradeAll)
+			l := newLoop(t, api.TCP, service.MasqueradeAll)
 			if !is4 { // the kernel forgets the SYN
 				for _, n := range l.nodes {
 					must(t, n.Sysctl("ipv4/tcp_syncookies", "2"))
@@ -129,7 +130,7 @@ func TestProxyLoop(t *testing.T) {
 			}
 		})
 		t.Run(fmt.Sprintf("udp ipv4=%v", is4), func(t *testing.T) {
-			l := newLoop(t, service.UDP, service.MasqueradeAll)
+			l := newLoop(t, api.UDP, service.MasqueradeAll)
 			l.open(t, l.Outside, "udp", is4)
 			eventually(t, "the loop ends", func() bool { n := l.carried(t); return n.Drops > 0 || n.Connections > maxHops })
 			if n := l.carried(t); n.Connections > maxHops || n.Connections < maxHops/4 || n.Drops != 1 {
@@ -137,7 +138,7 @@ func TestProxyLoop(t *testing.T) {
 			}
 		})
 		t.Run(fmt.Sprintf("udp with its source ipv4=%v", is4), func(t *testing.T) {
-			l := newLoop(t, service.UDP, service.MasqueradeHairpin)
+			l := newLoop(t, api.UDP, service.MasqueradeHairpin)
 			l.open(t, l.client, "udp", is4)
 			eventually(t, "the loop ends", func() bool { n := l.carried(t); return n.Drops > 0 || n.Bytes > maxHops*4 })
 			if n := l.carried(t); n.Bytes > maxHops*4 || n.Bytes < maxHops || n.Drops != 1 {

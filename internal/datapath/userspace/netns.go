@@ -8,31 +8,31 @@ import (
 	"net/netip"
 	"syscall"
 
-	"github.com/vishvananda/netns"
+	vnetns "github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
-	"github.com/fairway-net/fairway/internal/netnamespace"
+	"github.com/fairway-net/fairway/internal/kernel/netns"
 )
 
 // A netNamespace is the network namespace in which all goroutines open sockets.
 type netNamespace struct {
-	ns netns.NsHandle // None: the process's own, where every goroutine is anyway
+	ns vnetns.NsHandle // None: the process's own, where every goroutine is anyway
 }
 
 // currentNamespace returns the network namespace of the calling thread.
 func currentNamespace() (*netNamespace, error) {
-	mine, err := netns.Get()
+	mine, err := vnetns.Get()
 	if err != nil {
 		return nil, fmt.Errorf("open own network namespace: %w", err)
 	}
 	// A goroutine that is not locked to a thread is in the process's namespace.
 	type answer struct {
-		ns  netns.NsHandle
+		ns  vnetns.NsHandle
 		err error
 	}
 	others := make(chan answer)
 	go func() {
-		ns, err := netns.Get()
+		ns, err := vnetns.Get()
 		others <- answer{ns, err}
 	}()
 	a := <-others
@@ -43,7 +43,7 @@ func currentNamespace() (*netNamespace, error) {
 	defer a.ns.Close()
 	if mine.Equal(a.ns) {
 		_ = mine.Close()
-		return &netNamespace{netns.None()}, nil
+		return &netNamespace{vnetns.None()}, nil
 	}
 	return &netNamespace{mine}, nil
 }
@@ -53,7 +53,7 @@ func (p *netNamespace) do(f func() error) error {
 	if !p.ns.IsOpen() {
 		return f()
 	}
-	return netnamespace.Do(p.ns, f)
+	return netns.Do(p.ns, f)
 }
 
 func (p *netNamespace) close() {

@@ -5,8 +5,8 @@ import (
 	"fmt"
 
 	"github.com/fairway-net/fairway/internal/datapath/nftset"
-	"github.com/fairway-net/fairway/internal/nft"
-	"github.com/fairway-net/fairway/internal/numbers"
+	"github.com/fairway-net/fairway/internal/kernel/nft"
+	"github.com/fairway-net/fairway/internal/kernel/numbers"
 )
 
 //go:embed ruleset.nft.tmpl

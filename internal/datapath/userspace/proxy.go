@@ -7,7 +7,9 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/flow"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -22,13 +24,13 @@ type proxy struct {
 	affinity  affinityTable
 	buffers   buffers
 	limits    *limits
-	gate      *datapath.Gate
+	gate      *flow.Gate
 	leaveGate func()
 
 	mu        sync.RWMutex
 	frontends map[service.Key]*proxyFrontend
 	targets   map[targetKey]*target
-	tallies   map[service.PortName]*tally
+	tallies   map[api.PortName]*tally
 	settings  service.Settings // only ServesNodePorts is used
 
 	sessions sessions
@@ -36,8 +38,8 @@ type proxy struct {
 }
 
 type targetKey struct {
-	service service.PortName
-	proto   service.Proto
+	service api.PortName
+	proto   api.Proto
 	addr    netip.AddrPort
 }
 
@@ -72,7 +74,7 @@ func keepsSource(d service.Decision, e service.Endpoint) bool {
 // find returns the frontend that answers at an address, as service.Index.Frontend does: a
 // frontend of the address before a NodePort, or nil. The kernel sends only packets for this
 // node.
-func (p *proxy) find(proto service.Proto, at netip.AddrPort) *proxyFrontend {
+func (p *proxy) find(proto api.Proto, at netip.AddrPort) *proxyFrontend {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	k := service.Key{Addr: at, Proto: proto}
@@ -144,7 +146,7 @@ func (p *proxy) setFrontend(f *service.Frontend) {
 	}
 }
 
-func (p *proxy) tally(name service.PortName) *tally {
+func (p *proxy) tally(name api.PortName) *tally {
 	t := p.tallies[name]
 	if t == nil {
 		t = &tally{}
@@ -194,10 +196,10 @@ func (p *proxy) chooseMember(f *proxyFrontend, r *service.Route, in *pool, c pic
 }
 
 // counts returns the traffic of each Service port.
-func (p *proxy) counts() map[service.PortName]datapath.Count {
+func (p *proxy) counts() map[api.PortName]datapath.Count {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	all := make(map[service.PortName]datapath.Count, len(p.tallies))
+	all := make(map[api.PortName]datapath.Count, len(p.tallies))
 	for name, t := range p.tallies {
 		all[name] = datapath.Count{Connections: t.connections.Load(), Bytes: t.bytes.Load(), Drops: t.drops.Load()}
 	}

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/fairway-net/fairway/internal/checksum"
+	"github.com/fairway-net/fairway/internal/kernel/checksum"
 )
 
 // refuse answers a UDP client like a closed port, as the endpoint's node does in other

@@ -6,14 +6,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/datapath/userspace"
 	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 // many is a table of n Services beside the rig's own, which has affinity.
 func (r *rig) many(n int, which ...int) *service.Table {
-	t := r.service(service.TCP, which...)
+	t := r.service(api.TCP, which...)
 	all := t.Sorted()
 	for _, f := range all {
 		f.Affinity = time.Hour
@@ -22,7 +23,7 @@ func (r *rig) many(n int, which ...int) *service.Table {
 		route := &service.Route{Endpoints: []service.Endpoint{{Addr: r.at(0)}}}
 		all = append(all, &service.Frontend{
 			Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 97, byte(i >> 8), byte(i)}), 80), Internal: route, External: route, ClusterIP: true,
-			Service: service.PortName{Name: service.Name{Namespace: "default", Name: fmt.Sprintf("svc-%d", i)}},
+			Service: api.PortName{Name: api.Name{Namespace: "default", Name: fmt.Sprintf("svc-%d", i)}},
 		})
 	}
 	return service.NewTable(t.Settings, all)

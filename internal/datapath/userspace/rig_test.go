@@ -7,10 +7,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/flow"
 	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 // patience is for what must come, on however busy a machine.
@@ -56,7 +57,7 @@ func must(t testing.TB, err error) {
 func (r *rig) at(i int) netip.AddrPort { return netip.AddrPortFrom(r.pods[i].Addr(true), 8080) }
 
 // service is a table of one Service with the given endpoints, at vip and nodePort.
-func (r *rig) service(p service.Proto, which ...int) *service.Table {
+func (r *rig) service(p api.Proto, which ...int) *service.Table {
 	var all []netip.AddrPort
 	for _, i := range which {
 		all = append(all, r.at(i))
@@ -64,7 +65,7 @@ func (r *rig) service(p service.Proto, which ...int) *service.Table {
 	return table(p, all...)
 }
 
-func table(p service.Proto, endpoints ...netip.AddrPort) *service.Table {
+func table(p api.Proto, endpoints ...netip.AddrPort) *service.Table {
 	route := &service.Route{Masquerade: service.MasqueradeOffCluster}
 	for _, a := range endpoints {
 		route.Endpoints = append(route.Endpoints, service.Endpoint{Addr: a, Local: true})
@@ -73,7 +74,7 @@ func table(p service.Proto, endpoints ...netip.AddrPort) *service.Table {
 	for _, at := range []netip.AddrPort{vip, netip.AddrPortFrom(netip.IPv4Unspecified(), nodePort.Port())} {
 		all = append(all, &service.Frontend{
 			Addr: at, Proto: p, Internal: route, External: route,
-			Service: service.PortName{Name: service.Name{Namespace: "default", Name: "web"}, Port: "http"},
+			Service: api.PortName{Name: api.Name{Namespace: "default", Name: "web"}, Port: "http"},
 		})
 	}
 	return service.NewTable(service.Settings{

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/datapath/nftset"
 	"github.com/fairway-net/fairway/internal/service"
 )
@@ -30,7 +31,7 @@ func start(cfg Config) (*proxy, error) {
 	ctx, cancel := context.WithCancel(context.Background()) // until close
 	p := &proxy{
 		netns: where, ctx: ctx, cancel: cancel, limits: limits, gate: cfg.Gate,
-		frontends: map[service.Key]*proxyFrontend{}, targets: map[targetKey]*target{}, tallies: map[service.PortName]*tally{},
+		frontends: map[service.Key]*proxyFrontend{}, targets: map[targetKey]*target{}, tallies: map[api.PortName]*tally{},
 		flows: flows{all: map[flowKey]*udpFlow{}, sockets: map[netip.AddrPort]*replySocket{}},
 	}
 	p.flows.oneWay, p.flows.answered = idleTimes()

@@ -4,12 +4,13 @@ import (
 	"net/netip"
 	"sync"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
 // A session is one connection or flow of the proxy.
 type session struct {
-	proto    service.Proto
+	proto    api.Proto
 	scope    scope
 	client   netip.AddrPort
 	dest     netip.AddrPort // the address that the client called

@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/datapath/userspace"
-	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 // few makes the rig's datapath one whose connections may have so many descriptors.
@@ -61,7 +61,7 @@ func TestGreedyUDP(t *testing.T) {
 			}
 			must(t, r.node.Sysctl("ipv4/ip_local_port_range", c.ports))
 			r.pods[0].Serve("udp", r.at(0))
-			r.sync(r.service(service.UDP, 0))
+			r.sync(r.service(api.UDP, 0))
 			r.flood(c.greedy(r), 2200)
 			for _, from := range c.others(r) {
 				for range 5 {
@@ -91,7 +91,7 @@ func TestGreedyTCP(t *testing.T) {
 	r := newRig(t, 1)
 	r.few(descriptors)
 	r.pods[0].Serve("tcp", r.at(0))
-	r.sync(r.service(service.TCP, 0))
+	r.sync(r.service(api.TCP, 0))
 	for round := range 3 {
 		var open []*testnet.Conn
 		for i := range share + 20 {

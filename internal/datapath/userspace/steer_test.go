@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/api"
 )
 
 // TestFormerMark: the ip rule of an agent with another mark (0x2000 up to 16d7bce) is
@@ -24,7 +24,7 @@ func TestFormerMark(t *testing.T) {
 	for _, family := range []string{"-4", "-6"} {
 		ip(family + " rule add priority 1070 fwmark 0x2000/0x2000 table 1070 protocol 70")
 	}
-	r.sync(r.service(service.TCP, 0))
+	r.sync(r.service(api.TCP, 0))
 	for _, family := range []string{"-4", "-6"} {
 		if got := ip(family + " rule show priority 1070"); strings.Count(got, "\n") != 1 || !strings.Contains(got, "fwmark 0x1000/0x1000") {
 			t.Errorf("%s: rules after an upgrade:\n%s", family, got)

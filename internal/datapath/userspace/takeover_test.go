@@ -7,12 +7,13 @@ import (
 	"os"
 	"testing"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/datapath"
-	"github.com/fairway-net/fairway/internal/datapath/conformance"
 	"github.com/fairway-net/fairway/internal/datapath/iptables"
 	"github.com/fairway-net/fairway/internal/datapath/nftables"
 	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/testing/conformance"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 // TestTakeover: the node goes from another mode to userspace and back while clients ask.
@@ -37,8 +38,8 @@ func takeover(t *testing.T, other datapath.Datapath) {
 		r.pods[i].Serve("tcp", r.at(i))
 		r.pods[i].Serve("udp", r.at(i))
 	}
-	both := append(r.service(service.TCP, 0, 1).Sorted(), r.service(service.UDP, 0, 1).Sorted()...)
-	want := service.NewTable(r.service(service.TCP, 0).Settings, both)
+	both := append(r.service(api.TCP, 0, 1).Sorted(), r.service(api.UDP, 0, 1).Sorted()...)
+	want := service.NewTable(r.service(api.TCP, 0).Settings, both)
 	userspace := r.dp
 	var conns []*testnet.Conn
 	check := func(when string) {

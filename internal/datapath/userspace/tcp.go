@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -77,7 +78,7 @@ func (p *proxy) serveTCP(client *net.TCPConn, s scope) {
 	defer client.Close()
 	l := &tcpConn{proxy: p, scope: s, peer: addrPort(client.RemoteAddr()), dest: addrPort(client.LocalAddr())}
 	defer p.sessions.begin(flowKey{l.peer, l.dest})()
-	if l.front = p.find(service.TCP, l.dest); l.front == nil {
+	if l.front = p.find(api.TCP, l.dest); l.front == nil {
 		reset(client)
 		return
 	}
@@ -131,7 +132,7 @@ func (p *proxy) relayTCP(l *tcpConn, client *net.TCPConn) {
 func (l *tcpConn) carry(r *relay, m *member, c *net.TCPConn) (again bool) {
 	defer c.Close()
 	one := &session{
-		proto: service.TCP, scope: l.scope, client: l.peer, dest: l.dest, front: l.front.Key(), endpoint: m.addr,
+		proto: api.TCP, scope: l.scope, client: l.peer, dest: l.dest, front: l.front.Key(), endpoint: m.addr,
 		end: func() { reset(r.client); reset(c) },
 	}
 	l.sessions.add(one)
@@ -159,7 +160,7 @@ func (l *tcpConn) dial() (m *member, from netip.AddrPort, c *net.TCPConn, err er
 			return nil, from, nil, errNobody
 		}
 		l.tried = append(l.tried, m.target)
-		if !l.allows(service.TCP, l.scope, l.peer.Addr(), m.addr) {
+		if !l.allows(api.TCP, l.scope, l.peer.Addr(), m.addr) {
 			continue
 		}
 		patience := synPatience

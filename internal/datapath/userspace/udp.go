@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -147,7 +148,7 @@ func (p *proxy) flow(k flowKey, s scope, hops int) *udpFlow {
 	if f != nil && !f.ended.Load() {
 		return f
 	}
-	to := p.find(service.UDP, k.dest)
+	to := p.find(api.UDP, k.dest)
 	if to == nil {
 		return nil
 	}
@@ -237,7 +238,7 @@ func (f *udpFlow) next() bool {
 			return false
 		}
 		f.tried = append(f.tried, m.target)
-		if !f.allows(service.UDP, f.scope, f.key.client.Addr(), m.addr) {
+		if !f.allows(api.UDP, f.scope, f.key.client.Addr(), m.addr) {
 			continue
 		}
 		var from netip.AddrPort
@@ -255,7 +256,7 @@ func (f *udpFlow) next() bool {
 		f.socket, f.member = c, m
 		m.active.Add(1)
 		f.session = &session{
-			proto: service.UDP, scope: f.scope, client: f.key.client, dest: f.key.dest, front: f.front.Key(), endpoint: m.addr,
+			proto: api.UDP, scope: f.scope, client: f.key.client, dest: f.key.dest, front: f.front.Key(), endpoint: m.addr,
 			end: f.end,
 		}
 		f.sessions.add(f.session)

@@ -8,11 +8,12 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/datapath/nftset"
 	"github.com/fairway-net/fairway/internal/flow"
-	"github.com/fairway-net/fairway/internal/nft"
-	"github.com/fairway-net/fairway/internal/numbers"
+	"github.com/fairway-net/fairway/internal/kernel/nft"
+	"github.com/fairway-net/fairway/internal/kernel/numbers"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -37,7 +38,7 @@ type Config struct {
 	// something is used up. Nil: none.
 	Log *slog.Logger
 	// Gate is asked before each connection to an endpoint. Nil: all may pass.
-	Gate *datapath.Gate
+	Gate *flow.Gate
 }
 
 // Datapath implements datapath.Datapath.
@@ -80,7 +81,7 @@ func (d *Datapath) Info() datapath.Info {
 	return datapath.Info{Name: datapath.Userspace, Program: d.text, Capabilities: datapath.Capabilities{
 		Algorithms: service.AlgorithmsOf(service.Random, service.RoundRobin, service.LeastConn, service.SourceHash,
 			service.DestHash, service.ShortestDelay, service.NeverQueue, service.Maglev),
-		Protocols:    []service.Proto{service.TCP, service.UDP},
+		Protocols:    []api.Proto{api.TCP, api.UDP},
 		Counts:       datapath.CountsConnections | datapath.CountsBytes | datapath.CountsDrops,
 		CarriesFlows: true,
 	}}
@@ -319,7 +320,7 @@ func (d *Datapath) EndFlows(_ context.Context, flows []flow.Flow) (result flow.R
 }
 
 // Counts implements datapath.Datapath.
-func (d *Datapath) Counts(ctx context.Context) (map[service.PortName]datapath.Count, error) {
+func (d *Datapath) Counts(ctx context.Context) (map[api.PortName]datapath.Count, error) {
 	if d.proxy == nil {
 		return nil, nil
 	}

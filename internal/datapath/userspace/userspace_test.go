@@ -15,9 +15,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/flow"
 	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 // TestDeadEndpoint: of three endpoints one is dead in one way or another, and no request
@@ -46,7 +47,7 @@ func TestDeadEndpoint(t *testing.T) {
 			for i := 1; i < 3; i++ {
 				r.pods[i].Serve("tcp", r.at(i))
 			}
-			r.sync(roundRobin(r.service(service.TCP, 0, 1, 2)))
+			r.sync(roundRobin(r.service(api.TCP, 0, 1, 2)))
 			for i := range c.requests {
 				if got := r.client.Ask("tcp", vip, patience); got.Outcome != testnet.Answered {
 					t.Fatalf("request %d: %v", i, got)
@@ -74,7 +75,7 @@ func TestReplay(t *testing.T) {
 			_, _ = c.Write(sum[:])
 		}
 	})
-	r.sync(roundRobin(r.service(service.TCP, 0, 1)))
+	r.sync(roundRobin(r.service(api.TCP, 0, 1)))
 	want := sha256.Sum256(request)
 	for i := range 300 {
 		c := r.dial(r.client, vip)
@@ -92,7 +93,7 @@ func TestReplay(t *testing.T) {
 func TestDeadUDP(t *testing.T) {
 	r := newRig(t, 3)
 	r.pods[2].Serve("udp", r.at(2))
-	r.sync(roundRobin(r.service(service.UDP, 0, 1, 2)))
+	r.sync(roundRobin(r.service(api.UDP, 0, 1, 2)))
 	for i := range 100 {
 		if got := r.client.Ask("udp", vip, patience); got.Outcome != testnet.Answered {
 			t.Fatalf("request %d: %v", i, got)
@@ -106,10 +107,10 @@ func TestAllDead(t *testing.T) {
 	six := netip.MustParseAddrPort("[fd00:10:96::1]:80")
 	must(t, r.net.Route(netip.MustParsePrefix("fd00:10:96::/108"), r.node))
 	route := &service.Route{Endpoints: []service.Endpoint{{Addr: netip.AddrPortFrom(r.node.Addr(false), 9)}}, Masquerade: service.MasqueradeAll}
-	udp := r.service(service.UDP, 0, 1)
+	udp := r.service(api.UDP, 0, 1)
 	r.sync(service.NewTable(udp.Settings, append(udp.Sorted(), &service.Frontend{
-		Addr: six, Proto: service.UDP, Internal: route, External: route,
-		Service: service.PortName{Name: service.Name{Namespace: "default", Name: "six"}},
+		Addr: six, Proto: api.UDP, Internal: route, External: route,
+		Service: api.PortName{Name: api.Name{Namespace: "default", Name: "six"}},
 	})))
 	for _, from := range []*testnet.Host{r.client, r.node, r.outside} {
 		for _, to := range []netip.AddrPort{vip, nodePort, six} {
@@ -121,7 +122,7 @@ func TestAllDead(t *testing.T) {
 			}
 		}
 	}
-	r.sync(roundRobin(r.service(service.TCP, 0, 1)))
+	r.sync(roundRobin(r.service(api.TCP, 0, 1)))
 	// The reset may come before the client knows that it is connected.
 	if got := r.client.Ask("tcp", vip, patience); !errors.Is(got.Err, unix.ECONNRESET) {
 		t.Errorf("%v, want a reset", got)
@@ -144,7 +145,7 @@ func TestStream(t *testing.T) {
 			t.Errorf("endpoint writes: %v", err)
 		}
 	})
-	r.sync(r.service(service.TCP, 0))
+	r.sync(r.service(api.TCP, 0))
 	for _, from := range []*testnet.Host{r.client, r.node, r.outside} {
 		c := r.dial(from, vip)
 		_, err := c.Write(up)
@@ -189,7 +190,7 @@ func TestBackPressure(t *testing.T) {
 		}
 		said <- n
 	})
-	r.sync(r.service(service.TCP, 0))
+	r.sync(r.service(api.TCP, 0))
 	r.dial(r.client, vip)
 	if n := <-said; n > 64<<20 {
 		t.Errorf("the endpoint could say %d bytes to a client that reads nothing", n)
@@ -201,7 +202,7 @@ func TestReset(t *testing.T) {
 	r := newRig(t, 1)
 	ends := make(chan *net.TCPConn, 1)
 	r.serve(0, func(c *net.TCPConn) { ends <- c })
-	r.sync(r.service(service.TCP, 0))
+	r.sync(r.service(api.TCP, 0))
 	talk := func() (client, endpoint *net.TCPConn) {
 		client = r.dial(r.client, vip)
 		endpoint = <-ends
@@ -229,9 +230,9 @@ func TestReset(t *testing.T) {
 // TestEndFlows: connections and flows to an endpoint that is gone end, others do not.
 func TestEndFlows(t *testing.T) {
 	for _, network := range []string{"tcp", "udp"} {
-		proto := service.TCP
+		proto := api.TCP
 		if network == "udp" {
-			proto = service.UDP
+			proto = api.UDP
 		}
 		r := newRig(t, 2)
 		r.pods[0].Serve(network, r.at(0))
@@ -273,7 +274,7 @@ func TestEndFlows(t *testing.T) {
 func TestNodePortGoes(t *testing.T) {
 	r := newRig(t, 1)
 	r.pods[0].Serve("udp", r.at(0))
-	with := r.service(service.UDP, 0)
+	with := r.service(api.UDP, 0)
 	r.sync(with)
 	c, err := r.outside.Dial("udp", nodePort, patience)
 	must(t, err)
@@ -294,12 +295,12 @@ func TestNodePortGoes(t *testing.T) {
 func TestFrontendGoes(t *testing.T) {
 	r := newRig(t, 1)
 	r.pods[0].Serve("tcp", r.at(0))
-	r.sync(r.service(service.TCP, 0))
+	r.sync(r.service(api.TCP, 0))
 	var conns []*testnet.Conn
 	for _, from := range []*testnet.Host{r.client, r.node, r.outside} {
 		conns = append(conns, r.connected(from, "tcp"))
 	}
-	r.sync(service.NewTable(r.service(service.TCP, 0).Settings, nil))
+	r.sync(service.NewTable(r.service(api.TCP, 0).Settings, nil))
 	for i, c := range conns {
 		if got := c.Ask(patience); got.Outcome != testnet.Answered {
 			t.Errorf("connection %d: %v", i, got)
@@ -329,8 +330,8 @@ func TestRelease(t *testing.T) {
 	before := r.nft("list", "ruleset")
 	r.pods[0].Serve("tcp", r.at(0))
 	r.pods[0].Serve("udp", r.at(0))
-	both := append(r.service(service.TCP, 0).Sorted(), r.service(service.UDP, 0).Sorted()...)
-	r.sync(service.NewTable(r.service(service.TCP, 0).Settings, both))
+	both := append(r.service(api.TCP, 0).Sorted(), r.service(api.UDP, 0).Sorted()...)
+	r.sync(service.NewTable(r.service(api.TCP, 0).Settings, both))
 	var conns []*testnet.Conn
 	for _, from := range []*testnet.Host{r.client, r.node, r.outside} {
 		for _, network := range []string{"tcp", "udp"} {
@@ -355,7 +356,7 @@ func TestRelease(t *testing.T) {
 	}
 	// Flows have no end but silence.
 	any := netip.AddrPortFrom(netip.IPv4Unspecified(), nodePort.Port())
-	r.endFlows(flow.Flow{Proto: service.UDP, Frontend: vip, Endpoint: r.at(0)}, flow.Flow{Proto: service.UDP, Frontend: any, Endpoint: r.at(0)})
+	r.endFlows(flow.Flow{Proto: api.UDP, Frontend: vip, Endpoint: r.at(0)}, flow.Flow{Proto: api.UDP, Frontend: any, Endpoint: r.at(0)})
 	eventually(t, "the release is done", r.drain)
 	if after := r.nft("list", "ruleset"); after != before {
 		t.Errorf("it left\n%s", after)

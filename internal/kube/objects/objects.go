@@ -30,7 +30,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 
-	"github.com/fairway-net/fairway/internal/oneline"
+	"github.com/fairway-net/fairway/internal/text"
 )
 
 // FieldManager owns the fields that Apply writes.
@@ -85,16 +85,16 @@ func Connect(kubeconfig, context, userAgent string) (*Client, error) {
 		return nil, errors.New("no cluster: there is no kubeconfig [give --kubeconfig FILE, or set KUBECONFIG]")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read kubeconfig: %w", oneline.Error(err))
+		return nil, fmt.Errorf("read kubeconfig: %w", text.OneLine(err))
 	}
 	klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // what it says of a request is in the request's error
 	cfg.UserAgent, cfg.QPS, cfg.Burst = userAgent, 50, 100
 	c := &Client{host: cfg.Host}
 	if c.dynamic, err = dynamic.NewForConfig(cfg); err != nil {
-		return nil, fmt.Errorf("connect to %s: %w", cfg.Host, oneline.Error(err))
+		return nil, fmt.Errorf("connect to %s: %w", cfg.Host, text.OneLine(err))
 	}
 	if c.disco, err = discovery.NewDiscoveryClientForConfig(cfg); err != nil {
-		return nil, fmt.Errorf("connect to %s: %w", cfg.Host, oneline.Error(err))
+		return nil, fmt.Errorf("connect to %s: %w", cfg.Host, text.OneLine(err))
 	}
 	c.mapper = restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(c.disco))
 	return c, nil
@@ -107,7 +107,7 @@ func (c *Client) Host() string { return c.host }
 func (c *Client) Version(context.Context) (string, error) {
 	v, err := c.disco.ServerVersion()
 	if err != nil {
-		return "", fmt.Errorf("reach the API server at %s: %w", c.host, oneline.Request(err))
+		return "", fmt.Errorf("reach the API server at %s: %w", c.host, text.RequestError(err))
 	}
 	return v.GitVersion, nil
 }
@@ -128,7 +128,7 @@ func (c *Client) resource(apiVersion, kind, namespace string) (dynamic.ResourceI
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("find kind %s at %s: %w", kind, c.host, oneline.Request(err))
+		return nil, fmt.Errorf("find kind %s at %s: %w", kind, c.host, text.RequestError(err))
 	}
 	if mapping.Scope.Name() == meta.RESTScopeNameRoot {
 		return c.dynamic.Resource(mapping.Resource), nil
@@ -148,7 +148,7 @@ func (c *Client) on(ctx context.Context, verb string, r Ref, do func(context.Con
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	if err := do(ctx, res); err != nil {
-		return fmt.Errorf("%s %s: %w", verb, r, oneline.Request(err))
+		return fmt.Errorf("%s %s: %w", verb, r, text.RequestError(err))
 	}
 	return nil
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	apiversion "k8s.io/component-base/version"
 
-	"github.com/fairway-net/fairway/internal/output"
+	"github.com/fairway-net/fairway/internal/cli/output"
 	"github.com/fairway-net/fairway/lab/cluster"
 	"github.com/fairway-net/fairway/lab/fabric"
 )

@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/fairway-net/fairway/internal/cli"
-	"github.com/fairway-net/fairway/internal/suggest"
+	"github.com/fairway-net/fairway/internal/text"
 )
 
 // pathFlags have values that are relative to the file that has them, else to the working directory.
@@ -22,19 +22,19 @@ func readConfig(cmd *cobra.Command, file string) error {
 	if file == "" {
 		return nil
 	}
-	text, err := os.ReadFile(file)
+	data, err := os.ReadFile(file)
 	if err != nil {
 		return fmt.Errorf("--config: %w", err)
 	}
 	var fields map[string]any
-	if err := yaml.UnmarshalStrict(text, &fields); err != nil {
+	if err := yaml.UnmarshalStrict(data, &fields); err != nil {
 		return fmt.Errorf("--config %s: %w", file, err)
 	}
 	known := slices.DeleteFunc(cli.FlagNames(cmd), func(name string) bool { return name == "config" })
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
 		if !slices.Contains(known, name) {
 			advice := cmd.CommandPath() + " --help lists them"
-			if near := suggest.Closest(name, known); near != "" {
+			if near := text.Closest(name, known); near != "" {
 				advice = "did you mean " + near + "?"
 			}
 			return fmt.Errorf("--config %s: no flag %q [%s]", file, name, advice)
@@ -47,11 +47,11 @@ func readConfig(cmd *cobra.Command, file string) error {
 			values = []any{fields[name]}
 		}
 		for _, value := range values {
-			text := fmt.Sprint(value)
-			if slices.Contains(pathFlags, name) && text != "" && !filepath.IsAbs(text) {
-				text = filepath.Join(filepath.Dir(file), text)
+			setting := fmt.Sprint(value)
+			if slices.Contains(pathFlags, name) && setting != "" && !filepath.IsAbs(setting) {
+				setting = filepath.Join(filepath.Dir(file), setting)
 			}
-			if err := cmd.Flags().Set(name, text); err != nil {
+			if err := cmd.Flags().Set(name, setting); err != nil {
 				return fmt.Errorf("--config %s: %s: %w", file, name, err)
 			}
 		}

@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/fairway-net/fairway/internal/cli/clitest"
+	"github.com/fairway-net/fairway/internal/testing/clitest"
 )
 
 var update = flag.Bool("update", false, "write the golden files of help texts anew")

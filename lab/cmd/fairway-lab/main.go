@@ -24,7 +24,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fairway-net/fairway/internal/cli"
-	"github.com/fairway-net/fairway/internal/oneline"
+	"github.com/fairway-net/fairway/internal/text"
 	"github.com/fairway-net/fairway/lab/cluster"
 )
 
@@ -69,7 +69,7 @@ func exitCode(err error) int {
 // line is the end of logs, and stays as it is.
 func printError(out io.Writer, err error) {
 	first, more, _ := strings.Cut(err.Error(), "\n")
-	what, hint := oneline.Hint(first)
+	what, hint := text.SplitHint(first)
 	fmt.Fprintln(out, "error:", what)
 	if more != "" {
 		fmt.Fprintln(out, more)

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/fairway-net/fairway/internal/checksum"
+	"github.com/fairway-net/fairway/internal/kernel/checksum"
 )
 
 const (

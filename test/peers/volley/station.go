@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/api"
 )
 
 // A Station is a host that sends and receives.
@@ -169,11 +169,11 @@ func (s *Station) send(p Probe, id uint32) error {
 	src := netip.AddrPortFrom(p.Src, portOf(id))
 	var err error
 	switch p.Proto {
-	case service.TCP:
+	case api.TCP:
 		err = s.write(src, p.To, unix.IPPROTO_TCP, syn(src, p.To, id))
-	case service.UDP:
+	case api.UDP:
 		err = s.write(src, p.To, unix.IPPROTO_UDP, datagram(src, p.To, "who?\n"))
-	case service.SCTP:
+	case api.SCTP:
 		err = s.write(src, p.To, unix.IPPROTO_SCTP, chunk(src, p.To, sctpInit, id))
 	}
 	if err != nil {

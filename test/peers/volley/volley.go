@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/fairway-net/fairway/internal/service"
+	"github.com/fairway-net/fairway/internal/api"
 )
 
 // A Probe is the first packet of a flow.
@@ -16,7 +16,7 @@ type Probe struct {
 	From  *Station
 	Src   netip.Addr
 	To    netip.AddrPort
-	Proto service.Proto
+	Proto api.Proto
 	// Likely says that an answer or arrival is expected: Fire waits for it longer.
 	Likely bool
 }

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fairway-net/fairway/internal/service"
-	"github.com/fairway-net/fairway/internal/testnet"
+	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
 func TestMain(m *testing.M) { testnet.Main(m) }
@@ -52,7 +52,7 @@ func TestFire(t *testing.T) {
 	want := map[uint16]Verdict{80: Answered, 81: Refused, 82: Silence, 83: Reset}
 	var probes []Probe
 	for _, is4 := range []bool{true, false} {
-		for _, proto := range []service.Proto{service.TCP, service.UDP, service.SCTP} {
+		for _, proto := range []api.Proto{api.TCP, api.UDP, api.SCTP} {
 			for port, v := range want {
 				probes = append(probes, Probe{
 					From: stations["peer"], Src: peer.Addr(is4), To: netip.AddrPortFrom(node.Addr(is4), port), Proto: proto, Likely: v != Silence,
@@ -66,7 +66,7 @@ func TestFire(t *testing.T) {
 	}
 	for i, p := range probes {
 		r, v := results[i], want[p.To.Port()]
-		if v == Reset && p.Proto == service.UDP {
+		if v == Reset && p.Proto == api.UDP {
 			v = Refused // by the node's own stack
 		}
 		if r.Verdict != v {

@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"runtime/coverage"
 
+	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
@@ -108,7 +109,7 @@ var dimensions = map[string]func(n int) func(){
 		var all []*service.Slice
 		for i := range n {
 			s := slice(svc, i, 0)
-			s.Problems = []service.Problem{{Reason: "Bad", Message: fmt.Sprint("problem ", n-i)}}
+			s.Problems = []api.Problem{{Reason: "Bad", Message: fmt.Sprint("problem ", n-i)}}
 			all = append(all, s)
 		}
 		return compile(svc, all...)
@@ -170,18 +171,18 @@ func addr(i int) netip.Addr {
 // tenant is a Service with n ports.
 func tenant(i, n int) *service.Service {
 	svc := &service.Service{
-		Name:       service.Name{Namespace: "tenant", Name: fmt.Sprint("svc-", i)},
+		Name:       api.Name{Namespace: "tenant", Name: fmt.Sprint("svc-", i)},
 		ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)})},
 	}
 	for k := range n {
-		svc.Ports = append(svc.Ports, service.Port{Name: fmt.Sprint("p", k), Proto: service.TCP, Port: uint16(1 + k)})
+		svc.Ports = append(svc.Ports, service.Port{Name: fmt.Sprint("p", k), Proto: api.TCP, Port: uint16(1 + k)})
 	}
 	return svc
 }
 
 // slice has the ports of a Service and n endpoints.
 func slice(svc *service.Service, i, n int) *service.Slice {
-	s := &service.Slice{Name: service.Name{Namespace: svc.Namespace, Name: fmt.Sprint("slice-", i)}, Service: svc.Name}
+	s := &service.Slice{Name: api.Name{Namespace: svc.Namespace, Name: fmt.Sprint("slice-", i)}, Service: svc.Name}
 	for _, p := range svc.Ports {
 		s.Ports = append(s.Ports, service.SlicePort{Name: p.Name, Proto: p.Proto, Port: 8080})
 	}

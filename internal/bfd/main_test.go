@@ -1,9 +1,0 @@
-package bfd
-
-import (
-	"testing"
-
-	"github.com/fairway-net/fairway/internal/testnet"
-)
-
-func TestMain(m *testing.M) { testnet.Main(m) }

@@ -1,0 +1,113 @@
+package liveness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/fairway-net/fairway/internal/ipc/listener"
+)
+
+// redial is the pause before the speaker is looked for again.
+const redial = time.Second
+
+// A Follower knows what the speaker of this node says. Its methods may be called by any
+// goroutine.
+type Follower struct {
+	socket string
+	lapse  time.Duration
+	dirty  chan struct{}
+
+	mu   sync.Mutex
+	dead []string
+	end  *time.Timer // when dead is forgotten
+}
+
+// NewFollower returns a Follower that knows nothing until Run.
+func NewFollower() *Follower {
+	return &Follower{socket: Socket, lapse: Lapse, dirty: make(chan struct{}, 1)}
+}
+
+// Dirty receives when Dead returns something else.
+func (f *Follower) Dirty() <-chan struct{} { return f.dirty }
+
+// Dead returns the nodes that their peers declare dead, sorted. The caller must not change it.
+func (f *Follower) Dead() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.dead
+}
+
+// Run follows the speaker, if there is one, until ctx ends.
+func (f *Follower) Run(ctx context.Context) error {
+	for {
+		_ = each(ctx, f.socket, func(l line) bool { f.set(l.Dead); return true }) // no speaker, or not any more
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(redial):
+		}
+	}
+}
+
+// set takes what was said, for as long as it counts.
+func (f *Follower) set(dead []string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.end != nil {
+		f.end.Stop()
+		f.end = nil
+	}
+	if len(dead) > 0 {
+		var end *time.Timer
+		end = time.AfterFunc(f.lapse, func() {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			if f.end == end { // else something was said just now
+				f.changeLocked(nil)
+			}
+		})
+		f.end = end
+	}
+	f.changeLocked(dead)
+}
+
+func (f *Follower) changeLocked(dead []string) {
+	if slices.Equal(f.dead, dead) {
+		return
+	}
+	f.dead = dead
+	select {
+	case f.dirty <- struct{}{}:
+	default:
+	}
+}
+
+// Ask returns what the speaker of this network namespace says now; nothing if there is none, or
+// if it does not know.
+func Ask(ctx context.Context) (dead []string) {
+	ctx, cancel := context.WithTimeout(ctx, repeat)
+	defer cancel()
+	_ = each(ctx, Socket, func(l line) bool { dead = l.Dead; return false }) // nobody says anything
+	return dead
+}
+
+// each calls f with each line of the speaker, until f returns false.
+func each(ctx context.Context, socket string, f func(line) bool) error {
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "unix", socket)
+	if err != nil {
+		return fmt.Errorf("ask the speaker: %w", err)
+	}
+	stop := context.AfterFunc(ctx, func() { c.Close() })
+	defer stop()
+	defer c.Close()
+	if listener.Peer(c).Uid != 0 {
+		return errors.New("what listens at " + socket + " is not root's: it is not asked")
+	}
+	return readLines(c, f)
+}

@@ -1,0 +1,141 @@
+package liveness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/internal/ipc/listener"
+)
+
+// Socket is the speaker's abstract Unix socket. Its name belongs to the network namespace.
+const Socket = "@fairway/speaker"
+
+const (
+	// Lapse is after how long without news a Follower forgets what it heard. A speaker that is
+	// replaced is back before.
+	Lapse = 5 * time.Second
+	// repeat is how often a Publisher says what has not changed, and fresh how old it may be.
+	repeat = time.Second
+	fresh  = time.Second
+	// maxReaders bounds those that are connected.
+	maxReaders = 16
+)
+
+// A Publisher tells those that are connected. Set may be called by any goroutine.
+type Publisher struct {
+	socket  string
+	mu      sync.Mutex
+	dead    []string // sorted
+	at      time.Time
+	changed chan struct{} // is closed at the next change
+}
+
+// NewPublisher returns a Publisher that knows nothing until Set.
+func NewPublisher() *Publisher { return &Publisher{socket: Socket} }
+
+// Set says which nodes are dead now. It is to be called all the time: what is older than a second
+// is not sent any more.
+func (p *Publisher) Set(dead []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.at = time.Now()
+	if p.changed != nil && slices.Equal(p.dead, dead) {
+		return
+	}
+	if p.changed != nil {
+		close(p.changed)
+	}
+	p.dead, p.changed = slices.Clone(dead), make(chan struct{})
+}
+
+// now returns what is known, whether anything is, and what is closed when it changes.
+func (p *Publisher) now() (l line, known bool, changed <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.changed == nil {
+		p.changed = make(chan struct{})
+	}
+	l.Dead = append([]string{}, p.dead...)
+	return l, time.Since(p.at) <= fresh, p.changed
+}
+
+// Run listens until ctx ends, which is no error. Another speaker that ends may still have the
+// socket for a while.
+func (p *Publisher) Run(ctx context.Context) error {
+	l, err := listen(ctx, p.socket)
+	for errors.Is(err, unix.EADDRINUSE) {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(repeat):
+		}
+		l, err = listen(ctx, p.socket)
+	}
+	if err != nil {
+		return fmt.Errorf("listen for the agent: %w", err)
+	}
+	var readers sync.WaitGroup
+	defer readers.Wait()
+	limit := make(chan struct{}, maxReaders)
+	err = listener.Serve(ctx, l, func(c net.Conn) {
+		select {
+		case limit <- struct{}{}:
+			readers.Go(func() {
+				defer func() { <-limit }()
+				p.serve(ctx, c)
+			})
+		default:
+			c.Close()
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("listen for the agent: %w", err)
+	}
+	return nil
+}
+
+func listen(ctx context.Context, socket string) (net.Listener, error) {
+	var lc net.ListenConfig
+	return lc.Listen(ctx, "unix", socket)
+}
+
+// serve tells one reader, until it goes.
+func (p *Publisher) serve(ctx context.Context, c net.Conn) {
+	defer c.Close()
+	if listener.Peer(c).Uid != 0 {
+		return
+	}
+	again := time.NewTicker(repeat)
+	defer again.Stop()
+	for {
+		l, known, changed := p.now()
+		if known {
+			if l.write(c) != nil {
+				return
+			}
+		} else if gone(c) {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		case <-again.C:
+		}
+	}
+}
+
+// gone reports whether the other end has closed a connection on which it never sends.
+func gone(c net.Conn) bool {
+	_ = c.SetReadDeadline(time.Now().Add(time.Millisecond))
+	_, err := c.Read(make([]byte, 1))
+	var timeout net.Error
+	return err == nil || !errors.As(err, &timeout) || !timeout.Timeout()
+}

@@ -1,0 +1,207 @@
+package announce
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/fairway-net/fairway/internal/api"
+)
+
+// A Candidate is a node that may announce an address.
+type Candidate struct {
+	Node       string
+	Score      int      // by preferredNodeSelectors
+	Interfaces []string // only there; empty: on all
+}
+
+func (c Candidate) equal(o Candidate) bool {
+	return c.Node == o.Node && c.Score == o.Score && slices.Equal(c.Interfaces, o.Interfaces)
+}
+
+// candidates are nodes in the order of their names. Addresses with the same candidates share them, and
+// each has an order of its own: the best first by score, then by the hash of node and address, so
+// that a node that comes or goes moves only the addresses that it gets or had.
+type candidates struct{ all []Candidate }
+
+// kept is how many of the best an address remembers: more are seldom out at once, and then the best of
+// the others is found by their hashes.
+const kept = 6
+
+// none is an index that no candidate has.
+const none = 1<<16 - 1
+
+// or returns other ones instead, if they are the same: who has these has nothing to decide anew.
+func (c *candidates) or(before *candidates) *candidates {
+	if before != nil && slices.EqualFunc(c.all, before.all, Candidate.equal) {
+		return before
+	}
+	return c
+}
+
+// only returns those that are on these nodes.
+func (c *candidates) only(nodes map[string]bool) *candidates {
+	var some []Candidate
+	for _, one := range c.all {
+		if nodes[one.Node] {
+			some = append(some, one)
+		}
+	}
+	return &candidates{some}
+}
+
+// A preference is how good a candidate is for an address.
+type preference struct {
+	score int
+	hash  [sha256.Size]byte
+}
+
+func (c *candidates) preference(i int, a netip.Addr) preference {
+	var text [300]byte // a node's name has 253 at most
+	one := &c.all[i]
+	return preference{one.Score, sha256.Sum256(a.AppendTo(append(append(text[:0], one.Node...), '#')))}
+}
+
+func (p *preference) compare(o *preference) int {
+	return cmp.Or(cmp.Compare(o.score, p.score), bytes.Compare(p.hash[:], o.hash[:]))
+}
+
+// rank returns the best for an address, the very best first.
+func (c *candidates) rank(a netip.Addr) (best [kept]uint16) {
+	for i := range best {
+		best[i] = none
+	}
+	var preferences [kept]preference
+	for i := range min(len(c.all), none) {
+		p := c.preference(i, a)
+		k := kept
+		for k > 0 && (best[k-1] == none || p.compare(&preferences[k-1]) < 0) {
+			k--
+		}
+		if k < kept {
+			copy(best[k+1:], best[k:])
+			copy(preferences[k+1:], preferences[k:])
+			best[k], preferences[k] = uint16(i), p
+		}
+	}
+	return best
+}
+
+// Owner returns the best candidate that is not out.
+func (d *Decision) Owner(out map[string]bool) (Candidate, bool) {
+	if d.candidates == nil {
+		return Candidate{}, false
+	}
+	all := d.candidates.all
+	for _, i := range d.best {
+		if i == none {
+			return Candidate{}, false // there are no more
+		}
+		if !out[all[i].Node] {
+			return all[i], true
+		}
+	}
+	best, where := -1, preference{}
+	for i := range all {
+		if out[all[i].Node] {
+			continue
+		}
+		if p := d.candidates.preference(i, d.Addr); best < 0 || p.compare(&where) < 0 {
+			best, where = i, p
+		}
+	}
+	if best < 0 {
+		return Candidate{}, false
+	}
+	return all[best], true
+}
+
+// Candidate returns the candidate of that name.
+func (d *Decision) Candidate(node string) (Candidate, bool) {
+	if i, ok := d.index(node); ok {
+		return d.candidates.all[i], true
+	}
+	return Candidate{}, false
+}
+
+func (d *Decision) index(node string) (i int, ok bool) {
+	if d.candidates == nil {
+		return 0, false
+	}
+	return slices.BinarySearchFunc(d.candidates.all, node, func(c Candidate, name string) int { return cmp.Compare(c.Node, name) })
+}
+
+// before reports whether a candidate comes before another node, which may be none.
+func (d *Decision) before(node, other string) bool {
+	i, ok := d.index(node)
+	j, known := d.index(other)
+	if !ok || !known {
+		return ok
+	}
+	x, y := d.candidates.preference(i, d.Addr), d.candidates.preference(j, d.Addr)
+	return x.compare(&y) < 0
+}
+
+// Candidates returns the nodes that may announce the address, the best first.
+func (d *Decision) Candidates() (all []Candidate) {
+	out := map[string]bool{}
+	for {
+		c, ok := d.Owner(out)
+		if !ok {
+			return all
+		}
+		all, out[c.Node] = append(all, c), true
+	}
+}
+
+// candidates returns the nodes that some advertisements are for.
+func (in Input) candidates(ads []*L2Advertisement) *candidates {
+	c := &candidates{}
+	for i := range in.Nodes {
+		if one, reason := candidate(&in.Nodes[i], ads); reason == "" {
+			c.all = append(c.all, one)
+		}
+	}
+	return c
+}
+
+// candidate is a node as the advertisements see it: they add up. A reason says why it is none.
+func candidate(n *Node, ads []*L2Advertisement) (c Candidate, reason string) {
+	c.Node, reason = n.Name, NotThisNodeL2
+	interfaces, everywhere := map[string]bool{}, false
+	for _, ad := range ads {
+		if !n.matches(ad.NodeSelectors) {
+			continue
+		}
+		reason = n.unused()
+		everywhere = everywhere || len(ad.Interfaces) == 0
+		for _, name := range ad.Interfaces {
+			interfaces[name] = true
+		}
+		for _, p := range ad.PreferredNodeSelectors {
+			if p.Preference.Matches(n.Labels) {
+				c.Score += p.Weight
+			}
+		}
+	}
+	if !everywhere {
+		c.Interfaces = slices.Sorted(maps.Keys(interfaces))
+	}
+	return c, reason
+}
+
+// matches reports whether an object with those nodeSelectors is for the node.
+func (n *Node) matches(selectors []api.Selector) bool {
+	return len(selectors) == 0 || api.AnyMatches(selectors, n.Labels)
+}
+
+// unused says why load balancers must not use the node; empty: they may.
+func (n *Node) unused() string {
+	if n.Excluded == "" {
+		return ""
+	}
+	return "load balancers must not use this node: " + n.Excluded
+}

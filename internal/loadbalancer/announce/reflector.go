@@ -1,0 +1,170 @@
+package announce
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/fairway-net/fairway/internal/api"
+)
+
+// ReflectorLabel makes the speaker of a Node a route reflector: it tells routers the podCIDRs of the other nodes of its
+// networks, and those what routers announce, so that routers need sessions with it alone. Its value is the ASN of the
+// sessions between nodes.
+//
+// A kubelet cannot give its own Node such a label (admission NodeRestriction): it would hear, and divert, other nodes' packets.
+const ReflectorLabel = "fairway.net.node-restriction.kubernetes.io/route-reflector"
+
+// How a node and a route reflector find out that the other one is gone.
+const (
+	reflectorHold, reflectorKeepalive, reflectorConnect = 9 * time.Second, 3 * time.Second, time.Second
+	reflectorBFD                                        = 300 * time.Millisecond
+	reflectorBFDMultiplier                              = 3
+)
+
+// A Reflector is a node's, if it is one.
+type Reflector struct {
+	ASN      uint32
+	RouterID netip.Addr
+	Listen   []netip.Addr // the node's addresses
+	Port     uint16
+	Clients  []Client // sorted by name
+}
+
+// A Client is a node that a Reflector speaks for.
+type Client struct {
+	SessionConfig                // as the reflector sees it
+	PodCIDRs      []netip.Prefix // what it may announce
+}
+
+// reflectorASN is that of a node's label; 0: the node is none. The reason says what is wrong with it.
+func (n *Node) reflectorASN() (asn uint32, reason string) {
+	text, ok := n.Labels[ReflectorLabel]
+	if !ok {
+		return 0, ""
+	}
+	number, err := strconv.ParseUint(text, 10, 32)
+	if err != nil || number == 0 {
+		return 0, fmt.Sprintf("label %s: %q is no ASN [a number from 1 to 4294967295, such as 64512]", ReflectorLabel, api.Cut(text, 63))
+	}
+	return uint32(number), ""
+}
+
+// nodePeer names the session between two nodes. No BGPPeer has such a name, but a condition may.
+func nodePeer(node string) string { return "Node." + node }
+
+// PeerNode is the node with which the session of that name is, if it is one between nodes.
+func PeerNode(peer string) (node string, ok bool) { return strings.CutPrefix(peer, nodePeer("")) }
+
+// ends are the addresses of a node's session with another one, where they have a network in common: of IPv4 before IPv6.
+func (in BGPInput) ends(self, other *Node) (own, remote netip.Addr) {
+	of := func(n *Node, is4 bool) netip.Addr {
+		if i := slices.IndexFunc(n.Addrs, func(a netip.Addr) bool { return a.Is4() == is4 }); i >= 0 {
+			return n.Addrs[i]
+		}
+		return netip.Addr{}
+	}
+	for _, is4 := range []bool{true, false} {
+		if own, remote = of(self, is4), of(other, is4); own.IsValid() && remote.IsValid() && in.OnLink != nil && in.OnLink(remote) {
+			return own, remote
+		}
+	}
+	return netip.Addr{}, netip.Addr{}
+}
+
+// between is a session of self with another node.
+func (in BGPInput) between(self, other *Node) (c SessionConfig, ok bool) {
+	own, remote := in.ends(self, other)
+	return SessionConfig{
+		Peer: nodePeer(other.Name), Address: netip.AddrPortFrom(remote, in.ReflectorPort), Source: own, RouterID: routerID(self),
+		Hold: reflectorHold, Keepalive: reflectorKeepalive, Connect: reflectorConnect, IPv4: true, IPv6: true, Reflected: true,
+	}, remote.IsValid()
+}
+
+// with is the session in an AS. Of two between the same nodes one is watched.
+func (c SessionConfig) with(asn uint32, watched bool) SessionConfig {
+	c.LocalASN, c.PeerASN = asn, asn
+	if watched {
+		c.BFD = BFD{Receive: reflectorBFD, Transmit: reflectorBFD, Multiplier: reflectorBFDMultiplier}
+	}
+	return c
+}
+
+// ownPodCIDRs are the podCIDRs of each node, without those that overlap an older node's: kubelets may name them.
+func (in BGPInput) ownPodCIDRs() map[string][]netip.Prefix {
+	nodes := slices.Clone(in.Nodes)
+	slices.SortStableFunc(nodes, func(a, b Node) int { return cmp.Or(a.Created.Compare(b.Created), strings.Compare(a.Name, b.Name)) })
+	var taken []netip.Prefix // disjoint, sorted: only neighbours can overlap
+	own := map[string][]netip.Prefix{}
+	for _, n := range nodes {
+		for _, cidr := range n.PodCIDRs {
+			i, _ := slices.BinarySearchFunc(taken, cidr, func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) })
+			if !slices.ContainsFunc(taken[max(0, i-1):min(len(taken), i+1)], cidr.Overlaps) {
+				taken, own[n.Name] = slices.Insert(taken, i, cidr), append(own[n.Name], cidr)
+			}
+		}
+	}
+	return own
+}
+
+// add adds a node. Of several that claim one address, which is there may announce for all.
+func (r *Reflector) add(c SessionConfig, podCIDRs []netip.Prefix) {
+	if i := slices.IndexFunc(r.Clients, func(o Client) bool { return o.Address == c.Address }); i >= 0 {
+		r.Clients[i].PodCIDRs = slices.Concat(r.Clients[i].PodCIDRs, podCIDRs)
+		return
+	}
+	r.Clients = append(r.Clients, Client{c, podCIDRs})
+}
+
+// reflectors adds the sessions with route reflectors, which carry podCIDRs alone, and makes the node one if it has the label.
+func (b *bgpDecider) reflectors() {
+	if b.in.ReflectorPort == 0 {
+		return
+	}
+	asn, reason := b.self.reflectorASN()
+	var own map[string][]netip.Prefix
+	problem := func(node, reason string) {
+		b.out.Problems = append(b.out.Problems, PeerProblem{nodePeer(node), true, reason})
+	}
+	if reason != "" {
+		problem(b.self.Name, reason)
+	}
+	if asn != 0 {
+		b.out.Reflector = &Reflector{ASN: asn, RouterID: routerID(b.self), Listen: b.self.Addrs, Port: b.in.ReflectorPort}
+		own = b.in.ownPodCIDRs()
+	}
+	far := ""
+	for i := range b.in.Nodes {
+		other := &b.in.Nodes[i]
+		if other.Name == b.self.Name {
+			continue
+		}
+		theirs, _ := other.reflectorASN()
+		if asn == 0 && theirs == 0 {
+			continue
+		}
+		c, ok := b.in.between(b.self, other)
+		if asn != 0 && ok {
+			b.out.Reflector.add(c.with(asn, theirs == 0), own[other.Name])
+		}
+		switch c = c.with(theirs, true); {
+		case theirs == 0:
+		case !ok:
+			far = other.Name
+		case len(b.out.Sessions) == MaxSessions:
+			problem(other.Name, fmt.Sprintf("a node speaks to %d routers and route reflectors at most", MaxSessions))
+		default:
+			b.out.Sessions = append(b.out.Sessions, Session{SessionConfig: c})
+			b.routes = append(b.routes, map[netip.Prefix]*Route{})
+			far = ""
+		}
+	}
+	if far != "" && len(b.out.Sessions) == 0 && asn == 0 {
+		problem(far, fmt.Sprintf("the route reflector is in none of this node's networks [label a node there with %s]", ReflectorLabel))
+	}
+	slices.SortFunc(b.out.Problems, func(x, y PeerProblem) int { return strings.Compare(x.Peer, y.Peer) })
+}

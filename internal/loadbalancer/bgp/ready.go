@@ -1,0 +1,44 @@
+package bgp
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
+)
+
+// Ready says what this node's routers have not been told yet, if anything: nil when every session is up that the
+// objects ask for, with routes that were decided with all that the node's proxy was asked for. It may be called by any
+// goroutine. That a router has written the routes into its kernel nobody says.
+func (s *Speaker) Ready() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.notReady != "" {
+		return errors.New(s.notReady)
+	}
+	for _, want := range s.last.Sessions {
+		have := s.sessions[want.Peer]
+		if have == nil {
+			return fmt.Errorf("there is no session with %s yet", want.Peer)
+		}
+		if up, lost, _ := have.state(); !up {
+			return fmt.Errorf("the session with %s is not up: %s", want.Peer, lost)
+		}
+	}
+	return nil
+}
+
+// missingInput returns what has not been received yet before the decision is the one that routers are to know; empty: nothing.
+func (s *Speaker) missingInput(in announce.BGPInput, asked map[uint16]bool) string {
+	for device := range announce.Interfaces(in) {
+		if !s.neighbours.router(device).IsValid() {
+			return "no router is heard behind " + device + " yet"
+		}
+	}
+	for port := range asked {
+		if !s.cfg.Health.Served(port) {
+			return fmt.Sprintf("the node's proxy has not said yet at port %d that it has programmed the kernel", port)
+		}
+	}
+	return ""
+}

@@ -1,0 +1,218 @@
+package bgp
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	gobgp "github.com/osrg/gobgp/v4/api"
+	"github.com/osrg/gobgp/v4/pkg/server"
+
+	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
+)
+
+// maxOfClient is how many prefixes a node may send to its route reflector: its podCIDRs.
+const maxOfClient = 100
+
+// A reflector speaks with the nodes that this node speaks for: it alone listens. It tells them what routers announce, and
+// hears their podCIDRs, which sessions tell the routers. Nodes tell each other nothing by it: they have the Node objects.
+type reflector struct {
+	asn     uint32
+	id      netip.Addr
+	listen  []netip.Addr
+	log     *slog.Logger
+	server  *server.BgpServer
+	table   *session // what the clients are told; it is no session
+	clients map[netip.Addr]announce.Client
+
+	mu sync.Mutex
+	up map[netip.Addr]bool
+}
+
+// newReflector begins to listen.
+func newReflector(log *slog.Logger, want *announce.Reflector, changed func()) (*reflector, error) {
+	quiet := slog.New(slog.DiscardHandler)
+	r := &reflector{asn: want.ASN, id: want.RouterID, listen: want.Listen, log: log, clients: map[netip.Addr]announce.Client{}, up: map[netip.Addr]bool{}}
+	r.server = server.NewBgpServer(server.LoggerOption(quiet, new(slog.LevelVar)))
+	go r.server.Serve()
+	var listen []string
+	for _, a := range want.Listen {
+		listen = append(listen, a.String())
+	}
+	ctx := context.Background()
+	err := r.server.StartBgp(ctx, &gobgp.StartBgpRequest{Global: &gobgp.Global{
+		Asn: want.ASN, RouterId: want.RouterID.String(), ListenPort: int32(want.Port), ListenAddresses: listen,
+	}})
+	if err == nil {
+		err = rejectReceived(ctx, r.server)
+	}
+	if err == nil {
+		err = watchServer(ctx, r.server, r.changed(changed), changed)
+	}
+	if err != nil {
+		r.server.Stop()
+		return nil, fmt.Errorf("listen as a route reflector: %w", err)
+	}
+	r.table = &session{config: announce.SessionConfig{LocalASN: want.ASN, PeerASN: want.ASN}, log: quiet, server: r.server, advertised: map[netip.Prefix]announce.Route{}}
+	log.Info("this node is a route reflector", "asn", want.ASN, "listen", listen, "port", want.Port)
+	return r, nil
+}
+
+// changed logs which nodes come and go.
+func (r *reflector) changed(notify func()) func(*peerState, bool) {
+	return func(state *peerState, up bool) {
+		node := state.NeighborAddress
+		r.mu.Lock()
+		was := r.up[node]
+		r.up[node] = up
+		r.mu.Unlock()
+		if up != was {
+			r.log.Info("route reflector: the session with a node changed", "address", node, "up", up)
+			notify()
+		}
+	}
+}
+
+// sameConfig reports whether the reflector can become want without a new start.
+func (r *reflector) sameConfig(want *announce.Reflector) bool {
+	return want != nil && r.asn == want.ASN && r.id == want.RouterID && slices.Equal(r.listen, want.Listen)
+}
+
+// sync makes the nodes that it speaks with those of want.
+func (r *reflector) sync(want []announce.Client) error {
+	ctx := context.Background()
+	all := map[netip.Addr]announce.Client{}
+	for _, c := range want {
+		all[c.Address.Addr()] = c
+	}
+	for addr, have := range r.clients {
+		if c, ok := all[addr]; ok && c.SessionConfig == have.SessionConfig {
+			r.clients[addr] = c
+			continue
+		}
+		if err := r.server.DeletePeer(ctx, &gobgp.DeletePeerRequest{Address: addr.String()}); err != nil {
+			return fmt.Errorf("end the session with node %s: %w", have.Peer, err)
+		}
+		delete(r.clients, addr)
+	}
+	for addr, c := range all {
+		if _, ok := r.clients[addr]; ok {
+			continue
+		}
+		p := peer(c.SessionConfig, false)
+		p.Transport.PassiveMode = true
+		p.Conf.AllowAspathLoopLocal = true // the nodes' AS is in the path of what routers say of other nodes
+		// What a node forwards for its pods has come one hop already (RFC 5082).
+		p.TtlSecurity = &gobgp.TtlSecurity{Enabled: true, TtlMin: hopLimit}
+		for _, f := range p.AfiSafis {
+			f.PrefixLimits.MaxPrefixes = maxOfClient
+		}
+		if err := r.server.AddPeer(ctx, &gobgp.AddPeerRequest{Peer: p}); err != nil {
+			return fmt.Errorf("await the session of node %s: %w", c.Peer, err)
+		}
+		r.clients[addr] = c
+	}
+	return nil
+}
+
+// clientPodCIDRs are the podCIDRs that nodes announce now, with the nodes as next hops: of each only its own.
+func (r *reflector) clientPodCIDRs() (all []announce.Route) {
+	for addr, c := range r.clients {
+		for _, o := range receivedPathsOf(r.server, c.SessionConfig, addr, r.log) {
+			if slices.Contains(c.PodCIDRs, o.Prefix) && o.NextHop.Is4() == o.Prefix.Addr().Is4() {
+				all = append(all, announce.Route{Prefix: o.Prefix, NextHop: o.NextHop})
+			}
+		}
+	}
+	return all
+}
+
+// reset ends the session with a node that does not answer any more.
+func (r *reflector) reset(c announce.Client, reason string) {
+	err := r.server.ResetPeer(context.Background(), &gobgp.ResetPeerRequest{Address: c.Address.Addr().String(), Communication: "BFD: " + reason})
+	if err != nil {
+		r.log.Warn("route reflector: a session could not be ended", "node", c.Peer, "err", err)
+	}
+}
+
+// advertise advertises to the clients what routers announce.
+func (r *reflector) advertise(all []receivedPath) error {
+	best := map[netip.Prefix]receivedPath{}
+	for _, o := range all {
+		if was, ok := best[o.Prefix]; !ok || o.compare(was) > 0 || o.compare(was) == 0 && o.NextHop.Less(was.NextHop) {
+			best[o.Prefix] = o
+		}
+	}
+	var routes []announce.Route
+	for _, o := range best {
+		routes = append(routes, announce.Route{Prefix: o.Prefix, NextHop: o.NextHop, LocalPref: o.pref, ASPath: o.path})
+	}
+	return r.table.setRoutes(routes)
+}
+
+// stop ends all sessions.
+func (r *reflector) stop() { r.server.Stop() }
+
+// reflect makes the node a route reflector, or not any more. s.mu is held.
+func (s *Speaker) reflect(want *announce.Reflector) (next time.Duration) {
+	if s.reflector != nil && !s.reflector.sameConfig(want) {
+		s.reflector.stop()
+		s.reflector = nil
+		s.reflects.Store(false)
+		s.cfg.Log.Info("the sessions of this route reflector end")
+	}
+	if want == nil {
+		return 0
+	}
+	if s.reflector == nil {
+		r, err := newReflector(s.cfg.Log, want, s.notify)
+		if err != nil {
+			s.cfg.Log.Error("cannot become a route reflector, will try again", "err", err, "again", retryPause)
+			return retryPause
+		}
+		s.reflector = r
+		s.reflects.Store(true)
+	}
+	for _, c := range want.Clients {
+		if reason, lost := s.liveness.takeLost(c.SessionConfig); lost {
+			s.reflector.reset(c, reason)
+		}
+	}
+	if err := s.reflector.sync(want.Clients); err != nil {
+		s.cfg.Log.Error("cannot change the sessions of a route reflector, will try again", "err", err, "again", retryPause)
+		return retryPause
+	}
+	return 0
+}
+
+// reflectedPodCIDRs are the podCIDRs of other nodes that this one advertises to the router of a session. s.mu is held.
+func (s *Speaker) reflectedPodCIDRs(to announce.Session) []announce.Route {
+	if s.reflector == nil || to.Reflected {
+		return nil
+	}
+	return slices.DeleteFunc(s.reflector.clientPodCIDRs(), func(r announce.Route) bool {
+		return r.Prefix.Addr().Is4() && !to.IPv4 || r.Prefix.Addr().Is6() && !to.IPv6
+	})
+}
+
+// advertiseToClients advertises what routers announce to the nodes that this one speaks for. s.mu is held.
+func (s *Speaker) advertiseToClients() (next time.Duration) {
+	if s.reflector == nil {
+		return 0
+	}
+	var all []receivedPath
+	for _, have := range s.sessions {
+		if !have.config.Reflected {
+			all = append(all, have.receivedPaths()...)
+		}
+	}
+	if err := s.reflector.advertise(all); err != nil {
+		s.cfg.Log.Error("cannot pass on what routers announce, will try again", "err", err, "again", retryPause)
+		return retryPause
+	}
+	return 0
+}

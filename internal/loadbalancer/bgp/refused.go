@@ -1,0 +1,84 @@
+package bgp
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+
+	gobgp "github.com/osrg/gobgp/v4/api"
+	"github.com/osrg/gobgp/v4/pkg/apiutil"
+	wire "github.com/osrg/gobgp/v4/pkg/packet/bgp"
+	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
+)
+
+// connectErrors is a log that keeps nothing of GoBGP's but why there is no session yet: the rest comes as states.
+type connectErrors struct{ s *session }
+
+func (connectErrors) Enabled(_ context.Context, l slog.Level) bool { return l <= slog.LevelInfo }
+func (h connectErrors) WithAttrs([]slog.Attr) slog.Handler         { return h }
+func (h connectErrors) WithGroup(string) slog.Handler              { return h }
+func (h connectErrors) Handle(_ context.Context, r slog.Record) error {
+	attrs := map[string]slog.Value{}
+	r.Attrs(func(a slog.Attr) bool {
+		attrs[a.Key] = a.Value
+		return true
+	})
+	switch r.Message {
+	case "failed to connect":
+		h.s.connectFailed("the router cannot be reached", unreached(h.s.config, api.Cut(attrs["Error"].String(), 300)))
+	case "outgoing connection IO error": // before its OPEN
+		h.s.connectFailed("the router refuses the session", unknown(h.s.config))
+	case "sent notification":
+		if reason := disagreed(h.s.config, attrs["Code"], attrs["Subcode"]); reason != "" {
+			h.s.connectFailed("the session is refused", reason)
+		}
+	}
+	return nil
+}
+
+// unreached is why a router cannot be connected to, with what it may come from.
+func unreached(c announce.SessionConfig, reason string) string {
+	switch {
+	case strings.HasSuffix(reason, unix.EHOSTUNREACH.Error()) && !c.MultiHop && !c.Internal():
+		return reason + " [is peerAddress right? A router that is more than one hop away needs ebgpMultiHop]"
+	case c.Password != "":
+		return reason + " [a wrong password looks like a router that does not answer]"
+	}
+	return reason
+}
+
+// refusal is why a session ended that was not up yet; empty: it did not, or that is known from the log.
+func refusal(c announce.SessionConfig, state apiutil.PeerState) string {
+	switch state.DisconnectReason {
+	case gobgp.PeerState_DISCONNECT_REASON_INVALID_MSG, // GoBGP expects no notification then, and does not say what is in it
+		gobgp.PeerState_DISCONNECT_REASON_NOTIFICATION_RECEIVED, gobgp.PeerState_DISCONNECT_REASON_READ_FAILED:
+		return unknown(c)
+	}
+	return ""
+}
+
+// unknown is said of a router that ends a connection before there is a session.
+func unknown(c announce.SessionConfig) string {
+	return fmt.Sprintf("the router ends the connection before there is a session [does it have this node as its neighbour, in AS %d?]", c.LocalASN)
+}
+
+// disagreed is what a notification of ours means, if it is about how sessions begin; empty: it is not.
+func disagreed(c announce.SessionConfig, code, subcode slog.Value) string {
+	if code.Kind() != slog.KindInt64 || subcode.Kind() != slog.KindInt64 {
+		return ""
+	}
+	switch major, minor := uint8(code.Int64()), uint8(subcode.Int64()); {
+	case major == wire.BGP_ERROR_FSM_ERROR: // instead of an OPEN the router says what it does not like
+		return unknown(c)
+	case major != wire.BGP_ERROR_OPEN_MESSAGE_ERROR:
+		return ""
+	case minor == wire.BGP_ERROR_SUB_BAD_PEER_AS:
+		return fmt.Sprintf("the router is not in AS %d [peerASN and dynamicASN must say what it is in]", c.PeerASN)
+	default:
+		return wire.NewNotificationErrorCode(major, minor).String()
+	}
+}

@@ -1,0 +1,277 @@
+package bgp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	gobgp "github.com/osrg/gobgp/v4/api"
+	"github.com/osrg/gobgp/v4/pkg/apiutil"
+	"github.com/osrg/gobgp/v4/pkg/server"
+
+	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
+)
+
+// closing is how long a session may take to end in order.
+const closing = 2 * time.Second
+
+// A session is one with a router: GoBGP's server, and what it has been given.
+type session struct {
+	config     announce.SessionConfig // without BFD, whose intervals may change while the session goes on
+	bfd        announce.BFD           // of the Speaker's mu
+	log        *slog.Logger
+	server     *server.BgpServer
+	advertised map[netip.Prefix]announce.Route
+	onChange   func()
+	// draining are the routes that the router is asked not to use, and since when.
+	draining map[netip.Prefix]time.Time
+
+	down chan struct{} // closed when the session goes down after close
+
+	mu         sync.Mutex
+	up         bool
+	changedAt  time.Time // of up
+	downReason string    // why it is not up
+	closed     bool      // by us
+	// shunnedAt is when the router was found to be one that is left alone for a while; zero: it is not.
+	shunnedAt time.Time
+}
+
+// unwatched is a session's configuration without BFD.
+func unwatched(c announce.SessionConfig) announce.SessionConfig {
+	c.BFD = announce.BFD{}
+	return c
+}
+
+// becomes reports whether a session can be as it is wanted without a new start: BFD can begin, and change, but its end is a failure to
+// routers such as BIRD, unless the session ends before.
+func (s *session) becomes(want announce.SessionConfig) bool {
+	return unwatched(want) == s.config && (s.bfd == announce.BFD{} || want.BFD != announce.BFD{})
+}
+
+// openSession starts a session: it goes on trying until it is closed.
+// received is called when the router has announced something.
+func openSession(log *slog.Logger, c announce.SessionConfig, restarting bool, wake, received func()) (*session, error) {
+	s := &session{
+		config: unwatched(c), log: log.With("peer", c.Peer, "address", c.Address), advertised: map[netip.Prefix]announce.Route{}, onChange: wake,
+		downReason: "it has not been up yet", changedAt: time.Now(), down: make(chan struct{}),
+	}
+	var err error
+	s.server, err = newServer(c, restarting, connectErrors{s}, s.changed, received)
+	return s, err
+}
+
+// setRoutes makes the routes those that are advertised to the router, writing what changed.
+func (s *session) setRoutes(routes []announce.Route) error {
+	want := make(map[netip.Prefix]announce.Route, len(routes))
+	var add []*apiutil.Path
+	for _, r := range routes {
+		want[r.Prefix] = r
+		if was, ok := s.advertised[r.Prefix]; ok && was.Equal(r) {
+			continue
+		}
+		p, err := path(r, s.config)
+		if err != nil {
+			return fmt.Errorf("announce %v: %w", r.Prefix, err)
+		}
+		add = append(add, p)
+	}
+	var drop []*apiutil.Path
+	for prefix, r := range s.advertised {
+		if _, ok := want[prefix]; ok {
+			continue
+		}
+		p, err := path(r, s.config)
+		if err != nil {
+			return fmt.Errorf("withdraw %v: %w", prefix, err)
+		}
+		drop = append(drop, p)
+	}
+	if len(add) > 0 {
+		if _, err := s.server.AddPath(apiutil.AddPathRequest{Paths: add}); err != nil {
+			return fmt.Errorf("announce %d prefixes: %w", len(add), err) // all again next time: that changes nothing
+		}
+	}
+	if len(drop) > 0 {
+		if err := s.server.DeletePath(apiutil.DeletePathRequest{Paths: drop}); err != nil {
+			return fmt.Errorf("withdraw %d prefixes: %w", len(drop), err)
+		}
+	}
+	if len(add)+len(drop) > 0 {
+		s.log.Info("routes changed", "announced", len(add), "withdrawn", len(drop), "now", len(want))
+	}
+	s.advertised = want
+	return nil
+}
+
+// drain asks the router to prefer other ways to all that we announce.
+func (s *session) drain() error {
+	routes := slices.Collect(maps.Values(s.advertised))
+	for i := range routes {
+		routes[i].Leaving = true
+	}
+	return s.setRoutes(routes)
+}
+
+// withoutDrained leaves out the routes that have had their time to leave, and those that the
+// router never had. next is when the first of the others has had it; 0: there is none.
+func (s *session) withoutDrained(routes []announce.Route) (stay []announce.Route, next time.Duration) {
+	up, _, _ := s.state()
+	since := map[netip.Prefix]time.Time{}
+	for _, r := range routes {
+		if r.Leaving {
+			if _, held := s.advertised[r.Prefix]; !held || !up {
+				continue
+			}
+			at, known := s.draining[r.Prefix]
+			if !known {
+				at = time.Now()
+			}
+			rest := drainTime - time.Since(at)
+			if rest <= 0 {
+				continue
+			}
+			since[r.Prefix], next = at, sooner(next, rest)
+		}
+		stay = append(stay, r)
+	}
+	s.draining = since
+	return stay, next
+}
+
+// close ends the session. The router drops our routes, unless they are kept for our next start.
+func (s *session) close(keep bool) {
+	s.mu.Lock()
+	s.closed = true
+	up := s.up
+	s.mu.Unlock()
+	if keep {
+		// No notification: to the router we are a program that died.
+		_ = s.server.StopBgp(context.Background(), &gobgp.StopBgpRequest{AllowGracefulRestart: true})
+		return
+	}
+	// Stop would say that we are deconfigured, after which BIRD waits a minute before it lets us back.
+	err := s.server.DisablePeer(context.Background(), &gobgp.DisablePeerRequest{Address: s.config.Address.Addr().String(), Communication: "fairway speaker ends"})
+	if up && err == nil {
+		select {
+		case <-s.down:
+		case <-time.After(closing):
+		}
+	}
+	s.server.Stop()
+}
+
+// reset ends a session that is up, because the router does not answer any more; it is tried again
+// after a while.
+func (s *session) reset(reason string) {
+	if up, _, _ := s.state(); !up {
+		return
+	}
+	err := s.server.ResetPeer(context.Background(), &gobgp.ResetPeerRequest{Address: s.config.Address.Addr().String(), Communication: "BFD: " + reason})
+	if err != nil {
+		s.log.Warn("cannot end a session", "err", err) // holdTime does
+	}
+}
+
+// changed is called by GoBGP when the session's state changes.
+func (s *session) changed(state *peerState, up bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if state.AdminState == gobgp.PeerState_ADMIN_STATE_PFX_CT && s.shunnedAt.IsZero() {
+		s.shunnedAt = time.Now()
+	}
+	if up && s.config.PeerASN == 0 && state.PeerASN == s.config.LocalASN && !s.closed {
+		s.refuse(fmt.Sprintf("the router is in AS %d too, and dynamicASN is external [dynamicASN: internal]", s.config.LocalASN))
+		return
+	}
+	if up == s.up {
+		if reason := refusal(s.config, *state); !up && reason != "" {
+			s.failedLocked("the router refuses the session", reason)
+		}
+		return
+	}
+	if s.closed {
+		if s.up = up; !up {
+			close(s.down)
+		}
+		return
+	}
+	s.changedAt = time.Now()
+	if s.up = up; up {
+		s.downReason = ""
+		s.log.Info("session is up", "asn", state.PeerASN)
+	} else {
+		s.downReason = state.DisconnectMessage
+		if !s.shunnedAt.IsZero() {
+			s.downReason = fmt.Sprintf("the router sent more than %d prefixes [filter what it sends to nodes]", maxReceived)
+		}
+		s.log.Warn("session is down", "reason", s.downReason)
+	}
+	s.onChange()
+}
+
+// refuse ends a session that has just come up with a router that is not the wanted one: GoBGP takes any where it is given no
+// AS. s.mu is held.
+func (s *session) refuse(reason string) {
+	s.shunnedAt, s.changedAt, s.downReason = time.Now(), time.Now(), reason
+	s.log.Warn("session is refused", "reason", reason)
+	go func() { // this is called by what it would wait for
+		_ = s.server.DisablePeer(context.Background(), &gobgp.DisablePeerRequest{Address: s.config.Address.Addr().String(), Communication: reason}) // it fails if the session is closed already
+	}()
+	s.onChange()
+}
+
+// state says whether the session is up, or why not; shunnedAt since when the router is left alone.
+func (s *session) state() (up bool, lost string, shunnedAt time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.up, s.downReason, s.shunnedAt
+}
+
+// upSince is when the session came up; zero: it is not up.
+func (s *session) upSince() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.up {
+		return time.Time{}
+	}
+	return s.changedAt
+}
+
+// connectFailed notes why a try to have a session failed.
+func (s *session) connectFailed(message, reason string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failedLocked(message, reason)
+}
+
+func (s *session) failedLocked(message, reason string) {
+	if s.up || s.closed || s.downReason == reason || !s.shunnedAt.IsZero() {
+		return
+	}
+	s.downReason = reason
+	s.log.Warn(message, "reason", reason)
+	s.onChange()
+}
+
+// standing says how the session is now.
+func (s *session) standing(node string) announce.Standing {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return announce.Standing{Node: node, Peer: s.config.Peer, Up: s.up, Since: s.changedAt, Reason: s.downReason}
+}
+
+// counters returns how many messages there were.
+func (s *session) counters() (sent, received *gobgp.Message, err error) {
+	err = errors.New("no such peer")
+	e := s.server.ListPeer(context.Background(), &gobgp.ListPeerRequest{Address: s.config.Address.Addr().String()}, func(p *gobgp.Peer) {
+		sent, received, err = p.GetState().GetMessages().GetSent(), p.GetState().GetMessages().GetReceived(), nil
+	})
+	return sent, received, errors.Join(e, err)
+}

@@ -1,0 +1,45 @@
+package edge
+
+import (
+	"context"
+	"net/netip"
+
+	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// Nodes is where the cluster's nodes are read, level-triggered.
+type Nodes interface {
+	announce.Feed
+	Instances() []service.Instance // sorted by name
+}
+
+// AskNodes has a Prober ask all nodes whether their proxy works, until ctx ends: where connections go to
+// pods, nobody else asks nodes.
+func AskNodes(ctx context.Context, nodes Nodes, p *Prober, c Checks) error {
+	for next := nodes.Synced(); ; next = nodes.Dirty() {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-next:
+		}
+		want := map[Target]struct{}{}
+		for _, n := range nodes.Instances() {
+			for _, is4 := range []bool{true, false} {
+				if a := n.Addr(is4); a.IsValid() {
+					want[Target{netip.AddrPortFrom(a, c.ProxyPort), "/healthz"}] = struct{}{}
+				}
+			}
+		}
+		p.Set(want)
+	}
+}
+
+// CutOff says that no node answers, whatever it would say; empty: one does, or it is not known yet.
+func (p *Prober) CutOff() string {
+	states := p.States()
+	if states[service.Silent] == 0 || states[service.Passing]+states[service.Failing]+states[service.Unprobed] > 0 {
+		return ""
+	}
+	return "no node of the cluster answers health checks"
+}

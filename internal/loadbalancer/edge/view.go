@@ -1,0 +1,115 @@
+package edge
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/kernel/netns"
+	"github.com/fairway-net/fairway/internal/service"
+)
+
+// Node returns what tables are compiled for: this machine, which has the addresses own. nodes and
+// pods are the cluster's, as they are known; unsupported are the algorithms that the datapath
+// cannot do.
+//
+// A packet to one of Addresses that no Service has is dropped: what sent it here would get it back
+// by our default route. Not so at our own addresses, where an administrator may come in.
+func (c *Config) Node(nodes []netip.Addr, pods []netip.Prefix, own []netip.Addr, unsupported service.Algorithms) service.Node {
+	n := service.Node{
+		Outside: true, Balances: c.Addresses, MasqueradeAll: c.ClientSource == SourceMasquerade, Limits: service.DefaultLimits(),
+		Balance: c.Balance, Unsupported: unsupported, NodeAddrs: service.NewAddrSet(nodes...),
+	}
+	n.Settings.ServiceCIDRs = without(c.Addresses, own)
+	if n.MasqueradeAll {
+		return n
+	}
+	inside := slices.Concat(c.ClusterCIDRs, pods)
+	for _, a := range nodes {
+		inside = append(inside, netip.PrefixFrom(a, a.BitLen()))
+	}
+	n.Settings.Pods = service.Widest(inside)
+	return n
+}
+
+// without returns the ranges less some addresses, sorted.
+func without(ranges []netip.Prefix, addrs []netip.Addr) (rest []netip.Prefix) {
+	for _, p := range ranges {
+		if !slices.ContainsFunc(addrs, p.Contains) {
+			rest = append(rest, p)
+		} else if !p.IsSingleIP() {
+			rest = append(rest, without(halves(p), addrs)...)
+		}
+	}
+	return rest
+}
+
+// halves returns the two ranges that make up a larger one.
+func halves(p netip.Prefix) []netip.Prefix {
+	bytes := p.Addr().AsSlice()
+	bytes[p.Bits()/8] |= 0x80 >> (p.Bits() % 8)
+	upper, _ := netip.AddrFromSlice(bytes)
+	return []netip.Prefix{netip.PrefixFrom(p.Addr(), p.Bits()+1), netip.PrefixFrom(upper, p.Bits()+1)}
+}
+
+// OwnAddrs returns the addresses of this machine's interfaces.
+func OwnAddrs() []netip.Addr {
+	all, err := netns.Addrs()
+	if err != nil {
+		return nil
+	}
+	var out []netip.Addr
+	for _, p := range all {
+		out = append(out, p.Addr())
+	}
+	return out
+}
+
+// CheckForwarding returns an error if the kernel does not pass packets on in a family of
+// the Addresses. It changes nothing: whether a machine is a router, its administrator decides.
+func (c *Config) CheckForwarding() error {
+	var all []error
+	for _, family := range []struct {
+		is4             bool
+		file, name, key string
+	}{
+		{true, "/proc/sys/net/ipv4/ip_forward", "IPv4", "net.ipv4.ip_forward"},
+		{false, "/proc/sys/net/ipv6/conf/all/forwarding", "IPv6", "net.ipv6.conf.all.forwarding"},
+	} {
+		if !slices.ContainsFunc(c.Addresses, func(p netip.Prefix) bool { return p.Addr().Is4() == family.is4 }) {
+			continue
+		}
+		text, err := os.ReadFile(family.file)
+		if err != nil {
+			all = append(all, fmt.Errorf("cannot read whether this machine forwards %s: %w", family.name, err))
+		} else if strings.TrimSpace(string(text)) == "0" {
+			all = append(all, fmt.Errorf("this machine does not forward %s [sysctl -w %s=1, and in /etc/sysctl.d]", family.name, family.key))
+		}
+	}
+	return errors.Join(all...)
+}
+
+// NewReporter returns what logs the problems of Services, each once while it lasts. It may be
+// called by any goroutine.
+func NewReporter(log *slog.Logger) func(api.Name, []api.Problem) {
+	var mu sync.Mutex
+	told := map[api.Name][]api.Problem{}
+	return func(name api.Name, now []api.Problem) {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, p := range now {
+			if !slices.Contains(told[name], p) {
+				log.Warn("a part of a Service is left out", "service", name.String(), "reason", p.Reason, "problem", p.Message)
+			}
+		}
+		if told[name] = now; len(now) == 0 {
+			delete(told, name)
+		}
+	}
+}

@@ -1,0 +1,78 @@
+package layer2
+
+import (
+	"testing"
+	"time"
+
+	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
+)
+
+// TestHoldBack: a node waits after it was cut off for long enough, not after it has started.
+func TestHoldBack(t *testing.T) {
+	var h holdBack
+	now := time.Now()
+	for i, step := range []struct {
+		after    time.Duration
+		majority bool
+		waits    bool
+		isolated bool
+	}{
+		{0, false, false, false}, {5 * time.Second, false, false, false}, {time.Second, true, false, false}, // it starts
+		{time.Second, false, false, false}, {isolatedFor / 2, true, false, false}, // a moment
+		{time.Second, false, false, false}, {isolatedFor, false, false, true}, {0, true, true, false},
+		{holdDown / 2, true, true, false}, {holdDown / 2, true, false, false},
+	} {
+		now = now.Add(step.after)
+		if h.note(step.majority, now); h.waits(now) != step.waits || h.isolated(now) != step.isolated {
+			t.Errorf("step %d: waits %v, isolated %v", i, h.waits(now), h.isolated(now))
+		}
+	}
+}
+
+// TestRouteWatch: routes that went with a link are waited for when it is back, not those that were
+// removed while it was up, and not for ever.
+func TestRouteWatch(t *testing.T) {
+	w := newRouteWatch()
+	now := time.Now()
+	gateway, pods, other := route{"eth0", "default", "192.0.2.1"}, route{"eth0", "10.244.2.0/24", "192.0.2.3"}, route{"eth1", "198.51.100.0/24", "192.0.2.1"}
+	read := func(when string, want int, up bool, routes ...route) {
+		t.Helper()
+		w.read(now, routes, map[string]bool{"eth0": up, "eth1": true})
+		if got := w.Missing(); len(got) != want {
+			t.Errorf("%s: %v are missing, want %d", when, got, want)
+		}
+		now = now.Add(time.Second)
+	}
+	read("at first", 0, true, gateway, pods, other)
+	read("one is removed", 0, true, gateway, other)
+	now = now.Add(routesKnown)
+	read("and forgotten", 0, true, gateway, other)
+	read("another one comes", 0, true, gateway, pods, other)
+	w.linkDown("eth0")
+	read("the link is down", 0, false, other)
+	now = now.Add(2 * routesKnown)
+	read("for long", 0, false, other)
+	read("it is back", 2, true, other)
+	read("with one", 1, true, other, pods)
+	read("with both", 0, true, other, pods, gateway)
+	w.linkDown("eth0")
+	read("down and up between two looks", 1, true, other, pods)
+	now = now.Add(routesAwaited)
+	read("after long", 0, true, other, pods)
+}
+
+// TestOwnerOfAll: where all nodes wait, the best that is not dead has the address.
+func TestOwnerOfAll(t *testing.T) {
+	l := world{Self: "node-1", Addrs: vips[:1], Nodes: []announce.Node{{Name: "node-1"}, {Name: "node-2"}, {Name: "node-3"}}}
+	d := announce.Decide(l.input())[vips[0]]
+	first, second := d.Candidates()[0].Node, d.Candidates()[1].Node
+	all := map[string]bool{"node-1": true, "node-2": true, "node-3": true}
+	for _, c := range []struct {
+		out, dead map[string]bool
+		want      string
+	}{{nil, nil, first}, {map[string]bool{first: true}, nil, second}, {all, nil, first}, {all, map[string]bool{first: true}, second}, {all, all, ""}} {
+		if o, _ := (claimView{out: c.out, dead: c.dead}).owner(d); o.Node != c.want {
+			t.Errorf("without %v, %v dead: %q, want %q", c.out, c.dead, o.Node, c.want)
+		}
+	}
+}

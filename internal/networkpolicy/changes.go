@@ -1,0 +1,43 @@
+package networkpolicy
+
+import "net/netip"
+
+// A Change is how something was, and how it is.
+type Change[V any] struct{ From, To V }
+
+// Changes are what differs between two tables. A class of 0 is none.
+type Changes struct {
+	Classes   map[netip.Addr]Change[Class]
+	Blocks    bool // read Table.Blocks
+	Isolated  [2]map[netip.Addr]Change[bool]
+	Cluster   [2]map[netip.Addr]Change[bool]
+	Grants    [2]map[Target]Change[[]Segment]
+	Rules     map[RuleID]Change[RuleName] // the zero name: none
+	Sandboxes map[netip.Addr]Change[Sandbox]
+	// Revoked: something that was allowed may not be any more.
+	Revoked bool
+}
+
+func newChanges() *Changes {
+	c := &Changes{Classes: map[netip.Addr]Change[Class]{}, Rules: map[RuleID]Change[RuleName]{}, Sandboxes: map[netip.Addr]Change[Sandbox]{}}
+	for d := range c.Isolated {
+		c.Isolated[d], c.Cluster[d] = map[netip.Addr]Change[bool]{}, map[netip.Addr]Change[bool]{}
+		c.Grants[d] = map[Target]Change[[]Segment]{}
+	}
+	return c
+}
+
+// note records a change of one element in a map of changes; what is as it was before all of
+// them is no change.
+func note[K comparable, V any](m map[K]Change[V], k K, from, to V, equal func(a, b V) bool) {
+	if c, ok := m[k]; ok {
+		from = c.From
+	}
+	if equal(from, to) {
+		delete(m, k)
+		return
+	}
+	m[k] = Change[V]{from, to}
+}
+
+func equalValues[V comparable](a, b V) bool { return a == b }

@@ -1,0 +1,300 @@
+package enforcer
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/networkpolicy"
+	"github.com/fairway-net/fairway/internal/networkpolicy/nftables"
+)
+
+// A Source is where objects come from.
+type Source interface {
+	// Synced is closed when the first lists are in, Dirty receives when something changed.
+	Synced() <-chan struct{}
+	Dirty() <-chan struct{}
+	// Take returns what changed since the last Take.
+	Take() networkpolicy.Dirty
+	Pod(api.Name) *api.Pod
+	Policy(api.Name) *networkpolicy.Policy
+	Namespace(string) *api.Namespace
+	ClusterPolicy(string) *networkpolicy.ClusterPolicy
+	Node(string) *networkpolicy.Node
+}
+
+// Config says what an Enforcer works with. Log, Node and Source are required.
+type Config struct {
+	Log    *slog.Logger
+	Node   string
+	Source Source
+	Table  *nftables.Table
+	// Socket is where the CNI plugin asks; empty: nobody does.
+	Socket string
+	// End ends the connections that denied reports; nil: none is ended.
+	End func(ctx context.Context, denied func(networkpolicy.Packet) bool) (ended int, err error)
+	// Event tells a policy's owner that it exceeds a limit, or asks for what there is not; a
+	// ClusterNetworkPolicy has no namespace. Nil: only the log does.
+	Event func(name api.Name, uid, reason, message string)
+	// LogDenied logs what is denied, with names.
+	LogDenied bool
+	Metrics   *Metrics // nil: none
+}
+
+// An Enforcer is the loop of a node.
+type Enforcer struct {
+	Config
+	requests chan request
+	revoked  chan struct{}
+
+	mu       sync.RWMutex // of compiler, whose table Allows reads
+	compiler *networkpolicy.Compiler
+	table    *networkpolicy.Table // the one that the kernel holds; nil: not yet
+	// byUID are sandboxes of an agent before, whose pods' names were too long to be noted.
+	byUID map[string]netip.Addr
+	// reported are the limits that policies exceed; logged are denials, and when.
+	reported map[api.Name]string
+	logged   map[denial]time.Time
+}
+
+// Pauses. resync is how often the kernel is compared although nothing changed.
+const (
+	firstRetry = 200 * time.Millisecond
+	maxRetry   = 10 * time.Second
+	resync     = 10 * time.Second
+	patience   = 20 * time.Second // for one pass
+)
+
+// New returns an Enforcer that has done nothing yet.
+func New(cfg Config) *Enforcer {
+	return &Enforcer{
+		Config: cfg, compiler: networkpolicy.New(cfg.Node), byUID: map[string]netip.Addr{},
+		reported: map[api.Name]string{}, logged: map[denial]time.Time{},
+		requests: make(chan request), revoked: make(chan struct{}, 1),
+	}
+}
+
+// Run works until ctx ends, which is no error, in the network namespace of its thread.
+func (e *Enforcer) Run(ctx context.Context) error {
+	defer e.Table.Close()
+	if err := e.adopt(ctx); err != nil || ctx.Err() != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	if e.Socket != "" {
+		// The program is loaded: whoever asks now can be isolated.
+		server, err := e.listen(ctx)
+		if err != nil {
+			return err
+		}
+		g.Go(func() error { return e.serve(ctx, server) })
+	}
+	if e.End != nil {
+		g.Go(func() error { return e.endRevoked(ctx) })
+	}
+	g.Go(func() error { return e.loop(ctx) })
+	return g.Wait()
+}
+
+// adopt loads the program and takes over the sandboxes of the agent before.
+func (e *Enforcer) adopt(ctx context.Context) error {
+	for pause := firstRetry; ; pause = min(2*pause, maxRetry) {
+		step, cancel := context.WithTimeout(ctx, patience)
+		all, err := e.Table.Adopt(step)
+		cancel()
+		if err == nil {
+			for a, s := range all {
+				e.compiler.SetSandbox(a, &s)
+				if s.Pod.Name == "" && s.UID != "" {
+					e.byUID[s.UID] = a
+				}
+			}
+			return nil
+		}
+		if ctx.Err() == nil {
+			e.Log.Error("NetworkPolicies are not enforced yet, will try again", "err", err, "again", pause)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(pause):
+		}
+	}
+}
+
+func (e *Enforcer) loop(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-e.Source.Synced():
+	}
+	pause := firstRetry
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var waiting []request
+	var looked time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-e.Source.Dirty():
+		case r := <-e.requests:
+			waiting = append(waiting, e.accept(r)...)
+		case <-timer.C:
+		}
+		err := e.reconcile(ctx)
+		if now := time.Now(); err == nil && now.Sub(looked) >= resync {
+			looked = now
+			e.readCounters(ctx)
+		}
+		for _, r := range waiting {
+			r.done <- err
+		}
+		waiting = nil
+		if err == nil {
+			pause = firstRetry
+			timer.Reset(resync)
+			continue
+		}
+		if ctx.Err() == nil {
+			e.Log.Error("NetworkPolicies are enforced as they were, will try again", "err", err, "again", pause)
+		}
+		timer.Reset(pause)
+		pause = min(2*pause, maxRetry)
+	}
+}
+
+// accept tells the Compiler of a request, and of all others that wait already.
+func (e *Enforcer) accept(r request) (all []request) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for {
+		e.apply(r)
+		all = append(all, r)
+		select {
+		case r = <-e.requests:
+		default:
+			return all
+		}
+	}
+}
+
+// reconcile makes the kernel hold what the objects ask for.
+func (e *Enforcer) reconcile(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	start := time.Now()
+	e.mu.Lock()
+	e.feed(e.Source.Take())
+	want, changes := e.compiler.Compile()
+	e.report()
+	e.mu.Unlock()
+	// The Compiler is this goroutine's: nobody changes want meanwhile.
+	written, err := e.Table.Sync(ctx, want, changes)
+	e.Metrics.observePass(e.compiler, want, written, time.Since(start), err)
+	if err != nil {
+		return fmt.Errorf("enforce NetworkPolicies: %w", err)
+	}
+	e.mu.Lock()
+	e.table = want
+	e.compiler.Take()
+	e.mu.Unlock()
+	if written > 0 {
+		e.Log.Debug("wrote NetworkPolicies", "elements", written, "took", time.Since(start))
+	}
+	if changes.Revoked {
+		select {
+		case e.revoked <- struct{}{}:
+		default:
+		}
+	}
+	return nil
+}
+
+// feed tells the Compiler what changed. Namespaces first: a policy that is gone from one that
+// is being deleted still counts.
+func (e *Enforcer) feed(d networkpolicy.Dirty) {
+	for _, n := range d.Namespaces {
+		e.compiler.SetNamespace(n, e.Source.Namespace(n))
+	}
+	for _, n := range d.Policies {
+		e.compiler.SetPolicy(n, e.Source.Policy(n))
+	}
+	for _, n := range d.Nodes {
+		e.compiler.SetNode(n, e.Source.Node(n))
+	}
+	for _, n := range d.ClusterPolicies {
+		p := e.Source.ClusterPolicy(n)
+		e.compiler.SetClusterPolicy(n, p)
+		e.reportUnsupported(p)
+	}
+	for _, n := range d.Pods {
+		p := e.Source.Pod(n)
+		e.compiler.SetPod(n, p)
+		if p == nil || len(e.byUID) == 0 {
+			continue
+		}
+		if a, ok := e.byUID[p.UID]; ok {
+			e.compiler.SetSandbox(a, &networkpolicy.Sandbox{Pod: n, UID: p.UID})
+			delete(e.byUID, p.UID)
+		}
+	}
+}
+
+// Allows reports whether NetworkPolicies allow a packet: for what carries packets itself,
+// instead of the kernel. Before the first pass nothing is allowed. Any goroutine may call it.
+func (e *Enforcer) Allows(p networkpolicy.Packet) bool {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	return e.table != nil && networkpolicy.Lookup(e.table, p).Allowed()
+}
+
+// AllowsClient is Allows for connections of clients to endpoints, as package datapath asks.
+func (e *Enforcer) AllowsClient(proto api.Proto, client netip.Addr, endpoint netip.AddrPort) bool {
+	return e.Allows(networkpolicy.Packet{Src: client, Dst: endpoint.Addr(), Proto: proto, Port: endpoint.Port()})
+}
+
+// minPause and share bound how much of the time is spent on looking at all connections.
+const (
+	minPause = 100 * time.Millisecond
+	share    = 20
+)
+
+// endRevoked ends the connections that lost their grant.
+func (e *Enforcer) endRevoked(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-e.revoked:
+		}
+		start := time.Now()
+		step, cancel := context.WithTimeout(ctx, patience)
+		ended, err := e.End(step, func(p networkpolicy.Packet) bool { return !e.Allows(p) })
+		cancel()
+		e.Metrics.addEnded(ended)
+		took := time.Since(start)
+		pause := max(minPause, share*took)
+		switch {
+		case err != nil && ctx.Err() == nil:
+			e.Log.Error("connections that a NetworkPolicy forbids may go on, will try again", "err", err, "again", pause)
+			select {
+			case e.revoked <- struct{}{}:
+			default:
+			}
+		case ended > 0:
+			e.Log.Info("ended connections that NetworkPolicies do not allow any more", "connections", ended)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(pause):
+		}
+	}
+}

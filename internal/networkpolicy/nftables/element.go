@@ -1,0 +1,154 @@
+package nftables
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"strings"
+
+	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/kernel/nft"
+	"github.com/fairway-net/fairway/internal/networkpolicy"
+)
+
+// family is what the names of an address' sets end with.
+func family(a netip.Addr) string {
+	if a.Is4() {
+		return "4"
+	}
+	return "6"
+}
+
+func number[N ~uint32](n N) []byte { return binary.NativeEndian.AppendUint32(nil, uint32(n)) }
+
+// An element is an element of a set or a map, as the kernel has it.
+type element struct{ set, key, last, data, comment string }
+
+// id is what there may be one of.
+func (e element) id() [3]string { return [3]string{e.set, e.key, e.last} }
+
+// write is the change that adds the element, or deletes it.
+func (e element) write(add bool) nft.Write {
+	w := nft.Write{Set: e.set, Key: []byte(e.key), Add: add, Del: !add, Comment: e.comment}
+	if e.last != "" {
+		w.Last = []byte(e.last)
+	}
+	switch e.set {
+	case "rejections":
+		w.Goto = "refused"
+	case "decisions":
+		w.Goto = "allowed"
+		if networkpolicy.RuleID(binary.NativeEndian.Uint32([]byte(e.key))).Denies() {
+			w.Goto = "denied" // as in programs that have no rules which deny: it drops there too
+		}
+	default:
+		if e.data != "" {
+			w.Data = []byte(e.data)
+		}
+	}
+	return w
+}
+
+func classElement(a netip.Addr, k networkpolicy.Class) element {
+	return element{set: "pod-classes" + family(a), key: string(a.AsSlice()), data: string(number(k))}
+}
+
+func isolatedElement(d networkpolicy.Direction, a netip.Addr) element {
+	return element{set: "isolated-" + d.String() + family(a), key: string(a.AsSlice())}
+}
+
+func clusterElement(d networkpolicy.Direction, a netip.Addr) element {
+	return element{set: "cluster-" + d.String() + family(a), key: string(a.AsSlice())}
+}
+
+// selfElement lets a pod talk with itself through a Service, isolated or not.
+func selfElement(a netip.Addr) element {
+	return element{set: "self" + family(a), key: string(a.AsSlice()) + string(a.AsSlice())}
+}
+
+// grantElement is what a segment grants a target.
+func (t *Table) grantElement(d networkpolicy.Direction, to networkpolicy.Target, s networkpolicy.Segment) element {
+	e := element{set: d.String() + family(to.Local), data: string(number(s.Rule))}
+	local := to.Local.AsSlice()
+	switch {
+	case s.Proto == 0:
+		e.set = d.String() + "-all" + family(to.Local)
+		e.key = string(append(local, number(to.Peer)...))
+	case s.First == s.Last:
+		e.key = portKey(append(local, number(to.Peer)...), s.Proto, s.First)
+	default:
+		e.set = d.String() + "-ranges" + family(to.Local)
+		local = t.rangeOrder.AppendUint32(local, uint32(to.Peer))
+		e.key, e.last = portKey(local, s.Proto, s.First), portKey(local, s.Proto, s.Last)
+	}
+	return e
+}
+
+func portKey(key []byte, proto api.Proto, port uint16) string {
+	return string(key) + string([]byte{byte(proto), 0, 0, 0, byte(port >> 8), byte(port), 0, 0})
+}
+
+// maxComment is what the kernel keeps of a comment, at least.
+const maxComment = 192
+
+func ruleElement(id networkpolicy.RuleID, n networkpolicy.RuleName) element {
+	text := n.String()
+	return element{set: "decisions", key: string(number(id)), comment: text[:min(len(text), maxComment)]}
+}
+
+// sandboxElement notes whose an address is. A name that is too long is left out: the pod is
+// found by its UID then.
+func sandboxElement(a netip.Addr, s networkpolicy.Sandbox) element {
+	text := s.Pod.String() + " " + s.UID + " " + s.Container
+	if len(text) > maxComment {
+		text = "/ " + s.UID + " " + s.Container
+	}
+	return element{set: "sandboxes" + family(a), key: string(a.AsSlice()), comment: text}
+}
+
+func parseSandbox(comment string) networkpolicy.Sandbox {
+	fields := append(strings.Split(comment, " "), "", "", "")
+	namespace, pod, _ := strings.Cut(fields[0], "/")
+	return networkpolicy.Sandbox{Pod: api.Name{Namespace: namespace, Name: pod}, UID: fields[1], Container: fields[2]}
+}
+
+// wantedElements calls f for all elements of a table but blocks, in the order in which they are
+// written: what lets packets pass, and whose they are, before what stops them.
+func (t *Table) wantedElements(want *networkpolicy.Table, f func(element)) {
+	if t.Reject {
+		for d := range want.Isolated {
+			f(element{set: "rejections", key: string(number(uint32(firstDenial + d)))})
+		}
+	}
+	for id, n := range want.Rules {
+		f(ruleElement(id, n))
+	}
+	for a, s := range want.Sandboxes {
+		f(sandboxElement(a, s))
+	}
+	for d := range want.Grants {
+		for target, segments := range want.Grants[d] {
+			for _, s := range segments {
+				f(t.grantElement(networkpolicy.Direction(d), target, s))
+			}
+		}
+	}
+	for a, k := range want.Classes {
+		f(classElement(a, k))
+	}
+	for a := range want.Isolated[networkpolicy.Egress] {
+		f(selfElement(a))
+	}
+	for a := range want.Isolated[networkpolicy.Ingress] {
+		if !want.Isolated[networkpolicy.Egress][a] {
+			f(selfElement(a))
+		}
+	}
+	for d := range want.Isolated {
+		for a := range want.Isolated[d] {
+			f(isolatedElement(networkpolicy.Direction(d), a))
+		}
+		for a := range want.Cluster[d] {
+			f(clusterElement(networkpolicy.Direction(d), a))
+		}
+	}
+}

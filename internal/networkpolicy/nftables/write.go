@@ -1,0 +1,239 @@
+package nftables
+
+import (
+	"context"
+	"encoding/binary"
+	"net/netip"
+	"slices"
+
+	"github.com/fairway-net/fairway/internal/kernel/nft"
+	"github.com/fairway-net/fairway/internal/networkpolicy"
+)
+
+// changed returns the writes for changes of a table that the kernel holds.
+func (t *Table) changed(want *networkpolicy.Table, ch *networkpolicy.Changes) (ws []nft.Write) {
+	var last []nft.Write // rules that allow nothing any more
+	for id, c := range ch.Rules {
+		if c.To == (networkpolicy.RuleName{}) {
+			last = append(last, ruleElement(id, c.From).write(false))
+		} else {
+			ws = append(ws, ruleElement(id, c.To).write(true))
+		}
+	}
+	for a, c := range ch.Sandboxes {
+		ws = replace(ws, sandboxElement(a, c.From), sandboxElement(a, c.To), c.From != networkpolicy.Sandbox{}, c.To != networkpolicy.Sandbox{})
+	}
+	for d := range ch.Grants {
+		for target, c := range ch.Grants[d] {
+			ws = t.regrant(ws, networkpolicy.Direction(d), target, c)
+		}
+	}
+	for a, c := range ch.Classes {
+		ws = replace(ws, classElement(a, c.From), classElement(a, c.To), c.From != 0, c.To != 0)
+	}
+	if ch.Blocks {
+		ws = append(ws, replaceBlocks(t.blocks, want.Blocks)...)
+	}
+	ws = isolate(ws, want, ch)
+	return append(ws, last...)
+}
+
+// replace appends the write that makes an element another, or one that adds or deletes it.
+func replace(ws []nft.Write, from, to element, had, has bool) []nft.Write {
+	switch {
+	case had && has:
+		w := to.write(true)
+		w.Del = true
+		return append(ws, w)
+	case had:
+		return append(ws, from.write(false))
+	}
+	return append(ws, to.write(true))
+}
+
+// regrant changes the segments of a target. What is gone comes first, because ranges must not
+// overlap.
+func (t *Table) regrant(ws []nft.Write, d networkpolicy.Direction, to networkpolicy.Target, c networkpolicy.Change[[]networkpolicy.Segment]) []nft.Write {
+	for _, s := range c.From {
+		if !slices.Contains(c.To, s) {
+			ws = append(ws, t.grantElement(d, to, s).write(false))
+		}
+	}
+	for _, s := range c.To {
+		if !slices.Contains(c.From, s) {
+			ws = append(ws, t.grantElement(d, to, s).write(true))
+		}
+	}
+	return ws
+}
+
+// isolate writes whom policies isolate, and that each of them may talk with itself.
+func isolate(ws []nft.Write, want *networkpolicy.Table, ch *networkpolicy.Changes) []nft.Write {
+	was := func(d networkpolicy.Direction, a netip.Addr) bool {
+		if c, ok := ch.Isolated[d][a]; ok {
+			return c.From
+		}
+		return want.Isolated[d][a]
+	}
+	seen := map[netip.Addr]bool{}
+	for d := range ch.Isolated {
+		for a := range ch.Isolated[d] {
+			if seen[a] {
+				continue
+			}
+			seen[a] = true
+			had := was(networkpolicy.Egress, a) || was(networkpolicy.Ingress, a)
+			has := want.Isolated[networkpolicy.Egress][a] || want.Isolated[networkpolicy.Ingress][a]
+			if had != has {
+				ws = append(ws, selfElement(a).write(has))
+			}
+		}
+	}
+	for d := range ch.Isolated {
+		for a, c := range ch.Isolated[d] {
+			ws = append(ws, isolatedElement(networkpolicy.Direction(d), a).write(c.To))
+		}
+		for a, c := range ch.Cluster[d] {
+			ws = append(ws, clusterElement(networkpolicy.Direction(d), a).write(c.To))
+		}
+	}
+	return ws
+}
+
+// replaceBlocks writes the ranges that differ. All that go are deleted before the first is
+// added, because ranges must not overlap.
+func replaceBlocks(was, is []networkpolicy.Range) (ws []nft.Write) {
+	gone, kept := map[networkpolicy.Range]bool{}, map[networkpolicy.Range]bool{}
+	for _, r := range was {
+		gone[r] = true
+	}
+	for _, r := range is {
+		kept[r] = true
+	}
+	for _, r := range was {
+		if !kept[r] {
+			ws = append(ws, blockWrite(r, false))
+		}
+	}
+	for _, r := range is {
+		if !gone[r] {
+			ws = append(ws, blockWrite(r, true))
+		}
+	}
+	return ws
+}
+
+func blockWrite(r networkpolicy.Range, add bool) nft.Write {
+	w := nft.Write{Set: "block-classes" + family(r.From), Key: r.From.AsSlice(), Add: add, Del: !add}
+	if next := r.To.Next(); next.IsValid() {
+		w.End = next.AsSlice()
+	}
+	if add {
+		w.Data = number(r.Class)
+	}
+	return w
+}
+
+// differences reads the kernel and returns what makes it hold a table.
+func (t *Table) differences(ctx context.Context, want *networkpolicy.Table) (ws []nft.Write, err error) {
+	have := map[[3]string]element{}
+	for _, set := range t.sets() {
+		err := t.table.Elements(ctx, set, func(e nft.Element) error {
+			el := element{set, string(e.Key), string(e.Last), string(e.Data), e.Comment}
+			if el.last == el.key {
+				el.last = "" // an exact port in a map of ranges: another program's
+			}
+			if set == "decisions" || set == "rejections" {
+				el.data = ""
+			}
+			have[el.id()] = el
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	var adds, gone []nft.Write
+	t.wantedElements(want, func(e element) {
+		old, had := have[e.id()]
+		delete(have, e.id())
+		if !had || old != e {
+			adds = replace(adds, old, e, had, true)
+		}
+	})
+	var ranges, blocks []nft.Write
+	for _, e := range have {
+		if e.last != "" {
+			ranges = append(ranges, e.write(false))
+		} else {
+			gone = append(gone, e.write(false))
+		}
+	}
+	had, err := t.readBlocks(ctx)
+	if err != nil {
+		return nil, err
+	}
+	blocks = replaceBlocks(had, want.Blocks)
+	return slices.Concat(ranges, blocks, adds, gone), nil
+}
+
+// sets are all but those of blocks.
+func (t *Table) sets() []string {
+	all := []string{"decisions"}
+	if t.Reject {
+		all = append(all, "rejections")
+	}
+	for _, f := range []string{"4", "6"} {
+		all = append(all, "pod-classes"+f, "sandboxes"+f, "self"+f)
+		for _, d := range []networkpolicy.Direction{networkpolicy.Egress, networkpolicy.Ingress} {
+			name := d.String()
+			all = append(all, "isolated-"+name+f, "cluster-"+name+f, name+f, name+"-ranges"+f, name+"-all"+f)
+		}
+	}
+	return all
+}
+
+// readBlocks reads the ranges that the kernel holds.
+func (t *Table) readBlocks(ctx context.Context) (all []networkpolicy.Range, err error) {
+	for _, f := range []string{"4", "6"} {
+		ends := map[netip.Addr]bool{}
+		var some []networkpolicy.Range
+		err := t.table.Elements(ctx, "block-classes"+f, func(e nft.Element) error {
+			a, _ := netip.AddrFromSlice(e.Key)
+			if e.End {
+				ends[a] = true
+			} else if len(e.Data) == 4 {
+				some = append(some, networkpolicy.Range{From: a, Class: networkpolicy.Class(binary.NativeEndian.Uint32(e.Data))})
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		slices.SortFunc(some, func(a, b networkpolicy.Range) int { return a.From.Compare(b.From) })
+		stops := make([]netip.Addr, 0, len(ends))
+		for a := range ends {
+			stops = append(stops, a)
+		}
+		slices.SortFunc(stops, netip.Addr.Compare)
+		for i := range some {
+			n, _ := slices.BinarySearchFunc(stops, some[i].From.Next(), netip.Addr.Compare)
+			some[i].To = lastOf(some[i].From)
+			if n < len(stops) {
+				some[i].To = stops[n].Prev()
+			}
+		}
+		all = append(all, some...)
+	}
+	return all, nil
+}
+
+// lastOf is the last address of a family.
+func lastOf(a netip.Addr) netip.Addr {
+	raw := a.AsSlice()
+	for i := range raw {
+		raw[i] = 255
+	}
+	last, _ := netip.AddrFromSlice(raw)
+	return last
+}

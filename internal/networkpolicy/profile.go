@@ -1,0 +1,467 @@
+package networkpolicy
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/fnv"
+	"slices"
+
+	"github.com/fairway-net/fairway/internal/api"
+)
+
+// A compiledPolicy is a policy, and the terms of its rules as long as it selects a pod of this
+// node.
+type compiledPolicy struct {
+	name       api.Name
+	object     *Policy        // or
+	cluster    *ClusterPolicy // one of these
+	sequence   int
+	users      int // addresses that it isolates, by direction
+	isolates   [2]int
+	rules      [2][]compiledRule
+	listed     int  // peers, exceptions and ports
+	overPeers  bool // it exceeds MaxPeers: it has no rules
+	overGrants bool // it exceeds MaxGrants: its rules do not count
+}
+
+type compiledRule struct {
+	*Rule
+	name     RuleName
+	id       RuleID
+	allAddrs bool // all addresses
+	anyPod   bool // a peer is all pods
+	terms    []*term
+}
+
+// A ruleUse is a rule of policies that count. A policy and its successor may be there both.
+type ruleUse struct {
+	id   RuleID
+	refs int
+}
+
+func (c *Compiler) newPolicy(object *Policy) *compiledPolicy {
+	c.sequence++
+	return &compiledPolicy{name: object.Name, object: object, sequence: c.sequence, listed: object.listed()}
+}
+
+// tier is the policy's.
+func (p *compiledPolicy) tier() Tier {
+	if p.cluster != nil {
+		return p.cluster.Tier
+	}
+	return Namespaced
+}
+
+// eachRule calls f for each rule.
+func (p *compiledPolicy) eachRule(f func(Direction, int, *Rule, RuleName)) {
+	for d := range p.rules {
+		if p.cluster != nil {
+			for i := range p.cluster.Rules[d] {
+				f(Direction(d), i, &p.cluster.Rules[d][i].Rule, p.cluster.ruleName(Direction(d), i))
+			}
+			continue
+		}
+		for i := range p.object.Rules[d] {
+			f(Direction(d), i, &p.object.Rules[d][i], RuleName{Policy: p.name, Direction: Direction(d), Number: i})
+		}
+	}
+}
+
+// use lets a policy count for one address more; its rules ask their terms then.
+func (c *Compiler) use(p *compiledPolicy, d Direction) {
+	p.isolates[d]++
+	if p.users++; p.users > 1 {
+		return
+	}
+	c.used[p] = true
+	if p.overPeers {
+		return
+	}
+	p.eachRule(func(d Direction, _ int, rule *Rule, name RuleName) {
+		r := compiledRule{Rule: rule, name: name, id: passRule, allAddrs: len(rule.Peers) == 0 && !rule.NoPeer}
+		if name.Action != Pass {
+			r.id = c.takeRule(name)
+		}
+		for j := range r.Peers {
+			if r.Peers[j].everyPod() {
+				r.anyPod = true
+				continue
+			}
+			r.terms = append(r.terms, c.terms.peer(p.name.Namespace, &r.Peers[j]))
+		}
+		for _, n := range r.portNames(d) {
+			c.terms.usePort(n)
+		}
+		p.rules[d] = append(p.rules[d], r)
+	})
+}
+
+// unuse is the inverse of use.
+func (c *Compiler) unuse(p *compiledPolicy, d Direction) {
+	p.isolates[d]--
+	if p.users--; p.users > 0 {
+		return
+	}
+	delete(c.used, p)
+	if p.overGrants {
+		p.overGrants = false
+		delete(c.problems, p.name)
+	}
+	for d := range p.rules {
+		for i := range p.rules[d] {
+			r := &p.rules[d][i]
+			for _, t := range r.terms {
+				c.terms.release(t)
+			}
+			for _, n := range r.portNames(Direction(d)) {
+				c.terms.dropPort(n)
+			}
+			if r.id != passRule {
+				c.releaseRule(r.name)
+			}
+		}
+		p.rules[d] = nil
+	}
+}
+
+func (p *Peer) everyPod() bool {
+	return p.Namespaces != nil && selectsAll(p.Namespaces) && (p.Pods == nil || selectsAll(p.Pods))
+}
+
+// portNames returns the names of ports whose numbers the peers give: what is received has the
+// numbers of the pod itself.
+func (r *Rule) portNames(d Direction) (all []portName) {
+	for _, p := range r.Ports {
+		if d == Egress && p.Name != "" {
+			all = append(all, portName{p.Name, p.Proto})
+		}
+	}
+	return all
+}
+
+func (c *Compiler) takeRule(name RuleName) RuleID {
+	u := c.rules[name]
+	if u == nil {
+		u = &ruleUse{id: c.newRuleID(name)}
+		c.rules[name], c.table.Rules[u.id] = u, name
+		note(c.changes.Rules, u.id, RuleName{}, name, equalValues)
+	}
+	u.refs++
+	return u.id
+}
+
+// newRuleID makes a number out of a name, that no other rule has.
+func (c *Compiler) newRuleID(name RuleName) RuleID {
+	bits, mask := ruleBit, ruleBit-1
+	if name.Action == Deny {
+		bits, mask = denyBit|ruleBit, ingressBit-1
+		if name.Direction == Ingress {
+			bits |= ingressBit
+		}
+	}
+	if name.Number < 0 {
+		return bits | 1 // the fixed ones
+	}
+	h := fnv.New64a()
+	fmt.Fprint(h, name)
+	for n := h.Sum64(); ; n++ {
+		id := bits | RuleID(n^n>>32)&mask
+		if _, taken := c.table.Rules[id]; !taken && id != bits|1 {
+			return id
+		}
+	}
+}
+
+func (c *Compiler) releaseRule(name RuleName) {
+	u := c.rules[name]
+	if u.refs--; u.refs == 0 {
+		delete(c.rules, name)
+		delete(c.table.Rules, u.id)
+		note(c.changes.Rules, u.id, name, RuleName{}, equalValues)
+	}
+}
+
+// A profile is what some policies grant in one direction. Pods that the same policies isolate
+// share it.
+type profile struct {
+	key       string
+	direction Direction
+	// layers: ClusterNetworkPolicies judge, so that each class has all that decides (layer.go).
+	// isolated: NetworkPolicies too. defaults are the rules that stand for no rule.
+	layers, isolated bool
+	defaults         []RuleName
+	// allAddrs and anyPod are rules for every address, and for every pod.
+	allAddrs, anyPod []int
+	rules            []profileRule
+	byTerm           map[*term][]int
+	grants           map[Class][]Segment
+	users            map[*address]bool
+	// anyNamed are rules for all pods whose ports have names: each pod has other numbers.
+	anyNamed []int
+	memo     map[string][]Segment
+}
+
+// A profileRule is a rule with its ports. names are those whose numbers the peers give.
+type profileRule struct {
+	id    RuleID
+	tier  Tier
+	ports []Segment
+	names []portName
+}
+
+// updateProfiles finds what an address is granted now.
+func (c *Compiler) updateProfiles(at *address) {
+	for d := range at.profiles {
+		old := at.profiles[d]
+		now := c.profile(Direction(d), at)
+		if old == now {
+			continue
+		}
+		at.profiles[d] = now
+		if now != nil {
+			now.users[at] = true
+			for k, s := range now.grants {
+				c.grant(Direction(d), Target{at.addr, k}, s)
+			}
+		}
+		if old == nil {
+			continue
+		}
+		for k := range old.grants {
+			if now == nil || now.grants[k] == nil {
+				c.grant(Direction(d), Target{at.addr, k}, nil)
+			}
+		}
+		if delete(old.users, at); len(old.users) == 0 {
+			delete(c.profiles[d], old.key)
+			for _, r := range old.defaults {
+				c.releaseRule(r)
+			}
+		}
+	}
+}
+
+// grant writes what a target is granted.
+func (c *Compiler) grant(d Direction, t Target, now []Segment) {
+	was := c.table.Grants[d][t]
+	if slices.Equal(was, now) {
+		return
+	}
+	c.grants += len(now) - len(was)
+	if len(now) == 0 {
+		delete(c.table.Grants[d], t)
+	} else {
+		c.table.Grants[d][t] = now
+	}
+	note(c.changes.Grants[d], t, was, now, slices.Equal[[]Segment])
+	c.changes.Revoked = c.changes.Revoked || c.table.Cluster[d][t.Local] || c.table.Isolated[d][t.Local] && !covers(now, was)
+}
+
+// covers reports whether each of was is in one of now.
+func covers(now, was []Segment) bool {
+	return !slices.ContainsFunc(was, func(w Segment) bool {
+		return !slices.ContainsFunc(now, func(n Segment) bool {
+			return n.Proto == 0 || n.Proto == w.Proto && n.First <= w.First && w.Last <= n.Last
+		})
+	})
+}
+
+// profile returns that of an address; nil: no policy isolates or judges it.
+func (c *Compiler) profile(d Direction, at *address) *profile {
+	if len(at.policies[d]) == 0 && !at.cluster[d] {
+		return nil
+	}
+	key, named := []byte{}, false
+	for _, p := range at.policies[d] {
+		sequence := uint32(p.sequence) << 1
+		if p.overGrants {
+			sequence++
+		}
+		key = binary.NativeEndian.AppendUint32(key, sequence)
+		for _, r := range p.rules[d] {
+			named = named || d == Ingress && slices.ContainsFunc(r.Ports, func(p Port) bool { return p.Name != "" })
+		}
+	}
+	if named {
+		key = fmt.Append(key, at.owner.Ports)
+	}
+	if p := c.profiles[d][string(key)]; p != nil {
+		return p
+	}
+	p := &profile{key: string(key), direction: d, layers: at.cluster[d], isolated: at.isolated[d],
+		byTerm: map[*term][]int{}, grants: map[Class][]Segment{}, users: map[*address]bool{}, memo: map[string][]Segment{}}
+	for _, policy := range at.policies[d] {
+		for i := range policy.rules[d] {
+			if r := &policy.rules[d][i]; !r.NoPort && !policy.overGrants {
+				p.add(r, policy.tier(), at.owner)
+			}
+		}
+	}
+	c.takeDefaults(p)
+	switch {
+	case len(at.policies[d]) == 0: // a pod that is not known
+		p.set(AnyAddr, []Segment{{Last: 65535, Rule: p.unmatched()}})
+	case p.layers:
+		p.set(AnyAddr, p.layered(p.allAddrs, nil, AnyAddr))
+		p.set(AnyPod, p.layered(merge(p.anyPod, p.allAddrs), nil, AnyPod))
+	default:
+		p.set(AnyAddr, p.segments(p.allAddrs, nil))
+		p.set(AnyPod, p.segments(p.anyPod, nil))
+	}
+	c.grantClasses(p)
+	c.profiles[d][p.key] = p
+	return p
+}
+
+// add adds a rule, with its ports on a pod.
+func (p *profile) add(r *compiledRule, tier Tier, owner *pod) {
+	n := len(p.rules)
+	p.rules = append(p.rules, r.resolve(p.direction, tier, owner))
+	if r.allAddrs {
+		p.allAddrs = append(p.allAddrs, n)
+	}
+	if r.anyPod {
+		p.anyPod = append(p.anyPod, n)
+	}
+	if (r.allAddrs || r.anyPod) && len(p.rules[n].names) > 0 {
+		p.anyNamed = append(p.anyNamed, n)
+	}
+	for _, t := range r.terms {
+		p.byTerm[t] = append(p.byTerm[t], n)
+	}
+}
+
+// resolve gives a rule its ports.
+func (r *compiledRule) resolve(d Direction, tier Tier, owner *pod) profileRule {
+	out := profileRule{id: r.id, tier: tier, names: r.portNames(d)}
+	if len(r.Ports) == 0 {
+		out.ports = []Segment{{Last: 65535, Rule: r.id}}
+	}
+	for _, p := range r.Ports {
+		switch {
+		case p.Name == "":
+			out.ports = append(out.ports, Segment{p.Proto, p.First, p.Last, r.id})
+		case d == Ingress:
+			for _, n := range owner.Ports {
+				if n.Name == p.Name && n.Proto == p.Proto {
+					out.ports = append(out.ports, Segment{p.Proto, n.Number, n.Number, r.id})
+				}
+			}
+		}
+	}
+	return out
+}
+
+func (p *profile) set(k Class, s []Segment) {
+	if len(s) == 0 {
+		delete(p.grants, k)
+	} else {
+		p.grants[k] = s
+	}
+}
+
+// grantClasses finds what a new profile grants to all classes that there are.
+func (c *Compiler) grantClasses(p *profile) {
+	add := func(t *term) {
+		for k := range t.classes {
+			if _, done := p.grants[k.number]; !done && k.refs > 0 {
+				p.set(k.number, p.classSegments(k))
+			}
+		}
+	}
+	for t := range p.byTerm {
+		add(t)
+	}
+	for _, i := range p.anyNamed {
+		for _, n := range p.rules[i].names {
+			for _, t := range c.terms.ports[n].numbers {
+				add(t)
+			}
+		}
+	}
+}
+
+// classSegments returns what a class is granted.
+func (p *profile) classSegments(k *class) []Segment {
+	var rules []int
+	for _, t := range k.terms {
+		rules = append(rules, p.byTerm[t]...)
+	}
+	for _, i := range p.anyNamed {
+		if slices.ContainsFunc(k.terms, func(t *term) bool { return slices.Contains(p.rules[i].names, t.port) }) {
+			rules = append(rules, i)
+		}
+	}
+	if p.layers && len(rules) > 0 {
+		return p.layeredClass(rules, k)
+	}
+	slices.Sort(rules)
+	return p.segments(slices.Compact(rules), k)
+}
+
+// segments unites the ports of some rules. class gives names their numbers; nil: none has any.
+func (p *profile) segments(rules []int, k *class) []Segment {
+	if len(rules) == 0 {
+		return nil
+	}
+	var all []Segment
+	var key []byte
+	for _, i := range rules {
+		r := &p.rules[i]
+		key = binary.NativeEndian.AppendUint32(key, uint32(i))
+		all = append(all, r.ports...)
+		if k == nil {
+			continue
+		}
+		for _, t := range k.terms {
+			if slices.Contains(r.names, t.port) {
+				all = append(all, Segment{t.port.proto, t.number, t.number, r.id})
+				key = binary.NativeEndian.AppendUint32(key, uint32(t.sequence)|1<<31)
+			}
+		}
+	}
+	s, ok := p.memo[string(key)]
+	if !ok {
+		s = disjoint(all)
+		p.memo[string(key)] = s
+	}
+	return s
+}
+
+// updateClasses grants to the classes that are new, and no more to those that are gone.
+func (c *Compiler) updateClasses() {
+	update := func(k *class) {
+		for d := range c.profiles {
+			for _, p := range c.profiles[d] {
+				var now []Segment
+				if k.refs > 0 {
+					now = p.classSegments(k)
+				}
+				if slices.Equal(p.grants[k.number], now) {
+					continue
+				}
+				p.set(k.number, now)
+				for at := range p.users {
+					c.grant(Direction(d), Target{at.addr, k.number}, now)
+				}
+			}
+		}
+	}
+	for k := range c.goneClasses {
+		if k.refs == 0 && c.classes[k.key] == k {
+			update(k)
+			delete(c.classes, k.key)
+			delete(c.numbers, k.number)
+			for _, t := range k.terms {
+				delete(t.classes, k)
+			}
+		}
+	}
+	for k := range c.bornClasses {
+		if k.refs > 0 {
+			update(k)
+		}
+	}
+	clear(c.goneClasses)
+	clear(c.bornClasses)
+}

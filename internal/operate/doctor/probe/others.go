@@ -1,0 +1,84 @@
+package probe
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/google/nftables"
+	"github.com/mdlayher/netlink"
+
+	"github.com/fairway-net/fairway/internal/datapath/takeover"
+	deadline "github.com/fairway-net/fairway/internal/kernel/netlink"
+	"github.com/fairway-net/fairway/internal/kernel/xtables"
+	"github.com/fairway-net/fairway/internal/operate/doctor"
+	"github.com/fairway-net/fairway/internal/text"
+)
+
+// proxyLinks are links that a service proxy makes.
+var proxyLinks = []struct{ name, whose string }{
+	{"kube-ipvs0", "kube-proxy in mode ipvs (link kube-ipvs0)"}, {"cilium_host", "Cilium (link cilium_host)"},
+	{"kube-dummy-if", "kube-router (link kube-dummy-if)"}, {"antrea-gw0", "Antrea (link antrea-gw0)"},
+	{"ovn-k8s-mp0", "OVN-Kubernetes (link ovn-k8s-mp0)"},
+}
+
+// others finds what other programs have in the kernel that carries or drops packets of Services.
+func others(ctx context.Context) (f doctor.OthersFacts) {
+	there, _ := links()
+	for _, l := range proxyLinks {
+		if slices.ContainsFunc(there, func(o doctor.Link) bool { return o.Name == l.name }) {
+			f.Proxies = append(f.Proxies, l.whose)
+		}
+	}
+	remains, err := (&takeover.KubeProxy{}).Find(ctx)
+	if err != nil {
+		f.Err = text.OneLine(err).Error()
+		return f
+	}
+	for _, r := range remains {
+		f.Proxies = append(f.Proxies, "kube-proxy ("+r.String()+")")
+	}
+	if f.Drops, err = drops(ctx); err != nil {
+		f.Err = text.OneLine(err).Error()
+	}
+	return f
+}
+
+// drops returns the base chains at forward and input whose policy is drop, of nf_tables and of
+// iptables-legacy. Fairway has none.
+func drops(ctx context.Context) (all []string, err error) {
+	var socket *netlink.Conn
+	c, err := nftables.New(nftables.AsLasting(), nftables.WithSockOptions(func(n *netlink.Conn) error { socket = n; return nil }))
+	if err != nil {
+		return nil, fmt.Errorf("open netlink socket: %w [needs CAP_NET_ADMIN]", err)
+	}
+	var chains []*nftables.Chain
+	err = deadline.Within(ctx, socket, func() (err error) { chains, err = c.ListChains(); return err })
+	_ = c.CloseLasting()
+	if err != nil {
+		return nil, fmt.Errorf("list the chains of nf_tables: %w", err)
+	}
+	for _, ch := range chains {
+		if ch.Policy == nil || *ch.Policy != nftables.ChainPolicyDrop || ch.Hooknum == nil || ch.Table.Family == nftables.TableFamilyARP || ch.Table.Family == nftables.TableFamilyBridge {
+			continue
+		}
+		hook := map[nftables.ChainHook]string{*nftables.ChainHookInput: "input", *nftables.ChainHookForward: "forward"}[*ch.Hooknum]
+		if hook != "" {
+			all = append(all, fmt.Sprintf("nft %s %s %s (%s)", families[ch.Table.Family], ch.Table.Name, ch.Name, hook))
+		}
+	}
+	for _, is4 := range []bool{true, false} {
+		_ = xtables.Save(ctx, xtables.Legacy, is4, func(l xtables.Line) { // not installed: it has no rules that we could name
+			if l.Kind == xtables.Chain && l.Text == "DROP" && slices.Contains([]string{"INPUT", "FORWARD"}, l.Chain) {
+				all = append(all, fmt.Sprintf("%s %s %s", xtables.Program(xtables.Legacy, is4, ""), l.Table, l.Chain))
+			}
+		})
+	}
+	slices.SortFunc(all, strings.Compare)
+	return all, nil
+}
+
+var families = map[nftables.TableFamily]string{
+	nftables.TableFamilyIPv4: "ip", nftables.TableFamilyIPv6: "ip6", nftables.TableFamilyINet: "inet", nftables.TableFamilyNetdev: "netdev",
+}

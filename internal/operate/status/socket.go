@@ -1,0 +1,82 @@
+package status
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/internal/ipc/listener"
+)
+
+// Socket is the agent's abstract Unix socket. Its name belongs to the network namespace, as
+// the rules do, whatever mounts and process IDs an agent's container has. The kernel frees it
+// when the process ends, however it ends. It is also the lock that keeps a second agent out.
+const Socket = "@fairway/agent"
+
+// ErrNoAgent says that no agent runs in this network namespace.
+var ErrNoAgent = errors.New("no fairway agent runs on this node")
+
+// answerTimeout is how long a client of the socket may take.
+const answerTimeout = 2 * time.Second
+
+// Serve answers on the socket until ctx ends: each client that is root gets what now
+// returns, as JSON. One client at a time: there is nothing to wait for.
+func Serve(ctx context.Context, l net.Listener, now func() Node) error {
+	err := listener.Serve(ctx, l, func(c net.Conn) {
+		defer c.Close()
+		_ = c.SetDeadline(time.Now().Add(answerTimeout))
+		if listener.Peer(c).Uid == 0 {
+			_ = json.NewEncoder(c).Encode(now()) // the client may have gone
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("status socket: %w", err)
+	}
+	return nil
+}
+
+// Ask returns what the agent of this network namespace says.
+func Ask(ctx context.Context) (Node, error) {
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "unix", Socket)
+	if errors.Is(err, unix.ECONNREFUSED) {
+		return Node{}, ErrNoAgent
+	}
+	if err != nil {
+		return Node{}, fmt.Errorf("ask the agent: %w", err)
+	}
+	defer c.Close()
+	if deadline, ok := ctx.Deadline(); ok {
+		_ = c.SetDeadline(deadline)
+	}
+	text, err := io.ReadAll(io.LimitReader(c, 1<<20))
+	switch {
+	case err != nil:
+		return Node{}, fmt.Errorf("process %d has the socket %s and does not answer: %w [is it an older agent, or fairway agent --cleanup?]", listener.Peer(c).Pid, Socket, err)
+	case len(bytes.TrimSpace(text)) == 0:
+		return Node{}, errors.New("the agent answers root only [run it as root]")
+	}
+	var n Node
+	if err := json.Unmarshal(text, &n); err != nil {
+		return Node{}, fmt.Errorf("read the agent's answer: %w", err)
+	}
+	return n, nil
+}
+
+// Holder returns the ID of the process that has the socket; 0 if it is not known: it has just
+// ended, or it is in a PID namespace that this process does not see.
+func Holder() int {
+	c, err := net.DialTimeout("unix", Socket, time.Second)
+	if err != nil {
+		return 0
+	}
+	defer c.Close()
+	return int(listener.Peer(c).Pid)
+}

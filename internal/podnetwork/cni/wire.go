@@ -1,0 +1,327 @@
+package cni
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/plugins/pkg/netlinksafe"
+	"github.com/containernetworking/plugins/pkg/ns"
+	"github.com/containernetworking/plugins/pkg/utils/sysctl"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/internal/kernel/numbers"
+)
+
+// RouteProtocol marks every route that Fairway makes on a node (`ip route show
+// proto 70`), so that they are distinguished from those of other programs. A
+// route to a pod has no gateway; the routes with one are the agent's, to peers.
+const RouteProtocol = numbers.RouteProtocol
+
+// The pods' gateways. They exist on no interface; see the package comment.
+var (
+	gateway4 = netip.MustParseAddr("169.254.1.1")
+	gateway6 = netip.MustParseAddr("fe80::1")
+)
+
+func gatewayFor(addr netip.Addr) netip.Addr {
+	if addr.Is4() {
+		return gateway4
+	}
+	return gateway6
+}
+
+// A vethPair is one with all that belongs to it on both sides.
+type vethPair struct {
+	attachment
+	addrs []netip.Addr
+	mtu   int
+	alias string
+	// bandwidth are the pod's limits; nil: none.
+	bandwidth *bandwidth
+}
+
+// connect makes the wire; after an error nothing of it is left.
+func (w vethPair) connect(host netlinksafe.Handle, podNS ns.NetNS) (err error) {
+	hostMAC, podMAC := w.macs()
+	veth := &netlink.Veth{
+		LinkAttrs:        netlink.LinkAttrs{Name: w.hostLink(), MTU: w.mtu, HardwareAddr: hostMAC, Flags: net.FlagUp, TxQLen: -1, Group: group(w.network)},
+		PeerName:         w.ifName,
+		PeerNamespace:    netlink.NsFd(int(podNS.Fd())),
+		PeerHardwareAddr: podMAC,
+		PeerMTU:          uint32(w.mtu),
+	}
+	// Both ends appear in one step in their own namespaces: no link has to be
+	// moved or renamed, and the names cannot race with another plugin's.
+	if err := host.LinkAdd(veth); err != nil {
+		if errors.Is(err, unix.EEXIST) {
+			return failf(types.ErrInvalidNetworkConfig, "interface %s or its host side %s exists already (was the container added twice? DEL it first)", w.ifName, w.hostLink())
+		}
+		return fmt.Errorf("create veth pair %s: %w", w.hostLink(), err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, removeLink(host, w.hostLink()))
+		}
+	}()
+	if err := podNS.Do(func(ns.NetNS) error { return w.connectPod(hostMAC) }); err != nil {
+		return fmt.Errorf("connect the pod's side: %w", err)
+	}
+	if err := w.connectHost(host, podMAC); err != nil {
+		return fmt.Errorf("connect the host's side: %w", err)
+	}
+	return nil
+}
+
+// connectPod runs in the pod's namespace.
+func (w vethPair) connectPod(hostMAC net.HardwareAddr) error {
+	pod, err := OpenNetlink()
+	if err != nil {
+		return err
+	}
+	defer pod.Close()
+	link, err := pod.LinkByName(w.ifName)
+	if err != nil {
+		return fmt.Errorf("find link %s: %w", w.ifName, err)
+	}
+	if err := setSysctls(w.podSysctls()); err != nil {
+		return err
+	}
+	for _, addr := range w.addrs {
+		// The address is ours alone by construction, so duplicate address
+		// detection would only keep IPv6 unusable for a second.
+		a := &netlink.Addr{IPNet: hostPrefix(addr)}
+		if addr.Is6() {
+			a.Flags = unix.IFA_F_NODAD
+		}
+		if err := pod.AddrAdd(link, a); err != nil {
+			return fmt.Errorf("add address %s: %w", addr, err)
+		}
+	}
+	if err := pod.LinkSetUp(link); err != nil {
+		return fmt.Errorf("set %s up: %w", w.ifName, err)
+	}
+	for _, addr := range w.addrs {
+		if err := setNeighbour(pod, link, gatewayFor(addr), hostMAC); err != nil {
+			return err
+		}
+		for _, route := range podRoutes(link.Attrs().Index, addr) {
+			if err := pod.RouteAdd(route); err != nil {
+				return fmt.Errorf("add route %s: %w", route.Dst, err)
+			}
+		}
+	}
+	return awaitLocal(pod, w.addrs)
+}
+
+// localPatience is how long the kernel may take until a pod can use its IPv6 addresses.
+const localPatience = 10 * time.Second
+
+// awaitLocal waits until the pod can use its IPv6 addresses: the kernel adds their local
+// routes from a work queue, a moment after the address itself, also without DAD.
+func awaitLocal(pod netlinksafe.Handle, addrs []netip.Addr) error {
+	deadline := time.Now().Add(localPatience)
+	for _, addr := range addrs {
+		local := &netlink.Route{Table: unix.RT_TABLE_LOCAL, Dst: hostPrefix(addr)}
+		for ; addr.Is6(); time.Sleep(time.Millisecond) {
+			routes, err := pod.RouteListFiltered(netlink.FAMILY_V6, local, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_DST)
+			if err != nil {
+				return fmt.Errorf("list local routes: %w", err)
+			}
+			if len(routes) > 0 {
+				break
+			}
+			if time.Now().After(deadline) {
+				return failf(types.ErrTryAgainLater, "address %s is not usable within %s (is the node overloaded?)", addr, localPatience)
+			}
+		}
+	}
+	return nil
+}
+
+// connectHost runs in the node's namespace.
+//
+// The routes name no source address. The kernel then uses one of the node's own
+// for kubelet's probes, because this link has none, and finds another one when
+// the node's addresses change; a route that names its source would be deleted
+// together with the address, and the pod be cut off.
+func (w vethPair) connectHost(host netlinksafe.Handle, podMAC net.HardwareAddr) error {
+	link, err := host.LinkByName(w.hostLink())
+	if err != nil {
+		return fmt.Errorf("find link %s: %w", w.hostLink(), err)
+	}
+	if err := host.LinkSetAlias(link, w.alias); err != nil {
+		return fmt.Errorf("set alias of %s: %w", w.hostLink(), err)
+	}
+	if err := setSysctls(w.hostSysctls()); err != nil {
+		return err
+	}
+	// Both ends have permanent entries. With arp_accept on for all links, which one link cannot refuse, what a pod says by
+	// ARP would make entries of invented neighbours, in a table of limited size that all links share.
+	if err := host.LinkSetARPOff(link); err != nil {
+		return fmt.Errorf("switch ARP off on %s: %w", w.hostLink(), err)
+	}
+	for _, addr := range w.addrs {
+		if err := setNeighbour(host, link, addr, podMAC); err != nil {
+			return err
+		}
+		route := HostRoute(link.Attrs().Index, addr)
+		err := host.RouteAdd(route)
+		if errors.Is(err, unix.EEXIST) && checkRoute(host, route) == nil {
+			continue // the agent found it missing in this moment
+		}
+		if errors.Is(err, unix.EEXIST) {
+			// The store was lost while pods were running. The next try gets
+			// the next address, since the store remembers where it was.
+			return failf(types.ErrTryAgainLater, "address %s is routed to another link already (`ip route get %s` shows it; trying again takes another address)", addr, addr)
+		}
+		if err != nil {
+			return fmt.Errorf("add route %s: %w", addr, err)
+		}
+	}
+	return nil
+}
+
+// podRoutes are the pod's routes: everything through the gateway.
+func podRoutes(link int, addr netip.Addr) []*netlink.Route {
+	gateway := gatewayFor(addr)
+	all := &net.IPNet{IP: net.IPv6zero, Mask: net.CIDRMask(0, 128)}
+	if addr.Is4() {
+		all = &net.IPNet{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)}
+	}
+	defaultRoute := &netlink.Route{LinkIndex: link, Dst: all, Gw: gateway.AsSlice()}
+	if addr.Is6() {
+		return []*netlink.Route{defaultRoute} // fe80::/64 is on the link anyway
+	}
+	return []*netlink.Route{
+		{LinkIndex: link, Dst: hostPrefix(gateway), Scope: netlink.SCOPE_LINK},
+		defaultRoute,
+	}
+}
+
+// HostRoute is the node's route to a pod.
+func HostRoute(link int, addr netip.Addr) *netlink.Route {
+	route := &netlink.Route{LinkIndex: link, Dst: hostPrefix(addr), Protocol: RouteProtocol}
+	if addr.Is4() {
+		route.Scope = netlink.SCOPE_LINK
+	}
+	return route
+}
+
+// podSysctls: there is one route out of a pod, so redirects and router
+// advertisements must not add another. A runtime may have switched IPv6 off.
+func (w vethPair) podSysctls() []setting {
+	all := []setting{
+		{"ipv4/conf/all/accept_redirects", "0"},
+		{"ipv4/conf/" + w.ifName + "/accept_redirects", "0"},
+		{"ipv6/conf/" + w.ifName + "/accept_redirects", "0"},
+		{"ipv6/conf/" + w.ifName + "/accept_ra", "0"},
+	}
+	if w.hasIPv6() {
+		all = append(all, setting{"ipv6/conf/" + w.ifName + "/disable_ipv6", "0"})
+	}
+	return all
+}
+
+// hostSysctls: strict reverse path filtering lets the pod send from its own IPv4
+// addresses only, also when the agent's rules (node/pods.nft) are away; the rest keeps the
+// pod from configuring the node. In particular what the pod says by ARP and ND makes no
+// neighbour entry, and the node answers for no other host, whatever the defaults are; nor does the node
+// send on what names its way itself (source routing): rules see another destination than the packet has then.
+func (w vethPair) hostSysctls() []setting {
+	name := w.hostLink()
+	all := []setting{
+		{"ipv4/conf/" + name + "/rp_filter", "1"},
+		{"ipv4/conf/" + name + "/accept_redirects", "0"},
+		{"ipv4/conf/" + name + "/send_redirects", "0"},
+		{"ipv4/conf/" + name + "/accept_source_route", "0"},
+		{"ipv4/conf/" + name + "/arp_accept", "0"},
+		{"ipv4/conf/" + name + "/proxy_arp", "0"},
+		{"ipv6/conf/" + name + "/accept_redirects", "0"},
+		{"ipv6/conf/" + name + "/accept_ra", "0"},
+		{"ipv6/conf/" + name + "/accept_source_route", "0"},
+		{"ipv6/conf/" + name + "/seg6_enabled", "0"},
+		{"ipv6/conf/" + name + "/rpl_seg_enabled", "0"},
+		{"ipv6/conf/" + name + "/accept_untracked_na", "0"},
+		{"ipv6/conf/" + name + "/proxy_ndp", "0"},
+	}
+	if w.hasIPv6() {
+		all = append(all, setting{"ipv6/conf/" + name + "/disable_ipv6", "0"})
+	}
+	return all
+}
+
+func (w vethPair) hasIPv6() bool {
+	return slices.ContainsFunc(w.addrs, netip.Addr.Is6)
+}
+
+// A setting is a sysctl below net and what it has to hold.
+type setting struct{ name, value string }
+
+// setSysctls writes in the calling thread's namespace. Files of IPv6 may be
+// missing, in a kernel without it or on a link below 1280 bytes: IPv4 works all
+// the same, and an IPv6 address is refused when it is added.
+func setSysctls(all []setting) error {
+	for _, s := range all {
+		_, err := sysctl.Sysctl("net/"+s.name, s.value)
+		if errors.Is(err, os.ErrNotExist) && strings.HasPrefix(s.name, "ipv6/") {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("set sysctl: %w [is /proc/sys writable?]", err)
+		}
+	}
+	return nil
+}
+
+func setNeighbour(h netlinksafe.Handle, link netlink.Link, addr netip.Addr, mac net.HardwareAddr) error {
+	err := h.NeighSet(&netlink.Neigh{
+		LinkIndex: link.Attrs().Index, State: netlink.NUD_PERMANENT,
+		IP: addr.AsSlice(), HardwareAddr: mac,
+	})
+	if err != nil {
+		return fmt.Errorf("set neighbour %s: %w", addr, err)
+	}
+	return nil
+}
+
+// hostPrefix is the address alone as a prefix, /32 or /128.
+func hostPrefix(addr netip.Addr) *net.IPNet {
+	return &net.IPNet{IP: addr.AsSlice(), Mask: net.CIDRMask(addr.BitLen(), addr.BitLen())}
+}
+
+// uplinkMTU is the MTU of the link of the default route, or Ethernet's.
+func uplinkMTU(host netlinksafe.Handle) int {
+	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
+		routes, err := host.RouteList(nil, family)
+		if err != nil {
+			continue
+		}
+		for _, route := range routes {
+			if ones := defaultBits(route.Dst); ones != 0 || route.LinkIndex == 0 {
+				continue
+			}
+			if link, err := host.LinkByIndex(route.LinkIndex); err == nil {
+				return link.Attrs().MTU
+			}
+		}
+	}
+	return 1500
+}
+
+// defaultBits is the length of a route's destination; netlink gives nil for "all"
+// in some versions.
+func defaultBits(dst *net.IPNet) int {
+	if dst == nil {
+		return 0
+	}
+	ones, _ := dst.Mask.Size()
+	return ones
+}

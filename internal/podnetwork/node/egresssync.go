@@ -1,0 +1,339 @@
+package node
+
+import (
+	"context"
+	_ "embed"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"reflect"
+
+	"github.com/containernetworking/plugins/pkg/netlinksafe"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/fairway-net/fairway/internal/kernel/nft"
+	"github.com/fairway-net/fairway/internal/kernel/numbers"
+	"github.com/fairway-net/fairway/internal/podnetwork/cni"
+)
+
+//go:embed egress.nft
+var egressRules string
+
+const egressComment = "egress.nft" // of each rule
+
+// egressProgram is the table's. within: packets go inside of WireGuard too.
+func egressProgram(within bool) *nft.Program {
+	return &nft.Program{Source: egressRules, Data: map[string]any{
+		"Within": within, "Egress": egressLink, "WireGuard": wgLink, "Port": numbers.PortVXLAN, "SourceCheck": numbers.HookSourceCheck, "Raw": numbers.HookRaw, "Answer": markAnswer,
+		"Network": fmt.Sprintf("@th,96,32 & 0xffffff00 == %#x", numbers.VNIEgress<<8),
+		"Mark":    numbers.HookEgressMark, "Priority": numbers.HookEgress, "Unmark": numbers.HookEgressUnmark, "Mask": numbers.MaskEgress, "Here": markHere, "Nobody": markNobody,
+		"VXLAN": vxlanLink, "Pods": podsTable, "Comment": egressComment,
+	}}
+}
+
+// egressKernel is the table, the ip rules and the routes for pods with egress addresses.
+type egressKernel struct {
+	table *nft.Table
+	watch *nft.Watch
+	// synced is what the kernel held after the last sync; nil: not known.
+	synced elements
+	inside []netip.Prefix
+	within bool // what the program was made for
+}
+
+func newEgressKernel() *egressKernel {
+	t := nft.New(numbers.TableEgress)
+	return &egressKernel{table: t, watch: t.Watch()}
+}
+
+// forget makes the next sync read what the kernel holds.
+func (k *egressKernel) forget() {
+	k.synced = nil
+	k.watch.Reset()
+	k.table.Close()
+}
+
+// sync makes the kernel hold the plan: ways before the packets that go by them, and those gone before
+// the ways. The rules say who may send through the tunnel inside of WireGuard, so they come before it.
+func (k *egressKernel) sync(ctx context.Context, handle netlinksafe.Handle, p *plan) (failed error) {
+	s := vxlanSync{handle: handle, name: egressLink}
+	if w := p.egress.within; w != nil {
+		if link, err := findVXLAN(handle, egressLink); link == nil && err == nil {
+			if err := k.syncWays(ctx, handle, p); err != nil {
+				return err
+			}
+		}
+		failed = s.bring(w.tunnel)
+	}
+	p.egress.bind(wayWithin, s.link)
+	failed = errors.Join(failed, syncAnswers(handle, p.egress.within, s.link))
+	if err := k.syncWays(ctx, handle, p); err != nil {
+		return errors.Join(failed, err)
+	}
+	return errors.Join(failed, s.tidy(p.egress.within.wanted()))
+}
+
+// syncWays is the part of sync that is about tables of routes and rules. A way without a link is none.
+func (k *egressKernel) syncWays(ctx context.Context, handle netlinksafe.Handle, p *plan) error {
+	wanted := map[egressRoute]bool{}
+	for _, r := range p.egress.via {
+		if r.link != 0 {
+			wanted[r] = true
+		}
+	}
+	slots := map[egressRoute]int{}
+	for _, is4 := range []bool{true, false} {
+		have, err := readWays(handle, is4)
+		if err != nil {
+			return err
+		}
+		ofFamily := map[egressRoute]bool{}
+		for r := range wanted {
+			if r.is4 == is4 {
+				ofFamily[r] = true
+			}
+		}
+		assigned, without := assign(ofFamily, have)
+		p.limit(without)
+		for r, slot := range assigned {
+			if err := addWay(handle, slot, r, have[slot] == r); err != nil {
+				return err
+			}
+			slots[r] = slot
+		}
+	}
+	if err := k.syncTable(ctx, p.egress.elements(slots), p.inside, p.egress.within != nil); err != nil {
+		k.forget()
+		return fmt.Errorf("load the rules of egress addresses: %w", err)
+	}
+	return tidyWays(handle, slots)
+}
+
+// remove removes all of it.
+func (k *egressKernel) remove(ctx context.Context, handle netlinksafe.Handle) error {
+	k.forget()
+	return errors.Join(syncAnswers(handle, nil, 0), removeVXLAN(handle, egressLink), k.table.Delete(ctx), tidyWays(handle, nil))
+}
+
+// planEgress decides about pods with egress addresses, once they are known.
+func (n *Network) planEgress(p *plan, c clusterState) {
+	if n.Egress == nil {
+		return
+	}
+	if pods, known := n.Egress.Pods(); known {
+		p.egress = p.planEgress(c, pods)
+	}
+}
+
+// keepBehind leaves those sets as they are that follow from pods which are not known yet.
+func (n *Network) keepBehind(ctx context.Context, p *plan, want map[string][]netip.Prefix) error {
+	if n.Egress == nil || p.egress != nil {
+		return nil
+	}
+	if ours, err := n.rules.loaded(ctx); err != nil || !ours {
+		return err
+	}
+	for _, set := range []string{"vxlan-behind4", "vxlan-behind6"} {
+		had, err := n.rules.table.Prefixes(ctx, set)
+		if err != nil {
+			return err
+		}
+		want[set] = had
+	}
+	return nil
+}
+
+// syncEgress is the part of Sync for pods with egress addresses, before the pods' rules: those let answers pass
+// that the rules here look at.
+func (n *Network) syncEgress(ctx context.Context, handle netlinksafe.Handle, p *plan) error {
+	switch {
+	case p.egress != nil:
+		n.egressRemoved = false
+		return n.egress.sync(ctx, handle, p)
+	case n.Egress != nil || n.egressRemoved:
+		return nil
+	}
+	err := n.egress.remove(ctx, handle)
+	n.egressRemoved = err == nil
+	return err
+}
+
+// elements are those of the maps.
+func (e *egressPlan) elements(slots map[egressRoute]int) elements {
+	all := elements{"marks4": {}, "marks6": {}, "sources4": {}, "sources6": {}}
+	e.within.addTo(all)
+	set := func(pod netip.Addr, mark uint32, source netip.Addr) {
+		marks, sources := all["marks6"], all["sources6"]
+		if pod.Is4() {
+			marks, sources = all["marks4"], all["sources4"]
+		}
+		key := string(pod.AsSlice())
+		marks[key] = string(binary.NativeEndian.AppendUint32(nil, mark))
+		if source.IsValid() {
+			sources[key] = string(source.AsSlice())
+		}
+	}
+	for _, pod := range e.unroutable {
+		set(pod, markNobody, netip.Addr{})
+	}
+	for pod, addr := range e.here {
+		set(pod, markHere, addr)
+	}
+	for pod, r := range e.via {
+		if slot, ok := slots[r]; ok {
+			set(pod, gatewayMark(slot), pod)
+		} else {
+			set(pod, markNobody, netip.Addr{})
+		}
+	}
+	return all
+}
+
+// syncTable makes the table what is wanted: it is away while there are no such pods.
+func (k *egressKernel) syncTable(ctx context.Context, want elements, inside []netip.Prefix, within bool) error {
+	if len(want["marks4"])+len(want["marks6"]) == 0 {
+		k.forget()
+		return k.table.Delete(ctx)
+	}
+	again := func(ctx context.Context) (bool, error) {
+		return k.table.Altered(ctx, egressProgram(within), egressComment)
+	}
+	if k.synced != nil {
+		change, _, err := k.watch.Look(ctx)
+		if err != nil || change == nft.Nothing && k.within == within && reflect.DeepEqual(k.synced, want) && reflect.DeepEqual(k.inside, inside) {
+			return err
+		}
+		again = func(context.Context) (bool, error) { return change == nft.Rules, nil }
+	}
+	err := k.watch.Keep(ctx, egressProgram(within), again, func(ctx context.Context) error { return k.fill(ctx, want, inside) })
+	k.synced, k.inside, k.within = want, inside, within
+	return err
+}
+
+// fill writes what differs of the elements: sources first, then what is marked to get them.
+func (k *egressKernel) fill(ctx context.Context, want elements, inside []netip.Prefix) error {
+	var ws []nft.Write
+	for _, set := range []string{"inside4", "inside6"} {
+		have, err := k.table.Prefixes(ctx, set)
+		if err != nil {
+			return err
+		}
+		ws = append(ws, nft.ReplacePrefixes(set, set == "inside4", have, inside)...)
+	}
+	other, err := want.differing(ctx, k.table, "ends4", "ends6", "partners4", "partners6", "answers4", "answers6", "sources4", "sources6", "marks4", "marks6")
+	if err != nil {
+		return err
+	}
+	ws = append(ws, other...)
+	return k.table.Commit(ctx, nil, ws)
+}
+
+func familyOf(is4 bool) int {
+	if is4 {
+		return unix.AF_INET
+	}
+	return unix.AF_INET6
+}
+
+// readWays reads the tables of routes to gateways.
+func readWays(handle netlinksafe.Handle, is4 bool) (map[int]egressRoute, error) {
+	routes, err := handle.RouteListFiltered(familyOf(is4), &netlink.Route{Table: unix.RT_TABLE_UNSPEC, Protocol: cni.RouteProtocol}, netlink.RT_FILTER_TABLE|netlink.RT_FILTER_PROTOCOL)
+	if err != nil {
+		return nil, fmt.Errorf("list routes to egress gateways: %w", err)
+	}
+	have := map[int]egressRoute{}
+	for _, r := range routes {
+		slot := r.Table - numbers.RouteTableEgress
+		if slot < 0 || slot >= numbers.RouteTablesEgress {
+			continue
+		}
+		via, _ := netip.AddrFromSlice(r.Gw)
+		by := WayRoutes
+		if r.Flags&int(netlink.FLAG_ONLINK) != 0 {
+			by = WayVXLAN
+		}
+		if _, ok := have[slot]; via.IsValid() || !ok {
+			have[slot] = egressRoute{is4, by, via.Unmap(), r.LinkIndex}
+		}
+	}
+	return have, nil
+}
+
+// addWay adds the routes of a table, and the ip rule that leads marked packets there. Without the route's link
+// they are refused: by the main table they would leave with the pod's own address.
+func addWay(handle netlinksafe.Handle, slot int, r egressRoute, there bool) error {
+	if !there {
+		for _, route := range wayRoutes(slot, r) {
+			if err := handle.RouteReplace(route); err != nil {
+				return fmt.Errorf("set the route to an egress gateway: %w", err)
+			}
+		}
+	}
+	if err := handle.RuleAdd(markRule(gatewayMark(slot), numbers.RouteTableEgress+slot, r.is4)); err != nil && !errors.Is(err, unix.EEXIST) {
+		return fmt.Errorf("add the ip rule to an egress gateway: %w [needs a kernel with policy routing]", err)
+	}
+	return nil
+}
+
+func wayRoutes(slot int, r egressRoute) []*netlink.Route {
+	all := netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+	if r.is4 {
+		all = netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+	}
+	way := kernelRoute(route{dst: all, via: r.via, link: r.link, by: r.by})
+	refuse := kernelRoute(route{dst: all})
+	way.Table, refuse.Table = numbers.RouteTableEgress+slot, numbers.RouteTableEgress+slot
+	refuse.Priority = 1 << 30
+	return []*netlink.Route{refuse, way}
+}
+
+// markRule leads packets with a mark to a table.
+func markRule(mark uint32, table int, is4 bool) *netlink.Rule {
+	mask := ^uint32(0)
+	r := netlink.NewRule()
+	r.Family, r.Priority, r.Table = familyOf(is4), numbers.RulePriorityEgress, table
+	r.Mark, r.Mask = mark, &mask
+	r.Protocol = cni.RouteProtocol
+	return r
+}
+
+// tidyWays removes the rules and routes of all tables but these.
+func tidyWays(handle netlinksafe.Handle, slots map[egressRoute]int) error {
+	var failed error
+	for _, is4 := range []bool{true, false} {
+		used := map[int]bool{}
+		for r, slot := range slots {
+			used[numbers.RouteTableEgress+slot] = used[numbers.RouteTableEgress+slot] || r.is4 == is4
+		}
+		rules, err := handle.RuleListFiltered(familyOf(is4), &netlink.Rule{Priority: numbers.RulePriorityEgress}, netlink.RT_FILTER_PRIORITY)
+		if err != nil {
+			return errors.Join(failed, fmt.Errorf("list ip rules to egress gateways: %w", err))
+		}
+		for _, r := range rules {
+			if r.Protocol != cni.RouteProtocol || used[r.Table] || r.Table == numbers.RouteTableAnswer {
+				continue
+			}
+			r.Family = familyOf(is4)
+			if err := handle.RuleDel(&r); err != nil && !errors.Is(err, unix.ENOENT) {
+				failed = errors.Join(failed, fmt.Errorf("delete an ip rule to an egress gateway: %w", err))
+			}
+		}
+		have, err := readWays(handle, is4)
+		if err != nil {
+			return errors.Join(failed, err)
+		}
+		for slot, r := range have {
+			if used[numbers.RouteTableEgress+slot] {
+				continue
+			}
+			for _, route := range wayRoutes(slot, r) {
+				if err := handle.RouteDel(route); err != nil && !errors.Is(err, unix.ESRCH) {
+					failed = errors.Join(failed, fmt.Errorf("delete the route to an egress gateway: %w", err))
+				}
+			}
+		}
+	}
+	return failed
+}

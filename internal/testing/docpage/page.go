@@ -1,0 +1,88 @@
+// Package page compares what programs print with the blocks of the documentation that show it.
+//
+//	<!-- golden: PACKAGE TEST -->   of PACKAGE, TEST calls Check with the page, COMMAND and what it printed
+//	```
+//	$ COMMAND
+//	OUTPUT
+//	```
+//
+// It promises that a block and the output differ in nothing but what is another at each run (Stable), and in what
+// the page leaves out: "…" alone on a line stands for any lines, elsewhere for any text of its line.
+package docpage
+
+import (
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// Check fails the test unless a page, which is a file, shows the output behind a command.
+func Check(t testing.TB, file, command, output string) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := compare(string(text), command, output); err != nil {
+		t.Errorf("%s: %v", file, err)
+	}
+}
+
+func compare(text, command, output string) error {
+	_, block, found := strings.Cut(text, "```\n$ "+command+"\n")
+	block, _, closed := strings.Cut(block, "```\n")
+	if !found || !closed {
+		return fmt.Errorf("there is no block that begins with %q", "$ "+command)
+	}
+	if !pattern(Stable(block)).MatchString(Stable(output)) {
+		return fmt.Errorf("behind $ %s is\n%s\nand it printed\n%s", command, block, output)
+	}
+	return nil
+}
+
+// pattern matches what a block shows.
+func pattern(block string) *regexp.Regexp {
+	var re strings.Builder
+	for line := range strings.Lines(block) {
+		if line == "…\n" {
+			re.WriteString(`(.*\n)*?`)
+			continue
+		}
+		re.WriteString(strings.ReplaceAll(regexp.QuoteMeta(line), "…", ".*"))
+	}
+	return regexp.MustCompile(`^` + re.String() + `$`)
+}
+
+// unstable is what is another at each run, and what stands for it.
+var unstable = []struct {
+	what *regexp.Regexp
+	text string
+}{
+	{regexp.MustCompile(`v\d+\.\d+\.\d+-dev(-[0-9a-f]{12})?`), "VERSION"},
+	{regexp.MustCompile(`go1\.\d+\.\d+`), "GO"},
+	{regexp.MustCompile(`\d{4}-\d\d-\d\dT[\d:.]+Z`), "TIME"},
+	{regexp.MustCompile(`\b\d+(\.\d+)? ?(ms|µs|s|m|h|d)(\d+(m|s|h))*\b`), "AGE"},
+	{regexp.MustCompile(`\d+ MB\b`), "N MB"},
+	{regexp.MustCompile(`settings-hash:[0-9a-f]+`), "settings-hash:HASH"},
+	{regexp.MustCompile(`-[bcdfghjklmnpqrstvwxz2456789]{7,10}-[bcdfghjklmnpqrstvwxz2456789]{5}\b`), "-XXXXX"},
+	{regexp.MustCompile(`\b(fairway-agent|fairway-cleanup)-[bcdfghjklmnpqrstvwxz2456789]{5}\b`), "${1}-XXXXX"},
+	{regexp.MustCompile(`10\.244\.\d+\.\d+(/24)?\b`), "10.244.x.x$1"},
+	{regexp.MustCompile(`10\.244\.x\.x/16`), "10.244.0.0/16"},
+	{regexp.MustCompile(`10\.244\.x\.x:\d{5}->`), "10.244.x.x:PORT->"},
+	{regexp.MustCompile(`(\S)  +`), "$1  "}, // columns are as wide as what is in them
+	{regexp.MustCompile(`(?m) +$`), ""},
+}
+
+// Stable is an output without what is another at each run: versions, times, the names and addresses of pods, the
+// width of columns.
+func Stable(text string) string {
+	for _, u := range unstable {
+		text = u.what.ReplaceAllString(text, u.text)
+	}
+	if text != "" && !strings.HasSuffix(text, "\n") {
+		text += "\n"
+	}
+	return text
+}
