@@ -31,7 +31,11 @@ func pages(t *testing.T) []string {
 	if err != nil || len(all) < 15 {
 		t.Fatalf("found %v: %v", all, err)
 	}
-	return append(all, "../README.md", "../deploy/README.md", "../lab/README.md", "../CONTRIBUTING.md", "../SECURITY.md")
+	groups, err := filepath.Glob("../internal/*/README.md")
+	if err != nil || len(groups) < 15 {
+		t.Fatalf("found %v: %v", groups, err)
+	}
+	return append(append(all, groups...), "../README.md", "../deploy/README.md", "../lab/README.md", "../CONTRIBUTING.md", "../SECURITY.md")
 }
 
 var marked = regexp.MustCompile("<!-- golden: (\\S+) -->\n```\n(?s:(.*?))```\n")
