@@ -14,18 +14,17 @@ import (
 	"github.com/fairway-net/fairway/internal/podnetwork/node"
 )
 
-// AddConnection adds the flags of a command that a person runs against a cluster. Without
-// them it goes where kubectl would.
+// AddConnection adds the flags of a command that a person runs against a cluster. Their defaults are kubectl's.
 func AddConnection(e Env, f *pflag.FlagSet, c *kube.Connection) {
 	f.StringVar(&c.Kubeconfig, "kubeconfig", "", "kubeconfig `file` (default $KUBECONFIG or ~/.kube/config; in a pod its service account)")
 	f.StringVar(&c.Context, "context", "", "`name` of the context in the kubeconfig (default its current one)")
 	f.StringVar(&c.Master, "master", "", "`url` of the API server, instead of the kubeconfig's")
 	f.BoolVar(&c.AllowHTTP, "allow-http-api-server", false, "Accept an API server without TLS that is not on this machine")
 	c.UserAgent, c.Person = e.UserAgent(""), true
-	c.QPS, c.Burst = 50, 100 // one person at a time, who waits
+	c.QPS, c.Burst = 50, 100 // one person waits for the answers
 }
 
-// AddPodConnection adds the flags of a part of Fairway that runs in a pod, or by itself.
+// AddPodConnection adds the flags of a program that runs in a pod or as a service.
 func AddPodConnection(e Env, part string, f *pflag.FlagSet, c *kube.Connection) {
 	f.StringVar(&c.Kubeconfig, "kubeconfig", "", "How to reach the API server: `file`; without it the pod's service account is used")
 	f.StringVar(&c.Master, "master", "", "`URL` of the API server, instead of the one that the kubeconfig or the service account names")
@@ -33,23 +32,22 @@ func AddPodConnection(e Env, part string, f *pflag.FlagSet, c *kube.Connection) 
 	c.UserAgent = e.UserAgent(part)
 }
 
-// A LoadBalancerScope says which load balancing a command is about.
+// A LoadBalancerScope names the load-balancer objects of a command.
 type LoadBalancerScope struct {
-	Namespace string // of the objects of metallb.io
-	Class     string // loadBalancerClass of the Services; empty: those without one
+	Namespace string // of the metallb.io objects
+	Class     string // loadBalancerClass of the Services; empty: Services without a class
 }
 
-// AddLoadBalancerScope adds the flags of a command about Services of type LoadBalancer; namespace is the name of
-// the one for the namespace.
+// AddLoadBalancerScope adds the flags of a LoadBalancerScope. namespace is the name of the namespace's flag.
 func AddLoadBalancerScope(f *pflag.FlagSet, namespace string, s *LoadBalancerScope) {
 	f.StringVar(&s.Namespace, namespace, "metallb-system", "The `namespace` where the objects of metallb.io count")
 	f.StringVar(&s.Class, "lb-class", "", "The loadBalancerClass of the Services that count, a `name` (default those without one)")
 }
 
-// CompletionTimeout is how long a shell waits for what it can offer.
+// CompletionTimeout limits how long a shell waits for completions.
 const CompletionTimeout = 2 * time.Second
 
-// CompleteNodes offers the names of nodes that are not given yet.
+// CompleteNodes offers the node names that are not given yet.
 func CompleteNodes(c *kube.Connection, namespace *string) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, given []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(cmd.Context()), CompletionTimeout)
@@ -72,7 +70,7 @@ func CompleteNodes(c *kube.Connection, namespace *string) cobra.CompletionFunc {
 	}
 }
 
-// OrHostname sets what names this machine, if nothing was given, to the host's name. flag is what gives it.
+// OrHostname sets an empty name to the host's name. flag is the name's flag, for the error.
 func OrHostname(name *string, flag string) error {
 	if *name != "" {
 		return nil
@@ -85,7 +83,7 @@ func OrHostname(name *string, flag string) error {
 	return nil
 }
 
-// Peers are the cluster's nodes as the pod network has them.
+// Peers converts the cluster's nodes for the pod network.
 func Peers(nodes []kube.Node) (all []node.Peer) {
 	for _, p := range nodes {
 		all = append(all, node.Peer{Name: p.Name, Created: p.Created, Addrs: p.Addrs, PodCIDRs: p.PodCIDRs, Key: node.ParseKey(p.WireGuardKey)})

@@ -1,8 +1,6 @@
-// Package command has what the commands of fairway share: what they may use of the process, exit
-// status, flags of a connection and of the log, completion, a port for /metrics. Each program and
-// each group of tools is a package below this one: its flags, and its parts joined by hand from top
-// to bottom. What the parts do, packages outside of here know. It promises that no command reaches
-// past its Env for input, output or the program's version, so that all can be tested in process.
+// Package command has the parts that all commands of fairway share: the process environment, exit statuses, connection
+// and log flags, completion, the metrics server. Each program and each group of tools is a package below. No command
+// reaches past its Env for input, output or version, so tests run commands in process.
 package command
 
 import (
@@ -14,19 +12,19 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// Env is what the commands may use of the process's environment.
+// Env is the process environment of a command.
 type Env struct {
 	Stdin   io.Reader
 	Stdout  io.Writer
 	Stderr  io.Writer
-	Program string // the name that the program was called by; empty: fairway
+	Program string // the program's name as it was called; empty: fairway
 	Version string
 }
 
 // Plugin reports whether kubectl started this program, as kubectl-fairway.
 func (e Env) Plugin() bool { return strings.HasPrefix(e.Program, "kubectl-") }
 
-// UserAgent names the program to the API server, as a part of Fairway; empty: the agent and its tools.
+// UserAgent names a part of Fairway to the API server. An empty part means the agent and its tools.
 func (e Env) UserAgent(part string) string {
 	if part != "" {
 		part = "-" + part
@@ -34,14 +32,14 @@ func (e Env) UserAgent(part string) string {
 	return "fairway" + part + "/" + e.Version
 }
 
-// ExitError ends the program with a status of its own and no further message.
-// `fairway diff` uses it: 1 means "there is a difference", as in diff(1).
+// ExitError ends the program with a status of its own and no message. `fairway diff` returns 1 for "there is a
+// difference", as diff(1) does.
 type ExitError int
 
 func (e ExitError) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
 
-// Failed ends the program with a status of its own: in commands of which 1 is an answer, an
-// error is 2, as with diff(1).
+// Failed ends the program with the status of an error. Commands that use 1 as an answer use 2 for errors, as diff(1)
+// does.
 type Failed struct {
 	error
 	Status int
@@ -49,7 +47,7 @@ type Failed struct {
 
 func (f Failed) Unwrap() error { return f.error }
 
-// ErrorStatus makes errors of a command end the program with a status.
+// ErrorStatus makes a command's errors end the program with a status.
 func ErrorStatus(status int, run func(*cobra.Command, []string) error) func(*cobra.Command, []string) error {
 	return func(c *cobra.Command, args []string) error {
 		err := run(c, args)
@@ -61,12 +59,12 @@ func ErrorStatus(status int, run func(*cobra.Command, []string) error) func(*cob
 	}
 }
 
-// Complete offers values of a flag.
+// Complete offers fixed values of a flag.
 func Complete(c *cobra.Command, flag string, values ...string) {
 	offer := func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		return values, cobra.ShellCompDirectiveNoFileComp
 	}
 	if err := c.RegisterFlagCompletionFunc(flag, offer); err != nil {
-		panic(err) // there is no such flag
+		panic(err) // the flag does not exist
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/fairway-net/fairway/internal/operate/status"
 )
 
-// LockNode makes this process the only one that writes this node's rules, until the
-// returned socket is closed. Two agents would each restore what the other one changes.
+// LockNode makes this process the only writer of the node's rules until the returned socket is closed. Two agents would
+// undo each other's changes.
 func LockNode() (net.Listener, error) {
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: status.Socket, Net: "unix"})
 	if err == nil {

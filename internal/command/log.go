@@ -15,14 +15,14 @@ import (
 
 var logFormats = []string{"text", "json"}
 
-// LogFormatKey is the key of the ConfigMap fairway-agent, and the variable that deploy/ makes of it
-// for the commands without --settings-dir.
+// LogFormatKey is a key of the ConfigMap fairway-agent. deploy/ makes an environment variable of it for commands
+// without --settings-dir.
 const LogFormatKey = "LOG_FORMAT"
 
-// A LogFormat is the value of --log-format of a command that is no agent.
+// A LogFormat is the value of --log-format, for commands other than the agent.
 type LogFormat struct{ value string }
 
-// NewLogFormat adds the flag; without it the environment counts.
+// NewLogFormat adds the flag. Its default is the environment variable.
 func NewLogFormat(c *cobra.Command) *LogFormat {
 	f := &LogFormat{}
 	c.Flags().StringVar(&f.value, "log-format", "", "Log `format`: text or json (default $"+LogFormatKey+", or text)")
@@ -30,7 +30,7 @@ func NewLogFormat(c *cobra.Command) *LogFormat {
 	return f
 }
 
-// Logger writes the log of a part of Fairway.
+// Logger returns the log of a part of Fairway.
 func (f *LogFormat) Logger(w io.Writer, component string) (*slog.Logger, error) {
 	value, from := f.value, "--log-format"
 	if value == "" {
@@ -45,13 +45,13 @@ func (f *LogFormat) Logger(w io.Writer, component string) (*slog.Logger, error) 
 	return nil, fmt.Errorf("%s: %q is not a format [choose %s]", from, value, strings.Join(logFormats, " or "))
 }
 
-// NewLog returns a logger that writes an error with several lines as one, and the same failure once a minute.
+// NewLog returns a logger that puts an error of several lines into one line, and logs a repeated failure once a minute.
 func NewLog(w io.Writer, level slog.Leveler) *slog.Logger {
 	return slog.New(onceAMinute(slog.NewTextHandler(w, logOptions(level))))
 }
 
-// NewJSONLog has the part of Fairway that logs in each line, because lines of all parts end in
-// one place.
+// NewJSONLog returns a logger that names the part of Fairway in each line, because the lines of all parts are collected
+// in one place.
 func NewJSONLog(w io.Writer, level slog.Leveler, component string) *slog.Logger {
 	return slog.New(onceAMinute(slog.NewJSONHandler(w, logOptions(level)))).With("component", component)
 }
@@ -61,13 +61,13 @@ func logOptions(level slog.Leveler) *slog.HandlerOptions {
 		switch v := a.Value.Any().(type) {
 		case error:
 			a.Value = slog.StringValue(text.OneLine(v).Error())
-		case time.Time: // the handler's own
-		case time.Duration: // JSON would have nanoseconds
+		case time.Time: // added by the handler
+		case time.Duration: // JSON would print nanoseconds
 			if v > 10*time.Millisecond {
 				v = v.Round(time.Millisecond)
 			}
 			a.Value = slog.StringValue(v.String())
-		case fmt.Stringer: // JSON would have a Service as an object
+		case fmt.Stringer: // JSON would print a Service as an object
 			a.Value = slog.StringValue(v.String())
 		}
 		return a

@@ -15,7 +15,7 @@ import (
 	"github.com/fairway-net/fairway/internal/ipc/listener"
 )
 
-// NewRegistry has the metrics of the process, and those of its parts.
+// NewRegistry returns a registry with the metrics of the process and of its parts.
 func NewRegistry(parts ...prometheus.Collector) *prometheus.Registry {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -23,10 +23,10 @@ func NewRegistry(parts ...prometheus.Collector) *prometheus.Registry {
 	return registry
 }
 
-// Checks say why a program is not well, by path.
+// Checks maps a path to a function that returns why the program is unhealthy, or nil.
 type Checks map[string]func() error
 
-// Serve answers /metrics and the checks until ctx ends. setting is where addr is from.
+// Serve answers /metrics and the checks until ctx ends. setting is the flag that set addr, for errors.
 func Serve(ctx context.Context, addr, setting string, registry *prometheus.Registry, checks Checks) error {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
@@ -44,7 +44,7 @@ func Serve(ctx context.Context, addr, setting string, registry *prometheus.Regis
 	if err != nil {
 		return fmt.Errorf("listen for metrics: %w [give another %s]", err, setting)
 	}
-	// Whoever sends nothing, or reads nothing, holds no connection for ever, and not all of them: pods reach this port.
+	// Pods reach this port. A client that neither sends nor reads must not hold all connections.
 	l = listener.NewLimit(listener.MaxConns, listener.MaxConnsOfClient, listener.MaxConnsOfNode).Listen(l)
 	server := &http.Server{
 		Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 30 * time.Second,

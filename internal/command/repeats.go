@@ -8,19 +8,18 @@ import (
 	"time"
 )
 
-// What fails is tried again, some of it several times a second and for as long as it fails. Its lines are logged
-// once in repeatAfter; more different ones than maxRepeats are not remembered.
+// A failing operation is retried, perhaps several times a second. Its line is logged once in repeatAfter. At most
+// maxRepeats different lines are remembered.
 const (
 	repeatAfter = time.Minute
 	maxRepeats  = 500
 )
 
-// repeats leaves out a line about a failure that is the same as one shortly before, and counts it in the next:
-// repeated=N. A failure is a warning or an error with the attribute err. What was said before a line of level info, as
-// that it works again, is said again after it.
+// repeats is a log handler that drops a repeated failure and counts it in the next line: repeated=N. A failure is a
+// warning or an error with the attribute err. A line of level info, which may report recovery, resets it.
 type repeats struct {
 	slog.Handler
-	with string // the attributes that this handler adds
+	with string // attributes that this handler adds
 	seen *seen
 }
 
@@ -31,7 +30,7 @@ type seen struct {
 
 type line struct {
 	logged  time.Time
-	skipped int // left out since
+	skipped int // lines dropped since then
 }
 
 func onceAMinute(h slog.Handler) slog.Handler {
@@ -64,7 +63,7 @@ func (h repeats) Handle(ctx context.Context, r slog.Record) error {
 	return h.Handler.Handle(ctx, r)
 }
 
-// key is what two lines have in common that say the same: not how often it was tried, and when it is again.
+// key returns the parts of a line that identify a failure. It leaves out counters and times of retries.
 func (h repeats) key(r slog.Record) (key string, failure bool) {
 	key = h.with + r.Message
 	r.Attrs(func(a slog.Attr) bool {
@@ -77,14 +76,14 @@ func (h repeats) key(r slog.Record) (key string, failure bool) {
 	return key, failure && r.Level >= slog.LevelWarn
 }
 
-// forget has the next line of each failure logged.
+// forget lets the next line of each failure pass.
 func (s *seen) forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	clear(s.lines)
 }
 
-// due reports whether a line is logged now, and how many of it were left out before.
+// due reports whether to log a line now, and how many equal lines were dropped before it.
 func (s *seen) due(key string, now time.Time) (more int, due bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

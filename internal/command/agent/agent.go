@@ -1,6 +1,12 @@
-// Package agent is `fairway agent`: all that runs on a node, joined by hand, and As, by which tools
-// decide as it does. What the parts do, their packages know. It promises that an agent which ends
-// leaves its rules in place.
+// Package agent is the command `fairway agent`: the service proxy, pod network and policies of one node.
+//
+//	flags, --config, --settings-dir ─▶ config ─▶ agent.run ─┬─ kube.Store
+//	                                                        ├─ proxy.Loop ─▶ datapath
+//	                                                        ├─ node.Network, enforcer.Enforcer
+//	                                                        └─ health.Server, status
+//
+// This package wires the parts and decides nothing. An agent that ends leaves its rules in place. As gives other
+// commands the agent's own configuration, so that they decide as the agent does.
 package agent
 
 import (
@@ -96,16 +102,15 @@ Exit status: 0 after SIGTERM, 1 if it cannot start or go on.`,
 	return c
 }
 
-// agent is everything that runs on a node.
+// agent joins everything that runs on a node.
 type agent struct {
 	cfg       *config.Config
 	log       *slog.Logger
 	env       command.Env
-	published *published // what fairway status gets; nil in commands that run no agent
-	settings  *follower  // nil in those, too
-	began     func()     // is called when a run has all that it needs
-	// gate lets NetworkPolicies decide about connections that this process carries; nil: they
-	// are off.
+	published *published // the answers to fairway status; nil in commands that run no agent
+	settings  *follower  // nil in commands that run no agent
+	began     func()     // called when a run has started all its parts
+	// gate asks NetworkPolicies about connections that this process carries. It is nil without --network-policy.
 	gate *flow.Gate
 }
 
@@ -180,7 +185,7 @@ func (a *agent) run(ctx context.Context) error {
 	return err
 }
 
-// look looks for what keeps packets of pods and Services from passing although our rules are right.
+// look starts the watchers for obstacles outside of Fairway: foreign firewalls, and a full conntrack table.
 func (a *agent) look(ctx context.Context, g *errgroup.Group, view func() service.Node, says *agentStatus, events *kube.Recorder, registry *prometheus.Registry) {
 	event := func(reason, message string) { events.NodeEvent(a.cfg.NodeName, reason, message) }
 	obstacles := node.Obstacles{
@@ -196,7 +201,7 @@ func (a *agent) look(ctx context.Context, g *errgroup.Group, view func() service
 	g.Go(func() error { return room.Run(ctx) })
 }
 
-// healthServer is what answers on the ports of health and metrics.
+// healthServer builds the server of the health and metrics ports.
 func (a *agent) healthServer(says *agentStatus, registry *prometheus.Registry) *health.Server {
 	return health.New(health.Config{
 		Log: a.log, Healthz: a.cfg.Healthz, Metrics: a.cfg.Metrics, State: says.state,
@@ -207,13 +212,13 @@ func (a *agent) healthServer(says *agentStatus, registry *prometheus.Registry) *
 	})
 }
 
-// hostPorts reads what pods have on the node's addresses, as the CNI plugin recorded it.
+// hostPorts reads the CNI plugin's records of hostPorts.
 func (a *agent) hostPorts() *hostport.Reader {
 	return hostport.New(a.log, filepath.Join(cni.DefaultStateDir, a.cfg.NodeName))
 }
 
-// followHostPorts is hostPorts kept up to date until ctx ends; nil without our plugin. NodePorts on
-// loopback addresses are served behind them, if --nodeport-addresses names any.
+// followHostPorts reads hostPorts until ctx ends, and serves NodePorts on the loopback addresses of
+// --nodeport-addresses. It returns nil if another program provides the pod network.
 func (a *agent) followHostPorts(ctx context.Context, g *errgroup.Group, says *agentStatus, events *kube.Recorder) (all proxy.HostPorts) {
 	n := hostport.NodePorts{Log: a.log, Addrs: a.cfg.NodePorts.Loopback, Table: says.applied.Table}
 	if a.cfg.ConnectsPods() {
@@ -230,10 +235,10 @@ func (a *agent) followHostPorts(ctx context.Context, g *errgroup.Group, says *ag
 	return all
 }
 
-// connection is how this process reaches the API server.
+// connection returns the way to the API server.
 func (a *agent) connection() kube.Connection { return a.cfg.Connection(a.env.UserAgent("")) }
 
-// openStore returns what reads the API server, and what writes events to it.
+// openStore returns the reader of the API server and the writer of events.
 func (a *agent) openStore(allNodes bool) (*kube.Store, *kube.Recorder, error) {
 	client, custom, err := kube.ConnectBoth(a.connection())
 	if err != nil {
@@ -246,11 +251,10 @@ func (a *agent) openStore(allNodes bool) (*kube.Store, *kube.Recorder, error) {
 	}), events, nil
 }
 
-// flows builds what ends flows on this node: flows in conntrack's table, connections that
-// are reset, and flows that the datapath carries itself.
+// flows builds the reconciler that ends flows on this node: entries of conntrack, TCP connections by reset, and flows
+// that the datapath carries itself.
 func (a *agent) flows(dp datapath.Datapath, view func() service.Node, store *kube.Store, metrics *proxy.Metrics) (*flow.Reconciler, *conntrack.Table, *reset.Resetter, error) {
-	// Package flow paces its questions about pods. They have a client of their own, so that
-	// no other request waits for them.
+	// Package flow paces its questions about pods. A client of their own keeps them from delaying other requests.
 	c := a.connection()
 	c.QPS = -1
 	client, err := kube.Connect(c)
@@ -264,15 +268,15 @@ func (a *agent) flows(dp datapath.Datapath, view func() service.Node, store *kub
 	return flows, table, resets, nil
 }
 
-// modeOptions are what the configuration says about modes.
+// modeOptions returns the configuration for modes.
 func (a *agent) modeOptions() modes.Options {
 	c := a.cfg
 	return modes.Options{Mark: c.Mask(), CountTraffic: c.CountTraffic, TCPTimeout: c.IPVS.TCP, FinTimeout: c.IPVS.TCPFin, UDPTimeout: c.IPVS.UDP, Log: a.log, Gate: a.gate}
 }
 
-// openDatapath opens the datapath that --proxy-mode asks for, and finds out whether it works
-// here before anything else starts. It takes over from what carried Services before. Nil:
-// the mode is none, and no rules of ours are here. If there are some, the datapath is release too.
+// openDatapath opens the datapath of --proxy-mode and probes it before anything else starts. The datapath takes over
+// from the previous one. In mode none it returns nil if the node has no rules of Fairway, else the release that keeps
+// them until another proxy has taken over.
 func (a *agent) openDatapath(ctx context.Context, says *agentStatus) (dp datapath.Datapath, release *takeover.Release, err error) {
 	if a.gate = nil; a.cfg.NetworkPolicy {
 		a.gate = &flow.Gate{}
@@ -287,14 +291,14 @@ func (a *agent) openDatapath(ctx context.Context, says *agentStatus) (dp datapat
 	if err != nil {
 		return nil, nil, err
 	}
-	a.cfg.Mode = dp.Info().Name // auto has become this
+	a.cfg.Mode = dp.Info().Name // "auto" is resolved here
 	return takeover.New(takeover.Config{
 		Log: a.log, Datapath: dp, Others: modes.All().Others(ctx, a.log, a.cfg.Mode, a.modeOptions()),
 		KubeProxy: &takeover.KubeProxy{}, Replace: a.cfg.ReplaceKubeProxy, Found: says.found,
 	}), nil, nil
 }
 
-// nodes are the cluster's nodes as the pod network reads them.
+// nodes gives the pod network the cluster's nodes.
 type nodes struct {
 	*kube.Subscription
 	store *kube.Store
@@ -303,7 +307,7 @@ type nodes struct {
 // Peers implements node.Nodes.
 func (n nodes) Peers() []node.Peer { return command.Peers(n.store.Nodes()) }
 
-// run is the pod network until ctx ends.
+// run runs the pod network until ctx ends.
 func (n nodes) run(ctx context.Context, pods node.Config, cfg *config.Config) error {
 	pods.ServiceCIDRs = n.store.ServiceCIDRs
 	pods.PublishKey = func(ctx context.Context, k node.Key) error { return n.store.PublishWireGuardKey(ctx, k.String()) }
@@ -318,8 +322,7 @@ func (a *agent) podNetwork() node.Config {
 	}
 }
 
-// tune makes the node remember flows as the configuration asks. A node that cannot
-// do so still carries Services.
+// tune applies the conntrack settings. A node that refuses them still carries Services.
 func (a *agent) tune(says *agentStatus) {
 	c := a.cfg.Conntrack
 	err := conntrack.Tuning{
@@ -332,19 +335,19 @@ func (a *agent) tune(says *agentStatus) {
 	}
 }
 
-// limitMemory sets how the process uses memory, and what the kernel does when memory is short.
+// limitMemory sets the garbage collector's target and the OOM score.
 func (a *agent) limitMemory() {
 	if os.Getenv("GOGC") == "" {
-		// Most of the heap is the cluster's objects, which stay: half the usual slack
-		// costs little time and saves a third of the memory.
+		// Most of the heap is the cluster's objects, which stay. Half the usual slack costs little CPU and saves a
+		// third of the memory.
 		debug.SetGCPercent(50)
 	}
 	a.releaseProgram()
 	a.setOOMScore()
 }
 
-// releaseStart gives back the memory that only the start needed, when the first table is in the kernel:
-// the lists as they came from the API server, and what was read of the kernel.
+// releaseStart returns memory to the kernel once the first table is applied: the first lists and the first dump of the
+// kernel's rules are garbage then.
 func (a *agent) releaseStart(ctx context.Context, applied *proxy.Applied) {
 	select {
 	case <-ctx.Done():
@@ -360,8 +363,7 @@ func (a *agent) releaseProgram() {
 	}
 }
 
-// setOOMScore asks the kernel to end other processes first. Without CAP_SYS_RESOURCE the
-// kernel may refuse; the agent then runs without it.
+// setOOMScore sets oom_score_adj. The kernel refuses it without CAP_SYS_RESOURCE, and the agent then runs without it.
 func (a *agent) setOOMScore() {
 	if a.cfg.OOMScoreAdj == nil {
 		return
@@ -372,7 +374,7 @@ func (a *agent) setOOMScore() {
 	}
 }
 
-// newLog logs in the format that the configuration asks for.
+// newLog returns the logger of the configured format.
 func newLog(w io.Writer, cfg *config.Config) *slog.Logger {
 	if !cfg.LogJSON {
 		return command.NewLog(w, cfg.LogLevel)

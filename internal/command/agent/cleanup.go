@@ -18,8 +18,8 @@ import (
 	"github.com/fairway-net/fairway/internal/podnetwork/node"
 )
 
-// cleanup removes all that an agent may have made here, whatever its mode was, and says
-// what that was; the pod network only if it is asked for, for running pods need it.
+// cleanup removes the rules of all modes and prints what it removed. It removes the pod network only if --pod-network
+// names one, because running pods need it.
 func (a *agent) cleanup(ctx context.Context) error {
 	if a.cfg.AfterKubeProxy {
 		a.log.Info("waiting until a kube-proxy has written its rules")
@@ -56,18 +56,17 @@ func (a *agent) cleanup(ctx context.Context) error {
 	return nil
 }
 
-// removePolicyDir removes what the CNI plugin and an agent with NetworkPolicies met at, and what held it.
+// removePolicyDir removes the socket directory of the CNI plugin and the enforcer.
 func (a *agent) removePolicyDir() error {
 	if err := os.Remove(a.nodeSocket()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove the CNI plugin's socket: %w", err)
 	}
-	_ = os.Remove(policyDir)               // not empty, if other nodes are on this machine
-	_ = os.Remove(filepath.Dir(policyDir)) // or the mount point of a container
+	_ = os.Remove(policyDir)               // fails if other nodes of this machine use it
+	_ = os.Remove(filepath.Dir(policyDir)) // fails if it is a container's mount point
 	return nil
 }
 
-// removeModes removes the rules of all modes, also what is too damaged to be read, and says
-// which were there.
+// removeModes removes the rules of all modes, damaged ones too, and returns the modes that had rules.
 func (a *agent) removeModes(ctx context.Context) (removed []string, err error) {
 	held, err := modes.All().Found(ctx, a.modeOptions())
 	if err != nil {

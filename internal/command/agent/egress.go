@@ -18,10 +18,10 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// egressPause is between two decisions: any pod's change asks for one.
+// egressPause is the shortest time between two decisions. Every change of a pod asks for one.
 const egressPause = 100 * time.Millisecond
 
-// An egressSource is where Services and pods are read (kube.Egress).
+// An egressSource delivers Services and pods (kube.Egress).
 type egressSource interface {
 	Synced() <-chan struct{}
 	Dirty() <-chan struct{}
@@ -30,25 +30,25 @@ type egressSource interface {
 	Pods() []*api.Pod
 }
 
-// egressAddresses decides which pods leave the cluster with which address, and tells the pod network.
+// egressAddresses decides which pods leave the cluster with which address, and informs the pod network.
 type egressAddresses struct {
 	log      *slog.Logger
 	source   egressSource
 	node     string
-	rib      rib.Dir // where the speaker says who announces what
+	rib      rib.Dir // the speaker's file of owners
 	event    func(api.Name, api.Problem)
-	owners   chan struct{} // receives when that has changed
+	owners   chan struct{} // receives when the owners have changed
 	dirty    chan struct{}
 	reported map[api.Name]api.Problem
-	by       map[netip.Addr]string // the owners when they were last read
+	by       map[netip.Addr]string // the owners as last read
 
 	mu   sync.Mutex
 	pods map[netip.Addr]node.EgressPod // nil: not known yet
-	in   egress.Input                  // what last was compiled of
+	in   egress.Input                  // the input of the last table
 	last *egress.Table                 // nil: none yet
 }
 
-// followEgress starts to decide, if it is asked to; else it returns nil.
+// followEgress starts deciding. It returns nil without --egress-addresses.
 func (a *agent) followEgress(ctx context.Context, g *errgroup.Group, store *kube.Store, events *kube.Recorder, says *agentStatus) node.Egress {
 	if !a.cfg.EgressAddresses {
 		return nil
@@ -72,7 +72,7 @@ func (e *egressAddresses) Pods() (all map[netip.Addr]node.EgressPod, known bool)
 	return e.pods, e.pods != nil
 }
 
-// status are the ways as they are now; none of no egressAddresses. They are for people: no pass counts them.
+// status returns the current ways for people, without counting a pass. A nil egressAddresses has none.
 func (e *egressAddresses) status() []egress.Way {
 	if e == nil {
 		return nil
@@ -86,8 +86,8 @@ func (e *egressAddresses) status() []egress.Way {
 	return last.Ways(in, e.node)
 }
 
-// Egress is how the pods of a Service leave the cluster, as this node's agent decides. Pods are not read, so none is
-// counted. Who announces addresses this node's speaker says, where this program can read it.
+// Egress returns how the pods of a Service leave the cluster, as this node's agent decides. It does not read pods, so
+// it counts none. The owners come from this node's speaker, if this program can read its file.
 func (t *Tool) Egress(services []*service.Service, name api.Name) ([]egress.Way, error) {
 	by, err := rib.Of(rib.DefaultDir, t.Config.NodeName).Owners()
 	if err != nil {
@@ -136,7 +136,7 @@ func (e *egressAddresses) run(ctx context.Context) error {
 	}
 }
 
-// pass decides anew, with the owners read again if asked to. It reports whether they are known.
+// pass decides again, after reading the owners if asked to. It reports whether the owners are known.
 func (e *egressAddresses) pass(read bool) bool {
 	e.source.Take()
 	if read {
@@ -159,7 +159,7 @@ func (e *egressAddresses) pass(read bool) bool {
 	same := e.pods != nil && maps.Equal(e.pods, pods)
 	e.pods = pods
 	e.mu.Unlock()
-	if !same { // else no change of a pod or Service matters to the pod network
+	if !same { // otherwise no change concerns the pod network
 		wake(e.dirty)
 	}
 	for name, p := range table.Problems {
@@ -172,7 +172,7 @@ func (e *egressAddresses) pass(read bool) bool {
 	return true
 }
 
-// wake leaves one notice.
+// wake leaves one notice in c.
 func wake(c chan struct{}) {
 	select {
 	case c <- struct{}{}:

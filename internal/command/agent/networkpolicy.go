@@ -15,11 +15,12 @@ import (
 	"github.com/fairway-net/fairway/internal/networkpolicy/nftables"
 )
 
-// policyDir is where the CNI plugin finds the agent, in the node's file system and in the
-// agent's. Several nodes of a lab share it.
+// policyDir is the directory of the sockets between CNI plugin and agent, in the node's file system and in the agent's.
+// Several nodes of a lab share it.
 const policyDir = "/run/fairway/policy"
 
-// policySocket is where the CNI plugin asks; empty: it does not, or there is none of ours.
+// policySocket returns the socket that the CNI plugin asks. It returns "" if policies are off, or another program
+// provides the pod network.
 func (a *agent) policySocket() string {
 	if !a.cfg.NetworkPolicy || !a.cfg.ConnectsPods() {
 		return ""
@@ -27,11 +28,11 @@ func (a *agent) policySocket() string {
 	return a.nodeSocket()
 }
 
-// nodeSocket is where an agent with the pod network and NetworkPolicies listens.
+// nodeSocket returns the socket of an agent with the pod network and NetworkPolicies.
 func (a *agent) nodeSocket() string { return filepath.Join(policyDir, a.cfg.NodeName+".sock") }
 
-// enforce keeps NetworkPolicies in the kernel until ctx ends, if it is asked to. resets is the
-// proxy's; nil: there is none.
+// enforce keeps NetworkPolicies in the kernel until ctx ends, if --network-policy is set. resets is the proxy's, or
+// nil.
 func (a *agent) enforce(ctx context.Context, store *kube.Store, resets *reset.Resetter, events *kube.Recorder, registry *prometheus.Registry) error {
 	if !a.cfg.NetworkPolicy {
 		if err := a.removePolicies(ctx); err != nil {
@@ -64,8 +65,7 @@ func (a *agent) enforce(ctx context.Context, store *kube.Store, resets *reset.Re
 	return g.Wait()
 }
 
-// removePolicies removes the rules of an agent before that enforced NetworkPolicies: nothing
-// would keep them up to date.
+// removePolicies removes the rules of a previous agent that enforced NetworkPolicies. They would never be updated.
 func (a *agent) removePolicies(ctx context.Context) error {
 	t := nftables.New()
 	found, err := t.Found(ctx)

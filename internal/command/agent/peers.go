@@ -7,8 +7,7 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// withDead returns what tables are compiled for: view, and which nodes are dead as the speaker of
-// this node says.
+// withDead adds the dead nodes, as this node's speaker reports them, to view.
 func withDead(view func() service.Node, peers *liveness.Follower) func() service.Node {
 	return func() service.Node {
 		n := view()
@@ -17,7 +16,7 @@ func withDead(view func() service.Node, peers *liveness.Follower) func() service
 	}
 }
 
-// NewDeadNodes counts what peers says.
+// NewDeadNodes returns the metric of dead nodes.
 func NewDeadNodes(peers *liveness.Follower) prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Namespace: "fairway", Name: "dead_nodes",

@@ -13,9 +13,9 @@ import (
 	"github.com/fairway-net/fairway/internal/operate/status"
 )
 
-// runs runs the agent; a run that ends because another proxy has taken over is followed by
-// one that finds nothing of ours, one that ends because the settings have changed by one that
-// has them. If that cannot begin, the former settings count again.
+// runs runs the agent until it ends for good. A run without rules follows a run that ends because another proxy has
+// taken over. A run with new settings follows a run that ends because the settings have changed. If it cannot start,
+// the previous settings return.
 func (a *agent) runs(ctx context.Context) error {
 	cfg, worked := a.cfg, (*config.Config)(nil)
 	for {
@@ -40,8 +40,8 @@ func (a *agent) runs(ctx context.Context) error {
 	}
 }
 
-// openRelease opens, for --proxy-mode none, the mode whose rules still carry Services here:
-// rules that nobody updates would lead to pods that are gone. Nil: there are none.
+// openRelease opens the mode whose rules still carry Services here, for --proxy-mode none. Without an agent these rules
+// would soon lead to dead pods. It returns nil if there are none.
 func (a *agent) openRelease(ctx context.Context, says *agentStatus) *takeover.Release {
 	held, err := modes.All().Found(ctx, a.modeOptions())
 	if err != nil {
@@ -58,12 +58,13 @@ func (a *agent) openRelease(ctx context.Context, says *agentStatus) *takeover.Re
 	return takeover.NewRelease(a.log, takeover.New(takeover.Config{Log: a.log, Datapath: dp, Others: held[1:]}))
 }
 
-// releasePending says that rules of a mode are waiting for another proxy.
+// releasePending returns the message about rules that wait for another proxy.
 func releasePending(mode string) string {
 	return "--proxy-mode none, but rules of mode " + mode + " are here and no other proxy has taken over; they are kept up to date until then [fairway agent --cleanup removes them]"
 }
 
-// watchRelease ends the run when a Release has ended, and says so as a metric and an event until then. Nil: there is none.
+// watchRelease ends the run when the release has ended. Until then a metric and an event report it. It returns at once
+// without a release.
 func (a *agent) watchRelease(ctx context.Context, registry prometheus.Registerer, events *kube.Recorder, release *takeover.Release) error {
 	if release == nil {
 		return nil
@@ -73,7 +74,7 @@ func (a *agent) watchRelease(ctx context.Context, registry prometheus.Registerer
 	return release.Wait(ctx)
 }
 
-// NewReleasePending is the metric of such a mode.
+// NewReleasePending returns the metric of a pending release.
 func NewReleasePending() prometheus.Gauge {
 	pending := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "fairway_release_pending",

@@ -16,37 +16,36 @@ import (
 	"github.com/fairway-net/fairway/internal/podnetwork/node"
 )
 
-// A follower notices that the settings in --settings-dir have changed, and finds out whether
-// an agent can run with them. It outlives the runs of an agent.
+// A follower watches --settings-dir, and checks whether an agent can run with changed settings. It outlives the runs of
+// an agent.
 type follower struct {
 	env     command.Env
 	flags   *config.Flags
 	log     *slog.Logger
-	every   time.Duration // between two looks
-	taken   string        // the settings of the run that goes on
-	refused string        // others that an agent cannot run with
-	why     error         // why not; nil: none were refused
-	tried   time.Time     // when
+	every   time.Duration // between two checks
+	taken   string        // the settings of the current run
+	refused string        // settings that an agent cannot run with
+	why     error         // the reason; nil if no settings are refused
+	tried   time.Time     // when the refused settings were last tried
 }
 
 const (
-	lookAtSettings = 2 * time.Second  // the kubelet needs a minute to write them
-	tryAgain       = 30 * time.Second // an API server may be away for a moment
+	lookAtSettings = 2 * time.Second  // the kubelet needs up to a minute to write them
+	tryAgain       = 30 * time.Second // the API server may be away for a moment
 )
 
-// newFollower follows from what is there now. The caller loads the flags after that.
+// newFollower starts with the current settings. The caller loads the flags afterwards.
 func newFollower(e command.Env, flags *config.Flags) (*follower, error) {
 	taken, err := flags.Settings()
 	return &follower{env: e, flags: flags, every: lookAtSettings, taken: taken}, err
 }
 
-// settingsChanged ends a run: the next one has other settings.
+// settingsChanged ends a run, and carries the next run's configuration.
 type settingsChanged struct{ cfg *config.Config }
 
 func (settingsChanged) Error() string { return "the settings have changed" }
 
-// run ends with settingsChanged when there are settings that can be taken. event tells the
-// cluster of those that cannot.
+// run ends with settingsChanged when new settings are valid. It reports refused settings by event.
 func (f *follower) run(ctx context.Context, running *config.Config, board *status.Board, event func(node, reason, message string)) error {
 	say := func() {
 		if f.why == nil {
@@ -57,7 +56,7 @@ func (f *follower) run(ctx context.Context, running *config.Config, board *statu
 		board.Set(status.SettingsRefused, f.why.Error())
 		event(running.NodeName, status.SettingsRefused, f.why.Error())
 	}
-	say() // what the run before this one found out
+	say() // the result of the previous run
 	tick := time.NewTicker(f.every)
 	defer tick.Stop()
 	for {
@@ -78,7 +77,7 @@ func (f *follower) run(ctx context.Context, running *config.Config, board *statu
 	}
 }
 
-// look returns the configuration to go on with, if it is another one and can be taken.
+// look returns a changed configuration that an agent can run with, else nil.
 func (f *follower) look(ctx context.Context, running *config.Config) *config.Config {
 	now, err := f.flags.Settings()
 	if err != nil {
@@ -87,7 +86,7 @@ func (f *follower) look(ctx context.Context, running *config.Config) *config.Con
 	}
 	switch {
 	case now == f.taken:
-		f.refused, f.why = "", nil // back to what is running
+		f.refused, f.why = "", nil // the running settings are back
 		return nil
 	case now == f.refused && time.Since(f.tried) < tryAgain:
 		return nil
@@ -104,13 +103,12 @@ func (f *follower) look(ctx context.Context, running *config.Config) *config.Con
 	return cfg
 }
 
-// refuse remembers settings that do not work.
+// refuse records settings that do not work.
 func (f *follower) refuse(settings string, why error) {
 	f.refused, f.why, f.tried = settings, why, time.Now()
 }
 
-// tryOut finds out whether an agent can run with cfg: a mode, a pod network or an API server that is
-// not that of the running agent has to work here.
+// tryOut checks whether an agent can run with cfg. A changed mode, pod network or API server must work here.
 func (f *follower) tryOut(ctx context.Context, running, cfg *config.Config) error {
 	if cfg.Master != running.Master {
 		if err := kube.Reach(ctx, cfg.Connection(f.env.UserAgent(""))); err != nil {
@@ -131,8 +129,8 @@ func (f *follower) tryOut(ctx context.Context, running, cfg *config.Config) erro
 	return nil
 }
 
-// next returns the configuration for the run after one that has ended with err, and whether
-// there is one: former is that of the last run that had begun to work.
+// next returns the configuration of the next run after one that ended with err, and whether there is one. former is the
+// last configuration that started.
 func (f *follower) next(err error, now, former *config.Config) (*config.Config, bool) {
 	var changed settingsChanged
 	switch {
@@ -141,7 +139,7 @@ func (f *follower) next(err error, now, former *config.Config) (*config.Config, 
 	case former != nil && now != former:
 		f.refuse(f.taken, err)
 		f.tried = f.tried.Add(time.Hour) // each try would be a restart
-		f.taken = ""                     // what runs is not what is in the directory
+		f.taken = ""                     // the running settings differ from the directory
 		return former, true
 	}
 	return nil, false

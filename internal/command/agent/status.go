@@ -14,8 +14,8 @@ import (
 	"github.com/fairway-net/fairway/internal/proxy/health"
 )
 
-// agentStatus is what an agent says of itself: what its parts noted on the board, and what
-// they know when they are asked. Its fields are complete before it is asked.
+// agentStatus collects the agent's status: conditions that its parts set on the board, and values that it reads when it
+// is asked. All fields are set before the first question.
 type agentStatus struct {
 	board      status.Board
 	counter    status.Counter
@@ -23,7 +23,7 @@ type agentStatus struct {
 	version    string
 	configured string // --proxy-mode
 	otherModes atomic.Pointer[[]string]
-	egress     atomic.Pointer[egressAddresses] // nil: there are none
+	egress     atomic.Pointer[egressAddresses] // nil: no egress addresses
 
 	cfg     *config.Config
 	store   *kube.Store
@@ -38,7 +38,7 @@ func newAgentStatus(cfg *config.Config, version string) *agentStatus {
 	}
 }
 
-// published is the status of the run that goes on: the next run replaces it.
+// published holds the status of the current run.
 type published struct {
 	version string
 	now     atomic.Pointer[agentStatus]
@@ -46,7 +46,7 @@ type published struct {
 
 func (p *published) set(s *agentStatus) { p.now.Store(s) }
 
-// node is what fairway status gets.
+// node returns the current status for fairway status.
 func (p *published) node() status.Node {
 	if s := p.now.Load(); s != nil {
 		return s.node()
@@ -54,7 +54,7 @@ func (p *published) node() status.Node {
 	return status.Node{Version: p.version, OtherProxies: []string{}, Degraded: []status.Condition{}, Started: time.Now(), Time: time.Now()}
 }
 
-// node returns what holds now.
+// node returns the current status.
 func (s *agentStatus) node() status.Node {
 	v := s.state.Verdict()
 	n := status.Node{
@@ -63,7 +63,7 @@ func (s *agentStatus) node() status.Node {
 		Drift: status.Drift{Restored: v.Restored, Last: v.LastRestored}, OtherProxies: []string{}, Time: v.Now,
 	}
 	switch {
-	case s.cfg.Mode == datapath.None: // nothing is written, so nothing waits
+	case s.cfg.Mode == datapath.None: // no rules to write, so nothing waits
 		n.InSync, n.Since = true, s.started
 	case n.InSync:
 		n.Since = v.Synced
@@ -83,10 +83,10 @@ func (s *agentStatus) node() status.Node {
 	return n
 }
 
-// public is node for the network.
+// public returns the status without the details that only this node may see.
 func (s *agentStatus) public() any { return s.node().Public() }
 
-// found notes what another service proxy has on the node.
+// found records the rules of another service proxy.
 func (s *agentStatus) found(rules []string, stuck error) {
 	s.otherModes.Store(&rules)
 	message := ""
@@ -99,7 +99,7 @@ func (s *agentStatus) found(rules []string, stuck error) {
 	s.board.Set(status.OtherProxyRules, message)
 }
 
-// unread says which lists of the API server are missing, and what that means.
+// unread describes the lists that the API server does not deliver, and the consequence.
 func (s *agentStatus) unread() string {
 	text := kube.Unreadable(s.store.Troubles())
 	var without []string
@@ -114,7 +114,7 @@ func (s *agentStatus) unread() string {
 	return text
 }
 
-// doubted says what the API server seems to have forgotten.
+// doubted describes objects that the API server seems to have lost.
 func (s *agentStatus) doubted() string {
 	kept := s.store.Kept()
 	if kept == 0 {
@@ -129,7 +129,8 @@ func (s *agentStatus) eligible() bool {
 	return ok && n.Eligible
 }
 
-// notEligible says why not, without the text of an error: /healthz answers it to anybody.
+// notEligible returns the reason why load balancers may not use the node. /healthz shows it to everyone, so it has no
+// error text.
 func (s *agentStatus) notEligible() string {
 	if s.eligible() {
 		return ""
@@ -146,7 +147,7 @@ func (s *agentStatus) notEligible() string {
 	return "waiting for the API server, which does not answer: see fairway status on the node"
 }
 
-// text is an error's; empty if there is none.
+// text returns an error's text, or "".
 func text(err error) string {
 	if err == nil {
 		return ""

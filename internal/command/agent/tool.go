@@ -18,15 +18,15 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// A Tool decides as the agent of this node would, and runs nothing.
+// A Tool decides as the agent of this node does, and runs nothing.
 type Tool struct {
 	Config *config.Config
 	Log    *slog.Logger
 	as     *agent
 }
 
-// As makes c run f as the agent would decide: with the flags of the agent that runs in
-// this pod, if one does, and those that are given, which win.
+// As makes c run f with the agent's configuration: the flags of the agent in this pod, if one runs, overridden by the
+// given flags.
 func As(c *cobra.Command, e command.Env, f func(context.Context, *Tool, []string) error) {
 	flags := config.NewToolFlags(c.Flags())
 	timeout := c.Flags().Duration("timeout", 10*time.Second, "how long to wait for the API server")
@@ -42,21 +42,21 @@ func As(c *cobra.Command, e command.Env, f func(context.Context, *Tool, []string
 	}
 }
 
-// Modes are what the configuration says about modes.
+// Modes returns the configuration for modes.
 func (t *Tool) Modes() modes.Options { return t.as.modeOptions() }
 
-// Connection is how the agent reaches the API server.
+// Connection returns the agent's way to the API server.
 func (t *Tool) Connection() kube.Connection { return t.as.connection() }
 
-// Wanted is what the API server's objects ask for at one moment, and what it follows from.
+// Wanted is the table of the API server's objects at one moment, with its inputs.
 type Wanted struct {
 	Table   *service.Table
 	Node    service.Node
 	Objects *kube.Services
 }
 
-// nodeThere refuses to decide for a machine that is no node, as that of an administrator. In the agent's pod it may
-// be one that is not registered yet.
+// nodeThere returns an error on a machine that is not a node, such as an administrator's. In the agent's pod the node
+// may not be registered yet.
 func (t *Tool) nodeThere(store *kube.Store) error {
 	_, known := store.Node()
 	unread := slices.ContainsFunc(store.Troubles(), func(x kube.Trouble) bool { return x.Kind == "nodes" })
@@ -66,7 +66,7 @@ func (t *Tool) nodeThere(store *kube.Store) error {
 	return fmt.Errorf("there is no node %q [name one with --hostname-override, or run this in the pod of its agent; kubectl get nodes lists them]", t.Config.NodeName)
 }
 
-// Wanted reads the API server once and compiles what its objects ask for in a mode.
+// Wanted reads the API server once and compiles the table for a mode.
 func (t *Tool) Wanted(ctx context.Context, mode datapath.Info) (*Wanted, error) {
 	client, err := kube.Connect(t.Connection())
 	if err != nil {
@@ -79,7 +79,7 @@ func (t *Tool) Wanted(ctx context.Context, mode datapath.Info) (*Wanted, error) 
 	if err := t.nodeThere(store); err != nil {
 		return nil, err
 	}
-	t.Config.Mode = mode.Name // the node's default algorithm is that of the mode
+	t.Config.Mode = mode.Name // the mode decides the default algorithm
 	node := t.Config.View(store, ^mode.Capabilities.Algorithms)()
 	node.Dead = liveness.Ask(ctx)
 	var ports service.HostPorts

@@ -1,6 +1,5 @@
-// Package cluster has the tools that work on a whole cluster through its API server: install, upgrade,
-// rollback, uninstall, drain, status. It promises that what they do to objects is in packages that
-// know no flags.
+// Package cluster has the commands that change or read a whole cluster through its API server: install, upgrade,
+// rollback, uninstall, drain, status. They parse flags and call the packages of internal/operate.
 package cluster
 
 import (
@@ -20,7 +19,7 @@ import (
 	"github.com/fairway-net/fairway/internal/operate/install"
 )
 
-// A target is the cluster that a command works on, and how.
+// A target is the cluster of a command, with the options of the change.
 type target struct {
 	kubeconfig, context string
 	dryRun              bool
@@ -95,8 +94,8 @@ kube-proxy's DaemonSet is kept for the way back. fairway uninstall undoes all of
 	return c
 }
 
-// defaultImage is the image of this build: of a release the one with its version, else the
-// one that `make image` has named beside this program. Empty: there is none.
+// defaultImage returns the image of this build: a release's own image, else the image that `make image` named next to
+// this program. It returns "" if there is none.
 func defaultImage(version string) string {
 	const name = "ghcr.io/fairway-net/fairway"
 	if !strings.Contains(version, "-") {

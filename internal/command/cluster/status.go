@@ -79,7 +79,7 @@ const (
 	nodeTimeout   = 5 * time.Second // for the answer of this node's agent
 )
 
-// nodeStatus asks the agent of this network namespace.
+// nodeStatus asks the agent in this network namespace.
 func nodeStatus(ctx context.Context, e command.Env, format output.Format) (ok bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, nodeTimeout)
 	defer cancel()
@@ -93,7 +93,7 @@ func nodeStatus(ctx context.Context, e command.Env, format output.Format) (ok bo
 	return n.OK(), output.Write(e.Stdout, format, n)
 }
 
-// balancerStatus says who announces addresses: of all Services, or of those that are named.
+// balancerStatus prints who announces the addresses of all Services, or of the named ones.
 func balancerStatus(ctx context.Context, e command.Env, format output.Format, connection kube.Connection, scope command.LoadBalancerScope, names []string) (ok bool, err error) {
 	announced, err := kube.ConnectAnnounced(connection, scope.Namespace, scope.Class)
 	if err != nil {
@@ -110,7 +110,7 @@ func balancerStatus(ctx context.Context, e command.Env, format output.Format, co
 	return b.OK(), output.Write(e.Stdout, format, b)
 }
 
-// clusterStatus asks the agents of all nodes, or of those that are named.
+// clusterStatus asks the agents of all nodes, or of the named ones.
 func clusterStatus(ctx context.Context, e command.Env, format output.Format, connection kube.Connection, namespace string, names []string) (ok bool, err error) {
 	agents, err := kube.ConnectAgents(connection, namespace)
 	if err != nil {

@@ -26,7 +26,7 @@ longer needed are deleted. fairway rollback goes back.`,
 			return err
 		}
 		if o.Image == "" {
-			o.Image = defaultImage(e.Version) // empty: the image stays
+			o.Image = defaultImage(e.Version) // empty keeps the running image
 		}
 		return i.Upgrade(c.Context(), *o)
 	}

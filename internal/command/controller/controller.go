@@ -1,5 +1,5 @@
-// Package controller is `fairway controller`: what is decided once for all nodes, joined by hand. What
-// the parts decide, their packages know. It promises that of several one works at a time.
+// Package controller is the command `fairway controller`: decisions that the cluster makes once, not on each node. It
+// wires the parts. One of several controllers is active at a time.
 package controller
 
 import (
@@ -27,13 +27,13 @@ import (
 type controllerOptions struct {
 	connection          kube.Connection
 	identity, namespace string
-	metrics             string // address; empty: none
+	metrics             string // listen address; empty: no server
 	balancer            string
 	scope               command.LoadBalancerScope
 	policies            bool
 }
 
-// What gives Services of type LoadBalancer their addresses.
+// The sources of load-balancer addresses.
 const (
 	balancerNone      = "none"
 	balancerPools     = "pools"
@@ -43,7 +43,7 @@ const (
 
 var balancers = []string{balancerNone, balancerPools, balancerServiceLB, balancerEdge}
 
-// New builds `fairway controller`: what is decided once for all nodes.
+// New builds `fairway controller`.
 func New(e command.Env) *cobra.Command {
 	var o controllerOptions
 	var format *command.LogFormat
@@ -87,7 +87,7 @@ fairway-controller.`,
 	return c
 }
 
-// controllerEmptyAfter is how long the API server must say that most objects are gone.
+// controllerEmptyAfter is how long the API server must report that most objects are gone.
 const controllerEmptyAfter = time.Minute
 
 func (o controllerOptions) run(ctx context.Context, log *slog.Logger, version string) error {
@@ -139,7 +139,7 @@ func (o controllerOptions) run(ctx context.Context, log *slog.Logger, version st
 	return g.Wait()
 }
 
-// hostPorts are the ports of nodes' own programs, which no Service gets there.
+// hostPorts returns the ports of node programs, which no Service may get on a node's address.
 func hostPorts() (all []ipam.PortRange) {
 	for _, r := range numbers.HostPorts {
 		all = append(all, ipam.PortRange{First: r[0], Last: r[1]})

@@ -1,7 +1,5 @@
-// Package inspect has the tools that show what a node does for Services and policies, and why: diff,
-// dump, doctor, explain, policy. This file has their names, help texts and flags; each other file what
-// one of them does. They ask packages that judge, and write what those say. It promises that none of
-// them changes anything.
+// Package inspect has the commands that show what a node does for Services and policies: diff, dump, doctor, explain,
+// policy. This file has their names, help texts and flags. Each other file has one command. They change nothing.
 package inspect
 
 import (
@@ -56,8 +54,8 @@ Exit status: 0 if an agent works here, 1 if a check is a failure, 2 if the check
 	}, examine)
 }
 
-// answers makes a command that decides as the agent does. It writes what f found as -o says, and the exit
-// status is 1 if f says that this is not as it should be, 2 for an error.
+// answers builds a command that decides as the agent does. It prints f's result in the format of -o. The exit status is
+// 1 if f reports false, and 2 after an error.
 func answers(e command.Env, c *cobra.Command, f func(context.Context, *agent.Tool) (found output.Value, ok bool, err error)) *cobra.Command {
 	format := addFormat(c)
 	agent.As(c, e, func(ctx context.Context, a *agent.Tool, _ []string) error {
@@ -111,7 +109,7 @@ no mode has rules here is an error.`,
 	f.StringVar(&q.mode, "proxy-mode", datapath.Auto, "Rules of this `mode`: "+datapath.ModeNames()+"; auto: every mode found on this node")
 	command.Complete(c, "proxy-mode", append(datapath.Modes(), datapath.Auto)...)
 	if err := c.RegisterFlagCompletionFunc("service", offerServices); err != nil {
-		panic(err) // there is no such flag
+		panic(err) // the flag does not exist
 	}
 	return c
 }
@@ -171,7 +169,7 @@ once: all pods, namespaces, NetworkPolicies and ClusterNetworkPolicies. The exit
 	return c
 }
 
-// offerServices offers the Services that the kernel of this node knows.
+// offerServices offers the Services in the kernel of this node.
 func offerServices(c *cobra.Command, _ []string, _ string) (names []cobra.Completion, _ cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.Context()), command.CompletionTimeout)
 	defer cancel()

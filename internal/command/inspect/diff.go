@@ -11,7 +11,7 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// diff compares what the kernel holds with what the API server's objects ask for.
+// diff compares the kernel's table with the table of the API server's objects.
 func diff(ctx context.Context, a *agent.Tool) (found output.Value, same bool, err error) {
 	if a.Config.Mode == datapath.None {
 		return nil, false, errors.New("--proxy-mode none carries no Services, so there is nothing to compare")

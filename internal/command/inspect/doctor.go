@@ -9,7 +9,7 @@ import (
 	"github.com/fairway-net/fairway/internal/operate/doctor/probe"
 )
 
-// examine looks for what keeps an agent from working here.
+// examine collects facts of this node and judges them.
 func examine(ctx context.Context, a *agent.Tool) (found output.Value, works bool, err error) {
 	podNetwork := a.Config.PodNetwork
 	if !a.Config.ConnectsPods() {

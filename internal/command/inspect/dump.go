@@ -14,14 +14,14 @@ import (
 	"github.com/fairway-net/fairway/internal/datapath/modes"
 )
 
-// A dumpQuestion is what of the kernel's rules is shown.
+// A dumpQuestion selects the part of the kernel's rules to print.
 type dumpQuestion struct {
 	mode, only string
 	program    bool
 	selection  datapath.Selection
 }
 
-// run writes what the modes that are on this node do.
+// run prints the rules of each mode on this node.
 func (q *dumpQuestion) run(ctx context.Context, e command.Env, format output.Format) error {
 	if q.only != "" {
 		n, err := api.ParseName(q.only)

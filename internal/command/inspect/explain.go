@@ -15,13 +15,13 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// An explanation is what becomes of packets to a Service, and of those of pods that leave the cluster with its addresses.
+// An explanation says where packets to a Service go, and where packets of pods go that leave with its addresses.
 type explanation struct {
 	service.Report
 	Egress []egress.Way `json:"egress,omitempty"`
 }
 
-// explain reads the API server and reports on packets to one Service, from one place or from all.
+// explain reads the API server and explains packets to one Service, from one place or from all places.
 func explain(ctx context.Context, a *agent.Tool, subject, from string) (report explanation, err error) {
 	name, err := api.ParseName(subject)
 	if err != nil {
@@ -49,7 +49,7 @@ func explain(ctx context.Context, a *agent.Tool, subject, from string) (report e
 	return report, err
 }
 
-// addLoopback adds the loopback addresses at which the agent itself serves NodePorts, for the node's own processes.
+// addLoopback adds the loopback addresses at which the agent serves NodePorts for the node's own processes.
 func (e *explanation) addLoopback(addrs []netip.Addr) {
 	for i := range e.Frontends {
 		f := &e.Frontends[i]

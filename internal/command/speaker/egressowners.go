@@ -8,7 +8,7 @@ import (
 	"github.com/fairway-net/fairway/internal/ipc/rib"
 )
 
-// egressOwners hands the speaker's word on who announces what to the agent, beside the speaker's loop, which
+// egressOwners writes the owners of announced addresses for the agent. It runs apart from the speaker's loop, which
 // must not wait for a disk.
 type egressOwners struct {
 	log *slog.Logger
@@ -20,10 +20,10 @@ func newEgressOwners(log *slog.Logger, dir rib.Dir) *egressOwners {
 	return &egressOwners{log: log, rib: dir, all: make(chan map[netip.Addr]string, 1)}
 }
 
-// set takes what is to be said. It has one caller.
+// set replaces the owners to write. It has one caller.
 func (o *egressOwners) set(all map[netip.Addr]string) {
 	select {
-	case <-o.all: // an older one
+	case <-o.all: // discards an older value
 	default:
 	}
 	o.all <- all

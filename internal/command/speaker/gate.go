@@ -6,14 +6,15 @@ import (
 	"time"
 )
 
-// readyWithin is how long a router or voter that does not answer keeps a speaker from being ready, if nobody says otherwise.
+// readyWithin is the default of --ready-within: how long an unreachable router or voter keeps a speaker from being
+// ready.
 const readyWithin = 30 * time.Second
 
-// A gate says when the next speaker of a rollout may end: once this one does what the one before it did. It opens
-// once: what is lost later replacing speakers mends in no way, and it must not hold up the rollout that does.
+// A gate delays a speaker's readiness during a rollout until this speaker has taken over from the previous one. It
+// opens once: a session lost later must not stop the rollout.
 type gate struct {
 	log   *slog.Logger
-	until time.Time // it opens then at the latest
+	until time.Time // the gate opens at this time at the latest
 	parts []func() error
 	mu    sync.Mutex
 	open  bool
@@ -23,7 +24,7 @@ func newGate(log *slog.Logger, within time.Duration, parts ...func() error) *gat
 	return &gate{log: log, until: time.Now().Add(within), parts: parts}
 }
 
-// check returns why the gate is not open.
+// check returns the reason why the gate is closed, or nil.
 func (g *gate) check() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()

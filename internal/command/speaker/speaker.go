@@ -1,5 +1,5 @@
-// Package speaker is `fairway speaker`: what announces addresses of load balancers, joined by hand. What
-// the parts do, their packages know. It promises that a node which may not speak is mute.
+// Package speaker is the command `fairway speaker`: it announces load-balancer addresses from a node. It wires the
+// parts. A node that may not announce is mute.
 package speaker
 
 import (
@@ -23,7 +23,7 @@ import (
 	"github.com/fairway-net/fairway/internal/loadbalancer/layer2/fence"
 )
 
-// speakerOptions are the flags of `fairway speaker`.
+// speakerOptions holds the flags of `fairway speaker`.
 type speakerOptions struct {
 	connection    kube.Connection
 	balancers     command.LoadBalancerScope
@@ -33,7 +33,7 @@ type speakerOptions struct {
 	cleanup       bool
 }
 
-// New builds `fairway speaker`: what announces the addresses of load balancers.
+// New builds `fairway speaker`.
 func New(e command.Env) *cobra.Command {
 	var o speakerOptions
 	var format *command.LogFormat
@@ -76,7 +76,7 @@ its own: the agent can be replaced while it runs.`,
 	return c
 }
 
-// speakerEmptyAfter is how long the API server must say that most objects are gone.
+// speakerEmptyAfter is how long the API server must report that most objects are gone.
 const speakerEmptyAfter = time.Minute
 
 func runSpeaker(ctx context.Context, log *slog.Logger, o speakerOptions, version string) error {
@@ -145,7 +145,7 @@ func runSpeaker(ctx context.Context, log *slog.Logger, o speakerOptions, version
 	return g.Wait()
 }
 
-// interfacesOf returns what is announced of each Service, and on which interfaces.
+// interfacesOf returns the announced addresses of each Service with their interfaces.
 func interfacesOf(all map[api.Name]layer2.Assignment) map[api.Name]kube.AnnouncedService {
 	out := make(map[api.Name]kube.AnnouncedService, len(all))
 	for name, x := range all {
@@ -154,7 +154,7 @@ func interfacesOf(all map[api.Name]layer2.Assignment) map[api.Name]kube.Announce
 	return out
 }
 
-// announcedBy returns what is announced of each Service, and to which BGPPeers, and the addresses alone.
+// announcedBy returns the announced addresses of each Service with their BGPPeers, and the set of all addresses.
 func announcedBy(all map[api.Name]bgp.Announcement) (services map[api.Name]kube.AnnouncedService, addrs map[api.Name][]netip.Addr) {
 	services, addrs = make(map[api.Name]kube.AnnouncedService, len(all)), make(map[api.Name][]netip.Addr, len(all))
 	for name, x := range all {

@@ -8,7 +8,7 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// Connection returns how to reach the API server, where userAgent names this program.
+// Connection returns the way to the API server. userAgent names this program in requests.
 func (c *Config) Connection(userAgent string) kube.Connection {
 	return kube.Connection{
 		Kubeconfig: c.Kubeconfig, Master: c.Master, QPS: c.QPS, Burst: c.Burst,
@@ -16,9 +16,8 @@ func (c *Config) Connection(userAgent string) kube.Connection {
 	}
 }
 
-// View returns what tables are compiled for: this node as the API server has it at the
-// time of a call. A node that the API server has never had has no zone and no addresses. A datapath
-// that carries Services can do all algorithms but the unsupported ones.
+// View returns a function that returns the node's current facts from the API server. A node that the API server does
+// not know has no zone and no addresses. The datapath cannot do the unsupported algorithms.
 func (c *Config) View(store *kube.Store, unsupported service.Algorithms) func() service.Node {
 	return func() service.Node {
 		known, _ := store.Node()
@@ -31,11 +30,11 @@ func (c *Config) View(store *kube.Store, unsupported service.Algorithms) func() 
 	}
 }
 
-// masterAddr is the address in Master; invalid if there is none.
+// masterAddr returns the IP address in Master, or the zero Addr.
 func (c *Config) masterAddr() netip.Addr {
 	u, err := url.Parse(c.Master)
 	if err != nil {
-		return netip.Addr{} // kube.Connect names the mistake
+		return netip.Addr{} // kube.Connect reports the error
 	}
 	a, _ := netip.ParseAddr(u.Hostname())
 	return a

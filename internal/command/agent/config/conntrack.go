@@ -6,20 +6,19 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Conntrack is how the node should remember flows, with kube-proxy's defaults. 0 leaves
-// a setting as it is.
+// Conntrack holds the node's conntrack settings, with kube-proxy's defaults. 0 leaves a setting unchanged.
 type Conntrack struct {
 	MaxPerCore, Min int
-	// TCPEstablished and TCPCloseWait, UDP and UDPStream (with an answer) are how long
-	// flows without packets are remembered.
+	// TCPEstablished, TCPCloseWait, UDP and UDPStream are timeouts of idle flows. UDPStream is for flows with an
+	// answer.
 	TCPEstablished, TCPCloseWait, UDP, UDPStream time.Duration
-	TCPBeLiberal                                 bool // packets out of the window are not invalid
+	TCPBeLiberal                                 bool // accept packets outside of the TCP window
 }
 
-// mostScaled is where kube-proxy stops scaling: a table of that size takes some 300 MB.
+// mostScaled is kube-proxy's upper limit of Max. A table of this size takes about 300 MB.
 const mostScaled = 1 << 20
 
-// Max is how many flows a node with so many cores should remember; 0 leaves the setting as it is.
+// Max returns the size of the conntrack table for a number of cores. 0 leaves the setting unchanged.
 func (c Conntrack) Max(cores int) int {
 	if c.MaxPerCore == 0 {
 		return 0

@@ -16,11 +16,11 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// Flags are the command line's options before they are checked.
+// Flags holds the command line's options before they are checked.
 type Flags struct {
 	fs   *pflag.FlagSet
 	file string // --config
-	// kp holds the options that the file has too, so that both are resolved by the same code.
+	// kp holds the options that a file can also set. One resolver then serves both.
 	kp  v1alpha1.KubeProxyConfiguration
 	own own
 
@@ -30,7 +30,7 @@ type Flags struct {
 	localhost                 *bool
 }
 
-// own are the options that the file has no field for, or that win over it.
+// own holds the options without a field in the file, and those that win over the file.
 type own struct {
 	master, hostname      string
 	podNetwork            string
@@ -54,7 +54,7 @@ type own struct {
 	settingsDir           string
 }
 
-// besideFile are the flags that count in spite of --config. (help is cobra's.)
+// besideFile lists the flags that count together with --config. (cobra adds help.)
 var besideFile = []string{
 	"config", "master", "hostname-override", "cleanup", "after-kube-proxy", "v", "log-level", "log-format",
 	"pod-network", "non-masquerade-cidrs", "egress-addresses", "network-policy", "network-policy-log", "network-policy-reject", "cni-bin-dir", "cni-conf-dir", "refuse-external-ips", "service-limits", "count-traffic", "replace-kube-proxy",
@@ -120,7 +120,7 @@ func (f *Flags) addProxy() {
 	for _, name := range []string{"min-sync-period", "iptables-min-sync-period", "ipvs-min-sync-period"} {
 		fs.DurationVar(&f.minSyncPeriod, name, 0, "Shortest time between two syncs")
 	}
-	// These are kube-proxy's names for options of more than one mode.
+	// kube-proxy has these names for options that several modes share.
 	for _, name := range []string{
 		"iptables-masquerade-bit", "iptables-sync-period", "iptables-min-sync-period", "ipvs-sync-period", "ipvs-min-sync-period",
 	} {
@@ -130,7 +130,7 @@ func (f *Flags) addProxy() {
 	fs.Lookup("iptables-localhost-nodeports").Hidden = true
 }
 
-// proxyModes is Modes as help texts print it.
+// proxyModes returns the modes as help texts print them.
 func proxyModes() string {
 	all := Modes()
 	return strings.Join(all[:len(all)-2], ", ") + ", auto for the best that works here, or none to make only the pod network"
@@ -177,9 +177,8 @@ func (f *Flags) addPodNetwork() {
 	f.fs.StringVar(&f.own.cniConfDir, "cni-conf-dir", "/etc/cni/net.d", "Where the container runtime looks for CNI configurations, a `dir`")
 }
 
-// ignoredFlags are kube-proxy's flags that have no effect here, or not yet: a
-// DaemonSet that has them must start nevertheless. The value is that of a flag given
-// without one.
+// ignoredFlags are flags of kube-proxy without an effect here. A DaemonSet that sets them must still start. The value
+// is the flag's value if it is given without one.
 var ignoredFlags = map[string]string{
 	"bind-address-hard-fail": "true", "profiling": "true", "show-hidden-metrics-for-version": "",
 	"config-sync-period": "",

@@ -18,8 +18,7 @@ const (
 	groupTiming    = "Timing"
 )
 
-// groups are the flags of each group, in the order of the help text. What is in none belongs
-// to the command itself.
+// groups lists the flags of each group in the order of the help text. Other flags belong to the command itself.
 var groups = []struct {
 	name  string
 	flags []string

@@ -27,17 +27,17 @@ const (
 	metricsPort          = numbers.PortMetrics
 )
 
-// A resolver makes a Config of either spelling.
+// A resolver turns either spelling of the options into a Config.
 type resolver struct {
 	kp       *v1alpha1.KubeProxyConfiguration
 	own      own
 	file     bool                      // kp comes from a file
-	name     func(field string) string // the option's name as the user wrote it
-	changed  func(flag string) bool    // the flag was given
+	name     func(field string) string // returns the option's name as the user wrote it
+	changed  func(flag string) bool    // reports whether the flag was given
 	warnings []string
 }
 
-// flagNames are the flags whose name does not follow from the field's.
+// flagNames lists the flags whose names do not follow from the fields' names.
 var flagNames = map[string]string{
 	"mode": "proxy-mode", "clusterCIDR": "cluster-cidr", "detectLocalMode": "detect-local-mode",
 	"detectLocal.bridgeInterface": "pod-bridge-interface", "detectLocal.interfaceNamePrefix": "pod-interface-name-prefix",
@@ -65,7 +65,7 @@ func (r *resolver) warnf(format string, args ...any) {
 	r.warnings = append(r.warnings, fmt.Sprintf(format, args...))
 }
 
-// resolve checks everything and stops at the first mistake.
+// resolve checks all options and returns the first error.
 func (r *resolver) resolve(hostname func() (string, error)) (*Config, error) {
 	c := &Config{
 		Kubeconfig:  r.kp.ClientConnection.Kubeconfig,
@@ -87,7 +87,7 @@ func (r *resolver) resolve(hostname func() (string, error)) (*Config, error) {
 	return c, nil
 }
 
-// gateExternalIPs is kube-proxy's gate of KEP-5707; off refuses spec.externalIPs.
+// gateExternalIPs is kube-proxy's feature gate of KEP-5707. If it is off, spec.externalIPs are refused.
 const gateExternalIPs = "AllowServiceExternalIPs"
 
 func (r *resolver) gates(c *Config) error {
@@ -191,8 +191,8 @@ func (r *resolver) bind(c *Config) error {
 	return nil
 }
 
-// listen reads "IP" or "IP:port". A flag that is given but empty means: do not
-// listen; an empty field of the file means the default, as in kube-proxy.
+// listen reads "IP" or "IP:port". An empty flag disables the server. An empty field of the file means the default, as
+// in kube-proxy.
 func (r *resolver) listen(field, text string, or netip.AddrPort) (netip.AddrPort, error) {
 	if text == "" {
 		if !r.file && r.changed(flagNames[field]) {
@@ -213,13 +213,13 @@ func (r *resolver) listen(field, text string, or netip.AddrPort) (netip.AddrPort
 	return ap, nil
 }
 
-// podInterface reads the interface through which pods are reached.
+// podInterface reads the interface of local pods.
 func (r *resolver) podInterface(c *Config) error {
 	field, name, suffix := "detectLocal.bridgeInterface", r.kp.DetectLocal.BridgeInterface, ""
 	if c.Detect == DetectPrefix {
 		field, name, suffix = "detectLocal.interfaceNamePrefix", r.kp.DetectLocal.InterfaceNamePrefix, "*"
 	}
-	const longest = 15 // IFNAMSIZ without its end
+	const longest = 15 // IFNAMSIZ without the terminating zero
 	if name == "" || len(name) > longest || strings.ContainsAny(name, "*/ \t") {
 		return r.errorf(field, "%q is not the name of an interface, which detectLocalMode %s needs", name, c.Detect)
 	}
@@ -287,7 +287,7 @@ func (r *resolver) nodePorts(c *Config) error {
 			}
 			c.NodePorts.Prefixes = append(c.NodePorts.Prefixes, p)
 			switch own := loopback(p.Addr().Is4()); {
-			case !p.Addr().IsLoopback(): // all addresses, 0.0.0.0/0, are those that others reach
+			case !p.Addr().IsLoopback(): // 0.0.0.0/0 means all addresses that clients can reach
 			case p.Contains(own):
 				c.NodePorts.Loopback = append(c.NodePorts.Loopback, own)
 			default:
@@ -301,7 +301,7 @@ func (r *resolver) nodePorts(c *Config) error {
 	return nil
 }
 
-// loopback is the usual address of a family: one listens at single addresses, not at ranges.
+// loopback returns the usual loopback address of a family. The agent listens at single addresses, not at ranges.
 func loopback(is4 bool) netip.Addr {
 	if is4 {
 		return netip.AddrFrom4([4]byte{127, 0, 0, 1})
@@ -309,8 +309,8 @@ func loopback(is4 bool) netip.Addr {
 	return netip.IPv6Loopback()
 }
 
-// openFamily does what kube-proxy does with a list that names addresses of one
-// family only: the other family is served on all addresses.
+// openFamily follows kube-proxy: if a list names addresses of one family only, the other family is served on all
+// addresses.
 func (r *resolver) openFamily(c *Config) {
 	if c.NodePorts.Primary || len(c.NodePorts.Prefixes) == 0 {
 		return
@@ -332,17 +332,17 @@ func allOf(is4 bool) netip.Prefix {
 	return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 }
 
-// A section is the part of the options that each mode has for itself.
+// A section holds the options that each mode has for itself.
 type section struct {
-	name          string // of the periods
-	masqueradeIn  string // the section with the masquerade options
+	name          string // the section of the sync periods
+	masqueradeIn  string // the section of the masquerade options
 	all           bool
 	bit           *int32
 	sync, minSync metav1.Duration
 }
 
-// section returns the options of the mode. Without a mode in a file, what the section
-// nftables does not say is taken from the one that kube-proxy would read.
+// section returns the options of the mode. If the file names no mode, missing options come from the section that
+// kube-proxy would read.
 func (r *resolver) section() section {
 	ipt, nft, ipvs := r.kp.IPTables, r.kp.NFTables, r.kp.IPVS
 	switch string(r.kp.Mode) {
@@ -387,7 +387,7 @@ func (r *resolver) periods(c *Config) error {
 	return nil
 }
 
-// ipvs reads the options of mode ipvs in every mode: a mistake is an error in every mode.
+// ipvs reads the options of mode ipvs in every mode, so that an error in them is reported in every mode.
 func (r *resolver) ipvs(c *Config) error {
 	v := r.kp.IPVS
 	c.IPVS = IPVS{
@@ -440,16 +440,14 @@ func (r *resolver) process(c *Config) error {
 	return err
 }
 
-// placeholder is the top-level domain of the address in deploy/agent/config.yaml: it never
-// resolves (RFC 6761).
+// placeholder is the top-level domain of the address in deploy/agent/config.yaml. It never resolves (RFC 6761).
 const placeholder = ".invalid"
 
-// master refuses the address that deploy/ has before it was edited: an agent that waits for
-// it would only be not ready, for ever.
+// master refuses the placeholder address of deploy/. Otherwise the agent would wait for it for ever.
 func (r *resolver) master(c *Config) error {
 	u, err := url.Parse(c.Master)
 	if err != nil || !strings.HasSuffix(u.Hostname(), placeholder) || c.Cleanup {
-		return nil // what is no URL at all, kube.Connect refuses
+		return nil // kube.Connect refuses an invalid URL
 	}
 	return fmt.Errorf("FAIRWAY_API_SERVER is not set: --master is still %s [set it in the ConfigMap fairway-agent (deploy/agent/config.yaml) to server: of /etc/kubernetes/kubelet.conf; deploy/README.md says more]", c.Master)
 }

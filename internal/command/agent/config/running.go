@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// RunningArgs returns the arguments of the agent whose command line is in a file of /proc;
-// it returns none if the file is another program's, or cannot be read.
+// RunningArgs returns the arguments of the agent whose command line is in a file of /proc. It returns nil if the file
+// belongs to another program or cannot be read.
 func RunningArgs(file string) []string {
 	data, err := os.ReadFile(file)
 	args := strings.Split(strings.TrimSuffix(string(data), "\x00"), "\x00")

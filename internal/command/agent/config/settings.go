@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// settingFlags are the flags that the keys of the ConfigMap fairway-agent set.
+// settingFlags maps the keys of the ConfigMap fairway-agent to flags.
 var settingFlags = []struct{ key, flag string }{
 	{"FAIRWAY_API_SERVER", "master"},
 	{"CLUSTER_CIDR", "cluster-cidr"},
@@ -25,15 +25,15 @@ var settingFlags = []struct{ key, flag string }{
 	{"LOG_FORMAT", "log-format"},
 }
 
-// Settings returns the settings in --settings-dir, "KEY=value" a line; none without that flag.
-// Two texts that are equal mean the same.
+// Settings returns the content of --settings-dir, one "KEY=value" a line. It returns "" without the flag. Equal texts
+// mean equal settings.
 func (f *Flags) Settings() (string, error) {
 	var text strings.Builder
 	if f.own.settingsDir == "" {
 		return "", nil
 	}
 	dir := f.own.settingsDir
-	// The kubelet replaces all files at once by this link.
+	// The kubelet replaces all files at once by changing this link.
 	if now, err := filepath.EvalSymlinks(filepath.Join(dir, "..data")); err == nil {
 		dir = now
 	}
@@ -50,7 +50,7 @@ func (f *Flags) Settings() (string, error) {
 	return text.String(), nil
 }
 
-// applySettings sets the flags that --settings-dir names.
+// applySettings sets the flags from --settings-dir.
 func (f *Flags) applySettings() error {
 	text, err := f.Settings()
 	if err != nil {

@@ -9,14 +9,13 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// ToolFlags are the flags of a command that decides as the agent does and changes
-// nothing: those of the agent that bear on its decisions, and none of those that say what
-// it does to the node.
+// ToolFlags holds the flags of a command that decides as the agent does and changes nothing. It has the agent's flags
+// that influence decisions.
 type ToolFlags struct {
 	fs *pflag.FlagSet
 }
 
-// agentOnly are the agent's flags that mean nothing to a command that only reads.
+// agentOnly lists the agent's flags without a meaning for a command that only reads.
 var agentOnly = []string{
 	"cleanup", "after-kube-proxy", "settings-dir", "replace-kube-proxy", "count-traffic", "oom-score-adj",
 	"healthz-bind-address", "metrics-bind-address", "pod-network", "non-masquerade-cidrs", "egress-addresses", "network-policy", "network-policy-log", "network-policy-reject", "cni-bin-dir", "cni-conf-dir",
@@ -40,9 +39,8 @@ func NewToolFlags(fs *pflag.FlagSet) *ToolFlags {
 	return t
 }
 
-// Load returns what an agent with the arguments running, and then the flags that were
-// given, asks for: a given flag wins. Without running, only the given ones count. A given
-// flag that the agent would ignore, because it runs with --config, is an error.
+// Load merges the running agent's arguments with the given flags, and a given flag wins. A flag that the agent would
+// ignore because of --config is an error.
 func (t *ToolFlags) Load(running []string) (*Config, error) {
 	agent := NewFlags(pflag.NewFlagSet("agent", pflag.ContinueOnError))
 	agent.fs.SetOutput(io.Discard)
@@ -52,7 +50,7 @@ func (t *ToolFlags) Load(running []string) (*Config, error) {
 	if err := agent.applySettings(); err != nil {
 		return nil, fmt.Errorf("read the running agent's settings: %w", err)
 	}
-	agent.own.settingsDir = "" // given flags win over them, too
+	agent.own.settingsDir = "" // given flags win over settings too
 	var ignored []string
 	var failed error
 	t.fs.VisitAll(func(f *pflag.Flag) {
@@ -78,8 +76,7 @@ func (t *ToolFlags) Load(running []string) (*Config, error) {
 	return c, err
 }
 
-// override gives fs the value of one flag. A list replaces the one that is there: to set
-// it would add to it.
+// override sets one flag in fs. It replaces a list, because Set would append to it.
 func override(fs *pflag.FlagSet, given *pflag.Flag) error {
 	list, ok := given.Value.(pflag.SliceValue)
 	if !ok {

@@ -8,9 +8,8 @@ import (
 	"github.com/fairway-net/fairway/internal/datapath"
 )
 
-// unsupported warns of fields that are set and that we know but do not honour: a line
-// with the reason for each that has an effect in kube-proxy on Linux, and one line for
-// all that belong to another mode, to Windows or to nothing any more.
+// unsupported warns of known fields that have no effect here. Fields with an effect in kube-proxy on Linux get a line
+// each with the reason. One more line names fields of another mode, of Windows, or without any effect.
 func (r *resolver) unsupported(c *Config) {
 	kp := r.kp
 	ipvs := c.Mode == datapath.IPVS || c.Mode == datapath.Auto
@@ -42,15 +41,14 @@ func (r *resolver) unsupported(c *Config) {
 	}
 }
 
-// idle returns the fields that are set and belong to a mode that we are not
-// in, to Windows, or to nothing.
+// idle returns the fields that belong to another mode, to Windows, or to nothing.
 func (r *resolver) idle(mode string) []string {
 	kp := r.kp
 	var names []string
 	for _, f := range []struct {
 		set   bool
 		field string
-		in    []string // the modes in which it counts
+		in    []string // the modes that read the field
 	}{
 		{kp.IPVS.Scheduler != "", "ipvs.scheduler", []string{datapath.IPVS, datapath.Auto}},
 		{len(kp.IPVS.ExcludeCIDRs) > 0, "ipvs.excludeCIDRs", []string{datapath.IPVS, datapath.Auto}},
@@ -75,11 +73,11 @@ func (r *resolver) idle(mode string) []string {
 	return append(names, r.idleSections()...)
 }
 
-// idleSections returns the fields of periods and masquerade options that a file sets in another
-// section than the one that counts. Flags set all sections at once.
+// idleSections returns the period and masquerade fields of a file's unused sections. Flags set all sections, so they
+// are not reported.
 func (r *resolver) idleSections() []string {
 	if !r.file || r.kp.Mode == "" {
-		return nil // without a mode two sections count; fields of the third are not reported
+		return nil // two sections count without a mode; the third is not reported
 	}
 	kp, used := r.kp, r.section()
 	var names []string
@@ -102,7 +100,7 @@ func (r *resolver) idleSections() []string {
 	return names
 }
 
-// unknownGates are the names of gates that have no effect here, sorted.
+// unknownGates returns the feature gates without an effect here, sorted.
 func unknownGates(gates map[string]bool) []string {
 	names := slices.Sorted(maps.Keys(gates))
 	return slices.DeleteFunc(names, func(n string) bool { return n == gateExternalIPs })
