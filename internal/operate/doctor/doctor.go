@@ -1,11 +1,9 @@
-// Package doctor says what on a node is in the way of an agent, before it is installed and
-// when something is wrong.
+// Package doctor judges whether a node can run an agent, before an installation or when something is wrong.
 //
 //	kernel, /proc, programs, API server ── probe ──→ Facts ── Examine ──→ Report: a line for each check
 //
-// It hides which facts matter and how much. It is pure: Facts in, lines out; package probe
-// collects the facts. It promises that each line which is not ok says what to do, and that
-// what could not be found out is said, with the reason, and never taken for well.
+// The package is pure: package probe collects the facts. Each line that is not ok says what to do. A fact that could
+// not be read is reported with the reason, and never counts as ok.
 package doctor
 
 import (
@@ -15,18 +13,18 @@ import (
 	"text/tabwriter"
 )
 
-// A Level says how bad a line is.
+// A Level is the severity of a line.
 type Level string
 
 // The levels.
 const (
 	OK      Level = "ok"
-	Warning Level = "warning" // an agent works, something else may not
+	Warning Level = "warning" // an agent works, another program may not
 	Failure Level = "failure" // an agent does not work
-	Skipped Level = "skipped" // could not be found out
+	Skipped Level = "skipped" // the fact could not be read
 )
 
-// A Line is what one check found.
+// A Line is the result of one check.
 type Line struct {
 	Check string `json:"check"`
 	Level Level  `json:"level"`
@@ -52,8 +50,7 @@ func (r Report) count(level Level) (n int) {
 	return n
 }
 
-// WriteTable implements output.Value. What to do is on a line of its own; wide shows it for
-// all lines in a column.
+// WriteTable implements output.Value. Advice is on a line of its own; wide adds a column with the advice of all lines.
 func (r Report) WriteTable(w io.Writer, wide bool) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, l := range r.Lines {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Examine returns what follows from facts.
+// Examine judges facts.
 func Examine(f Facts) Report {
 	r := Report{Node: f.Node}
 	for _, check := range []func(Facts) []Line{
@@ -31,7 +31,7 @@ func privileges(f Facts) []Line {
 	return one("privileges", Skipped, asRoot, "not root: modes, other programs' rules and the processes behind ports are not seen")
 }
 
-// kernelModes has a line for each mode. Only that which is configured must work.
+// kernelModes returns a line for each mode. Only the configured mode must work.
 func kernelModes(f Facts) (lines []Line) {
 	works := false
 	for _, m := range f.Modes {
@@ -55,8 +55,7 @@ func kernelModes(f Facts) (lines []Line) {
 	return lines
 }
 
-// podNetworks has a line for each way that the kernel may lack. Only that which is configured must
-// be there.
+// podNetworks returns a line for each way that the kernel may lack. Only the configured way must work.
 func podNetworks(f Facts) (lines []Line) {
 	for _, way := range f.Ways {
 		check := "pod network " + way.Name
@@ -112,8 +111,7 @@ func conntrack(f Facts) []Line {
 	return one("conntrack", OK, "", "%d of %d entries are in use", c.Count, c.Max)
 }
 
-// forwarding: the kernel must pass packets on to pods; the agent sets that only where it
-// makes the pod network.
+// forwarding checks that the kernel forwards packets to pods. The agent sets this only if it provides the pod network.
 func forwarding(f Facts) (lines []Line) {
 	switch v, ok := f.Sysctls["net.ipv4.ip_forward"]; {
 	case !ok:
@@ -208,7 +206,7 @@ func apiServer(f Facts) []Line {
 	return one("API server", OK, "", "%s answers (%s), and is not reached through a Service", a.Server, a.Version)
 }
 
-// What a clock may differ: service account tokens and certificates have a beginning.
+// The limits of a clock's difference. Service account tokens and certificates have a start time.
 const (
 	skewWarns = 10 * time.Second
 	skewFails = 5 * time.Minute
@@ -250,8 +248,8 @@ func rights(f Facts) (lines []Line) {
 	return lines
 }
 
-// mtu compares the links of pods with that to the other nodes: a packet of a pod, with what a
-// tunnel adds, must fit.
+// mtu compares the MTU of the pods' links with that of the uplink. A pod's packet must fit together with the tunnel's
+// header.
 func mtu(f Facts) []Line {
 	i := slices.IndexFunc(f.Links, func(l Link) bool { return l.Name == f.Uplink })
 	if f.Uplink == "" || i < 0 {

@@ -14,8 +14,8 @@ import (
 type Component struct {
 	Name     string
 	About    string            // the first paragraph of the comment in its kustomization.yaml
-	Contains []string          // components that it brings with it
-	Sets     map[string]string // keys of the ConfigMap fairway-agent; it is there exactly while they have these values
+	Contains []string          // components that it includes
+	Sets     map[string]string // keys of the ConfigMap fairway-agent; the component is applied exactly while they have these values
 }
 
 // Components reads the directory components, sorted by name.
@@ -45,7 +45,7 @@ func readComponent(manifests fs.FS, name string) (Component, error) {
 		return c, err
 	}
 	for _, p := range k.Components {
-		if name := path.Base(p); name != "image" { // which may come twice, and asks for nothing
+		if name := path.Base(p); name != "image" { // component image may come twice and needs no setting
 			c.Contains = append(c.Contains, name)
 		}
 	}
@@ -55,7 +55,7 @@ func readComponent(manifests fs.FS, name string) (Component, error) {
 			Metadata map[string]any    `json:"metadata"`
 			Data     map[string]string `json:"data"`
 		}
-		if p.Patch == "" || strings.HasPrefix(p.Patch, "-") { // a file, or a JSON patch: of a workload
+		if p.Patch == "" || strings.HasPrefix(p.Patch, "-") { // a file, or a JSON patch of a workload
 			continue
 		}
 		if err := yaml.Unmarshal([]byte(p.Patch), &change); err != nil {
@@ -68,7 +68,7 @@ func readComponent(manifests fs.FS, name string) (Component, error) {
 	return c, nil
 }
 
-// firstParagraph is the comment at the beginning of a file, up to its first empty line.
+// firstParagraph returns the comment at the start of a file, up to its first empty line.
 func firstParagraph(text string) string {
 	var lines []string
 	for line := range strings.Lines(text) {
@@ -81,10 +81,10 @@ func firstParagraph(text string) string {
 	return strings.Join(lines, " ")
 }
 
-// chosen reports whether the component belongs to these values.
+// chosen reports whether these values select the component.
 func (c *Component) chosen(values map[string]string) bool {
 	for key, value := range c.Sets {
-		ofAll := key == keyPodNetwork && value == routes // the component is that of all ways
+		ofAll := key == keyPodNetwork && value == routes // the component belongs to all ways of the pod network
 		if values[key] != value && !(ofAll && connectsPods(values)) {
 			return false
 		}
@@ -92,13 +92,13 @@ func (c *Component) chosen(values map[string]string) bool {
 	return len(c.Sets) > 0
 }
 
-// connectsPods reports whether Fairway makes the pod network, in whatever way.
+// connectsPods reports whether Fairway provides the pod network.
 func connectsPods(values map[string]string) bool {
 	return values[keyPodNetwork] != none && values[keyPodNetwork] != ""
 }
 
-// WithComponents completes the components of s: those that o names, and those that the
-// settings choose. To name one that a setting without a flag chooses is to set it.
+// WithComponents adds the components that o names and those that the settings select. Naming a component of a setting
+// without a flag sets it.
 func (s *Settings) WithComponents(manifests fs.FS, o Options) error {
 	known, err := Components(manifests)
 	if err != nil {
@@ -138,7 +138,7 @@ func (s *Settings) WithComponents(manifests fs.FS, o Options) error {
 	return nil
 }
 
-// flagOf are the flags of keys that components set.
+// flagOf maps the keys that components set to flags.
 var flagOf = map[string]string{keyMode: "--proxy-mode", keyPodNetwork: "--pod-network", keyReplace: "--replace-kube-proxy", keyExternalIPs: "--refuse-external-ips"}
 
 func names(all []Component) []string {
@@ -149,8 +149,8 @@ func names(all []Component) []string {
 	return out
 }
 
-// uncontained returns the components without those that another one of them contains: kustomize
-// refuses to add them twice. Two that contain the same one exclude each other.
+// uncontained drops the components that another component in the list includes, because kustomize refuses to add them
+// twice. Two components that include the same one exclude each other.
 func uncontained(manifests fs.FS, all []string) ([]string, error) {
 	within := map[string]string{}
 	for _, name := range all {

@@ -14,12 +14,12 @@ import (
 	"github.com/fairway-net/fairway/internal/text"
 )
 
-// A decision is what an installation will be, and what it does to others.
+// A decision is the plan of an installation, with its effects on other programs.
 type decision struct {
 	Settings
-	switches map[string]bool // the settings that are true or false
-	notes    []string        // what the user may want to know
-	refused  []error         // why it cannot be
+	switches map[string]bool // settings that are true or false
+	notes    []string        // messages for the user
+	refused  []error         // reasons against the installation
 }
 
 func (d *decision) refuse(format string, args ...any) {
@@ -30,7 +30,7 @@ func (d *decision) note(format string, args ...any) {
 	d.notes = append(d.notes, fmt.Sprintf(format, args...))
 }
 
-// err joins the reasons for a refusal; nil if there is none.
+// err joins the reasons for a refusal. It returns nil if there are none.
 func (d *decision) err() error {
 	if len(d.refused) == 0 {
 		return nil
@@ -38,8 +38,7 @@ func (d *decision) err() error {
 	return fmt.Errorf("refused: %w", text.OneLine(errors.Join(d.refused...)))
 }
 
-// decide makes settings of the facts and of what the user asks for. former are those of the
-// installation that is there; nil: there is none of this program.
+// decide derives settings from the facts and the options. former are the settings of the existing installation, or nil.
 func decide(manifests fs.FS, f *Facts, o Options, former *Settings) (*decision, error) {
 	values, err := Defaults(manifests)
 	if err != nil {
@@ -55,7 +54,7 @@ func decide(manifests fs.FS, f *Facts, o Options, former *Settings) (*decision, 
 	}
 	for key, value := range f.Live {
 		if _, ok := values[key]; ok {
-			values[key] = value // as others have changed it since
+			values[key] = value // other programs may have changed it since
 		}
 	}
 	d.Values = values
@@ -77,15 +76,14 @@ func decide(manifests fs.FS, f *Facts, o Options, former *Settings) (*decision, 
 	return d, nil
 }
 
-// allowed are the values of settings that are one of a few words. An agent refuses any other, and its pod would
-// not start.
+// allowed lists the words that a setting accepts. An agent refuses any other word, and its pod would not start.
 var allowed = map[string][]string{
 	keyMode:       append(datapath.Modes(), Auto, none),
 	keyPodNetwork: {none, routes, "vxlan", Auto, "wireguard", byRouters},
 	"LOG_FORMAT":  {"text", "json"},
 }
 
-// words refuses what no agent takes.
+// words refuses settings that no agent accepts.
 func (d *decision) words(f *Facts) {
 	for _, key := range slices.Sorted(maps.Keys(d.Values)) {
 		value, words := d.Values[key], allowed[key]
@@ -115,7 +113,7 @@ func (d *decision) image(o Options) {
 	}
 }
 
-// server takes the address that is set, if it can be one, or else the one that was found.
+// server takes the configured address if it can be right, else the detected one.
 func (d *decision) server(f *Facts, o Options) {
 	err := f.checkServer(d.Values[keyAPIServer])
 	if err == nil {
@@ -144,7 +142,7 @@ func (f *Facts) controlPlanes() (names []string) {
 	return names
 }
 
-// podCIDR takes the addresses that were found, unless they are given or were set before.
+// podCIDR takes the given addresses, else the previous ones, else the detected ones.
 func (d *decision) podCIDR(f *Facts, o Options) {
 	if o.ClusterCIDR == "" && f.Live == nil {
 		d.Values[keyClusterCIDR] = f.ClusterCIDR.Value
@@ -168,7 +166,7 @@ func (d *decision) podCIDR(f *Facts, o Options) {
 	}
 }
 
-// podCIDRHint names an address range of one node, which lies in the one that is asked for.
+// podCIDRHint returns the address range of one node, which lies in the wanted range.
 func (f *Facts) podCIDRHint() string {
 	for _, n := range f.Nodes {
 		if len(n.Spec.PodCIDRs) > 0 {
@@ -178,8 +176,8 @@ func (f *Facts) podCIDRHint() string {
 	return ""
 }
 
-// podNetwork connects the pods where nobody else does. fresh says that there is no agent, first that there is none that
-// this program has installed.
+// podNetwork provides the pod network if no other program does. fresh means that no agent exists, and first that this
+// program has installed none.
 func (d *decision) podNetwork(f *Facts, o Options, fresh, first bool) {
 	if fresh && (o.PodNetwork == "" || o.PodNetwork == Auto) {
 		d.Values[keyPodNetwork] = none
@@ -208,8 +206,8 @@ func (d *decision) podNetwork(f *Facts, o Options, fresh, first bool) {
 	}
 }
 
-// noPodNetwork says what it means that nobody connects the pods, of which those of DNS are some. It is a mistake if nobody
-// asked for it: kubectl apply -k deploy/ has left the setting so.
+// noPodNetwork reports that no program provides the pod network, also for the DNS pods. It refuses if the user did not
+// ask for that, because kubectl apply -k deploy/ leaves the setting so.
 func (d *decision) noPodNetwork(f *Facts, mistake bool) {
 	switch {
 	case f.CNI.Value != "":
@@ -220,7 +218,7 @@ func (d *decision) noPodNetwork(f *Facts, mistake bool) {
 	}
 }
 
-// replace decides about a kube-proxy that is there.
+// replace decides about an existing kube-proxy.
 func (d *decision) replace(f *Facts, o Options, fresh bool) {
 	if o.ReplaceKubeProxy == Auto || o.ReplaceKubeProxy == "" && fresh {
 		d.Values[keyReplace] = strconv.FormatBool(f.KubeProxy != nil && d.Values[keyMode] != none)
@@ -264,7 +262,7 @@ func (d *decision) dns(f *Facts, o Options, former *Settings) {
 	}
 }
 
-// tenth is the address that kubeadm gives to kube-dns: one of each range.
+// tenth returns the address that kubeadm gives to kube-dns, for each range.
 func tenth(ranges []netip.Prefix) (addrs []string) {
 	for _, p := range ranges {
 		a := p.Masked().Addr()

@@ -20,7 +20,7 @@ import (
 	"github.com/fairway-net/fairway/internal/kube/objects"
 )
 
-// An API is what this package asks of the API server; *objects.Client implements it.
+// An API is the part of the API server that this package uses. *objects.Client implements it.
 type API interface {
 	Host() string
 	Version(context.Context) (string, error)
@@ -34,32 +34,32 @@ type API interface {
 
 const (
 	kubeSystem = "kube-system"
-	agentName  = "fairway-agent" // of the DaemonSet and of its ConfigMap
+	agentName  = "fairway-agent" // the name of the DaemonSet and of its ConfigMap
 )
 
-// A Finding is a fact and where it was found.
+// A Finding is a fact with its source.
 type Finding struct{ Value, From string }
 
-// Facts are what a cluster says of itself.
+// Facts describe a cluster.
 type Facts struct {
 	Version      string // of the API server
-	Distribution string // kubeadm, k3s, kind, …; empty: not known
+	Distribution string // kubeadm, k3s, kind, …; empty: unknown
 	Nodes        []corev1.Node
 	APIServer    Finding
 	ClusterCIDR  Finding
 	ServiceCIDRs []netip.Prefix
-	DNS          Finding // addresses of the Service kube-dns, with commas; empty: there is none
+	DNS          Finding // addresses of the Service kube-dns, separated by commas; empty: the Service does not exist
 	CoreDNS      *appsv1.Deployment
 	KubeProxy    *appsv1.DaemonSet
-	Embedded     string // a kube-proxy inside another program: where; empty: none
+	Embedded     string // where a kube-proxy runs inside another program; empty: nowhere
 	CNI          Finding
-	Live         map[string]string // settings of an agent that is here; nil: there is none
+	Live         map[string]string // settings of an existing agent; nil: none exists
 
-	kubeProxyConf  string // texts of the ConfigMap kube-proxy
+	kubeProxyConf  string // data of the ConfigMap kube-proxy
 	kubeProxyServe string
 }
 
-// read fetches one typed object; nil if it is not there.
+// read fetches one typed object. It returns nil if the object does not exist.
 func read[T any](ctx context.Context, api API, apiVersion, kind, namespace, name string) (*T, error) {
 	u, err := api.Get(ctx, objects.Ref{APIVersion: apiVersion, Kind: kind, Namespace: namespace, Name: name})
 	if err != nil || u == nil {
@@ -92,7 +92,7 @@ func list[T any](ctx context.Context, api API, apiVersion, kind, namespace, sele
 	return out, nil
 }
 
-// Detect finds out what this package needs to know of the cluster.
+// Detect collects the facts of the cluster.
 func Detect(ctx context.Context, api API) (*Facts, error) {
 	f := &Facts{}
 	for _, step := range []func(context.Context, API) error{
@@ -135,7 +135,7 @@ func (f *Facts) nodes(ctx context.Context, api API) (err error) {
 	return nil
 }
 
-// kubeProxy looks for a kube-proxy: a DaemonSet, as kubeadm makes it, or one inside of k3s.
+// kubeProxy looks for a kube-proxy: a DaemonSet, as kubeadm makes it, or one inside k3s.
 func (f *Facts) kubeProxy(ctx context.Context, api API) (err error) {
 	if f.KubeProxy, err = read[appsv1.DaemonSet](ctx, api, "apps/v1", "DaemonSet", kubeSystem, "kube-proxy"); err != nil {
 		return err
@@ -161,7 +161,7 @@ func (f *Facts) kubeProxy(ctx context.Context, api API) (err error) {
 	return nil
 }
 
-// plugins are CNI plugins by the name of their DaemonSet.
+// plugins maps the name of a DaemonSet to its CNI plugin.
 var plugins = map[string]string{
 	"kube-flannel-ds": "flannel", "kube-flannel": "flannel", "calico-node": "Calico", "canal": "Canal", "cilium": "Cilium",
 	"weave-net": "Weave Net", "kindnet": "kindnet", "aws-node": "Amazon VPC CNI", "azure-cni": "Azure CNI", "kube-router": "kube-router",
@@ -189,7 +189,7 @@ func (f *Facts) cni(ctx context.Context, api API) error {
 	return nil
 }
 
-// unknownCNI is the plugin that there must be if a node is Ready.
+// unknownCNI returns a finding for an unknown plugin if a node is Ready, because a Ready node has one.
 func (f *Facts) unknownCNI() Finding {
 	for _, n := range f.Nodes {
 		if ready(n) {
@@ -205,8 +205,7 @@ func ready(n corev1.Node) bool {
 	})
 }
 
-// services finds the addresses of ClusterIPs: ServiceCIDR objects since Kubernetes 1.33,
-// before that kubeadm's configuration.
+// services finds the ranges of ClusterIPs: ServiceCIDR objects since Kubernetes 1.33, else kubeadm's configuration.
 func (f *Facts) services(ctx context.Context, api API) error {
 	all, err := list[networkingv1.ServiceCIDR](ctx, api, "networking.k8s.io/v1", "ServiceCIDR", "", "")
 	if err != nil {
@@ -231,7 +230,7 @@ func (f *Facts) services(ctx context.Context, api API) error {
 	return nil
 }
 
-// A clusterConfiguration is what kubeadm remembers of a cluster.
+// A clusterConfiguration is kubeadm's record of a cluster.
 type clusterConfiguration struct {
 	ControlPlaneEndpoint string `json:"controlPlaneEndpoint"`
 	Networking           struct {
@@ -266,7 +265,7 @@ func (f *Facts) dns(ctx context.Context, api API) (err error) {
 	return err
 }
 
-// settings reads those of an agent that is here, also as others have changed them.
+// settings reads the settings of an existing agent, with changes by others.
 func (f *Facts) settings(ctx context.Context, api API) error {
 	conf, err := read[corev1.ConfigMap](ctx, api, "v1", "ConfigMap", kubeSystem, agentName)
 	if err == nil && conf != nil {
@@ -277,7 +276,7 @@ func (f *Facts) settings(ctx context.Context, api API) error {
 
 var podCIDRArg = regexp.MustCompile(`--cluster-cidr[= ]+"?([0-9a-fA-F.:/,]+)`)
 
-// podCIDR looks where each kind of cluster keeps the addresses of its pods.
+// podCIDR reads the pods' addresses from where each kind of cluster keeps them.
 func (f *Facts) podCIDR(ctx context.Context, api API) error {
 	k, err := f.kubeadm(ctx, api)
 	if err != nil {
@@ -286,7 +285,7 @@ func (f *Facts) podCIDR(ctx context.Context, api API) error {
 	var proxy struct {
 		ClusterCIDR string `json:"clusterCIDR"`
 	}
-	_ = yaml.Unmarshal([]byte(f.kubeProxyConf), &proxy) // what cannot be read says nothing
+	_ = yaml.Unmarshal([]byte(f.kubeProxyConf), &proxy) // an unreadable configuration gives no answer
 	manager, err := f.managerCIDR(ctx, api)
 	if err != nil {
 		return err
@@ -320,7 +319,7 @@ func (f *Facts) managerCIDR(ctx context.Context, api API) (string, error) {
 	return "", nil
 }
 
-// k3sCIDR is k3s's flag, as its nodes remember it, or its default.
+// k3sCIDR returns k3s's flag, as its nodes record it, or its default.
 func (f *Facts) k3sCIDR() Finding {
 	if f.Distribution != "k3s" {
 		return Finding{}
@@ -334,7 +333,7 @@ func (f *Facts) k3sCIDR() Finding {
 	return Finding{"10.42.0.0/16", "k3s's default"}
 }
 
-// server finds a URL of the API server that nodes reach without any Service.
+// server finds a URL of the API server that nodes reach without a Service.
 func (f *Facts) server(ctx context.Context, api API) error {
 	k, err := f.kubeadm(ctx, api)
 	if err != nil {
@@ -371,7 +370,7 @@ func (f *Facts) server(ctx context.Context, api API) error {
 	return nil
 }
 
-// serverOf is the server that a kubeconfig's text names first.
+// serverOf returns the first server of a kubeconfig.
 func serverOf(text string) string {
 	var file struct {
 		Clusters []struct {
@@ -401,7 +400,7 @@ func firstEndpoint(slices []discoveryv1.EndpointSlice) string {
 	return ""
 }
 
-// checkServer says why a URL cannot be the agents' API server.
+// checkServer returns why a URL cannot be the agents' API server, or nil.
 func (f *Facts) checkServer(text string) error {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "https" || u.Hostname() == "" {

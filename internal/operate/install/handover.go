@@ -11,14 +11,14 @@ import (
 	"github.com/fairway-net/fairway/internal/kube/objects"
 )
 
-// What is handed over: the DaemonSet kube-proxy and the Deployment coredns, as kubeadm, kind
-// and others make them. Neither is deleted: each is told to run no pods.
+// The workloads that are handed over: the DaemonSet kube-proxy and the Deployment coredns, as kubeadm, kind and others
+// make them. Neither is deleted. Each is set to run no pods.
 var (
 	kubeProxyRef = objects.Ref{APIVersion: "apps/v1", Kind: "DaemonSet", Namespace: kubeSystem, Name: "kube-proxy"}
 	coreDNSRef   = objects.Ref{APIVersion: "apps/v1", Kind: "Deployment", Namespace: kubeSystem, Name: "coredns"}
 )
 
-// parked is a node label that no node has. deploy/README.md uses the same.
+// parked is a node label that no node has. deploy/README.md uses it too.
 const parked = "fairway.net/kube-proxy"
 
 const (
@@ -26,7 +26,7 @@ const (
 	unparkProxy = `{"spec":{"template":{"spec":{"nodeSelector":{"` + parked + `":null}}}}}`
 )
 
-// handovers says what a revision changes of others.
+// handovers lists the changes of a revision to other programs.
 func (i *Installer) handovers(ctx context.Context, inv *inventory, r *revision) (lines []string, err error) {
 	takes := r.Settings.Values[keyReplace] == yes
 	proxy, err := read[appsv1.DaemonSet](ctx, i.API, kubeProxyRef.APIVersion, kubeProxyRef.Kind, kubeSystem, kubeProxyRef.Name)
@@ -57,7 +57,7 @@ func isParked(d *appsv1.DaemonSet) bool {
 	return ok
 }
 
-// replicas of a Deployment; 0 of none.
+// replicas returns a Deployment's replicas, and 0 for nil.
 func replicas(d *appsv1.Deployment) int32 {
 	switch {
 	case d == nil:
@@ -68,7 +68,7 @@ func replicas(d *appsv1.Deployment) int32 {
 	return *d.Spec.Replicas
 }
 
-// takeProxy ends kube-proxy, whose rules the agents remove, and waits for its pods to end.
+// takeProxy stops kube-proxy and waits for its pods to end. The agents remove its rules.
 func (i *Installer) takeProxy(ctx context.Context, inv *inventory, s Settings) error {
 	if s.Values[keyReplace] != yes {
 		return nil
@@ -93,9 +93,8 @@ func (i *Installer) takeProxy(ctx context.Context, inv *inventory, s Settings) e
 	return i.waitGone(ctx, one(o))
 }
 
-// release replaces the agents by such as carry no Services (mode none): they leave kube-proxy's rules
-// alone, and keep what is on each node up to date until kube-proxy has taken over there. It does
-// nothing if kube-proxy was not ended by us, or the agents are gone.
+// release replaces the agents by agents in mode none. These leave kube-proxy's rules alone, and update their own until
+// kube-proxy has taken over. It does nothing if we did not stop kube-proxy, or the agents are gone.
 func (i *Installer) release(ctx context.Context, inv *inventory, r *revision) error {
 	if !inv.KubeProxy {
 		return nil
@@ -130,7 +129,7 @@ func (i *Installer) release(ctx context.Context, inv *inventory, r *revision) er
 	return i.waitFor(ctx, agents)
 }
 
-// giveBackProxy starts kube-proxy again if it was ended by us; not if stays.
+// giveBackProxy starts kube-proxy again if we stopped it, unless stays.
 func (i *Installer) giveBackProxy(ctx context.Context, inv *inventory, stays bool) error {
 	if stays || !inv.KubeProxy {
 		return nil
@@ -151,7 +150,7 @@ func (i *Installer) giveBackProxy(ctx context.Context, inv *inventory, stays boo
 	return inv.save(ctx, i.API)
 }
 
-// takeDNS scales coredns to nothing, when ours answers.
+// takeDNS scales coredns to zero once our server answers.
 func (i *Installer) takeDNS(ctx context.Context, inv *inventory, s Settings) error {
 	if !s.DNS {
 		return nil
@@ -175,7 +174,7 @@ func (i *Installer) takeDNS(ctx context.Context, inv *inventory, s Settings) err
 	return i.waitGone(ctx, one(o))
 }
 
-// giveBackDNS scales coredns up again, and waits until it answers, before ours goes.
+// giveBackDNS scales coredns up again and waits for its answer before our server stops.
 func (i *Installer) giveBackDNS(ctx context.Context, inv *inventory, s Settings) error {
 	if s.DNS || inv.CoreDNS == 0 {
 		return nil

@@ -12,13 +12,12 @@ import (
 	"github.com/fairway-net/fairway/internal/kube/objects"
 )
 
-// givesAddresses reports whether a revision has the controller that holds Services.
+// givesAddresses reports whether a revision has the controller that puts finalizers on Services.
 func givesAddresses(s Settings) bool {
 	return slices.Contains(s.Components, "load-balancer") || slices.Contains(s.Components, "edge")
 }
 
-// heldServices returns the Services that the controller holds by a finalizer: without the controller nobody removes it, and
-// they could not be deleted.
+// heldServices returns the Services with the controller's finalizer. Without the controller they could not be deleted.
 func (i *Installer) heldServices(ctx context.Context) (held []unstructured.Unstructured, err error) {
 	all, err := i.API.List(ctx, "v1", "Service", "", "")
 	for _, o := range all {
@@ -29,7 +28,8 @@ func (i *Installer) heldServices(ctx context.Context) (held []unstructured.Unstr
 	return held, err
 }
 
-// letGo lets Services be deleted that the controller, which has ended, holds. Their addresses stay in their statuses.
+// letGo removes the finalizer of the controller, which has ended, from Services. Their addresses stay in their
+// statuses.
 func (i *Installer) letGo(ctx context.Context) error {
 	held, err := i.heldServices(ctx)
 	if err != nil {
@@ -38,7 +38,7 @@ func (i *Installer) letGo(ctx context.Context) error {
 	for _, o := range held {
 		rest := slices.DeleteFunc(o.GetFinalizers(), func(f string) bool { return f == kube.BalancerFinalizer })
 		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-			"resourceVersion": o.GetResourceVersion(), // others may have changed the list meanwhile
+			"resourceVersion": o.GetResourceVersion(), // others may have changed the list
 			"finalizers":      slices.Concat([]string{}, rest),
 		}})
 		if err != nil {
@@ -54,7 +54,7 @@ func (i *Installer) letGo(ctx context.Context) error {
 	return nil
 }
 
-// named returns the objects of all revisions that refs name.
+// named returns the objects of all revisions that refs names.
 func (inv *inventory) named(refs []objects.Ref) (all []*unstructured.Unstructured) {
 	for _, ref := range refs {
 		for _, r := range slices.Backward(inv.Revisions) {

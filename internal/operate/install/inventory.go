@@ -18,36 +18,36 @@ import (
 	"github.com/fairway-net/fairway/internal/kube/objects"
 )
 
-// inventoryRef is the ConfigMap that remembers what was done.
+// inventoryRef names the ConfigMap with the record of all changes.
 var inventoryRef = objects.Ref{APIVersion: "v1", Kind: "ConfigMap", Namespace: kubeSystem, Name: "fairway-inventory"}
 
-// Revisions that are kept. One takes some 5 kB; the API server takes 1 MB.
+// keepRevisions is the number of revisions that are kept. A revision takes about 5 kB, and the API server accepts 1 MB.
 const keepRevisions = 10
 
-// A revision is one set of objects that was applied, or was about to be.
+// A revision is a set of objects that was applied, or was about to be applied.
 type revision struct {
 	Number   int       `json:"number"`
 	Time     time.Time `json:"time"`
 	Program  string    `json:"program"` // version of the program that applied it
-	What     string    `json:"what"`    // install, upgrade, rollback to 3
-	Done     bool      `json:"done"`    // false: it was cut off, or is under way
+	What     string    `json:"what"`    // the command: install, upgrade, rollback to 3
+	Done     bool      `json:"done"`    // false: the run is not finished
 	Settings Settings  `json:"settings"`
 
 	objects []*unstructured.Unstructured
 }
 
-// An inventory is all that must be known to go back.
+// An inventory is the record that is needed to go back.
 type inventory struct {
 	Revisions []*revision `json:"revisions"`
-	// KubeProxy: its DaemonSet was given a nodeSelector that no node has.
+	// KubeProxy reports whether its DaemonSet has a nodeSelector that no node has.
 	KubeProxy bool `json:"kubeProxy,omitempty"`
-	// CoreDNS has the replicas that the Deployment coredns had before it was scaled to 0.
+	// CoreDNS is the number of replicas of the Deployment coredns before it was scaled to 0.
 	CoreDNS int32 `json:"coreDNS,omitempty"`
 
-	version string // of the ConfigMap
+	version string // resourceVersion of the ConfigMap
 }
 
-// loadInventory reads the inventory; an empty one if there is none.
+// loadInventory reads the inventory. It returns an empty one if there is none.
 func loadInventory(ctx context.Context, api API) (*inventory, error) {
 	o, err := api.Get(ctx, inventoryRef)
 	if err != nil {
@@ -73,7 +73,7 @@ func loadInventory(ctx context.Context, api API) (*inventory, error) {
 
 func (r *revision) key() string { return fmt.Sprintf("revision-%d.json.gz", r.Number) }
 
-// save writes the inventory. That another run has written it meanwhile is an error.
+// save writes the inventory. It fails if another run has written it since.
 func (inv *inventory) save(ctx context.Context, api API) error {
 	text, err := yaml.Marshal(inv)
 	if err != nil {
@@ -124,14 +124,14 @@ func unpack(text string) (all []*unstructured.Unstructured, err error) {
 	if err != nil {
 		return nil, err
 	}
-	const most = 16 << 20 // more than any set of manifests
+	const most = 16 << 20 // larger than any set of manifests
 	if data, err = io.ReadAll(io.LimitReader(z, most)); err != nil {
 		return nil, err
 	}
 	return all, json.Unmarshal(data, &all)
 }
 
-// current is the revision that is, or was to be, on the cluster; nil: none.
+// current returns the newest revision, finished or not, or nil.
 func (inv *inventory) current() *revision {
 	if len(inv.Revisions) == 0 {
 		return nil
@@ -139,8 +139,7 @@ func (inv *inventory) current() *revision {
 	return inv.Revisions[len(inv.Revisions)-1]
 }
 
-// former is the revision to go back to: the one that is named, or else the last whole one
-// before the current one.
+// former returns the revision with this number. For 0 it returns the last finished one before the current one.
 func (inv *inventory) former(number int) (*revision, error) {
 	for _, r := range slices.Backward(inv.Revisions) {
 		switch {
@@ -154,7 +153,7 @@ func (inv *inventory) former(number int) (*revision, error) {
 	return nil, fmt.Errorf("there is no revision %d [fairway rollback --list shows them]", number)
 }
 
-// add begins a revision.
+// add starts a revision.
 func (inv *inventory) add(r *revision) {
 	r.Number = 1
 	if c := inv.current(); c != nil {
@@ -166,7 +165,7 @@ func (inv *inventory) add(r *revision) {
 	}
 }
 
-// all names every object of every revision that is kept.
+// all returns every object of every revision.
 func (inv *inventory) all() (refs []objects.Ref) {
 	for _, r := range inv.Revisions {
 		for _, o := range r.objects {
@@ -179,10 +178,10 @@ func (inv *inventory) all() (refs []objects.Ref) {
 	return refs
 }
 
-// kept are kinds that are never deleted: with them would go objects that others have made.
+// kept lists kinds that are never deleted, because other programs' objects would go with them.
 var kept = []string{"CustomResourceDefinition", "Namespace"}
 
-// gone are the objects of former revisions that wanted does not have, the last first.
+// gone returns the objects of earlier revisions that are not in wanted, the last one first.
 func (inv *inventory) gone(wanted []*unstructured.Unstructured) (refs []objects.Ref) {
 	for _, r := range slices.Backward(inv.all()) {
 		if !slices.Contains(kept, r.Kind) && !slices.ContainsFunc(wanted, func(o *unstructured.Unstructured) bool { return r.Same(objects.RefOf(o)) }) {

@@ -15,7 +15,7 @@ import (
 	"github.com/fairway-net/fairway/internal/kube/objects"
 )
 
-// What happens to an object.
+// The actions of a step.
 const (
 	create = "create"
 	change = "change"
@@ -23,17 +23,17 @@ const (
 	remove = "delete"
 )
 
-// A step is what happens to one object.
+// A step is the change of one object.
 type step struct {
 	verb   string
 	ref    objects.Ref
-	fields []string // "path: old -> new", of a change
+	fields []string // "path: old -> new", of a changed object
 }
 
-// A plan is what a run will do to each object.
+// A plan lists the changes of a run.
 type plan []step
 
-// planOf asks the server what applying the objects would change, and adds what is deleted.
+// planOf asks the server what applying the objects would change, and adds the deletions.
 func planOf(ctx context.Context, api API, wanted []*unstructured.Unstructured, gone []objects.Ref) (plan, error) {
 	var p plan
 	for _, o := range wanted {
@@ -75,7 +75,7 @@ func stepOf(ctx context.Context, api API, o *unstructured.Unstructured) (step, e
 	return s, nil
 }
 
-// visible is an object without what the server keeps in it for itself.
+// visible returns an object without the server's own fields.
 func visible(o *unstructured.Unstructured) map[string]any {
 	c := o.DeepCopy()
 	for _, f := range []string{"managedFields", "resourceVersion", "generation", "uid", "creationTimestamp"} {
@@ -86,7 +86,7 @@ func visible(o *unstructured.Unstructured) map[string]any {
 	return c.Object
 }
 
-// differences names each field that differs, as "path: old -> new".
+// differences returns each field that differs, as "path: old -> new".
 func differences(path string, a, b any) (all []string) {
 	if reflect.DeepEqual(a, b) {
 		return nil
@@ -113,8 +113,7 @@ func differences(path string, a, b any) (all []string) {
 	return all
 }
 
-// byName makes a map of a list whose elements have names, as strategic merges do; false if
-// they have none.
+// byName turns a list whose elements have names into a map, as strategic merges do. It returns false if they have none.
 func byName(v any) (map[string]any, bool) {
 	elements, ok := v.([]any)
 	if !ok {
@@ -133,7 +132,7 @@ func byName(v any) (map[string]any, bool) {
 	return m, true
 }
 
-// short is a value in a few characters.
+// short shortens a value for printing.
 func short(v any) string {
 	if v == nil {
 		return "(none)"
@@ -146,7 +145,7 @@ func short(v any) string {
 	return string(text)
 }
 
-// write prints the plan: a line for each object, and one for each field that changes.
+// write prints the plan: a line for each object and for each changed field.
 func (p plan) write(w io.Writer) {
 	for _, s := range p {
 		fmt.Fprintf(w, "  %-6s  %s\n", s.verb, s.ref)
@@ -156,7 +155,7 @@ func (p plan) write(w io.Writer) {
 	}
 }
 
-// changes reports how many objects will not stay as they are.
+// changes returns the number of objects that change.
 func (p plan) changes() (n int) {
 	for _, s := range p {
 		if s.verb != same {

@@ -13,11 +13,10 @@ import (
 	"github.com/fairway-net/fairway/internal/kube/objects"
 )
 
-// product is the name of the image in deploy/.
+// product is the image's name in deploy/.
 const product = "ghcr.io/fairway-net/fairway"
 
-// A kustomization is the part of a kustomization.yaml that overlays of this package have.
-// It is written as JSON, which YAML includes.
+// A kustomization is the part of a kustomization.yaml that this package writes. It is written as JSON, which is YAML.
 type kustomization struct {
 	APIVersion string    `json:"apiVersion"`
 	Kind       string    `json:"kind"`
@@ -33,7 +32,7 @@ type patched struct {
 	Patch  string            `json:"patch"`
 }
 
-// overlay is the kustomization that a user would write for s (deploy/README.md).
+// overlay returns the kustomization that a user would write for s (deploy/README.md).
 func (s Settings) overlay() (kustomization, error) {
 	k := kustomization{APIVersion: "kustomize.config.k8s.io/v1beta1", Kind: "Kustomization", Resources: []string{"deploy/agent"}, Labels: partOf}
 	if s.DNS {
@@ -53,7 +52,7 @@ func (s Settings) overlay() (kustomization, error) {
 	for _, c := range s.Components {
 		k.Components = append(k.Components, "deploy/components/"+c)
 	}
-	k.Components = append(k.Components, "deploy/image") // also for what components bring
+	k.Components = append(k.Components, "deploy/image") // for the images of the components too
 	return k, k.patch("v1", "ConfigMap", agentName, "data", s.Values)
 }
 
@@ -72,7 +71,7 @@ func (k *kustomization) patch(apiVersion, kind, name, field string, value any) e
 	return nil
 }
 
-// imageComponent is deploy/image/kustomization.yaml for an image.
+// imageComponent returns deploy/image/kustomization.yaml for an image.
 func imageComponent(image string) kustomization {
 	set := map[string]string{"name": product}
 	name, digest, ok := strings.Cut(image, "@")
@@ -87,7 +86,7 @@ func imageComponent(image string) kustomization {
 	return kustomization{APIVersion: "kustomize.config.k8s.io/v1alpha1", Kind: "Component", Images: []any{set}}
 }
 
-// checkImage refuses what names no single image.
+// checkImage refuses a text that names no single image.
 func checkImage(image string) error {
 	last := image[strings.LastIndex(image, "/")+1:]
 	switch {
@@ -99,8 +98,8 @@ func checkImage(image string) error {
 	return nil
 }
 
-// Render returns the objects of the settings, in the order in which they are applied. The chart
-// is made of what it returns (hack/chart).
+// Render returns the objects of the settings, in the order of their application. The chart is made from it
+// (hack/chart).
 func Render(manifests fs.FS, s Settings) ([]*unstructured.Unstructured, error) {
 	var err error
 	if s.Components, err = uncontained(manifests, s.Components); err != nil {
@@ -117,8 +116,8 @@ func Render(manifests fs.FS, s Settings) ([]*unstructured.Unstructured, error) {
 	return all, stamp(all)
 }
 
-// RenderCleanup returns the objects that clean every node; afterKubeProxy: each waits first for
-// a kube-proxy's rules.
+// RenderCleanup returns the objects that clean every node. With afterKubeProxy each node waits for kube-proxy's rules
+// first.
 func RenderCleanup(manifests fs.FS, image string, afterKubeProxy bool) ([]*unstructured.Unstructured, error) {
 	var patches []patched
 	if afterKubeProxy {
@@ -130,7 +129,7 @@ func RenderCleanup(manifests fs.FS, image string, afterKubeProxy bool) ([]*unstr
 	})
 }
 
-// build runs kustomize over an overlay beside the manifests, in memory.
+// build runs kustomize in memory, over an overlay next to the manifests.
 func build(manifests fs.FS, image string, overlay kustomization) ([]*unstructured.Unstructured, error) {
 	disk := filesys.MakeFsInMemory()
 	err := fs.WalkDir(manifests, ".", func(p string, d fs.DirEntry, err error) error {

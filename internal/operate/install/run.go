@@ -15,23 +15,23 @@ import (
 	"github.com/fairway-net/fairway/internal/kube/objects"
 )
 
-// An Installer does what the commands say.
+// An Installer runs the commands.
 type Installer struct {
 	API       API
 	Manifests fs.FS // the directory deploy
 	Out       io.Writer
-	Version   string // of this program
-	DryRun    bool   // show what would be done, and do nothing
+	Version   string // version of this program
+	DryRun    bool   // show the changes, and make none
 	Timeout   time.Duration
-	Poll      time.Duration // between two looks at what is waited for
+	Poll      time.Duration // time between two checks while waiting
 }
 
-// errNotInstalled is of a cluster without revisions.
+// errNotInstalled is returned for a cluster without revisions.
 var errNotInstalled = errors.New("fairway install has not been here [fairway install; it also takes over what kubectl apply -k has made]")
 
 func (i *Installer) say(format string, args ...any) { fmt.Fprintf(i.Out, format+"\n", args...) }
 
-// Install puts Fairway on a cluster that has none of this program's making.
+// Install puts Fairway on a cluster without an installation by this program.
 func (i *Installer) Install(ctx context.Context, o Options) error {
 	inv, err := loadInventory(ctx, i.API)
 	if err != nil {
@@ -43,8 +43,7 @@ func (i *Installer) Install(ctx context.Context, o Options) error {
 	return i.render(ctx, inv, o, "install")
 }
 
-// Upgrade brings the manifests of this program, and what o asks for, to a cluster that has
-// Fairway. Settings stay what they are.
+// Upgrade applies this program's manifests and the options to an existing installation. Other settings stay.
 func (i *Installer) Upgrade(ctx context.Context, o Options) error {
 	inv, err := loadInventory(ctx, i.API)
 	if err != nil {
@@ -56,7 +55,7 @@ func (i *Installer) Upgrade(ctx context.Context, o Options) error {
 	return i.render(ctx, inv, o, "upgrade")
 }
 
-// render decides about the settings, and carries them out.
+// render decides about the settings and applies them.
 func (i *Installer) render(ctx context.Context, inv *inventory, o Options, what string) error {
 	facts, err := Detect(ctx, i.API)
 	if err != nil {
@@ -81,7 +80,7 @@ func (i *Installer) render(ctx context.Context, inv *inventory, o Options, what 
 	return i.carryOut(ctx, inv, &revision{What: what, Settings: d.Settings, objects: wanted})
 }
 
-// show prints what was found, and what follows from it.
+// show prints the facts and the decision.
 func (i *Installer) show(f *Facts, d *decision) {
 	w := tabwriter.NewWriter(i.Out, 0, 0, 2, ' ', 0)
 	distribution := f.Distribution
@@ -147,7 +146,7 @@ func (d *decision) dnsText(f *Facts) string {
 	return "the cluster's"
 }
 
-// carryOut makes the cluster what r says, or shows what that would do.
+// carryOut applies r, or shows what would change.
 func (i *Installer) carryOut(ctx context.Context, inv *inventory, r *revision) error {
 	gone := inv.gone(r.objects)
 	p, err := planOf(ctx, i.API, r.objects, gone)
@@ -186,7 +185,7 @@ func (i *Installer) carryOut(ctx context.Context, inv *inventory, r *revision) e
 	return nil
 }
 
-// wayBack is the hint of an error that leaves a cluster half-way.
+// wayBack returns advice for an error that leaves a cluster half-way.
 func (inv *inventory) wayBack() string {
 	if _, err := inv.former(0); err == nil {
 		return " [correct it and try again, or fairway rollback]"
@@ -194,8 +193,7 @@ func (inv *inventory) wayBack() string {
 	return " [correct it and try again, or fairway uninstall]"
 }
 
-// change applies a revision. Services and DNS always have a server: what takes over runs
-// before what it replaces is ended, and what is given back runs before ours is.
+// change applies a revision. Services and DNS always have a server: the new one runs before the old one stops.
 func (i *Installer) change(ctx context.Context, inv *inventory, r *revision, gone []objects.Ref) error {
 	if err := i.giveBackDNS(ctx, inv, r.Settings); err != nil {
 		return err
@@ -232,7 +230,7 @@ func (i *Installer) change(ctx context.Context, inv *inventory, r *revision, gon
 	return i.takeDNS(ctx, inv, r.Settings)
 }
 
-// apply applies one object. An object whose kind has just been defined has to wait for it.
+// apply applies one object. An object of a kind that was just defined waits for the kind.
 func (i *Installer) apply(ctx context.Context, o *unstructured.Unstructured) error {
 	var failed error
 	err := i.until(ctx, func(ctx context.Context) (bool, error) {
@@ -248,7 +246,7 @@ func (i *Installer) apply(ctx context.Context, o *unstructured.Unstructured) err
 	return nil
 }
 
-// Rollback applies the objects of a former revision; 0: of the last whole one.
+// Rollback applies the objects of an earlier revision. 0 means the last finished one.
 func (i *Installer) Rollback(ctx context.Context, number int) error {
 	inv, err := loadInventory(ctx, i.API)
 	if err != nil {
@@ -292,7 +290,7 @@ func (i *Installer) History(ctx context.Context) error {
 	return w.Flush()
 }
 
-// until looks every Poll until done reports true or an error, or ctx ends.
+// until calls done every Poll until it returns true or an error, or ctx ends.
 func (i *Installer) until(ctx context.Context, done func(context.Context) (bool, error)) error {
 	tick := time.NewTicker(i.Poll)
 	defer tick.Stop()
@@ -309,8 +307,7 @@ func (i *Installer) until(ctx context.Context, done func(context.Context) (bool,
 	}
 }
 
-// workloads are those of the objects whose pods are waited for; first those on every node,
-// which others may need.
+// workloads returns the objects whose pods a run waits for. DaemonSets come first, because others may need them.
 func workloads(all []*unstructured.Unstructured) (found []*unstructured.Unstructured) {
 	for _, kind := range []string{"DaemonSet", "Deployment"} {
 		for _, o := range all {

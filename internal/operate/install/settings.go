@@ -10,8 +10,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// The keys of deploy/agent/config.yaml that this package decides itself. Others are passed
-// through.
+// The keys of deploy/agent/config.yaml that this package decides. It passes other keys through.
 const (
 	keyAPIServer   = "FAIRWAY_API_SERVER"
 	keyClusterCIDR = "CLUSTER_CIDR"
@@ -21,9 +20,9 @@ const (
 	keyPodNetwork  = "POD_NETWORK"
 )
 
-// The words of options that are no value of their own.
+// The words of options that are not values.
 const (
-	Auto    = "auto" // found out from the cluster
+	Auto    = "auto" // detected from the cluster
 	fairway = "fairway"
 	none    = "none"
 	routes  = "routes"
@@ -34,31 +33,31 @@ const (
 	no  = "false"
 )
 
-// Options are what the user asks for. An empty one is found out, or stays what it was.
+// Options are the user's wishes. An empty option is detected, or keeps its value.
 type Options struct {
 	Image            string            // of the agent and of DNS, with a tag or a digest
-	Components       []string          // of deploy/components, beside those that the settings need
-	Without          []string          // components of before that are left out from now on
+	Components       []string          // of deploy/components, in addition to those that the settings select
+	Without          []string          // components to leave out from now on
 	DNS              string            // auto, fairway, none
 	APIServer        string            // URL
 	ClusterCIDR      string            // one prefix, or two with a comma
 	ProxyMode        string            //
-	PodNetwork       string            // auto (found out), none, routes, vxlan, wireguard, bgp
+	PodNetwork       string            // auto, none, routes, vxlan, wireguard, bgp
 	ReplaceKubeProxy string            // auto, true, false
 	RefuseExternal   string            // true, false
-	Set              map[string]string // further keys of the ConfigMap
+	Set              map[string]string // more keys of the ConfigMap
 }
 
-// Settings are what one revision of an installation was rendered from.
+// Settings are the input of one revision.
 type Settings struct {
 	Image      string            `json:"image"`
 	Components []string          `json:"components,omitempty"`
-	DNS        bool              `json:"dns"`                  // the Deployment fairway-dns
-	DNSService []string          `json:"dnsService,omitempty"` // addresses of the Service kube-dns, where there was none
+	DNS        bool              `json:"dns"`                  // whether the Deployment fairway-dns runs
+	DNSService []string          `json:"dnsService,omitempty"` // addresses of the Service kube-dns, if this program created it
 	Values     map[string]string `json:"values"`               // of the ConfigMap fairway-agent
 }
 
-// Defaults are the settings of deploy/agent/config.yaml.
+// Defaults returns the settings of deploy/agent/config.yaml.
 func Defaults(manifests fs.FS) (map[string]string, error) {
 	text, err := fs.ReadFile(manifests, "agent/config.yaml")
 	if err != nil {
@@ -73,7 +72,7 @@ func Defaults(manifests fs.FS) (map[string]string, error) {
 	return config.Data, nil
 }
 
-// apply writes what the options name over the values.
+// apply overwrites values with the options.
 func (o Options) apply(values map[string]string) error {
 	for key, value := range map[string]string{
 		keyAPIServer: o.APIServer, keyClusterCIDR: o.ClusterCIDR, keyMode: o.ProxyMode, keyExternalIPs: o.RefuseExternal,

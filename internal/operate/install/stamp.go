@@ -11,8 +11,8 @@ import (
 	"github.com/fairway-net/fairway/internal/kube/objects"
 )
 
-// settingsHash is an annotation of pods: they are replaced when their settings change, one
-// after the other, and a run can wait for it.
+// settingsHash is an annotation of pods. A change of the settings replaces the pods one after the other, and a run can
+// wait for it.
 const settingsHash = "fairway.net/settings-hash"
 
 // stamp writes the hash of the settings into the agents' pod template.

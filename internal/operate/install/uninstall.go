@@ -14,8 +14,8 @@ import (
 	"github.com/fairway-net/fairway/internal/kube/objects"
 )
 
-// Uninstall hands Services and DNS back, removes all objects, and cleans each node. With
-// force it does not mind pods that lose their network.
+// Uninstall hands back Services and DNS, removes all objects, and cleans each node. force accepts that pods lose their
+// network.
 func (i *Installer) Uninstall(ctx context.Context, force bool) error {
 	inv, err := loadInventory(ctx, i.API)
 	if err != nil {
@@ -41,7 +41,7 @@ func (i *Installer) Uninstall(ctx context.Context, force bool) error {
 	return nil
 }
 
-// needPods refuses to take the network from pods that cannot be deleted without it.
+// needPods refuses to remove the network of running pods, unless force.
 func (i *Installer) needPods(ctx context.Context, r *revision, force bool) error {
 	if force || !connectsPods(r.Settings.Values) {
 		return nil
@@ -61,7 +61,7 @@ func (i *Installer) needPods(ctx context.Context, r *revision, force bool) error
 		len(pods), pods[0].Namespace, pods[0].Name)
 }
 
-// inventoryPods reports which pods are of the revision's own workloads.
+// inventoryPods returns a function that reports whether a pod belongs to the revision's workloads.
 func inventoryPods(r *revision) func(corev1.Pod) bool {
 	var selectors []map[string]string
 	for _, o := range workloads(r.objects) {
@@ -112,9 +112,8 @@ func (i *Installer) showRemoval(ctx context.Context, inv *inventory, refs []obje
 	return nil
 }
 
-// remove gives Services back to kube-proxy while agents still follow the cluster, ends the
-// agents, which leaves their rules in the kernel, and removes the rules only when kube-proxy
-// has written its own.
+// remove gives Services back to kube-proxy while agents still follow the cluster. Then it stops the agents, which leave
+// their rules, and removes the rules after kube-proxy has written its own.
 func (i *Installer) remove(ctx context.Context, inv *inventory, r *revision, refs []objects.Ref) error {
 	if err := i.giveBackDNS(ctx, inv, Settings{}); err != nil {
 		return err

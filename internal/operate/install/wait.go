@@ -15,8 +15,7 @@ import (
 	"github.com/fairway-net/fairway/internal/text"
 )
 
-// waitFor waits until each DaemonSet and Deployment among the objects runs as it says, and
-// prints how far it is.
+// waitFor waits until each DaemonSet and Deployment among the objects runs, and prints the progress.
 func (i *Installer) waitFor(ctx context.Context, all []*unstructured.Unstructured) error {
 	for _, o := range workloads(all) {
 		if err := i.waitReady(ctx, objects.RefOf(o)); err != nil {
@@ -26,8 +25,7 @@ func (i *Installer) waitFor(ctx context.Context, all []*unstructured.Unstructure
 	return nil
 }
 
-// waitReady waits for one workload. What keeps its pods from being ready is printed once,
-// and is in the error if ctx ends.
+// waitReady waits for one workload. It prints each obstacle of its pods once, and the error has them if ctx ends.
 func (i *Installer) waitReady(ctx context.Context, ref objects.Ref) error {
 	said := ""
 	troubles := map[string]bool{}
@@ -59,7 +57,7 @@ func (i *Installer) waitReady(ctx context.Context, ref objects.Ref) error {
 	return fmt.Errorf("%s: %s: %w%s", ref, said, err, ends(troubles))
 }
 
-// ends lists troubles at the end of an error.
+// ends returns troubles as the end of an error.
 func ends(troubles map[string]bool) string {
 	if len(troubles) == 0 {
 		return ""
@@ -67,9 +65,9 @@ func ends(troubles map[string]bool) string {
 	return ": " + strings.Join(slices.Sorted(maps.Keys(troubles)), "; ")
 }
 
-// A progress is how far a workload is.
+// A progress is the state of a workload's rollout.
 type progress struct {
-	seen                   bool // its controller has seen the last change
+	seen                   bool // the controller has seen the last change
 	wanted, updated, ready int64
 }
 
@@ -94,7 +92,7 @@ func progressOf(o *unstructured.Unstructured) progress {
 	}
 	p.wanted, p.updated, p.ready = number("spec", "replicas"), number("status", "updatedReplicas"), number("status", "readyReplicas")
 	if number("status", "replicas") > p.wanted {
-		p.ready = min(p.ready, p.wanted-1) // pods of the former template are left
+		p.ready = min(p.ready, p.wanted-1) // pods of the old template remain
 	}
 	return p
 }
@@ -112,7 +110,7 @@ func (i *Installer) podsOf(ctx context.Context, o *unstructured.Unstructured) ([
 	return list[corev1.Pod](ctx, i.API, "v1", "Pod", o.GetNamespace(), strings.Join(pairs, ","))
 }
 
-// troubles says what keeps a workload's pods from running, in words of the kubelet.
+// troubles returns what keeps a workload's pods from running, in the kubelet's words.
 func (i *Installer) troubles(ctx context.Context, o *unstructured.Unstructured) (map[string]bool, error) {
 	pods, err := i.podsOf(ctx, o)
 	if err != nil {
@@ -132,10 +130,11 @@ func (i *Installer) troubles(ctx context.Context, o *unstructured.Unstructured) 
 	return found, nil
 }
 
-// patience is how long a pod may wait for a node before that is told: nodes come too.
+// patience is how long a pod may wait for a node before a message. Nodes may still be joining.
 const patience = 10 * time.Second
 
-// unscheduled says why the scheduler finds no node for a pod; empty: it has one, or has not looked for long.
+// unscheduled returns why the scheduler finds no node for a pod. It returns "" if the pod has a node or has not waited
+// for long.
 func unscheduled(p corev1.Pod, now time.Time) string {
 	for _, c := range p.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && now.Sub(c.LastTransitionTime.Time) >= patience {
@@ -145,7 +144,7 @@ func unscheduled(p corev1.Pod, now time.Time) string {
 	return ""
 }
 
-// troubleOf is empty for a container that runs, or is on its way.
+// troubleOf returns "" for a container that runs or starts.
 func troubleOf(s corev1.ContainerStatus) string {
 	w := s.State.Waiting
 	if w == nil || w.Reason == "ContainerCreating" || w.Reason == "PodInitializing" {
@@ -158,7 +157,7 @@ func troubleOf(s corev1.ContainerStatus) string {
 	return data + ": " + text.LastLine(w.Message)
 }
 
-// waitGone waits until no pod of the workloads is left.
+// waitGone waits until the workloads have no pods.
 func (i *Installer) waitGone(ctx context.Context, gone []*unstructured.Unstructured) error {
 	for _, o := range workloads(gone) {
 		said := -1

@@ -12,19 +12,19 @@ import (
 	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
 )
 
-// LoadBalancers are who announces the addresses of Services of type LoadBalancer.
+// LoadBalancers lists the addresses of Services of type LoadBalancer with the nodes that announce them.
 type LoadBalancers struct {
 	announce.Overview
 	Time  time.Time `json:"time"`
-	Named bool      `json:"-"` // Services were asked for by name: say all of them
+	Named bool      `json:"-"` // Services were named: print all of them
 }
 
-// OK reports whether each address is announced by a node, or a balancer outside has it.
+// OK reports whether a node announces each address, or a balancer outside has it.
 func (b LoadBalancers) OK() bool {
 	return !slices.ContainsFunc(b.Addresses, func(a announce.AddressReport) bool { return len(a.Announced) == 0 })
 }
 
-// Only leaves the addresses of these Services; none: of all.
+// Only keeps the addresses of the named Services. Without names it keeps all.
 func (b *LoadBalancers) Only(names []string) error {
 	for _, name := range names {
 		if !slices.ContainsFunc(b.Addresses, func(a announce.AddressReport) bool { return slices.Contains(a.Services, name) }) {
@@ -39,7 +39,7 @@ func (b *LoadBalancers) Only(names []string) error {
 	return nil
 }
 
-// WriteTable implements output.Value. Wide, or for Services by name, it says also why other nodes do not announce.
+// WriteTable implements output.Value. If wide, or for named Services, it also prints why other nodes do not announce.
 func (b LoadBalancers) WriteTable(w io.Writer, wide bool) error {
 	if len(b.Addresses) == 0 && len(b.Problems) == 0 {
 		_, err := fmt.Fprintln(w, "No Service of type LoadBalancer is here.")
@@ -70,7 +70,7 @@ func (b LoadBalancers) WriteTable(w io.Writer, wide bool) error {
 	return nil
 }
 
-// elsewhere is why other nodes do not announce, a line for each.
+// elsewhere returns a line for each node that does not announce, with the reason.
 func (b LoadBalancers) elsewhere() (lines []string) {
 	for _, a := range b.Addresses {
 		for _, n := range a.Elsewhere {
@@ -84,7 +84,8 @@ func (b LoadBalancers) elsewhere() (lines []string) {
 	return lines
 }
 
-// speakers are those that are not well: a session that is down, or no grant; wide all of them.
+// speakers returns a line for each unhealthy speaker: a session is down, or it has no grant. If wide, it returns all
+// speakers.
 func (b LoadBalancers) speakers(wide bool) (lines []string) {
 	for _, s := range b.Speakers {
 		if s.Up && !wide {
@@ -104,7 +105,7 @@ func (b LoadBalancers) speakers(wide bool) (lines []string) {
 	return lines
 }
 
-// since is how long something has been so, if that is known.
+// since returns for how long something has been so, or "".
 func (b LoadBalancers) since(t time.Time) string {
 	if t.IsZero() {
 		return ""

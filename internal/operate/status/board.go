@@ -7,31 +7,29 @@ import (
 	"time"
 )
 
-// The reasons of Conditions: words that alerts and people look for.
+// The reasons of Conditions. Alerts and people look for these words.
 const (
-	RulesNotWritten   = "RulesNotWritten"   // the last try to write the rules failed
-	RulesDiffer       = "RulesDiffer"       // the kernel holds other rules than were written
+	RulesNotWritten   = "RulesNotWritten"   // the last attempt to write the rules failed
+	RulesDiffer       = "RulesDiffer"       // the kernel's rules differ from the written ones
 	APIReadFailed     = "APIReadFailed"     // the API server does not answer, or refuses a list
-	ListDoubted       = "ListDoubted"       // the API server has forgotten most objects
-	OtherProxyRules   = "OtherProxyRules"   // another service proxy's rules are on the node
-	OtherModeRules    = "OtherModeRules"    // rules of another of our modes cannot be removed
+	ListDoubted       = "ListDoubted"       // the API server has lost most objects
+	OtherProxyRules   = "OtherProxyRules"   // another service proxy has rules on the node
 	HandoverPending   = "HandoverPending"   // mode none, and no other proxy has taken over
-	PortInUse         = "PortInUse"         // /healthz or /metrics does not listen
-	ConntrackFull     = "ConntrackFull"     // the kernel's table of flows is nearly full
-	ConntrackSettings = "ConntrackSettings" // the node's conntrack could not be set
-	SettingsRefused   = "SettingsRefused"   // the ConfigMap has settings that this node cannot take
-	ForwardingDropped = "ForwardingDropped" // another program drops what the node forwards
-	NodeNotEligible   = "NodeNotEligible"   // the node's object is missing or about to be deleted
+	PortInUse         = "PortInUse"         // /healthz or /metrics cannot listen
+	ConntrackFull     = "ConntrackFull"     // the conntrack table is nearly full
+	ConntrackSettings = "ConntrackSettings" // the conntrack settings could not be applied
+	SettingsRefused   = "SettingsRefused"   // this node refuses settings of the ConfigMap
+	ForwardingDropped = "ForwardingDropped" // another program drops forwarded packets
+	NodeNotEligible   = "NodeNotEligible"   // the Node object is missing or about to be deleted
 )
 
-// A Board keeps what is degraded. The zero value works. Its methods may be called by any
-// goroutine.
+// A Board holds the current Conditions. The zero value works. Any goroutine may call its methods.
 type Board struct {
 	mu  sync.Mutex
 	all map[string]Condition
 }
 
-// Set notes that something is degraded; an empty message: it is well again.
+// Set records a Condition. An empty message removes it.
 func (b *Board) Set(reason, message string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -50,7 +48,7 @@ func (b *Board) Set(reason, message string) {
 	b.all[reason] = c
 }
 
-// Conditions returns what is degraded, sorted by reason.
+// Conditions returns the current Conditions, sorted by reason.
 func (b *Board) Conditions() []Condition {
 	b.mu.Lock()
 	defer b.mu.Unlock()

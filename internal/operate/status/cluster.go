@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// A Cluster is what is known of all nodes.
+// A Cluster is the status of all nodes.
 type Cluster struct {
 	Nodes     []Member  `json:"nodes"` // sorted by name
 	Time      time.Time `json:"time"`
@@ -22,23 +22,22 @@ type Cluster struct {
 // A Member is a node of the cluster, with or without an agent.
 type Member struct {
 	Name string `json:"name"`
-	// Pod is the agent's pod; empty: the node has none. State is "Running", or why not.
+	// Pod is the agent's pod, or "" if the node has none. State is "Running", or the reason.
 	Pod      string `json:"pod,omitempty"`
 	State    string `json:"state"`
 	Running  bool   `json:"-"`
 	Restarts int    `json:"restarts"`
-	// Status is what the agent says; nil: it was not asked, or did not answer: Error.
+	// Status is the agent's answer. It is nil if the agent was not asked or did not answer; Error says why.
 	Status *Node  `json:"status,omitempty"`
 	Error  string `json:"error,omitempty"`
 }
 
 const (
 	askTimeout = 5 * time.Second // for one agent's answer
-	askAtOnce  = 16              // agents that are asked at the same time
+	askAtOnce  = 16              // agents asked at the same time
 )
 
-// Gather asks the agent of each member that runs. That one does not answer is a part of the
-// result.
+// Gather asks each member's agent. A member that does not answer is part of the result.
 func Gather(ctx context.Context, namespace string, members []Member, ask func(ctx context.Context, i int) ([]byte, error)) Cluster {
 	all := Cluster{Nodes: members, Namespace: namespace}
 	slots := make(chan struct{}, askAtOnce)
@@ -130,7 +129,7 @@ func (m Member) row(now time.Time, wide bool) []string {
 	return row
 }
 
-// summary counts, and says what to do next.
+// summary counts the nodes, and says what to do next.
 func (c Cluster) summary() string {
 	bad, next := 0, ""
 	for _, m := range c.Nodes {
@@ -144,7 +143,7 @@ func (c Cluster) summary() string {
 			next = fmt.Sprintf("\nwhy: kubectl -n %s exec %s -- fairway status", c.Namespace, m.Pod)
 		case m.State == "Running" || m.State == "CrashLoopBackOff" || m.State == "Error":
 			next = fmt.Sprintf("\nwhy: kubectl -n %s logs %s", c.Namespace, m.Pod)
-		default: // as ImagePullBackOff: it has no log yet
+		default: // such as ImagePullBackOff: the pod has no log yet
 			next = fmt.Sprintf("\nwhy: kubectl -n %s describe pod %s", c.Namespace, m.Pod)
 		}
 	}

@@ -8,11 +8,11 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// countAgain is how long a Counter's numbers are good enough: who asks /statusz as fast as he
-// can must not make the agent count 50,000 Services each time.
+// countAgain is how long a Counter's numbers are used. Frequent requests of /statusz must not make the agent count
+// 50,000 Services each time.
 const countAgain = time.Second
 
-// A Counter counts what a table has. The zero value works; any goroutine may use it.
+// A Counter counts Services, addresses and endpoints of a table. The zero value works. Any goroutine may use it.
 type Counter struct {
 	mu                             sync.Mutex
 	table                          *service.Table
@@ -20,8 +20,8 @@ type Counter struct {
 	services, addresses, endpoints int
 }
 
-// Count returns the number of Services, of their addresses and of their endpoints. t may be
-// nil. The numbers may be those of a table a second ago.
+// Count returns the numbers of Services, of their addresses and of their endpoints. t may be nil. The numbers may be a
+// second old.
 func (c *Counter) Count(t *service.Table) (services, addresses, endpoints int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -40,7 +40,7 @@ func (c *Counter) Count(t *service.Table) (services, addresses, endpoints int) {
 	return c.services, c.addresses, c.endpoints
 }
 
-// endpointsOf returns how many different endpoints the frontends of a Service have.
+// endpointsOf returns the number of different endpoints of a Service's frontends.
 func endpointsOf(e *service.Entry) int {
 	seen := map[netip.AddrPort]struct{}{}
 	routes := map[*service.Route]struct{}{}

@@ -1,13 +1,11 @@
-// Package status says how the agents of a cluster are: each of its own node, and all of
-// them together.
+// Package status reports the state of the agents: of one node, and of all nodes.
 //
 //	proxy loop, store, takeover ─→ Board ─→ Node ─→ socket @fairway/agent   root on the node: everything
 //	                                         └────→ :10256/statusz           the network: no messages
 //	API server ─ pods, pods/proxy ─→ /statusz of each agent ─→ Cluster
 //
-// It hides the protocol of the socket and the layout of the tables. It promises: what the
-// network sees names no object, no address and no text of an error; asking costs an agent the
-// same with ten Services and with fifty thousand; nothing is written to the API server.
+// The answer to the network names no object, no address and no error. A question costs an agent the same with ten
+// Services and with fifty thousand. Nothing is written to the API server.
 package status
 
 import (
@@ -20,30 +18,30 @@ import (
 	"github.com/fairway-net/fairway/internal/podnetwork/egress"
 )
 
-// A Node is what an agent says of its node.
+// A Node is an agent's report about its node.
 type Node struct {
 	Node    string `json:"node"`
 	Version string `json:"version"`
-	// Mode is the proxy mode that works; Configured is --proxy-mode, which may be auto or none.
+	// Mode is the active proxy mode. Configured is --proxy-mode, which may be auto or none.
 	Mode       string    `json:"mode"`
 	Configured string    `json:"configuredMode"`
 	PodNetwork string    `json:"podNetwork"`
 	Started    time.Time `json:"started"`
-	// InSync says that the kernel has all that the API server has sent, and Since when that
-	// became so; zero: it has not been yet.
+	// InSync reports whether the kernel has everything that the API server has sent. Since is the time of the last
+	// change of InSync; zero means not yet.
 	InSync    bool      `json:"inSync"`
 	Since     time.Time `json:"since,omitzero"`
 	Services  int       `json:"services"`
 	Addresses int       `json:"addresses"` // frontends: addresses with a port
 	Endpoints int       `json:"endpoints"`
-	// Drift is what other programs changed in Fairway's rules, and Fairway restored.
+	// Drift counts changes by other programs that Fairway undid.
 	Drift Drift `json:"drift"`
-	// OtherProxies are rules of other service proxies on the node.
+	// OtherProxies lists other service proxies' rules on the node.
 	OtherProxies []string    `json:"otherProxies"`
 	Degraded     []Condition `json:"degraded"`
-	// Egress is with which addresses pods leave the cluster, and by which nodes.
+	// Egress lists the addresses that pods leave the cluster with, and the nodes.
 	Egress []egress.Way `json:"egress,omitempty"`
-	// Time is when the agent said all this.
+	// Time is the time of the report.
 	Time time.Time `json:"time"`
 }
 
@@ -53,15 +51,15 @@ type Drift struct {
 	Last     time.Time `json:"last,omitzero"`
 }
 
-// A Condition is a part that does not work as it should.
+// A Condition is a part that does not work.
 type Condition struct {
-	Reason  string    `json:"reason"`            // one word, constant
-	Message string    `json:"message,omitempty"` // what is wrong and what to do
+	Reason  string    `json:"reason"`            // one constant word
+	Message string    `json:"message,omitempty"` // the fault and the remedy
 	Since   time.Time `json:"since"`
 }
 
-// Public returns what anybody who reaches the node may know: reasons without messages, and
-// of other proxies only that there are some.
+// Public returns the part that everyone who reaches the node may know: reasons without messages, and only whether other
+// proxies exist.
 func (n Node) Public() Node {
 	n.Egress, n.Degraded = nil, append([]Condition{}, n.Degraded...)
 	for i := range n.Degraded {
@@ -102,7 +100,7 @@ func (n Node) WriteTable(w io.Writer, _ bool) error {
 	return egress.WriteTable(w, n.Egress)
 }
 
-// headline says the most important thing in a few words.
+// headline returns the most important fact in a few words.
 func (n Node) headline() string {
 	switch {
 	case n.Since.IsZero() && !n.InSync:

@@ -15,19 +15,19 @@ import (
 	"github.com/fairway-net/fairway/internal/ipc/listener"
 )
 
-// Socket is the agent's abstract Unix socket. Its name belongs to the network namespace, as
-// the rules do, whatever mounts and process IDs an agent's container has. The kernel frees it
-// when the process ends, however it ends. It is also the lock that keeps a second agent out.
+// Socket is the agent's abstract Unix socket. Its name belongs to the network namespace, as the rules do, whatever
+// mounts and PID namespace the agent's container has. The kernel frees it when the process ends. It is also the lock
+// against a second agent.
 const Socket = "@fairway/agent"
 
-// ErrNoAgent says that no agent runs in this network namespace.
+// ErrNoAgent reports that no agent runs in this network namespace.
 var ErrNoAgent = errors.New("no fairway agent runs on this node")
 
-// answerTimeout is how long a client of the socket may take.
+// answerTimeout limits a client of the socket.
 const answerTimeout = 2 * time.Second
 
-// Serve answers on the socket until ctx ends: each client that is root gets what now
-// returns, as JSON. One client at a time: there is nothing to wait for.
+// Serve answers on the socket until ctx ends: each client that is root gets now() as JSON. Clients are served one at a
+// time, because an answer waits for nothing.
 func Serve(ctx context.Context, l net.Listener, now func() Node) error {
 	err := listener.Serve(ctx, l, func(c net.Conn) {
 		defer c.Close()
@@ -42,7 +42,7 @@ func Serve(ctx context.Context, l net.Listener, now func() Node) error {
 	return nil
 }
 
-// Ask returns what the agent of this network namespace says.
+// Ask returns the report of this network namespace's agent.
 func Ask(ctx context.Context) (Node, error) {
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "unix", Socket)
@@ -70,8 +70,8 @@ func Ask(ctx context.Context) (Node, error) {
 	return n, nil
 }
 
-// Holder returns the ID of the process that has the socket; 0 if it is not known: it has just
-// ended, or it is in a PID namespace that this process does not see.
+// Holder returns the ID of the process that has the socket. It returns 0 if the process has just ended, or is in a PID
+// namespace that this process does not see.
 func Holder() int {
 	c, err := net.DialTimeout("unix", Socket, time.Second)
 	if err != nil {

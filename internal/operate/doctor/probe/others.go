@@ -16,14 +16,14 @@ import (
 	"github.com/fairway-net/fairway/internal/text"
 )
 
-// proxyLinks are links that a service proxy makes.
+// proxyLinks lists interfaces that service proxies create.
 var proxyLinks = []struct{ name, whose string }{
 	{"kube-ipvs0", "kube-proxy in mode ipvs (link kube-ipvs0)"}, {"cilium_host", "Cilium (link cilium_host)"},
 	{"kube-dummy-if", "kube-router (link kube-dummy-if)"}, {"antrea-gw0", "Antrea (link antrea-gw0)"},
 	{"ovn-k8s-mp0", "OVN-Kubernetes (link ovn-k8s-mp0)"},
 }
 
-// others finds what other programs have in the kernel that carries or drops packets of Services.
+// others reads the rules of other programs that carry or drop packets of Services.
 func others(ctx context.Context) (f doctor.OthersFacts) {
 	there, _ := links()
 	for _, l := range proxyLinks {
@@ -45,8 +45,8 @@ func others(ctx context.Context) (f doctor.OthersFacts) {
 	return f
 }
 
-// drops returns the base chains at forward and input whose policy is drop, of nf_tables and of
-// iptables-legacy. Fairway has none.
+// drops returns the base chains at forward and input with policy drop, of nf_tables and of iptables-legacy. Fairway has
+// none.
 func drops(ctx context.Context) (all []string, err error) {
 	var socket *netlink.Conn
 	c, err := nftables.New(nftables.AsLasting(), nftables.WithSockOptions(func(n *netlink.Conn) error { socket = n; return nil }))
@@ -69,7 +69,7 @@ func drops(ctx context.Context) (all []string, err error) {
 		}
 	}
 	for _, is4 := range []bool{true, false} {
-		_ = xtables.Save(ctx, xtables.Legacy, is4, func(l xtables.Line) { // not installed: it has no rules that we could name
+		_ = xtables.Save(ctx, xtables.Legacy, is4, func(l xtables.Line) { // an iptables that is not installed has no rules
 			if l.Kind == xtables.Chain && l.Text == "DROP" && slices.Contains([]string{"INPUT", "FORWARD"}, l.Chain) {
 				all = append(all, fmt.Sprintf("%s %s %s", xtables.Program(xtables.Legacy, is4, ""), l.Table, l.Chain))
 			}

@@ -3,8 +3,7 @@
 //	modes' probes, nf_tables, iptables, /proc, /sys, links ─┐
 //	API server, once ───────────────────────────────────────┴─→ doctor.Facts
 //
-// It hides where each fact is read. It promises to change nothing, to ask the kernel what it
-// can do instead of comparing versions, and to end with its context.
+// It changes nothing, asks the kernel instead of comparing versions, and ends with its context.
 package probe
 
 import (
@@ -29,17 +28,17 @@ import (
 	"github.com/fairway-net/fairway/internal/text"
 )
 
-// Config says what to look at.
+// Config selects the facts to collect.
 type Config struct {
 	Node       string
 	Mode       string // --proxy-mode
-	PodNetwork string // --pod-network; empty: another program connects the pods
+	PodNetwork string // --pod-network; empty: another program provides the pod network
 	Connection kube.Connection
-	// Healthz and Metrics are the agent's ports; 0: it does not listen.
+	// Healthz and Metrics are the agent's ports. 0 means that it does not listen.
 	Healthz, Metrics uint16
 }
 
-// Look collects the facts about the node of the calling thread's network namespace.
+// Look collects the facts of the calling thread's network namespace.
 func Look(ctx context.Context, c Config) doctor.Facts {
 	f := doctor.Facts{
 		Node: c.Node, Root: os.Geteuid() == 0, Kernel: kernel(), Mode: c.Mode, PodNetwork: c.PodNetwork,
@@ -75,7 +74,7 @@ func kernel() string {
 	return unix.ByteSliceToString(u.Release[:])
 }
 
-// probeWays asks the kernel for what the pod network may need.
+// probeWays asks the kernel for the features of the pod network.
 func probeWays(ctx context.Context) (all []doctor.ModeFact) {
 	for _, way := range []node.Way{node.WayVXLAN, node.WayWireGuard} {
 		fact := doctor.ModeFact{Name: string(way)}
@@ -87,8 +86,7 @@ func probeWays(ctx context.Context) (all []doctor.ModeFact) {
 	return all
 }
 
-// probeModes asks each mode whether it works here, and the kernel whether it would take the
-// mode's program.
+// probeModes asks each mode whether it works here, and asks the kernel whether it would accept the mode's program.
 func probeModes(ctx context.Context) (all []doctor.ModeFact) {
 	for _, m := range modes.All() {
 		fact := doctor.ModeFact{Name: m.Name}
@@ -107,7 +105,7 @@ func probeModes(ctx context.Context) (all []doctor.ModeFact) {
 	return all
 }
 
-// programs are those that modes start, with iptables' rules.
+// programs describes the programs that modes start, with iptables' rules.
 func programs(ctx context.Context, root bool) (all []doctor.ProgramFact) {
 	names := []string{"nft", xtables.Program(xtables.NFT, true, ""), xtables.Program(xtables.Legacy, true, "")}
 	for i, name := range names {
@@ -129,9 +127,9 @@ func programs(ctx context.Context, root bool) (all []doctor.ProgramFact) {
 	return all
 }
 
-// rules counts the rules that a kind of iptables has.
+// rules counts the rules of an iptables variant.
 func rules(ctx context.Context, v xtables.Variant) (n int) {
-	_ = xtables.Save(ctx, v, true, func(l xtables.Line) { // what cannot be read counts as none: the mode's probe says why
+	_ = xtables.Save(ctx, v, true, func(l xtables.Line) { // unreadable rules count as none: the mode's probe reports the reason
 		if l.Kind == xtables.Rule {
 			n++
 		}
@@ -144,7 +142,7 @@ func read(path string) string {
 	return strings.TrimSpace(string(data))
 }
 
-// sysctls reads those that package doctor knows. A missing one stays out.
+// sysctls reads the settings that package doctor judges. It omits missing ones.
 func sysctls() map[string]string {
 	all := map[string]string{}
 	for _, name := range []string{"net.ipv4.ip_forward", "net.bridge.bridge-nf-call-iptables", "net.ipv4.conf.all.rp_filter"} {
@@ -193,14 +191,14 @@ func api(ctx context.Context, c Config) doctor.APIFacts {
 	return f
 }
 
-// overheads are what tunnels add to a packet, with IPv4 outside.
+// overheads are the bytes that tunnels add to a packet, with IPv4 outside.
 var overheads = map[string]int{"vxlan": 50, "geneve": 50, "wireguard": 60, "ipip": 20}
 
-// links reads the interfaces and which of them has the default route.
+// links reads the interfaces, and the name of the one with the default route.
 func links() (all []doctor.Link, uplink string) {
 	found, err := netlinksafe.LinkList()
 	if err != nil {
-		return nil, "" // the check says that it does not know
+		return nil, "" // the check reports that it does not know
 	}
 	for _, l := range found {
 		name, kind := l.Attrs().Name, l.Type()
