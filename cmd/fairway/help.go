@@ -9,7 +9,7 @@ import (
 	"github.com/fairway-net/fairway/internal/command/agent/config"
 )
 
-// described is a flag as help shows it: not with a type of Go, and not with an empty list for a default.
+// described returns a flag for help: without Go's type name, and without an empty list as default.
 func described(f *pflag.Flag) *pflag.Flag {
 	d := *f
 	switch f.Value.Type() {
@@ -21,12 +21,12 @@ func described(f *pflag.Flag) *pflag.Flag {
 	return &d
 }
 
-// A number is a flag's value, by a word that says what it takes.
+// A number is a flag's value with a word for its unit in help.
 type number struct{ pflag.Value }
 
 func (number) Type() string { return "number" }
 
-// usage is cobra's usage text with the flags in groups: forty in one list hide each other.
+// usage prints cobra's usage text with the flags in groups, because one list of forty flags is hard to read.
 func usage(c *cobra.Command) error {
 	out := c.OutOrStderr()
 	line := c.UseLine()

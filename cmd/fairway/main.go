@@ -1,10 +1,8 @@
-// Command fairway is the Service path of a Kubernetes cluster in one program:
-// the service proxy of a node, the cluster's DNS, and the tools that show what
-// they did. The pods' network plugin, which a container runtime starts as root
-// for each pod, is a program of its own: fairway-cni.
+// Command fairway is the Service path of a Kubernetes cluster in one program: the service proxy of a node, the
+// cluster's DNS, load-balancer addresses, and the tools that show what they did. The CNI plugin is a program of its
+// own, fairway-cni.
 //
-// main only passes arguments, output and signals to run, so
-// that every command can be tested in process.
+// main passes arguments, output and signals to run, so that tests run every command in process.
 package main
 
 import (
@@ -31,7 +29,7 @@ import (
 	"github.com/fairway-net/fairway/internal/text"
 )
 
-// version is set by the Makefile with -ldflags -X; a plain `go build` says so.
+// version is set by the Makefile with -ldflags -X. A plain `go build` keeps this value.
 var version = "v0.1.0-dev"
 
 func main() {
@@ -41,10 +39,10 @@ func main() {
 	os.Exit(code)
 }
 
-// run executes one command line and returns the exit status. An error is printed once,
-// here: a line with what is wrong, and a line with what to do.
+// run executes one command line and returns the exit status. It prints an error once: a line with the fault, and a line
+// with the remedy.
 func run(ctx context.Context, e command.Env, args []string) int {
-	if strings.HasPrefix(e.Program, "kubectl_complete-") { // how kubectl asks what may follow `kubectl fairway`
+	if strings.HasPrefix(e.Program, "kubectl_complete-") { // kubectl asks in this way for completions of `kubectl fairway`
 		e.Program, args = strings.Replace(e.Program, "kubectl_complete-", "kubectl-", 1), append([]string{cobra.ShellCompRequestCmd}, args...)
 	}
 	root := newRoot(e)
@@ -74,8 +72,7 @@ func newRoot(e command.Env) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "fairway",
 		Short: "The Kubernetes service network: service proxy, cluster DNS, pod network",
-		// Errors are printed by run, without the usage text: the line that
-		// names the fault must not drown in forty lines of flags.
+		// run prints errors without the usage text, because forty lines of flags would hide the fault.
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Version:       e.Version,

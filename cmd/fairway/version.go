@@ -11,7 +11,7 @@ import (
 	"github.com/fairway-net/fairway/internal/command"
 )
 
-// versionInfo is what fairway version prints.
+// versionInfo is the output of fairway version.
 type versionInfo struct {
 	Version  string `json:"version"`
 	Go       string `json:"go"`

@@ -9,7 +9,7 @@ import (
 	"slices"
 )
 
-// Archive packs the files as `helm package` does, but the same files to the same bytes.
+// Archive packs the files as `helm package` does. The same files give the same bytes.
 func Archive(files map[string][]byte) ([]byte, error) {
 	var out bytes.Buffer
 	z := gzip.NewWriter(&out)

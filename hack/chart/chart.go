@@ -1,7 +1,7 @@
 package chart
 
 import (
-	_ "embed" // the parts that are not made of deploy/
+	_ "embed" // the files that are not generated from deploy/
 	"fmt"
 	"io/fs"
 	"maps"
@@ -17,15 +17,15 @@ import (
 //go:embed files/NOTES.txt
 var notes []byte
 
-// generated is the first line of what is made of deploy/.
+// generated is the first line of each generated file.
 const generated = "# Generated from deploy/ by `make chart`: change it there.\n"
 
-// A Chart is what a chart is made of.
+// A Chart is the input of a chart.
 type Chart struct {
 	Manifests fs.FS  // the directory deploy
 	Version   string // of the program, as v1.2.3
-	Image     string // the default for the image: name:tag, or empty where this build has none
-	Readme    string // docs/helm.md; the table of values comes behind it
+	Image     string // the default image, name:tag; empty if this build has none
+	Readme    string // docs/helm.md; the table of values is appended
 }
 
 // Files returns the files of the chart by their path in it.
@@ -41,7 +41,7 @@ func (c Chart) Files() (map[string][]byte, error) {
 	meta, err := yaml.Marshal(map[string]any{
 		"apiVersion": "v2", "name": "fairway", "type": "application", "version": strings.TrimPrefix(c.Version, "v"), "appVersion": c.Version,
 		"description": "A Kubernetes service network in one program: service proxy, cluster DNS, pod network, load balancer, NetworkPolicy",
-		"kubeVersion": ">=1.27.0-0", // the first with all fields of the Deployments
+		"kubeVersion": ">=1.27.0-0", // the first version with all fields of the Deployments
 		"home":        "https://github.com/fairway-net/fairway",
 		"keywords":    []string{"kube-proxy", "service", "dns", "cni", "load-balancer", "networkpolicy"},
 	})
@@ -66,11 +66,11 @@ type maker struct {
 	manifests  fs.FS
 	components []install.Component
 	values     []*value
-	settings   []*value // those of values that are keys of the ConfigMap
+	settings   []*value // values that are keys of the ConfigMap
 	objects    []rendered
 }
 
-// A rendered object is one that is there under some conditions.
+// A rendered object exists under some conditions.
 type rendered struct {
 	ref      string
 	file     string
@@ -132,7 +132,7 @@ func imageValues(image string) []*value {
 	}
 }
 
-// condition is when a component is there.
+// condition returns the condition under which a component is rendered.
 func (m *maker) condition(c install.Component) string {
 	if len(c.Sets) == 0 {
 		return ".Values.components." + Name(c.Name)
@@ -143,7 +143,7 @@ func (m *maker) condition(c install.Component) string {
 		switch {
 		case v.def == true || v.def == false:
 			all = append(all, ".Values."+v.name())
-		case key == podNetwork && c.Sets[key] == "routes": // the component is that of all ways
+		case key == podNetwork && c.Sets[key] == "routes": // the component belongs to all ways of the pod network
 			all = append(all, fmt.Sprintf("ne .Values.%s %q", v.name(), "none"))
 		default:
 			all = append(all, fmt.Sprintf("eq .Values.%s %q", v.name(), c.Sets[key]))
@@ -186,7 +186,7 @@ func (m *maker) add(v version, o *unstructured.Unstructured) {
 	m.objects[i].versions = append(m.objects[i].versions, v)
 }
 
-// templates are the files of objects, one for each of the programs.
+// templates returns a file of objects for each program.
 func (m *maker) templates() (map[string][]byte, error) {
 	files := map[string][]*node{}
 	for _, r := range m.objects {
@@ -194,7 +194,7 @@ func (m *maker) templates() (map[string][]byte, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", r.ref, err)
 		}
-		if r.versions[0].when != "" { // it is not always there
+		if r.versions[0].when != "" { // the object depends on a condition
 			for _, v := range r.versions {
 				n.when = append(n.when, v.when)
 			}

@@ -10,34 +10,33 @@ import (
 	"strings"
 )
 
-// A version is a value as it is under a condition; the empty one holds always.
+// A version is a value under a condition. An empty condition always holds.
 type version struct {
 	when  string
 	value any
 }
 
-// A node is what the versions of a value have in common, and in what they differ. It is a map
-// (fields), a list (items), or a scalar with its cases: the last of them is for all others.
+// A node is the merged form of several versions of a value. It is a map (fields), a list (items), or a scalar with its
+// cases. The last case is the default.
 type node struct {
 	key    string
-	when   []string // one of these conditions must hold; empty: none is needed
+	when   []string // one of these conditions must hold; empty: always
 	fields []*node
 	items  []*node
 	cases  []version
 	list   bool
 }
 
-// An expr is an action of a template that stands for a scalar.
+// An expr is a template action in place of a scalar.
 type expr string
 
-// A block is the name of a value that stands for a map or a list. An optional one is written only
-// if it is not empty.
+// A block names a value that stands for a map or a list. An optional block is written only if it is not empty.
 type block struct {
 	name     string
 	optional bool
 }
 
-// merge makes one node of the versions. The one that holds always is the first, if there is one.
+// merge merges versions into one node. The version that always holds comes first, if there is one.
 func merge(versions []version) (*node, error) {
 	switch {
 	case all[map[string]any](versions):
@@ -77,13 +76,13 @@ func mergeMaps(versions []version) (*node, error) {
 	return n, nil
 }
 
-// byImportance sorts what says which object it is to the front.
+// byImportance sorts the fields that identify an object to the front.
 func byImportance(a, b string) int {
 	rank := map[string]int{"apiVersion": -4, "kind": -3, "name": -2, "metadata": -1, "spec": 1, "status": 2}
 	return cmp.Or(cmp.Compare(rank[a], rank[b]), strings.Compare(a, b))
 }
 
-// member merges what some of the versions have, under the conditions of those.
+// member merges the versions that have a member, under their conditions.
 func member(having, versions []version) (*node, error) {
 	n, err := merge(having)
 	if err != nil || len(having) == len(versions) {
@@ -98,8 +97,7 @@ func member(having, versions []version) (*node, error) {
 	return n, nil
 }
 
-// mergeLists takes lists for sets with an order: what a version has besides the first's comes
-// behind it.
+// mergeLists treats lists as ordered sets. Elements that the first version lacks follow its own.
 func mergeLists(versions []version) (*node, error) {
 	n := &node{list: true}
 	if !slices.ContainsFunc(versions, func(v version) bool { return !reflect.DeepEqual(v.value, versions[0].value) }) {
@@ -136,18 +134,18 @@ func mergeLists(versions []version) (*node, error) {
 	return n, nil
 }
 
-// keyOf is by which an element of a list is the same in two versions.
+// keyOf returns the identity of a list's element across versions.
 func keyOf(item any) string {
 	if m, ok := item.(map[string]any); ok && m["name"] != nil {
 		return fmt.Sprint(m["name"], " ", m["mountPath"], " ", m["namespace"])
 	}
-	text, _ := json.Marshal(item) // of JSON
+	text, _ := json.Marshal(item) // of JSON data, so it cannot fail
 	return string(text)
 }
 
 func mergeScalars(versions []version) *node {
 	n := &node{}
-	for _, v := range slices.Backward(versions[1:]) { // of two components that change it, the last counts
+	for _, v := range slices.Backward(versions[1:]) { // if two components change it, the last one counts
 		if reflect.DeepEqual(v.value, versions[0].value) {
 			continue
 		}
@@ -161,7 +159,7 @@ func mergeScalars(versions []version) *node {
 	return n
 }
 
-// either is the condition that one of the conditions holds.
+// either returns the condition that one of the conditions holds.
 func either(conditions []string) string {
 	var out []string
 	for _, c := range conditions {

@@ -9,7 +9,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// A printer writes nodes as YAML with a template's actions.
+// A printer writes nodes as YAML with template actions.
 type printer struct{ bytes.Buffer }
 
 func (p *printer) line(indent int, format string, args ...any) {
@@ -17,7 +17,7 @@ func (p *printer) line(indent int, format string, args ...any) {
 	fmt.Fprintf(p, format+"\n", args...)
 }
 
-// each writes nodes, those that follow each other under the same conditions together.
+// each writes nodes. Consecutive nodes with the same conditions share one.
 func (p *printer) each(nodes []*node, indent int, write func(*node)) {
 	open := ""
 	for i, n := range nodes {
@@ -85,7 +85,7 @@ func (p *printer) items(n *node, indent int) {
 	})
 }
 
-// objects writes the documents of a file, under a condition on all.
+// objects writes the documents of a file, under a condition for all.
 func (p *printer) objects(all []*node, when string) []byte {
 	p.WriteString(generated + "{{- if " + when + " }}\n")
 	p.each(all, 0, func(n *node) {
@@ -96,7 +96,7 @@ func (p *printer) objects(all []*node, when string) []byte {
 	return p.Bytes()
 }
 
-// choice is a scalar that depends on conditions.
+// choice returns a scalar that depends on conditions.
 func choice(cases []version) string {
 	var out strings.Builder
 	last := len(cases) - 1
@@ -113,7 +113,7 @@ func choice(cases []version) string {
 	return out.String() + "{{ else }}" + scalar(cases[last].value) + "{{ end }}"
 }
 
-// scalar is a value in YAML and in a template.
+// scalar returns a value as YAML inside a template.
 func scalar(value any) string {
 	if e, ok := value.(expr); ok {
 		return string(e)
@@ -121,7 +121,7 @@ func scalar(value any) string {
 	out, err := yaml.Marshal(value)
 	text := strings.TrimSuffix(string(out), "\n")
 	if err != nil || strings.Contains(text, "\n") { // folded
-		out, _ = json.Marshal(value) // a string of JSON is one of YAML
+		out, _ = json.Marshal(value) // a JSON string is a YAML string
 		text = string(out)
 	}
 	return strings.ReplaceAll(text, "{{", `{{ "{{" }}`)

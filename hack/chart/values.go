@@ -14,19 +14,19 @@ import (
 	"github.com/fairway-net/fairway/internal/operate/install"
 )
 
-// A value is one that operators may set.
+// A value is a setting of the chart.
 type value struct {
-	path    []string // in values.yaml: of a group, and in it; or one name
+	path    []string // in values.yaml: a group and a name, or one name
 	def     any
 	about   string
 	oneOf   []string
 	pattern string
-	key     string // of the ConfigMap fairway-agent, if it is one
+	key     string // the key of the ConfigMap fairway-agent, if it has one
 }
 
 func (v *value) name() string { return strings.Join(v.path, ".") }
 
-// groups are what paths begin with, in the order of values.yaml.
+// groups are the first parts of paths, in the order of values.yaml.
 var groups = [][2]string{
 	{"image", "The image of all parts: `make image` makes it and says its tag."},
 	{"", ""},
@@ -37,10 +37,10 @@ var groups = [][2]string{
 	{"speaker", "DaemonSet fairway-speaker, if a component brings it."},
 }
 
-// settingNames has where a key's name in values.yaml is not its words in camel case.
+// settingNames lists the names in values.yaml that are not their keys in camel case.
 var settingNames = map[string]string{"CLUSTER_CIDR": "clusterCIDR", "REFUSE_EXTERNAL_IPS": "refuseExternalIPs"}
 
-// groupsOf are the groups, and those that a new workload brings.
+// groupsOf returns the groups, with those of new workloads.
 func groupsOf(values []*value) [][2]string {
 	all := slices.Clone(groups)
 	for _, v := range values {
@@ -51,8 +51,8 @@ func groupsOf(values []*value) [][2]string {
 	return all
 }
 
-// Name is what a key of the ConfigMap, or a component, is called in values.yaml: apiServer for
-// FAIRWAY_API_SERVER, loadBalancer for load-balancer.
+// Name returns the name in values.yaml of a ConfigMap key or a component: apiServer for FAIRWAY_API_SERVER,
+// loadBalancer for load-balancer.
 func Name(name string) string {
 	if known := settingNames[name]; known != "" {
 		return known
@@ -64,11 +64,10 @@ func Name(name string) string {
 	return strings.Join(words, "")
 }
 
-// ofComponent are sentences on components, which follow from the values here.
+// ofComponent matches sentences about components. The values express them here.
 var ofComponent = regexp.MustCompile(` [^.]*[Cc]omponent[^.]*\.`)
 
-// settings are the keys of the ConfigMap, with the comments that deploy/agent/config.yaml has
-// on them.
+// settings returns the keys of the ConfigMap with their comments in deploy/agent/config.yaml.
 func settings(manifests fs.FS, components []install.Component) ([]*value, error) {
 	defaults, err := install.Defaults(manifests)
 	if err != nil {
@@ -110,13 +109,13 @@ func settings(manifests fs.FS, components []install.Component) ([]*value, error)
 	return out, nil
 }
 
-// oneOfKeys are the values of keys that no component follows from.
+// oneOfKeys lists the allowed values of keys without components.
 var oneOfKeys = map[string][]string{"LOG_FORMAT": {"text", "json"}}
 
-// podNetwork is the key one of whose components belongs to all of its values but none.
+// podNetwork is the key with a component that belongs to all its values except none.
 const podNetwork = "POD_NETWORK"
 
-// choices are the values that a setting can have, if components follow from it.
+// choices returns the allowed values of a setting that selects components.
 func choices(key, def string, components []install.Component) []string {
 	if known := oneOfKeys[key]; known != nil {
 		return known
@@ -128,18 +127,18 @@ func choices(key, def string, components []install.Component) []string {
 		}
 	}
 	if key == podNetwork {
-		oneOf = append(oneOf, "vxlan", "auto", "bgp") // with the same component
+		oneOf = append(oneOf, "vxlan", "auto", "bgp") // they use the same component
 	}
 	if len(oneOf) == 1 {
 		return nil
 	}
 	if !slices.Contains(oneOf, "none") {
-		oneOf = append(oneOf, "none") // which no component chooses
+		oneOf = append(oneOf, "none") // it selects no component
 	}
 	return oneOf
 }
 
-// valuesFile is values.yaml.
+// valuesFile returns values.yaml.
 func valuesFile(values []*value) []byte {
 	var out bytes.Buffer
 	out.WriteString(generated)
@@ -166,7 +165,7 @@ func valuesFile(values []*value) []byte {
 	return out.Bytes()
 }
 
-// in reports whether the value belongs to a group; those with one name belong to the group "".
+// in reports whether the value belongs to a group. Values with one name belong to the group "".
 func (v *value) in(group string) bool {
 	return len(v.path) == 1 && group == "" || len(v.path) > 1 && v.path[0] == group
 }
@@ -190,7 +189,7 @@ func comment(out *bytes.Buffer, indent, text string) {
 	out.WriteString(line + "\n")
 }
 
-// nested is a map of maps for a path.
+// nested returns a map of maps for a path.
 func nested(path []string, v any) any {
 	for _, name := range slices.Backward(path) {
 		v = map[string]any{name: v}
@@ -198,7 +197,7 @@ func nested(path []string, v any) any {
 	return v
 }
 
-// schema is values.schema.json: a name that is no value is refused, and one with another type.
+// schema returns values.schema.json: an unknown name or another type is refused.
 func schema(values []*value) []byte {
 	root := object()
 	root["$schema"] = "https://json-schema.org/draft-07/schema#"
@@ -214,7 +213,7 @@ func schema(values []*value) []byte {
 		}
 		at[v.path[len(v.path)-1]] = v.property()
 	}
-	text, _ := json.MarshalIndent(root, "", "  ") // of maps, lists and texts
+	text, _ := json.MarshalIndent(root, "", "  ") // maps, lists and texts only, so it cannot fail
 	return append(text, '\n')
 }
 
@@ -245,7 +244,7 @@ func (v *value) property() map[string]any {
 	return p
 }
 
-// table is the values as a table of Markdown.
+// table returns the values as a Markdown table.
 func table(values []*value) string {
 	var out strings.Builder
 	out.WriteString("| value | default | meaning |\n|---|---|---|\n")

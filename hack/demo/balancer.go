@@ -12,16 +12,16 @@ import (
 // outside is the Service of type LoadBalancer of the last step.
 const outside = "backend-outside"
 
-// The requests of the last step. Each may take less time than the address is away, so that
-// what comes between two answers is the outage, and little more.
+// The requests of the last step. A request must take less time than the outage. The gap between two answers is then
+// little more than the outage.
 const (
 	outsideRate     = 20
 	outsideLasting  = 15 * time.Second
 	outsidePatience = "0.3" // seconds
 )
 
-// balancer gives the back end an address for clients outside, cuts the power of the node that announces it while
-// a client calls, and shows how long no answer came.
+// balancer gives the back end an address for clients outside, cuts the power of the node that announces it while a
+// client calls, and shows the longest gap without an answer.
 func balancer(ctx context.Context, d *demo) error {
 	if speakers, err := d.quiet(ctx, "kubectl", "-n", "kube-system", "get", "daemonset", "fairway-speaker", "--ignore-not-found", "-o", "name"); err != nil || speakers == "" {
 		fmt.Fprintf(d.out, "   This lab announces no addresses: left out (`%s up` of a new lab does, with --load-balancer l2)\n", d.lab)
@@ -50,7 +50,7 @@ func balancer(ctx context.Context, d *demo) error {
 	return d.awaitReplicas(ctx, "backend", 3)
 }
 
-// exposed makes the Service anew, waits until the client gets an answer at its address, and returns that.
+// exposed recreates the Service, waits until the client gets an answer, and returns the address.
 func (d *demo) exposed(ctx context.Context) (netip.Addr, error) {
 	if _, err := d.quiet(ctx, "kubectl", "delete", "service", outside, "--ignore-not-found"); err != nil {
 		return netip.Addr{}, err
@@ -93,7 +93,7 @@ func (d *demo) answered(ctx context.Context, at netip.Addr) error {
 	})
 }
 
-// owner is the node that announces the address; not: one that did before, whose object is still there.
+// owner returns the node that announces the address. It skips not, the previous owner, whose object may still exist.
 func (d *demo) owner(ctx context.Context, not string) (owner string, err error) {
 	err = until(ctx, "one node to announce "+outside, func() (string, bool, error) {
 		out, err := d.quiet(ctx, "kubectl", "-n", "metallb-system", "get", "servicel2statuses", "-l", "metallb.io/service-name="+outside,
@@ -119,7 +119,7 @@ func (d *demo) outage(ctx context.Context, at netip.Addr, owner string) error {
 	var began, done time.Time
 	for a := range results {
 		answers = append(answers, a)
-		if len(answers) == outsideRate { // a second of load first
+		if len(answers) == outsideRate { // load for a second first
 			began = time.Now()
 			if _, err := d.show(ctx, "fault", "node", strings.TrimPrefix(owner, "node-"), "kill"); err != nil {
 				return err
@@ -143,8 +143,7 @@ func (d *demo) outage(ctx context.Context, at netip.Addr, owner string) error {
 	return nil
 }
 
-// longestGap is the longest time between two answers of which the later one came after cut, and how many
-// requests failed.
+// longestGap returns the longest gap between two answers that ends after cut, and the number of failed requests.
 func longestGap(answers []answer, cut time.Time) (gap time.Duration, failed int) {
 	var last time.Time
 	for _, a := range answers {

@@ -45,13 +45,13 @@ type (
 	}
 )
 
-// ready says whether a pod takes requests and does not terminate.
+// ready reports whether a pod takes requests and is not terminating.
 func (p pod) ready() bool {
 	return p.Metadata.DeletionTimestamp == nil && slices.ContainsFunc(p.Status.Conditions,
 		func(c struct{ Type, Status string }) bool { return c.Type == "Ready" && c.Status == "True" })
 }
 
-// address is the node's address on the fabric.
+// address returns the node's address in the lab's network.
 func (n node) address() (netip.Addr, error) {
 	for _, a := range n.Status.Addresses {
 		if a.Type == "InternalIP" {
@@ -66,7 +66,7 @@ func (n node) ready() bool {
 		func(c struct{ Type, Status string }) bool { return c.Type == "Ready" && c.Status == "True" })
 }
 
-// pods returns the pods of one app of the example, including those that terminate.
+// pods returns the pods of one app of the example, terminating ones too.
 func (d *demo) pods(ctx context.Context, app string) ([]pod, error) {
 	var list podList
 	err := d.get(ctx, &list, "pods", "-l", "app="+app)
@@ -104,8 +104,8 @@ func (d *demo) endpoints(ctx context.Context, service string) ([]netip.Addr, err
 	return addrs, nil
 }
 
-// scale sets a deployment's replicas, and waits until exactly that many pods exist, all ready, and until the
-// Service's endpoints are exactly these pods.
+// scale sets a deployment's replicas. It waits until exactly this many pods exist, all ready, and are the Service's
+// endpoints.
 func (d *demo) scale(ctx context.Context, app string, replicas int) error {
 	if _, err := d.kubectl(ctx, "scale", "deployment", app+"-deployment", fmt.Sprintf("--replicas=%d", replicas)); err != nil {
 		return err

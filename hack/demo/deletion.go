@@ -13,22 +13,22 @@ import (
 	"time"
 )
 
-// The load of step 8: for about ten seconds, each request a new connection, each bounded in time.
+// The load of step 8: for about ten seconds, each request on a new connection, with a time limit.
 const (
 	rate     = 40
 	lasting  = 10 * time.Second
 	patience = "2" // seconds
 )
 
-// answer is one request of the load, as it came back.
+// answer is the result of one request.
 type answer struct {
 	at  time.Time
-	pod string // the pod that answered; "": none did
-	err string // curl's words for what went wrong
+	pod string // the pod that answered; "": none
+	err string // curl's error message
 }
 
-// deletion deletes a back-end pod under load. A request may fail between the end of the pod and the
-// change on the nodes; it must not once the pod has left the endpoints.
+// deletion deletes a back-end pod under load. A request may fail between the end of the pod and the change on the
+// nodes. No request may fail after the pod has left the endpoints.
 func deletion(ctx context.Context, d *demo) error {
 	at, _, err := d.service(ctx, "backend-service")
 	if err != nil {
@@ -47,7 +47,7 @@ func deletion(ctx context.Context, d *demo) error {
 	deleted, left := time.Time{}, make(chan time.Time, 1)
 	for a := range results {
 		answers = append(answers, a)
-		// A second of load first: then delete, and watch the endpoints while it goes on.
+		// A second of load first. Then delete, and watch the endpoints during the load.
 		if len(answers) == rate {
 			deleted = time.Now()
 			if _, err := d.kubectl(ctx, "delete", "pod", victim.Metadata.Name, "--wait=false"); err != nil {
@@ -70,7 +70,7 @@ func deletion(ctx context.Context, d *demo) error {
 	}
 }
 
-// load starts the requests in the client pod. The channel is closed when they are done.
+// load starts the requests in the client pod. It closes the channel at the end.
 func (d *demo) load(ctx context.Context, at netip.AddrPort) (<-chan answer, error) {
 	n := rate * int(lasting.Seconds())
 	args := []string{"kubectl", "exec", client, "--", "curl", "-s", "--rate", fmt.Sprintf("%d/s", rate),
@@ -78,7 +78,7 @@ func (d *demo) load(ctx context.Context, at netip.AddrPort) (<-chan answer, erro
 	return d.requests(ctx, n, args...)
 }
 
-// requests starts a command that makes n requests with curl, and writes its answers to the channel.
+// requests runs n requests with curl and sends the answers to the channel.
 func (d *demo) requests(ctx context.Context, n int, args ...string) (<-chan answer, error) {
 	fmt.Fprintf(d.out, "   $ %s &\n", typed(d.lab, args))
 	cmd := d.command(ctx, args...)
@@ -93,12 +93,12 @@ func (d *demo) requests(ctx context.Context, n int, args ...string) (<-chan answ
 	go func() {
 		defer close(results)
 		read(stdout, results)
-		_ = cmd.Wait() // curl's exit status is that of its last request, which the results tell better
+		_ = cmd.Wait() // the answers say more than curl's exit status, which is that of its last request
 	}()
 	return results, nil
 }
 
-// read parses curl's output: the body of an answer in one line, then a line with its status and the error.
+// read parses curl's output: a line with the answer's body, then a line with its status and error.
 func read(from io.Reader, to chan<- answer) {
 	pod := ""
 	for s := bufio.NewScanner(from); s.Scan(); {
@@ -119,10 +119,10 @@ func read(from io.Reader, to chan<- answer) {
 	}
 }
 
-// watchLeave sends the time at which an address is no endpoint of the back end any more.
+// watchLeave sends the time when an address leaves the back end's endpoints.
 func (d *demo) watchLeave(ctx context.Context, addr netip.Addr, left chan<- time.Time) {
 	for ctx.Err() == nil {
-		// Taken before the question: a request that came back later than this may have begun earlier, and counts.
+		// The time before the question: a request that returns later may have begun earlier, and counts.
 		asked := time.Now()
 		addrs, err := d.endpoints(ctx, "backend-service")
 		if err == nil && !slices.Contains(addrs, addr) {
@@ -132,7 +132,7 @@ func (d *demo) watchLeave(ctx context.Context, addr netip.Addr, left chan<- time
 	}
 }
 
-// judge counts, shows and decides.
+// judge counts the answers, prints them and decides.
 func (d *demo) judge(victim pod, answers []answer, deleted, gone time.Time) error {
 	count := make(map[string]int)
 	var before, after []answer

@@ -14,10 +14,10 @@ import (
 	"github.com/fairway-net/fairway/internal/text"
 )
 
-// client is the pod that sends the requests from inside the cluster.
+// client is the pod that sends requests inside the cluster.
 const client = "demo-client"
 
-// demo is what the steps share.
+// demo holds the state that the steps share.
 type demo struct {
 	lab       string // path of fairway-lab
 	manifests string
@@ -32,10 +32,10 @@ func (m mismatch) Error() string {
 	return fmt.Sprintf("expected %s\nsaw      %s", m.want, indent(m.got, "         "))
 }
 
-// ok prints what held.
+// ok prints a fact that held.
 func (d *demo) ok(format string, args ...any) { fmt.Fprintf(d.out, "   ✓ "+format+"\n", args...) }
 
-// command is one call of the lab's program. It is interrupted, not killed, when the step's time is up, so that `up`
+// command returns one call of the lab's program. When the step's time is up it is interrupted, not killed, so that `up`
 // and a remote shell can end in order.
 func (d *demo) command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, d.lab, args...)
@@ -44,8 +44,7 @@ func (d *demo) command(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// show prints a command as one would type it, runs it and prints its output as it comes. It returns what it wrote
-// to its standard output.
+// show prints a command as a person types it, runs it and prints its output. It returns the standard output.
 func (d *demo) show(ctx context.Context, args ...string) (string, error) {
 	fmt.Fprintf(d.out, "   $ %s\n", typed(d.lab, args))
 	shown := &indenter{to: d.out, prefix: []byte("     "), fresh: true}
@@ -61,7 +60,7 @@ func (d *demo) show(ctx context.Context, args ...string) (string, error) {
 	return stdout.String(), nil
 }
 
-// failed is the error of a command, with the last line of its output, which says why.
+// failed returns a command's error with the last line of its output, which has the reason.
 func (d *demo) failed(args []string, err error, said string) error {
 	if why := text.LastLine(said); why != "" {
 		err = fmt.Errorf("%w: %s", err, why)
@@ -92,7 +91,7 @@ func (d *demo) inPod(ctx context.Context, args ...string) (string, error) {
 	return d.kubectl(ctx, append([]string{"exec", client, "--"}, args...)...)
 }
 
-// get reads objects, quietly, into a value of their JSON.
+// get reads objects into a value of their JSON, without printing.
 func (d *demo) get(ctx context.Context, into any, args ...string) error {
 	out, err := d.quiet(ctx, append([]string{"kubectl", "get", "-o", "json"}, args...)...)
 	if err != nil {
@@ -104,8 +103,8 @@ func (d *demo) get(ctx context.Context, into any, args ...string) error {
 	return nil
 }
 
-// until repeats a question until its answer is yes, and reports the last answer when time is up. An error of the
-// question itself counts as no: a cluster that changes has such errors.
+// until repeats ask until it returns yes. When time is up it reports the last answer. An error counts as no, because a
+// changing cluster causes errors.
 func until(ctx context.Context, want string, ask func() (seen string, yes bool, err error)) error {
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
@@ -125,7 +124,7 @@ func until(ctx context.Context, want string, ask func() (seen string, yes bool, 
 	}
 }
 
-// typed is a command as a shell would take it.
+// typed returns a command as a shell would take it.
 func typed(program string, args []string) string {
 	words := []string{program}
 	for _, a := range args {
@@ -137,16 +136,16 @@ func typed(program string, args []string) string {
 	return strings.Join(words, " ")
 }
 
-// indent sets all lines but the first under it.
+// indent indents all lines except the first.
 func indent(data, by string) string {
 	return strings.ReplaceAll(strings.TrimSpace(data), "\n", "\n"+by)
 }
 
-// indenter writes lines with a prefix, as they come.
+// indenter prefixes each line.
 type indenter struct {
 	to     io.Writer
 	prefix []byte
-	fresh  bool // the next byte begins a line
+	fresh  bool // the next byte starts a line
 }
 
 func (w *indenter) Write(p []byte) (int, error) {
@@ -162,7 +161,7 @@ func (w *indenter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// end finishes a line that has no end.
+// end finishes an open line.
 func (w *indenter) end() {
 	if !w.fresh {
 		io.WriteString(w.to, "\n")

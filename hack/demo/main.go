@@ -1,11 +1,11 @@
-// Demo shows on a real cluster that Services work: it brings up the lab, applies examples/two-tier unchanged and
+// Demo shows on a real cluster that Services work. It brings up the lab, applies examples/two-tier unchanged and
 // follows packets to pods, step by step, with each command and its real output.
 //
 //	demo ─► bin/fairway-lab up | kubectl … | client -- … | down
-//	  step 1 … 10: title, commands as typed, their output, ✓ what held or ✗ what was expected and what was seen
+//	step 1 … 10: title, commands as typed, their output, ✓ a fact that held or ✗ the expectation and the observation
 //
-// It hides nothing: whatever it checks, it has printed. It promises that its exit status is 0 only if every step held,
-// that every step is bounded in time, and that it can be run again on the same lab.
+// It prints everything that it checks. Its exit status is 0 only if every step held. Every step has a time limit. The
+// demo can run again on the same lab.
 package main
 
 import (
@@ -19,14 +19,14 @@ import (
 	"time"
 )
 
-// step is one thing that is shown. It fails by returning an error; an unmet expectation says what was seen instead.
+// step is one fact to show. An unmet expectation is an error with the observation.
 type step struct {
 	title string
 	bound time.Duration
 	run   func(context.Context, *demo) error
 }
 
-// steps is the order in which things are shown; later ones rely on what earlier ones have made.
+// steps are in order: later steps rely on the results of earlier ones.
 var steps = []step{
 	{"A cluster of three nodes", 3 * time.Minute, cluster},
 	{"The application of the article, unchanged", 90 * time.Second, application},
@@ -61,7 +61,7 @@ func main() {
 	}
 }
 
-// check is what can be known to be wrong before anything is started.
+// check finds mistakes before anything is started.
 func check(d *demo) error {
 	if os.Geteuid() != 0 {
 		return errors.New("the lab makes network namespaces and needs root [run `sudo make demo`]")
@@ -74,7 +74,7 @@ func check(d *demo) error {
 	return nil
 }
 
-// all runs the steps until one fails, and says what a person can do next.
+// all runs the steps until one fails, and prints what a person can do next.
 func (d *demo) all(ctx context.Context, steps []step) error {
 	began := time.Now()
 	for i, s := range steps {
@@ -98,7 +98,7 @@ func (d *demo) all(ctx context.Context, steps []step) error {
 	return nil
 }
 
-// lookAround says what can be done with the lab that is left.
+// lookAround prints commands for the lab that is left.
 func (d *demo) lookAround() {
 	if !d.leave {
 		fmt.Fprintln(d.out)
@@ -113,7 +113,7 @@ func (d *demo) lookAround() {
 `, d.lab)
 }
 
-// down ends the lab, also after the demo was interrupted.
+// down removes the lab, also after an interruption.
 func (d *demo) down() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// nodePorts opens the front end on every node, from outside, with fewer pods than nodes.
+// nodePorts calls the front end on every node from outside, with fewer pods than nodes.
 func nodePorts(ctx context.Context, d *demo) error {
 	if err := d.scale(ctx, "frontend", 2); err != nil {
 		return err
@@ -52,8 +52,8 @@ func nodePorts(ctx context.Context, d *demo) error {
 	return nil
 }
 
-// open gets the page once, readably, and then often enough to meet every pod: with two pods, twenty requests miss one
-// of them once in half a million times.
+// open gets the page once for a reader, and then often enough to meet every pod. With two pods, twenty requests miss
+// one pod once in half a million runs.
 func (d *demo) open(ctx context.Context, at netip.AddrPort, pods []pod) error {
 	url := "http://" + at.String()
 	out, err := d.show(ctx, "client", "--", "curl", "-sS", "--max-time", "5", url)
@@ -86,7 +86,7 @@ func (d *demo) open(ctx context.Context, at netip.AddrPort, pods []pod) error {
 	return nil
 }
 
-// tally is a count in words.
+// tally returns counts in words.
 func tally(count map[string]int) string {
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(count)) {
@@ -116,7 +116,7 @@ func objects(ctx context.Context, d *demo) error {
 // agents is the label of the agent's pods.
 const agents = "app.kubernetes.io/name=fairway-agent"
 
-// dump asks the agent on the client pod's node what it reads back from the kernel about the back end.
+// dump asks the agent on the client pod's node for the kernel's rules of the back end.
 func dump(ctx context.Context, d *demo) error {
 	var from pod
 	if err := d.get(ctx, &from, "pod", client); err != nil {
@@ -145,7 +145,7 @@ func dump(ctx context.Context, d *demo) error {
 		return err
 	}
 	for _, a := range append(addrs, at.Addr()) {
-		// The example's Service and pods use the same port.
+		// The example's Service and its pods use the same port.
 		if one := netip.AddrPortFrom(a, at.Port()).String(); !strings.Contains(out, one) {
 			return mismatch{"the kernel to know " + one, out}
 		}

@@ -9,13 +9,13 @@ import (
 	"strings"
 )
 
-// title is what the example's back end offers.
+// title is a text in the back end's answer.
 const title = "Instructor at Learnk8s"
 
-// job is an answer of the back end, or, with Frontend, of the front end.
+// job is an answer of the back end. Frontend is set in answers of the front end.
 type job struct{ Job, Pod, Frontend string }
 
-// cluster brings the lab up, or takes the one that is, whatever its options are.
+// cluster brings the lab up, or uses a running one with any options.
 func cluster(ctx context.Context, d *demo) error {
 	do := "status"
 	if _, err := d.quiet(ctx, "status"); err != nil {
@@ -68,7 +68,7 @@ func application(ctx context.Context, d *demo) error {
 	return nil
 }
 
-// startClient runs the client pod, or keeps the one of an earlier demo if it still runs.
+// startClient runs the client pod, or keeps the running pod of an earlier demo.
 func (d *demo) startClient(ctx context.Context) error {
 	phase, err := d.quiet(ctx, "kubectl", "get", "pod", client, "--ignore-not-found", "-o", "jsonpath={.status.phase}")
 	if err != nil || phase == "Running" {
@@ -106,8 +106,8 @@ func names(ctx context.Context, d *demo) error {
 	return nil
 }
 
-// answers says whether nslookup's output gives name just the one address. Its remarks begin with two semicolons: that
-// there is no recursion, for one, which is so for every authoritative answer of CoreDNS.
+// answers reports whether nslookup's output gives name exactly one address. Its remarks begin with two semicolons, such
+// as that recursion is missing, as in every authoritative answer of CoreDNS.
 func answers(out, name string, want netip.Addr) bool {
 	_, rest, found := strings.Cut(out, "Name:\t"+name+"\n")
 	var facts []string
@@ -147,8 +147,8 @@ func hasPod(pods []pod, name string) bool {
 	return slices.ContainsFunc(pods, func(p pod) bool { return p.Metadata.Name == name })
 }
 
-// The requests of step 5, and how few of them one of three back ends may get: 100 are expected with a standard
-// deviation of 8.2, so that fewer than 50 is not chance.
+// The requests of step 5, and the fewest that one of three back ends may get. 100 are expected with a standard
+// deviation of 8.2, so fewer than 50 is not chance.
 const (
 	requests = 300
 	fewest   = 50
@@ -167,7 +167,7 @@ func spread(ctx context.Context, d *demo) error {
 	if err != nil {
 		return err
 	}
-	// A new connection for each request: that is what a Service balances.
+	// Each request uses a new connection, because a Service balances connections.
 	args := []string{"exec", client, "--", "curl", "-sS", "--max-time", "5", "-H", "Connection: close", fmt.Sprintf("http://%s/?n=[1-%d]", at, requests)}
 	fmt.Fprintf(d.out, "   $ %s\n", typed(d.lab, append([]string{"kubectl"}, args...)))
 	out, err := d.quiet(ctx, append([]string{"kubectl"}, args...)...)

@@ -1,10 +1,10 @@
-// Command diagram draws docs/fairway.svg: the way of an object from the API server to the kernel,
-// and the way of a packet through it.
+// Command diagram draws docs/fairway.svg: the way of an object from the API server to the kernel, and the way of a
+// packet.
 //
 //	boxes (below) ─▶ does the code have these names? ─▶ SVG
 //
-// Every name in a box is one of the code: a package, or a chain, map or set of mode nftables. It
-// promises to fail when the code no longer has the name, so that the picture cannot grow old.
+// Every name in a box is a package, or a chain, map or set of mode nftables. The command fails if the code no longer
+// has the name, so the picture is always current.
 package main
 
 import (
@@ -17,13 +17,13 @@ import (
 	"strings"
 )
 
-// A box is one step, with the name that the code has for it.
+// A box is one step, named as in the code.
 type box struct {
 	x, y   int
 	name   string // in the code
-	text   string // below the name
+	text   string // the text below the name
 	kernel bool   // a name in the ruleset, not a package
-	to     []int  // boxes that arrows lead to
+	to     []int  // the boxes that its arrows lead to
 }
 
 const (
@@ -31,7 +31,7 @@ const (
 	stepX, stepY  = 200, 100
 )
 
-// boxes are laid out on a grid of stepX and stepY.
+// boxes are on a grid of stepX and stepY.
 var boxes = []box{
 	{0, 0, "internal/kube", "lists and watches Services, EndpointSlices, Nodes", false, []int{1}},
 	{1, 0, "internal/service", "decides: one table a node", false, []int{2}},
@@ -117,7 +117,7 @@ func caption(w io.Writer, row int, text string) {
 	fmt.Fprintf(w, `<text x="20" y="%d" font-size="13" fill="#234">%s</text>`+"\n", row*stepY+20, text)
 }
 
-// arrow leads from the edge of one box to the nearest edge of another.
+// arrow draws an arrow between the nearest edges of two boxes.
 func arrow(w io.Writer, from, to box) {
 	x1, y1 := from.at()
 	x2, y2 := to.at()

@@ -1,8 +1,8 @@
-// Command mkchart writes the Helm chart: bin/fairway-VERSION.tgz, and with -dir its files to read.
+// Command mkchart writes the Helm chart bin/fairway-VERSION.tgz, and with -dir its files.
 //
 //	deploy/ ─ hack/chart ─▶ files ─▶ fairway-VERSION.tgz
 //
-// It runs in the root of the repository. It promises the same bytes for the same sources.
+// It runs in the root of the repository. The same sources give the same bytes.
 package main
 
 import (
@@ -66,7 +66,7 @@ func run(dir, version string) error {
 	return nil
 }
 
-// defaultImage is the image of a release, or the one that `make image` has made, if it has.
+// defaultImage returns the image of a release, or the one that `make image` made, or "".
 func defaultImage(version string) (string, error) {
 	const product, file = "ghcr.io/fairway-net/fairway", "bin/fairway-image.yaml"
 	if !strings.Contains(version, "-") {

@@ -1,16 +1,16 @@
-// Mkimage writes the product's container image without Docker: the static binary, the programs that it starts, and
-// the few files that programs expect in every file system. It starts nft, with which the agent loads its constant
-// ruleset once; iptables in both variants, for mode iptables and for what a kube-proxy left. It loads no modules: the
-// kernel does, when it is asked for IPVS or by a rule.
+// Mkimage writes the product's container image without Docker: the static binaries, the programs that they start, and
+// the few files that programs expect in every file system. The agent starts nft to load its constant ruleset, and both
+// variants of iptables for mode iptables and for a kube-proxy's rules. It loads no modules: the kernel loads them when
+// IPVS or a rule needs one.
 //
 //	bin/fairway ────────► /usr/bin/fairway  (entrypoint; /fairway links to it)
 //	bin/fairway-cni ────► /usr/bin/fairway-cni  (the agent copies it to the node)
-//	nft, iptables, … + their libraries and extensions ► where they are on this machine
-//	CA certificates ────► where they are on this machine, if they are
+//	nft, iptables, … + their libraries and extensions ► the same path as on this machine
+//	CA certificates ────► the same path as on this machine, if it has them
 //	dpkg's status, copyright files, NOTICE, an SBOM (SPDX 2.3) ► /var/lib/dpkg, /usr/share, /NOTICE
 //
-// It promises an archive that `ctr images import`, `docker load` and OCI tools accept, the same bytes for the same
-// files, a tag that names these bytes and no others, and one clear line when something is missing.
+// `ctr images import`, `docker load` and OCI tools accept the archive. The same files give the same bytes, and the tag
+// names these bytes only. A missing program is one clear line.
 package main
 
 import (
@@ -27,13 +27,13 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
-// certificates is where Debian, and Go's crypto/x509 first of all, look for the CA bundle.
+// certificates is the path of the CA bundle in Debian, and the first that Go's crypto/x509 reads.
 const certificates = "/etc/ssl/certs/ca-certificates.crt"
 
-// protocols has the names that iptables-save prints in place of numbers.
+// protocols has the names that iptables-save prints instead of numbers.
 const protocols = "/etc/protocols"
 
-// licenceFile is Fairway's licence, from the root of the repository.
+// licenceFile is Fairway's licence, relative to the root of the repository.
 var licenceFile = "LICENSE"
 
 func main() {
@@ -98,7 +98,7 @@ func run(out, binary, name, version string) error {
 	return nil
 }
 
-// component is what deploy/image/kustomization.yaml says about this image.
+// component is deploy/image/kustomization.yaml for this image.
 const component = `# Which image deploy/ runs. Of a registry, write in place of newTag
 #   digest: <the digest that the registry shows>
 apiVersion: kustomize.config.k8s.io/v1alpha1
@@ -108,8 +108,8 @@ images:
   newTag: %s # the image with the digest %s, and no other
 `
 
-// find returns where the programs of the image are on this machine, and the extensions that iptables loads: all of
-// them, because it must print and restore the rules of all programs.
+// find returns the paths of the image's programs on this machine, and all extensions of iptables, because it prints and
+// restores the rules of all programs.
 func find() (programs, extensions []string, err error) {
 	names := []string{"nft"}
 	for _, family := range []string{"iptables", "ip6tables"} {
@@ -133,14 +133,14 @@ func find() (programs, extensions []string, err error) {
 	return programs, extensions, nil
 }
 
-// contents are the files of the image, and whose they are.
+// contents holds the files of the image and the packages that own them.
 type contents struct {
 	tree     image.Tree
 	packages []image.Package
 	sbom     []byte
 }
 
-// product puts the files of the image together.
+// product collects the files of the image.
 func product(binary, version string, modules []module) (*contents, error) {
 	programs, extensions, err := find()
 	if err != nil {
@@ -157,7 +157,7 @@ func product(binary, version string, modules []module) (*contents, error) {
 	t.Copy("/usr/bin/fairway", binary)
 	t.Copy("/usr/bin/fairway-cni", binary+"-cni")
 	t.Link("/fairway", "usr/bin/fairway")
-	for _, name := range []string{"iptables", "iptables-save", "ip6tables", "ip6tables-save"} { // what everybody types
+	for _, name := range []string{"iptables", "iptables-save", "ip6tables", "ip6tables-save"} { // the names that people type
 		family, verb, _ := strings.Cut(name, "-")
 		t.Link("/usr/sbin/"+name, strings.TrimSuffix(family+"-nft-"+verb, "-"))
 	}
@@ -168,18 +168,18 @@ func product(binary, version string, modules []module) (*contents, error) {
 		}
 	}
 	if _, err := os.Stat(certificates); err == nil {
-		more = append(more, "ca-certificates") // which makes the file when it is installed
+		more = append(more, "ca-certificates") // the package makes the bundle when it is installed
 	}
 	t.File("/etc/passwd", 0o644, "root:x:0:0:root:/:/sbin/nologin\nnonroot:x:65532:65532:nonroot:/:/sbin/nologin\n")
 	t.File("/etc/group", 0o644, "root:x:0:\nnonroot:x:65532:\n")
-	// Go's resolver reads the hosts file first only when told so.
+	// Go's resolver needs this to read the hosts file first.
 	t.File("/etc/nsswitch.conf", 0o644, "hosts: files dns\n")
 	t.Dir("/tmp", 0o777|os.ModeSticky)
 	t.Dir("/run", 0o755) // iptables-legacy locks a file there
 	return c, c.provenance(version, modules, more)
 }
 
-// provenance adds what says where the files come from, and under which licences.
+// provenance adds the files that name the origin and the licences of the image's files.
 func (c *contents) provenance(version string, modules []module, more []string) (err error) {
 	var unowned []string
 	if c.packages, unowned, err = c.tree.Packages(more...); err != nil {
@@ -203,7 +203,7 @@ func (c *contents) provenance(version string, modules []module, more []string) (
 	return nil
 }
 
-// distribution names this machine's as package URLs do: debian-12.
+// distribution returns this machine's name in package URLs: debian-12.
 func distribution() string {
 	text, err := os.ReadFile("/etc/os-release")
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/fairway-net/fairway/internal/image"
 )
 
-// licences are those of the Debian packages, as SPDX has them, read from each one's copyright
-// file. A package that is not here gets a LicenseRef, which names that file.
+// licences maps Debian packages to SPDX expressions, from each package's copyright file. A package that is missing here
+// gets a LicenseRef to that file.
 var licences = map[string]string{
 	"base-files":              "GPL-2.0-or-later",
 	"ca-certificates":         "GPL-2.0-or-later AND MPL-2.0",
@@ -52,8 +52,8 @@ func licence(name string) string {
 	}, name)
 }
 
-// expression is the licence of the image, of all that is in it; the licences of the Go modules
-// that are linked into our programs are permissive, and are in the image.
+// expression returns the licence of the whole image. The Go modules' licences are permissive, and the image contains
+// them.
 func expression(packages []image.Package) string {
 	parts := []string{"Apache-2.0"}
 	for _, p := range packages {
@@ -67,7 +67,7 @@ func expression(packages []image.Package) string {
 	return strings.Join(slices.Compact(parts), " AND ")
 }
 
-// notice says whose programs are in the image, under which licences, and where their sources are.
+// notice lists the programs in the image with their owners, licences and sources.
 func notice(packages []image.Package) string {
 	var b strings.Builder
 	b.WriteString(`Fairway is licensed under the Apache License, Version 2.0 (/LICENSE).
@@ -85,7 +85,7 @@ sources, exactly those that they were built from, are at the addresses below.
 	return b.String()
 }
 
-// moduleLicences adds the licence files of Go modules, as they are in Go's cache of modules.
+// moduleLicences adds the licence files of Go modules from the module cache.
 func moduleLicences(t *image.Tree, all []module) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -121,7 +121,7 @@ func moduleLicences(t *image.Tree, all []module) error {
 	return nil
 }
 
-// cached is how the cache of modules writes a path: capital letters as small ones after "!".
+// cached returns a path as the module cache spells it: "!" and a small letter for a capital one.
 func cached(path string) string {
 	var b strings.Builder
 	for _, r := range path {

@@ -11,9 +11,8 @@ import (
 	"github.com/fairway-net/fairway/internal/image"
 )
 
-// An spdx is a document of SPDX 2.3 (spdx.github.io/spdx-spec/v2.3), as far as we write it: which
-// packages the image is made of. Its date is the one of all of the image's files, so that the
-// same packages give the same bytes.
+// An spdx is a document of SPDX 2.3 (spdx.github.io/spdx-spec/v2.3) with the fields that we write: the packages of the
+// image. Its date is the date of the image's files, so the same packages give the same bytes.
 type spdx struct {
 	Version       string             `json:"spdxVersion"`
 	ID            string             `json:"SPDXID"`
@@ -86,9 +85,9 @@ func sbom(version string, packages []image.Package, modules []module, distributi
 	return append(text, '\n'), nil
 }
 
-// add adds a package: the document describes the first, and that contains the others.
+// add adds a package. The document describes the first package, which contains the others.
 func (d *spdx) add(id, relation string, p spdxPackage, purl string) {
-	p.ID = "SPDXRef-" + strings.Map(func(r rune) rune { // as the specification has it: letters, digits, . and -
+	p.ID = "SPDXRef-" + strings.Map(func(r rune) rune { // the specification allows letters, digits, "." and "-"
 		if r < 0x80 && (r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '.' || r == '-') {
 			return r
 		}
@@ -112,7 +111,7 @@ func escape(version string) string {
 // A module is a Go module in one of the image's programs.
 type module struct{ Path, Version string }
 
-// modules are those of the programs, with Go's library, each once.
+// modules returns the modules of the programs and Go's library, each once.
 func modules(programs ...*debug.BuildInfo) []module {
 	var all []module
 	for _, p := range programs {
