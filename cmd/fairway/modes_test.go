@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"encoding/json"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -20,9 +22,16 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
+// programArgs is an environment variable. It makes a process of this test `fairway` with these arguments, a JSON list.
+const programArgs = "FAIRWAY_TEST_ARGS"
+
 func TestMain(m *testing.M) {
-	if args := os.Getenv(edgeArgs); args != "" {
-		os.Exit(runEdge(args))
+	if text := os.Getenv(programArgs); text != "" {
+		var args []string
+		if err := json.Unmarshal([]byte(text), &args); err != nil {
+			panic(err)
+		}
+		os.Exit(run(context.Background(), command.Env{Stdin: strings.NewReader(""), Stdout: os.Stdout, Stderr: os.Stderr, Version: version}, args))
 	}
 	testnet.Main(m)
 }

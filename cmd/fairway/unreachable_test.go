@@ -13,6 +13,9 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
+// patient is how long the tests wait for an event that must happen.
+const patient = 60 * time.Second
+
 // kubeconfigOf writes a kubeconfig of an API server.
 func kubeconfigOf(t *testing.T, server string) string {
 	t.Helper()
@@ -34,7 +37,7 @@ func TestDeadAPIServer(t *testing.T) {
 	} {
 		cmd := exec.Command(os.Args[0]) // what libraries write, they write to the process's own stderr
 		args := `["` + strings.ReplaceAll(line+" --kubeconfig "+kubeconfig, " ", `","`) + `"]`
-		cmd.Env = append(os.Environ(), edgeArgs+"="+args)
+		cmd.Env = append(os.Environ(), programArgs+"="+args)
 		out, err := cmd.CombinedOutput()
 		what, hint, _ := strings.Cut(strings.TrimSuffix(string(out), "\n"), "\n")
 		if err == nil || !strings.HasPrefix(what, "error: ") || !strings.HasSuffix(what, "dial tcp 127.0.0.1:1: connect: connection refused") ||
@@ -49,7 +52,7 @@ func TestDeadAPIServer(t *testing.T) {
 func TestStatusWithoutAPIServer(t *testing.T) {
 	node, log := testnet.New(t).Node("node-1"), &testnet.Log{}
 	agent := exec.Command(os.Args[0])
-	agent.Env = append(os.Environ(), edgeArgs+`=["agent", "--hostname-override", "node-1", "--kubeconfig", "`+kubeconfigOf(t, "https://172.18.0.200:6443")+
+	agent.Env = append(os.Environ(), programArgs+`=["agent", "--hostname-override", "node-1", "--kubeconfig", "`+kubeconfigOf(t, "https://172.18.0.200:6443")+
 		`", "--pod-network", "routes", "--cluster-cidr", "10.244.0.0/16", "--cni-bin-dir", "`+t.TempDir()+`", "--cni-conf-dir", "`+t.TempDir()+`"]`)
 	agent.Stdout, agent.Stderr = log, log
 	agent.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

@@ -1,4 +1,4 @@
-package main
+package edge_test
 
 import (
 	"context"
@@ -25,17 +25,24 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/fairway-net/fairway/internal/command"
+	"github.com/fairway-net/fairway/internal/command/edge"
 	"github.com/fairway-net/fairway/internal/datapath/nftables"
 	"github.com/fairway-net/fairway/internal/kube"
 	"github.com/fairway-net/fairway/internal/service"
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// edgeArgs is the environment variable that makes a process of this test `fairway`, with these
-// arguments.
+// edgeArgs is an environment variable. It makes a process of this test `fairway edge` with these arguments, a JSON list.
 const edgeArgs = "FAIRWAY_TEST_EDGE_ARGS"
 
-// runEdge is a process of the test that is `fairway edge`.
+func TestMain(m *testing.M) {
+	if args := os.Getenv(edgeArgs); args != "" {
+		os.Exit(runEdge(args))
+	}
+	testnet.Main(m)
+}
+
+// runEdge runs `fairway edge` in this process and returns its exit status.
 func runEdge(args string) int {
 	var list []string
 	if err := json.Unmarshal([]byte(args), &list); err != nil {
@@ -43,7 +50,14 @@ func runEdge(args string) int {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	return run(ctx, command.Env{Stdin: strings.NewReader(""), Stdout: os.Stdout, Stderr: os.Stderr, Version: version}, list)
+	c := edge.New(command.Env{Stdin: strings.NewReader(""), Stdout: os.Stdout, Stderr: os.Stderr, Version: "v0.1.0-test"})
+	c.SilenceErrors, c.SilenceUsage = true, true
+	c.SetArgs(list)
+	if err := c.ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "error:", err)
+		return 1
+	}
+	return 0
 }
 
 // patient is how long the tests wait for what must happen.
@@ -240,7 +254,7 @@ func (l *edgeLab) start(args ...string) {
 }
 
 func (l *edgeLab) process(args ...string) (*exec.Cmd, *testnet.Log) {
-	text, err := json.Marshal(append([]string{"edge"}, args...))
+	text, err := json.Marshal(args)
 	l.must(err)
 	// With no more than deploy/edge/fairway-edge.service gives it.
 	cmd, log := exec.Command("setpriv", "--bounding-set", "-all,+net_admin,+net_raw", "--", os.Args[0]), &testnet.Log{}
