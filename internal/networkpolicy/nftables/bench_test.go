@@ -112,7 +112,7 @@ func (b *bench) median(what string, f func(i int)) {
 	fmt.Printf("%-34s p50 %v, p90 %v, %d elements\n", what, took[20].Round(10*time.Microsecond), took[36].Round(10*time.Microsecond), written[20])
 }
 
-// BenchmarkPolicy prints the figures of docs/performance-network.md.
+// BenchmarkPolicy prints the figures of docs/performance.md.
 func BenchmarkPolicy(b *testing.B) {
 	w := newBenchNode(b, "node-1")
 	defer w.table.Close()
