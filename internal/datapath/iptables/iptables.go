@@ -87,7 +87,6 @@ func (d *Datapath) Info() datapath.Info {
 		Algorithms: service.AlgorithmsOf(service.Random, service.RoundRobin),
 		Protocols:  []api.Proto{api.TCP, api.UDP, api.SCTP},
 
-		WritesLists: true,
 	}}
 }
 
