@@ -59,10 +59,10 @@ func newHelper() *helper {
 	return &helper{table: t, watch: t.Watch()}
 }
 
-func (h *helper) program() *nft.Program {
-	return &nft.Program{
+func (h *helper) program() *nft.Ruleset {
+	return &nft.Ruleset{
 		Source: helperText, Data: map[string]any{"Marked": fmt.Sprintf("%#x", markChosen)},
-		Keep: func(chain string) bool {
+		DynamicChain: func(chain string) bool {
 			_, ok := updateOf(chain)
 			return ok || slices.Contains(constantChains(), chain)
 		},

@@ -46,7 +46,7 @@ func (d *Datapath) write(ctx context.Context, is4 bool, text string) error {
 	if d.variant == Legacy {
 		return restore()
 	}
-	return d.helper.watch.Count(ctx, uint32(strings.Count(text, "COMMIT\n")), restore)
+	return d.helper.watch.RunAsOurs(ctx, uint32(strings.Count(text, "COMMIT\n")), restore)
 }
 
 // writeAndUnhook writes a script that failed once more, without deleting hooks, which then go by their

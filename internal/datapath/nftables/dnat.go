@@ -114,7 +114,7 @@ var (
 	listedEndpoints = regexp.MustCompile(`(?m)^\t(map (?:nodeport-)?endpoints[46] \{\n\t\ttypeof .*) numgen random mod 65536 :`)
 )
 
-// loadable is nft.Program.Loadable: the copy of a former program neither clears the priority nor
+// loadable is nft.Ruleset.FixListing: the copy of a former program neither clears the priority nor
 // records clients, and its maps have the type of a priority.
 func loadable(listed string) string {
 	listed = listedDNAT.ReplaceAllString(listed, "dnat ip")

@@ -47,11 +47,11 @@ type Config struct {
 // Datapath implements datapath.Datapath.
 type Datapath struct {
 	datapath.Tracked
-	program    *nft.Program
+	program    *nft.Ruleset
 	text       string // the program for people
 	writer     ruleWriter
 	count      bool // traffic is counted
-	rules      *nftset.Ruleset[*state]
+	rules      *nftset.Syncer[*state]
 	table      *service.Table      // what the kernel holds; nil: unknown, read it
 	state      *state              // the same, as elements
 	pruneAgain map[affinityID]bool // affinity IDs to prune once more at the next Check
@@ -68,7 +68,7 @@ func New(cfg Config) (*Datapath, error) {
 		cfg.Mark = DefaultMark
 	}
 	d := &Datapath{writer: ruleWriter{mark: cfg.Mark, count: cfg.CountTraffic}, count: cfg.CountTraffic}
-	d.program = &nft.Program{
+	d.program = &nft.Ruleset{
 		Source: rulesetText,
 		Data: map[string]any{
 			"Mark": fmt.Sprintf("%#x", cfg.Mark), "Reject": verdictReject, "Drop": verdictDrop, "PolicyCheck": verdictPolicyCheck,
@@ -76,9 +76,9 @@ func New(cfg Config) (*Datapath, error) {
 			"Count": cfg.CountTraffic, "Protocols": []string{"tcp", "udp", "sctp"},
 		},
 		Salt: d.writer.salt(),
-		Keep: writtenChain, Loadable: loadable,
+		DynamicChain: writtenChain, FixListing: loadable,
 	}
-	d.rules = nftset.NewRuleset(datapath.NFTables, nft.New(tableName), d.read, renamed(), renamedLate())
+	d.rules = nftset.NewSyncer(datapath.NFTables, nft.New(tableName), d.read, renamed(), renamedLate())
 	var err error
 	if d.text, err = d.program.Text(tableName); err != nil {
 		return nil, err

@@ -21,7 +21,7 @@ type State interface {
 	Explain(k service.Key) ([]datapath.Object, error)
 }
 
-// A Ruleset is the table of a mode over its life: what the kernel runs, what was read from
+// A Syncer is the table of a mode over its life: what the kernel runs, what was read from
 // it, and whether another program changed it. S is the state that a mode reads.
 //
 //	Adopt ─→ S                       another table or none: the rules of p are not reached yet
@@ -30,8 +30,8 @@ type State interface {
 //	Check                                               in between
 //
 // After an error the mode has to Forget, so that the next Sync begins without a state. It
-// belongs to one goroutine. Make one with NewRuleset.
-type Ruleset[S State] struct {
+// belongs to one goroutine. Make one with NewSyncer.
+type Syncer[S State] struct {
 	mode  string
 	Table *nft.Table
 	Watch *nft.Watch // over the table since it was read
@@ -57,22 +57,22 @@ type reading[S State] struct {
 	counts     map[string]int
 }
 
-// NewRuleset returns the ruleset of a mode. read reads what the kernel holds, with a Reader of the
+// NewSyncer returns the ruleset of a mode. read reads what the kernel holds, with a Reader of the
 // ruleset; renames has the set names of former releases, late the renames of sets whose
 // elements packets add.
-func NewRuleset[S State](mode string, t *nft.Table, read func(context.Context) (S, error), renames, late []Rename) *Ruleset[S] {
-	return &Ruleset[S]{mode: mode, Table: t, Watch: t.Watch(), read: read, renames: renames, late: late}
+func NewSyncer[S State](mode string, t *nft.Table, read func(context.Context) (S, error), renames, late []Rename) *Syncer[S] {
+	return &Syncer[S]{mode: mode, Table: t, Watch: t.Watch(), read: read, renames: renames, late: late}
 }
 
 // Reader returns a reader of the table.
-func (r *Ruleset[S]) Reader(ctx context.Context) *Reader {
+func (r *Syncer[S]) Reader(ctx context.Context) *Reader {
 	r.reader = newReader(ctx, r.Table, r.renames)
 	return r.reader
 }
 
 // Adopt reads what the kernel holds, and has it translated to a Table. With keep, the next
 // Begin returns the same state, unless the table has changed in between.
-func (r *Ruleset[S]) Adopt(ctx context.Context, keep bool, translate func(S) (*service.Table, error)) (datapath.Adopted, error) {
+func (r *Syncer[S]) Adopt(ctx context.Context, keep bool, translate func(S) (*service.Table, error)) (datapath.Adopted, error) {
 	held, err := r.adopt(ctx, keep, translate)
 	if err != nil {
 		err = fmt.Errorf("adopt %s: %w", r.mode, err)
@@ -80,7 +80,7 @@ func (r *Ruleset[S]) Adopt(ctx context.Context, keep bool, translate func(S) (*s
 	return held, err
 }
 
-func (r *Ruleset[S]) adopt(ctx context.Context, keep bool, translate func(S) (*service.Table, error)) (datapath.Adopted, error) {
+func (r *Syncer[S]) adopt(ctx context.Context, keep bool, translate func(S) (*service.Table, error)) (datapath.Adopted, error) {
 	nothing := datapath.Adopted{Table: &service.Table{}}
 	chains, err := r.Table.Chains(ctx)
 	if err != nil || len(chains) == 0 {
@@ -101,7 +101,7 @@ func (r *Ruleset[S]) adopt(ctx context.Context, keep bool, translate func(S) (*s
 }
 
 // Explain reads everything, and returns the kernel objects in it that make a frontend work.
-func (r *Ruleset[S]) Explain(ctx context.Context, k service.Key) (all []datapath.Object, err error) {
+func (r *Syncer[S]) Explain(ctx context.Context, k service.Key) (all []datapath.Object, err error) {
 	held, err := r.read(ctx)
 	if err == nil {
 		all, err = held.Explain(k)
@@ -113,7 +113,7 @@ func (r *Ruleset[S]) Explain(ctx context.Context, k service.Key) (all []datapath
 }
 
 // Start begins a Sync, full: one without a state, which readKernel reads with Begin.
-func (r *Ruleset[S]) Start(ctx context.Context, full bool, readKernel func(context.Context) error) error {
+func (r *Syncer[S]) Start(ctx context.Context, full bool, readKernel func(context.Context) error) error {
 	if full {
 		if err := readKernel(ctx); err != nil {
 			return err
@@ -123,7 +123,7 @@ func (r *Ruleset[S]) Start(ctx context.Context, full bool, readKernel func(conte
 }
 
 // readAll reads the state. The watch over the table begins before.
-func (r *Ruleset[S]) readAll(ctx context.Context) (got *reading[S], err error) {
+func (r *Syncer[S]) readAll(ctx context.Context) (got *reading[S], err error) {
 	got = &reading[S]{watch: r.Table.Watch()}
 	if err := got.watch.Begin(ctx); err != nil {
 		return nil, err
@@ -142,7 +142,7 @@ func (r *Ruleset[S]) readAll(ctx context.Context) (got *reading[S], err error) {
 // later, when all elements that they need are there. If the kernel runs p with other rules
 // than those of the last End, Begin loads p again. fresh says that the chains which p keeps
 // must be written.
-func (r *Ruleset[S]) Begin(ctx context.Context, p *nft.Program) (state S, fresh bool, err error) {
+func (r *Syncer[S]) Begin(ctx context.Context, p *nft.Ruleset) (state S, fresh bool, err error) {
 	if err := r.begin(ctx, p); err != nil {
 		return state, false, r.describeError(ctx, p, err)
 	}
@@ -154,7 +154,7 @@ func (r *Ruleset[S]) Begin(ctx context.Context, p *nft.Program) (state S, fresh 
 	return got.state, r.unpruned, nil
 }
 
-func (r *Ruleset[S]) begin(ctx context.Context, p *nft.Program) error {
+func (r *Syncer[S]) begin(ctx context.Context, p *nft.Ruleset) error {
 	found, err := r.Table.Declare(ctx, p)
 	if err != nil {
 		return err
@@ -176,7 +176,7 @@ func (r *Ruleset[S]) begin(ctx context.Context, p *nft.Program) error {
 }
 
 // readOnce returns what Adopt has read if nothing has changed since; else it reads.
-func (r *Ruleset[S]) readOnce(ctx context.Context) (*reading[S], error) {
+func (r *Syncer[S]) readOnce(ctx context.Context) (*reading[S], error) {
 	if got := r.adopted; got != nil {
 		r.adopted = nil
 		gen, err := r.Table.Generation(ctx)
@@ -189,17 +189,17 @@ func (r *Ruleset[S]) readOnce(ctx context.Context) (*reading[S], error) {
 
 // Pending reports whether the rules of the program are not reached yet: another program
 // may still look up what the table has.
-func (r *Ruleset[S]) Pending() bool { return r.pending }
+func (r *Syncer[S]) Pending() bool { return r.pending }
 
 // Switch makes the kernel run p instead of another program, or of none. It does nothing if
 // p runs. Chains that p keeps stay as they are: the mode writes them again before End.
-func (r *Ruleset[S]) Switch(ctx context.Context, p *nft.Program) error {
+func (r *Syncer[S]) Switch(ctx context.Context, p *nft.Ruleset) error {
 	if !r.pending {
 		return nil
 	}
 	did, err := r.Table.Load(ctx, p, true)
-	if err == nil && did == nft.Anew { // the next Sync starts from nothing
-		r.reload, err = true, nft.ErrAnew
+	if err == nil && did == nft.Recreated { // the next Sync starts from nothing
+		r.reload, err = true, nft.ErrRecreated
 	}
 	if err != nil {
 		return r.describeError(ctx, p, err)
@@ -209,7 +209,7 @@ func (r *Ruleset[S]) Switch(ctx context.Context, p *nft.Program) error {
 }
 
 // describeError adds to an error which rules the kernel runs.
-func (r *Ruleset[S]) describeError(ctx context.Context, p *nft.Program, err error) error {
+func (r *Syncer[S]) describeError(ctx context.Context, p *nft.Ruleset, err error) error {
 	this, another, failed := r.Table.Runs(ctx, p)
 	switch {
 	case failed != nil:
@@ -223,7 +223,7 @@ func (r *Ruleset[S]) describeError(ctx context.Context, p *nft.Program, err erro
 }
 
 // Commit is that of the Table. It counts what is written.
-func (r *Ruleset[S]) Commit(ctx context.Context, prepare func(*nftables.Conn) (bool, error), ws []nft.Write) error {
+func (r *Syncer[S]) Commit(ctx context.Context, prepare func(*nftables.Conn) (bool, error), ws []nft.Write) error {
 	if err := r.Table.Commit(ctx, prepare, ws); err != nil {
 		return err
 	}
@@ -239,7 +239,7 @@ func (r *Ruleset[S]) Commit(ctx context.Context, prepare func(*nftables.Conn) (b
 }
 
 // count adds to the elements of a set that was read.
-func (r *Ruleset[S]) count(set string, n int) {
+func (r *Syncer[S]) count(set string, n int) {
 	if _, counted := r.wantCounts[set]; counted {
 		r.wantCounts[set] += n
 	}
@@ -247,7 +247,7 @@ func (r *Ruleset[S]) count(set string, n int) {
 
 // Expect sets how many elements a set must have when a Sync without a state ends, where the
 // mode writes elements otherwise than by Commit.
-func (r *Ruleset[S]) Expect(set string, n int) {
+func (r *Syncer[S]) Expect(set string, n int) {
 	if r.wantCounts != nil {
 		r.wantCounts[set] = n
 	}
@@ -262,7 +262,7 @@ type Chains struct {
 // End ends a Sync. It notes the rules, for Check and for the next process. A Sync without a
 // state also removes what other programs left, and fails if the kernel holds another number
 // of elements than was read and written.
-func (r *Ruleset[S]) End(ctx context.Context, p *nft.Program, chains Chains) (err error) {
+func (r *Syncer[S]) End(ctx context.Context, p *nft.Ruleset, chains Chains) (err error) {
 	full := r.wantCounts != nil
 	if r.unpruned {
 		if err := Migrate(ctx, r.Table, r.late); err != nil { // what packets added before the switch
@@ -292,7 +292,7 @@ func (r *Ruleset[S]) End(ctx context.Context, p *nft.Program, chains Chains) (er
 }
 
 // compare compares how many elements the kernel holds with what was read and written.
-func (r *Ruleset[S]) compare(ctx context.Context) error {
+func (r *Syncer[S]) compare(ctx context.Context) error {
 	got, err := r.Table.Counts(ctx)
 	if err != nil {
 		return err
@@ -322,7 +322,7 @@ type Checks struct {
 // Check reports what another program has changed since Watch.End. It compares our chains
 // and rules by their handles, and elements if any table of the node was changed. After a drift
 // the mode has no state.
-func (r *Ruleset[S]) Check(ctx context.Context, c Checks) (drift datapath.Drift, err error) {
+func (r *Syncer[S]) Check(ctx context.Context, c Checks) (drift datapath.Drift, err error) {
 	if !c.Synced {
 		return drift, nil
 	}
@@ -343,7 +343,7 @@ func (r *Ruleset[S]) Check(ctx context.Context, c Checks) (drift datapath.Drift,
 }
 
 // compareTable compares the table with what the last Sync left.
-func (r *Ruleset[S]) compareTable(ctx context.Context, c Checks) (drift datapath.Drift, err error) {
+func (r *Syncer[S]) compareTable(ctx context.Context, c Checks) (drift datapath.Drift, err error) {
 	change, accept, err := r.Watch.Look(ctx)
 	switch {
 	case err != nil:
@@ -369,10 +369,10 @@ func (r *Ruleset[S]) compareTable(ctx context.Context, c Checks) (drift datapath
 }
 
 // Reload makes the next Begin load the program again.
-func (r *Ruleset[S]) Reload() { r.reload = true }
+func (r *Syncer[S]) Reload() { r.reload = true }
 
 // Forget makes the next Sync read the kernel.
-func (r *Ruleset[S]) Forget() {
+func (r *Syncer[S]) Forget() {
 	r.adopted, r.wantCounts = nil, nil
 	r.Watch.Reset()
 	r.Table.Close()

@@ -60,9 +60,9 @@ func (reads) Explain(service.Key) ([]datapath.Object, error) { return nil, nil }
 
 // A rig is the ruleset of a process. Its state is how often it was read.
 type rig struct {
-	*Ruleset[reads]
+	*Syncer[reads]
 	t     *testing.T
-	p     *nft.Program
+	p     *nft.Ruleset
 	reads reads
 }
 
@@ -77,9 +77,9 @@ func enter(t *testing.T) {
 }
 
 func process(t *testing.T, version int) *rig {
-	r := &rig{t: t, p: &nft.Program{Source: source, Data: map[string]any{"Version": version}}}
+	r := &rig{t: t, p: &nft.Ruleset{Source: source, Data: map[string]any{"Version": version}}}
 	late := []Rename{{Former: "old-clients4", Name: "clients4"}}
-	r.Ruleset = NewRuleset("tested", nft.New("tested"), func(ctx context.Context) (reads, error) {
+	r.Syncer = NewSyncer("tested", nft.New("tested"), func(ctx context.Context) (reads, error) {
 		r.reads++
 		rd := r.Reader(ctx)
 		rd.Frontends(Frontends, true, false, func(service.Key, nft.Element) error { return nil })
@@ -234,8 +234,8 @@ func TestBeganAnew(t *testing.T) {
 	r := process(t, 1)
 	r.begin("10.96.0.1")
 	run(t, "delete table inet tested; add table inet tested; add set inet tested cluster-ips4 { type ipv6_addr; }")
-	if err := r.Switch(t.Context(), r.p); !errors.Is(err, nft.ErrAnew) {
-		t.Errorf("Switch: %v, want %v", err, nft.ErrAnew)
+	if err := r.Switch(t.Context(), r.p); !errors.Is(err, nft.ErrRecreated) {
+		t.Errorf("Switch: %v, want %v", err, nft.ErrRecreated)
 	}
 	r.Forget()
 	r.sync("10.96.0.1")

@@ -12,7 +12,7 @@ import (
 // rules that look like the program's are to be loaded again all the same.
 //
 // After ErrAnew the table began anew and its sets are empty: the next Keep fills them.
-func (w *Watch) Keep(ctx context.Context, p *Program, again func(context.Context) (bool, error), fill func(context.Context) error) error {
+func (w *Watch) Keep(ctx context.Context, p *Ruleset, again func(context.Context) (bool, error), fill func(context.Context) error) error {
 	w.Reset()
 	if err := w.Begin(ctx); err != nil {
 		return err
@@ -31,8 +31,8 @@ func (w *Watch) Keep(ctx context.Context, p *Program, again func(context.Context
 	if err != nil {
 		return err
 	}
-	if loaded == Anew {
-		return ErrAnew
+	if loaded == Recreated {
+		return ErrRecreated
 	}
 	if loaded != Unchanged {
 		if err := w.table.Prune(ctx, p); err != nil {
@@ -60,7 +60,7 @@ func (t *Table) Damaged(ctx context.Context, comment string, n int) (bool, error
 }
 
 // Altered is Damaged for a program whose text has the comment once for each of its rules.
-func (t *Table) Altered(ctx context.Context, p *Program, comment string) (bool, error) {
+func (t *Table) Altered(ctx context.Context, p *Ruleset, comment string) (bool, error) {
 	text, err := p.Text(t.name)
 	if err != nil {
 		return false, err

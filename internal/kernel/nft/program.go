@@ -19,7 +19,7 @@ import (
 // markerPrefix begins the name of the empty chain that identifies the loaded program.
 const markerPrefix = "program-"
 
-// A Program is the constant part of a table: sets, maps, chains and rules, as a
+// A Ruleset is the constant part of a table: sets, maps, chains and rules, as a
 // text/template of what nft reads. Besides Data it may use {{.Table}}, the table's name.
 // It must declare the chain {{.Marker}}, without rules: the name has a hash of the whole
 // program, so that a restart finds out that there is nothing to load.
@@ -27,27 +27,27 @@ const markerPrefix = "program-"
 // Its sets, maps and chains are declared in blocks in one "table inet {{.Table}} {", each
 // indented by one tab, "chain NAME {" up to "}", because Declare and Prune must find
 // them.
-type Program struct {
+type Ruleset struct {
 	Source string
 	Data   map[string]any
 	// Salt is the rest of the program's version: rules that are written over netlink.
 	Salt string
-	// Keep says which other chains belong to the table, written over netlink. A load does
+	// DynamicChain says which other chains belong to the table, written over netlink. A load does
 	// not touch them. It empties all other chains, and Prune removes those. Nil: none.
-	Keep func(chain string) bool
-	// Loadable makes, of what nft lists of the table, what nft can load: of rules written over netlink that
+	DynamicChain func(chain string) bool
+	// FixListing makes, of what nft lists of the table, what nft can load: of rules written over netlink that
 	// mean something else in nft's order, or that it refuses. They serve until the program is loaded. Nil: nft loads what it lists.
-	Loadable func(listed string) string
+	FixListing func(listed string) string
 }
 
 // Text returns the program as nft reads it.
-func (p *Program) Text(table string) (string, error) {
+func (p *Ruleset) Text(table string) (string, error) {
 	text, _, err := p.render(table)
 	return text, err
 }
 
 // render returns the text and the marker in it.
-func (p *Program) render(table string) (text, marker string, err error) {
+func (p *Ruleset) render(table string) (text, marker string, err error) {
 	t, err := template.New("ruleset").Option("missingkey=error").Parse(p.Source)
 	if err != nil {
 		return "", "", fmt.Errorf("parse embedded ruleset: %w", err)
@@ -89,16 +89,16 @@ type Loaded uint8
 
 // Unchanged: the kernel runs the program, so nothing was done. InPlace: the kernel ran
 // another program, or none; the elements of sets that have the same name in both are there.
-// Anew: the table could not become the program's, and began again: all its sets are empty.
+// Recreated: the table could not become the program's, and began again: all its sets are empty.
 const (
 	Unchanged Loaded = iota
 	InPlace
-	Anew
+	Recreated
 )
 
-// ErrAnew says that a Load began the table anew after its sets were filled: another program
+// ErrRecreated says that a Load began the table anew after its sets were filled: another program
 // changed it in between. The caller reads and fills it again.
-var ErrAnew = errors.New("another program changed the table before the rules were loaded; it begins anew")
+var ErrRecreated = errors.New("another program changed the table before the rules were loaded; it begins anew")
 
 // Declare comes before a Load that must not interrupt traffic: if the kernel does not run
 // p, it adds the sets and maps of p, and nothing else. The caller fills them, adds the
@@ -108,7 +108,7 @@ var ErrAnew = errors.New("another program changed the table before the rules wer
 // If the table has a set or chain that cannot become p's (a set of another type), it begins
 // anew. What runs is moved to another table in the same transaction, where it goes on as it
 // is until Load.
-func (t *Table) Declare(ctx context.Context, p *Program) (did Loaded, err error) {
+func (t *Table) Declare(ctx context.Context, p *Ruleset) (did Loaded, err error) {
 	text, marker, err := p.render(t.name)
 	if err != nil {
 		return Unchanged, err
@@ -130,7 +130,7 @@ func (t *Table) Declare(ctx context.Context, p *Program) (did Loaded, err error)
 	sets := regexp.MustCompile(setPattern).FindAllString(text, -1)
 	text = fmt.Sprintf("table inet %s {\n%s\n}\n", t.name, strings.Join(sets, "\n"))
 	if did = InPlace; d.reason != "" {
-		did = Anew
+		did = Recreated
 		err = t.renew(ctx, p, chains, text)
 	} else {
 		err = t.run(ctx, text)
@@ -152,7 +152,7 @@ func (t *Table) Declare(ctx context.Context, p *Program) (did Loaded, err error)
 // hook, type or priority is replaced in the same transaction. Only if the table has a set
 // or chain that cannot become p's, it begins anew; an nft that fails never makes it do so,
 // and leaves what was there.
-func (t *Table) Load(ctx context.Context, p *Program, again bool) (did Loaded, err error) {
+func (t *Table) Load(ctx context.Context, p *Ruleset, again bool) (did Loaded, err error) {
 	text, marker, err := p.render(t.name)
 	if err != nil {
 		return Unchanged, err
@@ -173,7 +173,7 @@ func (t *Table) Load(ctx context.Context, p *Program, again bool) (did Loaded, e
 		return Unchanged, err
 	}
 	if did = InPlace; d.reason != "" {
-		did = Anew
+		did = Recreated
 		err = t.run(ctx, fmt.Sprintf("delete table inet %s\n%s", t.name, text))
 	} else {
 		err = t.run(ctx, t.replaceRules(p, chains, d.moved, marker)+text)
@@ -193,7 +193,7 @@ func (t *Table) Load(ctx context.Context, p *Program, again bool) (did Loaded, e
 // finish removes what is left of another program if the process that loaded p ended before it
 // could do so. Chains that rules of another program lead to stay: the load that removes
 // those rules comes first.
-func (t *Table) finish(ctx context.Context, p *Program) error {
+func (t *Table) finish(ctx context.Context, p *Ruleset) error {
 	if err := t.deleteFormer(ctx); err != nil {
 		return err
 	}
@@ -205,10 +205,10 @@ func (t *Table) finish(ctx context.Context, p *Program) error {
 
 // replaceRules is what comes before the text of p, so that the rules of another program, or
 // of p itself, do not run beside it.
-func (t *Table) replaceRules(p *Program, chains []Chain, moved []string, marker string) string {
+func (t *Table) replaceRules(p *Ruleset, chains []Chain, moved []string, marker string) string {
 	var all strings.Builder
 	for _, c := range chains {
-		if p.Keep == nil || !p.Keep(c.Name) {
+		if p.DynamicChain == nil || !p.DynamicChain(c.Name) {
 			fmt.Fprintf(&all, "flush chain inet %s %s\n", t.name, c.Name)
 		}
 	}
@@ -247,7 +247,7 @@ var errNotDone = errors.New("nft reported success, but the kernel does not have 
 // Prune removes the chains and sets that neither p nor its Keep has: those of older
 // programs. It is called after a Load that loaded, when the chains that p keeps are
 // written again and nothing refers to the old chains any more.
-func (t *Table) Prune(ctx context.Context, p *Program) error {
+func (t *Table) Prune(ctx context.Context, p *Ruleset) error {
 	text, marker, err := p.render(t.name)
 	if err != nil {
 		return err
@@ -263,7 +263,7 @@ func (t *Table) Prune(ctx context.Context, p *Program) error {
 	known := declared(text, chainPattern)
 	return t.Commit(ctx, func(c *nftables.Conn) (queued bool, err error) {
 		c.FlushChain(t.Chain(marker)) // it has no rules; the first message is echoed
-		old := func(name string) bool { return !known[name] && (p.Keep == nil || !p.Keep(name)) }
+		old := func(name string) bool { return !known[name] && (p.DynamicChain == nil || !p.DynamicChain(name)) }
 		for _, chain := range chains {
 			if old(chain.Name) {
 				c.FlushChain(t.Chain(chain.Name))

@@ -44,7 +44,7 @@ func later(line string) string {
 
 // renew replaces the table by text. If a program runs in it, the program goes on in a copy,
 // which comes in the same transaction. deleteFormer removes the copy.
-func (t *Table) renew(ctx context.Context, p *Program, held []Chain, text string) error {
+func (t *Table) renew(ctx context.Context, p *Ruleset, held []Chain, text string) error {
 	text = fmt.Sprintf("delete table inet %s\n%s", t.name, text)
 	runs := slices.ContainsFunc(held, func(c Chain) bool { return strings.HasPrefix(c.Name, markerPrefix) })
 	if !runs || t.refused >= maxRefused {
@@ -61,8 +61,8 @@ func (t *Table) renew(ctx context.Context, p *Program, held []Chain, text string
 	}
 	rest = dynamicRule.ReplaceAllString(rest, "")
 	rest = hookPriority.ReplaceAllStringFunc(rest, later)
-	if p.Loadable != nil {
-		rest = p.Loadable(rest)
+	if p.FixListing != nil {
+		rest = p.FixListing(rest)
 	}
 	moved := fmt.Sprintf("add table inet %s\ndelete table inet %[1]s\ntable inet %[1]s {\n%s\n", former, rest)
 	err := t.run(ctx, moved+text)

@@ -22,7 +22,7 @@ import (
 const sealPrefix = "rules "
 
 // Seal stores what the rules were at the last End, if it is not stored yet.
-func (w *Watch) Seal(ctx context.Context, p *Program) error {
+func (w *Watch) Seal(ctx context.Context, p *Ruleset) error {
 	text := sealText(w.rules)
 	if text == w.sealed {
 		return nil
@@ -52,7 +52,7 @@ func (w *Watch) Seal(ctx context.Context, p *Program) error {
 
 // Runs reports whether the kernel runs p, and whether it runs another program of the table,
 // which may be in the copy that Declare made.
-func (t *Table) Runs(ctx context.Context, p *Program) (this, another bool, err error) {
+func (t *Table) Runs(ctx context.Context, p *Ruleset) (this, another bool, err error) {
 	_, marker, err := p.render(t.name)
 	if err != nil {
 		return false, false, err
@@ -71,7 +71,7 @@ func (t *Table) Runs(ctx context.Context, p *Program) (this, another bool, err e
 }
 
 // Sealed reports whether the table has the rules with which p was sealed.
-func (t *Table) Sealed(ctx context.Context, p *Program) (bool, error) {
+func (t *Table) Sealed(ctx context.Context, p *Ruleset) (bool, error) {
 	_, marker, err := p.render(t.name)
 	if err != nil {
 		return false, err

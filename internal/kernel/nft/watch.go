@@ -50,9 +50,9 @@ func (w *Watch) Begin(ctx context.Context) error {
 	return nil
 }
 
-// Count calls run, which starts a program such as iptables-nft-restore that makes n
+// RunAsOurs calls run, which starts a program such as iptables-nft-restore that makes n
 // transactions for us; they are recorded as our own. It returns run's error.
-func (w *Watch) Count(ctx context.Context, n uint32, run func() error) error {
+func (w *Watch) RunAsOurs(ctx context.Context, n uint32, run func() error) error {
 	return w.table.count(ctx, n, run)
 }
 
