@@ -215,7 +215,7 @@ func TestShapes(t *testing.T) {
 		must(t, err)
 		chains, err := table.list(t.Context())
 		must(t, err)
-		if d, err := table.compare(t.Context(), text, chains); err != nil || d.reason != "" || d.moved != nil {
+		if d, err := table.compare(t.Context(), text, chains); err != nil || d.conflict != "" || d.moved != nil {
 			t.Errorf("%+v, error %v", d, err)
 		}
 	}
