@@ -17,7 +17,7 @@ func CountAccess(dp datapath.Datapath) (reads, writes *int) {
 	d.rules = nftset.NewSyncer(datapath.IPVS, d.rules.Table, func(ctx context.Context) (*state, error) {
 		*reads++
 		return d.read(ctx)
-	}, renamed(), nil)
+	})
 	d.genl.fail = func() error { *writes++; return nil }
 	return reads, writes
 }

@@ -71,7 +71,7 @@ func New(cfg Config) (*Datapath, error) {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	d := &Datapath{cfg: cfg, drain: cfg.Drain, genl: &genlConn{}, schedulers: map[string]bool{}}
-	d.rules = nftset.NewSyncer(datapath.IPVS, nft.New(tableName), d.read, renamed(), nil)
+	d.rules = nftset.NewSyncer(datapath.IPVS, nft.New(tableName), d.read)
 	var err error
 	if d.text, err = d.program().Text(tableName); err != nil {
 		return nil, err

@@ -285,7 +285,7 @@ func (d *Datapath) pruneAffinity(ctx context.Context, ids map[affinityID]bool, a
 	if !all {
 		lists = slices.Collect(maps.Keys(valid))
 	}
-	return nftset.Prune(ctx, d.rules.Table, affinityBuckets.Name, lists, func(ws []nft.Write) error { return d.rules.Commit(ctx, nil, ws) }, func(e nft.Element, is4 bool) (bool, error) {
+	return nftset.Prune(ctx, d.syncer.Table, affinityBuckets.Name, lists, func(ws []nft.Write) error { return d.syncer.Commit(ctx, nil, ws) }, func(e nft.Element, is4 bool) (bool, error) {
 		if len(e.Key) < 4 {
 			return false, fmt.Errorf("affinity key has %d bytes", len(e.Key))
 		}

@@ -16,7 +16,7 @@ func (d *Datapath) Check(ctx context.Context) (datapath.Drift, error) {
 	if err := d.pruneLate(ctx); err != nil {
 		return datapath.Drift{}, err
 	}
-	return d.rules.Check(ctx, nftset.Checks{Synced: d.table != nil, Forget: d.forget, Same: func(bool) (bool, error) {
+	return d.syncer.Check(ctx, nftset.Checks{Synced: d.table != nil, Forget: d.forget, Same: func(bool) (bool, error) {
 		now, err := d.read(ctx)
 		return err == nil && d.state.equal(now), err
 	}})
@@ -27,14 +27,14 @@ func (d *Datapath) pruneLate(ctx context.Context) error {
 	if d.table == nil || len(d.pruneAgain) == 0 {
 		return nil
 	}
-	if err := d.rules.Watch.Begin(ctx); err != nil {
+	if err := d.syncer.Watch.Begin(ctx); err != nil {
 		return err
 	}
 	if err := d.pruneAffinity(ctx, d.pruneAgain, false); err != nil {
 		return err
 	}
 	d.pruneAgain = nil
-	return d.rules.Watch.End(ctx, false)
+	return d.syncer.Watch.End(ctx, false)
 }
 
 // equal reports whether s and o, which was read, describe the same kernel state. It ignores

@@ -79,7 +79,7 @@ func (h *frontendState) counted(before tally, traffic bool) tally {
 }
 
 // tallies plans the elements with counters.
-func (p *changeset) tallies(k service.Key, was, is tally) {
+func (p *plan) tallies(k service.Key, was, is tally) {
 	for bit := range tallySets {
 		had, has := was>>bit&1 != 0, is>>bit&1 != 0
 		if had == has {
@@ -133,7 +133,7 @@ func (d *Datapath) Counts(ctx context.Context) (map[api.PortName]datapath.Count,
 	if d.state == nil {
 		return all, nil
 	}
-	r := reader{d.rules.Reader(ctx), nil}
+	r := reader{d.syncer.Reader(ctx), nil}
 	for bit := range tallySets {
 		r.counters(bit, func(k service.Key, e nft.Element) {
 			h := d.state.frontends[k]

@@ -14,12 +14,12 @@ import (
 
 // Explain implements datapath.Datapath. It reads everything.
 func (d *Datapath) Explain(ctx context.Context, k service.Key) ([]datapath.Object, error) {
-	return d.rules.Explain(ctx, k)
+	return d.syncer.Explain(ctx, k)
 }
 
 // Adopt implements datapath.Datapath.
 func (d *Datapath) Adopt(ctx context.Context) (datapath.Adopted, error) {
-	return d.rules.Adopt(ctx, d.table == nil, (*state).table)
+	return d.syncer.Adopt(ctx, d.table == nil, (*state).table)
 }
 
 // table translates the kernel's state.
@@ -90,7 +90,7 @@ func (s *state) route(h verdictID, slots []slot) *service.Route {
 // Cleanup implements datapath.Datapath.
 func (d *Datapath) Cleanup(ctx context.Context) error {
 	d.forget()
-	if err := d.rules.Table.Delete(ctx); err != nil {
+	if err := d.syncer.Table.Delete(ctx); err != nil {
 		return fmt.Errorf("clean up nftables: %w", err)
 	}
 	return nil

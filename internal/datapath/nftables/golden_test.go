@@ -30,7 +30,7 @@ func TestGolden(t *testing.T) {
 func (d *Datapath) elements(table *service.Table) string {
 	d.state = newState()
 	j := syncJob{Datapath: d, stats: &datapath.Stats{Full: true}, shrunk: map[affinityID]bool{}}
-	var p changeset
+	var p plan
 	settings := nodeSettingsOf(table.Settings)
 	p.settings(&nodeSettings{}, &settings)
 	var changes []service.Change

@@ -1,6 +1,6 @@
 // Package nftables is the datapath that uses nf_tables.
 //
-//	Table ─ Diff ─→ changes ─ render ─→ frontendState ─ changeset ─→ writes ─ Commit ─→ kernel
+//	Table ─ Diff ─→ changes ─ render ─→ frontendState ─ plan ─→ writes ─ Commit ─→ kernel
 //	                             ↑                                                       │
 //	                             └─────────── state ←───────── read (first, or after an error)
 //
@@ -47,11 +47,11 @@ type Config struct {
 // Datapath implements datapath.Datapath.
 type Datapath struct {
 	datapath.Tracked
-	program    *nft.Ruleset
+	ruleset    *nft.Ruleset
 	text       string // the program for people
 	writer     ruleWriter
 	count      bool // traffic is counted
-	rules      *nftset.Syncer[*state]
+	syncer     *nftset.Syncer[*state]
 	table      *service.Table      // what the kernel holds; nil: unknown, read it
 	state      *state              // the same, as elements
 	pruneAgain map[affinityID]bool // affinity IDs to prune once more at the next Check
@@ -68,19 +68,19 @@ func New(cfg Config) (*Datapath, error) {
 		cfg.Mark = DefaultMark
 	}
 	d := &Datapath{writer: ruleWriter{mark: cfg.Mark, count: cfg.CountTraffic}, count: cfg.CountTraffic}
-	d.program = &nft.Ruleset{
+	d.ruleset = &nft.Ruleset{
 		Source: rulesetText,
 		Data: map[string]any{
 			"Mark": fmt.Sprintf("%#x", cfg.Mark), "Reject": verdictReject, "Drop": verdictDrop, "PolicyCheck": verdictPolicyCheck,
 			"ExternalOffset": externalOffset, "DropInvalid": true,
 			"Count": cfg.CountTraffic, "Protocols": []string{"tcp", "udp", "sctp"},
 		},
-		Salt: d.writer.salt(),
+		Salt:         d.writer.salt(),
 		DynamicChain: writtenChain, FixListing: loadable,
 	}
-	d.rules = nftset.NewSyncer(datapath.NFTables, nft.New(tableName), d.read, renamed(), renamedLate())
+	d.syncer = nftset.NewSyncer(datapath.NFTables, nft.New(tableName), d.read)
 	var err error
-	if d.text, err = d.program.Text(tableName); err != nil {
+	if d.text, err = d.ruleset.Text(tableName); err != nil {
 		return nil, err
 	}
 	return d, nil
@@ -101,11 +101,11 @@ func (d *Datapath) Info() datapath.Info {
 
 // FailWrites makes every write ask f first and fail with its error. It is for tests
 // that inject faults.
-func (d *Datapath) FailWrites(f func() error) { d.rules.Table.FailWrites(f) }
+func (d *Datapath) FailWrites(f func() error) { d.syncer.Table.FailWrites(f) }
 
 // Probe reports why the datapath cannot work here: no privileges, no nf_tables, no nft.
 // It changes nothing.
-func (d *Datapath) Probe(ctx context.Context) error { return d.rules.Table.Probe(ctx) }
+func (d *Datapath) Probe(ctx context.Context) error { return d.syncer.Table.Probe(ctx) }
 
 // Drain implements datapath.Datapath.
 func (d *Datapath) Drain(ctx context.Context) (bool, error) { return datapath.Drained(d.Cleanup(ctx)) }
@@ -116,5 +116,5 @@ func (d *Datapath) Close() { d.forget() }
 // forget makes the next Sync read the kernel.
 func (d *Datapath) forget() {
 	d.table, d.state = nil, nil
-	d.rules.Forget()
+	d.syncer.Forget()
 }

@@ -12,7 +12,7 @@ import (
 
 // read returns what the kernel holds.
 func (d *Datapath) read(ctx context.Context) (*state, error) {
-	r := reader{d.rules.Reader(ctx), newState()}
+	r := reader{d.syncer.Reader(ctx), newState()}
 	r.dispatch()
 	for _, is4 := range nftset.Families {
 		r.entries(is4, nftset.Frontends, false, func(h *frontendState, v verdictID) { h.entry = v })
@@ -154,7 +154,6 @@ func (r *reader) dispatch() {
 			return nil
 		})
 	}
-	read(formerDispatchMap, func(v, does verdictID) { r.state.formerChains[v] = does })
 	read(dispatchMap, func(v, does verdictID) {
 		r.state.chains[v] = lbChain{verdict: does, current: true}
 		r.state.shared[does.shared()] = true
@@ -177,7 +176,6 @@ func (r *reader) affinityUpdates() {
 			return err
 		})
 	}
-	read(formerAffinityUpdates, func(at durationIndex, seconds uint32) { r.state.durations[at] = seconds })
 	read(affinityUpdates, func(at durationIndex, seconds uint32) {
 		r.state.durations[at], r.state.updateChains[at] = seconds, seconds
 	})

@@ -16,12 +16,11 @@ type state struct {
 	clusterIPs nftset.Counts // how many frontends have it; 1 if unknown
 	settings   nodeSettings
 
-	chainUses     map[verdictID]int       // how many elements lead there
-	chains        map[verdictID]lbChain   // the chains that exist
-	shared        map[verdictID]bool      // the shared chains of this program that exist, by verdictID.shared
-	formerChains  map[verdictID]verdictID // the verdicts of chains that a former release wrote
-	lastDedicated verdictID               // the number of the last chain for one frontend only
-	dedicated     int                     // how many of chains are for one frontend only
+	chainUses     map[verdictID]int     // how many elements lead there
+	chains        map[verdictID]lbChain // the chains that exist
+	shared        map[verdictID]bool    // the shared chains of this program that exist, by verdictID.shared
+	lastDedicated verdictID             // the number of the last chain for one frontend only
+	dedicated     int                   // how many of chains are for one frontend only
 
 	affinityIDs    map[affinityPortKey]affinityID
 	lastAffinityID [2]affinityID         // without and with affinityFew, which they lack
@@ -44,7 +43,7 @@ type state struct {
 type lbChain struct {
 	verdict verdictID // the verdict that it gives
 	current bool      // it exists, and is of this program
-	former  bool      // it exists, of another program
+	stale   bool      // it exists, and another version wrote it
 }
 
 func newState() *state {
@@ -55,7 +54,6 @@ func newState() *state {
 		chainUses:      map[verdictID]int{},
 		chains:         map[verdictID]lbChain{},
 		shared:         map[verdictID]bool{},
-		formerChains:   map[verdictID]verdictID{},
 		affinityIDs:    map[affinityPortKey]affinityID{},
 		affinityPorts:  map[affinityID]*affinityPort{},
 		affinityOwners: map[affinityOwner]int{},
@@ -74,10 +72,7 @@ func (s *state) at(k service.Key) *frontendState {
 
 // verdictOf returns the verdict of a chain that serves one frontend only.
 func (s *state) verdictOf(v verdictID) verdictID {
-	if c, ok := s.chains[v]; ok {
-		return c.verdict
-	}
-	return s.formerChains[v]
+	return s.chains[v].verdict
 }
 
 // set replaces the state of k, and counts the chains and affinity IDs in use.

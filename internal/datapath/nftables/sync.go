@@ -30,7 +30,7 @@ const batch = 4096
 
 func (d *Datapath) sync(ctx context.Context, want *service.Table) (datapath.Stats, error) {
 	stats := datapath.Stats{Full: d.table == nil}
-	if err := d.rules.Start(ctx, stats.Full, d.readKernel); err != nil {
+	if err := d.syncer.Start(ctx, stats.Full, d.readKernel); err != nil {
 		return stats, err
 	}
 	changes := d.changes(want, stats.Full)
@@ -51,7 +51,7 @@ func (d *Datapath) sync(ctx context.Context, want *service.Table) (datapath.Stat
 	if err := j.removeUnused(); err != nil {
 		return stats, err
 	}
-	if err := d.rules.Switch(ctx, d.program); err != nil {
+	if err := d.syncer.Switch(ctx, d.ruleset); err != nil {
 		return stats, err
 	}
 	if err := j.rewriteChains(); err != nil {
@@ -73,15 +73,15 @@ func (d *Datapath) sync(ctx context.Context, want *service.Table) (datapath.Stat
 
 // readKernel reads what the kernel holds.
 func (d *Datapath) readKernel(ctx context.Context) error {
-	d.program.Data["DropInvalid"] = !nftset.Liberal()
-	held, fresh, err := d.rules.Begin(ctx, d.program)
+	d.ruleset.Data["DropInvalid"] = !nftset.Liberal()
+	held, fresh, err := d.syncer.Begin(ctx, d.ruleset)
 	if err != nil {
 		return err
 	}
 	if d.state = held; fresh {
 		clear(d.state.shared)
 		for h, w := range d.state.chains {
-			d.state.chains[h] = lbChain{verdict: w.verdict, former: true}
+			d.state.chains[h] = lbChain{verdict: w.verdict, stale: true}
 		}
 		d.state.staleUpdates = len(d.state.updateChains) > 0
 	}
@@ -114,7 +114,7 @@ type syncJob struct {
 	ctx context.Context // of the Sync
 	*Datapath
 	stats         *datapath.Stats
-	shared        changeset           // goes with the first batch and with the last
+	shared        plan                // goes with the first batch and with the last
 	shrunk        map[affinityID]bool // IDs that may have lost an endpoint
 	affinityRules bool                // affinity-update chains were changed
 	lateSettings  *nodeSettings       // the settings once our program runs; nil: written already
@@ -125,19 +125,19 @@ type syncJob struct {
 // finish ends the Sync. The maps of verdicts are written with the chains that they lead to.
 func (j *syncJob) finish() error {
 	const always = 2 // refused and dropped
-	j.rules.Expect(dispatchMap, always+len(j.state.chains))
+	j.syncer.Expect(dispatchMap, always+len(j.state.chains))
 	for set := range affinityMaps {
-		j.rules.Expect(set, len(j.state.updateChains))
+		j.syncer.Expect(set, len(j.state.updateChains))
 	}
-	return j.rules.End(j.ctx, j.program, nftset.Chains{Added: j.added, Removed: j.removed, Any: j.affinityRules})
+	return j.syncer.End(j.ctx, j.ruleset, nftset.Chains{Added: j.added, Removed: j.removed, Any: j.affinityRules})
 }
 
 // writeSettings writes the settings. NodePort prefixes that an older program still looks up
 // stay until writeLateSettings: our program may not have them.
 func (j *syncJob) writeSettings(want *service.Table) error {
-	var p changeset
+	var p plan
 	facts := nodeSettingsOf(want.Settings)
-	if j.rules.Pending() {
+	if j.syncer.Pending() {
 		late := facts
 		j.lateSettings = &late
 		facts.NodePorts = slices.Concat(facts.NodePorts, j.state.settings.NodePorts)
@@ -168,7 +168,7 @@ func (j *syncJob) addressSets(changes []service.Change) error {
 			if j.shared.early = append(j.shared.early, w); len(j.shared.early) < batch {
 				continue
 			}
-			p := changeset{early: j.shared.early}
+			p := plan{early: j.shared.early}
 			if err := j.commit(p.writes(), nil); err != nil {
 				return err
 			}
@@ -184,7 +184,7 @@ func (j *syncJob) writeLateSettings() error {
 	if j.lateSettings == nil {
 		return nil
 	}
-	var p changeset
+	var p plan
 	p.settings(&j.state.settings, j.lateSettings)
 	j.state.settings = *j.lateSettings
 	return j.commit(p.writes(), nil)
@@ -193,7 +193,7 @@ func (j *syncJob) writeLateSettings() error {
 // batch renders some frontends and writes them. It is safe to record state before it is
 // written: after an error all state is read again.
 func (j *syncJob) batch(changes []service.Change, last bool) error {
-	p := changeset{early: j.shared.early}
+	p := plan{early: j.shared.early}
 	j.shared.early = nil
 	for _, c := range changes {
 		k := c.Key()
@@ -244,7 +244,7 @@ func (j *syncJob) rewriteChains() error {
 	if err := j.commitChains(nil); err != nil || !stale {
 		return err
 	}
-	return j.rules.Commit(j.ctx, j.delChains(nil), nil)
+	return j.syncer.Commit(j.ctx, j.delChains(nil), nil)
 }
 
 // commit writes and counts.
@@ -257,7 +257,7 @@ func (j *syncJob) commit(ws []nft.Write, prepare func(*nftables.Conn) (bool, err
 			j.stats.Deleted++
 		}
 	}
-	if err := j.rules.Commit(j.ctx, prepare, ws); err != nil {
+	if err := j.syncer.Commit(j.ctx, prepare, ws); err != nil {
 		return fmt.Errorf("write elements: %w", err)
 	}
 	return nil
@@ -271,7 +271,7 @@ const chainsPerCommit = 500
 // program runs, chains that it wrote are left to it.
 func (j *syncJob) missingChains() (all []verdictID) {
 	for h, n := range j.state.chainUses {
-		if c := j.state.chains[h]; n > 0 && !c.current && !(c.former && j.rules.Pending()) {
+		if c := j.state.chains[h]; n > 0 && !c.current && !(c.stale && j.syncer.Pending()) {
 			all = append(all, h)
 		}
 	}
@@ -283,17 +283,17 @@ func (j *syncJob) addChains(missing []verdictID) func(*nftables.Conn) (queued bo
 	return func(c *nftables.Conn) (queued bool, err error) {
 		for _, h := range missing {
 			w := j.state.chains[h]
-			if w.current, w.former = true, false; !h.isDedicated() {
+			if w.current, w.stale = true, false; !h.isDedicated() {
 				w.verdict = h
 			}
 			j.addShared(c, w.verdict.shared())
-			if err := j.writer.addChain(j.rules.Table, c, h, w.verdict); err != nil {
+			if err := j.writer.addChain(j.syncer.Table, c, h, w.verdict); err != nil {
 				return true, err
 			}
 			j.state.chains[h] = w
 			j.added = append(j.added, h.chainName())
 		}
-		updates, err := j.state.addUpdateChains(j.rules.Table, c)
+		updates, err := j.state.addUpdateChains(j.syncer.Table, c)
 		j.affinityRules = j.affinityRules || updates
 		return updates || len(missing) > 0, err
 	}
@@ -303,7 +303,7 @@ func (j *syncJob) addChains(missing []verdictID) func(*nftables.Conn) (queued bo
 func (j *syncJob) addShared(c *nftables.Conn, v verdictID) {
 	if !j.state.shared[v] {
 		j.state.shared[v] = true
-		addShared(j.rules.Table, c, v)
+		addShared(j.syncer.Table, c, v)
 		j.added = append(j.added, v.sharedChains()...)
 	}
 }
@@ -337,7 +337,7 @@ func (j *syncJob) removeUnused() error {
 	j.state.releaseAffinityIDs(j.shrunk)
 	for first := true; first || len(unused) > 0; first = false {
 		n := min(len(unused), chainsPerCommit)
-		if err := j.rules.Commit(j.ctx, j.delChains(unused[:n]), nil); err != nil {
+		if err := j.syncer.Commit(j.ctx, j.delChains(unused[:n]), nil); err != nil {
 			return fmt.Errorf("remove unused chains: %w", err)
 		}
 		unused = unused[n:]
@@ -349,7 +349,7 @@ func (j *syncJob) removeUnused() error {
 func (j *syncJob) delChains(unused []verdictID) func(*nftables.Conn) (queued bool, err error) {
 	return func(c *nftables.Conn) (queued bool, err error) {
 		for _, h := range unused {
-			if err := delChain(j.rules.Table, c, h); err != nil {
+			if err := delChain(j.syncer.Table, c, h); err != nil {
 				return true, err
 			}
 			delete(j.state.chains, h)
@@ -360,7 +360,7 @@ func (j *syncJob) delChains(unused []verdictID) func(*nftables.Conn) (queued boo
 		}
 		updates := false
 		if (len(j.shrunk) > 0 || j.stats.Full) && !j.state.staleUpdates {
-			updates, err = j.state.delUpdateChains(j.rules.Table, c)
+			updates, err = j.state.delUpdateChains(j.syncer.Table, c)
 		}
 		j.affinityRules = j.affinityRules || updates
 		return updates || len(unused) > 0, err

@@ -14,6 +14,6 @@ func CountReads(dp datapath.Datapath) *int {
 	d.rules = nftset.NewSyncer(datapath.Userspace, d.rules.Table, func(ctx context.Context) (*kernelState, error) {
 		*reads++
 		return d.read(ctx)
-	}, renamed(), nil)
+	})
 	return reads
 }

@@ -72,7 +72,7 @@ func New(cfg Config) (*Datapath, error) {
 		return nil, err
 	}
 	d := &Datapath{cfg: cfg, text: text}
-	d.rules = nftset.NewSyncer(datapath.Userspace, nft.New(tableName), d.read, renamed(), nil)
+	d.rules = nftset.NewSyncer(datapath.Userspace, nft.New(tableName), d.read)
 	return d, nil
 }
 

@@ -9,10 +9,10 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// A changeset is the writes of some frontends in their order. Between two of its
+// A plan is the writes of some frontends in their order. Between two of its
 // transactions every frontend is complete: an element that a chain looks up is added before
 // the first packet can reach the chain, and removed after the last packet.
-type changeset struct {
+type plan struct {
 	early    []nft.Write // added or replaced: what chains look up
 	policies []nft.Write // verdicts of frontends whose policy is checked
 	entries  []nft.Write
@@ -22,7 +22,7 @@ type changeset struct {
 
 // writes returns the writes in order. Writes to one set are adjacent, so that they share
 // messages.
-func (p *changeset) writes() []nft.Write {
+func (p *plan) writes() []nft.Write {
 	for _, ws := range [...][]nft.Write{p.early, p.policies, p.entries, p.opened, p.late} {
 		slices.SortStableFunc(ws, func(a, b nft.Write) int { return strings.Compare(a.Set, b.Set) })
 	}
@@ -30,7 +30,7 @@ func (p *changeset) writes() []nft.Write {
 }
 
 // frontend plans the change of one frontend from was to is.
-func (p *changeset) frontend(k service.Key, was, is *frontendState) {
+func (p *plan) frontend(k service.Key, was, is *frontendState) {
 	key, is4, nodePort := nftset.FrontendKey(k), k.Addr.Addr().Is4(), k.Addr.Addr().IsUnspecified()
 	entry, in, out, eps := nftset.Frontends, frontendsInternal, nftset.FrontendsExternal, endpoints
 	if nodePort {
@@ -55,7 +55,7 @@ func (p *changeset) frontend(k service.Key, was, is *frontendState) {
 }
 
 // policy plans the verdict for internal or external clients.
-func (p *changeset) policy(set string, key []byte, from, to verdictID) {
+func (p *plan) policy(set string, key []byte, from, to verdictID) {
 	switch {
 	case from == to:
 	case to == 0:
@@ -75,7 +75,7 @@ type affinityEntry struct {
 }
 
 // affinity plans the affinity ID of a frontend. The ID is added before the chain that looks it up.
-func (p *changeset) affinity(set string, key []byte, from, to affinityEntry) {
+func (p *plan) affinity(set string, key []byte, from, to affinityEntry) {
 	if from == to || from.affinityID == 0 && to.affinityID == 0 {
 		return
 	}
@@ -90,12 +90,12 @@ func (p *changeset) affinity(set string, key []byte, from, to affinityEntry) {
 }
 
 // sources plans the sources that a frontend serves.
-func (p *changeset) sources(k service.Key, was, is nftset.Sources) {
+func (p *plan) sources(k service.Key, was, is nftset.Sources) {
 	c := nftset.ChangeSources(k, was, is)
 	p.early, p.opened, p.late = append(p.early, c.Before...), append(p.opened, c.Open...), append(p.late, c.After...)
 }
 
-func (p *changeset) slots(set string, front []byte, offset uint32, was, is []slot) {
+func (p *plan) slots(set string, front []byte, offset uint32, was, is []slot) {
 	at := func(list []slot, i int) slot {
 		if i < len(list) {
 			return list[i]
@@ -118,7 +118,7 @@ func (p *changeset) slots(set string, front []byte, offset uint32, was, is []slo
 }
 
 // settings plans the settings of the node.
-func (p *changeset) settings(was, is *nodeSettings) {
+func (p *plan) settings(was, is *nodeSettings) {
 	p.early = append(p.early, nftset.ChangeSettings(was.Settings, is.Settings)...)
 	for _, a := range was.hosts {
 		if !slices.Contains(is.hosts, a) {
