@@ -47,7 +47,7 @@ func (d *Datapath) elements(table *service.Table) string {
 	for v := range d.state.chainUses {
 		lines = append(lines, fmt.Sprintf("chain %s, verdict %v\n", v.chainName(), v))
 	}
-	for _, w := range slices.Concat(j.shared.writes(), p.writes()) {
+	for _, w := range slices.Concat(j.addresses.writes(), p.writes()) {
 		lines = append(lines, w.String()+"\n")
 	}
 	slices.Sort(lines)
