@@ -33,7 +33,7 @@ type Health interface {
 	Changed() <-chan struct{}
 }
 
-// Config says how a Speaker works. All fields but Passing, Sessions and RIB are required.
+// Config says how a Speaker works. All fields but ForwardingReady, Sessions and RIB are required.
 type Config struct {
 	Log    *slog.Logger
 	Node   string // we run on
@@ -44,9 +44,9 @@ type Config struct {
 	ProxyPort uint16
 	// ReflectorPort is where route reflectors listen (TCP); 0: there are none.
 	ReflectorPort uint16
-	// Passing is closed when the node's kernel can pass on packets of connections that routers lead here and that other nodes know;
+	// ForwardingReady is closed when the node's kernel can pass on packets of connections that routers lead here and that other nodes know;
 	// so long, but not for ever, nothing is announced. Nil: at once.
-	Passing <-chan struct{}
+	ForwardingReady <-chan struct{}
 	// Report is called with what BGPPeers ask for that is not done, after each decision.
 	Report func([]announce.PeerProblem)
 	// Announced is called with what is to be announced of each Service, after each decision.
@@ -93,8 +93,8 @@ const (
 	retryPause = 5 * time.Second
 	// shunPause is how long a router is left alone that sent too much, or is not the wanted one.
 	shunPause = 5 * time.Minute
-	// passingWithin is how long a node may take to know the others.
-	passingWithin = 10 * time.Second
+	// forwardingTimeout is how long a node may take to know the others.
+	forwardingTimeout = 10 * time.Second
 	// drainTime is how long routers have to prefer other ways before ours are taken back.
 	drainTime = time.Second
 )
@@ -170,7 +170,7 @@ func (s *Speaker) loop(ctx context.Context) {
 		return
 	case <-s.cfg.Source.Synced():
 	}
-	s.awaitPassing(ctx)
+	s.awaitForwarding(ctx)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -189,16 +189,16 @@ func (s *Speaker) loop(ctx context.Context) {
 	}
 }
 
-// awaitPassing waits until connections of other nodes that come here go on: they come with the first announcement.
-func (s *Speaker) awaitPassing(ctx context.Context) {
-	if s.cfg.Passing == nil {
+// awaitForwarding waits until connections of other nodes that come here go on: they come with the first announcement.
+func (s *Speaker) awaitForwarding(ctx context.Context) {
+	if s.cfg.ForwardingReady == nil {
 		return
 	}
 	select {
 	case <-ctx.Done():
-	case <-s.cfg.Passing:
-	case <-time.After(passingWithin):
-		s.cfg.Log.Warn("announces to routers without knowing the other nodes: connections that routers lead here from those end [do UDP packets of the speakers' port reach the voters?]", "after", passingWithin)
+	case <-s.cfg.ForwardingReady:
+	case <-time.After(forwardingTimeout):
+		s.cfg.Log.Warn("announces to routers without knowing the other nodes: connections that routers lead here from those end [do UDP packets of the speakers' port reach the voters?]", "after", forwardingTimeout)
 	}
 }
 

@@ -9,40 +9,39 @@ import (
 	"time"
 )
 
-// How often the node's proxy is asked about a Service: soon until it serves it, then now and
-// then. Endpoints that go are known from the API server, sooner.
 const (
-	askSoon  = 50 * time.Millisecond
-	askLater = 2 * time.Second
-	askLimit = time.Second
+	// askSoon is the pause between two requests until the proxy serves a Service, and askLater the pause afterwards. The
+	// API server tells sooner when endpoints go.
+	askSoon, askLater = 50 * time.Millisecond, 2 * time.Second
+	// askTimeout bounds one request.
+	askTimeout = time.Second
 )
 
-// checks ask the node's proxy whether the kernel serves a Service with
-// externalTrafficPolicy: Local here, at its healthCheckNodePort, as cloud load balancers do.
-// So a speaker needs nothing of the agent but what every proxy has.
+// A checks asks this node's proxy at healthCheckNodePorts, as cloud load balancers do, whether the kernel serves a
+// Service with externalTrafficPolicy: Local. So a speaker works with every proxy.
 type checks struct {
 	client *http.Client
-	wake   chan struct{} // an answer changed
+	wake   chan struct{} // receives when an answer has changed
 
 	mu           sync.Mutex
-	addr         netip.Addr // the node's own
+	addr         netip.Addr // of this node
 	ports        map[uint16]*answer
-	portsChanged chan struct{} // set has changed ports
+	portsChanged chan struct{} // receives when set has added a port
 }
 
 type answer struct {
 	served bool
-	next   time.Time
+	next   time.Time // of the next request
 }
 
 func newChecks() *checks {
 	return &checks{
-		client: &http.Client{Timeout: askLimit, Transport: &http.Transport{DisableKeepAlives: true, Proxy: nil}},
+		client: &http.Client{Timeout: askTimeout, Transport: &http.Transport{DisableKeepAlives: true, Proxy: nil}},
 		wake:   make(chan struct{}, 1), portsChanged: make(chan struct{}, 1), ports: map[uint16]*answer{},
 	}
 }
 
-// served reports the last answer.
+// served returns the last answer of a port; false: no answer yet.
 func (c *checks) served(port uint16) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -50,7 +49,7 @@ func (c *checks) served(port uint16) bool {
 	return a != nil && a.served
 }
 
-// set says which ports are asked.
+// set sets the ports to ask, at an address of this node.
 func (c *checks) set(addr netip.Addr, ports map[uint16]bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -86,7 +85,7 @@ func (c *checks) run(ctx context.Context) error {
 	}
 }
 
-// askAll asks those that are due, and returns when the next one is.
+// askAll asks the ports whose time has come, and returns the time until the next request.
 func (c *checks) askAll(ctx context.Context) time.Duration {
 	c.mu.Lock()
 	var due []uint16
@@ -118,6 +117,7 @@ func (c *checks) askAll(ctx context.Context) time.Duration {
 	return max(time.Millisecond, time.Until(soonest))
 }
 
+// note keeps the answer of a port.
 func (c *checks) note(port uint16, served bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -138,6 +138,7 @@ func (c *checks) note(port uint16, served bool) {
 	}
 }
 
+// ask reports whether a port answers that the Service is served.
 func (c *checks) ask(ctx context.Context, at netip.AddrPort) bool {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://%s/healthz", at), nil)
 	if err != nil {

@@ -209,14 +209,14 @@ func runHelper(text string) {
 	if err := json.Unmarshal([]byte(text), &w); err != nil {
 		panic(err)
 	}
-	holdDown, formerSilent, probeAgain = 500*time.Millisecond, time.Minute, time.Second
+	holdDown, deadPatience, probeRetry = 500*time.Millisecond, time.Minute, time.Second
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil)).With("self", w.Self)
 	src := &source{world: w, dirty: make(chan struct{}, 100)}
 	go src.read(os.Stdin)
 	s := New(Config{
-		Log: log, Node: w.Self, Key: []byte("0123456789abcdef0123456789abcdef"), Port: 10280, Source: src,
+		Log: log, Node: w.Self, Key: []byte("0123456789abcdef0123456789abcdef"), Port: 10280, Source: src, Lease: src,
 		Assigned: func(map[api.Name]Assignment) {}, Dead: func([]string) {}, Event: w.event,
 		Owners: w.tell, Granted: w.grant, Metrics: NewMetrics(prometheus.NewRegistry(), w.Self),
 	})

@@ -34,65 +34,6 @@ func TestTwoNodes(t *testing.T) {
 	t.Log(l.tape.Check(t), "changes of owner")
 }
 
-// TestMuteOfTwo: of two nodes the one with the Lease's vote is not heard any more (with FAIRWAY_FAULTS=all it also hears nobody),
-// and reaches the API server by another network: no router answers it, so that it leaves the vote to the other one, and with it the address.
-func TestMuteOfTwo(t *testing.T) {
-	faults := []string{"ingress", "egress"}
-	if os.Getenv("FAIRWAY_FAULTS") != "all" {
-		faults = faults[:1]
-	}
-	for _, hook := range faults {
-		t.Run(hook, func(t *testing.T) {
-			l, best := newPair(t)
-			l.drop(best, hook)
-			began := time.Now()
-			l.until(vips[0], 1-best)
-			t.Logf("the other node has the address after %v", time.Since(began).Round(time.Millisecond))
-			l.pass(best)
-			l.until(vips[0], best)
-			t.Log(l.tape.Check(t), "changes of owner")
-		})
-	}
-}
-
-// TestAlone: a node that does not hear the other one leaves the vote when no router answers it, for long enough that the other
-// one has it, and less and less often when that one does not want it.
-func TestAlone(t *testing.T) {
-	var a soleVoter
-	start := time.Now()
-	at, answered := start, time.Time{}
-	check := func(after time.Duration, silent, want bool) {
-		t.Helper()
-		at = at.Add(after)
-		if got := a.yields(at, silent, answered); got != want {
-			t.Errorf("after %v: it leaves the vote: %v, want %v", at.Sub(start), got, want)
-		}
-	}
-	check(0, false, false)
-	check(time.Minute, true, false) // the other one is silent from now on
-	check(2*time.Second, true, false)
-	check(time.Second, true, true)
-	check(7*time.Second, true, true)
-	check(time.Second, true, false) // nobody else wanted it
-	check(51*time.Second, true, false)
-	check(time.Second, true, true)
-	check(8*time.Second, true, false)
-	check(111*time.Second, true, false)
-	check(time.Second, true, true)
-	answered = at
-	check(time.Second, true, false) // a router answers
-	check(time.Hour, false, false)
-	check(time.Second, true, false)
-	check(3*time.Second, true, true)
-	for range 100 {
-		a.yields(at, true, answered)
-		at = at.Add(yieldMost)
-	}
-	if a.pause != yieldMost {
-		t.Errorf("the vote is left every %v", a.pause)
-	}
-}
-
 // leaseVotes adds the Lease's vote to those of the nodes.
 func (l *lan) leaseVotes() {
 	l.world.Voters = election.Voters{Epoch: 2, Names: append([]string{election.LeaseVoter}, l.world.Voters.Names...)}

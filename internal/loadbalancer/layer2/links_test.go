@@ -90,13 +90,13 @@ func TestInterfaces(t *testing.T) {
 // TestOn: on which interfaces an address is announced; on none is an event of its Services, once until there is one.
 func TestOn(t *testing.T) {
 	l := links{known: true, all: []arp.Interface{{Name: "eth0", Network: true}, {Name: "eth1", Connected: true}}}
-	l.asked = [][]string{nil}
-	if l.look(); l.unfit == "" || !l.cutOff() {
+	l.wanted = [][]string{nil}
+	if l.check(); l.excluded == "" || !l.cutOff() {
 		t.Error("a network that is not connected is no fault")
 	}
-	l.asked = [][]string{{"eth1", "eth9"}}
-	if l.look(); l.unfit != "" {
-		t.Errorf("one of two interfaces is enough, and the node is unfit: %s", l.unfit)
+	l.wanted = [][]string{{"eth1", "eth9"}}
+	if l.check(); l.excluded != "" {
+		t.Errorf("one of two interfaces is enough, and the node is excluded: %s", l.excluded)
 	}
 	var told []string
 	s := Speaker{links: l, decisions: announce.Decide(world{Addrs: vips[:1], Nodes: []announce.Node{{Name: "node-1"}}}.input()), cfg: Config{Node: "node-1",

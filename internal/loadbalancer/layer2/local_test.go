@@ -47,17 +47,17 @@ func TestLocal(t *testing.T) {
 		in.Endpoints = func(api.Name) announce.Endpoints {
 			return announce.EndpointsOf([]*service.Slice{{Endpoints: c.endpoints}})
 		}
-		formers := newFormers()
+		forwarding := newForwarding(nil)
 		v := claimView{
-			self: "node-1", formers: &formers, decisions: announce.Decide(in), granted: func(netip.Addr) bool { return c.held },
-			contested: map[netip.Addr]bool{vips[0]: c.contested}, since: map[netip.Addr]time.Time{}, now: time.Now(),
+			self: "node-1", forwarding: &forwarding, decisions: announce.Decide(in), granted: func(netip.Addr) bool { return c.held },
+			contested: map[netip.Addr]bool{vips[0]: c.contested}, leavingSince: map[netip.Addr]time.Time{}, now: time.Now(),
 			served: func(p uint16) bool { return p == port && c.served },
 		}
 		asks := func() bool { all, _ := v.claims(); return slices.Contains(all, vips[0]) }
 		if got := asks(); got != c.want {
 			t.Errorf("%s: asks for the address: %v, want %v", name, got, c.want)
 		}
-		v.now = v.now.Add(leaving)
+		v.now = v.now.Add(leaveTime)
 		if got := asks(); got != (c.want && !c.leaves) {
 			t.Errorf("%s: still asks for the address when nobody took it over in time: %v", name, got)
 		}

@@ -84,7 +84,7 @@ func TestOut(t *testing.T) {
 		}
 	}
 	s.nodes[2].paused = 1 << 30
-	s.nodes[3].m.SetUnready(true)
+	s.nodes[3].m.SetExcluded(true)
 	s.run(100, nil)
 	for i, n := range s.nodes {
 		out, ok := n.m.Out()
@@ -124,7 +124,7 @@ func TestDead(t *testing.T) {
 	s.nodes[3].paused = 0
 	s.restart(3)
 	s.run(100, nil)
-	s.nodes[3].m.SetUnready(true) // it waits for routes
+	s.nodes[3].m.SetExcluded(true) // it waits for routes
 	s.run(100, nil)
 	check("while it waits")
 	s.nodes[3].paused = 1 << 30
@@ -333,8 +333,8 @@ func samples() []message {
 	}
 	return []message{
 		{header: header{kind: kindHello, from: 1, to: 2, nonce: 3, echo: 4, counter: 5}},
-		{header: header{kind: kindHeartbeat}, heartbeat: heartbeat{seq: 1, epoch: 2, version: 3, unready: true}},
-		{header: header{kind: kindHeartbeat}, heartbeat: heartbeat{seq: 1, epoch: 2, version: 3, unready: true, leaving: true}},
+		{header: header{kind: kindHeartbeat}, heartbeat: heartbeat{seq: 1, epoch: 2, version: 3, excluded: true}},
+		{header: header{kind: kindHeartbeat}, heartbeat: heartbeat{seq: 1, epoch: 2, version: 3, excluded: true, leaving: true}},
 		{header: header{kind: kindClaims}, claims: claims{version: 1, part: 1, parts: 2, addrs: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")}}},
 		{header: header{kind: kindGrant}, grant: grant{seq: 1, epoch: 2, version: 3, refused: []uint16{1, 5}, contested: many, out: []uint32{7}}},
 		{header: header{kind: kindGrant}, grant: grant{seq: 1, epoch: 2, version: 3, out: []uint32{7, 9}, dead: []uint32{9}}},

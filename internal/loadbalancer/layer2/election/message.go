@@ -55,11 +55,11 @@ type header struct {
 
 // A heartbeat asks a voter for its grant.
 type heartbeat struct {
-	seq     uint64
-	epoch   uint64
-	version uint64 // of the list of claims
-	unready bool   // the node can carry no traffic: leave it out of every choice
-	leaving bool   // with unready: its speaker ends, which says nothing about the node
+	seq      uint64
+	epoch    uint64
+	version  uint64 // of the list of claims
+	excluded bool   // the node can carry no traffic: leave it out of every choice
+	leaving  bool   // with excluded: its speaker ends, which says nothing about the node
 }
 
 // claims is one part of a list of addresses.
@@ -117,7 +117,7 @@ func tag(key, b []byte) []byte {
 
 // Flags of a heartbeat.
 const (
-	flagUnready = 1 << iota
+	flagExcluded = 1 << iota
 	flagLeaving
 )
 
@@ -127,9 +127,9 @@ func (h heartbeat) append(b []byte) []byte {
 	b = binary.BigEndian.AppendUint64(b, h.version)
 	switch {
 	case h.leaving:
-		return append(b, flagUnready|flagLeaving)
-	case h.unready:
-		return append(b, flagUnready)
+		return append(b, flagExcluded|flagLeaving)
+	case h.excluded:
+		return append(b, flagExcluded)
 	}
 	return append(b, 0)
 }
@@ -248,8 +248,8 @@ func (r *reader) u64() uint64 { return binary.BigEndian.Uint64(r.take(8)) }
 func (r *reader) heartbeat() heartbeat {
 	h := heartbeat{seq: r.u64(), epoch: r.u64(), version: r.u64()}
 	flags := r.byte()
-	h.unready, h.leaving = flags&flagUnready != 0, flags&flagLeaving != 0
-	r.bad = r.bad || flags > flagUnready|flagLeaving || h.leaving && !h.unready
+	h.excluded, h.leaving = flags&flagExcluded != 0, flags&flagLeaving != 0
+	r.bad = r.bad || flags > flagExcluded|flagLeaving || h.leaving && !h.excluded
 	return h
 }
 

@@ -16,13 +16,13 @@ const keptLists = 8
 type owner struct {
 	// first is the version before the first list. It is a random number, as seq is at first: no
 	// answer to the process before this one is taken for one to this.
-	first   uint64
-	version uint64
-	lists   map[uint64][]netip.Addr // what was asked for, by version
-	since   map[netip.Addr]uint64   // from which version on, without a gap
-	want    []netip.Addr            // the list of this version
-	unready bool
-	leaving bool
+	first    uint64
+	version  uint64
+	lists    map[uint64][]netip.Addr // what was asked for, by version
+	since    map[netip.Addr]uint64   // from which version on, without a gap
+	want     []netip.Addr            // the list of this version
+	excluded bool
+	leaving  bool
 
 	seq       uint64
 	rounds    []*round // those whose grants may still count, oldest first
@@ -70,12 +70,12 @@ func (m *Member) Deadline() time.Duration { return m.owner.deadline }
 // NextSlot returns the slot of the next Beat.
 func (m *Member) NextSlot() int { return int((m.owner.seq + 1) % Slots) }
 
-// SetUnready says whether the node can carry traffic at all.
-func (m *Member) SetUnready(unready bool) { m.owner.unready = unready }
+// SetExcluded says whether the node can carry traffic at all.
+func (m *Member) SetExcluded(excluded bool) { m.owner.excluded = excluded }
 
 // Leave says with the next Beat that this member ends: it is not ready, and that nobody hears it then does not
 // mean that its node is dead.
-func (m *Member) Leave() { m.owner.unready, m.owner.leaving = true, true }
+func (m *Member) Leave() { m.owner.excluded, m.owner.leaving = true, true }
 
 // SetLease says until when this node has the vote of the Lease, counted from before it was
 // renewed.
@@ -136,7 +136,7 @@ func (m *Member) Beat(now time.Duration) []Packet {
 	early := m.early()
 	for _, p := range m.ordered(func(p *peer) bool { return p.vote || p.id == m.self || early[p.id] }) {
 		m.sendClaims(p)
-		m.post(p, message{header: header{kind: kindHeartbeat}, heartbeat: heartbeat{seq: o.seq, epoch: m.voters.Epoch, version: o.version, unready: o.unready, leaving: o.leaving}})
+		m.post(p, message{header: header{kind: kindHeartbeat}, heartbeat: heartbeat{seq: o.seq, epoch: m.voters.Epoch, version: o.version, excluded: o.excluded, leaving: o.leaving}})
 	}
 	return m.flush()
 }

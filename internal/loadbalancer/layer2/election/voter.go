@@ -19,7 +19,7 @@ type claimant struct {
 	id       nodeID
 	lastSeen time.Duration // its last heartbeat
 	spoke    bool          // there was one
-	unready  bool
+	excluded bool
 	leaving  bool
 	epoch    uint64        // of the list of voters that it has
 	seq      uint64        // of the heartbeat that the promise is about
@@ -81,7 +81,7 @@ func (c *claimant) complete(version uint64) ([]netip.Addr, bool) {
 func (m *Member) receiveHeartbeat(p *peer, h heartbeat) {
 	c := m.claimant(p)
 	lapsed := !c.promised || m.now > c.deadline
-	c.lastSeen, c.spoke, c.unready, c.leaving, c.epoch = m.now, true, h.unready, h.leaving, h.epoch
+	c.lastSeen, c.spoke, c.excluded, c.leaving, c.epoch = m.now, true, h.excluded, h.leaving, h.epoch
 	if !m.vote {
 		return
 	}
@@ -218,7 +218,7 @@ func (m *Member) outLists() (out, dead []uint32) {
 	for id := range m.peers {
 		c := m.voter.claimants[id]
 		silent := begun && id != m.self && (c == nil || m.now-c.lastSeen > m.suspicion())
-		if silent || c != nil && c.unready {
+		if silent || c != nil && c.excluded {
 			out = append(out, uint32(id>>32))
 		}
 		if id != m.self && c != nil && c.spoke && !c.leaving && m.now-c.lastSeen > m.silence() {

@@ -13,9 +13,9 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// on returns an Announcer on an interface of a namespace of its own, that nothing but the test drives, and what it counts of each
+// on returns a Responder on an interface of a namespace of its own, that nothing but the test drives, and what it counts of each
 // address' announcements.
-func on(t *testing.T) (*Announcer, map[netip.Addr]int) {
+func on(t *testing.T) (*Responder, map[netip.Addr]int) {
 	t.Helper()
 	testnet.Enter(t)
 	attrs := netlink.NewLinkAttrs()
@@ -106,7 +106,7 @@ func TestDefends(t *testing.T) {
 			t.Fatal("a claim is no frame")
 		}
 		a.mu.Lock()
-		p := a.ports["eth0"]
+		p := a.listeners["eth0"]
 		n = sent[addr]
 		a.mu.Unlock()
 		a.handle(p, q)

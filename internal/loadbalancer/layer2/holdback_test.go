@@ -29,38 +29,6 @@ func TestHoldBack(t *testing.T) {
 	}
 }
 
-// TestRouteWatch: routes that went with a link are waited for when it is back, not those that were
-// removed while it was up, and not for ever.
-func TestRouteWatch(t *testing.T) {
-	w := newRouteWatch()
-	now := time.Now()
-	gateway, pods, other := route{"eth0", "default", "192.0.2.1"}, route{"eth0", "10.244.2.0/24", "192.0.2.3"}, route{"eth1", "198.51.100.0/24", "192.0.2.1"}
-	read := func(when string, want int, up bool, routes ...route) {
-		t.Helper()
-		w.read(now, routes, map[string]bool{"eth0": up, "eth1": true})
-		if got := w.Missing(); len(got) != want {
-			t.Errorf("%s: %v are missing, want %d", when, got, want)
-		}
-		now = now.Add(time.Second)
-	}
-	read("at first", 0, true, gateway, pods, other)
-	read("one is removed", 0, true, gateway, other)
-	now = now.Add(routesKnown)
-	read("and forgotten", 0, true, gateway, other)
-	read("another one comes", 0, true, gateway, pods, other)
-	w.linkDown("eth0")
-	read("the link is down", 0, false, other)
-	now = now.Add(2 * routesKnown)
-	read("for long", 0, false, other)
-	read("it is back", 2, true, other)
-	read("with one", 1, true, other, pods)
-	read("with both", 0, true, other, pods, gateway)
-	w.linkDown("eth0")
-	read("down and up between two looks", 1, true, other, pods)
-	now = now.Add(routesAwaited)
-	read("after long", 0, true, other, pods)
-}
-
 // TestOwnerOfAll: where all nodes wait, the best that is not dead has the address.
 func TestOwnerOfAll(t *testing.T) {
 	l := world{Self: "node-1", Addrs: vips[:1], Nodes: []announce.Node{{Name: "node-1"}, {Name: "node-2"}, {Name: "node-3"}}}
