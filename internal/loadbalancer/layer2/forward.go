@@ -32,7 +32,7 @@ type forwarding struct {
 	held     map[netip.Addr]bool  // this node holds the address
 	silent   map[string]time.Time // dead nodes, and when they were declared dead
 	gone     map[string]bool      // nodes that have been dead for longer than the patience
-	speaking map[string]bool      // nodes whose speakers were heard once; nil: nothing is known
+	speaking map[string]bool      // nodes that were heard at least once; nil: unknown
 
 	neighbours      *neighbours
 	written         fence.Forwarding // the fence has these targets

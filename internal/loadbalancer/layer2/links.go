@@ -23,7 +23,7 @@ type links struct {
 	notified map[netip.Addr]bool // the owners of the address's Services have had an event
 }
 
-// on returns the interfaces for an address whose advertisement names these; none: all interfaces that have a network.
+// on returns the node's interfaces that have one of these names. Without names it returns all that have a network.
 func (l *links) on(names []string) []arp.Interface {
 	return slices.DeleteFunc(slices.Clone(l.all), func(i arp.Interface) bool {
 		return len(names) > 0 && !slices.Contains(names, i.Name) || len(names) == 0 && !i.Network

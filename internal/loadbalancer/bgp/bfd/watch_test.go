@@ -26,7 +26,7 @@ func open(t *testing.T, ns *testnet.Namespace, c Config) *router {
 	t.Helper()
 	r := &router{t: t}
 	err := ns.Do(func() (err error) {
-		if r.in, err = c.room().listen(); err == nil {
+		if r.in, err = c.socketKind().listen(); err == nil {
 			r.out, err = dial(c)
 		}
 		return err
