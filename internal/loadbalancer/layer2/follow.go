@@ -65,7 +65,7 @@ func (s *Speaker) take(ctx context.Context, r reading, first bool) {
 	s.forwarding.carriersChanged = true
 	s.forwarding.neighbours.wanted.Store(routed)
 	s.links.setWanted(s.cfg.Node, s.decisions)
-	s.checks.set(s.net.peers[s.cfg.Node].Addr(), ports)
+	s.health.Set(s.net.peers[s.cfg.Node].Addr(), ports)
 	if err := s.fence.Guard(ctx, guard); err != nil {
 		s.reloadFence(ctx, err)
 	}

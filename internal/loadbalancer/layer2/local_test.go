@@ -64,8 +64,8 @@ func TestLocal(t *testing.T) {
 	}
 }
 
-// TestChecks: what the node's proxy answers at the health check node port is known soon.
-func TestChecks(t *testing.T) {
+// TestHealth: what the node's proxy answers at the health check node port is known soon.
+func TestHealth(t *testing.T) {
 	var serves atomic.Bool
 	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if !serves.Load() {
@@ -74,27 +74,27 @@ func TestChecks(t *testing.T) {
 	}))
 	defer proxy.Close()
 	at := netip.MustParseAddrPort(proxy.Listener.Addr().String())
-	c := newChecks()
+	c := NewHealth()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- c.run(ctx) }()
+	go func() { done <- c.Run(ctx) }()
 	defer func() {
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
 	}()
-	c.set(at.Addr(), map[uint16]bool{at.Port(): true})
+	c.Set(at.Addr(), map[uint16]bool{at.Port(): true})
 	for _, want := range []bool{true, false} {
 		serves.Store(want)
-		for end := time.Now().Add(60 * time.Second); c.served(at.Port()) != want; time.Sleep(5 * time.Millisecond) {
+		for end := time.Now().Add(60 * time.Second); c.Served(at.Port()) != want; time.Sleep(5 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("it is served: %v, want %v", !want, want)
 			}
 		}
 	}
-	c.set(at.Addr(), nil)
-	if c.served(at.Port()) {
+	c.Set(at.Addr(), nil)
+	if c.Served(at.Port()) {
 		t.Error("a port that is not asked any more is served")
 	}
 }

@@ -86,7 +86,7 @@ type Speaker struct {
 	fence  *fence.Fence
 	arp    *arp.Responder
 	net    *transport
-	checks *checks
+	health *Health
 	tasks  errgroup.Group // probes and writes to the API server
 
 	// Other goroutines send these to the loop.
@@ -119,7 +119,7 @@ type Speaker struct {
 // New returns a Speaker.
 func New(cfg Config) *Speaker {
 	s := &Speaker{
-		cfg: cfg, start: time.Now(), checks: newChecks(), readings: make(chan reading), interfaces: make(chan []arp.Interface, 1),
+		cfg: cfg, start: time.Now(), health: NewHealth(), readings: make(chan reading), interfaces: make(chan []arp.Interface, 1),
 		leavingSince: map[netip.Addr]time.Time{}, forwarding: newForwarding(cfg.Log), probes: newProbes(),
 	}
 	s.tasks.SetLimit(maxTasks)
@@ -178,7 +178,7 @@ func (s *Speaker) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(s.net.run)
 	g.Go(func() error { return s.arp.Run(ctx) })
-	g.Go(func() error { return s.checks.run(ctx) })
+	g.Go(func() error { return s.health.Run(ctx) })
 	g.Go(func() error { return s.follow(ctx) })
 	g.Go(func() error { return s.forwarding.neighbours.run(ctx) })
 	g.Go(func() error { return s.renewLease(ctx) })
@@ -223,7 +223,7 @@ func (s *Speaker) loop(ctx context.Context) error {
 			}
 		case r := <-s.readings:
 			s.take(ctx, r, false)
-		case <-s.checks.wake:
+		case <-s.health.Changed():
 			s.beatSoon = true
 		case all := <-s.interfaces:
 			s.takeInterfaces(ctx, all)
@@ -297,7 +297,7 @@ func (s *Speaker) claim(ctx context.Context, dead map[string]bool) {
 	}
 	v := claimView{
 		self: s.cfg.Node, decisions: s.decisions, out: out, dead: dead, granted: s.member.Granted, contested: s.member.Contested(),
-		served: s.checks.served, leavingSince: s.leavingSince, now: time.Now(), forwarding: &s.forwarding,
+		served: s.health.Served, leavingSince: s.leavingSince, now: time.Now(), forwarding: &s.forwarding,
 	}
 	want, ownersChanged := v.claims()
 	s.updateForwarding(ctx, v, ownersChanged)
