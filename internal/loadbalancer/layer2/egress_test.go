@@ -8,7 +8,7 @@ import (
 	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
 )
 
-// TestOwnersByRouters: of an address that routers are told of no node is the owner, not even one that holds it.
+// TestOwnersByRouters: an address that routers lead to nodes has no owner, even if a node holds it.
 func TestOwnersByRouters(t *testing.T) {
 	a := netip.MustParseAddr("192.0.2.200")
 	for _, held := range []bool{false, true} {

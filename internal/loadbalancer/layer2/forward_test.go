@@ -17,9 +17,9 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// TestOpenConnections: connections that a client has open go on when their address moves to another
-// node, because the speaker of its owner hangs, or the owner is drained, and when it comes back; also
-// those that were opened meanwhile.
+// TestOpenConnections: a client's open connections go on when their address moves to another node, because the
+// owner's speaker hangs or the owner is drained, and when the address moves back. So do connections that were opened
+// meanwhile.
 func TestOpenConnections(t *testing.T) {
 	l := newLAN(t, 3)
 	for _, a := range vips {
@@ -27,7 +27,7 @@ func TestOpenConnections(t *testing.T) {
 			l.world.Nodes[i].Excluded = ""
 		}
 		best, last := l.best(a), announce.Decide(l.world.input())[a].Candidates()[2].Node
-		// On a busy machine the address could move on to the third node, which names another previous owner.
+		// On a busy machine the address could move on to the third node, which has another previous owner.
 		l.world.Nodes[slices.IndexFunc(l.nodes, func(m *machine) bool { return m.Name == last })].Excluded = "it only votes"
 		l.tell(0, 1, 2)
 		l.until(a, best)
@@ -53,7 +53,7 @@ func TestOpenConnections(t *testing.T) {
 	}
 }
 
-// An opened is a connection, and the node that took it.
+// An opened is a connection with the node that accepted it.
 type opened struct {
 	*testnet.Conn
 	l  *lan
@@ -84,7 +84,7 @@ func (o *opened) goesOn(when string) {
 	}
 }
 
-// ends ends the connection in order: the other end hears it, and does the same.
+// ends ends the connection in order: both ends close it.
 func (o *opened) ends(when string) {
 	o.l.t.Helper()
 	if err := o.End(30 * time.Second); err != nil {
@@ -92,8 +92,8 @@ func (o *opened) ends(when string) {
 	}
 }
 
-// TestRouted: of an address that routers lead to several nodes, connections that are open go on, and end in order, when the
-// router leads them to another node, also while a speaker is replaced.
+// TestRouted: open connections to an address by BGP go on, and end in order, when the router moves them to another
+// node, also while a speaker is replaced.
 func TestRouted(t *testing.T) {
 	l := newLAN(t, 3)
 	l.world.Routed = true
@@ -126,7 +126,7 @@ func TestRouted(t *testing.T) {
 
 var macPattern = regexp.MustCompile(`\b([0-9a-f]{2}:){5}[0-9a-f]{2}\b`)
 
-// lead lets the router lead to an address by node i, when its kernel knows the way on to the others.
+// lead makes the router lead to an address through node i, after that node's kernel can forward to the other nodes.
 func (l *lan) lead(a netip.Addr, i int) {
 	l.t.Helper()
 	family, flag, ways := "ip6", "-6", 2
@@ -134,13 +134,13 @@ func (l *lan) lead(a netip.Addr, i int) {
 		family, flag = "ip", "-4"
 	}
 	if i == len(l.nodes)-1 {
-		ways = 1 // what comes from a node, it has passed on too: this is the last one
+		ways = 1 // the last node in the order passes nothing on
 	}
 	for end := time.Now().Add(60 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 		var out []byte
 		_ = l.nodes[i].Do(func() (err error) {
 			out, err = exec.Command("nft", "list", "table", family, "fairway-former").CombinedOutput()
-			return err // there is no table yet
+			return err // the table may not exist yet
 		})
 		if strings.Count(string(out), a.String()+" :") == ways && len(macPattern.FindAllString(string(out), -1)) == len(l.nodes)-1 {
 			break
@@ -158,8 +158,9 @@ func named(node string) api.Selector {
 	return api.NewSelector(api.Requirement{Key: "name", Op: api.In, Values: []string{node}})
 }
 
-// TestPreviousOwner: the holder of an address sends packets to the owner before, and at first to the second-best node; not
-// to a node that has been silent for too long, until it is heard again. No other node sends them on.
+// TestPreviousOwner: the holder of an address sends packets to the owner before, and at first to the second-best
+// node. It sends none to a node that has been silent for too long, until that node is heard again. No other node
+// sends them on.
 func TestPreviousOwner(t *testing.T) {
 	a := vips[0]
 	in := world{Addrs: vips[:1], Nodes: []announce.Node{{Name: "node-1"}, {Name: "node-2"}, {Name: "node-3"}}}.input()
@@ -169,7 +170,7 @@ func TestPreviousOwner(t *testing.T) {
 	}
 	d := announce.Decide(in)[a]
 	nodes := []string{"node-1", "node-2", "node-3"}
-	all := map[string]*forwarding{} // what each node knows
+	all := map[string]*forwarding{} // the state of each node
 	for _, node := range nodes {
 		f := newForwarding(nil)
 		all[node] = &f
@@ -211,8 +212,8 @@ func TestPreviousOwner(t *testing.T) {
 	}
 }
 
-// TestCarriers: wherever a router leads a packet, it comes to each node that may know it, each but the first one once, and never
-// goes round; also while nodes disagree about which nodes these are.
+// TestCarriers: wherever a router leads a packet, the packet visits each carrier, and none twice except the first
+// one, also while nodes disagree about the carriers.
 func TestCarriers(t *testing.T) {
 	addrs := map[string]netip.Addr{}
 	byAddr := map[netip.Addr]string{}
@@ -254,7 +255,7 @@ func TestCarriers(t *testing.T) {
 		{"node-1", same("node-1", "node-2", "node-3"), "node-1 2 3"},
 		{"node-2", same("node-1", "node-2", "node-3"), "node-2 1 2 3"},
 		{"node-3", same("node-1", "node-2", "node-3"), "node-3 1 2 3"},
-		{"node-4", same("node-1", "node-2", "node-3"), "node-4 1 2 3"}, // it is none: its route was taken back
+		{"node-4", same("node-1", "node-2", "node-3"), "node-4 1 2 3"}, // not a carrier: its route was withdrawn
 		{"node-1", same("node-3", "node-1"), "node-1 3"},
 		{"node-1", same("node-1"), "node-1"},
 		{"node-1", same("node-8", "node-2"), "node-1 2"}, // its speaker was never heard
@@ -278,7 +279,8 @@ func TestCarriers(t *testing.T) {
 	}
 }
 
-// movesTo lets all nodes know that an address is to be another's, and hold it there. It returns who holds it.
+// movesTo tells all nodes that owner owns the address now, and lets it hold the address if holds. It returns the
+// holder.
 func movesTo(d *announce.Decision, all map[string]*forwarding, holder, owner string, holds bool) string {
 	if holds {
 		holder = owner
@@ -293,7 +295,7 @@ func movesTo(d *announce.Decision, all map[string]*forwarding, holder, owner str
 	return holder
 }
 
-// way is where a packet goes that no node knows.
+// way returns the nodes that a packet of an unknown connection visits.
 func way(all map[string]*forwarding, holder string, a netip.Addr) string {
 	text, seen := holder, map[string]bool{}
 	for node := holder; !seen[node]; text += " " + node {

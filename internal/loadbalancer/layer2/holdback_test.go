@@ -7,7 +7,7 @@ import (
 	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
 )
 
-// TestHoldBack: a node waits after it was cut off for long enough, not after it has started.
+// TestHoldBack: a node waits after it was cut off for long enough, but not after its start.
 func TestHoldBack(t *testing.T) {
 	var h holdBack
 	now := time.Now()
@@ -17,8 +17,8 @@ func TestHoldBack(t *testing.T) {
 		waits    bool
 		isolated bool
 	}{
-		{0, false, false, false}, {5 * time.Second, false, false, false}, {time.Second, true, false, false}, // it starts
-		{time.Second, false, false, false}, {isolatedFor / 2, true, false, false}, // a moment
+		{0, false, false, false}, {5 * time.Second, false, false, false}, {time.Second, true, false, false}, // the start
+		{time.Second, false, false, false}, {isolatedFor / 2, true, false, false}, // a short break
 		{time.Second, false, false, false}, {isolatedFor, false, false, true}, {0, true, true, false},
 		{holdDown / 2, true, true, false}, {holdDown / 2, true, false, false},
 	} {
@@ -29,7 +29,7 @@ func TestHoldBack(t *testing.T) {
 	}
 }
 
-// TestOwnerOfAll: where all nodes wait, the best that is not dead has the address.
+// TestOwnerOfAll: if all nodes wait, the best one that is not dead has the address.
 func TestOwnerOfAll(t *testing.T) {
 	l := world{Self: "node-1", Addrs: vips[:1], Nodes: []announce.Node{{Name: "node-1"}, {Name: "node-2"}, {Name: "node-3"}}}
 	d := announce.Decide(l.input())[vips[0]]

@@ -10,8 +10,8 @@ import (
 	"github.com/fairway-net/fairway/internal/loadbalancer/layer2/election"
 )
 
-// TestTwoNodes: of two nodes one dies. Without the Lease, as when the API server is away, nobody has its
-// address, since the other one cannot know; with it the other one has it. Never two have it.
+// TestTwoNodes: one of two nodes dies. Without the Lease, as when the API server is away, no node has its address,
+// because the other one cannot know. With the Lease the other one has it. Never do two have it.
 func TestTwoNodes(t *testing.T) {
 	l := newLAN(t, 2)
 	l.leaseVotes()
@@ -21,7 +21,7 @@ func TestTwoNodes(t *testing.T) {
 	l.until(vips[0], best)
 	l.kill(best)
 	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); {
-		// The one that was killed is mute when its grant is over; a neighbour entry may still lead there.
+		// The dead node is mute after its grant, but a neighbour entry may still lead there.
 		if l.ask(vips[0]) == other {
 			t.Fatal("a node has the address without a majority")
 		}
@@ -34,12 +34,12 @@ func TestTwoNodes(t *testing.T) {
 	t.Log(l.tape.Check(t), "changes of owner")
 }
 
-// leaseVotes adds the Lease's vote to those of the nodes.
+// leaseVotes adds the Lease to the voters.
 func (l *lan) leaseVotes() {
 	l.world.Voters = election.Voters{Epoch: 2, Names: append([]string{election.LeaseVoter}, l.world.Voters.Names...)}
 }
 
-// newPair returns two nodes, of which the best has the Lease's vote, in a file, and the address.
+// newPair returns two nodes with a Lease in a file. The best node has the Lease and the address.
 func newPair(t *testing.T) (l *lan, best int) {
 	t.Helper()
 	l = newLAN(t, 2)
@@ -53,7 +53,7 @@ func newPair(t *testing.T) (l *lan, best int) {
 	return l, best
 }
 
-// hasLease waits until a node has the Lease's vote, as its file says.
+// hasLease waits until the file names a node as the Lease's holder.
 func (l *lan) hasLease(node string) {
 	l.t.Helper()
 	for end := time.Now().Add(60 * time.Second); ; time.Sleep(10 * time.Millisecond) {

@@ -15,9 +15,9 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// TestLocal: of a Service with externalTrafficPolicy: Local a node has the address that has a ready
-// endpoint and whose kernel serves it; it gives it up when its last endpoint starts to terminate
-// and another node is ready, and keeps it while no other is.
+// TestLocal: with externalTrafficPolicy: Local a node has the address if it has a ready endpoint and its kernel
+// serves it. It gives the address up when its last endpoint starts to terminate and another node is ready, and keeps
+// it while no other node is.
 func TestLocal(t *testing.T) {
 	const port = 30123
 	ready := func(node string) service.SliceEndpoint {
@@ -30,7 +30,7 @@ func TestLocal(t *testing.T) {
 		endpoints       []service.SliceEndpoint
 		served, held    bool
 		contested, want bool
-		leaves          bool // and only until another node should have taken over
+		leaves          bool // keeps it only for leaveTime
 	}{
 		"ready and served":                       {endpoints: []service.SliceEndpoint{ready("node-1")}, served: true, want: true},
 		"ready, and not in the kernel":           {endpoints: []service.SliceEndpoint{ready("node-1")}},
@@ -64,7 +64,7 @@ func TestLocal(t *testing.T) {
 	}
 }
 
-// TestHealth: what the node's proxy answers at the health check node port is known soon.
+// TestHealth: the proxy's answer at the healthCheckNodePort is known soon.
 func TestHealth(t *testing.T) {
 	var serves atomic.Bool
 	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

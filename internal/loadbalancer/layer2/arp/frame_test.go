@@ -18,7 +18,7 @@ var (
 	source6    = netip.MustParseAddr("fe80::1")
 )
 
-// TestFrames: what we send is read as what it means.
+// TestFrames: parseFrame reads the package's own frames.
 func TestFrames(t *testing.T) {
 	group := solicitedNode(vip6)
 	if group.String() != "ff02::1:ff00:10" || multicastMAC(group) != (MAC{0x33, 0x33, 0xff, 0, 0, 0x10}) {
@@ -47,7 +47,7 @@ func TestFrames(t *testing.T) {
 	if a, ok := parseFrame(reply(q, own, source6)); !ok || a.sender != vip6 || a.mac != own || MAC(reply(q, own, source6)[:6]) != other {
 		t.Errorf("the answer is read as %+v", a)
 	}
-	// What is summed up with its checksum in place gives zero.
+	// The sum over a packet with its checksum is zero.
 	na := gratuitous(vip6, own, source6)[0]
 	if sum := checksum.Transport(source6, allNodes, icmp6, na[54:]); sum != 0 {
 		t.Errorf("checksum %#x", sum)

@@ -10,8 +10,8 @@ import (
 	"github.com/fairway-net/fairway/internal/kernel/numbers"
 )
 
-// TestRoutedStays: where packets go to addresses that routers lead to several nodes is in the kernel until the next process says
-// otherwise, so that connections go on while a speaker is replaced; what a node had before it held an address is not.
+// TestRoutedStays: the targets of addresses by BGP stay in the kernel until the next process sets others, so that
+// connections go on while a speaker is replaced. The previous owners of layer-2 addresses do not stay.
 func TestRoutedStays(t *testing.T) {
 	inNode(t, func(int) {
 		ctx := t.Context()
@@ -71,8 +71,8 @@ func TestRoutedStays(t *testing.T) {
 	})
 }
 
-// TestForwardingTables: the targets of SetForwarding are in the kernel after the next Hold, of ten thousand addresses too, and after
-// the rules were removed by another program; nothing else is.
+// TestForwardingTables: the next Hold writes the targets of SetForwarding, and nothing else: for ten thousand
+// addresses too, and after another program has removed the rules.
 func TestForwardingTables(t *testing.T) {
 	inNode(t, func(int) {
 		ctx := t.Context()
