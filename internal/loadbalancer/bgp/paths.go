@@ -118,7 +118,7 @@ func receivedPathsOf(from *server.BgpServer, c announce.SessionConfig, router ne
 			}
 		})
 		if err != nil {
-			log.Warn("what the router announces cannot be read", "err", err)
+			log.Warn("cannot read the router's routes", "err", err)
 		}
 	}
 	return all

@@ -38,7 +38,7 @@ func (s *Speaker) missingInput(in announce.BGPInput, asked map[uint16]bool) stri
 	}
 	for port := range asked {
 		if !s.cfg.Health.Served(port) {
-			return fmt.Sprintf("the node's proxy has not said yet at port %d that it has programmed the kernel", port)
+			return fmt.Sprintf("the node's proxy has not confirmed yet at port %d that it has programmed the kernel", port)
 		}
 	}
 	return ""

@@ -67,7 +67,7 @@ func (s *Speaker) publishReceived(ctx context.Context) {
 			wroteNone = err == nil && !asked
 		}
 		if err != nil {
-			s.cfg.Log.Error("cannot tell the agent what routers announce, will try again", "err", err, "again", retryPause)
+			s.cfg.Log.Error("cannot give the routers' routes to the agent, will try again", "err", err, "again", retryPause)
 			timer.Reset(retryPause)
 		} else if len(before) > 0 {
 			timer.Reset(initialUpdateTime / 4)

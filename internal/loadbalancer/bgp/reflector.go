@@ -136,7 +136,7 @@ func (r *reflector) clientPodCIDRs() (all []announce.Route) {
 func (r *reflector) reset(c announce.Client, reason string) {
 	err := r.server.ResetPeer(context.Background(), &gobgp.ResetPeerRequest{Address: c.Address.Addr().String(), Communication: "BFD: " + reason})
 	if err != nil {
-		r.log.Warn("route reflector: a session could not be ended", "node", c.Peer, "err", err)
+		r.log.Warn("route reflector: cannot end a session", "node", c.Peer, "err", err)
 	}
 }
 
@@ -214,7 +214,7 @@ func (s *Speaker) advertiseToClients() (next time.Duration) {
 		}
 	}
 	if err := s.reflector.advertise(all); err != nil {
-		s.cfg.Log.Error("cannot pass on what routers announce, will try again", "err", err, "again", retryPause)
+		s.cfg.Log.Error("cannot pass on the routers' routes, will try again", "err", err, "again", retryPause)
 		return retryPause
 	}
 	return 0

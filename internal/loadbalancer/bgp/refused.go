@@ -79,7 +79,7 @@ func openErrorReason(c announce.SessionConfig, code, subcode slog.Value) string 
 	case major != wire.BGP_ERROR_OPEN_MESSAGE_ERROR:
 		return ""
 	case minor == wire.BGP_ERROR_SUB_BAD_PEER_AS:
-		return fmt.Sprintf("the router is not in AS %d [peerASN and dynamicASN must say what it is in]", c.PeerASN)
+		return fmt.Sprintf("the router is not in AS %d [set peerASN or dynamicASN to the router's AS]", c.PeerASN)
 	default:
 		return wire.NewNotificationErrorCode(major, minor).String()
 	}

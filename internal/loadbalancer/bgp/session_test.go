@@ -158,7 +158,7 @@ func TestReady(t *testing.T) {
 	m.world.Served, m.world.Services[0].Local, m.world.Services[0].HealthCheckNodePort = nil, true, 31000
 	m.world.Endpoints["web"] = announce.Endpoints{Any: true, Ready: map[string]bool{"node-1": true}, Serving: map[string]bool{"node-1": true}}
 	r.start(0)
-	says("the node's proxy has not said yet at port ")
+	says("the node's proxy has not confirmed yet at port ")
 	m.world.Served = []uint16{10256}
 	r.tell(0)
 	says("the node's proxy has not said yet at port 31000")

@@ -103,7 +103,7 @@ const (
 
 // The reasons why a Service is not announced yet.
 const (
-	notProgrammed = "the node's proxy has not said yet that it has programmed the kernel"
+	notProgrammed = "the node's proxy has not confirmed yet that it has programmed the kernel"
 	notServed     = "the node's proxy says that it does not serve the Service (healthCheckNodePort)"
 )
 
@@ -135,7 +135,7 @@ func New(cfg Config) (*Speaker, error) {
 	if cfg.Sessions == nil {
 		cfg.Sessions = func([]announce.Standing) {}
 	}
-	s := &Speaker{cfg: cfg, wake: make(chan struct{}, 1), receivedChanged: make(chan struct{}, 1), sessions: map[string]*session{}, notReady: "the objects that decide have not been read yet"}
+	s := &Speaker{cfg: cfg, wake: make(chan struct{}, 1), receivedChanged: make(chan struct{}, 1), sessions: map[string]*session{}, notReady: "the objects have not been read yet"}
 	s.neighbours = &neighbours{log: cfg.Log, notify: s.notify, byDevice: map[string]*neighbour{}}
 	s.liveness = &liveness{log: cfg.Log, notify: s.notify, lost: map[bfd.Config]string{}}
 	var err error
@@ -155,7 +155,7 @@ func (s *Speaker) Run(ctx context.Context) error {
 	if s.cfg.RIB != rib.Dir("") {
 		pods.Go(func() { s.publishReceived(ctx) })
 		pods.Go(func() {
-			s.cfg.RIB.Watch(ctx, s.sessionChanged, func(err error) { s.cfg.Log.Warn("changes of the podCIDRs are found late", "err", err) })
+			s.cfg.RIB.Watch(ctx, s.sessionChanged, func(err error) { s.cfg.Log.Warn("changes of podCIDRs are found late", "err", err) })
 		})
 	}
 	s.loop(ctx)
@@ -201,7 +201,7 @@ func (s *Speaker) awaitForwarding(ctx context.Context) {
 	case <-ctx.Done():
 	case <-s.cfg.ForwardingReady:
 	case <-time.After(forwardingTimeout):
-		s.cfg.Log.Warn("announces to routers without knowing the other nodes: connections that routers lead here from those end [do UDP packets of the speakers' port reach the voters?]", "after", forwardingTimeout)
+		s.cfg.Log.Warn("the node announces to routers before it can forward packets to other nodes: connections end that routers move to this node [do UDP packets of the speakers' port reach the voters?]", "after", forwardingTimeout)
 	}
 }
 
@@ -370,7 +370,7 @@ func (s *Speaker) report(d announce.BGPDecision) {
 	s.cfg.Report(d.Problems)
 	for _, p := range d.Problems {
 		if !slices.Contains(s.last.Problems, p) {
-			s.cfg.Log.Warn("a BGPPeer cannot be held as it asks", "peer", p.Peer, "session", !p.NoSession, "reason", p.Reason)
+			s.cfg.Log.Warn("a BGPPeer asks for something that is not possible", "peer", p.Peer, "session", !p.NoSession, "reason", p.Reason)
 		}
 	}
 }

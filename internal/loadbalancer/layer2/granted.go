@@ -30,9 +30,9 @@ func (s *Speaker) allowed(netip.Addr) bool { return int64(s.now()) < s.grant.dea
 func (s *Speaker) Ready() error {
 	switch now := s.now(); {
 	case now < election.DefaultTiming.Grant+election.DefaultTiming.Guard:
-		return errors.New("it does not vote yet: the process before it may have granted something")
+		return errors.New("it does not vote yet, because the process before it may have granted addresses")
 	case int64(now) >= s.grant.deadline.Load():
-		return errors.New("no majority of the voters has granted anything yet [fairway status --load-balancers says who is silent]")
+		return errors.New("no majority of the voters has granted anything yet [fairway status --load-balancers names the silent ones]")
 	}
 	return nil
 }

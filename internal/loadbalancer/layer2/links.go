@@ -57,9 +57,9 @@ func (l *links) check() {
 		if !l.known || slices.ContainsFunc(l.on(names), isConnected) {
 			continue
 		}
-		reason := "no interface of it that has a network is connected"
+		reason := "none of its interfaces that have a network is connected"
 		if len(names) > 0 {
-			reason = fmt.Sprintf("none of the interfaces %s, which an L2Advertisement names, is there and connected", strings.Join(names, ", "))
+			reason = fmt.Sprintf("none of the interfaces %s of an L2Advertisement exists and is connected", strings.Join(names, ", "))
 		}
 		if l.excluded == "" || reason < l.excluded {
 			l.excluded = reason
@@ -104,7 +104,7 @@ func (s *Speaker) takeInterfaces(ctx context.Context, all []arp.Interface) {
 		s.reloadFence(ctx, err)
 	}
 	for _, name := range arp.Wireless(networks) {
-		s.cfg.Log.Warn("an interface is wireless: access points may not pass on what is announced there [announce on wired interfaces: spec.interfaces of the L2Advertisement]", "interface", name)
+		s.cfg.Log.Warn("an interface is wireless: access points may drop announcements [announce on wired interfaces: spec.interfaces of the L2Advertisement]", "interface", name)
 	}
 	s.links.known, s.links.all = true, all
 	s.links.check()

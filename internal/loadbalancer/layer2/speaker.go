@@ -304,7 +304,7 @@ func (s *Speaker) claim(ctx context.Context, dead map[string]bool) {
 	s.owners.set(v)
 	if many := len(want) > election.MaxAddrs; many != s.tooMany {
 		if s.tooMany = many; many {
-			s.cfg.Log.Error("more addresses are this node's than it can announce: the last ones are announced by nobody [let fewer Services have an address, or more nodes announce them]", "addresses", len(want), "most", election.MaxAddrs)
+			s.cfg.Log.Error("this node owns more addresses than it can announce: no node announces the last ones [let fewer Services have an address, or more nodes announce them]", "addresses", len(want), "most", election.MaxAddrs)
 		}
 	}
 	s.want(ctx, slices.DeleteFunc(want, func(a netip.Addr) bool { return time.Now().Before(s.probes.taken[a]) }))

@@ -144,7 +144,7 @@ func (r *Responder) Run(ctx context.Context) error {
 	defer again.Stop()
 	for {
 		if err := r.refresh(); err != nil {
-			r.cfg.Log.Warn("cannot read the node's interfaces; addresses are announced on those known before", "err", err)
+			r.cfg.Log.Warn("cannot read the node's interfaces; addresses are announced on the interfaces of the last read", "err", err)
 		}
 		select {
 		case <-ctx.Done():
