@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// voteName is the Lease whose holder has the third vote of two nodes. edgeVoteName is the Lease of two edges.
+	// voteName is the Lease with the third vote of two nodes, and edgeVoteName that of two edges.
 	voteName, edgeVoteName = "fairway-speaker-vote", "fairway-edge-vote"
 	// voteFor is the duration of a vote, in whole seconds. The holder counts from before its request.
 	voteFor = 5 * time.Second
@@ -38,7 +38,7 @@ type LeaseVote struct {
 	written bool        // this process wrote that state
 }
 
-// A leaseRecord identifies a renewal of the Lease. The zero value says that none was seen.
+// A leaseRecord identifies a renewal of the Lease. The zero value stands for no Lease.
 type leaseRecord struct {
 	holder, renewed, version string
 }
@@ -56,16 +56,16 @@ func NewEdgeVote(client kubernetes.Interface, namespace, name string) *LeaseVote
 	return &LeaseVote{client: client.CoordinationV1().Leases(namespace), name: edgeVoteName, node: name, now: time.Now}
 }
 
-// Vote asks for the vote, or renews it. until is the end of this node's vote by the clock of this process. The zero time
-// says that another node has the vote, or may have it.
+// Vote asks for the vote, or renews it. until is the end of this node's vote by the clock of this process. The zero
+// time says that another node has the vote, or may have it.
 func (v *LeaseVote) Vote(ctx context.Context) (until time.Time, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	asked := v.now()
 	l, err := v.client.Get(ctx, v.name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		// A holder may not know yet that somebody has deleted the Lease. So nobody holds the new Lease, and all nodes wait
-		// as long as for a holder.
+		// A holder may not know yet that somebody has deleted the Lease. So nobody holds the new Lease, and all nodes
+		// wait as long as for a holder.
 		l = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: v.name, Labels: map[string]string{"app.kubernetes.io/part-of": "fairway"}}}
 		return until, v.write(ctx, l, voteNobody)
 	}

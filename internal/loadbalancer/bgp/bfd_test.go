@@ -50,8 +50,8 @@ func (r *rack) watching() {
 	}
 }
 
-// TestBFD: a node whose speaker hangs leaves the router's routes. A node that does not hear the router ends the
-// session and gets it back. The end of a speaker is no failure to the router.
+// TestBFD: a node whose speaker hangs leaves the router's routes. A node that does not hear the router ends the session
+// and gets it back. The end of a speaker is no failure to the router.
 func TestBFD(t *testing.T) {
 	r, all := watchedRack(t, 2, 300*time.Millisecond)
 	must(t, r.nodes[1].cmd.Process.Signal(syscall.SIGSTOP))
@@ -78,9 +78,9 @@ func TestBFD(t *testing.T) {
 	}
 }
 
-// TestProfileChanged: a changed BFDProfile takes effect, and the session with the router goes on. If somebody deletes
-// a profile in use, the session begins again without BFD, in order, so that the router sees no failure, and the log
-// names the missing profile. When the profile is back, both ends watch each other again.
+// TestProfileChanged: a changed BFDProfile takes effect, and the session with the router goes on. If somebody deletes a
+// profile in use, the session begins again without BFD, in order, so that the router sees no failure, and the log names
+// the missing profile. When the profile is back, both ends watch each other again.
 func TestProfileChanged(t *testing.T) {
 	r, all := watchedRack(t, 1, 900*time.Millisecond)
 	m := r.nodes[0]

@@ -12,8 +12,8 @@ import (
 	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
 )
 
-// startFRR starts the speakers of n nodes behind FRR, with lines about the nodes in its configuration, and waits
-// until FRR leads to all of them. prepare changes node i's world first.
+// startFRR starts the speakers of n nodes behind FRR, with lines about the nodes in its configuration, and waits until
+// FRR leads to all of them. prepare changes node i's world first.
 func startFRR(t *testing.T, n int, peer string, prepare func(i int, w *world), zebra ...string) (r *rack, f *frr, all []string) {
 	t.Helper()
 	needFRR(t)

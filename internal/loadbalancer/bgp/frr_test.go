@@ -37,8 +37,8 @@ func needFRR(t *testing.T) {
 	}
 }
 
-// frrRoom gives a daemon directories and a group of its own. Debian's FRR wants the group frrvty, and writes below
-// /run and /var/tmp whatever its options say.
+// frrRoom gives a daemon directories and a group of its own. Debian's FRR wants the group frrvty, and writes below /run
+// and /var/tmp whatever its options say.
 const frrRoom = `set -e
 mount -t tmpfs none /run; mount -t tmpfs none /var/tmp
 mount --bind "$1/group" /etc/group
@@ -145,8 +145,8 @@ func (f *frr) kill() {
 	f.cmds = nil
 }
 
-// asking runs a command in a daemon's shell as vtysh does. The request is a string that ends in 0; the answer ends
-// with three times 0 and a status.
+// asking runs a command in a daemon's shell as vtysh does. The request is a string that ends in 0; the answer ends with
+// three times 0 and a status.
 func (f *frr) asking(daemon, command string) func() string {
 	return func() string {
 		c, err := net.Dial("unix", filepath.Join(f.dir, daemon+".vty"))

@@ -146,8 +146,8 @@ func runHelper(node string) {
 	}
 }
 
-// tables writes, when they change, the numbers of IPv4 routes that GoBGP has received and has in its table, and
-// whether the speaker is ready.
+// tables writes, when they change, the numbers of IPv4 routes that GoBGP has received and has in its table, and whether
+// the speaker is ready.
 func (s *Speaker) tables(ctx context.Context) {
 	for last, was := "", ""; ctx.Err() == nil; time.Sleep(50 * time.Millisecond) {
 		if ready := fmt.Sprintln("ready:", s.Ready()); ready != was {

@@ -11,8 +11,8 @@ import (
 	"github.com/fairway-net/fairway/internal/loadbalancer/bgp/bfd"
 )
 
-// A liveness finds routers that are gone by BFD. A session does not wait for BFD to come up: a router without BFD is not
-// watched.
+// A liveness finds routers that are gone by BFD. A session does not wait for BFD to come up: a router without BFD is
+// not watched.
 type liveness struct {
 	log    *slog.Logger
 	watch  *bfd.Watch

@@ -9,8 +9,8 @@ import (
 	"github.com/fairway-net/fairway/internal/loadbalancer/bgp/bfd"
 )
 
-// Metrics are a Speaker's metrics with MetalLB's names. The label peer is ADDRESS:PORT as in MetalLB, and ADDRESS:PORT/VRF
-// for a router in a VRF.
+// Metrics are a Speaker's metrics with MetalLB's names. The label peer is ADDRESS:PORT as in MetalLB, and
+// ADDRESS:PORT/VRF for a router in a VRF.
 type Metrics struct{ speaker atomic.Pointer[Speaker] }
 
 // NewMetrics registers the metrics of a Speaker that New makes later.

@@ -15,9 +15,9 @@ import (
 	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
 )
 
-// linkBandwidth returns the Link Bandwidth extended community (RFC 10005) in both forms with the same value: some routers
-// know only the transitive form, others only the non-transitive one. An endpoint counts as 1 Mbit/s. Routers keep 32 bits
-// of bytes a second, which are enough for 34,000 endpoints.
+// linkBandwidth returns the Link Bandwidth extended community (RFC 10005) in both forms with the same value: some
+// routers know only the transitive form, others only the non-transitive one. An endpoint counts as 1 Mbit/s. Routers
+// keep 32 bits of bytes a second, which are enough for 34,000 endpoints.
 func linkBandwidth(asn uint32, endpoints int) wire.PathAttributeInterface {
 	const perEndpoint, most = 125_000, 34_000
 	if asn > math.MaxUint16 {

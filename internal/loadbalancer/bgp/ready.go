@@ -28,8 +28,8 @@ func (s *Speaker) Ready() error {
 	return nil
 }
 
-// missingInput returns the input that a final decision still lacks; empty: nothing. asked are the ports at which the proxy
-// is asked.
+// missingInput returns the input that a final decision still lacks; empty: nothing. asked are the ports at which the
+// proxy is asked.
 func (s *Speaker) missingInput(in announce.BGPInput, asked map[uint16]bool) string {
 	for device := range announce.Interfaces(in) {
 		if !s.neighbours.router(device).IsValid() {

@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// staleTime is how long a Speaker keeps the routes that the process before it received, while the router's session is
-	// not up yet.
+	// staleTime is how long a Speaker keeps the routes that the process before it received, while the router's session
+	// is not up yet.
 	staleTime = 30 * time.Second
 	// initialUpdateTime is how long a router may take to send its routes after its session is up.
 	initialUpdateTime = 2 * time.Second

@@ -201,8 +201,8 @@ func (s *Speaker) reflectedPodCIDRs(to announce.Session) []announce.Route {
 	})
 }
 
-// advertiseToClients passes the routers' routes to the clients. It returns the time until the next try; 0: none. s.mu is
-// held.
+// advertiseToClients passes the routers' routes to the clients. It returns the time until the next try; 0: none. s.mu
+// is held.
 func (s *Speaker) advertiseToClients() (next time.Duration) {
 	if s.reflector == nil {
 		return 0

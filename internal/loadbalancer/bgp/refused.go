@@ -67,8 +67,8 @@ func earlyEndReason(c announce.SessionConfig) string {
 	return fmt.Sprintf("the router ends the connection before there is a session [does it have this node as its neighbour, in AS %d?]", c.LocalASN)
 }
 
-// openErrorReason returns the reason in this node's own notification about the router's OPEN message; empty: it is about
-// something else.
+// openErrorReason returns the reason in this node's own notification about the router's OPEN message; empty: it is
+// about something else.
 func openErrorReason(c announce.SessionConfig, code, subcode slog.Value) string {
 	if code.Kind() != slog.KindInt64 || subcode.Kind() != slog.KindInt64 {
 		return ""

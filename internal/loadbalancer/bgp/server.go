@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// maxReceived is how many prefixes of a family a router may send. GoBGP keeps them in memory. A router that sends more
-	// loses its session for shunPause.
+	// maxReceived is how many prefixes of a family a router may send. GoBGP keeps them in memory. A router that sends
+	// more loses its session for shunPause.
 	maxReceived = 10000
 	// restartTime is how long a router with graceful restart keeps this node's routes without a session.
 	restartTime = 120 * time.Second
@@ -26,16 +26,16 @@ const (
 	hopLimit = 255
 	// endlessHold stands for a hold time that never ends, which GoBGP lacks.
 	endlessHold = 65535 * time.Second
-	// maxOwnASN is how often the nodes' ASN may be in the path of a route. Routes to other nodes' podCIDRs have it if all
-	// nodes share one ASN.
+	// maxOwnASN is how often the nodes' ASN may be in the path of a route. Routes to other nodes' podCIDRs have it if
+	// all nodes share one ASN.
 	maxOwnASN = 8
 	// importPolicy is the name of the policy that rejects all routes from routers.
 	importPolicy = "ours-only"
 )
 
-// newServer starts a GoBGP server with one peer and no port. Each session has a server of its own, so that it has its own
-// ASN, router ID and routes, and no route from one router reaches another. changed is called when the session's state
-// changes, received when the router has changed its routes.
+// newServer starts a GoBGP server with one peer and no port. Each session has a server of its own, so that it has its
+// own ASN, router ID and routes, and no route from one router reaches another. changed is called when the session's
+// state changes, received when the router has changed its routes.
 func newServer(c announce.SessionConfig, restarting bool, log slog.Handler, changed func(state *peerState, up bool), received func()) (*server.BgpServer, error) {
 	s := server.NewBgpServer(server.LoggerOption(slog.New(log), new(slog.LevelVar)))
 	go s.Serve()

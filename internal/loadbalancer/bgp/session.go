@@ -119,8 +119,8 @@ func (s *session) drain() error {
 	return s.setRoutes(routes)
 }
 
-// withoutDrained removes the leaving routes whose drainTime is over, and those that the router never had. next is the
-// time until another drainTime ends; 0: there is none.
+// withoutDrained removes leaving routes after their drainTime, and leaving routes that the router never had. next is
+// the time until the next removal. 0 stands for never.
 func (s *session) withoutDrained(routes []announce.Route) (remaining []announce.Route, next time.Duration) {
 	up, _, _ := s.state()
 	since := map[netip.Prefix]time.Time{}
@@ -167,8 +167,8 @@ func (s *session) close(keep bool) {
 	s.server.Stop()
 }
 
-// reset ends a session that is up, because the router does not answer any more. The session tries to connect again after
-// a while.
+// reset ends a session that is up, because the router does not answer any more. The session tries to connect again
+// after a while.
 func (s *session) reset(reason string) {
 	if up, _, _ := s.state(); !up {
 		return

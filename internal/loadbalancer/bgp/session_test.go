@@ -66,8 +66,8 @@ func TestSession(t *testing.T) {
 	}
 }
 
-// startAll starts the speakers of n nodes, and waits until the router leads to all of them. neighbour has the
-// router's lines about them.
+// startAll starts the speakers of n nodes, and waits until the router leads to all of them. neighbour has the router's
+// lines about them.
 func startAll(t *testing.T, n int, neighbour string) (r *rack, all []string) {
 	t.Helper()
 	r = newRack(t, n)
@@ -103,8 +103,8 @@ func TestStopped(t *testing.T) {
 	r.until(vip4, all...)
 }
 
-// TestRouterKilled: the router is killed and comes back. Its old routes are still in its kernel, so a change shows
-// that the sessions are new.
+// TestRouterKilled: the router is killed and comes back. Its old routes are still in its kernel, so a change shows that
+// the sessions are new.
 func TestRouterKilled(t *testing.T) {
 	r, _ := startAll(t, 2, "")
 	await(t, r.nodes[0].log.String, "session with router: up true for true: ")
@@ -149,8 +149,8 @@ func TestChanges(t *testing.T) {
 	await(t, r.nodes[0].log.String, "no session")
 }
 
-// TestReady: a speaker is ready when its router has its final routes. It is not ready before the proxies' answers
-// that decide about them, nor before the session is up.
+// TestReady: a speaker is ready when its router has its final routes. It is not ready before the proxies' answers that
+// decide about them, nor before the session is up.
 func TestReady(t *testing.T) {
 	r := newRack(t, 1)
 	m := r.nodes[0]
@@ -161,7 +161,7 @@ func TestReady(t *testing.T) {
 	says("the node's proxy has not confirmed yet at port ")
 	m.world.Served = []uint16{10256}
 	r.tell(0)
-	says("the node's proxy has not said yet at port 31000")
+	says("the node's proxy has not confirmed yet at port 31000")
 	m.world.Served = []uint16{10256, 31000}
 	r.tell(0)
 	says("the session with router is not up: ")
@@ -302,8 +302,8 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// TestVRF: a session is bound to the device that vrf names. The tests' kernel has no VRFs, but a session in a VRF
-// uses the same socket option.
+// TestVRF: a session is bound to the device that vrf names. The tests' kernel has no VRFs, but a session in a VRF uses
+// the same socket option.
 func TestVRF(t *testing.T) {
 	r := newRack(t, 1)
 	r.router("", "")

@@ -45,8 +45,8 @@ type Config struct {
 	ProxyPort uint16
 	// ReflectorPort is the TCP port of route reflectors; 0: there are none.
 	ReflectorPort uint16
-	// ForwardingReady is closed when the kernel can forward packets of other nodes' connections that routers lead to this
-	// node. The Speaker announces nothing before, or for forwardingTimeout. Nil: it does not wait.
+	// ForwardingReady is closed when the kernel can forward packets of other nodes' connections that routers lead to
+	// this node. The Speaker announces nothing before, or for forwardingTimeout. Nil: it does not wait.
 	ForwardingReady <-chan struct{}
 	// Report is called after each decision with the requests of BGPPeers that cannot be met.
 	Report func([]announce.PeerProblem)
@@ -69,7 +69,7 @@ type RIB interface {
 	Watch(ctx context.Context, changed func(), problem func(error))
 }
 
-// missingVRFs returns a problem for each session whose VRF the node lacks.
+// missingVRFs returns a problem for each session in a VRF that the node lacks.
 func missingVRFs(all []announce.Session) (problems []announce.PeerProblem) {
 	for _, c := range all {
 		if c.VRF == "" {
@@ -95,8 +95,8 @@ const (
 	shunPause = 5 * time.Minute
 	// forwardingTimeout is the longest wait for ForwardingReady.
 	forwardingTimeout = 10 * time.Second
-	// drainTime is how long routers have to prefer other routes before a route is withdrawn. A speaker that ends waits for
-	// drainTime and at most closeTimeout: together less than terminationGracePeriodSeconds, 5 s, in
+	// drainTime is how long routers have to prefer other routes before a route is withdrawn. A speaker that ends waits
+	// for drainTime and at most closeTimeout: together less than terminationGracePeriodSeconds, 5 s, in
 	// deploy/components/load-balancer/speaker.yaml. A longer drainTime needs a longer grace period there.
 	drainTime = time.Second
 )

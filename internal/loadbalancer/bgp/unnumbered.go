@@ -19,8 +19,8 @@ import (
 // itself and learns the other end's link-local address.
 const (
 	routerAdvertisement = 134
-	// advertiseInterval is the time between two advertisements of this node. After routerTimeout without an advertisement
-	// another router on the link can take a router's place.
+	// advertiseInterval is the time between two advertisements of this node. After routerTimeout without an
+	// advertisement another router on the link can take a router's place.
 	advertiseInterval, routerTimeout = 5 * time.Second, 30 * time.Second
 )
 
@@ -127,8 +127,8 @@ func (n *neighbours) discoverOnce(ctx context.Context, device string, one *neigh
 	}
 }
 
-// noteRouter records a router's advertisement. If there are several routers, the first one counts until it is silent for
-// routerTimeout.
+// noteRouter records a router's advertisement. If there are several routers, the first one counts until it is silent
+// for routerTimeout.
 func (n *neighbours) noteRouter(one *neighbour, a netip.Addr) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -16,8 +16,8 @@ import (
 // inUML tells TestRealVRF that it runs in a kernel that may have VRFs.
 const inUML = "FAIRWAY_VRF_IN_UML"
 
-// TestRealVRF: a router in a VRF of the node has a session and routes if the BGPPeer names the VRF, and none
-// otherwise. The test runs in user-mode Linux, and skips a kernel there without VRFs.
+// TestRealVRF: a router in a VRF of the node has a session and routes if the BGPPeer names the VRF, and none otherwise.
+// The test runs in user-mode Linux, and skips a kernel there without VRFs.
 func TestRealVRF(t *testing.T) {
 	if os.Getenv(inUML) == "" {
 		runInUML(t)

@@ -8,8 +8,8 @@ import (
 	"github.com/fairway-net/fairway/internal/loadbalancer/announce"
 )
 
-// leaveTime is how long a node that must not announce an address any more waits for the next owner. The node serves
-// the packets that still arrive, so that the address always has an owner.
+// leaveTime is how long a node that must not announce an address any more waits for the next owner. The node serves the
+// packets that still arrive, so that the address always has an owner.
 const leaveTime = time.Second
 
 // A claimView is the input of a node's claims.

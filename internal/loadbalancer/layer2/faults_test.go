@@ -68,9 +68,9 @@ func TestDeaf(t *testing.T) {
 	t.Logf("%v; %d changes of owner", took.Round(time.Millisecond), l.tape.Check(t))
 }
 
-// TestNeverTwo kills, stops and cuts off nodes in one or both directions, one or two at once, with and without the
-// API server. Two nodes never have an address on the wire, and a healthy node has it if enough nodes are healthy.
-// Two, three and five nodes; ten faults, 50 with FAIRWAY_FAULTS=all (make bench-lb).
+// TestNeverTwo kills, stops and cuts off nodes in one or both directions, one or two at once, with and without the API
+// server. Two nodes never have an address on the wire, and a healthy node has it if enough nodes are healthy. Two,
+// three and five nodes; ten faults, 50 with FAIRWAY_FAULTS=all (make bench-lb).
 func TestNeverTwo(t *testing.T) {
 	faults := map[int]int{2: 2, 3: 5, 5: 3}
 	if os.Getenv("FAIRWAY_FAULTS") == "all" {
@@ -97,8 +97,7 @@ func TestNeverTwo(t *testing.T) {
 	}
 }
 
-// fault hurts the owner of an address, or two nodes, checks who has the address, and heals them. k numbers the
-// faults.
+// fault hurts the owner of an address, or two nodes, checks who has the address, and heals them. k numbers the faults.
 func (l *lan) fault(random *rand.Rand, all []int, k int) {
 	l.t.Helper()
 	for _, a := range vips {

@@ -115,8 +115,8 @@ func (f *forwarding) noteDead(now time.Time, patience time.Duration, dead map[st
 	return changed
 }
 
-// noteSpeaking records the nodes whose speakers are not silent, and reports whether one is new. A node without a
-// speaker passes nothing on.
+// noteSpeaking records the nodes with a speaker that is heard, and reports whether one is new. A node without a speaker
+// passes nothing on.
 func (f *forwarding) noteSpeaking(nodes []string, out map[string]bool) (changed bool) {
 	if f.speaking == nil {
 		f.speaking = map[string]bool{}
@@ -130,8 +130,8 @@ func (f *forwarding) noteSpeaking(nodes []string, out map[string]bool) (changed 
 }
 
 // target returns the node that gets a layer-2 address's packets of unknown connections; empty: this node answers them
-// itself. Only the holder forwards, so a packet makes one hop. A holder whose successor is already decided forwards to
-// this successor, which was likely the owner before.
+// itself. Only the holder forwards, so a packet makes one hop. If the next owner is decided already, the holder
+// forwards to the next owner, which was likely the owner before.
 func (f *forwarding) target(self string, a netip.Addr) string {
 	if node := f.owners[a].other(self); f.held[a] && !f.gone[node] {
 		return node

@@ -17,9 +17,8 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// TestOpenConnections: a client's open connections go on when their address moves to another node, because the
-// owner's speaker hangs or the owner is drained, and when the address moves back. So do connections that were opened
-// meanwhile.
+// TestOpenConnections: a client's open connections go on when their address moves to another node, because the owner's
+// speaker hangs or the owner is drained, and when the address moves back. So do connections that were opened meanwhile.
 func TestOpenConnections(t *testing.T) {
 	l := newLAN(t, 3)
 	for _, a := range vips {
@@ -158,9 +157,9 @@ func named(node string) api.Selector {
 	return api.NewSelector(api.Requirement{Key: "name", Op: api.In, Values: []string{node}})
 }
 
-// TestPreviousOwner: the holder of an address sends packets to the owner before, and at first to the second-best
-// node. It sends none to a node that has been silent for too long, until that node is heard again. No other node
-// sends them on.
+// TestPreviousOwner: the holder of an address sends packets to the owner before, and at first to the second-best node.
+// It sends none to a node that has been silent for too long, until that node is heard again. No other node sends them
+// on.
 func TestPreviousOwner(t *testing.T) {
 	a := vips[0]
 	in := world{Addrs: vips[:1], Nodes: []announce.Node{{Name: "node-1"}, {Name: "node-2"}, {Name: "node-3"}}}.input()
@@ -212,8 +211,8 @@ func TestPreviousOwner(t *testing.T) {
 	}
 }
 
-// TestCarriers: wherever a router leads a packet, the packet visits each carrier, and none twice except the first
-// one, also while nodes disagree about the carriers.
+// TestCarriers: wherever a router leads a packet, the packet visits each carrier, and none twice except the first one,
+// also while nodes disagree about the carriers.
 func TestCarriers(t *testing.T) {
 	addrs := map[string]netip.Addr{}
 	byAddr := map[netip.Addr]string{}

@@ -25,8 +25,8 @@ type grantState struct {
 // allowed reports whether the last grant still lasts. It may be called by any goroutine.
 func (s *Speaker) allowed(netip.Addr) bool { return int64(s.now()) < s.grant.deadline.Load() }
 
-// Ready returns why this node does not take part in the election yet. It returns nil if a majority of the voters
-// grants this node its addresses, and this node may grant. It may be called by any goroutine.
+// Ready returns why this node does not take part in the election yet. It returns nil if a majority of the voters grants
+// this node its addresses, and this node may grant. It may be called by any goroutine.
 func (s *Speaker) Ready() error {
 	switch now := s.now(); {
 	case now < election.DefaultTiming.Grant+election.DefaultTiming.Guard:

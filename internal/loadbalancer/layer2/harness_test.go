@@ -328,8 +328,8 @@ func (l *lan) ask(a netip.Addr) int {
 	return slices.IndexFunc(l.nodes, func(m *machine) bool { return m.Name == answer.By })
 }
 
-// owner waits until a node except these answers for an address, and returns it. It waits as long as a busy machine
-// may need.
+// owner waits until a node except these answers for an address, and returns it. It waits as long as a busy machine may
+// need.
 func (l *lan) owner(a netip.Addr, but ...int) int {
 	l.t.Helper()
 	for end := time.Now().Add(60 * time.Second); time.Now().Before(end); {

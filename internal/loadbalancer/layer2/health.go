@@ -10,16 +10,16 @@ import (
 )
 
 const (
-	// askSoon is the pause between two requests until the proxy serves a Service, and askLater the pause afterwards. The
-	// API server tells sooner when endpoints go.
+	// askSoon is the pause between two requests until the proxy serves a Service, and askLater the pause afterwards.
+	// The API server tells sooner when endpoints go.
 	askSoon, askLater = 50 * time.Millisecond, 2 * time.Second
 	// askTimeout bounds one request.
 	askTimeout = time.Second
 )
 
-// A Health asks this node's proxy at healthCheckNodePorts, as cloud load balancers do, whether the kernel serves a Service
-// with externalTrafficPolicy: Local. So a speaker works with every proxy. BGP uses a Health of its own. The methods may be
-// called by any goroutine.
+// A Health asks this node's proxy at healthCheckNodePorts, as cloud load balancers do, whether the kernel serves a
+// Service with externalTrafficPolicy: Local. So a speaker works with every proxy. BGP uses a Health of its own. The
+// methods may be called by any goroutine.
 type Health struct {
 	client *http.Client
 	wake   chan struct{} // receives when an answer has changed
@@ -90,7 +90,7 @@ func (h *Health) Run(ctx context.Context) error {
 	}
 }
 
-// askAll asks the ports whose time has come, and returns the time until the next request.
+// askAll asks the ports that are due, and returns the time until the next request.
 func (h *Health) askAll(ctx context.Context) time.Duration {
 	h.mu.Lock()
 	var due []uint16

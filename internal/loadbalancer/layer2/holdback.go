@@ -5,8 +5,8 @@ import "time"
 // isolatedFor is the time without a majority after which a node counts as cut off.
 const isolatedFor = time.Second
 
-// holdDown is how long a node that was cut off leaves its addresses to other nodes: its agent may not know yet what
-// has changed in the cluster, and its routes may not be back. A variable for tests.
+// holdDown is how long a node that was cut off leaves its addresses to other nodes. Its agent may not know the
+// cluster's changes yet, and its routes may not be back. A variable for tests.
 var holdDown = 10 * time.Second
 
 // A holdBack decides whether a node that was cut off waits before it takes addresses back. The zero value is a node
@@ -39,8 +39,8 @@ func (h *holdBack) isolated(now time.Time) bool {
 	return !h.lostAt.IsZero() && now.Sub(h.lostAt) >= isolatedFor
 }
 
-// exclude tells the election whether other nodes are better owners than this one: because this node is or was cut
-// off, cannot announce on an interface, or because Config.Excluded says so.
+// exclude tells the election whether other nodes are better owners than this one: because this node is or was cut off,
+// cannot announce on an interface, or because Config.Excluded says so.
 func (s *Speaker) exclude() {
 	now, reason := time.Now(), s.links.excluded
 	if reason == "" && s.cfg.Excluded != nil {

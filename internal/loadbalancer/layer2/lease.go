@@ -35,8 +35,8 @@ type leaseVote struct {
 }
 
 // useLease lets the election count the Lease's vote while this node has it, and decides whether to ask for it. A node
-// without any carrier does not ask: the other node can announce, and would never get the vote if the API server is on
-// a separate network.
+// without any carrier does not ask: the other node can announce, and would never get the vote if the API server is on a
+// separate network.
 func (s *Speaker) useLease() {
 	voters := s.member.Voters().Names
 	if s.cfg.Lease == nil || !slices.Contains(voters, election.LeaseVoter) || !slices.Contains(voters, s.cfg.Node) {

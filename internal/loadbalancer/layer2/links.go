@@ -16,8 +16,8 @@ import (
 type links struct {
 	known bool // all has been read
 	all   []arp.Interface
-	// wanted are the different sets of interfaces on which this node may announce addresses. The empty set stands for all
-	// interfaces that have a network.
+	// wanted are the different sets of interfaces on which this node may announce addresses. The empty set stands for
+	// all interfaces that have a network.
 	wanted   [][]string
 	excluded string              // why this node can announce some address on no interface; empty: it can announce all
 	notified map[netip.Addr]bool // the owners of the address's Services have had an event

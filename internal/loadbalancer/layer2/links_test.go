@@ -53,8 +53,8 @@ func (l *lan) without(best []int, i int) []int {
 	return next
 }
 
-// TestNoCarrierOfTwo: of two nodes, the holder of the Lease loses its link and still reaches the API server on
-// another network. It does not renew the Lease, so that the other node has the address after the Lease's end.
+// TestNoCarrierOfTwo: of two nodes, the holder of the Lease loses its link and still reaches the API server on another
+// network. It does not renew the Lease, so that the other node has the address after the Lease's end.
 func TestNoCarrierOfTwo(t *testing.T) {
 	l, best := newPair(t)
 	l.link(best, "down")

@@ -15,9 +15,9 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// TestLocal: with externalTrafficPolicy: Local a node has the address if it has a ready endpoint and its kernel
-// serves it. It gives the address up when its last endpoint starts to terminate and another node is ready, and keeps
-// it while no other node is.
+// TestLocal: with externalTrafficPolicy: Local a node has the address if it has a ready endpoint and its kernel serves
+// it. It gives the address up when its last endpoint starts to terminate and another node is ready, and keeps it while
+// no other node is.
 func TestLocal(t *testing.T) {
 	const port = 30123
 	ready := func(node string) service.SliceEndpoint {

@@ -23,8 +23,8 @@ func TestOutage(t *testing.T) {
 	}, func() { l.link(best, "up") })
 }
 
-// TestKilledAlone kills the owner's speaker. The node still serves machines that know its MAC. The client's router
-// asks for the MAC before each packet.
+// TestKilledAlone kills the owner's speaker. The node still serves machines that know its MAC. The client's router asks
+// for the MAC before each packet.
 func TestKilledAlone(t *testing.T) {
 	l := newLAN(t, 3)
 	best := l.best(vips[0])

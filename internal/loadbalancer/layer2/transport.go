@@ -58,8 +58,8 @@ func (t *transport) run() error {
 	}
 }
 
-// send sends packets to peers whose address is known, and returns the number of bytes. Errors do not matter, because the
-// next heartbeat repeats everything.
+// send sends packets to the peers with a known address, and returns the number of bytes. Errors do not matter, because
+// the next heartbeat repeats everything.
 func (t *transport) send(packets []election.Packet) (bytes int) {
 	for _, p := range packets {
 		if to, ok := t.peers[p.To]; ok {

@@ -10,12 +10,13 @@ import (
 type Config struct {
 	Peer   netip.Addr
 	Source netip.Addr // zero: the kernel chooses
-	// Receive is the shortest interval of packets that this node accepts, and Transmit the shortest interval at which it
-	// wants to send. The slower end determines the interval in each direction.
+	// Receive is the shortest interval of packets that this node accepts, and Transmit the shortest interval at which
+	// it wants to send. The slower end determines the interval in each direction.
 	Receive, Transmit time.Duration
 	Multiplier        uint8 // so many lost packets make the router call this node silent: 2 to 255
 	Passive           bool  // the router sends first
-	// MultiHop says that the router is not on a network of the node. Its packets must arrive with MinTTL or more; 0: 254.
+	// MultiHop says that the router is not on a network of the node. Its packets must arrive with MinTTL or more; 0:
+	// 254.
 	MultiHop bool
 	MinTTL   uint8
 }
@@ -37,8 +38,8 @@ type Change struct {
 	Reason string
 }
 
-// A session is the state machine of RFC 5880, 6.8, with its names. It is pure: packets and times in, packets and Changes
-// out.
+// A session is the state machine of RFC 5880, 6.8, with its names. It is pure: packets and times in, packets and
+// Changes out.
 type session struct {
 	cfg    Config
 	jitter func() float64 // from 0 to 1
@@ -99,8 +100,8 @@ func (s *session) receive(now time.Time, p packet) []packet {
 	return nil
 }
 
-// reconfigure changes the settings while the session goes on. The router hears of new intervals by a Poll Sequence. Until
-// its end this node sends no slower than before, and expects packets no faster than before (RFC 5880, 6.8.3).
+// reconfigure changes the settings while the session goes on. The router hears of new intervals by a Poll Sequence.
+// Until its end this node sends no slower than before, and expects packets no faster than before (RFC 5880, 6.8.3).
 func (s *session) reconfigure(now time.Time, c Config) {
 	former := intervals{min(s.pace(), c.Transmit), max(s.cfg.Receive, s.before.receive)}
 	s.cfg, s.next = c, now

@@ -71,8 +71,8 @@ func (l *link) carry(from int, to, back *session, all []packet) {
 	}
 }
 
-// TestDetection: both ends are up within two seconds and send at the interval of the slower end. They are down after
-// as many lost packets as the multiplier allows, whichever direction is cut.
+// TestDetection: both ends are up within two seconds and send at the interval of the slower end. They are down after as
+// many lost packets as the multiplier allows, whichever direction is cut.
 func TestDetection(t *testing.T) {
 	other := Config{Receive: 100 * time.Millisecond, Transmit: 50 * time.Millisecond, Multiplier: 5}
 	for name, cut := range map[string][2]bool{"both": {true, true}, "from us": {true, false}, "to us": {false, true}} {

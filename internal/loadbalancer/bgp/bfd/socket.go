@@ -128,7 +128,7 @@ type datagram struct {
 	ttl  int
 }
 
-// read reads one datagram; false: none has arrived.
+// read reads one datagram. It returns false if no datagram has arrived.
 func read(fd int, buf, oob []byte) (d datagram, ok bool) {
 	n, o, _, from, err := unix.Recvmsg(fd, buf, oob, 0)
 	if err != nil {

@@ -48,8 +48,8 @@ type listener struct {
 	retry time.Time // of the next try to open it
 }
 
-// New returns a Watch without routers. changed is called with each Change, one call at a time. It must not wait, nor call
-// the Watch.
+// New returns a Watch without routers. changed is called with each Change, one call at a time. It must not wait, nor
+// call the Watch.
 func New(changed func(Change)) (*Watch, error) {
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {

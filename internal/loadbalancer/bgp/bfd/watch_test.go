@@ -67,8 +67,8 @@ func (r *router) say(s State, your uint32) {
 	}
 }
 
-// TestWatch: a Watch comes up with a router in another namespace, in both families and over several hops. Packets
-// that routers have passed on do not count. A session that is not wanted any more says so.
+// TestWatch: a Watch comes up with a router in another namespace, in both families and over several hops. Packets that
+// routers have passed on do not count. A session that is not wanted any more says so.
 func TestWatch(t *testing.T) {
 	n := testnet.New(t)
 	h := n.Node("node-1")

@@ -15,8 +15,8 @@ import (
 // An Interface is a network interface on which addresses can be announced.
 type Interface struct {
 	Name string
-	// Network says that the interface has an address of a network. Such interfaces announce addresses whose
-	// advertisement names no interface.
+	// Network says that the interface has an address of a network. An advertisement without interfaces is for all
+	// interfaces with a network.
 	Network bool
 	// Connected says that the interface has a carrier.
 	Connected bool
@@ -27,7 +27,7 @@ type link struct {
 	Interface
 	index  int
 	mac    MAC
-	source netip.Addr // of our IPv6 packets; link-local if the interface has such an address
+	source netip.Addr // of our IPv6 packets; a link-local address if there is one
 }
 
 // podLinks matches names of interfaces that are not on a network of the node. It is MetalLB's list.

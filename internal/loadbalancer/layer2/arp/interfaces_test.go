@@ -95,8 +95,8 @@ func checkLinks(t *testing.T, when, want string) {
 	}
 }
 
-// TestWireless: an interface that the kernel marks as wireless is found. The test needs a machine with a radio, or
-// the module mac80211_hwsim, which simulates one.
+// TestWireless: an interface that the kernel marks as wireless is found. The test needs a machine with a radio, or the
+// module mac80211_hwsim, which simulates one.
 func TestWireless(t *testing.T) {
 	marks, err := filepath.Glob("/sys/class/net/*/phy80211")
 	if err != nil {

@@ -78,8 +78,8 @@ func New(cfg Config) *Responder {
 	return &Responder{cfg: cfg, listeners: map[string]*listener{}, addrs: map[netip.Addr]*announced{}, wake: make(chan struct{}, 1), probes: map[netip.Addr]chan MAC{}}
 }
 
-// Set replaces the addresses to answer for, each with its interfaces; no interfaces: all that have a network. A new
-// address is announced at once.
+// Set replaces the addresses to answer for, each with its interfaces. No interfaces stand for all interfaces with a
+// network. A new address is announced at once.
 func (r *Responder) Set(addrs map[netip.Addr][]string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -217,8 +217,8 @@ func (r *Responder) refresh() error {
 	return nil
 }
 
-// reopenLocked makes a listener for each link. After an interface is new or has another MAC, all addresses are announced
-// again with a burst.
+// reopenLocked makes a listener for each link. After an interface is new or has another MAC, all addresses are
+// announced again with a burst.
 func (r *Responder) reopenLocked(now []link) {
 	for name, l := range r.listeners {
 		same := func(k link) bool { return k.Name == l.name && k.index == l.index && k.mac == l.mac }
@@ -272,7 +272,7 @@ func (r *Responder) closeAll() {
 	r.listeners = map[string]*listener{}
 }
 
-// announceLocked sends the announcements whose time has come, and returns the time until the next one.
+// announceLocked sends the announcements that are due, and returns the time until the next one.
 func (r *Responder) announceLocked(now time.Time) time.Duration {
 	soonest := now.Add(repeatMin)
 	for addr, x := range r.addrs {

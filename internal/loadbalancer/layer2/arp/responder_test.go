@@ -123,8 +123,8 @@ func TestDefends(t *testing.T) {
 	}
 }
 
-// TestGroups: the kernel receives packets to the solicited-node multicast groups of the addresses, on their
-// interfaces. A switch that snoops would pass on nothing else.
+// TestGroups: the kernel receives packets to the solicited-node multicast groups of the addresses, on their interfaces.
+// A switch that snoops would pass on nothing else.
 func TestGroups(t *testing.T) {
 	a, _ := on(t)
 	joined := func() string {

@@ -100,8 +100,8 @@ func describe(faults []simFault) (text string) {
 // firstFault is the tick at which a new cluster has come to rest.
 const firstFault, lastFault = 90, 160
 
-// TestExhaustive tries every fault of three nodes, and every pair of faults of two, at moments spread over a beat and
-// a grant: never two owners. FAIRWAY_FAULTS=all adds every pair of three nodes, and more moments.
+// TestExhaustive tries every fault of three nodes, and every pair of faults of two, at moments spread over a beat and a
+// grant: never two owners. FAIRWAY_FAULTS=all adds every pair of three nodes, and more moments.
 func TestExhaustive(t *testing.T) {
 	singles, pairs := []int{90, 93, 96, 99, 102, 105}, []int{90, 117}
 	if os.Getenv("FAIRWAY_FAULTS") == "all" {

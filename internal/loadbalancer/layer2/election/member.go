@@ -21,8 +21,8 @@ type Timing struct {
 // DefaultTiming moves an address in about 0.6 s.
 var DefaultTiming = Timing{Beat: 100 * time.Millisecond, Grant: 500 * time.Millisecond, Guard: 50 * time.Millisecond}
 
-// LeaseVoter is the name of a voter that is not a node. The holder of a Lease in the API has its vote, so that one of two
-// nodes can be lost.
+// LeaseVoter is the name of a voter that is not a node. The holder of a Lease in the API has its vote, so that one of
+// two nodes can be lost.
 const LeaseVoter = "@lease"
 
 // Voters is a list of voters. First makes the first list. Next makes a list with the next number, which differs by one
@@ -49,8 +49,8 @@ type Config struct {
 	Random func() uint64 // returns a number that is not zero and cannot be guessed
 }
 
-// A Member is one node's part in the election: it owns addresses, and votes about the addresses of all nodes. It is pure:
-// packets, time and wanted addresses go in, packets and held addresses come out. Only one goroutine may use it.
+// A Member is one node's part in the election: it owns addresses, and votes about the addresses of all nodes. It is
+// pure: packets, time and wanted addresses go in, packets and held addresses come out. Only one goroutine may use it.
 //
 // The caller keeps this order:
 //

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestTakeover: all nodes want an address and one gets it. After that node is killed, another one has it within 700
-// ms of simulated time.
+// TestTakeover: all nodes want an address and one gets it. After that node is killed, another one has it within 700 ms
+// of simulated time.
 func TestTakeover(t *testing.T) {
 	for _, n := range []int{3, 5} {
 		s := newSim(t, n, 1)
@@ -94,8 +94,8 @@ func TestOut(t *testing.T) {
 	}
 }
 
-// TestDead: a node is dead that was heard and fell silent. A node is not dead that said goodbye, or was never there,
-// or that only a minority calls dead, or that is heard again.
+// TestDead: a node is dead that was heard and fell silent. A node is not dead that said goodbye, or was never there, or
+// that only a minority calls dead, or that is heard again.
 func TestDead(t *testing.T) {
 	s := newSim(t, 5, 1)
 	s.nodes[4].paused = 1 << 30 // it never ran a speaker
@@ -203,8 +203,8 @@ func randomFault(lose, late, double float64) func(*sim, simPacket) []int {
 	}
 }
 
-// runRandom is a run with every kind of fault, which depends on the seed only. It returns the number of ticks in
-// which the first address had an owner.
+// runRandom is a run with every kind of fault, which depends on the seed only. It returns the number of ticks in which
+// the first address had an owner.
 func runRandom(t testing.TB, seed uint64, ticks int) (owned int) {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	s := newSim(t, 2+rng.IntN(4), seed)
@@ -294,8 +294,8 @@ func TestRandom(t *testing.T) {
 	for seed := range seeds {
 		owned += runRandom(t, seed, 1000)
 	}
-	// A voter with the list before granted a free address for a request that it had refused. The owner counted from that
-	// request, the voter from the request before.
+	// A voter with the list before granted a free address for a request that it had refused. The owner counted from
+	// that request, the voter from the request before.
 	runRandom(t, 8724, 1000)
 	if share := float64(owned) / float64(seeds*1000); share < 0.2 {
 		t.Errorf("an address has an owner in %.2f of the time: nothing was tested", share)

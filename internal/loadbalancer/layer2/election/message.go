@@ -74,11 +74,11 @@ type grant struct {
 	seq     uint64
 	epoch   uint64
 	version uint64 // of the granted list; 0: none
-	// refused and contested are positions in that list: of addresses that are promised to another node, and of addresses
-	// for which another node asks.
+	// refused and contested are positions in that list: of addresses that are promised to another node, and of
+	// addresses for which another node asks.
 	refused, contested []uint16
-	// out has the first half of the ids of nodes that are silent or excluded. dead has the nodes of out that fell silent
-	// without a goodbye. A message has them after a 0 at the end of out, which older versions take for a node.
+	// out has the first half of the ids of nodes that are silent or excluded. dead has the nodes of out that fell
+	// silent without a goodbye. A message has them after a 0 at the end of out, which older versions take for a node.
 	out, dead []uint32
 }
 

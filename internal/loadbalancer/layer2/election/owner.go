@@ -25,7 +25,7 @@ type owner struct {
 	leaving     bool
 
 	seq       uint64
-	rounds    []*round // whose grants may still count, oldest first
+	rounds    []*round // with grants that may still count, oldest first
 	granted   map[netip.Addr]bool
 	confirmed uint64 // the last round that granted all held addresses
 	deadline  time.Duration
@@ -311,8 +311,8 @@ func (m *Member) Out() (names map[string]bool, ok bool) {
 	return m.byMajority(func(v opinion) []uint32 { return v.out })
 }
 
-// Dead returns the nodes that a majority of the voters has heard once and does not hear any more, except nodes that have
-// said goodbye. ok is as for Out.
+// Dead returns the nodes that a majority of the voters has heard once and does not hear any more, except nodes that
+// have said goodbye. ok is as for Out.
 func (m *Member) Dead() (names map[string]bool, ok bool) {
 	return m.byMajority(func(v opinion) []uint32 { return v.dead })
 }

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// TestReplayed: a machine that records messages of processes that have ended, and sends them again and again, does
-// not part the members: the address always has an owner. Each message is refused. A hello answers it at most so often
-// that the handshake loses no more than one round of heartbeats.
+// TestReplayed: a machine that records messages of processes that have ended, and sends them again and again, does not
+// part the members: the address always has an owner. Each message is refused. A hello answers it at most so often that
+// the handshake loses no more than one round of heartbeats.
 func TestReplayed(t *testing.T) {
 	for _, again := range []int{0, 1, 10} { // ticks between two copies of a message
 		s := newSim(t, 3, 1)

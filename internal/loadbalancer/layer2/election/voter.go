@@ -101,7 +101,7 @@ func (m *Member) receiveHeartbeat(p *peer, h heartbeat) {
 		m.answer(p, c, h.seq, 0)
 		return
 	}
-	// A later grant also belongs to this request, whose round ends before the promise.
+	// A later grant also belongs to this request. The request's round ends before the promise.
 	c.seq, c.deadline, c.promised = h.seq, m.now+m.cfg.Timing.Grant+m.cfg.Timing.Guard, true
 	if lapsed || changed || len(c.refused) > 0 {
 		m.promise(c)
@@ -149,8 +149,8 @@ func (m *Member) promise(c *claimant) {
 	}
 }
 
-// Wake must be called at the time of WakeAt. Promises have ended, and the nodes that wait for the addresses get an answer
-// at once.
+// Wake must be called at the time of WakeAt. Promises have ended, and the nodes that wait for the addresses get an
+// answer at once.
 func (m *Member) Wake(now time.Duration) []Packet {
 	m.now = now
 	m.answerWaiting(nil)
@@ -174,7 +174,8 @@ func (m *Member) answerWaiting(except *claimant) {
 	}
 }
 
-// WakeAt returns the time at which the first promise ends for whose address another node waits; false: no node waits.
+// WakeAt returns the end of the first promise for an address that another node wants. It returns false if no node
+// waits.
 func (m *Member) WakeAt() (at time.Duration, ok bool) {
 	for _, c := range m.voter.claimants {
 		for _, i := range c.refused {

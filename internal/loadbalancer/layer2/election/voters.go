@@ -30,8 +30,8 @@ type Roll struct {
 	Listed bool
 }
 
-// First returns the first list: the first speaking nodes, as many as there are seats. Nothing was promised before, so the
-// list need not begin with one voter. It returns false if a node has a list already, whose members write it.
+// First returns the first list: the first speaking nodes, as many as there are seats. Nothing was promised before, so
+// the list need not begin with one voter. It returns false if a node has a list already; the list's members write it.
 func First(r Roll) (first Voters, ok bool) {
 	for _, n := range r.Nodes {
 		if r.Speaking[n] {
@@ -109,8 +109,8 @@ func (v Voters) next(r Roll) (names []string, changed bool) {
 	return nil, false
 }
 
-// listMakers returns the nodes that receive all heartbeats while there is no list of voters. One of them makes the first
-// list. They are at most as many as voters.
+// listMakers returns the nodes that receive all heartbeats while there is no list of voters. One of them makes the
+// first list. They are at most as many as voters.
 func (m *Member) listMakers() map[nodeID]bool {
 	if m.voters.Epoch > 0 {
 		return nil
@@ -146,8 +146,8 @@ func (m *Member) Roll(nodes []string, silent time.Duration) Roll {
 	return r
 }
 
-// Adopted reports whether a majority of the voters has had the present list long enough that no grant of the list before
-// it lasts. Only then may there be a next list.
+// Adopted reports whether a majority of the voters has had the present list long enough that no grant of the list
+// before it lasts. Only then may there be a next list.
 func (m *Member) Adopted() bool {
 	n := 0
 	for id, o := range m.owner.latest {

@@ -1,5 +1,5 @@
-// Package fence lets the kernel mute this node for load-balancer addresses that it does not hold, whatever happens to
-// the process that announces them.
+// Package fence lets the kernel mute this node for load-balancer addresses that the node does not hold, even if the
+// process that announces them hangs or dies.
 //
 //	request for a grant ── Ticket(slot) ──→ tickets  { slot, timeout 488 ms }
 //	it was granted ─────── Confirm(slot) ─→ granted  { slot, timeout 488 ms }

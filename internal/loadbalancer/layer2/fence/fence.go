@@ -31,8 +31,8 @@ const elementsPerRun = 2000
 // ErrGone says that the kernel has lost the rules.
 var ErrGone = errors.New("the fence's rules are gone: another program removed them")
 
-// A Fence is the table in the network namespace of the thread that opened it. Only one goroutine may use it, and it must
-// stay in that namespace.
+// A Fence is the table in the network namespace of the thread that opened it. Only one goroutine may use it, and it
+// must stay in that namespace.
 type Fence struct {
 	table     *nft.Table
 	grant     time.Duration
@@ -45,7 +45,7 @@ type Fence struct {
 
 	forward, forwardWant map[element]string // the targets in the kernel, and the wanted ones
 	routedKnown          bool               // forwardWant has the elements for addresses by BGP
-	routedKept           bool               // the kernel may still have such elements of a process before this one
+	routedKept           bool               // the kernel may still have elements for them from an earlier process
 	forwardErr           error
 }
 
@@ -251,7 +251,8 @@ func elements(verb, set string, addrs []netip.Addr) string {
 	return text.String()
 }
 
-// Ticket begins a request, whose grant lasts from now on. It fails with ErrGone if the kernel has lost the rules.
+// Ticket begins a request. The request's grant counts from now on. It fails with ErrGone if the kernel has lost the
+// rules.
 func (f *Fence) Ticket(slot int) error {
 	if since := time.Since(f.confirmed[slot]); since < f.grant {
 		return fmt.Errorf("slot %d was granted %v ago", slot, since)

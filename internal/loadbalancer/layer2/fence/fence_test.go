@@ -34,8 +34,8 @@ var (
 	vip6 = netip.MustParseAddr("fd00:172:18::200")
 )
 
-// speak sends a gratuitous ARP (or a neighbour advertisement) for the address through an
-// interface, and reports whether the kernel let it out.
+// speak sends a gratuitous ARP (or a neighbour advertisement) for the address through an interface, and reports whether
+// the kernel let it out.
 func speak(fd, ifindex int, a netip.Addr) bool {
 	var frame []byte
 	proto := uint16(unix.ETH_P_ARP)
@@ -93,8 +93,8 @@ func inNode(t *testing.T, f func(ifindex int)) {
 	}))
 }
 
-// TestFence mutes guarded addresses without a grant, and no others. A grant lasts for its time, and the confirmation
-// of an old request has no effect.
+// TestFence mutes guarded addresses without a grant, and no others. A grant lasts for its time, and the confirmation of
+// an old request has no effect.
 func TestFence(t *testing.T) {
 	inNode(t, func(eth0 int) {
 		ctx := t.Context()
@@ -225,8 +225,8 @@ func helper() {
 	os.Exit(1)
 }
 
-// TestStopped: a process that renews its grant is stopped, and the kernel mutes the node. When the process goes on,
-// the node speaks again.
+// TestStopped: a process that renews its grant is stopped, and the kernel mutes the node. When the process goes on, the
+// node speaks again.
 func TestStopped(t *testing.T) {
 	n := testnet.New(t)
 	node := n.Node("node-1")

@@ -13,8 +13,8 @@ import (
 	"github.com/fairway-net/fairway/internal/kernel/numbers"
 )
 
-// forwardRules are constant. They forward packets whose TTL is above 2: two nodes that name each other, one of which
-// hangs, do not pass a packet on for ever.
+// forwardRules are constant. They forward a packet only while its TTL is above 2. So a packet does not circle for ever
+// between two nodes that name each other because one of them hangs.
 //
 //go:embed former.nft
 var forwardRules string
@@ -39,8 +39,8 @@ const (
 type Forwarding struct {
 	// Previous has the previous owner of each address of layer 2.
 	Previous map[netip.Addr]netip.Addr
-	// First has the target of packets from a router, Next the target of packets that another node has passed on. If First
-	// is nil, the kernel keeps its elements of First, Next and Peers.
+	// First has the target of packets from a router, Next the target of packets that another node has passed on. If
+	// First is nil, the kernel keeps its elements of First, Next and Peers.
 	First, Next map[netip.Addr]netip.Addr
 	Peers       []string // the MACs of the other nodes
 }

@@ -71,8 +71,8 @@ func TestRoutedStays(t *testing.T) {
 	})
 }
 
-// TestForwardingTables: the next Hold writes the targets of SetForwarding, and nothing else: for ten thousand
-// addresses too, and after another program has removed the rules.
+// TestForwardingTables: the next Hold writes the targets of SetForwarding, and nothing else: for ten thousand addresses
+// too, and after another program has removed the rules.
 func TestForwardingTables(t *testing.T) {
 	inNode(t, func(int) {
 		ctx := t.Context()
