@@ -47,9 +47,9 @@ type neighbour struct {
 func (n *neighbours) set(ctx context.Context, devices map[string]bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for device, one := range n.byDevice {
+	for device, entry := range n.byDevice {
 		if !devices[device] {
-			one.stop()
+			entry.stop()
 			delete(n.byDevice, device)
 		}
 	}
@@ -58,9 +58,9 @@ func (n *neighbours) set(ctx context.Context, devices map[string]bool) {
 			continue
 		}
 		ctx, stop := context.WithCancel(ctx)
-		one := &neighbour{stop: stop}
-		n.byDevice[device] = one
-		n.done.Go(func() { n.discover(ctx, device, one) })
+		entry := &neighbour{stop: stop}
+		n.byDevice[device] = entry
+		n.done.Go(func() { n.discover(ctx, device, entry) })
 	}
 }
 
@@ -68,17 +68,17 @@ func (n *neighbours) set(ctx context.Context, devices map[string]bool) {
 func (n *neighbours) router(device string) netip.Addr {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if one := n.byDevice[device]; one != nil {
-		return one.addr
+	if entry := n.byDevice[device]; entry != nil {
+		return entry.addr
 	}
 	return netip.Addr{}
 }
 
 // discover runs discoverOnce again and again until ctx ends.
-func (n *neighbours) discover(ctx context.Context, device string, one *neighbour) {
+func (n *neighbours) discover(ctx context.Context, device string, entry *neighbour) {
 	var logged string
 	for ctx.Err() == nil {
-		err := n.discoverOnce(ctx, device, one)
+		err := n.discoverOnce(ctx, device, entry)
 		if err != nil && ctx.Err() == nil && err.Error() != logged {
 			logged = err.Error()
 			n.log.Warn("cannot find a router behind an interface, will try again", "interface", device, "err", err, "again", retryPause)
@@ -91,7 +91,7 @@ func (n *neighbours) discover(ctx context.Context, device string, one *neighbour
 }
 
 // discoverOnce sends router advertisements and receives the router's, until its socket fails or ctx ends.
-func (n *neighbours) discoverOnce(ctx context.Context, device string, one *neighbour) error {
+func (n *neighbours) discoverOnce(ctx context.Context, device string, entry *neighbour) error {
 	link, err := net.InterfaceByName(device)
 	if err != nil {
 		return err
@@ -122,23 +122,23 @@ func (n *neighbours) discoverOnce(ctx context.Context, device string, one *neigh
 			return err
 		}
 		if a, _ := netip.AddrFromSlice(from.IP); length >= 16 && data[0] == routerAdvertisement && a.IsLinkLocalUnicast() && hopLimitOf(control[:flags]) == hopLimit && !isOwn(link, a) {
-			n.noteRouter(one, a.WithZone(device))
+			n.noteRouter(entry, a.WithZone(device))
 		}
 	}
 }
 
 // noteRouter records a router's advertisement. If there are several routers, the first one counts until it is silent
 // for routerTimeout.
-func (n *neighbours) noteRouter(one *neighbour, a netip.Addr) {
+func (n *neighbours) noteRouter(entry *neighbour, a netip.Addr) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	now := time.Now()
-	if one.addr == a {
-		one.lastSeen = now
+	if entry.addr == a {
+		entry.lastSeen = now
 		return
 	}
-	if !one.addr.IsValid() || now.Sub(one.lastSeen) > routerTimeout {
-		one.addr, one.lastSeen = a, now
+	if !entry.addr.IsValid() || now.Sub(entry.lastSeen) > routerTimeout {
+		entry.addr, entry.lastSeen = a, now
 		n.notify()
 	}
 }

@@ -8,7 +8,7 @@
 // which addresses the node may answer for, and the fence mutes the node when it may not. The package's promises:
 //
 //   - After Set has returned, no address is answered for that Set leaves out.
-//   - It answers on interfaces that can be a network's: no loopbacks, members of bridges or links of pods.
+//   - It answers only on interfaces of networks: not on loopbacks, members of bridges or pods' links.
 //   - It reads frames within bounds.
 //   - Run and everything that Run started end with Run's context.
 package arp
