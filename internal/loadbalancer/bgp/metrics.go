@@ -106,12 +106,12 @@ func (m *Metrics) Collect(c chan<- prometheus.Metric) {
 		gauge := func(d *prometheus.Desc, v int) {
 			c <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), peer)
 		}
-		up, told := 0, 0
+		up, advertised := 0, 0
 		if isUp, _, _ := have.state(); isUp {
-			up, told = 1, len(have.advertised)
+			up, advertised = 1, len(have.advertised)
 		}
 		gauge(sessionUp, up)
-		gauge(announced, told)
+		gauge(announced, advertised)
 		gauge(pending, len(have.advertised))
 		sent, received, err := have.counters()
 		if err != nil {

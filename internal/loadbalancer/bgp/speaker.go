@@ -268,16 +268,16 @@ func (s *Speaker) intended(services []*announce.Service) map[api.Name]Announceme
 	for _, peer := range slices.Sorted(maps.Keys(s.sessions)) {
 		for _, r := range s.sessions[peer].advertised {
 			for _, name := range r.Services {
-				one := all[name]
-				if n := len(one.Peers); n == 0 || one.Peers[n-1] != peer {
-					one.Peers = append(one.Peers, peer)
+				wanted := all[name]
+				if n := len(wanted.Peers); n == 0 || wanted.Peers[n-1] != peer {
+					wanted.Peers = append(wanted.Peers, peer)
 				}
 				for _, a := range addrs[name] {
-					if i, known := slices.BinarySearchFunc(one.Addrs, a, netip.Addr.Compare); !known && r.Prefix.Contains(a) {
-						one.Addrs = slices.Insert(one.Addrs, i, a)
+					if i, known := slices.BinarySearchFunc(wanted.Addrs, a, netip.Addr.Compare); !known && r.Prefix.Contains(a) {
+						wanted.Addrs = slices.Insert(wanted.Addrs, i, a)
 					}
 				}
-				all[name] = one
+				all[name] = wanted
 			}
 		}
 	}

@@ -272,9 +272,9 @@ func (w *Watch) take(k socketKind, d datagram) {
 	}
 	x := w.byLocal[p.your]
 	if p.your == 0 {
-		for c, one := range w.sessions {
+		for c, candidate := range w.sessions {
 			if c.Peer == d.from && c.MultiHop == k.multiHop {
-				x = one
+				x = candidate
 			}
 		}
 	}

@@ -46,8 +46,8 @@ func links() ([]link, error) {
 		if a.RawFlags&need != need || a.RawFlags&not != 0 || len(a.HardwareAddr) != 6 || a.MasterIndex != 0 && !inVRF(all, a.MasterIndex) {
 			continue
 		}
-		one := Interface{Name: a.Name, Connected: a.RawFlags&unix.IFF_LOWER_UP != 0}
-		out = append(out, addressed(l, link{Interface: one, index: a.Index, mac: MAC(a.HardwareAddr)}))
+		found := Interface{Name: a.Name, Connected: a.RawFlags&unix.IFF_LOWER_UP != 0}
+		out = append(out, addressed(l, link{Interface: found, index: a.Index, mac: MAC(a.HardwareAddr)}))
 	}
 	return out, nil
 }
