@@ -12,7 +12,6 @@ import (
 
 	"github.com/fairway-net/fairway/internal/datapath"
 	"github.com/fairway-net/fairway/internal/kernel/nft"
-	"github.com/fairway-net/fairway/internal/kernel/xtables"
 )
 
 // verifyShare bounds the time that Check spends reading: a node where another program
@@ -22,9 +21,8 @@ const verifyShare = 20
 // Check implements datapath.Datapath.
 //
 // iptables-nft and the helper are tables of nf_tables: as long as the kernel's count of
-// their changes is the one that we know, nothing has changed. Otherwise the
-// handles of chains and rules show where. iptables-legacy counts and numbers nothing: there
-// all our chains are read and compared.
+// their changes is the one that we know, nothing has changed. Otherwise all our chains are read and compared.
+// iptables-legacy counts nothing: there this is done each time.
 func (d *Datapath) Check(ctx context.Context) (drift datapath.Drift, err error) {
 	if d.table == nil {
 		return drift, nil // the next Sync compares anyway
@@ -47,9 +45,7 @@ func (d *Datapath) Check(ctx context.Context) (drift datapath.Drift, err error) 
 		d.forget()
 		return datapath.Drift{Elements: true}, nil
 	}
-	if err == nil && d.variant == NFT && d.handleWatch.known != nil {
-		intact, err = d.chainsIntact(ctx, accept)
-	} else if err == nil {
+	if err == nil {
 		intact, err = d.rulesIntact(ctx, accept)
 	}
 	if err != nil {
@@ -78,24 +74,16 @@ func (d *Datapath) rulesIntact(ctx context.Context, accept func()) (bool, error)
 		return true, nil
 	}
 	defer func() { d.verify = start.Add(verifyShare * time.Since(start)) }()
-	var now handles
-	var err error
-	if d.variant == NFT {
-		if now, err = d.handleWatch.reader.everyHandle(ctx, nil, nil); err != nil {
-			return true, err
-		}
-	}
-	all, err := d.newSnapshot().all(ctx, d.variant)
+	s := d.newSnapshot()
+	all, err := s.all(ctx, d.variant)
 	if err != nil {
 		return true, err
 	}
-	if scripts, _ := d.planAll(d.groups, all); !changeNothing(scripts) {
-		d.forget()
+	accept() // a later change by another program is noticed by the next Check, or by the next Sync
+	if scripts, _ := d.planAll(d.groups, all); changesOf(scripts) != d.differs.text {
+		d.table, d.adopted = nil, s
 		return false, nil
 	}
-	d.handleWatch.reset()
-	d.handleWatch.known = now
-	accept()
 	return true, nil
 }
 
@@ -138,20 +126,20 @@ func (d *Datapath) clean(ctx context.Context, v Variant, is4 bool) error {
 	if h.chains[chain{nat, canary}] != nil {
 		goes, leads = isOwnChain, isOwnHook
 	}
-	hooks := slices.DeleteFunc(slices.Clone(h.hooks), func(one hook) bool { return !leads(one) })
-	if v == NFT {
-		if err := d.unhook(ctx, is4, hooks); err != nil {
-			return err
+	s, byHandle := newScript(), []hook(nil)
+	for _, one := range h.hooks {
+		switch {
+		case !leads(one):
+		case one.handle != 0:
+			byHandle = append(byHandle, one)
+		default:
+			s.removes(one.in.table).delete(one.in.name, []string{one.rule})
 		}
-		hooks = nil
 	}
-	s := newScript()
+	if err := d.unhook(ctx, is4, byHandle); err != nil {
+		return err
+	}
 	for _, where := range []*section{&s.nat, &s.after} {
-		for _, one := range hooks {
-			if one.in.table == where.table {
-				where.delete(one.in.name, []string{one.rule})
-			}
-		}
 		for _, c := range sorted(h.chains) {
 			if c.table == where.table && goes(c) && c.name != recordings {
 				where.deleteChain(c.name)
@@ -176,7 +164,7 @@ func everyHook(hook) bool   { return true }
 
 // isOwnChain are the chains that kube-proxy does not have.
 func isOwnChain(c chain) bool {
-	return c.table == nat && (c.name == recordings || c.name == markOffCluster || c.name == formerMark) || c.table == filter && xtables.PerService(c.name)
+	return c.table == nat && (c.name == recordings || c.name == markOffCluster)
 }
 
 // isOwnHook is the hook that kube-proxy does not have, see hooks.
@@ -191,14 +179,10 @@ func (d *Datapath) vacate(ctx context.Context, is4 bool, was *familyState) error
 	if err != nil {
 		return err
 	}
-	family := "ip"
-	if !is4 {
-		family = "ip6"
-	}
 	var text strings.Builder
 	for _, table := range slices.Sorted(maps.Keys(h.foreign)) {
 		if _, used := was.foreign[table]; used && h.foreign[table] == 0 && (table == nat || table == filter) {
-			fmt.Fprintf(&text, "delete table %s %s\n", family, table)
+			fmt.Fprintf(&text, "delete table %v %s\n", family(is4), table)
 		}
 	}
 	if text.Len() == 0 {

@@ -66,29 +66,19 @@ func settingsOf(h *familyState, s *service.Settings) error {
 
 // read visits the chains that packets come to first.
 func (r *reader) read() error {
-	for _, name := range []string{services, nodeports} {
-		err := r.kernel.byPort(chain{nat, name}, func(text string, one rule) error {
-			if err := r.forward(one); err != nil {
+	for _, c := range []chain{{nat, services}, {nat, nodeports}, {filter, services}, {filter, externals}, {filter, nodeports}} {
+		for _, text := range r.kernel.chains[c] {
+			one := parse(text)
+			if one.proto == 0 || one.port == 0 || strings.Contains(one.comment, notAccepted) {
+				continue // it leads to the NodePorts, or drops clients that are not in the frontend's sources
+			}
+			visit := r.forward
+			if c.table == filter {
+				visit = func(one rule) error { return r.refusal(one, c.name) }
+			}
+			if err := visit(one); err != nil {
 				return fmt.Errorf("rule %q: %w", text, err)
 			}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-	}
-	for _, name := range []string{services, externals, nodeports} {
-		err := r.kernel.byPort(chain{filter, name}, func(text string, one rule) error {
-			if strings.Contains(one.comment, notAccepted) {
-				return nil
-			}
-			if err := r.refusal(one, name); err != nil {
-				return fmt.Errorf("rule %q: %w", text, err)
-			}
-			return nil
-		})
-		if err != nil {
-			return err
 		}
 	}
 	for k, f := range r.fronts {
@@ -191,7 +181,7 @@ func (r *reader) forward(one rule) error {
 }
 
 // marks reports whether a chain marks packets for masquerade.
-func marks(name string) bool { return name == markMasq || name == markOffCluster || name == formerMark }
+func marks(name string) bool { return name == markMasq || name == markOffCluster }
 
 // external reads a chain KUBE-EXT-.
 func (r *reader) external(f *service.Frontend, name string) error {
@@ -243,39 +233,24 @@ func (r *reader) external(f *service.Frontend, name string) error {
 // route reads a list of endpoints.
 func (r *reader) route(list string) (*service.Route, error) {
 	route := &service.Route{Local: strings.HasPrefix(list, svl)}
-	if err := r.endpoints(route, list, false); err != nil {
-		return nil, fmt.Errorf("%s: %w", list, err)
+	seen := map[string]bool{}
+	for _, text := range r.kernel.chains[chain{nat, list}] {
+		one := parse(text)
+		if seen[one.jump] || !strings.HasPrefix(one.jump, sep) {
+			continue
+		}
+		seen[one.jump] = true
+		e, err := r.endpoint(one)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", list, err)
+		}
+		route.Endpoints = append(route.Endpoints, e)
 	}
 	if len(route.Endpoints) == 0 {
 		return nil, fmt.Errorf("chain %s leads to no endpoint", list)
 	}
 	slices.SortFunc(route.Endpoints, func(a, b service.Endpoint) int { return a.Addr.Compare(b.Addr) })
 	return route, nil
-}
-
-// endpoints adds those that a list or a part of it leads to.
-func (r *reader) endpoints(route *service.Route, list string, isPart bool) error {
-	seen := map[string]bool{}
-	for _, text := range r.kernel.chains[chain{nat, list}] {
-		one := parse(text)
-		if seen[one.jump] {
-			continue
-		}
-		seen[one.jump] = true
-		switch {
-		case strings.HasPrefix(one.jump, sep):
-			e, err := r.endpoint(one)
-			if err != nil {
-				return err
-			}
-			route.Endpoints = append(route.Endpoints, e)
-		case !isPart && (strings.HasPrefix(one.jump, svc) || strings.HasPrefix(one.jump, svl)):
-			if err := r.endpoints(route, one.jump, true); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }
 
 // endpoint reads the endpoint that a rule of a list leads to. The address is what the kernel really

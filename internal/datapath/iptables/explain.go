@@ -25,8 +25,12 @@ func (d *Datapath) Explain(ctx context.Context, k service.Key) ([]datapath.Objec
 	var all []datapath.Object
 	var chains []chain
 	for _, c := range []chain{{nat, services}, {nat, nodeports}, {filter, services}, {filter, externals}, {filter, nodeports}, {filter, firewall}} {
-		rules, to := h.matching(c, k, c)
-		all, chains = append(all, rules...), append(chains, to...)
+		for _, text := range h.chains[c] {
+			if r := parse(text); r.matchesFrontend(k) && r.nodePort(c) == k.Addr.Addr().IsUnspecified() {
+				all = append(all, datapath.Object{Kind: "rule", Name: c.table + " " + c.name, Text: text})
+				chains = append(chains, chain{c.table, r.jump})
+			}
+		}
 	}
 	seen := map[chain]bool{}
 	for ; len(chains) > 0; chains = chains[1:] {
@@ -42,31 +46,6 @@ func (d *Datapath) Explain(ctx context.Context, k service.Key) ([]datapath.Objec
 		}
 	}
 	return all, nil
-}
-
-// matching returns the rules of a shared chain that match packets to a frontend, with those that lead to a chain
-// for its port and the rules there, and the chains that the last of them lead to. at is the chain that is read.
-func (h *familyState) matching(shared chain, k service.Key, at chain) (all []datapath.Object, to []chain) {
-	for _, text := range h.chains[at] {
-		r := parse(text)
-		object := datapath.Object{Kind: "rule", Name: at.table + " " + at.name, Text: text}
-		switch {
-		case r.toPorts() && r.mayMatch(k):
-			rules, more := h.matching(shared, k, chain{at.table, r.jump})
-			if len(rules) > 0 {
-				all, to = append(append(all, object), rules...), append(to, more...)
-			}
-		case r.matchesFrontend(k) && r.nodePort(shared) == k.Addr.Addr().IsUnspecified():
-			all, to = append(all, object), append(to, chain{at.table, r.jump})
-		}
-	}
-	return all, to
-}
-
-// mayMatch reports whether a rule that leads to chains for ports matches packets to a frontend.
-func (r rule) mayMatch(k service.Key) bool {
-	return (r.dst == "" || r.dst == hostCIDR(k.Addr.Addr())) && (r.proto == 0 || r.proto == k.Proto) &&
-		(r.port == 0 || r.port <= k.Addr.Port() && k.Addr.Port() <= r.lastPort)
 }
 
 // matchesFrontend reports whether a rule matches packets to a frontend.

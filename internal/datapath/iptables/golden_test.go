@@ -39,7 +39,7 @@ func kernelText(table *service.Table) string {
 		groups[groupOf(f)] = append(groups[groupOf(f)], f)
 	}
 	var b strings.Builder
-	wanted := newCounts()
+	wanted := map[elem]int{}
 	for _, is4 := range []bool{true, false} {
 		l, entries := d.family(groups, is4, wanted)
 		s := newScript()
@@ -47,7 +47,7 @@ func kernelText(table *service.Table) string {
 		fmt.Fprintf(&b, "# %s\n%s", xtables.Program(NFT, is4, "restore"), s)
 	}
 	b.WriteString("# nft elements\n")
-	for _, e := range order(keys(wanted.elems)) {
+	for _, e := range order(keys(wanted)) {
 		fmt.Fprintf(&b, "%s %x : %x%s\n", e.set, e.key, e.data, e.to)
 	}
 	return b.String()

@@ -16,117 +16,60 @@ type group struct {
 
 func groupOf(f *service.Frontend) group { return group{f.Service, f.Proto} }
 
-// A member is what one group has in one family.
-type member struct {
-	fronts []*service.Frontend // sorted by key
-	wide   wide                // of its Service
-}
-
-// counts are how many frontends need an element of the helper, and rules a chain for ports, by family (IPv4?).
-type counts struct {
-	elems map[elem]int
-	leads map[bool]map[lead]int
-}
-
-func newCounts() counts {
-	return counts{map[elem]int{}, map[bool]map[lead]int{true: {}, false: {}}}
-}
-
-// add counts a fragment so many times.
-func (c counts) add(is4 bool, one *fragment, times int) {
-	for e, n := range one.elems {
-		c.elems[e] += n * times
-	}
-	for l, n := range one.leads {
-		c.leads[is4][l] += n * times
-	}
-}
-
 // addCounts adds a change to counts. What is not there any more is deleted.
-func addCounts[K comparable](counts, change map[K]int) {
-	for k, n := range change {
-		if counts[k] += n; counts[k] <= 0 {
-			delete(counts, k)
+func addCounts(counts, change map[elem]int) {
+	for e, n := range change {
+		if counts[e] += n; counts[e] <= 0 {
+			delete(counts, e)
 		}
 	}
 }
 
-// A change is the groups that differ between two tables, as they are in the second, and at which addresses their
-// Services are wide in both.
-type change struct {
-	groups  map[group][]*service.Frontend
-	was, is map[api.Name]wide
-}
-
-// changed finds the groups that differ from those in the kernel. Of a Service that has become wide at an
-// address, or is so no longer, they are all.
-func (d *Datapath) changed(want *service.Table, all []service.Change) *change {
-	c := &change{map[group][]*service.Frontend{}, map[api.Name]wide{}, map[api.Name]wide{}}
-	names := map[api.Name]bool{}
+// changedGroups finds the groups that differ from those in the kernel, as they are in want, in order of their keys.
+func changedGroups(want *service.Table, all []service.Change) map[group][]*service.Frontend {
+	groups, names := map[group][]*service.Frontend{}, map[api.Name]bool{}
 	for _, one := range all {
 		for _, f := range []*service.Frontend{one.Old, one.New} {
 			if f != nil {
-				c.groups[groupOf(f)], names[f.Service.Name] = nil, true
+				groups[groupOf(f)], names[f.Service.Name] = nil, true
 			}
 		}
 	}
 	for name := range names {
-		was, is := frontendsOf(d.table, name), frontendsOf(want, name)
-		c.was[name], c.is[name] = wideOf(was), wideOf(is)
-		if !maps.Equal(c.was[name], c.is[name]) {
-			for _, f := range slices.Concat(was, is) {
-				c.groups[groupOf(f)] = nil
-			}
+		entry := want.Entry(name)
+		if entry == nil {
+			continue
 		}
-		for _, f := range is {
-			if some, differs := c.groups[groupOf(f)]; differs {
-				c.groups[groupOf(f)] = append(some, f)
+		for _, f := range entry.Frontends {
+			if some, differs := groups[groupOf(f)]; differs {
+				groups[groupOf(f)] = append(some, f)
 			}
 		}
 	}
-	for _, some := range c.groups {
+	for _, some := range groups {
 		slices.SortFunc(some, func(a, b *service.Frontend) int { return a.Key().Compare(b.Key()) })
 	}
-	return c
+	return groups
 }
 
-// planChange plans the change, and returns by how much the counts change.
-func (d *Datapath) planChange(c *change) (map[bool]*script, counts) {
-	scripts, differ := map[bool]*script{}, newCounts()
-	groups := sortedGroups(c.groups)
+// planChange plans the change of some groups, and returns by how much the counts of the helper's elements change.
+func (d *Datapath) planChange(groups map[group][]*service.Frontend) (map[bool]*script, map[elem]int) {
+	scripts, counts := map[bool]*script{}, map[elem]int{}
+	sorted := sortedGroups(groups)
 	for _, is4 := range families() {
-		var was, is []*fragment
-		for _, g := range groups {
-			old, next := d.renderer.renderChange(is4, member{ofFamilyOnly(d.groups[g], is4), c.was[g.name.Name]},
-				member{ofFamilyOnly(c.groups[g], is4), c.is[g.name.Name]})
-			differ.add(is4, old, -1)
-			differ.add(is4, next, 1)
-			was, is = append(was, old), append(is, next)
-		}
 		scripts[is4] = newScript()
-		gone := scripts[is4].changeLeads(d.leads[is4], differ.leads[is4])
-		for i := range was {
-			scripts[is4].change(was[i], is[i], gone)
+		for _, g := range sorted {
+			was, is := d.renderer.render(is4, d.groups[g]), d.renderer.render(is4, groups[g])
+			for e, n := range was.elems {
+				counts[e] -= n
+			}
+			for e, n := range is.elems {
+				counts[e] += n
+			}
+			scripts[is4].change(was, is)
 		}
 	}
-	return scripts, differ
-}
-
-// frontendsOf are the frontends of a Service in a table.
-func frontendsOf(t *service.Table, name api.Name) []*service.Frontend {
-	if e := t.Entry(name); e != nil {
-		return e.Frontends
-	}
-	return nil
-}
-
-func ofFamilyOnly(all []*service.Frontend, is4 bool) (some []*service.Frontend) {
-	for _, f := range all {
-		if f.Addr.Addr().Is4() == is4 {
-			some = append(some, f)
-		}
-	}
-	return some
+	return scripts, counts
 }
 
 func sortedGroups(all map[group][]*service.Frontend) []group {

@@ -221,14 +221,10 @@ func (h *helper) constant(c *nftables.Conn) {
 	h.rule(c, last, readPriority(keepReg), setMark(keepReg), number(keepReg, 0), setPriority(keepReg))
 }
 
-// load loads the program into the kernel. Clients that a former release remembers stay at
-// their endpoints, from the first packet on that the program sees: what it looks them up by is there
-// before it is.
+// load loads the program into the kernel. The rules that look clients up are there before the program that leads
+// packets to them, so that the clients of an agent of another version stay at their endpoints.
 func (h *helper) load(ctx context.Context, again bool) error {
 	found, err := h.table.Declare(ctx, h.program())
-	if err == nil && found != nft.Unchanged {
-		err = nftset.Migrate(ctx, h.table, renamedSets())
-	}
 	if err != nil || found == nft.Unchanged && !again {
 		return err
 	}

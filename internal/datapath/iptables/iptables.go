@@ -5,8 +5,6 @@
 //	                       │            ├→ KUBE-EXT-… → KUBE-SVL-… ─┘      │
 //	                       │            └→ KUBE-FW-…  → KUBE-EXT-…   KUBE-MARK-MASQ
 //	                       └→ KUBE-NODEPORTS → KUBE-EXT-…
-//	KUBE-SVC-… of very many endpoints → KUBE-SVC-… of some → KUBE-SEP-…
-//	KUBE-SERVICES → KUBE-SVC-… of very many ports → KUBE-SVC-… of 256 → KUBE-SVC-…, KUBE-EXT-…, KUBE-FW-…
 //	POSTROUTING → KUBE-POSTROUTING: masquerade what is marked
 //	filter: KUBE-SERVICES, KUBE-EXTERNAL-SERVICES, KUBE-NODEPORTS reject and drop
 //
@@ -29,10 +27,12 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/kernel/nft"
 	"github.com/fairway-net/fairway/internal/kernel/numbers"
 	"github.com/fairway-net/fairway/internal/kernel/xtables"
 	"github.com/fairway-net/fairway/internal/service"
@@ -52,19 +52,18 @@ type Config struct {
 // Datapath implements datapath.Datapath.
 type Datapath struct {
 	datapath.Tracked
-	cfg         Config
-	variant     Variant      // Auto: not known
-	fail        func() error // a test's fault in writes; may be nil
-	helper      *helper
-	renderer    *renderer
-	table       *service.Table // what the kernel holds; nil: not known, read it
-	adopted     *snapshot      // what Adopt read, for the first Sync; nil: nothing
-	groups      map[group][]*service.Frontend
-	leads       map[bool]map[lead]int // by family (IPv4?): how many rules there are behind each
-	differs     difference            // what the last full Sync would have to write again
-	reload      bool                  // the helper's rules were changed: load it again
-	verify      time.Time             // when Check may read everything again
-	handleWatch handleWatch           // with iptables-nft: by which others' changes are noticed
+	cfg      Config
+	variant  Variant      // Auto: not known
+	fail     func() error // a test's fault in writes; may be nil
+	helper   *helper
+	renderer *renderer
+	table    *service.Table // what the kernel holds; nil: not known, read it
+	adopted  *snapshot      // what Adopt read, for the first Sync; nil: nothing
+	groups   map[group][]*service.Frontend
+	differs  difference // what the last full Sync would have to write again
+	reload   bool       // the helper's rules were changed: load it again
+	verify   time.Time  // when Check may read everything again
+	reader   rulesReader
 }
 
 var _ datapath.Datapath = (*Datapath)(nil)
@@ -123,7 +122,7 @@ func (d *Datapath) Sync(ctx context.Context, want *service.Table) (datapath.Stat
 	var err error
 	if d.table == nil || !d.table.Settings.Equal(want.Settings) {
 		stats, err = d.syncFull(ctx, want)
-	} else if stats, err = d.mend(ctx); err == nil {
+	} else {
 		err = d.changes(ctx, want, &stats)
 	}
 	if err != nil {
@@ -144,6 +143,43 @@ func (d *Datapath) Drain(ctx context.Context) (bool, error) { return datapath.Dr
 // Close implements datapath.Datapath.
 func (d *Datapath) Close() { d.forget() }
 
+// write makes one family's changes. It deletes hooks after new ones are in place: a packet that passes both meets the
+// same chains twice, which changes nothing for it.
+func (d *Datapath) write(ctx context.Context, is4 bool, s *script) error {
+	if text := s.String(); text != "" {
+		restore := func() error { return d.restore(ctx, d.variant, is4, text) }
+		if d.variant == NFT { // each COMMIT is one change in the kernel's count
+			counted := restore
+			restore = func() error { return d.helper.watch.Count(ctx, uint32(strings.Count(text, "COMMIT\n")), counted) }
+		}
+		if err := restore(); err != nil {
+			return err
+		}
+	}
+	return d.unhook(ctx, is4, s.unhooks)
+}
+
+// unhook deletes hooks by their handles. iptables-nft finds a rule by its text. It does not find a rule that has an
+// older revision of a match than iptables-nft writes now. iptables-nft writes such a rule when the kernel is out of
+// memory while it asks for the revisions.
+func (d *Datapath) unhook(ctx context.Context, is4 bool, hooks []hook) error {
+	var text strings.Builder
+	for _, h := range hooks {
+		fmt.Fprintf(&text, "delete rule %v %s %s handle %d\n", family(is4), h.in.table, h.in.name, h.handle)
+	}
+	if text.Len() == 0 {
+		return nil
+	}
+	return d.helper.table.Run(ctx, text.String())
+}
+
+func family(is4 bool) nft.Family {
+	if is4 {
+		return nft.IPv4
+	}
+	return nft.IPv6
+}
+
 // restore applies text with iptables-restore.
 func (d *Datapath) restore(ctx context.Context, v Variant, is4 bool, text string) error {
 	if d.fail != nil {
@@ -157,9 +193,8 @@ func (d *Datapath) restore(ctx context.Context, v Variant, is4 bool, text string
 // forget makes the next Sync ask the kernel.
 func (d *Datapath) forget() {
 	d.table, d.groups, d.renderer, d.variant, d.adopted = nil, nil, nil, Auto, nil
-	d.helper.elems, d.leads = nil, nil
-	d.handleWatch.reset()
-	d.handleWatch.reader.close()
+	d.helper.elems = nil
+	d.reader.close()
 	d.helper.watch.Reset()
 	d.helper.table.Close()
 }
@@ -230,7 +265,6 @@ func (d *Datapath) start(ctx context.Context) (*snapshot, error) {
 // syncFull compares everything with the kernel and writes what differs.
 func (d *Datapath) syncFull(ctx context.Context, want *service.Table) (stats datapath.Stats, err error) {
 	stats.Full = true
-	d.handleWatch.reset()
 	kernel, err := d.start(ctx)
 	if err != nil {
 		return stats, err
@@ -254,19 +288,21 @@ func (d *Datapath) syncFull(ctx context.Context, want *service.Table) (stats dat
 	} else {
 		_, stats.Frontends = want.Len() // the kernel's rules cannot be read as a table
 	}
-	d.readNumbers(want.Settings, all, elems)
+	if d.renderer == nil || !d.renderer.settings.Equal(want.Settings) {
+		d.readNumbers(want.Settings, all, elems)
+	}
 	groups := map[group][]*service.Frontend{}
 	for _, f := range want.Sorted() {
 		groups[groupOf(f)] = append(groups[groupOf(f)], f)
 	}
 	scripts, wanted := d.planAll(groups, all)
-	step := planElems(elems, keys(wanted.elems))
+	step := planElems(elems, keys(wanted))
 	settings, err := d.helper.settings(ctx, want.Settings)
 	if err != nil {
 		return stats, err
 	}
 	step.before, step.rules = append(settings, step.before...), true
-	for name := range updateChains(wanted.elems) { // their rules are not read
+	for name := range updateChains(wanted) { // their rules are not read
 		if !slices.Contains(step.newChains, name) {
 			step.newChains = append(step.newChains, name)
 		}
@@ -274,23 +310,20 @@ func (d *Datapath) syncFull(ctx context.Context, want *service.Table) (stats dat
 	if err := d.apply(ctx, step, scripts, &stats); err != nil {
 		return stats, err
 	}
-	if all, scripts, err = d.readBack(ctx, groups, all, scripts); err != nil {
+	if err := d.readBack(ctx, groups, scripts); err != nil {
 		return stats, err
 	}
 	stats.Differs = d.differs.String()
-	d.helper.elems, d.leads, d.reload = wanted.elems, wanted.leads, false
+	d.helper.elems, d.reload = wanted, false
 	if err := d.noteSynced(ctx, want, groups, true); err != nil {
 		return stats, err
 	}
-	if err := d.helper.watch.End(ctx, true); err != nil {
-		return stats, err
-	}
-	return stats, d.noteAfterFull(ctx, all, scripts)
+	return stats, d.helper.watch.End(ctx, true)
 }
 
-// planAll plans both families from the start, and returns what will be counted then.
-func (d *Datapath) planAll(groups map[group][]*service.Frontend, all map[bool]*familyState) (map[bool]*script, counts) {
-	scripts, wanted := map[bool]*script{}, newCounts()
+// planAll plans both families from the start, and returns the helper's elements that they need.
+func (d *Datapath) planAll(groups map[group][]*service.Frontend, all map[bool]*familyState) (map[bool]*script, map[elem]int) {
+	scripts, wanted := map[bool]*script{}, map[elem]int{}
 	for is4, h := range all {
 		l, entries := d.family(groups, is4, wanted)
 		scripts[is4] = newScript()
@@ -299,21 +332,16 @@ func (d *Datapath) planAll(groups map[group][]*service.Frontend, all map[bool]*f
 	return scripts, wanted
 }
 
-// family renders all of one family, and adds to what is counted.
-func (d *Datapath) family(groups map[group][]*service.Frontend, is4 bool, wanted counts) (*layout, map[chain][]string) {
+// family renders all of one family, and adds to the elements that are wanted.
+func (d *Datapath) family(groups map[group][]*service.Frontend, is4 bool, wanted map[elem]int) (*layout, map[chain][]string) {
 	l, entries := d.renderer.layout(is4, d.cfg.Mark), map[chain][]string{}
-	wides := wideOfGroups(groups)
 	for _, g := range sortedGroups(groups) {
-		one := d.renderer.render(is4, member{ofFamilyOnly(groups[g], is4), wides[g.name.Name]})
+		one := d.renderer.render(is4, groups[g])
 		maps.Copy(l.chains, one.chains)
 		for c, rules := range one.entries {
 			entries[c] = append(entries[c], rules...)
 		}
-		wanted.add(is4, one, 1)
-	}
-	for to := range wanted.leads[is4] {
-		l.chains[to.to] = nil
-		entries[to.in] = append(entries[to.in], to.rule)
+		addCounts(wanted, one.elems)
 	}
 	return l, entries
 }
@@ -329,10 +357,10 @@ func (d *Datapath) changes(ctx context.Context, want *service.Table, stats *data
 		return err
 	}
 	stats.Frontends = len(all)
-	c := d.changed(want, all)
-	scripts, counts := d.planChange(c)
+	groups := changedGroups(want, all)
+	scripts, counts := d.planChange(groups)
 	was, is := map[elem]bool{}, map[elem]bool{}
-	for e, n := range counts.elems {
+	for e, n := range counts {
 		if had := d.helper.elems[e]; had > 0 {
 			was[e] = true
 		}
@@ -340,21 +368,15 @@ func (d *Datapath) changes(ctx context.Context, want *service.Table, stats *data
 			is[e] = true
 		}
 	}
-	step := d.sharedChains(planElems(was, is), counts.elems)
+	step := d.sharedChains(planElems(was, is), counts)
 	if err := d.apply(ctx, step, scripts, stats); err != nil {
 		return err
 	}
-	addCounts(d.helper.elems, counts.elems)
-	for is4, change := range counts.leads {
-		addCounts(d.leads[is4], change)
-	}
-	if err := d.noteSynced(ctx, want, c.groups, false); err != nil {
+	addCounts(d.helper.elems, counts)
+	if err := d.noteSynced(ctx, want, groups, false); err != nil {
 		return err
 	}
-	if err := d.helper.watch.End(ctx, len(step.newChains)+len(step.oldChains) > 0); err != nil {
-		return err
-	}
-	return d.noteHandles(ctx, scripts)
+	return d.helper.watch.End(ctx, len(step.newChains)+len(step.oldChains) > 0)
 }
 
 // sharedChains corrects which chains are added and removed: other elements may use them too.
@@ -377,17 +399,13 @@ func (d *Datapath) apply(ctx context.Context, s elemChange, scripts map[bool]*sc
 		return err
 	}
 	for _, is4 := range families() {
-		text := scripts[is4].String()
-		if text == "" {
+		if scripts[is4] == nil {
 			continue
 		}
-		err := d.write(ctx, is4, text)
-		if err != nil && d.variant == NFT && len(scripts[is4].unhooks) > 0 && ctx.Err() == nil {
-			err = d.writeAndUnhook(ctx, is4, scripts[is4], err)
-		}
-		if err != nil {
+		if err := d.write(ctx, is4, scripts[is4]); err != nil {
 			return err
 		}
+		stats.Deleted += len(scripts[is4].unhooks)
 		for _, part := range scripts[is4].sections() {
 			stats.Added += part.added
 			stats.Deleted += part.deleted

@@ -49,7 +49,7 @@ func isOurs(c chain) bool {
 			return true
 		}
 	}
-	return c.table == nat && (c.name == canary || c.name == formerMark) || (c.table == nat || c.table == filter) && xtables.PerService(c.name)
+	return c.table == nat && (c.name == canary || xtables.PerService(c.name))
 }
 
 // constantNames are the chains that are always there.

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/fairway-net/fairway/internal/kernel/xtables"
 )
 
 // A script is what iptables-restore reads for one family, in three transactions: first
@@ -13,7 +15,7 @@ import (
 type script struct {
 	before, nat, after section
 
-	// unhooks are hooks that it deletes.
+	// unhooks are hooks that are deleted by their handles after the transactions.
 	unhooks []hook
 }
 
@@ -21,12 +23,10 @@ type section struct {
 	table                  string
 	declare, rules, remove []string
 	added, deleted         int
-	touched                map[string]bool // chains that it changes
 }
 
 func newScript() *script {
-	of := func(table string) section { return section{table: table, touched: map[string]bool{}} }
-	return &script{before: of(filter), nat: of(nat), after: of(filter)}
+	return &script{before: section{table: filter}, nat: section{table: nat}, after: section{table: filter}}
 }
 
 func (s *script) sections() []*section { return []*section{&s.before, &s.nat, &s.after} }
@@ -48,6 +48,19 @@ func (s *script) String() string {
 	return b.String()
 }
 
+// changesOf returns all lines of the scripts of both families. It is empty if they change nothing.
+func changesOf(scripts map[bool]*script) (text string) {
+	for _, is4 := range families() {
+		if s := scripts[is4]; s != nil {
+			text += s.String()
+			for _, h := range s.unhooks {
+				text += "-D " + h.in.name + " " + h.rule + "\n"
+			}
+		}
+	}
+	return text
+}
+
 // replaceChain writes a chain anew, in one transaction with all the others of its section.
 func (s *section) replaceChain(name string, rules []string) {
 	s.declare = append(s.declare, ":"+name+" - [0:0]")
@@ -55,7 +68,6 @@ func (s *section) replaceChain(name string, rules []string) {
 		s.rules = append(s.rules, "-A "+name+" "+r)
 	}
 	s.added += max(1, len(rules))
-	s.touched[name] = true
 }
 
 // deleteChain removes a chain that no rule leads to any more.
@@ -63,7 +75,6 @@ func (s *section) deleteChain(name string) {
 	s.declare = append(s.declare, ":"+name+" - [0:0]")
 	s.remove = append(s.remove, "-X "+name)
 	s.deleted++
-	s.touched[name] = true
 }
 
 // insert puts rules before all others of a chain.
@@ -72,7 +83,6 @@ func (s *section) insert(name string, rules []string) {
 		s.rules = append(s.rules, "-I "+name+" "+r)
 	}
 	s.added += len(rules)
-	s.touched[name] = true
 }
 
 func (s *section) delete(name string, rules []string) {
@@ -80,7 +90,6 @@ func (s *section) delete(name string, rules []string) {
 		s.rules = append(s.rules, "-D "+name+" "+r)
 	}
 	s.deleted += len(rules)
-	s.touched[name] = true
 }
 
 // adds is the section in which a chain of a table gets rules, removes the one in which it loses them.
@@ -98,8 +107,8 @@ func (s *script) removes(table string) *section {
 	return &s.after
 }
 
-// change adds a group's change in one family. Chains for ports that are gone lose nothing more.
-func (s *script) change(was, is *fragment, gone map[chain]bool) {
+// change adds a group's change in one family.
+func (s *script) change(was, is *fragment) {
 	for _, c := range sorted(is.chains) {
 		if !slices.Equal(is.chains[c], was.chains[c]) {
 			s.nat.replaceChain(c.name, is.chains[c])
@@ -111,9 +120,7 @@ func (s *script) change(was, is *fragment, gone map[chain]bool) {
 			continue
 		}
 		s.adds(c.table).insert(c.name, minus(to, from))
-		if !gone[c] {
-			s.removes(c.table).delete(c.name, minus(from, to))
-		}
+		s.removes(c.table).delete(c.name, minus(from, to))
 	}
 	for _, c := range sorted(was.chains) {
 		if _, stays := is.chains[c]; !stays {
@@ -164,7 +171,7 @@ func (s *script) hook(h *familyState, l *layout, table string, in *section) {
 		if want.in.table != table {
 			continue
 		}
-		if i := slices.Index(left, want); i >= 0 {
+		if i := slices.IndexFunc(left, want.same); i >= 0 {
 			left = slices.Delete(left, i, i+1)
 			continue
 		}
@@ -174,9 +181,13 @@ func (s *script) hook(h *familyState, l *layout, table string, in *section) {
 		in.insert(name, missing[name])
 	}
 	for _, old := range left {
-		if old.in.table == table {
-			in.delete(old.in.name, []string{old.rule})
+		_, stays := l.chains[chain{table, xtables.Target(old.rule)}]
+		switch {
+		case old.in.table != table:
+		case old.handle != 0 && stays:
 			s.unhooks = append(s.unhooks, old)
+		default:
+			in.delete(old.in.name, []string{old.rule})
 		}
 	}
 }

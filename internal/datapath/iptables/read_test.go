@@ -29,20 +29,17 @@ func saved(t *testing.T, is4 bool) *familyState {
 // sameState compares what was read over netlink with what iptables-nft-save prints.
 func sameState(t *testing.T, when string) {
 	t.Helper()
-	var r handleReader
+	var r rulesReader
 	defer r.close()
 	for _, is4 := range families() {
 		got, err := r.state(t.Context(), is4)
 		if err != nil {
 			t.Fatalf("%s: %v", when, err)
 		}
-		want, read := saved(t, is4), got.handles
-		if every, err := r.everyHandle(t.Context(), nil, nil); err != nil {
-			t.Fatalf("%s: %v", when, err)
-		} else if maps.DeleteFunc(every, func(s chainRef, _ fingerprint) bool { return s.is4 != is4 }); !maps.Equal(every, read) {
-			t.Errorf("%s: handles %v, want %v", when, read, every)
+		want := saved(t, is4)
+		for i := range got.hooks {
+			got.hooks[i].handle = 0 // text has none
 		}
-		got.handles = nil
 		for _, h := range []*familyState{got, want} {
 			slices.SortFunc(h.hooks, func(a, b hook) int {
 				return strings.Compare(a.in.table+a.in.name+a.rule, b.in.table+b.in.name+b.rule)
@@ -145,7 +142,7 @@ func asks(t *testing.T, program string, times int) {
 	path := os.Getenv("PATH")
 	defer os.Setenv("PATH", path)
 	runs := countRuns(t, saves()...)
-	var r handleReader
+	var r rulesReader
 	defer r.close()
 	for _, is4 := range families() {
 		if _, err := r.state(t.Context(), is4); err != nil {

@@ -17,11 +17,10 @@ type fragment struct {
 	chains  map[chain][]string // whole chains
 	entries map[chain][]string // rules in chains that it shares with others
 	elems   map[elem]int       // elements of the helper's sets, and how often
-	leads   map[lead]int       // rules that lead to chains for ports, and for how many rules there
 }
 
 func newFragment() *fragment {
-	return &fragment{map[chain][]string{}, map[chain][]string{}, map[elem]int{}, map[lead]int{}}
+	return &fragment{map[chain][]string{}, map[chain][]string{}, map[elem]int{}}
 }
 
 // A renderer turns groups into rules, on a node with some settings.
@@ -43,17 +42,13 @@ func newRenderer(s service.Settings, liberal bool) *renderer {
 }
 
 // render renders what one group has in one family.
-func (p *renderer) render(is4 bool, all member) *fragment { return p.renderBut(is4, all, nil) }
-
-// renderBut is render without the parts of lists that begin at some addresses.
-func (p *renderer) renderBut(is4 bool, all member, but map[netip.AddrPort]bool) *fragment {
-	if len(all.fronts) == 0 {
-		return newFragment()
-	}
-	s := &builder{renderer: p, fragment: newFragment(), is4: is4, group: groupOf(all.fronts[0]), wide: all.wide,
-		names: map[string]string{}, taken: map[string]bool{}, masq: map[string][]string{}, but: but}
-	for _, f := range all.fronts {
-		s.frontend(f)
+func (p *renderer) render(is4 bool, fronts []*service.Frontend) *fragment {
+	s := &builder{renderer: p, fragment: newFragment(), is4: is4,
+		names: map[string]string{}, taken: map[string]bool{}, masq: map[string][]string{}}
+	for _, f := range fronts {
+		if f.Addr.Addr().Is4() == is4 {
+			s.frontend(f)
+		}
 	}
 	for list, rules := range s.masq {
 		c := chain{nat, list}
@@ -67,28 +62,28 @@ type builder struct {
 	*renderer
 	*fragment
 	is4   bool
-	group group
-	wide  wide
-	names map[string]string       // of a chain's content : its name
-	taken map[string]bool         // names
-	masq  map[string][]string     // rules that come before a list's endpoints
-	but   map[netip.AddrPort]bool // parts of lists that are left out
+	names map[string]string   // of a chain's content : its name
+	taken map[string]bool     // names
+	masq  map[string][]string // rules that come before a list's endpoints
 }
 
 // chainName names a chain. The first of a kind has kube-proxy's name; others, which no
 // policy of Kubernetes needs, have one made of their content as well.
-func (s *builder) chainName(prefix, content string, of ...string) (name string, there bool) {
+func (s *builder) chainName(f *service.Frontend, prefix, content string, of ...string) (name string, there bool) {
 	key := prefix + strings.Join(of, "") + "\x00" + content
 	if name := s.names[key]; name != "" {
 		return name, true
 	}
-	name = prefix + hash(s.group.name, s.group.proto, of...)
+	name = prefix + hash(f.Service, f.Proto, of...)
 	if s.taken[name] {
-		name = prefix + hash(s.group.name, s.group.proto, append(of, content)...)
+		name = prefix + hash(f.Service, f.Proto, append(of, content)...)
 	}
 	s.names[key], s.taken[name] = name, true
 	return name, false
 }
+
+// entry adds a rule to a shared chain.
+func (s *builder) entry(c chain, r rule) { s.entries[c] = append(s.entries[c], r.String()) }
 
 func (s *builder) frontend(f *service.Frontend) {
 	at := rule{proto: f.Proto, port: f.Addr.Port()}
@@ -105,7 +100,7 @@ func (s *builder) frontend(f *service.Frontend) {
 	if forwards(f) {
 		at.jump = s.target(f)
 		at.comment = truncate(f.Service.String() + kind + extras(f))
-		s.entry(chain{nat, in}, f, at.String())
+		s.entry(chain{nat, in}, at)
 	}
 	s.refuse(f)
 	s.elements(f)
@@ -152,7 +147,7 @@ func (s *builder) target(f *service.Frontend) string {
 	if len(f.Sources) == 0 {
 		return to
 	}
-	name, there := s.chainName(fw, to+sourcesText(f.Sources))
+	name, there := s.chainName(f, fw, to+sourcesText(f.Sources))
 	if there {
 		return name
 	}
@@ -214,7 +209,7 @@ func (s *builder) offCluster(r rule) rule {
 // external is the chain of a frontend that outside clients use.
 func (s *builder) external(f *service.Frontend) string {
 	key := routeText(f.Internal) + " " + routeText(f.External) + " " + choiceText(f)
-	name, there := s.chainName(ext, key)
+	name, there := s.chainName(f, ext, key)
 	if there {
 		return name
 	}
@@ -280,7 +275,7 @@ func (s *builder) endpoint(f *service.Frontend, e service.Endpoint, list string)
 	if f.Affinity > 0 {
 		content += list
 	}
-	name, there := s.chainName(sep, content, e.Addr.String())
+	name, there := s.chainName(f, sep, content, e.Addr.String())
 	if there {
 		return name
 	}
@@ -319,7 +314,6 @@ func (s *builder) refuse(f *service.Frontend) {
 	if !f.NodePort() {
 		at.dst = hostCIDR(f.Addr.Addr())
 	}
-	add := func(c chain, r rule) { s.entry(c, f, r.String()) }
 	refuse := func(a service.Action, from rule) {
 		r := at
 		r.src, r.in, r.matches = from.src, from.in, from.matches
@@ -328,12 +322,12 @@ func (s *builder) refuse(f *service.Frontend) {
 			r.jump, r.comment = rejects(s.is4), truncate(f.Service.String()+" has no endpoints"+extras(f))
 		}
 		if a == service.Drop || len(f.Sources) == 0 || from != (rule{}) {
-			add(c, r)
+			s.entry(c, r)
 			return
 		}
 		for _, p := range f.Sources { // clients that may not connect get no answer
 			r.src = p.String()
-			add(c, r)
+			s.entry(c, r)
 		}
 	}
 	in, out := f.Internal.Action, f.External.Action
@@ -353,7 +347,7 @@ func (s *builder) refuse(f *service.Frontend) {
 			c.name = firewall
 		}
 		at.comment, at.jump = truncate(f.Service.String()+" traffic not accepted by "+fw+hash(f.Service, f.Proto)), "DROP"
-		add(c, at)
+		s.entry(c, at)
 	}
 }
 

@@ -19,7 +19,6 @@ type rule struct {
 	notSrc, notDst, notIn bool
 	proto                 api.Proto // 0: any
 	port                  uint16    // 0: any
-	lastPort              uint16    // of a range that begins with port; 0: only port
 	comment               string
 	matches               string // other matches, as text
 	jump                  string // the target with its options; empty: none
@@ -45,11 +44,7 @@ func (r rule) String() string {
 	word(false, "-m comment --comment", xtables.Quote(r.comment))
 	word(false, "-m", proto)
 	if r.port != 0 {
-		ports := strconv.Itoa(int(r.port))
-		if r.lastPort != 0 {
-			ports += ":" + strconv.Itoa(int(r.lastPort))
-		}
-		word(false, "--dport", ports)
+		word(false, "--dport", strconv.Itoa(int(r.port)))
 	}
 	if r.matches != "" {
 		b.WriteString(r.matches + " ")
@@ -103,9 +98,8 @@ func parse(text string) rule {
 		case "--comment":
 			r.comment = value
 		case "--dport":
-			var ok bool
-			r.port, r.lastPort, ok = parsePorts(value)
-			r.unknown = r.unknown || !ok || not
+			n, err := strconv.ParseUint(value, 10, 16)
+			r.port, r.unknown = uint16(n), r.unknown || err != nil || not
 		case "-j", "-g":
 			r.jump, r.unknown = strings.Join(all[i+1:], " "), r.unknown || all[i] == "-g"
 			i = len(all)
@@ -125,17 +119,6 @@ func parse(text string) rule {
 	}
 	r.matches = strings.Join(more, " ")
 	return r
-}
-
-// parsePorts reads "80" or "257:512".
-func parsePorts(text string) (first, last uint16, ok bool) {
-	from, to, isRange := strings.Cut(text, ":")
-	n, err := strconv.ParseUint(from, 10, 16)
-	if !isRange || err != nil {
-		return uint16(n), 0, err == nil
-	}
-	m, err := strconv.ParseUint(to, 10, 16)
-	return uint16(n), uint16(m), err == nil
 }
 
 // to reports whether the rule is about one destination, and which.

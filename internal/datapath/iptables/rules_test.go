@@ -36,7 +36,7 @@ func TestRuleText(t *testing.T) {
 		`! -d 127.0.0.0/8 -m comment --comment "kubernetes service nodeports" -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS`,
 		`! -s 10.244.0.0/16 -d 10.96.0.1/32 -p udp -m comment --comment plain -m udp --dport 53 -j KUBE-MARK-MASQ`,
 		`! -i veth+ -j KUBE-MARK-MASQ`,
-		`-p sctp -m comment --comment "ns/svc" -m sctp --dport 65281:65535 -j KUBE-SVC-A`,
+		`-p sctp -m comment --comment "ns/svc" -m sctp --dport 65535 -j KUBE-SVC-A`,
 		`-m comment --comment "a/b -> 10.0.0.1:80(local)*3" -m statistic --mode random --probability 0.33333333349 -j KUBE-SEP-A`,
 		`-m comment --comment "quo\"te" -m connmark ! --mark 0xfb000001 -j CONNMARK --set-xmark 0xfa000001/0xffffffff`,
 		`-p tcp -m comment --comment "a/b" -m tcp -j DNAT --to-destination [fd00::1]:80`,
@@ -101,12 +101,12 @@ func TestCheckNotices(t *testing.T) {
 				name + " -t nat -N KUBE-SEP-AAAAAAAAAAAAAAAA",
 				"nft flush ruleset",
 			} {
-				d.verify, d.handleWatch.nextDeep = time.Time{}, time.Time{} // as if the last look was long ago
+				d.verify = time.Time{} // as if the last look was long ago
 				if drift, err := d.Check(t.Context()); err != nil || drift.Any() {
 					t.Fatalf("before %s: drift %+v, error %v", command, drift, err)
 				}
 				run(command)
-				d.verify, d.handleWatch.nextDeep = time.Time{}, time.Time{}
+				d.verify = time.Time{}
 				if drift, err := d.Check(t.Context()); err != nil || !drift.Any() {
 					t.Errorf("after %s: drift %+v, error %v", command, drift, err)
 				}

@@ -23,7 +23,12 @@ type layout struct {
 type hook struct {
 	in   chain
 	rule string
+
+	handle uint64 // the kernel's number for it; 0: not known
 }
+
+// same reports whether two hooks are equal except for their handles.
+func (h hook) same(o hook) bool { return h.in == o.in && h.rule == o.rule }
 
 // layout is what a family has whatever the Services are: kube-proxy's chains around
 // them.
@@ -114,7 +119,7 @@ func hooks() (all []hook) {
 		if more != "" {
 			text = more + " " + text
 		}
-		all = append(all, hook{chain{table, in}, text})
+		all = append(all, hook{in: chain{table, in}, rule: text})
 	}
 	for _, in := range []string{"PREROUTING", "OUTPUT"} {
 		add(nat, in, "kubernetes service portals", "", services)

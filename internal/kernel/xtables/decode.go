@@ -90,8 +90,6 @@ func (d *decoder) expression(b []byte) error {
 		d.bitwise(&a)
 	case "cmp":
 		d.compare(&a)
-	case "range":
-		d.portRange(&a)
 	case "counter":
 	case "immediate":
 		d.verdict(&a)

@@ -70,16 +70,9 @@ func (d *decoder) ports(name string, from, to []byte) bool {
 	d.match(name)
 	first, last := native.Uint16(to), native.Uint16(to[2:])
 	if first != 0 || last != 0xffff {
-		d.portsTo(first, last)
+		d.portTo(false, first)
 	}
-	return native.Uint16(from) == 0 && native.Uint16(from[2:]) == 0xffff
-}
-
-// portsTo is the option for one port or a range.
-func (d *decoder) portsTo(first, last uint16) {
-	if d.portTo(false, first); first != last {
-		d.rangeTo(last)
-	}
+	return (first == last || first == 0 && last == 0xffff) && native.Uint16(from) == 0 && native.Uint16(from[2:]) == 0xffff
 }
 
 func (d *decoder) tcp(b []byte) bool { return d.ports("tcp", b, b[4:]) && zero(b[8:12]) } // option, flags
@@ -90,8 +83,8 @@ func (d *decoder) sctp(b []byte) bool {
 	d.match("sctp")
 	flags, first, last := native.Uint32(b[284:]), native.Uint16(b), native.Uint16(b[2:])
 	if flags == 2 { // XT_SCTP_DEST_PORTS
-		d.portsTo(first, last)
-		return native.Uint32(b[288:]) == 0
+		d.portTo(false, first)
+		return first == last && native.Uint32(b[288:]) == 0
 	}
 	return flags == 0 && zero(b[288:292])
 }

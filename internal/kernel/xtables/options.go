@@ -121,26 +121,6 @@ func (d *decoder) port(not bool, value []byte) {
 	d.portTo(not, binary.BigEndian.Uint16(value))
 }
 
-// Attributes of an expression "range" (linux/netfilter/nf_tables.h), which x/sys/unix lacks.
-const nftaRangeOp, nftaRangeFrom, nftaRangeTo = 2, 3, 4
-
-// portRange reads a comparison with a range of ports that a packet goes to.
-func (d *decoder) portRange(a *attributes) {
-	from, to, what := a.value(nftaRangeFrom), a.value(nftaRangeTo), d.loaded
-	d.loaded = nothing
-	if what != port || len(to) != 2 || a.number(nftaRangeOp) != 0 {
-		d.unknown = true
-		return
-	}
-	d.port(false, from)
-	d.rangeTo(binary.BigEndian.Uint16(to))
-}
-
-// rangeTo makes a port that was read the first of a range.
-func (d *decoder) rangeTo(last uint16) {
-	d.matches = strconv.AppendUint(append(d.matches, ':'), uint64(last), 10)
-}
-
 // portTo is the option of a match of a protocol.
 func (d *decoder) portTo(not bool, port uint16) {
 	if not {

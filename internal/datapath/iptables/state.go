@@ -38,8 +38,6 @@ type familyState struct {
 	hints     bool               // kubelet uses this variant
 	allChains map[chain]bool     // of all programs' chains
 	uses      map[string]int     // by table: all rules, and once more those that lead to a chain
-
-	handles handles // of iptables-nft: the fingerprints of what was read; nil: not read
 }
 
 func newFamilyState() *familyState {
@@ -62,12 +60,12 @@ func (h *familyState) add(l xtables.Line) {
 			h.foreign[l.Table]++ // a chain of another program, or a policy
 		}
 	case xtables.Rule:
-		h.rule(c, l.Text, xtables.Target(l.Text))
+		h.rule(c, l.Text, xtables.Target(l.Text), 0)
 	}
 }
 
-// rule notes a rule, with the target of its text: a chain perhaps.
-func (h *familyState) rule(c chain, text, jump string) {
+// rule notes a rule of chain c. jump is the target of its text, a chain perhaps, and handle the kernel's number for it.
+func (h *familyState) rule(c chain, text, jump string, handle uint64) {
 	h.rules++
 	h.uses[c.table]++
 	if h.allChains[chain{c.table, jump}] {
@@ -76,7 +74,7 @@ func (h *familyState) rule(c chain, text, jump string) {
 	if isOurs(c) {
 		h.chains[c] = append(h.chains[c], text)
 	} else if isOurs(chain{c.table, jump}) && strings.HasSuffix(text, "-j "+jump) {
-		h.hooks = append(h.hooks, hook{c, text})
+		h.hooks = append(h.hooks, hook{c, text, handle})
 	} else {
 		h.foreign[c.table]++
 	}
@@ -86,7 +84,7 @@ func (h *familyState) rule(c chain, text, jump string) {
 // family of each variant once, because to read 10,000 Services takes seconds.
 type snapshot struct {
 	read   map[ruleset]*familyState
-	reader *handleReader // the datapath's
+	reader *rulesReader // the datapath's
 }
 
 // A ruleset is what one set of programs has of one family.
@@ -96,7 +94,7 @@ type ruleset struct {
 }
 
 func (d *Datapath) newSnapshot() *snapshot {
-	return &snapshot{map[ruleset]*familyState{}, &d.handleWatch.reader}
+	return &snapshot{map[ruleset]*familyState{}, &d.reader}
 }
 
 // of returns what the kernel holds in one ruleset.
