@@ -14,14 +14,14 @@ const nat, filter = "nat", "filter"
 
 // Chains that are always there. All but the last are kube-proxy's.
 const (
-	services   = xtables.Services
-	nodeports  = xtables.NodePorts
-	postroute  = xtables.Postrouting
-	markMasq   = xtables.MarkMasq
-	externals  = xtables.ExternalServices
-	forward    = xtables.Forward
-	firewall   = xtables.Firewall
-	recordings = xtables.Settings // no packet comes here: its comments are the settings
+	services   = xtables.KubeServices
+	nodeports  = xtables.KubeNodePorts
+	postroute  = xtables.KubePostrouting
+	markMasq   = xtables.KubeMarkMasq
+	externals  = xtables.KubeExternalServices
+	forward    = xtables.KubeForward
+	firewall   = xtables.KubeProxyFirewall
+	recordings = xtables.FairwaySettings // no packet comes here: its comments are the settings
 )
 
 // markOffCluster marks what is of no pod. Its name begins as those of chains of Services: a former release,
@@ -30,15 +30,15 @@ const markOffCluster = ext + "OFF-CLUSTER"
 
 // canary is a chain by which kube-proxy notices that its rules were flushed. Sync removes
 // it, so where it exists, kube-proxy has written after us and holds the chains now.
-const canary = xtables.Canary
+const canary = xtables.KubeProxyCanary
 
 // Beginnings of the names of chains of one Service port.
 const (
-	svc = xtables.ClusterPolicy
-	svl = xtables.LocalPolicy
-	ext = xtables.External
-	fw  = xtables.Sources
-	sep = xtables.Endpoint
+	svc = xtables.KubeSVC
+	svl = xtables.KubeSVL
+	ext = xtables.KubeEXT
+	fw  = xtables.KubeFW
+	sep = xtables.KubeSEP
 )
 
 // isOurs reports whether a chain is one of those that we write. KUBE-KUBELET-CANARY and

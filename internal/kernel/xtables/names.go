@@ -10,40 +10,40 @@ import (
 // Tables are those that iptables has.
 var Tables = []string{"raw", "mangle", "nat", "filter", "security"}
 
-// Chains of kube-proxy's mode iptables that do not depend on Services.
+// Chains of kube-proxy's mode iptables that do not depend on KubeServices.
 const (
-	Services         = "KUBE-SERVICES"
-	NodePorts        = "KUBE-NODEPORTS"
-	Postrouting      = "KUBE-POSTROUTING"
-	MarkMasq         = "KUBE-MARK-MASQ"
-	ExternalServices = "KUBE-EXTERNAL-SERVICES"
-	Forward          = "KUBE-FORWARD"
-	Firewall         = "KUBE-PROXY-FIREWALL"
-	// Canary is a chain by which kube-proxy notices that its rules were flushed.
-	Canary = "KUBE-PROXY-CANARY"
+	KubeServices         = "KUBE-SERVICES"
+	KubeNodePorts        = "KUBE-NODEPORTS"
+	KubePostrouting      = "KUBE-POSTROUTING"
+	KubeMarkMasq         = "KUBE-MARK-MASQ"
+	KubeExternalServices = "KUBE-EXTERNAL-SERVICES"
+	KubeForward          = "KUBE-FORWARD"
+	KubeProxyFirewall    = "KUBE-PROXY-FIREWALL"
+	// KubeProxyCanary is a chain by which kube-proxy notices that its rules were flushed.
+	KubeProxyCanary = "KUBE-PROXY-CANARY"
 )
 
 // Beginnings of the names of chains of one Service port.
 const (
-	ClusterPolicy = "KUBE-SVC-" // all endpoints
-	LocalPolicy   = "KUBE-SVL-" // those of this node
-	External      = "KUBE-EXT-" // traffic from outside
-	Sources       = "KUBE-FW-"  // loadBalancerSourceRanges
-	Endpoint      = "KUBE-SEP-" // one endpoint
-	oldLocal      = "KUBE-XLB-" // policy Local, before Kubernetes 1.24
+	KubeSVC = "KUBE-SVC-" // all endpoints
+	KubeSVL = "KUBE-SVL-" // those of this node
+	KubeEXT = "KUBE-EXT-" // traffic from outside
+	KubeFW  = "KUBE-FW-"  // loadBalancerSourceRanges
+	KubeSEP = "KUBE-SEP-" // one endpoint
+	kubeXLB = "KUBE-XLB-" // policy Local, before Kubernetes 1.24
 )
 
-// Settings is the chain in table nat that mode iptables alone writes: where it is, chains
+// FairwaySettings is the chain in table nat that mode iptables alone writes: where it is, chains
 // with kube-proxy's names are ours.
-const Settings = "FAIRWAY"
+const FairwaySettings = "FAIRWAY"
 
 // fixed are the chains of Services that kube-proxy's mode iptables always has.
-var fixed = []string{Services, ExternalServices, NodePorts, Postrouting, MarkMasq, Forward, Firewall}
+var fixed = []string{KubeServices, KubeExternalServices, KubeNodePorts, KubePostrouting, KubeMarkMasq, KubeForward, KubeProxyFirewall}
 
 // foreign are those of kube-proxy's that our mode iptables has no use for: its canary, and
 // the chains of its mode ipvs.
 var foreign = []string{
-	Canary, "KUBE-LOAD-BALANCER", "KUBE-NODE-PORT", "KUBE-SOURCE-RANGES-FIREWALL", "KUBE-IPVS-FILTER", "KUBE-IPVS-OUT-FILTER",
+	KubeProxyCanary, "KUBE-LOAD-BALANCER", "KUBE-NODE-PORT", "KUBE-SOURCE-RANGES-FIREWALL", "KUBE-IPVS-FILTER", "KUBE-IPVS-OUT-FILTER",
 }
 
 // IsKubeProxys reports whether kube-proxy, in mode iptables or ipvs, gives this name to a
@@ -51,7 +51,7 @@ var foreign = []string{
 // KUBE-FIREWALL, KUBE-MARK-DROP), host ports of container runtimes (KUBE-HOSTPORTS,
 // KUBE-HP-…), kube-router's.
 func IsKubeProxys(chain string) bool {
-	return slices.Contains(fixed, chain) || IsKubeProxysAlone(chain) || PerService(chain) || strings.HasPrefix(chain, oldLocal)
+	return slices.Contains(fixed, chain) || IsKubeProxysAlone(chain) || PerService(chain) || strings.HasPrefix(chain, kubeXLB)
 }
 
 // IsKubeProxysAlone reports whether kube-proxy gives this name to a chain, and our mode
@@ -61,7 +61,7 @@ func IsKubeProxysAlone(chain string) bool { return slices.Contains(foreign, chai
 // PerService reports whether a chain is one of a Service port or of an endpoint, as our mode
 // iptables has them too.
 func PerService(chain string) bool {
-	for _, prefix := range [...]string{ClusterPolicy, LocalPolicy, External, Sources, Endpoint} {
+	for _, prefix := range [...]string{KubeSVC, KubeSVL, KubeEXT, KubeFW, KubeSEP} {
 		if strings.HasPrefix(chain, prefix) {
 			return true
 		}
