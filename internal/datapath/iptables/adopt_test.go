@@ -79,8 +79,8 @@ func TestReadsOnce(t *testing.T) {
 					t.Errorf("%s ran %d times", name, runs(name))
 				}
 			}
-			if want := map[Variant]int{NFT: 4, Auto: 4}[v]; d.reader.tables != want {
-				t.Errorf("read %d tables over netlink, want %d: nat and filter of two families", d.reader.tables, want)
+			if want := map[Variant]int{NFT: 4, Auto: 4}[v]; d.reader.Tables != want {
+				t.Errorf("read %d tables over netlink, want %d: nat and filter of two families", d.reader.Tables, want)
 			}
 		})
 	}
@@ -116,7 +116,7 @@ func TestContexts(t *testing.T) {
 	}
 	sync(t, d, table)
 	other(t, "iptables-nft -t nat -D KUBE-SERVICES 2")
-	d.verify = time.Time{}
+	d.nextRead = time.Time{}
 	if _, err := d.Check(ended); !errors.Is(err, context.Canceled) {
 		t.Errorf("Check: %v", err)
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fairway-net/fairway/internal/kernel/xtables"
 	"github.com/fairway-net/fairway/internal/testing/childfault"
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
@@ -41,7 +42,7 @@ func TestCleanupOfOldRevisions(t *testing.T) {
 		if err := open(t, NFT).Cleanup(context.Background()); err != nil {
 			t.Fatalf("step %d, %v: %v", i+1, step, err)
 		}
-		if out, err := run("iptables-nft-save"); err != nil || strings.Contains(out, "KUBE") || strings.Contains(out, recordings) {
+		if out, err := run("iptables-nft-save"); err != nil || strings.Contains(out, "KUBE") || strings.Contains(out, xtables.FairwaySettings) {
 			t.Fatalf("step %d, %v: %v, left\n%s", i+1, step, err, out)
 		}
 	}

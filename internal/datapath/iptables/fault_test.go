@@ -15,6 +15,7 @@ import (
 
 	"github.com/fairway-net/fairway/internal/api"
 	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/datapath/iptables/read"
 	"github.com/fairway-net/fairway/internal/kernel/xtables"
 	"github.com/fairway-net/fairway/internal/service"
 	"github.com/fairway-net/fairway/internal/testing/childfault"
@@ -71,7 +72,7 @@ var ownMark = regexp.MustCompile(`(0xf[ab]0000)[0-9a-f]+`)
 func (b *faultBench) holds() map[string]string {
 	b.Helper()
 	all := map[string][]string{}
-	for _, is4 := range families() {
+	for _, is4 := range read.Families() {
 		err := xtables.Save(b.Context(), b.v, is4, func(l xtables.Line) {
 			if at := fmt.Sprint(is4, " ", l.Table); l.Kind == xtables.Rule || l.Kind == xtables.Chain && l.Text != "ACCEPT" {
 				all[at] = append(all[at], fmt.Sprintln(l.Kind, l.Chain, ownMark.ReplaceAllString(l.Text, "$1")))
@@ -189,7 +190,7 @@ func severalPorts(side int) *service.Entry {
 func newFaultBench(t *testing.T, v Variant) *faultBench {
 	testnet.Enter(t)
 	names := []string{"nft"}
-	for _, is4 := range families() {
+	for _, is4 := range read.Families() {
 		names = append(names, xtables.Program(v, is4, "save"), xtables.Program(v, is4, "restore"), xtables.Program(v, is4, ""))
 	}
 	b := &faultBench{T: t, v: v, programs: childfault.Intercept(t, names...), tables: faultTables(severalPorts)}

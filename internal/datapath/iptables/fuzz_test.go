@@ -9,7 +9,7 @@ func FuzzRule(f *testing.F) {
 	f.Add(`! -g`)
 	f.Fuzz(func(t *testing.T, text string) {
 		r := parse(text)
-		_, _ = r.to()
+		_, _ = r.destination()
 		if r.unknown || text != r.String() {
 			return
 		}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/datapath/iptables/read"
 	"github.com/fairway-net/fairway/internal/kernel/xtables"
 	"github.com/fairway-net/fairway/internal/service"
 	"github.com/fairway-net/fairway/internal/testing/scenario"
@@ -41,9 +42,9 @@ func kernelText(table *service.Table) string {
 	var b strings.Builder
 	wanted := map[elem]int{}
 	for _, is4 := range []bool{true, false} {
-		l, entries := d.family(groups, is4, wanted)
+		l, entries := d.renderAll(groups, is4, wanted)
 		s := newScript()
-		s.changeAll(&familyState{}, l, entries)
+		s.changeAll(&read.State{}, l, entries)
 		fmt.Fprintf(&b, "# %s\n%s", xtables.Program(NFT, is4, "restore"), s)
 	}
 	b.WriteString("# nft elements\n")
@@ -89,7 +90,7 @@ func TestNamesStay(t *testing.T) {
 	names := map[string]bool{}
 	for line := range strings.Lines(kernelText(table)) {
 		if name, ok := strings.CutPrefix(line, ":"); ok {
-			if name, _, _ = strings.Cut(name, " "); xtables.PerService(name) && name != markOffCluster {
+			if name, _, _ = strings.Cut(name, " "); xtables.PerService(name) && name != read.OffCluster {
 				names[name] = true
 			}
 		}

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/datapath/iptables/read"
+	"github.com/fairway-net/fairway/internal/kernel/xtables"
 	"github.com/fairway-net/fairway/internal/service"
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
@@ -55,9 +57,9 @@ func TestShares(t *testing.T) {
 		}
 		chains := newRenderer(settings(), false).render(true, longList(eps, false).Frontends).chains
 		got, left := map[string]float64{}, 1.0
-		for _, text := range chains[chain{nat, svc + hash(numbered(2000, 0).Frontends[0].Service, api.TCP)}] {
+		for _, text := range chains[natChain(xtables.KubeSVC+hash(numbered(2000, 0).Frontends[0].Service, api.TCP))] {
 			r := parse(text)
-			if !strings.HasPrefix(r.jump, sep) {
+			if !strings.HasPrefix(r.jump, xtables.KubeSEP) {
 				continue // it marks packets for masquerade
 			}
 			own := 1.0
@@ -108,7 +110,7 @@ func TestListInKernel(t *testing.T) {
 // holds checks that the kernel holds what a process that starts would write, which finds the table in it.
 func holds(t *testing.T, d *Datapath, v Variant, table *service.Table, when string) {
 	t.Helper()
-	d.verify = time.Time{} // it is time
+	d.nextRead = time.Time{} // it is time
 	if drift, err := d.Check(t.Context()); err != nil || drift.Any() {
 		t.Fatalf("%s: Check says %+v, error %v", when, drift, err)
 	}
@@ -201,8 +203,8 @@ func TestPortsInKernel(t *testing.T) {
 			if err := d.Cleanup(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			if s, err := d.newSnapshot().of(t.Context(), v, true); err != nil || len(s.chains) > 0 {
-				t.Errorf("after cleanup there are %d chains, error %v", len(s.chains), err)
+			if s, err := read.NewSnapshot(&d.reader).Of(t.Context(), v, true); err != nil || len(s.Chains) > 0 {
+				t.Errorf("after cleanup there are %d chains, error %v", len(s.Chains), err)
 			}
 		})
 	}

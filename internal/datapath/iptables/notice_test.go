@@ -22,7 +22,7 @@ func other(t testing.TB, command string) {
 // check is a Check that may read.
 func check(t testing.TB, d *Datapath) bool {
 	t.Helper()
-	d.verify = time.Time{} // as if the last read was long ago
+	d.nextRead = time.Time{} // as if the last read was long ago
 	drift, err := d.Check(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -73,12 +73,12 @@ func TestNotices(t *testing.T) {
 	s.step("a Service more", func() { s.b.Set(numbered(7, 2)) })
 	s.step("a Service less", func() { s.b.Delete(numbered(1, 2).Name) })
 	s.step("many", func() {
-		for i := range manyChains {
+		for i := range 50 {
 			s.b.Set(numbered(100+i, 1))
 		}
 	})
 	s.step("many, whose chains have as many rules as before", func() {
-		for i := range manyChains {
+		for i := range 50 {
 			e, other := numbered(100+i, 1), numbered(300+i, 1)
 			for k, f := range e.Frontends {
 				f.Internal, f.External = other.Frontends[k].Internal, other.Frontends[k].External
@@ -100,11 +100,11 @@ func TestNotices(t *testing.T) {
 	damage := "iptables-nft -t nat -D KUBE-SERVICES 2"
 	for _, more := range []func(){func() {}, func() { s.b.Set(numbered(8, 2)) }, func() { s.b.Set(numbered(9, 2)); s.b.Set(numbered(3, 1)) }} {
 		other(t, damage)
-		read := s.d.reader.tables
-		if check(t, s.d) || s.d.adopted == nil {
+		read := s.d.reader.Tables
+		if check(t, s.d) || s.d.repair == nil {
 			t.Errorf("after %s: not found", damage)
 		}
-		if n := s.d.reader.tables - read; n != 4 {
+		if n := s.d.reader.Tables - read; n != 4 {
 			t.Errorf("after %s: %d tables were read, want nat and filter of two families", damage, n)
 		}
 		s.step("after "+damage, more)

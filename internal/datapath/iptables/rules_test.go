@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/kernel/xtables"
 	"github.com/fairway-net/fairway/internal/service"
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
@@ -101,12 +102,12 @@ func TestCheckNotices(t *testing.T) {
 				name + " -t nat -N KUBE-SEP-AAAAAAAAAAAAAAAA",
 				"nft flush ruleset",
 			} {
-				d.verify = time.Time{} // as if the last look was long ago
+				d.nextRead = time.Time{} // as if the last look was long ago
 				if drift, err := d.Check(t.Context()); err != nil || drift.Any() {
 					t.Fatalf("before %s: drift %+v, error %v", command, drift, err)
 				}
 				run(command)
-				d.verify = time.Time{}
+				d.nextRead = time.Time{}
 				if drift, err := d.Check(t.Context()); err != nil || !drift.Any() {
 					t.Errorf("after %s: drift %+v, error %v", command, drift, err)
 				}
@@ -123,7 +124,7 @@ func TestCheckNotices(t *testing.T) {
 				t.Fatal(err)
 			}
 			out, err := exec.Command(name + "-save").Output()
-			if err != nil || strings.Contains(string(out), "KUBE-") || strings.Contains(string(out), recordings) {
+			if err != nil || strings.Contains(string(out), "KUBE-") || strings.Contains(string(out), xtables.FairwaySettings) {
 				t.Errorf("after Cleanup: %v\n%s", err, out)
 			}
 		})

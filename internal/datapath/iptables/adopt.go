@@ -1,6 +1,7 @@
 package iptables
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -9,41 +10,82 @@ import (
 	"time"
 
 	"github.com/fairway-net/fairway/internal/api"
+	"github.com/fairway-net/fairway/internal/datapath"
+	"github.com/fairway-net/fairway/internal/datapath/iptables/read"
+	"github.com/fairway-net/fairway/internal/kernel/xtables"
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// A reader translates the rules of one family back.
-type reader struct {
-	kernel *familyState
+// Adopt implements datapath.Datapath.
+func (d *Datapath) Adopt(ctx context.Context) (datapath.Adopted, error) {
+	out, err := d.adopt(ctx)
+	if err != nil {
+		return datapath.Adopted{Table: &service.Table{}, Found: out.Found}, fmt.Errorf("adopt iptables: %w", err)
+	}
+	return out, nil
+}
+
+// adopt reads everything. It keeps what it read for the first Sync, if the kernel can tell then whether another program
+// has written since.
+func (d *Datapath) adopt(ctx context.Context) (out datapath.Adopted, err error) {
+	watched := false
+	if d.table == nil {
+		d.helper.watch.Reset()
+		watched = d.helper.watch.Begin(ctx) == nil
+	}
+	s := read.NewSnapshot(&d.reader)
+	if err := d.chooseVariant(ctx, s); err != nil {
+		return out, err
+	}
+	states, err := s.All(ctx, d.variant)
+	if err != nil {
+		return out, err
+	}
+	if out.Found, err = s.Found(ctx); err != nil {
+		return out, err
+	}
+	if out.Table, err = tableOf(states); err != nil {
+		return out, err
+	}
+	if d.table == nil && watched {
+		d.adopted = s
+	}
+	return out, nil
+}
+
+// A translator makes frontends of the rules of one family.
+type translator struct {
+	kernel *read.State
 	is4    bool
 	fronts map[service.Key]*service.Frontend
 }
 
-// table translates what both families hold.
-func table(all map[bool]*familyState) (*service.Table, error) {
+// tableOf makes a table of the rules of both families. It is empty if Fairway did not write them.
+func tableOf(states map[bool]*read.State) (*service.Table, error) {
 	var settings service.Settings
 	var fronts []*service.Frontend
 	for _, is4 := range []bool{true, false} {
-		h := all[is4]
-		if h == nil || h.chains[chain{nat, recordings}] == nil {
-			continue // not ours
+		state := states[is4]
+		if state == nil || !state.Fairway() {
+			continue
 		}
-		if err := settingsOf(h, &settings); err != nil {
+		if err := settingsOf(state, &settings); err != nil {
 			return nil, err
 		}
-		r := &reader{kernel: h, is4: is4, fronts: map[service.Key]*service.Frontend{}}
-		if err := r.read(); err != nil {
+		t := &translator{kernel: state, is4: is4, fronts: map[service.Key]*service.Frontend{}}
+		if err := t.translate(); err != nil {
 			return nil, err
 		}
-		for _, f := range r.fronts {
+		for _, f := range t.fronts {
 			fronts = append(fronts, f)
 		}
 	}
 	return service.NewTable(settings, fronts), nil
 }
 
-func settingsOf(h *familyState, s *service.Settings) error {
-	for _, text := range h.chains[chain{nat, recordings}] {
+// settingsOf adds the settings in the comments of the chain FAIRWAY.
+func settingsOf(state *read.State, s *service.Settings) error {
+	for _, text := range state.Chains[natChain(xtables.FairwaySettings)] {
 		what, value, _ := strings.Cut(parse(text).comment, " ")
 		if what == "interface" {
 			if !slices.Contains(s.PodInterfaces, value) {
@@ -51,37 +93,40 @@ func settingsOf(h *familyState, s *service.Settings) error {
 			}
 			continue
 		}
-		into := map[string]*[]netip.Prefix{"pods": &s.Pods, "nodeports": &s.NodePorts, "services": &s.ServiceCIDRs}[what]
-		if into == nil {
+		dst := map[string]*[]netip.Prefix{"pods": &s.Pods, "nodeports": &s.NodePorts, "services": &s.ServiceCIDRs}[what]
+		if dst == nil {
 			continue
 		}
 		p, err := netip.ParsePrefix(value)
 		if err != nil {
-			return fmt.Errorf("chain %s: %w", recordings, err)
+			return fmt.Errorf("chain %s: %w", xtables.FairwaySettings, err)
 		}
-		*into = append(*into, p)
+		*dst = append(*dst, p)
 	}
 	return nil
 }
 
-// read visits the chains that packets come to first.
-func (r *reader) read() error {
-	for _, c := range []chain{{nat, services}, {nat, nodeports}, {filter, services}, {filter, externals}, {filter, nodeports}} {
-		for _, text := range r.kernel.chains[c] {
+// translate visits the shared chains, to which packets come first.
+func (t *translator) translate() error {
+	for _, c := range []chain{
+		natChain(xtables.KubeServices), natChain(xtables.KubeNodePorts),
+		filterChain(xtables.KubeServices), filterChain(xtables.KubeExternalServices), filterChain(xtables.KubeNodePorts),
+	} {
+		for _, text := range t.kernel.Chains[c] {
 			one := parse(text)
 			if one.proto == 0 || one.port == 0 || strings.Contains(one.comment, notAccepted) {
-				continue // it leads to the NodePorts, or drops clients that are not in the frontend's sources
+				continue // it leads to the NodePorts, or drops clients outside the frontend's source ranges
 			}
-			visit := r.forward
-			if c.table == filter {
-				visit = func(one rule) error { return r.refusal(one, c.name) }
+			visit := t.forward
+			if c.Table == filter {
+				visit = func(one rule) error { return t.refusal(one, c.Name) }
 			}
 			if err := visit(one); err != nil {
 				return fmt.Errorf("rule %q: %w", text, err)
 			}
 		}
 	}
-	for k, f := range r.fronts {
+	for k, f := range t.fronts {
 		if f.Internal == nil || f.External == nil {
 			return fmt.Errorf("%v has no route for some clients", k)
 		}
@@ -94,19 +139,20 @@ func (r *reader) read() error {
 
 const notAccepted = " traffic not accepted by "
 
-// frontend returns the frontend that a rule is about.
-func (r *reader) frontend(one rule) (*service.Frontend, error) {
-	addr, ok := one.to()
+// frontend returns the frontend of a rule of a shared chain, and adds it if it is new. The rule's comment begins with the
+// Service port, and extras has added the affinity and the algorithm.
+func (t *translator) frontend(one rule) (*service.Frontend, error) {
+	addr, ok := one.destination()
 	switch {
 	case !ok && one.dst != "":
 		return nil, fmt.Errorf("destination %q", one.dst)
-	case !ok && r.is4:
+	case !ok && t.is4:
 		addr = netip.IPv4Unspecified()
 	case !ok:
 		addr = netip.IPv6Unspecified()
 	}
 	k := service.Key{Addr: netip.AddrPortFrom(addr, one.port), Proto: one.proto}
-	f := r.fronts[k]
+	f := t.fronts[k]
 	isLB := strings.Contains(one.comment, loadBalancerIP) || strings.HasSuffix(one.comment, loadBalancerWord)
 	if f != nil {
 		f.LoadBalancer = f.LoadBalancer || isLB
@@ -132,20 +178,20 @@ func (r *reader) frontend(one rule) (*service.Frontend, error) {
 			return nil, err
 		}
 	}
-	r.fronts[k] = f
+	t.fronts[k] = f
 	return f, nil
 }
 
-// forward reads a rule that leads to a Service's chain.
-func (r *reader) forward(one rule) error {
-	f, err := r.frontend(one)
+// forward reads a rule that leads to a Service's chain. cluster, external and frontend write the comments.
+func (t *translator) forward(one rule) error {
+	f, err := t.frontend(one)
 	if err != nil {
 		return err
 	}
 	f.ClusterIP = strings.Contains(one.comment, " cluster IP")
 	to := one.jump
-	if strings.HasPrefix(to, fw) {
-		for _, text := range r.kernel.chains[chain{nat, to}] {
+	if strings.HasPrefix(to, xtables.KubeFW) {
+		for _, text := range t.kernel.Chains[natChain(to)] {
 			from := parse(text)
 			if from.src == "" {
 				continue
@@ -159,14 +205,14 @@ func (r *reader) forward(one rule) error {
 		slices.SortFunc(f.Sources, netip.Prefix.Compare)
 	}
 	switch to = one.jump; {
-	case strings.HasPrefix(to, ext):
-		return r.external(f, to)
-	case strings.HasPrefix(to, svc), strings.HasPrefix(to, svl):
-		route, err := r.route(to)
+	case strings.HasPrefix(to, xtables.KubeEXT):
+		return t.external(f, to)
+	case strings.HasPrefix(to, xtables.KubeSVC), strings.HasPrefix(to, xtables.KubeSVL):
+		route, err := t.route(to)
 		if err != nil {
 			return err
 		}
-		for _, text := range r.kernel.chains[chain{nat, to}] {
+		for _, text := range t.kernel.Chains[natChain(to)] {
 			m := parse(text)
 			if m.dst != one.dst || m.port != one.port || !marks(m.jump) {
 				continue
@@ -181,13 +227,14 @@ func (r *reader) forward(one rule) error {
 }
 
 // marks reports whether a chain marks packets for masquerade.
-func marks(name string) bool { return name == markMasq || name == markOffCluster }
+func marks(name string) bool { return name == xtables.KubeMarkMasq || name == read.OffCluster }
 
-// external reads a chain KUBE-EXT-.
-func (r *reader) external(f *service.Frontend, name string) error {
+// external reads a chain KUBE-EXT-. The comments that builder.external and builder.internalRules write tell the rules
+// apart.
+func (t *translator) external(f *service.Frontend, name string) error {
 	var inside, outside *service.Route
 	offCluster, all, local := false, false, service.MasqueradeHairpin
-	for _, text := range r.kernel.chains[chain{nat, name}] {
+	for _, text := range t.kernel.Chains[natChain(name)] {
 		one := parse(text)
 		switch marks := marks(one.jump); {
 		case marks && strings.HasPrefix(one.comment, "masquerade LOCAL"):
@@ -199,7 +246,7 @@ func (r *reader) external(f *service.Frontend, name string) error {
 			all = !offCluster
 		case marks, one.jump == "RETURN":
 		case one.matches == fromLocal, one.comment == "":
-			route, err := r.route(one.jump)
+			route, err := t.route(one.jump)
 			if err != nil {
 				return err
 			}
@@ -221,8 +268,8 @@ func (r *reader) external(f *service.Frontend, name string) error {
 			outside.Masquerade = service.MasqueradeAll
 		}
 	}
-	// Without rules for internal clients the route is that of all clients; else the missing one is a refusal.
-	differs := slices.ContainsFunc(r.kernel.chains[chain{nat, name}], func(text string) bool { return parse(text).matches == fromLocal })
+	// Without rules for internal clients all clients have the same route. Otherwise a missing route is a refusal.
+	differs := slices.ContainsFunc(t.kernel.Chains[natChain(name)], func(text string) bool { return parse(text).matches == fromLocal })
 	if !differs {
 		inside = outside
 	}
@@ -230,17 +277,17 @@ func (r *reader) external(f *service.Frontend, name string) error {
 	return nil
 }
 
-// route reads a list of endpoints.
-func (r *reader) route(list string) (*service.Route, error) {
-	route := &service.Route{Local: strings.HasPrefix(list, svl)}
+// route reads a chain KUBE-SVC- or KUBE-SVL-, which leads to endpoints.
+func (t *translator) route(list string) (*service.Route, error) {
+	route := &service.Route{Local: strings.HasPrefix(list, xtables.KubeSVL)}
 	seen := map[string]bool{}
-	for _, text := range r.kernel.chains[chain{nat, list}] {
+	for _, text := range t.kernel.Chains[natChain(list)] {
 		one := parse(text)
-		if seen[one.jump] || !strings.HasPrefix(one.jump, sep) {
+		if seen[one.jump] || !strings.HasPrefix(one.jump, xtables.KubeSEP) {
 			continue
 		}
 		seen[one.jump] = true
-		e, err := r.endpoint(one)
+		e, err := t.endpoint(one)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", list, err)
 		}
@@ -253,10 +300,10 @@ func (r *reader) route(list string) (*service.Route, error) {
 	return route, nil
 }
 
-// endpoint reads the endpoint that a rule of a list leads to. The address is what the kernel really
-// uses; the rest is in the comment.
-func (r *reader) endpoint(one rule) (e service.Endpoint, err error) {
-	for _, text := range r.kernel.chains[chain{nat, one.jump}] {
+// endpoint reads the endpoint to which a rule of KUBE-SVC- or KUBE-SVL- leads. The address is in the DNAT rule of the
+// endpoint's chain. Whether the endpoint is local, and its weight, are in the comment that choose writes.
+func (t *translator) endpoint(one rule) (e service.Endpoint, err error) {
+	for _, text := range t.kernel.Chains[natChain(one.jump)] {
 		if to, ok := strings.CutPrefix(parse(text).jump, "DNAT --to-destination "); ok {
 			if e.Addr, err = netip.ParseAddrPort(to); err != nil {
 				return e, fmt.Errorf("%s: %w", one.jump, err)
@@ -279,13 +326,13 @@ func (r *reader) endpoint(one rule) (e service.Endpoint, err error) {
 	return e, nil
 }
 
-// refusal reads a rule of the table filter.
-func (r *reader) refusal(one rule, in string) error {
-	f, err := r.frontend(one)
+// refusal reads a rule of the chain in, in table filter.
+func (t *translator) refusal(one rule, in string) error {
+	f, err := t.frontend(one)
 	if err != nil {
 		return err
 	}
-	f.ClusterIP = f.ClusterIP || in == services
+	f.ClusterIP = f.ClusterIP || in == xtables.KubeServices
 	route := &service.Route{Action: service.Drop}
 	if strings.HasPrefix(one.jump, "REJECT") {
 		route.Action = service.Reject
@@ -295,7 +342,7 @@ func (r *reader) refusal(one rule, in string) error {
 		f.Internal = route
 		return nil
 	case one.in != "", one.src != "" && !covers(f.Sources, one.src):
-		return nil // of pods, which are treated as the node is
+		return nil // the rule is for pods, which are treated like the node
 	}
 	if f.Internal == nil {
 		f.Internal = route
@@ -306,7 +353,7 @@ func (r *reader) refusal(one rule, in string) error {
 	return nil
 }
 
-// covers reports whether a source is one of those that may connect.
+// covers reports whether all contains the prefix src.
 func covers(all []netip.Prefix, src string) bool {
 	return slices.ContainsFunc(all, func(p netip.Prefix) bool { return p.String() == src })
 }

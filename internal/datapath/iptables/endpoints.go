@@ -4,11 +4,12 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/fairway-net/fairway/internal/kernel/xtables"
 	"github.com/fairway-net/fairway/internal/service"
 	"github.com/fairway-net/fairway/internal/service/lb"
 )
 
-// weight is what the endpoints of a list have together.
+// weight returns the sum of the endpoints' weights.
 func weight(all []service.Endpoint) (sum uint32) {
 	for _, e := range all {
 		sum += uint32(lb.Weight(e))
@@ -16,14 +17,14 @@ func weight(all []service.Endpoint) (sum uint32) {
 	return sum
 }
 
-// list is the chain that chooses one of a route's endpoints.
+// list returns the chain KUBE-SVC- or KUBE-SVL- that chooses one of a route's endpoints.
 func (s *builder) list(f *service.Frontend, r *service.Route) string {
-	prefix := svc
+	prefix := xtables.KubeSVC
 	if r.Local {
-		prefix = svl
+		prefix = xtables.KubeSVL
 	}
-	name, there := s.chainName(f, prefix, endpointsText(r.Endpoints)+" "+choiceText(f))
-	if there {
+	name, exists := s.chainName(f, prefix, endpointsText(r.Endpoints)+" "+choiceText(f))
+	if exists {
 		return name
 	}
 	var knownClients, choices []rule
@@ -38,28 +39,30 @@ func (s *builder) list(f *service.Frontend, r *service.Route) string {
 		one.matches = slot.match
 		choices = append(choices, one)
 	}
-	s.write(chain{nat, name}, append(knownClients, choices...))
+	s.write(natChain(name), append(knownClients, choices...))
 	return name
 }
 
-// choose is the rule of a list that leads to an endpoint, without its match.
+// choose returns the rule of a list that leads to an endpoint, without its match. Its comment is data:
+// "default/web:http -> 10.244.1.2:80(local)*3" has the Service port, which serviceIn parses, and the endpoint's address,
+// place and weight, which translator.endpoint parses.
 func (s *builder) choose(f *service.Frontend, e service.Endpoint, list string) rule {
 	arrow := " -> " + e.String()
 	own := f.Service.String()
 	return rule{comment: own[:min(len(own), maxComment-len(arrow))] + arrow, jump: s.endpoint(f, e, list)}
 }
 
-// A choice is one rule that chooses an endpoint, with its match.
+// A choice is one rule that chooses an endpoint.
 type choice struct {
-	endpoint int
-	match    string
+	endpoint int    // its index in the list
+	match    string // empty: the rule matches all packets
 }
 
-// maxSlots bounds the rules of a list that takes turns by weight.
+// maxSlots bounds the rules of a list whose endpoints take turns by weight.
 const maxSlots = 256
 
-// slotsOf says how endpoints are chosen. Each rule takes its share of what the rules
-// before it have left.
+// slotsOf returns the rules that choose endpoints. Each rule takes its share of the packets that the rules before it
+// left.
 func slotsOf(by service.Algorithm, all []service.Endpoint) (slots []choice) {
 	if by == service.RoundRobin {
 		turns := lb.Turns(lb.Shares(all, maxSlots))
