@@ -139,8 +139,8 @@ func (t *translator) translate() error {
 
 const notAccepted = " traffic not accepted by "
 
-// frontend returns the frontend of a rule of a shared chain, and adds it if it is new. The rule's comment begins with the
-// Service port, and extras has added the affinity and the algorithm.
+// frontend returns the frontend of a rule of a shared chain, and adds it if it is new. The rule's comment begins with
+// the Service port, and extras has added the affinity and the algorithm.
 func (t *translator) frontend(one rule) (*service.Frontend, error) {
 	addr, ok := one.destination()
 	switch {

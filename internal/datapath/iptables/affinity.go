@@ -19,9 +19,9 @@ import (
 )
 
 // Session affinity. Each list of endpoints with affinity has a number and a limited number of buckets. The hash of a
-// client's address chooses one of the buckets, and the bucket leads to an endpoint. So a client always finds its bucket,
-// clients in the same bucket share an endpoint, and forged addresses cannot fill more than one Service's buckets.
-// Reasons: docs/decisions/0013-affinity-is-bounded.md for mode nftables, and 0040 for this mode.
+// client's address chooses one of the buckets, and the bucket leads to an endpoint. So a client always finds its
+// bucket, clients in the same bucket share an endpoint, and forged addresses cannot fill more than one Service's
+// buckets. Reasons: docs/decisions/0013-affinity-is-bounded.md for mode nftables, and 0040 for this mode.
 
 // fewBit is set in the number of a list with few buckets.
 const fewBit = 1 << 30
@@ -86,12 +86,13 @@ func (p *renderer) retainLists(used map[uint32]bool) (released bool) {
 	return p.lists.Len()+p.fewLists.Len() < before
 }
 
-// affinityBuckets returns the name of a family's map of clients, from a list's number and a bucket to an endpoint's mark.
+// affinityBuckets returns the name of a family's map of clients, from a list's number and a bucket to an endpoint's
+// mark.
 func affinityBuckets(is4 bool) string { return inFamily("affinity-buckets", is4) }
 
-// affinityIDs is the map from address, protocol and port to the number of a list, and affinityIDsNodeports from protocol
-// and port. With the suffix external they are for clients that are not pods, if these have another list. affinityLists is
-// the map from an endpoint's mark to the number of its list.
+// affinityIDs is the map from address, protocol and port to the number of a list, and affinityIDsNodeports from
+// protocol and port. With the suffix external they are for clients that are not pods, if these have another list.
+// affinityLists is the map from an endpoint's mark to the number of its list.
 const (
 	affinityIDs, affinityIDsNodeports = "affinity-ids", "affinity-ids-nodeports"
 	external                          = "-external"
@@ -101,8 +102,9 @@ const (
 // affinityUpdates is the map from an endpoint's mark to the chain that records its client.
 const affinityUpdates = "affinity-updates"
 
-// The names of chains that record a client: one of the prefixes, fewInfix for a list with few buckets, and the seconds for
-// which the client is recorded. A chain with updatePrefix records a new client, a chain with renewPrefix a known client.
+// The names of chains that record a client: one of the prefixes, fewInfix for a list with few buckets, and the seconds
+// for which the client is recorded. A chain with updatePrefix records a new client, a chain with renewPrefix a known
+// client.
 const updatePrefix, renewPrefix, fewInfix = "affinity-update-", "affinity-renew-", "few-"
 
 // updateChain returns the name of a chain that records the clients of a list.
@@ -140,8 +142,8 @@ func recordingOf(name string) (u recording, ok bool) {
 	return u, err == nil
 }
 
-// bucketOf returns the expressions that complete the key of affinityBuckets: behind the list's number in keyReg they put
-// the hash of the client's address. few is fewBit or 0.
+// bucketOf returns the expressions that complete the key of affinityBuckets: behind the list's number in keyReg they
+// put the hash of the client's address. few is fewBit or 0.
 func bucketOf(few uint32, is4 bool) []expr.Any {
 	const addr = keyReg + 2
 	source := &expr.Payload{DestRegister: addr, Base: expr.PayloadBaseNetworkHeader, Offset: 8, Len: 16}
@@ -154,8 +156,8 @@ func bucketOf(few uint32, is4 bool) []expr.Any {
 // kindsOfLists are the two kinds of lists: with many and with few buckets.
 var kindsOfLists = [...]uint32{0, fewBit}
 
-// writeLookup writes the rules that look a client up. The connection gets the mark of the client's bucket, or a mark of no
-// endpoint if the client is not known. The connection's own mark is saved in the packet's priority.
+// writeLookup writes the rules that look a client up. The connection gets the mark of the client's bucket, or a mark of
+// no endpoint if the client is not known. The connection's own mark is saved in the packet's priority.
 func (h *helper) writeLookup(c *nftables.Conn, is4 bool) {
 	chain := h.table.Chain(inFamily(affinityLookup, is4))
 	const bit = keyReg + 6
@@ -176,9 +178,9 @@ func (h *helper) rule(c *nftables.Conn, chain *nftables.Chain, exprs ...expr.Any
 	c.AddRule(&nftables.Rule{Table: h.table.Ref(), Chain: chain, Exprs: exprs})
 }
 
-// writeUpdateChain writes a chain that records clients. A rule cannot change the value of an entry, so the chain for new
-// clients deletes an entry first, which leads to another endpoint. The entry of a known client is only renewed, because
-// it must not be missing for a moment.
+// writeUpdateChain writes a chain that records clients. A rule cannot change the value of an entry, so the chain for
+// new clients deletes an entry first, which leads to another endpoint. The entry of a known client is only renewed,
+// because it must not be missing for a moment.
 func (h *helper) writeUpdateChain(c *nftables.Conn, name string) error {
 	u, ok := recordingOf(name)
 	if !ok {
@@ -204,8 +206,8 @@ func (h *helper) writeUpdateChain(c *nftables.Conn, name string) error {
 	return nil
 }
 
-// Chains with rules that nft cannot express: affinityLookup of each family, and the chain that restores the connection's
-// own mark. The program declares them, and a load does not touch their rules.
+// Chains with rules that nft cannot express: affinityLookup of each family, and the chain that restores the
+// connection's own mark. The program declares them, and a load does not touch their rules.
 const affinityLookup, restoreMarkChain = "affinity-lookup", "affinity-restore-mark"
 
 func constantChains() []string {
@@ -215,10 +217,10 @@ func constantChains() []string {
 // restoreMark ends a chain that records clients.
 var restoreMark = &expr.Verdict{Kind: expr.VerdictGoto, Chain: restoreMarkChain}
 
-// endpointOf returns the expressions that load the number of the endpoint's list into keyReg, and the endpoint's mark with
-// markKnown into dataReg. known says that the connection's client was known. The number passes through the connection's
-// mark, because nft 1.0.6 does not know the size of a looked-up value and aborts if it lists a key with such a value.
-// restoreMark restores the mark.
+// endpointOf returns the expressions that load the number of the endpoint's list into keyReg, and the endpoint's mark
+// with markKnown into dataReg. known says that the connection's client was known. The number passes through the
+// connection's mark, because nft 1.0.6 does not know the size of a looked-up value and aborts if it lists a key with
+// such a value. restoreMark restores the mark.
 func endpointOf(is4, known bool) []expr.Any {
 	nfproto := byte(unix.NFPROTO_IPV6)
 	if is4 {

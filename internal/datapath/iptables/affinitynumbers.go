@@ -11,8 +11,8 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// maxMark is the largest number of an endpoint's chain, and of a list. The bits above it tell our marks from the marks of
-// other programs.
+// maxMark is the largest number of an endpoint's chain, and of a list. The bits above it tell our marks from the marks
+// of other programs.
 const maxMark = numbers.ConnMarkNumber
 
 // adoptNumbers makes a renderer with the numbers that the kernel holds: marks of endpoints and numbers of lists. So a
@@ -81,8 +81,8 @@ func serviceIn(rules []string) string {
 }
 
 // releaseNumbers releases the numbers that no element uses. A Service that comes back later gets other numbers, because
-// clients that are known by an old number must not be sent to its endpoints. It returns the numbers of lists in use, and
-// whether any number of a list was released.
+// clients that are known by an old number must not be sent to its endpoints. It returns the numbers of lists in use,
+// and whether any number of a list was released.
 func (p *renderer) releaseNumbers(elems map[elem]int) (lists map[uint32]bool, released bool) {
 	marks, lists := map[uint32]bool{}, map[uint32]bool{}
 	if p.marks.Len()+p.lists.Len()+p.fewLists.Len() == 0 {

@@ -44,8 +44,8 @@ func (s *builder) list(f *service.Frontend, r *service.Route) string {
 }
 
 // choose returns the rule of a list that leads to an endpoint, without its match. Its comment is data:
-// "default/web:http -> 10.244.1.2:80(local)*3" has the Service port, which serviceIn parses, and the endpoint's address,
-// place and weight, which translator.endpoint parses.
+// "default/web:http -> 10.244.1.2:80(local)*3" has the Service port, which serviceIn parses, and the endpoint's
+// address, place and weight, which translator.endpoint parses.
 func (s *builder) choose(f *service.Frontend, e service.Endpoint, list string) rule {
 	arrow := " -> " + e.String()
 	own := f.Service.String()

@@ -21,7 +21,8 @@
 // affinitynumbers.go parse them. The node's settings are comments in the chain FAIRWAY.
 //
 // A small table of nf_tables (helper.nft.tmpl) does two things that iptables cannot do. It keeps any number of clients
-// at their endpoints, while xt_recent keeps 100 for each endpoint. And it refuses packets to unused ports of ClusterIPs.
+// at their endpoints, while xt_recent keeps 100 for each endpoint. And it refuses packets to unused ports of
+// ClusterIPs.
 //
 // The package needs the programs iptables-*, ip6tables-* and nft.
 package iptables

@@ -163,8 +163,8 @@ func (s *builder) target(f *service.Frontend) string {
 	return name
 }
 
-// cluster adds a rule to the list's chain that marks the ClusterIP's clients for masquerade. translator.forward parses its
-// comment.
+// cluster adds a rule to the list's chain that marks the ClusterIP's clients for masquerade. translator.forward parses
+// its comment.
 func (s *builder) cluster(f *service.Frontend, list string) {
 	r := rule{dst: hostCIDR(f.Addr.Addr()), proto: f.Proto, port: f.Addr.Port(), comment: f.Service.String() + " cluster IP"}
 	switch f.Internal.Masquerade {
@@ -210,8 +210,8 @@ func (s *builder) offCluster(r rule) rule {
 	return r
 }
 
-// external returns the chain KUBE-EXT- of a frontend that clients outside the cluster use. translator.external parses its
-// comments.
+// external returns the chain KUBE-EXT- of a frontend that clients outside the cluster use. translator.external parses
+// its comments.
 func (s *builder) external(f *service.Frontend) string {
 	key := routeText(f.Internal) + " " + routeText(f.External) + " " + choiceText(f)
 	name, exists := s.chainName(f, xtables.KubeEXT, key)
