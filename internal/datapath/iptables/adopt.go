@@ -25,8 +25,8 @@ func (d *Datapath) Adopt(ctx context.Context) (datapath.Adopted, error) {
 	return out, nil
 }
 
-// adopt reads everything. It keeps what it read for the first Sync, if the kernel can tell then whether another program
-// has written since.
+// adopt reads everything. It keeps the rules for the first Sync, if the kernel can tell by then whether another program
+// has written.
 func (d *Datapath) adopt(ctx context.Context) (out datapath.Adopted, err error) {
 	watched := false
 	if d.table == nil {
@@ -268,7 +268,7 @@ func (t *translator) external(f *service.Frontend, name string) error {
 			outside.Masquerade = service.MasqueradeAll
 		}
 	}
-	// Without rules for internal clients all clients have the same route. Otherwise a missing route is a refusal.
+	// Without rules for internal clients, all clients have one route. Otherwise a missing route is a refusal.
 	differs := slices.ContainsFunc(t.kernel.Chains[natChain(name)], func(text string) bool { return parse(text).matches == fromLocal })
 	if !differs {
 		inside = outside

@@ -20,8 +20,8 @@ import (
 
 // Session affinity. Each list of endpoints with affinity has a number and a limited number of buckets. The hash of a
 // client's address chooses one of the buckets, and the bucket leads to an endpoint. So a client always finds its
-// bucket, clients in the same bucket share an endpoint, and forged addresses cannot fill more than one Service's
-// buckets. Reasons: docs/decisions/0013-affinity-is-bounded.md for mode nftables, and 0040 for this mode.
+// bucket, and clients of a bucket share an endpoint. Forged addresses can fill only the buckets of one Service.
+// Reasons: docs/decisions/0013-affinity-is-bounded.md for mode nftables, and 0040 for this mode.
 
 // fewBit is set in the number of a list with few buckets.
 const fewBit = 1 << 30
@@ -90,9 +90,9 @@ func (p *renderer) retainLists(used map[uint32]bool) (released bool) {
 // mark.
 func affinityBuckets(is4 bool) string { return inFamily("affinity-buckets", is4) }
 
-// affinityIDs is the map from address, protocol and port to the number of a list, and affinityIDsNodeports from
-// protocol and port. With the suffix external they are for clients that are not pods, if these have another list.
-// affinityLists is the map from an endpoint's mark to the number of its list.
+// The map affinityIDs leads from address, protocol and port to the number of a list, the map affinityIDsNodeports from
+// protocol and port. The suffix external is for external clients that have another list. The map affinityLists leads
+// from an endpoint's mark to the number of its list.
 const (
 	affinityIDs, affinityIDsNodeports = "affinity-ids", "affinity-ids-nodeports"
 	external                          = "-external"
@@ -118,7 +118,7 @@ func updateChain(prefix string, list uint32, seconds int64) string {
 // dynsetDelete is NFT_DYNSET_OP_DELETE, which x/sys/unix lacks.
 const dynsetDelete = 2
 
-// A recording says what a chain that records clients does.
+// A recording describes a chain that records clients.
 type recording struct {
 	seconds int
 	few     uint32 // fewBit or 0
@@ -219,8 +219,8 @@ var restoreMark = &expr.Verdict{Kind: expr.VerdictGoto, Chain: restoreMarkChain}
 
 // endpointOf returns the expressions that load the number of the endpoint's list into keyReg, and the endpoint's mark
 // with markKnown into dataReg. known says that the connection's client was known. The number passes through the
-// connection's mark, because nft 1.0.6 does not know the size of a looked-up value and aborts if it lists a key with
-// such a value. restoreMark restores the mark.
+// connection's mark, which restoreMark restores: nft 1.0.6 does not know the size of a looked-up value, and aborts if
+// it lists a key with one.
 func endpointOf(is4, known bool) []expr.Any {
 	nfproto := byte(unix.NFPROTO_IPV6)
 	if is4 {

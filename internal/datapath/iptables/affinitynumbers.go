@@ -26,7 +26,7 @@ func (d *Datapath) adoptNumbers(s service.Settings, states map[bool]*read.State,
 			listOf[binary.NativeEndian.Uint32([]byte(e.key))] = binary.NativeEndian.Uint32([]byte(e.data))
 		}
 	}
-	for mark, id := range listOf { // the kernel may know clients by these numbers, whatever they belong to
+	for mark, id := range listOf { // the kernel may know clients by a number that no Service uses
 		p.marks.Used(mark & maxMark)
 		if p.lists.Used(id &^ fewBit); id&fewBit != 0 {
 			p.fewLists.Used(id &^ fewBit)
@@ -37,7 +37,7 @@ func (d *Datapath) adoptNumbers(s service.Settings, states map[bool]*read.State,
 			switch {
 			case strings.HasPrefix(c.Name, xtables.KubeSEP):
 				if mark, ok := markIn(rules, "CONNMARK --set-xmark "); ok {
-					p.marks.Adopt(c.Name, mark&maxMark) // if two chains have the same mark, the second gets a new mark
+					p.marks.Adopt(c.Name, mark&maxMark) // if two chains have one mark, the second gets a new mark
 				}
 			case strings.HasPrefix(c.Name, xtables.KubeSVC), strings.HasPrefix(c.Name, xtables.KubeSVL):
 				mark, ok := markIn(rules, "-m connmark --mark ")
@@ -68,8 +68,8 @@ func markIn(rules []string, words string) (uint32, bool) {
 	return 0, false
 }
 
-// serviceIn returns the Service in the first comment that names an endpoint. builder.choose writes these comments:
-// "default/web:http -> 10.244.1.2:80" gives "default/web".
+// serviceIn returns the Service in the first comment that names an endpoint. From "default/web:http -> 10.244.1.2:80",
+// which builder.choose writes, it returns "default/web".
 func serviceIn(rules []string) string {
 	for _, text := range rules {
 		if name, _, ok := strings.Cut(parse(text).comment, " -> "); ok {

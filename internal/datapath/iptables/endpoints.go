@@ -43,9 +43,9 @@ func (s *builder) list(f *service.Frontend, r *service.Route) string {
 	return name
 }
 
-// choose returns the rule of a list that leads to an endpoint, without its match. Its comment is data:
-// "default/web:http -> 10.244.1.2:80(local)*3" has the Service port, which serviceIn parses, and the endpoint's
-// address, place and weight, which translator.endpoint parses.
+// choose returns the rule of a list that leads to an endpoint, without its match. Its comment is data, like
+// "default/web:http -> 10.244.1.2:80(local)*3". serviceIn parses the Service port in it, and translator.endpoint the
+// endpoint's place and weight.
 func (s *builder) choose(f *service.Frontend, e service.Endpoint, list string) rule {
 	arrow := " -> " + e.String()
 	own := f.Service.String()
@@ -58,7 +58,7 @@ type choice struct {
 	match    string // empty: the rule matches all packets
 }
 
-// maxSlots bounds the rules of a list whose endpoints take turns by weight.
+// maxSlots bounds the rules of a list with endpoints that take turns by weight.
 const maxSlots = 256
 
 // slotsOf returns the rules that choose endpoints. Each rule takes its share of the packets that the rules before it

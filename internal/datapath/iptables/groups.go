@@ -83,7 +83,7 @@ func (d *Datapath) planChange(groups map[group][]*service.Frontend) (map[bool]*s
 	return scripts, counts
 }
 
-// planAll plans all groups against what the kernel holds. It returns a script for each family, and how many frontends
+// planAll compares all groups with the kernel's rules. It returns a script for each family, and how many frontends
 // use each of the helper's elements.
 func (d *Datapath) planAll(groups map[group][]*service.Frontend, states map[bool]*read.State) (map[bool]*script, map[elem]int) {
 	scripts, wanted := map[bool]*script{}, map[elem]int{}

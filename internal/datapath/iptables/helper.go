@@ -38,7 +38,7 @@ func (e elem) write(add bool) nft.Write {
 	return w
 }
 
-// helperSets returns the sets whose elements come and go with Services.
+// helperSets returns the sets with elements for Services.
 func helperSets() []string {
 	all := []string{affinityLists, affinityUpdates}
 	for _, set := range []string{affinityIDs, affinityIDs + external, affinityIDsNodeports, affinityIDsNodeports + external, string(nftset.ClusterIPs)} {
@@ -192,7 +192,7 @@ func (h *helper) remove(ctx context.Context, change elemChange) error {
 	}, nil)
 }
 
-// Registers of four bytes. A key occupies registers from keyReg on, so the others are far from it.
+// Registers of four bytes. A key occupies several registers from keyReg on.
 const (
 	keyReg   = unix.NFT_REG32_00
 	dataReg  = unix.NFT_REG32_08

@@ -16,9 +16,9 @@
 //	              ── verify.go: reads back, finds what another program changed
 //
 // The package chooses between the two kinds of iptables (nft, legacy). Beyond the contract in package datapath it
-// promises: a change writes only its own chains, with iptables-restore; and everything can be read back from the rules.
-// What rules do not show by themselves is in their comments. The comments are therefore data: adopt.go and
-// affinitynumbers.go parse them. The node's settings are comments in the chain FAIRWAY.
+// promises that a change writes only its own chains, with iptables-restore, and that the table can be read back from
+// the rules. Facts that no match or target shows are in the rules' comments. The comments are therefore data, which
+// adopt.go and affinitynumbers.go parse. The node's settings are comments in the chain FAIRWAY.
 //
 // A small table of nf_tables (helper.nft.tmpl) does two things that iptables cannot do. It keeps any number of clients
 // at their endpoints, while xt_recent keeps 100 for each endpoint. And it refuses packets to unused ports of
@@ -73,12 +73,12 @@ type Datapath struct {
 	reader    read.Reader
 	renderer  *renderer
 
-	table   *service.Table                // the table in the kernel; nil: unknown, so the next Sync reads everything
+	table   *service.Table                // the table in the kernel; nil if unknown: the next Sync reads everything
 	groups  map[group][]*service.Frontend // its frontends
-	adopted *read.Snapshot                // what Adopt read, for the first Sync; may be nil
-	repair  map[bool]*script              // what Check found to be missing or wrong; nil: nothing
+	adopted *read.Snapshot                // the rules that Adopt read, for the first Sync; may be nil
+	repair  map[bool]*script              // the changes that Check found necessary; nil if none
 
-	mismatch     mismatch  // what the kernel held differently after the last full Sync
+	mismatch     mismatch  // the kernel's differences after the last full Sync
 	reloadHelper bool      // another program changed the helper's rules
 	nextRead     time.Time // when Check may read all rules again
 }

@@ -13,14 +13,14 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// A layout is what one family needs in the kernel. Without Services it is kube-proxy's constant chains.
+// A layout is the wanted rules of one family. Without Services it has kube-proxy's constant chains.
 type layout struct {
 	chains map[chain][]string
 	tails  map[chain][]string // rules at the end of shared chains, behind the Services' entries
 	hooks  []hook
 }
 
-// layout returns what a family needs whatever the Services are.
+// layout returns the rules of a family without Services.
 func (p *renderer) layout(is4 bool, mark uint32) *layout {
 	l := &layout{chains: map[chain][]string{}, tails: map[chain][]string{}}
 	for _, table := range []string{nat, filter} {

@@ -10,8 +10,8 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// hash returns the end of a chain's name: kube-proxy's hash of the Service port, the protocol, and whatever else
-// distinguishes the chain.
+// hash returns the end of a chain's name: kube-proxy's hash of the Service port, the protocol, and the parts that
+// distinguish the chain from others.
 func hash(name api.PortName, proto api.Proto, more ...string) string {
 	return xtables.Hash(append([]string{name.String(), lower(proto)}, more...)...)
 }

@@ -73,7 +73,7 @@ func changesOf(scripts map[bool]*script) (text string) {
 	return text
 }
 
-// replaceChain empties a chain and writes its rules, in one transaction with the other changes of the section.
+// replaceChain empties a chain and writes its rules, in the section's transaction.
 func (s *section) replaceChain(name string, rules []string) {
 	s.declare = append(s.declare, ":"+name+" - [0:0]")
 	for _, r := range rules {
@@ -142,8 +142,8 @@ func (s *script) change(old, next *fragment) {
 	}
 }
 
-// changeAll adds the difference between what the kernel holds of a family and what is wanted: the layout, and the
-// Services' entries of shared chains.
+// changeAll adds the difference between the kernel's rules of a family and the wanted rules. These are the layout, and
+// the Services' entries of shared chains.
 func (s *script) changeAll(kernel *read.State, l *layout, entries map[chain][]string) {
 	for _, c := range sorted(l.chains) {
 		want := slices.Concat(entries[c], l.chains[c], l.tails[c])
@@ -212,7 +212,7 @@ func sameRules(have, want []string, entries int) bool {
 	return slices.Equal(have[entries:], want[entries:]) && slices.Equal(set(have), set(want))
 }
 
-// missingEntries reports whether a chain lacks only some of its entries, and returns these.
+// missingEntries reports whether a chain lacks only some of its entries, and returns the missing entries.
 func missingEntries(have, want []string, entries int) (missing []string, only bool) {
 	n := len(have) - (len(want) - entries) // how many entries the chain has
 	if n <= 0 || !slices.Equal(have[n:], want[entries:]) || len(minus(have[:n], want[:entries])) > 0 {

@@ -14,7 +14,7 @@ import (
 	"github.com/fairway-net/fairway/internal/service/lb"
 )
 
-// A fragment is what the frontends of one group and family need in the kernel.
+// A fragment has the rules and elements for the frontends of one group and family.
 type fragment struct {
 	chains  map[chain][]string // whole chains
 	entries map[chain][]string // rules in shared chains
@@ -31,8 +31,8 @@ type renderer struct {
 	liberal  bool            // the node's connection tracking accepts TCP packets that are out of the window
 	marks    *lb.IDs[string] // of the chains KUBE-SEP- with affinity, by name
 
-	// Numbers of lists of endpoints with affinity, by the list's chain and family: lists with many buckets, and lists
-	// with few buckets. fullLists has the lists with many buckets of each Service and family.
+	// The numbers of lists of endpoints with affinity, by the list's chain and family. The IDs in lists have many
+	// buckets, the IDs in fewLists few. The map fullLists has the lists with many buckets of each Service and family.
 	lists, fewLists *lb.IDs[string]
 	fullLists       map[string]map[string]bool
 }
@@ -108,9 +108,9 @@ func (s *builder) frontend(f *service.Frontend) {
 	s.elements(f)
 }
 
-// These words in a comment say that an address is a load balancer's. loadBalancerIP is kube-proxy's word, in the rule
-// that leads to the Service's chain. loadBalancerWord is ours, for a frontend without this rule. translator.frontend
-// parses both.
+// Both words mean in a comment that an address is a load balancer's. kube-proxy writes loadBalancerIP, in the rule
+// that leads to the Service's chain. Fairway adds loadBalancerWord for a frontend without this rule. The function
+// translator.frontend parses both.
 const (
 	loadBalancerIP   = " loadbalancer IP"
 	loadBalancerWord = " load-balancer"
@@ -121,7 +121,7 @@ func forwards(f *service.Frontend) bool {
 	return f.Internal.Action == service.Forward || f.External.Action == service.Forward || len(f.Sources) > 0
 }
 
-// extras returns the part of a comment that has what no rule shows. translator.frontend parses it.
+// extras returns the end of a comment, with facts that no rule shows. The function translator.frontend parses it.
 func extras(f *service.Frontend) (text string) {
 	if f.Affinity > 0 {
 		text += " affinity " + f.Affinity.String()
@@ -178,8 +178,8 @@ func (s *builder) cluster(f *service.Frontend, list string) {
 	s.masq[list] = append(s.masq[list], r.String())
 }
 
-// allMasqueraded in a comment tells MasqueradeAll from MasqueradeOffCluster, because on a node without pod ranges their
-// rules are equal. offClusterMasqueraded does the same for external clients.
+// In a comment allMasqueraded means MasqueradeAll: on a node without pod ranges the rule itself is equal to the rule of
+// MasqueradeOffCluster. For external clients offClusterMasqueraded means MasqueradeOffCluster.
 const allMasqueraded, offClusterMasqueraded = ", everyone", ", all but pods"
 
 // pods returns the matches of packets from pods, in one family.
@@ -304,8 +304,8 @@ func (p *renderer) mark(name string) uint32 {
 	return id
 }
 
-// Between two hooks a connection has a mark with the number of its endpoint's chain: with markKnown if its client was
-// known, or with markChosen if the endpoint has just been chosen for a new client.
+// Between two hooks the connection's mark has the number of its endpoint's chain. The bits markKnown mean that the
+// client was known, the bits markChosen that a rule has just chosen the endpoint for a new client.
 const markChosen, markKnown = numbers.ConnMarkChosen, numbers.ConnMarkKnown
 
 // refuse adds the rules that reject or drop packets of the frontend, in table filter. translator.refusal and

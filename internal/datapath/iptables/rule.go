@@ -14,13 +14,13 @@ import (
 // A rule is one rule, in the part of iptables' language that this package uses. Its text is exactly the text that
 // iptables-save prints, so that wanted rules and the kernel's rules can be compared as text.
 type rule struct {
-	src, dst, in          string // "10.96.0.1/32", "veth+"; empty: any
+	src, dst, in          string // "10.96.0.1/32" or "veth+"; empty if any
 	notSrc, notDst, notIn bool
 	proto                 api.Proto // 0: any
 	port                  uint16    // 0: any
 	comment               string
 	matches               string // other matches, as text
-	jump                  string // the target with its options; empty: none
+	jump                  string // the target with its options; empty if none
 	unknown               bool   // the rule was read, and has words that this package does not write
 }
 

@@ -67,7 +67,7 @@ func (d *Datapath) syncFull(ctx context.Context, want *service.Table) (stats dat
 		return stats, err
 	}
 	change.before, change.constantRules = append(settings, change.before...), true
-	for name := range updateChains(wanted) { // the rules of these chains are not read, so they are written again
+	for name := range updateChains(wanted) { // their rules are not read, so Sync writes them again
 		if !slices.Contains(change.newChains, name) {
 			change.newChains = append(change.newChains, name)
 		}
@@ -86,8 +86,8 @@ func (d *Datapath) syncFull(ctx context.Context, want *service.Table) (stats dat
 	return stats, d.helper.watch.End(ctx, true)
 }
 
-// start returns what the kernel holds before a full Sync: what Adopt read, if no other program has written since. The
-// kernel does not count changes of iptables-legacy's rules; a later Check reads and compares those.
+// start returns the kernel's rules before a full Sync. It uses the rules that Adopt read, if no other program has
+// written since. The kernel does not count changes of iptables-legacy's rules; a later Check reads and compares those.
 func (d *Datapath) start(ctx context.Context) (*read.Snapshot, error) {
 	s := d.adopted
 	if d.adopted = nil; s != nil {
@@ -100,7 +100,7 @@ func (d *Datapath) start(ctx context.Context) (*read.Snapshot, error) {
 	return read.NewSnapshot(&d.reader), d.helper.watch.Begin(ctx)
 }
 
-// mend writes what the last Check found to be missing or wrong.
+// mend writes the changes that the last Check found necessary.
 func (d *Datapath) mend(ctx context.Context) (stats datapath.Stats, err error) {
 	scripts := d.repair
 	if d.repair = nil; scripts == nil {
@@ -186,7 +186,7 @@ func (d *Datapath) apply(ctx context.Context, change elemChange, scripts map[boo
 }
 
 // write makes one family's changes. It deletes old hooks when the new hooks are in place. A packet that passes both
-// meets the same chains twice, which changes nothing.
+// passes our chains twice, which changes nothing.
 func (d *Datapath) write(ctx context.Context, is4 bool, s *script) error {
 	if text := s.String(); text != "" {
 		restore := func() error { return d.restore(ctx, d.variant, is4, text) }
@@ -227,8 +227,8 @@ func (d *Datapath) unhook(ctx context.Context, is4 bool, hooks []hook) error {
 	return d.helper.table.Run(ctx, text.String())
 }
 
-// recordSynced records that the kernel holds want, whose changed groups are given; all means every group. It deletes
-// the clients of lists of endpoints that no longer exist.
+// recordSynced records that the kernel holds want. The changed groups are given; all means that they are all groups. It
+// deletes the clients of lists of endpoints that no longer exist.
 func (d *Datapath) recordSynced(ctx context.Context, want *service.Table, groups map[group][]*service.Frontend, all bool) error {
 	d.table = want
 	if all {

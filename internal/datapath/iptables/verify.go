@@ -14,14 +14,15 @@ import (
 	"github.com/fairway-net/fairway/internal/service"
 )
 
-// A mismatch is what a full Sync has written and would have to write again, because the kernel holds something else.
+// A mismatch has the changes that a full Sync has written and would have to write again, because the kernel holds other
+// rules.
 type mismatch struct {
 	changes string // empty: no mismatch
 	pause   time.Duration
 	retryAt time.Time
 }
 
-// The pause between two tries to write the same changes doubles from firstPause to longestPause.
+// The pause between two tries to write a mismatch doubles from firstPause to longestPause.
 const firstPause, longestPause = 10 * time.Second, time.Hour
 
 // String describes the first rule that would be written again. It is empty without a mismatch.
@@ -38,11 +39,11 @@ func (m *mismatch) String() string {
 // due reports whether it is time to write the changes again.
 func (m *mismatch) due(now time.Time) bool { return m.changes != "" && !now.Before(m.retryAt) }
 
-// readBack reads the rules that scripts have written, and fails if the kernel holds other rules. iptables-nft-restore
-// 1.8.9 reports success although the kernel did not answer which revision of a match it has, and then writes
-// "-m mark" so that it never matches.
+// readBack reads the rules that scripts have written, and fails if the kernel holds other rules. If the kernel does not
+// answer which revision of a match it has, iptables-nft-restore 1.8.9 reports success, and writes a "-m mark" that
+// never matches.
 //
-// If the same changes are left twice, a version of iptables may print our rules in other words. That must not keep a
+// If equal changes are left twice, a version of iptables may print our rules in other words. That must not keep a
 // node from starting, so the mismatch is reported, and the changes are written again after a pause.
 func (d *Datapath) readBack(ctx context.Context, groups map[group][]*service.Frontend, scripts map[bool]*script) error {
 	before := d.mismatch
@@ -72,9 +73,9 @@ const readShare = 20
 
 // Check implements datapath.Datapath.
 //
-// The kernel counts the changes of nf_tables, and iptables-nft and the helper are tables of nf_tables. As long as the
-// count is the known count, nothing has changed. Otherwise Check reads and compares all our rules. iptables-legacy
-// counts nothing, so there Check always reads.
+// The kernel counts the changes of nf_tables, and iptables-nft and the helper are tables of nf_tables. If the count is
+// the known count, the rules are unchanged. Otherwise Check reads and compares all our rules. iptables-legacy counts
+// nothing, so there Check always reads.
 func (d *Datapath) Check(ctx context.Context) (drift datapath.Drift, err error) {
 	if d.table == nil || d.repair != nil {
 		return drift, nil // the next Sync reads or mends
@@ -120,7 +121,7 @@ func (d *Datapath) elemsIntact(ctx context.Context, mayDiffer bool) (bool, error
 }
 
 // rulesIntact reads and compares all our rules, if the last reading was long ago. It calls accept when it has read:
-// a later change by another program has a new number. It leaves in d.repair what the next Sync has to write.
+// a later change by another program has a new number. It leaves the changes for the next Sync in d.repair.
 func (d *Datapath) rulesIntact(ctx context.Context, accept func()) (bool, error) {
 	start := time.Now()
 	if start.Before(d.nextRead) {

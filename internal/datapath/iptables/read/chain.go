@@ -29,8 +29,8 @@ func Constant(table string) []string {
 }
 
 // IsOurs reports whether mode iptables writes or replaces a chain: a constant chain, a chain of a Service, or
-// kube-proxy's canary. A Sync removes the canary, so the canary shows that kube-proxy has written since. Other
-// chains whose names begin with KUBE-, like the kubelet's KUBE-KUBELET-CANARY, are not ours.
+// kube-proxy's canary. A Sync removes the canary, so the canary shows that kube-proxy has written since. Other chains
+// with a name KUBE-, like the kubelet's KUBE-KUBELET-CANARY, are not ours.
 func IsOurs(c Chain) bool {
 	return slices.Contains(Constant(c.Table), c.Name) || c.Table == NAT && (c.Name == xtables.KubeProxyCanary || xtables.PerService(c.Name))
 }
@@ -40,8 +40,8 @@ type Hook struct {
 	In   Chain
 	Rule string // the text behind "-A CHAIN"
 
-	Handle uint64 // the kernel's number of the rule; 0: not known, as always with iptables-legacy
+	Handle uint64 // the kernel's number of the rule; 0 if unknown, and with iptables-legacy
 }
 
-// Same reports whether two hooks are equal, whatever their handles are.
+// Same reports whether two hooks are equal except for their handles.
 func (h Hook) Same(o Hook) bool { return h.In == o.In && h.Rule == o.Rule }

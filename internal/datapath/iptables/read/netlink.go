@@ -60,8 +60,8 @@ func (r *Reader) State(ctx context.Context, is4 bool) (*State, error) {
 	return s, nil
 }
 
-// table reads one table into s. It returns the kernel's count of rules and jumps, and appends to unknown the chains
-// whose rules it left out because Decode does not know one of them.
+// table reads one table into s. It returns the kernel's count of rules and jumps. It adds no rules of a chain with a
+// rule that Decode does not know, and appends the chain to unknown.
 func (r *Reader) table(ctx context.Context, s *State, is4 bool, table string, unknown *[]unknownChain) (uses int, err error) {
 	_, exists, err := r.nft.Table(ctx, Family(is4), table)
 	if err != nil || !exists {

@@ -4,9 +4,8 @@
 //	                 iptables-nft -S CHAIN ←── a chain with a rule that Decode does not know
 //	iptables-legacy  iptables-legacy-save ──→ State
 //
-// It tells the chains of mode iptables (IsOurs) from those of other programs, finds the hooks that lead to them, and
-// finds out which of the two iptables the node uses. It writes nothing. What the rules mean is known to package
-// iptables.
+// It tells the chains of mode iptables (IsOurs) from other programs' chains, finds the hooks, and finds out which of
+// the two iptables the node uses. It writes nothing. What the rules mean is known to package iptables.
 package read
 
 import (
@@ -36,7 +35,7 @@ func Family(is4 bool) nft.Family {
 	return nft.IPv6
 }
 
-// A State is what the kernel holds of one family.
+// A State has the rules of one variant and family.
 type State struct {
 	Chains  map[Chain][]string // our chains, with the text of their rules; a chain that does not exist is missing
 	Hooks   []Hook             // rules in other chains that lead to ours, in their order
@@ -89,14 +88,14 @@ func (s *State) rule(c Chain, text, target string, handle uint64) {
 	}
 }
 
-// Save returns what the iptables-save program of a variant and family prints.
+// Save returns the output of a variant's and family's iptables-save program.
 func Save(ctx context.Context, v xtables.Variant, is4 bool) (*State, error) {
 	s := newState()
 	return s, xtables.Save(ctx, v, is4, s.add)
 }
 
-// A Snapshot is what the kernel holds at one time. It reads each family of each variant when it is first asked for,
-// and once, because reading 10,000 Services takes a second.
+// A Snapshot has the kernel's rules at one time. It reads each family of each variant once, when a caller needs it,
+// because reading 10,000 Services takes a second.
 type Snapshot struct {
 	states map[ruleset]*State
 	reader *Reader
@@ -111,7 +110,7 @@ type ruleset struct {
 // NewSnapshot returns a Snapshot that has read nothing yet. It reads iptables-nft's rules with r.
 func NewSnapshot(r *Reader) *Snapshot { return &Snapshot{map[ruleset]*State{}, r} }
 
-// Of returns what the kernel holds of one variant and family.
+// Of returns the rules of one variant and family.
 func (s *Snapshot) Of(ctx context.Context, v xtables.Variant, is4 bool) (state *State, err error) {
 	if state := s.states[ruleset{v, is4}]; state != nil {
 		return state, nil
@@ -128,7 +127,7 @@ func (s *Snapshot) Of(ctx context.Context, v xtables.Variant, is4 bool) (state *
 	return state, nil
 }
 
-// All returns what the kernel holds of one variant, by family (IPv4?).
+// All returns the rules of one variant, by family (IPv4?).
 func (s *Snapshot) All(ctx context.Context, v xtables.Variant) (map[bool]*State, error) {
 	all := map[bool]*State{}
 	for _, is4 := range Families() {
@@ -141,8 +140,8 @@ func (s *Snapshot) All(ctx context.Context, v xtables.Variant) (map[bool]*State,
 	return all, nil
 }
 
-// Variant finds out which iptables the node uses. It returns the first of these: the variant that has Fairway's chains
-// or the kubelet's; the variant with more rules; iptables-nft.
+// Variant finds out which iptables the node uses. A variant with Fairway's or the kubelet's chains comes first, then
+// the variant with more rules, then iptables-nft.
 func (s *Snapshot) Variant(ctx context.Context) (xtables.Variant, error) {
 	count := map[xtables.Variant]int{}
 	var missing []error
@@ -172,7 +171,7 @@ func (s *Snapshot) Variant(ctx context.Context) (xtables.Variant, error) {
 // Fairway reports whether Fairway wrote the chains. Without the chain FAIRWAY they are kube-proxy's.
 func (s *State) Fairway() bool { return s.Chains[Chain{NAT, xtables.FairwaySettings}] != nil }
 
-// Found reports whether any variant has chains that Fairway wrote. A variant whose programs are not installed has none.
+// Found reports whether any variant has chains that Fairway wrote. A variant without installed programs has no chains.
 func (s *Snapshot) Found(ctx context.Context) (bool, error) {
 	for _, v := range []xtables.Variant{xtables.NFT, xtables.Legacy} {
 		for _, is4 := range Families() {
