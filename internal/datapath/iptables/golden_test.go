@@ -19,8 +19,8 @@ import (
 
 var update = flag.Bool("update", false, "write testdata again")
 
-// TestGolden: what iptables-restore reads for each scenario of the policy, into an empty
-// kernel, and the elements of the helper's sets. A change of the renderer shows here.
+// TestGolden compares the input of iptables-restore for each scenario, into an empty kernel, and the elements of the
+// helper's sets.
 func TestGolden(t *testing.T) {
 	d, err := New(Config{})
 	if err != nil {
@@ -31,7 +31,7 @@ func TestGolden(t *testing.T) {
 	})
 }
 
-// kernelText is all that a table puts into an empty kernel.
+// kernelText returns everything that a table puts into an empty kernel.
 func kernelText(table *service.Table) string {
 	p := newRenderer(table.Settings, false)
 	d := &Datapath{cfg: Config{Mark: DefaultMark}, renderer: p}
@@ -54,10 +54,8 @@ func kernelText(table *service.Table) string {
 	return b.String()
 }
 
-// TestNamesStay: the names of chains, which are hashed from a Service port and from what is
-// special about the chain, are those that released versions have written. Other names would
-// be another set of chains at an upgrade. The table needs every kind of name: kube-proxy's,
-// and those of a second chain of a kind, made of the chain's content as well.
+// TestNamesStay: chains keep their names. Other names would be another set of chains at an upgrade. The table needs
+// every kind of name: kube-proxy's, and the names of second chains, which are hashed from their content as well.
 func TestNamesStay(t *testing.T) {
 	at := func(addr string, local bool, weight uint16) service.Endpoint {
 		return service.Endpoint{Addr: netip.MustParseAddrPort(addr), Local: local, Weight: weight}

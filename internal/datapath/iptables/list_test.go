@@ -17,8 +17,8 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// longList is a Service's frontends with some of very many endpoints: by its ClusterIP and, if ports, by a
-// NodePort whose external clients get those of this node alone.
+// longList returns a Service with the endpoints eps at its ClusterIP. With ports it has a NodePort too, whose external
+// clients reach only this node's endpoints.
 func longList(eps []service.Endpoint, ports bool) *service.Entry {
 	e := numbered(2000, 0)
 	f := e.Frontends[0]
@@ -35,7 +35,7 @@ func longList(eps []service.Endpoint, ports bool) *service.Entry {
 	return e
 }
 
-// someOf are endpoints, sorted, each there with a chance.
+// someOf returns each of n endpoints with a chance, sorted.
 func someOf(rng *rand.Rand, n int, chance float64) (all []service.Endpoint) {
 	for i := range n {
 		if rng.Float64() < chance {
@@ -46,7 +46,8 @@ func someOf(rng *rand.Rand, n int, chance float64) (all []service.Endpoint) {
 	return all
 }
 
-// TestShares: each endpoint gets its share, to what 2^31sts allow, also in a list far above the limit of endpoints.
+// TestShares: each endpoint gets its share as exactly as 2^31sts allow, also in a list far above the limit of
+// endpoints.
 func TestShares(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 0))
 	for _, n := range []int{1, 2, 256, 5000, 20_000} {
@@ -78,8 +79,8 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// TestListInKernel: after each change, from few endpoints to many and back, the kernel holds what a process that starts
-// would write, which finds the table in it.
+// TestListInKernel: after each change, from few endpoints to many and back, a new process finds the table in the kernel
+// and has nothing to write.
 func TestListInKernel(t *testing.T) {
 	for _, c := range []struct {
 		Variant
@@ -107,7 +108,7 @@ func TestListInKernel(t *testing.T) {
 	}
 }
 
-// holds checks that the kernel holds what a process that starts would write, which finds the table in it.
+// holds checks that a new process finds the table in the kernel and has nothing to write.
 func holds(t *testing.T, d *Datapath, v Variant, table *service.Table, when string) {
 	t.Helper()
 	d.nextRead = time.Time{} // it is time
@@ -123,8 +124,8 @@ func holds(t *testing.T, d *Datapath, v Variant, table *service.Table, when stri
 	}
 }
 
-// manyPorts is the Service i with so many ports of one protocol at its ClusterIP, from a first one on, each with
-// one endpoint.
+// manyPorts returns the Service i with n ports of one protocol at its ClusterIP, from first on. Each port has one
+// endpoint.
 func manyPorts(i int, proto api.Proto, first, n int) *service.Entry {
 	one := numbered(i, 1)
 	e := &service.Entry{Name: one.Name}
@@ -137,8 +138,9 @@ func manyPorts(i int, proto api.Proto, first, n int) *service.Entry {
 	return e
 }
 
-// mixedPorts is a Service of ports in all kinds of shared chains: at a ClusterIP of each family, a
-// load-balancer address with sources, and NodePorts; some without endpoints, some that pods alone reach.
+// mixedPorts returns a Service with n ports in all kinds of shared chains: at a ClusterIP of each family, a
+// load-balancer address with source ranges, and NodePorts. Some ports have no endpoints, and only pods reach some
+// ports.
 func mixedPorts(rng *rand.Rand, n int) *service.Entry {
 	e := &service.Entry{Name: numbered(1, 0).Name}
 	protos := []api.Proto{api.TCP, api.UDP, api.SCTP}
@@ -167,8 +169,8 @@ func mixedPorts(rng *rand.Rand, n int) *service.Entry {
 	return e
 }
 
-// TestPortsInKernel: after each change, from few ports to very many and back, the kernel holds what a
-// process that starts would write, which finds the table in it.
+// TestPortsInKernel: after each change, from few ports to very many and back, a new process finds the table in the
+// kernel and has nothing to write.
 func TestPortsInKernel(t *testing.T) {
 	for _, v := range []Variant{NFT, Legacy} {
 		t.Run(v.String(), func(t *testing.T) {

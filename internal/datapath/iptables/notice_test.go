@@ -10,7 +10,7 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// other runs a command as another program does.
+// other runs a command that changes rules.
 func other(t testing.TB, command string) {
 	t.Helper()
 	f := strings.Fields(command)
@@ -30,7 +30,7 @@ func check(t testing.TB, d *Datapath) bool {
 	return !drift.Any()
 }
 
-// A scene is a datapath that others disturb.
+// A scene is a datapath whose rules other programs change.
 type scene struct {
 	*testing.T
 	b *service.Builder
@@ -63,8 +63,8 @@ func (t *scene) step(when string, change func()) {
 	}
 }
 
-// TestNotices: with iptables-nft a change by another program is found by the kernel's count of changes, whatever we
-// wrote before it, and the next Sync starts from what the Check has read.
+// TestNotices: with iptables-nft Check finds another program's change by the kernel's count of changes, and reads the
+// rules once. The next Sync repairs the rules.
 func TestNotices(t *testing.T) {
 	testnet.Enter(t)
 	s := &scene{t, cluster(5), open(t, NFT)}

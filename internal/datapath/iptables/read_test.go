@@ -16,7 +16,7 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// saved is what iptables-nft-save prints of a family.
+// saved returns the rules that iptables-nft-save prints for a family.
 func saved(t *testing.T, is4 bool) *read.State {
 	t.Helper()
 	s, err := read.Save(t.Context(), NFT, is4)
@@ -26,7 +26,7 @@ func saved(t *testing.T, is4 bool) *read.State {
 	return s
 }
 
-// sameState compares what was read over netlink with what iptables-nft-save prints.
+// sameState compares the rules read over netlink with iptables-nft-save's output.
 func sameState(t *testing.T, when string) {
 	t.Helper()
 	var r read.Reader
@@ -63,7 +63,8 @@ func sameState(t *testing.T, when string) {
 	}
 }
 
-// fieldText is a field of a state. Of all chains it has ours only: iptables-nft-save prints chains that do not exist.
+// fieldText returns a field of a state as text. It leaves other programs' chains out, because iptables-nft-save prints
+// chains that do not exist.
 func fieldText(s *read.State, name string) string {
 	v := reflect.ValueOf(s).Elem().FieldByName(name)
 	if name != "allChains" {
@@ -79,8 +80,7 @@ func fieldText(s *read.State, name string) string {
 	return fmt.Sprint(ours)
 }
 
-// TestReadsAsSaved: the rules of each scenario, read from the kernel, are the text that
-// iptables-nft-save prints, and no program is asked for them.
+// TestReadsAsSaved: the rules of each scenario, read over netlink, are iptables-nft-save's text.
 func TestReadsAsSaved(t *testing.T) {
 	testnet.Enter(t)
 	d := open(t, NFT)
@@ -98,8 +98,7 @@ func TestReadsAsSaved(t *testing.T) {
 	}
 }
 
-// others are rules of other programs, some of which lead to our chains, and some of which
-// Decode does not know.
+// others are rules of other programs. Some lead to our chains, and Decode does not know some.
 const others = `*nat
 :CUSTOM - [0:0]
 -A PREROUTING -i eth+ -m comment --comment "it's \"quoted\"" -j CUSTOM
@@ -122,8 +121,7 @@ COMMIT
 COMMIT
 `
 
-// TestReadsOthers: rules that Decode does not know are read by the program, and those of
-// other programs are told from ours.
+// TestReadsOthers: the program prints rules that Decode does not know, and other programs' rules are told from ours.
 func TestReadsOthers(t *testing.T) {
 	testnet.Enter(t)
 	sync(t, open(t, NFT), cluster(3).Table(settings()))
@@ -149,7 +147,7 @@ func TestReadsOthers(t *testing.T) {
 	asks(t, "iptables-nft-save", 1)
 }
 
-// asks reads both families, and holds that only one program runs, so often.
+// asks reads both families, and checks that only one program runs, times times.
 func asks(t *testing.T, program string, times int) {
 	t.Helper()
 	path := os.Getenv("PATH")
@@ -170,9 +168,8 @@ func asks(t *testing.T, program string, times int) {
 	}
 }
 
-// TestReadBack: a program that reports success and writes other rules than it was given is noticed,
-// and the next Sync mends them. It is what iptables-nft-restore does where the kernel does not answer
-// which revision of a match it has.
+// TestReadBack: Sync notices that a program reports success and writes other rules, and the next Sync repairs the
+// rules. iptables-nft-restore does so if the kernel does not answer which revision of a match it has.
 func TestReadBack(t *testing.T) {
 	testnet.Enter(t)
 	path := os.Getenv("PATH")
@@ -212,7 +209,7 @@ func TestReadBack(t *testing.T) {
 	}
 }
 
-// writesWrong puts a script before iptables-restore that writes one rule so that it matches nothing.
+// writesWrong puts a script before iptables-restore that changes one rule so that the rule never matches.
 func writesWrong(t *testing.T, v Variant) {
 	t.Helper()
 	name := xtables.Program(v, true, "restore")
@@ -228,8 +225,8 @@ func writesWrong(t *testing.T, v Variant) {
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 }
 
-// TestReadBackLegacy: what iptables-legacy-restore writes is read back by the next Check, as the kernel says
-// nothing about its changes; the Sync after it writes what differs.
+// TestReadBackLegacy: the next Check reads back the rules of iptables-legacy-restore, because the kernel does not count
+// their changes. The next Sync repairs the rules.
 func TestReadBackLegacy(t *testing.T) {
 	testnet.Enter(t)
 	path := os.Getenv("PATH")

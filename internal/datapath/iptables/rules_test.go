@@ -14,7 +14,7 @@ import (
 	"github.com/fairway-net/fairway/internal/testing/testnet"
 )
 
-// The names that articles show.
+// TestNames: chains have the names that articles show.
 func TestNames(t *testing.T) {
 	port := func(ns, name, port string) api.PortName {
 		return api.PortName{Name: api.Name{Namespace: ns, Name: name}, Port: port}
@@ -30,7 +30,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// What is written is what iptables-save prints, so that it can be read again.
+// TestRuleText: a rule that was parsed has its text again.
 func TestRuleText(t *testing.T) {
 	for _, text := range []string{
 		`-d 10.96.0.1/32 -p tcp -m comment --comment "default/kubernetes:https cluster IP" -m tcp --dport 443 -j KUBE-SVC-NPX46M4PTMTKRN6Y`,
@@ -51,7 +51,7 @@ func TestRuleText(t *testing.T) {
 	}
 }
 
-// A list that takes turns by weight has a bounded number of rules.
+// TestSlotsOf: a list whose endpoints take turns by weight has a bounded number of rules.
 func TestSlotsOf(t *testing.T) {
 	var all []service.Endpoint
 	for i, w := range []uint16{65535, 1, 1} {
@@ -65,8 +65,7 @@ func TestSlotsOf(t *testing.T) {
 	}
 }
 
-// TestCheckNotices: Check notices every change of our rules by another program, and the next
-// Sync mends it.
+// TestCheckNotices: Check notices each change of our rules by another program, and the next Sync repairs the rules.
 func TestCheckNotices(t *testing.T) {
 	for _, v := range []Variant{NFT, Legacy} {
 		t.Run(v.String(), func(t *testing.T) {
@@ -131,7 +130,7 @@ func TestCheckNotices(t *testing.T) {
 	}
 }
 
-// Chains of others that begin with KUBE- stay.
+// TestOthers: chains of other programs that begin with KUBE- stay.
 func TestOthers(t *testing.T) {
 	testnet.Enter(t)
 	for _, command := range []string{

@@ -46,7 +46,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// TestDecode: what a rule says more than Decode knows makes it unknown.
+// TestDecode: a rule is unknown if it has anything that Decode does not know.
 func TestDecode(t *testing.T) {
 	meta := expression("meta", attribute(unix.NFTA_META_KEY, big(unix.NFT_META_L4PROTO)))
 	compare := func(op uint32, value ...byte) []byte {
