@@ -113,15 +113,15 @@ func (t *translator) translate() error {
 		filterChain(xtables.KubeServices), filterChain(xtables.KubeExternalServices), filterChain(xtables.KubeNodePorts),
 	} {
 		for _, text := range t.kernel.Chains[c] {
-			one := parse(text)
-			if one.proto == 0 || one.port == 0 || strings.Contains(one.comment, notAccepted) {
+			r := parse(text)
+			if r.proto == 0 || r.port == 0 || strings.Contains(r.comment, notAccepted) {
 				continue // it leads to the NodePorts, or drops clients outside the frontend's source ranges
 			}
 			visit := t.forward
 			if c.Table == filter {
-				visit = func(one rule) error { return t.refusal(one, c.Name) }
+				visit = func(r rule) error { return t.refusal(r, c.Name) }
 			}
-			if err := visit(one); err != nil {
+			if err := visit(r); err != nil {
 				return fmt.Errorf("rule %q: %w", text, err)
 			}
 		}
@@ -141,24 +141,24 @@ const notAccepted = " traffic not accepted by "
 
 // frontend returns the frontend of a rule of a shared chain, and adds it if it is new. The rule's comment begins with
 // the Service port, and extras has added the affinity and the algorithm.
-func (t *translator) frontend(one rule) (*service.Frontend, error) {
-	addr, ok := one.destination()
+func (t *translator) frontend(r rule) (*service.Frontend, error) {
+	addr, ok := r.destination()
 	switch {
-	case !ok && one.dst != "":
-		return nil, fmt.Errorf("destination %q", one.dst)
+	case !ok && r.dst != "":
+		return nil, fmt.Errorf("destination %q", r.dst)
 	case !ok && t.is4:
 		addr = netip.IPv4Unspecified()
 	case !ok:
 		addr = netip.IPv6Unspecified()
 	}
-	k := service.Key{Addr: netip.AddrPortFrom(addr, one.port), Proto: one.proto}
+	k := service.Key{Addr: netip.AddrPortFrom(addr, r.port), Proto: r.proto}
 	f := t.fronts[k]
-	isLB := strings.Contains(one.comment, loadBalancerIP) || strings.HasSuffix(one.comment, loadBalancerWord)
+	isLB := strings.Contains(r.comment, loadBalancerIP) || strings.HasSuffix(r.comment, loadBalancerWord)
 	if f != nil {
 		f.LoadBalancer = f.LoadBalancer || isLB
 		return f, nil
 	}
-	words := strings.Fields(one.comment)
+	words := strings.Fields(r.comment)
 	if len(words) == 0 {
 		return nil, fmt.Errorf("no comment that names a Service")
 	}
@@ -183,13 +183,13 @@ func (t *translator) frontend(one rule) (*service.Frontend, error) {
 }
 
 // forward reads a rule that leads to a Service's chain. cluster, external and frontend write the comments.
-func (t *translator) forward(one rule) error {
-	f, err := t.frontend(one)
+func (t *translator) forward(r rule) error {
+	f, err := t.frontend(r)
 	if err != nil {
 		return err
 	}
-	f.ClusterIP = strings.Contains(one.comment, " cluster IP")
-	to := one.jump
+	f.ClusterIP = strings.Contains(r.comment, " cluster IP")
+	to := r.jump
 	if strings.HasPrefix(to, xtables.KubeFW) {
 		for _, text := range t.kernel.Chains[natChain(to)] {
 			from := parse(text)
@@ -200,11 +200,11 @@ func (t *translator) forward(one rule) error {
 			if err != nil {
 				return err
 			}
-			f.Sources, one.jump = append(f.Sources, p), from.jump
+			f.Sources, r.jump = append(f.Sources, p), from.jump
 		}
 		slices.SortFunc(f.Sources, netip.Prefix.Compare)
 	}
-	switch to = one.jump; {
+	switch to = r.jump; {
 	case strings.HasPrefix(to, xtables.KubeEXT):
 		return t.external(f, to)
 	case strings.HasPrefix(to, xtables.KubeSVC), strings.HasPrefix(to, xtables.KubeSVL):
@@ -214,7 +214,7 @@ func (t *translator) forward(one rule) error {
 		}
 		for _, text := range t.kernel.Chains[natChain(to)] {
 			m := parse(text)
-			if m.dst != one.dst || m.port != one.port || !marks(m.jump) {
+			if m.dst != r.dst || m.port != r.port || !marks(m.jump) {
 				continue
 			}
 			if route.Masquerade = service.MasqueradeOffCluster; strings.HasSuffix(m.comment, allMasqueraded) {
@@ -235,22 +235,22 @@ func (t *translator) external(f *service.Frontend, name string) error {
 	var inside, outside *service.Route
 	offCluster, all, local := false, false, service.MasqueradeHairpin
 	for _, text := range t.kernel.Chains[natChain(name)] {
-		one := parse(text)
-		switch marks := marks(one.jump); {
-		case marks && strings.HasPrefix(one.comment, "masquerade LOCAL"):
-			if local = service.MasqueradeOffCluster; strings.HasSuffix(one.comment, allMasqueraded) {
+		r := parse(text)
+		switch marks := marks(r.jump); {
+		case marks && strings.HasPrefix(r.comment, "masquerade LOCAL"):
+			if local = service.MasqueradeOffCluster; strings.HasSuffix(r.comment, allMasqueraded) {
 				local = service.MasqueradeAll
 			}
-		case marks && strings.HasPrefix(one.comment, "masquerade traffic"):
-			offCluster = strings.HasSuffix(one.comment, offClusterMasqueraded)
+		case marks && strings.HasPrefix(r.comment, "masquerade traffic"):
+			offCluster = strings.HasSuffix(r.comment, offClusterMasqueraded)
 			all = !offCluster
-		case marks, one.jump == "RETURN":
-		case one.matches == fromLocal, one.comment == "":
-			route, err := t.route(one.jump)
+		case marks, r.jump == "RETURN":
+		case r.matches == fromLocal, r.comment == "":
+			route, err := t.route(r.jump)
 			if err != nil {
 				return err
 			}
-			if one.comment != "" {
+			if r.comment != "" {
 				inside = route
 				continue
 			}
@@ -282,12 +282,12 @@ func (t *translator) route(list string) (*service.Route, error) {
 	route := &service.Route{Local: strings.HasPrefix(list, xtables.KubeSVL)}
 	seen := map[string]bool{}
 	for _, text := range t.kernel.Chains[natChain(list)] {
-		one := parse(text)
-		if seen[one.jump] || !strings.HasPrefix(one.jump, xtables.KubeSEP) {
+		r := parse(text)
+		if seen[r.jump] || !strings.HasPrefix(r.jump, xtables.KubeSEP) {
 			continue
 		}
-		seen[one.jump] = true
-		e, err := t.endpoint(one)
+		seen[r.jump] = true
+		e, err := t.endpoint(r)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", list, err)
 		}
@@ -302,24 +302,24 @@ func (t *translator) route(list string) (*service.Route, error) {
 
 // endpoint reads the endpoint to which a rule of KUBE-SVC- or KUBE-SVL- leads. The address is in the DNAT rule of the
 // endpoint's chain. Whether the endpoint is local, and its weight, are in the comment that choose writes.
-func (t *translator) endpoint(one rule) (e service.Endpoint, err error) {
-	for _, text := range t.kernel.Chains[natChain(one.jump)] {
+func (t *translator) endpoint(r rule) (e service.Endpoint, err error) {
+	for _, text := range t.kernel.Chains[natChain(r.jump)] {
 		if to, ok := strings.CutPrefix(parse(text).jump, "DNAT --to-destination "); ok {
 			if e.Addr, err = netip.ParseAddrPort(to); err != nil {
-				return e, fmt.Errorf("%s: %w", one.jump, err)
+				return e, fmt.Errorf("%s: %w", r.jump, err)
 			}
 		}
 	}
 	if !e.Addr.IsValid() {
-		return e, fmt.Errorf("%s leads nowhere", one.jump)
+		return e, fmt.Errorf("%s leads nowhere", r.jump)
 	}
-	_, text, _ := strings.Cut(one.comment, " -> ")
+	_, text, _ := strings.Cut(r.comment, " -> ")
 	text, weight, weighted := strings.Cut(text, "*")
 	e.Local = strings.HasSuffix(text, "(local)")
 	if weighted {
 		n, err := strconv.ParseUint(weight, 10, 16)
 		if err != nil {
-			return e, fmt.Errorf("weight in %q: %w", one.comment, err)
+			return e, fmt.Errorf("weight in %q: %w", r.comment, err)
 		}
 		e.Weight = uint16(n)
 	}
@@ -327,21 +327,21 @@ func (t *translator) endpoint(one rule) (e service.Endpoint, err error) {
 }
 
 // refusal reads a rule of the chain in, in table filter.
-func (t *translator) refusal(one rule, in string) error {
-	f, err := t.frontend(one)
+func (t *translator) refusal(r rule, in string) error {
+	f, err := t.frontend(r)
 	if err != nil {
 		return err
 	}
 	f.ClusterIP = f.ClusterIP || in == xtables.KubeServices
 	route := &service.Route{Action: service.Drop}
-	if strings.HasPrefix(one.jump, "REJECT") {
+	if strings.HasPrefix(r.jump, "REJECT") {
 		route.Action = service.Reject
 	}
 	switch {
-	case one.matches == fromLocal:
+	case r.matches == fromLocal:
 		f.Internal = route
 		return nil
-	case one.in != "", one.src != "" && !covers(f.Sources, one.src):
+	case r.in != "", r.src != "" && !covers(f.Sources, r.src):
 		return nil // the rule is for pods, which are treated like the node
 	}
 	if f.Internal == nil {
